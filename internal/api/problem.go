@@ -1,0 +1,201 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// The codes of problem documents. A code is stable: programs branch on it. Each has a title in
+// problemTitles and a page docs/errors/CODE.md (lower case, with hyphens).
+const (
+	codeMalformedJSON          = "MALFORMED_JSON"
+	codeUnknownField           = "UNKNOWN_FIELD"
+	codeDuplicateField         = "DUPLICATE_FIELD"
+	codeUnknownParameter       = "UNKNOWN_PARAMETER"
+	codeInvalidCursor          = "INVALID_CURSOR"
+	codeInvalidHeader          = "INVALID_HEADER"
+	codeMissingKey             = "MISSING_KEY"
+	codeMalformedKey           = "MALFORMED_KEY"
+	codeUnknownKey             = "UNKNOWN_KEY"
+	codeKeyRevoked             = "KEY_REVOKED"
+	codeKeyExpired             = "KEY_EXPIRED"
+	codeTenantSuspended        = "TENANT_SUSPENDED"
+	codeInsufficientScope      = "INSUFFICIENT_SCOPE"
+	codeGrantExceeded          = "GRANT_EXCEEDED"
+	codeOperatorOnly           = "OPERATOR_ONLY"
+	codeNotFound               = "NOT_FOUND"
+	codeMethodNotAllowed       = "METHOD_NOT_ALLOWED"
+	codeConflict               = "CONFLICT"
+	codeSlugTaken              = "SLUG_TAKEN"
+	codeIdempotencyInProgress  = "IDEMPOTENCY_IN_PROGRESS"
+	codePreconditionFailed     = "PRECONDITION_FAILED"
+	codeBodyTooLarge           = "BODY_TOO_LARGE"
+	codeUnsupportedMediaType   = "UNSUPPORTED_MEDIA_TYPE"
+	codeInvalidRequest         = "INVALID_REQUEST"
+	codeUnknownPlan            = "UNKNOWN_PLAN"
+	codeIdempotencyKeyReused   = "IDEMPOTENCY_KEY_REUSED"
+	codeTenantQuotaExceeded    = "TENANT_QUOTA_EXCEEDED"
+	codeInternal               = "INTERNAL"
+	codeKeyLookupUnavailable   = "KEY_LOOKUP_UNAVAILABLE"
+	codePolicyUnavailable      = "POLICY_UNAVAILABLE"
+	codeConfigurationStoreAway = "STORE_UNAVAILABLE"
+	codeOverloaded             = "OVERLOADED"
+	codeNotReady               = "NOT_READY"
+)
+
+// problemTitles says in a few words what each code means, whatever the occasion.
+var problemTitles = map[string]string{
+	codeMalformedJSON:          "The body is not well-formed JSON",
+	codeUnknownField:           "The body has a field that is not known here",
+	codeDuplicateField:         "The body names a field twice",
+	codeUnknownParameter:       "The query has a parameter that is not known here",
+	codeInvalidCursor:          "The cursor is not one of this list",
+	codeInvalidHeader:          "A header cannot be understood",
+	codeMissingKey:             "An API key is needed",
+	codeMalformedKey:           "The API key is mistyped",
+	codeUnknownKey:             "The API key is not known",
+	codeKeyRevoked:             "The API key was revoked",
+	codeKeyExpired:             "The API key has expired",
+	codeTenantSuspended:        "The tenant is suspended",
+	codeInsufficientScope:      "The API key lacks a scope",
+	codeGrantExceeded:          "A key can give no more than it has",
+	codeOperatorOnly:           "Only the operator of the service may do this",
+	codeNotFound:               "There is no such thing",
+	codeMethodNotAllowed:       "The path does not answer this method",
+	codeConflict:               "The present state does not allow this",
+	codeSlugTaken:              "The slug is already in use",
+	codeIdempotencyInProgress:  "The first request with this Idempotency-Key is still running",
+	codePreconditionFailed:     "The object has changed since it was read",
+	codeBodyTooLarge:           "The body is too large",
+	codeUnsupportedMediaType:   "The body is of a type that is not taken here",
+	codeInvalidRequest:         "The request is well-formed but not valid",
+	codeUnknownPlan:            "The tenant has no such plan",
+	codeIdempotencyKeyReused:   "The Idempotency-Key was used for another request",
+	codeTenantQuotaExceeded:    "The tenant is over its own quota",
+	codeInternal:               "The service failed",
+	codeKeyLookupUnavailable:   "The API key cannot be looked up now",
+	codePolicyUnavailable:      "The tenant's rules cannot be loaded now",
+	codeConfigurationStoreAway: "The configuration cannot be read or written now",
+	codeOverloaded:             "Too many requests are being served",
+	codeNotReady:               "The instance is not ready",
+}
+
+// Problem is an error as clients see it: an RFC 9457 problem document with a stable code.
+type Problem struct {
+	Type      string         `json:"type" format:"uri-reference" doc:"Page that explains the code"`
+	Title     string         `json:"title" doc:"What the code means, whatever the occasion"`
+	Status    int            `json:"status" doc:"The HTTP status"`
+	Code      string         `json:"code" doc:"Stable name of the problem; programs branch on it"`
+	Detail    string         `json:"detail,omitempty" doc:"What went wrong this time, for people"`
+	Instance  string         `json:"instance,omitempty" format:"uri-reference" doc:"The path that was asked"`
+	RequestID string         `json:"request_id,omitempty" doc:"The request, as in the log and in X-Request-Id"`
+	Errors    []ProblemField `json:"errors,omitempty" nullable:"false" doc:"One entry for each bad field"`
+
+	retryAfter int         // seconds; 0: no Retry-After
+	header     http.Header // further headers, such as Allow
+	cause      error       // for the log; never for the client
+}
+
+// ProblemField points at one bad field of the input.
+type ProblemField struct {
+	Pointer string `json:"pointer" doc:"JSON pointer into the body, such as /by/0; elsewhere query:NAME, path:NAME or header:NAME"`
+	Message string `json:"message" doc:"What is wrong with it, with its range or choices"`
+	Fix     string `json:"fix,omitempty" doc:"What to do"`
+}
+
+// newProblem makes a problem. The code must be one of problemTitles; detail is shown to the client.
+func newProblem(status int, code, detail string) *Problem {
+	title, known := problemTitles[code]
+	if !known {
+		panic("api: problem code without a title: " + code)
+	}
+	return &Problem{Type: problemType(code), Title: title, Status: status, Code: code, Detail: detail}
+}
+
+// problemType is where the code's page is served. It is relative, so that it needs no knowledge of
+// the address under which clients see the service.
+func problemType(code string) string { return "/docs/errors/" + problemSlug(code) }
+
+func problemSlug(code string) string { return strings.ReplaceAll(strings.ToLower(code), "_", "-") }
+
+// invalid is the 422 that names bad fields.
+func invalid(fields ...ProblemField) *Problem {
+	p := newProblem(http.StatusUnprocessableEntity, codeInvalidRequest, "")
+	p.Errors = fields
+	p.Detail = fieldsDetail(fields)
+	return p
+}
+
+func fieldsDetail(fields []ProblemField) string {
+	switch len(fields) {
+	case 0:
+		return "The request is not valid."
+	case 1:
+		return fields[0].Pointer + " " + fields[0].Message + "."
+	default:
+		return strconv.Itoa(len(fields)) + " fields are not valid; errors names them."
+	}
+}
+
+// Error is the problem in one line, for logs.
+func (p *Problem) Error() string {
+	s := p.Code
+	if p.Detail != "" {
+		s += ": " + p.Detail
+	}
+	if p.cause != nil {
+		s += ": " + p.cause.Error()
+	}
+	return s
+}
+
+// Unwrap is the error behind the problem, or nil.
+func (p *Problem) Unwrap() error { return p.cause }
+
+// GetStatus is the HTTP status.
+func (p *Problem) GetStatus() int { return p.Status }
+
+// ContentType is the media type of problem documents, whatever else was agreed on.
+func (p *Problem) ContentType(string) string { return "application/problem+json" }
+
+// withRetryAfter tells the client how many seconds to wait.
+func (p *Problem) withRetryAfter(seconds int) *Problem {
+	p.retryAfter = seconds
+	return p
+}
+
+// withHeader adds a header to the answer.
+func (p *Problem) withHeader(name, value string) *Problem {
+	if p.header == nil {
+		p.header = http.Header{}
+	}
+	p.header.Add(name, value)
+	return p
+}
+
+// writeProblem answers r with p. Instance and request id are filled in here.
+func writeProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
+	answer := *p
+	answer.Instance = r.URL.EscapedPath()
+	answer.RequestID = requestID(r.Context())
+	body, err := json.Marshal(&answer)
+	if err != nil { // strings and numbers only: cannot fail
+		panic(err)
+	}
+	h := w.Header()
+	for name, values := range p.header {
+		h[name] = values
+	}
+	if p.retryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(p.retryAfter))
+	}
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(p.Status)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(body) // the client is gone if this fails; nobody is left to tell
+	}
+}
