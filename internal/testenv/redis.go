@@ -1,0 +1,88 @@
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// Redis is a server of one test's own, which the test may kill, pause and start again. It
+// keeps nothing on disk: after Kill and Start its counters are gone.
+type Redis struct {
+	URL string // redis://127.0.0.1:PORT/0, the same over every Start
+
+	tb   testing.TB
+	port string
+	cmd  *exec.Cmd // nil while it does not run
+}
+
+// StartRedis starts a private Redis on a free loopback port, and ends it with the test. It
+// needs the binary redis-server or valkey-server and fails the test without.
+func StartRedis(tb testing.TB) *Redis {
+	tb.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(tb, err)
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	require.NoError(tb, err)
+	require.NoError(tb, listener.Close())
+	r := &Redis{URL: "redis://127.0.0.1:" + port + "/0", tb: tb, port: port}
+	tb.Cleanup(func() {
+		if r.cmd != nil {
+			r.Kill()
+		}
+	})
+	r.Start()
+	return r
+}
+
+// Start starts the server, empty, and returns when it answers.
+func (r *Redis) Start() {
+	r.tb.Helper()
+	binary, err := exec.LookPath("redis-server")
+	if err != nil {
+		binary, err = exec.LookPath("valkey-server")
+	}
+	require.NoError(r.tb, err, "this test ends and pauses a Redis of its own: install redis-server")
+	cmd := exec.Command(binary, "-")
+	cmd.Stdin = strings.NewReader(fmt.Sprintf("port %s\nbind 127.0.0.1\nsave \"\"\nappendonly no\nmaxmemory-policy noeviction\n", r.port))
+	cmd.Dir = os.TempDir()
+	endWithParent(cmd)
+	require.NoError(r.tb, cmd.Start())
+	r.cmd = cmd
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + r.port, MaxRetries: -1})
+	defer client.Close()
+	require.Eventually(r.tb, func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		return client.Ping(ctx).Err() == nil
+	}, 20*time.Second, 10*time.Millisecond, "Redis did not start")
+}
+
+// Kill ends the server as a crash would: at once, with its sockets and all it held.
+func (r *Redis) Kill() {
+	r.tb.Helper()
+	require.NoError(r.tb, r.cmd.Process.Kill())
+	_ = r.cmd.Wait() // says only that it was killed
+	r.cmd = nil
+}
+
+// Pause freezes the server: its sockets stay open and nothing is answered, until Resume.
+func (r *Redis) Pause() {
+	r.tb.Helper()
+	require.NoError(r.tb, r.cmd.Process.Signal(syscall.SIGSTOP))
+}
+
+// Resume lets a paused server go on; it first answers what had piled up.
+func (r *Redis) Resume() {
+	r.tb.Helper()
+	require.NoError(r.tb, r.cmd.Process.Signal(syscall.SIGCONT))
+}

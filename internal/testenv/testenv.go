@@ -1,0 +1,85 @@
+// Package testenv gives tests a real PostgreSQL and Redis, also where they are started by a
+// plain `go test ./...` or from an editor: it borrows them from scripts/dev.sh for as long as
+// the test process lives. The kernel closes the pipe between the two when that ends, however
+// it ends. Only tests and their helpers import it.
+package testenv
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// The variables by which servers are handed to tests; set both to use your own.
+const (
+	databaseVar = "WEIR_TEST_DATABASE_URL"
+	redisVar    = "WEIR_TEST_REDIS_URL"
+)
+
+// DatabaseURL returns the address of a running PostgreSQL: a superuser's, on a database that
+// exists, so tests make databases of their own beside it. It fails the test where there is none.
+func DatabaseURL(tb testing.TB) string { return serverURL(tb, databaseVar) }
+
+// RedisURL returns the address of a running Redis that never evicts. All test processes share
+// it: use keys of your own and flush nothing (StartRedis gives a private one). It fails the
+// test where there is none.
+func RedisURL(tb testing.TB) string { return serverURL(tb, redisVar) }
+
+func serverURL(tb testing.TB, name string) string {
+	tb.Helper()
+	urls, err := servers()
+	if err != nil {
+		tb.Fatalf("tests need PostgreSQL and Redis: %v", err)
+	}
+	return urls[name]
+}
+
+var servers = sync.OnceValues(func() (map[string]string, error) {
+	urls := map[string]string{databaseVar: os.Getenv(databaseVar), redisVar: os.Getenv(redisVar)}
+	if urls[databaseVar] != "" && urls[redisVar] != "" {
+		return urls, nil
+	}
+	script := filepath.Join(Root(), "scripts", "dev.sh")
+	// the command says the URLs, then lives until its standard input closes
+	cmd := exec.Command("bash", script, "--test", "with", "sh", "-c",
+		`env | grep '^WEIR_TEST_'; echo; exec cat >/dev/null`)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	keepOpen = stdin
+	for lines := bufio.NewScanner(stdout); lines.Scan() && lines.Text() != ""; {
+		name, value, _ := strings.Cut(lines.Text(), "=")
+		urls[name] = value
+	}
+	if urls[databaseVar] == "" || urls[redisVar] == "" {
+		err := cmd.Wait() // before stderr is read: it is complete only then
+		return nil, fmt.Errorf("%s: %w: %s", script, err, strings.TrimSpace(stderr.String()))
+	}
+	return urls, nil
+})
+
+// keepOpen holds the pipe whose closing gives the servers back; without it, a collected pipe
+// would be closed early.
+var keepOpen any
+
+// Root returns the folder of the checkout.
+func Root() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+}
