@@ -7,6 +7,7 @@
 #   scripts/dev.sh up | down     start and leave running | stop
 #   scripts/dev.sh status | env  what runs | the two URLs as shell assignments
 #   scripts/dev.sh reset         stop, and delete all data
+#   scripts/dev.sh compiler      install a C compiler if there is none (the race detector wants one)
 #
 # These servers keep their data in .dev/ and are handed over as WEIR_DATABASE_URL and
 # WEIR_REDIS_URL. With --test first, it is another pair in .dev/test/, throwaway and tuned for
@@ -69,7 +70,7 @@ find_redis() { command -v redis-server || command -v valkey-server; }
 
 apt_install() {
   local sudo=()
-  command -v apt-get >/dev/null || die "install PostgreSQL (15 or newer) and Redis (7.0 or newer), or start Docker, then try again"
+  command -v apt-get >/dev/null || die "missing: $* (PostgreSQL 15 or newer, Redis 7.0 or newer, or start Docker)"
   if [ "$(id -u)" != 0 ]; then
     sudo -n true 2>/dev/null || die "missing: $*. Run: sudo apt-get install $*   (or start Docker)"
     sudo=(sudo -n)
@@ -314,6 +315,9 @@ case $cmd in
   reset)
     if [ $KIND = dev ] && [ -d "$BASE/test" ]; then "${BASH_SOURCE[0]}" --test reset; fi
     reset ;;
+  compiler)
+    command -v "${CC:-gcc}" >/dev/null && exit 0
+    lock; apt_install gcc libc6-dev; unlock ;;
   env) [ -e "$DEV/env" ] || die "nothing set up yet"; cat "$DEV/env" ;;
   status)
     [ -e "$DEV/backend" ] || die "nothing set up yet"
@@ -322,5 +326,5 @@ case $cmd in
       if native_paths && pg_running; then echo "postgres: 127.0.0.1:$(cat "$DEV/pg.port")"; else echo "postgres: stopped"; fi
       if redis_running; then echo "redis: 127.0.0.1:$(cat "$DEV/redis.port")"; else echo "redis: stopped"; fi
     else compose ps; fi ;;
-  *) sed -n '2,18p' "$0" | cut -c3-; exit 2 ;;
+  *) sed -n '2,/^set /{/^set /!p}' "$0" | cut -c3-; exit 2 ;;
 esac

@@ -1,0 +1,36 @@
+# Everything that is done often, one line each. `make` alone lists it.
+#
+# A fresh machine needs Go and make: scripts/dev.sh finds or installs PostgreSQL, Redis and,
+# for the race detector, a C compiler.
+
+SHELL := /bin/bash
+GOTESTSUM := go tool -modfile=tools/gotestsum.mod gotestsum
+
+.DEFAULT_GOAL := help
+.PHONY: help run test conformance bench build generate verify clean-dev
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: build ## start Weir with demo data on http://localhost:8080 and https://localhost:8443; Ctrl-C stops all
+	@scripts/dev.sh with bin/server demo --serve
+
+test: ## run all tests under the race detector, against a PostgreSQL and Redis of their own
+	@scripts/dev.sh --test compiler
+	@scripts/dev.sh --test with $(GOTESTSUM) --format standard-quiet -- -race -timeout 15m ./...
+
+conformance: ## run the vector files under DIR=path against both engines
+	@[ -n "$(DIR)" ] || { echo 'usage: make conformance DIR=path' >&2; exit 2; }
+	@scripts/dev.sh --test with sh -c 'exec go run ./internal/check/checktest/conformance -redis "$$WEIR_TEST_REDIS_URL" "$$1"' sh "$(DIR)"
+
+bench: ## measure the parts of a check
+	@scripts/dev.sh --test with go test -run '^$$' -bench . -benchmem ./internal/...
+
+build: ## build bin/server, static
+	@CGO_ENABLED=0 go build -trimpath -o bin/server ./cmd/server
+
+verify: ## fail on stale generated code, unformatted files, vet findings and untidy modules
+	@scripts/verify.sh
+
+clean-dev: ## stop the servers of run and test, and delete their data
+	@scripts/dev.sh reset

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Proves that the tree is as the tools would leave it. Changes nothing.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+failed=0
+step() { # $1: what it proves; the rest: a command that says nothing and succeeds where it holds
+  local name=$1 out
+  shift
+  if out=$("$@" 2>&1) && [ -z "$out" ]; then
+    echo "ok    $name"
+  else
+    printf 'FAIL  %s\n%s\n' "$name" "$out"
+    failed=1
+  fi
+}
+
+if [ -e tools/sqlc.mod ]; then
+  step "generated queries are fresh" go tool -modfile=tools/sqlc.mod sqlc diff
+fi
+step "Go files are formatted" gofmt -l cmd internal migrations tests
+step "go vet" go vet ./...
+step "modules are tidy" go mod tidy -diff
+step "scripts parse" bash -n scripts/dev.sh scripts/verify.sh .ci/run
+exit $failed
