@@ -1,0 +1,2 @@
+-- The roles stay: they belong to the cluster, and other databases may use them.
+REVOKE SELECT ON schema_migrations FROM weir_app, weir_system;

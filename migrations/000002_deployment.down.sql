@@ -1,0 +1,2 @@
+DROP TABLE deployment_secrets;
+DROP TABLE config_version;

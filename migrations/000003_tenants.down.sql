@@ -1,0 +1,2 @@
+DROP TABLE deleted_tenants;
+DROP TABLE tenants;

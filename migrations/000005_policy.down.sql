@@ -1,0 +1,3 @@
+DROP TABLE plan_limits;
+DROP TABLE plans;
+DROP TABLE rules;

@@ -1,0 +1,3 @@
+DROP TABLE subject_tombstones;
+DROP TABLE overrides;
+DROP TABLE subjects;

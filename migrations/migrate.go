@@ -1,0 +1,120 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/golang-migrate/migrate/v4"
+	driver "github.com/golang-migrate/migrate/v4/database/pgx/v5"
+	"github.com/golang-migrate/migrate/v4/source/iofs"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// lockTimeout bounds the wait for another process that is migrating the same database.
+const lockTimeout = time.Minute
+
+// DirtyError says that an earlier migration stopped half way. Every file runs as one
+// transaction, so what is left is the state before it.
+type DirtyError struct{ Version int }
+
+func (e *DirtyError) Error() string {
+	return fmt.Sprintf("the schema is marked dirty at version %[1]d: migration %[1]d failed or was cut off. "+
+		"Find out why, then: UPDATE schema_migrations SET version = %[2]d, dirty = false", e.Version, e.Version-1)
+}
+
+// Up applies all migrations that the database lacks. databaseURL must log in as the owner of
+// the tables (of a new database: as one who may create tables and roles). Processes that call
+// it at the same time wait for each other, up to a minute. It fails with *DirtyError after a
+// migration that was cut off.
+func Up(ctx context.Context, databaseURL string) error {
+	return run(ctx, databaseURL, (*migrate.Migrate).Up)
+}
+
+// Down undoes the newest migration. It returns nil where none is left.
+func Down(ctx context.Context, databaseURL string) error {
+	version, _, err := Version(ctx, databaseURL)
+	if err != nil || version == 0 {
+		return err
+	}
+	return run(ctx, databaseURL, func(m *migrate.Migrate) error { return m.Steps(-1) })
+}
+
+// Version returns the number of the newest migration that the database has, 0 for none, and
+// whether that one was cut off. Any of the server's logins may ask.
+func Version(ctx context.Context, databaseURL string) (version int, dirty bool, err error) {
+	conn, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		return 0, false, fmt.Errorf("connect to the database: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	err = conn.QueryRow(ctx, "SELECT version, dirty FROM schema_migrations").Scan(&version, &dirty)
+	var pgErr *pgconn.PgError
+	if errors.Is(err, pgx.ErrNoRows) || errors.As(err, &pgErr) && pgErr.Code == "42P01" { // undefined_table
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("read the schema's version: %w", err)
+	}
+	return version, dirty, nil
+}
+
+// Latest returns the number of the newest migration that this program knows.
+func Latest() (int, error) {
+	files, err := iofs.New(FS, ".")
+	if err != nil {
+		return 0, fmt.Errorf("read embedded migrations: %w", err)
+	}
+	defer files.Close()
+	version, err := files.First()
+	for err == nil {
+		var next uint
+		if next, err = files.Next(version); err == nil {
+			version = next
+		}
+	}
+	return int(version), nil
+}
+
+func run(ctx context.Context, databaseURL string, step func(*migrate.Migrate) error) error {
+	config, err := pgx.ParseConfig(databaseURL)
+	if err != nil {
+		return fmt.Errorf("read the database URL: %w", err)
+	}
+	files, err := iofs.New(FS, ".")
+	if err != nil {
+		return fmt.Errorf("read embedded migrations: %w", err)
+	}
+	db := stdlib.OpenDB(*config)
+	defer db.Close()
+	if err := db.PingContext(ctx); err != nil {
+		return fmt.Errorf("connect to the database: %w", err)
+	}
+	target, err := driver.WithInstance(db, &driver.Config{})
+	if err != nil {
+		return fmt.Errorf("prepare to migrate: %w", err)
+	}
+	m, err := migrate.NewWithInstance("embedded", files, "postgres", target)
+	if err != nil {
+		return fmt.Errorf("prepare to migrate: %w", err)
+	}
+	defer m.Close()
+	m.LockTimeout = lockTimeout
+	// A signal stops between two files, never inside of one.
+	stop := context.AfterFunc(ctx, func() { m.GracefulStop <- true })
+	defer stop()
+	err = step(m)
+	var dirty migrate.ErrDirty
+	switch {
+	case errors.Is(err, migrate.ErrNoChange):
+		err = nil
+	case errors.As(err, &dirty):
+		return &DirtyError{Version: dirty.Version}
+	case err != nil:
+		return fmt.Errorf("migrate: %w", err)
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,132 @@
+package migrations_test
+
+import (
+	"context"
+	"crypto/rand"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"weir/internal/testenv"
+	"weir/migrations"
+)
+
+// newDatabase creates an empty database, dropped with the test, and returns its URL.
+func newDatabase(t *testing.T) string {
+	t.Helper()
+	owner := testenv.DatabaseURL(t)
+	name := "weir_migrate_" + strings.ToLower(rand.Text())
+	exec(t, owner, "CREATE DATABASE "+name)
+	t.Cleanup(func() { exec(t, owner, "DROP DATABASE "+name+" WITH (FORCE)") })
+	u, err := url.Parse(owner)
+	require.NoError(t, err)
+	u.Path = "/" + name
+	return u.String()
+}
+
+func exec(t *testing.T, databaseURL, statement string) {
+	t.Helper()
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, databaseURL)
+	require.NoError(t, err)
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, statement)
+	require.NoError(t, err)
+}
+
+// tables lists what migrations have made, apart from their own table.
+func tables(t *testing.T, databaseURL string) []string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), databaseURL)
+	require.NoError(t, err)
+	defer conn.Close(context.Background())
+	rows, err := conn.Query(t.Context(),
+		"SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'schema_migrations' ORDER BY 1")
+	require.NoError(t, err)
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	return names
+}
+
+// An operator who has to go back must get back, and forward again.
+func TestUpDownUp(t *testing.T) {
+	t.Parallel()
+	u := newDatabase(t)
+	version, dirty, err := migrations.Version(t.Context(), u)
+	require.NoError(t, err)
+	require.Zero(t, version)
+	require.False(t, dirty)
+
+	latest, err := migrations.Latest()
+	require.NoError(t, err)
+	require.NoError(t, migrations.Up(t.Context(), u))
+	require.NoError(t, migrations.Up(t.Context(), u), "a second run finds nothing to do")
+	version, dirty, err = migrations.Version(t.Context(), u)
+	require.NoError(t, err)
+	require.Equal(t, latest, version)
+	require.False(t, dirty)
+	full := tables(t, u)
+	require.Contains(t, full, "rules")
+
+	for left := latest; left > 0; left-- {
+		require.NoError(t, migrations.Down(t.Context(), u))
+		version, _, err = migrations.Version(t.Context(), u)
+		require.NoError(t, err)
+		require.Equal(t, left-1, version)
+	}
+	require.Empty(t, tables(t, u))
+	require.NoError(t, migrations.Down(t.Context(), u), "nothing left to undo is no error")
+	require.NoError(t, migrations.Up(t.Context(), u))
+	require.Equal(t, full, tables(t, u))
+}
+
+// Several servers of a deployment start at once; several databases of one cluster share roles.
+func TestUpConcurrently(t *testing.T) {
+	t.Parallel()
+	var all errgroup.Group
+	for range 3 {
+		u := newDatabase(t)
+		for range 3 {
+			all.Go(func() error { return migrations.Up(t.Context(), u) })
+		}
+	}
+	require.NoError(t, all.Wait())
+}
+
+// A migration that was cut off must stop the next start with a line that says what to do.
+func TestUpDirty(t *testing.T) {
+	t.Parallel()
+	u := newDatabase(t)
+	require.NoError(t, migrations.Up(t.Context(), u))
+	exec(t, u, "UPDATE schema_migrations SET dirty = true")
+	var dirty *migrations.DirtyError
+	require.ErrorAs(t, migrations.Up(t.Context(), u), &dirty)
+	require.ErrorContains(t, dirty, "UPDATE schema_migrations SET version = ")
+}
+
+// An owner without superuser rights, as on managed databases, must be able to migrate and then act as both roles.
+func TestUpAsPlainOwner(t *testing.T) {
+	t.Parallel()
+	u := newDatabase(t)
+	parsed, err := url.Parse(u)
+	require.NoError(t, err)
+	login := "owner_" + strings.ToLower(rand.Text())
+	exec(t, u, "CREATE ROLE "+login+" LOGIN CREATEROLE PASSWORD 'plain'")
+	exec(t, u, "ALTER DATABASE "+strings.TrimPrefix(parsed.Path, "/")+" OWNER TO "+login)
+	exec(t, u, "ALTER SCHEMA public OWNER TO "+login)
+	t.Cleanup(func() {
+		exec(t, u, "REASSIGN OWNED BY "+login+" TO CURRENT_USER; DROP OWNED BY "+login+"; DROP ROLE "+login)
+	})
+	parsed.User = url.UserPassword(login, "plain")
+	require.NoError(t, migrations.Up(t.Context(), parsed.String()))
+	exec(t, parsed.String(), "SET ROLE weir_app; SELECT count(*) FROM rules; RESET ROLE; SET ROLE weir_system; SELECT secrets.counter_key FROM deployment_secrets AS secrets")
+}
+
+func TestUpUnreachable(t *testing.T) {
+	t.Parallel()
+	require.ErrorContains(t, migrations.Up(t.Context(), "postgres://nobody@127.0.0.1:1/none"), "connect to the database")
+}
