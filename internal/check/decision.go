@@ -85,3 +85,70 @@ const (
 	MissingAttribute SkipReason = "missing_attribute"
 	BlockedSubject   SkipReason = "subject_blocked"
 )
+
+// take copies an engine's verdict, made at nowMS, into the rule's decision.
+func (r *RuleDecision) take(v *Verdict, nowMS int64) {
+	r.Allowed, r.CostExceeds, r.Penalized = v.Allowed, v.CostExceeds, v.Penalized
+	r.Remaining, r.RetryAfterMS, r.DelayMS = v.Remaining, v.RetryAfterMS, v.DelayMS
+	r.ResetAfterMS, r.NextAfterMS = v.ResetMS-nowMS, v.NextMS-nowMS
+}
+
+// conclude decides the whole from its rules.
+func (d *Decision) conclude() {
+	d.Allowed, d.Code, d.Deciding = true, NoCode, -1
+	denying := -1
+	for i := range d.Rules {
+		r := &d.Rules[i]
+		if r.Mode != Enforce || r.Unlimited {
+			continue
+		}
+		if !r.Allowed {
+			if denying < 0 || r.outweighs(&d.Rules[denying]) {
+				denying = i
+			}
+		} else if !r.Uncounted && (d.Deciding < 0 || r.share() < d.Rules[d.Deciding].share()) {
+			d.Deciding = i
+		}
+	}
+	if denying >= 0 {
+		d.Allowed, d.Deciding, d.Code = false, denying, d.Rules[denying].code()
+	}
+	for i := range d.Rules {
+		r := &d.Rules[i]
+		if r.Rule.Algorithm != LeakyBucketQueue || r.Unlimited || r.Uncounted || !d.Allowed {
+			continue
+		}
+		// Who is not made to wait by a rule in shadow is told of no delay.
+		if r.Mode == Enforce {
+			d.HasDelay, d.DelayMS = true, max(d.DelayMS, r.DelayMS)
+		}
+	}
+}
+
+// code says why this rule denies.
+func (r *RuleDecision) code() Code {
+	switch {
+	case r.CostExceeds:
+		return CostExceedsLimit
+	case r.Uncounted:
+		return CountersUnavailable
+	default:
+		return RateLimitExceeded
+	}
+}
+
+// outweighs reports whether the denial by r says more than the one by other: never to be
+// admitted before a wait, a counted denial before one for want of counters, a longer wait
+// before a shorter.
+func (r *RuleDecision) outweighs(other *RuleDecision) bool {
+	if r.CostExceeds != other.CostExceeds {
+		return r.CostExceeds
+	}
+	if r.Uncounted != other.Uncounted {
+		return other.Uncounted
+	}
+	return r.RetryAfterMS > other.RetryAfterMS
+}
+
+// share is the part of the quota that remains.
+func (r *RuleDecision) share() float64 { return float64(r.Remaining) / float64(r.Quota) }

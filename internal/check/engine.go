@@ -37,9 +37,10 @@ type Counter struct {
 
 // Call is one check as an engine sees it: a cost against all counters at once.
 type Call struct {
-	Cost     int64 // >= 0; 0 peeks: always allowed, counts nothing
-	DryRun   bool  // answer as if counted, and change nothing
-	NowMS    int64 // milliseconds since 1970; 0: the engine's own clock. Only tests and simulation set it
+	Tenant   TenantID // whose counters these are; an engine in memory bounds each tenant's
+	Cost     int64    // >= 0; 0 peeks: always allowed, counts nothing
+	DryRun   bool     // answer as if counted, and change nothing
+	NowMS    int64    // milliseconds since 1970; 0: the engine's own clock. Only tests and simulation set it
 	Counters []Counter
 
 	// Filled in by Evaluate; Verdicts is reused when its capacity suffices.

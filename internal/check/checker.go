@@ -1,0 +1,235 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// UnknownPlanError is the error for a request that names a plan the tenant does not have.
+type UnknownPlanError struct {
+	Index int // of the request
+	Plan  string
+}
+
+func (e *UnknownPlanError) Error() string { return fmt.Sprintf("unknown plan %q", e.Plan) }
+
+// Checker decides checks. It may be used by many goroutines at once.
+type Checker struct {
+	keys    Keys
+	shared  *guarded
+	local   Engine // this instance's own counters, for rules that are Local while shared is away
+	peers   *Peers
+	denials *denials
+	metrics *Metrics
+	clock   func() time.Time
+}
+
+// CheckerOptions are what a Checker is made of. All fields but Clock are required.
+type CheckerOptions struct {
+	Keys    Keys
+	Shared  Engine // the counter store that all instances share
+	Local   Engine // counters in this process
+	Peers   *Peers
+	Metrics *Metrics
+	Clock   func() time.Time // wall clock with a monotonic reading, for overrides and local times; nil: time.Now
+}
+
+// NewChecker returns a Checker. Close it when its last check has ended.
+func NewChecker(o CheckerOptions) *Checker {
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	probe := func(ctx context.Context) error { return probeCall(ctx, o.Shared) }
+	return &Checker{
+		keys:    o.Keys,
+		shared:  &guarded{engine: o.Shared, breaker: newBreaker(o.Clock, probe, o.Metrics), metrics: o.Metrics},
+		local:   o.Local,
+		peers:   o.Peers,
+		denials: newDenials(o.Clock),
+		metrics: o.Metrics,
+		clock:   o.Clock,
+	}
+}
+
+// Close ends what runs in the background.
+func (c *Checker) Close() { close(c.shared.breaker.stop) }
+
+// DegradedSince returns since when the counter store is taken to be away; zero if it is not.
+func (c *Checker) DegradedSince() time.Time { return c.shared.breaker.degradedSince() }
+
+// evaluation is one request on its way to a decision.
+type evaluation struct {
+	policy   *Policy
+	req      *Request
+	decision Decision
+	call     Call
+	counted  []int // call.Counters[n] is the counter of decision.Rules[counted[n]]
+	started  time.Time
+}
+
+// Check decides the requests in order, each by itself, against one policy. It fails only with
+// an *UnknownPlanError, before anything is counted: counters that cannot be reached are
+// answered by each rule's OnUnavailable.
+func (c *Checker) Check(ctx context.Context, p *Policy, reqs []Request) ([]Decision, error) {
+	started := c.clock()
+	evaluations := make([]evaluation, len(reqs))
+	for i := range reqs {
+		if !evaluations[i].begin(c, p, &reqs[i], started) {
+			return nil, &UnknownPlanError{Index: i, Plan: reqs[i].Plan}
+		}
+	}
+	c.count(ctx, evaluations)
+	decisions := make([]Decision, len(reqs))
+	for i := range evaluations {
+		e := &evaluations[i]
+		decisions[i] = e.decision
+		c.metrics.decided(&decisions[i])
+	}
+	c.metrics.evaluation.Observe(c.clock().Sub(started).Seconds())
+	return decisions, nil
+}
+
+// count takes the evaluations that have counters to the shared engine, those in process
+// denials left out, and finishes all of them.
+func (c *Checker) count(ctx context.Context, evaluations []evaluation) {
+	calls := make([]*Call, 0, len(evaluations))
+	for i := range evaluations {
+		e := &evaluations[i]
+		if len(e.counted) == 0 || c.answerDenied(e) {
+			e.counted = nil
+			continue
+		}
+		calls = append(calls, &e.call)
+	}
+	if len(calls) > 0 {
+		c.shared.evaluate(ctx, calls)
+	}
+	for i := range evaluations {
+		e := &evaluations[i]
+		if len(e.counted) == 0 {
+			continue
+		}
+		if e.call.Err != nil {
+			c.answerWithout(e)
+		} else {
+			e.answer()
+		}
+		e.decision.conclude()
+		c.denials.remember(e)
+	}
+}
+
+// begin resolves what applies: plan, subject, rules, numbers, keys. It reports false for an
+// unknown plan. A request that needs no counter is decided when begin returns.
+func (e *evaluation) begin(c *Checker, p *Policy, req *Request, now time.Time) bool {
+	e.policy, e.req, e.started = p, req, now
+	nowMS := now.UnixMilli()
+	subject, _ := p.subjects.Load(req.Subject)
+	plan, known := p.plan(req.Plan, subject)
+	if !known {
+		return false
+	}
+	d := &e.decision
+	*d = Decision{Allowed: true, Subject: req.Subject, Resource: req.Resource, Cost: req.Cost, Deciding: -1, NowMS: nowMS}
+	if plan != nil {
+		d.Plan = plan.slug
+	}
+	if subject != nil && subject.state == Blocked {
+		d.Allowed, d.Code = false, SubjectBlocked
+		if req.Explain {
+			for i := range p.rules {
+				d.Skipped = append(d.Skipped, SkippedRule{Rule: &p.rules[i].rule, Reason: BlockedSubject})
+			}
+		}
+		return true
+	}
+	var room [MaxMatchingRules]int32
+	matching := p.matching(room[:0], req.Resource)
+	e.call.Tenant, e.call.Cost, e.call.DryRun = p.tenant, req.Cost, req.DryRun
+	d.Rules = make([]RuleDecision, 0, len(matching))
+	e.call.Counters = make([]Counter, 0, len(matching))
+	e.counted = make([]int, 0, len(matching))
+	var scratch [512]byte
+	buf := scratch[:0]
+	for _, i := range matching {
+		buf = e.addRule(c.keys, i, plan, subject, nowMS, buf)
+	}
+	if req.Explain {
+		e.explain(matching)
+	}
+	if len(e.counted) == 0 {
+		d.conclude()
+	}
+	return true
+}
+
+// addRule adds rule i of the policy to the decision, and its counter to the call.
+func (e *evaluation) addRule(keys Keys, i int32, plan *planNumbers, subject *subjectEntry, nowMS int64, buf []byte) []byte {
+	d, r := &e.decision, &e.policy.rules[i]
+	if r.rule.Mode == Off {
+		return buf // explain lists it
+	}
+	num := e.policy.number(i, plan, subject, nowMS)
+	rd := RuleDecision{Rule: &r.rule, Mode: r.rule.Mode, Source: num.source, WindowMS: num.numbers.windowMS(nowMS)}
+	if subject != nil && subject.state == Exempt {
+		rd.Mode = Shadow
+	}
+	if num.unlimited {
+		rd.Unlimited, rd.Allowed = true, true
+		d.Rules = append(d.Rules, rd)
+		return buf
+	}
+	key, missing, buf := keys.counterKey(buf, r, e.req)
+	if missing != "" {
+		d.Skipped = append(d.Skipped, SkippedRule{Rule: &r.rule, Reason: MissingAttribute, Attribute: missing})
+		return buf
+	}
+	rd.Limit, rd.Burst, rd.Quota = num.numbers.Limit, num.numbers.Burst, num.numbers.Quota()
+	e.counted = append(e.counted, len(d.Rules))
+	d.Rules = append(d.Rules, rd)
+	e.call.Counters = append(e.call.Counters, Counter{Key: key, Numbers: num.numbers, Shadow: rd.Mode == Shadow})
+	return buf
+}
+
+// explain lists every rule of the policy that is not evaluated, with the reason.
+func (e *evaluation) explain(matching []int32) {
+	next := 0
+	for i := range e.policy.rules {
+		r := &e.policy.rules[i].rule
+		switch {
+		case next < len(matching) && int(matching[next]) == i:
+			next++
+			if r.Mode == Off {
+				e.decision.Skipped = append(e.decision.Skipped, SkippedRule{Rule: r, Reason: ModeOff})
+			}
+		case r.Mode == Off:
+			e.decision.Skipped = append(e.decision.Skipped, SkippedRule{Rule: r, Reason: ModeOff})
+		default:
+			e.decision.Skipped = append(e.decision.Skipped, SkippedRule{Rule: r, Reason: ResourceMismatch})
+		}
+	}
+}
+
+// answer takes the shared engine's verdicts into the decision.
+func (e *evaluation) answer() {
+	e.decision.NowMS = e.call.Outcome.NowMS
+	for n, i := range e.counted {
+		e.decision.Rules[i].take(&e.call.Outcome.Verdicts[n], e.call.Outcome.NowMS)
+	}
+}
+
+// windowMS is the length of the window at an instant: of a calendar month, the present one's.
+func (n Numbers) windowMS(nowMS int64) int64 {
+	switch n.Calendar {
+	case NoCalendar:
+		return n.WindowMS
+	case CalendarDay:
+		return dayMS
+	case CalendarWeek:
+		return 7 * dayMS
+	default:
+		t := time.UnixMilli(nowMS).UTC()
+		return int64(time.Date(t.Year(), t.Month()+1, 0, 0, 0, 0, 0, time.UTC).Day()) * dayMS
+	}
+}

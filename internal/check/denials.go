@@ -1,0 +1,121 @@
+package check
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// denials remembers the last denials for a moment, so that a subject which hammers at a
+// closed door does not knock at the counter store each time.
+//
+// A denial holds until its RetryAfterMS, whatever else is admitted meanwhile: use never falls
+// faster by itself than the engine foresaw. What can lift it is a reset, an override, a change
+// of plan or rule. The last three show as another Policy or another subject's entry; a reset
+// shows because no denial is kept for longer than denialMS. So a door is tried at the store
+// at most ten times a second by each instance, and what others consumed shows as often.
+//
+// Only the same request is answered, cost included: a smaller cost may fit, and a greater one
+// has a longer wait.
+type denials struct {
+	clock func() time.Time
+	seed  maphash.Seed
+	slots [denialSlots]atomic.Pointer[denial]
+}
+
+const (
+	denialSlots = 4096 // two requests in one slot push each other out; nothing else happens
+	denialMS    = 100
+)
+
+type denial struct {
+	policy   *Policy
+	subject  *subjectEntry
+	request  Request
+	started  time.Time // before the store was asked: the denial is no younger than this
+	until    time.Time
+	decision Decision
+}
+
+func newDenials(clock func() time.Time) *denials {
+	return &denials{clock: clock, seed: maphash.MakeSeed()}
+}
+
+func (s *denials) slot(tenant TenantID, req *Request) *atomic.Pointer[denial] {
+	var h maphash.Hash
+	h.SetSeed(s.seed)
+	_, _ = h.Write(tenant[:])
+	_, _ = h.WriteString(req.Subject)
+	_ = h.WriteByte(0)
+	_, _ = h.WriteString(req.Resource)
+	var cost [8]byte
+	binary.LittleEndian.PutUint64(cost[:], uint64(req.Cost))
+	_, _ = h.Write(cost[:])
+	return &s.slots[h.Sum64()%denialSlots]
+}
+
+// remember keeps the decision of e if it is a denial that is certain to hold for a while.
+func (s *denials) remember(e *evaluation) {
+	d := &e.decision
+	if d.Code != RateLimitExceeded || d.Degraded || e.req.Explain {
+		return
+	}
+	subject, _ := e.policy.subjects.Load(e.req.Subject)
+	holds := min(d.Rules[d.Deciding].RetryAfterMS, denialMS)
+	kept := &denial{
+		policy: e.policy, subject: subject, request: *e.req,
+		started: e.started, until: e.started.Add(time.Duration(holds) * time.Millisecond), decision: *d,
+	}
+	kept.request.DryRun = false // a denied check consumes nothing either way
+	s.slot(e.policy.tenant, e.req).Store(kept)
+}
+
+// find returns the denial that is certain to meet this request now, with its times as of now.
+func (s *denials) find(p *Policy, req *Request) (Decision, bool) {
+	kept := s.slot(p.tenant, req).Load()
+	if kept == nil || kept.policy != p || req.Explain || !kept.matches(req) {
+		return Decision{}, false
+	}
+	now := s.clock()
+	if !now.Before(kept.until) {
+		return Decision{}, false
+	}
+	if subject, _ := p.subjects.Load(req.Subject); subject != kept.subject {
+		return Decision{}, false
+	}
+	return kept.at(now.Sub(kept.started).Milliseconds()), true
+}
+
+func (k *denial) matches(req *Request) bool {
+	return k.request.Cost == req.Cost && k.request.Subject == req.Subject && k.request.Resource == req.Resource &&
+		k.request.Plan == req.Plan && slices.Equal(k.request.Attributes, req.Attributes)
+}
+
+// at returns the decision with every time that much nearer.
+func (k *denial) at(elapsedMS int64) Decision {
+	d := k.decision
+	d.NowMS += elapsedMS
+	d.Rules = slices.Clone(d.Rules)
+	for i := range d.Rules {
+		r := &d.Rules[i]
+		if r.RetryAfterMS > 0 {
+			r.RetryAfterMS = max(1, r.RetryAfterMS-elapsedMS)
+		}
+		r.ResetAfterMS = max(0, r.ResetAfterMS-elapsedMS)
+		r.NextAfterMS = max(0, r.NextAfterMS-elapsedMS)
+	}
+	return d
+}
+
+// answerDenied answers e from the denials that are certain to hold, if there is one.
+func (c *Checker) answerDenied(e *evaluation) bool {
+	d, found := c.denials.find(e.policy, e.req)
+	if !found {
+		return false
+	}
+	e.decision = d
+	c.metrics.fromDenials.Inc()
+	return true
+}

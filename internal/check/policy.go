@@ -1,0 +1,245 @@
+package check
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/puzpuzpuz/xsync/v4"
+)
+
+// PolicyData is one tenant's rules and plans as a PolicySource reads them.
+type PolicyData struct {
+	Version int64 // the tenant's policy version that they were read at
+	Rules   []Rule
+	Plans   []PlanData
+}
+
+// PlanData is a plan and the numbers it gives to rules, by their slugs.
+type PlanData struct {
+	Slug    string
+	Default bool
+	Limits  map[string]Limit
+}
+
+// SubjectData is a registered subject.
+type SubjectData struct {
+	Subject   string
+	Plan      string // "": the tenant's default
+	State     SubjectState
+	Overrides []OverrideData
+	Deleted   bool // only in changes: forget the subject
+}
+
+// OverrideData is the number that one subject has for one rule, and when.
+type OverrideData struct {
+	Rule      string // slug
+	Limit     Limit
+	StartsAt  time.Time // zero: at once
+	ExpiresAt time.Time // zero: never; at this instant it is over
+}
+
+// Policy is all that decides a tenant's checks, compiled: which rules match a resource, and
+// which numbers apply. It is immutable, but for the registered subjects, which are kept
+// beside it and change one by one.
+type Policy struct {
+	tenant   TenantID
+	version  int64
+	rules    []compiledRule // by slug: the order of every answer
+	exact    map[string][]int32
+	prefixes map[string][]int32
+	lengths  []int // of the prefixes, each once
+	plans    map[string]*planNumbers
+	fallback *planNumbers // the default plan; nil where the tenant has no plans
+	subjects *subjects
+}
+
+type compiledRule struct {
+	rule      Rule
+	identity  []byte // see ruleIdentity
+	keyPrefix string
+	number    number // the rule's own default
+}
+
+// number is what applies to a subject under a rule, and where it came from.
+type number struct {
+	numbers   Numbers
+	unlimited bool
+	source    string // "rule", "plan:SLUG", "override"
+}
+
+type planNumbers struct {
+	slug    string
+	numbers []number // by rule index; source "" where the plan says nothing
+}
+
+type subjects = xsync.Map[string, *subjectEntry]
+
+type subjectEntry struct {
+	plan      string
+	state     SubjectState
+	overrides []overrideEntry
+}
+
+type overrideEntry struct {
+	rule              string
+	limit             Limit
+	startsMS, expires int64 // instants, milliseconds since 1970; expires 0: never
+}
+
+// Tenant returns whose policy this is.
+func (p *Policy) Tenant() TenantID { return p.tenant }
+
+// Version returns the version of the configuration that the rules and plans were read at.
+func (p *Policy) Version() int64 { return p.version }
+
+// Rules returns how many rules the policy has, those that are off included.
+func (p *Policy) Rules() int { return len(p.rules) }
+
+// CompilePolicy makes a Policy of data. Registered subjects are none yet: AddSubject.
+func CompilePolicy(keys Keys, tenant TenantID, data PolicyData) (*Policy, error) {
+	p := &Policy{
+		tenant: tenant, version: data.Version,
+		exact: map[string][]int32{}, prefixes: map[string][]int32{},
+		plans:    make(map[string]*planNumbers, len(data.Plans)),
+		subjects: xsync.NewMap[string, *subjectEntry](),
+	}
+	rules := slices.Clone(data.Rules)
+	slices.SortFunc(rules, func(a, b Rule) int { return strings.Compare(a.Slug, b.Slug) })
+	prefix := keys.tenantPrefix(tenant)
+	bySlug := make(map[string]int, len(rules))
+	p.rules = make([]compiledRule, len(rules))
+	for i := range rules {
+		r := &rules[i]
+		if errs := r.Validate(); len(errs) > 0 {
+			return nil, fmt.Errorf("rule %s: %w", r.Slug, errs[0])
+		}
+		if _, twice := bySlug[r.Slug]; twice {
+			return nil, fmt.Errorf("rule %s is there twice", r.Slug)
+		}
+		bySlug[r.Slug] = i
+		p.rules[i] = compiledRule{
+			rule: *r, identity: ruleIdentity(tenant, r), keyPrefix: prefix,
+			number: number{numbers: r.Numbers(), source: "rule"},
+		}
+		p.index(int32(i), r.Resource)
+	}
+	for _, plan := range data.Plans {
+		pn := &planNumbers{slug: plan.Slug, numbers: make([]number, len(rules))}
+		for slug, limit := range plan.Limits {
+			i, known := bySlug[slug]
+			if !known {
+				return nil, fmt.Errorf("plan %s: there is no rule %s", plan.Slug, slug)
+			}
+			if errs := limit.Validate(&rules[i]); len(errs) > 0 {
+				return nil, fmt.Errorf("plan %s: rule %s: %w", plan.Slug, slug, errs[0])
+			}
+			pn.numbers[i] = p.rules[i].number.with(limit, "plan:"+plan.Slug)
+		}
+		p.plans[plan.Slug] = pn
+		if plan.Default {
+			p.fallback = pn
+		}
+	}
+	return p, nil
+}
+
+func (p *Policy) index(i int32, pattern string) {
+	prefix, isPrefix := strings.CutSuffix(pattern, "*")
+	if !isPrefix {
+		p.exact[pattern] = append(p.exact[pattern], i)
+		return
+	}
+	p.prefixes[prefix] = append(p.prefixes[prefix], i)
+	if !slices.Contains(p.lengths, len(prefix)) {
+		p.lengths = append(p.lengths, len(prefix))
+	}
+}
+
+// matching appends the indices of the rules whose pattern matches resource, in rule order.
+func (p *Policy) matching(to []int32, resource string) []int32 {
+	to = append(to, p.exact[resource]...)
+	for _, n := range p.lengths {
+		if n <= len(resource) {
+			to = append(to, p.prefixes[resource[:n]]...)
+		}
+	}
+	slices.Sort(to)
+	return to
+}
+
+// with returns n with the limit and burst of l.
+func (n number) with(l Limit, source string) number {
+	n.source, n.unlimited = source, l.Unlimited
+	if l.Unlimited {
+		return n
+	}
+	n.numbers.Limit = l.Limit
+	if n.numbers.Algorithm.Bucket() {
+		n.numbers.Burst = l.Burst
+		if l.Burst == 0 {
+			n.numbers.Burst = l.Limit
+		}
+	}
+	return n
+}
+
+// plan returns the plan that a check runs under: the one it names, else the subject's, else
+// the tenant's default (nil where the tenant has none). ok is false for a name that is unknown.
+func (p *Policy) plan(named string, s *subjectEntry) (plan *planNumbers, ok bool) {
+	if named != "" {
+		plan, ok = p.plans[named]
+		return plan, ok
+	}
+	if s != nil && s.plan != "" {
+		// A plan that was deleted a moment ago may still be named by a subject: then the default.
+		if plan, ok = p.plans[s.plan]; ok {
+			return plan, true
+		}
+	}
+	return p.fallback, true
+}
+
+// number returns what applies to a subject under rule i at an instant: the first that exists
+// of its override, its plan's limit, and the rule's default.
+func (p *Policy) number(i int32, plan *planNumbers, s *subjectEntry, nowMS int64) number {
+	r := &p.rules[i]
+	if s != nil {
+		for _, o := range s.overrides {
+			if o.rule == r.rule.Slug && o.startsMS <= nowMS && (o.expires == 0 || nowMS < o.expires) {
+				return r.number.with(o.limit, "override")
+			}
+		}
+	}
+	if plan != nil && plan.numbers[i].source != "" {
+		return plan.numbers[i]
+	}
+	return r.number
+}
+
+func newSubjectEntry(d SubjectData) *subjectEntry {
+	e := &subjectEntry{plan: d.Plan, state: d.State}
+	for _, o := range d.Overrides {
+		entry := overrideEntry{rule: o.Rule, limit: o.Limit}
+		if !o.StartsAt.IsZero() {
+			entry.startsMS = o.StartsAt.UnixMilli()
+		}
+		if !o.ExpiresAt.IsZero() {
+			entry.expires = o.ExpiresAt.UnixMilli()
+		}
+		e.overrides = append(e.overrides, entry)
+	}
+	return e
+}
+
+// AddSubject makes a registered subject known to the policy, or forgets a deleted one.
+func (p *Policy) AddSubject(d SubjectData) { storeSubject(p.subjects, d) }
+
+func storeSubject(to *subjects, d SubjectData) {
+	if d.Deleted {
+		to.Delete(d.Subject)
+	} else {
+		to.Store(d.Subject, newSubjectEntry(d))
+	}
+}
