@@ -63,7 +63,7 @@ const NeverMS int64 = -1
 type Verdict struct {
 	Allowed      bool  // this rule alone would admit
 	CostExceeds  bool  // the cost is greater than the quota: never to be admitted
-	Penalized    bool  // denied because of an earlier denial (Numbers.PenaltyMS), or starting one
+	Penalized    bool  // a penalty (Numbers.PenaltyMS) runs, or is started by this denial; a peek is Allowed even so
 	Remaining    int64 // max(0, floor(quota - used)); 0 while penalized
 	RetryAfterMS int64 // 0 if Allowed; else the smallest wait, >= 1, until the same cost is admitted; NeverMS
 	ResetMS      int64 // instant at which the quota is whole again; NowMS if it is
