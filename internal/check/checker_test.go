@@ -1,0 +1,335 @@
+package check
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+)
+
+// rig is a Checker whose counter store is in memory and whose time stands until it is moved.
+type rig struct {
+	t       *testing.T
+	now     atomic.Int64 // milliseconds since 1970
+	store   *switchEngine
+	checker *Checker
+	metrics *Metrics
+	policy  *Policy
+}
+
+// switchEngine is an engine that can be made to fail, and counts what reaches it.
+type switchEngine struct {
+	Engine
+	fail  atomic.Bool
+	calls atomic.Int64
+}
+
+func (s *switchEngine) Evaluate(ctx context.Context, calls ...*Call) {
+	s.calls.Add(int64(len(calls)))
+	if s.fail.Load() {
+		for _, c := range calls {
+			c.Err = context.DeadlineExceeded
+		}
+		return
+	}
+	s.Engine.Evaluate(ctx, calls...)
+}
+
+const testStart = int64(1_800_000_000_000) // a whole minute
+
+func newRig(t *testing.T, data PolicyData, subjects ...SubjectData) *rig {
+	t.Helper()
+	r := &rig{t: t}
+	r.now.Store(testStart)
+	ms := func() int64 { return r.now.Load() }
+	clock := func() time.Time { return time.UnixMilli(r.now.Load()) }
+	r.store = &switchEngine{Engine: NewMemoryEngine(MemoryOptions{Clock: ms})}
+	r.metrics = NewMetrics(prometheus.NewRegistry())
+	r.checker = NewChecker(CheckerOptions{
+		Keys: NewKeys([16]byte{1}), Shared: r.store, Local: NewMemoryEngine(MemoryOptions{Clock: ms}),
+		Peers: NewPeers(1, r.metrics), Metrics: r.metrics, Clock: clock,
+	})
+	t.Cleanup(r.checker.Close)
+	r.policy = r.compile(data, subjects...)
+	return r
+}
+
+func (r *rig) compile(data PolicyData, subjects ...SubjectData) *Policy {
+	r.t.Helper()
+	policy, err := CompilePolicy(NewKeys([16]byte{1}), uuid.MustParse("018f0000-0000-7000-8000-000000000001"), data)
+	require.NoError(r.t, err)
+	for _, s := range subjects {
+		policy.AddSubject(s)
+	}
+	return policy
+}
+
+func (r *rig) check(req Request) Decision {
+	r.t.Helper()
+	if req.Resource == "" {
+		req.Resource = "default"
+	}
+	ds, err := r.checker.Check(context.Background(), r.policy, []Request{req})
+	require.NoError(r.t, err)
+	return ds[0]
+}
+
+func (r *rig) move(d time.Duration) { r.now.Add(d.Milliseconds()) }
+
+func minute(slug string, limit int64) Rule {
+	return Rule{Slug: slug, Resource: "*", Algorithm: FixedWindow, Limit: limit, Window: Window{Duration: Duration{"1m", 60_000}}, By: []string{"subject"}}
+}
+
+// A customer gets the first number that exists of override, plan limit and rule default, and
+// keeps what was used when the number changes.
+func TestNumberThatApplies(t *testing.T) {
+	data := PolicyData{
+		Rules: []Rule{minute("api", 10)},
+		Plans: []PlanData{
+			{Slug: "free", Default: true, Limits: map[string]Limit{"api": {Limit: 5}}},
+			{Slug: "pro", Limits: map[string]Limit{"api": {Limit: 50}}},
+			{Slug: "bare"},
+			{Slug: "all", Limits: map[string]Limit{"api": {Unlimited: true}}},
+		},
+	}
+	r := newRig(t, data,
+		SubjectData{Subject: "pro-customer", Plan: "pro"},
+		SubjectData{Subject: "special", Plan: "pro", Overrides: []OverrideData{{Rule: "api", Limit: Limit{Limit: 70}}}},
+		SubjectData{Subject: "boosted", Overrides: []OverrideData{{Rule: "api", Limit: Limit{Limit: 90}, ExpiresAt: time.UnixMilli(testStart + 1000)}}},
+		SubjectData{Subject: "later", Overrides: []OverrideData{{Rule: "api", Limit: Limit{Limit: 90}, StartsAt: time.UnixMilli(testStart + 1000)}}},
+		SubjectData{Subject: "orphan", Plan: "deleted-a-moment-ago"},
+	)
+	for _, c := range []struct {
+		subject, plan string
+		limit         int64
+		source        string
+	}{
+		{"anybody", "", 5, "plan:free"},
+		{"anybody", "pro", 50, "plan:pro"},
+		{"anybody", "bare", 10, "rule"},
+		{"pro-customer", "", 50, "plan:pro"},
+		{"pro-customer", "free", 5, "plan:free"},
+		{"special", "", 70, "override"},
+		{"special", "free", 70, "override"},
+		{"boosted", "", 90, "override"},
+		{"later", "", 5, "plan:free"},
+		{"orphan", "", 5, "plan:free"},
+	} {
+		d := r.check(Request{Subject: c.subject, Plan: c.plan, Cost: 1})
+		require.Equal(t, c.source, d.Rules[0].Source, "%+v", c)
+		require.Equal(t, c.limit, d.Rules[0].Limit, "%+v", c)
+	}
+	d := r.check(Request{Subject: "anybody", Plan: "all"})
+	require.True(t, d.Allowed)
+	require.True(t, d.Rules[0].Unlimited)
+	require.Equal(t, -1, d.Deciding)
+
+	r.move(time.Second)
+	require.Equal(t, "plan:free", r.check(Request{Subject: "boosted"}).Rules[0].Source, "an override ends at its instant")
+	require.Equal(t, "override", r.check(Request{Subject: "later"}).Rules[0].Source, "and begins at its instant")
+	require.Equal(t, int64(47), r.check(Request{Subject: "pro-customer", Cost: 1}).Rules[0].Remaining, "used under pro and free together: 3 of 50")
+
+	_, err := r.checker.Check(context.Background(), r.policy, []Request{{Subject: "a", Resource: "x", Cost: 1}, {Subject: "a", Resource: "x", Cost: 1, Plan: "gold"}})
+	require.Equal(t, &UnknownPlanError{Index: 1, Plan: "gold"}, err)
+	require.Equal(t, int64(0), 10-r.check(Request{Subject: "a", Resource: "x", Plan: "bare"}).Rules[0].Remaining, "the refused batch counted nothing")
+}
+
+// A blocked customer is denied without a counter being touched; an exempt one is never denied.
+func TestSubjectStates(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 1)}},
+		SubjectData{Subject: "bad", State: Blocked}, SubjectData{Subject: "friend", State: Exempt})
+	d := r.check(Request{Subject: "bad", Cost: 1})
+	require.False(t, d.Allowed)
+	require.Equal(t, SubjectBlocked, d.Code)
+	require.Equal(t, -1, d.Deciding)
+	require.Zero(t, r.store.calls.Load())
+	for range 3 {
+		d = r.check(Request{Subject: "friend", Cost: 1})
+		require.True(t, d.Allowed)
+		require.Equal(t, Shadow, d.Rules[0].Mode)
+	}
+	require.False(t, d.Rules[0].Allowed, "what the rule would have said is reported")
+}
+
+// Every rule that matches is asked; a rule that cannot count is skipped and named.
+func TestMatchingAndSkipping(t *testing.T) {
+	byIP := minute("by-ip", 5)
+	byIP.By = []string{"attributes.ip"}
+	prefix, exact, off, other := minute("orders", 5), minute("create", 5), minute("off", 5), minute("other", 5)
+	prefix.Resource, exact.Resource, other.Resource = "orders:*", "orders:create", "billing:*"
+	off.Mode = Off
+	r := newRig(t, PolicyData{Rules: []Rule{minute("all", 5), byIP, prefix, exact, off, other}})
+
+	slugs := func(d Decision) (rules, skipped []string) {
+		for _, rd := range d.Rules {
+			rules = append(rules, rd.Rule.Slug)
+		}
+		for _, s := range d.Skipped {
+			skipped = append(skipped, s.Rule.Slug+":"+string(s.Reason))
+		}
+		return rules, skipped
+	}
+	rules, skipped := slugs(r.check(Request{Subject: "s", Resource: "orders:create", Cost: 1}))
+	require.Equal(t, []string{"all", "create", "orders"}, rules)
+	require.Equal(t, []string{"by-ip:missing_attribute"}, skipped)
+	rules, skipped = slugs(r.check(Request{Subject: "s", Resource: "orders:", Cost: 1, Attributes: []Attribute{{"ip", "203.0.113.7"}}, Explain: true}))
+	require.Equal(t, []string{"all", "by-ip", "orders"}, rules)
+	require.Equal(t, []string{"create:resource_mismatch", "off:mode_off", "other:resource_mismatch"}, skipped)
+	rules, _ = slugs(r.check(Request{Subject: "s", Resource: "order", Cost: 1}))
+	require.Equal(t, []string{"all"}, rules)
+}
+
+// The answer's own numbers are those of the rule that decides.
+func TestDecidingRule(t *testing.T) {
+	hour := minute("hour", 3)
+	hour.Window = Window{Duration: Duration{"1h", 3_600_000}}
+	shadow := minute("shadow", 1)
+	shadow.Mode = Shadow
+	r := newRig(t, PolicyData{Rules: []Rule{minute("minute", 3), hour, shadow, minute("wide", 100)}})
+	deciding := func(d Decision) string { return d.Rules[d.Deciding].Rule.Slug }
+
+	require.Equal(t, "hour", deciding(r.check(Request{Subject: "s", Cost: 1})), "the first of those with the smallest share")
+	r.check(Request{Subject: "s", Cost: 2})
+	d := r.check(Request{Subject: "s", Cost: 1})
+	require.False(t, d.Allowed)
+	require.Equal(t, RateLimitExceeded, d.Code)
+	require.Equal(t, "hour", deciding(d), "of the denying rules the one with the longest wait")
+	d = r.check(Request{Subject: "s", Cost: 4})
+	require.Equal(t, CostExceedsLimit, d.Code)
+	require.Equal(t, NeverMS, d.Rules[d.Deciding].RetryAfterMS)
+	require.True(t, r.check(Request{Subject: "t", Cost: 3}).Allowed, "no denial was remembered for smaller costs or others")
+}
+
+// A subject that hammers at a closed door costs the store at most ten calls a second, hears
+// exact times, and is let in as soon as its wait is over or its numbers change.
+func TestDenialsInProcess(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 2)}, Plans: []PlanData{{Slug: "free", Default: true}}})
+	require.True(t, r.check(Request{Subject: "s", Cost: 2}).Allowed)
+	before := r.store.calls.Load()
+	for range 1000 {
+		d := r.check(Request{Subject: "s", Cost: 1})
+		require.False(t, d.Allowed)
+		require.Equal(t, testStart+60_000, r.now.Load()+d.Rules[0].RetryAfterMS)
+		require.Equal(t, testStart+60_000, d.NowMS+d.Rules[0].ResetAfterMS)
+		r.move(time.Millisecond)
+	}
+	require.LessOrEqual(t, r.store.calls.Load()-before, int64(10))
+	require.Equal(t, 990.0, testutil.ToFloat64(r.metrics.fromDenials))
+	require.True(t, r.check(Request{Subject: "s", Cost: 0}).Allowed, "a peek is another request")
+
+	r.policy.AddSubject(SubjectData{Subject: "s", Overrides: []OverrideData{{Rule: "api", Limit: Limit{Limit: 5}}}})
+	require.True(t, r.check(Request{Subject: "s", Cost: 1}).Allowed, "an override lifts it at once")
+
+	require.False(t, r.check(Request{Subject: "s", Cost: 3}).Allowed)
+	raised := minute("api", 50)
+	next := r.compile(PolicyData{Rules: []Rule{raised}})
+	next.subjects = r.policy.subjects
+	r.policy = next
+	r.policy.AddSubject(SubjectData{Subject: "s", Deleted: true})
+	require.True(t, r.check(Request{Subject: "s", Cost: 3}).Allowed, "so does a change of the rule")
+
+	require.True(t, r.check(Request{Subject: "u", Cost: 50}).Allowed)
+	r.now.Store(testStart + 60_000 - 5)
+	require.False(t, r.check(Request{Subject: "u", Cost: 1}).Allowed)
+	r.move(4 * time.Millisecond)
+	require.False(t, r.check(Request{Subject: "u", Cost: 1}).Allowed)
+	r.move(time.Millisecond)
+	require.True(t, r.check(Request{Subject: "u", Cost: 1}).Allowed, "and the end of the wait, to the millisecond")
+}
+
+// While the counter store is away each rule answers by its own choice, and says so.
+func TestOnUnavailable(t *testing.T) {
+	local, allow, deny := minute("local", 2), minute("allow", 1), minute("deny", 100)
+	local.Resource, allow.Resource, deny.Resource = "local*", "*", "*deny"
+	deny.Resource = "local:deny"
+	allow.OnUnavailable, deny.OnUnavailable = Allow, Deny
+	r := newRig(t, PolicyData{Rules: []Rule{local, allow, deny}})
+	r.store.fail.Store(true)
+
+	d := r.check(Request{Subject: "s", Resource: "x", Cost: 1})
+	require.True(t, d.Allowed && d.Degraded && d.Rules[0].Degraded && d.Rules[0].Uncounted)
+	require.Equal(t, -1, d.Deciding)
+	d = r.check(Request{Subject: "s", Resource: "local:deny", Cost: 1})
+	require.False(t, d.Allowed)
+	require.Equal(t, CountersUnavailable, d.Code)
+	require.Equal(t, "deny", d.Rules[d.Deciding].Rule.Slug)
+	require.Positive(t, d.Rules[d.Deciding].RetryAfterMS)
+	for range 2 {
+		d = r.check(Request{Subject: "s", Resource: "local", Cost: 1})
+		require.True(t, d.Allowed, "the denied check before consumed nothing locally")
+	}
+	require.Equal(t, "local", d.Rules[d.Deciding].Rule.Slug)
+	d = r.check(Request{Subject: "s", Resource: "local", Cost: 1})
+	require.False(t, d.Allowed)
+	require.Equal(t, RateLimitExceeded, d.Code)
+	require.True(t, r.check(Request{Subject: "s", Resource: "local:deny", Cost: 0}).Allowed, "cost 0 asks, and is never denied")
+
+	before := r.store.calls.Load()
+	require.False(t, r.checker.DegradedSince().IsZero(), "five failures in a row opened the breaker")
+	for range 100 {
+		r.check(Request{Subject: "t", Resource: "x", Cost: 1})
+	}
+	require.LessOrEqual(t, r.store.calls.Load()-before, int64(1), "no check waits for a store that is away; only probes go there")
+}
+
+// A share of a limit is never nothing, and all shares add up to the limit.
+func TestShares(t *testing.T) {
+	for _, limit := range []int64{1, 2, 3, 7, 100, MaxFixedLimit} {
+		for count := int64(1); count <= 5; count++ {
+			sum := int64(0)
+			for rank := range count {
+				sum += share{count, rank}.of(limit)
+			}
+			require.Equal(t, max(limit, count), sum)
+		}
+	}
+	p := NewPeers(1, NewMetrics(prometheus.NewRegistry()))
+	now := time.Now()
+	for _, id := range []string{"a", "b", "c"} {
+		p.observe(id, now)
+	}
+	require.Equal(t, 4, p.Count())
+	p.observe(p.id, now.Add(9*time.Minute))
+	require.Equal(t, 4, p.Count(), "instances that fell silent still count for ten minutes")
+	p.observe(p.id, now.Add(11*time.Minute))
+	require.Equal(t, 1, p.Count())
+}
+
+// The platform's rules bound how many checks a tenant may ask: never more, and in few calls.
+func TestQuota(t *testing.T) {
+	quota := minute("checks", 1000)
+	quota.Resource = QuotaResource
+	r := newRig(t, PolicyData{Rules: []Rule{quota}})
+	source := &fakeSource{data: map[TenantID]PolicyData{r.policy.tenant: {Rules: []Rule{quota}}}}
+	policies := NewPolicies(source, NewKeys([16]byte{1}), slog.New(slog.DiscardHandler), r.metrics)
+	q := NewQuota(r.checker, policies, r.policy.tenant)
+	tenant, ctx := uuid.New(), context.Background()
+	admitted := 0
+	for i := range 3000 {
+		wait, ok := q.Admit(ctx, tenant, "acme", 1)
+		if ok {
+			admitted++
+		} else {
+			require.Equal(t, testStart+60_000, r.now.Load()+wait)
+		}
+		if i%4 == 3 {
+			r.move(time.Millisecond)
+		}
+	}
+	require.LessOrEqual(t, admitted, 1000)
+	require.GreaterOrEqual(t, admitted, 900, "what is stranded in leases is little")
+	require.Less(t, r.store.calls.Load(), int64(150))
+	_, ok := q.Admit(ctx, tenant, "other", 1000)
+	require.True(t, ok, "another tenant has its own")
+	_, ok = q.Admit(ctx, r.policy.tenant, "platform", 5000)
+	require.True(t, ok, "the operator's own tenant is not limited")
+	wait, ok := q.Admit(ctx, tenant, "third", 1001)
+	require.False(t, ok)
+	require.Equal(t, NeverMS, wait)
+}

@@ -1,0 +1,165 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+)
+
+// fakeSource is a configuration store whose failures a test can choose. The real one, in
+// Postgres, is tested with this cache in the tests of the running system.
+type fakeSource struct {
+	mu       sync.Mutex
+	data     map[TenantID]PolicyData
+	subjects []SubjectData
+	subjAt   int64
+	gone     bool
+	err      error
+	loads    int
+	entered  chan struct{} // if set, LoadPolicy says that it began ...
+	release  chan struct{} // ... and waits
+}
+
+func (s *fakeSource) LoadPolicy(_ context.Context, t TenantID) (PolicyData, error) {
+	s.mu.Lock()
+	data, known := s.data[t]
+	err, entered, release := s.err, s.entered, s.release
+	s.loads++
+	s.mu.Unlock()
+	if entered != nil {
+		entered <- struct{}{}
+		<-release
+	}
+	if err == nil && !known {
+		err = ErrUnknownTenant
+	}
+	return data, err
+}
+
+func (s *fakeSource) LoadSubjects(_ context.Context, _ TenantID, since int64, each func(SubjectData)) (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone && since != 0 {
+		return 0, ErrHistoryGone
+	}
+	for _, d := range s.subjects {
+		each(d)
+	}
+	return s.subjAt, s.err
+}
+
+func (s *fakeSource) set(f func()) { s.mu.Lock(); defer s.mu.Unlock(); f() }
+
+func newPolicies(source PolicySource) (*Policies, *Metrics) {
+	m := NewMetrics(prometheus.NewRegistry())
+	return NewPolicies(source, NewKeys([16]byte{1}), slog.New(slog.DiscardHandler), m), m
+}
+
+func eventually(t *testing.T, f func() bool) {
+	t.Helper()
+	require.Eventually(t, f, 5*time.Second, time.Millisecond)
+}
+
+// A change is seen, a broken or unreadable configuration leaves the last good one, and a
+// loaded tenant never waits for the source.
+func TestPoliciesFollowTheirSource(t *testing.T) {
+	tenant, ctx := uuid.New(), context.Background()
+	source := &fakeSource{data: map[TenantID]PolicyData{tenant: {Version: 1, Rules: []Rule{minute("api", 1)}}}, subjAt: 1}
+	p, metrics := newPolicies(source)
+	get := func() *Policy {
+		policy, err := p.Get(ctx, tenant)
+		require.NoError(t, err)
+		return policy
+	}
+	require.Equal(t, int64(1), get().Version())
+	_, err := p.Get(ctx, uuid.New())
+	require.ErrorIs(t, err, ErrUnknownTenant)
+
+	source.set(func() { source.data[tenant] = PolicyData{Version: 2, Rules: []Rule{minute("api", 2)}} })
+	p.Changed(tenant, 2, 1)
+	eventually(t, func() bool { return get().Version() == 2 })
+
+	source.set(func() { source.data[tenant] = PolicyData{Version: 3, Rules: []Rule{minute("api", 0)}} })
+	p.Changed(tenant, 3, 1)
+	eventually(t, func() bool { return testutil.ToFloat64(metrics.policyErrors) == 1 })
+	require.Equal(t, int64(2), get().Version())
+
+	source.set(func() { source.err = errors.New("away") })
+	p.Changed(tenant, 4, 1)
+	require.Equal(t, int64(2), get().Version())
+	source.set(func() { source.err, source.data[tenant] = nil, PolicyData{Version: 4, Rules: []Rule{minute("api", 4)}} })
+	eventually(t, func() bool { return get().Version() == 4 })
+
+	source.set(func() { source.data[tenant] = PolicyData{Version: 2} })
+	p.Changed(tenant, 2, 1) // the restore of a backup: versions go back
+	eventually(t, func() bool { return get().Version() == 2 })
+
+	loads := 0
+	source.set(func() { loads = source.loads })
+	p.Changed(tenant, 2, 1)
+	source.set(func() { require.Equal(t, loads, source.loads, "what is known already is not read again") })
+	p.Gone(tenant)
+	source.set(func() { delete(source.data, tenant) })
+	_, err = p.Get(ctx, tenant)
+	require.ErrorIs(t, err, ErrUnknownTenant)
+}
+
+// Registered subjects change one by one, and anew from the start when their history is gone.
+func TestPoliciesFollowSubjects(t *testing.T) {
+	tenant, ctx := uuid.New(), context.Background()
+	source := &fakeSource{
+		data:     map[TenantID]PolicyData{tenant: {Version: 1}},
+		subjects: []SubjectData{{Subject: "a"}, {Subject: "b"}}, subjAt: 1,
+	}
+	p, _ := newPolicies(source)
+	has := func(subject string) func() bool {
+		return func() bool {
+			policy, err := p.Get(ctx, tenant)
+			require.NoError(t, err)
+			_, ok := policy.subjects.Load(subject)
+			return ok
+		}
+	}
+	require.True(t, has("a")())
+	source.set(func() { source.subjects, source.subjAt = []SubjectData{{Subject: "c"}, {Subject: "a", Deleted: true}}, 2 })
+	p.Changed(tenant, 1, 2)
+	eventually(t, has("c"))
+	eventually(t, func() bool { return !has("a")() })
+	require.True(t, has("b")())
+	source.set(func() { source.subjects, source.subjAt, source.gone = []SubjectData{{Subject: "d"}}, 3, true })
+	p.Changed(tenant, 1, 3)
+	eventually(t, has("d"))
+	require.False(t, has("b")() || has("c")())
+}
+
+// A change that is heard while the first load is under way is not lost, and all who wait for
+// a tenant share one load.
+func TestChangeDuringFirstLoad(t *testing.T) {
+	tenant, ctx := uuid.New(), context.Background()
+	source := &fakeSource{
+		data:    map[TenantID]PolicyData{tenant: {Version: 1}},
+		entered: make(chan struct{}), release: make(chan struct{}),
+	}
+	p, _ := newPolicies(source)
+	got := make(chan *Policy, 2)
+	for range 2 {
+		go func() { policy, _ := p.Get(ctx, tenant); got <- policy }()
+	}
+	<-source.entered
+	source.set(func() { source.data[tenant] = PolicyData{Version: 2} })
+	p.Changed(tenant, 2, 0)
+	source.release <- struct{}{}
+	require.NotNil(t, <-got)
+	<-source.entered
+	source.release <- struct{}{}
+	eventually(t, func() bool { policy, err := p.Get(ctx, tenant); return err == nil && policy.Version() == 2 })
+	require.NotNil(t, <-got)
+}
