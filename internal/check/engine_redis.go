@@ -1,0 +1,343 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// RedisOptions tell how a RedisEngine talks to Redis. Zero values mean the defaults.
+type RedisOptions struct {
+	// Deadline is how long one Evaluate may take, waiting for its turn included. Default 50 ms.
+	Deadline time.Duration
+	// Plain gives each Evaluate a pooled connection of its own, instead of pipelines that
+	// concurrent ones share.
+	Plain bool
+	// MaxBatch is how many commands one shared pipeline carries. Default 128. An Evaluate of
+	// more calls than that still goes as one.
+	MaxBatch int
+	// Pipelines is how many shared pipelines are under way at once. Default 2.
+	Pipelines int
+}
+
+// RedisEngine is an Engine whose counters all instances share. One script run decides one call,
+// by Redis's clock; the calls of one Evaluate are one pipeline. It is safe for concurrent use
+// and needs no closing; the client is the caller's.
+type RedisEngine struct {
+	client   redis.UniversalClient
+	deadline time.Duration
+	scripts  scripts
+	sender   sender
+	requests sync.Pool // *redisRequest
+	repaired atomic.Int64
+	loads    atomic.Int64
+}
+
+// NewRedisEngine returns an engine on client, which NewRedisClient makes.
+func NewRedisEngine(client redis.UniversalClient, o RedisOptions) *RedisEngine {
+	if o.Deadline == 0 {
+		o.Deadline = 50 * time.Millisecond
+	}
+	if o.MaxBatch == 0 {
+		o.MaxBatch = 128
+	}
+	if o.Pipelines == 0 {
+		o.Pipelines = 2
+	}
+	e := &RedisEngine{client: client, deadline: o.Deadline}
+	e.requests.New = func() any { return newRedisRequest() }
+	if o.Plain {
+		e.sender = &directSender{exchange: e.exchange, deadline: o.Deadline}
+	} else {
+		e.sender = &batchSender{
+			exchange: e.exchange, deadline: o.Deadline, maxBatch: o.MaxBatch, pipelines: o.Pipelines,
+		}
+	}
+	return e
+}
+
+// Repaired returns how many foreign values (of another type, unreadable or out of range) were
+// found in the place of a counter and overwritten.
+func (e *RedisEngine) Repaired() int64 { return e.repaired.Load() }
+
+// ScriptLoads returns how many times a script was sent as text, because it was new or because
+// Redis had forgotten it.
+func (e *RedisEngine) ScriptLoads() int64 { return e.loads.Load() }
+
+var errReply = errors.New("redis answered what is no reply of the script")
+
+// Evaluate decides the calls in order, all in one round trip. What ends before the deadline or
+// ctx does carries its outcome; the rest carries Err, and may have been counted or not.
+// A pipeline that is under way is not cut off when ctx ends: others may share it.
+func (e *RedisEngine) Evaluate(ctx context.Context, calls ...*Call) {
+	r := e.requests.Get().(*redisRequest)
+	for _, c := range calls {
+		if c.Err = c.validate(); c.Err != nil {
+			continue
+		}
+		r.add(c, e.scripts.of(c.algorithms()))
+	}
+	if len(r.cmds) == 0 {
+		e.requests.Put(r)
+		return
+	}
+	if err := e.sender.send(ctx, r); err != nil {
+		// r stays with whoever may still be sending it.
+		for _, c := range calls {
+			if c.Err == nil {
+				c.Err = fmt.Errorf("evaluate counters: %w", err)
+			}
+		}
+		return
+	}
+	next := 0
+	for _, c := range calls {
+		if c.Err == nil {
+			e.take(c, r.cmds[next])
+			next++
+		}
+	}
+	r.reset()
+	e.requests.Put(r)
+}
+
+func (e *RedisEngine) take(c *Call, cmd *scriptCmd) {
+	reply, err := cmd.Result()
+	if err == nil {
+		var repaired int64
+		if repaired, err = c.decode(reply); repaired > 0 {
+			e.repaired.Add(repaired)
+		}
+	}
+	if err != nil {
+		c.Err = fmt.Errorf("evaluate counters: %w", err)
+	}
+}
+
+// exchange sends commands in one pipeline and waits for the replies. A script that the server
+// does not know is sent once more, as text; nothing else is repeated.
+//
+// Calls of one Evaluate stay in order, except where the server forgets some of its scripts
+// while it works through them.
+func (e *RedisEngine) exchange(ctx context.Context, cmds []*scriptCmd) {
+	e.roundTrip(ctx, cmds)
+	var unknown []*scriptCmd
+	for _, cmd := range cmds {
+		if cmd.text {
+			e.loads.Add(1)
+			continue
+		}
+		if err := cmd.Err(); err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {
+			cmd.asText(ctx)
+			unknown = append(unknown, cmd)
+		}
+	}
+	if len(unknown) > 0 {
+		e.loads.Add(int64(len(unknown)))
+		e.roundTrip(ctx, unknown)
+	}
+}
+
+func (e *RedisEngine) roundTrip(ctx context.Context, cmds []*scriptCmd) {
+	if len(cmds) == 1 {
+		_ = e.client.Process(ctx, cmds[0].StringCmd) // the error is the command's
+		return
+	}
+	pipe := e.client.Pipeline()
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd.StringCmd)
+	}
+	_, _ = pipe.Exec(ctx) // every command has its own error
+}
+
+// Reset deletes the counters of these keys and their penalty marks.
+func (e *RedisEngine) Reset(ctx context.Context, keys ...string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.deadline)
+	defer cancel()
+	pipe := e.client.Pipeline()
+	for _, key := range keys {
+		// One command for each counter: in a cluster different keys can be in different slots.
+		pipe.Unlink(ctx, key, penaltyKey(key))
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return fmt.Errorf("reset counters: %w", err)
+	}
+	return nil
+}
+
+// penaltyKey returns the key of a counter's penalty mark, in the same slot.
+func penaltyKey(key string) string { return key + ":p" }
+
+func (c *Call) algorithms() (set algorithmSet) {
+	for i := range c.Counters {
+		set = set.with(c.Counters[i].Numbers.Algorithm)
+	}
+	return set
+}
+
+// The layout of ARGV and of the reply is that of lua/main.lua.
+const (
+	headArgBytes      = 14
+	counterArgBytes   = 24
+	headReplyBytes    = 7
+	counterReplyBytes = 31
+
+	flagAdmits   = 1
+	flagExceeds  = 2
+	flagPenalty  = 4
+	flagRepaired = 8
+	flagsKnown   = 15
+
+	// maxScriptCost stands for every cost above all quotas, and is exact in the script.
+	maxScriptCost = 1 << 52
+)
+
+// encode appends the script's argument for the call.
+func (c *Call) encode(b []byte) []byte {
+	b = appendUint(b, min(c.Cost, maxScriptCost), 7)
+	b = appendUint(b, c.NowMS, 6)
+	b = append(b, oneIf(c.DryRun))
+	for i := range c.Counters {
+		counter := &c.Counters[i]
+		n := &counter.Numbers
+		b = append(b, byte(n.Algorithm), oneIf(counter.Shadow))
+		b = appendUint(b, n.Limit, 7)
+		b = appendUint(b, n.WindowMS, 5)
+		extra := n.PrecisionMS
+		if n.Algorithm.Bucket() {
+			extra = n.Burst
+		}
+		b = appendUint(b, extra, 5)
+		b = appendUint(b, n.PenaltyMS, 4)
+		b = append(b, byte(n.Calendar))
+	}
+	return b
+}
+
+func oneIf(yes bool) byte {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+func appendUint(b []byte, v int64, bytes int) []byte {
+	for range bytes {
+		b = append(b, byte(v))
+		v >>= 8
+	}
+	return b
+}
+
+func readUint(s string) (v int64) {
+	for i := len(s) - 1; i >= 0; i-- {
+		v = v<<8 | int64(s[i])
+	}
+	return v
+}
+
+// decode fills in the outcome from a reply and returns how many foreign values were repaired.
+// A reply that is not of the right form, whatever it is, is errReply.
+func (c *Call) decode(reply string) (repaired int64, err error) {
+	count := len(c.Counters)
+	if len(reply) != headReplyBytes+count*counterReplyBytes || reply[6] > 1 {
+		return 0, errReply
+	}
+	out := &c.Outcome
+	out.NowMS, out.Allowed = readUint(reply[:6]), reply[6] == 1
+	out.Verdicts = slices.Grow(out.Verdicts[:0], count)[:count]
+	reply = reply[headReplyBytes:]
+	for i := range out.Verdicts {
+		flags := reply[0]
+		if flags > flagsKnown || flags&(flagAdmits|flagExceeds) == flagAdmits|flagExceeds {
+			return 0, errReply
+		}
+		v := Verdict{
+			Allowed:      flags&flagAdmits != 0,
+			CostExceeds:  flags&flagExceeds != 0,
+			Penalized:    flags&flagPenalty != 0,
+			Remaining:    readUint(reply[1:8]),
+			RetryAfterMS: readUint(reply[8:14]),
+			ResetMS:      readUint(reply[14:20]),
+			NextMS:       readUint(reply[20:26]),
+			DelayMS:      readUint(reply[26:31]),
+		}
+		if v.CostExceeds {
+			v.RetryAfterMS = NeverMS
+		}
+		if flags&flagRepaired != 0 {
+			repaired++
+		}
+		out.Verdicts[i] = v
+		reply = reply[counterReplyBytes:]
+	}
+	return repaired, nil
+}
+
+// scriptCmd is one run of a script.
+type scriptCmd struct {
+	*redis.StringCmd
+	script *script
+	args   []any
+	text   bool // sent as text, not by its hash
+}
+
+// asText makes the command anew, with the script's text.
+func (c *scriptCmd) asText(ctx context.Context) {
+	c.args[0], c.args[1], c.text = "eval", c.script.text, true
+	c.StringCmd = redis.NewStringCmd(ctx, c.args...)
+}
+
+// redisRequest is one Evaluate on its way.
+type redisRequest struct {
+	cmds  []*scriptCmd
+	buf   []byte
+	state atomic.Int32  // of the sender
+	done  chan struct{} // holds one value when the replies are in
+	timer *time.Timer
+}
+
+func newRedisRequest() *redisRequest {
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	return &redisRequest{done: make(chan struct{}, 1), timer: timer}
+}
+
+func (r *redisRequest) add(c *Call, s *script) {
+	r.buf = c.encode(r.buf[:0])
+	args := make([]any, 3, 4+2*len(c.Counters))
+	for i := range c.Counters {
+		counter := &c.Counters[i]
+		args = append(args, counter.Key)
+		if counter.Numbers.PenaltyMS > 0 {
+			args = append(args, penaltyKey(counter.Key))
+		}
+	}
+	args[0], args[1], args[2] = "evalsha", s.sha, len(args)-3
+	args = append(args, string(r.buf))
+	cmd := &scriptCmd{script: s, args: args}
+	if s.sent.Load() {
+		cmd.StringCmd = redis.NewStringCmd(context.Background(), args...)
+	} else {
+		// The first runs load the script on their way: no error, no second round trip.
+		cmd.asText(context.Background())
+		s.sent.Store(true)
+	}
+	r.cmds = append(r.cmds, cmd)
+}
+
+func (r *redisRequest) reset() {
+	clear(r.cmds)
+	r.cmds = r.cmds[:0]
+	r.state.Store(0)
+}

@@ -1,0 +1,2 @@
+-- The twin of leaky_bucket.go.
+algorithms[7] = bucket

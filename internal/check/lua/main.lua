@@ -1,0 +1,131 @@
+-- Decides one call: reads all counters, decides all, and only then writes.
+--
+-- KEYS     for each counter its key, followed by the key of its penalty mark if its rule has a
+--          penalty. Every key is named here: the script makes up none.
+-- ARGV[1]  cost 7 bytes, the instant in milliseconds 6 (0: this server's clock), dry run 1; then
+--          for each counter algorithm 1 (the numbers are those of check.Algorithm), shadow 1,
+--          limit 7, window 5, burst or sub-bucket length 5, penalty 4, calendar unit 1; all
+--          packed little-endian, as everything below
+-- reply    one string: the instant of the decision 6, allowed 1; then for each counter flags 1
+--          (1 admits, 2 cost exceeds the quota, 4 penalty runs, 8 a foreign value was
+--          overwritten), remaining 7, wait 6 (0 where it admits or never will), instant of
+--          being whole 6, instant of one unit more 6, delay 5
+--
+-- A penalty mark is version 1 byte and the instant of its end 6.
+
+local SLACK = 1000 -- ms added to every expiry, against a clock that steps back
+local VIRTUAL_LIFE = 600000 -- least expiry where the caller sets the time, which expiry ignores
+
+local cost, now, dry = decode('<I7I6B', ARGV[1])
+local virtual = now > 0
+if not virtual then
+  local time = call('TIME')
+  now = time[1] * 1000 + floor(time[2] / 1000)
+end
+
+local function life(till)
+  local ttl = till - now + SLACK
+  if virtual then return max(ttl, VIRTUAL_LIFE) end
+  return ttl
+end
+
+-- The end of the penalty that runs, or 0. One that ends later than a penalty of now would is
+-- cut down to that: the clock stepped back, or the rule's penalty was longer.
+local function read_mark(s)
+  local v = fetch(s, 'GET', s.mark_key)
+  if not v then return 0 end
+  if #v ~= 7 or string.byte(v) ~= VERSION then
+    s.foreign = true
+    return 0
+  end
+  local _, till = decode('<BI6', v)
+  if till > now + s.penalty then
+    s.cut = true
+    return now + s.penalty
+  end
+  if till <= now then return 0 end
+  return till
+end
+
+local function when(s, m)
+  if s.used <= m then return now end
+  return s.algorithm.when(s, now, m)
+end
+
+local counters, allowed, k = {}, true, 0
+for i = 1, (#ARGV[1] - 14) / 24 do
+  local s, shadow = {}, 0
+  s.number, shadow, s.limit, s.window, s.extra, s.penalty, s.calendar = decode('<BBI7I5I5I4B', ARGV[1], 24 * i - 9)
+  k = k + 1
+  s.key = KEYS[k]
+  s.algorithm = algorithms[s.number]
+  s.algorithm.read(s, now)
+  s.quota = s.number > 5 and s.extra or s.limit
+  s.remaining = max(0, s.quota - s.used)
+  s.mark = 0
+  if s.penalty > 0 then
+    k = k + 1
+    s.mark_key = KEYS[k]
+    s.mark = read_mark(s)
+  end
+  s.admits = cost == 0 or cost <= s.remaining and s.mark == 0
+  s.exceeds = cost > s.quota
+  if not s.admits then
+    if shadow == 0 then allowed = false end
+    if s.penalty > 0 and not s.exceeds and (s.mark == 0 or s.cut) then
+      if s.mark == 0 then s.mark = now + s.penalty end
+      s.marks = true
+    end
+  end
+  counters[i] = s
+end
+
+local reply = { encode('<I6B', now, allowed and 1 or 0) }
+for i = 1, #counters do
+  local s = counters[i]
+  local algorithm, mark = s.algorithm, s.mark
+  local charged = allowed and s.admits and cost > 0
+  local flags, wait, delay = 0, 0, 0
+  if allowed and s.admits and algorithm.delay then delay = algorithm.delay(s, now) end
+  if charged then
+    s.used = s.used + cost
+    algorithm.charge(s, cost, now)
+    s.remaining = max(0, s.quota - s.used)
+  end
+  local whole = when(s, 0)
+  local more = s.used > 0 and when(s, s.quota - s.remaining - 1) or now
+  if dry == 0 then
+    if s.foreign and (charged or s.marks) then flags = 8 end
+    if charged then
+      s.charged = life(whole)
+    elseif algorithm.heal and cost > 0 then
+      s.heals = life(whole)
+    end
+  end
+  if s.admits then
+    flags = flags + 1
+  elseif s.exceeds then
+    flags = flags + 2
+  else
+    wait = max(when(s, s.quota - cost), mark) - now
+  end
+  if mark > 0 then
+    flags = flags + 4
+    s.remaining = 0
+    whole, more = max(whole, mark), max(more, mark)
+  end
+  reply[i + 1] = encode('<BI7I6I6I6I5', flags, s.remaining, wait, whole, more, delay)
+end
+
+for i = 1, #counters do
+  local s = counters[i]
+  if s.charged then
+    s.algorithm.write(s, s.charged)
+  elseif s.heals then
+    s.algorithm.heal(s, s.heals)
+  end
+  if s.marks and dry == 0 then
+    call('SET', s.mark_key, encode('<BI6', VERSION, s.mark), 'PX', life(s.mark))
+  end
+end
+return table.concat(reply)

@@ -1,0 +1,42 @@
+-- The twin of sliding_window_counter.go. Value: version and algorithm 1 byte, window number 5,
+-- count of that window 4, count of the one before 4.
+
+algorithms[1] = {
+  read = function(s, t)
+    local w = s.window
+    local index = floor(t / w)
+    local elapsed = t - index * w
+    local cur, prev = 0, 0
+    local v = fetch(s, 'GET', s.key)
+    if v then
+      local known = #v == 14 and string.byte(v) == VERSION + 1
+      if known then
+        local _, i, c, p = decode('<BI5I4I4', v)
+        known = i * w - t < HORIZON and c <= MOST and p <= MOST
+        if not known then -- read as absent
+        elseif i > index then -- the clock stepped back
+          index, elapsed, cur, prev = i, 0, c, p
+        elseif i == index then
+          cur, prev = c, p
+        elseif i == index - 1 then
+          prev = c
+        end
+      end
+      if not known then s.foreign = true end
+    end
+    s.index, s.cur, s.prev = index, cur, prev
+    s.used = cur
+    if prev > 0 then s.used = cur + muldiv(prev, w - elapsed, w, 0) end
+  end,
+  when = function(s, t, m)
+    local start, count, rest = s.index * s.window, s.prev, m - s.cur
+    if rest < 0 then -- cur alone is too much: it must become the window before
+      start, count, rest = start + s.window, s.cur, m
+    end
+    return start + s.window - muldiv(rest + 1, s.window, count, count - 1) + 1
+  end,
+  charge = function(s, cost) s.cur = s.cur + cost end,
+  write = function(s, ttl)
+    call('SET', s.key, encode('<BI5I4I4', VERSION + 1, s.index, s.cur, s.prev), 'PX', ttl)
+  end,
+}

@@ -1,0 +1,101 @@
+-- The twin of sliding_window_log.go. Value: version and algorithm 1 byte, sum of all costs
+-- dropped 6, then an entry for each millisecond with an admission, oldest first: the instant 6,
+-- the sum of all costs up to it 6. Sums make every question a binary search, so a check reads
+-- some entries and never all.
+
+local HEAD, ENTRY = 7, 12
+local AHEAD = HEAD + 32 * ENTRY -- bytes read at once: short logs whole
+local MOST_SUM = 140737488355328 -- 2^47, in 6 bytes; centuries of admissions
+
+-- The instant and the sum of entry i, counted from 1.
+local function entry(s, i)
+  if i == s.count then return s.newest, s.total end
+  local at = HEAD + (i - 1) * ENTRY
+  if at + ENTRY <= #s.head then return decode('<I6I6', s.head, at + 1) end
+  return decode('<I6I6', call('GETRANGE', s.key, at, at + ENTRY - 1))
+end
+
+-- The first of entries from .. s.count that is past what, an instant (field 1) or a sum
+-- (field 2); s.count + 1 if none is.
+local function search(s, from, field, what)
+  local low, high = from, s.count + 1
+  while low < high do
+    local middle = floor((low + high) / 2)
+    local value = select(field, entry(s, middle))
+    if value > what then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+local function absent(s, t, foreign)
+  s.count, s.stored, s.first, s.used = 0, 0, 1, 0
+  s.base, s.total, s.at, s.newest = 0, 0, t, 0
+  if foreign then s.foreign = true end
+end
+
+algorithms[2] = {
+  read = function(s, t)
+    local head = fetch(s, 'GETRANGE', s.key, 0, AHEAD - 1)
+    if not head or head == '' then return absent(s, t) end
+    local size = #head
+    if size == AHEAD then size = call('STRLEN', s.key) end
+    local count = (size - HEAD) / ENTRY
+    if count < 1 or count ~= floor(count) or string.byte(head) ~= VERSION + 2 then
+      return absent(s, t, true)
+    end
+    local _, base = decode('<BI6', head)
+    s.head, s.base, s.count, s.stored = head, base, 0, count
+    s.newest, s.total = entry(s, count)
+    s.count = count
+    if s.newest - t >= HORIZON or s.total > MOST_SUM then return absent(s, t, true) end
+    s.at = max(t, s.newest)
+    local from = s.at - s.window
+    s.first = 1
+    if entry(s, 1) <= from then s.first = search(s, 2, 1, from) end
+    if s.first > 1 then
+      local _, before = entry(s, s.first - 1)
+      s.before = before
+    else
+      s.before = base
+    end
+    s.used = s.total - s.before
+    if s.used < 0 or s.used > MOST then return absent(s, t, true) end
+  end,
+  when = function(s, t, m)
+    local last = search(s, s.first, 2, s.total - m - 1)
+    return (entry(s, last)) + s.window
+  end,
+  charge = function(s, cost)
+    s.previous = s.total
+    s.total = s.total + cost
+    if s.count == 0 or s.newest ~= s.at then s.count = s.count + 1 end
+    s.newest = s.at
+  end,
+  write = function(s, ttl)
+    local new = encode('<I6I6', s.newest, s.total)
+    local dead = s.first - 1
+    if dead == s.stored then -- nothing stored counts any more
+      call('SET', s.key, encode('<BI6', VERSION + 2, s.previous) .. new, 'PX', ttl)
+      return
+    end
+    local after = HEAD + (s.count - 1) * ENTRY -- where the new entry goes
+    if 2 * dead > s.stored then
+      -- Rewriting only when most are dead makes it one entry's work per admission.
+      local live = ''
+      if after > HEAD + dead * ENTRY then
+        live = call('GETRANGE', s.key, HEAD + dead * ENTRY, after - 1)
+      end
+      call('SET', s.key, encode('<BI6', VERSION + 2, s.before) .. live .. new, 'PX', ttl)
+      return
+    end
+    if s.count == s.stored then
+      call('SETRANGE', s.key, after, new)
+    else
+      call('APPEND', s.key, new)
+    end
+    call('PEXPIRE', s.key, ttl)
+  end,
+  heal = function(s, ttl)
+    if s.stored > 0 and call('PTTL', s.key) == -1 then call('PEXPIRE', s.key, ttl) end
+  end,
+}

@@ -1,0 +1,2 @@
+-- The twin of token_bucket.go.
+algorithms[6] = bucket
