@@ -1,0 +1,510 @@
+package api
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"weir/internal/check"
+)
+
+const (
+	maxCheckBody   = 16 << 10
+	maxBatchBody   = 256 << 10
+	maxBatch       = 100
+	maxCheckDepth  = 16  // levels of objects and arrays; a batch needs four
+	maxFieldErrors = 100 // entries of a problem's errors list
+	maxCost        = check.MaxFixedLimit
+	// defaultResource is what a check that names no resource asks about.
+	defaultResource = "default"
+)
+
+const (
+	costMessage  = "must be a whole number from 0 to 1000000000000000, written without sign, point or exponent"
+	planMessage  = "must be the slug of one of the tenant's plans"
+	batchMessage = "must be a list of 1 to 100 checks"
+)
+
+// decoder reads the body of a check. It is written by hand because it is on the road of every check,
+// and because no lenient reading will do: two bodies that a proxy or a log reads differently must
+// not count on the same counter.
+//
+// Malformed JSON, unknown and repeated fields end it at once (400). A field with a value that it may
+// not have (422) is noted, and reading goes on, so that the answer names all such fields.
+type decoder struct {
+	body []byte
+	pos  int
+	text []byte // strings that had escapes, without them
+	errs []ProblemField
+	// onlyPlans tells that no error but unknown plans was noted.
+	onlyPlans bool
+	entry     int // index in a batch; -1 for a single check
+	fields    checkFields
+}
+
+// checkFields are the fields of one check, as slices of body or text.
+type checkFields struct {
+	seen                    checkField
+	subject, resource, plan []byte
+	cost                    int64
+	dryRun, explain         bool
+	attributes              [check.MaxAttributes]struct{ name, value []byte }
+	attributeCount          int
+}
+
+// checkField is a bit for each field of a check.
+type checkField uint8
+
+const (
+	fieldSubject checkField = 1 << iota
+	fieldResource
+	fieldCost
+	fieldPlan
+	fieldAttributes
+	fieldDryRun
+	fieldExplain
+)
+
+func fieldNamed(name []byte) checkField {
+	switch string(name) {
+	case "subject":
+		return fieldSubject
+	case "resource":
+		return fieldResource
+	case "cost":
+		return fieldCost
+	case "plan":
+		return fieldPlan
+	case "attributes":
+		return fieldAttributes
+	case "dry_run":
+		return fieldDryRun
+	case "explain":
+		return fieldExplain
+	}
+	return 0
+}
+
+var checkFieldNames = []string{"subject", "resource", "cost", "plan", "attributes", "dry_run", "explain"}
+
+func (d *decoder) start(body []byte) {
+	d.body, d.pos, d.text, d.errs, d.onlyPlans, d.entry = body, 0, d.text[:0], nil, true, -1
+}
+
+// decodeCheck reads the body of a single check into req, which shares no memory with it.
+func (d *decoder) decodeCheck(body []byte, req *check.Request) *Problem {
+	d.start(body)
+	if p := d.open(); p != nil {
+		return p
+	}
+	if p := d.check(req, 1); p != nil {
+		return p
+	}
+	if p := d.end(); p != nil {
+		return p
+	}
+	return d.invalid()
+}
+
+// decodeBatch reads the body of a batch. All of it is refused if one check is.
+func (d *decoder) decodeBatch(body []byte) ([]check.Request, *Problem) {
+	d.start(body)
+	if p := d.open(); p != nil {
+		return nil, p
+	}
+	var reqs []check.Request
+	seen := false
+	d.pos++ // {
+	for first := true; ; first = false {
+		name, done, p := d.member(first)
+		if p != nil {
+			return nil, p
+		}
+		if done {
+			break
+		}
+		if string(name) != "checks" {
+			return nil, d.unknownField(name, []string{"checks"})
+		}
+		if seen {
+			return nil, d.duplicateField(name)
+		}
+		seen = true
+		if d.peek() != '[' {
+			p = d.wrong("checks", batchMessage, 1)
+		} else {
+			reqs, p = d.checks()
+		}
+		if p != nil {
+			return nil, p
+		}
+	}
+	if !seen {
+		d.invalidField("checks", "is required: a list of 1 to 100 checks")
+	}
+	if p := d.end(); p != nil {
+		return nil, p
+	}
+	return reqs, d.invalid()
+}
+
+// checks reads the list of a batch, the first 100 entries of it; the rest only has to be JSON.
+func (d *decoder) checks() (reqs []check.Request, p *Problem) {
+	n := 0
+	d.pos++ // [
+	for ; ; n++ {
+		done, p := d.element(n == 0)
+		if p != nil {
+			return nil, p
+		}
+		if done {
+			break
+		}
+		switch {
+		case n >= maxBatch:
+			p = d.skip(2)
+		case d.peek() != '{':
+			d.entry = n
+			p = d.wrong("", "must be a check: an object", 2)
+		default:
+			d.entry = n
+			reqs = append(reqs, check.Request{})
+			p = d.check(&reqs[len(reqs)-1], 3)
+		}
+		if p != nil {
+			return nil, p
+		}
+	}
+	d.entry = -1
+	if n == 0 || n > maxBatch {
+		d.invalidField("checks", batchMessage)
+	}
+	return reqs, nil
+}
+
+// check reads one check, an object at this depth.
+func (d *decoder) check(req *check.Request, depth int) *Problem {
+	f := &d.fields
+	*f = checkFields{}
+	d.pos++ // {
+	for first := true; ; first = false {
+		name, done, p := d.member(first)
+		if p != nil {
+			return p
+		}
+		if done {
+			break
+		}
+		field := fieldNamed(name)
+		if field == 0 {
+			return d.unknownField(name, checkFieldNames)
+		}
+		if f.seen&field != 0 {
+			return d.duplicateField(name)
+		}
+		f.seen |= field
+		if p := d.value(f, field, depth); p != nil {
+			return p
+		}
+	}
+	if f.seen&fieldSubject == 0 {
+		d.invalidField("subject", "is required: 1 to 256 bytes that say who is being limited")
+	}
+	if d.errs == nil {
+		f.copyTo(req)
+	}
+	return nil
+}
+
+// value reads the value of one field of a check.
+func (d *decoder) value(f *checkFields, field checkField, depth int) (p *Problem) {
+	switch field {
+	case fieldSubject:
+		f.subject, p = d.nameValue("subject", depth)
+	case fieldResource:
+		f.resource, p = d.nameValue("resource", depth)
+	case fieldCost:
+		f.cost, p = d.costValue(depth)
+	case fieldPlan:
+		f.plan, p = d.planValue(depth)
+	case fieldAttributes:
+		p = d.attributes(f, depth)
+	case fieldDryRun:
+		f.dryRun, p = d.boolValue("dry_run", depth)
+	case fieldExplain:
+		f.explain, p = d.boolValue("explain", depth)
+	}
+	return p
+}
+
+// nameValue reads a subject or a resource.
+func (d *decoder) nameValue(field string, depth int) ([]byte, *Problem) {
+	if d.peek() != '"' {
+		return nil, d.wrong(field, "must be a string of 1 to 256 bytes", depth)
+	}
+	s, plain, p := d.str()
+	if p == nil {
+		if message := nameProblem(s, plain); message != "" {
+			d.invalidField(field, message)
+		}
+	}
+	return s, p
+}
+
+// nameProblem is check.ValidName, and quicker for the plain strings that nearly all names are.
+func nameProblem(s []byte, plain bool) string {
+	if plain && len(s) >= 1 && len(s) <= check.MaxNameBytes {
+		return ""
+	}
+	return check.ValidName(string(s))
+}
+
+// costValue reads a cost. Digits are the only spelling, so that no number is ever rounded.
+func (d *decoder) costValue(depth int) (int64, *Problem) {
+	if c := d.peek(); c != '-' && (c < '0' || c > '9') {
+		return 0, d.wrong("cost", costMessage, depth)
+	}
+	literal, p := d.number()
+	if p != nil {
+		return 0, p
+	}
+	var n int64
+	for _, c := range literal {
+		if c < '0' || c > '9' || n > maxCost {
+			n = maxCost + 1
+			break
+		}
+		n = n*10 + int64(c-'0')
+	}
+	if n > maxCost {
+		d.invalidField("cost", costMessage)
+	}
+	return n, nil
+}
+
+// planValue reads the slug of a plan. Whether the tenant has it, the policy knows; "" stands for no
+// plan further down, so it is turned away here, in the same words.
+func (d *decoder) planValue(depth int) ([]byte, *Problem) {
+	if d.peek() != '"' {
+		return nil, d.wrong("plan", planMessage, depth)
+	}
+	s, _, p := d.str()
+	if p == nil && len(s) == 0 {
+		d.note("plan", planMessage)
+	}
+	return s, p
+}
+
+func (d *decoder) boolValue(field string, depth int) (bool, *Problem) {
+	switch d.peek() {
+	case 't':
+		return true, d.literal("true")
+	case 'f':
+		return false, d.literal("false")
+	}
+	return false, d.wrong(field, "must be true or false", depth)
+}
+
+// attributes reads the object of attributes.
+func (d *decoder) attributes(f *checkFields, depth int) *Problem {
+	if d.peek() != '{' {
+		return d.wrong("attributes", "must be an object of at most 16 strings", depth)
+	}
+	var rest map[string]bool // names beyond the 16th: they are refused, but must not repeat either
+	d.pos++                  // {
+	n := 0
+	for ; ; n++ {
+		name, done, p := d.member(n == 0)
+		if p != nil {
+			return p
+		}
+		if done {
+			break
+		}
+		for i := range f.attributeCount {
+			if bytes.Equal(f.attributes[i].name, name) {
+				return d.duplicateField([]byte("attributes"), name)
+			}
+		}
+		if rest[string(name)] {
+			return d.duplicateField([]byte("attributes"), name)
+		}
+		if n >= check.MaxAttributes {
+			if rest == nil {
+				rest = make(map[string]bool)
+			}
+			rest[string(name)] = true
+			if p := d.skip(depth + 1); p != nil {
+				return p
+			}
+			continue
+		}
+		value, p := d.attributeValue(name, depth+1)
+		if p != nil {
+			return p
+		}
+		f.attributes[n].name, f.attributes[n].value = name, value
+		f.attributeCount++
+	}
+	if n > check.MaxAttributes {
+		d.invalidField("attributes", "may hold at most 16 attributes")
+	}
+	return nil
+}
+
+func (d *decoder) attributeValue(name []byte, depth int) ([]byte, *Problem) {
+	if !plainAttributeName(name) && !check.ValidAttributeName(string(name)) {
+		d.invalidField(attributePath(name), "is not the name of an attribute: 1 to 64 of A-Z, a-z, 0-9, _ . - and neither subject nor resource")
+		return nil, d.skip(depth)
+	}
+	if d.peek() != '"' {
+		return nil, d.wrong(attributePath(name), "must be a string of 1 to 256 bytes", depth)
+	}
+	value, plain, p := d.str()
+	if p == nil {
+		if message := nameProblem(value, plain); message != "" {
+			d.invalidField(attributePath(name), message)
+		}
+	}
+	return value, p
+}
+
+// plainAttributeName knows most valid names without the regular expression, which takes longer than all the
+// rest of reading a check.
+func plainAttributeName(name []byte) bool {
+	for _, c := range name {
+		if (c < 'a' || c > 'z') && c != '_' {
+			return false
+		}
+	}
+	return len(name) >= 1 && len(name) <= 64 && string(name) != "subject" && string(name) != "resource"
+}
+
+func attributePath(name []byte) string { return "attributes/" + pointerToken(name) }
+
+// copyTo makes a Request of the fields, with all its strings in one allocation of just their size:
+// they may be kept for long after the body is gone.
+func (f *checkFields) copyTo(req *check.Request) {
+	size := len(f.subject) + len(f.resource) + len(f.plan)
+	attributes := f.attributes[:f.attributeCount]
+	for i := range attributes {
+		size += len(attributes[i].name) + len(attributes[i].value)
+	}
+	var b strings.Builder
+	b.Grow(size)
+	take := func(s []byte) string {
+		from := b.Len()
+		b.Write(s)
+		return b.String()[from:]
+	}
+	*req = check.Request{
+		Subject: take(f.subject), Resource: defaultResource, Cost: 1, Plan: take(f.plan),
+		DryRun: f.dryRun, Explain: f.explain,
+	}
+	if f.seen&fieldResource != 0 {
+		req.Resource = take(f.resource)
+	}
+	if f.seen&fieldCost != 0 {
+		req.Cost = f.cost
+	}
+	if len(attributes) > 0 {
+		req.Attributes = make([]check.Attribute, len(attributes))
+		for i := range attributes {
+			req.Attributes[i] = check.Attribute{Name: take(attributes[i].name), Value: take(attributes[i].value)}
+		}
+	}
+}
+
+// note records what is wrong with a field, given by its path below the check.
+func (d *decoder) note(path, message string) {
+	if len(d.errs) < maxFieldErrors {
+		d.errs = append(d.errs, ProblemField{Pointer: d.pointer(path), Message: message})
+	}
+}
+
+func (d *decoder) invalidField(path, message string) {
+	d.onlyPlans = false
+	d.note(path, message)
+}
+
+func (d *decoder) pointer(path string) string {
+	pointer := ""
+	if d.entry >= 0 {
+		pointer = "/checks/" + itoa(int64(d.entry))
+	}
+	if path != "" {
+		pointer += "/" + path
+	}
+	return pointer
+}
+
+// wrong skips a value of a type that the field may not have, and notes that.
+func (d *decoder) wrong(path, message string, depth int) *Problem {
+	if p := d.skip(depth); p != nil {
+		return p
+	}
+	if path == "plan" {
+		d.note(path, message)
+	} else {
+		d.invalidField(path, message)
+	}
+	return nil
+}
+
+// invalid is the problem that names all noted fields, or nil.
+func (d *decoder) invalid() *Problem {
+	switch {
+	case d.errs == nil:
+		return nil
+	case d.onlyPlans:
+		return unknownPlan(d.errs...)
+	}
+	return invalid(d.errs...)
+}
+
+// unknownPlan is the one answer for every plan that the tenant does not have: misspelled, malformed,
+// or another tenant's.
+func unknownPlan(fields ...ProblemField) *Problem {
+	p := newProblem(http.StatusUnprocessableEntity, codeUnknownPlan, fieldsDetail(fields))
+	p.Errors = fields
+	return p
+}
+
+func (d *decoder) unknownField(name []byte, known []string) *Problem {
+	field := ProblemField{Pointer: d.pointer(pointerToken(name)), Message: "is not a field here; known are " + strings.Join(known, ", ")}
+	for _, k := range known {
+		if strings.EqualFold(k, string(name)) {
+			field.Fix = "Write it " + k + "."
+		}
+	}
+	return badField(codeUnknownField, field)
+}
+
+func (d *decoder) duplicateField(path ...[]byte) *Problem {
+	tokens := make([]string, len(path))
+	for i := range path {
+		tokens[i] = pointerToken(path[i])
+	}
+	return badField(codeDuplicateField, ProblemField{Pointer: d.pointer(strings.Join(tokens, "/")), Message: "is there twice"})
+}
+
+func badField(code string, field ProblemField) *Problem {
+	p := newProblem(http.StatusBadRequest, code, fieldsDetail([]ProblemField{field}))
+	p.Errors = []ProblemField{field}
+	return p
+}
+
+// pointerToken makes a token of a JSON pointer of a member's name. A long one is cut: it is shown
+// to help, not to be sent back in full.
+func pointerToken(name []byte) string {
+	const most = 64
+	if len(name) > most {
+		cut := most
+		for !utf8.RuneStart(name[cut]) {
+			cut--
+		}
+		return escapePointer(string(name[:cut])) + "..."
+	}
+	return escapePointer(string(name))
+}
