@@ -1,0 +1,273 @@
+package api
+
+import (
+	"strconv"
+
+	"weir/internal/check"
+)
+
+// The answer to a check is appended field by field: its shape is fixed, and this is the road of
+// every check. docs/check.md describes the fields.
+
+// appendDecision appends one decision as a JSON object.
+func appendDecision(b []byte, d *check.Decision) []byte {
+	b = append(b, `{"allowed":`...)
+	b = strconv.AppendBool(b, d.Allowed)
+	b = append(b, `,"subject":`...)
+	b = appendString(b, d.Subject)
+	b = append(b, `,"resource":`...)
+	b = appendString(b, d.Resource)
+	b = append(b, `,"cost":`...)
+	b = strconv.AppendInt(b, d.Cost, 10)
+	b = append(b, `,"plan":`...)
+	if d.Plan == "" {
+		b = append(b, "null"...)
+	} else {
+		b = appendString(b, d.Plan)
+	}
+	deciding := decidingRule(d)
+	if deciding == nil {
+		b = append(b, `,"rule":null,"limit":null,"remaining":null,"retry_after_ms":null,"reset_after_ms":null`...)
+	} else {
+		b = append(b, `,"rule":`...)
+		b = appendString(b, deciding.Rule.Slug)
+		b = append(b, `,"limit":`...)
+		b = strconv.AppendInt(b, deciding.Limit, 10)
+		b = appendState(b, deciding)
+	}
+	if d.HasDelay {
+		b = append(b, `,"delay_ms":`...)
+		b = strconv.AppendInt(b, d.DelayMS, 10)
+	}
+	b = append(b, `,"rules":[`...)
+	for i := range d.Rules {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendRule(b, &d.Rules[i], d.Allowed)
+	}
+	b = append(b, ']')
+	if len(d.Skipped) > 0 {
+		b = appendSkipped(b, d.Skipped)
+	}
+	b = append(b, `,"degraded":`...)
+	b = strconv.AppendBool(b, d.Degraded)
+	if !d.Allowed {
+		b = appendDenial(b, d, deciding)
+	}
+	return append(b, '}')
+}
+
+// decidingRule is the rule whose numbers stand for the whole decision, or nil.
+func decidingRule(d *check.Decision) *check.RuleDecision {
+	if d.Deciding < 0 {
+		return nil
+	}
+	return &d.Rules[d.Deciding]
+}
+
+// appendState appends what is left of a rule's quota and when more comes.
+func appendState(b []byte, r *check.RuleDecision) []byte {
+	b = append(b, `,"remaining":`...)
+	b = appendNumber(b, r.Remaining, !r.Uncounted)
+	b = append(b, `,"retry_after_ms":`...)
+	b = appendNumber(b, r.RetryAfterMS, r.RetryAfterMS != check.NeverMS)
+	b = append(b, `,"reset_after_ms":`...)
+	return appendNumber(b, r.ResetAfterMS, !r.Uncounted)
+}
+
+func appendRule(b []byte, r *check.RuleDecision, admitted bool) []byte {
+	b = append(b, `{"rule":`...)
+	b = appendString(b, r.Rule.Slug)
+	b = append(b, `,"algorithm":"`...)
+	b = append(b, r.Rule.Algorithm.String()...)
+	b = append(b, `","mode":"`...)
+	b = append(b, r.Mode.String()...)
+	b = append(b, `","allowed":`...)
+	b = strconv.AppendBool(b, r.Allowed)
+	b = append(b, `,"source":`...)
+	b = appendString(b, r.Source)
+	if r.Unlimited {
+		return append(b, `,"unlimited":true,"limit":null,"window_ms":null,"remaining":null,"retry_after_ms":null,"reset_after_ms":null}`...)
+	}
+	b = append(b, `,"limit":`...)
+	b = strconv.AppendInt(b, r.Limit, 10)
+	if r.Rule.Algorithm.Bucket() {
+		b = append(b, `,"burst":`...)
+		b = strconv.AppendInt(b, r.Burst, 10)
+	}
+	b = append(b, `,"window_ms":`...)
+	b = strconv.AppendInt(b, r.WindowMS, 10)
+	b = appendState(b, r)
+	if r.Rule.Algorithm == check.LeakyBucketQueue {
+		b = append(b, `,"delay_ms":`...)
+		b = appendNumber(b, r.DelayMS, admitted && r.Allowed && !r.Uncounted)
+	}
+	if r.Penalized {
+		b = append(b, `,"penalized":true`...)
+	}
+	if r.Degraded {
+		b = append(b, `,"degraded":true`...)
+	}
+	return append(b, '}')
+}
+
+func appendSkipped(b []byte, skipped []check.SkippedRule) []byte {
+	b = append(b, `,"skipped":[`...)
+	for i := range skipped {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"rule":`...)
+		b = appendString(b, skipped[i].Rule.Slug)
+		b = append(b, `,"reason":`...)
+		b = appendString(b, string(skipped[i].Reason))
+		if skipped[i].Attribute != "" {
+			b = append(b, `,"attribute":`...)
+			b = appendString(b, skipped[i].Attribute)
+		}
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}
+
+// appendDenial appends why a check was denied, in a shape that can be handed on to an end user.
+func appendDenial(b []byte, d *check.Decision, deciding *check.RuleDecision) []byte {
+	wait, curable := retryAfter(d)
+	b = append(b, `,"error":{"code":"`...)
+	b = append(b, d.Code...)
+	b = append(b, `","message":"`...)
+	b = appendMessage(b, d, deciding, wait, curable)
+	b = append(b, `","retry_after":`...)
+	b = appendNumber(b, wait, curable)
+	return append(b, '}')
+}
+
+// appendMessage appends a sentence for people. It holds only words of ours, slugs and numbers, so nothing
+// in it needs escaping.
+func appendMessage(b []byte, d *check.Decision, deciding *check.RuleDecision, wait int64, curable bool) []byte {
+	switch d.Code {
+	case check.CostExceedsLimit:
+		b = append(b, "A cost of "...)
+		b = strconv.AppendInt(b, d.Cost, 10)
+		b = append(b, " can never pass"...)
+		if deciding != nil {
+			b = append(b, ": "...)
+			b = append(b, deciding.Rule.Slug...)
+			b = append(b, " allows at most "...)
+			b = strconv.AppendInt(b, deciding.Quota, 10)
+			b = append(b, " at once"...)
+		}
+		return append(b, '.')
+	case check.SubjectBlocked:
+		return append(b, "The subject is blocked."...)
+	case check.CountersUnavailable:
+		b = append(b, "The limit cannot be checked at the moment."...)
+	default:
+		b = append(b, "Rate limit exceeded."...)
+	}
+	if curable {
+		b = append(b, " Try again in "...)
+		b = appendWait(b, wait)
+		b = append(b, '.')
+	}
+	return b
+}
+
+// retryAfter returns the whole seconds, rounded up, after which a denied check may pass, and
+// whether there is such a time.
+func retryAfter(d *check.Decision) (seconds int64, curable bool) {
+	r := decidingRule(d)
+	if d.Allowed || r == nil || r.RetryAfterMS == check.NeverMS {
+		return 0, false
+	}
+	return ceilSeconds(r.RetryAfterMS), true
+}
+
+// ceilSeconds turns milliseconds into seconds, rounded up. (Adding 999 first could overflow.)
+func ceilSeconds(ms int64) int64 {
+	s := ms / 1000
+	if ms%1000 > 0 {
+		s++
+	}
+	return s
+}
+
+// appendWait appends a time in words, in the two largest units that say it well, rounded up: "45 seconds",
+// "2 minutes 5 seconds", "3 hours", "30 days 1 hour".
+func appendWait(b []byte, seconds int64) []byte {
+	const minute, hour, day = 60, 60 * 60, 24 * 60 * 60
+	switch {
+	case seconds >= day:
+		hours := (seconds + hour - 1) / hour
+		return appendUnits(b, hours/24, "day", hours%24, "hour")
+	case seconds > day-minute:
+		return appendUnits(b, 1, "day", 0, "")
+	case seconds >= hour:
+		minutes := (seconds + minute - 1) / minute
+		return appendUnits(b, minutes/60, "hour", minutes%60, "minute")
+	case seconds >= minute:
+		return appendUnits(b, seconds/minute, "minute", seconds%minute, "second")
+	}
+	return appendUnits(b, seconds, "second", 0, "")
+}
+
+func appendUnits(b []byte, n int64, unit string, m int64, smaller string) []byte {
+	b = appendUnit(b, n, unit)
+	if m > 0 {
+		b = append(b, ' ')
+		b = appendUnit(b, m, smaller)
+	}
+	return b
+}
+
+func appendUnit(b []byte, n int64, unit string) []byte {
+	b = strconv.AppendInt(b, n, 10)
+	b = append(b, ' ')
+	b = append(b, unit...)
+	if n != 1 {
+		b = append(b, 's')
+	}
+	return b
+}
+
+// appendNumber appends n, or null where it means nothing.
+func appendNumber(b []byte, n int64, known bool) []byte {
+	if !known {
+		return append(b, "null"...)
+	}
+	return strconv.AppendInt(b, n, 10)
+}
+
+const hexDigits = "0123456789abcdef"
+
+// appendString appends s as a JSON string. s is valid UTF-8: nothing else gets past the decoder.
+// U+2028 and U+2029 are escaped because they end a line in older JavaScript.
+func appendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	from := 0
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if c >= ' ' && c != '"' && c != '\\' && c != 0x7f && c != 0xe2 {
+			continue
+		}
+		switch {
+		case c == 0xe2:
+			if len(s)-i < 3 || s[i+1] != 0x80 || s[i+2]&^1 != 0xa8 {
+				continue
+			}
+			b = append(b, s[from:i]...)
+			b = append(b, '\\', 'u', '2', '0', '2', hexDigits[s[i+2]&0xf])
+			i += 2
+		case c == '"' || c == '\\':
+			b = append(b, s[from:i]...)
+			b = append(b, '\\', c)
+		default:
+			b = append(b, s[from:i]...)
+			b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&0xf])
+		}
+		from = i + 1
+	}
+	b = append(b, s[from:]...)
+	return append(b, '"')
+}
