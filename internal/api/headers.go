@@ -1,0 +1,120 @@
+package api
+
+import (
+	"net/http"
+	"strconv"
+
+	"weir/internal/check"
+)
+
+// maxStructuredInt is the greatest integer that a structured field can hold (RFC 9651).
+const maxStructuredInt = 999_999_999_999_999
+
+// headerWriter builds the rate-limit headers of one decision: all their text in one buffer, turned
+// into one string at the end.
+type headerWriter struct {
+	buf   []byte
+	ends  [len(headerNames)]int
+	names [len(headerNames)]string
+	count int
+}
+
+// headerNames are the headers that a headerWriter can write, spelled as their documents spell them.
+// HTTP/1 sends the map's keys as they stand, and letter case means nothing in HTTP.
+var headerNames = [...]string{
+	"RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After",
+}
+
+// write sets the headers of a decision. values is room for them that lives as long as the answer.
+//
+// The draft's two fields are lists of quoted strings naming rules (draft-ietf-httpapi-ratelimit-headers,
+// revision 11): of every rule that enforces a limit, its quota q and window w in seconds, what remains
+// (r), and the seconds until there is more (t, left out where the quota is whole).
+func (h *headerWriter) write(header http.Header, style HeaderStyle, d *check.Decision, values []string) {
+	h.buf, h.count = h.buf[:0], 0
+	deciding := decidingRule(d)
+	if style.Draft {
+		h.policies(d.Rules)
+		h.states(d.Rules)
+	}
+	if style.X && deciding != nil {
+		h.number("X-RateLimit-Limit", deciding.Quota)
+		if !deciding.Uncounted {
+			h.number("X-RateLimit-Remaining", deciding.Remaining)
+			h.number("X-RateLimit-Reset", ceilSeconds(d.NowMS+deciding.ResetAfterMS))
+		}
+	}
+	if wait, curable := retryAfter(d); curable {
+		h.number("Retry-After", wait)
+	}
+	text := string(h.buf)
+	from := 0
+	for i := range h.count {
+		values[i] = text[from:h.ends[i]]
+		header[h.names[i]] = values[i : i+1 : i+1]
+		from = h.ends[i]
+	}
+}
+
+func (h *headerWriter) policies(rules []check.RuleDecision) {
+	from := len(h.buf)
+	for i := range rules {
+		r := &rules[i]
+		if !enforced(r) {
+			continue
+		}
+		h.item(from, r)
+		h.param(";q=", r.Quota)
+		h.param(";w=", ceilSeconds(r.WindowMS))
+	}
+	h.end("RateLimit-Policy", from)
+}
+
+func (h *headerWriter) states(rules []check.RuleDecision) {
+	from := len(h.buf)
+	for i := range rules {
+		r := &rules[i]
+		if !enforced(r) || r.Uncounted {
+			continue
+		}
+		h.item(from, r)
+		h.param(";r=", r.Remaining)
+		if r.NextAfterMS > 0 {
+			h.param(";t=", ceilSeconds(r.NextAfterMS))
+		}
+	}
+	h.end("RateLimit", from)
+}
+
+// enforced reports whether a rule limits the subject: shadow rules and unlimited ones are nobody's business
+// outside.
+func enforced(r *check.RuleDecision) bool { return r.Mode == check.Enforce && !r.Unlimited }
+
+// item begins a member of a list that begins at from. A slug needs no escaping.
+func (h *headerWriter) item(from int, r *check.RuleDecision) {
+	if len(h.buf) > from {
+		h.buf = append(h.buf, ", "...)
+	}
+	h.buf = append(h.buf, '"')
+	h.buf = append(h.buf, r.Rule.Slug...)
+	h.buf = append(h.buf, '"')
+}
+
+func (h *headerWriter) param(name string, n int64) {
+	h.buf = append(h.buf, name...)
+	h.buf = strconv.AppendInt(h.buf, min(n, maxStructuredInt), 10)
+}
+
+func (h *headerWriter) number(name string, n int64) {
+	from := len(h.buf)
+	h.buf = strconv.AppendInt(h.buf, n, 10)
+	h.end(name, from)
+}
+
+// end makes a header of what was written since from; of nothing, none.
+func (h *headerWriter) end(name string, from int) {
+	if len(h.buf) > from {
+		h.names[h.count], h.ends[h.count] = name, len(h.buf)
+		h.count++
+	}
+}

@@ -1,0 +1,189 @@
+package api
+
+import (
+	"net/http"
+	"strconv"
+	"testing"
+
+	"github.com/dunglas/httpsfv"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"weir/internal/check"
+)
+
+var bothStyles = HeaderStyle{Draft: true, X: true}
+
+func headersOf(style HeaderStyle, d *check.Decision) http.Header {
+	var w headerWriter
+	raw := http.Header{}
+	w.write(raw, style, d, make([]string, len(headerNames)))
+	h := http.Header{}
+	for name, values := range raw {
+		h[http.CanonicalHeaderKey(name)] = values
+	}
+	return h
+}
+
+func denied() *check.Decision {
+	return &check.Decision{
+		Code: check.RateLimitExceeded, NowMS: 1_800_000_000_001, Deciding: 1,
+		Rules: []check.RuleDecision{
+			{Rule: &check.Rule{Slug: "monthly", Algorithm: check.FixedWindow}, Allowed: true, Limit: 1_000_000, Quota: 1_000_000,
+				WindowMS: 30 * 86_400_000, Remaining: 812_004, ResetAfterMS: 1_158_340_000, NextAfterMS: 1_158_340_000},
+			{Rule: &check.Rule{Slug: "burst", Algorithm: check.TokenBucket}, Limit: 60, Burst: 90, Quota: 90,
+				WindowMS: 1500, RetryAfterMS: 2100, ResetAfterMS: 60_500, NextAfterMS: 700},
+			{Rule: &check.Rule{Slug: "tried-out"}, Mode: check.Shadow, Limit: 1, Quota: 1, WindowMS: 1000, RetryAfterMS: 999_000},
+			{Rule: &check.Rule{Slug: "free"}, Allowed: true, Unlimited: true},
+		},
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	require.Equal(t, http.Header{
+		"Ratelimit-Policy":      {`"monthly";q=1000000;w=2592000, "burst";q=90;w=2`},
+		"Ratelimit":             {`"monthly";r=812004;t=1158340, "burst";r=0;t=1`},
+		"X-Ratelimit-Limit":     {"90"},
+		"X-Ratelimit-Remaining": {"0"},
+		"X-Ratelimit-Reset":     {"1800000061"},
+		"Retry-After":           {"3"},
+	}, headersOf(bothStyles, denied()))
+
+	require.Equal(t, http.Header{"Retry-After": {"3"}}, headersOf(HeaderStyle{}, denied()), "the style none keeps what is no style")
+	require.NotContains(t, headersOf(HeaderStyle{Draft: true}, denied()), "X-Ratelimit-Limit")
+	require.NotContains(t, headersOf(HeaderStyle{X: true}, denied()), "Ratelimit")
+
+	// A client must not be told to wait for what never comes.
+	never := denied()
+	never.Rules[1].RetryAfterMS = check.NeverMS
+	require.NotContains(t, headersOf(bothStyles, never), "Retry-After")
+
+	// The quota is whole: there is no more to wait for.
+	whole := denied()
+	whole.Allowed, whole.Code = true, check.NoCode
+	whole.Rules = whole.Rules[1:2]
+	whole.Deciding = 0
+	whole.Rules[0].Allowed, whole.Rules[0].Remaining, whole.Rules[0].RetryAfterMS = true, 90, 0
+	whole.Rules[0].NextAfterMS, whole.Rules[0].ResetAfterMS = 0, 0
+	h := headersOf(bothStyles, whole)
+	require.Equal(t, `"burst";r=90`, h.Get("RateLimit"))
+	require.NotContains(t, h, "Retry-After")
+	require.Equal(t, "1800000001", h.Get("X-RateLimit-Reset"))
+
+	// Nothing was counted: there is a policy, and nothing to say about its state.
+	away := denied()
+	away.Rules = away.Rules[1:2]
+	away.Deciding, away.Code = 0, check.CountersUnavailable
+	away.Rules[0].Uncounted, away.Rules[0].Degraded = true, true
+	require.Equal(t, http.Header{
+		"Ratelimit-Policy": {`"burst";q=90;w=2`}, "X-Ratelimit-Limit": {"90"}, "Retry-After": {"3"},
+	}, headersOf(bothStyles, away))
+
+	// No rule, no headers: a client must not read a limit out of a block.
+	require.Empty(t, headersOf(bothStyles, &check.Decision{Code: check.SubjectBlocked, Deciding: -1}))
+
+	// A structured field holds 15 digits; a limit may have 16.
+	huge := denied()
+	huge.Rules = huge.Rules[:1]
+	huge.Deciding = 0
+	huge.Rules[0].Quota = check.MaxFixedLimit
+	require.Contains(t, headersOf(bothStyles, huge).Get("RateLimit-Policy"), "q=999999999999999;")
+}
+
+// Whatever is decided, the fields parse as the structured fields that they are, and agree with each other and
+// with the decision.
+func TestHeadersAreStructuredFields(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := anyDecision(t)
+		h := headersOf(bothStyles, &d)
+		policies := parseList(t, h.Values("RateLimit-Policy"))
+		states := parseList(t, h.Values("RateLimit"))
+		counted := 0
+		for i := range d.Rules {
+			r := &d.Rules[i]
+			policy, listed := policies[r.Rule.Slug]
+			require.Equal(t, r.Mode == check.Enforce && !r.Unlimited, listed)
+			state, known := states[r.Rule.Slug]
+			require.Equal(t, listed && !r.Uncounted, known)
+			if listed {
+				counted++
+				require.Equal(t, min(r.Quota, maxStructuredInt), policy["q"])
+				require.GreaterOrEqual(t, policy["w"]*1000, r.WindowMS)
+				require.Less(t, (policy["w"]-1)*1000, r.WindowMS)
+			}
+			if known {
+				require.Equal(t, min(r.Remaining, maxStructuredInt), state["r"])
+				seconds, waits := state["t"]
+				require.Equal(t, r.NextAfterMS > 0, waits)
+				require.GreaterOrEqual(t, seconds*1000, r.NextAfterMS)
+				requireNotBefore(t, &d, r, h.Get("Retry-After"), seconds)
+			}
+		}
+		require.Len(t, policies, counted)
+		require.Equal(t, !d.Allowed && d.Rules[d.Deciding].RetryAfterMS != check.NeverMS, h.Get("Retry-After") != "")
+	})
+}
+
+// requireNotBefore: who obeys Retry-After must not come before the deciding rule has more to give.
+func requireNotBefore(t *rapid.T, d *check.Decision, r *check.RuleDecision, retryAfter string, seconds int64) {
+	if retryAfter == "" || r != &d.Rules[d.Deciding] {
+		return
+	}
+	wait, err := strconv.ParseInt(retryAfter, 10, 64)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, wait, seconds)
+	require.GreaterOrEqual(t, wait*1000, r.RetryAfterMS)
+}
+
+func parseList(t require.TestingT, values []string) map[string]map[string]int64 {
+	out := map[string]map[string]int64{}
+	if len(values) == 0 {
+		return out
+	}
+	list, err := httpsfv.UnmarshalList(values)
+	require.NoError(t, err, values)
+	for _, member := range list {
+		item, ok := member.(httpsfv.Item)
+		require.True(t, ok)
+		name, ok := item.Value.(string)
+		require.True(t, ok, "the draft names policies by strings, not tokens")
+		params := map[string]int64{}
+		for _, key := range item.Params.Names() {
+			value, _ := item.Params.Get(key)
+			n, ok := value.(int64)
+			require.True(t, ok)
+			params[key] = n
+		}
+		require.NotContains(t, out, name)
+		out[name] = params
+	}
+	return out
+}
+
+func TestParseHeaderStyle(t *testing.T) {
+	for s, want := range map[string]HeaderStyle{
+		"draft,x": bothStyles, "x, draft": bothStyles, "draft": {Draft: true}, "x": {X: true}, "none": {},
+	} {
+		got, err := ParseHeaderStyle(s)
+		require.NoError(t, err, s)
+		require.Equal(t, want, got, s)
+	}
+	for _, s := range []string{"", "none,x", "Draft", "draft,", "legacy"} {
+		_, err := ParseHeaderStyle(s)
+		require.Error(t, err, s)
+	}
+}
+
+func BenchmarkHeaders(b *testing.B) {
+	d := denied()
+	var w headerWriter
+	values := make([]string, len(headerNames))
+	header := http.Header{}
+	b.ReportAllocs()
+	for b.Loop() {
+		w.write(header, bothStyles, d, values)
+	}
+	if header["Retry-After"][0] != "3" {
+		b.Fatal(header)
+	}
+}
