@@ -1,0 +1,206 @@
+// Package api speaks HTTP and JSON: it routes and authenticates requests, answers checks, and
+// serves the admin API.
+//
+// A check goes straight through: middleware.go (request id, API key), check_decode.go (body to
+// check.Request), check.go (policy and decision), headers.go and check_encode.go (decision to
+// answer). It writes no log line; metrics.go counts it.
+//
+// The admin API is described once, as operations with types; routing, validation and the OpenAPI
+// document follow from that. Errors of both are problem documents (problem.go).
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/pprof"
+	"strconv"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// Config is what the operator chooses.
+type Config struct {
+	Headers     HeaderStyle // which rate-limit headers a check answers; the zero value: none
+	MaxInFlight int         // requests served at once, further ones get 503; 0: DefaultMaxInFlight
+}
+
+// DefaultMaxInFlight is far more than a machine can usefully serve at once, and few enough that all of
+// them fit in memory.
+const DefaultMaxInFlight = 10_000
+
+// Deps are the parts that the API is made of.
+type Deps struct {
+	Store         *tenants.Store
+	Authenticator *tenants.Authenticator
+	Policies      *check.Policies
+	Checker       *check.Checker
+	Quota         Quota // the tenants' own; nil: none
+	Logger        *slog.Logger
+	Metrics       *Metrics
+	Readiness     func() Readiness // asked by /readyz, from any goroutine
+}
+
+// Quota takes a number of checks from the own quota of the actor's tenant. Where that does not admit
+// them, retryAfterMS is how long to wait, or check.NeverMS. (check.Quota knows tenants by slug, an
+// actor by id: who wires the two knows both.)
+type Quota func(ctx context.Context, actor tenants.Actor, checks int64) (retryAfterMS int64, ok bool)
+
+// Readiness says whether this instance can serve checks.
+type Readiness struct {
+	Reason   string   // why it cannot now, for people; "" when it can
+	Degraded []string // parts that are away while checks are answered all the same, such as "redis"
+}
+
+type server struct {
+	Deps
+	logger      *slog.Logger
+	metrics     *Metrics
+	style       HeaderStyle
+	maxInFlight int64
+}
+
+const (
+	healthPath = "/healthz"
+	readyPath  = "/readyz"
+)
+
+// New returns the handler of the public listeners.
+func New(cfg Config, deps Deps) http.Handler {
+	s := &server{Deps: deps, logger: deps.Logger, metrics: deps.Metrics, style: cfg.Headers, maxInFlight: int64(cfg.MaxInFlight)}
+	if s.maxInFlight == 0 {
+		s.maxInFlight = DefaultMaxInFlight
+	}
+	r := chi.NewRouter()
+	r.Use(s.track)
+	r.NotFound(notFound)
+	r.MethodNotAllowed(methodNotAllowed(r))
+
+	// Paths are matched as they were sent: no slash is added, dropped or merged, nothing is decoded
+	// first, so no other spelling leads round a limit.
+	r.Post("/v1/check", s.check)
+	r.Post("/check", s.check)
+	r.Post("/v1/check/batch", s.checkBatch)
+	for _, method := range []string{http.MethodGet, http.MethodHead} {
+		r.Method(method, healthPath, http.HandlerFunc(s.health))
+		r.Method(method, readyPath, http.HandlerFunc(s.ready))
+	}
+	mountAdmin(r, deps)
+	return r
+}
+
+// NewInternal returns the handler of the internal address: metrics and profiles. It asks for no key
+// and must not be reachable by strangers.
+func NewInternal(metrics prometheus.Gatherer) http.Handler {
+	r := chi.NewRouter()
+	r.Method(http.MethodGet, "/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	r.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	r.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	r.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	r.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	r.HandleFunc("/debug/pprof/*", pprof.Index)
+	return r
+}
+
+// health tells that the process lives and answers; nothing else is looked at, for a process is not
+// to be restarted because something else is broken.
+func (s *server) health(w http.ResponseWriter, _ *http.Request) {
+	writeStatus(w, []byte(`{"status":"ok"}`+"\n"))
+}
+
+// ready tells whether to send checks here. Parts that checks can do without are named, no more.
+func (s *server) ready(w http.ResponseWriter, r *http.Request) {
+	readiness := s.Readiness()
+	if readiness.Reason != "" {
+		writeProblem(w, r, newProblem(http.StatusServiceUnavailable, codeNotReady, readiness.Reason).withRetryAfter(1))
+		return
+	}
+	b := append([]byte(nil), `{"status":"ready","degraded":[`...)
+	for i, part := range readiness.Degraded {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, part)
+	}
+	writeStatus(w, append(b, "]}\n"...))
+}
+
+func writeStatus(w http.ResponseWriter, body []byte) {
+	h := w.Header()
+	h["Content-Type"] = jsonContentType
+	h["Cache-Control"] = noStore
+	_, _ = w.Write(body)
+}
+
+// Header values that never change, and are only read.
+var (
+	jsonContentType = []string{"application/json"}
+	noStore         = []string{"no-store"}
+)
+
+func notFound(w http.ResponseWriter, r *http.Request) {
+	writeProblem(w, r, newProblem(http.StatusNotFound, codeNotFound, "Nothing is served under this path."))
+}
+
+var methods = []string{
+	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+	http.MethodOptions, http.MethodTrace, http.MethodConnect,
+}
+
+// methodNotAllowed answers what no route of this method matched: 405 with the methods that the path
+// does answer, or 404 if there is none.
+func methodNotAllowed(routes chi.Routes) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		path := r.URL.RawPath
+		if path == "" {
+			path = r.URL.Path
+		}
+		var allowed []string
+		for _, method := range methods {
+			if routes.Match(chi.NewRouteContext(), method, path) {
+				allowed = append(allowed, method)
+			}
+		}
+		if len(allowed) == 0 {
+			notFound(w, r)
+			return
+		}
+		allow := strings.Join(allowed, ", ")
+		writeProblem(w, r, newProblem(http.StatusMethodNotAllowed, codeMethodNotAllowed,
+			"This path answers "+allow+".").withHeader("Allow", allow))
+	}
+}
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// HeaderStyle says which rate-limit headers a check answers.
+type HeaderStyle struct {
+	Draft bool // RateLimit-Policy and RateLimit
+	X     bool // X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset
+}
+
+// ParseHeaderStyle reads a comma list of draft and x, or none.
+func ParseHeaderStyle(s string) (HeaderStyle, error) {
+	var style HeaderStyle
+	if s == "none" {
+		return style, nil
+	}
+	for name := range strings.SplitSeq(s, ",") {
+		switch strings.TrimSpace(name) {
+		case "draft":
+			style.Draft = true
+		case "x":
+			style.X = true
+		default:
+			return HeaderStyle{}, errors.New("must be none, or a comma list of draft and x")
+		}
+	}
+	return style, nil
+}

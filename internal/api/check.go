@@ -1,0 +1,193 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// scratch is the memory that serving one check needs and the next one can use again. Nothing that
+// outlives the request may point into it.
+type scratch struct {
+	body    []byte
+	out     []byte
+	decoder decoder
+	headers headerWriter
+}
+
+var scratches = sync.Pool{New: func() any { return &scratch{body: make([]byte, 0, 1024), out: make([]byte, 0, 2048)} }}
+
+// put gives the memory back, unless an unusual request has made it grow.
+func (sc *scratch) put() {
+	const most = 64 << 10
+	if cap(sc.body) <= most && cap(sc.out) <= most && cap(sc.decoder.text) <= most {
+		scratches.Put(sc)
+	}
+}
+
+// check answers POST /v1/check and POST /check.
+func (s *server) check(w http.ResponseWriter, r *http.Request) {
+	q := requestFrom(r.Context())
+	q.hot = routeCheck
+	sc := scratches.Get().(*scratch)
+	defer sc.put()
+	if p := s.answerCheck(q, r, sc); p != nil {
+		q.code = p.Code
+		writeProblem(w, r, p)
+	}
+}
+
+// answerCheck answers a check, or returns why it cannot.
+func (s *server) answerCheck(q *request, r *http.Request, sc *scratch) *Problem {
+	deniedStatus, p := s.begin(q, r, sc, maxCheckBody)
+	if p != nil {
+		return p
+	}
+	req := q.checks[:]
+	if p := sc.decoder.decodeCheck(sc.body, &req[0]); p != nil {
+		return p
+	}
+	decisions, p := s.decide(r.Context(), q.actor, req, false)
+	if p != nil {
+		return p
+	}
+	d := &decisions[0]
+	sc.out = append(appendDecision(sc.out[:0], d), '\n')
+	sc.headers.write(q.Header(), s.style, d, q.headers[1:])
+	status := http.StatusOK
+	if !d.Allowed {
+		status = deniedStatus
+	}
+	q.sendJSON(status, sc.out)
+	return nil
+}
+
+// checkBatch answers POST /v1/check/batch.
+func (s *server) checkBatch(w http.ResponseWriter, r *http.Request) {
+	q := requestFrom(r.Context())
+	q.hot = routeBatch
+	sc := scratches.Get().(*scratch)
+	defer sc.put()
+	if p := s.answerBatch(q, r, sc); p != nil {
+		q.code = p.Code
+		writeProblem(w, r, p)
+	}
+}
+
+func (s *server) answerBatch(q *request, r *http.Request, sc *scratch) *Problem {
+	if _, p := s.begin(q, r, sc, maxBatchBody); p != nil {
+		return p
+	}
+	reqs, p := sc.decoder.decodeBatch(sc.body)
+	if p != nil {
+		return p
+	}
+	decisions, p := s.decide(r.Context(), q.actor, reqs, true)
+	if p != nil {
+		return p
+	}
+	sc.out = append(sc.out[:0], `{"results":[`...)
+	for i := range decisions {
+		if i > 0 {
+			sc.out = append(sc.out, ',')
+		}
+		sc.out = appendDecision(sc.out, &decisions[i])
+	}
+	sc.out = append(sc.out, "]}\n"...)
+	q.sendJSON(http.StatusOK, sc.out)
+	return nil
+}
+
+// begin does what comes before reading what is asked: who asks, may they, in what form. It leaves the
+// body in sc.body and returns the status for a denial.
+func (s *server) begin(q *request, r *http.Request, sc *scratch, maxBody int) (deniedStatus int, p *Problem) {
+	if p = authenticateRequest(s.Authenticator, q, r); p != nil {
+		return 0, p
+	}
+	if p = lackingScope(q.actor, tenants.ScopeCheck); p != nil {
+		return 0, p
+	}
+	if deniedStatus, p = deniedStatusOf(r.Header); p != nil {
+		return 0, p
+	}
+	if p = jsonBody(r.Header); p != nil {
+		return 0, p
+	}
+	sc.body, p = readBody(r, sc.body, maxBody)
+	return deniedStatus, p
+}
+
+// deniedStatusOf reads the header by which a client whose HTTP library repeats a 429 by itself asks
+// for denials with status 200.
+func deniedStatusOf(h http.Header) (int, *Problem) {
+	values := h["Weir-Denied-Status"]
+	switch {
+	case len(values) == 0 || len(values) == 1 && values[0] == "429":
+		return http.StatusTooManyRequests, nil
+	case len(values) == 1 && values[0] == "200":
+		return http.StatusOK, nil
+	}
+	p := newProblem(http.StatusBadRequest, codeInvalidHeader, "Weir-Denied-Status must be 200 or 429, once.")
+	p.Errors = []ProblemField{{Pointer: "header:Weir-Denied-Status", Message: "must be 200 or 429"}}
+	return 0, p
+}
+
+// decide takes checks to the actor's policy and on to the counters.
+func (s *server) decide(ctx context.Context, actor tenants.Actor, reqs []check.Request, batch bool) ([]check.Decision, *Problem) {
+	policy, err := s.Policies.Get(ctx, actor.TenantID())
+	if err != nil {
+		return nil, policyUnavailable(err)
+	}
+	if s.Quota != nil {
+		if wait, ok := s.Quota(ctx, actor, int64(len(reqs))); !ok {
+			return nil, overQuota(wait)
+		}
+	}
+	decisions, err := s.Checker.Check(ctx, policy, reqs)
+	if err == nil {
+		return decisions, nil
+	}
+	var unknown *check.UnknownPlanError
+	if !errors.As(err, &unknown) {
+		return nil, problemOf(err)
+	}
+	pointer := "/plan"
+	if batch {
+		pointer = "/checks/" + itoa(int64(unknown.Index)) + pointer
+	}
+	return nil, unknownPlan(ProblemField{Pointer: pointer, Message: planMessage})
+}
+
+// policyUnavailable is the answer while a tenant's rules cannot be had. The tenant of a valid key
+// exists, so a source that does not know it (any more) is behind or ahead of the key by a moment.
+func policyUnavailable(err error) *Problem {
+	p := newProblem(http.StatusServiceUnavailable, codePolicyUnavailable, "The tenant's rules are not loaded, and cannot be loaded now.").withRetryAfter(1)
+	p.cause = err
+	return p
+}
+
+// overQuota is the answer to a tenant that has used up its own quota. It is no decision: nothing was
+// decided about the subject.
+func overQuota(retryAfterMS int64) *Problem {
+	p := newProblem(http.StatusTooManyRequests, codeTenantQuotaExceeded, "The tenant has used up its quota of checks.")
+	if retryAfterMS == check.NeverMS {
+		return p
+	}
+	return p.withRetryAfter(int(max(1, ceilSeconds(retryAfterMS))))
+}
+
+// sendJSON writes the whole answer.
+func (q *request) sendJSON(status int, body []byte) {
+	h := q.Header()
+	h["Content-Type"] = jsonContentType
+	h["Cache-Control"] = noStore
+	if len(body) > 2000 { // net/http finds the length of less by itself
+		h["Content-Length"] = []string{itoa(int64(len(body)))}
+	}
+	q.WriteHeader(status)
+	_, _ = q.Write(body) // the client is gone if this fails; nobody is left to tell
+}

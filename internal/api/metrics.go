@@ -1,0 +1,103 @@
+package api
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// The routes of the hot path, whose metrics are bound beforehand: finding a counter by its labels
+// costs more than counting. All other routes are coldRoute.
+type hotRoute uint8
+
+const (
+	coldRoute hotRoute = iota
+	routeCheck
+	routeBatch
+	hotRoutes
+)
+
+var hotRouteNames = [hotRoutes]string{routeCheck: "/v1/check", routeBatch: "/v1/check/batch"}
+
+// statusClasses are the values of the label "code". 429 stands apart from the other client errors:
+// a denied check is no fault of anybody's.
+var statusClasses = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx", "429"}
+
+func statusClass(status int) int {
+	if status == 429 {
+		return len(statusClasses) - 1
+	}
+	return min(max(status/100-1, 0), 4)
+}
+
+// noRoute is the label of requests that no route answers, whatever their path.
+const noRoute = "none"
+
+// Metrics counts what the HTTP side does. All labels are from closed sets: patterns of routes,
+// classes of status codes, codes of problems.
+type Metrics struct {
+	requests *prometheus.CounterVec   // route, code
+	duration *prometheus.HistogramVec // route
+	problems *prometheus.CounterVec   // code
+	shed     prometheus.Counter
+	panics   prometheus.Counter
+	inFlight atomic.Int64
+
+	hotRequests [hotRoutes][len(statusClasses)]prometheus.Counter
+	hotDuration [hotRoutes]prometheus.Observer
+}
+
+// NewMetrics makes the metrics and registers them.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weir_http_requests_total",
+			Help: "Requests answered, by route and class of status; 429 is a class of its own.",
+		}, []string{"route", "code"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "weir_http_request_duration_seconds",
+			Help:    "Time from the parsed head of a request to its answer, by route.",
+			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+		}, []string{"route"}),
+		problems: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weir_http_check_problems_total",
+			Help: "Checks that were refused without a decision, by the code of the problem document.",
+		}, []string{"code"}),
+		shed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "weir_http_shed_total",
+			Help: "Requests refused because too many were being served.",
+		}),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "weir_http_panics_total",
+			Help: "Requests that ended in a panic.",
+		}),
+	}
+	registry.MustRegister(m.requests, m.duration, m.problems, m.shed, m.panics,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "weir_http_in_flight",
+			Help: "Requests being served now.",
+		}, func() float64 { return float64(m.inFlight.Load()) }))
+	for route := coldRoute + 1; route < hotRoutes; route++ {
+		m.hotDuration[route] = m.duration.WithLabelValues(hotRouteNames[route])
+		for class, name := range statusClasses {
+			m.hotRequests[route][class] = m.requests.WithLabelValues(hotRouteNames[route], name)
+		}
+	}
+	return m
+}
+
+// observe counts one answered request. route is the pattern, used only where hot is coldRoute.
+func (m *Metrics) observe(hot hotRoute, route string, status int, took time.Duration) {
+	class := statusClass(status)
+	if hot != coldRoute {
+		m.hotRequests[hot][class].Inc()
+		m.hotDuration[hot].Observe(took.Seconds())
+		return
+	}
+	if route == "" {
+		route = noRoute
+	}
+	m.requests.WithLabelValues(route, statusClasses[class]).Inc()
+	m.duration.WithLabelValues(route).Observe(took.Seconds())
+}

@@ -1,0 +1,335 @@
+package api
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"mime"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// request is what the service knows of one request while it serves it. It is the ResponseWriter of
+// all handlers too, to see the status, so that both cost one allocation.
+type request struct {
+	http.ResponseWriter
+	id     string
+	status int // 0 until the head is written
+	hot    hotRoute
+	actor  tenants.Actor
+	authed bool
+	code   string // of the problem that a hot route answered; "" for none
+
+	// Room for what every check needs, to save its allocations.
+	checks  [1]check.Request
+	headers [8]string
+}
+
+// WriteHeader notes the status.
+func (q *request) WriteHeader(status int) {
+	if q.status == 0 && status >= 200 { // 1xx are not the answer
+		q.status = status
+	}
+	q.ResponseWriter.WriteHeader(status)
+}
+
+func (q *request) Write(b []byte) (int, error) {
+	if q.status == 0 {
+		q.status = http.StatusOK
+	}
+	return q.ResponseWriter.Write(b)
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (q *request) Unwrap() http.ResponseWriter { return q.ResponseWriter }
+
+type requestKey struct{}
+
+func requestFrom(ctx context.Context) *request {
+	q, _ := ctx.Value(requestKey{}).(*request)
+	return q
+}
+
+// requestID returns the id of the request that ctx belongs to, or "".
+func requestID(ctx context.Context) string {
+	if q := requestFrom(ctx); q != nil {
+		return q.id
+	}
+	return ""
+}
+
+// actorFrom returns who acts. It panics where authenticate has not run before: a handler that is
+// reachable without a key must not ask.
+func actorFrom(ctx context.Context) tenants.Actor {
+	q := requestFrom(ctx)
+	if q == nil || !q.authed {
+		panic("api: actorFrom on a route without authenticate")
+	}
+	return q.actor
+}
+
+// track is the outermost middleware: it gives the request its id, bounds how many are served at
+// once, turns a panic into an answer, and counts and logs what was answered.
+func (s *server) track(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		q := &request{ResponseWriter: w, id: requestIDOf(r)}
+		q.headers[0] = q.id
+		w.Header()["X-Request-Id"] = q.headers[0:1:1]
+		r = r.WithContext(context.WithValue(r.Context(), requestKey{}, q))
+		defer s.finish(q, r, start)
+
+		// Whoever watches the process must hear from it most of all when it is overloaded.
+		health := r.URL.Path == healthPath || r.URL.Path == readyPath
+		inFlight := s.metrics.inFlight.Add(1)
+		defer s.metrics.inFlight.Add(-1)
+		if inFlight > s.maxInFlight && !health {
+			s.metrics.shed.Inc()
+			writeProblem(q, r, newProblem(http.StatusServiceUnavailable, codeOverloaded,
+				"Too many requests are being served at this moment. Try again in a second.").withRetryAfter(1))
+			return
+		}
+		next.ServeHTTP(q, r)
+	})
+}
+
+func (s *server) finish(q *request, r *http.Request, start time.Time) {
+	if fault := recover(); fault != nil {
+		if fault == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so, too
+			panic(fault)
+		}
+		s.metrics.panics.Inc()
+		s.logger.LogAttrs(r.Context(), slog.LevelError, "panic while serving a request",
+			slog.String("request_id", q.id), slog.Any("panic", fault), slog.String("stack", string(debug.Stack())))
+		if q.status != 0 { // the head is out: all that is left is not to pretend that the body is whole
+			panic(http.ErrAbortHandler)
+		}
+		writeProblem(q, r, newProblem(http.StatusInternalServerError, codeInternal, "The service failed on this request. It has been logged under its request id."))
+	}
+	if q.status == 0 {
+		q.status = http.StatusOK
+	}
+	took := time.Since(start)
+	if q.hot != coldRoute {
+		s.metrics.observe(q.hot, "", q.status, took)
+		if q.code != "" {
+			s.metrics.problems.WithLabelValues(q.code).Inc()
+		}
+		return
+	}
+	route := ""
+	if rctx := chi.RouteContext(r.Context()); rctx != nil && q.status != http.StatusMethodNotAllowed {
+		route = rctx.RoutePattern()
+	}
+	s.metrics.observe(coldRoute, route, q.status, took)
+	if route != healthPath && route != readyPath { // asked every second by every balancer
+		s.logAccess(q, r, route, took)
+	}
+}
+
+// logAccess writes the line of a request outside the hot path. The route's pattern stands in it, not
+// the path: a path carries subjects, and in the wrong hands keys; so does a query.
+func (s *server) logAccess(q *request, r *http.Request, route string, took time.Duration) {
+	level := slog.LevelInfo
+	if q.status >= 500 {
+		level = slog.LevelError
+	}
+	if !s.logger.Enabled(r.Context(), level) {
+		return
+	}
+	if route == "" {
+		route = noRoute
+	}
+	attrs := make([]slog.Attr, 0, 6)
+	attrs = append(attrs, slog.String("request_id", q.id), slog.String("method", knownMethod(r.Method)),
+		slog.String("route", route), slog.Int("status", q.status), slog.Int64("duration_us", took.Microseconds()))
+	if q.authed {
+		attrs = append(attrs, slog.String("tenant_id", q.actor.TenantID().String()))
+	}
+	s.logger.LogAttrs(r.Context(), level, "request", attrs...)
+}
+
+// requestIDOf takes over the caller's request id if it is harmless in logs and headers, and makes one otherwise.
+func requestIDOf(r *http.Request) string {
+	if given := r.Header["X-Request-Id"]; len(given) == 1 && saneRequestID(given[0]) {
+		return given[0]
+	}
+	var random [16]byte
+	// An id must be unlikely to repeat, not hard to guess.
+	binary.LittleEndian.PutUint64(random[:8], rand.Uint64())
+	binary.LittleEndian.PutUint64(random[8:], rand.Uint64())
+	var text [32]byte
+	hex.Encode(text[:], random[:])
+	return string(text[:])
+}
+
+const maxRequestID = 128
+
+func saneRequestID(id string) bool {
+	if id == "" || len(id) > maxRequestID {
+		return false
+	}
+	for i := range len(id) {
+		switch c := id[i]; {
+		case c >= '0' && c <= '9', c >= 'A' && c <= 'Z', c >= 'a' && c <= 'z', c == '-', c == '_', c == '.', c == ':':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// authenticate lets only requests with a valid API key through; handlers find who acts by actorFrom.
+func authenticate(authenticator *tenants.Authenticator) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if p := authenticateRequest(authenticator, requestFrom(r.Context()), r); p != nil {
+				writeProblem(w, r, p)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
+}
+
+// authenticateRequest finds who acts by the API key in the Authorization header, the only place
+// where a key is taken: URLs and cookies end up in logs and in other sites' hands.
+func authenticateRequest(authenticator *tenants.Authenticator, q *request, r *http.Request) *Problem {
+	key, p := bearer(r.Header["Authorization"])
+	if p != nil {
+		return p
+	}
+	actor, err := authenticator.Authenticate(r.Context(), key)
+	if err != nil {
+		p := problemOf(err)
+		if p.Status == http.StatusUnauthorized {
+			p.withHeader("Www-Authenticate", challenge)
+		}
+		return p
+	}
+	q.actor, q.authed = actor, true
+	return nil
+}
+
+const challenge = `Bearer realm="weir"`
+
+func unauthorized(code, detail string) *Problem {
+	return newProblem(http.StatusUnauthorized, code, detail).withHeader("Www-Authenticate", challenge)
+}
+
+// bearer takes the key out of the Authorization header: one header, the scheme in any case, one space, the key.
+func bearer(values []string) (key string, p *Problem) {
+	switch {
+	case len(values) == 0:
+		return "", unauthorized(codeMissingKey, "Send the API key as \"Authorization: Bearer KEY\".")
+	case len(values) > 1:
+		// Which of them a proxy in between has looked at, nobody can tell.
+		return "", newProblem(http.StatusBadRequest, codeInvalidHeader, "There is more than one Authorization header.")
+	}
+	const scheme = "bearer"
+	value := values[0]
+	if len(value) < len(scheme) || !strings.EqualFold(value[:len(scheme)], scheme) {
+		return "", unauthorized(codeMissingKey, "The Authorization header is not of the Bearer scheme. Send \"Authorization: Bearer KEY\".")
+	}
+	key, spaced := strings.CutPrefix(value[len(scheme):], " ")
+	if !spaced || key == "" || strings.ContainsAny(key, " \t") {
+		return "", unauthorized(codeMalformedKey, "The Authorization header must be \"Bearer\", one space and the API key.")
+	}
+	return key, nil
+}
+
+// requireScope lets only keys with the scope through. It comes after authenticate.
+func requireScope(scope tenants.Scope) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if p := lackingScope(actorFrom(r.Context()), scope); p != nil {
+				writeProblem(w, r, p)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
+}
+
+// lackingScope is nil if the actor has the scope.
+func lackingScope(actor tenants.Actor, scope tenants.Scope) *Problem {
+	if actor.Has(scope) {
+		return nil
+	}
+	return newProblem(http.StatusForbidden, codeInsufficientScope, "This needs an API key with the scope \""+string(scope)+"\".")
+}
+
+// jsonBody returns nil if the body says that it is plain JSON in UTF-8.
+func jsonBody(h http.Header) *Problem {
+	// Nothing is decompressed: a few bytes could unfold to any size.
+	if _, encoded := h["Content-Encoding"]; encoded {
+		return newProblem(http.StatusUnsupportedMediaType, codeUnsupportedMediaType, "Content-Encoding is not supported: send the body as it is.")
+	}
+	types := h["Content-Type"]
+	if len(types) == 1 && (types[0] == "application/json" || isJSON(types[0])) {
+		return nil
+	}
+	return newProblem(http.StatusUnsupportedMediaType, codeUnsupportedMediaType, "Send the body as \"Content-Type: application/json\", in UTF-8.")
+}
+
+func isJSON(contentType string) bool {
+	mediaType, params, err := mime.ParseMediaType(contentType)
+	if err != nil || mediaType != "application/json" || len(params) > 1 {
+		return false
+	}
+	charset, given := params["charset"]
+	return len(params) == 0 || given && strings.EqualFold(charset, "utf-8")
+}
+
+// readBody reads the whole body into buf, which it may grow. A body of more than limit bytes is
+// refused without reading on, and its connection closed.
+func readBody(r *http.Request, buf []byte, limit int) ([]byte, *Problem) {
+	if r.ContentLength > int64(limit) {
+		return buf, bodyTooLarge(limit)
+	}
+	buf = buf[:0]
+	for {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := r.Body.Read(buf[len(buf):min(cap(buf), limit+1)])
+		buf = buf[:len(buf)+n]
+		switch {
+		case len(buf) > limit:
+			return buf, bodyTooLarge(limit)
+		case err == nil:
+		case err == io.EOF: //nolint:errorlint // a wrapped one would be an early end
+			return buf, nil
+		default:
+			// The client is gone, too slow, or cannot count: no answer on this connection is sure
+			// to be understood as the last one.
+			return buf, closing(newProblem(http.StatusBadRequest, codeMalformedJSON, "The body ended before it was complete."))
+		}
+	}
+}
+
+func bodyTooLarge(limit int) *Problem {
+	return closing(newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, "The body may be at most "+itoa(int64(limit))+" bytes long."))
+}
+
+// closing has the connection closed after the answer.
+func closing(p *Problem) *Problem { return p.withHeader("Connection", "close") }
+
+func knownMethod(method string) string {
+	for _, known := range methods {
+		if method == known {
+			return known
+		}
+	}
+	return "other"
+}
