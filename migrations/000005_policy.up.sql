@@ -89,9 +89,7 @@ CREATE POLICY own_tenant ON rules TO weir_app
     WITH CHECK (tenant_id = NULLIF(current_setting('weir.tenant_id', true), '')::uuid);
 CREATE POLICY read_all ON rules FOR SELECT TO weir_system USING (true);
 GRANT SELECT, INSERT, UPDATE, DELETE ON rules TO weir_app;
-GRANT SELECT (tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms,
-    burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, version)
-    ON rules TO weir_system;
+GRANT SELECT ON rules TO weir_system;
 
 ALTER TABLE plans ENABLE ROW LEVEL SECURITY;
 ALTER TABLE plans FORCE ROW LEVEL SECURITY;

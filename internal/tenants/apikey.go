@@ -1,0 +1,294 @@
+package tenants
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+// APIKey is what is known of a key: all but the key itself.
+type APIKey struct {
+	ID         uuid.UUID
+	Name       string
+	Kind       KeyKind
+	Scopes     []Scope
+	Last4      string
+	CreatedBy  string
+	Version    int64
+	CreatedAt  time.Time
+	ExpiresAt  *time.Time
+	RevokedAt  *time.Time
+	LastUsedAt *time.Time // at most a minute or so behind
+	RotatedTo  *uuid.UUID // the key that replaces it
+}
+
+// NewAPIKey is what a key is made of.
+type NewAPIKey struct {
+	Name      string
+	Kind      KeyKind // "": TenantKey. OperatorKey only by the operator, in the platform tenant
+	Scopes    []Scope // at least one
+	ExpiresAt *time.Time
+}
+
+// MaxRotationOverlap is the longest time for which a replaced key may go on working.
+const MaxRotationOverlap = 30 * 24 * time.Hour
+
+func keyOf(row db.ApiKey) APIKey {
+	return APIKey{
+		ID: row.ID, Name: row.Name, Kind: KeyKind(row.Kind), Scopes: newScopes(row.Scopes).List(), Last4: row.Last4,
+		CreatedBy: row.CreatedBy, Version: row.Version, CreatedAt: row.CreatedAt, ExpiresAt: row.ExpiresAt,
+		RevokedAt: row.RevokedAt, LastUsedAt: row.LastUsedAt, RotatedTo: row.RotatedTo,
+	}
+}
+
+func keyParams(tenant uuid.UUID, key Key, name string, scopes Scopes, expiresAt *time.Time, a Actor, version int64) db.InsertKeyParams {
+	hash := key.Hash()
+	return db.InsertKeyParams{
+		TenantID: tenant, ID: newID(), Name: name, Kind: string(key.Kind()), Scopes: scopes.texts(), Hash: hash[:],
+		Last4: key.Last4(), CreatedBy: a.label(), ExpiresAt: expiresAt, Version: version,
+	}
+}
+
+// texts returns the scopes as they are stored.
+func (s Scopes) texts() []string {
+	texts := []string{}
+	for _, scope := range s.List() {
+		texts = append(texts, string(scope))
+	}
+	return texts
+}
+
+func validateKey(name string, scopes []Scope, expiresAt *time.Time, now time.Time) (fields []check.FieldError) {
+	checkText(&fields, "name", name, 200)
+	if len(scopes) == 0 {
+		fields = append(fields, check.FieldError{Field: "scopes", Message: "must name at least one of check, read, write"})
+	}
+	for i, scope := range scopes {
+		if !slices.Contains(AllScopes, scope) || slices.Contains(scopes[:i], scope) {
+			fields = append(fields, check.FieldError{Field: "scopes", Message: "may name each of check, read, write once"})
+			break
+		}
+	}
+	if expiresAt != nil && (!expiresAt.After(now) || expiresAt.Year() > maxYear) {
+		fields = append(fields, check.FieldError{Field: "expires_at", Message: "must be in the future, up to year 9999"})
+	}
+	return fields
+}
+
+// CreateKey makes a key; the Key that it returns is kept nowhere. Errors: *InvalidError (also
+// for a kind that is not the actor's to make), ErrNotPermitted.
+func (s *Store) CreateKey(ctx context.Context, a Actor, n NewAPIKey) (out APIKey, key Key, err error) {
+	n.ExpiresAt = stored(n.ExpiresAt)
+	if n.Kind == "" {
+		n.Kind = TenantKey
+	}
+	fields := validateKey(n.Name, n.Scopes, n.ExpiresAt, s.instant())
+	if n.Kind != TenantKey && (n.Kind != OperatorKey || !a.operator) {
+		fields = append(fields, check.FieldError{Field: "kind", Message: "must be key"})
+	}
+	if err := invalidIf(fields); err != nil {
+		return APIKey{}, Key{}, err
+	}
+	scopes := newScopes(n.Scopes)
+	if !a.mayGrant(scopes, n.ExpiresAt) {
+		return APIKey{}, Key{}, ErrNotPermitted
+	}
+	key = NewKey(n.Kind)
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		version, err := c.next(ctx, parts{keys: true})
+		if err != nil {
+			return err
+		}
+		row, err := c.InsertKey(ctx, keyParams(c.tenant, key, n.Name, scopes, n.ExpiresAt, a, version))
+		out = keyOf(row)
+		return err
+	})
+	if err != nil {
+		return APIKey{}, Key{}, err
+	}
+	return out, key, nil
+}
+
+// CreateOperatorKey makes a key of the operator, in the platform tenant, which it makes too where
+// there is none. Only the server's own commands call it.
+func (s *Store) CreateOperatorKey(ctx context.Context, name string) (APIKey, Key, error) {
+	platform, err := s.EnsurePlatform(ctx)
+	if err != nil {
+		return APIKey{}, Key{}, err
+	}
+	a := AsOperator("command line")
+	a.tenant = platform.ID
+	return s.CreateKey(ctx, a, NewAPIKey{Name: name, Kind: OperatorKey, Scopes: AllScopes})
+}
+
+// Keys lists keys, revoked ones too, newest first, and returns where the next page begins.
+func (s *Store) Keys(ctx context.Context, a Actor, p Page) (out []APIKey, next string, err error) {
+	after, err := p.after()
+	if err != nil {
+		return nil, "", err
+	}
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.Keys(ctx, db.KeysParams{TenantID: a.tenant, After: after, Most: p.most()})
+		if err != nil {
+			return err
+		}
+		rows, next = cut(p, rows, func(r db.ApiKey) uuid.UUID { return r.ID })
+		out = make([]APIKey, len(rows))
+		for i, row := range rows {
+			out[i] = keyOf(row)
+		}
+		return nil
+	})
+	return out, next, err
+}
+
+// KeyByID returns a key, or ErrNotFound.
+func (s *Store) KeyByID(ctx context.Context, a Actor, id uuid.UUID) (out APIKey, err error) {
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.KeyByID(ctx, db.KeyByIDParams{TenantID: a.tenant, ID: id})
+		out = keyOf(row)
+		return err
+	})
+	return out, err
+}
+
+// key reads a key that the actor may change. The operator's keys are the operator's to change.
+func (c *change) key(ctx context.Context, id uuid.UUID, m Match) (APIKey, error) {
+	row, err := c.KeyByID(ctx, db.KeyByIDParams{TenantID: c.tenant, ID: id})
+	if err != nil {
+		return APIKey{}, translate(err)
+	}
+	old := keyOf(row)
+	if old.Kind == OperatorKey && !c.actor.operator {
+		return APIKey{}, ErrNotOperator
+	}
+	return old, m.check(old.Version)
+}
+
+// active returns why a key can be neither edited nor rotated, if so.
+func (k *APIKey) active(now time.Time) error {
+	switch {
+	case k.RevokedAt != nil:
+		return &ConflictError{CodeKeyInactive, "this key has been revoked: make a new one"}
+	case k.RotatedTo != nil:
+		return &ConflictError{CodeKeyInactive, "this key has been rotated already: use the key that replaces it"}
+	case k.ExpiresAt != nil && !k.ExpiresAt.After(now):
+		return &ConflictError{CodeKeyInactive, "this key has expired: make a new one"}
+	}
+	return nil
+}
+
+// EditKey lets edit change name, scopes and expiry of a key. Errors: ErrNotFound,
+// ErrPreconditionFailed, *InvalidError, ErrNotPermitted, *ConflictError with CodeKeyInactive.
+func (s *Store) EditKey(ctx context.Context, a Actor, id uuid.UUID, m Match, edit func(*APIKey) error) (out APIKey, err error) {
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, err := c.key(ctx, id, m)
+		if err != nil {
+			return err
+		}
+		if err := old.active(c.now); err != nil {
+			return err
+		}
+		in := old
+		in.Scopes = slices.Clone(old.Scopes)
+		if err := edit(&in); err != nil {
+			return err
+		}
+		in.ExpiresAt = stored(in.ExpiresAt)
+		if err := invalidIf(validateKey(in.Name, in.Scopes, in.ExpiresAt, c.now)); err != nil {
+			return err
+		}
+		scopes := newScopes(in.Scopes)
+		reach := scopes != newScopes(old.Scopes) || !sameInstant(in.ExpiresAt, old.ExpiresAt)
+		if !reach && in.Name == old.Name {
+			out = old
+			return nil
+		}
+		if reach && !a.mayGrant(scopes, in.ExpiresAt) {
+			return ErrNotPermitted
+		}
+		old.Name, old.ExpiresAt = in.Name, in.ExpiresAt
+		out, err = c.writeKey(ctx, old, scopes)
+		return err
+	})
+	return out, err
+}
+
+// RevokeKey ends a key at once and for good; once more changes nothing. Errors: ErrNotFound, ErrPreconditionFailed.
+func (s *Store) RevokeKey(ctx context.Context, a Actor, id uuid.UUID, m Match) error {
+	return s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, err := c.key(ctx, id, m)
+		if err != nil || old.RevokedAt != nil {
+			return err
+		}
+		old.RevokedAt = &c.now
+		_, err = c.writeKey(ctx, old, newScopes(old.Scopes))
+		return err
+	})
+}
+
+// RotateKey makes a key with the name, scopes and expiry of another one, which goes on working
+// for overlap (0 to MaxRotationOverlap). Errors: ErrNotFound, *InvalidError, ErrNotPermitted,
+// *ConflictError with CodeKeyInactive.
+func (s *Store) RotateKey(ctx context.Context, a Actor, id uuid.UUID, overlap time.Duration) (out APIKey, key Key, err error) {
+	if overlap < 0 || overlap > MaxRotationOverlap {
+		return APIKey{}, Key{}, invalid("overlap", "must be a duration from 0 to 30d")
+	}
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, err := c.key(ctx, id, Match{})
+		if err != nil {
+			return err
+		}
+		if err := old.active(c.now); err != nil {
+			return err
+		}
+		scopes := newScopes(old.Scopes)
+		// The new key's secret is told to the actor, so it may not be worth more than the actor's own.
+		if old.ID != a.id && !a.mayGrant(scopes, old.ExpiresAt) {
+			return ErrNotPermitted
+		}
+		version, err := c.next(ctx, parts{keys: true})
+		if err != nil {
+			return err
+		}
+		key = NewKey(old.Kind)
+		row, err := c.InsertKey(ctx, keyParams(c.tenant, key, old.Name, scopes, old.ExpiresAt, a, version))
+		if err != nil {
+			return err
+		}
+		out = keyOf(row)
+		end := c.now.Add(overlap)
+		if old.ExpiresAt == nil || old.ExpiresAt.After(end) {
+			old.ExpiresAt = &end
+		}
+		old.RotatedTo = &out.ID
+		_, err = c.updateKey(ctx, old, scopes, version)
+		return err
+	})
+	if err != nil {
+		return APIKey{}, Key{}, err
+	}
+	return out, key, nil
+}
+
+func (c *change) writeKey(ctx context.Context, k APIKey, scopes Scopes) (APIKey, error) {
+	version, err := c.next(ctx, parts{keys: true})
+	if err != nil {
+		return APIKey{}, err
+	}
+	return c.updateKey(ctx, k, scopes, version)
+}
+
+func (c *change) updateKey(ctx context.Context, k APIKey, scopes Scopes, version int64) (APIKey, error) {
+	row, err := c.UpdateKey(ctx, db.UpdateKeyParams{
+		TenantID: c.tenant, ID: k.ID, Name: k.Name, Scopes: scopes.texts(), ExpiresAt: k.ExpiresAt,
+		RevokedAt: k.RevokedAt, RotatedTo: k.RotatedTo, Version: version,
+	})
+	return keyOf(row), err
+}

@@ -1,0 +1,450 @@
+package tenants
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/puzpuzpuz/xsync/v4"
+	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
+
+	"weir/internal/tenants/db"
+)
+
+// Why a key does not authenticate. All but the last wrap ErrUnauthorized. Which one it is may be
+// told: whoever causes any but the first two holds the real key.
+var (
+	ErrUnknownKey      = fmt.Errorf("%w: no such API key", ErrUnauthorized)
+	ErrKeyRevoked      = fmt.Errorf("%w: this API key has been revoked", ErrUnauthorized)
+	ErrKeyExpired      = fmt.Errorf("%w: this API key has expired", ErrUnauthorized)
+	ErrKeyRotated      = fmt.Errorf("%w: this API key has been replaced by another and its overlap is over", ErrUnauthorized)
+	ErrTenantSuspended = fmt.Errorf("%w: the tenant of this API key is suspended", ErrUnauthorized)
+	// ErrKeyLookupUnavailable: the key is not known here, and Postgres cannot be asked now.
+	ErrKeyLookupUnavailable = errors.New("the API key cannot be looked up now")
+)
+
+const (
+	maxLookups    = 50 // a second, of keys that are not known here
+	lookupTimeout = 2 * time.Second
+	// Unknown keys are remembered for one to two periods, at most maxUnknown of them.
+	unknownPeriod = 2 * time.Second
+	maxUnknown    = 100_000
+	// touchEvery bounds how often the use of one key is written down.
+	touchEvery   = time.Minute
+	touchPeriod  = 5 * time.Second
+	touchBatch   = 1000
+	retryPending = 250 * time.Millisecond
+)
+
+// Authenticator tells whose a key is. Keys that are known are found in this process, by their
+// SHA-256, without a lock or a wait; what is known follows the database by way of Apply.
+type Authenticator struct {
+	store *Store
+	log   *slog.Logger
+	known *xsync.Map[[32]byte, *knownKey]
+
+	flight  singleflight.Group
+	lookups *rate.Limiter
+	unknown unknownKeys
+	down    atomic.Bool // the last question to Postgres went unanswered
+
+	touches chan touch
+
+	mu      sync.Mutex // guards what follows, and is held by whoever writes to known
+	tenants map[uuid.UUID]*tenantKeys
+	pending map[uuid.UUID]bool // tenants whose keys could not be read when they had changed
+}
+
+// knownKey is a key as it was read. It is replaced, never changed.
+type knownKey struct {
+	actor     Actor
+	expiresAt time.Time // zero: never
+	refusal   error     // why it does not work whatever the time; nil: it does
+	expired   error     // what to answer once it is over
+	at        reading
+	lastTouch *atomic.Int64
+}
+
+// tenantKeys is what is known of one tenant's keys.
+type tenantKeys struct {
+	at     reading
+	hashes map[[32]byte]bool
+}
+
+// reading tells how new something is that was read: the history of the database, then the
+// version within it.
+type reading struct{ history, version int64 }
+
+func (r reading) olderThan(o reading) bool {
+	return r.history < o.history || r.history == o.history && r.version < o.version
+}
+
+type touch struct {
+	tenant, key uuid.UUID
+	at          time.Time
+}
+
+// NewAuthenticator returns an authenticator over the store's keys. It knows none until Load, and
+// follows changes only while Apply is called for each; Run must run beside it.
+func NewAuthenticator(s *Store) *Authenticator {
+	return &Authenticator{
+		store: s, log: s.log, known: xsync.NewMap[[32]byte, *knownKey](),
+		lookups: rate.NewLimiter(maxLookups, maxLookups),
+		touches: make(chan touch, 4*touchBatch),
+		tenants: map[uuid.UUID]*tenantKeys{}, pending: map[uuid.UUID]bool{},
+	}
+}
+
+// Authenticate tells who acts with the key in text. For a known key it neither waits nor
+// allocates. Errors: those that wrap ErrUnauthorized, and ErrKeyLookupUnavailable.
+func (a *Authenticator) Authenticate(ctx context.Context, text string) (Actor, error) {
+	key, err := ParseKey(text)
+	if err != nil {
+		return Actor{}, err
+	}
+	hash := key.Hash()
+	k, found := a.known.Load(hash)
+	if !found {
+		if k, err = a.lookUp(ctx, hash); err != nil {
+			return Actor{}, err
+		}
+	}
+	now := a.store.now()
+	if k.refusal != nil {
+		return Actor{}, k.refusal
+	}
+	if !k.expiresAt.IsZero() && !now.Before(k.expiresAt) {
+		return Actor{}, k.expired
+	}
+	a.touch(k, now)
+	return k.actor, nil
+}
+
+// touch notes the use of a key, once in touchEvery, and never waits.
+func (a *Authenticator) touch(k *knownKey, now time.Time) {
+	last := k.lastTouch.Load()
+	if at := now.UnixMilli(); at-last >= touchEvery.Milliseconds() && k.lastTouch.CompareAndSwap(last, at) {
+		select {
+		case a.touches <- touch{k.actor.tenant, k.actor.id, now}:
+		default: // so many keys at once that one may look unused for a minute more
+			k.lastTouch.Store(last)
+		}
+	}
+}
+
+// lookUp asks the database for a key that is not known here.
+func (a *Authenticator) lookUp(ctx context.Context, hash [32]byte) (*knownKey, error) {
+	if a.unknown.has(hash, a.store.now()) {
+		return nil, ErrUnknownKey
+	}
+	// The lookup goes on when who began it goes away: others may wait for it too.
+	done := a.flight.DoChan(hex.EncodeToString(hash[:]), func() (any, error) {
+		if !a.lookups.Allow() {
+			if a.down.Load() {
+				return nil, ErrKeyLookupUnavailable
+			}
+			return nil, ErrUnknownKey
+		}
+		return a.fill(context.WithoutCancel(ctx), hash)
+	})
+	select {
+	case r := <-done:
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		return r.Val.(*knownKey), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (a *Authenticator) fill(ctx context.Context, hash [32]byte) (*knownKey, error) {
+	history := a.store.history.Load()
+	var row db.LookUpKeyRow
+	err := a.store.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+		row, err = q.LookUpKey(ctx, hash[:])
+		return err
+	})
+	a.down.Store(err != nil && !errors.Is(err, ErrNotFound))
+	switch {
+	case errors.Is(err, ErrNotFound):
+		a.unknown.add(hash, a.store.now())
+		return nil, ErrUnknownKey
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrKeyLookupUnavailable, err)
+	}
+	return a.keep(hash, row, reading{history, row.KeysVersion})
+}
+
+// keep makes known what one lookup read, unless what is known already is newer: a lookup that
+// began before a revocation must not bring the key back after it.
+func (a *Authenticator) keep(hash [32]byte, row db.LookUpKeyRow, at reading) (*knownKey, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	tenant := a.tenants[row.TenantID]
+	if tenant != nil && at.olderThan(tenant.at) {
+		if k, found := a.known.Load(hash); found {
+			return k, nil
+		}
+		return nil, ErrUnknownKey
+	}
+	if tenant == nil {
+		tenant = &tenantKeys{hashes: map[[32]byte]bool{}}
+		a.tenants[row.TenantID] = tenant
+	}
+	// tenant.at stays: of the tenant's other keys this lookup read nothing.
+	return a.put(tenant, hash, row, at), nil
+}
+
+// put replaces a known key, unless it was read later. a.mu is held.
+func (a *Authenticator) put(tenant *tenantKeys, hash [32]byte, row db.LookUpKeyRow, at reading) *knownKey {
+	tenant.hashes[hash] = true
+	k := knownKeyOf(row)
+	k.at = at
+	if old, found := a.known.Load(hash); !found {
+		k.lastTouch = new(atomic.Int64)
+	} else if at.olderThan(old.at) {
+		return old
+	} else {
+		k.lastTouch = old.lastTouch
+	}
+	a.known.Store(hash, k)
+	return k
+}
+
+func knownKeyOf(row db.LookUpKeyRow) *knownKey {
+	k := &knownKey{expired: ErrKeyExpired}
+	k.actor = Actor{
+		tenant: row.TenantID, kind: KeyActor, id: row.ID, name: row.Name, scopes: newScopes(row.Scopes),
+		// Both must hold: a key of that kind in any other tenant is nobody's operator.
+		operator: KeyKind(row.Kind) == OperatorKey && row.TenantSlug == PlatformSlug,
+	}
+	if row.ExpiresAt != nil {
+		k.expiresAt, k.actor.keyExpiresAt = *row.ExpiresAt, *row.ExpiresAt
+	}
+	if row.RotatedTo != nil {
+		k.expired = ErrKeyRotated
+	}
+	switch {
+	case row.RevokedAt != nil:
+		k.refusal = ErrKeyRevoked
+	case row.TenantState != TenantActive:
+		k.refusal = ErrTenantSuspended
+	}
+	return k
+}
+
+// Load reads the keys of all tenants, so that an outage of Postgres hits none of them. Errors: ErrUnavailable.
+func (a *Authenticator) Load(ctx context.Context) error {
+	history := a.store.history.Load()
+	var rows []db.LookUpTenantKeysRow
+	err := a.store.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '60s'"); err != nil {
+			return err
+		}
+		found, err := tx.Query(ctx, `SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at,
+			k.rotated_to, t.state AS tenant_state, t.slug AS tenant_slug, t.keys_version
+			FROM api_keys k JOIN tenants t ON t.id = k.tenant_id`)
+		if err != nil {
+			return err
+		}
+		rows, err = pgx.CollectRows(found, pgx.RowToStructByName[db.LookUpTenantKeysRow])
+		return err
+	})
+	a.down.Store(err != nil)
+	if err != nil {
+		return fmt.Errorf("load the API keys: %w", err)
+	}
+	byTenant := map[uuid.UUID][]db.LookUpTenantKeysRow{}
+	for _, row := range rows {
+		byTenant[row.TenantID] = append(byTenant[row.TenantID], row)
+	}
+	for tenant, rows := range byTenant {
+		a.replace(tenant, rows, reading{history, rows[0].KeysVersion})
+	}
+	return nil
+}
+
+// Apply follows a change that Store.Watch tells. Where Postgres does not answer, Run tries again
+// until it does.
+func (a *Authenticator) Apply(ctx context.Context, c Change) {
+	if c.Gone {
+		a.forget(c.Tenant)
+		return
+	}
+	a.mu.Lock()
+	tenant := a.tenants[c.Tenant]
+	current := tenant != nil && !c.Reload && !tenant.at.olderThan(reading{a.store.history.Load(), c.KeysVersion})
+	a.mu.Unlock()
+	if !current {
+		a.Changed(ctx, c.Tenant)
+	}
+}
+
+// Changed reads the keys of a tenant anew.
+func (a *Authenticator) Changed(ctx context.Context, tenant uuid.UUID) {
+	history := a.store.history.Load()
+	var rows []db.LookUpTenantKeysRow
+	var version int64
+	err := a.store.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		head, err := q.TenantByID(ctx, tenant)
+		if err != nil {
+			return err
+		}
+		version = head.KeysVersion
+		rows, err = q.LookUpTenantKeys(ctx, tenant)
+		return err
+	})
+	switch {
+	case err == nil:
+		a.replace(tenant, rows, reading{history, version})
+	case errors.Is(err, ErrNotFound):
+		a.forget(tenant)
+	default:
+		a.log.WarnContext(ctx, "cannot read changed API keys, will try again", "tenant_id", tenant, "error", err)
+		a.mu.Lock()
+		a.pending[tenant] = true
+		a.mu.Unlock()
+	}
+}
+
+// replace makes rows all that is known of the tenant's keys, unless that is newer.
+func (a *Authenticator) replace(id uuid.UUID, rows []db.LookUpTenantKeysRow, at reading) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.pending, id)
+	old := a.tenants[id]
+	if old != nil && at.olderThan(old.at) {
+		return
+	}
+	tenant := &tenantKeys{at: at, hashes: make(map[[32]byte]bool, len(rows))}
+	a.tenants[id] = tenant
+	for _, row := range rows {
+		a.put(tenant, [32]byte(row.Hash), db.LookUpKeyRow(row), at)
+	}
+	if old == nil {
+		return
+	}
+	for hash := range old.hashes {
+		if !tenant.hashes[hash] {
+			a.known.Delete(hash)
+		}
+	}
+}
+
+// forget makes the keys of a tenant that was deleted unknown.
+func (a *Authenticator) forget(id uuid.UUID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.pending, id)
+	if tenant := a.tenants[id]; tenant != nil {
+		for hash := range tenant.hashes {
+			a.known.Delete(hash)
+		}
+		// The entry stays, empty and newer than anything: a lookup that is under way finds it.
+		a.tenants[id] = &tenantKeys{at: reading{a.store.history.Load(), math.MaxInt64}, hashes: map[[32]byte]bool{}}
+	}
+}
+
+// Run writes down when keys were last used, and reads changed keys again that could not be read,
+// until ctx ends; then it writes what is left and returns nil.
+func (a *Authenticator) Run(ctx context.Context) error {
+	write, retry := time.NewTicker(touchPeriod), time.NewTicker(retryPending)
+	defer write.Stop()
+	defer retry.Stop()
+	for {
+		select {
+		case <-write.C:
+			a.writeTouches(ctx)
+		case <-retry.C:
+			a.retry(ctx)
+		case <-ctx.Done():
+			ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
+			defer cancel()
+			a.writeTouches(ending)
+			return nil
+		}
+	}
+}
+
+func (a *Authenticator) retry(ctx context.Context) {
+	a.mu.Lock()
+	var tenants []uuid.UUID
+	for tenant := range a.pending {
+		tenants = append(tenants, tenant)
+	}
+	a.mu.Unlock()
+	for _, tenant := range tenants {
+		a.Changed(ctx, tenant)
+	}
+}
+
+// writeTouches writes down what is queued, in batches. What fails is lost, and written at the
+// key's next use a minute later.
+func (a *Authenticator) writeTouches(ctx context.Context) {
+	for len(a.touches) > 0 {
+		batch := make([]db.TouchKeysParams, 0, min(len(a.touches), touchBatch))
+		for len(batch) < cap(batch) {
+			t := <-a.touches // this goroutine alone takes from it, so there is one
+			batch = append(batch, db.TouchKeysParams{TenantID: t.tenant, ID: t.key, At: t.at})
+		}
+		err := a.store.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+			q.TouchKeys(ctx, batch).Exec(func(_ int, e error) { err = errors.Join(err, e) })
+			return err
+		})
+		if err != nil {
+			a.log.WarnContext(ctx, "cannot write when keys were last used", "keys", len(batch), "error", err)
+			return
+		}
+	}
+}
+
+// unknownKeys remembers keys that the database does not know, for one to two periods: two
+// generations, of which the older is dropped whole. It evicts nothing but its own.
+type unknownKeys struct {
+	mu           sync.Mutex
+	young, old   map[[32]byte]struct{}
+	youngBeganAt time.Time
+}
+
+func (u *unknownKeys) has(hash [32]byte, now time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.age(now)
+	_, young := u.young[hash]
+	_, old := u.old[hash]
+	return young || old
+}
+
+func (u *unknownKeys) add(hash [32]byte, now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.age(now)
+	if u.young == nil {
+		u.young = map[[32]byte]struct{}{}
+	}
+	if len(u.young) < maxUnknown/2 {
+		u.young[hash] = struct{}{}
+	}
+}
+
+func (u *unknownKeys) age(now time.Time) {
+	since := now.Sub(u.youngBeganAt)
+	if since >= 0 && since < unknownPeriod {
+		return
+	}
+	u.old = u.young
+	if since < 0 || since >= 2*unknownPeriod {
+		u.old = nil
+	}
+	u.young, u.youngBeganAt = nil, now
+}

@@ -1,0 +1,123 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
+
+	"weir/internal/check"
+)
+
+var (
+	// ErrNotFound: the tenant has no such object. Another tenant's object is not found either.
+	ErrNotFound = errors.New("not found")
+	// ErrPreconditionFailed: the object is not, or no longer, at a version that Match names.
+	ErrPreconditionFailed = errors.New("the object has changed or does not exist")
+	// ErrUnavailable: Postgres cannot be reached, is overloaded or does not take writes. A write
+	// that was cut off may have happened.
+	ErrUnavailable = errors.New("the database is not available")
+	// ErrNotOperator: only the operator of the service may do this.
+	ErrNotOperator = errors.New("only the operator may do this")
+	// ErrNotPermitted: a key cannot give another key more scopes or a longer life than its own.
+	ErrNotPermitted = errors.New("a key cannot grant more than it has itself")
+)
+
+// Codes of ConflictError.
+const (
+	CodeSlugTaken   = "SLUG_TAKEN"
+	CodeEmailTaken  = "EMAIL_TAKEN"
+	CodeDefaultPlan = "DEFAULT_PLAN"    // the default plan can only be replaced as such
+	CodePlanInUse   = "PLAN_IN_USE"     // subjects have it
+	CodeKeyInactive = "KEY_NOT_ACTIVE"  // revoked, expired or rotated
+	CodePlatform    = "PLATFORM_TENANT" // the operator's own tenant stays
+	CodeInProgress  = "IDEMPOTENCY_KEY_IN_USE"
+	CodeConflict    = "CONFLICT"
+)
+
+// ConflictError says that the change contradicts what is there, and in Detail what to do about it.
+type ConflictError struct{ Code, Detail string }
+
+func (e *ConflictError) Error() string { return e.Detail }
+
+// InvalidError lists the fields of an input that are out of range.
+type InvalidError struct{ Fields []check.FieldError }
+
+func (e *InvalidError) Error() string {
+	texts := make([]string, len(e.Fields))
+	for i, f := range e.Fields {
+		texts[i] = f.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func invalid(field, format string, args ...any) error {
+	return &InvalidError{Fields: []check.FieldError{{Field: field, Message: fmt.Sprintf(format, args...)}}}
+}
+
+// invalidIf returns an InvalidError of the fields, or nil where there are none.
+func invalidIf(fields []check.FieldError) error {
+	if len(fields) == 0 {
+		return nil
+	}
+	return &InvalidError{Fields: fields}
+}
+
+// uniqueConflicts are the conflicts that unique constraints report, by constraint.
+var uniqueConflicts = map[string]ConflictError{
+	"rules_tenant_id_slug_key": {CodeSlugTaken, "there is a rule with this slug already"},
+	"plans_tenant_id_slug_key": {CodeSlugTaken, "there is a plan with this slug already"},
+	"tenants_slug_key":         {CodeSlugTaken, "there is a tenant with this slug already"},
+	"people_email_key":         {CodeEmailTaken, "there is a login with this email already"},
+}
+
+// translate turns what Postgres and its driver say into this package's errors. Errors of this
+// package pass as they are.
+func translate(err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		return ErrNotFound
+	}
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return translateCode(pgErr, err)
+	}
+	if connectionLost(err) {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return err
+}
+
+func translateCode(pgErr *pgconn.PgError, err error) error {
+	switch pgErr.Code {
+	case "23505": // unique_violation
+		if conflict, known := uniqueConflicts[pgErr.ConstraintName]; known {
+			return &conflict
+		}
+		return &ConflictError{CodeConflict, "something else has these values already"}
+	case "25006", "40001", "40P01", "55P03", "57014":
+		// a read-only server, lost a race or a deadlock, waited too long for a lock, took too long
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	switch pgErr.Code[:2] {
+	case "08", "53", "57", "58", "28", "3D": // connection, resources, shutdown, disk, login, no such database
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return err
+}
+
+func connectionLost(err error) bool {
+	var connectErr *pgconn.ConnectError
+	var netErr net.Error
+	return errors.As(err, &connectErr) || errors.As(err, &netErr) || pgconn.Timeout(err) || pgconn.SafeToRetry(err) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, puddle.ErrClosedPool) || errors.Is(err, net.ErrClosed)
+}

@@ -1,0 +1,86 @@
+package tenants
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"weir/internal/check"
+)
+
+// How limits, durations and texts cross between Go, where 0 and "" mean none, and the database,
+// where null does.
+
+func orNull(n int64) *int64 {
+	if n == 0 {
+		return nil
+	}
+	return &n
+}
+
+func orZero(n *int64) int64 {
+	if n == nil {
+		return 0
+	}
+	return *n
+}
+
+func limitOf(limit, burst *int64, unlimited bool) check.Limit {
+	return check.Limit{Limit: orZero(limit), Burst: orZero(burst), Unlimited: unlimited}
+}
+
+func durationOf(text string, ms *int64) check.Duration {
+	return check.Duration{Text: text, MS: orZero(ms)}
+}
+
+// written returns the duration with the text that it is kept under; one made in Go may lack it.
+func written(d check.Duration) check.Duration {
+	if d.MS != 0 && d.Text == "" {
+		d.Text = strconv.FormatInt(d.MS, 10) + "ms"
+	}
+	return d
+}
+
+// prefixed puts the errors of an inner object under the outer's field.
+func prefixed(prefix string, fields []check.FieldError) []check.FieldError {
+	for i := range fields {
+		fields[i].Field = prefix + fields[i].Field
+	}
+	return fields
+}
+
+func wrongText(s string, most int) string {
+	switch {
+	case utf8.RuneCountInString(s) > most || !utf8.ValidString(s):
+		return fmt.Sprintf("must be at most %d characters of UTF-8", most)
+	case strings.ContainsFunc(s, func(c rune) bool { return unicode.IsControl(c) && c != '\n' && c != '\t' }):
+		return "must not contain control characters"
+	}
+	return ""
+}
+
+// checkText adds an error for a text that is too long or holds what no text should.
+func checkText(fields *[]check.FieldError, field, s string, most int) {
+	if problem := wrongText(s, most); problem != "" {
+		*fields = append(*fields, check.FieldError{Field: field, Message: problem})
+	}
+}
+
+// maxYear is the last that RFC 3339 can write.
+const maxYear = 9999
+
+// stored returns the instant as Postgres keeps it.
+func stored(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	u := t.UTC().Truncate(time.Microsecond)
+	return &u
+}
+
+func sameInstant(a, b *time.Time) bool {
+	return a == nil && b == nil || a != nil && b != nil && a.Equal(*b)
+}

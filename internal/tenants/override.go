@@ -1,0 +1,164 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+// Override is the number that one subject has for one rule.
+type Override struct {
+	Rule      string // slug
+	Limit     check.Limit
+	Reason    string // up to 500 characters
+	CreatedBy string // who wrote it last; not an input
+	StartsAt  *time.Time
+	ExpiresAt *time.Time // in the future when written; nil: never
+	Version   int64
+	CreatedAt time.Time // when it was written last
+}
+
+func (o *Override) validate(now time.Time) (fields []check.FieldError) {
+	checkText(&fields, "reason", o.Reason, 500)
+	for field, t := range map[string]*time.Time{"starts_at": o.StartsAt, "expires_at": o.ExpiresAt} {
+		if t != nil && (t.Year() > maxYear || t.Year() < 1) {
+			fields = append(fields, check.FieldError{Field: field, Message: "must be a time from year 1 to year 9999"})
+		}
+	}
+	if o.ExpiresAt == nil {
+		return fields
+	}
+	if !o.ExpiresAt.After(now) {
+		fields = append(fields, check.FieldError{Field: "expires_at", Message: "must be in the future"})
+	}
+	if o.StartsAt != nil && !o.ExpiresAt.After(*o.StartsAt) {
+		fields = append(fields, check.FieldError{Field: "expires_at", Message: "must be after starts_at"})
+	}
+	return fields
+}
+
+// PutOverride gives a subject a number of its own for the rule o.Rule, in place of one it may
+// have; created tells whether it had none. A subject that is not registered is registered by
+// that. m is held against the override's version and the subject's. Errors: ErrNotFound (rule),
+// ErrPreconditionFailed, *InvalidError.
+func (s *Store) PutOverride(ctx context.Context, a Actor, subject string, o Override, m Match) (out Override, created bool, err error) {
+	o.StartsAt, o.ExpiresAt = stored(o.StartsAt), stored(o.ExpiresAt)
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		r, err := c.rule(ctx, o.Rule)
+		if err != nil {
+			return err
+		}
+		owner, err := readSubject(ctx, c.Queries, c.tenant, subject)
+		registered := err == nil
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return err
+		}
+		old, exists := owner.override(o.Rule)
+		if err := matchOverride(m, owner, old, registered, exists); err != nil {
+			return err
+		}
+		fields := append(o.Limit.Validate(&r.Rule), o.validate(c.now)...)
+		if err := invalidIf(fields); err != nil {
+			return err
+		}
+		if exists && old.same(o) {
+			out = old
+			return nil
+		}
+		created = !exists
+		out, err = c.writeOverride(ctx, subject, registered, o, r)
+		return err
+	})
+	return out, created && err == nil, err
+}
+
+func matchOverride(m Match, owner Subject, old Override, registered, exists bool) error {
+	switch {
+	case exists:
+		return m.check(old.Version, owner.Version)
+	case m.Any || !registered:
+		return m.missing()
+	}
+	return m.check(owner.Version)
+}
+
+func (c *change) writeOverride(ctx context.Context, subject string, registered bool, o Override, r Rule) (Override, error) {
+	var version int64
+	var err error
+	if registered {
+		if version, err = c.next(ctx, parts{subjects: true}); err != nil {
+			return Override{}, err
+		}
+		err = c.StampSubject(ctx, db.StampSubjectParams{TenantID: c.tenant, Subject: subject, Version: version})
+	} else {
+		in := Subject{Subject: subject}
+		if err := in.validate(); err != nil {
+			return Override{}, err
+		}
+		var owner Subject
+		owner, err = c.createSubject(ctx, in)
+		version = owner.Version
+	}
+	if err != nil {
+		return Override{}, err
+	}
+	row, err := c.UpsertOverride(ctx, db.UpsertOverrideParams{
+		TenantID: c.tenant, Subject: subject, RuleID: r.ID, LimitUnits: orNull(o.Limit.Limit),
+		BurstUnits: orNull(o.Limit.Burst), Unlimited: o.Limit.Unlimited, Reason: o.Reason, CreatedBy: c.actor.label(),
+		StartsAt: o.StartsAt, ExpiresAt: o.ExpiresAt, Version: version,
+	})
+	if err != nil {
+		return Override{}, err
+	}
+	o.CreatedBy, o.Version, o.CreatedAt = row.CreatedBy, row.Version, row.CreatedAt
+	return o, nil
+}
+
+// DeleteOverride takes a subject's own number for a rule away. Errors: ErrNotFound (subject, rule
+// or override), ErrPreconditionFailed.
+func (s *Store) DeleteOverride(ctx context.Context, a Actor, subject, rule string, m Match) error {
+	return s.change(ctx, a, func(ctx context.Context, c *change) error {
+		owner, err := readSubject(ctx, c.Queries, c.tenant, subject)
+		if err != nil {
+			return err
+		}
+		old, exists := owner.override(rule)
+		if !exists {
+			return ErrNotFound
+		}
+		if err := m.check(old.Version, owner.Version); err != nil {
+			return err
+		}
+		r, err := c.rule(ctx, rule)
+		if err != nil {
+			return err
+		}
+		version, err := c.next(ctx, parts{subjects: true})
+		if err != nil {
+			return err
+		}
+		err = c.StampSubject(ctx, db.StampSubjectParams{TenantID: c.tenant, Subject: subject, Version: version})
+		if err != nil {
+			return err
+		}
+		return c.DeleteOverride(ctx, db.DeleteOverrideParams{TenantID: c.tenant, Subject: subject, RuleID: r.ID})
+	})
+}
+
+func (s *Subject) override(rule string) (Override, bool) {
+	for _, o := range s.Overrides {
+		if o.Rule == rule {
+			return o, true
+		}
+	}
+	return Override{}, false
+}
+
+// same reports whether writing o would change nothing.
+func (old Override) same(o Override) bool {
+	return old.Limit == o.Limit && old.Reason == o.Reason &&
+		sameInstant(old.StartsAt, o.StartsAt) && sameInstant(old.ExpiresAt, o.ExpiresAt)
+}

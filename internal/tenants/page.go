@@ -1,0 +1,78 @@
+package tenants
+
+import (
+	"slices"
+
+	"github.com/google/uuid"
+)
+
+// Page asks for a part of a list, newest first.
+type Page struct {
+	Limit int    // 1 to 1000; 0: 50
+	After string // what the call before returned as next; "" from the start. Opaque
+}
+
+const (
+	defaultPage = 50
+	maxPage     = 1000
+)
+
+// most returns how many rows to ask for: one more than the page holds tells whether there are more.
+func (p Page) most() int32 {
+	limit := p.Limit
+	if limit <= 0 {
+		limit = defaultPage
+	}
+	return int32(min(limit, maxPage)) + 1 //nolint:gosec // at most 1001
+}
+
+// after returns the id of the last object that was seen, nil from the start.
+func (p Page) after() (*uuid.UUID, error) {
+	if p.After == "" {
+		return nil, nil
+	}
+	id, err := uuid.Parse(p.After)
+	if err != nil {
+		return nil, invalid("cursor", "is not one of this list")
+	}
+	return &id, nil
+}
+
+// cut takes the one row too many off, and returns where the next page goes on, "" at the end.
+func cut[T any](p Page, rows []T, id func(T) uuid.UUID) ([]T, string) {
+	size := int(p.most()) - 1
+	if len(rows) <= size {
+		return rows, ""
+	}
+	return rows[:size], id(rows[size-1]).String()
+}
+
+// Match is the condition of a conditional write (If-Match). The zero value is none.
+type Match struct {
+	Any      bool    // the object must exist (If-Match: *)
+	Versions []int64 // the object must be at one of these
+}
+
+func (m Match) conditional() bool { return m.Any || m.Versions != nil }
+
+// missing returns the error of a conditional write to an object that does not exist.
+func (m Match) missing() error {
+	if m.conditional() {
+		return ErrPreconditionFailed
+	}
+	return nil
+}
+
+// check holds the condition against an object that exists, at any of the versions by which
+// answers have named its present state.
+func (m Match) check(versions ...int64) error {
+	if !m.conditional() || m.Any {
+		return nil
+	}
+	for _, v := range versions {
+		if slices.Contains(m.Versions, v) {
+			return nil
+		}
+	}
+	return ErrPreconditionFailed
+}

@@ -1,0 +1,447 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+// Plan is a billing tier: the numbers it gives to rules.
+type Plan struct {
+	ID                      uuid.UUID
+	Slug, Name, Description string
+	Default                 bool // subjects without a plan of their own have this one
+	// Limits are by slug of the rule. As an input nil leaves the limits as they are; anything
+	// else replaces all of them.
+	Limits    map[string]check.Limit
+	Version   int64 // raised by changes of its limits too
+	CreatedAt time.Time
+	UpdatedAt time.Time
+}
+
+func (p *Plan) validate() error {
+	var fields []check.FieldError
+	if !check.ValidSlug(p.Slug) {
+		fields = append(fields, check.FieldError{Field: "slug", Message: "must be 1 to 63 of a-z, 0-9 and -"})
+	}
+	checkText(&fields, "name", p.Name, 200)
+	checkText(&fields, "description", p.Description, 2000)
+	return invalidIf(fields)
+}
+
+// CreatePlan makes a plan. A tenant's first plan becomes its default; a later one that asks for
+// it takes that over. Errors: *InvalidError; *ConflictError with CodeSlugTaken.
+func (s *Store) CreatePlan(ctx context.Context, a Actor, p Plan) (out Plan, err error) {
+	if err := p.validate(); err != nil {
+		return Plan{}, err
+	}
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		switch _, err := c.plan(ctx, p.Slug); {
+		case err == nil:
+			conflict := uniqueConflicts["plans_tenant_id_slug_key"]
+			return &conflict
+		case !errors.Is(err, ErrNotFound):
+			return err
+		}
+		var err error
+		out, err = c.createPlan(ctx, p)
+		return err
+	})
+	return out, err
+}
+
+// PutPlan makes a plan or replaces the one with its slug; created tells which. Default false
+// leaves the default where it is. Errors: *InvalidError, ErrPreconditionFailed.
+func (s *Store) PutPlan(ctx context.Context, a Actor, p Plan, m Match) (out Plan, created bool, err error) {
+	if err := p.validate(); err != nil {
+		return Plan{}, false, err
+	}
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, err := c.plan(ctx, p.Slug)
+		switch {
+		case errors.Is(err, ErrNotFound):
+			if err := m.missing(); err != nil {
+				return err
+			}
+			created = true
+			out, err = c.createPlan(ctx, p)
+			return err
+		case err != nil:
+			return err
+		}
+		if err := m.check(old.Version); err != nil {
+			return err
+		}
+		p.Default = p.Default || old.Default
+		out, err = c.replacePlan(ctx, old, p)
+		return err
+	})
+	return out, created && err == nil, err
+}
+
+// EditPlan lets edit change the plan, its limits too; an error of edit is returned as it is and
+// nothing changes. Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError (also for another
+// slug), *ConflictError with CodeDefaultPlan where edit takes Default away.
+func (s *Store) EditPlan(ctx context.Context, a Actor, slug string, m Match, edit func(*Plan) error) (out Plan, err error) {
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, err := c.plan(ctx, slug)
+		if err != nil {
+			return err
+		}
+		if err := m.check(old.Version); err != nil {
+			return err
+		}
+		p := old
+		p.Limits = maps.Clone(old.Limits)
+		if err := edit(&p); err != nil {
+			return err
+		}
+		switch {
+		case p.Slug != old.Slug:
+			return invalid("slug", "is fixed once a plan is made")
+		case old.Default && !p.Default:
+			return &ConflictError{CodeDefaultPlan, "a tenant that has plans has a default one: make another plan the default instead"}
+		}
+		if err := p.validate(); err != nil {
+			return err
+		}
+		out, err = c.replacePlan(ctx, old, p)
+		return err
+	})
+	return out, err
+}
+
+// PlanBySlug returns a plan with its limits, or ErrNotFound.
+func (s *Store) PlanBySlug(ctx context.Context, a Actor, slug string) (out Plan, err error) {
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		out, err = readPlan(ctx, q, a.tenant, slug)
+		return err
+	})
+	return out, err
+}
+
+// Plans lists plans with their limits, newest first, and returns where the next page begins.
+func (s *Store) Plans(ctx context.Context, a Actor, p Page) (out []Plan, next string, err error) {
+	after, err := p.after()
+	if err != nil {
+		return nil, "", err
+	}
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.Plans(ctx, db.PlansParams{TenantID: a.tenant, After: after, Most: p.most()})
+		if err != nil {
+			return err
+		}
+		rows, next = cut(p, rows, func(r db.Plan) uuid.UUID { return r.ID })
+		out, err = withLimits(ctx, q, a.tenant, rows)
+		return err
+	})
+	return out, next, err
+}
+
+// DeletePlan removes a plan with its limits. Errors: ErrNotFound, ErrPreconditionFailed,
+// *ConflictError with CodeDefaultPlan while there are other plans, or with CodePlanInUse.
+func (s *Store) DeletePlan(ctx context.Context, a Actor, slug string, m Match) error {
+	return s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, err := c.plan(ctx, slug)
+		if err != nil {
+			return err
+		}
+		if err := m.check(old.Version); err != nil {
+			return err
+		}
+		used, err := c.PlanHasSubjects(ctx, db.PlanHasSubjectsParams{TenantID: c.tenant, PlanID: &old.ID})
+		if err != nil {
+			return err
+		}
+		if used {
+			return &ConflictError{CodePlanInUse, "subjects have this plan: give them another one first"}
+		}
+		plans, err := c.CountPlans(ctx, c.tenant)
+		if err != nil {
+			return err
+		}
+		if old.Default && plans > 1 {
+			return &ConflictError{CodeDefaultPlan, "this is the default plan: make another plan the default first"}
+		}
+		if _, err := c.next(ctx, parts{policy: true}); err != nil {
+			return err
+		}
+		return c.DeletePlan(ctx, db.DeletePlanParams{TenantID: c.tenant, ID: old.ID})
+	})
+}
+
+// PutPlanLimit sets the number that a plan gives a rule; created tells whether it had none. m is
+// held against the plan's version and the limit's own. Errors: ErrNotFound (plan or rule),
+// ErrPreconditionFailed, *InvalidError.
+func (s *Store) PutPlanLimit(ctx context.Context, a Actor, plan, rule string, limit check.Limit, m Match) (out Plan, created bool, err error) {
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, r, err := c.planLimit(ctx, plan, rule)
+		if err != nil {
+			return err
+		}
+		before, exists := old.Limits[rule]
+		if err := c.matchLimit(m, old, exists, r); err != nil {
+			return err
+		}
+		if err := invalidIf(limit.Validate(&r.Rule)); err != nil {
+			return err
+		}
+		if exists && before == limit {
+			out = old.Plan
+			return nil
+		}
+		created = !exists
+		p := old.Plan
+		p.Limits = maps.Clone(old.Limits)
+		p.Limits[rule] = limit
+		out, err = c.replacePlan(ctx, old.Plan, p)
+		return err
+	})
+	return out, created && err == nil, err
+}
+
+// DeletePlanLimit takes a plan's number for a rule away, so that the rule's default applies.
+// Errors: ErrNotFound (plan, rule or limit), ErrPreconditionFailed.
+func (s *Store) DeletePlanLimit(ctx context.Context, a Actor, plan, rule string, m Match) error {
+	return s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, r, err := c.planLimit(ctx, plan, rule)
+		if err != nil {
+			return err
+		}
+		if _, exists := old.Limits[rule]; !exists {
+			return ErrNotFound
+		}
+		if err := c.matchLimit(m, old, true, r); err != nil {
+			return err
+		}
+		p := old.Plan
+		p.Limits = maps.Clone(old.Limits)
+		delete(p.Limits, rule)
+		_, err = c.replacePlan(ctx, old.Plan, p)
+		return err
+	})
+}
+
+// planWithVersions is a plan with the versions at which its limits were last written.
+type planWithVersions struct {
+	Plan
+	limitVersions map[string]int64
+}
+
+func (c *change) planLimit(ctx context.Context, plan, rule string) (planWithVersions, Rule, error) {
+	p, err := c.plan(ctx, plan)
+	if err != nil {
+		return planWithVersions{}, Rule{}, err
+	}
+	r, err := c.rule(ctx, rule)
+	if err != nil {
+		return planWithVersions{}, Rule{}, err
+	}
+	limits, err := c.PlanLimits(ctx, db.PlanLimitsParams{TenantID: c.tenant, PlanIds: []uuid.UUID{p.ID}})
+	if err != nil {
+		return planWithVersions{}, Rule{}, err
+	}
+	out := planWithVersions{Plan: p, limitVersions: make(map[string]int64, len(limits))}
+	for _, l := range limits {
+		out.limitVersions[l.Slug] = l.Version
+	}
+	return out, r, nil
+}
+
+func (c *change) matchLimit(m Match, p planWithVersions, exists bool, r Rule) error {
+	if exists {
+		return m.check(p.Version, p.limitVersions[r.Slug])
+	}
+	if m.Any {
+		return ErrPreconditionFailed
+	}
+	return m.check(p.Version)
+}
+
+func (c *change) plan(ctx context.Context, slug string) (Plan, error) {
+	return readPlan(ctx, c.Queries, c.tenant, slug)
+}
+
+func readPlan(ctx context.Context, q *db.Queries, tenant uuid.UUID, slug string) (Plan, error) {
+	if !check.ValidSlug(slug) {
+		return Plan{}, ErrNotFound
+	}
+	row, err := q.PlanBySlug(ctx, db.PlanBySlugParams{TenantID: tenant, Slug: slug})
+	if err != nil {
+		return Plan{}, translate(err)
+	}
+	plans, err := withLimits(ctx, q, tenant, []db.Plan{row})
+	if err != nil {
+		return Plan{}, err
+	}
+	return plans[0], nil
+}
+
+func withLimits(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.Plan) ([]Plan, error) {
+	plans := make([]Plan, len(rows))
+	ids := make([]uuid.UUID, len(rows))
+	for i, row := range rows {
+		plans[i], ids[i] = planOf(row), row.ID
+	}
+	limits, err := q.PlanLimits(ctx, db.PlanLimitsParams{TenantID: tenant, PlanIds: ids})
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range limits {
+		plans[slices.Index(ids, l.PlanID)].Limits[l.Slug] = limitOf(l.LimitUnits, l.BurstUnits, l.Unlimited)
+	}
+	return plans, nil
+}
+
+func planOf(row db.Plan) Plan {
+	return Plan{
+		ID: row.ID, Slug: row.Slug, Name: row.Name, Description: row.Description, Default: row.IsDefault,
+		Limits: map[string]check.Limit{}, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
+	}
+}
+
+func (c *change) createPlan(ctx context.Context, p Plan) (Plan, error) {
+	rules, err := c.checkLimits(ctx, nil, p.Limits)
+	if err != nil {
+		return Plan{}, err
+	}
+	plans, err := c.CountPlans(ctx, c.tenant)
+	if err != nil {
+		return Plan{}, err
+	}
+	p.Default = p.Default || plans == 0
+	version, err := c.next(ctx, parts{policy: true})
+	if err != nil {
+		return Plan{}, err
+	}
+	if p.Default {
+		if err := c.ClearDefaultPlan(ctx, db.ClearDefaultPlanParams{TenantID: c.tenant, Version: version}); err != nil {
+			return Plan{}, err
+		}
+	}
+	row, err := c.InsertPlan(ctx, db.InsertPlanParams{
+		TenantID: c.tenant, ID: newID(), Slug: p.Slug, Name: p.Name, Description: p.Description,
+		IsDefault: p.Default, Version: version,
+	})
+	if err != nil {
+		return Plan{}, err
+	}
+	out := planOf(row)
+	if err := c.writeLimits(ctx, out, p.Limits, rules, version); err != nil {
+		return Plan{}, err
+	}
+	if p.Limits != nil {
+		out.Limits = maps.Clone(p.Limits)
+	}
+	return out, nil
+}
+
+// replacePlan writes p in place of old, if they differ.
+func (c *change) replacePlan(ctx context.Context, old, p Plan) (Plan, error) {
+	if p.Limits == nil {
+		p.Limits = old.Limits
+	}
+	if p.Name == old.Name && p.Description == old.Description && p.Default == old.Default && maps.Equal(p.Limits, old.Limits) {
+		return old, nil
+	}
+	rules, err := c.checkLimits(ctx, old.Limits, p.Limits)
+	if err != nil {
+		return Plan{}, err
+	}
+	version, err := c.next(ctx, parts{policy: true})
+	if err != nil {
+		return Plan{}, err
+	}
+	if p.Default && !old.Default {
+		if err := c.ClearDefaultPlan(ctx, db.ClearDefaultPlanParams{TenantID: c.tenant, Version: version}); err != nil {
+			return Plan{}, err
+		}
+	}
+	row, err := c.UpdatePlan(ctx, db.UpdatePlanParams{
+		TenantID: c.tenant, ID: old.ID, Name: p.Name, Description: p.Description, IsDefault: p.Default, Version: version,
+	})
+	if err != nil {
+		return Plan{}, err
+	}
+	if err := c.writeLimits(ctx, old, p.Limits, rules, version); err != nil {
+		return Plan{}, err
+	}
+	out := planOf(row)
+	out.Limits = p.Limits
+	return out, nil
+}
+
+// checkLimits validates those limits that differ from before, and returns the rules of all whose
+// limits come, change or go, by slug.
+func (c *change) checkLimits(ctx context.Context, before, after map[string]check.Limit) (map[string]Rule, error) {
+	changed := map[string]bool{}
+	for slug, limit := range after {
+		if old, had := before[slug]; !had || old != limit {
+			changed[slug] = true
+		}
+	}
+	for slug := range before {
+		if _, stays := after[slug]; !stays {
+			changed[slug] = true
+		}
+	}
+	slugs := slices.DeleteFunc(slices.Sorted(maps.Keys(changed)), func(slug string) bool { return !check.ValidSlug(slug) })
+	rows, err := c.RulesBySlug(ctx, db.RulesBySlugParams{TenantID: c.tenant, Slugs: slugs})
+	if err != nil {
+		return nil, err
+	}
+	rules := make(map[string]Rule, len(rows))
+	for _, row := range rows {
+		if rules[row.Slug], err = ruleOf(row); err != nil {
+			return nil, err
+		}
+	}
+	var fields []check.FieldError
+	for _, slug := range slices.Sorted(maps.Keys(changed)) {
+		limit, set := after[slug]
+		if !set {
+			continue
+		}
+		r, exists := rules[slug]
+		if !exists {
+			fields = append(fields, check.FieldError{Field: "limits." + slug, Message: "names no rule of this tenant"})
+			continue
+		}
+		fields = append(fields, prefixed("limits."+slug+".", limit.Validate(&r.Rule))...)
+	}
+	return rules, invalidIf(fields)
+}
+
+// writeLimits writes what differs between the limits of the plan and after.
+func (c *change) writeLimits(ctx context.Context, old Plan, after map[string]check.Limit, rules map[string]Rule, version int64) error {
+	for slug, limit := range after {
+		if before, had := old.Limits[slug]; had && before == limit {
+			continue
+		}
+		err := c.UpsertPlanLimit(ctx, db.UpsertPlanLimitParams{
+			TenantID: c.tenant, PlanID: old.ID, RuleID: rules[slug].ID, LimitUnits: orNull(limit.Limit),
+			BurstUnits: orNull(limit.Burst), Unlimited: limit.Unlimited, Version: version,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for slug := range old.Limits {
+		if _, stays := after[slug]; stays {
+			continue
+		}
+		_, err := c.DeletePlanLimit(ctx, db.DeletePlanLimitParams{TenantID: c.tenant, PlanID: old.ID, RuleID: rules[slug].ID})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

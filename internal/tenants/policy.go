@@ -1,0 +1,202 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+// LoadPolicy reads a tenant's rules, plans and plan limits, all of one instant, for check.Policies.
+// It fails with check.ErrUnknownTenant where there is no such active tenant, and with ErrUnavailable.
+func (s *Store) LoadPolicy(ctx context.Context, tenant check.TenantID) (data check.PolicyData, err error) {
+	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		head, err := activeTenant(ctx, q, tenant)
+		if err != nil {
+			return err
+		}
+		data = check.PolicyData{Version: head.PolicyVersion}
+		rules, err := q.PolicyRules(ctx, tenant)
+		if err != nil {
+			return err
+		}
+		data.Rules = make([]check.Rule, len(rules))
+		for i, row := range rules {
+			r, err := ruleOf(row)
+			if err != nil {
+				return err
+			}
+			data.Rules[i] = r.Rule
+		}
+		data.Plans, err = loadPlans(ctx, q, tenant)
+		return err
+	})
+	if err != nil {
+		return check.PolicyData{}, fmt.Errorf("load policy of tenant %s: %w", tenant, err)
+	}
+	return data, nil
+}
+
+func activeTenant(ctx context.Context, q *db.Queries, tenant uuid.UUID) (db.PolicyVersionRow, error) {
+	head, err := q.PolicyVersion(ctx, tenant)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && head.State != TenantActive {
+		return head, check.ErrUnknownTenant
+	}
+	return head, err
+}
+
+func loadPlans(ctx context.Context, q *db.Queries, tenant uuid.UUID) ([]check.PlanData, error) {
+	plans, err := q.PolicyPlans(ctx, tenant)
+	if err != nil {
+		return nil, err
+	}
+	limits, err := q.PolicyPlanLimits(ctx, tenant)
+	if err != nil {
+		return nil, err
+	}
+	data := make([]check.PlanData, len(plans))
+	byID := make(map[uuid.UUID]map[string]check.Limit, len(plans))
+	for i, p := range plans {
+		data[i] = check.PlanData{Slug: p.Slug, Default: p.IsDefault, Limits: map[string]check.Limit{}}
+		byID[p.ID] = data[i].Limits
+	}
+	for _, l := range limits {
+		byID[l.PlanID][l.Slug] = limitOf(l.LimitUnits, l.BurstUnits, l.Unlimited)
+	}
+	return data, nil
+}
+
+// loadedHistories remembers in which history each tenant's subjects were last read, because
+// changes can be told only within one.
+type loadedHistories struct {
+	mu        sync.Mutex
+	histories map[uuid.UUID]int64
+}
+
+func (l *loadedHistories) same(tenant uuid.UUID, history int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.histories[tenant] == history
+}
+
+func (l *loadedHistories) set(tenant uuid.UUID, history int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.histories == nil {
+		l.histories = map[uuid.UUID]int64{}
+	}
+	l.histories[tenant] = history
+}
+
+func (l *loadedHistories) forget(tenant uuid.UUID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.histories, tenant)
+}
+
+// subjectsSQL reads subjects with their overrides, one row an override, subject after subject.
+const subjectsSQL = `
+SELECT s.subject, coalesce(p.slug, ''), s.state, r.slug, o.limit_units, o.burst_units, o.unlimited, o.starts_at, o.expires_at
+FROM subjects s
+LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+LEFT JOIN overrides o ON o.tenant_id = s.tenant_id AND o.subject = s.subject
+LEFT JOIN rules r ON r.tenant_id = o.tenant_id AND r.id = o.rule_id
+WHERE s.tenant_id = $1 AND s.version > $2
+ORDER BY s.subject`
+
+// LoadSubjects calls each for every subject of the tenant that was registered, changed or deleted
+// after version since, or for all that there are with 0, and returns the version that it read.
+// What each has been told before an error is not the whole. It fails with check.ErrHistoryGone
+// where deletions since then are forgotten or the database has gone back, with
+// check.ErrUnknownTenant, and with ErrUnavailable.
+func (s *Store) LoadSubjects(ctx context.Context, tenant check.TenantID, since int64, each func(check.SubjectData)) (upTo int64, err error) {
+	history := s.history.Load()
+	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '60s'"); err != nil {
+			return err
+		}
+		head, err := activeTenant(ctx, q, tenant)
+		if err != nil {
+			return err
+		}
+		upTo = head.SubjectsVersion
+		if since > 0 {
+			if since < head.SubjectsHistoryFrom || since > upTo || !s.loaded.same(tenant, history) {
+				return check.ErrHistoryGone
+			}
+			if err := eachDeleted(ctx, tx, tenant, since, each); err != nil {
+				return err
+			}
+		}
+		return eachSubject(ctx, tx, tenant, since, each)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("load subjects of tenant %s: %w", tenant, err)
+	}
+	s.loaded.set(tenant, history)
+	return upTo, nil
+}
+
+func eachDeleted(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, since int64, each func(check.SubjectData)) error {
+	rows, err := tx.Query(ctx, "SELECT subject FROM subject_tombstones WHERE tenant_id = $1 AND version > $2", tenant, since)
+	if err != nil {
+		return err
+	}
+	var subject string
+	_, err = pgx.ForEachRow(rows, []any{&subject}, func() error {
+		each(check.SubjectData{Subject: subject, Deleted: true})
+		return nil
+	})
+	return err
+}
+
+func eachSubject(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, since int64, each func(check.SubjectData)) error {
+	rows, err := tx.Query(ctx, subjectsSQL, tenant, since)
+	if err != nil {
+		return err
+	}
+	var (
+		current              check.SubjectData // collects its overrides until the next subject begins
+		subject, plan, state string
+		rule                 *string
+		limit, burst         *int64
+		unlimited            *bool
+		startsAt, expiresAt  *time.Time
+	)
+	_, err = pgx.ForEachRow(rows, []any{&subject, &plan, &state, &rule, &limit, &burst, &unlimited, &startsAt, &expiresAt}, func() error {
+		if subject != current.Subject {
+			if current.Subject != "" {
+				each(current)
+			}
+			parsed, err := check.ParseSubjectState(state)
+			if err != nil {
+				return fmt.Errorf("read a subject's state: %w", err)
+			}
+			current = check.SubjectData{Subject: subject, Plan: plan, State: parsed}
+		}
+		if rule != nil {
+			current.Overrides = append(current.Overrides, check.OverrideData{
+				Rule: *rule, Limit: limitOf(limit, burst, *unlimited), StartsAt: orNever(startsAt), ExpiresAt: orNever(expiresAt),
+			})
+		}
+		return nil
+	})
+	if err == nil && current.Subject != "" {
+		each(current)
+	}
+	return err
+}
+
+func orNever(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return *t
+}

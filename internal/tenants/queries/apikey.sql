@@ -1,0 +1,35 @@
+-- name: InsertKey :one
+INSERT INTO api_keys (tenant_id, id, name, kind, scopes, hash, last4, created_by, expires_at, version)
+VALUES (@tenant_id, @id, @name, @kind, @scopes, @hash, @last4, @created_by, @expires_at, @version)
+RETURNING *;
+
+-- name: KeyByID :one
+SELECT * FROM api_keys WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: Keys :many
+SELECT * FROM api_keys
+WHERE tenant_id = @tenant_id AND (sqlc.narg(after)::uuid IS NULL OR id < sqlc.narg(after))
+ORDER BY id DESC LIMIT @most;
+
+-- name: UpdateKey :one
+UPDATE api_keys SET name = @name, scopes = @scopes, expires_at = @expires_at, revoked_at = @revoked_at,
+    rotated_to = @rotated_to, version = @version
+WHERE tenant_id = @tenant_id AND id = @id
+RETURNING *;
+
+-- name: LookUpKey :one
+-- What authentication needs to know of a key, with the version that it was read at.
+SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at, k.rotated_to,
+    t.state AS tenant_state, t.slug AS tenant_slug, t.keys_version
+FROM api_keys k JOIN tenants t ON t.id = k.tenant_id
+WHERE k.hash = @hash;
+
+-- name: LookUpTenantKeys :many
+SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at, k.rotated_to,
+    t.state AS tenant_state, t.slug AS tenant_slug, t.keys_version
+FROM api_keys k JOIN tenants t ON t.id = k.tenant_id
+WHERE k.tenant_id = @tenant_id;
+
+-- name: TouchKeys :batchexec
+UPDATE api_keys SET last_used_at = @at::timestamptz
+WHERE tenant_id = @tenant_id AND id = @id AND (last_used_at IS NULL OR last_used_at < @at);

@@ -1,0 +1,24 @@
+-- name: SetTenant :exec
+-- What row security compares with, until the transaction ends.
+SELECT set_config('weir.tenant_id', @tenant_id::text, true);
+
+-- name: ConfigVersion :one
+SELECT epoch, version FROM config_version;
+
+-- name: NextVersion :one
+-- The number of the present change. It locks config_version until the transaction ends, so it
+-- is called last before the writes; it stamps the tenant in those of its parts that change.
+WITH next AS (
+    UPDATE config_version SET version = version + 1 RETURNING version
+), stamped AS (
+    UPDATE tenants SET
+        policy_version = CASE WHEN @policy::boolean THEN next.version ELSE policy_version END,
+        subjects_version = CASE WHEN @subjects::boolean THEN next.version ELSE subjects_version END,
+        keys_version = CASE WHEN @keys::boolean THEN next.version ELSE keys_version END,
+        version = CASE WHEN @itself::boolean THEN next.version ELSE tenants.version END
+    FROM next WHERE id = @tenant_id
+)
+SELECT next.version FROM next, pg_notify('weir_changes', @tenant_id::text);
+
+-- name: Secrets :one
+SELECT counter_key, cursor_key FROM deployment_secrets;

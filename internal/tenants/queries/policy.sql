@@ -1,0 +1,13 @@
+-- name: PolicyVersion :one
+SELECT state, policy_version, subjects_version, subjects_history_from FROM tenants WHERE id = @id;
+
+-- name: PolicyRules :many
+SELECT * FROM rules WHERE tenant_id = @tenant_id ORDER BY slug;
+
+-- name: PolicyPlans :many
+SELECT id, slug, is_default FROM plans WHERE tenant_id = @tenant_id ORDER BY slug;
+
+-- name: PolicyPlanLimits :many
+SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited
+FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
+WHERE l.tenant_id = @tenant_id;

@@ -1,0 +1,53 @@
+-- name: InsertRule :one
+INSERT INTO rules (tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms,
+    burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, version)
+VALUES (@tenant_id, @id, @slug, @name, @description, @resource, @algorithm, @limit_units, @window_text, @window_ms,
+    @burst_units, @precision_text, @precision_ms, @by_values, @mode, @on_unavailable, @penalty_text, @penalty_ms, @version)
+RETURNING *;
+
+-- name: UpdateRule :one
+UPDATE rules SET name = @name, description = @description, resource = @resource, algorithm = @algorithm,
+    limit_units = @limit_units, window_text = @window_text, window_ms = @window_ms, burst_units = @burst_units,
+    precision_text = @precision_text, precision_ms = @precision_ms, by_values = @by_values, mode = @mode,
+    on_unavailable = @on_unavailable, penalty_text = @penalty_text, penalty_ms = @penalty_ms,
+    version = @version, updated_at = now()
+WHERE tenant_id = @tenant_id AND id = @id
+RETURNING *;
+
+-- name: RuleBySlug :one
+SELECT * FROM rules WHERE tenant_id = @tenant_id AND slug = @slug;
+
+-- name: RulePatterns :many
+-- What decides which rules match one check, of all rules but one.
+SELECT resource, mode FROM rules WHERE tenant_id = @tenant_id AND id <> @but;
+
+-- name: DeleteRule :exec
+DELETE FROM rules WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: RulePlanLimits :many
+SELECT p.slug, l.limit_units, l.burst_units, l.unlimited
+FROM plan_limits l JOIN plans p ON p.tenant_id = l.tenant_id AND p.id = l.plan_id
+WHERE l.tenant_id = @tenant_id AND l.rule_id = @rule_id ORDER BY p.slug;
+
+-- name: RuleOverrideNumbers :many
+-- Each different number among the rule's overrides that are not over, with one subject that has it.
+SELECT limit_units, burst_units, unlimited, min(subject)::text AS subject, count(*) AS subjects
+FROM overrides
+WHERE tenant_id = @tenant_id AND rule_id = @rule_id AND (expires_at IS NULL OR expires_at > @now)
+GROUP BY limit_units, burst_units, unlimited;
+
+-- name: StampPlansOfRule :exec
+UPDATE plans p SET version = @version, updated_at = now()
+FROM plan_limits l
+WHERE l.tenant_id = @tenant_id AND l.rule_id = @rule_id AND p.tenant_id = l.tenant_id AND p.id = l.plan_id;
+
+-- name: RuleHasOverrides :one
+SELECT EXISTS (SELECT FROM overrides WHERE tenant_id = @tenant_id AND rule_id = @rule_id);
+
+-- name: StampSubjectsOfRule :exec
+UPDATE subjects s SET version = @version, updated_at = now()
+FROM overrides o
+WHERE o.tenant_id = @tenant_id AND o.rule_id = @rule_id AND s.tenant_id = o.tenant_id AND s.subject = o.subject;
+
+-- name: RulesBySlug :many
+SELECT * FROM rules WHERE tenant_id = @tenant_id AND slug = ANY(@slugs::text[]);

@@ -1,0 +1,59 @@
+-- name: SubjectByName :one
+SELECT s.*, p.slug AS plan_slug
+FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+WHERE s.tenant_id = @tenant_id AND s.subject = @subject;
+
+-- name: InsertSubject :one
+INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, version)
+VALUES (@tenant_id, @subject, @id, @plan_id, @state, @labels, @billing_ref, @version)
+RETURNING *;
+
+-- name: UpdateSubject :one
+UPDATE subjects SET plan_id = @plan_id, state = @state, labels = @labels, billing_ref = @billing_ref,
+    version = @version, updated_at = now()
+WHERE tenant_id = @tenant_id AND subject = @subject
+RETURNING *;
+
+-- name: StampSubject :exec
+UPDATE subjects SET version = @version, updated_at = now() WHERE tenant_id = @tenant_id AND subject = @subject;
+
+-- name: DeleteSubject :exec
+DELETE FROM subjects WHERE tenant_id = @tenant_id AND subject = @subject;
+
+-- name: InsertTombstone :exec
+INSERT INTO subject_tombstones (tenant_id, subject, version) VALUES (@tenant_id, @subject, @version)
+ON CONFLICT (tenant_id, subject) DO UPDATE SET version = excluded.version, deleted_at = now();
+
+-- name: DeleteTombstone :exec
+DELETE FROM subject_tombstones WHERE tenant_id = @tenant_id AND subject = @subject;
+
+-- name: OverridesOf :many
+SELECT o.*, r.slug AS rule
+FROM overrides o JOIN rules r ON r.tenant_id = o.tenant_id AND r.id = o.rule_id
+WHERE o.tenant_id = @tenant_id AND o.subject = ANY(@subjects::text[])
+ORDER BY r.slug;
+
+-- name: UpsertOverride :one
+INSERT INTO overrides (tenant_id, subject, rule_id, limit_units, burst_units, unlimited, reason, created_by,
+    starts_at, expires_at, version)
+VALUES (@tenant_id, @subject, @rule_id, @limit_units, @burst_units, @unlimited, @reason, @created_by,
+    @starts_at, @expires_at, @version)
+ON CONFLICT (tenant_id, subject, rule_id) DO UPDATE SET limit_units = excluded.limit_units,
+    burst_units = excluded.burst_units, unlimited = excluded.unlimited, reason = excluded.reason,
+    created_by = excluded.created_by, starts_at = excluded.starts_at, expires_at = excluded.expires_at,
+    version = excluded.version, created_at = excluded.created_at
+RETURNING *;
+
+-- name: DeleteOverride :exec
+DELETE FROM overrides WHERE tenant_id = @tenant_id AND subject = @subject AND rule_id = @rule_id;
+
+-- name: RaiseSubjectsHistory :exec
+-- Tells, before tombstones are purged, up to which version deletions are no longer known.
+UPDATE tenants t SET subjects_history_from = greatest(t.subjects_history_from, old.version)
+FROM (SELECT tenant_id, max(version)::bigint AS version FROM subject_tombstones
+    WHERE deleted_at < now() - interval '24 hours' GROUP BY tenant_id) AS old
+WHERE t.id = old.tenant_id;
+
+-- name: PurgeTombstones :execrows
+DELETE FROM subject_tombstones s USING tenants t
+WHERE t.id = s.tenant_id AND s.deleted_at < now() - interval '24 hours' AND s.version <= t.subjects_history_from;

@@ -1,0 +1,39 @@
+-- name: TenantByID :one
+SELECT * FROM tenants WHERE id = @id;
+
+-- name: TenantBySlug :one
+SELECT * FROM tenants WHERE slug = @slug;
+
+-- name: LockTenant :one
+-- Held by every change of a tenant's configuration, so that counts and checks across rows hold.
+SELECT * FROM tenants WHERE id = @id FOR NO KEY UPDATE;
+
+-- name: InsertTenant :one
+INSERT INTO tenants (id, slug, name, version, policy_version, subjects_version, keys_version)
+VALUES (@id, @slug, @name, @version, @version, @version, @version)
+RETURNING *;
+
+-- name: BumpVersion :one
+-- As NextVersion, for a tenant that has no row yet or no more.
+UPDATE config_version SET version = version + 1 RETURNING version, pg_notify('weir_changes', @tenant_id::text)::text;
+
+-- name: UpdateTenantName :one
+UPDATE tenants SET name = @name, updated_at = now() WHERE id = @id RETURNING *;
+
+-- name: UpdateTenant :one
+UPDATE tenants SET name = @name, state = @state, updated_at = now() WHERE id = @id RETURNING *;
+
+-- name: DeleteTenant :exec
+DELETE FROM tenants WHERE id = @id;
+
+-- name: InsertDeletedTenant :exec
+INSERT INTO deleted_tenants (id, slug, version) VALUES (@id, @slug, @version);
+
+-- name: Tenants :many
+SELECT * FROM tenants WHERE sqlc.narg(after)::uuid IS NULL OR id < sqlc.narg(after) ORDER BY id DESC LIMIT @most;
+
+-- name: TenantVersions :many
+SELECT id, policy_version, subjects_version, keys_version FROM tenants WHERE changed_version > @since;
+
+-- name: DeletedTenants :many
+SELECT id FROM deleted_tenants WHERE version > @since;

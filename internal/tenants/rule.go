@@ -1,0 +1,344 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+// Rule is what is limited and how, as it is stored.
+type Rule struct {
+	check.Rule
+	ID        uuid.UUID
+	Version   int64
+	CreatedAt time.Time
+	UpdatedAt time.Time
+}
+
+// RuleFilter selects of a list of rules those that meet all of its conditions.
+type RuleFilter struct {
+	Resource  string          // the pattern, exactly; "": any
+	Algorithm check.Algorithm // 0: any
+	Mode      *check.Mode     // nil: any
+}
+
+// CreateRule makes a rule. Errors: *InvalidError; *ConflictError with CodeSlugTaken.
+func (s *Store) CreateRule(ctx context.Context, a Actor, r check.Rule) (Rule, error) {
+	if err := invalidIf(r.Validate()); err != nil {
+		return Rule{}, err
+	}
+	var out Rule
+	err := s.change(ctx, a, func(ctx context.Context, c *change) error {
+		switch _, err := c.rule(ctx, r.Slug); {
+		case err == nil:
+			conflict := uniqueConflicts["rules_tenant_id_slug_key"]
+			return &conflict
+		case !errors.Is(err, ErrNotFound):
+			return err
+		}
+		var err error
+		out, err = c.createRule(ctx, r)
+		return err
+	})
+	return out, err
+}
+
+// PutRule makes a rule or replaces the one with its slug; created tells which. Errors: *InvalidError, ErrPreconditionFailed.
+func (s *Store) PutRule(ctx context.Context, a Actor, r check.Rule, m Match) (out Rule, created bool, err error) {
+	if err := invalidIf(r.Validate()); err != nil {
+		return Rule{}, false, err
+	}
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, err := c.rule(ctx, r.Slug)
+		switch {
+		case errors.Is(err, ErrNotFound):
+			if err := m.missing(); err != nil {
+				return err
+			}
+			created = true
+			out, err = c.createRule(ctx, r)
+			return err
+		case err != nil:
+			return err
+		}
+		if err := m.check(old.Version); err != nil {
+			return err
+		}
+		out, err = c.replaceRule(ctx, old, r)
+		return err
+	})
+	return out, created && err == nil, err
+}
+
+// EditRule lets edit change the rule; an error of edit is returned as it is and nothing changes.
+// Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError (also for another slug).
+func (s *Store) EditRule(ctx context.Context, a Actor, slug string, m Match, edit func(*check.Rule) error) (out Rule, err error) {
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, err := c.rule(ctx, slug)
+		if err != nil {
+			return err
+		}
+		if err := m.check(old.Version); err != nil {
+			return err
+		}
+		r := old.Rule
+		r.By = append([]string{}, old.By...)
+		if err := edit(&r); err != nil {
+			return err
+		}
+		if r.Slug != old.Slug {
+			return invalid("slug", "is fixed once a rule is made")
+		}
+		out, err = c.replaceRule(ctx, old, r)
+		return err
+	})
+	return out, err
+}
+
+// RuleBySlug returns a rule, or ErrNotFound.
+func (s *Store) RuleBySlug(ctx context.Context, a Actor, slug string) (out Rule, err error) {
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		out, err = readRule(ctx, q, a.tenant, slug)
+		return err
+	})
+	return out, err
+}
+
+// Rules lists rules, newest first, and returns where the next page begins, "" at the end.
+func (s *Store) Rules(ctx context.Context, a Actor, f RuleFilter, p Page) (out []Rule, next string, err error) {
+	after, err := p.after()
+	if err != nil {
+		return nil, "", err
+	}
+	var mode string
+	if f.Mode != nil {
+		mode = f.Mode.String()
+	}
+	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+		rows, err := tx.Query(ctx, `SELECT * FROM rules
+			WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
+			AND ($3 = '' OR resource = $3) AND ($4 = '' OR algorithm = $4) AND ($5 = '' OR mode = $5)
+			ORDER BY id DESC LIMIT $6`, a.tenant, after, f.Resource, f.Algorithm.String(), mode, p.most())
+		if err != nil {
+			return err
+		}
+		found, err := pgx.CollectRows(rows, pgx.RowToStructByName[db.Rule])
+		if err != nil {
+			return err
+		}
+		found, next = cut(p, found, func(r db.Rule) uuid.UUID { return r.ID })
+		out = make([]Rule, len(found))
+		for i, row := range found {
+			if out[i], err = ruleOf(row); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return out, next, err
+}
+
+// DeleteRule removes a rule with its limits in plans and its overrides. Errors: ErrNotFound, ErrPreconditionFailed.
+func (s *Store) DeleteRule(ctx context.Context, a Actor, slug string, m Match) error {
+	return s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, err := c.rule(ctx, slug)
+		if err != nil {
+			return err
+		}
+		if err := m.check(old.Version); err != nil {
+			return err
+		}
+		overridden, err := c.RuleHasOverrides(ctx, db.RuleHasOverridesParams{TenantID: c.tenant, RuleID: old.ID})
+		if err != nil {
+			return err
+		}
+		version, err := c.next(ctx, parts{policy: true, subjects: overridden})
+		if err != nil {
+			return err
+		}
+		// The plans and subjects that lose a number are changed by that.
+		err = c.StampPlansOfRule(ctx, db.StampPlansOfRuleParams{TenantID: c.tenant, RuleID: old.ID, Version: version})
+		if err != nil {
+			return err
+		}
+		err = c.StampSubjectsOfRule(ctx, db.StampSubjectsOfRuleParams{TenantID: c.tenant, RuleID: old.ID, Version: version})
+		if err != nil {
+			return err
+		}
+		return c.DeleteRule(ctx, db.DeleteRuleParams{TenantID: c.tenant, ID: old.ID})
+	})
+}
+
+func (c *change) rule(ctx context.Context, slug string) (Rule, error) {
+	return readRule(ctx, c.Queries, c.tenant, slug)
+}
+
+func readRule(ctx context.Context, q *db.Queries, tenant uuid.UUID, slug string) (Rule, error) {
+	if !check.ValidSlug(slug) {
+		return Rule{}, ErrNotFound // Postgres would stumble over a NUL
+	}
+	row, err := q.RuleBySlug(ctx, db.RuleBySlugParams{TenantID: tenant, Slug: slug})
+	if err != nil {
+		return Rule{}, translate(err)
+	}
+	return ruleOf(row)
+}
+
+func (c *change) createRule(ctx context.Context, r check.Rule) (Rule, error) {
+	if err := c.checkMatching(ctx, uuid.Nil, r); err != nil {
+		return Rule{}, err
+	}
+	version, err := c.next(ctx, parts{policy: true})
+	if err != nil {
+		return Rule{}, err
+	}
+	u := ruleParams(c.tenant, newID(), r, version)
+	row, err := c.InsertRule(ctx, db.InsertRuleParams{
+		TenantID: u.TenantID, ID: u.ID, Slug: r.Slug, Name: u.Name, Description: u.Description, Resource: u.Resource,
+		Algorithm: u.Algorithm, LimitUnits: u.LimitUnits, WindowText: u.WindowText, WindowMs: u.WindowMs,
+		BurstUnits: u.BurstUnits, PrecisionText: u.PrecisionText, PrecisionMs: u.PrecisionMs, ByValues: u.ByValues,
+		Mode: u.Mode, OnUnavailable: u.OnUnavailable, PenaltyText: u.PenaltyText, PenaltyMs: u.PenaltyMs, Version: u.Version,
+	})
+	if err != nil {
+		return Rule{}, err
+	}
+	return ruleOf(row)
+}
+
+// replaceRule writes r in place of old, if they differ.
+func (c *change) replaceRule(ctx context.Context, old Rule, r check.Rule) (Rule, error) {
+	if err := invalidIf(r.Validate()); err != nil {
+		return Rule{}, err
+	}
+	before, after := ruleParams(c.tenant, old.ID, old.Rule, 0), ruleParams(c.tenant, old.ID, r, 0)
+	if reflect.DeepEqual(before, after) {
+		return old, nil
+	}
+	if err := c.checkNumbersOf(ctx, old, r); err != nil {
+		return Rule{}, err
+	}
+	if r.Resource != old.Resource || r.Mode != check.Off && old.Mode == check.Off {
+		if err := c.checkMatching(ctx, old.ID, r); err != nil {
+			return Rule{}, err
+		}
+	}
+	version, err := c.next(ctx, parts{policy: true})
+	if err != nil {
+		return Rule{}, err
+	}
+	after.Version = version
+	row, err := c.UpdateRule(ctx, after)
+	if err != nil {
+		return Rule{}, err
+	}
+	return ruleOf(row)
+}
+
+// checkMatching refuses a rule, new (id nil) or changed, with which a tenant would have too many
+// rules in all or for one check.
+func (c *change) checkMatching(ctx context.Context, id uuid.UUID, r check.Rule) error {
+	others, err := c.RulePatterns(ctx, db.RulePatternsParams{TenantID: c.tenant, But: id})
+	if err != nil {
+		return err
+	}
+	if len(others) >= check.MaxRules {
+		return invalid("slug", "would be one rule too many: a tenant may have %d", check.MaxRules)
+	}
+	rules := make([]check.Rule, 0, len(others)+1)
+	for _, o := range others {
+		mode, err := check.ParseMode(o.Mode)
+		if err != nil {
+			return fmt.Errorf("read a rule's mode: %w", err)
+		}
+		rules = append(rules, check.Rule{Resource: o.Resource, Mode: mode})
+	}
+	if most, pattern := check.MaxMatching(append(rules, r)); most > check.MaxMatchingRules {
+		return invalid("resource", "would let %d rules match one check (of resource %s); at most %d may", most, pattern, check.MaxMatchingRules)
+	}
+	return nil
+}
+
+// checkNumbersOf refuses a change of a rule that a plan's limit or an override of it would not
+// survive: what a limit may be depends on algorithm and window.
+func (c *change) checkNumbersOf(ctx context.Context, old Rule, r check.Rule) error {
+	field := "window"
+	if r.Algorithm != old.Algorithm {
+		field = "algorithm"
+	} else if r.Window == old.Window {
+		return nil
+	}
+	var fields []check.FieldError
+	test := func(l check.Limit, whose string) {
+		for _, problem := range l.Validate(&r) {
+			fields = append(fields, check.FieldError{
+				Field: field, Message: fmt.Sprintf("does not fit the limit of %s: %s %s", whose, problem.Field, problem.Message),
+			})
+		}
+	}
+	limits, err := c.RulePlanLimits(ctx, db.RulePlanLimitsParams{TenantID: c.tenant, RuleID: old.ID})
+	if err != nil {
+		return err
+	}
+	for _, l := range limits {
+		test(limitOf(l.LimitUnits, l.BurstUnits, l.Unlimited), "plan "+l.Slug)
+	}
+	numbers, err := c.RuleOverrideNumbers(ctx, db.RuleOverrideNumbersParams{TenantID: c.tenant, RuleID: old.ID, Now: &c.now})
+	if err != nil {
+		return err
+	}
+	for _, n := range numbers {
+		whose := "subject " + n.Subject
+		if n.Subjects > 1 {
+			whose += fmt.Sprintf(" (and %d others)", n.Subjects-1)
+		}
+		test(limitOf(n.LimitUnits, n.BurstUnits, n.Unlimited), whose)
+	}
+	const enough = 20 // nobody reads more; the rest shows once these are mended
+	return invalidIf(fields[:min(len(fields), enough)])
+}
+
+func ruleParams(tenant, id uuid.UUID, r check.Rule, version int64) db.UpdateRuleParams {
+	window, precision, penalty := written(r.Window.Duration), written(r.Precision), written(r.Penalty)
+	if r.Window.Calendar != check.NoCalendar {
+		window = check.Duration{Text: r.Window.Calendar.String()}
+	}
+	return db.UpdateRuleParams{
+		TenantID: tenant, ID: id, Name: r.Name, Description: r.Description, Resource: r.Resource,
+		Algorithm: r.Algorithm.String(), LimitUnits: r.Limit, WindowText: window.Text, WindowMs: orNull(window.MS),
+		BurstUnits: orNull(r.Burst), PrecisionText: precision.Text, PrecisionMs: orNull(precision.MS),
+		ByValues: append([]string{}, r.By...), Mode: r.Mode.String(), OnUnavailable: r.OnUnavailable.String(),
+		PenaltyText: penalty.Text, PenaltyMs: orNull(penalty.MS), Version: version,
+	}
+}
+
+func ruleOf(row db.Rule) (Rule, error) {
+	r := Rule{
+		Rule: check.Rule{
+			Slug: row.Slug, Name: row.Name, Description: row.Description, Resource: row.Resource,
+			Limit: row.LimitUnits, Burst: orZero(row.BurstUnits), By: row.ByValues,
+			Window:    check.Window{Duration: durationOf(row.WindowText, row.WindowMs)},
+			Precision: durationOf(row.PrecisionText, row.PrecisionMs),
+			Penalty:   durationOf(row.PenaltyText, row.PenaltyMs),
+		},
+		ID: row.ID, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
+	}
+	var errs [4]error
+	r.Algorithm, errs[0] = check.ParseAlgorithm(row.Algorithm)
+	r.Mode, errs[1] = check.ParseMode(row.Mode)
+	r.OnUnavailable, errs[2] = check.ParseOnUnavailable(row.OnUnavailable)
+	if row.WindowMs == nil {
+		r.Window.Calendar, errs[3] = check.ParseCalendar(row.WindowText)
+	}
+	if err := errors.Join(errs[:]...); err != nil {
+		return Rule{}, fmt.Errorf("read rule %s: %w", row.Slug, err)
+	}
+	return r, nil
+}

@@ -1,0 +1,253 @@
+package tenants
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+// Bounds on how long a request waits for Postgres.
+const (
+	connectTimeout   = time.Second
+	acquireTimeout   = time.Second     // for a connection of the pool
+	operationTimeout = 5 * time.Second // for one operation in all
+	loadTimeout      = time.Minute     // for reading a whole tenant, off the road of any request
+)
+
+// Config is what a Store needs.
+type Config struct {
+	DatabaseURL string           // of a login that is a member of weir_app and weir_system
+	ListenURL   string           // for LISTEN, where a pooler stands before DatabaseURL; "": DatabaseURL
+	MaxConns    int32            // of each of the two roles; 0: 8
+	Now         func() time.Time // nil: time.Now
+	Logger      *slog.Logger     // nil: none
+}
+
+// Store is the configuration of all tenants, in Postgres. Its methods may be called at once
+// from many goroutines. Each answers within about five seconds, with ErrUnavailable where
+// Postgres does not.
+type Store struct {
+	app     *pgxpool.Pool // as weir_app
+	system  *pgxpool.Pool // as weir_system
+	now     func() time.Time
+	log     *slog.Logger
+	watcher *Watcher
+	// history counts how often the database was found to have gone back or to another history.
+	// Versions are comparable only within one.
+	history atomic.Int64
+	loaded  loadedHistories
+}
+
+// Open prepares a store. It does not wait for Postgres: while that cannot be reached, methods
+// fail with ErrUnavailable. It fails on a URL that makes no sense.
+func Open(ctx context.Context, config Config) (*Store, error) {
+	if config.Now == nil {
+		config.Now = time.Now
+	}
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	if config.ListenURL == "" {
+		config.ListenURL = config.DatabaseURL
+	}
+	if config.MaxConns == 0 {
+		config.MaxConns = 8
+	}
+	listen, err := connConfig(config.ListenURL, roleSystem)
+	if err != nil {
+		return nil, err
+	}
+	app, err := newPool(ctx, config, roleApp)
+	if err != nil {
+		return nil, err
+	}
+	system, err := newPool(ctx, config, roleSystem)
+	if err != nil {
+		app.Close()
+		return nil, err
+	}
+	s := &Store{app: app, system: system, now: config.Now, log: config.Logger}
+	s.watcher = newWatcher(s, listen)
+	return s, nil
+}
+
+// Close ends all connections, after the operations that use them.
+func (s *Store) Close() {
+	s.app.Close()
+	s.system.Close()
+}
+
+// Ping reports whether Postgres answers; if not, with ErrUnavailable.
+func (s *Store) Ping(ctx context.Context) error {
+	return s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		_, err := q.ConfigVersion(ctx)
+		return err
+	})
+}
+
+// The group roles of migrations/000001_roles.up.sql.
+const (
+	roleApp    = "weir_app"
+	roleSystem = "weir_system"
+)
+
+func connConfig(databaseURL, role string) (*pgx.ConnConfig, error) {
+	config, err := pgx.ParseConfig(databaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("read the database URL: %w", err)
+	}
+	prepareConn(config, role)
+	return config, nil
+}
+
+// prepareConn sets what holds on each connection from its start, so that no statement ever runs
+// without: the role, and the bounds on how long a statement may take, wait for a lock, or hold
+// one while its client is silent.
+func prepareConn(config *pgx.ConnConfig, role string) {
+	config.ConnectTimeout = connectTimeout
+	for name, value := range map[string]string{
+		"role":                                role,
+		"application_name":                    role,
+		"timezone":                            "UTC",
+		"statement_timeout":                   "5s",
+		"lock_timeout":                        "2s",
+		"idle_in_transaction_session_timeout": "10s",
+	} {
+		config.RuntimeParams[name] = value
+	}
+}
+
+func newPool(ctx context.Context, config Config, role string) (*pgxpool.Pool, error) {
+	c, err := pgxpool.ParseConfig(config.DatabaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("read the database URL: %w", err)
+	}
+	prepareConn(c.ConnConfig, role)
+	c.MaxConns = config.MaxConns
+	c.MaxConnLifetime = 30 * time.Minute
+	c.MaxConnLifetimeJitter = 5 * time.Minute
+	c.HealthCheckPeriod = 15 * time.Second
+	c.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		conn.TypeMap().RegisterType(&pgtype.Type{
+			Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
+		})
+		return nil
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("open a pool of connections: %w", err)
+	}
+	return pool, nil
+}
+
+type txFunc func(ctx context.Context, tx pgx.Tx, q *db.Queries) error
+
+// inTx runs fn in one transaction and gives back its connection.
+func inTx(ctx context.Context, pool *pgxpool.Pool, timeout time.Duration, options pgx.TxOptions, fn txFunc) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	acquireCtx, cancelAcquire := context.WithTimeout(ctx, acquireTimeout)
+	defer cancelAcquire()
+	conn, err := pool.Acquire(acquireCtx)
+	if err != nil {
+		return translate(err)
+	}
+	defer conn.Release()
+	err = pgx.BeginTxFunc(ctx, conn, options, func(tx pgx.Tx) error { return fn(ctx, tx, db.New(tx)) })
+	return translate(err)
+}
+
+// asSystem runs fn across tenants.
+func (s *Store) asSystem(ctx context.Context, timeout time.Duration, access pgx.TxAccessMode, fn txFunc) error {
+	options := pgx.TxOptions{AccessMode: access}
+	if access == pgx.ReadOnly {
+		options.IsoLevel = pgx.RepeatableRead // all statements see one instant
+	}
+	return inTx(ctx, s.system, timeout, options, fn)
+}
+
+// read runs fn with the actor's tenant to read. All that it reads is of one instant.
+func (s *Store) read(ctx context.Context, a Actor, fn txFunc) error {
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	return inTx(ctx, s.app, operationTimeout, options, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
+			return err
+		}
+		return fn(ctx, tx, q)
+	})
+}
+
+// change is one change of a tenant's configuration, all or nothing. Its tenant is locked against
+// other changes, so what was read and counted holds until the end.
+type change struct {
+	*db.Queries
+	tx     pgx.Tx
+	actor  Actor
+	tenant uuid.UUID
+	now    time.Time
+}
+
+// change runs fn with the actor's tenant to change.
+func (s *Store) change(ctx context.Context, a Actor, fn func(ctx context.Context, c *change) error) error {
+	return inTx(ctx, s.app, operationTimeout, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
+			return err
+		}
+		if _, err := q.LockTenant(ctx, a.tenant); err != nil {
+			return err
+		}
+		return fn(ctx, &change{Queries: q, tx: tx, actor: a, tenant: a.tenant, now: s.instant()})
+	})
+}
+
+// parts are what servers load of a tenant separately.
+type parts struct{ policy, subjects, keys, itself bool }
+
+// next returns the number of this change, tells the tenant's parts of it, and at commit all
+// servers. From here on changes of all tenants wait, so everything that can be refused has been.
+func (c *change) next(ctx context.Context, p parts) (int64, error) {
+	return c.NextVersion(ctx, db.NextVersionParams{
+		TenantID: c.tenant.String(), Policy: p.policy, Subjects: p.subjects, Keys: p.keys, Itself: p.itself,
+	})
+}
+
+// instant returns the time as Postgres can keep it.
+func (s *Store) instant() time.Time { return s.now().UTC().Truncate(time.Microsecond) }
+
+// newID returns a new id. Ids are in the order in which they were made, and so are lists.
+func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
+
+// Secrets are what all servers of a deployment share.
+type Secrets struct {
+	CounterKey [16]byte // makes the names of counters
+	CursorKey  [32]byte // signs the cursors of lists
+}
+
+// Secrets returns the deployment's secrets, which the migration made.
+func (s *Store) Secrets(ctx context.Context) (secrets Secrets, err error) {
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.Secrets(ctx)
+		if err != nil {
+			return err
+		}
+		copy(secrets.CounterKey[:], row.CounterKey)
+		copy(secrets.CursorKey[:], row.CursorKey)
+		return nil
+	})
+	if err != nil {
+		return Secrets{}, fmt.Errorf("read the deployment's secrets: %w", err)
+	}
+	return secrets, nil
+}
+
+var _ check.PolicySource = (*Store)(nil)

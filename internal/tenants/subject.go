@@ -1,0 +1,344 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+// Subject is a registered subject: one that has something of its own.
+type Subject struct {
+	Subject    string
+	Plan       string // slug; "": the tenant's default plan
+	State      check.SubjectState
+	Labels     map[string]string // at most 32
+	BillingRef string            // what the billing system calls it; up to 256 bytes
+	Overrides  []Override        // by rule; not an input: see PutOverride
+	Version    int64             // raised by changes of its overrides too
+	CreatedAt  time.Time
+	UpdatedAt  time.Time
+}
+
+// SubjectFilter selects of a list of subjects those that meet all of its conditions.
+type SubjectFilter struct {
+	Prefix     string              // the subject begins with it, byte for byte
+	Plan       string              // the slug of its own plan; "": any or none
+	State      *check.SubjectState // nil: any
+	LabelKey   string              // it has this label
+	LabelValue *string             // with this value; nil: any
+}
+
+const (
+	maxLabels     = 32
+	maxLabelValue = 256 // bytes
+	maxBillingRef = 256 // bytes
+)
+
+var labelKeyPattern = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,63}$`)
+
+func (s *Subject) validate() error {
+	var fields []check.FieldError
+	add := func(field, format string, args ...any) {
+		fields = append(fields, check.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+	}
+	if problem := check.ValidName(s.Subject); problem != "" {
+		add("subject", "%s", problem)
+	}
+	if len(s.BillingRef) > maxBillingRef || !plain(s.BillingRef) {
+		add("billing_ref", "must be at most %d bytes of UTF-8 without control characters", maxBillingRef)
+	}
+	if len(s.Labels) > maxLabels {
+		add("labels", "may be at most %d", maxLabels)
+		return invalidIf(fields)
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
+		if !labelKeyPattern.MatchString(key) {
+			add("labels", "may have keys of 1 to 63 of A-Z, a-z, 0-9, _ . / -, not %q", key)
+		} else if value := s.Labels[key]; len(value) > maxLabelValue || !plain(value) {
+			add("labels."+key, "must be at most %d bytes of UTF-8 without control characters", maxLabelValue)
+		}
+	}
+	return invalidIf(fields)
+}
+
+func plain(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
+
+// PutSubject registers a subject, or replaces what is registered of it apart from its overrides;
+// created tells which. Errors: *InvalidError (also for an unknown plan), ErrPreconditionFailed.
+func (s *Store) PutSubject(ctx context.Context, a Actor, in Subject, m Match) (out Subject, created bool, err error) {
+	if err := in.validate(); err != nil {
+		return Subject{}, false, err
+	}
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, err := readSubject(ctx, c.Queries, c.tenant, in.Subject)
+		switch {
+		case errors.Is(err, ErrNotFound):
+			if err := m.missing(); err != nil {
+				return err
+			}
+			created = true
+			out, err = c.createSubject(ctx, in)
+			return err
+		case err != nil:
+			return err
+		}
+		if err := m.check(old.Version); err != nil {
+			return err
+		}
+		out, err = c.replaceSubject(ctx, old, in)
+		return err
+	})
+	return out, created && err == nil, err
+}
+
+// EditSubject lets edit change what is registered of a subject, apart from its overrides; an
+// error of edit is returned as it is and nothing changes. Errors: ErrNotFound,
+// ErrPreconditionFailed, *InvalidError.
+func (s *Store) EditSubject(ctx context.Context, a Actor, subject string, m Match, edit func(*Subject) error) (out Subject, err error) {
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, err := readSubject(ctx, c.Queries, c.tenant, subject)
+		if err != nil {
+			return err
+		}
+		if err := m.check(old.Version); err != nil {
+			return err
+		}
+		in := old
+		if in.Labels = maps.Clone(old.Labels); in.Labels == nil {
+			in.Labels = map[string]string{}
+		}
+		in.Overrides = slices.Clone(old.Overrides)
+		if err := edit(&in); err != nil {
+			return err
+		}
+		if in.Subject != old.Subject {
+			return invalid("subject", "is fixed once it is registered")
+		}
+		if err := in.validate(); err != nil {
+			return err
+		}
+		out, err = c.replaceSubject(ctx, old, in)
+		return err
+	})
+	return out, err
+}
+
+// SubjectByName returns a registered subject with its overrides, those that are over too, or ErrNotFound.
+func (s *Store) SubjectByName(ctx context.Context, a Actor, subject string) (out Subject, err error) {
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		out, err = readSubject(ctx, q, a.tenant, subject)
+		return err
+	})
+	return out, err
+}
+
+// subjectsListSQL selects a page of subjects. It compares prefixes as they are: % and _ mean
+// themselves.
+const subjectsListSQL = `
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version,
+    p.slug AS plan_slug
+FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+WHERE s.tenant_id = $1 AND ($2::uuid IS NULL OR s.id < $2)
+    AND ($3 = '' OR starts_with(s.subject, $3)) AND ($4 = '' OR p.slug = $4) AND ($5 = '' OR s.state = $5)
+    AND ($6 = '' OR s.labels ? $6) AND ($7::text IS NULL OR s.labels ->> $6 = $7)
+ORDER BY s.id DESC LIMIT $8`
+
+// Subjects lists registered subjects with their overrides, newest first, and returns where the next page begins.
+func (s *Store) Subjects(ctx context.Context, a Actor, f SubjectFilter, p Page) (out []Subject, next string, err error) {
+	after, err := p.after()
+	if err != nil {
+		return nil, "", err
+	}
+	if err := f.validate(); err != nil {
+		return nil, "", err
+	}
+	var state string
+	if f.State != nil {
+		state = f.State.String()
+	}
+	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		rows, err := tx.Query(ctx, subjectsListSQL, a.tenant, after, f.Prefix, f.Plan, state, f.LabelKey, f.LabelValue, p.most())
+		if err != nil {
+			return err
+		}
+		found, err := pgx.CollectRows(rows, pgx.RowToStructByName[db.SubjectByNameRow])
+		if err != nil {
+			return err
+		}
+		found, next = cut(p, found, func(r db.SubjectByNameRow) uuid.UUID { return r.ID })
+		out, err = withOverrides(ctx, q, a.tenant, found)
+		return err
+	})
+	return out, next, err
+}
+
+func (f SubjectFilter) validate() error {
+	var fields []check.FieldError
+	value := ""
+	if f.LabelValue != nil {
+		value = *f.LabelValue
+	}
+	for field, text := range map[string]string{"prefix": f.Prefix, "plan": f.Plan, "label": f.LabelKey + value} {
+		if len(text) > 2*check.MaxNameBytes || !plain(text) {
+			fields = append(fields, check.FieldError{
+				Field: field, Message: fmt.Sprintf("must be at most %d bytes of UTF-8 without control characters", 2*check.MaxNameBytes),
+			})
+		}
+	}
+	return invalidIf(fields)
+}
+
+// DeleteSubject forgets a subject with its overrides: it is treated like any other again.
+// Errors: ErrNotFound, ErrPreconditionFailed.
+func (s *Store) DeleteSubject(ctx context.Context, a Actor, subject string, m Match) error {
+	return s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, err := readSubject(ctx, c.Queries, c.tenant, subject)
+		if err != nil {
+			return err
+		}
+		if err := m.check(old.Version); err != nil {
+			return err
+		}
+		version, err := c.next(ctx, parts{subjects: true})
+		if err != nil {
+			return err
+		}
+		err = c.InsertTombstone(ctx, db.InsertTombstoneParams{TenantID: c.tenant, Subject: subject, Version: version})
+		if err != nil {
+			return err
+		}
+		return c.DeleteSubject(ctx, db.DeleteSubjectParams{TenantID: c.tenant, Subject: subject})
+	})
+}
+
+func readSubject(ctx context.Context, q *db.Queries, tenant uuid.UUID, subject string) (Subject, error) {
+	if check.ValidName(subject) != "" {
+		return Subject{}, ErrNotFound // Postgres would stumble over a NUL or bad UTF-8
+	}
+	row, err := q.SubjectByName(ctx, db.SubjectByNameParams{TenantID: tenant, Subject: subject})
+	if err != nil {
+		return Subject{}, translate(err)
+	}
+	subjects, err := withOverrides(ctx, q, tenant, []db.SubjectByNameRow{row})
+	if err != nil {
+		return Subject{}, err
+	}
+	return subjects[0], nil
+}
+
+func withOverrides(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.SubjectByNameRow) ([]Subject, error) {
+	subjects := make([]Subject, len(rows))
+	index := make(map[string]int, len(rows))
+	names := make([]string, len(rows))
+	for i, row := range rows {
+		state, err := check.ParseSubjectState(row.State)
+		if err != nil {
+			return nil, fmt.Errorf("read a subject's state: %w", err)
+		}
+		subjects[i] = Subject{
+			Subject: row.Subject, State: state, Labels: row.Labels, BillingRef: row.BillingRef,
+			Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
+		}
+		if row.PlanSlug != nil {
+			subjects[i].Plan = *row.PlanSlug
+		}
+		index[row.Subject], names[i] = i, row.Subject
+	}
+	overrides, err := q.OverridesOf(ctx, db.OverridesOfParams{TenantID: tenant, Subjects: names})
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range overrides {
+		s := &subjects[index[o.Subject]]
+		s.Overrides = append(s.Overrides, Override{
+			Rule: o.Rule, Limit: limitOf(o.LimitUnits, o.BurstUnits, o.Unlimited), Reason: o.Reason, CreatedBy: o.CreatedBy,
+			StartsAt: o.StartsAt, ExpiresAt: o.ExpiresAt, Version: o.Version, CreatedAt: o.CreatedAt,
+		})
+	}
+	return subjects, nil
+}
+
+// planID returns the id of a plan that a subject names, nil for none.
+func (c *change) planID(ctx context.Context, slug string) (*uuid.UUID, error) {
+	if slug == "" {
+		return nil, nil
+	}
+	plan, err := c.plan(ctx, slug)
+	if errors.Is(err, ErrNotFound) {
+		return nil, invalid("plan", "names no plan of this tenant")
+	}
+	return &plan.ID, err
+}
+
+func (c *change) createSubject(ctx context.Context, in Subject) (Subject, error) {
+	plan, err := c.planID(ctx, in.Plan)
+	if err != nil {
+		return Subject{}, err
+	}
+	version, err := c.next(ctx, parts{subjects: true})
+	if err != nil {
+		return Subject{}, err
+	}
+	err = c.DeleteTombstone(ctx, db.DeleteTombstoneParams{TenantID: c.tenant, Subject: in.Subject})
+	if err != nil {
+		return Subject{}, err
+	}
+	row, err := c.InsertSubject(ctx, db.InsertSubjectParams{
+		TenantID: c.tenant, Subject: in.Subject, ID: newID(), PlanID: plan, State: in.State.String(),
+		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, Version: version,
+	})
+	if err != nil {
+		return Subject{}, err
+	}
+	return Subject{
+		Subject: row.Subject, Plan: in.Plan, State: in.State, Labels: row.Labels, BillingRef: row.BillingRef,
+		Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
+	}, nil
+}
+
+// replaceSubject writes in in place of old, if they differ.
+func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, error) {
+	if in.Plan == old.Plan && in.State == old.State && in.BillingRef == old.BillingRef && maps.Equal(in.Labels, old.Labels) {
+		return old, nil
+	}
+	plan, err := c.planID(ctx, in.Plan)
+	if err != nil {
+		return Subject{}, err
+	}
+	version, err := c.next(ctx, parts{subjects: true})
+	if err != nil {
+		return Subject{}, err
+	}
+	row, err := c.UpdateSubject(ctx, db.UpdateSubjectParams{
+		TenantID: c.tenant, Subject: old.Subject, PlanID: plan, State: in.State.String(),
+		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, Version: version,
+	})
+	if err != nil {
+		return Subject{}, err
+	}
+	out := old
+	out.Plan, out.State, out.Labels, out.BillingRef = in.Plan, in.State, row.Labels, row.BillingRef
+	out.Version, out.UpdatedAt = row.Version, row.UpdatedAt
+	return out, nil
+}
+
+// labelsOf returns labels as they are stored, never null.
+func labelsOf(labels map[string]string) map[string]string {
+	if labels == nil {
+		return map[string]string{}
+	}
+	return labels
+}

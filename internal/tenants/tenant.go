@@ -1,0 +1,299 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+// States of a tenant. The keys of a suspended tenant do not work.
+const (
+	TenantActive    = "active"
+	TenantSuspended = "suspended"
+)
+
+// PlatformSlug is the slug of the operator's own tenant, whose subjects are the other tenants.
+const PlatformSlug = "platform"
+
+// Tenant is an organisation.
+type Tenant struct {
+	ID         uuid.UUID
+	Slug, Name string
+	State      string // TenantActive or TenantSuspended
+	Version    int64
+	CreatedAt  time.Time
+	UpdatedAt  time.Time
+}
+
+// NewTenant is what a tenant is made of.
+type NewTenant struct{ Slug, Name string }
+
+func tenantOf(row db.Tenant) Tenant {
+	return Tenant{
+		ID: row.ID, Slug: row.Slug, Name: row.Name, State: row.State,
+		Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
+	}
+}
+
+// Tenant returns the actor's own tenant.
+func (s *Store) Tenant(ctx context.Context, a Actor) (out Tenant, err error) {
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.TenantByID(ctx, a.tenant)
+		out = tenantOf(row)
+		return err
+	})
+	return out, err
+}
+
+// EditTenant lets edit change the actor's own tenant, which is its name. Errors:
+// ErrPreconditionFailed, *InvalidError (also for changes of anything else).
+func (s *Store) EditTenant(ctx context.Context, a Actor, m Match, edit func(*Tenant) error) (out Tenant, err error) {
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		row, err := c.TenantByID(ctx, c.tenant)
+		if err != nil {
+			return err
+		}
+		old := tenantOf(row)
+		in, err := editedTenant(old, m, edit)
+		if err != nil {
+			return err
+		}
+		switch {
+		case in.State != old.State:
+			return invalid("state", "can be changed only by the operator")
+		case in == old:
+			out = old
+			return nil
+		}
+		if _, err := c.next(ctx, parts{itself: true}); err != nil {
+			return err
+		}
+		row, err = c.UpdateTenantName(ctx, db.UpdateTenantNameParams{ID: c.tenant, Name: in.Name})
+		out = tenantOf(row)
+		return err
+	})
+	return out, err
+}
+
+func editedTenant(old Tenant, m Match, edit func(*Tenant) error) (Tenant, error) {
+	if err := m.check(old.Version); err != nil {
+		return Tenant{}, err
+	}
+	in := old
+	if err := edit(&in); err != nil {
+		return Tenant{}, err
+	}
+	var fields []check.FieldError
+	if in.Slug != old.Slug {
+		fields = append(fields, check.FieldError{Field: "slug", Message: "is fixed once a tenant is made"})
+	}
+	checkText(&fields, "name", in.Name, 200)
+	if in.State != TenantActive && in.State != TenantSuspended {
+		fields = append(fields, check.FieldError{Field: "state", Message: "must be one of active, suspended"})
+	}
+	return in, invalidIf(fields)
+}
+
+// CreateTenant makes a tenant with its first key, which has all scopes. For the operator only.
+// Errors: ErrNotOperator; *InvalidError; *ConflictError with CodeSlugTaken.
+func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant, APIKey, Key, error) {
+	var fields []check.FieldError
+	if n.Slug == PlatformSlug {
+		fields = append(fields, check.FieldError{Field: "slug", Message: "is kept for the operator's own tenant"})
+	} else if !check.ValidSlug(n.Slug) {
+		fields = append(fields, check.FieldError{Field: "slug", Message: "must be 1 to 63 of a-z, 0-9 and -"})
+	}
+	checkText(&fields, "name", n.Name, 200)
+	if !a.operator {
+		return Tenant{}, APIKey{}, Key{}, ErrNotOperator
+	}
+	if err := invalidIf(fields); err != nil {
+		return Tenant{}, APIKey{}, Key{}, err
+	}
+	var tenant Tenant
+	var first APIKey
+	key := NewKey(TenantKey)
+	err := s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		row, err := insertTenant(ctx, q, n)
+		if err != nil {
+			return err
+		}
+		tenant = tenantOf(row)
+		// The key is the tenant's, so the other role writes it.
+		if _, err := tx.Exec(ctx, "SET LOCAL ROLE "+roleApp); err != nil {
+			return err
+		}
+		if err := q.SetTenant(ctx, row.ID.String()); err != nil {
+			return err
+		}
+		saved, err := q.InsertKey(ctx, keyParams(row.ID, key, "first key", everyScope, nil, a, row.Version))
+		first = keyOf(saved)
+		return err
+	})
+	if err != nil {
+		return Tenant{}, APIKey{}, Key{}, err
+	}
+	return tenant, first, key, nil
+}
+
+func insertTenant(ctx context.Context, q *db.Queries, n NewTenant) (db.Tenant, error) {
+	// Told before the version's lock is taken, on which every change waits.
+	if _, err := q.TenantBySlug(ctx, n.Slug); err == nil {
+		conflict := uniqueConflicts["tenants_slug_key"]
+		return db.Tenant{}, &conflict
+	}
+	id := newID()
+	bumped, err := q.BumpVersion(ctx, id.String())
+	if err != nil {
+		return db.Tenant{}, err
+	}
+	return q.InsertTenant(ctx, db.InsertTenantParams{ID: id, Slug: n.Slug, Name: n.Name, Version: bumped.Version})
+}
+
+// ListTenants lists all tenants, newest first, and returns where the next page begins. For the
+// operator only: ErrNotOperator.
+func (s *Store) ListTenants(ctx context.Context, a Actor, p Page) (out []Tenant, next string, err error) {
+	if !a.operator {
+		return nil, "", ErrNotOperator
+	}
+	after, err := p.after()
+	if err != nil {
+		return nil, "", err
+	}
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.Tenants(ctx, db.TenantsParams{After: after, Most: p.most()})
+		if err != nil {
+			return err
+		}
+		rows, next = cut(p, rows, func(r db.Tenant) uuid.UUID { return r.ID })
+		out = make([]Tenant, len(rows))
+		for i, row := range rows {
+			out[i] = tenantOf(row)
+		}
+		return nil
+	})
+	return out, next, err
+}
+
+// TenantBySlugOrID returns any tenant. For the operator only. Errors: ErrNotOperator, ErrNotFound.
+func (s *Store) TenantBySlugOrID(ctx context.Context, a Actor, ref string) (out Tenant, err error) {
+	if !a.operator {
+		return Tenant{}, ErrNotOperator
+	}
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := tenantByRef(ctx, q, ref)
+		out = tenantOf(row)
+		return err
+	})
+	return out, err
+}
+
+func tenantByRef(ctx context.Context, q *db.Queries, ref string) (db.Tenant, error) {
+	// A slug may look like a UUID; the id is asked for first because it cannot be chosen.
+	if id, err := uuid.Parse(ref); err == nil {
+		row, err := q.TenantByID(ctx, id)
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return row, err
+		}
+	}
+	if !check.ValidSlug(ref) {
+		return db.Tenant{}, ErrNotFound
+	}
+	return q.TenantBySlug(ctx, ref)
+}
+
+// EditTenantByRef lets edit change the name and state of any tenant, named by slug or id. For
+// the operator only. Errors: ErrNotOperator, ErrNotFound, ErrPreconditionFailed, *InvalidError,
+// *ConflictError with CodePlatform.
+func (s *Store) EditTenantByRef(ctx context.Context, a Actor, ref string, m Match, edit func(*Tenant) error) (out Tenant, err error) {
+	err = s.changeTenant(ctx, a, ref, m, func(ctx context.Context, c *change, old Tenant) error {
+		in, err := editedTenant(old, m, edit)
+		if err != nil {
+			return err
+		}
+		if in == old {
+			out = old
+			return nil
+		}
+		if old.Slug == PlatformSlug && in.State != old.State {
+			return &ConflictError{CodePlatform, "the operator's own tenant cannot be suspended"}
+		}
+		moved := in.State != old.State
+		if _, err := c.next(ctx, parts{itself: true, policy: moved, keys: moved}); err != nil {
+			return err
+		}
+		row, err := c.UpdateTenant(ctx, db.UpdateTenantParams{ID: old.ID, Name: in.Name, State: in.State})
+		out = tenantOf(row)
+		return err
+	})
+	return out, err
+}
+
+// DeleteTenant removes a tenant with all that it has, for good. For the operator only. Errors:
+// ErrNotOperator, ErrNotFound, ErrPreconditionFailed, *ConflictError with CodePlatform.
+func (s *Store) DeleteTenant(ctx context.Context, a Actor, ref string, m Match) error {
+	return s.changeTenant(ctx, a, ref, m, func(ctx context.Context, c *change, old Tenant) error {
+		if old.Slug == PlatformSlug {
+			return &ConflictError{CodePlatform, "the operator's own tenant cannot be deleted"}
+		}
+		bumped, err := c.BumpVersion(ctx, old.ID.String())
+		if err != nil {
+			return err
+		}
+		err = c.InsertDeletedTenant(ctx, db.InsertDeletedTenantParams{ID: old.ID, Slug: old.Slug, Version: bumped.Version})
+		if err != nil {
+			return err
+		}
+		return c.Queries.DeleteTenant(ctx, old.ID)
+	})
+}
+
+// changeTenant runs fn with a tenant that the operator names, locked.
+func (s *Store) changeTenant(ctx context.Context, a Actor, ref string, m Match,
+	fn func(ctx context.Context, c *change, old Tenant) error,
+) error {
+	if !a.operator {
+		return ErrNotOperator
+	}
+	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		row, err := tenantByRef(ctx, q, ref)
+		if err != nil {
+			return err
+		}
+		if row, err = q.LockTenant(ctx, row.ID); err != nil {
+			return err
+		}
+		if err := m.check(row.Version); err != nil {
+			return err
+		}
+		return fn(ctx, &change{Queries: q, tx: tx, actor: a, tenant: row.ID, now: s.instant()}, tenantOf(row))
+	})
+}
+
+// EnsurePlatform returns the operator's own tenant, and makes it where there is none yet.
+func (s *Store) EnsurePlatform(ctx context.Context) (out Tenant, err error) {
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.TenantBySlug(ctx, PlatformSlug)
+		if errors.Is(err, pgx.ErrNoRows) {
+			row, err = insertTenant(ctx, q, NewTenant{Slug: PlatformSlug, Name: "Platform"})
+		}
+		out = tenantOf(row)
+		return err
+	})
+	var conflict *ConflictError
+	if errors.As(err, &conflict) {
+		// Another server that starts at this moment made it.
+		return s.TenantBySlugOrID(ctx, AsOperator("start"), PlatformSlug)
+	}
+	if err != nil {
+		return Tenant{}, fmt.Errorf("ensure the platform tenant: %w", err)
+	}
+	return out, nil
+}
