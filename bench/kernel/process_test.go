@@ -1,0 +1,73 @@
+package kernel
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const status = "Name:\tserver\nVmPeak:\t  999999 kB\nVmSize:\t  888888 kB\nVmHWM:\t   12345 kB\nVmRSS:\t   11111 kB\nThreads:\t8\n"
+
+func TestStatusBytesFindsTheField(t *testing.T) {
+	n, err := statusBytes([]byte(status), "VmHWM")
+	require.NoError(t, err)
+	require.EqualValues(t, 12345*1024, n)
+}
+
+func TestStatusBytesSaysWhatIsMissing(t *testing.T) {
+	for _, name := range []string{"VmSwap", "Threads", "Name", "VmH"} {
+		_, err := statusBytes([]byte(status), name)
+		require.Error(t, err, name)
+	}
+}
+
+func TestCPUNameIsThatOfTheFirstProcessor(t *testing.T) {
+	info := "processor\t: 0\nvendor_id\t: X\nmodel name\t: Some  CPU @ 2.00GHz\n\nprocessor\t: 1\nmodel name\t: Other\n"
+	require.Equal(t, "Some CPU @ 2.00GHz", cpuName([]byte(info)))
+	require.Empty(t, cpuName([]byte("processor\t: 0\n")))
+}
+
+// The clock of another process must tell what the kernel tells of it when it has ended.
+func TestCPUIsThatOfTheOtherProcess(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo; read x")
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	_, err = stdout.Read(make([]byte, 1)) // it has counted, and now waits
+	require.NoError(t, err)
+
+	used, err := CPU(cmd.Process.Pid)
+	require.NoError(t, err)
+	require.NoError(t, stdin.Close())
+	_ = cmd.Wait() // its read found the end: exit code 1
+	all := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	require.InDelta(t, all, used, float64(20*time.Millisecond))
+	require.Positive(t, used)
+
+	_, err = CPU(cmd.Process.Pid)
+	require.Error(t, err, "it is gone")
+}
+
+func TestPeakMemoryCanBeginAnew(t *testing.T) {
+	const size = 64 << 20
+	block, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	require.NoError(t, err)
+	for i := 0; i < size; i += 4096 {
+		block[i] = 1
+	}
+	require.NoError(t, syscall.Munmap(block))
+	held, err := PeakMemory(os.Getpid())
+	require.NoError(t, err)
+	require.Greater(t, held, int64(size), "what is given back still counts")
+
+	require.NoError(t, ResetPeakMemory(os.Getpid()))
+	anew, err := PeakMemory(os.Getpid())
+	require.NoError(t, err)
+	require.Less(t, anew, held-size/2)
+}

@@ -1,0 +1,147 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Plan is how long and on how many connections to ask.
+type Plan struct {
+	Connections int
+	Warm        time.Duration // asked before, and not counted
+	Measure     time.Duration
+	// Begin and End are called when the measured part begins and ends, to read other clocks.
+	Begin, End func()
+}
+
+// grace is how long answers may be awaited after the end of a run.
+const grace = 10 * time.Second
+
+const (
+	warming int32 = iota
+	measuring
+	over
+)
+
+// asker asks one request and waits for its answer.
+type asker interface {
+	ask(r *Request) (answer, error)
+	close()
+}
+
+// Closed asks on all connections, on each the next request when the last one is answered.
+func Closed(ctx context.Context, target Target, traffic *Traffic, plan Plan) (*Result, error) {
+	askers, err := connect(ctx, target, plan)
+	if err != nil {
+		return nil, err
+	}
+	var closing sync.Once
+	closeAll := func() {
+		closing.Do(func() {
+			for _, a := range askers {
+				a.close()
+			}
+		})
+	}
+	defer closeAll()
+	defer context.AfterFunc(ctx, closeAll)() // waiting for an answer ends too
+
+	var phase atomic.Int32
+	results := make([]*Result, len(askers))
+	errs := make([]error, len(askers))
+	var workers sync.WaitGroup
+	for i, a := range askers {
+		results[i] = newResult()
+		workers.Go(func() { errs[i] = work(a, traffic.picker(i), &phase, results[i]) })
+	}
+	total := newResult()
+	total.Elapsed = plan.run(ctx, &phase)
+	workers.Wait()
+	if err := errors.Join(ctx.Err(), errors.Join(errs...)); err != nil {
+		return nil, fmt.Errorf("closed loop on %s: %w", target.Addr, err)
+	}
+	for _, r := range results {
+		total.merge(r)
+	}
+	return total, nil
+}
+
+// run goes through the phases and returns how long the measured one took.
+func (p Plan) run(ctx context.Context, phase *atomic.Int32) time.Duration {
+	defer phase.Store(over)
+	if !pause(ctx, p.Warm) {
+		return 0
+	}
+	p.Begin()
+	begin := time.Now()
+	phase.Store(measuring)
+	pause(ctx, p.Measure)
+	phase.Store(over)
+	elapsed := time.Since(begin)
+	p.End()
+	return elapsed
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// work asks until the run is over, and counts the answers that came while it was measured.
+func work(a asker, next func() *Request, phase *atomic.Int32, result *Result) error {
+	sent := time.Now()
+	for {
+		reply, err := a.ask(next())
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		switch phase.Load() {
+		case measuring:
+			result.count(reply, now.Sub(sent))
+		case over:
+			return nil
+		}
+		sent = now
+	}
+}
+
+func connect(ctx context.Context, target Target, plan Plan) ([]asker, error) {
+	if target.Protocol == HTTP2 {
+		return http2Askers(target, plan.Connections), nil
+	}
+	end := time.Now().Add(plan.Warm + plan.Measure + grace)
+	var askers []asker
+	for range plan.Connections {
+		c, err := dial(ctx, target, end)
+		if err != nil {
+			for _, a := range askers {
+				a.close()
+			}
+			return nil, err
+		}
+		askers = append(askers, http1Asker{c})
+	}
+	return askers, nil
+}
+
+type http1Asker struct{ c *http1 }
+
+func (a http1Asker) ask(r *Request) (answer, error) {
+	if err := a.c.send(r); err != nil {
+		return answer{}, err
+	}
+	return a.c.receive()
+}
+
+func (a http1Asker) close() { _ = a.c.Close() } // nothing is left to be lost

@@ -1,0 +1,69 @@
+package load
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+)
+
+// Request is one request, prepared so that sending it costs no more than a write.
+type Request struct {
+	Path string // such as /v1/check
+	Key  string // API key; "" sends none
+	Body []byte // JSON
+
+	http1 []byte // all of it, as HTTP/1.1 has it on the wire
+}
+
+// Choice says how a connection picks its next request.
+type Choice int
+
+const (
+	Uniform Choice = iota // each as often as any other
+	Zipf                  // the first most often, with exponent 1.1
+)
+
+// Traffic is a fixed set of requests and the way to choose among them. The same seed gives
+// every connection the same requests in the same order in each run.
+type Traffic struct {
+	requests []Request
+	choice   Choice
+	seed     uint64
+}
+
+const zipfExponent = 1.1
+
+// NewTraffic prepares the requests, at least one.
+func NewTraffic(requests []Request, choice Choice, seed uint64) *Traffic {
+	if len(requests) == 0 {
+		panic("load: traffic without requests")
+	}
+	for i := range requests {
+		requests[i].prepare()
+	}
+	return &Traffic{requests: requests, choice: choice, seed: seed}
+}
+
+func (r *Request) prepare() {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n", r.Path, len(r.Body))
+	if r.Key != "" {
+		fmt.Fprintf(&b, "Authorization: Bearer %s\r\n", r.Key)
+	}
+	b.WriteString("\r\n")
+	b.Write(r.Body)
+	r.http1 = b.Bytes()
+}
+
+// picker returns the sequence of requests of one connection; it is for one goroutine.
+func (t *Traffic) picker(connection int) func() *Request {
+	if len(t.requests) == 1 {
+		return func() *Request { return &t.requests[0] }
+	}
+	random := rand.New(rand.NewPCG(t.seed, uint64(connection)))
+	if t.choice == Zipf {
+		zipf := rand.NewZipf(random, zipfExponent, 1, uint64(len(t.requests)-1))
+		return func() *Request { return &t.requests[zipf.Uint64()] }
+	}
+	return func() *Request { return &t.requests[random.IntN(len(t.requests))] }
+}
