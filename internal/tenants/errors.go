@@ -32,7 +32,6 @@ var (
 // Codes of ConflictError.
 const (
 	CodeSlugTaken   = "SLUG_TAKEN"
-	CodeEmailTaken  = "EMAIL_TAKEN"
 	CodeDefaultPlan = "DEFAULT_PLAN"    // the default plan can only be replaced as such
 	CodePlanInUse   = "PLAN_IN_USE"     // subjects have it
 	CodeKeyInactive = "KEY_NOT_ACTIVE"  // revoked, expired or rotated
@@ -74,7 +73,6 @@ var uniqueConflicts = map[string]ConflictError{
 	"rules_tenant_id_slug_key": {CodeSlugTaken, "there is a rule with this slug already"},
 	"plans_tenant_id_slug_key": {CodeSlugTaken, "there is a plan with this slug already"},
 	"tenants_slug_key":         {CodeSlugTaken, "there is a tenant with this slug already"},
-	"people_email_key":         {CodeEmailTaken, "there is a login with this email already"},
 }
 
 // translate turns what Postgres and its driver say into this package's errors. Errors of this

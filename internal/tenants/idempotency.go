@@ -21,20 +21,15 @@ const (
 	abandonedAfter = time.Minute
 )
 
-// IdempotentState says what became of an Idempotency-Key.
+// IdempotentState says what became of an Idempotency-Key: either the request was answered before,
+// or the caller is the first, holds the key and must end with FinishIdempotent or AbortIdempotent.
 type IdempotentState struct {
-	// Attempt is set where the caller is the first and must end with FinishIdempotent or
-	// AbortIdempotent.
-	Attempt uuid.UUID
-	// Replay is set where the request was answered before.
-	Replay *StoredAnswer
-}
+	Finished bool // the rest is the answer to be given again; it holds no secret
+	Status   int
+	Header   http.Header
+	Body     []byte
 
-// StoredAnswer is an answer to be given again. It holds no secret: whoever stores it leaves them out.
-type StoredAnswer struct {
-	Status int
-	Header http.Header
-	Body   []byte
+	attempt uuid.UUID
 }
 
 // BeginIdempotent takes an Idempotency-Key of the actor's tenant for a request of which
@@ -55,7 +50,7 @@ func (s *Store) BeginIdempotent(ctx context.Context, a Actor, key string, reques
 			return err
 		}
 		if taken == 1 {
-			state.Attempt = attempt
+			state.attempt = attempt
 			return nil
 		}
 		row, err := q.IdempotentByKey(ctx, db.IdempotentByKeyParams{TenantID: a.tenant, Key: key})
@@ -68,8 +63,8 @@ func (s *Store) BeginIdempotent(ctx context.Context, a Actor, key string, reques
 		if row.Status == nil {
 			return &ConflictError{CodeInProgress, "the first request with this Idempotency-Key has not ended: try again"}
 		}
-		state.Replay = &StoredAnswer{Status: int(*row.Status), Body: row.Body}
-		if err := json.Unmarshal(row.Header, &state.Replay.Header); err != nil {
+		state = IdempotentState{Finished: true, Status: int(*row.Status), Body: row.Body}
+		if err := json.Unmarshal(row.Header, &state.Header); err != nil {
 			return fmt.Errorf("read a stored answer's header: %w", err)
 		}
 		return nil
@@ -77,20 +72,23 @@ func (s *Store) BeginIdempotent(ctx context.Context, a Actor, key string, reques
 	return state, err
 }
 
-// FinishIdempotent keeps the answer for 24 hours from the request's beginning. It must hold no
-// secret. Where another attempt has taken over meanwhile, that one's answer counts.
-func (s *Store) FinishIdempotent(ctx context.Context, a Actor, key string, attempt uuid.UUID, answer StoredAnswer) error {
-	if answer.Header == nil {
-		answer.Header = http.Header{}
+// FinishIdempotent keeps the answer, status 200 to 599, for 24 hours from the request's beginning.
+// Whoever calls it leaves secrets out. Where another request has taken over meanwhile, because
+// this one took so long, that one's answer counts.
+func (s *Store) FinishIdempotent(ctx context.Context, a Actor, key string, state IdempotentState,
+	status int, header http.Header, body []byte,
+) error {
+	if header == nil {
+		header = http.Header{}
 	}
-	header, err := json.Marshal(answer.Header)
+	encoded, err := json.Marshal(header)
 	if err != nil {
 		return fmt.Errorf("store an answer's header: %w", err)
 	}
-	status := int32(answer.Status) //nolint:gosec // the database takes 200 to 599
+	kept := int32(status) //nolint:gosec // the database takes 200 to 599
 	return s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
 		_, err := q.FinishIdempotent(ctx, db.FinishIdempotentParams{
-			TenantID: a.tenant, Key: key, Attempt: attempt, Status: &status, Header: header, Body: answer.Body,
+			TenantID: a.tenant, Key: key, Attempt: state.attempt, Status: &kept, Header: encoded, Body: body,
 		})
 		return err
 	})
@@ -98,9 +96,9 @@ func (s *Store) FinishIdempotent(ctx context.Context, a Actor, key string, attem
 
 // AbortIdempotent gives the key back after a request that changed nothing, so that it can be
 // tried again.
-func (s *Store) AbortIdempotent(ctx context.Context, a Actor, key string, attempt uuid.UUID) error {
+func (s *Store) AbortIdempotent(ctx context.Context, a Actor, key string, state IdempotentState) error {
 	return s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
-		return q.AbortIdempotent(ctx, db.AbortIdempotentParams{TenantID: a.tenant, Key: key, Attempt: attempt})
+		return q.AbortIdempotent(ctx, db.AbortIdempotentParams{TenantID: a.tenant, Key: key, Attempt: state.attempt})
 	})
 }
 

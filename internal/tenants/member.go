@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -25,17 +26,31 @@ type Role string
 
 // The roles.
 const (
-	RoleOwner   Role = "owner"
-	RoleAdmin   Role = "admin"
-	RoleEditor  Role = "editor"  // rules, plans, subjects
-	RoleSupport Role = "support" // may reset a subject and grant a temporary override
-	RoleViewer  Role = "viewer"
+	Owner   Role = "owner"
+	Admin   Role = "admin"
+	Editor  Role = "editor"  // rules, plans, subjects
+	Support Role = "support" // may reset a subject and grant a temporary override
+	Viewer  Role = "viewer"
 )
 
 // Roles lists the roles, the mightiest first.
-var Roles = []Role{RoleOwner, RoleAdmin, RoleEditor, RoleSupport, RoleViewer}
+var Roles = []Role{Owner, Admin, Editor, Support, Viewer}
 
-// Membership is one tenant that a person is a member of.
+// Member is a person in a tenant.
+type Member struct {
+	PersonID uuid.UUID
+	Email    string
+	Role     Role
+}
+
+// Person is somebody who can log in.
+type Person struct {
+	ID          uuid.UUID
+	Email       string
+	Memberships []Membership // by slug
+}
+
+// Membership is a tenant that a person is a member of.
 type Membership struct {
 	TenantID   uuid.UUID
 	Slug, Name string
@@ -51,16 +66,16 @@ const (
 	maxEmail    = 254  // bytes
 )
 
-// CreateMember makes the person with this email a member of the actor's tenant, with a login of
-// that password if there is none yet; a person that exists keeps the password, a member gets the
-// role. Errors: *InvalidError.
-func (s *Store) CreateMember(ctx context.Context, a Actor, email, password string, role Role) error {
+// CreateMember makes the person with this email a member of the actor's tenant, or gives a member
+// that role. A person who has no login yet gets one with the password; one who has keeps their
+// own, unless it is the server itself (SystemActor) that acts. Errors: *InvalidError, ErrUnavailable.
+func (s *Store) CreateMember(ctx context.Context, a Actor, email, password string, role Role) (Member, error) {
 	var fields []check.FieldError
 	email, ok := normalEmail(email)
 	if !ok {
 		fields = append(fields, check.FieldError{Field: "email", Message: "must be an address such as name@example.com"})
 	}
-	if len([]rune(password)) < minPassword || len(password) > maxPassword {
+	if utf8.RuneCountInString(password) < minPassword || len(password) > maxPassword {
 		fields = append(fields, check.FieldError{
 			Field: "password", Message: fmt.Sprintf("must be at least %d characters and at most %d bytes long", minPassword, maxPassword),
 		})
@@ -69,82 +84,82 @@ func (s *Store) CreateMember(ctx context.Context, a Actor, email, password strin
 		fields = append(fields, check.FieldError{Field: "role", Message: "must be one of owner, admin, editor, support, viewer"})
 	}
 	if err := invalidIf(fields); err != nil {
-		return err
+		return Member{}, err
 	}
-	person, err := s.ensurePerson(ctx, email, password)
+	person, err := s.ensurePerson(ctx, email, password, a.kind == SystemActor)
 	if err != nil {
-		return err
+		return Member{}, err
 	}
-	return s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
+	err = s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
 		return q.UpsertMember(ctx, db.UpsertMemberParams{TenantID: a.tenant, PersonID: person, Role: string(role)})
 	})
+	if err != nil {
+		return Member{}, err
+	}
+	return Member{PersonID: person, Email: email, Role: role}, nil
 }
 
-func (s *Store) ensurePerson(ctx context.Context, email, password string) (id uuid.UUID, err error) {
-	find := func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		row, err := q.PersonByEmail(ctx, email)
-		id = row.ID
-		return err
-	}
-	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, find)
-	if !errors.Is(err, ErrNotFound) {
-		return id, err
-	}
+// ensurePerson returns the id of the person with this email and makes the login where there is
+// none; reset gives an existing one the password.
+func (s *Store) ensurePerson(ctx context.Context, email, password string, reset bool) (id uuid.UUID, err error) {
 	hash, err := hashPassword(ctx, password)
 	if err != nil {
 		return uuid.Nil, err
 	}
-	id = newID()
 	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		return q.InsertPerson(ctx, db.InsertPersonParams{ID: id, Email: email, PasswordHash: hash})
+		created, err := q.InsertPerson(ctx, db.InsertPersonParams{ID: newID(), Email: email, PasswordHash: hash})
+		if err != nil {
+			return err
+		}
+		row, err := q.PersonByEmail(ctx, email)
+		if err != nil {
+			return err
+		}
+		id = row.ID
+		if created == 0 && reset {
+			return q.UpdatePassword(ctx, db.UpdatePasswordParams{ID: id, PasswordHash: hash})
+		}
+		return nil
 	})
-	var conflict *ConflictError
-	if errors.As(err, &conflict) { // somebody else made it at this moment
-		err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, find)
-	}
 	return id, err
 }
 
-// VerifyPassword returns the memberships of the person that logs in. It takes as long for an
-// unknown email as for a wrong password. Errors: ErrWrongPassword, ErrUnavailable.
-func (s *Store) VerifyPassword(ctx context.Context, email, password string) (person uuid.UUID, memberships []Membership, err error) {
+// VerifyPassword returns the person who logs in. It takes as long for an unknown email as for a
+// wrong password. Errors: ErrWrongPassword, ErrUnavailable.
+func (s *Store) VerifyPassword(ctx context.Context, email, password string) (Person, error) {
 	if len(password) > maxPassword {
-		return uuid.Nil, nil, ErrWrongPassword
+		return Person{}, ErrWrongPassword
 	}
-	hash := dummyHash
-	normal, ok := normalEmail(email)
-	if ok {
-		err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-			row, err := q.PersonByEmail(ctx, normal)
-			if err == nil {
-				person, hash = row.ID, row.PasswordHash
+	var row db.PersonByEmailRow
+	var memberships []db.MembershipsRow
+	if email, ok := normalEmail(email); ok {
+		err := s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+			if row, err = q.PersonByEmail(ctx, email); err != nil {
+				return err
 			}
+			memberships, err = q.Memberships(ctx, row.ID)
 			return err
 		})
 		if err != nil && !errors.Is(err, ErrNotFound) {
-			return uuid.Nil, nil, err
+			return Person{}, err
 		}
+	}
+	hash := dummyHash
+	if row.ID != uuid.Nil {
+		hash = row.PasswordHash
 	}
 	right, err := passwordMatches(ctx, hash, password)
 	if err != nil {
-		return uuid.Nil, nil, err
+		return Person{}, err
 	}
-	if !right || person == uuid.Nil {
-		return uuid.Nil, nil, ErrWrongPassword
+	if !right || row.ID == uuid.Nil {
+		return Person{}, ErrWrongPassword
 	}
-	memberships, err = s.memberships(ctx, person)
-	return person, memberships, err
-}
-
-func (s *Store) memberships(ctx context.Context, person uuid.UUID) (list []Membership, err error) {
-	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		rows, err := q.Memberships(ctx, person)
-		for _, r := range rows {
-			list = append(list, Membership{TenantID: r.TenantID, Slug: r.Slug, Name: r.Name, Role: Role(r.Role)})
-		}
-		return err
-	})
-	return list, err
+	person := Person{ID: row.ID, Email: row.Email}
+	for _, m := range memberships {
+		person.Memberships = append(person.Memberships, Membership{TenantID: m.TenantID, Slug: m.Slug, Name: m.Name, Role: Role(m.Role)})
+	}
+	return person, nil
 }
 
 // normalEmail returns the address in the form in which it is stored and compared.

@@ -11,8 +11,8 @@ import (
 	"github.com/google/uuid"
 )
 
-const insertPerson = `-- name: InsertPerson :exec
-INSERT INTO people (id, email, password_hash) VALUES ($1, $2, $3)
+const insertPerson = `-- name: InsertPerson :execrows
+INSERT INTO people (id, email, password_hash) VALUES ($1, $2, $3) ON CONFLICT (email) DO NOTHING
 `
 
 type InsertPersonParams struct {
@@ -21,9 +21,12 @@ type InsertPersonParams struct {
 	PasswordHash string
 }
 
-func (q *Queries) InsertPerson(ctx context.Context, arg InsertPersonParams) error {
-	_, err := q.db.Exec(ctx, insertPerson, arg.ID, arg.Email, arg.PasswordHash)
-	return err
+func (q *Queries) InsertPerson(ctx context.Context, arg InsertPersonParams) (int64, error) {
+	result, err := q.db.Exec(ctx, insertPerson, arg.ID, arg.Email, arg.PasswordHash)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const memberships = `-- name: Memberships :many

@@ -1,5 +1,5 @@
--- name: InsertPerson :exec
-INSERT INTO people (id, email, password_hash) VALUES (@id, @email, @password_hash);
+-- name: InsertPerson :execrows
+INSERT INTO people (id, email, password_hash) VALUES (@id, @email, @password_hash) ON CONFLICT (email) DO NOTHING;
 
 -- name: PersonByEmail :one
 SELECT id, email, password_hash FROM people WHERE email = @email;
