@@ -160,7 +160,7 @@ func (e *MemoryEngine) evaluate(s *memoryScratch, c *Call) {
 			j.charge(v, c.Cost, now)
 		}
 		j.finish(v, c.Cost, now)
-		if !c.DryRun && (charged && c.Cost > 0 || j.starts) {
+		if !c.DryRun && (charged && c.Cost > 0 || j.marks) {
 			e.keep(s, c, i, v, clock)
 		}
 	}
@@ -229,8 +229,10 @@ func (e *MemoryEngine) keep(s *memoryScratch, c *Call, i int, v *Verdict, clock 
 	if kept == nil {
 		kept = e.add(s, c, i, j.state)
 	}
-	kept.mark = j.mark
-	life := max(v.ResetMS, j.mark) - c.Outcome.NowMS + expirySlackMS
+	if j.marks {
+		kept.mark = j.mark
+	}
+	life := max(v.ResetMS, kept.mark) - c.Outcome.NowMS + expirySlackMS
 	if c.NowMS != 0 {
 		life = max(life, virtualExpiryMS)
 	}

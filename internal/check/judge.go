@@ -5,7 +5,7 @@ type judgement struct {
 	numbers *Numbers
 	state   state
 	mark    int64 // end of the penalty that runs, or 0
-	starts  bool  // the penalty is started by this call
+	marks   bool  // the call starts the penalty, or cuts down one that ends too late
 }
 
 // admit says whether the counter alone would admit cost at now, and what it has left. It is
@@ -14,8 +14,10 @@ func (j *judgement) admit(cost, now int64) Verdict {
 	n := j.numbers
 	// A mark further ahead than any penalty of now lasts is from a clock that stepped back
 	// or from a longer penalty.
-	j.mark = min(j.mark, now+n.PenaltyMS)
-	if j.mark <= now || n.PenaltyMS == 0 {
+	latest := now + n.PenaltyMS
+	cut := j.mark > latest
+	j.mark = min(j.mark, latest)
+	if j.mark <= now {
 		j.mark = 0
 	}
 	v := Verdict{Remaining: j.state.remaining(n, now)}
@@ -25,11 +27,12 @@ func (j *judgement) admit(cost, now int64) Verdict {
 	case cost > n.Quota():
 		v.CostExceeds = true
 	case j.mark != 0:
+		j.marks = cut
 	case cost <= v.Remaining:
 		v.Allowed = true
 	case n.PenaltyMS > 0:
-		j.starts = true
-		j.mark = now + n.PenaltyMS
+		j.marks = true
+		j.mark = latest
 	}
 	return v
 }

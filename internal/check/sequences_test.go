@@ -1,0 +1,81 @@
+package check_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/check/checktest"
+)
+
+var (
+	seed      = flag.Uint64("seed", 1, "the random sequences to run are those of this seed")
+	sequences = flag.Int("sequences", 10_000, "random sequences for each algorithm")
+)
+
+// A customer must get the same answer to the millisecond and the unit from Redis, from an
+// instance that has lost Redis, and from the specification.
+func TestRandomSequences(t *testing.T) {
+	for _, a := range check.Algorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			t.Parallel()
+			redis := check.NewRedisEngine(redisClient(t), redisOptions())
+			memory := check.NewMemoryEngine(check.MemoryOptions{})
+			for first := 0; first < *sequences; first += 100 {
+				compareSequences(t, a, first, min(100, *sequences-first), redis, memory)
+			}
+		})
+	}
+}
+
+func compareSequences(t *testing.T, a check.Algorithm, first, count int, redis, memory check.Engine) {
+	ctx := context.Background()
+	var all [3][]*check.Call // of the same sequences: by Redis, in memory, by the reference
+	var sequence []int       // that each call belongs to
+	keys := map[string]bool{}
+	prefix := checktest.Prefix()
+	for i := range count {
+		r := rand.New(rand.NewPCG(*seed, uint64(a)<<32|uint64(first+i)))
+		for _, c := range checktest.RandomCalls(r, a, fmt.Sprintf("%s%d:", prefix, i)) {
+			sequence = append(sequence, first+i)
+			for e := range all {
+				call := *c
+				all[e] = append(all[e], &call)
+			}
+			for _, counter := range c.Counters {
+				keys[counter.Key] = true
+			}
+		}
+	}
+	redis.Evaluate(ctx, all[0]...)
+	memory.Evaluate(ctx, all[1]...)
+	checktest.NewReference().Evaluate(ctx, all[2]...)
+	for i, want := range all[2] {
+		for e, name := range []string{"redis", "memory"} {
+			got := all[e][i]
+			if got.Err == nil && same(want.Outcome, got.Outcome) {
+				continue
+			}
+			require.NoError(t, got.Err, "%s, seed %d, sequence %d: %+v", name, *seed, sequence[i], got)
+			require.Equal(t, want.Outcome, got.Outcome, "%s, seed %d, sequence %d, call %d of the batch: %+v",
+				name, *seed, sequence[i], i, want)
+		}
+	}
+	used := make([]string, 0, len(keys))
+	for key := range keys {
+		used = append(used, key)
+	}
+	require.NoError(t, redis.Reset(ctx, used...))
+	require.NoError(t, memory.Reset(ctx, used...))
+}
+
+// same is require.Equal for the hundreds of thousands of answers that are.
+func same(a, b check.Outcome) bool {
+	return a.NowMS == b.NowMS && a.Allowed == b.Allowed && slices.Equal(a.Verdicts, b.Verdicts)
+}
