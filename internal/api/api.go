@@ -46,6 +46,7 @@ type Deps struct {
 	Logger        *slog.Logger
 	Metrics       *Metrics
 	Readiness     func() Readiness // asked by /readyz, from any goroutine
+	CursorKey     []byte           // authenticates the cursors of lists; the same on all instances
 }
 
 // Quota takes a number of checks from the own quota of the actor's tenant. Where that does not admit
