@@ -15,12 +15,14 @@ const (
 	codeDuplicateField         = "DUPLICATE_FIELD"
 	codeUnknownParameter       = "UNKNOWN_PARAMETER"
 	codeInvalidCursor          = "INVALID_CURSOR"
+	codeMalformedQuery         = "MALFORMED_QUERY"
 	codeInvalidHeader          = "INVALID_HEADER"
 	codeMissingKey             = "MISSING_KEY"
 	codeMalformedKey           = "MALFORMED_KEY"
 	codeUnknownKey             = "UNKNOWN_KEY"
 	codeKeyRevoked             = "KEY_REVOKED"
 	codeKeyExpired             = "KEY_EXPIRED"
+	codeKeyRotated             = "KEY_ROTATED"
 	codeTenantSuspended        = "TENANT_SUSPENDED"
 	codeInsufficientScope      = "INSUFFICIENT_SCOPE"
 	codeGrantExceeded          = "GRANT_EXCEEDED"
@@ -29,7 +31,11 @@ const (
 	codeMethodNotAllowed       = "METHOD_NOT_ALLOWED"
 	codeConflict               = "CONFLICT"
 	codeSlugTaken              = "SLUG_TAKEN"
-	codeIdempotencyInProgress  = "IDEMPOTENCY_IN_PROGRESS"
+	codeDefaultPlan            = "DEFAULT_PLAN"
+	codePlanInUse              = "PLAN_IN_USE"
+	codeKeyNotActive           = "KEY_NOT_ACTIVE"
+	codePlatformTenant         = "PLATFORM_TENANT"
+	codeIdempotencyKeyInUse    = "IDEMPOTENCY_KEY_IN_USE"
 	codePreconditionFailed     = "PRECONDITION_FAILED"
 	codeBodyTooLarge           = "BODY_TOO_LARGE"
 	codeUnsupportedMediaType   = "UNSUPPORTED_MEDIA_TYPE"
@@ -52,12 +58,14 @@ var problemTitles = map[string]string{
 	codeDuplicateField:         "The body names a field twice",
 	codeUnknownParameter:       "The query has a parameter that is not known here",
 	codeInvalidCursor:          "The cursor is not one of this list",
+	codeMalformedQuery:         "The query string is not well-formed",
 	codeInvalidHeader:          "A header cannot be understood",
 	codeMissingKey:             "An API key is needed",
 	codeMalformedKey:           "The API key is mistyped",
 	codeUnknownKey:             "The API key is not known",
 	codeKeyRevoked:             "The API key was revoked",
 	codeKeyExpired:             "The API key has expired",
+	codeKeyRotated:             "The API key was replaced by another",
 	codeTenantSuspended:        "The tenant is suspended",
 	codeInsufficientScope:      "The API key lacks a scope",
 	codeGrantExceeded:          "A key can give no more than it has",
@@ -66,7 +74,11 @@ var problemTitles = map[string]string{
 	codeMethodNotAllowed:       "The path does not answer this method",
 	codeConflict:               "The present state does not allow this",
 	codeSlugTaken:              "The slug is already in use",
-	codeIdempotencyInProgress:  "The first request with this Idempotency-Key is still running",
+	codeDefaultPlan:            "The plan is the default one",
+	codePlanInUse:              "The plan has subjects",
+	codeKeyNotActive:           "The API key is no longer active",
+	codePlatformTenant:         "The operator's own tenant stays as it is",
+	codeIdempotencyKeyInUse:    "The first request with this Idempotency-Key is still running",
 	codePreconditionFailed:     "The object has changed since it was read",
 	codeBodyTooLarge:           "The body is too large",
 	codeUnsupportedMediaType:   "The body is of a type that is not taken here",

@@ -1,0 +1,93 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// storeRetryAfter is how long a client is told to wait for Postgres, in seconds.
+const storeRetryAfter = 2
+
+// failure says what one error means to a client.
+type failure struct {
+	err    error
+	status int
+	code   string
+	detail string
+}
+
+// failures is the table from errors to answers; the first that matches counts.
+var failures = []failure{
+	{tenants.ErrMalformedKey, http.StatusUnauthorized, codeMalformedKey, "The API key is cut off or mistyped: its checksum does not fit."},
+	{tenants.ErrUnknownKey, http.StatusUnauthorized, codeUnknownKey, "There is no such API key."},
+	{tenants.ErrKeyRevoked, http.StatusUnauthorized, codeKeyRevoked, "The API key was revoked."},
+	{tenants.ErrKeyExpired, http.StatusUnauthorized, codeKeyExpired, "The API key has expired."},
+	{tenants.ErrKeyRotated, http.StatusUnauthorized, codeKeyRotated, "The API key was replaced by another, and the time for which both worked is over."},
+	{tenants.ErrTenantSuspended, http.StatusUnauthorized, codeTenantSuspended, "The tenant of this API key is suspended."},
+	{tenants.ErrKeyLookupUnavailable, http.StatusServiceUnavailable, codeKeyLookupUnavailable, "The API key cannot be looked up at this moment. It may well be good: try again."},
+	{tenants.ErrNotOperator, http.StatusForbidden, codeOperatorOnly, "This needs a key of the operator of the service."},
+	{tenants.ErrNotPermitted, http.StatusForbidden, codeGrantExceeded, "A key can give another key no more scopes, and no longer life, than it has itself."},
+	{tenants.ErrNotFound, http.StatusNotFound, codeNotFound, "There is no such object in this tenant."},
+	{tenants.ErrPreconditionFailed, http.StatusPreconditionFailed, codePreconditionFailed, "The object has changed since. Read it again and apply the change to what it is now."},
+	{tenants.ErrUnavailable, http.StatusServiceUnavailable, codeConfigurationStoreAway, "The configuration cannot be reached at this moment. Checks go on. Try again."},
+	{check.ErrUnknownTenant, http.StatusUnauthorized, codeTenantSuspended, "The tenant of this API key is suspended."},
+}
+
+// problemOf is the one way from an error to what a client sees. What it does not know is a failure
+// of ours: 500, with the error kept for the log and out of the answer.
+func problemOf(err error) *Problem {
+	var p *Problem
+	if errors.As(err, &p) {
+		return p
+	}
+	var wrong *tenants.InvalidError
+	if errors.As(err, &wrong) {
+		return invalid(problemFields(wrong.Fields)...)
+	}
+	var conflict *tenants.ConflictError
+	if errors.As(err, &conflict) {
+		return conflictProblem(conflict)
+	}
+	for _, f := range failures {
+		if !errors.Is(err, f.err) {
+			continue
+		}
+		p := newProblem(f.status, f.code, f.detail)
+		p.cause = err
+		if f.status == http.StatusServiceUnavailable {
+			p.retryAfter = storeRetryAfter
+		}
+		return p
+	}
+	p = newProblem(http.StatusInternalServerError, codeInternal, "The service failed on this request. It has been logged under its request id.")
+	p.cause = err
+	return p
+}
+
+func conflictProblem(c *tenants.ConflictError) *Problem {
+	code := c.Code
+	if _, known := problemTitles[code]; !known {
+		code = codeConflict
+	}
+	return newProblem(http.StatusConflict, code, sentence(c.Detail))
+}
+
+func problemFields(fields []check.FieldError) []ProblemField {
+	out := make([]ProblemField, len(fields))
+	for i, f := range fields {
+		out[i] = ProblemField{Pointer: jsonPointer(f.Field), Message: f.Message}
+	}
+	return out
+}
+
+// sentence makes a text of a store's error one that stands alone.
+func sentence(s string) string {
+	if s == "" {
+		return ""
+	}
+	return strings.ToUpper(s[:1]) + strings.TrimSuffix(s[1:], ".") + "."
+}
