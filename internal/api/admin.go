@@ -1,0 +1,259 @@
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/go-chi/chi/v5"
+
+	"weir/internal/tenants"
+)
+
+// admin is the REST API by which programs edit a tenant's configuration, and the operator the
+// tenants. Each noun has a file of its own; what all of them share is in guard.go, page.go,
+// etag.go, idempotency.go and patch.go.
+type admin struct {
+	store   *tenants.Store
+	cursors *cursors
+	logger  *slog.Logger
+	api     huma.API
+}
+
+// mountAdmin adds the admin API, the OpenAPI document and the pages of /docs to r.
+func mountAdmin(r chi.Router, deps Deps) {
+	a := &admin{store: deps.Store, cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger}
+	a.api = newDocument(&adapter{router: r, admin: a, authenticate: authenticate(deps.Authenticator)})
+	a.routes()
+	describeChecks(a.api)
+	mountDocs(r, a.api.OpenAPI())
+}
+
+// routes is every operation of the admin API.
+func (a *admin) routes() {
+	read(a, "/v1/tenant", "get-tenant", "Get the tenant of the key", a.getTenant)
+	patch(a, "/v1/tenant", "patch-tenant", "Change the tenant of the key", a.patchTenant)
+
+	list(a, "/v1/keys", "list-keys", "List API keys", a.listKeys)
+	create(a, "/v1/keys", "create-key", "Create an API key", a.createKey, redacts(redactKey))
+	read(a, "/v1/keys/{id}", "get-key", "Get an API key", a.getKey)
+	patch(a, "/v1/keys/{id}", "patch-key", "Change an API key", a.patchKey)
+	remove(a, "/v1/keys/{id}", "revoke-key", "Revoke an API key", a.revokeKey)
+	create(a, "/v1/keys/{id}/rotate", "rotate-key", "Replace an API key by a new one", a.rotateKey, redacts(redactKey))
+
+	list(a, "/v1/rules", "list-rules", "List rules", a.listRules)
+	create(a, "/v1/rules", "create-rule", "Create a rule", a.createRule)
+	read(a, "/v1/rules/{rule}", "get-rule", "Get a rule", a.getRule)
+	put(a, "/v1/rules/{rule}", "put-rule", "Create or replace a rule", a.putRule)
+	patch(a, "/v1/rules/{rule}", "patch-rule", "Change a rule", a.patchRule)
+	remove(a, "/v1/rules/{rule}", "delete-rule", "Delete a rule, its limits and overrides", a.deleteRule)
+
+	list(a, "/v1/plans", "list-plans", "List plans", a.listPlans)
+	create(a, "/v1/plans", "create-plan", "Create a plan", a.createPlan)
+	read(a, "/v1/plans/{plan}", "get-plan", "Get a plan", a.getPlan)
+	put(a, "/v1/plans/{plan}", "put-plan", "Create or replace a plan", a.putPlan)
+	patch(a, "/v1/plans/{plan}", "patch-plan", "Change a plan", a.patchPlan)
+	remove(a, "/v1/plans/{plan}", "delete-plan", "Delete a plan", a.deletePlan)
+	put(a, "/v1/plans/{plan}/limits/{rule}", "put-plan-limit", "Set the number that a plan gives a rule", a.putPlanLimit)
+	remove(a, "/v1/plans/{plan}/limits/{rule}", "delete-plan-limit", "Let a plan leave a rule at its default", a.deletePlanLimit)
+
+	list(a, "/v1/subjects", "list-subjects", "List registered subjects", a.listSubjects)
+	read(a, "/v1/subjects/{subject}", "get-subject", "Get a registered subject", a.getSubject)
+	put(a, "/v1/subjects/{subject}", "put-subject", "Register or replace a subject", a.putSubject)
+	patch(a, "/v1/subjects/{subject}", "patch-subject", "Change a registered subject", a.patchSubject)
+	remove(a, "/v1/subjects/{subject}", "delete-subject", "Forget a subject and its overrides", a.deleteSubject)
+	put(a, "/v1/subjects/{subject}/overrides/{rule}", "put-override", "Set the number of one subject for a rule", a.putOverride)
+	remove(a, "/v1/subjects/{subject}/overrides/{rule}", "delete-override", "Delete an override", a.deleteOverride)
+
+	list(a, "/v1/tenants", "list-tenants", "List tenants", a.listTenants, operatorOnly)
+	create(a, "/v1/tenants", "create-tenant", "Create a tenant and its first key", a.createTenant, operatorOnly, redacts(redactTenant))
+	read(a, "/v1/tenants/{tenant}", "get-tenant-by-ref", "Get a tenant by slug or id", a.getTenantByRef, operatorOnly)
+	patch(a, "/v1/tenants/{tenant}", "patch-tenant-by-ref", "Change a tenant", a.patchTenantByRef, operatorOnly)
+	remove(a, "/v1/tenants/{tenant}", "delete-tenant", "Delete a tenant and all that belongs to it", a.deleteTenant, operatorOnly)
+}
+
+// object is the answer that carries one object.
+type object[T any] struct {
+	Status   int
+	ETag     string `header:"ETag" doc:"Version of the object, for If-Match and If-None-Match"`
+	Location string `header:"Location" doc:"Path of a created object"`
+	Body     T
+}
+
+// found answers an object that was there, or was changed.
+func found[T any](body T, version int64) *object[T] {
+	return &object[T]{Status: http.StatusOK, ETag: etagOf(version), Body: body}
+}
+
+// stored answers a PUT or a POST.
+func stored[T any](body T, version int64, isNew bool, location string) *object[T] {
+	o := found(body, version)
+	if isNew {
+		o.Status, o.Location = http.StatusCreated, location
+	}
+	return o
+}
+
+// page is the answer that carries a page of a list.
+type page[T any] struct{ Body List[T] }
+
+// option changes an operation before it is registered.
+type option func(*huma.Operation)
+
+// Keys of huma.Operation.Metadata.
+const (
+	metaOperator = "operator" // true: operator keys only
+	metaRedact   = "redact"   // func([]byte) ([]byte, error): the answer without its secret
+)
+
+func operatorOnly(op *huma.Operation) { op.Metadata[metaOperator] = true }
+
+// redacts says how the secret is left out of an answer that is kept for a replay.
+func redacts(without func(answer []byte) ([]byte, error)) option {
+	return func(op *huma.Operation) { op.Metadata[metaRedact] = without }
+}
+
+func read[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*object[T], error), opts ...option) {
+	op := a.operation(http.MethodGet, path, id, summary, opts)
+	op.Parameters = append(op.Parameters, headerParam("If-None-Match", "Answer 304 where the object still has this entity tag"))
+	op.Responses["304"] = &huma.Response{Description: "Not modified", Headers: etagHeader()}
+	register(a, op, func(ctx context.Context, in *I) (*object[T], error) {
+		out, err := h(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		same, problem := noneMatch(conditionsFrom(ctx).noneMatch, out.ETag)
+		if problem != nil {
+			return nil, problem
+		}
+		if same {
+			out.Status = http.StatusNotModified
+		}
+		return out, nil
+	})
+}
+
+func list[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*page[T], error), opts ...option) {
+	register(a, a.operation(http.MethodGet, path, id, summary, opts), h)
+}
+
+func create[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*object[T], error), opts ...option) {
+	op := a.operation(http.MethodPost, path, id, summary, opts)
+	op.DefaultStatus = http.StatusCreated
+	op.Parameters = append(op.Parameters, headerParam("Idempotency-Key",
+		"1 to 255 printable ASCII characters. A second request with the same key gets the first one's answer, for 24 hours"))
+	register(a, op, h)
+}
+
+func put[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*object[T], error), opts ...option) {
+	op := a.operation(http.MethodPut, path, id, summary, opts)
+	op.Parameters = append(op.Parameters, ifMatchParam())
+	op.Responses["201"] = &huma.Response{
+		Description: "Created",
+		Headers:     etagHeader(),
+		Content:     map[string]*huma.MediaType{"application/json": {Schema: schemaOf[T](a.api)}},
+	}
+	register(a, op, h)
+}
+
+func patch[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*object[T], error), opts ...option) {
+	op := a.operation(http.MethodPatch, path, id, summary, opts)
+	op.Parameters = append(op.Parameters, ifMatchParam())
+	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{}}
+	register(a, op, h)
+}
+
+func remove[I any](a *admin, path, id, summary string, h func(context.Context, *I) error, opts ...option) {
+	op := a.operation(http.MethodDelete, path, id, summary, opts)
+	op.Parameters = append(op.Parameters, ifMatchParam())
+	register(a, op, func(ctx context.Context, in *I) (*struct{}, error) { return nil, h(ctx, in) })
+}
+
+// register adds an operation whose errors are turned into problem documents.
+func register[I, O any](a *admin, op huma.Operation, h func(context.Context, *I) (*O, error)) {
+	huma.Register(a.api, op, func(ctx context.Context, in *I) (*O, error) {
+		out, err := h(ctx, in)
+		if err != nil {
+			return nil, a.problem(ctx, err)
+		}
+		return out, nil
+	})
+	if op.Method == http.MethodPatch {
+		allowMergePatch(op.RequestBody)
+	}
+}
+
+// problem is what a client sees of err. What is our fault is logged.
+func (a *admin) problem(ctx context.Context, err error) *Problem {
+	p := problemOf(err)
+	if p.Status >= http.StatusInternalServerError {
+		a.logger.ErrorContext(ctx, "admin request failed", "request_id", requestID(ctx), "code", p.Code, "error", err)
+	}
+	return p
+}
+
+// operation is what all operations have in common.
+func (a *admin) operation(method, path, id, summary string, opts []option) huma.Operation {
+	op := huma.Operation{
+		Method: method, Path: path, OperationID: id, Summary: summary,
+		Tags:         []string{tagOf(path)},
+		Security:     []map[string][]string{{"key": {}}},
+		Metadata:     map[string]any{},
+		Responses:    map[string]*huma.Response{},
+		MaxBodyBytes: -1, // the guard bounds and reads it
+		Errors: []int{
+			http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests,
+			http.StatusServiceUnavailable,
+		},
+	}
+	if method != http.MethodGet || hasParameter(path) {
+		op.Errors = append(op.Errors, http.StatusNotFound)
+	}
+	if method != http.MethodGet {
+		op.Errors = append(op.Errors, http.StatusConflict)
+	}
+	switch method {
+	case http.MethodPost, http.MethodPut, http.MethodPatch:
+		op.Errors = append(op.Errors, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
+	}
+	switch method {
+	case http.MethodPut, http.MethodPatch, http.MethodDelete:
+		op.Errors = append(op.Errors, http.StatusPreconditionFailed)
+	case http.MethodGet:
+		op.Errors = append(op.Errors, http.StatusUnprocessableEntity)
+	}
+	for _, opt := range opts {
+		opt(&op)
+	}
+	if op.Metadata[metaOperator] == true {
+		op.Description = "Only for the operator of the service."
+	}
+	return op
+}
+
+// scopeOf is the scope that an operation asks of a key.
+func scopeOf(op *huma.Operation) tenants.Scope {
+	if op.Method == http.MethodGet {
+		return tenants.ScopeRead
+	}
+	return tenants.ScopeWrite
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// optionalInt is nil for 0, which stands for "not given" in limits.
+func optionalInt(n int64) *int64 {
+	if n == 0 {
+		return nil
+	}
+	return &n
+}
+
+// optionalText is nil for "".
+func optionalText(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

@@ -1,0 +1,173 @@
+package api
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"html/template"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/go-chi/chi/v5"
+
+	errorpages "weir/docs/errors"
+)
+
+//go:embed docs.html.tmpl
+var docsText string
+
+//go:embed docs.css
+var docsStyle string
+
+// docsPolicy lets a page of /docs load nothing at all; the one style sheet stands in the page and
+// is allowed by its hash.
+var docsPolicy = func() string {
+	sum := sha256.Sum256([]byte(docsStyle))
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+}()
+
+// mountDocs serves the finished OpenAPI document, a page that lists its operations, and the pages
+// of the problem codes. None needs a key.
+func mountDocs(r chi.Router, doc *huma.OpenAPI) {
+	document, err := json.Marshal(doc)
+	if err != nil {
+		panic("api: the OpenAPI document cannot be written: " + err.Error())
+	}
+	page := docsPage(doc)
+	r.Get("/openapi.json", func(w http.ResponseWriter, _ *http.Request) { serveDoc(w, jsonType, document) })
+	r.Get("/docs", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Security-Policy", docsPolicy)
+		serveDoc(w, "text/html; charset=utf-8", page)
+	})
+	r.Get("/docs/errors/{code}", func(w http.ResponseWriter, r *http.Request) {
+		text, err := errorpages.Pages.ReadFile(chi.URLParam(r, "code") + ".md")
+		if err != nil {
+			notFound(w, r)
+			return
+		}
+		serveDoc(w, "text/plain; charset=utf-8", text)
+	})
+}
+
+func serveDoc(w http.ResponseWriter, contentType string, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Content-Type-Options", "nosniff")
+	_, _ = w.Write(body) // the client is gone if this fails
+}
+
+// docsTag, docsOperation, docsParam, docsField and docsAnswer are what the page shows of the document.
+type docsTag struct {
+	Name, Description string
+	Operations        []docsOperation
+}
+
+type docsOperation struct {
+	ID, Method, Path, Summary, Description string
+	Params                                 []docsParam
+	Fields                                 []docsField
+	Answers                                []docsAnswer
+}
+
+type docsParam struct{ Name, In, Description string }
+
+type docsField struct {
+	Name, Type, Description string
+	Required                bool
+}
+
+type docsAnswer struct{ Status, Description string }
+
+func docsPage(doc *huma.OpenAPI) []byte {
+	page := struct {
+		Title, Description string
+		Style              template.CSS
+		Tags               []docsTag
+	}{doc.Info.Title, doc.Info.Description, template.CSS(docsStyle), nil} //nolint:gosec // our own file
+	for _, tag := range doc.Tags {
+		page.Tags = append(page.Tags, docsTag{tag.Name, tag.Description, docsOperations(doc, tag.Name)})
+	}
+	var b bytes.Buffer
+	if err := template.Must(template.New("docs").Parse(docsText)).Execute(&b, page); err != nil {
+		panic("api: the page of /docs cannot be written: " + err.Error())
+	}
+	return b.Bytes()
+}
+
+func docsOperations(doc *huma.OpenAPI, tag string) []docsOperation {
+	var ops []docsOperation
+	for _, item := range doc.Paths {
+		for _, op := range []*huma.Operation{item.Get, item.Post, item.Put, item.Patch, item.Delete} {
+			if op != nil && slices.Contains(op.Tags, tag) {
+				ops = append(ops, docsOperationOf(doc, op))
+			}
+		}
+	}
+	methods := []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
+	slices.SortFunc(ops, func(a, b docsOperation) int {
+		if c := strings.Compare(a.Path, b.Path); c != 0 {
+			return c
+		}
+		return slices.Index(methods, a.Method) - slices.Index(methods, b.Method)
+	})
+	return ops
+}
+
+func docsOperationOf(doc *huma.OpenAPI, op *huma.Operation) docsOperation {
+	out := docsOperation{ID: op.OperationID, Method: op.Method, Path: op.Path, Summary: op.Summary, Description: op.Description}
+	for _, p := range op.Parameters {
+		out.Params = append(out.Params, docsParam{p.Name, p.In, p.Description})
+	}
+	if op.RequestBody != nil && op.RequestBody.Content[jsonType] != nil {
+		out.Fields = docsFields(doc, op.RequestBody.Content[jsonType].Schema)
+	}
+	for status, response := range op.Responses {
+		out.Answers = append(out.Answers, docsAnswer{status, response.Description})
+	}
+	slices.SortFunc(out.Answers, func(a, b docsAnswer) int { return strings.Compare(a.Status, b.Status) })
+	return out
+}
+
+func docsFields(doc *huma.OpenAPI, s *huma.Schema) []docsField {
+	if s.Ref != "" {
+		s = doc.Components.Schemas.SchemaFromRef(s.Ref)
+	}
+	var fields []docsField
+	for name, property := range s.Properties {
+		fields = append(fields, docsField{name, docsType(property), property.Description, slices.Contains(s.Required, name)})
+	}
+	slices.SortFunc(fields, func(a, b docsField) int {
+		if a.Required != b.Required {
+			if a.Required {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return fields
+}
+
+func docsType(s *huma.Schema) string {
+	switch {
+	case len(s.Enum) > 0:
+		names := make([]string, len(s.Enum))
+		for i, v := range s.Enum {
+			names[i], _ = v.(string)
+		}
+		return strings.Join(names, " | ")
+	case s.Ref != "":
+		return s.Ref[strings.LastIndexByte(s.Ref, '/')+1:]
+	case s.Type == huma.TypeArray && s.Items != nil:
+		return "array of " + docsType(s.Items)
+	case s.Format == "date-time":
+		return "time"
+	}
+	return s.Type
+}

@@ -1,0 +1,89 @@
+package api
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+
+	"weir/internal/tenants"
+)
+
+// etagOf is the entity tag of an object at a version.
+func etagOf(version int64) string { return `"v` + strconv.FormatInt(version, 10) + `"` }
+
+// parseMatch reads the If-Match headers of a request into the condition that the store checks in
+// the transaction of the write. Tags that are not ours are kept as a version that no object has:
+// they are well-formed, and match nothing.
+func parseMatch(values []string) (tenants.Match, *Problem) {
+	tags, any, ok := parseTags(values)
+	if !ok {
+		return tenants.Match{}, newProblem(http.StatusBadRequest, codeInvalidHeader,
+			`If-Match must be * or a list of entity tags such as "v7".`)
+	}
+	m := tenants.Match{Any: any}
+	for _, tag := range tags {
+		m.Versions = append(m.Versions, versionOf(tag))
+	}
+	return m, nil
+}
+
+const noVersion int64 = -1
+
+func versionOf(tag string) int64 {
+	digits, ok := strings.CutPrefix(tag, `"v`)
+	if !ok {
+		return noVersion
+	}
+	n, err := strconv.ParseInt(strings.TrimSuffix(digits, `"`), 10, 64)
+	if err != nil || etagOf(n) != tag {
+		return noVersion
+	}
+	return n
+}
+
+// noneMatch reports whether If-None-Match of a GET names the tag, so that 304 is the answer.
+func noneMatch(values []string, etag string) (bool, *Problem) {
+	tags, any, ok := parseTags(values)
+	if !ok {
+		return false, newProblem(http.StatusBadRequest, codeInvalidHeader,
+			`If-None-Match must be * or a list of entity tags such as "v7".`)
+	}
+	for _, tag := range tags {
+		any = any || strings.TrimPrefix(tag, "W/") == etag
+	}
+	return any, nil
+}
+
+// parseTags reads a list of entity tags (RFC 9110 section 8.8.3), or *.
+func parseTags(values []string) (tags []string, any, ok bool) {
+	list := strings.Join(values, ",")
+	if len(values) == 0 {
+		return nil, false, true
+	}
+	if strings.Trim(list, " \t") == "*" {
+		return nil, true, true
+	}
+	for {
+		list = strings.TrimLeft(list, " \t,")
+		if list == "" {
+			return tags, false, len(tags) > 0
+		}
+		start := len("W/")
+		if !strings.HasPrefix(list, "W/") {
+			start = 0
+		}
+		if start >= len(list) || list[start] != '"' {
+			return nil, false, false
+		}
+		end := strings.IndexByte(list[start+1:], '"')
+		if end < 0 {
+			return nil, false, false
+		}
+		end += start + 2
+		tags = append(tags, list[:end])
+		list = strings.TrimLeft(list[end:], " \t")
+		if list != "" && list[0] != ',' {
+			return nil, false, false
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+	"github.com/go-chi/chi/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+const (
+	maxAdminBody   = 1 << 20 // bytes
+	jsonType       = "application/json"
+	mergePatchType = "application/merge-patch+json"
+)
+
+// adapter puts huma's operations on the router, each behind the guard. Having the operation at
+// hand, the guard knows which scope, parameters and body each route takes.
+type adapter struct {
+	router       chi.Router
+	admin        *admin
+	authenticate func(http.Handler) http.Handler
+}
+
+// Handle is called by huma for each operation.
+func (ad *adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handler(humachi.NewContext(op, r, w))
+	})
+	ad.router.Method(op.Method, op.Path, ad.authenticate(ad.admin.guard(op, h)))
+}
+
+// ServeHTTP makes the adapter a handler, as huma asks.
+func (ad *adapter) ServeHTTP(w http.ResponseWriter, r *http.Request) { ad.router.ServeHTTP(w, r) }
+
+// conditions are the preconditions of a request.
+type conditions struct {
+	match     tenants.Match
+	noneMatch []string // values of If-None-Match, read only by GET
+}
+
+type conditionsKey struct{}
+
+func conditionsFrom(ctx context.Context) conditions {
+	c, _ := ctx.Value(conditionsKey{}).(conditions)
+	return c
+}
+
+// guard refuses what no handler of op is to see, in the order in which the answers matter: who may,
+// then whether the request can be understood.
+func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
+	scope := scopeOf(op)
+	query := queryParameters(op)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", cacheControl(r.Method))
+		cond, err := a.admit(op, scope, query, r)
+		if err != nil {
+			writeProblem(w, r, err)
+			return
+		}
+		var body []byte
+		if op.RequestBody != nil {
+			if body, err = readDocument(r, op.RequestBody); err != nil {
+				writeProblem(w, r, err)
+				return
+			}
+		}
+		r = r.WithContext(context.WithValue(r.Context(), conditionsKey{}, cond))
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if r.Method == http.MethodPost && len(r.Header.Values(idempotencyHeader)) > 0 {
+			a.idempotent(w, r, op, body, next)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// admit checks everything but the body.
+func (a *admin) admit(op *huma.Operation, scope tenants.Scope, query map[string]bool, r *http.Request) (conditions, *Problem) {
+	var cond conditions
+	actor := actorFrom(r.Context())
+	if p := lackingScope(actor, scope); p != nil {
+		return cond, p
+	}
+	if op.Metadata[metaOperator] == true && !actor.Operator() {
+		return cond, newProblem(http.StatusForbidden, codeOperatorOnly, "This needs a key of the operator of the service.")
+	}
+	if p := checkPath(r); p != nil {
+		return cond, p
+	}
+	if p := checkQuery(r.URL.RawQuery, query); p != nil {
+		return cond, p
+	}
+	return readConditions(r)
+}
+
+// cacheControl lets nobody keep an answer, but a GET may be asked again with If-None-Match.
+func cacheControl(method string) string {
+	if method == http.MethodGet {
+		return "private, no-cache"
+	}
+	return "no-store"
+}
+
+// checkPath refuses path parameters that name nothing. What is a slug or an id and malformed is
+// simply not there; a subject can be any string but those that no check can carry.
+func checkPath(r *http.Request) *Problem {
+	params := chi.RouteContext(r.Context()).URLParams
+	for i, name := range params.Keys {
+		value := params.Values[i]
+		if r.URL.RawPath != "" { // chi matched the escaped path
+			unescaped, err := url.PathUnescape(value)
+			if err != nil {
+				return newProblem(http.StatusNotFound, codeNotFound, "")
+			}
+			value = unescaped
+		}
+		if name == "subject" {
+			if wrong := check.ValidName(value); wrong != "" {
+				return invalid(ProblemField{Pointer: "path:subject", Message: wrong})
+			}
+		} else if !validText(value) || value == "" {
+			return newProblem(http.StatusNotFound, codeNotFound, "")
+		}
+	}
+	return nil
+}
+
+// validText reports whether Postgres can hold s.
+func validText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
+
+// checkQuery refuses parameters that op does not know, and those given twice: one of the two
+// values would be ignored.
+func checkQuery(raw string, known map[string]bool) *Problem {
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		return newProblem(http.StatusBadRequest, codeMalformedQuery, "The query string is not well-formed.")
+	}
+	names := make([]string, 0, len(values))
+	for name := range values {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var unknown, wrong []ProblemField
+	for _, name := range names {
+		pointer := "query:" + name
+		switch v := values[name]; {
+		case !known[name]:
+			unknown = append(unknown, ProblemField{Pointer: strings.ToValidUTF8(pointer, "�"), Message: msgUnknownField})
+		case len(v) > 1:
+			wrong = append(wrong, ProblemField{Pointer: pointer, Message: "is there twice"})
+		case !validText(v[0]):
+			wrong = append(wrong, ProblemField{Pointer: pointer, Message: "must be UTF-8 without NUL"})
+		case v[0] == "":
+			wrong = append(wrong, ProblemField{Pointer: pointer, Message: "must not be empty"})
+		}
+	}
+	if len(unknown) > 0 {
+		p := newProblem(http.StatusBadRequest, codeUnknownParameter, fieldsDetail(unknown))
+		p.Errors = unknown
+		return p
+	}
+	if len(wrong) > 0 {
+		return invalid(wrong...)
+	}
+	return nil
+}
+
+func queryParameters(op *huma.Operation) map[string]bool {
+	known := map[string]bool{}
+	for _, p := range op.Parameters {
+		if p.In == "query" {
+			known[p.Name] = true
+		}
+	}
+	return known
+}
+
+// readConditions reads If-Match and If-None-Match. Where a method does not honour one, a request
+// with it is refused: to ignore a condition would be to do what the caller asked not to.
+func readConditions(r *http.Request) (conditions, *Problem) {
+	ifMatch, ifNoneMatch := r.Header.Values("If-Match"), r.Header.Values("If-None-Match")
+	switch r.Method {
+	case http.MethodGet:
+		_, p := noneMatch(ifNoneMatch, "")
+		return conditions{noneMatch: ifNoneMatch}, p
+	case http.MethodPost:
+		if len(ifMatch) > 0 {
+			return conditions{}, newProblem(http.StatusBadRequest, codeInvalidHeader, "If-Match is for PUT, PATCH and DELETE.")
+		}
+	}
+	if len(ifNoneMatch) > 0 {
+		return conditions{}, newProblem(http.StatusBadRequest, codeInvalidHeader, "If-None-Match is for GET.")
+	}
+	m, p := parseMatch(ifMatch)
+	return conditions{match: m}, p
+}
+
+// readDocument reads the body that an operation takes, whole and checked for form.
+func readDocument(r *http.Request, takes *huma.RequestBody) ([]byte, *Problem) {
+	if r.ContentLength == 0 && !takes.Required {
+		return nil, nil
+	}
+	if p := checkBodyType(r.Header, takes.Content); p != nil {
+		return nil, p
+	}
+	body, p := readBody(r, nil, maxAdminBody)
+	if p != nil {
+		return nil, p
+	}
+	if len(body) == 0 && !takes.Required {
+		return nil, nil
+	}
+	return body, checkJSON(body)
+}
+
+// checkBodyType asks for one of the media types that the operation takes, in UTF-8, uncompressed.
+func checkBodyType(h http.Header, takes map[string]*huma.MediaType) *Problem {
+	names := make([]string, 0, len(takes))
+	for name := range takes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	refuse := func(detail string) *Problem {
+		p := newProblem(http.StatusUnsupportedMediaType, codeUnsupportedMediaType, detail)
+		if takes[mergePatchType] != nil {
+			p.withHeader("Accept-Patch", strings.Join(names, ", "))
+		}
+		return p
+	}
+	if len(h.Values("Content-Encoding")) > 0 {
+		return refuse("The body must not be compressed: leave Content-Encoding out.")
+	}
+	mediaType, params, err := mime.ParseMediaType(h.Get("Content-Type"))
+	if err != nil || takes[mediaType] == nil || len(h.Values("Content-Type")) != 1 {
+		return refuse("Content-Type must be " + strings.Join(names, " or ") + ".")
+	}
+	for name, value := range params {
+		if name != "charset" || !strings.EqualFold(value, "utf-8") {
+			return refuse("Content-Type may have no parameter but charset=utf-8.")
+		}
+	}
+	return nil
+}

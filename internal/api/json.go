@@ -1,0 +1,124 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// maxJSONDepth bounds how deep objects and arrays of an admin body may nest. Ours need three.
+const maxJSONDepth = 16
+
+// checkJSON returns what makes data no acceptable JSON document: it must be one document of valid
+// UTF-8, with no member named twice and no deep nesting. It returns nil for an acceptable one.
+//
+// encoding/json alone would take the last of two equal members and replace invalid UTF-8, so that
+// what is stored would not be what was sent.
+func checkJSON(data []byte) *Problem {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return newProblem(http.StatusBadRequest, codeMalformedJSON, "A JSON body is needed.")
+	}
+	d := jsontext.NewDecoder(bytes.NewReader(data))
+	for {
+		_, err := d.ReadToken()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return jsonProblem(err)
+		case d.StackDepth() > maxJSONDepth:
+			return newProblem(http.StatusBadRequest, codeMalformedJSON,
+				"The body nests deeper than "+strconv.Itoa(maxJSONDepth)+" levels.")
+		case d.StackDepth() == 0:
+			if rest := bytes.TrimLeft(data[d.InputOffset():], " \t\r\n"); len(rest) > 0 {
+				return newProblem(http.StatusBadRequest, codeMalformedJSON, "The body goes on after the JSON document.")
+			}
+			return nil
+		}
+	}
+}
+
+func jsonProblem(err error) *Problem {
+	var syntax *jsontext.SyntacticError
+	if !errors.As(err, &syntax) {
+		return newProblem(http.StatusBadRequest, codeMalformedJSON, "The body is not well-formed JSON.")
+	}
+	if errors.Is(err, jsontext.ErrDuplicateName) {
+		p := newProblem(http.StatusBadRequest, codeDuplicateField, "The body names "+string(syntax.JSONPointer)+" twice.")
+		p.Errors = []ProblemField{{Pointer: string(syntax.JSONPointer), Message: "is there twice"}}
+		return p
+	}
+	return newProblem(http.StatusBadRequest, codeMalformedJSON,
+		"The body is not well-formed JSON in UTF-8 at byte "+strconv.FormatInt(syntax.ByteOffset, 10)+".")
+}
+
+// jsonFormat reads and writes the bodies of the admin API. Bodies have passed checkJSON before.
+var jsonFormat = huma.Format{
+	Marshal: func(w io.Writer, v any) error {
+		e := json.NewEncoder(w)
+		e.SetEscapeHTML(false)
+		return e.Encode(v)
+	},
+	Unmarshal: func(data []byte, v any) error {
+		tree, isTree := v.(*any)
+		if !isTree {
+			return json.Unmarshal(data, v)
+		}
+		d := json.NewDecoder(bytes.NewReader(data))
+		d.UseNumber()
+		if err := d.Decode(tree); err != nil {
+			return err
+		}
+		*tree = wholeNumbers(*tree)
+		return nil
+	},
+}
+
+// wholeNumbers replaces the numbers of a decoded document by what validation is to see: an int64
+// for each whole number, so that none is rounded through a float64, and the literal itself for any
+// other, which then is no integer. No field of ours is a fraction; 1e2 and 1.0 are not taken for
+// integers either, as nothing is gained by a second spelling.
+func wholeNumbers(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k := range v {
+			v[k] = wholeNumbers(v[k])
+		}
+	case []any:
+		for i := range v {
+			v[i] = wholeNumbers(v[i])
+		}
+	case json.Number:
+		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
+			return n
+		}
+	}
+	return v
+}
+
+// jsonPointer turns a path as the validator and the store spell it ("by[0]", "limits.api.burst")
+// into an RFC 6901 pointer ("/by/0", "/limits/api/burst").
+func jsonPointer(path string) string {
+	if path == "" {
+		return ""
+	}
+	// The keys of labels may hold dots and brackets themselves.
+	if key, ok := strings.CutPrefix(path, "labels."); ok {
+		return "/labels/" + escapePointer(key)
+	}
+	path = strings.NewReplacer("[", ".", "]", "").Replace(path)
+	parts := strings.Split(path, ".")
+	for i := range parts {
+		parts[i] = escapePointer(parts[i])
+	}
+	return "/" + strings.Join(parts, "/")
+}
+
+func escapePointer(s string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(s) }

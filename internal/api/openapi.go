@@ -1,0 +1,183 @@
+package api
+
+import (
+	"net/http"
+	"reflect"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/validation"
+)
+
+// huma keeps these settings in package variables, so they are set once for the process: errors are
+// our problem documents, names of fields are exact, arrays are not null, and messages complete the
+// sentence "FIELD ...", as those of package check do.
+func init() {
+	huma.ValidateStrictCasing = true
+	huma.DefaultArrayNullable = false
+	huma.NewError = func(status int, message string, errs ...error) huma.StatusError {
+		return validationProblem(status, message, errs)
+	}
+	validation.MsgUnexpectedProperty = msgUnknownField
+	validation.MsgExpectedRFC3339DateTime = "must be a time such as 2026-01-31T12:00:00Z (RFC 3339)"
+	validation.MsgExpectedBoolean = "must be true or false"
+	validation.MsgExpectedInteger = "must be a whole number"
+	validation.MsgExpectedNumber = "must be a number"
+	validation.MsgExpectedString = "must be a string"
+	validation.MsgExpectedArray = "must be an array"
+	validation.MsgExpectedObject = "must be an object"
+	validation.MsgExpectedOneOf = "must be one of %s"
+	validation.MsgExpectedMinimumNumber = "must be at least %v"
+	validation.MsgExpectedMaximumNumber = "must be at most %v"
+	validation.MsgExpectedMinLength = "must be at least %d long"
+	validation.MsgExpectedMaxLength = "must be at most %d long"
+	validation.MsgExpectedMinItems = "must have at least %d items"
+	validation.MsgExpectedMaxItems = "must have at most %d items"
+	validation.MsgExpectedArrayItemsUnique = "must not hold the same item twice"
+	validation.MsgExpectedRequiredProperty = msgRequiredPrefix + "%s"
+}
+
+// The two messages that validationProblem reads to point at the field itself.
+const (
+	msgUnknownField   = "is not known here"
+	msgRequiredPrefix = "lacks "
+)
+
+// readOnlyFields are members of answers that the service alone sets.
+var readOnlyFields = map[string]bool{
+	"id": true, "created_at": true, "updated_at": true, "version": true, "created_by": true,
+	"last_used_at": true, "last4": true, "revoked_at": true, "secret": true, "rotated_to": true,
+}
+
+// validationProblem turns what huma's validation found into a problem document.
+func validationProblem(status int, message string, errs []error) *Problem {
+	switch status {
+	case http.StatusUnprocessableEntity:
+	case 0: // asked for by huma to learn the type of errors
+		return &Problem{}
+	default:
+		p := newProblem(http.StatusInternalServerError, codeInternal, "")
+		p.cause = huma.ErrorWithHeaders(&huma.ErrorDetail{Message: message}, nil)
+		return p
+	}
+	fields := make([]ProblemField, 0, len(errs))
+	for _, err := range errs {
+		if detailer, ok := err.(huma.ErrorDetailer); ok {
+			fields = append(fields, validationField(detailer.ErrorDetail()))
+		}
+	}
+	return invalid(fields...)
+}
+
+func validationField(d *huma.ErrorDetail) ProblemField {
+	where, path, _ := strings.Cut(d.Location, ".")
+	if strings.HasPrefix(d.Location, "body[") {
+		where, path = "body", strings.TrimPrefix(d.Location, "body")
+	}
+	if where != "body" {
+		return ProblemField{Pointer: where + ":" + path, Message: d.Message}
+	}
+	f := ProblemField{Pointer: jsonPointer(path), Message: d.Message}
+	if name, ok := strings.CutPrefix(d.Message, msgRequiredPrefix); ok {
+		return ProblemField{Pointer: f.Pointer + "/" + name, Message: "is required"}
+	}
+	if d.Message == msgUnknownField && readOnlyFields[path] {
+		f.Message = "is read-only"
+		f.Fix = "Leave it out: the service sets it."
+	}
+	return f
+}
+
+// newDocument is the huma API over an adapter, and with it the OpenAPI 3.1 document that its
+// operations add themselves to.
+func newDocument(adapter huma.Adapter) huma.API {
+	config := huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI: "3.1.0",
+			Info: &huma.Info{
+				Title:   "Weir",
+				Version: "1",
+				Description: "Rate limits for many tenants: ask before you do something that costs, and edit the rules. " +
+					"Errors are problem documents (RFC 9457) whose code is stable.",
+			},
+			Servers: []*huma.Server{{URL: "/"}},
+			Components: &huma.Components{
+				Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
+				SecuritySchemes: map[string]*huma.SecurityScheme{
+					"key": {Type: "http", Scheme: "bearer", Description: "An API key. Its scopes (check, read, write) say what it may do."},
+				},
+			},
+			Tags: documentTags,
+		},
+		Formats:       map[string]huma.Format{"application/json": jsonFormat, "json": jsonFormat},
+		DefaultFormat: "application/json",
+		Transformers:  []huma.Transformer{completeProblem},
+	}
+	return huma.NewAPI(config, adapter)
+}
+
+var documentTags = []*huma.Tag{
+	{Name: "check", Description: "Decisions"},
+	{Name: "tenant", Description: "The tenant that the key belongs to"},
+	{Name: "keys", Description: "API keys"},
+	{Name: "rules", Description: "What is limited and how"},
+	{Name: "plans", Description: "Billing tiers, and the numbers that they give rules"},
+	{Name: "subjects", Description: "Who is limited: plans, states and overrides of single subjects"},
+	{Name: "health", Description: "For load balancers"},
+	{Name: "tenants", Description: "All tenants; for the operator of the service"},
+}
+
+// tagOf is the noun of a path: "rules" of /v1/rules/{rule}.
+func tagOf(path string) string {
+	tag, _, _ := strings.Cut(strings.TrimPrefix(path, "/v1/"), "/")
+	return tag
+}
+
+func hasParameter(path string) bool { return strings.Contains(path, "{") }
+
+// completeProblem adds to a problem document what only the request tells.
+func completeProblem(ctx huma.Context, _ string, v any) (any, error) {
+	p, ok := v.(*Problem)
+	if !ok {
+		return v, nil
+	}
+	ctx.SetHeader("Cache-Control", "no-store")
+	u := ctx.URL()
+	answer := *p
+	answer.Instance = u.EscapedPath()
+	answer.RequestID = requestID(ctx.Context())
+	return &answer, nil
+}
+
+// GetHeaders are the headers that huma adds to the answer.
+func (p *Problem) GetHeaders() http.Header {
+	h := p.header.Clone()
+	if h == nil {
+		h = http.Header{}
+	}
+	if p.retryAfter > 0 {
+		h.Set("Retry-After", itoa(int64(p.retryAfter)))
+	}
+	return h
+}
+
+func schemaOf[T any](api huma.API) *huma.Schema {
+	return api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")
+}
+
+func headerParam(name, doc string) *huma.Param {
+	return &huma.Param{Name: name, In: "header", Description: doc, Schema: &huma.Schema{Type: "string"}}
+}
+
+func ifMatchParam() *huma.Param {
+	return headerParam("If-Match", "Write only if the object still has this entity tag, else 412; * for: if it exists")
+}
+
+func etagHeader() map[string]*huma.Param {
+	return map[string]*huma.Param{"ETag": {Description: "Version of the object", Schema: &huma.Schema{Type: "string"}}}
+}
+
+// allowMergePatch documents both names under which a merge patch may be sent.
+func allowMergePatch(body *huma.RequestBody) {
+	body.Content[mergePatchType] = body.Content[jsonType]
+}

@@ -1,0 +1,147 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// The types in this file describe the check's bodies to readers of the OpenAPI document. They are
+// never decoded into: check_decode.go and check_encode.go do that by hand, for speed, and tests
+// hold their answers against this description.
+
+// CheckRequest is the body of POST /v1/check.
+type CheckRequest struct {
+	Subject    string            `json:"subject" minLength:"1" maxLength:"256" doc:"Who asks: 1 to 256 bytes of UTF-8 without control characters"`
+	Resource   string            `json:"resource,omitempty" minLength:"1" maxLength:"256" default:"default" doc:"What is asked for: 1 to 256 bytes"`
+	Cost       int64             `json:"cost,omitempty" minimum:"0" maximum:"1000000000000000" default:"1" doc:"Units that it takes; 0 asks without consuming"`
+	Plan       string            `json:"plan,omitempty" doc:"Slug of a plan; the subject's own, or else the tenant's default plan, where left out"`
+	Attributes map[string]string `json:"attributes,omitempty" maxProperties:"16" doc:"Further values that rules can count by"`
+	DryRun     bool              `json:"dry_run,omitempty" doc:"Answer what would happen, and consume nothing"`
+	Explain    bool              `json:"explain,omitempty" doc:"List every rule that was not evaluated, with the reason"`
+}
+
+// CheckBatch is the body of POST /v1/check/batch.
+type CheckBatch struct {
+	Checks []CheckRequest `json:"checks" minItems:"1" maxItems:"100" doc:"Each is decided on its own, in order"`
+}
+
+// CheckAnswer is a decision.
+type CheckAnswer struct {
+	Allowed      bool          `json:"allowed"`
+	Subject      string        `json:"subject"`
+	Resource     string        `json:"resource"`
+	Cost         int64         `json:"cost"`
+	Plan         *string       `json:"plan" doc:"The plan whose limits applied; null where the tenant has none"`
+	Rule         *string       `json:"rule" doc:"The deciding rule, whose numbers follow; null where no enforcing rule with a limit matched"`
+	Limit        *int64        `json:"limit" doc:"Units per window"`
+	Remaining    *int64        `json:"remaining" doc:"Units that are left"`
+	RetryAfterMS *int64        `json:"retry_after_ms" doc:"Milliseconds until the same check would be allowed; 0 when it is, null where no wait can help"`
+	ResetAfterMS *int64        `json:"reset_after_ms" doc:"Milliseconds until the quota is whole again"`
+	DelayMS      *int64        `json:"delay_ms,omitempty" doc:"With queue rules: milliseconds for which to hold the request"`
+	Rules        []CheckRule   `json:"rules" doc:"All matching rules"`
+	Skipped      []CheckSkip   `json:"skipped,omitempty" doc:"Rules that were not evaluated"`
+	Degraded     bool          `json:"degraded" doc:"Some rule was answered without its counters"`
+	Error        *CheckFailure `json:"error,omitempty" doc:"Only when denied"`
+}
+
+// CheckRule is what one matching rule says.
+type CheckRule struct {
+	Rule         string `json:"rule"`
+	Algorithm    string `json:"algorithm"`
+	Mode         string `json:"mode" enum:"enforce,shadow,off"`
+	Allowed      bool   `json:"allowed"`
+	Source       string `json:"source" doc:"Where the number came from: rule, plan:SLUG or override"`
+	Unlimited    bool   `json:"unlimited,omitempty" doc:"The rule has no limit here; the numbers are null"`
+	Limit        *int64 `json:"limit"`
+	Burst        *int64 `json:"burst,omitempty" doc:"Capacity of a bucket" nullable:"true"`
+	WindowMS     *int64 `json:"window_ms"`
+	Remaining    *int64 `json:"remaining"`
+	RetryAfterMS *int64 `json:"retry_after_ms"`
+	ResetAfterMS *int64 `json:"reset_after_ms"`
+	DelayMS      *int64 `json:"delay_ms,omitempty" nullable:"true"`
+	Penalized    bool   `json:"penalized,omitempty" doc:"Denied by the rule's penalty"`
+	Degraded     bool   `json:"degraded,omitempty" doc:"Answered by the rule's on_unavailable"`
+}
+
+// CheckSkip is a rule that was not evaluated.
+type CheckSkip struct {
+	Rule      string `json:"rule"`
+	Reason    string `json:"reason" enum:"resource_mismatch,mode_off,missing_attribute,subject_blocked"`
+	Attribute string `json:"attribute,omitempty" doc:"The one that the check lacks"`
+}
+
+// CheckFailure says why a check was denied.
+type CheckFailure struct {
+	Code       string `json:"code" enum:"RATE_LIMIT_EXCEEDED,COST_EXCEEDS_LIMIT,SUBJECT_BLOCKED,COUNTERS_UNAVAILABLE"`
+	Message    string `json:"message" doc:"For people"`
+	RetryAfter *int64 `json:"retry_after" doc:"Whole seconds, rounded up; null where waiting does not help"`
+}
+
+// CheckResults is the answer to a batch.
+type CheckResults struct {
+	Results []CheckAnswer `json:"results" doc:"In the order of the checks"`
+}
+
+// Health is the answer of /healthz and /readyz.
+type Health struct {
+	Status   string   `json:"status" enum:"ok,ready"`
+	Degraded []string `json:"degraded,omitempty" doc:"Parts that are away while checks are answered all the same"`
+}
+
+// describeChecks adds the operations that are not served through huma to its document.
+func describeChecks(api huma.API) {
+	for _, path := range []string{"/v1/check", "/check"} {
+		op := checkOperation[CheckRequest, CheckAnswer](api, path, "Ask whether a subject may do something now", "The check is allowed")
+		op.OperationID = map[string]string{"/v1/check": "check", "/check": "check-short"}[path]
+		op.Parameters = []*huma.Param{headerParam("Weir-Denied-Status", "200: answer a denial with the status 200 instead of 429")}
+		denied := op.Responses["429"]
+		denied.Description = "The check is denied; or, as a problem document, the tenant is over its own quota"
+		denied.Content[jsonType] = &huma.MediaType{Schema: schemaOf[CheckAnswer](api)}
+		api.OpenAPI().AddOperation(op)
+	}
+	batch := checkOperation[CheckBatch, CheckResults](api, "/v1/check/batch", "Ask for up to 100 decisions", "Decisions, denials among them")
+	batch.OperationID = "check-batch"
+	api.OpenAPI().AddOperation(batch)
+
+	for path, summary := range map[string]string{healthPath: "Whether the process lives", readyPath: "Whether this instance can serve"} {
+		op := &huma.Operation{
+			Method: http.MethodGet, Path: path, OperationID: path[1:], Summary: summary, Tags: []string{"health"},
+			Responses: map[string]*huma.Response{"200": jsonResponse[Health](api, "It does")},
+		}
+		if path == readyPath {
+			op.Responses["503"] = problemResponse(api, http.StatusServiceUnavailable)
+		}
+		api.OpenAPI().AddOperation(op)
+	}
+}
+
+func checkOperation[I, O any](api huma.API, path, summary, allowed string) *huma.Operation {
+	op := &huma.Operation{
+		Method: http.MethodPost, Path: path, Summary: summary, Tags: []string{"check"},
+		Security: []map[string][]string{{"key": {}}},
+		RequestBody: &huma.RequestBody{
+			Required: true,
+			Content:  map[string]*huma.MediaType{jsonType: {Schema: schemaOf[I](api)}},
+		},
+		Responses: map[string]*huma.Response{"200": jsonResponse[O](api, allowed)},
+	}
+	for _, status := range []int{400, 401, 403, 413, 415, 422, 429, 500, 503} {
+		op.Responses[itoa(int64(status))] = problemResponse(api, status)
+	}
+	return op
+}
+
+func jsonResponse[T any](api huma.API, description string) *huma.Response {
+	return &huma.Response{
+		Description: description,
+		Content:     map[string]*huma.MediaType{jsonType: {Schema: schemaOf[T](api)}},
+	}
+}
+
+func problemResponse(api huma.API, status int) *huma.Response {
+	return &huma.Response{
+		Description: http.StatusText(status),
+		Content:     map[string]*huma.MediaType{"application/problem+json": {Schema: schemaOf[Problem](api)}},
+	}
+}

@@ -1,0 +1,103 @@
+package api
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"net/http"
+
+	"github.com/google/uuid"
+
+	"weir/internal/tenants"
+)
+
+// List is one page of a list.
+type List[T any] struct {
+	Items      []T     `json:"items" nullable:"false" doc:"Newest first"`
+	NextCursor *string `json:"next_cursor" doc:"Give it as cursor to get the next page; null at the end"`
+}
+
+// PageParams are the query parameters of every list.
+type PageParams struct {
+	Limit  int    `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many items at most, 1 to 200"`
+	Cursor string `query:"cursor" doc:"The next_cursor of the page before"`
+}
+
+// cursors makes and reads cursors. A cursor holds the place where a page ended, readable by
+// nobody's contract but ours, and a code that only this deployment can compute over the place, the
+// tenant, the list and its filter. So a cursor that was edited, or that belongs to another tenant
+// or list, is refused instead of being interpreted.
+type cursors struct {
+	key []byte // the deployment's, the same on all instances
+}
+
+const cursorCodeBytes = 16
+
+// open returns the page that the parameters ask for. list names the list with its filter.
+func (c *cursors) open(ctx context.Context, list string, p PageParams) (tenants.Page, error) {
+	page := tenants.Page{Limit: p.Limit}
+	if p.Cursor == "" {
+		return page, nil
+	}
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(p.Cursor)
+	if err != nil || len(raw) <= cursorCodeBytes {
+		return page, errInvalidCursor()
+	}
+	code, after := raw[:cursorCodeBytes], string(raw[cursorCodeBytes:])
+	if !hmac.Equal(code, c.code(actorFrom(ctx).TenantID(), list, after)) {
+		return page, errInvalidCursor()
+	}
+	page.After = after
+	return page, nil
+}
+
+// next returns the cursor of the page that follows after, or nil at the end.
+func (c *cursors) next(ctx context.Context, list, after string) *string {
+	if after == "" {
+		return nil
+	}
+	code := c.code(actorFrom(ctx).TenantID(), list, after)
+	return ptr(base64.RawURLEncoding.EncodeToString(append(code, after...)))
+}
+
+// code authenticates a cursor. Each part goes in behind its length, so that no two sets of
+// parts read the same.
+func (c *cursors) code(tenant uuid.UUID, list, after string) []byte {
+	mac := hmac.New(sha256.New, c.key)
+	for _, part := range []string{"cursor/1", string(tenant[:]), list, after} {
+		var size [8]byte
+		binary.BigEndian.PutUint64(size[:], uint64(len(part)))
+		mac.Write(size[:])
+		mac.Write([]byte(part))
+	}
+	return mac.Sum(nil)[:cursorCodeBytes]
+}
+
+func errInvalidCursor() *Problem {
+	return newProblem(http.StatusBadRequest, codeInvalidCursor,
+		"cursor must be the next_cursor of a page of this list with the same filter. Start again without one.")
+}
+
+// listPage answers one page of the list called name, which tells the list and its filter apart
+// from all others.
+func listPage[S, T any](
+	ctx context.Context, a *admin, name string, params PageParams, answer func(S) T,
+	fetch func(tenants.Page) (items []S, next string, err error),
+) (*page[T], error) {
+	p, err := a.cursors.open(ctx, name, params)
+	if err != nil {
+		return nil, err
+	}
+	items, after, err := fetch(p)
+	if err != nil {
+		return nil, err
+	}
+	out := &page[T]{Body: List[T]{Items: make([]T, len(items))}}
+	for i, item := range items {
+		out.Body.Items[i] = answer(item)
+	}
+	out.Body.NextCursor = a.cursors.next(ctx, name, after)
+	return out, nil
+}

@@ -1,0 +1,245 @@
+package api
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// Limit is the number that a plan or an override gives a rule, as the API shows it.
+type Limit struct {
+	Limit     *int64 `json:"limit" doc:"Units of cost per window; null where unlimited"`
+	Burst     *int64 `json:"burst" doc:"Capacity of a bucket; null: the same as limit"`
+	Unlimited bool   `json:"unlimited" doc:"The rule neither counts nor denies"`
+}
+
+// LimitInput is a limit in a body: a number, or unlimited.
+type LimitInput struct {
+	Limit     Optional[int64] `json:"limit,omitempty" doc:"Units of cost per window, in the range that the rule's algorithm has; required unless unlimited"`
+	Burst     Optional[int64] `json:"burst,omitempty" doc:"Capacity of a bucket, 1 to 10^9; limit where left out"`
+	Unlimited Optional[bool]  `json:"unlimited,omitempty" doc:"The rule neither counts nor denies; not together with limit or burst"`
+}
+
+// Plan is a billing tier, as the API shows it.
+type Plan struct {
+	ID          string           `json:"id" format:"uuid"`
+	Slug        string           `json:"slug" doc:"Fixed once made"`
+	Name        string           `json:"name"`
+	Description string           `json:"description"`
+	Default     bool             `json:"default" doc:"The plan of subjects that have none of their own"`
+	Limits      map[string]Limit `json:"limits" doc:"By the slug of the rule; a rule that is not here keeps its own number"`
+	CreatedAt   time.Time        `json:"created_at"`
+	UpdatedAt   time.Time        `json:"updated_at"`
+	Version     int64            `json:"version"`
+}
+
+// PlanFields are the fields of a plan that may be left out.
+type PlanFields struct {
+	Name        Optional[string] `json:"name,omitempty" doc:"Up to 200 characters; the slug where left out"`
+	Description Optional[string] `json:"description,omitempty" doc:"Up to 2000 characters"`
+	Default     Optional[bool]   `json:"default,omitempty" doc:"true makes it the default in place of the present one; a tenant's first plan is it anyway"`
+}
+
+// PlanCreate is the body of POST /v1/plans.
+type PlanCreate struct {
+	Slug string `json:"slug" doc:"1 to 63 of a-z, 0-9 and -; fixed once made"`
+	PlanFields
+	Limits Optional[map[string]LimitInput] `json:"limits,omitempty" doc:"By the slug of the rule"`
+}
+
+// PlanPut is the body of PUT /v1/plans/{plan}: the path names the plan.
+type PlanPut struct {
+	Slug Optional[string] `json:"slug,omitempty" doc:"The same as in the path, if given"`
+	PlanFields
+	Limits Optional[map[string]LimitInput] `json:"limits,omitempty" doc:"By the slug of the rule; none where left out"`
+}
+
+// PlanPatch is the merge patch of PATCH /v1/plans/{plan}.
+type PlanPatch struct {
+	Slug Optional[string] `json:"slug,omitempty" doc:"Cannot be changed"`
+	PlanFields
+	Limits Optional[map[string]Optional[LimitInput]] `json:"limits,omitempty" doc:"By the slug of the rule; null removes one"`
+}
+
+// PlanPath names a plan.
+type PlanPath struct {
+	Plan string `path:"plan" doc:"Slug of the plan"`
+}
+
+// PlanLimitPath names the limit of a plan for a rule.
+type PlanLimitPath struct {
+	PlanPath
+	RulePath
+}
+
+func planLocation(slug string) string { return "/v1/plans/" + slug }
+
+func limitAnswer(l check.Limit) Limit {
+	return Limit{Limit: optionalInt(l.Limit), Burst: optionalInt(l.Burst), Unlimited: l.Unlimited}
+}
+
+func planAnswer(p tenants.Plan) Plan {
+	limits := make(map[string]Limit, len(p.Limits))
+	for rule, l := range p.Limits {
+		limits[rule] = limitAnswer(l)
+	}
+	return Plan{
+		ID: p.ID.String(), Slug: p.Slug, Name: p.Name, Description: p.Description, Default: p.Default,
+		Limits: limits, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt, Version: p.Version,
+	}
+}
+
+// patch is the limit after a merge patch of the present one; the zero Limit is the present one of
+// a limit that is made. Zeros that a body names itself are refused here, for in check.Limit they
+// stand for "not given".
+func (in LimitInput) patch(present check.Limit, pointer string, errs *[]ProblemField) check.Limit {
+	for _, f := range []struct {
+		name string
+		n    Optional[int64]
+	}{{"limit", in.Limit}, {"burst", in.Burst}} {
+		if f.n.Set && !f.n.Null && f.n.Value == 0 {
+			*errs = append(*errs, ProblemField{Pointer: pointer + "/" + f.name, Message: "must be a whole number of at least 1"})
+		}
+	}
+	return check.Limit{
+		Limit:     in.Limit.patch(present.Limit, 0),
+		Burst:     in.Burst.patch(present.Burst, 0),
+		Unlimited: in.Unlimited.patch(present.Unlimited, false),
+	}
+}
+
+func limitsOf(in Optional[map[string]LimitInput]) (map[string]check.Limit, []ProblemField) {
+	limits := map[string]check.Limit{}
+	var errs []ProblemField
+	for _, rule := range slices.Sorted(maps.Keys(in.or(nil))) {
+		limits[rule] = in.Value[rule].patch(check.Limit{}, "/limits/"+escapePointer(rule), &errs)
+	}
+	return limits, errs
+}
+
+func invalidIfAny(errs []ProblemField) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return invalid(errs...)
+}
+
+func (a *admin) listPlans(ctx context.Context, in *struct{ PageParams }) (*page[Plan], error) {
+	return listPage(ctx, a, "plans", in.PageParams, planAnswer, func(p tenants.Page) ([]tenants.Plan, string, error) {
+		return a.store.Plans(ctx, actorFrom(ctx), p)
+	})
+}
+
+func newPlan(slug string, f PlanFields) tenants.Plan {
+	return tenants.Plan{
+		Slug: slug, Name: f.Name.or(slug), Description: f.Description.or(""), Default: f.Default.or(false),
+	}
+}
+
+func (a *admin) createPlan(ctx context.Context, in *struct{ Body PlanCreate }) (*object[Plan], error) {
+	p := newPlan(in.Body.Slug, in.Body.PlanFields)
+	var errs []ProblemField
+	if p.Limits, errs = limitsOf(in.Body.Limits); len(errs) > 0 {
+		return nil, invalid(errs...)
+	}
+	made, err := a.store.CreatePlan(ctx, actorFrom(ctx), p)
+	if err != nil {
+		return nil, err
+	}
+	return stored(planAnswer(made), made.Version, true, planLocation(made.Slug)), nil
+}
+
+func (a *admin) getPlan(ctx context.Context, in *PlanPath) (*object[Plan], error) {
+	p, err := a.store.PlanBySlug(ctx, actorFrom(ctx), in.Plan)
+	if err != nil {
+		return nil, err
+	}
+	return found(planAnswer(p), p.Version), nil
+}
+
+func (a *admin) putPlan(ctx context.Context, in *struct {
+	PlanPath
+	Body PlanPut
+}) (*object[Plan], error) {
+	p := newPlan(in.Plan, in.Body.PlanFields)
+	var errs []ProblemField
+	p.Limits, errs = limitsOf(in.Body.Limits)
+	errs = append(errs, mismatch(in.Body.Slug, "/slug", in.Plan)...)
+	if err := invalidIfAny(errs); err != nil {
+		return nil, err
+	}
+	put, created, err := a.store.PutPlan(ctx, actorFrom(ctx), p, conditionsFrom(ctx).match)
+	if err != nil {
+		return nil, err
+	}
+	return stored(planAnswer(put), put.Version, created, planLocation(put.Slug)), nil
+}
+
+func (a *admin) patchPlan(ctx context.Context, in *struct {
+	PlanPath
+	Body PlanPatch
+}) (*object[Plan], error) {
+	p, err := a.store.EditPlan(ctx, actorFrom(ctx), in.Plan, conditionsFrom(ctx).match, func(p *tenants.Plan) error {
+		b := &in.Body
+		p.Name = b.Name.patch(p.Name, p.Slug)
+		p.Description = b.Description.patch(p.Description, "")
+		p.Default = b.Default.patch(p.Default, false)
+		errs := mismatch(b.Slug, "/slug", in.Plan)
+		p.Limits = patchLimits(p.Limits, b.Limits, &errs)
+		return invalidIfAny(errs)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found(planAnswer(p), p.Version), nil
+}
+
+// patchLimits merges a patch into the limits of a plan: null removes a rule's limit, and what a
+// limit's patch leaves out stays.
+func patchLimits(present map[string]check.Limit, patch Optional[map[string]Optional[LimitInput]], errs *[]ProblemField) map[string]check.Limit {
+	if patch.Null {
+		return map[string]check.Limit{}
+	}
+	limits := maps.Clone(present)
+	if limits == nil {
+		limits = map[string]check.Limit{}
+	}
+	for _, rule := range slices.Sorted(maps.Keys(patch.Value)) {
+		if l := patch.Value[rule]; l.Null {
+			delete(limits, rule)
+		} else {
+			limits[rule] = l.Value.patch(limits[rule], "/limits/"+escapePointer(rule), errs)
+		}
+	}
+	return limits
+}
+
+func (a *admin) deletePlan(ctx context.Context, in *PlanPath) error {
+	return a.store.DeletePlan(ctx, actorFrom(ctx), in.Plan, conditionsFrom(ctx).match)
+}
+
+// putPlanLimit answers the limit; its entity tag is the plan's, as it is a part of the plan.
+func (a *admin) putPlanLimit(ctx context.Context, in *struct {
+	PlanLimitPath
+	Body LimitInput
+}) (*object[Limit], error) {
+	var errs []ProblemField
+	limit := in.Body.patch(check.Limit{}, "", &errs)
+	if len(errs) > 0 {
+		return nil, invalid(errs...)
+	}
+	p, created, err := a.store.PutPlanLimit(ctx, actorFrom(ctx), in.Plan, in.Rule, limit, conditionsFrom(ctx).match)
+	if err != nil {
+		return nil, err
+	}
+	location := planLocation(p.Slug) + "/limits/" + in.Rule
+	return stored(limitAnswer(p.Limits[in.Rule]), p.Version, created, location), nil
+}
+
+func (a *admin) deletePlanLimit(ctx context.Context, in *PlanLimitPath) error {
+	return a.store.DeletePlanLimit(ctx, actorFrom(ctx), in.Plan, in.Rule, conditionsFrom(ctx).match)
+}

@@ -1,0 +1,234 @@
+package api
+
+import (
+	"context"
+	"maps"
+	"net/url"
+	"strings"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// Subject is a registered subject, as the API shows it.
+type Subject struct {
+	Subject    string              `json:"subject"`
+	Plan       *string             `json:"plan" doc:"null: the tenant's default plan"`
+	State      string              `json:"state" enum:"active,blocked,exempt" doc:"blocked: every check is denied; exempt: its rules act as in shadow"`
+	Labels     map[string]string   `json:"labels"`
+	BillingRef *string             `json:"billing_ref" doc:"What the billing system calls it"`
+	Overrides  map[string]Override `json:"overrides" doc:"By the slug of the rule"`
+	CreatedAt  time.Time           `json:"created_at"`
+	UpdatedAt  time.Time           `json:"updated_at"`
+	Version    int64               `json:"version"`
+}
+
+// Override is the number that one subject has for one rule, as the API shows it.
+type Override struct {
+	Limit
+	Reason    string     `json:"reason"`
+	StartsAt  *time.Time `json:"starts_at" doc:"null: from the beginning"`
+	ExpiresAt *time.Time `json:"expires_at" doc:"null: for good"`
+	CreatedBy string     `json:"created_by"`
+	CreatedAt time.Time  `json:"created_at"`
+}
+
+// SubjectFields are the plain fields of a subject; each may be left out.
+type SubjectFields struct {
+	Subject    Optional[string] `json:"subject,omitempty" doc:"The same as in the path, if given"`
+	Plan       Optional[string] `json:"plan,omitempty" doc:"Slug of a plan; the tenant's default plan where left out"`
+	State      Optional[string] `json:"state,omitempty" enum:"active,blocked,exempt" doc:"active where left out"`
+	BillingRef Optional[string] `json:"billing_ref,omitempty" doc:"What the billing system calls it; up to 256 bytes"`
+}
+
+// SubjectPut is the body of PUT /v1/subjects/{subject}. It leaves the subject's overrides alone.
+type SubjectPut struct {
+	SubjectFields
+	Labels Optional[map[string]string] `json:"labels,omitempty" doc:"At most 32; names of 1 to 63 of A-Z, a-z, 0-9, _ . - /"`
+}
+
+// SubjectPatch is the merge patch of PATCH /v1/subjects/{subject}.
+type SubjectPatch struct {
+	SubjectFields
+	Labels Optional[map[string]Optional[string]] `json:"labels,omitempty" doc:"null removes a label"`
+}
+
+// OverrideInput is the body of PUT /v1/subjects/{subject}/overrides/{rule}.
+type OverrideInput struct {
+	LimitInput
+	Reason    Optional[string]    `json:"reason,omitempty" doc:"Up to 500 characters"`
+	StartsAt  Optional[time.Time] `json:"starts_at,omitempty" doc:"RFC 3339; at once where left out"`
+	ExpiresAt Optional[time.Time] `json:"expires_at,omitempty" doc:"RFC 3339, in the future; for good where left out"`
+}
+
+// SubjectPath names a subject.
+type SubjectPath struct {
+	Subject string `path:"subject" doc:"Percent-encoded; 1 to 256 bytes of UTF-8 without control characters"`
+}
+
+// OverridePath names the override of a subject for a rule.
+type OverridePath struct {
+	SubjectPath
+	RulePath
+}
+
+// SubjectsQuery says which subjects to list.
+type SubjectsQuery struct {
+	PageParams
+	Prefix string `query:"prefix" doc:"Only subjects that begin with this text"`
+	Plan   string `query:"plan" doc:"Only subjects that were given this plan"`
+	State  string `query:"state" enum:"active,blocked,exempt" doc:"Only subjects in this state"`
+	Label  string `query:"label" doc:"Only subjects with this label: NAME=VALUE, or NAME for any value"`
+}
+
+func subjectLocation(subject string) string { return "/v1/subjects/" + url.PathEscape(subject) }
+
+func subjectAnswer(s tenants.Subject) Subject {
+	overrides := make(map[string]Override, len(s.Overrides))
+	for _, o := range s.Overrides {
+		overrides[o.Rule] = overrideAnswer(o)
+	}
+	labels := s.Labels
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	return Subject{
+		Subject: s.Subject, Plan: optionalText(s.Plan), State: s.State.String(), Labels: labels,
+		BillingRef: optionalText(s.BillingRef), Overrides: overrides,
+		CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, Version: s.Version,
+	}
+}
+
+func overrideAnswer(o tenants.Override) Override {
+	return Override{
+		Limit: limitAnswer(o.Limit), Reason: o.Reason, StartsAt: o.StartsAt, ExpiresAt: o.ExpiresAt,
+		CreatedBy: o.CreatedBy, CreatedAt: o.CreatedAt,
+	}
+}
+
+// apply puts the fields of a body into s; a field that is null is cleared.
+func (f *SubjectFields) apply(s *tenants.Subject) []ProblemField {
+	s.Plan = f.Plan.patch(s.Plan, "")
+	s.BillingRef = f.BillingRef.patch(s.BillingRef, "")
+	// The name has been validated against the schema, which lists them.
+	s.State, _ = check.ParseSubjectState(f.State.patch(s.State.String(), check.Active.String()))
+	errs := mismatch(f.Subject, "/subject", s.Subject)
+	if f.Plan.Set && !f.Plan.Null && f.Plan.Value == "" { // the store takes "" for none
+		errs = append(errs, ProblemField{Pointer: "/plan", Message: "must be the slug of a plan, or null"})
+	}
+	return errs
+}
+
+func (a *admin) listSubjects(ctx context.Context, in *SubjectsQuery) (*page[Subject], error) {
+	filter := tenants.SubjectFilter{Prefix: in.Prefix, Plan: in.Plan}
+	if in.State != "" {
+		state, _ := check.ParseSubjectState(in.State) // validated against the schema, which lists them
+		filter.State = &state
+	}
+	name, value, hasValue := strings.Cut(in.Label, "=")
+	filter.LabelKey = name
+	if hasValue {
+		filter.LabelValue = &value
+	}
+	list := strings.Join([]string{
+		"subjects", "prefix=" + in.Prefix, "plan=" + in.Plan, "state=" + in.State, "label=" + in.Label,
+	}, "\x00") // no query value holds NUL, so no two filters read the same
+	return listPage(ctx, a, list, in.PageParams, subjectAnswer, func(p tenants.Page) ([]tenants.Subject, string, error) {
+		return a.store.Subjects(ctx, actorFrom(ctx), filter, p)
+	})
+}
+
+func (a *admin) getSubject(ctx context.Context, in *SubjectPath) (*object[Subject], error) {
+	s, err := a.store.SubjectByName(ctx, actorFrom(ctx), in.Subject)
+	if err != nil {
+		return nil, err
+	}
+	return found(subjectAnswer(s), s.Version), nil
+}
+
+func (a *admin) putSubject(ctx context.Context, in *struct {
+	SubjectPath
+	Body SubjectPut
+}) (*object[Subject], error) {
+	s := tenants.Subject{Subject: in.SubjectPath.Subject, Labels: in.Body.Labels.or(nil)}
+	if errs := in.Body.apply(&s); len(errs) > 0 {
+		return nil, invalid(errs...)
+	}
+	put, created, err := a.store.PutSubject(ctx, actorFrom(ctx), s, conditionsFrom(ctx).match)
+	if err != nil {
+		return nil, err
+	}
+	return stored(subjectAnswer(put), put.Version, created, subjectLocation(put.Subject)), nil
+}
+
+func (a *admin) patchSubject(ctx context.Context, in *struct {
+	SubjectPath
+	Body SubjectPatch
+}) (*object[Subject], error) {
+	s, err := a.store.EditSubject(ctx, actorFrom(ctx), in.SubjectPath.Subject, conditionsFrom(ctx).match, func(s *tenants.Subject) error {
+		s.Labels = patchLabels(s.Labels, in.Body.Labels)
+		return invalidIfAny(in.Body.apply(s))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found(subjectAnswer(s), s.Version), nil
+}
+
+// patchLabels merges a patch into labels: null removes one, what is left out stays.
+func patchLabels(present map[string]string, patch Optional[map[string]Optional[string]]) map[string]string {
+	if patch.Null {
+		return nil
+	}
+	labels := maps.Clone(present)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	for name, value := range patch.Value {
+		if value.Null {
+			delete(labels, name)
+		} else {
+			labels[name] = value.Value
+		}
+	}
+	return labels
+}
+
+func (a *admin) deleteSubject(ctx context.Context, in *SubjectPath) error {
+	return a.store.DeleteSubject(ctx, actorFrom(ctx), in.Subject, conditionsFrom(ctx).match)
+}
+
+// putOverride registers a subject that is not registered yet.
+func (a *admin) putOverride(ctx context.Context, in *struct {
+	OverridePath
+	Body OverrideInput
+}) (*object[Override], error) {
+	var errs []ProblemField
+	b := &in.Body
+	o := tenants.Override{
+		Rule: in.Rule, Limit: b.LimitInput.patch(check.Limit{}, "", &errs), Reason: b.Reason.or(""),
+		StartsAt: optionalTime(b.StartsAt), ExpiresAt: optionalTime(b.ExpiresAt),
+	}
+	if len(errs) > 0 {
+		return nil, invalid(errs...)
+	}
+	put, created, err := a.store.PutOverride(ctx, actorFrom(ctx), in.Subject, o, conditionsFrom(ctx).match)
+	if err != nil {
+		return nil, err
+	}
+	location := subjectLocation(in.Subject) + "/overrides/" + in.Rule
+	return stored(overrideAnswer(put), put.Version, created, location), nil
+}
+
+func (a *admin) deleteOverride(ctx context.Context, in *OverridePath) error {
+	return a.store.DeleteOverride(ctx, actorFrom(ctx), in.Subject, in.Rule, conditionsFrom(ctx).match)
+}
+
+// optionalTime is nil where the body gives no time.
+func optionalTime(o Optional[time.Time]) *time.Time {
+	if !o.Set || o.Null {
+		return nil
+	}
+	return &o.Value
+}

@@ -1,0 +1,130 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"weir/internal/tenants"
+)
+
+// Tenant is an organisation, as the API shows it.
+type Tenant struct {
+	ID        string    `json:"id" format:"uuid"`
+	Slug      string    `json:"slug" doc:"Fixed once made"`
+	Name      string    `json:"name"`
+	State     string    `json:"state" enum:"active,suspended" doc:"The keys of a suspended tenant are refused"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+	Version   int64     `json:"version"`
+}
+
+// TenantCreated is a new tenant with its first key, which has all scopes.
+type TenantCreated struct {
+	Tenant
+	Key APIKey `json:"key"`
+}
+
+// TenantCreate is the body of POST /v1/tenants.
+type TenantCreate struct {
+	Slug string           `json:"slug" doc:"1 to 63 of a-z, 0-9 and -; fixed once made"`
+	Name Optional[string] `json:"name,omitempty" doc:"Up to 200 characters; the slug where left out"`
+}
+
+// TenantPatch is the merge patch of PATCH /v1/tenant.
+type TenantPatch struct {
+	Name Optional[string] `json:"name,omitempty" doc:"Up to 200 characters; null: the slug"`
+}
+
+// TenantOperatorPatch is the merge patch of PATCH /v1/tenants/{tenant}.
+type TenantOperatorPatch struct {
+	Slug  Optional[string] `json:"slug,omitempty" doc:"Cannot be changed"`
+	Name  Optional[string] `json:"name,omitempty" doc:"Up to 200 characters; null: the slug"`
+	State Optional[string] `json:"state,omitempty" enum:"active,suspended" doc:"null: active"`
+}
+
+// TenantPath names a tenant.
+type TenantPath struct {
+	Tenant string `path:"tenant" doc:"Slug or id of the tenant"`
+}
+
+func tenantAnswer(t tenants.Tenant) Tenant {
+	return Tenant{
+		ID: t.ID.String(), Slug: t.Slug, Name: t.Name, State: string(t.State),
+		CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt, Version: t.Version,
+	}
+}
+
+func (a *admin) getTenant(ctx context.Context, _ *struct{}) (*object[Tenant], error) {
+	t, err := a.store.Tenant(ctx, actorFrom(ctx))
+	if err != nil {
+		return nil, err
+	}
+	return found(tenantAnswer(t), t.Version), nil
+}
+
+func (a *admin) patchTenant(ctx context.Context, in *struct{ Body TenantPatch }) (*object[Tenant], error) {
+	t, err := a.store.EditTenant(ctx, actorFrom(ctx), conditionsFrom(ctx).match, func(t *tenants.Tenant) error {
+		t.Name = in.Body.Name.patch(t.Name, t.Slug)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found(tenantAnswer(t), t.Version), nil
+}
+
+func (a *admin) listTenants(ctx context.Context, in *struct{ PageParams }) (*page[Tenant], error) {
+	return listPage(ctx, a, "tenants", in.PageParams, tenantAnswer, func(p tenants.Page) ([]tenants.Tenant, string, error) {
+		return a.store.ListTenants(ctx, actorFrom(ctx), p)
+	})
+}
+
+func (a *admin) createTenant(ctx context.Context, in *struct{ Body TenantCreate }) (*object[TenantCreated], error) {
+	t, k, secret, err := a.store.CreateTenant(ctx, actorFrom(ctx), tenants.NewTenant{
+		Slug: in.Body.Slug, Name: in.Body.Name.or(in.Body.Slug),
+	})
+	if err != nil {
+		return nil, err
+	}
+	body := TenantCreated{Tenant: tenantAnswer(t), Key: newKeyAnswer(k, secret)}
+	return stored(body, t.Version, true, "/v1/tenants/"+t.Slug), nil
+}
+
+// redactTenant leaves the first key's secret out of the answer that is kept for replays.
+func redactTenant(answer []byte) ([]byte, error) {
+	var t TenantCreated
+	if err := json.Unmarshal(answer, &t); err != nil {
+		return nil, err
+	}
+	t.Key.Secret, t.Key.SecretOmitted = "", true
+	return json.Marshal(t)
+}
+
+func (a *admin) getTenantByRef(ctx context.Context, in *TenantPath) (*object[Tenant], error) {
+	t, err := a.store.TenantBySlugOrID(ctx, actorFrom(ctx), in.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	return found(tenantAnswer(t), t.Version), nil
+}
+
+func (a *admin) patchTenantByRef(ctx context.Context, in *struct {
+	TenantPath
+	Body TenantOperatorPatch
+}) (*object[Tenant], error) {
+	b := &in.Body
+	t, err := a.store.EditTenantByRef(ctx, actorFrom(ctx), in.Tenant, conditionsFrom(ctx).match, func(t *tenants.Tenant) error {
+		t.Name = b.Name.patch(t.Name, t.Slug)
+		t.State = b.State.patch(t.State, "active")
+		return invalidIfAny(mismatch(b.Slug, "/slug", t.Slug))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found(tenantAnswer(t), t.Version), nil
+}
+
+func (a *admin) deleteTenant(ctx context.Context, in *TenantPath) error {
+	return a.store.DeleteTenant(ctx, actorFrom(ctx), in.Tenant, conditionsFrom(ctx).match)
+}
