@@ -1,0 +1,172 @@
+package api
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+type obj = map[string]any
+
+// adminCase is how one operation is exercised. {NAME} in paths stands for objects of the case's
+// own: {rule}, {plan}, {subject}, {key}, {tenant} of tenant A, and with b- in front of tenant B.
+type adminCase struct {
+	path    string
+	foreign string // the same for an object of tenant B; "" where the path names no object that must exist
+	body    any
+	status  int
+	bad     any      // a body that is refused; nil for operations without one
+	badPath string   // or a path with a query that is refused
+	names   []string // what the refusal points at
+}
+
+// Every operation of the OpenAPI document has its case here; one that is added without fails the test.
+var adminCases = map[string]adminCase{
+	"get-tenant":   {path: "/v1/tenant", status: 200, badPath: "/v1/tenant?limit=1"},
+	"patch-tenant": {path: "/v1/tenant", body: obj{"name": "New"}, status: 200, bad: obj{"state": "suspended", "id": "x"}, names: []string{"/id", "/state"}},
+
+	"list-keys":  {path: "/v1/keys", status: 200, badPath: "/v1/keys?limit=0", names: []string{"query:limit"}},
+	"create-key": {path: "/v1/keys", body: obj{"scopes": []string{"check"}}, status: 201, bad: obj{"scopes": []string{}, "last4": "abcd"}, names: []string{"/last4", "/scopes"}},
+	"get-key":    {path: "/v1/keys/{key}", foreign: "/v1/keys/{b-key}", status: 200, badPath: "/v1/keys/{key}?x=1"},
+	"patch-key":  {path: "/v1/keys/{key}", foreign: "/v1/keys/{b-key}", body: obj{"name": "n"}, status: 200, bad: obj{"scopes": nil, "name": 5}, names: []string{"/name"}},
+	"revoke-key": {path: "/v1/keys/{key}", foreign: "/v1/keys/{b-key}", status: 204, badPath: "/v1/keys/{key}?force=true"},
+	"rotate-key": {path: "/v1/keys/{key}/rotate", foreign: "/v1/keys/{b-key}/rotate", body: obj{"overlap": "1h"}, status: 201, bad: obj{"overlap": "31d"}, names: []string{"/overlap"}},
+
+	"list-rules":  {path: "/v1/rules", status: 200, badPath: "/v1/rules?limit=201", names: []string{"query:limit"}},
+	"create-rule": {path: "/v1/rules", body: obj{"slug": "made", "limit": 5, "window": "1m"}, status: 201, bad: obj{"slug": "Bad!", "limit": 5, "window": "1m"}, names: []string{"/slug"}},
+	"get-rule":    {path: "/v1/rules/{rule}", foreign: "/v1/rules/{b-rule}", status: 200, badPath: "/v1/rules/{rule}?x=1"},
+	"put-rule":    {path: "/v1/rules/{rule}", body: obj{"limit": 7, "window": "1h"}, status: 200, bad: obj{"limit": 0, "window": "0s"}, names: []string{"/limit", "/window"}},
+	"patch-rule":  {path: "/v1/rules/{rule}", foreign: "/v1/rules/{b-rule}", body: obj{"limit": 8}, status: 200, bad: obj{"limit": nil}, names: []string{"/limit"}},
+	"delete-rule": {path: "/v1/rules/{rule}", foreign: "/v1/rules/{b-rule}", status: 204, badPath: "/v1/rules/{rule}?x=1"},
+
+	"list-plans":        {path: "/v1/plans", status: 200, badPath: "/v1/plans?limit=1e2", names: []string{"query:limit"}},
+	"create-plan":       {path: "/v1/plans", body: obj{"slug": "made"}, status: 201, bad: obj{"slug": "made2", "limits": obj{"no-such-rule": obj{"limit": 1}}}, names: []string{"/limits/no-such-rule"}},
+	"get-plan":          {path: "/v1/plans/{plan}", foreign: "/v1/plans/{b-plan}", status: 200, badPath: "/v1/plans/{plan}?x=1"},
+	"put-plan":          {path: "/v1/plans/{plan}", body: obj{"name": "P"}, status: 200, bad: obj{"default": "yes"}, names: []string{"/default"}},
+	"patch-plan":        {path: "/v1/plans/{plan}", foreign: "/v1/plans/{b-plan}", body: obj{"name": "Q"}, status: 200, bad: obj{"slug": "other"}, names: []string{"/slug"}},
+	"delete-plan":       {path: "/v1/plans/{plan}", foreign: "/v1/plans/{b-plan}", status: 204, badPath: "/v1/plans/{plan}?x=1"},
+	"put-plan-limit":    {path: "/v1/plans/{plan}/limits/{rule}", foreign: "/v1/plans/{b-plan}/limits/{rule}", body: obj{"limit": 50}, status: 200, bad: obj{"limit": 50, "unlimited": true}, names: []string{"/unlimited"}},
+	"delete-plan-limit": {path: "/v1/plans/{plan}/limits/{rule}", foreign: "/v1/plans/{b-plan}/limits/{b-rule}", status: 204, badPath: "/v1/plans/{plan}/limits/{rule}?x=1"},
+
+	"list-subjects":   {path: "/v1/subjects?prefix=s-", status: 200, badPath: "/v1/subjects?state=gone", names: []string{"query:state"}},
+	"get-subject":     {path: "/v1/subjects/{subject}", foreign: "/v1/subjects/{b-subject}", status: 200, badPath: "/v1/subjects/{subject}?x=1"},
+	"put-subject":     {path: "/v1/subjects/{subject}", body: obj{"state": "blocked"}, status: 200, bad: obj{"plan": "no-such-plan"}, names: []string{"/plan"}},
+	"patch-subject":   {path: "/v1/subjects/{subject}", foreign: "/v1/subjects/{b-subject}", body: obj{"labels": obj{"a": "b"}}, status: 200, bad: obj{"labels": obj{"a": 1}}, names: []string{"/labels/a"}},
+	"delete-subject":  {path: "/v1/subjects/{subject}", foreign: "/v1/subjects/{b-subject}", status: 204, badPath: "/v1/subjects/{subject}?x=1"},
+	"put-override":    {path: "/v1/subjects/{subject}/overrides/{rule}", foreign: "/v1/subjects/{subject}/overrides/{b-rule}", body: obj{"limit": 9, "reason": "trial"}, status: 200, bad: obj{"limit": -1}, names: []string{"/limit"}},
+	"delete-override": {path: "/v1/subjects/{subject}/overrides/{rule}", foreign: "/v1/subjects/{b-subject}/overrides/{b-rule}", status: 204, badPath: "/v1/subjects/{subject}/overrides/{rule}?x=1"},
+
+	"list-tenants":        {path: "/v1/tenants", status: 200, badPath: "/v1/tenants?limit=-1", names: []string{"query:limit"}},
+	"create-tenant":       {path: "/v1/tenants", body: obj{"slug": "made", "name": "Made"}, status: 201, bad: obj{"slug": "platform"}, names: []string{"/slug"}},
+	"get-tenant-by-ref":   {path: "/v1/tenants/{tenant}", foreign: "/v1/tenants/no-such-tenant", status: 200, badPath: "/v1/tenants/{tenant}?x=1"},
+	"patch-tenant-by-ref": {path: "/v1/tenants/{tenant}", foreign: "/v1/tenants/no-such-tenant", body: obj{"state": "suspended"}, status: 200, bad: obj{"state": "gone"}, names: []string{"/state"}},
+	"delete-tenant":       {path: "/v1/tenants/{tenant}", foreign: "/v1/tenants/no-such-tenant", status: 204, badPath: "/v1/tenants/{tenant}?x=1"},
+}
+
+// For each operation: who may not, what it refuses, that another tenant's objects do not exist for
+// it, what it answers while Postgres is away, and that it works.
+func TestEveryAdminOperation(t *testing.T) {
+	s := newAdminStack(t)
+	broken := s.withoutDatabase()
+	operations := s.operations()
+	for id := range operations {
+		require.Contains(t, adminCases, id, "an operation without a case")
+	}
+	for id, c := range adminCases {
+		t.Run(id, func(t *testing.T) {
+			op, known := operations[id]
+			require.True(t, known, "a case without an operation")
+			s, broken := s.in(t), broken.in(t)
+			fill := s.prepare(id)
+			path := fill.Replace(c.path)
+			operator := strings.HasPrefix(c.path, "/v1/tenants")
+			key := s.key
+			if operator {
+				key = s.operator
+				s.call(s.key, op.method, path, c.body).problem(http.StatusForbidden, codeOperatorOnly)
+			}
+
+			s.call("", op.method, path, c.body).problem(http.StatusUnauthorized, codeMissingKey)
+			s.call(s.checkKey, op.method, path, c.body).problem(http.StatusForbidden, codeInsufficientScope)
+			wrong := s.readKey
+			if op.method == http.MethodGet {
+				wrong = s.wKey
+			}
+			s.call(wrong, op.method, path, c.body).problem(http.StatusForbidden, codeInsufficientScope)
+
+			if c.foreign != "" {
+				s.call(key, op.method, fill.Replace(c.foreign), c.body).problem(http.StatusNotFound, codeNotFound)
+			}
+
+			away := broken.call(key, op.method, path, c.body)
+			away.problem(http.StatusServiceUnavailable, codeConfigurationStoreAway)
+			require.NotEmpty(t, away.header.Get("Retry-After"))
+
+			switch {
+			case c.bad != nil:
+				require.Equal(t, c.names, s.call(key, op.method, path, c.bad).pointers(http.StatusUnprocessableEntity, codeInvalidRequest))
+			case c.names != nil:
+				require.Equal(t, c.names, s.call(key, op.method, fill.Replace(c.badPath), nil).pointers(http.StatusUnprocessableEntity, codeInvalidRequest))
+			default:
+				s.call(key, op.method, fill.Replace(c.badPath), nil).problem(http.StatusBadRequest, codeUnknownParameter)
+			}
+
+			s.call(key, op.method, path, c.body).ok(c.status)
+		})
+	}
+}
+
+// prepare makes the objects that a case needs, named after it, and returns their names.
+func (s *adminStack) prepare(id string) *strings.Replacer {
+	s.t.Helper()
+	ctx := s.t.Context()
+	names := []string{}
+	for prefix, actor := range map[string]tenants.Actor{"": s.a, "b-": s.b} {
+		rule := newRule(prefix + "r-" + id)
+		rule.Resource = rule.Slug // at most 32 rules may match one check
+		rule.Limit, rule.Window = 10, check.Window{Duration: check.Duration{Text: "1m", MS: 60_000}}
+		_, err := s.store.CreateRule(ctx, actor, rule)
+		require.NoError(s.t, err)
+		limits := map[string]check.Limit{rule.Slug: {Limit: 20}}
+		if _, err := s.store.PlanBySlug(ctx, actor, "default"); err != nil { // so that no case deletes the default one
+			_, err = s.store.CreatePlan(ctx, actor, tenants.Plan{Slug: "default"})
+			require.NoError(s.t, err)
+		}
+		plan, err := s.store.CreatePlan(ctx, actor, tenants.Plan{Slug: prefix + "p-" + id, Limits: limits})
+		require.NoError(s.t, err)
+		subject := prefix + "s-" + id
+		_, _, err = s.store.PutOverride(ctx, actor, subject, tenants.Override{Rule: rule.Slug, Limit: check.Limit{Limit: 30}}, tenants.Match{})
+		require.NoError(s.t, err)
+		key, _, err := s.store.CreateKey(ctx, actor, tenants.NewAPIKey{Name: id, Scopes: []tenants.Scope{tenants.ScopeRead}})
+		require.NoError(s.t, err)
+		names = append(names, "{"+prefix+"rule}", rule.Slug, "{"+prefix+"plan}", plan.Slug,
+			"{"+prefix+"subject}", subject, "{"+prefix+"key}", key.ID.String())
+	}
+	tenant, _, _, err := s.store.CreateTenant(ctx, tenants.AsOperator("test"), tenants.NewTenant{Slug: "t-" + id, Name: id})
+	require.NoError(s.t, err)
+	return strings.NewReplacer(append(names, "{tenant}", tenant.Slug)...)
+}
+
+// A PUT under a name that another tenant uses makes an object of one's own, and leaves the other's alone.
+func TestPutUnderAnotherTenantsName(t *testing.T) {
+	s := newAdminStack(t)
+	fill := s.prepare("put")
+	for path, body := range map[string]obj{
+		"/v1/rules/{b-rule}":       {"limit": 1, "window": "1s"},
+		"/v1/plans/{b-plan}":       {"name": "mine"},
+		"/v1/subjects/{b-subject}": {"billing_ref": "mine"},
+	} {
+		path = fill.Replace(path)
+		before := s.call(s.other, http.MethodGet, path, nil).ok(200)
+		// Not even the other's version is of use.
+		s.call(s.key, http.MethodPut, path, body, header{"If-Match", before.header.Get("ETag")}).
+			problem(http.StatusPreconditionFailed, codePreconditionFailed)
+		s.call(s.key, http.MethodPut, path, body).ok(201)
+		require.Equal(t, before.body, s.call(s.other, http.MethodGet, path, nil).ok(200).body)
+	}
+}

@@ -1,0 +1,293 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
+)
+
+// adminStack is the API over a real database, with two tenants and the operator.
+type adminStack struct {
+	t     *testing.T
+	db    *tenantstest.Database
+	store *tenants.Store
+	url   string
+	doc   *openapi3.T
+	log   *lockedBuffer // what was logged
+
+	a, b                    tenants.Actor // as system, to prepare and look behind the API
+	key, other, operator    string        // all scopes: tenant A's, tenant B's, the operator's
+	readKey, checkKey, wKey string        // tenant A's with one scope each
+}
+
+// lockedBuffer can be read while requests write to it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func newAdminStack(t *testing.T) *adminStack {
+	t.Helper()
+	db := tenantstest.New(t)
+	s := &adminStack{t: t, db: db, store: db.Store, log: &lockedBuffer{}}
+	s.url = s.serve(db.Store)
+	s.doc = loadDocument(t, s.url)
+	var keyA, keyB tenants.Key
+	s.a, keyA = db.Tenant("tenant-a")
+	s.b, keyB = db.Tenant("tenant-b")
+	s.key, s.other = keyA.Secret(), keyB.Secret()
+	_, secret, err := s.store.CreateOperatorKey(t.Context(), "operator")
+	require.NoError(t, err)
+	s.operator = secret.Secret()
+	for scope, key := range map[tenants.Scope]*string{
+		tenants.ScopeRead: &s.readKey, tenants.ScopeCheck: &s.checkKey, tenants.ScopeWrite: &s.wKey,
+	} {
+		*key = s.newKey(tenants.NewAPIKey{Name: string(scope), Scopes: []tenants.Scope{scope}})
+	}
+	return s
+}
+
+// newKey makes a key of tenant A and returns its secret.
+func (s *adminStack) newKey(k tenants.NewAPIKey) string {
+	s.t.Helper()
+	_, secret, err := s.store.CreateKey(s.t.Context(), s.a, k)
+	require.NoError(s.t, err)
+	return secret.Secret()
+}
+
+// serve starts a server whose handlers use store, while keys are looked up in the stack's own, and
+// returns its URL.
+func (s *adminStack) serve(store *tenants.Store) string {
+	s.t.Helper()
+	secrets, err := s.store.Secrets(s.t.Context())
+	require.NoError(s.t, err)
+	server := httptest.NewServer(New(Config{}, Deps{
+		Store: store, Authenticator: tenants.NewAuthenticator(s.store),
+		Logger:  slog.New(slog.NewJSONHandler(s.log, nil)),
+		Metrics: NewMetrics(prometheus.NewRegistry()), CursorKey: secrets.CursorKey[:],
+		Readiness: func() Readiness { return Readiness{} },
+	}))
+	s.t.Cleanup(server.Close)
+	return server.URL
+}
+
+// in is the stack for a subtest.
+func (s *adminStack) in(t *testing.T) *adminStack {
+	sub := *s
+	sub.t = t
+	return &sub
+}
+
+// withoutDatabase is a server that knows the same keys, and whose store cannot reach Postgres.
+func (s *adminStack) withoutDatabase() *adminStack {
+	s.t.Helper()
+	away := s.db.Open(tenants.Config{})
+	away.Close()
+	broken := s.in(s.t)
+	broken.url = s.serve(away)
+	return broken
+}
+
+func loadDocument(t *testing.T, url string) *openapi3.T {
+	t.Helper()
+	r, err := http.Get(url + "/openapi.json") //nolint:noctx // ends with the test's server
+	require.NoError(t, err)
+	defer r.Body.Close()
+	data, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	doc, err := openapi3.NewLoader().LoadFromData(data)
+	require.NoError(t, err)
+	return doc
+}
+
+// answer is a response whose body has been read.
+type answer struct {
+	t      *testing.T
+	status int
+	header http.Header
+	body   []byte
+}
+
+// json is the body, decoded.
+func (a answer) json() map[string]any {
+	a.t.Helper()
+	var v map[string]any
+	require.NoError(a.t, json.Unmarshal(a.body, &v), "%s", a.body)
+	return v
+}
+
+// problem asserts that the answer is a problem document with this status and code.
+func (a answer) problem(status int, code string) Problem {
+	a.t.Helper()
+	require.Equal(a.t, status, a.status, "%s", a.body)
+	require.Equal(a.t, "application/problem+json", a.header.Get("Content-Type"))
+	var p Problem
+	require.NoError(a.t, json.Unmarshal(a.body, &p))
+	require.Equal(a.t, code, p.Code, "%s", a.body)
+	require.Equal(a.t, status, p.Status)
+	require.NotEmpty(a.t, p.RequestID)
+	require.NotEmpty(a.t, p.Instance)
+	require.Equal(a.t, a.header.Get("X-Request-Id"), p.RequestID)
+	return p
+}
+
+// pointers are the places of a 422, in order.
+func (a answer) pointers(status int, code string) []string {
+	a.t.Helper()
+	var out []string
+	for _, f := range a.problem(status, code).Errors {
+		out = append(out, f.Pointer)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// ok asserts the status of a success.
+func (a answer) ok(status int) answer {
+	a.t.Helper()
+	require.Equal(a.t, status, a.status, "%s", a.body)
+	return a
+}
+
+// header is one header of a request.
+type header struct{ name, value string }
+
+// call sends a request and holds the answer against the OpenAPI document. A body that is a string
+// is sent as it is, nil is none.
+func (s *adminStack) call(key, method, path string, body any, headers ...header) answer {
+	s.t.Helper()
+	var reader io.Reader
+	switch b := body.(type) {
+	case nil:
+	case string:
+		reader = strings.NewReader(b)
+	default:
+		data, err := json.Marshal(b)
+		require.NoError(s.t, err)
+		reader = bytes.NewReader(data)
+	}
+	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, reader)
+	require.NoError(s.t, err)
+	if key != "" {
+		r.Header.Set("Authorization", "Bearer "+key)
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for _, h := range headers {
+		if strings.EqualFold(h.name, "Content-Type") {
+			r.Header.Del("Content-Type")
+		}
+		r.Header.Add(h.name, h.value)
+	}
+	return s.send(r)
+}
+
+func (s *adminStack) send(r *http.Request) answer {
+	s.t.Helper()
+	response, err := http.DefaultTransport.RoundTrip(r)
+	require.NoError(s.t, err)
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	require.NoError(s.t, err)
+	a := answer{t: s.t, status: response.StatusCode, header: response.Header, body: data}
+	s.checkContract(r, a)
+	return a
+}
+
+// checkContract fails the test where an answer is not as the document says: an unknown status, a
+// missing or unknown field, another type.
+func (s *adminStack) checkContract(r *http.Request, a answer) {
+	s.t.Helper()
+	path, params := s.pathOf(r.URL.EscapedPath())
+	if path == "" {
+		return // not a documented path: only 404 and 405 can be the answer
+	}
+	op := s.doc.Paths.Value(path).GetOperation(r.Method)
+	if op == nil {
+		return
+	}
+	input := &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: &openapi3filter.RequestValidationInput{
+			Request: r, PathParams: params,
+			Route: &routers.Route{Spec: s.doc, Path: path, PathItem: s.doc.Paths.Value(path), Method: r.Method, Operation: op},
+		},
+		Status: a.status, Header: a.header,
+		Options: &openapi3filter.Options{IncludeResponseStatus: true, MultiError: true, ExcludeResponseBody: len(a.body) == 0},
+	}
+	input.SetBodyBytes(a.body)
+	require.NoError(s.t, openapi3filter.ValidateResponse(context.Background(), input), "%s %s\n%s", r.Method, path, a.body)
+}
+
+// pathOf finds the path of the document that an escaped path of a request belongs to.
+func (s *adminStack) pathOf(escaped string) (string, map[string]string) {
+	parts := strings.Split(escaped, "/")
+	var best string
+	var bestParams map[string]string
+	for path := range s.doc.Paths.Map() {
+		pattern := strings.Split(path, "/")
+		if len(pattern) != len(parts) {
+			continue
+		}
+		params := map[string]string{}
+		match := true
+		for i, p := range pattern {
+			if strings.HasPrefix(p, "{") {
+				params[strings.Trim(p, "{}")] = parts[i]
+			} else if p != parts[i] {
+				match = false
+			}
+		}
+		if match && (best == "" || len(params) < len(bestParams)) {
+			best, bestParams = path, params
+		}
+	}
+	return best, bestParams
+}
+
+// operations lists the documented operations of the admin API by id.
+func (s *adminStack) operations() map[string]documented {
+	out := map[string]documented{}
+	for path, item := range s.doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			if !slices.Contains(op.Tags, "check") && !slices.Contains(op.Tags, "health") {
+				out[op.OperationID] = documented{method: method, path: path, op: op}
+			}
+		}
+	}
+	return out
+}
+
+type documented struct {
+	method, path string
+	op           *openapi3.Operation
+}
