@@ -7,6 +7,6 @@ import (
 	"weir/internal/check/checktest"
 )
 
-func TestMemoryEngineVectors(t *testing.T) {
-	checktest.Vectors(t, check.NewMemoryEngine(check.MemoryOptions{}))
+func TestMemoryEngine(t *testing.T) {
+	checktest.Suite(t, check.NewMemoryEngine(check.MemoryOptions{}))
 }

@@ -24,6 +24,6 @@ const patience = 5 * time.Second
 // A loaded machine may take longer than a service would wait.
 func redisOptions() check.RedisOptions { return check.RedisOptions{Deadline: patience} }
 
-func TestRedisEngineVectors(t *testing.T) {
-	checktest.Vectors(t, check.NewRedisEngine(redisClient(t), redisOptions()))
+func TestRedisEngine(t *testing.T) {
+	checktest.Suite(t, check.NewRedisEngine(redisClient(t), redisOptions()))
 }

@@ -1,0 +1,98 @@
+package checktest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+)
+
+// A penalty keeps those out who do not stop asking, and no longer than it says.
+func testPenalty(t *testing.T, engine check.Engine) {
+	n := five(check.FixedWindow)
+	n.WindowMS, n.PenaltyMS = 1_000, 10_000
+	c := counter(Prefix()+"k", n)
+	verdict := func(now, cost int64) check.Verdict {
+		t.Helper()
+		return ask(t, engine, now, cost, c).Outcome.Verdicts[0]
+	}
+	penalized := check.Verdict{
+		Penalized: true, RetryAfterMS: 10_000, ResetMS: start + 10_100, NextMS: start + 10_100,
+	}
+	require.True(t, verdict(start, 3).Allowed)
+	require.Equal(t, check.Verdict{
+		CostExceeds: true, Remaining: 2, RetryAfterMS: check.NeverMS, ResetMS: start + 1_000, NextMS: start + 1_000,
+	}, verdict(start, 6), "a cost that never fits starts none")
+	require.False(t, verdict(start, 0).Penalized, "nor does a peek")
+	dry := &check.Call{NowMS: start + 100, Cost: 3, DryRun: true, Counters: []check.Counter{c}}
+	engine.Evaluate(context.Background(), dry)
+	require.Equal(t, []check.Verdict{penalized}, dry.Outcome.Verdicts, "a dry run tells it")
+	require.True(t, verdict(start+100, 1).Allowed, "and starts none")
+
+	require.Equal(t, penalized, verdict(start+100, 3), "the denial that starts it")
+	for _, now := range []int64{start + 200, start + 1_500, start + 10_099} {
+		penalized.RetryAfterMS = start + 10_100 - now
+		require.Equal(t, penalized, verdict(now, 1), "whatever remains; and not prolonged")
+	}
+	peek := verdict(start+5_000, 0)
+	require.True(t, peek.Allowed)
+	require.True(t, peek.Penalized)
+	require.Zero(t, peek.Remaining)
+	require.Zero(t, peek.RetryAfterMS)
+	require.Equal(t, start+10_100, peek.ResetMS)
+	over := verdict(start+5_000, 6)
+	require.True(t, over.CostExceeds)
+	require.True(t, over.Penalized)
+	require.Equal(t, check.NeverMS, over.RetryAfterMS)
+	after := verdict(start+10_100, 1)
+	require.True(t, after.Allowed, "over at its end")
+	require.EqualValues(t, 4, after.Remaining, "the denials within it counted nothing")
+}
+
+// Each rule keeps its own penalties, also one that denies together with another, and in shadow.
+func testPenaltyOfSeveral(t *testing.T, engine check.Engine) {
+	prefix := Prefix()
+	short, long := five(check.TokenBucket), five(check.SlidingWindowCounter)
+	short.PenaltyMS, long.PenaltyMS = 1_000, 600_000
+	a, b := counter(prefix+"a", short), counter(prefix+"b", long)
+	ask(t, engine, start, 5, a, b)
+	call := ask(t, engine, start, 1, a, b)
+	require.True(t, call.Outcome.Verdicts[0].Penalized)
+	require.EqualValues(t, 12_000, call.Outcome.Verdicts[0].RetryAfterMS, "its own wait is longer")
+	require.EqualValues(t, 600_000, call.Outcome.Verdicts[1].RetryAfterMS)
+	call = ask(t, engine, start+100_000, 1, a, b)
+	require.False(t, call.Outcome.Allowed)
+	require.True(t, call.Outcome.Verdicts[0].Allowed)
+	require.EqualValues(t, 5, call.Outcome.Verdicts[0].Remaining, "denied by the other: not charged")
+	require.True(t, call.Outcome.Verdicts[1].Penalized)
+
+	shadow := counter(prefix+"s", long)
+	shadow.Shadow = true
+	ask(t, engine, start, 5, shadow)
+	for range 2 {
+		call = ask(t, engine, start, 1, shadow)
+		require.True(t, call.Outcome.Allowed)
+		require.False(t, call.Outcome.Verdicts[0].Allowed)
+		require.True(t, call.Outcome.Verdicts[0].Penalized)
+	}
+}
+
+// A clock that was an hour ahead, or a penalty that was an hour and is now a minute, keeps
+// nobody out for longer than the penalty of now.
+func testPenaltyAndClock(t *testing.T, engine check.Engine) {
+	const hour, minute = 3_600_000, 60_000
+	n := five(check.TokenBucket)
+	n.PenaltyMS = hour
+	c := counter(Prefix()+"k", n)
+	ask(t, engine, start, 5, c)
+	ask(t, engine, start, 1, c)
+	c.Numbers.PenaltyMS = minute
+	now := start + 2*minute
+	peek := ask(t, engine, now, 0, c).Outcome.Verdicts[0]
+	require.Equal(t, now+minute, peek.ResetMS)
+	require.EqualValues(t, minute, ask(t, engine, now, 1, c).Outcome.Verdicts[0].RetryAfterMS)
+	require.EqualValues(t, minute-1, ask(t, engine, now+1, 1, c).Outcome.Verdicts[0].RetryAfterMS, "cut down once, for good")
+	require.True(t, ask(t, engine, now+minute, 1, c).Outcome.Allowed)
+}
