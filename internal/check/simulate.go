@@ -1,0 +1,71 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Simulation asks what requests would be answered, without asking any counter that is in use.
+type Simulation struct {
+	Policy   PolicyData         // the rules, and plans if there are any
+	Subjects []SubjectData      // registered subjects: plans, states, overrides
+	StartMS  int64              // the instant of AtMS 0, milliseconds since 1970
+	Requests []SimulatedRequest // in the order in which they are decided
+}
+
+// SimulatedRequest is a request and its instant on the virtual clock. A later request may have
+// an earlier instant: then the clock steps back, and the algorithms meet that as they do in life.
+type SimulatedRequest struct {
+	AtMS int64 // milliseconds after StartMS; the sum is an instant from 0 to MaxInstantMS
+	Request
+}
+
+// Simulate decides the requests of s one after the other on a virtual clock, beginning with no
+// state, and gives each decision to decided, with the request's index. The decision is only
+// valid until decided returns. Matching, numbers, counting and the answer are those of a
+// Checker over a MemoryEngine; there is no denial kept in process, for time stands still
+// between requests, and no metric.
+//
+// It ends with the error of ctx when that ends, with the first error of decided, with an
+// *UnknownPlanError for a request that names a plan that s lacks, and with an error for a
+// policy that does not compile or an instant out of range.
+func Simulate(ctx context.Context, s Simulation, decided func(index int, d *Decision) error) error {
+	// No counter leaves this function, so there is nobody to keep its key from.
+	checker := &Checker{keys: NewKeys([16]byte{})}
+	policy, err := CompilePolicy(checker.keys, TenantID{}, s.Policy)
+	if err != nil {
+		return fmt.Errorf("compile simulated policy: %w", err)
+	}
+	for _, subject := range s.Subjects {
+		policy.AddSubject(subject)
+	}
+	// Room for all counters there can be: shared ones would answer wrongly. The engine's own
+	// clock stands still, so that nothing expires before the virtual clock comes to it, or
+	// comes back to it.
+	room := max(1, len(s.Requests)*len(s.Policy.Rules))
+	engine := NewMemoryEngine(MemoryOptions{Clock: func() int64 { return 0 }, MaxCounters: room, MaxPerTenant: room})
+	for i := range s.Requests {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		r := &s.Requests[i]
+		var e evaluation
+		if !e.begin(checker, policy, &r.Request, time.UnixMilli(s.StartMS+r.AtMS)) {
+			return &UnknownPlanError{Index: i, Plan: r.Plan}
+		}
+		if len(e.counted) > 0 {
+			e.call.NowMS = s.StartMS + r.AtMS // 0 asks for the engine's clock, which is 0 too
+			engine.Evaluate(ctx, &e.call)
+			if e.call.Err != nil {
+				return fmt.Errorf("simulate request %d: %w", i, e.call.Err)
+			}
+			e.answer()
+			e.decision.conclude()
+		}
+		if err := decided(i, &e.decision); err != nil {
+			return err
+		}
+	}
+	return nil
+}

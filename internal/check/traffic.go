@@ -1,0 +1,233 @@
+package check
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// Pattern names how described traffic is spread over time. The zero value is not a pattern.
+type Pattern uint8
+
+// The patterns of Traffic.
+const (
+	// Steady spreads Requests evenly over every PerMS.
+	Steady Pattern = iota + 1
+	// Burst sends Requests at once, at each instant of AtMS.
+	Burst
+	// Ramp moves evenly from a rate of From to a rate of To requests in PerMS.
+	Ramp
+	// Poisson sends Requests in PerMS on average, each independent of the others, by Seed.
+	Poisson
+	// WindowEdge sends Requests in the last millisecond of a window and again in the first
+	// of the next: the traffic that passes twice the limit where windows are fixed.
+	WindowEdge
+)
+
+var patternNames = enumNames[Pattern]{
+	Steady: "steady", Burst: "burst", Ramp: "ramp", Poisson: "poisson", WindowEdge: "window_edge",
+}
+
+func (p Pattern) String() string { return patternNames[p] }
+
+// ParsePattern returns the pattern of a name such as "window_edge".
+func ParsePattern(s string) (Pattern, error) { return patternNames.parse(s) }
+
+// Traffic describes the requests of a simulation. Every subject makes the whole pattern.
+// A number that is 0 is not given.
+type Traffic struct {
+	Pattern    Pattern
+	Request    Request  // what each request asks; its Subject is replaced
+	Subjects   []string // 1 to MaxTrafficSubjects, each once
+	Requests   int64    // not in Ramp: 1 to MaxSimulatedRequests
+	PerMS      int64    // Steady, Ramp, Poisson: 1 to MaxWindowMS
+	DurationMS int64    // Steady, Ramp, Poisson: when it ends; 1 to MaxWindowMS
+	From, To   int64    // Ramp: 0 to MaxSimulatedRequests, not both 0
+	AtMS       []int64  // Burst: the instants, milliseconds after the start, 0 to MaxWindowMS
+	WindowMS   int64    // WindowEdge: MinWindowMS to MaxWindowMS; windows begin at multiples of it since 1970
+	Edges      int64    // WindowEdge: at how many ends of windows in a row; 1 to MaxTrafficEdges
+	Seed       uint64   // Poisson: the same seed makes the same requests
+}
+
+// Bounds of described traffic.
+const (
+	MaxSimulatedRequests = 10_000 // in all
+	MaxTrafficSubjects   = 1_000
+	MaxTrafficEdges      = 1_000
+)
+
+// trafficFields names the numbers that each pattern needs; others are not taken.
+var trafficFields = map[Pattern][]string{
+	Steady:     {"requests", "per_ms", "duration_ms"},
+	Burst:      {"requests", "at_ms"},
+	Ramp:       {"from", "to", "per_ms", "duration_ms"},
+	Poisson:    {"requests", "per_ms", "duration_ms"},
+	WindowEdge: {"requests", "window_ms", "edges"},
+}
+
+// Expand lists the requests that t describes for a simulation that starts at startMS, by time;
+// of those at one instant, by subject as t names them. Errors name the fields as
+// docs/simulate.md spells them.
+func (t *Traffic) Expand(startMS int64) ([]SimulatedRequest, []FieldError) {
+	if errs := t.validate(); len(errs) > 0 {
+		return nil, errs
+	}
+	var requests []SimulatedRequest
+	for i, subject := range t.Subjects {
+		times, ok := t.times(startMS, uint64(i), MaxSimulatedRequests-len(requests))
+		if !ok {
+			var errs fieldErrors
+			errs.add("", "describes more than %d requests: take fewer subjects, or a shorter or slower pattern", MaxSimulatedRequests)
+			return nil, errs
+		}
+		for _, at := range times {
+			r := SimulatedRequest{AtMS: at, Request: t.Request}
+			r.Subject = subject
+			requests = append(requests, r)
+		}
+	}
+	slices.SortStableFunc(requests, func(a, b SimulatedRequest) int { return cmp.Compare(a.AtMS, b.AtMS) })
+	return requests, nil
+}
+
+func (t *Traffic) validate() []FieldError {
+	var errs fieldErrors
+	needed, known := trafficFields[t.Pattern]
+	if !known {
+		errs.add("pattern", "must be one of burst, poisson, ramp, steady, window_edge")
+		return errs
+	}
+	number := func(field string, n, least, most int64) {
+		switch takes := slices.Contains(needed, field); {
+		case takes && (n < least || n > most):
+			errs.add(field, "must be a whole number from %d to %d with the pattern %s", least, most, t.Pattern)
+		case !takes && n != 0:
+			errs.add(field, "is not for the pattern %s", t.Pattern)
+		}
+	}
+	number("requests", t.Requests, 1, MaxSimulatedRequests)
+	number("per_ms", t.PerMS, 1, MaxWindowMS)
+	number("duration_ms", t.DurationMS, 1, MaxWindowMS)
+	number("from", t.From, 0, MaxSimulatedRequests)
+	number("to", t.To, 0, MaxSimulatedRequests)
+	number("window_ms", t.WindowMS, MinWindowMS, MaxWindowMS)
+	number("edges", t.Edges, 1, MaxTrafficEdges)
+	if t.Pattern == Ramp && t.From == 0 && t.To == 0 {
+		errs.add("to", "must be at least 1 where from is 0")
+	}
+	if t.Pattern != Poisson && t.Seed != 0 {
+		errs.add("seed", "is not for the pattern %s", t.Pattern)
+	}
+	t.validateInstants(&errs)
+	t.validateSubjects(&errs)
+	return errs
+}
+
+func (t *Traffic) validateInstants(errs *fieldErrors) {
+	if t.Pattern != Burst {
+		if len(t.AtMS) > 0 {
+			errs.add("at_ms", "is not for the pattern %s", t.Pattern)
+		}
+		return
+	}
+	if len(t.AtMS) == 0 || len(t.AtMS) > MaxSimulatedRequests {
+		errs.add("at_ms", "must be a list of 1 to %d instants, in milliseconds after the start", MaxSimulatedRequests)
+		return
+	}
+	for _, at := range t.AtMS {
+		if at < 0 || at > MaxWindowMS {
+			errs.add("at_ms", "must hold whole numbers from 0 to %d", MaxWindowMS)
+			return
+		}
+	}
+}
+
+func (t *Traffic) validateSubjects(errs *fieldErrors) {
+	if len(t.Subjects) == 0 || len(t.Subjects) > MaxTrafficSubjects {
+		errs.add("subjects", "must be 1 to %d subjects", MaxTrafficSubjects)
+		return
+	}
+	seen := make(map[string]bool, len(t.Subjects))
+	for _, s := range t.Subjects {
+		if problem := ValidName(s); problem != "" {
+			errs.add("subjects", "must hold subjects, each of which %s", problem)
+			return
+		}
+		if seen[s] {
+			errs.add("subjects", "must hold each subject once")
+			return
+		}
+		seen[s] = true
+	}
+}
+
+// times returns the instants at which one subject asks, in order, or ok false where there are
+// more than most.
+func (t *Traffic) times(startMS int64, subject uint64, most int) (times []int64, ok bool) {
+	switch t.Pattern {
+	case Burst:
+		instants := slices.Clone(t.AtMS)
+		slices.Sort(instants)
+		return t.atOnce(instants, most)
+	case WindowEdge:
+		edge := (startMS/t.WindowMS+1)*t.WindowMS - startMS
+		instants := make([]int64, 0, 2*t.Edges)
+		for range t.Edges {
+			instants = append(instants, edge-1, edge)
+			edge += t.WindowMS
+		}
+		return t.atOnce(instants, most)
+	}
+	next := t.arrivals(subject)
+	for k := int64(0); ; k++ {
+		at := next(k)
+		if !(at < float64(t.DurationMS)) { // a ramp that has come down to nothing answers NaN
+			return times, true
+		}
+		if len(times) == most {
+			return nil, false
+		}
+		times = append(times, int64(at))
+	}
+}
+
+// atOnce is Requests requests at each instant.
+func (t *Traffic) atOnce(instants []int64, most int) (times []int64, ok bool) {
+	if t.Requests*int64(len(instants)) > int64(most) {
+		return nil, false
+	}
+	for _, at := range instants {
+		times = append(times, slices.Repeat([]int64{at}, int(t.Requests))...)
+	}
+	return times, true
+}
+
+// arrivals returns a function that says when request k comes, in milliseconds after the start;
+// it is called with 0, 1, 2 and so on. Every product is converted to float64: that keeps it
+// from being fused with a sum, which would make another instant on another processor.
+func (t *Traffic) arrivals(subject uint64) func(k int64) float64 {
+	per := float64(t.PerMS)
+	switch t.Pattern {
+	case Ramp:
+		from, slope := float64(t.From), float64(t.To-t.From)/float64(t.DurationMS)
+		return func(k int64) float64 {
+			if k == 0 {
+				return 0
+			}
+			// By the instant x, from*x + slope*x*x/2 requests have come, in units of 1/per.
+			area := float64(float64(k) * per)
+			root := math.Sqrt(float64(from*from) + float64(2*slope*area))
+			return float64(2*area) / (from + root)
+		}
+	case Poisson:
+		random := rand.New(rand.NewPCG(t.Seed, subject))
+		mean, at := per/float64(t.Requests), 0.0
+		return func(int64) float64 {
+			at += float64(random.ExpFloat64() * mean)
+			return at
+		}
+	default: // Steady
+		return func(k int64) float64 { return float64(k * t.PerMS / t.Requests) }
+	}
+}
