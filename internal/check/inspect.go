@@ -1,0 +1,226 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// ErrCountersUnavailable is wrapped by the error of a Reset that the counter store did not
+// confirm: counters may or may not have been forgotten, and asking again does no harm.
+var ErrCountersUnavailable = errors.New("the counters cannot be reached")
+
+// SubjectLimits is the live state of one subject.
+type SubjectLimits struct {
+	Subject string
+	State   SubjectState
+	Plan    string // slug; "" where the tenant has no plans
+	// Rules are those that count by the subject, by slug. Allowed and RetryAfterMS tell of a
+	// check of cost 1 that meets this rule alone.
+	Rules    []RuleDecision
+	Hidden   []HiddenRule // all other rules, by slug
+	Degraded bool         // the counter store is away: what checks are answered meanwhile
+}
+
+// HiddenRule is a rule that has no counter for the subject and the other values that are given.
+type HiddenRule struct {
+	Rule    *Rule
+	Reason  SkipReason // ModeOff, ResourceMismatch, NotBySubject or MissingValues
+	Missing []string   // with MissingValues: what to give, as in Rule.By
+}
+
+// The reasons for which a subject has no counter to show or to forget, beside those of a check.
+const (
+	NotBySubject  SkipReason = "not_by_subject" // it counts others along with the subject
+	MissingValues SkipReason = "missing_values" // it counts by values that were not given
+)
+
+// UncountedError is the error of a Reset of one rule that has no counter for the values given.
+type UncountedError struct {
+	Rule    string // slug
+	Unknown bool   // there is no such rule; else:
+	Reason  SkipReason
+	Missing []string // with MissingValues: what to give, as in Rule.By
+}
+
+func (e *UncountedError) Error() string {
+	if e.Unknown {
+		return fmt.Sprintf("there is no rule %s", e.Rule)
+	}
+	return fmt.Sprintf("rule %s has no counter for these values: %s %s", e.Rule, e.Reason, strings.Join(e.Missing, ", "))
+}
+
+// Inspect tells what is left for values.Subject under each rule, and consumes nothing. Of
+// values, Resource ("": not given) and Attributes say which counter of a rule that counts by
+// them is meant; the rest of it says nothing here. While the counter store is away, it tells
+// what a check would be answered.
+func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) SubjectLimits {
+	now := c.clock()
+	subject, _ := p.subjects.Load(values.Subject)
+	plan, _ := p.plan("", subject)
+	out := SubjectLimits{Subject: values.Subject}
+	if subject != nil {
+		out.State = subject.state
+	}
+	if plan != nil {
+		out.Plan = plan.slug
+	}
+	var evaluations []*evaluation
+	var buf []byte
+	for i := range p.rules {
+		rule := &p.rules[i].rule
+		req, reason, missing := rule.counted(values)
+		if reason == "" && rule.Mode == Off {
+			reason = ModeOff
+		}
+		if reason != "" {
+			out.Hidden = append(out.Hidden, HiddenRule{Rule: rule, Reason: reason, Missing: missing})
+			continue
+		}
+		last := len(evaluations) - 1
+		if last < 0 || len(evaluations[last].counted) == MaxMatchingRules {
+			evaluations = append(evaluations, newPeek(p))
+			last++
+		}
+		e := evaluations[last]
+		e.req = &req
+		buf = e.addRule(c.keys, int32(i), plan, subject, now.UnixMilli(), buf)
+	}
+	c.peek(ctx, evaluations)
+	for _, e := range evaluations {
+		out.Degraded = out.Degraded || e.decision.Degraded
+		for i := range e.decision.Rules {
+			e.decision.Rules[i].asOfOne()
+			out.Rules = append(out.Rules, e.decision.Rules[i])
+		}
+	}
+	return out
+}
+
+// newPeek returns an evaluation that consumes nothing and has no rules yet.
+func newPeek(p *Policy) *evaluation {
+	return &evaluation{policy: p, call: Call{Tenant: p.tenant, DryRun: true}, decision: Decision{Allowed: true, Deciding: -1}}
+}
+
+// peek asks the counters of evaluations.
+func (c *Checker) peek(ctx context.Context, evaluations []*evaluation) {
+	var calls []*Call
+	for _, e := range evaluations {
+		if len(e.counted) > 0 {
+			calls = append(calls, &e.call)
+		}
+	}
+	if len(calls) == 0 {
+		return
+	}
+	// The engine has a deadline of its own; a client that goes away is no failure of the store.
+	c.shared.evaluate(context.WithoutCancel(ctx), calls)
+	for _, e := range evaluations {
+		switch {
+		case len(e.counted) == 0:
+		case e.call.Err != nil:
+			c.answerWithout(e)
+		default:
+			e.answer()
+		}
+	}
+}
+
+// asOfOne makes a peek, which every rule allows, tell of a check of cost 1.
+func (r *RuleDecision) asOfOne() {
+	switch {
+	case r.Unlimited:
+	case r.Uncounted:
+		if r.Allowed = r.Rule.OnUnavailable == Allow; !r.Allowed {
+			r.RetryAfterMS = retryAfterMS()
+		}
+	case r.Remaining == 0:
+		r.Allowed, r.RetryAfterMS = false, r.NextAfterMS
+	}
+}
+
+// Reset forgets the counters, penalties included, of values.Subject under the rule of this
+// slug, or under every rule that has a counter for the values ("": all). It returns the rules
+// whose counters are forgotten now, and with all rules also those that have none. A denial
+// that an instance remembers ends by itself within 100 ms.
+//
+// It fails with an *UncountedError where the rule that is named has no counter for the values,
+// before anything is forgotten; and with an ErrCountersUnavailable.
+func (c *Checker) Reset(ctx context.Context, p *Policy, rule string, values Request) (reset []*Rule, hidden []HiddenRule, err error) {
+	var keys []string
+	var buf []byte
+	for i := range p.rules {
+		r := &p.rules[i]
+		if rule != "" && rule != r.rule.Slug {
+			continue
+		}
+		req, reason, missing := r.rule.counted(values)
+		switch {
+		case reason == "":
+			var key string
+			key, _, buf = c.keys.counterKey(buf, r, &req)
+			keys, reset = append(keys, key), append(reset, &r.rule)
+		case rule != "":
+			return nil, nil, &UncountedError{Rule: rule, Reason: reason, Missing: missing}
+		default:
+			hidden = append(hidden, HiddenRule{Rule: &r.rule, Reason: reason, Missing: missing})
+		}
+	}
+	if rule != "" && len(reset) == 0 {
+		return nil, nil, &UncountedError{Rule: rule, Unknown: true}
+	}
+	for some := range slices.Chunk(keys, resetChunk) {
+		if err := c.shared.reset(ctx, some); err != nil {
+			return nil, nil, fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
+		}
+	}
+	// What this instance counted while the store was away.
+	if err := c.local.Reset(ctx, keys...); err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
+	}
+	return reset, hidden, nil
+}
+
+// resetChunk bounds how many counters go in one pipeline, so that no check waits long behind it.
+const resetChunk = 128
+
+func (g *guarded) reset(ctx context.Context, keys []string) error {
+	if !g.breaker.allow() {
+		return errBreakerOpen
+	}
+	err := g.engine.Reset(context.WithoutCancel(ctx), keys...)
+	g.breaker.done(err)
+	if err != nil {
+		g.metrics.redisErrors.Inc()
+	}
+	return err
+}
+
+// counted returns the request whose counter of rule r the values mean, or why there is none. A
+// rule for one exact resource needs no resource to be given.
+func (r *Rule) counted(values Request) (req Request, reason SkipReason, missing []string) {
+	if !slices.Contains(r.By, "subject") {
+		return values, NotBySubject, nil
+	}
+	for _, by := range r.By {
+		name, isAttribute := strings.CutPrefix(by, "attributes.")
+		switch {
+		case isAttribute:
+			if _, given := values.attribute(name); !given {
+				missing = append(missing, by)
+			}
+		case by == "resource" && values.Resource == "" && strings.HasSuffix(r.Resource, "*"):
+			missing = append(missing, by)
+		case by == "resource" && values.Resource == "":
+			values.Resource = r.Resource
+		case by == "resource" && !matches(r.Resource, values.Resource):
+			return values, ResourceMismatch, nil
+		}
+	}
+	if missing != nil {
+		return values, MissingValues, missing
+	}
+	return values, "", nil
+}
