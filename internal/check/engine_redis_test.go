@@ -1,6 +1,10 @@
 package check_test
 
 import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +17,11 @@ import (
 )
 
 func redisClient(tb testing.TB) redis.UniversalClient {
-	client, err := check.NewRedisClient(testenv.RedisURL(tb))
+	return clientOf(tb, testenv.RedisURL(tb))
+}
+
+func clientOf(tb testing.TB, url string, opts ...check.RedisClientOption) redis.UniversalClient {
+	client, err := check.NewRedisClient(url, opts...)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, client.Close()) })
 	return client
@@ -21,9 +29,330 @@ func redisClient(tb testing.TB) redis.UniversalClient {
 
 const patience = 5 * time.Second
 
-// A loaded machine may take longer than a service would wait.
+// redisOptions are those of tests that are not about time: a loaded machine may take longer
+// than a service would wait.
 func redisOptions() check.RedisOptions { return check.RedisOptions{Deadline: patience} }
 
 func TestRedisEngine(t *testing.T) {
 	checktest.Suite(t, check.NewRedisEngine(redisClient(t), redisOptions()))
+}
+
+func TestRedisEnginePlain(t *testing.T) {
+	o := redisOptions()
+	o.Plain = true
+	// a connection for each of the suite's clients
+	client := clientOf(t, testenv.RedisURL(t), check.WithPoolSize(64))
+	checktest.Suite(t, check.NewRedisEngine(client, o))
+}
+
+// numbersOf returns an algorithm's numbers with a penalty: limit a minute.
+func numbersOf(a check.Algorithm, limit int64) check.Numbers {
+	n := check.Numbers{Algorithm: a, Limit: limit, WindowMS: 60_000, PenaltyMS: 30_000}
+	if a.Bucket() {
+		n.Burst = limit
+	}
+	if a == check.SlidingWindowBuckets {
+		n.PrecisionMS = 1_000
+	}
+	return n
+}
+
+func allKeys(t *testing.T, client redis.UniversalClient, prefix string) []string {
+	var keys []string
+	scan := client.Scan(context.Background(), 0, prefix+"*", 1000).Iterator()
+	for scan.Next(context.Background()) {
+		keys = append(keys, scan.Val())
+	}
+	require.NoError(t, scan.Err())
+	return keys
+}
+
+// A counter without an expiry blocks its customer for ever once nobody charges it again.
+func TestRedisKeysExpire(t *testing.T) {
+	ctx := context.Background()
+	client := redisClient(t)
+	engine := check.NewRedisEngine(client, redisOptions())
+	prefix := checktest.Prefix()
+	latest := map[string]int64{} // after which each key's state can matter no more
+	for _, a := range check.Algorithms {
+		key := prefix + a.String()
+		for range 40 {
+			call := &check.Call{Cost: 1, Counters: []check.Counter{{Key: key, Numbers: numbersOf(a, 30)}}}
+			engine.Evaluate(ctx, call)
+			require.NoError(t, call.Err)
+			v := call.Outcome.Verdicts[0]
+			latest[key] = max(latest[key], v.ResetMS-call.Outcome.NowMS)
+			latest[key+":p"] = 30_000
+		}
+	}
+	keys := allKeys(t, client, prefix)
+	require.Len(t, keys, 2*len(check.Algorithms), "a counter and a penalty mark each")
+	for _, key := range keys {
+		ttl, err := client.PTTL(ctx, key).Result()
+		require.NoError(t, err)
+		require.Positive(t, ttl, key)
+		require.LessOrEqual(t, ttl.Milliseconds(), latest[key]+1_000, key)
+	}
+
+	// A log that lost its expiry gets one, from a denial too.
+	log := prefix + check.SlidingWindowLog.String()
+	require.NoError(t, client.Persist(ctx, log).Err())
+	engine.Evaluate(ctx, &check.Call{Cost: 1, Counters: []check.Counter{{Key: log, Numbers: numbersOf(check.SlidingWindowLog, 30)}}})
+	ttl, err := client.PTTL(ctx, log).Result()
+	require.NoError(t, err)
+	require.Positive(t, ttl)
+}
+
+// Denied clients that keep trying must not push their own release away, nor use up anything.
+func TestRedisDenialWritesNothing(t *testing.T) {
+	ctx := context.Background()
+	client := redisClient(t)
+	engine := check.NewRedisEngine(client, redisOptions())
+	prefix := checktest.Prefix()
+	now := int64(1_704_672_000_123)
+	var full []check.Counter
+	for _, a := range check.Algorithms {
+		full = append(full, check.Counter{Key: prefix + a.String(), Numbers: numbersOf(a, 30)})
+	}
+	ask := func(at, cost int64, counters ...check.Counter) check.Outcome {
+		call := &check.Call{NowMS: at, Cost: cost, Counters: counters}
+		engine.Evaluate(ctx, call)
+		require.NoError(t, call.Err)
+		return call.Outcome
+	}
+	for i := range int64(30) {
+		require.True(t, ask(now+i, 1, full...).Allowed)
+	}
+	for _, c := range full { // the marks of the penalties
+		require.False(t, ask(now+30, 1, c).Allowed)
+	}
+	dump := func() map[string]string {
+		dumps := map[string]string{}
+		for _, key := range allKeys(t, client, prefix) {
+			value, err := client.Dump(ctx, key).Result()
+			require.NoError(t, err)
+			at, err := client.PExpireTime(ctx, key).Result()
+			require.NoError(t, err)
+			dumps[key] = fmt.Sprintf("%x until %d", value, at.Milliseconds())
+		}
+		return dumps
+	}
+	before := dump()
+	require.Len(t, before, 2*len(check.Algorithms))
+	fresh := check.Counter{Key: prefix + "fresh", Numbers: numbersOf(check.TokenBucket, 30)}
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 1_000 {
+		c := full[r.IntN(len(full))]
+		at := now + 31 + r.Int64N(20_000)
+		require.False(t, ask(at, 1+r.Int64N(40), c, fresh).Allowed)
+		require.True(t, ask(at, 0, c, fresh).Allowed, "a peek")
+	}
+	require.Equal(t, before, dump())
+}
+
+// Whatever stands in a counter's place, the customer is served as if it were not there.
+func TestRedisRepairsForeignValues(t *testing.T) {
+	ctx := context.Background()
+	client := redisClient(t)
+	const now = int64(1_704_672_000_123)
+	for _, a := range check.Algorithms {
+		engine := check.NewRedisEngine(client, redisOptions())
+		prefix := checktest.Prefix()
+		n := numbersOf(a, 30)
+		ask := func(key string, cost int64) check.Outcome {
+			call := &check.Call{NowMS: now, Cost: cost, Counters: []check.Counter{{Key: key, Numbers: n}}}
+			engine.Evaluate(ctx, call)
+			require.NoError(t, call.Err, "%s %s", a, key)
+			return call.Outcome
+		}
+		want := ask(prefix+"fresh", 2)
+		good, err := client.Get(ctx, prefix+"fresh").Result()
+		require.NoError(t, err)
+
+		foreign := map[string]string{
+			"empty": "", "text": "not a counter", "digits": "12", "ones": strings.Repeat("\xff", len(good)),
+			"zeros": strings.Repeat("\x00", len(good)), "short": good[:len(good)-1], "long": good + "x",
+			"other version": "\xf0" + good[1:], "huge": strings.Repeat("\x11\x22", 100_000),
+			// of the right form, the instant or number after the first byte far in the future
+			"future": good[:1] + "\xff\xff\xff\xff\xff" + good[6:],
+		}
+		if a == check.SlidingWindowLog {
+			foreign["future"] = good[:7] + "\xff\xff\xff\xff\xff\xff" + good[13:]
+		}
+		for name, value := range foreign {
+			require.NoError(t, client.Set(ctx, prefix+name, value, 0).Err())
+		}
+		require.NoError(t, client.RPush(ctx, prefix+"list", "a").Err())
+		require.NoError(t, client.HSet(ctx, prefix+"hash", "a", "b").Err())
+		foreign["list"], foreign["hash"] = "", ""
+		repairs := int64(0)
+		for name := range foreign {
+			key := prefix + name
+			require.Equal(t, want, ask(key, 2), "%s, %s", a, name)
+			if !(name == "empty" && a == check.SlidingWindowLog) { // GETRANGE tells it from no key in no way
+				repairs++
+			}
+			require.Equal(t, repairs, engine.Repaired(), "%s, %s", a, name)
+			value, err := client.Get(ctx, key).Result()
+			require.NoError(t, err)
+			require.Equal(t, good, value, "%s, %s", a, name)
+			ttl, err := client.PTTL(ctx, key).Result()
+			require.NoError(t, err)
+			require.Positive(t, ttl)
+		}
+		for name, set := range map[string]func(key string) error{
+			"list": func(key string) error { return client.RPush(ctx, key, "a").Err() },
+			"text": func(key string) error { return client.Set(ctx, key, "for ever", 0).Err() },
+		} {
+			key := prefix + "mark" + name
+			require.NoError(t, set(key+":p"))
+			require.Equal(t, want, ask(key, 2), name)
+			require.True(t, ask(key, 29).Verdicts[0].Penalized)
+			require.GreaterOrEqual(t, ask(key, 1).Verdicts[0].RetryAfterMS, int64(30_000), "the mark was made anew")
+		}
+		for _, key := range allKeys(t, client, prefix) {
+			require.NoError(t, client.Del(ctx, key).Err())
+		}
+	}
+}
+
+// A full log is checked without being read whole; it must still know each entry.
+func TestRedisLongLog(t *testing.T) {
+	ctx := context.Background()
+	client := redisClient(t)
+	engine := check.NewRedisEngine(client, redisOptions())
+	memory := check.NewMemoryEngine(check.MemoryOptions{})
+	key := checktest.Prefix() + "log"
+	n := check.Numbers{Algorithm: check.SlidingWindowLog, Limit: 2_000, WindowMS: 10_000}
+	r := rand.New(rand.NewPCG(1, 2))
+	now, longest := int64(1_704_672_000_123), int64(0)
+	for range 100 {
+		calls := make([]*check.Call, 100)
+		same := make([]*check.Call, 100)
+		n.Limit = 500 + r.Int64N(2_000)
+		step := r.Int64N(30)
+		for i := range calls {
+			now += r.Int64N(step + 1)
+			call := check.Call{NowMS: now - r.Int64N(3), Cost: r.Int64N(4), Counters: []check.Counter{{Key: key, Numbers: n}}}
+			if i%7 == 0 {
+				call.Cost = 1 + r.Int64N(n.Limit)
+			}
+			other := call
+			calls[i], same[i] = &call, &other
+		}
+		engine.Evaluate(ctx, calls...)
+		memory.Evaluate(ctx, same...)
+		for i := range calls {
+			require.NoError(t, calls[i].Err)
+			require.Equal(t, same[i].Outcome, calls[i].Outcome)
+		}
+		size, err := client.StrLen(ctx, key).Result()
+		require.NoError(t, err)
+		longest = max(longest, size)
+	}
+	require.Greater(t, longest, int64(12*300), "more than is read at once")
+	require.Less(t, longest, int64(2*12*2_500+7), "dead entries are dropped")
+}
+
+// Bytes in Redis are what a million subjects cost.
+func TestRedisValuesAreSmall(t *testing.T) {
+	ctx := context.Background()
+	client := redisClient(t)
+	engine := check.NewRedisEngine(client, redisOptions())
+	prefix := checktest.Prefix()
+	for a, most := range map[check.Algorithm]int64{
+		check.SlidingWindowCounter: 14, check.FixedWindow: 14, check.FixedWindowFirstHit: 14, check.TokenBucket: 15,
+		check.LeakyBucket: 15, check.LeakyBucketQueue: 15, check.SlidingWindowBuckets: 7 + 5*2, check.SlidingWindowLog: 7 + 12*2,
+	} {
+		key := prefix + a.String()
+		for i := range int64(10) {
+			call := &check.Call{
+				NowMS: 1_704_672_000_123 + i/5*1_000, Cost: 1_000,
+				Counters: []check.Counter{{Key: key, Numbers: numbersOf(a, 10_000)}},
+			}
+			engine.Evaluate(ctx, call)
+			require.NoError(t, call.Err)
+			require.True(t, call.Outcome.Allowed)
+		}
+		size, err := client.StrLen(ctx, key).Result()
+		require.NoError(t, err)
+		require.Equal(t, most, size, a)
+	}
+}
+
+// Redis forgets scripts when it restarts and when told to; no check may fail for it.
+func TestRedisForgetsScripts(t *testing.T) {
+	ctx := context.Background()
+	server := testenv.StartRedis(t)
+	client := clientOf(t, server.URL)
+	engine := check.NewRedisEngine(client, redisOptions())
+	counter := check.Counter{Key: checktest.Prefix() + "k", Numbers: numbersOf(check.TokenBucket, 100)}
+	remaining := int64(100)
+	for i := range int64(5) {
+		calls := make([]*check.Call, 4)
+		for j := range calls {
+			calls[j] = &check.Call{NowMS: 1_704_672_000_123, Cost: 1, Counters: []check.Counter{counter}}
+		}
+		engine.Evaluate(ctx, calls...)
+		for _, call := range calls {
+			require.NoError(t, call.Err)
+			remaining--
+			require.Equal(t, remaining, call.Outcome.Verdicts[0].Remaining, "each counted once, in order")
+		}
+		require.GreaterOrEqual(t, engine.ScriptLoads(), i+1)
+		require.NoError(t, client.ScriptFlush(ctx).Err())
+	}
+}
+
+// While Redis hangs a check gets its answer from elsewhere, soon; when Redis wakes, nothing
+// that was given up is counted a second time.
+func TestRedisHangs(t *testing.T) {
+	ctx := context.Background()
+	for _, plain := range []bool{false, true} {
+		server := testenv.StartRedis(t)
+		client := clientOf(t, server.URL)
+		engine := check.NewRedisEngine(client, check.RedisOptions{Plain: plain})
+		patient := check.NewRedisEngine(client, redisOptions())
+		counter := check.Counter{Key: checktest.Prefix() + "k", Numbers: numbersOf(check.FixedWindow, 1_000)}
+		ask := func(engine check.Engine, cost int64) *check.Call {
+			call := &check.Call{NowMS: 1_704_672_000_123, Cost: cost, Counters: []check.Counter{counter}}
+			engine.Evaluate(ctx, call)
+			return call
+		}
+		require.NoError(t, ask(patient, 1).Err)
+		server.Pause()
+		done := make(chan *check.Call)
+		began := time.Now()
+		const asking = 200
+		for range asking {
+			go func() { done <- ask(engine, 1) }()
+		}
+		for range asking {
+			require.Error(t, (<-done).Err)
+		}
+		require.Less(t, time.Since(began), 2*time.Second, "50 ms, and a loaded machine's slack")
+		server.Resume()
+		peek := ask(patient, 0)
+		require.NoError(t, peek.Err)
+		require.GreaterOrEqual(t, peek.Outcome.Verdicts[0].Remaining, int64(1_000-1-asking), "each at most once")
+		call := ask(patient, 1)
+		require.NoError(t, call.Err, "and it goes on")
+		require.GreaterOrEqual(t, call.Outcome.Verdicts[0].Remaining, int64(1_000-2-asking))
+		server.Kill()
+		require.Error(t, ask(engine, 1).Err)
+		require.Error(t, engine.Reset(ctx, counter.Key))
+	}
+}
+
+// A caller that has gone neither waits nor breaks what others share.
+func TestRedisCallerGone(t *testing.T) {
+	engine := check.NewRedisEngine(redisClient(t), redisOptions())
+	gone, leave := context.WithCancel(context.Background())
+	leave()
+	call := &check.Call{Cost: 1, Counters: []check.Counter{{Key: checktest.Prefix() + "k", Numbers: numbersOf(check.FixedWindow, 5)}}}
+	engine.Evaluate(gone, call)
+	require.ErrorIs(t, call.Err, context.Canceled)
+	engine.Evaluate(context.Background(), call)
+	require.NoError(t, call.Err)
+	require.EqualValues(t, 4, call.Outcome.Verdicts[0].Remaining)
 }
