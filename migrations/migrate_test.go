@@ -71,6 +71,7 @@ func TestUpDownUp(t *testing.T) {
 	require.False(t, dirty)
 	full := tables(t, u)
 	require.Contains(t, full, "rules")
+	first := secrets(t, u)
 
 	for left := latest; left > 0; left-- {
 		require.NoError(t, migrations.Down(t.Context(), u))
@@ -82,6 +83,19 @@ func TestUpDownUp(t *testing.T) {
 	require.NoError(t, migrations.Down(t.Context(), u), "nothing left to undo is no error")
 	require.NoError(t, migrations.Up(t.Context(), u))
 	require.Equal(t, full, tables(t, u))
+	require.NotEqual(t, first, secrets(t, u), "each deployment draws secrets of its own")
+}
+
+// secrets returns the deployment's secrets in hex.
+func secrets(t *testing.T, databaseURL string) (both string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), databaseURL)
+	require.NoError(t, err)
+	defer conn.Close(context.Background())
+	err = conn.QueryRow(t.Context(), "SELECT encode(counter_key || cursor_key, 'hex') FROM deployment_secrets").Scan(&both)
+	require.NoError(t, err)
+	require.Len(t, both, 2*(16+32))
+	return both
 }
 
 // Several servers of a deployment start at once; several databases of one cluster share roles.

@@ -1,0 +1,204 @@
+package tenants_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// Subjects without a plan of their own get the default one, so there is exactly one while there
+// is any.
+func TestDefaultPlan(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	s, ctx := d.Store, t.Context()
+	free := mustPlan(t, s, a, "free")
+	require.True(t, free.Default, "the first plan is the default without being asked")
+	pro := mustPlan(t, s, a, "pro")
+	require.False(t, pro.Default)
+	require.True(t, mustPlan(t, s, b, "theirs").Default)
+
+	pro, err := s.EditPlan(ctx, a, "pro", at(pro.Version), func(p *tenants.Plan) error { p.Default = true; return nil })
+	require.NoError(t, err)
+	require.True(t, pro.Default)
+	was, err := s.PlanBySlug(ctx, a, "free")
+	require.NoError(t, err)
+	require.False(t, was.Default)
+	require.Greater(t, was.Version, free.Version, "who edits the old default from before must be told")
+
+	_, err = s.EditPlan(ctx, a, "pro", tenants.Match{}, func(p *tenants.Plan) error { p.Default = false; return nil })
+	requireConflict(t, err, tenants.CodeDefaultPlan)
+	kept, created, err := s.PutPlan(ctx, a, tenants.Plan{Slug: "pro"}, tenants.Match{})
+	require.NoError(t, err)
+	require.False(t, created)
+	require.Equal(t, pro, kept, "a PUT that does not speak of the default leaves it")
+	best, err := s.CreatePlan(ctx, a, tenants.Plan{Slug: "best", Default: true})
+	require.NoError(t, err)
+	require.True(t, best.Default)
+
+	requireConflict(t, s.DeletePlan(ctx, a, "best", tenants.Match{}), tenants.CodeDefaultPlan)
+	require.NoError(t, s.DeletePlan(ctx, a, "free", tenants.Match{}))
+	require.NoError(t, s.DeletePlan(ctx, a, "pro", tenants.Match{}))
+	require.NoError(t, s.DeletePlan(ctx, a, "best", tenants.Match{}), "the last plan may go")
+	require.ErrorIs(t, s.DeletePlan(ctx, a, "best", tenants.Match{}), tenants.ErrNotFound)
+	require.Empty(t, policyOf(t, s, a.TenantID()).Plans)
+}
+
+func TestPlanPutAndEdit(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	s, ctx := d.Store, t.Context()
+	_, _, err := s.PutPlan(ctx, a, tenants.Plan{Slug: "Free"}, tenants.Match{})
+	requireInvalid(t, err, "slug")
+	_, err = s.CreatePlan(ctx, a, tenants.Plan{Slug: "free", Name: "a\x00", Description: string(make([]byte, 3000))})
+	requireInvalid(t, err, "name", "description")
+	_, _, err = s.PutPlan(ctx, a, tenants.Plan{Slug: "free"}, at(1))
+	require.ErrorIs(t, err, tenants.ErrPreconditionFailed)
+	free, created, err := s.PutPlan(ctx, a, tenants.Plan{Slug: "free", Name: "Free"}, tenants.Match{})
+	require.NoError(t, err)
+	require.True(t, created)
+	before := versionsOf(t, d, a)
+	same, created, err := s.PutPlan(ctx, a, tenants.Plan{Slug: "free", Name: "Free"}, existing)
+	require.NoError(t, err)
+	require.False(t, created)
+	require.Equal(t, free, same)
+	require.Equal(t, before, versionsOf(t, d, a))
+	_, err = s.CreatePlan(ctx, a, tenants.Plan{Slug: "free"})
+	requireConflict(t, err, tenants.CodeSlugTaken)
+
+	for _, err := range []error{
+		second(s.PlanBySlug(ctx, b, "free")),
+		second(s.EditPlan(ctx, b, "free", tenants.Match{}, func(p *tenants.Plan) error { p.Name = "theirs"; return nil })),
+		s.DeletePlan(ctx, b, "free", tenants.Match{}),
+	} {
+		require.ErrorIs(t, err, tenants.ErrNotFound, "another tenant's plan")
+	}
+	_, err = s.EditPlan(ctx, a, "free", tenants.Match{}, func(p *tenants.Plan) error { p.Slug = "gratis"; return nil })
+	requireInvalid(t, err, "slug")
+	edited, err := s.EditPlan(ctx, a, "free", at(free.Version), func(p *tenants.Plan) error { p.Name = "Gratis"; return nil })
+	require.NoError(t, err)
+	require.Equal(t, edited.Version, versionsOf(t, d, a).policy)
+	_, err = s.EditPlan(ctx, a, "free", at(free.Version), func(*tenants.Plan) error { return nil })
+	require.ErrorIs(t, err, tenants.ErrPreconditionFailed)
+	require.ErrorIs(t, s.DeletePlan(ctx, a, "free", at(free.Version)), tenants.ErrPreconditionFailed)
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestPlanLimits(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	s, ctx := d.Store, t.Context()
+	mustRule(t, s, a, rule("r"))
+	mustRule(t, s, a, rule("q"))
+	mustRule(t, s, b, rule("theirs"))
+	free := mustPlan(t, s, a, "free")
+
+	_, _, err := s.PutPlanLimit(ctx, a, "free", "theirs", check.Limit{Limit: 1}, tenants.Match{})
+	require.ErrorIs(t, err, tenants.ErrNotFound, "another tenant's rule")
+	_, _, err = s.PutPlanLimit(ctx, b, "free", "theirs", check.Limit{Limit: 1}, tenants.Match{})
+	require.ErrorIs(t, err, tenants.ErrNotFound, "another tenant's plan")
+	_, _, err = s.PutPlanLimit(ctx, a, "free", "r", check.Limit{Limit: -1}, tenants.Match{})
+	requireInvalid(t, err, "limit")
+	_, _, err = s.PutPlanLimit(ctx, a, "free", "r", check.Limit{Limit: 1, Unlimited: true}, tenants.Match{})
+	requireInvalid(t, err, "unlimited")
+	_, _, err = s.PutPlanLimit(ctx, a, "free", "r", check.Limit{Limit: 1}, existing)
+	require.ErrorIs(t, err, tenants.ErrPreconditionFailed)
+
+	p, created, err := s.PutPlanLimit(ctx, a, "free", "r", check.Limit{Limit: 10, Burst: 20}, at(free.Version))
+	require.NoError(t, err)
+	require.True(t, created)
+	require.Equal(t, map[string]check.Limit{"r": {Limit: 10, Burst: 20}}, p.Limits)
+	require.Greater(t, p.Version, free.Version)
+	before := versionsOf(t, d, a)
+	same, created, err := s.PutPlanLimit(ctx, a, "free", "r", check.Limit{Limit: 10, Burst: 20}, tenants.Match{})
+	require.NoError(t, err)
+	require.False(t, created)
+	require.Equal(t, p, same)
+	require.Equal(t, before, versionsOf(t, d, a))
+
+	other, _, err := s.PutPlanLimit(ctx, a, "free", "q", check.Limit{Unlimited: true}, tenants.Match{})
+	require.NoError(t, err)
+	_, created, err = s.PutPlanLimit(ctx, a, "free", "r", check.Limit{Limit: 11}, at(p.Version))
+	require.NoError(t, err, "another limit of the plan has changed, this one has not")
+	require.False(t, created)
+	_, _, err = s.PutPlanLimit(ctx, a, "free", "r", check.Limit{Limit: 12}, at(p.Version))
+	require.ErrorIs(t, err, tenants.ErrPreconditionFailed)
+	require.Equal(t, []check.PlanData{{Slug: "free", Default: true, Limits: map[string]check.Limit{"r": {Limit: 11}, "q": {Unlimited: true}}}},
+		policyOf(t, s, a.TenantID()).Plans)
+
+	require.ErrorIs(t, s.DeletePlanLimit(ctx, a, "free", "q", at(1)), tenants.ErrPreconditionFailed)
+	require.NoError(t, s.DeletePlanLimit(ctx, a, "free", "q", at(other.Version)))
+	require.ErrorIs(t, s.DeletePlanLimit(ctx, a, "free", "q", tenants.Match{}), tenants.ErrNotFound)
+	require.ErrorIs(t, s.DeletePlanLimit(ctx, b, "free", "r", tenants.Match{}), tenants.ErrNotFound)
+	left, err := s.PlanBySlug(ctx, a, "free")
+	require.NoError(t, err)
+	require.Equal(t, map[string]check.Limit{"r": {Limit: 11}}, left.Limits)
+}
+
+// A plan may come with all of its limits, and then these are all.
+func TestPlanWithLimits(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	s, ctx := d.Store, t.Context()
+	mustRule(t, s, a, rule("r"))
+	mustRule(t, s, a, rule("q"))
+	mustRule(t, s, b, rule("theirs"))
+	_, err := s.CreatePlan(ctx, a, tenants.Plan{Slug: "pro", Limits: map[string]check.Limit{"r": {Limit: 0}, "theirs": {Limit: 1}, "\x00": {Limit: 1}}})
+	requireInvalid(t, err, "limits.r.limit", "limits.theirs", "limits.\x00")
+	limits := map[string]check.Limit{"r": {Limit: 5}, "q": {Unlimited: true}}
+	created, err := s.CreatePlan(ctx, a, tenants.Plan{Slug: "pro", Limits: limits})
+	require.NoError(t, err)
+	require.Equal(t, limits, created.Limits)
+	got, err := s.PlanBySlug(ctx, a, "pro")
+	require.NoError(t, err)
+	require.Equal(t, created, got)
+
+	kept, _, err := s.PutPlan(ctx, a, tenants.Plan{Slug: "pro", Name: "Pro"}, tenants.Match{})
+	require.NoError(t, err)
+	require.Equal(t, limits, kept.Limits, "nil leaves them")
+	replaced, _, err := s.PutPlan(ctx, a, tenants.Plan{Slug: "pro", Name: "Pro", Limits: map[string]check.Limit{"r": {Limit: 6}}}, tenants.Match{})
+	require.NoError(t, err)
+	require.Equal(t, map[string]check.Limit{"r": {Limit: 6}}, replaced.Limits)
+	edited, err := s.EditPlan(ctx, a, "pro", tenants.Match{}, func(p *tenants.Plan) error {
+		p.Limits["q"] = check.Limit{Limit: 9}
+		return nil
+	})
+	require.NoError(t, err)
+	list, next, err := s.Plans(ctx, a, tenants.Page{})
+	require.NoError(t, err)
+	require.Empty(t, next)
+	require.Equal(t, []tenants.Plan{edited}, list)
+}
+
+func TestPlanInUse(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s, ctx := d.Store, t.Context()
+	mustPlan(t, s, a, "free")
+	mustPlan(t, s, a, "pro")
+	mustSubject(t, s, a, tenants.Subject{Subject: "alice", Plan: "pro"})
+	requireConflict(t, s.DeletePlan(ctx, a, "pro", tenants.Match{}), tenants.CodePlanInUse)
+	mustSubject(t, s, a, tenants.Subject{Subject: "alice"})
+	require.NoError(t, s.DeletePlan(ctx, a, "pro", tenants.Match{}))
+}
+
+func TestPlansPages(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	for _, slug := range []string{"one", "two", "three"} {
+		mustPlan(t, d.Store, a, slug)
+	}
+	first, next, err := d.Store.Plans(t.Context(), a, tenants.Page{Limit: 2})
+	require.NoError(t, err)
+	require.Len(t, first, 2)
+	mustPlan(t, d.Store, a, "later")
+	rest, end, err := d.Store.Plans(t.Context(), a, tenants.Page{Limit: 2, After: next})
+	require.NoError(t, err)
+	require.Empty(t, end)
+	require.Len(t, rest, 1)
+	require.Equal(t, "one", rest[0].Slug)
+}
