@@ -24,7 +24,7 @@ type admin struct {
 // mountAdmin adds the admin API, the OpenAPI document and the pages of /docs to r.
 func mountAdmin(r chi.Router, deps Deps) {
 	a := &admin{store: deps.Store, cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger}
-	a.api = newDocument(&adapter{router: r, admin: a, authenticate: authenticate(deps.Authenticator)})
+	a.api = newDocument(&adapter{router: r, admin: a, authenticate: authenticate(deps.Authenticator)}, deps.Logger)
 	a.routes()
 	describeChecks(a.api)
 	mountDocs(r, a.api.OpenAPI())

@@ -75,6 +75,7 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 				writeProblem(w, r, err)
 				return
 			}
+			r.Header.Set("Content-Type", jsonType) // one spelling of what has been checked
 		}
 		r = r.WithContext(context.WithValue(r.Context(), conditionsKey{}, cond))
 		r.Body = io.NopCloser(bytes.NewReader(body))
@@ -126,12 +127,11 @@ func checkPath(r *http.Request) *Problem {
 			}
 			value = unescaped
 		}
-		if name == "subject" {
-			if wrong := check.ValidName(value); wrong != "" {
-				return invalid(ProblemField{Pointer: "path:subject", Message: wrong})
-			}
-		} else if !validText(value) || value == "" {
+		if value == "" || name != "subject" && !validText(value) {
 			return newProblem(http.StatusNotFound, codeNotFound, "")
+		}
+		if wrong := check.ValidName(value); name == "subject" && wrong != "" {
+			return invalid(ProblemField{Pointer: "path:subject", Message: wrong})
 		}
 	}
 	return nil

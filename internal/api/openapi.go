@@ -1,6 +1,9 @@
 package api
 
 import (
+	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"reflect"
 	"strings"
@@ -57,7 +60,7 @@ func validationProblem(status int, message string, errs []error) *Problem {
 		return &Problem{}
 	default:
 		p := newProblem(http.StatusInternalServerError, codeInternal, "")
-		p.cause = huma.ErrorWithHeaders(&huma.ErrorDetail{Message: message}, nil)
+		p.cause = &validatorError{status: status, message: message}
 		return p
 	}
 	fields := make([]ProblemField, 0, len(errs))
@@ -67,6 +70,16 @@ func validationProblem(status int, message string, errs []error) *Problem {
 		}
 	}
 	return invalid(fields...)
+}
+
+// validatorError is a refusal by huma of what the guard is to have refused before.
+type validatorError struct {
+	status  int
+	message string
+}
+
+func (e *validatorError) Error() string {
+	return fmt.Sprintf("validator answered %d: %s", e.status, e.message)
 }
 
 func validationField(d *huma.ErrorDetail) ProblemField {
@@ -90,7 +103,7 @@ func validationField(d *huma.ErrorDetail) ProblemField {
 
 // newDocument is the huma API over an adapter, and with it the OpenAPI 3.1 document that its
 // operations add themselves to.
-func newDocument(adapter huma.Adapter) huma.API {
+func newDocument(adapter huma.Adapter, logger *slog.Logger) huma.API {
 	config := huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
@@ -111,7 +124,7 @@ func newDocument(adapter huma.Adapter) huma.API {
 		},
 		Formats:       map[string]huma.Format{"application/json": jsonFormat, "json": jsonFormat},
 		DefaultFormat: "application/json",
-		Transformers:  []huma.Transformer{completeProblem},
+		Transformers:  []huma.Transformer{completeProblem(logger)},
 	}
 	return huma.NewAPI(config, adapter)
 }
@@ -136,17 +149,23 @@ func tagOf(path string) string {
 func hasParameter(path string) bool { return strings.Contains(path, "{") }
 
 // completeProblem adds to a problem document what only the request tells.
-func completeProblem(ctx huma.Context, _ string, v any) (any, error) {
-	p, ok := v.(*Problem)
-	if !ok {
-		return v, nil
+func completeProblem(logger *slog.Logger) huma.Transformer {
+	return func(ctx huma.Context, _ string, v any) (any, error) {
+		p, ok := v.(*Problem)
+		if !ok {
+			return v, nil
+		}
+		ctx.SetHeader("Cache-Control", "no-store")
+		u := ctx.URL()
+		answer := *p
+		answer.Instance = u.EscapedPath()
+		answer.RequestID = requestID(ctx.Context())
+		var unexpected *validatorError
+		if errors.As(p.cause, &unexpected) { // what handlers return is logged where they return
+			logger.ErrorContext(ctx.Context(), "admin request failed", "request_id", answer.RequestID, "code", p.Code, "error", unexpected)
+		}
+		return &answer, nil
 	}
-	ctx.SetHeader("Cache-Control", "no-store")
-	u := ctx.URL()
-	answer := *p
-	answer.Instance = u.EscapedPath()
-	answer.RequestID = requestID(ctx.Context())
-	return &answer, nil
 }
 
 // GetHeaders are the headers that huma adds to the answer.
