@@ -1,0 +1,125 @@
+package api
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+)
+
+func TestKeyLife(t *testing.T) {
+	s := newAdminStack(t)
+	made := s.call(s.key, http.MethodPost, "/v1/keys", obj{"name": "app", "scopes": []string{"write", "read"}, "expires_at": "2999-01-01T00:00:00Z"}).ok(201)
+	key := made.json()
+	secret := key["secret"].(string)
+	require.Regexp(t, `^weir_key_[0-9A-Za-z]{36}$`, secret)
+	require.Equal(t, secret[len(secret)-4:], key["last4"])
+	require.Equal(t, "/v1/keys/"+key["id"].(string), made.header.Get("Location"))
+	require.Equal(t, []any{"read", "write"}, key["scopes"])
+	require.Equal(t, "2999-01-01T00:00:00Z", key["expires_at"])
+	require.Equal(t, "key", key["kind"])
+	require.Nil(t, key["revoked_at"])
+	require.Equal(t, "no-store", made.header.Get("Cache-Control"))
+
+	path := made.header.Get("Location")
+	for _, later := range []answer{
+		s.call(s.key, http.MethodGet, path, nil), s.call(s.key, http.MethodPatch, path, obj{"name": "renamed"}), s.call(s.key, http.MethodGet, "/v1/keys", nil),
+	} {
+		require.NotContains(t, string(later.ok(200).body), secret, "a secret is shown once")
+		require.NotContains(t, string(later.body), `"secret"`)
+	}
+	s.call(secret, http.MethodGet, "/v1/rules", nil).ok(200)
+	patched := s.call(s.key, http.MethodPatch, path, obj{"expires_at": nil, "scopes": []string{"read"}}).ok(200).json()
+	require.Nil(t, patched["expires_at"])
+	require.Equal(t, "renamed", patched["name"])
+
+	rotated := s.call(s.key, http.MethodPost, path+"/rotate", nil).ok(201)
+	next := rotated.json()
+	require.NotEqual(t, key["id"], next["id"])
+	require.Equal(t, "renamed", next["name"])
+	require.Equal(t, []any{"read"}, next["scopes"])
+	s.call(next["secret"].(string), http.MethodGet, "/v1/rules", nil).ok(200)
+	old := s.call(s.key, http.MethodGet, path, nil).ok(200).json()
+	require.Equal(t, next["id"], old["rotated_to"])
+	end, err := time.Parse(time.RFC3339, old["expires_at"].(string))
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now().Add(24*time.Hour), end, time.Minute, "the old key works for a day more")
+	s.call(s.key, http.MethodPost, path+"/rotate", nil).problem(409, codeKeyNotActive)
+
+	nextPath := rotated.header.Get("Location")
+	s.call(s.key, http.MethodDelete, nextPath, nil).ok(204)
+	require.NotNil(t, s.call(s.key, http.MethodGet, nextPath, nil).ok(200).json()["revoked_at"])
+	s.call(s.key, http.MethodPatch, nextPath, obj{"name": "x"}).problem(409, codeKeyNotActive)
+	s.call(s.key, http.MethodPost, nextPath+"/rotate", obj{}).problem(409, codeKeyNotActive)
+	s.call(s.key, http.MethodDelete, nextPath, nil).ok(204)
+}
+
+// A rotation without overlap ends the old key at once, for a secret that has leaked.
+func TestRotationOverlap(t *testing.T) {
+	s := newAdminStack(t)
+	for overlap, want := range map[string]time.Duration{"0s": 0, "90m": 90 * time.Minute, "30d": 30 * 24 * time.Hour} {
+		path := s.call(s.key, http.MethodPost, "/v1/keys", obj{"scopes": []string{"read"}}).ok(201).header.Get("Location")
+		s.call(s.key, http.MethodPost, path+"/rotate", obj{"overlap": overlap}).ok(201)
+		end, err := time.Parse(time.RFC3339, s.call(s.key, http.MethodGet, path, nil).ok(200).json()["expires_at"].(string))
+		require.NoError(t, err)
+		require.WithinDuration(t, time.Now().Add(want), end, time.Minute, overlap)
+	}
+	path := s.call(s.key, http.MethodPost, "/v1/keys", obj{"scopes": []string{"read"}}).ok(201).header.Get("Location")
+	for _, overlap := range []any{"-1s", "31d", "2592001s", "1", "", 3600, "99999999999999999999d"} {
+		require.Equal(t, []string{"/overlap"}, s.call(s.key, http.MethodPost, path+"/rotate", obj{"overlap": overlap}).pointers(422, codeInvalidRequest), overlap)
+	}
+	require.Nil(t, s.call(s.key, http.MethodGet, path, nil).ok(200).json()["rotated_to"])
+}
+
+// reliability rows 43 and 44: nobody gets more out of a key than is in it.
+func TestKeysCannotGrow(t *testing.T) {
+	s := newAdminStack(t)
+	end := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	weak := s.newKey(tenants.NewAPIKey{Scopes: []tenants.Scope{tenants.ScopeWrite}, ExpiresAt: &end})
+	at := func(d time.Duration) string { return end.Add(d).Format(time.RFC3339) }
+	create := func(key string, body obj) answer { return s.call(key, http.MethodPost, "/v1/keys", body) }
+
+	create(weak, obj{"scopes": []string{"write"}, "expires_at": at(0)}).ok(201)
+	create(weak, obj{"scopes": []string{"write", "read"}, "expires_at": at(0)}).problem(403, codeGrantExceeded)
+	create(weak, obj{"scopes": []string{"check"}, "expires_at": at(0)}).problem(403, codeGrantExceeded)
+	create(weak, obj{"scopes": []string{"write"}, "expires_at": at(time.Second)}).problem(403, codeGrantExceeded)
+	create(weak, obj{"scopes": []string{"write"}}).problem(403, codeGrantExceeded)
+
+	strong := create(s.key, obj{"scopes": []string{"check", "read", "write"}}).ok(201).header.Get("Location")
+	s.call(weak, http.MethodPost, strong+"/rotate", nil).problem(403, codeGrantExceeded)
+	s.call(weak, http.MethodPatch, strong, obj{"scopes": []string{"check"}}).problem(403, codeGrantExceeded)
+	own := create(s.key, obj{"scopes": []string{"write"}, "expires_at": at(0)}).ok(201).header.Get("Location")
+	s.call(weak, http.MethodPatch, own, obj{"expires_at": nil}).problem(403, codeGrantExceeded)
+
+	for _, kind := range []string{"op", "root"} {
+		require.Equal(t, []string{"/kind"}, create(s.key, obj{"scopes": []string{"read"}, "kind": kind}).pointers(422, codeInvalidRequest), kind)
+	}
+	require.Equal(t, "op", create(s.operator, obj{"scopes": []string{"read"}, "kind": "op"}).ok(201).json()["kind"])
+}
+
+func TestKeyRefusals(t *testing.T) {
+	s := newAdminStack(t)
+	for name, c := range map[string]struct {
+		body obj
+		at   []string
+	}{
+		"no scopes":       {obj{"name": "x"}, []string{"/scopes"}},
+		"unknown scope":   {obj{"scopes": []string{"read", "admin"}}, []string{"/scopes/1"}},
+		"scope twice":     {obj{"scopes": []string{"read", "read"}}, []string{"/scopes"}},
+		"in the past":     {obj{"scopes": []string{"read"}, "expires_at": "2020-01-01T00:00:00Z"}, []string{"/expires_at"}},
+		"no time":         {obj{"scopes": []string{"read"}, "expires_at": "tomorrow"}, []string{"/expires_at"}},
+		"no instant":      {obj{"scopes": []string{"read"}, "expires_at": "2999-01-01"}, []string{"/expires_at"}},
+		"read-only":       {obj{"scopes": []string{"read"}, "secret": "weir_key_x", "id": "x", "created_at": "x", "last_used_at": nil, "last4": "x", "revoked_at": nil}, []string{"/created_at", "/id", "/last4", "/last_used_at", "/revoked_at", "/secret"}},
+		"mass assignment": {obj{"scopes": []string{"read"}, "hash": "x", "role": "owner", "tier": "pro", "tenant_id": "x"}, []string{"/hash", "/role", "/tenant_id", "/tier"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, c.at, s.in(t).call(s.key, http.MethodPost, "/v1/keys", c.body).pointers(422, codeInvalidRequest))
+		})
+	}
+	path := s.call(s.key, http.MethodPost, "/v1/keys", obj{"scopes": []string{"read"}}).ok(201).header.Get("Location")
+	require.Equal(t, []string{"/scopes"}, s.call(s.key, http.MethodPatch, path, obj{"scopes": nil}).pointers(422, codeInvalidRequest))
+	require.Equal(t, []string{"/kind"}, s.call(s.key, http.MethodPatch, path, obj{"kind": "op"}).pointers(422, codeInvalidRequest))
+}

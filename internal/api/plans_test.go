@@ -1,0 +1,103 @@
+package api
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func newPlanStack(t *testing.T) *adminStack {
+	s := newAdminStack(t)
+	s.call(s.key, http.MethodPut, "/v1/rules/api", obj{"limit": 10, "window": "1m"}).ok(201)
+	s.call(s.key, http.MethodPut, "/v1/rules/bucket", obj{"algorithm": "token_bucket", "limit": 10, "window": "1s", "burst": 20}).ok(201)
+	return s
+}
+
+func number(limit, burst any, unlimited bool) obj {
+	return obj{"limit": limit, "burst": burst, "unlimited": unlimited}
+}
+
+func TestPlanLife(t *testing.T) {
+	s := newPlanStack(t)
+	made := s.call(s.key, http.MethodPost, "/v1/plans", obj{"slug": "free", "limits": obj{"api": obj{"limit": 100}}}).ok(201)
+	require.Equal(t, "/v1/plans/free", made.header.Get("Location"))
+	free := made.json()
+	require.Equal(t, true, free["default"], "a tenant's first plan is its default")
+	require.Equal(t, "free", free["name"])
+	require.Equal(t, obj{"api": number(100.0, nil, false)}, free["limits"])
+	s.call(s.key, http.MethodPost, "/v1/plans", obj{"slug": "free"}).problem(409, codeSlugTaken)
+
+	pro := s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{
+		"name": "Pro", "default": true, "limits": obj{"api": obj{"unlimited": true}, "bucket": obj{"limit": 50, "burst": 60}},
+	}).ok(201).json()
+	require.Equal(t, true, pro["default"])
+	require.Equal(t, obj{"api": number(nil, nil, true), "bucket": number(50.0, 60.0, false)}, pro["limits"])
+	require.Equal(t, false, s.call(s.key, http.MethodGet, "/v1/plans/free", nil).ok(200).json()["default"], "there is one default plan")
+
+	// A patch merges into limits; a PUT replaces them.
+	limits := func(a answer) any { return a.ok(200).json()["limits"] }
+	patch := func(body obj) answer { return s.call(s.key, http.MethodPatch, "/v1/plans/pro", body) }
+	require.Equal(t, obj{"bucket": number(70.0, 60.0, false)}, limits(patch(obj{"limits": obj{"api": nil, "bucket": obj{"limit": 70}}})))
+	require.Equal(t, obj{"bucket": number(70.0, nil, false)}, limits(patch(obj{"limits": obj{"bucket": obj{"burst": nil}}})))
+	require.Equal(t, obj{"bucket": number(70.0, nil, false)}, limits(patch(obj{"name": "Professional"})))
+	require.Equal(t, obj{}, limits(patch(obj{"limits": nil})))
+	require.Equal(t, obj{"api": number(1.0, nil, false)}, limits(s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{"limits": obj{"api": obj{"limit": 1}}})))
+	require.Equal(t, obj{}, limits(s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{})))
+
+	// reliability row 62
+	s.call(s.key, http.MethodDelete, "/v1/plans/pro", nil).problem(409, codeDefaultPlan)
+	patch(obj{"default": false}).problem(409, codeDefaultPlan)
+	s.call(s.key, http.MethodPut, "/v1/subjects/u", obj{"plan": "free"}).ok(201)
+	s.call(s.key, http.MethodDelete, "/v1/plans/free", nil).problem(409, codePlanInUse)
+	s.call(s.key, http.MethodDelete, "/v1/subjects/u", nil).ok(204)
+	s.call(s.key, http.MethodDelete, "/v1/plans/free", nil).ok(204)
+	s.call(s.key, http.MethodDelete, "/v1/plans/pro", nil).ok(204)
+	require.Equal(t, []any{}, s.call(s.key, http.MethodGet, "/v1/plans", nil).ok(200).json()["items"])
+}
+
+func TestPlanLimits(t *testing.T) {
+	s := newPlanStack(t)
+	plan := s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{}).ok(201)
+	const path = "/v1/plans/pro/limits/api"
+	put := s.call(s.key, http.MethodPut, path, obj{"limit": 500}, header{"If-Match", plan.header.Get("ETag")}).ok(201)
+	require.Equal(t, path, put.header.Get("Location"))
+	require.Equal(t, number(500.0, nil, false), put.json())
+	require.Equal(t, put.header.Get("ETag"), s.call(s.key, http.MethodGet, "/v1/plans/pro", nil).ok(200).header.Get("ETag"), "a limit is a part of its plan")
+	require.Equal(t, number(nil, nil, true), s.call(s.key, http.MethodPut, path, obj{"unlimited": true, "limit": nil}).ok(200).json())
+	s.call(s.key, http.MethodPut, path, obj{"limit": 1}, header{"If-Match", plan.header.Get("ETag")}).problem(412, codePreconditionFailed)
+
+	for name, c := range map[string]struct {
+		path string
+		body obj
+		at   []string
+	}{
+		"nothing":         {path, obj{}, []string{"/limit"}},
+		"0":               {path, obj{"limit": 0}, []string{"/limit"}},
+		"negative":        {path, obj{"limit": -5}, []string{"/limit"}},
+		"2^53":            {path, obj{"limit": 9007199254740992}, []string{"/limit"}},
+		"burst elsewhere": {path, obj{"limit": 5, "burst": 6}, []string{"/burst"}},
+		"burst 0":         {"/v1/plans/pro/limits/bucket", obj{"limit": 5, "burst": 0}, []string{"/burst"}},
+		"both":            {path, obj{"limit": 5, "unlimited": true}, []string{"/unlimited"}},
+		"rule":            {path, obj{"limit": 5, "rule": "api"}, []string{"/rule"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, c.at, s.in(t).call(s.key, http.MethodPut, c.path, c.body).pointers(422, codeInvalidRequest))
+		})
+	}
+	s.call(s.key, http.MethodPut, "/v1/plans/none/limits/api", obj{"limit": 1}).problem(404, codeNotFound)
+	s.call(s.key, http.MethodPut, "/v1/plans/pro/limits/none", obj{"limit": 1}).problem(404, codeNotFound)
+	s.call(s.key, http.MethodDelete, path, nil).ok(204)
+	s.call(s.key, http.MethodDelete, path, nil).problem(404, codeNotFound)
+
+	require.Equal(t, []string{"/limits/api/burst", "/limits/bucket/limit"},
+		s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{"limits": obj{"api": obj{"limit": 1, "burst": 1}, "bucket": obj{"limit": -1}}}).pointers(422, codeInvalidRequest))
+	require.Equal(t, []string{"/limits/api/limit"},
+		s.call(s.key, http.MethodPatch, "/v1/plans/pro", obj{"limits": obj{"api": obj{"limit": 0}}}).pointers(422, codeInvalidRequest))
+	require.Equal(t, []string{"/limits/api/version"},
+		s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{"limits": obj{"api": obj{"limit": 1, "version": 2}}}).pointers(422, codeInvalidRequest))
+	require.Equal(t, []string{"/limits/api"},
+		s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{"limits": obj{"api": 5}}).pointers(422, codeInvalidRequest))
+	require.Equal(t, []string{"/slug"}, s.call(s.key, http.MethodPut, "/v1/plans/PRO", obj{}).pointers(422, codeInvalidRequest))
+	require.Equal(t, []string{"/id"}, s.call(s.key, http.MethodPost, "/v1/plans", obj{"slug": "x", "id": "x"}).pointers(422, codeInvalidRequest))
+}
