@@ -17,7 +17,7 @@ step() { # $1: what it proves; the rest: a command that says nothing and succeed
 if [ -e tools/sqlc.mod ]; then
   step "generated queries are fresh" go tool -modfile=tools/sqlc.mod sqlc diff
 fi
-step "Go files are formatted" gofmt -l cmd internal migrations tests
+step "Go files are formatted" gofmt -l .
 step "go vet" go vet ./...
 step "modules are tidy" go mod tidy -diff
 step "scripts parse" bash -n scripts/dev.sh scripts/verify.sh .ci/run

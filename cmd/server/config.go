@@ -1,0 +1,236 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"weir/internal/api"
+)
+
+// Config is what the operator chooses. Each field is a variable of the environment, and a flag
+// of the same name in lower case; the flag wins. `server --help` prints this list.
+type Config struct {
+	DatabaseURL        Secret `env:"WEIR_DATABASE_URL" placeholder:"postgres://..." help:"PostgreSQL, as postgres://USER:PASSWORD@HOST:PORT/DATABASE. Required."`
+	MigrateDatabaseURL Secret `env:"WEIR_MIGRATE_DATABASE_URL" placeholder:"postgres://..." help:"The same database as the owner of its tables, for migrations. Without it, WEIR_DATABASE_URL."`
+	DatabaseListenURL  Secret `env:"WEIR_DATABASE_LISTEN_URL" placeholder:"postgres://..." help:"The same database past any pooler, to hear of changes. Without it, WEIR_DATABASE_URL."`
+	Migrate            bool   `env:"WEIR_MIGRATE" default:"true" negatable:"" help:"Apply migrations at start. On by default."`
+
+	RedisURL     Secret        `env:"WEIR_REDIS_URL" placeholder:"redis://..." help:"Redis or Valkey, as redis://USER:PASSWORD@HOST:PORT/0 (rediss:// with TLS). Required."`
+	RedisTimeout time.Duration `env:"WEIR_REDIS_TIMEOUT" default:"50ms" help:"How long a check waits for Redis, 5ms to 1s; past it, each rule's on_unavailable answers."`
+	Instances    int           `env:"WEIR_INSTANCES" default:"1" help:"How many instances share the limits while Redis is away, until they have heard of each other."`
+
+	HTTPAddr     string `env:"WEIR_HTTP_ADDR" name:"http-addr" default:":8080" help:"Where to serve HTTP, as HOST:PORT; off for nowhere."`
+	HTTPSAddr    string `env:"WEIR_HTTPS_ADDR" name:"https-addr" placeholder:":8443" help:"Where to serve HTTPS, HTTP/2 included. Needs WEIR_TLS_CERT and WEIR_TLS_KEY."`
+	TLSCert      string `env:"WEIR_TLS_CERT" name:"tls-cert" placeholder:"FILE" help:"Certificate chain, PEM. Read again when the file changes."`
+	TLSKey       string `env:"WEIR_TLS_KEY" name:"tls-key" placeholder:"FILE" help:"Key of the certificate, PEM. Read again when the file changes."`
+	InternalAddr string `env:"WEIR_INTERNAL_ADDR" default:"127.0.0.1:9090" help:"Where to serve /metrics and profiles: keep it from strangers. off for nowhere."`
+	PublicURL    string `env:"WEIR_PUBLIC_URL" name:"public-url" placeholder:"https://..." help:"Where clients reach the service, for links."`
+
+	Headers     string        `env:"WEIR_HEADERS" default:"draft,x" help:"Rate-limit headers of a check: a comma list of draft (RateLimit) and x (X-RateLimit-*), or none."`
+	MaxInFlight int           `env:"WEIR_MAX_IN_FLIGHT" default:"10000" help:"Requests served at once, 1 to 1000000; further ones get 503."`
+	Drain       time.Duration `env:"WEIR_DRAIN" default:"5s" help:"How long to go on serving after SIGTERM, 0s to 5m, while balancers learn that /readyz says 503."`
+	LogLevel    string        `env:"WEIR_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
+}
+
+// off stands for an address where nothing is to be served.
+const off = "off"
+
+// Secret is a text that must not be seen in help, logs or errors. Only string(s) shows it.
+type Secret string
+
+const mask = "[secret]"
+
+// String masks the secret.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return mask
+}
+
+// GoString masks the secret.
+func (s Secret) GoString() string { return s.String() }
+
+// LogValue masks the secret.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// MarshalText masks the secret.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Validate says in one line which variable has which bad value, the first if there are several.
+func (c *Config) Validate() error {
+	_, headersErr := api.ParseHeaderStyle(c.Headers)
+	var level slog.Level
+	return firstError(
+		checkDatabaseURL("WEIR_DATABASE_URL", c.DatabaseURL),
+		checkDatabaseURL("WEIR_MIGRATE_DATABASE_URL", c.MigrateDatabaseURL),
+		checkDatabaseURL("WEIR_DATABASE_LISTEN_URL", c.DatabaseListenURL),
+		checkRedisURL(c.RedisURL),
+		bad(c.RedisTimeout < 5*time.Millisecond || c.RedisTimeout > time.Second, "WEIR_REDIS_TIMEOUT", c.RedisTimeout, "must be 5ms to 1s"),
+		bad(c.Instances < 1 || c.Instances > 10_000, "WEIR_INSTANCES", c.Instances, "must be 1 to 10000"),
+		checkAddr("WEIR_HTTP_ADDR", c.HTTPAddr),
+		checkAddr("WEIR_HTTPS_ADDR", c.HTTPSAddr),
+		checkAddr("WEIR_INTERNAL_ADDR", c.InternalAddr),
+		c.checkTLS(),
+		checkPublicURL(c.PublicURL),
+		bad(headersErr != nil, "WEIR_HEADERS", c.Headers, fmt.Sprint(headersErr)),
+		bad(c.MaxInFlight < 1 || c.MaxInFlight > 1_000_000, "WEIR_MAX_IN_FLIGHT", c.MaxInFlight, "must be 1 to 1000000"),
+		bad(c.Drain < 0 || c.Drain > 5*time.Minute, "WEIR_DRAIN", c.Drain, "must be 0s to 5m"),
+		bad(level.UnmarshalText([]byte(c.LogLevel)) != nil, "WEIR_LOG_LEVEL", c.LogLevel, "must be debug, info, warn or error"),
+	)
+}
+
+// requireStores says that the servers' addresses are missing, for the commands that need them.
+func (c *Config) requireStores() error {
+	if c.RedisURL == "" {
+		return firstError(c.requireDatabase(), errors.New("WEIR_REDIS_URL is not set"))
+	}
+	return c.requireDatabase()
+}
+
+func (c *Config) requireDatabase() error {
+	if c.DatabaseURL == "" {
+		return errors.New("WEIR_DATABASE_URL is not set")
+	}
+	return nil
+}
+
+// migrateURL is the address that migrations use, and listenURL the one where changes are heard of.
+func (c *Config) migrateURL() string { return string(orElse(c.MigrateDatabaseURL, c.DatabaseURL)) }
+func (c *Config) listenURL() string  { return string(orElse(c.DatabaseListenURL, c.DatabaseURL)) }
+
+func orElse(s, other Secret) Secret {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+// logger writes JSON lines to standard error.
+func (c *Config) logger() *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.LogLevel)) // Validate has read it
+	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func bad(isBad bool, name string, value any, rule string) error {
+	if !isBad {
+		return nil
+	}
+	return fmt.Errorf("%s: %s, and is %q", name, rule, fmt.Sprint(value))
+}
+
+func checkDatabaseURL(name string, s Secret) error {
+	if s == "" {
+		return nil
+	}
+	u, err := url.Parse(string(s))
+	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") || u.Host == "" && u.Query().Get("host") == "" {
+		return fmt.Errorf("%s: must be postgres://USER:PASSWORD@HOST:PORT/DATABASE, and is %s", name, s)
+	}
+	return nil
+}
+
+func checkRedisURL(s Secret) error {
+	if s == "" {
+		return nil
+	}
+	u, err := url.Parse(string(s))
+	if err != nil || !slices.Contains([]string{"redis", "rediss", "unix"}, strings.SplitN(u.Scheme, "+", 2)[0]) {
+		return fmt.Errorf("WEIR_REDIS_URL: must be redis://USER:PASSWORD@HOST:PORT/0, and is %s", s)
+	}
+	return nil
+}
+
+func checkAddr(name, addr string) error {
+	if addr == "" || addr == off {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	return bad(err != nil, name, addr, "must be HOST:PORT, with the port a number up to 65535")
+}
+
+func (c *Config) checkTLS() error {
+	if !serves(c.HTTPSAddr) {
+		return nil
+	}
+	switch {
+	case c.TLSCert == "":
+		return errors.New("WEIR_TLS_CERT is not set, and WEIR_HTTPS_ADDR needs it")
+	case c.TLSKey == "":
+		return errors.New("WEIR_TLS_KEY is not set, and WEIR_HTTPS_ADDR needs it")
+	}
+	return nil
+}
+
+func serves(addr string) bool { return addr != "" && addr != off }
+
+func checkPublicURL(s string) error {
+	if s == "" {
+		return nil
+	}
+	u, err := url.Parse(s)
+	return bad(err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || (u.Scheme != "https" && u.Scheme != "http"),
+		"WEIR_PUBLIC_URL", s, "must be http://HOST or https://HOST, perhaps with a path")
+}
+
+// parseError names the variable rather than the flag of the same meaning.
+func parseError(k *kong.Kong, err error) error {
+	text := err.Error()
+	for _, flag := range k.Model.Flags {
+		for _, env := range flag.Envs {
+			if os.Getenv(env) != "" && strings.HasPrefix(text, "--"+flag.Name+":") {
+				text = fromEnv.ReplaceAllString(strings.TrimPrefix(text, "--"+flag.Name+": "), "")
+				return fmt.Errorf("%s: %s", env, text)
+			}
+		}
+	}
+	return err
+}
+
+var fromEnv = regexp.MustCompile(` \(from envar WEIR_[A-Z_]+=.*\)`)
+
+// unknownVariables returns the names that begin with WEIR_ and mean nothing to the server, as
+// after a slip of the pen. Those of tests, of scripts/dev.sh and of demo.env are not its own,
+// but not unknown either.
+func unknownVariables(k *kong.Kong, environ []string) []string {
+	known := []string{"WEIR_DEV_BACKEND", "WEIR_TEST_DATABASE_URL", "WEIR_TEST_REDIS_URL"}
+	for _, line := range demoVariables {
+		known = append(known, line)
+	}
+	for _, flag := range k.Model.Flags {
+		known = append(known, flag.Envs...)
+	}
+	var unknown []string
+	for _, variable := range environ {
+		name, _, _ := strings.Cut(variable, "=")
+		if strings.HasPrefix(name, "WEIR_") && !slices.Contains(known, name) {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	return unknown
+}

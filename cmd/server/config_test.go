@@ -1,0 +1,77 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+	"github.com/stretchr/testify/require"
+)
+
+// parse reads a configuration as main does.
+func parse(t *testing.T, environ map[string]string, args ...string) (*Config, *kong.Kong, error) {
+	t.Helper()
+	for name, value := range environ {
+		t.Setenv(name, value)
+	}
+	var c cli
+	parser, err := kong.New(&c)
+	require.NoError(t, err)
+	if _, err := parser.Parse(args); err != nil {
+		return nil, parser, parseError(parser, err)
+	}
+	return &c.Config, parser, c.Validate()
+}
+
+// The defaults are a promise: deployments rely on what they did not set.
+func TestDefaults(t *testing.T) {
+	cfg, _, err := parse(t, nil)
+	require.NoError(t, err)
+	text, err := json.Marshal(cfg)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"DatabaseURL":"","MigrateDatabaseURL":"","DatabaseListenURL":"","Migrate":true,"RedisURL":"","RedisTimeout":50000000,
+		"Instances":1,"HTTPAddr":":8080","HTTPSAddr":"","TLSCert":"","TLSKey":"","InternalAddr":"127.0.0.1:9090","PublicURL":"",
+		"Headers":"draft,x","MaxInFlight":10000,"Drain":5000000000,"LogLevel":"info"}`, string(text))
+}
+
+func TestFlagWinsOverVariable(t *testing.T) {
+	cfg, _, err := parse(t, map[string]string{"WEIR_HTTP_ADDR": ":1", "WEIR_REDIS_TIMEOUT": "20ms"}, "--http-addr=:2")
+	require.NoError(t, err)
+	require.Equal(t, ":2", cfg.HTTPAddr)
+	require.Equal(t, "20ms", cfg.RedisTimeout.String())
+}
+
+// The error must name what the operator wrote, not something derived from it.
+func TestErrorsNameTheVariable(t *testing.T) {
+	_, _, err := parse(t, map[string]string{"WEIR_DRAIN": "soon"})
+	require.ErrorContains(t, err, "WEIR_DRAIN: ")
+	require.NotContains(t, err.Error(), "--drain")
+}
+
+// The password must not get out by any of the ways in which values come to be printed.
+func TestSecretIsMaskedEverywhere(t *testing.T) {
+	secret := Secret("postgres://u:hunter2@h/d")
+	var log strings.Builder
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "secret", secret, "in", struct{ S Secret }{secret})
+	text, err := json.Marshal(map[string]any{"s": secret, "c": Config{DatabaseURL: secret}})
+	require.NoError(t, err)
+	for _, out := range []string{
+		fmt.Sprint(secret), fmt.Sprintf("%v %+v %#v %s %q", secret, secret, secret, secret, secret),
+		fmt.Sprintf("%+v %#v", Config{RedisURL: secret}, Config{RedisURL: secret}), log.String(), string(text),
+	} {
+		require.NotContains(t, out, "hunter2")
+		require.Contains(t, out, "secret")
+	}
+	require.Equal(t, "postgres://u:hunter2@h/d", string(secret))
+}
+
+func TestUnknownVariables(t *testing.T) {
+	_, parser, err := parse(t, nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"WEIR_HTTP_ADR", "WEIR_Z"}, unknownVariables(parser, []string{
+		"PATH=/bin", "WEIR_Z=1", "WEIR_HTTP_ADDR=:1", "WEIR_HTTP_ADR=:1", "WEIR_KEY=from demo.env", "WEIR_TEST_REDIS_URL=x",
+	}))
+}

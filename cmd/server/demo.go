@@ -1,0 +1,342 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+	"weir/migrations"
+)
+
+type demoCommand struct {
+	Dir   string `default:".dev" help:"Where to write demo.env and, with --serve, a certificate for localhost."`
+	Serve bool   `help:"Then serve, over HTTP and HTTPS, and print how to try it."`
+}
+
+// The variables of demo.env.
+const (
+	demoURL         = "WEIR_URL"
+	demoHTTPSURL    = "WEIR_HTTPS_URL"
+	demoKey         = "WEIR_KEY"
+	demoOperatorKey = "WEIR_OPERATOR_KEY"
+	demoEmail       = "WEIR_EMAIL"
+	demoPassword    = "WEIR_PASSWORD"
+)
+
+var demoVariables = []string{demoURL, demoHTTPSURL, demoKey, demoOperatorKey, demoEmail, demoPassword}
+
+const (
+	demoSlug   = "demo"
+	demoMember = "demo@weir.example"
+)
+
+// Run makes the demo tenant, or completes it. What is there already stays as it is, and keys
+// of an earlier run are kept as long as they are good.
+func (d demoCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
+	if err := cfg.requireStores(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(d.Dir, 0o711); err != nil {
+		return err
+	}
+	if cfg.Migrate {
+		if err := migrations.Up(ctx, cfg.migrateURL()); err != nil {
+			return err
+		}
+	}
+	store, err := openStore(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	file := filepath.Join(d.Dir, "demo.env")
+	env := readEnv(file)
+	if err := seed(ctx, store, env); err != nil {
+		return fmt.Errorf("make the demo tenant: %w", err)
+	}
+	env[demoURL], env[demoHTTPSURL] = configuredURL("http", cfg.HTTPAddr), configuredURL("https", cfg.HTTPSAddr)
+	if !d.Serve {
+		return writeEnv(file, env)
+	}
+	cert, err := d.configure(cfg)
+	if err != nil {
+		return err
+	}
+	log = cfg.logger() // at the level that was just chosen
+	started := func(f *front) {
+		env[demoURL], env[demoHTTPSURL] = f.url("WEIR_HTTP_ADDR"), f.url("WEIR_HTTPS_ADDR")
+		if err := writeEnv(file, env); err != nil {
+			log.Error("demo.env cannot be written", "error", err)
+		}
+		welcome(os.Stdout, env, cert, file)
+	}
+	return serve(ctx, cfg, log, started)
+}
+
+// configure sets what a server for one person wants otherwise than one in production, unless
+// it was set: HTTPS with a certificate of its own, and no wait at Ctrl-C. It returns the file
+// of the authority that signed the certificate, "" if it is not ours.
+func (d demoCommand) configure(cfg *Config) (authority string, err error) {
+	if os.Getenv("WEIR_DRAIN") == "" {
+		cfg.Drain = 0
+	}
+	if os.Getenv("WEIR_LOG_LEVEL") == "" {
+		cfg.LogLevel = "warn"
+	}
+	if cfg.HTTPSAddr == "" {
+		cfg.HTTPSAddr = ":8443"
+	}
+	if cfg.TLSCert != "" || cfg.TLSKey != "" || !serves(cfg.HTTPSAddr) {
+		return "", nil
+	}
+	cert, err := makeLocalCertificate(filepath.Join(d.Dir, "tls"), time.Now())
+	cfg.TLSCert, cfg.TLSKey = cert.certFile, cert.keyFile
+	return cert.caFile, err
+}
+
+// configuredURL is the address that a server of this setting will have, "" for none.
+func configuredURL(scheme, addr string) string {
+	if !serves(addr) {
+		return ""
+	}
+	if strings.HasPrefix(addr, ":") {
+		addr = "localhost" + addr
+	}
+	return scheme + "://" + addr
+}
+
+// seed makes what the demo lacks and fills in env's keys, e-mail and password.
+func seed(ctx context.Context, store *tenants.Store, env map[string]string) error {
+	if _, err := store.EnsurePlatform(ctx); err != nil {
+		return err
+	}
+	authenticator := tenants.NewAuthenticator(store)
+	tenant, err := seedTenant(ctx, store)
+	if err != nil {
+		return err
+	}
+	actor := tenants.AsSystem(tenant.ID, "demo")
+	if a, err := authenticator.Authenticate(ctx, env[demoKey]); err != nil || a.TenantID() != tenant.ID {
+		_, key, err := store.CreateKey(ctx, actor, tenants.NewAPIKey{Name: "demo", Scopes: tenants.AllScopes})
+		if err != nil {
+			return err
+		}
+		env[demoKey] = key.Secret()
+	}
+	if a, err := authenticator.Authenticate(ctx, env[demoOperatorKey]); err != nil || !a.Operator() {
+		_, key, err := store.CreateOperatorKey(ctx, "demo")
+		if err != nil {
+			return err
+		}
+		env[demoOperatorKey] = key.Secret()
+	}
+	return seedMember(ctx, store, actor, env)
+}
+
+// seedTenant makes the tenant with its rules, plans and subjects, all or, if it is there,
+// nothing: whoever deleted a rule of the demo does not want it back.
+func seedTenant(ctx context.Context, store *tenants.Store) (tenants.Tenant, error) {
+	operator := tenants.AsOperator("demo")
+	tenant, err := store.TenantBySlugOrID(ctx, operator, demoSlug)
+	if !errors.Is(err, tenants.ErrNotFound) {
+		return tenant, err
+	}
+	tenant, first, _, err := store.CreateTenant(ctx, operator, tenants.NewTenant{Slug: demoSlug, Name: "Demo Inc."})
+	if err != nil {
+		return tenant, err
+	}
+	actor := tenants.AsSystem(tenant.ID, "demo")
+	fill := func() error {
+		// the key that nobody has seen
+		if err := store.RevokeKey(ctx, actor, first.ID, tenants.Match{}); err != nil {
+			return err
+		}
+		return seedPolicy(ctx, store, actor)
+	}
+	if err := fill(); err != nil {
+		return tenant, errors.Join(err, store.DeleteTenant(ctx, operator, demoSlug, tenants.Match{}))
+	}
+	return tenant, nil
+}
+
+func seedPolicy(ctx context.Context, store *tenants.Store, actor tenants.Actor) error {
+	for _, rule := range demoRules() {
+		if _, err := store.CreateRule(ctx, actor, rule); err != nil {
+			return fmt.Errorf("rule %s: %w", rule.Slug, err)
+		}
+	}
+	for _, plan := range demoPlans() {
+		if _, err := store.CreatePlan(ctx, actor, plan); err != nil {
+			return fmt.Errorf("plan %s: %w", plan.Slug, err)
+		}
+	}
+	for _, subject := range demoSubjects() {
+		if _, _, err := store.PutSubject(ctx, actor, subject, tenants.Match{}); err != nil {
+			return fmt.Errorf("subject %s: %w", subject.Subject, err)
+		}
+		for _, override := range subject.Overrides {
+			if _, _, err := store.PutOverride(ctx, actor, subject.Subject, override, tenants.Match{}); err != nil {
+				return fmt.Errorf("override of %s: %w", subject.Subject, err)
+			}
+		}
+	}
+	return nil
+}
+
+// demoRules has one rule that every check meets, so that the first curl shows something, and
+// one for each of the questions that the algorithms answer.
+func demoRules() []check.Rule {
+	return []check.Rule{
+		{
+			Slug: "api-requests", Name: "API requests", Description: "What a plan buys: requests a minute for each customer.",
+			Resource: "*", Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window("1m"), By: []string{"subject"},
+		},
+		{
+			Slug: "login-attempts", Name: "Login attempts", Description: "Against guessing: five tries in a quarter of an hour from one address, and then a pause.",
+			Resource: "auth:login", Algorithm: check.SlidingWindowLog, Limit: 5, Window: window("15m"), By: []string{"attributes.ip"},
+			OnUnavailable: check.Deny, Penalty: duration("5m"),
+		},
+		{
+			Slug: "order-bursts", Name: "Bursts of orders", Description: "Two orders a second on average, ten at once.",
+			Resource: "orders:*", Algorithm: check.TokenBucket, Limit: 2, Burst: 10, Window: window("1s"), By: []string{"subject"},
+		},
+		{
+			Slug: "mails", Name: "Outgoing mails", Description: "One mail a second for the whole tenant; what comes sooner is told how long to wait.",
+			Resource: "mails:send", Algorithm: check.LeakyBucketQueue, Limit: 1, Burst: 20, Window: window("1s"), By: []string{},
+		},
+		{
+			Slug: "exports", Name: "Exports", Description: "Ten a day, by the calendar.",
+			Resource: "exports:*", Algorithm: check.FixedWindow, Limit: 10, Window: window("day"), By: []string{"subject"},
+			OnUnavailable: check.Allow,
+		},
+		{
+			Slug: "search", Name: "Searches (trial)", Description: "A limit that is being tried out: it counts and reports, and denies nobody.",
+			Resource: "search:*", Algorithm: check.SlidingWindowBuckets, Limit: 300, Window: window("5m"), Precision: duration("30s"),
+			By: []string{"subject"}, Mode: check.Shadow,
+		},
+	}
+}
+
+func demoPlans() []tenants.Plan {
+	return []tenants.Plan{
+		{Slug: "free", Name: "Free", Default: true, Limits: map[string]check.Limit{
+			"api-requests": {Limit: 100},
+		}},
+		{Slug: "pro", Name: "Pro", Limits: map[string]check.Limit{
+			"api-requests": {Limit: 1000}, "order-bursts": {Limit: 10, Burst: 50}, "exports": {Limit: 100},
+		}},
+		{Slug: "enterprise", Name: "Enterprise", Limits: map[string]check.Limit{
+			"api-requests": {Unlimited: true}, "order-bursts": {Limit: 100, Burst: 500}, "exports": {Unlimited: true},
+		}},
+	}
+}
+
+func demoSubjects() []tenants.Subject {
+	return []tenants.Subject{
+		{Subject: "user_42", Labels: map[string]string{"name": "Ada"}},
+		{Subject: "user_7", Plan: "pro", Labels: map[string]string{"name": "Grace"}, Overrides: []tenants.Override{
+			{Rule: "api-requests", Limit: check.Limit{Limit: 5000}, Reason: "Moving their data in"},
+		}},
+		{Subject: "acme", Plan: "enterprise", Labels: map[string]string{"name": "Acme Corp."}, BillingRef: "cus_acme"},
+		{Subject: "scraper", State: check.Blocked},
+		{Subject: "health-check", State: check.Exempt},
+	}
+}
+
+// window and duration read the demo's own texts.
+func window(s string) check.Window {
+	w, err := check.ParseWindow(s)
+	if err != nil {
+		panic(err)
+	}
+	return w
+}
+
+func duration(s string) check.Duration {
+	d, err := check.ParseDuration(s)
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+// seedMember makes the demo's login, or gives it a new password where the one in env is not its.
+func seedMember(ctx context.Context, store *tenants.Store, actor tenants.Actor, env map[string]string) error {
+	env[demoEmail] = demoMember
+	if env[demoPassword] != "" {
+		if _, err := store.VerifyPassword(ctx, demoMember, env[demoPassword]); err == nil {
+			return nil
+		}
+	}
+	env[demoPassword] = rand.Text()
+	_, err := store.CreateMember(ctx, actor, demoMember, env[demoPassword], tenants.Owner)
+	return err
+}
+
+// readEnv reads a file of lines NAME=value; without it, there is nothing.
+func readEnv(file string) map[string]string {
+	env := map[string]string{}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return env
+	}
+	for line := range strings.Lines(string(content)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			env[name] = strings.Trim(value, "'")
+		}
+	}
+	return env
+}
+
+// writeEnv writes the demo's variables so that a shell can read them, for the owner's eyes only.
+func writeEnv(file string, env map[string]string) error {
+	var b strings.Builder
+	for _, name := range demoVariables {
+		fmt.Fprintf(&b, "%s='%s'\n", name, env[name]) // none of the values holds a quote
+	}
+	if err := os.WriteFile(file+".new", []byte(b.String()), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
+
+// welcome prints how to try the service. The curl lines work as they are printed.
+func welcome(w io.Writer, env map[string]string, authority, file string) {
+	request := fmt.Sprintf(`/v1/check -H 'Authorization: Bearer %s' -H 'Content-Type: application/json' -d '{"subject":"user_42"}'`, env[demoKey])
+	fmt.Fprintf(w, "\nWeir is ready.\n\n")
+	for _, url := range []string{env[demoURL], env[demoHTTPSURL]} {
+		if url != "" {
+			fmt.Fprintf(w, "  API reference  %s/docs\n", url)
+			break
+		}
+	}
+	fmt.Fprintf(w, "  Demo login     %s  %s\n", env[demoEmail], env[demoPassword])
+	fmt.Fprintf(w, "  The same, for  . %s\n\nMay user_42 do something?\n\n", file)
+	if env[demoURL] != "" {
+		fmt.Fprintf(w, "  curl %s%s\n\n", env[demoURL], request)
+	}
+	switch {
+	case env[demoHTTPSURL] == "":
+	case authority == "":
+		fmt.Fprintf(w, "  curl %s%s\n\n", env[demoHTTPSURL], request)
+	default:
+		fmt.Fprintf(w, "  curl --cacert %s %s%s\n\n", absolute(authority), env[demoHTTPSURL], request)
+	}
+	fmt.Fprintf(w, "Ctrl-C stops everything; the data stays.\n\n")
+}
+
+func absolute(file string) string {
+	if abs, err := filepath.Abs(file); err == nil {
+		return abs
+	}
+	return file
+}

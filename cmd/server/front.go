@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"weir/internal/api"
+)
+
+// shutdownTime is how long requests in flight may take to end after the drain time.
+const shutdownTime = 10 * time.Second
+
+// front is the side of the process that others connect to. Its listeners stand from the first
+// moment to the last: while nothing is behind them yet, /healthz says that the process lives
+// and everything else that it is not ready.
+type front struct {
+	log      *slog.Logger
+	handler  atomic.Pointer[http.Handler]
+	draining atomic.Bool
+	reason   atomic.Pointer[string] // why it is not ready, while nothing is behind it
+
+	public   []*endpoint
+	internal *endpoint // nil: none
+	cert     *certificate
+	failed   chan error // of a part that must not end
+}
+
+// endpoint is one address and the server on it.
+type endpoint struct {
+	name     string // of the variable
+	secure   bool   // TLS; net/http gives every server a TLSConfig, so that does not tell
+	listener net.Listener
+	server   *http.Server
+}
+
+// openFront takes all addresses, or none.
+func openFront(cfg *Config, log *slog.Logger, registry *prometheus.Registry) (*front, error) {
+	f := &front{log: log, failed: make(chan error, 1)}
+	f.notReady("The service is starting.")
+	f.handle(http.HandlerFunc(f.serveStarting))
+	if err := f.open(cfg, registry); err != nil {
+		f.closeListeners()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *front) open(cfg *Config, registry *prometheus.Registry) (err error) {
+	if serves(cfg.HTTPSAddr) {
+		if f.cert, err = loadCertificate(cfg.TLSCert, cfg.TLSKey, f.log, registry); err != nil {
+			return err
+		}
+	}
+	for _, p := range []struct {
+		name, addr string
+		cert       *certificate
+	}{{"WEIR_HTTP_ADDR", cfg.HTTPAddr, nil}, {"WEIR_HTTPS_ADDR", cfg.HTTPSAddr, f.cert}} {
+		if !serves(p.addr) {
+			continue
+		}
+		e, err := listen(p.name, p.addr, api.NewServer(f, f.log))
+		if err != nil {
+			return err
+		}
+		if p.cert != nil {
+			e.secure, e.server.TLSConfig = true, p.cert.config()
+		}
+		f.public = append(f.public, e)
+	}
+	if serves(cfg.InternalAddr) {
+		server := api.NewServer(api.NewInternal(registry), f.log)
+		server.WriteTimeout = 0 // a profile takes as long as it is asked to
+		if f.internal, err = listen("WEIR_INTERNAL_ADDR", cfg.InternalAddr, server); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func listen(name, addr string, server *http.Server) (*endpoint, error) {
+	listener, err := net.Listen("tcp", addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%s: %s is taken by another process; set %s to another address", name, addr, name)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return &endpoint{name: name, listener: listener, server: server}, nil
+}
+
+// start begins to serve; background work ends with ctx.
+func (f *front) start(ctx context.Context) {
+	for _, e := range f.endpoints() {
+		go f.serve(e)
+		f.log.Info("listening", "variable", e.name, "address", e.listener.Addr().String())
+	}
+	if f.cert != nil {
+		go f.cert.Run(ctx)
+	}
+}
+
+func (f *front) endpoints() []*endpoint {
+	if f.internal == nil {
+		return f.public
+	}
+	return append([]*endpoint{f.internal}, f.public...)
+}
+
+func (f *front) serve(e *endpoint) {
+	listener := e.listener
+	var err error
+	if e.secure {
+		err = e.server.ServeTLS(listener, "", "")
+	} else {
+		err = e.server.Serve(listener)
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
+		f.failIf(e.name, err)
+	}
+}
+
+// failIf ends the process in good order where a part that must not end has failed.
+func (f *front) failIf(what string, err error) {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return
+	}
+	select {
+	case f.failed <- fmt.Errorf("%s: %w", what, err):
+	default: // one reason is enough
+	}
+}
+
+// handle puts h behind the public listeners.
+func (f *front) handle(h http.Handler) { f.handler.Store(&h) }
+
+func (f *front) notReady(reason string) { f.reason.Store(&reason) }
+
+// ServeHTTP answers a public request. While draining it asks each client to use the connection
+// no more: net/http turns the header into a GOAWAY where HTTP/2 is spoken. Idle connections are
+// not closed, so no client finds one gone in the moment of sending.
+func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if f.draining.Load() {
+		w.Header().Set("Connection", "close")
+	}
+	(*f.handler.Load()).ServeHTTP(w, r)
+}
+
+func (f *front) serveStarting(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	if r.URL.Path == "/healthz" {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"status":"ok"}` + "\n"))
+		return
+	}
+	body, err := json.Marshal(api.Problem{
+		Type: "/docs/errors/not-ready", Title: "The instance is not ready", Status: http.StatusServiceUnavailable,
+		Code: "NOT_READY", Detail: *f.reason.Load(), Instance: r.URL.Path,
+	})
+	if err != nil {
+		panic(err) // texts and a number
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Retry-After", "1")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_, _ = w.Write(append(body, '\n'))
+}
+
+// drain lets the public side go on for a while, so that whoever sends requests here learns from
+// /readyz to send them elsewhere, and then waits for those in flight.
+func (f *front) drain(wait time.Duration) error {
+	f.draining.Store(true)
+	f.log.Info("draining", "for", wait.String())
+	timer := time.NewTimer(wait)
+	<-timer.C
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
+	defer cancel()
+	var errs []error
+	for _, e := range f.public {
+		if err := e.server.Shutdown(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("requests to %s were cut off: %w", e.name, err))
+		}
+	}
+	if f.internal != nil {
+		errs = append(errs, f.internal.server.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (f *front) closeListeners() {
+	for _, e := range f.endpoints() {
+		_ = e.listener.Close()
+	}
+}
+
+// url returns an address of the endpoint of this variable that a client on this machine can
+// use, or "".
+func (f *front) url(variable string) string {
+	for _, e := range f.public {
+		if e.name == variable {
+			return localURL(e.listener.Addr().(*net.TCPAddr), e.secure)
+		}
+	}
+	return ""
+}
+
+func localURL(addr *net.TCPAddr, secure bool) string {
+	scheme, host := "http", "localhost"
+	if secure {
+		scheme = "https"
+	}
+	if !addr.IP.IsUnspecified() && !addr.IP.IsLoopback() {
+		host = addr.IP.String()
+	}
+	return fmt.Sprintf("%s://%s", scheme, net.JoinHostPort(host, fmt.Sprint(addr.Port)))
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+type healthcheckCommand struct{}
+
+const healthcheckTimeout = 3 * time.Second
+
+// Run asks the server of the same configuration, on this machine, whether it is ready.
+func (healthcheckCommand) Run(ctx context.Context, cfg *Config) error {
+	scheme, addr := "http", cfg.HTTPAddr
+	if !serves(addr) {
+		scheme, addr = "https", cfg.HTTPSAddr
+	}
+	if !serves(addr) {
+		return errors.New("neither WEIR_HTTP_ADDR nor WEIR_HTTPS_ADDR is set: there is nothing to ask")
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return err // Validate has read it
+	}
+	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
+		host = "localhost"
+	}
+	ctx, cancel := context.WithTimeout(ctx, healthcheckTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, port)+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: &http.Transport{
+		// the certificate is for the name that clients use; this asks the machine itself
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above; nothing secret is sent
+	}}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", request.URL, response.Status)
+	}
+	return nil
+}

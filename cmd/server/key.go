@@ -1,0 +1,33 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+)
+
+type operatorKeyCommand struct {
+	Create operatorKeyCreateCommand `cmd:"" help:"Make a key that may create tenants, and print it. It is shown this once."`
+}
+
+type operatorKeyCreateCommand struct {
+	Name string `arg:"" optional:"" default:"operator" help:"What the key is for."`
+}
+
+// Run makes an operator's key and prints it.
+func (c operatorKeyCreateCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
+	if err := cfg.requireDatabase(); err != nil {
+		return err
+	}
+	store, err := openStore(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	_, key, err := store.CreateOperatorKey(ctx, c.Name)
+	if err != nil {
+		return fmt.Errorf("make an operator key: %w", err)
+	}
+	fmt.Println(key.Secret())
+	return nil
+}

@@ -1,0 +1,78 @@
+// Command server is Weir: it serves checks and the admin API, and does the few things around
+// that a machine's operator needs. Everything it is told comes by the environment
+// (config.go); parts are built in order and closed in reverse (serve.go).
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+	_ "golang.org/x/crypto/x509roots/fallback" // an empty container image has no authorities of its own
+)
+
+// cli is the command line. The settings stand before the command or after it.
+type cli struct {
+	Config
+
+	Serve       serveCommand       `cmd:"" default:"1" help:"Serve (the default)."`
+	Migrate     migrateCommand     `cmd:"" name:"migrate" help:"Bring the database's schema up to date, or back."`
+	OperatorKey operatorKeyCommand `cmd:"" help:"Keys of the operator of the whole service."`
+	Demo        demoCommand        `cmd:"" help:"Put a demo tenant into the database."`
+	Healthcheck healthcheckCommand `cmd:"" help:"Exit with 0 if the server of this configuration is ready."`
+}
+
+const description = `Weir answers whether somebody may do something now, and if not, when.
+
+Settings come from the environment; each is also a flag, and the flag wins.`
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+// run returns the exit code: 0; 1 for something that failed; 2 for a command line or a setting
+// that cannot be right.
+func run(args []string) int {
+	var c cli
+	parser := kong.Must(&c, kong.Name("server"), kong.Description(description),
+		kong.ConfigureHelp(kong.HelpOptions{FlagsLast: true}))
+	kctx, err := parser.Parse(args)
+	if err != nil {
+		return fail(2, parseError(parser, err))
+	}
+	if err := c.Validate(); err != nil {
+		return fail(2, err)
+	}
+	log := c.logger()
+	for _, name := range unknownVariables(parser, os.Environ()) {
+		log.Warn("unknown variable is ignored", "variable", name)
+	}
+	kctx.Bind(&c.Config, log)
+	kctx.BindTo(untilSignal(log), (*context.Context)(nil))
+	if err := kctx.Run(); err != nil {
+		return fail(1, err)
+	}
+	return 0
+}
+
+func fail(code int, err error) int {
+	fmt.Fprintln(os.Stderr, "server:", err)
+	return code
+}
+
+// untilSignal returns a context that ends with the first SIGINT or SIGTERM. The second one ends
+// the process at once.
+func untilSignal(log *slog.Logger) context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		log.Info("stopping", "signal", (<-signals).String())
+		cancel()
+		log.Warn("stopping at once", "signal", (<-signals).String())
+		os.Exit(1)
+	}()
+	return ctx
+}

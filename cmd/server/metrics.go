@@ -1,0 +1,46 @@
+package main
+
+import (
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"weir/internal/check"
+)
+
+// newRegistry returns a registry that knows of the process itself.
+func newRegistry() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	version := "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		version = info.Main.Version
+	}
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "weir_build_info", Help: "Always 1; the labels tell the version.",
+		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version()},
+	}, func() float64 { return 1 }))
+	return registry
+}
+
+// watchEngine registers what the Redis engine counts by itself.
+func watchEngine(registry *prometheus.Registry, engine *check.RedisEngine) {
+	registry.MustRegister(
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "weir_redis_counters_repaired_total", Help: "Counters in Redis that held something foreign, and were begun anew.",
+		}, func() float64 { return float64(engine.Repaired()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "weir_redis_script_loads_total", Help: "Times that Redis did not know a script, which was then sent in full.",
+		}, func() float64 { return float64(engine.ScriptLoads()) }),
+	)
+}
+
+// watchAge registers how old the knowledge of the configuration is.
+func watchAge(registry *prometheus.Registry, age func() time.Duration) {
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "weir_config_age_seconds", Help: "Time since this instance last knew that its configuration is current.",
+	}, func() float64 { return age().Seconds() }))
+}

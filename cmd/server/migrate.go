@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+	"weir/migrations"
+)
+
+type migrateCommand struct {
+	Up      migrateUpCommand      `cmd:"" help:"Apply all migrations that are missing."`
+	Down    migrateDownCommand    `cmd:"" help:"Undo the newest migration."`
+	Version migrateVersionCommand `cmd:"" help:"Print the schema's version."`
+}
+
+type (
+	migrateUpCommand      struct{}
+	migrateDownCommand    struct{}
+	migrateVersionCommand struct{}
+)
+
+// Run applies all migrations that are missing.
+func (migrateUpCommand) Run(ctx context.Context, cfg *Config) error {
+	if err := cfg.requireDatabase(); err != nil {
+		return err
+	}
+	return migrations.Up(ctx, cfg.migrateURL())
+}
+
+// Run undoes the newest migration.
+func (migrateDownCommand) Run(ctx context.Context, cfg *Config) error {
+	if err := cfg.requireDatabase(); err != nil {
+		return err
+	}
+	return migrations.Down(ctx, cfg.migrateURL())
+}
+
+// Run prints the schema's version and the newest that this program knows.
+func (migrateVersionCommand) Run(ctx context.Context, cfg *Config) error {
+	if err := cfg.requireDatabase(); err != nil {
+		return err
+	}
+	version, dirty, err := migrations.Version(ctx, cfg.migrateURL())
+	if err != nil {
+		return err
+	}
+	latest, err := migrations.Latest()
+	if err != nil {
+		return err
+	}
+	state := "up to date"
+	switch {
+	case dirty:
+		state = "dirty"
+	case version != latest:
+		state = fmt.Sprintf("this program knows %d", latest)
+	}
+	fmt.Printf("%d (%s)\n", version, state)
+	return nil
+}
+
+// Waits between two tries to reach the database at start.
+const (
+	firstRetry   = 100 * time.Millisecond
+	longestRetry = time.Second
+	sayAgain     = 30 * time.Second
+)
+
+// deployment is what all instances have in common, and Postgres keeps.
+type deployment struct {
+	secrets  tenants.Secrets
+	platform check.TenantID // the operator's own tenant
+}
+
+// prepareDatabase brings the schema up to date, or waits until somebody has, and reads what the
+// deployment has in common. While Postgres is away it tries again and again, and front says why
+// the service is not ready. It fails when ctx ends, and where waiting does not help.
+func prepareDatabase(ctx context.Context, cfg *Config, store *tenants.Store, front *front, log *slog.Logger) (deployment, error) {
+	retry, said, saidAt := firstRetry, "", time.Time{}
+	for {
+		d, err := prepareOnce(ctx, cfg, store)
+		var dirty *migrations.DirtyError
+		switch {
+		case err == nil, ctx.Err() != nil, errors.As(err, &dirty):
+			return d, err
+		}
+		front.notReady("The configuration cannot be read from the database yet.")
+		if text := err.Error(); text != said || time.Since(saidAt) > sayAgain {
+			log.Warn("the database is not ready; trying again", "error", err)
+			said, saidAt = text, time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			return d, ctx.Err()
+		case <-time.After(retry/2 + rand.N(retry/2)):
+		}
+		retry = min(2*retry, longestRetry)
+	}
+}
+
+func prepareOnce(ctx context.Context, cfg *Config, store *tenants.Store) (d deployment, err error) {
+	if cfg.Migrate {
+		err = migrations.Up(ctx, cfg.migrateURL())
+	} else {
+		err = checkSchema(ctx, cfg)
+	}
+	if err != nil {
+		return d, err
+	}
+	if d.secrets, err = store.Secrets(ctx); err != nil {
+		return d, err
+	}
+	platform, err := store.EnsurePlatform(ctx)
+	d.platform = platform.ID
+	return d, err
+}
+
+// checkSchema tells whether somebody else has applied the migrations that this program needs. A
+// newer schema is good: migrations land so that the version before still runs.
+func checkSchema(ctx context.Context, cfg *Config) error {
+	version, dirty, err := migrations.Version(ctx, string(cfg.DatabaseURL))
+	if err != nil {
+		return err
+	}
+	latest, err := migrations.Latest()
+	if err != nil {
+		return err
+	}
+	if dirty || version < latest {
+		return fmt.Errorf("the schema is at version %d, dirty %t, and must be at %d; WEIR_MIGRATE is off, so run: server migrate up", version, dirty, latest)
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/puzpuzpuz/xsync/v4"
+	"github.com/redis/go-redis/v9"
+
+	"weir/internal/api"
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+type serveCommand struct{}
+
+// Run serves until a signal.
+func (serveCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
+	return serve(ctx, cfg, log, func(*front) {})
+}
+
+// service is the parts of the running process, in the order in which they are opened.
+type service struct {
+	cfg        *Config
+	log        *slog.Logger
+	style      api.HeaderStyle
+	store      *tenants.Store
+	registry   *prometheus.Registry
+	front      *front
+	redis      redis.UniversalClient
+	background sync.WaitGroup // what must end before store and redis are closed
+	checker    *check.Checker // nil until assembled
+}
+
+// open takes what does not depend on any other process being there.
+func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err error) {
+	s = &service{cfg: cfg, log: log, registry: newRegistry()}
+	if err := cfg.requireStores(); err != nil {
+		return nil, err
+	}
+	if s.style, err = api.ParseHeaderStyle(cfg.Headers); err != nil {
+		return nil, fmt.Errorf("WEIR_HEADERS: %w", err)
+	}
+	if s.store, err = openStore(ctx, cfg, log); err != nil {
+		return nil, err
+	}
+	if s.front, err = openFront(cfg, log, s.registry); err != nil {
+		s.store.Close()
+		return nil, err
+	}
+	redis.SetLogger(redisLog{log})
+	if s.redis, err = check.NewRedisClient(string(cfg.RedisURL)); err != nil {
+		s.front.closeListeners()
+		s.store.Close()
+		return nil, fmt.Errorf("WEIR_REDIS_URL: %w", err)
+	}
+	return s, nil
+}
+
+// close ends everything, in reverse. All contexts have ended.
+func (s *service) close() {
+	if s.checker != nil {
+		s.checker.Close()
+	}
+	s.background.Wait()
+	_ = s.redis.Close() // it is not used any more
+	s.store.Close()
+}
+
+// serve runs the service until ctx ends, and drains. started is called once, when the service
+// is ready. Postgres and Redis may be away: it then starts as far as it can, and waits.
+func serve(ctx context.Context, cfg *Config, log *slog.Logger, started func(*front)) error {
+	s, err := open(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	working, stopWorking := context.WithCancel(context.WithoutCancel(ctx)) // outlives ctx by the drain
+	defer stopWorking()
+	s.front.start(working)
+	if err := s.assemble(ctx, working); err != nil {
+		return firstError(unlessEnded(ctx, err), s.front.drain(0))
+	}
+	log.Info("ready")
+	started(s.front)
+	select {
+	case <-ctx.Done():
+		return s.front.drain(cfg.Drain)
+	case err := <-s.front.failed:
+		return firstError(err, s.front.drain(0))
+	}
+}
+
+// assemble builds the parts that need Postgres, waits until they have read what they need, and
+// puts them behind the front. It fails when ctx ends; what it starts ends with working.
+func (s *service) assemble(ctx, working context.Context) error {
+	deployment, err := prepareDatabase(ctx, s.cfg, s.store, s.front, s.log)
+	if err != nil {
+		return err
+	}
+	keys := check.NewKeys(deployment.secrets.CounterKey)
+	metrics := check.NewMetrics(s.registry)
+	engine := check.NewRedisEngine(s.redis, check.RedisOptions{Deadline: s.cfg.RedisTimeout})
+	peers := check.NewPeers(s.cfg.Instances, metrics)
+	policies := check.NewPolicies(s.store, keys, s.log, metrics)
+	s.checker = check.NewChecker(check.CheckerOptions{
+		Keys: keys, Shared: engine, Local: check.NewMemoryEngine(check.MemoryOptions{}), Peers: peers, Metrics: metrics,
+	})
+	authenticator := tenants.NewAuthenticator(s.store)
+	following := newFollower(s.store, authenticator, policies, s.log)
+	watchEngine(s.registry, engine)
+	watchAge(s.registry, s.store.Watcher().Age)
+
+	s.background.Go(func() { peers.Run(working, s.redis, s.log) })
+	s.background.Go(func() { s.front.failIf("write down when keys were used", authenticator.Run(working)) })
+	s.background.Go(func() { s.front.failIf("hear of changes", s.store.Watch(working, following.changed(working))) })
+	s.background.Go(func() { following.preload(working) })
+	select {
+	case <-following.loaded:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+
+	s.front.handle(api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight}, api.Deps{
+		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: s.checker,
+		Quota:  quotaBySlug(check.NewQuota(s.checker, policies, deployment.platform), s.store),
+		Logger: s.log, Metrics: api.NewMetrics(s.registry), Readiness: readiness(s.front, s.store, s.checker),
+		CursorKey: deployment.secrets.CursorKey[:],
+	}))
+	return nil
+}
+
+func openStore(ctx context.Context, cfg *Config, log *slog.Logger) (*tenants.Store, error) {
+	store, err := tenants.Open(context.WithoutCancel(ctx), tenants.Config{DatabaseURL: string(cfg.DatabaseURL), ListenURL: cfg.listenURL(), Logger: log})
+	if err != nil {
+		return nil, fmt.Errorf("WEIR_DATABASE_URL or WEIR_DATABASE_LISTEN_URL: %w", err)
+	}
+	return store, nil
+}
+
+// unlessEnded returns err, or nil if it is only that ctx has ended.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// configStale is the age from which the configuration counts as out of reach: several
+// comparisons have failed.
+const configStale = 5 * time.Second
+
+// readiness tells /readyz what it should say. Checks are answered without Redis and without
+// Postgres, so neither makes the instance leave the balancer: all would leave at once.
+func readiness(front *front, store *tenants.Store, checker *check.Checker) func() api.Readiness {
+	return func() (r api.Readiness) {
+		if front.draining.Load() {
+			r.Reason = "The instance is stopping."
+		}
+		if !checker.DegradedSince().IsZero() {
+			r.Degraded = append(r.Degraded, "redis")
+		}
+		if store.Watcher().Age() > configStale {
+			r.Degraded = append(r.Degraded, "postgres")
+		}
+		return r
+	}
+}
+
+// quotaBySlug is quota for the API, which knows tenants by id. A tenant whose slug cannot be
+// read, because Postgres is away, is not bounded meanwhile.
+func quotaBySlug(quota *check.Quota, store *tenants.Store) api.Quota {
+	slugs := xsync.NewMap[check.TenantID, string]() // a slug never changes
+	return func(ctx context.Context, actor tenants.Actor, checks int64) (retryAfterMS int64, ok bool) {
+		slug, known := slugs.Load(actor.TenantID())
+		if !known {
+			tenant, err := store.Tenant(ctx, actor)
+			if err != nil {
+				return 0, true
+			}
+			slug = tenant.Slug
+			slugs.Store(actor.TenantID(), slug)
+		}
+		return quota.Admit(ctx, actor.TenantID(), slug, checks)
+	}
+}

@@ -1,0 +1,90 @@
+package tests
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/compose-spec/compose-go/v2/cli"
+	"github.com/moby/buildkit/frontend/dockerfile/instructions"
+	"github.com/moby/buildkit/frontend/dockerfile/parser"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+)
+
+// `docker compose up` must not fail on a slip in the file: it is read here by Docker Compose's
+// own loader, schema and references included.
+func TestComposeFileStartsTheWholeProduct(t *testing.T) {
+	options, err := cli.NewProjectOptions([]string{filepath.Join(testenv.Root(), "docker-compose.yml")}, cli.WithName("weir"))
+	require.NoError(t, err)
+	project, err := options.LoadProject(t.Context())
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"server", "postgres", "redis"}, project.ServiceNames())
+
+	for _, name := range []string{"postgres", "redis"} {
+		require.NotNil(t, project.Services[name].HealthCheck, "%s: the server waits until it is healthy", name)
+		require.Equal(t, "service_healthy", project.Services["server"].DependsOn[name].Condition)
+	}
+	for name, service := range project.Services {
+		for _, port := range service.Ports {
+			require.Equal(t, "127.0.0.1", port.HostIP, "%s: passwords this simple are for loopback", name)
+		}
+	}
+	redis := strings.Join(project.Services["redis"].Command, " ")
+	for _, setting := range []string{"--protected-mode no", "--maxmemory-policy noeviction", "--appendonly yes"} {
+		require.Contains(t, redis, setting)
+	}
+	for name := range project.Services["server"].Environment {
+		require.Contains(t, help(t), name, "a variable that the server does not know would do nothing")
+	}
+}
+
+func TestComposePortsCanBeChosen(t *testing.T) {
+	options, err := cli.NewProjectOptions([]string{filepath.Join(testenv.Root(), "docker-compose.yml")}, cli.WithName("weir"),
+		cli.WithEnv([]string{"HTTP_PORT=18080", "POSTGRES_PORT=15432", "REDIS_PORT=16379"}))
+	require.NoError(t, err)
+	project, err := options.LoadProject(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "18080", project.Services["server"].Ports[0].Published)
+	require.Equal(t, "15432", project.Services["postgres"].Ports[0].Published)
+	require.Equal(t, "16379", project.Services["redis"].Ports[0].Published)
+}
+
+// The image must be what operations.md promises: an empty one, not root, with a health check
+// that needs no shell.
+func TestDockerfile(t *testing.T) {
+	file, err := os.Open(filepath.Join(testenv.Root(), "Dockerfile"))
+	require.NoError(t, err)
+	defer file.Close()
+	parsed, err := parser.Parse(file)
+	require.NoError(t, err)
+	require.Empty(t, parsed.Warnings)
+	stages, _, err := instructions.Parse(parsed.AST, nil)
+	require.NoError(t, err)
+	require.Len(t, stages, 2)
+	last := stages[1]
+	require.Equal(t, "scratch", last.BaseName)
+
+	var user string
+	var health []string
+	for _, command := range last.Commands {
+		switch c := command.(type) {
+		case *instructions.UserCommand:
+			user = c.User
+		case *instructions.HealthCheckCommand:
+			health = c.Health.Test
+		case *instructions.RunCommand:
+			t.Error("an empty image has nothing to run")
+		}
+	}
+	require.Equal(t, "65532:65532", user)
+	require.Equal(t, []string{"CMD", "/server", "healthcheck"}, health)
+	copies := slices.ContainsFunc(last.Commands, func(command instructions.Command) bool {
+		c, ok := command.(*instructions.CopyCommand)
+		return ok && c.From == "build" && slices.Equal(c.SourcePaths, []string{"/server"})
+	})
+	require.True(t, copies)
+}

@@ -1,0 +1,154 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+)
+
+// checkout is an otherwise empty checkout with scripts/dev.sh in it, and thus with servers of
+// its own.
+func checkout(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	script, err := os.ReadFile(filepath.Join(testenv.Root(), "scripts", "dev.sh"))
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(filepath.Join(root, "scripts"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "scripts", "dev.sh"), script, 0o755))
+	t.Cleanup(func() {
+		out, code := dev(t, root, "reset")
+		require.Zero(t, code, out)
+	})
+	return root
+}
+
+func devCommand(ctx context.Context, root string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "scripts", "dev.sh"), args...)
+	cmd.Env = append(settings{}.environ(), "WEIR_DEV_BACKEND=native")
+	cmd.WaitDelay = patience
+	return cmd
+}
+
+func dev(t *testing.T, root string, args ...string) (string, int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := devCommand(ctx, root, args...)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil {
+		require.ErrorAs(t, err, &exit, "%s", out)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// What `make run` keeps is somebody's afternoon of clicking; what it leaves running is in the way.
+func TestDevServersKeepTheirDataAndLeaveNothingRunning(t *testing.T) {
+	root := checkout(t)
+	out, code := dev(t, root, "with", "sh", "-c", `echo "$WEIR_DATABASE_URL $WEIR_REDIS_URL"; exit 7`)
+	require.Equal(t, 7, code, "the command's own exit code: %s", out)
+	require.Contains(t, out, "postgres://weir:")
+	require.Contains(t, out, "redis://default:")
+
+	out, code = dev(t, root, "status")
+	require.Zero(t, code)
+	require.Contains(t, out, "postgres: stopped")
+	require.Contains(t, out, "redis: stopped")
+
+	// the same cluster, the same addresses
+	before, _ := os.ReadFile(filepath.Join(root, ".dev", "env"))
+	_, code = dev(t, root, "with", "true")
+	require.Zero(t, code)
+	after, err := os.ReadFile(filepath.Join(root, ".dev", "env"))
+	require.NoError(t, err)
+	require.Equal(t, string(before), string(after))
+	require.DirExists(t, filepath.Join(root, ".dev", "redis", "appendonlydir"))
+
+	out, code = dev(t, root, "reset")
+	require.Zero(t, code, out)
+	require.NoDirExists(t, filepath.Join(root, ".dev"))
+}
+
+// Ctrl-C reaches every process of the terminal, `kill` only one: either way all must end, and
+// the command must get the signal once.
+func TestDevForwardsSignals(t *testing.T) {
+	root := checkout(t)
+	for _, c := range []struct {
+		signal syscall.Signal
+		group  bool
+	}{{syscall.SIGINT, true}, {syscall.SIGTERM, false}, {syscall.SIGINT, false}} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		cmd := devCommand(ctx, root, "with", "sh", "-c", `trap "echo got INT; exit 0" INT; trap "echo got TERM; exit 0" TERM; echo started; while :; do sleep 0.05; done`)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		var out syncBuffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		require.NoError(t, cmd.Start())
+		require.Eventually(t, func() bool { return strings.Contains(out.String(), "started") }, patience, 10*time.Millisecond)
+		pid := cmd.Process.Pid
+		if c.group {
+			pid = -pid
+		}
+		require.NoError(t, syscall.Kill(pid, c.signal))
+		require.NoError(t, cmd.Wait(), out.String())
+		require.Equal(t, 1, strings.Count(out.String(), "got"), out.String())
+		cancel()
+		status, _ := dev(t, root, "status")
+		require.Equal(t, 2, strings.Count(status, "stopped"), status)
+	}
+}
+
+// Tests must not be able to touch what `make run` keeps.
+func TestDevServersForTestsAreApart(t *testing.T) {
+	root := checkout(t)
+	out, code := dev(t, root, "--test", "with", "sh", "-c", `echo "$WEIR_DATABASE_URL$WEIR_REDIS_URL|$WEIR_TEST_REDIS_URL"`)
+	require.Zero(t, code, out)
+	require.Regexp(t, `(?m)^\|redis://`, out)
+	require.NoFileExists(t, filepath.Join(root, ".dev", "env"))
+	require.FileExists(t, filepath.Join(root, ".dev", "test", "env"))
+}
+
+// Servers that were given are used, and none are started.
+func TestDevUsesGivenServers(t *testing.T) {
+	root := checkout(t)
+	cmd := devCommand(t.Context(), root, "with", "sh", "-c", `echo "$WEIR_DATABASE_URL $WEIR_REDIS_URL"`)
+	cmd.Env = append(cmd.Env, "WEIR_DATABASE_URL=postgres://mine", "WEIR_REDIS_URL=redis://mine")
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	require.Equal(t, "postgres://mine redis://mine\n", string(out))
+	require.NoDirExists(t, filepath.Join(root, ".dev"))
+
+	cmd = devCommand(t.Context(), root, "with", "true")
+	cmd.Env = append(cmd.Env, "WEIR_DATABASE_URL=postgres://mine")
+	message, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(message), "WEIR_REDIS_URL")
+}
+
+// syncBuffer is a buffer that a process writes to while a test reads it.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

@@ -1,0 +1,101 @@
+package tests
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	clientsEach = 64
+	exactLimit  = 600
+)
+
+// calmWindow returns a window whose edge, counted from 1970, is at least a week away, so that
+// none falls into the test.
+func calmWindow(now time.Time) string {
+	const day = 24 * time.Hour
+	for days := 360; days > 0; days -= 3 { // divisible by 3 days, the sub-buckets below
+		window := time.Duration(days) * day
+		if left := window - time.Duration(now.UnixNano())%window; left > 7*day {
+			return fmt.Sprintf("%dd", days)
+		}
+	}
+	panic("every window has its edge this week")
+}
+
+// The product's first promise: however many instances and clients there are, a limit of 600
+// lets 600 through. All of them ask for one subject at once, at costs of 1 to 5.
+func TestInstancesTogetherAdmitExactlyTheLimit(t *testing.T) {
+	s := newSettings(t)
+	instances := []*instance{start(t, s), start(t, s), start(t, s)}
+	for _, i := range instances {
+		i.awaitReady()
+	}
+	tenant := newTenant(t, s, instances[0])
+	window := calmWindow(time.Now())
+
+	for algorithm, more := range map[string]string{
+		"sliding_window_counter": "",
+		"sliding_window_log":     "",
+		"sliding_window_buckets": `,"precision":"3d"`,
+		"fixed_window":           "",
+		"fixed_window_first_hit": "",
+		"token_bucket":           "",
+		"leaky_bucket":           "",
+		"leaky_bucket_queue":     "",
+	} {
+		t.Run(algorithm, func(t *testing.T) {
+			slug := slugOf(algorithm)
+			tenant.putRule(slug, fmt.Sprintf(`{"resource":%q,"algorithm":%q,"limit":%d,"window":%q%s}`,
+				slug, algorithm, exactLimit, window, more), instances...)
+			var admitted, denied, degraded atomic.Int64
+			var wg sync.WaitGroup
+			for n := range clientsEach * len(instances) {
+				url := instances[n%len(instances)].url() + "/v1/check"
+				wg.Go(func() {
+					// ever smaller costs, so that the last units are asked for one by one
+					for cost := n%5 + 1; cost > 0; {
+						got, d, err := tenant.check(url, fmt.Sprintf(`{"subject":"user_42","resource":%q,"cost":%d}`, slug, cost))
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if d.Degraded {
+							degraded.Add(1)
+						}
+						switch got.status {
+						case http.StatusOK:
+							admitted.Add(int64(cost))
+						case http.StatusTooManyRequests:
+							denied.Add(1)
+							cost--
+						default:
+							t.Errorf("%d %s", got.status, got.body)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			require.Zero(t, degraded.Load(), "Redis was there all the time")
+			require.NotZero(t, denied.Load())
+			require.EqualValues(t, exactLimit, admitted.Load())
+		})
+	}
+}
+
+func slugOf(algorithm string) string {
+	slug := []byte(algorithm)
+	for i, c := range slug {
+		if c == '_' {
+			slug[i] = '-'
+		}
+	}
+	return string(slug)
+}

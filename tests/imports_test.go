@@ -1,0 +1,133 @@
+package tests
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+)
+
+// An importRule says that only some packages may import a thing. Names are folders of this
+// module or import paths of others, and each stands for all below it.
+type importRule struct {
+	imported string
+	by       []string // who may, in code that is shipped
+	tests    bool     // whether all tests may, too
+	why      string
+}
+
+// Imports run one way: cmd/server, then api and dashboard, then tenants, then check.
+var importRules = []importRule{
+	{"cmd", nil, false, "a command is where everything ends: nothing is built on it"},
+	{"internal/api", []string{"cmd/server", "internal/api"}, false, "HTTP is the top floor; the dashboard speaks to the same stores, not to the API"},
+	{"internal/dashboard", []string{"cmd/server", "internal/dashboard"}, false, "the API must not come to depend on pages"},
+	{"internal/tenants", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants"}, false, "a check is decided without Postgres, so check must not know of it"},
+	{"internal/check", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/check"}, true, "the bottom floor: all may use it"},
+	{"migrations", []string{"cmd/server", "internal/tenants/tenantstest", "migrations"}, false, "the schema is applied by the server and by test databases, and by nobody in passing"},
+	{"web", []string{"internal/dashboard"}, false, "assets belong to pages"},
+	{"internal/testenv", []string{"internal/testenv", "internal/tenants/tenantstest", "internal/check/checktest"}, true, "it starts servers, which no shipped code may do"},
+	{"internal/tenants/tenantstest", []string{"internal/tenants/tenantstest"}, true, "test databases are for tests"},
+	{"internal/check/checktest", []string{"internal/check/checktest"}, true, "the suite of engines is for tests and for the commands beside it"},
+
+	{"github.com/jackc/pgx", []string{"internal/tenants", "migrations"}, true, "only tenants queries Postgres, so row security is set up in one place"},
+	{"database/sql", []string{"internal/tenants", "migrations"}, true, "only tenants queries Postgres, so row security is set up in one place"},
+	{"github.com/golang-migrate/migrate", []string{"migrations"}, true, "one package knows how the schema is brought up to date"},
+	{"github.com/redis/go-redis", []string{"internal/check", "internal/testenv", "cmd/server"}, true, "only check talks to Redis, so deadlines and the breaker cannot be passed by; cmd/server holds the client for it"},
+	{"github.com/go-chi/chi", []string{"internal/api", "internal/dashboard"}, true, "routing is HTTP's"},
+	{"github.com/alecthomas/kong", []string{"cmd/server"}, true, "settings are read in one place and handed down as values"},
+	{"net/http", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "web"}, true, "a decision does not depend on how it was asked for (tenants keeps answers for Idempotency-Key)"},
+	{"github.com/stretchr/testify", []string{"internal/testenv", "internal/tenants/tenantstest", "internal/check/checktest"}, true, "assertions end the program: they are for tests"},
+	{"testing", []string{"internal/testenv", "internal/tenants/tenantstest", "internal/check/checktest"}, true, "shipped code does not know that it is tested"},
+	{"unsafe", nil, false, "nothing here is worth it"},
+	{"github.com/alicebob/miniredis", nil, false, "it runs another Lua and another clock: tests use the real Redis"},
+}
+
+// Without this, the floors would grow into each other one convenient import at a time.
+func TestImportsRunOneWay(t *testing.T) {
+	seen := map[string]bool{}
+	forEachGoFile(t, func(file string, imports []string) {
+		folder, isTest := path.Dir(file), strings.HasSuffix(file, "_test.go")
+		for _, imported := range imports {
+			for _, rule := range importRules {
+				if !within(imported, rule.imported) {
+					continue
+				}
+				seen[rule.imported] = true
+				if !rule.allows(folder, isTest) {
+					t.Errorf("%s imports %s: %s", file, imported, rule.why)
+				}
+			}
+		}
+	})
+	// a rule that meets no import at all may be misspelt; these are the ones that matter
+	for _, must := range []string{"internal/check", "internal/tenants", "github.com/jackc/pgx", "github.com/redis/go-redis", "net/http"} {
+		require.True(t, seen[must], "nothing imports %s: is the rule spelt right?", must)
+	}
+}
+
+func (r importRule) allows(folder string, isTest bool) bool {
+	if isTest && (r.tests || within(folder, "tests")) {
+		return true
+	}
+	for _, by := range r.by {
+		if within(folder, by) {
+			return true
+		}
+	}
+	// a package's own tests, and those of the floors above, stand where the package stands
+	return isTest && within(folder, r.imported)
+}
+
+func within(name, parent string) bool {
+	return name == parent || strings.HasPrefix(name, parent+"/")
+}
+
+// forEachGoFile calls visit with each file's path and what it imports: of this module the
+// folder, of others the path without a version.
+func forEachGoFile(t *testing.T, visit func(file string, imports []string)) {
+	root := testenv.Root()
+	files := 0
+	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		relative, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if base := entry.Name(); name != root && (strings.HasPrefix(base, ".") || base == "node_modules" || base == "testdata" || relative == "bench") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		files++
+		parsed, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		var imports []string
+		for _, spec := range parsed.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return err
+			}
+			imports = append(imports, strings.TrimPrefix(imported, "weir/"))
+		}
+		visit(filepath.ToSlash(relative), imports)
+		return nil
+	})
+	require.NoError(t, err)
+	require.NotZero(t, files)
+}

@@ -1,0 +1,242 @@
+package tests
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+)
+
+const (
+	localLimit = 40
+	// redisDeadline is the default of WEIR_REDIS_TIMEOUT.
+	redisDeadline = 50 * time.Millisecond
+)
+
+// faulty is an installation with a Redis of its own, one rule for each on_unavailable, and
+// clients that ask under all of them all the time.
+type faulty struct {
+	t      *testing.T
+	redis  *testenv.Redis
+	server *instance
+	tenant *client
+}
+
+func newFaulty(t *testing.T) *faulty {
+	f := &faulty{t: t, redis: testenv.StartRedis(t)}
+	s := newSettings(t).with(settings{"WEIR_REDIS_URL": f.redis.URL})
+	delete(s, "WEIR_REDIS_TIMEOUT")
+	f.server = start(t, s).awaitReady()
+	f.tenant = newTenant(t, s, f.server)
+	for _, policy := range []string{"allow", "deny", "local"} {
+		f.tenant.putRule(policy, fmt.Sprintf(`{"resource":%q,"algorithm":"fixed_window_first_hit","limit":%d,"window":"1h","on_unavailable":%q}`,
+			policy, localLimit, policy), f.server)
+	}
+	return f
+}
+
+// ask sends one check under the rule of this policy.
+func (f *faulty) ask(policy, subject string) (answer, decision, error) {
+	return f.tenant.check(f.server.url()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":%q}`, subject, policy))
+}
+
+func (f *faulty) mustAsk(policy, subject string) (answer, decision) {
+	f.t.Helper()
+	got, d, err := f.ask(policy, subject)
+	require.NoError(f.t, err)
+	return got, d
+}
+
+// load asks under all rules from several clients until the returned function is called. Every
+// answer must be a decision.
+func (f *faulty) load() (stop func()) {
+	var wg sync.WaitGroup
+	var asked atomic.Int64
+	done := make(chan struct{})
+	for n := range 6 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				got, _, err := f.ask([]string{"allow", "deny", "local"}[n%3], fmt.Sprintf("load-%d", asked.Add(1)%50))
+				if err != nil || got.status != http.StatusOK && got.status != http.StatusTooManyRequests {
+					f.t.Errorf("%v %d %s", err, got.status, got.body)
+					return
+				}
+			}
+		})
+	}
+	stopped := sync.OnceFunc(func() {
+		close(done)
+		wg.Wait()
+		require.NotZero(f.t, asked.Load())
+	})
+	f.t.Cleanup(stopped)
+	return stopped
+}
+
+// awaitDegraded returns when answers say that Redis is away, and awaitWhole when none does.
+func (f *faulty) awaitDegraded(want bool) {
+	f.t.Helper()
+	n := 0
+	require.Eventually(f.t, func() bool {
+		n++
+		_, d := f.mustAsk("allow", fmt.Sprintf("await-%d", n))
+		return d.Degraded == want
+	}, patience, 5*time.Millisecond, "degraded does not become %v", want)
+}
+
+// requirePolicies asserts what each rule answers while Redis is away. subject is a new one.
+func (f *faulty) requirePolicies(subject string) {
+	f.t.Helper()
+	for range localLimit + 5 {
+		got, d := f.mustAsk("allow", subject)
+		require.Equal(f.t, http.StatusOK, got.status, "%s", got.body)
+		require.True(f.t, d.Degraded)
+	}
+	got, d := f.mustAsk("deny", subject)
+	require.Equal(f.t, http.StatusTooManyRequests, got.status, "%s", got.body)
+	require.True(f.t, d.Degraded)
+	require.Equal(f.t, "COUNTERS_UNAVAILABLE", d.Error.Code)
+	require.NotEmpty(f.t, got.header.Get("Retry-After"))
+
+	// one instance: its share is the whole limit
+	for n := range localLimit + 5 {
+		got, d := f.mustAsk("local", subject)
+		want := http.StatusOK
+		if n >= localLimit {
+			want = http.StatusTooManyRequests
+		}
+		require.Equal(f.t, want, got.status, "check %d: %s", n+1, got.body)
+		require.True(f.t, d.Degraded)
+	}
+}
+
+// requireFast asserts that checks do not each wait for the deadline: the breaker is open.
+func (f *faulty) requireFast() {
+	f.t.Helper()
+	const checks = 100
+	began := time.Now()
+	for n := range checks {
+		f.mustAsk("allow", fmt.Sprintf("fast-%d", n))
+	}
+	require.Less(f.t, time.Since(began), checks*redisDeadline/2)
+	require.Contains(f.t, f.server.metrics(), "weir_degraded 1")
+}
+
+// requireWhole asserts that Redis counts again.
+func (f *faulty) requireWhole(subject string) {
+	f.t.Helper()
+	f.awaitDegraded(false)
+	require.Eventually(f.t, func() bool { // calls return to Redis bit by bit
+		_, d := f.mustAsk("deny", subject)
+		return !d.Degraded && d.Remaining != nil
+	}, patience, 5*time.Millisecond)
+	require.Equal(f.t, http.StatusOK, status(f.server.url()+"/readyz"))
+}
+
+func TestRedisKilledUnderLoad(t *testing.T) {
+	f := newFaulty(t)
+	f.requireWhole("before")
+	stop := f.load()
+	f.redis.Kill()
+	f.awaitDegraded(true)
+	f.requireFast()
+	f.requirePolicies("user_42")
+	require.Equal(t, http.StatusOK, status(f.server.url()+"/readyz"), "checks are answered, so it stays in the balancer")
+	f.redis.Start()
+	f.requireWhole("after")
+	stop()
+	require.Zero(t, f.server.stop())
+}
+
+// A paused Redis is worse than a dead one: its sockets stay open, nothing fails by itself, and
+// it answers late what nobody waits for any more. An answer that came out of turn would be one
+// subject's verdict given to another.
+func TestRedisPausedUnderLoad(t *testing.T) {
+	f := newFaulty(t)
+	f.tenant.putRule("many", `{"resource":"many","algorithm":"fixed_window_first_hit","limit":1000000,"window":"1h","on_unavailable":"allow"}`, f.server)
+	f.requireWhole("before")
+
+	// each subject has used a number of its own, far from all others'
+	const subjects, apart = 12, 10_000
+	for n := range subjects {
+		got, d, err := f.tenant.check(f.server.url()+"/v1/check", fmt.Sprintf(`{"subject":"own-%d","resource":"many","cost":%d}`, n, (n+1)*apart))
+		require.NoError(t, err)
+		require.False(t, d.Degraded, "%s", got.body)
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	for n := range subjects {
+		wg.Go(func() {
+			sent, counted := int64(0), int64(0)
+			for {
+				select {
+				case <-done:
+					if counted == 0 {
+						t.Error("nothing was counted")
+					}
+					return
+				default:
+				}
+				sent++
+				got, d, err := f.tenant.check(f.server.url()+"/v1/check", fmt.Sprintf(`{"subject":"own-%d","resource":"many"}`, n))
+				if err != nil || got.status != http.StatusOK {
+					t.Errorf("%v %d %s", err, got.status, got.body)
+					return
+				}
+				if d.Degraded {
+					continue // sent to Redis or not: nobody knows
+				}
+				counted++
+				used := 1_000_000 - *d.Remaining - int64((n+1)*apart)
+				if used < counted || used > sent || sent >= apart {
+					t.Errorf("own-%d: %d used, of %d sent and %d known to be counted", n, used, sent, counted)
+					return
+				}
+			}
+		})
+	}
+	finish := sync.OnceFunc(func() { close(done); wg.Wait() })
+	defer finish()
+
+	stop := f.load()
+	for round := range 3 {
+		f.redis.Pause()
+		f.awaitDegraded(true)
+		f.requireFast()
+		f.requirePolicies(fmt.Sprintf("user-%d", round))
+		f.redis.Resume()
+		f.requireWhole(fmt.Sprintf("after-%d", round))
+	}
+	stop()
+	finish()
+	require.Zero(t, f.server.stop())
+}
+
+// Redis away at start must not keep the service down: most rules can be answered without it.
+func TestRedisDownAtStart(t *testing.T) {
+	redis := testenv.StartRedis(t)
+	redis.Kill()
+	s := newSettings(t).with(settings{"WEIR_REDIS_URL": redis.URL})
+	i := start(t, s).awaitReady()
+	f := &faulty{t: t, redis: redis, server: i, tenant: newTenant(t, s, i)}
+	for _, policy := range []string{"allow", "deny", "local"} {
+		f.tenant.putRule(policy, fmt.Sprintf(`{"resource":%q,"algorithm":"fixed_window_first_hit","limit":%d,"window":"1h","on_unavailable":%q}`,
+			policy, localLimit, policy), i)
+	}
+	f.awaitDegraded(true)
+	f.requirePolicies("user_42")
+	redis.Start()
+	f.requireWhole("after")
+	require.Zero(t, i.stop())
+}

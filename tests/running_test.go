@@ -1,0 +1,387 @@
+package tests
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+)
+
+func TestStartCheckStop(t *testing.T) {
+	s := newSettings(t)
+	i := start(t, s).awaitReady()
+	require.Equal(t, http.StatusOK, status(i.url()+"/healthz"))
+	tenant := newTenant(t, s, i)
+	tenant.putRule("api", `{"resource":"api","limit":2,"window":"1h","algorithm":"fixed_window_first_hit"}`, i)
+	for _, want := range []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
+		tenant.do(http.MethodPost, i.url()+"/check", `{"subject":"user_42","resource":"api"}`, want)
+	}
+	require.Zero(t, i.stop())
+	for _, line := range strings.Split(i.log(), "\n") {
+		require.True(t, json.Valid([]byte(line)) || line == "(process ended)", "not a line of JSON: %s", line)
+	}
+	for _, secret := range []string{tenant.key, s["WEIR_DATABASE_URL"], s["WEIR_REDIS_URL"]} {
+		require.NotContains(t, i.log(), secret)
+	}
+
+	// what was configured and counted is there after a restart
+	i = start(t, s).awaitReady()
+	tenant.do(http.MethodPost, i.url()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusTooManyRequests)
+	require.Zero(t, i.stop())
+}
+
+// variables are all that the program reads, as its source says.
+func variables(t *testing.T) []string {
+	t.Helper()
+	source, err := os.ReadFile(filepath.Join(testenv.Root(), "cmd", "server", "config.go"))
+	require.NoError(t, err)
+	found := regexp.MustCompile(`env:"(WEIR_[A-Z_]+)"`).FindAllStringSubmatch(string(source), -1)
+	require.NotEmpty(t, found)
+	var names []string
+	for _, match := range found {
+		names = append(names, match[1])
+	}
+	return names
+}
+
+// An operator who cannot find a variable in --help or in the manual does not have it.
+func TestEveryVariableIsExplained(t *testing.T) {
+	printed := help(t)
+	manual, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "operations.md"))
+	require.NoError(t, err)
+	for _, name := range variables(t) {
+		require.Contains(t, printed, "$"+name)
+		require.Contains(t, string(manual), "`"+name+"`")
+	}
+	for _, fallback := range []string{`":8080"`, `"127.0.0.1:9090"`, "50ms", "5s", `"draft,x"`, `"info"`} {
+		require.Contains(t, printed, "="+fallback)
+	}
+	// help is often pasted into tickets
+	stdout, _, code := runServer(t, settings{"WEIR_DATABASE_URL": "postgres://u:hunter2@h/d"}, "--help")
+	require.Zero(t, code)
+	require.NotContains(t, stdout, "hunter2")
+}
+
+func TestBadSettingStopsTheStartWithOneLine(t *testing.T) {
+	good := settings{"WEIR_DATABASE_URL": "postgres://u:hunter2@127.0.0.1:1/d", "WEIR_REDIS_URL": "redis://u:hunter2@127.0.0.1:1/0"}
+	cert := t.TempDir()
+	writeCertificate(t, cert, "one")
+	garbage := filepath.Join(cert, "garbage.pem")
+	require.NoError(t, os.WriteFile(garbage, []byte("garbage"), 0o600))
+	https := settings{"WEIR_HTTPS_ADDR": "127.0.0.1:0", "WEIR_TLS_CERT": filepath.Join(cert, "cert.pem"), "WEIR_TLS_KEY": filepath.Join(cert, "key.pem")}
+
+	for _, c := range []struct {
+		name  string // the variable that the line must name
+		wrong settings
+	}{
+		{"WEIR_DATABASE_URL", settings{"WEIR_DATABASE_URL": ""}},
+		{"WEIR_DATABASE_URL", settings{"WEIR_DATABASE_URL": "mysql://u:hunter2@h/d"}},
+		{"WEIR_DATABASE_URL", settings{"WEIR_DATABASE_URL": "postgres://u:hunter2@h:port/d"}},
+		{"WEIR_DATABASE_URL", settings{"WEIR_DATABASE_URL": "postgres://u:hunter2%zz@h/d"}},
+		{"WEIR_DATABASE_URL", settings{"WEIR_DATABASE_URL": "postgres://u:hunter2@h/d?pool_max_conns=many"}},
+		{"WEIR_MIGRATE_DATABASE_URL", settings{"WEIR_MIGRATE_DATABASE_URL": "hunter2"}},
+		{"WEIR_DATABASE_LISTEN_URL", settings{"WEIR_DATABASE_LISTEN_URL": "hunter2"}},
+		{"WEIR_REDIS_URL", settings{"WEIR_REDIS_URL": ""}},
+		{"WEIR_REDIS_URL", settings{"WEIR_REDIS_URL": "http://u:hunter2@h"}},
+		{"WEIR_REDIS_URL", settings{"WEIR_REDIS_URL": "redis://u:hunter2@h:1/zero"}},
+		{"WEIR_REDIS_TIMEOUT", settings{"WEIR_REDIS_TIMEOUT": "-5ms"}},
+		{"WEIR_REDIS_TIMEOUT", settings{"WEIR_REDIS_TIMEOUT": "2s"}},
+		{"WEIR_REDIS_TIMEOUT", settings{"WEIR_REDIS_TIMEOUT": "fast"}},
+		{"WEIR_INSTANCES", settings{"WEIR_INSTANCES": "0"}},
+		{"WEIR_INSTANCES", settings{"WEIR_INSTANCES": "three"}},
+		{"WEIR_HTTP_ADDR", settings{"WEIR_HTTP_ADDR": "8080"}},
+		{"WEIR_HTTP_ADDR", settings{"WEIR_HTTP_ADDR": ":99999"}},
+		{"WEIR_HTTPS_ADDR", settings{"WEIR_HTTPS_ADDR": "https"}},
+		{"WEIR_INTERNAL_ADDR", settings{"WEIR_INTERNAL_ADDR": "localhost"}},
+		{"WEIR_TLS_CERT", https.with(settings{"WEIR_TLS_CERT": ""})},
+		{"WEIR_TLS_CERT", https.with(settings{"WEIR_TLS_CERT": "/nowhere/cert.pem"})},
+		{"WEIR_TLS_CERT", https.with(settings{"WEIR_TLS_CERT": garbage})},
+		{"WEIR_TLS_KEY", https.with(settings{"WEIR_TLS_KEY": ""})},
+		{"WEIR_TLS_KEY", https.with(settings{"WEIR_TLS_KEY": "/nowhere/key.pem"})},
+		{"WEIR_PUBLIC_URL", settings{"WEIR_PUBLIC_URL": "weir.example"}},
+		{"WEIR_HEADERS", settings{"WEIR_HEADERS": "draft,y"}},
+		{"WEIR_MAX_IN_FLIGHT", settings{"WEIR_MAX_IN_FLIGHT": "0"}},
+		{"WEIR_DRAIN", settings{"WEIR_DRAIN": "-1s"}},
+		{"WEIR_DRAIN", settings{"WEIR_DRAIN": "1h"}},
+		{"WEIR_LOG_LEVEL", settings{"WEIR_LOG_LEVEL": "loud"}},
+		{"WEIR_MIGRATE", settings{"WEIR_MIGRATE": "perhaps"}},
+	} {
+		stdout, stderr, code := runServer(t, good.with(c.wrong))
+		require.NotZero(t, code, "%v", c.wrong)
+		require.Empty(t, stdout)
+		require.Equal(t, 1, strings.Count(stderr, "\n"), "one line, for %v: %s", c.wrong, stderr)
+		require.Contains(t, stderr, c.name)
+		require.NotContains(t, stderr, "hunter2")
+	}
+}
+
+// A slip of the pen in a name would otherwise be found out in production.
+func TestUnknownVariableIsNamed(t *testing.T) {
+	i := start(t, newSettings(t).with(settings{"WEIR_REDIS_TIMOUT": "hunter2"})).awaitReady()
+	require.Contains(t, i.log(), "WEIR_REDIS_TIMOUT")
+	require.NotContains(t, i.log(), "hunter2")
+}
+
+func TestTakenPortIsNamed(t *testing.T) {
+	for _, variable := range []string{"WEIR_HTTP_ADDR", "WEIR_INTERNAL_ADDR"} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		taken := listener.Addr().String()
+		_, stderr, code := runServer(t, newSettings(t).with(settings{variable: taken}))
+		require.NoError(t, listener.Close())
+		require.Equal(t, 1, code)
+		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+		require.Contains(t, stderr, variable)
+		require.Contains(t, stderr, taken)
+	}
+}
+
+func TestMigrateCommand(t *testing.T) {
+	s := settings{"WEIR_DATABASE_URL": newDatabase(t)}
+	version := func() string {
+		stdout, stderr, code := runServer(t, s, "migrate", "version")
+		require.Zero(t, code, stderr)
+		return strings.TrimSpace(stdout)
+	}
+	require.Regexp(t, `^0 `, version())
+	_, stderr, code := runServer(t, s, "migrate", "up")
+	require.Zero(t, code, stderr)
+	newest := version()
+	require.NotRegexp(t, `^0 `, newest)
+	_, stderr, code = runServer(t, s, "migrate", "down")
+	require.Zero(t, code, stderr)
+	require.NotEqual(t, newest, version())
+
+	// a server that may not migrate says what is missing, and does not serve an old schema
+	i := start(t, newSettings(t).with(s).with(settings{"WEIR_MIGRATE": "false"}))
+	i.awaitLog("schema")
+	require.Equal(t, http.StatusServiceUnavailable, status(i.url()+"/readyz"))
+	_, stderr, code = runServer(t, s, "migrate", "up")
+	require.Zero(t, code, stderr)
+	i.awaitReady()
+}
+
+// Several instances are commonly started at once on a new database.
+func TestInstancesStartedTogetherMigrateOnce(t *testing.T) {
+	s := newSettings(t)
+	instances := []*instance{start(t, s), start(t, s), start(t, s)}
+	for _, i := range instances {
+		i.awaitReady()
+	}
+}
+
+// A database that comes up after the service must not need a restart of the service.
+func TestPostgresDownAtStart(t *testing.T) {
+	s := newSettings(t)
+	u, err := url.Parse(s["WEIR_DATABASE_URL"])
+	require.NoError(t, err)
+	door := newDoor(t, u.Host)
+	u.Host = door.addr
+	i := start(t, s.with(settings{"WEIR_DATABASE_URL": u.String()}))
+	require.Equal(t, http.StatusOK, status(i.url()+"/healthz"))
+	require.Equal(t, http.StatusServiceUnavailable, status(i.url()+"/readyz"))
+	require.Equal(t, http.StatusServiceUnavailable, status(i.url()+"/v1/check"))
+	i.awaitLog("WARN")
+	door.open()
+	i.awaitReady()
+
+	// and once it has started, checks go on without the database
+	tenant := newTenant(t, s, i)
+	tenant.putRule("api", `{"resource":"api","limit":1000,"window":"1h"}`, i)
+	door.close()
+	for range 5 {
+		tenant.do(http.MethodPost, i.url()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusOK)
+	}
+	require.Equal(t, http.StatusOK, status(i.url()+"/readyz"))
+	require.Zero(t, i.stop())
+}
+
+// What stops a service that waits for its database must not have to wait, too.
+func TestStopsWhilePostgresIsDown(t *testing.T) {
+	s := newSettings(t)
+	u, err := url.Parse(s["WEIR_DATABASE_URL"])
+	require.NoError(t, err)
+	u.Host = newDoor(t, u.Host).addr
+	i := start(t, s.with(settings{"WEIR_DATABASE_URL": u.String(), "WEIR_DRAIN": "5m"}))
+	i.awaitLog("WARN")
+	require.Zero(t, i.stop())
+}
+
+func TestMetricsAndProfilesAreInternal(t *testing.T) {
+	s := newSettings(t)
+	i := start(t, s).awaitReady()
+	tenant := newTenant(t, s, i)
+	tenant.putRule("api", `{"resource":"api","limit":1,"window":"1h"}`, i)
+	tenant.do(http.MethodPost, i.url()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusOK)
+	tenant.do(http.MethodPost, i.url()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusTooManyRequests)
+
+	metrics := i.metrics()
+	for _, name := range []string{
+		`weir_checks_total{decision="allowed"}`, `weir_checks_total{decision="RATE_LIMIT_EXCEEDED"} 1`,
+		"weir_rule_evaluation_seconds_count", "weir_redis_seconds_count", "weir_config_age_seconds", "weir_degraded 0",
+		"weir_http_requests_total", "weir_instances 1", "weir_build_info", "go_goroutines", "process_open_fds",
+	} {
+		require.Contains(t, metrics, name)
+	}
+	for _, word := range []string{"user_42", "acme"} {
+		require.NotContains(t, metrics, word, "a label from an open set grows without end")
+	}
+	require.Equal(t, http.StatusOK, status(i.internalURL()+"/debug/pprof/goroutine"))
+	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/goroutine"} {
+		require.Equal(t, http.StatusNotFound, status(i.url()+path))
+	}
+}
+
+// metrics is what /metrics answers now.
+func (i *instance) metrics() string {
+	i.t.Helper()
+	response, err := http.Get(i.internalURL() + "/metrics")
+	require.NoError(i.t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(i.t, err)
+	require.Equal(i.t, http.StatusOK, response.StatusCode)
+	return string(body)
+}
+
+// During a rolling restart no request may fail, also of a client that never repeats one: it
+// keeps its connection as long as it may, and goes elsewhere when told.
+func TestDrainFailsNoRequest(t *testing.T) {
+	s := newSettings(t).with(settings{"WEIR_DRAIN": "2s"})
+	i := start(t, s).awaitReady()
+	tenant := newTenant(t, s, i)
+	tenant.putRule("api", `{"resource":"api","limit":1000000,"window":"1h"}`, i)
+	checkURL, readyURL := i.url()+"/check", i.url()+"/readyz"
+
+	const clients = 8
+	var wg sync.WaitGroup
+	running := make(chan struct{}, clients)
+	failures := make(chan string, clients)
+	for range clients {
+		wg.Go(func() {
+			c := newClient(t, tenant.key) // its own connection
+			for n := 0; ; n++ {
+				got, err := c.try(http.MethodPost, checkURL, `{"subject":"user_42","resource":"api"}`)
+				switch {
+				case err != nil:
+					failures <- err.Error()
+					return
+				case got.status != http.StatusOK:
+					failures <- string(got.body)
+					return
+				case got.last:
+					return
+				case n == 10:
+					running <- struct{}{}
+				}
+			}
+		})
+	}
+	for range clients {
+		<-running
+	}
+	i.signal(syscall.SIGTERM)
+	i.awaitLog("draining")
+	require.Equal(t, http.StatusServiceUnavailable, status(readyURL), "balancers must send requests elsewhere")
+	tenant.do(http.MethodPost, checkURL, `{"subject":"user_42","resource":"api"}`, http.StatusOK)
+	wg.Wait()
+	close(failures)
+	for failure := range failures {
+		t.Error(failure)
+	}
+	require.Zero(t, i.exit())
+}
+
+func TestSecondSignalStopsAtOnce(t *testing.T) {
+	i := start(t, newSettings(t).with(settings{"WEIR_DRAIN": "5m"})).awaitReady()
+	i.signal(os.Interrupt)
+	i.awaitLog("draining")
+	i.signal(os.Interrupt)
+	require.Equal(t, 1, i.exit())
+}
+
+// A container is taken for healthy by this command alone.
+func TestHealthcheckCommand(t *testing.T) {
+	s := newSettings(t)
+	i := start(t, s).awaitReady()
+	_, stderr, code := runServer(t, settings{"WEIR_HTTP_ADDR": i.address("WEIR_HTTP_ADDR")}, "healthcheck")
+	require.Zero(t, code, stderr)
+	i.stop()
+	_, stderr, code = runServer(t, settings{"WEIR_HTTP_ADDR": i.address("WEIR_HTTP_ADDR")}, "healthcheck")
+	require.Equal(t, 1, code)
+	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+}
+
+// door is an address that leads to a server while it is open and to nothing while it is not.
+type door struct {
+	t      testing.TB
+	addr   string
+	target string
+
+	mu       sync.Mutex
+	listener net.Listener
+	conns    []net.Conn
+}
+
+// newDoor returns a closed door to target.
+func newDoor(t testing.TB, target string) *door {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	d := &door{t: t, addr: listener.Addr().String(), target: target}
+	require.NoError(t, listener.Close())
+	t.Cleanup(d.close)
+	return d
+}
+
+func (d *door) open() {
+	d.t.Helper()
+	listener, err := net.Listen("tcp", d.addr)
+	require.NoError(d.t, err)
+	d.mu.Lock()
+	d.listener = listener
+	d.mu.Unlock()
+	go func() {
+		for {
+			outer, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			inner, err := net.DialTimeout("tcp", d.target, time.Second)
+			if err != nil {
+				_ = outer.Close()
+				continue
+			}
+			d.mu.Lock()
+			d.conns = append(d.conns, outer, inner)
+			d.mu.Unlock()
+			go func() { _, _ = io.Copy(inner, outer); _ = inner.Close() }()
+			go func() { _, _ = io.Copy(outer, inner); _ = outer.Close() }()
+		}
+	}()
+}
+
+func (d *door) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.listener != nil {
+		_ = d.listener.Close()
+	}
+	for _, conn := range d.conns {
+		_ = conn.Close()
+	}
+	d.listener, d.conns = nil, nil
+}
