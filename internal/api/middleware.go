@@ -295,7 +295,7 @@ func isJSON(contentType string) bool {
 // refused without reading on, and its connection closed.
 func readBody(r *http.Request, buf []byte, limit int) ([]byte, *Problem) {
 	if r.ContentLength > int64(limit) {
-		return buf, bodyTooLarge(limit)
+		return buf, bodyTooLarge(r, limit)
 	}
 	buf = buf[:0]
 	for {
@@ -306,24 +306,34 @@ func readBody(r *http.Request, buf []byte, limit int) ([]byte, *Problem) {
 		buf = buf[:len(buf)+n]
 		switch {
 		case len(buf) > limit:
-			return buf, bodyTooLarge(limit)
+			return buf, bodyTooLarge(r, limit)
 		case err == nil:
 		case err == io.EOF: //nolint:errorlint // a wrapped one would be an early end
 			return buf, nil
 		default:
 			// The client is gone, too slow, or cannot count: no answer on this connection is sure
 			// to be understood as the last one.
-			return buf, closing(newProblem(http.StatusBadRequest, codeMalformedJSON, "The body ended before it was complete."))
+			return buf, closing(r, newProblem(http.StatusBadRequest, codeMalformedJSON, "The body ended before it was complete."))
 		}
 	}
 }
 
-func bodyTooLarge(limit int) *Problem {
-	return closing(newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, "The body may be at most "+itoa(int64(limit))+" bytes long."))
+func bodyTooLarge(r *http.Request, limit int) *Problem {
+	return closing(r, newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, "The body may be at most "+itoa(int64(limit))+" bytes long."))
 }
 
+// lingerTimeout is how long the rest of a refused body is read, and dropped, before the connection is closed:
+// a client that is cut off while it sends may never see the answer.
+const lingerTimeout = 500 * time.Millisecond
+
 // closing has the connection closed after the answer.
-func closing(p *Problem) *Problem { return p.withHeader("Connection", "close") }
+func closing(r *http.Request, p *Problem) *Problem {
+	if q := requestFrom(r.Context()); q != nil {
+		// Where this is not possible, the server's own timeout does the same, later.
+		_ = http.NewResponseController(q.ResponseWriter).SetReadDeadline(time.Now().Add(lingerTimeout))
+	}
+	return p.withHeader("Connection", "close")
+}
 
 func knownMethod(method string) string {
 	for _, known := range methods {
