@@ -1,0 +1,386 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// A check from the first to the one that is denied: what an application sees.
+func TestCheck(t *testing.T) {
+	s := newCheckStack(t)
+	for i := range perSubject {
+		a := s.check(`{"subject":"user_42"}`)
+		d := a.decision(200)
+		require.True(t, d.Allowed)
+		require.Equal(t, "free", *d.Plan)
+		require.Equal(t, "default", d.Resource)
+		require.Equal(t, int64(perSubject-1-i), *d.Remaining)
+		require.Equal(t, "plan:free", d.Rules[0].Source)
+		require.Nil(t, d.Error)
+		require.Equal(t, `"per-subject";q=5;w=3600`, a.header.Get("RateLimit-Policy"))
+		require.Empty(t, a.header.Get("Retry-After"))
+	}
+	a := s.check(`{"subject":"user_42"}`)
+	d := a.decision(429)
+	require.False(t, d.Allowed)
+	require.Equal(t, "RATE_LIMIT_EXCEEDED", d.Error.Code)
+	require.Equal(t, int64(0), *d.Remaining)
+	require.InDelta(t, 3_600_000, *d.RetryAfterMS, 60_000)
+	require.Equal(t, itoa(*d.Error.RetryAfter), a.header.Get("Retry-After"))
+	require.Equal(t, "5", a.header.Get("X-RateLimit-Limit"))
+	require.Equal(t, "0", a.header.Get("X-RateLimit-Remaining"))
+	require.Contains(t, a.header.Get("RateLimit"), `"per-subject";r=0;t=`)
+
+	// A client whose library repeats every 429 by itself can have it otherwise.
+	d = s.check(`{"subject":"user_42"}`, header{"Weir-Denied-Status", "200"}).decision(200)
+	require.False(t, d.Allowed)
+	s.check(`{"subject":"user_42"}`, header{"Weir-Denied-Status", "429"}).decision(429)
+	for _, bad := range [][]header{
+		{{"Weir-Denied-Status", "403"}}, {{"Weir-Denied-Status", ""}}, {{"Weir-Denied-Status", "200"}, {"Weir-Denied-Status", "200"}},
+	} {
+		s.check(`{"subject":"user_42"}`, bad...).problem(400, "INVALID_HEADER")
+	}
+
+	// /check is the same handler, and the same counter.
+	s.post("/check", `{"subject":"user_42"}`).decision(429)
+	// Another tenant's subject of that name has its own quota, or here no rule at all.
+	other := s.contract.call(s.other, http.MethodPost, "/v1/check", `{"subject":"user_42"}`).decision(200)
+	require.Nil(t, other.Rule)
+	require.Empty(t, other.Rules)
+}
+
+func TestCheckCosts(t *testing.T) {
+	s := newCheckStack(t)
+	// 0 asks without consuming, also when nothing remains.
+	s.untouched("zero")
+	s.check(`{"subject":"zero","cost":5}`).decision(200)
+	require.Equal(t, int64(0), s.remaining("zero", "default"))
+	s.check(`{"subject":"zero"}`).decision(429)
+
+	// What can never pass says so, and no denial of it stands in the way of what can.
+	a := s.check(`{"subject":"greedy","cost":6}`)
+	d := a.decision(429)
+	require.Equal(t, "COST_EXCEEDS_LIMIT", d.Error.Code)
+	require.Equal(t, "A cost of 6 can never pass: per-subject allows at most 5 at once.", d.Error.Message)
+	require.Nil(t, d.RetryAfterMS)
+	require.Nil(t, d.Error.RetryAfter)
+	require.Empty(t, a.header.Get("Retry-After"))
+	s.check(`{"subject":"greedy","cost":5}`).decision(200)
+
+	// A denied cost leaves a smaller one its units.
+	s.check(`{"subject":"mixed","cost":3}`).decision(200)
+	s.check(`{"subject":"mixed","cost":3}`).decision(429)
+	s.check(`{"subject":"mixed","cost":2}`).decision(200)
+
+	// A dry run tells what would be, and consumes nothing.
+	d = s.check(`{"subject":"dry","cost":5,"dry_run":true}`).decision(200)
+	require.Equal(t, int64(0), *d.Remaining)
+	s.untouched("dry")
+	// Sent twice by a proxy that repeats, it is counted twice: a check carries no identity.
+	s.check(`{"subject":"twice"}`)
+	s.check(`{"subject":"twice"}`)
+	require.Equal(t, int64(3), s.remaining("twice", "default"))
+}
+
+func TestCheckPlansAndStates(t *testing.T) {
+	s := newCheckStack(t)
+	d := s.check(`{"subject":"paying"}`).decision(200)
+	require.Equal(t, "pro", *d.Plan)
+	require.Equal(t, int64(50), *d.Limit)
+
+	// Whoever holds a key may name any plan of its tenant; the next check that names none is not touched by it.
+	d = s.check(`{"subject":"guest","plan":"pro"}`).decision(200)
+	require.Equal(t, "plan:pro", d.Rules[0].Source)
+	require.Equal(t, int64(49), *d.Remaining)
+	d = s.check(`{"subject":"guest"}`).decision(200)
+	require.Equal(t, "plan:free", d.Rules[0].Source)
+	require.Equal(t, int64(3), *d.Remaining)
+
+	a := s.check(`{"subject":"guest","plan":"boundless"}`)
+	d = a.decision(200)
+	require.Nil(t, d.Rule)
+	require.True(t, d.Rules[0].Unlimited)
+	require.Empty(t, a.header.Get("RateLimit-Policy"))
+	require.Empty(t, a.header.Get("X-RateLimit-Limit"))
+
+	a = s.check(`{"subject":"blocked"}`)
+	d = a.decision(429)
+	require.Equal(t, "SUBJECT_BLOCKED", d.Error.Code)
+	require.Nil(t, d.Error.RetryAfter)
+	require.Empty(t, a.header.Get("Retry-After"))
+	s.check(`{"subject":"exempt","cost":3}`).decision(200)
+	d = s.check(`{"subject":"exempt","cost":3}`).decision(200)
+	require.Equal(t, "shadow", d.Rules[0].Mode)
+
+	// Unknown, another tenant's, malformed: nobody learns which plans others have.
+	var first []byte
+	for _, plan := range []string{"unknown", "theirs", "", "unlimited", "Pro", "pro ", "\\u0000", strings.Repeat("p", 300)} {
+		a := s.check(`{"subject":"a","plan":"` + plan + `"}`)
+		p := a.problem(422, "UNKNOWN_PLAN")
+		p.RequestID = ""
+		text, err := json.Marshal(p)
+		require.NoError(t, err)
+		if first == nil {
+			first = text
+		}
+		require.JSONEq(t, string(first), string(text))
+	}
+	s.untouched("a")
+}
+
+func TestCheckRules(t *testing.T) {
+	s := newCheckStack(t)
+	// A rule that counts by what the check does not carry is left out, and says so.
+	d := s.check(`{"subject":"a","resource":"ip"}`).decision(200)
+	require.Equal(t, []CheckSkip{{Rule: "by-ip", Reason: "missing_attribute", Attribute: "ip"}}, d.Skipped)
+	require.Empty(t, d.Rules)
+	d = s.check(`{"subject":"a","resource":"ip","attributes":{"ip":"203.0.113.7","unused":"x"}}`).decision(200)
+	require.Equal(t, int64(2), *d.Remaining)
+	d = s.check(`{"subject":"b","resource":"ip","attributes":{"ip":"203.0.113.7"}}`).decision(200)
+	require.Equal(t, int64(1), *d.Remaining, "subjects behind one address share its counter")
+
+	// Who asks why learns of every rule.
+	d = s.check(`{"subject":"a","resource":"ip","explain":true}`).decision(200)
+	require.Len(t, d.Skipped, len(testRules()))
+	require.Contains(t, d.Skipped, CheckSkip{Rule: "switched-off", Reason: "mode_off"})
+	require.Contains(t, d.Skipped, CheckSkip{Rule: "orders", Reason: "resource_mismatch"})
+
+	// A resource has no pattern meaning, whatever it looks like.
+	require.Empty(t, s.check(`{"subject":"a","resource":"*"}`).decision(200).Rules)
+	require.Len(t, s.check(`{"subject":"a","resource":"orders:*"}`).decision(200).Rules, 1)
+	require.Empty(t, s.check(`{"subject":"a","resource":"orders"}`).decision(200).Rules)
+
+	// A rule in shadow is reported, denies nothing, and is nobody's business in headers.
+	s.check(`{"subject":"a","resource":"shadow"}`).decision(200)
+	a := s.check(`{"subject":"a","resource":"shadow"}`)
+	d = a.decision(200)
+	require.False(t, d.Rules[0].Allowed)
+	require.Nil(t, d.Rule)
+	require.Empty(t, a.header.Get("RateLimit"))
+
+	// A queue says how long to hold what it admits.
+	s.check(`{"subject":"a","resource":"queue"}`).decision(200)
+	d = s.check(`{"subject":"a","resource":"queue"}`).decision(200)
+	require.InDelta(t, 3_600_000, *d.DelayMS, 60_000)
+	require.Equal(t, *d.DelayMS, *d.Rules[0].DelayMS)
+}
+
+// Names that look like another's, or like two joined, are counters of their own: else one customer
+// could use up another's quota.
+func TestCheckKeepsNamesApart(t *testing.T) {
+	s := newCheckStack(t)
+	for _, name := range []string{
+		"a{b}c", "{}", "{tenant2}", "}", "__proto__", "*", "default", "platform", s.actor.TenantID().String(), "../x", "%2e%2e",
+		"\u00e9", "e\u0301", "E", "e", "e ", "\u2028", "\u202e", "\u200b", strings.Repeat("s", 256), "acme", "per-subject",
+	} {
+		body, err := json.Marshal(CheckRequest{Subject: name, Cost: 1})
+		require.NoError(t, err)
+		d := s.check(string(body)).decision(200)
+		require.Equal(t, name, d.Subject)
+		require.Equal(t, int64(perSubject-1), *d.Remaining, "%q", name)
+	}
+	for _, sep := range []string{":", "_", "|", "/", ",", " ", "{", "}", "\u2028", ".", "-"} {
+		for _, pair := range [][2]string{{"a" + sep + "b", "orders:c"}, {"a", "orders:" + "b" + sep + "c"}, {"a" + sep + "b" + sep + "orders:c", "orders:"}} {
+			body, err := json.Marshal(CheckRequest{Subject: pair[0], Resource: pair[1], Cost: 1})
+			require.NoError(t, err)
+			d := s.check(string(body)).decision(200)
+			require.Equal(t, int64(2), *d.Remaining, "%q", pair)
+		}
+	}
+}
+
+func TestBatch(t *testing.T) {
+	s := newCheckStack(t)
+	// Each is decided on its own and in order: the sum over one subject is exact.
+	a := s.post("/v1/check/batch", entries(100, `{"subject":"same"}`)).ok(200)
+	require.Equal(t, "no-store", a.header.Get("Cache-Control"))
+	require.Empty(t, a.header.Get("RateLimit"), "there is no one decision to tell of")
+	var out CheckResults
+	require.NoError(t, json.Unmarshal(a.body, &out))
+	require.Len(t, out.Results, 100)
+	for i, d := range out.Results {
+		require.Equal(t, i < perSubject, d.Allowed, i)
+	}
+	a = s.post("/v1/check/batch", `{"checks":[{"subject":"x","cost":9},{"subject":"x","resource":"one"},{"subject":"blocked"}]}`,
+		header{"Weir-Denied-Status", "200"}).ok(200)
+	require.NoError(t, json.Unmarshal(a.body, &out))
+	require.Equal(t, []string{"default", "one", "default"}, []string{out.Results[0].Resource, out.Results[1].Resource, out.Results[2].Resource})
+	require.Equal(t, []bool{false, true, false}, []bool{out.Results[0].Allowed, out.Results[1].Allowed, out.Results[2].Allowed})
+
+	// One bad entry, and nothing of the others is counted.
+	for _, bad := range []string{
+		`{"checks":[{"subject":"a"},{"subject":"a","cost":-1}]}`, `{"checks":[{"subject":"a"},{}]}`, `{"checks":[{"subject":"a"},null]}`,
+		`{"checks":[{"subject":"a"},{"subject":"a","plan":"unknown"}]}`, `{"checks":[{"subject":"a"},{"Subject":"a"}]}`,
+		entries(101, `{"subject":"a"}`), `{"checks":[{"subject":"a"}]`,
+	} {
+		require.Contains(t, []int{400, 422}, s.post("/v1/check/batch", bad).status, bad)
+	}
+	require.Equal(t, []string{"/checks/1/plan"},
+		s.post("/v1/check/batch", `{"checks":[{"subject":"a"},{"subject":"a","plan":"unknown"}]}`).pointers(422, "UNKNOWN_PLAN"))
+	s.untouched("a")
+
+	// The whole batch is counted against the tenant's own quota, before any of it.
+	pad := strings.Repeat(" ", maxBatchBody)
+	s.post("/v1/check/batch", (`{"checks":[{"subject":"a"}]}` + pad)[:maxBatchBody]).ok(200)
+	s.post("/v1/check/batch", (`{"checks":[{"subject":"a"}]}` + pad)[:maxBatchBody+1]).problem(413, "BODY_TOO_LARGE")
+	require.Equal(t, int64(perSubject-1), s.remaining("a", "default"))
+}
+
+// A thousand at once with one unit left: exactly one gets it.
+func TestConcurrentChecks(t *testing.T) {
+	s := newCheckStack(t)
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, MaxConnsPerHost: 64}}
+	defer client.CloseIdleConnections()
+	var allowed atomic.Int64
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			for range 16 {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.server.URL+"/v1/check", strings.NewReader(`{"subject":"last","resource":"one"}`))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				r.Header.Set("Authorization", "Bearer "+s.key)
+				r.Header.Set("Content-Type", "application/json")
+				response, err := client.Do(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = response.Body.Close()
+				if response.StatusCode == http.StatusOK {
+					allowed.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, int64(1), allowed.Load())
+}
+
+// A tenant over its own quota is told so, and nothing is decided or counted for its customers.
+func TestTenantQuota(t *testing.T) {
+	s := newCheckStack(t)
+	deps := s.deps
+	deps.Metrics = NewMetrics(prometheusRegistry())
+	var wait, asked atomic.Int64
+	deps.Quota = func(_ context.Context, actor tenants.Actor, checks int64) (int64, bool) {
+		require.Equal(t, s.actor.TenantID(), actor.TenantID())
+		asked.Add(checks)
+		return wait.Load(), wait.Load() == 0
+	}
+	s.serve(Config{}, deps)
+	s.check(`{"subject":"a"}`).decision(200)
+	s.post("/v1/check/batch", entries(100, `{"subject":"b"}`)).ok(200)
+	require.Equal(t, int64(101), asked.Load())
+	s.check(`{"subject":"a","cost":-1}`).problem(422, "INVALID_REQUEST")
+	require.Equal(t, int64(101), asked.Load(), "what is no check costs no quota")
+
+	wait.Store(1500)
+	a := s.check(`{"subject":"a"}`)
+	a.problem(429, "TENANT_QUOTA_EXCEEDED")
+	require.Equal(t, "2", a.header.Get("Retry-After"))
+	wait.Store(check.NeverMS)
+	a = s.check(`{"subject":"a"}`)
+	a.problem(429, "TENANT_QUOTA_EXCEEDED")
+	require.Empty(t, a.header.Get("Retry-After"))
+	wait.Store(0)
+	require.Equal(t, int64(perSubject-1), s.remaining("a", "default"))
+}
+
+// While the store is away, tenants that are loaded are served; one that is not is told to come back.
+func TestPolicyUnavailable(t *testing.T) {
+	s := newCheckStack(t)
+	deps := s.deps
+	deps.Metrics = NewMetrics(prometheusRegistry())
+	metrics := check.NewMetrics(prometheusRegistry())
+	deps.Policies = check.NewPolicies(brokenSource{}, check.NewKeys([16]byte{7}), deps.Logger, metrics)
+	s.serve(Config{}, deps)
+	a := s.check(`{"subject":"a"}`)
+	p := a.problem(503, "POLICY_UNAVAILABLE")
+	require.Equal(t, "1", a.header.Get("Retry-After"))
+	require.NotContains(t, p.Detail, "password", "what went wrong inside is not for clients")
+}
+
+type brokenSource struct{ check.PolicySource }
+
+func (brokenSource) LoadPolicy(context.Context, check.TenantID) (check.PolicyData, error) {
+	return check.PolicyData{}, fmt.Errorf("password authentication failed: %w", tenants.ErrUnavailable)
+}
+
+// Redis is away: each rule answers by its own policy, marked as degraded, and no check fails.
+func TestCheckDegraded(t *testing.T) {
+	s := newCheckStack(t)
+	deny := hourly("strict", "strict", 5, "subject")
+	deny.OnUnavailable = check.Deny
+	open := hourly("open", "open", 5, "subject")
+	open.OnUnavailable = check.Allow
+	for _, r := range []check.Rule{deny, open} {
+		_, err := s.db.Store.CreateRule(t.Context(), s.actor, r)
+		require.NoError(t, err)
+	}
+	s.registry = prometheusRegistry()
+	s.serve(Config{Headers: bothStyles}, s.newDeps(t, awayEngine{}))
+
+	d := s.check(`{"subject":"a"}`).decision(200)
+	require.True(t, d.Degraded)
+	require.True(t, d.Rules[0].Degraded)
+	require.Equal(t, int64(perSubject-1), *d.Remaining, "counted here instead")
+
+	a := s.check(`{"subject":"a","resource":"open"}`)
+	d = a.decision(200)
+	require.True(t, d.Degraded)
+	require.Nil(t, d.Rules[0].Remaining)
+	require.Equal(t, `"open";q=5;w=3600`, a.header.Get("RateLimit-Policy"))
+	require.Empty(t, a.header.Get("RateLimit"))
+
+	a = s.check(`{"subject":"a","resource":"strict"}`)
+	d = a.decision(429)
+	require.Equal(t, "COUNTERS_UNAVAILABLE", d.Error.Code)
+	require.Nil(t, d.Remaining)
+	require.NotEmpty(t, a.header.Get("Retry-After"))
+}
+
+// awayEngine answers like a counter store that cannot be reached.
+type awayEngine struct{ check.Engine }
+
+func (awayEngine) Evaluate(_ context.Context, calls ...*check.Call) {
+	for _, c := range calls {
+		c.Err = context.DeadlineExceeded
+	}
+}
+
+// A rule that a person changes takes effect without a restart, and the counter goes on.
+func TestCheckFollowsChanges(t *testing.T) {
+	s := newCheckStack(t)
+	s.check(`{"subject":"a","cost":5}`).decision(200)
+	s.check(`{"subject":"a"}`).decision(429)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	watching := make(chan error, 1)
+	go func() {
+		watching <- s.db.Store.Watch(ctx, func(c tenants.Change) {
+			s.deps.Policies.Changed(c.Tenant, c.PolicyVersion, c.SubjectsVersion)
+		})
+	}()
+	plan, err := s.db.Store.PlanBySlug(t.Context(), s.actor, "free")
+	require.NoError(t, err)
+	_, _, err = s.db.Store.PutPlanLimit(t.Context(), s.actor, plan.Slug, "per-subject", check.Limit{Limit: 7}, tenants.Match{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return s.remaining("a", "default") == 2 }, 5*time.Second, 20*time.Millisecond)
+	stop()
+	<-watching
+}

@@ -1,0 +1,238 @@
+package api
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
+	"weir/internal/testenv"
+)
+
+// checkStack is the API as it runs: a real database behind keys and policy, a real Redis behind the
+// counters, a real listener with the limits of the public one.
+type checkStack struct {
+	t        *testing.T
+	db       *tenantstest.Database
+	actor    tenants.Actor // of the tenant that asks, as system
+	key      string        // its key with all scopes
+	other    string        // another tenant's
+	log      lockedBuffer
+	registry *prometheus.Registry
+	deps     Deps
+	contract *adminStack // holds answers against the OpenAPI document
+	ready    atomic.Pointer[Readiness]
+	server   *httptest.Server
+}
+
+// hourly is a rule whose window begins with the first check, so that none ends in the middle of a test.
+func hourly(slug, resource string, limit int64, by ...string) check.Rule {
+	return check.Rule{
+		Slug: slug, Name: slug, Resource: resource, Algorithm: check.FixedWindowFirstHit, Limit: limit,
+		Window: check.Window{Duration: check.Duration{Text: "1h", MS: 3_600_000}}, By: by,
+	}
+}
+
+const perSubject = 5 // the limit of the rule on "default" with the plan free
+
+func testRules() []check.Rule {
+	shadow := hourly("tried-out", "shadow", 1, "subject")
+	shadow.Mode = check.Shadow
+	off := hourly("switched-off", "*", 1, "subject")
+	off.Mode = check.Off
+	queue := hourly("queue", "queue", 1, "subject")
+	queue.Algorithm, queue.Burst = check.LeakyBucketQueue, 3
+	return []check.Rule{
+		hourly("per-subject", "default", 100, "subject"),
+		hourly("orders", "orders:*", 3, "subject", "resource"),
+		hourly("bulk", "bulk", 1_000_000, "subject"),
+		hourly("by-ip", "ip", 3, "attributes.ip"),
+		hourly("one", "one", 1, "subject"),
+		hourly("costly", "costly", 10, "subject"),
+		shadow, off, queue,
+	}
+}
+
+func newCheckStack(t *testing.T) *checkStack {
+	t.Helper()
+	s := &checkStack{t: t, db: tenantstest.New(t), registry: prometheus.NewRegistry()}
+	s.ready.Store(&Readiness{})
+	s.prepare(t)
+	options, err := redis.ParseURL(testenv.RedisURL(t))
+	require.NoError(t, err)
+	options.MaxRetries = -1
+	client := redis.NewClient(options)
+	t.Cleanup(func() { _ = client.Close() })
+	// The deadline is for slow test machines; how it is kept is the engine's own tests' matter.
+	s.deps = s.newDeps(t, check.NewRedisEngine(client, check.RedisOptions{Deadline: 5 * time.Second}))
+	s.serve(Config{Headers: bothStyles}, s.deps)
+	return s
+}
+
+// prepare writes the configuration that the tests ask about.
+func (s *checkStack) prepare(t testing.TB) {
+	t.Helper()
+	ctx, store := t.Context(), s.db.Store
+	operator := tenants.AsOperator("test")
+	tenant, _, key, err := store.CreateTenant(ctx, operator, tenants.NewTenant{Slug: "acme", Name: "Acme"})
+	require.NoError(t, err)
+	other, _, otherKey, err := store.CreateTenant(ctx, operator, tenants.NewTenant{Slug: "other", Name: "Other"})
+	require.NoError(t, err)
+	s.actor, s.key, s.other = tenants.AsSystem(tenant.ID, "test"), key.Secret(), otherKey.Secret()
+	for _, r := range testRules() {
+		_, err := store.CreateRule(ctx, s.actor, r)
+		require.NoError(t, err)
+	}
+	for _, p := range []tenants.Plan{
+		{Slug: "free", Name: "Free", Default: true, Limits: map[string]check.Limit{"per-subject": {Limit: perSubject}}},
+		{Slug: "pro", Name: "Pro", Limits: map[string]check.Limit{"per-subject": {Limit: 50}}},
+		{Slug: "boundless", Name: "Boundless", Limits: map[string]check.Limit{"per-subject": {Unlimited: true}}},
+	} {
+		_, err := store.CreatePlan(ctx, s.actor, p)
+		require.NoError(t, err)
+	}
+	_, err = store.CreatePlan(ctx, tenants.AsSystem(other.ID, "test"), tenants.Plan{Slug: "theirs", Name: "Theirs", Default: true})
+	require.NoError(t, err)
+	for _, subject := range []tenants.Subject{
+		{Subject: "blocked", State: check.Blocked}, {Subject: "exempt", State: check.Exempt}, {Subject: "paying", Plan: "pro"},
+	} {
+		_, _, err := store.PutSubject(ctx, s.actor, subject, tenants.Match{})
+		require.NoError(t, err)
+	}
+}
+
+func (s *checkStack) newDeps(tb testing.TB, engine check.Engine) Deps {
+	logger := slog.New(slog.NewJSONHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	metrics := check.NewMetrics(s.registry)
+	keys := check.NewKeys([16]byte{7})
+	checker := check.NewChecker(check.CheckerOptions{
+		Keys: keys, Shared: engine, Local: check.NewMemoryEngine(check.MemoryOptions{}),
+		Peers: check.NewPeers(1, metrics), Metrics: metrics,
+	})
+	tb.Cleanup(checker.Close)
+	return Deps{
+		Store: s.db.Store, Authenticator: tenants.NewAuthenticator(s.db.Store),
+		Policies: check.NewPolicies(s.db.Store, keys, logger, metrics), Checker: checker,
+		Logger: logger, Metrics: NewMetrics(s.registry), Readiness: func() Readiness { return *s.ready.Load() },
+	}
+}
+
+// serve starts a server, which the calls that follow go to.
+func (s *checkStack) serve(cfg Config, deps Deps) {
+	s.server = httptest.NewUnstartedServer(nil)
+	s.server.Config = NewServer(New(cfg, deps), deps.Logger)
+	s.server.Start()
+	s.t.Cleanup(s.server.Close)
+	s.contract = &adminStack{t: s.t, url: s.server.URL, doc: loadDocument(s.t, s.server.URL)}
+}
+
+// post sends a body as it is, with the stack's key, and holds the answer against the description of the API.
+func (s *checkStack) post(path, body string, headers ...header) answer {
+	s.t.Helper()
+	return s.contract.call(s.key, http.MethodPost, path, body, headers...)
+}
+
+func (s *checkStack) check(body string, headers ...header) answer {
+	s.t.Helper()
+	return s.post("/v1/check", body, headers...)
+}
+
+// decision is the answer to a check, decoded.
+func (a answer) decision(status int) CheckAnswer {
+	a.t.Helper()
+	require.Equal(a.t, status, a.status, "%s", a.body)
+	require.Equal(a.t, "application/json", a.header.Get("Content-Type"))
+	require.Equal(a.t, "no-store", a.header.Get("Cache-Control"))
+	var d CheckAnswer
+	require.NoError(a.t, json.Unmarshal(a.body, &d), "%s", a.body)
+	return d
+}
+
+// remaining asks, without consuming, what is left for a subject on a resource.
+func (s *checkStack) remaining(subject, resource string) int64 {
+	s.t.Helper()
+	body, err := json.Marshal(map[string]any{"subject": subject, "resource": resource, "cost": 0})
+	require.NoError(s.t, err)
+	d := s.check(string(body)).decision(200)
+	require.NotNil(s.t, d.Remaining, "no rule limits %s on %s", subject, resource)
+	return *d.Remaining
+}
+
+// untouched asserts that nothing was counted for a subject on the default resource.
+func (s *checkStack) untouched(subject string) {
+	s.t.Helper()
+	require.Equal(s.t, int64(perSubject), s.remaining(subject, "default"), "a refused request has consumed of %s's quota", subject)
+}
+
+// conn is a connection on which anything can be sent.
+type conn struct {
+	net.Conn
+	t *testing.T
+	r *bufio.Reader
+}
+
+func (s *checkStack) dial() *conn {
+	s.t.Helper()
+	c, err := net.Dial("tcp", s.server.Listener.Addr().String())
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { _ = c.Close() })
+	require.NoError(s.t, c.SetDeadline(time.Now().Add(30*time.Second)))
+	return &conn{Conn: c, t: s.t, r: bufio.NewReader(c)}
+}
+
+func (c *conn) send(text string) {
+	c.t.Helper()
+	_, err := io.WriteString(c, text)
+	require.NoError(c.t, err)
+}
+
+// receive reads one answer.
+func (c *conn) receive() answer {
+	c.t.Helper()
+	response, err := http.ReadResponse(c.r, nil)
+	require.NoError(c.t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(c.t, err)
+	if response.Close { // the header itself is taken out
+		response.Header.Set("Connection", "close")
+	}
+	return answer{t: c.t, status: response.StatusCode, header: response.Header, body: body}
+}
+
+// closed asserts that the server has ended the connection.
+func (c *conn) closed() {
+	c.t.Helper()
+	_, err := c.r.ReadByte()
+	require.Error(c.t, err)
+	var timeout net.Error
+	require.False(c.t, asTimeout(err, &timeout), "the connection was left open")
+}
+
+func asTimeout(err error, to *net.Error) bool {
+	e, ok := err.(net.Error) //nolint:errorlint // of a plain connection
+	if ok {
+		*to = e
+	}
+	return ok && e.Timeout()
+}
+
+// head is the head of a check's request, up to its Content-Length.
+func (s *checkStack) head(lines ...string) string {
+	return "POST /v1/check HTTP/1.1\r\nHost: weir\r\nAuthorization: Bearer " + s.key + "\r\nContent-Type: application/json\r\n" +
+		strings.Join(append(lines, "", ""), "\r\n")
+}
