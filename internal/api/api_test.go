@@ -1,0 +1,212 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+)
+
+func prometheusRegistry() *prometheus.Registry { return prometheus.NewRegistry() }
+
+func memoryEngine() check.Engine { return check.NewMemoryEngine(check.MemoryOptions{}) }
+
+// A balancer sends checks where they can be answered, and a process is not restarted for what it cannot help.
+func TestHealthAndReadiness(t *testing.T) {
+	s := newCheckStack(t)
+	get := func(path string) answer { return s.contract.call("", http.MethodGet, path, nil) }
+	require.JSONEq(t, `{"status":"ok"}`, string(get("/healthz").ok(200).body))
+	require.JSONEq(t, `{"status":"ready","degraded":[]}`, string(get("/readyz").ok(200).body))
+
+	s.ready.Store(&Readiness{Degraded: []string{"redis", "postgres"}})
+	require.JSONEq(t, `{"status":"ready","degraded":["redis","postgres"]}`, string(get("/readyz").ok(200).body))
+
+	s.ready.Store(&Readiness{Reason: "The server is shutting down."})
+	a := get("/readyz")
+	require.Equal(t, "The server is shutting down.", a.problem(503, "NOT_READY").Detail)
+	require.Equal(t, "1", a.header.Get("Retry-After"))
+	get("/healthz").ok(200)
+	s.check(`{"subject":"a"}`).decision(200) // whoever still comes while it drains is served
+
+	for _, path := range []string{"/healthz", "/readyz"} {
+		require.Empty(t, s.contract.call("", http.MethodHead, path, nil).body)
+		a := s.contract.call("", http.MethodPost, path, "")
+		a.problem(405, "METHOD_NOT_ALLOWED")
+		require.Equal(t, "GET, HEAD", a.header.Get("Allow"))
+		require.Equal(t, "no-store", get(path).header.Get("Cache-Control"))
+	}
+	// What is internal stays so.
+	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/vars", "/debug/pprof/heap"} {
+		get(path).problem(404, "NOT_FOUND")
+	}
+}
+
+func TestInternal(t *testing.T) {
+	registry := prometheusRegistry()
+	m := NewMetrics(registry)
+	m.observe(routeCheck, "", 429, 0)
+	h := NewInternal(registry)
+	get := func(path string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+		return w
+	}
+	require.Contains(t, get("/metrics").Body.String(), `weir_http_requests_total{code="429",route="/v1/check"} 1`)
+	require.Equal(t, 200, get("/debug/pprof/").Code)
+	require.Equal(t, 200, get("/debug/pprof/goroutine").Code)
+	require.Equal(t, 404, get("/v1/check").Code)
+}
+
+// Beyond what fits, requests are turned away at once; and who watches still gets an answer.
+func TestShedding(t *testing.T) {
+	s := newCheckStack(t)
+	deps := s.deps
+	deps.Metrics = NewMetrics(prometheusRegistry())
+	h := New(Config{MaxInFlight: 1}, deps)
+	inside, leave := make(chan struct{}), make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/check", blockingBody{inside, leave})
+		r.Header.Set("Authorization", "Bearer "+s.key)
+		r.Header.Set("Content-Type", "application/json")
+		h.ServeHTTP(httptest.NewRecorder(), r)
+	}()
+	<-inside
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/check", nil))
+	answer{t: t, status: w.Code, header: w.Header(), body: w.Body.Bytes()}.problem(503, "OVERLOADED")
+	require.Equal(t, "1", w.Header().Get("Retry-After"))
+	for _, path := range []string{"/healthz", "/readyz"} {
+		w = httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+		require.Equal(t, 200, w.Code)
+	}
+	require.Equal(t, 1.0, testutil.ToFloat64(deps.Metrics.shed))
+	close(leave)
+	<-done
+	w = httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/check", nil))
+	require.Equal(t, 401, w.Code, "the place is free again")
+}
+
+// blockingBody tells when it is read, and has nothing until it may.
+type blockingBody struct{ inside, leave chan struct{} }
+
+func (b blockingBody) Read([]byte) (int, error) {
+	close(b.inside)
+	<-b.leave
+	return 0, context.Canceled
+}
+
+// A fault of ours is one request's misfortune: an answer, a line in the log, and the next is served.
+func TestPanics(t *testing.T) {
+	var log lockedBuffer
+	s := &server{logger: slog.New(slog.NewJSONHandler(&log, nil)), metrics: NewMetrics(prometheusRegistry()), maxInFlight: 10}
+	serve := func(h http.HandlerFunc) (*httptest.ResponseRecorder, any) {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/x", nil)
+		r.Header.Set("X-Request-Id", "the-id")
+		var fault any
+		func() {
+			defer func() { fault = recover() }()
+			s.track(h).ServeHTTP(w, r)
+		}()
+		return w, fault
+	}
+	w, fault := serve(func(http.ResponseWriter, *http.Request) { panic("secret of ours") })
+	require.Nil(t, fault)
+	a := answer{t: t, status: w.Code, header: w.Header(), body: w.Body.Bytes()}
+	a.problem(500, "INTERNAL")
+	require.NotContains(t, string(a.body), "secret of ours")
+	require.Contains(t, log.String(), "secret of ours")
+	require.Contains(t, log.String(), `"request_id":"the-id"`)
+	require.Equal(t, 1.0, testutil.ToFloat64(s.metrics.panics))
+
+	// Half an answer cannot be taken back: the client must see that it is broken.
+	_, fault = serve(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("half"))
+		panic("x")
+	})
+	require.Equal(t, http.ErrAbortHandler, fault)
+	_, fault = serve(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	require.Equal(t, http.ErrAbortHandler, fault)
+	require.Equal(t, int64(0), s.metrics.inFlight.Load())
+}
+
+// A request can be found again by its id, and nobody can write into our log by choosing one.
+func TestRequestIDs(t *testing.T) {
+	s := newCheckStack(t)
+	a := s.check(`{"subject":"a"}`, header{"X-Request-Id", "abc-1.2:Z_9"})
+	require.Equal(t, "abc-1.2:Z_9", a.header.Get("X-Request-Id"))
+	seen := map[string]bool{}
+	for _, bad := range [][]header{
+		nil, {{"X-Request-Id", ""}}, {{"X-Request-Id", "a b"}}, {{"X-Request-Id", `a"b`}}, {{"X-Request-Id", "é"}}, {{"X-Request-Id", strings.Repeat("x", 129)}},
+		{{"X-Request-Id", "a"}, {"X-Request-Id", "b"}},
+	} {
+		id := s.check(`{"subject":"a","cost":0}`, bad...).header.Get("X-Request-Id")
+		require.Regexp(t, "^[0-9a-f]{32}$", id)
+		require.False(t, seen[id])
+		seen[id] = true
+	}
+}
+
+// The log tells what happened, and not to whom.
+func TestAccessLog(t *testing.T) {
+	s := newCheckStack(t)
+	before := s.log.String()
+	s.check(`{"subject":"person@example.com"}`).decision(200)
+	s.check(`{"subject":"person@example.com","x":1}`)
+	require.Equal(t, before, s.log.String(), "the road of a check writes nothing")
+
+	s.contract.call(s.key, "GET", "/v1/subjects/person@example.com?token=hidden", nil, header{"X-Request-Id", "find-me"})
+	s.contract.call("", "GET", "/nothing/here?token=hidden", nil)
+	s.contract.call("", "GET", "/healthz", nil)
+	var lines []map[string]any
+	for line := range strings.Lines(s.log.String()) {
+		var v map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &v))
+		if v["msg"] == "request" {
+			lines = append(lines, v)
+		}
+	}
+	require.Len(t, lines, 3, "one at the start reads the document")
+	require.Equal(t, "find-me", lines[1]["request_id"])
+	require.Equal(t, "/v1/subjects/{subject}", lines[1]["route"])
+	require.Equal(t, s.actor.TenantID().String(), lines[1]["tenant_id"])
+	require.Equal(t, "none", lines[2]["route"])
+	require.Equal(t, 404.0, lines[2]["status"])
+	for _, secret := range []string{"hidden", "person@example.com", s.key, "nothing/here"} {
+		require.NotContains(t, s.log.String(), secret)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	s := newCheckStack(t)
+	s.check(`{"subject":"m","cost":5}`)
+	s.post("/check", `{"subject":"m"}`)
+	s.check(`{"subject":"m","cost":-1}`)
+	s.post("/v1/check/batch", `{"checks":[{"subject":"m"}]}`)
+	s.contract.call("", "GET", "/no/such/path", nil)
+	s.contract.call("", "CHECK", "/v1/check", nil)
+	m := s.deps.Metrics
+	for labels, want := range map[[2]string]float64{
+		{"/v1/check", "2xx"}: 1, {"/v1/check", "429"}: 1, {"/v1/check", "4xx"}: 1, {"/v1/check/batch", "2xx"}: 1, {"none", "4xx"}: 2,
+	} {
+		require.Equal(t, want, testutil.ToFloat64(m.requests.WithLabelValues(labels[0], labels[1])), labels)
+	}
+	require.Equal(t, 1.0, testutil.ToFloat64(m.problems.WithLabelValues("INVALID_REQUEST")))
+	problems, err := testutil.GatherAndLint(s.registry, "weir_http_requests_total", "weir_http_request_duration_seconds",
+		"weir_http_check_problems_total", "weir_http_shed_total", "weir_http_panics_total", "weir_http_in_flight")
+	require.NoError(t, err)
+	require.Empty(t, problems)
+}
