@@ -22,16 +22,18 @@ type Checker struct {
 	peers   *Peers
 	denials *denials
 	metrics *Metrics
+	usage   *Usage
 	clock   func() time.Time
 }
 
-// CheckerOptions are what a Checker is made of. All fields but Clock are required.
+// CheckerOptions are what a Checker is made of. All fields but Usage and Clock are required.
 type CheckerOptions struct {
 	Keys    Keys
 	Shared  Engine // the counter store that all instances share
 	Local   Engine // counters in this process
 	Peers   *Peers
 	Metrics *Metrics
+	Usage   *Usage           // counts the decisions; nil: nobody does
 	Clock   func() time.Time // wall clock with a monotonic reading, for overrides and local times; nil: time.Now
 }
 
@@ -48,6 +50,7 @@ func NewChecker(o CheckerOptions) *Checker {
 		peers:   o.Peers,
 		denials: newDenials(o.Clock),
 		metrics: o.Metrics,
+		usage:   o.Usage,
 		clock:   o.Clock,
 	}
 }
@@ -85,6 +88,7 @@ func (c *Checker) Check(ctx context.Context, p *Policy, reqs []Request) ([]Decis
 		e := &evaluations[i]
 		decisions[i] = e.decision
 		c.metrics.decided(&decisions[i])
+		c.usage.record(p.tenant, &reqs[i], &decisions[i], started)
 	}
 	c.metrics.evaluation.Observe(c.clock().Sub(started).Seconds())
 	return decisions, nil

@@ -1,0 +1,188 @@
+package check
+
+import (
+	"maps"
+	"math"
+	"time"
+)
+
+// usageBuffer holds counts that wait to be delivered. What is of the same key is added up, so
+// that a long wait costs memory by what it is about, not by how many checks there were.
+type usageBuffer struct {
+	rows     map[UsageKey]UsageCounts
+	subjects map[UsageKey]TopSubjects // Rule, Plan and Resource are empty
+	bytes    int64                    // roughly
+}
+
+// What an entry takes beside its texts: itself, and its part of the map.
+const (
+	bytesPerRow     = 240
+	bytesPerSubject = 96
+)
+
+func newUsageBuffer() usageBuffer {
+	return usageBuffer{rows: map[UsageKey]UsageCounts{}, subjects: map[UsageKey]TopSubjects{}}
+}
+
+func (k *UsageKey) bytes() int64 { return bytesPerRow + int64(len(k.Resource)) }
+
+func (t *TopSubjects) bytes() int64 {
+	n := int64(bytesPerRow)
+	for _, list := range []SubjectList{t.Checks, t.Denied} {
+		for i := range list {
+			n += bytesPerSubject + int64(len(list[i].Subject))
+		}
+	}
+	return n
+}
+
+func (b *usageBuffer) add(row *UsageRow) {
+	counts, there := b.rows[row.UsageKey]
+	if !there {
+		b.bytes += row.bytes()
+	}
+	counts.Add(row.UsageCounts)
+	b.rows[row.UsageKey] = counts
+}
+
+func (b *usageBuffer) addSubjects(s *UsageSubjects) {
+	key := UsageKey{Tenant: s.Tenant, StartMS: s.StartMS, Grain: s.Grain}
+	top, there := b.subjects[key]
+	if there {
+		b.bytes -= top.bytes()
+		top = top.Merge(s.TopSubjects)
+	} else {
+		top = s.TopSubjects
+	}
+	b.bytes += top.bytes()
+	b.subjects[key] = top
+}
+
+// cut takes out up to n rows.
+func (b *usageBuffer) cut(n int) (rows []UsageRow) {
+	for key, counts := range b.rows {
+		if len(rows) == n {
+			break
+		}
+		rows = append(rows, UsageRow{key, counts})
+		delete(b.rows, key)
+		b.bytes -= key.bytes()
+	}
+	return rows
+}
+
+// cutSubjects takes out up to n lists.
+func (b *usageBuffer) cutSubjects(n int) (lists []UsageSubjects) {
+	for key, top := range b.subjects {
+		if len(lists) == n {
+			break
+		}
+		lists = append(lists, UsageSubjects{Tenant: key.Tenant, StartMS: key.StartMS, Grain: key.Grain, TopSubjects: top})
+		delete(b.subjects, key)
+		b.bytes -= top.bytes()
+	}
+	return lists
+}
+
+// repack gives back the room of what was taken out, which a map keeps otherwise.
+func (b *usageBuffer) repack() {
+	rows, subjects := make(map[UsageKey]UsageCounts, len(b.rows)), make(map[UsageKey]TopSubjects, len(b.subjects))
+	maps.Copy(rows, b.rows)
+	maps.Copy(subjects, b.subjects)
+	b.rows, b.subjects = rows, subjects
+}
+
+// oldest returns the beginning of the oldest rows.
+func (b *usageBuffer) oldest() (start time.Time, some bool) {
+	ms := int64(math.MaxInt64)
+	for key := range b.rows {
+		ms = min(ms, key.StartMS)
+	}
+	return time.UnixMilli(ms), len(b.rows) > 0
+}
+
+// checks counts the checks that wait.
+func (b *usageBuffer) checks() (n int64) {
+	for key, counts := range b.rows {
+		if key.Rule == "" {
+			n += counts.Allowed + counts.Denied
+		}
+	}
+	return n
+}
+
+// shrink brings the buffer under a limit: the minutes of the oldest hour become that hour, hour
+// by hour, and then the oldest hours go. It returns how many rows are known by the hour only
+// from now on, and how many checks were dropped.
+func (b *usageBuffer) shrink(limit int64) (coarsened int, lost int64) {
+	for b.bytes > limit && len(b.rows)+len(b.subjects) > 0 {
+		if hour, some := b.oldestHour(UsageMinute); some {
+			coarsened += b.coarsen(hour)
+			continue
+		}
+		hour, _ := b.oldestHour(UsageHour)
+		lost += b.drop(hour)
+	}
+	if coarsened > 0 || lost > 0 {
+		b.repack()
+	}
+	return coarsened, lost
+}
+
+// oldestHour returns the hour of the oldest entry of a grain.
+func (b *usageBuffer) oldestHour(grain UsageGrain) (ms int64, some bool) {
+	ms = math.MaxInt64
+	for key := range b.rows {
+		if key.Grain == grain {
+			ms = min(ms, key.StartMS)
+		}
+	}
+	for key := range b.subjects {
+		if key.Grain == grain {
+			ms = min(ms, key.StartMS)
+		}
+	}
+	return UsageHour.start(ms), ms != math.MaxInt64
+}
+
+// coarsen makes one row of an hour out of the rows of its minutes.
+func (b *usageBuffer) coarsen(hour int64) (rows int) {
+	within := func(key UsageKey) bool { return key.Grain == UsageMinute && UsageHour.start(key.StartMS) == hour }
+	for key, counts := range b.rows {
+		if within(key) {
+			rows++
+			delete(b.rows, key)
+			b.bytes -= key.bytes()
+			key.Grain, key.StartMS = UsageHour, hour
+			b.add(&UsageRow{key, counts})
+		}
+	}
+	for key, top := range b.subjects {
+		if within(key) {
+			delete(b.subjects, key)
+			b.bytes -= top.bytes()
+			b.addSubjects(&UsageSubjects{Tenant: key.Tenant, StartMS: hour, Grain: UsageHour, TopSubjects: top})
+		}
+	}
+	return rows
+}
+
+// drop forgets an hour.
+func (b *usageBuffer) drop(hour int64) (lost int64) {
+	for key, counts := range b.rows {
+		if key.StartMS == hour {
+			if key.Rule == "" {
+				lost += counts.Allowed + counts.Denied
+			}
+			delete(b.rows, key)
+			b.bytes -= key.bytes()
+		}
+	}
+	for key, top := range b.subjects {
+		if key.StartMS == hour {
+			delete(b.subjects, key)
+			b.bytes -= top.bytes()
+		}
+	}
+	return lost
+}
