@@ -10,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -94,7 +93,7 @@ func TestDevForwardsSignals(t *testing.T) {
 		var out syncBuffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		require.NoError(t, cmd.Start())
-		require.Eventually(t, func() bool { return strings.Contains(out.String(), "started") }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(out.String(), "started") }, patience, tick)
 		pid := cmd.Process.Pid
 		if c.group {
 			pid = -pid

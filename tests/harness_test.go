@@ -32,6 +32,9 @@ import (
 // run tests are slow at times, and no test that passes waits for all of it.
 const patience = 60 * time.Second
 
+// tick is how often something is looked at that cannot say when it changes.
+const tick = 10 * time.Millisecond
+
 var binary struct {
 	once sync.Once
 	path string
@@ -143,6 +146,7 @@ type instance struct {
 	t    testing.TB
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended
+	out  syncBuffer    // what it wrote to standard output
 
 	mu        sync.Mutex
 	changed   chan struct{} // closed and replaced with each line
@@ -156,6 +160,7 @@ func start(t testing.TB, s settings, args ...string) *instance {
 	i := &instance{t: t, cmd: exec.Command(server(t), args...), done: make(chan struct{}),
 		changed: make(chan struct{}), addresses: map[string]string{}}
 	i.cmd.Env = s.environ()
+	i.cmd.Stdout = &i.out
 	stderr, err := i.cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, i.cmd.Start())
@@ -254,7 +259,7 @@ func (i *instance) awaitReady() *instance {
 	readyz := i.url() + "/readyz"
 	require.Eventually(i.t, func() bool {
 		return status(readyz) == http.StatusOK
-	}, patience, 10*time.Millisecond, "the server does not get ready")
+	}, patience, tick, "the server does not get ready")
 	return i
 }
 
@@ -415,6 +420,6 @@ func (c *client) putRule(slug, fields string, instances ...*instance) {
 		require.Eventually(c.t, func() bool {
 			peek, err := c.try(http.MethodPost, i.url()+"/v1/check", `{"subject":"peek","resource":"`+slug+`","cost":0}`)
 			return err == nil && strings.Contains(string(peek.body), `"rule":"`+slug+`"`)
-		}, patience, 10*time.Millisecond, "the rule does not arrive")
+		}, patience, tick, "the rule does not arrive")
 	}
 }

@@ -81,7 +81,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 	require.NotContains(t, i.metrics(), "weir_tls_reload_errors_total 0\n")
 
 	writeCertificate(t, dir, "third")
-	require.Eventually(t, func() bool { return i.shown() == "third" }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return i.shown() == "third" }, patience, tick)
 	require.Zero(t, i.stop())
 }
 

@@ -82,7 +82,6 @@ func (c *Config) Validate() error {
 		checkAddr("WEIR_HTTP_ADDR", c.HTTPAddr),
 		checkAddr("WEIR_HTTPS_ADDR", c.HTTPSAddr),
 		checkAddr("WEIR_INTERNAL_ADDR", c.InternalAddr),
-		c.checkTLS(),
 		checkPublicURL(c.PublicURL),
 		bad(headersErr != nil, "WEIR_HEADERS", c.Headers, fmt.Sprint(headersErr)),
 		bad(c.MaxInFlight < 1 || c.MaxInFlight > 1_000_000, "WEIR_MAX_IN_FLIGHT", c.MaxInFlight, "must be 1 to 1000000"),
@@ -173,11 +172,11 @@ func checkAddr(name, addr string) error {
 	return bad(err != nil, name, addr, "must be HOST:PORT, with the port a number up to 65535")
 }
 
-func (c *Config) checkTLS() error {
-	if !serves(c.HTTPSAddr) {
-		return nil
-	}
+// requireTLS says that HTTPS is asked for without a certificate.
+func (c *Config) requireTLS() error {
 	switch {
+	case !serves(c.HTTPSAddr):
+		return nil
 	case c.TLSCert == "":
 		return errors.New("WEIR_TLS_CERT is not set, and WEIR_HTTPS_ADDR needs it")
 	case c.TLSKey == "":

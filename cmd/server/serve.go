@@ -39,7 +39,7 @@ type service struct {
 // open takes what does not depend on any other process being there.
 func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err error) {
 	s = &service{cfg: cfg, log: log, registry: newRegistry()}
-	if err := cfg.requireStores(); err != nil {
+	if err := firstError(cfg.requireStores(), cfg.requireTLS()); err != nil {
 		return nil, err
 	}
 	if s.style, err = api.ParseHeaderStyle(cfg.Headers); err != nil {

@@ -1,0 +1,156 @@
+package tests
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mattn/go-shellwords"
+	"github.com/stretchr/testify/require"
+)
+
+// startDemo runs what `make run` runs, with its files in dir, and returns when it is ready.
+func startDemo(t *testing.T, s settings, dir string) *instance {
+	t.Helper()
+	s = s.with(settings{"WEIR_HTTPS_ADDR": "127.0.0.1:0", "WEIR_LOG_LEVEL": "info"})
+	delete(s, "WEIR_DRAIN")
+	i := start(t, s, "demo", "--serve", "--dir", dir)
+	i.awaitLog(`"ready"`)
+	return i.awaitReady()
+}
+
+// demoEnv reads demo.env as a shell would.
+func demoEnv(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(dir, "demo.env"))
+	require.NoError(t, err)
+	assignments, err := shellwords.Parse(string(content))
+	require.NoError(t, err)
+	env := map[string]string{}
+	for _, assignment := range assignments {
+		name, value, _ := strings.Cut(assignment, "=")
+		env[name] = value
+	}
+	return env
+}
+
+// curl does what the printed line says, as far as such lines use curl.
+func curl(t *testing.T, line string) (int, []byte) {
+	t.Helper()
+	words, err := shellwords.Parse(line)
+	require.NoError(t, err)
+	require.Equal(t, "curl", words[0])
+	var url, body string
+	header := http.Header{}
+	transport := &http.Transport{DisableKeepAlives: true}
+	for n := 1; n < len(words); n++ {
+		switch word := words[n]; word {
+		case "-H":
+			n++
+			name, value, _ := strings.Cut(words[n], ": ")
+			header.Add(name, value)
+		case "-d":
+			n++
+			body = words[n]
+		case "--cacert":
+			n++
+			ca, err := os.ReadFile(words[n])
+			require.NoError(t, err)
+			roots := x509.NewCertPool()
+			require.True(t, roots.AppendCertsFromPEM(ca))
+			transport.TLSClientConfig = &tls.Config{RootCAs: roots}
+		default:
+			require.True(t, strings.HasPrefix(word, "http") && url == "", word)
+			url = word
+		}
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	require.NoError(t, err)
+	request.Header = header
+	response, err := transport.RoundTrip(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, answer
+}
+
+// The printed line is the first thing that anyone does with Weir.
+func TestDemoPrintsCurlLinesThatWork(t *testing.T) {
+	s, dir := newSettings(t), t.TempDir()
+	i := startDemo(t, s, dir)
+	require.Eventually(t, func() bool { return strings.Contains(i.out.String(), "Ctrl-C") }, patience, tick)
+	var schemes []string
+	for line := range strings.Lines(i.out.String()) {
+		if !strings.HasPrefix(strings.TrimSpace(line), "curl ") {
+			continue
+		}
+		status, body := curl(t, strings.TrimSpace(line))
+		require.Equal(t, http.StatusOK, status, "%s", body)
+		var d decision
+		require.NoError(t, json.Unmarshal(body, &d))
+		require.True(t, d.Allowed)
+		require.Equal(t, "api-requests", d.Rule)
+		require.EqualValues(t, 100, d.Limit, "the number of the plan free")
+		scheme := "http:"
+		if strings.Contains(line, "https://") {
+			scheme = "https:"
+		}
+		schemes = append(schemes, scheme)
+	}
+	require.Equal(t, []string{"http:", "https:"}, schemes)
+
+	env := demoEnv(t, dir)
+	require.Len(t, env, 6)
+	require.Equal(t, http.StatusOK, status(env["WEIR_URL"]+"/readyz"))
+	require.True(t, strings.HasPrefix(env["WEIR_HTTPS_URL"], "https://localhost:"))
+	info, err := os.Stat(filepath.Join(dir, "demo.env"))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "it holds keys")
+	require.Contains(t, i.out.String(), env["WEIR_PASSWORD"])
+
+	key := newClient(t, env["WEIR_KEY"])
+	key.do(http.MethodGet, env["WEIR_URL"]+"/v1/rules", "", http.StatusOK)
+	operator := newClient(t, env["WEIR_OPERATOR_KEY"])
+	operator.do(http.MethodGet, env["WEIR_URL"]+"/v1/tenants", "", http.StatusOK)
+
+	// Ctrl-C is snappy: nobody balances load to a demo
+	i.signal(os.Interrupt)
+	require.Zero(t, i.exit())
+	require.Contains(t, i.log(), `"for":"0s"`)
+}
+
+// What somebody did to the demo is theirs: another start undoes nothing and makes no new keys.
+func TestDemoKeepsWhatIsThere(t *testing.T) {
+	s, dir := newSettings(t), t.TempDir()
+	i := startDemo(t, s, dir)
+	first := demoEnv(t, dir)
+	key := newClient(t, first["WEIR_KEY"])
+	key.do(http.MethodDelete, i.url()+"/v1/rules/search", "", http.StatusNoContent)
+	key.putRule("mine", `{"resource":"mine","limit":5,"window":"1h"}`, i)
+	require.Zero(t, i.stop())
+
+	i = startDemo(t, s, dir)
+	second := demoEnv(t, dir)
+	for _, name := range []string{"WEIR_KEY", "WEIR_OPERATOR_KEY", "WEIR_EMAIL", "WEIR_PASSWORD"} {
+		require.NotEmpty(t, first[name])
+		require.Equal(t, first[name], second[name], name)
+	}
+	key.do(http.MethodGet, i.url()+"/v1/rules/mine", "", http.StatusOK)
+	key.do(http.MethodGet, i.url()+"/v1/rules/search", "", http.StatusNotFound)
+	require.Zero(t, i.stop())
+
+	// lost, as by `git clean`: the demo must still be usable
+	require.NoError(t, os.Remove(filepath.Join(dir, "demo.env")))
+	i = startDemo(t, s, dir)
+	third := demoEnv(t, dir)
+	require.NotEqual(t, first["WEIR_KEY"], third["WEIR_KEY"])
+	newClient(t, third["WEIR_KEY"]).do(http.MethodGet, i.url()+"/v1/rules/mine", "", http.StatusOK)
+	require.Zero(t, i.stop())
+}

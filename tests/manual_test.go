@@ -1,0 +1,123 @@
+package tests
+
+import (
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+)
+
+// operations returns the manual that operators follow.
+func operations(t *testing.T) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "operations.md"))
+	require.NoError(t, err)
+	return string(content)
+}
+
+// The manual's ACL user must be able to do what the server does, and nothing that the manual
+// says it cannot: a missing command would show only under load, as degraded answers.
+func TestManualRedisUserIsEnough(t *testing.T) {
+	line := regexp.MustCompile(`(?m)^ACL SETUSER .*$`).FindString(operations(t))
+	require.NotEmpty(t, line)
+	server := testenv.StartRedis(t)
+	options, err := redis.ParseURL(server.URL)
+	require.NoError(t, err)
+	admin := redis.NewClient(options)
+	defer admin.Close()
+	var command []any
+	for _, word := range strings.Fields(strings.ReplaceAll(line, "PASSWORD", "hunter2")) {
+		command = append(command, word)
+	}
+	require.NoError(t, admin.Do(t.Context(), command...).Err())
+
+	s := newSettings(t).with(settings{"WEIR_REDIS_URL": strings.Replace(server.URL, "redis://", "redis://weir:hunter2@", 1)})
+	i := start(t, s).awaitReady()
+	tenant := newTenant(t, s, i)
+	for _, algorithm := range []string{"sliding_window_counter", "sliding_window_log", "fixed_window", "token_bucket", "leaky_bucket_queue"} {
+		slug := slugOf(algorithm)
+		tenant.putRule(slug, `{"resource":"`+slug+`","algorithm":"`+algorithm+`","limit":2,"window":"1h","penalty":"1m","on_unavailable":"deny"}`, i)
+		for range 4 {
+			got, d, err := tenant.check(i.url()+"/v1/check", `{"subject":"user_42","resource":"`+slug+`"}`)
+			require.NoError(t, err)
+			require.False(t, d.Degraded, "%s", got.body)
+		}
+	}
+	require.Contains(t, i.metrics(), "weir_redis_errors_total 0")
+
+	log, err := admin.ACLLog(t.Context(), 10).Result()
+	require.NoError(t, err)
+	require.Empty(t, log, "the server was refused something")
+
+	options.Username, options.Password = "weir", "hunter2"
+	user := redis.NewClient(options)
+	defer user.Close()
+	for _, forbidden := range [][]any{{"FLUSHALL"}, {"KEYS", "*"}, {"CONFIG", "GET", "*"}, {"GET", "other"}, {"SHUTDOWN", "NOSAVE"}, {"SCRIPT", "FLUSH"}, {"ACL", "WHOAMI"}} {
+		require.ErrorContains(t, user.Do(t.Context(), forbidden...).Err(), "NOPERM", "%v", forbidden)
+	}
+}
+
+// The manual's two logins must work as it says, and the server's must own nothing.
+func TestManualPostgresRolesAreEnough(t *testing.T) {
+	owner := newDatabase(t)
+	u, err := url.Parse(owner)
+	require.NoError(t, err)
+	name := strings.TrimPrefix(u.Path, "/")
+	// as in the manual, with names of this test's own: roles belong to the whole cluster
+	execSQL(t, owner, `CREATE ROLE `+name+`_owner LOGIN CREATEROLE PASSWORD 'x'`)
+	execSQL(t, owner, `ALTER DATABASE `+name+` OWNER TO `+name+`_owner`)
+	t.Cleanup(func() {
+		execSQL(t, owner, `REASSIGN OWNED BY `+name+`_owner TO CURRENT_USER`)
+		execSQL(t, owner, `DROP OWNED BY `+name+`_owner, `+name+`_server`)
+		execSQL(t, owner, `DROP ROLE `+name+`_owner, `+name+`_server`)
+	})
+	login := func(role string) string {
+		as := *u
+		as.User = url.UserPassword(role, "x")
+		return as.String()
+	}
+	s := newSettings(t).with(settings{"WEIR_DATABASE_URL": login(name + "_server"), "WEIR_MIGRATE_DATABASE_URL": login(name + "_owner")})
+	_, stderr, code := runServer(t, s, "migrate", "up")
+	require.Zero(t, code, stderr)
+	execSQL(t, owner, `CREATE ROLE `+name+`_server LOGIN PASSWORD 'x' IN ROLE weir_app, weir_system`)
+
+	i := start(t, s.with(settings{"WEIR_MIGRATE": "false"})).awaitReady()
+	tenant := newTenant(t, s, i)
+	tenant.putRule("api", `{"resource":"api","limit":1,"window":"1h"}`, i)
+	tenant.do(http.MethodPost, i.url()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusOK)
+	require.Zero(t, i.stop())
+}
+
+// A metric that the manual does not name is not watched, and one that it names in vain is worse.
+func TestManualListsTheMetrics(t *testing.T) {
+	s, _ := secureSettings(t)
+	i := start(t, s).awaitReady()
+	tenant := newTenant(t, s, i)
+	tenant.putRule("api", `{"resource":"api","limit":1,"window":"1h"}`, i)
+	tenant.do(http.MethodPost, i.url()+"/check", `{"subject":"user_42","nonsense":1}`, http.StatusBadRequest)
+	exported := names(`(?m)^# TYPE (weir_[a-z_]+) `, i.metrics())
+	documented := names("(?m)^\\| `(weir_[a-z_]+)(?:\\{[a-z_,]+\\})?` \\|", operations(t))
+	require.NotEmpty(t, exported)
+	for name := range exported {
+		require.Contains(t, documented, name, "exported, and not in the manual")
+	}
+	for name := range documented {
+		require.Contains(t, exported, name, "in the manual, and not exported")
+	}
+}
+
+func names(pattern, text string) map[string]bool {
+	found := map[string]bool{}
+	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		found[match[1]] = true
+	}
+	return found
+}
