@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-chi/chi/v5"
 
+	"weir/internal/check"
 	"weir/internal/tenants"
 )
 
@@ -15,15 +16,20 @@ import (
 // tenants. Each noun has a file of its own; what all of them share is in guard.go, page.go,
 // etag.go, idempotency.go and patch.go.
 type admin struct {
-	store   *tenants.Store
-	cursors *cursors
-	logger  *slog.Logger
-	api     huma.API
+	store    *tenants.Store
+	policies *check.Policies
+	checker  *check.Checker
+	cursors  *cursors
+	logger   *slog.Logger
+	api      huma.API
 }
 
 // mountAdmin adds the admin API, the OpenAPI document and the pages of /docs to r.
 func mountAdmin(r chi.Router, deps Deps) {
-	a := &admin{store: deps.Store, cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger}
+	a := &admin{
+		store: deps.Store, policies: deps.Policies, checker: deps.Checker,
+		cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger,
+	}
 	a.api = newDocument(&adapter{router: r, admin: a, authenticate: authenticate(deps.Authenticator)}, deps.Logger)
 	a.routes()
 	describeChecks(a.api)
@@ -65,6 +71,10 @@ func (a *admin) routes() {
 	remove(a, "/v1/subjects/{subject}", "delete-subject", "Forget a subject and its overrides", a.deleteSubject)
 	put(a, "/v1/subjects/{subject}/overrides/{rule}", "put-override", "Set the number of one subject for a rule", a.putOverride)
 	remove(a, "/v1/subjects/{subject}/overrides/{rule}", "delete-override", "Delete an override", a.deleteOverride)
+	watch[LimitsAnswer](a, "/v1/subjects/{subject}/limits", "get-limits", "Get what is left for a subject under every rule", a.getLimits)
+	act(a, "/v1/subjects/{subject}/reset", "reset-subject", "Forget the counters of a subject", a.resetSubject)
+
+	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Try rules on requests that nobody made", newSimulator().simulate)
 
 	list(a, "/v1/tenants", "list-tenants", "List tenants", a.listTenants, operatorOnly)
 	create(a, "/v1/tenants", "create-tenant", "Create a tenant and its first key", a.createTenant, operatorOnly, redacts(redactTenant))
@@ -104,6 +114,7 @@ type option func(*huma.Operation)
 // Keys of huma.Operation.Metadata.
 const (
 	metaOperator = "operator" // true: operator keys only
+	metaReadOnly = "readOnly" // true: changes nothing, although it is a POST
 	metaRedact   = "redact"   // func([]byte) ([]byte, error): the answer without its secret
 )
 
@@ -141,8 +152,7 @@ func list[I, T any](a *admin, path, id, summary string, h func(context.Context, 
 func create[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*object[T], error), opts ...option) {
 	op := a.operation(http.MethodPost, path, id, summary, opts)
 	op.DefaultStatus = http.StatusCreated
-	op.Parameters = append(op.Parameters, headerParam("Idempotency-Key",
-		"1 to 255 printable ASCII characters. A second request with the same key gets the first one's answer, for 24 hours"))
+	op.Parameters = append(op.Parameters, idempotencyParam())
 	register(a, op, h)
 }
 
@@ -234,7 +244,7 @@ func (a *admin) operation(method, path, id, summary string, opts []option) huma.
 
 // scopeOf is the scope that an operation asks of a key.
 func scopeOf(op *huma.Operation) tenants.Scope {
-	if op.Method == http.MethodGet {
+	if op.Method == http.MethodGet || op.Metadata[metaReadOnly] == true {
 		return tenants.ScopeRead
 	}
 	return tenants.ScopeWrite

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/check"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -90,9 +91,17 @@ func (s *adminStack) serve(store *tenants.Store) string {
 	s.t.Helper()
 	secrets, err := s.store.Secrets(s.t.Context())
 	require.NoError(s.t, err)
+	logger := slog.New(slog.NewJSONHandler(s.log, nil))
+	keys, metrics := check.NewKeys([16]byte{}), check.NewMetrics(prometheus.NewRegistry())
+	checker := check.NewChecker(check.CheckerOptions{
+		Keys: keys, Shared: check.NewMemoryEngine(check.MemoryOptions{}), Local: check.NewMemoryEngine(check.MemoryOptions{}),
+		Peers: check.NewPeers(1, metrics), Metrics: metrics,
+	})
+	s.t.Cleanup(checker.Close)
 	server := httptest.NewServer(New(Config{}, Deps{
 		Store: store, Authenticator: tenants.NewAuthenticator(s.store),
-		Logger:  slog.New(slog.NewJSONHandler(s.log, nil)),
+		Policies: check.NewPolicies(store, keys, logger, metrics), Checker: checker,
+		Logger:  logger,
 		Metrics: NewMetrics(prometheus.NewRegistry()), CursorKey: secrets.CursorKey[:],
 		Readiness: func() Readiness { return Readiness{} },
 	}))

@@ -79,7 +79,8 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 		}
 		r = r.WithContext(context.WithValue(r.Context(), conditionsKey{}, cond))
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		if r.Method == http.MethodPost && len(r.Header.Values(idempotencyHeader)) > 0 {
+		// What changes nothing can be repeated anyway.
+		if r.Method == http.MethodPost && scope != tenants.ScopeRead && len(r.Header.Values(idempotencyHeader)) > 0 {
 			a.idempotent(w, r, op, body, next)
 			return
 		}
@@ -140,8 +141,8 @@ func checkPath(r *http.Request) *Problem {
 // validText reports whether Postgres can hold s.
 func validText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
-// checkQuery refuses parameters that op does not know, and those given twice: one of the two
-// values would be ignored.
+// checkQuery refuses parameters that are not in known, and those given twice whose known is not true:
+// one of the two values would be ignored.
 func checkQuery(raw string, known map[string]bool) *Problem {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
@@ -155,14 +156,15 @@ func checkQuery(raw string, known map[string]bool) *Problem {
 	var unknown, wrong []ProblemField
 	for _, name := range names {
 		pointer := "query:" + name
+		repeats, isKnown := known[name]
 		switch v := values[name]; {
-		case !known[name]:
+		case !isKnown:
 			unknown = append(unknown, ProblemField{Pointer: strings.ToValidUTF8(pointer, "�"), Message: msgUnknownField})
-		case len(v) > 1:
+		case len(v) > 1 && !repeats:
 			wrong = append(wrong, ProblemField{Pointer: pointer, Message: "is there twice"})
-		case !validText(v[0]):
+		case !validText(strings.Join(v, "")):
 			wrong = append(wrong, ProblemField{Pointer: pointer, Message: "must be UTF-8 without NUL"})
-		case v[0] == "":
+		case slices.Contains(v, ""):
 			wrong = append(wrong, ProblemField{Pointer: pointer, Message: "must not be empty"})
 		}
 	}
@@ -177,11 +179,12 @@ func checkQuery(raw string, known map[string]bool) *Problem {
 	return nil
 }
 
+// queryParameters maps the query parameters of op to whether they may be there more than once.
 func queryParameters(op *huma.Operation) map[string]bool {
 	known := map[string]bool{}
 	for _, p := range op.Parameters {
 		if p.In == "query" {
-			known[p.Name] = true
+			known[p.Name] = p.Explode != nil && *p.Explode
 		}
 	}
 	return known

@@ -136,6 +136,7 @@ var documentTags = []*huma.Tag{
 	{Name: "rules", Description: "What is limited and how"},
 	{Name: "plans", Description: "Billing tiers, and the numbers that they give rules"},
 	{Name: "subjects", Description: "Who is limited: plans, states and overrides of single subjects"},
+	{Name: "simulate", Description: "What rules would answer, before they are in force"},
 	{Name: "health", Description: "For load balancers"},
 	{Name: "tenants", Description: "All tenants; for the operator of the service"},
 }
@@ -186,6 +187,11 @@ func schemaOf[T any](api huma.API) *huma.Schema {
 
 func headerParam(name, doc string) *huma.Param {
 	return &huma.Param{Name: name, In: "header", Description: doc, Schema: &huma.Schema{Type: "string"}}
+}
+
+func idempotencyParam() *huma.Param {
+	return headerParam(idempotencyHeader,
+		"1 to 255 printable ASCII characters. A second request with the same key gets the first one's answer, for 24 hours")
 }
 
 func ifMatchParam() *huma.Param {

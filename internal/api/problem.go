@@ -43,10 +43,13 @@ const (
 	codeUnknownPlan            = "UNKNOWN_PLAN"
 	codeIdempotencyKeyReused   = "IDEMPOTENCY_KEY_REUSED"
 	codeTenantQuotaExceeded    = "TENANT_QUOTA_EXCEEDED"
+	codeSimulationBusy         = "SIMULATION_BUSY"
+	codeSimulationTooLarge     = "SIMULATION_TOO_LARGE"
 	codeInternal               = "INTERNAL"
 	codeKeyLookupUnavailable   = "KEY_LOOKUP_UNAVAILABLE"
 	codePolicyUnavailable      = "POLICY_UNAVAILABLE"
 	codeConfigurationStoreAway = "STORE_UNAVAILABLE"
+	codeCountersUnavailable    = "COUNTERS_UNAVAILABLE"
 	codeOverloaded             = "OVERLOADED"
 	codeNotReady               = "NOT_READY"
 )
@@ -86,10 +89,13 @@ var problemTitles = map[string]string{
 	codeUnknownPlan:            "The tenant has no such plan",
 	codeIdempotencyKeyReused:   "The Idempotency-Key was used for another request",
 	codeTenantQuotaExceeded:    "The tenant is over its own quota",
+	codeSimulationBusy:         "Too many simulations are running",
+	codeSimulationTooLarge:     "The simulation is too large",
 	codeInternal:               "The service failed",
 	codeKeyLookupUnavailable:   "The API key cannot be looked up now",
 	codePolicyUnavailable:      "The tenant's rules cannot be loaded now",
 	codeConfigurationStoreAway: "The configuration cannot be read or written now",
+	codeCountersUnavailable:    "The counters cannot be reached now",
 	codeOverloaded:             "Too many requests are being served",
 	codeNotReady:               "The instance is not ready",
 }

@@ -149,6 +149,11 @@ func ruleErrors(r *check.Rule, errs []ProblemField) error {
 	if len(errs) == 0 {
 		return nil
 	}
+	return invalid(allRuleErrors(r, errs)...)
+}
+
+// allRuleErrors is errs and whatever else is wrong with the rule.
+func allRuleErrors(r *check.Rule, errs []ProblemField) []ProblemField {
 	named := map[string]bool{}
 	for _, e := range errs {
 		named[e.Pointer] = true
@@ -158,7 +163,7 @@ func ruleErrors(r *check.Rule, errs []ProblemField) error {
 			errs = append(errs, e)
 		}
 	}
-	return invalid(errs...)
+	return errs
 }
 
 // mismatch is the 422 of a body that names another object than its path.

@@ -1,0 +1,266 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"weir/internal/check"
+)
+
+// LimitsQuery is a subject, and the values that rules may count by beside it.
+type LimitsQuery struct {
+	SubjectPath
+	Resource   string   `query:"resource" doc:"For rules that count by resource: which one's counter to show"`
+	Attributes []string `query:"attribute,explode" doc:"NAME:VALUE, for rules that count by an attribute; repeat it for several"`
+}
+
+// LimitsAnswer is the answer of GET /v1/subjects/{subject}/limits. The type describes it to readers of the
+// OpenAPI document; it is written by hand, in the words of a check's answer.
+type LimitsAnswer struct {
+	Subject  string       `json:"subject"`
+	State    string       `json:"state" enum:"active,blocked,exempt"`
+	Plan     *string      `json:"plan" doc:"The plan whose limits apply; null where the tenant has none"`
+	Rules    []CheckRule  `json:"rules" doc:"Every rule that counts by the subject; allowed and retry_after_ms tell of a check of cost 1 that meets this rule alone"`
+	Skipped  []HiddenRule `json:"skipped" doc:"All other rules"`
+	Degraded bool         `json:"degraded" doc:"The counters cannot be reached: the numbers are those by which this instance answers meanwhile"`
+}
+
+// HiddenRule is a rule that has no counter for the values given.
+type HiddenRule struct {
+	Rule    string   `json:"rule"`
+	Reason  string   `json:"reason" enum:"mode_off,resource_mismatch,not_by_subject,missing_values"`
+	Missing []string `json:"missing" doc:"With missing_values: the values to give, as in the rule's by"`
+}
+
+// ResetInput is the body of POST /v1/subjects/{subject}/reset.
+type ResetInput struct {
+	Rule       string            `json:"rule,omitempty" minLength:"1" doc:"Slug of the rule whose counter to forget; every rule's where left out"`
+	Reason     string            `json:"reason" minLength:"1" maxLength:"500" doc:"Why, for those who read it later"`
+	Resource   string            `json:"resource,omitempty" minLength:"1" maxLength:"256" doc:"For rules that count by resource"`
+	Attributes map[string]string `json:"attributes,omitempty" maxProperties:"16" doc:"For rules that count by attributes"`
+}
+
+// ResetAnswer is the answer of POST /v1/subjects/{subject}/reset.
+type ResetAnswer struct {
+	Reset   []string     `json:"reset" doc:"Slugs of the rules whose counters are forgotten"`
+	Skipped []HiddenRule `json:"skipped" doc:"Where no rule was named: the rules that have no counter for the values given"`
+}
+
+// getLimits answers GET /v1/subjects/{subject}/limits. A subject need not be registered to have counters.
+func (a *admin) getLimits(ctx context.Context, in *LimitsQuery) (*huma.StreamResponse, error) {
+	values, errs := in.values()
+	if len(errs) > 0 {
+		return nil, invalid(errs...)
+	}
+	policy, err := a.policies.Get(ctx, actorFrom(ctx).TenantID())
+	if err != nil {
+		return nil, err
+	}
+	limits := a.checker.Inspect(ctx, policy, values)
+	return jsonAnswer(appendLimits(nil, &limits)), nil
+}
+
+// values reads the query.
+func (in *LimitsQuery) values() (check.Request, []ProblemField) {
+	var errs []ProblemField
+	attributes := make(map[string]string, len(in.Attributes))
+	for _, text := range in.Attributes {
+		name, value, ok := strings.Cut(text, ":")
+		if _, twice := attributes[name]; !ok || twice {
+			return check.Request{}, []ProblemField{{Pointer: "query:attribute", Message: "must be NAME:VALUE, and each NAME be there once"}}
+		}
+		attributes[name] = value
+	}
+	values := check.Request{Subject: in.Subject, Resource: in.Resource}
+	if in.Resource != "" {
+		if problem := check.ValidName(in.Resource); problem != "" {
+			errs = append(errs, ProblemField{Pointer: "query:resource", Message: problem})
+		}
+	}
+	var wrong []ProblemField
+	if values.Attributes, wrong = attributesOf(attributes); len(wrong) > 0 {
+		errs = append(errs, ProblemField{Pointer: "query:attribute", Message: wrong[0].Message})
+	}
+	return values, errs
+}
+
+// attributesOf is the attributes of a body by name, or what is wrong with them.
+func attributesOf(in map[string]string) ([]check.Attribute, []ProblemField) {
+	if len(in) > check.MaxAttributes {
+		return nil, []ProblemField{{Pointer: "/attributes", Message: "must be at most " + itoa(check.MaxAttributes)}}
+	}
+	var out []check.Attribute
+	var errs []ProblemField
+	for _, name := range slices.Sorted(maps.Keys(in)) {
+		message := check.ValidName(in[name])
+		if !check.ValidAttributeName(name) {
+			message = "must have a name of 1 to 64 of A-Z, a-z, 0-9, _ . - other than subject and resource"
+		}
+		if message != "" {
+			errs = append(errs, ProblemField{Pointer: "/attributes/" + escapePointer(name), Message: message})
+		}
+		out = append(out, check.Attribute{Name: name, Value: in[name]})
+	}
+	return out, errs
+}
+
+func appendLimits(b []byte, l *check.SubjectLimits) []byte {
+	b = append(b, `{"subject":`...)
+	b = appendString(b, l.Subject)
+	b = append(b, `,"state":"`...)
+	b = append(b, l.State.String()...)
+	b = append(b, `","plan":`...)
+	if l.Plan == "" {
+		b = append(b, "null"...)
+	} else {
+		b = appendString(b, l.Plan)
+	}
+	b = append(b, `,"rules":[`...)
+	for i := range l.Rules {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendRule(b, &l.Rules[i], true)
+	}
+	b = append(b, `],"skipped":[`...)
+	for i, h := range hiddenRules(l.Hidden) {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"rule":`...)
+		b = appendString(b, h.Rule)
+		b = append(b, `,"reason":`...)
+		b = appendString(b, h.Reason)
+		b = append(b, `,"missing":[`...)
+		for j, name := range h.Missing {
+			if j > 0 {
+				b = append(b, ',')
+			}
+			b = appendString(b, name)
+		}
+		b = append(b, "]}"...)
+	}
+	b = append(b, `],"degraded":`...)
+	if l.Degraded {
+		return append(b, "true}\n"...)
+	}
+	return append(b, "false}\n"...)
+}
+
+func hiddenRules(hidden []check.HiddenRule) []HiddenRule {
+	out := make([]HiddenRule, len(hidden))
+	for i, h := range hidden {
+		out[i] = HiddenRule{Rule: h.Rule.Slug, Reason: string(h.Reason), Missing: append([]string{}, h.Missing...)}
+	}
+	return out
+}
+
+// resetSubject answers POST /v1/subjects/{subject}/reset.
+func (a *admin) resetSubject(ctx context.Context, in *struct {
+	SubjectPath
+	Body ResetInput
+}) (*answerOf[ResetAnswer], error) {
+	values := check.Request{Subject: in.Subject, Resource: in.Body.Resource}
+	var errs []ProblemField
+	if values.Attributes, errs = attributesOf(in.Body.Attributes); values.Resource != "" {
+		if problem := check.ValidName(values.Resource); problem != "" {
+			errs = append(errs, ProblemField{Pointer: "/resource", Message: problem})
+		}
+	}
+	if strings.TrimSpace(in.Body.Reason) == "" {
+		errs = append(errs, ProblemField{Pointer: "/reason", Message: "must say why"})
+	}
+	if len(errs) > 0 {
+		return nil, invalid(errs...)
+	}
+	policy, err := a.policies.Get(ctx, actorFrom(ctx).TenantID())
+	if err != nil {
+		return nil, err
+	}
+	reset, hidden, err := a.checker.Reset(ctx, policy, in.Body.Rule, values)
+	if err != nil {
+		return nil, resetProblem(err)
+	}
+	slugs := make([]string, len(reset))
+	for i, rule := range reset {
+		slugs[i] = rule.Slug
+	}
+	return &answerOf[ResetAnswer]{Body: ResetAnswer{Reset: slugs, Skipped: hiddenRules(hidden)}}, nil
+}
+
+// resetProblem says why a reset was not done, and what to give where that helps.
+func resetProblem(err error) error {
+	if errors.Is(err, check.ErrCountersUnavailable) {
+		p := newProblem(http.StatusServiceUnavailable, codeCountersUnavailable,
+			"The counters cannot be reached at this moment. Some may have been forgotten: try again.").withRetryAfter(1)
+		p.cause = err
+		return p
+	}
+	var uncounted *check.UncountedError
+	if !errors.As(err, &uncounted) {
+		return err
+	}
+	switch {
+	case uncounted.Unknown:
+		return invalid(ProblemField{Pointer: "/rule", Message: "is not a rule of the tenant"})
+	case uncounted.Reason == check.NotBySubject:
+		return invalid(ProblemField{Pointer: "/rule", Message: "must be a rule that counts by subject: this one counts others along with it"})
+	case uncounted.Reason == check.ResourceMismatch:
+		return invalid(ProblemField{Pointer: "/resource", Message: "must be one that the rule matches"})
+	}
+	var errs []ProblemField
+	for _, by := range uncounted.Missing {
+		pointer := "/" + by
+		if name, isAttribute := strings.CutPrefix(by, "attributes."); isAttribute {
+			pointer = "/attributes/" + name
+		}
+		errs = append(errs, ProblemField{Pointer: pointer, Message: "is required: the rule counts by it"})
+	}
+	return invalid(errs...)
+}
+
+// answerOf is the answer that carries what is no object with a version.
+type answerOf[T any] struct{ Body T }
+
+// jsonAnswer is an answer that was written by hand.
+func jsonAnswer(body []byte) *huma.StreamResponse {
+	return &huma.StreamResponse{Body: func(ctx huma.Context) {
+		ctx.SetHeader("Content-Type", jsonType)
+		ctx.SetHeader("Content-Length", itoa(int64(len(body))))
+		ctx.SetStatus(http.StatusOK)
+		_, _ = ctx.BodyWriter().Write(body) // the client is gone if this fails
+	}}
+}
+
+// watch registers a GET of what changes by itself, so that no entity tag tells one answer from another. The
+// answer is a T, written by hand.
+func watch[T, I any](a *admin, path, id, summary string, h func(context.Context, *I) (*huma.StreamResponse, error)) {
+	op := a.operation(http.MethodGet, path, id, summary, nil)
+	op.Responses["200"] = jsonResponse[T](a.api, "OK")
+	register(a, op, h)
+}
+
+// ask registers a POST that changes nothing, and so needs no more than the scope read. The answer is a T, written
+// by hand.
+func ask[T, I any](a *admin, path, id, summary string, h func(context.Context, *I) (*huma.StreamResponse, error)) {
+	op := a.operation(http.MethodGet, path, id, summary, nil)
+	op.Method = http.MethodPost
+	op.Metadata[metaReadOnly] = true
+	op.Errors = append(op.Errors, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
+	op.Responses["200"] = jsonResponse[T](a.api, "OK")
+	register(a, op, h)
+}
+
+// act registers a POST that does something and creates nothing.
+func act[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*answerOf[T], error)) {
+	op := a.operation(http.MethodPost, path, id, summary, nil)
+	op.DefaultStatus = http.StatusOK
+	op.Parameters = append(op.Parameters, idempotencyParam())
+	register(a, op, h)
+}

@@ -1,0 +1,304 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"weir/internal/check"
+)
+
+// SimulateInput is the body of POST /v1/simulate.
+type SimulateInput struct {
+	Rules    []RuleCreate      `json:"rules" minItems:"1" maxItems:"32" doc:"The rules to try, as POST /v1/rules takes them; none is stored"`
+	Requests []SimulateRequest `json:"requests,omitempty" minItems:"1" maxItems:"10000" doc:"In the order in which they are decided; this or traffic"`
+	Traffic  *SimulateTraffic  `json:"traffic,omitempty" doc:"A pattern of requests, in place of a list"`
+	StartMS  int64             `json:"start_ms,omitempty" minimum:"0" maximum:"99999999999999" doc:"The instant of at_ms 0, milliseconds since 1970; 0 where left out. It matters to fixed_window, whose windows follow the clock"`
+}
+
+// SimulateAsk is what a simulated request asks for.
+type SimulateAsk struct {
+	Resource   string            `json:"resource,omitempty" minLength:"1" maxLength:"256" doc:"default where left out"`
+	Cost       *int64            `json:"cost,omitempty" minimum:"0" maximum:"1000000000000000" doc:"Units that it takes; 1 where left out, 0 asks without consuming"`
+	Attributes map[string]string `json:"attributes,omitempty" maxProperties:"16" doc:"Further values that rules can count by"`
+}
+
+// SimulateRequest is a check at an instant of the virtual clock.
+type SimulateRequest struct {
+	AtMS    int64  `json:"at_ms" minimum:"0" maximum:"99999999999999" doc:"Milliseconds after start_ms; it may be earlier than that of the request before"`
+	Subject string `json:"subject" minLength:"1" maxLength:"256"`
+	SimulateAsk
+}
+
+// SimulateTraffic describes requests. Which numbers a pattern takes, docs/simulate.md says.
+type SimulateTraffic struct {
+	Pattern    string   `json:"pattern" enum:"steady,burst,ramp,poisson,window_edge"`
+	Subjects   []string `json:"subjects,omitempty" minItems:"1" maxItems:"1000" doc:"Each makes the whole pattern; user_1 where left out"`
+	Requests   int64    `json:"requests,omitempty" doc:"steady and poisson: in each per_ms; burst and window_edge: at once"`
+	PerMS      int64    `json:"per_ms,omitempty" doc:"steady, ramp, poisson: what a rate is per, in milliseconds"`
+	DurationMS int64    `json:"duration_ms,omitempty" doc:"steady, ramp, poisson: how long it goes on"`
+	From       int64    `json:"from,omitempty" doc:"ramp: requests in each per_ms at the beginning"`
+	To         int64    `json:"to,omitempty" doc:"ramp: and at the end"`
+	AtMS       []int64  `json:"at_ms,omitempty" maxItems:"10000" doc:"burst: the instants"`
+	WindowMS   int64    `json:"window_ms,omitempty" doc:"window_edge: length of the window at whose end and beginning to ask"`
+	Edges      int64    `json:"edges,omitempty" doc:"window_edge: at how many such edges in a row; 1 where left out"`
+	Seed       int64    `json:"seed,omitempty" minimum:"0" doc:"poisson: the same seed makes the same requests"`
+	SimulateAsk
+}
+
+// SimulateAnswer is the answer of POST /v1/simulate. The type describes it to readers of the OpenAPI
+// document; it is written by hand, in the words of a check's answer.
+type SimulateAnswer struct {
+	Decisions []SimulatedDecision `json:"decisions" doc:"In the order of the requests; described ones by time"`
+	Summary   SimulateSummary     `json:"summary"`
+}
+
+// SimulatedDecision is the answer to one simulated request.
+type SimulatedDecision struct {
+	AtMS int64 `json:"at_ms" doc:"Milliseconds after start_ms"`
+	CheckAnswer
+}
+
+// SimulateSummary counts the decisions.
+type SimulateSummary struct {
+	Requests int64                 `json:"requests"`
+	Allowed  int64                 `json:"allowed"`
+	Denied   int64                 `json:"denied"`
+	Rules    []SimulateRuleSummary `json:"rules" doc:"By slug; what each rule said, whether or not it decided"`
+}
+
+// SimulateRuleSummary counts what one rule said of the requests that it was asked about.
+type SimulateRuleSummary struct {
+	Rule    string `json:"rule"`
+	Allowed int64  `json:"allowed"`
+	Denied  int64  `json:"denied" doc:"Of a rule in shadow: what it would have denied"`
+}
+
+// simulator runs simulations: few at once, and each for a short time, for they take the processor from checks.
+type simulator struct {
+	slots  chan struct{}
+	budget time.Duration // of one simulation
+}
+
+const (
+	maxSimulations   = 2
+	simulationBudget = 200 * time.Millisecond
+	// maxSimulationBytes bounds the answer: 10 000 decisions by one rule take 5 MB, by 32 rules 100.
+	maxSimulationBytes = 16 << 20
+	maxShownErrors     = 20
+	oneSubject         = "user_1"
+)
+
+func newSimulator() *simulator {
+	return &simulator{slots: make(chan struct{}, maxSimulations), budget: simulationBudget}
+}
+
+var errAnswerTooLarge = errors.New("the answer is too large")
+
+// simulate answers POST /v1/simulate.
+func (s *simulator) simulate(ctx context.Context, in *struct{ Body SimulateInput }) (*huma.StreamResponse, error) {
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	default:
+		return nil, newProblem(http.StatusTooManyRequests, codeSimulationBusy,
+			"This instance runs as many simulations at once as it may.").withRetryAfter(1)
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.budget)
+	defer cancel()
+	simulation, errs := in.Body.simulation()
+	if len(errs) > 0 {
+		return nil, invalid(errs[:min(len(errs), maxShownErrors)]...)
+	}
+	answer, err := simulationAnswer(ctx, simulation)
+	switch {
+	case err == nil:
+		return jsonAnswer(answer), nil
+	case errors.Is(err, errAnswerTooLarge):
+		return nil, simulationTooLarge("Its answer would be longer than " + itoa(maxSimulationBytes>>20) + " MiB. Ask for fewer requests or rules at once.")
+	case ctx.Err() != nil:
+		return nil, simulationTooLarge("It takes longer than " + itoa(s.budget.Milliseconds()) + " ms to compute. Ask for fewer requests or rules at once.")
+	}
+	return nil, err
+}
+
+func simulationTooLarge(detail string) *Problem {
+	return newProblem(http.StatusUnprocessableEntity, codeSimulationTooLarge, detail)
+}
+
+// simulationAnswer decides the requests and writes each decision as it comes.
+func simulationAnswer(ctx context.Context, s check.Simulation) ([]byte, error) {
+	b := append([]byte(nil), `{"decisions":[`...)
+	summary := newSummary(s.Policy.Rules)
+	err := check.Simulate(ctx, s, func(i int, d *check.Decision) error {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"at_ms":`...)
+		b = strconv.AppendInt(b, s.Requests[i].AtMS, 10)
+		start := len(b)
+		b = appendDecision(b, d)
+		b[start] = ',' // the members of the decision go on where at_ms is
+		summary.add(d)
+		if len(b) > maxSimulationBytes {
+			return errAnswerTooLarge
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	b = append(b, `],"summary":`...)
+	b = summary.append(b)
+	return append(b, "}\n"...), nil
+}
+
+// newSummary is a summary of nothing yet, with a row for every rule.
+func newSummary(rules []check.Rule) *SimulateSummary {
+	s := &SimulateSummary{Rules: make([]SimulateRuleSummary, len(rules))}
+	for i := range rules {
+		s.Rules[i].Rule = rules[i].Slug
+	}
+	slices.SortFunc(s.Rules, func(a, b SimulateRuleSummary) int { return strings.Compare(a.Rule, b.Rule) })
+	return s
+}
+
+func (s *SimulateSummary) add(d *check.Decision) {
+	s.Requests++
+	if d.Allowed {
+		s.Allowed++
+	} else {
+		s.Denied++
+	}
+	row := 0
+	for i := range d.Rules { // both lists are by slug
+		for s.Rules[row].Rule != d.Rules[i].Rule.Slug {
+			row++
+		}
+		if d.Rules[i].Allowed {
+			s.Rules[row].Allowed++
+		} else {
+			s.Rules[row].Denied++
+		}
+	}
+}
+
+func (s *SimulateSummary) append(b []byte) []byte {
+	b = fmt.Appendf(b, `{"requests":%d,"allowed":%d,"denied":%d,"rules":[`, s.Requests, s.Allowed, s.Denied)
+	for i, r := range s.Rules {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = fmt.Appendf(b, `{"rule":"%s","allowed":%d,"denied":%d}`, r.Rule, r.Allowed, r.Denied)
+	}
+	return append(b, "]}"...)
+}
+
+// simulation is what the body asks for, or what is wrong with it.
+func (in *SimulateInput) simulation() (check.Simulation, []ProblemField) {
+	s := check.Simulation{StartMS: in.StartMS}
+	var errs []ProblemField
+	seen := map[string]bool{}
+	for i := range in.Rules {
+		at := "/rules/" + strconv.Itoa(i)
+		rule, wrong := simulatedRule(&in.Rules[i])
+		errs = append(errs, below(at, wrong)...)
+		if seen[rule.Slug] {
+			errs = append(errs, ProblemField{Pointer: at + "/slug", Message: "is there twice"})
+		}
+		seen[rule.Slug] = true
+		s.Policy.Rules = append(s.Policy.Rules, rule)
+	}
+	var wrong []ProblemField
+	switch {
+	case (in.Requests == nil) == (in.Traffic == nil):
+		wrong = []ProblemField{{Pointer: "/requests", Message: "is required, or traffic in its place, and not both"}}
+	case in.Traffic != nil:
+		s.Requests, wrong = in.Traffic.expand(in.StartMS)
+	default:
+		s.Requests, wrong = simulatedRequests(in.Requests)
+	}
+	for i := range s.Requests {
+		if in.StartMS+s.Requests[i].AtMS > check.MaxInstantMS {
+			wrong = append(wrong, ProblemField{Pointer: "/start_ms", Message: "and at_ms together must be at most " + itoa(check.MaxInstantMS)})
+			break
+		}
+	}
+	return s, append(errs, wrong...)
+}
+
+func below(pointer string, errs []ProblemField) []ProblemField {
+	for i := range errs {
+		errs[i].Pointer = pointer + errs[i].Pointer
+	}
+	return errs
+}
+
+// simulatedRule is the rule of a body, validated as the store would.
+func simulatedRule(in *RuleCreate) (check.Rule, []ProblemField) {
+	r := newRule(in.Slug)
+	r.Limit = in.Limit
+	errs := in.apply(&r)
+	setWindow(&r.Window, in.Window, &errs)
+	return r, allRuleErrors(&r, errs)
+}
+
+func simulatedRequests(in []SimulateRequest) ([]check.SimulatedRequest, []ProblemField) {
+	out := make([]check.SimulatedRequest, len(in))
+	var errs []ProblemField
+	for i := range in {
+		req, wrong := in[i].request()
+		if problem := check.ValidName(in[i].Subject); problem != "" {
+			wrong = append(wrong, ProblemField{Pointer: "/subject", Message: problem})
+		}
+		if len(wrong) > 0 {
+			errs = append(errs, below("/requests/"+strconv.Itoa(i), wrong)...)
+		}
+		req.Subject = in[i].Subject
+		out[i] = check.SimulatedRequest{AtMS: in[i].AtMS, Request: req}
+	}
+	return out, errs
+}
+
+// request is the check that is asked for, but for its subject.
+func (in *SimulateAsk) request() (check.Request, []ProblemField) {
+	req := check.Request{Resource: "default", Cost: 1}
+	var errs []ProblemField
+	if in.Resource != "" {
+		req.Resource = in.Resource
+		if problem := check.ValidName(in.Resource); problem != "" {
+			errs = append(errs, ProblemField{Pointer: "/resource", Message: problem})
+		}
+	}
+	if in.Cost != nil {
+		req.Cost = *in.Cost
+	}
+	var wrong []ProblemField
+	req.Attributes, wrong = attributesOf(in.Attributes)
+	return req, append(errs, wrong...)
+}
+
+func (in *SimulateTraffic) expand(startMS int64) ([]check.SimulatedRequest, []ProblemField) {
+	t := check.Traffic{
+		Subjects: in.Subjects, Requests: in.Requests, PerMS: in.PerMS, DurationMS: in.DurationMS,
+		From: in.From, To: in.To, AtMS: in.AtMS, WindowMS: in.WindowMS, Edges: in.Edges, Seed: uint64(in.Seed),
+	}
+	t.Pattern, _ = check.ParsePattern(in.Pattern) // the schema lists the names
+	if t.Subjects == nil {
+		t.Subjects = []string{oneSubject}
+	}
+	if t.Pattern == check.WindowEdge && t.Edges == 0 {
+		t.Edges = 1
+	}
+	var errs []ProblemField
+	t.Request, errs = in.request()
+	requests, wrong := t.Expand(startMS)
+	return requests, below("/traffic", append(errs, problemFields(wrong)...))
+}
