@@ -79,11 +79,20 @@ func (h *headerWriter) states(rules []check.RuleDecision) {
 		}
 		h.item(from, r)
 		h.param(";r=", r.Remaining)
-		if r.NextAfterMS > 0 {
-			h.param(";t=", ceilSeconds(r.NextAfterMS))
+		if more := moreAfterMS(r); more > 0 {
+			h.param(";t=", ceilSeconds(more))
 		}
 	}
 	h.end("RateLimit", from)
+}
+
+// moreAfterMS is when there is more than remains now. A denied check asked for more than remains, so that is
+// no later than when it may come again: t must not point behind Retry-After.
+func moreAfterMS(r *check.RuleDecision) int64 {
+	if r.Allowed || r.RetryAfterMS == check.NeverMS {
+		return r.NextAfterMS
+	}
+	return min(r.NextAfterMS, r.RetryAfterMS)
 }
 
 // enforced reports whether a rule limits the subject: shadow rules and unlimited ones are nobody's business

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/dunglas/httpsfv"
 	"github.com/stretchr/testify/require"
@@ -186,4 +187,67 @@ func BenchmarkHeaders(b *testing.B) {
 	if header["Retry-After"][0] != "3" {
 		b.Fatal(header)
 	}
+}
+
+// The same with real decisions: whatever the rules and the traffic, who obeys Retry-After never comes before
+// any of the rules that denied has more to give.
+func TestRetryAfterIsNeverEarly(t *testing.T) {
+	keys := check.NewKeys([16]byte{1})
+	metrics := check.NewMetrics(prometheusRegistry())
+	rapid.Check(t, func(t *rapid.T) {
+		now := int64(1_800_000_000_000)
+		clock := func() int64 { return now }
+		checker := check.NewChecker(check.CheckerOptions{
+			Keys: keys, Shared: check.NewMemoryEngine(check.MemoryOptions{Clock: clock}), Local: check.NewMemoryEngine(check.MemoryOptions{Clock: clock}),
+			Peers: check.NewPeers(1, metrics), Metrics: metrics, Clock: func() time.Time { return time.UnixMilli(now) },
+		})
+		defer checker.Close()
+		var data check.PolicyData
+		for i := range rapid.IntRange(1, 3).Draw(t, "rules") {
+			data.Rules = append(data.Rules, anyConfiguredRule(t, i))
+		}
+		policy, err := check.CompilePolicy(keys, check.TenantID{1}, data)
+		require.NoError(t, err)
+		for range rapid.IntRange(1, 30).Draw(t, "checks") {
+			now += rapid.SampledFrom([]int64{0, 1, 7, 499, 1000, 2001, 10_000}).Draw(t, "pause")
+			cost := rapid.Int64Range(0, 6).Draw(t, "cost")
+			ds, err := checker.Check(t.Context(), policy, []check.Request{{Subject: "s", Resource: "default", Cost: cost}})
+			require.NoError(t, err)
+			d := &ds[0]
+			h := headersOf(bothStyles, d)
+			states := parseList(t, h.Values("RateLimit"))
+			if h.Get("Retry-After") == "" {
+				require.True(t, d.Allowed || d.Code == check.CostExceedsLimit)
+				continue
+			}
+			wait, err := strconv.ParseInt(h.Get("Retry-After"), 10, 64)
+			require.NoError(t, err)
+			for i := range d.Rules {
+				if r := &d.Rules[i]; !r.Allowed && r.Mode == check.Enforce {
+					require.GreaterOrEqual(t, wait, states[r.Rule.Slug]["t"], "%+v", r)
+					require.GreaterOrEqual(t, wait*1000, r.RetryAfterMS)
+				}
+			}
+		}
+	})
+}
+
+func anyConfiguredRule(t *rapid.T, i int) check.Rule {
+	r := check.Rule{
+		Slug: "rule-" + itoa(int64(i)), Resource: "*", By: []string{"subject"},
+		Algorithm: rapid.SampledFrom(check.Algorithms).Draw(t, "algorithm"),
+		Limit:     rapid.Int64Range(1, 10).Draw(t, "limit"),
+		Window:    check.Window{Duration: check.Duration{Text: "10s", MS: 10_000}},
+		Mode:      rapid.SampledFrom([]check.Mode{check.Enforce, check.Enforce, check.Shadow}).Draw(t, "mode"),
+	}
+	if r.Algorithm == check.SlidingWindowBuckets {
+		r.Precision = check.Duration{Text: "1s", MS: 1000}
+	}
+	if r.Algorithm.Bucket() {
+		r.Burst = rapid.Int64Range(1, 10).Draw(t, "burst")
+	}
+	if rapid.IntRange(0, 3).Draw(t, "penalized") == 0 {
+		r.Penalty = check.Duration{Text: "3s", MS: 3000}
+	}
+	return r
 }
