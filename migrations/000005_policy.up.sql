@@ -24,7 +24,7 @@ CREATE TABLE rules (
     precision_text text NOT NULL DEFAULT '',
     precision_ms bigint CHECK (precision_ms >= 1),
     by_values text[] NOT NULL CHECK (
-        cardinality(by_values) <= 16 AND array_position(by_values, NULL) IS NULL
+        cardinality(by_values) <= 16 AND array_position(by_values, NULL) IS NULL AND array_position(by_values, '') IS NULL
         AND array_to_string(by_values, ',') ~
             '^((subject|resource|attributes\.[A-Za-z0-9_.-]{1,64})(,(subject|resource|attributes\.[A-Za-z0-9_.-]{1,64}))*)?$'),
     mode text NOT NULL CHECK (mode IN ('enforce', 'shadow', 'off')),

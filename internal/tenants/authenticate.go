@@ -55,7 +55,8 @@ type Authenticator struct {
 	flight  singleflight.Group
 	lookups *rate.Limiter
 	unknown unknownKeys
-	down    atomic.Bool // the last question to Postgres went unanswered
+	down    atomic.Bool  // the last question to Postgres went unanswered
+	asked   atomic.Int64 // lookups so far
 
 	touches chan touch
 
@@ -168,6 +169,7 @@ func (a *Authenticator) lookUp(ctx context.Context, hash [32]byte) (*knownKey, e
 }
 
 func (a *Authenticator) fill(ctx context.Context, hash [32]byte) (*knownKey, error) {
+	a.asked.Add(1)
 	history := a.store.history.Load()
 	var row db.LookUpKeyRow
 	err := a.store.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
@@ -242,6 +244,9 @@ func knownKeyOf(row db.LookUpKeyRow) *knownKey {
 	}
 	return k
 }
+
+// Lookups returns how often a key was looked up in Postgres because it was not known here.
+func (a *Authenticator) Lookups() int64 { return a.asked.Load() }
 
 // Load reads the keys of all tenants, so that an outage of Postgres hits none of them. Errors: ErrUnavailable.
 func (a *Authenticator) Load(ctx context.Context) error {
@@ -350,9 +355,9 @@ func (a *Authenticator) forget(id uuid.UUID) {
 		for hash := range tenant.hashes {
 			a.known.Delete(hash)
 		}
-		// The entry stays, empty and newer than anything: a lookup that is under way finds it.
-		a.tenants[id] = &tenantKeys{at: reading{a.store.history.Load(), math.MaxInt64}, hashes: map[[32]byte]bool{}}
 	}
+	// What stays is empty and newer than anything: a lookup that is under way finds it.
+	a.tenants[id] = &tenantKeys{at: reading{a.store.history.Load(), math.MaxInt64}, hashes: map[[32]byte]bool{}}
 }
 
 // Run writes down when keys were last used, and reads changed keys again that could not be read,

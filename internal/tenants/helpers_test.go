@@ -2,7 +2,13 @@ package tenants_test
 
 import (
 	"context"
+	"crypto/rand"
+	"io"
+	"net"
+	"net/url"
 	"os"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,7 +27,8 @@ import (
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
-		if err := goleak.Find(); err != nil {
+		// testenv's servers stay until the process ends
+		if err := goleak.Find(goleak.IgnoreAnyFunction("os/exec.(*Cmd).Start.func2")); err != nil {
 			println(err.Error())
 			code = 1
 		}
@@ -129,4 +136,102 @@ func policyOf(t *testing.T, s *tenants.Store, tenant uuid.UUID) check.PolicyData
 	data, err := s.LoadPolicy(t.Context(), tenant)
 	require.NoError(t, err)
 	return data
+}
+
+// loginURL returns the URL of a login that is a member of the server's two roles and nothing else.
+func loginURL(t *testing.T, d *tenantstest.Database) string {
+	t.Helper()
+	name := "login_" + strings.ToLower(rand.Text())
+	d.Exec("CREATE ROLE " + name + " LOGIN PASSWORD 'plain' IN ROLE weir_app, weir_system")
+	t.Cleanup(func() { d.Exec("DROP ROLE " + name) })
+	u, err := url.Parse(d.URL)
+	require.NoError(t, err)
+	u.User = url.UserPassword(name, "plain")
+	return u.String()
+}
+
+// lookupsOf returns a counter of the lookups that auth does from now on.
+func lookupsOf(auth *tenants.Authenticator) func() int64 {
+	before := auth.Lookups()
+	return func() int64 { return auth.Lookups() - before }
+}
+
+// heldFill lets auth read a key, and returns what makes it known.
+func heldFill(t *testing.T, auth *tenants.Authenticator, key tenants.Key) (keep func()) {
+	t.Helper()
+	keep, err := auth.ReadKey(t.Context(), key)
+	require.NoError(t, err)
+	return keep
+}
+
+// proxy stands between a store and Postgres, and can be cut.
+type proxy struct {
+	t      *testing.T
+	url    string
+	target string
+
+	mu       sync.Mutex
+	listener net.Listener
+	conns    map[net.Conn]bool
+	running  sync.WaitGroup
+}
+
+func newProxy(t *testing.T, databaseURL string) *proxy {
+	t.Helper()
+	u, err := url.Parse(databaseURL)
+	require.NoError(t, err)
+	p := &proxy{t: t, target: u.Host}
+	p.listen("127.0.0.1:0")
+	u.Host = p.listener.Addr().String()
+	p.url = u.String()
+	t.Cleanup(func() {
+		p.cut()
+		p.running.Wait()
+	})
+	return p
+}
+
+func (p *proxy) listen(address string) {
+	p.t.Helper()
+	l, err := net.Listen("tcp", address)
+	require.NoError(p.t, err)
+	p.listener, p.conns = l, map[net.Conn]bool{}
+	p.running.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", p.target)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			p.mu.Lock()
+			p.conns[client], p.conns[server] = true, true
+			p.mu.Unlock()
+			for _, pair := range [][2]net.Conn{{client, server}, {server, client}} {
+				p.running.Go(func() {
+					_, _ = io.Copy(pair[0], pair[1])
+					_, _ = pair[0].Close(), pair[1].Close()
+				})
+			}
+		}
+	})
+}
+
+// cut breaks all connections, and refuses new ones.
+func (p *proxy) cut() {
+	_ = p.listener.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+// restore accepts connections again, at the same address.
+func (p *proxy) restore() {
+	p.t.Helper()
+	p.listen(p.listener.Addr().String())
 }

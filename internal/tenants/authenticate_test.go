@@ -1,0 +1,287 @@
+package tenants_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
+)
+
+func TestAuthenticate(t *testing.T) {
+	t.Parallel()
+	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
+	d := tenantstest.NewWith(t, tenants.Config{Now: now.now})
+	s, ctx := d.Store, t.Context()
+	a, key := d.Tenant("tenant-a")
+	auth := tenants.NewAuthenticator(s)
+	actor, err := auth.Authenticate(ctx, key.Secret())
+	require.NoError(t, err)
+	require.Equal(t, a.TenantID(), actor.TenantID())
+	require.Equal(t, tenants.KeyActor, actor.Kind())
+	require.Equal(t, "first key", actor.Name())
+
+	_, err = auth.Authenticate(ctx, "weir_key_nonsense")
+	require.ErrorIs(t, err, tenants.ErrMalformedKey)
+	_, err = auth.Authenticate(ctx, tenants.NewKey(tenants.TenantKey).Secret())
+	require.ErrorIs(t, err, tenants.ErrUnknownKey)
+
+	ends := now.now().Add(time.Minute)
+	_, short, err := s.CreateKey(ctx, a, tenants.NewAPIKey{Scopes: tenants.AllScopes, ExpiresAt: &ends})
+	require.NoError(t, err)
+	_, err = auth.Authenticate(ctx, short.Secret())
+	require.NoError(t, err)
+	now.nowMS = ends.UnixMilli()
+	_, err = auth.Authenticate(ctx, short.Secret())
+	require.ErrorIs(t, err, tenants.ErrKeyExpired)
+
+	require.NoError(t, s.RevokeKey(ctx, a, actor.KeyID(), tenants.Match{}))
+	auth.Changed(ctx, a.TenantID())
+	_, err = auth.Authenticate(ctx, key.Secret())
+	require.ErrorIs(t, err, tenants.ErrKeyRevoked)
+	_, err = tenants.NewAuthenticator(s).Authenticate(ctx, key.Secret())
+	require.ErrorIs(t, err, tenants.ErrKeyRevoked, "one who never knew it learns the same")
+}
+
+// A key of a suspended or deleted tenant stops at once, and one of a tenant that is back works.
+func TestAuthenticateTenantState(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	s, ctx := d.Store, t.Context()
+	a, key := d.Tenant("tenant-a")
+	_, other := d.Tenant("tenant-b")
+	auth := tenants.NewAuthenticator(s)
+	require.NoError(t, auth.Load(ctx))
+	set := func(state string) {
+		t.Helper()
+		_, err := s.EditTenantByRef(ctx, operator, "tenant-a", tenants.Match{}, func(in *tenants.Tenant) error { in.State = state; return nil })
+		require.NoError(t, err)
+		auth.Apply(ctx, tenants.Change{Tenant: a.TenantID(), KeysVersion: versionsOf(t, d, a).keys})
+	}
+	set(tenants.TenantSuspended)
+	_, err := auth.Authenticate(ctx, key.Secret())
+	require.ErrorIs(t, err, tenants.ErrTenantSuspended)
+	set(tenants.TenantActive)
+	_, err = auth.Authenticate(ctx, key.Secret())
+	require.NoError(t, err)
+	require.NoError(t, s.DeleteTenant(ctx, operator, "tenant-a", tenants.Match{}))
+	auth.Apply(ctx, tenants.Change{Tenant: a.TenantID(), Gone: true})
+	_, err = auth.Authenticate(ctx, key.Secret())
+	require.ErrorIs(t, err, tenants.ErrUnknownKey)
+	_, err = auth.Authenticate(ctx, other.Secret())
+	require.NoError(t, err)
+}
+
+// Who tries keys at random must neither load the database nor hurt those who have one.
+func TestUnknownKeysAreFewLookups(t *testing.T) {
+	t.Parallel()
+	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
+	d := tenantstest.NewWith(t, tenants.Config{Now: now.now})
+	_, key := d.Tenant("tenant-a")
+	auth := tenants.NewAuthenticator(d.Store)
+	require.NoError(t, auth.Load(t.Context()))
+	lookups := lookupsOf(auth)
+	unknown := tenants.NewKey(tenants.TenantKey).Secret()
+	for range 100 {
+		_, err := auth.Authenticate(t.Context(), unknown)
+		require.ErrorIs(t, err, tenants.ErrUnknownKey)
+	}
+	require.EqualValues(t, 1, lookups(), "an unknown key is remembered")
+	began := time.Now()
+	for range 2000 {
+		_, err := auth.Authenticate(t.Context(), tenants.NewKey(tenants.TenantKey).Secret())
+		require.ErrorIs(t, err, tenants.ErrUnknownKey)
+	}
+	require.LessOrEqual(t, float64(lookups()), 51+50*time.Since(began).Seconds())
+	_, err := auth.Authenticate(t.Context(), key.Secret())
+	require.NoError(t, err)
+
+	now.nowMS += 5000
+	before := lookups()
+	require.Eventually(t, func() bool { // as soon as there is room for a lookup
+		_, err := auth.Authenticate(t.Context(), unknown)
+		return lookups() > before && err != nil
+	}, 5*time.Second, time.Millisecond, "it is forgotten within five seconds")
+}
+
+// Many who come at once with one key that is not known yet cause one lookup.
+func TestLookupsAreShared(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	_, key := d.Tenant("tenant-a")
+	auth := tenants.NewAuthenticator(d.Store)
+	lookups := lookupsOf(auth)
+	release := blockLookups(t, d)
+	errs := make([]error, 50)
+	var all sync.WaitGroup
+	for i := range errs {
+		all.Go(func() { _, errs[i] = auth.Authenticate(t.Context(), key.Secret()) })
+	}
+	waitForWaiters(t, d, 1)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	_, err := auth.Authenticate(gone, key.Secret())
+	require.ErrorIs(t, err, context.Canceled, "who leaves waits no longer")
+	release()
+	all.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	require.LessOrEqual(t, lookups(), int64(2)) // one may come after the others have theirs
+}
+
+// blockLookups holds a lock that readers of keys wait for, until release.
+func blockLookups(t *testing.T, d *tenantstest.Database) (release func()) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	conn, err := pgx.Connect(ctx, d.URL)
+	require.NoError(t, err)
+	_, err = conn.Exec(ctx, "BEGIN; LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE")
+	require.NoError(t, err)
+	return sync.OnceFunc(func() { require.NoError(t, conn.Close(ctx)) })
+}
+
+// waitForWaiters returns when so many sessions of the server wait for a lock.
+func waitForWaiters(t *testing.T, d *tenantstest.Database, n int) {
+	t.Helper()
+	require.Eventually(t, func() (enough bool) {
+		d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+			require.NoError(t, conn.QueryRow(ctx, `SELECT count(*) >= $1 FROM pg_stat_activity
+				WHERE datname = current_database() AND wait_event_type = 'Lock'`, n).Scan(&enough))
+		})
+		return enough
+	}, 10*time.Second, 5*time.Millisecond)
+}
+
+// A lookup that read "active" just before the key was revoked must not bring it back.
+func TestLateFillDoesNotResurrect(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	a, key := d.Tenant("tenant-a")
+	s, ctx := d.Store, t.Context()
+	auth := tenants.NewAuthenticator(s)
+	late := heldFill(t, auth, key) // has read, and not yet made it known
+	list, _, err := s.Keys(ctx, a, tenants.Page{})
+	require.NoError(t, err)
+	require.NoError(t, s.RevokeKey(ctx, a, list[0].ID, tenants.Match{}))
+	auth.Changed(ctx, a.TenantID())
+	late()
+	_, err = auth.Authenticate(ctx, key.Secret())
+	require.ErrorIs(t, err, tenants.ErrKeyRevoked)
+
+	b, other := d.Tenant("tenant-b")
+	late = heldFill(t, auth, other)
+	require.NoError(t, s.DeleteTenant(ctx, operator, "tenant-b", tenants.Match{}))
+	auth.Apply(ctx, tenants.Change{Tenant: b.TenantID(), Gone: true})
+	late()
+	_, err = auth.Authenticate(ctx, other.Secret())
+	require.ErrorIs(t, err, tenants.ErrUnknownKey)
+}
+
+// While Postgres is away, known keys work and unknown ones are not called wrong.
+func TestAuthenticateWithoutPostgres(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	proxy := newProxy(t, d.URL)
+	s := d.Open(tenants.Config{DatabaseURL: proxy.url})
+	a, known := d.Tenant("tenant-a")
+	_, fresh, err := d.Store.CreateKey(t.Context(), a, tenants.NewAPIKey{Scopes: tenants.AllScopes})
+	require.NoError(t, err)
+	auth := tenants.NewAuthenticator(s)
+	_, err = auth.Authenticate(t.Context(), known.Secret())
+	require.NoError(t, err)
+	proxy.cut()
+	_, err = auth.Authenticate(t.Context(), known.Secret())
+	require.NoError(t, err)
+	began := time.Now()
+	for range 60 { // more than may be looked up in a second
+		_, err = auth.Authenticate(t.Context(), fresh.Secret())
+		require.ErrorIs(t, err, tenants.ErrKeyLookupUnavailable)
+		require.NotErrorIs(t, err, tenants.ErrUnauthorized)
+	}
+	require.Less(t, time.Since(began), 30*time.Second)
+
+	// What changed meanwhile is learned when Postgres is back, without being told again.
+	auth.Changed(t.Context(), a.TenantID())
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- auth.Run(ctx) }()
+	list, _, err := d.Store.Keys(t.Context(), a, tenants.Page{})
+	require.NoError(t, err)
+	for _, k := range list {
+		require.NoError(t, d.Store.RevokeKey(t.Context(), a, k.ID, tenants.Match{}))
+	}
+	proxy.restore()
+	require.Eventually(t, func() bool {
+		_, err := auth.Authenticate(t.Context(), known.Secret())
+		return err != nil
+	}, 10*time.Second, 10*time.Millisecond)
+	_, err = auth.Authenticate(t.Context(), known.Secret())
+	require.ErrorIs(t, err, tenants.ErrKeyRevoked)
+	stop()
+	require.NoError(t, <-ended)
+}
+
+// People see which keys are in use, without a write for each request.
+func TestLastUsed(t *testing.T) {
+	t.Parallel()
+	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
+	d := tenantstest.NewWith(t, tenants.Config{Now: now.now})
+	a, key := d.Tenant("tenant-a")
+	auth := tenants.NewAuthenticator(d.Store)
+	use := func() tenants.APIKey {
+		t.Helper()
+		_, err := auth.Authenticate(t.Context(), key.Secret())
+		require.NoError(t, err)
+		ended, stop := context.WithCancel(t.Context())
+		stop()
+		require.NoError(t, auth.Run(ended)) // writes what is left, and ends
+		list, _, err := d.Store.Keys(t.Context(), a, tenants.Page{})
+		require.NoError(t, err)
+		return list[0]
+	}
+	before := versionsOf(t, d, a)
+	first := now.now()
+	require.Equal(t, first, *use().LastUsedAt)
+	now.nowMS += 59_999
+	require.Equal(t, first, *use().LastUsedAt)
+	now.nowMS++
+	require.Equal(t, now.now(), *use().LastUsedAt)
+	require.Equal(t, before, versionsOf(t, d, a), "use is no change of the configuration")
+}
+
+func BenchmarkAuthenticate(b *testing.B) {
+	d := tenantstest.New(b)
+	_, key := d.Tenant("tenant-a")
+	auth := tenants.NewAuthenticator(d.Store)
+	text := key.Secret()
+	_, err := auth.Authenticate(b.Context(), text)
+	require.NoError(b, err)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, err := auth.Authenticate(b.Context(), text); err != nil {
+				b.Error(err)
+			}
+		}
+	})
+}
+
+// The road of a check must not make garbage.
+func TestAuthenticateAllocatesNothing(t *testing.T) {
+	d := tenantstest.New(t)
+	_, key := d.Tenant("tenant-a")
+	auth := tenants.NewAuthenticator(d.Store)
+	text := key.Secret()
+	ctx := t.Context()
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		if _, err := auth.Authenticate(ctx, text); err != nil {
+			t.Error(err)
+		}
+	}))
+}

@@ -1,0 +1,24 @@
+package tenants
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/tenants/db"
+)
+
+// ReadKey does the first half of a lookup: it reads.
+func (a *Authenticator) ReadKey(ctx context.Context, key Key) (keep func(), err error) {
+	history := a.store.history.Load()
+	hash := key.Hash()
+	var row db.LookUpKeyRow
+	err = a.store.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+		row, err = q.LookUpKey(ctx, hash[:])
+		return err
+	})
+	return func() { _, _ = a.keep(hash, row, reading{history, row.KeysVersion}) }, err
+}
+
+// OnListening sets what is called with the process id of the watcher's back end.
+func (w *Watcher) OnListening(f func(pid uint32)) { w.listening = f }

@@ -1,0 +1,109 @@
+package tenants_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
+)
+
+// With Postgres away, each operation says so, soon, and works again when it is back.
+func TestUnavailable(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	p := newProxy(t, d.URL)
+	s := d.Open(tenants.Config{DatabaseURL: p.url})
+	mustRule(t, s, a, rule("r"))
+	operations := map[string]func(context.Context) error{
+		"ping":     s.Ping,
+		"read":     func(ctx context.Context) error { return second(s.RuleBySlug(ctx, a, "r")) },
+		"write":    func(ctx context.Context) error { return s.DeleteRule(ctx, a, "none", tenants.Match{}) },
+		"operator": func(ctx context.Context) error { return second(s.TenantBySlugOrID(ctx, operator, "tenant-a")) },
+		"policy":   func(ctx context.Context) error { return second(s.LoadPolicy(ctx, a.TenantID())) },
+		"subjects": func(ctx context.Context) error {
+			return second(s.LoadSubjects(ctx, a.TenantID(), 0, func(check.SubjectData) {}))
+		},
+		"login":      func(ctx context.Context) error { return second(s.VerifyPassword(ctx, "a@example.com", "password")) },
+		"idempotent": func(ctx context.Context) error { return second(s.BeginIdempotent(ctx, a, "k", [32]byte{})) },
+		"secrets":    func(ctx context.Context) error { return second(s.Secrets(ctx)) },
+	}
+	p.cut()
+	for name, operation := range operations {
+		began := time.Now()
+		require.ErrorIs(t, operation(t.Context()), tenants.ErrUnavailable, name)
+		require.Less(t, time.Since(began), 5*time.Second, name)
+	}
+	p.restore()
+	require.Eventually(t, func() bool { return s.Ping(t.Context()) == nil }, 10*time.Second, 10*time.Millisecond)
+	_, err := s.RuleBySlug(t.Context(), a, "r")
+	require.NoError(t, err)
+}
+
+// An address that takes connections and answers nothing must not hold requests for long.
+func TestSilentPostgres(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	s, err := tenants.Open(t.Context(), tenants.Config{DatabaseURL: "postgres://u:p@" + l.Addr().String() + "/weir?sslmode=disable"})
+	require.NoError(t, err, "a server may start before its database")
+	defer s.Close()
+	began := time.Now()
+	require.ErrorIs(t, s.Ping(t.Context()), tenants.ErrUnavailable)
+	require.Less(t, time.Since(began), 4*time.Second)
+}
+
+func TestOpenBadURL(t *testing.T) {
+	t.Parallel()
+	for _, config := range []tenants.Config{
+		{DatabaseURL: "postgres://u:secret@host:port/db"},
+		{DatabaseURL: "postgres://localhost/db", ListenURL: "postgres://u:secret@host:port/db"},
+	} {
+		_, err := tenants.Open(t.Context(), config)
+		require.Error(t, err)
+		require.NotContains(t, err.Error(), "secret")
+	}
+}
+
+// A table that somebody has locked must not hold a request beyond the bound on waiting for locks.
+func TestLockedTable(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	a, _ := d.Tenant("tenant-a")
+	release := blockLookups(t, d)
+	defer release()
+	began := time.Now()
+	_, _, err := d.Store.Keys(t.Context(), a, tenants.Page{})
+	require.ErrorIs(t, err, tenants.ErrUnavailable)
+	require.Less(t, time.Since(began), 5*time.Second)
+}
+
+// A server whose database takes no writes (a standby, a full disk) still reads.
+func TestReadOnlyDatabase(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	mustRule(t, d.Store, a, rule("r"))
+	d.Exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$")
+	s := d.Open(tenants.Config{})
+	_, err := s.RuleBySlug(t.Context(), a, "r")
+	require.NoError(t, err)
+	_, err = s.CreateRule(t.Context(), a, rule("q"))
+	require.ErrorIs(t, err, tenants.ErrUnavailable)
+}
+
+// Who has gone away is not told that the database was at fault.
+func TestCancelled(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := d.Store.RuleBySlug(ctx, a, "r")
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, tenants.ErrUnavailable)
+}
