@@ -1,0 +1,79 @@
+package api
+
+import "weir/internal/check"
+
+// decodeBatch reads the body of a batch. All of it is refused if one check is.
+func (d *decoder) decodeBatch(body []byte) ([]check.Request, *Problem) {
+	d.start(body)
+	if p := d.open(); p != nil {
+		return nil, p
+	}
+	var reqs []check.Request
+	seen := false
+	d.pos++ // {
+	for first := true; ; first = false {
+		name, done, p := d.member(first)
+		if p != nil {
+			return nil, p
+		}
+		if done {
+			break
+		}
+		if string(name) != "checks" {
+			return nil, d.unknownField(name, []string{"checks"})
+		}
+		if seen {
+			return nil, d.duplicateField(name)
+		}
+		seen = true
+		if d.peek() != '[' {
+			p = d.wrong("checks", batchMessage, 1)
+		} else {
+			reqs, p = d.checks()
+		}
+		if p != nil {
+			return nil, p
+		}
+	}
+	if !seen {
+		d.invalidField("checks", "is required: a list of 1 to 100 checks")
+	}
+	if p := d.end(); p != nil {
+		return nil, p
+	}
+	return reqs, d.invalid()
+}
+
+// checks reads the list of a batch, the first 100 entries of it; the rest only has to be JSON.
+func (d *decoder) checks() (reqs []check.Request, p *Problem) {
+	n := 0
+	d.pos++ // [
+	for ; ; n++ {
+		done, p := d.element(n == 0)
+		if p != nil {
+			return nil, p
+		}
+		if done {
+			break
+		}
+		switch {
+		case n >= maxBatch:
+			p = d.skip(2)
+		case d.peek() != '{':
+			d.entry = n
+			p = d.wrong("", "must be a check: an object", 2)
+		default:
+			d.entry = n
+			reqs = append(reqs, check.Request{})
+			p = d.check(&reqs[len(reqs)-1], 3)
+		}
+		if p != nil {
+			return nil, p
+		}
+	}
+	d.entry = -1
+	if n == 0 || n > maxBatch {
+		d.invalidField("checks", batchMessage)
+	}
+	return reqs, nil
+}
