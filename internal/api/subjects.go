@@ -127,6 +127,9 @@ func (a *admin) listSubjects(ctx context.Context, in *SubjectsQuery) (*page[Subj
 		filter.State = &state
 	}
 	name, value, hasValue := strings.Cut(in.Label, "=")
+	if name == "" && hasValue {
+		return nil, invalid(ProblemField{Pointer: "query:label", Message: "must be NAME=VALUE or NAME"})
+	}
 	filter.LabelKey = name
 	if hasValue {
 		filter.LabelValue = &value

@@ -124,6 +124,7 @@ func TestSubjectSearch(t *testing.T) {
 		slices.Sort(got)
 		require.ElementsMatch(t, want, got, query)
 	}
+	require.Equal(t, []string{"query:label"}, s.call(s.key, http.MethodGet, "/v1/subjects?label==red", nil).pointers(422, codeInvalidRequest))
 }
 
 // reliability row 61.

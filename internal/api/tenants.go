@@ -50,7 +50,7 @@ type TenantPath struct {
 
 func tenantAnswer(t tenants.Tenant) Tenant {
 	return Tenant{
-		ID: t.ID.String(), Slug: t.Slug, Name: t.Name, State: string(t.State),
+		ID: t.ID.String(), Slug: t.Slug, Name: t.Name, State: t.State,
 		CreatedAt: t.CreatedAt, UpdatedAt: t.UpdatedAt, Version: t.Version,
 	}
 }
@@ -116,7 +116,7 @@ func (a *admin) patchTenantByRef(ctx context.Context, in *struct {
 	b := &in.Body
 	t, err := a.store.EditTenantByRef(ctx, actorFrom(ctx), in.Tenant, conditionsFrom(ctx).match, func(t *tenants.Tenant) error {
 		t.Name = b.Name.patch(t.Name, t.Slug)
-		t.State = b.State.patch(t.State, "active")
+		t.State = b.State.patch(t.State, tenants.TenantActive)
 		return invalidIfAny(mismatch(b.Slug, "/slug", t.Slug))
 	})
 	if err != nil {
