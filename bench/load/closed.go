@@ -53,12 +53,14 @@ func Closed(ctx context.Context, target Target, traffic *Traffic, plan Plan) (*R
 	var phase atomic.Int32
 	results := make([]*Result, len(askers))
 	errs := make([]error, len(askers))
-	var workers sync.WaitGroup
+	var workers, first sync.WaitGroup
+	first.Add(len(askers))
 	for i, a := range askers {
-		results[i] = newResult()
-		workers.Go(func() { errs[i] = work(a, traffic.picker(i), &phase, results[i]) })
+		results[i] = NewResult()
+		workers.Go(func() { errs[i] = work(a, traffic.picker(i), first.Done, &phase, results[i]) })
 	}
-	total := newResult()
+	first.Wait() // so that all connections stand when the warm-up begins
+	total := NewResult()
 	total.Elapsed = plan.run(ctx, &phase)
 	workers.Wait()
 	if err := errors.Join(ctx.Err(), errors.Join(errs...)); err != nil {
@@ -98,7 +100,14 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // work asks until the run is over, and counts the answers that came while it was measured.
-func work(a asker, next func() *Request, phase *atomic.Int32, result *Result) error {
+// It calls asked when it has the first.
+func work(a asker, next func() *Request, asked func(), phase *atomic.Int32, result *Result) error {
+	_, err := a.ask(next())
+	asked()
+	if err != nil {
+		return err
+	}
+	result.Asked++
 	sent := time.Now()
 	for {
 		reply, err := a.ask(next())
@@ -106,6 +115,7 @@ func work(a asker, next func() *Request, phase *atomic.Int32, result *Result) er
 			return err
 		}
 		now := time.Now()
+		result.Asked++
 		switch phase.Load() {
 		case measuring:
 			result.count(reply, now.Sub(sent))

@@ -47,15 +47,15 @@ func TestScheduleCountsWhatIsDue(t *testing.T) {
 }
 
 func TestMergedHistogramsAreThatOfAllTogether(t *testing.T) {
-	parts := []*Result{newResult(), newResult(), newResult()}
-	all := newResult()
+	parts := []*Result{NewResult(), NewResult(), NewResult()}
+	all := NewResult()
 	for i := range 3000 {
 		latency := time.Duration(i+1) * time.Microsecond
 		a := answer{status: []int{200, 429, 503}[i%3], degraded: i%10 == 0}
 		parts[i%3].count(a, latency)
 		all.count(a, latency)
 	}
-	merged := newResult()
+	merged := NewResult()
 	for _, p := range parts {
 		merged.merge(p)
 	}
@@ -69,7 +69,7 @@ func TestMergedHistogramsAreThatOfAllTogether(t *testing.T) {
 }
 
 func TestLatenciesBeyondTheRangeAreKept(t *testing.T) {
-	r := newResult()
+	r := NewResult()
 	r.count(answer{status: 200}, time.Hour)
 	r.count(answer{status: 200}, -time.Second)
 	require.EqualValues(t, 2, r.latency.TotalCount())
@@ -205,6 +205,7 @@ func TestClosedCountsTheMeasuredPart(t *testing.T) {
 			})
 			require.NoError(t, err)
 			require.Positive(t, begun, "the warm-up asks too")
+			require.Equal(t, asked.Load(), r.Asked)
 			require.InDelta(t, ended-begun, r.Requests, 20, "two a connection may be under way at the edges")
 			require.InDelta(t, r.Requests/2, r.Denied, 20)
 			require.Equal(t, r.Requests, r.Degraded)
@@ -223,6 +224,7 @@ func TestOpenSendsAllThatIsDue(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.EqualValues(t, 250, asked.Load())
+	require.EqualValues(t, 250, r.Asked)
 	require.EqualValues(t, 200, r.Requests)
 	require.EqualValues(t, 200, r.late.TotalCount())
 	require.Zero(t, r.Unsent)
@@ -269,22 +271,25 @@ func TestOpenCountsWhatCouldNotBeSent(t *testing.T) {
 }
 
 func TestRunsEndWithTheirContext(t *testing.T) {
-	release := make(chan struct{})
-	target := serve(t, func(http.ResponseWriter, *http.Request) { <-release })[HTTP1]
-	t.Cleanup(func() { close(release) })
-	for name, run := range map[string]func(context.Context, Plan) error{
-		"closed": func(ctx context.Context, p Plan) error {
+	for name, run := range map[string]func(context.Context, Target, Plan) error{
+		"closed": func(ctx context.Context, target Target, p Plan) error {
 			_, err := Closed(ctx, target, NewTraffic(oneRequest(), Uniform, 1), p)
 			return err
 		},
-		"open": func(ctx context.Context, p Plan) error {
+		"open": func(ctx context.Context, target Target, p Plan) error {
 			_, err := Open(ctx, target, NewTraffic(oneRequest(), Uniform, 1), 100, p)
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
-			err := run(ctx, Plan{Connections: 2, Measure: time.Hour, Begin: cancel, End: func() {}})
+			release := make(chan struct{})
+			target := serve(t, func(http.ResponseWriter, *http.Request) {
+				cancel() // while an answer is awaited
+				<-release
+			})[HTTP1]
+			t.Cleanup(func() { close(release) })
+			err := run(ctx, target, Plan{Connections: 2, Measure: time.Hour, Begin: func() {}, End: func() {}})
 			require.ErrorIs(t, err, context.Canceled)
 		})
 	}

@@ -49,7 +49,7 @@ func Open(ctx context.Context, target Target, traffic *Traffic, rate int64, plan
 			o.close()
 			return nil, err
 		}
-		o.conns = append(o.conns, &openConn{http1: c, due: make(chan due, 1), result: newResult()})
+		o.conns = append(o.conns, &openConn{http1: c, due: make(chan due, 1), result: NewResult()})
 	}
 	defer o.close()
 	defer context.AfterFunc(ctx, o.close)()
@@ -62,7 +62,7 @@ func Open(ctx context.Context, target Target, traffic *Traffic, rate int64, plan
 	o.schedule = schedule{start: time.Now().Add(time.Millisecond), rate: rate}
 	var marks sync.WaitGroup
 	marks.Go(func() { o.mark(ctx) })
-	total := newResult()
+	total := NewResult()
 	o.pace(ctx, total)
 	marks.Wait()
 	for _, c := range o.conns {
@@ -132,6 +132,7 @@ func (o *openLoop) read(c *openConn) {
 			o.fail(err)
 			return
 		}
+		c.result.Asked++
 		if d.counted {
 			c.result.count(a, time.Since(d.at))
 		}

@@ -22,6 +22,7 @@ const (
 
 // Result is what one run saw in its measured part.
 type Result struct {
+	Asked    int64 // answers of any kind, those outside the measured part too
 	Requests int64 // answers of any kind
 	Denied   int64 // 429
 	Degraded int64 // answers that were made without the counters
@@ -33,7 +34,8 @@ type Result struct {
 	late    *hdrhistogram.Histogram // Open: how long after their time requests were sent
 }
 
-func newResult() *Result {
+// NewResult returns one that has seen nothing.
+func NewResult() *Result {
 	return &Result{latency: newHistogram(), late: newHistogram()}
 }
 
@@ -84,6 +86,7 @@ func record(h *hdrhistogram.Histogram, d time.Duration) {
 
 // merge adds what another connection of the same run saw.
 func (r *Result) merge(other *Result) {
+	r.Asked += other.Asked
 	r.Requests += other.Requests
 	r.Denied += other.Denied
 	r.Degraded += other.Degraded

@@ -1,9 +1,9 @@
 package load
 
 import (
-	"bytes"
-	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strconv"
 )
 
 // Request is one request, prepared so that sending it costs no more than a write.
@@ -45,14 +45,11 @@ func NewTraffic(requests []Request, choice Choice, seed uint64) *Traffic {
 }
 
 func (r *Request) prepare() {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n", r.Path, len(r.Body))
+	head := "POST " + r.Path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(r.Body)) + "\r\n"
 	if r.Key != "" {
-		fmt.Fprintf(&b, "Authorization: Bearer %s\r\n", r.Key)
+		head += "Authorization: Bearer " + r.Key + "\r\n"
 	}
-	b.WriteString("\r\n")
-	b.Write(r.Body)
-	r.http1 = b.Bytes()
+	r.http1 = slices.Concat([]byte(head+"\r\n"), r.Body)
 }
 
 // picker returns the sequence of requests of one connection; it is for one goroutine.

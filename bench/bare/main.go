@@ -1,0 +1,22 @@
+// Command bare answers every check at once: the bare HTTP server that all figures are
+// compared with.
+package main
+
+import (
+	"context"
+	"flag"
+	"log"
+	"time"
+
+	"weir/bench/minimal"
+)
+
+func main() {
+	var addresses minimal.Addresses
+	addresses.Flags()
+	flag.Parse()
+	allowed := minimal.Verdict{Allowed: true, Limit: 1_000_000_000, Remaining: 999_999_999, ResetAfter: time.Minute}
+	if err := addresses.Serve(func(context.Context, string) (minimal.Verdict, error) { return allowed, nil }); err != nil {
+		log.Fatal(err)
+	}
+}

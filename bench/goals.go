@@ -1,0 +1,90 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// goal is a figure that the design aims at, and what this run found.
+type goal struct {
+	figure   string
+	aim      string
+	measured string
+	reached  bool
+}
+
+// goals compares the rows with the design's aims. A goal whose mixes were not measured is left out.
+func (r *results) goals(all [][]row) []goal {
+	find := func(group, name string) *row {
+		for i, g := range r.groups {
+			if g.name != group {
+				continue
+			}
+			if j := slices.IndexFunc(all[i], func(w row) bool { return w.name == name }); j >= 0 {
+				return &all[i][j]
+			}
+		}
+		return nil
+	}
+	var goals []goal
+	atLeast := func(figure string, least, got float64) {
+		goals = append(goals, goal{figure, fmt.Sprintf("at least %.2f", least), fmt.Sprintf("%.2f", got), got >= least})
+	}
+	atMost := func(figure string, most, got float64) {
+		goals = append(goals, goal{figure, fmt.Sprintf("at most %.2f", most), fmt.Sprintf("%.2f", got), got <= most})
+	}
+	if w := find("subjects", "10 000 subjects, uniform"); w != nil {
+		atLeast("one rule, 10 000 subjects: rate against the bare server", 0.9, w.rateRatio)
+		atMost("the same: CPU of server and Redis against the bare server", 1.25, w.cpuRatio)
+		if empty := find("subjects", emptyName); empty != nil {
+			atMost("the same: allocations a check, besides net/http's own", 12, w.allocations-empty.allocations)
+		}
+	}
+	if w := find("subjects", "one hot subject, denied"); w != nil {
+		atLeast("one hot subject, denied: rate against the bare server", 0.95, w.rateRatio)
+	}
+	if one, ten := find("rules", "1 rule"), find("rules", "10 rules"); one != nil && ten != nil {
+		atMost("ten rules against one: CPU", 1.5, ratio(ten.cpuRatio, one.cpuRatio))
+	}
+	if w := find("algorithms", algorithms[0]); w != nil && w.redisBytes > 0 {
+		atMost("bytes in Redis a subject and rule, sliding window counter", 110, w.redisBytes)
+	}
+	if w := find("batches", "batches of 100"); w != nil {
+		atLeast("batches of 100: checks against the bare server's requests", 6, w.rateRatio)
+	}
+	if one, many := find("tenants", "1 tenant"), r.last("tenants", all); one != nil && many != nil {
+		atMost(many.name+" against one: p50", 1.05, ratio(many.p50Ratio, one.p50Ratio))
+	}
+	if weir, peer := find("peers", "weir, uniform"), find("peers", "redis_rate, uniform"); weir != nil && peer != nil {
+		atLeast("rate against redis_rate", 1.7, ratio(weir.rateRatio, peer.rateRatio))
+	}
+	if w := r.last("open", all); w != nil {
+		atMost("open loop at half of capacity: p99 above the bare server's, ms", 0.5, w.p99Above/1000)
+	}
+	return goals
+}
+
+// last returns the last row of a group, or nil.
+func (r *results) last(group string, all [][]row) *row {
+	for i, g := range r.groups {
+		if g.name == group {
+			return &all[i][len(all[i])-1]
+		}
+	}
+	return nil
+}
+
+func writeGoals(b *strings.Builder, goals []goal) {
+	if len(goals) == 0 {
+		return
+	}
+	b.WriteString("\n### Against the goals\n\n| figure | goal | measured | reached |\n|---|---:|---:|---|\n")
+	for _, g := range goals {
+		reached := "no"
+		if g.reached {
+			reached = "yes"
+		}
+		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", g.figure, g.aim, g.measured, reached)
+	}
+}

@@ -1,0 +1,138 @@
+// Command bench measures a check from end to end: real processes on loopback, Weir and a bare
+// net/http server in turns, and prints tables in Markdown. docs/performance.md says how to
+// read them. Start it with bench/run.sh, which brings a PostgreSQL; it is for Linux.
+//
+// Everything it starts it ends, also after Ctrl-C, and its data goes with it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// options are what the command line says.
+type options struct {
+	rounds  int
+	measure time.Duration
+	warm    time.Duration
+	tenants int
+	rates   []int64
+	groups  []string
+	peers   bool
+	timeout time.Duration
+	write   bool
+	limit   time.Duration
+}
+
+func parseOptions(args []string) (o options, err error) {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.IntVar(&o.rounds, "rounds", 3, "how often each mix is measured; the tables show medians")
+	flags.DurationVar(&o.measure, "measure", 2500*time.Millisecond, "how long each mix is measured in a round")
+	flags.DurationVar(&o.warm, "warm", 500*time.Millisecond, "how long it is asked before")
+	flags.IntVar(&o.tenants, "tenants", 1000, "how many tenants the mix of many tenants has; 100000 take some ten minutes more to make")
+	rates := flags.String("rates", "2000,10000", "requests a second of the open loop, besides half of what Weir can do")
+	mixes := flags.String("mixes", "", "only these tables, of subjects,rules,algorithms,tls,http2,batches,tenants,peers,open")
+	flags.BoolVar(&o.peers, "peers", true, "measure other rate limiters too")
+	flags.DurationVar(&o.timeout, "redis-timeout", time.Second, "how long Weir's checks wait for Redis; with less, a busy machine makes it answer without")
+	flags.BoolVar(&o.write, "write", false, "put the tables into docs/performance.md")
+	flags.DurationVar(&o.limit, "limit", 30*time.Minute, "end after this time whatever happens")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	o.groups = list(*mixes)
+	for _, text := range list(*rates) {
+		rate, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || rate < 1 || rate > 1_000_000 {
+			return o, fmt.Errorf("-rates: %q is not a number from 1 to 1000000", text)
+		}
+		o.rates = append(o.rates, rate)
+	}
+	switch {
+	case flags.NArg() > 0:
+		return o, fmt.Errorf("unknown argument %q", flags.Arg(0))
+	case o.rounds < 1 || o.rounds > 100:
+		return o, errors.New("-rounds: must be 1 to 100")
+	case o.measure < 10*time.Millisecond || o.measure > 10*time.Minute || o.warm < 0 || o.warm > time.Minute:
+		return o, errors.New("-measure must be 10ms to 10m, and -warm up to 1m")
+	case o.tenants < 1 || o.tenants > 100_000:
+		return o, errors.New("-tenants: must be 1 to 100000")
+	}
+	return o, nil
+}
+
+func list(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func main() {
+	o, err := parseOptions(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(0)
+	}
+	if err == nil {
+		err = run(o)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(o options) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, o.limit)
+	defer cancel()
+
+	progress("building and starting the servers")
+	s, err := newStage(ctx, o)
+	defer s.close()
+	if err != nil {
+		return err
+	}
+	cast := newCast(o.tenants)
+	progress("making %d tenants", len(cast.all()))
+	if err := s.prepare(ctx, cast.all()); err != nil {
+		return err
+	}
+	groups, err := cast.groups(o)
+	if err != nil {
+		return err
+	}
+	cells := 0
+	for _, g := range groups {
+		cells += len(g.cells)
+	}
+	progress("%d mixes, %d rounds: about %s", cells, o.rounds, (time.Duration(cells*o.rounds) * (o.measure + o.warm)).Round(time.Second))
+	r := newResults(groups)
+	for round := range o.rounds {
+		if err := r.measureRound(ctx, s, round, o); err != nil {
+			return err
+		}
+	}
+	facts, err := s.facts(ctx, o)
+	if err != nil {
+		return err
+	}
+	report := r.markdown(facts)
+	fmt.Print(report)
+	if o.write {
+		return writeReport(s.root, report)
+	}
+	return nil
+}
+
+var started = time.Now()
+
+// progress tells on standard error what goes on, and since when.
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "bench: %5.1fs  %s\n", time.Since(started).Seconds(), fmt.Sprintf(format, args...))
+}

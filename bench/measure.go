@@ -1,0 +1,182 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"weir/bench/kernel"
+	"weir/bench/load"
+)
+
+// sample is what one cell showed in one round. Times are in microseconds, and CPU time and
+// allocations are those of one check.
+type sample struct {
+	perSecond         float64 // checks
+	p50, p99, p999    float64
+	late99            float64 // open loop: how late the driver sent
+	serverCPU         float64
+	redisCPU          float64
+	driverCPU         float64
+	allocations       float64
+	peakBytes         float64
+	redisBytes        float64 // a counter; 0 where there are too few to tell
+	requests, denials int64
+	failed, degraded  int64
+	unsent            int64
+}
+
+// fewCounters is below what the memory of one counter can be told from the noise.
+const fewCounters = 1000
+
+// connections is how many the driver holds open.
+const connections = 64
+
+// gauges are the clocks that are read when the measured part begins and ends.
+type gauges struct{ server, redis, driver time.Duration }
+
+func (s *stage) gauges(sv *server) (g gauges, err error) {
+	var errs [3]error
+	g.server, errs[0] = kernel.CPU(sv.pid())
+	g.redis, errs[1] = kernel.CPU(s.redisPID)
+	g.driver, errs[2] = kernel.CPU(os.Getpid())
+	return g, errors.Join(errs[:]...)
+}
+
+// measure runs one cell once, on an empty Redis, with plain HTTP or as the cell says.
+func (s *stage) measure(ctx context.Context, c cell, rate int64, o options) (sample, error) {
+	sv := s.servers[c.server]
+	if err := errors.Join(s.redis.FlushAll(ctx).Err(), kernel.ResetPeakMemory(sv.pid())); err != nil {
+		return sample{}, err
+	}
+	allocatedBefore, err := allocations(ctx, sv.metrics)
+	if err != nil {
+		return sample{}, err
+	}
+	var begun, ended gauges
+	var beginErr, endErr error
+	plan := load.Plan{
+		Connections: connections, Warm: o.warm, Measure: o.measure,
+		Begin: func() { begun, beginErr = s.gauges(sv) },
+		End:   func() { ended, endErr = s.gauges(sv) },
+	}
+	result, err := ask(ctx, sv, s.cert, c, rate, plan)
+	if err := errors.Join(err, beginErr, endErr); err != nil {
+		return sample{}, fmt.Errorf("%s: %w%s", c.name, err, sv.lastWords())
+	}
+	allocated, err := allocations(ctx, sv.metrics)
+	if err != nil {
+		return sample{}, err
+	}
+	peak, err := kernel.PeakMemory(sv.pid())
+	if err != nil {
+		return sample{}, err
+	}
+	m := newSample(result, c.checks, begun, ended)
+	m.allocations = ratio(allocated-allocatedBefore, float64(result.Asked)*float64(c.checks))
+	m.peakBytes = float64(peak)
+	m.redisBytes, err = counterBytes(ctx, s.redis)
+	return m, err
+}
+
+func ask(ctx context.Context, sv *server, cert *certificate, c cell, rate int64, plan load.Plan) (*load.Result, error) {
+	target := load.Target{Addr: sv.http, Protocol: c.protocol, TLS: cert.trust}
+	if c.protocol != load.HTTP1 {
+		target.Addr = sv.https
+	}
+	if rate > 0 {
+		return load.Open(ctx, target, c.traffic, rate, plan)
+	}
+	return load.Closed(ctx, target, c.traffic, plan)
+}
+
+func newSample(r *load.Result, checks int, begun, ended gauges) sample {
+	total := float64(r.Requests) * float64(checks)
+	each := func(d time.Duration) float64 { return ratio(micros(d), total) }
+	return sample{
+		perSecond: r.Rate() * float64(checks),
+		p50:       micros(r.Latency(50)), p99: micros(r.Latency(99)), p999: micros(r.Latency(99.9)),
+		late99:    micros(r.Late(99)),
+		serverCPU: each(ended.server - begun.server),
+		redisCPU:  each(ended.redis - begun.redis),
+		driverCPU: each(ended.driver - begun.driver),
+		requests:  r.Requests, denials: r.Denied, failed: r.Failed, degraded: r.Degraded, unsent: r.Unsent,
+	}
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+// ratio is 0 where there is nothing to divide by.
+func ratio(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}
+
+// counterBytes empties Redis and returns what each counter took there, its share of the tables
+// of keys and of expiries included: 0 where there were too few to tell. What Redis holds for
+// its clients also moves all the time, but not while it is emptied.
+func counterBytes(ctx context.Context, client *redis.Client) (float64, error) {
+	keys, err := client.DBSize(ctx).Result()
+	if err != nil {
+		return 0, err
+	}
+	before, err := usedMemory(ctx, client)
+	if err != nil {
+		return 0, err
+	}
+	if err := client.Do(ctx, "FLUSHALL", "SYNC").Err(); err != nil {
+		return 0, err
+	}
+	after, err := usedMemory(ctx, client)
+	if err != nil || keys < fewCounters {
+		return 0, err
+	}
+	return float64(before-after) / float64(keys), nil
+}
+
+func usedMemory(ctx context.Context, client *redis.Client) (int64, error) {
+	info, err := client.Info(ctx, "memory").Result()
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(infoText(info, "used_memory"), 10, 64)
+}
+
+// infoText returns a field of Redis's INFO.
+func infoText(info, name string) string {
+	for line := range strings.Lines(info) {
+		if field, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok && field == name {
+			return value
+		}
+	}
+	return ""
+}
+
+// allocations reads how many objects a server has allocated since it began.
+func allocations(ctx context.Context, url string) (float64, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), "go_memstats_mallocs_total "); ok {
+			return strconv.ParseFloat(value, 64)
+		}
+	}
+	return 0, fmt.Errorf("no count of allocations at %s", url)
+}

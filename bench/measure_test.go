@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+func startTestRedis(t *testing.T) *redis.Client {
+	t.Helper()
+	s := &stage{dir: t.TempDir()}
+	t.Cleanup(s.close)
+	require.NoError(t, s.startRedis(t.Context()))
+	return s.redis
+}
+
+// fill sets n keys with an expiry, over the one connection of the client.
+func fill(ctx context.Context, client *redis.Client, n int) error {
+	for i := range n {
+		if err := client.Set(ctx, fmt.Sprintf("counter:%032d", i), "0123456789abcdef0123456789abcdef", time.Hour).Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestCounterBytesAreWhatRedisTakesMore(t *testing.T) {
+	client := startTestRedis(t)
+	const keys = 12_000
+	require.NoError(t, fill(t.Context(), client, keys)) // the client's buffers have their size now
+	require.NoError(t, client.FlushAll(t.Context()).Err())
+	before, err := usedMemory(t.Context(), client)
+	require.NoError(t, err)
+	require.NoError(t, fill(t.Context(), client, keys))
+	after, err := usedMemory(t.Context(), client)
+	require.NoError(t, err)
+
+	bytes, err := counterBytes(t.Context(), client)
+	require.NoError(t, err)
+	require.InEpsilon(t, float64(after-before)/keys, bytes, 0.02)
+	left, err := client.DBSize(t.Context()).Result()
+	require.NoError(t, err)
+	require.Zero(t, left)
+}
+
+func TestCounterBytesOfAFewAreUnknown(t *testing.T) {
+	client := startTestRedis(t)
+	require.NoError(t, fill(t.Context(), client, fewCounters-1))
+	bytes, err := counterBytes(t.Context(), client)
+	require.NoError(t, err)
+	require.Zero(t, bytes)
+}

@@ -1,0 +1,163 @@
+// Package minimal is the least of an HTTP server that answers checks: net/http, a JSON
+// request decoded, a JSON answer of the size of Weir's and four headers. Nothing
+// authenticates, nothing is validated, nothing is recorded. By itself it shows what an HTTP
+// request costs at all; with a peer's library behind it, what the peer adds.
+package minimal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// Verdict is what a peer says of one check.
+type Verdict struct {
+	Allowed    bool
+	Limit      int64
+	Remaining  int64
+	ResetAfter time.Duration
+	RetryAfter time.Duration // where denied
+}
+
+// Decide counts one check of a subject.
+type Decide func(ctx context.Context, subject string) (Verdict, error)
+
+// Addresses are where to serve; an empty one is not served.
+type Addresses struct{ http, https, cert, key string }
+
+// Flags adds -http, -https, -cert and -key to the command line.
+func (a *Addresses) Flags() {
+	flag.StringVar(&a.http, "http", "", "`address` to serve HTTP/1.1 on")
+	flag.StringVar(&a.https, "https", "", "`address` to serve HTTP/1.1 and HTTP/2 over TLS on")
+	flag.StringVar(&a.cert, "cert", "", "certificate `file`")
+	flag.StringVar(&a.key, "key", "", "key `file` of the certificate")
+}
+
+// Serve answers checks until SIGINT or SIGTERM.
+func (a *Addresses) Serve(decide Decide) error {
+	server := &http.Server{Handler: handler(decide), ReadHeaderTimeout: 10 * time.Second}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	ended := make(chan error, 2)
+	if a.http != "" {
+		listener, err := net.Listen("tcp", a.http)
+		if err != nil {
+			return err
+		}
+		go func() { ended <- server.Serve(listener) }()
+	}
+	if a.https != "" {
+		listener, err := net.Listen("tcp", a.https)
+		if err != nil {
+			return err
+		}
+		go func() { ended <- server.ServeTLS(listener, a.cert, a.key) }()
+	}
+	select {
+	case err := <-ended:
+		return errors.Join(err, server.Close())
+	case <-ctx.Done():
+		return server.Close()
+	}
+}
+
+// handler routes by hand: a mux would cost something that belongs to no peer.
+func handler(decide Decide) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/check":
+			serveCheck(w, r, decide)
+		case "/empty": // 200, and nothing else: what net/http costs by itself
+		case "/metrics":
+			serveAllocations(w)
+		default:
+			http.NotFound(w, r)
+		}
+	}
+}
+
+type request struct {
+	Subject  string `json:"subject"`
+	Resource string `json:"resource"`
+	Cost     int64  `json:"cost"`
+}
+
+func serveCheck(w http.ResponseWriter, r *http.Request, decide Decide) {
+	body, err := io.ReadAll(r.Body)
+	var check request
+	if err == nil {
+		err = json.Unmarshal(body, &check)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	v, err := decide(r.Context(), check.Subject)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h["Content-Type"] = []string{"application/json"}
+	h["X-Ratelimit-Limit"] = []string{strconv.FormatInt(v.Limit, 10)}
+	h["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(v.Remaining, 10)}
+	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(int64(v.ResetAfter/time.Second), 10)}
+	if !v.Allowed {
+		h["Retry-After"] = []string{strconv.FormatInt(int64((v.RetryAfter+time.Second-1)/time.Second), 10)}
+		w.WriteHeader(http.StatusTooManyRequests)
+	}
+	_, _ = w.Write(appendAnswer(make([]byte, 0, answerSize), &check, v)) // a client that is gone needs none
+}
+
+const answerSize = 640 // no answer is longer, with the names that bench uses
+
+// appendAnswer writes what Weir answers where one rule matches.
+func appendAnswer(b []byte, r *request, v Verdict) []byte {
+	b = append(b, `{"allowed":`...)
+	b = strconv.AppendBool(b, v.Allowed)
+	b = append(b, `,"subject":"`...)
+	b = append(b, r.Subject...)
+	b = append(b, `","resource":"`...)
+	b = append(b, r.Resource...)
+	b = append(b, `","cost":`...)
+	b = strconv.AppendInt(b, r.Cost, 10)
+	b = append(b, `,"plan":null,"rule":"requests"`...)
+	b = appendNumbers(b, v)
+	b = append(b, `,"rules":[{"rule":"requests","algorithm":"sliding_window_counter","mode":"enforce","allowed":`...)
+	b = strconv.AppendBool(b, v.Allowed)
+	b = append(b, `,"source":"rule","window_ms":60000`...)
+	b = appendNumbers(b, v)
+	b = append(b, `}],"degraded":false`...)
+	if !v.Allowed {
+		b = append(b, `,"error":{"code":"RATE_LIMIT_EXCEEDED","message":"Rate limit exceeded. Try again in 60 seconds.","retry_after":60}`...)
+	}
+	return append(b, '}')
+}
+
+func appendNumbers(b []byte, v Verdict) []byte {
+	b = append(b, `,"limit":`...)
+	b = strconv.AppendInt(b, v.Limit, 10)
+	b = append(b, `,"remaining":`...)
+	b = strconv.AppendInt(b, v.Remaining, 10)
+	b = append(b, `,"retry_after_ms":`...)
+	b = strconv.AppendInt(b, v.RetryAfter.Milliseconds(), 10)
+	b = append(b, `,"reset_after_ms":`...)
+	return strconv.AppendInt(b, v.ResetAfter.Milliseconds(), 10)
+}
+
+// serveAllocations tells what Weir tells on its internal address, under the same name.
+func serveAllocations(w http.ResponseWriter) {
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	fmt.Fprintf(w, "go_memstats_mallocs_total %d\n", stats.Mallocs)
+}

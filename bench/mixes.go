@@ -1,0 +1,258 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"weir/bench/load"
+)
+
+// cell is one thing that is measured: a line of a table.
+type cell struct {
+	name     string
+	server   string
+	protocol load.Protocol
+	traffic  *load.Traffic
+	checks   int   // in a request
+	rate     int64 // requests a second of an open loop; 0: closed
+	denied   bool  // whether the checks are meant to be denied
+	base     bool  // whether those after it are compared with it
+}
+
+// group is a table: cells that are measured one after the other in each round, the bare
+// server first.
+type group struct {
+	name  string // on the command line
+	title string
+	cells []cell
+}
+
+const (
+	subjects     = 10_000
+	resource     = "orders:create"
+	generous     = int64(100_000_000)
+	tight        = int64(100)
+	seed         = 1
+	batchRequest = 2000 // different batches prepared
+)
+
+var algorithms = []string{
+	"sliding_window_counter", "sliding_window_log", "sliding_window_buckets", "fixed_window",
+	"fixed_window_first_hit", "token_bucket", "leaky_bucket", "leaky_bucket_queue",
+}
+
+// oneRule is a rule of this algorithm whose limit is never reached.
+func oneRule(algorithm string) rule {
+	r := rule{Slug: "requests", Algorithm: algorithm, Limit: generous, Window: "1m"}
+	switch algorithm {
+	case "sliding_window_log":
+		r.Limit = 10_000 // the most that a log takes
+	case "sliding_window_buckets":
+		r.Precision = "1s"
+	}
+	return r
+}
+
+// manyRules are n rules that all match and all count by subject.
+func manyRules(n int) []rule {
+	rules := make([]rule, n)
+	for i := range rules {
+		rules[i] = oneRule(algorithms[0])
+		rules[i].Slug, rules[i].Window = fmt.Sprintf("requests-%d", i+1), fmt.Sprintf("%dm", i+1)
+	}
+	return rules
+}
+
+// cast is the tenants of a run, by the part that they play.
+type cast struct {
+	plain, denied, three, ten *tenant
+	algorithm                 map[string]*tenant
+	many                      []*tenant
+}
+
+func newCast(tenants int) *cast {
+	c := &cast{
+		plain:     &tenant{slug: "one-rule", rules: []rule{oneRule(algorithms[0])}},
+		denied:    &tenant{slug: "denied", rules: []rule{{Slug: "requests", Algorithm: algorithms[0], Limit: tight, Window: "1h"}}},
+		three:     &tenant{slug: "three-rules", rules: manyRules(3)},
+		ten:       &tenant{slug: "ten-rules", rules: manyRules(10)},
+		algorithm: map[string]*tenant{},
+	}
+	for i, a := range algorithms {
+		c.algorithm[a] = &tenant{slug: fmt.Sprintf("algorithm-%d", i+1), rules: []rule{oneRule(a)}}
+	}
+	for i := range tenants {
+		c.many = append(c.many, &tenant{slug: fmt.Sprintf("tenant-%d", i+1), rules: []rule{oneRule(algorithms[0])}})
+	}
+	return c
+}
+
+func (c *cast) all() []*tenant {
+	all := []*tenant{c.plain, c.denied, c.three, c.ten}
+	for _, a := range algorithms {
+		all = append(all, c.algorithm[a])
+	}
+	return append(all, c.many...)
+}
+
+func subject(i int) string { return fmt.Sprintf("user_%05d", i) }
+
+func checkBody(subject string) string {
+	return `{"subject":"` + subject + `","resource":"` + resource + `","cost":1}`
+}
+
+func checkRequest(key, subject string) load.Request {
+	return load.Request{Path: "/v1/check", Key: key, Body: []byte(checkBody(subject))}
+}
+
+// spread is one check of each subject.
+func spread(t *tenant, choice load.Choice) *load.Traffic {
+	requests := make([]load.Request, subjects)
+	for i := range requests {
+		requests[i] = checkRequest(t.key, subject(i))
+	}
+	return load.NewTraffic(requests, choice, seed)
+}
+
+// hot is one subject. Its name tells the peers which limit it has.
+func hot(t *tenant, subject string) *load.Traffic {
+	return load.NewTraffic([]load.Request{checkRequest(t.key, subject)}, load.Uniform, seed)
+}
+
+// emptyName is the line that shows what net/http costs by itself.
+const emptyName = "net/http, nothing read or answered"
+
+func empty() *load.Traffic {
+	return load.NewTraffic([]load.Request{{Path: "/empty", Body: []byte(checkBody(subject(0)))}}, load.Uniform, seed)
+}
+
+// acrossTenants spreads at least as many requests as there are subjects evenly over tenants.
+func acrossTenants(tenants []*tenant) *load.Traffic {
+	requests := make([]load.Request, max(subjects, len(tenants)))
+	for i := range requests {
+		requests[i] = checkRequest(tenants[i%len(tenants)].key, subject(i%subjects))
+	}
+	return load.NewTraffic(requests, load.Uniform, seed)
+}
+
+// batches are requests of n checks each, of subjects drawn evenly.
+func batches(t *tenant, n int) *load.Traffic {
+	random := rand.New(rand.NewPCG(seed, uint64(n)))
+	requests := make([]load.Request, batchRequest)
+	for i := range requests {
+		body := []byte(`{"checks":[`)
+		for j := range n {
+			if j > 0 {
+				body = append(body, ',')
+			}
+			body = append(body, checkBody(subject(random.IntN(subjects)))...)
+		}
+		requests[i] = load.Request{Path: "/v1/check/batch", Key: t.key, Body: append(body, `]}`...)}
+	}
+	return load.NewTraffic(requests, load.Uniform, seed)
+}
+
+// halfOfCapacity stands for a rate that is known only when a closed loop has been measured.
+const halfOfCapacity = -1
+
+// groups are all tables of a run. Only those named are kept, or all if none is.
+func (c *cast) groups(o options) ([]group, error) {
+	uniform := spread(c.plain, load.Uniform)
+	bare := cell{name: "bare net/http server", server: bareName, traffic: uniform, checks: 1, base: true}
+	weir := func(name string, traffic *load.Traffic) cell {
+		return cell{name: name, server: weirName, traffic: traffic, checks: 1}
+	}
+	denied := weir("one hot subject, denied", hot(c.denied, "tight"))
+	denied.denied = true
+
+	all := []group{
+		{"subjects", "Who is asked about", []cell{
+			bare,
+			weir("10 000 subjects, uniform", uniform),
+			weir("10 000 subjects, Zipf", spread(c.plain, load.Zipf)),
+			weir("one hot subject, allowed", hot(c.plain, "hot")),
+			denied,
+			{name: emptyName, server: bareName, traffic: empty(), checks: 1},
+		}},
+		{"rules", "How many rules match", []cell{
+			bare, weir("1 rule", uniform), weir("3 rules", spread(c.three, load.Uniform)), weir("10 rules", spread(c.ten, load.Uniform)),
+		}},
+		c.algorithmGroup(bare, weir),
+		protocolGroup("tls", "HTTP/1.1 over TLS", load.TLS, uniform),
+		protocolGroup("http2", "HTTP/2 over TLS", load.HTTP2, uniform),
+		c.batchGroup(bare, weir),
+		{"tenants", "How many tenants", []cell{
+			bare, weir("1 tenant", uniform), weir(fmt.Sprintf("%d tenants", len(c.many)), acrossTenants(c.many)),
+		}},
+	}
+	if o.peers {
+		all = append(all, peerGroup(bare, weir("weir, uniform", uniform), denied, uniform))
+	}
+	all = append(all, openGroup(o.rates, bare, weir("weir", uniform)))
+	return pick(all, o.groups)
+}
+
+func (c *cast) algorithmGroup(bare cell, weir func(string, *load.Traffic) cell) group {
+	g := group{"algorithms", "Which algorithm", []cell{bare}}
+	for _, a := range algorithms {
+		g.cells = append(g.cells, weir(a, spread(c.algorithm[a], load.Uniform)))
+	}
+	return g
+}
+
+func protocolGroup(name, title string, protocol load.Protocol, traffic *load.Traffic) group {
+	g := group{name, title, nil}
+	for _, server := range []string{bareName, weirName} {
+		g.cells = append(g.cells, cell{name: server, server: server, protocol: protocol, traffic: traffic, checks: 1, base: server == bareName})
+	}
+	return g
+}
+
+// batchGroup compares checks in batches with single requests to the bare server.
+func (c *cast) batchGroup(bare cell, weir func(string, *load.Traffic) cell) group {
+	g := group{"batches", "Batches", []cell{bare}}
+	for _, n := range []int{10, 100} {
+		batch := weir(fmt.Sprintf("batches of %d", n), batches(c.plain, n))
+		batch.checks = n
+		g.cells = append(g.cells, batch)
+	}
+	return g
+}
+
+func peerGroup(bare, weir, denied cell, uniform *load.Traffic) group {
+	denied.name = "weir, one hot subject, denied"
+	g := group{"peers", "Peers behind the bare server, on the same Redis", []cell{bare, weir}}
+	for _, name := range peerNames {
+		g.cells = append(g.cells, cell{name: name + ", uniform", server: name, traffic: uniform, checks: 1})
+	}
+	g.cells = append(g.cells, denied)
+	for _, name := range peerNames {
+		g.cells = append(g.cells, cell{name: name + ", one hot subject, denied", server: name, traffic: denied.traffic, checks: 1, denied: true})
+	}
+	return g
+}
+
+func openGroup(rates []int64, bare, weir cell) group {
+	g := group{"open", "Open loop: latency from the time a request was due", nil}
+	for _, rate := range append(slices.Clone(rates), halfOfCapacity) {
+		bare.name, bare.rate, weir.rate = bareName, rate, rate
+		g.cells = append(g.cells, bare, weir)
+	}
+	return g
+}
+
+func pick(all []group, names []string) ([]group, error) {
+	if len(names) == 0 {
+		return all, nil
+	}
+	var picked []group
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(g group) bool { return g.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("no mix %q", name)
+		}
+		picked = append(picked, all[i])
+	}
+	return picked, nil
+}

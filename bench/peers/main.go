@@ -1,0 +1,142 @@
+// Command peers answers checks by a rate limiter that can be had as a Go module, behind the
+// same minimal server as the bare one. A subject that begins with "tight" has a limit that is
+// soon reached, every other one that never is.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"strings"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+	"github.com/throttled/throttled/v2"
+	"github.com/throttled/throttled/v2/store/goredisstore.v9"
+	"github.com/ulule/limiter/v3"
+	ululeredis "github.com/ulule/limiter/v3/drivers/store/redis"
+
+	"weir/bench/minimal"
+)
+
+// The limits, per window. A generous one far above what can be sent.
+const (
+	window   = time.Hour
+	generous = 1_000_000_000
+	tight    = 100
+)
+
+type constructor func(client *redis.Client) (minimal.Decide, error)
+
+var peers = map[string]constructor{"redis_rate": redisRate, "throttled": throttledGCRA, "ulule": ulule}
+
+func main() {
+	var addresses minimal.Addresses
+	addresses.Flags()
+	name := flag.String("peer", "", "which `library`: redis_rate, throttled or ulule")
+	url := flag.String("redis", "", "`address` of Redis")
+	flag.Parse()
+	if err := run(&addresses, *name, *url); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(addresses *minimal.Addresses, name, url string) error {
+	construct, known := peers[name]
+	if !known {
+		return fmt.Errorf("no peer %q", name)
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return err
+	}
+	// Each call takes a connection; the default of ten a core would make 64 clients queue.
+	options.PoolSize = 128
+	client := redis.NewClient(options)
+	defer client.Close()
+	decide, err := construct(client)
+	if err != nil {
+		return err
+	}
+	return addresses.Serve(decide)
+}
+
+func isTight(subject string) bool { return strings.HasPrefix(subject, "tight") }
+
+func redisRate(client *redis.Client) (minimal.Decide, error) {
+	limiter := redis_rate.NewLimiter(client)
+	limits := []redis_rate.Limit{
+		{Rate: generous, Burst: generous, Period: window},
+		{Rate: tight, Burst: tight, Period: window},
+	}
+	return func(ctx context.Context, subject string) (minimal.Verdict, error) {
+		limit := limits[0]
+		if isTight(subject) {
+			limit = limits[1]
+		}
+		r, err := limiter.Allow(ctx, subject, limit)
+		if err != nil {
+			return minimal.Verdict{}, err
+		}
+		return minimal.Verdict{
+			Allowed: r.Allowed > 0, Limit: int64(r.Limit.Burst), Remaining: int64(r.Remaining),
+			ResetAfter: r.ResetAfter, RetryAfter: r.RetryAfter,
+		}, nil
+	}, nil
+}
+
+func throttledGCRA(client *redis.Client) (minimal.Decide, error) {
+	store, err := goredisstore.NewCtx(client, "")
+	if err != nil {
+		return nil, err
+	}
+	var limiters []*throttled.GCRARateLimiterCtx
+	for _, limit := range []int{generous, tight} {
+		l, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{MaxRate: throttled.PerDuration(limit, window), MaxBurst: limit - 1})
+		if err != nil {
+			return nil, err
+		}
+		limiters = append(limiters, l)
+	}
+	return func(ctx context.Context, subject string) (minimal.Verdict, error) {
+		limiter := limiters[0]
+		if isTight(subject) {
+			limiter = limiters[1]
+		}
+		limited, r, err := limiter.RateLimitCtx(ctx, subject, 1)
+		if err != nil {
+			return minimal.Verdict{}, err
+		}
+		return minimal.Verdict{
+			Allowed: !limited, Limit: int64(r.Limit), Remaining: int64(r.Remaining),
+			ResetAfter: r.ResetAfter, RetryAfter: r.RetryAfter,
+		}, nil
+	}, nil
+}
+
+func ulule(client *redis.Client) (minimal.Decide, error) {
+	store, err := ululeredis.NewStore(client)
+	if err != nil {
+		return nil, err
+	}
+	limiters := []*limiter.Limiter{
+		limiter.New(store, limiter.Rate{Period: window, Limit: generous}),
+		limiter.New(store, limiter.Rate{Period: window, Limit: tight}),
+	}
+	return func(ctx context.Context, subject string) (minimal.Verdict, error) {
+		l := limiters[0]
+		if isTight(subject) {
+			l = limiters[1]
+		}
+		r, err := l.Get(ctx, subject)
+		if err != nil {
+			return minimal.Verdict{}, err
+		}
+		reset := time.Until(time.Unix(r.Reset, 0))
+		return minimal.Verdict{
+			Allowed: !r.Reached, Limit: r.Limit, Remaining: r.Remaining, ResetAfter: reset, RetryAfter: reset,
+		}, nil
+	}, nil
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// results are the samples of all cells, by round.
+type results struct {
+	groups   []group
+	samples  [][][]sample // by group, cell, round
+	capacity float64      // of Weir, checks a second: its first closed loop of one plain check a request
+}
+
+func newResults(groups []group) *results {
+	r := &results{groups: groups, samples: make([][][]sample, len(groups))}
+	for i, g := range groups {
+		r.samples[i] = make([][]sample, len(g.cells))
+	}
+	return r
+}
+
+func (r *results) measureRound(ctx context.Context, s *stage, round int, o options) error {
+	for i, g := range r.groups {
+		for j := range g.cells {
+			c := &g.cells[j]
+			if c.rate == halfOfCapacity {
+				if err := r.halve(ctx, s, &g, o); err != nil {
+					return err
+				}
+			}
+			m, err := s.measure(ctx, *c, c.rate, o)
+			if err != nil {
+				return err
+			}
+			progress("round %d, %s, %s: %.0f/s", round+1, g.name, c.name, m.perSecond)
+			r.samples[i][j] = append(r.samples[i][j], m)
+			if r.capacity == 0 && c.server == weirName && c.rate == 0 && c.checks == 1 && !c.denied {
+				r.capacity = m.perSecond
+			}
+		}
+	}
+	return nil
+}
+
+// halve puts half of what Weir can do, in whole hundreds, in place of halfOfCapacity. All rounds
+// then ask at that one rate.
+func (r *results) halve(ctx context.Context, s *stage, g *group, o options) error {
+	if r.capacity == 0 { // only the open loop is measured
+		i := slices.IndexFunc(g.cells, func(c cell) bool { return c.server == weirName })
+		m, err := s.measure(ctx, g.cells[i], 0, o)
+		if err != nil {
+			return err
+		}
+		r.capacity = m.perSecond
+	}
+	half := max(100, int64(r.capacity/2)/100*100)
+	for i := range g.cells {
+		if g.cells[i].rate == halfOfCapacity {
+			g.cells[i].rate = half
+		}
+	}
+	return nil
+}
+
+// row is a cell's line in a table: medians of its rounds, and medians of its ratios to the
+// bare server in the same round.
+type row struct {
+	cell
+	sample
+	spread float64 // of perSecond over the rounds: (highest - lowest) / median
+
+	rateRatio, cpuRatio, p50Ratio, p99Ratio float64
+	p99Above                                float64 // microseconds above the bare server's
+}
+
+// rows are the lines of a table. What a cell is compared with is the base nearest before it.
+func (r *results) rows(i int) []row {
+	var rows []row
+	var base []sample
+	for j, c := range r.groups[i].cells {
+		samples := r.samples[i][j]
+		if c.base {
+			base = samples
+		}
+		rows = append(rows, newRow(c, samples, base))
+	}
+	return rows
+}
+
+func newRow(c cell, samples, base []sample) row {
+	of := func(get func(sample) float64) float64 {
+		return medianOf(len(samples), func(k int) float64 { return get(samples[k]) })
+	}
+	against := func(get func(sample) float64) float64 {
+		return medianOf(len(samples), func(k int) float64 { return ratio(get(samples[k]), get(base[k])) })
+	}
+	rate := func(m sample) float64 { return m.perSecond }
+	cpu := func(m sample) float64 { return m.serverCPU + m.redisCPU }
+	p50 := func(m sample) float64 { return m.p50 }
+	p99 := func(m sample) float64 { return m.p99 }
+	w := row{
+		cell:      c,
+		rateRatio: against(rate), cpuRatio: against(cpu), p50Ratio: against(p50), p99Ratio: against(p99),
+		p99Above: medianOf(len(samples), func(k int) float64 { return samples[k].p99 - base[k].p99 }),
+		sample: sample{
+			perSecond: of(rate), p50: of(p50), p99: of(p99),
+			p999:        of(func(m sample) float64 { return m.p999 }),
+			late99:      of(func(m sample) float64 { return m.late99 }),
+			serverCPU:   of(func(m sample) float64 { return m.serverCPU }),
+			redisCPU:    of(func(m sample) float64 { return m.redisCPU }),
+			driverCPU:   of(func(m sample) float64 { return m.driverCPU }),
+			allocations: of(func(m sample) float64 { return m.allocations }),
+			peakBytes:   of(func(m sample) float64 { return m.peakBytes }),
+			redisBytes:  of(func(m sample) float64 { return m.redisBytes }),
+		},
+	}
+	low, high := samples[0].perSecond, samples[0].perSecond
+	for _, m := range samples {
+		low, high = min(low, m.perSecond), max(high, m.perSecond)
+		w.requests += m.requests
+		w.denials += m.denials
+		w.failed += m.failed
+		w.degraded += m.degraded
+		w.unsent += m.unsent
+	}
+	w.spread = ratio(high-low, w.perSecond)
+	return w
+}
+
+// medianOf is the median of n values; between two, their mean.
+func medianOf(n int, value func(int) float64) float64 {
+	values := make([]float64, n)
+	for i := range values {
+		values[i] = value(i)
+	}
+	slices.Sort(values)
+	if n%2 == 1 {
+		return values[n/2]
+	}
+	return (values[n/2-1] + values[n/2]) / 2
+}
+
+// oddities says what in a row was not as it was meant to be; nothing if all was.
+func (w row) oddities() []string {
+	var odd []string
+	note := func(n int64, what string) {
+		if n > 0 {
+			odd = append(odd, fmt.Sprintf("%s (%s): %d of %d answers %s", w.name, w.server, n, w.requests, what))
+		}
+	}
+	note(w.failed, "were errors")
+	note(w.degraded, "were given without the counters")
+	note(w.unsent, "could not be asked for in time")
+	switch passed := w.requests - w.denials - w.failed; {
+	case w.checks > 1: // a batch is answered 200 whatever it says
+	case w.denials > 0 && !w.denied:
+		note(w.denials, "were denials, and none was due")
+	case w.denied && w.server != bareName && passed > w.requests/10:
+		note(passed, "were admissions, and few were due")
+	}
+	return odd
+}

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Measures checks from end to end and prints tables; bench/run.sh -help lists the options.
+# The PostgreSQL comes from scripts/dev.sh; everything else bench starts itself.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+go build -o ../bin/bench .
+exec ../scripts/dev.sh --test with ../bin/bench "$@"

@@ -1,0 +1,305 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
+)
+
+// databaseVariable names a PostgreSQL on which this run may make a database of its own;
+// scripts/dev.sh --test sets it.
+const databaseVariable = "WEIR_TEST_DATABASE_URL"
+
+// server is a process that answers checks, and where.
+type server struct {
+	*process
+	http, https string // addresses
+	metrics     string // URL that tells how much it allocated
+}
+
+// stage is all that a run starts, on loopback and with its data in a folder of its own.
+type stage struct {
+	root     string // of the checkout
+	dir      string // holds everything, and goes with it
+	database string // name
+	owner    *pgx.ConnConfig
+	cert     *certificate
+	redisURL string
+	redis    *redis.Client
+	redisPID int
+	servers  map[string]*server // by name: weir, bare and those of the peers
+	operator string             // the operator's key
+	timeout  time.Duration      // of Weir, for Redis
+	undo     []func()
+}
+
+// Names of servers, as they stand in the tables.
+const (
+	weirName = "weir"
+	bareName = "bare"
+)
+
+var peerNames = []string{"redis_rate", "throttled", "ulule"}
+
+// newStage builds and starts everything but Weir itself. The caller closes the stage, also
+// after an error.
+func newStage(ctx context.Context, o options) (*stage, error) {
+	s := &stage{servers: map[string]*server{}, timeout: o.timeout}
+	steps := []func(context.Context) error{s.makeFolder, s.build, s.createDatabase, s.startRedis, s.migrate, s.startBare}
+	if o.peers {
+		steps = append(steps, s.startPeers)
+	}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+// close undoes all that was done, in reverse.
+func (s *stage) close() {
+	for i := len(s.undo) - 1; i >= 0; i-- {
+		s.undo[i]()
+	}
+	s.undo = nil
+}
+
+func (s *stage) makeFolder(context.Context) (err error) {
+	if s.root, err = checkout(); err != nil {
+		return err
+	}
+	if s.dir, err = os.MkdirTemp("", "weir-bench-"); err != nil {
+		return err
+	}
+	s.undo = append(s.undo, func() { _ = os.RemoveAll(s.dir) })
+	s.cert, err = newCertificate(s.dir)
+	return err
+}
+
+// checkout finds the root of the checkout above the working folder.
+func checkout() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "cmd", "server")); err == nil {
+			return dir, nil
+		}
+	}
+	return "", errors.New("run it inside the checkout")
+}
+
+// build compiles the servers as a release is compiled.
+func (s *stage) build(ctx context.Context) error {
+	for _, b := range []struct{ dir, pkg, binary string }{
+		{s.root, "./cmd/server", weirName},
+		{filepath.Join(s.root, "bench"), "./bare", bareName},
+		{filepath.Join(s.root, "bench"), "./peers", "peers"},
+	} {
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", s.binary(b.binary), b.pkg)
+		cmd.Dir = b.dir
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", b.pkg, err, out)
+		}
+	}
+	return nil
+}
+
+func (s *stage) binary(name string) string { return filepath.Join(s.dir, name) }
+
+func (s *stage) createDatabase(ctx context.Context) error {
+	url := os.Getenv(databaseVariable)
+	if url == "" {
+		return fmt.Errorf("%s is not set: start this with bench/run.sh", databaseVariable)
+	}
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return fmt.Errorf("%s: %w", databaseVariable, err)
+	}
+	s.owner, s.database = config, fmt.Sprintf("weir_bench_%d", os.Getpid())
+	drop := "DROP DATABASE IF EXISTS " + s.database + " WITH (FORCE)"
+	if err := s.execute(ctx, drop, "CREATE DATABASE "+s.database); err != nil {
+		return fmt.Errorf("make a database: %w", err)
+	}
+	s.undo = append(s.undo, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+		defer cancel()
+		if err := s.execute(ctx, drop); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: the database stays behind:", err)
+		}
+	})
+	return nil
+}
+
+// execute runs statements as the owner, outside the run's own database.
+func (s *stage) execute(ctx context.Context, statements ...string) error {
+	conn, err := pgx.ConnectConfig(ctx, s.owner)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stage) databaseURL() string {
+	return fmt.Sprintf("postgres://%s:%s@%s:%d/%s?sslmode=disable", s.owner.User, s.owner.Password, s.owner.Host, s.owner.Port, s.database)
+}
+
+// startRedis starts a Redis that only this run uses and that writes nothing to disk: between
+// measurements it is emptied, and its CPU is accounted to the checks.
+func (s *stage) startRedis(ctx context.Context) error {
+	binary, err := exec.LookPath("redis-server")
+	if err != nil {
+		if binary, err = exec.LookPath("valkey-server"); err != nil {
+			return errors.New("missing: redis-server or valkey-server")
+		}
+	}
+	addr, err := freeAddr()
+	if err != nil {
+		return err
+	}
+	_, port, _ := strings.Cut(addr, ":")
+	cmd := exec.Command(binary, "-")
+	cmd.Dir = s.dir
+	cmd.Stdin = strings.NewReader("bind 127.0.0.1\nport " + port + "\nsave \"\"\nappendonly no\nmaxmemory-policy noeviction\nloglevel warning\n")
+	s.redis = redis.NewClient(&redis.Options{Addr: addr})
+	s.undo = append(s.undo, func() { _ = s.redis.Close() })
+	p, err := start(ctx, s.dir, "redis", cmd, func() error { return s.redis.Ping(ctx).Err() })
+	if err != nil {
+		return err
+	}
+	s.undo = append(s.undo, p.stop)
+	s.redisURL, s.redisPID = "redis://"+addr+"/0", p.pid()
+	return nil
+}
+
+// migrate makes the schema and the operator's key.
+func (s *stage) migrate(ctx context.Context) error {
+	if _, err := s.command(ctx, "migrate", "up"); err != nil {
+		return err
+	}
+	key, err := s.command(ctx, "operator-key", "create", "bench")
+	s.operator = strings.TrimSpace(key)
+	return err
+}
+
+// command runs the server's binary and returns what it prints.
+func (s *stage) command(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, s.binary(weirName), args...)
+	cmd.Env = environment("WEIR_DATABASE_URL="+s.databaseURL(), "WEIR_REDIS_URL="+s.redisURL, "WEIR_LOG_LEVEL=warn")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("server %s: %w\n%s", strings.Join(args, " "), err, stderr.String())
+	}
+	return string(out), nil
+}
+
+// addresses returns n free ones.
+func addresses(n int) ([]string, error) {
+	var addrs []string
+	for range n {
+		addr, err := freeAddr()
+		if err != nil {
+			return nil, err
+		}
+		addrs = append(addrs, addr)
+	}
+	return addrs, nil
+}
+
+// startWeir starts the real server, and returns when it is ready. It is stopped with the
+// stage, or by restartWeir.
+func (s *stage) startWeir(ctx context.Context) error {
+	addrs, err := addresses(3)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(s.binary(weirName))
+	cmd.Env = environment(
+		"WEIR_DATABASE_URL="+s.databaseURL(), "WEIR_REDIS_URL="+s.redisURL,
+		"WEIR_HTTP_ADDR="+addrs[0], "WEIR_HTTPS_ADDR="+addrs[1], "WEIR_INTERNAL_ADDR="+addrs[2],
+		"WEIR_TLS_CERT="+s.cert.certFile, "WEIR_TLS_KEY="+s.cert.keyFile,
+		"WEIR_REDIS_TIMEOUT="+s.timeout.String(), "WEIR_DRAIN=0s", "WEIR_LOG_LEVEL=warn",
+	)
+	p, err := start(ctx, s.dir, weirName, cmd, ready(addrs[0]))
+	if err != nil {
+		return err
+	}
+	s.undo = append(s.undo, p.stop)
+	s.servers[weirName] = &server{process: p, http: addrs[0], https: addrs[1], metrics: "http://" + addrs[2] + "/metrics"}
+	return nil
+}
+
+// restartWeir gives a process that has not seen the making of the tenants.
+func (s *stage) restartWeir(ctx context.Context) error {
+	s.servers[weirName].stop()
+	return s.startWeir(ctx)
+}
+
+func ready(addr string) func() error {
+	client := &http.Client{Timeout: time.Second}
+	return func() error {
+		response, err := client.Get("http://" + addr + "/readyz")
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		if _, err := io.Copy(io.Discard, response.Body); err != nil {
+			return err
+		}
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("/readyz says %s", response.Status)
+		}
+		return nil
+	}
+}
+
+func (s *stage) startBare(ctx context.Context) error {
+	return s.startMinimal(ctx, bareName, bareName)
+}
+
+func (s *stage) startPeers(ctx context.Context) error {
+	for _, name := range peerNames {
+		if err := s.startMinimal(ctx, name, "peers", "-peer", name, "-redis", s.redisURL); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stage) startMinimal(ctx context.Context, name, binary string, args ...string) error {
+	addrs, err := addresses(2)
+	if err != nil {
+		return err
+	}
+	args = append(args, "-http", addrs[0], "-https", addrs[1], "-cert", s.cert.certFile, "-key", s.cert.keyFile)
+	cmd := exec.Command(s.binary(binary), args...)
+	cmd.Env = environment()
+	p, err := start(ctx, s.dir, name, cmd, listening(addrs[1]))
+	if err != nil {
+		return err
+	}
+	s.undo = append(s.undo, p.stop)
+	s.servers[name] = &server{process: p, http: addrs[0], https: addrs[1], metrics: "http://" + addrs[0] + "/metrics"}
+	return nil
+}

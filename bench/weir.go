@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// rule is a rule as the admin API takes it.
+type rule struct {
+	Slug      string `json:"slug"`
+	Algorithm string `json:"algorithm"`
+	Limit     int64  `json:"limit"`
+	Window    string `json:"window"`
+	Precision string `json:"precision,omitempty"`
+}
+
+// tenant is one that was made for this run.
+type tenant struct {
+	slug  string
+	rules []rule
+	key   string // its API key
+}
+
+// setupCallers is how many requests to the admin API are out at once.
+const setupCallers = 8
+
+// admin speaks to the admin API.
+type admin struct {
+	url    string
+	client *http.Client
+}
+
+func newAdmin(addr string) *admin {
+	transport := &http.Transport{MaxIdleConnsPerHost: setupCallers}
+	return &admin{url: "http://" + addr, client: &http.Client{Transport: transport, Timeout: 30 * time.Second}}
+}
+
+// post sends a body and decodes the answer into out, if there is one. It returns the status,
+// with an error where that is neither 2xx nor 429.
+func (a *admin) post(ctx context.Context, key, path string, body, out any) (int, error) {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return 0, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url+path, bytes.NewReader(data))
+	if err != nil {
+		return 0, err
+	}
+	request.Header.Set("Authorization", "Bearer "+key)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := a.client.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return response.StatusCode, err
+	}
+	if response.StatusCode >= 300 && response.StatusCode != http.StatusTooManyRequests {
+		return response.StatusCode, fmt.Errorf("POST %s: %s: %s", path, response.Status, answer)
+	}
+	if out == nil {
+		return response.StatusCode, nil
+	}
+	return response.StatusCode, json.Unmarshal(answer, out)
+}
+
+// create makes a tenant and its rules.
+func (a *admin) create(ctx context.Context, operator string, t *tenant) error {
+	var made struct {
+		Key struct{ Secret string } `json:"key"`
+	}
+	if _, err := a.post(ctx, operator, "/v1/tenants", map[string]string{"slug": t.slug}, &made); err != nil {
+		return err
+	}
+	if t.key = made.Key.Secret; t.key == "" {
+		return fmt.Errorf("tenant %s came without a key", t.slug)
+	}
+	for _, r := range t.rules {
+		if _, err := a.post(ctx, t.key, "/v1/rules", r, nil); err != nil {
+			return fmt.Errorf("tenant %s: %w", t.slug, err)
+		}
+	}
+	return nil
+}
+
+// first asks one check of a tenant, and proves that exactly its rules answer.
+func (a *admin) first(ctx context.Context, t *tenant) error {
+	var decision struct {
+		Rules    []struct{ Rule string }
+		Degraded bool
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		_, err := a.post(ctx, t.key, "/v1/check", map[string]string{"subject": "first"}, &decision)
+		switch {
+		case err == nil && (len(decision.Rules) != len(t.rules) || decision.Degraded):
+			return fmt.Errorf("a check of tenant %s was answered by %d rules, degraded %t; it has %d rules", t.slug, len(decision.Rules), decision.Degraded, len(t.rules))
+		case err == nil:
+			return nil
+		}
+		// Keys that are not known yet are looked up at a bounded rate.
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("tenant %s: %w", t.slug, errors.Join(ctx.Err(), err))
+		}
+	}
+}
+
+// each calls do for every tenant, a few at a time, and returns the first error.
+func each(ctx context.Context, tenants []*tenant, do func(context.Context, *tenant) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	work := make(chan *tenant)
+	var callers sync.WaitGroup
+	for range setupCallers {
+		callers.Go(func() {
+			for t := range work {
+				if err := do(ctx, t); err != nil {
+					cancel(err)
+					return
+				}
+			}
+		})
+	}
+	for _, t := range tenants {
+		select {
+		case work <- t:
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	close(work)
+	callers.Wait()
+	return context.Cause(ctx)
+}
+
+// prepare makes the tenants, and leaves a fresh Weir that knows each of them.
+func (s *stage) prepare(ctx context.Context, tenants []*tenant) error {
+	if err := s.startWeir(ctx); err != nil {
+		return err
+	}
+	api := newAdmin(s.servers[weirName].http)
+	err := each(ctx, tenants, func(ctx context.Context, t *tenant) error { return api.create(ctx, s.operator, t) })
+	if err != nil {
+		return fmt.Errorf("make tenants: %w", err)
+	}
+	if err := s.restartWeir(ctx); err != nil {
+		return err
+	}
+	api = newAdmin(s.servers[weirName].http)
+	if err := each(ctx, tenants, api.first); err != nil {
+		return fmt.Errorf("first checks: %w", err)
+	}
+	return nil
+}
