@@ -169,3 +169,61 @@ type Tenant struct {
 	SubjectsHistoryFrom int64
 	ChangedVersion      int64
 }
+
+type UsageDay struct {
+	TenantID     uuid.UUID
+	Start        time.Time
+	Rule         string
+	Plan         string
+	Resource     string
+	Allowed      int64
+	Denied       int64
+	ShadowDenied int64
+	Degraded     int64
+	CostAllowed  int64
+	CostDenied   int64
+}
+
+type UsageHour struct {
+	TenantID     uuid.UUID
+	Start        time.Time
+	Rule         string
+	Plan         string
+	Resource     string
+	Allowed      int64
+	Denied       int64
+	ShadowDenied int64
+	Degraded     int64
+	CostAllowed  int64
+	CostDenied   int64
+}
+
+type UsageMinute struct {
+	TenantID     uuid.UUID
+	Slot         int16
+	Start        time.Time
+	Rule         string
+	Plan         string
+	Resource     string
+	Allowed      int64
+	Denied       int64
+	ShadowDenied int64
+	Degraded     int64
+	CostAllowed  int64
+	CostDenied   int64
+}
+
+type UsageSubject struct {
+	TenantID uuid.UUID
+	Grain    string
+	Start    time.Time
+	Top      []byte
+}
+
+type UsageWriter struct {
+	Writer        uuid.UUID
+	Batch         uuid.UUID
+	CompleteUntil time.Time
+	WrittenAt     time.Time
+	Ended         bool
+}

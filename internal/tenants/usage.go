@@ -1,0 +1,295 @@
+package tenants
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+const (
+	usageWriteTimeout = 10 * time.Second
+	usageUpkeepEvery  = 10 * time.Minute
+	usageUpkeepLock   = 7_305_418 // an advisory lock's number
+	usagePurgeRows    = 5000      // at once, so that no statement takes long
+)
+
+// UsageRetention is for how long usage is kept at a grain.
+func UsageRetention(g check.UsageGrain) time.Duration {
+	const day = 24 * time.Hour
+	return [...]time.Duration{2 * day, 35 * day, 400 * day}[g]
+}
+
+var _ check.UsageSink = (*Store)(nil)
+
+// WriteUsage adds a batch to the usage of its tenants, at all grains at once: all of it or, with
+// an error, nothing. A batch that is written already changes nothing. Errors: ErrUnavailable;
+// check.ErrUsageRefused for what the database will never take.
+func (s *Store) WriteUsage(ctx context.Context, b *check.UsageBatch) error {
+	return s.asSystem(ctx, usageWriteTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		fresh, err := q.TakeUsageBatch(ctx, db.TakeUsageBatchParams{
+			Writer: b.Writer, Batch: b.ID, CompleteUntil: b.CompleteUntil, Ended: b.Last,
+		})
+		if err != nil || fresh == 0 {
+			return refused(err)
+		}
+		if err := addUsageRows(ctx, q, b.Rows); err != nil {
+			return refused(err)
+		}
+		return refused(addUsageSubjects(ctx, q, b.Subjects))
+	})
+}
+
+// refused marks the errors that no repetition cures: those about the data itself. A tenant that
+// is deleted in this instant (foreign_key_violation) is not there next time.
+func refused(err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code != "23503" && (strings.HasPrefix(pgErr.Code, "22") || strings.HasPrefix(pgErr.Code, "23")) {
+		return fmt.Errorf("%w: %w", check.ErrUsageRefused, err)
+	}
+	return err
+}
+
+func addUsageRows(ctx context.Context, q *db.Queries, rows []check.UsageRow) error {
+	var minutes, all db.AddUsageMinutesParams
+	for i := range rows {
+		appendUsage(&all, &rows[i])
+		if rows[i].Grain == check.UsageMinute {
+			appendUsage(&minutes, &rows[i])
+		}
+	}
+	if len(minutes.Tenants) > 0 {
+		minutes.Retention = interval(UsageRetention(check.UsageMinute))
+		if err := q.AddUsageMinutes(ctx, minutes); err != nil {
+			return err
+		}
+	}
+	if len(all.Tenants) == 0 {
+		return nil
+	}
+	all.Retention = interval(UsageRetention(check.UsageHour))
+	if err := q.AddUsageHours(ctx, db.AddUsageHoursParams(all)); err != nil {
+		return err
+	}
+	all.Retention = interval(UsageRetention(check.UsageDay))
+	return q.AddUsageDays(ctx, db.AddUsageDaysParams(all))
+}
+
+func appendUsage(to *db.AddUsageMinutesParams, row *check.UsageRow) {
+	to.Tenants = append(to.Tenants, row.Tenant)
+	to.Starts = append(to.Starts, time.UnixMilli(row.StartMS))
+	to.Rules = append(to.Rules, row.Rule)
+	to.Plans = append(to.Plans, row.Plan)
+	to.Resources = append(to.Resources, row.Resource)
+	to.Allowed = append(to.Allowed, row.Allowed)
+	to.Denied = append(to.Denied, row.Denied)
+	to.ShadowDenied = append(to.ShadowDenied, row.ShadowDenied)
+	to.Degraded = append(to.Degraded, row.Degraded)
+	to.CostAllowed = append(to.CostAllowed, row.CostAllowed)
+	to.CostDenied = append(to.CostDenied, row.CostDenied)
+}
+
+func interval(d time.Duration) pgtype.Interval {
+	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
+}
+
+// subjectsKey names one stored list of subjects.
+type subjectsKey struct {
+	tenant uuid.UUID
+	grain  string
+	start  int64 // Unix milliseconds
+}
+
+// addUsageSubjects merges the lists into those that are stored, at their own grain and at all
+// coarser ones.
+func addUsageSubjects(ctx context.Context, q *db.Queries, lists []check.UsageSubjects) error {
+	if len(lists) == 0 {
+		return nil
+	}
+	now, err := q.DatabaseTime(ctx)
+	if err != nil {
+		return err
+	}
+	merged := map[subjectsKey]check.TopSubjects{}
+	for i := range lists {
+		at := time.UnixMilli(min(lists[i].StartMS, now.UnixMilli())) // a server's clock may be ahead
+		for _, g := range check.UsageGrains[lists[i].Grain:] {
+			start := at.Truncate(g.Duration())
+			if start.Before(now.Add(-UsageRetention(g))) {
+				continue
+			}
+			key := subjectsKey{lists[i].Tenant, g.String(), start.UnixMilli()}
+			merged[key] = merged[key].Merge(lists[i].TopSubjects)
+		}
+	}
+	var lock db.LockUsageSubjectsParams
+	for key := range merged {
+		lock.Tenants = append(lock.Tenants, key.tenant)
+		lock.Grains = append(lock.Grains, key.grain)
+		lock.Starts = append(lock.Starts, time.UnixMilli(key.start))
+	}
+	rows, err := q.LockUsageSubjects(ctx, lock)
+	if err != nil {
+		return err
+	}
+	var set db.SetUsageSubjectsParams
+	for _, row := range rows {
+		stored, err := decodeTop(row.Top)
+		if err != nil {
+			return err
+		}
+		top := stored.Merge(merged[subjectsKey{row.TenantID, row.Grain, row.Start.UnixMilli()}])
+		encoded, err := encodeTop(top)
+		if err != nil {
+			return err
+		}
+		set.Tenants = append(set.Tenants, row.TenantID)
+		set.Grains = append(set.Grains, row.Grain)
+		set.Starts = append(set.Starts, row.Start)
+		set.Tops = append(set.Tops, encoded)
+	}
+	return q.SetUsageSubjects(ctx, set)
+}
+
+// storedTop is check.TopSubjects as usage_subjects.top holds it. The names are short, for there
+// is one row with a hundred of them for every minute.
+type storedTop struct {
+	Checks []storedSubject `json:"checks,omitempty"`
+	Denied []storedSubject `json:"denied,omitempty"`
+}
+
+type storedSubject struct {
+	Subject      string `json:"s"`
+	Error        int64  `json:"e,omitempty"`
+	Allowed      int64  `json:"a,omitempty"`
+	Denied       int64  `json:"d,omitempty"`
+	ShadowDenied int64  `json:"sd,omitempty"`
+	Degraded     int64  `json:"dg,omitempty"`
+	CostAllowed  int64  `json:"ca,omitempty"`
+	CostDenied   int64  `json:"cd,omitempty"`
+}
+
+func encodeTop(t check.TopSubjects) ([]byte, error) {
+	store := func(list check.SubjectList) []storedSubject {
+		out := make([]storedSubject, len(list))
+		for i, s := range list {
+			out[i] = storedSubject{s.Subject, s.Error, s.Allowed, s.Denied, s.ShadowDenied, s.Degraded, s.CostAllowed, s.CostDenied}
+		}
+		return out
+	}
+	return json.Marshal(storedTop{Checks: store(t.Checks), Denied: store(t.Denied)})
+}
+
+func decodeTop(data []byte) (check.TopSubjects, error) {
+	var stored storedTop
+	if err := json.Unmarshal(data, &stored); err != nil {
+		return check.TopSubjects{}, fmt.Errorf("read a list of subjects: %w", err)
+	}
+	load := func(list []storedSubject) check.SubjectList {
+		out := make(check.SubjectList, len(list))
+		for i, s := range list {
+			out[i] = check.UsageSubject{Subject: s.Subject, Error: s.Error, UsageCounts: check.UsageCounts{
+				Allowed: s.Allowed, Denied: s.Denied, ShadowDenied: s.ShadowDenied, Degraded: s.Degraded,
+				CostAllowed: s.CostAllowed, CostDenied: s.CostDenied,
+			}}
+		}
+		return out
+	}
+	return check.TopSubjects{Checks: load(stored.Checks), Denied: load(stored.Denied)}, nil
+}
+
+// RunUsageUpkeep does KeepUsage every ten minutes until ctx ends.
+func (s *Store) RunUsageUpkeep(ctx context.Context) {
+	ticks := time.NewTicker(usageUpkeepEvery)
+	defer ticks.Stop()
+	for {
+		if err := s.KeepUsage(ctx); err != nil && ctx.Err() == nil {
+			s.log.Error("usage past its retention cannot be removed", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
+	}
+}
+
+// KeepUsage removes usage that is past its retention. Of all servers one does it, the others
+// return at once. Error: ErrUnavailable.
+func (s *Store) KeepUsage(ctx context.Context) error {
+	purges := []func(context.Context, *db.Queries) (int64, error){
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeUsageHours(ctx, db.PurgeUsageHoursParams{Retention: interval(UsageRetention(check.UsageHour)), Most: usagePurgeRows})
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeUsageDays(ctx, db.PurgeUsageDaysParams{Retention: interval(UsageRetention(check.UsageDay)), Most: usagePurgeRows})
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeUsageWriters(ctx, interval(UsageRetention(check.UsageHour)))
+		},
+	}
+	for _, g := range check.UsageGrains {
+		purges = append(purges, func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeUsageSubjects(ctx, db.PurgeUsageSubjectsParams{Grain: g.String(), Retention: interval(UsageRetention(g)), Most: usagePurgeRows})
+		})
+	}
+	if err := s.upkeep(ctx, emptyOldMinutes); err != nil {
+		return err
+	}
+	for _, purge := range purges {
+		for more := true; more; {
+			more = false
+			err := s.upkeep(ctx, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+				n, err := purge(ctx, q)
+				more = n == usagePurgeRows
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// upkeep runs fn if no other server is at it.
+func (s *Store) upkeep(ctx context.Context, fn txFunc) error {
+	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		alone, err := q.TryUsageUpkeep(ctx, usageUpkeepLock)
+		if err != nil || !alone {
+			return err
+		}
+		return fn(ctx, tx, q)
+	})
+}
+
+// usageSlots is the number of tables in the ring of usage_minutes.
+const usageSlots = 5
+
+func usageSlot(day time.Time) int16 { return int16(day.Unix() / 86400 % usageSlots) } //nolint:gosec // below usageSlots
+
+// emptyOldMinutes empties the table of three days ago. Minutes are kept for 48 hours, so those of
+// the day before yesterday are still read; and the table is needed again the day after tomorrow.
+func emptyOldMinutes(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	now, err := q.DatabaseTime(ctx)
+	if err != nil {
+		return err
+	}
+	slot := usageSlot(now.AddDate(0, 0, -3))
+	inUse, err := q.UsageSlotInUse(ctx, slot)
+	if err != nil || !inUse {
+		return err
+	}
+	_, err = tx.Exec(ctx, fmt.Sprintf("TRUNCATE usage_minutes_%d", slot))
+	return err
+}

@@ -1,0 +1,220 @@
+package tenants
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+// Bounds of one report.
+const (
+	maxUsageBuckets  = 10_000 // stretches of time
+	maxUsageSubjects = 1_000  // of them with a list of subjects each
+	maxUsageItems    = 50_000
+	// usageSilence is for how long a server is waited for that writes no more: it may be cut off
+	// from Postgres and go on counting.
+	usageSilence = 10 * time.Minute
+)
+
+// UsageQuery asks for a tenant's usage.
+type UsageQuery struct {
+	Grain check.UsageGrain
+	// From is included, To is not; both are rounded outward to whole grains. Zero: up to now, and
+	// from an hour (by the minute), a day (by the hour) or 30 days (by the day) before To.
+	From, To time.Time
+
+	ByRule, ByPlan, ByResource bool   // one item for each of them
+	Rule, Plan, Resource       string // only that one; "": all
+
+	// BySubject asks for the busiest subjects; with Subject for one of them. Lists of subjects are
+	// kept for a tenant as a whole, so none of the others goes with these.
+	BySubject   bool
+	Subject     string
+	DeniedFirst bool // busiest by denied checks, and only those are counted
+}
+
+// UsageReport is the answer to a UsageQuery.
+type UsageReport struct {
+	From, To time.Time // whole grains
+	// CompleteUntil is an instant: all that was decided before is counted here.
+	CompleteUntil time.Time
+	Approximate   bool // of subjects
+	Items         []UsageItem
+}
+
+// UsageItem is what was decided in one stretch of time.
+type UsageItem struct {
+	Start time.Time
+	// What was asked to be told apart; otherwise "". Resource is "" too for the resources that
+	// have no item of their own, and Plan for checks without a plan.
+	Rule, Plan, Resource, Subject string
+	Error                         int64 // of a subject: how many checks more it may have had
+	check.UsageCounts
+}
+
+// Usage reports what was decided, in the order of time, then of rule, plan and resource, or of
+// subjects the busiest first. Stretches in which nothing was asked are left out. Errors:
+// *InvalidError; ErrUnavailable also for a query that takes too long.
+func (s *Store) Usage(ctx context.Context, a Actor, query UsageQuery) (out UsageReport, err error) {
+	now := s.instant()
+	query.fill(now)
+	if err := query.validate(now); err != nil {
+		return UsageReport{}, err
+	}
+	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		out = UsageReport{From: query.From, To: query.To, Approximate: query.ofSubjects()}
+		if out.CompleteUntil, err = q.UsageCompleteUntil(ctx, interval(usageSilence)); err != nil {
+			return err
+		}
+		if query.ofSubjects() {
+			out.Items, err = usageOfSubjects(ctx, q, a.tenant, &query)
+		} else {
+			out.Items, err = usageItems(ctx, tx, a.tenant, &query)
+		}
+		if err == nil && len(out.Items) > maxUsageItems {
+			return invalid("group_by", "gives more than %d items: ask for less time or a coarser grain", maxUsageItems)
+		}
+		return err
+	})
+	return out, err
+}
+
+func (q *UsageQuery) ofSubjects() bool { return q.BySubject || q.Subject != "" }
+
+// fill sets the range that was left out, and makes it one of whole grains.
+func (q *UsageQuery) fill(now time.Time) {
+	if q.To.IsZero() {
+		q.To = now
+	}
+	length := q.Grain.Duration()
+	if q.From.IsZero() {
+		// Without the part of the grain that the end is rounded up by.
+		q.From = q.To.Add(-[...]time.Duration{time.Hour, 24 * time.Hour, 30 * 24 * time.Hour}[q.Grain])
+	}
+	q.From = q.From.UTC().Truncate(length)
+	if whole := q.To.UTC().Truncate(length); whole.Before(q.To) {
+		q.To = whole.Add(length)
+	} else {
+		q.To = whole
+	}
+}
+
+func (q *UsageQuery) validate(now time.Time) error {
+	var fields []check.FieldError
+	bad := func(field, format string, args ...any) {
+		fields = append(fields, check.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+	}
+	kept := now.Add(-UsageRetention(q.Grain)).Truncate(q.Grain.Duration())
+	most := int64(maxUsageBuckets)
+	if q.ofSubjects() {
+		most = maxUsageSubjects
+	}
+	// Seconds, for a range of a thousand years is more than a Duration holds.
+	buckets := (q.To.Unix() - q.From.Unix()) / int64(q.Grain.Duration()/time.Second)
+	switch {
+	case q.From.Before(kept):
+		bad("from", "must not be before %s: usage by the %s is kept for %d days",
+			kept.Format(time.RFC3339), q.Grain, int(UsageRetention(q.Grain)/(24*time.Hour)))
+	case buckets <= 0:
+		bad("to", "must be after from")
+	case buckets > most:
+		bad("to", "must be at most %d %ss after from", most, q.Grain)
+	}
+	if q.ofSubjects() {
+		if q.ByRule || q.ByPlan || q.ByResource {
+			bad("group_by", "takes subject alone: the busiest subjects are known for the tenant as a whole")
+		}
+		for _, f := range []struct{ name, value string }{{"rule", q.Rule}, {"plan", q.Plan}, {"resource", q.Resource}} {
+			if f.value != "" {
+				bad(f.name, "does not go with subject: the busiest subjects are known for the tenant as a whole")
+			}
+		}
+	} else if q.DeniedFirst {
+		bad("top", "goes with subjects only")
+	}
+	return invalidIf(fields)
+}
+
+// usageItems reads one item more than maxUsageItems where there are too many.
+func usageItems(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, q *UsageQuery) ([]UsageItem, error) {
+	args := pgx.NamedArgs{"tenant": tenant, "from": q.From, "to": q.To, "most": maxUsageItems + 1}
+	where := []string{"tenant_id = @tenant", "start >= @from", "start < @to"}
+	columns := []string{"start"}
+	for _, part := range []struct {
+		column, only string
+		by           bool
+	}{{"rule", q.Rule, q.ByRule}, {"plan", q.Plan, q.ByPlan}, {"resource", q.Resource, q.ByResource}} {
+		switch {
+		case part.only != "":
+			where = append(where, part.column+" = @"+part.column)
+			args[part.column] = part.only
+		case part.column == "rule" && part.by:
+			where = append(where, "rule <> ''")
+		case part.column == "rule":
+			where = append(where, "rule = ''")
+		}
+		if part.by {
+			columns = append(columns, part.column)
+		} else {
+			columns = append(columns, "'' AS "+part.column)
+		}
+	}
+	if q.Grain == check.UsageMinute {
+		where = append(where, "slot = ANY(@slots)") // leaves out the tables of other days
+		args["slots"] = usageSlotsOf(q.From, q.To)
+	}
+	rows, err := tx.Query(ctx, fmt.Sprintf(`SELECT %s, '' AS subject, 0::bigint AS error,
+		sum(allowed)::bigint AS allowed, sum(denied)::bigint AS denied,
+		sum(shadow_denied)::bigint AS shadow_denied, sum(degraded)::bigint AS degraded,
+		least(sum(cost_allowed), 9223372036854775807)::bigint AS cost_allowed,
+		least(sum(cost_denied), 9223372036854775807)::bigint AS cost_denied
+		FROM usage_%ss WHERE %s GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 LIMIT @most`,
+		strings.Join(columns, ", "), q.Grain, strings.Join(where, " AND ")), args)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByName[UsageItem])
+}
+
+func usageSlotsOf(from, to time.Time) (slots []int16) {
+	for day := from.Truncate(24 * time.Hour); day.Before(to) && len(slots) < usageSlots; day = day.Add(24 * time.Hour) {
+		slots = append(slots, usageSlot(day))
+	}
+	return slots
+}
+
+func usageOfSubjects(ctx context.Context, queries *db.Queries, tenant uuid.UUID, q *UsageQuery) ([]UsageItem, error) {
+	rows, err := queries.UsageSubjects(ctx, db.UsageSubjectsParams{TenantID: tenant, Grain: q.Grain.String(), Since: q.From, Until: q.To})
+	if err != nil {
+		return nil, err
+	}
+	var items []UsageItem
+	for _, row := range rows {
+		top, err := decodeTop(row.Top)
+		if err != nil {
+			return nil, err
+		}
+		list := top.Checks
+		if q.DeniedFirst {
+			list = top.Denied
+		}
+		slices.SortFunc(list, func(a, b check.UsageSubject) int {
+			return cmp.Or(cmp.Compare(b.Allowed+b.Denied, a.Allowed+a.Denied), cmp.Compare(a.Subject, b.Subject))
+		})
+		for _, s := range list {
+			if q.Subject == "" || q.Subject == s.Subject {
+				items = append(items, UsageItem{Start: row.Start, Subject: s.Subject, Error: s.Error, UsageCounts: s.UsageCounts})
+			}
+		}
+	}
+	return items, nil
+}

@@ -1,0 +1,515 @@
+package tenants_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
+)
+
+// usageStart is a minute that usage can be of: whole, in the past, and at the beginning of an hour.
+func usageStart() time.Time { return time.Now().UTC().Truncate(time.Hour).Add(-2 * time.Hour) }
+
+func usageRow(a tenants.Actor, start time.Time, rule, plan, resource string, counts check.UsageCounts) check.UsageRow {
+	return check.UsageRow{
+		UsageKey:    check.UsageKey{Tenant: a.TenantID(), StartMS: start.UnixMilli(), Rule: rule, Plan: plan, Resource: resource},
+		UsageCounts: counts,
+	}
+}
+
+func usageBatch(writer uuid.UUID, rows ...check.UsageRow) *check.UsageBatch {
+	return &check.UsageBatch{Writer: writer, ID: uuid.Must(uuid.NewV7()), Rows: rows, CompleteUntil: time.Now()}
+}
+
+func usage(t *testing.T, s *tenants.Store, a tenants.Actor, q tenants.UsageQuery) tenants.UsageReport {
+	t.Helper()
+	if q.From.IsZero() {
+		q.From = time.Now().Add(-12 * time.Hour)
+	}
+	report, err := s.Usage(t.Context(), a, q)
+	require.NoError(t, err)
+	return report
+}
+
+// total adds up a tenant's usage at a grain.
+func total(t *testing.T, s *tenants.Store, a tenants.Actor, grain check.UsageGrain) (sum check.UsageCounts) {
+	t.Helper()
+	for _, item := range usage(t, s, a, tenants.UsageQuery{Grain: grain}).Items {
+		sum.Add(item.UsageCounts)
+	}
+	return sum
+}
+
+var everyCount = check.UsageCounts{Allowed: 1, Denied: 2, ShadowDenied: 3, Degraded: 4, CostAllowed: 5, CostDenied: 6}
+
+// What is written adds up in minutes, hours and days, and can be told apart by what it was.
+func TestUsageReport(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s, start := d.Store, usageStart()
+	one := check.UsageCounts{Allowed: 1, CostAllowed: 1}
+	rows := []check.UsageRow{
+		usageRow(a, start, "", "free", "orders", everyCount),
+		usageRow(a, start, "api", "free", "orders", one),
+		usageRow(a, start.Add(time.Minute), "", "pro", "orders", one),
+		usageRow(a, start.Add(time.Minute), "api", "pro", "", one),
+		usageRow(a, start.Add(time.Hour), "", "free", "carts", one),
+	}
+	writer := uuid.New()
+	require.NoError(t, s.WriteUsage(t.Context(), usageBatch(writer, rows...)))
+	require.NoError(t, s.WriteUsage(t.Context(), usageBatch(writer, rows[0])))
+
+	twice := everyCount
+	twice.Add(everyCount)
+	plus := func(c check.UsageCounts, more ...check.UsageCounts) check.UsageCounts {
+		for _, m := range more {
+			c.Add(m)
+		}
+		return c
+	}
+	minutes := usage(t, s, a, tenants.UsageQuery{Grain: check.UsageMinute})
+	require.Equal(t, []tenants.UsageItem{
+		{Start: start, UsageCounts: twice}, {Start: start.Add(time.Minute), UsageCounts: one}, {Start: start.Add(time.Hour), UsageCounts: one},
+	}, minutes.Items)
+	hours := usage(t, s, a, tenants.UsageQuery{Grain: check.UsageHour})
+	require.Equal(t, []tenants.UsageItem{{Start: start, UsageCounts: plus(twice, one)}, {Start: start.Add(time.Hour), UsageCounts: one}}, hours.Items)
+	require.Equal(t, plus(twice, one, one), total(t, s, a, check.UsageDay))
+
+	require.Equal(t, []tenants.UsageItem{
+		{Start: start, Rule: "api", Plan: "free", Resource: "orders", UsageCounts: one},
+		{Start: start, Rule: "api", Plan: "pro", Resource: "", UsageCounts: one},
+	}, usage(t, s, a, tenants.UsageQuery{Grain: check.UsageHour, ByRule: true, ByPlan: true, ByResource: true}).Items)
+	require.Equal(t, []tenants.UsageItem{{Start: start.Add(time.Hour), Resource: "carts", UsageCounts: one}},
+		usage(t, s, a, tenants.UsageQuery{Grain: check.UsageHour, ByResource: true, Resource: "carts"}).Items)
+	require.Equal(t, []tenants.UsageItem{{Start: start, UsageCounts: one}},
+		usage(t, s, a, tenants.UsageQuery{Grain: check.UsageHour, Rule: "api", Plan: "pro"}).Items)
+	require.Empty(t, usage(t, s, a, tenants.UsageQuery{Grain: check.UsageMinute, From: start.Add(2 * time.Minute), To: start.Add(time.Hour)}).Items)
+}
+
+// A write that is repeated must not bill a customer twice.
+func TestUsageRepeatedBatch(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	writer, other := uuid.New(), uuid.New()
+	first, second := usageBatch(writer, usageRow(a, usageStart(), "", "", "r", everyCount)), usageBatch(writer, usageRow(a, usageStart(), "", "", "r", everyCount))
+	first.Subjects = []check.UsageSubjects{subjectsOf(a, usageStart(), "alice", 3)}
+	for _, b := range []*check.UsageBatch{first, first, second, second, first, usageBatch(other, usageRow(a, usageStart(), "", "", "r", everyCount))} {
+		require.NoError(t, d.Store.WriteUsage(t.Context(), b))
+	}
+	want := check.UsageCounts{Allowed: 3, Denied: 6, ShadowDenied: 9, Degraded: 12, CostAllowed: 15, CostDenied: 18}
+	for _, grain := range check.UsageGrains {
+		require.Equal(t, want, total(t, d.Store, a, grain), grain)
+	}
+	top := usage(t, d.Store, a, tenants.UsageQuery{Grain: check.UsageHour, BySubject: true}).Items
+	require.Len(t, top, 1)
+	require.EqualValues(t, 3, top[0].Allowed)
+}
+
+// Many servers at once, each repeating what it is unsure of: every count is there once.
+func TestUsageConcurrentWriters(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	const writers, batches = 6, 8
+	var all errgroup.Group
+	for w := range writers {
+		all.Go(func() error {
+			writer := uuid.New()
+			for i := range batches {
+				batch := usageBatch(writer)
+				for n := range 20 { // the same keys, each writer from another end
+					n = (n*7 + w + i) % 20
+					for _, tenant := range []tenants.Actor{a, b} {
+						batch.Rows = append(batch.Rows, usageRow(tenant, usageStart(), "", "", fmt.Sprint("r", n), everyCount))
+					}
+				}
+				batch.Subjects = []check.UsageSubjects{subjectsOf(b, usageStart(), "s", 1), subjectsOf(a, usageStart(), "s", 1)}
+				var repeats errgroup.Group
+				for range 2 {
+					repeats.Go(func() error {
+						for {
+							// A server tries again, too. With so few connections some wait too long for one.
+							if err := d.Store.WriteUsage(t.Context(), batch); err == nil || t.Context().Err() != nil {
+								return err
+							}
+						}
+					})
+				}
+				if err := repeats.Wait(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, all.Wait())
+	for _, tenant := range []tenants.Actor{a, b} {
+		require.EqualValues(t, writers*batches*20, total(t, d.Store, tenant, check.UsageDay).Allowed)
+		top := usage(t, d.Store, tenant, tenants.UsageQuery{Grain: check.UsageDay, BySubject: true}).Items
+		require.EqualValues(t, writers*batches, top[0].Allowed)
+	}
+}
+
+// commitEater forwards to Postgres, and can break the connection with the answer to a COMMIT on
+// it: what was written stays, and the client never hears of it.
+type commitEater struct {
+	url     string
+	armed   atomic.Bool
+	eaten   atomic.Int64
+	running sync.WaitGroup
+}
+
+func newCommitEater(t *testing.T, databaseURL string) *commitEater {
+	t.Helper()
+	u, err := url.Parse(databaseURL)
+	require.NoError(t, err)
+	target := u.Host
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	u.Host = l.Addr().String()
+	p := &commitEater{url: u.String()}
+	t.Cleanup(func() { _ = l.Close(); p.running.Wait() })
+	p.running.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", target)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			p.running.Go(func() { _, _ = io.Copy(server, client); _ = server.Close() })
+			p.running.Go(func() { p.answer(client, server); _ = client.Close(); _ = server.Close() })
+		}
+	})
+	return p
+}
+
+func (p *commitEater) answer(client, server net.Conn) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := server.Read(buf)
+		if bytes.Contains(buf[:n], []byte("COMMIT\x00")) && p.armed.CompareAndSwap(true, false) {
+			p.eaten.Add(1)
+			return
+		}
+		if _, werr := client.Write(buf[:n]); err != nil || werr != nil {
+			return
+		}
+	}
+}
+
+// The answer to a commit that is lost leaves a server in doubt; the counts must come out exact.
+func TestUsageLostCommitAnswer(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	p := newCommitEater(t, d.URL)
+	s := d.Open(tenants.Config{DatabaseURL: p.url})
+	batch := usageBatch(uuid.New(), usageRow(a, usageStart(), "", "", "r", everyCount))
+	p.armed.Store(true)
+	require.ErrorIs(t, s.WriteUsage(t.Context(), batch), tenants.ErrUnavailable)
+	require.EqualValues(t, 1, p.eaten.Load())
+	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageHour), "it was written")
+	require.NoError(t, s.WriteUsage(t.Context(), batch))
+	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageHour), "and is not written again")
+	s.Close()
+}
+
+// A server that dies in the middle of a write leaves nothing of it.
+func TestUsageCutOffWrite(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	p := newProxy(t, d.URL)
+	s := d.Open(tenants.Config{DatabaseURL: p.url})
+	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		tx, err := conn.Begin(ctx)
+		require.NoError(t, err)
+		_, err = tx.Exec(ctx, "LOCK TABLE usage_days IN EXCLUSIVE MODE")
+		require.NoError(t, err)
+		batch := usageBatch(uuid.New(), usageRow(a, usageStart(), "", "", "r", everyCount))
+		failed := make(chan error, 1)
+		go func() { failed <- s.WriteUsage(ctx, batch) }()
+		require.Eventually(t, func() bool { // minutes and hours are done, days wait
+			var waits bool
+			require.NoError(t, tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'usage_days'::regclass AND NOT granted)").Scan(&waits))
+			return waits
+		}, 10*time.Second, time.Millisecond)
+		p.cut()
+		require.ErrorIs(t, <-failed, tenants.ErrUnavailable)
+		require.NoError(t, tx.Rollback(ctx))
+		p.restore()
+		require.Eventually(t, func() bool { return s.WriteUsage(ctx, batch) == nil }, 10*time.Second, 10*time.Millisecond)
+	})
+	for _, grain := range check.UsageGrains {
+		require.Equal(t, everyCount, total(t, d.Store, a, grain), grain)
+	}
+	s.Close()
+}
+
+func subjectsOf(a tenants.Actor, start time.Time, subject string, allowed int64) check.UsageSubjects {
+	return check.UsageSubjects{Tenant: a.TenantID(), StartMS: start.UnixMilli(), TopSubjects: check.TopSubjects{
+		Checks: check.SubjectList{{Subject: subject, UsageCounts: check.UsageCounts{Allowed: allowed}}},
+	}}
+}
+
+// The busiest subjects of an hour come out of its minutes, busiest first, those denied apart.
+func TestUsageSubjects(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	start := usageStart()
+	batch := usageBatch(uuid.New())
+	denied := check.UsageSubjects{Tenant: a.TenantID(), StartMS: start.UnixMilli(), TopSubjects: check.TopSubjects{
+		Checks: check.SubjectList{{Subject: "mallory", Error: 2, UsageCounts: check.UsageCounts{Denied: 4, CostDenied: 40}}},
+		Denied: check.SubjectList{{Subject: "mallory", UsageCounts: check.UsageCounts{Denied: 4, CostDenied: 40}}},
+	}}
+	batch.Subjects = []check.UsageSubjects{
+		subjectsOf(a, start, "alice", 3), subjectsOf(a, start.Add(time.Minute), "alice", 2), subjectsOf(a, start, "bob", 1), denied,
+		subjectsOf(b, start, "secret-of-b", 9),
+	}
+	require.NoError(t, d.Store.WriteUsage(t.Context(), batch))
+	names := func(q tenants.UsageQuery) (out []string) {
+		report := usage(t, d.Store, a, q)
+		require.True(t, report.Approximate)
+		for _, item := range report.Items {
+			out = append(out, fmt.Sprintf("%s %d+%d~%d", item.Subject, item.Allowed, item.Denied, item.Error))
+		}
+		return out
+	}
+	require.Equal(t, []string{"alice 5+0~0", "mallory 0+4~2", "bob 1+0~0"}, names(tenants.UsageQuery{Grain: check.UsageHour, BySubject: true}))
+	require.Equal(t, []string{"alice 3+0~0", "alice 2+0~0"}, names(tenants.UsageQuery{Grain: check.UsageMinute, Subject: "alice"}))
+	require.Equal(t, []string{"mallory 0+4~0"}, names(tenants.UsageQuery{Grain: check.UsageDay, BySubject: true, DeniedFirst: true}))
+	require.Empty(t, names(tenants.UsageQuery{Grain: check.UsageHour, Subject: "secret-of-b"}))
+}
+
+// A tenant's traffic is nobody else's business, whichever way it is asked for.
+func TestUsageIsolation(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	batch := usageBatch(uuid.New(), usageRow(a, usageStart(), "", "", "r", everyCount))
+	batch.Subjects = []check.UsageSubjects{subjectsOf(a, usageStart(), "alice", 1)}
+	require.NoError(t, d.Store.WriteUsage(t.Context(), batch))
+	for _, grain := range check.UsageGrains {
+		require.Zero(t, total(t, d.Store, b, grain))
+		require.NotZero(t, total(t, d.Store, a, grain))
+	}
+	tables := []string{"usage_minutes", "usage_hours", "usage_days", "usage_subjects"}
+	asRole(t, d, "weir_app", func(ctx context.Context, tx pgx.Tx) {
+		for _, tenant := range []tenants.Actor{a, b} {
+			_, err := tx.Exec(ctx, "SELECT set_config('weir.tenant_id', $1, true)", tenant.TenantID().String())
+			require.NoError(t, err)
+			for _, table := range tables {
+				var seen bool
+				require.NoError(t, tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+table+")").Scan(&seen))
+				require.Equal(t, tenant == a, seen, table)
+			}
+		}
+	})
+	for _, statement := range []string{
+		"INSERT INTO usage_hours SELECT * FROM usage_hours", "UPDATE usage_days SET allowed = 0", "DELETE FROM usage_subjects",
+		"SELECT FROM usage_minutes_0", "TRUNCATE usage_minutes_0", "SELECT writer FROM usage_writers",
+	} {
+		asRole(t, d, "weir_app", func(ctx context.Context, tx pgx.Tx) {
+			_, err := tx.Exec(ctx, statement)
+			var pgErr *pgconn.PgError
+			require.ErrorAs(t, err, &pgErr, statement)
+			require.Equal(t, "42501", pgErr.Code, statement)
+		})
+	}
+}
+
+// Usage goes when its time is over, not before, and with its tenant.
+func TestUsageRetention(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	const day = 24 * time.Hour
+	today := time.Now().UTC().Truncate(day)
+	insert := func(grain string, at time.Time) {
+		columns, values := "", ""
+		if grain == "minute" {
+			columns, values = ", slot", fmt.Sprintf(", %d", at.Unix()/86400%5)
+		}
+		d.Exec(fmt.Sprintf(`INSERT INTO usage_%ss (tenant_id, start, rule, plan, resource, allowed, denied, shadow_denied, degraded, cost_allowed, cost_denied%s)
+			VALUES ($1, $2, '', '', 'r', 1, 0, 0, 0, 0, 0%s)`, grain, columns, values), a.TenantID(), at)
+		d.Exec("INSERT INTO usage_subjects VALUES ($1, $2, $3, '{}')", a.TenantID(), grain, at)
+	}
+	for grain, ages := range map[string][]time.Duration{
+		"minute": {0, day, 2 * day, 3 * day}, "hour": {0, 34 * day, 36 * day, 300 * day}, "day": {0, 399 * day, 401 * day},
+	} {
+		for _, age := range ages {
+			insert(grain, today.Add(-age))
+		}
+	}
+	d.Exec("INSERT INTO usage_writers VALUES (gen_random_uuid(), gen_random_uuid(), now(), now() - interval '36 days', false)")
+	require.NoError(t, d.Store.KeepUsage(t.Context()))
+	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		count := func(table string) (n int) {
+			require.NoError(t, conn.QueryRow(ctx, "SELECT count(*) FROM "+table).Scan(&n))
+			return n
+		}
+		require.Equal(t, 3, count("usage_minutes"), "of a whole day at once, after two days")
+		require.Equal(t, 2, count("usage_hours"))
+		require.Equal(t, 2, count("usage_days"))
+		require.Equal(t, 0, count("usage_writers"))
+		require.NoError(t, conn.QueryRow(ctx, "SELECT FROM usage_subjects WHERE grain = 'hour' AND start = $1", today.Add(-34*day)).Scan())
+		require.ErrorIs(t, conn.QueryRow(ctx, "SELECT FROM usage_subjects WHERE grain = 'hour' AND start = $1", today.Add(-36*day)).Scan(), pgx.ErrNoRows)
+		require.ErrorIs(t, conn.QueryRow(ctx, "SELECT FROM usage_subjects WHERE grain = 'minute' AND start <= $1", today.Add(-3*day)).Scan(), pgx.ErrNoRows)
+
+		require.NoError(t, d.Store.WriteUsage(ctx, usageBatch(uuid.New(), usageRow(b, usageStart(), "", "", "r", everyCount))))
+		require.NoError(t, d.Store.DeleteTenant(ctx, tenants.AsOperator("test"), "tenant-a", tenants.Match{}))
+		require.Equal(t, 1, count("usage_minutes"), "of the other tenant")
+		require.Equal(t, 0, count("usage_subjects"))
+		// A server that has not heard of the deletion writes on; the rest of its batch must not suffer.
+		batch := usageBatch(uuid.New(), usageRow(a, usageStart(), "", "", "r", everyCount), usageRow(b, usageStart(), "", "", "r", everyCount))
+		batch.Subjects = []check.UsageSubjects{subjectsOf(a, usageStart(), "alice", 1)}
+		require.NoError(t, d.Store.WriteUsage(ctx, batch))
+	})
+	require.EqualValues(t, 2, total(t, d.Store, b, check.UsageHour).Allowed)
+}
+
+// One server at a time removes, and the others do not wait for it.
+func TestUsageUpkeepAlone(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	d.Exec(`INSERT INTO usage_days SELECT $1, now() - interval '500 days', '', '', 'r' || n, 1, 0, 0, 0, 0, 0 FROM generate_series(1, 12000) n`, a.TenantID())
+	rows := func() (n int) {
+		d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+			require.NoError(t, conn.QueryRow(ctx, "SELECT count(*) FROM usage_days").Scan(&n))
+		})
+		return n
+	}
+	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		tx, err := conn.Begin(ctx)
+		require.NoError(t, err)
+		_, err = tx.Exec(ctx, "SELECT pg_advisory_xact_lock(7305418)")
+		require.NoError(t, err)
+		require.NoError(t, d.Store.KeepUsage(ctx))
+		require.Equal(t, 12000, rows(), "another server is at it")
+		require.NoError(t, tx.Rollback(ctx))
+	})
+	require.NoError(t, d.Store.KeepUsage(t.Context()))
+	require.Zero(t, rows(), "more than one statement removes")
+}
+
+// A server whose clock is wrong must not put its counts where nobody finds or removes them.
+func TestUsageWrongClock(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	ahead, behind := time.Now().Add(1000*time.Hour).Truncate(time.Minute), time.Now().Add(-72*time.Hour).Truncate(time.Minute)
+	batch := usageBatch(uuid.New(), usageRow(a, ahead, "", "", "r", everyCount), usageRow(a, behind, "", "", "r", everyCount))
+	batch.Subjects = []check.UsageSubjects{subjectsOf(a, ahead, "alice", 1)}
+	require.NoError(t, d.Store.WriteUsage(t.Context(), batch))
+	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageMinute), "the one is of now, the other too old for minutes")
+	from := time.Now().Add(-96 * time.Hour)
+	require.Len(t, usage(t, d.Store, a, tenants.UsageQuery{Grain: check.UsageHour, From: from}).Items, 2)
+	require.Len(t, usage(t, d.Store, a, tenants.UsageQuery{Grain: check.UsageMinute, BySubject: true}).Items, 1)
+}
+
+// Counts that a server could keep by the hour only are in hours and days.
+func TestUsageCoarse(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	row := usageRow(a, usageStart(), "", "", "r", everyCount)
+	row.Grain = check.UsageHour
+	require.NoError(t, d.Store.WriteUsage(t.Context(), usageBatch(uuid.New(), row)))
+	require.Zero(t, total(t, d.Store, a, check.UsageMinute))
+	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageHour))
+	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageDay))
+}
+
+// Costs can add up past what the column holds; that must not stop all usage after it.
+func TestUsageCostStaysInRange(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	huge := check.UsageCounts{Denied: 1, CostDenied: 1<<63 - 1}
+	writer := uuid.New()
+	for range 2 {
+		rows := []check.UsageRow{usageRow(a, usageStart(), "", "", "r", huge), usageRow(a, usageStart().Add(time.Minute), "", "", "r", huge)}
+		require.NoError(t, d.Store.WriteUsage(t.Context(), usageBatch(writer, rows...)))
+	}
+	require.Equal(t, check.UsageCounts{Denied: 4, CostDenied: 1<<63 - 1}, total(t, d.Store, a, check.UsageHour))
+}
+
+// What the database will never take is refused for good, so that the server goes on.
+func TestUsageRefused(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	err := d.Store.WriteUsage(t.Context(), usageBatch(uuid.New(), usageRow(a, usageStart(), "", "", "a\x00b", everyCount)))
+	require.ErrorIs(t, err, check.ErrUsageRefused)
+	err = d.Store.WriteUsage(t.Context(), usageBatch(uuid.New(), usageRow(a, usageStart(), "", "", "r", check.UsageCounts{Allowed: -1})))
+	require.ErrorIs(t, err, check.ErrUsageRefused)
+	require.Zero(t, total(t, d.Store, a, check.UsageHour))
+}
+
+// Readers are told up to when they can trust the numbers: the slowest of the servers decides.
+func TestUsageCompleteUntil(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	until := func() time.Time {
+		return usage(t, d.Store, a, tenants.UsageQuery{Grain: check.UsageHour}).CompleteUntil
+	}
+	require.WithinRange(t, until(), now, time.Now().Add(time.Second))
+	fast, slow := usageBatch(uuid.New()), usageBatch(uuid.New())
+	fast.CompleteUntil, slow.CompleteUntil = now, now.Add(-time.Minute)
+	for _, b := range []*check.UsageBatch{fast, slow} {
+		require.NoError(t, d.Store.WriteUsage(t.Context(), b))
+	}
+	require.Equal(t, now.Add(-time.Minute), until())
+	// One that ended is not waited for, nor one that has been silent for long.
+	slow.ID, slow.Last = uuid.Must(uuid.NewV7()), true
+	require.NoError(t, d.Store.WriteUsage(t.Context(), slow))
+	require.Equal(t, now, until())
+	d.Exec("UPDATE usage_writers SET written_at = written_at - interval '11 minutes'")
+	require.WithinRange(t, until(), now, time.Now().Add(time.Second))
+}
+
+// A range is bounded before Postgres is asked.
+func TestUsageQueryInvalid(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 5, 12, 30, 30, 0, time.UTC)
+	d := tenantstest.NewWith(t, tenants.Config{Now: func() time.Time { return now }})
+	a, _ := d.Tenant("tenant-a")
+	for name, c := range map[string]struct {
+		query  tenants.UsageQuery
+		fields []string
+	}{
+		"a hundred years":       {tenants.UsageQuery{Grain: check.UsageDay, From: now.AddDate(-100, 0, 0)}, []string{"from"}},
+		"older than minutes":    {tenants.UsageQuery{From: now.Add(-49 * time.Hour)}, []string{"from"}},
+		"a thousand years on":   {tenants.UsageQuery{Grain: check.UsageDay, To: now.AddDate(1000, 0, 0), From: now}, []string{"to"}},
+		"backwards":             {tenants.UsageQuery{From: now, To: now.Add(-time.Hour)}, []string{"to"}},
+		"empty":                 {tenants.UsageQuery{From: now.Truncate(time.Minute), To: now.Truncate(time.Minute)}, []string{"to"}},
+		"subject and rule":      {tenants.UsageQuery{BySubject: true, ByRule: true}, []string{"group_by"}},
+		"subject of a resource": {tenants.UsageQuery{Subject: "alice", Resource: "r"}, []string{"resource"}},
+		"many lists":            {tenants.UsageQuery{BySubject: true, From: now.Add(-24 * time.Hour)}, []string{"to"}},
+		"top of all":            {tenants.UsageQuery{DeniedFirst: true}, []string{"top"}},
+	} {
+		_, err := d.Store.Usage(t.Context(), a, c.query)
+		t.Log(name, err)
+		requireInvalid(t, err, c.fields...)
+	}
+	at := func(hour, minute int) time.Time { return time.Date(2026, 3, 5, hour, minute, 0, 0, time.UTC) }
+	for grain, want := range map[check.UsageGrain][2]time.Time{
+		check.UsageMinute: {at(11, 30), at(12, 31)}, check.UsageHour: {at(-12, 0), at(13, 0)}, check.UsageDay: {at(-24*29-24, 0), at(24, 0)},
+	} {
+		report, err := d.Store.Usage(t.Context(), a, tenants.UsageQuery{Grain: grain})
+		require.NoError(t, err)
+		require.Equal(t, want, [2]time.Time{report.From, report.To}, grain)
+	}
+}
