@@ -1,12 +1,14 @@
 package tenants
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -402,6 +404,8 @@ func (a *Authenticator) writeTouches(ctx context.Context) {
 			t := <-a.touches // this goroutine alone takes from it, so there is one
 			batch = append(batch, db.TouchKeysParams{TenantID: t.tenant, ID: t.key, At: t.at})
 		}
+		// In one order on all servers, so that two of them never wait for each other.
+		slices.SortFunc(batch, func(x, y db.TouchKeysParams) int { return bytes.Compare(x.ID[:], y.ID[:]) })
 		err := a.store.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 			q.TouchKeys(ctx, batch).Exec(func(_ int, e error) { err = errors.Join(err, e) })
 			return err

@@ -84,8 +84,9 @@ func translate(err error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ErrNotFound
 	}
+	var connectErr *pgconn.ConnectError // whatever the reason, as a login that lacks our roles
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if errors.As(err, &pgErr) && !errors.As(err, &connectErr) {
 		return translateCode(pgErr, err)
 	}
 	if connectionLost(err) {
@@ -106,7 +107,7 @@ func translateCode(pgErr *pgconn.PgError, err error) error {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	switch pgErr.Code[:2] {
-	case "08", "53", "57", "58", "28", "3D": // connection, resources, shutdown, disk, login, no such database
+	case "08", "53", "57", "58": // connection, resources, shutdown, disk
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return err

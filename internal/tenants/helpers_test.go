@@ -235,3 +235,10 @@ func (p *proxy) restore() {
 	p.t.Helper()
 	p.listen(p.listener.Addr().String())
 }
+
+func loginName(t *testing.T, databaseURL string) string {
+	t.Helper()
+	u, err := url.Parse(databaseURL)
+	require.NoError(t, err)
+	return u.User.Username()
+}

@@ -107,3 +107,17 @@ func TestCancelled(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, tenants.ErrUnavailable)
 }
+
+// A login that is no member of the roles, or a database without them, is an outage of ours: the
+// log says why, clients may try again.
+func TestLoginWithoutRoles(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	url := loginURL(t, d)
+	d.Exec("REVOKE weir_app FROM " + loginName(t, url))
+	s := d.Open(tenants.Config{DatabaseURL: url})
+	_, err := s.Tenant(t.Context(), operator)
+	require.ErrorIs(t, err, tenants.ErrUnavailable)
+	require.ErrorContains(t, err, "weir_app")
+	require.NoError(t, s.Ping(t.Context()))
+}
