@@ -1,0 +1,508 @@
+-- The schema as all migrations leave it, for reading. Reasons stand in migrations/.
+-- Partitions, which have what their table has, are left out.
+
+CREATE TABLE api_keys (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    name text NOT NULL DEFAULT ''::text,
+    kind text NOT NULL,
+    scopes text[] NOT NULL,
+    hash bytea NOT NULL,
+    last4 text NOT NULL,
+    created_by text NOT NULL DEFAULT ''::text,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    expires_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    last_used_at timestamp with time zone,
+    rotated_to uuid,
+    version bigint NOT NULL,
+    PRIMARY KEY (tenant_id, id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, rotated_to) REFERENCES api_keys(tenant_id, id),
+    CHECK ((((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 3)) AND (scopes <@ ARRAY['check'::text, 'read'::text, 'write'::text]))),
+    CHECK ((char_length(last4) = 4)),
+    CHECK ((char_length(name) <= 200)),
+    CHECK ((kind = ANY (ARRAY['key'::text, 'op'::text]))),
+    CHECK ((octet_length(hash) = 32))
+);
+CREATE UNIQUE INDEX api_keys_hash ON api_keys USING btree (hash);
+ALTER TABLE api_keys ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON api_keys FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON api_keys FOR SELECT TO weir_system
+    USING (true);
+CREATE POLICY touch_all ON api_keys FOR UPDATE TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT INSERT, SELECT ON api_keys TO weir_app;
+GRANT SELECT (expires_at, hash, id, kind, last_used_at, name, revoked_at, rotated_to, scopes, tenant_id, version) ON api_keys TO weir_system;
+GRANT UPDATE (expires_at, name, revoked_at, rotated_to, scopes, version) ON api_keys TO weir_app;
+GRANT UPDATE (last_used_at) ON api_keys TO weir_system;
+
+CREATE TABLE config_version (
+    singleton boolean NOT NULL DEFAULT true,
+    epoch uuid NOT NULL DEFAULT gen_random_uuid(),
+    version bigint NOT NULL DEFAULT 1,
+    PRIMARY KEY (singleton),
+    CHECK ((version >= 1)),
+    CHECK (singleton)
+);
+GRANT SELECT ON config_version TO weir_app;
+GRANT SELECT ON config_version TO weir_system;
+GRANT UPDATE (version) ON config_version TO weir_app;
+GRANT UPDATE (version) ON config_version TO weir_system;
+
+CREATE TABLE deleted_tenants (
+    id uuid NOT NULL,
+    slug text NOT NULL,
+    deleted_at timestamp with time zone NOT NULL DEFAULT now(),
+    version bigint NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE INDEX deleted_tenants_version ON deleted_tenants USING btree (version);
+GRANT INSERT, SELECT ON deleted_tenants TO weir_system;
+
+CREATE TABLE deployment_secrets (
+    singleton boolean NOT NULL DEFAULT true,
+    counter_key bytea NOT NULL,
+    cursor_key bytea NOT NULL,
+    PRIMARY KEY (singleton),
+    CHECK ((octet_length(counter_key) = 16)),
+    CHECK ((octet_length(cursor_key) = 32)),
+    CHECK (singleton)
+);
+GRANT SELECT ON deployment_secrets TO weir_system;
+
+CREATE TABLE idempotency_keys (
+    tenant_id uuid NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    request_hash bytea NOT NULL,
+    state text NOT NULL,
+    attempt uuid NOT NULL,
+    status integer,
+    header jsonb,
+    body bytea,
+    started_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    PRIMARY KEY (tenant_id, key),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255))),
+    CHECK (((state = 'finished'::text) = (status IS NOT NULL))),
+    CHECK (((status >= 200) AND (status <= 599))),
+    CHECK ((octet_length(request_hash) = 32)),
+    CHECK ((state = ANY (ARRAY['in_progress'::text, 'finished'::text])))
+);
+CREATE INDEX idempotency_keys_expiry ON idempotency_keys USING btree (expires_at);
+ALTER TABLE idempotency_keys ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON idempotency_keys FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY purge_expired ON idempotency_keys FOR DELETE TO weir_system
+    USING ((expires_at < now()));
+CREATE POLICY purge_expired_read ON idempotency_keys FOR SELECT TO weir_system
+    USING ((expires_at < now()));
+GRANT DELETE ON idempotency_keys TO weir_system;
+GRANT DELETE, INSERT, SELECT, UPDATE ON idempotency_keys TO weir_app;
+GRANT SELECT (expires_at, key, tenant_id) ON idempotency_keys TO weir_system;
+
+CREATE TABLE members (
+    tenant_id uuid NOT NULL,
+    person_id uuid NOT NULL,
+    role text NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant_id, person_id),
+    FOREIGN KEY (person_id) REFERENCES people(id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK ((role = ANY (ARRAY['owner'::text, 'admin'::text, 'editor'::text, 'support'::text, 'viewer'::text])))
+);
+CREATE INDEX members_person ON members USING btree (person_id);
+ALTER TABLE members ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON members FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON members FOR SELECT TO weir_system
+    USING (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON members TO weir_app;
+GRANT SELECT ON members TO weir_system;
+
+CREATE TABLE overrides (
+    tenant_id uuid NOT NULL,
+    subject text COLLATE "C" NOT NULL,
+    rule_id uuid NOT NULL,
+    limit_units bigint,
+    burst_units bigint,
+    unlimited boolean NOT NULL DEFAULT false,
+    reason text NOT NULL DEFAULT ''::text,
+    created_by text NOT NULL DEFAULT ''::text,
+    starts_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    version bigint NOT NULL,
+    PRIMARY KEY (tenant_id, subject, rule_id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, rule_id) REFERENCES rules(tenant_id, id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, subject) REFERENCES subjects(tenant_id, subject) ON DELETE CASCADE,
+    CHECK (((burst_units >= 1) AND (burst_units <= 1000000000))),
+    CHECK (((burst_units IS NULL) OR (NOT unlimited))),
+    CHECK (((limit_units >= 1) AND (limit_units <= '1000000000000000'::bigint))),
+    CHECK (((starts_at < '10000-01-01 00:00:00+00'::timestamp with time zone) AND (expires_at < '10000-01-01 00:00:00+00'::timestamp with time zone))),
+    CHECK ((char_length(reason) <= 500)),
+    CHECK ((starts_at < expires_at)),
+    CHECK ((unlimited = (limit_units IS NULL)))
+);
+CREATE INDEX overrides_rule ON overrides USING btree (tenant_id, rule_id);
+ALTER TABLE overrides ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON overrides FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON overrides FOR SELECT TO weir_system
+    USING (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON overrides TO weir_app;
+GRANT SELECT (burst_units, expires_at, limit_units, rule_id, starts_at, subject, tenant_id, unlimited) ON overrides TO weir_system;
+
+CREATE TABLE people (
+    id uuid NOT NULL,
+    email text NOT NULL,
+    password_hash text NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    PRIMARY KEY (id),
+    UNIQUE (email),
+    CHECK (((email = lower(email)) AND ((octet_length(email) >= 3) AND (octet_length(email) <= 254))))
+);
+GRANT INSERT, SELECT ON people TO weir_system;
+GRANT UPDATE (password_hash, updated_at) ON people TO weir_system;
+
+CREATE TABLE plan_limits (
+    tenant_id uuid NOT NULL,
+    plan_id uuid NOT NULL,
+    rule_id uuid NOT NULL,
+    limit_units bigint,
+    burst_units bigint,
+    unlimited boolean NOT NULL DEFAULT false,
+    version bigint NOT NULL,
+    PRIMARY KEY (tenant_id, plan_id, rule_id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, plan_id) REFERENCES plans(tenant_id, id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, rule_id) REFERENCES rules(tenant_id, id) ON DELETE CASCADE,
+    CHECK (((burst_units >= 1) AND (burst_units <= 1000000000))),
+    CHECK (((burst_units IS NULL) OR (NOT unlimited))),
+    CHECK (((limit_units >= 1) AND (limit_units <= '1000000000000000'::bigint))),
+    CHECK ((unlimited = (limit_units IS NULL)))
+);
+CREATE INDEX plan_limits_rule ON plan_limits USING btree (tenant_id, rule_id);
+ALTER TABLE plan_limits ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON plan_limits FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON plan_limits FOR SELECT TO weir_system
+    USING (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON plan_limits TO weir_app;
+GRANT SELECT (burst_units, limit_units, plan_id, rule_id, tenant_id, unlimited) ON plan_limits TO weir_system;
+
+CREATE TABLE plans (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    slug text NOT NULL,
+    name text NOT NULL DEFAULT ''::text,
+    description text NOT NULL DEFAULT ''::text,
+    is_default boolean NOT NULL DEFAULT false,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    version bigint NOT NULL,
+    PRIMARY KEY (tenant_id, id),
+    UNIQUE (tenant_id, slug),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK ((char_length(description) <= 2000)),
+    CHECK ((char_length(name) <= 200)),
+    CHECK ((slug ~ '^[a-z0-9-]{1,63}$'::text))
+);
+CREATE UNIQUE INDEX plans_one_default ON plans USING btree (tenant_id) WHERE is_default;
+ALTER TABLE plans ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON plans FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON plans FOR SELECT TO weir_system
+    USING (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON plans TO weir_app;
+GRANT SELECT (id, is_default, slug, tenant_id, version) ON plans TO weir_system;
+
+CREATE TABLE rules (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    slug text NOT NULL,
+    name text NOT NULL DEFAULT ''::text,
+    description text NOT NULL DEFAULT ''::text,
+    resource text NOT NULL,
+    algorithm text NOT NULL,
+    limit_units bigint NOT NULL,
+    window_text text NOT NULL,
+    window_ms bigint,
+    burst_units bigint,
+    precision_text text NOT NULL DEFAULT ''::text,
+    precision_ms bigint,
+    by_values text[] NOT NULL,
+    mode text NOT NULL,
+    on_unavailable text NOT NULL,
+    penalty_text text NOT NULL DEFAULT ''::text,
+    penalty_ms bigint,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    version bigint NOT NULL,
+    PRIMARY KEY (tenant_id, id),
+    UNIQUE (tenant_id, slug),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK (
+CASE
+    WHEN (algorithm = 'sliding_window_buckets'::text) THEN ((precision_ms IS NOT NULL) AND ((window_ms % precision_ms) = 0) AND ((window_ms / precision_ms) <= 120))
+    ELSE (precision_ms IS NULL)
+END),
+    CHECK (
+CASE
+    WHEN (window_ms IS NULL) THEN ((algorithm = 'fixed_window'::text) AND (window_text = ANY (ARRAY['day'::text, 'week'::text, 'month'::text])))
+    ELSE (window_text <> ALL (ARRAY[''::text, 'day'::text, 'week'::text, 'month'::text]))
+END),
+    CHECK ((((octet_length(resource) >= 1) AND (octet_length(resource) <= 256)) AND ((POSITION(('*'::text) IN (resource)) = 0) OR (POSITION(('*'::text) IN (resource)) = char_length(resource))))),
+    CHECK (((burst_units >= 1) AND (burst_units <= 1000000000))),
+    CHECK (((burst_units IS NULL) OR (((burst_units)::numeric * (window_ms)::numeric) <= ((limit_units)::numeric * ('31622400000'::bigint)::numeric)))),
+    CHECK (((burst_units IS NULL) OR (algorithm = ANY (ARRAY['token_bucket'::text, 'leaky_bucket'::text, 'leaky_bucket_queue'::text])))),
+    CHECK (((cardinality(by_values) <= 16) AND (array_position(by_values, NULL::text) IS NULL) AND (array_position(by_values, ''::text) IS NULL) AND (array_to_string(by_values, ','::text) ~ '^((subject|resource|attributes\.[A-Za-z0-9_.-]{1,64})(,(subject|resource|attributes\.[A-Za-z0-9_.-]{1,64}))*)?$'::text))),
+    CHECK (((limit_units >= 1) AND (limit_units <=
+CASE
+    WHEN (algorithm = ANY (ARRAY['fixed_window'::text, 'fixed_window_first_hit'::text])) THEN '1000000000000000'::bigint
+    WHEN (algorithm = 'sliding_window_log'::text) THEN (10000)::bigint
+    ELSE (1000000000)::bigint
+END))),
+    CHECK (((penalty_ms >= 1) AND (penalty_ms <= '2592000000'::bigint))),
+    CHECK (((penalty_ms IS NULL) = (penalty_text = ''::text))),
+    CHECK (((precision_ms IS NULL) = (precision_text = ''::text))),
+    CHECK (((window_ms >= 1000) AND (window_ms <= '31622400000'::bigint))),
+    CHECK ((algorithm = ANY (ARRAY['sliding_window_counter'::text, 'sliding_window_log'::text, 'sliding_window_buckets'::text, 'fixed_window'::text, 'fixed_window_first_hit'::text, 'token_bucket'::text, 'leaky_bucket'::text, 'leaky_bucket_queue'::text]))),
+    CHECK ((char_length(description) <= 2000)),
+    CHECK ((char_length(name) <= 200)),
+    CHECK ((mode = ANY (ARRAY['enforce'::text, 'shadow'::text, 'off'::text]))),
+    CHECK ((on_unavailable = ANY (ARRAY['allow'::text, 'deny'::text, 'local'::text]))),
+    CHECK ((precision_ms >= 1)),
+    CHECK ((slug ~ '^[a-z0-9-]{1,63}$'::text))
+);
+ALTER TABLE rules ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON rules FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON rules FOR SELECT TO weir_system
+    USING (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON rules TO weir_app;
+GRANT SELECT ON rules TO weir_system;
+
+CREATE TABLE subject_tombstones (
+    tenant_id uuid NOT NULL,
+    subject text COLLATE "C" NOT NULL,
+    deleted_at timestamp with time zone NOT NULL DEFAULT now(),
+    version bigint NOT NULL,
+    PRIMARY KEY (tenant_id, subject),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE
+);
+CREATE INDEX subject_tombstones_age ON subject_tombstones USING btree (deleted_at);
+CREATE INDEX subject_tombstones_version ON subject_tombstones USING btree (tenant_id, version);
+ALTER TABLE subject_tombstones ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON subject_tombstones FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY purge_old ON subject_tombstones FOR DELETE TO weir_system
+    USING ((deleted_at < (now() - '24:00:00'::interval)));
+CREATE POLICY read_all ON subject_tombstones FOR SELECT TO weir_system
+    USING (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON subject_tombstones TO weir_app;
+GRANT DELETE, SELECT ON subject_tombstones TO weir_system;
+
+CREATE TABLE subjects (
+    tenant_id uuid NOT NULL,
+    subject text COLLATE "C" NOT NULL,
+    id uuid NOT NULL,
+    plan_id uuid,
+    state text NOT NULL DEFAULT 'active'::text,
+    labels jsonb NOT NULL DEFAULT '{}'::jsonb,
+    billing_ref text NOT NULL DEFAULT ''::text,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    version bigint NOT NULL,
+    PRIMARY KEY (tenant_id, subject),
+    UNIQUE (tenant_id, id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, plan_id) REFERENCES plans(tenant_id, id),
+    CHECK (((octet_length(subject) >= 1) AND (octet_length(subject) <= 256))),
+    CHECK ((jsonb_typeof(labels) = 'object'::text)),
+    CHECK ((octet_length(billing_ref) <= 256)),
+    CHECK ((state = ANY (ARRAY['active'::text, 'blocked'::text, 'exempt'::text])))
+);
+CREATE INDEX subjects_plan ON subjects USING btree (tenant_id, plan_id);
+CREATE INDEX subjects_version ON subjects USING btree (tenant_id, version);
+ALTER TABLE subjects ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON subjects FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON subjects FOR SELECT TO weir_system
+    USING (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON subjects TO weir_app;
+GRANT SELECT (plan_id, state, subject, tenant_id, version) ON subjects TO weir_system;
+
+CREATE TABLE tenants (
+    id uuid NOT NULL,
+    slug text NOT NULL,
+    name text NOT NULL DEFAULT ''::text,
+    state text NOT NULL DEFAULT 'active'::text,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    version bigint NOT NULL,
+    policy_version bigint NOT NULL,
+    subjects_version bigint NOT NULL,
+    keys_version bigint NOT NULL,
+    subjects_history_from bigint NOT NULL DEFAULT 0,
+    changed_version bigint NOT NULL GENERATED ALWAYS AS GREATEST(version, policy_version, subjects_version, keys_version) STORED,
+    PRIMARY KEY (id),
+    UNIQUE (slug),
+    CHECK ((char_length(name) <= 200)),
+    CHECK ((slug ~ '^[a-z0-9-]{1,63}$'::text)),
+    CHECK ((state = ANY (ARRAY['active'::text, 'suspended'::text])))
+);
+CREATE INDEX tenants_changed ON tenants USING btree (changed_version);
+ALTER TABLE tenants ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY all_tenants ON tenants FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+CREATE POLICY own_tenant ON tenants FOR ALL TO weir_app
+    USING ((id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT DELETE, INSERT, SELECT ON tenants TO weir_system;
+GRANT SELECT ON tenants TO weir_app;
+GRANT UPDATE (keys_version, name, policy_version, state, subjects_history_from, subjects_version, updated_at, version) ON tenants TO weir_system;
+GRANT UPDATE (keys_version, name, policy_version, subjects_version, updated_at, version) ON tenants TO weir_app;
+
+CREATE TABLE usage_days (
+    tenant_id uuid NOT NULL,
+    start timestamp with time zone NOT NULL,
+    rule text COLLATE "C" NOT NULL,
+    plan text COLLATE "C" NOT NULL,
+    resource text COLLATE "C" NOT NULL,
+    allowed bigint NOT NULL,
+    denied bigint NOT NULL,
+    shadow_denied bigint NOT NULL,
+    degraded bigint NOT NULL,
+    cost_allowed bigint NOT NULL,
+    cost_denied bigint NOT NULL,
+    PRIMARY KEY (tenant_id, start, rule, plan, resource),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK ((allowed >= 0)),
+    CHECK ((cost_allowed >= 0)),
+    CHECK ((cost_denied >= 0)),
+    CHECK ((degraded >= 0)),
+    CHECK ((denied >= 0)),
+    CHECK ((shadow_denied >= 0))
+);
+CREATE INDEX usage_days_start ON usage_days USING btree (start);
+ALTER TABLE usage_days ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON usage_days FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY write_all ON usage_days FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON usage_days TO weir_system;
+GRANT SELECT ON usage_days TO weir_app;
+
+CREATE TABLE usage_hours (
+    tenant_id uuid NOT NULL,
+    start timestamp with time zone NOT NULL,
+    rule text COLLATE "C" NOT NULL,
+    plan text COLLATE "C" NOT NULL,
+    resource text COLLATE "C" NOT NULL,
+    allowed bigint NOT NULL,
+    denied bigint NOT NULL,
+    shadow_denied bigint NOT NULL,
+    degraded bigint NOT NULL,
+    cost_allowed bigint NOT NULL,
+    cost_denied bigint NOT NULL,
+    PRIMARY KEY (tenant_id, start, rule, plan, resource),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK ((allowed >= 0)),
+    CHECK ((cost_allowed >= 0)),
+    CHECK ((cost_denied >= 0)),
+    CHECK ((degraded >= 0)),
+    CHECK ((denied >= 0)),
+    CHECK ((shadow_denied >= 0))
+);
+CREATE INDEX usage_hours_start ON usage_hours USING btree (start);
+ALTER TABLE usage_hours ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON usage_hours FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY write_all ON usage_hours FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON usage_hours TO weir_system;
+GRANT SELECT ON usage_hours TO weir_app;
+
+CREATE TABLE usage_minutes (
+    tenant_id uuid NOT NULL,
+    slot smallint NOT NULL,
+    start timestamp with time zone NOT NULL,
+    rule text COLLATE "C" NOT NULL,
+    plan text COLLATE "C" NOT NULL,
+    resource text COLLATE "C" NOT NULL,
+    allowed bigint NOT NULL,
+    denied bigint NOT NULL,
+    shadow_denied bigint NOT NULL,
+    degraded bigint NOT NULL,
+    cost_allowed bigint NOT NULL,
+    cost_denied bigint NOT NULL,
+    PRIMARY KEY (tenant_id, start, rule, plan, resource, slot),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK ((allowed >= 0)),
+    CHECK ((cost_allowed >= 0)),
+    CHECK ((cost_denied >= 0)),
+    CHECK ((degraded >= 0)),
+    CHECK ((denied >= 0)),
+    CHECK ((shadow_denied >= 0)),
+    CHECK ((slot = ((floor((EXTRACT(epoch FROM start) / (86400)::numeric)))::bigint % (5)::bigint)))
+) PARTITION BY LIST (slot);
+ALTER TABLE usage_minutes ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON usage_minutes FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY write_all ON usage_minutes FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT INSERT, SELECT, UPDATE ON usage_minutes TO weir_system;
+GRANT SELECT ON usage_minutes TO weir_app;
+
+CREATE TABLE usage_subjects (
+    tenant_id uuid NOT NULL,
+    grain text NOT NULL,
+    start timestamp with time zone NOT NULL,
+    top jsonb NOT NULL,
+    PRIMARY KEY (tenant_id, grain, start),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK ((grain = ANY (ARRAY['minute'::text, 'hour'::text, 'day'::text])))
+);
+CREATE INDEX usage_subjects_start ON usage_subjects USING btree (grain, start);
+ALTER TABLE usage_subjects ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON usage_subjects FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY write_all ON usage_subjects FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON usage_subjects TO weir_system;
+GRANT SELECT ON usage_subjects TO weir_app;
+
+CREATE TABLE usage_writers (
+    writer uuid NOT NULL,
+    batch uuid NOT NULL,
+    complete_until timestamp with time zone NOT NULL,
+    written_at timestamp with time zone NOT NULL,
+    ended boolean NOT NULL,
+    PRIMARY KEY (writer)
+);
+GRANT DELETE, INSERT, SELECT, UPDATE ON usage_writers TO weir_system;
+GRANT SELECT (complete_until, ended, written_at) ON usage_writers TO weir_app;
