@@ -55,7 +55,7 @@ func BenchmarkEvaluateRedis(b *testing.B) {
 func BenchmarkEvaluateRedisPlain(b *testing.B) {
 	o := redisOptions()
 	o.Plain = true
-	client, err := check.NewRedisClient(testenv.RedisURL(b), check.WithPoolSize(64))
+	client, err := check.NewRedisClient(testenv.RedisURL(b), check.WithPoolSize(128))
 	require.NoError(b, err)
 	defer func() { _ = client.Close() }()
 	benchmarkEvaluate(b, check.NewRedisEngine(client, o))

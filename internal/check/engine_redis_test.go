@@ -40,8 +40,8 @@ func TestRedisEngine(t *testing.T) {
 func TestRedisEnginePlain(t *testing.T) {
 	o := redisOptions()
 	o.Plain = true
-	// a connection for each of the suite's clients
-	client := clientOf(t, testenv.RedisURL(t), check.WithPoolSize(64))
+	// more connections than the suite has clients: none may wait for one
+	client := clientOf(t, testenv.RedisURL(t), check.WithPoolSize(128))
 	checktest.Suite(t, check.NewRedisEngine(client, o))
 }
 
