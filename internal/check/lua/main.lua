@@ -54,7 +54,12 @@ end
 
 local counters, allowed, k = {}, true, 0
 for i = 1, (#ARGV[1] - 14) / 24 do
-  local s, shadow = {}, 0
+  -- All fields at once: a table that grows is copied at each power of two.
+  local s = {
+    key = 0, number = 0, algorithm = 0, limit = 0, window = 0, extra = 0, calendar = 0, penalty = 0, quota = 0,
+    used = 0, remaining = 0, mark = 0, admits = false, exceeds = false, charged = false, index = 0, cur = 0, prev = 0,
+  }
+  local shadow
   s.number, shadow, s.limit, s.window, s.extra, s.penalty, s.calendar = decode('<BBI7I5I5I4B', ARGV[1], 24 * i - 9)
   k = k + 1
   s.key = KEYS[k]
@@ -62,7 +67,6 @@ for i = 1, (#ARGV[1] - 14) / 24 do
   s.algorithm.read(s, now)
   s.quota = s.number > 5 and s.extra or s.limit
   s.remaining = max(0, s.quota - s.used)
-  s.mark = 0
   if s.penalty > 0 then
     k = k + 1
     s.mark_key = KEYS[k]
@@ -80,7 +84,7 @@ for i = 1, (#ARGV[1] - 14) / 24 do
   counters[i] = s
 end
 
-local reply = { encode('<I6B', now, allowed and 1 or 0) }
+local reply = encode('<I6B', now, allowed and 1 or 0)
 for i = 1, #counters do
   local s = counters[i]
   local algorithm, mark = s.algorithm, s.mark
@@ -114,7 +118,7 @@ for i = 1, #counters do
     s.remaining = 0
     whole, more = max(whole, mark), max(more, mark)
   end
-  reply[i + 1] = encode('<BI7I6I6I6I5', flags, s.remaining, wait, whole, more, delay)
+  reply = reply .. encode('<BI7I6I6I6I5', flags, s.remaining, wait, whole, more, delay)
 end
 
 for i = 1, #counters do
@@ -128,4 +132,4 @@ for i = 1, #counters do
     call('SET', s.mark_key, encode('<BI6', VERSION, s.mark), 'PX', life(s.mark))
   end
 end
-return table.concat(reply)
+return reply
