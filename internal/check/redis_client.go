@@ -126,6 +126,7 @@ func (s *redisSettings) failover(rawURL string) (redis.UniversalClient, error) {
 	o.DialTimeout, o.DialerRetries = redisDialTimeout, 1
 	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = redisIOTimeout, redisIOTimeout, true
 	o.PoolSize, o.MinIdleConns, o.PoolTimeout = s.poolSize, s.poolSize/4, redisPoolTimeout
+	o.PipelinePoolSize = -1 // pipelines use the one pool
 	o.ConnMaxLifetime, o.ConnMaxLifetimeJitter = redisConnLifetime, redisConnJitter
 	o.DisableIdentity = true
 	if o.TLSConfig != nil && s.tls != nil {
