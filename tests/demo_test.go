@@ -22,7 +22,8 @@ func startDemo(t *testing.T, s settings, dir string) *instance {
 	delete(s, "WEIR_DRAIN")
 	i := start(t, s, "demo", "--serve", "--dir", dir)
 	i.awaitLog(`"ready"`)
-	return i.awaitReady()
+	require.Eventually(t, func() bool { return strings.Contains(i.out.String(), "Ctrl-C") }, patience, tick)
+	return i
 }
 
 // demoEnv reads demo.env as a shell would.
@@ -85,7 +86,6 @@ func curl(t *testing.T, line string) (int, []byte) {
 func TestDemoPrintsCurlLinesThatWork(t *testing.T) {
 	s, dir := newSettings(t), t.TempDir()
 	i := startDemo(t, s, dir)
-	require.Eventually(t, func() bool { return strings.Contains(i.out.String(), "Ctrl-C") }, patience, tick)
 	var schemes []string
 	for line := range strings.Lines(i.out.String()) {
 		if !strings.HasPrefix(strings.TrimSpace(line), "curl ") {

@@ -1,23 +1,21 @@
 package tests
 
 import (
+	"crypto/rand"
 	"fmt"
 	"net/http"
+	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/testenv"
 )
 
-const (
-	localLimit = 40
-	// redisDeadline is the default of WEIR_REDIS_TIMEOUT.
-	redisDeadline = 50 * time.Millisecond
-)
+const localLimit = 40
 
 // faulty is an installation with a Redis of its own, one rule for each on_unavailable, and
 // clients that ask under all of them all the time.
@@ -92,7 +90,7 @@ func (f *faulty) awaitDegraded(want bool) {
 		n++
 		_, d := f.mustAsk("allow", fmt.Sprintf("await-%d", n))
 		return d.Degraded == want
-	}, patience, 5*time.Millisecond, "degraded does not become %v", want)
+	}, patience, tick, "degraded does not become %v", want)
 }
 
 // requirePolicies asserts what each rule answers while Redis is away. subject is a new one.
@@ -121,16 +119,25 @@ func (f *faulty) requirePolicies(subject string) {
 	}
 }
 
-// requireFast asserts that checks do not each wait for the deadline: the breaker is open.
-func (f *faulty) requireFast() {
+// requireNoWait asserts that the breaker is open: checks are answered, and none of them is sent
+// to a Redis that is away, to wait there for the deadline.
+func (f *faulty) requireNoWait() {
 	f.t.Helper()
-	const checks = 100
-	began := time.Now()
-	for n := range checks {
-		f.mustAsk("allow", fmt.Sprintf("fast-%d", n))
-	}
-	require.Less(f.t, time.Since(began), checks*redisDeadline/2)
-	require.Contains(f.t, f.server.metrics(), "weir_degraded 1")
+	require.Eventually(f.t, func() bool {
+		sent := f.sentToRedis()
+		for n := range 20 {
+			_, d, err := f.ask("allow", fmt.Sprintf("fast-%d", n))
+			if err != nil || !d.Degraded {
+				return false
+			}
+		}
+		return f.sentToRedis() == sent && strings.Contains(f.server.metrics(), "weir_degraded 1")
+	}, patience, tick)
+}
+
+// sentToRedis is how many calls have come back from Redis or not in time.
+func (f *faulty) sentToRedis() string {
+	return regexp.MustCompile(`weir_redis_seconds_count (\d+)`).FindString(f.server.metrics())
 }
 
 // requireWhole asserts that Redis counts again.
@@ -140,7 +147,7 @@ func (f *faulty) requireWhole(subject string) {
 	require.Eventually(f.t, func() bool { // calls return to Redis bit by bit
 		_, d := f.mustAsk("deny", subject)
 		return !d.Degraded && d.Remaining != nil
-	}, patience, 5*time.Millisecond)
+	}, patience, tick)
 	require.Equal(f.t, http.StatusOK, status(f.server.url()+"/readyz"))
 }
 
@@ -150,7 +157,7 @@ func TestRedisKilledUnderLoad(t *testing.T) {
 	stop := f.load()
 	f.redis.Kill()
 	f.awaitDegraded(true)
-	f.requireFast()
+	f.requireNoWait()
 	f.requirePolicies("user_42")
 	require.Equal(t, http.StatusOK, status(f.server.url()+"/readyz"), "checks are answered, so it stays in the balancer")
 	f.redis.Start()
@@ -169,10 +176,13 @@ func TestRedisPausedUnderLoad(t *testing.T) {
 
 	// each subject has used a number of its own, far from all others'
 	const subjects, apart = 12, 10_000
+	var names [subjects]string
 	for n := range subjects {
-		got, d, err := f.tenant.check(f.server.url()+"/v1/check", fmt.Sprintf(`{"subject":"own-%d","resource":"many","cost":%d}`, n, (n+1)*apart))
-		require.NoError(t, err)
-		require.False(t, d.Degraded, "%s", got.body)
+		require.Eventually(t, func() bool { // a busy machine may miss the deadline: then it is not known what was counted
+			names[n] = fmt.Sprintf("own-%d-%s", n, rand.Text())
+			_, d, err := f.tenant.check(f.server.url()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":"many","cost":%d}`, names[n], (n+1)*apart))
+			return err == nil && !d.Degraded
+		}, patience, tick)
 	}
 	done := make(chan struct{})
 	var wg sync.WaitGroup
@@ -189,7 +199,7 @@ func TestRedisPausedUnderLoad(t *testing.T) {
 				default:
 				}
 				sent++
-				got, d, err := f.tenant.check(f.server.url()+"/v1/check", fmt.Sprintf(`{"subject":"own-%d","resource":"many"}`, n))
+				got, d, err := f.tenant.check(f.server.url()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":"many"}`, names[n]))
 				if err != nil || got.status != http.StatusOK {
 					t.Errorf("%v %d %s", err, got.status, got.body)
 					return
@@ -200,7 +210,7 @@ func TestRedisPausedUnderLoad(t *testing.T) {
 				counted++
 				used := 1_000_000 - *d.Remaining - int64((n+1)*apart)
 				if used < counted || used > sent || sent >= apart {
-					t.Errorf("own-%d: %d used, of %d sent and %d known to be counted", n, used, sent, counted)
+					t.Errorf("%s: %d used, of %d sent and %d known to be counted", names[n], used, sent, counted)
 					return
 				}
 			}
@@ -213,7 +223,7 @@ func TestRedisPausedUnderLoad(t *testing.T) {
 	for round := range 3 {
 		f.redis.Pause()
 		f.awaitDegraded(true)
-		f.requireFast()
+		f.requireNoWait()
 		f.requirePolicies(fmt.Sprintf("user-%d", round))
 		f.redis.Resume()
 		f.requireWhole(fmt.Sprintf("after-%d", round))

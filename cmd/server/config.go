@@ -35,7 +35,6 @@ type Config struct {
 	TLSCert      string `env:"WEIR_TLS_CERT" name:"tls-cert" placeholder:"FILE" help:"Certificate chain, PEM. Read again when the file changes."`
 	TLSKey       string `env:"WEIR_TLS_KEY" name:"tls-key" placeholder:"FILE" help:"Key of the certificate, PEM. Read again when the file changes."`
 	InternalAddr string `env:"WEIR_INTERNAL_ADDR" default:"127.0.0.1:9090" help:"Where to serve /metrics and profiles: keep it from strangers. off for nowhere."`
-	PublicURL    string `env:"WEIR_PUBLIC_URL" name:"public-url" placeholder:"https://..." help:"Where clients reach the service, for links."`
 
 	Headers     string        `env:"WEIR_HEADERS" default:"draft,x" help:"Rate-limit headers of a check: a comma list of draft (RateLimit) and x (X-RateLimit-*), or none."`
 	MaxInFlight int           `env:"WEIR_MAX_IN_FLIGHT" default:"10000" help:"Requests served at once, 1 to 1000000; further ones get 503."`
@@ -82,7 +81,6 @@ func (c *Config) Validate() error {
 		checkAddr("WEIR_HTTP_ADDR", c.HTTPAddr),
 		checkAddr("WEIR_HTTPS_ADDR", c.HTTPSAddr),
 		checkAddr("WEIR_INTERNAL_ADDR", c.InternalAddr),
-		checkPublicURL(c.PublicURL),
 		bad(headersErr != nil, "WEIR_HEADERS", c.Headers, fmt.Sprint(headersErr)),
 		bad(c.MaxInFlight < 1 || c.MaxInFlight > 1_000_000, "WEIR_MAX_IN_FLIGHT", c.MaxInFlight, "must be 1 to 1000000"),
 		bad(c.Drain < 0 || c.Drain > 5*time.Minute, "WEIR_DRAIN", c.Drain, "must be 0s to 5m"),
@@ -186,15 +184,6 @@ func (c *Config) requireTLS() error {
 }
 
 func serves(addr string) bool { return addr != "" && addr != off }
-
-func checkPublicURL(s string) error {
-	if s == "" {
-		return nil
-	}
-	u, err := url.Parse(s)
-	return bad(err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || (u.Scheme != "https" && u.Scheme != "http"),
-		"WEIR_PUBLIC_URL", s, "must be http://HOST or https://HOST, perhaps with a path")
-}
 
 // parseError names the variable rather than the flag of the same meaning.
 func parseError(k *kong.Kong, err error) error {

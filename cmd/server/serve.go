@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/puzpuzpuz/xsync/v4"
 	"github.com/redis/go-redis/v9"
 
 	"weir/internal/api"
@@ -127,7 +126,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 
 	s.front.handle(api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight}, api.Deps{
 		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: s.checker,
-		Quota:  quotaBySlug(check.NewQuota(s.checker, policies, deployment.platform), s.store),
+		Quota:  check.NewQuota(s.checker, policies, deployment.platform),
 		Logger: s.log, Metrics: api.NewMetrics(s.registry), Readiness: readiness(s.front, s.store, s.checker),
 		CursorKey: deployment.secrets.CursorKey[:],
 	}))
@@ -168,23 +167,5 @@ func readiness(front *front, store *tenants.Store, checker *check.Checker) func(
 			r.Degraded = append(r.Degraded, "postgres")
 		}
 		return r
-	}
-}
-
-// quotaBySlug is quota for the API, which knows tenants by id. A tenant whose slug cannot be
-// read, because Postgres is away, is not bounded meanwhile.
-func quotaBySlug(quota *check.Quota, store *tenants.Store) api.Quota {
-	slugs := xsync.NewMap[check.TenantID, string]() // a slug never changes
-	return func(ctx context.Context, actor tenants.Actor, checks int64) (retryAfterMS int64, ok bool) {
-		slug, known := slugs.Load(actor.TenantID())
-		if !known {
-			tenant, err := store.Tenant(ctx, actor)
-			if err != nil {
-				return 0, true
-			}
-			slug = tenant.Slug
-			slugs.Store(actor.TenantID(), slug)
-		}
-		return quota.Admit(ctx, actor.TenantID(), slug, checks)
 	}
 }
