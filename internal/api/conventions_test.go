@@ -90,6 +90,7 @@ func TestBodiesAreReadStrictly(t *testing.T) {
 			require.Equal(t, []string{c.at}, s.in(t).call(s.key, http.MethodPost, "/v1/rules", c.body).pointers(422, codeInvalidRequest))
 		})
 	}
+	require.Equal(t, "The body must be an object.", s.call(s.key, http.MethodPost, "/v1/rules", "null").problem(422, codeInvalidRequest).Detail)
 	require.Empty(t, s.call(s.key, http.MethodGet, "/v1/rules", nil).json()["items"])
 }
 

@@ -151,7 +151,11 @@ func fieldsDetail(fields []ProblemField) string {
 	case 0:
 		return "The request is not valid."
 	case 1:
-		return fields[0].Pointer + " " + fields[0].Message + "."
+		where := fields[0].Pointer
+		if where == "" { // the pointer to the whole body
+			where = "The body"
+		}
+		return where + " " + fields[0].Message + "."
 	default:
 		return strconv.Itoa(len(fields)) + " fields are not valid; errors names them."
 	}
