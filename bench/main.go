@@ -80,6 +80,10 @@ func main() {
 	if err == nil {
 		err = run(o)
 	}
+	if errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, "bench: interrupted; what it had started is stopped")
+		os.Exit(130)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)

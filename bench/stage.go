@@ -250,9 +250,11 @@ func (s *stage) startWeir(ctx context.Context) error {
 	return nil
 }
 
-// restartWeir gives a process that has not seen the making of the tenants.
+// restartWeir gives a process that has seen nothing yet.
 func (s *stage) restartWeir(ctx context.Context) error {
-	s.servers[weirName].stop()
+	if running := s.servers[weirName]; running != nil {
+		running.stop()
+	}
 	return s.startWeir(ctx)
 }
 

@@ -73,7 +73,7 @@ func (a *admin) post(ctx context.Context, key, path string, body, out any) (int,
 	return response.StatusCode, json.Unmarshal(answer, out)
 }
 
-// create makes a tenant and its rules.
+// create makes a tenant, with its first key.
 func (a *admin) create(ctx context.Context, operator string, t *tenant) error {
 	var made struct {
 		Key struct{ Secret string } `json:"key"`
@@ -84,6 +84,11 @@ func (a *admin) create(ctx context.Context, operator string, t *tenant) error {
 	if t.key = made.Key.Secret; t.key == "" {
 		return fmt.Errorf("tenant %s came without a key", t.slug)
 	}
+	return nil
+}
+
+// rule makes the rules of a tenant.
+func (a *admin) rule(ctx context.Context, t *tenant) error {
 	for _, r := range t.rules {
 		if _, err := a.post(ctx, t.key, "/v1/rules", r, nil); err != nil {
 			return fmt.Errorf("tenant %s: %w", t.slug, err)
@@ -110,7 +115,6 @@ func (a *admin) first(ctx context.Context, t *tenant) error {
 		case err == nil:
 			return nil
 		}
-		// Keys that are not known yet are looked up at a bounded rate.
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -148,22 +152,26 @@ func each(ctx context.Context, tenants []*tenant, do func(context.Context, *tena
 	return context.Cause(ctx)
 }
 
-// prepare makes the tenants, and leaves a fresh Weir that knows each of them.
+// prepare makes the tenants, and leaves a fresh Weir that knows each of them. It starts anew
+// before each step, because keys that are not known at the start are looked up at a bounded rate.
 func (s *stage) prepare(ctx context.Context, tenants []*tenant) error {
-	if err := s.startWeir(ctx); err != nil {
-		return err
-	}
-	api := newAdmin(s.servers[weirName].http)
-	err := each(ctx, tenants, func(ctx context.Context, t *tenant) error { return api.create(ctx, s.operator, t) })
-	if err != nil {
-		return fmt.Errorf("make tenants: %w", err)
-	}
-	if err := s.restartWeir(ctx); err != nil {
-		return err
-	}
-	api = newAdmin(s.servers[weirName].http)
-	if err := each(ctx, tenants, api.first); err != nil {
-		return fmt.Errorf("first checks: %w", err)
+	for _, step := range []struct {
+		name string
+		do   func(context.Context, *admin, *tenant) error
+	}{
+		{"make tenants", func(ctx context.Context, a *admin, t *tenant) error { return a.create(ctx, s.operator, t) }},
+		{"make rules", func(ctx context.Context, a *admin, t *tenant) error { return a.rule(ctx, t) }},
+		{"ask first checks", func(ctx context.Context, a *admin, t *tenant) error { return a.first(ctx, t) }},
+	} {
+		if err := s.restartWeir(ctx); err != nil {
+			return err
+		}
+		api := newAdmin(s.servers[weirName].http)
+		err := each(ctx, tenants, func(ctx context.Context, t *tenant) error { return step.do(ctx, api, t) })
+		api.client.CloseIdleConnections()
+		if err != nil {
+			return fmt.Errorf("%s: %w%s", step.name, err, s.servers[weirName].lastWords())
+		}
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package load
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -69,7 +68,7 @@ func Open(ctx context.Context, target Target, traffic *Traffic, rate int64, plan
 		close(c.due)
 	}
 	readers.Wait()
-	if err := errors.Join(ctx.Err(), o.err()); err != nil {
+	if err := firstError([]error{ctx.Err(), o.err()}); err != nil {
 		return nil, fmt.Errorf("open loop on %s: %w", target.Addr, err)
 	}
 	for _, c := range o.conns {
