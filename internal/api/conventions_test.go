@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -91,6 +92,15 @@ func TestBodiesAreReadStrictly(t *testing.T) {
 		})
 	}
 	require.Equal(t, "The body must be an object.", s.call(s.key, http.MethodPost, "/v1/rules", "null").problem(422, codeInvalidRequest).Detail)
+	// What is wrong is told in one order, and not at any length.
+	unknown := obj{}
+	for i := range 5000 {
+		unknown[fmt.Sprintf("x-%04d", i)] = i
+	}
+	many := s.call(s.key, http.MethodPost, "/v1/rules", unknown).problem(422, codeInvalidRequest)
+	require.Len(t, many.Errors, maxProblemFields)
+	require.Equal(t, "5003 fields are not valid; errors names 100 of them.", many.Detail)
+	require.True(t, slices.IsSortedFunc(many.Errors, func(a, b ProblemField) int { return strings.Compare(a.Pointer, b.Pointer) }))
 	require.Empty(t, s.call(s.key, http.MethodGet, "/v1/rules", nil).json()["items"])
 }
 

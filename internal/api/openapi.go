@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -69,6 +70,8 @@ func validationProblem(status int, message string, errs []error) *Problem {
 			fields = append(fields, validationField(detailer.ErrorDetail()))
 		}
 	}
+	// The validator finds unknown fields in the order of a map.
+	slices.SortStableFunc(fields, func(a, b ProblemField) int { return strings.Compare(a.Pointer, b.Pointer) })
 	return invalid(fields...)
 }
 

@@ -138,11 +138,14 @@ func problemType(code string) string { return "/docs/errors/" + problemSlug(code
 
 func problemSlug(code string) string { return strings.ReplaceAll(strings.ToLower(code), "_", "-") }
 
-// invalid is the 422 that names bad fields.
+// maxProblemFields bounds what one problem lists: a body of a megabyte can have a hundred thousand
+// bad fields, and the answer is not to be larger than the question.
+const maxProblemFields = 100
+
+// invalid is the 422 that names bad fields, the first maxProblemFields of them.
 func invalid(fields ...ProblemField) *Problem {
-	p := newProblem(http.StatusUnprocessableEntity, codeInvalidRequest, "")
-	p.Errors = fields
-	p.Detail = fieldsDetail(fields)
+	p := newProblem(http.StatusUnprocessableEntity, codeInvalidRequest, fieldsDetail(fields))
+	p.Errors = fields[:min(len(fields), maxProblemFields)]
 	return p
 }
 
@@ -157,7 +160,11 @@ func fieldsDetail(fields []ProblemField) string {
 		}
 		return where + " " + fields[0].Message + "."
 	default:
-		return strconv.Itoa(len(fields)) + " fields are not valid; errors names them."
+		detail := strconv.Itoa(len(fields)) + " fields are not valid; errors names "
+		if len(fields) > maxProblemFields {
+			return detail + strconv.Itoa(maxProblemFields) + " of them."
+		}
+		return detail + "them."
 	}
 }
 
