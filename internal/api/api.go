@@ -10,7 +10,6 @@
 package api
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -42,17 +41,12 @@ type Deps struct {
 	Authenticator *tenants.Authenticator
 	Policies      *check.Policies
 	Checker       *check.Checker
-	Quota         Quota // the tenants' own; nil: none
+	Quota         *check.Quota // of checks, each tenant's own; nil: none
 	Logger        *slog.Logger
 	Metrics       *Metrics
 	Readiness     func() Readiness // asked by /readyz, from any goroutine
 	CursorKey     []byte           // authenticates the cursors of lists; the same on all instances
 }
-
-// Quota takes a number of checks from the own quota of the actor's tenant. Where that does not admit
-// them, retryAfterMS is how long to wait, or check.NeverMS. (check.Quota knows tenants by slug, an
-// actor by id: who wires the two knows both.)
-type Quota func(ctx context.Context, actor tenants.Actor, checks int64) (retryAfterMS int64, ok bool)
 
 // Readiness says whether this instance can serve checks.
 type Readiness struct {

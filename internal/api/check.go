@@ -143,7 +143,7 @@ func (s *server) decide(ctx context.Context, actor tenants.Actor, reqs []check.R
 		return nil, policyUnavailable(err)
 	}
 	if s.Quota != nil {
-		if wait, ok := s.Quota(ctx, actor, int64(len(reqs))); !ok {
+		if wait, ok := s.Quota.Admit(ctx, policy, int64(len(reqs))); !ok {
 			return nil, overQuota(wait)
 		}
 	}

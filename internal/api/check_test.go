@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -271,34 +272,42 @@ func TestConcurrentChecks(t *testing.T) {
 	require.Equal(t, int64(1), allowed.Load())
 }
 
-// A tenant over its own quota is told so, and nothing is decided or counted for its customers.
+// A tenant over its own quota, a rule of the platform's, is told so, and nothing is decided or
+// counted for its customers.
 func TestTenantQuota(t *testing.T) {
 	s := newCheckStack(t)
+	ctx, store := t.Context(), s.db.Store
+	platform, err := store.EnsurePlatform(ctx)
+	require.NoError(t, err)
+	operator := tenants.AsSystem(platform.ID, "test")
+	_, err = store.CreateRule(ctx, operator, hourly("checks-an-hour", check.QuotaResource, 110, "subject"))
+	require.NoError(t, err)
+	_, _, err = store.PutOverride(ctx, operator, "other", tenants.Override{Rule: "checks-an-hour", Limit: check.Limit{Limit: 10}, Reason: "a small tier"}, tenants.Match{})
+	require.NoError(t, err)
 	deps := s.deps
 	deps.Metrics = NewMetrics(prometheusRegistry())
-	var wait, asked atomic.Int64
-	deps.Quota = func(_ context.Context, actor tenants.Actor, checks int64) (int64, bool) {
-		require.Equal(t, s.actor.TenantID(), actor.TenantID())
-		asked.Add(checks)
-		return wait.Load(), wait.Load() == 0
-	}
+	deps.Quota = check.NewQuota(deps.Checker, deps.Policies, platform.ID)
 	s.serve(Config{}, deps)
+
 	s.check(`{"subject":"a"}`).decision(200)
 	s.post("/v1/check/batch", entries(100, `{"subject":"b"}`)).ok(200)
-	require.Equal(t, int64(101), asked.Load())
-	s.check(`{"subject":"a","cost":-1}`).problem(422, "INVALID_REQUEST")
-	require.Equal(t, int64(101), asked.Load(), "what is no check costs no quota")
+	for range 20 {
+		s.check(`{"subject":"a","cost":-1}`).problem(422, "INVALID_REQUEST") // no check, so it costs no quota
+	}
+	s.check(`{"subject":"a"}`).decision(200)
 
-	wait.Store(1500)
-	a := s.check(`{"subject":"a"}`)
+	a := s.post("/v1/check/batch", entries(100, `{"subject":"a"}`))
 	a.problem(429, "TENANT_QUOTA_EXCEEDED")
-	require.Equal(t, "2", a.header.Get("Retry-After"))
-	wait.Store(check.NeverMS)
-	a = s.check(`{"subject":"a"}`)
+	wait, err := strconv.Atoi(a.header.Get("Retry-After"))
+	require.NoError(t, err)
+	require.InDelta(t, 3600, wait, 60, "until the hour is over")
+	require.Equal(t, int64(perSubject-2), s.remaining("a", "default"))
+
+	s.key = s.other
+	a = s.post("/v1/check/batch", entries(11, `{"subject":"a"}`))
 	a.problem(429, "TENANT_QUOTA_EXCEEDED")
-	require.Empty(t, a.header.Get("Retry-After"))
-	wait.Store(0)
-	require.Equal(t, int64(perSubject-1), s.remaining("a", "default"))
+	require.Empty(t, a.header.Get("Retry-After"), "eleven checks never fit a quota of ten")
+	s.check(`{"subject":"a"}`).decision(200)
 }
 
 // While the store is away, tenants that are loaded are served; one that is not is told to come back.

@@ -309,10 +309,16 @@ func TestQuota(t *testing.T) {
 	source := &fakeSource{data: map[TenantID]PolicyData{r.policy.tenant: {Rules: []Rule{quota}}}}
 	policies := NewPolicies(source, NewKeys([16]byte{1}), slog.New(slog.DiscardHandler), r.metrics)
 	q := NewQuota(r.checker, policies, r.policy.tenant)
-	tenant, ctx := uuid.New(), context.Background()
+	ctx := context.Background()
+	tenant := func(slug string) *Policy {
+		policy, err := CompilePolicy(NewKeys([16]byte{1}), uuid.New(), PolicyData{Slug: slug})
+		require.NoError(t, err)
+		return policy
+	}
+	acme := tenant("acme")
 	admitted := 0
 	for i := range 3000 {
-		wait, ok := q.Admit(ctx, tenant, "acme", 1)
+		wait, ok := q.Admit(ctx, acme, 1)
 		if ok {
 			admitted++
 		} else {
@@ -325,11 +331,11 @@ func TestQuota(t *testing.T) {
 	require.LessOrEqual(t, admitted, 1000)
 	require.GreaterOrEqual(t, admitted, 900, "what is stranded in leases is little")
 	require.Less(t, r.store.calls.Load(), int64(150))
-	_, ok := q.Admit(ctx, tenant, "other", 1000)
+	_, ok := q.Admit(ctx, tenant("other"), 1000)
 	require.True(t, ok, "another tenant has its own")
-	_, ok = q.Admit(ctx, r.policy.tenant, "platform", 5000)
+	_, ok = q.Admit(ctx, r.policy, 5000)
 	require.True(t, ok, "the operator's own tenant is not limited")
-	wait, ok := q.Admit(ctx, tenant, "third", 1001)
+	wait, ok := q.Admit(ctx, tenant("third"), 1001)
 	require.False(t, ok)
 	require.Equal(t, NeverMS, wait)
 }

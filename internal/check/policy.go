@@ -11,7 +11,8 @@ import (
 
 // PolicyData is one tenant's rules and plans as a PolicySource reads them.
 type PolicyData struct {
-	Version int64 // the tenant's policy version that they were read at
+	Slug    string // the tenant's
+	Version int64  // the tenant's policy version that they were read at
 	Rules   []Rule
 	Plans   []PlanData
 }
@@ -45,6 +46,7 @@ type OverrideData struct {
 // beside it and change one by one.
 type Policy struct {
 	tenant   TenantID
+	slug     string
 	version  int64
 	rules    []compiledRule // by slug: the order of every answer
 	exact    map[string][]int32
@@ -100,7 +102,7 @@ func (p *Policy) Rules() int { return len(p.rules) }
 // CompilePolicy makes a Policy of data. Registered subjects are none yet: AddSubject.
 func CompilePolicy(keys Keys, tenant TenantID, data PolicyData) (*Policy, error) {
 	p := &Policy{
-		tenant: tenant, version: data.Version,
+		tenant: tenant, slug: data.Slug, version: data.Version,
 		exact: map[string][]int32{}, prefixes: map[string][]int32{},
 		plans:    make(map[string]*planNumbers, len(data.Plans)),
 		subjects: xsync.NewMap[string, *subjectEntry](),

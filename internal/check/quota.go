@@ -53,13 +53,14 @@ func NewQuota(checker *Checker, policies *Policies, platform TenantID) *Quota {
 	return &Quota{checker: checker, policies: policies, platform: platform, tenants: xsync.NewMap[string, *tenantQuota]()}
 }
 
-// Admit takes n checks (1 or more) from the quota of the tenant with this slug. Where it
+// Admit takes n checks (1 or more) from the quota of the tenant whose policy this is. Where it
 // does not admit them, retryAfterMS is how long to wait, or NeverMS. Without rules of the
 // platform for QuotaResource, and while the platform's policy cannot be read, it admits all.
-func (q *Quota) Admit(ctx context.Context, tenant TenantID, slug string, n int64) (retryAfterMS int64, ok bool) {
-	if tenant == q.platform {
+func (q *Quota) Admit(ctx context.Context, tenant *Policy, n int64) (retryAfterMS int64, ok bool) {
+	if tenant.tenant == q.platform {
 		return 0, true
 	}
+	slug := tenant.slug
 	policy, err := q.policies.Get(ctx, q.platform)
 	if err != nil || !policy.limits(QuotaResource) {
 		return 0, true

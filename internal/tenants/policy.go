@@ -22,7 +22,7 @@ func (s *Store) LoadPolicy(ctx context.Context, tenant check.TenantID) (data che
 		if err != nil {
 			return err
 		}
-		data = check.PolicyData{Version: head.PolicyVersion}
+		data = check.PolicyData{Slug: head.Slug, Version: head.PolicyVersion}
 		rules, err := q.PolicyRules(ctx, tenant)
 		if err != nil {
 			return err

@@ -128,10 +128,11 @@ func (q *Queries) PolicyRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, 
 }
 
 const policyVersion = `-- name: PolicyVersion :one
-SELECT state, policy_version, subjects_version, subjects_history_from FROM tenants WHERE id = $1
+SELECT slug, state, policy_version, subjects_version, subjects_history_from FROM tenants WHERE id = $1
 `
 
 type PolicyVersionRow struct {
+	Slug                string
 	State               string
 	PolicyVersion       int64
 	SubjectsVersion     int64
@@ -142,6 +143,7 @@ func (q *Queries) PolicyVersion(ctx context.Context, id uuid.UUID) (PolicyVersio
 	row := q.db.QueryRow(ctx, policyVersion, id)
 	var i PolicyVersionRow
 	err := row.Scan(
+		&i.Slug,
 		&i.State,
 		&i.PolicyVersion,
 		&i.SubjectsVersion,

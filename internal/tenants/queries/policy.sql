@@ -1,5 +1,5 @@
 -- name: PolicyVersion :one
-SELECT state, policy_version, subjects_version, subjects_history_from FROM tenants WHERE id = @id;
+SELECT slug, state, policy_version, subjects_version, subjects_history_from FROM tenants WHERE id = @id;
 
 -- name: PolicyRules :many
 SELECT * FROM rules WHERE tenant_id = @tenant_id ORDER BY slug;
