@@ -112,6 +112,16 @@ func (s *Store) RuleBySlug(ctx context.Context, a Actor, slug string) (out Rule,
 	return out, err
 }
 
+// rulesListSQL selects a page of rules. It names the columns, so that a server goes on working
+// while a migration of the next release adds one.
+const rulesListSQL = `
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units,
+    precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version
+FROM rules
+WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
+    AND ($3 = '' OR resource = $3) AND ($4 = '' OR algorithm = $4) AND ($5 = '' OR mode = $5)
+ORDER BY id DESC LIMIT $6`
+
 // Rules lists rules, newest first, and returns where the next page begins, "" at the end.
 func (s *Store) Rules(ctx context.Context, a Actor, f RuleFilter, p Page) (out []Rule, next string, err error) {
 	after, err := p.after()
@@ -123,10 +133,7 @@ func (s *Store) Rules(ctx context.Context, a Actor, f RuleFilter, p Page) (out [
 		mode = f.Mode.String()
 	}
 	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
-		rows, err := tx.Query(ctx, `SELECT * FROM rules
-			WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
-			AND ($3 = '' OR resource = $3) AND ($4 = '' OR algorithm = $4) AND ($5 = '' OR mode = $5)
-			ORDER BY id DESC LIMIT $6`, a.tenant, after, f.Resource, f.Algorithm.String(), mode, p.most())
+		rows, err := tx.Query(ctx, rulesListSQL, a.tenant, after, f.Resource, f.Algorithm.String(), mode, p.most())
 		if err != nil {
 			return err
 		}

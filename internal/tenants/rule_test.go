@@ -355,3 +355,31 @@ func TestChangesAreNotified(t *testing.T) {
 		require.Equal(t, "end", n.Payload)
 	})
 }
+
+// While a release is rolled out, servers of the one before run on the new schema.
+func TestOldServerOnNewSchema(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s, ctx := d.Store, t.Context()
+	r := mustRule(t, s, a, rule("r"))
+	subject := mustSubject(t, s, a, tenants.Subject{Subject: "alice"})
+	read := func() {
+		t.Helper()
+		rules, _, err := s.Rules(ctx, a, tenants.RuleFilter{}, tenants.Page{})
+		require.NoError(t, err)
+		require.Equal(t, []tenants.Rule{r}, rules)
+		got, err := s.RuleBySlug(ctx, a, "r")
+		require.NoError(t, err)
+		require.Equal(t, r, got)
+		subjects, _, err := s.Subjects(ctx, a, tenants.SubjectFilter{}, tenants.Page{})
+		require.NoError(t, err)
+		require.Equal(t, []tenants.Subject{subject}, subjects)
+		require.Equal(t, []check.Rule{r.Rule}, policyOf(t, s, a.TenantID()).Rules)
+	}
+	read()
+	for _, table := range []string{"tenants", "api_keys", "rules", "plans", "plan_limits", "subjects", "overrides"} {
+		d.Exec("ALTER TABLE " + table + " ADD COLUMN later text NOT NULL DEFAULT 'x'")
+	}
+	read()
+	mustRule(t, s, a, rule("q"))
+}

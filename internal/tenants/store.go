@@ -26,7 +26,9 @@ const (
 
 // Config is what a Store needs.
 type Config struct {
-	DatabaseURL string           // of a login that is a member of weir_app and weir_system
+	// DatabaseURL is of a login that is a member of weir_app and weir_system. A pooler before
+	// Postgres must keep sessions: role and time limits are set once for each connection.
+	DatabaseURL string
 	ListenURL   string           // for LISTEN, where a pooler stands before DatabaseURL; "": DatabaseURL
 	MaxConns    int32            // of each of the two roles; 0: 8
 	Now         func() time.Time // nil: time.Now

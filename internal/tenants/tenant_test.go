@@ -211,3 +211,35 @@ func TestSecrets(t *testing.T) {
 	require.NotZero(t, one.CursorKey)
 	require.NotEqual(t, one.CounterKey[:], one.CursorKey[:16])
 }
+
+// Two operators who take one slug at the same moment: one gets it, the other one is told.
+func TestCreateTenantConcurrently(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	errs := make([]error, 4)
+	var all sync.WaitGroup
+	for i := range errs {
+		all.Go(func() { _, _, _, errs[i] = d.Store.CreateTenant(t.Context(), operator, tenants.NewTenant{Slug: "acme"}) })
+	}
+	all.Wait()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+		} else {
+			requireConflict(t, err, tenants.CodeSlugTaken)
+		}
+	}
+	require.Equal(t, 1, won)
+}
+
+// Keys that replace each other, and subjects on plans, must not keep a tenant from going.
+func TestDeleteTenantWithRotatedKeys(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	list, _, err := d.Store.Keys(t.Context(), a, tenants.Page{})
+	require.NoError(t, err)
+	_, _, err = d.Store.RotateKey(t.Context(), a, list[0].ID, 0)
+	require.NoError(t, err)
+	require.NoError(t, d.Store.DeleteTenant(t.Context(), operator, "tenant-a", tenants.Match{}))
+}
