@@ -76,6 +76,8 @@ func (a *admin) routes() {
 
 	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Try rules on requests that nobody made", newSimulator().simulate)
 
+	tabulate[UsageAnswer](a, "/v1/usage", "get-usage", "Get what was allowed and denied over time", a.getUsage)
+
 	list(a, "/v1/tenants", "list-tenants", "List tenants", a.listTenants, operatorOnly)
 	create(a, "/v1/tenants", "create-tenant", "Create a tenant and its first key", a.createTenant, operatorOnly, redacts(redactTenant))
 	read(a, "/v1/tenants/{tenant}", "get-tenant-by-ref", "Get a tenant by slug or id", a.getTenantByRef, operatorOnly)

@@ -69,6 +69,8 @@ var adminCases = map[string]adminCase{
 		body: obj{"rules": []obj{{"slug": "r", "limit": 1, "window": "1m"}}, "requests": []obj{{"at_ms": 0, "subject": "s"}}},
 		bad:  obj{"rules": []obj{{"slug": "r", "limit": 0, "window": "1ns"}}}, names: []string{"/requests", "/rules/0/limit", "/rules/0/window"}},
 
+	"get-usage": {path: "/v1/usage?group_by=rule,plan", status: 200, badPath: "/v1/usage?from=1926-01-01T00:00:00Z&group_by=rules", names: []string{"query:group_by[0]"}},
+
 	"list-tenants":        {path: "/v1/tenants", status: 200, badPath: "/v1/tenants?limit=-1", names: []string{"query:limit"}},
 	"create-tenant":       {path: "/v1/tenants", body: obj{"slug": "made", "name": "Made"}, status: 201, bad: obj{"slug": "platform"}, names: []string{"/slug"}},
 	"get-tenant-by-ref":   {path: "/v1/tenants/{tenant}", foreign: "/v1/tenants/no-such-tenant", status: 200, badPath: "/v1/tenants/{tenant}?x=1"},

@@ -140,6 +140,7 @@ var documentTags = []*huma.Tag{
 	{Name: "plans", Description: "Billing tiers, and the numbers that they give rules"},
 	{Name: "subjects", Description: "Who is limited: plans, states and overrides of single subjects"},
 	{Name: "simulate", Description: "What rules would answer, before they are in force"},
+	{Name: "usage", Description: "What was decided"},
 	{Name: "health", Description: "For load balancers"},
 	{Name: "tenants", Description: "All tenants; for the operator of the service"},
 }

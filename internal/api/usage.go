@@ -1,0 +1,232 @@
+package api
+
+import (
+	"context"
+	"encoding/csv"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/negotiation"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+const csvType = "text/csv"
+
+// UsageParams say which usage to report.
+type UsageParams struct {
+	Grain    string   `query:"grain" enum:"minute,hour,day" default:"hour" doc:"Length of each stretch of time. Minutes are kept for 2 days, hours for 35, days for 400; days are those of UTC"`
+	From     string   `query:"from" format:"date-time" doc:"Begin, RFC 3339, rounded down to the grain; an hour (by the minute), a day (by the hour) or 30 days (by the day) before to, where left out"`
+	To       string   `query:"to" format:"date-time" doc:"End, RFC 3339, rounded up to the grain; now where left out"`
+	GroupBy  []string `query:"group_by" enum:"rule,plan,resource,subject" uniqueItems:"true" doc:"One item for each of these, separated by commas. By rule, the verdicts of each rule are counted; a check that three rules decided counts for all three. By subject, which goes with no other: the up to 100 busiest subjects of each stretch of time, approximately"`
+	Rule     string   `query:"rule" doc:"Only the verdicts of the rule with this slug"`
+	Plan     string   `query:"plan" doc:"Only checks under the plan with this slug"`
+	Resource string   `query:"resource" doc:"Only checks for this resource"`
+	Subject  string   `query:"subject" doc:"Only this subject, where it is among the busiest"`
+	Top      string   `query:"top" enum:"checks,denied" default:"checks" doc:"Which subjects are the busiest: those with the most checks, or with the most denied ones; of the latter only what was denied is counted"`
+	Format   string   `query:"format" enum:"json,csv" doc:"Instead of the header Accept"`
+}
+
+// UsageAnswer is what was decided over time.
+type UsageAnswer struct {
+	Grain         string      `json:"grain" enum:"minute,hour,day"`
+	From          time.Time   `json:"from"`
+	To            time.Time   `json:"to" doc:"Not included"`
+	CompleteUntil time.Time   `json:"complete_until" doc:"All that was decided before is counted here; of what came later, a part may be missing. A server that was killed may have lost its last second"`
+	Approximate   bool        `json:"approximate" doc:"true of subjects: each had at least what is counted, and at most error_bound checks more"`
+	Items         []UsageItem `json:"items" doc:"In the order of time; stretches without checks are left out"`
+}
+
+// UsageItem is what was decided in one stretch of time.
+type UsageItem struct {
+	Start        time.Time `json:"start"`
+	Rule         *string   `json:"rule,omitempty" doc:"Slug, where grouped by rule"`
+	Plan         *string   `json:"plan,omitempty" doc:"Slug, where grouped by plan; empty: checks without a plan"`
+	Resource     *string   `json:"resource,omitempty" doc:"Where grouped by resource; empty: all the others together, beyond the 128 that are told apart"`
+	Subject      *string   `json:"subject,omitempty" doc:"Where grouped by subject"`
+	ErrorBound   *int64    `json:"error_bound,omitempty" doc:"Where grouped by subject: how many checks more it may have had"`
+	Allowed      int64     `json:"allowed" doc:"Checks"`
+	Denied       int64     `json:"denied" doc:"Checks"`
+	ShadowDenied int64     `json:"shadow_denied" doc:"Of all these, checks that a rule in shadow would have denied"`
+	Degraded     int64     `json:"degraded" doc:"Of all these, checks that were answered without some counter"`
+	CostAllowed  int64     `json:"cost_allowed" doc:"Units of cost of the allowed checks"`
+	CostDenied   int64     `json:"cost_denied" doc:"Units of cost of the denied checks"`
+}
+
+// tabulate registers a GET that answers a T in JSON, or the same as a table in CSV. It is written
+// by hand.
+func tabulate[T, I any](a *admin, path, id, summary string, h func(context.Context, *I) (*huma.StreamResponse, error)) {
+	op := a.operation(http.MethodGet, path, id, summary, nil)
+	ok := jsonResponse[T](a.api, "OK")
+	ok.Content[csvType] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
+	ok.Headers = map[string]*huma.Param{completeUntilHeader: {
+		Description: "As complete_until, for those who read the table", Schema: &huma.Schema{Type: huma.TypeString, Format: "date-time"},
+	}}
+	op.Responses["200"] = ok
+	register(a, op, h)
+}
+
+const completeUntilHeader = "Weir-Complete-Until"
+
+func (a *admin) getUsage(ctx context.Context, in *UsageParams) (*huma.StreamResponse, error) {
+	query, err := in.query()
+	if err != nil {
+		return nil, err
+	}
+	report, err := a.store.Usage(ctx, actorFrom(ctx), query)
+	var wrong *tenants.InvalidError
+	if errors.As(err, &wrong) {
+		fields := problemFields(wrong.Fields)
+		for i := range fields {
+			fields[i].Pointer = "query:" + wrong.Fields[i].Field
+		}
+		return nil, invalid(fields...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	answer := usageAnswer(in, query, report)
+	return &huma.StreamResponse{Body: func(hctx huma.Context) {
+		hctx.SetHeader(completeUntilHeader, answer.CompleteUntil.Format(time.RFC3339Nano))
+		hctx.SetHeader("Vary", "Accept")
+		w := hctx.BodyWriter()
+		// Where writing fails, the client is gone and nobody is left to tell.
+		if in.wantsCSV(hctx.Header("Accept")) {
+			hctx.SetHeader("Content-Type", csvType+"; charset=utf-8")
+			hctx.SetHeader("Content-Disposition", `attachment; filename="usage-`+answer.Grain+`.csv"`)
+			_ = answer.writeCSV(w, in.item(&tenants.UsageItem{}))
+			return
+		}
+		hctx.SetHeader("Content-Type", jsonType)
+		_ = jsonFormat.Marshal(w, answer)
+	}}, nil
+}
+
+func (in *UsageParams) query() (tenants.UsageQuery, error) {
+	q := tenants.UsageQuery{
+		ByRule: in.by("rule"), ByPlan: in.by("plan"), ByResource: in.by("resource"), BySubject: in.by("subject"),
+		Rule: in.Rule, Plan: in.Plan, Resource: in.Resource, Subject: in.Subject, DeniedFirst: in.Top == "denied",
+	}
+	for _, g := range check.UsageGrains {
+		if g.String() == in.Grain {
+			q.Grain = g
+		}
+	}
+	for _, f := range []struct {
+		name, text string
+		to         *time.Time
+	}{{"from", in.From, &q.From}, {"to", in.To, &q.To}} {
+		if f.text == "" {
+			continue
+		}
+		t, err := time.Parse(time.RFC3339, f.text)
+		if err != nil {
+			return q, invalid(ProblemField{Pointer: "query:" + f.name, Message: "must be a time such as 2026-01-31T12:00:00Z (RFC 3339)"})
+		}
+		if epoch := time.Unix(0, 0); t.Before(epoch) {
+			t = epoch // far out of range as well, and never the zero time, which would be "left out"
+		}
+		*f.to = t
+	}
+	return q, nil
+}
+
+func (in *UsageParams) by(what string) bool { return slices.Contains(in.GroupBy, what) }
+
+func (in *UsageParams) wantsCSV(accept string) bool {
+	if in.Format != "" {
+		return in.Format == "csv"
+	}
+	return negotiation.SelectQValueFast(accept, []string{jsonType, csvType}) == csvType
+}
+
+func usageAnswer(in *UsageParams, q tenants.UsageQuery, r tenants.UsageReport) *UsageAnswer {
+	answer := &UsageAnswer{
+		Grain: q.Grain.String(), From: r.From, To: r.To, CompleteUntil: r.CompleteUntil, Approximate: r.Approximate,
+		Items: make([]UsageItem, len(r.Items)),
+	}
+	for i := range r.Items {
+		answer.Items[i] = in.item(&r.Items[i])
+	}
+	return answer
+}
+
+// item has the members that the query asks for.
+func (in *UsageParams) item(item *tenants.UsageItem) UsageItem {
+	out := UsageItem{
+		Start: item.Start, Allowed: item.Allowed, Denied: item.Denied, ShadowDenied: item.ShadowDenied,
+		Degraded: item.Degraded, CostAllowed: item.CostAllowed, CostDenied: item.CostDenied,
+	}
+	if in.by("rule") {
+		out.Rule = &item.Rule
+	}
+	if in.by("plan") {
+		out.Plan = &item.Plan
+	}
+	if in.by("resource") {
+		out.Resource = &item.Resource
+	}
+	if in.by("subject") || in.Subject != "" {
+		out.Subject, out.ErrorBound = &item.Subject, &item.Error
+	}
+	return out
+}
+
+// writeCSV writes the items as a table with a line of names. The columns are the members of an
+// item, of which shape is one.
+func (u *UsageAnswer) writeCSV(w io.Writer, shape UsageItem) error {
+	table := csv.NewWriter(w)
+	table.UseCRLF = true // as RFC 4180 has it
+	names := []string{"start"}
+	for _, c := range shape.texts() {
+		names = append(names, c.name)
+	}
+	names = append(names, "allowed", "denied", "shadow_denied", "degraded", "cost_allowed", "cost_denied")
+	_ = table.Write(names) // an error stays, for table.Error
+	for i := range u.Items {
+		item := &u.Items[i]
+		row := []string{item.Start.Format(time.RFC3339)}
+		for _, c := range item.texts() {
+			row = append(row, c.value)
+		}
+		for _, n := range []int64{item.Allowed, item.Denied, item.ShadowDenied, item.Degraded, item.CostAllowed, item.CostDenied} {
+			row = append(row, itoa(n))
+		}
+		_ = table.Write(row)
+	}
+	table.Flush()
+	return table.Error()
+}
+
+type csvCell struct{ name, value string }
+
+// texts are the columns that an item has only in some queries.
+func (item *UsageItem) texts() (cells []csvCell) {
+	for _, c := range []struct {
+		name  string
+		value *string
+	}{{"rule", item.Rule}, {"plan", item.Plan}, {"resource", item.Resource}, {"subject", item.Subject}} {
+		if c.value != nil {
+			cells = append(cells, csvCell{c.name, harmlessCell(*c.value)})
+		}
+	}
+	if item.ErrorBound != nil {
+		cells = append(cells, csvCell{"error_bound", itoa(*item.ErrorBound)})
+	}
+	return cells
+}
+
+// harmlessCell keeps a spreadsheet from taking a text for a formula: whoever asks checks chooses
+// subjects and resources, and somebody else opens the table.
+func harmlessCell(s string) string {
+	if s != "" && strings.ContainsRune("=+-@\t\r", rune(s[0])) {
+		return "'" + s
+	}
+	return s
+}
