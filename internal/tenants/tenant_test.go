@@ -219,7 +219,9 @@ func TestCreateTenantConcurrently(t *testing.T) {
 	errs := make([]error, 4)
 	var all sync.WaitGroup
 	for i := range errs {
-		all.Go(func() { _, _, _, errs[i] = d.Store.CreateTenant(t.Context(), operator, tenants.NewTenant{Slug: "acme"}) })
+		all.Go(func() {
+			_, _, _, errs[i] = d.Store.CreateTenant(t.Context(), operator, tenants.NewTenant{Slug: "acme"})
+		})
 	}
 	all.Wait()
 	won := 0
