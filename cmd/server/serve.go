@@ -106,8 +106,9 @@ func (s *service) assemble(ctx, working context.Context) error {
 	engine := check.NewRedisEngine(s.redis, check.RedisOptions{Deadline: s.cfg.RedisTimeout})
 	peers := check.NewPeers(s.cfg.Instances, metrics)
 	policies := check.NewPolicies(s.store, keys, s.log, metrics)
+	usage := check.NewUsage(check.UsageOptions{Sink: s.store, Registerer: s.registry, Logger: s.log})
 	s.checker = check.NewChecker(check.CheckerOptions{
-		Keys: keys, Shared: engine, Local: check.NewMemoryEngine(check.MemoryOptions{}), Peers: peers, Metrics: metrics,
+		Keys: keys, Shared: engine, Local: check.NewMemoryEngine(check.MemoryOptions{}), Peers: peers, Metrics: metrics, Usage: usage,
 	})
 	authenticator := tenants.NewAuthenticator(s.store)
 	following := newFollower(s.store, authenticator, policies, s.log)
@@ -119,6 +120,8 @@ func (s *service) assemble(ctx, working context.Context) error {
 	s.background.Go(func() { s.front.failIf("write down when keys were used", authenticator.Run(working)) })
 	s.background.Go(func() { s.front.failIf("hear of changes", s.store.Watch(working, following.changed(working))) })
 	s.background.Go(func() { following.preload(working) })
+	s.background.Go(func() { usage.Run(working) })
+	s.background.Go(func() { s.store.RunUsageUpkeep(working) })
 	select {
 	case <-following.loaded:
 	case <-ctx.Done():
