@@ -1,0 +1,221 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func (s *checkStack) simulate(body any) answer {
+	s.t.Helper()
+	return s.contract.call(s.key, http.MethodPost, "/v1/simulate", body)
+}
+
+// simulated is the answer to a simulation, decoded.
+func (a answer) simulated() SimulateAnswer {
+	a.t.Helper()
+	a.ok(200)
+	require.Equal(a.t, "application/json", a.header.Get("Content-Type"))
+	var out SimulateAnswer
+	require.NoError(a.t, json.Unmarshal(a.body, &out))
+	require.Len(a.t, out.Decisions, int(out.Summary.Requests))
+	return out
+}
+
+// Who writes a rule sees the timeline of decisions before it is in force, in the words of a check.
+func TestSimulate(t *testing.T) {
+	s := newCheckStack(t)
+	out := s.simulate(`{"rules":[
+			{"slug":"api","limit":2,"window":"10s","algorithm":"fixed_window"},
+			{"slug":"ip","limit":1,"window":"1m","by":["attributes.ip"],"mode":"shadow"},
+			{"slug":"off","limit":1,"window":"1m","mode":"off"}],
+		"start_ms":1800000000000,
+		"requests":[{"at_ms":0,"subject":"a"},{"at_ms":5000,"subject":"a","attributes":{"ip":"1"}},{"at_ms":9999,"subject":"a","attributes":{"ip":"1"}},
+			{"at_ms":9999,"subject":"b","resource":"orders","cost":2},{"at_ms":10000,"subject":"a"},{"at_ms":10000,"subject":"a","cost":3},
+			{"at_ms":10001,"subject":"a","cost":0}]}`).simulated()
+	var timeline []string
+	for _, d := range out.Decisions {
+		retry := "-"
+		if d.RetryAfterMS != nil {
+			retry = itoa(*d.RetryAfterMS)
+		}
+		timeline = append(timeline, fmt.Sprint(d.AtMS, " ", d.Subject, " ", d.Allowed, " ", *d.Remaining, " ", retry, " ", *d.ResetAfterMS))
+	}
+	require.Equal(t, []string{
+		"0 a true 1 0 10000", "5000 a true 0 0 5000", "9999 a false 0 1 1", "9999 b true 0 0 1",
+		"10000 a true 1 0 10000", "10000 a false 1 - 10000", "10001 a true 1 0 9999",
+	}, timeline)
+	require.Equal(t, "RATE_LIMIT_EXCEEDED", out.Decisions[2].Error.Code)
+	require.Equal(t, "COST_EXCEEDS_LIMIT", out.Decisions[5].Error.Code)
+	require.Equal(t, "missing_attribute", out.Decisions[0].Skipped[0].Reason)
+	require.Equal(t, SimulateSummary{Requests: 7, Allowed: 5, Denied: 2, Rules: []SimulateRuleSummary{
+		{"api", 5, 2}, {"ip", 1, 1}, {"off", 0, 0},
+	}}, out.Summary)
+}
+
+// A simulated decision is a check's answer with the instant before it: for the same rules and the same
+// requests, the two are the same text.
+func TestSimulationIsInTheWordsOfACheck(t *testing.T) {
+	s := newCheckStack(t)
+	simulated := s.simulate(`{"rules":[{"slug":"queue","resource":"queue","algorithm":"leaky_bucket_queue","limit":1,"burst":3,"window":"1h"}],
+		"requests":[{"at_ms":7,"subject":"s","resource":"queue"},{"at_ms":7,"subject":"s","resource":"queue","cost":4}]}`).ok(200)
+	var out struct{ Decisions []json.RawMessage }
+	require.NoError(t, json.Unmarshal(simulated.body, &out))
+	for i, body := range []string{`{"subject":"s","resource":"queue"}`, `{"subject":"s","resource":"queue","cost":4}`} {
+		checked := strings.Replace(strings.TrimSpace(string(s.check(body).body)), `"plan":"free"`, `"plan":null`, 1)
+		text := strings.Replace(string(out.Decisions[i]), `"at_ms":7,`, "", 1)
+		if i == 1 { // its bucket drains as the clock goes on
+			text, checked = text[:strings.Index(text, `"reset_after_ms"`)], checked[:strings.Index(checked, `"reset_after_ms"`)]
+		}
+		require.Equal(t, checked, text)
+	}
+}
+
+// Described traffic is the same every time, and the rules that it is told to show show.
+func TestSimulateTraffic(t *testing.T) {
+	s := newCheckStack(t)
+	rules := `"rules":[{"slug":"fixed","limit":10,"window":"1m","algorithm":"fixed_window"}]`
+	for traffic, want := range map[string][2]int64{ // allowed, denied
+		`{"pattern":"steady","requests":1,"per_ms":1000,"duration_ms":60000}`:                                      {10, 50},
+		`{"pattern":"burst","requests":15,"at_ms":[0,59999,60000],"cost":2,"resource":"r","attributes":{"a":"b"}}`: {10, 35},
+		`{"pattern":"ramp","from":0,"to":2,"per_ms":1000,"duration_ms":60000}`:                                     {10, 50},
+		`{"pattern":"window_edge","requests":10,"window_ms":60000}`:                                                {20, 0},
+		`{"pattern":"window_edge","requests":10,"window_ms":60000,"edges":3,"subjects":["a","b"]}`:                 {80, 40},
+	} {
+		out := s.simulate(`{` + rules + `,"traffic":` + traffic + `}`).simulated()
+		require.Equal(t, want, [2]int64{out.Summary.Allowed, out.Summary.Denied}, traffic)
+	}
+	poisson := `{` + rules + `,"traffic":{"pattern":"poisson","requests":1,"per_ms":1000,"duration_ms":100000,"seed":5,"subjects":["a","b"]}}`
+	first := s.simulate(poisson)
+	require.InDelta(t, 200, first.simulated().Summary.Requests, 60)
+	require.Equal(t, first.body, s.simulate(poisson).body)
+	require.Equal(t, "user_1", s.simulate(`{` + rules + `,"traffic":{"pattern":"burst","requests":1,"at_ms":[0]}}`).simulated().Decisions[0].Subject)
+}
+
+// What a simulation cannot be is refused by field, in the words in which a rule would be.
+func TestSimulateRefuses(t *testing.T) {
+	s := newCheckStack(t)
+	rule := obj{"slug": "r", "limit": 1, "window": "1m"}
+	ask := obj{"at_ms": 0, "subject": "s"}
+	many := func(n int, o obj) []obj { return slices.Repeat([]obj{o}, n) }
+	for _, c := range []struct {
+		body     obj
+		pointers []string
+	}{
+		{obj{"requests": []obj{ask}}, []string{"/rules"}},
+		{obj{"rules": []obj{}, "requests": []obj{ask}}, []string{"/rules"}},
+		{obj{"rules": many(33, rule), "requests": []obj{ask}}, []string{"/rules"}},
+		{obj{"rules": many(2, rule), "requests": []obj{ask}}, []string{"/rules/1/slug"}},
+		{obj{"rules": []obj{rule}}, []string{"/requests"}},
+		{obj{"rules": []obj{rule}, "requests": []obj{}}, []string{"/requests"}},
+		{obj{"rules": []obj{rule}, "requests": []obj{ask}, "traffic": obj{"pattern": "burst", "requests": 1, "at_ms": []int{0}}}, []string{"/requests"}},
+		{obj{"rules": []obj{rule}, "requests": many(10_001, ask)}, []string{"/requests"}},
+		{obj{"rules": []obj{{"slug": "r", "limit": 1, "window": "1ns"}}, "requests": []obj{ask}}, []string{"/rules/0/window"}},
+		{obj{"rules": []obj{rule, {"slug": "x", "limit": 0, "window": "1s", "penalty": "never"}}, "requests": []obj{ask}}, []string{"/rules/1/limit", "/rules/1/penalty"}},
+		{obj{"rules": []obj{rule}, "requests": []obj{ask, {"at_ms": -1, "subject": ""}}}, []string{"/requests/1/at_ms", "/requests/1/subject"}},
+		{obj{"rules": []obj{rule}, "requests": []obj{ask, {"subject": "s"}}}, []string{"/requests/1/at_ms"}},
+		{obj{"rules": []obj{rule}, "requests": []obj{{"at_ms": 0, "subject": "a\n", "resource": "b\n", "attributes": obj{"ip": "", "a b": "c"}}}},
+			[]string{"/requests/0/attributes/a b", "/requests/0/attributes/ip", "/requests/0/resource", "/requests/0/subject"}},
+		{obj{"rules": []obj{rule}, "requests": []obj{{"at_ms": 0, "subject": "a", "cost": -1, "dry_run": true}}}, []string{"/requests/0/cost", "/requests/0/dry_run"}},
+		{obj{"rules": []obj{rule}, "requests": []obj{{"at_ms": 1, "subject": "a"}}, "start_ms": 99_999_999_999_999}, []string{"/start_ms"}},
+		{obj{"rules": []obj{rule}, "traffic": obj{"pattern": "steady", "requests": 1_000_000_000, "per_ms": 1, "duration_ms": 1}}, []string{"/traffic/requests"}},
+		{obj{"rules": []obj{rule}, "traffic": obj{"pattern": "steady", "requests": 10_000, "per_ms": 1, "duration_ms": 1_000_000}}, []string{"/traffic"}},
+		{obj{"rules": []obj{rule}, "traffic": obj{"pattern": "burst", "requests": 1, "at_ms": []int{0}, "edges": 2, "resource": "\n"}}, []string{"/traffic/edges", "/traffic/resource"}},
+		{obj{"rules": []obj{rule}, "traffic": obj{"pattern": "storm"}}, []string{"/traffic/pattern"}},
+	} {
+		require.Equal(t, c.pointers, s.simulate(c.body).pointers(422, codeInvalidRequest), "%v", c.pointers)
+	}
+	bad := s.simulate(obj{"rules": []obj{rule}, "requests": many(1000, obj{"at_ms": 0, "subject": "\n"})}).problem(422, codeInvalidRequest)
+	require.Len(t, bad.Errors, maxShownErrors)
+	s.simulate(obj{"rules": []obj{rule}, "requests": many(10_000, obj{"at_ms": 0, "subject": strings.Repeat("s", 120)})}).problem(413, codeBodyTooLarge)
+}
+
+// A simulation cannot take the instance from its checks: it has a time, an answer has a size, and two run at once.
+func TestSimulateIsBounded(t *testing.T) {
+	input := func(rules, requests int) *struct{ Body SimulateInput } {
+		in := &struct{ Body SimulateInput }{}
+		for i := range rules {
+			in.Body.Rules = append(in.Body.Rules, RuleCreate{Slug: fmt.Sprint("r-", i), Limit: 1, Window: "1m"})
+		}
+		in.Body.Traffic = &SimulateTraffic{Pattern: "burst", Requests: int64(requests), AtMS: []int64{0}}
+		return in
+	}
+	refused := func(sim *simulator, in *struct{ Body SimulateInput }) *Problem {
+		_, err := sim.simulate(t.Context(), in)
+		var p *Problem
+		require.ErrorAs(t, err, &p)
+		return p
+	}
+	sim := newSimulator()
+	sim.budget = 0
+	p := refused(sim, input(1, 1))
+	require.Equal(t, codeSimulationTooLarge, p.Code)
+	require.Equal(t, 422, p.Status)
+	require.Contains(t, p.Detail, "Ask for fewer")
+
+	sim.budget, sim.timeout = time.Hour, time.Hour
+	p = refused(sim, input(32, 10_000))
+	require.Equal(t, codeSimulationTooLarge, p.Code)
+	require.Contains(t, p.Detail, "16 MiB")
+
+	for range maxSimulations {
+		sim.slots <- struct{}{}
+	}
+	p = refused(sim, input(1, 1))
+	require.Equal(t, codeSimulationBusy, p.Code)
+	require.Equal(t, 429, p.Status)
+	require.Equal(t, 1, p.retryAfter)
+	<-sim.slots
+	_, err := sim.simulate(t.Context(), input(1, 1))
+	require.NoError(t, err)
+	require.Len(t, sim.slots, maxSimulations-1, "every slot is given back")
+}
+
+// A hundred people who press the button at once get an answer each, and checks go on.
+func TestManySimulationsAtOnce(t *testing.T) {
+	s := newCheckStack(t)
+	body := `{"rules":[{"slug":"r","limit":10,"window":"1m"}],"traffic":{"pattern":"burst","requests":2000,"at_ms":[0]}}`
+	answers := make(chan *http.Response)
+	for range 100 {
+		go func() {
+			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, s.server.URL+"/v1/simulate", strings.NewReader(body))
+			r.Header.Set("Authorization", "Bearer "+s.key)
+			r.Header.Set("Content-Type", "application/json")
+			response, err := http.DefaultTransport.RoundTrip(r)
+			if err == nil {
+				_ = response.Body.Close()
+			}
+			answers <- response
+		}()
+	}
+	s.check(`{"subject":"s"}`).decision(200)
+	statuses := map[int]int{}
+	for range 100 {
+		response := <-answers
+		require.NotNil(t, response)
+		statuses[response.StatusCode]++
+		if response.StatusCode == http.StatusTooManyRequests {
+			require.Equal(t, "1", response.Header.Get("Retry-After"))
+		}
+	}
+	t.Log(statuses)
+	require.Equal(t, 100, statuses[200]+statuses[429])
+	require.Positive(t, statuses[200])
+	s.simulate(`{"rules":[{"slug":"r","limit":10,"window":"1m"}],"traffic":{"pattern":"burst","requests":10,"at_ms":[0]}}`).simulated()
+}
+
+// What a simulation answers is never kept: it would be a way to fill the database with a key that may only read.
+func TestSimulationsAreNotKept(t *testing.T) {
+	s := newCheckStack(t)
+	body := `{"rules":[{"slug":"r","limit":10,"window":"1m"}],"requests":[{"at_ms":0,"subject":"s"}]}`
+	for range 2 {
+		a := s.contract.call(s.key, http.MethodPost, "/v1/simulate", body, header{"Idempotency-Key", "k"}).ok(200)
+		require.Empty(t, a.header.Get("Idempotency-Replayed"))
+	}
+}
