@@ -67,7 +67,7 @@ func (s *stage) revision(ctx context.Context) string {
 
 // peerVersions names the peers' modules as they were built.
 func (s *stage) peerVersions() string {
-	info, err := buildinfo.ReadFile(s.binary("peers"))
+	info, err := buildinfo.ReadFile(s.binary(peersBinary))
 	if err != nil {
 		return strings.Join(peerNames, ", ")
 	}

@@ -49,6 +49,8 @@ const (
 	bareName = "bare"
 )
 
+const peersBinary = "peers"
+
 var peerNames = []string{"redis_rate", "throttled", "ulule"}
 
 // newStage builds and starts everything but Weir itself. The caller closes the stage, also
@@ -57,7 +59,7 @@ func newStage(ctx context.Context, o options) (*stage, error) {
 	s := &stage{servers: map[string]*server{}, timeout: o.timeout}
 	steps := []func(context.Context) error{s.makeFolder, s.build, s.createDatabase, s.startRedis, s.migrate, s.startBare}
 	if o.peers {
-		steps = append(steps, s.startPeers)
+		steps = append(steps, s.buildPeers, s.startPeers)
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -103,17 +105,22 @@ func checkout() (string, error) {
 
 // build compiles the servers as a release is compiled.
 func (s *stage) build(ctx context.Context) error {
-	for _, b := range []struct{ dir, pkg, binary string }{
-		{s.root, "./cmd/server", weirName},
-		{filepath.Join(s.root, "bench"), "./bare", bareName},
-		{filepath.Join(s.root, "bench"), "./peers", "peers"},
-	} {
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", s.binary(b.binary), b.pkg)
-		cmd.Dir = b.dir
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w\n%s", b.pkg, err, out)
-		}
+	if err := s.compile(ctx, s.root, "./cmd/server", weirName); err != nil {
+		return err
+	}
+	return s.compile(ctx, filepath.Join(s.root, "bench"), "./bare", bareName)
+}
+
+func (s *stage) buildPeers(ctx context.Context) error {
+	return s.compile(ctx, filepath.Join(s.root, "bench"), "./peers", peersBinary)
+}
+
+func (s *stage) compile(ctx context.Context, dir, pkg, binary string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", s.binary(binary), pkg)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}
 	return nil
 }
@@ -282,7 +289,7 @@ func (s *stage) startBare(ctx context.Context) error {
 
 func (s *stage) startPeers(ctx context.Context) error {
 	for _, name := range peerNames {
-		if err := s.startMinimal(ctx, name, "peers", "-peer", name, "-redis", s.redisURL); err != nil {
+		if err := s.startMinimal(ctx, name, peersBinary, "-peer", name, "-redis", s.redisURL); err != nil {
 			return err
 		}
 	}
