@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/google/uuid"
+
 	"weir/internal/check"
 	"weir/internal/tenants/db"
 )
@@ -105,16 +107,20 @@ func (c *change) writeOverride(ctx context.Context, subject string, registered b
 	if err != nil {
 		return Override{}, err
 	}
-	row, err := c.UpsertOverride(ctx, db.UpsertOverrideParams{
-		TenantID: c.tenant, Subject: subject, RuleID: r.ID, LimitUnits: orNull(o.Limit.Limit),
-		BurstUnits: orNull(o.Limit.Burst), Unlimited: o.Limit.Unlimited, Reason: o.Reason, CreatedBy: c.actor.label(),
-		StartsAt: o.StartsAt, ExpiresAt: o.ExpiresAt, Version: version,
-	})
+	row, err := c.upsertOverride(ctx, subject, r.ID, o, version)
 	if err != nil {
 		return Override{}, err
 	}
 	o.CreatedBy, o.Version, o.CreatedAt = row.CreatedBy, row.Version, row.CreatedAt
 	return o, nil
+}
+
+func (c *change) upsertOverride(ctx context.Context, subject string, rule uuid.UUID, o Override, version int64) (db.Override, error) {
+	return c.UpsertOverride(ctx, db.UpsertOverrideParams{
+		TenantID: c.tenant, Subject: subject, RuleID: rule, LimitUnits: orNull(o.Limit.Limit),
+		BurstUnits: orNull(o.Limit.Burst), Unlimited: o.Limit.Unlimited, Reason: o.Reason, CreatedBy: c.actor.label(),
+		StartsAt: o.StartsAt, ExpiresAt: o.ExpiresAt, Version: version,
+	})
 }
 
 // DeleteOverride takes a subject's own number for a rule away. Errors: ErrNotFound (subject, rule

@@ -327,10 +327,7 @@ func (c *change) createPlan(ctx context.Context, p Plan) (Plan, error) {
 			return Plan{}, err
 		}
 	}
-	row, err := c.InsertPlan(ctx, db.InsertPlanParams{
-		TenantID: c.tenant, ID: newID(), Slug: p.Slug, Name: p.Name, Description: p.Description,
-		IsDefault: p.Default, Version: version,
-	})
+	row, err := c.insertPlan(ctx, newID(), p, version)
 	if err != nil {
 		return Plan{}, err
 	}
@@ -342,6 +339,19 @@ func (c *change) createPlan(ctx context.Context, p Plan) (Plan, error) {
 		out.Limits = maps.Clone(p.Limits)
 	}
 	return out, nil
+}
+
+func (c *change) insertPlan(ctx context.Context, id uuid.UUID, p Plan, version int64) (db.Plan, error) {
+	return c.InsertPlan(ctx, db.InsertPlanParams{
+		TenantID: c.tenant, ID: id, Slug: p.Slug, Name: p.Name, Description: p.Description,
+		IsDefault: p.Default, Version: version,
+	})
+}
+
+func (c *change) updatePlan(ctx context.Context, id uuid.UUID, p Plan, version int64) (db.Plan, error) {
+	return c.UpdatePlan(ctx, db.UpdatePlanParams{
+		TenantID: c.tenant, ID: id, Name: p.Name, Description: p.Description, IsDefault: p.Default, Version: version,
+	})
 }
 
 // replacePlan writes p in place of old, if they differ.
@@ -365,9 +375,7 @@ func (c *change) replacePlan(ctx context.Context, old, p Plan) (Plan, error) {
 			return Plan{}, err
 		}
 	}
-	row, err := c.UpdatePlan(ctx, db.UpdatePlanParams{
-		TenantID: c.tenant, ID: old.ID, Name: p.Name, Description: p.Description, IsDefault: p.Default, Version: version,
-	})
+	row, err := c.updatePlan(ctx, old.ID, p, version)
 	if err != nil {
 		return Plan{}, err
 	}

@@ -171,17 +171,21 @@ func (s *Store) DeleteRule(ctx context.Context, a Actor, slug string, m Match) e
 		if err != nil {
 			return err
 		}
-		// The plans and subjects that lose a number are changed by that.
-		err = c.StampPlansOfRule(ctx, db.StampPlansOfRuleParams{TenantID: c.tenant, RuleID: old.ID, Version: version})
-		if err != nil {
-			return err
-		}
-		err = c.StampSubjectsOfRule(ctx, db.StampSubjectsOfRuleParams{TenantID: c.tenant, RuleID: old.ID, Version: version})
-		if err != nil {
-			return err
-		}
-		return c.DeleteRule(ctx, db.DeleteRuleParams{TenantID: c.tenant, ID: old.ID})
+		return c.removeRule(ctx, old.ID, version)
 	})
+}
+
+// removeRule deletes a rule. The plans and subjects that lose a number are changed by that.
+func (c *change) removeRule(ctx context.Context, id uuid.UUID, version int64) error {
+	err := c.StampPlansOfRule(ctx, db.StampPlansOfRuleParams{TenantID: c.tenant, RuleID: id, Version: version})
+	if err != nil {
+		return err
+	}
+	err = c.StampSubjectsOfRule(ctx, db.StampSubjectsOfRuleParams{TenantID: c.tenant, RuleID: id, Version: version})
+	if err != nil {
+		return err
+	}
+	return c.DeleteRule(ctx, db.DeleteRuleParams{TenantID: c.tenant, ID: id})
 }
 
 func (c *change) rule(ctx context.Context, slug string) (Rule, error) {
@@ -207,17 +211,21 @@ func (c *change) createRule(ctx context.Context, r check.Rule) (Rule, error) {
 	if err != nil {
 		return Rule{}, err
 	}
-	u := ruleParams(c.tenant, newID(), r, version)
-	row, err := c.InsertRule(ctx, db.InsertRuleParams{
+	row, err := c.insertRule(ctx, newID(), r, version)
+	if err != nil {
+		return Rule{}, err
+	}
+	return ruleOf(row)
+}
+
+func (c *change) insertRule(ctx context.Context, id uuid.UUID, r check.Rule, version int64) (db.Rule, error) {
+	u := ruleParams(c.tenant, id, r, version)
+	return c.InsertRule(ctx, db.InsertRuleParams{
 		TenantID: u.TenantID, ID: u.ID, Slug: r.Slug, Name: u.Name, Description: u.Description, Resource: u.Resource,
 		Algorithm: u.Algorithm, LimitUnits: u.LimitUnits, WindowText: u.WindowText, WindowMs: u.WindowMs,
 		BurstUnits: u.BurstUnits, PrecisionText: u.PrecisionText, PrecisionMs: u.PrecisionMs, ByValues: u.ByValues,
 		Mode: u.Mode, OnUnavailable: u.OnUnavailable, PenaltyText: u.PenaltyText, PenaltyMs: u.PenaltyMs, Version: u.Version,
 	})
-	if err != nil {
-		return Rule{}, err
-	}
-	return ruleOf(row)
 }
 
 // replaceRule writes r in place of old, if they differ.

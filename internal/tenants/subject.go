@@ -216,12 +216,17 @@ func (s *Store) DeleteSubject(ctx context.Context, a Actor, subject string, m Ma
 		if err != nil {
 			return err
 		}
-		err = c.InsertTombstone(ctx, db.InsertTombstoneParams{TenantID: c.tenant, Subject: subject, Version: version})
-		if err != nil {
-			return err
-		}
-		return c.DeleteSubject(ctx, db.DeleteSubjectParams{TenantID: c.tenant, Subject: subject})
+		return c.removeSubject(ctx, subject, version)
 	})
+}
+
+// removeSubject deletes a subject and leaves a tombstone, by which servers hear of it.
+func (c *change) removeSubject(ctx context.Context, subject string, version int64) error {
+	err := c.InsertTombstone(ctx, db.InsertTombstoneParams{TenantID: c.tenant, Subject: subject, Version: version})
+	if err != nil {
+		return err
+	}
+	return c.DeleteSubject(ctx, db.DeleteSubjectParams{TenantID: c.tenant, Subject: subject})
 }
 
 func readSubject(ctx context.Context, q *db.Queries, tenant uuid.UUID, subject string) (Subject, error) {
@@ -292,14 +297,7 @@ func (c *change) createSubject(ctx context.Context, in Subject) (Subject, error)
 	if err != nil {
 		return Subject{}, err
 	}
-	err = c.DeleteTombstone(ctx, db.DeleteTombstoneParams{TenantID: c.tenant, Subject: in.Subject})
-	if err != nil {
-		return Subject{}, err
-	}
-	row, err := c.InsertSubject(ctx, db.InsertSubjectParams{
-		TenantID: c.tenant, Subject: in.Subject, ID: newID(), PlanID: plan, State: in.State.String(),
-		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, Version: version,
-	})
+	row, err := c.insertSubject(ctx, in, plan, version)
 	if err != nil {
 		return Subject{}, err
 	}
@@ -307,6 +305,24 @@ func (c *change) createSubject(ctx context.Context, in Subject) (Subject, error)
 		Subject: row.Subject, Plan: in.Plan, State: in.State, Labels: row.Labels, BillingRef: row.BillingRef,
 		Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}, nil
+}
+
+func (c *change) insertSubject(ctx context.Context, in Subject, plan *uuid.UUID, version int64) (db.Subject, error) {
+	err := c.DeleteTombstone(ctx, db.DeleteTombstoneParams{TenantID: c.tenant, Subject: in.Subject})
+	if err != nil {
+		return db.Subject{}, err
+	}
+	return c.InsertSubject(ctx, db.InsertSubjectParams{
+		TenantID: c.tenant, Subject: in.Subject, ID: newID(), PlanID: plan, State: in.State.String(),
+		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, Version: version,
+	})
+}
+
+func (c *change) updateSubject(ctx context.Context, in Subject, plan *uuid.UUID, version int64) (db.Subject, error) {
+	return c.UpdateSubject(ctx, db.UpdateSubjectParams{
+		TenantID: c.tenant, Subject: in.Subject, PlanID: plan, State: in.State.String(),
+		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, Version: version,
+	})
 }
 
 // replaceSubject writes in in place of old, if they differ.
@@ -322,10 +338,7 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 	if err != nil {
 		return Subject{}, err
 	}
-	row, err := c.UpdateSubject(ctx, db.UpdateSubjectParams{
-		TenantID: c.tenant, Subject: old.Subject, PlanID: plan, State: in.State.String(),
-		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, Version: version,
-	})
+	row, err := c.updateSubject(ctx, in, plan, version)
 	if err != nil {
 		return Subject{}, err
 	}
