@@ -1,0 +1,80 @@
+package tests
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// usage asks an instance how many checks the tenant made in the last day.
+func (c *client) usage(i *instance) (checks int) {
+	c.t.Helper()
+	var report struct{ Items []struct{ Allowed, Denied int } }
+	got := c.do(http.MethodGet, i.url()+"/v1/usage?grain=day", "", http.StatusOK)
+	require.NoError(c.t, json.Unmarshal(got.body, &report))
+	for _, item := range report.Items {
+		checks += item.Allowed + item.Denied
+	}
+	return checks
+}
+
+// A customer's bill must neither miss a check nor hold one twice, whatever happens to Postgres and
+// to the instances; only one that is killed takes its last second with it.
+func TestUsageAddsUp(t *testing.T) {
+	s := newSettings(t)
+	steady := start(t, s).awaitReady()
+	tenant := newTenant(t, s, steady)
+	u, err := url.Parse(s["WEIR_DATABASE_URL"])
+	require.NoError(t, err)
+	door := newDoor(t, u.Host)
+	door.open()
+	u.Host = door.addr
+	shaky := start(t, s.with(settings{"WEIR_DATABASE_URL": u.String()})).awaitReady()
+
+	asked := 0
+	ask := func(n int, i *instance) {
+		for k := range n {
+			body := `{"subject":"user_42","resource":"api"}`
+			if k%5 == 0 { // what changes nothing is not usage
+				tenant.do(http.MethodPost, i.url()+"/v1/check", `{"subject":"user_42","dry_run":true}`, http.StatusOK)
+			}
+			tenant.do(http.MethodPost, i.url()+"/v1/check", body, http.StatusOK)
+			asked++
+		}
+	}
+	arrives := func(why string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return tenant.usage(steady) == asked }, patience, tick, why)
+	}
+	ask(20, steady)
+	ask(20, shaky)
+	arrives("usage does not arrive")
+
+	door.close()
+	ask(20, shaky)
+	shaky.awaitLog("usage cannot be written now")
+	ask(20, shaky)
+	require.Equal(t, asked-40, tenant.usage(steady))
+	door.open()
+	arrives("what was counted while Postgres was away is lost or counted twice")
+
+	ask(20, shaky)
+	require.Zero(t, shaky.stop())
+	require.Equal(t, asked, tenant.usage(steady), "an instance that stops delivers what it has")
+
+	killed := start(t, s).awaitReady()
+	ask(20, killed)
+	arrives("usage does not arrive")
+	ask(20, killed)
+	killed.signal(syscall.SIGKILL)
+	killed.exit()
+	got := tenant.usage(steady)
+	require.GreaterOrEqual(t, got, asked-20)
+	require.LessOrEqual(t, got, asked)
+	ask(20, steady)
+	require.Eventually(t, func() bool { return tenant.usage(steady) == got+20 }, patience, tick, "the others go on")
+}
