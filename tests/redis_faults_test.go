@@ -160,8 +160,10 @@ func TestRedisKilledUnderLoad(t *testing.T) {
 	f.requireNoWait()
 	f.requirePolicies("user_42")
 	require.Equal(t, http.StatusOK, status(f.server.url()+"/readyz"), "checks are answered, so it stays in the balancer")
+	f.server.awaitLog("redis does not count")
 	f.redis.Start()
 	f.requireWhole("after")
+	f.server.awaitLog("redis counts again")
 	stop()
 	require.Zero(t, f.server.stop())
 }
