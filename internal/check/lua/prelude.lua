@@ -38,7 +38,7 @@ local function muldiv(a, b, c, add)
   return q1 * 32768 + q2, y - q2 * c
 end
 
--- The result of a reading command on s.key, or nil where the key is of another type.
+-- What a reading command says of a key of counter s, or nil where that is of another type.
 local function fetch(s, command, key, from, to)
   local v
   if from then v = try(command, key, from, to) else v = try(command, key) end
