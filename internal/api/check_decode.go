@@ -278,7 +278,7 @@ func (d *decoder) attributes(f *checkFields, depth int) *Problem {
 }
 
 func (d *decoder) attributeValue(name []byte, depth int) ([]byte, *Problem) {
-	if !plainAttributeName(name) && !check.ValidAttributeName(string(name)) {
+	if !check.ValidAttributeName(name) {
 		d.invalidField(attributePath(name), "is not the name of an attribute: 1 to 64 of A-Z, a-z, 0-9, _ . - and neither subject nor resource")
 		return nil, d.skip(depth)
 	}
@@ -292,17 +292,6 @@ func (d *decoder) attributeValue(name []byte, depth int) ([]byte, *Problem) {
 		}
 	}
 	return value, p
-}
-
-// plainAttributeName knows most valid names without the regular expression, which takes longer than all the
-// rest of reading a check.
-func plainAttributeName(name []byte) bool {
-	for _, c := range name {
-		if (c < 'a' || c > 'z') && c != '_' {
-			return false
-		}
-	}
-	return len(name) >= 1 && len(name) <= 64 && string(name) != "subject" && string(name) != "resource"
 }
 
 func attributePath(name []byte) string { return "attributes/" + pointerToken(name) }

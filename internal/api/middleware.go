@@ -248,19 +248,6 @@ func bearer(values []string) (key string, p *Problem) {
 	return key, nil
 }
 
-// requireScope lets only keys with the scope through. It comes after authenticate.
-func requireScope(scope tenants.Scope) func(http.Handler) http.Handler {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if p := lackingScope(actorFrom(r.Context()), scope); p != nil {
-				writeProblem(w, r, p)
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
-	}
-}
-
 // lackingScope is nil if the actor has the scope.
 func lackingScope(actor tenants.Actor, scope tenants.Scope) *Problem {
 	if actor.Has(scope) {

@@ -65,6 +65,6 @@ func (j *judgement) finish(v *Verdict, cost, now int64) {
 		v.Penalized = true
 		v.Remaining = 0
 		v.ResetMS = max(v.ResetMS, j.mark)
-		v.NextMS = max(v.NextMS, j.mark)
+		v.NextMS = max(j.state.when(n, now, quota-1), j.mark) // one unit more than the 0 shown
 	}
 }

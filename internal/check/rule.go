@@ -2,7 +2,6 @@ package check
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -188,18 +187,27 @@ func (e *fieldErrors) add(field, format string, args ...any) {
 	*e = append(*e, FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
-var (
-	slugPattern      = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
-	attributePattern = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
-)
+// ValidSlug reports whether s can name a rule, a plan or a tenant: 1 to 63 of a-z, 0-9 and -.
+func ValidSlug(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 63
+}
 
-// ValidSlug reports whether s can name a rule, a plan or a tenant.
-func ValidSlug(s string) bool { return slugPattern.MatchString(s) }
-
-// ValidAttributeName reports whether s can name an attribute of a check.
-// "subject" and "resource" are not attributes: they are fields of the check.
-func ValidAttributeName(s string) bool {
-	return attributePattern.MatchString(s) && s != "subject" && s != "resource"
+// ValidAttributeName reports whether s can name an attribute of a check: 1 to 64 of A-Z, a-z,
+// 0-9, _ . and -. "subject" and "resource" are not attributes: they are fields of the check.
+func ValidAttributeName[T string | []byte](s T) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '.', c == '-':
+		default:
+			return false
+		}
+	}
+	return len(s) >= 1 && len(s) <= 64 && string(s) != "subject" && string(s) != "resource"
 }
 
 // ValidName returns what is wrong with a subject, a resource or an attribute's value, or "".
@@ -308,7 +316,7 @@ func validateLimit(errs *fieldErrors, prefix string, r *Rule, limit, burst int64
 	if burst == 0 {
 		burst = limit
 	}
-	if limitOK && r.Window.MS > 0 && r.Window.MS <= MaxWindowMS && burst*r.Window.MS > limit*MaxWindowMS {
+	if limitOK && r.Window.MS > 0 && r.Window.MS <= MaxWindowMS && !productAtMost(burst, r.Window.MS, limit, MaxWindowMS) {
 		errs.add(prefix+"burst", "must refill within 366 days: burst x window may be at most limit x 366d")
 	}
 }

@@ -95,7 +95,8 @@ func (n Numbers) shared(s share) Numbers {
 	n.Limit = s.of(n.Limit)
 	if n.Algorithm.Bucket() {
 		// Rounding the two parts apart must not make a bucket that takes over a year to refill.
-		n.Burst = min(s.of(n.Burst), max(1, n.Limit*MaxWindowMS/n.WindowMS))
+		most, _ := muldiv(n.Limit, MaxWindowMS, n.WindowMS, 0)
+		n.Burst = min(s.of(n.Burst), most)
 	}
 	return n
 }

@@ -119,7 +119,7 @@ func describe(v *check.Verdict, rec *record, n check.Numbers, cost, now int64) {
 	v.Penalized = true
 	v.Remaining = 0
 	v.ResetMS = max(v.ResetMS, mark)
-	v.NextMS = max(v.NextMS, mark)
+	v.NextMS = max(when(rec, n, now, quota-1), mark)
 	if !v.Allowed && !v.CostExceeds {
 		v.RetryAfterMS = max(v.RetryAfterMS, mark-now)
 	}

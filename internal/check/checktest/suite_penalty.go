@@ -49,6 +49,13 @@ func testPenalty(t *testing.T, engine check.Engine) {
 	after := verdict(start+10_100, 1)
 	require.True(t, after.Allowed, "over at its end")
 	require.EqualValues(t, 4, after.Remaining, "the denials within it counted nothing")
+
+	n.Algorithm, n.WindowMS, n.Burst, n.PenaltyMS = check.TokenBucket, 60_000, 5, 10
+	c = counter(Prefix()+"k", n)
+	require.True(t, verdict(start, 1).Allowed)
+	v := verdict(start, 5)
+	require.True(t, v.Penalized)
+	require.Equal(t, start+10, v.NextMS, "four units wait behind the penalty: the first does not take longer than that")
 }
 
 // Each rule keeps its own penalties, also one that denies together with another, and in shadow.

@@ -116,7 +116,7 @@ for i = 1, #counters do
   if mark > 0 then
     flags = flags + 4
     s.remaining = 0
-    whole, more = max(whole, mark), max(more, mark)
+    whole, more = max(whole, mark), max(when(s, s.quota - 1), mark) -- more than the 0 shown
   end
   reply = reply .. encode('<BI7I6I6I6I5', flags, s.remaining, wait, whole, more, delay)
 end
