@@ -17,7 +17,7 @@ import (
 	"weir/internal/testenv"
 )
 
-var updateDocs = flag.Bool("update-docs", false, "write the answers into docs/admin-api.md instead of comparing them")
+var updateDocs = flag.Bool("update-docs", false, "write the answers into the pages of docs instead of comparing them")
 
 var exampleBlock = regexp.MustCompile("(?s)```http\n(.*?)```")
 
@@ -45,9 +45,16 @@ func alike(s string) string {
 	return s
 }
 
-// The examples of docs/admin-api.md, run in their order in a new tenant, answer what they say.
+// The examples of a page, run in their order in a new tenant, answer what they say.
 func TestDocumentedExamples(t *testing.T) {
-	path := filepath.Join(testenv.Root(), "docs", "admin-api.md")
+	for page, least := range map[string]int{"admin-api.md": 10, "simulate.md": 8} {
+		t.Run(page, func(t *testing.T) { runExamples(t, page, least) })
+	}
+}
+
+// runExamples runs the examples of a page, of which there are at least that many.
+func runExamples(t *testing.T, page string, least int) {
+	path := filepath.Join(testenv.Root(), "docs", page)
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	run := &exampleRun{adminStack: newAdminStack(t)}
@@ -61,7 +68,7 @@ func TestDocumentedExamples(t *testing.T) {
 		}
 		return "```http\n" + request + "\n\n" + got + "```"
 	})
-	require.Greater(t, count, 10)
+	require.GreaterOrEqual(t, count, least)
 	if *updateDocs {
 		require.NoError(t, os.WriteFile(path, []byte(written), 0o644)) //nolint:gosec // a page for all to read
 	}

@@ -93,7 +93,7 @@ const (
 	maxSimulations    = 2
 	simulationBudget  = 200 * time.Millisecond
 	simulationTimeout = 5 * time.Second
-	// maxSimulationBytes bounds the answer: 10 000 decisions by one rule take 5 MB, by 32 rules 100.
+	// maxSimulationBytes bounds the answer: 10 000 decisions by one rule take 5 MB, by 32 rules 60.
 	maxSimulationBytes = 16 << 20
 	budgetEvery        = 8 // decisions between two looks at the processor time
 	maxShownErrors     = 20
