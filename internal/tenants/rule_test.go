@@ -52,7 +52,7 @@ func TestRuleInvalid(t *testing.T) {
 		"resource": {func(r *check.Rule) { r.Resource = "a*b" }, "resource"},
 		"limit":    {func(r *check.Rule) { r.Limit = 0 }, "limit"},
 		"window":   {func(r *check.Rule) { r.Window = window(t, "500ms") }, "window"},
-		"burst":    {func(r *check.Rule) { r.Limit, r.Burst, r.Window = 1, check.MaxLimit, window(t, "1d") }, "burst"},
+		"burst":    {func(r *check.Rule) { r.Limit, r.Burst, r.Window = 1, check.MaxLimit, window(t, "366d") }, "burst"},
 		"by":       {func(r *check.Rule) { r.By = []string{"attributes."} }, "by.0"},
 		"penalty":  {func(r *check.Rule) { r.Penalty = duration(t, "31d") }, "penalty"},
 		"NUL":      {func(r *check.Rule) { r.Name = "a\x00b" }, "name"},
