@@ -111,7 +111,12 @@ CREATE TABLE members (
     person_id uuid NOT NULL,
     role text NOT NULL,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
+    id uuid NOT NULL DEFAULT gen_random_uuid(),
+    joined_at timestamp with time zone DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    version bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant_id, person_id),
+    UNIQUE (tenant_id, id),
     FOREIGN KEY (person_id) REFERENCES people(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     CHECK ((role = ANY (ARRAY['owner'::text, 'admin'::text, 'editor'::text, 'support'::text, 'viewer'::text])))
@@ -164,14 +169,23 @@ GRANT SELECT (burst_units, expires_at, limit_units, rule_id, starts_at, subject,
 CREATE TABLE people (
     id uuid NOT NULL,
     email text NOT NULL,
-    password_hash text NOT NULL,
+    password_hash text,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
     PRIMARY KEY (id),
     UNIQUE (email),
     CHECK (((email = lower(email)) AND ((octet_length(email) >= 3) AND (octet_length(email) <= 254))))
 );
+ALTER TABLE people ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY all_people ON people FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+CREATE POLICY own_members ON people FOR SELECT TO weir_app
+    USING ((EXISTS ( SELECT
+   FROM members m
+  WHERE (m.person_id = people.id))));
 GRANT INSERT, SELECT ON people TO weir_system;
+GRANT SELECT (email, id) ON people TO weir_app;
 GRANT UPDATE (password_hash, updated_at) ON people TO weir_system;
 
 CREATE TABLE plan_limits (

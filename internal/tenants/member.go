@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -36,11 +37,47 @@ const (
 // Roles lists the roles, the mightiest first.
 var Roles = []Role{Owner, Admin, Editor, Support, Viewer}
 
+// MemberState tells whether a member has accepted the invitation.
+type MemberState string
+
+// The states of a member. One who is invited has no rights yet.
+const (
+	MemberInvited MemberState = "invited"
+	MemberActive  MemberState = "active"
+)
+
+func memberState(joinedAt *time.Time) MemberState {
+	if joinedAt == nil {
+		return MemberInvited
+	}
+	return MemberActive
+}
+
 // Member is a person in a tenant.
 type Member struct {
-	PersonID uuid.UUID
-	Email    string
-	Role     Role
+	ID        uuid.UUID // of the membership: the same person has another one in another tenant
+	PersonID  uuid.UUID
+	Email     string
+	Role      Role
+	State     MemberState
+	Version   int64
+	CreatedAt time.Time
+	UpdatedAt time.Time
+}
+
+func memberOf(row db.MemberByIDRow) Member {
+	return Member{
+		ID: row.ID, PersonID: row.PersonID, Email: row.Email, Role: Role(row.Role), State: memberState(row.JoinedAt),
+		Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
+	}
+}
+
+// writtenMember is a row as a write returns it, which lacks the email.
+func writtenMember(row db.Member, email string) Member {
+	return memberOf(db.MemberByIDRow{
+		ID: row.ID, PersonID: row.PersonID, Role: row.Role, JoinedAt: row.JoinedAt, Version: row.Version,
+		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt, Email: email,
+	})
 }
 
 // Person is somebody who can log in.
@@ -55,6 +92,7 @@ type Membership struct {
 	TenantID   uuid.UUID
 	Slug, Name string
 	Role       Role
+	State      MemberState // the role counts only when MemberActive
 }
 
 // ErrWrongPassword: there is no such login, or its password is another.
@@ -64,64 +102,230 @@ const (
 	minPassword = 8    // characters
 	maxPassword = 1024 // bytes; longer ones are refused before any hashing
 	maxEmail    = 254  // bytes
+	maxMembers  = 1000 // of a tenant
 )
 
-// CreateMember makes the person with this email a member of the actor's tenant, or gives a member
-// that role. A person who has no login yet gets one with the password; one who has keeps their
-// own, unless it is the server itself (SystemActor) that acts. Errors: *InvalidError, ErrUnavailable.
-func (s *Store) CreateMember(ctx context.Context, a Actor, email, password string, role Role) (Member, error) {
-	var fields []check.FieldError
-	email, ok := normalEmail(email)
-	if !ok {
-		fields = append(fields, check.FieldError{Field: "email", Message: "must be an address such as name@example.com"})
-	}
+// CreateMember makes the person with this email a member of the actor's tenant at once, or gives a
+// member that role. A person who has no login yet gets one with the password; one who has keeps
+// their own, unless it is the server itself (SystemActor) that acts. Errors: *InvalidError,
+// *ConflictError with CodeLastOwner, ErrUnavailable.
+func (s *Store) CreateMember(ctx context.Context, a Actor, email, password string, role Role) (out Member, err error) {
+	email, fields := checkMember(email, role)
 	if utf8.RuneCountInString(password) < minPassword || len(password) > maxPassword {
 		fields = append(fields, check.FieldError{
 			Field: "password", Message: fmt.Sprintf("must be at least %d characters and at most %d bytes long", minPassword, maxPassword),
 		})
 	}
-	if !slices.Contains(Roles, role) {
-		fields = append(fields, check.FieldError{Field: "role", Message: "must be one of owner, admin, editor, support, viewer"})
-	}
 	if err := invalidIf(fields); err != nil {
 		return Member{}, err
 	}
-	person, err := s.ensurePerson(ctx, email, password, a.kind == SystemActor)
-	if err != nil {
-		return Member{}, err
-	}
-	err = s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
-		return q.UpsertMember(ctx, db.UpsertMemberParams{TenantID: a.tenant, PersonID: person, Role: string(role)})
-	})
-	if err != nil {
-		return Member{}, err
-	}
-	return Member{PersonID: person, Email: email, Role: role}, nil
-}
-
-// ensurePerson returns the id of the person with this email and makes the login where there is
-// none; reset gives an existing one the password.
-func (s *Store) ensurePerson(ctx context.Context, email, password string, reset bool) (id uuid.UUID, err error) {
 	hash, err := hashPassword(ctx, password)
 	if err != nil {
-		return uuid.Nil, err
+		return Member{}, err
 	}
-	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		created, err := q.InsertPerson(ctx, db.InsertPersonParams{ID: newID(), Email: email, PasswordHash: hash})
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, err := c.MemberByEmail(ctx, db.MemberByEmailParams{TenantID: c.tenant, Email: email})
+		switch {
+		case err == nil && Role(old.Role) != role:
+			if err := c.keepAnOwner(ctx, memberOf(db.MemberByIDRow(old))); err != nil {
+				return err
+			}
+		case err != nil && !errors.Is(err, pgx.ErrNoRows):
+			return err
+		}
+		person, err := c.ensurePerson(ctx, email, &hash, a.kind == SystemActor)
 		if err != nil {
 			return err
 		}
-		row, err := q.PersonByEmail(ctx, email)
+		out, err = c.writeMember(ctx, person, email, role, &c.now)
+		return err
+	})
+	return out, err
+}
+
+// InviteMember makes the person with this email a member who has not joined yet. What it answers
+// does not depend on whether that person has a login. Errors: *InvalidError; *ConflictError with
+// CodeMemberExists.
+func (s *Store) InviteMember(ctx context.Context, a Actor, email string, role Role) (out Member, err error) {
+	email, fields := checkMember(email, role)
+	if err := invalidIf(fields); err != nil {
+		return Member{}, err
+	}
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		_, err := c.MemberByEmail(ctx, db.MemberByEmailParams{TenantID: c.tenant, Email: email})
+		switch {
+		case err == nil:
+			return &ConflictError{CodeMemberExists, "this person is a member already: change the member's role instead"}
+		case !errors.Is(err, pgx.ErrNoRows):
+			return err
+		}
+		members, err := c.CountMembers(ctx, c.tenant)
 		if err != nil {
 			return err
 		}
-		id = row.ID
-		if created == 0 && reset {
-			return q.UpdatePassword(ctx, db.UpdatePasswordParams{ID: id, PasswordHash: hash})
+		if members >= maxMembers {
+			return invalid("email", "would be one member too many: a tenant may have %d", maxMembers)
+		}
+		person, err := c.ensurePerson(ctx, email, nil, false)
+		if err != nil {
+			return err
+		}
+		out, err = c.writeMember(ctx, person, email, role, nil)
+		return err
+	})
+	return out, err
+}
+
+// MemberByID returns a member, or ErrNotFound.
+func (s *Store) MemberByID(ctx context.Context, a Actor, id uuid.UUID) (out Member, err error) {
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.MemberByID(ctx, db.MemberByIDParams{TenantID: a.tenant, ID: id})
+		out = memberOf(row)
+		return err
+	})
+	return out, err
+}
+
+// Members lists members, newest first, and returns where the next page begins.
+func (s *Store) Members(ctx context.Context, a Actor, p Page) (out []Member, next string, err error) {
+	after, err := p.after()
+	if err != nil {
+		return nil, "", err
+	}
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.Members(ctx, db.MembersParams{TenantID: a.tenant, After: after, Most: p.most()})
+		if err != nil {
+			return err
+		}
+		rows, next = cut(p, rows, func(r db.MembersRow) uuid.UUID { return r.ID })
+		out = make([]Member, len(rows))
+		for i, row := range rows {
+			out[i] = memberOf(db.MemberByIDRow(row))
 		}
 		return nil
 	})
-	return id, err
+	return out, next, err
+}
+
+// EditMember gives a member another role. Errors: ErrNotFound, ErrPreconditionFailed,
+// *InvalidError, *ConflictError with CodeLastOwner.
+func (s *Store) EditMember(ctx context.Context, a Actor, id uuid.UUID, m Match, role Role) (out Member, err error) {
+	if err := invalidIf(checkRole(nil, role)); err != nil {
+		return Member{}, err
+	}
+	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, err := c.member(ctx, id, m)
+		if err != nil {
+			return err
+		}
+		if old.Role == role {
+			out = old
+			return nil
+		}
+		if err := c.keepAnOwner(ctx, old); err != nil {
+			return err
+		}
+		version, err := c.next(ctx, parts{})
+		if err != nil {
+			return err
+		}
+		row, err := c.UpdateMemberRole(ctx, db.UpdateMemberRoleParams{TenantID: c.tenant, ID: id, Role: string(role), Version: version})
+		out = writtenMember(row, old.Email)
+		return err
+	})
+	return out, err
+}
+
+// RemoveMember ends a membership; the person and their other memberships stay. Errors:
+// ErrNotFound, ErrPreconditionFailed, *ConflictError with CodeLastOwner.
+func (s *Store) RemoveMember(ctx context.Context, a Actor, id uuid.UUID, m Match) error {
+	return s.change(ctx, a, func(ctx context.Context, c *change) error {
+		old, err := c.member(ctx, id, m)
+		if err != nil {
+			return err
+		}
+		if err := c.keepAnOwner(ctx, old); err != nil {
+			return err
+		}
+		if _, err := c.next(ctx, parts{}); err != nil {
+			return err
+		}
+		return c.DeleteMember(ctx, db.DeleteMemberParams{TenantID: c.tenant, ID: id})
+	})
+}
+
+func checkMember(email string, role Role) (normal string, fields []check.FieldError) {
+	normal, ok := normalEmail(email)
+	if !ok {
+		fields = append(fields, check.FieldError{Field: "email", Message: "must be an address such as name@example.com, of at most 254 bytes"})
+	}
+	return normal, checkRole(fields, role)
+}
+
+func checkRole(fields []check.FieldError, role Role) []check.FieldError {
+	if !slices.Contains(Roles, role) {
+		fields = append(fields, check.FieldError{Field: "role", Message: "must be one of owner, admin, editor, support, viewer"})
+	}
+	return fields
+}
+
+func (c *change) member(ctx context.Context, id uuid.UUID, m Match) (Member, error) {
+	row, err := c.MemberByID(ctx, db.MemberByIDParams{TenantID: c.tenant, ID: id})
+	if err != nil {
+		return Member{}, err
+	}
+	return memberOf(row), m.check(row.Version)
+}
+
+// keepAnOwner refuses to take the role from the last owner. Beside one who has joined, those who
+// were only invited do not count: they may never come.
+func (c *change) keepAnOwner(ctx context.Context, m Member) error {
+	if m.Role != Owner {
+		return nil
+	}
+	others, err := c.CountOtherOwners(ctx, db.CountOtherOwnersParams{TenantID: c.tenant, ID: m.ID})
+	if err != nil {
+		return err
+	}
+	if others.Joined > 0 || m.State == MemberInvited && others.Owners > 0 {
+		return nil
+	}
+	return &ConflictError{CodeLastOwner, "this is the last owner of the tenant: make another member an owner first, who has joined"}
+}
+
+func (c *change) writeMember(ctx context.Context, person uuid.UUID, email string, role Role, joinedAt *time.Time) (Member, error) {
+	version, err := c.next(ctx, parts{})
+	if err != nil {
+		return Member{}, err
+	}
+	row, err := c.UpsertMember(ctx, db.UpsertMemberParams{
+		TenantID: c.tenant, PersonID: person, ID: newID(), Role: string(role), JoinedAt: joinedAt, Version: version,
+	})
+	return writtenMember(row, email), err
+}
+
+// ensurePerson returns the id of the person with this email and makes one where there is none,
+// without a login where hash is nil; reset gives an existing one the password. People belong to no
+// tenant, so another role writes them, in the same transaction.
+func (c *change) ensurePerson(ctx context.Context, email string, hash *string, reset bool) (uuid.UUID, error) {
+	if _, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleSystem); err != nil {
+		return uuid.Nil, err
+	}
+	created, err := c.InsertPerson(ctx, db.InsertPersonParams{ID: newID(), Email: email, PasswordHash: hash})
+	if err != nil {
+		return uuid.Nil, err
+	}
+	row, err := c.PersonByEmail(ctx, email)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	if created == 0 && reset {
+		if err := c.UpdatePassword(ctx, db.UpdatePasswordParams{ID: row.ID, PasswordHash: hash}); err != nil {
+			return uuid.Nil, err
+		}
+	}
+	_, err = c.tx.Exec(ctx, "SET LOCAL ROLE "+roleApp)
+	return row.ID, err
 }
 
 // VerifyPassword returns the person who logs in. It takes as long for an unknown email as for a
@@ -145,19 +349,21 @@ func (s *Store) VerifyPassword(ctx context.Context, email, password string) (Per
 		}
 	}
 	hash := dummyHash
-	if row.ID != uuid.Nil {
-		hash = row.PasswordHash
+	if row.PasswordHash != nil {
+		hash = *row.PasswordHash
 	}
 	right, err := passwordMatches(ctx, hash, password)
 	if err != nil {
 		return Person{}, err
 	}
-	if !right || row.ID == uuid.Nil {
+	if !right || row.PasswordHash == nil { // nobody, or somebody who was only invited
 		return Person{}, ErrWrongPassword
 	}
 	person := Person{ID: row.ID, Email: row.Email}
 	for _, m := range memberships {
-		person.Memberships = append(person.Memberships, Membership{TenantID: m.TenantID, Slug: m.Slug, Name: m.Name, Role: Role(m.Role)})
+		person.Memberships = append(person.Memberships, Membership{
+			TenantID: m.TenantID, Slug: m.Slug, Name: m.Name, Role: Role(m.Role), State: memberState(m.JoinedAt),
+		})
 	}
 	return person, nil
 }

@@ -3,8 +3,10 @@ package tenants_test
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
@@ -22,7 +24,7 @@ func TestMembers(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, tenants.Person{
 		ID: made.PersonID, Email: "ann@example.com",
-		Memberships: []tenants.Membership{{TenantID: a.TenantID(), Slug: "tenant-a", Role: tenants.Owner}},
+		Memberships: []tenants.Membership{{TenantID: a.TenantID(), Slug: "tenant-a", Role: tenants.Owner, State: tenants.MemberActive}},
 	}, person)
 	for _, c := range [][2]string{
 		{"ann@example.com", "wrong horse"}, {"ann@example.com", ""}, {"nobody@example.com", "correct horse"},
@@ -45,6 +47,10 @@ func TestMembers(t *testing.T) {
 	require.Len(t, person.Memberships, 2)
 
 	_, key, err := s.CreateKey(ctx, a, tenants.NewAPIKey{Scopes: tenants.AllScopes})
+	require.NoError(t, err)
+	_, err = s.CreateMember(ctx, d.Actor(key), "ann@example.com", "taken over!", tenants.Admin)
+	requireConflict(t, err, tenants.CodeLastOwner)
+	_, err = s.CreateMember(ctx, a, "bob@example.com", "another horse", tenants.Owner)
 	require.NoError(t, err)
 	_, err = s.CreateMember(ctx, d.Actor(key), "ann@example.com", "taken over!", tenants.Admin)
 	require.NoError(t, err)
@@ -70,4 +76,116 @@ func TestMemberInvalid(t *testing.T) {
 		_, err := d.Store.CreateMember(t.Context(), a, c.email, c.password, tenants.Role(c.role))
 		requireInvalid(t, err, c.field)
 	}
+}
+
+// Who is invited is told nothing of, and has no rights, before they accept.
+func TestInvitations(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	s, ctx := d.Open(tenants.Config{DatabaseURL: loginURL(t, d)}), t.Context()
+	m, err := s.InviteMember(ctx, a, "Ann@Example.com", tenants.Owner)
+	require.NoError(t, err)
+	require.Equal(t, "ann@example.com", m.Email)
+	require.Equal(t, tenants.MemberInvited, m.State)
+	read, err := s.MemberByID(ctx, a, m.ID)
+	require.NoError(t, err)
+	require.Equal(t, m, read)
+	for _, password := range []string{"", "anything at all"} {
+		_, err = s.VerifyPassword(ctx, "ann@example.com", password)
+		require.ErrorIs(t, err, tenants.ErrWrongPassword, "who has no password cannot log in")
+	}
+	_, err = s.InviteMember(ctx, a, "ANN@example.com", tenants.Viewer)
+	requireConflict(t, err, tenants.CodeMemberExists)
+
+	// The same person elsewhere, with a login: the answer must not tell that there is one.
+	_, err = s.CreateMember(ctx, b, "zoe@example.com", "correct horse", tenants.Owner)
+	require.NoError(t, err)
+	known, err := s.InviteMember(ctx, a, "zoe@example.com", tenants.Viewer)
+	require.NoError(t, err)
+	require.Equal(t, tenants.MemberInvited, known.State)
+	person, err := s.VerifyPassword(ctx, "zoe@example.com", "correct horse")
+	require.NoError(t, err)
+	require.Equal(t, tenants.MemberInvited, person.Memberships[0].State)
+	require.Equal(t, tenants.MemberActive, person.Memberships[1].State)
+
+	for _, id := range []uuid.UUID{m.ID, known.ID} {
+		_, err = s.MemberByID(ctx, b, id)
+		require.ErrorIs(t, err, tenants.ErrNotFound)
+		_, err = s.EditMember(ctx, b, id, tenants.Match{}, tenants.Viewer)
+		require.ErrorIs(t, err, tenants.ErrNotFound)
+		require.ErrorIs(t, s.RemoveMember(ctx, b, id, tenants.Match{}), tenants.ErrNotFound)
+	}
+	list, next, err := s.Members(ctx, a, tenants.Page{})
+	require.NoError(t, err)
+	require.Empty(t, next)
+	require.Equal(t, []tenants.Member{known, m}, list, "newest first")
+	asRole(t, d, "weir_app", func(ctx context.Context, tx pgx.Tx) {
+		emails := func() (out []string) {
+			rows, err := tx.Query(ctx, "SELECT email FROM people ORDER BY email")
+			require.NoError(t, err)
+			out, err = pgx.CollectRows(rows, pgx.RowTo[string])
+			require.NoError(t, err)
+			return out
+		}
+		require.Empty(t, emails(), "people without a tenant")
+		_, err := tx.Exec(ctx, "SELECT set_config('weir.tenant_id', $1, true)", b.TenantID().String())
+		require.NoError(t, err)
+		require.Equal(t, []string{"zoe@example.com"}, emails(), "people of another tenant")
+	})
+}
+
+// Without an owner nobody could let anybody in again.
+func TestTheLastOwnerStays(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s, ctx := d.Store, t.Context()
+	ann, err := s.InviteMember(ctx, a, "ann@example.com", tenants.Owner)
+	require.NoError(t, err)
+	lastOwner := func(id uuid.UUID) {
+		t.Helper()
+		_, err := s.EditMember(ctx, a, id, tenants.Match{}, tenants.Admin)
+		requireConflict(t, err, tenants.CodeLastOwner)
+		requireConflict(t, s.RemoveMember(ctx, a, id, tenants.Match{}), tenants.CodeLastOwner)
+	}
+	lastOwner(ann.ID)
+	bob, err := s.CreateMember(ctx, a, "bob@example.com", "correct horse", tenants.Owner)
+	require.NoError(t, err)
+	lastOwner(bob.ID) // Ann may never accept
+
+	before := versionsOf(t, d, a)
+	_, err = s.EditMember(ctx, a, ann.ID, at(ann.Version+1), tenants.Admin)
+	require.ErrorIs(t, err, tenants.ErrPreconditionFailed)
+	same, err := s.EditMember(ctx, a, ann.ID, at(ann.Version), tenants.Owner)
+	require.NoError(t, err)
+	require.Equal(t, ann, same)
+	require.Equal(t, before, versionsOf(t, d, a), "nothing changed")
+	edited, err := s.EditMember(ctx, a, ann.ID, at(ann.Version), tenants.Admin)
+	require.NoError(t, err)
+	require.Equal(t, tenants.Admin, edited.Role)
+	require.Greater(t, edited.Version, ann.Version)
+	require.ErrorIs(t, s.RemoveMember(ctx, a, ann.ID, at(ann.Version)), tenants.ErrPreconditionFailed)
+	require.NoError(t, s.RemoveMember(ctx, a, ann.ID, at(edited.Version)))
+	_, err = s.EditMember(ctx, a, ann.ID, tenants.Match{}, tenants.Owner)
+	require.ErrorIs(t, err, tenants.ErrNotFound)
+	lastOwner(bob.ID)
+
+	// Two owners who remove each other at the same time leave one.
+	zoe, err := s.CreateMember(ctx, a, "zoe@example.com", "correct horse", tenants.Owner)
+	require.NoError(t, err)
+	errs := make([]error, 2)
+	var wg sync.WaitGroup
+	for i, id := range []uuid.UUID{bob.ID, zoe.ID} {
+		wg.Go(func() { errs[i] = s.RemoveMember(ctx, a, id, tenants.Match{}) })
+	}
+	wg.Wait()
+	if errs[0] != nil {
+		errs[0], errs[1] = errs[1], errs[0]
+	}
+	require.NoError(t, errs[0])
+	requireConflict(t, errs[1], tenants.CodeLastOwner)
+
+	_, err = s.EditMember(ctx, a, zoe.ID, tenants.Match{}, "root")
+	requireInvalid(t, err, "role")
+	_, err = s.InviteMember(ctx, a, "a@b@example.com", "root")
+	requireInvalid(t, err, "email", "role")
 }

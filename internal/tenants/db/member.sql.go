@@ -7,9 +7,57 @@ package db
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 )
+
+const countMembers = `-- name: CountMembers :one
+SELECT count(*) FROM members WHERE tenant_id = $1
+`
+
+func (q *Queries) CountMembers(ctx context.Context, tenantID uuid.UUID) (int64, error) {
+	row := q.db.QueryRow(ctx, countMembers, tenantID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const countOtherOwners = `-- name: CountOtherOwners :one
+SELECT count(*) AS owners, count(joined_at) AS joined FROM members
+WHERE tenant_id = $1 AND role = 'owner' AND id <> $2
+`
+
+type CountOtherOwnersParams struct {
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+type CountOtherOwnersRow struct {
+	Owners int64
+	Joined int64
+}
+
+func (q *Queries) CountOtherOwners(ctx context.Context, arg CountOtherOwnersParams) (CountOtherOwnersRow, error) {
+	row := q.db.QueryRow(ctx, countOtherOwners, arg.TenantID, arg.ID)
+	var i CountOtherOwnersRow
+	err := row.Scan(&i.Owners, &i.Joined)
+	return i, err
+}
+
+const deleteMember = `-- name: DeleteMember :exec
+DELETE FROM members WHERE tenant_id = $1 AND id = $2
+`
+
+type DeleteMemberParams struct {
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+func (q *Queries) DeleteMember(ctx context.Context, arg DeleteMemberParams) error {
+	_, err := q.db.Exec(ctx, deleteMember, arg.TenantID, arg.ID)
+	return err
+}
 
 const insertPerson = `-- name: InsertPerson :execrows
 INSERT INTO people (id, email, password_hash) VALUES ($1, $2, $3) ON CONFLICT (email) DO NOTHING
@@ -18,7 +66,7 @@ INSERT INTO people (id, email, password_hash) VALUES ($1, $2, $3) ON CONFLICT (e
 type InsertPersonParams struct {
 	ID           uuid.UUID
 	Email        string
-	PasswordHash string
+	PasswordHash *string
 }
 
 func (q *Queries) InsertPerson(ctx context.Context, arg InsertPersonParams) (int64, error) {
@@ -29,8 +77,140 @@ func (q *Queries) InsertPerson(ctx context.Context, arg InsertPersonParams) (int
 	return result.RowsAffected(), nil
 }
 
+const memberByEmail = `-- name: MemberByEmail :one
+SELECT m.tenant_id, m.person_id, m.role, m.created_at, m.id, m.joined_at, m.updated_at, m.version, p.email FROM members m JOIN people p ON p.id = m.person_id
+WHERE m.tenant_id = $1 AND p.email = $2
+`
+
+type MemberByEmailParams struct {
+	TenantID uuid.UUID
+	Email    string
+}
+
+type MemberByEmailRow struct {
+	TenantID  uuid.UUID
+	PersonID  uuid.UUID
+	Role      string
+	CreatedAt time.Time
+	ID        uuid.UUID
+	JoinedAt  *time.Time
+	UpdatedAt time.Time
+	Version   int64
+	Email     string
+}
+
+func (q *Queries) MemberByEmail(ctx context.Context, arg MemberByEmailParams) (MemberByEmailRow, error) {
+	row := q.db.QueryRow(ctx, memberByEmail, arg.TenantID, arg.Email)
+	var i MemberByEmailRow
+	err := row.Scan(
+		&i.TenantID,
+		&i.PersonID,
+		&i.Role,
+		&i.CreatedAt,
+		&i.ID,
+		&i.JoinedAt,
+		&i.UpdatedAt,
+		&i.Version,
+		&i.Email,
+	)
+	return i, err
+}
+
+const memberByID = `-- name: MemberByID :one
+SELECT m.tenant_id, m.person_id, m.role, m.created_at, m.id, m.joined_at, m.updated_at, m.version, p.email FROM members m JOIN people p ON p.id = m.person_id
+WHERE m.tenant_id = $1 AND m.id = $2
+`
+
+type MemberByIDParams struct {
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+type MemberByIDRow struct {
+	TenantID  uuid.UUID
+	PersonID  uuid.UUID
+	Role      string
+	CreatedAt time.Time
+	ID        uuid.UUID
+	JoinedAt  *time.Time
+	UpdatedAt time.Time
+	Version   int64
+	Email     string
+}
+
+func (q *Queries) MemberByID(ctx context.Context, arg MemberByIDParams) (MemberByIDRow, error) {
+	row := q.db.QueryRow(ctx, memberByID, arg.TenantID, arg.ID)
+	var i MemberByIDRow
+	err := row.Scan(
+		&i.TenantID,
+		&i.PersonID,
+		&i.Role,
+		&i.CreatedAt,
+		&i.ID,
+		&i.JoinedAt,
+		&i.UpdatedAt,
+		&i.Version,
+		&i.Email,
+	)
+	return i, err
+}
+
+const members = `-- name: Members :many
+SELECT m.tenant_id, m.person_id, m.role, m.created_at, m.id, m.joined_at, m.updated_at, m.version, p.email FROM members m JOIN people p ON p.id = m.person_id
+WHERE m.tenant_id = $1 AND ($2::uuid IS NULL OR m.id < $2)
+ORDER BY m.id DESC LIMIT $3
+`
+
+type MembersParams struct {
+	TenantID uuid.UUID
+	After    *uuid.UUID
+	Most     int32
+}
+
+type MembersRow struct {
+	TenantID  uuid.UUID
+	PersonID  uuid.UUID
+	Role      string
+	CreatedAt time.Time
+	ID        uuid.UUID
+	JoinedAt  *time.Time
+	UpdatedAt time.Time
+	Version   int64
+	Email     string
+}
+
+func (q *Queries) Members(ctx context.Context, arg MembersParams) ([]MembersRow, error) {
+	rows, err := q.db.Query(ctx, members, arg.TenantID, arg.After, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MembersRow
+	for rows.Next() {
+		var i MembersRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.PersonID,
+			&i.Role,
+			&i.CreatedAt,
+			&i.ID,
+			&i.JoinedAt,
+			&i.UpdatedAt,
+			&i.Version,
+			&i.Email,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const memberships = `-- name: Memberships :many
-SELECT m.tenant_id, t.slug, t.name, m.role FROM members m JOIN tenants t ON t.id = m.tenant_id
+SELECT m.tenant_id, t.slug, t.name, m.role, m.joined_at FROM members m JOIN tenants t ON t.id = m.tenant_id
 WHERE m.person_id = $1 ORDER BY t.slug
 `
 
@@ -39,6 +219,7 @@ type MembershipsRow struct {
 	Slug     string
 	Name     string
 	Role     string
+	JoinedAt *time.Time
 }
 
 func (q *Queries) Memberships(ctx context.Context, personID uuid.UUID) ([]MembershipsRow, error) {
@@ -55,6 +236,7 @@ func (q *Queries) Memberships(ctx context.Context, personID uuid.UUID) ([]Member
 			&i.Slug,
 			&i.Name,
 			&i.Role,
+			&i.JoinedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -73,7 +255,7 @@ SELECT id, email, password_hash FROM people WHERE email = $1
 type PersonByEmailRow struct {
 	ID           uuid.UUID
 	Email        string
-	PasswordHash string
+	PasswordHash *string
 }
 
 func (q *Queries) PersonByEmail(ctx context.Context, email string) (PersonByEmailRow, error) {
@@ -83,12 +265,45 @@ func (q *Queries) PersonByEmail(ctx context.Context, email string) (PersonByEmai
 	return i, err
 }
 
+const updateMemberRole = `-- name: UpdateMemberRole :one
+UPDATE members SET role = $1, version = $2, updated_at = now() WHERE tenant_id = $3 AND id = $4
+RETURNING tenant_id, person_id, role, created_at, id, joined_at, updated_at, version
+`
+
+type UpdateMemberRoleParams struct {
+	Role     string
+	Version  int64
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+func (q *Queries) UpdateMemberRole(ctx context.Context, arg UpdateMemberRoleParams) (Member, error) {
+	row := q.db.QueryRow(ctx, updateMemberRole,
+		arg.Role,
+		arg.Version,
+		arg.TenantID,
+		arg.ID,
+	)
+	var i Member
+	err := row.Scan(
+		&i.TenantID,
+		&i.PersonID,
+		&i.Role,
+		&i.CreatedAt,
+		&i.ID,
+		&i.JoinedAt,
+		&i.UpdatedAt,
+		&i.Version,
+	)
+	return i, err
+}
+
 const updatePassword = `-- name: UpdatePassword :exec
 UPDATE people SET password_hash = $1, updated_at = now() WHERE id = $2
 `
 
 type UpdatePasswordParams struct {
-	PasswordHash string
+	PasswordHash *string
 	ID           uuid.UUID
 }
 
@@ -97,18 +312,43 @@ func (q *Queries) UpdatePassword(ctx context.Context, arg UpdatePasswordParams) 
 	return err
 }
 
-const upsertMember = `-- name: UpsertMember :exec
-INSERT INTO members (tenant_id, person_id, role) VALUES ($1, $2, $3)
-ON CONFLICT (tenant_id, person_id) DO UPDATE SET role = excluded.role
+const upsertMember = `-- name: UpsertMember :one
+INSERT INTO members (tenant_id, person_id, id, role, joined_at, version)
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (tenant_id, person_id) DO UPDATE SET role = excluded.role,
+    joined_at = coalesce(members.joined_at, excluded.joined_at), version = excluded.version, updated_at = now()
+RETURNING tenant_id, person_id, role, created_at, id, joined_at, updated_at, version
 `
 
 type UpsertMemberParams struct {
 	TenantID uuid.UUID
 	PersonID uuid.UUID
+	ID       uuid.UUID
 	Role     string
+	JoinedAt *time.Time
+	Version  int64
 }
 
-func (q *Queries) UpsertMember(ctx context.Context, arg UpsertMemberParams) error {
-	_, err := q.db.Exec(ctx, upsertMember, arg.TenantID, arg.PersonID, arg.Role)
-	return err
+// Who has joined stays so.
+func (q *Queries) UpsertMember(ctx context.Context, arg UpsertMemberParams) (Member, error) {
+	row := q.db.QueryRow(ctx, upsertMember,
+		arg.TenantID,
+		arg.PersonID,
+		arg.ID,
+		arg.Role,
+		arg.JoinedAt,
+		arg.Version,
+	)
+	var i Member
+	err := row.Scan(
+		&i.TenantID,
+		&i.PersonID,
+		&i.Role,
+		&i.CreatedAt,
+		&i.ID,
+		&i.JoinedAt,
+		&i.UpdatedAt,
+		&i.Version,
+	)
+	return i, err
 }

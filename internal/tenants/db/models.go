@@ -64,6 +64,10 @@ type Member struct {
 	PersonID  uuid.UUID
 	Role      string
 	CreatedAt time.Time
+	ID        uuid.UUID
+	JoinedAt  *time.Time
+	UpdatedAt time.Time
+	Version   int64
 }
 
 type Override struct {
@@ -84,7 +88,7 @@ type Override struct {
 type Person struct {
 	ID           uuid.UUID
 	Email        string
-	PasswordHash string
+	PasswordHash *string
 	CreatedAt    time.Time
 	UpdatedAt    time.Time
 }

@@ -7,10 +7,41 @@ SELECT id, email, password_hash FROM people WHERE email = @email;
 -- name: UpdatePassword :exec
 UPDATE people SET password_hash = @password_hash, updated_at = now() WHERE id = @id;
 
--- name: UpsertMember :exec
-INSERT INTO members (tenant_id, person_id, role) VALUES (@tenant_id, @person_id, @role)
-ON CONFLICT (tenant_id, person_id) DO UPDATE SET role = excluded.role;
+-- name: UpsertMember :one
+-- Who has joined stays so.
+INSERT INTO members (tenant_id, person_id, id, role, joined_at, version)
+VALUES (@tenant_id, @person_id, @id, @role, @joined_at, @version)
+ON CONFLICT (tenant_id, person_id) DO UPDATE SET role = excluded.role,
+    joined_at = coalesce(members.joined_at, excluded.joined_at), version = excluded.version, updated_at = now()
+RETURNING *;
+
+-- name: UpdateMemberRole :one
+UPDATE members SET role = @role, version = @version, updated_at = now() WHERE tenant_id = @tenant_id AND id = @id
+RETURNING *;
+
+-- name: DeleteMember :exec
+DELETE FROM members WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: MemberByID :one
+SELECT m.*, p.email FROM members m JOIN people p ON p.id = m.person_id
+WHERE m.tenant_id = @tenant_id AND m.id = @id;
+
+-- name: MemberByEmail :one
+SELECT m.*, p.email FROM members m JOIN people p ON p.id = m.person_id
+WHERE m.tenant_id = @tenant_id AND p.email = @email;
+
+-- name: Members :many
+SELECT m.*, p.email FROM members m JOIN people p ON p.id = m.person_id
+WHERE m.tenant_id = @tenant_id AND (sqlc.narg(after)::uuid IS NULL OR m.id < sqlc.narg(after))
+ORDER BY m.id DESC LIMIT @most;
+
+-- name: CountMembers :one
+SELECT count(*) FROM members WHERE tenant_id = @tenant_id;
+
+-- name: CountOtherOwners :one
+SELECT count(*) AS owners, count(joined_at) AS joined FROM members
+WHERE tenant_id = @tenant_id AND role = 'owner' AND id <> @id;
 
 -- name: Memberships :many
-SELECT m.tenant_id, t.slug, t.name, m.role FROM members m JOIN tenants t ON t.id = m.tenant_id
+SELECT m.tenant_id, t.slug, t.name, m.role, m.joined_at FROM members m JOIN tenants t ON t.id = m.tenant_id
 WHERE m.person_id = @person_id ORDER BY t.slug;
