@@ -74,6 +74,12 @@ func (a *admin) routes() {
 	watch[LimitsAnswer](a, "/v1/subjects/{subject}/limits", "get-limits", "Get what is left for a subject under every rule", a.getLimits)
 	act(a, "/v1/subjects/{subject}/reset", "reset-subject", "Forget the counters of a subject", a.resetSubject)
 
+	list(a, "/v1/members", "list-members", "List members", a.listMembers)
+	create(a, "/v1/members", "create-member", "Invite a member", a.createMember)
+	read(a, "/v1/members/{id}", "get-member", "Get a member", a.getMember)
+	patch(a, "/v1/members/{id}", "patch-member", "Change a member's role", a.patchMember)
+	remove(a, "/v1/members/{id}", "delete-member", "Remove a member", a.deleteMember)
+
 	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Try rules on requests that nobody made", newSimulator().simulate)
 
 	tabulate[UsageAnswer](a, "/v1/usage", "get-usage", "Get what was allowed and denied over time", a.getUsage)

@@ -65,6 +65,12 @@ var adminCases = map[string]adminCase{
 	"get-limits":    {path: "/v1/subjects/{subject}/limits?resource=r&attribute=ip:1&attribute=region:eu", status: 200, badPath: "/v1/subjects/{subject}/limits?attribute=ip", names: []string{"query:attribute"}},
 	"reset-subject": {path: "/v1/subjects/{subject}/reset", body: obj{"reason": "a mistake of ours"}, status: 200, bad: obj{"rule": "no-such-rule", "reason": "r"}, names: []string{"/rule"}},
 
+	"list-members":  {path: "/v1/members", status: 200, badPath: "/v1/members?limit=0", names: []string{"query:limit"}},
+	"create-member": {path: "/v1/members", body: obj{"email": "New@Example.com", "role": "viewer"}, status: 201, bad: obj{"email": "nobody", "role": "viewer"}, names: []string{"/email"}},
+	"get-member":    {path: "/v1/members/{member}", foreign: "/v1/members/{b-member}", status: 200, badPath: "/v1/members/{member}?x=1"},
+	"patch-member":  {path: "/v1/members/{member}", foreign: "/v1/members/{b-member}", body: obj{"role": "editor"}, status: 200, bad: obj{"role": "root", "state": "active"}, names: []string{"/role", "/state"}},
+	"delete-member": {path: "/v1/members/{member}", foreign: "/v1/members/{b-member}", status: 204, badPath: "/v1/members/{member}?x=1"},
+
 	"simulate": {path: "/v1/simulate", pure: true, status: 200,
 		body: obj{"rules": []obj{{"slug": "r", "limit": 1, "window": "1m"}}, "requests": []obj{{"at_ms": 0, "subject": "s"}}},
 		bad:  obj{"rules": []obj{{"slug": "r", "limit": 0, "window": "1ns"}}}, names: []string{"/requests", "/rules/0/limit", "/rules/0/window"}},
@@ -158,7 +164,9 @@ func (s *adminStack) prepare(id string) *strings.Replacer {
 		require.NoError(s.t, err)
 		key, _, err := s.store.CreateKey(ctx, actor, tenants.NewAPIKey{Name: id, Scopes: []tenants.Scope{tenants.ScopeRead}})
 		require.NoError(s.t, err)
-		names = append(names, "{"+prefix+"rule}", rule.Slug, "{"+prefix+"plan}", plan.Slug,
+		member, err := s.store.InviteMember(ctx, actor, id+"@example.com", tenants.Viewer)
+		require.NoError(s.t, err)
+		names = append(names, "{"+prefix+"member}", member.ID.String(), "{"+prefix+"rule}", rule.Slug, "{"+prefix+"plan}", plan.Slug,
 			"{"+prefix+"subject}", subject, "{"+prefix+"key}", key.ID.String())
 	}
 	tenant, _, _, err := s.store.CreateTenant(ctx, tenants.AsOperator("test"), tenants.NewTenant{Slug: "t-" + id, Name: id})

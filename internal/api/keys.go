@@ -97,8 +97,8 @@ func scopesOf(names []string) []tenants.Scope {
 	return scopes
 }
 
-// keyID reads the id of a path. What is no id names no key.
-func keyID(text string) (uuid.UUID, error) {
+// objectID reads the id of a path. What is no id names nothing.
+func objectID(text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
 	if err != nil || id.String() != text { // uuid.Parse takes other spellings, too
 		return uuid.UUID{}, tenants.ErrNotFound
@@ -125,7 +125,7 @@ func (a *admin) createKey(ctx context.Context, in *struct{ Body KeyCreate }) (*o
 }
 
 func (a *admin) getKey(ctx context.Context, in *KeyPath) (*object[APIKey], error) {
-	id, err := keyID(in.ID)
+	id, err := objectID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (a *admin) patchKey(ctx context.Context, in *struct {
 	KeyPath
 	Body KeyPatch
 }) (*object[APIKey], error) {
-	id, err := keyID(in.ID)
+	id, err := objectID(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func (a *admin) patchKey(ctx context.Context, in *struct {
 }
 
 func (a *admin) revokeKey(ctx context.Context, in *KeyPath) error {
-	id, err := keyID(in.ID)
+	id, err := objectID(in.ID)
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (a *admin) rotateKey(ctx context.Context, in *struct {
 	KeyPath
 	Body *KeyRotate
 }) (*object[APIKey], error) {
-	id, err := keyID(in.ID)
+	id, err := objectID(in.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -35,6 +35,8 @@ const (
 	codePlanInUse              = "PLAN_IN_USE"
 	codeKeyNotActive           = "KEY_NOT_ACTIVE"
 	codePlatformTenant         = "PLATFORM_TENANT"
+	codeLastOwner              = "LAST_OWNER"
+	codeMemberExists           = "MEMBER_EXISTS"
 	codeIdempotencyKeyInUse    = "IDEMPOTENCY_KEY_IN_USE"
 	codePreconditionFailed     = "PRECONDITION_FAILED"
 	codeBodyTooLarge           = "BODY_TOO_LARGE"
@@ -81,6 +83,8 @@ var problemTitles = map[string]string{
 	codePlanInUse:              "The plan has subjects",
 	codeKeyNotActive:           "The API key is no longer active",
 	codePlatformTenant:         "The operator's own tenant stays as it is",
+	codeLastOwner:              "A tenant keeps an owner",
+	codeMemberExists:           "The person is a member already",
 	codeIdempotencyKeyInUse:    "The first request with this Idempotency-Key is still running",
 	codePreconditionFailed:     "The object has changed since it was read",
 	codeBodyTooLarge:           "The body is too large",

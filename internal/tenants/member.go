@@ -207,18 +207,20 @@ func (s *Store) Members(ctx context.Context, a Actor, p Page) (out []Member, nex
 	return out, next, err
 }
 
-// EditMember gives a member another role. Errors: ErrNotFound, ErrPreconditionFailed,
-// *InvalidError, *ConflictError with CodeLastOwner.
-func (s *Store) EditMember(ctx context.Context, a Actor, id uuid.UUID, m Match, role Role) (out Member, err error) {
-	if err := invalidIf(checkRole(nil, role)); err != nil {
-		return Member{}, err
-	}
+// EditMember lets edit change a member, which is the role; other changes are ignored. Errors:
+// ErrNotFound, ErrPreconditionFailed, *InvalidError, *ConflictError with CodeLastOwner.
+func (s *Store) EditMember(ctx context.Context, a Actor, id uuid.UUID, m Match, edit func(*Member)) (out Member, err error) {
 	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
 		old, err := c.member(ctx, id, m)
 		if err != nil {
 			return err
 		}
-		if old.Role == role {
+		in := old
+		edit(&in)
+		if err := invalidIf(checkRole(nil, in.Role)); err != nil {
+			return err
+		}
+		if in.Role == old.Role {
 			out = old
 			return nil
 		}
@@ -229,7 +231,7 @@ func (s *Store) EditMember(ctx context.Context, a Actor, id uuid.UUID, m Match, 
 		if err != nil {
 			return err
 		}
-		row, err := c.UpdateMemberRole(ctx, db.UpdateMemberRoleParams{TenantID: c.tenant, ID: id, Role: string(role), Version: version})
+		row, err := c.UpdateMemberRole(ctx, db.UpdateMemberRoleParams{TenantID: c.tenant, ID: id, Role: string(in.Role), Version: version})
 		out = writtenMember(row, old.Email)
 		return err
 	})

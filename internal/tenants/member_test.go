@@ -111,7 +111,7 @@ func TestInvitations(t *testing.T) {
 	for _, id := range []uuid.UUID{m.ID, known.ID} {
 		_, err = s.MemberByID(ctx, b, id)
 		require.ErrorIs(t, err, tenants.ErrNotFound)
-		_, err = s.EditMember(ctx, b, id, tenants.Match{}, tenants.Viewer)
+		_, err = s.EditMember(ctx, b, id, tenants.Match{}, role(tenants.Viewer))
 		require.ErrorIs(t, err, tenants.ErrNotFound)
 		require.ErrorIs(t, s.RemoveMember(ctx, b, id, tenants.Match{}), tenants.ErrNotFound)
 	}
@@ -134,6 +134,8 @@ func TestInvitations(t *testing.T) {
 	})
 }
 
+func role(r tenants.Role) func(*tenants.Member) { return func(m *tenants.Member) { m.Role = r } }
+
 // Without an owner nobody could let anybody in again.
 func TestTheLastOwnerStays(t *testing.T) {
 	t.Parallel()
@@ -143,7 +145,7 @@ func TestTheLastOwnerStays(t *testing.T) {
 	require.NoError(t, err)
 	lastOwner := func(id uuid.UUID) {
 		t.Helper()
-		_, err := s.EditMember(ctx, a, id, tenants.Match{}, tenants.Admin)
+		_, err := s.EditMember(ctx, a, id, tenants.Match{}, role(tenants.Admin))
 		requireConflict(t, err, tenants.CodeLastOwner)
 		requireConflict(t, s.RemoveMember(ctx, a, id, tenants.Match{}), tenants.CodeLastOwner)
 	}
@@ -153,19 +155,19 @@ func TestTheLastOwnerStays(t *testing.T) {
 	lastOwner(bob.ID) // Ann may never accept
 
 	before := versionsOf(t, d, a)
-	_, err = s.EditMember(ctx, a, ann.ID, at(ann.Version+1), tenants.Admin)
+	_, err = s.EditMember(ctx, a, ann.ID, at(ann.Version+1), role(tenants.Admin))
 	require.ErrorIs(t, err, tenants.ErrPreconditionFailed)
-	same, err := s.EditMember(ctx, a, ann.ID, at(ann.Version), tenants.Owner)
+	same, err := s.EditMember(ctx, a, ann.ID, at(ann.Version), role(tenants.Owner))
 	require.NoError(t, err)
 	require.Equal(t, ann, same)
 	require.Equal(t, before, versionsOf(t, d, a), "nothing changed")
-	edited, err := s.EditMember(ctx, a, ann.ID, at(ann.Version), tenants.Admin)
+	edited, err := s.EditMember(ctx, a, ann.ID, at(ann.Version), role(tenants.Admin))
 	require.NoError(t, err)
 	require.Equal(t, tenants.Admin, edited.Role)
 	require.Greater(t, edited.Version, ann.Version)
 	require.ErrorIs(t, s.RemoveMember(ctx, a, ann.ID, at(ann.Version)), tenants.ErrPreconditionFailed)
 	require.NoError(t, s.RemoveMember(ctx, a, ann.ID, at(edited.Version)))
-	_, err = s.EditMember(ctx, a, ann.ID, tenants.Match{}, tenants.Owner)
+	_, err = s.EditMember(ctx, a, ann.ID, tenants.Match{}, role(tenants.Owner))
 	require.ErrorIs(t, err, tenants.ErrNotFound)
 	lastOwner(bob.ID)
 
@@ -184,7 +186,7 @@ func TestTheLastOwnerStays(t *testing.T) {
 	require.NoError(t, errs[0])
 	requireConflict(t, errs[1], tenants.CodeLastOwner)
 
-	_, err = s.EditMember(ctx, a, zoe.ID, tenants.Match{}, "root")
+	_, err = s.EditMember(ctx, a, zoe.ID, tenants.Match{}, role("root"))
 	requireInvalid(t, err, "role")
 	_, err = s.InviteMember(ctx, a, "a@b@example.com", "root")
 	requireInvalid(t, err, "email", "role")

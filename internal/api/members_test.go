@@ -1,0 +1,65 @@
+package api
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A member from the invitation to the end, and what would lock a tenant out.
+func TestMemberLife(t *testing.T) {
+	s := newAdminStack(t)
+	made := s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "Ann@Example.com", "role": "owner"}).ok(201)
+	ann := made.json()
+	require.Equal(t, "ann@example.com", ann["email"])
+	require.Equal(t, "invited", ann["state"])
+	path := made.header.Get("Location")
+	require.Equal(t, "/v1/members/"+ann["id"].(string), path)
+	require.Equal(t, made.body, s.call(s.key, http.MethodGet, path, nil).ok(200).body)
+
+	s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "ANN@example.com", "role": "viewer"}).
+		problem(http.StatusConflict, codeMemberExists)
+	for _, refused := range []answer{
+		s.call(s.key, http.MethodPatch, path, obj{"role": "admin"}), s.call(s.key, http.MethodDelete, path, nil),
+	} {
+		p := refused.problem(http.StatusConflict, codeLastOwner)
+		require.Contains(t, p.Detail, "make another member an owner first", "what to do")
+	}
+
+	bob := s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "bob@example.com", "role": "owner"}).ok(201)
+	patched := s.call(s.key, http.MethodPatch, path, obj{"role": "support"}, header{"If-Match", made.header.Get("ETag")}).ok(200)
+	require.Equal(t, "support", patched.json()["role"])
+	s.call(s.key, http.MethodPatch, path, obj{"role": "owner"}, header{"If-Match", made.header.Get("ETag")}).
+		problem(http.StatusPreconditionFailed, codePreconditionFailed)
+	same := s.call(s.key, http.MethodPatch, path, obj{}).ok(200)
+	require.Equal(t, patched.body, same.body)
+
+	// The same person may be a member elsewhere, under another id that is of no use here.
+	elsewhere := s.call(s.other, http.MethodPost, "/v1/members", obj{"email": "ann@example.com", "role": "owner"}).ok(201)
+	s.call(s.key, http.MethodGet, elsewhere.header.Get("Location"), nil).problem(http.StatusNotFound, codeNotFound)
+
+	items := s.call(s.key, http.MethodGet, "/v1/members?limit=1", nil).ok(200).json()
+	require.Equal(t, bob.json()["id"], items["items"].([]any)[0].(obj)["id"], "newest first")
+	require.NotNil(t, items["next_cursor"])
+
+	s.call(s.key, http.MethodDelete, path, nil).ok(204)
+	s.call(s.key, http.MethodGet, path, nil).problem(http.StatusNotFound, codeNotFound)
+	s.call(s.key, http.MethodGet, "/v1/members/"+strings.ToUpper(bob.json()["id"].(string)), nil).problem(http.StatusNotFound, codeNotFound)
+	s.call(s.other, http.MethodGet, elsewhere.header.Get("Location"), nil).ok(200)
+}
+
+// Addresses that a mail would go astray for, or that are costly to read.
+func TestMemberEmails(t *testing.T) {
+	s := newAdminStack(t)
+	for _, email := range []string{
+		"", "ann", "@", "ann@", "@example.com", "a@b@c", "Ann <ann@example.com>", "ann@example.com\r\nBcc: bob@example.com",
+		"ann\u0000@example.com", "ann @example.com", "ann@exam ple.com", strings.Repeat("a", 250) + "@b.cd",
+		strings.Repeat("(", 200_000) + "@example.com",
+	} {
+		require.Equal(t, []string{"/email"}, s.call(s.key, http.MethodPost, "/v1/members", obj{"email": email, "role": "viewer"}).
+			pointers(http.StatusUnprocessableEntity, codeInvalidRequest), "%.40q", email)
+	}
+	s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "a+b.c'd@sub.example.com", "role": "viewer"}).ok(201)
+}
