@@ -76,7 +76,10 @@ func TestEveryVariableIsExplained(t *testing.T) {
 }
 
 func TestBadSettingStopsTheStartWithOneLine(t *testing.T) {
-	good := settings{"WEIR_DATABASE_URL": "postgres://u:hunter2@127.0.0.1:1/d", "WEIR_REDIS_URL": "redis://u:hunter2@127.0.0.1:1/0"}
+	good := settings{
+		"WEIR_DATABASE_URL": "postgres://u:hunter2@127.0.0.1:1/d", "WEIR_REDIS_URL": "redis://u:hunter2@127.0.0.1:1/0",
+		"WEIR_HTTP_ADDR": "127.0.0.1:0", "WEIR_INTERNAL_ADDR": "127.0.0.1:0",
+	}
 	cert := t.TempDir()
 	writeCertificate(t, cert, "one")
 	garbage := filepath.Join(cert, "garbage.pem")

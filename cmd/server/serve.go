@@ -47,15 +47,14 @@ func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err e
 	if s.store, err = openStore(ctx, cfg, log); err != nil {
 		return nil, err
 	}
-	if s.front, err = openFront(cfg, log, s.registry); err != nil {
-		s.store.Close()
-		return nil, err
-	}
 	redis.SetLogger(redisLog{log})
 	if s.redis, err = check.NewRedisClient(string(cfg.RedisURL)); err != nil {
-		s.front.closeListeners()
 		s.store.Close()
 		return nil, fmt.Errorf("WEIR_REDIS_URL: %w", err)
+	}
+	if s.front, err = openFront(cfg, log, s.registry); err != nil {
+		s.close()
+		return nil, err
 	}
 	return s, nil
 }
