@@ -406,7 +406,6 @@ CREATE TABLE usage_days (
     cost_allowed bigint NOT NULL,
     cost_denied bigint NOT NULL,
     PRIMARY KEY (tenant_id, start, rule, plan, resource),
-    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     CHECK ((allowed >= 0)),
     CHECK ((cost_allowed >= 0)),
     CHECK ((cost_denied >= 0)),
@@ -438,7 +437,6 @@ CREATE TABLE usage_hours (
     cost_allowed bigint NOT NULL,
     cost_denied bigint NOT NULL,
     PRIMARY KEY (tenant_id, start, rule, plan, resource),
-    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     CHECK ((allowed >= 0)),
     CHECK ((cost_allowed >= 0)),
     CHECK ((cost_denied >= 0)),
@@ -471,7 +469,6 @@ CREATE TABLE usage_minutes (
     cost_allowed bigint NOT NULL,
     cost_denied bigint NOT NULL,
     PRIMARY KEY (tenant_id, start, rule, plan, resource, slot),
-    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     CHECK ((allowed >= 0)),
     CHECK ((cost_allowed >= 0)),
     CHECK ((cost_denied >= 0)),
@@ -496,7 +493,6 @@ CREATE TABLE usage_subjects (
     start timestamp with time zone NOT NULL,
     top jsonb NOT NULL,
     PRIMARY KEY (tenant_id, grain, start),
-    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     CHECK ((grain = ANY (ARRAY['minute'::text, 'hour'::text, 'day'::text])))
 );
 CREATE INDEX usage_subjects_start ON usage_subjects USING btree (grain, start);

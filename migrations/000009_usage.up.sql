@@ -2,13 +2,14 @@
 --
 -- rule is a slug, and '' for the answers to whole checks; resource is '' for all those that a
 -- server gives no row of their own. A rule, plan or resource that is gone stays in here, so none
--- of these is a foreign key.
+-- of these is a foreign key. Nor is tenant_id: there may be millions of rows, too many to delete
+-- along with a tenant; they go a little later, by and by.
 --
 -- Minutes live in a ring of five tables, one for each day, of which four are in use: an old day
 -- goes by TRUNCATE of its table, which is what the server's roles may do. They may not create or
 -- drop one, and with a ring nobody needs to.
 CREATE TABLE usage_minutes (
-    tenant_id uuid NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    tenant_id uuid NOT NULL,
     slot smallint NOT NULL, -- (days since 1970 in UTC) % 5
     start timestamptz NOT NULL,
     rule text COLLATE "C" NOT NULL,
@@ -32,7 +33,7 @@ END
 $$;
 
 CREATE TABLE usage_hours (
-    tenant_id uuid NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    tenant_id uuid NOT NULL,
     start timestamptz NOT NULL,
     rule text COLLATE "C" NOT NULL,
     plan text COLLATE "C" NOT NULL,
@@ -44,11 +45,11 @@ CREATE TABLE usage_hours (
     cost_allowed bigint NOT NULL CHECK (cost_allowed >= 0),
     cost_denied bigint NOT NULL CHECK (cost_denied >= 0),
     PRIMARY KEY (tenant_id, start, rule, plan, resource)
-);
+) WITH (fillfactor = 80); -- rows change every second: room for that beside them
 CREATE INDEX usage_hours_start ON usage_hours (start);
 
 CREATE TABLE usage_days (
-    tenant_id uuid NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    tenant_id uuid NOT NULL,
     start timestamptz NOT NULL,
     rule text COLLATE "C" NOT NULL,
     plan text COLLATE "C" NOT NULL,
@@ -60,13 +61,13 @@ CREATE TABLE usage_days (
     cost_allowed bigint NOT NULL CHECK (cost_allowed >= 0),
     cost_denied bigint NOT NULL CHECK (cost_denied >= 0),
     PRIMARY KEY (tenant_id, start, rule, plan, resource)
-);
+) WITH (fillfactor = 80); -- rows change every second: room for that beside them
 CREATE INDEX usage_days_start ON usage_days (start);
 
 -- The busiest subjects, approximately: one row for each stretch of time, however many subjects a
 -- tenant has. The lists are merged by the server.
 CREATE TABLE usage_subjects (
-    tenant_id uuid NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    tenant_id uuid NOT NULL,
     grain text NOT NULL CHECK (grain IN ('minute', 'hour', 'day')),
     start timestamptz NOT NULL,
     top jsonb NOT NULL,

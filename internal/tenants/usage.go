@@ -50,11 +50,10 @@ func (s *Store) WriteUsage(ctx context.Context, b *check.UsageBatch) error {
 	})
 }
 
-// refused marks the errors that no repetition cures: those about the data itself. A tenant that
-// is deleted in this instant (foreign_key_violation) is not there next time.
+// refused marks the errors that no repetition cures: those about the data itself.
 func refused(err error) error {
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code != "23503" && (strings.HasPrefix(pgErr.Code, "22") || strings.HasPrefix(pgErr.Code, "23")) {
+	if errors.As(err, &pgErr) && (strings.HasPrefix(pgErr.Code, "22") || strings.HasPrefix(pgErr.Code, "23")) {
 		return fmt.Errorf("%w: %w", check.ErrUsageRefused, err)
 	}
 	return err
@@ -146,7 +145,7 @@ func addUsageSubjects(ctx context.Context, q *db.Queries, lists []check.UsageSub
 	for _, row := range rows {
 		stored, err := decodeTop(row.Top)
 		if err != nil {
-			return err
+			stored = check.TopSubjects{} // begin anew: one unreadable list must not hold up all usage
 		}
 		top := stored.Merge(merged[subjectsKey{row.TenantID, row.Grain, row.Start.UnixMilli()}])
 		encoded, err := encodeTop(top)
@@ -224,29 +223,13 @@ func (s *Store) RunUsageUpkeep(ctx context.Context) {
 	}
 }
 
-// KeepUsage removes usage that is past its retention. Of all servers one does it, the others
-// return at once. Error: ErrUnavailable.
+// KeepUsage removes usage that is past its retention, or whose tenant was deleted. Of all
+// servers one does it, the others return at once. Error: ErrUnavailable.
 func (s *Store) KeepUsage(ctx context.Context) error {
-	purges := []func(context.Context, *db.Queries) (int64, error){
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageHours(ctx, db.PurgeUsageHoursParams{Retention: interval(UsageRetention(check.UsageHour)), Most: usagePurgeRows})
-		},
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageDays(ctx, db.PurgeUsageDaysParams{Retention: interval(UsageRetention(check.UsageDay)), Most: usagePurgeRows})
-		},
-		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageWriters(ctx, interval(UsageRetention(check.UsageHour)))
-		},
-	}
-	for _, g := range check.UsageGrains {
-		purges = append(purges, func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageSubjects(ctx, db.PurgeUsageSubjectsParams{Grain: g.String(), Retention: interval(UsageRetention(g)), Most: usagePurgeRows})
-		})
-	}
 	if err := s.upkeep(ctx, emptyOldMinutes); err != nil {
 		return err
 	}
-	for _, purge := range purges {
+	for _, purge := range usagePurges() {
 		for more := true; more; {
 			more = false
 			err := s.upkeep(ctx, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
@@ -260,6 +243,37 @@ func (s *Store) KeepUsage(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// usagePurges are deletions of at most usagePurgeRows rows each, which say how many they were.
+func usagePurges() []func(context.Context, *db.Queries) (int64, error) {
+	type purge = func(context.Context, *db.Queries) (int64, error)
+	purges := []purge{
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeUsageHours(ctx, db.PurgeUsageHoursParams{Retention: interval(UsageRetention(check.UsageHour)), Most: usagePurgeRows})
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeUsageDays(ctx, db.PurgeUsageDaysParams{Retention: interval(UsageRetention(check.UsageDay)), Most: usagePurgeRows})
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeDeletedUsageHours(ctx, usagePurgeRows)
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeDeletedUsageDays(ctx, usagePurgeRows)
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeDeletedUsageSubjects(ctx, usagePurgeRows)
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeUsageWriters(ctx, interval(UsageRetention(check.UsageHour)))
+		},
+	}
+	for _, g := range check.UsageGrains {
+		purges = append(purges, func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeUsageSubjects(ctx, db.PurgeUsageSubjectsParams{Grain: g.String(), Retention: interval(UsageRetention(g)), Most: usagePurgeRows})
+		})
+	}
+	return purges
 }
 
 // upkeep runs fn if no other server is at it.

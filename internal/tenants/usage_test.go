@@ -334,10 +334,10 @@ func TestUsageIsolation(t *testing.T) {
 	}
 }
 
-// Usage goes when its time is over, not before, and with its tenant.
+// Usage goes when its time is over, and not before.
 func TestUsageRetention(t *testing.T) {
 	t.Parallel()
-	d, a, b := two(t)
+	d, a, _ := two(t)
 	const day = 24 * time.Hour
 	today := time.Now().UTC().Truncate(day)
 	insert := func(grain string, at time.Time) {
@@ -370,15 +370,29 @@ func TestUsageRetention(t *testing.T) {
 		require.NoError(t, conn.QueryRow(ctx, "SELECT FROM usage_subjects WHERE grain = 'hour' AND start = $1", today.Add(-34*day)).Scan())
 		require.ErrorIs(t, conn.QueryRow(ctx, "SELECT FROM usage_subjects WHERE grain = 'hour' AND start = $1", today.Add(-36*day)).Scan(), pgx.ErrNoRows)
 		require.ErrorIs(t, conn.QueryRow(ctx, "SELECT FROM usage_subjects WHERE grain = 'minute' AND start <= $1", today.Add(-3*day)).Scan(), pgx.ErrNoRows)
+	})
+}
 
-		require.NoError(t, d.Store.WriteUsage(ctx, usageBatch(uuid.New(), usageRow(b, usageStart(), "", "", "r", everyCount))))
-		require.NoError(t, d.Store.DeleteTenant(ctx, tenants.AsOperator("test"), "tenant-a", tenants.Match{}))
-		require.Equal(t, 1, count("usage_minutes"), "of the other tenant")
-		require.Equal(t, 0, count("usage_subjects"))
-		// A server that has not heard of the deletion writes on; the rest of its batch must not suffer.
+// A deleted tenant's usage cannot be read from then on, and goes; a server that has not heard of
+// it and writes on must not lose the rest of its batch.
+func TestUsageOfDeletedTenant(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	write := func() {
 		batch := usageBatch(uuid.New(), usageRow(a, usageStart(), "", "", "r", everyCount), usageRow(b, usageStart(), "", "", "r", everyCount))
-		batch.Subjects = []check.UsageSubjects{subjectsOf(a, usageStart(), "alice", 1)}
-		require.NoError(t, d.Store.WriteUsage(ctx, batch))
+		batch.Subjects = []check.UsageSubjects{subjectsOf(a, usageStart(), "alice", 1), subjectsOf(b, usageStart(), "alice", 1)}
+		require.NoError(t, d.Store.WriteUsage(t.Context(), batch))
+	}
+	write()
+	require.NoError(t, d.Store.DeleteTenant(t.Context(), tenants.AsOperator("test"), "tenant-a", tenants.Match{}))
+	write()
+	require.NoError(t, d.Store.KeepUsage(t.Context()))
+	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		for _, table := range []string{"usage_hours", "usage_days", "usage_subjects"} {
+			var left []uuid.UUID
+			require.NoError(t, conn.QueryRow(ctx, "SELECT array_agg(DISTINCT tenant_id) FROM "+table).Scan(&left))
+			require.Equal(t, []uuid.UUID{b.TenantID()}, left, table)
+		}
 	})
 	require.EqualValues(t, 2, total(t, d.Store, b, check.UsageHour).Allowed)
 }

@@ -239,6 +239,52 @@ func (q *Queries) LockUsageSubjects(ctx context.Context, arg LockUsageSubjectsPa
 	return items, nil
 }
 
+const purgeDeletedUsageDays = `-- name: PurgeDeletedUsageDays :execrows
+DELETE FROM usage_days WHERE (tenant_id, start, rule, plan, resource) IN (
+    SELECT o.tenant_id, o.start, o.rule, o.plan, o.resource
+    FROM usage_days o JOIN deleted_tenants d ON d.id = o.tenant_id
+    WHERE d.deleted_at > now() - interval '2 days' LIMIT $1)
+`
+
+func (q *Queries) PurgeDeletedUsageDays(ctx context.Context, most int32) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeDeletedUsageDays, most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const purgeDeletedUsageHours = `-- name: PurgeDeletedUsageHours :execrows
+DELETE FROM usage_hours WHERE (tenant_id, start, rule, plan, resource) IN (
+    SELECT o.tenant_id, o.start, o.rule, o.plan, o.resource
+    FROM usage_hours o JOIN deleted_tenants d ON d.id = o.tenant_id
+    WHERE d.deleted_at > now() - interval '2 days' LIMIT $1)
+`
+
+// Of tenants deleted lately. A server that has not heard of it may write a little longer.
+func (q *Queries) PurgeDeletedUsageHours(ctx context.Context, most int32) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeDeletedUsageHours, most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const purgeDeletedUsageSubjects = `-- name: PurgeDeletedUsageSubjects :execrows
+DELETE FROM usage_subjects WHERE (tenant_id, grain, start) IN (
+    SELECT o.tenant_id, o.grain, o.start
+    FROM usage_subjects o JOIN deleted_tenants d ON d.id = o.tenant_id
+    WHERE d.deleted_at > now() - interval '2 days' LIMIT $1)
+`
+
+func (q *Queries) PurgeDeletedUsageSubjects(ctx context.Context, most int32) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeDeletedUsageSubjects, most)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const purgeUsageDays = `-- name: PurgeUsageDays :execrows
 DELETE FROM usage_days WHERE (tenant_id, start, rule, plan, resource) IN (
     SELECT o.tenant_id, o.start, o.rule, o.plan, o.resource FROM usage_days o

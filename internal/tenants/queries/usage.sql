@@ -132,5 +132,24 @@ DELETE FROM usage_subjects WHERE (tenant_id, grain, start) IN (
     SELECT o.tenant_id, o.grain, o.start FROM usage_subjects o
     WHERE o.grain = @grain AND o.start < now() - @retention::interval LIMIT @most);
 
+-- name: PurgeDeletedUsageHours :execrows
+-- Of tenants deleted lately. A server that has not heard of it may write a little longer.
+DELETE FROM usage_hours WHERE (tenant_id, start, rule, plan, resource) IN (
+    SELECT o.tenant_id, o.start, o.rule, o.plan, o.resource
+    FROM usage_hours o JOIN deleted_tenants d ON d.id = o.tenant_id
+    WHERE d.deleted_at > now() - interval '2 days' LIMIT @most);
+
+-- name: PurgeDeletedUsageDays :execrows
+DELETE FROM usage_days WHERE (tenant_id, start, rule, plan, resource) IN (
+    SELECT o.tenant_id, o.start, o.rule, o.plan, o.resource
+    FROM usage_days o JOIN deleted_tenants d ON d.id = o.tenant_id
+    WHERE d.deleted_at > now() - interval '2 days' LIMIT @most);
+
+-- name: PurgeDeletedUsageSubjects :execrows
+DELETE FROM usage_subjects WHERE (tenant_id, grain, start) IN (
+    SELECT o.tenant_id, o.grain, o.start
+    FROM usage_subjects o JOIN deleted_tenants d ON d.id = o.tenant_id
+    WHERE d.deleted_at > now() - interval '2 days' LIMIT @most);
+
 -- name: PurgeUsageWriters :execrows
 DELETE FROM usage_writers WHERE written_at < now() - @retention::interval;
