@@ -193,7 +193,9 @@ func (u *Usage) record(tenant TenantID, req *Request, d *Decision, now time.Time
 		t = newTenantUsage(tenant)
 		s.tenants[tenant] = t
 	}
-	if t.minute != minute {
+	// Checks that began at the end of a minute may come after the first ones of the next: those
+	// count in the next, or the two minutes would take turns.
+	if minute > t.minute || minute < t.minute-1 {
 		s.closeMinute(t)
 		t.turn(minute)
 	}

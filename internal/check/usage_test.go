@@ -172,6 +172,36 @@ func TestUsageBoundsResources(t *testing.T) {
 	}
 }
 
+// Checks that end in another order than they began, at the turn of an hour, must not make the
+// resources that matter lose their lines.
+func TestUsageTurnOfHour(t *testing.T) {
+	r := newUsageRig(t, UsageOptions{}, PolicyData{})
+	hour := UsageHour.start(testStart) + 3_600_000
+	r.now.Store(hour - 60_000)
+	for i := range maxUsageResources {
+		for range 1 + i/(maxUsageResources/2) { // the later half is asked for twice as often
+			r.check(Request{Subject: "a", Resource: fmt.Sprint("r", i)})
+		}
+	}
+	for range 10 {
+		r.now.Store(hour)
+		r.check(Request{Subject: "a", Resource: fmt.Sprint("r", maxUsageResources-1)})
+		r.now.Store(hour - 1)
+		r.check(Request{Subject: "a", Resource: fmt.Sprint("r", maxUsageResources-1)})
+	}
+	for i := range maxUsageResources {
+		r.check(Request{Subject: "a", Resource: fmt.Sprint("new", i)})
+	}
+	for i := range maxUsageResources / 2 {
+		r.check(Request{Subject: "a", Resource: fmt.Sprint("r", maxUsageResources/2+i)})
+	}
+	r.flush()
+	require.EqualValues(t, 21, r.row(hour, "", "", fmt.Sprint("r", maxUsageResources-1)).Allowed)
+	for i := range maxUsageResources / 2 {
+		require.Positive(t, r.row(hour, "", "", fmt.Sprint("r", maxUsageResources/2+i)).Allowed, i)
+	}
+}
+
 // Ten minutes without Postgres must cost nobody a count.
 func TestUsageOutage(t *testing.T) {
 	r := newUsageRig(t, UsageOptions{}, PolicyData{Rules: []Rule{minute("api", 5)}})
