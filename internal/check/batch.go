@@ -90,8 +90,17 @@ func (s *batchSender) send(ctx context.Context, r *redisRequest) error {
 	case <-r.done:
 		return nil
 	case <-r.timer.C:
-		r.state.CompareAndSwap(waiting, abandoned)
-		return context.DeadlineExceeded
+		if r.state.CompareAndSwap(waiting, abandoned) {
+			return context.DeadlineExceeded
+		}
+		// It was sent: as with a read, one more look, for this process may have come late.
+		r.timer.Reset(readGrace)
+		select {
+		case <-r.done:
+			return nil
+		case <-r.timer.C:
+			return context.DeadlineExceeded
+		}
 	case <-ctx.Done():
 		r.state.CompareAndSwap(waiting, abandoned)
 		return ctx.Err()

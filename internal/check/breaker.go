@@ -7,20 +7,27 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // errBreakerOpen is a call's error while the counter store is taken to be away.
 var errBreakerOpen = errors.New("the counter store is taken to be away")
 
-// The breaker opens when at least half of the calls of a second failed (of 20 or more), or
-// when five in a row did, for times with little traffic. While it is open no caller waits: a
-// probe in the background runs the real script, and three good ones in a row close it. Then
-// calls return over a quarter of a second, so that a store that has only just come up is not
-// met by all of them at once.
+// The breaker opens when the store is silent: five calls in a row failed, and nothing was
+// answered for a while. The while is short where calls are refused, and longer than one
+// deadline where they time out, for a machine that stood still for a moment is no outage. It
+// also opens when at least half of the calls failed over such a while, of 20 or more.
+//
+// While it is open no caller waits: a probe in the background runs the real script, and three
+// good ones in a row close it. Then calls return over a quarter of a second, so that a store
+// that has only just come up is not met by all of them at once.
 const (
+	breakerInARow     = 5
+	breakerRefused    = 25 * time.Millisecond
+	breakerTimedOut   = 150 * time.Millisecond
 	breakerWindow     = time.Second
 	breakerMinCalls   = 20
-	breakerInARow     = 5
 	breakerGoodProbes = 3
 	breakerRamp       = 250 * time.Millisecond
 	probeEvery        = 100 * time.Millisecond // and up to as much again, at random
@@ -34,27 +41,31 @@ const (
 	breakerRamping
 )
 
-// breaker guards the counter store. The zero of its counts is closed; a success while closed
-// costs one addition.
+// breaker guards the counter store. A success costs two atomic writes; the lock is taken only
+// on failure.
 type breaker struct {
 	clock   func() time.Time // monotonic
 	probe   func(context.Context) error
 	metrics *Metrics
 	stop    chan struct{} // closed when the process ends its checks
 
-	state     atomic.Int32
-	succeeded atomic.Int64 // in the present window
-	rampFrom  atomic.Int64 // instant of clock, nanoseconds
+	state       atomic.Int32
+	succeeded   atomic.Int64
+	lastSuccess atomic.Int64 // instant of clock, nanoseconds
+	inARow      atomic.Int64 // failures since the last success
+	rampFrom    atomic.Int64 // instant of clock, nanoseconds
 
-	mu       sync.Mutex // guards what follows; taken only on failure and by the prober
-	window   time.Time
-	failed   int64
-	inARow   atomic.Int64 // written under mu, but for the reset by a success
+	mu       sync.Mutex // guards what follows
+	window   time.Time  // when the present window began, with a failure
+	failed   int64      // in it
+	before   int64      // succeeded, when it began
 	openedAt time.Time
 }
 
 func newBreaker(clock func() time.Time, probe func(context.Context) error, metrics *Metrics) *breaker {
-	return &breaker{clock: clock, probe: probe, metrics: metrics, stop: make(chan struct{})}
+	b := &breaker{clock: clock, probe: probe, metrics: metrics, stop: make(chan struct{})}
+	b.lastSuccess.Store(clock().UnixNano()) // silence begins no earlier than we do
+	return b
 }
 
 // allow reports whether a call may be sent to the store.
@@ -74,10 +85,12 @@ func (b *breaker) allow() bool {
 	}
 }
 
-// done records how a call that was sent ended.
+// done records how an exchange that was allowed ended.
 func (b *breaker) done(err error) {
+	now := b.clock()
 	if err == nil {
 		b.succeeded.Add(1)
+		b.lastSuccess.Store(now.UnixNano())
 		if b.inARow.Load() != 0 {
 			b.inARow.Store(0)
 		}
@@ -88,25 +101,32 @@ func (b *breaker) done(err error) {
 	if breakerState(b.state.Load()) == breakerOpen {
 		return // sent before it opened
 	}
-	now := b.clock()
 	if now.Sub(b.window) > breakerWindow {
-		b.window, b.failed = now, 0
-		b.succeeded.Store(0)
+		b.window, b.failed, b.before = now, 0, b.succeeded.Load()
 	}
 	b.failed++
-	row := b.inARow.Add(1)
-	total := b.failed + b.succeeded.Load()
-	if row >= breakerInARow || total >= breakerMinCalls && 2*b.failed >= total {
+	while := breakerRefused
+	if timedOut(err) {
+		while = breakerTimedOut
+	}
+	silent := time.Duration(now.UnixNano()-b.lastSuccess.Load()) >= while
+	total := b.failed + b.succeeded.Load() - b.before
+	mostly := total >= breakerMinCalls && 2*b.failed >= total && now.Sub(b.window) >= while
+	if b.inARow.Add(1) >= breakerInARow && silent || mostly {
 		b.open(now)
 	}
 }
 
+// timedOut reports whether err says that no answer came in time, or no connection was free to ask.
+func timedOut(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, redis.ErrPoolTimeout)
+}
+
 func (b *breaker) open(now time.Time) {
 	b.state.Store(int32(breakerOpen))
-	b.openedAt = now
-	b.failed = 0
+	b.openedAt, b.window = now, time.Time{}
 	b.inARow.Store(0)
-	b.succeeded.Store(0)
 	b.metrics.breakerOpen.Set(1)
 	b.metrics.breakerOpened.Inc()
 	go b.recover()
@@ -128,7 +148,9 @@ func (b *breaker) recover() {
 			good = 0
 		}
 	}
-	b.rampFrom.Store(b.clock().UnixNano())
+	now := b.clock().UnixNano()
+	b.lastSuccess.Store(now)
+	b.rampFrom.Store(now)
 	b.state.Store(int32(breakerRamping))
 	b.metrics.breakerOpen.Set(0)
 }

@@ -107,7 +107,9 @@ func (c *Checker) count(ctx context.Context, evaluations []evaluation) {
 		calls = append(calls, &e.call)
 	}
 	if len(calls) > 0 {
-		c.shared.evaluate(ctx, calls)
+		// The engine has a deadline of its own. A client that goes away ends no exchange: others
+		// may share it, and what is under way is counted all the same.
+		c.shared.evaluate(context.WithoutCancel(ctx), calls)
 	}
 	for i := range evaluations {
 		e := &evaluations[i]

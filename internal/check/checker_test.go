@@ -269,9 +269,11 @@ func TestOnUnavailable(t *testing.T) {
 	require.False(t, d.Allowed)
 	require.Equal(t, RateLimitExceeded, d.Code)
 	require.True(t, r.check(Request{Subject: "s", Resource: "local:deny", Cost: 0}).Allowed, "cost 0 asks, and is never denied")
+	r.move(breakerTimedOut)
+	r.check(Request{Subject: "s", Resource: "x", Cost: 1})
 
 	before := r.store.calls.Load()
-	require.False(t, r.checker.DegradedSince().IsZero(), "five failures in a row opened the breaker")
+	require.False(t, r.checker.DegradedSince().IsZero(), "failures in a row, and silence for a while, opened the breaker")
 	for range 100 {
 		r.check(Request{Subject: "t", Resource: "x", Cost: 1})
 	}

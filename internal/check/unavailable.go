@@ -23,12 +23,16 @@ func (g *guarded) evaluate(ctx context.Context, calls []*Call) {
 	start := time.Now()
 	g.engine.Evaluate(ctx, calls...)
 	g.metrics.redis.Observe(seconds(start))
+	// The calls of one exchange share its fate: they say once how the store is.
+	failure := calls[0].Err
 	for _, c := range calls {
-		g.breaker.done(c.Err)
-		if c.Err != nil {
+		if c.Err == nil {
+			failure = nil
+		} else {
 			g.metrics.redisErrors.Inc()
 		}
 	}
+	g.breaker.done(failure)
 }
 
 // probeCall is the real script on a counter of its own, so that a store that answers PING but
