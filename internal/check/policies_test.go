@@ -129,7 +129,9 @@ func TestPoliciesFollowSubjects(t *testing.T) {
 		}
 	}
 	require.True(t, has("a")())
-	source.set(func() { source.subjects, source.subjAt = []SubjectData{{Subject: "c"}, {Subject: "a", Deleted: true}}, 2 })
+	source.set(func() {
+		source.subjects, source.subjAt = []SubjectData{{Subject: "c"}, {Subject: "a", Deleted: true}}, 2
+	})
 	p.Changed(tenant, 1, 2)
 	eventually(t, has("c"))
 	eventually(t, func() bool { return !has("a")() })
