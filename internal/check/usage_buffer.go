@@ -3,6 +3,7 @@ package check
 import (
 	"maps"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -111,17 +112,17 @@ func (b *usageBuffer) checks() (n int64) {
 	return n
 }
 
-// shrink brings the buffer under a limit: the minutes of the oldest hour become that hour, hour
-// by hour, and then the oldest hours go. It returns how many rows are known by the hour only
-// from now on, and how many checks were dropped.
+// shrink brings the buffer under a limit: the minutes of the oldest hours become those hours, an
+// eighth of all that are left at a time, and then the oldest hours go. It returns how many rows
+// are known by the hour only from now on, and how many checks were dropped.
 func (b *usageBuffer) shrink(limit int64) (coarsened int, lost int64) {
 	for b.bytes > limit && len(b.rows)+len(b.subjects) > 0 {
-		if hour, some := b.oldestHour(UsageMinute); some {
-			coarsened += b.coarsen(hour)
+		if upTo, some := b.oldestHours(UsageMinute); some {
+			coarsened += b.coarsen(upTo)
 			continue
 		}
-		hour, _ := b.oldestHour(UsageHour)
-		lost += b.drop(hour)
+		upTo, _ := b.oldestHours(UsageHour)
+		lost += b.drop(upTo)
 	}
 	if coarsened > 0 || lost > 0 {
 		b.repack()
@@ -129,48 +130,53 @@ func (b *usageBuffer) shrink(limit int64) (coarsened int, lost int64) {
 	return coarsened, lost
 }
 
-// oldestHour returns the hour of the oldest entry of a grain.
-func (b *usageBuffer) oldestHour(grain UsageGrain) (ms int64, some bool) {
-	ms = math.MaxInt64
+// oldestHours returns the last hour of the oldest eighth of the hours that have entries of a
+// grain, or of the oldest hour where that is less.
+func (b *usageBuffer) oldestHours(grain UsageGrain) (upTo int64, some bool) {
+	seen := map[int64]struct{}{}
 	for key := range b.rows {
 		if key.Grain == grain {
-			ms = min(ms, key.StartMS)
+			seen[UsageHour.start(key.StartMS)] = struct{}{}
 		}
 	}
 	for key := range b.subjects {
 		if key.Grain == grain {
-			ms = min(ms, key.StartMS)
+			seen[UsageHour.start(key.StartMS)] = struct{}{}
 		}
 	}
-	return UsageHour.start(ms), ms != math.MaxInt64
+	if len(seen) == 0 {
+		return 0, false
+	}
+	hours := slices.Sorted(maps.Keys(seen))
+	return hours[(len(hours)-1)/8], true
 }
 
-// coarsen makes one row of an hour out of the rows of its minutes.
-func (b *usageBuffer) coarsen(hour int64) (rows int) {
-	within := func(key UsageKey) bool { return key.Grain == UsageMinute && UsageHour.start(key.StartMS) == hour }
+// coarsen makes one row of an hour out of the rows of its minutes, for all hours up to one.
+func (b *usageBuffer) coarsen(upTo int64) (rows int) {
+	old := func(key UsageKey) bool { return key.Grain == UsageMinute && UsageHour.start(key.StartMS) <= upTo }
 	for key, counts := range b.rows {
-		if within(key) {
+		if old(key) {
 			rows++
 			delete(b.rows, key)
 			b.bytes -= key.bytes()
-			key.Grain, key.StartMS = UsageHour, hour
+			key.Grain, key.StartMS = UsageHour, UsageHour.start(key.StartMS)
 			b.add(&UsageRow{key, counts})
 		}
 	}
 	for key, top := range b.subjects {
-		if within(key) {
+		if old(key) {
 			delete(b.subjects, key)
 			b.bytes -= top.bytes()
-			b.addSubjects(&UsageSubjects{Tenant: key.Tenant, StartMS: hour, Grain: UsageHour, TopSubjects: top})
+			b.addSubjects(&UsageSubjects{Tenant: key.Tenant, StartMS: UsageHour.start(key.StartMS), Grain: UsageHour, TopSubjects: top})
 		}
 	}
 	return rows
 }
 
-// drop forgets an hour.
-func (b *usageBuffer) drop(hour int64) (lost int64) {
+// drop forgets the hours up to one.
+func (b *usageBuffer) drop(upTo int64) (lost int64) {
 	for key, counts := range b.rows {
-		if key.StartMS == hour {
+		if key.StartMS <= upTo {
 			if key.Rule == "" {
 				lost += counts.Allowed + counts.Denied
 			}
@@ -179,7 +185,7 @@ func (b *usageBuffer) drop(hour int64) (lost int64) {
 		}
 	}
 	for key, top := range b.subjects {
-		if key.StartMS == hour {
+		if key.StartMS <= upTo {
 			delete(b.subjects, key)
 			b.bytes -= top.bytes()
 		}
