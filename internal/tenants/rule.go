@@ -305,7 +305,7 @@ func (c *change) checkNumbersOf(ctx context.Context, old Rule, r check.Rule) err
 	for _, l := range limits {
 		test(limitOf(l.LimitUnits, l.BurstUnits, l.Unlimited), "plan "+l.Slug)
 	}
-	numbers, err := c.RuleOverrideNumbers(ctx, db.RuleOverrideNumbersParams{TenantID: c.tenant, RuleID: old.ID, Now: &c.now})
+	numbers, err := c.RuleOverrideNumbers(ctx, db.RuleOverrideNumbersParams{TenantID: c.tenant, RuleID: old.ID, Now: &c.now, But: []string{}})
 	if err != nil {
 		return err
 	}

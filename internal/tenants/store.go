@@ -201,7 +201,11 @@ type change struct {
 
 // change runs fn with the actor's tenant to change.
 func (s *Store) change(ctx context.Context, a Actor, fn func(ctx context.Context, c *change) error) error {
-	return inTx(ctx, s.app, operationTimeout, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return s.changeWithin(ctx, a, operationTimeout, fn)
+}
+
+func (s *Store) changeWithin(ctx context.Context, a Actor, timeout time.Duration, fn func(ctx context.Context, c *change) error) error {
+	return inTx(ctx, s.app, timeout, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err
 		}

@@ -163,6 +163,7 @@ const ruleOverrideNumbers = `-- name: RuleOverrideNumbers :many
 SELECT limit_units, burst_units, unlimited, min(subject)::text AS subject, count(*) AS subjects
 FROM overrides
 WHERE tenant_id = $1 AND rule_id = $2 AND (expires_at IS NULL OR expires_at > $3)
+    AND subject <> ALL($4::text[])
 GROUP BY limit_units, burst_units, unlimited
 `
 
@@ -170,6 +171,7 @@ type RuleOverrideNumbersParams struct {
 	TenantID uuid.UUID
 	RuleID   uuid.UUID
 	Now      *time.Time
+	But      []string
 }
 
 type RuleOverrideNumbersRow struct {
@@ -180,9 +182,15 @@ type RuleOverrideNumbersRow struct {
 	Subjects   int64
 }
 
-// Each different number among the rule's overrides that are not over, with one subject that has it.
+// Each different number among the rule's overrides that are not over, some subjects' left out,
+// with one subject that has it.
 func (q *Queries) RuleOverrideNumbers(ctx context.Context, arg RuleOverrideNumbersParams) ([]RuleOverrideNumbersRow, error) {
-	rows, err := q.db.Query(ctx, ruleOverrideNumbers, arg.TenantID, arg.RuleID, arg.Now)
+	rows, err := q.db.Query(ctx, ruleOverrideNumbers,
+		arg.TenantID,
+		arg.RuleID,
+		arg.Now,
+		arg.But,
+	)
 	if err != nil {
 		return nil, err
 	}

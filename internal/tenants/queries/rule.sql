@@ -30,10 +30,12 @@ FROM plan_limits l JOIN plans p ON p.tenant_id = l.tenant_id AND p.id = l.plan_i
 WHERE l.tenant_id = @tenant_id AND l.rule_id = @rule_id ORDER BY p.slug;
 
 -- name: RuleOverrideNumbers :many
--- Each different number among the rule's overrides that are not over, with one subject that has it.
+-- Each different number among the rule's overrides that are not over, some subjects' left out,
+-- with one subject that has it.
 SELECT limit_units, burst_units, unlimited, min(subject)::text AS subject, count(*) AS subjects
 FROM overrides
 WHERE tenant_id = @tenant_id AND rule_id = @rule_id AND (expires_at IS NULL OR expires_at > @now)
+    AND subject <> ALL(@but::text[])
 GROUP BY limit_units, burst_units, unlimited;
 
 -- name: StampPlansOfRule :exec

@@ -1,0 +1,241 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+// Document is a tenant's configuration as a whole, without its keys and members. To apply one is
+// to make the tenant so. What is nil is left alone.
+type Document struct {
+	TenantName *string
+	Rules      []check.Rule
+	// Plans: a plan whose Limits are nil keeps those that it has. At most one is the default.
+	Plans []Plan
+	// Subjects: one whose Overrides are nil keeps those that it has.
+	Subjects []Subject
+}
+
+// Bounds on a document.
+const (
+	MaxDocumentSubjects = 10_000
+	maxDocumentNumbers  = 50_000 // plans, their limits, and overrides
+	documentTimeout     = 8 * time.Second
+)
+
+// Apply says how to apply a document.
+type Apply struct {
+	// Match is held against the version of Store.Document; with Subjects in the document, against
+	// the version of one with subjects.
+	Match Match
+	// Prune deletes what sections of the document leave out: rules, plans, subjects; limits of
+	// plans and overrides of subjects that it has such a list of.
+	Prune  bool
+	DryRun bool // only answers what would change
+}
+
+// Applied is what came, or would come, of a document.
+type Applied struct {
+	Changes []DocumentChange // empty: the tenant was so already
+	Version int64            // as of Store.Document, of the state after
+}
+
+// Document returns the configuration of the actor's tenant, each list in the order of the names,
+// and its version, which rises with every change of anything in it. Subjects are in it only when
+// they are asked for, and without overrides that are over. Errors: *InvalidError for more than
+// MaxDocumentSubjects subjects.
+func (s *Store) Document(ctx context.Context, a Actor, subjects bool) (d Document, version int64, err error) {
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		k, err := readConfiguration(ctx, q, a.tenant)
+		if err != nil {
+			return err
+		}
+		d = Document{TenantName: &k.tenant.Name, Rules: make([]check.Rule, len(k.rules)), Plans: k.plans}
+		for i, r := range k.rules {
+			d.Rules[i] = r.Rule
+		}
+		version = k.version(subjects)
+		if !subjects {
+			return nil
+		}
+		if d.Subjects, err = readSubjects(ctx, q, a.tenant, nil); err != nil {
+			return err
+		}
+		if len(d.Subjects) > MaxDocumentSubjects {
+			return invalid("subjects", "cannot be listed: the tenant has more than %d", MaxDocumentSubjects)
+		}
+		for i := range d.Subjects {
+			d.Subjects[i].Overrides = present(d.Subjects[i].Overrides, s.instant())
+		}
+		return nil
+	})
+	return d, version, err
+}
+
+// present returns the overrides that are not over.
+func present(overrides []Override, now time.Time) []Override {
+	return slices.DeleteFunc(overrides, func(o Override) bool { return o.over(now) })
+}
+
+func (o *Override) over(now time.Time) bool { return o.ExpiresAt != nil && !o.ExpiresAt.After(now) }
+
+// ApplyDocument makes the actor's tenant as the document says, all of it or nothing, under one
+// version. Who applies at the same time comes after. Errors: *InvalidError, whose fields are paths
+// into the document such as "rules.3.limit", with everything that is wrong; ErrPreconditionFailed.
+func (s *Store) ApplyDocument(ctx context.Context, a Actor, d Document, how Apply) (out Applied, err error) {
+	if err := invalidIf(d.tooLarge()); err != nil {
+		return Applied{}, err
+	}
+	err = s.changeWithin(ctx, a, documentTimeout, func(ctx context.Context, c *change) error {
+		r, err := c.revise(ctx, &d, how)
+		if err != nil {
+			return err
+		}
+		out = Applied{Changes: r.changes, Version: r.before.version(d.Subjects != nil)}
+		if len(r.changes) == 0 || how.DryRun {
+			return nil
+		}
+		out.Version, err = c.writeRevision(ctx, r)
+		return err
+	})
+	return out, err
+}
+
+// tooLarge returns what makes the document too long to look at.
+func (d *Document) tooLarge() (fields []check.FieldError) {
+	add := func(field, format string, args ...any) {
+		fields = append(fields, check.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+	}
+	if len(d.Rules) > check.MaxRules {
+		add("rules", "may be at most %d", check.MaxRules)
+	}
+	numbers := 0
+	for i := range d.Plans {
+		numbers += 1 + len(d.Plans[i].Limits)
+	}
+	for i := range d.Subjects {
+		numbers += len(d.Subjects[i].Overrides)
+	}
+	if len(d.Subjects) > MaxDocumentSubjects {
+		add("subjects", "may be at most %d in one document", MaxDocumentSubjects)
+	}
+	if numbers > maxDocumentNumbers {
+		add("", "may hold at most %d plans, limits of plans and overrides together", maxDocumentNumbers)
+	}
+	return fields
+}
+
+// validate returns what is wrong with the document, whatever tenant it is for.
+func (d *Document) validate() (fields []check.FieldError) {
+	if d.TenantName != nil {
+		checkText(&fields, "tenant.name", *d.TenantName, 200)
+	}
+	slugs := map[string]bool{}
+	once := func(field, name string) {
+		if slugs[name] {
+			fields = append(fields, check.FieldError{Field: field, Message: "is there twice"})
+		}
+		slugs[name] = true
+	}
+	for i := range d.Rules {
+		at := fmt.Sprintf("rules.%d.", i)
+		fields = append(fields, prefixed(at, d.Rules[i].Validate())...)
+		once(at+"slug", d.Rules[i].Slug)
+	}
+	clear(slugs)
+	standard := ""
+	for i := range d.Plans {
+		p, at := &d.Plans[i], fmt.Sprintf("plans.%d.", i)
+		fields = append(fields, prefixed(at, fieldsOf(p.validate()))...)
+		once(at+"slug", p.Slug)
+		if p.Default && standard != "" {
+			fields = append(fields, check.FieldError{Field: at + "default", Message: "may be true of one plan only, and is of plan " + standard})
+		} else if p.Default {
+			standard = p.Slug
+		}
+	}
+	clear(slugs)
+	for i := range d.Subjects {
+		in, at := &d.Subjects[i], fmt.Sprintf("subjects.%d.", i)
+		fields = append(fields, prefixed(at, fieldsOf(in.validate()))...)
+		once(at+"subject", in.Subject)
+	}
+	return fields
+}
+
+// fieldsOf returns the fields of an InvalidError.
+func fieldsOf(err error) []check.FieldError {
+	var wrong *InvalidError
+	if errors.As(err, &wrong) {
+		return wrong.Fields
+	}
+	return nil
+}
+
+// configuration is what a document is compared with.
+type configuration struct {
+	tenant db.Tenant
+	rules  []Rule // by slug
+	plans  []Plan // by slug
+}
+
+func readConfiguration(ctx context.Context, q *db.Queries, tenant uuid.UUID) (k configuration, err error) {
+	if k.tenant, err = q.TenantByID(ctx, tenant); err != nil {
+		return k, err
+	}
+	rules, err := q.DocumentRules(ctx, tenant)
+	if err != nil {
+		return k, err
+	}
+	k.rules = make([]Rule, len(rules))
+	for i, row := range rules {
+		if k.rules[i], err = ruleOf(row); err != nil {
+			return k, err
+		}
+	}
+	plans, err := q.DocumentPlans(ctx, tenant)
+	if err != nil {
+		return k, err
+	}
+	k.plans, err = withLimits(ctx, q, tenant, plans)
+	// Sorted here, for the order of the database depends on its locale.
+	slices.SortFunc(k.rules, func(a, b Rule) int { return strings.Compare(a.Slug, b.Slug) })
+	slices.SortFunc(k.plans, func(a, b Plan) int { return strings.Compare(a.Slug, b.Slug) })
+	return k, err
+}
+
+// version is that of a document with or without subjects. As no two changes have the same
+// version, none of the one is ever taken for the other in another state.
+func (k *configuration) version(subjects bool) int64 {
+	version := max(k.tenant.Version, k.tenant.PolicyVersion)
+	if subjects {
+		version = max(version, k.tenant.SubjectsVersion)
+	}
+	return version
+}
+
+// readSubjects returns subjects with their overrides, by name: those that are named, or all where
+// names is nil, of which it stops at one more than a document may have.
+func readSubjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, names []string) ([]Subject, error) {
+	rows, err := q.DocumentSubjects(ctx, db.DocumentSubjectsParams{
+		TenantID: tenant, Every: names == nil, Subjects: append([]string{}, names...), Most: MaxDocumentSubjects + 1,
+	})
+	if err != nil {
+		return nil, err
+	}
+	named := make([]db.SubjectByNameRow, len(rows))
+	for i, row := range rows {
+		named[i] = db.SubjectByNameRow(row)
+	}
+	return withOverrides(ctx, q, tenant, named)
+}

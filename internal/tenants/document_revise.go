@@ -1,0 +1,449 @@
+package tenants
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+// revision is all that a document makes of a tenant, worked out before anything is written: what
+// is refused is refused without keeping others waiting, and a dry run is the same up to here.
+type revision struct {
+	*Document
+	prune    bool
+	before   configuration
+	changes  []DocumentChange
+	problems []check.FieldError
+
+	// What there will be, by slug.
+	rules map[string]Rule
+	plans map[string]*revisedPlan
+
+	newRules, editedRules, goneRules []Rule
+	renumbered                       map[string]int // rules whose limits may not fit any more, and their places in the document
+	goneDefault                      bool           // some plan is the default no more
+
+	subjects []*revisedSubject // those in the document
+	gone     []Subject
+}
+
+type revisedPlan struct {
+	Plan              // as it will be
+	old      *Plan    // nil: new
+	edited   bool     // its own fields change
+	relimits bool     // its limits change
+	goes     bool     // it will be deleted
+	rules    []string // whose limits the document names
+}
+
+type revisedSubject struct {
+	Subject          // as the document has it
+	old     *Subject // nil: new
+	edited  bool     // its own fields change
+	put     []Override
+	drop    []string // rules
+}
+
+func (r *revision) wrong(field, format string, args ...any) {
+	r.problems = append(r.problems, check.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+}
+
+// revise compares the tenant with the document.
+func (c *change) revise(ctx context.Context, d *Document, how Apply) (*revision, error) {
+	before, err := readConfiguration(ctx, c.Queries, c.tenant)
+	if err != nil {
+		return nil, err
+	}
+	versions := []int64{before.version(true)}
+	if d.Subjects == nil {
+		versions = append(versions, before.version(false))
+	}
+	if err := how.Match.check(versions...); err != nil {
+		return nil, err
+	}
+	// What is wrong whatever is there is told together with what does not go with what is there.
+	r := &revision{Document: d, prune: how.Prune, before: before, problems: d.validate()}
+	r.reviseTenant()
+	r.reviseRules()
+	r.revisePlans()
+	if err := c.reviseSubjects(ctx, r); err != nil {
+		return nil, err
+	}
+	if err := c.checkKeptOverrides(ctx, r); err != nil {
+		return nil, err
+	}
+	if err := c.checkGonePlans(ctx, r); err != nil {
+		return nil, err
+	}
+	return r, invalidIf(r.problems)
+}
+
+func (r *revision) reviseTenant() {
+	old := r.before.tenant.Name
+	if r.TenantName == nil {
+		r.TenantName = &old
+	}
+	r.update("tenant", r.before.tenant.Slug, []field{{"name", old}}, []field{{"name", *r.TenantName}})
+}
+
+func (r *revision) reviseRules() {
+	r.rules, r.renumbered = map[string]Rule{}, map[string]int{}
+	for _, old := range r.before.rules {
+		r.rules[old.Slug] = old
+	}
+	rematch := false
+	named := map[string]bool{}
+	for i, in := range r.Rules {
+		named[in.Slug] = true
+		old, had := r.rules[in.Slug]
+		now := Rule{Rule: in, ID: old.ID}
+		if !had {
+			now.ID = newID()
+			r.newRules = append(r.newRules, now)
+			r.create("rule", in.Slug, "", ruleFields(&in))
+		} else if !reflect.DeepEqual(ruleParams(uuid.Nil, old.ID, old.Rule, 0), ruleParams(uuid.Nil, old.ID, in, 0)) {
+			r.editedRules = append(r.editedRules, now)
+			r.update("rule", in.Slug, ruleFields(&old.Rule), ruleFields(&in))
+			if old.Algorithm != in.Algorithm || old.Window != in.Window {
+				r.renumbered[in.Slug] = i
+			}
+		}
+		rematch = rematch || !had || old.Resource != in.Resource || old.Mode != in.Mode
+		r.rules[in.Slug] = now
+	}
+	for _, old := range r.before.rules {
+		if r.prune && r.Rules != nil && !named[old.Slug] {
+			r.goneRules = append(r.goneRules, old)
+			delete(r.rules, old.Slug)
+			r.remove("rule", old.Slug, ", with the limits that plans give it and its overrides", ruleFields(&old.Rule))
+		}
+	}
+	if len(r.rules) > check.MaxRules {
+		r.wrong("rules", "would make %d rules of the tenant, which may have %d", len(r.rules), check.MaxRules)
+	} else if rematch {
+		r.checkMatching()
+	}
+}
+
+// checkMatching points at a rule with which too many match one check.
+func (r *revision) checkMatching() {
+	all := make([]check.Rule, 0, len(r.rules))
+	for _, slug := range slices.Sorted(maps.Keys(r.rules)) {
+		all = append(all, r.rules[slug].Rule)
+	}
+	most, pattern := check.MaxMatching(all)
+	if most <= check.MaxMatchingRules {
+		return
+	}
+	at := slices.IndexFunc(r.Rules, func(in check.Rule) bool { return in.Resource == pattern })
+	if at < 0 { // the pattern is that of a rule that stays; the document's match it by a prefix
+		at = slices.IndexFunc(r.Rules, func(in check.Rule) bool {
+			return strings.HasPrefix(pattern, strings.TrimSuffix(in.Resource, "*"))
+		})
+	}
+	r.wrong(fmt.Sprintf("rules.%d.resource", max(at, 0)),
+		"would let %d rules match one check (of resource %s); at most %d may", most, pattern, check.MaxMatchingRules)
+}
+
+func (r *revision) revisePlans() {
+	r.plans = map[string]*revisedPlan{}
+	for i := range r.before.plans {
+		old := &r.before.plans[i]
+		now := &revisedPlan{Plan: *old, old: old, goes: r.prune && r.Plans != nil}
+		now.Limits = maps.Clone(old.Limits)
+		for _, rule := range r.goneRules { // they take the limits with them
+			delete(now.Limits, rule.Slug)
+		}
+		r.plans[old.Slug] = now
+	}
+	standard := r.defaultPlan()
+	for i := range r.Plans {
+		in := &r.Plans[i]
+		now, had := r.plans[in.Slug]
+		if !had {
+			now = &revisedPlan{Plan: Plan{ID: newID(), Slug: in.Slug, Limits: map[string]check.Limit{}}}
+			r.plans[in.Slug] = now
+		}
+		now.Name, now.Description, now.goes = in.Name, in.Description, false
+	}
+	for slug, now := range r.plans {
+		now.Default = slug == standard
+	}
+	for i := range r.Plans {
+		r.revisePlan(i)
+	}
+	for i := range r.before.plans {
+		old := &r.before.plans[i]
+		now := r.plans[old.Slug]
+		r.goneDefault = r.goneDefault || old.Default && !now.Default
+		if now.goes {
+			r.remove("plan", old.Slug, ", with its limits", planFields(old, true))
+			delete(r.plans, old.Slug)
+		} else if !slices.ContainsFunc(r.Plans, func(p Plan) bool { return p.Slug == old.Slug }) {
+			r.update("plan", old.Slug, planFields(old, false), planFields(&now.Plan, false)) // it may be the default no more
+		}
+	}
+	r.checkKeptLimits()
+}
+
+// defaultPlan returns which plan will be the default: the one that the document says, else the one
+// that is it already, else, where there are no plans yet, the document's first.
+func (r *revision) defaultPlan() string {
+	for i := range r.Plans {
+		if r.Plans[i].Default {
+			return r.Plans[i].Slug
+		}
+	}
+	for _, old := range r.before.plans {
+		if !old.Default {
+			continue
+		}
+		stays := !r.plans[old.Slug].goes || slices.ContainsFunc(r.Plans, func(p Plan) bool { return p.Slug == old.Slug })
+		if !stays && len(r.Plans) > 0 {
+			r.wrong("plans", "leave out plan %s, which is the default one: say of another plan that it is the default", old.Slug)
+		}
+		return old.Slug
+	}
+	if len(r.Plans) > 0 {
+		return r.Plans[0].Slug
+	}
+	return ""
+}
+
+// revisePlan works out a plan of the document.
+func (r *revision) revisePlan(i int) {
+	in := &r.Plans[i]
+	now := r.plans[in.Slug]
+	if now.old != nil {
+		now.edited = r.update("plan", in.Slug, planFields(now.old, false), planFields(&now.Plan, false))
+	}
+	for _, slug := range slices.Sorted(maps.Keys(in.Limits)) {
+		at := fmt.Sprintf("plans.%d.limits.%s", i, slug)
+		rule, exists := r.rules[slug]
+		if !exists {
+			r.wrong(at, "names no rule of this tenant")
+			continue
+		}
+		limit := in.Limits[slug]
+		old, had := now.Limits[slug]
+		now.rules = append(now.rules, slug)
+		now.Limits[slug] = limit
+		if _, renumbered := r.renumbered[slug]; had && old == limit && !renumbered {
+			continue
+		}
+		r.problems = append(r.problems, prefixed(at+".", limit.Validate(&rule.Rule))...)
+		switch {
+		case now.old == nil: // a part of the plan that is made
+		case !had:
+			now.relimits = true
+			r.create("plan_limit", in.Slug+"/"+slug, "", limitFields(limit))
+		case old != limit:
+			now.relimits = true
+			r.update("plan_limit", in.Slug+"/"+slug, limitFields(old), limitFields(limit))
+		}
+	}
+	if r.prune && in.Limits != nil {
+		for _, slug := range slices.Sorted(maps.Keys(now.Limits)) {
+			if _, stays := in.Limits[slug]; !stays {
+				now.relimits = true
+				r.remove("plan_limit", in.Slug+"/"+slug, "", limitFields(now.Limits[slug]))
+				delete(now.Limits, slug)
+			}
+		}
+	}
+	if now.old == nil {
+		r.create("plan", in.Slug, "", planFields(&now.Plan, true))
+	}
+}
+
+// checkKeptLimits refuses a change of a rule that a limit which is not in the document would not
+// survive.
+func (r *revision) checkKeptLimits() {
+	for _, slug := range slices.Sorted(maps.Keys(r.renumbered)) {
+		rule := r.rules[slug]
+		for _, plan := range slices.Sorted(maps.Keys(r.plans)) {
+			now := r.plans[plan]
+			limit, has := now.Limits[slug]
+			if has && !slices.Contains(now.rules, slug) {
+				r.misfit(slug, "plan "+plan, limit.Validate(&rule.Rule))
+			}
+		}
+	}
+}
+
+// misfit says that a rule's new algorithm or window does not go with a limit that stays.
+func (r *revision) misfit(slug, whose string, problems []check.FieldError) {
+	i := r.renumbered[slug]
+	name := "window"
+	for _, old := range r.before.rules {
+		if old.Slug == slug && old.Algorithm != r.Rules[i].Algorithm {
+			name = "algorithm"
+		}
+	}
+	for _, problem := range problems {
+		r.wrong(fmt.Sprintf("rules.%d.%s", i, name), "does not fit the limit of %s: %s %s", whose, problem.Field, problem.Message)
+	}
+}
+
+func (c *change) reviseSubjects(ctx context.Context, r *revision) error {
+	if slices.ContainsFunc(r.Subjects, func(in Subject) bool { return check.ValidName(in.Subject) != "" }) {
+		r.Subjects = nil // it is said that they are wrong, and Postgres would stumble over them
+	}
+	if r.Subjects == nil {
+		return nil
+	}
+	var names []string // nil: all
+	if !r.prune {
+		names = make([]string, len(r.Subjects))
+		for i := range r.Subjects {
+			names[i] = r.Subjects[i].Subject
+		}
+	}
+	stored, err := readSubjects(ctx, c.Queries, c.tenant, names)
+	if err != nil {
+		return err
+	}
+	if len(stored) > MaxDocumentSubjects {
+		r.wrong("subjects", "cannot be pruned: the tenant has more than %d", MaxDocumentSubjects)
+		return nil
+	}
+	old := make(map[string]*Subject, len(stored))
+	for i := range stored {
+		old[stored[i].Subject] = &stored[i]
+	}
+	for i := range r.Subjects {
+		in := &r.Subjects[i]
+		c.reviseSubject(r, i, old[in.Subject])
+		delete(old, in.Subject)
+	}
+	if r.prune {
+		for _, name := range slices.Sorted(maps.Keys(old)) {
+			r.gone = append(r.gone, *old[name])
+			r.remove("subject", name, ", with its overrides", subjectFields(old[name], true))
+		}
+	}
+	return nil
+}
+
+// reviseSubject works out a subject of the document; old is nil where it is not registered.
+func (c *change) reviseSubject(r *revision, i int, old *Subject) {
+	at := fmt.Sprintf("subjects.%d.", i)
+	now := &revisedSubject{Subject: r.Subjects[i], old: old}
+	r.subjects = append(r.subjects, now)
+	if now.Plan != "" && (r.plans[now.Plan] == nil) {
+		r.wrong(at+"plan", "names no plan of this tenant")
+	}
+	if old != nil {
+		now.edited = r.update("subject", now.Subject.Subject, subjectFields(old, false), subjectFields(&now.Subject, false))
+	}
+	slices.SortFunc(now.Overrides, func(a, b Override) int { return cmp.Compare(a.Rule, b.Rule) })
+	named := map[string]bool{}
+	for _, o := range now.Overrides {
+		named[o.Rule] = true
+		c.reviseOverride(r, now, at+"overrides."+o.Rule, o)
+	}
+	if old == nil {
+		r.create("subject", now.Subject.Subject, "", subjectFields(&now.Subject, true))
+		return
+	}
+	for _, o := range old.Overrides {
+		_, stays := r.rules[o.Rule]
+		if r.prune && now.Overrides != nil && stays && !named[o.Rule] && !o.over(c.now) {
+			now.drop = append(now.drop, o.Rule)
+			r.remove("override", now.Subject.Subject+"/"+o.Rule, "", overrideFields(o))
+		}
+	}
+}
+
+func (c *change) reviseOverride(r *revision, now *revisedSubject, at string, o Override) {
+	rule, exists := r.rules[o.Rule]
+	if !exists {
+		r.wrong(at, "names no rule of this tenant")
+		return
+	}
+	o.StartsAt, o.ExpiresAt = stored(o.StartsAt), stored(o.ExpiresAt)
+	var before Override
+	had := false
+	if now.old != nil {
+		before, had = now.old.override(o.Rule)
+	}
+	same := had && before.same(o)
+	if _, renumbered := r.renumbered[o.Rule]; !same || renumbered {
+		r.problems = append(r.problems, prefixed(at+".", o.Limit.Validate(&rule.Rule))...)
+	}
+	if same { // one that is over stands in a document as long as it did no harm to keep it there
+		return
+	}
+	r.problems = append(r.problems, prefixed(at+".", o.validate(c.now))...)
+	now.put = append(now.put, o)
+	switch {
+	case now.old == nil: // a part of the subject that is made
+	case !had:
+		r.create("override", now.Subject.Subject+"/"+o.Rule, "", overrideFields(o))
+	default:
+		r.update("override", now.Subject.Subject+"/"+o.Rule, overrideFields(before), overrideFields(o))
+	}
+}
+
+// checkKeptOverrides refuses a change of a rule that an override which is not in the document
+// would not survive.
+func (c *change) checkKeptOverrides(ctx context.Context, r *revision) error {
+	for _, slug := range slices.Sorted(maps.Keys(r.renumbered)) {
+		but := []string{}
+		for _, s := range r.gone {
+			but = append(but, s.Subject)
+		}
+		for _, s := range r.subjects {
+			if _, given := s.override(slug); given || slices.Contains(s.drop, slug) {
+				but = append(but, s.Subject.Subject)
+			}
+		}
+		rule := r.rules[slug]
+		numbers, err := c.RuleOverrideNumbers(ctx, db.RuleOverrideNumbersParams{TenantID: c.tenant, RuleID: rule.ID, Now: &c.now, But: but})
+		if err != nil {
+			return err
+		}
+		for _, n := range numbers {
+			r.misfit(slug, "subject "+n.Subject, limitOf(n.LimitUnits, n.BurstUnits, n.Unlimited).Validate(&rule.Rule))
+		}
+	}
+	return nil
+}
+
+// checkGonePlans refuses to delete plans that subjects will have.
+func (c *change) checkGonePlans(ctx context.Context, r *revision) error {
+	var ids []uuid.UUID
+	for _, old := range r.before.plans {
+		if r.plans[old.Slug] == nil {
+			ids = append(ids, old.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	but := []string{}
+	for _, s := range r.gone {
+		but = append(but, s.Subject)
+	}
+	for _, s := range r.subjects { // whose plan is one that stays, or wrong already
+		but = append(but, s.Subject.Subject)
+	}
+	used, err := c.DocumentPlansInUse(ctx, db.DocumentPlansInUseParams{TenantID: c.tenant, PlanIds: ids, But: but})
+	if err != nil {
+		return err
+	}
+	slices.Sort(used)
+	for _, slug := range used {
+		r.wrong("plans", "leave out plan %s, which subjects have: give them another one first, or keep it", slug)
+	}
+	return nil
+}

@@ -1,0 +1,171 @@
+package tenants
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"weir/internal/check"
+)
+
+// DocumentChange is one thing that a document changes.
+type DocumentChange struct {
+	Action string // create, update or delete
+	Kind   string // tenant, rule, plan, plan_limit, subject or override
+	Name   string // the slug or subject; PLAN/RULE of a plan_limit, SUBJECT/RULE of an override
+	Text   string // the same as a sentence
+	// Before and After are fields by their JSON names: of an update those that change, of a
+	// creation and a deletion all. Nil where there is none.
+	Before, After map[string]any
+}
+
+// field is one field of an object, as JSON shows it.
+type field struct {
+	name  string
+	value any
+}
+
+func (r *revision) create(kind, name, more string, after []field) {
+	r.changes = append(r.changes, DocumentChange{
+		Action: "create", Kind: kind, Name: name, Text: "Create " + title(kind, name) + more + ".", After: asMap(after),
+	})
+}
+
+func (r *revision) remove(kind, name, more string, before []field) {
+	r.changes = append(r.changes, DocumentChange{
+		Action: "delete", Kind: kind, Name: name, Text: "Delete " + title(kind, name) + more + ".", Before: asMap(before),
+	})
+}
+
+// update records a change of the fields that differ, if any, and reports whether some do.
+func (r *revision) update(kind, name string, before, after []field) bool {
+	was, is := map[string]any{}, map[string]any{}
+	var words []string
+	for i, b := range before {
+		if a := after[i]; !reflect.DeepEqual(a.value, b.value) {
+			was[b.name], is[a.name] = b.value, a.value
+			words = append(words, fmt.Sprintf("%s from %s to %s", b.name, spoken(b.value), spoken(a.value)))
+		}
+	}
+	if len(words) == 0 {
+		return false
+	}
+	r.changes = append(r.changes, DocumentChange{
+		Action: "update", Kind: kind, Name: name, Before: was, After: is,
+		Text: "Change " + title(kind, name) + ": " + strings.Join(words, ", ") + ".",
+	})
+	return true
+}
+
+// title names an object in a sentence.
+func title(kind, name string) string {
+	owner, rule := name, ""
+	if i := strings.LastIndexByte(name, '/'); i >= 0 {
+		owner, rule = name[:i], name[i+1:]
+	}
+	switch kind {
+	case "plan_limit":
+		return fmt.Sprintf("the limit of plan %s for rule %s", owner, rule)
+	case "override":
+		return fmt.Sprintf("the override of subject %q for rule %s", owner, rule)
+	case "subject":
+		return fmt.Sprintf("subject %q", name)
+	}
+	return kind + " " + name
+}
+
+const maxSpoken = 60 // characters of a value in a sentence; the data has all of it
+
+func spoken(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil { // texts and numbers only: cannot fail
+		panic(err)
+	}
+	if utf8.RuneCount(text) > maxSpoken {
+		return string([]rune(string(text))[:maxSpoken]) + "..."
+	}
+	if value == nil {
+		return "none"
+	}
+	return string(text)
+}
+
+func asMap(fields []field) map[string]any {
+	m := make(map[string]any, len(fields))
+	for _, f := range fields {
+		m[f.name] = f.value
+	}
+	return m
+}
+
+// textOrNil and numberOrNil are null in JSON for what is not given.
+func textOrNil(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+func numberOrNil(n int64) any {
+	if n == 0 {
+		return nil
+	}
+	return n
+}
+
+func timeOrNil(t *time.Time) any {
+	if t == nil {
+		return nil
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+func ruleFields(r *check.Rule) []field {
+	u := ruleParams([16]byte{}, [16]byte{}, *r, 0) // as it is stored
+	return []field{
+		{"slug", r.Slug}, {"name", u.Name}, {"description", u.Description}, {"resource", u.Resource}, {"algorithm", u.Algorithm},
+		{"limit", u.LimitUnits}, {"window", u.WindowText}, {"burst", numberOrNil(r.Burst)}, {"precision", textOrNil(u.PrecisionText)},
+		{"by", u.ByValues}, {"mode", u.Mode}, {"on_unavailable", u.OnUnavailable}, {"penalty", textOrNil(u.PenaltyText)},
+	}
+}
+
+func limitFields(l check.Limit) []field {
+	return []field{{"limit", numberOrNil(l.Limit)}, {"burst", numberOrNil(l.Burst)}, {"unlimited", l.Unlimited}}
+}
+
+// planFields has the limits only where they are wanted: they are compared one by one.
+func planFields(p *Plan, limits bool) []field {
+	fields := []field{{"slug", p.Slug}, {"name", p.Name}, {"description", p.Description}, {"default", p.Default}}
+	if limits {
+		all := make(map[string]any, len(p.Limits))
+		for slug, l := range p.Limits {
+			all[slug] = asMap(limitFields(l))
+		}
+		fields = append(fields, field{"limits", all})
+	}
+	return fields
+}
+
+func overrideFields(o Override) []field {
+	return append(limitFields(o.Limit),
+		field{"reason", o.Reason}, field{"starts_at", timeOrNil(o.StartsAt)}, field{"expires_at", timeOrNil(o.ExpiresAt)})
+}
+
+// subjectFields has the overrides only where they are wanted: they are compared one by one.
+func subjectFields(s *Subject, overrides bool) []field {
+	fields := []field{
+		{"subject", s.Subject}, {"plan", textOrNil(s.Plan)}, {"state", s.State.String()}, {"labels", labelsOf(s.Labels)},
+		{"billing_ref", textOrNil(s.BillingRef)},
+	}
+	if overrides {
+		all := make(map[string]any, len(s.Overrides))
+		for _, o := range s.Overrides {
+			all[o.Rule] = asMap(overrideFields(o))
+		}
+		fields = append(fields, field{"overrides", all})
+	}
+	return fields
+}

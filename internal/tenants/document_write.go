@@ -1,0 +1,203 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+// writeRevision writes what a document changes, under one version, which it returns. Nothing is
+// left to be refused. Everything else waits meanwhile, so all statements go in one round trip.
+func (c *change) writeRevision(ctx context.Context, r *revision) (int64, error) {
+	touched, err := c.partsOf(ctx, r)
+	if err != nil {
+		return 0, err
+	}
+	version, err := c.next(ctx, touched)
+	if err != nil {
+		return 0, err
+	}
+	queue := &queue{tx: c.tx}
+	direct := c.Queries
+	c.Queries = db.New(queue)
+	err = c.queueRevision(ctx, r, version)
+	c.Queries = direct
+	if err != nil {
+		return 0, err
+	}
+	// The end of a configuration's write: r.changes is what happened, version its number.
+	return version, c.tx.SendBatch(ctx, &queue.batch).Close()
+}
+
+// partsOf tells which parts of the tenant servers have to load anew.
+func (c *change) partsOf(ctx context.Context, r *revision) (p parts, err error) {
+	for _, made := range r.changes {
+		switch made.Kind {
+		case "tenant":
+			p.itself = true
+		case "rule", "plan", "plan_limit":
+			p.policy = true
+		case "subject", "override":
+			p.subjects = true
+		}
+	}
+	if p.subjects || len(r.goneRules) == 0 {
+		return p, nil
+	}
+	ids := make([]uuid.UUID, len(r.goneRules))
+	for i, rule := range r.goneRules {
+		ids[i] = rule.ID
+	}
+	p.subjects, err = c.DocumentRulesOverridden(ctx, db.DocumentRulesOverriddenParams{TenantID: c.tenant, RuleIds: ids})
+	return p, err
+}
+
+// queueRevision goes from what others refer to, to what refers to it, and deletes in the reverse order.
+func (c *change) queueRevision(ctx context.Context, r *revision, version int64) error {
+	var errs []error
+	did := func(_ any, err error) { errs = append(errs, err) }
+	do := func(err error) { errs = append(errs, err) }
+	if *r.TenantName != r.before.tenant.Name {
+		did(c.UpdateTenantName(ctx, db.UpdateTenantNameParams{ID: c.tenant, Name: *r.TenantName}))
+	}
+	for _, rule := range r.newRules {
+		did(c.insertRule(ctx, rule.ID, rule.Rule, version))
+	}
+	for _, rule := range r.editedRules {
+		did(c.UpdateRule(ctx, ruleParams(c.tenant, rule.ID, rule.Rule, version)))
+	}
+	do(c.queuePlans(ctx, r, version))
+	for _, s := range r.subjects {
+		do(c.queueSubject(ctx, r, s, version))
+	}
+	for _, s := range r.gone {
+		do(c.removeSubject(ctx, s.Subject, version))
+	}
+	for _, old := range r.before.plans {
+		if r.plans[old.Slug] == nil {
+			do(c.DeletePlan(ctx, db.DeletePlanParams{TenantID: c.tenant, ID: old.ID}))
+		}
+	}
+	for _, rule := range r.goneRules {
+		do(c.removeRule(ctx, rule.ID, version))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *change) queuePlans(ctx context.Context, r *revision, version int64) error {
+	if r.goneDefault {
+		if err := c.ClearDefaultPlan(ctx, db.ClearDefaultPlanParams{TenantID: c.tenant, Version: version}); err != nil {
+			return err
+		}
+	}
+	for i := range r.Plans {
+		now := r.plans[r.Plans[i].Slug]
+		before := Plan{ID: now.ID}
+		var err error
+		switch {
+		case now.old == nil:
+			_, err = c.insertPlan(ctx, now.ID, now.Plan, version)
+		case now.edited || now.relimits:
+			before = *now.old
+			_, err = c.updatePlan(ctx, now.ID, now.Plan, version)
+		default:
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		after := now.Limits
+		rules := r.rules
+		if len(r.goneRules) > 0 { // whose limits go with them
+			before.Limits = withoutRules(before.Limits, r.goneRules)
+		}
+		if err := c.writeLimits(ctx, before, after, rules, version); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func withoutRules(limits map[string]check.Limit, gone []Rule) map[string]check.Limit {
+	out := make(map[string]check.Limit, len(limits))
+	for slug, limit := range limits {
+		if !slices.ContainsFunc(gone, func(r Rule) bool { return r.Slug == slug }) {
+			out[slug] = limit
+		}
+	}
+	return out
+}
+
+func (c *change) queueSubject(ctx context.Context, r *revision, s *revisedSubject, version int64) error {
+	var plan *uuid.UUID
+	if s.Plan != "" {
+		plan = &r.plans[s.Plan].ID
+	}
+	var err error
+	switch {
+	case s.old == nil:
+		_, err = c.insertSubject(ctx, s.Subject, plan, version)
+	case s.edited:
+		_, err = c.updateSubject(ctx, s.Subject, plan, version)
+	case len(s.put)+len(s.drop) > 0:
+		err = c.StampSubject(ctx, db.StampSubjectParams{TenantID: c.tenant, Subject: s.Subject.Subject, Version: version})
+	}
+	if err != nil {
+		return err
+	}
+	for _, o := range s.put {
+		if _, err := c.upsertOverride(ctx, s.Subject.Subject, r.rules[o.Rule].ID, o, version); err != nil {
+			return err
+		}
+	}
+	for _, rule := range s.drop {
+		err := c.DeleteOverride(ctx, db.DeleteOverrideParams{TenantID: c.tenant, Subject: s.Subject.Subject, RuleID: r.rules[rule].ID})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// queue takes the statements that write instead of running them, so that the same functions that
+// write one row at a time can write thousands in one round trip. What such a statement returns is
+// not known. Statements that read are run at once, and see the state before.
+type queue struct {
+	tx    pgx.Tx
+	batch pgx.Batch
+}
+
+func (q *queue) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	q.batch.Queue(sql, args...)
+	return pgconn.CommandTag{}, nil
+}
+
+func (q *queue) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	_, body, _ := strings.Cut(sql, "\n") // behind the line with the statement's name
+	if strings.HasPrefix(body, "SELECT") {
+		return q.tx.QueryRow(ctx, sql, args...)
+	}
+	q.batch.Queue(sql, args...)
+	return unknownRow{}
+}
+
+func (q *queue) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return q.tx.Query(ctx, sql, args...) // rows are what reads return: the writes here return one or none
+}
+
+func (q *queue) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
+	return q.tx.SendBatch(ctx, batch)
+}
+
+// unknownRow leaves what it is scanned into as it is.
+type unknownRow struct{}
+
+func (unknownRow) Scan(...any) error { return nil }
