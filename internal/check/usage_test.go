@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"sync"
 	"testing"
@@ -316,12 +315,12 @@ func TestUsageRun(t *testing.T) {
 		<-done
 		require.EqualValues(t, 2, l.checks())
 		require.True(t, l.ended)
-		require.Len(t, l.subjects[slicesMaxKey(l.subjects)].Checks, 1)
+		require.Len(t, l.subjects[newestKey(l.subjects)].Checks, 1)
 	})
 }
 
-func slicesMaxKey(m map[UsageKey]TopSubjects) (newest UsageKey) {
-	for key := range maps.Keys(m) {
+func newestKey(m map[UsageKey]TopSubjects) (newest UsageKey) {
+	for key := range m {
 		if key.StartMS >= newest.StartMS {
 			newest = key
 		}
@@ -389,7 +388,7 @@ func TestSubjectListBounds(t *testing.T) {
 		var n, deniedN int64
 		lists := rapid.IntRange(1, 5).Draw(t, "lists")
 		for range lists {
-			var buffer usageBuffer = newUsageBuffer()
+			buffer := newUsageBuffer()
 			subjects := rapid.IntRange(1, 400).Draw(t, "subjects")
 			skew := rapid.IntRange(1, 3).Draw(t, "skew")
 			seed := rapid.Uint64().Draw(t, "seed")

@@ -1,14 +1,8 @@
 package tenants_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"net"
-	"net/url"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -163,104 +157,6 @@ func TestUsageConcurrentWriters(t *testing.T) {
 		top := usage(t, d.Store, tenant, tenants.UsageQuery{Grain: check.UsageDay, BySubject: true}).Items
 		require.EqualValues(t, writers*batches, top[0].Allowed)
 	}
-}
-
-// commitEater forwards to Postgres, and can break the connection with the answer to a COMMIT on
-// it: what was written stays, and the client never hears of it.
-type commitEater struct {
-	url     string
-	armed   atomic.Bool
-	eaten   atomic.Int64
-	running sync.WaitGroup
-}
-
-func newCommitEater(t *testing.T, databaseURL string) *commitEater {
-	t.Helper()
-	u, err := url.Parse(databaseURL)
-	require.NoError(t, err)
-	target := u.Host
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	u.Host = l.Addr().String()
-	p := &commitEater{url: u.String()}
-	t.Cleanup(func() { _ = l.Close(); p.running.Wait() })
-	p.running.Go(func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", target)
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			p.running.Go(func() { _, _ = io.Copy(server, client); _ = server.Close() })
-			p.running.Go(func() { p.answer(client, server); _ = client.Close(); _ = server.Close() })
-		}
-	})
-	return p
-}
-
-func (p *commitEater) answer(client, server net.Conn) {
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := server.Read(buf)
-		if bytes.Contains(buf[:n], []byte("COMMIT\x00")) && p.armed.CompareAndSwap(true, false) {
-			p.eaten.Add(1)
-			return
-		}
-		if _, werr := client.Write(buf[:n]); err != nil || werr != nil {
-			return
-		}
-	}
-}
-
-// The answer to a commit that is lost leaves a server in doubt; the counts must come out exact.
-func TestUsageLostCommitAnswer(t *testing.T) {
-	t.Parallel()
-	d, a, _ := two(t)
-	p := newCommitEater(t, d.URL)
-	s := d.Open(tenants.Config{DatabaseURL: p.url})
-	batch := usageBatch(uuid.New(), usageRow(a, usageStart(), "", "", "r", everyCount))
-	p.armed.Store(true)
-	require.ErrorIs(t, s.WriteUsage(t.Context(), batch), tenants.ErrUnavailable)
-	require.EqualValues(t, 1, p.eaten.Load())
-	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageHour), "it was written")
-	require.NoError(t, s.WriteUsage(t.Context(), batch))
-	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageHour), "and is not written again")
-	s.Close()
-}
-
-// A server that dies in the middle of a write leaves nothing of it.
-func TestUsageCutOffWrite(t *testing.T) {
-	t.Parallel()
-	d, a, _ := two(t)
-	p := newProxy(t, d.URL)
-	s := d.Open(tenants.Config{DatabaseURL: p.url})
-	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
-		tx, err := conn.Begin(ctx)
-		require.NoError(t, err)
-		_, err = tx.Exec(ctx, "LOCK TABLE usage_days IN EXCLUSIVE MODE")
-		require.NoError(t, err)
-		batch := usageBatch(uuid.New(), usageRow(a, usageStart(), "", "", "r", everyCount))
-		failed := make(chan error, 1)
-		go func() { failed <- s.WriteUsage(ctx, batch) }()
-		require.Eventually(t, func() bool { // minutes and hours are done, days wait
-			var waits bool
-			require.NoError(t, tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'usage_days'::regclass AND NOT granted)").Scan(&waits))
-			return waits
-		}, 10*time.Second, time.Millisecond)
-		p.cut()
-		require.ErrorIs(t, <-failed, tenants.ErrUnavailable)
-		require.NoError(t, tx.Rollback(ctx))
-		p.restore()
-		require.Eventually(t, func() bool { return s.WriteUsage(ctx, batch) == nil }, 10*time.Second, 10*time.Millisecond)
-	})
-	for _, grain := range check.UsageGrains {
-		require.Equal(t, everyCount, total(t, d.Store, a, grain), grain)
-	}
-	s.Close()
 }
 
 func subjectsOf(a tenants.Actor, start time.Time, subject string, allowed int64) check.UsageSubjects {
