@@ -48,10 +48,15 @@ func curl(t *testing.T, line string) (int, []byte) {
 	require.NoError(t, err)
 	require.Equal(t, "curl", words[0])
 	var url, body string
+	method := http.MethodPost // of a check; and of any body that -X does not say otherwise of
 	header := http.Header{}
 	transport := &http.Transport{DisableKeepAlives: true}
 	for n := 1; n < len(words); n++ {
 		switch word := words[n]; word {
+		case "-i":
+		case "-X":
+			n++
+			method = words[n]
 		case "-H":
 			n++
 			name, value, _ := strings.Cut(words[n], ": ")
@@ -71,7 +76,7 @@ func curl(t *testing.T, line string) (int, []byte) {
 			url = word
 		}
 	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	require.NoError(t, err)
 	request.Header = header
 	response, err := transport.RoundTrip(request)

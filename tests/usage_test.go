@@ -13,7 +13,9 @@ import (
 // usage asks an instance how many checks the tenant made in the last day.
 func (c *client) usage(i *instance) (checks int) {
 	c.t.Helper()
-	var report struct{ Items []struct{ Allowed, Denied int } }
+	var report struct {
+		Items []struct{ Allowed, Denied int }
+	}
 	got := c.do(http.MethodGet, i.url()+"/v1/usage?grain=day", "", http.StatusOK)
 	require.NoError(c.t, json.Unmarshal(got.body, &report))
 	for _, item := range report.Items {

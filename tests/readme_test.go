@@ -1,0 +1,46 @@
+package tests
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+)
+
+// The README's walk is what a newcomer tries first. Every command of it is run, in order, and has the
+// status that stands below it.
+func TestReadmeWalk(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(testenv.Root(), "README.md"))
+	require.NoError(t, err)
+	_, walk, found := strings.Cut(string(readme), "```sh\n. .dev/demo.env\n")
+	require.True(t, found, "the walk begins with the demo's variables")
+	walk, _, _ = strings.Cut(walk, "```")
+
+	dir := t.TempDir()
+	startDemo(t, newSettings(t), dir)
+	env := demoEnv(t, dir)
+	ran, status := 0, 0
+	for line := range strings.Lines(walk) {
+		line = strings.TrimSpace(line)
+		want, isStatus := strings.CutPrefix(line, "# ")
+		code, err := strconv.Atoi(want)
+		switch {
+		case strings.HasPrefix(line, "curl "):
+			require.Zero(t, status, "a status for the command before: %s", line)
+			var body []byte
+			status, body = curl(t, os.Expand(line, func(name string) string { return env[name] }))
+			t.Logf("%s\n%d %s", line, status, body)
+			ran++
+		case isStatus && err == nil:
+			require.Equal(t, code, status, "command %d of the walk", ran)
+			status = 0
+		}
+	}
+	require.Zero(t, status)
+	require.Equal(t, 11, ran)
+}
