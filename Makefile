@@ -7,7 +7,7 @@ SHELL := /bin/bash
 GOTESTSUM := go tool -modfile=tools/gotestsum.mod gotestsum
 
 .DEFAULT_GOAL := help
-.PHONY: help run test conformance bench build generate verify clean-dev
+.PHONY: help run test conformance bench microbench build generate verify clean-dev
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,13 +18,22 @@ run: build ## start Weir with demo data on http://localhost:8080 and https://loc
 test: ## run all tests under the race detector, against a PostgreSQL and Redis of their own
 	@scripts/dev.sh --test compiler
 	@scripts/dev.sh --test with $(GOTESTSUM) --format standard-quiet -- -race -timeout 15m ./...
+	@cd bench && ../scripts/dev.sh --test with go test ./...
 
 conformance: ## run the vector files under DIR=path against both engines
 	@[ -n "$(DIR)" ] || { echo 'usage: make conformance DIR=path' >&2; exit 2; }
 	@scripts/dev.sh --test with sh -c 'exec go run ./internal/check/checktest/conformance -redis "$$WEIR_TEST_REDIS_URL" "$$1"' sh "$(DIR)"
 
-bench: ## measure the parts of a check
+bench: ## measure the whole service beside a bare HTTP server and others of its kind; ARGS="-h" lists the choices
+	@bench/run.sh $(ARGS)
+
+microbench: ## measure the parts of a check inside the process
 	@scripts/dev.sh --test with go test -run '^$$' -bench . -benchmem ./internal/...
+
+generate: ## write anew what is made from queries, vectors' pictures and migrations
+	@go tool -modfile=tools/sqlc.mod sqlc generate
+	@go run ./internal/check/checktest/pictures docs/img
+	@scripts/dev.sh --test with go test ./migrations -run SchemaDocument -update
 
 build: ## build bin/server, static
 	@CGO_ENABLED=0 go build -trimpath -o bin/server ./cmd/server

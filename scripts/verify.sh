@@ -19,6 +19,8 @@ if [ -e tools/sqlc.mod ]; then
 fi
 step "Go files are formatted" gofmt -l .
 step "go vet" go vet ./...
+step "go vet, bench" go -C bench vet ./...
 step "modules are tidy" go mod tidy -diff
+step "modules are tidy, bench" go -C bench mod tidy -diff
 step "scripts parse" bash -n scripts/dev.sh scripts/verify.sh .ci/run
 exit $failed
