@@ -15,9 +15,9 @@ type sender interface {
 	send(ctx context.Context, r *redisRequest) error
 }
 
-// exchangeFunc sends commands and waits until each has its reply or error, which is at the
-// latest when ctx ends.
-type exchangeFunc func(ctx context.Context, cmds []*scriptCmd)
+// exchangeFunc sends commands and waits until each has its reply or error, and reports whether
+// the last was answered. It gives a silent store up when ctx ends, and a busy one later (pulse).
+type exchangeFunc func(ctx context.Context, cmds []*scriptCmd) (answered bool)
 
 // directSender gives every request a connection of its own.
 type directSender struct {
@@ -48,6 +48,7 @@ type batchSender struct {
 	deadline  time.Duration // of a request, waiting included, and of a pipeline
 	maxBatch  int           // commands
 	pipelines int
+	life      pulse // of answers to this sender
 
 	mu    sync.Mutex
 	busy  int // pipelines under way
@@ -86,31 +87,31 @@ func (s *batchSender) send(ctx context.Context, r *redisRequest) error {
 
 	r.timer.Reset(patience)
 	defer r.timer.Stop()
-	select {
-	case <-r.done:
-		return nil
-	case <-r.timer.C:
-		if r.state.CompareAndSwap(waiting, abandoned) {
-			return context.DeadlineExceeded
-		}
-		// It was sent: as with a read, one more look, for this process may have come late.
-		r.timer.Reset(readGrace)
+	limit := time.Now().Add(maxPatience * patience)
+	for grace := true; ; grace = false {
 		select {
 		case <-r.done:
 			return nil
 		case <-r.timer.C:
+			if more := s.life.more(patience, time.Until(limit), grace); more > 0 {
+				r.timer.Reset(more)
+				continue
+			}
+			r.state.CompareAndSwap(waiting, abandoned)
 			return context.DeadlineExceeded
+		case <-ctx.Done():
+			r.state.CompareAndSwap(waiting, abandoned)
+			return ctx.Err()
 		}
-	case <-ctx.Done():
-		r.state.CompareAndSwap(waiting, abandoned)
-		return ctx.Err()
 	}
 }
 
 func (s *batchSender) flush(within time.Duration, cmds []*scriptCmd) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	s.exchange(ctx, cmds)
+	if s.exchange(ctx, cmds) {
+		s.life.beat()
+	}
 }
 
 // next hands the pipeline on, to a goroutine if others wait for it, after a request that had

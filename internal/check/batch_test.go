@@ -17,11 +17,13 @@ type gate struct {
 
 func newGate() *gate { return &gate{batches: make(chan []*scriptCmd), through: make(chan struct{})} }
 
-func (g *gate) exchange(ctx context.Context, cmds []*scriptCmd) {
+func (g *gate) exchange(ctx context.Context, cmds []*scriptCmd) bool {
 	g.batches <- cmds
 	select {
 	case <-g.through:
+		return true
 	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -112,9 +114,10 @@ func TestBatchSenderAbandoned(t *testing.T) {
 // However many wait behind a server that hangs, each gives up in time.
 func TestBatchSenderDeadline(t *testing.T) {
 	var batches atomic.Int64
-	s := &batchSender{deadline: 30 * time.Millisecond, maxBatch: 1, pipelines: 2, exchange: func(ctx context.Context, _ []*scriptCmd) {
+	s := &batchSender{deadline: 30 * time.Millisecond, maxBatch: 1, pipelines: 2, exchange: func(ctx context.Context, _ []*scriptCmd) bool {
 		batches.Add(1)
 		<-ctx.Done()
+		return false
 	}}
 	const callers = 50
 	took := make(chan time.Duration)

@@ -15,7 +15,8 @@ import (
 
 // RedisOptions tell how a RedisEngine talks to Redis. Zero values mean the defaults.
 type RedisOptions struct {
-	// Deadline is how long one Evaluate may take, waiting for its turn included. Default 50 ms.
+	// Deadline is how long one Evaluate waits for a silent store, its turn included; a store that
+	// answers others meanwhile is waited for up to four times as long. Default 50 ms.
 	Deadline time.Duration
 	// Plain gives each Evaluate a pooled connection of its own, instead of pipelines that
 	// concurrent ones share.
@@ -126,7 +127,7 @@ func (e *RedisEngine) take(c *Call, cmd *scriptCmd) {
 //
 // Calls of one Evaluate stay in order, except where the server forgets some of its scripts
 // while it works through them.
-func (e *RedisEngine) exchange(ctx context.Context, cmds []*scriptCmd) {
+func (e *RedisEngine) exchange(ctx context.Context, cmds []*scriptCmd) (answered bool) {
 	e.roundTrip(ctx, cmds)
 	var unknown []*scriptCmd
 	for _, cmd := range cmds {
@@ -143,6 +144,7 @@ func (e *RedisEngine) exchange(ctx context.Context, cmds []*scriptCmd) {
 		e.loads.Add(int64(len(unknown)))
 		e.roundTrip(ctx, unknown)
 	}
+	return cmds[len(cmds)-1].Err() == nil
 }
 
 func (e *RedisEngine) roundTrip(ctx context.Context, cmds []*scriptCmd) {

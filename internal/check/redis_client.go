@@ -168,13 +168,16 @@ func newTrackedClient(o *redis.Options) *redis.Client {
 // name, or asks the Sentinels, again. go-redis itself closes one connection at a time, and only
 // for one wording.
 type trackedConns struct {
+	life pulse
 	mu   sync.Mutex
 	open map[*trackedConn]struct{}
 }
 
 type trackedConn struct {
 	net.Conn
-	all *trackedConns
+	all      *trackedConns
+	patience time.Duration // of the read under way; 0: without end
+	limit    time.Time     // what its deadline is never moved past
 }
 
 func (c *trackedConn) Close() error {
@@ -184,19 +187,31 @@ func (c *trackedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// readGrace is how long a read goes on past its deadline.
-const readGrace = 2 * time.Millisecond
+// SetReadDeadline notes how long this read is to take, for Read.
+func (c *trackedConn) SetReadDeadline(t time.Time) error {
+	c.patience = 0
+	if !t.IsZero() {
+		c.patience = time.Until(t)
+		c.limit = t.Add((maxPatience - 1) * c.patience)
+	}
+	return c.Conn.SetReadDeadline(t)
+}
 
-// Read looks once more when the deadline has passed. On a busy machine this process may have
-// come late to look, not the server late to answer: a reply that is here is taken.
+// Read goes on past its deadline while the server shows life: see pulse.
 func (c *trackedConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-		if c.Conn.SetReadDeadline(time.Now().Add(readGrace)) == nil {
-			n, err = c.Conn.Read(b)
+	for grace := true; ; grace = false {
+		n, err := c.Conn.Read(b)
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.patience <= 0 {
+			if n > 0 {
+				c.all.life.beat()
+			}
+			return n, err
+		}
+		more := c.all.life.more(c.patience, time.Until(c.limit), grace)
+		if more <= 0 || c.Conn.SetReadDeadline(time.Now().Add(more)) != nil {
+			return n, err
 		}
 	}
-	return n, err
 }
 
 // SyscallConn lets the pool see that an idle connection was closed. Over TLS it may not look.
