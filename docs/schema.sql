@@ -40,6 +40,58 @@ GRANT SELECT (expires_at, hash, id, kind, last_used_at, name, revoked_at, rotate
 GRANT UPDATE (expires_at, name, revoked_at, rotated_to, scopes, version) ON api_keys TO weir_app;
 GRANT UPDATE (last_used_at) ON api_keys TO weir_system;
 
+CREATE TABLE audit (
+    tenant_id uuid NOT NULL,
+    sequence bigint NOT NULL,
+    id uuid NOT NULL,
+    at timestamp with time zone NOT NULL,
+    actor_kind text NOT NULL,
+    actor_id uuid,
+    actor_name text NOT NULL,
+    address text NOT NULL,
+    user_agent text NOT NULL,
+    request_id text NOT NULL,
+    action text NOT NULL,
+    kind text NOT NULL,
+    target text COLLATE "C" NOT NULL,
+    before json,
+    after json,
+    reason text NOT NULL,
+    hash bytea NOT NULL,
+    PRIMARY KEY (tenant_id, sequence),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK ((action ~ '^[a-z_]{1,32}$'::text)),
+    CHECK ((kind ~ '^[a-z_]{1,32}$'::text)),
+    CHECK ((octet_length(hash) = 32)),
+    CHECK ((sequence > 0))
+);
+CREATE INDEX audit_at ON audit USING btree (tenant_id, at);
+CREATE INDEX audit_target ON audit USING btree (tenant_id, kind, target, sequence);
+ALTER TABLE audit ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON audit FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT INSERT, SELECT ON audit TO weir_app;
+
+CREATE TABLE audit_heads (
+    tenant_id uuid NOT NULL,
+    sequence bigint NOT NULL,
+    hash bytea NOT NULL,
+    PRIMARY KEY (tenant_id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK ((octet_length(hash) = 32)),
+    CHECK ((sequence >= 0))
+);
+ALTER TABLE audit_heads ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY all_heads ON audit_heads FOR SELECT TO weir_system
+    USING (true);
+CREATE POLICY own_tenant ON audit_heads FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT INSERT, SELECT ON audit_heads TO weir_app;
+GRANT SELECT ON audit_heads TO weir_system;
+GRANT UPDATE (hash, sequence) ON audit_heads TO weir_app;
+
 CREATE TABLE config_version (
     singleton boolean NOT NULL DEFAULT true,
     epoch uuid NOT NULL DEFAULT gen_random_uuid(),

@@ -14,8 +14,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
-
-	"weir/internal/tenants"
 )
 
 func TestOpenAPIDocument(t *testing.T) {
@@ -413,27 +411,32 @@ func (s *adminStack) storedAnswersWith(text string) (n int) {
 	return n
 }
 
-// While the first request runs, the second is told to wait; afterwards it gets the same answer.
+// While the first request runs, the second waits, and is told to try again where that takes long;
+// afterwards it gets the same answer.
 func TestIdempotencyKeyInUse(t *testing.T) {
 	s := newAdminStack(t)
 	body := []byte(`{"slug":"r","limit":1,"window":"1s"}`)
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/v1/rules", bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/rules", bytes.NewReader(body))
 	require.NoError(t, err)
-	r.URL.Host = "" // as a server sees it
-	actor := s.db.Actor(mustKey(t, s.key))
-	r.URL.Scheme = ""
-	state, err := s.store.BeginIdempotent(t.Context(), actor, "k", requestHash(r, body))
-	require.NoError(t, err)
-	s.call(s.key, http.MethodPost, "/v1/rules", string(body), header{"Idempotency-Key", "k"}).problem(409, codeIdempotencyKeyInUse)
-	require.NoError(t, s.store.AbortIdempotent(t.Context(), actor, "k", state))
-	s.call(s.key, http.MethodPost, "/v1/rules", string(body), header{"Idempotency-Key", "k"}).ok(201)
-}
-
-func mustKey(t *testing.T, text string) tenants.Key {
-	t.Helper()
-	key, err := tenants.ParseKey(text)
-	require.NoError(t, err)
-	return key
+	hash := requestHash(r, body)
+	kept := s.call(s.key, http.MethodPost, "/v1/rules", obj{"slug": "other", "limit": 1, "window": "1s"}).ok(201)
+	s.db.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		tx, err := conn.Begin(ctx) // as of another server
+		require.NoError(t, err)
+		_, err = tx.Exec(ctx, `INSERT INTO idempotency_keys (tenant_id, key, request_hash, state, attempt, started_at, expires_at)
+			VALUES ($1, 'k', $2, 'in_progress', gen_random_uuid(), now(), now() + interval '1 day')`, s.a.TenantID(), hash[:])
+		require.NoError(t, err)
+		s.call(s.key, http.MethodPost, "/v1/rules", string(body), header{"Idempotency-Key", "k"}).problem(409, codeIdempotencyKeyInUse)
+		_, err = tx.Exec(ctx, `UPDATE idempotency_keys SET state = 'finished', status = 201, body = $1,
+			header = '{"Location": ["/v1/rules/other"], "Etag": ["\"1\""], "Content-Type": ["application/json"]}'`, kept.body)
+		require.NoError(t, err)
+		require.NoError(t, tx.Commit(ctx))
+	})
+	again := s.call(s.key, http.MethodPost, "/v1/rules", string(body), header{"Idempotency-Key", "k"})
+	require.Equal(t, 201, again.status)
+	require.Equal(t, "/v1/rules/other", again.header.Get("Location"))
+	require.Equal(t, kept.body, again.body)
+	require.Equal(t, "true", again.header.Get("Idempotency-Replayed"))
 }
 
 // A failure of ours is told without its inner text, logged with it, and not kept: the same

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -77,7 +78,8 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 			}
 			r.Header.Set("Content-Type", jsonType) // one spelling of what has been checked
 		}
-		r = r.WithContext(context.WithValue(r.Context(), conditionsKey{}, cond))
+		ctx := tenants.WithOrigin(r.Context(), originOf(r))
+		r = r.WithContext(context.WithValue(ctx, conditionsKey{}, cond))
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		// What changes nothing can be repeated anyway.
 		if r.Method == http.MethodPost && scope != tenants.ScopeRead && len(r.Header.Values(idempotencyHeader)) > 0 {
@@ -86,6 +88,16 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// originOf says where a request came from, for the audit trail: by its connection, as anybody may
+// write anything into a header.
+func originOf(r *http.Request) tenants.Origin {
+	address := r.RemoteAddr
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		address = host
+	}
+	return tenants.Origin{Address: address, UserAgent: r.UserAgent(), RequestID: requestID(r.Context())}
 }
 
 // admit checks everything but the body.

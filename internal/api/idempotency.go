@@ -26,73 +26,52 @@ const (
 var replayedHeaders = []string{"Content-Type", "Etag", "Location"}
 
 // idempotent serves a POST that carries an Idempotency-Key: the first request with a key runs, and
-// its answer is kept before it is sent, without its secret; later ones get what was kept. What may
-// come out otherwise next time (our faults) is not kept, so that a repetition tries again.
+// what it changes is committed with its answer, without the secret, before that is sent; later
+// ones get what was kept. What may come out otherwise next time (our faults) is not kept, so that
+// a repetition tries again.
 func (a *admin) idempotent(w http.ResponseWriter, r *http.Request, op *huma.Operation, body []byte, next http.Handler) {
 	key, p := idempotencyKey(r.Header.Values(idempotencyHeader))
 	if p != nil {
 		writeProblem(w, r, p)
 		return
 	}
-	actor := actorFrom(r.Context())
-	state, err := a.store.BeginIdempotent(r.Context(), actor, key, requestHash(r, body))
+	rec := &recorder{head: http.Header{}}
+	serve := func(ctx context.Context) (tenants.Answer, error) {
+		next.ServeHTTP(rec, r.WithContext(ctx))
+		return rec.answer(op)
+	}
+	kept, err := a.store.Idempotent(r.Context(), actorFrom(r.Context()), key, requestHash(r, body), serve)
 	var reused *tenants.InvalidError
 	switch {
 	case errors.As(err, &reused): // its form has been checked
 		writeProblem(w, r, newProblem(http.StatusUnprocessableEntity, codeIdempotencyKeyReused,
 			"This Idempotency-Key was used for another request. Take a new one for each operation."))
-		return
 	case err != nil:
 		writeProblem(w, r, a.problem(r.Context(), err))
-		return
+	case kept != nil:
+		replay(w, kept.Status, kept.Header, kept.Body)
+	default:
+		maps.Copy(w.Header(), rec.head)
+		w.WriteHeader(rec.status)
+		_, _ = w.Write(rec.body.Bytes()) // the client is gone if this fails
 	}
-	if state.Finished {
-		replay(w, state.Status, state.Header, state.Body)
-		return
-	}
-	// From here on the key is held, and must be let go of even where the client goes away.
-	ctx := context.WithoutCancel(r.Context())
-	kept := false
-	defer func() {
-		if !kept {
-			a.logIfFailed(ctx, a.store.AbortIdempotent(ctx, actor, key, state))
-		}
-	}()
-	rec := &recorder{head: http.Header{}}
-	next.ServeHTTP(rec, r)
-	if rec.status < http.StatusInternalServerError {
-		kept = true
-		a.logIfFailed(ctx, a.keep(ctx, op, key, state, rec))
-	}
-	maps.Copy(w.Header(), rec.head)
-	w.WriteHeader(rec.status)
-	_, _ = w.Write(rec.body.Bytes()) // the client is gone if this fails
 }
 
-// keep stores the answer for replays.
-func (a *admin) keep(ctx context.Context, op *huma.Operation, key string, state tenants.IdempotentState, rec *recorder) error {
-	body := rec.body.Bytes()
-	if redact, ok := op.Metadata[metaRedact].(func([]byte) ([]byte, error)); ok && rec.status < http.StatusBadRequest {
+// answer is what is kept for replays.
+func (r *recorder) answer(op *huma.Operation) (tenants.Answer, error) {
+	kept := tenants.Answer{Status: r.status, Header: http.Header{}, Body: r.body.Bytes()}
+	if redact, ok := op.Metadata[metaRedact].(func([]byte) ([]byte, error)); ok && r.status < http.StatusBadRequest {
 		var err error
-		if body, err = redact(body); err != nil {
-			return err
+		if kept.Body, err = redact(kept.Body); err != nil {
+			return kept, err
 		}
 	}
-	header := http.Header{}
 	for _, name := range replayedHeaders {
-		if values := rec.head.Values(name); len(values) > 0 {
-			header[name] = values
+		if values := r.head.Values(name); len(values) > 0 {
+			kept.Header[name] = values
 		}
 	}
-	return a.store.FinishIdempotent(ctx, actorFrom(ctx), key, state, rec.status, header, body)
-}
-
-// logIfFailed logs that an idempotency key could be neither kept nor freed. The answer is true all
-// the same; a repetition is told for a while that the first request is still running.
-func (a *admin) logIfFailed(ctx context.Context, err error) {
-	if err != nil {
-		a.logger.ErrorContext(ctx, "idempotency key not settled", "request_id", requestID(ctx), "error", err)
-	}
+	return kept, nil
 }
 
 func replay(w http.ResponseWriter, status int, header http.Header, body []byte) {

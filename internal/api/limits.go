@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"weir/internal/check"
+	"weir/internal/tenants"
 )
 
 // LimitsQuery is a subject, and the values that rules may count by beside it.
@@ -183,13 +184,22 @@ func (a *admin) resetSubject(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	reset, hidden, err := a.checker.Reset(ctx, policy, in.Body.Rule, values)
+	var slugs []string
+	var hidden []check.HiddenRule
+	why := tenants.Reset{Subject: in.Subject, Resource: values.Resource, Attributes: in.Body.Attributes, Reason: in.Body.Reason}
+	err = a.store.RecordReset(ctx, actorFrom(ctx), why, func(ctx context.Context) ([]string, error) {
+		reset, others, err := a.checker.Reset(ctx, policy, in.Body.Rule, values)
+		if err != nil {
+			return nil, resetProblem(err)
+		}
+		hidden, slugs = others, make([]string, len(reset))
+		for i, rule := range reset {
+			slugs[i] = rule.Slug
+		}
+		return slugs, nil
+	})
 	if err != nil {
-		return nil, resetProblem(err)
-	}
-	slugs := make([]string, len(reset))
-	for i, rule := range reset {
-		slugs[i] = rule.Slug
+		return nil, err
 	}
 	return &answerOf[ResetAnswer]{Body: ResetAnswer{Reset: slugs, Skipped: hiddenRules(hidden)}}, nil
 }

@@ -27,13 +27,15 @@ func (c *change) writeRevision(ctx context.Context, r *revision) (int64, error) 
 	}
 	queue := &queue{tx: c.tx}
 	direct := c.Queries
-	c.Queries = db.New(queue)
+	c.Queries, c.trail.queued = db.New(queue), true
 	err = c.queueRevision(ctx, r, version)
-	c.Queries = direct
+	c.Queries, c.trail.queued = direct, false
 	if err != nil {
 		return 0, err
 	}
-	// The end of a configuration's write: r.changes is what happened, version its number.
+	if err := c.trail.readBefore(ctx); err != nil {
+		return 0, err
+	}
 	return version, c.tx.SendBatch(ctx, &queue.batch).Close()
 }
 

@@ -4,107 +4,259 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"weir/internal/tenants/db"
 )
 
 const (
 	idempotencyLife = 24 * time.Hour
-	// abandonedAfter is when a request that never finished is taken for dead, far beyond the
-	// longest that one may take.
+	// abandonedAfter is when a request that a server of an older release began is taken for dead,
+	// far beyond the longest that one may take.
 	abandonedAfter = time.Minute
 )
 
-// IdempotentState says what became of an Idempotency-Key: either the request was answered before,
-// or the caller is the first, holds the key and must end with FinishIdempotent or AbortIdempotent.
-type IdempotentState struct {
-	Finished bool // the rest is the answer to be given again; it holds no secret
-	Status   int
-	Header   http.Header
-	Body     []byte
-
-	attempt uuid.UUID
+// Answer is what a request was answered, without any secret.
+type Answer struct {
+	Status int // 200 to 599
+	Header http.Header
+	Body   []byte
 }
 
-// BeginIdempotent takes an Idempotency-Key of the actor's tenant for a request of which
-// requestHash stands for method, path and body. Errors: *InvalidError where the key is bad or was
-// used for another request; *ConflictError with CodeInProgress while the first has not ended.
-func (s *Store) BeginIdempotent(ctx context.Context, a Actor, key string, requestHash [32]byte) (state IdempotentState, err error) {
+// Idempotent serves a request that carries an Idempotency-Key. The first request of the actor's
+// tenant with a key runs: serve is called, and all that it changes through the store, with the
+// context that it is given, is committed together with the answer that it returns. So a server
+// that dies has done either both or nothing, and whoever repeats the request gets the answer, for
+// 24 hours, as replay, which is nil for the first. An answer from 400 undoes the changes; one from
+// 500 is not kept either, so that a repetition tries again.
+//
+// requestHash stands for method, path and body. Errors: those of serve; *InvalidError where the
+// key is bad or was used for another request; *ConflictError with CodeInProgress where the first
+// has not ended within two seconds; ErrUnavailable, after which nobody knows whether it happened
+// but who repeats.
+func (s *Store) Idempotent(ctx context.Context, a Actor, key string, requestHash [32]byte,
+	serve func(ctx context.Context) (Answer, error),
+) (replay *Answer, err error) {
 	if key == "" || len(key) > 255 || !plain(key) {
-		return IdempotentState{}, invalid("header:Idempotency-Key", "must be 1 to 255 bytes without control characters")
+		return nil, invalid("header:Idempotency-Key", "must be 1 to 255 bytes without control characters")
 	}
-	now := s.instant()
-	attempt := newID()
-	err = s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
-		taken, err := q.BeginIdempotent(ctx, db.BeginIdempotentParams{
-			TenantID: a.tenant, Key: key, RequestHash: requestHash[:], Attempt: attempt, Now: now,
-			ExpiresAt: now.Add(idempotencyLife), AbandonedBefore: now.Add(-abandonedAfter),
-		})
+	p := &post{store: s, actor: a, key: key, requestHash: requestHash, attempt: newID()}
+	defer p.rollback()
+	// Told before serve sees the request: what was valid yesterday may not be today.
+	if err := p.lookUp(ctx); err != nil || p.replay != nil {
+		return p.replay, err
+	}
+	answer, err := serve(context.WithValue(ctx, postKey{}, p))
+	switch {
+	case p.lost != nil:
+		return p.replay, p.lostError()
+	case err != nil || answer.Status >= http.StatusInternalServerError:
+		return nil, err
+	case answer.Status >= http.StatusBadRequest:
+		p.rollback()
+	}
+	// The client may be gone; what was done is kept all the same.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
+	defer cancel()
+	if err := p.begin(ctx); err != nil {
+		if p.lost != nil {
+			return p.replay, p.lostError()
+		}
+		return nil, translate(err)
+	}
+	return nil, translate(p.finish(ctx, answer))
+}
+
+// post is a request with an Idempotency-Key while it is served, with the transaction in which it
+// is, from its first write on.
+type post struct {
+	store       *Store
+	actor       Actor
+	key         string
+	requestHash [32]byte
+	attempt     uuid.UUID
+
+	conn   *pgxpool.Conn // nil: no transaction yet
+	tx     pgx.Tx
+	lost   error   // why this request may not run: another one did
+	replay *Answer // what that was answered
+}
+
+// postKey finds the post in a context.
+type postKey struct{}
+
+// errAnswered: another request with the key was answered while this one began.
+var errAnswered = errors.New("the request was answered before")
+
+func (p *post) lostError() error {
+	if errors.Is(p.lost, errAnswered) {
+		return nil
+	}
+	return p.lost
+}
+
+// lookUp reads the answer that there may be already.
+func (p *post) lookUp(ctx context.Context) error {
+	err := p.store.read(ctx, p.actor, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.IdempotentByKey(ctx, db.IdempotentByKeyParams{TenantID: p.actor.tenant, Key: p.key})
 		if err != nil {
 			return err
 		}
-		if taken == 1 {
-			state.attempt = attempt
+		if !row.ExpiresAt.After(p.store.instant()) {
 			return nil
 		}
-		row, err := q.IdempotentByKey(ctx, db.IdempotentByKeyParams{TenantID: a.tenant, Key: key})
-		if err != nil {
+		if err := p.judge(row); !errors.Is(err, errAnswered) && !inProgress(err) {
 			return err
 		}
-		if !bytes.Equal(row.RequestHash, requestHash[:]) {
-			return invalid("header:Idempotency-Key", "was used for another request: take a new one")
-		}
-		if row.Status == nil {
-			return &ConflictError{CodeInProgress, "the first request with this Idempotency-Key has not ended: try again"}
-		}
-		state = IdempotentState{Finished: true, Status: int(*row.Status), Body: row.Body}
-		if err := json.Unmarshal(row.Header, &state.Header); err != nil {
-			return fmt.Errorf("read a stored answer's header: %w", err)
-		}
-		return nil
+		return nil // what is in progress, begin decides about
 	})
-	return state, err
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	return err
 }
 
-// FinishIdempotent keeps the answer, status 200 to 599, for 24 hours from the request's beginning.
-// Whoever calls it leaves secrets out. Where another request has taken over meanwhile, because
-// this one took so long, that one's answer counts.
-func (s *Store) FinishIdempotent(ctx context.Context, a Actor, key string, state IdempotentState,
-	status int, header http.Header, body []byte,
-) error {
-	if header == nil {
-		header = http.Header{}
+func inProgress(err error) bool {
+	var conflict *ConflictError
+	return errors.As(err, &conflict) && conflict.Code == CodeInProgress
+}
+
+// judge says what a key that is taken means for this request.
+func (p *post) judge(row db.IdempotencyKey) error {
+	if !bytes.Equal(row.RequestHash, p.requestHash[:]) {
+		return invalid("header:Idempotency-Key", "was used for another request: take a new one")
 	}
-	encoded, err := json.Marshal(header)
+	if row.Status == nil {
+		return errInProgress()
+	}
+	replay := &Answer{Status: int(*row.Status), Body: row.Body}
+	if err := json.Unmarshal(row.Header, &replay.Header); err != nil {
+		return fmt.Errorf("read a stored answer's header: %w", err)
+	}
+	p.replay = replay
+	return errAnswered
+}
+
+func errInProgress() error {
+	return &ConflictError{CodeInProgress, "the first request with this Idempotency-Key has not ended: try again"}
+}
+
+// run runs fn in the request's transaction, which stays open. Where fn fails, what it wrote is undone.
+func (p *post) run(ctx context.Context, role string, timeout time.Duration, fn txFunc) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := p.begin(ctx); err != nil {
+		return translate(err)
+	}
+	return translate(pgx.BeginFunc(ctx, p.tx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SET LOCAL ROLE "+role); err != nil {
+			return err
+		}
+		return fn(ctx, tx, db.New(tx))
+	}))
+}
+
+// begin opens the transaction, if it is not, and takes the key. A request that was first is waited
+// for.
+func (p *post) begin(ctx context.Context) (err error) {
+	if p.tx != nil || p.lost != nil {
+		return p.lost
+	}
+	acquireCtx, cancel := context.WithTimeout(ctx, acquireTimeout)
+	defer cancel()
+	if p.conn, err = p.store.app.Acquire(acquireCtx); err != nil {
+		return err
+	}
+	if p.tx, err = p.conn.Begin(ctx); err != nil {
+		p.rollback()
+		return err
+	}
+	if err := p.take(ctx); err != nil {
+		p.rollback()
+		return err
+	}
+	return nil
+}
+
+func (p *post) take(ctx context.Context) error {
+	q := db.New(p.tx)
+	if err := q.SetTenant(ctx, p.actor.tenant.String()); err != nil {
+		return err
+	}
+	now := p.store.instant()
+	taken, err := q.BeginIdempotent(ctx, db.BeginIdempotentParams{
+		TenantID: p.actor.tenant, Key: p.key, RequestHash: p.requestHash[:], Attempt: p.attempt, Now: now,
+		ExpiresAt: now.Add(idempotencyLife), AbandonedBefore: now.Add(-abandonedAfter),
+	})
+	var pgErr *pgconn.PgError
+	switch {
+	case errors.As(err, &pgErr) && pgErr.Code == "55P03": // waited too long for a lock
+		p.lost = errInProgress()
+		return p.lost
+	case err != nil || taken == 1:
+		return err
+	}
+	row, err := q.IdempotentByKey(ctx, db.IdempotentByKeyParams{TenantID: p.actor.tenant, Key: p.key})
+	if err != nil {
+		return err
+	}
+	p.lost = p.judge(row)
+	return p.lost
+}
+
+// finish writes the answer down and commits.
+func (p *post) finish(ctx context.Context, answer Answer) error {
+	if answer.Header == nil {
+		answer.Header = http.Header{}
+	}
+	header, err := json.Marshal(answer.Header)
 	if err != nil {
 		return fmt.Errorf("store an answer's header: %w", err)
 	}
-	kept := int32(status) //nolint:gosec // the database takes 200 to 599
-	return s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
-		_, err := q.FinishIdempotent(ctx, db.FinishIdempotentParams{
-			TenantID: a.tenant, Key: key, Attempt: state.attempt, Status: &kept, Header: encoded, Body: body,
-		})
+	if _, err := p.tx.Exec(ctx, "SET LOCAL ROLE "+roleApp); err != nil {
 		return err
+	}
+	q := db.New(p.tx)
+	if err := q.SetTenant(ctx, p.actor.tenant.String()); err != nil {
+		return err
+	}
+	status := int32(answer.Status) //nolint:gosec // the database takes 200 to 599
+	kept, err := q.FinishIdempotent(ctx, db.FinishIdempotentParams{
+		TenantID: p.actor.tenant, Key: p.key, Attempt: p.attempt, Status: &status, Header: header, Body: answer.Body,
 	})
+	if err != nil {
+		return err
+	}
+	if kept != 1 {
+		return errors.New("an Idempotency-Key was lost while it was held")
+	}
+	return p.tx.Commit(ctx)
 }
 
-// AbortIdempotent gives the key back after a request that changed nothing, so that it can be
-// tried again.
-func (s *Store) AbortIdempotent(ctx context.Context, a Actor, key string, state IdempotentState) error {
-	return s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
-		return q.AbortIdempotent(ctx, db.AbortIdempotentParams{TenantID: a.tenant, Key: key, Attempt: state.attempt})
-	})
+// rollback ends the transaction, if there is one. After a commit it only gives the connection back.
+func (p *post) rollback() {
+	if p.tx != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = p.tx.Rollback(ctx) // a connection that cannot do it is closed
+	}
+	if p.conn != nil {
+		p.conn.Release()
+	}
+	p.conn, p.tx = nil, nil
 }
 
 // inTenant runs fn in the actor's tenant, for writes that are no configuration and get no version.
 func (s *Store) inTenant(ctx context.Context, a Actor, fn func(ctx context.Context, q *db.Queries) error) error {
-	return inTx(ctx, s.app, operationTimeout, pgx.TxOptions{}, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	return s.write(ctx, roleApp, operationTimeout, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err
 		}

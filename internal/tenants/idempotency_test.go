@@ -2,7 +2,9 @@ package tenants_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +17,28 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
+type serving = func(context.Context) (tenants.Answer, error)
+
+// answers is a request that does something and answers with that status.
+func answers(status int, do func(ctx context.Context) error) serving {
+	return func(ctx context.Context) (tenants.Answer, error) {
+		if do != nil {
+			if err := do(ctx); err != nil {
+				return tenants.Answer{}, err
+			}
+		}
+		return tenants.Answer{Status: status, Header: http.Header{"Location": {"/x"}}, Body: []byte(strconv.Itoa(status))}, nil
+	}
+}
+
+// never is a request that may not run.
+func never(t *testing.T) serving {
+	return func(context.Context) (tenants.Answer, error) {
+		t.Error("the request ran")
+		return tenants.Answer{}, errors.New("ran")
+	}
+}
+
 func TestIdempotency(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
@@ -23,92 +47,182 @@ func TestIdempotency(t *testing.T) {
 	b, _ := d.Tenant("tenant-b")
 	s, ctx := d.Store, t.Context()
 	request, other := [32]byte{1}, [32]byte{2}
+	makeRule := func(ctx context.Context) error { return second(s.CreateRule(ctx, a, rule("r"))) }
 
-	first, err := s.BeginIdempotent(ctx, a, "key", request)
+	replay, err := s.Idempotent(ctx, a, "key", request, answers(201, makeRule))
 	require.NoError(t, err)
-	require.False(t, first.Finished)
-	_, err = s.BeginIdempotent(ctx, a, "key", request)
-	requireConflict(t, err, tenants.CodeInProgress)
-	_, err = s.BeginIdempotent(ctx, a, "key", other)
+	require.Nil(t, replay)
+	replay, err = s.Idempotent(ctx, a, "key", request, never(t))
+	require.NoError(t, err)
+	require.Equal(t, &tenants.Answer{Status: 201, Header: http.Header{"Location": {"/x"}}, Body: []byte("201")}, replay)
+	_, err = s.Idempotent(ctx, a, "key", other, never(t))
 	requireInvalid(t, err, "header:Idempotency-Key")
-	theirs, err := s.BeginIdempotent(ctx, b, "key", other)
+	replay, err = s.Idempotent(ctx, b, "key", other, answers(200, nil))
 	require.NoError(t, err, "another tenant's key of that name is another key")
-	require.False(t, theirs.Finished)
+	require.Nil(t, replay)
 
-	header := http.Header{"Location": {"/v1/rules/r"}}
-	require.NoError(t, s.FinishIdempotent(ctx, a, "key", first, 201, header, []byte(`{"slug":"r"}`)))
-	replay, err := s.BeginIdempotent(ctx, a, "key", request)
-	require.NoError(t, err)
-	require.Equal(t, tenants.IdempotentState{Finished: true, Status: 201, Header: header, Body: []byte(`{"slug":"r"}`)}, replay)
-	_, err = s.BeginIdempotent(ctx, a, "key", other)
-	requireInvalid(t, err, "header:Idempotency-Key")
-	require.NoError(t, s.AbortIdempotent(ctx, a, "key", first), "what is finished stays")
 	now.nowMS += 24*time.Hour.Milliseconds() - 1
-	replay, err = s.BeginIdempotent(ctx, a, "key", request)
+	replay, err = s.Idempotent(ctx, a, "key", request, never(t))
 	require.NoError(t, err)
-	require.True(t, replay.Finished)
+	require.NotNil(t, replay)
 	now.nowMS++
-	replay, err = s.BeginIdempotent(ctx, a, "key", other)
+	replay, err = s.Idempotent(ctx, a, "key", other, answers(200, nil))
 	require.NoError(t, err)
-	require.False(t, replay.Finished, "after a day the key is new")
+	require.Nil(t, replay, "after a day the key is new")
 
 	for _, key := range []string{"", strings.Repeat("x", 256), "a\x00b", "\xff"} {
-		_, err := s.BeginIdempotent(ctx, a, key, request)
+		_, err := s.Idempotent(ctx, a, key, request, never(t))
 		requireInvalid(t, err, "header:Idempotency-Key")
 	}
 }
 
-// A request that failed can be tried again, and one that died holds its key for a minute only.
-func TestIdempotencyAbortAndTakeOver(t *testing.T) {
+// The change and the kept answer are there together or not at all, whatever the answer.
+func TestIdempotencyIsOneTransaction(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s, ctx := d.Store, t.Context()
+	there := func(slug string) bool {
+		_, err := s.RuleBySlug(ctx, a, slug)
+		return err == nil
+	}
+	during := func(slug string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			require.NoError(t, second(s.CreateRule(ctx, a, rule(slug))))
+			require.ErrorAs(t, second(s.CreateRule(ctx, a, rule(slug))), new(*tenants.ConflictError), "it sees its own writes")
+			require.NoError(t, second(s.CreatePlan(ctx, a, tenants.Plan{Slug: slug})), "and goes on after a refusal")
+			require.False(t, there(slug), "others see nothing before the answer is kept")
+			return nil
+		}
+	}
+	before := versionsOf(t, d, a)
+	failed := errors.New("failed")
+	_, err := s.Idempotent(ctx, a, "error", [32]byte{}, func(ctx context.Context) (tenants.Answer, error) {
+		return tenants.Answer{}, errors.Join(failed, during("error")(ctx))
+	})
+	require.ErrorIs(t, err, failed)
+	for key, status := range map[string]int{"refused": 422, "broken": 500} {
+		replay, err := s.Idempotent(ctx, a, key, [32]byte{}, answers(status, during(key)))
+		require.NoError(t, err)
+		require.Nil(t, replay)
+		require.False(t, there(key), key)
+	}
+	require.Equal(t, before, versionsOf(t, d, a))
+	replay, err := s.Idempotent(ctx, a, "refused", [32]byte{}, never(t))
+	require.NoError(t, err)
+	require.Equal(t, 422, replay.Status)
+	replay, err = s.Idempotent(ctx, a, "broken", [32]byte{}, answers(201, during("broken")))
+	require.NoError(t, err, "what broke can be tried again")
+	require.Nil(t, replay)
+	require.True(t, there("broken"))
+	require.Panics(t, func() {
+		_, _ = s.Idempotent(ctx, a, "panic", [32]byte{}, answers(201, func(ctx context.Context) error {
+			require.NoError(t, during("panic")(ctx))
+			panic("handler")
+		}))
+	})
+	require.False(t, there("panic"))
+	require.True(t, trailIsWhole(t, s, a).Valid)
+}
+
+// An operator's request writes as both roles, into two tenants, and is one transaction, too.
+func TestIdempotencyOfTheOperator(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	s, ctx := d.Store, t.Context()
+	_, key, err := s.CreateOperatorKey(ctx, "tests")
+	require.NoError(t, err)
+	a := d.Actor(key)
+	makeTenant := func(ctx context.Context) error {
+		_, _, _, err := s.CreateTenant(ctx, a, tenants.NewTenant{Slug: "made"})
+		return err
+	}
+	_, err = s.Idempotent(ctx, a, "k", [32]byte{}, answers(500, makeTenant))
+	require.NoError(t, err)
+	_, err = s.TenantBySlugOrID(ctx, a, "made")
+	require.ErrorIs(t, err, tenants.ErrNotFound)
+	_, err = s.Idempotent(ctx, a, "k", [32]byte{}, answers(201, makeTenant))
+	require.NoError(t, err)
+	replay, err := s.Idempotent(ctx, a, "k", [32]byte{}, never(t))
+	require.NoError(t, err)
+	require.Equal(t, 201, replay.Status)
+	require.NoError(t, second(s.TenantBySlugOrID(ctx, a, "made")))
+}
+
+// A request that a server of the release before had begun when it died holds its key for a minute.
+func TestIdempotencyTakeOver(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
 	d := tenantstest.NewWith(t, tenants.Config{Now: now.now})
 	a, _ := d.Tenant("tenant-a")
-	s, ctx := d.Store, t.Context()
-	request := [32]byte{1}
-	first, err := s.BeginIdempotent(ctx, a, "key", request)
-	require.NoError(t, err)
-	require.NoError(t, s.AbortIdempotent(ctx, a, "key", first))
-	dead, err := s.BeginIdempotent(ctx, a, "key", request)
-	require.NoError(t, err)
+	hash := [32]byte{1}
+	d.Exec(`INSERT INTO idempotency_keys (tenant_id, key, request_hash, state, attempt, started_at, expires_at)
+		VALUES ($1, 'key', $2, 'in_progress', gen_random_uuid(), $3, $4)`,
+		a.TenantID(), hash[:], time.UnixMilli(now.nowMS), time.UnixMilli(now.nowMS).Add(24*time.Hour))
+	write := answers(201, func(ctx context.Context) error { return second(d.Store.CreateRule(ctx, a, rule("r"))) })
+	_, err := d.Store.Idempotent(t.Context(), a, "key", hash, write)
+	requireConflict(t, err, tenants.CodeInProgress)
 	now.nowMS += time.Minute.Milliseconds() + 1
-	heir, err := s.BeginIdempotent(ctx, a, "key", request)
+	replay, err := d.Store.Idempotent(t.Context(), a, "key", hash, write)
 	require.NoError(t, err)
-	require.False(t, heir.Finished)
-	require.NoError(t, s.FinishIdempotent(ctx, a, "key", dead, 500, nil, nil), "late, and of no effect")
-	require.NoError(t, s.AbortIdempotent(ctx, a, "key", dead))
-	require.NoError(t, s.FinishIdempotent(ctx, a, "key", heir, 201, nil, []byte("{}")))
-	replay, err := s.BeginIdempotent(ctx, a, "key", request)
-	require.NoError(t, err)
-	require.Equal(t, 201, replay.Status)
+	require.Nil(t, replay)
 }
 
-// Of many at once, one runs.
+// Of many at once, one runs, and the others wait for its answer.
 func TestIdempotencyConcurrently(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
-	var mu sync.Mutex
-	began := 0
 	var all sync.WaitGroup
-	for range 8 {
+	replays := make(chan *tenants.Answer, 8)
+	for range cap(replays) {
 		all.Go(func() {
-			_, err := d.Store.BeginIdempotent(t.Context(), a, "key", [32]byte{1})
-			mu.Lock()
-			defer mu.Unlock()
-			if err == nil {
-				began++
+			replay, err := d.Store.Idempotent(t.Context(), a, "key", [32]byte{1}, answers(201, func(ctx context.Context) error {
+				_, _, err := d.Store.CreateKey(ctx, a, tenants.NewAPIKey{Scopes: []tenants.Scope{tenants.ScopeRead}})
+				return err
+			}))
+			if err != nil {
+				t.Error(err)
 			}
+			replays <- replay
 		})
 	}
 	all.Wait()
-	require.Equal(t, 1, began)
+	first := 0
+	for range cap(replays) {
+		if replay := <-replays; replay == nil {
+			first++
+		} else if replay.Status != 201 {
+			t.Error(replay.Status)
+		}
+	}
+	require.Equal(t, 1, first)
+	keys, _, err := d.Store.Keys(t.Context(), a, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, keys, 2, "with the tenant's first")
+}
+
+// One that takes too long is not waited for.
+func TestIdempotencyInProgress(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		tx, err := conn.Begin(ctx)
+		require.NoError(t, err)
+		_, err = tx.Exec(ctx, `INSERT INTO idempotency_keys (tenant_id, key, request_hash, state, attempt, started_at, expires_at)
+			VALUES ($1, 'key', $2, 'in_progress', gen_random_uuid(), now(), now() + interval '1 day')`, a.TenantID(), make([]byte, 32))
+		require.NoError(t, err)
+		_, err = d.Store.Idempotent(ctx, a, "key", [32]byte{}, answers(201, func(ctx context.Context) error {
+			return second(d.Store.CreateRule(ctx, a, rule("r")))
+		}))
+		requireConflict(t, err, tenants.CodeInProgress)
+		require.NoError(t, tx.Rollback(ctx))
+	})
 }
 
 func TestPurgeIdempotency(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
 	for _, key := range []string{"old", "young"} {
-		_, err := d.Store.BeginIdempotent(t.Context(), a, key, [32]byte{1})
+		_, err := d.Store.Idempotent(t.Context(), a, key, [32]byte{1}, answers(201, nil))
 		require.NoError(t, err)
 	}
 	d.Exec("UPDATE idempotency_keys SET expires_at = now() - interval '1 second' WHERE key = 'old'")

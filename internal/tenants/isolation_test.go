@@ -88,7 +88,7 @@ func TestRowSecurity(t *testing.T) {
 		require.NoError(t, s.DeleteSubject(t.Context(), actor, "bob", tenants.Match{}))
 		_, err = s.CreateMember(t.Context(), actor, "someone@example.com", "long enough", tenants.Owner)
 		require.NoError(t, err)
-		_, err = s.BeginIdempotent(t.Context(), actor, "key", [32]byte{1})
+		_, err = s.Idempotent(t.Context(), actor, "key", [32]byte{1}, answers(200, nil))
 		require.NoError(t, err)
 	}
 	tables := []string{"api_keys", "rules", "plans", "plan_limits", "subjects", "overrides", "subject_tombstones", "members", "idempotency_keys"}

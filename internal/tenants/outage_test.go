@@ -29,9 +29,11 @@ func TestUnavailable(t *testing.T) {
 		"subjects": func(ctx context.Context) error {
 			return second(s.LoadSubjects(ctx, a.TenantID(), 0, func(check.SubjectData) {}))
 		},
-		"login":      func(ctx context.Context) error { return second(s.VerifyPassword(ctx, "a@example.com", "password")) },
-		"idempotent": func(ctx context.Context) error { return second(s.BeginIdempotent(ctx, a, "k", [32]byte{})) },
-		"secrets":    func(ctx context.Context) error { return second(s.Secrets(ctx)) },
+		"login": func(ctx context.Context) error { return second(s.VerifyPassword(ctx, "a@example.com", "password")) },
+		"idempotent": func(ctx context.Context) error {
+			return second(s.Idempotent(ctx, a, "k", [32]byte{}, answers(200, nil)))
+		},
+		"secrets": func(ctx context.Context) error { return second(s.Secrets(ctx)) },
 	}
 	p.cut()
 	for name, operation := range operations {

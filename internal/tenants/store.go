@@ -171,11 +171,24 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, timeout time.Duration, option
 
 // asSystem runs fn across tenants.
 func (s *Store) asSystem(ctx context.Context, timeout time.Duration, access pgx.TxAccessMode, fn txFunc) error {
-	options := pgx.TxOptions{AccessMode: access}
-	if access == pgx.ReadOnly {
-		options.IsoLevel = pgx.RepeatableRead // all statements see one instant
+	if access != pgx.ReadOnly {
+		return s.write(ctx, roleSystem, timeout, fn)
 	}
-	return inTx(ctx, s.system, timeout, options, fn)
+	// All statements see one instant.
+	return inTx(ctx, s.system, timeout, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, fn)
+}
+
+// write runs fn as one of the roles, in a transaction of its own or in that of the idempotent
+// request which it belongs to.
+func (s *Store) write(ctx context.Context, role string, timeout time.Duration, fn txFunc) error {
+	if p, ok := ctx.Value(postKey{}).(*post); ok {
+		return p.run(ctx, role, timeout, fn)
+	}
+	pool := s.app
+	if role == roleSystem {
+		pool = s.system
+	}
+	return inTx(ctx, pool, timeout, pgx.TxOptions{}, fn)
 }
 
 // read runs fn with the actor's tenant to read. All that it reads is of one instant.
@@ -197,6 +210,11 @@ type change struct {
 	actor  Actor
 	tenant uuid.UUID
 	now    time.Time
+	trail  *trail
+}
+
+func newChange(q *db.Queries, tx pgx.Tx, a Actor, tenant uuid.UUID, now time.Time) *change {
+	return &change{Queries: q, tx: tx, actor: a, tenant: tenant, now: now, trail: newTrail(q, tenant)}
 }
 
 // change runs fn with the actor's tenant to change.
@@ -205,14 +223,22 @@ func (s *Store) change(ctx context.Context, a Actor, fn func(ctx context.Context
 }
 
 func (s *Store) changeWithin(ctx context.Context, a Actor, timeout time.Duration, fn func(ctx context.Context, c *change) error) error {
-	return inTx(ctx, s.app, timeout, pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return s.write(ctx, roleApp, timeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err
 		}
 		if _, err := q.LockTenant(ctx, a.tenant); err != nil {
 			return err
 		}
-		return fn(ctx, &change{Queries: q, tx: tx, actor: a, tenant: a.tenant, now: s.instant()})
+		c := newChange(q, tx, a, a.tenant, s.instant())
+		if err := fn(ctx, c); err != nil {
+			return err
+		}
+		rows, err := c.trail.rows(ctx)
+		if err != nil {
+			return err
+		}
+		return appendAudit(ctx, q, c.tenant, a, c.now, rows)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -121,21 +122,16 @@ func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant,
 	var first APIKey
 	key := NewKey(TenantKey)
 	err := s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
-		row, err := insertTenant(ctx, q, n)
+		c, row, err := s.insertTenant(ctx, tx, q, a, n)
 		if err != nil {
 			return err
 		}
 		tenant = tenantOf(row)
-		// The key is the tenant's, so the other role writes it.
-		if _, err := tx.Exec(ctx, "SET LOCAL ROLE "+roleApp); err != nil {
+		return c.endOperator(ctx, func() error { // the key is the tenant's, so the other role writes it
+			saved, err := c.InsertKey(ctx, keyParams(row.ID, key, "first key", everyScope, nil, a, row.Version))
+			first = keyOf(saved)
 			return err
-		}
-		if err := q.SetTenant(ctx, row.ID.String()); err != nil {
-			return err
-		}
-		saved, err := q.InsertKey(ctx, keyParams(row.ID, key, "first key", everyScope, nil, a, row.Version))
-		first = keyOf(saved)
-		return err
+		})
 	})
 	if err != nil {
 		return Tenant{}, APIKey{}, Key{}, err
@@ -143,18 +139,21 @@ func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant,
 	return tenant, first, key, nil
 }
 
-func insertTenant(ctx context.Context, q *db.Queries, n NewTenant) (db.Tenant, error) {
+// insertTenant makes a tenant, in a change that the caller ends.
+func (s *Store) insertTenant(ctx context.Context, tx pgx.Tx, q *db.Queries, a Actor, n NewTenant) (*change, db.Tenant, error) {
 	// Told before the version's lock is taken, on which every change waits.
 	if _, err := q.TenantBySlug(ctx, n.Slug); err == nil {
 		conflict := uniqueConflicts["tenants_slug_key"]
-		return db.Tenant{}, &conflict
+		return nil, db.Tenant{}, &conflict
 	}
 	id := newID()
 	bumped, err := q.BumpVersion(ctx, id.String())
 	if err != nil {
-		return db.Tenant{}, err
+		return nil, db.Tenant{}, err
 	}
-	return q.InsertTenant(ctx, db.InsertTenantParams{ID: id, Slug: n.Slug, Name: n.Name, Version: bumped.Version})
+	c := newChange(q, tx, a, id, s.instant())
+	row, err := c.InsertTenant(ctx, db.InsertTenantParams{ID: id, Slug: n.Slug, Name: n.Name, Version: bumped.Version})
+	return c, row, err
 }
 
 // ListTenants lists all tenants, newest first, and returns where the next page begins. For the
@@ -251,7 +250,7 @@ func (s *Store) DeleteTenant(ctx context.Context, a Actor, ref string, m Match) 
 		if err != nil {
 			return err
 		}
-		return c.Queries.DeleteTenant(ctx, old.ID)
+		return c.DeleteTenant(ctx, old.ID)
 	})
 }
 
@@ -273,19 +272,76 @@ func (s *Store) changeTenant(ctx context.Context, a Actor, ref string, m Match,
 		if err := m.check(row.Version); err != nil {
 			return err
 		}
-		return fn(ctx, &change{Queries: q, tx: tx, actor: a, tenant: row.ID, now: s.instant()}, tenantOf(row))
+		c := newChange(q, tx, a, row.ID, s.instant())
+		if err := fn(ctx, c, tenantOf(row)); err != nil {
+			return err
+		}
+		return c.endOperator(ctx, func() error { return nil })
 	})
+}
+
+// endOperator ends a change of a tenant by the operator, in the trails of both: the tenant's, as
+// long as there is one, which names the operator and not which person or machine of theirs it
+// was; and the operator's own, which also keeps that a tenant was deleted. asTenant is what else
+// is to be written, as weir_app in the tenant.
+func (c *change) endOperator(ctx context.Context, asTenant func() error) error {
+	platform, err := c.TenantBySlug(ctx, PlatformSlug)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	rows, err := c.trail.rows(ctx)
+	if err != nil {
+		return err
+	}
+	c.trail = newTrail(c.Queries, c.tenant)
+	if _, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleApp); err != nil {
+		return err
+	}
+	if err := c.SetTenant(ctx, c.tenant.String()); err != nil {
+		return err
+	}
+	if err := asTenant(); err != nil {
+		return err
+	}
+	more, err := c.trail.rows(ctx)
+	if err != nil {
+		return err
+	}
+	ofTenant, rows := rows, append(rows, more...)
+	isOwn := platform.ID == c.tenant
+	deleted := slices.ContainsFunc(rows, func(r auditRow) bool { return r.kind == auditTenant && r.action == "delete" })
+	if !deleted {
+		ctx, operator := context.WithValue(ctx, originKey{}, Origin{}), Actor{kind: OperatorActor, name: "operator"}
+		if isOwn {
+			operator = c.actor
+		}
+		if err := appendAudit(ctx, c.Queries, c.tenant, operator, c.now, rows); err != nil {
+			return err
+		}
+	}
+	if isOwn || platform.ID == uuid.Nil {
+		return nil
+	}
+	if err := c.SetTenant(ctx, platform.ID.String()); err != nil {
+		return err
+	}
+	return appendAudit(ctx, c.Queries, platform.ID, c.actor, c.now, ofTenant)
 }
 
 // EnsurePlatform returns the operator's own tenant, and makes it where there is none yet.
 func (s *Store) EnsurePlatform(ctx context.Context) (out Tenant, err error) {
-	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		row, err := q.TenantBySlug(ctx, PlatformSlug)
-		if errors.Is(err, pgx.ErrNoRows) {
-			row, err = insertTenant(ctx, q, NewTenant{Slug: PlatformSlug, Name: "Platform"})
+		out = tenantOf(row)
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		c, row, err := s.insertTenant(ctx, tx, q, AsOperator("start"), NewTenant{Slug: PlatformSlug, Name: "Platform"})
+		if err != nil {
+			return err
 		}
 		out = tenantOf(row)
-		return err
+		return c.endOperator(ctx, func() error { return nil })
 	})
 	var conflict *ConflictError
 	if errors.As(err, &conflict) {

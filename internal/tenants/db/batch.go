@@ -18,6 +18,88 @@ var (
 	ErrBatchAlreadyClosed = errors.New("batch already closed")
 )
 
+const insertAudit = `-- name: InsertAudit :batchexec
+INSERT INTO audit (tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id,
+    action, kind, target, before, after, reason, hash)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
+    $11, $12, $13, $14, $15, $16, $17)
+`
+
+type InsertAuditBatchResults struct {
+	br     pgx.BatchResults
+	tot    int
+	closed bool
+}
+
+type InsertAuditParams struct {
+	TenantID  uuid.UUID
+	Sequence  int64
+	ID        uuid.UUID
+	At        time.Time
+	ActorKind string
+	ActorID   *uuid.UUID
+	ActorName string
+	Address   string
+	UserAgent string
+	RequestID string
+	Action    string
+	Kind      string
+	Target    string
+	Before    []byte
+	After     []byte
+	Reason    string
+	Hash      []byte
+}
+
+func (q *Queries) InsertAudit(ctx context.Context, arg []InsertAuditParams) *InsertAuditBatchResults {
+	batch := &pgx.Batch{}
+	for _, a := range arg {
+		vals := []interface{}{
+			a.TenantID,
+			a.Sequence,
+			a.ID,
+			a.At,
+			a.ActorKind,
+			a.ActorID,
+			a.ActorName,
+			a.Address,
+			a.UserAgent,
+			a.RequestID,
+			a.Action,
+			a.Kind,
+			a.Target,
+			a.Before,
+			a.After,
+			a.Reason,
+			a.Hash,
+		}
+		batch.Queue(insertAudit, vals...)
+	}
+	br := q.db.SendBatch(ctx, batch)
+	return &InsertAuditBatchResults{br, len(arg), false}
+}
+
+func (b *InsertAuditBatchResults) Exec(f func(int, error)) {
+	defer b.br.Close()
+	for t := 0; t < b.tot; t++ {
+		if b.closed {
+			if f != nil {
+				f(t, ErrBatchAlreadyClosed)
+			}
+			continue
+		}
+		_, err := b.br.Exec()
+		if f != nil {
+			f(t, err)
+		}
+	}
+}
+
+func (b *InsertAuditBatchResults) Close() error {
+	b.closed = true
+	return b.br.Close()
+}
+
 const touchKeys = `-- name: TouchKeys :batchexec
 UPDATE api_keys SET last_used_at = $1::timestamptz
 WHERE tenant_id = $2 AND id = $3 AND (last_used_at IS NULL OR last_used_at < $1)

@@ -12,21 +12,6 @@ import (
 	"github.com/google/uuid"
 )
 
-const abortIdempotent = `-- name: AbortIdempotent :exec
-DELETE FROM idempotency_keys WHERE tenant_id = $1 AND key = $2 AND state = 'in_progress' AND attempt = $3
-`
-
-type AbortIdempotentParams struct {
-	TenantID uuid.UUID
-	Key      string
-	Attempt  uuid.UUID
-}
-
-func (q *Queries) AbortIdempotent(ctx context.Context, arg AbortIdempotentParams) error {
-	_, err := q.db.Exec(ctx, abortIdempotent, arg.TenantID, arg.Key, arg.Attempt)
-	return err
-}
-
 const beginIdempotent = `-- name: BeginIdempotent :execrows
 INSERT INTO idempotency_keys (tenant_id, key, request_hash, state, attempt, started_at, expires_at)
 VALUES ($1, $2, $3, 'in_progress', $4, $5, $6)
@@ -48,7 +33,8 @@ type BeginIdempotentParams struct {
 	AbandonedBefore time.Time
 }
 
-// Takes the key where nobody holds it: new, over, or begun so long ago that its holder is dead.
+// Takes the key where nobody holds it: new, over, or, from a server of an older release, begun so
+// long ago that its holder is dead. While another transaction holds it, this waits for its end.
 func (q *Queries) BeginIdempotent(ctx context.Context, arg BeginIdempotentParams) (int64, error) {
 	result, err := q.db.Exec(ctx, beginIdempotent,
 		arg.TenantID,

@@ -27,6 +27,32 @@ type ApiKey struct {
 	Version    int64
 }
 
+type Audit struct {
+	TenantID  uuid.UUID
+	Sequence  int64
+	ID        uuid.UUID
+	At        time.Time
+	ActorKind string
+	ActorID   *uuid.UUID
+	ActorName string
+	Address   string
+	UserAgent string
+	RequestID string
+	Action    string
+	Kind      string
+	Target    string
+	Before    []byte
+	After     []byte
+	Reason    string
+	Hash      []byte
+}
+
+type AuditHead struct {
+	TenantID uuid.UUID
+	Sequence int64
+	Hash     []byte
+}
+
 type ConfigVersion struct {
 	Singleton bool
 	Epoch     uuid.UUID

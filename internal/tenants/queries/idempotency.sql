@@ -1,5 +1,6 @@
 -- name: BeginIdempotent :execrows
--- Takes the key where nobody holds it: new, over, or begun so long ago that its holder is dead.
+-- Takes the key where nobody holds it: new, over, or, from a server of an older release, begun so
+-- long ago that its holder is dead. While another transaction holds it, this waits for its end.
 INSERT INTO idempotency_keys (tenant_id, key, request_hash, state, attempt, started_at, expires_at)
 VALUES (@tenant_id, @key, @request_hash, 'in_progress', @attempt, @now, @expires_at)
 ON CONFLICT (tenant_id, key) DO UPDATE SET request_hash = excluded.request_hash, state = 'in_progress',
@@ -15,9 +16,6 @@ SELECT * FROM idempotency_keys WHERE tenant_id = @tenant_id AND key = @key;
 -- name: FinishIdempotent :execrows
 UPDATE idempotency_keys SET state = 'finished', status = @status, header = @header, body = @body
 WHERE tenant_id = @tenant_id AND key = @key AND state = 'in_progress' AND attempt = @attempt;
-
--- name: AbortIdempotent :exec
-DELETE FROM idempotency_keys WHERE tenant_id = @tenant_id AND key = @key AND state = 'in_progress' AND attempt = @attempt;
 
 -- name: PurgeIdempotent :execrows
 DELETE FROM idempotency_keys WHERE expires_at < now();

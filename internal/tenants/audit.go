@@ -1,0 +1,283 @@
+package tenants
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/tenants/db"
+)
+
+// AuditEntry is one row of a tenant's trail: what one change did to one object.
+type AuditEntry struct {
+	Sequence  int64 // 1, 2, 3... in each tenant
+	ID        uuid.UUID
+	At        time.Time
+	ActorKind string     // key, operator, system
+	ActorID   *uuid.UUID // of the key; nil where there is none
+	ActorName string
+	Address   string // of the connection that the request came by; "": no request
+	UserAgent string // "": none was sent
+	RequestID string // "": no request
+	Action    string // create, update, delete, revoke, rotate, reset
+	Kind      string // tenant, key, rule, plan, subject, member
+	Target    string // slug, subject, email, or id of a key
+	// Before and After are JSON objects with the fields that differ; null in one of them stands for
+	// what is not set. Before is nil for what was created, After for what was deleted.
+	Before, After json.RawMessage
+	Reason        string // where one was given
+	Hash          [32]byte
+}
+
+// AuditFilter selects of a trail the rows that meet all of its conditions. Texts are compared
+// exactly, "" is any.
+type AuditFilter struct {
+	Actor    string // the name or the id
+	Action   string
+	Kind     string
+	Target   string
+	From, To *time.Time // From is included, To is not
+}
+
+// Origin is where a request came from, for the trail.
+type Origin struct {
+	Address   string // of the connection, never of a header
+	UserAgent string
+	RequestID string
+}
+
+type originKey struct{}
+
+// WithOrigin returns a context whose changes are written down as coming from there.
+func WithOrigin(ctx context.Context, o Origin) context.Context {
+	const most = 512 // bytes of each; what is longer says nothing more
+	for _, text := range []*string{&o.Address, &o.UserAgent, &o.RequestID} {
+		*text = strings.ToValidUTF8(strings.ReplaceAll((*text)[:min(len(*text), most)], "\x00", ""), "")
+	}
+	return context.WithValue(ctx, originKey{}, o)
+}
+
+// String returns the word for the kind in a trail.
+func (k ActorKind) String() string {
+	switch k {
+	case KeyActor:
+		return "key"
+	case OperatorActor:
+		return "operator"
+	case SystemActor:
+		return "system"
+	}
+	return "unknown"
+}
+
+// auditRow is a row before it has a place in the chain.
+type auditRow struct {
+	action, kind, target string
+	before, after        json.RawMessage
+	reason               string
+}
+
+// appendAudit adds rows to the end of a tenant's chain. It is called in the transaction of the
+// change, as weir_app with the tenant set.
+func appendAudit(ctx context.Context, q *db.Queries, tenant uuid.UUID, a Actor, now time.Time, rows []auditRow) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	end, err := q.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: tenant, Genesis: genesis[:]})
+	if err != nil {
+		return err
+	}
+	origin, _ := ctx.Value(originKey{}).(Origin)
+	var actorID *uuid.UUID
+	if a.id != uuid.Nil {
+		actorID = &a.id
+	}
+	params := make([]db.InsertAuditParams, len(rows))
+	for i, row := range rows {
+		end.Sequence++
+		params[i] = db.InsertAuditParams{
+			TenantID: tenant, Sequence: end.Sequence, ID: newID(), At: now,
+			ActorKind: a.kind.String(), ActorID: actorID, ActorName: a.name,
+			Address: origin.Address, UserAgent: origin.UserAgent, RequestID: origin.RequestID,
+			Action: row.action, Kind: row.kind, Target: row.target, Before: row.before, After: row.after, Reason: row.reason,
+		}
+		hash := auditHash([32]byte(end.Hash), db.Audit(params[i]))
+		params[i].Hash, end.Hash = hash[:], hash[:]
+	}
+	var failed error
+	q.InsertAudit(ctx, params).Exec(func(_ int, err error) { failed = errors.Join(failed, err) })
+	if failed != nil {
+		return failed
+	}
+	return q.MoveAuditHead(ctx, db.MoveAuditHeadParams{TenantID: tenant, Sequence: end.Sequence, Hash: end.Hash})
+}
+
+// genesis is the hash before the first row.
+var genesis [32]byte
+
+// auditHash is SHA-256 over the hash of the row before and all fields of this one. Each field stands
+// behind its length, so that no two rows read the same.
+func auditHash(previous [32]byte, row db.Audit) [32]byte {
+	h := sha256.New()
+	part := func(b []byte) {
+		var size [8]byte
+		binary.BigEndian.PutUint64(size[:], uint64(len(b)))
+		h.Write(size[:])
+		h.Write(b)
+	}
+	number := func(n int64) { part(strconv.AppendInt(nil, n, 10)) }
+	part([]byte("weir audit 1")) // so that another form can follow one day
+	part(previous[:])
+	part(row.TenantID[:])
+	number(row.Sequence)
+	part(row.ID[:])
+	number(row.At.UnixMicro())
+	part([]byte(row.ActorKind))
+	if row.ActorID != nil {
+		part(row.ActorID[:])
+	} else {
+		part(nil)
+	}
+	for _, text := range []string{row.ActorName, row.Address, row.UserAgent, row.RequestID, row.Action, row.Kind, row.Target} {
+		part([]byte(text))
+	}
+	part(row.Before)
+	part(row.After)
+	part([]byte(row.Reason))
+	return [32]byte(h.Sum(nil))
+}
+
+// auditListSQL selects a page of a trail.
+const auditListSQL = `
+SELECT tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id, action, kind, target,
+    before, after, reason, hash
+FROM audit
+WHERE tenant_id = $1 AND ($2::bigint IS NULL OR sequence < $2)
+    AND ($3 = '' OR actor_name = $3 OR actor_id::text = $3) AND ($4 = '' OR action = $4)
+    AND ($5 = '' OR kind = $5) AND ($6 = '' OR target = $6)
+    AND ($7::timestamptz IS NULL OR at >= $7) AND ($8::timestamptz IS NULL OR at < $8)
+ORDER BY sequence DESC LIMIT $9`
+
+// Audit lists the trail of the actor's tenant, newest first, and returns where the next page begins.
+func (s *Store) Audit(ctx context.Context, a Actor, f AuditFilter, p Page) (out []AuditEntry, next string, err error) {
+	var before *int64
+	if p.After != "" {
+		n, err := strconv.ParseInt(p.After, 10, 64)
+		if err != nil {
+			return nil, "", invalid("cursor", "is not one of this list")
+		}
+		before = &n
+	}
+	if err := f.validate(); err != nil {
+		return nil, "", err
+	}
+	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+		rows, err := tx.Query(ctx, auditListSQL, a.tenant, before, f.Actor, f.Action, f.Kind, f.Target, f.From, f.To, p.most())
+		if err != nil {
+			return err
+		}
+		found, err := pgx.CollectRows(rows, pgx.RowToStructByName[db.Audit])
+		if err != nil {
+			return err
+		}
+		if size := int(p.most()) - 1; len(found) > size {
+			found = found[:size]
+			next = strconv.FormatInt(found[size-1].Sequence, 10)
+		}
+		out = make([]AuditEntry, len(found))
+		for i, row := range found {
+			out[i] = auditEntryOf(row)
+		}
+		return nil
+	})
+	return out, next, err
+}
+
+func (f AuditFilter) validate() error {
+	for _, c := range []struct{ field, text string }{{"actor", f.Actor}, {"action", f.Action}, {"kind", f.Kind}, {"target", f.Target}} {
+		if len(c.text) > 512 || !plain(c.text) {
+			return invalid(c.field, "must be at most 512 bytes of UTF-8 without control characters")
+		}
+	}
+	return nil
+}
+
+func auditEntryOf(row db.Audit) AuditEntry {
+	return AuditEntry{
+		Sequence: row.Sequence, ID: row.ID, At: row.At, ActorKind: row.ActorKind, ActorID: row.ActorID, ActorName: row.ActorName,
+		Address: row.Address, UserAgent: row.UserAgent, RequestID: row.RequestID, Action: row.Action, Kind: row.Kind,
+		Target: row.Target, Before: row.Before, After: row.After, Reason: row.Reason, Hash: [32]byte(row.Hash),
+	}
+}
+
+// AuditMark is the end of a trail at some time: what to remember, to notice later that rows of it
+// are gone. Its text is SEQUENCE:HASH.
+type AuditMark struct {
+	Sequence int64
+	Hash     [32]byte
+}
+
+// String returns the mark's text.
+func (m AuditMark) String() string {
+	return strconv.FormatInt(m.Sequence, 10) + ":" + hex.EncodeToString(m.Hash[:])
+}
+
+// ParseAuditMark reads a mark's text.
+func ParseAuditMark(text string) (AuditMark, error) {
+	number, hash, _ := strings.Cut(text, ":")
+	sequence, err1 := strconv.ParseInt(number, 10, 64)
+	raw, err2 := hex.DecodeString(hash)
+	if err1 != nil || err2 != nil || len(raw) != len(genesis) || sequence < 0 || sequence == 0 && [32]byte(raw) != genesis {
+		return AuditMark{}, errors.New("must be the number of a row, a colon and 64 hexadecimal digits")
+	}
+	return AuditMark{Sequence: sequence, Hash: [32]byte(raw)}, nil
+}
+
+// Reset is a request to forget counters of a subject.
+type Reset struct {
+	Subject    string
+	Resource   string            // "": the rules that count by no resource
+	Attributes map[string]string // that rules count by
+	Reason     string
+}
+
+// RecordReset lets reset forget counters, and writes into the trail who wanted it and why. reset
+// returns the slugs of the rules whose counters are gone. Nothing is forgotten where the trail
+// cannot be written; what reset returns as an error is returned as it is, and no row is written.
+func (s *Store) RecordReset(ctx context.Context, a Actor, r Reset, reset func(ctx context.Context) (rules []string, err error)) error {
+	var refused error // not to be taken for one of the database's
+	err := s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
+		if _, err := q.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: a.tenant, Genesis: genesis[:]}); err != nil {
+			return err
+		}
+		rules, err := reset(ctx)
+		if err != nil {
+			refused = err
+			return err
+		}
+		after, err := json.Marshal(struct {
+			Rules      []string          `json:"rules"`
+			Resource   string            `json:"resource,omitempty"`
+			Attributes map[string]string `json:"attributes,omitempty"`
+		}{rules, r.Resource, r.Attributes})
+		if err != nil {
+			return err
+		}
+		return appendAudit(ctx, q, a.tenant, a, s.instant(), []auditRow{{
+			action: "reset", kind: auditSubject, target: r.Subject, after: after, reason: r.Reason,
+		}})
+	})
+	if refused != nil {
+		return refused
+	}
+	return err
+}

@@ -1,0 +1,299 @@
+package tenants
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"weir/internal/tenants/db"
+)
+
+// The kinds of objects in a trail.
+const (
+	auditTenant  = "tenant"
+	auditKey     = "key"
+	auditRule    = "rule"
+	auditPlan    = "plan"    // with its limits
+	auditSubject = "subject" // with its overrides
+	auditMember  = "member"
+)
+
+// trail notes during a change which objects it writes, each as it was before. At the end they are
+// read again, and what differs is what the change did: the writes themselves need not say it.
+type trail struct {
+	queries  *db.Queries // that read at once, whatever the change writes through
+	tenant   uuid.UUID
+	touched  []*touched // in the order of the writes
+	index    map[auditName]*touched
+	numbered bool // the change has a version
+	queued   bool // the writes are not done yet, so what was before them can be read at once later
+}
+
+func newTrail(q *db.Queries, tenant uuid.UUID) *trail {
+	return &trail{queries: q, tenant: tenant, index: map[auditName]*touched{}}
+}
+
+type auditName struct{ kind, id string }
+
+// touched is an object that a change writes.
+type touched struct {
+	auditName
+	action string // "": told by before and after
+	reason string
+	target string
+	before auditFields // nil: there was none
+	unread bool        // before is still to be read
+}
+
+// auditFields is an object, field by field. Postgres writes equal values of jsonb equally.
+type auditFields map[string]json.RawMessage
+
+type auditObject struct {
+	target string
+	fields auditFields
+}
+
+// touch notes that the change writes an object. It is called before the write; isNew says that
+// there is no such object yet.
+func (c *change) touch(ctx context.Context, kind, id string, isNew bool) (*touched, error) {
+	if c.trail == nil {
+		return nil, errors.New("a change without an audit trail")
+	}
+	name := auditName{kind, id}
+	if t := c.trail.index[name]; t != nil {
+		return t, nil
+	}
+	t := &touched{auditName: name, unread: !isNew}
+	c.trail.index[name] = t
+	c.trail.touched = append(c.trail.touched, t)
+	if c.trail.queued {
+		return t, nil
+	}
+	return t, c.trail.readBefore(ctx)
+}
+
+// readBefore reads what is still to be read of the objects as they are before the writes.
+func (t *trail) readBefore(ctx context.Context) error {
+	ids := map[string][]string{}
+	for _, o := range t.touched {
+		if o.unread {
+			ids[o.kind] = append(ids[o.kind], o.id)
+		}
+	}
+	for kind, list := range ids {
+		objects, err := auditObjects(ctx, t.queries, t.tenant, kind, list)
+		if err != nil {
+			return err
+		}
+		for _, id := range list {
+			o, object := t.index[auditName{kind, id}], objects[id]
+			if o.before == nil {
+				o.before = object.fields
+			} else { // of which something is known that goes with it
+				for name, value := range object.fields {
+					o.before[name] = value
+				}
+			}
+			o.target, o.unread = object.target, false
+		}
+	}
+	return nil
+}
+
+// rows returns what the change did, a row for each object that differs.
+func (t *trail) rows(ctx context.Context) ([]auditRow, error) {
+	if t.numbered && len(t.touched) == 0 {
+		return nil, errors.New("a change of configuration that is not in the audit trail")
+	}
+	ids := map[string][]string{}
+	for _, o := range t.touched {
+		ids[o.kind] = append(ids[o.kind], o.id)
+	}
+	after := map[string]map[string]auditObject{}
+	for kind, list := range ids {
+		objects, err := auditObjects(ctx, t.queries, t.tenant, kind, list)
+		if err != nil {
+			return nil, err
+		}
+		after[kind] = objects
+	}
+	var rows []auditRow
+	for _, o := range t.foldRotation(after[auditKey]) {
+		row, err := o.row(after[o.kind][o.id])
+		if err != nil {
+			return nil, err
+		}
+		if row.before != nil || row.after != nil {
+			rows = append(rows, row)
+		}
+	}
+	return rows, nil
+}
+
+// foldRotation puts the key that a rotation made into the row of the key that it replaces: it is
+// one change. It returns what is left to write down.
+func (t *trail) foldRotation(keys map[string]auditObject) []*touched {
+	folded := map[string]bool{}
+	for _, o := range t.touched {
+		if o.kind != auditKey || o.action != "rotate" {
+			continue
+		}
+		var next string
+		if json.Unmarshal(keys[o.id].fields["rotated_to"], &next) == nil {
+			keys[o.id].fields["new_key"] = keys[next].fields.encode()
+			folded[next] = true
+		}
+	}
+	var rest []*touched
+	for _, o := range t.touched {
+		if o.kind != auditKey || !folded[o.id] {
+			rest = append(rest, o)
+		}
+	}
+	return rest
+}
+
+func (t *touched) row(now auditObject) (row auditRow, err error) {
+	row = auditRow{action: t.action, kind: t.kind, target: t.target, reason: t.reason}
+	if row.target == "" {
+		row.target = now.target
+	}
+	var action string
+	before, after := t.before, now.fields
+	switch {
+	case before == nil && after == nil:
+		return row, nil
+	case before == nil:
+		action = "create"
+	case after == nil:
+		action = "delete"
+	default:
+		action = "update"
+		if before, after = difference(before, after); len(before) == 0 {
+			return row, nil
+		}
+	}
+	if row.action == "" {
+		row.action = action
+	}
+	if before != nil {
+		if row.before, err = json.Marshal(before); err != nil {
+			return row, err
+		}
+	}
+	if after != nil {
+		row.after, err = json.Marshal(after)
+	}
+	return row, err
+}
+
+// difference returns of two objects the fields that differ, with null for what one of them lacks.
+// Of fields that are objects themselves it goes into the depth, as of the limits of a plan.
+func difference(before, after auditFields) (b, a auditFields) {
+	b, a = auditFields{}, auditFields{}
+	null := json.RawMessage("null")
+	for name, old := range before {
+		now, stays := after[name]
+		switch {
+		case !stays:
+			b[name], a[name] = old, null
+		case bytes.Equal(old, now):
+		default:
+			b[name], a[name] = old, now
+			var oldFields, nowFields auditFields
+			if json.Unmarshal(old, &oldFields) == nil && json.Unmarshal(now, &nowFields) == nil {
+				oldFields, nowFields = difference(oldFields, nowFields)
+				b[name], a[name] = oldFields.encode(), nowFields.encode()
+			}
+		}
+	}
+	for name, now := range after {
+		if _, was := before[name]; !was {
+			b[name], a[name] = null, now
+		}
+	}
+	return b, a
+}
+
+func (f auditFields) encode() json.RawMessage {
+	encoded, err := json.Marshal(f)
+	if err != nil {
+		panic(fmt.Sprintf("tenants: fields that were read as JSON are none: %v", err))
+	}
+	return encoded
+}
+
+// auditNames are the columns that have another name in the API; "": not in a trail, as it says
+// nothing that something else there does not say.
+var auditNames = map[string]string{
+	"tenant_id": "", "id": "", "plan_id": "", "created_at": "", "updated_at": "", "version": "",
+	"window_ms": "", "precision_ms": "", "penalty_ms": "",
+	"limit_units": "limit", "burst_units": "burst", "by_values": "by", "is_default": "default",
+	"window_text": "window", "precision_text": "precision", "penalty_text": "penalty",
+}
+
+// auditFieldsOf reads an object as it comes from the database. What is empty is left out, like null.
+func auditFieldsOf(kind, object string) (auditFields, error) {
+	var columns, fields auditFields
+	if err := json.Unmarshal([]byte(object), &columns); err != nil {
+		return nil, fmt.Errorf("read a %s for the audit trail: %w", kind, err)
+	}
+	fields = make(auditFields, len(columns))
+	for name, value := range columns {
+		if kind == auditRule || kind == auditPlan || kind == auditSubject {
+			if other, renamed := auditNames[name]; renamed {
+				name = other
+			}
+		}
+		if text := string(value); name != "" && text != `""` && text != "{}" {
+			fields[name] = value
+		}
+	}
+	return fields, nil
+}
+
+// auditObjects reads objects of one kind, as far as they exist.
+func auditObjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, kind string, names []string) (map[string]auditObject, error) {
+	objects := make(map[string]auditObject, len(names))
+	var failed error
+	add := func(id, target, object string) {
+		fields, err := auditFieldsOf(kind, object)
+		failed = errors.Join(failed, err)
+		objects[id] = auditObject{target, fields}
+	}
+	var ids []uuid.UUID
+	if kind != auditSubject {
+		for _, name := range names {
+			ids = append(ids, uuid.MustParse(name)) // touch was given the id as text
+		}
+	}
+	var err error
+	switch kind {
+	case auditTenant:
+		err = eachRow(q.AuditTenants(ctx, ids))(func(r db.AuditTenantsRow) { add(r.ID.String(), r.Target, r.Object) })
+	case auditKey:
+		err = eachRow(q.AuditKeys(ctx, db.AuditKeysParams{TenantID: tenant, Ids: ids}))(func(r db.AuditKeysRow) { add(r.ID.String(), r.Target, r.Object) })
+	case auditRule:
+		err = eachRow(q.AuditRules(ctx, db.AuditRulesParams{TenantID: tenant, Ids: ids}))(func(r db.AuditRulesRow) { add(r.ID.String(), r.Target, r.Object) })
+	case auditPlan:
+		err = eachRow(q.AuditPlans(ctx, db.AuditPlansParams{TenantID: tenant, Ids: ids}))(func(r db.AuditPlansRow) { add(r.ID.String(), r.Target, r.Object) })
+	case auditSubject:
+		err = eachRow(q.AuditSubjects(ctx, db.AuditSubjectsParams{TenantID: tenant, Subjects: names}))(func(r db.AuditSubjectsRow) { add(r.Target, r.Target, r.Object) })
+	case auditMember:
+		err = eachRow(q.AuditMembers(ctx, db.AuditMembersParams{TenantID: tenant, Ids: ids}))(func(r db.AuditMembersRow) { add(r.ID.String(), r.Target, r.Object) })
+	}
+	return objects, errors.Join(err, failed)
+}
+
+func eachRow[R any](rows []R, err error) func(do func(R)) error {
+	return func(do func(R)) error {
+		for _, row := range rows {
+			do(row)
+		}
+		return err
+	}
+}

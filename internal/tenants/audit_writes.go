@@ -1,0 +1,255 @@
+package tenants
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/tenants/db"
+)
+
+// The writes of a change, which stand before those of db.Queries: each notes first which object
+// it is about to write. So whoever writes within a change writes the trail, too;
+// TestEveryWriteIsAudited knows when one is added that does not.
+
+// NextVersion gives the change its number.
+func (c *change) NextVersion(ctx context.Context, p db.NextVersionParams) (int64, error) {
+	c.trail.numbered = true
+	return c.Queries.NextVersion(ctx, p)
+}
+
+// InsertRule makes a rule.
+func (c *change) InsertRule(ctx context.Context, p db.InsertRuleParams) (row db.Rule, err error) {
+	if _, err = c.touch(ctx, auditRule, p.ID.String(), true); err == nil {
+		row, err = c.Queries.InsertRule(ctx, p)
+	}
+	return row, err
+}
+
+// UpdateRule replaces a rule.
+func (c *change) UpdateRule(ctx context.Context, p db.UpdateRuleParams) (row db.Rule, err error) {
+	if _, err = c.touch(ctx, auditRule, p.ID.String(), false); err == nil {
+		row, err = c.Queries.UpdateRule(ctx, p)
+	}
+	return row, err
+}
+
+// DeleteRule removes a rule with the numbers that plans and subjects have for it. They go into the
+// rule's row: thousands of subjects would make thousands.
+func (c *change) DeleteRule(ctx context.Context, p db.DeleteRuleParams) error {
+	t, err := c.touch(ctx, auditRule, p.ID.String(), false)
+	if err != nil {
+		return err
+	}
+	object, err := c.trail.queries.AuditRuleUse(ctx, db.AuditRuleUseParams{TenantID: p.TenantID, RuleID: p.ID})
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal([]byte(object), &t.before); err != nil { // adds to what is there
+		return err
+	}
+	return c.Queries.DeleteRule(ctx, p)
+}
+
+// InsertPlan makes a plan.
+func (c *change) InsertPlan(ctx context.Context, p db.InsertPlanParams) (row db.Plan, err error) {
+	if _, err = c.touch(ctx, auditPlan, p.ID.String(), true); err == nil {
+		row, err = c.Queries.InsertPlan(ctx, p)
+	}
+	return row, err
+}
+
+// UpdatePlan replaces a plan apart from its limits.
+func (c *change) UpdatePlan(ctx context.Context, p db.UpdatePlanParams) (row db.Plan, err error) {
+	if _, err = c.touch(ctx, auditPlan, p.ID.String(), false); err == nil {
+		row, err = c.Queries.UpdatePlan(ctx, p)
+	}
+	return row, err
+}
+
+// ClearDefaultPlan takes being the default from the plan that is it.
+func (c *change) ClearDefaultPlan(ctx context.Context, p db.ClearDefaultPlanParams) error {
+	ids, err := c.trail.queries.AuditDefaultPlan(ctx, p.TenantID)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if _, err := c.touch(ctx, auditPlan, id.String(), false); err != nil {
+			return err
+		}
+	}
+	return c.Queries.ClearDefaultPlan(ctx, p)
+}
+
+// DeletePlan removes a plan with its limits.
+func (c *change) DeletePlan(ctx context.Context, p db.DeletePlanParams) error {
+	if _, err := c.touch(ctx, auditPlan, p.ID.String(), false); err != nil {
+		return err
+	}
+	return c.Queries.DeletePlan(ctx, p)
+}
+
+// UpsertPlanLimit sets the number that a plan gives a rule.
+func (c *change) UpsertPlanLimit(ctx context.Context, p db.UpsertPlanLimitParams) error {
+	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
+		return err
+	}
+	return c.Queries.UpsertPlanLimit(ctx, p)
+}
+
+// DeletePlanLimit takes a plan's number for a rule away.
+func (c *change) DeletePlanLimit(ctx context.Context, p db.DeletePlanLimitParams) (int64, error) {
+	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
+		return 0, err
+	}
+	return c.Queries.DeletePlanLimit(ctx, p)
+}
+
+// InsertSubject registers a subject.
+func (c *change) InsertSubject(ctx context.Context, p db.InsertSubjectParams) (row db.Subject, err error) {
+	if _, err = c.touch(ctx, auditSubject, p.Subject, true); err == nil {
+		row, err = c.Queries.InsertSubject(ctx, p)
+	}
+	return row, err
+}
+
+// UpdateSubject replaces a subject apart from its overrides.
+func (c *change) UpdateSubject(ctx context.Context, p db.UpdateSubjectParams) (row db.Subject, err error) {
+	if _, err = c.touch(ctx, auditSubject, p.Subject, false); err == nil {
+		row, err = c.Queries.UpdateSubject(ctx, p)
+	}
+	return row, err
+}
+
+// DeleteSubject forgets a subject with its overrides.
+func (c *change) DeleteSubject(ctx context.Context, p db.DeleteSubjectParams) error {
+	if _, err := c.touch(ctx, auditSubject, p.Subject, false); err != nil {
+		return err
+	}
+	return c.Queries.DeleteSubject(ctx, p)
+}
+
+// UpsertOverride sets the number that a subject has for a rule. Its reason is the change's, too.
+func (c *change) UpsertOverride(ctx context.Context, p db.UpsertOverrideParams) (row db.Override, err error) {
+	t, err := c.touch(ctx, auditSubject, p.Subject, false)
+	if err != nil {
+		return row, err
+	}
+	t.reason = p.Reason
+	return c.Queries.UpsertOverride(ctx, p)
+}
+
+// DeleteOverride takes a subject's own number for a rule away.
+func (c *change) DeleteOverride(ctx context.Context, p db.DeleteOverrideParams) error {
+	if _, err := c.touch(ctx, auditSubject, p.Subject, false); err != nil {
+		return err
+	}
+	return c.Queries.DeleteOverride(ctx, p)
+}
+
+// InsertKey makes a key.
+func (c *change) InsertKey(ctx context.Context, p db.InsertKeyParams) (row db.ApiKey, err error) {
+	if _, err = c.touch(ctx, auditKey, p.ID.String(), true); err == nil {
+		row, err = c.Queries.InsertKey(ctx, p)
+	}
+	return row, err
+}
+
+// UpdateKey edits, revokes or rotates a key. Only active keys are edited or rotated, so a key that
+// is revoked or replaced after the write was not before.
+func (c *change) UpdateKey(ctx context.Context, p db.UpdateKeyParams) (row db.ApiKey, err error) {
+	t, err := c.touch(ctx, auditKey, p.ID.String(), false)
+	if err != nil {
+		return row, err
+	}
+	switch {
+	case p.RevokedAt != nil: // a replaced key can still be revoked
+		t.action = "revoke"
+	case p.RotatedTo != nil:
+		t.action = "rotate"
+	}
+	return c.Queries.UpdateKey(ctx, p)
+}
+
+// UpdateTenantName renames a tenant.
+func (c *change) UpdateTenantName(ctx context.Context, p db.UpdateTenantNameParams) (row db.Tenant, err error) {
+	if _, err = c.touch(ctx, auditTenant, p.ID.String(), false); err == nil {
+		row, err = c.Queries.UpdateTenantName(ctx, p)
+	}
+	return row, err
+}
+
+// UpdateTenant changes a tenant's name and state.
+func (c *change) UpdateTenant(ctx context.Context, p db.UpdateTenantParams) (row db.Tenant, err error) {
+	if _, err = c.touch(ctx, auditTenant, p.ID.String(), false); err == nil {
+		row, err = c.Queries.UpdateTenant(ctx, p)
+	}
+	return row, err
+}
+
+// InsertTenant makes a tenant.
+func (c *change) InsertTenant(ctx context.Context, p db.InsertTenantParams) (row db.Tenant, err error) {
+	if _, err = c.touch(ctx, auditTenant, p.ID.String(), true); err == nil {
+		row, err = c.Queries.InsertTenant(ctx, p)
+	}
+	return row, err
+}
+
+// DeleteTenant removes a tenant with all that it has. Its trail goes, too; where it ended stays.
+func (c *change) DeleteTenant(ctx context.Context, id uuid.UUID) error {
+	t, err := c.touch(ctx, auditTenant, id.String(), false)
+	if err != nil {
+		return err
+	}
+	head, err := c.AuditHead(ctx, id)
+	switch {
+	case err == nil:
+		mark := AuditMark{Sequence: head.Sequence, Hash: [32]byte(head.Hash)}
+		t.before["audit_head"] = json.RawMessage(strconv.Quote(mark.String()))
+	case !errors.Is(err, pgx.ErrNoRows):
+		return err
+	}
+	return c.Queries.DeleteTenant(ctx, id)
+}
+
+// UpsertMember makes a person a member or gives a member a role.
+func (c *change) UpsertMember(ctx context.Context, p db.UpsertMemberParams) (row db.Member, err error) {
+	if _, err = c.touch(ctx, auditMember, p.PersonID.String(), false); err == nil {
+		row, err = c.Queries.UpsertMember(ctx, p)
+	}
+	return row, err
+}
+
+// UpdateMemberRole gives a member a role.
+func (c *change) UpdateMemberRole(ctx context.Context, p db.UpdateMemberRoleParams) (row db.Member, err error) {
+	if err = c.touchMember(ctx, p.TenantID, p.ID); err == nil {
+		row, err = c.Queries.UpdateMemberRole(ctx, p)
+	}
+	return row, err
+}
+
+// DeleteMember takes a person out of a tenant.
+func (c *change) DeleteMember(ctx context.Context, p db.DeleteMemberParams) error {
+	if err := c.touchMember(ctx, p.TenantID, p.ID); err != nil {
+		return err
+	}
+	return c.Queries.DeleteMember(ctx, p)
+}
+
+// touchMember notes a member, who is known by the person because a new one has no id yet.
+func (c *change) touchMember(ctx context.Context, tenant, id uuid.UUID) error {
+	people, err := c.trail.queries.AuditMemberPerson(ctx, db.AuditMemberPersonParams{TenantID: tenant, ID: id})
+	if err != nil {
+		return err
+	}
+	for _, person := range people {
+		if _, err := c.touch(ctx, auditMember, person.String(), false); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+-- The objects of a change as the trail shows them: as JSON under the names of the columns, which
+-- audit_objects.go turns into those of the API. What is null is left out.
+
+-- name: AuditTenants :many
+SELECT id, slug AS target, jsonb_build_object('slug', slug, 'name', name, 'state', state)::text AS object
+FROM tenants WHERE id = ANY(@ids::uuid[]);
+
+-- name: AuditKeys :many
+-- Column by column: a hash, or what may be added one day, is not to get into the trail.
+SELECT id, id::text AS target, jsonb_strip_nulls(jsonb_build_object('id', id, 'name', name, 'kind', kind, 'scopes', scopes,
+    'last4', last4, 'expires_at', expires_at, 'revoked_at', revoked_at, 'rotated_to', rotated_to))::text AS object
+FROM api_keys WHERE tenant_id = @tenant_id AND id = ANY(@ids::uuid[]);
+
+-- name: AuditRules :many
+SELECT id, slug AS target, jsonb_strip_nulls(to_jsonb(r))::text AS object
+FROM rules r WHERE tenant_id = @tenant_id AND id = ANY(@ids::uuid[]);
+
+-- name: AuditRuleUse :one
+-- What goes with a rule: the numbers that plans have for it, and how many subjects have one.
+SELECT jsonb_build_object(
+    'plan_limits', coalesce((
+        SELECT jsonb_object_agg(p.slug, jsonb_strip_nulls(jsonb_build_object(
+            'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false))))
+        FROM plan_limits l JOIN plans p ON p.tenant_id = l.tenant_id AND p.id = l.plan_id
+        WHERE l.tenant_id = @tenant_id AND l.rule_id = @rule_id), '{}'),
+    'overrides', (SELECT count(*) FROM overrides o WHERE o.tenant_id = @tenant_id AND o.rule_id = @rule_id))::text AS object;
+
+-- name: AuditPlans :many
+SELECT p.id, p.slug AS target, jsonb_strip_nulls(to_jsonb(p) || jsonb_build_object('limits', coalesce((
+    SELECT jsonb_object_agg(r.slug, jsonb_build_object(
+        'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false)))
+    FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
+    WHERE l.tenant_id = p.tenant_id AND l.plan_id = p.id), '{}')))::text AS object
+FROM plans p WHERE p.tenant_id = @tenant_id AND p.id = ANY(@ids::uuid[]);
+
+-- name: AuditDefaultPlan :many
+SELECT id FROM plans WHERE tenant_id = @tenant_id AND is_default;
+
+-- name: AuditSubjects :many
+SELECT s.subject AS target, jsonb_strip_nulls(to_jsonb(s) || jsonb_build_object(
+    'plan', (SELECT p.slug FROM plans p WHERE p.tenant_id = s.tenant_id AND p.id = s.plan_id),
+    'overrides', coalesce((
+        SELECT jsonb_object_agg(r.slug, jsonb_build_object(
+            'limit', o.limit_units, 'burst', o.burst_units, 'unlimited', nullif(o.unlimited, false),
+            'reason', nullif(o.reason, ''), 'starts_at', o.starts_at, 'expires_at', o.expires_at))
+        FROM overrides o JOIN rules r ON r.tenant_id = o.tenant_id AND r.id = o.rule_id
+        WHERE o.tenant_id = s.tenant_id AND o.subject = s.subject), '{}')))::text AS object
+FROM subjects s WHERE s.tenant_id = @tenant_id AND s.subject = ANY(@subjects::text[]);
+
+-- name: AuditMembers :many
+SELECT m.person_id AS id, p.email AS target,
+    jsonb_build_object('id', m.id, 'email', p.email, 'role', m.role, 'joined', m.joined_at IS NOT NULL)::text AS object
+FROM members m JOIN people p ON p.id = m.person_id
+WHERE m.tenant_id = @tenant_id AND m.person_id = ANY(@ids::uuid[]);
+
+-- name: AuditMemberPerson :many
+SELECT person_id FROM members WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: LockAuditHead :one
+-- The end of the chain, which stays so until the transaction ends.
+INSERT INTO audit_heads (tenant_id, sequence, hash) VALUES (@tenant_id, 0, @genesis)
+ON CONFLICT (tenant_id) DO UPDATE SET sequence = audit_heads.sequence
+RETURNING sequence, hash;
+
+-- name: MoveAuditHead :exec
+UPDATE audit_heads SET sequence = @sequence, hash = @hash WHERE tenant_id = @tenant_id;
+
+-- name: InsertAudit :batchexec
+INSERT INTO audit (tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id,
+    action, kind, target, before, after, reason, hash)
+VALUES (@tenant_id, @sequence, @id, @at, @actor_kind, @actor_id, @actor_name, @address, @user_agent, @request_id,
+    @action, @kind, @target, @before, @after, @reason, @hash);
+
+-- name: AuditHead :one
+SELECT sequence, hash FROM audit_heads WHERE tenant_id = @tenant_id;
+
+-- name: AuditHeads :many
+-- Of all tenants, in the order of their ids.
+SELECT h.tenant_id, t.slug, h.sequence, h.hash FROM audit_heads h JOIN tenants t ON t.id = h.tenant_id
+WHERE h.sequence > 0 AND h.tenant_id > @after ORDER BY h.tenant_id LIMIT @most;
+
+-- name: AuditChain :many
+-- Rows in the order of the chain.
+SELECT * FROM audit WHERE tenant_id = @tenant_id AND sequence > @after ORDER BY sequence LIMIT @most;
+
+-- name: AuditHashAt :one
+SELECT hash FROM audit WHERE tenant_id = @tenant_id AND sequence = @sequence;
