@@ -18,6 +18,7 @@ import (
 type follower struct {
 	authenticator *tenants.Authenticator
 	policies      *check.Policies
+	store         *tenants.Store
 	watcher       *tenants.Watcher
 	log           *slog.Logger
 
@@ -31,7 +32,7 @@ type follower struct {
 
 func newFollower(store *tenants.Store, authenticator *tenants.Authenticator, policies *check.Policies, log *slog.Logger) *follower {
 	return &follower{
-		authenticator: authenticator, policies: policies, watcher: store.Watcher(), log: log,
+		authenticator: authenticator, policies: policies, store: store, watcher: store.Watcher(), log: log,
 		loaded: make(chan struct{}), known: map[check.TenantID]bool{}, wake: make(chan struct{}, 1),
 	}
 }
@@ -61,6 +62,17 @@ func (f *follower) changed(ctx context.Context) func(tenants.Change) {
 			}
 		}
 	}
+}
+
+// now takes over what was just written for a tenant, or leaves it to the watcher if ctx ends first.
+func (f *follower) now(ctx context.Context, tenant check.TenantID) {
+	change, err := f.store.Versions(ctx, tenant)
+	if err != nil {
+		return
+	}
+	f.authenticator.Apply(ctx, change)
+	f.policies.Changed(tenant, change.PolicyVersion, change.SubjectsVersion)
+	_ = f.policies.Settle(ctx, tenant) // the watcher will see to it
 }
 
 // preload reads tenants until ctx ends: first all that there are, then new ones as they come.

@@ -132,6 +132,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: s.checker,
 		Quota:  check.NewQuota(s.checker, policies, deployment.platform),
 		Logger: s.log, Metrics: api.NewMetrics(s.registry), Readiness: readiness(s.front, s.store, s.checker),
+		Follow:    following.now,
 		CursorKey: deployment.secrets.CursorKey[:],
 	}))
 	return nil

@@ -21,6 +21,7 @@ type admin struct {
 	checker  *check.Checker
 	cursors  *cursors
 	logger   *slog.Logger
+	follow   func(ctx context.Context, tenant check.TenantID)
 	api      huma.API
 }
 
@@ -28,7 +29,7 @@ type admin struct {
 func mountAdmin(r chi.Router, deps Deps) {
 	a := &admin{
 		store: deps.Store, policies: deps.Policies, checker: deps.Checker,
-		cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger,
+		cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger, follow: deps.Follow,
 	}
 	a.api = newDocument(&adapter{router: r, admin: a, authenticate: authenticate(deps.Authenticator)}, deps.Logger)
 	a.routes()

@@ -10,6 +10,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -45,7 +46,10 @@ type Deps struct {
 	Logger        *slog.Logger
 	Metrics       *Metrics
 	Readiness     func() Readiness // asked by /readyz, from any goroutine
-	CursorKey     []byte           // authenticates the cursors of lists; the same on all instances
+	// Follow makes this instance act on what was just written for a tenant, before the writer is
+	// answered; nil: it hears of it like all others.
+	Follow    func(ctx context.Context, tenant check.TenantID)
+	CursorKey []byte // authenticates the cursors of lists; the same on all instances
 }
 
 // Readiness says whether this instance can serve checks.

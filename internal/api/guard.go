@@ -63,6 +63,9 @@ func conditionsFrom(ctx context.Context) conditions {
 func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 	scope := scopeOf(op)
 	query := queryParameters(op)
+	if op.Method != http.MethodGet && scope == tenants.ScopeWrite && a.follow != nil {
+		next = a.followed(next)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", cacheControl(r.Method))
 		cond, err := a.admit(op, scope, query, r)

@@ -52,9 +52,9 @@ type tenantEntry struct {
 	loading  sync.Mutex   // held while reading
 	subjects atomic.Int64 // version of the subjects in policy
 
-	mu         sync.Mutex // guards what follows
-	stale      stale      // what is to be read again
-	refreshing bool
+	mu         sync.Mutex    // guards what follows
+	stale      stale         // what is to be read again
+	refreshing chan struct{} // closed when the refresh under way ends; nil while there is none
 }
 
 // stale tells which halves of a tenant's configuration changed since they were last read.
@@ -197,8 +197,8 @@ func (p *Policies) Gone(tenant TenantID) {
 func (p *Policies) startRefresh(tenant TenantID, e *tenantEntry) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.stale.any() && !e.refreshing {
-		e.refreshing = true
+	if e.stale.any() && e.refreshing == nil {
+		e.refreshing = make(chan struct{})
 		go p.refresh(tenant, e)
 	}
 }
@@ -212,7 +212,9 @@ func (p *Policies) refresh(tenant TenantID, e *tenantEntry) {
 		e.mu.Lock()
 		what := e.stale
 		e.stale = stale{}
-		e.refreshing = what.any()
+		if !what.any() {
+			e.endRefresh()
+		}
 		e.mu.Unlock()
 		if !what.any() {
 			return
@@ -224,6 +226,9 @@ func (p *Policies) refresh(tenant TenantID, e *tenantEntry) {
 			wait = first
 		case errors.Is(err, ErrUnknownTenant):
 			p.Gone(tenant)
+			e.mu.Lock()
+			e.endRefresh()
+			e.mu.Unlock()
 			return
 		case errors.As(err, &broken): // until the next change, which will be heard of
 			p.metrics.policyErrors.Inc()
@@ -240,12 +245,27 @@ func (p *Policies) refresh(tenant TenantID, e *tenantEntry) {
 	}
 }
 
-// Preload loads tenants ahead of their first check; it stops at the first error of ctx.
-func (p *Policies) Preload(ctx context.Context, tenants []TenantID) error {
-	for _, t := range tenants {
-		if _, err := p.Get(ctx, t); err != nil && !errors.Is(err, ErrUnknownTenant) {
-			return err
-		}
+func (e *tenantEntry) endRefresh() {
+	close(e.refreshing)
+	e.refreshing = nil
+}
+
+// Settle waits until a loaded tenant is as Changed was last told, or ctx ends.
+func (p *Policies) Settle(ctx context.Context, tenant TenantID) error {
+	e, ok := p.tenants.Load(tenant)
+	if !ok {
+		return nil
 	}
-	return nil
+	e.mu.Lock()
+	refreshing := e.refreshing
+	e.mu.Unlock()
+	if refreshing == nil {
+		return nil
+	}
+	select {
+	case <-refreshing:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

@@ -165,3 +165,28 @@ func TestChangeDuringFirstLoad(t *testing.T) {
 	eventually(t, func() bool { policy, err := p.Get(ctx, tenant); return err == nil && policy.Version() == 2 })
 	require.NotNil(t, <-got)
 }
+
+// Who has just written waits for what was written, and for no longer than told.
+func TestSettle(t *testing.T) {
+	tenant, ctx := uuid.New(), context.Background()
+	source := &fakeSource{data: map[TenantID]PolicyData{tenant: {Version: 1}}}
+	p, _ := newPolicies(source)
+	require.NoError(t, p.Settle(ctx, tenant), "what is not loaded has nothing to wait for")
+	_, err := p.Get(ctx, tenant)
+	require.NoError(t, err)
+	require.NoError(t, p.Settle(ctx, tenant))
+	source.set(func() {
+		source.data[tenant] = PolicyData{Version: 2}
+		source.entered, source.release = make(chan struct{}), make(chan struct{})
+	})
+	p.Changed(tenant, 2, 0)
+	<-source.entered
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	require.ErrorIs(t, p.Settle(ended, tenant), context.Canceled)
+	source.release <- struct{}{}
+	require.NoError(t, p.Settle(ctx, tenant))
+	policy, err := p.Get(ctx, tenant)
+	require.NoError(t, err)
+	require.Equal(t, int64(2), policy.Version())
+}

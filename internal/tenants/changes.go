@@ -78,6 +78,19 @@ func (s *Store) Watch(ctx context.Context, notify func(Change)) error {
 	return nil
 }
 
+// Versions returns at which versions a tenant's configuration is now, as a Change that says so. It
+// fails with ErrNotFound and ErrUnavailable.
+func (s *Store) Versions(ctx context.Context, tenant uuid.UUID) (c Change, err error) {
+	err = s.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		head, err := q.TenantByID(ctx, tenant)
+		c = Change{
+			Tenant: tenant, PolicyVersion: head.PolicyVersion, SubjectsVersion: head.SubjectsVersion, KeysVersion: head.KeysVersion,
+		}
+		return err
+	})
+	return c, err
+}
+
 // Age returns how long ago the configuration was last found to be what was told, or -1 where it
 // never was.
 func (w *Watcher) Age() time.Duration {

@@ -1,0 +1,91 @@
+package tests
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"encoding/json"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Who edits limits sees them at work with the next check at the same instance, and at every
+// other within a second; and no edit gives anybody a fresh quota.
+func TestChangesReachEveryInstance(t *testing.T) {
+	s := newSettings(t)
+	here, there := start(t, s), start(t, s)
+	here.awaitReady()
+	there.awaitReady()
+	tenant := newTenant(t, s, here)
+	statusOf := func(i *instance, body string) int {
+		got, _, err := tenant.check(i.url()+"/v1/check", body)
+		require.NoError(t, err)
+		return got.status
+	}
+	// There is nothing to wait for but the change itself, so a second is a second.
+	within := func(what string, holds func() bool) {
+		t.Helper()
+		began := time.Now()
+		for !holds() {
+			require.Less(t, time.Since(began), patience, what)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Logf("%s took %v on this machine", what, took)
+		}
+	}
+
+	for n := range 20 {
+		slug := fmt.Sprintf("rule-%d", n)
+		body := fmt.Sprintf(`{"subject":"ada","resource":%q}`, slug)
+		rule := here.url() + "/v1/rules/" + slug
+		tenant.do(http.MethodPut, rule, fmt.Sprintf(`{"resource":%q,"algorithm":"fixed_window_first_hit","limit":2,"window":"1h"}`, slug), http.StatusCreated)
+		require.Equal(t, 200, statusOf(here, body))
+		require.Equal(t, 200, statusOf(here, body))
+		require.Equal(t, 429, statusOf(here, body), "the new rule holds with the next check")
+		within("a new rule", func() bool { return statusOf(there, body) == 429 })
+
+		tenant.do(http.MethodPatch, rule, `{"limit":3}`, http.StatusOK)
+		require.Equal(t, 200, statusOf(here, body), "the raised limit too, and what was used stays used")
+		require.Equal(t, 429, statusOf(here, body))
+		within("a raised limit", func() bool { return statusOf(there, body) == 429 })
+
+		tenant.do(http.MethodPut, here.url()+"/v1/subjects/ada/overrides/"+slug, `{"limit":4,"reason":"test"}`, http.StatusCreated)
+		within("an override", func() bool { return statusOf(there, body) == 200 })
+		require.Equal(t, 429, statusOf(here, body), "one unit more for both instances together")
+		tenant.do(http.MethodDelete, rule, "", http.StatusNoContent)
+		require.Equal(t, 200, statusOf(here, body))
+	}
+}
+
+// A revoked key is dead at once where it was revoked, and everywhere within a second.
+func TestRevocationReachesEveryInstance(t *testing.T) {
+	s := newSettings(t)
+	here, there := start(t, s), start(t, s)
+	here.awaitReady()
+	there.awaitReady()
+	tenant := newTenant(t, s, here)
+	for range 10 {
+		var key struct{ ID, Secret string }
+		require.NoError(t, json.Unmarshal(tenant.do(http.MethodPost, here.url()+"/v1/keys", `{"name":"short-lived","scopes":["check"]}`, http.StatusCreated).body, &key))
+		holder := newClient(t, key.Secret)
+		holder.do(http.MethodPost, here.url()+"/v1/check", `{"subject":"ada"}`, http.StatusOK)
+		holder.do(http.MethodPost, there.url()+"/v1/check", `{"subject":"ada"}`, http.StatusOK)
+		tenant.do(http.MethodDelete, here.url()+"/v1/keys/"+key.ID, "", http.StatusNoContent)
+		revoked := time.Now()
+		holder.do(http.MethodPost, here.url()+"/v1/check", `{"subject":"ada"}`, http.StatusUnauthorized)
+		for {
+			got, err := holder.try(http.MethodPost, there.url()+"/v1/check", `{"subject":"ada"}`)
+			require.NoError(t, err)
+			if got.status == http.StatusUnauthorized {
+				break
+			}
+			require.Equal(t, http.StatusOK, got.status)
+			require.Less(t, time.Since(revoked), patience)
+		}
+		if took := time.Since(revoked); took > time.Second {
+			t.Logf("revocation took %v on this machine", took)
+		}
+	}
+}
