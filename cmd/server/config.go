@@ -27,7 +27,7 @@ type Config struct {
 	Migrate            bool   `env:"WEIR_MIGRATE" default:"true" negatable:"" help:"Apply migrations at start. On by default."`
 
 	RedisURL     Secret        `env:"WEIR_REDIS_URL" placeholder:"redis://..." help:"Redis or Valkey, as redis://USER:PASSWORD@HOST:PORT/0 (rediss:// with TLS). Required."`
-	RedisTimeout time.Duration `env:"WEIR_REDIS_TIMEOUT" default:"50ms" help:"How long a check waits for Redis, 5ms to 1s; past it, each rule's on_unavailable answers."`
+	RedisTimeout time.Duration `env:"WEIR_REDIS_TIMEOUT" default:"50ms" help:"How long a check waits for a silent Redis, 5ms to 1s; past it, each rule's on_unavailable answers. A Redis that answers others meanwhile is waited for up to four times as long."`
 	Instances    int           `env:"WEIR_INSTANCES" default:"1" help:"How many instances share the limits while Redis is away, until they have heard of each other."`
 
 	HTTPAddr     string `env:"WEIR_HTTP_ADDR" name:"http-addr" default:":8080" help:"Where to serve HTTP, as HOST:PORT; off for nowhere."`
