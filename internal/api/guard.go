@@ -63,9 +63,7 @@ func conditionsFrom(ctx context.Context) conditions {
 func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 	scope := scopeOf(op)
 	query := queryParameters(op)
-	if op.Method != http.MethodGet && scope == tenants.ScopeWrite && a.follow != nil {
-		next = a.followed(next)
-	}
+	follows := op.Method != http.MethodGet && scope == tenants.ScopeWrite && a.follow != nil
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", cacheControl(r.Method))
 		cond, err := a.admit(op, scope, query, r)
@@ -84,12 +82,15 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 		ctx := tenants.WithOrigin(r.Context(), originOf(r))
 		r = r.WithContext(context.WithValue(ctx, conditionsKey{}, cond))
 		r.Body = io.NopCloser(bytes.NewReader(body))
+		answer := next
 		// What changes nothing can be repeated anyway.
 		if r.Method == http.MethodPost && scope != tenants.ScopeRead && len(r.Header.Values(idempotencyHeader)) > 0 {
-			a.idempotent(w, r, op, body, next)
-			return
+			answer = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.idempotent(w, r, op, body, next) })
 		}
-		next.ServeHTTP(w, r)
+		if follows { // around all of it: before the commit there is nothing to follow
+			answer = a.followed(answer)
+		}
+		answer.ServeHTTP(w, r)
 	})
 }
 
