@@ -81,6 +81,8 @@ func (a *admin) routes() {
 	patch(a, "/v1/members/{id}", "patch-member", "Change a member's role", a.patchMember)
 	remove(a, "/v1/members/{id}", "delete-member", "Remove a member", a.deleteMember)
 
+	a.configRoutes()
+
 	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Try rules on requests that nobody made", newSimulator().simulate)
 
 	tabulate[UsageAnswer](a, "/v1/usage", "get-usage", "Get what was allowed and denied over time", a.getUsage)
@@ -124,6 +126,7 @@ type option func(*huma.Operation)
 const (
 	metaOperator = "operator" // true: operator keys only
 	metaReadOnly = "readOnly" // true: changes nothing, although it is a POST
+	metaMaxBody  = "maxBody"  // int: bytes that a body may have, where it is not maxAdminBody
 	metaRedact   = "redact"   // func([]byte) ([]byte, error): the answer without its secret
 )
 

@@ -71,6 +71,10 @@ var adminCases = map[string]adminCase{
 	"patch-member":  {path: "/v1/members/{member}", foreign: "/v1/members/{b-member}", body: obj{"role": "editor"}, status: 200, bad: obj{"role": "root", "state": "active"}, names: []string{"/role", "/state"}},
 	"delete-member": {path: "/v1/members/{member}", foreign: "/v1/members/{b-member}", status: 204, badPath: "/v1/members/{member}?x=1"},
 
+	"get-config": {path: "/v1/config?subjects=true", status: 200, badPath: "/v1/config?format=xml", names: []string{"query:format"}},
+	"put-config": {path: "/v1/config", body: obj{"rules": []obj{{"slug": "made-by-config", "limit": 5, "window": "1m", "resource": "c"}}}, status: 200,
+		bad: obj{"rules": []obj{{"slug": "ok", "limit": 5, "window": "1m"}, {"slug": "Bad", "limit": 0, "window": "soon"}}}, names: []string{"/rules/1/limit", "/rules/1/slug", "/rules/1/window"}},
+
 	"simulate": {path: "/v1/simulate", pure: true, status: 200,
 		body: obj{"rules": []obj{{"slug": "r", "limit": 1, "window": "1m"}}, "requests": []obj{{"at_ms": 0, "subject": "s"}}},
 		bad:  obj{"rules": []obj{{"slug": "r", "limit": 0, "window": "1ns"}}}, names: []string{"/requests", "/rules/0/limit", "/rules/0/window"}},

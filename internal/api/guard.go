@@ -73,7 +73,7 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 		}
 		var body []byte
 		if op.RequestBody != nil {
-			if body, err = readDocument(r, op.RequestBody); err != nil {
+			if body, err = readDocument(r, op); err != nil {
 				writeProblem(w, r, err)
 				return
 			}
@@ -226,26 +226,38 @@ func readConditions(r *http.Request) (conditions, *Problem) {
 	return conditions{match: m}, p
 }
 
-// readDocument reads the body that an operation takes, whole and checked for form.
-func readDocument(r *http.Request, takes *huma.RequestBody) ([]byte, *Problem) {
+// readDocument reads the body that an operation takes, whole and checked for form. One in YAML
+// becomes JSON.
+func readDocument(r *http.Request, op *huma.Operation) ([]byte, *Problem) {
+	takes, limit := op.RequestBody, maxAdminBody
+	if most, ok := op.Metadata[metaMaxBody].(int); ok {
+		limit = most
+	}
 	if r.ContentLength == 0 && !takes.Required {
 		return nil, nil
 	}
-	if p := checkBodyType(r.Header, takes.Content); p != nil {
+	mediaType, p := checkBodyType(r.Header, takes.Content)
+	if p != nil {
 		return nil, p
 	}
-	body, p := readBody(r, nil, maxAdminBody)
+	body, p := readBody(r, nil, limit)
 	if p != nil {
 		return nil, p
 	}
 	if len(body) == 0 && !takes.Required {
 		return nil, nil
 	}
+	if mediaType == yamlType {
+		if body, p = jsonOfYAML(r.Context(), body); p != nil {
+			return nil, p
+		}
+	}
 	return body, checkJSON(body)
 }
 
-// checkBodyType asks for one of the media types that the operation takes, in UTF-8, uncompressed.
-func checkBodyType(h http.Header, takes map[string]*huma.MediaType) *Problem {
+// checkBodyType asks for one of the media types that the operation takes, in UTF-8, uncompressed,
+// and returns which it is.
+func checkBodyType(h http.Header, takes map[string]*huma.MediaType) (string, *Problem) {
 	names := make([]string, 0, len(takes))
 	for name := range takes {
 		names = append(names, name)
@@ -259,16 +271,16 @@ func checkBodyType(h http.Header, takes map[string]*huma.MediaType) *Problem {
 		return p
 	}
 	if len(h.Values("Content-Encoding")) > 0 {
-		return refuse("The body must not be compressed: leave Content-Encoding out.")
+		return "", refuse("The body must not be compressed: leave Content-Encoding out.")
 	}
 	mediaType, params, err := mime.ParseMediaType(h.Get("Content-Type"))
 	if err != nil || takes[mediaType] == nil || len(h.Values("Content-Type")) != 1 {
-		return refuse("Content-Type must be " + strings.Join(names, " or ") + ".")
+		return "", refuse("Content-Type must be " + strings.Join(names, " or ") + ".")
 	}
 	for name, value := range params {
 		if name != "charset" || !strings.EqualFold(value, "utf-8") {
-			return refuse("Content-Type may have no parameter but charset=utf-8.")
+			return "", refuse("Content-Type may have no parameter but charset=utf-8.")
 		}
 	}
-	return nil
+	return mediaType, nil
 }

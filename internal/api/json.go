@@ -113,6 +113,9 @@ func jsonPointer(path string) string {
 	if key, ok := strings.CutPrefix(path, "labels."); ok {
 		return "/labels/" + escapePointer(key)
 	}
+	if above, key, ok := strings.Cut(path, ".labels."); ok {
+		return jsonPointer(above) + "/labels/" + escapePointer(key)
+	}
 	path = strings.NewReplacer("[", ".", "]", "").Replace(path)
 	parts := strings.Split(path, ".")
 	for i := range parts {

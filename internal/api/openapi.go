@@ -136,6 +136,7 @@ var documentTags = []*huma.Tag{
 	{Name: "check", Description: "Decisions"},
 	{Name: "tenant", Description: "The tenant that the key belongs to"},
 	{Name: "keys", Description: "API keys"},
+	{Name: "config", Description: "The whole configuration as one document: exported, compared, applied"},
 	{Name: "rules", Description: "What is limited and how"},
 	{Name: "plans", Description: "Billing tiers, and the numbers that they give rules"},
 	{Name: "subjects", Description: "Who is limited: plans, states and overrides of single subjects"},

@@ -11,6 +11,7 @@ import (
 // problemTitles and a page docs/errors/CODE.md (lower case, with hyphens).
 const (
 	codeMalformedJSON          = "MALFORMED_JSON"
+	codeMalformedYAML          = "MALFORMED_YAML"
 	codeUnknownField           = "UNKNOWN_FIELD"
 	codeDuplicateField         = "DUPLICATE_FIELD"
 	codeUnknownParameter       = "UNKNOWN_PARAMETER"
@@ -59,6 +60,7 @@ const (
 // problemTitles says in a few words what each code means, whatever the occasion.
 var problemTitles = map[string]string{
 	codeMalformedJSON:          "The body is not well-formed JSON",
+	codeMalformedYAML:          "The body is not YAML that is taken here",
 	codeUnknownField:           "The body has a field that is not known here",
 	codeDuplicateField:         "The body names a field twice",
 	codeUnknownParameter:       "The query has a parameter that is not known here",

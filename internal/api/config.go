@@ -1,0 +1,244 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/negotiation"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+const (
+	configFormat  = 1       // of the document
+	maxConfigBody = 4 << 20 // bytes
+)
+
+// ConfigDocument is a tenant's configuration as one document. What it leaves out of the fields
+// below is left alone.
+type ConfigDocument struct {
+	Format   Optional[int64]           `json:"format,omitempty" minimum:"1" maximum:"1" doc:"Version of the format of this document; 1 where left out"`
+	Tenant   Optional[ConfigTenant]    `json:"tenant,omitempty"`
+	Rules    Optional[[]RuleCreate]    `json:"rules,omitempty" maxItems:"1000"`
+	Plans    Optional[[]PlanCreate]    `json:"plans,omitempty" doc:"A plan without limits keeps those that it has"`
+	Subjects Optional[[]ConfigSubject] `json:"subjects,omitempty" maxItems:"10000" doc:"Registered subjects"`
+}
+
+// ConfigTenant is what a document says of the tenant itself.
+type ConfigTenant struct {
+	Name Optional[string] `json:"name,omitempty" doc:"Up to 200 characters"`
+}
+
+// ConfigSubject is a registered subject in a document.
+type ConfigSubject struct {
+	Subject    string                              `json:"subject" doc:"1 to 256 bytes of UTF-8 without control characters"`
+	Plan       Optional[string]                    `json:"plan,omitempty" doc:"Slug of a plan; the tenant's default plan where left out"`
+	State      Optional[string]                    `json:"state,omitempty" enum:"active,blocked,exempt" doc:"active where left out"`
+	Labels     Optional[map[string]string]         `json:"labels,omitempty" doc:"At most 32; none where left out"`
+	BillingRef Optional[string]                    `json:"billing_ref,omitempty" doc:"What the billing system calls it; up to 256 bytes"`
+	Overrides  Optional[map[string]ConfigOverride] `json:"overrides,omitempty" doc:"By the slug of the rule; where left out, the subject keeps those that it has"`
+}
+
+// ConfigOverride is the number of one subject for a rule in a document.
+type ConfigOverride struct {
+	LimitInput
+	Reason    Optional[string]    `json:"reason,omitempty" doc:"Up to 500 characters"`
+	StartsAt  Optional[time.Time] `json:"starts_at,omitempty" doc:"RFC 3339; at once where left out"`
+	ExpiresAt Optional[time.Time] `json:"expires_at,omitempty" doc:"RFC 3339, in the future; for good where left out. One that is over is not shown"`
+}
+
+// ConfigChanges is what a document changes.
+type ConfigChanges struct {
+	Changes []ConfigChange `json:"changes" nullable:"false" doc:"Empty: the tenant is as the document says"`
+}
+
+// ConfigChange is one thing that a document changes.
+type ConfigChange struct {
+	Action string       `json:"action" enum:"create,update,delete"`
+	Kind   string       `json:"kind" enum:"tenant,rule,plan,plan_limit,subject,override"`
+	Name   string       `json:"name" doc:"The slug or subject; PLAN/RULE of a plan_limit, SUBJECT/RULE of an override"`
+	Text   string       `json:"text" doc:"The change in words"`
+	Before ConfigFields `json:"before" doc:"The fields that change, or all those of what is deleted; null for what is created"`
+	After  ConfigFields `json:"after" doc:"The fields that change, or all those of what is created; null for what is deleted"`
+}
+
+// ConfigFields are fields of an object by their names, or null.
+type ConfigFields map[string]any
+
+// Schema lets the fields be anything.
+func (ConfigFields) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeObject, Nullable: true, AdditionalProperties: true}
+}
+
+// ConfigQuery says what to export.
+type ConfigQuery struct {
+	Subjects bool   `query:"subjects" doc:"With the registered subjects, of which there may be 10 000"`
+	Format   string `query:"format" enum:"json,yaml" doc:"Instead of the header Accept"`
+}
+
+// ApplyQuery says how to apply a document.
+type ApplyQuery struct {
+	DryRun bool `query:"dry_run" doc:"Answer what would change, and change nothing"`
+	Prune  bool `query:"prune" doc:"Delete what the document leaves out of the sections and lists that it has"`
+}
+
+// configRoutes adds both operations, which take and answer YAML, too.
+func (a *admin) configRoutes() {
+	get := a.operation(http.MethodGet, "/v1/config", "get-config", "Export the configuration as one document", nil)
+	get.Parameters = append(get.Parameters, headerParam("If-None-Match", "Answer 304 where nothing in the document has changed"))
+	ok := jsonResponse[ConfigDocument](a.api, "OK")
+	ok.Content[yamlType] = ok.Content[jsonType]
+	ok.Headers = etagHeader()
+	get.Responses["200"] = ok
+	get.Responses["304"] = &huma.Response{Description: "Not modified", Headers: etagHeader()}
+	register(a, get, a.getConfig)
+
+	put := a.operation(http.MethodPut, "/v1/config", "put-config", "Apply a configuration, or see what that would change", nil)
+	put.Parameters = append(put.Parameters, ifMatchParam())
+	put.Metadata[metaMaxBody] = maxConfigBody
+	put.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{}}
+	register(a, put, a.putConfig)
+	put.RequestBody.Content[yamlType] = put.RequestBody.Content[jsonType]
+}
+
+func (a *admin) getConfig(ctx context.Context, in *ConfigQuery) (*huma.StreamResponse, error) {
+	d, version, err := a.store.Document(ctx, actorFrom(ctx), in.Subjects)
+	var wrong *tenants.InvalidError
+	if errors.As(err, &wrong) {
+		return nil, invalid(ProblemField{
+			Pointer: "query:subjects", Message: wrong.Fields[0].Message, Fix: "Read them page by page from /v1/subjects.",
+		})
+	}
+	if err != nil {
+		return nil, err
+	}
+	body, err := encodeConfig(&d)
+	if err != nil {
+		return nil, err
+	}
+	same, problem := noneMatch(conditionsFrom(ctx).noneMatch, etagOf(version))
+	if problem != nil {
+		return nil, problem
+	}
+	return &huma.StreamResponse{Body: func(hctx huma.Context) {
+		hctx.SetHeader("ETag", etagOf(version))
+		hctx.SetHeader("Vary", "Accept")
+		if same {
+			hctx.SetStatus(http.StatusNotModified)
+			return
+		}
+		contentType := jsonType
+		if in.wantsYAML(hctx.Header("Accept")) {
+			body, contentType = yamlOf(body), yamlType
+		}
+		hctx.SetHeader("Content-Type", contentType)
+		_, _ = hctx.BodyWriter().Write(body) // where it fails, the client is gone
+	}}, nil
+}
+
+func (in *ConfigQuery) wantsYAML(accept string) bool {
+	if in.Format != "" {
+		return in.Format == "yaml"
+	}
+	return negotiation.SelectQValueFast(accept, []string{jsonType, yamlType}) == yamlType
+}
+
+func (a *admin) putConfig(ctx context.Context, in *struct {
+	ApplyQuery
+	Body ConfigDocument
+}) (*object[ConfigChanges], error) {
+	d, errs := in.Body.document()
+	how := tenants.Apply{Match: conditionsFrom(ctx).match, Prune: in.Prune, DryRun: in.DryRun || len(errs) > 0}
+	applied, err := a.store.ApplyDocument(ctx, actorFrom(ctx), d, how)
+	var wrong *tenants.InvalidError
+	if errors.As(err, &wrong) && len(errs) > 0 {
+		return nil, invalid(merged(errs, problemFields(wrong.Fields))...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(errs) > 0 {
+		return nil, invalid(errs...)
+	}
+	answer := ConfigChanges{Changes: make([]ConfigChange, len(applied.Changes))}
+	for i, c := range applied.Changes {
+		answer.Changes[i] = ConfigChange{
+			Action: c.Action, Kind: c.Kind, Name: c.Name, Text: c.Text, Before: c.Before, After: c.After,
+		}
+	}
+	return found(answer, applied.Version), nil
+}
+
+// merged adds to errs those of more that tell of other fields.
+func merged(errs, more []ProblemField) []ProblemField {
+	named := make(map[string]bool, len(errs))
+	for _, e := range errs {
+		named[e.Pointer] = true
+	}
+	return append(errs, slices.DeleteFunc(more, func(e ProblemField) bool { return named[e.Pointer] })...)
+}
+
+// document is the body as the store takes it, with what is wrong with it that the store cannot see.
+func (in *ConfigDocument) document() (d tenants.Document, errs []ProblemField) {
+	if name := in.Tenant.Value.Name; name.Set && !name.Null {
+		d.TenantName = &name.Value
+	}
+	if in.Rules.given() {
+		d.Rules = make([]check.Rule, len(in.Rules.Value))
+	}
+	for i := range in.Rules.Value {
+		body, r := &in.Rules.Value[i], &d.Rules[i]
+		*r = newRule(body.Slug)
+		r.Limit = body.Limit
+		wrong := body.apply(r)
+		setWindow(&r.Window, body.Window, &wrong)
+		errs = append(errs, below("/rules/"+strconv.Itoa(i), wrong)...)
+	}
+	if in.Plans.given() {
+		d.Plans = make([]tenants.Plan, len(in.Plans.Value))
+	}
+	for i := range in.Plans.Value {
+		body := &in.Plans.Value[i]
+		d.Plans[i] = newPlan(body.Slug, body.PlanFields)
+		if body.Limits.given() {
+			var wrong []ProblemField
+			d.Plans[i].Limits, wrong = limitsOf(body.Limits)
+			errs = append(errs, below("/plans/"+strconv.Itoa(i), wrong)...)
+		}
+	}
+	if in.Subjects.given() {
+		d.Subjects = make([]tenants.Subject, len(in.Subjects.Value))
+	}
+	for i := range in.Subjects.Value {
+		var wrong []ProblemField
+		d.Subjects[i], wrong = in.Subjects.Value[i].subject()
+		errs = append(errs, below("/subjects/"+strconv.Itoa(i), wrong)...)
+	}
+	return d, errs
+}
+
+// given reports whether the body has the field, and not as null.
+func (o Optional[T]) given() bool { return o.Set && !o.Null }
+
+func (in *ConfigSubject) subject() (tenants.Subject, []ProblemField) {
+	s := tenants.Subject{Subject: in.Subject, Labels: in.Labels.or(nil)}
+	fields := SubjectFields{Plan: in.Plan, State: in.State, BillingRef: in.BillingRef}
+	errs := fields.apply(&s)
+	if !in.Overrides.given() {
+		return s, errs
+	}
+	s.Overrides = []tenants.Override{}
+	for rule, body := range in.Overrides.Value {
+		s.Overrides = append(s.Overrides, tenants.Override{
+			Rule: rule, Limit: body.patch(check.Limit{}, "/overrides/"+escapePointer(rule), &errs), Reason: body.Reason.or(""),
+			StartsAt: optionalTime(body.StartsAt), ExpiresAt: optionalTime(body.ExpiresAt),
+		})
+	}
+	return s, errs
+}

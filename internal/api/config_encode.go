@@ -1,0 +1,128 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// How a document is written. It has the members of ConfigDocument in the order in which people
+// read them, and leaves out what has nothing to say; applied, it is the same all over again. The
+// same configuration is always written the same, byte for byte: lists are in the order of names,
+// and so are the keys of objects.
+
+type writtenConfig struct {
+	Format   int              `json:"format"`
+	Tenant   writtenTenant    `json:"tenant"`
+	Rules    []writtenRule    `json:"rules"`
+	Plans    []writtenPlan    `json:"plans"`
+	Subjects []writtenSubject `json:"subjects,omitzero"`
+}
+
+type writtenTenant struct {
+	Name string `json:"name"`
+}
+
+type writtenRule struct {
+	Slug          string   `json:"slug"`
+	Name          string   `json:"name"`
+	Description   string   `json:"description,omitempty"`
+	Resource      string   `json:"resource"`
+	Algorithm     string   `json:"algorithm"`
+	Limit         int64    `json:"limit"`
+	Window        string   `json:"window"`
+	Burst         int64    `json:"burst,omitempty"`
+	Precision     string   `json:"precision,omitempty"`
+	By            []string `json:"by"`
+	Mode          string   `json:"mode"`
+	OnUnavailable string   `json:"on_unavailable"`
+	Penalty       string   `json:"penalty,omitempty"`
+}
+
+type writtenLimit struct {
+	Limit     int64 `json:"limit,omitempty"`
+	Burst     int64 `json:"burst,omitempty"`
+	Unlimited bool  `json:"unlimited,omitempty"`
+}
+
+type writtenPlan struct {
+	Slug        string                  `json:"slug"`
+	Name        string                  `json:"name"`
+	Description string                  `json:"description,omitempty"`
+	Default     bool                    `json:"default,omitempty"`
+	Limits      map[string]writtenLimit `json:"limits"`
+}
+
+type writtenSubject struct {
+	Subject    string                     `json:"subject"`
+	Plan       string                     `json:"plan,omitempty"`
+	State      string                     `json:"state"`
+	Labels     map[string]string          `json:"labels,omitempty"`
+	BillingRef string                     `json:"billing_ref,omitempty"`
+	Overrides  map[string]writtenOverride `json:"overrides"`
+}
+
+type writtenOverride struct {
+	writtenLimit
+	Reason    string     `json:"reason,omitempty"`
+	StartsAt  *time.Time `json:"starts_at,omitempty"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+}
+
+// encodeConfig writes a document in JSON, for people: it is kept in files and compared.
+func encodeConfig(d *tenants.Document) ([]byte, error) {
+	out := writtenConfig{
+		Format: configFormat, Rules: make([]writtenRule, len(d.Rules)), Plans: make([]writtenPlan, len(d.Plans)),
+	}
+	if d.TenantName != nil {
+		out.Tenant.Name = *d.TenantName
+	}
+	for i := range d.Rules {
+		out.Rules[i] = writeRule(&d.Rules[i])
+	}
+	for i := range d.Plans {
+		p := &d.Plans[i]
+		out.Plans[i] = writtenPlan{
+			Slug: p.Slug, Name: p.Name, Description: p.Description, Default: p.Default, Limits: make(map[string]writtenLimit, len(p.Limits)),
+		}
+		for rule, l := range p.Limits {
+			out.Plans[i].Limits[rule] = writtenLimit(l)
+		}
+	}
+	if d.Subjects != nil {
+		out.Subjects = make([]writtenSubject, len(d.Subjects))
+	}
+	for i := range d.Subjects {
+		out.Subjects[i] = writeSubject(&d.Subjects[i])
+	}
+	var buf bytes.Buffer
+	e := json.NewEncoder(&buf)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	err := e.Encode(out)
+	return buf.Bytes(), err
+}
+
+func writeRule(r *check.Rule) writtenRule {
+	return writtenRule{
+		Slug: r.Slug, Name: r.Name, Description: r.Description, Resource: r.Resource, Algorithm: r.Algorithm.String(),
+		Limit: r.Limit, Window: r.Window.Text, Burst: r.Burst, Precision: r.Precision.Text, By: append([]string{}, r.By...),
+		Mode: r.Mode.String(), OnUnavailable: r.OnUnavailable.String(), Penalty: r.Penalty.Text,
+	}
+}
+
+func writeSubject(s *tenants.Subject) writtenSubject {
+	out := writtenSubject{
+		Subject: s.Subject, Plan: s.Plan, State: s.State.String(), Labels: s.Labels, BillingRef: s.BillingRef,
+		Overrides: make(map[string]writtenOverride, len(s.Overrides)),
+	}
+	for _, o := range s.Overrides {
+		out.Overrides[o.Rule] = writtenOverride{
+			writtenLimit: writtenLimit(o.Limit), Reason: o.Reason, StartsAt: o.StartsAt, ExpiresAt: o.ExpiresAt,
+		}
+	}
+	return out
+}

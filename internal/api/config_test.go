@@ -1,0 +1,406 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+var asYAML = header{"Content-Type", yamlType}
+
+// changes are the sentences of an answer.
+func (a answer) changes() []string {
+	a.t.Helper()
+	texts := []string{}
+	for _, c := range a.ok(200).json()["changes"].([]any) {
+		texts = append(texts, c.(obj)["text"].(string))
+	}
+	return texts
+}
+
+const configYAML = `format: 1
+tenant:
+  name: Acme
+rules:
+  - slug: api
+    name: The API
+    description: |-
+      Two lines,
+      for people.
+    resource: '*'
+    algorithm: token_bucket
+    limit: 100
+    window: 1m
+    burst: 500
+    by: [subject, attributes.ip]
+    mode: "off"
+    on_unavailable: local
+    penalty: 10s
+  - slug: monthly
+    name: monthly
+    resource: orders:*
+    algorithm: fixed_window
+    limit: 5000
+    window: month
+    by: []
+    mode: enforce
+    on_unavailable: deny
+plans:
+  - slug: free
+    name: Free
+    default: true
+    limits: {}
+  - slug: pro
+    name: Pro
+    limits:
+      api: {limit: 1000, burst: 2000}
+      monthly: {unlimited: true}
+`
+
+// What people keep in a file is what comes back, in their order of fields, and it does not change
+// by itself; a second tenant can be made the same.
+func TestConfigInAFile(t *testing.T) {
+	s := newAdminStack(t)
+	put := s.call(s.key, http.MethodPut, "/v1/config", configYAML, asYAML)
+	require.Equal(t, []string{
+		`Change tenant tenant-a: name from "" to "Acme".`, "Create rule api.", "Create rule monthly.", "Create plan free.", "Create plan pro.",
+	}, put.changes())
+	got := s.call(s.key, http.MethodGet, "/v1/config?format=yaml", nil).ok(200)
+	require.Equal(t, yamlType, got.header.Get("Content-Type"))
+	require.Equal(t, configYAML, string(got.body))
+	require.Equal(t, put.header.Get("ETag"), got.header.Get("ETag"))
+	require.Equal(t, got.body, s.call(s.key, http.MethodGet, "/v1/config", nil, header{"Accept", "application/yaml"}).ok(200).body)
+	require.Equal(t, jsonType, s.call(s.key, http.MethodGet, "/v1/config", nil, header{"Accept", "*/*"}).ok(200).header.Get("Content-Type"))
+	require.Equal(t, http.StatusNotModified, s.call(s.key, http.MethodGet, "/v1/config", nil, header{"If-None-Match", got.header.Get("ETag")}).status)
+
+	again := s.call(s.key, http.MethodPut, "/v1/config?prune=true", configYAML, asYAML, header{"If-Match", got.header.Get("ETag")}).ok(200)
+	require.JSONEq(t, `{"changes": []}`, string(again.body))
+	require.Equal(t, got.header.Get("ETag"), again.header.Get("ETag"))
+
+	s.call(s.other, http.MethodPut, "/v1/config", string(got.body), asYAML).ok(200)
+	require.Equal(t, configYAML, string(s.call(s.other, http.MethodGet, "/v1/config?format=yaml", nil).ok(200).body))
+
+	edited := strings.Replace(strings.Replace(configYAML, "limit: 1000", "limit: 1200", 1), "mode: enforce", "mode: shadow", 1)
+	for _, query := range []string{"?dry_run=true", "", "?dry_run=true"} {
+		want := []string{`Change rule monthly: mode from "enforce" to "shadow".`, "Change the limit of plan pro for rule api: limit from 1000 to 1200."}
+		put := s.call(s.key, http.MethodPut, "/v1/config"+query, edited, asYAML)
+		if len(put.json()["changes"].([]any)) == 0 {
+			require.Equal(t, "?dry_run=true", query)
+			continue
+		}
+		require.Equal(t, want, put.changes())
+		require.Equal(t, obj{
+			"action": "update", "kind": "rule", "name": "monthly", "text": want[0], "before": obj{"mode": "enforce"}, "after": obj{"mode": "shadow"},
+		}, put.json()["changes"].([]any)[0])
+	}
+	s.call(s.key, http.MethodPut, "/v1/config", configYAML, asYAML, header{"If-Match", got.header.Get("ETag")}).
+		problem(http.StatusPreconditionFailed, codePreconditionFailed)
+}
+
+// Whatever a tenant has: exported, applied to another one and exported again it is the same, byte
+// for byte, in JSON and in YAML, and applied to itself it changes nothing.
+func TestConfigRoundTrip(t *testing.T) {
+	s := newAdminStack(t)
+	for seed := range uint64(40) {
+		d := randomDocument(rand.New(rand.NewPCG(seed, 1)))
+		_, err := s.store.ApplyDocument(t.Context(), s.a, d, tenants.Apply{Prune: true})
+		require.NoError(t, err, "seed %d", seed)
+		for format, contentType := range map[string]string{"json": jsonType, "yaml": yamlType} {
+			path := "/v1/config?subjects=true&format=" + format
+			first := s.call(s.key, http.MethodGet, path, nil).ok(200)
+			for _, key := range []string{s.key, s.other} {
+				put := s.call(key, http.MethodPut, "/v1/config?prune=true", string(first.body), header{"Content-Type", contentType}).ok(200)
+				if key == s.key {
+					require.JSONEq(t, `{"changes": []}`, string(put.body), "seed %d\n%s", seed, first.body)
+					require.Equal(t, first.header.Get("ETag"), put.header.Get("ETag"))
+				}
+				second := s.call(key, http.MethodGet, path, nil).ok(200)
+				require.Equal(t, string(first.body), string(second.body), "seed %d", seed)
+			}
+		}
+	}
+}
+
+// Texts that some reader of YAML or JSON might take for something else, or lose a part of.
+var oddTexts = []string{
+	"", " ", "yes", "off", "N", "null", "~", "true", "1", "0x10", "1_000", "1:30", "1e3", ".5", "2026-01-01", "2026-01-01T00:00:00Z", "<<", "=",
+	"# no comment", "a # b", "a: b", "- a", "? a", "[a]", "{a}", "*a", "&a", "!a", "|", ">", "%a", "@a", "`a", "'", `"`, `\`, `\n`, "a\nb", "a\n\nb\n",
+	"\n a", " a\nb ", "a\tb", "\ta\n\tb", "a\n", "\n", "---", "...", "a\u2028b", "\u00a0", "\ufeff", "\ufffd", "é", "e\u0301", "\U0001F600", "\u200b", "日本",
+	"a,b", "<a&b>", strings.Repeat("long ", 30),
+}
+
+func randomDocument(r *rand.Rand) tenants.Document {
+	pick := func(n int) bool { return r.IntN(n) == 0 }
+	text := func() string { return oddTexts[r.IntN(len(oddTexts))] }
+	line := func() string { return strings.NewReplacer("\n", "", "\t", "").Replace(text()) }
+	name := text()
+	d := tenants.Document{TenantName: &name, Rules: []check.Rule{}, Plans: []tenants.Plan{}, Subjects: []tenants.Subject{}}
+	limits := map[string]func() check.Limit{}
+	for i := range r.IntN(12) {
+		in := newRule([]string{"r-%d", "%d", "0%d", "on-%d", "-%d"}[r.IntN(5)])
+		in.Slug = fmt.Sprintf(in.Slug, i)
+		in.Name, in.Description, in.Resource = text(), text(), "r"+line()
+		if strings.Contains(in.Resource, "*") {
+			in.Resource = fmt.Sprintf("orders-%d:*", i)
+		}
+		in.Algorithm = check.Algorithms[r.IntN(len(check.Algorithms))]
+		in.Limit = 1 + r.Int64N(check.MaxLogLimit)
+		in.Window, _ = check.ParseWindow([]string{"1s", "60s", "1m", "24h", "1d"}[r.IntN(5)])
+		in.Mode, in.OnUnavailable = check.Mode(r.IntN(3)), check.OnUnavailable(r.IntN(3))
+		in.By = [][]string{{}, {"subject"}, {"resource", "attributes.x-y.z"}}[r.IntN(3)]
+		switch {
+		case in.Algorithm == check.SlidingWindowBuckets:
+			in.Precision, _ = check.ParseDuration(in.Window.Text)
+		case in.Algorithm == check.FixedWindow && pick(2):
+			in.Window, _ = check.ParseWindow("week")
+		case in.Algorithm.Bucket() && pick(2):
+			in.Burst = 1 + r.Int64N(100)
+		}
+		if pick(3) {
+			in.Penalty, _ = check.ParseDuration("1500ms")
+		}
+		d.Rules = append(d.Rules, in)
+		limits[in.Slug] = func() check.Limit {
+			if pick(4) {
+				return check.Limit{Unlimited: true}
+			}
+			return check.Limit{Limit: 1 + r.Int64N(check.MaxLogLimit)}
+		}
+	}
+	for i := range r.IntN(5) {
+		p := tenants.Plan{Slug: fmt.Sprintf("p%d", i), Name: text(), Description: text(), Limits: map[string]check.Limit{}}
+		for slug, limit := range limits {
+			if pick(2) {
+				p.Limits[slug] = limit()
+			}
+		}
+		d.Plans = append(d.Plans, p)
+	}
+	if len(d.Plans) > 0 {
+		d.Plans[r.IntN(len(d.Plans))].Default = true
+	}
+	for i := range r.IntN(8) {
+		in := tenants.Subject{
+			Subject: fmt.Sprint(line(), i), State: check.SubjectState(r.IntN(3)), BillingRef: line(), Overrides: []tenants.Override{},
+			Labels: map[string]string{"a.b/c": line(), "true": line(), fmt.Sprint(i): "x"},
+		}
+		if len(d.Plans) > 0 && pick(2) {
+			in.Plan = d.Plans[r.IntN(len(d.Plans))].Slug
+		}
+		for slug, limit := range limits {
+			if pick(4) {
+				start := time.Date(1999, 12, 31, 23, 59, 59, 123456000, time.FixedZone("", 3600))
+				end := start.AddDate(100, 0, 0)
+				in.Overrides = append(in.Overrides, tenants.Override{Rule: slug, Limit: limit(), Reason: text(), StartsAt: &start, ExpiresAt: &end})
+			}
+		}
+		d.Subjects = append(d.Subjects, in)
+	}
+	return d
+}
+
+// Everything that is wrong is named with its place in the document, what only the API sees
+// together with what only the store knows.
+func TestConfigPointsAtWhatIsWrong(t *testing.T) {
+	s := newAdminStack(t)
+	body := obj{
+		"rules": []obj{
+			{"slug": "a", "limit": 1, "window": "1m"},
+			{"slug": "b", "limit": 0, "window": "soon", "burst": 0},
+			{"slug": "a", "limit": 1, "window": "1m"},
+		},
+		"plans":    []obj{{"slug": "p", "limits": obj{"a": obj{"limit": 0}, "nowhere": obj{"limit": 1}}}},
+		"subjects": []obj{{"subject": "s", "plan": "q", "labels": obj{"a.b/c": "\u0001"}, "overrides": obj{"a": obj{"limit": -1}, "c": obj{}}}},
+	}
+	for _, query := range []string{"", "?dry_run=true"} {
+		require.Equal(t, []string{
+			"/plans/0/limits/a/limit", "/plans/0/limits/nowhere", "/rules/1/burst", "/rules/1/limit", "/rules/1/window", "/rules/2/slug",
+			"/subjects/0/labels/a.b~1c", "/subjects/0/overrides/a/limit", "/subjects/0/overrides/c", "/subjects/0/plan",
+		}, s.call(s.key, http.MethodPut, "/v1/config"+query, body).pointers(http.StatusUnprocessableEntity, codeInvalidRequest))
+	}
+	require.Empty(t, s.call(s.key, http.MethodGet, "/v1/rules", nil).ok(200).json()["items"])
+	for text, pointer := range map[string]string{
+		`{"rules": [{"slug": "a", "limit": 1, "window": "1m"}, {"slug": "b", "limit": "5", "window": "1m"}]}`: "/rules/1/limit",
+		`{"rules": [{"slug": "a", "limit": 1, "window": "1m", "id": "x"}]}`:                                   "/rules/0/id",
+		`{"rules": [{"slug": "a", "limit": 1}]}`:                                                              "/rules/0/window",
+		`{"keys": []}`:                                                                                        "/keys",
+		`{"format": 2}`:                                                                                       "/format",
+		`{"tenant": {"id": "x"}}`:                                                                             "/tenant/id",
+		`{"rules": {}}`:                                                                                       "/rules",
+		`{"plans": [{"slug": 5}]}`:                                                                            "/plans/0/slug",
+		`{"subjects": [{"subject": "s", "overrides": {"a": {"limit": 1, "expires_at": "tomorrow"}}}]}`: "/subjects/0/overrides/a/expires_at",
+		`{"subjects": [{"subject": "s", "labels": {"a.b": 5}}]}`:                                       "/subjects/0/labels/a.b",
+	} {
+		require.Equal(t, []string{pointer}, s.call(s.key, http.MethodPut, "/v1/config", text).pointers(http.StatusUnprocessableEntity, codeInvalidRequest), text)
+	}
+	s.call(s.key, http.MethodPut, "/v1/config", obj{}).ok(200)
+	s.call(s.key, http.MethodPut, "/v1/config", `{"rules": null, "plans": null, "tenant": null, "format": null}`).ok(200)
+}
+
+// The whole road with as many rules as a tenant may have.
+func TestConfigOfAThousandRules(t *testing.T) {
+	s := newAdminStack(t)
+	rules := make([]obj, check.MaxRules)
+	limits := obj{}
+	for i := range rules {
+		slug := fmt.Sprintf("rule-%03d", i)
+		rules[i] = obj{"slug": slug, "limit": i + 1, "window": "1h", "resource": slug + ":*", "description": strings.Repeat("x", 1500)}
+		limits[slug] = obj{"limit": 2*i + 1}
+	}
+	body := obj{"rules": rules, "plans": []obj{{"slug": "all", "limits": limits}}}
+	require.Len(t, s.call(s.key, http.MethodPut, "/v1/config", body).changes(), check.MaxRules+1)
+	exported := s.call(s.key, http.MethodGet, "/v1/config?format=yaml", nil).ok(200)
+	require.Greater(t, len(exported.body), maxAdminBody, "larger than other bodies may be")
+	require.Empty(t, s.call(s.key, http.MethodPut, "/v1/config?prune=true", string(exported.body), asYAML).changes())
+	body["rules"] = append(rules, obj{"slug": "one-more", "limit": 1, "window": "1h"})
+	require.Equal(t, []string{"/rules"}, s.call(s.key, http.MethodPut, "/v1/config", body).pointers(http.StatusUnprocessableEntity, codeInvalidRequest))
+	body["rules"] = rules[:1]
+	s.call(s.key, http.MethodPut, "/v1/config", `"`+strings.Repeat(" ", maxConfigBody)+`"`).problem(http.StatusRequestEntityTooLarge, codeBodyTooLarge)
+	s.call(s.key, http.MethodPut, "/v1/config", strings.Repeat(" ", maxConfigBody+1), asYAML).problem(http.StatusRequestEntityTooLarge, codeBodyTooLarge)
+	s.call(s.key, http.MethodPut, "/v1/config", "rules: []", header{"Content-Type", "text/yaml"}).
+		problem(http.StatusUnsupportedMediaType, codeUnsupportedMediaType)
+	s.call(s.key, http.MethodPut, "/v1/rules/rule-000", "limit: 5\nwindow: 1m", asYAML).
+		problem(http.StatusUnsupportedMediaType, codeUnsupportedMediaType)
+}
+
+// Nothing of YAML is taken that would read as something else than it says, or unfold to more than
+// was sent.
+func TestYAMLRefusals(t *testing.T) {
+	s := newAdminStack(t)
+	bomb := "a: &a [x, x]\n"
+	for c := 'b'; c < 'z'; c++ {
+		bomb += fmt.Sprintf("%c: &%c [*%c, *%c, *%c, *%c]\n", c, c, c-1, c-1, c-1, c-1)
+	}
+	for text, code := range map[string]string{
+		"":                                codeMalformedYAML,
+		"# nothing":                       codeMalformedYAML,
+		bomb:                              codeMalformedYAML,
+		"tenant: &x {name: a}":            codeMalformedYAML,
+		"a: &x b\nc: *x":                  codeMalformedYAML,
+		"tenant:\n  <<: {name: a}":        codeMalformedYAML,
+		"tenant: {name: !!str 5}":         codeMalformedYAML,
+		"tenant: {name: !!binary YQ==}":   codeMalformedYAML,
+		"!x {}":                           codeMalformedYAML,
+		"? [a]\n: b":                      codeMalformedYAML,
+		"format: 0x1":                     codeMalformedYAML,
+		"format: 1_0":                     codeMalformedYAML,
+		"format: .inf":                    codeMalformedYAML,
+		"format: 1\n---\nformat: 1":       codeMalformedYAML,
+		"format: 1\n---\n[":               codeMalformedYAML,
+		"rules: [":                        codeMalformedYAML,
+		"a:\n\t- b":                       codeMalformedYAML,
+		"tenant: {name: \"\xff\"}":        codeMalformedYAML,
+		"tenant: {name: \"\x00\"}":        codeMalformedYAML,
+		strings.Repeat("[", 17):           codeMalformedYAML,
+		strings.Repeat("[", 100_000):      codeMalformedYAML,
+		strings.Repeat("- ", 100_000):     codeMalformedYAML,
+		strings.Repeat("{a: ", 1000):      codeMalformedYAML,
+		"tenant: {name: a}\ntenant: {}":   codeDuplicateField,
+		"tenant: {name: a, 'name': b}":    codeDuplicateField,
+		"rules: [{slug: a, \"slug\": b}]": codeDuplicateField,
+	} {
+		p := s.call(s.key, http.MethodPut, "/v1/config", text, asYAML).problem(http.StatusBadRequest, code)
+		require.NotContains(t, p.Detail, "yaml:", "a parser's own words stay inside: %.40q", text)
+	}
+	p := s.call(s.key, http.MethodPut, "/v1/config", "rules:\n  - slug: a\n    slug: b", asYAML).problem(http.StatusBadRequest, codeDuplicateField)
+	require.Equal(t, "/rules/0/slug", p.Errors[0].Pointer)
+	for text, pointer := range map[string]string{
+		"rules: [{slug: a, limit: 1.0, window: 1m}]": "/rules/0/limit",
+		"rules: [{slug: a, limit: 1e2, window: 1m}]": "/rules/0/limit",
+		"rules: [{slug: 5, limit: 1, window: 1m}]":   "/rules/0/slug",
+		"tenant: {name: true}":                       "/tenant/name",
+		"nonsense: 1":                                "/nonsense",
+		"- a":                                        "",
+		"just words":                                 "",
+	} {
+		require.Equal(t, []string{pointer}, s.call(s.key, http.MethodPut, "/v1/config", text, asYAML).
+			pointers(http.StatusUnprocessableEntity, codeInvalidRequest), text)
+	}
+	require.Equal(t, []string{"Create rule a."}, s.call(s.key, http.MethodPut, "/v1/config",
+		"---\n# a comment\nrules:\n- {slug: a, limit: 5, window: 60s, mode: off, by: [ ]} # another\n...\n", asYAML).changes())
+}
+
+// Bodies that are made to be slow to read are read, or refused, in a time that nobody notices.
+func TestYAMLCost(t *testing.T) {
+	const size = maxConfigBody / 8 // what grows faster than the length is slow at this size already
+	fill := func(s string) string { return strings.Repeat(s, size/len(s)) }
+	for name, text := range map[string]string{
+		"comments": fill("#\n"), "list": "[" + fill("a,") + "]", "keys": fill("a: b\n"), "flow keys": "{" + fill("a: b,") + "}", "blank": fill("\n"),
+		"quotes": "'" + fill("''") + "'", "escapes": `"` + fill(`\n`) + `"`, "long": "a: " + fill("x"), "questions": fill("? "), "anchors": fill("&a "),
+		"folded": "a: >\n" + fill(" x\n"), "indents": fill("- a\n"), "comments between": fill("- #\n"), "tags": fill("!a "), "opens": fill("[{"),
+		"documents": fill("---\n"), "spaces": "a:" + fill(" ") + "b", "distinct": distinctKeys(size),
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := time.Now()
+			out, p := jsonOfYAML(t.Context(), []byte(text))
+			if p == nil {
+				require.True(t, json.Valid(out))
+			}
+			t.Logf("%v, %v", time.Since(start), p)
+			require.Less(t, time.Since(start), 10*time.Second)
+		})
+	}
+}
+
+func distinctKeys(size int) string {
+	var b strings.Builder
+	for i := 0; b.Len() < size; i++ {
+		fmt.Fprintf(&b, "k%d: 1\n", i)
+	}
+	return b.String()
+}
+
+// Whatever comes in: what is taken is JSON that says the same in YAML again.
+func FuzzJSONOfYAML(f *testing.F) {
+	f.Add([]byte(configYAML))
+	for _, text := range oddTexts {
+		f.Add([]byte("a: " + text))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		out, p := jsonOfYAML(context.Background(), data)
+		if p != nil {
+			require.Contains(t, []string{codeMalformedYAML, codeDuplicateField}, p.Code)
+			return
+		}
+		if checkJSON(out) != nil {
+			return
+		}
+		var tree any
+		require.NoError(t, json.Unmarshal(out, &tree))
+		if !onlyOurs(tree) {
+			return
+		}
+		back, p := jsonOfYAML(context.Background(), yamlOf(out))
+		require.Nil(t, p, "%s", yamlOf(out))
+		require.JSONEq(t, string(out), string(back))
+	})
+}
+
+// onlyOurs reports whether a value has nothing that documents never have: null and fractions.
+func onlyOurs(v any) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, member := range v {
+			if !onlyOurs(member) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		return !slices.ContainsFunc(v, func(item any) bool { return !onlyOurs(item) })
+	case float64:
+		return v == float64(int32(v))
+	}
+	return v != nil
+}
