@@ -153,6 +153,9 @@ func (a *admin) putConfig(ctx context.Context, in *struct {
 	ApplyQuery
 	Body ConfigDocument
 }) (*object[ConfigChanges], error) {
+	// A large document takes longer than other answers may. Where this is not possible, the client
+	// of one is cut off, and finds it applied when it looks.
+	_ = http.NewResponseController(requestFrom(ctx).ResponseWriter).SetWriteDeadline(time.Now().Add(tenants.DocumentTimeout + writeTimeout))
 	d, errs := in.Body.document()
 	how := tenants.Apply{Match: conditionsFrom(ctx).match, Prune: in.Prune, DryRun: in.DryRun || len(errs) > 0}
 	applied, err := a.store.ApplyDocument(ctx, actorFrom(ctx), d, how)

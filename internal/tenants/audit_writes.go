@@ -117,6 +117,16 @@ func (c *change) InsertSubject(ctx context.Context, p db.InsertSubjectParams) (r
 	return row, err
 }
 
+// InsertSubjects registers subjects.
+func (c *change) InsertSubjects(ctx context.Context, p db.InsertSubjectsParams) error {
+	for _, subject := range p.Subjects {
+		if _, err := c.touch(ctx, auditSubject, subject, true); err != nil {
+			return err
+		}
+	}
+	return c.Queries.InsertSubjects(ctx, p)
+}
+
 // UpdateSubject replaces a subject apart from its overrides.
 func (c *change) UpdateSubject(ctx context.Context, p db.UpdateSubjectParams) (row db.Subject, err error) {
 	if _, err = c.touch(ctx, auditSubject, p.Subject, false); err == nil {
@@ -141,6 +151,16 @@ func (c *change) UpsertOverride(ctx context.Context, p db.UpsertOverrideParams) 
 	}
 	t.reason = p.Reason
 	return c.Queries.UpsertOverride(ctx, p)
+}
+
+// InsertOverrides sets numbers that subjects have for rules.
+func (c *change) InsertOverrides(ctx context.Context, p db.InsertOverridesParams) error {
+	for _, subject := range p.Subjects {
+		if _, err := c.touch(ctx, auditSubject, subject, false); err != nil {
+			return err
+		}
+	}
+	return c.Queries.InsertOverrides(ctx, p)
 }
 
 // DeleteOverride takes a subject's own number for a rule away.

@@ -30,7 +30,9 @@ type Document struct {
 const (
 	MaxDocumentSubjects = 10_000
 	maxDocumentNumbers  = 50_000 // plans, their limits, and overrides
-	documentTimeout     = 8 * time.Second
+
+	// DocumentTimeout is how long it may take to apply one.
+	DocumentTimeout = 20 * time.Second
 )
 
 // Apply says how to apply a document.
@@ -96,7 +98,7 @@ func (s *Store) ApplyDocument(ctx context.Context, a Actor, d Document, how Appl
 	if err := invalidIf(d.tooLarge()); err != nil {
 		return Applied{}, err
 	}
-	err = s.changeWithin(ctx, a, documentTimeout, func(ctx context.Context, c *change) error {
+	err = s.changeWithin(ctx, a, DocumentTimeout, func(ctx context.Context, c *change) error {
 		r, err := c.revise(ctx, &d, how)
 		if err != nil {
 			return err

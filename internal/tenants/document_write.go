@@ -2,9 +2,11 @@ package tenants
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -77,7 +79,11 @@ func (c *change) queueRevision(ctx context.Context, r *revision, version int64) 
 		did(c.UpdateRule(ctx, ruleParams(c.tenant, rule.ID, rule.Rule, version)))
 	}
 	do(c.queuePlans(ctx, r, version))
+	do(c.queueNewSubjects(ctx, r, version))
 	for _, s := range r.subjects {
+		if s.old == nil {
+			continue
+		}
 		do(c.queueSubject(ctx, r, s, version))
 	}
 	for _, s := range r.gone {
@@ -138,6 +144,55 @@ func withoutRules(limits map[string]check.Limit, gone []Rule) map[string]check.L
 	return out
 }
 
+// queueNewSubjects registers subjects with their overrides, all in few statements: there may be
+// thousands, and each statement costs more than its row.
+func (c *change) queueNewSubjects(ctx context.Context, r *revision, version int64) error {
+	subjects := db.InsertSubjectsParams{TenantID: c.tenant, Version: version}
+	overrides := db.InsertOverridesParams{TenantID: c.tenant, CreatedBy: c.actor.label(), Version: version}
+	for _, s := range r.subjects {
+		if s.old != nil {
+			continue
+		}
+		labels, err := json.Marshal(labelsOf(s.Labels))
+		if err != nil {
+			return err
+		}
+		plan := uuid.Nil
+		if s.Plan != "" {
+			plan = r.plans[s.Plan].ID
+		}
+		subjects.Subjects, subjects.Ids = append(subjects.Subjects, s.Subject.Subject), append(subjects.Ids, newID())
+		subjects.PlanIds, subjects.States = append(subjects.PlanIds, plan), append(subjects.States, s.State.String())
+		subjects.Labels, subjects.BillingRefs = append(subjects.Labels, string(labels)), append(subjects.BillingRefs, s.BillingRef)
+		for _, o := range s.put {
+			overrides.Subjects = append(overrides.Subjects, s.Subject.Subject)
+			overrides.RuleIds = append(overrides.RuleIds, r.rules[o.Rule].ID)
+			overrides.Limits, overrides.Bursts = append(overrides.Limits, o.Limit.Limit), append(overrides.Bursts, o.Limit.Burst)
+			overrides.Unlimited, overrides.Reasons = append(overrides.Unlimited, o.Limit.Unlimited), append(overrides.Reasons, o.Reason)
+			overrides.StartsAt, overrides.ExpiresAt = append(overrides.StartsAt, timeText(o.StartsAt)), append(overrides.ExpiresAt, timeText(o.ExpiresAt))
+		}
+	}
+	if len(subjects.Subjects) == 0 {
+		return nil
+	}
+	err := c.DeleteTombstones(ctx, db.DeleteTombstonesParams{TenantID: c.tenant, Subjects: subjects.Subjects})
+	if err != nil {
+		return err
+	}
+	if err := c.InsertSubjects(ctx, subjects); err != nil || len(overrides.Subjects) == 0 {
+		return err
+	}
+	return c.InsertOverrides(ctx, overrides)
+}
+
+// timeText is "" for none.
+func timeText(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return t.Format(time.RFC3339Nano)
+}
+
 func (c *change) queueSubject(ctx context.Context, r *revision, s *revisedSubject, version int64) error {
 	var plan *uuid.UUID
 	if s.Plan != "" {
@@ -145,8 +200,6 @@ func (c *change) queueSubject(ctx context.Context, r *revision, s *revisedSubjec
 	}
 	var err error
 	switch {
-	case s.old == nil:
-		_, err = c.insertSubject(ctx, s.Subject, plan, version)
 	case s.edited:
 		_, err = c.updateSubject(ctx, s.Subject, plan, version)
 	case len(s.put)+len(s.drop) > 0:

@@ -12,6 +12,20 @@ import (
 	"github.com/google/uuid"
 )
 
+const deleteTombstones = `-- name: DeleteTombstones :exec
+DELETE FROM subject_tombstones WHERE tenant_id = $1 AND subject = ANY($2::text[])
+`
+
+type DeleteTombstonesParams struct {
+	TenantID uuid.UUID
+	Subjects []string
+}
+
+func (q *Queries) DeleteTombstones(ctx context.Context, arg DeleteTombstonesParams) error {
+	_, err := q.db.Exec(ctx, deleteTombstones, arg.TenantID, arg.Subjects)
+	return err
+}
+
 const documentPlans = `-- name: DocumentPlans :many
 SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version FROM plans WHERE tenant_id = $1
 `
@@ -205,4 +219,77 @@ func (q *Queries) DocumentSubjects(ctx context.Context, arg DocumentSubjectsPara
 		return nil, err
 	}
 	return items, nil
+}
+
+const insertOverrides = `-- name: InsertOverrides :exec
+INSERT INTO overrides (tenant_id, subject, rule_id, limit_units, burst_units, unlimited, reason, created_by,
+    starts_at, expires_at, version)
+SELECT $1, unnest($2::text[]), unnest($3::uuid[]), nullif(unnest($4::bigint[]), 0),
+    nullif(unnest($5::bigint[]), 0), unnest($6::boolean[]), unnest($7::text[]), $8,
+    nullif(unnest($9::text[]), '')::timestamptz, nullif(unnest($10::text[]), '')::timestamptz, $11
+`
+
+type InsertOverridesParams struct {
+	TenantID  uuid.UUID
+	Subjects  []string
+	RuleIds   []uuid.UUID
+	Limits    []int64
+	Bursts    []int64
+	Unlimited []bool
+	Reasons   []string
+	CreatedBy string
+	StartsAt  []string
+	ExpiresAt []string
+	Version   int64
+}
+
+// As UpsertOverride, of many that subjects do not have yet. 0 and ” stand for null.
+func (q *Queries) InsertOverrides(ctx context.Context, arg InsertOverridesParams) error {
+	_, err := q.db.Exec(ctx, insertOverrides,
+		arg.TenantID,
+		arg.Subjects,
+		arg.RuleIds,
+		arg.Limits,
+		arg.Bursts,
+		arg.Unlimited,
+		arg.Reasons,
+		arg.CreatedBy,
+		arg.StartsAt,
+		arg.ExpiresAt,
+		arg.Version,
+	)
+	return err
+}
+
+const insertSubjects = `-- name: InsertSubjects :exec
+INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, version)
+SELECT $1, unnest($2::text[]), unnest($3::uuid[]),
+    nullif(unnest($4::uuid[]), '00000000-0000-0000-0000-000000000000'), unnest($5::text[]),
+    unnest($6::text[])::jsonb, unnest($7::text[]), $8
+`
+
+type InsertSubjectsParams struct {
+	TenantID    uuid.UUID
+	Subjects    []string
+	Ids         []uuid.UUID
+	PlanIds     []uuid.UUID
+	States      []string
+	Labels      []string
+	BillingRefs []string
+	Version     int64
+}
+
+// As InsertSubject, of many. The nil UUID stands for no plan.
+func (q *Queries) InsertSubjects(ctx context.Context, arg InsertSubjectsParams) error {
+	_, err := q.db.Exec(ctx, insertSubjects,
+		arg.TenantID,
+		arg.Subjects,
+		arg.Ids,
+		arg.PlanIds,
+		arg.States,
+		arg.Labels,
+		arg.BillingRefs,
+		arg.Version,
+	)
+	return err
 }

@@ -19,3 +19,21 @@ WHERE p.tenant_id = @tenant_id AND p.id = ANY(@plan_ids::uuid[]) AND EXISTS (
 
 -- name: DocumentRulesOverridden :one
 SELECT EXISTS (SELECT FROM overrides WHERE tenant_id = @tenant_id AND rule_id = ANY(@rule_ids::uuid[]));
+
+-- name: InsertSubjects :exec
+-- As InsertSubject, of many. The nil UUID stands for no plan.
+INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, version)
+SELECT @tenant_id, unnest(@subjects::text[]), unnest(@ids::uuid[]),
+    nullif(unnest(@plan_ids::uuid[]), '00000000-0000-0000-0000-000000000000'), unnest(@states::text[]),
+    unnest(@labels::text[])::jsonb, unnest(@billing_refs::text[]), @version;
+
+-- name: DeleteTombstones :exec
+DELETE FROM subject_tombstones WHERE tenant_id = @tenant_id AND subject = ANY(@subjects::text[]);
+
+-- name: InsertOverrides :exec
+-- As UpsertOverride, of many that subjects do not have yet. 0 and '' stand for null.
+INSERT INTO overrides (tenant_id, subject, rule_id, limit_units, burst_units, unlimited, reason, created_by,
+    starts_at, expires_at, version)
+SELECT @tenant_id, unnest(@subjects::text[]), unnest(@rule_ids::uuid[]), nullif(unnest(@limits::bigint[]), 0),
+    nullif(unnest(@bursts::bigint[]), 0), unnest(@unlimited::boolean[]), unnest(@reasons::text[]), @created_by,
+    nullif(unnest(@starts_at::text[]), '')::timestamptz, nullif(unnest(@expires_at::text[]), '')::timestamptz, @version;
