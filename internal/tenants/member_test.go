@@ -186,7 +186,10 @@ func TestTheLastOwnerStays(t *testing.T) {
 	require.NoError(t, errs[0])
 	requireConflict(t, errs[1], tenants.CodeLastOwner)
 
-	_, err = s.EditMember(ctx, a, zoe.ID, tenants.Match{}, role("root"))
+	left, _, err := s.Members(ctx, a, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+	_, err = s.EditMember(ctx, a, left[0].ID, tenants.Match{}, role("root"))
 	requireInvalid(t, err, "role")
 	_, err = s.InviteMember(ctx, a, "a@b@example.com", "root")
 	requireInvalid(t, err, "email", "role")
