@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +17,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/tenants"
+	"weir/internal/testenv"
 )
 
 var asYAML = header{"Content-Type", yamlType}
@@ -106,6 +109,17 @@ func TestConfigInAFile(t *testing.T) {
 	}
 	s.call(s.key, http.MethodPut, "/v1/config", configYAML, asYAML, header{"If-Match", got.header.Get("ETag")}).
 		problem(http.StatusPreconditionFailed, codePreconditionFailed)
+}
+
+// The example of docs/config.md is what an export is.
+func TestDocumentedConfig(t *testing.T) {
+	s := newAdminStack(t)
+	page, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "config.md"))
+	require.NoError(t, err)
+	_, example, _ := strings.Cut(string(page), "```yaml\n")
+	example, _, _ = strings.Cut(example, "```")
+	s.call(s.key, http.MethodPut, "/v1/config", example, asYAML).ok(200)
+	require.Equal(t, example, string(s.call(s.key, http.MethodGet, "/v1/config?subjects=true&format=yaml", nil).ok(200).body))
 }
 
 // Whatever a tenant has: exported, applied to another one and exported again it is the same, byte
