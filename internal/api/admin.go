@@ -87,6 +87,9 @@ func (a *admin) routes() {
 
 	tabulate[UsageAnswer](a, "/v1/usage", "get-usage", "Get what was allowed and denied over time", a.getUsage)
 
+	a.trail("/v1/audit", "list-audit", "List who changed what")
+	watch[AuditVerifyAnswer](a, "/v1/audit/verify", "verify-audit", "Tell whether the audit trail is whole", a.verifyAudit)
+
 	list(a, "/v1/tenants", "list-tenants", "List tenants", a.listTenants, operatorOnly)
 	create(a, "/v1/tenants", "create-tenant", "Create a tenant and its first key", a.createTenant, operatorOnly, redacts(redactTenant))
 	read(a, "/v1/tenants/{tenant}", "get-tenant-by-ref", "Get a tenant by slug or id", a.getTenantByRef, operatorOnly)

@@ -1,10 +1,12 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
@@ -81,6 +83,9 @@ var adminCases = map[string]adminCase{
 
 	"get-usage": {path: "/v1/usage?group_by=rule,plan", status: 200, badPath: "/v1/usage?from=1926-01-01T00:00:00Z&group_by=rules", names: []string{"query:group_by[0]"}},
 
+	"list-audit":   {path: "/v1/audit?kind=rule&limit=1", status: 200, badPath: "/v1/audit?kind=rules", names: []string{"query:kind"}},
+	"verify-audit": {path: "/v1/audit/verify", status: 200, badPath: "/v1/audit/verify?head=1", names: []string{"query:head"}},
+
 	"list-tenants":        {path: "/v1/tenants", status: 200, badPath: "/v1/tenants?limit=-1", names: []string{"query:limit"}},
 	"create-tenant":       {path: "/v1/tenants", body: obj{"slug": "made", "name": "Made"}, status: 201, bad: obj{"slug": "platform"}, names: []string{"/slug"}},
 	"get-tenant-by-ref":   {path: "/v1/tenants/{tenant}", foreign: "/v1/tenants/no-such-tenant", status: 200, badPath: "/v1/tenants/{tenant}?x=1"},
@@ -140,9 +145,26 @@ func TestEveryAdminOperation(t *testing.T) {
 				s.call(key, op.method, fill.Replace(c.badPath), nil).problem(http.StatusBadRequest, codeUnknownParameter)
 			}
 
-			s.call(key, op.method, path, c.body).ok(c.status)
+			done := s.call(key, op.method, path, c.body).ok(c.status)
+			rows := s.auditRows(done.header.Get("X-Request-Id"), operator)
+			if op.method == http.MethodGet || c.pure {
+				require.Zero(t, rows)
+			} else {
+				require.Equal(t, 1, rows, "each change writes one row into the trail of who made it")
+			}
 		})
 	}
+}
+
+// auditRows counts what a request has written into the trail of tenant A or of the operator.
+func (s *adminStack) auditRows(requestID string, ofOperator bool) (n int) {
+	s.t.Helper()
+	require.NotEmpty(s.t, requestID)
+	s.db.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		require.NoError(s.t, conn.QueryRow(ctx, `SELECT count(*) FROM audit a JOIN tenants t ON t.id = a.tenant_id
+			WHERE a.request_id = $1 AND t.slug = CASE WHEN $2 THEN 'platform' ELSE 'tenant-a' END`, requestID, ofOperator).Scan(&n))
+	})
+	return n
 }
 
 // prepare makes the objects that a case needs, named after it, and returns their names.

@@ -141,6 +141,7 @@ var documentTags = []*huma.Tag{
 	{Name: "plans", Description: "Billing tiers, and the numbers that they give rules"},
 	{Name: "subjects", Description: "Who is limited: plans, states and overrides of single subjects"},
 	{Name: "members", Description: "People who may log in to the tenant's dashboard, and their roles"},
+	{Name: "audit", Description: "Who changed what"},
 	{Name: "simulate", Description: "What rules would answer, before they are in force"},
 	{Name: "usage", Description: "What was decided"},
 	{Name: "health", Description: "For load balancers"},

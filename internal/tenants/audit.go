@@ -251,8 +251,8 @@ type Reset struct {
 }
 
 // RecordReset lets reset forget counters, and writes into the trail who wanted it and why. reset
-// returns the slugs of the rules whose counters are gone. Nothing is forgotten where the trail
-// cannot be written; what reset returns as an error is returned as it is, and no row is written.
+// returns the slugs of the rules whose counters are gone. It is not called where the trail
+// cannot be reached; what it returns as an error is returned as it is, and no row is written.
 func (s *Store) RecordReset(ctx context.Context, a Actor, r Reset, reset func(ctx context.Context) (rules []string, err error)) error {
 	var refused error // not to be taken for one of the database's
 	err := s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {

@@ -1,0 +1,274 @@
+package api
+
+import (
+	"context"
+	"encoding/csv"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+
+	"weir/internal/tenants"
+)
+
+const jsonLinesType = "application/jsonl"
+
+// AuditParams say which rows of the trail to show.
+type AuditParams struct {
+	PageParams
+	Actor  string `query:"actor" doc:"Only what was done by this name or id, as in actor"`
+	Action string `query:"action" enum:"create,update,delete,rotate,revoke,reset" doc:"Only this"`
+	Kind   string `query:"kind" enum:"tenant,key,rule,plan,subject,member" doc:"Only changes of this kind of object"`
+	Target string `query:"target" doc:"Only changes of this object: a slug, a subject, an email, or the id of a key"`
+	From   string `query:"from" format:"date-time" doc:"Begin, RFC 3339"`
+	To     string `query:"to" format:"date-time" doc:"End, RFC 3339, not included"`
+	Format string `query:"format" enum:"json,csv,jsonl" default:"json" doc:"csv and jsonl give all rows at once, whatever limit says, as a table or as a JSON object on each line"`
+}
+
+// AuditEntry is one row of the trail.
+type AuditEntry struct {
+	Sequence  int64       `json:"sequence" doc:"1, 2, 3 and so on, without gaps"`
+	ID        string      `json:"id" format:"uuid"`
+	At        time.Time   `json:"at"`
+	Actor     AuditActor  `json:"actor"`
+	Address   string      `json:"address" doc:"Where the request's connection came from, a proxy's where there is one; empty: no request"`
+	UserAgent string      `json:"user_agent" doc:"Of the request"`
+	RequestID string      `json:"request_id" doc:"Of the request, as in X-Request-Id; the rows of one change have the same"`
+	Action    string      `json:"action" doc:"create, update, delete, rotate, revoke, reset"`
+	Kind      string      `json:"kind" doc:"tenant, key, rule, plan (with its limits), subject (with its overrides), member"`
+	Target    string      `json:"target" doc:"A slug, a subject, an email, or the id of a key"`
+	Before    AuditFields `json:"before" doc:"The fields that the change has altered as they were, null for one that was not set; null where there was nothing"`
+	After     AuditFields `json:"after" doc:"The same as they are since; null where there is nothing any more"`
+	Reason    string      `json:"reason" doc:"What was given as such"`
+	Hash      string      `json:"hash" doc:"SHA-256 over the hash of the row before and all of this one"`
+}
+
+// AuditActor is who did something.
+type AuditActor struct {
+	Kind string  `json:"kind" doc:"key, operator (of the service), system (the service itself)"`
+	ID   *string `json:"id" format:"uuid" doc:"Of the key"`
+	Name string  `json:"name" doc:"Of the key at that time"`
+}
+
+// AuditVerifyParams say what must be in the trail.
+type AuditVerifyParams struct {
+	Head string `query:"head" doc:"The head of an earlier answer, or of the service's log: it must still be in the trail"`
+}
+
+// AuditVerifyAnswer is the answer of GET /v1/audit/verify.
+type AuditVerifyAnswer struct {
+	Valid    bool    `json:"valid"`
+	Rows     int64   `json:"rows" doc:"How many rows follow from one another, from the first"`
+	Head     string  `json:"head" doc:"The last of them, SEQUENCE:HASH. Keep it elsewhere, to give it as head another time"`
+	BrokenAt *int64  `json:"broken_at" doc:"The first row that is wrong or missing"`
+	Problem  *string `json:"problem" doc:"What is wrong with it"`
+}
+
+func auditAnswer(e tenants.AuditEntry) AuditEntry {
+	out := AuditEntry{
+		Sequence: e.Sequence, ID: e.ID.String(), At: e.At, Actor: AuditActor{Kind: e.ActorKind, Name: e.ActorName},
+		Address: e.Address, UserAgent: e.UserAgent, RequestID: e.RequestID, Action: e.Action, Kind: e.Kind, Target: e.Target,
+		Before: AuditFields(e.Before), After: AuditFields(e.After), Reason: e.Reason, Hash: hex.EncodeToString(e.Hash[:]),
+	}
+	if e.ActorID != nil {
+		out.Actor.ID = ptr(e.ActorID.String())
+	}
+	return out
+}
+
+// AuditFields are the fields of an object as JSON, null where there is no object.
+type AuditFields []byte
+
+// MarshalJSON returns the fields as they are.
+func (f AuditFields) MarshalJSON() ([]byte, error) {
+	if f == nil {
+		return []byte("null"), nil
+	}
+	return f, nil
+}
+
+// Schema tells huma what the fields are: an object of any shape.
+func (AuditFields) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true, Nullable: true}
+}
+
+// trail registers the list of audit rows, which is also a table or lines of JSON.
+func (a *admin) trail(path, id, summary string) {
+	op := a.operation(http.MethodGet, path, id, summary, nil)
+	ok := jsonResponse[List[AuditEntry]](a.api, "OK")
+	for _, other := range []string{csvType, jsonLinesType} {
+		ok.Content[other] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
+	}
+	op.Responses["200"] = ok
+	register(a, op, a.listAudit)
+}
+
+func (a *admin) listAudit(ctx context.Context, in *AuditParams) (*huma.StreamResponse, error) {
+	filter, err := in.filter()
+	if err != nil {
+		return nil, err
+	}
+	fetch := func(p tenants.Page) ([]tenants.AuditEntry, string, error) {
+		items, next, err := a.store.Audit(ctx, actorFrom(ctx), filter, p)
+		return items, next, queryErrors(err)
+	}
+	if in.Format == "csv" || in.Format == "jsonl" {
+		if in.Cursor != "" {
+			return nil, invalid(ProblemField{Pointer: "query:cursor", Message: "goes with format=json only: the others give all rows at once"})
+		}
+		return a.exportAudit(in.Format, fetch)
+	}
+	name := fmt.Sprintf("audit %q", []string{in.Actor, in.Action, in.Kind, in.Target, in.From, in.To})
+	list, err := listPage(ctx, a, name, in.PageParams, auditAnswer, fetch)
+	if err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(list.Body)
+	if err != nil {
+		return nil, err
+	}
+	return jsonAnswer(body), nil
+}
+
+// queryErrors lets errors of an input point at parameters.
+func queryErrors(err error) error {
+	var wrong *tenants.InvalidError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	fields := problemFields(wrong.Fields)
+	for i := range fields {
+		fields[i].Pointer = "query:" + wrong.Fields[i].Field
+	}
+	return invalid(fields...)
+}
+
+func (in *AuditParams) filter() (tenants.AuditFilter, error) {
+	f := tenants.AuditFilter{Actor: in.Actor, Action: in.Action, Kind: in.Kind, Target: in.Target}
+	for _, bound := range []struct {
+		name, text string
+		to         **time.Time
+	}{{"from", in.From, &f.From}, {"to", in.To, &f.To}} {
+		if bound.text == "" {
+			continue
+		}
+		t, err := time.Parse(time.RFC3339, bound.text)
+		if err != nil {
+			return f, invalid(ProblemField{Pointer: "query:" + bound.name, Message: "must be a time such as 2026-01-31T12:00:00Z (RFC 3339)"})
+		}
+		*bound.to = &t
+	}
+	return f, nil
+}
+
+// auditExportRows is how many rows of an export are in memory at once.
+const auditExportRows = 1000
+
+// exportAudit streams all rows. The first page is read before anything is sent, so that what is
+// wrong with the request can be said.
+func (a *admin) exportAudit(format string, fetch func(tenants.Page) ([]tenants.AuditEntry, string, error)) (*huma.StreamResponse, error) {
+	rows, next, err := fetch(tenants.Page{Limit: auditExportRows})
+	if err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hctx huma.Context) {
+		contentType := jsonLinesType
+		if format == "csv" {
+			contentType = csvType + "; charset=utf-8"
+		}
+		hctx.SetHeader("Content-Type", contentType)
+		hctx.SetHeader("Content-Disposition", `attachment; filename="audit.`+format+`"`)
+		_, w := humachi.Unwrap(hctx)
+		deadline := http.NewResponseController(w)
+		out := newAuditWriter(format, w)
+		for {
+			_ = deadline.SetWriteDeadline(time.Now().Add(writeTimeout)) // where it cannot be set, there is none
+			for i := range rows {
+				out.write(auditAnswer(rows[i]))
+			}
+			if err := out.flush(); err != nil {
+				return // the client is gone
+			}
+			if next == "" {
+				return
+			}
+			if rows, next, err = fetch(tenants.Page{Limit: auditExportRows, After: next}); err != nil {
+				a.problem(hctx.Context(), err)
+				panic(http.ErrAbortHandler) // nobody is to take a part for the whole
+			}
+		}
+	}}, nil
+}
+
+// auditWriter writes rows as a table, or a line of JSON each.
+type auditWriter struct {
+	table *csv.Writer // nil: JSON
+	lines *json.Encoder
+	err   error
+}
+
+func newAuditWriter(format string, w io.Writer) *auditWriter {
+	if format != "csv" {
+		return &auditWriter{lines: json.NewEncoder(w)}
+	}
+	out := &auditWriter{table: csv.NewWriter(w)}
+	out.table.UseCRLF = true // as RFC 4180 has it
+	out.err = out.table.Write([]string{"sequence", "id", "at", "actor_kind", "actor_id", "actor_name", "address", "user_agent",
+		"request_id", "action", "kind", "target", "before", "after", "reason", "hash"})
+	return out
+}
+
+func (w *auditWriter) write(e AuditEntry) {
+	if w.err != nil {
+		return
+	}
+	if w.table == nil {
+		w.err = w.lines.Encode(e)
+		return
+	}
+	actor := ""
+	if e.Actor.ID != nil {
+		actor = *e.Actor.ID
+	}
+	w.err = w.table.Write([]string{itoa(e.Sequence), e.ID, e.At.Format(time.RFC3339Nano), e.Actor.Kind, actor,
+		harmlessCell(e.Actor.Name), harmlessCell(e.Address), harmlessCell(e.UserAgent), harmlessCell(e.RequestID), e.Action, e.Kind,
+		harmlessCell(e.Target), string(e.Before), string(e.After), harmlessCell(e.Reason), e.Hash})
+}
+
+func (w *auditWriter) flush() error {
+	if w.table == nil {
+		return w.err
+	}
+	w.table.Flush()
+	return errors.Join(w.err, w.table.Error())
+}
+
+func (a *admin) verifyAudit(ctx context.Context, in *AuditVerifyParams) (*huma.StreamResponse, error) {
+	var remembered *tenants.AuditMark
+	if in.Head != "" {
+		mark, err := tenants.ParseAuditMark(in.Head)
+		if err != nil {
+			return nil, invalid(ProblemField{Pointer: "query:head", Message: err.Error()})
+		}
+		remembered = &mark
+	}
+	report, err := a.store.VerifyAudit(ctx, actorFrom(ctx), remembered)
+	if err != nil {
+		return nil, err
+	}
+	answer := AuditVerifyAnswer{Valid: report.Valid, Rows: report.Rows, Head: report.Head.String()}
+	if !report.Valid {
+		answer.BrokenAt, answer.Problem = &report.BrokenAt, &report.Problem
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		return nil, err
+	}
+	return jsonAnswer(body), nil
+}
