@@ -22,6 +22,7 @@ type cli struct {
 	Serve       serveCommand       `cmd:"" default:"1" help:"Serve (the default)."`
 	Migrate     migrateCommand     `cmd:"" name:"migrate" help:"Bring the database's schema up to date, or back."`
 	OperatorKey operatorKeyCommand `cmd:"" help:"Keys of the operator of the whole service."`
+	Audit       auditCommand       `cmd:"" help:"Audit trails: who changed what."`
 	Demo        demoCommand        `cmd:"" help:"Put a demo tenant into the database."`
 	Healthcheck healthcheckCommand `cmd:"" help:"Exit with 0 if the server of this configuration is ready."`
 }
