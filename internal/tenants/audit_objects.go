@@ -73,13 +73,13 @@ func (c *change) touch(ctx context.Context, kind, id string, isNew bool) (*touch
 	if c.trail.queued {
 		return t, nil
 	}
-	return t, c.trail.readBefore(ctx)
+	return t, c.trail.readBefore(ctx, t)
 }
 
-// readBefore reads what is still to be read of the objects as they are before the writes.
-func (t *trail) readBefore(ctx context.Context) error {
+// readBefore reads what is still to be read of these objects as they are before the writes.
+func (t *trail) readBefore(ctx context.Context, these ...*touched) error {
 	ids := map[string][]string{}
-	for _, o := range t.touched {
+	for _, o := range these {
 		if o.unread {
 			ids[o.kind] = append(ids[o.kind], o.id)
 		}

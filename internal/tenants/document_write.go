@@ -35,7 +35,7 @@ func (c *change) writeRevision(ctx context.Context, r *revision) (int64, error) 
 	if err != nil {
 		return 0, err
 	}
-	if err := c.trail.readBefore(ctx); err != nil {
+	if err := c.trail.readBefore(ctx, c.trail.touched...); err != nil {
 		return 0, err
 	}
 	return version, c.tx.SendBatch(ctx, &queue.batch).Close()
