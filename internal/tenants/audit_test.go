@@ -285,16 +285,18 @@ func TestAuditConcurrently(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
 	var all sync.WaitGroup
-	for i := range 20 {
+	for worker := range 2 { // for each tenant: as many in all as there are connections
 		for _, actor := range []tenants.Actor{a, b} {
 			all.Go(func() {
-				subject := tenants.Subject{Subject: fmt.Sprintf("s%d", i)}
-				if _, _, err := d.Store.PutSubject(t.Context(), actor, subject, tenants.Match{}); err != nil {
-					t.Error(err)
-				}
-				err := d.Store.RecordReset(t.Context(), actor, tenants.Reset{Subject: subject.Subject}, func(context.Context) ([]string, error) { return nil, nil })
-				if err != nil {
-					t.Error(err)
+				for i := range 10 {
+					subject := tenants.Subject{Subject: fmt.Sprintf("s%d-%d", worker, i)}
+					if _, _, err := d.Store.PutSubject(t.Context(), actor, subject, tenants.Match{}); err != nil {
+						t.Error(err)
+					}
+					err := d.Store.RecordReset(t.Context(), actor, tenants.Reset{Subject: subject.Subject}, func(context.Context) ([]string, error) { return nil, nil })
+					if err != nil {
+						t.Error(err)
+					}
 				}
 			})
 		}

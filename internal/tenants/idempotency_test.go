@@ -172,7 +172,7 @@ func TestIdempotencyConcurrently(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
 	var all sync.WaitGroup
-	replays := make(chan *tenants.Answer, 8)
+	replays := make(chan *tenants.Answer, 4) // as many as there are connections
 	for range cap(replays) {
 		all.Go(func() {
 			replay, err := d.Store.Idempotent(t.Context(), a, "key", [32]byte{1}, answers(201, func(ctx context.Context) error {
