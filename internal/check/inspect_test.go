@@ -275,6 +275,7 @@ func TestResetErrors(t *testing.T) {
 	rules, _ := lines(r.inspect(Request{Subject: "s"}))
 	require.Contains(t, rules, "create 1/2 true rule")
 
+	r.move(breakerTimedOut)
 	for range breakerInARow {
 		_, _, _ = r.reset("create", Request{Subject: "s"})
 	}

@@ -170,9 +170,7 @@ func (p *post) begin(ctx context.Context) (err error) {
 	if p.tx != nil || p.lost != nil {
 		return p.lost
 	}
-	acquireCtx, cancel := context.WithTimeout(ctx, acquireTimeout)
-	defer cancel()
-	if p.conn, err = p.store.app.Acquire(acquireCtx); err != nil {
+	if p.conn, err = p.store.app.Acquire(ctx); err != nil {
 		return err
 	}
 	if p.tx, err = p.conn.Begin(ctx); err != nil {

@@ -19,7 +19,7 @@ import (
 // Bounds on how long a request waits for Postgres.
 const (
 	connectTimeout   = time.Second
-	acquireTimeout   = time.Second     // for a connection of the pool
+	acquireTimeout   = time.Second     // for a connection of the pool, unless Config says otherwise
 	operationTimeout = 5 * time.Second // for one operation in all
 	loadTimeout      = time.Minute     // for reading a whole tenant, off the road of any request
 )
@@ -31,6 +31,7 @@ type Config struct {
 	DatabaseURL string
 	ListenURL   string           // for LISTEN, where a pooler stands before DatabaseURL; "": DatabaseURL
 	MaxConns    int32            // of each of the two roles; 0: 8
+	Acquire     time.Duration    // how long an operation waits for a connection; 0: a second
 	Now         func() time.Time // nil: time.Now
 	Logger      *slog.Logger     // nil: none
 }
@@ -39,8 +40,8 @@ type Config struct {
 // from many goroutines. Each answers within about five seconds, with ErrUnavailable where
 // Postgres does not.
 type Store struct {
-	app     *pgxpool.Pool // as weir_app
-	system  *pgxpool.Pool // as weir_system
+	app     *pool // as weir_app
+	system  *pool // as weir_system
 	now     func() time.Time
 	log     *slog.Logger
 	watcher *Watcher
@@ -64,6 +65,9 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	}
 	if config.MaxConns == 0 {
 		config.MaxConns = 8
+	}
+	if config.Acquire == 0 {
+		config.Acquire = acquireTimeout
 	}
 	listen, err := connConfig(config.ListenURL, roleSystem)
 	if err != nil {
@@ -129,7 +133,7 @@ func prepareConn(config *pgx.ConnConfig, role string) {
 	}
 }
 
-func newPool(ctx context.Context, config Config, role string) (*pgxpool.Pool, error) {
+func newPool(ctx context.Context, config Config, role string) (*pool, error) {
 	c, err := pgxpool.ParseConfig(config.DatabaseURL)
 	if err != nil {
 		return nil, fmt.Errorf("read the database URL: %w", err)
@@ -145,22 +149,33 @@ func newPool(ctx context.Context, config Config, role string) (*pgxpool.Pool, er
 		})
 		return nil
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, c)
+	p, err := pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("open a pool of connections: %w", err)
 	}
-	return pool, nil
+	return &pool{Pool: p, acquire: config.Acquire}, nil
+}
+
+// pool is connections of one role, none of which is waited for longer than acquire.
+type pool struct {
+	*pgxpool.Pool
+	acquire time.Duration
+}
+
+// Acquire takes a connection. Release it.
+func (p *pool) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.acquire)
+	defer cancel()
+	return p.Pool.Acquire(ctx)
 }
 
 type txFunc func(ctx context.Context, tx pgx.Tx, q *db.Queries) error
 
 // inTx runs fn in one transaction and gives back its connection.
-func inTx(ctx context.Context, pool *pgxpool.Pool, timeout time.Duration, options pgx.TxOptions, fn txFunc) error {
+func inTx(ctx context.Context, from *pool, timeout time.Duration, options pgx.TxOptions, fn txFunc) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	acquireCtx, cancelAcquire := context.WithTimeout(ctx, acquireTimeout)
-	defer cancelAcquire()
-	conn, err := pool.Acquire(acquireCtx)
+	conn, err := from.Acquire(ctx)
 	if err != nil {
 		return translate(err)
 	}

@@ -58,6 +58,9 @@ func (d *Database) Open(config tenants.Config) *tenants.Store {
 	if config.MaxConns == 0 {
 		config.MaxConns = 4
 	}
+	if config.Acquire == 0 {
+		config.Acquire = 4 * time.Second // for machines that are slow at times
+	}
 	store, err := tenants.Open(context.WithoutCancel(d.tb.Context()), config)
 	require.NoError(d.tb, err)
 	d.tb.Cleanup(store.Close)
