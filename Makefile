@@ -7,7 +7,7 @@ SHELL := /bin/bash
 GOTESTSUM := go tool -modfile=tools/gotestsum.mod gotestsum
 
 .DEFAULT_GOAL := help
-.PHONY: help run test conformance bench microbench build generate verify clean-dev
+.PHONY: help run test test-idempotency conformance bench microbench build generate verify clean-dev
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ test: ## run all tests under the race detector, against a PostgreSQL and Redis o
 	@scripts/dev.sh --test compiler
 	@scripts/dev.sh --test with $(GOTESTSUM) --format standard-quiet -- -race -timeout 15m ./...
 	@cd bench && ../scripts/dev.sh --test with go test ./...
+
+test-idempotency: ## make 10 000 idempotent writes while the server is killed again and again; takes minutes
+	@scripts/dev.sh --test with env WEIR_TEST_IDEMPOTENT_WRITES=10000 go test ./tests -run '^TestKilledWhileWriting$$' -v -timeout 20m
 
 conformance: ## run the vector files under DIR=path against both engines
 	@[ -n "$(DIR)" ] || { echo 'usage: make conformance DIR=path' >&2; exit 2; }

@@ -368,11 +368,19 @@ func (c *client) check(url, body string) (answer, decision, error) {
 
 // try sends one request and returns what the network says.
 func (c *client) try(method, url, body string) (answer, error) {
+	return c.tryWith(method, url, body, nil)
+}
+
+// tryWith is try with further headers.
+func (c *client) tryWith(method, url, body string, header http.Header) (answer, error) {
 	request, err := http.NewRequest(method, url, strings.NewReader(body))
 	if err != nil {
 		return answer{}, err
 	}
 	request.GetBody = nil // without it, net/http has no means to repeat a request
+	for name, values := range header {
+		request.Header[name] = values
+	}
 	request.Header.Set("Authorization", "Bearer "+c.key)
 	if body != "" {
 		request.Header.Set("Content-Type", "application/json")
