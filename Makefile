@@ -7,7 +7,7 @@ SHELL := /bin/bash
 GOTESTSUM := go tool -modfile=tools/gotestsum.mod gotestsum
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-idempotency conformance bench microbench build generate verify clean-dev
+.PHONY: help run test test-idempotency conformance bench microbench build generate web verify clean-dev
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ generate: ## write anew what is made from queries, vectors' pictures and migrati
 	@go tool -modfile=tools/sqlc.mod sqlc generate
 	@go run ./internal/check/checktest/pictures docs/img
 	@scripts/dev.sh --test with go test ./migrations -run SchemaDocument -update
+
+web: ## fetch anew what web/ vendors, with npm; only after a change of web/package.json
+	@web/vendor.sh
 
 build: ## build bin/server, static
 	@CGO_ENABLED=0 go build -trimpath -o bin/server ./cmd/server
