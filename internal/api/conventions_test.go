@@ -25,29 +25,6 @@ func TestOpenAPIDocument(t *testing.T) {
 	}
 }
 
-// /docs works without a network: it loads nothing, and its one style sheet is the one that its
-// policy allows.
-func TestDocsPages(t *testing.T) {
-	s := newAdminStack(t)
-	page := s.call("", http.MethodGet, "/docs", nil).ok(200)
-	require.Contains(t, page.header.Get("Content-Security-Policy"), "default-src 'none'")
-	for path, item := range s.doc.Paths.Map() {
-		require.Contains(t, string(page.body), path)
-		for _, op := range item.Operations() {
-			require.Contains(t, string(page.body), `id="`+op.OperationID+`"`)
-		}
-	}
-	require.Contains(t, string(page.body), "<style>"+docsStyle+"</style>", "the hash is of the very text in the page")
-	for _, elsewhere := range []string{"http://", "https://", "<script", "url("} {
-		require.NotContains(t, string(page.body), elsewhere)
-	}
-
-	p := s.call("", http.MethodGet, "/v1/keys", nil).problem(http.StatusUnauthorized, codeMissingKey)
-	require.Contains(t, string(s.call("", http.MethodGet, p.Type, nil).ok(200).body), "# MISSING_KEY")
-	s.call("", http.MethodGet, "/docs/errors/no-such-code", nil).problem(http.StatusNotFound, codeNotFound)
-	s.call("", http.MethodGet, "/docs/errors/..%2Fpages.go", nil).problem(http.StatusNotFound, codeNotFound)
-}
-
 // reliability rows 2 to 6 for admin bodies: what is stored must be what was sent.
 func TestBodiesAreReadStrictly(t *testing.T) {
 	s := newAdminStack(t)

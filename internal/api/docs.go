@@ -2,9 +2,7 @@ package api
 
 import (
 	"bytes"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/base64"
 	"encoding/json"
 	"html/template"
 	"net/http"
@@ -15,25 +13,21 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	errorpages "weir/docs/errors"
+	"weir/web"
 )
 
 //go:embed docs.html.tmpl
 var docsText string
 
-//go:embed docs.css
-var docsStyle string
+// docsPolicy lets the page of /docs load what this server has, ask what this server answers, and
+// nothing else. Swagger UI draws its icons from data: addresses.
+const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// docsPolicy lets a page of /docs load nothing at all; the one style sheet stands in the page and
-// is allowed by its hash.
-var docsPolicy = func() string {
-	sum := sha256.Sum256([]byte(docsStyle))
-	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
-		"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-}()
-
-// mountDocs serves the finished OpenAPI document, a page that lists its operations, and the pages
-// of the problem codes. None needs a key.
+// mountDocs serves the finished OpenAPI document, a page on which its operations can be read and
+// tried, what that page loads, and the pages of the problem codes. None needs a key.
 func mountDocs(r chi.Router, doc *huma.OpenAPI) {
+	addExamples(doc)
 	document, err := json.Marshal(doc)
 	if err != nil {
 		panic("api: the OpenAPI document cannot be written: " + err.Error())
@@ -42,8 +36,16 @@ func mountDocs(r chi.Router, doc *huma.OpenAPI) {
 	r.Get("/openapi.json", func(w http.ResponseWriter, _ *http.Request) { serveDoc(w, jsonType, document) })
 	r.Get("/docs", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Security-Policy", docsPolicy)
+		w.Header().Set("Referrer-Policy", "no-referrer")
 		serveDoc(w, "text/html; charset=utf-8", page)
 	})
+	for _, method := range []string{http.MethodGet, http.MethodHead} {
+		r.Method(method, web.Prefix+"*", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !web.Serve(w, r) {
+				notFound(w, r)
+			}
+		}))
+	}
 	r.Get("/docs/errors/{code}", func(w http.ResponseWriter, r *http.Request) {
 		text, err := errorpages.Pages.ReadFile(chi.URLParam(r, "code") + ".md")
 		if err != nil {
@@ -87,14 +89,14 @@ type docsAnswer struct{ Status, Description string }
 func docsPage(doc *huma.OpenAPI) []byte {
 	page := struct {
 		Title, Description string
-		Style              template.CSS
 		Tags               []docsTag
-	}{doc.Info.Title, doc.Info.Description, template.CSS(docsStyle), nil} //nolint:gosec // our own file
+	}{doc.Info.Title, doc.Info.Description, nil}
 	for _, tag := range doc.Tags {
 		page.Tags = append(page.Tags, docsTag{tag.Name, tag.Description, docsOperations(doc, tag.Name)})
 	}
 	var b bytes.Buffer
-	if err := template.Must(template.New("docs").Parse(docsText)).Execute(&b, page); err != nil {
+	text := template.New("docs").Funcs(template.FuncMap{"asset": web.Path})
+	if err := template.Must(text.Parse(docsText)).Execute(&b, page); err != nil {
 		panic("api: the page of /docs cannot be written: " + err.Error())
 	}
 	return b.Bytes()
@@ -103,8 +105,8 @@ func docsPage(doc *huma.OpenAPI) []byte {
 func docsOperations(doc *huma.OpenAPI, tag string) []docsOperation {
 	var ops []docsOperation
 	for _, item := range doc.Paths {
-		for _, op := range []*huma.Operation{item.Get, item.Post, item.Put, item.Patch, item.Delete} {
-			if op != nil && slices.Contains(op.Tags, tag) {
+		for _, op := range operationsOf(item) {
+			if slices.Contains(op.Tags, tag) {
 				ops = append(ops, docsOperationOf(doc, op))
 			}
 		}
@@ -117,6 +119,12 @@ func docsOperations(doc *huma.OpenAPI, tag string) []docsOperation {
 		return slices.Index(methods, a.Method) - slices.Index(methods, b.Method)
 	})
 	return ops
+}
+
+// operationsOf returns what a path answers.
+func operationsOf(item *huma.PathItem) []*huma.Operation {
+	all := []*huma.Operation{item.Get, item.Post, item.Put, item.Patch, item.Delete}
+	return slices.DeleteFunc(all, func(op *huma.Operation) bool { return op == nil })
 }
 
 func docsOperationOf(doc *huma.OpenAPI, op *huma.Operation) docsOperation {

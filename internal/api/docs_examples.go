@@ -1,0 +1,63 @@
+package api
+
+import (
+	"encoding/json"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// docsExamples are the bodies that /docs suggests, by operation: each works as it is, for a rule,
+// plan or subject that is there. Without one, a reader is offered a body of zeros, which is refused.
+var docsExamples = map[string]string{
+	"check":       `{"subject": "user_42", "resource": "orders:create"}`,
+	"check-short": `{"subject": "user_42", "resource": "orders:create"}`,
+	"check-batch": `{"checks": [{"subject": "user_42", "resource": "orders:create"}, {"subject": "user_43", "cost": 5, "dry_run": true}]}`,
+
+	"patch-tenant": `{"name": "Acme Inc."}`,
+
+	"create-key": `{"name": "checkout", "scopes": ["check"]}`,
+	"patch-key":  `{"name": "checkout, old"}`,
+	"rotate-key": `{"overlap": "24h"}`,
+
+	"create-rule": `{"slug": "orders", "resource": "orders:*", "limit": 100, "window": "1m"}`,
+	"put-rule":    `{"resource": "orders:*", "algorithm": "token_bucket", "limit": 100, "window": "1m", "burst": 200}`,
+	"patch-rule":  `{"limit": 200, "penalty": "30s"}`,
+
+	"create-plan":    `{"slug": "business", "name": "Business"}`,
+	"put-plan":       `{"name": "Business", "description": "For companies"}`,
+	"patch-plan":     `{"description": null}`,
+	"put-plan-limit": `{"limit": 1000}`,
+
+	"put-subject":   `{"state": "active", "labels": {"region": "eu"}, "billing_ref": "cus_8123"}`,
+	"patch-subject": `{"labels": {"region": "us"}}`,
+	"put-override":  `{"limit": 5000, "reason": "launch week", "expires_at": "2099-12-31T23:59:59Z"}`,
+	"reset-subject": `{"reason": "a mistake of ours"}`,
+
+	"create-member": `{"email": "ada@example.com", "role": "viewer"}`,
+	"patch-member":  `{"role": "editor"}`,
+
+	"put-config": `{"rules": [{"slug": "reports", "resource": "reports:*", "limit": 100, "window": "1m"}]}`,
+
+	"simulate": `{"rules": [{"slug": "orders", "limit": 2, "window": "1m"}],
+		"requests": [{"at_ms": 0, "subject": "ada"}, {"at_ms": 1000, "subject": "ada"}, {"at_ms": 2000, "subject": "ada"}]}`,
+
+	"create-tenant":       `{"slug": "globex", "name": "Globex"}`,
+	"patch-tenant-by-ref": `{"name": "Globex Inc."}`,
+}
+
+// addExamples puts the examples into the document.
+func addExamples(doc *huma.OpenAPI) {
+	for _, item := range doc.Paths {
+		for _, op := range operationsOf(item) {
+			example, found := docsExamples[op.OperationID]
+			if !found || op.RequestBody == nil {
+				continue
+			}
+			for _, contentType := range []string{jsonType, mergePatchType} {
+				if body := op.RequestBody.Content[contentType]; body != nil {
+					body.Example = json.RawMessage(example)
+				}
+			}
+		}
+	}
+}
