@@ -208,6 +208,7 @@ CREATE TABLE overrides (
     CHECK ((starts_at < expires_at)),
     CHECK ((unlimited = (limit_units IS NULL)))
 );
+CREATE INDEX overrides_end ON overrides USING btree (tenant_id, expires_at, subject, rule_id) WHERE (expires_at IS NOT NULL);
 CREATE INDEX overrides_rule ON overrides USING btree (tenant_id, rule_id);
 ALTER TABLE overrides ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON overrides FOR ALL TO weir_app
