@@ -28,7 +28,7 @@ type AuditEntry struct {
 	Address   string // of the connection that the request came by; "": no request
 	UserAgent string // "": none was sent
 	RequestID string // "": no request
-	Action    string // create, update, delete, revoke, rotate, reset
+	Action    string // create, update, delete, revoke, rotate, reset, import
 	Kind      string // tenant, key, rule, plan, subject, member
 	Target    string // slug, subject, email, or id of a key
 	// Before and After are JSON objects with the fields that differ; null in one of them stands for

@@ -29,8 +29,9 @@ type trail struct {
 	tenant   uuid.UUID
 	touched  []*touched // in the order of the writes
 	index    map[auditName]*touched
-	numbered bool // the change has a version
-	queued   bool // the writes are not done yet, so what was before them can be read at once later
+	numbered bool      // the change has a version
+	queued   bool      // the writes are not done yet, so what was before them can be read at once later
+	whole    *auditRow // stands for all writes of an import, in place of a row for each object
 }
 
 func newTrail(q *db.Queries, tenant uuid.UUID) *trail {
@@ -106,6 +107,12 @@ func (t *trail) readBefore(ctx context.Context, these ...*touched) error {
 
 // rows returns what the change did, a row for each object that differs.
 func (t *trail) rows(ctx context.Context) ([]auditRow, error) {
+	if t.whole != nil {
+		if len(t.touched) > 0 {
+			return nil, errors.New("a change that is an import and something else")
+		}
+		return []auditRow{*t.whole}, nil
+	}
 	if t.numbered && len(t.touched) == 0 {
 		return nil, errors.New("a change of configuration that is not in the audit trail")
 	}

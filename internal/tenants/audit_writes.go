@@ -171,6 +171,41 @@ func (c *change) DeleteOverride(ctx context.Context, p db.DeleteOverrideParams) 
 	return c.Queries.DeleteOverride(ctx, p)
 }
 
+// errNoImport: the writes of an import are for changes whose trail it is one row of.
+var errNoImport = errors.New("an import that is not in the audit trail")
+
+// ImportNewSubjects registers subjects.
+func (c *change) ImportNewSubjects(ctx context.Context, p db.ImportNewSubjectsParams) error {
+	if c.trail.whole == nil {
+		return errNoImport
+	}
+	return c.Queries.ImportNewSubjects(ctx, p)
+}
+
+// ImportChangedSubjects replaces subjects apart from their overrides.
+func (c *change) ImportChangedSubjects(ctx context.Context, p db.ImportChangedSubjectsParams) error {
+	if c.trail.whole == nil {
+		return errNoImport
+	}
+	return c.Queries.ImportChangedSubjects(ctx, p)
+}
+
+// ImportOverrides sets numbers that subjects have for rules.
+func (c *change) ImportOverrides(ctx context.Context, p db.ImportOverridesParams) error {
+	if c.trail.whole == nil {
+		return errNoImport
+	}
+	return c.Queries.ImportOverrides(ctx, p)
+}
+
+// ImportRemovedOverrides takes numbers that subjects have for rules away.
+func (c *change) ImportRemovedOverrides(ctx context.Context, p db.ImportRemovedOverridesParams) error {
+	if c.trail.whole == nil {
+		return errNoImport
+	}
+	return c.Queries.ImportRemovedOverrides(ctx, p)
+}
+
 // InsertKey makes a key.
 func (c *change) InsertKey(ctx context.Context, p db.InsertKeyParams) (row db.ApiKey, err error) {
 	if _, err = c.touch(ctx, auditKey, p.ID.String(), true); err == nil {

@@ -208,8 +208,12 @@ func (s *Store) write(ctx context.Context, role string, timeout time.Duration, f
 
 // read runs fn with the actor's tenant to read. All that it reads is of one instant.
 func (s *Store) read(ctx context.Context, a Actor, fn txFunc) error {
+	return s.readWithin(ctx, a, operationTimeout, fn)
+}
+
+func (s *Store) readWithin(ctx context.Context, a Actor, timeout time.Duration, fn txFunc) error {
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	return inTx(ctx, s.app, operationTimeout, options, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+	return inTx(ctx, s.app, timeout, options, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err
 		}

@@ -145,16 +145,18 @@ func (s *Store) SubjectByName(ctx context.Context, a Actor, subject string) (out
 	return out, err
 }
 
-// subjectsListSQL selects a page of subjects. It compares prefixes as they are: % and _ mean
-// themselves.
-const subjectsListSQL = `
+// subjectsSelectSQL selects subjects by a filter ($1, $3 to $7). It compares prefixes as they are: %
+// and _ mean themselves.
+const subjectsSelectSQL = `
 SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version,
     p.slug AS plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
-WHERE s.tenant_id = $1 AND ($2::uuid IS NULL OR s.id < $2)
+WHERE s.tenant_id = $1
     AND ($3 = '' OR starts_with(s.subject, $3)) AND ($4 = '' OR p.slug = $4) AND ($5 = '' OR s.state = $5)
-    AND ($6 = '' OR s.labels ? $6) AND ($7::text IS NULL OR s.labels ->> $6 = $7)
-ORDER BY s.id DESC LIMIT $8`
+    AND ($6 = '' OR s.labels ? $6) AND ($7::text IS NULL OR s.labels ->> $6 = $7)`
+
+// subjectsListSQL selects a page of a list, newest first.
+const subjectsListSQL = subjectsSelectSQL + ` AND ($2::uuid IS NULL OR s.id < $2) ORDER BY s.id DESC LIMIT $8`
 
 // Subjects lists registered subjects with their overrides, newest first, and returns where the next page begins.
 func (s *Store) Subjects(ctx context.Context, a Actor, f SubjectFilter, p Page) (out []Subject, next string, err error) {
@@ -249,16 +251,9 @@ func withOverrides(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []
 	index := make(map[string]int, len(rows))
 	names := make([]string, len(rows))
 	for i, row := range rows {
-		state, err := check.ParseSubjectState(row.State)
-		if err != nil {
-			return nil, fmt.Errorf("read a subject's state: %w", err)
-		}
-		subjects[i] = Subject{
-			Subject: row.Subject, State: state, Labels: row.Labels, BillingRef: row.BillingRef,
-			Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
-		}
-		if row.PlanSlug != nil {
-			subjects[i].Plan = *row.PlanSlug
+		var err error
+		if subjects[i], err = subjectOf(row); err != nil {
+			return nil, err
 		}
 		index[row.Subject], names[i] = i, row.Subject
 	}
@@ -274,6 +269,22 @@ func withOverrides(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []
 		})
 	}
 	return subjects, nil
+}
+
+// subjectOf is a row without its overrides.
+func subjectOf(row db.SubjectByNameRow) (Subject, error) {
+	state, err := check.ParseSubjectState(row.State)
+	if err != nil {
+		return Subject{}, fmt.Errorf("read a subject's state: %w", err)
+	}
+	s := Subject{
+		Subject: row.Subject, State: state, Labels: row.Labels, BillingRef: row.BillingRef,
+		Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
+	}
+	if row.PlanSlug != nil {
+		s.Plan = *row.PlanSlug
+	}
+	return s, nil
 }
 
 // planID returns the id of a plan that a subject names, nil for none.

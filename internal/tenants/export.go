@@ -1,0 +1,85 @@
+package tenants
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/tenants/db"
+)
+
+const (
+	// exportTimeout bounds an export: as long as it runs, it holds a connection, and Postgres keeps
+	// what has been deleted since it began.
+	exportTimeout = 15 * time.Minute
+	exportBatch   = 1000 // subjects in one statement, which takes far less than statement_timeout
+)
+
+// subjectsExportSQL selects the next subjects in the order of their bytes, which the primary key has.
+const subjectsExportSQL = subjectsSelectSQL + ` AND s.subject > $2 ORDER BY s.subject LIMIT $8`
+
+// ExportSubjects calls each with the registered subjects that meet the filter, in the order of their
+// bytes, up to 1000 at a time and all of one instant; with their overrides, apart from those that are
+// over, if overrides is set. each may take up to a minute, for a client that reads slowly; all
+// together fifteen. An error of each ends the export and is returned. Errors: *InvalidError,
+// ErrUnavailable, also after a part has been told.
+func (s *Store) ExportSubjects(ctx context.Context, a Actor, f SubjectFilter, overrides bool, each func([]Subject) error) error {
+	if err := f.validate(); err != nil {
+		return err
+	}
+	var state string
+	if f.State != nil {
+		state = f.State.String()
+	}
+	now := s.instant()
+	var failed error // of each, which is none of the database's
+	err := s.readWithin(ctx, a, exportTimeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if _, err := tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = '60s'"); err != nil {
+			return err
+		}
+		after := ""
+		for {
+			rows, err := tx.Query(ctx, subjectsExportSQL, a.tenant, after, f.Prefix, f.Plan, state, f.LabelKey, f.LabelValue, exportBatch)
+			if err != nil {
+				return err
+			}
+			found, err := pgx.CollectRows(rows, pgx.RowToStructByName[db.SubjectByNameRow])
+			if err != nil || len(found) == 0 {
+				return err
+			}
+			after = found[len(found)-1].Subject
+			subjects, err := exported(ctx, q, a, found, overrides)
+			if err != nil {
+				return err
+			}
+			for i := range subjects {
+				subjects[i].Overrides = present(subjects[i].Overrides, now)
+			}
+			if failed = each(subjects); failed != nil {
+				return failed
+			}
+			if len(found) < exportBatch {
+				return nil
+			}
+		}
+	})
+	if failed != nil {
+		return failed
+	}
+	return err
+}
+
+func exported(ctx context.Context, q *db.Queries, a Actor, rows []db.SubjectByNameRow, overrides bool) ([]Subject, error) {
+	if overrides {
+		return withOverrides(ctx, q, a.tenant, rows)
+	}
+	subjects := make([]Subject, len(rows))
+	for i, row := range rows {
+		var err error
+		if subjects[i], err = subjectOf(row); err != nil {
+			return nil, err
+		}
+	}
+	return subjects, nil
+}

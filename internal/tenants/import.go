@@ -1,0 +1,415 @@
+package tenants
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+const (
+	importTimeout = time.Minute
+	importBatch   = 2000 // lines whose subjects are read, compared and written at once
+	// MaxLineErrors is how many errors of an import are told apart; the others are counted.
+	MaxLineErrors = 100
+)
+
+// SubjectLine is what one line of an import says of a subject. What it leaves out stays as it is,
+// or is as in a new subject.
+type SubjectLine struct {
+	Line       int // of the file, from 1
+	Subject    string
+	Plan       *string             // slug; "": the tenant's default plan; nil: left out
+	State      *check.SubjectState // nil: left out
+	BillingRef *string             // nil: left out
+	Labels     PackedLabels        // all of them; nil: left out
+	Overrides  []OverrideLine      // those that change; the subject keeps its others
+}
+
+// OverrideLine sets the override of a subject for a rule, or removes it.
+type OverrideLine struct {
+	Override
+	Remove bool
+}
+
+// PackedLabels are labels in less room than a map takes: an import holds hundreds of thousands.
+type PackedLabels []byte
+
+// PackLabels packs labels; nil are none.
+func PackLabels(labels map[string]string) PackedLabels {
+	packed, err := json.Marshal(labelsOf(labels))
+	if err != nil {
+		panic(fmt.Sprintf("tenants: a map of texts cannot be written as JSON: %v", err))
+	}
+	return packed
+}
+
+func (p PackedLabels) unpack() map[string]string {
+	labels := map[string]string{}
+	if err := json.Unmarshal(p, &labels); err != nil {
+		panic(fmt.Sprintf("tenants: packed labels are no JSON: %v", err))
+	}
+	return labels
+}
+
+// LineError is what is wrong with one field of one line.
+type LineError struct {
+	Line int
+	check.FieldError
+}
+
+// LinesError says which lines of an import are wrong; nothing of it was imported.
+type LinesError struct {
+	Total int         // of errors
+	Lines []LineError // the first MaxLineErrors of them
+}
+
+// Error tells the first error and how many there are.
+func (e *LinesError) Error() string {
+	if len(e.Lines) == 0 {
+		return "nothing is wrong"
+	}
+	first := e.Lines[0]
+	return "line " + strconv.Itoa(first.Line) + ": " + first.FieldError.Error() + ", and " + strconv.Itoa(e.Total-1) + " more"
+}
+
+// Add notes what is wrong with a line.
+func (e *LinesError) Add(line int, fields ...check.FieldError) {
+	for _, f := range fields {
+		if e.Total++; len(e.Lines) < MaxLineErrors {
+			e.Lines = append(e.Lines, LineError{line, f})
+		}
+	}
+}
+
+// ImportMode says how an import is carried out.
+type ImportMode struct {
+	CreateOnly bool // a subject that is registered is an error
+	DryRun     bool // only tell what would happen
+}
+
+// ImportCounts are how many subjects an import has registered, changed, and found to be as it says.
+type ImportCounts struct {
+	Created   int `json:"created"`
+	Updated   int `json:"updated"`
+	Unchanged int `json:"unchanged"`
+}
+
+// Validate returns what is wrong with a line by itself, without its overrides, which depend on rules.
+func (l *SubjectLine) Validate() []check.FieldError {
+	var fields []check.FieldError
+	s := l.over(Subject{Subject: l.Subject})
+	if wrong, ok := s.validate().(*InvalidError); ok { //nolint:errorlint // as it was made
+		fields = wrong.Fields
+	}
+	return fields
+}
+
+// over is what becomes of a subject, apart from its overrides.
+func (l *SubjectLine) over(s Subject) Subject {
+	if l.Plan != nil {
+		s.Plan = *l.Plan
+	}
+	if l.State != nil {
+		s.State = *l.State
+	}
+	if l.BillingRef != nil {
+		s.BillingRef = *l.BillingRef
+	}
+	if l.Labels != nil {
+		s.Labels = l.Labels.unpack()
+	}
+	return s
+}
+
+// ImportSubjects registers and changes subjects, all of them or none, under one version and with one
+// row of the audit trail. While it runs, up to a minute, other changes of the tenant wait, but not
+// those of other tenants. Errors: *LinesError, ErrUnavailable.
+func (s *Store) ImportSubjects(ctx context.Context, a Actor, lines []SubjectLine, mode ImportMode) (counts ImportCounts, err error) {
+	err = s.changeWithin(ctx, a, importTimeout, func(ctx context.Context, c *change) error {
+		m, err := c.newSubjectImport(ctx, lines, mode)
+		if err != nil {
+			return err
+		}
+		for batch := range slices.Chunk(lines, importBatch) {
+			if err := m.batch(ctx, batch); err != nil {
+				return err
+			}
+		}
+		counts = m.counts
+		switch {
+		case m.wrong.Total > 0:
+			return &m.wrong
+		case mode.DryRun || counts.Created+counts.Updated == 0:
+			c.trail.whole = nil
+			return nil
+		}
+		if c.trail.whole.after, err = json.Marshal(counts); err != nil {
+			return err
+		}
+		_, err = c.next(ctx, parts{subjects: true})
+		return err
+	})
+	if err != nil {
+		return ImportCounts{}, err
+	}
+	return counts, nil
+}
+
+// subjectImport is an import while it runs.
+type subjectImport struct {
+	*change
+	mode    ImportMode
+	version int64
+	plans   map[string]uuid.UUID // by slug
+	rules   map[string]Rule      // by slug; only where a line has overrides
+	seen    map[string]int       // subject to its line
+	counts  ImportCounts
+	wrong   LinesError
+}
+
+// newSubjectImport reads what lines refer to.
+//
+// Its rows are written before the change has its number, because all other tenants' changes wait
+// from then on, and writing takes seconds. They bear a number between those of the tenant's changes
+// so far and its own: nobody else can change the tenant meanwhile, so whoever has read up to the
+// former reads these rows next, and no version of a subject comes twice.
+func (c *change) newSubjectImport(ctx context.Context, lines []SubjectLine, mode ImportMode) (*subjectImport, error) {
+	c.trail.whole = &auditRow{action: "import", kind: auditSubject}
+	m := &subjectImport{
+		change: c, mode: mode, plans: map[string]uuid.UUID{}, rules: map[string]Rule{}, seen: make(map[string]int, len(lines)),
+	}
+	now, err := c.ConfigVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m.version = now.Version + 1
+	plans, err := c.DocumentPlans(ctx, c.tenant)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range plans {
+		m.plans[p.Slug] = p.ID
+	}
+	if !slices.ContainsFunc(lines, func(l SubjectLine) bool { return len(l.Overrides) > 0 }) {
+		return m, nil
+	}
+	rows, err := c.DocumentRules(ctx, c.tenant)
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range rows {
+		if m.rules[row.Slug], err = ruleOf(row); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// batch compares lines with what is registered, and writes what differs.
+func (m *subjectImport) batch(ctx context.Context, lines []SubjectLine) error {
+	registered, err := m.registered(ctx, lines)
+	if err != nil {
+		return err
+	}
+	w := importWrites{tenant: m.tenant, version: m.version, createdBy: m.actor.label()}
+	for i := range lines {
+		l := &lines[i]
+		if first := m.seen[l.Subject]; first != 0 {
+			m.wrong.Add(l.Line, check.FieldError{Field: "subject", Message: fmt.Sprintf("is there twice: on line %d, too", first)})
+			continue
+		}
+		m.seen[l.Subject] = l.Line
+		old, exists := registered[l.Subject]
+		wrong := m.compare(l, old, exists, &w)
+		m.wrong.Add(l.Line, wrong...)
+	}
+	if m.mode.DryRun || m.wrong.Total > 0 { // what is left is only looked through for more errors
+		return nil
+	}
+	return w.run(ctx, m.change)
+}
+
+func (m *subjectImport) registered(ctx context.Context, lines []SubjectLine) (map[string]Subject, error) {
+	names := make([]string, 0, len(lines))
+	overrides := false
+	for i := range lines {
+		overrides = overrides || len(lines[i].Overrides) > 0
+		if check.ValidName(lines[i].Subject) == "" { // Postgres would stumble over a NUL
+			names = append(names, lines[i].Subject)
+		}
+	}
+	rows, err := m.SubjectsByName(ctx, db.SubjectsByNameParams{TenantID: m.tenant, Subjects: names})
+	if err != nil {
+		return nil, err
+	}
+	found := make([]db.SubjectByNameRow, len(rows))
+	for i, row := range rows {
+		found[i] = db.SubjectByNameRow(row)
+	}
+	subjects, err := exported(ctx, m.Queries, m.actor, found, overrides)
+	if err != nil {
+		return nil, err
+	}
+	byName := make(map[string]Subject, len(subjects))
+	for _, s := range subjects {
+		byName[s.Subject] = s
+	}
+	return byName, nil
+}
+
+// compare adds to w what makes the subject as the line says, and returns what is wrong with that.
+func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *importWrites) []check.FieldError {
+	wrong := l.Validate()
+	if exists && m.mode.CreateOnly {
+		wrong = append(wrong, check.FieldError{Field: "subject", Message: "is registered already"})
+	}
+	if !exists {
+		old = Subject{Subject: l.Subject}
+	}
+	now := l.over(old)
+	plan, known := m.plans[now.Plan]
+	if now.Plan != "" && !known {
+		wrong = append(wrong, check.FieldError{Field: "plan", Message: "names no plan of this tenant"})
+	}
+	put, removed, more := m.compareOverrides(l, old)
+	if wrong = append(wrong, more...); len(wrong) > 0 {
+		return wrong
+	}
+	same := now.Plan == old.Plan && now.State == old.State && now.BillingRef == old.BillingRef && maps.Equal(now.Labels, old.Labels)
+	switch {
+	case !exists:
+		m.counts.Created++
+		w.created.add(now, plan)
+		w.ids = append(w.ids, newID())
+	case same && len(put)+len(removed) == 0:
+		m.counts.Unchanged++
+		return nil
+	default:
+		m.counts.Updated++
+		w.changed.add(now, plan)
+	}
+	for _, o := range put {
+		w.put(l.Subject, m.rules[o.Rule].ID, o)
+	}
+	for _, rule := range removed {
+		w.removedFrom, w.removedRules = append(w.removedFrom, l.Subject), append(w.removedRules, m.rules[rule].ID)
+	}
+	return nil
+}
+
+// compareOverrides returns the overrides of a line that the subject does not have, and the rules of
+// those that it is to have no more.
+func (m *subjectImport) compareOverrides(l *SubjectLine, old Subject) (put []Override, removed []string, wrong []check.FieldError) {
+	for _, given := range l.Overrides {
+		o, at := given.Override, "overrides."+given.Rule
+		r, known := m.rules[o.Rule]
+		if !known {
+			wrong = append(wrong, check.FieldError{Field: at, Message: "names no rule of this tenant"})
+			continue
+		}
+		o.StartsAt, o.ExpiresAt = stored(o.StartsAt), stored(o.ExpiresAt)
+		before, has := old.override(o.Rule)
+		switch {
+		case given.Remove:
+			if has {
+				removed = append(removed, o.Rule)
+			}
+			continue
+		case has && before.same(o): // one that is over may stay in a file
+			continue
+		}
+		wrong = append(wrong, prefixed(at+".", append(o.Limit.Validate(&r.Rule), o.validate(m.now)...))...)
+		put = append(put, o)
+	}
+	return put, removed, wrong
+}
+
+// importWrites are the rows that a batch writes.
+type importWrites struct {
+	tenant       uuid.UUID
+	version      int64
+	createdBy    string
+	created      subjectRows
+	ids          []uuid.UUID // of those that are created
+	changed      subjectRows
+	overrides    db.ImportOverridesParams
+	removedFrom  []string
+	removedRules []uuid.UUID
+}
+
+// subjectRows are subjects, column by column.
+type subjectRows struct {
+	subjects    []string
+	plans       []uuid.UUID
+	states      []string
+	labels      []string
+	billingRefs []string
+}
+
+func (r *subjectRows) add(s Subject, plan uuid.UUID) {
+	r.subjects, r.plans = append(r.subjects, s.Subject), append(r.plans, plan)
+	r.states, r.billingRefs = append(r.states, s.State.String()), append(r.billingRefs, s.BillingRef)
+	r.labels = append(r.labels, string(PackLabels(s.Labels)))
+}
+
+func (w *importWrites) put(subject string, rule uuid.UUID, o Override) {
+	p := &w.overrides
+	p.Subjects, p.RuleIds = append(p.Subjects, subject), append(p.RuleIds, rule)
+	p.Limits, p.Bursts = append(p.Limits, o.Limit.Limit), append(p.Bursts, o.Limit.Burst)
+	p.Unlimiteds, p.Reasons = append(p.Unlimiteds, o.Limit.Unlimited), append(p.Reasons, o.Reason)
+	p.Starts, p.Ends = append(p.Starts, instantText(o.StartsAt)), append(p.Ends, instantText(o.ExpiresAt))
+}
+
+// instantText is what Postgres reads the instant from, "" for none.
+func instantText(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return t.Format(time.RFC3339Nano)
+}
+
+func (w *importWrites) run(ctx context.Context, c *change) error {
+	if n := &w.created; len(n.subjects) > 0 {
+		err := c.ImportReturnedSubjects(ctx, db.ImportReturnedSubjectsParams{TenantID: w.tenant, Subjects: n.subjects})
+		if err != nil {
+			return err
+		}
+		err = c.ImportNewSubjects(ctx, db.ImportNewSubjectsParams{
+			TenantID: w.tenant, Version: w.version, Subjects: n.subjects, Ids: w.ids, PlanIds: n.plans, States: n.states,
+			Labels: n.labels, BillingRefs: n.billingRefs,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if n := &w.changed; len(n.subjects) > 0 {
+		err := c.ImportChangedSubjects(ctx, db.ImportChangedSubjectsParams{
+			TenantID: w.tenant, Version: w.version, Subjects: n.subjects, PlanIds: n.plans, States: n.states,
+			Labels: n.labels, BillingRefs: n.billingRefs,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if p := w.overrides; len(p.Subjects) > 0 {
+		p.TenantID, p.Version, p.CreatedBy = w.tenant, w.version, w.createdBy
+		if err := c.ImportOverrides(ctx, p); err != nil {
+			return err
+		}
+	}
+	if len(w.removedFrom) == 0 {
+		return nil
+	}
+	return c.ImportRemovedOverrides(ctx, db.ImportRemovedOverridesParams{
+		TenantID: w.tenant, Subjects: w.removedFrom, RuleIds: w.removedRules,
+	})
+}

@@ -1,0 +1,42 @@
+-- name: SubjectsByName :many
+SELECT s.*, p.slug AS plan_slug
+FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+WHERE s.tenant_id = @tenant_id AND s.subject = ANY(@subjects::text[]);
+
+-- name: ImportNewSubjects :exec
+-- The writes of an import take thousands of rows in one statement, as arrays of equal length.
+INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, version)
+SELECT @tenant_id, n.subject, n.id, nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), n.state, n.labels::jsonb,
+    n.billing_ref, @version
+FROM (SELECT unnest(@subjects::text[]) AS subject, unnest(@ids::uuid[]) AS id, unnest(@plan_ids::uuid[]) AS plan_id,
+    unnest(@states::text[]) AS state, unnest(@labels::text[]) AS labels, unnest(@billing_refs::text[]) AS billing_ref) AS n;
+
+-- name: ImportChangedSubjects :exec
+UPDATE subjects s SET plan_id = nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), state = n.state,
+    labels = n.labels::jsonb, billing_ref = n.billing_ref, version = @version, updated_at = now()
+FROM (SELECT unnest(@subjects::text[]) AS subject, unnest(@plan_ids::uuid[]) AS plan_id,
+    unnest(@states::text[]) AS state, unnest(@labels::text[]) AS labels, unnest(@billing_refs::text[]) AS billing_ref) AS n
+WHERE s.tenant_id = @tenant_id AND s.subject = n.subject;
+
+-- name: ImportOverrides :exec
+INSERT INTO overrides (tenant_id, subject, rule_id, limit_units, burst_units, unlimited, reason, created_by,
+    starts_at, expires_at, version)
+SELECT @tenant_id, n.subject, n.rule_id, nullif(n.limit_units, 0), nullif(n.burst_units, 0), n.unlimited, n.reason, @created_by,
+    nullif(n.starts_at, '')::timestamptz, nullif(n.expires_at, '')::timestamptz, @version
+FROM (SELECT unnest(@subjects::text[]) AS subject, unnest(@rule_ids::uuid[]) AS rule_id,
+    unnest(@limits::bigint[]) AS limit_units, unnest(@bursts::bigint[]) AS burst_units,
+    unnest(@unlimiteds::boolean[]) AS unlimited, unnest(@reasons::text[]) AS reason,
+    unnest(@starts::text[]) AS starts_at, unnest(@ends::text[]) AS expires_at) AS n
+ON CONFLICT (tenant_id, subject, rule_id) DO UPDATE SET limit_units = excluded.limit_units,
+    burst_units = excluded.burst_units, unlimited = excluded.unlimited, reason = excluded.reason,
+    created_by = excluded.created_by, starts_at = excluded.starts_at, expires_at = excluded.expires_at,
+    version = excluded.version, created_at = excluded.created_at;
+
+-- name: ImportRemovedOverrides :exec
+DELETE FROM overrides o
+USING (SELECT unnest(@subjects::text[]) AS subject, unnest(@rule_ids::uuid[]) AS rule_id) AS n
+WHERE o.tenant_id = @tenant_id AND o.subject = n.subject AND o.rule_id = n.rule_id;
+
+-- name: ImportReturnedSubjects :exec
+-- Those that are registered anew are not to be told as deleted any more.
+DELETE FROM subject_tombstones WHERE tenant_id = @tenant_id AND subject = ANY(@subjects::text[]);
