@@ -73,6 +73,9 @@ func (a *admin) routes() {
 	put(a, "/v1/subjects/{subject}/overrides/{rule}", "put-override", "Set the number of one subject for a rule", a.putOverride)
 	remove(a, "/v1/subjects/{subject}/overrides/{rule}", "delete-override", "Delete an override", a.deleteOverride)
 	watch[LimitsAnswer](a, "/v1/subjects/{subject}/limits", "get-limits", "Get what is left for a subject under every rule", a.getLimits)
+	a.bulkRoutes()
+	list(a, "/v1/overrides", "list-overrides", "List the overrides of all subjects", a.listOverrides, about(
+		"subjects", "By subject; with ending_before, those that end first come first."))
 	act(a, "/v1/subjects/{subject}/reset", "reset-subject", "Forget the counters of a subject", a.resetSubject)
 
 	list(a, "/v1/members", "list-members", "List members", a.listMembers)
@@ -130,10 +133,17 @@ const (
 	metaOperator = "operator" // true: operator keys only
 	metaReadOnly = "readOnly" // true: changes nothing, although it is a POST
 	metaMaxBody  = "maxBody"  // int: bytes that a body may have, where it is not maxAdminBody
+	metaReader   = "reader"   // bodyReader: reads the body, where it is none that the guard reads
+	metaSlots    = "slots"    // *slots: how many of the requests run at once
 	metaRedact   = "redact"   // func([]byte) ([]byte, error): the answer without its secret
 )
 
 func operatorOnly(op *huma.Operation) { op.Metadata[metaOperator] = true }
+
+// about puts an operation under the tag of another noun, and says more of it.
+func about(tag, description string) option {
+	return func(op *huma.Operation) { op.Tags, op.Description = []string{tag}, description }
+}
 
 // redacts says how the secret is left out of an answer that is kept for a replay.
 func redacts(without func(answer []byte) ([]byte, error)) option {

@@ -21,6 +21,7 @@ type adminCase struct {
 	path    string
 	foreign string // the same for an object of tenant B; "" where the path names no object that must exist
 	body    any
+	as      string // media type of the bodies; "": JSON
 	status  int
 	bad     any      // a body that is refused; nil for operations without one
 	badPath string   // or a path with a query that is refused
@@ -63,6 +64,11 @@ var adminCases = map[string]adminCase{
 	"delete-subject":  {path: "/v1/subjects/{subject}", foreign: "/v1/subjects/{b-subject}", status: 204, badPath: "/v1/subjects/{subject}?x=1"},
 	"put-override":    {path: "/v1/subjects/{subject}/overrides/{rule}", foreign: "/v1/subjects/{subject}/overrides/{b-rule}", body: obj{"limit": 9, "reason": "trial"}, status: 200, bad: obj{"limit": -1}, names: []string{"/limit"}},
 	"delete-override": {path: "/v1/subjects/{subject}/overrides/{rule}", foreign: "/v1/subjects/{b-subject}/overrides/{b-rule}", status: 204, badPath: "/v1/subjects/{subject}/overrides/{rule}?x=1"},
+
+	"export-subjects": {path: "/v1/bulk/subjects?prefix=s-", status: 200, badPath: "/v1/bulk/subjects?format=xls", names: []string{"query:format"}},
+	"import-subjects": {path: "/v1/bulk/subjects", as: csvType, body: "subject,state\r\nimported,blocked\r\n", status: 200,
+		bad: "subject,plan,state\r\nimported,no-such-plan,active\r\nother,,asleep\r\n", names: []string{"line:3/state"}},
+	"list-overrides": {path: "/v1/overrides?active=true&prefix=s-", status: 200, badPath: "/v1/overrides?ending_before=soon", names: []string{"query:ending_before"}},
 
 	"get-limits":    {path: "/v1/subjects/{subject}/limits?resource=r&attribute=ip:1&attribute=region:eu", status: 200, badPath: "/v1/subjects/{subject}/limits?attribute=ip", names: []string{"query:attribute"}},
 	"reset-subject": {path: "/v1/subjects/{subject}/reset", body: obj{"reason": "a mistake of ours"}, status: 200, bad: obj{"rule": "no-such-rule", "reason": "r"}, names: []string{"/rule"}},
@@ -107,28 +113,35 @@ func TestEveryAdminOperation(t *testing.T) {
 			op, known := operations[id]
 			require.True(t, known, "a case without an operation")
 			s, broken := s.in(t), broken.in(t)
+			call := func(s *adminStack, key, path string, body any) answer {
+				s.t.Helper()
+				if c.as != "" && body != nil {
+					return s.call(key, op.method, path, body, header{"Content-Type", c.as})
+				}
+				return s.call(key, op.method, path, body)
+			}
 			fill := s.prepare(id)
 			path := fill.Replace(c.path)
 			operator := strings.HasPrefix(c.path, "/v1/tenants")
 			key := s.key
 			if operator {
 				key = s.operator
-				s.call(s.key, op.method, path, c.body).problem(http.StatusForbidden, codeOperatorOnly)
+				call(s, s.key, path, c.body).problem(http.StatusForbidden, codeOperatorOnly)
 			}
 
-			s.call("", op.method, path, c.body).problem(http.StatusUnauthorized, codeMissingKey)
-			s.call(s.checkKey, op.method, path, c.body).problem(http.StatusForbidden, codeInsufficientScope)
+			call(s, "", path, c.body).problem(http.StatusUnauthorized, codeMissingKey)
+			call(s, s.checkKey, path, c.body).problem(http.StatusForbidden, codeInsufficientScope)
 			wrong := s.readKey
 			if op.method == http.MethodGet || c.pure {
 				wrong = s.wKey
 			}
-			s.call(wrong, op.method, path, c.body).problem(http.StatusForbidden, codeInsufficientScope)
+			call(s, wrong, path, c.body).problem(http.StatusForbidden, codeInsufficientScope)
 
 			if c.foreign != "" {
-				s.call(key, op.method, fill.Replace(c.foreign), c.body).problem(http.StatusNotFound, codeNotFound)
+				call(s, key, fill.Replace(c.foreign), c.body).problem(http.StatusNotFound, codeNotFound)
 			}
 
-			away := broken.call(key, op.method, path, c.body)
+			away := call(broken, key, path, c.body)
 			if c.pure {
 				away.ok(c.status)
 			} else {
@@ -138,14 +151,14 @@ func TestEveryAdminOperation(t *testing.T) {
 
 			switch {
 			case c.bad != nil:
-				require.Equal(t, c.names, s.call(key, op.method, path, c.bad).pointers(http.StatusUnprocessableEntity, codeInvalidRequest))
+				require.Equal(t, c.names, call(s, key, path, c.bad).pointers(http.StatusUnprocessableEntity, codeInvalidRequest))
 			case c.names != nil:
-				require.Equal(t, c.names, s.call(key, op.method, fill.Replace(c.badPath), nil).pointers(http.StatusUnprocessableEntity, codeInvalidRequest))
+				require.Equal(t, c.names, call(s, key, fill.Replace(c.badPath), nil).pointers(http.StatusUnprocessableEntity, codeInvalidRequest))
 			default:
-				s.call(key, op.method, fill.Replace(c.badPath), nil).problem(http.StatusBadRequest, codeUnknownParameter)
+				call(s, key, fill.Replace(c.badPath), nil).problem(http.StatusBadRequest, codeUnknownParameter)
 			}
 
-			done := s.call(key, op.method, path, c.body).ok(c.status)
+			done := call(s, key, path, c.body).ok(c.status)
 			rows := s.auditRows(done.header.Get("X-Request-Id"), operator)
 			if op.method == http.MethodGet || c.pure {
 				require.Zero(t, rows)

@@ -23,7 +23,7 @@ const jsonLinesType = "application/jsonl"
 type AuditParams struct {
 	PageParams
 	Actor  string `query:"actor" doc:"Only what was done by this name or id, as in actor"`
-	Action string `query:"action" enum:"create,update,delete,rotate,revoke,reset" doc:"Only this"`
+	Action string `query:"action" enum:"create,update,delete,rotate,revoke,reset,import" doc:"Only this"`
 	Kind   string `query:"kind" enum:"tenant,key,rule,plan,subject,member" doc:"Only changes of this kind of object"`
 	Target string `query:"target" doc:"Only changes of this object: a slug, a subject, an email, or the id of a key"`
 	From   string `query:"from" format:"date-time" doc:"Begin, RFC 3339"`
@@ -40,7 +40,7 @@ type AuditEntry struct {
 	Address   string      `json:"address" doc:"Where the request's connection came from, a proxy's where there is one; empty: no request"`
 	UserAgent string      `json:"user_agent" doc:"Of the request"`
 	RequestID string      `json:"request_id" doc:"Of the request, as in X-Request-Id; the rows of one change have the same"`
-	Action    string      `json:"action" doc:"create, update, delete, rotate, revoke, reset"`
+	Action    string      `json:"action" doc:"create, update, delete, rotate, revoke, reset, import"`
 	Kind      string      `json:"kind" doc:"tenant, key, rule, plan (with its limits), subject (with its overrides), member"`
 	Target    string      `json:"target" doc:"A slug, a subject, an email, or the id of a key"`
 	Before    AuditFields `json:"before" doc:"The fields that the change has altered as they were, null for one that was not set; null where there was nothing"`

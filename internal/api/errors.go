@@ -48,6 +48,10 @@ func problemOf(err error) *Problem {
 	if errors.As(err, &wrong) {
 		return invalid(problemFields(wrong.Fields)...)
 	}
+	var lines *tenants.LinesError
+	if errors.As(err, &lines) {
+		return linesProblem(lines)
+	}
 	var conflict *tenants.ConflictError
 	if errors.As(err, &conflict) {
 		return conflictProblem(conflict)

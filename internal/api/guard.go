@@ -71,13 +71,24 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 			writeProblem(w, r, err)
 			return
 		}
-		var body []byte
-		if op.RequestBody != nil {
-			if body, err = readDocument(r, op); err != nil {
+		if limited, ok := op.Metadata[metaSlots].(*slots); ok {
+			release, err := limited.take(actorFrom(r.Context()).TenantID())
+			if err != nil {
 				writeProblem(w, r, err)
 				return
 			}
+			defer release()
+		}
+		var body []byte // or, of one that is too large, what tells it from others
+		if read, ok := op.Metadata[metaReader].(bodyReader); ok {
+			r, body, err = readStream(r, op, read)
+		} else if op.RequestBody != nil {
+			body, err = readDocument(r, op)
 			r.Header.Set("Content-Type", jsonType) // one spelling of what has been checked
+		}
+		if err != nil {
+			writeProblem(w, r, err)
+			return
 		}
 		ctx := tenants.WithOrigin(r.Context(), originOf(r))
 		r = r.WithContext(context.WithValue(ctx, conditionsKey{}, cond))

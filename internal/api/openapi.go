@@ -188,8 +188,10 @@ func (p *Problem) GetHeaders() http.Header {
 	return h
 }
 
-func schemaOf[T any](api huma.API) *huma.Schema {
-	return api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")
+func schemaOf[T any](api huma.API) *huma.Schema { return schemaIn[T](api.OpenAPI().Components.Schemas) }
+
+func schemaIn[T any](registry huma.Registry) *huma.Schema {
+	return registry.Schema(reflect.TypeFor[T](), true, "")
 }
 
 func headerParam(name, doc string) *huma.Param {

@@ -15,7 +15,7 @@ import (
 
 // List is one page of a list.
 type List[T any] struct {
-	Items      []T     `json:"items" nullable:"false" doc:"Newest first"`
+	Items      []T     `json:"items" nullable:"false" doc:"Newest first, unless the operation says otherwise"`
 	NextCursor *string `json:"next_cursor" doc:"Give it as cursor to get the next page; null at the end"`
 }
 

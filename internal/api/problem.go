@@ -12,6 +12,7 @@ import (
 const (
 	codeMalformedJSON          = "MALFORMED_JSON"
 	codeMalformedYAML          = "MALFORMED_YAML"
+	codeMalformedCSV           = "MALFORMED_CSV"
 	codeUnknownField           = "UNKNOWN_FIELD"
 	codeDuplicateField         = "DUPLICATE_FIELD"
 	codeUnknownParameter       = "UNKNOWN_PARAMETER"
@@ -46,6 +47,7 @@ const (
 	codeUnknownPlan            = "UNKNOWN_PLAN"
 	codeIdempotencyKeyReused   = "IDEMPOTENCY_KEY_REUSED"
 	codeTenantQuotaExceeded    = "TENANT_QUOTA_EXCEEDED"
+	codeBulkBusy               = "BULK_BUSY"
 	codeSimulationBusy         = "SIMULATION_BUSY"
 	codeSimulationTooLarge     = "SIMULATION_TOO_LARGE"
 	codeInternal               = "INTERNAL"
@@ -61,6 +63,7 @@ const (
 var problemTitles = map[string]string{
 	codeMalformedJSON:          "The body is not well-formed JSON",
 	codeMalformedYAML:          "The body is not YAML that is taken here",
+	codeMalformedCSV:           "The body is not well-formed CSV",
 	codeUnknownField:           "The body has a field that is not known here",
 	codeDuplicateField:         "The body names a field twice",
 	codeUnknownParameter:       "The query has a parameter that is not known here",
@@ -95,6 +98,7 @@ var problemTitles = map[string]string{
 	codeUnknownPlan:            "The tenant has no such plan",
 	codeIdempotencyKeyReused:   "The Idempotency-Key was used for another request",
 	codeTenantQuotaExceeded:    "The tenant is over its own quota",
+	codeBulkBusy:               "Too many imports or exports are running",
 	codeSimulationBusy:         "Too many simulations are running",
 	codeSimulationTooLarge:     "The simulation is too large",
 	codeInternal:               "The service failed",
@@ -124,7 +128,7 @@ type Problem struct {
 
 // ProblemField points at one bad field of the input.
 type ProblemField struct {
-	Pointer string `json:"pointer" doc:"JSON pointer into the body, such as /by/0; elsewhere query:NAME, path:NAME or header:NAME"`
+	Pointer string `json:"pointer" doc:"JSON pointer into the body, such as /by/0; elsewhere query:NAME, path:NAME or header:NAME; in a file of lines, line:N and a pointer into the line"`
 	Message string `json:"message" doc:"What is wrong with it, with its range or choices"`
 	Fix     string `json:"fix,omitempty" doc:"What to do"`
 }

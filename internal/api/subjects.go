@@ -76,10 +76,7 @@ type OverridePath struct {
 // SubjectsQuery says which subjects to list.
 type SubjectsQuery struct {
 	PageParams
-	Prefix string `query:"prefix" doc:"Only subjects that begin with this text"`
-	Plan   string `query:"plan" doc:"Only subjects that were given this plan"`
-	State  string `query:"state" enum:"active,blocked,exempt" doc:"Only subjects in this state"`
-	Label  string `query:"label" doc:"Only subjects with this label: NAME=VALUE, or NAME for any value"`
+	SubjectFilterParams
 }
 
 func subjectLocation(subject string) string { return "/v1/subjects/" + url.PathEscape(subject) }
@@ -121,18 +118,9 @@ func (f *SubjectFields) apply(s *tenants.Subject) []ProblemField {
 }
 
 func (a *admin) listSubjects(ctx context.Context, in *SubjectsQuery) (*page[Subject], error) {
-	filter := tenants.SubjectFilter{Prefix: in.Prefix, Plan: in.Plan}
-	if in.State != "" {
-		state, _ := check.ParseSubjectState(in.State) // validated against the schema, which lists them
-		filter.State = &state
-	}
-	name, value, hasValue := strings.Cut(in.Label, "=")
-	if name == "" && hasValue {
-		return nil, invalid(ProblemField{Pointer: "query:label", Message: "must be NAME=VALUE or NAME"})
-	}
-	filter.LabelKey = name
-	if hasValue {
-		filter.LabelValue = &value
+	filter, err := in.filter()
+	if err != nil {
+		return nil, err
 	}
 	list := strings.Join([]string{
 		"subjects", "prefix=" + in.Prefix, "plan=" + in.Plan, "state=" + in.State, "label=" + in.Label,

@@ -1,0 +1,183 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+	"github.com/danielgtaylor/huma/v2/negotiation"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+const (
+	exportTimeout      = 16 * time.Minute // of all; longer than the store takes
+	exportWriteTimeout = 30 * time.Second // of one batch; shorter than the store waits
+)
+
+// filter is what the store takes.
+func (in *SubjectFilterParams) filter() (tenants.SubjectFilter, error) {
+	filter := tenants.SubjectFilter{Prefix: in.Prefix, Plan: in.Plan}
+	if in.State != "" {
+		state, _ := check.ParseSubjectState(in.State) // validated against the schema, which lists them
+		filter.State = &state
+	}
+	name, value, hasValue := strings.Cut(in.Label, "=")
+	if name == "" && hasValue {
+		return filter, invalid(ProblemField{Pointer: "query:label", Message: "must be NAME=VALUE or NAME"})
+	}
+	filter.LabelKey = name
+	if hasValue {
+		filter.LabelValue = &value
+	}
+	return filter, nil
+}
+
+func (in *ExportQuery) wantsCSV(accept string) bool {
+	if in.Format != "" {
+		return in.Format == "csv"
+	}
+	return negotiation.SelectQValueFast(accept, []string{jsonLinesType, olderLinesType, csvType}) == csvType
+}
+
+func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.StreamResponse, error) {
+	filter, err := in.filter()
+	if err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hctx huma.Context) {
+		r, w := humachi.Unwrap(hctx)
+		d := deadlinesOf(ctx)
+		d.read(exportTimeout)
+		table := in.wantsCSV(hctx.Header("Accept"))
+		e := newExport(w, d, table)
+		err := a.store.ExportSubjects(ctx, actorFrom(ctx), filter, !table, e.write)
+		switch {
+		case err == nil:
+			err = e.write(nil) // an empty one has a head, too
+		case !e.begun:
+			writeProblem(w, r, a.problem(ctx, queryProblem(err)))
+			return
+		}
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, errClientGone) {
+			_ = a.problem(ctx, err) // logs it
+		}
+		// The status is out; what is left is not to pretend that the body is whole.
+		panic(http.ErrAbortHandler)
+	}}, nil
+}
+
+// errClientGone: writing failed, and nobody is left to tell.
+var errClientGone = errors.New("the client does not read on")
+
+// export writes subjects as they come.
+type export struct {
+	w         http.ResponseWriter
+	deadlines deadlines
+	buffer    *bufio.Writer
+	table     *csv.Writer   // of both, the one that is asked for
+	lines     *json.Encoder //
+	begun     bool          // the head is out
+}
+
+func newExport(w http.ResponseWriter, d deadlines, table bool) *export {
+	e := &export{w: w, deadlines: d, buffer: bufio.NewWriterSize(w, 64<<10)}
+	if table {
+		e.table = csv.NewWriter(e.buffer)
+		e.table.UseCRLF = true // as RFC 4180 has it
+		return e
+	}
+	e.lines = json.NewEncoder(e.buffer)
+	e.lines.SetEscapeHTML(false)
+	return e
+}
+
+// write writes subjects and sends them off.
+func (e *export) write(subjects []tenants.Subject) error {
+	e.deadlines.write(exportWriteTimeout)
+	e.begin()
+	for i := range subjects {
+		if err := e.one(&subjects[i]); err != nil {
+			return errors.Join(errClientGone, err)
+		}
+	}
+	if e.table != nil {
+		e.table.Flush()
+		if err := e.table.Error(); err != nil {
+			return errors.Join(errClientGone, err)
+		}
+	}
+	if err := e.buffer.Flush(); err != nil {
+		return errors.Join(errClientGone, err)
+	}
+	return nil
+}
+
+func (e *export) begin() {
+	if e.begun {
+		return
+	}
+	e.begun = true
+	contentType, name := jsonLinesType, "subjects.jsonl"
+	if e.table != nil {
+		contentType, name = csvType+"; charset=utf-8", "subjects.csv"
+		_ = e.table.Write(importColumns) // an error stays, for table.Error
+	}
+	h := e.w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Disposition", `attachment; filename="`+name+`"`)
+	h.Set("Vary", "Accept")
+}
+
+// exportLine is a BulkSubject as it is written: what is not set is null.
+type exportLine struct {
+	Subject    string                    `json:"subject"`
+	Plan       *string                   `json:"plan"`
+	State      string                    `json:"state"`
+	BillingRef *string                   `json:"billing_ref"`
+	Labels     map[string]string         `json:"labels"`
+	Overrides  map[string]exportOverride `json:"overrides"`
+}
+
+type exportOverride struct {
+	Limit
+	Reason    string     `json:"reason"`
+	StartsAt  *time.Time `json:"starts_at"`
+	ExpiresAt *time.Time `json:"expires_at"`
+}
+
+func (e *export) one(s *tenants.Subject) error {
+	if e.table != nil {
+		labels := ""
+		if len(s.Labels) > 0 {
+			labels = string(tenants.PackLabels(s.Labels))
+		}
+		return e.table.Write([]string{
+			writtenCell(s.Subject), writtenCell(s.Plan), s.State.String(), writtenCell(s.BillingRef), labels,
+		})
+	}
+	line := exportLine{
+		Subject: s.Subject, Plan: optionalText(s.Plan), State: s.State.String(), BillingRef: optionalText(s.BillingRef),
+		Labels: s.Labels, Overrides: make(map[string]exportOverride, len(s.Overrides)),
+	}
+	if line.Labels == nil {
+		line.Labels = map[string]string{}
+	}
+	for _, o := range s.Overrides {
+		line.Overrides[o.Rule] = exportOverride{
+			Limit: limitAnswer(o.Limit), Reason: o.Reason, StartsAt: o.StartsAt, ExpiresAt: o.ExpiresAt,
+		}
+	}
+	return e.lines.Encode(line)
+}

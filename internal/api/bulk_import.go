@@ -1,0 +1,338 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+const (
+	maxImportBody      = 64 << 20 // bytes
+	maxImportLines     = 200_000
+	maxImportOverrides = 200_000 // of all lines together
+	maxImportLine      = 1 << 20 // bytes, in JSON
+
+	importReadTimeout = 2 * time.Minute  // for the whole body
+	importIdleTimeout = 15 * time.Second // without a byte
+	importRunTimeout  = 90 * time.Second // from the end of the body to that of the answer; longer than the store takes
+)
+
+// readImport reads the body of an import into lines. It holds no transaction meanwhile: a client may
+// be as slow as importReadTimeout lets it.
+func (a *admin) readImport(r *http.Request, mediaType string) (context.Context, []byte, *Problem) {
+	if r.ContentLength > maxImportBody {
+		return nil, nil, bodyTooLarge(r, maxImportBody)
+	}
+	d := deadlinesOf(r.Context())
+	d.write(importReadTimeout + importRunTimeout)
+	hash := sha256.New()
+	body := &pacedBody{body: r.Body, deadlines: d, end: time.Now().Add(importReadTimeout), left: maxImportBody}
+	f := &importFile{registry: a.api.OpenAPI().Components.Schemas}
+	_, _ = io.WriteString(hash, mediaType+"\n")
+	source := io.TeeReader(body, hash)
+	var err error
+	if mediaType == csvType {
+		err = f.readCSV(source)
+	} else {
+		err = f.readLines(source)
+	}
+	var p *Problem
+	switch {
+	case body.left < 0:
+		return nil, nil, bodyTooLarge(r, maxImportBody)
+	case body.failed:
+		return nil, nil, closing(r, newProblem(http.StatusBadRequest, malformedCode(mediaType), "The body ended before it was complete."))
+	case errors.As(err, &p):
+		return nil, nil, closing(r, p) // what is left of the body is not read
+	case f.wrong.Total > 0:
+		return nil, nil, linesProblem(&f.wrong)
+	}
+	d.read(importRunTimeout)
+	return context.WithValue(r.Context(), importKey{}, f.lines), hash.Sum(nil), nil
+}
+
+func malformedCode(mediaType string) string {
+	if mediaType == csvType {
+		return codeMalformedCSV
+	}
+	return codeMalformedJSON
+}
+
+// pacedBody is a body that has to keep coming, and to end in time and in size.
+type pacedBody struct {
+	body      io.Reader
+	deadlines deadlines
+	end       time.Time
+	left      int64 // bytes; negative: there were too many
+	failed    bool
+}
+
+// Read reads on, if the body may.
+func (b *pacedBody) Read(p []byte) (int, error) {
+	b.deadlines.read(min(importIdleTimeout, time.Until(b.end)))
+	n, err := b.body.Read(p)
+	b.failed = err != nil && err != io.EOF //nolint:errorlint // a wrapped one would be an early end
+	if b.left -= int64(n); b.left < 0 {
+		return 0, errors.New("the body is too large")
+	}
+	return n, err
+}
+
+// importFile is an import as it is read.
+type importFile struct {
+	registry  huma.Registry
+	lines     []tenants.SubjectLine
+	overrides int
+	wrong     tenants.LinesError
+}
+
+func (f *importFile) add(l tenants.SubjectLine) error {
+	f.overrides += len(l.Overrides)
+	switch {
+	case len(f.lines) >= maxImportLines:
+		return newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, fmt.Sprintf("The body may have at most %d lines.", maxImportLines))
+	case f.overrides > maxImportOverrides:
+		return newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, fmt.Sprintf("The body may have at most %d overrides.", maxImportOverrides))
+	}
+	f.lines = append(f.lines, l)
+	f.wrong.Add(l.Line, l.Validate()...)
+	return nil
+}
+
+// The columns of a table of subjects.
+var importColumns = []string{"subject", "plan", "state", "billing_ref", "labels"}
+
+func (f *importFile) readCSV(body io.Reader) error {
+	buffered := bufio.NewReaderSize(body, 64<<10)
+	if mark, _ := buffered.Peek(3); string(mark) == "\ufeff" { // spreadsheets put one before UTF-8
+		_, _ = buffered.Discard(len(mark))
+	}
+	table := csv.NewReader(buffered)
+	table.ReuseRecord = true
+	header, err := table.Read()
+	if err != nil && err != io.EOF { //nolint:errorlint // as the package says
+		return csvProblem(err)
+	}
+	columns := slices.Clone(header)
+	if f.checkHeader(columns); f.wrong.Total > 0 {
+		return nil
+	}
+	for {
+		cells, err := table.Read()
+		if err == io.EOF { //nolint:errorlint // as the package says
+			return nil
+		}
+		if err != nil {
+			return csvProblem(err)
+		}
+		line, _ := table.FieldPos(0)
+		if err := f.add(f.lineOfCells(line, columns, cells)); err != nil {
+			return err
+		}
+	}
+}
+
+func csvProblem(err error) *Problem {
+	var parse *csv.ParseError
+	if !errors.As(err, &parse) {
+		return newProblem(http.StatusBadRequest, codeMalformedCSV, "The body is not well-formed CSV.")
+	}
+	what := "has a quote that is out of place"
+	if errors.Is(err, csv.ErrFieldCount) {
+		what = "has more or fewer cells than the first line"
+	}
+	return newProblem(http.StatusBadRequest, codeMalformedCSV, fmt.Sprintf("Line %d %s.", parse.Line, what))
+}
+
+func (f *importFile) checkHeader(columns []string) {
+	for i, name := range columns {
+		switch {
+		case !slices.Contains(importColumns, name):
+			f.wrong.Add(1, check.FieldError{Field: name, Message: "is no column: take of " + strings.Join(importColumns, ", ")})
+		case slices.Contains(columns[:i], name):
+			f.wrong.Add(1, check.FieldError{Field: name, Message: "is there twice"})
+		}
+	}
+	if !slices.Contains(columns, "subject") {
+		f.wrong.Add(1, check.FieldError{Field: "subject", Message: "is required: the first line names the columns"})
+	}
+}
+
+// lineOfCells is a line of a table. An empty cell clears what its column is about.
+func (f *importFile) lineOfCells(line int, columns, cells []string) tenants.SubjectLine {
+	l := tenants.SubjectLine{Line: line}
+	for i, cell := range cells {
+		cell = readCell(cell)
+		switch columns[i] {
+		case "subject":
+			l.Subject = cell
+		case "plan":
+			l.Plan = &cell
+		case "billing_ref":
+			l.BillingRef = &cell
+		case "state":
+			state := check.Active
+			if cell != "" {
+				var err error
+				if state, err = check.ParseSubjectState(cell); err != nil {
+					f.wrong.Add(line, check.FieldError{Field: "state", Message: "must be one of active, blocked, exempt"})
+				}
+			}
+			l.State = &state
+		case "labels":
+			labels, wrong := labelsOfCell(cell)
+			if wrong != "" {
+				f.wrong.Add(line, check.FieldError{Field: "labels", Message: wrong})
+			}
+			l.Labels = tenants.PackLabels(labels)
+		}
+	}
+	return l
+}
+
+func labelsOfCell(cell string) (map[string]string, string) {
+	const wrong = `must be a JSON object of texts, such as {"region":"eu"}`
+	if cell == "" {
+		return nil, ""
+	}
+	var values map[string]*string
+	if checkJSON([]byte(cell)) != nil || json.Unmarshal([]byte(cell), &values) != nil {
+		return nil, wrong
+	}
+	labels := make(map[string]string, len(values))
+	for name, value := range values {
+		if value == nil {
+			return nil, wrong
+		}
+		labels[name] = *value
+	}
+	return labels, ""
+}
+
+// writtenCell keeps a spreadsheet from taking a text for a formula, by a quote before it; readCell
+// takes that off again. A text that looks as if it had been written so gets one more quote.
+func writtenCell(text string) string {
+	if looksLikeFormula(strings.TrimLeft(text, "'")) {
+		return "'" + text
+	}
+	return text
+}
+
+func readCell(cell string) string {
+	if text, quoted := strings.CutPrefix(cell, "'"); quoted && looksLikeFormula(strings.TrimLeft(text, "'")) {
+		return text
+	}
+	return cell
+}
+
+func looksLikeFormula(text string) bool { return text != "" && harmlessCell(text) != text }
+
+// readLines reads JSON, one object a line; empty lines are nothing.
+func (f *importFile) readLines(body io.Reader) error {
+	lines := bufio.NewScanner(body)
+	lines.Buffer(make([]byte, 0, 64<<10), maxImportLine)
+	schema := schemaIn[BulkSubject](f.registry)
+	for number := 1; lines.Scan(); number++ {
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		if p := checkJSON(lines.Bytes()); p != nil {
+			p.Detail = fmt.Sprintf("Line %d: %s", number, p.Detail)
+			for i := range p.Errors {
+				p.Errors[i].Pointer = fmt.Sprintf("line:%d%s", number, p.Errors[i].Pointer)
+			}
+			return p
+		}
+		before := f.wrong.Total
+		l, err := f.lineOfJSON(number, lines.Bytes(), schema)
+		if err == nil && f.wrong.Total == before { // of one that is no subject there is nothing more to say
+			err = f.add(l)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, fmt.Sprintf("A line may be at most %d bytes long.", maxImportLine))
+	}
+	return nil // what else ends a body early, its reader knows
+}
+
+// lineOfJSON is a line of JSON, which has passed checkJSON. It is validated as bodies are.
+func (f *importFile) lineOfJSON(number int, data []byte, schema *huma.Schema) (tenants.SubjectLine, error) {
+	l := tenants.SubjectLine{Line: number}
+	var tree any
+	if err := jsonFormat.Unmarshal(data, &tree); err != nil {
+		return l, err
+	}
+	path := huma.NewPathBuffer(make([]byte, 0, 64), 0)
+	path.Push("body")
+	var found huma.ValidateResult
+	huma.Validate(f.registry, schema, path, huma.ModeWriteToServer, tree, &found)
+	if len(found.Errors) > 0 {
+		for _, field := range validationProblem(http.StatusUnprocessableEntity, "", found.Errors).Errors {
+			f.wrong.Add(number, check.FieldError{Field: field.Pointer, Message: field.Message})
+		}
+		return l, nil
+	}
+	var in BulkSubject
+	if err := json.Unmarshal(data, &in); err != nil {
+		return l, err
+	}
+	l.Subject = in.Subject
+	if in.Plan.Set {
+		l.Plan = ptr(in.Plan.or(""))
+	}
+	if in.Plan.given() && in.Plan.Value == "" { // the store takes "" for none
+		f.wrong.Add(number, check.FieldError{Field: "plan", Message: "must be the slug of a plan, or null"})
+	}
+	if in.BillingRef.Set {
+		l.BillingRef = ptr(in.BillingRef.or(""))
+	}
+	if in.State.Set {
+		state, _ := check.ParseSubjectState(in.State.or(check.Active.String())) // validated against the schema, which lists them
+		l.State = &state
+	}
+	if in.Labels.Set {
+		l.Labels = tenants.PackLabels(in.Labels.or(nil))
+	}
+	l.Overrides = f.overridesOf(number, in.Overrides.or(nil))
+	return l, nil
+}
+
+func (f *importFile) overridesOf(number int, in map[string]Optional[ConfigOverride]) []tenants.OverrideLine {
+	if len(in) == 0 {
+		return nil
+	}
+	out := make([]tenants.OverrideLine, 0, len(in))
+	for _, rule := range slices.Sorted(maps.Keys(in)) {
+		body := in[rule].Value
+		o := tenants.OverrideLine{Override: tenants.Override{Rule: rule}, Remove: in[rule].Null}
+		if !o.Remove {
+			var wrong []ProblemField
+			o.Limit = body.patch(check.Limit{}, "/overrides/"+escapePointer(rule), &wrong)
+			o.Reason, o.StartsAt, o.ExpiresAt = body.Reason.or(""), optionalTime(body.StartsAt), optionalTime(body.ExpiresAt)
+			for _, field := range wrong {
+				f.wrong.Add(number, check.FieldError{Field: field.Pointer, Message: field.Message})
+			}
+		}
+		out = append(out, o)
+	}
+	return out
+}

@@ -1,0 +1,51 @@
+package api
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"weir/internal/tenants"
+)
+
+// SubjectOverride is an override in the list of all.
+type SubjectOverride struct {
+	Subject string `json:"subject"`
+	Rule    string `json:"rule" doc:"Slug"`
+	Active  bool   `json:"active" doc:"It has begun and is not over"`
+	Override
+}
+
+// OverridesQuery says which overrides to list.
+type OverridesQuery struct {
+	PageParams
+	Rule         string `query:"rule" doc:"Only overrides for the rule with this slug"`
+	Prefix       string `query:"prefix" doc:"Only overrides of subjects that begin with this text"`
+	EndingBefore string `query:"ending_before" format:"date-time" doc:"Only overrides that are about to end: they are not over, and will be before this time, RFC 3339. Those that end first come first"`
+	Active       string `query:"active" enum:"true,false" doc:"true: only those that have begun and are not over; false: only the others"`
+}
+
+func (a *admin) listOverrides(ctx context.Context, in *OverridesQuery) (*page[SubjectOverride], error) {
+	filter := tenants.OverrideFilter{Rule: in.Rule, Prefix: in.Prefix}
+	if in.Active != "" {
+		filter.Active = ptr(in.Active == "true")
+	}
+	if in.EndingBefore != "" {
+		t, err := time.Parse(time.RFC3339, in.EndingBefore)
+		if err != nil {
+			return nil, invalid(ProblemField{Pointer: "query:ending_before", Message: "must be a time such as 2026-01-31T12:00:00Z (RFC 3339)"})
+		}
+		filter.EndingBefore = &t
+	}
+	list := strings.Join([]string{
+		"overrides", "rule=" + in.Rule, "prefix=" + in.Prefix, "ending_before=" + in.EndingBefore, "active=" + in.Active,
+	}, "\x00") // no query value holds NUL, so no two filters read the same
+	return listPage(ctx, a, list, in.PageParams, subjectOverrideAnswer, func(p tenants.Page) ([]tenants.SubjectOverride, string, error) {
+		items, next, err := a.store.Overrides(ctx, actorFrom(ctx), filter, p)
+		return items, next, queryProblem(err)
+	})
+}
+
+func subjectOverrideAnswer(o tenants.SubjectOverride) SubjectOverride {
+	return SubjectOverride{Subject: o.Subject, Rule: o.Rule, Active: o.Active, Override: overrideAnswer(o.Override)}
+}
