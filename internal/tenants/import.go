@@ -187,6 +187,10 @@ func (c *change) newSubjectImport(ctx context.Context, lines []SubjectLine, mode
 	m := &subjectImport{
 		change: c, mode: mode, plans: map[string]uuid.UUID{}, rules: map[string]Rule{}, seen: make(map[string]int, len(lines)),
 	}
+	// Plans that were made while the table was small would read all of it for each batch.
+	if _, err := c.tx.Exec(ctx, "SELECT set_config('enable_seqscan', 'off', true)"); err != nil {
+		return nil, err
+	}
 	now, err := c.ConfigVersion(ctx)
 	if err != nil {
 		return nil, err
