@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -32,7 +31,7 @@ type walker struct {
 var (
 	walkAssign = regexp.MustCompile(`^([A-Z_]+)=(.*)$`)
 	walkExpect = regexp.MustCompile(`^# ([0-9]{3})(?: (.*))?$`)
-	walkLoop   = regexp.MustCompile(`^for n in \$\(seq ([0-9]+)\); do (.*); done$`)
+	walkLoop   = regexp.MustCompile(`^for n in \$\(seq ([0-9]+)\); do echo '(.*)'\$n'(.*)'; done >([a-z.]+)$`)
 	walkSoon   = regexp.MustCompile(`^\$\(date -u -d '([0-9]+) seconds' \+%Y-%m-%dT%H:%M:%SZ\)$`)
 	walkSecret = regexp.MustCompile(`"secret":"(weir_key_[0-9A-Za-z]+)"`)
 	walkOutput = regexp.MustCompile(` -o ([a-z.]+)`)
@@ -55,7 +54,7 @@ func TestAdminWalk(t *testing.T) {
 		w.line(strings.TrimSpace(line))
 	}
 	require.Empty(t, w.last.line, "a status for the last command")
-	require.Equal(t, 1000+24, w.ran)
+	require.Equal(t, 25, w.ran)
 }
 
 // line does what one line says.
@@ -75,21 +74,25 @@ func (w *walker) line(line string) {
 	case assign != nil:
 		w.env[assign[1]] = w.value(assign[2])
 	case loop != nil:
-		count, err := strconv.Atoi(loop[1])
-		require.NoError(w.t, err)
-		for n := 1; n <= count; n++ {
-			w.env["n"] = strconv.Itoa(n)
-			if n > 1 {
-				require.Equal(w.t, http.StatusCreated, w.last.status, "%s", w.last.body)
-			}
-			w.curl(loop[2])
-		}
+		w.write(loop[1], loop[2], loop[3], loop[4])
 	case strings.HasPrefix(line, "curl "):
 		w.curl(line)
 	default:
 		require.Regexp(w.t, `^sleep [0-9]+$`, line, "a line that a shell understands")
 		w.waited = true // what comes next is asked until it is as the page says
 	}
+}
+
+// write makes a file of count lines, each with its number between two texts.
+func (w *walker) write(count, before, after, file string) {
+	w.t.Helper()
+	most, err := strconv.Atoi(count)
+	require.NoError(w.t, err)
+	var lines strings.Builder
+	for n := 1; n <= most; n++ {
+		lines.WriteString(before + strconv.Itoa(n) + after + "\n")
+	}
+	require.NoError(w.t, os.WriteFile(filepath.Join(w.dir, file), []byte(lines.String()), 0o600))
 }
 
 // value is what a variable is set to.
