@@ -30,6 +30,7 @@ type options struct {
 	timeout time.Duration
 	write   bool
 	limit   time.Duration
+	admin   adminOptions
 }
 
 func parseOptions(args []string) (o options, err error) {
@@ -44,6 +45,11 @@ func parseOptions(args []string) (o options, err error) {
 	flags.DurationVar(&o.timeout, "redis-timeout", time.Second, "how long Weir's checks wait for Redis; with less, a busy machine makes it answer without")
 	flags.BoolVar(&o.write, "write", false, "put the tables into docs/performance.md")
 	flags.DurationVar(&o.limit, "limit", 30*time.Minute, "end after this time whatever happens")
+	flags.BoolVar(&o.admin.wanted, "admin", false, "measure the lists and searches of the admin API, and nothing else")
+	flags.IntVar(&o.admin.tenants, "admin-tenants", 1000, "with -admin: how many tenants there are")
+	flags.IntVar(&o.admin.rules, "admin-rules", 100_000, "with -admin: how many rules they have together")
+	flags.IntVar(&o.admin.subjects, "admin-subjects", 1_000_000, "with -admin: how many registered subjects they have together")
+	flags.IntVar(&o.admin.requests, "admin-requests", 1000, "with -admin: how often each list or search is asked for")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -65,7 +71,7 @@ func parseOptions(args []string) (o options, err error) {
 	case o.tenants < 1 || o.tenants > 100_000:
 		return o, errors.New("-tenants: must be 1 to 100000")
 	}
-	return o, nil
+	return o, o.admin.validate()
 }
 
 func list(text string) []string {
@@ -96,6 +102,9 @@ func run(o options) error {
 	ctx, cancel := context.WithTimeout(ctx, o.limit)
 	defer cancel()
 
+	if o.admin.wanted {
+		return measureAdmin(ctx, o)
+	}
 	progress("building and starting the servers")
 	s, err := newStage(ctx, o)
 	defer s.close()
