@@ -87,13 +87,13 @@ func (s *batchSender) send(ctx context.Context, r *redisRequest) error {
 
 	r.timer.Reset(patience)
 	defer r.timer.Stop()
-	limit := time.Now().Add(maxPatience * patience)
-	for grace := true; ; grace = false {
+	began := awake()
+	for first := true; ; first = false {
 		select {
 		case <-r.done:
 			return nil
 		case <-r.timer.C:
-			if more := s.life.more(patience, time.Until(limit), grace); more > 0 {
+			if more := s.life.more(patience, began, first); more > 0 {
 				r.timer.Reset(more)
 				continue
 			}

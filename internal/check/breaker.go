@@ -44,7 +44,7 @@ const (
 // breaker guards the counter store. A success costs two atomic writes; the lock is taken only
 // on failure.
 type breaker struct {
-	clock   func() time.Time // monotonic
+	clock   func() time.Time // awake time: see pulse
 	probe   func(context.Context) error
 	metrics *Metrics
 	stop    chan struct{} // closed when the process ends its checks
@@ -59,7 +59,7 @@ type breaker struct {
 	window   time.Time  // when the present window began, with a failure
 	failed   int64      // in it
 	before   int64      // succeeded, when it began
-	openedAt time.Time
+	openedAt time.Time  // of the wall
 }
 
 func newBreaker(clock func() time.Time, probe func(context.Context) error, metrics *Metrics) *breaker {
@@ -113,7 +113,7 @@ func (b *breaker) done(err error) {
 	total := b.failed + b.succeeded.Load() - b.before
 	mostly := total >= breakerMinCalls && 2*b.failed >= total && now.Sub(b.window) >= while
 	if b.inARow.Add(1) >= breakerInARow && silent || mostly {
-		b.open(now)
+		b.open()
 	}
 }
 
@@ -123,9 +123,9 @@ func timedOut(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, redis.ErrPoolTimeout)
 }
 
-func (b *breaker) open(now time.Time) {
+func (b *breaker) open() {
 	b.state.Store(int32(breakerOpen))
-	b.openedAt, b.window = now, time.Time{}
+	b.openedAt, b.window = time.Now(), time.Time{}
 	b.inARow.Store(0)
 	b.metrics.breakerOpen.Set(1)
 	b.metrics.breakerOpened.Inc()

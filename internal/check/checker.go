@@ -39,13 +39,14 @@ type CheckerOptions struct {
 
 // NewChecker returns a Checker. Close it when its last check has ended.
 func NewChecker(o CheckerOptions) *Checker {
+	silence := o.Clock
 	if o.Clock == nil {
-		o.Clock = time.Now
+		o.Clock, silence = time.Now, awakeClock
 	}
 	probe := func(ctx context.Context) error { return probeCall(ctx, o.Shared) }
 	return &Checker{
 		keys:    o.Keys,
-		shared:  &guarded{engine: o.Shared, breaker: newBreaker(o.Clock, probe, o.Metrics), metrics: o.Metrics},
+		shared:  &guarded{engine: o.Shared, breaker: newBreaker(silence, probe, o.Metrics), metrics: o.Metrics},
 		local:   o.Local,
 		peers:   o.Peers,
 		denials: newDenials(o.Clock),

@@ -243,6 +243,19 @@ func TestDenialsInProcess(t *testing.T) {
 	require.True(t, r.check(Request{Subject: "u", Cost: 1}).Allowed, "and the end of the wait, to the millisecond")
 }
 
+// A dry run starts no penalty, and its denial must not keep the real one from doing so.
+func TestDryDenialKeepsNoPenaltyAway(t *testing.T) {
+	rule := minute("api", 1)
+	rule.Algorithm, rule.Window, rule.Penalty = FixedWindowFirstHit, Window{Duration: Duration{"2s", 2000}}, Duration{"1m", 60_000}
+	r := newRig(t, PolicyData{Rules: []Rule{rule}})
+	require.True(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
+	require.False(t, r.check(Request{Subject: "s", Cost: 1, DryRun: true}).Allowed)
+	require.False(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
+	r.move(2200 * time.Millisecond)
+	require.False(t, r.check(Request{Subject: "s", Cost: 1}).Allowed, "the penalty runs")
+	require.False(t, r.check(Request{Subject: "s", Cost: 1, DryRun: true}).Allowed, "and a dry run says so")
+}
+
 // While the counter store is away each rule answers by its own choice, and says so.
 func TestOnUnavailable(t *testing.T) {
 	local, allow, deny := minute("local", 2), minute("allow", 1), minute("deny", 100)

@@ -59,7 +59,8 @@ func (s *denials) slot(tenant TenantID, req *Request) *atomic.Pointer[denial] {
 // remember keeps the decision of e if it is a denial that is certain to hold for a while.
 func (s *denials) remember(e *evaluation) {
 	d := &e.decision
-	if d.Code != RateLimitExceeded || d.Degraded || e.req.Explain {
+	// A dry denial is as certain, but the real one may have to start a penalty.
+	if d.Code != RateLimitExceeded || d.Degraded || e.req.Explain || e.req.DryRun {
 		return
 	}
 	subject, _ := e.policy.subjects.Load(e.req.Subject)
@@ -68,7 +69,6 @@ func (s *denials) remember(e *evaluation) {
 		policy: e.policy, subject: subject, request: *e.req,
 		started: e.started, until: e.started.Add(time.Duration(holds) * time.Millisecond), decision: *d,
 	}
-	kept.request.DryRun = false // a denied check consumes nothing either way
 	s.slot(e.policy.tenant, e.req).Store(kept)
 }
 

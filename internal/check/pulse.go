@@ -1,6 +1,7 @@
 package check
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -9,28 +10,56 @@ import (
 // store is waited for. A store that answers others meanwhile is not away: it, or this process,
 // is short of CPU, and a check that gave up would be answered apart from the shared counters
 // although Redis counts it in a moment. So while answers come, waiting goes on, up to
-// maxPatience times the deadline.
+// maxPatience times the deadline. All of it is measured in awake time.
 type pulse struct {
-	last atomic.Int64 // when an answer last came, nanoseconds since pulseStart
+	last atomic.Int64 // when an answer last came, in awake time
 }
 
 const (
 	maxPatience = 4
-	// lateLook is for a process that comes late to look, on a machine where others run: an
+	// lateLook is for a goroutine that comes late to look, on a machine where others run: an
 	// answer may be here although the deadline has passed.
-	lateLook = 2 * time.Millisecond
+	lateLook = 5 * time.Millisecond
 )
 
-var pulseStart = time.Now()
+func (p *pulse) beat() { p.last.Store(int64(awake())) }
 
-func (p *pulse) beat() { p.last.Store(int64(time.Since(pulseStart))) }
-
-// more returns how much longer to wait when patience is over: until the store has been silent
-// for as long as patience, at most left; grace asks for one late look where that is now.
-func (p *pulse) more(patience, left time.Duration, grace bool) time.Duration {
-	more := patience - (time.Since(pulseStart) - time.Duration(p.last.Load()))
-	if grace {
+// more returns how much longer to wait when the timer of a wait that began at began is over: until
+// patience is over and the store has been silent for as long, at most maxPatience times as
+// long; first asks for one late look where that is now.
+func (p *pulse) more(patience time.Duration, began time.Duration, first bool) time.Duration {
+	now := awake()
+	more := patience - min(now-began, now-time.Duration(p.last.Load()))
+	if first {
 		more = max(more, lateLook)
 	}
-	return min(more, max(left, 0))
+	return min(more, began+maxPatience*patience-now)
 }
+
+// Awake time is time during which this process ran. A machine that is overloaded, or a container that
+// has used up its CPU quota, stops a process for longer than a deadline; when it goes on, every
+// timer has run out, though the answers have long been there. That is no silence of the store, so
+// waits for it are measured by a clock that stands still meanwhile: a goroutine advances it
+// every awakeTick by what has passed, but by no more than twice that.
+var awakeNS atomic.Int64
+
+const awakeTick = 5 * time.Millisecond
+
+var startAwake = sync.OnceFunc(func() {
+	go func() {
+		last := time.Now()
+		for now := range time.Tick(awakeTick) {
+			awakeNS.Add(int64(min(now.Sub(last), 2*awakeTick)))
+			last = now
+		}
+	}()
+})
+
+// awake returns the awake time of the process, to within awakeTick.
+func awake() time.Duration {
+	startAwake()
+	return time.Duration(awakeNS.Load())
+}
+
+// awakeClock is awake as a clock, for differences only.
+func awakeClock() time.Time { return time.Unix(0, 0).Add(awake()) }

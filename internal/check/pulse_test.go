@@ -11,14 +11,16 @@ import (
 // has been silent as long or the patience is at its end.
 func TestPulse(t *testing.T) {
 	const patience = time.Hour // so long that the time this test takes is nothing beside it
-	ago := func(silence time.Duration) *pulse {
+	more := func(elapsed, silence time.Duration, first bool) time.Duration {
 		p := &pulse{}
-		p.last.Store(int64(time.Since(pulseStart) - silence))
-		return p
+		p.last.Store(int64(awake() - silence))
+		return p.more(patience, awake()-elapsed, first)
 	}
-	require.Equal(t, lateLook, ago(2*patience).more(patience, patience, true))
-	require.LessOrEqual(t, ago(2*patience).more(patience, patience, false), time.Duration(0))
-	require.InDelta(t, patience/4, ago(patience*3/4).more(patience, patience, false), float64(time.Minute))
-	require.Equal(t, time.Second, ago(0).more(patience, time.Second, false), "what is left")
-	require.LessOrEqual(t, ago(0).more(patience, -time.Second, true), time.Duration(0))
+	near := float64(time.Minute)
+	require.Equal(t, lateLook, more(patience, 2*patience, true), "silent: one late look")
+	require.LessOrEqual(t, more(patience, 2*patience, false), time.Duration(0), "and no more")
+	require.InDelta(t, patience/4, more(patience, patience*3/4, false), near, "until it was silent for as long")
+	require.InDelta(t, patience/2, more(patience*7/2, 0, false), near, "what is left of all patience")
+	require.LessOrEqual(t, more(maxPatience*patience, 0, true), time.Duration(0), "which has an end")
+	require.InDelta(t, patience/2, more(patience/2, 2*patience, false), near, "the process stood still: the wait is not over")
 }

@@ -177,7 +177,7 @@ type trackedConn struct {
 	net.Conn
 	all      *trackedConns
 	patience time.Duration // of the read under way; 0: without end
-	limit    time.Time     // what its deadline is never moved past
+	began    time.Duration // in awake time
 }
 
 func (c *trackedConn) Close() error {
@@ -189,17 +189,16 @@ func (c *trackedConn) Close() error {
 
 // SetReadDeadline notes how long this read is to take, for Read.
 func (c *trackedConn) SetReadDeadline(t time.Time) error {
-	c.patience = 0
+	c.patience, c.began = 0, awake()
 	if !t.IsZero() {
 		c.patience = time.Until(t)
-		c.limit = t.Add((maxPatience - 1) * c.patience)
 	}
 	return c.Conn.SetReadDeadline(t)
 }
 
 // Read goes on past its deadline while the server shows life: see pulse.
 func (c *trackedConn) Read(b []byte) (int, error) {
-	for grace := true; ; grace = false {
+	for first := true; ; first = false {
 		n, err := c.Conn.Read(b)
 		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.patience <= 0 {
 			if n > 0 {
@@ -207,7 +206,7 @@ func (c *trackedConn) Read(b []byte) (int, error) {
 			}
 			return n, err
 		}
-		more := c.all.life.more(c.patience, time.Until(c.limit), grace)
+		more := c.all.life.more(c.patience, c.began, first)
 		if more <= 0 || c.Conn.SetReadDeadline(time.Now().Add(more)) != nil {
 			return n, err
 		}
