@@ -362,6 +362,33 @@ CREATE POLICY read_all ON rules FOR SELECT TO weir_system
 GRANT DELETE, INSERT, SELECT, UPDATE ON rules TO weir_app;
 GRANT SELECT ON rules TO weir_system;
 
+CREATE TABLE sessions (
+    token_hash bytea NOT NULL,
+    id uuid NOT NULL,
+    person_id uuid NOT NULL,
+    chosen_tenant uuid,
+    address text NOT NULL DEFAULT ''::text,
+    user_agent text NOT NULL DEFAULT ''::text,
+    created_at timestamp with time zone NOT NULL,
+    seen_at timestamp with time zone NOT NULL,
+    PRIMARY KEY (token_hash),
+    UNIQUE (id),
+    FOREIGN KEY (chosen_tenant) REFERENCES tenants(id) ON DELETE SET NULL,
+    FOREIGN KEY (person_id) REFERENCES people(id) ON DELETE CASCADE,
+    CHECK ((octet_length(address) <= 64)),
+    CHECK ((octet_length(token_hash) = 32)),
+    CHECK ((octet_length(user_agent) <= 512))
+);
+CREATE INDEX sessions_age ON sessions USING btree (created_at);
+CREATE INDEX sessions_person ON sessions USING btree (person_id);
+CREATE INDEX sessions_tenant ON sessions USING btree (chosen_tenant);
+ALTER TABLE sessions ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY all_sessions ON sessions FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT ON sessions TO weir_system;
+GRANT UPDATE (chosen_tenant, seen_at) ON sessions TO weir_system;
+
 CREATE TABLE subject_tombstones (
     tenant_id uuid NOT NULL,
     subject text COLLATE "C" NOT NULL,

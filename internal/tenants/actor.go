@@ -59,14 +59,15 @@ const (
 	KeyActor      ActorKind = iota + 1 // an API key
 	OperatorActor                      // the operator, through the server's own commands
 	SystemActor                        // the server itself, in one tenant
+	MemberActor                        // a person signed in to the dashboard
 )
 
 // Actor is who acts, in which tenant. All stores take the tenant from here. Only Authenticator
-// makes one of a request; the zero value may do nothing.
+// and Session make one of a request; the zero value may do nothing.
 type Actor struct {
 	tenant       uuid.UUID
 	kind         ActorKind
-	id           uuid.UUID // of the key
+	id           uuid.UUID // of the key or the member
 	name         string
 	scopes       Scopes
 	operator     bool
@@ -91,7 +92,12 @@ func (a Actor) TenantID() uuid.UUID { return a.tenant }
 func (a Actor) Kind() ActorKind { return a.kind }
 
 // KeyID returns the id of the key that the actor uses, the nil UUID for none.
-func (a Actor) KeyID() uuid.UUID { return a.id }
+func (a Actor) KeyID() uuid.UUID {
+	if a.kind != KeyActor {
+		return uuid.Nil
+	}
+	return a.id
+}
 
 // Name returns a name for people, such as that of the key.
 func (a Actor) Name() string { return a.name }

@@ -75,6 +75,8 @@ func (k ActorKind) String() string {
 		return "operator"
 	case SystemActor:
 		return "system"
+	case MemberActor:
+		return "member"
 	}
 	return "unknown"
 }

@@ -262,8 +262,8 @@ func (s *Store) inTenant(ctx context.Context, a Actor, fn func(ctx context.Conte
 	})
 }
 
-// Purge removes what is kept only for a day: answers to idempotent requests and the traces of
-// deleted subjects. Call it every hour or so; several servers may at once.
+// Purge removes what is kept only for a time: answers to idempotent requests, the traces of
+// deleted subjects, sessions that are over. Call it every hour or so; several servers may at once.
 func (s *Store) Purge(ctx context.Context) error {
 	err := s.asSystem(ctx, loadTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if _, err := q.PurgeIdempotent(ctx); err != nil {
@@ -272,7 +272,11 @@ func (s *Store) Purge(ctx context.Context) error {
 		if err := q.RaiseSubjectsHistory(ctx); err != nil {
 			return err
 		}
-		_, err := q.PurgeTombstones(ctx)
+		if _, err := q.PurgeTombstones(ctx); err != nil {
+			return err
+		}
+		now := s.instant()
+		_, err := q.PurgeSessions(ctx, db.PurgeSessionsParams{Oldest: now.Add(-SessionLife), IdleSince: now.Add(-SessionIdle)})
 		return err
 	})
 	if err != nil {

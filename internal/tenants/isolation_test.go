@@ -144,6 +144,8 @@ func TestRowSecurity(t *testing.T) {
 	refused(denied, "weir_app", "DELETE FROM api_keys")
 	refused(denied, "weir_app", "SELECT * FROM deployment_secrets")
 	refused(denied, "weir_app", "SELECT * FROM people")
+	refused(denied, "weir_app", "SELECT id FROM sessions")
+	refused(denied, "weir_system", "UPDATE sessions SET person_id = gen_random_uuid()")
 	refused(denied, "weir_app", "CREATE TABLE mine (n int)")
 	refused(denied, "weir_app", "ALTER TABLE rules DISABLE ROW LEVEL SECURITY")
 	refused(denied, "weir_app", "TRUNCATE rules")

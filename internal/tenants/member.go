@@ -89,10 +89,22 @@ type Person struct {
 
 // Membership is a tenant that a person is a member of.
 type Membership struct {
+	MemberID   uuid.UUID
 	TenantID   uuid.UUID
-	Slug, Name string
+	Slug, Name string // of the tenant
+	Suspended  bool   // the tenant is: nobody works in it
 	Role       Role
 	State      MemberState // the role counts only when MemberActive
+}
+
+func membershipsOf(rows []db.MembershipsRow) (out []Membership) {
+	for _, m := range rows {
+		out = append(out, Membership{
+			MemberID: m.MemberID, TenantID: m.TenantID, Slug: m.Slug, Name: m.Name, Suspended: m.TenantState == TenantSuspended,
+			Role: Role(m.Role), State: memberState(m.JoinedAt),
+		})
+	}
+	return out
 }
 
 // ErrWrongPassword: there is no such login, or its password is another.
@@ -128,6 +140,9 @@ func (s *Store) CreateMember(ctx context.Context, a Actor, email, password strin
 		switch {
 		case err == nil && Role(old.Role) != role:
 			if err := c.keepAnOwner(ctx, memberOf(db.MemberByIDRow(old))); err != nil {
+				return err
+			}
+			if err := c.endSessionsHere(ctx, old.PersonID); err != nil {
 				return err
 			}
 		case err != nil && !errors.Is(err, pgx.ErrNoRows):
@@ -231,6 +246,9 @@ func (s *Store) EditMember(ctx context.Context, a Actor, id uuid.UUID, m Match, 
 		if err != nil {
 			return err
 		}
+		if err := c.endSessionsHere(ctx, old.PersonID); err != nil {
+			return err
+		}
 		row, err := c.UpdateMemberRole(ctx, db.UpdateMemberRoleParams{TenantID: c.tenant, ID: id, Role: string(in.Role), Version: version})
 		out = writtenMember(row, old.Email)
 		return err
@@ -250,6 +268,9 @@ func (s *Store) RemoveMember(ctx context.Context, a Actor, id uuid.UUID, m Match
 			return err
 		}
 		if _, err := c.next(ctx, parts{}); err != nil {
+			return err
+		}
+		if err := c.endSessionsHere(ctx, old.PersonID); err != nil {
 			return err
 		}
 		return c.DeleteMember(ctx, db.DeleteMemberParams{TenantID: c.tenant, ID: id})
@@ -325,6 +346,10 @@ func (c *change) ensurePerson(ctx context.Context, email string, hash *string, r
 		if err := c.UpdatePassword(ctx, db.UpdatePasswordParams{ID: row.ID, PasswordHash: hash}); err != nil {
 			return uuid.Nil, err
 		}
+		// whoever knew the old password is out
+		if err := c.DeleteSessionsOf(ctx, row.ID); err != nil {
+			return uuid.Nil, err
+		}
 	}
 	_, err = c.tx.Exec(ctx, "SET LOCAL ROLE "+roleApp)
 	return row.ID, err
@@ -361,13 +386,7 @@ func (s *Store) VerifyPassword(ctx context.Context, email, password string) (Per
 	if !right || row.PasswordHash == nil { // nobody, or somebody who was only invited
 		return Person{}, ErrWrongPassword
 	}
-	person := Person{ID: row.ID, Email: row.Email}
-	for _, m := range memberships {
-		person.Memberships = append(person.Memberships, Membership{
-			TenantID: m.TenantID, Slug: m.Slug, Name: m.Name, Role: Role(m.Role), State: memberState(m.JoinedAt),
-		})
-	}
-	return person, nil
+	return Person{ID: row.ID, Email: row.Email, Memberships: membershipsOf(memberships)}, nil
 }
 
 // normalEmail returns the address in the form in which it is stored and compared.

@@ -24,7 +24,7 @@ func TestMembers(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, tenants.Person{
 		ID: made.PersonID, Email: "ann@example.com",
-		Memberships: []tenants.Membership{{TenantID: a.TenantID(), Slug: "tenant-a", Role: tenants.Owner, State: tenants.MemberActive}},
+		Memberships: []tenants.Membership{{MemberID: made.ID, TenantID: a.TenantID(), Slug: "tenant-a", Role: tenants.Owner, State: tenants.MemberActive}},
 	}, person)
 	for _, c := range [][2]string{
 		{"ann@example.com", "wrong horse"}, {"ann@example.com", ""}, {"nobody@example.com", "correct horse"},

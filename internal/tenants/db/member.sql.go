@@ -210,16 +210,18 @@ func (q *Queries) Members(ctx context.Context, arg MembersParams) ([]MembersRow,
 }
 
 const memberships = `-- name: Memberships :many
-SELECT m.tenant_id, t.slug, t.name, m.role, m.joined_at FROM members m JOIN tenants t ON t.id = m.tenant_id
+SELECT m.tenant_id, t.slug, t.name, t.state AS tenant_state, m.id AS member_id, m.role, m.joined_at FROM members m JOIN tenants t ON t.id = m.tenant_id
 WHERE m.person_id = $1 ORDER BY t.slug
 `
 
 type MembershipsRow struct {
-	TenantID uuid.UUID
-	Slug     string
-	Name     string
-	Role     string
-	JoinedAt *time.Time
+	TenantID    uuid.UUID
+	Slug        string
+	Name        string
+	TenantState string
+	MemberID    uuid.UUID
+	Role        string
+	JoinedAt    *time.Time
 }
 
 func (q *Queries) Memberships(ctx context.Context, personID uuid.UUID) ([]MembershipsRow, error) {
@@ -235,6 +237,8 @@ func (q *Queries) Memberships(ctx context.Context, personID uuid.UUID) ([]Member
 			&i.TenantID,
 			&i.Slug,
 			&i.Name,
+			&i.TenantState,
+			&i.MemberID,
 			&i.Role,
 			&i.JoinedAt,
 		); err != nil {

@@ -165,6 +165,17 @@ type Rule struct {
 	Version       int64
 }
 
+type Session struct {
+	TokenHash    []byte
+	ID           uuid.UUID
+	PersonID     uuid.UUID
+	ChosenTenant *uuid.UUID
+	Address      string
+	UserAgent    string
+	CreatedAt    time.Time
+	SeenAt       time.Time
+}
+
 type Subject struct {
 	TenantID   uuid.UUID
 	Subject    string

@@ -43,5 +43,5 @@ SELECT count(*) AS owners, count(joined_at) AS joined FROM members
 WHERE tenant_id = @tenant_id AND role = 'owner' AND id <> @id;
 
 -- name: Memberships :many
-SELECT m.tenant_id, t.slug, t.name, m.role, m.joined_at FROM members m JOIN tenants t ON t.id = m.tenant_id
+SELECT m.tenant_id, t.slug, t.name, t.state AS tenant_state, m.id AS member_id, m.role, m.joined_at FROM members m JOIN tenants t ON t.id = m.tenant_id
 WHERE m.person_id = @person_id ORDER BY t.slug;

@@ -1,0 +1,207 @@
+package tenants
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/tenants/db"
+)
+
+// How long a session lasts.
+const (
+	SessionIdle = 12 * time.Hour     // without a request
+	SessionLife = 7 * 24 * time.Hour // in all
+)
+
+const (
+	sessionTokenBytes = 32
+	// sessionTouchAfter is how old the note of a session's last use may get before it is renewed.
+	sessionTouchAfter = time.Minute
+	maxUserAgent      = 512 // bytes
+)
+
+// ErrNoSession: there is no such session, or it is over.
+var ErrNoSession = errors.New("no session")
+
+// Session is somebody signed in to the dashboard, as of now: a role that was changed, or a
+// membership that has ended, shows in the next one that is read.
+type Session struct {
+	ID          uuid.UUID
+	PersonID    uuid.UUID
+	Email       string
+	CreatedAt   time.Time
+	Memberships []Membership // those that give rights: joined, in active tenants; by slug
+	Current     *Membership  // of the chosen tenant, or else the first; nil where there is none
+}
+
+// Actor returns the person as a member of the current tenant, who may read it. There must be one.
+func (s *Session) Actor() Actor {
+	return Actor{tenant: s.Current.TenantID, kind: MemberActor, id: s.Current.MemberID, name: s.Email, scopes: newScopes([]Scope{ScopeRead})}
+}
+
+// OpenSession is a session as its owner sees it in a list.
+type OpenSession struct {
+	ID        uuid.UUID
+	Address   string // from which it was opened
+	UserAgent string
+	CreatedAt time.Time
+	SeenAt    time.Time // a minute or so behind
+}
+
+// StartSession opens a session for a person who has just shown a password, and returns the token
+// that stands for it, which is kept nowhere. Errors: ErrUnavailable.
+func (s *Store) StartSession(ctx context.Context, person Person, address, userAgent string) (token string, err error) {
+	secret := make([]byte, sessionTokenBytes)
+	_, _ = rand.Read(secret) // never fails: the runtime aborts instead
+	token = base64.RawURLEncoding.EncodeToString(secret)
+	var chosen *uuid.UUID
+	if usable := usableMemberships(person.Memberships); len(usable) > 0 {
+		chosen = &usable[0].TenantID
+	}
+	if !plain(userAgent) {
+		userAgent = ""
+	}
+	if len(userAgent) > maxUserAgent {
+		userAgent = strings.ToValidUTF8(userAgent[:maxUserAgent], "")
+	}
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		return q.InsertSession(ctx, db.InsertSessionParams{
+			TokenHash: sessionHash(secret), ID: newID(), PersonID: person.ID, ChosenTenant: chosen,
+			Address: address, UserAgent: userAgent, Now: s.instant(),
+		})
+	})
+	return token, err
+}
+
+// Session returns the session of a token, and notes that it is in use. Errors: ErrNoSession,
+// ErrUnavailable.
+func (s *Store) Session(ctx context.Context, token string) (Session, error) {
+	secret, err := base64.RawURLEncoding.Strict().DecodeString(token)
+	if err != nil || len(secret) != sessionTokenBytes {
+		return Session{}, ErrNoSession
+	}
+	now := s.instant()
+	var row db.SessionByTokenRow
+	var memberships []db.MembershipsRow
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+		row, err = q.SessionByToken(ctx, db.SessionByTokenParams{
+			TokenHash: sessionHash(secret), Oldest: now.Add(-SessionLife), IdleSince: now.Add(-SessionIdle),
+		})
+		if err != nil {
+			return err
+		}
+		memberships, err = q.Memberships(ctx, row.PersonID)
+		return err
+	})
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return Session{}, ErrNoSession
+	case err != nil:
+		return Session{}, err
+	}
+	if now.Sub(row.SeenAt) >= sessionTouchAfter {
+		err := s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+			return q.TouchSession(ctx, db.TouchSessionParams{ID: row.ID, Now: now})
+		})
+		if err != nil {
+			return Session{}, err
+		}
+	}
+	out := Session{
+		ID: row.ID, PersonID: row.PersonID, Email: row.Email, CreatedAt: row.CreatedAt,
+		Memberships: usableMemberships(membershipsOf(memberships)),
+	}
+	out.choose(row.ChosenTenant)
+	return out, nil
+}
+
+func (s *Session) choose(tenant *uuid.UUID) {
+	if len(s.Memberships) == 0 {
+		return
+	}
+	s.Current = &s.Memberships[0]
+	for i := range s.Memberships {
+		if tenant != nil && s.Memberships[i].TenantID == *tenant {
+			s.Current = &s.Memberships[i]
+		}
+	}
+}
+
+// usableMemberships leaves out those that give no rights.
+func usableMemberships(all []Membership) []Membership {
+	return slices.DeleteFunc(slices.Clone(all), func(m Membership) bool { return m.State != MemberActive || m.Suspended })
+}
+
+// ChooseTenant makes another of the person's tenants the current one of the session. Errors:
+// ErrNotFound where the person has not joined it; ErrUnavailable.
+func (s *Store) ChooseTenant(ctx context.Context, session Session, tenant uuid.UUID) error {
+	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		n, err := q.ChooseTenant(ctx, db.ChooseTenantParams{ID: session.ID, TenantID: tenant})
+		if err == nil && n == 0 {
+			return ErrNotFound
+		}
+		return err
+	})
+}
+
+// OpenSessions lists the person's sessions, the one used last first, at most 100.
+func (s *Store) OpenSessions(ctx context.Context, session Session) (out []OpenSession, err error) {
+	now := s.instant()
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.SessionsOf(ctx, db.SessionsOfParams{
+			PersonID: session.PersonID, Oldest: now.Add(-SessionLife), IdleSince: now.Add(-SessionIdle),
+		})
+		for _, row := range rows {
+			out = append(out, OpenSession(row))
+		}
+		return err
+	})
+	return out, err
+}
+
+// EndSession ends one of the person's sessions. Errors: ErrNotFound, also for a session of
+// somebody else; ErrUnavailable.
+func (s *Store) EndSession(ctx context.Context, session Session, id uuid.UUID) error {
+	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		n, err := q.DeleteSession(ctx, db.DeleteSessionParams{PersonID: session.PersonID, ID: id})
+		if err == nil && n == 0 {
+			return ErrNotFound
+		}
+		return err
+	})
+}
+
+// EndOtherSessions ends all of the person's sessions but this one.
+func (s *Store) EndOtherSessions(ctx context.Context, session Session) error {
+	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		_, err := q.DeleteOtherSessions(ctx, db.DeleteOtherSessionsParams{PersonID: session.PersonID, Keep: session.ID})
+		return err
+	})
+}
+
+// endSessionsHere ends the sessions in which the person works in this tenant: what they may do
+// there has changed. People's sessions are another role's, as people are.
+func (c *change) endSessionsHere(ctx context.Context, person uuid.UUID) error {
+	if _, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleSystem); err != nil {
+		return err
+	}
+	if err := c.DeleteSessionsIn(ctx, db.DeleteSessionsInParams{PersonID: person, TenantID: &c.tenant}); err != nil {
+		return err
+	}
+	_, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleApp)
+	return err
+}
+
+func sessionHash(secret []byte) []byte {
+	sum := sha256.Sum256(secret)
+	return sum[:]
+}
