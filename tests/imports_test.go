@@ -42,6 +42,7 @@ var importRules = []importRule{
 	{"github.com/golang-migrate/migrate", []string{"migrations"}, true, "one package knows how the schema is brought up to date"},
 	{"github.com/redis/go-redis", []string{"internal/check", "internal/testenv", "cmd/server"}, true, "only check talks to Redis, so deadlines and the breaker cannot be passed by; cmd/server holds the client for it"},
 	{"github.com/go-chi/chi", []string{"internal/api", "internal/dashboard"}, true, "routing is HTTP's"},
+	{"github.com/a-h/templ", []string{"internal/dashboard"}, false, "pages are drawn in one place"},
 	{"github.com/alecthomas/kong", []string{"cmd/server"}, true, "settings are read in one place and handed down as values"},
 	{"net/http", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "web"}, true, "a decision does not depend on how it was asked for (tenants keeps answers for Idempotency-Key)"},
 	{"github.com/stretchr/testify", []string{"internal/testenv", "internal/tenants/tenantstest", "internal/check/checktest"}, true, "assertions end the program: they are for tests"},

@@ -1,0 +1,133 @@
+package dashboard
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"weir/internal/check"
+)
+
+// The failures that sign-in bears, as rules of the engine that we sell. What all addresses
+// together may try on one account refills little by little: a stranger can slow its owner down,
+// and not lock them out.
+var attemptRules = [...]check.Rule{
+	{Slug: "account-address", Algorithm: check.SlidingWindowLog, Limit: 10, Window: check.Window{Duration: check.Duration{MS: 15 * 60_000}}},
+	{Slug: "address", Algorithm: check.SlidingWindowLog, Limit: 50, Window: check.Window{Duration: check.Duration{MS: 3_600_000}}},
+	{Slug: "account", Algorithm: check.TokenBucket, Limit: 100, Window: check.Window{Duration: check.Duration{MS: 24 * 3_600_000}}},
+}
+
+// attempts counts failures to sign in, on this instance, so that it holds with Redis down. An
+// attempt that runs counts as if it had failed until it is known: many at once get no more
+// guesses than one after another.
+type attempts struct {
+	engine *check.MemoryEngine
+	mu     sync.Mutex
+	trying map[string]int64 // attempts that run, by counter
+}
+
+func newAttempts(now func() time.Time) *attempts {
+	const most = 100_000
+	return &attempts{
+		engine: check.NewMemoryEngine(check.MemoryOptions{
+			Clock: func() int64 { return now().UnixMilli() }, MaxCounters: most, MaxPerTenant: most,
+		}),
+		trying: map[string]int64{},
+	}
+}
+
+// attempt is one that was let through. Exactly one of its ends is to be called.
+type attempt struct {
+	of   *attempts
+	keys [len(attemptRules)]string
+}
+
+// begin lets an attempt through, or says after how long to try again.
+func (a *attempts) begin(email, address string) (*attempt, time.Duration) {
+	account := accountKey(email)
+	try := &attempt{of: a, keys: [...]string{"pair " + account + " " + address, "address " + address, "account " + account}}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, key := range try.keys {
+		call := counterCall(i, key, 1+a.trying[key])
+		call.DryRun = true
+		a.engine.Evaluate(context.Background(), &call)
+		if call.Outcome.Allowed {
+			continue
+		}
+		wait := time.Duration(call.Outcome.Verdicts[0].RetryAfterMS) * time.Millisecond
+		return nil, max(wait, time.Second) // less: those that run at this moment are too many
+	}
+	for _, key := range try.keys {
+		a.trying[key]++
+	}
+	return try, 0
+}
+
+func counterCall(rule int, key string, cost int64) check.Call {
+	return check.Call{Cost: cost, Counters: []check.Counter{{Key: key, Numbers: attemptRules[rule].Numbers()}}}
+}
+
+// failed ends an attempt with a wrong password.
+func (t *attempt) failed() {
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	for i, key := range t.keys {
+		call := counterCall(i, key, 1)
+		t.of.engine.Evaluate(context.Background(), &call)
+	}
+	t.ended()
+}
+
+// succeeded ends an attempt of somebody who knows the password: their own slips are forgotten.
+func (t *attempt) succeeded() {
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	_ = t.of.engine.Reset(context.Background(), t.keys[0]) // memory does not fail
+	t.ended()
+}
+
+// undecided ends an attempt that came to no verdict.
+func (t *attempt) undecided() {
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	t.ended()
+}
+
+func (t *attempt) ended() {
+	for _, key := range t.keys {
+		if t.of.trying[key]--; t.of.trying[key] == 0 {
+			delete(t.of.trying, key)
+		}
+	}
+}
+
+// accountKey is short however long the text is that somebody sent.
+func accountKey(email string) string {
+	sum := sha256.Sum256([]byte(strings.ToLower(email)))
+	return hex.EncodeToString(sum[:16])
+}
+
+// addressOf returns the address of a connection; of IPv6 the network of 64 bits, which one
+// customer has all of.
+func addressOf(remote string) string {
+	host, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		host = remote
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return host
+	}
+	ip = ip.Unmap().WithZone("")
+	if ip.Is4() {
+		return ip.String()
+	}
+	network, _ := ip.Prefix(64) // of a valid IPv6 address
+	return network.String()
+}

@@ -1,0 +1,86 @@
+// Package dashboard shows a tenant to its members, in HTML that works without a script.
+//
+// A request passes middleware.go (headers, cross-origin protection, session) to the handler of
+// its page. NAME.go reads what the page shows into a view model, through the same methods as the
+// admin API; NAME.templ draws it and calls nothing. layout.templ is the frame around every page,
+// components.templ the pieces that pages share, web/static/css/app.css their look.
+package dashboard
+
+import (
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// Deps are the parts that the dashboard is made of.
+type Deps struct {
+	Store    *tenants.Store
+	Policies *check.Policies
+	Checker  *check.Checker
+	Logger   *slog.Logger
+	Now      func() time.Time // nil: time.Now
+}
+
+type dashboard struct {
+	Deps
+	attempts *attempts
+	working  chan struct{} // has a place for each request that may be served at once
+}
+
+// maxWorking bounds the pages that are made at once, so that browsers do not crowd out checks.
+// It is more than Postgres answers at once.
+const maxWorking = 64
+
+// New returns the handler of all paths that Serves reports. What pages load is served beside it,
+// where package web says.
+func New(deps Deps) http.Handler {
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
+	d := &dashboard{Deps: deps, attempts: newAttempts(deps.Now), working: make(chan struct{}, maxWorking)}
+	r := chi.NewRouter()
+	r.Use(d.guard)
+	r.NotFound(d.open(func(_ http.ResponseWriter, _ *http.Request) error { return tenants.ErrNotFound }))
+	r.MethodNotAllowed(d.open(func(_ http.ResponseWriter, _ *http.Request) error { return errMethod }))
+
+	r.Get("/login", d.open(d.loginPage))
+	r.Post("/login", d.open(d.login))
+
+	r.Get("/", d.page(d.overview))
+	r.Get("/rules", d.page(d.rules))
+	r.Get("/rules/{slug}", d.page(d.rule))
+	r.Get("/plans", d.page(d.plans))
+	r.Get("/subjects", d.page(d.subjects))
+	r.Get("/subjects/*", d.page(d.subject))
+	r.Get("/keys", d.page(d.keys))
+	r.Get("/members", d.page(d.members))
+
+	r.Get("/sessions", d.person(d.sessions))
+	r.Post("/sessions/end", d.person(d.endSession))
+	r.Post("/tenant", d.person(d.chooseTenant))
+	r.Post("/logout", d.person(d.logout))
+	return r
+}
+
+// segments are the first parts of the dashboard's paths, beside its start page.
+var segments = map[string]bool{
+	"login": true, "logout": true, "tenant": true, "sessions": true,
+	"rules": true, "plans": true, "subjects": true, "keys": true, "members": true,
+}
+
+// Serves reports whether a path belongs to the dashboard. All others are left to whoever it
+// shares a listener with.
+func Serves(path string) bool {
+	if path == "/" {
+		return true
+	}
+	rest, ok := strings.CutPrefix(path, "/")
+	first, _, _ := strings.Cut(rest, "/")
+	return ok && segments[first]
+}

@@ -1,0 +1,128 @@
+package dashboard
+
+import (
+	"fmt"
+	"math"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// grouped writes a number with narrow spaces between thousands.
+func grouped(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	start := 0
+	if n < 0 {
+		start = 1
+	}
+	var b strings.Builder
+	b.WriteString(digits[:start])
+	for i := start; i < len(digits); i++ {
+		if i > start && (len(digits)-i)%3 == 0 {
+			b.WriteRune('\u202f')
+		}
+		b.WriteByte(digits[i])
+	}
+	return b.String()
+}
+
+func plural(n int64, one, many string) string {
+	if n == 1 {
+		return grouped(n) + " " + one
+	}
+	return grouped(n) + " " + many
+}
+
+var units = []struct {
+	length    time.Duration
+	one, many string
+}{
+	{24 * time.Hour, "day", "days"}, {time.Hour, "hour", "hours"}, {time.Minute, "minute", "minutes"}, {time.Second, "second", "seconds"},
+}
+
+// inWords writes a length of time roughly, as "2 minutes"; it never says less than there is.
+func inWords(d time.Duration) string {
+	for i, u := range units {
+		if d < u.length && i < len(units)-1 {
+			continue
+		}
+		n := int64(math.Ceil(float64(d) / float64(u.length)))
+		if i > 0 && time.Duration(n)*u.length >= units[i-1].length { // 59.5 minutes are an hour
+			u, n = units[i-1], 1
+		}
+		return plural(max(n, 0), u.one, u.many)
+	}
+	return ""
+}
+
+// exactly writes a length of time that a rule is made of, as "90 seconds" or "minute"; with one,
+// "1 minute" keeps its number.
+func exactly(ms int64, withOne bool) string {
+	for _, u := range units {
+		if length := u.length.Milliseconds(); ms%length == 0 {
+			if ms == length && !withOne {
+				return u.one
+			}
+			return plural(ms/length, u.one, u.many)
+		}
+	}
+	return plural(ms, "millisecond", "milliseconds")
+}
+
+// moment is an instant as pages write it.
+type moment struct{ At time.Time }
+
+// Machine is the form for <time datetime>.
+func (m moment) Machine() string { return m.At.UTC().Format(time.RFC3339) }
+
+// Human is the form that is read.
+func (m moment) Human() string { return m.At.UTC().Format("2 Jan 2006, 15:04 UTC") }
+
+func subjectURL(subject string) string { return "/subjects/" + url.PathEscape(subject) }
+
+func withCursor(path string, values url.Values, cursor string) string {
+	if cursor != "" {
+		values.Set("after", cursor)
+	}
+	if len(values) == 0 {
+		return path
+	}
+	return path + "?" + values.Encode()
+}
+
+func percent(part, whole int64) string {
+	if whole == 0 {
+		return "0\u202f%"
+	}
+	share := 100 * float64(part) / float64(whole)
+	switch {
+	case part == 0:
+		return "0\u202f%"
+	case share < 0.1:
+		return "<\u202f0.1\u202f%"
+	case share < 10:
+		return fmt.Sprintf("%.1f\u202f%%", share)
+	}
+	return fmt.Sprintf("%.0f\u202f%%", share)
+}
+
+// curlText is a command for a shell in which WEIR_URL and WEIR_KEY are set. What comes from
+// outside is quoted for it.
+func curlText(method, path, body string) string {
+	return fmt.Sprintf("curl -X %s \"$WEIR_URL\"%s -H \"Authorization: Bearer $WEIR_KEY\" -H 'Content-Type: application/json' -d '%s'",
+		method, shellWord(path), body)
+}
+
+// shellWord leaves a plain path as it is and quotes any other.
+func shellWord(s string) string {
+	plain := !strings.ContainsFunc(s, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("/_-.~%", c)
+	})
+	if plain {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,125 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"weir/internal/tenants"
+)
+
+const (
+	maxForm = 4 << 10 // bytes; no form of ours is longer
+	// loginWait is how long somebody waits for a turn to have a password hashed.
+	loginWait = 2 * time.Second
+)
+
+// loginView is what the sign-in page shows.
+type loginView struct {
+	Email, Next, Problem string
+}
+
+func (d *dashboard) loginPage(w http.ResponseWriter, r *http.Request) error {
+	next := localPath(r.URL.Query().Get("next"))
+	if _, err := d.session(r); err == nil {
+		http.Redirect(w, r, next, http.StatusSeeOther)
+		return nil
+	}
+	return d.render(w, r, http.StatusOK, signInPage(loginView{Next: next}))
+}
+
+// login checks a password and opens a session, always a new one: a token that was there before
+// is worth nothing afterwards.
+func (d *dashboard) login(w http.ResponseWriter, r *http.Request) error {
+	if err := readForm(w, r); err != nil {
+		return err
+	}
+	view := loginView{Email: r.PostForm.Get("email"), Next: localPath(r.PostForm.Get("next"))}
+	try, wait := d.attempts.begin(view.Email, addressOf(r.RemoteAddr))
+	if try == nil {
+		w.Header().Set("Retry-After", itoa(int64(math.Ceil(wait.Seconds()))))
+		view.Problem = "Too many attempts. Try again in " + inWords(wait) + "."
+		return d.render(w, r, http.StatusTooManyRequests, signInPage(view))
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), loginWait)
+	defer cancel()
+	person, err := d.Store.VerifyPassword(ctx, view.Email, r.PostForm.Get("password"))
+	switch {
+	case errors.Is(err, tenants.ErrWrongPassword):
+		try.failed()
+		view.Problem = "The email or the password is wrong."
+		return d.render(w, r, http.StatusUnauthorized, signInPage(view))
+	case err != nil:
+		try.undecided()
+		if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, tenants.ErrUnavailable) {
+			return errBusy
+		}
+		return err
+	}
+	try.succeeded()
+	if old, err := d.session(r); err == nil {
+		if err := d.Store.EndSession(r.Context(), old, old.ID); err != nil && !errors.Is(err, tenants.ErrNotFound) {
+			return err
+		}
+	}
+	token, err := d.Store.StartSession(r.Context(), person, addressOf(r.RemoteAddr), r.UserAgent())
+	if err != nil {
+		return err
+	}
+	setSessionCookie(w, token)
+	http.Redirect(w, r, view.Next, http.StatusSeeOther)
+	return nil
+}
+
+func (d *dashboard) logout(w http.ResponseWriter, r *http.Request, v *visit) error {
+	if err := d.Store.EndSession(r.Context(), v.session, v.session.ID); err != nil && !errors.Is(err, tenants.ErrNotFound) {
+		return err
+	}
+	setSessionCookie(w, "")
+	http.Redirect(w, r, "/login", http.StatusSeeOther)
+	return nil
+}
+
+// chooseTenant makes another tenant the current one.
+func (d *dashboard) chooseTenant(w http.ResponseWriter, r *http.Request, v *visit) error {
+	if err := readForm(w, r); err != nil {
+		return err
+	}
+	id, err := uuid.Parse(r.PostForm.Get("tenant"))
+	if err != nil {
+		return tenants.ErrNotFound
+	}
+	if err := d.Store.ChooseTenant(r.Context(), v.session, id); err != nil {
+		return err
+	}
+	http.Redirect(w, r, "/", http.StatusSeeOther)
+	return nil
+}
+
+func readForm(w http.ResponseWriter, r *http.Request) error {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if err := r.ParseForm(); err != nil {
+		return errForm
+	}
+	return nil
+}
+
+// localPath returns next if it is the path of a page of ours, and else "/": who sends somebody
+// to our sign-in must not choose where they end up.
+func localPath(next string) string {
+	u, err := url.Parse(next)
+	switch {
+	case err != nil, u.Scheme != "", u.Host != "", u.User != nil, u.Opaque != "",
+		!strings.HasPrefix(next, "/"), strings.HasPrefix(next, "//"), strings.ContainsAny(next, "\\"),
+		strings.ContainsFunc(next, func(c rune) bool { return c < ' ' || c == 0x7f }),
+		!Serves(u.Path), u.Path == "/login", u.Path == "/logout":
+		return "/"
+	}
+	return next
+}

@@ -1,0 +1,162 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"weir/internal/tenants"
+)
+
+// sessionCookie carries the session's token. Its prefix makes browsers take it over HTTPS only
+// (or from localhost), for this host and all of its paths.
+const sessionCookie = "__Host-weir"
+
+// contentPolicy lets a page load our own styles and pictures, send forms to us, and nothing else.
+const contentPolicy = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+var (
+	errMethod = errors.New("the page does not answer this method")
+	errForm   = errors.New("the form cannot be read")
+	errBusy   = errors.New("too many requests at once")
+)
+
+// crossOrigin refuses what another site's page makes a browser send. GET changes nothing.
+var crossOrigin = http.NewCrossOriginProtection()
+
+// guard is the outermost middleware: headers that hold for every answer, cross-origin
+// protection, a bound on how much is done at once, and an answer where a handler panics.
+func (d *dashboard) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", contentPolicy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		if r.TLS != nil && !isLocal(r.Host) { // it would bind http://localhost on other ports, too
+			h.Set("Strict-Transport-Security", "max-age=31536000")
+		}
+		h.Set("Cache-Control", "no-store")
+		defer d.recovered(w, r)
+		if err := crossOrigin.Check(r); err != nil {
+			d.fail(w, r, http.StatusForbidden, "This came from another site",
+				"The request was sent by a page that is not ours, so nothing was done.")
+			return
+		}
+		select {
+		case d.working <- struct{}{}:
+			defer func() { <-d.working }()
+		default:
+			d.answer(w, r, errBusy)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (d *dashboard) recovered(w http.ResponseWriter, r *http.Request) {
+	fault := recover()
+	if fault == nil {
+		return
+	}
+	if fault == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so, too
+		panic(fault)
+	}
+	d.Logger.Error("a page panicked", "path", route(r), "panic", fault, "stack", string(debug.Stack()))
+	d.fail(w, r, http.StatusInternalServerError, "Something went wrong", "This is our fault, and it was written down. Try again.")
+}
+
+func isLocal(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = hostport
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || strings.HasSuffix(host, ".localhost") || ip != nil && ip.IsLoopback()
+}
+
+// open makes a handler of one that needs no session.
+func (d *dashboard) open(handle func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := handle(w, r); err != nil {
+			d.answer(w, r, err)
+		}
+	}
+}
+
+// visit is one request of somebody who is signed in.
+type visit struct {
+	session tenants.Session
+	frame   frame
+	now     time.Time
+}
+
+// actor is the person as a member of the current tenant.
+func (v *visit) actor() tenants.Actor { return v.session.Actor() }
+
+type visitKey struct{}
+
+// person makes a handler of one that needs somebody signed in, and no tenant.
+func (d *dashboard) person(handle func(http.ResponseWriter, *http.Request, *visit) error) http.HandlerFunc {
+	return d.open(func(w http.ResponseWriter, r *http.Request) error {
+		session, err := d.session(r)
+		if errors.Is(err, tenants.ErrNoSession) {
+			http.Redirect(w, r, loginURL(r), http.StatusSeeOther)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		now := d.Now()
+		v := &visit{session: session, now: now, frame: newFrame(&session, r.URL.Path, now, d.Checker.DegradedSince())}
+		r = r.WithContext(context.WithValue(r.Context(), visitKey{}, v))
+		if err := handle(w, r, v); err != nil {
+			d.answer(w, r, err)
+		}
+		return nil
+	})
+}
+
+// page makes a handler of one that shows a tenant to a member. Every role may read all of it.
+func (d *dashboard) page(handle func(http.ResponseWriter, *http.Request, *visit) error) http.HandlerFunc {
+	return d.person(func(w http.ResponseWriter, r *http.Request, v *visit) error {
+		if v.session.Current == nil {
+			v.frame.Title = "No tenant"
+			return d.render(w, r, http.StatusForbidden, noTenantPage(v.frame))
+		}
+		return handle(w, r, v)
+	})
+}
+
+func (d *dashboard) session(r *http.Request) (tenants.Session, error) {
+	cookie, err := r.Cookie(sessionCookie)
+	if err != nil {
+		return tenants.Session{}, tenants.ErrNoSession
+	}
+	return d.Store.Session(r.Context(), cookie.Value)
+}
+
+// loginURL leads to the sign-in page, and from there back to the page that was asked for.
+func loginURL(r *http.Request) string {
+	if r.Method != http.MethodGet || r.URL.Path == "/" && r.URL.RawQuery == "" {
+		return "/login"
+	}
+	return "/login?next=" + url.QueryEscape(r.URL.RequestURI())
+}
+
+func setSessionCookie(w http.ResponseWriter, token string) {
+	cookie := &http.Cookie{
+		Name: sessionCookie, Value: token, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+		MaxAge: int(tenants.SessionLife / time.Second),
+	}
+	if token == "" {
+		cookie.MaxAge = -1
+	}
+	http.SetCookie(w, cookie)
+}

@@ -1,0 +1,290 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+	"weir/internal/testenv"
+)
+
+// pagePaths are the pages of a tenant that fill filled with mark.
+func pagePaths(mark string) []string {
+	return []string{
+		"/", "/rules", "/rules/requests", "/plans", "/subjects", "/subjects?q=ada", subjectURL("ada " + mark),
+		subjectURL("ada "+mark) + "?attributes.ip=192.0.2.1", "/subjects/unknown", "/keys", "/members", "/sessions",
+	}
+}
+
+// checkHeaders requires what holds for every answer.
+func checkHeaders(t *testing.T, got page, path string) {
+	t.Helper()
+	for name, want := range map[string]string{
+		"Content-Security-Policy": contentPolicy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin",
+		"Cache-Control": "no-store", "Cross-Origin-Opener-Policy": "same-origin",
+	} {
+		require.Equal(t, want, got.header.Get(name), "%s: %s", path, name)
+	}
+	require.NotContains(t, got.header.Get("Content-Security-Policy"), "unsafe")
+	require.Contains(t, got.header.Get("Content-Security-Policy"), "frame-ancestors 'none'")
+	require.NotRegexp(t, `(?i)<script|\son[a-z]+=|\sstyle=|<style`, got.body, path)
+	for _, link := range regexp.MustCompile(`(?:href|src|action)="([^"]*)"`).FindAllStringSubmatch(got.body, -1) {
+		require.Regexp(t, `^(/|#)`, link[1], "%s asks another host", path)
+	}
+}
+
+// Every role may look at every page, whether there is anything on it or not.
+func TestPages(t *testing.T) {
+	s := newStack(t)
+	for _, role := range tenants.Roles {
+		if role != tenants.Owner {
+			s.member(s.a, string(role)+"@example.com", role)
+		}
+	}
+	viewer := s.as("viewer@example.com")
+	for _, path := range []string{"/", "/rules", "/plans", "/subjects", "/subjects?q=x", "/subjects/anybody", "/keys", "/members", "/sessions"} {
+		got := viewer.get(path)
+		require.Equal(t, http.StatusOK, got.status, path)
+		checkHeaders(t, got, path)
+	}
+	require.Contains(t, viewer.get("/rules").body, "No rules yet")
+	require.Contains(t, viewer.get("/").body, "Make the first rule")
+	require.Contains(t, viewer.get("/plans").body, "No plans yet")
+	require.Contains(t, viewer.get("/subjects").body, "curl -X PUT")
+
+	s.fill(s.a, "mark")
+	s.serve(s.store, testenv.RedisURL(t)) // which reads the policy anew
+	for _, email := range []string{"ann@example.com", "admin@example.com", "editor@example.com", "support@example.com", "viewer@example.com"} {
+		b := s.as(email)
+		for _, path := range pagePaths("mark") {
+			got := b.get(path)
+			require.Equal(t, http.StatusOK, got.status, "%s: %s", email, path)
+			checkHeaders(t, got, path)
+		}
+	}
+	for path, words := range map[string][]string{
+		"/":                       {"Overrides that end within a week", "2 days", "Because mark"},
+		"/rules":                  {"Rule mark", "Each subject may use 10 units in any minute on all resources. More is denied."},
+		"/rules/requests":         {"About mark", "Plan mark", "20 per minute", "sliding_window_log"},
+		"/plans":                  {"Plan mark", `class="own">20 per minute`, `class="muted">10 per minute`, "default"},
+		"/subjects":               {"ada mark", "Label mark"},
+		"/keys":                   {"Key mark", "check, read, write", "never"},
+		"/members":                {"ann@example.com", "(you)", "owner"},
+		subjectURL("ada mark"):    {"ref mark", "30 per minute", "from an override", "<b>30</b> of 30 left", "counts by ip, too", "in force"},
+		"/subjects/unknown":       {"no: it is treated like any other", "20 per minute", "from plan free"},
+		"/subjects/a%2Fb%3Fc%25d": {"<h1 class=\"mono\">a/b?c%d</h1>"},
+	} {
+		got := s.as("ann@example.com").get(path)
+		for _, word := range words {
+			require.Contains(t, got.body, word, path)
+		}
+	}
+}
+
+// What support looks for: why somebody is denied now, and until when.
+func TestLiveLimits(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	policy, err := s.policies.Get(t.Context(), s.a.TenantID())
+	require.NoError(t, err)
+	for range 20 {
+		_, err := s.checker.Check(t.Context(), policy, []check.Request{{Subject: "user_1", Resource: "default", Cost: 1}})
+		require.NoError(t, err)
+	}
+	got := s.as("ann@example.com").get("/subjects/user_1")
+	require.Contains(t, got.body, "<b>0</b> of 20 left")
+	require.Regexp(t, `denied for (1 minute|\d+ seconds)`, got.body)
+	require.Regexp(t, `whole again in (1 minute|\d+ seconds)`, got.body)
+}
+
+// Numbers of the chart and its table are those of the usage.
+func TestOverviewCounts(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	s.db.Exec(`INSERT INTO usage_hours (tenant_id, start, rule, plan, resource, allowed, denied, shadow_denied, degraded, cost_allowed, cost_denied)
+		SELECT $1, date_trunc('hour', now(), 'UTC'), r, '', '', 1200, 34, 0, 0, 0, 0 FROM unnest(ARRAY['', 'requests']) AS r`, s.a.TenantID())
+	got := s.as("ann@example.com").get("/")
+	require.Contains(t, got.body, "1\u202f200")
+	require.Contains(t, got.body, "34</b> denied (2.8\u202f%)")
+	require.Contains(t, got.body, `<a href="/rules/requests">requests</a>`)
+	require.Contains(t, got.body, "No checks were made in this time", "by the minute there is nothing")
+	require.NotContains(t, s.as("bob@example.com").get("/").body, "1\u202f200", "another tenant's usage")
+}
+
+func TestTenantsNeverMeet(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "secret")
+	s.fill(s.b, "other")
+	bob := s.as("bob@example.com")
+	for _, path := range pagePaths("other") {
+		got := bob.get(path)
+		require.Equal(t, http.StatusOK, got.status, path)
+		require.NotContains(t, got.body, "secret", path)
+		require.NotContains(t, got.body, "ann@example.com", path)
+		require.NotContains(t, got.body, s.a.TenantID().String(), path)
+	}
+	got := bob.get(subjectURL("ada secret"))
+	require.Contains(t, got.body, "treated like any other", "registered elsewhere only")
+	require.NotContains(t, got.body, "Because secret")
+
+	window, err := check.ParseWindow("1m")
+	require.NoError(t, err)
+	_, err = s.store.CreateRule(t.Context(), s.a, check.Rule{Slug: "only-a", Resource: "*", Algorithm: check.TokenBucket, Limit: 1, Window: window})
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, s.as("ann@example.com").get("/rules/only-a").status)
+	require.Equal(t, http.StatusNotFound, bob.get("/rules/only-a").status)
+
+	_, ruleCursor, err := s.store.Rules(t.Context(), s.a, tenants.RuleFilter{}, tenants.Page{Limit: 1})
+	require.NoError(t, err)
+	require.NotContains(t, bob.get("/rules?after="+ruleCursor).body, "secret", "another tenant's cursor is no way in")
+
+	// bob cannot choose what he is no member of, nor where he is only invited
+	choose := func() page { return bob.post("/tenant", url.Values{"tenant": {s.a.TenantID().String()}}) }
+	require.Equal(t, http.StatusNotFound, choose().status)
+	member, err := s.store.InviteMember(t.Context(), s.a, "bob@example.com", tenants.Owner)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusNotFound, choose().status)
+	require.NotContains(t, bob.get("/rules").body, "secret")
+	require.NoError(t, s.store.RemoveMember(t.Context(), s.a, member.ID, tenants.Match{}))
+}
+
+func TestSwitchOfTenant(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "first")
+	s.fill(s.b, "second")
+	s.member(s.b, "ann@example.com", tenants.Viewer)
+	b := s.as("ann@example.com")
+	got := b.get("/rules")
+	require.Contains(t, got.body, "Rule first")
+	require.Contains(t, got.body, `<option value="`+s.b.TenantID().String()+`"`)
+	require.Equal(t, http.StatusSeeOther, b.post("/tenant", url.Values{"tenant": {s.b.TenantID().String()}}).status)
+	got = b.get("/rules")
+	require.Contains(t, got.body, "Rule second")
+	require.NotContains(t, got.body, "Rule first")
+	require.Contains(t, got.body, "· viewer", "the role is that of this tenant")
+
+	suspend := func(tn *tenants.Tenant) error { tn.State = tenants.TenantSuspended; return nil }
+	_, err := s.store.EditTenantByRef(t.Context(), tenants.AsOperator("test"), "tenant-b", tenants.Match{}, suspend)
+	require.NoError(t, err)
+	got = b.get("/rules")
+	require.Contains(t, got.body, "Rule first", "nobody works in a tenant that is suspended")
+	require.NotContains(t, got.body, "Switch to")
+}
+
+// Customers' names come from strangers.
+func TestEscaping(t *testing.T) {
+	s := newStack(t)
+	const script = `"><script>alert(1)</script><img src=x onerror=alert(1)>`
+	s.fill(s.a, script)
+	b := s.as("ann@example.com")
+	for _, path := range append(pagePaths(script), "/subjects?q="+url.QueryEscape(script), "/login?next="+url.QueryEscape(script)) {
+		got := b.get(path)
+		require.NotContains(t, got.body, "<script", path)
+		require.NotContains(t, got.body, "<img src=x", path)
+	}
+	require.Contains(t, b.get("/rules").body, "&lt;script&gt;")
+	got := b.login(script, "x")
+	require.Equal(t, http.StatusUnauthorized, got.status)
+	require.NotContains(t, got.body, "<script")
+	require.Contains(t, curlText("PUT", "/v1/x'y", "{}"), `'/v1/x'\''y'`, "a command to copy must not hold another one")
+}
+
+func TestNothingWithoutSession(t *testing.T) {
+	s := newStack(t)
+	b := s.browser()
+	for _, path := range pagePaths("x") {
+		got := b.get(path)
+		require.Equal(t, http.StatusSeeOther, got.status, path)
+		require.True(t, strings.HasPrefix(got.header.Get("Location"), "/login"), path)
+		checkHeaders(t, got, path)
+	}
+	for _, path := range []string{"/logout", "/tenant", "/sessions/end"} {
+		require.Equal(t, "/login", b.post(path, url.Values{}).header.Get("Location"), path)
+	}
+	checkHeaders(t, b.get("/login"), "/login")
+	got := b.get("/rules/a/b")
+	require.Equal(t, http.StatusNotFound, got.status)
+	checkHeaders(t, got, "/rules/a/b")
+}
+
+func TestWhatCannotBeShown(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	b := s.as("ann@example.com")
+	for path, want := range map[string]int{
+		"/rules/none": 404, "/subjects/": 404, "/subjects/%00": 404, "/subjects/" + strings.Repeat("x", 257): 404,
+		"/rules?after=nonsense": 400, "/keys?after=1": 400, "/members?after=1": 400, "/subjects?after=1": 400, "/plans?after=1": 400,
+		"/subjects/x?resource=%00": 400, "/subjects/x?attributes.=1": 400,
+	} {
+		got := b.get(path)
+		require.Equal(t, want, got.status, path)
+		checkHeaders(t, got, path)
+		require.Contains(t, got.body, "To the overview", path)
+	}
+	require.Equal(t, http.StatusMethodNotAllowed, b.post("/rules", url.Values{}).status)
+}
+
+func TestPaging(t *testing.T) {
+	s := newStack(t)
+	for i := range pageSize + 1 {
+		_, _, err := s.store.PutSubject(t.Context(), s.a, tenants.Subject{Subject: "user_" + itoa(int64(i))}, tenants.Match{})
+		require.NoError(t, err)
+	}
+	b := s.as("ann@example.com")
+	got := b.get("/subjects?q=user")
+	next := regexp.MustCompile(`rel="next" href="([^"]*)"`).FindStringSubmatch(got.body)
+	require.NotNil(t, next)
+	require.NotContains(t, got.body, ">user_0<")
+	got = b.get(strings.ReplaceAll(next[1], "&amp;", "&"))
+	require.Contains(t, got.body, ">user_0<")
+	require.NotContains(t, got.body, `rel="next"`)
+	require.Contains(t, got.body, `value="user"`, "the search goes along")
+}
+
+// Without Redis the pages stand and say since when; without Postgres they say what is missing.
+func TestDegraded(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	s.serve(s.store, "redis://127.0.0.1:1")
+	policy, err := s.policies.Get(t.Context(), s.a.TenantID())
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := s.checker.Check(t.Context(), policy, []check.Request{{Subject: "x", Resource: "y", Cost: 1}})
+		return err == nil && !s.checker.DegradedSince().IsZero()
+	}, time.Minute, time.Millisecond)
+	b := s.as("ann@example.com")
+	require.Contains(t, b.get("/rules").body, "The counters have been away for")
+	got := b.get("/subjects/user_1")
+	require.Equal(t, http.StatusOK, got.status)
+	require.Contains(t, got.body, "the counters are away")
+
+	away := s.db.Open(tenants.Config{DatabaseURL: "postgres://x:y@127.0.0.1:1/z?sslmode=disable"})
+	token := b.token()
+	s.serve(away, "redis://127.0.0.1:1")
+	r := s.browser().request(http.MethodGet, "/rules", nil)
+	r.AddCookie(&http.Cookie{Name: sessionCookie, Value: token})
+	got = s.browser().send(r)
+	require.Equal(t, http.StatusServiceUnavailable, got.status, "and not a redirect to the login")
+	require.Contains(t, got.body, "out of reach")
+	require.NotContains(t, got.body, "127.0.0.1")
+	got = s.browser().login("ann@example.com", password)
+	require.Equal(t, http.StatusServiceUnavailable, got.status)
+}
+
+// Whose a path is decides whether an API client gets a page or a problem document.
+func TestServes(t *testing.T) {
+	for path, want := range map[string]bool{
+		"/": true, "/login": true, "/rules": true, "/rules/x": true, "/subjects/a/b": true,
+		"": false, "//": false, "//rules": false, "/v1/rules": false, "/assets/x": false, "/check": false, "/docs": false, "/nope": false, "/rulesx": false,
+		"/healthz": false, "/openapi.json": false, "*": false,
+	} {
+		require.Equal(t, want, Serves(path), "%q", path)
+	}
+}

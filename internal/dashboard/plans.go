@@ -1,0 +1,69 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+
+	"weir/internal/tenants"
+)
+
+// maxPlanColumns bounds the matrix; a pricing page has a handful.
+const maxPlanColumns = 100
+
+type planColumn struct {
+	Slug, Name string
+	Default    bool
+}
+
+type planCell struct {
+	Text string
+	Own  bool // the plan's; else the rule's default
+}
+
+type planLine struct {
+	Slug, Name string
+	Cells      []planCell
+}
+
+type plansView struct {
+	Plans []planColumn
+	Lines []planLine
+	Next  string
+	Later bool
+}
+
+// plans shows the pricing page: rules down, plans across, oldest plan first.
+func (d *dashboard) plans(w http.ResponseWriter, r *http.Request, v *visit) error {
+	plans, _, err := d.Store.Plans(r.Context(), v.actor(), tenants.Page{Limit: maxPlanColumns})
+	if err != nil {
+		return err
+	}
+	slices.Reverse(plans)
+	after := r.URL.Query().Get("after")
+	rules, next, err := d.Store.Rules(r.Context(), v.actor(), tenants.RuleFilter{}, tenants.Page{Limit: pageSize, After: after})
+	if err != nil {
+		return err
+	}
+	view := plansView{Later: after != ""}
+	if next != "" {
+		view.Next = withCursor("/plans", url.Values{}, next)
+	}
+	for _, p := range plans {
+		view.Plans = append(view.Plans, planColumn{p.Slug, nameOr(p.Name, p.Slug), p.Default})
+	}
+	for i := range rules {
+		rule := &rules[i].Rule
+		line := planLine{Slug: rule.Slug, Name: nameOr(rule.Name, rule.Slug)}
+		for _, p := range plans {
+			limit, own := p.Limits[rule.Slug]
+			if !own {
+				limit = ownLimit(rule)
+			}
+			line.Cells = append(line.Cells, planCell{limitText(rule, limit), own})
+		}
+		view.Lines = append(view.Lines, line)
+	}
+	v.frame.Title = "Plans"
+	return d.render(w, r, http.StatusOK, plansPage(v.frame, &view))
+}

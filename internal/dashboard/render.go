@@ -1,0 +1,74 @@
+package dashboard
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/a-h/templ"
+	"github.com/go-chi/chi/v5"
+
+	"weir/internal/tenants"
+)
+
+// render writes a page, whole or not at all.
+func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, page templ.Component) error {
+	var b bytes.Buffer
+	if err := page.Render(r.Context(), &b); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // the browser is gone if this fails
+	return nil
+}
+
+// answer turns an error into a page. What went wrong inside is logged, not shown.
+func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
+	var invalid *tenants.InvalidError
+	switch {
+	case errors.Is(err, tenants.ErrNotFound):
+		d.fail(w, r, http.StatusNotFound, "There is nothing here", "It may have been deleted, or it never was.")
+	case errors.As(err, &invalid):
+		d.fail(w, r, http.StatusBadRequest, "That cannot be shown", "The address holds something that does not fit: "+invalid.Error()+".")
+	case errors.Is(err, errForm):
+		d.fail(w, r, http.StatusBadRequest, "The form cannot be read", "Go back and send it again.")
+	case errors.Is(err, errMethod):
+		d.fail(w, r, http.StatusMethodNotAllowed, "That cannot be done here", "The page does not answer this kind of request.")
+	case errors.Is(err, errBusy):
+		w.Header().Set("Retry-After", "1")
+		d.fail(w, r, http.StatusServiceUnavailable, "Too busy", "Too many pages are asked for at this moment. Try again in a second.")
+	case errors.Is(err, tenants.ErrUnavailable):
+		d.Logger.Error("a page needs the database", "path", route(r), "error", err)
+		w.Header().Set("Retry-After", "5")
+		d.fail(w, r, http.StatusServiceUnavailable, "The configuration is out of reach",
+			"The database does not answer at the moment. Checks go on with the limits that were last read. Try again soon.")
+	default:
+		d.Logger.Error("a page failed", "path", route(r), "error", err)
+		d.fail(w, r, http.StatusInternalServerError, "Something went wrong", "This is our fault, and it was written down. Try again.")
+	}
+}
+
+// fail writes a page about something that was not done, within the frame where somebody is
+// signed in.
+func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, status int, title, text string) {
+	page := plainFailure(title, text)
+	if v, ok := r.Context().Value(visitKey{}).(*visit); ok {
+		v.frame.Title = title
+		page = framedFailure(v.frame, text)
+	}
+	if err := d.render(w, r, status, page); err != nil {
+		d.Logger.Error("a page about a failure failed", "error", err)
+		http.Error(w, title, status)
+	}
+}
+
+// route is the pattern that a request matched: unlike its path it names no subject.
+func route(r *http.Request) string {
+	if c := chi.RouteContext(r.Context()); c != nil {
+		return c.RoutePattern()
+	}
+	return ""
+}

@@ -1,0 +1,131 @@
+package dashboard
+
+import (
+	"fmt"
+	"strings"
+
+	"weir/internal/check"
+)
+
+// ruleSentence reads a rule back in plain words.
+func ruleSentence(r *check.Rule) string {
+	s := countedBy(r.By) + " may use " + amount(r) + " " + onResources(r.Resource) + "."
+	switch r.Mode {
+	case check.Enforce:
+		s += " More is denied"
+		if r.Penalty.MS > 0 {
+			s += ", and a denial goes on for " + exactly(r.Penalty.MS, true)
+		}
+		s += "."
+	case check.Shadow:
+		s += " It is in shadow: it counts and reports what it would deny, and denies nothing."
+	case check.Off:
+		s += " It is off: nothing is counted and nothing denied."
+	}
+	return s
+}
+
+// outageSentence says what the rule does while the counters are away.
+func outageSentence(o check.OnUnavailable) string {
+	switch o {
+	case check.Allow:
+		return "While the counters are away, it allows everything."
+	case check.Deny:
+		return "While the counters are away, it denies everything."
+	case check.Local:
+		return "While the counters are away, each instance counts by itself, with its share of the limit."
+	}
+	return ""
+}
+
+func countedBy(by []string) string {
+	names := make([]string, len(by))
+	for i, v := range by {
+		names[i] = strings.TrimPrefix(v, "attributes.")
+	}
+	switch len(names) {
+	case 0:
+		return "All subjects together"
+	case 1:
+		return "Each " + names[0]
+	}
+	return "Each combination of " + strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
+}
+
+func onResources(pattern string) string {
+	prefix, isPrefix := strings.CutSuffix(pattern, "*")
+	switch {
+	case pattern == "*":
+		return "on all resources"
+	case isPrefix:
+		return "on resources that begin with “" + prefix + "”"
+	}
+	return "on “" + pattern + "”"
+}
+
+func amount(r *check.Rule) string {
+	limit, window := plural(r.Limit, "unit", "units"), exactly(r.Window.MS, false)
+	burst := r.Numbers().Burst
+	switch r.Algorithm {
+	case check.SlidingWindowCounter, check.SlidingWindowLog:
+		return limit + " in any " + window
+	case check.SlidingWindowBuckets:
+		return limit + " in any " + window + ", moving on by " + exactly(r.Precision.MS, true) + ","
+	case check.FixedWindow:
+		return limit + " each " + fixedWindow(r.Window) + ","
+	case check.FixedWindowFirstHit:
+		return fmt.Sprintf("%s in the %s that begins with the first use", limit, window)
+	case check.TokenBucket:
+		return fmt.Sprintf("%s at once, and gets back %s,", plural(burst, "unit", "units"), rate(r.Limit, window))
+	case check.LeakyBucket:
+		return fmt.Sprintf("%s until the bucket is full, which drains by %s,", plural(burst, "unit", "units"), rate(r.Limit, window))
+	case check.LeakyBucketQueue:
+		return fmt.Sprintf("%s, one after another, with up to %s waiting their turn,", rate(r.Limit, window), plural(burst, "unit", "units"))
+	}
+	return limit
+}
+
+func rate(limit int64, window string) string { return grouped(limit) + " per " + window }
+
+func fixedWindow(w check.Window) string {
+	switch w.Calendar {
+	case check.CalendarDay:
+		return "day, from midnight UTC"
+	case check.CalendarWeek:
+		return "week, from Monday 00:00 UTC"
+	case check.CalendarMonth:
+		return "month, from the 1st 00:00 UTC"
+	case check.NoCalendar:
+	}
+	return exactly(w.MS, false) + ", by the clock"
+}
+
+// limitText is a number as it stands in a table: "100 per minute", with a bucket's capacity.
+func limitText(r *check.Rule, l check.Limit) string {
+	if l.Unlimited {
+		return "unlimited"
+	}
+	text := rate(l.Limit, windowName(r.Window))
+	if burst := l.Burst; r.Algorithm.Bucket() && burst != 0 && burst != l.Limit {
+		text += ", " + grouped(burst) + " at once"
+	}
+	return text
+}
+
+func windowName(w check.Window) string {
+	if w.Calendar != check.NoCalendar {
+		return w.Calendar.String()
+	}
+	return exactly(w.MS, false)
+}
+
+// originText says where a number came from.
+func originText(source string) string {
+	if plan, ok := strings.CutPrefix(source, "plan:"); ok {
+		return "from plan " + plan
+	}
+	if source == "override" {
+		return "from an override"
+	}
+	return "the rule's own"
+}

@@ -1,0 +1,217 @@
+package dashboard
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
+	"weir/internal/testenv"
+)
+
+const password = "correct horse"
+
+// clock is a time that tests move.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) move(by time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(by)
+}
+
+// stack is the dashboard over a real database and a real Redis, with two tenants. Ann owns
+// tenant A; Bob owns tenant B.
+type stack struct {
+	t       *testing.T
+	db      *tenantstest.Database
+	store   *tenants.Store
+	clock   *clock
+	checker *check.Checker
+	// policies are read once: they hear of no change.
+	policies *check.Policies
+	server   *httptest.Server
+	a, b     tenants.Actor
+	url      string
+}
+
+func newStack(t *testing.T) *stack {
+	t.Helper()
+	t.Parallel()
+	c := &clock{now: time.Now()}
+	db := tenantstest.NewWith(t, tenants.Config{Now: c.Now})
+	s := &stack{t: t, db: db, store: db.Store, clock: c}
+	s.a, _ = db.Tenant("tenant-a")
+	s.b, _ = db.Tenant("tenant-b")
+	s.member(s.a, "ann@example.com", tenants.Owner)
+	s.member(s.b, "bob@example.com", tenants.Owner)
+	s.serve(db.Store, testenv.RedisURL(t))
+	return s
+}
+
+// serve starts a dashboard over that store and that Redis.
+func (s *stack) serve(store *tenants.Store, redisURL string) {
+	s.t.Helper()
+	client, err := check.NewRedisClient(redisURL)
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { _ = client.Close() })
+	logger := slog.New(slog.DiscardHandler)
+	keys, metrics := check.NewKeys([16]byte{1}), check.NewMetrics(prometheus.NewRegistry())
+	s.checker = check.NewChecker(check.CheckerOptions{
+		Keys: keys, Shared: check.NewRedisEngine(client, check.RedisOptions{Deadline: time.Second}),
+		Local: check.NewMemoryEngine(check.MemoryOptions{}), Peers: check.NewPeers(1, metrics), Metrics: metrics,
+	})
+	s.t.Cleanup(s.checker.Close)
+	s.policies = check.NewPolicies(store, keys, logger, metrics)
+	s.server = httptest.NewTLSServer(New(Deps{
+		Store: store, Policies: s.policies, Checker: s.checker, Logger: logger, Now: s.clock.Now,
+	}))
+	s.t.Cleanup(s.server.Close)
+	s.url = s.server.URL
+}
+
+func (s *stack) member(a tenants.Actor, email string, role tenants.Role) tenants.Member {
+	s.t.Helper()
+	m, err := s.store.CreateMember(s.t.Context(), a, email, password, role)
+	require.NoError(s.t, err)
+	return m
+}
+
+// browser keeps cookies and follows no redirect.
+type browser struct {
+	s    *stack
+	http *http.Client
+}
+
+func (s *stack) browser() *browser {
+	jar, err := cookiejar.New(nil)
+	require.NoError(s.t, err)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}}
+	s.t.Cleanup(transport.CloseIdleConnections)
+	return &browser{s, &http.Client{Jar: jar, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// as returns a browser in which that person is signed in.
+func (s *stack) as(email string) *browser {
+	s.t.Helper()
+	b := s.browser()
+	got := b.login(email, password)
+	require.Equal(s.t, http.StatusSeeOther, got.status, got.body)
+	return b
+}
+
+type page struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func (b *browser) send(r *http.Request) page {
+	b.s.t.Helper()
+	response, err := b.http.Do(r)
+	require.NoError(b.s.t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(b.s.t, err)
+	return page{response.StatusCode, response.Header, string(body)}
+}
+
+func (b *browser) request(method, path string, form url.Values) *http.Request {
+	b.s.t.Helper()
+	var body io.Reader
+	if form != nil {
+		body = strings.NewReader(form.Encode())
+	}
+	r, err := http.NewRequestWithContext(b.s.t.Context(), method, b.s.url+path, body)
+	require.NoError(b.s.t, err)
+	if form != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Origin", b.s.url)
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+	}
+	return r
+}
+
+func (b *browser) get(path string) page { return b.send(b.request(http.MethodGet, path, nil)) }
+
+func (b *browser) post(path string, form url.Values) page {
+	return b.send(b.request(http.MethodPost, path, form))
+}
+
+func (b *browser) login(email, password string) page {
+	return b.post("/login", url.Values{"email": {email}, "password": {password}, "next": {"/"}})
+}
+
+// token is the session's, "" for none.
+func (b *browser) token() string {
+	u, err := url.Parse(b.s.url)
+	require.NoError(b.s.t, err)
+	for _, c := range b.http.Jar.Cookies(u) {
+		if c.Name == sessionCookie {
+			return c.Value
+		}
+	}
+	return ""
+}
+
+// signedIn requires that the session works, or that it does not.
+func (b *browser) signedIn(want bool, why string) {
+	b.s.t.Helper()
+	got := b.get("/")
+	if want {
+		require.Equal(b.s.t, http.StatusOK, got.status, why)
+		return
+	}
+	require.Equal(b.s.t, http.StatusSeeOther, got.status, why)
+	require.Equal(b.s.t, "/login", got.header.Get("Location"), why)
+}
+
+// fill gives a tenant something on every page. What people wrote holds mark.
+func (s *stack) fill(a tenants.Actor, mark string) {
+	s.t.Helper()
+	ctx := context.WithoutCancel(s.t.Context())
+	window, err := check.ParseWindow("1m")
+	require.NoError(s.t, err)
+	for _, slug := range []string{"requests", "by-ip"} {
+		by := []string{"subject"}
+		if slug == "by-ip" {
+			by = append(by, "attributes.ip")
+		}
+		_, err = s.store.CreateRule(ctx, a, check.Rule{
+			Slug: slug, Name: "Rule " + mark, Description: "About " + mark, Resource: "*", Algorithm: check.SlidingWindowLog, Limit: 10, Window: window, By: by,
+		})
+		require.NoError(s.t, err)
+	}
+	_, err = s.store.CreatePlan(ctx, a, tenants.Plan{Slug: "free", Name: "Plan " + mark, Limits: map[string]check.Limit{"requests": {Limit: 20}}})
+	require.NoError(s.t, err)
+	_, _, err = s.store.PutSubject(ctx, a, tenants.Subject{Subject: "ada " + mark, Labels: map[string]string{"name": "Label " + mark}, BillingRef: "ref " + mark}, tenants.Match{})
+	require.NoError(s.t, err)
+	ends := s.clock.Now().Add(48 * time.Hour)
+	_, _, err = s.store.PutOverride(ctx, a, "ada "+mark, tenants.Override{Rule: "requests", Limit: check.Limit{Limit: 30}, Reason: "Because " + mark, ExpiresAt: &ends}, tenants.Match{})
+	require.NoError(s.t, err)
+	_, _, err = s.store.CreateKey(ctx, a, tenants.NewAPIKey{Name: "Key " + mark, Scopes: tenants.AllScopes})
+	require.NoError(s.t, err)
+}

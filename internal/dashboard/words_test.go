@@ -1,0 +1,98 @@
+package dashboard
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// A sentence that says something else than the rule is worse than none.
+func TestRuleSentence(t *testing.T) {
+	window := func(text string) check.Window {
+		w, err := check.ParseWindow(text)
+		require.NoError(t, err)
+		return w
+	}
+	duration := func(text string) check.Duration {
+		d, err := check.ParseDuration(text)
+		require.NoError(t, err)
+		return d
+	}
+	for want, r := range map[string]check.Rule{
+		"Each subject may use 100 units in any minute on all resources. More is denied.": {
+			Resource: "*", Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window("60s"), By: []string{"subject"}},
+		"Each ip may use 5 units in any 15 minutes on “auth:login”. More is denied, and a denial goes on for 5 minutes.": {
+			Resource: "auth:login", Algorithm: check.SlidingWindowLog, Limit: 5, Window: window("15m"), By: []string{"attributes.ip"}, Penalty: duration("5m")},
+		"Each combination of subject, resource and ip may use 300 units in any 5 minutes, moving on by 30 seconds, on resources that begin with “search:”. It is in shadow: it counts and reports what it would deny, and denies nothing.": {
+			Resource: "search:*", Algorithm: check.SlidingWindowBuckets, Limit: 300, Window: window("5m"), Precision: duration("30s"),
+			By: []string{"subject", "resource", "attributes.ip"}, Mode: check.Shadow},
+		"Each subject may use 1 unit each month, from the 1st 00:00 UTC, on all resources. It is off: nothing is counted and nothing denied.": {
+			Resource: "*", Algorithm: check.FixedWindow, Limit: 1, Window: window("month"), By: []string{"subject"}, Mode: check.Off},
+		"Each subject may use 2 units each 90 seconds, by the clock, on all resources. More is denied.": {
+			Resource: "*", Algorithm: check.FixedWindow, Limit: 2, Window: window("90s"), By: []string{"subject"}},
+		"Each subject may use 2 units in the hour that begins with the first use on all resources. More is denied.": {
+			Resource: "*", Algorithm: check.FixedWindowFirstHit, Limit: 2, Window: window("1h"), By: []string{"subject"}},
+		"Each subject may use 10 units at once, and gets back 2 per second, on all resources. More is denied.": {
+			Resource: "*", Algorithm: check.TokenBucket, Limit: 2, Burst: 10, Window: window("1s"), By: []string{"subject"}},
+		"Each subject may use 2 units until the bucket is full, which drains by 2 per second, on all resources. More is denied.": {
+			Resource: "*", Algorithm: check.LeakyBucket, Limit: 2, Window: window("1s"), By: []string{"subject"}},
+		"All subjects together may use 1 per second, one after another, with up to 20 units waiting their turn, on “mails:send”. More is denied.": {
+			Resource: "mails:send", Algorithm: check.LeakyBucketQueue, Limit: 1, Burst: 20, Window: window("1s")},
+	} {
+		require.Equal(t, want, ruleSentence(&r))
+	}
+}
+
+func TestInWords(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0 seconds", time.Millisecond: "1 second", time.Second: "1 second", 1001 * time.Millisecond: "2 seconds", 59 * time.Second: "59 seconds",
+		59*time.Second + 1: "1 minute", time.Minute: "1 minute", 61 * time.Second: "2 minutes", 59*time.Minute + time.Second: "1 hour",
+		3 * time.Hour: "3 hours", 23*time.Hour + time.Minute: "1 day", 49 * time.Hour: "3 days",
+	} {
+		require.Equal(t, want, inWords(d), d.String())
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1\u202f000", -1234567: "-1\u202f234\u202f567"} {
+		require.Equal(t, want, grouped(n))
+	}
+	require.Equal(t, "<\u202f0.1\u202f%", percent(1, 10_000), "something is not nothing")
+	require.Equal(t, "0\u202f%", percent(0, 0))
+	require.Equal(t, "100\u202f%", percent(3, 3))
+}
+
+// Bars stay within the drawing, and what is not nothing is seen.
+func TestChart(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	report := tenants.UsageReport{From: start, To: start.Add(3 * time.Hour), Items: []tenants.UsageItem{
+		{Start: start, UsageCounts: check.UsageCounts{Allowed: 1_000_000, Denied: 1}},
+		{Start: start.Add(2 * time.Hour), UsageCounts: check.UsageCounts{Denied: 500_000}},
+	}}
+	c := newChart("The last day", "hour", time.Hour, report)
+	require.Len(t, c.Bars, 3)
+	require.Equal(t, []int64{1_000_000, 500_001}, []int64{c.Allowed, c.Denied})
+	require.Zero(t, c.Bars[1].AllowedHeight+c.Bars[1].DeniedHeight, "an hour without checks has its place")
+	for _, b := range c.Bars {
+		require.GreaterOrEqual(t, b.DeniedY, int64(0))
+		require.LessOrEqual(t, b.AllowedY+b.AllowedHeight, int64(chartHeight))
+		require.LessOrEqual(t, b.DeniedHeight, b.AllowedY-b.DeniedY)
+		require.Equal(t, b.Denied > 0, b.DeniedHeight > 0)
+	}
+	require.InDelta(t, 2, float64(c.Bars[0].AllowedHeight)/float64(c.Bars[2].DeniedHeight), 0.01)
+}
+
+func TestDeviceName(t *testing.T) {
+	for agent, want := range map[string]string{
+		"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/141.0.0.0 Safari/537.36": "Chrome on Linux",
+		"Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 Chrome/141.0 Safari/537.36 Edg/141.0":     "Edge on Windows",
+		"Mozilla/5.0 (iPhone; CPU iPhone OS 18_0 like Mac OS X) AppleWebKit/605.1.15 Version/18.0 Safari/604.1": "Safari on iPhone",
+		"curl/8.5": "curl", "": "unknown browser", "<b>mine</b>": "<b>mine</b>",
+	} {
+		require.Equal(t, want, deviceName(agent))
+	}
+}
