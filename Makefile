@@ -33,8 +33,9 @@ bench: ## measure the whole service beside a bare HTTP server and others of its 
 microbench: ## measure the parts of a check inside the process
 	@scripts/dev.sh --test with go test -run '^$$' -bench . -benchmem ./internal/...
 
-generate: ## write anew what is made from queries, vectors' pictures and migrations
+generate: ## write anew what is made from queries, pages, vectors' pictures and migrations
 	@go tool -modfile=tools/sqlc.mod sqlc generate
+	@go tool templ generate -path internal/dashboard
 	@go run ./internal/check/checktest/pictures docs/img
 	@scripts/dev.sh --test with go test ./migrations -run SchemaDocument -update
 

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -120,6 +122,9 @@ func TestDemoPrintsCurlLinesThatWork(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "it holds keys")
 	require.Contains(t, i.out.String(), env["WEIR_PASSWORD"])
 
+	require.Contains(t, i.out.String(), env["WEIR_URL"]+"/\n", "the dashboard")
+	requireLogin(t, env)
+
 	key := newClient(t, env["WEIR_KEY"])
 	key.do(http.MethodGet, env["WEIR_URL"]+"/v1/rules", "", http.StatusOK)
 	operator := newClient(t, env["WEIR_OPERATOR_KEY"])
@@ -129,6 +134,39 @@ func TestDemoPrintsCurlLinesThatWork(t *testing.T) {
 	i.signal(os.Interrupt)
 	require.Zero(t, i.exit())
 	require.Contains(t, i.log(), `"for":"0s"`)
+}
+
+// requireLogin signs in to the dashboard with the printed login, as a browser would, and looks at
+// a rule of the demo. Beside the pages, the API keeps its paths.
+func requireLogin(t *testing.T, env map[string]string) {
+	t.Helper()
+	noRedirect := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := noRedirect.PostForm(env["WEIR_URL"]+"/login", url.Values{
+		"email": {env["WEIR_EMAIL"]}, "password": {env["WEIR_PASSWORD"]}, "next": {"/rules"},
+	})
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, http.StatusSeeOther, response.StatusCode)
+	require.Equal(t, "/rules", response.Header.Get("Location"))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, env["WEIR_URL"]+"/rules", http.NoBody)
+	require.NoError(t, err)
+	request.AddCookie(response.Cookies()[0])
+	response, err = noRedirect.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	page, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	require.Contains(t, string(page), "Bursts of orders")
+	style := regexp.MustCompile(`<link rel="stylesheet" href="([^"]+)">`).FindSubmatch(page)
+	require.NotNil(t, style, "%s", page)
+	require.Equal(t, http.StatusOK, status(env["WEIR_URL"]+string(style[1])), "what the page looks like")
+
+	unknown, err := http.Get(env["WEIR_URL"] + "/v1/nothing")
+	require.NoError(t, err)
+	require.NoError(t, unknown.Body.Close())
+	require.Equal(t, http.StatusNotFound, unknown.StatusCode)
+	require.Equal(t, "application/problem+json", unknown.Header.Get("Content-Type"))
 }
 
 // What somebody did to the demo is theirs: another start undoes nothing and makes no new keys.

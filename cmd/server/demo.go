@@ -315,11 +315,12 @@ func welcome(w io.Writer, env map[string]string, authority, file string) {
 	fmt.Fprintf(w, "\nWeir is ready.\n\n")
 	for _, url := range []string{env[demoURL], env[demoHTTPSURL]} {
 		if url != "" {
+			fmt.Fprintf(w, "  Dashboard      %s/\n", url)
+			fmt.Fprintf(w, "  Demo login     %s  %s\n", env[demoEmail], env[demoPassword])
 			fmt.Fprintf(w, "  API reference  %s/docs\n", url)
 			break
 		}
 	}
-	fmt.Fprintf(w, "  Demo login     %s  %s\n", env[demoEmail], env[demoPassword])
 	fmt.Fprintf(w, "  The same, for  . %s\n\nMay user_42 do something?\n\n", file)
 	if env[demoURL] != "" {
 		fmt.Fprintf(w, "  curl %s%s\n\n", env[demoURL], request)

@@ -12,6 +12,7 @@ import (
 
 	"weir/internal/api"
 	"weir/internal/check"
+	"weir/internal/dashboard"
 	"weir/internal/tenants"
 )
 
@@ -129,13 +130,15 @@ func (s *service) assemble(ctx, working context.Context) error {
 		return ctx.Err()
 	}
 
-	s.front.handle(api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight}, api.Deps{
+	public := api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight}, api.Deps{
 		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: s.checker,
 		Quota:  check.NewQuota(s.checker, policies, deployment.platform),
 		Logger: s.log, Metrics: api.NewMetrics(s.registry), Readiness: readiness(s.front, s.store, s.checker),
 		Follow:    following.now,
 		CursorKey: deployment.secrets.CursorKey[:],
-	}))
+	})
+	pages := dashboard.New(dashboard.Deps{Store: s.store, Policies: policies, Checker: s.checker, Logger: s.log})
+	s.front.handle(beside(public, pages))
 	return nil
 }
 
