@@ -187,8 +187,9 @@ func (c *change) newSubjectImport(ctx context.Context, lines []SubjectLine, mode
 	m := &subjectImport{
 		change: c, mode: mode, plans: map[string]uuid.UUID{}, rules: map[string]Rule{}, seen: make(map[string]int, len(lines)),
 	}
-	// Plans that were made while the table was small would read all of it for each batch.
-	if _, err := c.tx.Exec(ctx, "SELECT set_config('enable_seqscan', 'off', true)"); err != nil {
+	// Plans that were made while the tables were small would read all of them for each batch.
+	_, err := c.tx.Exec(ctx, "SELECT set_config('enable_seqscan', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)")
+	if err != nil {
 		return nil, err
 	}
 	now, err := c.ConfigVersion(ctx)
