@@ -431,6 +431,7 @@ CREATE TABLE subjects (
     CHECK ((state = ANY (ARRAY['active'::text, 'blocked'::text, 'exempt'::text])))
 );
 CREATE INDEX subjects_plan ON subjects USING btree (tenant_id, plan_id);
+CREATE INDEX subjects_state ON subjects USING btree (tenant_id, state, id) WHERE (state <> 'active'::text);
 CREATE INDEX subjects_version ON subjects USING btree (tenant_id, version);
 ALTER TABLE subjects ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON subjects FOR ALL TO weir_app
