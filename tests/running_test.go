@@ -114,6 +114,8 @@ func TestBadSettingStopsTheStartWithOneLine(t *testing.T) {
 		{"WEIR_TLS_CERT", https.with(settings{"WEIR_TLS_CERT": garbage})},
 		{"WEIR_TLS_KEY", https.with(settings{"WEIR_TLS_KEY": ""})},
 		{"WEIR_TLS_KEY", https.with(settings{"WEIR_TLS_KEY": "/nowhere/key.pem"})},
+		{"WEIR_TLS_CERT", https.with(settings{"WEIR_HTTPS_ADDR": ""})},
+		{"WEIR_HTTP_ADDR", settings{"WEIR_HTTP_ADDR": "off"}},
 		{"WEIR_HEADERS", settings{"WEIR_HEADERS": "draft,y"}},
 		{"WEIR_MAX_IN_FLIGHT", settings{"WEIR_MAX_IN_FLIGHT": "0"}},
 		{"WEIR_DRAIN", settings{"WEIR_DRAIN": "-1s"}},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -91,14 +90,14 @@ func (c *Config) Validate() error {
 // requireStores says that the servers' addresses are missing, for the commands that need them.
 func (c *Config) requireStores() error {
 	if c.RedisURL == "" {
-		return firstError(c.requireDatabase(), errors.New("WEIR_REDIS_URL is not set"))
+		return firstError(c.requireDatabase(), settingError("WEIR_REDIS_URL is not set"))
 	}
 	return c.requireDatabase()
 }
 
 func (c *Config) requireDatabase() error {
 	if c.DatabaseURL == "" {
-		return errors.New("WEIR_DATABASE_URL is not set")
+		return settingError("WEIR_DATABASE_URL is not set")
 	}
 	return nil
 }
@@ -170,15 +169,26 @@ func checkAddr(name, addr string) error {
 	return bad(err != nil, name, addr, "must be HOST:PORT, with the port a number up to 65535")
 }
 
-// requireTLS says that HTTPS is asked for without a certificate.
-func (c *Config) requireTLS() error {
+// settingError is of settings that may each be right, and are not together.
+type settingError string
+
+func (e settingError) Error() string { return string(e) }
+
+// requireListeners says that there is nowhere to serve, or HTTPS without a certificate, or a
+// certificate without HTTPS.
+func (c *Config) requireListeners() error {
+	https := serves(c.HTTPSAddr)
 	switch {
-	case !serves(c.HTTPSAddr):
-		return nil
-	case c.TLSCert == "":
-		return errors.New("WEIR_TLS_CERT is not set, and WEIR_HTTPS_ADDR needs it")
-	case c.TLSKey == "":
-		return errors.New("WEIR_TLS_KEY is not set, and WEIR_HTTPS_ADDR needs it")
+	case !https && !serves(c.HTTPAddr):
+		return settingError("WEIR_HTTP_ADDR and WEIR_HTTPS_ADDR are both off: there is nowhere to serve")
+	case https && c.TLSCert == "":
+		return settingError("WEIR_TLS_CERT is not set, and WEIR_HTTPS_ADDR needs it")
+	case https && c.TLSKey == "":
+		return settingError("WEIR_TLS_KEY is not set, and WEIR_HTTPS_ADDR needs it")
+	case !https && c.TLSCert != "":
+		return settingError("WEIR_TLS_CERT is set, and WEIR_HTTPS_ADDR, which would use it, is not")
+	case !https && c.TLSKey != "":
+		return settingError("WEIR_TLS_KEY is set, and WEIR_HTTPS_ADDR, which would use it, is not")
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -53,6 +54,9 @@ func run(args []string) int {
 	kctx.Bind(&c.Config, log)
 	kctx.BindTo(untilSignal(log), (*context.Context)(nil))
 	if err := kctx.Run(); err != nil {
+		if _, wrong := errors.AsType[settingError](err); wrong {
+			return fail(2, err)
+		}
 		return fail(1, err)
 	}
 	return 0

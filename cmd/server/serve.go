@@ -39,7 +39,7 @@ type service struct {
 // open takes what does not depend on any other process being there.
 func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err error) {
 	s = &service{cfg: cfg, log: log, registry: newRegistry()}
-	if err := firstError(cfg.requireStores(), cfg.requireTLS()); err != nil {
+	if err := firstError(cfg.requireStores(), cfg.requireListeners()); err != nil {
 		return nil, err
 	}
 	if s.style, err = api.ParseHeaderStyle(cfg.Headers); err != nil {
@@ -160,7 +160,7 @@ func unlessEnded(ctx context.Context, err error) error {
 
 // configStale is the age from which the configuration counts as out of reach: several
 // comparisons have failed.
-const configStale = 5 * time.Second
+const configStale = 2 * time.Second
 
 // readiness tells /readyz what it should say. Checks are answered without Redis and without
 // Postgres, so neither makes the instance leave the balancer: all would leave at once.

@@ -111,6 +111,9 @@ func (s *server) begin(q *request, r *http.Request, sc *scratch, maxBody int) (d
 	if p = lackingScope(q.actor, tenants.ScopeCheck); p != nil {
 		return 0, p
 	}
+	if q.actor.Operator() { // whose tenant limits the others: a check there would look like no limits at all
+		return 0, newProblem(http.StatusForbidden, codeInsufficientScope, "A key of the operator asks no checks. Use a key of the tenant whose customers are to be limited.")
+	}
 	if deniedStatus, p = deniedStatusOf(r.Header); p != nil {
 		return 0, p
 	}

@@ -214,3 +214,12 @@ func (g *gate) close() {
 		_ = c.Close()
 	}
 }
+
+// Whoever mixes up the operator's key with a tenant's would have no limits, and no error.
+func TestOperatorKeyAsksNoChecks(t *testing.T) {
+	s := newCheckStack(t)
+	_, key, err := s.db.Store.CreateOperatorKey(t.Context(), "test")
+	require.NoError(t, err)
+	s.key = key.Secret()
+	s.check(`{"subject":"a"}`).problem(403, "INSUFFICIENT_SCOPE")
+}
