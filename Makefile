@@ -43,6 +43,7 @@ web: ## fetch anew what web/ vendors, with npm; only after a change of web/packa
 	@web/vendor.sh
 
 build: ## build bin/server, static
+	@[ -e bin/server ] || echo 'building Weir: the first time takes a minute or two'
 	@CGO_ENABLED=0 go build -trimpath -o bin/server ./cmd/server
 
 verify: ## fail on stale generated code, unformatted files, vet findings and untidy modules
