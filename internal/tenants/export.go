@@ -35,9 +35,9 @@ func (s *Store) ExportSubjects(ctx context.Context, a Actor, f SubjectFilter, ov
 	now := s.instant()
 	var failed error // of each, which is none of the database's
 	err := s.readWithin(ctx, a, exportTimeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
-		// Each batch is to go on in the primary key, and not to read and sort all that there is.
+		// Each batch is to go on in the primary key, whatever the tables were like when a plan was made.
 		_, err := tx.Exec(ctx, `SELECT set_config('idle_in_transaction_session_timeout', '60s', true),
-			set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)`)
+			set_config('enable_seqscan', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)`)
 		if err != nil {
 			return err
 		}

@@ -29,8 +29,11 @@ DELETE FROM subject_tombstones WHERE tenant_id = @tenant_id AND subject = @subje
 
 -- name: OverridesOf :many
 SELECT o.*, r.slug AS rule
-FROM overrides o JOIN rules r ON r.tenant_id = o.tenant_id AND r.id = o.rule_id
-WHERE o.tenant_id = @tenant_id AND o.subject = ANY(@subjects::text[])
+FROM (SELECT unnest(@subjects::text[]) AS subject) AS n
+CROSS JOIN LATERAL ( -- by the primary key, subject by subject, however many there are of each
+    SELECT * FROM overrides WHERE overrides.tenant_id = @tenant_id AND overrides.subject = n.subject OFFSET 0
+) AS o
+JOIN rules r ON r.tenant_id = o.tenant_id AND r.id = o.rule_id
 ORDER BY r.slug;
 
 -- name: UpsertOverride :one
