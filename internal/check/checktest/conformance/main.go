@@ -61,7 +61,7 @@ func run(ctx context.Context, out io.Writer, redisURL, dir string) (ok bool, err
 	files := os.DirFS(dir)
 	names, err := checktest.FileNames(files)
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("look for vector files in %s: %w", dir, err)
 	}
 	unread := 0
 	for _, name := range names {
