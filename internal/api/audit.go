@@ -136,19 +136,6 @@ func (a *admin) listAudit(ctx context.Context, in *AuditParams) (*huma.StreamRes
 	return jsonAnswer(body), nil
 }
 
-// queryErrors lets errors of an input point at parameters.
-func queryErrors(err error) error {
-	var wrong *tenants.InvalidError
-	if !errors.As(err, &wrong) {
-		return err
-	}
-	fields := problemFields(wrong.Fields)
-	for i := range fields {
-		fields[i].Pointer = "query:" + wrong.Fields[i].Field
-	}
-	return invalid(fields...)
-}
-
 func (in *AuditParams) filter() (tenants.AuditFilter, error) {
 	f := tenants.AuditFilter{Actor: in.Actor, Action: in.Action, Kind: in.Kind, Target: in.Target}
 	for _, bound := range []struct {

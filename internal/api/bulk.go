@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -177,19 +176,6 @@ func linesProblem(e *tenants.LinesError) *Problem {
 		p.Detail = fmt.Sprintf("%d fields are not valid; errors names %d of them.", e.Total, len(fields))
 	}
 	return p
-}
-
-// queryProblem points at parameters what the store says of the fields of a filter.
-func queryProblem(err error) error {
-	var wrong *tenants.InvalidError
-	if !errors.As(err, &wrong) {
-		return err
-	}
-	fields := problemFields(wrong.Fields)
-	for i := range fields {
-		fields[i].Pointer = "query:" + wrong.Fields[i].Field
-	}
-	return invalid(fields...)
 }
 
 type importKey struct{}

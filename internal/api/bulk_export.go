@@ -64,7 +64,7 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 		case err == nil:
 			err = e.write(nil) // an empty one has a head, too
 		case !e.begun:
-			writeProblem(w, r, a.problem(ctx, queryProblem(err)))
+			writeProblem(w, r, a.problem(ctx, queryErrors(err)))
 			return
 		}
 		if err == nil {

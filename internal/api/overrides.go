@@ -42,7 +42,7 @@ func (a *admin) listOverrides(ctx context.Context, in *OverridesQuery) (*page[Su
 	}, "\x00") // no query value holds NUL, so no two filters read the same
 	return listPage(ctx, a, list, in.PageParams, subjectOverrideAnswer, func(p tenants.Page) ([]tenants.SubjectOverride, string, error) {
 		items, next, err := a.store.Overrides(ctx, actorFrom(ctx), filter, p)
-		return items, next, queryProblem(err)
+		return items, next, queryErrors(err)
 	})
 }
 

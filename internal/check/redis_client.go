@@ -23,13 +23,8 @@ type RedisClientOption func(*redisSettings)
 // WithPoolSize sets how many connections are kept to each server. Default 16.
 func WithPoolSize(n int) RedisClientOption { return func(s *redisSettings) { s.poolSize = n } }
 
-// WithTLS sets the TLS configuration of rediss:// addresses; without it the system's roots and
-// TLS 1.2 or later.
-func WithTLS(c *tls.Config) RedisClientOption { return func(s *redisSettings) { s.tls = c } }
-
 type redisSettings struct {
 	poolSize int
-	tls      *tls.Config
 }
 
 // What every client has in common. Nothing is repeated: a script that ran and whose answer was
@@ -130,9 +125,6 @@ func (s *redisSettings) failover(rawURL string) (redis.UniversalClient, error) {
 	o.PipelinePoolSize = -1 // pipelines use the one pool
 	o.ConnMaxLifetime, o.ConnMaxLifetimeJitter = redisConnLifetime, redisConnJitter
 	o.DisableIdentity = true
-	if o.TLSConfig != nil && s.tls != nil {
-		o.TLSConfig = s.tls
-	}
 	conns := &trackedConns{open: map[*trackedConn]struct{}{}}
 	o.Dialer = conns.dialer(o.TLSConfig)
 	client := redis.NewFailoverClient(o)
@@ -150,9 +142,6 @@ func (s *redisSettings) apply(o *redis.Options) {
 	o.ConnMaxLifetime, o.ConnMaxLifetimeJitter = redisConnLifetime, redisConnJitter
 	o.DisableIdentity = true
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	if o.TLSConfig != nil && s.tls != nil {
-		o.TLSConfig = s.tls
-	}
 }
 
 func newTrackedClient(o *redis.Options) *redis.Client {
