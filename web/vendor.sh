@@ -11,8 +11,11 @@ copy() { # $1: package; the rest: its files
   shift
   mkdir -p "static/vendor/$package"
   for file in "$@"; do
-    install -m 644 "node_modules/$package/$file" "static/vendor/$package/$file"
+    install -m 644 "node_modules/$package/$file" "static/vendor/$package/${file#dist/}"
   done
 }
+copy htmx.org dist/htmx.min.js LICENSE
+copy htmx-ext-sse dist/sse.min.js LICENSE
+copy uplot dist/uPlot.iife.min.js dist/uPlot.min.css LICENSE
 copy swagger-ui-dist swagger-ui-bundle.js swagger-ui-bundle.js.LICENSE.txt swagger-ui.css LICENSE NOTICE
 find static/vendor -type f | LC_ALL=C sort | xargs sha256sum >vendor.sha256

@@ -52,6 +52,8 @@ func New(deps Deps) http.Handler {
 	r.Get("/login", d.open(d.loginPage))
 	r.Post("/login", d.open(d.login))
 
+	r.Post("/theme", d.open(d.chooseTheme))
+
 	r.Get("/", d.page(d.overview))
 	r.Get("/rules", d.page(d.rules))
 	r.Get("/rules/{slug}", d.page(d.rule))
@@ -70,7 +72,7 @@ func New(deps Deps) http.Handler {
 
 // segments are the first parts of the dashboard's paths, beside its start page.
 var segments = map[string]bool{
-	"login": true, "logout": true, "tenant": true, "sessions": true,
+	"login": true, "logout": true, "theme": true, "tenant": true, "sessions": true,
 	"rules": true, "plans": true, "subjects": true, "keys": true, "members": true,
 }
 

@@ -1,0 +1,74 @@
+// What pages gain where scripts run. Everything here improves what works without it.
+//
+// Pages are swapped in place (htmx), so nothing is set up once for a page: code waits for
+// "htmx:load", which comes for every piece of page that appears, the first one too.
+"use strict";
+
+(() => {
+  const { htmx } = window;
+  if (!htmx) return;
+
+  // A form that is refused comes back with its messages, and a page that is not there says so:
+  // both are shown. Only a lost connection is an error.
+  htmx.config.responseHandling = [
+    { code: "204", swap: false },
+    { code: "...", swap: true },
+  ];
+
+  // Focus goes to what is new, so that a screen reader reads it: the message about what was
+  // done or is wrong, and else the heading.
+  document.addEventListener("htmx:afterSettle", (event) => {
+    if (event.detail.target !== document.body) return;
+    const first = document.querySelector("[data-focus], #content");
+    if (first) first.focus({ preventScroll: !first.hasAttribute("data-focus") });
+  });
+
+  document.addEventListener("htmx:sendError", () => say("The service does not answer. Check the connection and try again."));
+
+  function say(text) {
+    const place = document.getElementById("said");
+    if (place) place.textContent = text;
+  }
+  window.weir = { say };
+
+  // Copies the text of the element that data-copy names.
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    const source = document.getElementById(button.dataset.copy);
+    try {
+      await navigator.clipboard.writeText(source.value ?? source.textContent);
+      say("Copied.");
+      const before = button.textContent;
+      button.textContent = "Copied";
+      setTimeout(() => (button.textContent = before), 1500);
+    } catch {
+      window.getSelection().selectAllChildren(source);
+      say("Press Ctrl-C to copy the text that is selected now.");
+    }
+  });
+
+  // A form that says so is sent when something in it changes.
+  document.addEventListener("change", (event) => {
+    const form = event.target.closest("form[data-auto]");
+    if (form) form.requestSubmit();
+  });
+
+  // The theme changes at once; the server remembers it.
+  document.addEventListener("submit", (event) => {
+    const form = event.target.closest("form[data-theme-switch]");
+    if (!form) return;
+    event.preventDefault();
+    const theme = event.submitter.value;
+    fetch(form.action, { method: "POST", body: new URLSearchParams({ theme }), redirect: "manual" });
+    if (theme === "system") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = theme;
+    for (const b of form.querySelectorAll("button")) b.setAttribute("aria-pressed", b.value === theme);
+    document.dispatchEvent(new CustomEvent("weir:theme"));
+  });
+
+  // Buttons that need a script are in the page, hidden until there is one.
+  document.addEventListener("htmx:load", (event) => {
+    for (const element of event.target.querySelectorAll("[data-script]")) element.hidden = false;
+  });
+})();
