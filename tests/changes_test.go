@@ -16,11 +16,11 @@ import (
 func TestChangesReachEveryInstance(t *testing.T) {
 	s := newSettings(t)
 	here, there := start(t, s), start(t, s)
-	here.awaitReady()
-	there.awaitReady()
+	here.AwaitReady()
+	there.AwaitReady()
 	tenant := newTenant(t, s, here)
 	statusOf := func(i *instance, body string) int {
-		got, _, err := tenant.check(i.url()+"/v1/check", body)
+		got, _, err := tenant.check(i.URL()+"/v1/check", body)
 		require.NoError(t, err)
 		return got.status
 	}
@@ -39,7 +39,7 @@ func TestChangesReachEveryInstance(t *testing.T) {
 	for n := range 20 {
 		slug := fmt.Sprintf("rule-%d", n)
 		body := fmt.Sprintf(`{"subject":"ada","resource":%q}`, slug)
-		rule := here.url() + "/v1/rules/" + slug
+		rule := here.URL() + "/v1/rules/" + slug
 		tenant.do(http.MethodPut, rule, fmt.Sprintf(`{"resource":%q,"algorithm":"fixed_window_first_hit","limit":2,"window":"1h"}`, slug), http.StatusCreated)
 		require.Equal(t, 200, statusOf(here, body))
 		require.Equal(t, 200, statusOf(here, body))
@@ -51,7 +51,7 @@ func TestChangesReachEveryInstance(t *testing.T) {
 		require.Equal(t, 429, statusOf(here, body))
 		within("a raised limit", func() bool { return statusOf(there, body) == 429 })
 
-		tenant.do(http.MethodPut, here.url()+"/v1/subjects/ada/overrides/"+slug, `{"limit":4,"reason":"test"}`, http.StatusCreated)
+		tenant.do(http.MethodPut, here.URL()+"/v1/subjects/ada/overrides/"+slug, `{"limit":4,"reason":"test"}`, http.StatusCreated)
 		within("an override", func() bool { return statusOf(there, body) == 200 })
 		require.Equal(t, 429, statusOf(here, body), "one unit more for both instances together")
 		tenant.do(http.MethodDelete, rule, "", http.StatusNoContent)
@@ -63,20 +63,20 @@ func TestChangesReachEveryInstance(t *testing.T) {
 func TestRevocationReachesEveryInstance(t *testing.T) {
 	s := newSettings(t)
 	here, there := start(t, s), start(t, s)
-	here.awaitReady()
-	there.awaitReady()
+	here.AwaitReady()
+	there.AwaitReady()
 	tenant := newTenant(t, s, here)
 	for range 10 {
 		var key struct{ ID, Secret string }
-		require.NoError(t, json.Unmarshal(tenant.do(http.MethodPost, here.url()+"/v1/keys", `{"name":"short-lived","scopes":["check"]}`, http.StatusCreated).body, &key))
+		require.NoError(t, json.Unmarshal(tenant.do(http.MethodPost, here.URL()+"/v1/keys", `{"name":"short-lived","scopes":["check"]}`, http.StatusCreated).body, &key))
 		holder := newClient(t, key.Secret)
-		holder.do(http.MethodPost, here.url()+"/v1/check", `{"subject":"ada"}`, http.StatusOK)
-		holder.do(http.MethodPost, there.url()+"/v1/check", `{"subject":"ada"}`, http.StatusOK)
-		tenant.do(http.MethodDelete, here.url()+"/v1/keys/"+key.ID, "", http.StatusNoContent)
+		holder.do(http.MethodPost, here.URL()+"/v1/check", `{"subject":"ada"}`, http.StatusOK)
+		holder.do(http.MethodPost, there.URL()+"/v1/check", `{"subject":"ada"}`, http.StatusOK)
+		tenant.do(http.MethodDelete, here.URL()+"/v1/keys/"+key.ID, "", http.StatusNoContent)
 		revoked := time.Now()
-		holder.do(http.MethodPost, here.url()+"/v1/check", `{"subject":"ada"}`, http.StatusUnauthorized)
+		holder.do(http.MethodPost, here.URL()+"/v1/check", `{"subject":"ada"}`, http.StatusUnauthorized)
 		for {
-			got, err := holder.try(http.MethodPost, there.url()+"/v1/check", `{"subject":"ada"}`)
+			got, err := holder.try(http.MethodPost, there.URL()+"/v1/check", `{"subject":"ada"}`)
 			require.NoError(t, err)
 			if got.status == http.StatusUnauthorized {
 				break

@@ -15,32 +15,18 @@ import (
 
 	"github.com/mattn/go-shellwords"
 	"github.com/stretchr/testify/require"
+
+	"weir/tests/harness"
 )
 
-// startDemo runs what `make run` runs, with its files in dir, and returns when it is ready.
 func startDemo(t *testing.T, s settings, dir string) *instance {
 	t.Helper()
-	s = s.with(settings{"WEIR_HTTPS_ADDR": "127.0.0.1:0", "WEIR_LOG_LEVEL": "info"})
-	delete(s, "WEIR_DRAIN")
-	i := start(t, s, "demo", "--serve", "--dir", dir)
-	i.awaitLog(`"ready"`)
-	require.Eventually(t, func() bool { return strings.Contains(i.out.String(), "Ctrl-C") }, patience, tick)
-	return i
+	return harness.StartDemo(t, s, dir)
 }
 
-// demoEnv reads demo.env as a shell would.
 func demoEnv(t *testing.T, dir string) map[string]string {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(dir, "demo.env"))
-	require.NoError(t, err)
-	assignments, err := shellwords.Parse(string(content))
-	require.NoError(t, err)
-	env := map[string]string{}
-	for _, assignment := range assignments {
-		name, value, _ := strings.Cut(assignment, "=")
-		env[name] = value
-	}
-	return env
+	return harness.DemoEnv(t, dir)
 }
 
 // curl does what the printed line says, as far as such lines use curl.
@@ -94,7 +80,7 @@ func TestDemoPrintsCurlLinesThatWork(t *testing.T) {
 	s, dir := newSettings(t), t.TempDir()
 	i := startDemo(t, s, dir)
 	var schemes []string
-	for line := range strings.Lines(i.out.String()) {
+	for line := range strings.Lines(i.Out.String()) {
 		if !strings.HasPrefix(strings.TrimSpace(line), "curl ") {
 			continue
 		}
@@ -120,9 +106,9 @@ func TestDemoPrintsCurlLinesThatWork(t *testing.T) {
 	info, err := os.Stat(filepath.Join(dir, "demo.env"))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "it holds keys")
-	require.Contains(t, i.out.String(), env["WEIR_PASSWORD"])
+	require.Contains(t, i.Out.String(), env["WEIR_PASSWORD"])
 
-	require.Contains(t, i.out.String(), env["WEIR_URL"]+"/\n", "the dashboard")
+	require.Contains(t, i.Out.String(), env["WEIR_URL"]+"/\n", "the dashboard")
 	requireLogin(t, env)
 
 	key := newClient(t, env["WEIR_KEY"])
@@ -131,9 +117,9 @@ func TestDemoPrintsCurlLinesThatWork(t *testing.T) {
 	operator.do(http.MethodGet, env["WEIR_URL"]+"/v1/tenants", "", http.StatusOK)
 
 	// Ctrl-C is snappy: nobody balances load to a demo
-	i.signal(os.Interrupt)
-	require.Zero(t, i.exit())
-	require.Contains(t, i.log(), `"for":"0s"`)
+	i.Signal(os.Interrupt)
+	require.Zero(t, i.Exit())
+	require.Contains(t, i.Log(), `"for":"0s"`)
 }
 
 // requireLogin signs in to the dashboard with the printed login, as a browser would, and looks at
@@ -175,9 +161,9 @@ func TestDemoKeepsWhatIsThere(t *testing.T) {
 	i := startDemo(t, s, dir)
 	first := demoEnv(t, dir)
 	key := newClient(t, first["WEIR_KEY"])
-	key.do(http.MethodDelete, i.url()+"/v1/rules/search", "", http.StatusNoContent)
+	key.do(http.MethodDelete, i.URL()+"/v1/rules/search", "", http.StatusNoContent)
 	key.putRule("mine", `{"resource":"mine","limit":5,"window":"1h"}`, i)
-	require.Zero(t, i.stop())
+	require.Zero(t, i.Stop())
 
 	i = startDemo(t, s, dir)
 	second := demoEnv(t, dir)
@@ -185,15 +171,15 @@ func TestDemoKeepsWhatIsThere(t *testing.T) {
 		require.NotEmpty(t, first[name])
 		require.Equal(t, first[name], second[name], name)
 	}
-	key.do(http.MethodGet, i.url()+"/v1/rules/mine", "", http.StatusOK)
-	key.do(http.MethodGet, i.url()+"/v1/rules/search", "", http.StatusNotFound)
-	require.Zero(t, i.stop())
+	key.do(http.MethodGet, i.URL()+"/v1/rules/mine", "", http.StatusOK)
+	key.do(http.MethodGet, i.URL()+"/v1/rules/search", "", http.StatusNotFound)
+	require.Zero(t, i.Stop())
 
 	// lost, as by `git clean`: the demo must still be usable
 	require.NoError(t, os.Remove(filepath.Join(dir, "demo.env")))
 	i = startDemo(t, s, dir)
 	third := demoEnv(t, dir)
 	require.NotEqual(t, first["WEIR_KEY"], third["WEIR_KEY"])
-	newClient(t, third["WEIR_KEY"]).do(http.MethodGet, i.url()+"/v1/rules/mine", "", http.StatusOK)
-	require.Zero(t, i.stop())
+	newClient(t, third["WEIR_KEY"]).do(http.MethodGet, i.URL()+"/v1/rules/mine", "", http.StatusOK)
+	require.Zero(t, i.Stop())
 }

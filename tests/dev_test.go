@@ -1,19 +1,18 @@
 package tests
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/testenv"
+	"weir/tests/harness"
 )
 
 // checkout is an otherwise empty checkout with scripts/dev.sh in it, and thus with servers of
@@ -34,7 +33,7 @@ func checkout(t *testing.T) string {
 
 func devCommand(ctx context.Context, root string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "scripts", "dev.sh"), args...)
-	cmd.Env = append(settings{}.environ(), "WEIR_DEV_BACKEND=native")
+	cmd.Env = append(settings{}.Environ(), "WEIR_DEV_BACKEND=native")
 	cmd.WaitDelay = patience
 	return cmd
 }
@@ -90,7 +89,7 @@ func TestDevForwardsSignals(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		cmd := devCommand(ctx, root, "with", "sh", "-c", `trap "echo got INT; exit 0" INT; trap "echo got TERM; exit 0" TERM; echo started; while :; do sleep 0.05; done`)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		var out syncBuffer
+		var out harness.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		require.NoError(t, cmd.Start())
 		require.Eventually(t, func() bool { return strings.Contains(out.String(), "started") }, patience, tick)
@@ -132,22 +131,4 @@ func TestDevUsesGivenServers(t *testing.T) {
 	message, err := cmd.CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(message), "WEIR_REDIS_URL")
-}
-
-// syncBuffer is a buffer that a process writes to while a test reads it.
-type syncBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

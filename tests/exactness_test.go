@@ -35,7 +35,7 @@ func TestInstancesTogetherAdmitExactlyTheLimit(t *testing.T) {
 	s := newSettings(t)
 	instances := []*instance{start(t, s), start(t, s), start(t, s)}
 	for _, i := range instances {
-		i.awaitReady()
+		i.AwaitReady()
 	}
 	tenant := newTenant(t, s, instances[0])
 	window := calmWindow(time.Now())
@@ -57,7 +57,7 @@ func TestInstancesTogetherAdmitExactlyTheLimit(t *testing.T) {
 			var admitted, denied, unknown atomic.Int64
 			var wg sync.WaitGroup
 			for n := range clientsEach * len(instances) {
-				url := instances[n%len(instances)].url() + "/v1/check"
+				url := instances[n%len(instances)].URL() + "/v1/check"
 				wg.Go(func() {
 					// ever smaller costs, so that the last units are asked for one by one
 					for cost := n%5 + 1; cost > 0; {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -119,9 +118,9 @@ type killedRun struct {
 
 func newKilledRun(t *testing.T, s settings) *killedRun {
 	t.Helper()
-	i := start(t, s).awaitReady()
-	s["WEIR_HTTP_ADDR"] = i.address("WEIR_HTTP_ADDR") // the same after each start
-	return &killedRun{t: t, settings: s, tenant: newTenant(t, s, i), server: i, url: i.url()}
+	i := start(t, s).AwaitReady()
+	s["WEIR_HTTP_ADDR"] = i.Address("WEIR_HTTP_ADDR") // the same after each start
+	return &killedRun{t: t, settings: s, tenant: newTenant(t, s, i), server: i, url: i.URL()}
 }
 
 // killAgainAndAgain kills the server a little later after each start, so that it is at another
@@ -136,16 +135,15 @@ func (r *killedRun) killAgainAndAgain(stop chan struct{}) {
 		if wait > 1500*time.Millisecond {
 			wait = 50 * time.Millisecond
 		}
-		_ = r.server.cmd.Process.Signal(syscall.SIGKILL) // it may only have ended by a fault, which the log shows
-		<-r.server.done
+		r.server.Kill()
 		r.kills.Add(1)
 		next := start(r.t, r.settings)
 		r.server = next
 		ready := r.url + "/readyz"
 		for status(ready) != http.StatusOK {
 			select {
-			case <-next.done:
-				r.t.Errorf("the server did not come back:\n%s", next.log())
+			case <-next.Done():
+				r.t.Errorf("the server did not come back:\n%s", next.Log())
 				return
 			case <-time.After(tick):
 			}

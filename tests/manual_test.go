@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/testenv"
+	"weir/tests/harness"
 )
 
 // operations returns the manual that operators follow.
@@ -39,19 +40,19 @@ func TestManualRedisUserIsEnough(t *testing.T) {
 	}
 	require.NoError(t, admin.Do(t.Context(), command...).Err())
 
-	s := newSettings(t).with(settings{"WEIR_REDIS_URL": strings.Replace(server.URL, "redis://", "redis://weir:hunter2@", 1)})
-	i := start(t, s).awaitReady()
+	s := newSettings(t).With(settings{"WEIR_REDIS_URL": strings.Replace(server.URL, "redis://", "redis://weir:hunter2@", 1)})
+	i := start(t, s).AwaitReady()
 	tenant := newTenant(t, s, i)
 	for _, algorithm := range []string{"sliding_window_counter", "sliding_window_log", "fixed_window", "token_bucket", "leaky_bucket_queue"} {
 		slug := slugOf(algorithm)
 		tenant.putRule(slug, `{"resource":"`+slug+`","algorithm":"`+algorithm+`","limit":2,"window":"1h","penalty":"1m","on_unavailable":"deny"}`, i)
 		for range 4 {
-			got, d, err := tenant.check(i.url()+"/v1/check", `{"subject":"user_42","resource":"`+slug+`"}`)
+			got, d, err := tenant.check(i.URL()+"/v1/check", `{"subject":"user_42","resource":"`+slug+`"}`)
 			require.NoError(t, err)
 			require.False(t, d.Degraded, "%s", got.body)
 		}
 	}
-	require.Contains(t, i.metrics(), "weir_redis_errors_total 0")
+	require.Contains(t, i.Metrics(), "weir_redis_errors_total 0")
 
 	log, err := admin.ACLLog(t.Context(), 10).Result()
 	require.NoError(t, err)
@@ -67,43 +68,43 @@ func TestManualRedisUserIsEnough(t *testing.T) {
 
 // The manual's two logins must work as it says, and the server's must own nothing.
 func TestManualPostgresRolesAreEnough(t *testing.T) {
-	owner := newDatabase(t)
+	owner := harness.NewDatabase(t)
 	u, err := url.Parse(owner)
 	require.NoError(t, err)
 	name := strings.TrimPrefix(u.Path, "/")
 	// as in the manual, with names of this test's own: roles belong to the whole cluster
-	execSQL(t, owner, `CREATE ROLE `+name+`_owner LOGIN CREATEROLE PASSWORD 'x'`)
-	execSQL(t, owner, `ALTER DATABASE `+name+` OWNER TO `+name+`_owner`)
+	harness.Exec(t, owner, `CREATE ROLE `+name+`_owner LOGIN CREATEROLE PASSWORD 'x'`)
+	harness.Exec(t, owner, `ALTER DATABASE `+name+` OWNER TO `+name+`_owner`)
 	t.Cleanup(func() {
-		execSQL(t, owner, `REASSIGN OWNED BY `+name+`_owner TO CURRENT_USER`)
-		execSQL(t, owner, `DROP OWNED BY `+name+`_owner, `+name+`_server`)
-		execSQL(t, owner, `DROP ROLE `+name+`_owner, `+name+`_server`)
+		harness.Exec(t, owner, `REASSIGN OWNED BY `+name+`_owner TO CURRENT_USER`)
+		harness.Exec(t, owner, `DROP OWNED BY `+name+`_owner, `+name+`_server`)
+		harness.Exec(t, owner, `DROP ROLE `+name+`_owner, `+name+`_server`)
 	})
 	login := func(role string) string {
 		as := *u
 		as.User = url.UserPassword(role, "x")
 		return as.String()
 	}
-	s := newSettings(t).with(settings{"WEIR_DATABASE_URL": login(name + "_server"), "WEIR_MIGRATE_DATABASE_URL": login(name + "_owner")})
+	s := newSettings(t).With(settings{"WEIR_DATABASE_URL": login(name + "_server"), "WEIR_MIGRATE_DATABASE_URL": login(name + "_owner")})
 	_, stderr, code := runServer(t, s, "migrate", "up")
 	require.Zero(t, code, stderr)
-	execSQL(t, owner, `CREATE ROLE `+name+`_server LOGIN PASSWORD 'x' IN ROLE weir_app, weir_system`)
+	harness.Exec(t, owner, `CREATE ROLE `+name+`_server LOGIN PASSWORD 'x' IN ROLE weir_app, weir_system`)
 
-	i := start(t, s.with(settings{"WEIR_MIGRATE": "false"})).awaitReady()
+	i := start(t, s.With(settings{"WEIR_MIGRATE": "false"})).AwaitReady()
 	tenant := newTenant(t, s, i)
 	tenant.putRule("api", `{"resource":"api","limit":1,"window":"1h"}`, i)
-	tenant.do(http.MethodPost, i.url()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusOK)
-	require.Zero(t, i.stop())
+	tenant.do(http.MethodPost, i.URL()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusOK)
+	require.Zero(t, i.Stop())
 }
 
 // A metric that the manual does not name is not watched, and one that it names in vain is worse.
 func TestManualListsTheMetrics(t *testing.T) {
 	s, _ := secureSettings(t)
-	i := start(t, s).awaitReady()
+	i := start(t, s).AwaitReady()
 	tenant := newTenant(t, s, i)
 	tenant.putRule("api", `{"resource":"api","limit":1,"window":"1h"}`, i)
-	tenant.do(http.MethodPost, i.url()+"/check", `{"subject":"user_42","nonsense":1}`, http.StatusBadRequest)
-	exported := names(`(?m)^# TYPE (weir_[a-z_]+) `, i.metrics())
+	tenant.do(http.MethodPost, i.URL()+"/check", `{"subject":"user_42","nonsense":1}`, http.StatusBadRequest)
+	exported := names(`(?m)^# TYPE (weir_[a-z_]+) `, i.Metrics())
 	documented := names("(?m)^\\| `(weir_[a-z_]+)(?:\\{[a-z_,]+\\})?` \\|", operations(t))
 	require.NotEmpty(t, exported)
 	for name := range exported {

@@ -28,9 +28,9 @@ type faulty struct {
 
 func newFaulty(t *testing.T) *faulty {
 	f := &faulty{t: t, redis: testenv.StartRedis(t)}
-	s := newSettings(t).with(settings{"WEIR_REDIS_URL": f.redis.URL})
+	s := newSettings(t).With(settings{"WEIR_REDIS_URL": f.redis.URL})
 	delete(s, "WEIR_REDIS_TIMEOUT")
-	f.server = start(t, s).awaitReady()
+	f.server = start(t, s).AwaitReady()
 	f.tenant = newTenant(t, s, f.server)
 	for _, policy := range []string{"allow", "deny", "local"} {
 		f.tenant.putRule(policy, fmt.Sprintf(`{"resource":%q,"algorithm":"fixed_window_first_hit","limit":%d,"window":"1h","on_unavailable":%q}`,
@@ -41,7 +41,7 @@ func newFaulty(t *testing.T) *faulty {
 
 // ask sends one check under the rule of this policy.
 func (f *faulty) ask(policy, subject string) (answer, decision, error) {
-	return f.tenant.check(f.server.url()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":%q}`, subject, policy))
+	return f.tenant.check(f.server.URL()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":%q}`, subject, policy))
 }
 
 func (f *faulty) mustAsk(policy, subject string) (answer, decision) {
@@ -131,13 +131,13 @@ func (f *faulty) requireNoWait() {
 				return false
 			}
 		}
-		return f.sentToRedis() == sent && strings.Contains(f.server.metrics(), "weir_degraded 1")
+		return f.sentToRedis() == sent && strings.Contains(f.server.Metrics(), "weir_degraded 1")
 	}, patience, tick)
 }
 
 // sentToRedis is how many calls have come back from Redis or not in time.
 func (f *faulty) sentToRedis() string {
-	return regexp.MustCompile(`weir_redis_seconds_count (\d+)`).FindString(f.server.metrics())
+	return regexp.MustCompile(`weir_redis_seconds_count (\d+)`).FindString(f.server.Metrics())
 }
 
 // requireWhole asserts that Redis counts again.
@@ -148,7 +148,7 @@ func (f *faulty) requireWhole(subject string) {
 		_, d := f.mustAsk("deny", subject)
 		return !d.Degraded && d.Remaining != nil
 	}, patience, tick)
-	require.Equal(f.t, http.StatusOK, status(f.server.url()+"/readyz"))
+	require.Equal(f.t, http.StatusOK, status(f.server.URL()+"/readyz"))
 }
 
 func TestRedisKilledUnderLoad(t *testing.T) {
@@ -159,13 +159,13 @@ func TestRedisKilledUnderLoad(t *testing.T) {
 	f.awaitDegraded(true)
 	f.requireNoWait()
 	f.requirePolicies("user_42")
-	require.Equal(t, http.StatusOK, status(f.server.url()+"/readyz"), "checks are answered, so it stays in the balancer")
-	f.server.awaitLog("redis does not count")
+	require.Equal(t, http.StatusOK, status(f.server.URL()+"/readyz"), "checks are answered, so it stays in the balancer")
+	f.server.AwaitLog("redis does not count")
 	f.redis.Start()
 	f.requireWhole("after")
-	f.server.awaitLog("redis counts again")
+	f.server.AwaitLog("redis counts again")
 	stop()
-	require.Zero(t, f.server.stop())
+	require.Zero(t, f.server.Stop())
 }
 
 // A paused Redis is worse than a dead one: its sockets stay open, nothing fails by itself, and
@@ -182,7 +182,7 @@ func TestRedisPausedUnderLoad(t *testing.T) {
 	for n := range subjects {
 		require.Eventually(t, func() bool { // a busy machine may miss the deadline: then it is not known what was counted
 			names[n] = fmt.Sprintf("own-%d-%s", n, rand.Text())
-			_, d, err := f.tenant.check(f.server.url()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":"many","cost":%d}`, names[n], (n+1)*apart))
+			_, d, err := f.tenant.check(f.server.URL()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":"many","cost":%d}`, names[n], (n+1)*apart))
 			return err == nil && !d.Degraded
 		}, patience, tick)
 	}
@@ -201,7 +201,7 @@ func TestRedisPausedUnderLoad(t *testing.T) {
 				default:
 				}
 				sent++
-				got, d, err := f.tenant.check(f.server.url()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":"many"}`, names[n]))
+				got, d, err := f.tenant.check(f.server.URL()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":"many"}`, names[n]))
 				if err != nil || got.status != http.StatusOK {
 					t.Errorf("%v %d %s", err, got.status, got.body)
 					return
@@ -232,15 +232,15 @@ func TestRedisPausedUnderLoad(t *testing.T) {
 	}
 	stop()
 	finish()
-	require.Zero(t, f.server.stop())
+	require.Zero(t, f.server.Stop())
 }
 
 // Redis away at start must not keep the service down: most rules can be answered without it.
 func TestRedisDownAtStart(t *testing.T) {
 	redis := testenv.StartRedis(t)
 	redis.Kill()
-	s := newSettings(t).with(settings{"WEIR_REDIS_URL": redis.URL})
-	i := start(t, s).awaitReady()
+	s := newSettings(t).With(settings{"WEIR_REDIS_URL": redis.URL})
+	i := start(t, s).AwaitReady()
 	f := &faulty{t: t, redis: redis, server: i, tenant: newTenant(t, s, i)}
 	for _, policy := range []string{"allow", "deny", "local"} {
 		f.tenant.putRule(policy, fmt.Sprintf(`{"resource":%q,"algorithm":"fixed_window_first_hit","limit":%d,"window":"1h","on_unavailable":%q}`,
@@ -250,5 +250,5 @@ func TestRedisDownAtStart(t *testing.T) {
 	f.requirePolicies("user_42")
 	redis.Start()
 	f.requireWhole("after")
-	require.Zero(t, i.stop())
+	require.Zero(t, i.Stop())
 }

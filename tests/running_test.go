@@ -18,29 +18,30 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/testenv"
+	"weir/tests/harness"
 )
 
 func TestStartCheckStop(t *testing.T) {
 	s := newSettings(t)
-	i := start(t, s).awaitReady()
-	require.Equal(t, http.StatusOK, status(i.url()+"/healthz"))
+	i := start(t, s).AwaitReady()
+	require.Equal(t, http.StatusOK, status(i.URL()+"/healthz"))
 	tenant := newTenant(t, s, i)
 	tenant.putRule("api", `{"resource":"api","limit":2,"window":"1h","algorithm":"fixed_window_first_hit"}`, i)
 	for _, want := range []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
-		tenant.do(http.MethodPost, i.url()+"/check", `{"subject":"user_42","resource":"api"}`, want)
+		tenant.do(http.MethodPost, i.URL()+"/check", `{"subject":"user_42","resource":"api"}`, want)
 	}
-	require.Zero(t, i.stop())
-	for _, line := range strings.Split(i.log(), "\n") {
+	require.Zero(t, i.Stop())
+	for _, line := range strings.Split(i.Log(), "\n") {
 		require.True(t, json.Valid([]byte(line)) || line == "(process ended)", "not a line of JSON: %s", line)
 	}
 	for _, secret := range []string{tenant.key, s["WEIR_DATABASE_URL"], s["WEIR_REDIS_URL"]} {
-		require.NotContains(t, i.log(), secret)
+		require.NotContains(t, i.Log(), secret)
 	}
 
 	// what was configured and counted is there after a restart
-	i = start(t, s).awaitReady()
-	tenant.do(http.MethodPost, i.url()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusTooManyRequests)
-	require.Zero(t, i.stop())
+	i = start(t, s).AwaitReady()
+	tenant.do(http.MethodPost, i.URL()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusTooManyRequests)
+	require.Zero(t, i.Stop())
 }
 
 // variables are all that the program reads, as its source says.
@@ -109,12 +110,12 @@ func TestBadSettingStopsTheStartWithOneLine(t *testing.T) {
 		{"WEIR_HTTP_ADDR", settings{"WEIR_HTTP_ADDR": ":99999"}},
 		{"WEIR_HTTPS_ADDR", settings{"WEIR_HTTPS_ADDR": "https"}},
 		{"WEIR_INTERNAL_ADDR", settings{"WEIR_INTERNAL_ADDR": "localhost"}},
-		{"WEIR_TLS_CERT", https.with(settings{"WEIR_TLS_CERT": ""})},
-		{"WEIR_TLS_CERT", https.with(settings{"WEIR_TLS_CERT": "/nowhere/cert.pem"})},
-		{"WEIR_TLS_CERT", https.with(settings{"WEIR_TLS_CERT": garbage})},
-		{"WEIR_TLS_KEY", https.with(settings{"WEIR_TLS_KEY": ""})},
-		{"WEIR_TLS_KEY", https.with(settings{"WEIR_TLS_KEY": "/nowhere/key.pem"})},
-		{"WEIR_TLS_CERT", https.with(settings{"WEIR_HTTPS_ADDR": ""})},
+		{"WEIR_TLS_CERT", https.With(settings{"WEIR_TLS_CERT": ""})},
+		{"WEIR_TLS_CERT", https.With(settings{"WEIR_TLS_CERT": "/nowhere/cert.pem"})},
+		{"WEIR_TLS_CERT", https.With(settings{"WEIR_TLS_CERT": garbage})},
+		{"WEIR_TLS_KEY", https.With(settings{"WEIR_TLS_KEY": ""})},
+		{"WEIR_TLS_KEY", https.With(settings{"WEIR_TLS_KEY": "/nowhere/key.pem"})},
+		{"WEIR_TLS_CERT", https.With(settings{"WEIR_HTTPS_ADDR": ""})},
 		{"WEIR_HTTP_ADDR", settings{"WEIR_HTTP_ADDR": "off"}},
 		{"WEIR_HEADERS", settings{"WEIR_HEADERS": "draft,y"}},
 		{"WEIR_MAX_IN_FLIGHT", settings{"WEIR_MAX_IN_FLIGHT": "0"}},
@@ -123,7 +124,7 @@ func TestBadSettingStopsTheStartWithOneLine(t *testing.T) {
 		{"WEIR_LOG_LEVEL", settings{"WEIR_LOG_LEVEL": "loud"}},
 		{"WEIR_MIGRATE", settings{"WEIR_MIGRATE": "perhaps"}},
 	} {
-		stdout, stderr, code := runServer(t, good.with(c.wrong))
+		stdout, stderr, code := runServer(t, good.With(c.wrong))
 		require.NotZero(t, code, "%v", c.wrong)
 		require.Empty(t, stdout)
 		require.Equal(t, 1, strings.Count(stderr, "\n"), "one line, for %v: %s", c.wrong, stderr)
@@ -134,9 +135,9 @@ func TestBadSettingStopsTheStartWithOneLine(t *testing.T) {
 
 // A slip of the pen in a name would otherwise be found out in production.
 func TestUnknownVariableIsNamed(t *testing.T) {
-	i := start(t, newSettings(t).with(settings{"WEIR_REDIS_TIMOUT": "hunter2"})).awaitReady()
-	require.Contains(t, i.log(), "WEIR_REDIS_TIMOUT")
-	require.NotContains(t, i.log(), "hunter2")
+	i := start(t, newSettings(t).With(settings{"WEIR_REDIS_TIMOUT": "hunter2"})).AwaitReady()
+	require.Contains(t, i.Log(), "WEIR_REDIS_TIMOUT")
+	require.NotContains(t, i.Log(), "hunter2")
 }
 
 func TestTakenPortIsNamed(t *testing.T) {
@@ -144,7 +145,7 @@ func TestTakenPortIsNamed(t *testing.T) {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		taken := listener.Addr().String()
-		_, stderr, code := runServer(t, newSettings(t).with(settings{variable: taken}))
+		_, stderr, code := runServer(t, newSettings(t).With(settings{variable: taken}))
 		require.NoError(t, listener.Close())
 		require.Equal(t, 1, code)
 		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
@@ -154,7 +155,7 @@ func TestTakenPortIsNamed(t *testing.T) {
 }
 
 func TestMigrateCommand(t *testing.T) {
-	s := settings{"WEIR_DATABASE_URL": newDatabase(t)}
+	s := settings{"WEIR_DATABASE_URL": harness.NewDatabase(t)}
 	version := func() string {
 		stdout, stderr, code := runServer(t, s, "migrate", "version")
 		require.Zero(t, code, stderr)
@@ -170,12 +171,12 @@ func TestMigrateCommand(t *testing.T) {
 	require.NotEqual(t, newest, version())
 
 	// a server that may not migrate says what is missing, and does not serve an old schema
-	i := start(t, newSettings(t).with(s).with(settings{"WEIR_MIGRATE": "false"}))
-	i.awaitLog("schema")
-	require.Equal(t, http.StatusServiceUnavailable, status(i.url()+"/readyz"))
+	i := start(t, newSettings(t).With(s).With(settings{"WEIR_MIGRATE": "false"}))
+	i.AwaitLog("schema")
+	require.Equal(t, http.StatusServiceUnavailable, status(i.URL()+"/readyz"))
 	_, stderr, code = runServer(t, s, "migrate", "up")
 	require.Zero(t, code, stderr)
-	i.awaitReady()
+	i.AwaitReady()
 }
 
 // Several instances are commonly started at once on a new database.
@@ -183,7 +184,7 @@ func TestInstancesStartedTogetherMigrateOnce(t *testing.T) {
 	s := newSettings(t)
 	instances := []*instance{start(t, s), start(t, s), start(t, s)}
 	for _, i := range instances {
-		i.awaitReady()
+		i.AwaitReady()
 	}
 }
 
@@ -194,23 +195,23 @@ func TestPostgresDownAtStart(t *testing.T) {
 	require.NoError(t, err)
 	door := newDoor(t, u.Host)
 	u.Host = door.addr
-	i := start(t, s.with(settings{"WEIR_DATABASE_URL": u.String()}))
-	require.Equal(t, http.StatusOK, status(i.url()+"/healthz"))
-	require.Equal(t, http.StatusServiceUnavailable, status(i.url()+"/readyz"))
-	require.Equal(t, http.StatusServiceUnavailable, status(i.url()+"/v1/check"))
-	i.awaitLog("WARN")
+	i := start(t, s.With(settings{"WEIR_DATABASE_URL": u.String()}))
+	require.Equal(t, http.StatusOK, status(i.URL()+"/healthz"))
+	require.Equal(t, http.StatusServiceUnavailable, status(i.URL()+"/readyz"))
+	require.Equal(t, http.StatusServiceUnavailable, status(i.URL()+"/v1/check"))
+	i.AwaitLog("WARN")
 	door.open()
-	i.awaitReady()
+	i.AwaitReady()
 
 	// and once it has started, checks go on without the database
 	tenant := newTenant(t, s, i)
 	tenant.putRule("api", `{"resource":"api","limit":1000,"window":"1h"}`, i)
 	door.close()
 	for range 5 {
-		tenant.do(http.MethodPost, i.url()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusOK)
+		tenant.do(http.MethodPost, i.URL()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusOK)
 	}
-	require.Equal(t, http.StatusOK, status(i.url()+"/readyz"))
-	require.Zero(t, i.stop())
+	require.Equal(t, http.StatusOK, status(i.URL()+"/readyz"))
+	require.Zero(t, i.Stop())
 }
 
 // What stops a service that waits for its database must not have to wait, too.
@@ -219,20 +220,20 @@ func TestStopsWhilePostgresIsDown(t *testing.T) {
 	u, err := url.Parse(s["WEIR_DATABASE_URL"])
 	require.NoError(t, err)
 	u.Host = newDoor(t, u.Host).addr
-	i := start(t, s.with(settings{"WEIR_DATABASE_URL": u.String(), "WEIR_DRAIN": "5m"}))
-	i.awaitLog("WARN")
-	require.Zero(t, i.stop())
+	i := start(t, s.With(settings{"WEIR_DATABASE_URL": u.String(), "WEIR_DRAIN": "5m"}))
+	i.AwaitLog("WARN")
+	require.Zero(t, i.Stop())
 }
 
 func TestMetricsAndProfilesAreInternal(t *testing.T) {
 	s := newSettings(t)
-	i := start(t, s).awaitReady()
+	i := start(t, s).AwaitReady()
 	tenant := newTenant(t, s, i)
 	tenant.putRule("api", `{"resource":"api","limit":1,"window":"1h"}`, i)
-	tenant.do(http.MethodPost, i.url()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusOK)
-	tenant.do(http.MethodPost, i.url()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusTooManyRequests)
+	tenant.do(http.MethodPost, i.URL()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusOK)
+	tenant.do(http.MethodPost, i.URL()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusTooManyRequests)
 
-	metrics := i.metrics()
+	metrics := i.Metrics()
 	for _, name := range []string{
 		`weir_checks_total{decision="allowed"}`, `weir_checks_total{decision="RATE_LIMIT_EXCEEDED"} 1`,
 		"weir_rule_evaluation_seconds_count", "weir_redis_seconds_count", "weir_config_age_seconds", "weir_degraded 0",
@@ -243,32 +244,20 @@ func TestMetricsAndProfilesAreInternal(t *testing.T) {
 	for _, word := range []string{"user_42", "acme"} {
 		require.NotContains(t, metrics, word, "a label from an open set grows without end")
 	}
-	require.Equal(t, http.StatusOK, status(i.internalURL()+"/debug/pprof/goroutine"))
+	require.Equal(t, http.StatusOK, status(i.InternalURL()+"/debug/pprof/goroutine"))
 	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/goroutine"} {
-		require.Equal(t, http.StatusNotFound, status(i.url()+path))
+		require.Equal(t, http.StatusNotFound, status(i.URL()+path))
 	}
-}
-
-// metrics is what /metrics answers now.
-func (i *instance) metrics() string {
-	i.t.Helper()
-	response, err := http.Get(i.internalURL() + "/metrics")
-	require.NoError(i.t, err)
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	require.NoError(i.t, err)
-	require.Equal(i.t, http.StatusOK, response.StatusCode)
-	return string(body)
 }
 
 // During a rolling restart no request may fail, also of a client that never repeats one: it
 // keeps its connection as long as it may, and goes elsewhere when told.
 func TestDrainFailsNoRequest(t *testing.T) {
-	s := newSettings(t).with(settings{"WEIR_DRAIN": "2s"})
-	i := start(t, s).awaitReady()
+	s := newSettings(t).With(settings{"WEIR_DRAIN": "2s"})
+	i := start(t, s).AwaitReady()
 	tenant := newTenant(t, s, i)
 	tenant.putRule("api", `{"resource":"api","limit":1000000,"window":"1h"}`, i)
-	checkURL, readyURL := i.url()+"/check", i.url()+"/readyz"
+	checkURL, readyURL := i.URL()+"/check", i.URL()+"/readyz"
 
 	const clients = 8
 	var wg sync.WaitGroup
@@ -297,8 +286,8 @@ func TestDrainFailsNoRequest(t *testing.T) {
 	for range clients {
 		<-running
 	}
-	i.signal(syscall.SIGTERM)
-	i.awaitLog("draining")
+	i.Signal(syscall.SIGTERM)
+	i.AwaitLog("draining")
 	require.Equal(t, http.StatusServiceUnavailable, status(readyURL), "balancers must send requests elsewhere")
 	tenant.do(http.MethodPost, checkURL, `{"subject":"user_42","resource":"api"}`, http.StatusOK)
 	wg.Wait()
@@ -306,25 +295,25 @@ func TestDrainFailsNoRequest(t *testing.T) {
 	for failure := range failures {
 		t.Error(failure)
 	}
-	require.Zero(t, i.exit())
+	require.Zero(t, i.Exit())
 }
 
 func TestSecondSignalStopsAtOnce(t *testing.T) {
-	i := start(t, newSettings(t).with(settings{"WEIR_DRAIN": "5m"})).awaitReady()
-	i.signal(os.Interrupt)
-	i.awaitLog("draining")
-	i.signal(os.Interrupt)
-	require.Equal(t, 1, i.exit())
+	i := start(t, newSettings(t).With(settings{"WEIR_DRAIN": "5m"})).AwaitReady()
+	i.Signal(os.Interrupt)
+	i.AwaitLog("draining")
+	i.Signal(os.Interrupt)
+	require.Equal(t, 1, i.Exit())
 }
 
 // A container is taken for healthy by this command alone.
 func TestHealthcheckCommand(t *testing.T) {
 	s := newSettings(t)
-	i := start(t, s).awaitReady()
-	_, stderr, code := runServer(t, settings{"WEIR_HTTP_ADDR": i.address("WEIR_HTTP_ADDR")}, "healthcheck")
+	i := start(t, s).AwaitReady()
+	_, stderr, code := runServer(t, settings{"WEIR_HTTP_ADDR": i.Address("WEIR_HTTP_ADDR")}, "healthcheck")
 	require.Zero(t, code, stderr)
-	i.stop()
-	_, stderr, code = runServer(t, settings{"WEIR_HTTP_ADDR": i.address("WEIR_HTTP_ADDR")}, "healthcheck")
+	i.Stop()
+	_, stderr, code = runServer(t, settings{"WEIR_HTTP_ADDR": i.Address("WEIR_HTTP_ADDR")}, "healthcheck")
 	require.Equal(t, 1, code)
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 }

@@ -49,17 +49,17 @@ func replace(t testing.TB, file string, content []byte) {
 func secureSettings(t *testing.T) (settings, string) {
 	dir := t.TempDir()
 	writeCertificate(t, dir, "first")
-	return newSettings(t).with(settings{
+	return newSettings(t).With(settings{
 		"WEIR_HTTPS_ADDR": "127.0.0.1:0",
 		"WEIR_TLS_CERT":   filepath.Join(dir, "cert.pem"), "WEIR_TLS_KEY": filepath.Join(dir, "key.pem"),
 	}), dir
 }
 
 // shown returns the name in the certificate of a new handshake.
-func (i *instance) shown() string {
-	i.t.Helper()
-	conn, err := tls.Dial("tcp", i.address("WEIR_HTTPS_ADDR"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the test looks at the certificate itself
-	require.NoError(i.t, err)
+func shown(t *testing.T, i *instance) string {
+	t.Helper()
+	conn, err := tls.Dial("tcp", i.Address("WEIR_HTTPS_ADDR"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the test looks at the certificate itself
+	require.NoError(t, err)
 	defer conn.Close()
 	return conn.ConnectionState().PeerCertificates[0].Subject.CommonName
 }
@@ -67,27 +67,27 @@ func (i *instance) shown() string {
 // A certificate is renewed every few weeks; nobody restarts a limiter for it.
 func TestCertificateIsReloaded(t *testing.T) {
 	s, dir := secureSettings(t)
-	i := start(t, s).awaitReady()
-	require.Equal(t, "first", i.shown())
+	i := start(t, s).AwaitReady()
+	require.Equal(t, "first", shown(t, i))
 
 	writeCertificate(t, dir, "second")
-	i.awaitLog("certificate reloaded")
-	require.Equal(t, "second", i.shown())
+	i.AwaitLog("certificate reloaded")
+	require.Equal(t, "second", shown(t, i))
 
 	// a broken file must not take the service off the net
 	replace(t, filepath.Join(dir, "cert.pem"), []byte("not a certificate"))
-	i.awaitLog("certificate cannot be used")
-	require.Equal(t, "second", i.shown())
-	require.NotContains(t, i.metrics(), "weir_tls_reload_errors_total 0\n")
+	i.AwaitLog("certificate cannot be used")
+	require.Equal(t, "second", shown(t, i))
+	require.NotContains(t, i.Metrics(), "weir_tls_reload_errors_total 0\n")
 
 	writeCertificate(t, dir, "third")
-	require.Eventually(t, func() bool { return i.shown() == "third" }, patience, tick)
-	require.Zero(t, i.stop())
+	require.Eventually(t, func() bool { return shown(t, i) == "third" }, patience, tick)
+	require.Zero(t, i.Stop())
 }
 
 func TestHTTP2OverTLSOnly(t *testing.T) {
 	s, dir := secureSettings(t)
-	i := start(t, s).awaitReady()
+	i := start(t, s).AwaitReady()
 	tenant := newTenant(t, s, i)
 	tenant.putRule("api", `{"resource":"api","limit":1,"window":"1h"}`, i)
 
@@ -107,10 +107,10 @@ func TestHTTP2OverTLSOnly(t *testing.T) {
 		require.NoError(t, response.Body.Close())
 		return response
 	}
-	first := check(i.httpsURL() + "/v1/check")
+	first := check(i.HTTPSURL() + "/v1/check")
 	require.Equal(t, "HTTP/2.0", first.Proto)
 	require.Equal(t, http.StatusOK, first.StatusCode)
-	second := check(i.httpsURL() + "/v1/check")
+	second := check(i.HTTPSURL() + "/v1/check")
 	require.Equal(t, http.StatusTooManyRequests, second.StatusCode, "the same counter, whatever the protocol")
 	require.NotEmpty(t, second.Header.Get("RateLimit"))
 
@@ -119,7 +119,7 @@ func TestHTTP2OverTLSOnly(t *testing.T) {
 	protocols.SetUnencryptedHTTP2(true)
 	plain := &http.Transport{Protocols: protocols}
 	defer plain.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.url()+"/healthz", nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.URL()+"/healthz", nil)
 	require.NoError(t, err)
 	response, err := plain.RoundTrip(request)
 	if err == nil {
@@ -130,8 +130,8 @@ func TestHTTP2OverTLSOnly(t *testing.T) {
 
 func TestOldTLSIsRefused(t *testing.T) {
 	s, _ := secureSettings(t)
-	i := start(t, s).awaitReady()
-	_, err := tls.Dial("tcp", i.address("WEIR_HTTPS_ADDR"), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}) //nolint:gosec // it is the point
+	i := start(t, s).AwaitReady()
+	_, err := tls.Dial("tcp", i.Address("WEIR_HTTPS_ADDR"), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}) //nolint:gosec // it is the point
 	require.Error(t, err)
 }
 
@@ -139,11 +139,11 @@ func TestOldTLSIsRefused(t *testing.T) {
 // requests.
 func TestDrainOverHTTP2(t *testing.T) {
 	s, _ := secureSettings(t)
-	i := start(t, s.with(settings{"WEIR_DRAIN": "2s"})).awaitReady()
+	i := start(t, s.With(settings{"WEIR_DRAIN": "2s"})).AwaitReady()
 	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // a test's certificate
 	defer transport.CloseIdleConnections()
 	get := func() *http.Response {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.httpsURL()+"/readyz", nil)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.HTTPSURL()+"/readyz", nil)
 		require.NoError(t, err)
 		response, err := transport.RoundTrip(request)
 		require.NoError(t, err)
@@ -151,10 +151,10 @@ func TestDrainOverHTTP2(t *testing.T) {
 		return response
 	}
 	require.Equal(t, http.StatusOK, get().StatusCode)
-	i.signal(os.Interrupt)
-	i.awaitLog("draining")
+	i.Signal(os.Interrupt)
+	i.AwaitLog("draining")
 	for range 3 { // each on a new connection, since the one before was given up in good order
 		require.Equal(t, http.StatusServiceUnavailable, get().StatusCode)
 	}
-	require.Zero(t, i.exit())
+	require.Zero(t, i.Exit())
 }

@@ -16,7 +16,7 @@ func (c *client) usage(i *instance) (checks int) {
 	var report struct {
 		Items []struct{ Allowed, Denied int }
 	}
-	got := c.do(http.MethodGet, i.url()+"/v1/usage?grain=day", "", http.StatusOK)
+	got := c.do(http.MethodGet, i.URL()+"/v1/usage?grain=day", "", http.StatusOK)
 	require.NoError(c.t, json.Unmarshal(got.body, &report))
 	for _, item := range report.Items {
 		checks += item.Allowed + item.Denied
@@ -28,23 +28,23 @@ func (c *client) usage(i *instance) (checks int) {
 // to the instances; only one that is killed takes its last second with it.
 func TestUsageAddsUp(t *testing.T) {
 	s := newSettings(t)
-	steady := start(t, s).awaitReady()
+	steady := start(t, s).AwaitReady()
 	tenant := newTenant(t, s, steady)
 	u, err := url.Parse(s["WEIR_DATABASE_URL"])
 	require.NoError(t, err)
 	door := newDoor(t, u.Host)
 	door.open()
 	u.Host = door.addr
-	shaky := start(t, s.with(settings{"WEIR_DATABASE_URL": u.String()})).awaitReady()
+	shaky := start(t, s.With(settings{"WEIR_DATABASE_URL": u.String()})).AwaitReady()
 
 	asked := 0
 	ask := func(n int, i *instance) {
 		for k := range n {
 			body := `{"subject":"user_42","resource":"api"}`
 			if k%5 == 0 { // what changes nothing is not usage
-				tenant.do(http.MethodPost, i.url()+"/v1/check", `{"subject":"user_42","dry_run":true}`, http.StatusOK)
+				tenant.do(http.MethodPost, i.URL()+"/v1/check", `{"subject":"user_42","dry_run":true}`, http.StatusOK)
 			}
-			tenant.do(http.MethodPost, i.url()+"/v1/check", body, http.StatusOK)
+			tenant.do(http.MethodPost, i.URL()+"/v1/check", body, http.StatusOK)
 			asked++
 		}
 	}
@@ -58,22 +58,22 @@ func TestUsageAddsUp(t *testing.T) {
 
 	door.close()
 	ask(20, shaky)
-	shaky.awaitLog("usage cannot be written now")
+	shaky.AwaitLog("usage cannot be written now")
 	ask(20, shaky)
 	require.Equal(t, asked-40, tenant.usage(steady))
 	door.open()
 	arrives("what was counted while Postgres was away is lost or counted twice")
 
 	ask(20, shaky)
-	require.Zero(t, shaky.stop())
+	require.Zero(t, shaky.Stop())
 	require.Equal(t, asked, tenant.usage(steady), "an instance that stops delivers what it has")
 
-	killed := start(t, s).awaitReady()
+	killed := start(t, s).AwaitReady()
 	ask(20, killed)
 	arrives("usage does not arrive")
 	ask(20, killed)
-	killed.signal(syscall.SIGKILL)
-	killed.exit()
+	killed.Signal(syscall.SIGKILL)
+	killed.Exit()
 	got := tenant.usage(steady)
 	require.GreaterOrEqual(t, got, asked-20)
 	require.LessOrEqual(t, got, asked)

@@ -1,6 +1,6 @@
 //go:build race
 
-package tests
+package harness
 
 // raceDetector: the servers under test are built with it too, where the tests are.
 const raceDetector = true

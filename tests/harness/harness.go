@@ -1,0 +1,143 @@
+// Package harness starts the real program for tests that look at the running system from
+// outside: server processes with settings of their own, on databases of their own.
+package harness
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+)
+
+// Patience is how long anything may take that is awaited. It is long, because machines that
+// run tests are slow at times, and no test that passes waits for all of it.
+const Patience = 60 * time.Second
+
+// Tick is how often something is looked at that cannot say when it changes.
+const Tick = 10 * time.Millisecond
+
+var binary struct {
+	once sync.Once
+	path string
+	err  error
+}
+
+// Main is for TestMain: it runs the tests and returns the exit code, after what they shared
+// has ended.
+func Main(m *testing.M) int {
+	code := m.Run()
+	shared.end()
+	if binary.path != "" {
+		_ = os.RemoveAll(filepath.Dir(binary.path))
+	}
+	return code
+}
+
+// Server builds the real program, once for all tests of a package, and returns its path. It has
+// the race detector where the tests have it.
+func Server(t testing.TB) string {
+	t.Helper()
+	binary.once.Do(func() {
+		dir, err := os.MkdirTemp("", "weir-tests-")
+		if err != nil {
+			binary.err = err
+			return
+		}
+		binary.path = filepath.Join(dir, "server")
+		args := []string{"build", "-o", binary.path}
+		if raceDetector {
+			args = append(args, "-race")
+		}
+		cmd := exec.Command("go", append(args, "./cmd/server")...)
+		cmd.Dir = testenv.Root()
+		if out, err := cmd.CombinedOutput(); err != nil {
+			binary.err = fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	})
+	require.NoError(t, binary.err)
+	return binary.path
+}
+
+// Settings are variables of a server's environment.
+type Settings map[string]string
+
+// With returns a copy in which more add to the settings or replace them.
+func (s Settings) With(more Settings) Settings {
+	all := Settings{}
+	for name, value := range s {
+		all[name] = value
+	}
+	for name, value := range more {
+		all[name] = value
+	}
+	return all
+}
+
+// Environ is ours without anything that would configure the server, and then the settings.
+func (s Settings) Environ() []string {
+	var environ []string
+	for _, variable := range os.Environ() {
+		if !strings.HasPrefix(variable, "WEIR_") {
+			environ = append(environ, variable)
+		}
+	}
+	for name, value := range s {
+		environ = append(environ, name+"="+value)
+	}
+	return environ
+}
+
+// NewSettings are for servers of one new installation: an empty database of the test's own,
+// the shared Redis, free ports. The deadline of Redis is long, so that a busy machine does not
+// turn a test of counting into one of degraded mode.
+func NewSettings(t testing.TB) Settings {
+	t.Helper()
+	return Settings{
+		"WEIR_DATABASE_URL":  NewDatabase(t),
+		"WEIR_REDIS_URL":     testenv.RedisURL(t),
+		"WEIR_REDIS_TIMEOUT": "1s",
+		"WEIR_HTTP_ADDR":     "127.0.0.1:0",
+		"WEIR_INTERNAL_ADDR": "127.0.0.1:0",
+		"WEIR_DRAIN":         "0s",
+	}
+}
+
+// NewDatabase makes an empty database, which ends with the test, and returns its owner's URL.
+func NewDatabase(t testing.TB) string {
+	t.Helper()
+	owner := testenv.DatabaseURL(t)
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	name := "weir_system_" + hex.EncodeToString(random[:])
+	Exec(t, owner, "CREATE DATABASE "+name)
+	t.Cleanup(func() { Exec(t, owner, "DROP DATABASE "+name+" WITH (FORCE)") })
+	u, err := url.Parse(owner)
+	require.NoError(t, err)
+	u.Path = "/" + name
+	return u.String()
+}
+
+// Exec runs one statement on a database.
+func Exec(t testing.TB, databaseURL, statement string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, databaseURL)
+	require.NoError(t, err)
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, statement)
+	require.NoError(t, err)
+}
