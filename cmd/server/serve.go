@@ -137,7 +137,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 		Follow:    following.now,
 		CursorKey: deployment.secrets.CursorKey[:],
 	})
-	pages := dashboard.New(dashboard.Deps{Store: s.store, Policies: policies, Checker: s.checker, Logger: s.log})
+	pages := dashboard.New(dashboard.Deps{Store: s.store, Policies: policies, Checker: s.checker, Logger: s.log, Follow: following.now})
 	s.front.handle(beside(public, pages))
 	return nil
 }

@@ -31,6 +31,7 @@ var failures = []failure{
 	{tenants.ErrKeyLookupUnavailable, http.StatusServiceUnavailable, codeKeyLookupUnavailable, "The API key cannot be looked up at this moment. It may well be good: try again."},
 	{tenants.ErrNotOperator, http.StatusForbidden, codeOperatorOnly, "This needs a key of the operator of the service."},
 	{tenants.ErrNotPermitted, http.StatusForbidden, codeGrantExceeded, "A key can give another key no more scopes, and no longer life, than it has itself."},
+	{tenants.ErrForbidden, http.StatusForbidden, codeInsufficientScope, "The API key lacks the scope that this needs."},
 	{tenants.ErrNotFound, http.StatusNotFound, codeNotFound, "There is no such object in this tenant."},
 	{tenants.ErrPreconditionFailed, http.StatusPreconditionFailed, codePreconditionFailed, "The object has changed since. Read it again and apply the change to what it is now."},
 	{tenants.ErrUnavailable, http.StatusServiceUnavailable, codeConfigurationStoreAway, "The configuration cannot be reached at this moment. Checks go on. Try again."},

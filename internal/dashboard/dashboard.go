@@ -7,6 +7,7 @@
 package dashboard
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -24,7 +25,10 @@ type Deps struct {
 	Policies *check.Policies
 	Checker  *check.Checker
 	Logger   *slog.Logger
-	Now      func() time.Time // nil: time.Now
+	// Follow makes this instance act on what was just written for a tenant, until ctx ends. nil: it
+	// hears of it as of every change.
+	Follow func(ctx context.Context, tenant check.TenantID)
+	Now    func() time.Time // nil: time.Now
 }
 
 type dashboard struct {

@@ -11,7 +11,11 @@ import (
 type frame struct {
 	Title         string
 	Email, Role   string
-	Tenant        string         // "": none
+	Tenant        string // "": none
+	TenantID      string // for forms
+	May           rights // what to offer; what is refused is up to the handlers
+	Said          string // what was just done, "": nothing
+	Navigation    []navGroup
 	Others        []tenantChoice // to switch to
 	Section       string         // the part of the navigation that the page belongs to
 	DegradedSince string         // "": it is not
@@ -20,18 +24,36 @@ type frame struct {
 
 type tenantChoice struct{ ID, Name string }
 
+// rights are what the person may change, as pages ask for it.
+type rights struct{ Reset, Boost, Edit, Manage, Own, Operate bool }
+
+func rightsOf(a tenants.Actor) rights {
+	return rights{
+		Reset: a.May(tenants.MayReset), Boost: a.May(tenants.MayBoost), Edit: a.May(tenants.MayEdit),
+		Manage: a.May(tenants.MayManage), Own: a.May(tenants.MayOwn), Operate: a.Operator(),
+	}
+}
+
 type navItem struct{ Path, Name string }
 
-var navigation = []navItem{
-	{"/", "Overview"}, {"/rules", "Rules"}, {"/plans", "Plans"}, {"/subjects", "Subjects"}, {"/keys", "API keys"}, {"/members", "Members"},
+type navGroup struct {
+	Name  string
+	Items []navItem
+}
+
+var navigation = []navGroup{
+	{"Watch", []navItem{{"/", "Overview"}}},
+	{"Limits", []navItem{{"/rules", "Rules"}, {"/plans", "Plans"}, {"/subjects", "Subjects"}}},
+	{"Tenant", []navItem{{"/keys", "API keys"}, {"/members", "Members"}}},
 }
 
 func newFrame(s *tenants.Session, path string, now, degradedSince time.Time) frame {
-	f := frame{Email: s.Email}
+	f := frame{Email: s.Email, Navigation: navigation}
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	f.Section = "/" + first
 	if s.Current != nil {
 		f.Tenant, f.Role = tenantName(s.Current), string(s.Current.Role)
+		f.TenantID, f.May = s.Current.TenantID.String(), rightsOf(s.Actor())
 	}
 	for i := range s.Memberships {
 		if m := &s.Memberships[i]; s.Current != nil && m.TenantID != s.Current.TenantID {

@@ -25,6 +25,8 @@ var (
 	errMethod = errors.New("the page does not answer this method")
 	errForm   = errors.New("the form cannot be read")
 	errBusy   = errors.New("too many requests at once")
+	// errOtherTenant: the form was made while another tenant was the current one.
+	errOtherTenant = errors.New("the form belongs to another tenant")
 )
 
 // crossOrigin refuses what another site's page makes a browser send. GET changes nothing.
@@ -131,6 +133,7 @@ func (d *dashboard) page(handle func(http.ResponseWriter, *http.Request, *visit)
 			v.frame.Title = "No tenant"
 			return d.render(w, r, http.StatusForbidden, noTenantPage(v.frame))
 		}
+		v.frame.Said = said(w, r)
 		return handle(w, r, v)
 	})
 }

@@ -33,6 +33,10 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 		d.fail(w, r, http.StatusNotFound, "There is nothing here", "It may have been deleted, or it never was.")
 	case errors.As(err, &invalid):
 		d.fail(w, r, http.StatusBadRequest, "That cannot be shown", "The address holds something that does not fit: "+invalid.Error()+".")
+	case errors.Is(err, tenants.ErrForbidden), errors.Is(err, tenants.ErrNotOperator):
+		d.fail(w, r, http.StatusForbidden, "Your role does not allow that", "Nothing was changed. Ask an owner or an admin of the tenant to do it, or to change your role.")
+	case errors.Is(err, errOtherTenant):
+		d.fail(w, r, http.StatusConflict, "You have switched to another tenant", "The form was for another one than you work in now, so nothing was changed. Switch back and send it again.")
 	case errors.Is(err, errForm):
 		d.fail(w, r, http.StatusBadRequest, "The form cannot be read", "Go back and send it again.")
 	case errors.Is(err, errMethod):

@@ -51,6 +51,28 @@ func (s Scopes) List() []Scope {
 
 const everyScope Scopes = 1<<3 - 1
 
+// Right is a kind of change. What a role may do is a set of them.
+type Right uint8
+
+// The rights. All members, and all keys with the scope read, may read everything of their tenant.
+const (
+	MayReset  Right = 1 << iota // begin a subject's counters anew
+	MayBoost                    // give a subject a temporary override
+	MayEdit                     // rules, plans, subjects and all overrides
+	MayManage                   // API keys, members, and the tenant itself
+	MayOwn                      // make, change and remove owners
+)
+
+const everyRight = MayReset | MayBoost | MayEdit | MayManage | MayOwn
+
+// roleRights says what each role may change.
+var roleRights = map[Role]Right{
+	Owner: everyRight, Admin: everyRight &^ MayOwn, Editor: MayReset | MayBoost | MayEdit, Support: MayReset | MayBoost, Viewer: 0,
+}
+
+// Rights returns what the role may change.
+func (r Role) Rights() Right { return roleRights[r] }
+
 // ActorKind tells what somebody acts through.
 type ActorKind uint8
 
@@ -70,6 +92,7 @@ type Actor struct {
 	id           uuid.UUID // of the key or the member
 	name         string
 	scopes       Scopes
+	rights       Right // of a member; others have them by their scopes
 	operator     bool
 	keyExpiresAt time.Time // zero: never
 }
@@ -107,6 +130,24 @@ func (a Actor) Operator() bool { return a.operator }
 
 // Has reports whether the actor may do what the scope stands for.
 func (a Actor) Has(scope Scope) bool { return a.scopes.Has(scope) }
+
+// May reports whether the actor may make changes of these kinds: a member by role, all others by
+// the scope write.
+func (a Actor) May(rights Right) bool {
+	if a.kind == MemberActor {
+		return a.rights&rights == rights
+	}
+	return a.Has(ScopeWrite)
+}
+
+// mayChangeRole returns ErrForbidden where a change from or to one of these roles is not the
+// actor's to make.
+func (a Actor) mayChangeRole(roles ...Role) error {
+	if slices.Contains(roles, Owner) && !a.May(MayOwn) {
+		return ErrForbidden
+	}
+	return nil
+}
 
 // KeyExpiresAt returns when the actor's key ends, the zero time for never.
 func (a Actor) KeyExpiresAt() time.Time { return a.keyExpiresAt }

@@ -100,7 +100,7 @@ func (s *Store) CreateKey(ctx context.Context, a Actor, n NewAPIKey) (out APIKey
 		return APIKey{}, Key{}, ErrNotPermitted
 	}
 	key = NewKey(n.Kind)
-	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		version, err := c.next(ctx, parts{keys: true})
 		if err != nil {
 			return err
@@ -187,7 +187,7 @@ func (k *APIKey) active(now time.Time) error {
 // EditKey lets edit change name, scopes and expiry of a key. Errors: ErrNotFound,
 // ErrPreconditionFailed, *InvalidError, ErrNotPermitted, *ConflictError with CodeKeyInactive.
 func (s *Store) EditKey(ctx context.Context, a Actor, id uuid.UUID, m Match, edit func(*APIKey) error) (out APIKey, err error) {
-	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		old, err := c.key(ctx, id, m)
 		if err != nil {
 			return err
@@ -222,7 +222,7 @@ func (s *Store) EditKey(ctx context.Context, a Actor, id uuid.UUID, m Match, edi
 
 // RevokeKey ends a key at once and for good; once more changes nothing. Errors: ErrNotFound, ErrPreconditionFailed.
 func (s *Store) RevokeKey(ctx context.Context, a Actor, id uuid.UUID, m Match) error {
-	return s.change(ctx, a, func(ctx context.Context, c *change) error {
+	return s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		old, err := c.key(ctx, id, m)
 		if err != nil || old.RevokedAt != nil {
 			return err
@@ -240,7 +240,7 @@ func (s *Store) RotateKey(ctx context.Context, a Actor, id uuid.UUID, overlap ti
 	if overlap < 0 || overlap > MaxRotationOverlap {
 		return APIKey{}, Key{}, invalid("overlap", "must be a duration from 0 to 30d")
 	}
-	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		old, err := c.key(ctx, id, Match{})
 		if err != nil {
 			return err

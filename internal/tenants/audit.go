@@ -256,6 +256,9 @@ type Reset struct {
 // returns the slugs of the rules whose counters are gone. It is not called where the trail
 // cannot be reached; what it returns as an error is returned as it is, and no row is written.
 func (s *Store) RecordReset(ctx context.Context, a Actor, r Reset, reset func(ctx context.Context) (rules []string, err error)) error {
+	if !a.May(MayReset) {
+		return ErrForbidden
+	}
 	var refused error // not to be taken for one of the database's
 	err := s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
 		if _, err := q.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: a.tenant, Genesis: genesis[:]}); err != nil {

@@ -25,6 +25,8 @@ var (
 	ErrUnavailable = errors.New("the database is not available")
 	// ErrNotOperator: only the operator of the service may do this.
 	ErrNotOperator = errors.New("only the operator may do this")
+	// ErrForbidden: the actor's role, or key, does not allow this kind of change.
+	ErrForbidden = errors.New("this role may not do that")
 	// ErrNotPermitted: a key cannot give another key more scopes or a longer life than its own.
 	ErrNotPermitted = errors.New("a key cannot grant more than it has itself")
 )

@@ -134,7 +134,7 @@ func (l *SubjectLine) over(s Subject) Subject {
 // row of the audit trail. While it runs, up to a minute, other changes of the tenant wait, but not
 // those of other tenants. Errors: *LinesError, ErrUnavailable.
 func (s *Store) ImportSubjects(ctx context.Context, a Actor, lines []SubjectLine, mode ImportMode) (counts ImportCounts, err error) {
-	err = s.changeWithin(ctx, a, importTimeout, func(ctx context.Context, c *change) error {
+	err = s.changeWithin(ctx, a, MayEdit, importTimeout, func(ctx context.Context, c *change) error {
 		m, err := c.newSubjectImport(ctx, lines, mode)
 		if err != nil {
 			return err

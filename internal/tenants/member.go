@@ -135,8 +135,11 @@ func (s *Store) CreateMember(ctx context.Context, a Actor, email, password strin
 	if err != nil {
 		return Member{}, err
 	}
-	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		old, err := c.MemberByEmail(ctx, db.MemberByEmailParams{TenantID: c.tenant, Email: email})
+		if err := a.mayChangeRole(Role(old.Role), role); err != nil {
+			return err
+		}
 		switch {
 		case err == nil && Role(old.Role) != role:
 			if err := c.keepAnOwner(ctx, memberOf(db.MemberByIDRow(old))); err != nil {
@@ -166,7 +169,10 @@ func (s *Store) InviteMember(ctx context.Context, a Actor, email string, role Ro
 	if err := invalidIf(fields); err != nil {
 		return Member{}, err
 	}
-	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
+		if err := a.mayChangeRole(role); err != nil {
+			return err
+		}
 		_, err := c.MemberByEmail(ctx, db.MemberByEmailParams{TenantID: c.tenant, Email: email})
 		switch {
 		case err == nil:
@@ -223,9 +229,9 @@ func (s *Store) Members(ctx context.Context, a Actor, p Page) (out []Member, nex
 }
 
 // EditMember lets edit change a member, which is the role; other changes are ignored. Errors:
-// ErrNotFound, ErrPreconditionFailed, *InvalidError, *ConflictError with CodeLastOwner.
+// ErrNotFound, ErrForbidden, ErrPreconditionFailed, *InvalidError, *ConflictError with CodeLastOwner.
 func (s *Store) EditMember(ctx context.Context, a Actor, id uuid.UUID, m Match, edit func(*Member)) (out Member, err error) {
-	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		old, err := c.member(ctx, id, m)
 		if err != nil {
 			return err
@@ -238,6 +244,9 @@ func (s *Store) EditMember(ctx context.Context, a Actor, id uuid.UUID, m Match, 
 		if in.Role == old.Role {
 			out = old
 			return nil
+		}
+		if err := a.mayChangeRole(old.Role, in.Role); err != nil {
+			return err
 		}
 		if err := c.keepAnOwner(ctx, old); err != nil {
 			return err
@@ -259,9 +268,12 @@ func (s *Store) EditMember(ctx context.Context, a Actor, id uuid.UUID, m Match, 
 // RemoveMember ends a membership; the person and their other memberships stay. Errors:
 // ErrNotFound, ErrPreconditionFailed, *ConflictError with CodeLastOwner.
 func (s *Store) RemoveMember(ctx context.Context, a Actor, id uuid.UUID, m Match) error {
-	return s.change(ctx, a, func(ctx context.Context, c *change) error {
+	return s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		old, err := c.member(ctx, id, m)
 		if err != nil {
+			return err
+		}
+		if err := a.mayChangeRole(old.Role); err != nil {
 			return err
 		}
 		if err := c.keepAnOwner(ctx, old); err != nil {

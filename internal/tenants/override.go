@@ -42,13 +42,31 @@ func (o *Override) validate(now time.Time) (fields []check.FieldError) {
 	return fields
 }
 
+// MaxBoost is how far ahead an override may end that is made with MayBoost alone.
+const MaxBoost = 30 * 24 * time.Hour
+
+// validateBoost returns what is wrong with an override for somebody who may only help out for a time.
+func (o *Override) validateBoost(now time.Time) (fields []check.FieldError) {
+	if o.Limit.Unlimited {
+		fields = append(fields, check.FieldError{Field: "unlimited", Message: "needs the role editor: with the role support an override has a number"})
+	}
+	if o.ExpiresAt == nil || o.ExpiresAt.Sub(now) > MaxBoost {
+		fields = append(fields, check.FieldError{Field: "expires_at", Message: "must be within 30 days: with the role support an override is temporary"})
+	}
+	return fields
+}
+
+// mayTouch reports whether the actor may replace or remove this override: one that lasts is not
+// for somebody who may only help out for a time.
+func (c *change) mayTouch(o Override) bool { return c.actor.May(MayEdit) || o.ExpiresAt != nil }
+
 // PutOverride gives a subject a number of its own for the rule o.Rule, in place of one it may
 // have; created tells whether it had none. A subject that is not registered is registered by
 // that. m is held against the override's version and the subject's. Errors: ErrNotFound (rule),
-// ErrPreconditionFailed, *InvalidError.
+// ErrForbidden, ErrPreconditionFailed, *InvalidError.
 func (s *Store) PutOverride(ctx context.Context, a Actor, subject string, o Override, m Match) (out Override, created bool, err error) {
 	o.StartsAt, o.ExpiresAt = stored(o.StartsAt), stored(o.ExpiresAt)
-	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayBoost, func(ctx context.Context, c *change) error {
 		r, err := c.rule(ctx, o.Rule)
 		if err != nil {
 			return err
@@ -62,7 +80,13 @@ func (s *Store) PutOverride(ctx context.Context, a Actor, subject string, o Over
 		if err := matchOverride(m, owner, old, registered, exists); err != nil {
 			return err
 		}
+		if exists && !c.mayTouch(old) {
+			return ErrForbidden
+		}
 		fields := append(o.Limit.Validate(&r.Rule), o.validate(c.now)...)
+		if !a.May(MayEdit) {
+			fields = append(fields, o.validateBoost(c.now)...)
+		}
 		if err := invalidIf(fields); err != nil {
 			return err
 		}
@@ -126,7 +150,7 @@ func (c *change) upsertOverride(ctx context.Context, subject string, rule uuid.U
 // DeleteOverride takes a subject's own number for a rule away. Errors: ErrNotFound (subject, rule
 // or override), ErrPreconditionFailed.
 func (s *Store) DeleteOverride(ctx context.Context, a Actor, subject, rule string, m Match) error {
-	return s.change(ctx, a, func(ctx context.Context, c *change) error {
+	return s.change(ctx, a, MayBoost, func(ctx context.Context, c *change) error {
 		owner, err := readSubject(ctx, c.Queries, c.tenant, subject)
 		if err != nil {
 			return err
@@ -134,6 +158,9 @@ func (s *Store) DeleteOverride(ctx context.Context, a Actor, subject, rule strin
 		old, exists := owner.override(rule)
 		if !exists {
 			return ErrNotFound
+		}
+		if !c.mayTouch(old) {
+			return ErrForbidden
 		}
 		if err := m.check(old.Version, owner.Version); err != nil {
 			return err

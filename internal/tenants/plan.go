@@ -43,7 +43,7 @@ func (s *Store) CreatePlan(ctx context.Context, a Actor, p Plan) (out Plan, err 
 	if err := p.validate(); err != nil {
 		return Plan{}, err
 	}
-	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		switch _, err := c.plan(ctx, p.Slug); {
 		case err == nil:
 			conflict := uniqueConflicts["plans_tenant_id_slug_key"]
@@ -64,7 +64,7 @@ func (s *Store) PutPlan(ctx context.Context, a Actor, p Plan, m Match) (out Plan
 	if err := p.validate(); err != nil {
 		return Plan{}, false, err
 	}
-	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := c.plan(ctx, p.Slug)
 		switch {
 		case errors.Is(err, ErrNotFound):
@@ -91,7 +91,7 @@ func (s *Store) PutPlan(ctx context.Context, a Actor, p Plan, m Match) (out Plan
 // nothing changes. Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError (also for another
 // slug), *ConflictError with CodeDefaultPlan where edit takes Default away.
 func (s *Store) EditPlan(ctx context.Context, a Actor, slug string, m Match, edit func(*Plan) error) (out Plan, err error) {
-	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := c.plan(ctx, slug)
 		if err != nil {
 			return err
@@ -149,7 +149,7 @@ func (s *Store) Plans(ctx context.Context, a Actor, p Page) (out []Plan, next st
 // DeletePlan removes a plan with its limits. Errors: ErrNotFound, ErrPreconditionFailed,
 // *ConflictError with CodeDefaultPlan while there are other plans, or with CodePlanInUse.
 func (s *Store) DeletePlan(ctx context.Context, a Actor, slug string, m Match) error {
-	return s.change(ctx, a, func(ctx context.Context, c *change) error {
+	return s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := c.plan(ctx, slug)
 		if err != nil {
 			return err
@@ -182,7 +182,7 @@ func (s *Store) DeletePlan(ctx context.Context, a Actor, slug string, m Match) e
 // held against the plan's version and the limit's own. Errors: ErrNotFound (plan or rule),
 // ErrPreconditionFailed, *InvalidError.
 func (s *Store) PutPlanLimit(ctx context.Context, a Actor, plan, rule string, limit check.Limit, m Match) (out Plan, created bool, err error) {
-	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, r, err := c.planLimit(ctx, plan, rule)
 		if err != nil {
 			return err
@@ -211,7 +211,7 @@ func (s *Store) PutPlanLimit(ctx context.Context, a Actor, plan, rule string, li
 // DeletePlanLimit takes a plan's number for a rule away, so that the rule's default applies.
 // Errors: ErrNotFound (plan, rule or limit), ErrPreconditionFailed.
 func (s *Store) DeletePlanLimit(ctx context.Context, a Actor, plan, rule string, m Match) error {
-	return s.change(ctx, a, func(ctx context.Context, c *change) error {
+	return s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, r, err := c.planLimit(ctx, plan, rule)
 		if err != nil {
 			return err

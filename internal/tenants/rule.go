@@ -36,7 +36,7 @@ func (s *Store) CreateRule(ctx context.Context, a Actor, r check.Rule) (Rule, er
 		return Rule{}, err
 	}
 	var out Rule
-	err := s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err := s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		switch _, err := c.rule(ctx, r.Slug); {
 		case err == nil:
 			conflict := uniqueConflicts["rules_tenant_id_slug_key"]
@@ -56,7 +56,7 @@ func (s *Store) PutRule(ctx context.Context, a Actor, r check.Rule, m Match) (ou
 	if err := invalidIf(r.Validate()); err != nil {
 		return Rule{}, false, err
 	}
-	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := c.rule(ctx, r.Slug)
 		switch {
 		case errors.Is(err, ErrNotFound):
@@ -81,7 +81,7 @@ func (s *Store) PutRule(ctx context.Context, a Actor, r check.Rule, m Match) (ou
 // EditRule lets edit change the rule; an error of edit is returned as it is and nothing changes.
 // Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError (also for another slug).
 func (s *Store) EditRule(ctx context.Context, a Actor, slug string, m Match, edit func(*check.Rule) error) (out Rule, err error) {
-	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := c.rule(ctx, slug)
 		if err != nil {
 			return err
@@ -155,7 +155,7 @@ func (s *Store) Rules(ctx context.Context, a Actor, f RuleFilter, p Page) (out [
 
 // DeleteRule removes a rule with its limits in plans and its overrides. Errors: ErrNotFound, ErrPreconditionFailed.
 func (s *Store) DeleteRule(ctx context.Context, a Actor, slug string, m Match) error {
-	return s.change(ctx, a, func(ctx context.Context, c *change) error {
+	return s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := c.rule(ctx, slug)
 		if err != nil {
 			return err

@@ -43,9 +43,18 @@ type Session struct {
 	Current     *Membership  // of the chosen tenant, or else the first; nil where there is none
 }
 
-// Actor returns the person as a member of the current tenant, who may read it. There must be one.
+// Actor returns the person as a member of the current tenant, who may read it and change what the
+// role allows. There must be one. Who manages the operator's own tenant is the operator.
 func (s *Session) Actor() Actor {
-	return Actor{tenant: s.Current.TenantID, kind: MemberActor, id: s.Current.MemberID, name: s.Email, scopes: newScopes([]Scope{ScopeRead})}
+	a := Actor{
+		tenant: s.Current.TenantID, kind: MemberActor, id: s.Current.MemberID, name: s.Email,
+		scopes: newScopes([]Scope{ScopeRead}), rights: s.Current.Role.Rights(),
+	}
+	if a.May(MayManage) {
+		a.scopes = everyScope // a key that they make may have any
+		a.operator = s.Current.Slug == PlatformSlug
+	}
+	return a
 }
 
 // OpenSession is a session as its owner sees it in a list.

@@ -236,12 +236,16 @@ func newChange(q *db.Queries, tx pgx.Tx, a Actor, tenant uuid.UUID, now time.Tim
 	return &change{Queries: q, tx: tx, actor: a, tenant: tenant, now: now, trail: newTrail(q, tenant)}
 }
 
-// change runs fn with the actor's tenant to change.
-func (s *Store) change(ctx context.Context, a Actor, fn func(ctx context.Context, c *change) error) error {
-	return s.changeWithin(ctx, a, operationTimeout, fn)
+// change runs fn with the actor's tenant to change, if the actor has the right to. Errors besides
+// those of fn: ErrForbidden, ErrUnavailable.
+func (s *Store) change(ctx context.Context, a Actor, right Right, fn func(ctx context.Context, c *change) error) error {
+	return s.changeWithin(ctx, a, right, operationTimeout, fn)
 }
 
-func (s *Store) changeWithin(ctx context.Context, a Actor, timeout time.Duration, fn func(ctx context.Context, c *change) error) error {
+func (s *Store) changeWithin(ctx context.Context, a Actor, right Right, timeout time.Duration, fn func(ctx context.Context, c *change) error) error {
+	if !a.May(right) {
+		return ErrForbidden
+	}
 	return s.write(ctx, roleApp, timeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
 			return err

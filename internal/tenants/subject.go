@@ -82,7 +82,7 @@ func (s *Store) PutSubject(ctx context.Context, a Actor, in Subject, m Match) (o
 	if err := in.validate(); err != nil {
 		return Subject{}, false, err
 	}
-	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := readSubject(ctx, c.Queries, c.tenant, in.Subject)
 		switch {
 		case errors.Is(err, ErrNotFound):
@@ -108,7 +108,7 @@ func (s *Store) PutSubject(ctx context.Context, a Actor, in Subject, m Match) (o
 // error of edit is returned as it is and nothing changes. Errors: ErrNotFound,
 // ErrPreconditionFailed, *InvalidError.
 func (s *Store) EditSubject(ctx context.Context, a Actor, subject string, m Match, edit func(*Subject) error) (out Subject, err error) {
-	err = s.change(ctx, a, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := readSubject(ctx, c.Queries, c.tenant, subject)
 		if err != nil {
 			return err
@@ -206,7 +206,7 @@ func (f SubjectFilter) validate() error {
 // DeleteSubject forgets a subject with its overrides: it is treated like any other again.
 // Errors: ErrNotFound, ErrPreconditionFailed.
 func (s *Store) DeleteSubject(ctx context.Context, a Actor, subject string, m Match) error {
-	return s.change(ctx, a, func(ctx context.Context, c *change) error {
+	return s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := readSubject(ctx, c.Queries, c.tenant, subject)
 		if err != nil {
 			return err

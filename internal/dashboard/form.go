@@ -1,0 +1,196 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// maxWriteForm bounds what a form of somebody signed in may hold, in bytes.
+const maxWriteForm = 64 << 10
+
+// followFor bounds how long the answer to a write waits for this instance to act on it.
+const followFor = 500 * time.Millisecond
+
+// form is what somebody has filled in, and what is wrong with it. The zero value is an empty one.
+type form struct {
+	values  url.Values
+	problem string            // of the whole, "": none
+	errors  map[string]string // by field
+}
+
+// Get returns what was filled in, without blanks around it.
+func (f *form) Get(name string) string { return strings.TrimSpace(f.values.Get(name)) }
+
+// Or returns what was filled in, and other where the form was not sent yet.
+func (f *form) Or(name, other string) string {
+	if f.values == nil {
+		return other
+	}
+	return f.values.Get(name)
+}
+
+// Checked reports whether a box is ticked; other says so for a form that was not sent yet.
+func (f *form) Checked(name string, other bool) bool {
+	if f.values == nil {
+		return other
+	}
+	return f.values.Get(name) != ""
+}
+
+// Error returns what is wrong with a field, "" for nothing.
+func (f *form) Error(name string) string { return f.errors[name] }
+
+// Problem returns what is wrong with the whole, "" for nothing.
+func (f *form) Problem() string { return f.problem }
+
+// wrong writes down what is wrong with a field. The first message stays.
+func (f *form) wrong(name, message string) {
+	if f.errors == nil {
+		f.errors = map[string]string{}
+	}
+	if f.errors[name] == "" {
+		f.errors[name] = message
+	}
+}
+
+// invalid reports whether something was found wrong.
+func (f *form) invalid() bool { return len(f.errors) > 0 || f.problem != "" }
+
+// whole returns the number in a field, and writes down where it is none. Blanks between digits
+// are how people write large ones.
+func (f *form) whole(name string) int64 {
+	text := strings.NewReplacer(" ", "", "\u00a0", "", "\u202f", "", "_", "").Replace(f.Get(name))
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		f.wrong(name, "must be a whole number, such as 100")
+	}
+	return n
+}
+
+// match returns the condition that nobody has changed the object since the form was made, where
+// the form carries the version that it was made from.
+func (f *form) match() tenants.Match {
+	version, err := strconv.ParseInt(f.Get("version"), 10, 64)
+	if err != nil {
+		return tenants.Match{}
+	}
+	return tenants.Match{Versions: []int64{version}}
+}
+
+// refuse takes what a write says of the input into the form. It returns the status with which the
+// form is to be shown again, and 0 where the error, if there is one, is not about the input.
+func (f *form) refuse(err error) int {
+	var invalid *tenants.InvalidError
+	var conflict *tenants.ConflictError
+	switch {
+	case errors.As(err, &invalid):
+		for _, field := range invalid.Fields {
+			f.wrong(field.Field, field.Message)
+		}
+		return http.StatusUnprocessableEntity
+	case errors.As(err, &conflict):
+		f.problem = sentence(conflict.Detail)
+		return http.StatusConflict
+	case errors.Is(err, tenants.ErrPreconditionFailed):
+		f.problem = "Somebody else has changed this since you opened it. What you see now is your version: compare it with theirs, and save again to replace it."
+		return http.StatusPreconditionFailed
+	}
+	return 0
+}
+
+// stray returns the messages about fields that the page has no place for, so that none is lost.
+func (f *form) stray(shown ...string) (out []check.FieldError) {
+	for name, message := range f.errors {
+		known := false
+		for _, s := range shown {
+			known = known || s == name
+		}
+		if !known {
+			out = append(out, check.FieldError{Field: name, Message: message})
+		}
+	}
+	return out
+}
+
+// sentence makes a sentence of a message.
+func sentence(message string) string {
+	if message == "" {
+		return ""
+	}
+	return strings.ToUpper(message[:1]) + message[1:] + "."
+}
+
+type formHandler func(w http.ResponseWriter, r *http.Request, v *visit, f *form) error
+
+// write makes a handler of one that changes the tenant. Whoever may not, is refused before the
+// handler, and by the store once more. A form that was made for another tenant, in another tab,
+// is not carried out: it would change the wrong one.
+func (d *dashboard) write(right tenants.Right, handle formHandler) http.HandlerFunc {
+	return d.page(func(w http.ResponseWriter, r *http.Request, v *visit) error {
+		if !v.actor().May(right) {
+			return tenants.ErrForbidden
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxWriteForm)
+		if err := r.ParseForm(); err != nil {
+			return errForm
+		}
+		f := &form{values: r.PostForm}
+		if f.Get("tenant") != v.session.Current.TenantID.String() {
+			return errOtherTenant
+		}
+		ctx := tenants.WithOrigin(r.Context(), tenants.Origin{Address: addressOf(r.RemoteAddr), UserAgent: r.UserAgent()})
+		if err := handle(w, r.WithContext(ctx), v, f); err != nil {
+			return err
+		}
+		d.follow(r.Context(), v)
+		return nil
+	})
+}
+
+// follow waits until this instance acts on what was just written, so that the page to which the
+// answer leads shows it. An answer reaches its reader when the handler has returned.
+func (d *dashboard) follow(ctx context.Context, v *visit) {
+	if d.Follow == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), followFor)
+	defer cancel()
+	d.Follow(ctx, v.actor().TenantID())
+}
+
+// done ends a write: it leads to a page of ours, which says what was done.
+func (d *dashboard) done(w http.ResponseWriter, r *http.Request, to, said string) error {
+	http.SetCookie(w, flash(base64.RawURLEncoding.EncodeToString([]byte(said)), 60))
+	http.Redirect(w, r, to, http.StatusSeeOther)
+	return nil
+}
+
+// flashCookie carries what was done to the next page, once.
+const flashCookie = "__Host-weir-said"
+
+func flash(value string, seconds int) *http.Cookie {
+	return &http.Cookie{Name: flashCookie, Value: value, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode, MaxAge: seconds}
+}
+
+// said takes what was done from the request, and makes the browser forget it.
+func said(w http.ResponseWriter, r *http.Request) string {
+	cookie, err := r.Cookie(flashCookie)
+	if err != nil || r.Method != http.MethodGet {
+		return ""
+	}
+	http.SetCookie(w, flash("", -1))
+	text, err := base64.RawURLEncoding.DecodeString(cookie.Value)
+	if err != nil || len(text) > 1000 {
+		return ""
+	}
+	return string(text)
+}
