@@ -96,11 +96,11 @@ func (s *Store) CreateKey(ctx context.Context, a Actor, n NewAPIKey) (out APIKey
 		return APIKey{}, Key{}, err
 	}
 	scopes := newScopes(n.Scopes)
-	if !a.mayGrant(scopes, n.ExpiresAt) {
-		return APIKey{}, Key{}, ErrNotPermitted
-	}
 	key = NewKey(n.Kind)
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
+		if !a.mayGrant(scopes, n.ExpiresAt) {
+			return ErrNotPermitted
+		}
 		version, err := c.next(ctx, parts{keys: true})
 		if err != nil {
 			return err

@@ -56,7 +56,8 @@ func TestSessions(t *testing.T) {
 	require.Equal(t, "ann@example.com", actor.Name())
 	require.Equal(t, uuid.Nil, actor.KeyID(), "it is no key")
 	require.True(t, actor.Has(tenants.ScopeRead))
-	require.False(t, actor.Has(tenants.ScopeWrite) || actor.Has(tenants.ScopeCheck) || actor.Operator())
+	require.True(t, actor.May(tenants.MayManage|tenants.MayOwn), "an owner")
+	require.False(t, actor.Operator())
 
 	require.NoError(t, s.ChooseTenant(ctx, session, b.TenantID()))
 	session, err = s.Session(ctx, token)
