@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"weir/internal/api"
+	"weir/internal/origin"
 )
 
 // Config is what the operator chooses. Each field is a variable of the environment, and a flag
@@ -34,6 +35,8 @@ type Config struct {
 	TLSCert      string `env:"WEIR_TLS_CERT" name:"tls-cert" placeholder:"FILE" help:"Certificate chain, PEM. Read again when the file changes."`
 	TLSKey       string `env:"WEIR_TLS_KEY" name:"tls-key" placeholder:"FILE" help:"Key of the certificate, PEM. Read again when the file changes."`
 	InternalAddr string `env:"WEIR_INTERNAL_ADDR" default:"127.0.0.1:9090" help:"Where to serve /metrics and profiles: keep it from strangers. off for nowhere."`
+
+	TrustedProxies string `env:"WEIR_TRUSTED_PROXIES" placeholder:"10.0.0.0/8,..." help:"Networks of the proxies before the server, a comma list: from them, X-Forwarded-For tells the client's address. Without it, nobody is believed."`
 
 	Headers     string        `env:"WEIR_HEADERS" default:"draft,x" help:"Rate-limit headers of a check: a comma list of draft (RateLimit) and x (X-RateLimit-*), or none."`
 	MaxInFlight int           `env:"WEIR_MAX_IN_FLIGHT" default:"10000" help:"Requests served at once, 1 to 1000000; further ones get 503."`
@@ -69,6 +72,7 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // Validate says in one line which variable has which bad value, the first if there are several.
 func (c *Config) Validate() error {
 	_, headersErr := api.ParseHeaderStyle(c.Headers)
+	_, proxiesErr := origin.ParseProxies(c.TrustedProxies)
 	var level slog.Level
 	return firstError(
 		checkDatabaseURL("WEIR_DATABASE_URL", c.DatabaseURL),
@@ -80,6 +84,7 @@ func (c *Config) Validate() error {
 		checkAddr("WEIR_HTTP_ADDR", c.HTTPAddr),
 		checkAddr("WEIR_HTTPS_ADDR", c.HTTPSAddr),
 		checkAddr("WEIR_INTERNAL_ADDR", c.InternalAddr),
+		bad(proxiesErr != nil, "WEIR_TRUSTED_PROXIES", c.TrustedProxies, fmt.Sprint(proxiesErr)),
 		bad(headersErr != nil, "WEIR_HEADERS", c.Headers, fmt.Sprint(headersErr)),
 		bad(c.MaxInFlight < 1 || c.MaxInFlight > 1_000_000, "WEIR_MAX_IN_FLIGHT", c.MaxInFlight, "must be 1 to 1000000"),
 		bad(c.Drain < 0 || c.Drain > 5*time.Minute, "WEIR_DRAIN", c.Drain, "must be 0s to 5m"),

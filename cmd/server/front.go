@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"weir/internal/api"
+	"weir/internal/origin"
 )
 
 // shutdownTime is how long requests in flight may take to end after the drain time.
@@ -56,6 +57,11 @@ func openFront(cfg *Config, log *slog.Logger, registry *prometheus.Registry) (*f
 }
 
 func (f *front) open(cfg *Config, registry *prometheus.Registry) (err error) {
+	proxies, err := origin.ParseProxies(cfg.TrustedProxies)
+	if err != nil {
+		return fmt.Errorf("WEIR_TRUSTED_PROXIES: %w", err)
+	}
+	public := proxies.Handler(f)
 	if serves(cfg.HTTPSAddr) {
 		if f.cert, err = loadCertificate(cfg.TLSCert, cfg.TLSKey, f.log, registry); err != nil {
 			return err
@@ -68,7 +74,7 @@ func (f *front) open(cfg *Config, registry *prometheus.Registry) (err error) {
 		if !serves(p.addr) {
 			continue
 		}
-		e, err := listen(p.name, p.addr, api.NewServer(f, f.log))
+		e, err := listen(p.name, p.addr, api.NewServer(public, f.log))
 		if err != nil {
 			return err
 		}

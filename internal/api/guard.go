@@ -105,8 +105,8 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 	})
 }
 
-// originOf says where a request came from, for the audit trail: by its connection, as anybody may
-// write anything into a header.
+// originOf says where a request came from, for the audit trail: by its connection, or by what a
+// trusted proxy has put in its place (package origin), as anybody may write anything into a header.
 func originOf(r *http.Request) tenants.Origin {
 	address := r.RemoteAddr
 	if host, _, err := net.SplitHostPort(address); err == nil {

@@ -87,6 +87,23 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
+// Route returns what counts the answered requests of one route that is not the API's own. pattern
+// is the route's, "" where none answers; it is bound here, once.
+func (m *Metrics) Route(pattern string) func(status int, took time.Duration) {
+	if pattern == "" {
+		pattern = noRoute
+	}
+	duration := m.duration.WithLabelValues(pattern)
+	var requests [len(statusClasses)]prometheus.Counter
+	for class, name := range statusClasses {
+		requests[class] = m.requests.WithLabelValues(pattern, name)
+	}
+	return func(status int, took time.Duration) {
+		requests[statusClass(status)].Inc()
+		duration.Observe(took.Seconds())
+	}
+}
+
 // observe counts one answered request. route is the pattern, used only where hot is coldRoute.
 func (m *Metrics) observe(hot hotRoute, route string, status int, took time.Duration) {
 	class := statusClass(status)

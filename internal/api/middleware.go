@@ -2,11 +2,8 @@ package api
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/hex"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"mime"
 	"net/http"
 	"runtime/debug"
@@ -16,6 +13,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"weir/internal/check"
+	"weir/internal/origin"
 	"weir/internal/tenants"
 )
 
@@ -83,7 +81,7 @@ func actorFrom(ctx context.Context) tenants.Actor {
 func (s *server) track(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		q := &request{ResponseWriter: w, id: requestIDOf(r)}
+		q := &request{ResponseWriter: w, id: origin.RequestID(r)}
 		q.headers[0] = q.id
 		w.Header()["X-Request-Id"] = q.headers[0:1:1]
 		r = r.WithContext(context.WithValue(r.Context(), requestKey{}, q))
@@ -157,36 +155,6 @@ func (s *server) logAccess(q *request, r *http.Request, route string, took time.
 		attrs = append(attrs, slog.String("tenant_id", q.actor.TenantID().String()))
 	}
 	s.logger.LogAttrs(r.Context(), level, "request", attrs...)
-}
-
-// requestIDOf takes over the caller's request id if it is harmless in logs and headers, and makes one otherwise.
-func requestIDOf(r *http.Request) string {
-	if given := r.Header["X-Request-Id"]; len(given) == 1 && saneRequestID(given[0]) {
-		return given[0]
-	}
-	var random [16]byte
-	// An id must be unlikely to repeat, not hard to guess.
-	binary.LittleEndian.PutUint64(random[:8], rand.Uint64())
-	binary.LittleEndian.PutUint64(random[8:], rand.Uint64())
-	var text [32]byte
-	hex.Encode(text[:], random[:])
-	return string(text[:])
-}
-
-const maxRequestID = 128
-
-func saneRequestID(id string) bool {
-	if id == "" || len(id) > maxRequestID {
-		return false
-	}
-	for i := range len(id) {
-		switch c := id[i]; {
-		case c >= '0' && c <= '9', c >= 'A' && c <= 'Z', c >= 'a' && c <= 'z', c == '-', c == '_', c == '.', c == ':':
-		default:
-			return false
-		}
-	}
-	return true
 }
 
 // authenticate lets only requests with a valid API key through; handlers find who acts by actorFrom.

@@ -25,7 +25,7 @@ type AuditEntry struct {
 	ActorKind string     // key, operator, system
 	ActorID   *uuid.UUID // of the key; nil where there is none
 	ActorName string
-	Address   string // of the connection that the request came by; "": no request
+	Address   string // of the client that the request came from; "": no request
 	UserAgent string // "": none was sent
 	RequestID string // "": no request
 	Action    string // create, update, delete, revoke, rotate, reset, import
@@ -50,7 +50,7 @@ type AuditFilter struct {
 
 // Origin is where a request came from, for the trail.
 type Origin struct {
-	Address   string // of the connection, never of a header
+	Address   string // of the client: of the connection, or what a trusted proxy says
 	UserAgent string
 	RequestID string
 }

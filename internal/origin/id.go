@@ -1,0 +1,42 @@
+// Package origin reads of a request where it comes from: the id by which logs tell it from
+// others, and the address of its client, also behind proxies. The API and the pages read both
+// alike.
+package origin
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"math/rand/v2"
+	"net/http"
+)
+
+const maxID = 128 // bytes
+
+// RequestID takes over the caller's request id (the header X-Request-Id) if it is harmless in logs
+// and headers, and makes one otherwise.
+func RequestID(r *http.Request) string {
+	if given := r.Header["X-Request-Id"]; len(given) == 1 && saneID(given[0]) {
+		return given[0]
+	}
+	var random [16]byte
+	// An id must be unlikely to repeat, not hard to guess.
+	binary.LittleEndian.PutUint64(random[:8], rand.Uint64())
+	binary.LittleEndian.PutUint64(random[8:], rand.Uint64())
+	var text [32]byte
+	hex.Encode(text[:], random[:])
+	return string(text[:])
+}
+
+func saneID(id string) bool {
+	if id == "" || len(id) > maxID {
+		return false
+	}
+	for i := range len(id) {
+		switch c := id[i]; {
+		case c >= '0' && c <= '9', c >= 'A' && c <= 'Z', c >= 'a' && c <= 'z', c == '-', c == '_', c == '.', c == ':':
+		default:
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,108 @@
+package origin
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+)
+
+// Proxies are the networks of the proxies that stand before the service and say truly, in
+// X-Forwarded-For, whom they have a request from. None: nobody is believed.
+type Proxies []netip.Prefix
+
+// ParseProxies reads a comma list of networks (192.0.2.0/24) and single addresses.
+func ParseProxies(list string) (Proxies, error) {
+	var proxies Proxies
+	for text := range strings.SplitSeq(list, ",") {
+		text = strings.TrimSpace(text)
+		if text == "" {
+			continue
+		}
+		if !strings.Contains(text, "/") {
+			ip, err := netip.ParseAddr(text)
+			if err != nil || ip.Zone() != "" {
+				return nil, fmt.Errorf("%q is neither an address nor a network such as 192.0.2.0/24", text)
+			}
+			ip = ip.Unmap()
+			proxies = append(proxies, netip.PrefixFrom(ip, ip.BitLen()))
+			continue
+		}
+		network, err := netip.ParsePrefix(text)
+		if err != nil || network.Addr().Is4In6() {
+			return nil, fmt.Errorf("%q is neither an address nor a network such as 192.0.2.0/24", text)
+		}
+		proxies = append(proxies, network.Masked())
+	}
+	return proxies, nil
+}
+
+// Handler gives next the address of the client in Request.RemoteAddr where a trusted proxy has
+// forwarded a request, with the port 0, and otherwise that of the connection.
+func (p Proxies) Handler(next http.Handler) http.Handler {
+	if len(p) == 0 {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if forwarded := r.Header["X-Forwarded-For"]; len(forwarded) > 0 {
+			if client, ok := p.client(r.RemoteAddr, forwarded); ok {
+				clone := *r // the server's own is left as it is
+				clone.RemoteAddr = net.JoinHostPort(client.String(), "0")
+				r = &clone
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// client finds who has sent a request. Each proxy adds, at the end, whom it has the request from;
+// so the list is read from its end for as long as the one who wrote the entry is trusted. Whatever
+// the first stranger wrote stands before that, and is not looked at.
+func (p Proxies) client(remote string, forwarded []string) (client netip.Addr, ok bool) {
+	client, ok = parseHop(remote)
+	if !ok || !p.trusts(client) {
+		return netip.Addr{}, false
+	}
+	for i := len(forwarded) - 1; i >= 0; i-- {
+		for list, more := forwarded[i], true; more; {
+			var hop string
+			if comma := strings.LastIndexByte(list, ','); comma >= 0 {
+				list, hop = list[:comma], list[comma+1:]
+			} else {
+				hop, more = list, false
+			}
+			ip, ok := parseHop(strings.TrimSpace(hop))
+			if !ok { // a trusted proxy that does not know or say: the last one known it is
+				return client, true
+			}
+			client = ip
+			if !p.trusts(client) {
+				return client, true
+			}
+		}
+	}
+	return client, true
+}
+
+func (p Proxies) trusts(ip netip.Addr) bool {
+	for _, network := range p {
+		if network.Contains(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// parseHop reads an address, with a port or without.
+func parseHop(text string) (netip.Addr, bool) {
+	ip, err := netip.ParseAddr(strings.Trim(text, "[]"))
+	if err != nil {
+		withPort, err := netip.ParseAddrPort(text)
+		if err != nil {
+			return netip.Addr{}, false
+		}
+		ip = withPort.Addr()
+	}
+	return ip.Unmap().WithZone(""), true
+}
