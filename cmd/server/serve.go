@@ -130,14 +130,17 @@ func (s *service) assemble(ctx, working context.Context) error {
 		return ctx.Err()
 	}
 
+	httpMetrics := api.NewMetrics(s.registry)
 	public := api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight}, api.Deps{
 		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: s.checker,
 		Quota:  check.NewQuota(s.checker, policies, deployment.platform),
-		Logger: s.log, Metrics: api.NewMetrics(s.registry), Readiness: readiness(s.front, s.store, s.checker),
+		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, s.store, s.checker),
 		Follow:    following.now,
 		CursorKey: deployment.secrets.CursorKey[:],
 	})
-	pages := dashboard.New(dashboard.Deps{Store: s.store, Policies: policies, Checker: s.checker, Logger: s.log, Follow: following.now})
+	pages := dashboard.New(dashboard.Deps{
+		Store: s.store, Policies: policies, Checker: s.checker, Logger: s.log, Follow: following.now, Observe: httpMetrics.Route,
+	})
 	s.front.handle(beside(public, pages))
 	return nil
 }

@@ -116,10 +116,7 @@ func accountKey(email string) string {
 // addressOf returns the address of a connection; of IPv6 the network of 64 bits, which one
 // customer has all of.
 func addressOf(remote string) string {
-	host, _, err := net.SplitHostPort(remote)
-	if err != nil {
-		host = remote
-	}
+	host := hostOf(remote)
 	ip, err := netip.ParseAddr(host)
 	if err != nil {
 		return host
@@ -130,4 +127,13 @@ func addressOf(remote string) string {
 	}
 	network, _ := ip.Prefix(64) // of a valid IPv6 address
 	return network.String()
+}
+
+// hostOf returns the address of a connection without its port.
+func hostOf(remote string) string {
+	host, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		return remote
+	}
+	return host
 }

@@ -28,13 +28,16 @@ type Deps struct {
 	// Follow makes this instance act on what was just written for a tenant, until ctx ends. nil: it
 	// hears of it as of every change.
 	Follow func(ctx context.Context, tenant check.TenantID)
-	Now    func() time.Time // nil: time.Now
+	// Observe returns what counts the requests that one route answered, "" being none; nil: nobody counts.
+	Observe func(pattern string) func(status int, took time.Duration)
+	Now     func() time.Time // nil: time.Now
 }
 
 type dashboard struct {
 	Deps
-	attempts *attempts
-	working  chan struct{} // has a place for each request that may be served at once
+	attempts  *attempts
+	working   chan struct{}       // has a place for each request that may be served at once
+	observers map[string]observer // by pattern of the route
 }
 
 // maxWorking bounds the pages that are made at once, so that browsers do not crowd out checks.
@@ -49,7 +52,7 @@ func New(deps Deps) http.Handler {
 	}
 	d := &dashboard{Deps: deps, attempts: newAttempts(deps.Now), working: make(chan struct{}, maxWorking)}
 	r := chi.NewRouter()
-	r.Use(d.guard)
+	r.Use(d.track, d.guard)
 	r.NotFound(d.open(func(_ http.ResponseWriter, _ *http.Request) error { return tenants.ErrNotFound }))
 	r.MethodNotAllowed(d.open(func(_ http.ResponseWriter, _ *http.Request) error { return errMethod }))
 
@@ -71,6 +74,7 @@ func New(deps Deps) http.Handler {
 	r.Post("/sessions/end", d.person(d.endSession))
 	r.Post("/tenant", d.person(d.chooseTenant))
 	r.Post("/logout", d.person(d.logout))
+	d.observers = observersOf(r, deps.Observe)
 	return r
 }
 

@@ -147,8 +147,7 @@ func (d *dashboard) write(right tenants.Right, handle formHandler) http.HandlerF
 		if f.Get("tenant") != v.session.Current.TenantID.String() {
 			return errOtherTenant
 		}
-		ctx := tenants.WithOrigin(r.Context(), tenants.Origin{Address: addressOf(r.RemoteAddr), UserAgent: r.UserAgent()})
-		if err := handle(w, r.WithContext(ctx), v, f); err != nil {
+		if err := handle(w, r, v, f); err != nil {
 			return err
 		}
 		d.follow(r.Context(), v)

@@ -32,7 +32,7 @@ var (
 // crossOrigin refuses what another site's page makes a browser send. GET changes nothing.
 var crossOrigin = http.NewCrossOriginProtection()
 
-// guard is the outermost middleware: headers that hold for every answer, cross-origin
+// guard comes after track: headers that hold for every answer, cross-origin
 // protection, a bound on how much is done at once, and an answer where a handler panics.
 func (d *dashboard) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -71,7 +71,7 @@ func (d *dashboard) recovered(w http.ResponseWriter, r *http.Request) {
 	if fault == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so, too
 		panic(fault)
 	}
-	d.Logger.Error("a page panicked", "path", route(r), "panic", fault, "stack", string(debug.Stack()))
+	d.Logger.Error("a page panicked", "request_id", requestOf(r.Context()).id, "path", route(r), "panic", fault, "stack", string(debug.Stack()))
 	d.fail(w, r, http.StatusInternalServerError, "Something went wrong", "This is our fault, and it was written down. Try again.")
 }
 
@@ -115,6 +115,9 @@ func (d *dashboard) person(handle func(http.ResponseWriter, *http.Request, *visi
 		}
 		if err != nil {
 			return err
+		}
+		if session.Current != nil {
+			requestOf(r.Context()).tenant = session.Current.TenantID
 		}
 		now := d.Now()
 		v := &visit{session: session, now: now, frame: newFrame(&session, r.URL.Path, now, d.Checker.DegradedSince())}

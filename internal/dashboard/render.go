@@ -45,12 +45,12 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("Retry-After", "1")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too busy", "Too many pages are asked for at this moment. Try again in a second.")
 	case errors.Is(err, tenants.ErrUnavailable):
-		d.Logger.Error("a page needs the database", "path", route(r), "error", err)
+		d.Logger.Error("a page needs the database", "request_id", requestOf(r.Context()).id, "path", route(r), "error", err)
 		w.Header().Set("Retry-After", "5")
 		d.fail(w, r, http.StatusServiceUnavailable, "The configuration is out of reach",
 			"The database does not answer at the moment. Checks go on with the limits that were last read. Try again soon.")
 	default:
-		d.Logger.Error("a page failed", "path", route(r), "error", err)
+		d.Logger.Error("a page failed", "request_id", requestOf(r.Context()).id, "path", route(r), "error", err)
 		d.fail(w, r, http.StatusInternalServerError, "Something went wrong", "This is our fault, and it was written down. Try again.")
 	}
 }

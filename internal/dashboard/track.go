@@ -1,0 +1,121 @@
+package dashboard
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"weir/internal/origin"
+	"weir/internal/tenants"
+)
+
+// observer counts one answered request of one route.
+type observer func(status int, took time.Duration)
+
+// tracked is one request on its way: the ResponseWriter of all handlers, to see the status.
+type tracked struct {
+	http.ResponseWriter
+	id     string    // of the request
+	status int       // 0 until the head is written
+	tenant uuid.UUID // in which somebody works; the nil UUID: nobody is signed in, or in no tenant
+}
+
+// WriteHeader notes the status.
+func (t *tracked) WriteHeader(status int) {
+	if t.status == 0 && status >= 200 { // 1xx are not the answer
+		t.status = status
+	}
+	t.ResponseWriter.WriteHeader(status)
+}
+
+func (t *tracked) Write(b []byte) (int, error) {
+	if t.status == 0 {
+		t.status = http.StatusOK
+	}
+	return t.ResponseWriter.Write(b)
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (t *tracked) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+type trackedKey struct{}
+
+// requestOf returns what is noted of the request that ctx belongs to.
+func requestOf(ctx context.Context) *tracked {
+	t, _ := ctx.Value(trackedKey{}).(*tracked)
+	if t == nil {
+		return &tracked{}
+	}
+	return t
+}
+
+// track gives a request its id, notes for the audit trail where it comes from, and counts and logs
+// what was answered.
+func (d *dashboard) track(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		t := &tracked{ResponseWriter: w, id: origin.RequestID(r)}
+		w.Header().Set("X-Request-Id", t.id)
+		ctx := context.WithValue(r.Context(), trackedKey{}, t)
+		ctx = tenants.WithOrigin(ctx, tenants.Origin{Address: hostOf(r.RemoteAddr), UserAgent: r.UserAgent(), RequestID: t.id})
+		next.ServeHTTP(t, r.WithContext(ctx))
+		if t.status == 0 {
+			t.status = http.StatusOK
+		}
+		d.finish(t, r, time.Since(start))
+	})
+}
+
+func (d *dashboard) finish(t *tracked, r *http.Request, took time.Duration) {
+	pattern := ""
+	if t.status != http.StatusMethodNotAllowed {
+		pattern = chi.RouteContext(r.Context()).RoutePattern()
+	}
+	observe, known := d.observers[pattern]
+	if !known {
+		observe = d.observers[""]
+	}
+	observe(t.status, took)
+	if !known || pattern == "" { // no route answers it
+		pattern = "none"
+	}
+	level := slog.LevelInfo
+	if t.status >= http.StatusInternalServerError {
+		level = slog.LevelError
+	}
+	attrs := make([]slog.Attr, 0, 6)
+	attrs = append(attrs, slog.String("request_id", t.id), slog.String("method", knownMethod(r.Method)),
+		slog.String("route", pattern), slog.Int("status", t.status), slog.Int64("duration_us", took.Microseconds()))
+	if t.tenant != uuid.Nil {
+		attrs = append(attrs, slog.String("tenant_id", t.tenant.String()))
+	}
+	d.Logger.LogAttrs(r.Context(), level, "request", attrs...)
+}
+
+// observersOf binds what counts the requests of each route, and under "" of those that no route
+// answers.
+func observersOf(routes chi.Routes, observe func(pattern string) func(status int, took time.Duration)) map[string]observer {
+	if observe == nil {
+		observe = func(string) func(int, time.Duration) { return func(int, time.Duration) {} }
+	}
+	observers := map[string]observer{"": observe("")}
+	_ = chi.Walk(routes, func(_, pattern string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
+		if observers[pattern] == nil {
+			observers[pattern] = observe(pattern)
+		}
+		return nil
+	})
+	return observers
+}
+
+func knownMethod(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost:
+		return method
+	}
+	return "other"
+}

@@ -1,0 +1,79 @@
+package dashboard
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A page that fails must be found again in the logs and the metrics, and neither may hold what a
+// page was about.
+func TestPagesAreCountedAndLogged(t *testing.T) {
+	s := newStack(t)
+	token := s.as("ann@example.com").token()
+	var lines bytes.Buffer
+	var mu sync.Mutex
+	counted := map[string]int{}
+	handler := New(Deps{
+		Store: s.store, Policies: s.policies, Checker: s.checker, Now: s.clock.Now,
+		Logger: slog.New(slog.NewJSONHandler(&lines, nil)),
+		Observe: func(pattern string) func(int, time.Duration) {
+			return func(status int, _ time.Duration) {
+				mu.Lock()
+				defer mu.Unlock()
+				counted[pattern+" "+strconv.Itoa(status)]++
+			}
+		},
+	})
+	ask := func(method, path, id string) (answer *httptest.ResponseRecorder, line map[string]any) {
+		lines.Reset()
+		r := httptest.NewRequest(method, "https://weir.example"+path, nil)
+		r.AddCookie(&http.Cookie{Name: sessionCookie, Value: token})
+		if id != "" {
+			r.Header.Set("X-Request-Id", id)
+		}
+		answer = httptest.NewRecorder()
+		handler.ServeHTTP(answer, r)
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &line), "one line a request: %s", lines.String())
+		return answer, line
+	}
+	for _, c := range []struct {
+		method, path, route string
+		status              int
+	}{
+		{http.MethodGet, "/rules", "/rules", http.StatusOK},
+		{http.MethodGet, "/subjects/ada%20canary?resource=canary", "/subjects/*", http.StatusOK},
+		{http.MethodGet, "/rules/canary", "/rules/{slug}", http.StatusNotFound},
+		{http.MethodGet, "/canary", "none", http.StatusNotFound},
+		{http.MethodPut, "/login", "none", http.StatusMethodNotAllowed},
+		{"CANARY", "/login", "none", http.StatusMethodNotAllowed},
+	} {
+		answer, line := ask(c.method, c.path, "id-1")
+		require.Equal(t, c.status, answer.Code, c.path)
+		require.Equal(t, "id-1", answer.Header().Get("X-Request-Id"))
+		require.Equal(t, "id-1", line["request_id"])
+		require.Equal(t, "INFO", line["level"], c.path)
+		require.Equal(t, c.route, line["route"], c.path)
+		require.EqualValues(t, c.status, line["status"])
+		require.NotContains(t, lines.String(), "canary")
+		require.NotContains(t, lines.String(), "CANARY")
+		require.NotContains(t, lines.String(), token)
+		if c.status == http.StatusOK {
+			require.Equal(t, s.a.TenantID().String(), line["tenant_id"])
+		}
+	}
+	answer, line := ask(http.MethodGet, "/rules", "not harmless\n")
+	require.Regexp(t, `^[0-9a-f]{32}$`, answer.Header().Get("X-Request-Id"))
+	require.Equal(t, answer.Header().Get("X-Request-Id"), line["request_id"])
+	require.Equal(t, map[string]int{
+		"/rules 200": 2, "/subjects/* 200": 1, "/rules/{slug} 404": 1, " 404": 1, " 405": 2,
+	}, counted)
+}
