@@ -1,0 +1,89 @@
+package browser
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+	"weir/tests/harness"
+)
+
+var axe = sync.OnceValue(func() string {
+	t := harness.Shared()
+	source, err := os.ReadFile(filepath.Join(testenv.Root(), "tests", "browser", "testdata", "axe-core", "axe.min.js"))
+	require.NoError(t, err)
+	return string(source)
+})
+
+// violation is a rule of axe-core that a page breaks.
+type violation struct {
+	ID, Help string
+	Nodes    []struct {
+		HTML           string
+		Target         []any
+		FailureSummary string
+	}
+}
+
+func (v *violation) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s", v.ID, v.Help)
+	for i, node := range v.Nodes {
+		if i == 5 {
+			fmt.Fprintf(&b, "\n  and %d more", len(v.Nodes)-i)
+			break
+		}
+		fmt.Fprintf(&b, "\n  %v %.200s\n    %s", node.Target, node.HTML, strings.ReplaceAll(node.FailureSummary, "\n", "\n    "))
+	}
+	return b.String()
+}
+
+// check looks at the page as it is now, in light and in dark: axe-core finds nothing, and nothing is
+// wider than the screen. It leaves the page light.
+func (p *page) check() *page {
+	p.t.Helper()
+	for _, theme := range []string{"dark", "light"} {
+		p.theme(theme)
+		for _, v := range p.violations() {
+			assert.Fail(p.t, "axe-core finds fault", "%s, in %s, %d pixels wide\n%s", p.watch.url(), theme, p.width, &v)
+		}
+	}
+	for _, element := range p.tooWide() {
+		assert.Fail(p.t, "wider than the screen", "%s, %d pixels wide: %s", p.watch.url(), p.width, element)
+	}
+	for _, fault := range p.watch.faults() {
+		assert.Fail(p.t, fault)
+	}
+	return p
+}
+
+// violations are what axe-core finds. Its script is run by the browser's own protocol, which the
+// page's content policy does not bind.
+func (p *page) violations() []violation {
+	p.t.Helper()
+	if !mustEval[bool](p, `"axe" in window`) {
+		mustEval[bool](p, axe()+"; true")
+	}
+	return mustEval[[]violation](p, `axe.run(document, {
+			runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"], resultTypes: ["violations"],
+			rules: {"target-size": {enabled: true}},
+		}).then(r => r.violations.map(v => ({ID: v.id, Help: v.help, Nodes: v.nodes.map(n => ({
+			HTML: n.html, Target: n.target, FailureSummary: n.failureSummary}))})))`)
+}
+
+// tooWide are the first innermost elements that reach beyond the screen where the page is wider than that.
+func (p *page) tooWide() []string {
+	p.t.Helper()
+	return mustEval[[]string](p, fmt.Sprintf(`(width => {
+		if (document.documentElement.scrollWidth <= width) return [];
+		const beyond = e => e.checkVisibility() && e.getBoundingClientRect().right > width + 1 && !e.closest(".scroll");
+		return ["the page is " + document.documentElement.scrollWidth + " pixels wide",
+			...[...document.body.querySelectorAll("*")].filter(e => beyond(e) && ![...e.children].some(beyond)).slice(0, 5).map(e => e.outerHTML.slice(0, 160))];
+		})(%d)`, p.width))
+}

@@ -1,0 +1,63 @@
+package browser
+
+import (
+	"flag"
+	"path/filepath"
+	"testing"
+
+	"weir/internal/tenants"
+)
+
+// screenshots is where pictures of all pages go; "": none are made.
+var screenshots = flag.String("screenshots", "", "write pictures of every page to this `folder`")
+
+// look is a page of the demo as somebody sees it.
+type look struct {
+	name, path string
+	as         tenants.Role // "": nobody
+	says       string       // something that stands on it
+}
+
+// Every page has a line here.
+var looks = []look{
+	{"login", "/login", "", "Sign in"},
+	{"overview", "/", tenants.Owner, "Overview"},
+	{"rules", "/rules", tenants.Owner, "Bursts of orders"},
+	{"rule", "/rules/api-requests", tenants.Owner, "API requests"},
+	{"plans", "/plans", tenants.Owner, "Enterprise"},
+	{"subjects", "/subjects", tenants.Support, "user_42"},
+	{"subject", "/subjects/user_7", tenants.Support, "Moving their data in"},
+	{"subject-unknown", "/subjects/nobody-yet", tenants.Support, "nobody-yet"},
+	{"keys", "/keys", tenants.Owner, "demo"},
+	{"members", "/members", tenants.Owner, "demo@weir.example"},
+	{"sessions", "/sessions", tenants.Viewer, "Your sessions"},
+}
+
+// Somebody who cannot see well, or holds a phone, must be able to use every page.
+func TestLooks(t *testing.T) {
+	for _, l := range looks {
+		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
+			w := demo(t)
+			var p *page
+			if l.as == "" {
+				p = w.nobody()
+			} else {
+				p = w.as(l.as)
+			}
+			p.open(l.path).sees(l.says)
+			p.shot(l.name + "-light").check()
+			p.theme("dark").shot(l.name + "-dark").theme("light")
+			p.phone().open(l.path).shot(l.name + "-phone").check()
+		})
+	}
+}
+
+// shot keeps a picture of the page where pictures are wanted.
+func (p *page) shot(name string) *page {
+	p.t.Helper()
+	if *screenshots != "" {
+		p.must(p.write(filepath.Join(*screenshots, name+".png")), name)
+	}
+	return p
+}

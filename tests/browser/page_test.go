@@ -1,0 +1,225 @@
+package browser
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
+	cdppage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+)
+
+const (
+	desktopWidth, desktopHeight = 1280, 860
+	phoneWidth, phoneHeight     = 390, 844
+
+	// patience is how long a step waits for what it names. Tests that pass wait for little of it.
+	patience = 20 * time.Second
+	tick     = 20 * time.Millisecond
+)
+
+// page is one tab of one visitor.
+type page struct {
+	t     *testing.T
+	s     *service
+	ctx   context.Context
+	watch *watch
+	scope string // the text that within named, "" for the whole page
+	width int    // of the screen in pixels
+}
+
+func newPage(t *testing.T, s *service) *page {
+	t.Helper()
+	p := &page{t: t, s: s, watch: newWatch(s.url)}
+	ctx, cancel := chromedp.NewContext(chromium(), chromedp.WithNewBrowserContext(), chromedp.WithListener(p.watch.hear))
+	p.ctx = ctx
+	t.Cleanup(func() {
+		p.finish()
+		cancel()
+	})
+	p.must(chromedp.Do(ctx), "open a tab")
+	call(p, network.Enable, network.EnableParams{})
+	p.theme("light")
+	p.desktop()
+	return p
+}
+
+// call runs a command of the protocol.
+func call[P, R any](p *page, command cdp.Command[P, R], params P) R {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	result, err := chromedp.Call(ctx, command, params)
+	p.must(err, command.Method)
+	return result
+}
+
+// eval returns the value of a JavaScript expression, which may be a promise.
+func eval[T any](p *page, expression string) (T, error) {
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	return chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+}
+
+// mustEval is eval of what cannot fail but by a fault of the test.
+func mustEval[T any](p *page, expression string) T {
+	p.t.Helper()
+	value, err := eval[T](p, expression)
+	p.must(err, expression)
+	return value
+}
+
+func (p *page) must(err error, what string) {
+	p.t.Helper()
+	require.NoError(p.t, err, what)
+}
+
+// finish fails the test where the page had faults, and keeps a picture of a failure.
+func (p *page) finish() {
+	for _, fault := range p.watch.faults() {
+		p.t.Error(fault)
+	}
+	if !p.t.Failed() || p.ctx.Err() != nil {
+		return
+	}
+	file := filepath.Join(testenv.Root(), ".dev", "test", "browser", strings.ReplaceAll(p.t.Name(), "/", "-")+".png")
+	p.t.Logf("at %s; the picture is %s", p.watch.url(), file)
+	if err := p.write(file); err != nil {
+		p.t.Logf("no picture: %v", err)
+	}
+}
+
+// setCookie gives the page a cookie as the service would set it.
+func (p *page) setCookie(name, value string) {
+	p.t.Helper()
+	yes := true
+	call(p, network.SetCookie, network.SetCookieParams{
+		Name: name, Value: value, URL: p.s.url, Path: "/", Secure: &yes, HTTPOnly: &yes, SameSite: network.CookieSameSiteLax,
+	})
+}
+
+// open goes to a path, which must answer 200.
+func (p *page) open(path string) *page {
+	p.t.Helper()
+	return p.openFor(path, 200)
+}
+
+// openFor goes to a path, which must answer with this status.
+func (p *page) openFor(path string, status int) *page {
+	p.t.Helper()
+	p.watch.begin(status)
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	p.must(chromedp.Do(ctx, chromedp.Navigate(p.s.url+path)), path)
+	p.settle()
+	require.Equal(p.t, status, p.watch.status(), "status of %s", path)
+	return p
+}
+
+// allow says that a request may fail with these statuses.
+func (p *page) allow(statuses ...int) *page {
+	p.watch.allow(statuses...)
+	return p
+}
+
+// settle returns when the page is loaded and does nothing that was asked of it any more.
+func (p *page) settle() {
+	p.t.Helper()
+	p.eventually(func() error {
+		if p.watch.busy() {
+			return fmt.Errorf("the page %s is still loading", p.watch.url())
+		}
+		quiet, err := eval[bool](p, `new Promise(done => setTimeout(() => done(document.readyState === "complete" &&
+			!document.querySelector(".htmx-request, .htmx-swapping, .htmx-settling"))))`)
+		switch {
+		case err != nil: // it went elsewhere at this moment
+			return err
+		case !quiet || p.watch.busy():
+			return fmt.Errorf("the page %s is still at work", p.watch.url())
+		}
+		return nil
+	})
+}
+
+// eventually calls try until it has no error.
+func (p *page) eventually(try func() error) {
+	p.t.Helper()
+	deadline := time.Now().Add(patience)
+	timer := time.NewTicker(tick)
+	defer timer.Stop()
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			require.NoError(p.t, err, "at %s", p.watch.url())
+		}
+		select {
+		case <-timer.C:
+		case <-p.ctx.Done():
+			require.NoError(p.t, p.ctx.Err(), "the tab is gone")
+		}
+	}
+}
+
+// theme sets what the system is said to prefer: "light" or "dark". Motion is always reduced, so that nothing is
+// looked at half way.
+func (p *page) theme(scheme string) *page {
+	p.t.Helper()
+	call(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+	}})
+	return p
+}
+
+// phone makes the screen that of a phone held upright.
+func (p *page) phone() *page {
+	p.t.Helper()
+	p.width = phoneWidth
+	p.must(chromedp.Do(p.ctx, chromedp.EmulateViewport(phoneWidth, phoneHeight, chromedp.EmulateMobile, chromedp.EmulateTouch, chromedp.EmulateScale(1))), "be a phone")
+	return p
+}
+
+// desktop makes the screen that of a computer.
+func (p *page) desktop() *page {
+	p.t.Helper()
+	p.width = desktopWidth
+	p.must(chromedp.Do(p.ctx, chromedp.EmulateViewport(desktopWidth, desktopHeight)), "be a computer")
+	return p
+}
+
+// write makes a picture of the whole page.
+func (p *page) write(file string) error {
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	yes := true
+	picture, err := chromedp.Call(ctx, cdppage.CaptureScreenshot, cdppage.CaptureScreenshotParams{Format: cdppage.CaptureScreenshotFormatPng, CaptureBeyondViewport: &yes})
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(file, picture.Data, 0o644)
+}
+
+// quote is a JavaScript string.
+func quote(s string) string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // a string
+	}
+	return string(b)
+}

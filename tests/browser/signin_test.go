@@ -1,0 +1,59 @@
+package browser
+
+import (
+	"testing"
+
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+)
+
+// The way in, and out again: a wrong password says so and keeps the email; whoever asked for a page
+// lands on it; signing out closes the door.
+func TestSignInAndOut(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	email := w.person(tenants.Owner)
+	p := w.nobody().open("/rules").at("/login?next=%2Frules").sees("Sign in")
+
+	p.allow(401)
+	p.fill("Email", email).fill("Password", "wrong").click("Sign in")
+	p.sees("The email or the password is wrong.").check()
+	require.Equal(t, email, p.value("Email"))
+
+	p.fill("Password", password).press(kb.Enter)
+	p.at("/rules").sees(w.tenant.Name)
+
+	p.click("Sign out").at("/login")
+	p.open("/").at("/login").sees("Sign in")
+}
+
+// Somebody in two tenants must see which one they are in, and nothing of the other.
+func TestSwitchTenant(t *testing.T) {
+	t.Parallel()
+	one, two := newTenant(t), newTenant(t)
+	one.rule("ones-rule", 10)
+	two.rule("twos-rule", 20)
+	email := one.person(tenants.Owner)
+	_, err := two.store.CreateMember(t.Context(), two.actor, email, password, tenants.Viewer)
+	require.NoError(t, err)
+
+	p := one.signedIn(email, password).open("/rules").sees("Ones-rule").seesNot("Twos-rule")
+	p.check()
+	p.choose("Switch to", "Tenant of "+t.Name())
+	p.click("Switch").at("/")
+	p.open("/rules").sees("Twos-rule").seesNot("Ones-rule")
+	p.openFor("/rules/ones-rule", 404).sees("There is nothing here")
+}
+
+// A lost laptop is signed out from another.
+func TestEndSession(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	here, lost := w.as(tenants.Viewer), w.as(tenants.Viewer)
+	lost.open("/").sees("Overview")
+	here.open("/sessions").click("End all others")
+	lost.open("/").at("/login")
+	here.open("/").sees("Overview")
+}

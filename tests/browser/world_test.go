@@ -1,0 +1,190 @@
+package browser
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+	"weir/tests/harness"
+)
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+
+// password is that of everybody whom tests make.
+const password = "correct horse battery"
+
+// service is the one server of all tests in the package, with the demo's data.
+type service struct {
+	url      string // http://localhost:PORT
+	store    *tenants.Store
+	demo     tenants.Tenant
+	platform tenants.Tenant
+	env      map[string]string // of demo.env
+}
+
+var running = sync.OnceValue(func() *service {
+	t := harness.Shared()
+	dir, err := os.MkdirTemp("", "weir-browser-")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	settings := harness.NewSettings(t)
+	i := harness.StartDemo(t, settings, dir)
+	s := &service{env: harness.DemoEnv(t, dir)}
+	address := i.Address("WEIR_HTTP_ADDR")
+	s.url = "http://localhost" + address[strings.LastIndex(address, ":"):]
+	ctx := context.Background()
+	s.store, err = tenants.Open(ctx, tenants.Config{DatabaseURL: settings["WEIR_DATABASE_URL"]})
+	require.NoError(t, err)
+	t.Cleanup(s.store.Close)
+	s.demo, err = s.store.TenantBySlugOrID(ctx, tenants.AsOperator("tests"), "demo")
+	require.NoError(t, err)
+	s.platform, err = s.store.EnsurePlatform(ctx)
+	require.NoError(t, err)
+	return s
+})
+
+// world is one tenant of the service, with people of each role.
+type world struct {
+	*service
+	t      *testing.T
+	tenant tenants.Tenant
+	actor  tenants.Actor // may change everything in the tenant
+}
+
+// demo is the tenant that the demo made. All tests share it, so they only look.
+func demo(t *testing.T) *world {
+	t.Helper()
+	s := running()
+	return &world{s, t, s.demo, tenants.AsSystem(s.demo.ID, "tests")}
+}
+
+var tenantNumber atomic.Int64
+
+// newTenant makes an empty tenant of the test's own.
+func newTenant(t *testing.T) *world {
+	t.Helper()
+	s := running()
+	slug := fmt.Sprintf("walk-%d", tenantNumber.Add(1))
+	tenant, _, _, err := s.store.CreateTenant(t.Context(), tenants.AsOperator("tests"), tenants.NewTenant{Slug: slug, Name: "Tenant of " + t.Name()})
+	require.NoError(t, err)
+	return &world{s, t, tenant, tenants.AsSystem(tenant.ID, "tests")}
+}
+
+// person makes a login with a role in the tenant, once, and returns its email.
+func (w *world) person(role tenants.Role) string {
+	w.t.Helper()
+	return person(w.t, w.service, &w.tenant, role)
+}
+
+var people struct {
+	sync.Mutex
+	made map[string]bool
+}
+
+func person(t *testing.T, s *service, tenant *tenants.Tenant, role tenants.Role) string {
+	t.Helper()
+	email := string(role) + "@" + tenant.Slug + ".example"
+	people.Lock()
+	defer people.Unlock()
+	if !people.made[email] {
+		_, err := s.store.CreateMember(t.Context(), tenants.AsSystem(tenant.ID, "tests"), email, password, role)
+		require.NoError(t, err)
+		if people.made == nil {
+			people.made = map[string]bool{}
+		}
+		people.made[email] = true
+	}
+	return email
+}
+
+// as is a page of somebody with that role, who is signed in.
+func (w *world) as(role tenants.Role) *page {
+	w.t.Helper()
+	return w.signedIn(w.person(role), password)
+}
+
+// operator is a page of whoever runs the service: an owner of the tenant platform.
+func (w *world) operator() *page {
+	w.t.Helper()
+	return w.signedIn(person(w.t, w.service, &w.platform, tenants.Owner), password)
+}
+
+// nobody is a page of a visitor who is not signed in.
+func (w *world) nobody() *page {
+	w.t.Helper()
+	return newPage(w.t, w.service)
+}
+
+// signedIn is a page of somebody who has just signed in; the form of the sign-in page has a walk of
+// its own.
+func (w *world) signedIn(email, password string) *page {
+	w.t.Helper()
+	jar, err := cookiejar.New(nil)
+	require.NoError(w.t, err)
+	var cookies []*http.Cookie
+	client := &http.Client{Jar: jar, CheckRedirect: func(r *http.Request, _ []*http.Request) error {
+		cookies = r.Response.Cookies()
+		return http.ErrUseLastResponse
+	}}
+	response, err := client.PostForm(w.url+"/login", url.Values{"email": {email}, "password": {password}, "next": {"/"}})
+	require.NoError(w.t, err)
+	require.NoError(w.t, response.Body.Close())
+	require.Equal(w.t, http.StatusSeeOther, response.StatusCode, "%s cannot sign in", email)
+	p := w.nobody()
+	for _, c := range cookies {
+		p.setCookie(c.Name, c.Value)
+	}
+	return p
+}
+
+// rule makes an ordinary rule: so many a minute for each subject, of the resource of the rule's name.
+func (w *world) rule(slug string, limit int64) {
+	w.t.Helper()
+	window, err := check.ParseWindow("1m")
+	require.NoError(w.t, err)
+	_, err = w.store.CreateRule(w.t.Context(), w.actor, check.Rule{
+		Slug: slug, Name: strings.ToUpper(slug[:1]) + slug[1:], Resource: slug, Algorithm: check.SlidingWindowCounter,
+		Limit: limit, Window: window, By: []string{"subject"},
+	})
+	require.NoError(w.t, err)
+}
+
+// key makes an API key of the tenant with all scopes and returns its secret.
+func (w *world) key() string {
+	w.t.Helper()
+	_, key, err := w.store.CreateKey(w.t.Context(), w.actor, tenants.NewAPIKey{Name: "tests", Scopes: tenants.AllScopes})
+	require.NoError(w.t, err)
+	return key.Secret()
+}
+
+// ask makes a check as an application would, and reports whether it was allowed.
+func (w *world) ask(key, subject, resource string) bool {
+	w.t.Helper()
+	body, err := json.Marshal(map[string]string{"subject": subject, "resource": resource})
+	require.NoError(w.t, err)
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url+"/v1/check", bytes.NewReader(body))
+	require.NoError(w.t, err)
+	request.Header.Set("Authorization", "Bearer "+key)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(w.t, err)
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	require.NoError(w.t, err)
+	require.Contains(w.t, []int{http.StatusOK, http.StatusTooManyRequests}, response.StatusCode, "%s", answer)
+	return response.StatusCode == http.StatusOK
+}
