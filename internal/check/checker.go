@@ -23,6 +23,7 @@ type Checker struct {
 	denials *denials
 	metrics *Metrics
 	usage   *Usage
+	recent  *Recent
 	clock   func() time.Time
 }
 
@@ -52,6 +53,7 @@ func NewChecker(o CheckerOptions) *Checker {
 		denials: newDenials(o.Clock),
 		metrics: o.Metrics,
 		usage:   o.Usage,
+		recent:  newRecent(o.Clock, o.Keys, o.Peers),
 		clock:   o.Clock,
 	}
 }
@@ -61,6 +63,9 @@ func (c *Checker) Close() { close(c.shared.breaker.stop) }
 
 // DegradedSince returns since when the counter store is taken to be away; zero if it is not.
 func (c *Checker) DegradedSince() time.Time { return c.shared.breaker.degradedSince() }
+
+// Recent returns what this process keeps of its decisions.
+func (c *Checker) Recent() *Recent { return c.recent }
 
 // evaluation is one request on its way to a decision.
 type evaluation struct {
@@ -90,6 +95,7 @@ func (c *Checker) Check(ctx context.Context, p *Policy, reqs []Request) ([]Decis
 		decisions[i] = e.decision
 		c.metrics.decided(&decisions[i])
 		c.usage.record(p.tenant, &reqs[i], &decisions[i], started)
+		c.recent.record(p.tenant, &reqs[i], &decisions[i], started)
 	}
 	c.metrics.evaluation.Observe(c.clock().Sub(started).Seconds())
 	return decisions, nil

@@ -20,6 +20,7 @@ type Metrics struct {
 	policyErrors  prometheus.Counter
 	tenantsLoaded prometheus.Gauge
 	instances     prometheus.Gauge
+	lately        latencies
 }
 
 // NewMetrics registers the package's metrics with reg.

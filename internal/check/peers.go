@@ -64,6 +64,18 @@ func NewPeers(least int, metrics *Metrics) *Peers {
 // Count returns how many instances share the limits now.
 func (p *Peers) Count() int { return int(p.share.Load().count) }
 
+// others returns how many other instances were heard of a moment ago.
+func (p *Peers) others() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, at := range p.heard {
+		if id != p.id && time.Since(at) <= heartbeatLost {
+			n++
+		}
+	}
+	return n
+}
+
 // Run calls this instance's name every second and hears the others', until ctx ends.
 func (p *Peers) Run(ctx context.Context, client redis.UniversalClient, log *slog.Logger) {
 	sub := client.Subscribe(ctx, peersChannel)

@@ -1,0 +1,109 @@
+package check
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+)
+
+// Latency is how long it took this process to decide lately, counters included and HTTP not. A
+// batch counts as one. Quantiles are read out of a histogram, whose buckets double, and so are
+// right to within a third.
+type Latency struct {
+	Checks   uint64
+	P50, P99 time.Duration // 0 where there were no checks
+	Over     time.Duration // for how long it was counted
+}
+
+const (
+	latencyEvery = 5 * time.Second
+	latencyOver  = time.Minute
+)
+
+// latencies remembers what the histogram of evaluations was during the last minute.
+type latencies struct {
+	mu   sync.Mutex
+	past []latencyMark // the oldest first
+}
+
+type latencyMark struct {
+	at      time.Time
+	count   uint64
+	buckets []*dto.Bucket // cumulative
+}
+
+// RunLatency looks at how long evaluations took, every few seconds until ctx ends.
+func (c *Checker) RunLatency(ctx context.Context) {
+	ticks := time.NewTicker(latencyEvery)
+	defer ticks.Stop()
+	for {
+		c.metrics.noteLatency(c.clock())
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
+	}
+}
+
+// Latency returns how long checks took in about the last minute, where RunLatency runs.
+func (c *Checker) Latency() Latency { return c.metrics.latency(c.clock()) }
+
+func (m *Metrics) latencyMark(now time.Time) latencyMark {
+	var metric dto.Metric
+	if m.evaluation.Write(&metric) != nil || metric.Histogram == nil {
+		return latencyMark{at: now}
+	}
+	return latencyMark{at: now, count: metric.Histogram.GetSampleCount(), buckets: metric.Histogram.Bucket}
+}
+
+func (m *Metrics) noteLatency(now time.Time) {
+	mark := m.latencyMark(now)
+	m.lately.mu.Lock()
+	defer m.lately.mu.Unlock()
+	m.lately.past = append(m.lately.past, mark)
+	for len(m.lately.past) > 1 && now.Sub(m.lately.past[1].at) >= latencyOver {
+		m.lately.past = m.lately.past[1:]
+	}
+}
+
+func (m *Metrics) latency(now time.Time) Latency {
+	end := m.latencyMark(now)
+	m.lately.mu.Lock()
+	defer m.lately.mu.Unlock()
+	if len(m.lately.past) == 0 {
+		return Latency{}
+	}
+	begin := m.lately.past[0]
+	out := Latency{Over: now.Sub(begin.at)}
+	if end.count <= begin.count || len(end.buckets) == 0 {
+		return out
+	}
+	out.Checks = end.count - begin.count
+	out.P50, out.P99 = quantile(&begin, &end, 0.5), quantile(&begin, &end, 0.99)
+	return out
+}
+
+// quantile finds the bucket in which the share of all lies, and goes on within it as if the
+// logarithms in it were spread evenly.
+func quantile(begin, end *latencyMark, share float64) time.Duration {
+	rank := share * float64(end.count-begin.count)
+	var before float64
+	for i, b := range end.buckets {
+		upTo := float64(b.GetCumulativeCount())
+		if i < len(begin.buckets) {
+			upTo -= float64(begin.buckets[i].GetCumulativeCount())
+		}
+		if upTo >= rank && upTo > before {
+			upper := b.GetUpperBound()
+			seconds := upper / 2 * math.Pow(2, (rank-before)/(upTo-before))
+			return time.Duration(seconds * float64(time.Second))
+		}
+		before = upTo
+	}
+	last := end.buckets[len(end.buckets)-1].GetUpperBound() // and more
+	return time.Duration(last * float64(time.Second))
+}

@@ -1,0 +1,231 @@
+package check
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// recentChannel is where an instance asks all others for what they keep of one tenant. They
+// answer on the channel of that name and the asking one's id. So nothing is sent while nobody
+// looks, and nothing is stored; and messages are sealed, so that Redis sees no customer's data
+// here either, and nobody with no more than its password can forge a decision.
+const recentChannel = keyPrefix + "recent"
+
+const (
+	recentWait    = 250 * time.Millisecond // for the others' answers
+	recentMost    = recentDenied + recentAllowed
+	recentMessage = 1 << 20 // bytes: larger ones are not ours
+)
+
+// RecentList is what instances keep.
+type RecentList struct {
+	Decisions []RecentDecision // the newest first
+	Near      []NearLimit      // the most used first
+	// Instances is how many are known to be alive, this one included, and Answered how many of
+	// these the list is of.
+	Instances, Answered int
+}
+
+type recentRequest struct {
+	ID     uint64
+	From   string
+	Tenant TenantID
+	Near   bool // whether it is about who is near a limit
+	Query  RecentQuery
+}
+
+type recentAnswer struct {
+	ID        uint64
+	Decisions []RecentDecision `json:",omitempty"`
+	Near      []NearLimit      `json:",omitempty"`
+}
+
+// asking is what this instance has asked the others.
+type asking struct {
+	mu     sync.Mutex
+	client redis.UniversalClient // nil while Run does not
+	open   map[uint64]chan recentAnswer
+}
+
+// List returns recent decisions of a tenant, of all instances that answer soon. It never fails:
+// with Redis away, and before Run, there are those of this instance.
+func (r *Recent) List(ctx context.Context, tenant TenantID, q RecentQuery) RecentList {
+	if q.Most <= 0 || q.Most > recentMost {
+		q.Most = recentMost
+	}
+	out := r.gather(ctx, recentRequest{Tenant: tenant, Query: q})
+	out.Decisions = newestFirst(append(out.Decisions, r.list(tenant, q)...), q.Most)
+	return out
+}
+
+// Near returns who was seen near a limit and may still be there, of all instances that answer
+// soon. It is of what these saw, not of all there is, and as old as each entry says.
+func (r *Recent) Near(ctx context.Context, tenant TenantID, most int) RecentList {
+	out := r.gather(ctx, recentRequest{Tenant: tenant, Near: true})
+	out.Near = mostUsedFirst(append(out.Near, r.near(tenant)...), most)
+	return out
+}
+
+// gather asks the other instances, and returns what they say within recentWait.
+func (r *Recent) gather(ctx context.Context, req recentRequest) (out RecentList) {
+	others := r.peers.others()
+	out.Instances, out.Answered = others+1, 1
+	r.ask.mu.Lock()
+	client := r.ask.client
+	r.ask.mu.Unlock()
+	if others == 0 || client == nil {
+		return out
+	}
+	req.ID, req.From = mathrand.Uint64(), r.peers.id
+	message, err := json.Marshal(req)
+	if err != nil {
+		return out
+	}
+	answers := make(chan recentAnswer, others+1)
+	r.ask.mu.Lock()
+	r.ask.open[req.ID] = answers
+	r.ask.mu.Unlock()
+	defer func() {
+		r.ask.mu.Lock()
+		delete(r.ask.open, req.ID)
+		r.ask.mu.Unlock()
+	}()
+	ctx, cancel := context.WithTimeout(ctx, recentWait)
+	defer cancel()
+	if client.Publish(ctx, recentChannel, r.seal.close(message)).Err() != nil {
+		return out
+	}
+	for out.Answered < out.Instances {
+		select {
+		case a := <-answers:
+			out.Decisions, out.Near = append(out.Decisions, a.Decisions...), append(out.Near, a.Near...)
+			out.Answered++
+		case <-ctx.Done():
+			return out
+		}
+	}
+	return out
+}
+
+// Run answers the other instances, and hears their answers, until ctx ends.
+func (r *Recent) Run(ctx context.Context, client redis.UniversalClient, log *slog.Logger) {
+	mine := recentChannel + ":" + r.peers.id
+	sub := client.Subscribe(ctx, recentChannel, mine)
+	defer func() { _ = sub.Close() }()
+	r.ask.mu.Lock()
+	r.ask.client, r.ask.open = client, map[uint64]chan recentAnswer{}
+	r.ask.mu.Unlock()
+	messages := sub.Channel()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m, ok := <-messages:
+			if !ok {
+				return
+			}
+			content, err := r.seal.open(m.Payload)
+			switch {
+			case err != nil:
+				log.Debug("a message about recent decisions cannot be opened", "error", err)
+			case m.Channel == mine:
+				r.hear(content)
+			default:
+				r.reply(ctx, client, content)
+			}
+		}
+	}
+}
+
+// hear hands an answer to whoever waits for it.
+func (r *Recent) hear(content []byte) {
+	var a recentAnswer
+	if json.Unmarshal(content, &a) != nil {
+		return
+	}
+	r.ask.mu.Lock()
+	waiting := r.ask.open[a.ID]
+	r.ask.mu.Unlock()
+	if waiting == nil {
+		return // too late
+	}
+	select {
+	case waiting <- a:
+	default: // more answers than instances
+	}
+}
+
+// reply answers another instance. One that asks in vain goes on without: nothing is repeated.
+func (r *Recent) reply(ctx context.Context, client redis.UniversalClient, content []byte) {
+	var req recentRequest
+	if json.Unmarshal(content, &req) != nil || req.From == r.peers.id {
+		return
+	}
+	a := recentAnswer{ID: req.ID}
+	if req.Near {
+		a.Near = r.near(req.Tenant)
+	} else {
+		a.Decisions = r.list(req.Tenant, req.Query)
+	}
+	message, err := json.Marshal(a)
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, recentWait)
+	defer cancel()
+	_ = client.Publish(ctx, recentChannel+":"+req.From, r.seal.close(message)).Err()
+}
+
+// seal encrypts messages between the instances of one deployment, and tells forged ones.
+type seal struct{ aead cipher.AEAD }
+
+func newSeal(keys Keys) seal {
+	secret := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, keys.k0), keys.k1)
+	// Sizes are constants, so none of these fails.
+	key, err := hkdf.Key(sha256.New, secret, nil, "weir recent decisions", 32)
+	if err != nil {
+		panic("check: " + err.Error())
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		panic("check: " + err.Error())
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		panic("check: " + err.Error())
+	}
+	return seal{aead}
+}
+
+func (s seal) close(message []byte) []byte {
+	nonce := make([]byte, s.aead.NonceSize(), s.aead.NonceSize()+len(message)+s.aead.Overhead())
+	_, _ = rand.Read(nonce) // never fails: the runtime aborts instead
+	return s.aead.Seal(nonce, nonce, message, nil)
+}
+
+var errSealed = errors.New("not sealed by an instance of this deployment")
+
+func (s seal) open(payload string) ([]byte, error) {
+	size := s.aead.NonceSize()
+	if len(payload) < size || len(payload) > recentMessage {
+		return nil, errSealed
+	}
+	content, err := s.aead.Open(nil, []byte(payload[:size]), []byte(payload[size:]), nil)
+	if err != nil {
+		return nil, errSealed
+	}
+	return content, nil
+}

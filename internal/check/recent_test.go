@@ -1,0 +1,269 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+)
+
+func (r *rig) recent(q RecentQuery) []RecentDecision {
+	return r.checker.Recent().List(context.Background(), r.policy.tenant, q).Decisions
+}
+
+// Support looks for one line: who was denied, by what, until when.
+func TestRecentDenial(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 2)}}, SubjectData{Subject: "blocked", State: Blocked})
+	for range 5 {
+		r.check(Request{Subject: "ada", Resource: "orders:create", Cost: 1})
+	}
+	r.check(Request{Subject: "blocked", Cost: 1})
+	got := r.recent(RecentQuery{Denied: true})
+	require.Len(t, got, 2)
+	require.Equal(t, RecentDecision{
+		At: time.UnixMilli(testStart), Subject: "ada", Resource: "orders:create", Cost: 1, Code: RateLimitExceeded, Rule: "api", Source: "rule",
+		Quota: 2, WindowMS: 60_000, RetryAfterMS: 60_000, ResetAfterMS: 60_000, Repeats: 2,
+	}, got[0], "three denials within a second are one entry")
+	require.Equal(t, SubjectBlocked, got[1].Code)
+
+	require.Len(t, r.recent(RecentQuery{}), 4, "and two that were allowed")
+	r.move(RepeatsWithin)
+	r.check(Request{Subject: "ada", Resource: "orders:create", Cost: 1})
+	got = r.recent(RecentQuery{Denied: true, Subject: "ada"})
+	require.Len(t, got, 2)
+	require.Equal(t, []int64{0, 2}, []int64{got[0].Repeats, got[1].Repeats}, "newest first")
+
+	r.check(Request{Subject: "dry", Cost: 3, DryRun: true})
+	require.Empty(t, r.recent(RecentQuery{Subject: "dry"}), "nobody was denied")
+}
+
+func TestRecentFilters(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 1)}})
+	for _, subject := range []string{"user_1", "user_2", "other"} {
+		for range 2 {
+			r.check(Request{Subject: subject, Resource: "r:" + subject, Cost: 1})
+		}
+		r.move(time.Second)
+	}
+	subjects := func(q RecentQuery) (out []string) {
+		for _, d := range r.recent(q) {
+			out = append(out, d.Subject)
+		}
+		return out
+	}
+	require.Equal(t, []string{"other", "user_2", "user_1"}, subjects(RecentQuery{Denied: true}))
+	require.Equal(t, []string{"user_2", "user_1"}, subjects(RecentQuery{Denied: true, Prefix: "user_"}))
+	require.Equal(t, []string{"user_2"}, subjects(RecentQuery{Denied: true, Resource: "r:user_2"}))
+	require.Empty(t, subjects(RecentQuery{Rule: "another"}))
+	require.Equal(t, []string{"other", "other"}, subjects(RecentQuery{Rule: "api", Since: time.UnixMilli(testStart + 2000)}))
+	require.Equal(t, []string{"other"}, subjects(RecentQuery{Denied: true, Most: 1}))
+	require.Empty(t, r.checker.Recent().List(t.Context(), uuid.New(), RecentQuery{}).Decisions, "another tenant's")
+}
+
+// A subject that hammers must not push out those whom support looks for, nor fill the memory.
+func TestRecentIsBounded(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 1)}})
+	r.check(Request{Subject: "quiet", Cost: 1})
+	r.check(Request{Subject: "quiet", Cost: 1})
+	for range 100 {
+		for range 1000 {
+			r.check(Request{Subject: "loud", Cost: 1})
+		}
+		r.move(500 * time.Millisecond)
+	}
+	require.Len(t, r.recent(RecentQuery{Denied: true, Subject: "quiet"}), 1)
+	var loud int64
+	for _, d := range r.recent(RecentQuery{Denied: true, Subject: "loud"}) {
+		loud += 1 + d.Repeats
+	}
+	require.Equal(t, int64(99_999), loud, "each denial counts on some entry")
+
+	r.move(time.Second)
+	for i := range 1000 {
+		for range 2 {
+			r.check(Request{Subject: fmt.Sprint("many ", i), Cost: 1})
+		}
+	}
+	require.Len(t, r.recent(RecentQuery{Denied: true, Prefix: "many"}), recentDeniedPerSecond)
+	for range 20 {
+		r.move(time.Second)
+		for i := range 60 {
+			r.check(Request{Subject: fmt.Sprint("more ", i), Cost: 2})
+		}
+	}
+	require.Len(t, r.recent(RecentQuery{Denied: true}), recentDenied)
+}
+
+// With many tenants, those that nobody heard of for longest are forgotten first.
+func TestRecentForgetsIdleTenants(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 1)}})
+	recent := r.checker.Recent()
+	recent.budget = 20_000
+	var ids []TenantID
+	decide := func(id TenantID) {
+		d := Decision{Subject: strings.Repeat("s", 256), Resource: "r", Code: SubjectBlocked, Deciding: -1}
+		recent.record(id, &Request{}, &d, r.checker.clock())
+		require.LessOrEqual(t, recent.bytes, recent.budget)
+	}
+	for range 100 {
+		ids = append(ids, uuid.New())
+		decide(ids[len(ids)-1])
+		r.move(time.Second)
+		decide(ids[0])
+	}
+	require.NotEmpty(t, recent.list(ids[0], RecentQuery{}), "it was active all the time")
+	require.NotEmpty(t, recent.list(ids[99], RecentQuery{}))
+	require.Empty(t, recent.list(ids[1], RecentQuery{}))
+	for recent.order.Len() > 0 {
+		recent.forget(recent.order.Back())
+	}
+	require.Zero(t, recent.bytes, "what was added is what was taken away")
+}
+
+func TestNearLimit(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 10)}})
+	use := func(subject string, cost int64) { r.check(Request{Subject: subject, Cost: cost}) }
+	use("half", 5)
+	use("near", 9)
+	use("out", 10)
+	use("out", 1)
+	near := func() (out []string) {
+		for _, n := range r.checker.Recent().Near(t.Context(), r.policy.tenant, 10).Near {
+			out = append(out, fmt.Sprintf("%s %.1f", n.Subject, n.Used()))
+		}
+		return out
+	}
+	require.Equal(t, []string{"out 1.0", "near 0.9"}, near())
+	r.move(2 * time.Second)
+	use("near", 1)
+	require.ElementsMatch(t, []string{"out 1.0", "near 1.0"}, near(), "what was seen last")
+	r.move(time.Minute)
+	require.Empty(t, near(), "they are whole again")
+
+	hourly := minute("hourly", 10)
+	hourly.Window = Window{Duration: Duration{"1h", 3_600_000}}
+	r.policy = r.compile(PolicyData{Rules: []Rule{hourly}})
+	for i := range 3 * recentNear {
+		r.move(time.Second)
+		use(fmt.Sprint("s", i), 9)
+	}
+	use("last", 10)
+	require.Len(t, near(), 10)
+	require.Equal(t, "last 1.0", near()[0])
+	require.Len(t, r.checker.Recent().near(r.policy.tenant), recentNear, "no more than there is room for")
+}
+
+// instance is a Checker of a deployment over a real Redis.
+func instance(t *testing.T, url string, secret byte) *Checker {
+	t.Helper()
+	metrics := NewMetrics(prometheus.NewRegistry())
+	peers := NewPeers(1, metrics)
+	client, err := NewRedisClient(url)
+	require.NoError(t, err)
+	c := NewChecker(CheckerOptions{
+		Keys: NewKeys([16]byte{secret}), Shared: NewMemoryEngine(MemoryOptions{}), Local: NewMemoryEngine(MemoryOptions{}), Peers: peers, Metrics: metrics,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { peers.Run(ctx, client, slog.New(slog.DiscardHandler)) })
+	running.Go(func() { c.Recent().Run(ctx, client, slog.New(slog.DiscardHandler)) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		c.Close()
+		_ = client.Close()
+	})
+	return c
+}
+
+// Whichever instance a customer was denied by, support finds it on any.
+func TestRecentOfAllInstances(t *testing.T) {
+	server := testenv.StartRedis(t)
+	a, b, stranger := instance(t, server.URL, 1), instance(t, server.URL, 1), instance(t, server.URL, 2)
+	policy, err := CompilePolicy(NewKeys([16]byte{1}), uuid.New(), PolicyData{Rules: []Rule{minute("api", 1)}})
+	require.NoError(t, err)
+	deny := func(c *Checker, subject string) {
+		_, err := c.Check(t.Context(), policy, []Request{{Subject: subject, Resource: "r", Cost: 1}, {Subject: subject, Resource: "r", Cost: 1}})
+		require.NoError(t, err)
+	}
+	deny(a, "of a")
+	deny(b, "of b")
+	deny(stranger, "of a stranger")
+	list := func() (subjects []string) {
+		got := b.Recent().List(t.Context(), policy.tenant, RecentQuery{Denied: true})
+		if got.Answered < 2 {
+			return nil
+		}
+		for _, d := range got.Decisions {
+			subjects = append(subjects, d.Subject)
+		}
+		return subjects
+	}
+	require.Eventually(t, func() bool { return list() != nil }, 20*time.Second, time.Millisecond)
+	require.ElementsMatch(t, []string{"of a", "of b"}, list(), "whoever has another secret is not believed")
+	near := b.Recent().Near(t.Context(), policy.tenant, 1)
+	require.Len(t, near.Near, 1)
+	require.Equal(t, 2, near.Answered)
+
+	server.Kill()
+	got := b.Recent().List(t.Context(), policy.tenant, RecentQuery{Denied: true})
+	require.Equal(t, 1, got.Answered)
+	require.Len(t, got.Decisions, 1, "what this instance knows is there in any case")
+}
+
+// Many at once: nothing is counted twice or lost, whatever meets whatever.
+func TestRecentConcurrently(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 1)}})
+	r.check(Request{Subject: "ada", Cost: 1})
+	r.check(Request{Subject: "ada", Cost: 1})
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 500 {
+				_, _ = r.checker.Check(context.Background(), r.policy, []Request{{Subject: "ada", Resource: "default", Cost: 1}})
+				r.recent(RecentQuery{Most: 1})
+			}
+		})
+	}
+	all.Wait()
+	got := r.recent(RecentQuery{Denied: true})
+	require.Len(t, got, 1)
+	require.Equal(t, int64(4000), got[0].Repeats)
+}
+
+func TestLatency(t *testing.T) {
+	m := NewMetrics(prometheus.NewRegistry())
+	now := time.UnixMilli(testStart)
+	require.Zero(t, m.latency(now), "nobody has looked yet")
+	m.evaluation.Observe(1)
+	m.noteLatency(now)
+	now = now.Add(30 * time.Second)
+	require.Equal(t, Latency{Over: 30 * time.Second}, m.latency(now))
+	for range 98 {
+		m.evaluation.Observe(300e-6)
+	}
+	m.evaluation.Observe(50e-3)
+	m.evaluation.Observe(50e-3)
+	got := m.latency(now)
+	require.Equal(t, uint64(100), got.Checks)
+	require.InEpsilon(t, 300e-6, got.P50.Seconds(), 0.5)
+	require.InEpsilon(t, 50e-3, got.P99.Seconds(), 0.5)
+	m.noteLatency(now)
+	for range 20 {
+		now = now.Add(latencyEvery)
+		m.noteLatency(now)
+	}
+	require.Zero(t, m.latency(now).Checks, "what is over a minute ago does not count")
+	require.LessOrEqual(t, len(m.lately.past), int(latencyOver/latencyEvery)+2)
+	m.evaluation.Observe(1e6)
+	require.Greater(t, m.latency(now).P99, time.Second, "past the last bucket")
+}
