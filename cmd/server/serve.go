@@ -116,6 +116,8 @@ func (s *service) assemble(ctx, working context.Context) error {
 	watchAge(s.registry, s.store.Watcher().Age)
 
 	s.background.Go(func() { peers.Run(working, s.redis, s.log) })
+	s.background.Go(func() { s.checker.Recent().Run(working, s.redis, s.log) })
+	s.background.Go(func() { s.checker.RunLatency(working) })
 	s.background.Go(func() { logRedisState(working, s.checker, s.redis, s.log) })
 	s.background.Go(func() { s.front.failIf("write down when keys were used", authenticator.Run(working)) })
 	s.background.Go(func() { s.front.failIf("hear of changes", s.store.Watch(working, following.changed(working))) })
