@@ -1,0 +1,221 @@
+package dashboard
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"weir/internal/check"
+)
+
+// algorithmTitles are the algorithms as people say them.
+var algorithmTitles = map[check.Algorithm]string{
+	check.SlidingWindowCounter: "Sliding window counter",
+	check.SlidingWindowLog:     "Sliding window log",
+	check.SlidingWindowBuckets: "Sliding window buckets",
+	check.FixedWindow:          "Fixed window",
+	check.FixedWindowFirstHit:  "Fixed window from the first hit",
+	check.TokenBucket:          "Token bucket",
+	check.LeakyBucket:          "Leaky bucket",
+	check.LeakyBucketQueue:     "Leaky bucket queue",
+}
+
+// Said tells in words what the rule made of the traffic, one sentence after another.
+func (t *timeline) Said() (out []string) {
+	if t.Asked == 0 {
+		return []string{"Nothing was asked."}
+	}
+	queue := t.Rule.Algorithm == check.LeakyBucketQueue
+	out = append(out, t.outcome())
+	if crowd := t.crowdSentence(queue); crowd != "" {
+		out = append(out, crowd)
+	}
+	if queue {
+		if delay := t.longest(func(h timelineHit) int64 { return h.DelayMS }); delay > 0 {
+			out = append(out, "Who passed waited up to "+span(delay)+" for their turn.")
+		}
+	}
+	if t.Denied == 0 {
+		return out
+	}
+	if by := t.penalized(); by > 0 {
+		return append(out, "Of the denials, "+plural(by, "was", "were")+" the penalty's alone: "+
+			"the door stayed shut, whatever was left.")
+	}
+	wait := t.longest(func(h timelineHit) int64 {
+		if h.Allowed {
+			return 0
+		}
+		return h.RetryAfterMS
+	})
+	if wait > 0 {
+		out = append(out, "The longest that anybody was told to wait: "+span(wait)+".")
+	}
+	return out
+}
+
+func (t *timeline) outcome() string {
+	verb := " passed"
+	switch {
+	case t.Denied == 0 && t.Asked == 1:
+		return "The one request" + verb + "."
+	case t.Denied == 0:
+		return "All " + grouped(t.Asked) + " requests" + verb + "."
+	case t.Passed == 0:
+		return "None of " + plural(t.Asked, "request", "requests") + verb + "."
+	}
+	return grouped(t.Passed) + " of " + plural(t.Asked, "request", "requests") + verb + "."
+}
+
+func (t *timeline) crowdSentence(queue bool) string {
+	window := exactly(t.Rule.Window.MS, false)
+	verb := " passed within "
+	if queue {
+		verb = " were let go within "
+	}
+	switch c := t.Crowd; {
+	case c.Count == 0:
+		return ""
+	case c.Count > t.Rule.Limit:
+		return grouped(c.Count) + verb + atLeastSpan(c.ToMS-c.FromMS) + ": " + times(c.Count, t.Rule.Limit) +
+			" the limit of " + grouped(t.Rule.Limit) + " per " + window + "."
+	case c.Count == t.Rule.Limit:
+		return "Never more than the limit, " + grouped(c.Count) + ", in any " + window + "."
+	default:
+		return "Never more than " + grouped(c.Count) + " in any " + window + "."
+	}
+}
+
+// times says how many limits a number is.
+func times(n, limit int64) string {
+	if n == 2*limit {
+		return "twice"
+	}
+	return strconv.FormatFloat(math.Floor(10*float64(n)/float64(limit))/10, 'f', -1, 64) + " times"
+}
+
+func (t *timeline) penalized() (n int64) {
+	for _, h := range t.Hits {
+		if h.Penalized && !h.Allowed {
+			n++
+		}
+	}
+	return n
+}
+
+func (t *timeline) longest(of func(timelineHit) int64) (most int64) {
+	for _, h := range t.Hits {
+		most = max(most, of(h))
+	}
+	return most
+}
+
+// Summary is the picture in one sentence, for who does not see it.
+func (t *timeline) Summary() string {
+	return t.Title + ": of " + plural(t.Asked, "request", "requests") + " in " + span(t.SpanMS) + ", " +
+		grouped(t.Passed) + " passed and " + grouped(t.Denied) + " were denied."
+}
+
+// span writes a length of time with as many digits as help: "1.9 seconds", "12 seconds".
+func span(ms int64) string {
+	switch {
+	case ms < 1000:
+		return plural(ms, "millisecond", "milliseconds")
+	case ms < 10_000 && ms%1000 != 0:
+		return strconv.FormatFloat(float64((ms+50)/100)/10, 'f', 1, 64) + " seconds"
+	}
+	return inWords(time.Duration(ms) * time.Millisecond)
+}
+
+// atLeastSpan is span, but no time at all is "the same millisecond".
+func atLeastSpan(ms int64) string {
+	if ms == 0 {
+		return "one millisecond"
+	}
+	return span(ms)
+}
+
+// clockText writes an instant of a picture in the unit that suits its length: "12.5 s", "3 min".
+func clockText(ms, of int64) string {
+	unit, name := int64(1000), "s"
+	for _, u := range []struct {
+		ms   int64
+		name string
+	}{{60_000, "min"}, {3_600_000, "h"}, {86_400_000, "d"}} {
+		if of >= 3*u.ms {
+			unit, name = u.ms, u.name
+		}
+	}
+	return strconv.FormatFloat(math.Round(100*float64(ms)/float64(unit))/100, 'f', -1, 64) + " " + name
+}
+
+// compared tells what sets timelines of the same traffic apart.
+func compared(all []*timeline) (out []string) {
+	if len(all) == 0 || all[0].Asked == 0 {
+		return nil
+	}
+	limit, window := all[0].Rule.Limit, exactly(all[0].Rule.Window.MS, false)
+	worst := slices.MaxFunc(all, func(a, b *timeline) int { return a.Crowd.compare(b.Crowd) })
+	most := worst.Crowd.Count
+	switch {
+	case most <= limit:
+		out = append(out, "None let more than "+grouped(limit)+" pass in any "+window+".")
+	default:
+		out = append(out, worst.Title+" let "+grouped(most)+" pass within "+
+			atLeastSpan(worst.Crowd.ToMS-worst.Crowd.FromMS)+", "+times(most, limit)+" the limit.")
+		others := titles(all, func(t *timeline) bool { return t != worst && t.Crowd.Count > limit })
+		within := titles(all, func(t *timeline) bool { return t.Crowd.Count <= limit })
+		if len(others) > 0 {
+			out = append(out, "More than the limit in some "+window+" also passed with "+listed(others)+".")
+		}
+		if len(within) > 0 {
+			out = append(out, "Never more than "+grouped(limit)+" in any "+window+" passed with "+listed(within)+".")
+		}
+	}
+	most = slices.MaxFunc(all, byPassed).Passed
+	least := slices.MinFunc(all, byPassed).Passed
+	if most == least {
+		return append(out, "Over all, each let "+grouped(most)+" of "+grouped(all[0].Asked)+" pass: what differs is when.")
+	}
+	return append(out, "Over all, most passed with "+listed(titles(all, func(t *timeline) bool { return t.Passed == most }))+
+		" ("+grouped(most)+" of "+grouped(all[0].Asked)+"), fewest with "+
+		listed(titles(all, func(t *timeline) bool { return t.Passed == least }))+" ("+grouped(least)+").")
+}
+
+func byPassed(a, b *timeline) int { return cmp.Compare(a.Passed, b.Passed) }
+
+// titles are those of the timelines that are chosen, within a sentence.
+func titles(all []*timeline, chosen func(*timeline) bool) (out []string) {
+	for _, t := range all {
+		if chosen(t) {
+			out = append(out, lowerFirst(t.Title))
+		}
+	}
+	return out
+}
+
+// listed joins names as a sentence does.
+func listed(names []string) string {
+	switch last := len(names) - 1; last {
+	case -1:
+		return ""
+	case 0:
+		return names[0]
+	default:
+		text := names[0]
+		for _, n := range names[1:last] {
+			text += ", " + n
+		}
+		return text + " and " + names[last]
+	}
+}
+
+// lowerFirst is a title within a sentence.
+func lowerFirst(s string) string {
+	first, size := utf8.DecodeRuneInString(s)
+	return string(unicode.ToLower(first)) + s[size:]
+}
