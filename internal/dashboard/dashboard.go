@@ -35,9 +35,10 @@ type Deps struct {
 
 type dashboard struct {
 	Deps
-	attempts  *attempts
-	working   chan struct{}       // has a place for each request that may be served at once
-	observers map[string]observer // by pattern of the route
+	attempts   *attempts
+	playground *playground
+	working    chan struct{}       // has a place for each request that may be served at once
+	observers  map[string]observer // by pattern of the route
 }
 
 // maxWorking bounds the pages that are made at once, so that browsers do not crowd out checks.
@@ -50,7 +51,7 @@ func New(deps Deps) http.Handler {
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
-	d := &dashboard{Deps: deps, attempts: newAttempts(deps.Now), working: make(chan struct{}, maxWorking)}
+	d := &dashboard{Deps: deps, attempts: newAttempts(deps.Now), playground: newPlayground(deps.Now), working: make(chan struct{}, maxWorking)}
 	r := chi.NewRouter()
 	r.Use(d.track, d.guard)
 	r.NotFound(d.open(func(_ http.ResponseWriter, _ *http.Request) error { return tenants.ErrNotFound }))
@@ -60,6 +61,10 @@ func New(deps Deps) http.Handler {
 	r.Post("/login", d.open(d.login))
 
 	r.Post("/theme", d.open(d.chooseTheme))
+
+	r.Get("/playground", d.open(d.playgroundPage))
+	r.Get("/playground/stage", d.open(d.playgroundStage))
+	r.Get("/playground/{algorithm}", d.open(d.algorithmPage))
 
 	r.Get("/", d.page(d.overview))
 	r.Get("/rules", d.page(d.rules))
@@ -80,7 +85,7 @@ func New(deps Deps) http.Handler {
 
 // segments are the first parts of the dashboard's paths, beside its start page.
 var segments = map[string]bool{
-	"login": true, "logout": true, "theme": true, "tenant": true, "sessions": true,
+	"login": true, "logout": true, "theme": true, "tenant": true, "sessions": true, "playground": true,
 	"rules": true, "plans": true, "subjects": true, "keys": true, "members": true,
 }
 

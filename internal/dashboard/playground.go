@@ -1,0 +1,312 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir/internal/check"
+)
+
+// What the playground takes. It is open to everybody, so that all of it is small: what one
+// request can ask for costs some ten milliseconds.
+const (
+	maxPlayLimit    = 100
+	maxPlayBurst    = 200
+	maxPlayWindowMS = 86_400_000
+	maxPlayHits     = 200 // of the visitor's own
+	playWindows     = 3   // how many windows a picture shows
+	playSubject     = "you"
+	maxPlays        = 2 // at once; more wait their turn
+	playWait        = 500 * time.Millisecond
+	// playFresh is how long an answer may be kept: the same question has the same answer until
+	// another version of Weir runs.
+	playFresh = "public, max-age=60"
+)
+
+// playground bounds what strangers ask of it: for each address by the engine that we sell, in
+// this instance's memory, and for all together by places.
+type playground struct {
+	engine *check.MemoryEngine
+	places chan struct{}
+}
+
+// playRule lets an address hit about as fast as fingers can.
+var playRule = check.Rule{
+	Slug: "playground", Algorithm: check.TokenBucket, Limit: 300, Burst: 150, Window: check.Window{Duration: check.Duration{MS: 60_000}},
+}
+
+func newPlayground(now func() time.Time) *playground {
+	const most = 100_000
+	return &playground{
+		engine: check.NewMemoryEngine(check.MemoryOptions{
+			Clock: func() int64 { return now().UnixMilli() }, MaxCounters: most, MaxPerTenant: most,
+		}),
+		places: make(chan struct{}, maxPlays),
+	}
+}
+
+// admit returns nothing, or how long the address is to wait.
+func (p *playground) admit(address string) time.Duration {
+	call := check.Call{Cost: 1, Counters: []check.Counter{{Key: address, Numbers: playRule.Numbers()}}}
+	p.engine.Evaluate(context.Background(), &call) // memory does not fail
+	if call.Outcome.Allowed {
+		return 0
+	}
+	return max(time.Duration(call.Outcome.Verdicts[0].RetryAfterMS)*time.Millisecond, time.Millisecond)
+}
+
+// enter takes a place, or fails where none comes free in time. What it returns gives it back.
+func (p *playground) enter(ctx context.Context) (leave func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, playWait)
+	defer cancel()
+	select {
+	case p.places <- struct{}{}:
+		return func() { <-p.places }, nil
+	case <-ctx.Done():
+		return nil, errBusy
+	}
+}
+
+// playSettings is what the address of the page holds.
+type playSettings struct {
+	Traffic, Window, Penalty string
+	Limit, Burst             int64 // Burst 0: the same as Limit
+	Hits                     []int64
+	windowMS, penaltyMS      int64
+	scenario                 *scenario
+}
+
+// playView is what the page shows.
+type playView struct {
+	playSettings
+	Form    form
+	Lanes   []*timeline // none where something is wrong with the form
+	Story   []string
+	LastHit string
+}
+
+// SpanMS is how long the pictures are.
+func (s *playSettings) SpanMS() int64 { return playWindows * s.windowMS }
+
+// Instants are those of all requests, in order, for the script.
+func (v *playView) Instants() string {
+	if len(v.Lanes) == 0 {
+		return ""
+	}
+	at := make([]int64, len(v.Lanes[0].Hits))
+	for i, h := range v.Lanes[0].Hits {
+		at[i] = h.AtMS
+	}
+	return joined(at)
+}
+
+// playDefaults are what a first visitor sees.
+var playDefaults = url.Values{"traffic": {"edge"}, "limit": {"10"}, "window": {"10s"}, "burst": {""}, "penalty": {""}, "hits": {""}}
+
+// readPlay reads the settings. What is left out is as in playDefaults.
+func readPlay(query url.Values) (s playSettings, f form) {
+	f.values = url.Values{}
+	for name, usual := range playDefaults {
+		f.values.Set(name, nameOr(query.Get(name), usual[0]))
+	}
+	s = playSettings{Traffic: f.Get("traffic"), Window: f.Get("window"), Penalty: f.Get("penalty")}
+	if s.scenario = scenarioNamed(s.Traffic); s.scenario == nil {
+		f.wrong("traffic", "must be one of those below")
+	}
+	s.Limit = f.wholeUpTo("limit", maxPlayLimit)
+	if f.Get("burst") != "" {
+		s.Burst = f.wholeUpTo("burst", maxPlayBurst)
+	}
+	s.windowMS = f.playLength("window")
+	if s.Penalty != "" {
+		s.penaltyMS = f.playLength("penalty")
+	}
+	if text := f.Get("hits"); text != "" && f.Error("window") == "" {
+		s.readHits(text, &f)
+	}
+	return s, f
+}
+
+func (f *form) wholeUpTo(name string, most int64) int64 {
+	n := f.whole(name)
+	if n < 1 || n > most {
+		f.wrong(name, "must be from 1 to "+itoa(most))
+	}
+	return n
+}
+
+func (f *form) playLength(name string) int64 {
+	d, err := check.ParseDuration(f.Get(name))
+	if err != nil || d.MS%1000 != 0 || d.MS > maxPlayWindowMS {
+		f.wrong(name, "must be whole seconds, minutes or hours up to a day, such as 10s")
+	}
+	return d.MS
+}
+
+func (s *playSettings) readHits(text string, f *form) {
+	for field := range strings.SplitSeq(text, ",") {
+		at, err := strconv.ParseInt(field, 10, 64)
+		if err != nil || at < 0 || at >= s.SpanMS() || len(s.Hits) == maxPlayHits {
+			f.wrong("hits", "must be at most "+itoa(maxPlayHits)+" whole milliseconds below "+itoa(s.SpanMS())+", with commas between")
+			return
+		}
+		s.Hits = append(s.Hits, at)
+	}
+}
+
+// query is the settings as they stand in an address; what is usual is left out.
+func (s *playSettings) query() string {
+	values := url.Values{}
+	for name, value := range map[string]string{
+		"traffic": s.Traffic, "limit": itoa(s.Limit), "window": s.Window, "burst": burstText(s.Burst), "penalty": s.Penalty, "hits": joined(s.Hits),
+	} {
+		if value != playDefaults.Get(name) {
+			values.Set(name, value)
+		}
+	}
+	return values.Encode()
+}
+
+// rule is the settings as a rule with this algorithm.
+func (s *playSettings) rule(a check.Algorithm) check.Rule {
+	r := check.Rule{
+		Slug: strings.ReplaceAll(a.String(), "_", "-"), Resource: "*", Algorithm: a, Limit: s.Limit, By: []string{"subject"},
+		Window: check.Window{Duration: check.Duration{Text: s.Window, MS: s.windowMS}}, Penalty: check.Duration{Text: s.Penalty, MS: s.penaltyMS},
+	}
+	if a.Bucket() {
+		r.Burst = s.Burst
+	}
+	if a == check.SlidingWindowBuckets {
+		const parts = 5
+		r.Precision.MS = s.windowMS / parts
+	}
+	return r
+}
+
+// play runs the traffic against these algorithms, each by itself.
+func (s *playSettings) play(ctx context.Context, algorithms []check.Algorithm) ([]*timeline, error) {
+	instants := append(s.scenario.instants(s.Limit, s.windowMS), s.Hits...)
+	requests := onlyAt(playSubject, instants)
+	lanes := make([]*timeline, len(algorithms))
+	for i, a := range algorithms {
+		t := trial{Title: algorithmTitles[a], Rule: s.rule(a), SpanMS: s.SpanMS(), Requests: requests, Watch: playSubject}
+		lane, err := t.run(ctx)
+		if err != nil {
+			return nil, err
+		}
+		lanes[i] = lane
+	}
+	shareScale(lanes)
+	return lanes, nil
+}
+
+// playOrder puts side by side what is told apart best, beginning with the plainest.
+var playOrder = []check.Algorithm{
+	check.FixedWindow, check.SlidingWindowCounter, check.FixedWindowFirstHit, check.SlidingWindowLog,
+	check.SlidingWindowBuckets, check.TokenBucket, check.LeakyBucket, check.LeakyBucketQueue,
+}
+
+// playView reads the request and plays it, within the bounds for strangers.
+func (d *dashboard) playView(r *http.Request) (*playView, error) {
+	if wait := d.playground.admit(addressOf(r.RemoteAddr)); wait > 0 {
+		return nil, &tooFastError{wait}
+	}
+	settings, f := readPlay(r.URL.Query())
+	view := &playView{playSettings: settings, Form: f}
+	if f.invalid() {
+		return view, nil
+	}
+	leave, err := d.playground.enter(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	view.Lanes, err = settings.play(r.Context(), playOrder)
+	if err != nil {
+		return nil, err
+	}
+	view.Story, view.LastHit = compared(view.Lanes), lastHit(view.Lanes, settings.Hits)
+	return view, nil
+}
+
+// lastHit tells what became of the visitor's newest hit.
+func lastHit(lanes []*timeline, hits []int64) string {
+	if len(hits) == 0 {
+		return ""
+	}
+	at := hits[len(hits)-1]
+	// of several at one instant, the last
+	i := slices.IndexFunc(lanes[0].Hits, func(h timelineHit) bool { return h.AtMS > at }) - 1
+	if i < 0 {
+		i = len(lanes[0].Hits) - 1
+	}
+	var denied []string
+	for _, t := range lanes {
+		if h := t.Hits[i]; !h.Allowed {
+			denied = append(denied, lowerFirst(t.Title)+" (again in "+span(h.RetryAfterMS)+")")
+		}
+	}
+	text := "Your hit at " + clockText(at, lanes[0].SpanMS)
+	switch len(denied) {
+	case 0:
+		return text + " passed everywhere."
+	case len(lanes):
+		return text + " was denied everywhere, soonest free with " + soonest(lanes, i) + "."
+	}
+	return text + " was denied by " + listed(denied) + ", and passed elsewhere."
+}
+
+func soonest(lanes []*timeline, i int) string {
+	best := slices.MinFunc(lanes, func(a, b *timeline) int { return int(a.Hits[i].RetryAfterMS - b.Hits[i].RetryAfterMS) })
+	return lowerFirst(best.Title) + ", in " + span(best.Hits[i].RetryAfterMS)
+}
+
+// tooFastError is for who asks more than is good for the others.
+type tooFastError struct{ wait time.Duration }
+
+func (e *tooFastError) Error() string { return "too many requests from one address" }
+
+// playgroundPage is open to everybody and holds nothing of any tenant.
+func (d *dashboard) playgroundPage(w http.ResponseWriter, r *http.Request) error {
+	view, err := d.playView(r)
+	if err != nil {
+		return d.playFailed(w, r, err)
+	}
+	status := playHeaders(w, view)
+	w.Header().Set("Vary", "Cookie") // that of the theme
+	return d.render(w, r, status, playgroundPage(view))
+}
+
+// playgroundStage is the part of the page that changes with the settings, for the script.
+func (d *dashboard) playgroundStage(w http.ResponseWriter, r *http.Request) error {
+	view, err := d.playView(r)
+	if err != nil {
+		return d.playFailed(w, r, err)
+	}
+	return d.render(w, r, playHeaders(w, view), playStage(view))
+}
+
+func playHeaders(w http.ResponseWriter, view *playView) (status int) {
+	if view.Form.invalid() {
+		return http.StatusUnprocessableEntity
+	}
+	w.Header().Set("Cache-Control", playFresh)
+	return http.StatusOK
+}
+
+func (d *dashboard) playFailed(w http.ResponseWriter, r *http.Request, err error) error {
+	var fast *tooFastError
+	if !errors.As(err, &fast) {
+		return err
+	}
+	w.Header().Set("Retry-After", itoa(int64(math.Ceil(fast.wait.Seconds()))))
+	d.fail(w, r, http.StatusTooManyRequests, "Too fast", "The playground is limited, too: try again in "+inWords(fast.wait)+".")
+	return nil
+}

@@ -1,0 +1,126 @@
+package dashboard
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"weir/internal/check"
+)
+
+func play(t require.TestingT, query string, algorithms ...check.Algorithm) []*timeline {
+	settings, f := readPlay(values(query))
+	require.False(t, f.invalid(), f.errors)
+	lanes, err := settings.play(context.Background(), algorithms)
+	require.NoError(t, err)
+	return lanes
+}
+
+// The picture's numbers are those of docs/algorithms.md: what everybody learns first about
+// fixed windows must be true here.
+func TestTimelineShowsTheDoubleBurst(t *testing.T) {
+	lanes := play(t, "traffic=edge&limit=10&window=10s", check.FixedWindow, check.SlidingWindowCounter, check.SlidingWindowLog)
+	fixed, counter, log := lanes[0], lanes[1], lanes[2]
+	require.Equal(t, []int64{20, 20, 0}, []int64{fixed.Asked, fixed.Passed, fixed.Denied})
+	require.Equal(t, timelineCrowd{Count: 20, FromMS: 9000, ToMS: 10_900}, fixed.Crowd)
+	require.Contains(t, fixed.Said(), "20 passed within 1.9 seconds: twice the limit of 10 per 10 seconds.")
+	_, over := fixed.CrowdBox()
+	require.True(t, over)
+	require.EqualValues(t, 11, counter.Crowd.Count, "the share of the full window before falls a millisecond after its end")
+	require.EqualValues(t, 10, log.Passed)
+	require.Contains(t, log.Said(), "Never more than the limit, 10, in any 10 seconds.")
+	require.Contains(t, log.Said(), "The longest that anybody was told to wait: 9 seconds.")
+	_, over = log.CrowdBox()
+	require.False(t, over)
+
+	story := strings.Join(compared(lanes), " ")
+	require.Contains(t, story, "Fixed window let 20 pass within 1.9 seconds, twice the limit.")
+	require.Contains(t, story, "Never more than 10 in any 10 seconds passed with sliding window log.")
+	require.Contains(t, story, "fewest with sliding window log (10)")
+	require.Equal(t, fixed.Scale, log.Scale, "bars of one height mean the same side by side")
+}
+
+// What is left is drawn at every instant, not only when somebody asks.
+func TestTimelineDrawsWhatIsLeft(t *testing.T) {
+	bucket := play(t, "traffic=own&limit=10&window=10s&burst=5&hits=0,0,0,0,0,0", check.TokenBucket)[0]
+	require.EqualValues(t, 5, bucket.Quota)
+	require.EqualValues(t, 5, bucket.Passed)
+	require.EqualValues(t, 1, bucket.Denied)
+	require.Len(t, bucket.Left, timelineSamples+1)
+	require.EqualValues(t, 0, bucket.Left[0])
+	require.EqualValues(t, 1, bucket.Left[6], "after a second, one is back")
+	require.EqualValues(t, 0, bucket.Left[5])
+	require.EqualValues(t, 5, bucket.Left[timelineSamples])
+	require.Equal(t, "111110", bucket.PassedBits())
+}
+
+func TestTimelineOfAQueue(t *testing.T) {
+	queue := play(t, "traffic=own&limit=10&window=10s&hits=0,0,0", check.LeakyBucketQueue)[0]
+	require.EqualValues(t, 3, queue.Passed)
+	require.Equal(t, timelineCrowd{Count: 3, FromMS: 0, ToMS: 2000}, queue.Crowd, "let go one after another")
+	require.Contains(t, queue.Said(), "Who passed waited up to 2 seconds for their turn.")
+	require.Equal(t, "M0 46v7M33.3 46v7M66.7 46v7", queue.StartsPath())
+}
+
+func TestTimelineOfAPenalty(t *testing.T) {
+	shut := play(t, "traffic=own&limit=1&window=1s&penalty=2s&hits=0,100,1500,2200", check.FixedWindow)[0]
+	require.Equal(t, "1001", shut.PassedBits(), "a second later the window is new, the penalty not over")
+	require.Equal(t, []timelineStretch{{100, 2100}}, shut.Shut)
+	require.Contains(t, strings.Join(shut.Said(), " "), "penalty")
+}
+
+// No setting that the page takes makes a picture that contradicts itself.
+func TestTimelinesAddUp(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		query := "traffic=" + rapid.SampledFrom(scenarios).Draw(t, "traffic").Name +
+			"&limit=" + itoa(rapid.Int64Range(1, maxPlayLimit).Draw(t, "limit")) +
+			"&window=" + itoa(rapid.Int64Range(1, maxPlayWindowMS/1000).Draw(t, "window")) + "s" +
+			"&burst=" + itoa(rapid.Int64Range(1, maxPlayBurst).Draw(t, "burst"))
+		if rapid.Bool().Draw(t, "penalized") {
+			query += "&penalty=" + itoa(rapid.Int64Range(1, 86_400).Draw(t, "penalty")) + "s"
+		}
+		for _, lane := range play(t, query, playOrder...) {
+			require.Equal(t, lane.Asked, lane.Passed+lane.Denied)
+			require.Len(t, lane.PassedBits(), int(lane.Asked))
+			var asked, passed int64
+			for _, s := range lane.Slices() {
+				asked, passed = asked+s.Asked, passed+s.Passed
+				require.LessOrEqual(t, s.Left, lane.Quota)
+			}
+			require.Equal(t, []int64{lane.Asked, lane.Passed}, []int64{asked, passed}, "the table says what the picture shows")
+			switch lane.Rule.Algorithm {
+			case check.SlidingWindowLog, check.LeakyBucketQueue:
+				require.LessOrEqual(t, lane.Crowd.Count, lane.Rule.Limit)
+			case check.TokenBucket, check.LeakyBucket:
+				require.LessOrEqual(t, lane.Crowd.Count, lane.Quota+lane.Rule.Limit)
+			default:
+				require.LessOrEqual(t, lane.Crowd.Count, 2*lane.Rule.Limit)
+			}
+			for _, s := range lane.Said() {
+				require.True(t, strings.HasSuffix(s, "."), s)
+			}
+		}
+	})
+}
+
+// A timeline of many subjects has no single quota to draw, and still says what passed.
+func TestTimelineOfManySubjects(t *testing.T) {
+	settings, _ := readPlay(nil)
+	ask := trial{Title: "Everybody", Rule: settings.rule(check.FixedWindow), SpanMS: 30_000}
+	for i := range int64(30) {
+		ask.Requests = append(ask.Requests, onlyAt("user_"+itoa(i%2), []int64{1000})...)
+	}
+	got, err := ask.run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []int64{30, 20, 10}, []int64{got.Asked, got.Passed, got.Denied})
+	require.Nil(t, got.Left)
+	var b bytes.Buffer
+	require.NoError(t, timelinePicture(got).Render(t.Context(), &b))
+	require.NoError(t, timelineTable(got).Render(t.Context(), &b))
+	require.NotContains(t, b.String(), `class="level"`)
+	require.Contains(t, b.String(), "Everybody: of 30 requests in 30 seconds, 20 passed and 10 were denied.")
+}
