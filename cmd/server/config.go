@@ -15,6 +15,8 @@ import (
 	"github.com/alecthomas/kong"
 
 	"weir/internal/api"
+	"weir/internal/dashboard"
+	"weir/internal/mail"
 	"weir/internal/origin"
 )
 
@@ -38,10 +40,17 @@ type Config struct {
 
 	TrustedProxies string `env:"WEIR_TRUSTED_PROXIES" placeholder:"10.0.0.0/8,..." help:"Networks of the proxies before the server, a comma list: from them, X-Forwarded-For tells the client's address. Without it, nobody is believed."`
 
+	SMTPURL   Secret `env:"WEIR_SMTP_URL" name:"smtp-url" placeholder:"smtp://..." help:"Mail server, as smtp://USER:PASSWORD@HOST:PORT; smtps:// with TLS from the start. Without it, no mail is sent. Needs WEIR_MAIL_FROM and WEIR_PUBLIC_URL."`
+	MailFrom  string `env:"WEIR_MAIL_FROM" placeholder:"weir@example.com" help:"Sender of mails."`
+	PublicURL string `env:"WEIR_PUBLIC_URL" name:"public-url" placeholder:"https://HOST" help:"Where people reach the dashboard: links in mails begin with it."`
+	Signup    string `env:"WEIR_SIGNUP" default:"closed" help:"Who may make a tenant on the dashboard: open (everybody), invite (who was sent a link by server signup-link) or closed (nobody)."`
+
 	Headers     string        `env:"WEIR_HEADERS" default:"draft,x" help:"Rate-limit headers of a check: a comma list of draft (RateLimit) and x (X-RateLimit-*), or none."`
 	MaxInFlight int           `env:"WEIR_MAX_IN_FLIGHT" default:"10000" help:"Requests served at once, 1 to 1000000; further ones get 503."`
 	Drain       time.Duration `env:"WEIR_DRAIN" default:"5s" help:"How long to go on serving after SIGTERM, 0s to 5m, while balancers learn that /readyz says 503."`
 	LogLevel    string        `env:"WEIR_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
+
+	box *mail.Box // where the demo keeps mails, with no mail server set
 }
 
 // off stands for an address where nothing is to be served.
@@ -85,6 +94,10 @@ func (c *Config) Validate() error {
 		checkAddr("WEIR_HTTPS_ADDR", c.HTTPSAddr),
 		checkAddr("WEIR_INTERNAL_ADDR", c.InternalAddr),
 		bad(proxiesErr != nil, "WEIR_TRUSTED_PROXIES", c.TrustedProxies, fmt.Sprint(proxiesErr)),
+		checkSMTPURL(c.SMTPURL),
+		checkText("WEIR_MAIL_FROM", c.MailFrom, func(text string) error { _, err := mail.ParseFrom(text); return err }),
+		checkText("WEIR_PUBLIC_URL", c.PublicURL, func(text string) error { _, err := mail.ParsePublicURL(text); return err }),
+		bad(!slices.Contains(dashboard.Signups, dashboard.Signup(c.Signup)), "WEIR_SIGNUP", c.Signup, "must be open, invite or closed"),
 		bad(headersErr != nil, "WEIR_HEADERS", c.Headers, fmt.Sprint(headersErr)),
 		bad(c.MaxInFlight < 1 || c.MaxInFlight > 1_000_000, "WEIR_MAX_IN_FLIGHT", c.MaxInFlight, "must be 1 to 1000000"),
 		bad(c.Drain < 0 || c.Drain > 5*time.Minute, "WEIR_DRAIN", c.Drain, "must be 0s to 5m"),
@@ -159,6 +172,36 @@ func checkRedisURL(s Secret) error {
 	u, err := url.Parse(string(s))
 	if err != nil || !slices.Contains([]string{"redis", "rediss", "unix"}, strings.SplitN(u.Scheme, "+", 2)[0]) {
 		return fmt.Errorf("WEIR_REDIS_URL: must be redis://USER:PASSWORD@HOST:PORT/0, and is %s", s)
+	}
+	return nil
+}
+
+func checkSMTPURL(s Secret) error {
+	if s == "" {
+		return nil
+	}
+	if err := mail.ParseSMTP(string(s)); err != nil {
+		return fmt.Errorf("WEIR_SMTP_URL: %w, and is %s", err, s)
+	}
+	return nil
+}
+
+// checkText holds a text that is set against the one who will read it.
+func checkText(name, text string, parse func(string) error) error {
+	if text == "" {
+		return nil
+	}
+	err := parse(text)
+	return bad(err != nil, name, text, fmt.Sprint(err))
+}
+
+// requireMail says that mail is on, and something that it needs is missing.
+func (c *Config) requireMail() error {
+	switch {
+	case c.SMTPURL != "" && c.MailFrom == "":
+		return settingError("WEIR_MAIL_FROM is not set, and WEIR_SMTP_URL needs it")
+	case c.SMTPURL != "" && c.PublicURL == "":
+		return settingError("WEIR_PUBLIC_URL is not set, and WEIR_SMTP_URL needs it: links in mails begin with it")
 	}
 	return nil
 }

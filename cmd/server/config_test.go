@@ -33,7 +33,7 @@ func TestDefaults(t *testing.T) {
 	text, err := json.Marshal(cfg)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"DatabaseURL":"","MigrateDatabaseURL":"","DatabaseListenURL":"","Migrate":true,"RedisURL":"","RedisTimeout":50000000,
-		"Instances":1,"HTTPAddr":":8080","HTTPSAddr":"","TLSCert":"","TLSKey":"","InternalAddr":"127.0.0.1:9090","TrustedProxies":"","Headers":"draft,x","MaxInFlight":10000,"Drain":5000000000,"LogLevel":"info"}`, string(text))
+		"Instances":1,"HTTPAddr":":8080","HTTPSAddr":"","TLSCert":"","TLSKey":"","InternalAddr":"127.0.0.1:9090","TrustedProxies":"","SMTPURL":"","MailFrom":"","PublicURL":"","Signup":"closed","Headers":"draft,x","MaxInFlight":10000,"Drain":5000000000,"LogLevel":"info"}`, string(text))
 }
 
 func TestFlagWinsOverVariable(t *testing.T) {
@@ -73,4 +73,25 @@ func TestUnknownVariables(t *testing.T) {
 	require.Equal(t, []string{"WEIR_HTTP_ADR", "WEIR_Z"}, unknownVariables(parser, []string{
 		"PATH=/bin", "WEIR_Z=1", "WEIR_HTTP_ADDR=:1", "WEIR_HTTP_ADR=:1", "WEIR_KEY=from demo.env", "WEIR_TEST_REDIS_URL=x",
 	}))
+}
+
+// A mail server without what mails need would fail only when the first one is to be sent.
+func TestMailSettings(t *testing.T) {
+	for variable, value := range map[string]string{
+		"WEIR_SMTP_URL": "mail.example", "WEIR_MAIL_FROM": "nobody", "WEIR_PUBLIC_URL": "weir.example", "WEIR_SIGNUP": "everybody",
+	} {
+		t.Run(variable, func(t *testing.T) {
+			_, _, err := parse(t, map[string]string{variable: value})
+			require.ErrorContains(t, err, variable+": ")
+		})
+	}
+	_, _, err := parse(t, map[string]string{"WEIR_SMTP_URL": "http://u:hunter2@mail.example"})
+	require.ErrorContains(t, err, "WEIR_SMTP_URL: ")
+	require.NotContains(t, err.Error(), "hunter2")
+	cfg := Config{SMTPURL: "smtp://mail.example"}
+	require.ErrorContains(t, cfg.requireMail(), "WEIR_MAIL_FROM is not set")
+	cfg.MailFrom = "weir@weir.example"
+	require.ErrorContains(t, cfg.requireMail(), "WEIR_PUBLIC_URL is not set")
+	cfg.PublicURL = "https://weir.example"
+	require.NoError(t, cfg.requireMail())
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/dashboard"
+	"weir/internal/mail"
 	"weir/internal/tenants"
 	"weir/migrations"
 )
@@ -83,7 +85,8 @@ func (d demoCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) err
 }
 
 // configure sets what a server for one person wants otherwise than one in production, unless
-// it was set: HTTPS with a certificate of its own, and no wait at Ctrl-C. It returns the file
+// it was set: HTTPS with a certificate of its own, no wait at Ctrl-C, sign-up for everybody, and mails
+// that a page shows. It returns the file
 // of the authority that signed the certificate, "" if it is not ours.
 func (d demoCommand) configure(cfg *Config) (authority string, err error) {
 	if os.Getenv("WEIR_DRAIN") == "" {
@@ -92,6 +95,10 @@ func (d demoCommand) configure(cfg *Config) (authority string, err error) {
 	if os.Getenv("WEIR_LOG_LEVEL") == "" {
 		cfg.LogLevel = "warn"
 	}
+	if os.Getenv("WEIR_SIGNUP") == "" {
+		cfg.Signup = string(dashboard.SignupOpen)
+	}
+	cfg.box = &mail.Box{}
 	if cfg.HTTPSAddr == "" {
 		cfg.HTTPSAddr = ":8443"
 	}

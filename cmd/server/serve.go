@@ -39,7 +39,7 @@ type service struct {
 // open takes what does not depend on any other process being there.
 func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err error) {
 	s = &service{cfg: cfg, log: log, registry: newRegistry()}
-	if err := firstError(cfg.requireStores(), cfg.requireListeners()); err != nil {
+	if err := firstError(cfg.requireStores(), cfg.requireListeners(), cfg.requireMail()); err != nil {
 		return nil, err
 	}
 	if s.style, err = api.ParseHeaderStyle(cfg.Headers); err != nil {
@@ -132,6 +132,11 @@ func (s *service) assemble(ctx, working context.Context) error {
 		return ctx.Err()
 	}
 
+	post, err := s.newPost()
+	if err != nil {
+		return err
+	}
+	s.background.Go(func() { post.Run(working) })
 	httpMetrics := api.NewMetrics(s.registry)
 	public := api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight}, api.Deps{
 		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: s.checker,
@@ -142,6 +147,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 	})
 	pages := dashboard.New(dashboard.Deps{
 		Store: s.store, Policies: policies, Checker: s.checker, Logger: s.log, Follow: following.now, Observe: httpMetrics.Route,
+		Mail: post, Signup: dashboard.Signup(s.cfg.Signup),
 	})
 	s.front.handle(beside(public, pages))
 	return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"weir/internal/check"
+	"weir/internal/mail"
 	"weir/internal/tenants"
 )
 
@@ -30,6 +31,8 @@ type Deps struct {
 	Follow func(ctx context.Context, tenant check.TenantID)
 	// Observe returns what counts the requests that one route answered, "" being none; nil: nobody counts.
 	Observe func(pattern string) func(status int, took time.Duration)
+	Mail    *mail.Post       // nil: mail is off
+	Signup  Signup           // "": SignupClosed
 	Now     func() time.Time // nil: time.Now
 }
 
