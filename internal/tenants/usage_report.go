@@ -34,6 +34,8 @@ type UsageQuery struct {
 
 	ByRule, ByPlan, ByResource bool   // one item for each of them
 	Rule, Plan, Resource       string // only that one; "": all
+	// Rules are the only ones to be told apart, with ByRule. nil: all.
+	Rules []string
 
 	// BySubject asks for the busiest subjects; with Subject for one of them. Lists of subjects are
 	// kept for a tenant as a whole, so none of the others goes with these.
@@ -157,6 +159,9 @@ func usageItems(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, q *UsageQuery)
 		case part.only != "":
 			where = append(where, part.column+" = @"+part.column)
 			args[part.column] = part.only
+		case part.column == "rule" && part.by && q.Rules != nil:
+			where = append(where, "rule = ANY(@rules)")
+			args["rules"] = q.Rules
 		case part.column == "rule" && part.by:
 			where = append(where, "rule <> ''")
 		case part.column == "rule":

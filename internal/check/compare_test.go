@@ -1,0 +1,63 @@
+package check
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Who would be denied at once by another number is known before it is saved, and asking takes
+// nothing from anybody.
+func TestCompare(t *testing.T) {
+	onEachStore(t, func(t *testing.T, r *rig) {
+		r.policy.AddSubject(SubjectData{Subject: "raised", Overrides: []OverrideData{{Rule: "everywhere", Limit: Limit{Limit: 60}}}})
+		r.policy.AddSubject(SubjectData{Subject: "blocked", State: Blocked})
+		r.policy.AddSubject(SubjectData{Subject: "exempt", State: Exempt})
+		r.policy.AddSubject(SubjectData{Subject: "registered", Plan: "pro"})
+		used := map[string]int64{"heavy": 50, "registered": 20, "light": 2, "raised": 5, "exempt": 10}
+		for subject, cost := range used {
+			_, err := r.checker.Check(context.Background(), r.policy, []Request{{Subject: subject, Resource: "x", Cost: cost}})
+			require.NoError(t, err)
+		}
+		everybody := []string{"heavy", "registered", "light", "raised", "blocked", "exempt", "unseen"}
+		compare := func(plan, rule string, to *Limit) Comparison {
+			return r.checker.Compare(context.Background(), r.policy, plan, rule, to, everybody)
+		}
+		for range 2 {
+			require.Equal(t, Comparison{Asked: 4, Now: []string{"heavy"}, Then: []string{"heavy", "registered"}}, compare("pro", "everywhere", &Limit{Limit: 20}))
+		}
+		require.Equal(t, Comparison{Asked: 4, Now: []string{"heavy"}}, compare("pro", "everywhere", &Limit{Unlimited: true}), "who is denied now is let through")
+		require.Equal(t, []string{"heavy", "registered"}, compare("pro", "everywhere", nil).Then, "the rule's own number is 5")
+		require.Zero(t, compare("", "everywhere", nil).Asked, "nobody is without a plan where there is a default one")
+		require.Zero(t, compare("pro", "none", nil).Asked)
+		require.Equal(t, Comparison{Reason: NotBySubject}, compare("pro", "tenant-wide", nil))
+		require.Equal(t, Comparison{Reason: MissingValues}, compare("pro", "address", nil))
+		require.Equal(t, Comparison{Reason: ModeOff}, compare("pro", "off", nil))
+		require.Equal(t, 5, compare("pro", "create", &Limit{Limit: 1}).Asked, "the resource of a rule for a single one need not be given")
+	})
+}
+
+// While the counters are away nobody is said to be over: nothing is known.
+func TestCompareDegraded(t *testing.T) {
+	r := newRig(t, inspected())
+	r.store.fail.Store(true)
+	got := r.checker.Compare(context.Background(), r.policy, "pro", "everywhere", &Limit{Limit: 1}, []string{"heavy"})
+	require.True(t, got.Degraded)
+	require.Empty(t, got.Then)
+}
+
+// What a policy tells of a subject is what it was told.
+func TestPolicySubject(t *testing.T) {
+	r := newRig(t, inspected())
+	want := SubjectData{Subject: "ada", Plan: "pro", State: Exempt, Overrides: []OverrideData{
+		{Rule: "everywhere", Limit: Limit{Limit: 7}, StartsAt: time.UnixMilli(1000), ExpiresAt: time.UnixMilli(2000)}, {Rule: "orders", Limit: Limit{Unlimited: true}},
+	}}
+	r.policy.AddSubject(want)
+	got, registered := r.policy.Subject("ada")
+	require.True(t, registered)
+	require.Equal(t, want, got)
+	_, registered = r.policy.Subject("eve")
+	require.False(t, registered)
+}

@@ -1,0 +1,76 @@
+package tenants
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/tenants/db"
+)
+
+// MostCounted is where the counts of a reach stop: MostCounted + 1 stands for more than that.
+const MostCounted = 100_000
+
+// RuleReach says what hangs on a rule, and goes when it is deleted.
+type RuleReach struct {
+	Plans     []string // slugs of those that give it a number
+	Overrides int64    // those that are over, too; no further than MostCounted + 1
+}
+
+// RuleReach counts what hangs on a rule. Errors: ErrNotFound.
+func (s *Store) RuleReach(ctx context.Context, a Actor, rule string) (out RuleReach, err error) {
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		r, err := readRule(ctx, q, a.tenant, rule)
+		if err != nil {
+			return err
+		}
+		limits, err := q.RulePlanLimits(ctx, db.RulePlanLimitsParams{TenantID: a.tenant, RuleID: r.ID})
+		if err != nil {
+			return err
+		}
+		for _, l := range limits {
+			out.Plans = append(out.Plans, l.Slug)
+		}
+		out.Overrides, err = q.CountRuleOverrides(ctx, db.CountRuleOverridesParams{TenantID: a.tenant, RuleID: r.ID, Most: MostCounted + 1})
+		return err
+	})
+	return out, err
+}
+
+// PlanReach says whom the numbers of a plan concern, of those who are registered. Everybody else
+// has the default plan.
+type PlanReach struct {
+	Subjects   int64 // that have the plan, with the default one those without a plan of their own; no further than MostCounted + 1
+	Overridden int64 // of these, those with an override in force for the rule; the same bound
+}
+
+// PlanReach counts whom a plan's number for a rule concerns; rule "" counts nobody as overridden.
+// Errors: ErrNotFound (plan or rule).
+func (s *Store) PlanReach(ctx context.Context, a Actor, plan, rule string) (out PlanReach, err error) {
+	now := s.instant()
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		p, err := readPlan(ctx, q, a.tenant, plan)
+		if err != nil {
+			return err
+		}
+		subjects, err := q.CountPlanSubjects(ctx, db.CountPlanSubjectsParams{
+			TenantID: a.tenant, PlanID: &p.ID, IsDefault: p.Default, Most: MostCounted + 1,
+		})
+		if err != nil {
+			return err
+		}
+		out.Subjects = min(int64(subjects), MostCounted+1)
+		if rule == "" {
+			return nil
+		}
+		r, err := readRule(ctx, q, a.tenant, rule)
+		if err != nil {
+			return err
+		}
+		out.Overridden, err = q.CountPlanOverrides(ctx, db.CountPlanOverridesParams{
+			TenantID: a.tenant, RuleID: r.ID, PlanID: &p.ID, IsDefault: p.Default, Now: &now, Most: MostCounted + 1,
+		})
+		return err
+	})
+	return out, err
+}
