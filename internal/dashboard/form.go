@@ -68,12 +68,16 @@ func (f *form) invalid() bool { return len(f.errors) > 0 || f.problem != "" }
 // whole returns the number in a field, and writes down where it is none. Blanks between digits
 // are how people write large ones.
 func (f *form) whole(name string) int64 {
-	text := strings.NewReplacer(" ", "", "\u00a0", "", "\u202f", "", "_", "").Replace(f.Get(name))
-	n, err := strconv.ParseInt(text, 10, 64)
+	n, err := strconv.ParseInt(digitsOf(f.Get(name)), 10, 64)
 	if err != nil {
 		f.wrong(name, "must be a whole number, such as 100")
 	}
 	return n
+}
+
+// digitsOf takes the blanks out of a number.
+func digitsOf(text string) string {
+	return strings.NewReplacer(" ", "", "\u00a0", "", "\u202f", "", "_", "").Replace(text)
 }
 
 // match returns the condition that nobody has changed the object since the form was made, where
@@ -135,6 +139,17 @@ type formHandler func(w http.ResponseWriter, r *http.Request, v *visit, f *form)
 // handler, and by the store once more. A form that was made for another tenant, in another tab,
 // is not carried out: it would change the wrong one.
 func (d *dashboard) write(right tenants.Right, handle formHandler) http.HandlerFunc {
+	return d.sent(right, func(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+		if err := handle(w, r, v, f); err != nil {
+			return err
+		}
+		d.follow(r.Context(), v)
+		return nil
+	})
+}
+
+// sent is write for a form that changes nothing yet, such as one that asks what a change would do.
+func (d *dashboard) sent(right tenants.Right, handle formHandler) http.HandlerFunc {
 	return d.page(func(w http.ResponseWriter, r *http.Request, v *visit) error {
 		if !v.actor().May(right) {
 			return tenants.ErrForbidden
