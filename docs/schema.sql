@@ -389,6 +389,26 @@ CREATE POLICY all_sessions ON sessions FOR ALL TO weir_system
 GRANT DELETE, INSERT, SELECT ON sessions TO weir_system;
 GRANT UPDATE (chosen_tenant, seen_at) ON sessions TO weir_system;
 
+CREATE TABLE subject_labels (
+    tenant_id uuid NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    subject text COLLATE "C" NOT NULL,
+    value text COLLATE "C" NOT NULL,
+    id uuid NOT NULL,
+    plan_id uuid NOT NULL,
+    state text NOT NULL,
+    PRIMARY KEY (tenant_id, key, subject, plan_id, state),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE
+);
+CREATE INDEX subject_labels_key ON subject_labels USING btree (tenant_id, key, id, plan_id, state);
+CREATE INDEX subject_labels_value ON subject_labels USING btree (tenant_id, key, value, id, plan_id, state);
+CREATE INDEX subject_labels_value_subject ON subject_labels USING btree (tenant_id, key, value, subject, plan_id, state);
+ALTER TABLE subject_labels ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON subject_labels FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT DELETE, INSERT, SELECT ON subject_labels TO weir_app;
+
 CREATE TABLE subject_tombstones (
     tenant_id uuid NOT NULL,
     subject text COLLATE "C" NOT NULL,
@@ -430,9 +450,14 @@ CREATE TABLE subjects (
     CHECK ((octet_length(billing_ref) <= 256)),
     CHECK ((state = ANY (ARRAY['active'::text, 'blocked'::text, 'exempt'::text])))
 );
-CREATE INDEX subjects_plan ON subjects USING btree (tenant_id, plan_id);
-CREATE INDEX subjects_state ON subjects USING btree (tenant_id, state, id) WHERE (state <> 'active'::text);
+CREATE INDEX subjects_plan ON subjects USING btree (tenant_id, plan_id, id, state);
+CREATE INDEX subjects_plan_subject ON subjects USING btree (tenant_id, plan_id, subject, state);
+CREATE INDEX subjects_state ON subjects USING btree (tenant_id, state, id, plan_id) WHERE (state <> 'active'::text);
+CREATE INDEX subjects_state_subject ON subjects USING btree (tenant_id, state, subject, plan_id) WHERE (state <> 'active'::text);
 CREATE INDEX subjects_version ON subjects USING btree (tenant_id, version);
+CREATE TRIGGER follow_labels_deleted AFTER DELETE ON subjects REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION follow_subject_labels();
+CREATE TRIGGER follow_labels_inserted AFTER INSERT ON subjects REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION follow_subject_labels();
+CREATE TRIGGER follow_labels_updated AFTER UPDATE ON subjects REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION follow_subject_labels();
 ALTER TABLE subjects ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON subjects FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))

@@ -34,7 +34,7 @@ func TestSchemaDocument(t *testing.T) {
 	require.Equal(t, string(want), got, "go test ./migrations -run SchemaDocument -update")
 }
 
-// describe writes down tables, constraints, indexes, policies and grants.
+// describe writes down tables, constraints, indexes, triggers, policies and grants.
 func describe(t *testing.T, databaseURL string) string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), databaseURL)
@@ -57,7 +57,7 @@ func describe(t *testing.T, databaseURL string) string {
 			WHERE conrelid = $1::text::regclass AND contype IN ('p', 'u', 'f', 'c') ORDER BY strpos('pufc', contype::text), pg_get_constraintdef(oid)`, table)...)
 		fmt.Fprintf(&b, "\nCREATE TABLE %s (\n    %s\n)%s;\n", table, strings.Join(lines, ",\n    "), strings.Join(list(`SELECT ' PARTITION BY ' ||
 			pg_get_partkeydef(oid) FROM pg_class WHERE oid = $1::text::regclass AND relkind = 'p'`, table), ""))
-		for _, query := range []string{indexesSQL, securitySQL, policiesSQL, grantsSQL} {
+		for _, query := range []string{indexesSQL, triggersSQL, securitySQL, policiesSQL, grantsSQL} {
 			for _, line := range list(query, table) {
 				b.WriteString(line + ";\n")
 			}
@@ -78,6 +78,7 @@ const (
 	indexesSQL = `SELECT replace(pg_get_indexdef(i.indexrelid), ' public.', ' ') FROM pg_index i
 		WHERE i.indrelid = $1::text::regclass AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = i.indexrelid AND contype IN ('p', 'u'))
 		ORDER BY 1`
+	triggersSQL = `SELECT replace(pg_get_triggerdef(oid), ' public.', ' ') FROM pg_trigger WHERE tgrelid = $1::text::regclass AND NOT tgisinternal ORDER BY tgname`
 	securitySQL = `SELECT 'ALTER TABLE ' || relname || ' ENABLE ROW LEVEL SECURITY'
 			|| CASE WHEN relforcerowsecurity THEN ', FORCE ROW LEVEL SECURITY' ELSE '' END
 		FROM pg_class WHERE oid = $1::text::regclass AND relrowsecurity`

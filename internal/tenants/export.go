@@ -16,9 +16,6 @@ const (
 	exportBatch   = 1000 // subjects in one statement, which takes far less than statement_timeout
 )
 
-// subjectsExportSQL selects the next subjects in the order of their bytes, which the primary key has.
-const subjectsExportSQL = subjectsSelectSQL + ` AND s.subject > $2 ORDER BY s.subject LIMIT $8`
-
 // ExportSubjects calls each with the registered subjects that meet the filter, in the order of their
 // bytes, up to 1000 at a time and all of one instant; with their overrides, apart from those that are
 // over, if overrides is set. each may take up to a minute, for a client that reads slowly; all
@@ -28,30 +25,24 @@ func (s *Store) ExportSubjects(ctx context.Context, a Actor, f SubjectFilter, ov
 	if err := f.validate(); err != nil {
 		return err
 	}
-	var state string
-	if f.State != nil {
-		state = f.State.String()
-	}
 	now := s.instant()
 	var failed error // of each, which is none of the database's
 	err := s.readWithin(ctx, a, exportTimeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
-		// Each batch is to go on in the primary key, whatever the tables were like when a plan was made.
-		_, err := tx.Exec(ctx, `SELECT set_config('idle_in_transaction_session_timeout', '60s', true),
-			set_config('enable_seqscan', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)`)
-		if err != nil {
-			return err
-		}
-		after := ""
-		for {
-			rows, err := tx.Query(ctx, subjectsExportSQL, a.tenant, after, f.Prefix, f.Plan, state, f.LabelKey, f.LabelValue, exportBatch)
-			if err != nil {
+		// Each batch is to go on in an index, whatever the tables were like when a plan was made.
+		for _, sql := range []string{byIndexSQL, `SELECT set_config('idle_in_transaction_session_timeout', '60s', true),
+			set_config('plan_cache_mode', 'force_custom_plan', true)`} {
+			if _, err := tx.Exec(ctx, sql); err != nil {
 				return err
 			}
-			found, err := pgx.CollectRows(rows, pgx.RowToStructByName[db.SubjectByNameRow])
+		}
+		search := subjectSearch{SubjectFilter: f, byName: true}
+		for {
+			sql, args := search.build(a.tenant, exportBatch)
+			found, err := searchSubjects(ctx, tx, sql, args)
 			if err != nil || len(found) == 0 {
 				return err
 			}
-			after = found[len(found)-1].Subject
+			search.after = found[len(found)-1].Subject
 			subjects, err := exported(ctx, q, a, found, overrides)
 			if err != nil {
 				return err

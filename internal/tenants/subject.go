@@ -32,15 +32,6 @@ type Subject struct {
 	UpdatedAt  time.Time
 }
 
-// SubjectFilter selects of a list of subjects those that meet all of its conditions.
-type SubjectFilter struct {
-	Prefix     string              // the subject begins with it, byte for byte
-	Plan       string              // the slug of its own plan; "": any or none
-	State      *check.SubjectState // nil: any
-	LabelKey   string              // it has this label
-	LabelValue *string             // with this value; nil: any
-}
-
 const (
 	maxLabels     = 32
 	maxLabelValue = 256 // bytes
@@ -143,64 +134,6 @@ func (s *Store) SubjectByName(ctx context.Context, a Actor, subject string) (out
 		return err
 	})
 	return out, err
-}
-
-// subjectsSelectSQL selects subjects by a filter ($1, $3 to $7). It compares prefixes as they are: %
-// and _ mean themselves.
-const subjectsSelectSQL = `
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version,
-    p.slug AS plan_slug
-FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
-WHERE s.tenant_id = $1
-    AND ($3 = '' OR starts_with(s.subject, $3)) AND ($4 = '' OR p.slug = $4) AND ($5 = '' OR s.state = $5)
-    AND ($6 = '' OR s.labels ? $6) AND ($7::text IS NULL OR s.labels ->> $6 = $7)`
-
-// subjectsListSQL selects a page of a list, newest first.
-const subjectsListSQL = subjectsSelectSQL + ` AND ($2::uuid IS NULL OR s.id < $2) ORDER BY s.id DESC LIMIT $8`
-
-// Subjects lists registered subjects with their overrides, newest first, and returns where the next page begins.
-func (s *Store) Subjects(ctx context.Context, a Actor, f SubjectFilter, p Page) (out []Subject, next string, err error) {
-	after, err := p.after()
-	if err != nil {
-		return nil, "", err
-	}
-	if err := f.validate(); err != nil {
-		return nil, "", err
-	}
-	var state string
-	if f.State != nil {
-		state = f.State.String()
-	}
-	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
-		rows, err := tx.Query(ctx, subjectsListSQL, a.tenant, after, f.Prefix, f.Plan, state, f.LabelKey, f.LabelValue, p.most())
-		if err != nil {
-			return err
-		}
-		found, err := pgx.CollectRows(rows, pgx.RowToStructByName[db.SubjectByNameRow])
-		if err != nil {
-			return err
-		}
-		found, next = cut(p, found, func(r db.SubjectByNameRow) uuid.UUID { return r.ID })
-		out, err = withOverrides(ctx, q, a.tenant, found)
-		return err
-	})
-	return out, next, err
-}
-
-func (f SubjectFilter) validate() error {
-	var fields []check.FieldError
-	value := ""
-	if f.LabelValue != nil {
-		value = *f.LabelValue
-	}
-	for field, text := range map[string]string{"prefix": f.Prefix, "plan": f.Plan, "label": f.LabelKey + value} {
-		if len(text) > 2*check.MaxNameBytes || !plain(text) {
-			fields = append(fields, check.FieldError{
-				Field: field, Message: fmt.Sprintf("must be at most %d bytes of UTF-8 without control characters", 2*check.MaxNameBytes),
-			})
-		}
-	}
-	return invalidIf(fields)
 }
 
 // DeleteSubject forgets a subject with its overrides: it is treated like any other again.

@@ -189,6 +189,16 @@ type Subject struct {
 	Version    int64
 }
 
+type SubjectLabel struct {
+	TenantID uuid.UUID
+	Key      string
+	Subject  string
+	Value    string
+	ID       uuid.UUID
+	PlanID   uuid.UUID
+	State    string
+}
+
 type SubjectTombstone struct {
 	TenantID  uuid.UUID
 	Subject   string

@@ -1,0 +1,167 @@
+package tenants
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+// SubjectFilter selects of a list of subjects those that meet all of its conditions.
+type SubjectFilter struct {
+	Prefix     string              // the subject begins with it, byte for byte
+	Plan       string              // the slug of its own plan; "": any or none
+	State      *check.SubjectState // nil: any
+	LabelKey   string              // it has this label
+	LabelValue *string             // with this value; nil: any
+}
+
+// Subjects lists registered subjects with their overrides, and returns where the next page begins:
+// newest first, or with a prefix in the order of their bytes, because what begins alike stands
+// together only there. Errors: *InvalidError, ErrUnavailable.
+func (s *Store) Subjects(ctx context.Context, a Actor, f SubjectFilter, p Page) (out []Subject, next string, err error) {
+	if err := f.validate(); err != nil {
+		return nil, "", err
+	}
+	search := subjectSearch{SubjectFilter: f, byName: f.Prefix != "", after: p.After}
+	if search.byName && p.After != "" && check.ValidName(p.After) != "" {
+		return nil, "", invalid("cursor", "is not one of this list")
+	} else if !search.byName {
+		if _, err := p.after(); err != nil {
+			return nil, "", err
+		}
+	}
+	sql, args := search.build(a.tenant, p.most())
+	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		if _, err := tx.Exec(ctx, byIndexSQL); err != nil {
+			return err
+		}
+		found, err := searchSubjects(ctx, tx, sql, args)
+		if err != nil {
+			return err
+		}
+		if size := int(p.most()) - 1; len(found) > size {
+			found = found[:size]
+			if next = found[size-1].ID.String(); search.byName {
+				next = found[size-1].Subject
+			}
+		}
+		out, err = withOverrides(ctx, q, a.tenant, found)
+		return err
+	})
+	return out, next, err
+}
+
+// byIndexSQL lets Postgres take the rows of a search in the order of an index or not at all, whatever
+// it believes of their number: what is best on average is bad for the one tenant who has none.
+const byIndexSQL = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+    set_config('enable_sort', 'off', true)`
+
+func searchSubjects(ctx context.Context, tx pgx.Tx, sql string, args []any) ([]db.SubjectByNameRow, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByName[db.SubjectByNameRow])
+}
+
+// subjectSearch is a page of a filter. It becomes a statement that has only the conditions that
+// are asked for, so that for each combination there is one index (migrations/000015) which has the
+// page in one piece.
+type subjectSearch struct {
+	SubjectFilter
+	byName bool   // in the order of the subjects' bytes; else newest first
+	after  string // the subject or the id that the page before ended with; "": from the start
+}
+
+// build returns the statement and its arguments. most is how many rows it returns at most.
+func (f *subjectSearch) build(tenant uuid.UUID, most int32) (sql string, args []any) {
+	value := func(v any) string {
+		args = append(args, v)
+		return fmt.Sprintf("$%d", len(args))
+	}
+	tenantID := value(tenant)
+	where := []string{"tenant_id = " + tenantID}
+	add := func(format string, values ...any) { where = append(where, fmt.Sprintf(format, values...)) }
+	if f.LabelKey != "" {
+		add("key = %s", value(f.LabelKey))
+		if f.LabelValue != nil {
+			add("value = %s", value(*f.LabelValue))
+		}
+	}
+	if f.Plan != "" {
+		add("plan_id = (SELECT id FROM plans WHERE tenant_id = %s AND slug = %s)", tenantID, value(f.Plan))
+	}
+	if f.State != nil {
+		add("state = %s", value(f.State.String()))
+		if *f.State != check.Active {
+			add("state <> 'active'") // as the indexes say, which have no active ones
+		}
+	}
+	if f.Prefix != "" {
+		add("subject >= %s", value(f.Prefix))
+		if end := behindPrefix(f.Prefix); end != "" {
+			add("subject < %s", value(end))
+		}
+	}
+	order := "id DESC"
+	if f.byName {
+		order = "subject"
+	}
+	switch {
+	case f.after == "":
+	case f.byName:
+		add("subject > %s", value(f.after))
+	default:
+		add("id < %s::uuid", value(f.after))
+	}
+	part := fmt.Sprintf("WHERE %s ORDER BY %s LIMIT %s", strings.Join(where, " AND "), order, value(most))
+	from := "SELECT * FROM subjects " + part
+	if f.LabelKey != "" { // the rest of each subject by the primary key
+		from = fmt.Sprintf(`SELECT found.* FROM (SELECT subject FROM subject_labels %s) AS page CROSS JOIN LATERAL (
+    SELECT * FROM subjects WHERE tenant_id = %s AND subject = page.subject OFFSET 0) AS found`, part, tenantID)
+	}
+	return fmt.Sprintf(`SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at,
+    s.version, p.slug AS plan_slug
+FROM (%s) AS s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+ORDER BY s.%s`, from, order), args
+}
+
+// behindPrefix returns the first text, in the order of the bytes, that is behind all that begin with
+// prefix; "" where there is none. In UTF-8 the order of the bytes is that of the code points.
+func behindPrefix(prefix string) string {
+	for prefix != "" {
+		last, size := utf8.DecodeLastRuneInString(prefix)
+		prefix = prefix[:len(prefix)-size]
+		switch last {
+		case utf8.MaxRune: // nothing is behind it but what comes behind the text before it
+		case 0xD7FF: // the surrogates are no characters
+			return prefix + "\uE000"
+		default:
+			return prefix + string(last+1)
+		}
+	}
+	return ""
+}
+
+func (f SubjectFilter) validate() error {
+	var fields []check.FieldError
+	value := ""
+	if f.LabelValue != nil {
+		value = *f.LabelValue
+	}
+	for field, text := range map[string]string{"prefix": f.Prefix, "plan": f.Plan, "label": f.LabelKey + value} {
+		if len(text) > 2*check.MaxNameBytes || !plain(text) {
+			fields = append(fields, check.FieldError{
+				Field: field, Message: fmt.Sprintf("must be at most %d bytes of UTF-8 without control characters", 2*check.MaxNameBytes),
+			})
+		}
+	}
+	return invalidIf(fields)
+}
