@@ -53,7 +53,7 @@ type ImportQuery struct {
 
 // SubjectFilterParams say which subjects are meant.
 type SubjectFilterParams struct {
-	Prefix string `query:"prefix" doc:"Only subjects that begin with this text"`
+	Prefix string `query:"prefix" doc:"Only subjects that begin with this text; they come in the order of their bytes"`
 	Plan   string `query:"plan" doc:"Only subjects that were given this plan"`
 	State  string `query:"state" enum:"active,blocked,exempt" doc:"Only subjects in this state"`
 	Label  string `query:"label" doc:"Only subjects with this label: NAME=VALUE, or NAME for any value"`
