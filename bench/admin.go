@@ -116,6 +116,10 @@ func lookups(operator string) []lookup {
 			{name: "subjects by a label that a third has", path: fixed("/v1/subjects?label=region%3Deu")},
 			{name: "subjects by a label that 1 of 500 has", path: fixed("/v1/subjects?label=vip")},
 			{name: "subjects by a label that none has", path: fixed("/v1/subjects?label=region%3Dmoon")},
+			{name: "subjects by plan and label, met by many apart and by none together", path: fixed("/v1/subjects?plan=pro&label=region%3Deu")},
+			{name: "subjects by plan, label and state, 1 of 1 500", path: fixed("/v1/subjects?plan=pro&label=region%3Dus&state=blocked")},
+			{name: "subjects by prefix, plan and label, a third", path: fixed("/v1/subjects?prefix=user_0&plan=pro&label=region%3Dus")},
+			{name: "subjects by prefix, plan and label, none", path: fixed("/v1/subjects?prefix=user_0&plan=pro&label=region%3Deu")},
 			{name: "a subject", path: func(n int, t *owner) string { return "/v1/subjects/" + subjectName(n%t.subjects) }},
 		} {
 			l.name, l.large = l.name+of, large

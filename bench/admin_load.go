@@ -170,17 +170,21 @@ func (o adminOptions) walk(count func(tenant int) int) func() (tenant, number in
 }
 
 // copyRows fills a table, telling now and then how far it is.
+// It does so some at a time, because triggers see them only when all of a statement have come.
 func copyRows(ctx context.Context, conn *pgx.Conn, table string, columns []string, count int, row func(n int) []any) error {
+	const atOnce = 20_000
 	told, begin := time.Now(), time.Now()
-	_, err := conn.CopyFrom(ctx, pgx.Identifier{table}, columns, pgx.CopyFromSlice(count, func(n int) ([]any, error) {
+	for done := 0; done < count; done += atOnce {
+		_, err := conn.CopyFrom(ctx, pgx.Identifier{table}, columns, pgx.CopyFromSlice(min(atOnce, count-done), func(n int) ([]any, error) {
+			return row(done + n), nil
+		}))
+		if err != nil {
+			return fmt.Errorf("%s: %w", table, err)
+		}
 		if time.Since(told) > 2*time.Second {
 			told = time.Now()
-			progress("loading %s: %s of %s", table, thousands(float64(n)), thousands(float64(count)))
+			progress("loading %s: %s of %s", table, thousands(float64(min(done+atOnce, count))), thousands(float64(count)))
 		}
-		return row(n), nil
-	}))
-	if err != nil {
-		return fmt.Errorf("%s: %w", table, err)
 	}
 	progress("loaded %s %s in %.1f s", thousands(float64(count)), table, time.Since(begin).Seconds())
 	return nil
