@@ -1,13 +1,13 @@
 # Everything that is done often, one line each. `make` alone lists it.
 #
-# A fresh machine needs Go and make: scripts/dev.sh finds or installs PostgreSQL, Redis and,
-# for the race detector, a C compiler.
+# A fresh machine needs Go and make: scripts/dev.sh finds or installs PostgreSQL, Redis and, for
+# the tests, a C compiler (the race detector wants one) and Chromium.
 
 SHELL := /bin/bash
 GOTESTSUM := go tool -modfile=tools/gotestsum.mod gotestsum
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-idempotency conformance bench microbench build generate web verify clean-dev
+.PHONY: help run test screenshots readme-pictures test-idempotency conformance bench microbench build generate web verify clean-dev
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,8 +17,17 @@ run: build ## start Weir with demo data on http://localhost:8080 and https://loc
 
 test: ## run all tests under the race detector, against a PostgreSQL and Redis of their own
 	@scripts/dev.sh --test compiler
+	@scripts/dev.sh --test browser
 	@scripts/dev.sh --test with $(GOTESTSUM) --format standard-quiet -- -race -timeout 15m ./...
 	@cd bench && ../scripts/dev.sh --test with go test ./...
+
+screenshots: ## write a picture of every page, light, dark and on a phone, to DIR=path (.dev/screenshots)
+	@scripts/dev.sh --test browser
+	@scripts/dev.sh --test with go test ./tests/browser -run '^TestLooks$$' -count=1 -args -screenshots "$(abspath $(or $(DIR),.dev/screenshots))"
+
+readme-pictures: ## make docs/img/page-*.png anew, the pages that the README shows
+	@scripts/dev.sh --test browser
+	@scripts/dev.sh --test with go test ./tests/browser -run '^TestLooks$$' -count=1 -args -readme "$(abspath docs/img)"
 
 test-idempotency: ## make 10 000 idempotent writes while the server is killed again and again; takes minutes
 	@scripts/dev.sh --test with env WEIR_TEST_IDEMPOTENT_WRITES=10000 go test ./tests -run '^TestKilledWhileWriting$$' -v -timeout 20m

@@ -8,6 +8,7 @@
 #   scripts/dev.sh status | env  what runs | the two URLs as shell assignments
 #   scripts/dev.sh reset         stop, and delete all data
 #   scripts/dev.sh compiler      install a C compiler if there is none (the race detector wants one)
+#   scripts/dev.sh browser       install Chromium if there is none (tests/browser walks the pages in it)
 #
 # These servers keep their data in .dev/ and are handed over as WEIR_DATABASE_URL and
 # WEIR_REDIS_URL. With --test first, it is another pair in .dev/test/, throwaway and tuned for
@@ -22,6 +23,7 @@ umask 077
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 BASE=$ROOT/.dev
 DEV=$BASE VARS=WEIR_ KIND=dev
+HINT= # what to do about something missing, where it cannot be installed
 if [ "${1:-}" = --test ]; then shift; DEV=$BASE/test VARS=WEIR_TEST_ KIND=test; fi
 PROJECT=weir-$KIND-$(printf %s "$ROOT" | cksum | cut -d' ' -f1)
 DATABASE_VAR=${VARS}DATABASE_URL REDIS_VAR=${VARS}REDIS_URL
@@ -67,12 +69,16 @@ find_pg() { # prints the folder that holds initdb, pg_ctl and postgres (newest f
   return 1
 }
 find_redis() { command -v redis-server || command -v valkey-server; }
+find_browser() { # as tests/browser looks for one
+  if [ -n "${WEIR_TEST_CHROMIUM:-}" ]; then command -v "$WEIR_TEST_CHROMIUM"; return; fi
+  command -v chromium || command -v chromium-browser || command -v google-chrome
+}
 
 apt_install() {
   local sudo=()
-  command -v apt-get >/dev/null || die "missing: $* (PostgreSQL 15 or newer, Redis 7.0 or newer, or start Docker)"
+  command -v apt-get >/dev/null || die "missing: $*$HINT"
   if [ "$(id -u)" != 0 ]; then
-    sudo -n true 2>/dev/null || die "missing: $*. Run: sudo apt-get install $*   (or start Docker)"
+    sudo -n true 2>/dev/null || die "missing: $*. Run: sudo apt-get install $*$HINT"
     sudo=(sudo -n)
   fi
   say "installing $* with apt-get"
@@ -214,6 +220,7 @@ native_up() {
   local missing=()
   find_pg >/dev/null || missing+=(postgresql)
   find_redis >/dev/null || missing+=(redis-server)
+  HINT=" (PostgreSQL 15 or newer, Redis 7.0 or newer, or start Docker)"
   [ ${#missing[@]} = 0 ] || apt_install "${missing[@]}"
   native_paths
   pg_start
@@ -318,6 +325,10 @@ case $cmd in
   compiler)
     command -v "${CC:-gcc}" >/dev/null && exit 0
     lock; apt_install gcc libc6-dev; unlock ;;
+  browser)
+    find_browser >/dev/null && exit 0
+    HINT=" (or set WEIR_TEST_CHROMIUM to a Chromium or Chrome)"
+    lock; apt_install chromium; unlock ;;
   env) [ -e "$DEV/env" ] || die "nothing set up yet"; cat "$DEV/env" ;;
   status)
     [ -e "$DEV/backend" ] || die "nothing set up yet"

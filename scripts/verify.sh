@@ -35,5 +35,5 @@ step "go vet" go vet ./...
 step "go vet, bench" go -C bench vet ./...
 step "modules are tidy" go mod tidy -diff
 step "modules are tidy, bench" go -C bench mod tidy -diff
-step "scripts parse" bash -n scripts/dev.sh scripts/verify.sh web/vendor.sh .ci/run
+step "scripts parse" bash -n scripts/dev.sh scripts/verify.sh web/vendor.sh tests/browser/vendor.sh .ci/run
 exit $failed

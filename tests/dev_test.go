@@ -132,3 +132,30 @@ func TestDevUsesGivenServers(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, string(message), "WEIR_REDIS_URL")
 }
+
+// Without a browser there is no walk of the pages, and a machine that cannot install one must be told so.
+func TestDevFindsABrowser(t *testing.T) {
+	root, bin := checkout(t), t.TempDir()
+	for _, name := range []string{"bash", "dirname", "cksum", "cut", "mkdir", "chmod", "flock", "id", "rm", "cat"} {
+		program, err := exec.LookPath(name)
+		require.NoError(t, err)
+		require.NoError(t, os.Symlink(program, filepath.Join(bin, name)))
+	}
+	browser := func(variables ...string) (string, error) {
+		cmd := devCommand(t.Context(), root, "browser")
+		cmd.Env = append(append(cmd.Env, "PATH="+bin), variables...)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	out, err := browser()
+	require.Error(t, err)
+	require.Contains(t, out, "missing: chromium (or set WEIR_TEST_CHROMIUM to a Chromium or Chrome)")
+
+	mine := filepath.Join(t.TempDir(), "my-chromium")
+	require.NoError(t, os.WriteFile(mine, []byte("#!/bin/sh\n"), 0o755))
+	out, err = browser("WEIR_TEST_CHROMIUM=" + mine)
+	require.NoError(t, err, out)
+	require.NoError(t, os.Symlink(mine, filepath.Join(bin, "google-chrome")))
+	out, err = browser()
+	require.NoError(t, err, out)
+}

@@ -3,13 +3,17 @@ package browser
 import (
 	"flag"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"weir/internal/tenants"
 )
 
-// screenshots is where pictures of all pages go; "": none are made.
-var screenshots = flag.String("screenshots", "", "write pictures of every page to this `folder`")
+// Where pictures go; "": none are made.
+var (
+	screenshots = flag.String("screenshots", "", "write pictures of every page to this `folder`")
+	readme      = flag.String("readme", "", "write the README's pictures to this `folder`")
+)
 
 // look is a page of the demo as somebody sees it.
 type look struct {
@@ -46,6 +50,7 @@ func TestLooks(t *testing.T) {
 				p = w.as(l.as)
 			}
 			p.open(l.path).sees(l.says)
+			p.showcase(l.name)
 			p.shot(l.name + "-light").check()
 			p.theme("dark").shot(l.name + "-dark").theme("light")
 			p.phone().open(l.path).shot(l.name + "-phone").check()
@@ -53,11 +58,22 @@ func TestLooks(t *testing.T) {
 	}
 }
 
+// showcase are the pages that the README shows.
+var showcase = []string{"overview", "rules", "rule", "plans", "subject", "keys"}
+
+// showcase keeps a picture of the upper part of a page where the README wants one.
+func (p *page) showcase(name string) {
+	p.t.Helper()
+	if *readme != "" && slices.Contains(showcase, name) {
+		p.must(p.write(filepath.Join(*readme, "page-"+name+".png"), false), name)
+	}
+}
+
 // shot keeps a picture of the page where pictures are wanted.
 func (p *page) shot(name string) *page {
 	p.t.Helper()
 	if *screenshots != "" {
-		p.must(p.write(filepath.Join(*screenshots, name+".png")), name)
+		p.must(p.write(filepath.Join(*screenshots, name+".png"), true), name)
 	}
 	return p
 }

@@ -95,7 +95,7 @@ func (p *page) finish() {
 	}
 	file := filepath.Join(testenv.Root(), ".dev", "test", "browser", strings.ReplaceAll(p.t.Name(), "/", "-")+".png")
 	p.t.Logf("at %s; the picture is %s", p.watch.url(), file)
-	if err := p.write(file); err != nil {
+	if err := p.write(file, true); err != nil {
 		p.t.Logf("no picture: %v", err)
 	}
 }
@@ -200,12 +200,11 @@ func (p *page) desktop() *page {
 	return p
 }
 
-// write makes a picture of the whole page.
-func (p *page) write(file string) error {
+// write makes a picture of the page: of all of it, or of what the screen shows.
+func (p *page) write(file string, whole bool) error {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	yes := true
-	picture, err := chromedp.Call(ctx, cdppage.CaptureScreenshot, cdppage.CaptureScreenshotParams{Format: cdppage.CaptureScreenshotFormatPng, CaptureBeyondViewport: &yes})
+	picture, err := chromedp.Call(ctx, cdppage.CaptureScreenshot, cdppage.CaptureScreenshotParams{Format: cdppage.CaptureScreenshotFormatPng, CaptureBeyondViewport: &whole})
 	if err != nil {
 		return err
 	}
