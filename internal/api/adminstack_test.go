@@ -61,7 +61,7 @@ func newAdminStack(t *testing.T) *adminStack {
 	db := tenantstest.New(t)
 	s := &adminStack{t: t, db: db, store: db.Store, log: &lockedBuffer{}}
 	s.url = s.serve(db.Store)
-	s.doc = loadDocument(t, s.url)
+	s.doc = loadDocument(t)
 	var keyA, keyB tenants.Key
 	s.a, keyA = db.Tenant("tenant-a")
 	s.b, keyB = db.Tenant("tenant-b")
@@ -126,17 +126,21 @@ func (s *adminStack) withoutDatabase() *adminStack {
 	return broken
 }
 
-func loadDocument(t *testing.T, url string) *openapi3.T {
+// loadDocument is the OpenAPI document as it is served. It is the same on every server, and takes
+// its time to read: all tests share one.
+func loadDocument(t *testing.T) *openapi3.T {
 	t.Helper()
-	r, err := http.Get(url + "/openapi.json") //nolint:noctx // ends with the test's server
-	require.NoError(t, err)
-	defer r.Body.Close()
-	data, err := io.ReadAll(r.Body)
-	require.NoError(t, err)
-	doc, err := openapi3.NewLoader().LoadFromData(data)
+	doc, err := document()
 	require.NoError(t, err)
 	return doc
 }
+
+var document = sync.OnceValues(func() (*openapi3.T, error) {
+	h := New(Config{}, Deps{Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry())})
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/openapi.json", nil))
+	return openapi3.NewLoader().LoadFromData(w.Body.Bytes())
+})
 
 // answer is a response whose body has been read.
 type answer struct {

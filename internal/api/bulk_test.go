@@ -180,17 +180,19 @@ func TestImportRefusals(t *testing.T) {
 // What is larger than an import may be is refused before it is held.
 func TestImportBounds(t *testing.T) {
 	s := newSubjectStack(t)
-	var lines strings.Builder
-	lines.WriteString("subject\n")
-	for i := range maxImportLines {
-		fmt.Fprintf(&lines, "%d\n", i)
-	}
-	require.Equal(t, counts(maxImportLines, 0, 0), s.bulk("?dry_run=true", csvType, lines.String()).ok(200).json())
-	require.Contains(t, s.bulk("", csvType, lines.String()+"more\n").problem(413, codeBodyTooLarge).Detail, "200000 lines")
+	line := tenants.SubjectLine{Line: 1, Subject: "s"}
+	f := &importFile{lines: make([]tenants.SubjectLine, maxImportLines-1, maxImportLines)}
+	require.NoError(t, f.add(line), "the last one that fits")
+	require.ErrorContains(t, f.add(line), "at most 200000 lines")
+	line.Overrides = make([]tenants.OverrideLine, 2)
+	f = &importFile{overrides: maxImportOverrides - 1}
+	require.ErrorContains(t, f.add(line), "at most 200000 overrides")
+
 	s.bulk("", jsonLinesType, `{"subject":"`+strings.Repeat("x", maxImportLine)+`"}`).problem(413, codeBodyTooLarge)
+	tooLarge := strings.Repeat(strings.Repeat(" ", maxImportLine/2)+"\n", maxImportBody/(maxImportLine/2))
 	for name, body := range map[string]io.Reader{
-		"told":     strings.NewReader(strings.Repeat("\n", maxImportBody+1)),
-		"not told": onlyReader{strings.NewReader(strings.Repeat("\n", maxImportBody+1))},
+		"told":     strings.NewReader(tooLarge),
+		"not told": onlyReader{strings.NewReader(tooLarge)},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+bulkPath, body)
 		require.NoError(t, err)
@@ -242,9 +244,14 @@ func TestBulkSlots(t *testing.T) {
 // An export that cannot be finished does not look like one that is whole.
 func TestExportThatBreaksOff(t *testing.T) {
 	s := newSubjectStack(t)
-	lines := make([]tenants.SubjectLine, 60_000)
+	// Few lines, and long ones: more than all buffers between Postgres and here.
+	labels := map[string]string{}
+	for i := range 32 {
+		labels[fmt.Sprint("label-", i)] = strings.Repeat("x", 200)
+	}
+	lines := make([]tenants.SubjectLine, 2000)
 	for i := range lines {
-		lines[i] = tenants.SubjectLine{Line: i + 1, Subject: fmt.Sprintf("%0200d", i)}
+		lines[i] = tenants.SubjectLine{Line: i + 1, Subject: fmt.Sprint(i), Labels: tenants.PackLabels(labels)}
 	}
 	_, err := s.store.ImportSubjects(t.Context(), s.a, lines, tenants.ImportMode{})
 	require.NoError(t, err)

@@ -137,7 +137,7 @@ func (s *checkStack) serve(cfg Config, deps Deps) {
 	s.server.Config = NewServer(New(cfg, deps), deps.Logger)
 	s.server.Start()
 	s.t.Cleanup(s.server.Close)
-	s.contract = &adminStack{t: s.t, url: s.server.URL, doc: loadDocument(s.t, s.server.URL)}
+	s.contract = &adminStack{t: s.t, url: s.server.URL, doc: loadDocument(s.t)}
 }
 
 // post sends a body as it is, with the stack's key, and holds the answer against the description of the API.

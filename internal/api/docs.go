@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-chi/chi/v5"
@@ -25,19 +26,17 @@ const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // mountDocs serves the finished OpenAPI document, a page on which its operations can be read and
-// tried, what that page loads, and the pages of the problem codes. None needs a key.
+// tried, what that page loads, and the pages of the problem codes. None needs a key. Document and
+// page are written when the first reader asks: no start of the service waits for them.
 func mountDocs(r chi.Router, doc *huma.OpenAPI) {
 	addExamples(doc)
-	document, err := json.Marshal(doc)
-	if err != nil {
-		panic("api: the OpenAPI document cannot be written: " + err.Error())
-	}
-	page := docsPage(doc)
-	r.Get("/openapi.json", func(w http.ResponseWriter, _ *http.Request) { serveDoc(w, jsonType, document) })
+	document := sync.OnceValue(func() []byte { return docsJSON(doc) })
+	page := sync.OnceValue(func() []byte { return docsPage(doc) })
+	r.Get("/openapi.json", func(w http.ResponseWriter, _ *http.Request) { serveDoc(w, jsonType, document()) })
 	r.Get("/docs", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Security-Policy", docsPolicy)
 		w.Header().Set("Referrer-Policy", "no-referrer")
-		serveDoc(w, "text/html; charset=utf-8", page)
+		serveDoc(w, "text/html; charset=utf-8", page())
 	})
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
 		r.Method(method, web.Prefix+"*", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -85,6 +84,14 @@ type docsField struct {
 }
 
 type docsAnswer struct{ Status, Description string }
+
+func docsJSON(doc *huma.OpenAPI) []byte {
+	document, err := json.Marshal(doc)
+	if err != nil {
+		panic("api: the OpenAPI document cannot be written: " + err.Error())
+	}
+	return document
+}
 
 func docsPage(doc *huma.OpenAPI) []byte {
 	page := struct {
