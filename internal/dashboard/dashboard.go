@@ -75,6 +75,7 @@ func New(deps Deps) http.Handler {
 	r.Get("/plans", d.page(d.plans))
 	r.Get("/subjects", d.page(d.subjects))
 	r.Get("/subjects/*", d.page(d.subject))
+	r.Post("/subjects/*", d.write(0, d.actOnSubject)) // each action asks for its own right
 	r.Get("/keys", d.page(d.keys))
 	r.Get("/members", d.page(d.members))
 

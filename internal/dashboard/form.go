@@ -80,6 +80,20 @@ func digitsOf(text string) string {
 	return strings.NewReplacer(" ", "", "\u00a0", "", "\u202f", "", "_", "").Replace(text)
 }
 
+// reason returns why something is done, and writes down where that is not said.
+func (f *form) reason() string {
+	reason := f.Get("reason")
+	if problem := tenants.ValidText(reason, maxReason); reason == "" {
+		f.wrong("reason", "must say why, in a few words")
+	} else if problem != "" {
+		f.wrong("reason", problem)
+	}
+	return reason
+}
+
+// maxReason bounds what is written down as a reason, in characters.
+const maxReason = 500
+
 // match returns the condition that nobody has changed the object since the form was made, where
 // the form carries the version that it was made from.
 func (f *form) match() tenants.Match {

@@ -46,13 +46,12 @@ func (c *clock) move(by time.Duration) {
 // stack is the dashboard over a real database and a real Redis, with two tenants. Ann owns
 // tenant A; Bob owns tenant B.
 type stack struct {
-	t       *testing.T
-	db      *tenantstest.Database
-	store   *tenants.Store
-	clock   *clock
-	checker *check.Checker
-	// policies are read once: they hear of no change.
-	policies *check.Policies
+	t        *testing.T
+	db       *tenantstest.Database
+	store    *tenants.Store
+	clock    *clock
+	checker  *check.Checker
+	policies *check.Policies // they follow what pages write, and hear of nothing else
 	server   *httptest.Server
 	a, b     tenants.Actor
 	url      string
@@ -88,6 +87,7 @@ func (s *stack) serve(store *tenants.Store, redisURL string) {
 	s.policies = check.NewPolicies(store, keys, logger, metrics)
 	s.server = httptest.NewTLSServer(New(Deps{
 		Store: store, Policies: s.policies, Checker: s.checker, Logger: logger, Now: s.clock.Now,
+		Follow: func(ctx context.Context, _ check.TenantID) { s.follow(ctx) },
 	}))
 	s.t.Cleanup(s.server.Close)
 	s.url = s.server.URL
@@ -98,6 +98,34 @@ func (s *stack) member(a tenants.Actor, email string, role tenants.Role) tenants
 	m, err := s.store.CreateMember(s.t.Context(), a, email, password, role)
 	require.NoError(s.t, err)
 	return m
+}
+
+// follow takes over what was written for the two tenants.
+func (s *stack) follow(ctx context.Context) {
+	for _, a := range []tenants.Actor{s.a, s.b} {
+		change, err := s.store.Versions(ctx, a.TenantID())
+		require.NoError(s.t, err)
+		s.policies.Changed(a.TenantID(), change.PolicyVersion, change.SubjectsVersion)
+		require.NoError(s.t, s.policies.Settle(ctx, a.TenantID()))
+	}
+}
+
+// staff gives tenant A a member of every role, ROLE@example.com.
+func (s *stack) staff() {
+	s.t.Helper()
+	for _, role := range tenants.Roles {
+		s.member(s.a, string(role)+"@example.com", role)
+	}
+}
+
+// check asks for one decision in tenant A, as an application would.
+func (s *stack) check(subject string, cost int64) check.Decision {
+	s.t.Helper()
+	policy, err := s.policies.Get(s.t.Context(), s.a.TenantID())
+	require.NoError(s.t, err)
+	decisions, err := s.checker.Check(s.t.Context(), policy, []check.Request{{Subject: subject, Resource: "default", Cost: cost}})
+	require.NoError(s.t, err)
+	return decisions[0]
 }
 
 // browser keeps cookies and follows no redirect.
@@ -159,6 +187,12 @@ func (b *browser) get(path string) page { return b.send(b.request(http.MethodGet
 
 func (b *browser) post(path string, form url.Values) page {
 	return b.send(b.request(http.MethodPost, path, form))
+}
+
+// write sends a form that was made for tenant A.
+func (b *browser) write(path string, form url.Values) page {
+	form.Set("tenant", b.s.a.TenantID().String())
+	return b.post(path, form)
 }
 
 func (b *browser) login(email, password string) page {

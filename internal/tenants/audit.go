@@ -66,6 +66,14 @@ func WithOrigin(ctx context.Context, o Origin) context.Context {
 	return context.WithValue(ctx, originKey{}, o)
 }
 
+type reasonKey struct{}
+
+// WithReason returns a context whose changes are written down with that reason, up to 500
+// characters, where they have none of their own.
+func WithReason(ctx context.Context, reason string) context.Context {
+	return context.WithValue(ctx, reasonKey{}, reason)
+}
+
 // String returns the word for the kind in a trail.
 func (k ActorKind) String() string {
 	switch k {
@@ -99,12 +107,16 @@ func appendAudit(ctx context.Context, q *db.Queries, tenant uuid.UUID, a Actor, 
 		return err
 	}
 	origin, _ := ctx.Value(originKey{}).(Origin)
+	reason, _ := ctx.Value(reasonKey{}).(string)
 	var actorID *uuid.UUID
 	if a.id != uuid.Nil {
 		actorID = &a.id
 	}
 	params := make([]db.InsertAuditParams, len(rows))
 	for i, row := range rows {
+		if row.reason == "" {
+			row.reason = reason
+		}
 		end.Sequence++
 		params[i] = db.InsertAuditParams{
 			TenantID: tenant, Sequence: end.Sequence, ID: newID(), At: now,

@@ -69,6 +69,9 @@ func checkText(fields *[]check.FieldError, field, s string, most int) {
 	}
 }
 
+// ValidText returns what is wrong with a text for people of up to most characters, "" for nothing.
+func ValidText(s string, most int) string { return wrongText(s, most) }
+
 // maxYear is the last that RFC 3339 can write.
 const maxYear = 9999
 

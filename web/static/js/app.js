@@ -54,6 +54,15 @@
     if (form) form.requestSubmit();
   });
 
+  // What lives is read again every few seconds: while somebody looks, and not while they are
+  // about to use something in it.
+  setInterval(() => {
+    if (document.hidden) return;
+    for (const element of document.querySelectorAll("[data-live]")) {
+      if (!element.contains(document.activeElement)) htmx.trigger(element, "tick");
+    }
+  }, 3000);
+
   // The theme changes at once; the server remembers it.
   document.addEventListener("submit", (event) => {
     const form = event.target.closest("form[data-theme-switch]");

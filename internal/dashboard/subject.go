@@ -1,0 +1,311 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// subjectView is one customer on one screen.
+type subjectView struct {
+	Subject, Path     string
+	Query             string // the values asked for, as in the address
+	Registered        bool
+	Version           int64
+	State, Plan       string // as checks see them
+	OwnPlan           string // slug, "": none
+	Plans             []option
+	Labels            []string
+	LabelLines        string
+	BillingRef        string
+	Limits            []limitView
+	Hidden            []hiddenView
+	Asked             []askedValue // values that some rules count by beside the subject
+	Overrides         []overrideView
+	Trail             []trailLine
+	Degraded, AnyRule bool
+
+	form *form // the one that was sent, empty before
+}
+
+// Here is the address of the page with the counters that it shows.
+func (view *subjectView) Here() string {
+	if view.Query == "" {
+		return view.Path
+	}
+	return view.Path + "?" + view.Query
+}
+
+// Live is the address of the part that changes by itself.
+func (view *subjectView) Live() string {
+	if view.Query == "" {
+		return view.Path + "?fragment=limits"
+	}
+	return view.Path + "?" + view.Query + "&fragment=limits"
+}
+
+// Sent is the form of one of the actions, with what was filled in if it is the one that was sent.
+func (view *subjectView) Sent(action string) *form {
+	if view.form.Get("do") == action {
+		return view.form
+	}
+	return &form{}
+}
+
+// SentFor is the form of an action that there is several times, told apart by a field.
+func (view *subjectView) SentFor(action, name, value string) *form {
+	if sent := view.Sent(action); sent.Get(name) == value {
+		return sent
+	}
+	return &form{}
+}
+
+// Denying lists the limits that deny the subject now, the longest wait first.
+func (view *subjectView) Denying() (out []limitView) {
+	for _, l := range view.Limits {
+		if l.Denies {
+			out = append(out, l)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b limitView) int { return cmp.Compare(b.waitMS, a.waitMS) })
+	return out
+}
+
+// RuleOptions are the rules under which the subject has a number.
+func (view *subjectView) RuleOptions() (out []option) {
+	for _, l := range view.Limits {
+		out = append(out, option{l.Rule, l.Name + ": " + l.Number})
+	}
+	return out
+}
+
+type trailLine struct {
+	At                moment
+	Who, What, Reason string
+}
+
+// limitView is what is left under one rule.
+type limitView struct {
+	Rule, Name, Origin, Note, Tone string
+	Number                         string
+	Unlimited, Uncounted           bool
+	Remaining, Quota               int64
+	Left                           int64 // of 1000
+	Whole                          string
+	Denies                         bool // a check of cost 1 now
+	waitMS                         int64
+}
+
+type hiddenView struct{ Rule, Why string }
+
+type askedValue struct{ Field, Name, Value string }
+
+type overrideView struct {
+	Rule, Limit, Reason, By, State, Tone string
+	Starts, Ends                         *moment
+	Removable                            bool // by this person
+}
+
+// subject shows any subject, registered or not: it needs no registration to have counters.
+func (d *dashboard) subject(w http.ResponseWriter, r *http.Request, v *visit) error {
+	name, err := subjectOf(r)
+	if err != nil {
+		return err
+	}
+	return d.showSubject(w, r, v, name, http.StatusOK, &form{})
+}
+
+// subjectOf returns the subject in the path.
+func subjectOf(r *http.Request) (string, error) {
+	name, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), "/subjects/"))
+	if err != nil || check.ValidName(name) != "" {
+		return "", tenants.ErrNotFound
+	}
+	return name, nil
+}
+
+// showSubject draws a subject's page, and in it the form that was just sent if it was refused.
+// With fragment=limits it is the live part alone.
+func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit, name string, status int, f *form) error {
+	query := r.URL.Query()
+	values, asked, err := countedValues(name, query)
+	if err != nil {
+		return err
+	}
+	policy, err := d.Policies.Get(r.Context(), v.actor().TenantID())
+	if err != nil {
+		return err
+	}
+	view := subjectView{Subject: name, Path: subjectURL(name), Query: askedQuery(asked), form: f}
+	view.fill(d.Checker.Inspect(r.Context(), policy, values), asked)
+	if query.Get("fragment") == "limits" {
+		return d.render(w, r, status, liveLimits(v.frame, &view))
+	}
+	if err := d.readSubject(r.Context(), v, &view); err != nil {
+		return err
+	}
+	v.frame.Title = name
+	return d.render(w, r, status, subjectPage(v.frame, &view))
+}
+
+// readSubject takes what is kept about the subject into its view.
+func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView) error {
+	registered, err := d.Store.SubjectByName(ctx, v.actor(), view.Subject)
+	switch {
+	case err == nil:
+		view.Registered, view.OwnPlan, view.Version = true, registered.Plan, registered.Version
+		view.BillingRef, view.Labels, view.LabelLines = registered.BillingRef, labelTexts(registered.Labels), labelLines(registered.Labels)
+		for _, o := range registered.Overrides {
+			view.Overrides = append(view.Overrides, overrideViewOf(&o, v))
+		}
+	case !errors.Is(err, tenants.ErrNotFound):
+		return err
+	}
+	if view.Plans, err = d.planOptions(ctx, v, "the default plan"); err != nil {
+		return err
+	}
+	entries, _, err := d.Store.Audit(ctx, v.actor(), tenants.AuditFilter{Kind: "subject", Target: view.Subject}, tenants.Page{Limit: mostSubjectAudit})
+	for _, e := range entries {
+		view.Trail = append(view.Trail, trailLine{At: moment{e.At}, Who: e.ActorName, What: e.Action, Reason: e.Reason})
+	}
+	return err
+}
+
+// mostSubjectAudit is how many rows of the trail a subject's page shows.
+const mostSubjectAudit = 10
+
+// askedQuery is what was asked for, as it stands in an address.
+func askedQuery(asked map[string]string) string {
+	values := url.Values{}
+	for field, value := range asked {
+		values.Set(field, value)
+	}
+	return values.Encode()
+}
+
+// labelLines is the labels as one edits them: one a line.
+func labelLines(labels map[string]string) string { return strings.Join(labelTexts(labels), "\n") }
+
+// countedValues reads the values that a rule may count by beside the subject: "resource" and
+// "attributes.NAME".
+func countedValues(subject string, query url.Values) (values check.Request, asked map[string]string, err error) {
+	values, asked = check.Request{Subject: subject}, map[string]string{}
+	for _, field := range slices.Sorted(maps.Keys(query)) {
+		value := query.Get(field)
+		name, isAttribute := strings.CutPrefix(field, "attributes.")
+		if value == "" || field != "resource" && !isAttribute {
+			continue
+		}
+		problem := check.ValidName(value)
+		if isAttribute && !check.ValidAttributeName(name) {
+			problem = "is no name of an attribute"
+		}
+		if problem != "" || len(values.Attributes) == check.MaxAttributes {
+			return values, nil, &tenants.InvalidError{Fields: []check.FieldError{{Field: field, Message: nameOr(problem, "is one too many")}}}
+		}
+		asked[field] = value
+		if isAttribute {
+			values.Attributes = append(values.Attributes, check.Attribute{Name: name, Value: value})
+		} else {
+			values.Resource = value
+		}
+	}
+	return values, asked, nil
+}
+
+func (view *subjectView) fill(limits check.SubjectLimits, asked map[string]string) {
+	view.State, view.Plan, view.Degraded = limits.State.String(), limits.Plan, limits.Degraded
+	view.AnyRule = len(limits.Rules)+len(limits.Hidden) > 0
+	for i := range limits.Rules {
+		view.Limits = append(view.Limits, limitViewOf(&limits.Rules[i]))
+	}
+	fields := map[string]bool{}
+	for field := range asked {
+		fields[field] = true
+	}
+	for _, h := range limits.Hidden {
+		view.Hidden = append(view.Hidden, hiddenView{h.Rule.Slug, whyHidden(&h)})
+		for _, field := range h.Missing {
+			fields[field] = true
+		}
+	}
+	for _, field := range slices.Sorted(maps.Keys(fields)) {
+		view.Asked = append(view.Asked, askedValue{field, strings.TrimPrefix(field, "attributes."), asked[field]})
+	}
+}
+
+func whyHidden(h *check.HiddenRule) string {
+	switch h.Reason {
+	case check.ModeOff:
+		return "is off"
+	case check.ResourceMismatch:
+		return "is not for this resource"
+	case check.NotBySubject:
+		return "does not count by subject: others share its counter"
+	case check.MissingValues:
+		names := make([]string, len(h.Missing))
+		for i, m := range h.Missing {
+			names[i] = strings.TrimPrefix(m, "attributes.")
+		}
+		return "counts by " + strings.Join(names, ", ") + ", too: say which"
+	}
+	return string(h.Reason)
+}
+
+func limitViewOf(r *check.RuleDecision) limitView {
+	l := limitView{
+		Rule: r.Rule.Slug, Name: nameOr(r.Rule.Name, r.Rule.Slug), Origin: originText(r.Source), Unlimited: r.Unlimited,
+		Uncounted: r.Uncounted, Remaining: r.Remaining, Quota: r.Quota,
+	}
+	l.Number = limitText(r.Rule, check.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited})
+	switch {
+	case r.Unlimited:
+		return l
+	case !r.Allowed:
+		l.Denies, l.waitMS = r.Mode == check.Enforce, r.RetryAfterMS
+		l.Note, l.Tone = "denied now", "bad"
+		if r.RetryAfterMS > 0 {
+			l.Note = "denied for " + inWords(time.Duration(r.RetryAfterMS)*time.Millisecond)
+		}
+		if r.Penalized {
+			l.Note += ", by a penalty"
+		}
+	}
+	if r.Mode == check.Shadow {
+		l.Note, l.Tone = strings.Replace("in shadow, "+l.Note, "in shadow, denied", "in shadow, would be denied", 1), "warn"
+		l.Note = strings.TrimSuffix(l.Note, ", ")
+	}
+	if !r.Uncounted {
+		l.Whole = "nothing used"
+		if r.ResetAfterMS > 0 {
+			l.Whole = "whole again in " + inWords(time.Duration(r.ResetAfterMS)*time.Millisecond)
+		}
+		l.Left = int64(1000 * float64(r.Remaining) / float64(max(r.Quota, 1)))
+	}
+	return l
+}
+
+func overrideViewOf(o *tenants.Override, visit *visit) overrideView {
+	now := visit.now
+	v := overrideView{
+		Rule: o.Rule, Limit: plainLimit(o.Limit), Reason: o.Reason, By: o.CreatedBy, State: "in force", Tone: "good",
+		Starts: momentOf(o.StartsAt), Ends: momentOf(o.ExpiresAt),
+		Removable: visit.frame.May.Edit || visit.frame.May.Boost && o.ExpiresAt != nil,
+	}
+	switch {
+	case o.ExpiresAt != nil && !o.ExpiresAt.After(now):
+		v.State, v.Tone = "over", ""
+	case o.StartsAt != nil && o.StartsAt.After(now):
+		v.State, v.Tone = "to come", "warn"
+	}
+	return v
+}

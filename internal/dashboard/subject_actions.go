@@ -1,0 +1,284 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// subjectAction is something that is done to a subject: it writes, and says what it did. What it
+// finds wrong with the form it writes into it.
+type subjectAction struct {
+	right tenants.Right
+	do    func(d *dashboard, ctx context.Context, s *subjectChange) (said string, err error)
+}
+
+// subjectChange is one action on one subject.
+type subjectChange struct {
+	*form
+	visit   *visit
+	subject string
+	values  check.Request // which counters are meant
+	reason  string
+}
+
+var subjectActions = map[string]subjectAction{
+	"reset":           {tenants.MayReset, (*dashboard).resetSubject},
+	"boost":           {tenants.MayBoost, (*dashboard).boostSubject},
+	"override":        {tenants.MayEdit, (*dashboard).overrideSubject},
+	"remove-override": {tenants.MayBoost, (*dashboard).removeOverride},
+	"plan":            {tenants.MayEdit, (*dashboard).planSubject},
+	"state":           {tenants.MayEdit, (*dashboard).stateSubject},
+	"details":         {tenants.MayEdit, (*dashboard).detailSubject},
+	"delete":          {tenants.MayEdit, (*dashboard).deleteSubject},
+}
+
+// actOnSubject carries out the action that a form on a subject's page asks for.
+func (d *dashboard) actOnSubject(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	name, err := subjectOf(r)
+	if err != nil {
+		return err
+	}
+	action, known := subjectActions[f.Get("do")]
+	if !known {
+		return errForm
+	}
+	if !v.actor().May(action.right) {
+		return tenants.ErrForbidden
+	}
+	values, asked, err := countedValues(name, r.URL.Query())
+	if err != nil {
+		return err
+	}
+	change := &subjectChange{form: f, visit: v, subject: name, values: values, reason: f.reason()}
+	status, said := http.StatusUnprocessableEntity, ""
+	if !f.invalid() {
+		said, err = action.do(d, tenants.WithReason(r.Context(), change.reason), change)
+		if refused := f.refuse(err); refused != 0 {
+			status, err = refused, nil
+		}
+	}
+	switch {
+	case errors.Is(err, check.ErrCountersUnavailable):
+		f.problem = "The counters cannot be reached at this moment. Some may have been forgotten already: try again."
+		return d.showSubject(w, r, v, name, http.StatusServiceUnavailable, f)
+	case err != nil:
+		return err
+	case f.invalid():
+		return d.showSubject(w, r, v, name, status, f)
+	}
+	back := subjectView{Path: subjectURL(name), Query: askedQuery(asked)}
+	return d.done(w, r, back.Here(), said)
+}
+
+// resetSubject lets the subject's counters begin anew, of one rule or of all.
+func (d *dashboard) resetSubject(ctx context.Context, s *subjectChange) (string, error) {
+	policy, err := d.Policies.Get(ctx, s.visit.actor().TenantID())
+	if err != nil {
+		return "", err
+	}
+	attributes := map[string]string{}
+	for _, a := range s.values.Attributes {
+		attributes[a.Name] = a.Value
+	}
+	why := tenants.Reset{Subject: s.subject, Resource: s.values.Resource, Attributes: attributes, Reason: s.reason}
+	var slugs []string
+	err = d.Store.RecordReset(ctx, s.visit.actor(), why, func(ctx context.Context) ([]string, error) {
+		reset, _, err := d.Checker.Reset(ctx, policy, s.Get("rule"), s.values)
+		for _, rule := range reset {
+			slugs = append(slugs, rule.Slug)
+		}
+		return slugs, err
+	})
+	var uncounted *check.UncountedError
+	switch {
+	case errors.As(err, &uncounted):
+		s.wrong("rule", "has no counter of this subject to forget")
+		return "", nil
+	case err != nil:
+		return "", err
+	case len(slugs) == 0:
+		return "There was no counter to forget: no rule counts by this subject.", nil
+	}
+	return "Done: " + s.subject + " begins anew under " + strings.Join(slugs, ", ") + ".", nil
+}
+
+// How much more, and for how long, a boost gives.
+var (
+	boostFactors = []option{{"2", "twice as much"}, {"5", "5 times as much"}, {"10", "10 times as much"}, {"", "another number"}}
+	boostTimes   = []option{{"1h", "1 hour"}, {"4h", "4 hours"}, {"1d", "1 day"}, {"7d", "7 days"}, {"30d", "30 days"}}
+)
+
+// boostSubject gives the subject more under one rule, for a time.
+func (d *dashboard) boostSubject(ctx context.Context, s *subjectChange) (string, error) {
+	limit, err := d.boosted(ctx, s)
+	length, badLength := check.ParseDuration(s.Get("for"))
+	if badLength != nil || !slices.ContainsFunc(boostTimes, func(o option) bool { return o.Value == s.Get("for") }) {
+		s.wrong("for", "must be one of those offered")
+	}
+	if err != nil || s.invalid() {
+		return "", err
+	}
+	ends := s.visit.now.Add(time.Duration(length.MS) * time.Millisecond)
+	o := tenants.Override{Rule: s.Get("rule"), Limit: limit, Reason: s.reason, ExpiresAt: &ends}
+	if _, _, err = d.Store.PutOverride(ctx, s.visit.actor(), s.subject, o, tenants.Match{}); errors.Is(err, tenants.ErrNotFound) {
+		s.wrong("rule", "is not there any more")
+		return "", nil
+	}
+	return "Done: " + s.subject + " has " + plainLimit(limit) + " under " + o.Rule + " for " + inWords(ends.Sub(s.visit.now)) + ".", err
+}
+
+// boosted is the number that a boost gives: a multiple of the present one, or another.
+func (d *dashboard) boosted(ctx context.Context, s *subjectChange) (check.Limit, error) {
+	if s.Get("factor") == "" {
+		return check.Limit{Limit: s.whole("limit")}, nil
+	}
+	factor := s.whole("factor")
+	if !slices.ContainsFunc(boostFactors, func(o option) bool { return o.Value == s.Get("factor") }) {
+		s.wrong("factor", "must be one of those offered")
+		return check.Limit{}, nil
+	}
+	policy, err := d.Policies.Get(ctx, s.visit.actor().TenantID())
+	if err != nil {
+		return check.Limit{}, err
+	}
+	for _, r := range d.Checker.Inspect(ctx, policy, s.values).Rules {
+		switch {
+		case r.Rule.Slug != s.Get("rule"):
+		case r.Unlimited:
+			s.wrong("rule", "gives this subject no limit already")
+			return check.Limit{}, nil
+		case r.Limit > math.MaxInt64/factor || r.Burst > math.MaxInt64/factor:
+			s.wrong("factor", "makes the number too large")
+			return check.Limit{}, nil
+		default:
+			return check.Limit{Limit: r.Limit * factor, Burst: r.Burst * factor}, nil
+		}
+	}
+	s.wrong("rule", "must be a rule that counts by this subject")
+	return check.Limit{}, nil
+}
+
+// overrideSubject gives the subject a number of its own under one rule.
+func (d *dashboard) overrideSubject(ctx context.Context, s *subjectChange) (string, error) {
+	o := tenants.Override{
+		Rule: s.Get("rule"), Reason: s.reason, StartsAt: s.instant("starts_at"), ExpiresAt: s.instant("expires_at"),
+		Limit: check.Limit{Unlimited: s.Checked("unlimited", false)},
+	}
+	if !o.Limit.Unlimited {
+		o.Limit.Limit = s.whole("limit")
+		if s.Get("burst") != "" {
+			o.Limit.Burst = s.whole("burst")
+		}
+	}
+	if s.invalid() {
+		return "", nil
+	}
+	_, _, err := d.Store.PutOverride(ctx, s.visit.actor(), s.subject, o, tenants.Match{})
+	if errors.Is(err, tenants.ErrNotFound) {
+		s.wrong("rule", "must be one of the tenant's rules")
+		return "", nil
+	}
+	return "Done: " + s.subject + " has " + plainLimit(o.Limit) + " under " + o.Rule + ".", err
+}
+
+// removeOverride takes the subject's own number away again.
+func (d *dashboard) removeOverride(ctx context.Context, s *subjectChange) (string, error) {
+	rule := s.Get("rule")
+	err := d.Store.DeleteOverride(ctx, s.visit.actor(), s.subject, rule, tenants.Match{})
+	return "Done: " + s.subject + " has the number of its plan or of the rule under " + rule + " again.", err
+}
+
+// editSubject changes what is kept about the subject, and registers it where it is not.
+func (d *dashboard) editSubject(ctx context.Context, s *subjectChange, m tenants.Match, edit func(*tenants.Subject) error) error {
+	_, err := d.Store.EditSubject(ctx, s.visit.actor(), s.subject, m, edit)
+	if !errors.Is(err, tenants.ErrNotFound) || len(m.Versions) > 0 {
+		return err
+	}
+	fresh := tenants.Subject{Subject: s.subject}
+	if err := edit(&fresh); err != nil {
+		return err
+	}
+	_, _, err = d.Store.PutSubject(ctx, s.visit.actor(), fresh, tenants.Match{})
+	return err
+}
+
+func (d *dashboard) planSubject(ctx context.Context, s *subjectChange) (string, error) {
+	plan := s.Get("plan")
+	err := d.editSubject(ctx, s, tenants.Match{}, func(in *tenants.Subject) error { in.Plan = plan; return nil })
+	return "Done: " + s.subject + " is on " + nameOr(plan, "the default plan") + ". What was used so far stays counted.", err
+}
+
+// What a state means, as it is said when it begins.
+var stateSaid = map[check.SubjectState]string{
+	check.Active:  " is treated by its rules again.",
+	check.Blocked: " is blocked: every check is denied.",
+	check.Exempt:  " is exempt: its rules count, and deny nothing.",
+}
+
+func (d *dashboard) stateSubject(ctx context.Context, s *subjectChange) (string, error) {
+	state, err := check.ParseSubjectState(s.Get("state"))
+	if err != nil {
+		s.wrong("state", err.Error())
+		return "", nil
+	}
+	err = d.editSubject(ctx, s, tenants.Match{}, func(in *tenants.Subject) error { in.State = state; return nil })
+	return "Done: " + s.subject + stateSaid[state], err
+}
+
+func (d *dashboard) detailSubject(ctx context.Context, s *subjectChange) (string, error) {
+	labels := s.labels()
+	if s.invalid() {
+		return "", nil
+	}
+	err := d.editSubject(ctx, s, s.match(), func(in *tenants.Subject) error {
+		in.Labels, in.BillingRef = labels, s.Get("billing_ref")
+		return nil
+	})
+	return "Saved.", err
+}
+
+func (d *dashboard) deleteSubject(ctx context.Context, s *subjectChange) (string, error) {
+	err := d.Store.DeleteSubject(ctx, s.visit.actor(), s.subject, tenants.Match{})
+	return "Done: " + s.subject + " is not registered any more. Its plan, state, labels and overrides are gone; its counters go on.", err
+}
+
+// labels reads labels, one a line, as "name: value".
+func (f *form) labels() map[string]string {
+	labels := map[string]string{}
+	for line := range strings.Lines(f.values.Get("labels")) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		name, value, ok := strings.Cut(line, ":")
+		name = strings.TrimSpace(name)
+		if _, twice := labels[name]; !ok || twice {
+			f.wrong("labels", "must be one “name: value” a line, each name once")
+		}
+		labels[name] = strings.TrimSpace(value)
+	}
+	return labels
+}
+
+// instant reads a time as browsers send one, nil where there is none. It is UTC, as all times on
+// pages are.
+func (f *form) instant(name string) *time.Time {
+	text := f.Get(name)
+	if text == "" {
+		return nil
+	}
+	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", "2006-01-02 15:04", time.RFC3339} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return &t
+		}
+	}
+	f.wrong(name, "must be a time such as 2026-12-31 18:00")
+	return nil
+}

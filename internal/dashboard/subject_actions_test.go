@@ -1,0 +1,174 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// The support person's task: find out why a customer is denied, and free them.
+func TestSupportFreesACustomer(t *testing.T) {
+	s := newStack(t)
+	s.staff()
+	s.fill(s.a, "mark")
+	require.True(t, s.check("user_7", 20).Allowed)
+	require.False(t, s.check("user_7", 1).Allowed)
+
+	b := s.as("support@example.com")
+	got := b.get("/subjects/user_7")
+	require.Contains(t, got.body, "Denied now by")
+	require.Contains(t, got.body, "Free now")
+	got = b.write("/subjects/user_7", url.Values{"do": {"reset"}, "reason": {"they wrote in"}})
+	require.Equal(t, http.StatusSeeOther, got.status, got.body)
+	require.Equal(t, "/subjects/user_7", got.header.Get("Location"))
+	got = b.get("/subjects/user_7")
+	require.Contains(t, got.body, "user_7 begins anew under requests")
+	require.Contains(t, got.body, "they wrote in", "the trail shows it")
+	require.NotContains(t, got.body, "Denied now by")
+	require.NotContains(t, b.get("/subjects/user_7").body, "user_7 begins anew", "it is said once")
+	require.True(t, s.check("user_7", 1).Allowed)
+}
+
+// Every action, what it needs, and what it does.
+func TestSubjectActions(t *testing.T) {
+	s := newStack(t)
+	s.staff()
+	s.fill(s.a, "mark")
+	now := s.clock.Now()
+	subject := func() tenants.Subject {
+		t.Helper()
+		got, err := s.store.SubjectByName(t.Context(), s.a, "user_7")
+		require.NoError(t, err)
+		return got
+	}
+	for _, step := range []struct {
+		role string
+		form url.Values
+		then func()
+	}{
+		{"support", url.Values{"do": {"boost"}, "rule": {"requests"}, "factor": {"5"}, "for": {"4h"}}, func() {
+			o := subject().Overrides[0]
+			require.Equal(t, check.Limit{Limit: 100}, o.Limit, "5 times what the plan gives")
+			require.WithinDuration(t, now.Add(4*time.Hour), *o.ExpiresAt, time.Second)
+			require.Equal(t, "because", o.Reason)
+			require.True(t, s.check("user_7", 100).Allowed, "at once")
+		}},
+		{"support", url.Values{"do": {"remove-override"}, "rule": {"requests"}}, func() { require.Empty(t, subject().Overrides) }},
+		{"editor", url.Values{"do": {"override"}, "rule": {"requests"}, "limit": {"1 000"}, "starts_at": {"2099-01-01T00:00"}, "expires_at": {"2099-02-01T00:00"}}, func() {
+			require.Equal(t, int64(1000), subject().Overrides[0].Limit.Limit)
+		}},
+		{"editor", url.Values{"do": {"override"}, "rule": {"requests"}, "unlimited": {"on"}}, func() { require.True(t, subject().Overrides[0].Limit.Unlimited) }},
+		{"editor", url.Values{"do": {"plan"}, "plan": {"free"}}, func() { require.Equal(t, "free", subject().Plan) }},
+		{"editor", url.Values{"do": {"state"}, "state": {"blocked"}}, func() {
+			require.Equal(t, check.Blocked, subject().State)
+			require.False(t, s.check("user_7", 1).Allowed)
+			require.Contains(t, s.as("support@example.com").get("/subjects/user_7").body, "Blocked by hand")
+		}},
+		{"editor", url.Values{"do": {"state"}, "state": {"active"}}, func() { require.True(t, s.check("user_7", 1).Allowed) }},
+		{"editor", url.Values{"do": {"details"}, "labels": {"name: Ada\n\n city : London"}, "billing_ref": {"cus_1"}}, func() {
+			require.Equal(t, map[string]string{"name": "Ada", "city": "London"}, subject().Labels)
+			require.Equal(t, "cus_1", subject().BillingRef)
+		}},
+		{"editor", url.Values{"do": {"delete"}}, func() {
+			_, err := s.store.SubjectByName(t.Context(), s.a, "user_7")
+			require.ErrorIs(t, err, tenants.ErrNotFound)
+		}},
+	} {
+		name := step.form.Encode()
+		viewer := s.as("viewer@example.com")
+		step.form.Set("reason", "because")
+		require.Equal(t, http.StatusForbidden, viewer.write("/subjects/user_7", step.form).status, name)
+		if step.role == "editor" {
+			require.Equal(t, http.StatusForbidden, s.as("support@example.com").write("/subjects/user_7", step.form).status, name)
+		}
+		b := s.as(step.role + "@example.com")
+		step.form.Del("reason")
+		got := b.write("/subjects/user_7", step.form)
+		require.Equal(t, http.StatusUnprocessableEntity, got.status, "%s without a reason", name)
+		require.Contains(t, got.body, "Must say why", name)
+		step.form.Set("reason", "because")
+		got = b.write("/subjects/user_7", step.form)
+		require.Equal(t, http.StatusSeeOther, got.status, "%s: %s", name, got.body)
+		step.then()
+		rows, _, err := s.store.Audit(t.Context(), s.a, tenants.AuditFilter{Kind: "subject", Target: "user_7"}, tenants.Page{Limit: 1})
+		require.NoError(t, err)
+		require.Equal(t, "because", rows[0].Reason, name)
+		require.Equal(t, step.role+"@example.com", rows[0].ActorName, name)
+		require.NotEmpty(t, rows[0].Address, name)
+	}
+}
+
+// What is wrong with a form comes back beside its field, with what was filled in.
+func TestSubjectActionsRefuse(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	b := s.as("ann@example.com")
+	for want, form := range map[string]url.Values{
+		"Must be a whole number":             {"do": {"override"}, "rule": {"requests"}, "limit": {"many"}},
+		"Must be a time such as":             {"do": {"override"}, "rule": {"requests"}, "limit": {"5"}, "expires_at": {"tomorrow"}},
+		"Must be in the future":              {"do": {"override"}, "rule": {"requests"}, "limit": {"5"}, "expires_at": {"2001-01-01T00:00"}},
+		"Must be one of the tenant":          {"do": {"override"}, "rule": {"nope"}, "limit": {"5"}},
+		"Must be one of those offered":       {"do": {"boost"}, "rule": {"requests"}, "factor": {"3"}, "for": {"1h"}},
+		"Must be a rule that counts by this": {"do": {"boost"}, "rule": {"nope"}, "factor": {"2"}, "for": {"1h"}},
+		"Must be one “name: value” a line":   {"do": {"details"}, "labels": {"name"}},
+		"Has no counter of this subject":     {"do": {"reset"}, "rule": {"by-ip"}},
+	} {
+		form.Set("reason", "kept <b>text</b>")
+		got := b.write("/subjects/user_7", form)
+		require.Equal(t, http.StatusUnprocessableEntity, got.status, want)
+		require.Contains(t, got.body, want)
+		require.Contains(t, got.body, `value="kept &lt;b&gt;text&lt;/b&gt;"`, "%s: what was filled in stays", want)
+		require.Contains(t, got.body, `aria-invalid="true"`, want)
+		checkHeaders(t, got, want)
+	}
+	require.Equal(t, http.StatusBadRequest, b.write("/subjects/user_7", url.Values{"do": {"nothing"}}).status)
+
+	subject, _, err := s.store.PutSubject(t.Context(), s.a, tenants.Subject{Subject: "two"}, tenants.Match{})
+	require.NoError(t, err)
+	stale := url.Values{"do": {"details"}, "billing_ref": {"mine"}, "version": {itoa(subject.Version - 1)}, "reason": {"x"}}
+	got := b.write("/subjects/two", stale)
+	require.Equal(t, http.StatusPreconditionFailed, got.status)
+	require.Contains(t, got.body, "Somebody else has changed this")
+	require.Contains(t, got.body, `value="mine"`)
+}
+
+// A form that was made for one tenant must not act in another, nor reach another's subjects.
+func TestSubjectActionsKeepToTheirTenant(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	s.member(s.b, "ann@example.com", tenants.Owner)
+	b := s.as("ann@example.com")
+	require.Equal(t, http.StatusSeeOther, b.post("/tenant", url.Values{"tenant": {s.b.TenantID().String()}}).status)
+	block := url.Values{"do": {"state"}, "state": {"blocked"}, "reason": {"x"}}
+	got := b.write("/subjects/ada mark", block)
+	require.Equal(t, http.StatusConflict, got.status, "the form is of tenant A")
+	require.Contains(t, got.body, "switched to another tenant")
+	_, err := s.store.SubjectByName(t.Context(), s.b, "ada mark")
+	require.ErrorIs(t, err, tenants.ErrNotFound)
+	block.Set("tenant", s.b.TenantID().String())
+	require.Equal(t, http.StatusSeeOther, b.post("/subjects/ada%20mark", block).status)
+	inA, err := s.store.SubjectByName(t.Context(), s.a, "ada mark")
+	require.NoError(t, err)
+	require.Equal(t, check.Active, inA.State)
+	require.Equal(t, http.StatusConflict, b.post("/subjects/x", url.Values{"do": {"state"}}).status, "a form without a tenant")
+
+	r := s.browser().request(http.MethodPost, "/subjects/x", block)
+	require.Equal(t, http.StatusSeeOther, s.browser().send(r).status, "nobody is signed in")
+}
+
+// The part of the page that lives comes alone, and to members only.
+func TestSubjectLimitsLive(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	got := s.as("ann@example.com").get("/subjects/user_7?fragment=limits")
+	require.Equal(t, http.StatusOK, got.status)
+	require.Contains(t, got.body, "20</b> of 20 left")
+	require.NotContains(t, got.body, "<html")
+	require.Equal(t, http.StatusSeeOther, s.browser().get("/subjects/user_7?fragment=limits").status)
+}
