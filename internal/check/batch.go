@@ -3,21 +3,22 @@ package check
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
 
 // sender carries requests to Redis.
 type sender interface {
-	// send returns when the replies are in the request's commands, errors of Redis included, or
+	// send returns when the replies are in the request's calls, errors of Redis included, or
 	// with an error when the caller should wait no longer; the request is then not the
 	// caller's any more.
 	send(ctx context.Context, r *redisRequest) error
 }
 
-// exchangeFunc sends commands and waits until each has its reply or error, and reports whether
+// exchangeFunc sends requests and waits until each has its replies or errors, and reports whether
 // the last was answered. It gives a silent store up when ctx ends, and a busy one later (pulse).
-type exchangeFunc func(ctx context.Context, cmds []*scriptCmd) (answered bool)
+type exchangeFunc func(ctx context.Context, reqs []*redisRequest) (answered bool)
 
 // directSender gives every request a connection of its own.
 type directSender struct {
@@ -36,29 +37,36 @@ func (s *directSender) send(ctx context.Context, r *redisRequest) error {
 	// A caller that goes away must not break the connection in the middle of an answer.
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), till)
 	defer cancel()
-	s.exchange(ctx, r.cmds)
+	s.exchange(ctx, []*redisRequest{r})
 	return nil
 }
 
 // batchSender lets requests share pipelines. Nobody waits for a batch to fill: a request that
-// finds a pipeline free is sent at once, by its own goroutine; those that come while all are
-// under way go together in the next.
+// finds a pipeline free is sent at once, by its own goroutine, with those that are there; those
+// that come while all are under way go together in the next.
 type batchSender struct {
 	exchange  exchangeFunc
 	deadline  time.Duration // of a request, waiting included, and of a pipeline
-	maxBatch  int           // commands
+	maxBatch  int           // calls
 	pipelines int
 	life      pulse // of answers to this sender
 
-	mu    sync.Mutex
-	busy  int // pipelines under way
-	queue []*redisRequest
+	mu       sync.Mutex
+	busy     int // pipelines under way
+	queue    []*redisRequest
+	flying   []*batch
+	watch    *time.Timer // of those who wait; one for all, since most are answered in a thousandth of their patience
+	watching bool
 }
+
+// batch is the requests of one pipeline.
+type batch struct{ reqs []*redisRequest }
 
 // The states of a request. Whoever leaves waiting first decides whether it is sent.
 const (
 	waiting int32 = iota
 	sent
+	finished
 	abandoned
 )
 
@@ -66,107 +74,143 @@ func (s *batchSender) send(ctx context.Context, r *redisRequest) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	patience := s.deadline
+	r.patience = s.deadline
 	if end, set := ctx.Deadline(); set {
-		patience = min(patience, time.Until(end))
+		r.patience = min(r.patience, time.Until(end))
 	}
+	r.began = awake()
+	r.until = r.began + r.patience
 	s.mu.Lock()
-	if s.busy < s.pipelines {
+	s.queue = append(s.queue, r)
+	s.guard()
+	free := s.busy < s.pipelines
+	if free {
 		s.busy++
-		if patience > s.deadline/2 {
-			s.mu.Unlock()
-			r.state.Store(sent)
-			s.flush(patience, r.cmds)
-			s.next()
-			return nil
-		}
+	}
+	s.mu.Unlock()
+	switch {
+	case !free:
+	case r.patience > s.deadline/2:
+		s.lead()
+	default: // an exchange may take longer than the caller wants to
 		go s.run()
 	}
-	s.queue = append(s.queue, r)
-	s.mu.Unlock()
-
-	r.timer.Reset(patience)
-	defer r.timer.Stop()
-	began := awake()
-	for first := true; ; first = false {
-		select {
-		case <-r.done:
-			return nil
-		case <-r.timer.C:
-			if more := s.life.more(patience, began, first); more > 0 {
-				r.timer.Reset(more)
-				continue
-			}
-			r.state.CompareAndSwap(waiting, abandoned)
-			return context.DeadlineExceeded
-		case <-ctx.Done():
-			r.state.CompareAndSwap(waiting, abandoned)
-			return ctx.Err()
-		}
-	}
+	return r.wait(ctx)
 }
 
-func (s *batchSender) flush(within time.Duration, cmds []*scriptCmd) {
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
-	if s.exchange(ctx, cmds) {
-		s.life.beat()
+// lead sends what waits, the request of the caller too unless another pipeline has just taken it,
+// and hands the pipeline on where more has come.
+func (s *batchSender) lead() {
+	var b batch
+	// Others may be about to ask: let them, for an exchange costs hardly more with them.
+	runtime.Gosched()
+	if s.take(&b) && s.fly(&b) {
+		go s.run()
 	}
-}
-
-// next hands the pipeline on, to a goroutine if others wait for it, after a request that had
-// it for itself.
-func (s *batchSender) next() {
-	s.mu.Lock()
-	if len(s.queue) == 0 {
-		s.busy--
-		s.mu.Unlock()
-		return
-	}
-	s.mu.Unlock()
-	go s.run()
 }
 
 // run sends batch after batch until nobody waits.
 func (s *batchSender) run() {
-	var batch []*redisRequest
-	var cmds []*scriptCmd
-	for {
+	var b batch
+	for more := true; more; {
 		// Those whose answers the last pipeline brought are about to ask again: let them.
 		runtime.Gosched()
-		batch, cmds = s.take(batch[:0], cmds[:0])
-		if len(batch) == 0 {
-			return
-		}
-		s.flush(s.deadline, cmds)
-		for i, r := range batch {
-			r.done <- struct{}{}
-			batch[i] = nil
-		}
-		clear(cmds)
+		more = s.take(&b) && s.fly(&b)
 	}
 }
 
-// take moves what waits, up to maxBatch commands, into a batch. It gives the pipeline up where
+// fly exchanges a batch and reports whether more is to be sent; otherwise it has given the pipeline up.
+func (s *batchSender) fly(b *batch) (more bool) {
+	if s.exchange(deadlineContext{time.Now().Add(s.deadline)}, b.reqs) {
+		s.life.beat()
+	}
+	s.mu.Lock()
+	s.flying = slices.DeleteFunc(s.flying, func(other *batch) bool { return other == b })
+	if more = len(s.queue) > 0; !more {
+		s.busy--
+	}
+	s.mu.Unlock()
+	for i, r := range b.reqs {
+		r.finish()
+		b.reqs[i] = nil
+	}
+	return more
+}
+
+// take moves what waits, up to maxBatch calls, into a batch. It gives the pipeline up where
 // nothing does.
-func (s *batchSender) take(batch []*redisRequest, cmds []*scriptCmd) ([]*redisRequest, []*scriptCmd) {
+func (s *batchSender) take(b *batch) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	taken := 0
+	b.reqs = b.reqs[:0]
+	taken, calls := 0, 0
 	for _, r := range s.queue {
-		if len(cmds) > 0 && len(cmds)+len(r.cmds) > s.maxBatch {
+		if calls > 0 && calls+len(r.calls) > s.maxBatch {
 			break
 		}
 		taken++
 		if r.state.CompareAndSwap(waiting, sent) {
-			batch, cmds = append(batch, r), append(cmds, r.cmds...)
+			b.reqs = append(b.reqs, r)
+			calls += len(r.calls)
 		}
 	}
 	left := copy(s.queue, s.queue[taken:])
 	clear(s.queue[left:])
 	s.queue = s.queue[:left]
-	if len(batch) == 0 {
+	if len(b.reqs) == 0 {
 		s.busy--
+		return false
 	}
-	return batch, cmds
+	s.flying = append(s.flying, b)
+	return true
 }
+
+// guard has somebody look after those who wait. The caller holds the lock.
+func (s *batchSender) guard() {
+	switch {
+	case s.watching:
+	case s.watch == nil:
+		s.watch = time.AfterFunc(awakeTick, s.look)
+	default:
+		s.watch.Reset(awakeTick)
+	}
+	s.watching = true
+}
+
+// look ends the waiting of all whose time is up.
+func (s *batchSender) look() {
+	now := awake()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watching = false
+	for _, r := range s.queue {
+		s.lookAfter(r, now)
+	}
+	for _, b := range s.flying {
+		for _, r := range b.reqs {
+			s.lookAfter(r, now)
+		}
+	}
+}
+
+func (s *batchSender) lookAfter(r *redisRequest, now time.Duration) {
+	if r.state.Load() > sent {
+		return
+	}
+	if !r.late(now, &s.life) {
+		s.guard()
+		return
+	}
+	if r.abandon() {
+		r.err = context.DeadlineExceeded
+		r.done <- struct{}{}
+	}
+}
+
+// deadlineContext has a deadline and no timer: whom it is for looks at the deadline.
+type deadlineContext struct{ at time.Time }
+
+func (c deadlineContext) Deadline() (time.Time, bool) { return c.at, true }
+func (deadlineContext) Done() <-chan struct{}         { return nil }
+func (deadlineContext) Err() error                    { return nil }
+func (deadlineContext) Value(any) any                 { return nil }

@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,29 +12,24 @@ import (
 
 // gate is an exchange that lets a test see each batch and say when it is through.
 type gate struct {
-	batches chan []*scriptCmd
-	through chan struct{}
+	batches chan []*redisRequest
+	through chan bool // whether the batch was answered
 }
 
-func newGate() *gate { return &gate{batches: make(chan []*scriptCmd), through: make(chan struct{})} }
+func newGate() *gate { return &gate{batches: make(chan []*redisRequest), through: make(chan bool)} }
 
-func (g *gate) exchange(ctx context.Context, cmds []*scriptCmd) bool {
-	g.batches <- cmds
-	select {
-	case <-g.through:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+func (g *gate) exchange(ctx context.Context, reqs []*redisRequest) bool {
+	g.batches <- slices.Clone(reqs)
+	return <-g.through
 }
 
 func (g *gate) sender(deadline time.Duration, maxBatch, pipelines int) *batchSender {
 	return &batchSender{exchange: g.exchange, deadline: deadline, maxBatch: maxBatch, pipelines: pipelines}
 }
 
-func requestOf(cmds ...*scriptCmd) *redisRequest {
+func requestOf(calls int) *redisRequest {
 	r := newRedisRequest()
-	r.cmds = cmds
+	r.calls = make([]sentCall, calls)
 	return r
 }
 
@@ -54,32 +50,29 @@ func TestBatchSender(t *testing.T) {
 	done := make(chan error)
 	send := func(r *redisRequest) { done <- s.send(context.Background(), r) }
 
-	first := &scriptCmd{}
-	go send(requestOf(first))
-	require.Equal(t, []*scriptCmd{first}, <-g.batches, "at once")
-	cmds := make([]*scriptCmd, 6)
-	for i := range cmds {
-		cmds[i] = &scriptCmd{}
-	}
-	for i, r := range []*redisRequest{requestOf(cmds[0]), requestOf(cmds[1:3]...), requestOf(cmds[3:5]...), requestOf(cmds[5])} {
+	first := requestOf(1)
+	go send(first)
+	require.Equal(t, []*redisRequest{first}, <-g.batches, "at once")
+	reqs := []*redisRequest{requestOf(1), requestOf(2), requestOf(2), requestOf(1)}
+	for i, r := range reqs {
 		go send(r)
 		waitQueued(t, s, i+1)
 	}
-	g.through <- struct{}{}
+	g.through <- true
 	require.NoError(t, <-done)
-	require.Equal(t, cmds[:3], <-g.batches, "two more would be five")
-	g.through <- struct{}{}
-	require.Equal(t, cmds[3:], <-g.batches)
+	require.Equal(t, reqs[:2], <-g.batches, "two more would be five")
+	g.through <- true
+	require.Equal(t, reqs[2:], <-g.batches)
 	require.NoError(t, <-done)
 	require.NoError(t, <-done)
-	g.through <- struct{}{}
+	g.through <- true
 	require.NoError(t, <-done)
 	require.NoError(t, <-done)
 
-	huge := make([]*scriptCmd, 9)
-	go send(requestOf(huge...))
-	require.Len(t, <-g.batches, 9, "a request is never split")
-	g.through <- struct{}{}
+	huge := requestOf(9)
+	go send(huge)
+	require.Equal(t, []*redisRequest{huge}, <-g.batches, "a request is never split")
+	g.through <- true
 	require.NoError(t, <-done)
 	require.Eventually(t, func() bool {
 		s.mu.Lock()
@@ -93,30 +86,31 @@ func TestBatchSenderAbandoned(t *testing.T) {
 	g := newGate()
 	s := g.sender(time.Minute, 100, 1)
 	done := make(chan error, 3)
-	go func() { done <- s.send(context.Background(), requestOf(&scriptCmd{})) }()
+	go func() { done <- s.send(context.Background(), requestOf(1)) }()
 	<-g.batches
 	ctx, leave := context.WithCancel(context.Background())
-	go func() { done <- s.send(ctx, requestOf(&scriptCmd{})) }()
+	go func() { done <- s.send(ctx, requestOf(1)) }()
 	waitQueued(t, s, 1)
-	stays := &scriptCmd{}
-	go func() { done <- s.send(context.Background(), requestOf(stays)) }()
+	stays := requestOf(1)
+	go func() { done <- s.send(context.Background(), stays) }()
 	waitQueued(t, s, 2)
 	leave()
 	require.ErrorIs(t, <-done, context.Canceled)
-	g.through <- struct{}{}
-	require.Equal(t, []*scriptCmd{stays}, <-g.batches)
-	g.through <- struct{}{}
+	g.through <- true
+	require.Equal(t, []*redisRequest{stays}, <-g.batches)
+	g.through <- true
 	require.NoError(t, <-done)
 	require.NoError(t, <-done)
-	require.ErrorIs(t, s.send(ctx, requestOf(&scriptCmd{})), context.Canceled)
+	require.ErrorIs(t, s.send(ctx, requestOf(1)), context.Canceled)
 }
 
 // However many wait behind a server that hangs, each gives up in time.
 func TestBatchSenderDeadline(t *testing.T) {
 	var batches atomic.Int64
-	s := &batchSender{deadline: 30 * time.Millisecond, maxBatch: 1, pipelines: 2, exchange: func(ctx context.Context, _ []*scriptCmd) bool {
+	s := &batchSender{deadline: 30 * time.Millisecond, maxBatch: 1, pipelines: 2, exchange: func(ctx context.Context, _ []*redisRequest) bool {
 		batches.Add(1)
-		<-ctx.Done()
+		end, _ := ctx.Deadline()
+		<-time.After(time.Until(end))
 		return false
 	}}
 	const callers = 50
@@ -124,7 +118,7 @@ func TestBatchSenderDeadline(t *testing.T) {
 	for range callers {
 		go func() {
 			began := time.Now()
-			_ = s.send(context.Background(), requestOf(&scriptCmd{}))
+			_ = s.send(context.Background(), requestOf(1))
 			took <- time.Since(began)
 		}()
 	}
@@ -135,5 +129,5 @@ func TestBatchSenderDeadline(t *testing.T) {
 
 	hurried, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 	defer cancel()
-	require.ErrorIs(t, s.send(hurried, requestOf(&scriptCmd{})), context.DeadlineExceeded)
+	require.ErrorIs(t, s.send(hurried, requestOf(1)), context.DeadlineExceeded)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,22 +20,26 @@ type RedisOptions struct {
 	// Plain gives each Evaluate a pooled connection of its own, instead of pipelines that
 	// concurrent ones share.
 	Plain bool
-	// MaxBatch is how many commands one shared pipeline carries. Default 128. An Evaluate of
+	// MaxBatch is how many calls one shared pipeline carries. Default 128. An Evaluate of
 	// more calls than that still goes as one.
 	MaxBatch int
 	// Pipelines is how many shared pipelines are under way at once. Default 2.
 	Pipelines int
 }
 
-// RedisEngine is an Engine whose counters all instances share. One script run decides one call,
-// by Redis's clock; the calls of one Evaluate are one pipeline. It is safe for concurrent use
+// RedisEngine is an Engine whose counters all instances share. A script decides a call at one
+// instant of Redis's clock; one run of it decides many calls where it can, and the calls of one
+// Evaluate are one pipeline. It is safe for concurrent use
 // and needs no closing; the client is the caller's.
 type RedisEngine struct {
 	client   redis.UniversalClient
 	deadline time.Duration
+	cluster  bool
 	scripts  scripts
+	hot      *script
 	sender   sender
 	requests sync.Pool // *redisRequest
+	flights  sync.Pool // *flight
 	repaired atomic.Int64
 	loads    atomic.Int64
 }
@@ -52,8 +55,10 @@ func NewRedisEngine(client redis.UniversalClient, o RedisOptions) *RedisEngine {
 	if o.Pipelines == 0 {
 		o.Pipelines = 2
 	}
-	e := &RedisEngine{client: client, deadline: o.Deadline}
+	e := &RedisEngine{client: client, deadline: o.Deadline, hot: newScript("prelude", "calendar", "counter_value", "hot")}
+	_, e.cluster = client.(*redis.ClusterClient)
 	e.requests.New = func() any { return newRedisRequest() }
+	e.flights.New = func() any { return &flight{engine: e} }
 	if o.Plain {
 		e.sender = &directSender{exchange: e.exchange, deadline: o.Deadline}
 	} else {
@@ -83,9 +88,9 @@ func (e *RedisEngine) Evaluate(ctx context.Context, calls ...*Call) {
 		if c.Err = c.validate(); c.Err != nil {
 			continue
 		}
-		r.add(c, e.scripts.of(c.algorithms()))
+		r.add(c)
 	}
-	if len(r.cmds) == 0 {
+	if len(r.calls) == 0 {
 		e.requests.Put(r)
 		return
 	}
@@ -101,7 +106,7 @@ func (e *RedisEngine) Evaluate(ctx context.Context, calls ...*Call) {
 	next := 0
 	for _, c := range calls {
 		if c.Err == nil {
-			e.take(c, r.cmds[next])
+			e.take(c, r, &r.calls[next])
 			next++
 		}
 	}
@@ -109,11 +114,16 @@ func (e *RedisEngine) Evaluate(ctx context.Context, calls ...*Call) {
 	e.requests.Put(r)
 }
 
-func (e *RedisEngine) take(c *Call, cmd *scriptCmd) {
-	reply, err := cmd.Result()
-	if err == nil {
+// take fills in what became of a call.
+func (e *RedisEngine) take(c *Call, r *redisRequest, s *sentCall) {
+	err := s.err
+	switch {
+	case err != nil:
+	case s.hot:
+		err = r.judge(c, s)
+	default:
 		var repaired int64
-		if repaired, err = c.decode(reply); repaired > 0 {
+		if repaired, err = c.decode(s.reply); repaired > 0 {
 			e.repaired.Add(repaired)
 		}
 	}
@@ -122,41 +132,15 @@ func (e *RedisEngine) take(c *Call, cmd *scriptCmd) {
 	}
 }
 
-// exchange sends commands in one pipeline and waits for the replies. A script that the server
-// does not know is sent once more, as text; nothing else is repeated.
-//
-// Calls of one Evaluate stay in order, except where the server forgets some of its scripts
-// while it works through them.
-func (e *RedisEngine) exchange(ctx context.Context, cmds []*scriptCmd) (answered bool) {
-	e.roundTrip(ctx, cmds)
-	var unknown []*scriptCmd
-	for _, cmd := range cmds {
-		if cmd.text {
-			e.loads.Add(1)
-			continue
-		}
-		if err := cmd.Err(); err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {
-			cmd.asText(ctx)
-			unknown = append(unknown, cmd)
-		}
-	}
-	if len(unknown) > 0 {
-		e.loads.Add(int64(len(unknown)))
-		e.roundTrip(ctx, unknown)
-	}
-	return cmds[len(cmds)-1].Err() == nil
-}
-
-func (e *RedisEngine) roundTrip(ctx context.Context, cmds []*scriptCmd) {
-	if len(cmds) == 1 {
-		_ = e.client.Process(ctx, cmds[0].StringCmd) // the error is the command's
-		return
-	}
-	pipe := e.client.Pipeline()
-	for _, cmd := range cmds {
-		_ = pipe.Process(ctx, cmd.StringCmd)
-	}
-	_, _ = pipe.Exec(ctx) // every command has its own error
+// exchange sends requests in one pipeline and waits for the replies.
+func (e *RedisEngine) exchange(ctx context.Context, reqs []*redisRequest) (answered bool) {
+	f := e.flights.Get().(*flight)
+	f.load(reqs)
+	f.fly(ctx)
+	answered = f.deliver()
+	f.reset()
+	e.flights.Put(f)
+	return answered
 }
 
 // Reset deletes the counters of these keys and their penalty marks.
@@ -180,17 +164,8 @@ func (e *RedisEngine) Reset(ctx context.Context, keys ...string) error {
 // penaltyKey returns the key of a counter's penalty mark, in the same slot.
 func penaltyKey(key string) string { return key + ":p" }
 
-func (c *Call) algorithms() (set algorithmSet) {
-	for i := range c.Counters {
-		set = set.with(c.Counters[i].Numbers.Algorithm)
-	}
-	return set
-}
-
 // The layout of ARGV and of the reply is that of lua/main.lua.
 const (
-	headArgBytes      = 14
-	counterArgBytes   = 24
 	headReplyBytes    = 7
 	counterReplyBytes = 31
 
@@ -204,22 +179,17 @@ const (
 	maxScriptCost = 1 << 52
 )
 
-// encode appends the script's argument for the call.
-func (c *Call) encode(b []byte) []byte {
-	b = appendUint(b, min(c.Cost, maxScriptCost), 7)
-	b = appendUint(b, c.NowMS, 6)
-	b = append(b, oneIf(c.DryRun))
-	for i := range c.Counters {
-		counter := &c.Counters[i]
-		n := &counter.Numbers
-		b = append(b, byte(n.Algorithm), oneIf(counter.Shadow))
+// encode appends the argument of main.lua for a call.
+func (c *sentCall) encode(b []byte, counters []Counter) []byte {
+	b = appendUint(b, c.cost, 7)
+	b = appendUint(b, c.nowMS, 6)
+	b = append(b, oneIf(c.dryRun))
+	for i := range counters {
+		n := &counters[i].Numbers
+		b = append(b, byte(n.Algorithm), oneIf(counters[i].Shadow))
 		b = appendUint(b, n.Limit, 7)
 		b = appendUint(b, n.WindowMS, 5)
-		extra := n.PrecisionMS
-		if n.Algorithm.Bucket() {
-			extra = n.Burst
-		}
-		b = appendUint(b, extra, 5)
+		b = appendUint(b, n.extra(), 5)
 		b = appendUint(b, n.PenaltyMS, 4)
 		b = append(b, byte(n.Calendar))
 	}
@@ -284,62 +254,4 @@ func (c *Call) decode(reply string) (repaired int64, err error) {
 		reply = reply[counterReplyBytes:]
 	}
 	return repaired, nil
-}
-
-// scriptCmd is one run of a script.
-type scriptCmd struct {
-	*redis.StringCmd
-	script *script
-	args   []any
-	text   bool // sent as text, not by its hash
-}
-
-// asText makes the command anew, with the script's text.
-func (c *scriptCmd) asText(ctx context.Context) {
-	c.args[0], c.args[1], c.text = "eval", c.script.text, true
-	c.StringCmd = redis.NewStringCmd(ctx, c.args...)
-}
-
-// redisRequest is one Evaluate on its way.
-type redisRequest struct {
-	cmds  []*scriptCmd
-	buf   []byte
-	state atomic.Int32  // of the sender
-	done  chan struct{} // holds one value when the replies are in
-	timer *time.Timer
-}
-
-func newRedisRequest() *redisRequest {
-	timer := time.NewTimer(time.Hour)
-	timer.Stop()
-	return &redisRequest{done: make(chan struct{}, 1), timer: timer}
-}
-
-func (r *redisRequest) add(c *Call, s *script) {
-	r.buf = c.encode(r.buf[:0])
-	args := make([]any, 3, 4+2*len(c.Counters))
-	for i := range c.Counters {
-		counter := &c.Counters[i]
-		args = append(args, counter.Key)
-		if counter.Numbers.PenaltyMS > 0 {
-			args = append(args, penaltyKey(counter.Key))
-		}
-	}
-	args[0], args[1], args[2] = "evalsha", s.sha, len(args)-3
-	args = append(args, string(r.buf))
-	cmd := &scriptCmd{script: s, args: args}
-	if s.sent.Load() {
-		cmd.StringCmd = redis.NewStringCmd(context.Background(), args...)
-	} else {
-		// The first runs load the script on their way: no error, no second round trip.
-		cmd.asText(context.Background())
-		s.sent.Store(true)
-	}
-	r.cmds = append(r.cmds, cmd)
-}
-
-func (r *redisRequest) reset() {
-	clear(r.cmds)
-	r.cmds = r.cmds[:0]
-	r.state.Store(0)
 }

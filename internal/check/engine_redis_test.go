@@ -2,6 +2,7 @@ package check_test
 
 import (
 	"context"
+	cryptorand "crypto/rand"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -150,8 +151,15 @@ func TestRedisDenialWritesNothing(t *testing.T) {
 	require.Equal(t, before, dump())
 }
 
-// Whatever stands in a counter's place, the customer is served as if it were not there.
+// Whatever stands in a counter's place, the customer is served as if it were not there, by rules
+// with a penalty and by those without, which another script decides.
 func TestRedisRepairsForeignValues(t *testing.T) {
+	for _, penaltyMS := range []int64{30_000, 0} {
+		testRepairs(t, penaltyMS)
+	}
+}
+
+func testRepairs(t *testing.T, penaltyMS int64) {
 	ctx := context.Background()
 	client := redisClient(t)
 	const now = int64(1_704_672_000_123)
@@ -159,6 +167,7 @@ func TestRedisRepairsForeignValues(t *testing.T) {
 		engine := check.NewRedisEngine(client, redisOptions())
 		prefix := checktest.Prefix()
 		n := numbersOf(a, 30)
+		n.PenaltyMS = penaltyMS
 		ask := func(key string, cost int64) check.Outcome {
 			call := &check.Call{NowMS: now, Cost: cost, Counters: []check.Counter{{Key: key, Numbers: n}}}
 			engine.Evaluate(ctx, call)
@@ -199,6 +208,9 @@ func TestRedisRepairsForeignValues(t *testing.T) {
 			ttl, err := client.PTTL(ctx, key).Result()
 			require.NoError(t, err)
 			require.Positive(t, ttl)
+		}
+		if penaltyMS == 0 {
+			continue
 		}
 		for name, set := range map[string]func(key string) error{
 			"list": func(key string) error { return client.RPush(ctx, key, "a").Err() },
@@ -261,7 +273,7 @@ func TestRedisValuesAreSmall(t *testing.T) {
 	engine := check.NewRedisEngine(client, redisOptions())
 	prefix := checktest.Prefix()
 	for a, most := range map[check.Algorithm]int64{
-		check.SlidingWindowCounter: 14, check.FixedWindow: 14, check.FixedWindowFirstHit: 14, check.TokenBucket: 15,
+		check.SlidingWindowCounter: 16, check.FixedWindow: 14, check.FixedWindowFirstHit: 14, check.TokenBucket: 15,
 		check.LeakyBucket: 15, check.LeakyBucketQueue: 15, check.SlidingWindowBuckets: 7 + 5*2, check.SlidingWindowLog: 7 + 12*2,
 	} {
 		key := prefix + a.String()
@@ -277,6 +289,37 @@ func TestRedisValuesAreSmall(t *testing.T) {
 		size, err := client.StrLen(ctx, key).Result()
 		require.NoError(t, err)
 		require.Equal(t, most, size, a)
+	}
+
+	// A whole number takes no room beside the object that holds it: an entry of the table of keys,
+	// the key's 14 bytes and the object are 56 bytes.
+	counter := check.Counter{Key: "w{" + cryptorand.Text()[:2] + "}" + cryptorand.Text()[:9], Numbers: numbersOf(check.SlidingWindowCounter, 10_000)}
+	defer client.Del(ctx, counter.Key)
+	for _, cost := range []int64{10_000, 1, 1} {
+		engine.Evaluate(ctx, &check.Call{NowMS: 1_704_672_000_123, Cost: cost, Counters: []check.Counter{counter}})
+	}
+	used, err := client.MemoryUsage(ctx, counter.Key).Result()
+	require.NoError(t, err)
+	require.LessOrEqual(t, used, int64(56))
+}
+
+// Counts that are too great for one whole number are as exact.
+func TestRedisGreatCounts(t *testing.T) {
+	ctx := context.Background()
+	engine, memory := check.NewRedisEngine(redisClient(t), redisOptions()), check.NewMemoryEngine(check.MemoryOptions{})
+	n := check.Numbers{Algorithm: check.SlidingWindowCounter, Limit: check.MaxLimit}
+	for _, n.WindowMS = range []int64{check.MinWindowMS, 60_000, check.MaxWindowMS} {
+		for _, cost := range []int64{1, 1000, 1430, 1431, 1432, 11_084, 11_085, 11_086, 5_000_000, check.MaxLimit - 1, check.MaxLimit} {
+			key := checktest.Prefix() + "k"
+			for i := range int64(4) {
+				call := check.Call{NowMS: 1_704_672_000_123 + i*(n.WindowMS-1), Cost: cost, Counters: []check.Counter{{Key: key, Numbers: n}}}
+				same := call
+				engine.Evaluate(ctx, &call)
+				memory.Evaluate(ctx, &same)
+				require.NoError(t, call.Err)
+				require.Equal(t, same.Outcome, call.Outcome, "window %d, cost %d", n.WindowMS, cost)
+			}
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 
 // peersChannel is where every instance calls its name. It is a channel and not a key, so the
 // counters' database holds counters and nothing else.
-const peersChannel = keyPrefix + "instances"
+const peersChannel = "w1:instances"
 
 const (
 	heartbeatEvery = time.Second

@@ -71,8 +71,8 @@ func TestReadOnlyClosesConnections(t *testing.T) {
 	host, port, _ := strings.Cut(options.Addr, ":")
 	engine := NewRedisEngine(client, RedisOptions{Deadline: testPatience})
 	calls := []*Call{
-		{Cost: 1, Counters: []Counter{{Key: "w1:{t}:a", Numbers: Numbers{Algorithm: FixedWindow, Limit: 5, WindowMS: 1_000}}}},
-		{Cost: 1, Counters: []Counter{{Key: "w1:{t}:b", Numbers: Numbers{Algorithm: FixedWindow, Limit: 5, WindowMS: 1_000}}}},
+		{Cost: 1, Counters: []Counter{{Key: "w{t}a", Numbers: Numbers{Algorithm: FixedWindow, Limit: 5, WindowMS: 1_000}}}},
+		{Cost: 1, Counters: []Counter{{Key: "w{t}b", Numbers: Numbers{Algorithm: FixedWindow, Limit: 5, WindowMS: 1_000}}}},
 	}
 	engine.Evaluate(ctx, calls...)
 	require.NoError(t, calls[0].Err)

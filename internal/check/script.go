@@ -13,11 +13,11 @@ var luaFiles embed.FS
 
 // luaParts names the files, in order, that an algorithm adds to the script.
 var luaParts = map[Algorithm][]string{
-	SlidingWindowCounter: {"sliding_window_counter"},
+	SlidingWindowCounter: {"counter_value", "sliding_window_counter"},
 	SlidingWindowLog:     {"sliding_window_log"},
 	SlidingWindowBuckets: {"sliding_window_buckets"},
-	FixedWindow:          {"fixed_window"},
-	FixedWindowFirstHit:  {"fixed_window"},
+	FixedWindow:          {"calendar", "fixed_window"},
+	FixedWindowFirstHit:  {"calendar", "fixed_window"},
 	TokenBucket:          {"bucket", "token_bucket"},
 	LeakyBucket:          {"bucket", "leaky_bucket"},
 	LeakyBucketQueue:     {"bucket", "leaky_bucket_queue"},
@@ -44,34 +44,32 @@ func (s *scripts) of(set algorithmSet) *script {
 	if found := s[set].Load(); found != nil {
 		return found
 	}
-	s[set].CompareAndSwap(nil, newScript(set))
+	parts := []string{"prelude"}
+	for _, a := range Algorithms {
+		if set&algorithmSet(0).with(a) != 0 {
+			parts = append(parts, luaParts[a]...)
+		}
+	}
+	s[set].CompareAndSwap(nil, newScript(append(parts, "main")...))
 	return s[set].Load()
 }
 
-func newScript(set algorithmSet) *script {
+// newScript puts a script together from files of lua/, each once.
+func newScript(parts ...string) *script {
 	var text strings.Builder
 	text.WriteString("#!lua\n")
 	have := map[string]bool{}
-	add := func(part string) {
+	for _, part := range parts {
 		if have[part] {
-			return
+			continue
 		}
 		have[part] = true
 		lua, err := luaFiles.ReadFile("lua/" + part + ".lua")
 		if err != nil {
-			panic(err) // the file is not embedded: a mistake in luaParts
+			panic(err) // the file is not embedded: a mistake in the names
 		}
 		text.Write(lua)
 	}
-	add("prelude")
-	for _, a := range Algorithms {
-		if set&algorithmSet(0).with(a) != 0 {
-			for _, part := range luaParts[a] {
-				add(part)
-			}
-		}
-	}
-	add("main")
 	sum := sha1.Sum([]byte(text.String()))
 	return &script{text: text.String(), sha: hex.EncodeToString(sum[:])}
 }

@@ -39,7 +39,7 @@ func (g *guarded) evaluate(ctx context.Context, calls []*Call) {
 // refuses writes (full, read-only, loading) is not taken for healthy.
 func probeCall(ctx context.Context, engine Engine) error {
 	call := Call{Cost: 1, Counters: []Counter{{
-		Key:     keyPrefix + "{probe}:probe",
+		Key:     keyPrefix + "probe}",
 		Numbers: Numbers{Algorithm: FixedWindowFirstHit, Limit: MaxFixedLimit, WindowMS: MinWindowMS},
 	}}}
 	engine.Evaluate(ctx, &call)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -20,21 +19,24 @@ import (
 type Redis struct {
 	URL string // redis://127.0.0.1:PORT/0, the same over every Start
 
-	tb   testing.TB
-	port string
-	cmd  *exec.Cmd // nil while it does not run
+	tb       testing.TB
+	port     string
+	settings []string
+	dir      string
+	cmd      *exec.Cmd // nil while it does not run
 }
 
-// StartRedis starts a private Redis on a free loopback port, and ends it with the test. It
-// needs the binary redis-server or valkey-server and fails the test without.
-func StartRedis(tb testing.TB) *Redis {
+// StartRedis starts a private Redis on a free loopback port, with more lines of configuration
+// if there are any, and ends it with the test. It needs the binary redis-server or
+// valkey-server and fails the test without.
+func StartRedis(tb testing.TB, settings ...string) *Redis {
 	tb.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(tb, err)
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	require.NoError(tb, err)
 	require.NoError(tb, listener.Close())
-	r := &Redis{URL: "redis://127.0.0.1:" + port + "/0", tb: tb, port: port}
+	r := &Redis{URL: "redis://127.0.0.1:" + port + "/0", tb: tb, port: port, settings: settings, dir: tb.TempDir()}
 	tb.Cleanup(func() {
 		if r.cmd != nil {
 			r.Kill()
@@ -53,8 +55,9 @@ func (r *Redis) Start() {
 	}
 	require.NoError(r.tb, err, "this test ends and pauses a Redis of its own: install redis-server")
 	cmd := exec.Command(binary, "-")
-	cmd.Stdin = strings.NewReader(fmt.Sprintf("port %s\nbind 127.0.0.1\nsave \"\"\nappendonly no\nmaxmemory-policy noeviction\n", r.port))
-	cmd.Dir = os.TempDir()
+	cmd.Stdin = strings.NewReader(fmt.Sprintf("port %s\nbind 127.0.0.1\nsave \"\"\nappendonly no\nmaxmemory-policy noeviction\n%s\n",
+		r.port, strings.Join(r.settings, "\n")))
+	cmd.Dir = r.dir
 	endWithParent(cmd)
 	require.NoError(r.tb, cmd.Start())
 	r.cmd = cmd

@@ -4,17 +4,14 @@
 --          penalty. Every key is named here: the script makes up none.
 -- ARGV[1]  cost 7 bytes, the instant in milliseconds 6 (0: this server's clock), dry run 1; then
 --          for each counter algorithm 1 (the numbers are those of check.Algorithm), shadow 1,
---          limit 7, window 5, burst or sub-bucket length 5, penalty 4, calendar unit 1; all
---          packed little-endian, as everything below
+--          limit 7, window 5, extra 5 (burst, length of a sub-bucket or base of a counter),
+--          penalty 4, calendar unit 1; all packed little-endian, as everything below
 -- reply    one string: the instant of the decision 6, allowed 1; then for each counter flags 1
 --          (1 admits, 2 cost exceeds the quota, 4 penalty runs, 8 a foreign value was
 --          overwritten), remaining 7, wait 6 (0 where it admits or never will), instant of
 --          being whole 6, instant of one unit more 6, delay 5
 --
 -- A penalty mark is version 1 byte and the instant of its end 6.
-
-local SLACK = 1000 -- ms added to every expiry, against a clock that steps back
-local VIRTUAL_LIFE = 600000 -- least expiry where the caller sets the time, which expiry ignores
 
 local cost, now, dry = decode('<I7I6B', ARGV[1])
 local virtual = now > 0

@@ -1,6 +1,6 @@
--- What every part of the script uses. The script of a call is this file, then the files of the
+-- What every part of the scripts uses. The script of a call is this file, then the files of the
 -- algorithms that the call's counters have, then main.lua, which says what KEYS, ARGV and the
--- reply are.
+-- reply are. Most calls do with hot.lua instead, which needs no algorithm's file.
 --
 -- An algorithm is a table of functions on a counter s:
 --   read(s, t)        fetches the state, sets s.used: what counts against the quota at t, whole
@@ -21,10 +21,12 @@
 -- keeps 14 digits only.
 
 local call, try, encode, decode = redis.call, redis.pcall, struct.pack, struct.unpack
-local floor, max = math.floor, math.max
+local floor, max, min = math.floor, math.max, math.min
 local VERSION = 16
 local HORIZON = 34359738368 -- 2^35 ms: no working clock writes instants further ahead
 local MOST = 1000000000 -- of limits, bursts and costs but the fixed windows'
+local SLACK = 1000 -- ms added to every expiry, against a clock that steps back
+local VIRTUAL_LIFE = 600000 -- least expiry where the caller sets the time, which expiry ignores
 local algorithms = {}
 
 -- floor((a*b + add) / c) and the remainder, for a < 2^30 and b, c, add < 2^35: split so that

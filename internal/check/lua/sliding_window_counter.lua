@@ -1,5 +1,5 @@
--- The twin of sliding_window_counter.go. Value: version and algorithm 1 byte, window number 5,
--- count of that window 4, count of the one before 4.
+-- The twin of sliding_window_counter.go. How it is stored, counter_value.lua says; s.extra is the
+-- base.
 
 algorithms[1] = {
   read = function(s, t)
@@ -9,20 +9,17 @@ algorithms[1] = {
     local cur, prev = 0, 0
     local v = fetch(s, 'GET', s.key)
     if v then
-      local known = #v == 14 and string.byte(v) == VERSION + 1
-      if known then
-        local _, i, c, p = decode('<BI5I4I4', v)
-        known = i * w - t < HORIZON and c <= MOST and p <= MOST
-        if not known then -- read as absent
-        elseif i > index then -- the clock stepped back
-          index, elapsed, cur, prev = i, 0, c, p
-        elseif i == index then
-          cur, prev = c, p
-        elseif i == index - 1 then
-          prev = c
-        end
+      local i, c, p = counter_decode(v, s.extra)
+      local known = i and i * w - t < HORIZON and c <= MOST and p <= MOST
+      if not known then
+        s.foreign = true
+      elseif i > index then -- the clock stepped back
+        index, elapsed, cur, prev = i, 0, c, p
+      elseif i == index then
+        cur, prev = c, p
+      elseif i == index - 1 then
+        prev = c
       end
-      if not known then s.foreign = true end
     end
     s.index, s.cur, s.prev = index, cur, prev
     s.used = cur
@@ -37,6 +34,6 @@ algorithms[1] = {
   end,
   charge = function(s, cost) s.cur = s.cur + cost end,
   write = function(s, ttl)
-    call('SET', s.key, encode('<BI5I4I4', VERSION + 1, s.index, s.cur, s.prev), 'PX', ttl)
+    call('SET', s.key, counter_encode(s.index, s.cur, s.prev, s.extra), 'PX', ttl)
   end,
 }

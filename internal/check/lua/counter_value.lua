@@ -1,0 +1,28 @@
+-- How the state of a sliding window counter is stored: (index*base + cur)*base + prev as a whole
+-- number below 2^53, which Redis keeps in the 16 bytes of its object; or, where the counts are too
+-- great for that, version and algorithm 1 byte, window number 5, count of that window 4, count
+-- of the one before 4. The base comes with the call and depends on the window alone.
+
+-- The parts, or nil of what is no such value. What is stored was charged, so cur is not 0.
+local function counter_decode(v, base)
+  if #v == 14 and string.byte(v) == VERSION + 1 then
+    local _, i, c, p = decode('<BI5I4I4', v)
+    return i, c, p
+  end
+  local x = tonumber(v)
+  if not x or x < 0 or x >= 9007199254740992 - base * base or x ~= floor(x) then return nil end
+  local rest = floor(x / base)
+  local i = floor(rest / base)
+  local c = rest - i * base
+  if c == 0 then return nil end
+  return i, c, x - rest * base
+end
+
+local function counter_encode(i, c, p, base)
+  if c < base and p < base then
+    local x = (i * base + c) * base + p
+    if x < 9007199254740992 - base * base then return x end
+  end
+  return encode('<BI5I4I4', VERSION + 1, i, c, p)
+end
+
