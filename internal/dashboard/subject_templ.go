@@ -637,7 +637,7 @@ func subjectActionsBar(f frame, v *subjectView) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = selectField(field{Form: v.Sent("boost"), Name: "factor", ID: "boost-factor", Label: "How much"}, boostFactors).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = selectField(field{Form: v.Sent("boost"), Name: "factor", ID: "boost-factor", Label: "How much", Value: "2"}, boostFactors).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
