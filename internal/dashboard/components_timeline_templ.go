@@ -191,7 +191,7 @@ func timelinePicture(t *timeline) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var13 string
-			templ_7745c5c3_Var13, templ_7745c5c3_Err = templ.JoinStringErrs(itoa(timelineHeight - timelineBarsTop + 4))
+			templ_7745c5c3_Var13, templ_7745c5c3_Err = templ.JoinStringErrs(number(t.baseline() - timelineBarsTop + 4))
 			if templ_7745c5c3_Err != nil {
 				return templ.Error{Err: templ_7745c5c3_Err, FileName: `components_timeline.templ`, Line: 13, Col: 135}
 			}

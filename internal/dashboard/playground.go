@@ -247,24 +247,29 @@ func lastHit(lanes []*timeline, hits []int64) string {
 	if i < 0 {
 		i = len(lanes[0].Hits) - 1
 	}
-	var denied []string
-	for _, t := range lanes {
-		if h := t.Hits[i]; !h.Allowed {
-			denied = append(denied, lowerFirst(t.Title)+" (again in "+span(h.RetryAfterMS)+")")
-		}
-	}
+	denied := titles(lanes, func(t *timeline) bool { return !t.Hits[i].Allowed })
 	text := "Your hit at " + clockText(at, lanes[0].SpanMS)
 	switch len(denied) {
 	case 0:
 		return text + " passed everywhere."
+	case 1:
+		text += " was denied by " + denied[0] + " alone."
 	case len(lanes):
-		return text + " was denied everywhere, soonest free with " + soonest(lanes, i) + "."
+		text += " was denied everywhere."
+	default:
+		text += " was denied by " + itoa(int64(len(denied))) + " of " + itoa(int64(len(lanes))) + "."
 	}
-	return text + " was denied by " + listed(denied) + ", and passed elsewhere."
+	return text + " Soonest to let it pass: " + soonest(lanes, i) + "."
 }
 
+// soonest names who of those that denied request i would let it pass first.
 func soonest(lanes []*timeline, i int) string {
-	best := slices.MinFunc(lanes, func(a, b *timeline) int { return int(a.Hits[i].RetryAfterMS - b.Hits[i].RetryAfterMS) })
+	var best *timeline
+	for _, t := range lanes {
+		if h := t.Hits[i]; !h.Allowed && (best == nil || h.RetryAfterMS < best.Hits[i].RetryAfterMS) {
+			best = t
+		}
+	}
 	return lowerFirst(best.Title) + ", in " + span(best.Hits[i].RetryAfterMS)
 }
 
@@ -284,13 +289,13 @@ func (d *dashboard) playgroundPage(w http.ResponseWriter, r *http.Request) error
 	return d.render(w, r, status, playgroundPage(view))
 }
 
-// playgroundStage is the part of the page that changes with the settings, for the script.
+// playgroundStage answers the parts of the page that change with the settings, for the script.
 func (d *dashboard) playgroundStage(w http.ResponseWriter, r *http.Request) error {
 	view, err := d.playView(r)
 	if err != nil {
 		return d.playFailed(w, r, err)
 	}
-	return d.render(w, r, playHeaders(w, view), playStage(view))
+	return d.render(w, r, playHeaders(w, view), playPieces(view))
 }
 
 func playHeaders(w http.ResponseWriter, view *playView) (status int) {

@@ -62,7 +62,7 @@ func TestPlaygroundSaysWhatHappened(t *testing.T) {
 		}
 	}
 	got = b.get("/playground?traffic=own&limit=1&hits=0,4000")
-	require.Contains(t, got.body, "Your hit at 4 s was denied everywhere, soonest free with ")
+	require.Contains(t, got.body, "Your hit at 4 s was denied everywhere. Soonest to let it pass: ")
 	got = b.get("/playground?traffic=own&limit=1&hits=4000,0")
 	require.Contains(t, got.body, "Your hit at 0 s passed everywhere.", "the newest stands last, wherever on the line it is")
 	got = b.get("/playground?traffic=own")

@@ -45,7 +45,7 @@ type timeline struct {
 
 type timelineHit struct {
 	AtMS, Cost            int64
-	Allowed, Penalized    bool
+	Allowed               bool
 	RetryAfterMS, DelayMS int64
 }
 
@@ -95,7 +95,7 @@ func (t *trial) run(ctx context.Context) (*timeline, error) {
 		hit := timelineHit{AtMS: at, Cost: requests[i].Cost, Allowed: true}
 		if len(d.Rules) > 0 {
 			r := &d.Rules[0]
-			hit.Allowed, hit.Penalized, hit.RetryAfterMS = r.Allowed, r.Penalized, r.RetryAfterMS
+			hit.Allowed, hit.RetryAfterMS = r.Allowed, r.RetryAfterMS
 			if r.Allowed {
 				hit.DelayMS = r.DelayMS
 			}
@@ -241,7 +241,7 @@ func (t *timeline) baseline() float64 {
 // unit is the height of one request.
 func (t *timeline) unit() float64 {
 	const room = timelineHeight - timelineBarsTop
-	return min(room/float64(max(t.Scale.Passed+t.Scale.Denied, 1)), room/6) // a lone request is no tower
+	return min(room/float64(max(t.Scale.Passed+t.Scale.Denied, 1)), room/4) // a lone request is no tower
 }
 
 // number writes a coordinate: a tenth of a unit is finer than a screen.

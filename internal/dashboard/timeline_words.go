@@ -42,9 +42,8 @@ func (t *timeline) Said() (out []string) {
 	if t.Denied == 0 {
 		return out
 	}
-	if by := t.penalized(); by > 0 {
-		return append(out, "Of the denials, "+plural(by, "was", "were")+" the penalty's alone: "+
-			"the door stayed shut, whatever was left.")
+	if len(t.Shut) > 0 {
+		return append(out, "Then the door stayed shut for "+exactly(t.Rule.Penalty.MS, true)+", whatever came back meanwhile.")
 	}
 	wait := t.longest(func(h timelineHit) int64 {
 		if h.Allowed {
@@ -81,8 +80,8 @@ func (t *timeline) crowdSentence(queue bool) string {
 	case c.Count == 0:
 		return ""
 	case c.Count > t.Rule.Limit:
-		return grouped(c.Count) + verb + atLeastSpan(c.ToMS-c.FromMS) + ": " + times(c.Count, t.Rule.Limit) +
-			" the limit of " + grouped(t.Rule.Limit) + " per " + window + "."
+		return grouped(c.Count) + verb + atLeastSpan(c.ToMS-c.FromMS) + ": " + overLimit(c.Count, t.Rule.Limit) +
+			" of " + grouped(t.Rule.Limit) + " per " + window + "."
 	case c.Count == t.Rule.Limit:
 		return "Never more than the limit, " + grouped(c.Count) + ", in any " + window + "."
 	default:
@@ -90,21 +89,15 @@ func (t *timeline) crowdSentence(queue bool) string {
 	}
 }
 
-// times says how many limits a number is.
-func times(n, limit int64) string {
-	if n == 2*limit {
-		return "twice"
+// overLimit compares a number with the limit that it is over.
+func overLimit(n, limit int64) string {
+	switch {
+	case n == 2*limit:
+		return "twice the limit"
+	case 10*n < 11*limit:
+		return grouped(n-limit) + " more than the limit"
 	}
-	return strconv.FormatFloat(math.Floor(10*float64(n)/float64(limit))/10, 'f', -1, 64) + " times"
-}
-
-func (t *timeline) penalized() (n int64) {
-	for _, h := range t.Hits {
-		if h.Penalized && !h.Allowed {
-			n++
-		}
-	}
-	return n
+	return strconv.FormatFloat(math.Floor(10*float64(n)/float64(limit))/10, 'f', -1, 64) + " times the limit"
 }
 
 func (t *timeline) longest(of func(timelineHit) int64) (most int64) {
@@ -126,7 +119,7 @@ func span(ms int64) string {
 	case ms < 1000:
 		return plural(ms, "millisecond", "milliseconds")
 	case ms < 10_000 && ms%1000 != 0:
-		return strconv.FormatFloat(float64((ms+50)/100)/10, 'f', 1, 64) + " seconds"
+		return strconv.FormatFloat(float64((ms+99)/100)/10, 'f', -1, 64) + " seconds" // never less than there is
 	}
 	return inWords(time.Duration(ms) * time.Millisecond)
 }
@@ -166,7 +159,7 @@ func compared(all []*timeline) (out []string) {
 		out = append(out, "None let more than "+grouped(limit)+" pass in any "+window+".")
 	default:
 		out = append(out, worst.Title+" let "+grouped(most)+" pass within "+
-			atLeastSpan(worst.Crowd.ToMS-worst.Crowd.FromMS)+", "+times(most, limit)+" the limit.")
+			atLeastSpan(worst.Crowd.ToMS-worst.Crowd.FromMS)+", "+overLimit(most, limit)+".")
 		others := titles(all, func(t *timeline) bool { return t != worst && t.Crowd.Count > limit })
 		within := titles(all, func(t *timeline) bool { return t.Crowd.Count <= limit })
 		if len(others) > 0 {

@@ -104,8 +104,8 @@
 
   function replay() {
     speed = span / replayMS;
-    if (calm.matches) {
-      now = span;
+    if (calm.matches || instants.length === 0) {
+      now = instants.length === 0 ? 0 : span;
       play(false);
       show();
       return;
@@ -163,12 +163,19 @@
 
   function draw(text) {
     const open = [...place.querySelectorAll("details[open]")].map((d) => d.id);
-    place.innerHTML = text;
+    const pieces = document.createElement("template");
+    pieces.innerHTML = text;
+    for (const piece of pieces.content.querySelectorAll("template")) {
+      root.querySelector(`#${piece.dataset.for}`).replaceChildren(piece.content);
+    }
     for (const id of open) document.getElementById(id)?.setAttribute("open", "");
     const hits = own;
     adopt();
-    if (!stage) return;
     own = hits;
+    if (!stage) {
+      play(false);
+      return;
+    }
     now = Math.min(now, span);
     show();
   }
