@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"weir/internal/check"
 	"weir/internal/dashboard"
 	"weir/internal/mail"
 	"weir/internal/tenants"
@@ -39,6 +38,8 @@ var demoVariables = []string{demoURL, demoHTTPSURL, demoKey, demoOperatorKey, de
 const (
 	demoSlug   = "demo"
 	demoMember = "demo@weir.example"
+	// demoColleague follows the role in the emails of the others, whose password is the same.
+	demoColleague = "@weir.example"
 )
 
 // Run makes the demo tenant, or completes it. What is there already stays as it is, and keys
@@ -78,6 +79,9 @@ func (d demoCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) err
 		env[demoURL], env[demoHTTPSURL] = f.url("WEIR_HTTP_ADDR"), f.url("WEIR_HTTPS_ADDR")
 		if err := writeEnv(file, env); err != nil {
 			log.Error("demo.env cannot be written", "error", err)
+		}
+		if err := liven(ctx, f.url("WEIR_HTTP_ADDR"), env[demoKey]); err != nil {
+			log.Error("the demo's own checks were not made", "error", err)
 		}
 		welcome(os.Stdout, env, cert, file)
 	}
@@ -146,10 +150,10 @@ func seed(ctx context.Context, store *tenants.Store, env map[string]string) erro
 		}
 		env[demoOperatorKey] = key.Secret()
 	}
-	return seedMember(ctx, store, actor, env)
+	return seedMembers(ctx, store, actor, env)
 }
 
-// seedTenant makes the tenant with its rules, plans and subjects, all or, if it is there,
+// seedTenant makes the tenant with its rules, plans, subjects and history, all or, if it is there,
 // nothing: whoever deleted a rule of the demo does not want it back.
 func seedTenant(ctx context.Context, store *tenants.Store) (tenants.Tenant, error) {
 	operator := tenants.AsOperator("demo")
@@ -167,7 +171,10 @@ func seedTenant(ctx context.Context, store *tenants.Store) (tenants.Tenant, erro
 		if err := store.RevokeKey(ctx, actor, first.ID, tenants.Match{}); err != nil {
 			return err
 		}
-		return seedPolicy(ctx, store, actor)
+		if err := seedPolicy(ctx, store, actor); err != nil {
+			return err
+		}
+		return seedHistory(ctx, store, tenant.ID, time.Now())
 	}
 	if err := fill(); err != nil {
 		return tenant, errors.Join(err, store.DeleteTenant(ctx, operator, demoSlug, tenants.Match{}))
@@ -199,85 +206,9 @@ func seedPolicy(ctx context.Context, store *tenants.Store, actor tenants.Actor) 
 	return nil
 }
 
-// demoRules has one rule that every check meets, so that the first curl shows something, and
-// one for each of the questions that the algorithms answer.
-func demoRules() []check.Rule {
-	return []check.Rule{
-		{
-			Slug: "api-requests", Name: "API requests", Description: "What a plan buys: requests a minute for each customer.",
-			Resource: "*", Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window("1m"), By: []string{"subject"},
-		},
-		{
-			Slug: "login-attempts", Name: "Login attempts", Description: "Against guessing: five tries in a quarter of an hour from one address, and then a pause.",
-			Resource: "auth:login", Algorithm: check.SlidingWindowLog, Limit: 5, Window: window("15m"), By: []string{"attributes.ip"},
-			OnUnavailable: check.Deny, Penalty: duration("5m"),
-		},
-		{
-			Slug: "order-bursts", Name: "Bursts of orders", Description: "Two orders a second on average, ten at once.",
-			Resource: "orders:*", Algorithm: check.TokenBucket, Limit: 2, Burst: 10, Window: window("1s"), By: []string{"subject"},
-		},
-		{
-			Slug: "mails", Name: "Outgoing mails", Description: "One mail a second for the whole tenant; what comes sooner is told how long to wait.",
-			Resource: "mails:send", Algorithm: check.LeakyBucketQueue, Limit: 1, Burst: 20, Window: window("1s"), By: []string{},
-		},
-		{
-			Slug: "exports", Name: "Exports", Description: "Ten a day, by the calendar.",
-			Resource: "exports:*", Algorithm: check.FixedWindow, Limit: 10, Window: window("day"), By: []string{"subject"},
-			OnUnavailable: check.Allow,
-		},
-		{
-			Slug: "search", Name: "Searches (trial)", Description: "A limit that is being tried out: it counts and reports, and denies nobody.",
-			Resource: "search:*", Algorithm: check.SlidingWindowBuckets, Limit: 300, Window: window("5m"), Precision: duration("30s"),
-			By: []string{"subject"}, Mode: check.Shadow,
-		},
-	}
-}
-
-func demoPlans() []tenants.Plan {
-	return []tenants.Plan{
-		{Slug: "free", Name: "Free", Default: true, Limits: map[string]check.Limit{
-			"api-requests": {Limit: 100},
-		}},
-		{Slug: "pro", Name: "Pro", Limits: map[string]check.Limit{
-			"api-requests": {Limit: 1000}, "order-bursts": {Limit: 10, Burst: 50}, "exports": {Limit: 100},
-		}},
-		{Slug: "enterprise", Name: "Enterprise", Limits: map[string]check.Limit{
-			"api-requests": {Unlimited: true}, "order-bursts": {Limit: 100, Burst: 500}, "exports": {Unlimited: true},
-		}},
-	}
-}
-
-func demoSubjects() []tenants.Subject {
-	return []tenants.Subject{
-		{Subject: "user_42", Labels: map[string]string{"name": "Ada"}},
-		{Subject: "user_7", Plan: "pro", Labels: map[string]string{"name": "Grace"}, Overrides: []tenants.Override{
-			{Rule: "api-requests", Limit: check.Limit{Limit: 5000}, Reason: "Moving their data in"},
-		}},
-		{Subject: "acme", Plan: "enterprise", Labels: map[string]string{"name": "Acme Corp."}, BillingRef: "cus_acme"},
-		{Subject: "scraper", State: check.Blocked},
-		{Subject: "health-check", State: check.Exempt},
-	}
-}
-
-// window and duration read the demo's own texts.
-func window(s string) check.Window {
-	w, err := check.ParseWindow(s)
-	if err != nil {
-		panic(err)
-	}
-	return w
-}
-
-func duration(s string) check.Duration {
-	d, err := check.ParseDuration(s)
-	if err != nil {
-		panic(err)
-	}
-	return d
-}
-
-// seedMember makes the demo's login, or gives it a new password where the one in env is not its.
-func seedMember(ctx context.Context, store *tenants.Store, actor tenants.Actor, env map[string]string) error {
+// seedMembers makes the demo's logins, one of each role and the operator of the service, or gives them a new
+// password where the one in env is not the owner's.
+func seedMembers(ctx context.Context, store *tenants.Store, actor tenants.Actor, env map[string]string) error {
 	env[demoEmail] = demoMember
 	if env[demoPassword] != "" {
 		if _, err := store.VerifyPassword(ctx, demoMember, env[demoPassword]); err == nil {
@@ -285,7 +216,19 @@ func seedMember(ctx context.Context, store *tenants.Store, actor tenants.Actor, 
 		}
 	}
 	env[demoPassword] = rand.Text()
-	_, err := store.CreateMember(ctx, actor, demoMember, env[demoPassword], tenants.Owner)
+	if _, err := store.CreateMember(ctx, actor, demoMember, env[demoPassword], tenants.Owner); err != nil {
+		return err
+	}
+	for _, role := range []tenants.Role{tenants.Admin, tenants.Editor, tenants.Support, tenants.Viewer} {
+		if _, err := store.CreateMember(ctx, actor, string(role)+demoColleague, env[demoPassword], role); err != nil {
+			return err
+		}
+	}
+	platform, err := store.EnsurePlatform(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = store.CreateMember(ctx, tenants.AsSystem(platform.ID, "demo"), "operator"+demoColleague, env[demoPassword], tenants.Owner)
 	return err
 }
 
@@ -324,6 +267,7 @@ func welcome(w io.Writer, env map[string]string, authority, file string) {
 		if url != "" {
 			fmt.Fprintf(w, "  Dashboard      %s/\n", url)
 			fmt.Fprintf(w, "  Demo login     %s  %s\n", env[demoEmail], env[demoPassword])
+			fmt.Fprintf(w, "                 admin@, editor@, support@, viewer@, operator@weir.example with the same password\n")
 			fmt.Fprintf(w, "  API reference  %s/docs\n", url)
 			break
 		}

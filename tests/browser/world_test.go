@@ -29,11 +29,10 @@ const password = "correct horse battery"
 
 // service is the one server of all tests in the package, with the demo's data.
 type service struct {
-	url      string // http://localhost:PORT
-	store    *tenants.Store
-	demo     tenants.Tenant
-	platform tenants.Tenant
-	env      map[string]string // of demo.env
+	url   string // http://localhost:PORT
+	store *tenants.Store
+	demo  tenants.Tenant
+	env   map[string]string // of demo.env
 }
 
 var running = sync.OnceValue(func() *service {
@@ -52,8 +51,6 @@ var running = sync.OnceValue(func() *service {
 	t.Cleanup(s.store.Close)
 	s.demo, err = s.store.TenantBySlugOrID(ctx, tenants.AsOperator("tests"), "demo")
 	require.NoError(t, err)
-	s.platform, err = s.store.EnsurePlatform(ctx)
-	require.NoError(t, err)
 	return s
 })
 
@@ -63,13 +60,14 @@ type world struct {
 	t      *testing.T
 	tenant tenants.Tenant
 	actor  tenants.Actor // may change everything in the tenant
+	made   map[tenants.Role]bool
 }
 
 // demo is the tenant that the demo made. All tests share it, so they only look.
 func demo(t *testing.T) *world {
 	t.Helper()
 	s := running()
-	return &world{s, t, s.demo, tenants.AsSystem(s.demo.ID, "tests")}
+	return &world{s, t, s.demo, tenants.AsSystem(s.demo.ID, "tests"), nil}
 }
 
 var tenantNumber atomic.Int64
@@ -81,32 +79,17 @@ func newTenant(t *testing.T) *world {
 	slug := fmt.Sprintf("walk-%d", tenantNumber.Add(1))
 	tenant, _, _, err := s.store.CreateTenant(t.Context(), tenants.AsOperator("tests"), tenants.NewTenant{Slug: slug, Name: "Tenant of " + t.Name()})
 	require.NoError(t, err)
-	return &world{s, t, tenant, tenants.AsSystem(tenant.ID, "tests")}
+	return &world{s, t, tenant, tenants.AsSystem(tenant.ID, "tests"), map[tenants.Role]bool{}}
 }
 
-// person makes a login with a role in the tenant, once, and returns its email.
+// person makes a login with a role in the tenant and returns its email. It may be asked for again.
 func (w *world) person(role tenants.Role) string {
 	w.t.Helper()
-	return person(w.t, w.service, &w.tenant, role)
-}
-
-var people struct {
-	sync.Mutex
-	made map[string]bool
-}
-
-func person(t *testing.T, s *service, tenant *tenants.Tenant, role tenants.Role) string {
-	t.Helper()
-	email := string(role) + "@" + tenant.Slug + ".example"
-	people.Lock()
-	defer people.Unlock()
-	if !people.made[email] {
-		_, err := s.store.CreateMember(t.Context(), tenants.AsSystem(tenant.ID, "tests"), email, password, role)
-		require.NoError(t, err)
-		if people.made == nil {
-			people.made = map[string]bool{}
-		}
-		people.made[email] = true
+	email := string(role) + "@" + w.tenant.Slug + ".example"
+	if !w.made[role] {
+		_, err := w.store.CreateMember(w.t.Context(), w.actor, email, password, role)
+		require.NoError(w.t, err)
+		w.made[role] = true
 	}
 	return email
 }
@@ -114,13 +97,19 @@ func person(t *testing.T, s *service, tenant *tenants.Tenant, role tenants.Role)
 // as is a page of somebody with that role, who is signed in.
 func (w *world) as(role tenants.Role) *page {
 	w.t.Helper()
-	return w.signedIn(w.person(role), password)
+	if w.tenant.ID != w.service.demo.ID {
+		return w.signedIn(w.person(role), password)
+	}
+	if role == tenants.Owner {
+		return w.signedIn(w.env["WEIR_EMAIL"], w.env["WEIR_PASSWORD"])
+	}
+	return w.signedIn(string(role)+"@weir.example", w.env["WEIR_PASSWORD"])
 }
 
 // operator is a page of whoever runs the service: an owner of the tenant platform.
 func (w *world) operator() *page {
 	w.t.Helper()
-	return w.signedIn(person(w.t, w.service, &w.platform, tenants.Owner), password)
+	return w.signedIn("operator@weir.example", w.env["WEIR_PASSWORD"])
 }
 
 // nobody is a page of a visitor who is not signed in.

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// stream is one kind of traffic that the demo's tenant seems to have had.
+type stream struct {
+	resource, plan string
+	rules          []string
+	denying        string  // the rule that denies what is denied, "": none
+	shadow         string  // the rule in shadow that would have
+	perMinute      float64 // checks at the busiest time of a working day
+	denied         float64 // their share
+}
+
+func demoStreams() []stream {
+	return []stream{
+		{resource: "orders:create", plan: "free", rules: []string{"api-requests", "order-bursts"}, denying: "order-bursts", perMinute: 14, denied: 0.05},
+		{resource: "orders:create", plan: "pro", rules: []string{"api-requests", "order-bursts"}, denying: "order-bursts", perMinute: 52, denied: 0.012},
+		{resource: "orders:create", plan: "enterprise", rules: []string{"api-requests", "order-bursts"}, perMinute: 120},
+		{resource: "search:products", plan: "free", rules: []string{"api-requests", "search"}, denying: "api-requests", shadow: "search", perMinute: 38, denied: 0.07},
+		{resource: "search:products", plan: "pro", rules: []string{"api-requests", "search"}, shadow: "search", perMinute: 61},
+		{resource: "auth:login", plan: "free", rules: []string{"api-requests", "login-attempts"}, denying: "login-attempts", perMinute: 9, denied: 0.16},
+		{resource: "exports:weekly", plan: "pro", rules: []string{"api-requests", "exports"}, denying: "exports", perMinute: 1.5, denied: 0.09},
+		{resource: "mails:send", plan: "pro", rules: []string{"api-requests", "mails"}, perMinute: 18},
+	}
+}
+
+// seedHistory writes down usage that never was, up to now, so that the pages of the demo show
+// what they will show: a working week, quiet nights, and an afternoon on which a customer's
+// program asked again and again.
+func seedHistory(ctx context.Context, store *tenants.Store, tenant uuid.UUID, now time.Time) error {
+	h := history{tenant: tenant, random: rand.New(rand.NewPCG(1, 2)), trouble: now.Add(-27 * time.Hour)}
+	now = now.UTC().Truncate(time.Minute)
+	const day = 24 * time.Hour
+	h.fill(check.UsageDay, now.Truncate(day).Add(-60*day), now.Truncate(day).Add(-8*day), day)
+	h.fill(check.UsageHour, now.Truncate(day).Add(-8*day), now.Truncate(time.Hour).Add(-47*time.Hour), time.Hour)
+	// charts of the last hours have bars of a few minutes; of the last hour, and what it is
+	// compared with, of one
+	step := func(from, to time.Time, step time.Duration) { h.fill(check.UsageMinute, from, to, step) }
+	hour := now.Add(-65 * time.Minute).Truncate(5 * time.Minute)
+	step(now.Truncate(time.Hour).Add(-47*time.Hour), hour.Add(-day), 15*time.Minute)
+	step(hour.Add(-day), now.Add(-day), time.Minute)
+	step(now.Add(-day).Truncate(5*time.Minute).Add(5*time.Minute), hour.Add(-time.Hour), 15*time.Minute)
+	step(hour.Add(-time.Hour), now, time.Minute)
+	writer, err := uuid.NewV7()
+	if err != nil {
+		return err
+	}
+	batch, err := uuid.NewV7()
+	if err != nil {
+		return err
+	}
+	if err := store.WriteUsage(ctx, &check.UsageBatch{
+		Writer: writer, ID: batch, Rows: h.rows, Subjects: h.subjects, CompleteUntil: now, Last: true,
+	}); err != nil {
+		return fmt.Errorf("usage: %w", err)
+	}
+	return nil
+}
+
+type history struct {
+	tenant   uuid.UUID
+	random   *rand.Rand // always the same, so that the demo looks alike on every machine
+	trouble  time.Time  // the middle of the bad afternoon
+	rows     []check.UsageRow
+	subjects []check.UsageSubjects
+}
+
+// fill writes what was decided between two instants, a step after the other, each as if it had
+// all happened in its first stretch of the grain.
+func (h *history) fill(grain check.UsageGrain, from, to time.Time, step time.Duration) {
+	for at := from; at.Before(to); at = at.Add(step) {
+		all := check.UsageCounts{}
+		for _, s := range demoStreams() {
+			all.Add(h.stream(grain, at, min(step, to.Sub(at)), &s))
+		}
+		if grain != check.UsageMinute || step > time.Minute || at.Minute()%5 == 0 {
+			h.busiest(grain, at, all)
+		}
+	}
+}
+
+func (h *history) stream(grain check.UsageGrain, at time.Time, step time.Duration, s *stream) check.UsageCounts {
+	mean := s.perMinute * step.Minutes() * h.busy(at, step)
+	checks := max(0, math.Round(mean+math.Sqrt(mean)*h.random.NormFloat64()))
+	share := s.denied * (0.6 + 0.8*h.random.Float64())
+	if s.resource == "search:products" && s.plan == "free" {
+		// the program that does not wait
+		away := at.Add(step / 2).Sub(h.trouble).Hours()
+		extra := checks * 2.2 * math.Exp(-away*away)
+		share = (share*checks + 0.85*extra) / max(1, checks+extra)
+		checks = math.Round(checks + extra)
+	}
+	denied := int64(math.Round(checks * share))
+	whole := counts(int64(checks)-denied, denied)
+	if s.shadow != "" {
+		whole.ShadowDenied = int64(checks * 0.015)
+	}
+	row := func(rule string, c check.UsageCounts) {
+		h.rows = append(h.rows, check.UsageRow{
+			UsageKey:    check.UsageKey{Tenant: h.tenant, StartMS: at.UnixMilli(), Grain: grain, Rule: rule, Plan: s.plan, Resource: s.resource},
+			UsageCounts: c,
+		})
+	}
+	row("", whole)
+	for _, rule := range s.rules {
+		own := counts(int64(checks), 0)
+		switch rule {
+		case s.denying:
+			own = counts(whole.Allowed, whole.Denied)
+		case s.shadow:
+			own.ShadowDenied = whole.ShadowDenied
+		}
+		row(rule, own)
+	}
+	return whole
+}
+
+// counts are those of checks that cost one unit each.
+func counts(allowed, denied int64) check.UsageCounts {
+	return check.UsageCounts{Allowed: allowed, Denied: denied, CostAllowed: allowed, CostDenied: denied}
+}
+
+// busy is how much of the greatest traffic there is: least at four in the morning, less at
+// weekends, and a little more each week.
+func (h *history) busy(at time.Time, step time.Duration) float64 {
+	busy := 0.55
+	if step < 24*time.Hour {
+		hour := float64(at.Hour()) + float64(at.Minute())/60
+		busy = 0.55 + 0.42*math.Cos((hour-15)/24*2*math.Pi)
+	}
+	if weekday := at.Weekday(); weekday == time.Saturday || weekday == time.Sunday {
+		busy *= 0.62
+	}
+	return busy * math.Exp(at.Sub(h.trouble).Hours()/24/200)
+}
+
+// busiest are the subjects that asked most, and those that were denied most.
+func (h *history) busiest(grain check.UsageGrain, at time.Time, all check.UsageCounts) {
+	top := check.TopSubjects{}
+	left := float64(all.Allowed)
+	for _, subject := range demoSubjects() {
+		if subject.State == check.Blocked {
+			continue
+		}
+		of := int64(left * 0.22)
+		left -= float64(of)
+		top.Checks = append(top.Checks, check.UsageSubject{Subject: subject.Subject, UsageCounts: counts(of, 0)})
+	}
+	denied := float64(all.Denied)
+	for i, subject := range []string{"globex", "203.0.113.9", "initech", "scraper"} {
+		of := int64(denied * []float64{0.46, 0.2, 0.12, 0.08}[i])
+		top.Denied = append(top.Denied, check.UsageSubject{Subject: subject, UsageCounts: counts(0, of)})
+		for n := range top.Checks {
+			if top.Checks[n].Subject == subject {
+				top.Checks[n].Denied, top.Checks[n].CostDenied = of, of
+			}
+		}
+	}
+	h.subjects = append(h.subjects, check.UsageSubjects{Tenant: h.tenant, StartMS: at.UnixMilli(), Grain: grain, TopSubjects: top})
+}
+
+// liven makes a few checks as the demo's customers would, so that the pages about this very moment have
+// something to show: who is near a limit, and who was denied and why.
+func liven(ctx context.Context, url, key string) error {
+	if url == "" {
+		return nil // HTTPS alone: not worth a certificate pool
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	type checks struct {
+		times             int
+		subject, resource string
+		cost              int64
+		ip                string
+	}
+	for _, c := range []checks{
+		{4, "acme", "orders:create", 3, "198.51.100.20"},
+		{3, "initech", "search:products", 300, "198.51.100.31"},
+		{2, "umbrella", "search:products", 44, "198.51.100.44"},
+		{5, "umbrella", "exports:weekly", 2, "198.51.100.44"},
+		{2, "umbrella", "exports:weekly", 1, "198.51.100.44"},
+		{7, "vandelay", "auth:login", 1, "203.0.113.9"},
+		{6, "globex", "orders:create", 5, "198.51.100.7"},
+		{2, "scraper", "search:products", 1, "203.0.113.80"},
+		{9, "soylent", "mails:send", 1, "198.51.100.62"},
+	} {
+		for range c.times {
+			body, err := json.Marshal(map[string]any{
+				"subject": c.subject, "resource": c.resource, "cost": c.cost, "attributes": map[string]string{"ip": c.ip},
+			})
+			if err != nil {
+				return err
+			}
+			request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/check", bytes.NewReader(body))
+			if err != nil {
+				return err
+			}
+			request.Header.Set("Authorization", "Bearer "+key)
+			request.Header.Set("Content-Type", "application/json")
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				return err
+			}
+			if err := response.Body.Close(); err != nil {
+				return err
+			}
+			if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusTooManyRequests {
+				return fmt.Errorf("a check of %s was answered with %s", c.subject, response.Status)
+			}
+		}
+	}
+	return nil
+}
