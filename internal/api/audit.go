@@ -224,8 +224,8 @@ func (w *auditWriter) write(e AuditEntry) {
 		actor = *e.Actor.ID
 	}
 	w.err = w.table.Write([]string{itoa(e.Sequence), e.ID, e.At.Format(time.RFC3339Nano), e.Actor.Kind, actor,
-		harmlessCell(e.Actor.Name), harmlessCell(e.Address), harmlessCell(e.UserAgent), harmlessCell(e.RequestID), e.Action, e.Kind,
-		harmlessCell(e.Target), string(e.Before), string(e.After), harmlessCell(e.Reason), e.Hash})
+		writtenCell(e.Actor.Name), writtenCell(e.Address), writtenCell(e.UserAgent), writtenCell(e.RequestID), e.Action, e.Kind,
+		writtenCell(e.Target), string(e.Before), string(e.After), writtenCell(e.Reason), e.Hash})
 }
 
 func (w *auditWriter) flush() error {

@@ -90,7 +90,7 @@ func TestAudit(t *testing.T) {
 // Exports hold what the list holds, in all its pages, and no cell that a spreadsheet would run.
 func TestAuditExport(t *testing.T) {
 	s := newAdminStack(t)
-	const subjects = 1100 // more than are read at once
+	const subjects = 1010 // more than are read at once
 	for i := range subjects {
 		name := "s" + itoa(int64(i))
 		if i == 0 {
@@ -106,7 +106,7 @@ func TestAuditExport(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, rows, subjects+1)
 	require.Equal(t, "target", rows[0][11])
-	require.Equal(t, "s1099", rows[1][11], "newest first")
+	require.Equal(t, "s"+itoa(subjects-1), rows[1][11], "newest first")
 	require.Equal(t, `'=HYPERLINK("http://x")`, rows[subjects][11])
 
 	lines := s.audit(s.readKey, "format=jsonl").ok(200)

@@ -225,24 +225,6 @@ func labelsOfCell(cell string) (map[string]string, string) {
 	return labels, ""
 }
 
-// writtenCell keeps a spreadsheet from taking a text for a formula, by a quote before it; readCell
-// takes that off again. A text that looks as if it had been written so gets one more quote.
-func writtenCell(text string) string {
-	if looksLikeFormula(strings.TrimLeft(text, "'")) {
-		return "'" + text
-	}
-	return text
-}
-
-func readCell(cell string) string {
-	if text, quoted := strings.CutPrefix(cell, "'"); quoted && looksLikeFormula(strings.TrimLeft(text, "'")) {
-		return text
-	}
-	return cell
-}
-
-func looksLikeFormula(text string) bool { return text != "" && harmlessCell(text) != text }
-
 // readLines reads JSON, one object a line; empty lines are nothing.
 func (f *importFile) readLines(body io.Reader) error {
 	lines := bufio.NewScanner(body)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -213,20 +212,11 @@ func (item *UsageItem) texts() (cells []csvCell) {
 		value *string
 	}{{"rule", item.Rule}, {"plan", item.Plan}, {"resource", item.Resource}, {"subject", item.Subject}} {
 		if c.value != nil {
-			cells = append(cells, csvCell{c.name, harmlessCell(*c.value)})
+			cells = append(cells, csvCell{c.name, writtenCell(*c.value)})
 		}
 	}
 	if item.ErrorBound != nil {
 		cells = append(cells, csvCell{"error_bound", itoa(*item.ErrorBound)})
 	}
 	return cells
-}
-
-// harmlessCell keeps a spreadsheet from taking a text for a formula: whoever asks checks chooses
-// subjects and resources, and somebody else opens the table.
-func harmlessCell(s string) string {
-	if s != "" && strings.ContainsRune("=+-@\t\r", rune(s[0])) {
-		return "'" + s
-	}
-	return s
 }
