@@ -19,6 +19,8 @@ import (
 // SimulateInput is the body of POST /v1/simulate.
 type SimulateInput struct {
 	Rules    []RuleCreate      `json:"rules" minItems:"1" maxItems:"32" doc:"The rules to try, as POST /v1/rules takes them; none is stored"`
+	Plans    []SimulatePlan    `json:"plans,omitempty" maxItems:"32" doc:"Plans to try the rules with; none where left out"`
+	Subjects []SimulateSubject `json:"subjects,omitempty" maxItems:"1000" doc:"Registered subjects, with their plans, states and overrides; all others are not registered"`
 	Requests []SimulateRequest `json:"requests,omitempty" minItems:"1" maxItems:"10000" doc:"In the order in which they are decided; this or traffic"`
 	Traffic  *SimulateTraffic  `json:"traffic,omitempty" doc:"A pattern of requests, in place of a list"`
 	StartMS  int64             `json:"start_ms,omitempty" minimum:"0" maximum:"99999999999999" doc:"The instant of at_ms 0, milliseconds since 1970; 0 where left out. It matters to fixed_window, whose windows follow the clock"`
@@ -28,6 +30,7 @@ type SimulateInput struct {
 type SimulateAsk struct {
 	Resource   string            `json:"resource,omitempty" minLength:"1" maxLength:"256" doc:"default where left out"`
 	Cost       *int64            `json:"cost,omitempty" minimum:"0" maximum:"1000000000000000" doc:"Units that it takes; 1 where left out, 0 asks without consuming"`
+	Plan       string            `json:"plan,omitempty" minLength:"1" doc:"Slug of one of the plans; the subject's own, or else the default one, where left out"`
 	Attributes map[string]string `json:"attributes,omitempty" maxProperties:"16" doc:"Further values that rules can count by"`
 }
 
@@ -231,6 +234,7 @@ func (in *SimulateInput) simulation() (check.Simulation, []ProblemField) {
 		seen[rule.Slug] = true
 		s.Policy.Rules = append(s.Policy.Rules, rule)
 	}
+	errs = append(errs, in.numbers(&s)...)
 	var wrong []ProblemField
 	switch {
 	case (in.Requests == nil) == (in.Traffic == nil):
@@ -284,7 +288,7 @@ func simulatedRequests(in []SimulateRequest) ([]check.SimulatedRequest, []Proble
 
 // request is the check that is asked for, but for its subject.
 func (in *SimulateAsk) request() (check.Request, []ProblemField) {
-	req := check.Request{Resource: "default", Cost: 1}
+	req := check.Request{Resource: "default", Cost: 1, Plan: in.Plan}
 	var errs []ProblemField
 	if in.Resource != "" {
 		req.Resource = in.Resource

@@ -98,6 +98,59 @@ func TestSimulateTraffic(t *testing.T) {
 	require.Equal(t, "user_1", s.simulate(`{` + rules + `,"traffic":{"pattern":"burst","requests":1,"at_ms":[0]}}`).simulated().Decisions[0].Subject)
 }
 
+// Whoever changes a pricing page sees what each tier would have got, an override's beginning and end, and an upgrade on the way.
+func TestSimulatePlans(t *testing.T) {
+	s := newCheckStack(t)
+	out := s.simulate(`{"rules":[{"slug":"api","limit":1,"window":"1m","algorithm":"fixed_window"}],
+		"plans":[{"slug":"free","default":true},{"slug":"pro","limits":{"api":{"limit":3}}},{"slug":"all","limits":{"api":{"unlimited":true}}}],
+		"subjects":[{"subject":"paying","plan":"pro"},{"subject":"gone","state":"blocked"},
+			{"subject":"special","overrides":{"api":{"limit":2,"starts_at_ms":100,"expires_at_ms":200}}}],
+		"start_ms":1800000000000,
+		"requests":[{"at_ms":0,"subject":"x"},{"at_ms":1,"subject":"x"},{"at_ms":2,"subject":"x","plan":"pro"},{"at_ms":3,"subject":"x","plan":"all"},
+			{"at_ms":4,"subject":"paying","cost":3},{"at_ms":5,"subject":"gone"},
+			{"at_ms":99,"subject":"special"},{"at_ms":100,"subject":"special"},{"at_ms":200,"subject":"special","cost":0}]}`).simulated()
+	var got []string
+	for _, d := range out.Decisions {
+		source := "-"
+		if len(d.Rules) > 0 {
+			source = d.Rules[0].Source
+		}
+		got = append(got, fmt.Sprint(d.Subject, " ", *d.Plan, " ", d.Allowed, " ", source))
+	}
+	require.Equal(t, []string{
+		"x free true rule", "x free false rule", "x pro true plan:pro", "x all true plan:all", "paying pro true plan:pro", "gone free false -",
+		"special free true rule", "special free true override", "special free true rule",
+	}, got)
+	traffic := s.simulate(`{"rules":[{"slug":"api","limit":1,"window":"1m"}],"plans":[{"slug":"pro","limits":{"api":{"limit":3}}}],
+		"traffic":{"pattern":"burst","requests":5,"at_ms":[0],"plan":"pro"}}`).simulated()
+	require.EqualValues(t, 3, traffic.Summary.Allowed)
+}
+
+func TestSimulatePlansRefuses(t *testing.T) {
+	s := newCheckStack(t)
+	with := func(more string) answer {
+		return s.simulate(`{"rules":[{"slug":"api","limit":1,"window":"1m"}],"requests":[{"at_ms":0,"subject":"s"}],` + more + `}`)
+	}
+	for more, pointers := range map[string][]string{
+		`"plans":[{"slug":"P"},{"slug":"a","default":true},{"slug":"a","default":true}]`:                  {"/plans/0/slug", "/plans/2/default", "/plans/2/slug"},
+		`"plans":[{"slug":"a","limits":{"none":{"limit":1},"api":{"limit":0}}}]`:                          {"/plans/0/limits/api/limit", "/plans/0/limits/none"},
+		`"plans":[{"slug":"a","limits":{"api":{"limit":1,"unlimited":true}}}]`:                            {"/plans/0/limits/api/unlimited"},
+		`"plans":[{"slug":"a","name":"A"}]`:                                                               {"/plans/0/name"},
+		`"subjects":[{"subject":"a","plan":"b"},{"subject":"a"},{"subject":"c","state":"gone"}]`:          {"/subjects/2/state"},
+		`"subjects":[{"subject":"a","plan":"b"},{"subject":"a"}]`:                                         {"/subjects/0/plan", "/subjects/1/subject"},
+		`"subjects":[{"subject":"a\n","overrides":{"x":{"limit":1}}}]`:                                    {"/subjects/0/overrides/x", "/subjects/0/subject"},
+		`"subjects":[{"subject":"a","overrides":{"api":{"limit":2,"starts_at_ms":5,"expires_at_ms":5}}}]`: {"/subjects/0/overrides/api/expires_at_ms"},
+		`"plans":[` + strings.Repeat(`{"slug":"a"},`, 32) + `{"slug":"b"}]`:                               {"/plans"},
+		`"subjects":[` + strings.Repeat(`{"subject":"a"},`, 1000) + `{"subject":"b"}]`:                    {"/subjects"},
+	} {
+		require.Equal(t, pointers, with(more).pointers(422, codeInvalidRequest), "%.80s", more)
+	}
+	require.Equal(t, []string{"/requests/0/plan"}, s.simulate(`{"rules":[{"slug":"api","limit":1,"window":"1m"}],
+		"requests":[{"at_ms":0,"subject":"s","plan":"free"}]}`).pointers(422, codeInvalidRequest), "a plan of the tenant's is none of the simulation's")
+	require.Equal(t, []string{"/traffic/plan"}, s.simulate(`{"rules":[{"slug":"api","limit":1,"window":"1m"}],
+		"traffic":{"pattern":"burst","requests":5,"at_ms":[0],"plan":"pro"}}`).pointers(422, codeInvalidRequest))
+}
+
 // What a simulation cannot be is refused by field, in the words in which a rule would be.
 func TestSimulateRefuses(t *testing.T) {
 	s := newCheckStack(t)

@@ -1,0 +1,144 @@
+package api
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir/internal/check"
+)
+
+// SimulatePlan is a plan to try the rules with.
+type SimulatePlan struct {
+	Slug    string                `json:"slug" doc:"1 to 63 of a-z, 0-9 and -"`
+	Default bool                  `json:"default,omitempty" doc:"The plan of subjects that have none of their own. At most one may be it; without one, such subjects have no plan"`
+	Limits  map[string]LimitInput `json:"limits,omitempty" doc:"By the slug of one of the rules; a rule that is not here keeps its own number"`
+}
+
+// SimulateSubject is a registered subject to try the rules with.
+type SimulateSubject struct {
+	Subject   string                      `json:"subject" minLength:"1" maxLength:"256"`
+	Plan      string                      `json:"plan,omitempty" minLength:"1" doc:"Slug of one of the plans; the default plan where left out"`
+	State     string                      `json:"state,omitempty" enum:"active,blocked,exempt" doc:"active where left out"`
+	Overrides map[string]SimulateOverride `json:"overrides,omitempty" doc:"By the slug of one of the rules"`
+}
+
+// SimulateOverride is the number that a subject has for a rule, for a part of the simulated time.
+type SimulateOverride struct {
+	LimitInput
+	StartsAtMS  *int64 `json:"starts_at_ms,omitempty" minimum:"0" maximum:"99999999999999" doc:"Milliseconds after start_ms; from the beginning where left out"`
+	ExpiresAtMS *int64 `json:"expires_at_ms,omitempty" minimum:"1" maximum:"99999999999999" doc:"Milliseconds after start_ms; to the end where left out"`
+}
+
+// simulatedNumbers checks the numbers of plans and overrides against the rules of a simulation.
+type simulatedNumbers struct {
+	rules map[string]*check.Rule
+	plans map[string]bool
+	errs  []ProblemField
+}
+
+func (n *simulatedNumbers) wrong(pointer, message string) {
+	n.errs = append(n.errs, ProblemField{Pointer: pointer, Message: message})
+}
+
+// limit is the number in at a place for the rule with this slug.
+func (n *simulatedNumbers) limit(rule string, in LimitInput, at string) check.Limit {
+	r, known := n.rules[rule]
+	if !known {
+		n.wrong(at, "must be the slug of one of the rules")
+		return check.Limit{}
+	}
+	before := len(n.errs)
+	limit := in.patch(check.Limit{}, at, &n.errs)
+	// Of a rule that is wrong itself, that is said already.
+	if len(n.errs) == before && len(r.Validate()) == 0 {
+		n.errs = append(n.errs, below(at, problemFields(limit.Validate(r)))...)
+	}
+	return limit
+}
+
+// plan checks that a slug names one of the plans; "" names none.
+func (n *simulatedNumbers) plan(slug, at string) {
+	if slug != "" && !n.plans[slug] {
+		n.wrong(at, "must be the slug of one of the plans")
+	}
+}
+
+// numbers puts the plans and subjects of the body into s, whose rules are there.
+func (in *SimulateInput) numbers(s *check.Simulation) []ProblemField {
+	n := simulatedNumbers{rules: map[string]*check.Rule{}, plans: map[string]bool{}}
+	for i := range s.Policy.Rules {
+		n.rules[s.Policy.Rules[i].Slug] = &s.Policy.Rules[i]
+	}
+	defaults := 0
+	for i, p := range in.Plans {
+		at := "/plans/" + strconv.Itoa(i)
+		switch {
+		case !check.ValidSlug(p.Slug):
+			n.wrong(at+"/slug", "must be 1 to 63 of a-z, 0-9 and -")
+		case n.plans[p.Slug]:
+			n.wrong(at+"/slug", "is there twice")
+		}
+		n.plans[p.Slug] = true
+		if p.Default {
+			if defaults++; defaults > 1 {
+				n.wrong(at+"/default", "can be true for one plan only")
+			}
+		}
+		plan := check.PlanData{Slug: p.Slug, Default: p.Default, Limits: map[string]check.Limit{}}
+		for _, rule := range slices.Sorted(maps.Keys(p.Limits)) {
+			plan.Limits[rule] = n.limit(rule, p.Limits[rule], at+"/limits/"+escapePointer(rule))
+		}
+		s.Policy.Plans = append(s.Policy.Plans, plan)
+	}
+	seen := map[string]bool{}
+	for i := range in.Subjects {
+		at := "/subjects/" + strconv.Itoa(i)
+		subject := &in.Subjects[i]
+		if wrong := check.ValidName(subject.Subject); wrong != "" {
+			n.wrong(at+"/subject", wrong)
+		} else if seen[subject.Subject] {
+			n.wrong(at+"/subject", "is there twice")
+		}
+		seen[subject.Subject] = true
+		n.plan(subject.Plan, at+"/plan")
+		s.Subjects = append(s.Subjects, n.subject(subject, s.StartMS, at))
+	}
+	n.askedPlans(in)
+	return n.errs
+}
+
+func (n *simulatedNumbers) subject(in *SimulateSubject, startMS int64, at string) check.SubjectData {
+	out := check.SubjectData{Subject: in.Subject, Plan: in.Plan}
+	if in.State != "" {
+		out.State, _ = check.ParseSubjectState(in.State) // the schema lists the names
+	}
+	for _, rule := range slices.Sorted(maps.Keys(in.Overrides)) {
+		place := at + "/overrides/" + escapePointer(rule)
+		o := in.Overrides[rule]
+		data := check.OverrideData{Rule: rule, Limit: n.limit(rule, o.LimitInput, place)}
+		if o.StartsAtMS != nil {
+			data.StartsAt = time.UnixMilli(startMS + *o.StartsAtMS)
+		}
+		if o.ExpiresAtMS != nil {
+			data.ExpiresAt = time.UnixMilli(startMS + *o.ExpiresAtMS)
+			if o.StartsAtMS != nil && *o.ExpiresAtMS <= *o.StartsAtMS {
+				n.wrong(place+"/expires_at_ms", "must be later than starts_at_ms")
+			}
+		}
+		out.Overrides = append(out.Overrides, data)
+	}
+	return out
+}
+
+// askedPlans checks the plans that requests name.
+func (n *simulatedNumbers) askedPlans(in *SimulateInput) {
+	for i := range in.Requests {
+		n.plan(in.Requests[i].Plan, strings.Join([]string{"/requests", strconv.Itoa(i), "plan"}, "/"))
+	}
+	if in.Traffic != nil {
+		n.plan(in.Traffic.Plan, "/traffic/plan")
+	}
+}
