@@ -41,7 +41,7 @@ var adminCases = map[string]adminCase{
 	"revoke-key": {path: "/v1/keys/{key}", foreign: "/v1/keys/{b-key}", status: 204, badPath: "/v1/keys/{key}?force=true"},
 	"rotate-key": {path: "/v1/keys/{key}/rotate", foreign: "/v1/keys/{b-key}/rotate", body: obj{"overlap": "1h"}, status: 201, bad: obj{"overlap": "31d"}, names: []string{"/overlap"}},
 
-	"list-rules":  {path: "/v1/rules", status: 200, badPath: "/v1/rules?limit=201", names: []string{"query:limit"}},
+	"list-rules":  {path: "/v1/rules?q=r-&mode=enforce&algorithm=sliding_window_counter", status: 200, badPath: "/v1/rules?limit=201", names: []string{"query:limit"}},
 	"create-rule": {path: "/v1/rules", body: obj{"slug": "made", "limit": 5, "window": "1m"}, status: 201, bad: obj{"slug": "Bad!", "limit": 5, "window": "1m"}, names: []string{"/slug"}},
 	"get-rule":    {path: "/v1/rules/{rule}", foreign: "/v1/rules/{b-rule}", status: 200, badPath: "/v1/rules/{rule}?x=1"},
 	"put-rule":    {path: "/v1/rules/{rule}", body: obj{"limit": 7, "window": "1h"}, status: 200, bad: obj{"limit": 0, "window": "0s"}, names: []string{"/limit", "/window"}},

@@ -33,6 +33,8 @@ type adminStack struct {
 	doc   *openapi3.T
 	log   *lockedBuffer // what was logged
 
+	instances int // of the service, as serve's servers are to think; 0: one
+
 	a, b                    tenants.Actor // as system, to prepare and look behind the API
 	key, other, operator    string        // all scopes: tenant A's, tenant B's, the operator's
 	readKey, checkKey, wKey string        // tenant A's with one scope each
@@ -95,7 +97,7 @@ func (s *adminStack) serve(store *tenants.Store) string {
 	keys, metrics := check.NewKeys([16]byte{}), check.NewMetrics(prometheus.NewRegistry())
 	checker := check.NewChecker(check.CheckerOptions{
 		Keys: keys, Shared: check.NewMemoryEngine(check.MemoryOptions{}), Local: check.NewMemoryEngine(check.MemoryOptions{}),
-		Peers: check.NewPeers(1, metrics), Metrics: metrics,
+		Peers: check.NewPeers(max(s.instances, 1), metrics), Metrics: metrics,
 	})
 	s.t.Cleanup(checker.Close)
 	server := httptest.NewServer(New(Config{}, Deps{

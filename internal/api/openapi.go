@@ -51,6 +51,7 @@ const (
 var readOnlyFields = map[string]bool{
 	"id": true, "created_at": true, "updated_at": true, "version": true, "created_by": true,
 	"last_used_at": true, "last4": true, "revoked_at": true, "secret": true, "rotated_to": true,
+	"warnings": true,
 }
 
 // validationProblem turns what huma's validation found into a problem document.
@@ -91,7 +92,7 @@ func validationField(d *huma.ErrorDetail) ProblemField {
 		where, path = "body", strings.TrimPrefix(d.Location, "body")
 	}
 	if where != "body" {
-		return ProblemField{Pointer: where + ":" + path, Message: d.Message}
+		return ProblemField{Pointer: where + ":" + path, Message: parameterMessage(d.Message)}
 	}
 	f := ProblemField{Pointer: jsonPointer(path), Message: d.Message}
 	if name, ok := strings.CutPrefix(d.Message, msgRequiredPrefix); ok {
@@ -102,6 +103,20 @@ func validationField(d *huma.ErrorDetail) ProblemField {
 		f.Fix = "Leave it out: the service sets it."
 	}
 	return f
+}
+
+// parameterMessage puts what huma says of a parameter that it cannot read into a sentence that goes on from the
+// parameter's name. huma keeps these texts to itself.
+func parameterMessage(text string) string {
+	switch {
+	case text == "invalid integer":
+		return validation.MsgExpectedInteger
+	case text == "invalid boolean":
+		return validation.MsgExpectedBoolean
+	case strings.HasPrefix(text, "invalid date/time"):
+		return validation.MsgExpectedRFC3339DateTime
+	}
+	return text
 }
 
 // newDocument is the huma API over an adapter, and with it the OpenAPI 3.1 document that its

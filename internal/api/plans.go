@@ -35,6 +35,13 @@ type Plan struct {
 	CreatedAt   time.Time        `json:"created_at"`
 	UpdatedAt   time.Time        `json:"updated_at"`
 	Version     int64            `json:"version"`
+	Warned
+}
+
+// PlanLimit is the answer to a write of one number of a plan.
+type PlanLimit struct {
+	Limit
+	Warned
 }
 
 // PlanFields are the fields of a plan that may be left out.
@@ -134,6 +141,13 @@ func (a *admin) listPlans(ctx context.Context, in *struct{ PageParams }) (*page[
 	})
 }
 
+// planWritten is the answer to a write.
+func (a *admin) planWritten(ctx context.Context, p tenants.Plan) Plan {
+	answer := planAnswer(p)
+	answer.Warned = a.planWarnings(ctx, p)
+	return answer
+}
+
 func newPlan(slug string, f PlanFields) tenants.Plan {
 	return tenants.Plan{
 		Slug: slug, Name: f.Name.or(slug), Description: f.Description.or(""), Default: f.Default.or(false),
@@ -150,7 +164,7 @@ func (a *admin) createPlan(ctx context.Context, in *struct{ Body PlanCreate }) (
 	if err != nil {
 		return nil, err
 	}
-	return stored(planAnswer(made), made.Version, true, planLocation(made.Slug)), nil
+	return stored(a.planWritten(ctx, made), made.Version, true, planLocation(made.Slug)), nil
 }
 
 func (a *admin) getPlan(ctx context.Context, in *PlanPath) (*object[Plan], error) {
@@ -176,7 +190,7 @@ func (a *admin) putPlan(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return stored(planAnswer(put), put.Version, created, planLocation(put.Slug)), nil
+	return stored(a.planWritten(ctx, put), put.Version, created, planLocation(put.Slug)), nil
 }
 
 func (a *admin) patchPlan(ctx context.Context, in *struct {
@@ -195,7 +209,7 @@ func (a *admin) patchPlan(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return found(planAnswer(p), p.Version), nil
+	return found(a.planWritten(ctx, p), p.Version), nil
 }
 
 // patchLimits merges a patch into the limits of a plan: null removes a rule's limit, and what a
@@ -226,7 +240,7 @@ func (a *admin) deletePlan(ctx context.Context, in *PlanPath) error {
 func (a *admin) putPlanLimit(ctx context.Context, in *struct {
 	PlanLimitPath
 	Body LimitInput
-}) (*object[Limit], error) {
+}) (*object[PlanLimit], error) {
 	var errs []ProblemField
 	limit := in.Body.patch(check.Limit{}, "", &errs)
 	if len(errs) > 0 {
@@ -237,7 +251,8 @@ func (a *admin) putPlanLimit(ctx context.Context, in *struct {
 		return nil, err
 	}
 	location := planLocation(p.Slug) + "/limits/" + in.Rule
-	return stored(limitAnswer(p.Limits[in.Rule]), p.Version, created, location), nil
+	answer := PlanLimit{Limit: limitAnswer(p.Limits[in.Rule]), Warned: a.oneLimitWarnings(ctx, in.Rule, p.Limits[in.Rule])}
+	return stored(answer, p.Version, created, location), nil
 }
 
 func (a *admin) deletePlanLimit(ctx context.Context, in *PlanLimitPath) error {

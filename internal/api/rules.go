@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"weir/internal/check"
@@ -27,6 +28,7 @@ type Rule struct {
 	CreatedAt     time.Time `json:"created_at"`
 	UpdatedAt     time.Time `json:"updated_at"`
 	Version       int64     `json:"version"`
+	Warned
 }
 
 // RuleFields are the fields of a rule that may be left out of a POST or PUT and cleared by a PATCH.
@@ -174,10 +176,36 @@ func mismatch(o Optional[string], pointer, path string) []ProblemField {
 	return []ProblemField{{Pointer: pointer, Message: "must be the same as in the path; it cannot be changed"}}
 }
 
-func (a *admin) listRules(ctx context.Context, in *struct{ PageParams }) (*page[Rule], error) {
-	return listPage(ctx, a, "rules", in.PageParams, ruleAnswer, func(p tenants.Page) ([]tenants.Rule, string, error) {
-		return a.store.Rules(ctx, actorFrom(ctx), tenants.RuleFilter{}, p)
+// RulesQuery says which rules to list.
+type RulesQuery struct {
+	PageParams
+	Q         string `query:"q" maxLength:"200" doc:"Only rules whose slug or name begins with this text"`
+	Resource  string `query:"resource" maxLength:"256" doc:"Only rules with exactly this resource pattern"`
+	Algorithm string `query:"algorithm" enum:"sliding_window_counter,sliding_window_log,sliding_window_buckets,fixed_window,fixed_window_first_hit,token_bucket,leaky_bucket,leaky_bucket_queue" doc:"Only rules with this algorithm"`
+	Mode      string `query:"mode" enum:"enforce,shadow,off" doc:"Only rules in this mode"`
+}
+
+func (a *admin) listRules(ctx context.Context, in *RulesQuery) (*page[Rule], error) {
+	filter := tenants.RuleFilter{Resource: in.Resource, Prefix: in.Q}
+	// The names have been validated against the schema, which lists them.
+	filter.Algorithm, _ = check.ParseAlgorithm(in.Algorithm)
+	if in.Mode != "" {
+		mode, _ := check.ParseMode(in.Mode)
+		filter.Mode = &mode
+	}
+	list := strings.Join([]string{
+		"rules", "q=" + in.Q, "resource=" + in.Resource, "algorithm=" + in.Algorithm, "mode=" + in.Mode,
+	}, "\x00") // no query value holds NUL, so no two filters read the same
+	return listPage(ctx, a, list, in.PageParams, ruleAnswer, func(p tenants.Page) ([]tenants.Rule, string, error) {
+		return a.store.Rules(ctx, actorFrom(ctx), filter, p)
 	})
+}
+
+// ruleWritten is the answer to a write.
+func (a *admin) ruleWritten(r tenants.Rule) Rule {
+	answer := ruleAnswer(r)
+	answer.Warned = a.ruleWarnings(&r.Rule)
+	return answer
 }
 
 func (a *admin) createRule(ctx context.Context, in *struct{ Body RuleCreate }) (*object[Rule], error) {
@@ -192,7 +220,7 @@ func (a *admin) createRule(ctx context.Context, in *struct{ Body RuleCreate }) (
 	if err != nil {
 		return nil, err
 	}
-	return stored(ruleAnswer(made), made.Version, true, ruleLocation(made.Slug)), nil
+	return stored(a.ruleWritten(made), made.Version, true, ruleLocation(made.Slug)), nil
 }
 
 func (a *admin) getRule(ctx context.Context, in *RulePath) (*object[Rule], error) {
@@ -218,7 +246,7 @@ func (a *admin) putRule(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return stored(ruleAnswer(put), put.Version, created, ruleLocation(put.Slug)), nil
+	return stored(a.ruleWritten(put), put.Version, created, ruleLocation(put.Slug)), nil
 }
 
 func (a *admin) patchRule(ctx context.Context, in *struct {
@@ -239,7 +267,7 @@ func (a *admin) patchRule(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return found(ruleAnswer(r), r.Version), nil
+	return found(a.ruleWritten(r), r.Version), nil
 }
 
 func (a *admin) deleteRule(ctx context.Context, in *RulePath) error {

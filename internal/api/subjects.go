@@ -32,6 +32,7 @@ type Override struct {
 	ExpiresAt *time.Time `json:"expires_at" doc:"null: for good"`
 	CreatedBy string     `json:"created_by"`
 	CreatedAt time.Time  `json:"created_at"`
+	Warned
 }
 
 // SubjectFields are the plain fields of a subject; each may be left out.
@@ -209,7 +210,9 @@ func (a *admin) putOverride(ctx context.Context, in *struct {
 		return nil, err
 	}
 	location := subjectLocation(in.Subject) + "/overrides/" + in.Rule
-	return stored(overrideAnswer(put), put.Version, created, location), nil
+	answer := overrideAnswer(put)
+	answer.Warned = a.oneLimitWarnings(ctx, in.Rule, put.Limit)
+	return stored(answer, put.Version, created, location), nil
 }
 
 func (a *admin) deleteOverride(ctx context.Context, in *OverridePath) error {

@@ -61,6 +61,9 @@ func NewChecker(o CheckerOptions) *Checker {
 // Close ends what runs in the background.
 func (c *Checker) Close() { close(c.shared.breaker.stop) }
 
+// Instances is how many instances of the service answer checks, as far as this one knows; at least 1.
+func (c *Checker) Instances() int { return c.peers.Count() }
+
 // DegradedSince returns since when the counter store is taken to be away; zero if it is not.
 func (c *Checker) DegradedSince() time.Time { return c.shared.breaker.degradedSince() }
 

@@ -28,6 +28,7 @@ type RuleFilter struct {
 	Resource  string          // the pattern, exactly; "": any
 	Algorithm check.Algorithm // 0: any
 	Mode      *check.Mode     // nil: any
+	Prefix    string          // what the slug or the name begins with; "": any
 }
 
 // CreateRule makes a rule. Errors: *InvalidError; *ConflictError with CodeSlugTaken.
@@ -120,7 +121,8 @@ SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units,
 FROM rules
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
     AND ($3 = '' OR resource = $3) AND ($4 = '' OR algorithm = $4) AND ($5 = '' OR mode = $5)
-ORDER BY id DESC LIMIT $6`
+    AND ($6 = '' OR starts_with(slug, $6) OR starts_with(name, $6))
+ORDER BY id DESC LIMIT $7`
 
 // Rules lists rules, newest first, and returns where the next page begins, "" at the end.
 func (s *Store) Rules(ctx context.Context, a Actor, f RuleFilter, p Page) (out []Rule, next string, err error) {
@@ -133,7 +135,7 @@ func (s *Store) Rules(ctx context.Context, a Actor, f RuleFilter, p Page) (out [
 		mode = f.Mode.String()
 	}
 	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
-		rows, err := tx.Query(ctx, rulesListSQL, a.tenant, after, f.Resource, f.Algorithm.String(), mode, p.most())
+		rows, err := tx.Query(ctx, rulesListSQL, a.tenant, after, f.Resource, f.Algorithm.String(), mode, f.Prefix, p.most())
 		if err != nil {
 			return err
 		}

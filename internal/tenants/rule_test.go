@@ -230,9 +230,9 @@ func TestRulesPages(t *testing.T) {
 	requireInvalid(t, err, "cursor")
 
 	shadow := rule("shadow")
-	shadow.Mode, shadow.Resource = check.Shadow, "x:*"
+	shadow.Mode, shadow.Resource, shadow.Name = check.Shadow, "x:*", "Tried % out, and _"
 	mustRule(t, d.Store, a, shadow)
-	for _, f := range []tenants.RuleFilter{{Mode: ptr(check.Shadow)}, {Resource: "x:*"}} {
+	for _, f := range []tenants.RuleFilter{{Mode: ptr(check.Shadow)}, {Resource: "x:*"}, {Prefix: "shad"}, {Prefix: "Tried % out"}} {
 		rules, _, err := d.Store.Rules(t.Context(), a, f, tenants.Page{})
 		require.NoError(t, err)
 		require.Len(t, rules, 1)

@@ -1,0 +1,90 @@
+package api
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// Warning tells of something that is taken as it is, and may do what its author does not expect.
+type Warning struct {
+	Pointer string `json:"pointer" doc:"JSON pointer to the field of the object that brings it about"`
+	Message string `json:"message" doc:"What to expect, for people"`
+}
+
+// Warned are the warnings in the answer to a write. What only reads lacks them.
+type Warned struct {
+	Warnings []Warning `json:"warnings,omitempty" nullable:"false" doc:"Only in the answer to a write, where something may not do what is expected; nothing was refused"`
+}
+
+func (a *admin) ruleWarnings(r *check.Rule) Warned {
+	return Warned{warningsOf(r.Warnings(a.checker.Instances()), "")}
+}
+
+func warningsOf(fields []check.FieldError, under string) []Warning {
+	var out []Warning
+	for _, f := range fields {
+		out = append(out, Warning{Pointer: under + jsonPointer(f.Field), Message: f.Message})
+	}
+	return out
+}
+
+// limitWarnings is what there is to say of a rule with another number that is not said of the rule
+// itself. It points at the number, the only thing that is chosen here.
+func (a *admin) limitWarnings(r *check.Rule, l check.Limit, at string) []Warning {
+	if l.Unlimited {
+		return nil
+	}
+	instances := a.checker.Instances()
+	known := r.Warnings(instances)
+	with := *r
+	with.Limit, with.Burst = l.Limit, l.Burst
+	var out []Warning
+	for _, f := range with.Warnings(instances) {
+		if slices.Contains(known, f) {
+			continue
+		}
+		field := "/limit"
+		if f.Field == "burst" && l.Burst != 0 {
+			field = "/burst"
+		}
+		out = append(out, Warning{Pointer: at + field, Message: f.Message})
+	}
+	return out
+}
+
+// oneLimitWarnings are the warnings of a number for the rule with this slug. What was written stays
+// written where the rule cannot be read: then there is nothing to say of it.
+func (a *admin) oneLimitWarnings(ctx context.Context, slug string, l check.Limit) Warned {
+	r, err := a.store.RuleBySlug(ctx, actorFrom(ctx), slug)
+	if err != nil {
+		return Warned{}
+	}
+	return Warned{a.limitWarnings(&r.Rule, l, "")}
+}
+
+// planWarnings are those of all numbers of a plan.
+func (a *admin) planWarnings(ctx context.Context, p tenants.Plan) Warned {
+	if len(p.Limits) == 0 {
+		return Warned{}
+	}
+	found, _, err := a.store.Rules(ctx, actorFrom(ctx), tenants.RuleFilter{}, tenants.Page{Limit: check.MaxRules})
+	if err != nil {
+		return Warned{}
+	}
+	rules := map[string]check.Rule{}
+	for i := range found {
+		rules[found[i].Slug] = found[i].Rule
+	}
+	var out Warned
+	for _, slug := range slices.Sorted(maps.Keys(p.Limits)) {
+		if r, there := rules[slug]; there {
+			out.Warnings = append(out.Warnings, a.limitWarnings(&r, p.Limits[slug], "/limits/"+escapePointer(slug))...)
+		}
+	}
+	out.Warnings = out.Warnings[:min(len(out.Warnings), maxProblemFields)]
+	return out
+}
