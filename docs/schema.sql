@@ -1,6 +1,28 @@
 -- The schema as all migrations leave it, for reading. Reasons stand in migrations/.
 -- Partitions, which have what their table has, are left out.
 
+CREATE TABLE account_links (
+    token_hash bytea NOT NULL,
+    purpose text NOT NULL,
+    email text NOT NULL,
+    person_id uuid,
+    created_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    PRIMARY KEY (token_hash),
+    FOREIGN KEY (person_id) REFERENCES people(id) ON DELETE CASCADE,
+    CHECK (((email = lower(email)) AND ((octet_length(email) >= 3) AND (octet_length(email) <= 254)))),
+    CHECK (((purpose = 'password'::text) = (person_id IS NOT NULL))),
+    CHECK ((octet_length(token_hash) = 32)),
+    CHECK ((purpose = ANY (ARRAY['password'::text, 'signup'::text])))
+);
+CREATE INDEX account_links_end ON account_links USING btree (expires_at);
+CREATE INDEX account_links_person ON account_links USING btree (person_id);
+ALTER TABLE account_links ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY all_links ON account_links FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+GRANT DELETE, INSERT, SELECT ON account_links TO weir_system;
+
 CREATE TABLE api_keys (
     tenant_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -157,6 +179,28 @@ CREATE POLICY purge_expired_read ON idempotency_keys FOR SELECT TO weir_system
 GRANT DELETE ON idempotency_keys TO weir_system;
 GRANT DELETE, INSERT, SELECT, UPDATE ON idempotency_keys TO weir_app;
 GRANT SELECT (expires_at, key, tenant_id) ON idempotency_keys TO weir_system;
+
+CREATE TABLE invitations (
+    tenant_id uuid NOT NULL,
+    member_id uuid NOT NULL,
+    token_hash bytea NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    mail text NOT NULL,
+    PRIMARY KEY (tenant_id, member_id),
+    FOREIGN KEY (tenant_id, member_id) REFERENCES members(tenant_id, id) ON DELETE CASCADE,
+    CHECK ((mail = ANY (ARRAY['off'::text, 'waiting'::text, 'sent'::text, 'failed'::text]))),
+    CHECK ((octet_length(token_hash) = 32))
+);
+CREATE INDEX invitations_token ON invitations USING btree (token_hash);
+ALTER TABLE invitations ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON invitations FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON invitations FOR SELECT TO weir_system
+    USING (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON invitations TO weir_app;
+GRANT SELECT ON invitations TO weir_system;
 
 CREATE TABLE members (
     tenant_id uuid NOT NULL,

@@ -22,6 +22,7 @@ type admin struct {
 	cursors  *cursors
 	logger   *slog.Logger
 	follow   func(ctx context.Context, tenant check.TenantID)
+	invited  func(tenants.Invitation)
 	api      huma.API
 }
 
@@ -30,6 +31,10 @@ func mountAdmin(r chi.Router, deps Deps) {
 	a := &admin{
 		store: deps.Store, policies: deps.Policies, checker: deps.Checker,
 		cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger, follow: deps.Follow,
+		invited: deps.Invited,
+	}
+	if a.invited == nil {
+		a.invited = func(tenants.Invitation) {}
 	}
 	a.api = newDocument(&adapter{router: r, admin: a, authenticate: authenticate(deps.Authenticator)}, deps.Logger)
 	a.routes()

@@ -48,7 +48,10 @@ type Deps struct {
 	Readiness     func() Readiness // asked by /readyz, from any goroutine
 	// Follow makes this instance act on what was just written for a tenant, before the writer is
 	// answered; nil: it hears of it like all others.
-	Follow    func(ctx context.Context, tenant check.TenantID)
+	Follow func(ctx context.Context, tenant check.TenantID)
+	// Invited is told of an invitation that was made, whose link is to be sent; nil: nobody is. It
+	// does not wait.
+	Invited   func(tenants.Invitation)
 	CursorKey []byte // authenticates the cursors of lists; the same on all instances
 }
 

@@ -25,3 +25,26 @@ func (a *admin) followed(next http.Handler) http.Handler {
 		a.follow(ctx, actorFrom(ctx).TenantID())
 	})
 }
+
+type afterKey struct{}
+
+// afterCommit has something done once what the request has changed is kept, and not otherwise: a
+// mail cannot be called back. A replay of an answer does nothing again.
+func afterCommit(ctx context.Context, do func()) {
+	list := ctx.Value(afterKey{}).(*[]func())
+	*list = append(*list, do)
+}
+
+// committing does what afterCommit was given when the answer says that all went well.
+func committing(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var list []func()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), afterKey{}, &list)))
+		if requestFrom(r.Context()).status >= 300 {
+			return
+		}
+		for _, do := range list {
+			do()
+		}
+	})
+}

@@ -98,6 +98,9 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 		if r.Method == http.MethodPost && scope != tenants.ScopeRead && len(r.Header.Values(idempotencyHeader)) > 0 {
 			answer = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.idempotent(w, r, op, body, next) })
 		}
+		if scope == tenants.ScopeWrite {
+			answer = committing(answer)
+		}
 		if follows { // around all of it: before the commit there is nothing to follow
 			answer = a.followed(answer)
 		}

@@ -52,7 +52,8 @@ func (a *admin) createMember(ctx context.Context, in *struct{ Body MemberCreate 
 	if err != nil {
 		return nil, err
 	}
-	return stored(memberAnswer(m), m.Version, true, "/v1/members/"+m.ID.String()), nil
+	afterCommit(ctx, func() { a.invited(m) })
+	return stored(memberAnswer(m.Member), m.Version, true, "/v1/members/"+m.ID.String()), nil
 }
 
 func (a *admin) getMember(ctx context.Context, in *MemberPath) (*object[Member], error) {

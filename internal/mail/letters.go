@@ -21,8 +21,12 @@ type Letter struct {
 // Link is the one thing to follow in a letter.
 type Link struct{ Text, URL string }
 
-// Invitation asks somebody to join a tenant as what role says, such as "an editor".
+// Invitation asks somebody to join a tenant as what role says, such as "an editor". by is who
+// invites, "" for nobody in particular.
 func Invitation(to, tenant, by, role, link, lasts string) Letter {
+	if by == "" {
+		by = "Somebody who runs it"
+	}
 	return Letter{
 		Kind: "invitation", To: to, Subject: fmt.Sprintf("Join %s on Weir", short(tenant)),
 		Before: []string{fmt.Sprintf("%s has invited you to work in %s on Weir, as %s.", by, short(tenant), role)},

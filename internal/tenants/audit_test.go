@@ -110,8 +110,9 @@ func TestAuditTrail(t *testing.T) {
 		}, "rotate", "key:KEY", `{"expires_at":null,"rotated_to":null,"new_key":null}`,
 			`{"expires_at":"EXPIRES","rotated_to":"NEXT","new_key":{"id":"NEXT","name":"k","kind":"key","scopes":["read"],"last4":"4TSAL"}}`, ""},
 		{"and revoked", func() error { return s.RevokeKey(ctx, a, next.ID, tenants.Match{}) }, "revoke", "key:NEXT", `{"revoked_at":null}`, `{"revoked_at":"REVOKED"}`, ""},
-		{"a member", func() (err error) {
-			member, err = s.InviteMember(ctx, a, "m@example.com", tenants.Viewer)
+		{"a member", func() error {
+			invited, err := s.InviteMember(ctx, a, "m@example.com", tenants.Viewer)
+			member = invited.Member
 			return err
 		}, "create", "member:m@example.com", "", `{"id":"MEMBER","email":"m@example.com","role":"viewer","joined":false}`, ""},
 		{"with another role", func() error {

@@ -263,7 +263,7 @@ func (s *Store) inTenant(ctx context.Context, a Actor, fn func(ctx context.Conte
 }
 
 // Purge removes what is kept only for a time: answers to idempotent requests, the traces of
-// deleted subjects, sessions that are over. Call it every hour or so; several servers may at once.
+// deleted subjects, sessions and links that are over. Call it every hour or so; several servers may at once.
 func (s *Store) Purge(ctx context.Context) error {
 	err := s.asSystem(ctx, loadTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if _, err := q.PurgeIdempotent(ctx); err != nil {
@@ -276,8 +276,10 @@ func (s *Store) Purge(ctx context.Context) error {
 			return err
 		}
 		now := s.instant()
-		_, err := q.PurgeSessions(ctx, db.PurgeSessionsParams{Oldest: now.Add(-SessionLife), IdleSince: now.Add(-SessionIdle)})
-		return err
+		if _, err := q.PurgeSessions(ctx, db.PurgeSessionsParams{Oldest: now.Add(-SessionLife), IdleSince: now.Add(-SessionIdle)}); err != nil {
+			return err
+		}
+		return q.PurgeAccountLinks(ctx, now)
 	})
 	if err != nil {
 		return fmt.Errorf("purge what is out of date: %w", err)

@@ -33,7 +33,7 @@ func TestCatalogue(t *testing.T) {
 				AND a.attname = CASE WHEN c.relname = 'tenants' THEN 'id' ELSE 'tenant_id' END
 			WHERE n.nspname = 'public' AND c.relkind IN ('r', 'p')) `
 		require.Subset(t, list(fenced+"SELECT relname FROM fenced"), []string{
-			"tenants", "api_keys", "rules", "plans", "plan_limits", "subjects", "overrides", "subject_tombstones", "members", "idempotency_keys",
+			"tenants", "api_keys", "rules", "plans", "plan_limits", "subjects", "overrides", "subject_tombstones", "members", "idempotency_keys", "invitations",
 		}, "tables that belong to tenants")
 		require.Empty(t, list(fenced+`SELECT relname FROM fenced
 			WHERE NOT (attnotnull AND relrowsecurity AND relforcerowsecurity)`), "not null, enabled and forced")
@@ -86,12 +86,12 @@ func TestRowSecurity(t *testing.T) {
 		require.NoError(t, err)
 		mustSubject(t, s, actor, tenants.Subject{Subject: "bob"})
 		require.NoError(t, s.DeleteSubject(t.Context(), actor, "bob", tenants.Match{}))
-		_, err = s.CreateMember(t.Context(), actor, "someone@example.com", "long enough", tenants.Owner)
+		_, err = s.InviteMember(t.Context(), actor, "someone@example.com", tenants.Owner)
 		require.NoError(t, err)
 		_, err = s.Idempotent(t.Context(), actor, "key", [32]byte{1}, answers(200, nil))
 		require.NoError(t, err)
 	}
-	tables := []string{"api_keys", "rules", "plans", "plan_limits", "subjects", "overrides", "subject_tombstones", "members", "idempotency_keys"}
+	tables := []string{"api_keys", "rules", "plans", "plan_limits", "subjects", "overrides", "subject_tombstones", "members", "idempotency_keys", "invitations"}
 	count := func(ctx context.Context, tx pgx.Tx, table string) (n int) {
 		require.NoError(t, tx.QueryRow(ctx, "SELECT count(*) FROM "+table).Scan(&n))
 		return n

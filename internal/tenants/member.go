@@ -2,21 +2,14 @@ package tenants
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/subtle"
-	"encoding/base64"
 	"errors"
-	"fmt"
 	"net/mail"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/crypto/argon2"
 
 	"weir/internal/check"
 	"weir/internal/tenants/db"
@@ -107,14 +100,9 @@ func membershipsOf(rows []db.MembershipsRow) (out []Membership) {
 	return out
 }
 
-// ErrWrongPassword: there is no such login, or its password is another.
-var ErrWrongPassword = errors.New("wrong email or password")
-
 const (
-	minPassword = 8    // characters
-	maxPassword = 1024 // bytes; longer ones are refused before any hashing
-	maxEmail    = 254  // bytes
-	maxMembers  = 1000 // of a tenant
+	maxEmail   = 254  // bytes
+	maxMembers = 1000 // of a tenant
 )
 
 // CreateMember makes the person with this email a member of the actor's tenant at once, or gives a
@@ -123,12 +111,7 @@ const (
 // *ConflictError with CodeLastOwner, ErrUnavailable.
 func (s *Store) CreateMember(ctx context.Context, a Actor, email, password string, role Role) (out Member, err error) {
 	email, fields := checkMember(email, role)
-	if utf8.RuneCountInString(password) < minPassword || len(password) > maxPassword {
-		fields = append(fields, check.FieldError{
-			Field: "password", Message: fmt.Sprintf("must be at least %d characters and at most %d bytes long", minPassword, maxPassword),
-		})
-	}
-	if err := invalidIf(fields); err != nil {
+	if err := invalidIf(append(fields, checkPassword(password, email)...)); err != nil {
 		return Member{}, err
 	}
 	hash, err := hashPassword(ctx, password)
@@ -156,42 +139,6 @@ func (s *Store) CreateMember(ctx context.Context, a Actor, email, password strin
 			return err
 		}
 		out, err = c.writeMember(ctx, person, email, role, &c.now)
-		return err
-	})
-	return out, err
-}
-
-// InviteMember makes the person with this email a member who has not joined yet. What it answers
-// does not depend on whether that person has a login. Errors: *InvalidError; *ConflictError with
-// CodeMemberExists.
-func (s *Store) InviteMember(ctx context.Context, a Actor, email string, role Role) (out Member, err error) {
-	email, fields := checkMember(email, role)
-	if err := invalidIf(fields); err != nil {
-		return Member{}, err
-	}
-	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
-		if err := a.mayChangeRole(role); err != nil {
-			return err
-		}
-		_, err := c.MemberByEmail(ctx, db.MemberByEmailParams{TenantID: c.tenant, Email: email})
-		switch {
-		case err == nil:
-			return &ConflictError{CodeMemberExists, "this person is a member already: change the member's role instead"}
-		case !errors.Is(err, pgx.ErrNoRows):
-			return err
-		}
-		members, err := c.CountMembers(ctx, c.tenant)
-		if err != nil {
-			return err
-		}
-		if members >= maxMembers {
-			return invalid("email", "would be one member too many: a tenant may have %d", maxMembers)
-		}
-		person, err := c.ensurePerson(ctx, email, nil, false)
-		if err != nil {
-			return err
-		}
-		out, err = c.writeMember(ctx, person, email, role, nil)
 		return err
 	})
 	return out, err
@@ -289,10 +236,12 @@ func (s *Store) RemoveMember(ctx context.Context, a Actor, id uuid.UUID, m Match
 	})
 }
 
+var emailError = check.FieldError{Field: "email", Message: "must be an address such as name@example.com, of at most 254 bytes"}
+
 func checkMember(email string, role Role) (normal string, fields []check.FieldError) {
 	normal, ok := normalEmail(email)
 	if !ok {
-		fields = append(fields, check.FieldError{Field: "email", Message: "must be an address such as name@example.com, of at most 254 bytes"})
+		fields = append(fields, emailError)
 	}
 	return normal, checkRole(fields, role)
 }
@@ -355,50 +304,12 @@ func (c *change) ensurePerson(ctx context.Context, email string, hash *string, r
 		return uuid.Nil, err
 	}
 	if created == 0 && reset {
-		if err := c.UpdatePassword(ctx, db.UpdatePasswordParams{ID: row.ID, PasswordHash: hash}); err != nil {
-			return uuid.Nil, err
-		}
-		// whoever knew the old password is out
-		if err := c.DeleteSessionsOf(ctx, row.ID); err != nil {
+		if err := setPassword(ctx, c.Queries, row.ID, *hash); err != nil {
 			return uuid.Nil, err
 		}
 	}
 	_, err = c.tx.Exec(ctx, "SET LOCAL ROLE "+roleApp)
 	return row.ID, err
-}
-
-// VerifyPassword returns the person who logs in. It takes as long for an unknown email as for a
-// wrong password. Errors: ErrWrongPassword, ErrUnavailable.
-func (s *Store) VerifyPassword(ctx context.Context, email, password string) (Person, error) {
-	if len(password) > maxPassword {
-		return Person{}, ErrWrongPassword
-	}
-	var row db.PersonByEmailRow
-	var memberships []db.MembershipsRow
-	if email, ok := normalEmail(email); ok {
-		err := s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-			if row, err = q.PersonByEmail(ctx, email); err != nil {
-				return err
-			}
-			memberships, err = q.Memberships(ctx, row.ID)
-			return err
-		})
-		if err != nil && !errors.Is(err, ErrNotFound) {
-			return Person{}, err
-		}
-	}
-	hash := dummyHash
-	if row.PasswordHash != nil {
-		hash = *row.PasswordHash
-	}
-	right, err := passwordMatches(ctx, hash, password)
-	if err != nil {
-		return Person{}, err
-	}
-	if !right || row.PasswordHash == nil { // nobody, or somebody who was only invited
-		return Person{}, ErrWrongPassword
-	}
-	return Person{ID: row.ID, Email: row.Email, Memberships: membershipsOf(memberships)}, nil
 }
 
 // normalEmail returns the address in the form in which it is stored and compared.
@@ -411,65 +322,4 @@ func normalEmail(email string) (string, bool) {
 		return "", false
 	}
 	return strings.ToLower(email), true
-}
-
-// Argon2id as OWASP advises at the least: 19 MiB, two passes, one lane.
-const (
-	argonMemory = 19 * 1024 // KiB
-	argonPasses = 2
-	argonLanes  = 1
-	argonKey    = 32 // bytes
-	argonSalt   = 16 // bytes
-)
-
-// hashing bounds how many passwords are hashed at once, and with that the memory it takes.
-var hashing = make(chan struct{}, runtime.NumCPU())
-
-// dummyHash is of no password: what an unknown person's password is compared with. It has the
-// cost of a real one.
-var dummyHash = encodeHash(make([]byte, argonSalt), make([]byte, argonKey))
-
-func argon(ctx context.Context, password string, salt []byte) ([]byte, error) {
-	select {
-	case hashing <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	defer func() { <-hashing }()
-	return argon2.IDKey([]byte(password), salt, argonPasses, argonMemory, argonLanes, argonKey), nil
-}
-
-func hashPassword(ctx context.Context, password string) (string, error) {
-	salt := make([]byte, argonSalt)
-	_, _ = rand.Read(salt) // never fails: the runtime aborts instead
-	key, err := argon(ctx, password, salt)
-	if err != nil {
-		return "", err
-	}
-	return encodeHash(salt, key), nil
-}
-
-func encodeHash(salt, key []byte) string {
-	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, argonMemory, argonPasses, argonLanes,
-		base64.RawStdEncoding.EncodeToString(salt), base64.RawStdEncoding.EncodeToString(key))
-}
-
-// passwordMatches compares with a stored hash. There is one set of parameters so far; a hash
-// with others is an error, not a wrong password.
-func passwordMatches(ctx context.Context, stored, password string) (bool, error) {
-	fields := strings.Split(stored, "$")
-	parameters := encodeHash(nil, nil) // ends in two empty fields
-	if len(fields) != 6 || !strings.HasPrefix(parameters, strings.Join(fields[:4], "$")+"$") {
-		return false, errors.New("a stored password has unknown parameters")
-	}
-	salt, err1 := base64.RawStdEncoding.DecodeString(fields[4])
-	want, err2 := base64.RawStdEncoding.DecodeString(fields[5])
-	if err := errors.Join(err1, err2); err != nil {
-		return false, fmt.Errorf("read a stored password: %w", err)
-	}
-	got, err := argon(ctx, password, salt)
-	if err != nil {
-		return false, err
-	}
-	return subtle.ConstantTimeCompare(got, want) == 1, nil
 }

@@ -2,9 +2,7 @@ package tenants
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"slices"
 	"strings"
@@ -69,9 +67,7 @@ type OpenSession struct {
 // StartSession opens a session for a person who has just shown a password, and returns the token
 // that stands for it, which is kept nowhere. Errors: ErrUnavailable.
 func (s *Store) StartSession(ctx context.Context, person Person, address, userAgent string) (token string, err error) {
-	secret := make([]byte, sessionTokenBytes)
-	_, _ = rand.Read(secret) // never fails: the runtime aborts instead
-	token = base64.RawURLEncoding.EncodeToString(secret)
+	token, hash := newToken()
 	var chosen *uuid.UUID
 	if usable := usableMemberships(person.Memberships); len(usable) > 0 {
 		chosen = &usable[0].TenantID
@@ -84,7 +80,7 @@ func (s *Store) StartSession(ctx context.Context, person Person, address, userAg
 	}
 	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		return q.InsertSession(ctx, db.InsertSessionParams{
-			TokenHash: sessionHash(secret), ID: newID(), PersonID: person.ID, ChosenTenant: chosen,
+			TokenHash: hash, ID: newID(), PersonID: person.ID, ChosenTenant: chosen,
 			Address: address, UserAgent: userAgent, Now: s.instant(),
 		})
 	})
@@ -94,16 +90,16 @@ func (s *Store) StartSession(ctx context.Context, person Person, address, userAg
 // Session returns the session of a token, and notes that it is in use. Errors: ErrNoSession,
 // ErrUnavailable.
 func (s *Store) Session(ctx context.Context, token string) (Session, error) {
-	secret, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || len(secret) != sessionTokenBytes {
+	hash, ok := tokenHash(token)
+	if !ok {
 		return Session{}, ErrNoSession
 	}
 	now := s.instant()
 	var row db.SessionByTokenRow
 	var memberships []db.MembershipsRow
-	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+	err := s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 		row, err = q.SessionByToken(ctx, db.SessionByTokenParams{
-			TokenHash: sessionHash(secret), Oldest: now.Add(-SessionLife), IdleSince: now.Add(-SessionIdle),
+			TokenHash: hash, Oldest: now.Add(-SessionLife), IdleSince: now.Add(-SessionIdle),
 		})
 		if err != nil {
 			return err

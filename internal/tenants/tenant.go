@@ -311,11 +311,14 @@ func (c *change) endOperator(ctx context.Context, asTenant func() error) error {
 	isOwn := platform.ID == c.tenant
 	deleted := slices.ContainsFunc(rows, func(r auditRow) bool { return r.kind == auditTenant && r.action == "delete" })
 	if !deleted {
-		ctx, operator := context.WithValue(ctx, originKey{}, Origin{}), Actor{kind: OperatorActor, name: "operator"}
-		if isOwn {
+		inTrail, operator := context.WithValue(ctx, originKey{}, Origin{}), Actor{kind: OperatorActor, name: "operator"}
+		switch {
+		case isOwn:
 			operator = c.actor
+		case c.actor.tenant == c.tenant: // somebody who signs up, and is nobody to hide
+			inTrail, operator = ctx, c.actor
 		}
-		if err := appendAudit(ctx, c.Queries, c.tenant, operator, c.now, rows); err != nil {
+		if err := appendAudit(inTrail, c.Queries, c.tenant, operator, c.now, rows); err != nil {
 			return err
 		}
 	}

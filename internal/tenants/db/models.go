@@ -10,6 +10,15 @@ import (
 	"github.com/google/uuid"
 )
 
+type AccountLink struct {
+	TokenHash []byte
+	Purpose   string
+	Email     string
+	PersonID  *uuid.UUID
+	CreatedAt time.Time
+	ExpiresAt time.Time
+}
+
 type ApiKey struct {
 	TenantID   uuid.UUID
 	ID         uuid.UUID
@@ -83,6 +92,15 @@ type IdempotencyKey struct {
 	Body        []byte
 	StartedAt   time.Time
 	ExpiresAt   time.Time
+}
+
+type Invitation struct {
+	TenantID  uuid.UUID
+	MemberID  uuid.UUID
+	TokenHash []byte
+	CreatedAt time.Time
+	ExpiresAt time.Time
+	Mail      string
 }
 
 type Member struct {

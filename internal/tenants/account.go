@@ -1,0 +1,162 @@
+package tenants
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/tenants/db"
+)
+
+// PasswordLinkLife is how long a link works by which somebody chooses a new password.
+const PasswordLinkLife = time.Hour
+
+const linkForPassword = "password"
+
+// newToken returns what stands for a link or a session, and the hash that is kept of it.
+func newToken() (token string, hash []byte) {
+	secret := make([]byte, sessionTokenBytes)
+	_, _ = rand.Read(secret) // never fails: the runtime aborts instead
+	return base64.RawURLEncoding.EncodeToString(secret), sessionHash(secret)
+}
+
+// tokenHash returns the hash of a token, and whether it has the form of one.
+func tokenHash(token string) ([]byte, bool) {
+	secret, err := base64.RawURLEncoding.Strict().DecodeString(token)
+	if err != nil || len(secret) != sessionTokenBytes {
+		return nil, false
+	}
+	return sessionHash(secret), true
+}
+
+// person returns somebody with all of their memberships.
+func (s *Store) person(ctx context.Context, id uuid.UUID) (out Person, err error) {
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.PersonByID(ctx, id)
+		if err != nil {
+			return err
+		}
+		memberships, err := q.Memberships(ctx, id)
+		out = Person{ID: row.ID, Email: row.Email, Memberships: membershipsOf(memberships)}
+		return err
+	})
+	return out, err
+}
+
+// PersonWithLogin returns the person with this email, without memberships. Errors: ErrNotFound,
+// also where somebody was only invited; ErrUnavailable.
+func (s *Store) PersonWithLogin(ctx context.Context, email string) (out Person, err error) {
+	email, ok := normalEmail(email)
+	if !ok {
+		return Person{}, ErrNotFound
+	}
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.PersonByEmail(ctx, email)
+		if err == nil && row.PasswordHash == nil {
+			return ErrNotFound
+		}
+		out = Person{ID: row.ID, Email: row.Email}
+		return err
+	})
+	return out, err
+}
+
+// NewPasswordLink makes a link by which a person chooses a new password, and returns its token,
+// which is kept nowhere. Links made before go on working. Errors: ErrUnavailable.
+func (s *Store) NewPasswordLink(ctx context.Context, p Person) (token string, err error) {
+	token, hash := newToken()
+	now := s.instant()
+	return token, s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		return q.InsertAccountLink(ctx, db.InsertAccountLinkParams{
+			TokenHash: hash, Purpose: linkForPassword, Email: p.Email, PersonID: &p.ID, CreatedAt: now, ExpiresAt: now.Add(PasswordLinkLife),
+		})
+	})
+}
+
+// PasswordLink returns whose password a link is for. Errors: ErrNotFound where it is unknown, used
+// or too old; ErrUnavailable.
+func (s *Store) PasswordLink(ctx context.Context, token string) (email string, err error) {
+	return s.accountLink(ctx, token, linkForPassword)
+}
+
+func (s *Store) accountLink(ctx context.Context, token, purpose string) (email string, err error) {
+	hash, ok := tokenHash(token)
+	if !ok {
+		return "", ErrNotFound
+	}
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.AccountLink(ctx, db.AccountLinkParams{TokenHash: hash, Purpose: purpose, Now: s.instant()})
+		email = row.Email
+		return err
+	})
+	return email, err
+}
+
+// UsePasswordLink gives the person of a link a new password. All of their sessions end, and all of
+// their links. Errors: ErrNotFound as PasswordLink; *InvalidError of the field password;
+// ErrUnavailable; that of ctx while too many passwords are hashed.
+func (s *Store) UsePasswordLink(ctx context.Context, token, password string) (Person, error) {
+	email, err := s.PasswordLink(ctx, token)
+	if err != nil {
+		return Person{}, err
+	}
+	if err := invalidIf(checkPassword(password, email)); err != nil {
+		return Person{}, err
+	}
+	encoded, err := hashPassword(ctx, password)
+	if err != nil {
+		return Person{}, err
+	}
+	hash, _ := tokenHash(token) // it was found by it
+	var person uuid.UUID
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		link, err := q.TakeAccountLink(ctx, db.TakeAccountLinkParams{TokenHash: hash, Purpose: linkForPassword, Now: s.instant()})
+		if err != nil {
+			return err
+		}
+		person = *link.PersonID // a constraint says that it is there
+		return setPassword(ctx, q, person, encoded)
+	})
+	if err != nil {
+		return Person{}, err
+	}
+	return s.person(ctx, person)
+}
+
+// setPassword replaces a password and ends all that the former one opened: sessions, and links.
+func setPassword(ctx context.Context, q *db.Queries, person uuid.UUID, hash string) error {
+	if err := q.UpdatePassword(ctx, db.UpdatePasswordParams{ID: person, PasswordHash: &hash}); err != nil {
+		return err
+	}
+	if err := q.DeleteLinksOfPerson(ctx, &person); err != nil {
+		return err
+	}
+	return q.DeleteSessionsOf(ctx, person)
+}
+
+// ChangePassword gives a person another password, who has shown the present one. All of their
+// sessions end. Errors: *InvalidError of the field password; ErrUnavailable; that of ctx while too
+// many passwords are hashed.
+func (s *Store) ChangePassword(ctx context.Context, p Person, password string) error {
+	if err := invalidIf(checkPassword(password, p.Email)); err != nil {
+		return err
+	}
+	hash, err := hashPassword(ctx, password)
+	if err != nil {
+		return err
+	}
+	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		return setPassword(ctx, q, p.ID, hash)
+	})
+}
+
+// IsBusy reports whether err says that too many passwords were hashed at once for this one to get
+// its turn in time.
+func IsBusy(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnavailable)
+}

@@ -1,0 +1,274 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/tenants/db"
+)
+
+// InvitationLife is how long the link of an invitation works.
+const InvitationLife = 7 * 24 * time.Hour
+
+// MailState tells what became of the mail that carries a link.
+type MailState string
+
+// What becomes of a mail.
+const (
+	MailOff     MailState = "off" // there was none to send
+	MailWaiting MailState = "waiting"
+	MailSent    MailState = "sent"
+	MailFailed  MailState = "failed" // it was given up
+)
+
+// Invitation is a member who has not joined, with the link by which they may.
+type Invitation struct {
+	Member
+	Tenant    string // its name, or its slug where it has none
+	TenantID  uuid.UUID
+	HasLogin  bool   // the person has a password already
+	By        string // the email of who has just made it; "": no person did, or it was made before
+	SentAt    time.Time
+	ExpiresAt time.Time
+	Mail      MailState
+	// Token stands for the link. It is kept nowhere, so only who has just made the invitation has it.
+	Token string
+}
+
+// InviteMember makes the person with this email a member who has not joined yet, and a link with
+// which they may. What it answers does not depend on whether that person has a login: HasLogin is
+// false. Sending the link is up to the caller, who notes what became of it by NoteInvitation.
+// Errors: *InvalidError; ErrForbidden; *ConflictError with CodeMemberExists.
+func (s *Store) InviteMember(ctx context.Context, a Actor, email string, role Role) (out Invitation, err error) {
+	email, fields := checkMember(email, role)
+	if err := invalidIf(fields); err != nil {
+		return Invitation{}, err
+	}
+	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
+		if err := a.mayChangeRole(role); err != nil {
+			return err
+		}
+		_, err := c.MemberByEmail(ctx, db.MemberByEmailParams{TenantID: c.tenant, Email: email})
+		switch {
+		case err == nil:
+			return &ConflictError{CodeMemberExists, "this person is a member already: change the member's role instead"}
+		case !errors.Is(err, pgx.ErrNoRows):
+			return err
+		}
+		members, err := c.CountMembers(ctx, c.tenant)
+		if err != nil {
+			return err
+		}
+		if members >= maxMembers {
+			return invalid("email", "would be one member too many: a tenant may have %d", maxMembers)
+		}
+		person, err := c.ensurePerson(ctx, email, nil, false)
+		if err != nil {
+			return err
+		}
+		m, err := c.writeMember(ctx, person, email, role, nil)
+		if err != nil {
+			return err
+		}
+		out, err = c.invite(ctx, m)
+		return err
+	})
+	return out, err
+}
+
+// ResendInvitation makes a new link for a member who has not joined; the one before works no more.
+// Errors: ErrNotFound, ErrForbidden, *ConflictError with CodeMemberExists where they have joined.
+func (s *Store) ResendInvitation(ctx context.Context, a Actor, id uuid.UUID) (out Invitation, err error) {
+	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
+		m, err := c.member(ctx, id, Match{})
+		if err != nil {
+			return err
+		}
+		if err := a.mayChangeRole(m.Role); err != nil {
+			return err
+		}
+		if m.State != MemberInvited {
+			return &ConflictError{CodeMemberExists, "this person has joined already"}
+		}
+		out, err = c.invite(ctx, m)
+		return err
+	})
+	return out, err
+}
+
+// invite makes a link for a member.
+func (c *change) invite(ctx context.Context, m Member) (Invitation, error) {
+	tenant, err := c.TenantByID(ctx, c.tenant)
+	if err != nil {
+		return Invitation{}, err
+	}
+	out := Invitation{
+		Member: m, Tenant: nameOrSlug(tenant.Name, tenant.Slug), TenantID: c.tenant, SentAt: c.now, ExpiresAt: c.now.Add(InvitationLife),
+		Mail: MailWaiting,
+	}
+	if c.actor.kind == MemberActor {
+		out.By = c.actor.name
+	}
+	token, hash := newToken()
+	out.Token = token
+	return out, c.PutInvitation(ctx, db.PutInvitationParams{
+		TenantID: c.tenant, MemberID: m.ID, TokenHash: hash, CreatedAt: out.SentAt, ExpiresAt: out.ExpiresAt, Mail: string(out.Mail),
+	})
+}
+
+func nameOrSlug(name, slug string) string {
+	if name != "" {
+		return name
+	}
+	return slug
+}
+
+// NoteInvitation writes down what became of the mail with this link. One that was replaced
+// meanwhile is left alone.
+func (s *Store) NoteInvitation(ctx context.Context, i Invitation, state MailState) error {
+	hash, ok := tokenHash(i.Token)
+	if !ok {
+		return ErrNotFound
+	}
+	return s.inTenant(ctx, Actor{tenant: i.TenantID}, func(ctx context.Context, q *db.Queries) error {
+		return q.NoteInvitationMail(ctx, db.NoteInvitationMailParams{
+			Mail: string(state), TenantID: i.TenantID, MemberID: i.ID, TokenHash: hash,
+		})
+	})
+}
+
+// Link is how an invitation stands, as the tenant sees it.
+type Link struct {
+	SentAt    time.Time
+	ExpiresAt time.Time
+	Mail      MailState
+}
+
+// Invitations returns how the invitations of these members stand. Who has none is left out.
+func (s *Store) Invitations(ctx context.Context, a Actor, members []uuid.UUID) (map[uuid.UUID]Link, error) {
+	out := make(map[uuid.UUID]Link, len(members))
+	err := s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.InvitationsOf(ctx, db.InvitationsOfParams{TenantID: a.tenant, MemberIds: members})
+		for _, row := range rows {
+			out[row.MemberID] = Link{row.CreatedAt, row.ExpiresAt, MailState(row.Mail)}
+		}
+		return err
+	})
+	return out, err
+}
+
+// InvitationByToken returns the invitation of a link. Errors: ErrNotFound where it is unknown,
+// replaced, used or too old; ErrUnavailable.
+func (s *Store) InvitationByToken(ctx context.Context, token string) (out Invitation, err error) {
+	hash, ok := tokenHash(token)
+	if !ok {
+		return Invitation{}, ErrNotFound
+	}
+	var row db.InvitationByTokenRow
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err = q.InvitationByToken(ctx, db.InvitationByTokenParams{TokenHash: hash, Now: s.instant()})
+		return err
+	})
+	if err != nil {
+		return Invitation{}, err
+	}
+	return Invitation{
+		Member: Member{
+			ID: row.MemberID, PersonID: row.PersonID, Email: row.Email, Role: Role(row.Role), State: MemberInvited, Version: row.Version,
+			CreatedAt: row.MemberCreatedAt, UpdatedAt: row.MemberUpdatedAt,
+		},
+		Tenant: nameOrSlug(row.Name, row.Slug), TenantID: row.TenantID, HasLogin: row.HasLogin,
+		SentAt: row.CreatedAt, ExpiresAt: row.ExpiresAt, Mail: MailState(row.Mail),
+	}, nil
+}
+
+// Join accepts the invitation of a link for somebody who has shown to be person, by a password or
+// a session. Errors: ErrNotFound as InvitationByToken, also for an invitation of somebody else;
+// ErrUnavailable.
+func (s *Store) Join(ctx context.Context, token string, person uuid.UUID) (Person, error) {
+	i, err := s.InvitationByToken(ctx, token)
+	if err != nil {
+		return Person{}, err
+	}
+	if i.PersonID != person {
+		return Person{}, ErrNotFound
+	}
+	return s.join(ctx, i, token, nil)
+}
+
+// JoinNew accepts the invitation of a link for somebody who has no login yet and chooses a
+// password. Errors: those of Join; *InvalidError of the field password; *ConflictError with
+// CodeMemberExists where the person has a login meanwhile.
+func (s *Store) JoinNew(ctx context.Context, token, password string) (Person, error) {
+	i, err := s.InvitationByToken(ctx, token)
+	if err != nil {
+		return Person{}, err
+	}
+	if i.HasLogin {
+		return Person{}, errHasLogin()
+	}
+	if err := invalidIf(checkPassword(password, i.Email)); err != nil {
+		return Person{}, err
+	}
+	hash, err := hashPassword(ctx, password)
+	if err != nil {
+		return Person{}, err
+	}
+	return s.join(ctx, i, token, &hash)
+}
+
+func errHasLogin() error {
+	return &ConflictError{CodeMemberExists, "there is a login with this email already: sign in with it"}
+}
+
+// join makes an invited person a member who has joined, and gives them their first password where
+// there is one. The link is dead with that, in one transaction.
+func (s *Store) join(ctx context.Context, i Invitation, token string, password *string) (Person, error) {
+	hash, _ := tokenHash(token) // it was found by it
+	self := Actor{tenant: i.TenantID, kind: MemberActor, id: i.ID, name: i.Email}
+	err := s.change(ctx, self, 0, func(ctx context.Context, c *change) error {
+		taken, err := c.DeleteInvitation(ctx, db.DeleteInvitationParams{TenantID: c.tenant, MemberID: i.ID, TokenHash: hash, Now: c.now})
+		if err != nil {
+			return err
+		}
+		m, err := c.member(ctx, i.ID, Match{}) // the role may have changed meanwhile
+		if err != nil {
+			return err
+		}
+		if taken != 1 || m.State != MemberInvited {
+			return ErrNotFound
+		}
+		if password != nil {
+			if err := c.firstPassword(ctx, i.PersonID, *password); err != nil {
+				return err
+			}
+		}
+		_, err = c.writeMember(ctx, i.PersonID, i.Email, m.Role, &c.now)
+		return err
+	})
+	if err != nil {
+		return Person{}, err
+	}
+	return s.person(ctx, i.PersonID)
+}
+
+// firstPassword gives somebody a login who has none. People belong to no tenant, so another role
+// writes them.
+func (c *change) firstPassword(ctx context.Context, person uuid.UUID, hash string) error {
+	if _, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleSystem); err != nil {
+		return err
+	}
+	n, err := c.SetFirstPassword(ctx, db.SetFirstPasswordParams{ID: person, PasswordHash: &hash})
+	if err != nil {
+		return err
+	}
+	if n != 1 { // by another invitation, at the same time
+		return errHasLogin()
+	}
+	_, err = c.tx.Exec(ctx, "SET LOCAL ROLE "+roleApp)
+	return err
+}

@@ -1,0 +1,189 @@
+package tenants_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+)
+
+// A link lets in whom it was made for, once, and nobody else.
+func TestInvitationLink(t *testing.T) {
+	t.Parallel()
+	d, _, _, now, ann := sessionStack(t)
+	s, ctx := d.Store, t.Context()
+	c, _ := d.Tenant("tenant-c")
+	made, err := s.InviteMember(ctx, c, "zoe@example.com", tenants.Editor)
+	require.NoError(t, err)
+	require.Len(t, made.Token, 43, "256 bits")
+	require.Equal(t, now.Add(tenants.InvitationLife), made.ExpiresAt)
+	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		var leaked bool
+		require.NoError(t, conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM invitations i WHERE i::text LIKE '%' || $1 || '%')", made.Token).Scan(&leaked))
+		require.False(t, leaked, "the database holds what lets somebody in")
+	})
+	read, err := s.InvitationByToken(ctx, made.Token)
+	require.NoError(t, err)
+	require.Equal(t, "tenant-c", read.Tenant)
+	require.Equal(t, tenants.Editor, read.Role)
+	require.Equal(t, made.Member, read.Member)
+	require.False(t, read.HasLogin)
+	require.Empty(t, read.Token)
+
+	_, err = s.Join(ctx, made.Token, ann.ID)
+	require.ErrorIs(t, err, tenants.ErrNotFound, "it is somebody else's")
+	for _, bad := range []string{"short", "          ", "password123", "zoe@example.com", "aaaaaaaaaaaa", "with\x00inside it"} {
+		_, err = s.JoinNew(ctx, made.Token, bad)
+		requireInvalid(t, err, "password")
+	}
+	_, err = s.EditMember(ctx, c, made.ID, tenants.Match{}, role(tenants.Viewer))
+	require.NoError(t, err)
+	person, err := s.JoinNew(ctx, made.Token, "zoe's own horse")
+	require.NoError(t, err)
+	require.Equal(t, "zoe@example.com", person.Email)
+	require.Equal(t, tenants.MemberActive, person.Memberships[0].State)
+	require.Equal(t, tenants.Viewer, person.Memberships[0].Role, "as it is when she joins")
+	_, err = s.VerifyPassword(ctx, "zoe@example.com", "zoe's own horse")
+	require.NoError(t, err)
+	trail, _, err := s.Audit(ctx, c, tenants.AuditFilter{Kind: "member", Target: "zoe@example.com"}, tenants.Page{})
+	require.NoError(t, err)
+	require.Equal(t, "member", trail[0].ActorKind, "she did it herself")
+	require.Equal(t, "zoe@example.com", trail[0].ActorName)
+	require.JSONEq(t, `{"joined":true}`, string(trail[0].After))
+
+	for _, gone := range []string{made.Token, "", "x", made.Token + "=", made.Token[:42]} {
+		_, err = s.InvitationByToken(ctx, gone)
+		require.ErrorIs(t, err, tenants.ErrNotFound)
+		_, err = s.JoinNew(ctx, gone, "another horse of hers")
+		require.ErrorIs(t, err, tenants.ErrNotFound, "it works once")
+		_, err = s.Join(ctx, gone, person.ID)
+		require.ErrorIs(t, err, tenants.ErrNotFound)
+	}
+
+	// who has a login does not get a new password by a link
+	second, err := s.InviteMember(ctx, c, "ann@example.com", tenants.Admin)
+	require.NoError(t, err)
+	read, err = s.InvitationByToken(ctx, second.Token)
+	require.NoError(t, err)
+	require.True(t, read.HasLogin)
+	_, err = s.JoinNew(ctx, second.Token, "taken over now")
+	requireConflict(t, err, tenants.CodeMemberExists)
+	person, err = s.Join(ctx, second.Token, ann.ID)
+	require.NoError(t, err)
+	require.Len(t, person.Memberships, 3)
+	_, err = s.VerifyPassword(ctx, "ann@example.com", "correct horse")
+	require.NoError(t, err)
+}
+
+// A link is dead when it was replaced, withdrawn, is too old, or its tenant is suspended.
+func TestDeadInvitations(t *testing.T) {
+	t.Parallel()
+	d, a, b, now, _ := sessionStack(t)
+	s, ctx := d.Store, t.Context()
+	dead := func(token string) {
+		t.Helper()
+		_, err := s.InvitationByToken(ctx, token)
+		require.ErrorIs(t, err, tenants.ErrNotFound)
+		_, err = s.JoinNew(ctx, token, "zoe's own horse")
+		require.ErrorIs(t, err, tenants.ErrNotFound)
+	}
+	first, err := s.InviteMember(ctx, a, "zoe@example.com", tenants.Editor)
+	require.NoError(t, err)
+	_, err = s.ResendInvitation(ctx, b, first.ID)
+	require.ErrorIs(t, err, tenants.ErrNotFound, "another tenant's")
+	second, err := s.ResendInvitation(ctx, a, first.ID)
+	require.NoError(t, err)
+	dead(first.Token)
+
+	require.NoError(t, s.NoteInvitation(ctx, first, tenants.MailFailed))
+	require.NoError(t, s.NoteInvitation(ctx, second, tenants.MailSent))
+	links, err := s.Invitations(ctx, a, []uuid.UUID{first.ID})
+	require.NoError(t, err)
+	require.Equal(t, map[uuid.UUID]tenants.Link{first.ID: {SentAt: *now, ExpiresAt: now.Add(tenants.InvitationLife), Mail: tenants.MailSent}}, links,
+		"what became of a mail that was replaced says nothing")
+	links, err = s.Invitations(ctx, b, []uuid.UUID{first.ID})
+	require.NoError(t, err)
+	require.Empty(t, links)
+
+	d.Exec("UPDATE tenants SET state = 'suspended' WHERE id = $1", a.TenantID())
+	dead(second.Token)
+	d.Exec("UPDATE tenants SET state = 'active' WHERE id = $1", a.TenantID())
+	require.NoError(t, s.RemoveMember(ctx, a, first.ID, tenants.Match{}))
+	dead(second.Token)
+
+	third, err := s.InviteMember(ctx, a, "zoe@example.com", tenants.Editor)
+	require.NoError(t, err)
+	*now = now.Add(tenants.InvitationLife)
+	dead(third.Token)
+	fourth, err := s.ResendInvitation(ctx, a, third.ID)
+	require.NoError(t, err)
+	_, err = s.JoinNew(ctx, fourth.Token, "zoe's own horse")
+	require.NoError(t, err)
+	_, err = s.ResendInvitation(ctx, a, third.ID)
+	requireConflict(t, err, tenants.CodeMemberExists)
+}
+
+// Of two who follow a link at the same time one joins.
+func TestInvitationIsTakenOnce(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	made, err := d.Store.InviteMember(t.Context(), a, "zoe@example.com", tenants.Editor)
+	require.NoError(t, err)
+	errs := make([]error, 4)
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = d.Store.JoinNew(t.Context(), made.Token, "zoe's own horse") })
+	}
+	wg.Wait()
+	joined := 0
+	for _, err := range errs {
+		if err == nil {
+			joined++
+		}
+	}
+	require.Equal(t, 1, joined, "%v", errs)
+}
+
+// An admin must not make owners, by no way.
+func TestWhoInvitesWhom(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s, ctx := d.Store, t.Context()
+	as := func(role tenants.Role) tenants.Actor {
+		email := string(role) + "@example.com"
+		_, err := s.CreateMember(ctx, a, email, "correct horse", role)
+		require.NoError(t, err)
+		person, err := s.VerifyPassword(ctx, email, "correct horse")
+		require.NoError(t, err)
+		token, err := s.StartSession(ctx, person, "", "")
+		require.NoError(t, err)
+		session, err := s.Session(ctx, token)
+		require.NoError(t, err)
+		return session.Actor()
+	}
+	owner, admin := as(tenants.Owner), as(tenants.Admin)
+	made, err := s.InviteMember(ctx, owner, "new-owner@example.com", tenants.Owner)
+	require.NoError(t, err)
+	require.Equal(t, "owner@example.com", made.By)
+	_, err = s.InviteMember(ctx, admin, "other@example.com", tenants.Owner)
+	require.ErrorIs(t, err, tenants.ErrForbidden)
+	_, err = s.ResendInvitation(ctx, admin, made.ID)
+	require.ErrorIs(t, err, tenants.ErrForbidden, "he would see the link of an owner")
+	require.ErrorIs(t, s.RemoveMember(ctx, admin, made.ID, tenants.Match{}), tenants.ErrForbidden)
+	made, err = s.InviteMember(ctx, admin, "other@example.com", tenants.Admin)
+	require.NoError(t, err)
+	_, err = s.EditMember(ctx, admin, made.ID, tenants.Match{}, role(tenants.Owner))
+	require.ErrorIs(t, err, tenants.ErrForbidden)
+	for _, low := range []tenants.Role{tenants.Editor, tenants.Support, tenants.Viewer} {
+		actor := as(low)
+		_, err = s.InviteMember(ctx, actor, "x@example.com", tenants.Viewer)
+		require.ErrorIs(t, err, tenants.ErrForbidden)
+		_, err = s.ResendInvitation(ctx, actor, made.ID)
+		require.ErrorIs(t, err, tenants.ErrForbidden)
+	}
+}

@@ -1,0 +1,164 @@
+package tenants
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	_ "embed"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/crypto/argon2"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+// ErrWrongPassword: there is no such login, or its password is another.
+var ErrWrongPassword = errors.New("wrong email or password")
+
+// The bounds of a password.
+const (
+	MinPassword = 10   // characters
+	MaxPassword = 1024 // bytes; longer ones are refused before any hashing, and none is cut
+)
+
+// breachedList holds passwords that are tried first, a line each, in lower case: the most frequent
+// ones of published breaches that are long enough to be taken otherwise.
+//
+//go:embed breached.txt
+var breachedList string
+
+var breached = sync.OnceValue(func() map[string]bool {
+	list := map[string]bool{}
+	for line := range strings.Lines(breachedList) {
+		list[strings.TrimSuffix(line, "\n")] = true
+	}
+	return list
+})
+
+// checkPassword says what is wrong with a password that somebody chooses. What kinds of characters
+// it has does not matter: people meet such demands in ways that guessers know.
+func checkPassword(password, email string) []check.FieldError {
+	wrong := func(message string) []check.FieldError {
+		return []check.FieldError{{Field: "password", Message: message}}
+	}
+	name, _, _ := strings.Cut(email, "@")
+	lower := strings.ToLower(password)
+	switch {
+	case len(password) > MaxPassword:
+		return wrong(fmt.Sprintf("must be at most %d bytes long", MaxPassword))
+	case strings.Contains(password, "\x00") || !utf8.ValidString(password):
+		return wrong("must be text, without NUL")
+	case strings.TrimSpace(password) == "":
+		return wrong("must not be empty, nor of blanks alone")
+	case utf8.RuneCountInString(password) < MinPassword:
+		return wrong(fmt.Sprintf("must be at least %d characters long", MinPassword))
+	case breached()[lower] || strings.Count(lower, lower[:1]) == len(lower):
+		return wrong("is one of those that are guessed first: take another")
+	case lower == email || lower == name:
+		return wrong("must not be the email address")
+	}
+	return nil
+}
+
+// VerifyPassword returns the person who logs in. It takes as long for an unknown email as for a
+// wrong password. Errors: ErrWrongPassword, ErrUnavailable.
+func (s *Store) VerifyPassword(ctx context.Context, email, password string) (Person, error) {
+	if len(password) > MaxPassword {
+		return Person{}, ErrWrongPassword
+	}
+	var row db.PersonByEmailRow
+	var memberships []db.MembershipsRow
+	if email, ok := normalEmail(email); ok {
+		err := s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+			if row, err = q.PersonByEmail(ctx, email); err != nil {
+				return err
+			}
+			memberships, err = q.Memberships(ctx, row.ID)
+			return err
+		})
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return Person{}, err
+		}
+	}
+	hash := dummyHash
+	if row.PasswordHash != nil {
+		hash = *row.PasswordHash
+	}
+	right, err := passwordMatches(ctx, hash, password)
+	if err != nil {
+		return Person{}, err
+	}
+	if !right || row.PasswordHash == nil { // nobody, or somebody who was only invited
+		return Person{}, ErrWrongPassword
+	}
+	return Person{ID: row.ID, Email: row.Email, Memberships: membershipsOf(memberships)}, nil
+}
+
+// Argon2id as OWASP advises at the least: 19 MiB, two passes, one lane.
+const (
+	argonMemory = 19 * 1024 // KiB
+	argonPasses = 2
+	argonLanes  = 1
+	argonKey    = 32 // bytes
+	argonSalt   = 16 // bytes
+)
+
+// hashing bounds how many passwords are hashed at once, and with that the memory it takes.
+var hashing = make(chan struct{}, runtime.NumCPU())
+
+// dummyHash is of no password: what an unknown person's password is compared with. It has the
+// cost of a real one.
+var dummyHash = encodeHash(make([]byte, argonSalt), make([]byte, argonKey))
+
+func argon(ctx context.Context, password string, salt []byte) ([]byte, error) {
+	select {
+	case hashing <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-hashing }()
+	return argon2.IDKey([]byte(password), salt, argonPasses, argonMemory, argonLanes, argonKey), nil
+}
+
+func hashPassword(ctx context.Context, password string) (string, error) {
+	salt := make([]byte, argonSalt)
+	_, _ = rand.Read(salt) // never fails: the runtime aborts instead
+	key, err := argon(ctx, password, salt)
+	if err != nil {
+		return "", err
+	}
+	return encodeHash(salt, key), nil
+}
+
+func encodeHash(salt, key []byte) string {
+	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, argonMemory, argonPasses, argonLanes,
+		base64.RawStdEncoding.EncodeToString(salt), base64.RawStdEncoding.EncodeToString(key))
+}
+
+// passwordMatches compares with a stored hash. There is one set of parameters so far; a hash
+// with others is an error, not a wrong password.
+func passwordMatches(ctx context.Context, stored, password string) (bool, error) {
+	fields := strings.Split(stored, "$")
+	parameters := encodeHash(nil, nil) // ends in two empty fields
+	if len(fields) != 6 || !strings.HasPrefix(parameters, strings.Join(fields[:4], "$")+"$") {
+		return false, errors.New("a stored password has unknown parameters")
+	}
+	salt, err1 := base64.RawStdEncoding.DecodeString(fields[4])
+	want, err2 := base64.RawStdEncoding.DecodeString(fields[5])
+	if err := errors.Join(err1, err2); err != nil {
+		return false, fmt.Errorf("read a stored password: %w", err)
+	}
+	got, err := argon(ctx, password, salt)
+	if err != nil {
+		return false, err
+	}
+	return subtle.ConstantTimeCompare(got, want) == 1, nil
+}
