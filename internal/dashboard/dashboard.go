@@ -41,6 +41,7 @@ type dashboard struct {
 	attempts   *attempts
 	playground *playground
 	working    chan struct{}       // has a place for each request that may be served at once
+	trying     chan struct{}       // and for each draft of a rule that is tried out at once
 	observers  map[string]observer // by pattern of the route
 }
 
@@ -54,7 +55,7 @@ func New(deps Deps) http.Handler {
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
-	d := &dashboard{Deps: deps, attempts: newAttempts(deps.Now), playground: newPlayground(deps.Now), working: make(chan struct{}, maxWorking)}
+	d := &dashboard{Deps: deps, attempts: newAttempts(deps.Now), playground: newPlayground(deps.Now), working: make(chan struct{}, maxWorking), trying: make(chan struct{}, maxTrying)}
 	r := chi.NewRouter()
 	r.Use(d.track, d.guard)
 	r.NotFound(d.open(func(_ http.ResponseWriter, _ *http.Request) error { return tenants.ErrNotFound }))
@@ -71,7 +72,15 @@ func New(deps Deps) http.Handler {
 
 	r.Get("/", d.page(d.overview))
 	r.Get("/rules", d.page(d.rules))
+	r.Post("/rules", d.write(tenants.MayEdit, d.createRule))
+	r.Get("/rules/new", d.page(d.newRulePage))
+	r.Post("/rules/preview", d.sent(tenants.MayEdit, d.previewRule))
 	r.Get("/rules/{slug}", d.page(d.rule))
+	r.Get("/rules/{slug}/", d.page(d.rule))
+	r.Get("/rules/{slug}/edit", d.page(d.editRulePage))
+	r.Post("/rules/{slug}/edit", d.write(tenants.MayEdit, d.editRule))
+	r.Post("/rules/{slug}/mode", d.write(tenants.MayEdit, d.setRuleMode))
+	r.Post("/rules/{slug}/delete", d.write(tenants.MayEdit, d.deleteRule))
 	r.Get("/plans", d.page(d.plans))
 	r.Get("/subjects", d.page(d.subjects))
 	r.Get("/subjects/*", d.page(d.subject))

@@ -187,7 +187,8 @@ func TestEscaping(t *testing.T) {
 	const script = `"><script>alert(1)</script><img src=x onerror=alert(1)>`
 	s.fill(s.a, script)
 	b := s.as("ann@example.com")
-	for _, path := range append(pagePaths(script), "/subjects?q="+url.QueryEscape(script), "/login?next="+url.QueryEscape(script)) {
+	for _, path := range append(pagePaths(script), "/rules/requests/edit", "/rules/new?name="+url.QueryEscape(script),
+		"/subjects?q="+url.QueryEscape(script), "/login?next="+url.QueryEscape(script)) {
 		got := b.get(path)
 		require.NotContains(t, got.body, "<script>", path)
 		require.NotContains(t, got.body, "<img src=x", path)
@@ -231,7 +232,7 @@ func TestWhatCannotBeShown(t *testing.T) {
 		checkHeaders(t, got, path)
 		require.Contains(t, got.body, "To the overview", path)
 	}
-	require.Equal(t, http.StatusMethodNotAllowed, b.post("/rules", url.Values{}).status)
+	require.Equal(t, http.StatusMethodNotAllowed, b.post("/rules/requests", url.Values{}).status)
 }
 
 func TestPaging(t *testing.T) {

@@ -3,9 +3,7 @@ package dashboard
 import (
 	"net/http"
 	"net/url"
-	"strings"
-
-	"github.com/go-chi/chi/v5"
+	"time"
 
 	"weir/internal/check"
 	"weir/internal/tenants"
@@ -16,33 +14,111 @@ const pageSize = 50
 
 type ruleRow struct {
 	Slug, Name, Sentence, Mode string
+	Path                       string
+	Day                        *chart // what it said to the checks of the last 24 hours
 }
 
 type rulesView struct {
-	Rules []ruleRow
-	Next  string // path of the next page; "": none
-	Later bool   // it is not the first page
+	Mode, Algorithm, Resource string // what is asked for; "": any
+	Resources                 []string
+	Rules                     []ruleRow
+	Next                      string // path of the next page; "": none
+	First                     string // path of the first page, with the same filters
+	Later                     bool   // it is not the first page
 }
 
+// Filtered reports whether only some rules are asked for.
+func (v *rulesView) Filtered() bool { return v.Mode+v.Algorithm+v.Resource != "" }
+
 func (d *dashboard) rules(w http.ResponseWriter, r *http.Request, v *visit) error {
-	after := r.URL.Query().Get("after")
-	rules, next, err := d.Store.Rules(r.Context(), v.actor(), tenants.RuleFilter{}, tenants.Page{Limit: pageSize, After: after})
+	query := r.URL.Query()
+	after := query.Get("after")
+	view := rulesView{Mode: query.Get("mode"), Algorithm: query.Get("algorithm"), Resource: query.Get("resource"), Later: after != ""}
+	filter, kept, err := view.filter()
 	if err != nil {
 		return err
 	}
-	view := rulesView{Later: after != ""}
+	rules, next, err := d.Store.Rules(r.Context(), v.actor(), filter, tenants.Page{Limit: pageSize, After: after})
+	if err != nil {
+		return err
+	}
+	view.First = withCursor("/rules", kept, "")
 	if next != "" {
-		view.Next = withCursor("/rules", url.Values{}, next)
+		view.Next = withCursor("/rules", kept, next)
+	}
+	slugs := make([]string, len(rules))
+	for i := range rules {
+		slugs[i] = rules[i].Slug
+	}
+	days, err := d.lastDay(r, v, slugs)
+	if err != nil {
+		return err
 	}
 	for i := range rules {
-		view.Rules = append(view.Rules, rowOf(&rules[i].Rule))
+		row := rowOf(&rules[i].Rule)
+		row.Day = days[row.Slug]
+		view.Rules = append(view.Rules, row)
 	}
 	v.frame.Title = "Rules"
 	return d.render(w, r, http.StatusOK, rulesPage(v.frame, &view))
 }
 
+// filter reads what is asked for, and returns with it what the addresses of other pages carry on.
+func (view *rulesView) filter() (f tenants.RuleFilter, kept url.Values, err error) {
+	kept = url.Values{}
+	var fields []check.FieldError
+	if view.Mode != "" {
+		mode, err := check.ParseMode(view.Mode)
+		if err != nil {
+			fields = append(fields, check.FieldError{Field: "mode", Message: err.Error()})
+		}
+		f.Mode = &mode
+		kept.Set("mode", view.Mode)
+	}
+	if view.Algorithm != "" {
+		if f.Algorithm, err = check.ParseAlgorithm(view.Algorithm); err != nil {
+			fields = append(fields, check.FieldError{Field: "algorithm", Message: err.Error()})
+		}
+		kept.Set("algorithm", view.Algorithm)
+	}
+	if view.Resource != "" {
+		if problem := check.ValidName(view.Resource); problem != "" {
+			fields = append(fields, check.FieldError{Field: "resource", Message: problem})
+		}
+		f.Resource = view.Resource
+		kept.Set("resource", view.Resource)
+	}
+	if len(fields) > 0 {
+		return f, nil, &tenants.InvalidError{Fields: fields}
+	}
+	return f, kept, nil
+}
+
+// lastDay draws what each of these rules said to the checks of the last 24 hours.
+func (d *dashboard) lastDay(r *http.Request, v *visit, slugs []string) (map[string]*chart, error) {
+	if len(slugs) == 0 {
+		return nil, nil
+	}
+	report, err := d.Store.Usage(r.Context(), v.actor(), tenants.UsageQuery{Grain: check.UsageHour, ByRule: true, Rules: slugs})
+	if err != nil {
+		return nil, err
+	}
+	items := map[string][]tenants.UsageItem{}
+	for _, item := range report.Items {
+		items[item.Rule] = append(items[item.Rule], item)
+	}
+	days := make(map[string]*chart, len(slugs))
+	for _, slug := range slugs {
+		part := report
+		part.Items = items[slug]
+		day := newChart("The last day", "hour", time.Hour, part)
+		days[slug] = &day
+	}
+	return days, nil
+}
+
 func rowOf(r *check.Rule) ruleRow {
-	return ruleRow{Slug: r.Slug, Name: nameOr(r.Name, r.Slug), Sentence: ruleSentence(r), Mode: r.Mode.String()}
+	return ruleRow{Slug: r.Slug, Name: nameOr(r.Name, r.Slug), Sentence: ruleSentence(r), Mode: r.Mode.String(), Path: ruleURL(r.Slug)}
 }
 
 func nameOr(name, slug string) string {
@@ -52,67 +128,12 @@ func nameOr(name, slug string) string {
 	return slug
 }
 
-type fact struct {
-	Name, Value string
-	Mono        bool
-}
+// ruleURL is the address of a rule's page. A rule may be called what the page for a new one is.
+func ruleURL(slug string) string { return objectURL("/rules/", slug) }
 
-type planNumber struct{ Plan, Name, Limit string }
-
-type ruleView struct {
-	ruleRow
-	Description, Outage string
-	Facts               []fact
-	Plans               []planNumber
-	Limit               string // the rule's own
-	Changed             moment
-}
-
-func (d *dashboard) rule(w http.ResponseWriter, r *http.Request, v *visit) error {
-	rule, err := d.Store.RuleBySlug(r.Context(), v.actor(), chi.URLParam(r, "slug"))
-	if err != nil {
-		return err
+func objectURL(list, slug string) string {
+	if slug == "new" {
+		slug += "/"
 	}
-	plans, _, err := d.Store.Plans(r.Context(), v.actor(), tenants.Page{Limit: maxPlanColumns})
-	if err != nil {
-		return err
-	}
-	view := ruleView{
-		ruleRow: rowOf(&rule.Rule), Description: rule.Description, Outage: outageSentence(rule.OnUnavailable),
-		Facts: ruleFacts(&rule.Rule), Limit: limitText(&rule.Rule, ownLimit(&rule.Rule)), Changed: moment{rule.UpdatedAt},
-	}
-	for _, p := range plans {
-		if limit, ok := p.Limits[rule.Slug]; ok {
-			view.Plans = append(view.Plans, planNumber{p.Slug, nameOr(p.Name, p.Slug), limitText(&rule.Rule, limit)})
-		}
-	}
-	v.frame.Title = view.Name
-	return d.render(w, r, http.StatusOK, rulePage(v.frame, &view))
-}
-
-func ownLimit(r *check.Rule) check.Limit { return check.Limit{Limit: r.Limit, Burst: r.Burst} }
-
-func ruleFacts(r *check.Rule) []fact {
-	by := "nothing: one counter for the whole tenant"
-	if len(r.By) > 0 {
-		by = strings.Join(r.By, ", ")
-	}
-	facts := []fact{
-		{"Slug", r.Slug, true},
-		{"Resources", r.Resource, true},
-		{"Algorithm", r.Algorithm.String(), true},
-		{"Limit", grouped(r.Limit), false},
-		{"Window", r.Window.Text, true},
-	}
-	if r.Algorithm.Bucket() {
-		facts = append(facts, fact{"Burst", grouped(r.Numbers().Burst), false})
-	}
-	if r.Precision.MS > 0 {
-		facts = append(facts, fact{"Precision", r.Precision.Text, true})
-	}
-	facts = append(facts, fact{"Counts by", by, len(r.By) > 0})
-	if r.Penalty.MS > 0 {
-		facts = append(facts, fact{"Penalty", r.Penalty.Text, true})
-	}
-	return append(facts, fact{"Mode", r.Mode.String(), true}, fact{"When counters are away", r.OnUnavailable.String(), true})
+	return list + slug
 }

@@ -1,0 +1,251 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// replaySpans say how far back a replay goes, and how finely, by the draft's window.
+var replaySpans = []struct {
+	window, back time.Duration
+	grain        check.UsageGrain
+}{
+	{10 * time.Minute, 3 * time.Hour, check.UsageMinute},
+	{time.Hour, 6 * time.Hour, check.UsageMinute},
+	{12 * time.Hour, 3 * 24 * time.Hour, check.UsageHour},
+	{24 * time.Hour, 7 * 24 * time.Hour, check.UsageHour},
+	{time.Duration(check.MaxWindowMS) * time.Millisecond, 90 * 24 * time.Hour, check.UsageDay},
+}
+
+// series is the demand on one counter: how many checks came in each stretch of time.
+type series struct {
+	subject, resource string
+	checks            []int64
+	total, units      int64
+	each              int64 // checks that one simulated request stands for
+	// quota is the least, and windowMS the longest, of the rules that are replayed; quota 0: unlimited
+	quota, windowMS int64
+}
+
+// cost is the units of one check, on average and at least 1.
+func (s *series) cost() int64 { return max(1, (s.units+s.total/2)/max(s.total, 1)) }
+
+// demand is all series of a tenant in a span of time.
+type demand struct {
+	from, to time.Time
+	step     time.Duration
+	series   []*series
+	unknown  int64 // checks of subjects that are not listed
+	all      int64
+}
+
+// demand reads what the tenant was asked of late, as far as the rule is for it.
+func (d *dashboard) demand(ctx context.Context, v *visit, rule *check.Rule) (*demand, error) {
+	i := slices.IndexFunc(replaySpans, func(s struct {
+		window, back time.Duration
+		grain        check.UsageGrain
+	}) bool {
+		return rule.Window.MS <= s.window.Milliseconds()
+	})
+	span := replaySpans[max(i, 0)]
+	byResource := rule.Resource != "*" || slices.Contains(rule.By, "resource")
+	to := v.now.Truncate(span.grain.Duration()).Add(span.grain.Duration()) // with the stretch that has not ended
+	from := to.Add(-span.back)
+	totals, err := d.Store.Usage(ctx, v.actor(), tenants.UsageQuery{Grain: span.grain, From: from, To: to, ByResource: byResource})
+	if err != nil {
+		return nil, err
+	}
+	out := &demand{from: totals.From, to: totals.To, step: span.grain.Duration()}
+	shares := resourceShares(rule, totals, out)
+	if !slices.Contains(rule.By, "subject") {
+		out.ofAll(rule, totals)
+		return out, nil
+	}
+	subjects, err := d.Store.Usage(ctx, v.actor(), tenants.UsageQuery{Grain: span.grain, From: from, To: to, BySubject: true})
+	if err != nil {
+		return nil, err
+	}
+	out.ofSubjects(rule, subjects, shares)
+	for _, s := range out.series {
+		out.unknown -= s.total
+	}
+	out.unknown = max(0, out.unknown+out.all)
+	return out, nil
+}
+
+// stretch is which stretch of the span an instant is in.
+func (d *demand) stretch(at time.Time) int { return int(at.Sub(d.from) / d.step) }
+
+func (d *demand) stretches() int { return int(d.to.Sub(d.from) / d.step) }
+
+// resourceShares tells of each stretch which part of its checks was of which of the rule's
+// resources, and adds up all that are. Resources without a line of their own count for "*" alone.
+func resourceShares(rule *check.Rule, totals tenants.UsageReport, d *demand) []map[string]float64 {
+	each := make([]map[string]float64, d.stretches())
+	sums := make([]int64, len(each))
+	for _, item := range totals.Items {
+		i, n := d.stretch(item.Start), item.Allowed+item.Denied
+		if i < 0 || i >= len(each) {
+			continue
+		}
+		sums[i] += n
+		if !resourceFits(rule.Resource, item.Resource) {
+			continue
+		}
+		if each[i] == nil {
+			each[i] = map[string]float64{}
+		}
+		each[i][countedResource(rule, item.Resource)] += float64(n)
+		d.all += n
+	}
+	for i, share := range each {
+		for name := range share {
+			share[name] /= float64(max(sums[i], 1))
+		}
+	}
+	return each
+}
+
+func resourceFits(pattern, resource string) bool {
+	if prefix, isPrefix := strings.CutSuffix(pattern, "*"); isPrefix {
+		return prefix == "" || resource != "" && strings.HasPrefix(resource, prefix)
+	}
+	return pattern == resource
+}
+
+// countedResource is the resource of a counter: any, where the rule counts all of its resources
+// together.
+func countedResource(rule *check.Rule, resource string) string {
+	switch {
+	case !slices.Contains(rule.By, "resource"):
+		return resourceFor(rule)
+	case resource == "":
+		return "other resources"
+	}
+	return resource
+}
+
+// ofAll makes the series of a rule that does not count by subject.
+func (d *demand) ofAll(rule *check.Rule, totals tenants.UsageReport) {
+	made := map[string]*series{}
+	for _, item := range totals.Items {
+		if i := d.stretch(item.Start); i >= 0 && i < d.stretches() && resourceFits(rule.Resource, item.Resource) {
+			d.add(made, "everybody", countedResource(rule, item.Resource), i, item.Allowed+item.Denied, unitsOf(item.UsageCounts))
+		}
+	}
+}
+
+// ofSubjects makes the series of the subjects that are listed. What each of them asked of which
+// resource is not kept: all are taken to ask as the tenant did as a whole.
+func (d *demand) ofSubjects(rule *check.Rule, report tenants.UsageReport, shares []map[string]float64) {
+	made := map[string]*series{}
+	rest := map[string]float64{} // of shares of checks that were not whole
+	for _, item := range report.Items {
+		i := d.stretch(item.Start)
+		if i < 0 || i >= len(shares) {
+			continue
+		}
+		n := item.Allowed + item.Denied
+		for resource, share := range shares[i] {
+			key := item.Subject + "\x00" + resource
+			exact := float64(n)*share + rest[key]
+			whole := int64(exact + 1e-9)
+			rest[key] = exact - float64(whole)
+			if whole > 0 {
+				d.add(made, item.Subject, resource, i, whole, unitsOf(item.UsageCounts)*whole/max(n, 1))
+			}
+		}
+	}
+}
+
+func unitsOf(c check.UsageCounts) int64 {
+	return min(c.CostAllowed, check.MaxFixedLimit) + min(c.CostDenied, check.MaxFixedLimit)
+}
+
+func (d *demand) add(made map[string]*series, subject, resource string, stretch int, checks, units int64) {
+	key := subject + "\x00" + resource
+	s := made[key]
+	if s == nil {
+		s = &series{subject: subject, resource: resource, checks: make([]int64, d.stretches()), each: 1}
+		made[key] = s
+		d.series = append(d.series, s)
+	}
+	s.checks[stretch] += checks
+	s.total += checks
+	s.units += units
+}
+
+// quotaFor is the most that a subject could use at once under the rule, 0 for no limit.
+func quotaFor(rule *check.Rule, plans []check.PlanData, subject check.SubjectData) int64 {
+	limit := ownLimit(rule)
+	for _, p := range plans {
+		if own, has := p.Limits[rule.Slug]; has && (p.Slug == subject.Plan || subject.Plan == "" && p.Default) {
+			limit = own
+		}
+	}
+	if len(subject.Overrides) > 0 {
+		limit = subject.Overrides[0].Limit
+	}
+	if limit.Unlimited {
+		return 0
+	}
+	r := *rule
+	r.Limit, r.Burst = limit.Limit, limit.Burst
+	return min(r.Numbers().Quota(), r.Limit)
+}
+
+// safe reports whether the series can never be denied: in no two windows in a row does it ask for
+// more than there is.
+func (s *series) safe(step time.Duration) bool {
+	if s.quota == 0 {
+		return true
+	}
+	width := int(2*s.windowMS/step.Milliseconds()) + 2
+	sum := int64(0)
+	for i, n := range s.checks {
+		sum += n
+		if i >= width {
+			sum -= s.checks[i-width]
+		}
+		if sum > s.quota/s.cost() {
+			return false
+		}
+	}
+	return true
+}
+
+// requests spreads the checks of each stretch over it by chance.
+func (d *demand) requests() (out []check.SimulatedRequest, of []int) {
+	type arrival struct {
+		check.SimulatedRequest
+		series int
+	}
+	var all []arrival
+	for k, s := range d.series {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(s.subject + "\x00" + s.resource))
+		random := rand.New(rand.NewPCG(h.Sum64(), uint64(d.from.Unix()))) //nolint:gosec // no secret
+		left := int64(0)
+		for i, n := range s.checks {
+			begin := int64(i) * d.step.Milliseconds()
+			for left += n; left >= s.each; left -= s.each {
+				r := check.SimulatedRequest{AtMS: begin + random.Int64N(d.step.Milliseconds())}
+				r.Subject, r.Resource, r.Cost = s.subject, s.resource, s.each*s.cost()
+				all = append(all, arrival{r, k})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b arrival) int { return cmp.Compare(a.AtMS, b.AtMS) })
+	for _, a := range all {
+		out, of = append(out, a.SimulatedRequest), append(of, a.series)
+	}
+	return out, of
+}

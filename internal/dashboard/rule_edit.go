@@ -1,0 +1,213 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+
+	"github.com/go-chi/chi/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// editorView is the page on which a rule is made or changed.
+type editorView struct {
+	Form    *form
+	Slug    string // of the rule that is changed; "": a new one
+	Name    string
+	Version int64
+	Stray   []check.FieldError
+	Effect  *effectView // nil: nothing was tried yet
+}
+
+// New reports whether the rule is still to be made.
+func (v *editorView) New() bool { return v.Slug == "" }
+
+// Action is where the form is sent.
+func (v *editorView) Action() string {
+	if v.New() {
+		return "/rules"
+	}
+	return "/rules/" + v.Slug + "/edit"
+}
+
+// Back is where one goes who changes nothing.
+func (v *editorView) Back() string {
+	if v.New() {
+		return "/rules"
+	}
+	return ruleURL(v.Slug)
+}
+
+// units offers, beside the usual ones, the unit that is in use.
+func (v *editorView) units(name string, usual ...option) []option {
+	if v.Form.values.Get(name) == "ms" {
+		return append([]option{shortUnits[0]}, usual...)
+	}
+	return usual
+}
+
+// draftRule is what a new rule begins as.
+func draftRule() check.Rule {
+	window, _ := check.ParseWindow("1m")
+	return check.Rule{
+		Resource: "*", Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window, By: []string{"subject"},
+	}
+}
+
+// newRulePage begins with a draft that is complete but for its slug. A query fills fields in, so
+// that other pages can lead here with a proposal.
+func (d *dashboard) newRulePage(w http.ResponseWriter, r *http.Request, v *visit) error {
+	if !v.actor().May(tenants.MayEdit) {
+		return tenants.ErrForbidden
+	}
+	draft := draftRule()
+	f := &form{values: url.Values{}}
+	for name, value := range ruleValues(&draft) {
+		f.values.Set(name, value)
+	}
+	for name, values := range r.URL.Query() {
+		if f.values.Has(name) && len(values) > 0 {
+			f.values.Set(name, values[0])
+		}
+	}
+	return d.showEditor(w, r, v, &editorView{Form: f}, http.StatusOK)
+}
+
+func (d *dashboard) editRulePage(w http.ResponseWriter, r *http.Request, v *visit) error {
+	if !v.actor().May(tenants.MayEdit) {
+		return tenants.ErrForbidden
+	}
+	rule, err := d.Store.RuleBySlug(r.Context(), v.actor(), chi.URLParam(r, "slug"))
+	if err != nil {
+		return err
+	}
+	f := &form{values: url.Values{}}
+	for name, value := range ruleValues(&rule.Rule) {
+		f.values.Set(name, value)
+	}
+	view := editorView{Form: f, Slug: rule.Slug, Name: nameOr(rule.Name, rule.Slug), Version: rule.Version}
+	return d.showEditor(w, r, v, &view, http.StatusOK)
+}
+
+func (d *dashboard) showEditor(w http.ResponseWriter, r *http.Request, v *visit, view *editorView, status int) error {
+	v.frame.Title = "New rule"
+	if !view.New() {
+		v.frame.Title = "Edit " + view.Name
+	}
+	view.Stray = view.Form.stray(places...)
+	if view.Effect == nil {
+		tried := form{values: view.Form.values} // what it finds wrong is not said before anybody has tried
+		effect, err := d.effectOf(r, v, view.Slug, &tried)
+		if err != nil {
+			return err
+		}
+		view.Effect = effect
+	}
+	return d.render(w, r, status, editorPage(v.frame, view))
+}
+
+func (d *dashboard) createRule(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	rule := ruleOf(f, check.Rule{})
+	f.validate(&rule)
+	status := http.StatusUnprocessableEntity
+	if !f.invalid() {
+		made, err := d.Store.CreateRule(r.Context(), v.actor(), rule)
+		if err == nil {
+			return d.done(w, r, ruleURL(made.Slug), "The rule "+nameOr(made.Name, made.Slug)+" is made. "+firstWords(made.Mode))
+		}
+		if status = f.refuseRule(err); status == 0 {
+			return err
+		}
+	}
+	return d.showEditor(w, r, v, &editorView{Form: f}, status)
+}
+
+func firstWords(mode check.Mode) string {
+	switch mode {
+	case check.Shadow:
+		return "It is in shadow: look at what it would deny before you enforce it."
+	case check.Off:
+		return "It is off, and waits for you to enforce it."
+	case check.Enforce:
+	}
+	return "It is enforced from now on."
+}
+
+func (d *dashboard) editRule(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	slug := chi.URLParam(r, "slug")
+	now, err := d.Store.RuleBySlug(r.Context(), v.actor(), slug)
+	if err != nil {
+		return err
+	}
+	view := editorView{Form: f, Slug: slug, Name: nameOr(now.Name, slug), Version: f.version(now.Version)}
+	rule := ruleOf(f, now.Rule)
+	f.validate(&rule)
+	status := http.StatusUnprocessableEntity
+	if !f.invalid() {
+		made, err := d.Store.EditRule(r.Context(), v.actor(), slug, f.match(), func(r *check.Rule) error {
+			*r = rule
+			return nil
+		})
+		if err == nil {
+			return d.done(w, r, ruleURL(slug), "The rule "+nameOr(made.Name, slug)+" is changed. It holds from now on, on every instance.")
+		}
+		if status = f.refuseRule(err); status == 0 {
+			return err
+		}
+		if status == http.StatusPreconditionFailed {
+			view.Version = now.Version // who saves once more has been told
+		}
+	}
+	return d.showEditor(w, r, v, &view, status)
+}
+
+// version is the one that the form was made from, else that of now.
+func (f *form) version(now int64) int64 {
+	if m := f.match(); len(m.Versions) > 0 {
+		return m.Versions[0]
+	}
+	return now
+}
+
+// refuseRule is refuse, with the errors of a rule at the places of its form.
+func (f *form) refuseRule(err error) int {
+	heard := form{values: f.values}
+	status := heard.refuse(err)
+	f.problem = heard.problem
+	for field, message := range heard.errors {
+		f.wrongOf(check.FieldError{Field: field, Message: message})
+	}
+	return status
+}
+
+// previewRule tells what a draft would do: to a script as a piece of page, to everybody else as
+// the page of the editor.
+func (d *dashboard) previewRule(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	slug := f.Get("rule")
+	effect, err := d.effectOf(r, v, slug, f)
+	if err != nil {
+		return err
+	}
+	if isFragment(r) {
+		return d.render(w, r, http.StatusOK, effectPanel(effect))
+	}
+	view := editorView{Form: f, Slug: slug, Effect: effect}
+	if slug != "" {
+		rule, err := d.Store.RuleBySlug(r.Context(), v.actor(), slug)
+		if err != nil {
+			return err
+		}
+		view.Name, view.Version = nameOr(rule.Name, slug), f.version(rule.Version)
+	}
+	status := http.StatusOK
+	if f.invalid() {
+		status = http.StatusUnprocessableEntity
+	}
+	return d.showEditor(w, r, v, &view, status)
+}
+
+// isFragment reports whether a script asks for a piece of a page.
+func isFragment(r *http.Request) bool {
+	return r.Header.Get("HX-Request") == "true" && r.Header.Get("HX-Boosted") == ""
+}

@@ -1,0 +1,210 @@
+package dashboard
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// effectView says what a draft of a rule is and does.
+type effectView struct {
+	Wrong            []fieldProblem
+	Sentence, Outage string // "": it cannot be said yet
+	Anew             bool   // its counters would begin anew
+	Warnings         []string
+	Tries            []try
+	Replay           *replayView // nil: it was not tried
+	Busy             bool        // too many drafts are tried at this moment
+}
+
+type fieldProblem struct{ Field, Message string }
+
+// try is made-up traffic that the draft has met.
+type try struct {
+	*timeline
+	Intro string
+	Scale string // what one request of the picture stands for; "": for itself
+}
+
+// maxTrying bounds the drafts that are tried at once, so that who types leaves room for checks.
+const maxTrying = 2
+
+// labels are the names of fields as the form shows them.
+var labels = map[string]string{
+	"slug": "Slug", "name": "Name", "description": "Description", "resource": "Resources", "algorithm": "Algorithm", "limit": "Limit",
+	"window": "Window", "burst": "Burst", "precision": "Step", "penalty": "Penalty", "attributes": "Attributes", "mode": "State",
+	"on_unavailable": "While the counters are away",
+}
+
+// effectOf reads a draft, for the rule of this slug ("": a new one), and tries it out. What is
+// wrong with it is written into the form.
+func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*effectView, error) {
+	var saved *check.Rule
+	before := check.Rule{}
+	if slug != "" {
+		rule, err := d.Store.RuleBySlug(r.Context(), v.actor(), slug)
+		if err != nil {
+			return nil, err
+		}
+		saved, before = &rule.Rule, rule.Rule
+	}
+	draft := ruleOf(f, before)
+	f.validate(&draft)
+	view := &effectView{}
+	tryable := true
+	for _, field := range slices.Sorted(maps.Keys(f.errors)) {
+		view.Wrong = append(view.Wrong, fieldProblem{field, nameOr(labels[field], field) + " " + f.errors[field] + "."})
+		tryable = tryable && (field == "slug" || field == "name" || field == "description")
+	}
+	if !tryable {
+		return view, nil
+	}
+	if !check.ValidSlug(draft.Slug) {
+		draft.Slug = "draft"
+	}
+	draft.Name, draft.Description = "", ""
+	view.Sentence, view.Outage = ruleSentence(&draft), outageSentence(draft.OnUnavailable)
+	view.Warnings = warningTexts(&draft, d.Checker.Instances())
+	view.Anew = saved != nil && countsOtherwise(saved, &draft)
+	select {
+	case d.trying <- struct{}{}:
+		defer func() { <-d.trying }()
+	case <-time.After(time.Second):
+		view.Busy = true
+		return view, nil
+	case <-r.Context().Done():
+		return view, nil
+	}
+	var err error
+	if view.Tries, err = tries(r.Context(), &draft, v.now); err != nil {
+		return nil, err
+	}
+	view.Replay, err = d.replay(r.Context(), v, &draft, saved)
+	return view, err
+}
+
+// countsOtherwise reports whether a rule's counters would not be those of before.
+func countsOtherwise(a, b *check.Rule) bool {
+	return a.Algorithm != b.Algorithm || a.Window.MS != b.Window.MS || a.Window.Calendar != b.Window.Calendar ||
+		a.Precision.MS != b.Precision.MS || !slices.Equal(a.By, b.By)
+}
+
+// tries lets the draft meet a steady stream and a burst, for three windows.
+func tries(ctx context.Context, draft *check.Rule, now time.Time) ([]try, error) {
+	rule := drawable(draft)
+	window := rule.Window.MS
+	span := 3 * window
+	start := now.UnixMilli() / window * window
+	limit, quota := rule.Limit, rule.Numbers().Quota()
+
+	steady, each := stream(4*limit+limit/2, span)
+	burst, crowd := atOnce(2*quota, window/2, window/2+window)
+	var out []try
+	for _, t := range []struct {
+		title, intro string
+		requests     []check.SimulatedRequest
+		units        int64
+	}{
+		{"A steady stream", "One asks half as much again as the limit allows, evenly, for three windows.", steady, each},
+		{"A burst", "One asks for twice what there is at once, and once more a window later.", burst, crowd},
+	} {
+		for i := range t.requests {
+			t.requests[i].Resource, t.requests[i].Attributes = resourceFor(&rule), attributesFor(&rule)
+		}
+		line, err := (&trial{Title: t.title, Rule: rule, StartMS: start, SpanMS: span, Requests: t.requests, Watch: "somebody"}).run(ctx)
+		if err != nil {
+			return nil, err
+		}
+		shown := try{timeline: line, Intro: t.intro}
+		if t.units > 1 {
+			shown.Scale = "Each request stands for " + plural(t.units, "unit", "units") + "."
+		}
+		out = append(out, shown)
+	}
+	return out, nil
+}
+
+// drawable is the rule as it is tried: enforced, and with a length for its window. The calendar's
+// day is a window like others; its week and month are drawn as 7 and 30 days.
+func drawable(draft *check.Rule) check.Rule {
+	rule := *draft
+	rule.Mode = check.Enforce
+	days := map[check.Calendar]int64{check.CalendarDay: 1, check.CalendarWeek: 7, check.CalendarMonth: 30}[rule.Window.Calendar]
+	if days > 0 {
+		rule.Window = check.Window{Duration: check.Duration{Text: itoa(days) + "d", MS: days * 24 * 3_600_000}}
+	}
+	return rule
+}
+
+// Bounds of the requests in one picture.
+const (
+	mostStream = 900
+	mostAtOnce = 300
+)
+
+// stream spreads units evenly over a span, in requests of each units.
+func stream(units, span int64) (requests []check.SimulatedRequest, each int64) {
+	units = max(units, 4)
+	each = (units + mostStream - 1) / mostStream
+	n := units / each
+	for k := range n {
+		requests = append(requests, somebodyAt(k*span/n, each))
+	}
+	return requests, each
+}
+
+// atOnce asks for units at each of these instants, in requests of each units.
+func atOnce(units int64, instants ...int64) (requests []check.SimulatedRequest, each int64) {
+	each = (units + mostAtOnce - 1) / mostAtOnce
+	for _, at := range instants {
+		for range units / each {
+			requests = append(requests, somebodyAt(at, each))
+		}
+	}
+	return requests, each
+}
+
+func somebodyAt(ms, cost int64) check.SimulatedRequest {
+	return check.SimulatedRequest{AtMS: ms, Request: check.Request{Subject: "somebody", Cost: cost}}
+}
+
+// resourceFor is a resource that the rule is for.
+func resourceFor(r *check.Rule) string {
+	if prefix, isPrefix := strings.CutSuffix(r.Resource, "*"); isPrefix {
+		return prefix[:min(len(prefix), check.MaxNameBytes-1)] + "x"
+	}
+	return r.Resource
+}
+
+// attributesFor are values for all attributes that the rule counts by.
+func attributesFor(r *check.Rule) (out []check.Attribute) {
+	for _, by := range r.By {
+		if name, isAttribute := strings.CutPrefix(by, "attributes."); isAttribute {
+			out = append(out, check.Attribute{Name: name, Value: "some"})
+		}
+	}
+	return out
+}
+
+// plansFor are the tenant's plans with their numbers for one rule, as far as these fit the draft,
+// and the slugs of those that do not.
+func plansFor(plans []tenants.Plan, draft *check.Rule) (out []check.PlanData, misfits []string) {
+	for _, p := range plans {
+		data := check.PlanData{Slug: p.Slug, Default: p.Default}
+		if limit, has := p.Limits[draft.Slug]; has {
+			if len(limit.Validate(draft)) == 0 {
+				data.Limits = map[string]check.Limit{draft.Slug: limit}
+			} else {
+				misfits = append(misfits, p.Slug)
+			}
+		}
+		out = append(out, data)
+	}
+	return out, misfits
+}

@@ -1,0 +1,156 @@
+package dashboard
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// preview asks what a draft does, as the editor's script does.
+func (b *browser) preview(pairs ...string) page {
+	r := b.request(http.MethodPost, "/rules/preview", b.s.ruleForm(pairs...))
+	r.Header.Set("HX-Request", "true")
+	return b.send(r)
+}
+
+// While one types, the rule is read back and tried; what is wrong is named, and nothing is saved.
+func TestRulePreview(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	b := s.as("ann@example.com")
+	got := b.preview("slug", "")
+	require.Equal(t, http.StatusOK, got.status)
+	require.NotContains(t, got.body, "<html", "a script asks for a piece")
+	require.Contains(t, got.body, `data-field="slug"`)
+	require.Contains(t, got.body, "Each subject may use 100 units in any minute on all resources.", "and what is there is tried all the same")
+	require.Contains(t, got.body, "300 of 450 requests passed.", "the steady stream is half as much again as fits")
+	require.Contains(t, got.body, "nothing was asked that this rule is for")
+	got = b.preview("limit", "x")
+	require.Contains(t, got.body, `data-field="limit"`)
+	require.NotContains(t, got.body, "units in any minute")
+	require.Contains(t, b.preview("by_subject", "").body, "a single one can use it up for all others")
+	require.Contains(t, b.preview("attributes", "ip").body, "usage keeps no attributes")
+	got = b.preview("rule", "requests", "algorithm", "sliding_window_log", "limit", "10")
+	require.NotContains(t, got.body, "begin anew")
+	require.Contains(t, b.preview("rule", "requests", "algorithm", "token_bucket").body, "begin anew")
+	for _, algorithm := range check.Algorithms {
+		for _, fields := range [][]string{{"limit", "1"}, {"limit", "10000"}, {"window", "366", "window_unit", "d"}, {"mode", "off"}, {"penalty", "1", "penalty_unit", "h"}} {
+			got = b.preview(append(fields, "algorithm", algorithm.String(), "precision", fields[1], "precision_unit", "d")...)
+			require.Equal(t, http.StatusOK, got.status, "%s %v", algorithm, fields)
+		}
+	}
+	for _, unit := range []string{"day", "week", "month"} {
+		got = b.preview("algorithm", "fixed_window", "window_unit", unit, "limit", "1000000000000000")
+		require.Contains(t, got.body, "A steady stream", unit)
+		require.Contains(t, got.body, "Each request stands for", unit)
+	}
+
+	// without a script the same stands in the page
+	got = b.post("/rules/preview", s.ruleForm("rule", "requests", "limit", "7", "version", "1"))
+	require.Equal(t, http.StatusOK, got.status)
+	require.Contains(t, got.body, "Each subject may use 7 units in any minute")
+	require.Contains(t, got.body, `action="/rules/requests/edit"`)
+	checkHeaders(t, got, "preview")
+	got = b.post("/rules/preview", s.ruleForm("limit", "x"))
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	require.Contains(t, got.body, `id="f-limit-error"`)
+	rule, err := s.store.RuleBySlug(t.Context(), s.a, "requests")
+	require.NoError(t, err)
+	require.Equal(t, int64(10), rule.Limit)
+}
+
+// asked writes down what subjects of tenant A asked in the minute that began so long ago.
+func (s *stack) asked(ago time.Duration, resource string, checks map[string]int64) {
+	s.t.Helper()
+	start := s.clock.Now().Truncate(time.Minute).Add(-ago).UnixMilli()
+	var sum int64
+	var list check.SubjectList
+	for subject, n := range checks {
+		sum += n
+		list = append(list, check.UsageSubject{Subject: subject, UsageCounts: check.UsageCounts{Allowed: n, CostAllowed: n}})
+	}
+	require.NoError(s.t, s.store.WriteUsage(s.t.Context(), &check.UsageBatch{
+		Writer: uuid.New(), ID: uuid.Must(uuid.NewV7()), CompleteUntil: s.clock.Now(),
+		Rows: []check.UsageRow{{
+			UsageKey:    check.UsageKey{Tenant: s.a.TenantID(), StartMS: start, Resource: resource},
+			UsageCounts: check.UsageCounts{Allowed: sum, CostAllowed: sum},
+		}},
+		Subjects: []check.UsageSubjects{{Tenant: s.a.TenantID(), StartMS: start, TopSubjects: check.TopSubjects{Checks: list}}},
+	}))
+}
+
+// A draft meets what the tenant was asked of late: who would have been denied, with the numbers
+// that plans and overrides give them.
+func TestRuleReplay(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark") // plan free: 20 a minute; "ada mark": 30
+	s.asked(30*time.Minute, "orders:create", map[string]int64{"heavy": 50, "ada mark": 50, "light": 15})
+	s.asked(90*time.Minute, "search:all", map[string]int64{"heavy": 60, "light": 15})
+	b := s.as("ann@example.com")
+	got := b.preview("rule", "requests", "algorithm", "sliding_window_log")
+	require.Contains(t, got.body, "Your last 3 hours")
+	require.Contains(t, got.body, "Of 190 checks, ")
+	require.Contains(t, got.body, "those of 2 of 3 subjects.")
+	require.Contains(t, got.body, `<a href="/subjects/heavy">heavy</a>`)
+	require.Contains(t, got.body, `<a href="/subjects/ada%20mark">ada mark</a>`)
+	require.NotContains(t, got.body, `<a href="/subjects/light">`)
+
+	// all that is asked in one minute meets one window of an hour that begins with it, so the numbers are exact
+	hour := []string{"algorithm", "fixed_window_first_hit", "window", "3", "window_unit", "h", "limit", "40"}
+	got = b.preview(append(hour, "slug", "fresh")...)
+	require.Contains(t, got.body, "Of 190 checks, 80 (42\u202f%) would have been denied: those of 2 of 3 subjects.", "heavy 110 - 40, ada 50 - 40")
+	got = b.preview(append(hour, "slug", "fresh", "resource", "search:*")...)
+	require.Contains(t, got.body, "Of 75 checks, 20 (27\u202f%) would have been denied: those of 1 of 2 subjects.")
+	got = b.preview(append(hour, "slug", "fresh", "resource", "search:*", "limit", "60")...)
+	require.Contains(t, got.body, "Of 75 checks none would have been denied.")
+	got = b.preview(append(hour, "slug", "fresh", "by_subject", "")...)
+	require.Contains(t, got.body, "Of 190 checks, 150 (79\u202f%) would have been denied.")
+	got = b.preview(append(hour, "slug", "fresh", "by_subject", "", "by_resource", "on")...)
+	require.Contains(t, got.body, "would have been denied: those of 2 of 2 resources.")
+
+	// against the rule as it is saved
+	require.Equal(t, http.StatusSeeOther, b.post("/rules", s.ruleForm(append(hour, "slug", "saved")...)).status)
+	got = b.preview(append(hour, "rule", "saved", "limit", "100")...)
+	require.Contains(t, got.body, "Of 190 checks, 10 (5.3\u202f%) would have been denied: those of 1 of 3 subjects.")
+	require.Contains(t, got.body, "The rule as it is now: 80. So it would be 70 fewer.")
+
+	require.NotContains(t, s.as("bob@example.com").preview("tenant", s.b.TenantID().String()).body, "heavy", "another tenant's traffic")
+}
+
+// However much was asked, a preview is bounded, and says what it left out.
+func TestReplayBounds(t *testing.T) {
+	demand := demand{from: time.Unix(0, 0), to: time.Unix(3600, 0), step: time.Minute}
+	for i := range int64(100) {
+		s := &series{subject: "s" + itoa(i), checks: make([]int64, 60), each: 1, quota: 10, windowMS: 60_000}
+		for k := range s.checks {
+			s.checks[k] = 1_000_000
+			s.total += 1_000_000
+		}
+		s.units = s.total
+		demand.series = append(demand.series, s)
+	}
+	view := replayView{Whose: "subjects"}
+	view.thin(&demand)
+	requests, _ := demand.requests()
+	require.LessOrEqual(t, len(requests), mostReplayed)
+	require.NotEmpty(t, requests)
+	require.Equal(t, 100, view.Counted)
+	require.Len(t, view.Notes, 1)
+	require.Contains(t, view.Notes[0], "busiest of 100 counters")
+}
+
+// A number of a plan that does not fit the draft is said, and left out.
+func TestPlansForDraft(t *testing.T) {
+	draft := check.Rule{Slug: "r", Algorithm: check.SlidingWindowLog, Window: window(t, "1m")}
+	plans, misfits := plansFor([]tenants.Plan{
+		{Slug: "small", Default: true, Limits: map[string]check.Limit{"r": {Limit: 5}, "other": {Limit: 1}}}, {Slug: "large", Limits: map[string]check.Limit{"r": {Limit: 1_000_000}}},
+	}, &draft)
+	require.Equal(t, []string{"large"}, misfits)
+	require.Equal(t, []check.PlanData{{Slug: "small", Default: true, Limits: map[string]check.Limit{"r": {Limit: 5}}}, {Slug: "large"}}, plans)
+}

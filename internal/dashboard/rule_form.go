@@ -1,0 +1,219 @@
+package dashboard
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"weir/internal/check"
+)
+
+// The form of a rule, in the units that people speak in. A window is a number and a unit; what a
+// rule counts by is boxes to tick and names of attributes. What its algorithm does not use is
+// left out, whatever the form says of it.
+
+// The units of a length of time in a form, and how a rule writes them.
+var (
+	durationUnits = []option{{"s", "seconds"}, {"m", "minutes"}, {"h", "hours"}, {"d", "days"}}
+	shortUnits    = append([]option{{"ms", "milliseconds"}}, durationUnits...)
+	calendarUnits = []option{{"day", "calendar day"}, {"week", "calendar week"}, {"month", "calendar month"}}
+)
+
+type algorithmChoice struct {
+	check.Algorithm
+	Title, Text string
+}
+
+// algorithmChoices are the algorithms with one sentence each, to choose from.
+var algorithmChoices = []algorithmChoice{
+	{check.SlidingWindowCounter, "Sliding window counter", "The one to take in doubt: a window that moves on with time, estimated from two counters."},
+	{check.SlidingWindowLog, "Sliding window log", "Exact in every stretch of time, for small limits: it keeps the instant of each unit, up to 10\u202f000."},
+	{check.SlidingWindowBuckets, "Sliding window buckets", "Nearly exact for large limits: the window moves on in small steps."},
+	{check.FixedWindow, "Fixed window", "A quota by the clock or the calendar, such as 10 a day; what is left over is lost at its end."},
+	{check.FixedWindowFirstHit, "Fixed window from the first hit", "A quota whose period begins, for each one counted, with the first use."},
+	{check.TokenBucket, "Token bucket", "So much at once, and then a steady rate: bursts are fine as long as the average holds."},
+	{check.LeakyBucket, "Leaky bucket", "The same arithmetic told as a meter that fills with use and drains by the rate."},
+	{check.LeakyBucketQueue, "Leaky bucket queue", "Lets one after another go, evenly; who comes too soon is told how long to wait for its turn."},
+}
+
+// outageChoices say what answers while the counters are away.
+var outageChoices = []option{
+	{"local", "Each instance counts by itself, with its share of the limit"},
+	{"allow", "Allow everything"},
+	{"deny", "Deny everything"},
+}
+
+// startsAnew lists what of a rule cannot change without its counters beginning anew.
+const startsAnew = "Another algorithm, window, step or another choice of what to count by starts its counters anew."
+
+// ruleValues writes a rule into the fields of its form.
+func ruleValues(r *check.Rule) map[string]string {
+	values := map[string]string{
+		"slug": r.Slug, "name": r.Name, "description": r.Description, "resource": r.Resource,
+		"algorithm": r.Algorithm.String(), "mode": r.Mode.String(), "on_unavailable": r.OnUnavailable.String(),
+		"limit": numberOrNone(r.Limit), "burst": numberOrNone(r.Burst),
+	}
+	values["window"], values["window_unit"] = splitDuration(r.Window.Duration, "m")
+	if r.Window.Calendar != check.NoCalendar {
+		values["window"], values["window_unit"] = "1", r.Window.Calendar.String()
+	}
+	values["precision"], values["precision_unit"] = splitDuration(r.Precision, "s")
+	values["penalty"], values["penalty_unit"] = splitDuration(r.Penalty, "m")
+	var attributes []string
+	for _, by := range r.By {
+		if name, isAttribute := strings.CutPrefix(by, "attributes."); isAttribute {
+			attributes = append(attributes, name)
+		} else {
+			values["by_"+by] = "on"
+		}
+	}
+	values["attributes"] = strings.Join(attributes, ", ")
+	return values
+}
+
+func numberOrNone(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return itoa(n)
+}
+
+// splitDuration takes the text of a length of time apart; unit is for one that is none.
+func splitDuration(d check.Duration, unit string) (number, unitOf string) {
+	text := d.Text
+	if text == "" && d.MS != 0 {
+		text = itoa(d.MS) + "ms"
+	}
+	digits := strings.TrimRight(text, "msdh")
+	if digits == "" {
+		return "", unit
+	}
+	return digits, text[len(digits):]
+}
+
+// ruleOf reads a rule from its form, over what it was before, and writes down what is wrong with
+// the fields. The slug is that of before, if it has one.
+func ruleOf(f *form, before check.Rule) check.Rule {
+	r := before
+	if r.Slug == "" {
+		r.Slug = f.Get("slug")
+	}
+	r.Name, r.Description, r.Resource = f.Get("name"), strings.ReplaceAll(f.Get("description"), "\r\n", "\n"), f.Get("resource")
+	if r.Resource == "" {
+		r.Resource = "*"
+	}
+	r.Algorithm = choice(f, "algorithm", check.ParseAlgorithm)
+	r.Mode = choice(f, "mode", check.ParseMode)
+	r.OnUnavailable = choice(f, "on_unavailable", check.ParseOnUnavailable)
+	r.Limit = f.whole("limit")
+	r.Window = windowOf(f, r.Algorithm)
+	r.Burst, r.Precision = 0, check.Duration{}
+	if r.Algorithm.Bucket() && f.Get("burst") != "" {
+		if r.Burst = f.whole("burst"); r.Burst < 1 { // 0 is "not given" to those who keep rules
+			f.wrong("burst", "must be a whole number from 1 to "+grouped(check.MaxLimit))
+		}
+	}
+	if r.Algorithm == check.SlidingWindowBuckets {
+		r.Precision = durationOf(f, "precision")
+	}
+	r.Penalty = durationOf(f, "penalty")
+	r.By = byOf(f, before.By)
+	return r
+}
+
+// choice reads one of a few names; a form of ours has no others.
+func choice[T any](f *form, name string, parse func(string) (T, error)) T {
+	value, err := parse(f.Get(name))
+	if err != nil {
+		f.wrong(name, err.Error())
+	}
+	return value
+}
+
+func windowOf(f *form, algorithm check.Algorithm) (w check.Window) {
+	unit := f.Get("window_unit")
+	if _, err := check.ParseCalendar(unit); err == nil {
+		if n := f.Get("window"); n != "" && n != "1" {
+			f.wrong("window", "must be 1 with a unit of the calendar")
+		}
+		if algorithm != check.FixedWindow {
+			f.wrong("window", "may follow the calendar only with the algorithm “Fixed window”")
+		}
+		w, _ = check.ParseWindow(unit)
+		return w
+	}
+	if f.Get("window") == "" {
+		f.wrong("window", "must be a whole number, such as 1")
+		return w
+	}
+	w.Duration = durationOf(f, "window")
+	return w
+}
+
+// durationOf reads a number and its unit; the zero value where there is no number.
+func durationOf(f *form, name string) check.Duration {
+	text := digitsOf(f.Get(name))
+	if text == "" {
+		return check.Duration{}
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 || n > math.MaxInt32 {
+		f.wrong(name, "must be a whole number, such as 1")
+		return check.Duration{}
+	}
+	d, err := check.ParseDuration(itoa(n) + f.Get(name+"_unit"))
+	if err != nil {
+		f.wrong(name, err.Error())
+	}
+	return d
+}
+
+// byOf reads what a rule counts by. The order says which counters are meant, so one that names the
+// same values keeps it.
+func byOf(f *form, before []string) []string {
+	by := []string{}
+	for _, field := range []string{"subject", "resource"} {
+		if f.Checked("by_"+field, false) {
+			by = append(by, field)
+		}
+	}
+	for _, name := range strings.FieldsFunc(f.Get("attributes"), func(c rune) bool { return c == ',' || c == ' ' || c == ';' }) {
+		by = append(by, "attributes."+strings.TrimPrefix(name, "attributes."))
+	}
+	if sorted(by) == sorted(before) && len(before) > 0 {
+		return before
+	}
+	return by
+}
+
+func sorted(texts []string) string { return strings.Join(slices.Sorted(slices.Values(texts)), "\x00") }
+
+// validate writes down what the rule's own validation says, in the words and at the places of the
+// form.
+func (f *form) validate(r *check.Rule) {
+	for _, e := range r.Validate() {
+		f.wrongOf(e)
+	}
+}
+
+// wrongOf writes down an error of a rule's field.
+func (f *form) wrongOf(e check.FieldError) {
+	field, message := e.Field, e.Message
+	if i, nested := strings.CutPrefix(field, "by"); nested {
+		field = "attributes"
+		message = "must be names of attributes, each 1 to 64 of A-Z, a-z, 0-9, _ . -"
+		if strings.Contains(e.Message, "twice") {
+			message = "must name each attribute once"
+		} else if i == "" {
+			message = "may be at most " + itoa(check.MaxBy-2)
+		}
+	}
+	f.wrong(field, message)
+}
+
+// places are the fields of the form that show what is wrong with them.
+var places = []string{
+	"slug", "name", "description", "resource", "algorithm", "limit", "window", "burst", "precision", "penalty", "attributes",
+	"mode", "on_unavailable",
+}

@@ -1,0 +1,181 @@
+package dashboard
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+type fact struct {
+	Name, Value string
+	Mono        bool
+}
+
+type planNumber struct{ Plan, Name, Limit string }
+
+type ruleView struct {
+	ruleRow
+	Form                *form // of what was just refused
+	Version             int64
+	Description, Outage string
+	Facts               []fact
+	Warnings            []string
+	Plans               []planNumber
+	Limit               string // the rule's own
+	Changed             moment
+	Modes               []modeChoice
+	Goes                []string // what goes with the rule when it is deleted
+}
+
+type modeChoice struct{ Value, Name, Text string }
+
+var modeChoices = []modeChoice{
+	{"enforce", "Enforce", "It counts and denies."},
+	{"shadow", "Shadow", "It counts and reports what it would deny, and denies nobody."},
+	{"off", "Off", "It neither counts nor denies."},
+}
+
+func (d *dashboard) rule(w http.ResponseWriter, r *http.Request, v *visit) error {
+	return d.showRule(w, r, v, &form{}, http.StatusOK)
+}
+
+// showRule shows a rule, after a form of its page was refused too.
+func (d *dashboard) showRule(w http.ResponseWriter, r *http.Request, v *visit, f *form, status int) error {
+	slug := chi.URLParam(r, "slug")
+	rule, err := d.Store.RuleBySlug(r.Context(), v.actor(), slug)
+	if err != nil {
+		return err
+	}
+	plans, _, err := d.Store.Plans(r.Context(), v.actor(), tenants.Page{Limit: maxPlanColumns})
+	if err != nil {
+		return err
+	}
+	reach, err := d.Store.RuleReach(r.Context(), v.actor(), slug)
+	if err != nil {
+		return err
+	}
+	days, err := d.lastDay(r, v, []string{slug})
+	if err != nil {
+		return err
+	}
+	view := ruleView{
+		ruleRow: rowOf(&rule.Rule), Form: f, Version: rule.Version, Description: rule.Description, Outage: outageSentence(rule.OnUnavailable),
+		Facts: ruleFacts(&rule.Rule), Limit: limitText(&rule.Rule, ownLimit(&rule.Rule)), Changed: moment{rule.UpdatedAt},
+		Modes: modeChoices, Goes: goesWith(reach), Warnings: warningTexts(&rule.Rule, d.Checker.Instances()),
+	}
+	view.Day = days[slug]
+	view.Day.Title = "What it said in the last day"
+	for _, p := range plans {
+		if limit, ok := p.Limits[rule.Slug]; ok {
+			view.Plans = append(view.Plans, planNumber{p.Slug, nameOr(p.Name, p.Slug), limitText(&rule.Rule, limit)})
+		}
+	}
+	v.frame.Title = view.Name
+	return d.render(w, r, status, rulePage(v.frame, &view))
+}
+
+// warningTexts are the traps of a rule as sentences.
+func warningTexts(r *check.Rule, instances int) (out []string) {
+	for _, warning := range r.Warnings(instances) {
+		out = append(out, sentence(warning.Message))
+	}
+	return out
+}
+
+// goesWith says what is lost with a rule.
+func goesWith(reach tenants.RuleReach) (out []string) {
+	if n := int64(len(reach.Plans)); n > 0 {
+		out = append(out, plural(n, "plan loses its number for it: ", "plans lose their number for it: ")+strings.Join(reach.Plans, ", ")+".")
+	}
+	if reach.Overrides > 0 {
+		out = append(out, countText(reach.Overrides, "override of a subject goes with it.", "overrides of subjects go with it."))
+	}
+	return append(out, "Its counters are forgotten. Its usage so far and its history stay.")
+}
+
+// countText writes a count that stops at tenants.MostCounted.
+func countText(n int64, one, many string) string {
+	if n > tenants.MostCounted {
+		return "More than " + plural(tenants.MostCounted, one, many)
+	}
+	return plural(n, one, many)
+}
+
+func ownLimit(r *check.Rule) check.Limit { return check.Limit{Limit: r.Limit, Burst: r.Burst} }
+
+func ruleFacts(r *check.Rule) []fact {
+	by := "nothing: one counter for the whole tenant"
+	if len(r.By) > 0 {
+		by = strings.Join(r.By, ", ")
+	}
+	facts := []fact{
+		{"Slug", r.Slug, true},
+		{"Resources", r.Resource, true},
+		{"Algorithm", r.Algorithm.String(), true},
+		{"Limit", grouped(r.Limit), false},
+		{"Window", r.Window.Text, true},
+	}
+	if r.Algorithm.Bucket() {
+		facts = append(facts, fact{"Burst", grouped(r.Numbers().Burst), false})
+	}
+	if r.Precision.MS > 0 {
+		facts = append(facts, fact{"Precision", r.Precision.Text, true})
+	}
+	facts = append(facts, fact{"Counts by", by, len(r.By) > 0})
+	if r.Penalty.MS > 0 {
+		facts = append(facts, fact{"Penalty", r.Penalty.Text, true})
+	}
+	return append(facts, fact{"Mode", r.Mode.String(), true}, fact{"When counters are away", r.OnUnavailable.String(), true})
+}
+
+// setRuleMode is the switch between enforce, shadow and off.
+func (d *dashboard) setRuleMode(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	mode := choice(f, "mode", check.ParseMode)
+	if f.invalid() {
+		return errForm
+	}
+	slug := chi.URLParam(r, "slug")
+	rule, err := d.Store.EditRule(r.Context(), v.actor(), slug, f.match(), func(r *check.Rule) error {
+		r.Mode = mode
+		return nil
+	})
+	if err != nil {
+		return d.refusedOnRule(w, r, v, f, err)
+	}
+	name := nameOr(rule.Name, rule.Slug)
+	said := map[check.Mode]string{
+		check.Enforce: name + " is enforced from now on.",
+		check.Shadow:  name + " is in shadow now: it reports what it would deny, and denies nobody.",
+		check.Off:     name + " is off now: it neither counts nor denies.",
+	}[mode]
+	return d.done(w, r, ruleURL(slug), said)
+}
+
+func (d *dashboard) deleteRule(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	slug := chi.URLParam(r, "slug")
+	if err := d.Store.DeleteRule(r.Context(), v.actor(), slug, f.match()); err != nil {
+		return d.refusedOnRule(w, r, v, f, err)
+	}
+	return d.done(w, r, "/rules", "The rule "+slug+" is deleted.")
+}
+
+// refusedOnRule shows a rule again, with why the form on its page was not carried out.
+func (d *dashboard) refusedOnRule(w http.ResponseWriter, r *http.Request, v *visit, f *form, err error) error {
+	if errors.Is(err, tenants.ErrPreconditionFailed) {
+		f.problem = "Somebody else has changed this rule since you opened the page, so nothing was done. It is shown as it is now: look at it, and try again."
+		return d.showRule(w, r, v, f, http.StatusPreconditionFailed)
+	}
+	status := f.refuse(err)
+	if status == 0 {
+		return err
+	}
+	for _, e := range f.stray() {
+		f.problem += sentence(e.Field + " " + e.Message)
+	}
+	return d.showRule(w, r, v, f, status)
+}

@@ -1,0 +1,303 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// A replay lets a draft meet what this tenant was asked of late. Of that, usage knows how many
+// checks each of the busiest subjects made in each minute, hour or day, and what they cost on
+// average; nothing of single checks. So the checks of a stretch are spread over it by chance (the
+// same chance each time), and the answer says what is guessed.
+
+// replayView is what a draft would have done.
+type replayView struct {
+	Why           string // it cannot be told; "": the rest holds
+	From, To      moment
+	Length        string // such as "3 hours"
+	Line          *timeline
+	Whose         string // "subjects" or what else is counted
+	Counted       int    // how many of them were replayed
+	Hurt          int    // how many of them would have been denied
+	Asked, Denied int64  // checks
+	Before        *int64 // denied by the rule as it is saved; nil: there is none
+	Worst         []replayed
+	Notes         []string
+}
+
+// replayed is what one subject, or one counter, would have met.
+type replayed struct {
+	Name          string
+	Path          string // "": no subject
+	Asked, Denied int64
+}
+
+// Share of the checks that would have been denied.
+func (r replayed) Share() string { return percent(r.Denied, r.Asked) }
+
+const (
+	mostReplayed = 20_000 // requests of one replay
+	mostWorst    = 8
+)
+
+func (d *dashboard) replay(ctx context.Context, v *visit, draft, saved *check.Rule) (*replayView, error) {
+	view := &replayView{}
+	if attributes := attributesFor(draft); len(attributes) > 0 {
+		view.Why = "The rule counts by " + attributes[0].Name + ", and usage keeps no attributes: what it would have done cannot be told from it. " +
+			"Let it run in shadow for a while: then it reports what it would deny."
+		return view, nil
+	}
+	rule := drawable(draft)
+	demand, err := d.demand(ctx, v, &rule)
+	if err != nil {
+		return nil, err
+	}
+	view.From, view.To, view.Length = moment{demand.from}, moment{demand.to}, inWords(demand.to.Sub(demand.from))
+	if demand.all == 0 {
+		view.Why = "In the last " + view.Length + " nothing was asked that this rule is for. There is nothing to replay."
+		return view, nil
+	}
+	sim, misfits, err := d.replayPolicy(ctx, v, &rule, demand)
+	if err != nil {
+		return nil, err
+	}
+	was := replayable(saved, draft, &rule)
+	var earlier check.Simulation
+	if was != nil {
+		if earlier, _, err = d.replayPolicy(ctx, v, was, demand); err != nil {
+			return nil, err
+		}
+	}
+	view.note(draft, &rule, demand, misfits)
+	view.thin(demand)
+	if err := view.run(ctx, sim, demand); err != nil {
+		return nil, err
+	}
+	if was != nil {
+		before := replayView{}
+		if err := before.run(ctx, earlier, demand); err != nil {
+			return nil, err
+		}
+		view.Before = &before.Denied
+	}
+	return view, nil
+}
+
+// replayable is the saved rule as it can be replayed beside the draft, drawable as rule: nil where
+// it is for other checks, counts by other values, or answers alike.
+func replayable(saved, draft, rule *check.Rule) *check.Rule {
+	if saved == nil || saved.Mode == check.Off || saved.Resource != draft.Resource || !slices.Equal(saved.By, draft.By) {
+		return nil
+	}
+	was := drawable(saved)
+	if was.Numbers() == rule.Numbers() {
+		return nil
+	}
+	return &was
+}
+
+// plansOf reads the tenant's plans with their numbers for the rule.
+func (d *dashboard) plansOf(ctx context.Context, v *visit, rule *check.Rule) (out []check.PlanData, misfits []string, err error) {
+	plans, _, err := d.Store.Plans(ctx, v.actor(), tenants.Page{Limit: maxPlanColumns})
+	if err != nil {
+		return nil, nil, err
+	}
+	out, misfits = plansFor(plans, rule)
+	return out, misfits, nil
+}
+
+// replayPolicy is the draft with the numbers that plans and overrides give it now, and fills in
+// the quota of each series.
+func (d *dashboard) replayPolicy(ctx context.Context, v *visit, rule *check.Rule, demand *demand) (sim check.Simulation, misfits []string, err error) {
+	policy, err := d.Policies.Get(ctx, v.actor().TenantID())
+	if err != nil {
+		return sim, nil, err
+	}
+	sim.StartMS = demand.from.UnixMilli()
+	sim.Policy.Rules = []check.Rule{*rule}
+	if sim.Policy.Plans, misfits, err = d.plansOf(ctx, v, rule); err != nil {
+		return sim, nil, err
+	}
+	added := map[string]bool{}
+	for _, s := range demand.series {
+		subject, registered := policy.Subject(s.subject)
+		subject.State = check.Active // who is blocked or exempt now was counted all the same
+		subject.Overrides = slices.DeleteFunc(subject.Overrides, func(o check.OverrideData) bool {
+			over := !o.ExpiresAt.IsZero() && !o.ExpiresAt.After(v.now) || o.StartsAt.After(v.now)
+			return over || o.Rule != rule.Slug || len(o.Limit.Validate(rule)) > 0
+		})
+		for i := range subject.Overrides { // those in force now, for the whole of the replay
+			subject.Overrides[i].StartsAt, subject.Overrides[i].ExpiresAt = time.Time{}, time.Time{}
+		}
+		if registered && !added[s.subject] {
+			sim.Subjects = append(sim.Subjects, subject)
+			added[s.subject] = true
+		}
+		if quota := quotaFor(rule, sim.Policy.Plans, subject); quota > 0 && (s.quota == 0 || quota < s.quota) {
+			s.quota = quota
+		}
+		s.windowMS = max(s.windowMS, rule.Window.MS)
+	}
+	return sim, misfits, nil
+}
+
+// thin keeps the replay within its bounds: several checks become one request of a greater cost,
+// where that is small beside the quota; then the time is cut, and then the least busy subjects.
+// Series that can never be denied need no replay.
+func (view *replayView) thin(d *demand) {
+	var open []*series
+	names := map[string]bool{}
+	for _, s := range d.series {
+		names[view.nameOf(s)] = true
+		view.Counted, view.Asked = len(names), view.Asked+s.total
+		if !s.safe(d.step) {
+			s.each = max(1, min(s.quota/(20*s.cost()), s.total/200))
+			open = append(open, s)
+		}
+	}
+	slices.SortFunc(open, func(a, b *series) int {
+		return cmp.Or(cmp.Compare(b.total, a.total), cmp.Compare(a.subject, b.subject), cmp.Compare(a.resource, b.resource))
+	})
+	room, kept := int64(mostReplayed), 0
+	for _, s := range open {
+		if room -= s.total/s.each + 1; room < 0 && kept > 0 {
+			break
+		}
+		kept++
+	}
+	if kept < len(open) {
+		view.Notes = append(view.Notes, "Only the "+grouped(int64(kept))+" busiest of "+plural(int64(len(open)), "counter", "counters")+" that could be denied were replayed: there is more than can be tried at once.")
+	}
+	d.series = open[:kept]
+	for _, s := range d.series {
+		s.each = max(s.each, s.total/mostReplayed)
+	}
+}
+
+// run decides the requests, and fills in what came of them.
+func (view *replayView) run(ctx context.Context, sim check.Simulation, d *demand) error {
+	requests, of := d.requests()
+	sim.Requests = requests
+	span := d.to.Sub(d.from).Milliseconds()
+	line := &timeline{Title: "Replay", SpanMS: span}
+	denied := make([]int64, len(d.series))
+	err := check.Simulate(ctx, sim, func(i int, decision *check.Decision) error {
+		s, bin := d.series[of[i]], &line.Bins[min(requests[i].AtMS*timelineBins/span, timelineBins-1)]
+		line.Asked += s.each
+		if decision.Allowed {
+			line.Passed += s.each
+			bin.Passed += s.each
+			return nil
+		}
+		line.Denied += s.each
+		bin.Denied += s.each
+		denied[of[i]] += s.each
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	view.Denied = line.Denied
+	sums := map[string]*replayed{}
+	for i, s := range d.series {
+		name := view.nameOf(s)
+		sum := sums[name]
+		if sum == nil {
+			sum = &replayed{Name: name}
+			if view.Whose == "subjects" {
+				sum.Path = subjectURL(name)
+			}
+			sums[name] = sum
+		}
+		sum.Asked, sum.Denied = sum.Asked+s.total, sum.Denied+denied[i]
+	}
+	for _, sum := range sums {
+		if sum.Denied > 0 {
+			view.Hurt++
+			view.Worst = append(view.Worst, *sum)
+		}
+	}
+	slices.SortFunc(view.Worst, func(a, b replayed) int {
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.Name, b.Name))
+	})
+	view.Worst = view.Worst[:min(len(view.Worst), mostWorst)]
+	line.Scale = line.ownScale()
+	view.Line = line
+	return nil
+}
+
+// nameOf is whose counter a series is.
+func (view *replayView) nameOf(s *series) string {
+	if view.Whose == "resources" {
+		return s.resource
+	}
+	return s.subject
+}
+
+// note says what is replayed and what of it is guessed.
+func (view *replayView) note(draft, rule *check.Rule, d *demand, misfits []string) {
+	view.Whose = "subjects"
+	stretch := map[time.Duration]string{time.Minute: "minute", time.Hour: "hour", 24 * time.Hour: "day"}[d.step]
+	note := func(text string) { view.Notes = append(view.Notes, text) }
+	note("Usage keeps how much was asked in each " + stretch + ", not when within it: the checks are spread over the " + stretch + " by chance. A rush within a " + stretch + " does not show.")
+	switch {
+	case slices.Contains(rule.By, "subject"):
+		if d.unknown > 0 {
+			note("Replayed are the busiest subjects of each " + stretch + ", with " + percent(d.all-d.unknown, d.all) + " of the checks. All others asked less often.")
+		}
+		if rule.Resource != "*" || slices.Contains(rule.By, "resource") {
+			note("Which subject asked for which resource is not kept: all are taken to ask as the tenant did as a whole.")
+		}
+	case slices.Contains(rule.By, "resource"):
+		view.Whose = "resources"
+	default:
+		view.Whose = "counters"
+	}
+	note("It is what was asked under the limits of that time: who was denied then may have asked again.")
+	if len(misfits) > 0 {
+		note("The number of " + plural(int64(len(misfits)), "plan", "plans") + " does not fit this rule and was left out: " + strings.Join(misfits, ", ") + ". It has to be changed before this can be saved.")
+	}
+	if draft.Window.Calendar != check.NoCalendar && draft.Window.Calendar != check.CalendarDay {
+		note("The calendar's " + draft.Window.Calendar.String() + " is replayed as a window of " + exactly(rule.Window.MS, true) + ".")
+	}
+}
+
+// Verdict says in one sentence what the draft would have done.
+func (view *replayView) Verdict() string {
+	checks := plural(view.Asked, "check", "checks")
+	if view.Denied == 0 {
+		return "Of " + checks + " none would have been denied."
+	}
+	text := "Of " + checks + ", " + grouped(view.Denied) + " (" + percent(view.Denied, view.Asked) + ") would have been denied"
+	if view.Whose == "counters" {
+		return text + "."
+	}
+	return text + ": those of " + grouped(int64(view.Hurt)) + " of " + grouped(int64(view.Counted)) + " " + view.Whose + "."
+}
+
+// Difference compares that with the rule as it is saved.
+func (view *replayView) Difference() string {
+	switch {
+	case view.Before == nil:
+		return ""
+	case *view.Before == view.Denied:
+		return "The rule as it is now would have denied as many."
+	case *view.Before < view.Denied:
+		return "The rule as it is now: " + grouped(*view.Before) + ". So it would be " + grouped(view.Denied-*view.Before) + " more."
+	}
+	return "The rule as it is now: " + grouped(*view.Before) + ". So it would be " + grouped(*view.Before-view.Denied) + " fewer."
+}
+
+// Who heads the list of those that would have been denied most.
+func (view *replayView) Who() string {
+	if view.Whose == "resources" {
+		return "Resource"
+	}
+	return "Subject"
+}

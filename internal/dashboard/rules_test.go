@@ -1,0 +1,284 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// members adds one member of each role but owner to tenant A.
+func (s *stack) members() {
+	s.t.Helper()
+	for _, role := range tenants.Roles {
+		if role != tenants.Owner {
+			s.member(s.a, string(role)+"@example.com", role)
+		}
+	}
+}
+
+// ruleForm is a filled-in form for a rule of tenant A; pairs of names and values replace fields.
+func (s *stack) ruleForm(pairs ...string) url.Values {
+	form := url.Values{
+		"tenant": {s.a.TenantID().String()}, "slug": {"api"}, "name": {"API requests"}, "description": {""}, "resource": {"*"},
+		"algorithm": {"sliding_window_counter"}, "limit": {"100"}, "window": {"1"}, "window_unit": {"m"}, "burst": {""},
+		"precision": {""}, "precision_unit": {"s"}, "penalty": {""}, "penalty_unit": {"m"}, "by_subject": {"on"}, "attributes": {""},
+		"mode": {"enforce"}, "on_unavailable": {"local"},
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		form.Set(pairs[i], pairs[i+1])
+	}
+	return form
+}
+
+// version is that of a rule of tenant A, as forms carry it.
+func (s *stack) ruleVersion(slug string) string {
+	s.t.Helper()
+	rule, err := s.store.RuleBySlug(s.t.Context(), s.a, slug)
+	require.NoError(s.t, err)
+	return itoa(rule.Version)
+}
+
+// What somebody means is what is stored: units of people, and only what the algorithm uses.
+func TestMakeRule(t *testing.T) {
+	s := newStack(t)
+	b := s.as("ann@example.com")
+	for slug, c := range map[string]struct {
+		fields []string
+		want   check.Rule
+	}{
+		"plain": {nil, check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{"subject"}}},
+		"big": {[]string{"limit", "1 000\u202f000", "window", "30", "window_unit", "d"},
+			check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 1_000_000, Window: window(t, "30d"), By: []string{"subject"}}},
+		"month": {[]string{"algorithm", "fixed_window", "window_unit", "month", "burst", "7", "precision", "3"},
+			check.Rule{Algorithm: check.FixedWindow, Limit: 100, Window: window(t, "month"), By: []string{"subject"}}},
+		"bucket": {[]string{"algorithm", "token_bucket", "burst", "200", "penalty", "5", "mode", "shadow", "on_unavailable", "deny"},
+			check.Rule{Algorithm: check.TokenBucket, Limit: 100, Burst: 200, Window: window(t, "1m"), By: []string{"subject"},
+				Penalty: check.Duration{Text: "5m", MS: 300_000}, Mode: check.Shadow, OnUnavailable: check.Deny}},
+		"steps": {[]string{"algorithm", "sliding_window_buckets", "precision", "500", "precision_unit", "ms", "by_subject", "", "by_resource", "on", "attributes", "ip, country"},
+			check.Rule{Algorithm: check.SlidingWindowBuckets, Limit: 100, Window: window(t, "1m"), Precision: check.Duration{Text: "500ms", MS: 500},
+				By: []string{"resource", "attributes.ip", "attributes.country"}}},
+		"all": {[]string{"by_subject", "", "resource", "orders:*"},
+			check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{}, Resource: "orders:*"}},
+		"new": {nil, check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{"subject"}}},
+	} {
+		got := b.post("/rules", s.ruleForm(append([]string{"slug", slug}, c.fields...)...))
+		require.Equal(t, http.StatusSeeOther, got.status, got.body)
+		require.Equal(t, ruleURL(slug), got.header.Get("Location"))
+		got = b.get(got.header.Get("Location"))
+		require.Equal(t, http.StatusOK, got.status)
+		require.Contains(t, got.body, "The rule API requests is made.")
+		require.Contains(t, got.body, "/rules/"+slug+"/edit", "it is the page of the rule, whatever that is called")
+		stored, err := s.store.RuleBySlug(t.Context(), s.a, slug)
+		require.NoError(t, err)
+		c.want.Slug, c.want.Name = slug, "API requests"
+		if c.want.Resource == "" {
+			c.want.Resource = "*"
+		}
+		require.Equal(t, c.want, stored.Rule)
+
+		// saved again as it is, it is the same
+		form := url.Values{"tenant": {s.a.TenantID().String()}, "version": {itoa(stored.Version)}}
+		for name, value := range ruleValues(&stored.Rule) {
+			form.Set(name, value)
+		}
+		require.Equal(t, http.StatusSeeOther, b.post("/rules/"+slug+"/edit", form).status)
+		again, err := s.store.RuleBySlug(t.Context(), s.a, slug)
+		require.NoError(t, err)
+		require.Equal(t, stored, again)
+	}
+	require.Contains(t, b.get("/rules/new").body, "Make the rule", "a rule may have this name without taking the page")
+	entries, _, err := s.store.Audit(t.Context(), s.a, tenants.AuditFilter{Kind: "rule"}, tenants.Page{})
+	require.NoError(t, err)
+	require.Equal(t, "ann@example.com", entries[0].ActorName)
+}
+
+func window(t *testing.T, text string) check.Window {
+	t.Helper()
+	w, err := check.ParseWindow(text)
+	require.NoError(t, err)
+	return w
+}
+
+// What is wrong is said by its field, and what was filled in is still there.
+func TestRuleFormRefused(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	b := s.as("ann@example.com")
+	for words, fields := range map[string][]string{
+		"Must be 1 to 63 of a-z, 0-9 and -":                         {"slug", "Not A Slug"},
+		"Must be a whole number, such as 100":                       {"limit", "many"},
+		"from 1 to 10000 with sliding_window_log":                   {"limit", "10001", "algorithm", "sliding_window_log"},
+		"Must be 1 with a unit of the calendar":                     {"window", "2", "window_unit", "week", "algorithm", "fixed_window"},
+		"May follow the calendar only with":                         {"window_unit", "week"},
+		"Must be a duration from 1s to 366d":                        {"window", "400", "window_unit", "d"},
+		"Must be a whole number, such as 1":                         {"window", ""},
+		"Must divide window into":                                   {"algorithm", "sliding_window_buckets", "precision", "7"},
+		"Is required for sliding_window_buckets":                    {"algorithm", "sliding_window_buckets"},
+		"from 1 to 1\u202f000\u202f000\u202f000":                    {"algorithm", "token_bucket", "burst", "0"},
+		"Must refill within 366 days":                               {"algorithm", "token_bucket", "burst", "100000000", "window", "300", "window_unit", "d", "limit", "1"},
+		"Must be names of attributes":                               {"attributes", "ip, <b>"},
+		"Must name each attribute once":                             {"attributes", "ip, ip"},
+		"Must be a duration up to 30d":                              {"penalty", "31", "penalty_unit", "d"},
+		"May hold * only as its last character":                     {"resource", "a*b"},
+		"Must be one of allow, deny, local":                         {"on_unavailable", "perhaps"},
+		"There is a rule with this slug already":                    {"slug", "requests"},
+		"Must not contain control characters":                       {"resource", "a\x01"},
+		"Must be one of fixed_window, fixed_window_first_hit, leak": {"algorithm", "guess"},
+	} {
+		got := b.post("/rules", s.ruleForm(append([]string{"name", "What I wrote"}, fields...)...))
+		want := http.StatusUnprocessableEntity
+		if strings.HasPrefix(words, "There is") {
+			want = http.StatusConflict
+		}
+		require.Equal(t, want, got.status, words)
+		require.Contains(t, got.body, words)
+		require.Contains(t, got.body, `value="What I wrote"`, words)
+		checkHeaders(t, got, words)
+	}
+	rules, _, err := s.store.Rules(t.Context(), s.a, tenants.RuleFilter{}, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, rules, 2, "nothing was made")
+}
+
+// Each role may do what it may, whatever the page shows; and a form counts for its own tenant only.
+func TestRuleRoles(t *testing.T) {
+	s := newStack(t)
+	s.members()
+	s.fill(s.a, "mark")
+	s.fill(s.b, "other")
+	for email, may := range map[string]bool{
+		"ann@example.com": true, "admin@example.com": true, "editor@example.com": true, "support@example.com": false, "viewer@example.com": false,
+	} {
+		b := s.as(email)
+		refused := func(status int) int {
+			if may {
+				return status
+			}
+			return http.StatusForbidden
+		}
+		require.Equal(t, refused(http.StatusOK), b.get("/rules/new").status, email)
+		require.Equal(t, refused(http.StatusOK), b.get("/rules/requests/edit").status, email)
+		require.Equal(t, refused(http.StatusOK), b.post("/rules/preview", s.ruleForm()).status, email)
+		name, _, _ := strings.Cut(email, "@")
+		form := s.ruleForm("slug", "of-"+name)
+		require.Equal(t, refused(http.StatusSeeOther), b.post("/rules", form).status, email)
+		require.Equal(t, refused(http.StatusSeeOther), b.post("/rules/requests/mode", s.ruleForm("mode", "shadow")).status, email)
+		require.Equal(t, refused(http.StatusSeeOther), b.post("/rules/requests/mode", s.ruleForm("mode", "enforce")).status, email)
+		require.Equal(t, refused(http.StatusSeeOther), b.post("/rules/requests/edit", s.ruleForm("name", "By "+name)).status, email)
+		if may {
+			require.Equal(t, http.StatusSeeOther, b.post("/rules/of-"+name+"/delete", s.ruleForm()).status, email)
+		} else {
+			require.Equal(t, http.StatusForbidden, b.post("/rules/requests/delete", s.ruleForm()).status, email)
+		}
+		require.Equal(t, may, strings.Contains(b.get("/rules/requests").body, "/rules/requests/edit"), email)
+		require.Equal(t, may, strings.Contains(b.get("/rules").body, "/rules/new"), email)
+	}
+	bob := s.as("bob@example.com")
+	for _, path := range []string{"/rules", "/rules/preview", "/rules/requests/edit", "/rules/requests/mode", "/rules/requests/delete"} {
+		require.Equal(t, http.StatusConflict, bob.post(path, s.ruleForm()).status, "%s: the form was made for tenant A", path)
+	}
+	_, err := s.store.CreateRule(t.Context(), s.a, check.Rule{Slug: "only-a", Resource: "*", Algorithm: check.TokenBucket, Limit: 1, Window: window(t, "1m")})
+	require.NoError(t, err)
+	own := s.ruleForm("tenant", s.b.TenantID().String(), "rule", "only-a")
+	for _, path := range []string{"/rules/preview", "/rules/only-a/edit", "/rules/only-a/mode", "/rules/only-a/delete"} {
+		require.Equal(t, http.StatusNotFound, bob.post(path, own).status, path)
+	}
+	require.Equal(t, http.StatusNotFound, bob.get("/rules/only-a/edit").status)
+}
+
+// Who saves over somebody else's change is told first, and may then insist.
+func TestRuleConflicts(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	b := s.as("ann@example.com")
+	stale := s.ruleVersion("requests")
+	require.Equal(t, http.StatusSeeOther, b.post("/rules/requests/edit", s.ruleForm("version", stale, "limit", "11")).status)
+
+	got := b.post("/rules/requests/edit", s.ruleForm("version", stale, "limit", "x"))
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	require.Contains(t, got.body, `name="version" value="`+stale+`"`, "mending a field must not hide the other's change")
+	got = b.post("/rules/requests/edit", s.ruleForm("version", stale, "limit", "12"))
+	require.Equal(t, http.StatusPreconditionFailed, got.status)
+	require.Contains(t, got.body, "Somebody else has changed this")
+	require.Contains(t, got.body, `value="12"`)
+	require.Contains(t, got.body, `name="version" value="`+s.ruleVersion("requests")+`"`)
+	for _, path := range []string{"/rules/requests/mode", "/rules/requests/delete"} {
+		got = b.post(path, s.ruleForm("version", stale, "mode", "off"))
+		require.Equal(t, http.StatusPreconditionFailed, got.status)
+		require.Contains(t, got.body, "Somebody else has changed this rule")
+	}
+	require.Equal(t, http.StatusBadRequest, b.post("/rules/requests/mode", s.ruleForm("mode", "sometimes")).status)
+	rule, err := s.store.RuleBySlug(t.Context(), s.a, "requests")
+	require.NoError(t, err)
+	require.Equal(t, int64(11), rule.Limit)
+	require.Equal(t, check.Enforce, rule.Mode)
+
+	// a plan's number that would not survive is a reason, in the form
+	got = b.post("/rules/requests/edit", s.ruleForm("algorithm", "token_bucket", "window", "366", "window_unit", "d"))
+	require.Equal(t, http.StatusSeeOther, got.status, got.body)
+	_, _, err = s.store.PutPlanLimit(t.Context(), s.a, "free", "requests", check.Limit{Limit: 5, Burst: 5}, tenants.Match{})
+	require.NoError(t, err)
+	got = b.post("/rules/requests/edit", s.ruleForm("algorithm", "fixed_window"))
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	require.Contains(t, got.body, "Does not fit the limit of plan free")
+}
+
+func TestDeleteRule(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	b := s.as("ann@example.com")
+	got := b.get("/rules/requests")
+	require.Contains(t, got.body, "1 plan loses its number for it: free.")
+	require.Contains(t, got.body, "1 override of a subject goes with it.")
+	got = b.post("/rules/requests/delete", s.ruleForm("version", s.ruleVersion("requests")))
+	require.Equal(t, http.StatusSeeOther, got.status)
+	require.Equal(t, "/rules", got.header.Get("Location"))
+	require.Contains(t, b.get("/rules").body, "The rule requests is deleted.")
+	require.Equal(t, http.StatusNotFound, b.get("/rules/requests").status)
+}
+
+// The list shows of each rule what it said of late, and keeps what one asks for in the address.
+func TestRulesList(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	b := s.as("ann@example.com")
+	require.Equal(t, http.StatusSeeOther, b.post("/rules/by-ip/mode", s.ruleForm("mode", "shadow")).status)
+	s.usage(s.a, time.Hour, "requests", 1200, 34)
+	got := b.get("/rules")
+	require.Contains(t, got.body, "34 of 1\u202f234 denied")
+	require.Contains(t, got.body, "no checks")
+	for path, want := range map[string][2]bool{ // requests, by-ip
+		"/rules?mode=shadow": {false, true}, "/rules?mode=enforce": {true, false}, "/rules?algorithm=sliding_window_log": {true, true},
+		"/rules?algorithm=token_bucket": {false, false}, "/rules?resource=*": {true, true}, "/rules?mode=&algorithm=&resource=": {true, true},
+	} {
+		got = b.get(path)
+		require.Equal(t, http.StatusOK, got.status)
+		require.Equal(t, want[0], strings.Contains(got.body, `href="/rules/requests"`), path)
+		require.Equal(t, want[1], strings.Contains(got.body, `href="/rules/by-ip"`), path)
+	}
+	require.Contains(t, b.get("/rules?algorithm=token_bucket").body, "No such rule")
+	for _, path := range []string{"/rules?mode=x", "/rules?algorithm=x", "/rules?resource=%00"} {
+		require.Equal(t, http.StatusBadRequest, b.get(path).status, path)
+	}
+}
+
+// usage writes down that a rule, and so its tenant, was asked in the stretch before the present one.
+func (s *stack) usage(a tenants.Actor, grain time.Duration, rule string, allowed, denied int64) {
+	s.t.Helper()
+	start := s.clock.Now().Truncate(grain).Add(-grain).UnixMilli()
+	counts := check.UsageCounts{Allowed: allowed, Denied: denied, CostAllowed: allowed, CostDenied: denied}
+	row := func(rule, resource string) check.UsageRow {
+		return check.UsageRow{UsageKey: check.UsageKey{Tenant: a.TenantID(), StartMS: start, Rule: rule, Resource: resource}, UsageCounts: counts}
+	}
+	require.NoError(s.t, s.store.WriteUsage(s.t.Context(), &check.UsageBatch{
+		Writer: uuid.New(), ID: uuid.Must(uuid.NewV7()), CompleteUntil: s.clock.Now(), Rows: []check.UsageRow{row("", "default"), row(rule, "default")},
+	}))
+}
