@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -95,6 +96,17 @@ func (p *Policy) Tenant() TenantID { return p.tenant }
 
 // Version returns the version of the configuration that the rules and plans were read at.
 func (p *Policy) Version() int64 { return p.version }
+
+// AllRules yields the policy's rules by slug, those that are off included. They are not to be changed.
+func (p *Policy) AllRules() iter.Seq[*Rule] {
+	return func(yield func(*Rule) bool) {
+		for i := range p.rules {
+			if !yield(&p.rules[i].rule) {
+				return
+			}
+		}
+	}
+}
 
 // Rules returns how many rules the policy has, those that are off included.
 func (p *Policy) Rules() int { return len(p.rules) }

@@ -88,6 +88,8 @@ func New(deps Deps) http.Handler {
 	r.Get("/keys", d.page(d.keys))
 	r.Get("/members", d.page(d.members))
 
+	r.Get("/search", d.page(d.search))
+
 	r.Get("/sessions", d.person(d.sessions))
 	r.Post("/sessions/end", d.person(d.endSession))
 	r.Post("/tenant", d.person(d.chooseTenant))
@@ -98,7 +100,7 @@ func New(deps Deps) http.Handler {
 
 // segments are the first parts of the dashboard's paths, beside its start page.
 var segments = map[string]bool{
-	"login": true, "logout": true, "theme": true, "tenant": true, "sessions": true, "playground": true,
+	"login": true, "logout": true, "theme": true, "search": true, "tenant": true, "sessions": true, "playground": true,
 	"rules": true, "plans": true, "subjects": true, "keys": true, "members": true,
 }
 

@@ -34,7 +34,8 @@ type subjectView struct {
 	Trail             []trailLine
 	Degraded, AnyRule bool
 
-	form *form // the one that was sent, empty before
+	form *form  // the one that was sent, empty before
+	open string // the action whose form to show from the start
 }
 
 // Here is the address of the page with the counters that it shows.
@@ -145,7 +146,7 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 	if err != nil {
 		return err
 	}
-	view := subjectView{Subject: name, Path: subjectURL(name), Query: askedQuery(asked), form: f}
+	view := subjectView{Subject: name, Path: subjectURL(name), Query: askedQuery(asked), form: f, open: query.Get("open")}
 	view.fill(d.Checker.Inspect(r.Context(), policy, values), asked)
 	if query.Get("fragment") == "limits" {
 		return d.render(w, r, status, liveLimits(v.frame, &view))

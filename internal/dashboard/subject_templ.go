@@ -973,7 +973,7 @@ func subjectForm(f frame, v *subjectView, do, name string) templ.Component {
 			}
 			return nil
 		})
-		templ_7745c5c3_Err = action(name, v.Sent(do).invalid()).Render(templ.WithChildren(ctx, templ_7745c5c3_Var31), templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = action(name, v.Sent(do).invalid() || v.open == do).Render(templ.WithChildren(ctx, templ_7745c5c3_Var31), templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -1159,7 +1159,7 @@ func stateForm(f frame, v *subjectView, state, name, text, tone string) templ.Co
 			}
 			return nil
 		})
-		templ_7745c5c3_Err = action(name, v.SentFor("state", "state", state).invalid()).Render(templ.WithChildren(ctx, templ_7745c5c3_Var36), templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = action(name, v.SentFor("state", "state", state).invalid() || v.open == state).Render(templ.WithChildren(ctx, templ_7745c5c3_Var36), templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

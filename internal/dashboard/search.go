@@ -1,0 +1,161 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// searchView is what was looked for and what was found. The palette shows the same as a list to
+// choose from.
+type searchView struct {
+	Query string
+	Found []foundItem
+}
+
+// foundItem is somewhere to go, or something to do.
+type foundItem struct {
+	Kind, Title, Note string
+	Path              string // "": it sends Form instead
+	Form              string // the id of a form of the frame
+}
+
+// mostFound is how many of each kind a search shows.
+const mostFound = 8
+
+// search finds subjects, rules, plans and pages by what they begin with or hold, and actions by
+// their names: "reset user_42" leads to that form. With fragment=options it is the palette's list.
+func (d *dashboard) search(w http.ResponseWriter, r *http.Request, v *visit) error {
+	view := searchView{Query: strings.TrimSpace(r.URL.Query().Get("q"))}
+	if len(view.Query) > check.MaxNameBytes {
+		return &tenants.InvalidError{Fields: []check.FieldError{{Field: "q", Message: "must be at most 256 bytes"}}}
+	}
+	find := []func(context.Context, *visit, string) ([]foundItem, error){findPages, d.findActions, d.findSubjects, d.findRules, d.findPlans}
+	for _, of := range find {
+		found, err := of(r.Context(), v, view.Query)
+		if err != nil {
+			return err
+		}
+		view.Found = append(view.Found, found...)
+	}
+	if r.URL.Query().Get("fragment") == "options" {
+		return d.render(w, r, http.StatusOK, foundOptions(&view))
+	}
+	v.frame.Title = "Search"
+	return d.render(w, r, http.StatusOK, searchPage(v.frame, &view))
+}
+
+// holds reports whether one of the texts has what is looked for in it, whatever its case.
+func holds(query string, texts ...string) bool {
+	for _, text := range texts {
+		if strings.Contains(strings.ToLower(text), strings.ToLower(query)) {
+			return true
+		}
+	}
+	return false
+}
+
+func findPages(_ context.Context, v *visit, query string) (out []foundItem, _ error) {
+	for _, group := range v.frame.Navigation {
+		for _, item := range group.Items {
+			if holds(query, item.Name) {
+				out = append(out, foundItem{Kind: "Page", Title: item.Name, Path: item.Path})
+			}
+		}
+	}
+	if query != "" && holds(query, "Sign out", "log out") {
+		out = append(out, foundItem{Kind: "Action", Title: "Sign out", Form: "sign-out"})
+	}
+	if query != "" && holds(query, "Your sessions") {
+		out = append(out, foundItem{Kind: "Page", Title: "Your sessions", Path: "/sessions"})
+	}
+	return out, nil
+}
+
+// subjectCommands are the actions that the palette knows, by their first word: the form that
+// opens, and who may send it.
+var subjectCommands = []struct {
+	word, form string
+	right      tenants.Right
+}{
+	{"reset", "reset", tenants.MayReset}, {"free", "reset", tenants.MayReset}, {"boost", "boost", tenants.MayBoost},
+	{"override", "override", tenants.MayEdit}, {"plan", "plan", tenants.MayEdit}, {"block", "blocked", tenants.MayEdit},
+	{"unblock", "active", tenants.MayEdit}, {"exempt", "exempt", tenants.MayEdit},
+}
+
+// findActions reads "WORD SUBJECT", such as "boost user_42".
+func (d *dashboard) findActions(ctx context.Context, v *visit, query string) (out []foundItem, err error) {
+	word, subject, ok := strings.Cut(query, " ")
+	if subject = strings.TrimSpace(subject); !ok || check.ValidName(subject) != "" {
+		return nil, nil
+	}
+	for _, c := range subjectCommands {
+		if !strings.EqualFold(word, c.word) || !v.actor().May(c.right) {
+			continue
+		}
+		names, err := d.subjectsLike(ctx, v, subject)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			out = append(out, foundItem{Kind: "Action", Title: strings.ToUpper(c.word[:1]) + c.word[1:] + " " + name, Path: subjectURL(name) + "?open=" + c.form})
+		}
+	}
+	return out, nil
+}
+
+// subjectsLike are the registered subjects that begin with the text, and the text itself: a
+// subject needs no registration.
+func (d *dashboard) subjectsLike(ctx context.Context, v *visit, text string) ([]string, error) {
+	names := []string{text}
+	subjects, _, err := d.Store.Subjects(ctx, v.actor(), tenants.SubjectFilter{Prefix: text}, tenants.Page{Limit: mostFound - 1})
+	for _, s := range subjects {
+		if s.Subject != text {
+			names = append(names, s.Subject)
+		}
+	}
+	return names, err
+}
+
+func (d *dashboard) findSubjects(ctx context.Context, v *visit, query string) (out []foundItem, err error) {
+	if query == "" || check.ValidName(query) != "" {
+		return nil, nil
+	}
+	names, err := d.subjectsLike(ctx, v, query)
+	for _, name := range names {
+		out = append(out, foundItem{Kind: "Subject", Title: name, Path: subjectURL(name)})
+	}
+	return out, err
+}
+
+func (d *dashboard) findRules(ctx context.Context, v *visit, query string) (out []foundItem, err error) {
+	if query == "" {
+		return nil, nil
+	}
+	policy, err := d.Policies.Get(ctx, v.actor().TenantID())
+	if err != nil {
+		return nil, err
+	}
+	for r := range policy.AllRules() {
+		if len(out) < mostFound && holds(query, r.Slug, r.Name) {
+			out = append(out, foundItem{Kind: "Rule", Title: nameOr(r.Name, r.Slug), Note: limitText(r, check.Limit{Limit: r.Limit, Burst: r.Burst}), Path: "/rules/" + r.Slug})
+		}
+	}
+	return out, nil
+}
+
+func (d *dashboard) findPlans(ctx context.Context, v *visit, query string) (out []foundItem, err error) {
+	if query == "" {
+		return nil, nil
+	}
+	plans, err := d.planOptions(ctx, v, "")
+	for _, p := range plans {
+		if p.Value != "" && len(out) < mostFound && holds(query, p.Value, p.Name) {
+			out = append(out, foundItem{Kind: "Plan", Title: p.Name, Path: "/plans#" + p.Value})
+		}
+	}
+	return out, err
+}

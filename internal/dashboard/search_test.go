@@ -1,0 +1,47 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// From anywhere to any customer, rule, plan or page, and straight to what is to be done there.
+func TestSearch(t *testing.T) {
+	s := newStack(t)
+	s.staff()
+	s.fill(s.a, "mark")
+	s.fill(s.b, "secret")
+	b := s.as("support@example.com")
+	for query, want := range map[string][]string{
+		"":                {`href="/rules">Rules`, `href="/subjects">Subjects`},
+		"ada":             {`href="/subjects/ada">ada`, `href="/subjects/ada%20mark">ada mark`},
+		"requ":            {`href="/rules/requests">Rule mark`, "10 per minute"},
+		"plan mark":       {`href="/plans#free">Plan mark`},
+		"keys":            {`href="/keys">API keys`},
+		"reset ada":       {`href="/subjects/ada?open=reset">Reset ada<`, `href="/subjects/ada%20mark?open=reset">Reset ada mark`},
+		"Boost  user_42 ": {`href="/subjects/user_42?open=boost">Boost user_42`},
+		"sign o":          {`form="sign-out">Sign out`},
+	} {
+		got := b.get("/search?q=" + url.QueryEscape(query))
+		require.Equal(t, http.StatusOK, got.status, query)
+		for _, text := range want {
+			require.Contains(t, got.body, text, "%q", query)
+		}
+		require.NotContains(t, got.body, "secret", "%q: another tenant's", query)
+		options := b.get("/search?fragment=options&q=" + url.QueryEscape(query))
+		require.NotContains(t, options.body, "<html")
+		require.Contains(t, options.body, `role="option" id="option-0"`, query)
+	}
+	require.NotContains(t, b.get("/search?q=block+ada").body, "open=blocked", "support may not block")
+	require.Contains(t, s.as("editor@example.com").get("/search?q=block+ada").body, "open=blocked")
+	require.Contains(t, b.get("/subjects/ada?open=boost").body, `<details class="action" open><summary class="button quiet">Boost`)
+	require.Contains(t, b.get("/search?q=%01").body, "Nothing is like")
+	require.Equal(t, http.StatusBadRequest, b.get("/search?q="+strings.Repeat("x", 257)).status)
+	require.Equal(t, http.StatusSeeOther, s.browser().get("/search?fragment=options").status)
+	got := b.get("/search?q=" + url.QueryEscape(`"><script>alert(1)</script>`))
+	checkHeaders(t, got, "/search")
+}
