@@ -120,6 +120,3 @@ func (p *Policy) Subject(name string) (SubjectData, bool) {
 	}
 	return d, true
 }
-
-// Instances is how many servers share the counters, as far as this one has heard of late; at least 1.
-func (c *Checker) Instances() int { return c.peers.Count() }
