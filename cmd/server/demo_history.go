@@ -48,14 +48,14 @@ func seedHistory(ctx context.Context, store *tenants.Store, tenant uuid.UUID, no
 	const day = 24 * time.Hour
 	h.fill(check.UsageDay, now.Truncate(day).Add(-60*day), now.Truncate(day).Add(-8*day), day)
 	h.fill(check.UsageHour, now.Truncate(day).Add(-8*day), now.Truncate(time.Hour).Add(-47*time.Hour), time.Hour)
-	// charts of the last hours have bars of a few minutes; of the last hour, and what it is
-	// compared with, of one
-	step := func(from, to time.Time, step time.Duration) { h.fill(check.UsageMinute, from, to, step) }
-	hour := now.Add(-65 * time.Minute).Truncate(5 * time.Minute)
-	step(now.Truncate(time.Hour).Add(-47*time.Hour), hour.Add(-day), 15*time.Minute)
-	step(hour.Add(-day), now.Add(-day), time.Minute)
-	step(now.Add(-day).Truncate(5*time.Minute).Add(5*time.Minute), hour.Add(-time.Hour), 15*time.Minute)
-	step(hour.Add(-time.Hour), now, time.Minute)
+	// charts of the last days have bars of a quarter of an hour and more; of the last hours, and
+	// what those are compared with, of a minute
+	const quarter = 15 * time.Minute
+	lately := now.Add(-2 * time.Hour).Truncate(quarter)
+	h.fill(check.UsageMinute, now.Truncate(time.Hour).Add(-47*time.Hour), lately.Add(-day), quarter)
+	h.fill(check.UsageMinute, lately.Add(-day), now.Add(quarter-day).Truncate(quarter), time.Minute)
+	h.fill(check.UsageMinute, now.Add(quarter-day).Truncate(quarter), lately, quarter)
+	h.fill(check.UsageMinute, lately, now, time.Minute)
 	writer, err := uuid.NewV7()
 	if err != nil {
 		return err
