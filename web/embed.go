@@ -89,7 +89,7 @@ func Serve(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Vary", "Accept-Encoding")
 	body := found.plain
-	if acceptsGzip(r) {
+	if AcceptsGzip(r) {
 		h.Set("Content-Encoding", "gzip")
 		body = found.gzipped()
 	}
@@ -97,9 +97,9 @@ func Serve(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// acceptsGzip reports whether the client names gzip, without a weight: browsers do, and whoever
+// AcceptsGzip reports whether the client names gzip, without a weight: browsers do, and whoever
 // says more about it gets the plain file.
-func acceptsGzip(r *http.Request) bool {
+func AcceptsGzip(r *http.Request) bool {
 	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
 		if strings.TrimSpace(coding) == "gzip" {
 			return true

@@ -2,14 +2,18 @@ package dashboard
 
 import (
 	"bytes"
+	"compress/gzip"
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
+	"sync"
 
 	"github.com/a-h/templ"
 	"github.com/go-chi/chi/v5"
 
 	"weir/internal/tenants"
+	"weir/web"
 )
 
 // render writes a page, whole or not at all.
@@ -18,12 +22,44 @@ func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, p
 	if err := page.Render(r.Context(), &b); err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
-	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // the browser is gone if this fails
+	writePage(w, r, status, b.Bytes())
 	return nil
 }
+
+// minGzip is from how many bytes on a page is compressed: shorter ones fit a packet or two as they are.
+const minGzip = 1 << 10
+
+var gzipWriters = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
+
+// writePage writes HTML, compressed where the browser takes that and the page shows no secret.
+func writePage(w http.ResponseWriter, r *http.Request, status int, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Vary", "Accept-Encoding")
+	if len(body) >= minGzip && !strings.Contains(h.Get("Cache-Control"), noTransform) && web.AcceptsGzip(r) {
+		body = compressed(body)
+		h.Set("Content-Encoding", "gzip")
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the browser is gone if this fails
+}
+
+func compressed(body []byte) []byte {
+	var b bytes.Buffer
+	z := gzipWriters.Get().(*gzip.Writer)
+	defer gzipWriters.Put(z)
+	z.Reset(&b)
+	_, _ = z.Write(body) // a buffer takes everything
+	_ = z.Close()
+	return b.Bytes()
+}
+
+const noTransform = "no-transform"
+
+// showsSecret says, before the page is rendered, that it holds a secret. Neither we nor a proxy may compress it:
+// the length of a compressed page that also holds what somebody else chose would tell about the secret.
+func showsSecret(w http.ResponseWriter) { w.Header().Set("Cache-Control", "no-store, "+noTransform) }
 
 // answer turns an error into a page. What went wrong inside is logged, not shown.
 func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
