@@ -47,6 +47,7 @@ var looks = []look{
 	{"subjects", "/subjects", tenants.Support, "user_42"},
 	{"subject", "/subjects/user_7", tenants.Support, "Moving their data in"},
 	{"subject-unknown", "/subjects/nobody-yet", tenants.Support, "nobody-yet"},
+	{"search", "/search?q=user", tenants.Support, "user_42"},
 	{"keys", "/keys", tenants.Owner, "demo"},
 	{"members", "/members", tenants.Owner, "demo@weir.example"},
 	{"sessions", "/sessions", tenants.Viewer, "Your sessions"},
