@@ -111,6 +111,17 @@ func (p *Policy) AllRules() iter.Seq[*Rule] {
 // Rules returns how many rules the policy has, those that are off included.
 func (p *Policy) Rules() int { return len(p.rules) }
 
+// EachRule yields the rules by slug, those that are off included. They are not to be changed.
+func (p *Policy) EachRule() iter.Seq[*Rule] {
+	return func(yield func(*Rule) bool) {
+		for i := range p.rules {
+			if !yield(&p.rules[i].rule) {
+				return
+			}
+		}
+	}
+}
+
 // CompilePolicy makes a Policy of data. Registered subjects are none yet: AddSubject.
 func CompilePolicy(keys Keys, tenant TenantID, data PolicyData) (*Policy, error) {
 	p := &Policy{

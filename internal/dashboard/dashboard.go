@@ -66,6 +66,8 @@ func New(deps Deps) http.Handler {
 
 	r.Post("/theme", d.open(d.chooseTheme))
 
+	r.Get("/tester", d.page(d.tester))
+	r.Get("/tester/subjects", d.page(d.testerSubjects))
 	r.Get("/playground", d.open(d.playgroundPage))
 	r.Get("/playground/stage", d.open(d.playgroundStage))
 	r.Get("/playground/{algorithm}", d.open(d.algorithmPage))
@@ -100,7 +102,7 @@ func New(deps Deps) http.Handler {
 
 // segments are the first parts of the dashboard's paths, beside its start page.
 var segments = map[string]bool{
-	"login": true, "logout": true, "theme": true, "search": true, "tenant": true, "sessions": true, "playground": true,
+	"login": true, "logout": true, "theme": true, "search": true, "tenant": true, "sessions": true, "playground": true, "tester": true,
 	"rules": true, "plans": true, "subjects": true, "keys": true, "members": true,
 }
 

@@ -44,6 +44,7 @@ type navGroup struct {
 var navigation = []navGroup{
 	{"Watch", []navItem{{"/", "Overview"}}},
 	{"Limits", []navItem{{"/rules", "Rules"}, {"/plans", "Plans"}, {"/subjects", "Subjects"}}},
+	{"Try", []navItem{{"/tester", "Tester"}, {"/playground", "Playground"}}},
 	{"Tenant", []navItem{{"/keys", "API keys"}, {"/members", "Members"}}},
 }
 

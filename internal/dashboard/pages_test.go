@@ -19,7 +19,8 @@ import (
 func pagePaths(mark string) []string {
 	return []string{
 		"/", "/rules", "/rules/requests", "/plans", "/subjects", "/subjects?q=ada", subjectURL("ada " + mark),
-		subjectURL("ada "+mark) + "?attributes.ip=192.0.2.1", "/subjects/unknown", "/keys", "/members", "/sessions",
+		subjectURL("ada "+mark) + "?attributes.ip=192.0.2.1", "/subjects/unknown", "/keys", "/members", "/sessions", "/tester",
+		"/tester?subject=" + url.QueryEscape("ada "+mark),
 	}
 }
 
@@ -285,7 +286,7 @@ func TestDegraded(t *testing.T) {
 // Whose a path is decides whether an API client gets a page or a problem document.
 func TestServes(t *testing.T) {
 	for path, want := range map[string]bool{
-		"/": true, "/login": true, "/rules": true, "/rules/x": true, "/subjects/a/b": true,
+		"/": true, "/login": true, "/playground": true, "/playground/token-bucket": true, "/tester": true, "/rules": true, "/rules/x": true, "/subjects/a/b": true,
 		"": false, "//": false, "//rules": false, "/v1/rules": false, "/assets/x": false, "/check": false, "/docs": false, "/nope": false, "/rulesx": false,
 		"/healthz": false, "/openapi.json": false, "*": false,
 	} {

@@ -1,0 +1,339 @@
+package dashboard
+
+import (
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+const (
+	attributeField    = "attributes." // begins the name of a field for an attribute that rules count by
+	maxTesterSkipped  = 50            // rules for other resources that are listed
+	maxTesterPlans    = 100
+	maxTesterSubjects = 20 // that are suggested
+)
+
+// testerView is the form, and once it was sent, what every rule says.
+type testerView struct {
+	Form       form
+	Attributes []string // names that rules count by
+	Resources  []string // what rules are for, as far as it is exact
+	Plans      []option
+	Subjects   []string // suggested
+	Verdict    *testerVerdict
+}
+
+// testerVerdict is a decision in words.
+type testerVerdict struct {
+	Subject, Headline, Tone string
+	Details                 []string
+	Degraded                bool
+	Rules                   []testerRule
+	Skipped                 []hiddenView // rules that would have had a say
+	Elsewhere               []hiddenView // rules for other resources
+	MoreElsewhere           int
+	Codes                   []codeSample
+}
+
+// testerRule is what one matching rule says.
+type testerRule struct {
+	Slug, Name, Number, Origin, Sentence string
+	Verdict, Tone                        string
+	Decides                              bool
+	Counted                              bool // Left and After mean something
+	Left                                 int64
+	LeftText, After                      string
+}
+
+// tester decides a check as a dry run: by the tenant's own rules and counters, and nothing is
+// consumed. The address holds what is asked, so that an answer can be handed on.
+func (d *dashboard) tester(w http.ResponseWriter, r *http.Request, v *visit) error {
+	policy, err := d.Policies.Get(r.Context(), v.actor().TenantID())
+	if err != nil {
+		return err
+	}
+	view := testerView{}
+	view.offer(policy)
+	if err := d.offerFromStore(r, v, &view); err != nil {
+		return err
+	}
+	v.frame.Title = "Tester"
+	query := r.URL.Query()
+	if !query.Has("subject") {
+		return d.render(w, r, http.StatusOK, testerPage(v.frame, &view))
+	}
+	view.Form = form{values: query}
+	request := view.Form.check(view.Attributes)
+	if view.Form.invalid() {
+		return d.render(w, r, http.StatusUnprocessableEntity, testerPage(v.frame, &view))
+	}
+	decisions, err := d.Checker.Check(r.Context(), policy, []check.Request{request})
+	var unknown *check.UnknownPlanError
+	if errors.As(err, &unknown) {
+		view.Form.wrong("plan", "is none of this tenant's plans")
+		return d.render(w, r, http.StatusUnprocessableEntity, testerPage(v.frame, &view))
+	}
+	if err != nil {
+		return err
+	}
+	view.Verdict = verdictOf(&decisions[0])
+	view.Verdict.Codes = codeSamples(&request)
+	return d.render(w, r, http.StatusOK, testerPage(v.frame, &view))
+}
+
+// offer finds what rules count by and are for.
+func (view *testerView) offer(policy *check.Policy) {
+	names, resources := map[string]bool{}, map[string]bool{}
+	for rule := range policy.EachRule() {
+		for _, by := range rule.By {
+			if name, isAttribute := strings.CutPrefix(by, "attributes."); isAttribute {
+				names[name] = true
+			}
+		}
+		if !strings.HasSuffix(rule.Resource, "*") {
+			resources[rule.Resource] = true
+		}
+	}
+	view.Attributes, view.Resources = slices.Sorted(maps.Keys(names)), slices.Sorted(maps.Keys(resources))
+	view.Attributes = view.Attributes[:min(len(view.Attributes), check.MaxAttributes)]
+	view.Resources = view.Resources[:min(len(view.Resources), pageSize)]
+}
+
+func (d *dashboard) offerFromStore(r *http.Request, v *visit, view *testerView) error {
+	plans, _, err := d.Store.Plans(r.Context(), v.actor(), tenants.Page{Limit: maxTesterPlans})
+	if err != nil {
+		return err
+	}
+	if len(plans) > 0 {
+		view.Plans = []option{{"", "the subject's own"}}
+	}
+	for _, p := range plans {
+		view.Plans = append(view.Plans, option{p.Slug, nameOr(p.Name, p.Slug)})
+	}
+	view.Subjects, err = d.suggested(r, v)
+	return err
+}
+
+// suggested lists registered subjects that begin with what is typed so far.
+func (d *dashboard) suggested(r *http.Request, v *visit) (names []string, err error) {
+	prefix := r.URL.Query().Get("subject")
+	if prefix != "" && check.ValidName(prefix) != "" {
+		return nil, nil
+	}
+	subjects, _, err := d.Store.Subjects(r.Context(), v.actor(), tenants.SubjectFilter{Prefix: prefix}, tenants.Page{Limit: maxTesterSubjects})
+	for i := range subjects {
+		names = append(names, subjects[i].Subject)
+	}
+	return names, err
+}
+
+// testerSubjects answers the suggestions while somebody types.
+func (d *dashboard) testerSubjects(w http.ResponseWriter, r *http.Request, v *visit) error {
+	names, err := d.suggested(r, v)
+	if err != nil {
+		return err
+	}
+	return d.render(w, r, http.StatusOK, suggestions(names))
+}
+
+// check reads the request that is asked about. Names count as they are written, blanks too.
+func (f *form) check(attributes []string) check.Request {
+	r := check.Request{Subject: f.values.Get("subject"), Resource: "default", Cost: 1, Plan: f.Get("plan"), DryRun: true, Explain: true}
+	if r.Subject == "" {
+		f.wrong("subject", "must say whom the check asks for")
+	} else if problem := check.ValidName(r.Subject); problem != "" {
+		f.wrong("subject", problem)
+	}
+	if text := f.values.Get("resource"); text != "" {
+		r.Resource = text
+		if problem := check.ValidName(text); problem != "" {
+			f.wrong("resource", problem)
+		}
+	}
+	if f.Get("cost") != "" {
+		r.Cost = f.whole("cost")
+		if r.Cost < 0 || r.Cost > check.MaxFixedLimit {
+			f.wrong("cost", "must be from 0 to "+grouped(check.MaxFixedLimit))
+		}
+	}
+	for _, name := range attributes {
+		if value := f.values.Get(attributeField + name); value != "" {
+			f.attribute(&r, attributeField+name, name, value)
+		}
+	}
+	for line := range strings.Lines(f.values.Get("attributes")) {
+		line = strings.TrimRight(line, "\r\n")
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		name, value, found := strings.Cut(line, "=")
+		if !found {
+			f.wrong("attributes", "must be lines of name=value")
+			continue
+		}
+		f.attribute(&r, "attributes", strings.TrimSpace(name), value)
+	}
+	return r
+}
+
+func (f *form) attribute(r *check.Request, field, name, value string) {
+	problem := check.ValidName(value)
+	switch {
+	case !check.ValidAttributeName(name):
+		f.wrong(field, "must have names of 1 to 64 of A-Z, a-z, 0-9, _ . -")
+	case problem != "":
+		f.wrong(field, "must have values, each of which "+problem)
+	case slices.ContainsFunc(r.Attributes, func(a check.Attribute) bool { return a.Name == name }):
+		f.wrong(field, "must give "+name+" once")
+	case len(r.Attributes) == check.MaxAttributes:
+		f.wrong(field, "must be at most "+itoa(check.MaxAttributes)+" in all")
+	default:
+		r.Attributes = append(r.Attributes, check.Attribute{Name: name, Value: value})
+	}
+}
+
+func verdictOf(d *check.Decision) *testerVerdict {
+	v := &testerVerdict{Subject: d.Subject, Headline: "Allowed", Tone: "good", Degraded: d.Degraded}
+	if !d.Allowed {
+		v.Headline, v.Tone = "Denied", "bad"
+	}
+	v.Details = append(v.Details, whyDecided(d))
+	if d.HasDelay && d.DelayMS > 0 {
+		v.Details = append(v.Details, "It is to be held for "+span(d.DelayMS)+" before it goes on: its turn in the queue.")
+	}
+	if d.Plan != "" {
+		v.Details = append(v.Details, "The numbers are those of plan "+d.Plan+", where no override says otherwise.")
+	}
+	for i := range d.Rules {
+		v.Rules = append(v.Rules, testerRuleOf(d, i))
+	}
+	slices.SortStableFunc(v.Rules, func(a, b testerRule) int { return b.rank() - a.rank() })
+	for _, s := range d.Skipped {
+		switch s.Reason {
+		case check.ResourceMismatch:
+			if len(v.Elsewhere) == maxTesterSkipped {
+				v.MoreElsewhere++
+				continue
+			}
+			v.Elsewhere = append(v.Elsewhere, hiddenView{s.Rule.Slug, "is for " + resourceText(s.Rule.Resource)})
+		default:
+			v.Skipped = append(v.Skipped, hiddenView{s.Rule.Slug, whySkipped(&s)})
+		}
+	}
+	return v
+}
+
+// rank puts first what decides, and then what denies.
+func (r *testerRule) rank() (n int) {
+	if r.Decides {
+		n += 2
+	}
+	if r.Tone == "bad" {
+		n++
+	}
+	return n
+}
+
+// whyDecided is the decision's reason in a sentence.
+func whyDecided(d *check.Decision) string {
+	if d.Code == check.SubjectBlocked {
+		return "The subject is blocked: every check is denied, whatever the rules say."
+	}
+	if d.Deciding < 0 {
+		return "No rule that enforces a limit matches, so nothing holds it back."
+	}
+	r := &d.Rules[d.Deciding]
+	name := nameOr(r.Rule.Name, r.Rule.Slug)
+	switch d.Code {
+	case check.CostExceedsLimit:
+		return "A cost of " + grouped(d.Cost) + " can never pass: " + name + " lets at most " + grouped(r.Quota) + " through at once. Waiting does not help."
+	case check.CountersUnavailable:
+		return "The counters are away, and " + name + " denies everything meanwhile."
+	case check.NoCode:
+		if d.Cost == 0 {
+			return "A cost of 0 asks without using anything up. The tightest rule is " + name + "."
+		}
+		return "Every matching rule lets it pass. The tightest is " + name + "."
+	}
+	if r.Penalized {
+		return name + " denies it, by the penalty of an earlier denial. The same check would pass in " + waitWords(r.RetryAfterMS) + "."
+	}
+	return name + " denies it: " + plural(r.Remaining, "unit is", "units are") + " left, and it costs " + grouped(d.Cost) +
+		". The same check would pass in " + waitWords(r.RetryAfterMS) + ", if nothing else comes."
+}
+
+func waitWords(ms int64) string {
+	if ms < 10_000 {
+		return span(ms)
+	}
+	return inWords(time.Duration(ms) * time.Millisecond)
+}
+
+func testerRuleOf(d *check.Decision, i int) testerRule {
+	r := &d.Rules[i]
+	t := testerRule{
+		Slug: r.Rule.Slug, Name: nameOr(r.Rule.Name, r.Rule.Slug), Origin: originText(r.Source), Sentence: ruleSentence(r.Rule),
+		Number:  limitText(r.Rule, check.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited}),
+		Verdict: "lets it pass", Tone: "good", Decides: i == d.Deciding,
+	}
+	if !r.Allowed {
+		t.Verdict, t.Tone = "denies it", "bad"
+		if r.Mode == check.Shadow {
+			t.Verdict, t.Tone = "in shadow: would deny it", "warn"
+		}
+	} else if r.Mode == check.Shadow {
+		t.Verdict, t.Tone = "in shadow: would let it pass", "warn"
+	}
+	switch {
+	case r.Unlimited:
+		t.After = "It has no limit for this subject."
+		return t
+	case r.Uncounted:
+		t.After = "It does not count while the counters are away."
+		return t
+	}
+	t.Counted, t.Left = true, int64(1000*float64(r.Remaining)/float64(max(r.Quota, 1)))
+	t.LeftText = grouped(r.Remaining) + " of " + grouped(r.Quota) + " left"
+	if d.Allowed && d.Cost > 0 {
+		t.LeftText += " after it"
+	}
+	switch {
+	case r.CostExceeds:
+		t.After = "The cost is more than it ever has."
+	case !r.Allowed:
+		t.After = "Enough in " + waitWords(r.RetryAfterMS) + "."
+		if r.Penalized {
+			t.After = "Shut by a penalty for " + waitWords(r.RetryAfterMS) + " more."
+		}
+	case r.ResetAfterMS > 0:
+		t.After = "Whole again " + waitWords(r.ResetAfterMS) + " later."
+	default:
+		t.After = "Nothing is used."
+	}
+	return t
+}
+
+func whySkipped(s *check.SkippedRule) string {
+	switch s.Reason {
+	case check.MissingAttribute:
+		return "counts by " + s.Attribute + ", which the check does not carry"
+	case check.ModeOff:
+		return "is off"
+	case check.BlockedSubject:
+		return "is not asked: the subject is blocked"
+	}
+	return string(s.Reason)
+}
+
+func resourceText(pattern string) string {
+	if prefix, isPrefix := strings.CutSuffix(pattern, "*"); isPrefix {
+		return "resources that begin with “" + prefix + "”"
+	}
+	return "“" + pattern + "”"
+}
