@@ -43,6 +43,8 @@ var looks = []look{
 	{"overview", "/", tenants.Owner, "Overview"},
 	{"rules", "/rules", tenants.Owner, "Bursts of orders"},
 	{"rule", "/rules/api-requests", tenants.Owner, "API requests"},
+	{"rule-new", "/rules/new", tenants.Editor, "A steady stream"},
+	{"rule-edit", "/rules/order-bursts/edit", tenants.Editor, "Save the changes"},
 	{"plans", "/plans", tenants.Owner, "Enterprise"},
 	{"subjects", "/subjects", tenants.Support, "user_42"},
 	{"subject", "/subjects/user_7", tenants.Support, "Moving their data in"},
