@@ -83,6 +83,8 @@ func New(deps Deps) http.Handler {
 	r.Post("/rules/{slug}/edit", d.write(tenants.MayEdit, d.editRule))
 	r.Post("/rules/{slug}/mode", d.write(tenants.MayEdit, d.setRuleMode))
 	r.Post("/rules/{slug}/delete", d.write(tenants.MayEdit, d.deleteRule))
+	r.Get("/rules/{slug}/history", d.page(d.ruleHistory))
+	r.Post("/rules/{slug}/restore", d.write(tenants.MayEdit, d.restoreRule))
 	r.Get("/plans", d.page(d.plans))
 	r.Get("/subjects", d.page(d.subjects))
 	r.Get("/subjects/*", d.page(d.subject))

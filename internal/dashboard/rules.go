@@ -19,21 +19,22 @@ type ruleRow struct {
 }
 
 type rulesView struct {
-	Mode, Algorithm, Resource string // what is asked for; "": any
-	Resources                 []string
-	Rules                     []ruleRow
-	Next                      string // path of the next page; "": none
-	First                     string // path of the first page, with the same filters
-	Later                     bool   // it is not the first page
+	Prefix, Mode, Algorithm, Resource string // what is asked for; "": any
+	Rules                             []ruleRow
+	Next                              string // path of the next page; "": none
+	First                             string // path of the first page, with the same filters
+	Later                             bool   // it is not the first page
 }
 
 // Filtered reports whether only some rules are asked for.
-func (v *rulesView) Filtered() bool { return v.Mode+v.Algorithm+v.Resource != "" }
+func (v *rulesView) Filtered() bool { return v.Prefix+v.Mode+v.Algorithm+v.Resource != "" }
 
 func (d *dashboard) rules(w http.ResponseWriter, r *http.Request, v *visit) error {
 	query := r.URL.Query()
 	after := query.Get("after")
-	view := rulesView{Mode: query.Get("mode"), Algorithm: query.Get("algorithm"), Resource: query.Get("resource"), Later: after != ""}
+	view := rulesView{
+		Prefix: query.Get("q"), Mode: query.Get("mode"), Algorithm: query.Get("algorithm"), Resource: query.Get("resource"), Later: after != "",
+	}
 	filter, kept, err := view.filter()
 	if err != nil {
 		return err
@@ -67,6 +68,12 @@ func (d *dashboard) rules(w http.ResponseWriter, r *http.Request, v *visit) erro
 func (view *rulesView) filter() (f tenants.RuleFilter, kept url.Values, err error) {
 	kept = url.Values{}
 	var fields []check.FieldError
+	if f.Prefix = view.Prefix; f.Prefix != "" {
+		if problem := check.ValidName(f.Prefix); problem != "" {
+			fields = append(fields, check.FieldError{Field: "q", Message: problem})
+		}
+		kept.Set("q", f.Prefix)
+	}
 	if view.Mode != "" {
 		mode, err := check.ParseMode(view.Mode)
 		if err != nil {

@@ -257,7 +257,7 @@ func TestRulesList(t *testing.T) {
 	require.Contains(t, got.body, "no checks")
 	for path, want := range map[string][2]bool{ // requests, by-ip
 		"/rules?mode=shadow": {false, true}, "/rules?mode=enforce": {true, false}, "/rules?algorithm=sliding_window_log": {true, true},
-		"/rules?algorithm=token_bucket": {false, false}, "/rules?resource=*": {true, true}, "/rules?mode=&algorithm=&resource=": {true, true},
+		"/rules?algorithm=token_bucket": {false, false}, "/rules?resource=*": {true, true}, "/rules?q=req": {true, false}, "/rules?q=Rule": {true, true}, "/rules?mode=&algorithm=&resource=": {true, true},
 	} {
 		got = b.get(path)
 		require.Equal(t, http.StatusOK, got.status)
@@ -265,7 +265,7 @@ func TestRulesList(t *testing.T) {
 		require.Equal(t, want[1], strings.Contains(got.body, `href="/rules/by-ip"`), path)
 	}
 	require.Contains(t, b.get("/rules?algorithm=token_bucket").body, "No such rule")
-	for _, path := range []string{"/rules?mode=x", "/rules?algorithm=x", "/rules?resource=%00"} {
+	for _, path := range []string{"/rules?mode=x", "/rules?q=%00", "/rules?algorithm=x", "/rules?resource=%00"} {
 		require.Equal(t, http.StatusBadRequest, b.get(path).status, path)
 	}
 }

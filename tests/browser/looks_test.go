@@ -43,6 +43,7 @@ var looks = []look{
 	{"overview", "/", tenants.Owner, "Overview"},
 	{"rules", "/rules", tenants.Owner, "Bursts of orders"},
 	{"rule", "/rules/api-requests", tenants.Owner, "API requests"},
+	{"rule-history", "/rules/api-requests/history", tenants.Editor, "as it is now"},
 	{"rule-new", "/rules/new", tenants.Editor, "A steady stream"},
 	{"rule-edit", "/rules/order-bursts/edit", tenants.Editor, "Save the changes"},
 	{"plans", "/plans", tenants.Owner, "Enterprise"},
