@@ -39,6 +39,7 @@ func mountAdmin(r chi.Router, deps Deps) {
 	a.api = newDocument(&adapter{router: r, admin: a, authenticate: authenticate(deps.Authenticator)}, deps.Logger)
 	a.routes()
 	describeChecks(a.api)
+	describeAnswers(a.api.OpenAPI())
 	mountDocs(r, a.api.OpenAPI())
 }
 

@@ -108,6 +108,7 @@ func TestEveryAdminOperation(t *testing.T) {
 	for id := range operations {
 		require.Contains(t, adminCases, id, "an operation without a case")
 	}
+	defer func() { t.Log(validated.String()) }()
 	for id, c := range adminCases {
 		t.Run(id, func(t *testing.T) {
 			op, known := operations[id]

@@ -261,6 +261,8 @@ func (s *adminStack) checkContract(r *http.Request, a answer) {
 	}
 	input.SetBodyBytes(a.body)
 	require.NoError(s.t, openapi3filter.ValidateResponse(context.Background(), input), "%s %s\n%s", r.Method, path, a.body)
+	a.checkHeaders(op)
+	validated.add(op.OperationID, a.status)
 }
 
 // pathOf finds the path of the document that an escaped path of a request belongs to.

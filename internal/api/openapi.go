@@ -129,7 +129,10 @@ func newDocument(adapter huma.Adapter, logger *slog.Logger) huma.API {
 				Title:   "Weir",
 				Version: "1",
 				Description: "Rate limits for many tenants: ask before you do something that costs, and edit the rules. " +
-					"Errors are problem documents (RFC 9457) whose code is stable.",
+					"Errors are problem documents (RFC 9457) whose code is stable. " +
+					"A path that is not described here answers 404, and one that does not answer a method 405 with the header Allow. " +
+					"What is not HTTP (a malformed request line, path or header) is answered 400, and a head of more than 16 KiB 431, " +
+					"as plain text, before it reaches the API; the connection is closed.",
 			},
 			Servers: []*huma.Server{{URL: "/"}},
 			Components: &huma.Components{

@@ -95,6 +95,8 @@ func describeChecks(api huma.API) {
 		op := checkOperation[CheckRequest, CheckAnswer](api, path, "Ask whether a subject may do something now", "The check is allowed")
 		op.OperationID = map[string]string{"/v1/check": "check", "/check": "check-short"}[path]
 		op.Parameters = []*huma.Param{headerParam("Weir-Denied-Status", "200: answer a denial with the status 200 instead of 429")}
+		describeLimitHeaders(op.Responses["200"])
+		describeLimitHeaders(op.Responses["429"])
 		denied := op.Responses["429"]
 		denied.Description = "The check is denied; or, as a problem document, the tenant is over its own quota"
 		denied.Content[jsonType] = &huma.MediaType{Schema: schemaOf[CheckAnswer](api)}

@@ -1,0 +1,129 @@
+package api
+
+import (
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/stretchr/testify/require"
+)
+
+// tally counts the answers that were held against the document, by operation and status.
+type tally struct {
+	mu      sync.Mutex
+	answers map[string]map[int]int
+}
+
+var validated = tally{answers: map[string]map[int]int{}}
+
+func (c *tally) add(operation string, status int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.answers[operation] == nil {
+		c.answers[operation] = map[int]int{}
+	}
+	c.answers[operation][status]++
+}
+
+// String says how many answers of how many kinds there were.
+func (c *tally) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	kinds, answers := 0, 0
+	for _, statuses := range c.answers {
+		kinds += len(statuses)
+		for _, n := range statuses {
+			answers += n
+		}
+	}
+	return fmt.Sprintf("held against the OpenAPI document: %d operations, %d kinds of answers (operation and status), %d answers",
+		len(c.answers), kinds, answers)
+}
+
+// missing lists the operations that never succeeded or never failed.
+func (c *tally) missing(doc *openapi3.T) (out []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, item := range doc.Paths.Map() {
+		for _, op := range item.Operations() {
+			var success, failure bool
+			for status := range c.answers[op.OperationID] {
+				success = success || status < 400
+				failure = failure || status >= 400
+			}
+			if !success {
+				out = append(out, op.OperationID+": no success")
+			}
+			if !failure && canFail(op) {
+				out = append(out, op.OperationID+": no failure")
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// canFail reports whether an operation has a failure of its own; that of a head that is too large is
+// every operation's.
+func canFail(op *openapi3.Operation) bool {
+	for status := range op.Responses.Map() {
+		if n, _ := strconv.Atoi(status); n >= 400 && n != http.StatusRequestHeaderFieldsTooLarge {
+			return true
+		}
+	}
+	return false
+}
+
+// After a run of all tests each operation must have succeeded and failed, and each of these answers
+// have been as the document says.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	fmt.Println(validated.String())
+	if code == 0 && allTests() {
+		doc, err := document()
+		if err != nil {
+			fmt.Println(err)
+			code = 1
+		} else if missing := validated.missing(doc); len(missing) > 0 {
+			fmt.Printf("not held against the document:\n  %s\n", strings.Join(missing, "\n  "))
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// allTests reports whether no test was left out of this run.
+func allTests() bool {
+	for name, whole := range map[string]string{"test.run": "", "test.skip": "", "test.list": "", "test.fuzz": ""} {
+		if f := flag.Lookup(name); f != nil && f.Value.String() != whole {
+			return false
+		}
+	}
+	return true
+}
+
+// Headers that any answer of HTTP may have.
+var commonHeaders = []string{
+	"Cache-Control", "Connection", "Content-Disposition", "Content-Length", "Content-Type", "Date", "Vary", "X-Content-Type-Options",
+}
+
+// checkHeaders fails the test where an answer has a header that the document does not tell of.
+func (a answer) checkHeaders(op *openapi3.Operation) {
+	a.t.Helper()
+	response := op.Responses.Status(a.status)
+	require.NotNil(a.t, response, "%s answers %d", op.OperationID, a.status)
+	for name := range a.header {
+		known := slices.Contains(commonHeaders, name)
+		for documented := range response.Value.Headers {
+			known = known || http.CanonicalHeaderKey(documented) == name
+		}
+		require.True(a.t, known, "%s %d has the header %s, of which the document does not tell", op.OperationID, a.status, name)
+	}
+}

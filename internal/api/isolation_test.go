@@ -1,0 +1,121 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/stretchr/testify/require"
+)
+
+// foreignBodies name an object of tenant B inside a body of A's, by operation. {b-rule} and {b-plan} are names
+// that B has and A has not.
+var foreignBodies = map[string]string{
+	"create-plan":   `{"slug":"borrows","limits":{"{b-rule}":{"limit":1}}}`,
+	"put-plan":      `{"limits":{"{b-rule}":{"limit":1}}}`,
+	"patch-plan":    `{"limits":{"{b-rule}":{"limit":1}}}`,
+	"put-subject":   `{"plan":"{b-plan}"}`,
+	"patch-subject": `{"plan":"{b-plan}"}`,
+	"reset-subject": `{"rule":"{b-rule}","reason":"r"}`,
+	"put-config": `{"plans":[{"slug":"borrows","limits":{"{b-rule}":{"limit":1}}}],
+		"subjects":[{"subject":"s","plan":"{b-plan}","overrides":{"{b-rule}":{"limit":1}}}]}`,
+	"import-subjects": `{"subject":"s","plan":"{b-plan}","overrides":{"{b-rule}":{"limit":1}}}`,
+}
+
+// foreignFilters are values of query parameters that find objects of tenant B, and nothing of A's.
+var foreignFilters = map[string]string{
+	"rule": "{b-rule}", "plan": "{b-plan}", "subject": "{b-subject}", "target": "{b-subject}", "prefix": "b-s-", "q": "b-r-",
+	"actor": "{b-key}",
+}
+
+// Every way in which a request can name something leads to one's own tenant only: what another has
+// is as if it were nowhere, in a body, a filter, a cursor and a condition. Paths are TestEveryAdminOperation's.
+func TestAnotherTenantsObjects(t *testing.T) {
+	s := newAdminStack(t)
+	for id, op := range s.operations() {
+		if strings.HasPrefix(op.path, "/v1/tenants") {
+			continue // the operator's, who is above tenants
+		}
+		t.Run(id, func(t *testing.T) {
+			s, c := s.in(t), adminCases[id]
+			fill := s.prepare(id)
+			none := strings.NewReplacer("{b-rule}", "none", "{b-plan}", "none", "{b-subject}", "none", "{b-key}", "none", "b-s-", "none-", "b-r-", "none-")
+			path, _, _ := strings.Cut(fill.Replace(c.path), "?")
+
+			for _, p := range op.op.Parameters {
+				switch name := p.Value.Name; {
+				case name == "cursor":
+					s.foreignCursor(id, path)
+				case p.Value.In == "query" && foreignFilters[name] != "":
+					query := func(names *strings.Replacer) answer {
+						return s.call(s.key, op.method, path+"?"+name+"="+url.QueryEscape(names.Replace(foreignFilters[name])), nil)
+					}
+					theirs, nobodys := query(fill), query(none)
+					require.Equal(t, nobodys.status, theirs.status, "%s: %s", name, theirs.body)
+					require.Equal(t, alike(strings.ReplaceAll(string(nobodys.body), nobodys.header.Get("X-Request-Id"), "")),
+						alike(strings.ReplaceAll(string(theirs.body), theirs.header.Get("X-Request-Id"), "")), name)
+				case name == "If-Match":
+					tag := s.call(s.other, http.MethodGet, fill.Replace("/v1/rules/{b-rule}"), nil).ok(200).header.Get("ETag")
+					s.call(s.key, op.method, path, c.body, header{"If-Match", tag}).problem(http.StatusPreconditionFailed, codePreconditionFailed)
+				}
+			}
+
+			body, listed := foreignBodies[id]
+			require.Equal(t, namesObjects(op.op) && !c.pure, listed, "a body that can name a rule or a plan has its case, and no other")
+			if !listed {
+				return
+			}
+			send := func(names *strings.Replacer) []ProblemField {
+				contentType := jsonType
+				if id == "import-subjects" {
+					contentType = jsonLinesType
+				}
+				return s.call(s.key, op.method, path, names.Replace(body), header{"Content-Type", contentType}).
+					problem(http.StatusUnprocessableEntity, codeInvalidRequest).Errors
+			}
+			theirs, err := json.Marshal(send(fill))
+			require.NoError(t, err)
+			nobodys, err := json.Marshal(send(none))
+			require.NoError(t, err)
+			back := strings.NewReplacer(fill.Replace("{b-rule}"), "none", fill.Replace("{b-plan}"), "none")
+			require.Equal(t, string(nobodys), back.Replace(string(theirs)), "the answer does not tell that another tenant has it")
+		})
+	}
+}
+
+// foreignCursor takes a cursor of tenant B's list to the same list of A.
+func (s *adminStack) foreignCursor(id, path string) {
+	s.t.Helper()
+	s.prepare(id + "-2") // a second item, so that there is a next page
+	cursor, _ := s.call(s.other, http.MethodGet, path+"?limit=1", nil).ok(200).json()["next_cursor"].(string)
+	require.NotEmpty(s.t, cursor)
+	s.call(s.other, http.MethodGet, path+"?limit=1&cursor="+cursor, nil).ok(200)
+	s.call(s.key, http.MethodGet, path+"?limit=1&cursor="+cursor, nil).problem(http.StatusBadRequest, codeInvalidCursor)
+}
+
+// namesObjects reports whether the body of an operation can name a rule or a plan.
+func namesObjects(op *openapi3.Operation) bool {
+	if op.RequestBody == nil {
+		return false
+	}
+	content := op.RequestBody.Value.Content
+	if content.Get("text/csv") != nil {
+		return true // a file of subjects, which have plans
+	}
+	var names func(s *openapi3.Schema, depth int) bool
+	names = func(s *openapi3.Schema, depth int) bool {
+		for name, p := range s.Properties {
+			if name == "plan" || name == "rule" || name == "limits" || name == "overrides" {
+				return true
+			}
+			if depth < 4 && (names(p.Value, depth+1) || p.Value.Items != nil && names(p.Value.Items.Value, depth+1)) {
+				return true
+			}
+		}
+		return false
+	}
+	return names(content.Get(jsonType).Schema.Value, 0)
+}

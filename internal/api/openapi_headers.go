@@ -1,0 +1,76 @@
+package api
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// What net/http answers by itself, before any of this package is asked.
+const headTooLarge = "The request line and the headers together are longer than 16 KiB. " +
+	"Plain text, without a request id, and the connection is closed"
+
+// describeAnswers adds to every operation what all of them have in common and huma cannot know: the
+// headers of answers, and the answer to a head that is too large.
+func describeAnswers(doc *huma.OpenAPI) {
+	for _, item := range doc.Paths {
+		for _, op := range operationsOf(item) {
+			for status, response := range op.Responses {
+				describeHeaders(op, status, response)
+			}
+			op.Responses["431"] = &huma.Response{
+				Description: headTooLarge,
+				Content:     map[string]*huma.MediaType{"text/plain": {Schema: &huma.Schema{Type: huma.TypeString}}},
+			}
+		}
+	}
+}
+
+func describeHeaders(op *huma.Operation, status string, response *huma.Response) {
+	if response.Headers == nil {
+		response.Headers = map[string]*huma.Param{}
+	}
+	add := func(name, description string) {
+		if response.Headers[name] == nil {
+			response.Headers[name] = &huma.Param{Description: description, Schema: &huma.Schema{Type: huma.TypeString}}
+		}
+	}
+	add("X-Request-Id", "Names the request, also in the log: the one that was sent, if it is 1 to 128 of A-Z, a-z, 0-9, - _ . and :, or else a new one")
+	replays := slices.ContainsFunc(op.Parameters, func(p *huma.Param) bool { return p.Name == idempotencyHeader })
+	if replays {
+		add(replayedHeader, "true, where this is the answer to the first request with the same Idempotency-Key")
+	}
+	switch status {
+	case "201":
+		add("Location", "Path of the created object")
+	case "401":
+		add("WWW-Authenticate", "How to authenticate (RFC 9110)")
+	case "415":
+		if op.Method == http.MethodPatch {
+			add("Accept-Patch", "The media types that are taken (RFC 5789)")
+		}
+	case "429", "503":
+		add("Retry-After", "Seconds to wait, where waiting helps")
+	}
+	if status == "409" && replays {
+		add("Retry-After", "Seconds to wait, where waiting helps")
+	}
+}
+
+// describeLimitHeaders adds the headers that a decision carries; WEIR_HEADERS chooses which of them.
+func describeLimitHeaders(response *huma.Response) {
+	if response.Headers == nil {
+		response.Headers = map[string]*huma.Param{}
+	}
+	for name, description := range map[string]string{
+		"RateLimit-Policy":      "Structured list of the rules that enforce a limit: quota q, window w in seconds (draft-ietf-httpapi-ratelimit-headers, revision 11)",
+		"RateLimit":             "Structured list of the same rules: what remains (r), and the seconds until there is more than that (t)",
+		"X-RateLimit-Limit":     "Quota of the deciding rule",
+		"X-RateLimit-Remaining": "What remains of it",
+		"X-RateLimit-Reset":     "Unix time in seconds at which it is whole again",
+		"Retry-After":           "Seconds to wait, on a denial that waiting can cure",
+	} {
+		response.Headers[name] = &huma.Param{Description: description, Schema: &huma.Schema{Type: huma.TypeString}}
+	}
+}
