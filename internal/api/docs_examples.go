@@ -45,10 +45,22 @@ var docsExamples = map[string]string{
 	"patch-tenant-by-ref": `{"name": "Globex Inc."}`,
 }
 
+// docsFiles are the files that /docs suggests for an operation whose body is none in JSON, by media type.
+var docsFiles = map[string]map[string]string{
+	"import-subjects": {
+		csvType:        "subject,state,billing_ref,labels\r\nuser_42,active,cus_8123,\"{\"\"region\"\":\"\"eu\"\"}\"\r\nuser_43,blocked,,\r\n",
+		jsonLinesType:  `{"subject":"user_42","billing_ref":"cus_8123","labels":{"region":"eu"}}` + "\n" + `{"subject":"user_43","state":"blocked"}` + "\n",
+		olderLinesType: `{"subject":"user_44"}` + "\n",
+	},
+}
+
 // addExamples puts the examples into the document.
 func addExamples(doc *huma.OpenAPI) {
 	for _, item := range doc.Paths {
 		for _, op := range operationsOf(item) {
+			for contentType, file := range docsFiles[op.OperationID] {
+				op.RequestBody.Content[contentType].Example = file
+			}
 			example, found := docsExamples[op.OperationID]
 			if !found || op.RequestBody == nil {
 				continue

@@ -78,6 +78,19 @@ func TestDocsExamplesWork(t *testing.T) {
 			require.Contains(t, []int{http.StatusOK, http.StatusCreated}, a.status, "%s", a.body)
 		})
 	}
+	for id, op := range s.operations() {
+		if op.op.RequestBody == nil {
+			continue
+		}
+		for contentType, body := range op.op.RequestBody.Value.Content {
+			if contentType == jsonType || contentType == mergePatchType || contentType == yamlType { // the same body in another spelling
+				continue
+			}
+			file, _ := body.Example.(string)
+			require.NotEmpty(t, file, "%s takes %s, and has no example in docs_examples.go", id, contentType)
+			s.call(s.key, op.method, op.path, file, header{"Content-Type", contentType}).ok(http.StatusOK)
+		}
+	}
 	for path, id := range map[string]string{"/v1/check": "check", "/check": "check-short", "/v1/check/batch": "check-batch"} {
 		require.NoError(t, s.doc.Paths.Value(path).Post.RequestBody.Value.Content.Get(jsonType).Schema.Value.VisitJSON(parsed(t, docsExamples[id])))
 	}
