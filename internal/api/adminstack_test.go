@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -33,6 +34,7 @@ type adminStack struct {
 	doc   *openapi3.T
 	log   *lockedBuffer // what was logged
 
+	buffer    int // bytes that serve's servers may have under way to a client; 0: as many as the system likes
 	instances int // of the service, as serve's servers are to think; 0: one
 
 	a, b                    tenants.Actor // as system, to prepare and look behind the API
@@ -100,13 +102,20 @@ func (s *adminStack) serve(store *tenants.Store) string {
 		Peers: check.NewPeers(max(s.instances, 1), metrics), Metrics: metrics,
 	})
 	s.t.Cleanup(checker.Close)
-	server := httptest.NewServer(New(Config{}, Deps{
+	server := httptest.NewUnstartedServer(New(Config{}, Deps{
 		Store: store, Authenticator: tenants.NewAuthenticator(s.store),
 		Policies: check.NewPolicies(store, keys, logger, metrics), Checker: checker,
 		Logger:  logger,
 		Metrics: NewMetrics(prometheus.NewRegistry()), CursorKey: secrets.CursorKey[:],
 		Readiness: func() Readiness { return Readiness{} },
 	}))
+	if s.buffer > 0 {
+		server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+			_ = c.(*net.TCPConn).SetWriteBuffer(s.buffer) //nolint:forcetypeassert // it listens on TCP
+			return ctx
+		}
+	}
+	server.Start()
 	s.t.Cleanup(server.Close)
 	return server.URL
 }

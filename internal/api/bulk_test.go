@@ -2,13 +2,14 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/stretchr/testify/require"
@@ -223,18 +224,18 @@ func TestBulkSlots(t *testing.T) {
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+bulkPath, body)
 	require.NoError(t, err)
 	r.Header.Set("Authorization", "Bearer "+s.key)
-	r.Header.Set("Content-Type", csvType)
+	r.Header.Set("Content-Type", jsonLinesType)
 	ended := make(chan answer, 1)
 	go func() { ended <- s.send(r) }()
-	_, err = io.WriteString(feed, "subject\n"+strings.Repeat("\n", 64<<10)) // more than a client keeps to itself
+	// More than both ends of a connection keep to themselves: when it is gone, the import is being read.
+	_, err = io.WriteString(feed, strings.Repeat(strings.Repeat(" ", maxImportLine/2)+"\n", 32))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		a := s.bulk("?dry_run=true", csvType, "subject\n")
-		return a.status == http.StatusTooManyRequests && a.header.Get("Retry-After") != ""
-	}, 10*time.Second, 5*time.Millisecond)
+	busy := s.bulk("?dry_run=true", csvType, "subject\n")
+	busy.problem(http.StatusTooManyRequests, codeBulkBusy)
+	require.NotEmpty(t, busy.header.Get("Retry-After"))
 	s.call(s.other, http.MethodPost, bulkPath, "subject\nu\n", header{"Content-Type", csvType}).ok(200)
 	require.Empty(t, s.export(s.key, ""), "an import holds no export up")
-	_, err = io.WriteString(feed, "late\n")
+	_, err = io.WriteString(feed, `{"subject":"late"}`)
 	require.NoError(t, err)
 	require.NoError(t, feed.Close())
 	require.Equal(t, counts(1, 0, 0), (<-ended).ok(200).json())
@@ -244,21 +245,27 @@ func TestBulkSlots(t *testing.T) {
 // An export that cannot be finished does not look like one that is whole.
 func TestExportThatBreaksOff(t *testing.T) {
 	s := newSubjectStack(t)
-	// Few lines, and long ones: more than all buffers between Postgres and here.
-	labels := map[string]string{}
-	for i := range 32 {
-		labels[fmt.Sprint("label-", i)] = strings.Repeat("x", 200)
-	}
-	lines := make([]tenants.SubjectLine, 2000)
+	// More than all buffers between Postgres and here hold: both ends of the connection are told to keep little.
+	s.buffer = 64 << 10
+	s.url = s.serve(s.store)
+	lines := make([]tenants.SubjectLine, 3000)
 	for i := range lines {
-		lines[i] = tenants.SubjectLine{Line: i + 1, Subject: fmt.Sprint(i), Labels: tenants.PackLabels(labels)}
+		lines[i] = tenants.SubjectLine{Line: i + 1, Subject: fmt.Sprintf("%0250d", i), BillingRef: ptr(strings.Repeat("x", 250))}
 	}
 	_, err := s.store.ImportSubjects(t.Context(), s.a, lines, tenants.ImportMode{})
 	require.NoError(t, err)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+bulkPath, nil)
 	require.NoError(t, err)
 	r.Header.Set("Authorization", "Bearer "+s.key)
-	response, err := http.DefaultTransport.RoundTrip(r)
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return conn, conn.(*net.TCPConn).SetReadBuffer(64 << 10) //nolint:forcetypeassert // dialled over TCP
+	}}
+	defer transport.CloseIdleConnections()
+	response, err := transport.RoundTrip(r)
 	require.NoError(t, err)
 	defer response.Body.Close()
 	require.Equal(t, http.StatusOK, response.StatusCode)
