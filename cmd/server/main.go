@@ -20,12 +20,14 @@ import (
 type cli struct {
 	Config
 
-	Serve       serveCommand       `cmd:"" default:"1" help:"Serve (the default)."`
-	Migrate     migrateCommand     `cmd:"" name:"migrate" help:"Bring the database's schema up to date, or back."`
-	OperatorKey operatorKeyCommand `cmd:"" help:"Keys of the operator of the whole service."`
-	Audit       auditCommand       `cmd:"" help:"Audit trails: who changed what."`
-	Demo        demoCommand        `cmd:"" help:"Put a demo tenant into the database."`
-	Healthcheck healthcheckCommand `cmd:"" help:"Exit with 0 if the server of this configuration is ready."`
+	Serve        serveCommand        `cmd:"" default:"1" help:"Serve (the default)."`
+	Migrate      migrateCommand      `cmd:"" name:"migrate" help:"Bring the database's schema up to date, or back."`
+	OperatorKey  operatorKeyCommand  `cmd:"" help:"Keys of the operator of the whole service."`
+	SignupLink   signupLinkCommand   `cmd:"" help:"Make a link with which somebody makes a tenant of their own, where WEIR_SIGNUP lets them."`
+	PasswordLink passwordLinkCommand `cmd:"" help:"Make a link with which somebody chooses a new password."`
+	Audit        auditCommand        `cmd:"" help:"Audit trails: who changed what."`
+	Demo         demoCommand         `cmd:"" help:"Put a demo tenant into the database."`
+	Healthcheck  healthcheckCommand  `cmd:"" help:"Exit with 0 if the server of this configuration is ready."`
 }
 
 const description = `Weir answers whether somebody may do something now, and if not, when.

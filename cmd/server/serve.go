@@ -143,6 +143,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 		Quota:  check.NewQuota(s.checker, policies, deployment.platform),
 		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, s.store, s.checker),
 		Follow:    following.now,
+		Invited:   func(i tenants.Invitation) { dashboard.SendInvitation(s.store, post, s.log, i) },
 		CursorKey: deployment.secrets.CursorKey[:],
 	})
 	pages := dashboard.New(dashboard.Deps{

@@ -22,18 +22,37 @@ var attemptRules = [...]check.Rule{
 	{Slug: "account", Algorithm: check.TokenBucket, Limit: 100, Window: check.Window{Duration: check.Duration{MS: 24 * 3_600_000}}},
 }
 
+// What may be asked for by mail, so that nobody can have another's mailbox filled.
+var askRules = [...]check.Rule{
+	{Slug: "account-address", Algorithm: check.SlidingWindowLog, Limit: 3, Window: check.Window{Duration: check.Duration{MS: 15 * 60_000}}},
+	{Slug: "address", Algorithm: check.SlidingWindowLog, Limit: 20, Window: check.Window{Duration: check.Duration{MS: 3_600_000}}},
+	{Slug: "account", Algorithm: check.TokenBucket, Limit: 10, Window: check.Window{Duration: check.Duration{MS: 24 * 3_600_000}}},
+}
+
+// Invitations that one tenant's members may send, so that nobody can have the world's mailboxes
+// filled: by address and tenant, by address, and by tenant.
+var inviteRules = [...]check.Rule{
+	{Slug: "tenant-address", Algorithm: check.SlidingWindowLog, Limit: 100, Window: check.Window{Duration: check.Duration{MS: 3_600_000}}},
+	{Slug: "address", Algorithm: check.SlidingWindowLog, Limit: 100, Window: check.Window{Duration: check.Duration{MS: 3_600_000}}},
+	{Slug: "tenant", Algorithm: check.TokenBucket, Limit: 200, Window: check.Window{Duration: check.Duration{MS: 24 * 3_600_000}}},
+}
+
 // attempts counts failures to sign in, on this instance, so that it holds with Redis down. An
 // attempt that runs counts as if it had failed until it is known: many at once get no more
 // guesses than one after another.
 type attempts struct {
+	rules  [len(attemptRules)]check.Rule
 	engine *check.MemoryEngine
 	mu     sync.Mutex
 	trying map[string]int64 // attempts that run, by counter
 }
 
-func newAttempts(now func() time.Time) *attempts {
+func newAttempts(now func() time.Time) *attempts { return newAttemptsOf(attemptRules, now) }
+
+func newAttemptsOf(rules [len(attemptRules)]check.Rule, now func() time.Time) *attempts {
 	const most = 100_000
 	return &attempts{
+		rules: rules,
 		engine: check.NewMemoryEngine(check.MemoryOptions{
 			Clock: func() int64 { return now().UnixMilli() }, MaxCounters: most, MaxPerTenant: most,
 		}),
@@ -54,7 +73,7 @@ func (a *attempts) begin(email, address string) (*attempt, time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i, key := range try.keys {
-		call := counterCall(i, key, 1+a.trying[key])
+		call := a.counterCall(i, key, 1+a.trying[key])
 		call.DryRun = true
 		a.engine.Evaluate(context.Background(), &call)
 		if call.Outcome.Allowed {
@@ -69,8 +88,18 @@ func (a *attempts) begin(email, address string) (*attempt, time.Duration) {
 	return try, 0
 }
 
-func counterCall(rule int, key string, cost int64) check.Call {
-	return check.Call{Cost: cost, Counters: []check.Counter{{Key: key, Numbers: attemptRules[rule].Numbers()}}}
+func (a *attempts) counterCall(rule int, key string, cost int64) check.Call {
+	return check.Call{Cost: cost, Counters: []check.Counter{{Key: key, Numbers: a.rules[rule].Numbers()}}}
+}
+
+// take counts one attempt of which each counts, or says after how long to try again.
+func (a *attempts) take(account, address string) time.Duration {
+	try, wait := a.begin(account, address)
+	if try == nil {
+		return wait
+	}
+	try.failed()
+	return 0
 }
 
 // failed ends an attempt with a wrong password.
@@ -78,7 +107,7 @@ func (t *attempt) failed() {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
 	for i, key := range t.keys {
-		call := counterCall(i, key, 1)
+		call := t.of.counterCall(i, key, 1)
 		t.of.engine.Evaluate(context.Background(), &call)
 	}
 	t.ended()

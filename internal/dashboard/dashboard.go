@@ -38,8 +38,11 @@ type Deps struct {
 
 type dashboard struct {
 	Deps
-	attempts   *attempts
+	attempts   *attempts // to show a password
+	asked      *attempts // to be sent a mail
+	invited    *attempts // to have one sent to somebody else
 	playground *playground
+	errands    chan struct{}       // has a place for each thing that may be done at once after an answer
 	working    chan struct{}       // has a place for each request that may be served at once
 	trying     chan struct{}       // and for each draft of a rule that is tried out at once
 	observers  map[string]observer // by pattern of the route
@@ -49,13 +52,26 @@ type dashboard struct {
 // It is more than Postgres answers at once.
 const maxWorking = 64
 
+// maxErrands bounds what is done at once after answers.
+const maxErrands = 4
+
 // New returns the handler of all paths that Serves reports. What pages load is served beside it,
 // where package web says.
 func New(deps Deps) http.Handler {
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
-	d := &dashboard{Deps: deps, attempts: newAttempts(deps.Now), playground: newPlayground(deps.Now), working: make(chan struct{}, maxWorking), trying: make(chan struct{}, maxTrying)}
+	if deps.Mail == nil {
+		deps.Mail = mail.Off()
+	}
+	if deps.Signup == "" {
+		deps.Signup = SignupClosed
+	}
+	d := &dashboard{
+		Deps: deps, attempts: newAttempts(deps.Now), asked: newAttemptsOf(askRules, deps.Now), invited: newAttemptsOf(inviteRules, deps.Now),
+		playground: newPlayground(deps.Now),
+		errands:    make(chan struct{}, maxErrands), working: make(chan struct{}, maxWorking), trying: make(chan struct{}, maxTrying),
+	}
 	r := chi.NewRouter()
 	r.Use(d.track, d.guard)
 	r.NotFound(d.open(func(_ http.ResponseWriter, _ *http.Request) error { return tenants.ErrNotFound }))
@@ -63,6 +79,17 @@ func New(deps Deps) http.Handler {
 
 	r.Get("/login", d.open(d.loginPage))
 	r.Post("/login", d.open(d.login))
+	r.Get("/forgot", d.open(d.forgotPage))
+	r.Post("/forgot", d.open(d.forgot))
+	r.Get("/reset/{token}", d.open(d.resetPage))
+	r.Post("/reset/{token}", d.open(d.reset))
+	r.Get("/invitation/{token}", d.open(d.invitationPage))
+	r.Post("/invitation/{token}", d.open(d.accept))
+	r.Get("/signup", d.open(d.signupPage))
+	r.Post("/signup", d.open(d.signup))
+	r.Get("/signup/{token}", d.open(d.signupLinkPage))
+	r.Post("/signup/{token}", d.open(d.endSignup))
+	r.Get("/dev/mail", d.open(d.devMail))
 
 	r.Post("/theme", d.open(d.chooseTheme))
 
@@ -91,9 +118,14 @@ func New(deps Deps) http.Handler {
 	r.Post("/subjects/*", d.write(0, d.actOnSubject)) // each action asks for its own right
 	r.Get("/keys", d.page(d.keys))
 	r.Get("/members", d.page(d.members))
+	r.Post("/members/invite", d.write(tenants.MayManage, d.invite))
+	r.Post("/members/{id}/resend", d.write(tenants.MayManage, d.resend))
+	r.Post("/members/{id}/withdraw", d.write(tenants.MayManage, d.withdraw))
 
 	r.Get("/search", d.page(d.search))
 
+	r.Get("/account", d.person(d.account))
+	r.Post("/account/password", d.person(d.changePassword))
 	r.Get("/sessions", d.person(d.sessions))
 	r.Post("/sessions/end", d.person(d.endSession))
 	r.Post("/tenant", d.person(d.chooseTenant))
@@ -105,6 +137,7 @@ func New(deps Deps) http.Handler {
 // segments are the first parts of the dashboard's paths, beside its start page.
 var segments = map[string]bool{
 	"login": true, "logout": true, "theme": true, "search": true, "tenant": true, "sessions": true, "playground": true, "tester": true,
+	"forgot": true, "reset": true, "invitation": true, "signup": true, "account": true, "dev": true,
 	"rules": true, "plans": true, "subjects": true, "keys": true, "members": true,
 }
 

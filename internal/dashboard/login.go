@@ -23,6 +23,7 @@ const (
 // loginView is what the sign-in page shows.
 type loginView struct {
 	Email, Next, Problem string
+	Signup               bool // there is something like it
 }
 
 func (d *dashboard) loginPage(w http.ResponseWriter, r *http.Request) error {
@@ -31,7 +32,7 @@ func (d *dashboard) loginPage(w http.ResponseWriter, r *http.Request) error {
 		http.Redirect(w, r, next, http.StatusSeeOther)
 		return nil
 	}
-	return d.render(w, r, http.StatusOK, signInPage(loginView{Next: next}))
+	return d.renderLogin(w, r, http.StatusOK, loginView{Next: next})
 }
 
 // login checks a password and opens a session, always a new one: a token that was there before
@@ -41,28 +42,63 @@ func (d *dashboard) login(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	view := loginView{Email: r.PostForm.Get("email"), Next: localPath(r.PostForm.Get("next"))}
-	try, wait := d.attempts.begin(view.Email, addressOf(r.RemoteAddr))
-	if try == nil {
-		w.Header().Set("Retry-After", itoa(int64(math.Ceil(wait.Seconds()))))
-		view.Problem = "Too many attempts. Try again in " + inWords(wait) + "."
-		return d.render(w, r, http.StatusTooManyRequests, signInPage(view))
-	}
 	ctx, cancel := context.WithTimeout(r.Context(), loginWait)
 	defer cancel()
-	person, err := d.Store.VerifyPassword(ctx, view.Email, r.PostForm.Get("password"))
+	person, wait, err := d.prove(ctx, view.Email, r.PostForm.Get("password"), addressOf(r.RemoteAddr))
+	switch {
+	case wait > 0:
+		var f form
+		status := tooMany(w, &f, wait)
+		view.Problem = f.Problem()
+		return d.renderLogin(w, r, status, view)
+	case errors.Is(err, tenants.ErrWrongPassword):
+		view.Problem = "The email or the password is wrong."
+		return d.renderLogin(w, r, http.StatusUnauthorized, view)
+	case err != nil:
+		return err
+	}
+	if err := d.signIn(w, r, person, uuid.Nil); err != nil {
+		return err
+	}
+	http.Redirect(w, r, view.Next, http.StatusSeeOther)
+	return nil
+}
+
+func (d *dashboard) renderLogin(w http.ResponseWriter, r *http.Request, status int, view loginView) error {
+	view.Signup = d.Signup != SignupClosed
+	return d.render(w, r, status, signInPage(view))
+}
+
+// prove checks a password, within the limits on failures: it returns who has shown it, or after how
+// long to try again, or an error, ErrWrongPassword among them.
+func (d *dashboard) prove(ctx context.Context, email, password, address string) (tenants.Person, time.Duration, error) {
+	try, wait := d.attempts.begin(email, address)
+	if try == nil {
+		return tenants.Person{}, wait, nil
+	}
+	person, err := d.Store.VerifyPassword(ctx, email, password)
 	switch {
 	case errors.Is(err, tenants.ErrWrongPassword):
 		try.failed()
-		view.Problem = "The email or the password is wrong."
-		return d.render(w, r, http.StatusUnauthorized, signInPage(view))
 	case err != nil:
 		try.undecided()
-		if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, tenants.ErrUnavailable) {
-			return errBusy
-		}
-		return err
+		err = busyOr(err)
+	default:
+		try.succeeded()
 	}
-	try.succeeded()
+	return person, 0, err
+}
+
+// tooMany writes down that somebody has to wait, and returns the status that says so.
+func tooMany(w http.ResponseWriter, f *form, wait time.Duration) int {
+	w.Header().Set("Retry-After", itoa(int64(math.Ceil(wait.Seconds()))))
+	f.problem = "Too many attempts. Try again in " + inWords(wait) + "."
+	return http.StatusTooManyRequests
+}
+
+// signIn opens a session for somebody who has just shown who they are, always a new one, in that
+// tenant (the nil UUID: any). The one that the browser had before ends.
+func (d *dashboard) signIn(w http.ResponseWriter, r *http.Request, person tenants.Person, tenant uuid.UUID) error {
 	if old, err := d.session(r); err == nil {
 		if err := d.Store.EndSession(r.Context(), old, old.ID); err != nil && !errors.Is(err, tenants.ErrNotFound) {
 			return err
@@ -72,8 +108,16 @@ func (d *dashboard) login(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if tenant != uuid.Nil {
+		session, err := d.Store.Session(r.Context(), token)
+		if err != nil {
+			return err
+		}
+		if err := d.Store.ChooseTenant(r.Context(), session, tenant); err != nil {
+			return err
+		}
+	}
 	setSessionCookie(w, token)
-	http.Redirect(w, r, view.Next, http.StatusSeeOther)
 	return nil
 }
 

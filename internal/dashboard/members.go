@@ -4,42 +4,164 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
+	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
 	"weir/internal/tenants"
 )
 
 type memberRow struct {
-	Email, Role  string
-	Invited, You bool
-	Since        moment
+	ID, Email, Role string
+	Invited, You    bool
+	Since           moment
+	Link            string // how the invitation stands, in words; "" for who has joined
+	LinkTone        string // of the badge
+	Mine            bool   // the invitation is the viewer's to send again or withdraw
 }
 
 type membersView struct {
 	Members []memberRow
 	Next    string
 	Later   bool
+	Form    form     // of an invitation
+	Roles   []option // that the viewer may invite as
+	MailOn  bool
+	New     *newLink // an invitation that was just made, whose link nobody mails
 }
 
+// newLink is shown once: the token is kept nowhere.
+type newLink struct{ Email, URL string }
+
 func (d *dashboard) members(w http.ResponseWriter, r *http.Request, v *visit) error {
+	return d.renderMembers(w, r, v, http.StatusOK, &membersView{})
+}
+
+func (d *dashboard) renderMembers(w http.ResponseWriter, r *http.Request, v *visit, status int, view *membersView) error {
 	after := r.URL.Query().Get("after")
 	members, next, err := d.Store.Members(r.Context(), v.actor(), tenants.Page{Limit: pageSize, After: after})
 	if err != nil {
 		return err
 	}
-	view := membersView{Later: after != ""}
+	var invited []uuid.UUID
+	for i := range members {
+		if members[i].State == tenants.MemberInvited {
+			invited = append(invited, members[i].ID)
+		}
+	}
+	links, err := d.Store.Invitations(r.Context(), v.actor(), invited)
+	if err != nil {
+		return err
+	}
+	view.Later, view.MailOn = after != "", d.Mail.On()
 	if next != "" {
 		view.Next = withCursor("/members", url.Values{}, next)
 	}
-	for _, m := range members {
-		view.Members = append(view.Members, memberRow{
-			Email: m.Email, Role: string(m.Role), Invited: m.State == tenants.MemberInvited, You: m.PersonID == v.session.PersonID,
+	for i := range members {
+		m := &members[i]
+		row := memberRow{
+			ID: m.ID.String(), Email: m.Email, Role: string(m.Role), Invited: m.State == tenants.MemberInvited, You: m.PersonID == v.session.PersonID,
 			Since: moment{m.CreatedAt},
-		})
+		}
+		if row.Invited {
+			row.Mine = v.actor().May(tenants.MayManage) && (m.Role != tenants.Owner || v.actor().May(tenants.MayOwn))
+			link, ok := links[m.ID]
+			row.Link, row.LinkTone = linkWords(link, ok, v.now)
+		}
+		view.Members = append(view.Members, row)
+	}
+	for _, role := range tenants.Roles {
+		if role != tenants.Owner || v.actor().May(tenants.MayOwn) {
+			view.Roles = append(view.Roles, option{string(role), roleNames[role]})
+		}
 	}
 	v.frame.Title = "Members"
-	return d.render(w, r, http.StatusOK, membersPage(v.frame, &view))
+	return d.render(w, r, status, membersPage(v.frame, view))
+}
+
+// roleNames say what a role is for, where one is chosen.
+var roleNames = map[tenants.Role]string{
+	tenants.Owner: "Owner: everything, other owners included", tenants.Admin: "Admin: everything but owners", tenants.Editor: "Editor: rules, plans and subjects",
+	tenants.Support: "Support: resets and temporary overrides", tenants.Viewer: "Viewer: looks on",
+}
+
+// linkWords say how an invitation stands.
+func linkWords(link tenants.Link, exists bool, now time.Time) (words, tone string) {
+	const slow = time.Hour // a mail that is on its way for longer was lost with the instance that had it
+	switch {
+	case !exists:
+		return "no link yet", "warn"
+	case !link.ExpiresAt.After(now):
+		return "link has ended", "warn"
+	case link.Mail == tenants.MailFailed, link.Mail == tenants.MailWaiting && now.Sub(link.SentAt) > slow:
+		return "mail failed", "bad"
+	case link.Mail == tenants.MailWaiting:
+		return "mail on its way", ""
+	case link.Mail == tenants.MailOff:
+		return "invited", "warn"
+	}
+	return "mail sent", "warn"
+}
+
+// invite makes somebody a member who has not joined, and has them told.
+func (d *dashboard) invite(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	if wait := d.invited.take(v.session.Current.TenantID.String(), addressOf(r.RemoteAddr)); wait > 0 {
+		return d.renderMembers(w, r, v, tooMany(w, f, wait), &membersView{Form: *f})
+	}
+	made, err := d.Store.InviteMember(r.Context(), v.actor(), f.Get("email"), tenants.Role(f.Get("role")))
+	if status := f.refuse(err); status != 0 {
+		return d.renderMembers(w, r, v, status, &membersView{Form: *f})
+	}
+	if err != nil {
+		return err
+	}
+	return d.sendInvitation(w, r, v, made, made.Email+" is invited.")
+}
+
+// resend makes a new link for somebody who has not joined; the one before works no more.
+func (d *dashboard) resend(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	id, err := uuid.Parse(chi.URLParam(r, "id"))
+	if err != nil {
+		return tenants.ErrNotFound
+	}
+	if wait := d.invited.take(v.session.Current.TenantID.String(), addressOf(r.RemoteAddr)); wait > 0 {
+		return d.renderMembers(w, r, v, tooMany(w, f, wait), &membersView{Form: form{problem: f.problem}})
+	}
+	made, err := d.Store.ResendInvitation(r.Context(), v.actor(), id)
+	if status := f.refuse(err); status != 0 {
+		return d.renderMembers(w, r, v, status, &membersView{Form: form{problem: f.problem}})
+	}
+	if err != nil {
+		return err
+	}
+	return d.sendInvitation(w, r, v, made, made.Email+" has a new link. The one before works no more.")
+}
+
+// sendInvitation mails a link, or shows it once where no mail can be sent. That page is the answer
+// to the form itself: a redirect would have to carry the link.
+func (d *dashboard) sendInvitation(w http.ResponseWriter, r *http.Request, v *visit, made tenants.Invitation, said string) error {
+	SendInvitation(d.Store, d.Mail, d.Logger, made)
+	if d.Mail.On() {
+		return d.done(w, r, "/members", said)
+	}
+	return d.renderMembers(w, r, v, http.StatusOK, &membersView{New: &newLink{made.Email, d.Mail.Link(invitationPath(made))}})
+}
+
+// withdraw takes an invitation back. Who has joined meanwhile stays.
+func (d *dashboard) withdraw(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	id, err := uuid.Parse(chi.URLParam(r, "id"))
+	if err != nil {
+		return tenants.ErrNotFound
+	}
+	gone, err := d.Store.WithdrawInvitation(r.Context(), v.actor(), id)
+	if status := f.refuse(err); status != 0 {
+		return d.renderMembers(w, r, v, status, &membersView{Form: form{problem: f.problem}})
+	}
+	if err != nil {
+		return err
+	}
+	return d.done(w, r, "/members", "The invitation of "+gone.Email+" is withdrawn.")
 }
 
 type sessionRow struct {

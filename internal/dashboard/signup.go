@@ -1,5 +1,17 @@
 package dashboard
 
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"weir/internal/mail"
+	"weir/internal/tenants"
+)
+
 // Signup says who may make a tenant of their own.
 type Signup string
 
@@ -12,3 +24,143 @@ const (
 
 // Signups lists what Signup may be.
 var Signups = []Signup{SignupOpen, SignupInvite, SignupClosed}
+
+// signupView is the page on which somebody signs up.
+type signupView struct {
+	Form   form
+	Open   bool   // everybody may
+	Email  string // proved by a link; "": not yet
+	Whole  bool   // all is asked at once, as no mail can be sent
+	Action string
+}
+
+func (d *dashboard) signupPage(w http.ResponseWriter, r *http.Request) error {
+	if d.Signup == SignupClosed {
+		return tenants.ErrNotFound
+	}
+	return d.renderSignup(w, r, http.StatusOK, &signupView{})
+}
+
+func (d *dashboard) renderSignup(w http.ResponseWriter, r *http.Request, status int, v *signupView) error {
+	v.Open, v.Whole, v.Action = d.Signup == SignupOpen, !d.Mail.On() || v.Email != "", r.URL.Path
+	return d.render(w, r, status, signupPage(v))
+}
+
+// signup mails a link to go on with. Where no mail can be sent, it makes the tenant at once.
+func (d *dashboard) signup(w http.ResponseWriter, r *http.Request) error {
+	if d.Signup != SignupOpen {
+		return tenants.ErrNotFound
+	}
+	if err := readForm(w, r); err != nil {
+		return err
+	}
+	view := signupView{Form: form{values: r.PostForm}}
+	email := view.Form.Get("email")
+	if wait := d.asked.take(email, addressOf(r.RemoteAddr)); wait > 0 {
+		return d.renderSignup(w, r, tooMany(w, &view.Form, wait), &view)
+	}
+	if d.Mail.On() {
+		return d.mailSignup(w, r, &view, email)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), loginWait)
+	defer cancel()
+	person, err := d.Store.SignUpUnproved(ctx, email, newSignup(&view.Form))
+	return d.signedUp(w, r, &view, person, err)
+}
+
+// mailSignup answers everybody alike. Who has a login already is told so by mail.
+func (d *dashboard) mailSignup(w http.ResponseWriter, r *http.Request, view *signupView, email string) error {
+	if !tenants.ValidEmail(email) {
+		view.Form.wrong("email", "must be an address such as name@example.com")
+		return d.renderSignup(w, r, http.StatusUnprocessableEntity, view)
+	}
+	person, err := d.Store.PersonWithLogin(r.Context(), email)
+	if err != nil && !errors.Is(err, tenants.ErrNotFound) {
+		return err
+	}
+	known := err == nil
+	d.errand(r, "make a link to sign up", func(ctx context.Context) error {
+		if known {
+			d.Mail.Send(mail.SignedUpAlready(person.Email, d.Mail.Link("/login")), nil)
+			return nil
+		}
+		token, err := d.Store.NewSignupLink(ctx, email, tenants.SignupLinkLife)
+		if err != nil {
+			return err
+		}
+		d.Mail.Send(mail.SignUp(email, d.Mail.Link("/signup/"+token), inWords(tenants.SignupLinkLife)), nil)
+		return nil
+	})
+	return d.render(w, r, http.StatusOK, askedPage(&askedView{
+		Title: "Look into your mail", Email: email, Back: "/signup", Box: d.Mail.Box() != nil,
+		Text: "A mail with a link to go on is on its way. The link works once, for " + inWords(tenants.SignupLinkLife) + ".",
+	}))
+}
+
+func newSignup(f *form) tenants.NewSignup {
+	return tenants.NewSignup{Tenant: f.Get("tenant"), Password: f.values.Get("password")}
+}
+
+func (d *dashboard) signupLinkPage(w http.ResponseWriter, r *http.Request) error {
+	if d.Signup == SignupClosed {
+		return tenants.ErrNotFound
+	}
+	email, err := d.Store.SignupLink(r.Context(), chi.URLParam(r, "token"))
+	if errors.Is(err, tenants.ErrNotFound) {
+		return d.deadSignup(w, r)
+	}
+	if err != nil {
+		return err
+	}
+	return d.renderSignup(w, r, http.StatusOK, &signupView{Email: email})
+}
+
+func (d *dashboard) deadSignup(w http.ResponseWriter, r *http.Request) error {
+	return d.deadLink(w, r, "A link to sign up works once, and not for long.", "/signup", "Sign up")
+}
+
+// endSignup makes the tenant of whoever has followed a link.
+func (d *dashboard) endSignup(w http.ResponseWriter, r *http.Request) error {
+	if d.Signup == SignupClosed {
+		return tenants.ErrNotFound
+	}
+	if err := readForm(w, r); err != nil {
+		return err
+	}
+	token, view := chi.URLParam(r, "token"), signupView{Form: form{values: r.PostForm}}
+	email, err := d.Store.SignupLink(r.Context(), token)
+	if errors.Is(err, tenants.ErrNotFound) {
+		return d.deadSignup(w, r)
+	}
+	if err != nil {
+		return err
+	}
+	view.Email = email
+	ctx, cancel := context.WithTimeout(r.Context(), loginWait)
+	defer cancel()
+	person, err := d.Store.SignUp(ctx, token, newSignup(&view.Form))
+	if errors.Is(err, tenants.ErrNotFound) {
+		return d.deadSignup(w, r)
+	}
+	return d.signedUp(w, r, &view, person, err)
+}
+
+// signedUp ends a sign-up: the page once more, or the new tenant.
+func (d *dashboard) signedUp(w http.ResponseWriter, r *http.Request, view *signupView, person tenants.Person, err error) error {
+	if status := view.Form.refuse(err); status != 0 {
+		return d.renderSignup(w, r, status, view)
+	}
+	if err != nil {
+		return busyOr(err)
+	}
+	tenant := uuid.Nil
+	for _, m := range person.Memberships {
+		if m.State == tenants.MemberActive { // the only one so far
+			tenant = m.TenantID
+		}
+	}
+	if err := d.signIn(w, r, person, tenant); err != nil {
+		return err
+	}
+	return d.done(w, r, "/", "Welcome to Weir. This tenant is yours.")
+}

@@ -72,7 +72,7 @@ func newStack(t *testing.T) *stack {
 }
 
 // serve starts a dashboard over that store and that Redis.
-func (s *stack) serve(store *tenants.Store, redisURL string) {
+func (s *stack) serve(store *tenants.Store, redisURL string, changes ...func(*Deps)) {
 	s.t.Helper()
 	client, err := check.NewRedisClient(redisURL)
 	require.NoError(s.t, err)
@@ -85,10 +85,14 @@ func (s *stack) serve(store *tenants.Store, redisURL string) {
 	})
 	s.t.Cleanup(s.checker.Close)
 	s.policies = check.NewPolicies(store, keys, logger, metrics)
-	s.server = httptest.NewTLSServer(New(Deps{
+	deps := Deps{
 		Store: store, Policies: s.policies, Checker: s.checker, Logger: logger, Now: s.clock.Now,
 		Follow: func(ctx context.Context, _ check.TenantID) { s.follow(ctx) },
-	}))
+	}
+	for _, change := range changes {
+		change(&deps)
+	}
+	s.server = httptest.NewTLSServer(New(deps))
 	s.t.Cleanup(s.server.Close)
 	s.url = s.server.URL
 }

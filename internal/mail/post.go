@@ -115,6 +115,9 @@ func NewPost(o Options) (*Post, error) {
 	return p, nil
 }
 
+// Off returns a post that sends nothing and knows no public address.
+func Off() *Post { return &Post{} }
+
 // ParsePublicURL reads the address under which people reach the service: http or https, a host,
 // and nothing after it.
 func ParsePublicURL(text string) (*url.URL, error) {

@@ -100,6 +100,21 @@ func (s *Store) ResendInvitation(ctx context.Context, a Actor, id uuid.UUID) (ou
 	return out, err
 }
 
+// WithdrawInvitation ends the membership of somebody who has not joined, and their link. Errors:
+// ErrNotFound, ErrForbidden, *ConflictError with CodeMemberExists where they have joined.
+func (s *Store) WithdrawInvitation(ctx context.Context, a Actor, id uuid.UUID) (out Member, err error) {
+	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
+		if out, err = c.member(ctx, id, Match{}); err != nil {
+			return err
+		}
+		if out.State != MemberInvited {
+			return &ConflictError{CodeMemberExists, "this person has joined already: remove the member instead"}
+		}
+		return c.remove(ctx, out)
+	})
+	return out, err
+}
+
 // invite makes a link for a member.
 func (c *change) invite(ctx context.Context, m Member) (Invitation, error) {
 	tenant, err := c.TenantByID(ctx, c.tenant)

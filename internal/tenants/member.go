@@ -220,20 +220,25 @@ func (s *Store) RemoveMember(ctx context.Context, a Actor, id uuid.UUID, m Match
 		if err != nil {
 			return err
 		}
-		if err := a.mayChangeRole(old.Role); err != nil {
-			return err
-		}
-		if err := c.keepAnOwner(ctx, old); err != nil {
-			return err
-		}
-		if _, err := c.next(ctx, parts{}); err != nil {
-			return err
-		}
-		if err := c.endSessionsHere(ctx, old.PersonID); err != nil {
-			return err
-		}
-		return c.DeleteMember(ctx, db.DeleteMemberParams{TenantID: c.tenant, ID: id})
+		return c.remove(ctx, old)
 	})
+}
+
+// remove ends a membership.
+func (c *change) remove(ctx context.Context, old Member) error {
+	if err := c.actor.mayChangeRole(old.Role); err != nil {
+		return err
+	}
+	if err := c.keepAnOwner(ctx, old); err != nil {
+		return err
+	}
+	if _, err := c.next(ctx, parts{}); err != nil {
+		return err
+	}
+	if err := c.endSessionsHere(ctx, old.PersonID); err != nil {
+		return err
+	}
+	return c.DeleteMember(ctx, db.DeleteMemberParams{TenantID: c.tenant, ID: old.ID})
 }
 
 var emailError = check.FieldError{Field: "email", Message: "must be an address such as name@example.com, of at most 254 bytes"}
@@ -310,6 +315,12 @@ func (c *change) ensurePerson(ctx context.Context, email string, hash *string, r
 	}
 	_, err = c.tx.Exec(ctx, "SET LOCAL ROLE "+roleApp)
 	return row.ID, err
+}
+
+// ValidEmail reports whether text has the form of an address that a person may have.
+func ValidEmail(text string) bool {
+	_, ok := normalEmail(text)
+	return ok
 }
 
 // normalEmail returns the address in the form in which it is stored and compared.

@@ -1,0 +1,411 @@
+package dashboard
+
+import (
+	"context"
+	"html"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/mail"
+	"weir/internal/tenants"
+	"weir/internal/testenv"
+)
+
+const publicURL = "https://weir.example"
+
+// mailing serves the stack anew, with mails that land in the box that it returns.
+func (s *stack) mailing(signup Signup) *mail.Box {
+	s.t.Helper()
+	box := &mail.Box{}
+	post, err := mail.NewPost(mail.Options{Box: box, PublicURL: publicURL, Logger: slog.New(slog.DiscardHandler), Now: s.clock.Now})
+	require.NoError(s.t, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.t.Context()))
+	var all sync.WaitGroup
+	all.Go(func() { post.Run(ctx) })
+	s.t.Cleanup(func() {
+		cancel()
+		all.Wait()
+	})
+	s.serve(s.store, testenv.RedisURL(s.t), func(d *Deps) { d.Mail, d.Signup = post, signup })
+	return box
+}
+
+// newest waits until there are n letters, and returns the newest.
+func newest(t *testing.T, box *mail.Box, n int) mail.Kept {
+	t.Helper()
+	require.Eventually(t, func() bool { return len(box.Letters()) == n }, 20*time.Second, 5*time.Millisecond)
+	return box.Letters()[0]
+}
+
+// path is where a letter's link leads, of ours.
+func path(t *testing.T, l mail.Kept) string {
+	t.Helper()
+	path, ours := strings.CutPrefix(l.Link.URL, publicURL)
+	require.True(t, ours, "%s is not under the address that is configured", l.Link.URL)
+	return path
+}
+
+// inTenant adds what a form that changes the tenant carries.
+func (s *stack) inTenant(a tenants.Actor, pairs ...string) url.Values {
+	form := url.Values{"tenant": {a.TenantID().String()}}
+	for i := 0; i < len(pairs); i += 2 {
+		form.Set(pairs[i], pairs[i+1])
+	}
+	return form
+}
+
+func TestForgottenPassword(t *testing.T) {
+	s := newStack(t)
+	box := s.mailing(SignupClosed)
+	ann := s.as("ann@example.com")
+	b := s.browser()
+	require.Contains(t, b.get("/login").body, `href="/forgot"`)
+	checkHeaders(t, b.get("/forgot"), "/forgot")
+
+	// the Host that a request names must not end up in a link
+	r := b.request(http.MethodPost, "/forgot", url.Values{"email": {"Ann@example.com"}})
+	r.Host = "evil.example"
+	r.Header.Set("Origin", "https://evil.example")
+	r.Header.Set("X-Forwarded-Host", "evil.example")
+	known := b.send(r)
+	require.Equal(t, http.StatusOK, known.status)
+	unknown := b.post("/forgot", url.Values{"email": {"eve@example.com"}})
+	require.Equal(t, strings.ReplaceAll(known.body, "Ann@example.com", "x"), strings.ReplaceAll(unknown.body, "eve@example.com", "x"), "nobody learns who has a login")
+	letter := newest(t, box, 1)
+	require.Equal(t, "ann@example.com", letter.To)
+	link := path(t, letter)
+
+	for range 2 { // as robots do that look behind links
+		got := b.get(link)
+		require.Equal(t, http.StatusOK, got.status)
+		require.Contains(t, got.body, "ann@example.com")
+		checkHeaders(t, got, "/reset/...")
+	}
+	got := b.post(link, url.Values{"password": {"password123"}})
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	require.Contains(t, got.body, "guessed first")
+	require.NotContains(t, got.body, "password123")
+	ann.signedIn(true, "nothing has changed yet")
+
+	got = b.post(link, url.Values{"password": {"a better horse"}})
+	require.Equal(t, http.StatusSeeOther, got.status, got.body)
+	b.signedIn(true, "with the new password")
+	require.Contains(t, newest(t, box, 2).Subject, "was changed", "should it not have been her, she learns of it")
+	ann.signedIn(false, "all sessions end")
+	for _, path := range []string{link, "/reset/x", "/reset/" + strings.Repeat("A", 43)} {
+		got = s.browser().post(path, url.Values{"password": {"another horse"}})
+		require.Equal(t, http.StatusNotFound, got.status)
+		require.Contains(t, got.body, "works no more")
+		require.Equal(t, http.StatusNotFound, s.browser().get(path).status)
+	}
+	require.Equal(t, http.StatusUnauthorized, s.browser().login("ann@example.com", password).status)
+	require.Equal(t, http.StatusSeeOther, s.browser().login("ann@example.com", "a better horse").status)
+}
+
+// Nobody may have a mailbox filled, and an account that exists must not be told by its limit.
+func TestAskingForMailIsLimited(t *testing.T) {
+	s := newStack(t)
+	box := s.mailing(SignupOpen)
+	for _, email := range []string{"ann@example.com", "nobody@example.com"} {
+		for range 3 {
+			require.Equal(t, http.StatusOK, s.browser().post("/forgot", url.Values{"email": {email}}).status)
+		}
+		got := s.browser().post("/forgot", url.Values{"email": {email}})
+		require.Equal(t, http.StatusTooManyRequests, got.status)
+		require.Equal(t, "900", got.header.Get("Retry-After"))
+		require.Equal(t, http.StatusTooManyRequests, s.browser().post("/signup", url.Values{"email": {email}}).status)
+	}
+	newest(t, box, 3)
+	s.clock.move(15 * time.Minute)
+	require.Equal(t, http.StatusOK, s.browser().post("/forgot", url.Values{"email": {"ann@example.com"}}).status)
+	newest(t, box, 4)
+}
+
+func TestAccount(t *testing.T) {
+	s := newStack(t)
+	box := s.mailing(SignupClosed)
+	b, other := s.as("ann@example.com"), s.as("ann@example.com")
+	got := b.get("/account")
+	require.Equal(t, http.StatusOK, got.status)
+	checkHeaders(t, got, "/account")
+	require.Contains(t, got.body, "tenant-a")
+	require.Equal(t, http.StatusSeeOther, s.browser().get("/account").status)
+	require.Equal(t, http.StatusSeeOther, s.browser().post("/account/password", url.Values{}).status)
+
+	change := func(current, next string) page {
+		return b.post("/account/password", url.Values{"current": {current}, "password": {next}})
+	}
+	got = change("wrong horse", "a better horse")
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	require.Contains(t, got.body, "not your present password")
+	got = change(password, "short")
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	require.Contains(t, got.body, "at least 10 characters")
+	require.NotContains(t, got.body, password)
+	other.signedIn(true, "nothing has changed yet")
+
+	before := b.token()
+	got = change(password, "a better horse")
+	require.Equal(t, http.StatusSeeOther, got.status)
+	require.Contains(t, b.get("/account").body, "Your password is changed")
+	require.NotEqual(t, before, b.token(), "a new session")
+	other.signedIn(false, "all others end")
+	newest(t, box, 1)
+
+	for range 10 {
+		change("wrong horse", "a better horse")
+	}
+	got = change("a better horse", "an even better horse")
+	require.Equal(t, http.StatusTooManyRequests, got.status, "whoever found her browser open cannot guess for long")
+
+	// somebody without a tenant has an account, too
+	require.NoError(t, s.store.DeleteTenant(t.Context(), tenants.AsOperator("test"), "tenant-b", tenants.Match{}))
+	require.Equal(t, http.StatusOK, s.as("bob@example.com").get("/account").status)
+}
+
+func TestInvite(t *testing.T) {
+	s := newStack(t)
+	box := s.mailing(SignupClosed)
+	ann := s.as("ann@example.com")
+	got := ann.post("/members/invite", s.inTenant(s.a, "email", "nonsense", "role", "root"))
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	require.Contains(t, got.body, "name@example.com")
+	require.Contains(t, got.body, "Must be one of owner")
+	got = ann.post("/members/invite", s.inTenant(s.b, "email", "zoe@example.com", "role", "viewer"))
+	require.Equal(t, http.StatusConflict, got.status, "the form was made for another tenant")
+
+	got = ann.post("/members/invite", s.inTenant(s.a, "email", "Zoe@example.com", "role", "editor"))
+	require.Equal(t, http.StatusSeeOther, got.status, got.body)
+	letter := newest(t, box, 1)
+	require.Equal(t, "zoe@example.com", letter.To)
+	require.Contains(t, letter.Before[0], "ann@example.com has invited you to work in tenant-a")
+	require.Eventually(t, func() bool { return strings.Contains(ann.get("/members").body, "mail sent") }, 10*time.Second, 10*time.Millisecond)
+	require.NotContains(t, ann.get("/members").body, path(t, letter), "only her mailbox has the link")
+	got = ann.post("/members/invite", s.inTenant(s.a, "email", "zoe@example.com", "role", "editor"))
+	require.Equal(t, http.StatusConflict, got.status)
+	require.Contains(t, got.body, "member already")
+
+	zoe := s.browser()
+	got = zoe.get(path(t, letter))
+	require.Equal(t, http.StatusOK, got.status)
+	checkHeaders(t, got, "/invitation/...")
+	require.Contains(t, got.body, "an editor")
+	got = zoe.post(path(t, letter), url.Values{"password": {"short"}})
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	got = zoe.post(path(t, letter), url.Values{"password": {"zoe's own horse"}})
+	require.Equal(t, http.StatusSeeOther, got.status, got.body)
+	require.Contains(t, zoe.get("/rules").body, "zoe@example.com · editor")
+	require.Equal(t, http.StatusNotFound, s.browser().get(path(t, letter)).status, "it works once")
+}
+
+// An invitation is for one person, whoever else is signed in.
+func TestInvitationOfSomebodyKnown(t *testing.T) {
+	s := newStack(t)
+	box := s.mailing(SignupClosed)
+	ann := s.as("ann@example.com")
+	s.member(s.b, "carl@example.com", tenants.Viewer)
+	require.Equal(t, http.StatusSeeOther, ann.post("/members/invite", s.inTenant(s.a, "email", "bob@example.com", "role", "viewer")).status)
+	link := path(t, newest(t, box, 1))
+
+	carl := s.as("carl@example.com")
+	require.Contains(t, carl.get(link).body, "You are signed in as carl@example.com")
+	got := carl.post(link, url.Values{"password": {"carl's own guess"}})
+	require.Equal(t, http.StatusUnprocessableEntity, got.status, "another person's session lets nobody in")
+	require.Contains(t, carl.get("/rules").body, "carl@example.com")
+
+	nobody := s.browser()
+	require.Contains(t, nobody.get(link).body, "Sign in and join")
+	for range 9 {
+		require.Equal(t, http.StatusUnprocessableEntity, nobody.post(link, url.Values{"password": {"guess"}}).status)
+	}
+	require.Equal(t, http.StatusTooManyRequests, nobody.post(link, url.Values{"password": {password}}).status, "the limits of signing in hold here")
+
+	bob := s.browser()
+	s.clock.move(15 * time.Minute)
+	require.Equal(t, http.StatusSeeOther, bob.login("bob@example.com", password).status)
+	got = bob.get(link)
+	require.NotContains(t, got.body, `type="password"`)
+	require.Equal(t, http.StatusSeeOther, bob.post(link, url.Values{}).status)
+	require.Contains(t, bob.get("/rules").body, "bob@example.com · viewer", "in the tenant that was joined")
+	require.Equal(t, http.StatusNotFound, bob.post(link, url.Values{}).status)
+}
+
+func TestResendAndWithdraw(t *testing.T) {
+	s := newStack(t)
+	box := s.mailing(SignupClosed)
+	ann := s.as("ann@example.com")
+	invite := func(email, role string) string {
+		t.Helper()
+		before := len(box.Letters())
+		require.Equal(t, http.StatusSeeOther, ann.post("/members/invite", s.inTenant(s.a, "email", email, "role", role)).status)
+		return path(t, newest(t, box, before+1))
+	}
+	first := invite("zoe@example.com", "viewer")
+	id := regexp.MustCompile(`/members/([0-9a-f-]{36})/resend`).FindStringSubmatch(ann.get("/members").body)[1]
+	bob := s.as("bob@example.com")
+	for _, action := range []string{"resend", "withdraw"} {
+		require.Equal(t, http.StatusNotFound, bob.post("/members/"+id+"/"+action, s.inTenant(s.b)).status, "another tenant's")
+		require.Equal(t, http.StatusNotFound, ann.post("/members/nonsense/"+action, s.inTenant(s.a)).status)
+	}
+	require.Equal(t, http.StatusSeeOther, ann.post("/members/"+id+"/resend", s.inTenant(s.a)).status)
+	second := path(t, newest(t, box, 2))
+	require.Equal(t, http.StatusNotFound, s.browser().get(first).status, "replaced")
+	require.Equal(t, http.StatusOK, s.browser().get(second).status)
+	require.Equal(t, http.StatusSeeOther, ann.post("/members/"+id+"/withdraw", s.inTenant(s.a)).status)
+	require.Equal(t, http.StatusNotFound, s.browser().get(second).status, "withdrawn")
+	require.NotContains(t, ann.get("/members").body[strings.Index(ann.get("/members").body, "<table"):], "zoe@example.com")
+
+	// who has joined is not withdrawn by a page that was opened before
+	third := invite("yan@example.com", "viewer")
+	id = regexp.MustCompile(`/members/([0-9a-f-]{36})/resend`).FindStringSubmatch(ann.get("/members").body)[1]
+	require.Equal(t, http.StatusSeeOther, s.browser().post(third, url.Values{"password": {"yan's own horse"}}).status)
+	for _, action := range []string{"resend", "withdraw"} {
+		got := ann.post("/members/"+id+"/"+action, s.inTenant(s.a))
+		require.Equal(t, http.StatusConflict, got.status)
+		require.Contains(t, got.body, "joined already")
+	}
+
+	// each role, in the handler and not by a hidden button
+	owners := invite("owner2@example.com", "owner")
+	require.NotEmpty(t, owners)
+	id = regexp.MustCompile(`/members/([0-9a-f-]{36})/resend`).FindStringSubmatch(ann.get("/members").body)[1]
+	for _, role := range []tenants.Role{tenants.Admin, tenants.Editor, tenants.Support, tenants.Viewer} {
+		s.member(s.a, string(role)+"@example.com", role)
+		b := s.as(string(role) + "@example.com")
+		require.Equal(t, http.StatusForbidden, b.post("/members/invite", s.inTenant(s.a, "email", "x@example.com", "role", "owner")).status, role)
+		require.Equal(t, http.StatusForbidden, b.post("/members/"+id+"/resend", s.inTenant(s.a)).status, role)
+		require.Equal(t, http.StatusForbidden, b.post("/members/"+id+"/withdraw", s.inTenant(s.a)).status, role)
+		body := b.get("/members").body
+		require.Equal(t, role == tenants.Admin, strings.Contains(body, "Invite somebody"), role)
+		require.NotContains(t, body, `value="owner"`, role)
+		require.NotContains(t, body, "/resend", "an owner's invitation is an owner's")
+		if role != tenants.Admin {
+			require.Equal(t, http.StatusForbidden, b.post("/members/invite", s.inTenant(s.a, "email", "x@example.com", "role", "viewer")).status, role)
+		}
+	}
+}
+
+// Without mail the link is shown to who invites, once; nothing else needs mail.
+func TestWithoutMail(t *testing.T) {
+	s := newStack(t)
+	s.serve(s.store, testenv.RedisURL(t), func(d *Deps) { d.Signup = SignupOpen })
+	ann := s.as("ann@example.com")
+	got := ann.post("/members/invite", s.inTenant(s.a, "email", "zoe@example.com", "role", "viewer"))
+	require.Equal(t, http.StatusOK, got.status)
+	link := regexp.MustCompile(`href="(/invitation/[^"]{43})"`).FindStringSubmatch(got.body)
+	require.NotNil(t, link, got.body)
+	require.NotContains(t, ann.get("/members").body, link[1])
+	require.Equal(t, http.StatusSeeOther, s.browser().post(link[1], url.Values{"password": {"zoe's own horse"}}).status)
+
+	require.Contains(t, s.browser().get("/forgot").body, "sends no mail")
+	require.Equal(t, http.StatusNotFound, s.browser().post("/forgot", url.Values{"email": {"ann@example.com"}}).status)
+	require.Equal(t, http.StatusNotFound, s.browser().get("/dev/mail").status)
+
+	b := s.browser()
+	got = b.post("/signup", url.Values{"email": {"ann@example.com"}, "tenant": {"Mine"}, "password": {"taken over!"}})
+	require.Equal(t, http.StatusConflict, got.status)
+	got = b.post("/signup", url.Values{"email": {"new@example.com"}, "tenant": {"New & Co"}, "password": {"a new horse"}})
+	require.Equal(t, http.StatusSeeOther, got.status, got.body)
+	require.Contains(t, html.UnescapeString(b.get("/rules").body), "New & Co")
+}
+
+func TestSignUp(t *testing.T) {
+	s := newStack(t)
+	box := s.mailing(SignupOpen)
+	b := s.browser()
+	require.Contains(t, b.get("/login").body, `href="/signup"`)
+	checkHeaders(t, b.get("/signup"), "/signup")
+	require.Equal(t, http.StatusUnprocessableEntity, b.post("/signup", url.Values{"email": {"nonsense"}}).status)
+	require.Equal(t, http.StatusUnprocessableEntity, b.post("/signup", url.Values{"email": {"a@example.com\r\nBcc: x@example.com"}}).status)
+	unknown := b.post("/signup", url.Values{"email": {"new@example.com"}})
+	require.Equal(t, http.StatusOK, unknown.status)
+	letter := newest(t, box, 1)
+	known := b.post("/signup", url.Values{"email": {"ann@example.com"}})
+	require.Equal(t, strings.ReplaceAll(unknown.body, "new@", "ann@"), known.body, "nobody learns who has a login")
+	require.Equal(t, "/login", path(t, newest(t, box, 2)))
+
+	require.Equal(t, http.StatusUnauthorized, s.browser().login("new@example.com", "").status, "nothing is made before the link")
+	link := path(t, letter)
+	require.Contains(t, b.get(link).body, "new@example.com")
+	got := b.post(link, url.Values{"tenant": {" "}, "password": {"new@example.com"}})
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	require.Contains(t, got.body, "Must not be empty")
+	require.Contains(t, got.body, "Must not be the email address")
+	const name = `<b>"New" & Co</b>`
+	got = b.post(link, url.Values{"tenant": {name}, "password": {"a new horse"}})
+	require.Equal(t, http.StatusSeeOther, got.status, got.body)
+	got = b.get("/members")
+	require.Contains(t, got.body, "new@example.com · owner")
+	require.NotContains(t, got.body, name)
+	require.Equal(t, http.StatusNotFound, b.post(link, url.Values{"tenant": {"More"}, "password": {"a new horse"}}).status)
+	require.Equal(t, http.StatusNotFound, b.get("/rules/requests").status)
+}
+
+func TestWhoMaySignUp(t *testing.T) {
+	s := newStack(t)
+	token, err := s.store.NewSignupLink(t.Context(), "new@example.com", tenants.SignupGiftLife)
+	require.NoError(t, err)
+	form := url.Values{"email": {"new@example.com"}, "tenant": {"New"}, "password": {"a new horse"}}
+	s.mailing(SignupClosed)
+	require.NotContains(t, s.browser().get("/login").body, "/signup")
+	for _, path := range []string{"/signup", "/signup/" + token} {
+		require.Equal(t, http.StatusNotFound, s.browser().get(path).status)
+		require.Equal(t, http.StatusNotFound, s.browser().post(path, form).status)
+	}
+	s.mailing(SignupInvite)
+	require.Contains(t, s.browser().get("/signup").body, "by invitation")
+	require.Equal(t, http.StatusNotFound, s.browser().post("/signup", form).status)
+	require.Equal(t, http.StatusSeeOther, s.browser().post("/signup/"+token, form).status)
+}
+
+func TestDevMail(t *testing.T) {
+	s := newStack(t)
+	box := s.mailing(SignupOpen)
+	b := s.browser()
+	require.Contains(t, b.get("/dev/mail").body, "No mail yet")
+	require.Contains(t, b.post("/forgot", url.Values{"email": {"ann@example.com"}}).body, `href="/dev/mail"`)
+	letter := newest(t, box, 1)
+	got := b.get("/dev/mail")
+	require.Contains(t, got.body, letter.Link.URL)
+	require.Contains(t, got.body, letter.Subject)
+}
+
+// While Postgres is away, pages say so; nothing is promised that was not done.
+func TestAccountsWithoutPostgres(t *testing.T) {
+	s := newStack(t)
+	box := s.mailing(SignupOpen)
+	post, err := mail.NewPost(mail.Options{Box: box, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	away := s.db.Open(tenants.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none"})
+	s.serve(away, testenv.RedisURL(t), func(d *Deps) { d.Mail, d.Signup = post, SignupOpen })
+	token := strings.Repeat("A", 43)
+	form := url.Values{"email": {"ann@example.com"}, "password": {"a better horse"}, "tenant": {"New"}}
+	for _, path := range []string{"/forgot", "/signup", "/reset/" + token, "/invitation/" + token, "/signup/" + token} {
+		got := s.browser().post(path, form)
+		require.Equal(t, http.StatusServiceUnavailable, got.status, path)
+		require.NotEmpty(t, got.header.Get("Retry-After"))
+	}
+	require.Empty(t, box.Letters())
+}
+
+// What another site's page sends must not act for anybody.
+func TestCrossSiteAccounts(t *testing.T) {
+	s := newStack(t)
+	s.mailing(SignupOpen)
+	ann := s.as("ann@example.com")
+	token := strings.Repeat("A", 43)
+	for _, path := range []string{"/forgot", "/signup", "/signup/" + token, "/reset/" + token, "/invitation/" + token, "/account/password", "/members/invite"} {
+		r := ann.request(http.MethodPost, path, s.inTenant(s.a, "email", "x@example.com", "role", "viewer"))
+		r.Header.Set("Sec-Fetch-Site", "cross-site")
+		r.Header.Set("Origin", "https://evil.example")
+		require.Equal(t, http.StatusForbidden, ann.send(r).status, path)
+	}
+}

@@ -1,0 +1,137 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"weir/internal/mail"
+	"weir/internal/tenants"
+)
+
+// roleWords say what somebody joins as.
+var roleWords = map[tenants.Role]string{
+	tenants.Owner: "an owner", tenants.Admin: "an admin", tenants.Editor: "an editor", tenants.Support: "a member of support", tenants.Viewer: "a viewer",
+}
+
+// SendInvitation has the link of an invitation mailed, and what became of the mail written down.
+// It does not wait. Where mail is off it only writes that down.
+func SendInvitation(store *tenants.Store, post *mail.Post, log *slog.Logger, i tenants.Invitation) {
+	letter := mail.Invitation(i.Email, i.Tenant, i.By, roleWords[i.Role], post.Link(invitationPath(i)), inWords(tenants.InvitationLife))
+	post.Send(letter, func(err error) {
+		state := tenants.MailSent
+		switch {
+		case errors.Is(err, mail.ErrOff):
+			state = tenants.MailOff
+		case err != nil:
+			state = tenants.MailFailed
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := store.NoteInvitation(ctx, i, state); err != nil {
+			log.Error("what became of an invitation's mail was not written down", "state", state, "error", err)
+		}
+	})
+}
+
+func invitationPath(i tenants.Invitation) string { return "/invitation/" + i.Token }
+
+// invitationView is the page on which somebody accepts an invitation.
+type invitationView struct {
+	Form                       form
+	Tenant, Role, Email, Until string
+	HasLogin                   bool
+	You                        bool   // who is invited is signed in
+	Other                      string // who is signed in, and is not invited; "": nobody
+	Action                     string
+}
+
+func (d *dashboard) invitationPage(w http.ResponseWriter, r *http.Request) error {
+	i, err := d.Store.InvitationByToken(r.Context(), chi.URLParam(r, "token"))
+	if errors.Is(err, tenants.ErrNotFound) {
+		return d.deadInvitation(w, r)
+	}
+	if err != nil {
+		return err
+	}
+	return d.renderInvitation(w, r, http.StatusOK, i, form{})
+}
+
+func (d *dashboard) deadInvitation(w http.ResponseWriter, r *http.Request) error {
+	return d.deadLink(w, r, "An invitation works once, for "+inWords(tenants.InvitationLife)+". Ask whoever invited you to send it again.", "/login", "Sign in")
+}
+
+func (d *dashboard) renderInvitation(w http.ResponseWriter, r *http.Request, status int, i tenants.Invitation, f form) error {
+	view := invitationView{
+		Form: f, Tenant: i.Tenant, Role: roleWords[i.Role], Email: i.Email, HasLogin: i.HasLogin, Until: moment{i.ExpiresAt}.Human(), Action: r.URL.Path,
+	}
+	session, err := d.session(r)
+	switch {
+	case err == nil && session.PersonID == i.PersonID:
+		view.You = true
+	case err == nil:
+		view.Other = session.Email
+	case !errors.Is(err, tenants.ErrNoSession):
+		return err
+	}
+	return d.render(w, r, status, invitationPage(&view))
+}
+
+// accept makes somebody a member: whoever is invited and signed in; who shows the password of the
+// login that is invited; or who chooses one, where there is no login yet. Nobody else joins by it.
+func (d *dashboard) accept(w http.ResponseWriter, r *http.Request) error {
+	if err := readForm(w, r); err != nil {
+		return err
+	}
+	token, f := chi.URLParam(r, "token"), form{values: r.PostForm}
+	i, err := d.Store.InvitationByToken(r.Context(), token)
+	if errors.Is(err, tenants.ErrNotFound) {
+		return d.deadInvitation(w, r)
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), loginWait)
+	defer cancel()
+	session, err := d.session(r)
+	if err != nil && !errors.Is(err, tenants.ErrNoSession) {
+		return err
+	}
+	var person tenants.Person
+	switch {
+	case err == nil && session.PersonID == i.PersonID:
+		person, err = d.Store.Join(ctx, token, session.PersonID)
+	case i.HasLogin:
+		var wait time.Duration
+		person, wait, err = d.prove(ctx, i.Email, f.values.Get("password"), addressOf(r.RemoteAddr))
+		if wait > 0 {
+			return d.renderInvitation(w, r, tooMany(w, &f, wait), i, f)
+		}
+		if errors.Is(err, tenants.ErrWrongPassword) {
+			f.wrong("password", "is not the password of this login")
+			return d.renderInvitation(w, r, http.StatusUnprocessableEntity, i, f)
+		}
+		if err == nil {
+			person, err = d.Store.Join(ctx, token, person.ID)
+		}
+	default:
+		person, err = d.Store.JoinNew(ctx, token, f.values.Get("password"))
+	}
+	if errors.Is(err, tenants.ErrNotFound) {
+		return d.deadInvitation(w, r)
+	}
+	if status := f.refuse(err); status != 0 {
+		return d.renderInvitation(w, r, status, i, f)
+	}
+	if err != nil {
+		return busyOr(err)
+	}
+	if err := d.signIn(w, r, person, i.TenantID); err != nil {
+		return err
+	}
+	return d.done(w, r, "/", "Welcome to "+i.Tenant+".")
+}
