@@ -117,11 +117,16 @@ func New(deps Deps) http.Handler {
 	r.Get("/subjects/*", d.page(d.subject))
 	r.Post("/subjects/*", d.write(0, d.actOnSubject)) // each action asks for its own right
 	r.Get("/keys", d.page(d.keys))
+	r.Post("/keys", d.write(tenants.MayManage, d.createKey))
+	r.Get("/keys/{id}", d.page(d.key))
+	r.Post("/keys/{id}", d.write(tenants.MayManage, d.actOnKey))
 	r.Get("/members", d.page(d.members))
 	r.Post("/members/invite", d.write(tenants.MayManage, d.invite))
 	r.Post("/members/{id}/resend", d.write(tenants.MayManage, d.resend))
 	r.Post("/members/{id}/withdraw", d.write(tenants.MayManage, d.withdraw))
 
+	r.Get("/settings", d.page(d.settings))
+	r.Post("/settings", d.write(tenants.MayManage, d.changeSettings))
 	r.Get("/search", d.page(d.search))
 
 	r.Get("/account", d.person(d.account))
@@ -136,7 +141,7 @@ func New(deps Deps) http.Handler {
 
 // segments are the first parts of the dashboard's paths, beside its start page.
 var segments = map[string]bool{
-	"login": true, "logout": true, "theme": true, "search": true, "tenant": true, "sessions": true, "playground": true, "tester": true,
+	"login": true, "logout": true, "theme": true, "search": true, "settings": true, "tenant": true, "sessions": true, "playground": true, "tester": true,
 	"forgot": true, "reset": true, "invitation": true, "signup": true, "account": true, "dev": true,
 	"rules": true, "plans": true, "subjects": true, "keys": true, "members": true,
 }

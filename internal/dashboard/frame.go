@@ -45,7 +45,7 @@ var navigation = []navGroup{
 	{"Watch", []navItem{{"/", "Overview"}}},
 	{"Limits", []navItem{{"/rules", "Rules"}, {"/plans", "Plans"}, {"/subjects", "Subjects"}}},
 	{"Try", []navItem{{"/tester", "Tester"}, {"/playground", "Playground"}}},
-	{"Tenant", []navItem{{"/keys", "API keys"}, {"/members", "Members"}}},
+	{"Tenant", []navItem{{"/keys", "API keys"}, {"/members", "Members"}, {"/settings", "Settings"}}},
 }
 
 func newFrame(s *tenants.Session, path string, now, degradedSince time.Time) frame {

@@ -9,25 +9,35 @@ import (
 )
 
 type keyRow struct {
+	ID                                  string
 	Name, Last4, CreatedBy, State, Tone string
 	Scopes                              []string
 	Created                             moment
 	Used, Expires                       *moment // nil: never
+	Working                             bool    // neither revoked, nor expired, nor replaced
 }
+
+// Path is the key's page.
+func (k keyRow) Path() string { return "/keys/" + k.ID }
 
 type keysView struct {
 	Keys  []keyRow
 	Next  string
 	Later bool
+	Sent  *form
 }
 
 func (d *dashboard) keys(w http.ResponseWriter, r *http.Request, v *visit) error {
+	return d.showKeys(w, r, v, http.StatusOK, &form{})
+}
+
+func (d *dashboard) showKeys(w http.ResponseWriter, r *http.Request, v *visit, status int, f *form) error {
 	after := r.URL.Query().Get("after")
 	keys, next, err := d.Store.Keys(r.Context(), v.actor(), tenants.Page{Limit: pageSize, After: after})
 	if err != nil {
 		return err
 	}
-	view := keysView{Later: after != ""}
+	view := keysView{Later: after != "", Sent: f}
 	if next != "" {
 		view.Next = withCursor("/keys", url.Values{}, next)
 	}
@@ -35,12 +45,12 @@ func (d *dashboard) keys(w http.ResponseWriter, r *http.Request, v *visit) error
 		view.Keys = append(view.Keys, keyRowOf(&keys[i], v.now))
 	}
 	v.frame.Title = "API keys"
-	return d.render(w, r, http.StatusOK, keysPage(v.frame, &view))
+	return d.render(w, r, status, keysPage(v.frame, &view))
 }
 
 func keyRowOf(k *tenants.APIKey, now time.Time) keyRow {
 	row := keyRow{
-		Name: nameOr(k.Name, "unnamed"), Last4: k.Last4, CreatedBy: k.CreatedBy, State: "active", Tone: "good",
+		ID: k.ID.String(), Name: nameOr(k.Name, "unnamed"), Last4: k.Last4, CreatedBy: k.CreatedBy, State: "active", Tone: "good",
 		Created: moment{k.CreatedAt}, Used: momentOf(k.LastUsedAt), Expires: momentOf(k.ExpiresAt),
 	}
 	for _, scope := range k.Scopes {
@@ -53,6 +63,8 @@ func keyRowOf(k *tenants.APIKey, now time.Time) keyRow {
 		row.State, row.Tone = "expired", "bad"
 	case k.RotatedTo != nil:
 		row.State, row.Tone = "replaced", "warn"
+	default:
+		row.Working = true
 	}
 	return row
 }

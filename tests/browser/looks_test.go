@@ -52,6 +52,7 @@ var looks = []look{
 	{"subject-unknown", "/subjects/nobody-yet", tenants.Support, "nobody-yet"},
 	{"search", "/search?q=user", tenants.Support, "user_42"},
 	{"keys", "/keys", tenants.Owner, "demo"},
+	{"settings", "/settings", tenants.Admin, "The configuration as a file"},
 	{"members", "/members", tenants.Owner, "demo@weir.example"},
 	{"sessions", "/sessions", tenants.Viewer, "Your sessions"},
 }

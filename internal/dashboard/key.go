@@ -1,0 +1,193 @@
+package dashboard
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// keyView is one key, and what can be done to it.
+type keyView struct {
+	keyRow
+	Version     int64
+	OwnName     string // as it was given, "" for none
+	ExpiresText string // as a browser's field has it
+	Successor   string // the path of the key that replaces it
+	Revocable   bool
+
+	form *form
+}
+
+// Sent is the form of one of the actions, with what was filled in if it is the one that was sent.
+func (k *keyView) Sent(action string) *form {
+	if k.form.Get("do") == action {
+		return k.form
+	}
+	return &form{}
+}
+
+// Has reports whether the key has a scope, for the boxes of a form.
+func (k *keyView) Has(scope tenants.Scope) string {
+	for _, s := range k.Scopes {
+		if s == string(scope) {
+			return "on"
+		}
+	}
+	return ""
+}
+
+// secretView is a key that was just made. Its secret is on this page and nowhere else.
+type secretView struct {
+	Name, Secret, Path string
+	Checks             bool // it may ask for decisions
+	Note               string
+}
+
+// scopeChoices say what each scope is for.
+var scopeChoices = []struct {
+	Scope tenants.Scope
+	Text  string
+}{
+	{tenants.ScopeCheck, "check: ask for decisions. All that an application needs."},
+	{tenants.ScopeRead, "read: look at the configuration and the usage."},
+	{tenants.ScopeWrite, "write: change the configuration, keys and members too."},
+}
+
+// overlaps are for how long a replaced key may go on.
+var overlaps = []option{{"0s", "not at all"}, {"1h", "1 hour"}, {"1d", "1 day"}, {"7d", "7 days"}, {"30d", "30 days"}}
+
+func (d *dashboard) key(w http.ResponseWriter, r *http.Request, v *visit) error {
+	return d.showKey(w, r, v, http.StatusOK, &form{})
+}
+
+func (d *dashboard) showKey(w http.ResponseWriter, r *http.Request, v *visit, status int, f *form) error {
+	id, err := keyID(r)
+	if err != nil {
+		return err
+	}
+	key, err := d.Store.KeyByID(r.Context(), v.actor(), id)
+	if err != nil {
+		return err
+	}
+	view := keyView{keyRow: keyRowOf(&key, v.now), Version: key.Version, OwnName: key.Name, Revocable: key.RevokedAt == nil, form: f}
+	if key.ExpiresAt != nil {
+		view.ExpiresText = key.ExpiresAt.UTC().Format("2006-01-02T15:04")
+	}
+	if key.RotatedTo != nil {
+		view.Successor = "/keys/" + key.RotatedTo.String()
+	}
+	v.frame.Title = view.Name
+	return d.render(w, r, status, keyPage(v.frame, &view))
+}
+
+func keyID(r *http.Request) (uuid.UUID, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "id"))
+	if err != nil {
+		return id, tenants.ErrNotFound
+	}
+	return id, nil
+}
+
+// scopes reads the boxes of a key's form.
+func (f *form) scopes() (out []tenants.Scope) {
+	for _, scope := range tenants.AllScopes {
+		if f.Checked(string(scope), false) {
+			out = append(out, scope)
+		}
+	}
+	return out
+}
+
+func (d *dashboard) createKey(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	n := tenants.NewAPIKey{Name: f.Get("name"), Scopes: f.scopes(), ExpiresAt: f.instant("expires_at")}
+	if f.invalid() {
+		return d.showKeys(w, r, v, http.StatusUnprocessableEntity, f)
+	}
+	made, key, err := d.Store.CreateKey(r.Context(), v.actor(), n)
+	if status := f.refuse(err); status != 0 {
+		return d.showKeys(w, r, v, status, f)
+	}
+	if err != nil {
+		return err
+	}
+	return d.showSecret(w, r, v, &made, key, "")
+}
+
+// showSecret answers with the new key itself: no redirect could carry it without keeping it somewhere.
+func (d *dashboard) showSecret(w http.ResponseWriter, r *http.Request, v *visit, made *tenants.APIKey, key tenants.Key, note string) error {
+	row := keyRowOf(made, v.now)
+	view := secretView{Name: row.Name, Secret: key.Secret(), Path: row.Path(), Note: note}
+	for _, scope := range made.Scopes {
+		view.Checks = view.Checks || scope == tenants.ScopeCheck
+	}
+	v.frame.Title = "A new key"
+	showsSecret(w)
+	return d.render(w, r, http.StatusOK, secretPage(v.frame, &view))
+}
+
+// actOnKey carries out what a form on a key's page asks for.
+func (d *dashboard) actOnKey(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	id, err := keyID(r)
+	if err != nil {
+		return err
+	}
+	said := "Saved."
+	switch f.Get("do") {
+	case "edit":
+		name, scopes, expires := f.Get("name"), f.scopes(), f.instant("expires_at")
+		if f.invalid() {
+			break
+		}
+		_, err = d.Store.EditKey(r.Context(), v.actor(), id, f.match(), func(k *tenants.APIKey) error {
+			k.Name, k.Scopes = name, scopes
+			if !sameMinute(k.ExpiresAt, expires) {
+				k.ExpiresAt = expires
+			}
+			return nil
+		})
+	case "rotate":
+		overlap, bad := check.ParseDuration(f.Get("overlap"))
+		if bad != nil && f.Get("overlap") != "0s" {
+			f.wrong("overlap", "must be one of those offered")
+			break
+		}
+		var made tenants.APIKey
+		var key tenants.Key
+		made, key, err = d.Store.RotateKey(r.Context(), v.actor(), id, time.Duration(overlap.MS)*time.Millisecond)
+		if err == nil {
+			note := "The old key is over as of now."
+			if overlap.MS > 0 {
+				note = "The old key goes on for " + exactly(overlap.MS, true) + "."
+			}
+			return d.showSecret(w, r, v, &made, key, note)
+		}
+	case "revoke":
+		err, said = d.Store.RevokeKey(r.Context(), v.actor(), id, tenants.Match{}), "Revoked. All instances refuse the key within a second."
+	default:
+		return errForm
+	}
+	status := f.refuse(err)
+	switch {
+	case status != 0:
+		return d.showKey(w, r, v, status, f)
+	case err != nil:
+		return err
+	case f.invalid():
+		return d.showKey(w, r, v, http.StatusUnprocessableEntity, f)
+	}
+	return d.done(w, r, "/keys/"+id.String(), said)
+}
+
+// sameMinute reports whether two times are the same as browsers' fields have them, which know no
+// seconds: a form that was not touched must not move an end.
+func sameMinute(a, b *time.Time) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.UTC().Truncate(time.Minute).Equal(b.UTC().Truncate(time.Minute))
+}

@@ -1,0 +1,31 @@
+package browser
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+)
+
+// An admin makes a key, copies it from the page that shows it once, replaces it, and ends it.
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	p := w.as(tenants.Admin).open("/keys").click("New key")
+	p.fill("Name", "Checkout").check()
+	p.click("Make the key").sees("shown this once").check()
+	secret := mustEval[string](p, `document.getElementById("secret").textContent`)
+	require.NotEmpty(t, secret)
+	require.True(t, w.ask(secret, "user_1", "orders"))
+	p.phone().check()
+	p.desktop().click("Done").sees("Checkout").seesNot(secret)
+	p.click("Rotate").click("Make the new key").sees("The old key goes on for 1 day.")
+	require.NotEqual(t, secret, mustEval[string](p, `document.getElementById("secret").textContent`))
+	p.click("Done").click("Revoke").check()
+	p.click("Revoke for good").sees("Revoked. All instances refuse the key within a second.")
+
+	p = w.as(tenants.Owner).open("/settings").fill("Name", "Renamed").click("Save").sees("Saved.").sees("Renamed")
+	p.check()
+	w.as(tenants.Viewer).open("/keys").sees("Checkout").hasNot("New key")
+}
