@@ -121,6 +121,7 @@ func New(deps Deps) http.Handler {
 	r.Get("/keys/{id}", d.page(d.key))
 	r.Post("/keys/{id}", d.write(tenants.MayManage, d.actOnKey))
 	r.Get("/members", d.page(d.members))
+	r.Post("/members/{id}", d.write(tenants.MayManage, d.changeMember))
 	r.Post("/members/invite", d.write(tenants.MayManage, d.invite))
 	r.Post("/members/{id}/resend", d.write(tenants.MayManage, d.resend))
 	r.Post("/members/{id}/withdraw", d.write(tenants.MayManage, d.withdraw))

@@ -18,7 +18,7 @@ type memberRow struct {
 	Since           moment
 	Link            string // how the invitation stands, in words; "" for who has joined
 	LinkTone        string // of the badge
-	Mine            bool   // the invitation is the viewer's to send again or withdraw
+	Mine            bool   // the viewer may change it: the invitation, or the role
 }
 
 type membersView struct {
@@ -26,6 +26,7 @@ type membersView struct {
 	Next    string
 	Later   bool
 	Form    form     // of an invitation
+	Change  form     // of a role, or a removal, that was refused
 	Roles   []option // that the viewer may invite as
 	MailOn  bool
 	New     *newLink // an invitation that was just made, whose link nobody mails
@@ -64,8 +65,8 @@ func (d *dashboard) renderMembers(w http.ResponseWriter, r *http.Request, v *vis
 			ID: m.ID.String(), Email: m.Email, Role: string(m.Role), Invited: m.State == tenants.MemberInvited, You: m.PersonID == v.session.PersonID,
 			Since: moment{m.CreatedAt},
 		}
+		row.Mine = v.actor().May(tenants.MayManage) && (m.Role != tenants.Owner || v.actor().May(tenants.MayOwn)) && !row.You
 		if row.Invited {
-			row.Mine = v.actor().May(tenants.MayManage) && (m.Role != tenants.Owner || v.actor().May(tenants.MayOwn))
 			link, ok := links[m.ID]
 			row.Link, row.LinkTone = linkWords(link, ok, v.now)
 		}
@@ -78,6 +79,33 @@ func (d *dashboard) renderMembers(w http.ResponseWriter, r *http.Request, v *vis
 	}
 	v.frame.Title = "Members"
 	return d.render(w, r, status, membersPage(v.frame, view))
+}
+
+// changeMember gives a member another role, or removes them. Both end the member's sessions here, so that it
+// holds at once.
+func (d *dashboard) changeMember(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	id, err := uuid.Parse(chi.URLParam(r, "id"))
+	if err != nil {
+		return tenants.ErrNotFound
+	}
+	said := ""
+	switch f.Get("do") {
+	case "role":
+		var m tenants.Member
+		m, err = d.Store.EditMember(r.Context(), v.actor(), id, tenants.Match{}, func(m *tenants.Member) { m.Role = tenants.Role(f.Get("role")) })
+		said = "Done: " + m.Email + " is now " + string(m.Role) + "."
+	case "remove":
+		err, said = d.Store.RemoveMember(r.Context(), v.actor(), id, tenants.Match{}), "Removed. What this person was signed in to here has ended."
+	default:
+		return errForm
+	}
+	if status := f.refuse(err); status != 0 {
+		return d.renderMembers(w, r, v, status, &membersView{Change: *f})
+	}
+	if err != nil {
+		return err
+	}
+	return d.done(w, r, "/members", said)
 }
 
 // roleNames say what a role is for, where one is chosen.
