@@ -21,6 +21,7 @@ import (
 // A check from the first to the one that is denied: what an application sees.
 func TestCheck(t *testing.T) {
 	s := newCheckStack(t)
+	require.Equal(t, s.post("/check", `{"subject":"peek","cost":0}`).decision(200), s.check(`{"subject":"peek","cost":0}`).decision(200), "one handler, two paths")
 	for i := range perSubject {
 		a := s.check(`{"subject":"user_42"}`)
 		d := a.decision(200)
