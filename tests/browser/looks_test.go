@@ -54,6 +54,8 @@ var looks = []look{
 	{"keys", "/keys", tenants.Owner, "demo"},
 	{"settings", "/settings", tenants.Admin, "The configuration as a file"},
 	{"members", "/members", tenants.Owner, "demo@weir.example"},
+	{"playground", "/playground", "", "Playground"},
+	{"playground-algorithm", "/playground/token-bucket", "", "oken bucket"},
 	{"sessions", "/sessions", tenants.Viewer, "Your sessions"},
 }
 

@@ -37,6 +37,7 @@ type page struct {
 	watch *watch
 	scope string // the text that within named, "" for the whole page
 	width int    // of the screen in pixels
+	inert bool   // runs no scripts of its own
 }
 
 func newPage(t *testing.T, s *service) *page {
@@ -119,12 +120,18 @@ func (p *page) open(path string) *page {
 func (p *page) openFor(path string, status int) *page {
 	p.t.Helper()
 	p.watch.begin(status)
+	require.Equal(p.t, status, p.visit(path), "status of %s", path)
+	return p
+}
+
+// visit goes to a path and returns the status of the answer.
+func (p *page) visit(path string) int {
+	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	p.must(chromedp.Do(ctx, chromedp.Navigate(p.s.url+path)), path)
 	p.settle()
-	require.Equal(p.t, status, p.watch.status(), "status of %s", path)
-	return p
+	return p.watch.status()
 }
 
 // allow says that a request may fail with these statuses.
@@ -140,8 +147,7 @@ func (p *page) settle() {
 		if p.watch.busy() {
 			return fmt.Errorf("the page %s is still loading", p.watch.url())
 		}
-		quiet, err := eval[bool](p, `new Promise(done => setTimeout(() => done(document.readyState === "complete" &&
-			!document.querySelector(".htmx-request, .htmx-swapping, .htmx-settling"))))`)
+		quiet, err := eval[bool](p, p.quiet())
 		switch {
 		case err != nil: // it went elsewhere at this moment
 			return err
@@ -150,6 +156,15 @@ func (p *page) settle() {
 		}
 		return nil
 	})
+}
+
+// quiet is a JavaScript expression of whether the page is at rest, once what is due at this moment is done.
+func (p *page) quiet() string {
+	if p.inert {
+		return `document.readyState === "complete"`
+	}
+	return `new Promise(done => setTimeout(() => done(document.readyState === "complete" &&
+		!document.querySelector(".htmx-request, .htmx-swapping, .htmx-settling"))))`
 }
 
 // eventually calls try until it has no error.
@@ -212,6 +227,14 @@ func (p *page) write(file string, whole bool) error {
 		return err
 	}
 	return os.WriteFile(file, picture.Data, 0o644)
+}
+
+// withoutScripts makes the browser run none of the page's scripts. What the test asks of the page still works.
+func (p *page) withoutScripts() *page {
+	p.t.Helper()
+	p.inert = true
+	call(p, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	return p
 }
 
 // quote is a JavaScript string.

@@ -1,0 +1,88 @@
+package browser
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+)
+
+// reachable are the elements of a page that a keyboard must reach, each by a number that is left on it.
+const reachable = `[...document.querySelectorAll("a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']")]
+	.filter(e => e.checkVisibility({visibilityProperty: true}) && !e.disabled && e.tabIndex >= 0 && !e.closest("dialog:not([open]), [inert]"))
+	.map((e, i) => { e.dataset.reached = i; return e.outerHTML.slice(0, 120) })`
+
+// focused is the number of what has the focus, -1 outside the page, and whether one sees that it has it. Of a group of radio
+// buttons one is reached by Tab, and the others from there by arrows.
+const focused = `(e => {
+	if (e === document.body || e === document.documentElement) return {at: [-1], seen: true};
+	const style = getComputedStyle(e);
+	const all = e.type === "radio" ? [...document.getElementsByName(e.name)] : [e];
+	return {at: all.map(o => Number(o.dataset.reached ?? -2)), html: e.outerHTML.slice(0, 120),
+		seen: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0 || style.boxShadow !== "none"};
+	})(document.activeElement)`
+
+// Who uses no mouse reaches everything, in an order, and sees where they are.
+func TestKeyboard(t *testing.T) {
+	for _, path := range []string{"/", "/rules", "/rules/api-requests/edit", "/plans", "/subjects/globex"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			p := demo(t).as(tenants.Owner).open(path)
+			want := mustEval[[]string](p, reachable)
+			reached := map[int]bool{}
+			for range 2*len(want) + 5 {
+				p.press(kb.Tab)
+				now := mustEval[struct {
+					At   []int
+					HTML string
+					Seen bool
+				}](p, focused)
+				if now.At[0] == -1 {
+					break
+				}
+				require.True(t, now.Seen, "one does not see that the focus is on %s", now.HTML)
+				for _, n := range now.At {
+					reached[n] = true
+				}
+			}
+			for n, html := range want {
+				require.True(t, reached[n], "Tab does not reach %s", html)
+			}
+		})
+	}
+}
+
+// Whoever hears a page must not hear the navigation on each anew.
+func TestSkipLink(t *testing.T) {
+	t.Parallel()
+	p := demo(t).as(tenants.Viewer).open("/rules")
+	p.press(kb.Tab)
+	require.Equal(t, "Skip to content", mustEval[string](p, "document.activeElement.textContent"))
+	top := mustEval[float64](p, "document.activeElement.getBoundingClientRect().top")
+	require.GreaterOrEqual(t, top, 0.0, "it is seen while it has the focus")
+	p.press(kb.Enter)
+	require.Equal(t, "content", mustEval[string](p, "document.activeElement.id"))
+	p.press(kb.Tab)
+	require.True(t, mustEval[bool](p, `document.activeElement.closest("main") !== null`), "and goes on from there")
+}
+
+// Roles are enforced by the service; here, nobody is shown what they may not do.
+func TestViewersSeeNothingToChange(t *testing.T) {
+	t.Parallel()
+	own := []string{"login", "sessions", "playground"} // what everybody has
+	p := demo(t).as(tenants.Viewer)
+	for _, l := range looks {
+		if l.as == operator || slices.Contains(own, l.name) {
+			continue
+		}
+		p.watch.begin(403)
+		got := p.visit(l.path)
+		require.Contains(t, []int{200, 403}, got, l.path)
+		forms := mustEval[[]string](p, `[...document.querySelectorAll("main form[method=post], main dialog form")].filter(f => f.method === "post").map(f => f.outerHTML.slice(0, 200))`)
+		require.Empty(t, forms, fmt.Sprintf("%s offers a viewer to change something", l.path))
+	}
+}

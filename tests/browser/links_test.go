@@ -1,0 +1,98 @@
+package browser
+
+import (
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+)
+
+var linkPattern = regexp.MustCompile(`<a\b[^>]*?\shref="([^"#]+)`)
+
+// A link that leads nowhere is found by a customer, or here: all that can be reached from the start page is
+// asked for, as an owner, as a viewer and as the operator.
+func TestEveryLinkLeadsSomewhere(t *testing.T) {
+	t.Parallel()
+	w := demo(t)
+	password := w.env["WEIR_PASSWORD"]
+	for _, email := range []string{w.env["WEIR_EMAIL"], string(tenants.Viewer) + "@weir.example", "operator@weir.example"} {
+		client := w.client(email, password)
+		seen, shapes := map[string]bool{"/": true}, map[string]int{}
+		for next := []string{"/", "/login"}; len(next) > 0; next = next[1:] {
+			page, links := next[0], []string{}
+			response, err := client.Get(w.url + page)
+			require.NoError(t, err)
+			body, err := io.ReadAll(response.Body)
+			require.NoError(t, err)
+			require.NoError(t, response.Body.Close())
+			require.Equal(t, http.StatusOK, response.StatusCode, "%s, for %s", page, email)
+			if strings.HasPrefix(response.Header.Get("Content-Type"), "text/html") {
+				for _, match := range linkPattern.FindAllStringSubmatch(string(body), -1) {
+					links = append(links, match[1])
+				}
+			}
+			for _, link := range links {
+				u, err := response.Request.URL.Parse(strings.ReplaceAll(link, "&amp;", "&"))
+				require.NoError(t, err, link)
+				require.Equal(t, w.url, u.Scheme+"://"+u.Host, "%s links to another host", page)
+				path := u.RequestURI()
+				// lists lead to many pages of one kind, and charts to any stretch of time
+				if shape := shapeOf(u); !seen[path] && shapes[shape] < 6 {
+					shapes[shape]++
+					seen[path] = true
+					next = append(next, path)
+				}
+			}
+		}
+		require.Greater(t, len(seen), 12, "the navigation alone has that many")
+	}
+}
+
+// shapeOf is what pages of one kind have in common: the first part of the path, how many there are, and the names in the
+// query.
+func shapeOf(u *url.URL) string {
+	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
+	shape := parts[0] + strings.Repeat("/x", len(parts)-1)
+	if len(parts) > 2 {
+		shape += "/" + parts[len(parts)-1]
+	}
+	for name := range u.Query() {
+		shape += "&" + name
+	}
+	return shape
+}
+
+// client is an HTTP client of somebody who has signed in.
+func (w *world) client(email, password string) *http.Client {
+	w.t.Helper()
+	jar, err := cookiejar.New(nil)
+	require.NoError(w.t, err)
+	client := &http.Client{Jar: secureJar{jar}}
+	response, err := client.PostForm(w.url+"/login", url.Values{"email": {email}, "password": {password}, "next": {"/"}})
+	require.NoError(w.t, err)
+	require.NoError(w.t, response.Body.Close())
+	require.Equal(w.t, http.StatusOK, response.StatusCode, "%s cannot sign in", email)
+	require.Equal(w.t, "/", response.Request.URL.Path)
+	return client
+}
+
+// secureJar sends secure cookies over HTTP, as browsers do to localhost.
+type secureJar struct{ jar http.CookieJar }
+
+func (j secureJar) SetCookies(u *url.URL, cookies []*http.Cookie) {
+	j.jar.SetCookies(asSecure(u), cookies)
+}
+func (j secureJar) Cookies(u *url.URL) []*http.Cookie { return j.jar.Cookies(asSecure(u)) }
+
+func asSecure(u *url.URL) *url.URL {
+	secure := *u
+	secure.Scheme = "https"
+	return &secure
+}
