@@ -57,6 +57,9 @@ var looks = []look{
 	{"playground", "/playground", "", "Playground"},
 	{"playground-algorithm", "/playground/token-bucket", "", "oken bucket"},
 	{"sessions", "/sessions", tenants.Viewer, "Your sessions"},
+	{"account", "/account", tenants.Viewer, "Change your password"},
+	{"forgot", "/forgot", "", "Forgotten password"},
+	{"signup", "/signup", "", "Sign up"},
 }
 
 // Somebody who cannot see well, holds a phone, or is on a slow line must be able to use every page.

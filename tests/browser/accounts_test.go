@@ -1,0 +1,100 @@
+package browser
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+)
+
+// looked looks at a page as it is now, on a computer and on a phone.
+func (p *page) looked(name string) *page {
+	p.t.Helper()
+	p.shot(name + "-light").check()
+	p.theme("dark").shot(name + "-dark").theme("light")
+	p.phone().shot(name + "-phone").check()
+	return p.desktop()
+}
+
+// Somebody is invited, chooses a password, and works there.
+func TestInvitationWalk(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	owner := w.as(tenants.Owner).open("/members")
+	const email = "new-editor@walk.example"
+	owner.click("Invite somebody").looked("members-invite")
+	owner.fill("Email", "nonsense@").choose("Role", "Editor: rules, plans and subjects")
+	owner.fill("Email", email).click("Invite")
+	owner.at("/members").sees(email + " is invited.").looked("members-invited")
+
+	guest := w.nobody().open("/dev/mail")
+	guest.within(email).sees("has invited you to work in " + w.tenant.Name).sees("an editor").click("Accept the invitation")
+	guest.sees("Join " + w.tenant.Name).looked("invitation")
+	link := mustEval[string](guest, "location.pathname")
+	guest.allow(422).fill("Choose a password", "password123").click("Save and join")
+	guest.sees("Is one of those that are guessed first").looked("invitation-wrong")
+	guest.fill("Choose a password", "an editor's own horse").click("Save and join")
+	guest.at("/").sees("Welcome to " + w.tenant.Name).sees("editor")
+	w.nobody().openFor(link, 404).sees("works no more").looked("link-dead")
+
+	owner.open("/members").within(email).sees("active")
+}
+
+// Whoever is invited and has a login joins with it; a withdrawn invitation is worth nothing.
+func TestInvitationOfSomebodyKnownWalk(t *testing.T) {
+	t.Parallel()
+	w, other := newTenant(t), newTenant(t)
+	email := other.person(tenants.Viewer)
+	owner := w.as(tenants.Owner).open("/members")
+	owner.click("Invite somebody").fill("Email", email).click("Invite").sees(email + " is invited.")
+	owner.click("Send again to " + email).sees("has a new link")
+	guest := w.nobody().open("/dev/mail")
+	guest.within("Join " + w.tenant.Name).click("Accept the invitation")
+	guest.sees("Sign in and join").looked("invitation-known")
+	owner.click("Withdraw the invitation of " + email).sees("is withdrawn")
+	guest.allow(404).fill("Your password", password).click("Sign in and join").sees("works no more")
+
+	owner.click("Invite somebody").fill("Email", email).click("Invite").sees(email + " is invited.")
+	known := other.signedIn(email, password).open("/dev/mail")
+	known.within("Join " + w.tenant.Name).click("Accept the invitation")
+	known.hasNot("Your password").click("Join").at("/").sees("Welcome to " + w.tenant.Name)
+}
+
+// Whoever forgot a password has another one in a minute, and changes it again.
+func TestForgottenPasswordWalk(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	email := w.person(tenants.Owner)
+	elsewhere := w.as(tenants.Owner).open("/members")
+	p := w.nobody().open("/login").click("Forgotten password?").at("/forgot")
+	p.looked("forgot")
+	p.fill("Email", email).click("Mail me a link").sees("Look into your mail").looked("forgot-asked")
+	p.click("/dev/mail").sees("Mails of the demo").looked("dev-mail")
+	p.within(email).click("Choose a new password")
+	p.sees("Choose a new password").looked("reset")
+	p.fill("New password", "another horse battery").click("Save and sign in").at("/").sees("Your password is changed")
+	elsewhere.open("/members").sees("Sign in")
+
+	p.click("Account").at("/account").sees(email).looked("account")
+	p.allow(422).fill("Present password", "wrong").fill("New password", "short").click("Change password")
+	p.sees("Is not your present password").looked("account-wrong")
+	require.Empty(t, p.value("Present password"), "no password comes back")
+	p.fill("Present password", "another horse battery").fill("New password", "yet another horse").click("Change password")
+	p.at("/account").sees("Your password is changed")
+	w.signedIn(email, "yet another horse").open("/").sees(w.tenant.Name)
+}
+
+// A newcomer makes a tenant of their own.
+func TestSignUpWalk(t *testing.T) {
+	t.Parallel()
+	w := demo(t)
+	const email = "newcomer@walk.example"
+	p := w.nobody().open("/login").click("Sign up").at("/signup")
+	p.looked("signup")
+	p.fill("Email", email).click("Mail me a link").sees("Look into your mail")
+	p.open("/dev/mail").within(email).click("Go on with signing up")
+	p.sees("Your address is confirmed").looked("signup-link")
+	p.fill("Name of your tenant", "Newcomers & Sons").fill("Choose a password", "a newcomer's horse").click("Sign up")
+	p.sees("This tenant is yours").sees("Newcomers & Sons").sees("owner")
+}
