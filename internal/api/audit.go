@@ -2,10 +2,8 @@ package api
 
 import (
 	"context"
-	"encoding/csv"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -176,10 +174,7 @@ func (a *admin) exportAudit(format string, fetch func(tenants.Page) ([]tenants.A
 		out := newAuditWriter(format, w)
 		for {
 			_ = deadline.SetWriteDeadline(time.Now().Add(writeTimeout)) // where it cannot be set, there is none
-			for i := range rows {
-				out.write(auditAnswer(rows[i]))
-			}
-			if err := out.flush(); err != nil {
+			if err := out(rows); err != nil {
 				return // the client is gone
 			}
 			if next == "" {
@@ -193,47 +188,12 @@ func (a *admin) exportAudit(format string, fetch func(tenants.Page) ([]tenants.A
 	}}, nil
 }
 
-// auditWriter writes rows as a table, or a line of JSON each.
-type auditWriter struct {
-	table *csv.Writer // nil: JSON
-	lines *json.Encoder
-	err   error
-}
-
-func newAuditWriter(format string, w io.Writer) *auditWriter {
-	if format != "csv" {
-		return &auditWriter{lines: json.NewEncoder(w)}
+// newAuditWriter returns what writes rows as a table, or a line of JSON each.
+func newAuditWriter(format string, w io.Writer) func(rows []tenants.AuditEntry) error {
+	if format == "csv" {
+		return tenants.NewAuditTable(w).Write
 	}
-	out := &auditWriter{table: csv.NewWriter(w)}
-	out.table.UseCRLF = true // as RFC 4180 has it
-	out.err = out.table.Write([]string{"sequence", "id", "at", "actor_kind", "actor_id", "actor_name", "address", "user_agent",
-		"request_id", "action", "kind", "target", "before", "after", "reason", "hash"})
-	return out
-}
-
-func (w *auditWriter) write(e AuditEntry) {
-	if w.err != nil {
-		return
-	}
-	if w.table == nil {
-		w.err = w.lines.Encode(e)
-		return
-	}
-	actor := ""
-	if e.Actor.ID != nil {
-		actor = *e.Actor.ID
-	}
-	w.err = w.table.Write([]string{itoa(e.Sequence), e.ID, e.At.Format(time.RFC3339Nano), e.Actor.Kind, actor,
-		writtenCell(e.Actor.Name), writtenCell(e.Address), writtenCell(e.UserAgent), writtenCell(e.RequestID), e.Action, e.Kind,
-		writtenCell(e.Target), string(e.Before), string(e.After), writtenCell(e.Reason), e.Hash})
-}
-
-func (w *auditWriter) flush() error {
-	if w.table == nil {
-		return w.err
-	}
-	w.table.Flush()
-	return errors.Join(w.err, w.table.Error())
+	return tenants.NewAuditLines(w)
 }
 
 func (a *admin) verifyAudit(ctx context.Context, in *AuditVerifyParams) (*huma.StreamResponse, error) {

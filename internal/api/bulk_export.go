@@ -164,7 +164,7 @@ func (e *export) one(s *tenants.Subject) error {
 			labels = string(tenants.PackLabels(s.Labels))
 		}
 		return e.table.Write([]string{
-			writtenCell(s.Subject), writtenCell(s.Plan), s.State.String(), writtenCell(s.BillingRef), labels,
+			tenants.CSVCell(s.Subject), tenants.CSVCell(s.Plan), s.State.String(), tenants.CSVCell(s.BillingRef), labels,
 		})
 	}
 	line := exportLine{

@@ -178,7 +178,7 @@ func (f *importFile) checkHeader(columns []string) {
 func (f *importFile) lineOfCells(line int, columns, cells []string) tenants.SubjectLine {
 	l := tenants.SubjectLine{Line: line}
 	for i, cell := range cells {
-		cell = readCell(cell)
+		cell = tenants.CSVText(cell)
 		switch columns[i] {
 		case "subject":
 			l.Subject = cell

@@ -2,9 +2,7 @@ package api
 
 import (
 	"context"
-	"encoding/csv"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
 	"time"
@@ -99,7 +97,7 @@ func (a *admin) getUsage(ctx context.Context, in *UsageParams) (*huma.StreamResp
 		if in.wantsCSV(hctx.Header("Accept")) {
 			hctx.SetHeader("Content-Type", csvType+"; charset=utf-8")
 			hctx.SetHeader("Content-Disposition", `attachment; filename="usage-`+answer.Grain+`.csv"`)
-			_ = answer.writeCSV(w, in.item(&tenants.UsageItem{}))
+			_ = report.WriteCSV(w, &query)
 			return
 		}
 		hctx.SetHeader("Content-Type", jsonType)
@@ -175,48 +173,4 @@ func (in *UsageParams) item(item *tenants.UsageItem) UsageItem {
 		out.Subject, out.ErrorBound = &item.Subject, &item.Error
 	}
 	return out
-}
-
-// writeCSV writes the items as a table with a line of names. The columns are the members of an
-// item, of which shape is one.
-func (u *UsageAnswer) writeCSV(w io.Writer, shape UsageItem) error {
-	table := csv.NewWriter(w)
-	table.UseCRLF = true // as RFC 4180 has it
-	names := []string{"start"}
-	for _, c := range shape.texts() {
-		names = append(names, c.name)
-	}
-	names = append(names, "allowed", "denied", "shadow_denied", "degraded", "cost_allowed", "cost_denied")
-	_ = table.Write(names) // an error stays, for table.Error
-	for i := range u.Items {
-		item := &u.Items[i]
-		row := []string{item.Start.Format(time.RFC3339)}
-		for _, c := range item.texts() {
-			row = append(row, c.value)
-		}
-		for _, n := range []int64{item.Allowed, item.Denied, item.ShadowDenied, item.Degraded, item.CostAllowed, item.CostDenied} {
-			row = append(row, itoa(n))
-		}
-		_ = table.Write(row)
-	}
-	table.Flush()
-	return table.Error()
-}
-
-type csvCell struct{ name, value string }
-
-// texts are the columns that an item has only in some queries.
-func (item *UsageItem) texts() (cells []csvCell) {
-	for _, c := range []struct {
-		name  string
-		value *string
-	}{{"rule", item.Rule}, {"plan", item.Plan}, {"resource", item.Resource}, {"subject", item.Subject}} {
-		if c.value != nil {
-			cells = append(cells, csvCell{c.name, writtenCell(*c.value)})
-		}
-	}
-	if item.ErrorBound != nil {
-		cells = append(cells, csvCell{"error_bound", itoa(*item.ErrorBound)})
-	}
-	return cells
 }

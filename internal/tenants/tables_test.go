@@ -1,4 +1,4 @@
-package api
+package tenants
 
 import (
 	"testing"
@@ -12,7 +12,7 @@ func TestCells(t *testing.T) {
 		"": "", "a": "a", "=1+1": "'=1+1", "'=1": "''=1", "''-x": "'''-x", "'": "'", "'quoted'": "'quoted'", "+a": "'+a", "-a": "'-a",
 		"@a": "'@a", "\ta": "'\ta", "\ra": "'\ra", "a=b": "a=b", "''": "''",
 	} {
-		require.Equal(t, cell, writtenCell(text))
-		require.Equal(t, text, readCell(cell))
+		require.Equal(t, cell, CSVCell(text))
+		require.Equal(t, text, CSVText(cell))
 	}
 }
