@@ -215,6 +215,52 @@ func (q *Queries) SessionsOf(ctx context.Context, arg SessionsOfParams) ([]Sessi
 	return items, nil
 }
 
+const sessionsThatHold = `-- name: SessionsThatHold :many
+SELECT s.id, m.tenant_id
+FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS tenant_id) AS look
+JOIN sessions s ON s.id = look.id
+JOIN members m ON m.person_id = s.person_id AND m.tenant_id = look.tenant_id AND m.joined_at IS NOT NULL
+JOIN tenants t ON t.id = m.tenant_id AND t.state = 'active'
+WHERE s.created_at > $3 AND s.seen_at > $4
+`
+
+type SessionsThatHoldParams struct {
+	Sessions  []uuid.UUID
+	Tenants   []uuid.UUID
+	Oldest    time.Time
+	IdleSince time.Time
+}
+
+type SessionsThatHoldRow struct {
+	ID       uuid.UUID
+	TenantID uuid.UUID
+}
+
+func (q *Queries) SessionsThatHold(ctx context.Context, arg SessionsThatHoldParams) ([]SessionsThatHoldRow, error) {
+	rows, err := q.db.Query(ctx, sessionsThatHold,
+		arg.Sessions,
+		arg.Tenants,
+		arg.Oldest,
+		arg.IdleSince,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SessionsThatHoldRow
+	for rows.Next() {
+		var i SessionsThatHoldRow
+		if err := rows.Scan(&i.ID, &i.TenantID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const touchSession = `-- name: TouchSession :exec
 UPDATE sessions SET seen_at = $1 WHERE id = $2
 `

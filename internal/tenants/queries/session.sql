@@ -35,3 +35,11 @@ DELETE FROM sessions WHERE person_id = @person_id AND chosen_tenant = @tenant_id
 
 -- name: PurgeSessions :execrows
 DELETE FROM sessions WHERE created_at <= @oldest OR seen_at <= @idle_since;
+
+-- name: SessionsThatHold :many
+SELECT s.id, m.tenant_id
+FROM (SELECT unnest(@sessions::uuid[]) AS id, unnest(@tenants::uuid[]) AS tenant_id) AS look
+JOIN sessions s ON s.id = look.id
+JOIN members m ON m.person_id = s.person_id AND m.tenant_id = look.tenant_id AND m.joined_at IS NOT NULL
+JOIN tenants t ON t.id = m.tenant_id AND t.state = 'active'
+WHERE s.created_at > @oldest AND s.seen_at > @idle_since;

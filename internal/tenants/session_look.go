@@ -1,0 +1,34 @@
+package tenants
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/tenants/db"
+)
+
+// SessionLook is a session with a tenant that its person looks at.
+type SessionLook struct{ Session, Tenant uuid.UUID }
+
+// SessionsThatHold returns those of the looks whose session is not over and whose person is still
+// a member there, in an active tenant. Asking is no use of a session: it does not prolong one.
+// Error: ErrUnavailable.
+func (s *Store) SessionsThatHold(ctx context.Context, looks []SessionLook) (map[SessionLook]bool, error) {
+	now := s.instant()
+	params := db.SessionsThatHoldParams{Oldest: now.Add(-SessionLife), IdleSince: now.Add(-SessionIdle)}
+	for _, look := range looks {
+		params.Sessions = append(params.Sessions, look.Session)
+		params.Tenants = append(params.Tenants, look.Tenant)
+	}
+	holding := map[SessionLook]bool{}
+	err := s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.SessionsThatHold(ctx, params)
+		for _, row := range rows {
+			holding[SessionLook{Session: row.ID, Tenant: row.TenantID}] = true
+		}
+		return err
+	})
+	return holding, err
+}
