@@ -137,12 +137,13 @@ func (p *pace) take(second, most uint64) bool {
 	}
 }
 
-// keptDecision never changes but for its repeats.
+// keptDecision never changes but for what repeats tell.
 type keptDecision struct {
 	RecentDecision
-	tenant  TenantID
-	untilMS int64
-	repeats atomic.Int64
+	tenant    TenantID
+	untilMS   int64
+	repeats   atomic.Int64
+	remaining atomic.Int64 // of the last of them
 }
 
 // tenantRecent is what is kept of one tenant.
@@ -150,7 +151,7 @@ type tenantRecent struct {
 	tenant  TenantID
 	denied  ring
 	allowed ring
-	near    []NearLimit
+	near    []*keptDecision
 }
 
 // ring holds the last entries: the oldest are overwritten.
@@ -200,6 +201,9 @@ func (r *Recent) record(tenant TenantID, req *Request, d *Decision, now time.Tim
 	place := r.place(tenant, d)
 	if last := place.Load(); last != nil && nowMS < last.untilMS && last.same(tenant, d) {
 		last.repeats.Add(1)
+		if near {
+			last.remaining.Store(d.Rules[d.Deciding].Remaining)
+		}
 		return
 	}
 	bound, most := &paces.denied, uint64(recentDeniedPerSecond)
@@ -237,11 +241,12 @@ func (k *keptDecision) same(tenant TenantID, d *Decision) bool {
 // keep keeps a decision in the list of its kind, or as a note of who is near a limit, or both.
 func (r *Recent) keep(tenant TenantID, d *Decision, now time.Time, listed, near bool) *keptDecision {
 	k := &keptDecision{RecentDecision: recentOf(d, now), tenant: tenant, untilMS: now.Add(RepeatsWithin).UnixMilli()}
+	k.remaining.Store(k.Remaining)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := r.of(tenant)
 	if near {
-		r.bytes += t.noteNear(&k.RecentDecision)
+		r.bytes += t.noteNear(k)
 	}
 	entries, most := &t.denied, recentDenied
 	if d.Allowed {
@@ -276,8 +281,6 @@ func recentOf(d *Decision, now time.Time) RecentDecision {
 
 func (d *RecentDecision) bytes() int64 { return bytesPerRecent + int64(len(d.Subject)+len(d.Resource)) }
 
-func (n *NearLimit) bytes() int64 { return bytesPerRecent/2 + int64(len(n.Subject)+len(n.Resource)) }
-
 // of returns a tenant's entries, and moves the tenant to the front.
 func (r *Recent) of(tenant TenantID) *tenantRecent {
 	if e := r.tenants[tenant]; e != nil {
@@ -304,44 +307,47 @@ func (r *Recent) forget(e *list.Element) {
 
 // noteNear notes that a subject was seen near a limit, and returns by how much the notes grew.
 // Where there is no room, whoever is whole again goes, or else who has the most left.
-func (t *tenantRecent) noteNear(d *RecentDecision) (bytes int64) {
-	note := NearLimit{
-		At: d.At, Subject: d.Subject, Resource: d.Resource, Rule: d.Rule, Quota: d.Quota, Remaining: d.Remaining, ResetAfterMS: d.ResetAfterMS,
-	}
-	for i := range t.near {
-		if n := &t.near[i]; n.Subject == note.Subject && n.Rule == note.Rule {
-			bytes = note.bytes() - n.bytes()
-			*n = note
-			return bytes
+func (t *tenantRecent) noteNear(k *keptDecision) (bytes int64) {
+	for i, n := range t.near {
+		if n.Subject == k.Subject && n.Rule == k.Rule {
+			t.near[i] = k
+			return k.bytes() - n.bytes()
 		}
 	}
 	if len(t.near) < recentNear {
-		t.near = append(t.near, note)
-		return note.bytes()
+		t.near = append(t.near, k)
+		return k.bytes()
 	}
 	least := 0
 	for i := range t.near {
-		if t.near[i].rank(d.At) < t.near[least].rank(d.At) {
+		if t.near[i].rank(k.At) < t.near[least].rank(k.At) {
 			least = i
 		}
 	}
-	bytes = note.bytes() - t.near[least].bytes()
-	t.near[least] = note
+	bytes = k.bytes() - t.near[least].bytes()
+	t.near[least] = k
 	return bytes
 }
 
 // rank is the share used, or less than any where the quota is whole again.
-func (n *NearLimit) rank(now time.Time) float64 {
-	if !n.holds(now) {
+func (k *keptDecision) rank(now time.Time) float64 {
+	if !k.holds(now) {
 		return -1
 	}
+	n := k.note()
 	return n.Used()
 }
 
 // holds reports whether what was seen may still be so.
-func (n *NearLimit) holds(now time.Time) bool {
-	age := now.Sub(n.At)
-	return age < time.Duration(n.ResetAfterMS)*time.Millisecond && age < recentNearStaysLong
+func (k *keptDecision) holds(now time.Time) bool {
+	age := now.Sub(k.At)
+	return age < time.Duration(k.ResetAfterMS)*time.Millisecond && age < recentNearStaysLong
+}
+
+func (k *keptDecision) note() NearLimit {
+	return NearLimit{
+		At: k.At, Subject: k.Subject, Resource: k.Resource, Rule: k.Rule, Quota: k.Quota, Remaining: k.remaining.Load(), ResetAfterMS: k.ResetAfterMS,
+	}
 }
 
 // list returns this process's entries, the newest first.
@@ -383,7 +389,7 @@ func (r *Recent) near(tenant TenantID) (out []NearLimit) {
 	if e := r.tenants[tenant]; e != nil {
 		for _, n := range e.Value.(*tenantRecent).near {
 			if n.holds(now) {
-				out = append(out, n)
+				out = append(out, n.note())
 			}
 		}
 	}

@@ -132,7 +132,14 @@ func TestRecentForgetsIdleTenants(t *testing.T) {
 func TestNearLimit(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 10)}})
 	use := func(subject string, cost int64) { r.check(Request{Subject: subject, Cost: cost}) }
+	for range 20 {
+		use("filler", 0)
+	}
 	use("half", 5)
+	use("rising", 9)
+	use("rising", 1)
+	require.Equal(t, 1.0, r.checker.Recent().near(r.policy.tenant)[0].Used(), "as of the last check, not of the first within a second")
+	r.move(time.Minute)
 	use("near", 9)
 	use("out", 10)
 	use("out", 1)
