@@ -149,6 +149,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 	pages := dashboard.New(dashboard.Deps{
 		Store: s.store, Policies: policies, Checker: s.checker, Logger: s.log, Follow: following.now, Observe: httpMetrics.Route,
 		Mail: post, Signup: dashboard.Signup(s.cfg.Signup),
+		Stopping: ctx.Done(),
 	})
 	s.front.handle(beside(public, pages))
 	return nil

@@ -31,9 +31,12 @@ type Deps struct {
 	Follow func(ctx context.Context, tenant check.TenantID)
 	// Observe returns what counts the requests that one route answered, "" being none; nil: nobody counts.
 	Observe func(pattern string) func(status int, took time.Duration)
-	Mail    *mail.Post       // nil: mail is off
-	Signup  Signup           // "": SignupClosed
-	Now     func() time.Time // nil: time.Now
+	Mail    *mail.Post // nil: mail is off
+	Signup  Signup     // "": SignupClosed
+	// Stopping is closed when the process is about to end: pages that are kept up to date are to
+	// connect elsewhere. nil: never.
+	Stopping <-chan struct{}
+	Now      func() time.Time // nil: time.Now
 }
 
 type dashboard struct {
@@ -46,6 +49,8 @@ type dashboard struct {
 	working    chan struct{}       // has a place for each request that may be served at once
 	trying     chan struct{}       // and for each draft of a rule that is tried out at once
 	observers  map[string]observer // by pattern of the route
+	hub        *hub
+	verifying  chan struct{} // has a place for each audit trail that may be verified at once
 }
 
 // maxWorking bounds the pages that are made at once, so that browsers do not crowd out checks.
@@ -72,6 +77,7 @@ func New(deps Deps) http.Handler {
 		playground: newPlayground(deps.Now),
 		errands:    make(chan struct{}, maxErrands), working: make(chan struct{}, maxWorking), trying: make(chan struct{}, maxTrying),
 	}
+	d.hub, d.verifying = newHub(d), make(chan struct{}, maxVerifying)
 	r := chi.NewRouter()
 	r.Use(d.track, d.guard)
 	r.NotFound(d.open(func(_ http.ResponseWriter, _ *http.Request) error { return tenants.ErrNotFound }))
@@ -100,6 +106,11 @@ func New(deps Deps) http.Handler {
 	r.Get("/playground/{algorithm}", d.open(d.algorithmPage))
 
 	r.Get("/", d.page(d.overview))
+	r.Get("/live/overview", d.stream(d.liveOverview))
+	r.Get("/usage", d.page(d.usage))
+	r.Get("/decisions", d.page(d.decisions))
+	r.Get("/live/decisions", d.stream(d.liveDecisions))
+	r.Get("/audit", d.page(d.audit))
 	r.Get("/rules", d.page(d.rules))
 	r.Post("/rules", d.write(tenants.MayEdit, d.createRule))
 	r.Get("/rules/new", d.page(d.newRulePage))
@@ -144,6 +155,7 @@ func New(deps Deps) http.Handler {
 var segments = map[string]bool{
 	"login": true, "logout": true, "theme": true, "search": true, "settings": true, "tenant": true, "sessions": true, "playground": true, "tester": true,
 	"forgot": true, "reset": true, "invitation": true, "signup": true, "account": true, "dev": true,
+	"live": true, "usage": true, "decisions": true, "audit": true,
 	"rules": true, "plans": true, "subjects": true, "keys": true, "members": true,
 }
 

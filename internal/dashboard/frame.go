@@ -42,7 +42,7 @@ type navGroup struct {
 }
 
 var navigation = []navGroup{
-	{"Watch", []navItem{{"/", "Overview"}}},
+	{"Watch", []navItem{{"/", "Overview"}, {"/decisions", "Decisions"}, {"/usage", "Usage"}, {"/audit", "Audit"}}},
 	{"Limits", []navItem{{"/rules", "Rules"}, {"/plans", "Plans"}, {"/subjects", "Subjects"}}},
 	{"Try", []navItem{{"/tester", "Tester"}, {"/playground", "Playground"}}},
 	{"Tenant", []navItem{{"/keys", "API keys"}, {"/members", "Members"}, {"/settings", "Settings"}}},

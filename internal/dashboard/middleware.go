@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"weir/internal/tenants"
@@ -54,7 +55,9 @@ func (d *dashboard) guard(next http.Handler) http.Handler {
 		}
 		select {
 		case d.working <- struct{}{}:
-			defer func() { <-d.working }()
+			leave := sync.OnceFunc(func() { <-d.working })
+			defer leave()
+			r = r.WithContext(context.WithValue(r.Context(), placeKey{}, leave))
 		default:
 			d.answer(w, r, errBusy)
 			return

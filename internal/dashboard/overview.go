@@ -2,8 +2,11 @@ package dashboard
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"weir/internal/check"
@@ -11,9 +14,13 @@ import (
 )
 
 type overviewView struct {
+	Period     period
 	Configured tenants.Configured
-	Hour, Day  chart
+	Now        nowView
+	Chart      chart
 	Denying    []denyingRule
+	Near       []nearLimit
+	Watching   watching
 	Ending     []endingOverride
 }
 
@@ -28,10 +35,54 @@ func (v *overviewView) Subjects() string {
 	return grouped(v.Configured.Subjects)
 }
 
+// period is how far back a page looks.
+type period struct {
+	Value, Name string // "24h", "24 hours"
+	Grain       check.UsageGrain
+	Grains      int
+}
+
+var periods = []period{
+	{"1h", "1 hour", check.UsageMinute, 60}, {"24h", "24 hours", check.UsageHour, 24},
+	{"7d", "7 days", check.UsageHour, 7 * 24}, {"30d", "30 days", check.UsageDay, 30},
+}
+
+// periodOf finds a period by its value; "" is the first one.
+func periodOf(value string) (period, error) {
+	for _, p := range periods {
+		if p.Value == cmp.Or(value, periods[0].Value) {
+			return p, nil
+		}
+	}
+	return period{}, invalidField("period", "must be 1h, 24h, 7d or 30d")
+}
+
+func invalidField(field, message string) error {
+	return &tenants.InvalidError{Fields: []check.FieldError{{Field: field, Message: message}}}
+}
+
+// nowView compares the last minutes with the same ones of yesterday.
+type nowView struct {
+	Allowed, Denied                   int64
+	AllowedYesterday, DeniedYesterday int64
+	Latency                           check.Latency
+	DegradedSince                     string
+	DegradedAt                        moment
+}
+
 type denyingRule struct {
 	Slug            string
 	Denied, Decided int64
 }
+
+// nearLimit is a subject that was seen close to a limit.
+type nearLimit struct {
+	Subject, Rule, Used, Ago, Whole string
+	Left                            int64 // thousandths
+}
+
+// watching tells of how many instances what was seen lately is.
+type watching struct{ Answered, Instances int }
 
 type endingOverride struct {
 	Subject, Rule, Limit, Reason, In string
@@ -40,31 +91,27 @@ type endingOverride struct {
 
 const (
 	mostDenying  = 5
+	mostNear     = 8
 	mostEnding   = 8
 	endingWithin = 7 * 24 * time.Hour
+	nowMinutes   = 15
+	// overviewSlow is how many ticks lie between two looks at what changes by the hour or day.
+	overviewSlow = 10
 )
 
 func (d *dashboard) overview(w http.ResponseWriter, r *http.Request, v *visit) error {
 	ctx, actor := r.Context(), v.actor()
 	var view overviewView
 	var err error
+	if view.Period, err = periodOf(r.URL.Query().Get("period")); err != nil {
+		return err
+	}
 	if view.Configured, err = d.Store.Configured(ctx, actor); err != nil {
 		return err
 	}
-	hour, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: check.UsageMinute})
-	if err != nil {
+	if err := d.readOverview(ctx, actor, &view); err != nil {
 		return err
 	}
-	day, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: check.UsageHour})
-	if err != nil {
-		return err
-	}
-	view.Hour, view.Day = newChart("The last hour", "minute", time.Minute, hour), newChart("The last day", "hour", time.Hour, day)
-	byRule, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: check.UsageHour, ByRule: true})
-	if err != nil {
-		return err
-	}
-	view.Denying = denying(byRule.Items)
 	until := v.now.Add(endingWithin)
 	ending, _, err := d.Store.Overrides(ctx, actor, tenants.OverrideFilter{EndingBefore: &until}, tenants.Page{Limit: mostEnding})
 	if err != nil {
@@ -78,6 +125,108 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request, v *visit) e
 	}
 	v.frame.Title = "Overview"
 	return d.render(w, r, http.StatusOK, overviewPage(v.frame, &view))
+}
+
+// readOverview reads all that changes by itself.
+func (d *dashboard) readOverview(ctx context.Context, actor tenants.Actor, view *overviewView) (err error) {
+	now := d.Now()
+	if view.Now, err = d.readNow(ctx, actor, now); err != nil {
+		return err
+	}
+	view.Near, view.Watching = d.readNear(ctx, actor, now)
+	return d.readPeriod(ctx, actor, view, now)
+}
+
+// readPeriod reads what lies in the chosen period.
+func (d *dashboard) readPeriod(ctx context.Context, actor tenants.Actor, view *overviewView, now time.Time) (err error) {
+	s := stretchUntil(now, view.Period.Grain, view.Period.Grains)
+	if view.Chart, err = d.series(ctx, actor, "The last "+strings.TrimPrefix(view.Period.Name, "1 "), s, tenants.UsageQuery{}); err != nil {
+		return err
+	}
+	byRule, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: s.Grain, From: s.From, To: s.To, ByRule: true})
+	view.Denying = denying(byRule.Items)
+	return err
+}
+
+func (d *dashboard) readNow(ctx context.Context, actor tenants.Actor, now time.Time) (out nowView, err error) {
+	out.Latency = d.Checker.Latency()
+	if since := d.Checker.DegradedSince(); !since.IsZero() {
+		out.DegradedSince, out.DegradedAt = inWords(max(now.Sub(since), time.Second)), moment{since}
+	}
+	today := stretchUntil(now, check.UsageMinute, nowMinutes)
+	for _, day := range []struct {
+		back            time.Duration
+		allowed, denied *int64
+	}{{0, &out.Allowed, &out.Denied}, {24 * time.Hour, &out.AllowedYesterday, &out.DeniedYesterday}} {
+		report, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: check.UsageMinute, From: today.From.Add(-day.back), To: today.To.Add(-day.back)})
+		if err != nil {
+			return out, err
+		}
+		for i := range report.Items {
+			item := &report.Items[i]
+			allowed, denied := item.Allowed, item.Denied
+			// Of yesterday's last minute there counts as much as has passed of today's.
+			if rest := today.To.Sub(now); day.back > 0 && rest > 0 && item.Start.Equal(today.To.Add(-day.back-time.Minute)) {
+				part := 1 - float64(rest)/float64(time.Minute)
+				allowed, denied = int64(float64(allowed)*part), int64(float64(denied)*part)
+			}
+			*day.allowed, *day.denied = *day.allowed+allowed, *day.denied+denied
+		}
+	}
+	return out, nil
+}
+
+func (d *dashboard) readNear(ctx context.Context, actor tenants.Actor, now time.Time) (out []nearLimit, seen watching) {
+	ctx, cancel := context.WithTimeout(ctx, recentWithin)
+	defer cancel()
+	list := d.Checker.Recent().Near(ctx, actor.TenantID(), mostNear)
+	for i := range list.Near {
+		n := &list.Near[i]
+		out = append(out, nearLimit{
+			Subject: n.Subject, Rule: n.Rule, Used: grouped(n.Quota-n.Remaining) + " of " + grouped(n.Quota), Left: 1000 - int64(1000*n.Used()),
+			Ago: agoInWords(now.Sub(n.At)), Whole: inWords(n.At.Add(time.Duration(n.ResetAfterMS) * time.Millisecond).Sub(now)),
+		})
+	}
+	return out, watching{list.Answered, list.Instances}
+}
+
+// agoInWords is coarse, so that a page does not change with every second.
+func agoInWords(d time.Duration) string {
+	if d < 10*time.Second {
+		return "just now"
+	}
+	if d < time.Minute {
+		return grouped(int64(d/(10*time.Second))*10) + " seconds ago"
+	}
+	return inWords(d.Truncate(time.Minute)) + " ago"
+}
+
+// liveOverview keeps the overview up to date.
+func (d *dashboard) liveOverview(w http.ResponseWriter, r *http.Request, v *visit) error {
+	p, err := periodOf(r.URL.Query().Get("period"))
+	if err != nil {
+		return err
+	}
+	actor := tenants.AsSystem(v.actor().TenantID(), "live") // outlives this visit, and reads only
+	return d.live(w, r, v, "overview "+p.Value, func(ctx context.Context, tick int) ([]part, error) {
+		now, view := d.Now(), overviewView{Period: p}
+		if tick%2 == 1 { // usage is written once a second, and read half as often
+			return nil, nil
+		}
+		var err error
+		if view.Now, err = d.readNow(ctx, actor, now); err != nil {
+			return nil, err
+		}
+		view.Near, view.Watching = d.readNear(ctx, actor, now)
+		parts := []part{{"now", overviewLive(&view.Now)}, {"near", nearTable(view.Near, view.Watching)}}
+		if p.Grain != check.UsageMinute && tick%overviewSlow != 0 {
+			return parts, nil
+		}
+		if err := d.readPeriod(ctx, actor, &view, now); err != nil {
+			return nil, err
+		}
+		return append(parts, part{"sums", chartSums(&view.Chart)}, part{"series", chartSeries(&view.Chart)}, part{"denying", denyingTable(view.Denying)}), nil
+	})
 }
 
 // denying sums up the rules that denied anything, the busiest first.
@@ -113,4 +262,26 @@ func plainLimit(l check.Limit) string {
 		return grouped(l.Limit) + ", " + grouped(l.Burst) + " at once"
 	}
 	return grouped(l.Limit)
+}
+
+// latencyText is a length of time as people measure checks.
+func latencyText(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return grouped((d+5*time.Microsecond).Microseconds()/10*10) + " µs"
+	case d < 10*time.Millisecond:
+		return strconv.FormatFloat(d.Seconds()*1000, 'f', 1, 64) + " ms"
+	}
+	return grouped(d.Round(time.Millisecond).Milliseconds()) + " ms"
+}
+
+// Words says whose sight it is.
+func (w watching) Words() string {
+	switch {
+	case w.Instances <= 1:
+		return "this instance"
+	case w.Answered == w.Instances:
+		return "all " + grouped(int64(w.Instances)) + " instances"
+	}
+	return grouped(int64(w.Answered)) + " of " + grouped(int64(w.Instances)) + " instances"
 }

@@ -21,6 +21,8 @@ func pagePaths(mark string) []string {
 		"/", "/rules", "/rules/requests", "/plans", "/subjects", "/subjects?q=ada", subjectURL("ada " + mark),
 		subjectURL("ada "+mark) + "?attributes.ip=192.0.2.1", "/subjects/unknown", "/keys", "/members", "/sessions", "/tester",
 		"/tester?subject=" + url.QueryEscape("ada "+mark),
+		"/?period=30d", "/usage", "/usage?by=subject", "/usage?by=rule&period=7d&rule=requests", "/decisions", "/decisions?show=all&subject=ada", "/audit",
+		"/audit?kind=rule&verify=1", "/audit?target=" + url.QueryEscape("ada "+mark),
 	}
 }
 
@@ -53,7 +55,7 @@ func TestPages(t *testing.T) {
 		}
 	}
 	viewer := s.as("viewer@example.com")
-	for _, path := range []string{"/", "/rules", "/plans", "/subjects", "/subjects?q=x", "/subjects/anybody", "/keys", "/members", "/sessions"} {
+	for _, path := range []string{"/", "/rules", "/plans", "/subjects", "/subjects?q=x", "/subjects/anybody", "/keys", "/members", "/sessions", "/usage", "/decisions", "/audit?actor=nobody"} {
 		got := viewer.get(path)
 		require.Equal(t, http.StatusOK, got.status, path)
 		checkHeaders(t, got, path)
@@ -106,20 +108,6 @@ func TestLiveLimits(t *testing.T) {
 	require.Contains(t, got.body, "<b>0</b> of 20 left")
 	require.Regexp(t, `denied for (1 minute|\d+ seconds)`, got.body)
 	require.Regexp(t, `whole again in (1 minute|\d+ seconds)`, got.body)
-}
-
-// Numbers of the chart and its table are those of the usage.
-func TestOverviewCounts(t *testing.T) {
-	s := newStack(t)
-	s.fill(s.a, "mark")
-	s.db.Exec(`INSERT INTO usage_hours (tenant_id, start, rule, plan, resource, allowed, denied, shadow_denied, degraded, cost_allowed, cost_denied)
-		SELECT $1, date_trunc('hour', now(), 'UTC'), r, '', '', 1200, 34, 0, 0, 0, 0 FROM unnest(ARRAY['', 'requests']) AS r`, s.a.TenantID())
-	got := s.as("ann@example.com").get("/")
-	require.Contains(t, got.body, "1\u202f200")
-	require.Contains(t, got.body, "34</b> denied (2.8\u202f%)")
-	require.Contains(t, got.body, `<a href="/rules/requests">requests</a>`)
-	require.Contains(t, got.body, "No checks were made in this time", "by the minute there is nothing")
-	require.NotContains(t, s.as("bob@example.com").get("/").body, "1\u202f200", "another tenant's usage")
 }
 
 func TestTenantsNeverMeet(t *testing.T) {

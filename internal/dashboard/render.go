@@ -77,6 +77,12 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 		d.fail(w, r, http.StatusBadRequest, "The form cannot be read", "Go back and send it again.")
 	case errors.Is(err, errMethod):
 		d.fail(w, r, http.StatusMethodNotAllowed, "That cannot be done here", "The page does not answer this kind of request.")
+	case errors.Is(err, errStreams):
+		w.Header().Set("Retry-After", "10")
+		d.fail(w, r, http.StatusServiceUnavailable, "Too many live pages", "This page does not bring itself up to date now. Close another one, or reload it.")
+	case errors.Is(err, errVerifying):
+		w.Header().Set("Retry-After", "5")
+		d.fail(w, r, http.StatusServiceUnavailable, "Others are verifying", "As many audit trails are being read as may be at once. Try again in a few seconds.")
 	case errors.Is(err, errBusy):
 		w.Header().Set("Retry-After", "1")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too busy", "Too many pages are asked for at this moment. Try again in a second.")

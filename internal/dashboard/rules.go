@@ -3,7 +3,6 @@ package dashboard
 import (
 	"net/http"
 	"net/url"
-	"time"
 
 	"weir/internal/check"
 	"weir/internal/tenants"
@@ -106,7 +105,12 @@ func (d *dashboard) lastDay(r *http.Request, v *visit, slugs []string) (map[stri
 	if len(slugs) == 0 {
 		return nil, nil
 	}
-	report, err := d.Store.Usage(r.Context(), v.actor(), tenants.UsageQuery{Grain: check.UsageHour, ByRule: true, Rules: slugs})
+	day := stretchUntil(v.now, check.UsageHour, 24)
+	query := tenants.UsageQuery{Grain: day.Grain, From: day.From, To: day.To, ByRule: true, Rules: slugs}
+	if day.Before = day.Before && len(slugs) == 1; day.Before { // a list has no room for the day before
+		query.From = day.earlier()
+	}
+	report, err := d.Store.Usage(r.Context(), v.actor(), query)
 	if err != nil {
 		return nil, err
 	}
@@ -116,10 +120,8 @@ func (d *dashboard) lastDay(r *http.Request, v *visit, slugs []string) (map[stri
 	}
 	days := make(map[string]*chart, len(slugs))
 	for _, slug := range slugs {
-		part := report
-		part.Items = items[slug]
-		day := newChart("The last day", "hour", time.Hour, part)
-		days[slug] = &day
+		c := newChart("The last day", day, items[slug])
+		days[slug] = &c
 	}
 	return days, nil
 }

@@ -773,7 +773,7 @@ func rulePage(f frame, v *ruleView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = barChart(v.Day).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = timeChart(v.Day, false).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

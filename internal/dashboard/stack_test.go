@@ -37,6 +37,12 @@ func (c *clock) Now() time.Time {
 	return c.now
 }
 
+func (c *clock) to(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = now
+}
+
 func (c *clock) move(by time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,6 +59,7 @@ type stack struct {
 	checker  *check.Checker
 	policies *check.Policies // they follow what pages write, and hear of nothing else
 	server   *httptest.Server
+	stopping chan struct{} // closed when the process is about to end
 	a, b     tenants.Actor
 	url      string
 }
@@ -85,8 +92,9 @@ func (s *stack) serve(store *tenants.Store, redisURL string, changes ...func(*De
 	})
 	s.t.Cleanup(s.checker.Close)
 	s.policies = check.NewPolicies(store, keys, logger, metrics)
+	s.stopping = make(chan struct{})
 	deps := Deps{
-		Store: store, Policies: s.policies, Checker: s.checker, Logger: logger, Now: s.clock.Now,
+		Store: store, Policies: s.policies, Checker: s.checker, Logger: logger, Now: s.clock.Now, Stopping: s.stopping,
 		Follow: func(ctx context.Context, _ check.TenantID) { s.follow(ctx) },
 	}
 	for _, change := range changes {

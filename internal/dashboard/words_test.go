@@ -68,22 +68,37 @@ func TestNumbers(t *testing.T) {
 
 // Bars stay within the drawing, and what is not nothing is seen.
 func TestChart(t *testing.T) {
-	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	report := tenants.UsageReport{From: start, To: start.Add(3 * time.Hour), Items: []tenants.UsageItem{
-		{Start: start, UsageCounts: check.UsageCounts{Allowed: 1_000_000, Denied: 1}},
-		{Start: start.Add(2 * time.Hour), UsageCounts: check.UsageCounts{Denied: 500_000}},
-	}}
-	c := newChart("The last day", "hour", time.Hour, report)
+	now := time.Date(2026, 1, 2, 2, 30, 0, 0, time.UTC)
+	start := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	s := stretchUntil(now, check.UsageHour, 3)
+	require.Equal(t, stretch{Grain: check.UsageHour, From: start, To: start.Add(3 * time.Hour), Before: true}, s)
+	at := func(hour int, allowed, denied int64) tenants.UsageItem {
+		return tenants.UsageItem{Start: start.Add(time.Duration(hour) * time.Hour), UsageCounts: check.UsageCounts{Allowed: allowed, Denied: denied}}
+	}
+	c := newChart("All checks", s, []tenants.UsageItem{at(-4, 9, 9), at(-3, 20, 1), at(-1, 500_000, 0), at(0, 1_000_000, 1), at(2, 0, 500_000), at(3, 7, 7)})
 	require.Len(t, c.Bars, 3)
-	require.Equal(t, []int64{1_000_000, 500_001}, []int64{c.Allowed, c.Denied})
+	require.Equal(t, []int64{1_000_000, 500_001, 500_020, 1}, []int64{c.Allowed, c.Denied, c.BeforeAllowed, c.BeforeDenied})
 	require.Zero(t, c.Bars[1].AllowedHeight+c.Bars[1].DeniedHeight, "an hour without checks has its place")
 	for _, b := range c.Bars {
 		require.GreaterOrEqual(t, b.DeniedY, int64(0))
 		require.LessOrEqual(t, b.AllowedY+b.AllowedHeight, int64(chartHeight))
 		require.LessOrEqual(t, b.DeniedHeight, b.AllowedY-b.DeniedY)
 		require.Equal(t, b.Denied > 0, b.DeniedHeight > 0)
+		require.GreaterOrEqual(t, b.BeforeY, int64(0))
 	}
 	require.InDelta(t, 2, float64(c.Bars[0].AllowedHeight)/float64(c.Bars[2].DeniedHeight), 0.01)
+	require.Equal(t, "[[1767312000,1767315600,1767319200],[1000000,0,0],[1,0,500000],[21,0,500000]]", c.Data())
+
+	require.False(t, stretchUntil(now, check.UsageMinute, 30*60).Before, "minutes of 60 hours ago are not kept")
+	require.Equal(t, 24, newStretch(now, check.UsageHour, start.Add(time.Minute), start.Add(23*time.Hour+time.Second)).count(), "rounded outward")
+}
+
+func TestChange(t *testing.T) {
+	for want, n := range map[string][2]int64{
+		"the same": {0, 0}, "up from none": {5, 0}, "down to none": {0, 5}, "+50\u202f%": {15, 10}, "\u221250\u202f%": {5, 10}, "12 times as many": {120, 10},
+	} {
+		require.Equal(t, want, change(n[0], n[1]))
+	}
 }
 
 func TestDeviceName(t *testing.T) {

@@ -41,6 +41,10 @@ const operator tenants.Role = "operator"
 var looks = []look{
 	{"login", "/login", "", "Sign in"},
 	{"overview", "/", tenants.Owner, "Overview"},
+	{"overview-month", "/?period=30d", tenants.Viewer, "The last 30 days"},
+	{"decisions", "/decisions?show=all", tenants.Support, "Recent decisions"},
+	{"usage", "/usage?period=7d&by=rule", tenants.Viewer, "Usage"},
+	{"audit", "/audit?verify=1", tenants.Viewer, "The trail is whole."},
 	{"rules", "/rules", tenants.Owner, "Bursts of orders"},
 	{"rule", "/rules/api-requests", tenants.Owner, "API requests"},
 	{"rule-history", "/rules/api-requests/history", tenants.Editor, "as it is now"},

@@ -1,0 +1,257 @@
+package dashboard
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"time"
+
+	"weir/internal/tenants"
+)
+
+const (
+	auditPage       = 50
+	auditExportRows = 1000 // in memory at once
+	// maxVerifying bounds the trails that are read from end to end at once, for pages.
+	maxVerifying = 2
+)
+
+type auditView struct {
+	Form              *form
+	Rows              []auditLine
+	First, Next       string
+	Later             bool
+	CSV, JSON, Verify string
+	Verified          *tenants.AuditReport // nil: not asked for
+}
+
+// auditLine is one row of the trail in words.
+type auditLine struct {
+	ID, Who, WhoKind, What, Kind, Target, Link string
+	At                                         time.Time
+	Reason                                     string
+	From                                       string // address and program; "": no request
+	Request                                    string
+	Sequence                                   string
+	Changes                                    []fieldChange
+	Whole                                      bool // of an object that was created or deleted
+}
+
+// Machine, Clock and Day are when it was.
+func (l *auditLine) Machine() string { return l.At.UTC().Format(time.RFC3339) }
+
+// Clock is the time of day.
+func (l *auditLine) Clock() string { return l.At.UTC().Format("15:04:05") }
+
+// Day is the date.
+func (l *auditLine) Day() string { return l.At.UTC().Format("2 Jan 2006") }
+
+var auditActions = []option{
+	{"", "Anything"}, {"create", "Created"}, {"update", "Changed"}, {"delete", "Deleted"}, {"rotate", "Rotated"},
+	{"revoke", "Revoked"}, {"reset", "Reset counters"}, {"import", "Imported"},
+}
+
+var auditKinds = []option{
+	{"", "Anything"}, {"rule", "A rule"}, {"plan", "A plan"}, {"subject", "A subject"}, {"key", "An API key"}, {"member", "A member"}, {"tenant", "The tenant"},
+}
+
+// errVerifying: as many trails are being verified as may be at once.
+var errVerifying = errors.New("too many trails are verified at once")
+
+// audit shows the trail, or gives it as a file.
+func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) error {
+	f := &form{values: r.URL.Query()}
+	filter := auditFilterOf(f)
+	format := f.Get("format")
+	if (format == "csv" || format == "jsonl") && !f.invalid() {
+		return d.exportAudit(w, r, v, filter, format)
+	}
+	view := auditView{Form: f, First: auditAddress(f.values, "", "", "")}
+	status := http.StatusOK
+	if !f.invalid() {
+		rows, next, err := d.Store.Audit(r.Context(), v.actor(), filter, tenants.Page{Limit: auditPage, After: f.Get("after")})
+		if err != nil && f.refuse(err) == 0 {
+			return err
+		}
+		view.Rows, view.Later = auditLines(rows), f.Get("after") != ""
+		if next != "" {
+			view.Next = auditAddress(f.values, "after", next, "")
+		}
+		view.CSV, view.JSON = auditAddress(f.values, "format", "csv", "after"), auditAddress(f.values, "format", "jsonl", "after")
+		view.Verify = auditAddress(f.values, "verify", "1", "")
+	}
+	if f.Get("verify") != "" {
+		if err := d.verifyTrail(r, v, &view); err != nil {
+			return err
+		}
+	}
+	if f.invalid() {
+		status = http.StatusUnprocessableEntity
+	}
+	v.frame.Title = "Audit"
+	return d.render(w, r, status, auditPageOf(v.frame, &view))
+}
+
+// verifyTrail reads the whole trail. It changes nothing, so a GET may ask for it; how many do at
+// once is bounded.
+func (d *dashboard) verifyTrail(r *http.Request, v *visit, view *auditView) error {
+	select {
+	case d.verifying <- struct{}{}:
+		defer func() { <-d.verifying }()
+	default:
+		return errVerifying
+	}
+	report, err := d.Store.VerifyAudit(r.Context(), v.actor(), nil)
+	view.Verified = &report
+	return err
+}
+
+func auditFilterOf(f *form) tenants.AuditFilter {
+	filter := tenants.AuditFilter{Actor: f.Get("actor"), Action: f.Get("action"), Kind: f.Get("kind"), Target: f.Get("target")}
+	oneOf(f, "action", auditActions)
+	oneOf(f, "kind", auditKinds)
+	for _, bound := range []struct {
+		name string
+		to   **time.Time
+	}{{"from", &filter.From}, {"to", &filter.To}} {
+		if t := instantOf(f, bound.name); !t.IsZero() {
+			*bound.to = &t
+		}
+	}
+	return filter
+}
+
+// auditAddress is the page's with one thing more and one less.
+func auditAddress(values url.Values, name, value, without string) string {
+	out := url.Values{}
+	for _, field := range []string{"actor", "action", "kind", "target", "from", "to", "after"} {
+		if text := values.Get(field); text != "" && field != without && (field != "after" || name != "") {
+			out.Set(field, text)
+		}
+	}
+	if name != "" {
+		out.Set(name, value)
+	}
+	return withCursor("/audit", out, "")
+}
+
+// exportAudit streams all rows that fit. The first are read before anything is sent, so that what
+// is wrong can be said.
+func (d *dashboard) exportAudit(w http.ResponseWriter, r *http.Request, v *visit, filter tenants.AuditFilter, format string) error {
+	read := func(after string) ([]tenants.AuditEntry, string, error) {
+		return d.Store.Audit(r.Context(), v.actor(), filter, tenants.Page{Limit: auditExportRows, After: after})
+	}
+	rows, next, err := read("")
+	if err != nil {
+		return err
+	}
+	h, write := w.Header(), tenants.NewAuditTable(w).Write
+	h.Set("Content-Type", "text/csv; charset=utf-8")
+	if format == "jsonl" {
+		h.Set("Content-Type", "application/jsonl")
+		write = tenants.NewAuditLines(w)
+	}
+	h.Set("Content-Disposition", `attachment; filename="audit.`+format+`"`)
+	deadline := http.NewResponseController(w)
+	for {
+		_ = deadline.SetWriteDeadline(time.Now().Add(liveWrite)) // where it cannot be set, there is none
+		if err := write(rows); err != nil {
+			return nil //nolint:nilerr // the browser is gone
+		}
+		if next == "" {
+			return nil
+		}
+		if rows, next, err = read(next); err != nil {
+			d.Logger.Error("an export of an audit trail broke off", "error", err)
+			panic(http.ErrAbortHandler) // nobody is to take a part for the whole
+		}
+	}
+}
+
+func auditLines(entries []tenants.AuditEntry) []auditLine {
+	lines := make([]auditLine, len(entries))
+	for i := range entries {
+		e := &entries[i]
+		lines[i] = auditLine{
+			ID: "row-" + itoa(e.Sequence), Who: e.ActorName, WhoKind: e.ActorKind, What: auditVerb(e), Kind: e.Kind, Target: e.Target, Link: auditLink(e),
+			At: e.At, Reason: e.Reason, From: e.Address, Request: e.RequestID, Sequence: itoa(e.Sequence), Changes: fieldChanges(e.Before, e.After),
+			Whole: e.Before == nil || e.After == nil,
+		}
+		if e.UserAgent != "" {
+			lines[i].From += ", " + deviceName(e.UserAgent)
+		}
+		if lines[i].Who == "" {
+			lines[i].Who = e.ActorKind
+		}
+	}
+	return lines
+}
+
+func auditVerb(e *tenants.AuditEntry) string {
+	object := map[string]string{
+		"rule": "the rule", "plan": "the plan", "subject": "the subject", "key": "the API key", "member": "the member", "tenant": "the tenant",
+	}[e.Kind]
+	switch e.Action {
+	case "create":
+		return "created " + object
+	case "update":
+		return "changed " + object
+	case "delete":
+		return "deleted " + object
+	case "rotate":
+		return "rotated " + object
+	case "revoke":
+		return "revoked " + object
+	case "reset":
+		return "reset the counters of"
+	case "import":
+		return "imported subjects"
+	}
+	return e.Action + " " + object
+}
+
+// auditLink leads to what was changed, where there is a page that still shows it.
+func auditLink(e *tenants.AuditEntry) string {
+	switch {
+	case e.Target == "" || e.Action == "delete" && e.Kind != "subject" || e.Action == "import":
+		return ""
+	case e.Kind == "rule":
+		return "/rules/" + url.PathEscape(e.Target)
+	case e.Kind == "subject":
+		return subjectURL(e.Target)
+	case e.Kind == "plan":
+		return "/plans"
+	case e.Kind == "key":
+		return "/keys"
+	case e.Kind == "member":
+		return "/members"
+	}
+	return ""
+}
+
+// Called is the object's name as people know it: a key's is in what changed, if anywhere.
+func (l *auditLine) Called() string {
+	if l.Kind == "key" {
+		for _, c := range l.Changes {
+			if c.Path == "name" {
+				return firstOf(c.After, c.Before)
+			}
+		}
+	}
+	return l.Target
+}
+
+// Folded reports whether the fields are those of a whole object, which is long and seldom looked for.
+func (l *auditLine) Folded() bool {
+	const few = 2
+	return l.Whole && len(l.Changes) > few
+}
+
+func firstOf(texts ...string) string {
+	for _, text := range texts {
+		if text != "" {
+			return text
+		}
+	}
+	return ""
+}

@@ -1,0 +1,120 @@
+package dashboard
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+func TestAuditPage(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	_, err := s.store.EditRule(t.Context(), s.a, "requests", tenants.Match{}, func(r *check.Rule) error { r.Limit = 1500; return nil })
+	require.NoError(t, err)
+	s.member(s.a, "viewer@example.com", tenants.Viewer)
+	b := s.as("viewer@example.com")
+	got := b.get("/audit")
+	require.Contains(t, got.body, `<a class="mono" href="/rules/requests">requests</a>`)
+	require.Contains(t, got.body, "<dt>Limit</dt><dd><del><span class=\"hidden\">before: </span>10</del> <ins><span class=\"hidden\">after: </span>1\u202f500</ins></dd>")
+	require.Contains(t, got.body, "“Because mark”")
+	require.Contains(t, got.body, "Limit of the override for requests")
+	require.Contains(t, got.body, "Key mark", "a key is called by its name")
+
+	count := func(query string) int { return strings.Count(b.get("/audit?"+query).body, `<li id="row-`) }
+	require.Equal(t, 3, count("kind=rule"))
+	require.Equal(t, 1, count("kind=rule&action=update"))
+	require.Equal(t, 2, count("target="+url.QueryEscape("ada mark")))
+	require.Zero(t, count("actor=nobody"))
+	future := s.clock.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04")
+	require.Zero(t, count("from="+future))
+	require.Equal(t, 3, count("kind=rule&to="+future))
+	require.Contains(t, b.get("/audit?actor=nobody").body, "Nothing that fits")
+	other := s.as("bob@example.com").get("/audit").body
+	require.NotContains(t, other, "mark")
+	require.NotContains(t, other, "ann@example.com")
+
+	for query, want := range map[string]string{
+		"kind=people": "Is none of the choices.", "action=eat": "Is none of the choices.", "from=soon": "Must be a time such as",
+		"target=" + strings.Repeat("x", 600): "Must be at most 512 bytes", "after=x": "Nothing was saved yet|Not one of this list|is not one of this list",
+	} {
+		got := b.get("/audit?" + query)
+		require.Equal(t, http.StatusUnprocessableEntity, got.status, query)
+		require.Regexp(t, "(?i)"+want, got.body, query)
+	}
+}
+
+// Pages follow one another, and keep the filter.
+func TestAuditPages(t *testing.T) {
+	s := newStack(t)
+	for range auditPage {
+		_, _, err := s.store.CreateKey(t.Context(), s.a, tenants.NewAPIKey{Name: "k", Scopes: tenants.AllScopes})
+		require.NoError(t, err)
+	}
+	b := s.as("ann@example.com")
+	first := b.get("/audit?kind=key")
+	require.Equal(t, auditPage, strings.Count(first.body, `<li id="row-`))
+	_, next, _ := strings.Cut(first.body, `rel="next" href="`)
+	next, _, _ = strings.Cut(next, `"`)
+	next = strings.ReplaceAll(next, "&amp;", "&")
+	require.Contains(t, next, "kind=key")
+	second := b.get(next)
+	require.NotZero(t, strings.Count(second.body, `<li id="row-`))
+	require.Contains(t, second.body, "First page")
+	require.NotContains(t, second.body, `rel="next"`)
+}
+
+func TestAuditExport(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "=mark")
+	b := s.as("ann@example.com")
+	got := b.get("/audit?kind=rule&format=csv")
+	require.Equal(t, "text/csv; charset=utf-8", got.header.Get("Content-Type"))
+	require.Equal(t, `attachment; filename="audit.csv"`, got.header.Get("Content-Disposition"))
+	rows, err := csv.NewReader(strings.NewReader(got.body)).ReadAll()
+	require.NoError(t, err)
+	require.Len(t, rows, 3)
+	require.Equal(t, "sequence", rows[0][0])
+	got = b.get("/audit?format=jsonl&kind=subject")
+	require.Equal(t, "application/jsonl", got.header.Get("Content-Type"))
+	for line := range strings.Lines(got.body) {
+		var row struct {
+			Kind  string
+			Actor struct{ Name string }
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &row))
+		require.Equal(t, "subject", row.Kind)
+	}
+	require.NotContains(t, s.as("bob@example.com").get("/audit?format=jsonl").body, "mark")
+	require.Equal(t, http.StatusUnprocessableEntity, b.get("/audit?format=csv&kind=people").status)
+}
+
+// A trail that somebody has changed behind our back is said to be broken, and where.
+func TestAuditVerify(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	b := s.as("ann@example.com")
+	require.Contains(t, b.get("/audit?verify=1").body, "The trail is whole.")
+	s.db.Exec(`UPDATE audit SET actor_name = 'somebody else' WHERE tenant_id = $1 AND sequence = 2`, s.a.TenantID())
+	require.Contains(t, b.get("/audit?verify=1").body, "The trail is broken at row 2:")
+	require.Contains(t, s.as("bob@example.com").get("/audit?verify=1").body, "The trail is whole.")
+}
+
+func TestFieldChanges(t *testing.T) {
+	got := fieldChanges(json.RawMessage(`{"limits": {"free": {"limit": 100, "unlimited": null}}, "by": ["subject"], "name": "a", "mode": "shadow"}`),
+		json.RawMessage(`{"limits": {"free": {"limit": 2000, "unlimited": true}}, "by": [], "name": "a", "labels": {"a.b": "c"}, "expires_at": "2026-03-01T10:00:00Z"}`))
+	require.Equal(t, []fieldChange{
+		{"by", "Counts by", "subject", "none"}, {"expires_at", "Ends", "", "1 Mar 2026, 10:00 UTC"}, {"labels\x00a.b", "Label a.b", "", "c"},
+		{"limits\x00free\x00limit", "Limit for free", "100", "2\u202f000"}, {"limits\x00free\x00unlimited", "Unlimited for free", "", "yes"}, {"mode", "Mode", "shadow", ""},
+	}, got)
+	require.Equal(t, []fieldChange{{"limit", "Limit", "", "5"}}, fieldChanges(nil, json.RawMessage(`{"limit": 5}`)))
+	require.Empty(t, fieldChanges(nil, nil))
+}

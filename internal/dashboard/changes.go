@@ -1,0 +1,137 @@
+package dashboard
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+)
+
+// fieldChange is one field of an object before and after a change, in words.
+type fieldChange struct {
+	Path          string // "limits.free.limit"
+	Name          string // "Limit in plan free"
+	Before, After string // "": not set
+}
+
+// fieldChanges compares two JSON objects field by field, down into objects. Either may be missing.
+func fieldChanges(before, after json.RawMessage) []fieldChange {
+	was, is := map[string]string{}, map[string]string{}
+	flatten("", before, was)
+	flatten("", after, is)
+	paths := make([]string, 0, len(was)+len(is))
+	for path := range was {
+		paths = append(paths, path)
+	}
+	for path := range is {
+		if _, both := was[path]; !both {
+			paths = append(paths, path)
+		}
+	}
+	slices.Sort(paths)
+	var out []fieldChange
+	for _, path := range paths {
+		if c := (fieldChange{Path: path, Name: fieldName(path), Before: was[path], After: is[path]}); c.Before != c.After {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// flatten writes the leaves of a JSON value into out, by their paths.
+func flatten(path string, raw json.RawMessage, out map[string]string) {
+	var object map[string]json.RawMessage
+	if json.Unmarshal(raw, &object) == nil {
+		for name, value := range object {
+			inner := name
+			if path != "" {
+				inner = path + "\x00" + name // keys of labels and limits hold dots
+			}
+			flatten(inner, value, out)
+		}
+		return
+	}
+	if text := leaf(raw); text != "" && path != "" {
+		out[path] = text
+	}
+}
+
+// leaf is a value as people write it.
+func leaf(raw json.RawMessage) string {
+	var value any
+	decoder := json.NewDecoder(strings.NewReader(string(raw)))
+	decoder.UseNumber()
+	if decoder.Decode(&value) != nil {
+		return ""
+	}
+	switch v := value.(type) {
+	case nil:
+		return ""
+	case bool:
+		if v {
+			return "yes"
+		}
+		return "no"
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return grouped(n)
+		}
+		return v.String()
+	case string:
+		if t, err := time.Parse(time.RFC3339, v); err == nil {
+			return moment{t}.Human()
+		}
+		return v
+	case []any:
+		texts := make([]string, len(v))
+		for i, item := range v {
+			encoded, err := json.Marshal(item)
+			if err != nil {
+				return string(raw)
+			}
+			texts[i] = leaf(encoded)
+		}
+		if len(texts) == 0 {
+			return "none"
+		}
+		return strings.Join(texts, ", ")
+	}
+	return string(raw)
+}
+
+// fieldWords are the fields that are called otherwise than their words say.
+var fieldWords = map[string]string{
+	"by": "Counts by", "on_unavailable": "While counters are away", "last4": "Last four characters", "billing_ref": "Billing reference",
+	"expires_at": "Ends", "starts_at": "Begins", "is_default": "Default plan", "default": "Default plan", "id": "Id", "rotated_to": "Replaced by",
+	"revoked_at": "Revoked",
+}
+
+// fieldName names a field, with what it belongs to.
+func fieldName(path string) string {
+	parts := strings.Split(path, "\x00")
+	name := func(field string) string {
+		if known := fieldWords[field]; known != "" {
+			return known
+		}
+		text := strings.ReplaceAll(field, "_", " ")
+		if text == "" {
+			return "(no name)"
+		}
+		return strings.ToUpper(text[:1]) + text[1:]
+	}
+	switch {
+	case len(parts) == 3 && (parts[0] == "limits" || parts[0] == "overrides" || parts[0] == "plan_limits"):
+		of := map[string]string{"limits": " for ", "overrides": " of the override for ", "plan_limits": " in plan "}[parts[0]]
+		return name(parts[2]) + of + parts[1]
+	case len(parts) == 2 && parts[0] == "labels":
+		return "Label " + parts[1]
+	case len(parts) == 2 && parts[0] == "attributes":
+		return "Attribute " + parts[1]
+	}
+	for i := range parts {
+		if i == 0 {
+			parts[i] = name(parts[i])
+		}
+	}
+	return strings.Join(parts, " ")
+}

@@ -1,0 +1,184 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"weir/internal/check"
+)
+
+// mostDecisions is how many recent decisions a page shows.
+const mostDecisions = 100
+
+type decisionsView struct {
+	Filter   decisionFilter
+	Rows     []decisionRow
+	Watching watching
+}
+
+// decisionFilter is what the page's address asks for.
+type decisionFilter struct{ Subject, Resource, Rule, Show string }
+
+// Denied reports whether only denials are shown, which is what is mostly looked for.
+func (f *decisionFilter) Denied() bool { return f.Show != "all" }
+
+// Query is the filter as part of an address.
+func (f *decisionFilter) Query() string {
+	values := url.Values{}
+	for _, v := range []struct{ name, value string }{{"show", f.Show}, {"subject", f.Subject}, {"rule", f.Rule}, {"resource", f.Resource}} {
+		if v.value != "" {
+			values.Set(v.name, v.value)
+		}
+	}
+	return values.Encode()
+}
+
+// Filtered reports whether anything but the kind of decision is asked for.
+func (f *decisionFilter) Filtered() bool { return f.Subject != "" || f.Resource != "" || f.Rule != "" }
+
+// decisionRow is a recent decision in words.
+type decisionRow struct {
+	At                      time.Time
+	Subject, Resource, Cost string
+	Allowed                 bool
+	Rule                    string
+	Left                    string // "0 of 100"
+	Why                     string
+	Again                   string // when the same would pass
+	Repeats                 string // "": never
+}
+
+// Machine and Clock are the time of the row.
+func (r *decisionRow) Machine() string { return r.At.UTC().Format(time.RFC3339Nano) }
+
+// Clock is to the millisecond: rows of one second are common.
+func (r *decisionRow) Clock() string { return r.At.UTC().Format("15:04:05.000") }
+
+// Day is that of the row.
+func (r *decisionRow) Day() string { return r.At.UTC().Format("2 Jan 2006") }
+
+// decisionFilterOf reads the address. What cannot be a subject or a resource selects nothing, so
+// it needs no refusal; only its length is bounded.
+func decisionFilterOf(r *http.Request) (decisionFilter, error) {
+	q := r.URL.Query()
+	f := decisionFilter{
+		Subject: strings.TrimSpace(q.Get("subject")), Resource: strings.TrimSpace(q.Get("resource")),
+		Rule: strings.TrimSpace(q.Get("rule")), Show: q.Get("show"),
+	}
+	if f.Show != "" && f.Show != "all" && f.Show != "denied" {
+		return f, invalidField("show", "must be denied or all")
+	}
+	for _, field := range []struct{ name, text string }{{"subject", f.Subject}, {"resource", f.Resource}, {"rule", f.Rule}} {
+		if len(field.text) > check.MaxNameBytes {
+			return f, invalidField(field.name, "must be at most 256 bytes")
+		}
+	}
+	return f, nil
+}
+
+func (d *dashboard) readDecisions(ctx context.Context, tenant uuid.UUID, f *decisionFilter) decisionsView {
+	list := d.recent(ctx, tenant, check.RecentQuery{
+		Prefix: f.Subject, Resource: f.Resource, Rule: f.Rule, Denied: f.Denied(), Most: mostDecisions,
+	})
+	return decisionsView{Filter: *f, Rows: decisionRows(list.Decisions), Watching: watching{list.Answered, list.Instances}}
+}
+
+// decisions shows what was decided lately.
+func (d *dashboard) decisions(w http.ResponseWriter, r *http.Request, v *visit) error {
+	f, err := decisionFilterOf(r)
+	if err != nil {
+		return err
+	}
+	view := d.readDecisions(r.Context(), v.actor().TenantID(), &f)
+	v.frame.Title = "Recent decisions"
+	return d.render(w, r, http.StatusOK, decisionsPage(v.frame, &view))
+}
+
+// liveDecisions keeps the page up to date.
+func (d *dashboard) liveDecisions(w http.ResponseWriter, r *http.Request, v *visit) error {
+	f, err := decisionFilterOf(r)
+	if err != nil {
+		return err
+	}
+	tenant := v.actor().TenantID()
+	return d.live(w, r, v, "decisions "+f.Query(), func(ctx context.Context, _ int) ([]part, error) {
+		view := d.readDecisions(ctx, tenant, &f)
+		return []part{{"rows", decisionList(&view)}}, nil
+	})
+}
+
+// deniedLately are the recent denials of one subject, the newest first, and of how many instances
+// they are.
+func (d *dashboard) deniedLately(ctx context.Context, tenant uuid.UUID, subject string, most int) ([]decisionRow, watching) {
+	list := d.recent(ctx, tenant, check.RecentQuery{Subject: subject, Denied: true, Most: most})
+	return decisionRows(list.Decisions), watching{list.Answered, list.Instances}
+}
+
+func decisionRows(list []check.RecentDecision) []decisionRow {
+	rows := make([]decisionRow, len(list))
+	for i := range list {
+		r := &list[i]
+		rows[i] = decisionRow{
+			At: r.At, Subject: r.Subject, Resource: r.Resource, Cost: grouped(r.Cost), Allowed: r.Allowed, Rule: r.Rule,
+			Why: whyThen(r), Again: whenAgain(r),
+		}
+		if r.Rule != "" && !r.Uncounted {
+			rows[i].Left = grouped(r.Remaining) + " of " + grouped(r.Quota)
+		}
+		if r.Repeats > 0 {
+			rows[i].Repeats = "and " + grouped(r.Repeats) + " more like it within a second"
+		}
+	}
+	return rows
+}
+
+// whyThen says in a sentence what a decision came from.
+func whyThen(d *check.RecentDecision) string {
+	switch {
+	case d.Code == check.SubjectBlocked:
+		return "The subject is blocked."
+	case d.Code == check.CostExceedsLimit:
+		return "It asked for " + plural(d.Cost, "unit", "units") + " at once, and there are never more than " + grouped(d.Quota) + "."
+	case d.Code == check.CountersUnavailable:
+		return "The counters were away, and the rule denies then."
+	case !d.Allowed && d.Penalized:
+		return "A penalty for an earlier denial was running."
+	case !d.Allowed && d.Remaining > 0:
+		return "It asked for " + plural(d.Cost, "unit", "units") + ", and " + grouped(d.Remaining) + " of " + grouped(d.Quota) + " were left" + whence(d.Source) + "."
+	case !d.Allowed:
+		return "All " + grouped(d.Quota) + " were used" + whence(d.Source) + "."
+	case d.Rule == "" && d.Degraded:
+		return "Counters were away, and no rule denied."
+	case d.Rule == "":
+		return "No rule with a limit applied."
+	case d.Degraded:
+		return "Within the limit, as this instance counts while the counters are away."
+	}
+	return "Within the limit" + whence(d.Source) + "."
+}
+
+// whence says where a number came from, unless it is the rule's own.
+func whence(source string) string {
+	if source == "rule" {
+		return ""
+	}
+	return ", the number " + originText(source)
+}
+
+// whenAgain says when the same check would have passed, counted from then.
+func whenAgain(d *check.RecentDecision) string {
+	switch {
+	case d.Allowed:
+		return ""
+	case d.Code == check.SubjectBlocked:
+		return "when unblocked"
+	case d.RetryAfterMS == check.NeverMS:
+		return "never"
+	}
+	return "after " + inWords(time.Duration(d.RetryAfterMS)*time.Millisecond)
+}

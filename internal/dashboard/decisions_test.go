@@ -1,0 +1,70 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// A denial of a moment ago is found, with its reason, by whoever may look.
+func TestRecentDecisions(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	s.member(s.a, "support@example.com", tenants.Support)
+	b := s.as("support@example.com")
+	require.Contains(t, b.get("/decisions").body, "Nobody was denied lately")
+	require.Contains(t, b.get("/decisions?show=all").body, "No checks lately")
+	s.ask(s.a, "user_1", 25)
+	got := b.get("/decisions")
+	require.Contains(t, got.body, `<a class="mono" href="/subjects/user_1">user_1</a>`)
+	require.Contains(t, got.body, `<a href="/rules/requests">requests</a>`)
+	require.Contains(t, got.body, "All 20 were used, the number from plan free.")
+	require.Contains(t, got.body, "0 of 20")
+	require.Regexp(t, `after (1 minute|\d+ seconds)`, got.body)
+	require.NotContains(t, got.body, ">allowed<")
+	require.Contains(t, b.get("/decisions?show=all").body, ">allowed<")
+	for query, found := range map[string]bool{
+		"subject=user": true, "subject=user_2": false, "rule=requests": true, "rule=by-ip": false, "resource=orders&subject=user_1": true, "resource=order": false,
+	} {
+		require.Equal(t, found, strings.Contains(b.get("/decisions?"+query).body, `href="/subjects/user_1"`), query)
+	}
+	require.Contains(t, b.get("/decisions?subject=nobody").body, "Nothing lately that fits")
+	require.NotContains(t, s.as("bob@example.com").get("/decisions?show=all").body, "user_1", "another tenant's")
+	require.Equal(t, http.StatusBadRequest, b.get("/decisions?show=some").status)
+	require.Equal(t, http.StatusBadRequest, b.get("/decisions?subject="+strings.Repeat("x", 257)).status)
+	require.Equal(t, http.StatusOK, b.get("/decisions?subject=%ff%00"+url.QueryEscape("<script>")).status)
+	require.NotContains(t, b.get("/decisions?subject="+url.QueryEscape(`"><script>`)).body, "<script>")
+}
+
+// The sentence must be the reason, or support tells customers what is not so.
+func TestWhyThen(t *testing.T) {
+	denied := func(code check.Code, more func(*check.RecentDecision)) *check.RecentDecision {
+		d := &check.RecentDecision{Code: code, Rule: "api", Source: "rule", Quota: 100, Cost: 1, WindowMS: 60_000, RetryAfterMS: 1500}
+		if more != nil {
+			more(d)
+		}
+		return d
+	}
+	for want, d := range map[string]*check.RecentDecision{
+		"The subject is blocked. when unblocked": {Code: check.SubjectBlocked},
+		"It asked for 200 units at once, and there are never more than 100. never": denied(check.CostExceedsLimit, func(d *check.RecentDecision) {
+			d.Cost, d.RetryAfterMS = 200, check.NeverMS
+		}),
+		"The counters were away, and the rule denies then. after 2 seconds":       denied(check.CountersUnavailable, nil),
+		"A penalty for an earlier denial was running. after 2 seconds":            denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Penalized = true }),
+		"All 100 were used, the number from an override. after 2 seconds":         denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Source = "override" }),
+		"It asked for 5 units, and 2 of 100 were left. after 2 seconds":           denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Cost, d.Remaining = 5, 2 }),
+		"No rule with a limit applied. ":                                          {Allowed: true},
+		"Counters were away, and no rule denied. ":                                {Allowed: true, Degraded: true},
+		"Within the limit, the number from plan pro. ":                            {Allowed: true, Rule: "api", Source: "plan:pro"},
+		"Within the limit, as this instance counts while the counters are away. ": {Allowed: true, Rule: "api", Source: "rule", Degraded: true},
+	} {
+		require.Equal(t, want, whyThen(d)+" "+whenAgain(d))
+	}
+}

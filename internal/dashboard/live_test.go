@@ -1,0 +1,148 @@
+package dashboard
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// events is an open stream, as a browser reads it.
+type events struct {
+	t      *testing.T
+	lines  chan string
+	cancel context.CancelFunc
+}
+
+// listen opens a stream.
+func (b *browser) listen(path string) *events {
+	b.s.t.Helper()
+	ctx, cancel := context.WithCancel(b.s.t.Context())
+	response, err := b.http.Do(b.request(http.MethodGet, path, nil).WithContext(ctx))
+	require.NoError(b.s.t, err)
+	require.Equal(b.s.t, http.StatusOK, response.StatusCode)
+	require.Equal(b.s.t, "text/event-stream", response.Header.Get("Content-Type"))
+	e := &events{b.s.t, make(chan string, 100_000), cancel}
+	go func() {
+		defer close(e.lines)
+		defer response.Body.Close()
+		reader := bufio.NewReader(response.Body)
+		for {
+			line, err := reader.ReadString('\n')
+			if err != nil {
+				return
+			}
+			e.lines <- line
+		}
+	}()
+	b.s.t.Cleanup(cancel)
+	return e
+}
+
+// hears waits for a line with a text.
+func (e *events) hears(text string) {
+	e.t.Helper()
+	deadline := time.After(30 * time.Second)
+	for {
+		select {
+		case line, open := <-e.lines:
+			require.True(e.t, open, "the stream ended before %q", text)
+			if strings.Contains(line, text) {
+				return
+			}
+		case <-deadline:
+			require.Fail(e.t, "nothing was heard", text)
+		}
+	}
+}
+
+// ends waits until the server ends the stream.
+func (e *events) ends() {
+	e.t.Helper()
+	deadline := time.After(30 * time.Second)
+	for {
+		select {
+		case _, open := <-e.lines:
+			if !open {
+				return
+			}
+		case <-deadline:
+			require.Fail(e.t, "the stream goes on")
+		}
+	}
+}
+
+// A page that is open shows a denial without being asked again; another tenant's does not.
+func TestLiveDecisions(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	ann, bob := s.as("ann@example.com").listen("/live/decisions"), s.as("bob@example.com").listen("/live/decisions")
+	bob.hears("Nobody was denied lately")
+	ann.hears("Nobody was denied lately")
+	s.ask(s.a, "user_1", 25)
+	ann.hears(`href="/subjects/user_1"`)
+	s.ask(s.a, "<script>", 25)
+	ann.hears("&lt;script&gt;")
+	select {
+	case line := <-bob.lines:
+		require.NotContains(t, line, "user_1")
+	default:
+	}
+}
+
+func TestLiveOverview(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	e := s.as("ann@example.com").listen("/live/overview?period=1h")
+	e.hears("event: now")
+	e.hears("event: series")
+	s.decided(s.a, check.UsageMinute, 0, "", 4321, 7)
+	e.hears("4\u202f321")
+	got := s.as("ann@example.com").get("/live/overview?period=2h")
+	require.Equal(t, http.StatusBadRequest, got.status)
+}
+
+// Who is signed out, or thrown out, sees nothing more; and one page too many is refused.
+func TestLiveEnds(t *testing.T) {
+	s := newStack(t)
+	member := s.member(s.a, "viewer@example.com", tenants.Viewer)
+	leaving, removed, staying := s.as("ann@example.com"), s.as("viewer@example.com"), s.as("ann@example.com")
+	out, thrown, on := leaving.listen("/live/decisions"), removed.listen("/live/overview"), staying.listen("/live/overview")
+	require.Equal(t, http.StatusSeeOther, leaving.post("/logout", nil).status)
+	out.ends()
+	require.NoError(t, s.store.RemoveMember(t.Context(), s.a, member.ID, tenants.Match{}))
+	thrown.ends()
+	on.hears("event: now")
+
+	for range maxSessionStreams - 1 {
+		staying.listen("/live/overview")
+	}
+	got := staying.get("/live/overview")
+	require.Equal(t, http.StatusServiceUnavailable, got.status)
+	require.Equal(t, "10", got.header.Get("Retry-After"))
+	require.Equal(t, http.StatusOK, staying.get("/").status, "the page itself stands")
+
+	close(s.stopping)
+	on.ends()
+	require.Equal(t, http.StatusServiceUnavailable, staying.get("/live/overview").status, "it is to connect elsewhere")
+	require.Equal(t, http.StatusSeeOther, s.browser().get("/live/overview").status)
+}
+
+// Streams are no work: more of them than may be worked on at once leave room for pages.
+func TestLiveLeavesRoom(t *testing.T) {
+	s := newStack(t)
+	for range maxWorking/maxSessionStreams + 1 {
+		b := s.as("ann@example.com")
+		for range maxSessionStreams {
+			b.listen("/live/decisions").hears(": open")
+		}
+	}
+	require.Equal(t, http.StatusOK, s.as("ann@example.com").get("/rules").status)
+}

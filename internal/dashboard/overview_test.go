@@ -1,0 +1,82 @@
+package dashboard
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// decided writes down what tenant a decided, so long before now.
+func (s *stack) decided(a tenants.Actor, grain check.UsageGrain, ago time.Duration, rule string, allowed, denied int64) {
+	s.t.Helper()
+	start := s.clock.Now().Add(-ago).UTC().Truncate(grain.Duration())
+	columns, values := "", ""
+	if grain == check.UsageMinute {
+		columns, values = "slot, ", fmt.Sprintf("%d, ", start.Unix()/86400%5)
+	}
+	s.db.Exec(fmt.Sprintf(`INSERT INTO usage_%ss (%stenant_id, start, rule, plan, resource, allowed, denied, shadow_denied, degraded, cost_allowed, cost_denied)
+		VALUES (%s$1, $2, $3, 'free', 'orders', $4, $5, 0, 0, $4, $5)`, grain, columns, values), a.TenantID(), start, rule, allowed, denied)
+}
+
+// ask makes checks, each by itself.
+func (s *stack) ask(a tenants.Actor, subject string, times int) {
+	s.t.Helper()
+	policy, err := s.policies.Get(s.t.Context(), a.TenantID())
+	require.NoError(s.t, err)
+	for range times {
+		_, err := s.checker.Check(s.t.Context(), policy, []check.Request{{Subject: subject, Resource: "orders", Cost: 1}})
+		require.NoError(s.t, err)
+	}
+}
+
+// Numbers of the chart and its table are those of the usage, of the chosen time.
+func TestOverviewCounts(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	for _, rule := range []string{"", "requests"} {
+		s.decided(s.a, check.UsageHour, 0, rule, 1200, 34)
+		s.decided(s.a, check.UsageHour, 24*time.Hour, rule, 700, 8)
+	}
+	b := s.as("ann@example.com")
+	got := b.get("/?period=24h")
+	require.Contains(t, got.body, "1\u202f200")
+	require.Contains(t, got.body, "34</b> denied (2.8\u202f%)")
+	require.Contains(t, got.body, "the time before: 700 and 8")
+	require.Contains(t, got.body, `<a href="/rules/requests">requests</a>`)
+	require.Contains(t, got.body, `sse-connect="/live/overview?period=24h"`)
+	require.Contains(t, b.get("/").body, "No checks were made in this time", "by the minute there is nothing")
+	require.NotContains(t, s.as("bob@example.com").get("/?period=24h").body, "1\u202f200", "another tenant's usage")
+	require.Equal(t, http.StatusBadRequest, b.get("/?period=2h").status)
+}
+
+// "Is this normal?" is answered by yesterday.
+func TestOverviewYesterday(t *testing.T) {
+	s := newStack(t)
+	s.clock.to(time.Now().UTC().Truncate(time.Minute).Add(-10 * time.Second)) // five sixths of a minute
+	s.decided(s.a, check.UsageMinute, 0, "", 10, 30)
+	s.decided(s.a, check.UsageMinute, 20*time.Minute, "", 999, 999)
+	s.decided(s.a, check.UsageMinute, 24*time.Hour, "", 60, 12) // of which 50 and 10 have passed by now
+	s.decided(s.a, check.UsageMinute, 24*time.Hour+time.Minute, "", 0, 10)
+	got := s.as("ann@example.com").get("/")
+	require.Contains(t, got.body, `<dd class="bad">30</dd><dd class="note">20 yesterday at this time: +50`+"\u202f%</dd>")
+	require.Contains(t, got.body, "<dd>10</dd><dd class=\"note\">50 yesterday at this time: \u221280\u202f%</dd>")
+}
+
+// Who is about to be denied stands on the first page.
+func TestNearestTheirLimit(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	s.ask(s.a, "calm", 3)
+	s.ask(s.a, "busy <b>", 19)
+	got := s.as("ann@example.com").get("/")
+	require.Contains(t, got.body, `<a class="mono" href="/subjects/busy%20%3Cb%3E">busy &lt;b&gt;</a>`)
+	require.Contains(t, got.body, "19 of 20")
+	require.NotContains(t, got.body, "calm")
+	require.NotContains(t, s.as("bob@example.com").get("/").body, "busy")
+}

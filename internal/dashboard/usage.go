@@ -1,0 +1,355 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+const (
+	mostGroups    = 50 // that a page lists; the table to download has all
+	mostSuggested = 200
+)
+
+type usageView struct {
+	Form            *form
+	Chart           chart
+	Groups          []usageGroup
+	More            int // groups that are not listed
+	By              string
+	Approximate     bool
+	CompleteUntil   moment
+	Kept, CSV       string
+	Rules, Plans    []string
+	Shadow, Degrade int64
+}
+
+// GroupName heads the column of groups.
+func (v *usageView) GroupName() string { return strings.ToUpper(v.By[:1]) + v.By[1:] }
+
+// usageGroup is what was decided for one rule, plan, resource or subject in the whole time.
+type usageGroup struct {
+	Name, Link string
+	tenants.UsageItem
+	Left int64 // thousandths that are not of this group, for its bar
+}
+
+var usageGrains = []option{{"", "Automatic"}, {"minute", "By the minute"}, {"hour", "By the hour"}, {"day", "By the day"}}
+
+var usageGroupings = []option{{"", "Nothing"}, {"rule", "Rule"}, {"plan", "Plan"}, {"resource", "Resource"}, {"subject", "Subject"}}
+
+var usageTops = []option{{"", "Most checks"}, {"denied", "Most denied"}}
+
+// usagePeriods are the common ones and that of two dates.
+func usagePeriods() []option {
+	out := make([]option, 0, len(periods)+1)
+	for _, p := range periods {
+		out = append(out, option{p.Value, "The last " + p.Name})
+	}
+	return append(out, option{"custom", "From and to"})
+}
+
+// usage shows what was decided over time, or gives it as a table to download.
+func (d *dashboard) usage(w http.ResponseWriter, r *http.Request, v *visit) error {
+	f := &form{values: r.URL.Query()}
+	if len(f.values) == 0 {
+		f.values = url.Values{"period": {"24h"}}
+	}
+	s, query := usageQuery(f, v.now)
+	if f.Get("format") == "csv" && !f.invalid() {
+		return d.usageTable(w, r, v, s, query)
+	}
+	view := usageView{Form: f, By: f.Get("by"), Kept: keptSentence(s.Grain)}
+	status := http.StatusOK
+	if !f.invalid() {
+		if err := d.readUsage(r.Context(), v.actor(), &view, s, query); err != nil {
+			if f.refuse(usageFields(err)) == 0 {
+				return err
+			}
+		}
+	}
+	if f.invalid() {
+		status = http.StatusUnprocessableEntity
+	}
+	if err := d.suggest(r.Context(), v.actor(), &view); err != nil {
+		return err
+	}
+	v.frame.Title = "Usage"
+	return d.render(w, r, status, usagePage(v.frame, &view))
+}
+
+// usageQuery reads the address. What is wrong with it, the form says.
+func usageQuery(f *form, now time.Time) (s stretch, query tenants.UsageQuery) {
+	s = usageSpan(f, now)
+	by := f.Get("by")
+	query = tenants.UsageQuery{
+		Grain: s.Grain, From: s.From, To: s.To, Rule: f.Get("rule"), Plan: f.Get("plan"), Resource: f.Get("resource"), Subject: f.Get("subject"),
+		ByRule: by == "rule", ByPlan: by == "plan", ByResource: by == "resource", BySubject: by == "subject", DeniedFirst: f.Get("top") == "denied",
+	}
+	oneOf(f, "by", usageGroupings)
+	oneOf(f, "top", usageTops)
+	oneOf(f, "grain", usageGrains)
+	return s, query
+}
+
+func oneOf(f *form, name string, options []option) {
+	if !slices.ContainsFunc(options, func(o option) bool { return o.Value == f.Get(name) }) {
+		f.wrong(name, "is none of the choices")
+	}
+}
+
+func usageSpan(f *form, now time.Time) stretch {
+	if f.Get("period") == "custom" {
+		return customSpan(f, now)
+	}
+	p, err := periodOf(f.Get("period"))
+	if err != nil {
+		f.refuse(err)
+		p = periods[1]
+	}
+	if grain, chosen := grainOf(f); chosen {
+		return stretchUntil(now, grain, max(1, int(time.Duration(p.Grains)*p.Grain.Duration()/grain.Duration())))
+	}
+	return stretchUntil(now, p.Grain, p.Grains)
+}
+
+func customSpan(f *form, now time.Time) stretch {
+	from, to := instantOf(f, "from"), instantOf(f, "to")
+	if to.IsZero() {
+		to = now
+	}
+	if from.IsZero() && f.Error("from") == "" {
+		f.wrong("from", "must be given: where does the time begin?")
+	}
+	if !from.Before(to) {
+		f.wrong("to", "must be after from")
+	}
+	if f.invalid() {
+		return stretchUntil(now, check.UsageHour, 24)
+	}
+	grain, chosen := grainOf(f)
+	switch length := to.Sub(from); {
+	case chosen:
+	case length <= 3*time.Hour && now.Sub(from) < tenants.UsageRetention(check.UsageMinute):
+		grain = check.UsageMinute
+	case length <= 8*24*time.Hour && now.Sub(from) < tenants.UsageRetention(check.UsageHour):
+		grain = check.UsageHour
+	default:
+		grain = check.UsageDay
+	}
+	return newStretch(now, grain, from, to)
+}
+
+func grainOf(f *form) (g check.UsageGrain, chosen bool) {
+	for _, g := range check.UsageGrains {
+		if g.String() == f.Get("grain") {
+			return g, true
+		}
+	}
+	return 0, false
+}
+
+// instantOf reads a time as a browser's field gives it, in UTC, or with a zone; zero for none.
+func instantOf(f *form, name string) time.Time {
+	text := f.Get(name)
+	if text == "" {
+		return time.Time{}
+	}
+	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339, time.DateOnly} {
+		t, err := time.Parse(layout, text)
+		if err == nil && t.Year() >= 1970 && t.Year() < 10_000 {
+			return t
+		}
+	}
+	f.wrong(name, "must be a time such as 2026-01-31T12:00, in UTC")
+	return time.Time{}
+}
+
+// usageFields names the page's fields where the store has names of its own.
+func usageFields(err error) error {
+	if invalid, ok := err.(*tenants.InvalidError); ok { //nolint:errorlint // the store wraps none of these
+		for i := range invalid.Fields {
+			if invalid.Fields[i].Field == "group_by" {
+				invalid.Fields[i].Field = "by"
+			}
+		}
+	}
+	return err
+}
+
+func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageView, s stretch, query tenants.UsageQuery) error {
+	whole := query
+	whole.ByRule, whole.ByPlan, whole.ByResource, whole.BySubject = false, false, false, false
+	if whole.Subject == "" {
+		whole.DeniedFirst = false
+	} else if s.count() > 500 {
+		s.Before = false // lists of subjects are read for so many stretches of time only
+	}
+	var err error
+	if view.Chart, err = d.series(ctx, a, usageTitle(&query), s, whole); err != nil {
+		return err
+	}
+	view.Chart.Zoom = zoomAddress(view.Form.values)
+	report, err := d.Store.Usage(ctx, a, query)
+	if err != nil {
+		return err
+	}
+	view.CompleteUntil, view.Approximate = moment{report.CompleteUntil}, report.Approximate
+	for i := range report.Items {
+		view.Shadow += report.Items[i].ShadowDenied
+		view.Degrade += report.Items[i].Degraded
+	}
+	if view.By != "" {
+		view.Groups = usageGroups(view.By, report.Items, query.DeniedFirst)
+		view.More = max(0, len(view.Groups)-mostGroups)
+		view.Groups = view.Groups[:len(view.Groups)-view.More]
+	}
+	values := copied(view.Form.values)
+	values.Set("format", "csv")
+	view.CSV = "/usage?" + values.Encode()
+	return nil
+}
+
+func copied(values url.Values) url.Values {
+	out := url.Values{}
+	for name, v := range values {
+		if len(v) > 0 && v[0] != "" {
+			out.Set(name, v[0])
+		}
+	}
+	return out
+}
+
+// zoomAddress is that of the page over a part of the time, to which from and to are to be added.
+func zoomAddress(values url.Values) string {
+	out := copied(values)
+	for _, name := range []string{"from", "to", "grain", "format"} {
+		out.Del(name)
+	}
+	out.Set("period", "custom")
+	return "/usage?" + out.Encode()
+}
+
+func usageTitle(q *tenants.UsageQuery) string {
+	var of []string
+	for _, part := range []struct{ name, value string }{{"rule", q.Rule}, {"plan", q.Plan}, {"resource", q.Resource}, {"subject", q.Subject}} {
+		if part.value != "" {
+			of = append(of, part.name+" "+part.value)
+		}
+	}
+	if len(of) == 0 {
+		return "All checks"
+	}
+	return "Checks of " + strings.Join(of, ", ")
+}
+
+// usageGroups sums up the time for each group, the busiest first.
+func usageGroups(by string, items []tenants.UsageItem, deniedFirst bool) []usageGroup {
+	at := map[string]int{}
+	var groups []usageGroup
+	for i := range items {
+		item := &items[i]
+		name := map[string]string{"rule": item.Rule, "plan": item.Plan, "resource": item.Resource, "subject": item.Subject}[by]
+		n, there := at[name]
+		if !there {
+			n = len(groups)
+			at[name] = n
+			groups = append(groups, usageGroup{Name: name, Link: usageLink(by, name)})
+		}
+		groups[n].Error += item.Error
+		groups[n].Add(item.UsageCounts)
+	}
+	weight := func(g *usageGroup) int64 {
+		if deniedFirst {
+			return g.Denied
+		}
+		return g.Allowed + g.Denied
+	}
+	slices.SortFunc(groups, func(a, b usageGroup) int {
+		return cmp.Or(cmp.Compare(weight(&b), weight(&a)), cmp.Compare(a.Name, b.Name))
+	})
+	for i := range groups {
+		if most := weight(&groups[0]); most > 0 {
+			groups[i].Left = 1000 * weight(&groups[i]) / most
+		}
+	}
+	return groups
+}
+
+func usageLink(by, name string) string {
+	switch {
+	case name == "":
+		return ""
+	case by == "rule":
+		return "/rules/" + url.PathEscape(name)
+	case by == "subject":
+		return subjectURL(name)
+	}
+	return ""
+}
+
+// Called names a group that has no name.
+func (g *usageGroup) Called(by string) string {
+	switch {
+	case g.Name != "":
+		return g.Name
+	case by == "plan":
+		return "without a plan"
+	}
+	return "all others together"
+}
+
+func keptSentence(g check.UsageGrain) string {
+	return fmt.Sprintf("Usage is kept by the minute for %d days, by the hour for %d, by the day for %d; this is by the %s.",
+		keptDays(check.UsageMinute), keptDays(check.UsageHour), keptDays(check.UsageDay), g)
+}
+
+func keptDays(g check.UsageGrain) int { return int(tenants.UsageRetention(g) / (24 * time.Hour)) }
+
+// suggest reads the names of rules and plans that can be filled in.
+func (d *dashboard) suggest(ctx context.Context, a tenants.Actor, view *usageView) error {
+	rules, _, err := d.Store.Rules(ctx, a, tenants.RuleFilter{}, tenants.Page{Limit: mostSuggested})
+	if err != nil {
+		return err
+	}
+	for i := range rules {
+		view.Rules = append(view.Rules, rules[i].Slug)
+	}
+	plans, _, err := d.Store.Plans(ctx, a, tenants.Page{Limit: mostSuggested})
+	for i := range plans {
+		view.Plans = append(view.Plans, plans[i].Slug)
+	}
+	return err
+}
+
+// usageTable gives the query as a table to download.
+func (d *dashboard) usageTable(w http.ResponseWriter, r *http.Request, v *visit, s stretch, query tenants.UsageQuery) error {
+	report, err := d.Store.Usage(r.Context(), v.actor(), query)
+	if err != nil {
+		return usageFields(err)
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/csv; charset=utf-8")
+	h.Set("Content-Disposition", `attachment; filename="usage-`+s.Grain.String()+`.csv"`)
+	h.Set("Weir-Complete-Until", report.CompleteUntil.Format(time.RFC3339Nano))
+	_ = report.WriteCSV(w, &query) // the browser is gone if this fails
+	return nil
+}
+
+// Narrowed reports whether the fields that are mostly empty have something.
+func (v *usageView) Narrowed() bool {
+	for _, name := range []string{"rule", "plan", "resource", "subject", "from", "to"} {
+		if v.Form.Get(name) != "" || v.Form.Error(name) != "" {
+			return true
+		}
+	}
+	return v.Form.Get("period") == "custom"
+}

@@ -1,0 +1,88 @@
+package dashboard
+
+import (
+	"encoding/csv"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+func TestUsagePage(t *testing.T) {
+	s := newStack(t)
+	for _, rule := range []string{"", "requests", "by-ip"} {
+		s.decided(s.a, check.UsageHour, time.Hour, rule, 1200, 34)
+		s.decided(s.a, check.UsageHour, 25*time.Hour, rule, 600, 7)
+	}
+	s.decided(s.a, check.UsageHour, 2*time.Hour, "by-ip", 100, 0)
+	s.member(s.a, "viewer@example.com", tenants.Viewer)
+	b := s.as("viewer@example.com")
+	got := b.get("/usage")
+	require.Contains(t, got.body, "<b class=\"num\">1\u202f200</b> allowed")
+	require.Contains(t, got.body, "the time before: 600 and 7")
+	require.Contains(t, got.body, "by the minute for 2 days, by the hour for 35, by the day for 400")
+
+	got = b.get("/usage?period=24h&by=rule")
+	require.Regexp(t, `(?s)<a href="/rules/by-ip">.*1.300.*<a href="/rules/requests">.*1.200`, got.body, "the busiest first")
+	require.Contains(t, got.body, `href="/usage?by=rule&amp;format=csv&amp;period=24h"`)
+	got = b.get("/usage?period=24h&rule=requests&plan=free&resource=orders")
+	require.Contains(t, got.body, "Checks of rule requests, plan free, resource orders")
+	require.Contains(t, got.body, "1\u202f200")
+	require.NotContains(t, b.get("/usage?period=24h&resource=other").body, "1\u202f200")
+	require.NotContains(t, s.as("bob@example.com").get("/usage?by=rule").body, "1\u202f200", "another tenant's")
+}
+
+// What is downloaded is what the page shows, and no formula for whoever opens it.
+func TestUsageTable(t *testing.T) {
+	s := newStack(t)
+	s.decided(s.a, check.UsageHour, time.Hour, "requests", 5, 2)
+	s.decided(s.a, check.UsageHour, time.Hour, "=cmd", 1, 0)
+	b := s.as("ann@example.com")
+	got := b.get("/usage?period=24h&by=rule&format=csv")
+	require.Equal(t, http.StatusOK, got.status)
+	require.Equal(t, "text/csv; charset=utf-8", got.header.Get("Content-Type"))
+	rows, err := csv.NewReader(strings.NewReader(got.body)).ReadAll()
+	require.NoError(t, err)
+	start := s.clock.Now().Add(-time.Hour).UTC().Truncate(time.Hour).Format(time.RFC3339)
+	require.Equal(t, [][]string{
+		{"start", "rule", "allowed", "denied", "shadow_denied", "degraded", "cost_allowed", "cost_denied"},
+		{start, "'=cmd", "1", "0", "0", "0", "1", "0"}, {start, "requests", "5", "2", "0", "0", "5", "2"},
+	}, rows)
+	require.Contains(t, b.get("/usage?by=subject&format=csv").body, "start,subject,error_bound,allowed")
+	require.NotContains(t, s.as("bob@example.com").get("/usage?period=24h&by=rule&format=csv").body, "requests")
+}
+
+// A wrong address comes back as a form that says what is wrong, and where.
+func TestUsageBadInput(t *testing.T) {
+	s := newStack(t)
+	b := s.as("ann@example.com")
+	for query, want := range map[string]string{
+		"period=2h": "Must be 1h, 24h, 7d or 30d.", "by=everything": "Is none of the choices.", "grain=second": "Is none of the choices.",
+		"period=custom": "Where does the time begin?", "period=custom&from=yesterday": "Must be a time such as",
+		"period=custom&from=2026-01-02T00:00&to=2026-01-01T00:00": "Must be after from.",
+		"period=custom&from=1999-01-01T00:00":                     "kept for 400 days",
+		"period=custom&grain=minute&from=2026-01-02T00:00":        "kept for 2 days",
+		"by=subject&rule=requests":                                "Does not go with subject",
+		"from=%3Cscript%3E&period=custom":                         "Must be a time such as",
+	} {
+		got := b.get("/usage?" + query)
+		require.Equal(t, http.StatusUnprocessableEntity, got.status, query)
+		require.Regexp(t, "(?i)"+want, got.body, query)
+		require.NotContains(t, got.body, "<script>", query)
+		require.NotEqual(t, "text/csv; charset=utf-8", b.get("/usage?format=csv&"+query).header.Get("Content-Type"), query)
+	}
+	at := func(ago time.Duration) string {
+		return url.QueryEscape(s.clock.Now().Add(-ago).UTC().Format("2006-01-02T15:04"))
+	}
+	for span, grain := range map[string]string{
+		"from=" + at(time.Hour): "minute", "from=" + at(50*time.Hour) + "&to=" + at(49*time.Hour): "hour", "from=" + at(20*24*time.Hour): "day",
+	} {
+		require.Contains(t, b.get("/usage?period=custom&"+span).body, "this is by the "+grain, span)
+	}
+}
