@@ -285,7 +285,7 @@ func (d *dashboard) playgroundPage(w http.ResponseWriter, r *http.Request) error
 		return d.playFailed(w, r, err)
 	}
 	status := playHeaders(w, view)
-	w.Header().Set("Vary", "Cookie") // that of the theme
+	w.Header().Add("Vary", "Cookie") // that of the theme
 	return d.render(w, r, status, playgroundPage(view))
 }
 

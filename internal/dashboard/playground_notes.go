@@ -129,7 +129,7 @@ func (d *dashboard) algorithmPage(w http.ResponseWriter, r *http.Request) error 
 		}
 	}
 	w.Header().Set("Cache-Control", playFresh)
-	w.Header().Set("Vary", "Cookie")
+	w.Header().Add("Vary", "Cookie")
 	return d.render(w, r, http.StatusOK, algorithmPage(&view))
 }
 

@@ -35,10 +35,12 @@ func TestPlaygroundIsOpen(t *testing.T) {
 		require.Equal(t, http.StatusOK, got.status, path)
 		require.Equal(t, "public, max-age=60", got.header.Get("Cache-Control"), path)
 		require.Empty(t, got.header.Values("Set-Cookie"), path)
+		require.Contains(t, got.header.Values("Vary"), "Accept-Encoding", path)
 		require.NotContains(t, got.body, "secret", path)
 		got.header.Set("Cache-Control", "no-store")
 		checkHeaders(t, got, path)
 	}
+	require.Contains(t, s.browser().get("/playground").header.Values("Vary"), "Cookie", "that of the theme")
 	for _, s := range scenarios {
 		require.NotEmpty(t, s.Lesson)
 	}

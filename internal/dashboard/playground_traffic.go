@@ -20,7 +20,7 @@ var scenarios = []scenario{
 	{
 		Name: "steady", Title: "Steady, a bit too much",
 		Story:  "Requests come evenly, half as many again as the limit allows.",
-		Lesson: "All let about the limit through. Fixed windows do it in blocks: first everything, then nothing. The others deny one in three, evenly.",
+		Lesson: "Fixed windows let it through in blocks: first everything, then nothing. What slides or drains denies one in three, evenly, once it is full.",
 		instants: func(limit, windowMS int64) []int64 {
 			return evenly(limit*3/2+limit%2, 0, windowMS, playWindows*windowMS)
 		},
@@ -39,7 +39,7 @@ var scenarios = []scenario{
 	},
 	{
 		Name: "early", Title: "All of it early in the window",
-		Story:    "The whole limit in the first moments of a window, and from the next on one request after another.",
+		Story:    "The whole limit in the first moments of a window, and the whole of it once more in the middle of the next.",
 		Lesson:   "The sliding window counter knows only how many came, not when, and takes them to be spread out: here it denies what the log, which knows, lets pass.",
 		instants: earlyTraffic,
 	},
@@ -111,5 +111,5 @@ func silenceTraffic(limit, windowMS int64) []int64 {
 }
 
 func earlyTraffic(limit, windowMS int64) []int64 {
-	return append(evenly(limit, 0, windowMS/10, windowMS/10), evenly(limit, windowMS*11/10, windowMS, playWindows*windowMS)...)
+	return append(evenly(limit, 0, windowMS/10, windowMS/10), evenly(2*limit, windowMS*11/10, windowMS, windowMS*8/5)...)
 }

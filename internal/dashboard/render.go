@@ -35,7 +35,7 @@ var gzipWriters = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
 func writePage(w http.ResponseWriter, r *http.Request, status int, body []byte) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Vary", "Accept-Encoding")
+	h.Add("Vary", "Accept-Encoding")
 	if len(body) >= minGzip && !strings.Contains(h.Get("Cache-Control"), noTransform) && web.AcceptsGzip(r) {
 		body = compressed(body)
 		h.Set("Content-Encoding", "gzip")

@@ -44,6 +44,54 @@ func TestTimelineShowsTheDoubleBurst(t *testing.T) {
 	require.Equal(t, fixed.Scale, log.Scale, "bars of one height mean the same side by side")
 }
 
+// What a traffic is said to teach must be what its pictures show.
+func TestLessonsAreTrue(t *testing.T) {
+	lane := func(query string, a check.Algorithm) *timeline { return play(t, query, a)[0] }
+	bits := func(query string, a check.Algorithm, from int64) (last string) {
+		l := lane(query, a)
+		for i, h := range l.Hits {
+			if h.AtMS >= from {
+				return l.PassedBits()[i:]
+			}
+		}
+		return ""
+	}
+
+	// steady: blocks, and one in three
+	require.Equal(t, "111111111100000", bits("traffic=steady", check.FixedWindow, 20_000))
+	require.Equal(t, "101101101", bits("traffic=steady", check.TokenBucket, 24_000))
+
+	// spammer: who hammers gets no more and no less than who does not; with a penalty, less
+	require.Equal(t, lane("traffic=steady", check.FixedWindow).Passed, lane("traffic=spammer", check.FixedWindow).Passed)
+	require.Less(t, lane("traffic=spammer&penalty=30s", check.TokenBucket).Passed, lane("traffic=spammer", check.TokenBucket).Passed)
+
+	// silence: a burst is saved up, and the trickle passes all the same
+	require.Greater(t, lane("traffic=silence&burst=20", check.TokenBucket).Crowd.Count, lane("traffic=silence", check.TokenBucket).Crowd.Count)
+	require.NotContains(t, bits("traffic=silence&burst=20", check.TokenBucket, 17_000), "0")
+
+	// early: what the counter guesses, the log knows
+	require.Zero(t, lane("traffic=early", check.SlidingWindowLog).Denied)
+	require.Positive(t, lane("traffic=early", check.SlidingWindowCounter).Denied)
+
+	// ramp: what passes does not grow with what is asked
+	ramp := lane("traffic=ramp", check.SlidingWindowLog).Slices()
+	third := func(n int) (asked, passed int64) {
+		for _, s := range ramp[5*n : 5*n+5] {
+			asked, passed = asked+s.Asked, passed+s.Passed
+		}
+		return asked, passed
+	}
+	asked, passed := third(2)
+	require.Greater(t, asked, int64(20))
+	_, before := third(1)
+	require.LessOrEqual(t, passed, before+1)
+
+	// random: the average is the limit, and still some are denied
+	random := lane("traffic=random", check.SlidingWindowLog)
+	require.InDelta(t, 30, random.Asked, 5)
+	require.Positive(t, random.Denied)
+}
+
 // What is left is drawn at every instant, not only when somebody asks.
 func TestTimelineDrawsWhatIsLeft(t *testing.T) {
 	bucket := play(t, "traffic=own&limit=10&window=10s&burst=5&hits=0,0,0,0,0,0", check.TokenBucket)[0]

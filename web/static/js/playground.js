@@ -154,7 +154,7 @@
         continue;
       }
       draw(text);
-      history.replaceState(history.state, "", asked ? `/playground?${asked}` : "/playground");
+      if (stage) history.replaceState(history.state, "", stage.dataset.query ? `/playground?${stage.dataset.query}` : "/playground");
       await wait(gapMS);
     } while (again);
     asking = false;

@@ -1,0 +1,41 @@
+package browser
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A stranger who plays for a minute learns what sets the algorithms apart, and can hand on what
+// they see. The database of the demo has nothing to do with it.
+func TestPlaygroundWalk(t *testing.T) {
+	t.Parallel()
+	p := demo(t).nobody()
+	p.open("/playground").sees("Fixed window let 20 pass within 1.9 seconds, twice the limit.")
+	require.True(t, mustEval[bool](p, `document.cookie === ""`))
+
+	p.click("Spammer").sees("four times the limit").at("/playground?traffic=spammer")
+	p.choose("Penalty", "30 seconds").sees("Then the door stayed shut for 30 seconds")
+	p.fill("Limit", "500").sees("some of the settings do not fit")
+	p.fill("Limit", "3").sees("The limit is 3 per 10 seconds.")
+	p.check()
+
+	// by hand: three pass everywhere, and then some deny
+	p.open("/playground?traffic=own&limit=3&window=1m").sees("Nobody comes but you.")
+	for range 3 {
+		p.click("Hit")
+	}
+	p.sees("passed everywhere")
+	p.click("Hit").sees("was denied")
+	p.sees("4 requests in 3 minutes")
+	p.check()
+	require.Equal(t, "Hit", mustEval[string](p, "document.activeElement.textContent"), "the finger stays on the button")
+	shared := mustEval[string](p, "location.pathname + location.search")
+	p.click("Without my hits").sees("Nothing was asked.")
+
+	// the address shows a colleague the same, on a phone, without a script having run first
+	q := demo(t).nobody().phone()
+	q.open(shared).sees("4 requests in 3 minutes")
+	q.check()
+	q.open("/playground/fixed-window").sees("Burst at the window's edge").check()
+}

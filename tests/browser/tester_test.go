@@ -1,0 +1,53 @@
+package browser
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+)
+
+// Support asks why a customer is denied, and gets by on the keyboard; a developer takes the same
+// check along as code that runs as it is.
+func TestTesterWalk(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	w.rule("reports", 2)
+	key := w.key()
+	require.True(t, w.ask(key, "user_42", "reports"))
+
+	p := w.as(tenants.Viewer)
+	p.open("/").click("Tester").sees("Every rule, and why")
+	p.check()
+	p.fill("Subject", "user_42").fill("Resource", "reports").press(kb.Enter)
+	p.sees("Allowed").sees("0 of 2 left after it").sees("2 per minute")
+	p.check()
+	p.click("Test").sees("0 of 2 left after it") // asking used nothing up
+	p.fill("Cost", "5").click("Test").sees("A cost of 5 can never pass: Reports lets at most 2 through at once.")
+	p.check()
+	p.fill("Cost", "x").click("Test").sees("Nothing was asked")
+	p.phone().check()
+	p.desktop().fill("Cost", "").click("Test").sees("0 of 2 left after it")
+
+	for id, run := range map[string][]string{"curl": {"bash", "sample"}, "go": {"go", "run", "sample.go"}} {
+		dir := t.TempDir()
+		text := mustEval[string](p, `document.getElementById("code-`+id+`").textContent`)
+		name := "sample"
+		if id == "go" {
+			name = "sample.go"
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		command := exec.CommandContext(t.Context(), run[0], run[1:]...)
+		command.Dir, command.Env = dir, append(os.Environ(), "WEIR_URL="+w.url, "WEIR_KEY="+key)
+		out, err := command.Output()
+		require.NoError(t, err, id)
+		require.Regexp(t, `"allowed":|allowed: `, string(out), id)
+	}
+	p.click("Test").sees("Reports denies it: 0 units are left, and it costs 1.")
+	p.check()
+}
