@@ -30,6 +30,7 @@ type front struct {
 	draining atomic.Bool
 	reason   atomic.Pointer[string] // why it is not ready, while nothing is behind it
 
+	lane     *api.Lane
 	public   []*endpoint
 	internal *endpoint // nil: none
 	cert     *certificate
@@ -41,12 +42,13 @@ type endpoint struct {
 	name     string // of the variable
 	secure   bool   // TLS; net/http gives every server a TLSConfig, so that does not tell
 	listener net.Listener
+	lane     *api.Lane // takes checks before server does; nil: none
 	server   *http.Server
 }
 
 // openFront takes all addresses, or none.
 func openFront(cfg *Config, log *slog.Logger, registry *prometheus.Registry) (*front, error) {
-	f := &front{log: log, failed: make(chan error, 1)}
+	f := &front{log: log, lane: api.NewLane(), failed: make(chan error, 1)}
 	f.notReady("The service is starting.")
 	f.handle(http.HandlerFunc(f.serveStarting))
 	if err := f.open(cfg, registry); err != nil {
@@ -80,6 +82,8 @@ func (f *front) open(cfg *Config, registry *prometheus.Registry) (err error) {
 		}
 		if p.cert != nil {
 			e.secure, e.server.TLSConfig = true, p.cert.config()
+		} else {
+			e.lane = f.lane
 		}
 		f.public = append(f.public, e)
 	}
@@ -124,6 +128,9 @@ func (f *front) endpoints() []*endpoint {
 
 func (f *front) serve(e *endpoint) {
 	listener := e.listener
+	if e.lane != nil {
+		listener = e.lane.Listen(listener)
+	}
 	var err error
 	if e.secure {
 		err = e.server.ServeTLS(listener, "", "")
@@ -185,6 +192,7 @@ func (f *front) serveStarting(w http.ResponseWriter, r *http.Request) {
 // /readyz to send them elsewhere, and then waits for those in flight.
 func (f *front) drain(wait time.Duration) error {
 	f.draining.Store(true)
+	f.lane.Drain()
 	f.log.Info("draining", "for", wait.String())
 	timer := time.NewTimer(wait)
 	<-timer.C
@@ -195,6 +203,9 @@ func (f *front) drain(wait time.Duration) error {
 		if err := e.server.Shutdown(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("requests to %s were cut off: %w", e.name, err))
 		}
+	}
+	if err := f.lane.Shutdown(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("checks were cut off: %w", err))
 	}
 	if f.internal != nil {
 		errs = append(errs, f.internal.server.Close())

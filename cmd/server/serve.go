@@ -138,7 +138,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 	}
 	s.background.Go(func() { post.Run(working) })
 	httpMetrics := api.NewMetrics(s.registry)
-	public := api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight}, api.Deps{
+	public := api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight, Lane: s.front.lane}, api.Deps{
 		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: s.checker,
 		Quota:  check.NewQuota(s.checker, policies, deployment.platform),
 		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, s.store, s.checker),

@@ -3,7 +3,8 @@
 //
 // A check goes straight through: middleware.go (request id, API key), check_decode.go (body to
 // check.Request), check.go (policy and decision), headers.go and check_encode.go (decision to
-// answer). It writes no log line; metrics.go counts it.
+// answer). It writes no log line; metrics.go counts it. Most checks are read and answered by
+// lane.go instead, which decides them alike.
 //
 // The admin API is described once, as operations with types; routing, validation and the OpenAPI
 // document follow from that. Errors of both are problem documents (problem.go).
@@ -30,6 +31,7 @@ import (
 type Config struct {
 	Headers     HeaderStyle // which rate-limit headers a check answers; the zero value: none
 	MaxInFlight int         // requests served at once, further ones get 503; 0: DefaultMaxInFlight
+	Lane        *Lane       // answers checks in short; nil: net/http answers them all
 }
 
 // DefaultMaxInFlight is far more than a machine can usefully serve at once, and few enough that all of
@@ -95,6 +97,9 @@ func New(cfg Config, deps Deps) http.Handler {
 		r.Method(method, readyPath, http.HandlerFunc(s.ready))
 	}
 	mountAdmin(r, deps)
+	if cfg.Lane != nil {
+		cfg.Lane.server.Store(s)
+	}
 	return r
 }
 

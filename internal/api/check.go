@@ -15,8 +15,11 @@ import (
 type scratch struct {
 	body    []byte
 	out     []byte
+	wire    []byte // the lane's whole answer
 	decoder decoder
 	headers headerWriter
+	room    check.Room
+	checks  [1]check.Request
 }
 
 var scratches = sync.Pool{New: func() any { return &scratch{body: make([]byte, 0, 1024), out: make([]byte, 0, 2048)} }}
@@ -24,7 +27,7 @@ var scratches = sync.Pool{New: func() any { return &scratch{body: make([]byte, 0
 // put gives the memory back, unless an unusual request has made it grow.
 func (sc *scratch) put() {
 	const most = 64 << 10
-	if cap(sc.body) <= most && cap(sc.out) <= most && cap(sc.decoder.text) <= most {
+	if cap(sc.body) <= most && cap(sc.out) <= most && cap(sc.decoder.text) <= most && sc.room.Small() {
 		scratches.Put(sc)
 	}
 }
@@ -47,11 +50,11 @@ func (s *server) answerCheck(q *request, r *http.Request, sc *scratch) *Problem 
 	if p != nil {
 		return p
 	}
-	req := q.checks[:]
+	req := sc.checks[:]
 	if p := sc.decoder.decodeCheck(sc.body, &req[0]); p != nil {
 		return p
 	}
-	decisions, p := s.decide(r.Context(), q.actor, req, false)
+	decisions, p := s.decide(r.Context(), q.actor, req, &sc.room, false)
 	if p != nil {
 		return p
 	}
@@ -86,7 +89,7 @@ func (s *server) answerBatch(q *request, r *http.Request, sc *scratch) *Problem 
 	if p != nil {
 		return p
 	}
-	decisions, p := s.decide(r.Context(), q.actor, reqs, true)
+	decisions, p := s.decide(r.Context(), q.actor, reqs, &sc.room, true)
 	if p != nil {
 		return p
 	}
@@ -140,7 +143,7 @@ func deniedStatusOf(h http.Header) (int, *Problem) {
 }
 
 // decide takes checks to the actor's policy and on to the counters.
-func (s *server) decide(ctx context.Context, actor tenants.Actor, reqs []check.Request, batch bool) ([]check.Decision, *Problem) {
+func (s *server) decide(ctx context.Context, actor tenants.Actor, reqs []check.Request, room *check.Room, batch bool) ([]check.Decision, *Problem) {
 	policy, err := s.Policies.Get(ctx, actor.TenantID())
 	if err != nil {
 		return nil, policyUnavailable(err)
@@ -150,7 +153,7 @@ func (s *server) decide(ctx context.Context, actor tenants.Actor, reqs []check.R
 			return nil, overQuota(wait)
 		}
 	}
-	decisions, err := s.Checker.Check(ctx, policy, reqs)
+	decisions, err := s.Checker.CheckIn(ctx, policy, reqs, room)
 	if err == nil {
 		return decisions, nil
 	}

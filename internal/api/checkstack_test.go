@@ -37,6 +37,7 @@ type checkStack struct {
 	contract *adminStack // holds answers against the OpenAPI document
 	ready    atomic.Pointer[Readiness]
 	server   *httptest.Server
+	ordinary atomic.Int64 // requests that the lane did not answer
 }
 
 // hourly is a rule whose window begins with the first check, so that none ends in the middle of a test.
@@ -131,10 +132,16 @@ func (s *checkStack) newDeps(tb testing.TB, engine check.Engine) Deps {
 	}
 }
 
-// serve starts a server, which the calls that follow go to.
+// serve starts a server with a lane, which the calls that follow go to.
 func (s *checkStack) serve(cfg Config, deps Deps) {
+	cfg.Lane = NewLane()
 	s.server = httptest.NewUnstartedServer(nil)
-	s.server.Config = NewServer(New(cfg, deps), deps.Logger)
+	handler := New(cfg, deps)
+	s.server.Config = NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.ordinary.Add(1)
+		handler.ServeHTTP(w, r)
+	}), deps.Logger)
+	s.server.Listener = cfg.Lane.Listen(s.server.Listener)
 	s.server.Start()
 	s.t.Cleanup(s.server.Close)
 	s.contract = &adminStack{t: s.t, url: s.server.URL, doc: loadDocument(s.t)}

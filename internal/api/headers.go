@@ -31,6 +31,18 @@ var headerNames = [...]string{
 // revision 11): of every rule that enforces a limit, its quota q and window w in seconds, what remains
 // (r), and the seconds until there is more (t, left out where the quota is whole).
 func (h *headerWriter) write(header http.Header, style HeaderStyle, d *check.Decision, values []string) {
+	h.build(style, d)
+	text := string(h.buf)
+	from := 0
+	for i := range h.count {
+		values[i] = text[from:h.ends[i]]
+		header[h.names[i]] = values[i : i+1 : i+1]
+		from = h.ends[i]
+	}
+}
+
+// build leaves the headers of a decision in h.
+func (h *headerWriter) build(style HeaderStyle, d *check.Decision) {
 	h.buf, h.count = h.buf[:0], 0
 	deciding := decidingRule(d)
 	if style.Draft {
@@ -46,13 +58,6 @@ func (h *headerWriter) write(header http.Header, style HeaderStyle, d *check.Dec
 	}
 	if wait, curable := retryAfter(d); curable {
 		h.number("Retry-After", wait)
-	}
-	text := string(h.buf)
-	from := 0
-	for i := range h.count {
-		values[i] = text[from:h.ends[i]]
-		header[h.names[i]] = values[i : i+1 : i+1]
-		from = h.ends[i]
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"weir/internal/check"
 	"weir/internal/origin"
 	"weir/internal/tenants"
 )
@@ -29,7 +28,6 @@ type request struct {
 	code   string // of the problem that a hot route answered; "" for none
 
 	// Room for what every check needs, to save its allocations.
-	checks  [1]check.Request
 	headers [8]string
 }
 

@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -80,46 +81,71 @@ type evaluation struct {
 	started  time.Time
 }
 
-// Check decides the requests in order, each by itself, against one policy. It fails only with
-// an *UnknownPlanError, before anything is counted: counters that cannot be reached are
-// answered by each rule's OnUnavailable.
+// Room is memory that deciding needs and that the next checks can use again. The zero Room is
+// ready. It serves one call at a time.
+type Room struct {
+	evaluations []evaluation
+	calls       []*Call
+	decisions   []Decision
+}
+
+// Small reports whether the room is that of usual checks: a large one is better let go.
+func (r *Room) Small() bool { return len(r.evaluations) <= 16 }
+
+// grow makes room for so many evaluations. Those that were used before keep their memory.
+func (r *Room) grow(n int) []evaluation {
+	if n > len(r.evaluations) {
+		r.evaluations = append(r.evaluations, make([]evaluation, n-len(r.evaluations))...)
+	}
+	return r.evaluations[:n]
+}
+
+// Check is CheckIn with a Room of its own.
 func (c *Checker) Check(ctx context.Context, p *Policy, reqs []Request) ([]Decision, error) {
+	return c.CheckIn(ctx, p, reqs, new(Room))
+}
+
+// CheckIn decides the requests in order, each by itself, against one policy. The decisions are in
+// room, and good until it is used again. It fails only with an *UnknownPlanError, before
+// anything is counted: counters that cannot be reached are answered by each rule's
+// OnUnavailable. A client that goes away ends nothing: others may share the exchange with the
+// counter store, which has a deadline of its own, and what is under way is counted all the same.
+func (c *Checker) CheckIn(_ context.Context, p *Policy, reqs []Request, room *Room) ([]Decision, error) {
 	started := c.clock()
-	evaluations := make([]evaluation, len(reqs))
+	evaluations := room.grow(len(reqs))
 	for i := range reqs {
 		if !evaluations[i].begin(c, p, &reqs[i], started) {
 			return nil, &UnknownPlanError{Index: i, Plan: reqs[i].Plan}
 		}
 	}
-	c.count(ctx, evaluations)
-	decisions := make([]Decision, len(reqs))
+	c.count(evaluations, room)
+	room.decisions = room.decisions[:0]
 	for i := range evaluations {
-		e := &evaluations[i]
-		decisions[i] = e.decision
-		c.metrics.decided(&decisions[i])
-		c.usage.record(p.tenant, &reqs[i], &decisions[i], started)
-		c.recent.record(p.tenant, &reqs[i], &decisions[i], started)
+		d := &evaluations[i].decision
+		room.decisions = append(room.decisions, *d)
+		c.metrics.decided(d)
+		c.usage.record(p.tenant, &reqs[i], d, started)
+		c.recent.record(p.tenant, &reqs[i], d, started)
 	}
 	c.metrics.evaluation.Observe(c.clock().Sub(started).Seconds())
-	return decisions, nil
+	return room.decisions, nil
 }
 
 // count takes the evaluations that have counters to the shared engine, those in process
 // denials left out, and finishes all of them.
-func (c *Checker) count(ctx context.Context, evaluations []evaluation) {
-	calls := make([]*Call, 0, len(evaluations))
+func (c *Checker) count(evaluations []evaluation, room *Room) {
+	calls := room.calls[:0]
 	for i := range evaluations {
 		e := &evaluations[i]
 		if len(e.counted) == 0 || c.answerDenied(e) {
-			e.counted = nil
+			e.counted = e.counted[:0]
 			continue
 		}
 		calls = append(calls, &e.call)
 	}
+	room.calls = calls
 	if len(calls) > 0 {
-		// The engine has a deadline of its own. A client that goes away ends no exchange: others
-		// may share it, and what is under way is counted all the same.
-		c.shared.evaluate(context.WithoutCancel(ctx), calls)
+		c.shared.evaluate(context.Background(), calls)
 	}
 	for i := range evaluations {
 		e := &evaluations[i]
@@ -147,7 +173,9 @@ func (e *evaluation) begin(c *Checker, p *Policy, req *Request, now time.Time) b
 		return false
 	}
 	d := &e.decision
-	*d = Decision{Allowed: true, Subject: req.Subject, Resource: req.Resource, Cost: req.Cost, Deciding: -1, NowMS: nowMS}
+	rules := d.Rules[:0]
+	e.call.Counters, e.counted = e.call.Counters[:0], e.counted[:0]
+	*d = Decision{Rules: rules, Allowed: true, Subject: req.Subject, Resource: req.Resource, Cost: req.Cost, Deciding: -1, NowMS: nowMS}
 	if plan != nil {
 		d.Plan = plan.slug
 	}
@@ -163,9 +191,9 @@ func (e *evaluation) begin(c *Checker, p *Policy, req *Request, now time.Time) b
 	var room [MaxMatchingRules]int32
 	matching := p.matching(room[:0], req.Resource)
 	e.call.Tenant, e.call.Cost, e.call.DryRun = p.tenant, req.Cost, req.DryRun
-	d.Rules = make([]RuleDecision, 0, len(matching))
-	e.call.Counters = make([]Counter, 0, len(matching))
-	e.counted = make([]int, 0, len(matching))
+	d.Rules = slices.Grow(d.Rules, len(matching))
+	e.call.Counters = slices.Grow(e.call.Counters, len(matching))
+	e.counted = slices.Grow(e.counted, len(matching))
 	var scratch [512]byte
 	buf := scratch[:0]
 	for _, i := range matching {

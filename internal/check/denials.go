@@ -69,23 +69,24 @@ func (s *denials) remember(e *evaluation) {
 		policy: e.policy, subject: subject, request: *e.req,
 		started: e.started, until: e.started.Add(time.Duration(holds) * time.Millisecond), decision: *d,
 	}
+	kept.decision.Rules = slices.Clone(d.Rules) // d's are used again
 	s.slot(e.policy.tenant, e.req).Store(kept)
 }
 
-// find returns the denial that is certain to meet this request now, with its times as of now.
-func (s *denials) find(p *Policy, req *Request) (Decision, bool) {
-	kept := s.slot(p.tenant, req).Load()
+// find returns the denial that is certain to meet this request now, and how long ago it was made.
+func (s *denials) find(p *Policy, req *Request) (kept *denial, elapsedMS int64) {
+	kept = s.slot(p.tenant, req).Load()
 	if kept == nil || kept.policy != p || req.Explain || !kept.matches(req) {
-		return Decision{}, false
+		return nil, 0
 	}
 	now := s.clock()
 	if !now.Before(kept.until) {
-		return Decision{}, false
+		return nil, 0
 	}
 	if subject, _ := p.subjects.Load(req.Subject); subject != kept.subject {
-		return Decision{}, false
+		return nil, 0
 	}
-	return kept.at(now.Sub(kept.started).Milliseconds()), true
+	return kept, now.Sub(kept.started).Milliseconds()
 }
 
 func (k *denial) matches(req *Request) bool {
@@ -93,11 +94,12 @@ func (k *denial) matches(req *Request) bool {
 		k.request.Plan == req.Plan && slices.Equal(k.request.Attributes, req.Attributes)
 }
 
-// at returns the decision with every time that much nearer.
-func (k *denial) at(elapsedMS int64) Decision {
-	d := k.decision
+// at makes d the decision with every time that much nearer, in d's memory.
+func (k *denial) at(elapsedMS int64, d *Decision) {
+	rules := append(d.Rules[:0], k.decision.Rules...)
+	*d = k.decision
+	d.Rules = rules
 	d.NowMS += elapsedMS
-	d.Rules = slices.Clone(d.Rules)
 	for i := range d.Rules {
 		r := &d.Rules[i]
 		if r.RetryAfterMS > 0 {
@@ -106,16 +108,15 @@ func (k *denial) at(elapsedMS int64) Decision {
 		r.ResetAfterMS = max(0, r.ResetAfterMS-elapsedMS)
 		r.NextAfterMS = max(0, r.NextAfterMS-elapsedMS)
 	}
-	return d
 }
 
 // answerDenied answers e from the denials that are certain to hold, if there is one.
 func (c *Checker) answerDenied(e *evaluation) bool {
-	d, found := c.denials.find(e.policy, e.req)
-	if !found {
+	kept, elapsedMS := c.denials.find(e.policy, e.req)
+	if kept == nil {
 		return false
 	}
-	e.decision = d
+	kept.at(elapsedMS, &e.decision)
 	c.metrics.fromDenials.Inc()
 	return true
 }

@@ -108,6 +108,9 @@ func (p *Policy) AllRules() iter.Seq[*Rule] {
 	}
 }
 
+// HasPlan reports whether a check may name this plan; "", for no name, is always right.
+func (p *Policy) HasPlan(slug string) bool { return slug == "" || p.plans[slug] != nil }
+
 // Rules returns how many rules the policy has, those that are off included.
 func (p *Policy) Rules() int { return len(p.rules) }
 

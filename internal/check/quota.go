@@ -79,9 +79,9 @@ func (q *Quota) Admit(ctx context.Context, tenant *Policy, n int64) (retryAfterM
 	if retryAfterMS, ok, answered := last.admit(now, n); answered {
 		return retryAfterMS, ok
 	}
-	fresh := q.take(ctx, policy, slug, now, max(n, last.nextSize(now)))
+	fresh := q.take(policy, slug, now, max(n, last.nextSize(now)))
 	if fresh.denied && fresh.size > n {
-		fresh = q.take(ctx, policy, slug, now, n)
+		fresh = q.take(policy, slug, now, n)
 	}
 	if fresh.denied {
 		t.lease.Store(fresh)
@@ -93,11 +93,12 @@ func (q *Quota) Admit(ctx context.Context, tenant *Policy, n int64) (retryAfterM
 }
 
 // take asks the platform's rules for size units.
-func (q *Quota) take(ctx context.Context, policy *Policy, slug string, now time.Time, size int64) *lease {
-	evaluations := make([]evaluation, 1)
+func (q *Quota) take(policy *Policy, slug string, now time.Time, size int64) *lease {
+	var room Room
+	evaluations := room.grow(1)
 	e := &evaluations[0]
 	e.begin(q.checker, policy, &Request{Subject: slug, Resource: QuotaResource, Cost: size}, now)
-	q.checker.count(ctx, evaluations)
+	q.checker.count(evaluations, &room)
 	l := &lease{size: size, taken: now, until: now.Add(leaseFor)}
 	if e.decision.Allowed {
 		l.left.Store(size)

@@ -15,20 +15,26 @@ const maxID = 128 // bytes
 // RequestID takes over the caller's request id (the header X-Request-Id) if it is harmless in logs
 // and headers, and makes one otherwise.
 func RequestID(r *http.Request) string {
-	if given := r.Header["X-Request-Id"]; len(given) == 1 && saneID(given[0]) {
+	if given := r.Header["X-Request-Id"]; len(given) == 1 && HarmlessID(given[0]) {
 		return given[0]
 	}
+	var text [32]byte
+	return string(AppendID(text[:0]))
+}
+
+// AppendID appends a new request id, of 32 characters.
+func AppendID(b []byte) []byte {
 	var random [16]byte
 	// An id must be unlikely to repeat, not hard to guess.
 	binary.LittleEndian.PutUint64(random[:8], rand.Uint64())
 	binary.LittleEndian.PutUint64(random[8:], rand.Uint64())
-	var text [32]byte
-	hex.Encode(text[:], random[:])
-	return string(text[:])
+	return hex.AppendEncode(b, random[:])
 }
 
-func saneID(id string) bool {
-	if id == "" || len(id) > maxID {
+// HarmlessID reports whether a caller's request id can stand in logs and headers: 1 to 128 of
+// A-Z, a-z, 0-9 and - _ . :
+func HarmlessID[T string | []byte](id T) bool {
+	if len(id) == 0 || len(id) > maxID {
 		return false
 	}
 	for i := range len(id) {

@@ -1,0 +1,291 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Lane answers checks that come as nearly all do, from the connection to the connection, without
+// net/http, which takes several times as long to read a request and to write an answer as
+// Weir takes to decide.
+//
+// A Lane is strict and knows little. It reads one form of request (lane_head.go), and gives one
+// kind of answer, a decision. At the first thing on a connection that is anything else (another
+// path, a header that it does not know, a wrong key, a body with a mistake) it hands the connection,
+// with all that was read of that request, to net/http for good, and the ordinary road answers. So
+// whatever can go wrong is dealt with in one place, and nothing is counted twice: a request is
+// handed over before it is counted, or not at all. docs/decisions/0006-a-lane-for-checks.md.
+//
+// A Lane serves HTTP/1.1 without TLS.
+type Lane struct {
+	server atomic.Pointer[server] // nil: everything is handed over
+
+	mu     sync.Mutex
+	open   map[*laneConn]struct{}
+	closed atomic.Bool   // changed under the lock
+	empty  chan struct{} // closed when closed is set, and nothing is open
+}
+
+// NewLane returns a lane that hands everything over until it is in the Config of New.
+func NewLane() *Lane {
+	return &Lane{open: map[*laneConn]struct{}{}, empty: make(chan struct{})}
+}
+
+// Drain hands over every request that is still to come, so that net/http can say that the
+// connection is about to end.
+func (l *Lane) Drain() { l.server.Store(nil) }
+
+// Shutdown waits until every request that a connection of the lane has brought is answered, or
+// ctx ends. The listeners have been closed before.
+func (l *Lane) Shutdown(ctx context.Context) error {
+	l.mu.Lock()
+	l.close()
+	l.mu.Unlock()
+	select {
+	case <-l.empty:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// close has all connections end after the request that they are at. The caller holds the lock.
+func (l *Lane) close() {
+	if l.closed.Swap(true) {
+		return
+	}
+	for c := range l.open {
+		_ = c.SetReadDeadline(longAgo) // who waits for a request wakes
+	}
+	if len(l.open) == 0 {
+		close(l.empty)
+	}
+}
+
+// add reports whether the lane may serve c.
+func (l *Lane) add(c *laneConn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed.Load() {
+		return false
+	}
+	l.open[c] = struct{}{}
+	return true
+}
+
+func (l *Lane) remove(c *laneConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.open, c)
+	if l.closed.Load() && len(l.open) == 0 {
+		close(l.empty)
+	}
+}
+
+// Listen returns a listener whose Accept returns the connections that the lane hands over. Closing
+// it closes inner.
+func (l *Lane) Listen(inner net.Listener) net.Listener {
+	listener := &laneListener{Listener: inner, lane: l, handed: make(chan net.Conn), failed: make(chan error), done: make(chan struct{})}
+	go listener.accept()
+	return listener
+}
+
+type laneListener struct {
+	net.Listener
+	lane   *Lane
+	handed chan net.Conn
+	failed chan error
+	once   sync.Once
+	done   chan struct{}
+}
+
+func (l *laneListener) accept() {
+	for {
+		conn, err := l.Listener.Accept()
+		if err == nil {
+			go l.serve(&laneConn{Conn: conn, lane: l.lane})
+			continue
+		}
+		// Whoever calls Accept knows which errors pass, and waits before trying again.
+		select {
+		case l.failed <- err:
+		case <-l.done:
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+	}
+}
+
+// Accept is part of net.Listener.
+func (l *laneListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.handed:
+		return conn, nil
+	case err := <-l.failed:
+		return nil, err
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close is part of net.Listener. The lane's connections end after the request that they are at.
+func (l *laneListener) Close() error {
+	l.once.Do(func() { close(l.done) })
+	l.lane.mu.Lock()
+	l.lane.close()
+	l.lane.mu.Unlock()
+	return l.Listener.Close()
+}
+
+const (
+	// laneBuffer is room for the head and body of one request. What is larger is handed over.
+	laneBuffer = 4 << 10
+	// lanePatience is how long the rest of a request may take before net/http waits for it.
+	lanePatience = time.Second
+	// laneSlack is by how much later than due a deadline may pass: setting one costs more than the
+	// rest of reading, so it is moved on only when that much of it is over.
+	laneSlack = 5 * time.Second
+)
+
+var longAgo = time.Unix(1, 0)
+
+// laneConn is a connection of the lane.
+type laneConn struct {
+	net.Conn
+	lane    *Lane
+	in      []byte // read and not yet answered
+	key     string // of the last request: the next one's is the same
+	readBy  time.Time
+	writeBy time.Time
+}
+
+// serve answers one request after the other.
+func (l *laneListener) serve(c *laneConn) {
+	if !l.lane.add(c) {
+		_ = c.Close()
+		return
+	}
+	keep := false
+	defer func() {
+		l.lane.remove(c)
+		if !keep {
+			_ = c.Close()
+		}
+	}()
+	c.in = make([]byte, 0, laneBuffer)
+	c.waitUntil(time.Now().Add(readHeaderTimeout))
+	for first := true; ; first = false {
+		head, verdict := c.next(first)
+		s := l.lane.server.Load()
+		switch {
+		case verdict == laneGone:
+			return
+		case verdict == laneOther || s == nil || !s.answerLane(c, &head):
+			keep = l.handOver(c)
+			return
+		case c.in == nil: // it could not be answered
+			return
+		}
+		if l.lane.closed.Load() {
+			return
+		}
+	}
+}
+
+// handOver gives the connection to net/http, and reports whether it was taken.
+func (l *laneListener) handOver(c *laneConn) bool {
+	if c.SetDeadline(time.Time{}) != nil {
+		return false
+	}
+	select {
+	case l.handed <- &handedConn{Conn: c.Conn, rest: c.in}:
+		return true
+	case <-l.done:
+		return false
+	}
+}
+
+// next reads until the next request is there as a whole.
+func (c *laneConn) next(first bool) (laneHead, laneVerdict) {
+	if !first {
+		if now := time.Now(); c.readBy.Sub(now) < idleTimeout {
+			c.waitUntil(now.Add(idleTimeout + laneSlack))
+		}
+	}
+	begun := false // waiting for the rest of a request
+	for {
+		head, verdict := readLaneHead(c.in)
+		if verdict != lanePartial || len(c.in) == cap(c.in) {
+			if verdict == lanePartial {
+				verdict = laneOther
+			}
+			return head, verdict
+		}
+		if len(c.in) > 0 && !begun {
+			begun = true
+			c.waitUntil(time.Now().Add(lanePatience))
+		}
+		n, err := c.Read(c.in[len(c.in):cap(c.in)])
+		c.in = c.in[:len(c.in)+n]
+		switch {
+		case n > 0 || err == nil:
+		case len(c.in) > 0 && (errors.Is(err, os.ErrDeadlineExceeded) || isEnd(err)):
+			return laneHead{}, laneOther
+		default:
+			return laneHead{}, laneGone
+		}
+	}
+}
+
+func (c *laneConn) waitUntil(t time.Time) {
+	c.readBy = t
+	_ = c.SetReadDeadline(t) // a connection that is closed says so when it is read
+	if c.lane.closed.Load() {
+		_ = c.SetReadDeadline(longAgo)
+	}
+}
+
+// send writes an answer and forgets the request, which took up so many bytes.
+func (c *laneConn) send(answer []byte, request int) {
+	if now := time.Now(); c.writeBy.Sub(now) < writeTimeout {
+		c.writeBy = now.Add(writeTimeout + laneSlack)
+		_ = c.SetWriteDeadline(c.writeBy)
+	}
+	if _, err := c.Write(answer); err != nil {
+		c.in = nil
+		return
+	}
+	c.in = c.in[:copy(c.in, c.in[request:])]
+}
+
+// handedConn is a connection of which something was read already.
+type handedConn struct {
+	net.Conn
+	rest []byte
+}
+
+func (c *handedConn) Read(b []byte) (int, error) {
+	if len(c.rest) == 0 {
+		return c.Conn.Read(b)
+	}
+	n := copy(b, c.rest)
+	if c.rest = c.rest[n:]; len(c.rest) == 0 {
+		c.rest = nil
+	}
+	return n, nil
+}
+
+// CloseWrite lets net/http end a connection in two steps, so that a client that is still sending
+// sees the last answer.
+func (c *handedConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}

@@ -1,0 +1,255 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"io"
+
+	"weir/internal/origin"
+)
+
+// laneVerdict is what the lane makes of the bytes that a connection has brought.
+type laneVerdict uint8
+
+const (
+	laneCheck   laneVerdict = iota // a whole request, in the lane's form
+	lanePartial                    // the beginning of one, so far
+	laneOther                      // anything else
+	laneGone                       // the connection has ended
+)
+
+// laneHead is a request in the lane's form, as parts of the connection's buffer.
+type laneHead struct {
+	key          []byte // the API key
+	requestID    []byte // the caller's; nil: it sent none
+	body         []byte
+	deniedStatus int
+	size         int // of the whole request
+}
+
+func isEnd(err error) bool { return errors.Is(err, io.EOF) }
+
+// laneLines are the lines that a request in the lane's form begins with.
+var laneLines = [][]byte{[]byte("POST /v1/check HTTP/1.1\r\n"), []byte("POST /check HTTP/1.1\r\n")}
+
+// The headers that make a request, a bit for each. Each may be there once.
+const (
+	laneHost = 1 << iota
+	laneAuthorization
+	laneContentType
+	laneContentLength
+	laneRequestID
+	laneDeniedStatus
+	laneConnection
+
+	laneNeeded = laneHost | laneAuthorization | laneContentType | laneContentLength
+)
+
+// readLaneHead looks for a request in the lane's form at the beginning of b: lines that end in CR LF,
+// headers whose meaning is known here or which mean nothing to a check, values of visible
+// ASCII, a body of the length that its one Content-Length says. It never accepts what net/http
+// would refuse or read differently; whatever it is not sure of is laneOther.
+func readLaneHead(b []byte) (h laneHead, verdict laneVerdict) {
+	rest, verdict := laneLine(b)
+	if verdict != laneCheck {
+		return h, verdict
+	}
+	h.deniedStatus = 429
+	var seen uint
+	length := 0
+	for {
+		end := bytes.IndexByte(rest, '\n')
+		if end < 0 {
+			return h, lanePartial
+		}
+		if end == 1 && rest[0] == '\r' {
+			rest = rest[2:]
+			break
+		}
+		if end < 1 || rest[end-1] != '\r' {
+			return h, laneOther
+		}
+		name, value, ok := laneField(rest[:end-1])
+		if !ok {
+			return h, laneOther
+		}
+		bit := laneHeader(name)
+		if bit < 0 || seen&uint(bit) != 0 || !h.take(bit, value, &length) {
+			return h, laneOther
+		}
+		seen |= uint(bit)
+		rest = rest[end+1:]
+	}
+	if seen&laneNeeded != laneNeeded {
+		return h, laneOther
+	}
+	if len(rest) < length {
+		return h, lanePartial
+	}
+	h.body = rest[:length]
+	h.size = len(b) - len(rest) + length
+	return h, laneCheck
+}
+
+// laneLine takes the first line away.
+func laneLine(b []byte) (rest []byte, verdict laneVerdict) {
+	verdict = laneOther
+	for _, line := range laneLines {
+		if bytes.HasPrefix(b, line) {
+			return b[len(line):], laneCheck
+		}
+		if len(b) < len(line) && bytes.HasPrefix(line, b) {
+			verdict = lanePartial
+		}
+	}
+	return nil, verdict
+}
+
+// laneField splits a header's line into name and value.
+func laneField(line []byte) (name, value []byte, ok bool) {
+	colon := bytes.IndexByte(line, ':')
+	if colon < 1 {
+		return nil, nil, false
+	}
+	name, value = line[:colon], line[colon+1:]
+	for _, c := range name {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-') {
+			return nil, nil, false
+		}
+	}
+	for len(value) > 0 && value[0] == ' ' {
+		value = value[1:]
+	}
+	if len(value) > 0 && value[len(value)-1] == ' ' {
+		return nil, nil, false
+	}
+	for _, c := range value {
+		if c < ' ' || c > '~' {
+			return nil, nil, false
+		}
+	}
+	return name, value, true
+}
+
+// laneHeader returns the bit of a header, 0 for one that means nothing to a check, and -1 for one
+// that may mean anything.
+func laneHeader(name []byte) int {
+	switch len(name) {
+	case 4:
+		if is(name, "host") {
+			return laneHost
+		}
+	case 6:
+		if is(name, "accept") {
+			return 0
+		}
+	case 10:
+		if is(name, "connection") {
+			return laneConnection
+		}
+		if is(name, "user-agent") || is(name, "tracestate") {
+			return 0
+		}
+	case 11:
+		if is(name, "traceparent") {
+			return 0
+		}
+	case 12:
+		if is(name, "content-type") {
+			return laneContentType
+		}
+		if is(name, "x-request-id") {
+			return laneRequestID
+		}
+	case 13:
+		if is(name, "authorization") {
+			return laneAuthorization
+		}
+	case 14:
+		if is(name, "content-length") {
+			return laneContentLength
+		}
+	case 15:
+		if is(name, "accept-encoding") || is(name, "accept-language") || is(name, "x-forwarded-for") {
+			return 0
+		}
+	case 16:
+		if is(name, "x-forwarded-host") || is(name, "x-forwarded-port") {
+			return 0
+		}
+	case 17:
+		if is(name, "x-forwarded-proto") {
+			return 0
+		}
+	case 18:
+		if is(name, "weir-denied-status") {
+			return laneDeniedStatus
+		}
+	}
+	return -1
+}
+
+// is reports whether a name, of the right length, is this one in lower case.
+func is(name []byte, lower string) bool {
+	for i := range name {
+		c := name[i]
+		if c >= 'A' && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		if c != lower[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// take notes what a header says, and reports whether the lane can go on with that.
+func (h *laneHead) take(bit int, value []byte, length *int) bool {
+	switch bit {
+	case laneHost:
+		return laneHostname(value)
+	case laneAuthorization:
+		const scheme = "bearer "
+		if len(value) <= len(scheme) || !is(value[:len(scheme)], scheme) {
+			return false
+		}
+		h.key = value[len(scheme):]
+		return bytes.IndexByte(h.key, ' ') < 0
+	case laneContentType:
+		return string(value) == "application/json"
+	case laneContentLength:
+		if len(value) < 1 || len(value) > 4 {
+			return false
+		}
+		for _, c := range value {
+			if c < '0' || c > '9' {
+				return false
+			}
+			*length = *length*10 + int(c-'0')
+		}
+	case laneRequestID:
+		h.requestID = value
+		return origin.HarmlessID(value)
+	case laneDeniedStatus:
+		switch string(value) {
+		case "200":
+			h.deniedStatus = 200
+		case "429":
+		default:
+			return false
+		}
+	case laneConnection:
+		return len(value) == len("keep-alive") && is(value, "keep-alive")
+	}
+	return true
+}
+
+// laneHostname reports whether a Host is of the plain form, which names and addresses have.
+func laneHostname(value []byte) bool {
+	for _, c := range value {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == ':' || c == '[' || c == ']' || c == '_') {
+			return false
+		}
+	}
+	return len(value) > 0
+}

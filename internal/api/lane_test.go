@@ -1,0 +1,242 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// laneRequest is a request in the lane's form.
+func (s *checkStack) laneRequest(body string, headers ...string) string {
+	return s.head(append(headers, "Content-Length: "+itoa(int64(len(body))))...) + body
+}
+
+// A client cannot tell which road its check took.
+func TestLaneAnswersAsTheOrdinaryRoad(t *testing.T) {
+	s := newCheckStack(t)
+	for _, c := range []struct {
+		body    string
+		headers []string
+		status  int
+	}{
+		{`{"subject":"new","cost":0}`, nil, 200},
+		{`{"subject":"new","resource":"bulk","cost":0,"plan":"pro","explain":true}`, nil, 200},
+		{`{"subject":"paying","resource":"orders:create","cost":0}`, nil, 200},
+		{`{"subject":"quote \"me\"","resource":"none","attributes":{"ip":"::1"}}`, nil, 200},
+		{`{"subject":"new","resource":"costly","cost":11}`, nil, 429},
+		{`{"subject":"new","resource":"costly","cost":11}`, []string{"Weir-Denied-Status: 200"}, 200},
+		{`{"subject":"blocked"}`, []string{"weir-denied-status: 429"}, 429},
+		{`{"subject":"exempt","resource":"costly","cost":11}`, nil, 200},
+	} {
+		headers := append([]string{"X-Request-Id: abc.1"}, c.headers...)
+		before := s.ordinary.Load()
+		short := s.dial()
+		short.send(s.laneRequest(c.body, headers...))
+		got := short.receive()
+		require.Equal(t, before, s.ordinary.Load(), "the lane has answered %s", c.body)
+		require.Equal(t, c.status, got.status)
+
+		ordinary := s.dial()
+		ordinary.send(s.laneRequest(c.body, append(headers, "X-Unknown: 1")...))
+		want := ordinary.receive()
+		require.Equal(t, before+1, s.ordinary.Load())
+		require.NotEmpty(t, got.header.Get("Date"))
+		got.header.Del("Date")
+		want.header.Del("Date")
+		require.Equal(t, want.status, got.status)
+		require.Equal(t, want.header, got.header, c.body)
+		require.Equal(t, string(want.body), string(got.body))
+	}
+}
+
+// What is not a check in the lane's form takes the ordinary road, on the same connection: the answer
+// is that of a server without a lane, and nothing is lost, repeated or counted twice.
+func TestLaneHandsOver(t *testing.T) {
+	s := newCheckStack(t)
+	without := httptest.NewUnstartedServer(nil)
+	without.Config = NewServer(New(Config{Headers: bothStyles}, s.deps), s.deps.Logger)
+	without.Start()
+	t.Cleanup(without.Close)
+	body := `{"subject":"over","resource":"bulk"}`
+	length := "Content-Length: " + itoa(int64(len(body)))
+	good := s.laneRequest(body)
+	chunked := "24\r\n" + body + "\r\n0\r\n\r\n"
+	counted := int64(0)
+	for name, sent := range map[string]string{
+		"another path":             "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+		"another method":           "GET /v1/check HTTP/1.1\r\nHost: x\r\n\r\n",
+		"a query":                  strings.Replace(good, "/v1/check ", "/v1/check?a=1 ", 1),
+		"absolute form":            strings.Replace(good, "/v1/check ", "http://x/v1/check ", 1),
+		"HTTP/1.0":                 strings.Replace(good, "HTTP/1.1", "HTTP/1.0", 1),
+		"HTTP/2's preface":         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+		"lines without CR":         strings.ReplaceAll(good, "\r\n", "\n"),
+		"a folded header":          s.head(length, "X-A: b\r\n c") + body,
+		"a space before the colon": s.head(length, "Accept : */*") + body,
+		"a control character":      s.head(length, "Accept: \x01") + body,
+		"an unknown header":        s.head(length, "X-Unknown: yes") + body,
+		"no host":                  strings.Replace(good, "Host: ", "Accept: ", 1),
+		"two hosts":                s.head(length, "Host: y") + body,
+		"a strange host":           strings.Replace(good, "Host: ", "Host: <", 1),
+		"two lengths":              s.head(length, "Content-Length: 1") + body,
+		"a signed length":          s.head("Content-Length: +"+itoa(int64(len(body)))) + body,
+		"no length":                s.head(),
+		"chunks":                   s.head("Transfer-Encoding: chunked") + chunked,
+		"chunks and a length":      s.head(length, "Transfer-Encoding: chunked") + chunked,
+		"expecting":                s.head(length, "Expect: 100-continue") + body,
+		"an encoding":              s.head(length, "Content-Encoding: identity") + body,
+		"closing":                  s.head(length, "Connection: close") + body,
+		"upgrading":                s.head(length, "Connection: upgrade", "Upgrade: h2c") + body,
+		"a wrong key":              strings.Replace(good, s.key, s.key[:len(s.key)-1]+"?", 1),
+		"two keys":                 s.head(length, "Authorization: Bearer x") + body,
+		"another scheme":           strings.Replace(good, "Bearer ", "Basic ", 1),
+		"another type":             strings.Replace(good, "application/json", "application/json; charset=utf-8", 1),
+		"a long body":              s.laneRequest(body + strings.Repeat(" ", 9_000)),
+		"a mistake":                s.laneRequest(`{"subject":1}`),
+		"no JSON":                  s.laneRequest(`{`),
+		"an unknown plan":          s.laneRequest(`{"subject":"over","plan":"gold"}`),
+		"a wrong status":           s.laneRequest(body, "Weir-Denied-Status: 204"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			ask := func(addr net.Addr) answer {
+				c := dialTo(t, addr)
+				// A check by the lane before, on the same connection, and sent with it.
+				c.send(s.laneRequest(`{"subject":"before","resource":"bulk","cost":0}`) + sent)
+				c.receive().decision(200)
+				a := c.receive()
+				if a.status == http.StatusContinue {
+					a = c.receive()
+				}
+				if a.status == 200 && name != "another path" {
+					counted++
+				}
+				return a
+			}
+			want, before := ask(without.Listener.Addr()), s.ordinary.Load()
+			got := ask(s.server.Listener.Addr())
+			require.Equal(t, want.status, got.status)
+			require.Equal(t, want.header.Get("Connection"), got.header.Get("Connection"))
+			if got.status != http.StatusBadRequest && got.status != http.StatusHTTPVersionNotSupported { // net/http itself may have refused
+				require.Equal(t, before+1, s.ordinary.Load())
+			}
+		})
+	}
+	require.GreaterOrEqual(t, counted, int64(2*10))
+	require.Equal(t, 1_000_000-counted, s.remaining("over", "bulk"))
+}
+
+// dialTo connects to an address.
+func dialTo(t *testing.T, addr net.Addr) *conn {
+	c, err := net.Dial("tcp", addr.String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(30*time.Second)))
+	return &conn{Conn: c, t: t, r: bufio.NewReader(c)}
+}
+
+// A request may come in any pieces, and several in one.
+func TestLanePieces(t *testing.T) {
+	s := newCheckStack(t)
+	request := s.laneRequest(`{"subject":"pieces","resource":"bulk"}`, "X-Request-Id: 1")
+	c := s.dial()
+	for i := range request {
+		c.send(request[i : i+1])
+	}
+	c.receive().decision(200)
+	c.send(strings.Repeat(request, 30) + request[:100])
+	for range 30 {
+		require.Equal(t, "1", c.receive().header.Get("X-Request-Id"))
+	}
+	c.send(request[100:])
+	c.receive().decision(200)
+	require.Zero(t, s.ordinary.Load())
+	require.EqualValues(t, 1_000_000-32, s.remaining("pieces", "bulk"))
+
+	// Who goes away in the middle of a request has asked nothing.
+	c = s.dial()
+	c.send(request[:len(request)-1])
+	require.NoError(t, c.Conn.(*net.TCPConn).CloseWrite())
+	c.receive().problem(400, "MALFORMED_JSON")
+	require.EqualValues(t, 1_000_000-32, s.remaining("pieces", "bulk"))
+}
+
+// An instance that stops answers what has come, and keeps no connection that waits for more.
+func TestLaneDrainsAndEnds(t *testing.T) {
+	s := newCheckStack(t)
+	lane := NewLane()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := NewServer(New(Config{Headers: bothStyles, Lane: lane}, s.deps), s.deps.Logger)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(lane.Listen(listener)) }()
+	request := s.laneRequest(`{"subject":"last","resource":"bulk"}`)
+	idle, drained := dialTo(t, listener.Addr()), dialTo(t, listener.Addr())
+	for _, c := range []*conn{idle, drained} {
+		c.send(request)
+		c.receive().decision(200)
+	}
+	lane.Drain()
+	drained.send(request)
+	drained.receive().decision(200)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, server.Shutdown(ctx))
+	require.NoError(t, lane.Shutdown(ctx))
+	require.ErrorIs(t, <-ended, http.ErrServerClosed)
+	idle.closed()
+	drained.closed()
+	_, err = net.Dial("tcp", listener.Addr().String())
+	require.Error(t, err)
+}
+
+// Whatever the lane takes for a request, net/http reads as the very same: nobody in between can be made to
+// see another one.
+func FuzzLaneHead(f *testing.F) {
+	head := "POST /v1/check HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+	f.Add([]byte(head + "\r\n{}"))
+	f.Add([]byte(head + "Connection: keep-alive\r\nX-Request-Id: a\r\nAccept:\r\n\r\n{}POST"))
+	f.Add([]byte(strings.ReplaceAll(head, "Host: x", "host:x:1") + "weir-denied-status:  200\r\n\r\n{}"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		before := bytes.Clone(b)
+		h, verdict := readLaneHead(b)
+		require.Equal(t, before, b)
+		if verdict != laneCheck {
+			if verdict == lanePartial {
+				require.Less(t, bytes.Count(b, []byte("\r\n\r\n")), 2)
+			}
+			return
+		}
+		in := bufio.NewReader(bytes.NewReader(b))
+		r, err := http.ReadRequest(in)
+		require.NoError(t, err)
+		require.Equal(t, http.MethodPost, r.Method)
+		require.Contains(t, []string{"/v1/check", "/check"}, r.RequestURI)
+		require.False(t, r.Close)
+		require.Nil(t, r.TransferEncoding)
+		require.EqualValues(t, len(h.body), r.ContentLength)
+		body, err := io.ReadAll(r.Body)
+		require.NoError(t, err)
+		require.Equal(t, string(h.body), string(body))
+		rest, err := io.ReadAll(in)
+		require.NoError(t, err)
+		require.Equal(t, b[h.size:], rest)
+		require.Len(t, r.Header["Authorization"], 1)
+		key, p := bearer(r.Header["Authorization"])
+		require.Nil(t, p)
+		require.Equal(t, string(h.key), key)
+		require.Nil(t, jsonBody(r.Header))
+		status, p := deniedStatusOf(r.Header)
+		require.Nil(t, p)
+		require.Equal(t, h.deniedStatus, status)
+		require.Equal(t, string(h.requestID), r.Header.Get("X-Request-Id"))
+	})
+}
