@@ -79,7 +79,7 @@ func TestPages(t *testing.T) {
 		"/":                       {"Overrides that end within a week", "2 days", "Because mark"},
 		"/rules":                  {"Rule mark", "Each subject may use 10 units in any minute on all resources. More is denied."},
 		"/rules/requests":         {"About mark", "Plan mark", "20 per minute", "sliding_window_log"},
-		"/plans":                  {"Plan mark", `class="own">20 per minute`, `class="muted">10 per minute`, "default"},
+		"/plans":                  {"Plan mark", `<td class="own"><a class="cell"`, ">20 per minute<", `<td class="muted"><a class="cell"`, ">10 per minute<", "default"},
 		"/subjects":               {"ada mark", "Label mark"},
 		"/keys":                   {"Key mark", "check, read, write", "never"},
 		"/members":                {"ann@example.com", "(you)", "owner"},
@@ -176,7 +176,7 @@ func TestEscaping(t *testing.T) {
 	const script = `"><script>alert(1)</script><img src=x onerror=alert(1)>`
 	s.fill(s.a, script)
 	b := s.as("ann@example.com")
-	for _, path := range append(pagePaths(script), "/rules/requests/edit", "/rules/new?name="+url.QueryEscape(script),
+	for _, path := range append(pagePaths(script), "/rules/requests/edit", "/rules/requests/history", "/plans/free/edit", "/plans/free/limits/requests", "/rules/new?name="+url.QueryEscape(script),
 		"/subjects?q="+url.QueryEscape(script), "/login?next="+url.QueryEscape(script)) {
 		got := b.get(path)
 		require.NotContains(t, got.body, "<script>", path)

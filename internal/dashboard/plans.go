@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"slices"
 
+	"weir/internal/check"
 	"weir/internal/tenants"
 )
 
@@ -17,13 +18,14 @@ type planColumn struct {
 }
 
 type planCell struct {
-	Text string
-	Own  bool // the plan's; else the rule's default
+	Plan, Text string
+	Path       string // of the form that changes it
+	Own        bool   // the plan's; else the rule's default
 }
 
 type planLine struct {
-	Slug, Name string
-	Cells      []planCell
+	Slug, Name, Path string
+	Cells            []planCell
 }
 
 type plansView struct {
@@ -53,17 +55,23 @@ func (d *dashboard) plans(w http.ResponseWriter, r *http.Request, v *visit) erro
 		view.Plans = append(view.Plans, planColumn{p.Slug, nameOr(p.Name, p.Slug), p.Default})
 	}
 	for i := range rules {
-		rule := &rules[i].Rule
-		line := planLine{Slug: rule.Slug, Name: nameOr(rule.Name, rule.Slug)}
-		for _, p := range plans {
-			limit, own := p.Limits[rule.Slug]
-			if !own {
-				limit = ownLimit(rule)
-			}
-			line.Cells = append(line.Cells, planCell{limitText(rule, limit), own})
-		}
-		view.Lines = append(view.Lines, line)
+		view.Lines = append(view.Lines, lineOf(&rules[i].Rule, plans))
 	}
 	v.frame.Title = "Plans"
 	return d.render(w, r, http.StatusOK, plansPage(v.frame, &view))
 }
+
+func lineOf(rule *check.Rule, plans []tenants.Plan) planLine {
+	line := planLine{Slug: rule.Slug, Name: nameOr(rule.Name, rule.Slug), Path: ruleURL(rule.Slug)}
+	for _, p := range plans {
+		limit, own := p.Limits[rule.Slug]
+		if !own {
+			limit = ownLimit(rule)
+		}
+		line.Cells = append(line.Cells, planCell{nameOr(p.Name, p.Slug), limitText(rule, limit), limitURL(p.Slug, rule.Slug), own})
+	}
+	return line
+}
+
+// limitURL is the address of the number that a plan gives a rule.
+func limitURL(plan, rule string) string { return "/plans/" + plan + "/limits/" + rule }

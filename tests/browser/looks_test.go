@@ -51,6 +51,8 @@ var looks = []look{
 	{"rule-new", "/rules/new", tenants.Editor, "A steady stream"},
 	{"rule-edit", "/rules/order-bursts/edit", tenants.Editor, "Save the changes"},
 	{"plans", "/plans", tenants.Owner, "Enterprise"},
+	{"plan-edit", "/plans/pro/edit", tenants.Editor, "Make it the default"},
+	{"plan-number", "/plans/pro/limits/order-bursts", tenants.Editor, "Look whom it concerns"},
 	{"subjects", "/subjects", tenants.Support, "user_42"},
 	{"subject", "/subjects/user_7", tenants.Support, "Moving their data in"},
 	{"subject-unknown", "/subjects/nobody-yet", tenants.Support, "nobody-yet"},

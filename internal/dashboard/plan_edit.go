@@ -1,0 +1,173 @@
+package dashboard
+
+import (
+	"maps"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// planView is the page on which a plan is made or changed.
+type planView struct {
+	Form    *form
+	Slug    string // "": a new one
+	Name    string
+	Version int64
+	Default bool
+	Reach   string
+	Copies  []option // plans whose numbers a new one can begin with
+	Stray   []check.FieldError
+}
+
+// Action is where the form is sent.
+func (v *planView) Action() string {
+	if v.Slug == "" {
+		return "/plans"
+	}
+	return "/plans/" + v.Slug + "/edit"
+}
+
+func (d *dashboard) newPlanPage(w http.ResponseWriter, r *http.Request, v *visit) error {
+	if !v.actor().May(tenants.MayEdit) {
+		return tenants.ErrForbidden
+	}
+	return d.showPlan(w, r, v, &planView{Form: &form{}}, http.StatusOK)
+}
+
+func (d *dashboard) editPlanPage(w http.ResponseWriter, r *http.Request, v *visit) error {
+	if !v.actor().May(tenants.MayEdit) {
+		return tenants.ErrForbidden
+	}
+	plan, err := d.Store.PlanBySlug(r.Context(), v.actor(), chi.URLParam(r, "plan"))
+	if err != nil {
+		return err
+	}
+	f := &form{values: url.Values{"name": {plan.Name}, "description": {plan.Description}}}
+	return d.showPlan(w, r, v, &planView{Form: f, Slug: plan.Slug, Version: plan.Version}, http.StatusOK)
+}
+
+func (d *dashboard) showPlan(w http.ResponseWriter, r *http.Request, v *visit, view *planView, status int) error {
+	v.frame.Title = "New plan"
+	if view.Slug != "" {
+		plan, err := d.Store.PlanBySlug(r.Context(), v.actor(), view.Slug)
+		if err != nil {
+			return err
+		}
+		reach, err := d.Store.PlanReach(r.Context(), v.actor(), view.Slug, "")
+		if err != nil {
+			return err
+		}
+		view.Name, view.Default, view.Reach = nameOr(plan.Name, plan.Slug), plan.Default, reachText(reach, plan.Default)
+		v.frame.Title = "Edit " + view.Name
+	} else {
+		plans, _, err := d.Store.Plans(r.Context(), v.actor(), tenants.Page{Limit: maxPlanColumns})
+		if err != nil {
+			return err
+		}
+		view.Copies = []option{{"", "The rules' own"}}
+		for _, p := range plans {
+			view.Copies = append(view.Copies, option{p.Slug, "Those of " + nameOr(p.Name, p.Slug)})
+		}
+	}
+	view.Stray = view.Form.stray("slug", "name", "description", "like")
+	return d.render(w, r, status, planPage(v.frame, view))
+}
+
+// reachText says who has a plan.
+func reachText(reach tenants.PlanReach, isDefault bool) string {
+	if isDefault {
+		return countText(reach.Subjects, "registered subject has it, and so has everybody who is not registered.", "registered subjects have it, and so has everybody who is not registered.")
+	}
+	return countText(reach.Subjects, "subject has it.", "subjects have it.")
+}
+
+func (d *dashboard) createPlan(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	plan := tenants.Plan{Slug: f.Get("slug"), Name: f.Get("name"), Description: f.Get("description")}
+	if like := f.Get("like"); like != "" {
+		model, err := d.Store.PlanBySlug(r.Context(), v.actor(), like)
+		if err != nil {
+			return err
+		}
+		plan.Limits = maps.Clone(model.Limits)
+	}
+	made, err := d.Store.CreatePlan(r.Context(), v.actor(), plan)
+	if err == nil {
+		said := "The plan " + nameOr(made.Name, made.Slug) + " is made. Give it its numbers."
+		if made.Default {
+			said = "The plan " + nameOr(made.Name, made.Slug) + " is made, and is the default: everybody without another one has it."
+		}
+		return d.done(w, r, "/plans", said)
+	}
+	status := f.refuse(err)
+	if status == 0 {
+		return err
+	}
+	return d.showPlan(w, r, v, &planView{Form: f}, status)
+}
+
+func (d *dashboard) editPlan(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	slug := chi.URLParam(r, "plan")
+	now, err := d.Store.PlanBySlug(r.Context(), v.actor(), slug)
+	if err != nil {
+		return err
+	}
+	made, err := d.Store.EditPlan(r.Context(), v.actor(), slug, f.match(), func(p *tenants.Plan) error {
+		p.Name, p.Description = f.Get("name"), strings.ReplaceAll(f.Get("description"), "\r\n", "\n")
+		return nil
+	})
+	if err == nil {
+		return d.done(w, r, "/plans", "The plan "+nameOr(made.Name, slug)+" is changed.")
+	}
+	return d.refusedPlan(w, r, v, f, &now, err)
+}
+
+// refusedPlan shows a plan's page again, with why its form was not carried out.
+func (d *dashboard) refusedPlan(w http.ResponseWriter, r *http.Request, v *visit, f *form, now *tenants.Plan, err error) error {
+	status := f.refuse(err)
+	if status == 0 {
+		return err
+	}
+	view := planView{Form: f, Slug: now.Slug, Version: f.version(now.Version)}
+	if status == http.StatusPreconditionFailed {
+		view.Version = now.Version
+	}
+	if !f.values.Has("name") { // it was another form of the page
+		f.values.Set("name", now.Name)
+		f.values.Set("description", now.Description)
+	}
+	return d.showPlan(w, r, v, &view, status)
+}
+
+// makeDefault gives the plan to everybody who has none of their own.
+func (d *dashboard) makeDefault(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	return d.changePlan(w, r, v, f, func(now *tenants.Plan) (string, error) {
+		_, err := d.Store.EditPlan(r.Context(), v.actor(), now.Slug, f.match(), func(p *tenants.Plan) error {
+			p.Default = true
+			return nil
+		})
+		return nameOr(now.Name, now.Slug) + " is the default plan now.", err
+	})
+}
+
+func (d *dashboard) deletePlan(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	return d.changePlan(w, r, v, f, func(now *tenants.Plan) (string, error) {
+		return "The plan " + nameOr(now.Name, now.Slug) + " is deleted.", d.Store.DeletePlan(r.Context(), v.actor(), now.Slug, f.match())
+	})
+}
+
+func (d *dashboard) changePlan(w http.ResponseWriter, r *http.Request, v *visit, f *form, change func(now *tenants.Plan) (string, error)) error {
+	now, err := d.Store.PlanBySlug(r.Context(), v.actor(), chi.URLParam(r, "plan"))
+	if err != nil {
+		return err
+	}
+	said, err := change(&now)
+	if err != nil {
+		return d.refusedPlan(w, r, v, f, &now, err)
+	}
+	return d.done(w, r, "/plans", said)
+}

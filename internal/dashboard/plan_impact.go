@@ -1,0 +1,124 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// impactView says whom a plan's number would concern, before it is saved.
+type impactView struct {
+	From, To  string
+	Same      bool
+	Reach     []string // sentences: who has the plan
+	Over      []named  // who would be over the new number at once and is not now
+	OverMore  int      // how many more
+	Freed     int      // who are denied now and would be let through
+	Verdict   string   // the same in a sentence, and of whom
+	Tone      string   // "bad" where somebody would be denied at once
+	Explained string   // what the verdict is made of
+}
+
+type named struct{ Name, Path string }
+
+const (
+	mostCompared = 1_000 // subjects whose counters are asked
+	mostNamed    = 10
+)
+
+// impactOf counts who has the plan, and holds the number against the counters of those who asked most of late.
+func (d *dashboard) impactOf(ctx context.Context, v *visit, c *cell, to *check.Limit) (*impactView, error) {
+	limit, own := c.number()
+	view := &impactView{From: limitText(&c.rule.Rule, limit), To: c.textOf(to), Same: own == (to != nil) && (to == nil || *to == limit)}
+	reach, err := d.Store.PlanReach(ctx, v.actor(), c.plan.Slug, c.rule.Slug)
+	if err != nil {
+		return nil, err
+	}
+	view.Reach = append(view.Reach, reachText(reach, c.plan.Default))
+	if reach.Overridden > 0 {
+		view.Reach = append(view.Reach, countText(reach.Overridden, "of them has an override for this rule and keeps its number.", "of them have an override for this rule and keep their number."))
+	}
+	busy, since, err := d.busiest(ctx, v, &c.rule.Rule)
+	if err != nil {
+		return nil, err
+	}
+	policy, err := d.Policies.Get(ctx, v.actor().TenantID())
+	if err != nil {
+		return nil, err
+	}
+	view.judge(d.Checker.Compare(ctx, policy, c.plan.Slug, c.rule.Slug, to, busy), since)
+	return view, nil
+}
+
+// busiest names the subjects that asked most of late, and says since when: what they used within a
+// window and a half can still count.
+func (d *dashboard) busiest(ctx context.Context, v *visit, rule *check.Rule) (names []string, since string, err error) {
+	grain, back := check.UsageMinute, time.Hour
+	if window := drawable(rule).Window.MS; window > back.Milliseconds()/2 {
+		grain, back = check.UsageHour, 2*24*time.Hour
+		if window > back.Milliseconds()/2 {
+			grain, back = check.UsageDay, 60*24*time.Hour
+		}
+	}
+	report, err := d.Store.Usage(ctx, v.actor(), tenants.UsageQuery{Grain: grain, From: v.now.Add(-back), To: v.now, BySubject: true})
+	if err != nil {
+		return nil, "", err
+	}
+	sums := map[string]int64{}
+	for _, item := range report.Items {
+		sums[item.Subject] += item.Allowed + item.Denied
+	}
+	for name := range sums {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(sums[b], sums[a]), cmp.Compare(a, b)) })
+	return names[:min(len(names), mostCompared)], inWords(back), nil
+}
+
+// judge puts what the counters say into words.
+func (view *impactView) judge(c check.Comparison, since string) {
+	already := map[string]bool{}
+	for _, name := range c.Now {
+		already[name] = true
+	}
+	var over []string
+	for _, name := range c.Then {
+		if already[name] {
+			delete(already, name)
+		} else {
+			over = append(over, name)
+		}
+	}
+	view.Freed = len(already)
+	for _, name := range over[:min(len(over), mostNamed)] {
+		view.Over = append(view.Over, named{name, subjectURL(name)})
+	}
+	view.OverMore = len(over) - len(view.Over)
+	view.Explained = "Looked at: the counters, at this moment, of those who asked most in the last " + since + ", up to " + grouped(mostCompared) + " of them."
+	n := int64(len(over))
+	switch {
+	case c.Reason == check.ModeOff:
+		view.Verdict, view.Explained = "The rule is off: nobody is denied by it, whatever the number.", ""
+	case c.Reason == check.NotBySubject:
+		view.Verdict, view.Explained = "Who would be over at once is not known.", "The rule does not count by subject, so no subject has a count of its own."
+	case c.Reason == check.MissingValues:
+		view.Verdict, view.Explained = "Who would be over at once is not known.", "The rule counts by more than the subject, and their counters cannot be found without the other values."
+	case c.Degraded:
+		view.Verdict, view.Explained = "Who would be over at once is not known.", "The counters are away at this moment."
+	case c.Asked == 0:
+		view.Verdict = "Nobody whom it concerns has asked anything in the last " + since + "."
+	case n == 0:
+		view.Verdict = "Of the " + plural(int64(c.Asked), "subject", "subjects") + " whom it concerns and who asked most of late, nobody would be over it at once."
+	default:
+		view.Tone = "bad"
+		view.Verdict = "Of the " + plural(int64(c.Asked), "subject", "subjects") + " whom it concerns and who asked most of late, " +
+			plural(n, "would be over it at once, and is denied", "would be over it at once, and are denied") + " until enough of what they used counts no more."
+	}
+	if view.Freed > 0 {
+		view.Verdict += " " + plural(int64(view.Freed), "subject that is denied now would be let through.", "subjects that are denied now would be let through.")
+	}
+}

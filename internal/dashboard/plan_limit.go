@@ -1,0 +1,178 @@
+package dashboard
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+
+	"github.com/go-chi/chi/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// A cell of the matrix is changed in two steps: the number, then whom it concerns and the word to
+// save it. Each step is a page; for a script it is a piece of the matrix.
+
+type limitForm struct {
+	Form                         *form
+	Path, Plan, PlanName         string
+	Rule, RuleName, RuleSentence string
+	Bucket                       bool
+	Version                      int64  // of the plan
+	Now                          string // the number that applies now
+	Own                          bool   // it is the plan's
+	Default                      string // the rule's own number
+}
+
+// kinds are what a cell can hold.
+func (v *limitForm) Kinds() []option {
+	return []option{{"number", "A number"}, {"unlimited", "Unlimited"}, {"default", "The rule's own: " + v.Default}}
+}
+
+// cell is a plan and a rule that a request names.
+type cell struct {
+	plan tenants.Plan
+	rule tenants.Rule
+}
+
+func (d *dashboard) cellOf(r *http.Request, v *visit) (c cell, err error) {
+	if c.plan, err = d.Store.PlanBySlug(r.Context(), v.actor(), chi.URLParam(r, "plan")); err != nil {
+		return c, err
+	}
+	c.rule, err = d.Store.RuleBySlug(r.Context(), v.actor(), chi.URLParam(r, "rule"))
+	return c, err
+}
+
+// number is what applies now, and whether it is the plan's own.
+func (c *cell) number() (check.Limit, bool) {
+	limit, own := c.plan.Limits[c.rule.Slug]
+	if !own {
+		limit = ownLimit(&c.rule.Rule)
+	}
+	return limit, own
+}
+
+func (c *cell) view(f *form) *limitForm {
+	limit, own := c.number()
+	return &limitForm{
+		Form: f, Path: limitURL(c.plan.Slug, c.rule.Slug), Plan: c.plan.Slug, PlanName: nameOr(c.plan.Name, c.plan.Slug),
+		Rule: c.rule.Slug, RuleName: nameOr(c.rule.Name, c.rule.Slug), RuleSentence: ruleSentence(&c.rule.Rule),
+		Bucket: c.rule.Algorithm.Bucket(), Version: f.version(c.plan.Version), Now: limitText(&c.rule.Rule, limit), Own: own,
+		Default: limitText(&c.rule.Rule, ownLimit(&c.rule.Rule)),
+	}
+}
+
+// asked reads the number that a form asks for; nil is the rule's own. What is wrong is written into
+// the form.
+func (c *cell) asked(f *form) *check.Limit {
+	var limit check.Limit
+	switch f.Get("kind") {
+	case "default":
+		return nil
+	case "unlimited":
+		return &check.Limit{Unlimited: true}
+	case "number":
+		limit.Limit = f.whole("limit")
+		if c.rule.Algorithm.Bucket() && f.Get("burst") != "" {
+			if limit.Burst = f.whole("burst"); limit.Burst < 1 {
+				f.wrong("burst", "must be a whole number from 1 to "+grouped(check.MaxLimit))
+			}
+		}
+	default:
+		f.wrong("kind", "must be one of the choices")
+	}
+	for _, e := range limit.Validate(&c.rule.Rule) {
+		f.wrong(e.Field, e.Message)
+	}
+	return &limit
+}
+
+func (c *cell) textOf(to *check.Limit) string {
+	if to == nil {
+		return limitText(&c.rule.Rule, ownLimit(&c.rule.Rule))
+	}
+	return limitText(&c.rule.Rule, *to)
+}
+
+func (d *dashboard) limitPage(w http.ResponseWriter, r *http.Request, v *visit) error {
+	if !v.actor().May(tenants.MayEdit) {
+		return tenants.ErrForbidden
+	}
+	c, err := d.cellOf(r, v)
+	if err != nil {
+		return err
+	}
+	limit, own := c.number()
+	f := &form{values: url.Values{"kind": {"number"}, "limit": {numberOrNone(limit.Limit)}, "burst": {numberOrNone(limit.Burst)}}}
+	switch {
+	case limit.Unlimited:
+		f.values.Set("kind", "unlimited")
+	case !own && !isFragment(r): // who opens a cell in the matrix is about to write a number
+		f.values.Set("kind", "default")
+	}
+	if isFragment(r) {
+		return d.render(w, r, http.StatusOK, limitCell(v.frame, c.view(f)))
+	}
+	return d.showLimit(w, r, v, &c, f, http.StatusOK)
+}
+
+func (d *dashboard) showLimit(w http.ResponseWriter, r *http.Request, v *visit, c *cell, f *form, status int) error {
+	view := c.view(f)
+	if status == http.StatusPreconditionFailed {
+		view.Version = c.plan.Version
+	}
+	if isFragment(r) {
+		return d.render(w, r, status, limitProblem(f))
+	}
+	v.frame.Title = view.PlanName + ": " + view.RuleName
+	return d.render(w, r, status, limitPage(v.frame, view))
+}
+
+// previewLimit says whom the number would concern, and asks for the word to save it.
+func (d *dashboard) previewLimit(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	c, err := d.cellOf(r, v)
+	if err != nil {
+		return err
+	}
+	to := c.asked(f)
+	if f.invalid() {
+		return d.showLimit(w, r, v, &c, f, http.StatusUnprocessableEntity)
+	}
+	impact, err := d.impactOf(r.Context(), v, &c, to)
+	if err != nil {
+		return err
+	}
+	if isFragment(r) {
+		return d.render(w, r, http.StatusOK, impactPanel(v.frame, c.view(f), impact))
+	}
+	v.frame.Title = "Before it is saved"
+	return d.render(w, r, http.StatusOK, impactPage(v.frame, c.view(f), impact))
+}
+
+func (d *dashboard) saveLimit(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	c, err := d.cellOf(r, v)
+	if err != nil {
+		return err
+	}
+	to := c.asked(f)
+	if f.invalid() {
+		return d.showLimit(w, r, v, &c, f, http.StatusUnprocessableEntity)
+	}
+	if to != nil {
+		_, _, err = d.Store.PutPlanLimit(r.Context(), v.actor(), c.plan.Slug, c.rule.Slug, *to, f.match())
+	} else if _, own := c.number(); own {
+		err = d.Store.DeletePlanLimit(r.Context(), v.actor(), c.plan.Slug, c.rule.Slug, f.match())
+	}
+	switch status := f.refuse(err); {
+	case err == nil:
+		name := nameOr(c.plan.Name, c.plan.Slug)
+		return d.done(w, r, "/plans", name+" gives "+nameOr(c.rule.Name, c.rule.Slug)+" "+c.textOf(to)+" now.")
+	case errors.Is(err, tenants.ErrPreconditionFailed):
+		f.problem = "Somebody else has changed this plan since you opened it. What you see is your number: save it again to replace theirs."
+		return d.showLimit(w, r, v, &c, f, status)
+	case status != 0:
+		return d.showLimit(w, r, v, &c, f, status)
+	}
+	return err
+}

@@ -1,0 +1,252 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+	"weir/internal/testenv"
+)
+
+// planForm is a form of tenant A.
+func (s *stack) planForm(pairs ...string) url.Values {
+	form := url.Values{"tenant": {s.a.TenantID().String()}}
+	for i := 0; i < len(pairs); i += 2 {
+		form.Set(pairs[i], pairs[i+1])
+	}
+	return form
+}
+
+func (s *stack) planVersion(slug string) string {
+	s.t.Helper()
+	plan, err := s.store.PlanBySlug(s.t.Context(), s.a, slug)
+	require.NoError(s.t, err)
+	return itoa(plan.Version)
+}
+
+func (s *stack) limits(plan string) map[string]check.Limit {
+	s.t.Helper()
+	p, err := s.store.PlanBySlug(s.t.Context(), s.a, plan)
+	require.NoError(s.t, err)
+	return p.Limits
+}
+
+// A number is looked at before it is saved, and saved as it was looked at.
+func TestPlanNumber(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	b := s.as("ann@example.com")
+	const path = "/plans/free/limits/requests"
+	require.Contains(t, b.get("/plans").body, `href="`+path+`"`)
+	got := b.get(path)
+	require.Equal(t, http.StatusOK, got.status)
+	checkHeaders(t, got, path)
+	require.Contains(t, got.body, "the number is <strong>20 per minute</strong> now.")
+	require.Contains(t, b.get("/plans/free/limits/by-ip").body, `<option value="default" selected>`)
+
+	got = b.post(path+"/preview", s.planForm("kind", "number", "limit", "1 000", "version", s.planVersion("free")))
+	require.Equal(t, http.StatusOK, got.status)
+	checkHeaders(t, got, path)
+	for _, words := range []string{
+		"20 per minute → 1\u202f000 per minute", "1 registered subject has it, and so has everybody who is not registered.",
+		"1 of them has an override for this rule and keeps its number.", `name="limit" value="1 000"`, ">Save</button>",
+	} {
+		require.Contains(t, got.body, words)
+	}
+	require.Equal(t, check.Limit{Limit: 20}, s.limits("free")["requests"], "looking saves nothing")
+	got = b.post(path, s.planForm("kind", "number", "limit", "1 000", "version", s.planVersion("free")))
+	require.Equal(t, http.StatusSeeOther, got.status)
+	require.Contains(t, b.get(got.header.Get("Location")).body, "Plan mark gives Rule mark 1\u202f000 per minute now.")
+	require.Equal(t, check.Limit{Limit: 1000}, s.limits("free")["requests"])
+	require.Contains(t, b.post(path+"/preview", s.planForm("kind", "number", "limit", "1000")).body, "what it is already")
+
+	require.Equal(t, http.StatusSeeOther, b.post(path, s.planForm("kind", "unlimited", "limit", "junk")).status)
+	require.Equal(t, check.Limit{Unlimited: true}, s.limits("free")["requests"])
+	for range 2 { // the second finds nothing left to take away
+		require.Equal(t, http.StatusSeeOther, b.post(path, s.planForm("kind", "default")).status)
+		require.Empty(t, s.limits("free"))
+	}
+	for words, pairs := range map[string][]string{
+		"whole number, such as 100": {"kind", "number", "limit", "lots"},
+		"from 1 to 10000":           {"kind", "number", "limit", "0"},
+		"one of the choices":        {"kind", "other"},
+	} {
+		for _, action := range []string{"", "/preview"} {
+			got = b.post(path+action, s.planForm(pairs...))
+			require.Equal(t, http.StatusUnprocessableEntity, got.status, words)
+			require.Contains(t, got.body, words)
+		}
+	}
+
+	stale := s.planVersion("free")
+	require.Equal(t, http.StatusSeeOther, b.post(path, s.planForm("kind", "number", "limit", "5", "version", stale)).status)
+	got = b.post(path, s.planForm("kind", "number", "limit", "6", "version", stale))
+	require.Equal(t, http.StatusPreconditionFailed, got.status)
+	require.Contains(t, got.body, "Somebody else has changed this plan")
+	require.Contains(t, got.body, `name="version" value="`+s.planVersion("free")+`"`)
+	require.Equal(t, int64(5), s.limits("free")["requests"].Limit)
+}
+
+// A script is given the pieces of the matrix, a bucket's with its burst.
+func TestPlanNumberInPlace(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	_, err := s.store.CreateRule(t.Context(), s.a, check.Rule{Slug: "bucket", Resource: "*", Algorithm: check.TokenBucket, Limit: 5, Window: window(t, "1s"), By: []string{"subject"}})
+	require.NoError(t, err)
+	b := s.as("ann@example.com")
+	ask := func(method, path string, form url.Values) page {
+		r := b.request(method, path, form)
+		r.Header.Set("HX-Request", "true")
+		return b.send(r)
+	}
+	const path = "/plans/free/limits/bucket"
+	got := ask(http.MethodGet, path, nil)
+	require.Equal(t, http.StatusOK, got.status)
+	require.NotContains(t, got.body, "<html")
+	require.Contains(t, got.body, `name="burst"`)
+	require.NotContains(t, ask(http.MethodGet, "/plans/free/limits/requests", nil).body, `name="burst"`)
+	got = ask(http.MethodPost, path+"/preview", s.planForm("kind", "number", "limit", "7", "burst", "70"))
+	require.NotContains(t, got.body, "<html")
+	require.Contains(t, got.body, "5 per second → 7 per second, 70 at once")
+	got = ask(http.MethodPost, path+"/preview", s.planForm("kind", "number", "limit", "7", "burst", "0"))
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	require.NotContains(t, got.body, "<html")
+	require.Contains(t, got.body, "Burst must be a whole number")
+	require.Equal(t, http.StatusSeeOther, b.post(path, s.planForm("kind", "number", "limit", "7", "burst", "70")).status)
+	require.Equal(t, check.Limit{Limit: 7, Burst: 70}, s.limits("free")["bucket"])
+}
+
+// Before a lower number is saved, the page names who would be over it at once, by the counters.
+func TestPlanImpact(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark") // free: 20; "ada mark" has an override
+	s.asked(5*time.Minute, "default", map[string]int64{"heavy": 18, "ada mark": 18, "light": 3})
+	policy, err := s.policies.Get(t.Context(), s.a.TenantID())
+	require.NoError(t, err)
+	for subject, cost := range map[string]int64{"heavy": 18, "ada mark": 18, "light": 3, "unseen": 19} {
+		_, err = s.checker.Check(t.Context(), policy, []check.Request{{Subject: subject, Resource: "default", Cost: cost}})
+		require.NoError(t, err)
+	}
+	b := s.as("ann@example.com")
+	preview := func(pairs ...string) string {
+		got := b.post("/plans/free/limits/requests/preview", s.planForm(pairs...))
+		require.Equal(t, http.StatusOK, got.status)
+		return got.body
+	}
+	got := preview("kind", "number", "limit", "18")
+	require.Contains(t, got, "Of the 2 subjects whom it concerns and who asked most of late, 1 would be over it at once")
+	require.Contains(t, got, `<a href="/subjects/heavy">heavy</a>`)
+	require.NotContains(t, got, "/subjects/light")
+	require.NotContains(t, got, "/subjects/ada")
+	require.NotContains(t, got, "/subjects/unseen", "it is a sample, and the page says of whom")
+	require.Contains(t, got, "asked most in the last 1 hour")
+	require.Contains(t, preview("kind", "number", "limit", "2"), "2 would be over it at once")
+	require.Contains(t, preview("kind", "number", "limit", "21"), "nobody would be over it at once")
+	require.Contains(t, preview("kind", "unlimited"), "nobody would be over it at once")
+	got = b.post("/plans/free/limits/by-ip/preview", s.planForm("kind", "number", "limit", "1")).body
+	require.Contains(t, got, "their counters cannot be found without the other values")
+
+	_, err = s.checker.Check(t.Context(), policy, []check.Request{{Subject: "heavy", Resource: "default", Cost: 2}})
+	require.NoError(t, err)
+	require.Contains(t, preview("kind", "number", "limit", "30"), "1 subject that is denied now would be let through.")
+	require.NotContains(t, preview("kind", "number", "limit", "18"), "/subjects/heavy", "who is over already is not new")
+
+	s.serve(s.store, "redis://127.0.0.1:1")
+	got = s.as("ann@example.com").post("/plans/free/limits/requests/preview", s.planForm("kind", "number", "limit", "1")).body
+	require.Contains(t, got, "The counters are away at this moment.")
+}
+
+func TestMakeAndChangePlans(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	b := s.as("ann@example.com")
+	got := b.post("/plans", s.planForm("slug", "pro", "name", "Pro", "like", "free"))
+	require.Equal(t, http.StatusSeeOther, got.status, got.body)
+	require.Contains(t, b.get("/plans").body, "The plan Pro is made.")
+	require.Equal(t, map[string]check.Limit{"requests": {Limit: 20}}, s.limits("pro"), "it begins with the other's numbers")
+	for words, pairs := range map[string][]string{
+		"Must be 1 to 63 of a-z, 0-9 and -": {"slug", "A B"}, "Must be at most 200 characters": {"slug", "x", "name", strings.Repeat("x", 201)},
+		"There is a plan with this slug already": {"slug", "pro"},
+	} {
+		got = b.post("/plans", s.planForm(pairs...))
+		require.Contains(t, []int{http.StatusUnprocessableEntity, http.StatusConflict}, got.status)
+		require.Contains(t, got.body, words)
+	}
+	require.Equal(t, http.StatusNotFound, b.post("/plans", s.planForm("slug", "x", "like", "none")).status)
+
+	stale := s.planVersion("pro")
+	require.Equal(t, http.StatusSeeOther, b.post("/plans/pro/edit", s.planForm("name", "Professional", "version", stale)).status)
+	got = b.post("/plans/pro/edit", s.planForm("name", "Mine", "version", stale))
+	require.Equal(t, http.StatusPreconditionFailed, got.status)
+	require.Contains(t, got.body, `value="Mine"`)
+	require.Equal(t, http.StatusPreconditionFailed, b.post("/plans/pro/delete", s.planForm("version", stale)).status)
+
+	got = b.post("/plans/free/delete", s.planForm())
+	require.Equal(t, http.StatusConflict, got.status)
+	require.Contains(t, got.body, "make another plan the default first")
+	require.Contains(t, b.get("/plans/pro/edit").body, "0 subjects have it.")
+	require.Equal(t, http.StatusSeeOther, b.post("/plans/pro/default", s.planForm("version", s.planVersion("pro"))).status)
+	got = b.get("/plans/pro/edit")
+	require.Contains(t, got.body, "1 registered subject has it, and so has everybody who is not registered.")
+	require.NotContains(t, got.body, "Make it the default")
+	require.Equal(t, http.StatusSeeOther, b.post("/plans/free/delete", s.planForm()).status)
+	require.Equal(t, http.StatusNotFound, b.get("/plans/free/edit").status)
+
+	_, _, err := s.store.PutSubject(t.Context(), s.a, tenants.Subject{Subject: "buyer", Plan: "pro"}, tenants.Match{})
+	require.NoError(t, err)
+	got = b.post("/plans/pro/delete", s.planForm())
+	require.Equal(t, http.StatusConflict, got.status)
+	require.Contains(t, got.body, "Subjects have this plan")
+}
+
+// Each role may do what it may; another tenant's plans and rules are not there; and while Postgres is
+// away nothing is said to be done.
+func TestPlanRoles(t *testing.T) {
+	s := newStack(t)
+	s.members()
+	s.fill(s.a, "mark")
+	writes := []string{"/plans", "/plans/free/edit", "/plans/free/default", "/plans/free/limits/requests", "/plans/free/limits/requests/preview", "/plans/spare/delete"}
+	for email, may := range map[string]bool{"admin@example.com": true, "editor@example.com": true, "support@example.com": false, "viewer@example.com": false} {
+		_, _, err := s.store.PutPlan(t.Context(), s.a, tenants.Plan{Slug: "spare"}, tenants.Match{})
+		require.NoError(t, err)
+		b := s.as(email)
+		name, _, _ := strings.Cut(email, "@")
+		for _, path := range writes {
+			got := b.post(path, s.planForm("slug", "of-"+name, "kind", "number", "limit", "9", "name", "Plan of "+name))
+			if may {
+				require.Less(t, got.status, 400, "%s %s", email, path)
+			} else {
+				require.Equal(t, http.StatusForbidden, got.status, "%s %s", email, path)
+			}
+		}
+		for _, path := range []string{"/plans/new", "/plans/free/edit", "/plans/free/limits/requests"} {
+			require.Equal(t, may, b.get(path).status == http.StatusOK, "%s %s", email, path)
+		}
+		require.Equal(t, may, strings.Contains(b.get("/plans").body, `class="cell"`), email)
+	}
+	bob := s.as("bob@example.com")
+	own := s.planForm("tenant", s.b.TenantID().String(), "slug", "x", "kind", "number", "limit", "9", "like", "free")
+	for _, path := range writes {
+		require.Equal(t, http.StatusConflict, bob.post(path, s.planForm()).status, path)
+		require.Equal(t, http.StatusNotFound, bob.post(path, own).status, path)
+	}
+	require.Equal(t, http.StatusNotFound, bob.get("/plans/free/limits/requests").status)
+
+	ann := s.as("ann@example.com")
+	token := ann.token()
+	away := s.db.Open(tenants.Config{DatabaseURL: "postgres://x:y@127.0.0.1:1/z?sslmode=disable"})
+	s.serve(away, testenv.RedisURL(t))
+	for _, path := range append(writes, "/rules", "/rules/preview", "/rules/requests/edit", "/rules/requests/mode", "/rules/requests/delete", "/rules/requests/restore") {
+		r := s.browser().request(http.MethodPost, path, s.ruleForm("kind", "number", "limit", "9"))
+		r.AddCookie(&http.Cookie{Name: sessionCookie, Value: token})
+		got := s.browser().send(r)
+		require.Equal(t, http.StatusServiceUnavailable, got.status, path)
+		require.Contains(t, got.body, "out of reach")
+	}
+}
