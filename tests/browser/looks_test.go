@@ -63,8 +63,6 @@ var looks = []look{
 	{"playground", "/playground?traffic=silence&burst=20", "", "What just happened"},
 	{"algorithm", "/playground/sliding-window-counter", "", "An example"},
 	{"members", "/members", tenants.Owner, "demo@weir.example"},
-	{"playground", "/playground", "", "Playground"},
-	{"playground-algorithm", "/playground/token-bucket", "", "oken bucket"},
 	{"sessions", "/sessions", tenants.Viewer, "Your sessions"},
 	{"account", "/account", tenants.Viewer, "Change your password"},
 	{"forgot", "/forgot", "", "Forgotten password"},
