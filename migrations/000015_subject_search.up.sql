@@ -30,45 +30,38 @@ CREATE POLICY own_tenant ON subject_labels TO weir_app
     WITH CHECK (tenant_id = NULLIF(current_setting('weir.tenant_id', true), '')::uuid);
 GRANT SELECT, INSERT, DELETE ON subject_labels TO weir_app;
 
--- Keeps subject_labels, once for each statement that writes subjects, as whoever writes. A foreign key
--- would do for deletions, but not without one more index. What is written must not be joined in
--- any other way than row by row, by the primary key: the plan is kept, and was perhaps made when the
--- table was empty.
-CREATE FUNCTION follow_subject_labels() RETURNS trigger LANGUAGE plpgsql
-    SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+-- Keeps subject_labels as whoever writes subjects. A foreign key would do for deletions, but not without one
+-- more index. Plans of these statements are kept, and were perhaps made when the table was empty; so a
+-- row is named by all of its columns, with which each of the indexes finds it and no other.
+CREATE FUNCTION follow_subject_labels() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
-    none CONSTANT uuid := '00000000-0000-0000-0000-000000000000';
+    old_label record;
 BEGIN
-    IF TG_OP = 'INSERT' THEN
-        INSERT INTO subject_labels (tenant_id, key, subject, value, id, plan_id, state)
-        SELECT s.tenant_id, l.key, s.subject, l.value, s.id, coalesce(s.plan_id, none), s.state FROM new_rows s, jsonb_each_text(s.labels) l;
-    ELSIF TG_OP = 'UPDATE' THEN
-        DELETE FROM subject_labels t USING (
-            SELECT s.tenant_id, l.key, s.subject, l.value, s.id, coalesce(s.plan_id, none), s.state FROM old_rows s, jsonb_each_text(s.labels) l
-            EXCEPT
-            SELECT s.tenant_id, l.key, s.subject, l.value, s.id, coalesce(s.plan_id, none), s.state FROM new_rows s, jsonb_each_text(s.labels) l
-        ) AS gone
-        WHERE t.tenant_id = gone.tenant_id AND t.key = gone.key AND t.subject = gone.subject;
-        INSERT INTO subject_labels (tenant_id, key, subject, value, id, plan_id, state)
-        SELECT s.tenant_id, l.key, s.subject, l.value, s.id, coalesce(s.plan_id, none), s.state FROM new_rows s, jsonb_each_text(s.labels) l
-        EXCEPT
-        SELECT s.tenant_id, l.key, s.subject, l.value, s.id, coalesce(s.plan_id, none), s.state FROM old_rows s, jsonb_each_text(s.labels) l;
     -- With a tenant that goes, its labels go by themselves, and another role deletes it.
-    ELSIF EXISTS (SELECT FROM old_rows s JOIN tenants t ON t.id = s.tenant_id) THEN
-        DELETE FROM subject_labels t USING (
-            SELECT s.tenant_id, l.key, s.subject FROM old_rows s, jsonb_object_keys(s.labels) AS l (key)
-        ) AS gone
-        WHERE t.tenant_id = gone.tenant_id AND t.key = gone.key AND t.subject = gone.subject;
+    IF TG_OP = 'UPDATE' OR TG_OP = 'DELETE' AND EXISTS (SELECT FROM tenants t WHERE t.id = OLD.tenant_id) THEN
+        FOR old_label IN SELECT l.key, l.value FROM jsonb_each_text(OLD.labels) l LOOP
+            DELETE FROM subject_labels t
+            WHERE t.tenant_id = OLD.tenant_id AND t.key = old_label.key AND t.subject = OLD.subject
+                AND t.value = old_label.value AND t.id = OLD.id;
+        END LOOP;
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        INSERT INTO subject_labels (tenant_id, key, subject, value, id, plan_id, state)
+        SELECT NEW.tenant_id, l.key, NEW.subject, l.value, NEW.id,
+            coalesce(NEW.plan_id, '00000000-0000-0000-0000-000000000000'), NEW.state
+        FROM jsonb_each_text(NEW.labels) l;
     END IF;
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER follow_labels_inserted AFTER INSERT ON subjects REFERENCING NEW TABLE AS new_rows
-    FOR EACH STATEMENT EXECUTE FUNCTION follow_subject_labels();
-CREATE TRIGGER follow_labels_updated AFTER UPDATE ON subjects REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
-    FOR EACH STATEMENT EXECUTE FUNCTION follow_subject_labels();
-CREATE TRIGGER follow_labels_deleted AFTER DELETE ON subjects REFERENCING OLD TABLE AS old_rows
-    FOR EACH STATEMENT EXECUTE FUNCTION follow_subject_labels();
+CREATE TRIGGER follow_labels_inserted AFTER INSERT ON subjects
+    FOR EACH ROW WHEN (NEW.labels <> '{}') EXECUTE FUNCTION follow_subject_labels();
+CREATE TRIGGER follow_labels_updated AFTER UPDATE ON subjects
+    FOR EACH ROW WHEN ((OLD.subject, OLD.id, OLD.labels) <> (NEW.subject, NEW.id, NEW.labels)
+        OR NEW.labels <> '{}' AND (OLD.plan_id, OLD.state) IS DISTINCT FROM (NEW.plan_id, NEW.state))
+    EXECUTE FUNCTION follow_subject_labels();
+CREATE TRIGGER follow_labels_deleted AFTER DELETE ON subjects
+    FOR EACH ROW WHEN (OLD.labels <> '{}') EXECUTE FUNCTION follow_subject_labels();
 
 -- Those that are there already: for this the owner, too, must see them.
 ALTER TABLE subjects NO FORCE ROW LEVEL SECURITY;
