@@ -112,25 +112,29 @@ func appendAudit(ctx context.Context, q *db.Queries, tenant uuid.UUID, a Actor, 
 	if a.id != uuid.Nil {
 		actorID = &a.id
 	}
-	params := make([]db.InsertAuditParams, len(rows))
-	for i, row := range rows {
+	p := db.InsertAuditParams{
+		TenantID: tenant, At: now, ActorKind: a.kind.String(), ActorID: actorID, ActorName: a.name,
+		Address: origin.Address, UserAgent: origin.UserAgent, RequestID: origin.RequestID,
+	}
+	for _, row := range rows {
 		if row.reason == "" {
 			row.reason = reason
 		}
 		end.Sequence++
-		params[i] = db.InsertAuditParams{
-			TenantID: tenant, Sequence: end.Sequence, ID: newID(), At: now,
-			ActorKind: a.kind.String(), ActorID: actorID, ActorName: a.name,
-			Address: origin.Address, UserAgent: origin.UserAgent, RequestID: origin.RequestID,
+		id := newID()
+		hash := auditHash([32]byte(end.Hash), db.Audit{
+			TenantID: tenant, Sequence: end.Sequence, ID: id, At: now, ActorKind: p.ActorKind, ActorID: actorID, ActorName: a.name,
+			Address: p.Address, UserAgent: p.UserAgent, RequestID: p.RequestID,
 			Action: row.action, Kind: row.kind, Target: row.target, Before: row.before, After: row.after, Reason: row.reason,
-		}
-		hash := auditHash([32]byte(end.Hash), db.Audit(params[i]))
-		params[i].Hash, end.Hash = hash[:], hash[:]
+		})
+		end.Hash = hash[:]
+		p.Sequences, p.Ids, p.Hashes = append(p.Sequences, end.Sequence), append(p.Ids, id), append(p.Hashes, end.Hash)
+		p.Actions, p.Kinds, p.Targets = append(p.Actions, row.action), append(p.Kinds, row.kind), append(p.Targets, row.target)
+		p.Befores, p.Afters = append(p.Befores, string(row.before)), append(p.Afters, string(row.after))
+		p.Reasons = append(p.Reasons, row.reason)
 	}
-	var failed error
-	q.InsertAudit(ctx, params).Exec(func(_ int, err error) { failed = errors.Join(failed, err) })
-	if failed != nil {
-		return failed
+	if err := q.InsertAudit(ctx, p); err != nil {
+		return err
 	}
 	return q.MoveAuditHead(ctx, db.MoveAuditHeadParams{TenantID: tenant, Sequence: end.Sequence, Hash: end.Hash})
 }

@@ -107,8 +107,7 @@ func (s *Store) ApplyDocument(ctx context.Context, a Actor, d Document, how Appl
 		if len(r.changes) == 0 || how.DryRun {
 			return nil
 		}
-		out.Version, err = c.writeRevision(ctx, r)
-		return err
+		return c.writeRevision(ctx, r, &out.Version)
 	})
 	return out, err
 }
@@ -226,18 +225,20 @@ func (k *configuration) version(subjects bool) int64 {
 	return version
 }
 
-// readSubjects returns subjects with their overrides, by name: those that are named, or all where
-// names is nil, of which it stops at one more than a document may have.
+// readSubjects returns subjects with their overrides: those that are named, or all where names is
+// nil, in the order of the names, of which it stops at one more than a document may have.
 func readSubjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, names []string) ([]Subject, error) {
-	rows, err := q.DocumentSubjects(ctx, db.DocumentSubjectsParams{
-		TenantID: tenant, Every: names == nil, Subjects: append([]string{}, names...), Most: MaxDocumentSubjects + 1,
-	})
+	var found []db.SubjectByNameRow
+	var err error
+	if names == nil {
+		err = eachRow(q.DocumentSubjects(ctx, db.DocumentSubjectsParams{TenantID: tenant, Most: MaxDocumentSubjects + 1}))(
+			func(row db.DocumentSubjectsRow) { found = append(found, db.SubjectByNameRow(row)) })
+	} else {
+		err = eachRow(q.SubjectsByName(ctx, db.SubjectsByNameParams{TenantID: tenant, Subjects: names}))(
+			func(row db.SubjectsByNameRow) { found = append(found, db.SubjectByNameRow(row)) })
+	}
 	if err != nil {
 		return nil, err
 	}
-	named := make([]db.SubjectByNameRow, len(rows))
-	for i, row := range rows {
-		named[i] = db.SubjectByNameRow(row)
-	}
-	return withOverrides(ctx, q, tenant, named)
+	return withOverrides(ctx, q, tenant, found)
 }

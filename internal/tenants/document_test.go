@@ -420,3 +420,39 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 	got, _ := documentOf(t, d.Store, a)
 	require.Empty(t, got.Rules)
 }
+
+// Changes of all tenants come one after the other once they have their numbers. A document, of which
+// there is much to write, takes its own when it and its trail are written, so nobody waits for that.
+func TestApplyTakesItsNumberLast(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	ended := make(chan error, 1)
+	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		tx, err := conn.Begin(ctx) // another tenant's change, which has its number
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback(ctx) }()
+		_, err = tx.Exec(ctx, "UPDATE config_version SET version = version + 1")
+		require.NoError(t, err)
+		go func() {
+			_, err := d.Store.ApplyDocument(ctx, a, sample(t), tenants.Apply{})
+			ended <- err
+		}()
+		require.Eventually(t, func() bool {
+			var waits bool
+			err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid)))`).Scan(&waits)
+			return err == nil && waits
+		}, 10*time.Second, 5*time.Millisecond)
+		for _, statement := range []string{"SET LOCAL ROLE weir_app", "SELECT set_config('weir.tenant_id', '" + a.TenantID().String() + "', true)"} {
+			_, err = tx.Exec(ctx, statement)
+			require.NoError(t, err)
+		}
+		_, err = tx.Exec(ctx, "SELECT FROM audit_heads FOR UPDATE NOWAIT")
+		require.ErrorContains(t, err, "could not obtain lock", "its trail is not written yet")
+	})
+	require.NoError(t, <-ended)
+	_, version := documentOf(t, d.Store, a)
+	require.Equal(t, version, versionsOf(t, d, a).policy)
+	r, err := d.Store.RuleBySlug(t.Context(), a, sample(t).Rules[0].Slug)
+	require.NoError(t, err)
+	require.LessOrEqual(t, r.Version, version)
+}

@@ -16,16 +16,22 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// writeRevision writes what a document changes, under one version, which it returns. Nothing is
-// left to be refused. Everything else waits meanwhile, so all statements go in one round trip.
-func (c *change) writeRevision(ctx context.Context, r *revision) (int64, error) {
+// writeRevision writes what a document changes, all statements in one round trip. Nothing is left to
+// be refused. The change gets its number at the very end, into numbered: as in an import, the rows bear
+// one between those of the tenant's changes so far and that.
+func (c *change) writeRevision(ctx context.Context, r *revision, numbered *int64) error {
 	touched, err := c.partsOf(ctx, r)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	version, err := c.next(ctx, touched)
+	now, err := c.ConfigVersion(ctx)
 	if err != nil {
-		return 0, err
+		return err
+	}
+	version := now.Version + 1
+	c.late = func(ctx context.Context) (err error) {
+		*numbered, err = c.next(ctx, touched)
+		return err
 	}
 	queue := &queue{tx: c.tx}
 	direct := c.Queries
@@ -33,12 +39,12 @@ func (c *change) writeRevision(ctx context.Context, r *revision) (int64, error) 
 	err = c.queueRevision(ctx, r, version)
 	c.Queries, c.trail.queued = direct, false
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if err := c.trail.readBefore(ctx, c.trail.touched...); err != nil {
-		return 0, err
+		return err
 	}
-	return version, c.tx.SendBatch(ctx, &queue.batch).Close()
+	return c.tx.SendBatch(ctx, &queue.batch).Close()
 }
 
 // partsOf tells which parts of the tenant servers have to load anew.

@@ -230,6 +230,9 @@ type change struct {
 	tenant uuid.UUID
 	now    time.Time
 	trail  *trail
+	// late takes the change's number after all its writes, its trail included, for a change that
+	// writes so much that the others should not wait for it. nil: it has one, or needs none.
+	late func(ctx context.Context) error
 }
 
 func newChange(q *db.Queries, tx pgx.Tx, a Actor, tenant uuid.UUID, now time.Time) *change {
@@ -261,7 +264,10 @@ func (s *Store) changeWithin(ctx context.Context, a Actor, right Right, timeout 
 		if err != nil {
 			return err
 		}
-		return appendAudit(ctx, q, c.tenant, a, c.now, rows)
+		if err := appendAudit(ctx, q, c.tenant, a, c.now, rows); err != nil || c.late == nil {
+			return err
+		}
+		return c.late(ctx)
 	})
 }
 

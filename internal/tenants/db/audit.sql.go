@@ -7,6 +7,7 @@ package db
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -437,6 +438,60 @@ func (q *Queries) AuditTenants(ctx context.Context, ids []uuid.UUID) ([]AuditTen
 		return nil, err
 	}
 	return items, nil
+}
+
+const insertAudit = `-- name: InsertAudit :exec
+INSERT INTO audit (tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id,
+    action, kind, target, before, after, reason, hash)
+SELECT $1, n.sequence, n.id, $2, $3, $4::uuid, $5, $6, $7, $8,
+    n.action, n.kind, n.target, nullif(n.before, '')::json, nullif(n.after, '')::json, n.reason, n.hash
+FROM (SELECT unnest($9::bigint[]) AS sequence, unnest($10::uuid[]) AS id, unnest($11::text[]) AS action,
+    unnest($12::text[]) AS kind, unnest($13::text[]) AS target, unnest($14::text[]) AS before,
+    unnest($15::text[]) AS after, unnest($16::text[]) AS reason, unnest($17::bytea[]) AS hash) AS n
+`
+
+type InsertAuditParams struct {
+	TenantID  uuid.UUID
+	At        time.Time
+	ActorKind string
+	ActorID   *uuid.UUID
+	ActorName string
+	Address   string
+	UserAgent string
+	RequestID string
+	Sequences []int64
+	Ids       []uuid.UUID
+	Actions   []string
+	Kinds     []string
+	Targets   []string
+	Befores   []string
+	Afters    []string
+	Reasons   []string
+	Hashes    [][]byte
+}
+
+// The rows of one change, as arrays of equal length: there may be thousands. ” stands for no object.
+func (q *Queries) InsertAudit(ctx context.Context, arg InsertAuditParams) error {
+	_, err := q.db.Exec(ctx, insertAudit,
+		arg.TenantID,
+		arg.At,
+		arg.ActorKind,
+		arg.ActorID,
+		arg.ActorName,
+		arg.Address,
+		arg.UserAgent,
+		arg.RequestID,
+		arg.Sequences,
+		arg.Ids,
+		arg.Actions,
+		arg.Kinds,
+		arg.Targets,
+		arg.Befores,
+		arg.Afters,
+		arg.Reasons,
+		arg.Hashes,
+	)
+	return err
 }
 
 const lockAuditHead = `-- name: LockAuditHead :one

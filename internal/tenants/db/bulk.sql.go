@@ -157,13 +157,14 @@ func (q *Queries) ImportReturnedSubjects(ctx context.Context, arg ImportReturned
 
 const subjectsByName = `-- name: SubjectsByName :many
 SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, p.slug AS plan_slug
-FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
-WHERE s.tenant_id = $1 AND s.subject = ANY($2::text[])
+FROM (SELECT unnest($1::text[]) AS subject) AS n
+CROSS JOIN LATERAL (SELECT tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version FROM subjects WHERE subjects.tenant_id = $2 AND subjects.subject = n.subject OFFSET 0) AS s
+LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 `
 
 type SubjectsByNameParams struct {
-	TenantID uuid.UUID
 	Subjects []string
+	TenantID uuid.UUID
 }
 
 type SubjectsByNameRow struct {
@@ -180,8 +181,9 @@ type SubjectsByNameRow struct {
 	PlanSlug   *string
 }
 
+// Each by the primary key, whatever Postgres believes of the tables: there may be thousands.
 func (q *Queries) SubjectsByName(ctx context.Context, arg SubjectsByNameParams) ([]SubjectsByNameRow, error) {
-	rows, err := q.db.Query(ctx, subjectsByName, arg.TenantID, arg.Subjects)
+	rows, err := q.db.Query(ctx, subjectsByName, arg.Subjects, arg.TenantID)
 	if err != nil {
 		return nil, err
 	}

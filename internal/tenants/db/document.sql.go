@@ -158,14 +158,12 @@ func (q *Queries) DocumentRulesOverridden(ctx context.Context, arg DocumentRules
 const documentSubjects = `-- name: DocumentSubjects :many
 SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, p.slug AS plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
-WHERE s.tenant_id = $1 AND ($2::boolean OR s.subject = ANY($3::text[]))
-ORDER BY s.subject LIMIT $4
+WHERE s.tenant_id = $1
+ORDER BY s.subject LIMIT $2
 `
 
 type DocumentSubjectsParams struct {
 	TenantID uuid.UUID
-	Every    bool
-	Subjects []string
 	Most     int32
 }
 
@@ -183,14 +181,8 @@ type DocumentSubjectsRow struct {
 	PlanSlug   *string
 }
 
-// All subjects, or those that are named.
 func (q *Queries) DocumentSubjects(ctx context.Context, arg DocumentSubjectsParams) ([]DocumentSubjectsRow, error) {
-	rows, err := q.db.Query(ctx, documentSubjects,
-		arg.TenantID,
-		arg.Every,
-		arg.Subjects,
-		arg.Most,
-	)
+	rows, err := q.db.Query(ctx, documentSubjects, arg.TenantID, arg.Most)
 	if err != nil {
 		return nil, err
 	}

@@ -65,11 +65,15 @@ RETURNING sequence, hash;
 -- name: MoveAuditHead :exec
 UPDATE audit_heads SET sequence = @sequence, hash = @hash WHERE tenant_id = @tenant_id;
 
--- name: InsertAudit :batchexec
+-- name: InsertAudit :exec
+-- The rows of one change, as arrays of equal length: there may be thousands. '' stands for no object.
 INSERT INTO audit (tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id,
     action, kind, target, before, after, reason, hash)
-VALUES (@tenant_id, @sequence, @id, @at, @actor_kind, @actor_id, @actor_name, @address, @user_agent, @request_id,
-    @action, @kind, @target, @before, @after, @reason, @hash);
+SELECT @tenant_id, n.sequence, n.id, @at, @actor_kind, sqlc.narg(actor_id)::uuid, @actor_name, @address, @user_agent, @request_id,
+    n.action, n.kind, n.target, nullif(n.before, '')::json, nullif(n.after, '')::json, n.reason, n.hash
+FROM (SELECT unnest(@sequences::bigint[]) AS sequence, unnest(@ids::uuid[]) AS id, unnest(@actions::text[]) AS action,
+    unnest(@kinds::text[]) AS kind, unnest(@targets::text[]) AS target, unnest(@befores::text[]) AS before,
+    unnest(@afters::text[]) AS after, unnest(@reasons::text[]) AS reason, unnest(@hashes::bytea[]) AS hash) AS n;
 
 -- name: AuditHead :one
 SELECT sequence, hash FROM audit_heads WHERE tenant_id = @tenant_id;

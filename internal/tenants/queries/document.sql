@@ -5,10 +5,9 @@ SELECT * FROM rules WHERE tenant_id = @tenant_id;
 SELECT * FROM plans WHERE tenant_id = @tenant_id;
 
 -- name: DocumentSubjects :many
--- All subjects, or those that are named.
 SELECT s.*, p.slug AS plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
-WHERE s.tenant_id = @tenant_id AND (@every::boolean OR s.subject = ANY(@subjects::text[]))
+WHERE s.tenant_id = @tenant_id
 ORDER BY s.subject LIMIT @most;
 
 -- name: DocumentPlansInUse :many
