@@ -85,7 +85,8 @@ func (a *admin) routes() {
 	act(a, "/v1/subjects/{subject}/reset", "reset-subject", "Forget the counters of a subject", a.resetSubject)
 
 	list(a, "/v1/members", "list-members", "List members", a.listMembers)
-	create(a, "/v1/members", "create-member", "Invite a member", a.createMember)
+	create(a, "/v1/members", "create-member", "Invite a member", a.createMember, about(
+		"members", "Where the service sends mail, the person gets a link, which works once, for 7 days. Where it does not, a page of the dashboard shows a link to hand on."))
 	read(a, "/v1/members/{id}", "get-member", "Get a member", a.getMember)
 	patch(a, "/v1/members/{id}", "patch-member", "Change a member's role", a.patchMember)
 	remove(a, "/v1/members/{id}", "delete-member", "Remove a member", a.deleteMember)

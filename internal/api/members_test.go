@@ -1,11 +1,14 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
 )
 
 // A member from the invitation to the end, and what would lock a tenant out.
@@ -62,4 +65,29 @@ func TestMemberEmails(t *testing.T) {
 			pointers(http.StatusUnprocessableEntity, codeInvalidRequest), "%.40q", email)
 	}
 	s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "a+b.c'd@sub.example.com", "role": "viewer"}).ok(201)
+}
+
+// Whoever is invited must get one mail, whatever the network does to the request, and none of an
+// invitation that was not made.
+func TestInvitationsAreSentOnce(t *testing.T) {
+	s := newAdminStack(t)
+	var told []tenants.Invitation
+	s.invited = func(i tenants.Invitation) {
+		_, err := s.store.InvitationByToken(context.WithoutCancel(t.Context()), i.Token)
+		require.NoError(t, err, "it is there before the mail leaves")
+		told = append(told, i)
+	}
+	s.url = s.serve(s.store)
+	ann, once := obj{"email": "ann@example.com", "role": "viewer"}, header{"Idempotency-Key", "invite-ann"}
+	first := s.call(s.key, http.MethodPost, "/v1/members", ann, once).ok(201)
+	require.Len(t, told, 1)
+	require.Equal(t, "ann@example.com", told[0].Email)
+	require.NotContains(t, string(first.body), told[0].Token, "the link is for her alone")
+	again := s.call(s.key, http.MethodPost, "/v1/members", ann, once).ok(201)
+	require.Equal(t, "true", again.header.Get("Idempotency-Replayed"))
+	s.call(s.key, http.MethodPost, "/v1/members", ann).problem(http.StatusConflict, tenants.CodeMemberExists)
+	s.call(s.key, http.MethodPost, "/v1/members", ann, header{"Idempotency-Key", "another"}).problem(http.StatusConflict, tenants.CodeMemberExists)
+	require.Len(t, told, 1)
+	s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "bob@example.com", "role": "viewer"}).ok(201)
+	require.Len(t, told, 2)
 }

@@ -119,17 +119,17 @@ func linkWords(link tenants.Link, exists bool, now time.Time) (words, tone strin
 	const slow = time.Hour // a mail that is on its way for longer was lost with the instance that had it
 	switch {
 	case !exists:
-		return "no link yet", "warn"
+		return "invited, no link", "warn"
 	case !link.ExpiresAt.After(now):
-		return "link has ended", "warn"
+		return "invited, link ended", "warn"
 	case link.Mail == tenants.MailFailed, link.Mail == tenants.MailWaiting && now.Sub(link.SentAt) > slow:
-		return "mail failed", "bad"
+		return "invited, mail failed", "bad"
 	case link.Mail == tenants.MailWaiting:
-		return "mail on its way", ""
+		return "invited, mail on its way", ""
 	case link.Mail == tenants.MailOff:
 		return "invited", "warn"
 	}
-	return "mail sent", "warn"
+	return "invited, mail sent", "warn"
 }
 
 // invite makes somebody a member who has not joined, and has them told.

@@ -1,0 +1,64 @@
+package tests
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Behind a proxy the trail must say who it was, and not let anybody write who it was.
+func TestClientBehindProxy(t *testing.T) {
+	s := newSettings(t)
+	forwarded := http.Header{"X-Forwarded-For": {"203.0.113.9, 192.0.2.7"}}
+	address := func(i *instance, tenant *client, name string) string {
+		got, err := tenant.tryWith(http.MethodPatch, i.URL()+"/v1/tenant", `{"name":"`+name+`"}`, forwarded)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, got.status, "%s", got.body)
+		return string(tenant.do(http.MethodGet, i.URL()+"/v1/audit?limit=1", "", http.StatusOK).body)
+	}
+	i := start(t, s).AwaitReady()
+	tenant := newTenant(t, s, i)
+	require.Contains(t, address(i, tenant, "one"), `"address":"127.0.0.1"`, "nobody is believed who was not named")
+	require.Zero(t, i.Stop())
+	i = start(t, s.With(settings{"WEIR_TRUSTED_PROXIES": "127.0.0.0/8"})).AwaitReady()
+	require.Contains(t, address(i, tenant, "two"), `"address":"192.0.2.7"`)
+	require.Zero(t, i.Stop())
+}
+
+// Where no mail is sent, the operator can still let people in.
+func TestOperatorsLinks(t *testing.T) {
+	s := newSettings(t).With(settings{"WEIR_SIGNUP": "invite"})
+	i := start(t, s).AwaitReady()
+	_, stderr, code := runServer(t, s.With(settings{"WEIR_SIGNUP": "closed"}), "signup-link", "new@example.com")
+	require.Equal(t, 2, code)
+	require.Contains(t, stderr, "WEIR_SIGNUP is closed")
+	_, stderr, code = runServer(t, s, "signup-link", "nonsense")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "name@example.com")
+	_, stderr, code = runServer(t, s, "password-link", "new@example.com")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "no login with this email")
+
+	stdout, stderr, code := runServer(t, s, "signup-link", "new@example.com")
+	require.Zero(t, code, stderr)
+	require.Regexp(t, `^/signup/[A-Za-z0-9_-]{43}\n$`, stdout, "a path, as nobody has said under which address")
+	post := func(path, form string) int {
+		response, err := newClient(t, "").http.Post(i.URL()+path, "application/x-www-form-urlencoded", strings.NewReader(form))
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		return response.StatusCode
+	}
+	require.Equal(t, http.StatusUnprocessableEntity, post(strings.TrimSpace(stdout), "tenant=New&password=short"))
+	require.Equal(t, http.StatusOK, post(strings.TrimSpace(stdout), "tenant=New&password=a+new+horse"), "and from there to the sign-in, without the cookie")
+
+	stdout, stderr, code = runServer(t, s.With(settings{"WEIR_PUBLIC_URL": "https://weir.example"}), "password-link", "new@example.com")
+	require.Zero(t, code, stderr)
+	path, ours := strings.CutPrefix(strings.TrimSpace(stdout), "https://weir.example")
+	require.True(t, ours, stdout)
+	require.Equal(t, http.StatusOK, post(path, "password=another+new+horse"))
+	require.Equal(t, http.StatusNotFound, post(path, "password=another+new+horse"))
+	require.Zero(t, i.Stop())
+	require.NotContains(t, i.Log(), strings.TrimPrefix(path, "/reset/"), "links are in no log")
+}
