@@ -14,8 +14,10 @@ import (
 // A denial holds until its RetryAfterMS, whatever else is admitted meanwhile: use never falls
 // faster by itself than the engine foresaw. What can lift it is a reset, an override, a change
 // of plan or rule. The last three show as another Policy or another subject's entry; a reset
-// shows because no denial is kept for longer than denialMS. So a door is tried at the store
-// at most ten times a second by each instance, and what others consumed shows as often.
+// shows because a denial is tried at the store anew when it is denialMS old. The first request after
+// that does so; those beside it, however many, are answered from memory until its answer is
+// there, or graceMS later at most. So a door is tried at the store at most ten times a second by
+// each instance, and what others consumed shows as often.
 //
 // Only the same request is answered, cost included: a smaller cost may fit, and a greater one
 // has a longer wait.
@@ -28,6 +30,7 @@ type denials struct {
 const (
 	denialSlots = 4096 // two requests in one slot push each other out; nothing else happens
 	denialMS    = 100
+	graceMS     = 50
 )
 
 type denial struct {
@@ -36,6 +39,7 @@ type denial struct {
 	request  Request
 	started  time.Time // before the store was asked: the denial is no younger than this
 	until    time.Time
+	asked    atomic.Bool // somebody tries anew
 	decision Decision
 }
 
@@ -64,7 +68,7 @@ func (s *denials) remember(e *evaluation) {
 		return
 	}
 	subject, _ := e.policy.subjects.Load(e.req.Subject)
-	holds := min(d.Rules[d.Deciding].RetryAfterMS, denialMS)
+	holds := min(d.Rules[d.Deciding].RetryAfterMS, denialMS+graceMS)
 	kept := &denial{
 		policy: e.policy, subject: subject, request: *e.req,
 		started: e.started, until: e.started.Add(time.Duration(holds) * time.Millisecond), decision: *d,
@@ -86,7 +90,11 @@ func (s *denials) find(p *Policy, req *Request) (kept *denial, elapsedMS int64) 
 	if subject, _ := p.subjects.Load(req.Subject); subject != kept.subject {
 		return nil, 0
 	}
-	return kept, now.Sub(kept.started).Milliseconds()
+	elapsedMS = now.Sub(kept.started).Milliseconds()
+	if elapsedMS >= denialMS && kept.asked.CompareAndSwap(false, true) {
+		return nil, 0
+	}
+	return kept, elapsedMS
 }
 
 func (k *denial) matches(req *Request) bool {

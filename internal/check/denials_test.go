@@ -1,0 +1,87 @@
+package check
+
+import (
+	"context"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+)
+
+// A subject that asks twenty thousand times a second costs Redis ten commands of each kind, by Redis's own
+// books.
+func TestHammeringCostsRedisLittle(t *testing.T) {
+	server := testenv.StartRedis(t)
+	client, err := NewRedisClient(server.URL)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	rule := minute("api", 2)
+	rule.Window = Window{Duration: Duration{Text: "1h", MS: 3_600_000}}
+	r := newRig(t, PolicyData{Rules: []Rule{rule}})
+	r.store.Engine = NewRedisEngine(client, RedisOptions{Deadline: testPatience})
+	require.True(t, r.check(Request{Subject: "s", Cost: 2}).Allowed)
+	commands := func(name string) int {
+		info, err := client.Info(context.Background(), "commandstats").Result()
+		require.NoError(t, err)
+		match := regexp.MustCompile(`cmdstat_` + name + `:calls=(\d+)`).FindStringSubmatch(info)
+		require.NotNil(t, match, name)
+		n, err := strconv.Atoi(match[1])
+		require.NoError(t, err)
+		return n
+	}
+	gets, sets, runs := commands("get"), commands("set"), r.store.calls.Load()
+	for range 1000 {
+		for range 20 {
+			require.False(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
+		}
+		r.move(time.Millisecond)
+	}
+	require.LessOrEqual(t, commands("get")-gets, 10)
+	require.Equal(t, sets, commands("set"), "a denial writes nothing")
+	require.LessOrEqual(t, r.store.calls.Load()-runs, int64(10))
+}
+
+// heldEngine keeps calls until it is let go.
+type heldEngine struct {
+	Engine
+	came, leave chan struct{}
+}
+
+func (h *heldEngine) Evaluate(ctx context.Context, calls ...*Call) {
+	h.came <- struct{}{}
+	<-h.leave
+	h.Engine.Evaluate(ctx, calls...)
+}
+
+// However many knock when a denial is due to be tried anew, one goes to the store, and nobody waits for it;
+// if it does not come back in time, the next one goes.
+func TestDenialIsTriedAnewByOne(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 2)}})
+	require.True(t, r.check(Request{Subject: "s", Cost: 2}).Allowed)
+	require.False(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
+	held := &heldEngine{Engine: r.store.Engine, came: make(chan struct{}), leave: make(chan struct{})}
+	r.store.Engine = held
+	done := make(chan Decision)
+	ask := func() { done <- r.check(Request{Subject: "s", Cost: 1}) }
+	r.move(100 * time.Millisecond)
+	go ask()
+	<-held.came
+	calls := r.store.calls.Load()
+	for range 49 {
+		r.move(time.Millisecond)
+		d := r.check(Request{Subject: "s", Cost: 1})
+		require.False(t, d.Allowed)
+		require.Equal(t, testStart+60_000, r.now.Load()+d.Rules[0].RetryAfterMS)
+	}
+	require.Equal(t, calls, r.store.calls.Load())
+	r.move(time.Millisecond)
+	go ask()
+	<-held.came
+	close(held.leave)
+	require.False(t, (<-done).Allowed)
+	require.False(t, (<-done).Allowed)
+}
