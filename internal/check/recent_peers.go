@@ -22,7 +22,7 @@ import (
 // answer on the channel of that name and the asking one's id. So nothing is sent while nobody
 // looks, and nothing is stored; and messages are sealed, so that Redis sees no customer's data
 // here either, and nobody with no more than its password can forge a decision.
-const recentChannel = keyPrefix + "recent"
+const recentChannel = "w1:recent"
 
 const (
 	recentWait    = 250 * time.Millisecond // for the others' answers
