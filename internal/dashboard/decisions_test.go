@@ -28,6 +28,8 @@ func TestRecentDecisions(t *testing.T) {
 	require.Contains(t, got.body, "0 of 20")
 	require.Regexp(t, `after (1 minute|\d+ seconds)`, got.body)
 	require.NotContains(t, got.body, ">allowed<")
+	require.Contains(t, b.get("/subjects/user_1").body, "All 20 were used, the number from plan free.", "the subject's page says it, too")
+	require.Contains(t, b.get("/subjects/user_2").body, "Nothing that is remembered by this instance.")
 	require.Contains(t, b.get("/decisions?show=all").body, ">allowed<")
 	for query, found := range map[string]bool{
 		"subject=user": true, "subject=user_2": false, "rule=requests": true, "rule=by-ip": false, "resource=orders&subject=user_1": true, "resource=order": false,

@@ -31,6 +31,8 @@ type subjectView struct {
 	Hidden            []hiddenView
 	Asked             []askedValue // values that some rules count by beside the subject
 	Overrides         []overrideView
+	Denied            []decisionRow // lately, the newest first
+	Watching          watching      // whose denials these are
 	Trail             []trailLine
 	Degraded, AnyRule bool
 
@@ -174,12 +176,16 @@ func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView
 	if view.Plans, err = d.planOptions(ctx, v, "the default plan"); err != nil {
 		return err
 	}
+	view.Denied, view.Watching = d.deniedLately(ctx, v.actor().TenantID(), view.Subject, mostSubjectDenied)
 	entries, _, err := d.Store.Audit(ctx, v.actor(), tenants.AuditFilter{Kind: "subject", Target: view.Subject}, tenants.Page{Limit: mostSubjectAudit})
 	for _, e := range entries {
 		view.Trail = append(view.Trail, trailLine{At: moment{e.At}, Who: e.ActorName, What: e.Action, Reason: e.Reason})
 	}
 	return err
 }
+
+// mostSubjectDenied is how many recent denials a subject's page shows.
+const mostSubjectDenied = 10
 
 // mostSubjectAudit is how many rows of the trail a subject's page shows.
 const mostSubjectAudit = 10

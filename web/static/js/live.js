@@ -8,7 +8,7 @@
 
   const late = new Map(); // the newest piece that was held back, by its place
 
-  const paused = (place) => place.closest("[data-live]")?.querySelector("[data-pause]")?.getAttribute("aria-pressed") === "false";
+  const paused = (place) => place.closest("[data-stream]")?.querySelector("[data-pause]")?.getAttribute("aria-pressed") === "false";
   const held = (place) => place.matches("[data-hold]") && (place.matches(":hover") || place.contains(document.activeElement));
 
   document.addEventListener("htmx:sseBeforeMessage", (event) => {
@@ -43,7 +43,7 @@
 
   // Whether news come through. The connection is made anew by itself.
   function state(event, lost) {
-    const button = event.target.closest?.("[data-live]")?.querySelector("[data-pause]");
+    const button = event.target.closest?.("[data-stream]")?.querySelector("[data-pause]");
     if (!button) return;
     button.classList.toggle("lost", lost);
     button.textContent = lost ? "Live: not connected" : "Live";
