@@ -31,13 +31,14 @@ const (
 
 // page is one tab of one visitor.
 type page struct {
-	t     *testing.T
-	s     *service
-	ctx   context.Context
-	watch *watch
-	scope string // the text that within named, "" for the whole page
-	width int    // of the screen in pixels
-	inert bool   // runs no scripts of its own
+	t      *testing.T
+	s      *service
+	ctx    context.Context
+	watch  *watch
+	scope  string // the text that within named, "" for the whole page
+	width  int    // of the screen in pixels
+	height int
+	inert  bool // runs no scripts of its own
 }
 
 func newPage(t *testing.T, s *service) *page {
@@ -202,24 +203,44 @@ func (p *page) theme(scheme string) *page {
 // phone makes the screen that of a phone held upright.
 func (p *page) phone() *page {
 	p.t.Helper()
-	p.width = phoneWidth
-	p.must(chromedp.Do(p.ctx, chromedp.EmulateViewport(phoneWidth, phoneHeight, chromedp.EmulateMobile, chromedp.EmulateTouch, chromedp.EmulateScale(1))), "be a phone")
+	p.width, p.height = phoneWidth, phoneHeight
+	p.must(p.screen(p.height), "be a phone")
 	return p
 }
 
 // desktop makes the screen that of a computer.
 func (p *page) desktop() *page {
 	p.t.Helper()
-	p.width = desktopWidth
-	p.must(chromedp.Do(p.ctx, chromedp.EmulateViewport(desktopWidth, desktopHeight)), "be a computer")
+	p.width, p.height = desktopWidth, desktopHeight
+	p.must(p.screen(p.height), "be a computer")
 	return p
+}
+
+// screen makes the screen so high.
+func (p *page) screen(height int) error {
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	if p.width == phoneWidth {
+		return chromedp.Do(ctx, chromedp.EmulateViewport(int64(p.width), int64(height), chromedp.EmulateMobile, chromedp.EmulateTouch, chromedp.EmulateScale(1)))
+	}
+	return chromedp.Do(ctx, chromedp.EmulateViewport(int64(p.width), int64(height)))
 }
 
 // write makes a picture of the page: of all of it, or of what the screen shows.
 func (p *page) write(file string, whole bool) error {
+	if whole { // a screen that is as high as the page, so that what is bound to the screen is as high, too
+		height, err := eval[int](p, "document.documentElement.scrollHeight")
+		if err == nil {
+			err = p.screen(max(height, p.height))
+		}
+		if err != nil {
+			return err
+		}
+		defer func() { _ = p.screen(p.height) }() // the tab is gone if this fails
+	}
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	picture, err := chromedp.Call(ctx, cdppage.CaptureScreenshot, cdppage.CaptureScreenshotParams{Format: cdppage.CaptureScreenshotFormatPng, CaptureBeyondViewport: &whole})
+	picture, err := chromedp.Call(ctx, cdppage.CaptureScreenshot, cdppage.CaptureScreenshotParams{Format: cdppage.CaptureScreenshotFormatPng})
 	if err != nil {
 		return err
 	}
