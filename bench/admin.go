@@ -27,7 +27,8 @@ type adminOptions struct {
 	tenants  int
 	rules    int
 	subjects int
-	requests int // for each line of the table
+	requests int  // for each line of the table
+	one      bool // the largest of two tenants has all but a rule and a few subjects
 }
 
 func (o adminOptions) validate() error {

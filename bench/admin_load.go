@@ -23,8 +23,19 @@ type owner struct {
 }
 
 // The largest tenant has as many rules as one may have, and a tenth of all subjects.
-func (o adminOptions) largestRules() int    { return min(1000, o.rules/2) }
-func (o adminOptions) largestSubjects() int { return o.subjects / 10 }
+func (o adminOptions) largestRules() int {
+	if o.one {
+		return o.rules - 1
+	}
+	return min(1000, o.rules/2)
+}
+
+func (o adminOptions) largestSubjects() int {
+	if o.one {
+		return o.subjects - smallTenant
+	}
+	return o.subjects / 10
+}
 
 // share is how many rules and subjects the tenant of this number has, 0 being the largest.
 func (o adminOptions) share(number int) (rules, subjects int) {
@@ -57,6 +68,8 @@ const (
 	rowPlan
 	rowRule
 	rowSubject
+	rowPerson
+	rowSession
 )
 
 // loadAdmin makes the tenants that are asked for by the API, as they need keys, and writes all the

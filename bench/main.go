@@ -31,6 +31,7 @@ type options struct {
 	write   bool
 	limit   time.Duration
 	admin   adminOptions
+	pages   pagesOptions
 }
 
 func parseOptions(args []string) (o options, err error) {
@@ -50,6 +51,10 @@ func parseOptions(args []string) (o options, err error) {
 	flags.IntVar(&o.admin.rules, "admin-rules", 100_000, "with -admin: how many rules they have together")
 	flags.IntVar(&o.admin.subjects, "admin-subjects", 1_000_000, "with -admin: how many registered subjects they have together")
 	flags.IntVar(&o.admin.requests, "admin-requests", 1000, "with -admin: how often each list or search is asked for")
+	flags.BoolVar(&o.pages.wanted, "pages", false, "measure the pages of the dashboard, and nothing else")
+	flags.IntVar(&o.pages.rules, "pages-rules", 1000, "with -pages: how many rules the tenant has")
+	flags.IntVar(&o.pages.subjects, "pages-subjects", 1_000_000, "with -pages: how many registered subjects it has")
+	flags.IntVar(&o.pages.requests, "pages-requests", 500, "with -pages: how often each page is asked for")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -71,7 +76,7 @@ func parseOptions(args []string) (o options, err error) {
 	case o.tenants < 1 || o.tenants > 100_000:
 		return o, errors.New("-tenants: must be 1 to 100000")
 	}
-	return o, o.admin.validate()
+	return o, errors.Join(o.admin.validate(), o.pages.validate())
 }
 
 func list(text string) []string {
@@ -104,6 +109,9 @@ func run(o options) error {
 
 	if o.admin.wanted {
 		return measureAdmin(ctx, o)
+	}
+	if o.pages.wanted {
+		return measurePages(ctx, o)
 	}
 	progress("building and starting the servers")
 	s, err := newStage(ctx, o)

@@ -73,7 +73,7 @@ func TestSkipLink(t *testing.T) {
 // Roles are enforced by the service; here, nobody is shown what they may not do.
 func TestViewersSeeNothingToChange(t *testing.T) {
 	t.Parallel()
-	own := []string{"login", "sessions", "playground"} // what everybody has
+	own := []string{"login", "sessions", "account", "playground"} // what everybody has
 	p := demo(t).as(tenants.Viewer)
 	for _, l := range looks {
 		if l.as == operator || slices.Contains(own, l.name) {

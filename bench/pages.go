@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// pagesGoal is what 99 of 100 pages of the dashboard stay under, as the server answers them.
+const pagesGoal = 50 * time.Millisecond
+
+// pagesOptions are the sizes of the run that measures the dashboard: those of one tenant.
+type pagesOptions struct {
+	wanted   bool
+	rules    int
+	subjects int
+	requests int // for each page
+}
+
+func (o pagesOptions) validate() error {
+	switch {
+	case o.rules < 1 || o.rules > 1000:
+		return errors.New("-pages-rules: must be 1 to 1000")
+	case o.subjects < 10 || o.subjects > 10_000_000:
+		return errors.New("-pages-subjects: must be 10 to 10000000")
+	case o.requests < 100 || o.requests > 100_000:
+		return errors.New("-pages-requests: must be 100 to 100000")
+	}
+	return nil
+}
+
+// smallTenant is how many subjects another tenant has, enough for a second page.
+const smallTenant = 500
+
+// load is the deployment to be loaded: the tenant, and a small one beside it.
+func (o pagesOptions) load() adminOptions {
+	return adminOptions{tenants: 2, rules: o.rules + 1, subjects: o.subjects + smallTenant, one: true}
+}
+
+// sight is a page as it is asked for, the n-th time.
+type sight struct {
+	name string
+	path func(n int) string
+}
+
+// sights are the pages of the dashboard on which the size of a tenant could tell.
+func (o pagesOptions) sights() []sight {
+	fixed := func(path string) func(int) string { return func(int) string { return path } }
+	rule := func(after string) func(int) string {
+		return func(n int) string { return fmt.Sprintf("/rules/rule-%d%s", n%o.rules, after) }
+	}
+	return []sight{
+		{"the playground, for comparison", fixed("/playground")},
+		{"overview", fixed("/")},
+		{"rules", fixed("/rules")},
+		{"rules by a prefix", func(n int) string { return fmt.Sprintf("/rules?q=rule-%d", n%10) }},
+		{"a rule", rule("")},
+		{"a rule's history", rule("/history")},
+		{"the editor of a rule", rule("/edit")},
+		{"plans", fixed("/plans")},
+		{"subjects", fixed("/subjects")},
+		{"subjects by a prefix that 10 have", func(n int) string { return fmt.Sprintf("/subjects?q=user_%07d", n%max(1, o.subjects/10)) }},
+		{"subjects that are blocked, 1 of 500", fixed("/subjects?state=blocked")},
+		{"a subject", func(n int) string { return "/subjects/" + subjectName(n%o.subjects) }},
+		{"a subject that is not registered", func(n int) string { return fmt.Sprintf("/subjects/stranger-%d", n) }},
+		{"search", func(n int) string { return fmt.Sprintf("/search?q=user_%06d", n%max(1, o.subjects/100)) }},
+		{"API keys", fixed("/keys")},
+		{"members", fixed("/members")},
+	}
+}
+
+// measurePages loads a tenant of the size that o says, and prints how long its pages take.
+func measurePages(ctx context.Context, o options) error {
+	s := &stage{servers: map[string]*server{}, timeout: o.timeout}
+	defer s.close()
+	progress("building and starting the servers")
+	for _, step := range []func(context.Context) error{s.makeFolder, s.build, s.createDatabase, s.startRedis, s.migrate, s.startWeir} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	load := o.pages.load()
+	owners, err := s.loadAdmin(ctx, load)
+	if err != nil {
+		return fmt.Errorf("load: %w", err)
+	}
+	if err := s.restartWeir(ctx); err != nil { // what was written past it, it reads at its start
+		return err
+	}
+	cookie, err := s.signIn(ctx, owners[0])
+	if err != nil {
+		return fmt.Errorf("sign in: %w", err)
+	}
+	b := newBrowser(s.servers[weirName].http, cookie)
+	defer b.client.CloseIdleConnections()
+	progress("reading the tenant's policy for the first time")
+	if _, _, err := b.get(ctx, "/subjects/"+subjectName(0)); err != nil {
+		return err
+	}
+	var views []view
+	for _, page := range o.pages.sights() {
+		progress("measuring: %s", page.name)
+		v, err := b.time(ctx, page, o.pages.requests)
+		if err != nil {
+			return fmt.Errorf("%s: %w%s", page.name, err, s.servers[weirName].lastWords())
+		}
+		views = append(views, v)
+	}
+	f, err := s.facts(ctx, options{rounds: 1})
+	if err != nil {
+		return err
+	}
+	fmt.Print(pagesReport(f, o.pages, views))
+	return nil
+}
+
+// signIn makes an owner of the tenant who has a session, and returns its cookie.
+func (s *stage) signIn(ctx context.Context, t *owner) (string, error) {
+	config := s.owner.Copy()
+	config.Database = s.database
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(ctx)
+	secret := sha256.Sum256([]byte("a session of the bench"))
+	hash := sha256.Sum256(secret[:])
+	person, session := rowID(rowPerson, 0, 0), rowID(rowSession, 0, 0)
+	for _, step := range []struct {
+		statement string
+		args      []any
+	}{
+		{"INSERT INTO people (id, email) VALUES ($1, 'bench@weir.example')", []any{person}},
+		{"INSERT INTO members (tenant_id, person_id, role) SELECT id, $1, 'owner' FROM tenants WHERE slug = $2", []any{person, t.slug}},
+		{"INSERT INTO sessions (token_hash, id, person_id, created_at, seen_at) VALUES ($1, $2, $3, now(), now())", []any{hash[:], session, person}},
+	} {
+		if _, err := conn.Exec(ctx, step.statement, step.args...); err != nil {
+			return "", err
+		}
+	}
+	return "__Host-weir=" + base64.RawURLEncoding.EncodeToString(secret[:]), nil
+}
+
+// browser asks for pages as somebody who is signed in, over one connection, compressed as browsers take them.
+type browser struct {
+	url, cookie string
+	client      *http.Client
+}
+
+func newBrowser(url, cookie string) *browser {
+	return &browser{url, cookie, &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableCompression: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// get asks for a page and returns how long that took, and how many bytes came.
+func (b *browser) get(ctx context.Context, path string) (time.Duration, int, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.url+path, nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	request.Header.Set("Cookie", b.cookie)
+	request.Header.Set("Accept-Encoding", "gzip")
+	begin := time.Now()
+	response, err := b.client.Do(request)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	took := time.Since(begin)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET %s: %s, to %q", path, response.Status, response.Header.Get("Location"))
+	}
+	return took, len(body), err
+}
+
+// view is what asking for a page again and again has found.
+type view struct {
+	timing
+	bytes int // of the largest
+}
+
+func (b *browser) time(ctx context.Context, page sight, requests int) (view, error) {
+	random := rand.New(rand.NewPCG(7, 1)) // the same requests in each run
+	v, took := view{}, make([]time.Duration, requests)
+	for i := range took {
+		var bytes int
+		var err error
+		if took[i], bytes, err = b.get(ctx, page.path(random.IntN(1<<30))); err != nil {
+			return v, err
+		}
+		v.bytes = max(v.bytes, bytes)
+	}
+	slices.Sort(took)
+	v.timing = timing{lookup: lookup{name: page.name}, p50: took[requests/2], p99: took[(requests*99-1)/100], most: took[requests-1]}
+	return v, nil
+}
+
+// pagesReport is the table, with what must be known to judge it.
+func pagesReport(f facts, o pagesOptions, views []view) string {
+	var b strings.Builder
+	for _, fact := range f[:3] { // the rest is of checks
+		fmt.Fprintf(&b, "- %s\n", fact)
+	}
+	fmt.Fprintf(&b, "- A tenant with %s rules and %s subjects.\n", thousands(float64(o.rules)), thousands(float64(o.subjects)))
+	fmt.Fprintf(&b, "- %s requests for each page, one after the other; the goal is a p99 under %s ms.\n",
+		thousands(float64(o.requests)), millis(float64(pagesGoal.Microseconds())))
+	b.WriteString("\n| page | KB, compressed | p50 ms | p99 ms | most ms | goal |\n|---|---:|---:|---:|---:|---|\n")
+	for _, v := range views {
+		reached := "yes"
+		if v.p99 >= pagesGoal {
+			reached = "no"
+		}
+		fmt.Fprintf(&b, "| %s | %.1f | %s | %s | %s | %s |\n", v.name, float64(v.bytes)/1024,
+			millis(float64(v.p50.Microseconds())), millis(float64(v.p99.Microseconds())), millis(float64(v.most.Microseconds())), reached)
+	}
+	return b.String()
+}
