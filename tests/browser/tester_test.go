@@ -25,7 +25,7 @@ func TestTesterWalk(t *testing.T) {
 	p.open("/").click("Tester").sees("Every rule, and why")
 	p.check()
 	p.fill("Subject", "user_42").fill("Resource", "reports").press(kb.Enter)
-	p.sees("Allowed").sees("0 of 2 left after it").sees("2 per minute")
+	p.sees("Allowed").sees("0 of 2 left after it").sees("2 per hour")
 	p.check()
 	p.click("Test").sees("0 of 2 left after it") // asking used nothing up
 	p.fill("Cost", "5").click("Test").sees("A cost of 5 can never pass: Reports lets at most 2 through at once.")

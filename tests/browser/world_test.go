@@ -131,10 +131,11 @@ func (w *world) signedIn(email, password string) *page {
 	return p
 }
 
-// rule makes an ordinary rule: so many a minute for each subject, of the resource of the rule's name.
+// rule makes an ordinary rule: so many an hour for each subject, of the resource of the rule's name. No walk is so
+// slow that what it used comes back on the way.
 func (w *world) rule(slug string, limit int64) {
 	w.t.Helper()
-	window, err := check.ParseWindow("1m")
+	window, err := check.ParseWindow("1h")
 	require.NoError(w.t, err)
 	_, err = w.store.CreateRule(w.t.Context(), w.actor, check.Rule{
 		Slug: slug, Name: strings.ToUpper(slug[:1]) + slug[1:], Resource: slug, Algorithm: check.SlidingWindowCounter,
