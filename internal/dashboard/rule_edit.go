@@ -102,7 +102,9 @@ func (d *dashboard) showEditor(w http.ResponseWriter, r *http.Request, v *visit,
 		if err != nil {
 			return err
 		}
-		view.Effect = effect
+		if view.Effect = effect; !view.Form.invalid() {
+			effect.Wrong = nil
+		}
 	}
 	return d.render(w, r, status, editorPage(v.frame, view))
 }

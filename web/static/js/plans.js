@@ -46,6 +46,7 @@
     if (place) place.replaceChildren();
     if (!open?.cell.isConnected) return;
     open.cell.innerHTML = open.html;
+    open.cell.querySelector(".htmx-request")?.classList.remove("htmx-request"); // it was kept in the middle of one
     window.htmx.process(open.cell);
     open = undefined;
   }

@@ -24,6 +24,9 @@
     if (event.detail.target.id !== "effect") return;
     const wrong = new Map();
     for (const item of document.querySelectorAll("#effect [data-problems] li")) wrong.set(item.dataset.field, item.textContent);
+    for (const item of document.querySelectorAll("#effect [data-problems] li")) {
+      item.hidden = !touched.has(item.dataset.field) && !document.querySelector(`#f-${item.dataset.field}[aria-invalid]`);
+    }
     for (const input of form().querySelectorAll("[id^=f-]")) {
       if (input.name && (touched.has(input.name) || input.hasAttribute("aria-invalid"))) mark(input, wrong.get(input.name));
     }
