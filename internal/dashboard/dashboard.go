@@ -146,6 +146,9 @@ func New(deps Deps) http.Handler {
 	r.Post("/members/{id}/resend", d.write(tenants.MayManage, d.resend))
 	r.Post("/members/{id}/withdraw", d.write(tenants.MayManage, d.withdraw))
 
+	r.Get("/start", d.page(d.start))
+	r.Post("/start", d.write(tenants.MayManage, d.makeStart))
+	r.Get("/start/wait", d.page(d.waitForCheck))
 	r.Get("/settings", d.page(d.settings))
 	r.Post("/settings", d.write(tenants.MayManage, d.changeSettings))
 	r.Get("/search", d.page(d.search))
@@ -162,7 +165,7 @@ func New(deps Deps) http.Handler {
 
 // segments are the first parts of the dashboard's paths, beside its start page.
 var segments = map[string]bool{
-	"login": true, "logout": true, "theme": true, "search": true, "settings": true, "tenant": true, "sessions": true, "playground": true, "tester": true,
+	"login": true, "logout": true, "theme": true, "search": true, "settings": true, "start": true, "tenant": true, "sessions": true, "playground": true, "tester": true,
 	"forgot": true, "reset": true, "invitation": true, "signup": true, "account": true, "dev": true,
 	"live": true, "usage": true, "decisions": true, "audit": true,
 	"rules": true, "plans": true, "subjects": true, "keys": true, "members": true,

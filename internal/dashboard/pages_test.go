@@ -61,7 +61,7 @@ func TestPages(t *testing.T) {
 		checkHeaders(t, got, path)
 	}
 	require.Contains(t, viewer.get("/rules").body, "No rules yet")
-	require.Contains(t, viewer.get("/").body, "Make the first rule")
+	require.Contains(t, viewer.get("/").body, "Make the first check")
 	require.Contains(t, viewer.get("/plans").body, "No plans yet")
 	require.Contains(t, viewer.get("/subjects").body, "curl -X PUT")
 

@@ -1,0 +1,150 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// startView is the way from an empty tenant to the first check.
+type startView struct {
+	Configured tenants.Configured
+	Sent       *form
+	Secret     string // of the key that was just made; "" before
+	Curl       string // a command that works as it stands
+	Wait       waitView
+}
+
+// waitView waits for the first check, or tells of it.
+type waitView struct {
+	Since   time.Time
+	Arrived bool
+	Said    string // what was decided, in words
+	Subject string
+}
+
+// Path is where to ask again.
+func (w waitView) Path() string { return "/start/wait?since=" + itoa(w.Since.UnixMilli()) }
+
+// startUnits are the windows that the first rule may have.
+var startUnits = []option{{"s", "seconds"}, {"m", "minutes"}, {"h", "hours"}, {"d", "days"}}
+
+func (d *dashboard) start(w http.ResponseWriter, r *http.Request, v *visit) error {
+	return d.showStart(w, r, v, http.StatusOK, &startView{Sent: &form{}})
+}
+
+func (d *dashboard) showStart(w http.ResponseWriter, r *http.Request, v *visit, status int, view *startView) (err error) {
+	if view.Configured, err = d.Store.Configured(r.Context(), v.actor()); err != nil {
+		return err
+	}
+	v.frame.Title = "The first check"
+	return d.render(w, r, status, startPage(v.frame, view))
+}
+
+// makeStart makes a plan, a rule and a key, or only a key where there are rules already, and shows
+// how to ask. The page waits for the first check to arrive.
+func (d *dashboard) makeStart(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	view := &startView{Sent: f, Wait: waitView{Since: v.now}}
+	document := startDocument(f)
+	if f.invalid() {
+		return d.showStart(w, r, v, http.StatusUnprocessableEntity, view)
+	}
+	_, err := d.Store.ApplyDocument(r.Context(), v.actor(), document, tenants.Apply{})
+	if status := f.refuse(err); status != 0 {
+		return d.showStart(w, r, v, status, view)
+	}
+	if err != nil {
+		return err
+	}
+	made, key, err := d.Store.CreateKey(r.Context(), v.actor(), tenants.NewAPIKey{Name: "first application", Scopes: []tenants.Scope{tenants.ScopeCheck}})
+	if err != nil {
+		return err
+	}
+	d.follow(r.Context(), v)
+	view.Secret = key.Secret()
+	view.Curl = "curl " + shellWord(serviceURL(r)+"/v1/check") + " -H 'Authorization: Bearer " + view.Secret +
+		"' -H 'Content-Type: application/json' -d '{\"subject\":\"user_42\"}'"
+	view.Wait.Since = made.CreatedAt.Truncate(time.Millisecond)
+	showsSecret(w)
+	return d.showStart(w, r, v, http.StatusOK, view)
+}
+
+// startDocument is the first plan and the first rule; a tenant that has rules keeps to them.
+func startDocument(f *form) (out tenants.Document) {
+	if f.Get("only") == "key" {
+		return out
+	}
+	window, err := check.ParseWindow(strings.TrimLeft(f.Get("window"), "0") + f.Get("unit"))
+	if err != nil {
+		f.wrong("window", "must be a number of seconds, minutes, hours or days")
+	}
+	rule := check.Rule{
+		Slug: "api-requests", Name: f.Get("name"), Resource: "*", Algorithm: check.SlidingWindowCounter,
+		Limit: f.whole("limit"), Window: window, By: []string{"subject"},
+	}
+	if f.invalid() {
+		return out
+	}
+	for _, problem := range rule.Validate() {
+		f.wrong(problem.Field, problem.Message)
+	}
+	out.Rules = []check.Rule{rule}
+	out.Plans = []tenants.Plan{{Slug: "free", Name: "Free", Default: true}}
+	return out
+}
+
+// serviceURL is where the browser that asks has reached us.
+func serviceURL(r *http.Request) string {
+	if r.TLS == nil {
+		return "http://" + r.Host
+	}
+	return "https://" + r.Host
+}
+
+// waitForCheck tells whether a check has arrived since, at any instance. With fragment it is the
+// part of the page that asks again by itself.
+func (d *dashboard) waitForCheck(w http.ResponseWriter, r *http.Request, v *visit) error {
+	query := r.URL.Query()
+	ms, err := strconv.ParseInt(query.Get("since"), 10, 64)
+	if err != nil {
+		return &tenants.InvalidError{Fields: []check.FieldError{{Field: "since", Message: "must be a time in milliseconds"}}}
+	}
+	wait := waitView{Since: time.UnixMilli(ms)}
+	recent := d.Checker.Recent().List(r.Context(), v.actor().TenantID(), check.RecentQuery{Since: wait.Since, Most: 1})
+	if len(recent.Decisions) > 0 {
+		first := recent.Decisions[0]
+		wait.Arrived, wait.Subject, wait.Said = true, first.Subject, arrivalWords(&first)
+	}
+	if query.Has("fragment") {
+		return d.render(w, r, http.StatusOK, waiting(wait))
+	}
+	v.frame.Title = "The first check"
+	return d.render(w, r, http.StatusOK, waitPage(v.frame, wait))
+}
+
+func arrivalWords(first *check.RecentDecision) string {
+	said := first.Subject + " asked for “" + first.Resource + "” and was "
+	if !first.Allowed {
+		return said + "denied by " + nameOr(first.Rule, "its state") + "."
+	}
+	said += "allowed"
+	if first.Rule != "" {
+		said += ": " + grouped(first.Remaining) + " of " + grouped(first.Quota) + " are left under " + first.Rule
+	}
+	return said + "."
+}
+
+// startDone is where to go from there.
+func startDone(subject string) []foundItem {
+	return []foundItem{
+		{Title: "Look at " + subject, Note: "what is left under every rule, live", Path: subjectURL(subject)},
+		{Title: "Give plans their numbers", Note: "the pricing page as a matrix", Path: "/plans"},
+		{Title: "Try what a check would be told", Note: "nothing is used up", Path: "/tester?" + url.Values{"subject": {subject}}.Encode()},
+		{Title: "Invite somebody", Note: "support staff can free customers and change nothing else", Path: "/members"},
+	}
+}
