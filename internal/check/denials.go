@@ -77,6 +77,15 @@ func (s *denials) remember(e *evaluation) {
 	s.slot(e.policy.tenant, e.req).Store(kept)
 }
 
+// forget drops what is remembered of a subject, whose counters have begun anew.
+func (s *denials) forget(tenant TenantID, subject string) {
+	for i := range s.slots {
+		if kept := s.slots[i].Load(); kept != nil && kept.request.Subject == subject && kept.policy.tenant == tenant {
+			s.slots[i].CompareAndSwap(kept, nil)
+		}
+	}
+}
+
 // find returns the denial that is certain to meet this request now, and how long ago it was made.
 func (s *denials) find(p *Policy, req *Request) (kept *denial, elapsedMS int64) {
 	kept = s.slot(p.tenant, req).Load()

@@ -180,6 +180,7 @@ func (c *Checker) Reset(ctx context.Context, p *Policy, rule string, values Requ
 	if err := c.local.Reset(ctx, keys...); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
 	}
+	c.denials.forget(p.tenant, values.Subject)
 	return reset, hidden, nil
 }
 
