@@ -58,6 +58,7 @@ var looks = []look{
 	{"subject-unknown", "/subjects/nobody-yet", tenants.Support, "nobody-yet"},
 	{"search", "/search?q=user", tenants.Support, "user_42"},
 	{"keys", "/keys", tenants.Owner, "demo"},
+	{"start", "/start", tenants.Owner, "This tenant has rules already"},
 	{"settings", "/settings", tenants.Admin, "The configuration as a file"},
 	{"tester", "/tester?subject=user_42&resource=orders:create", tenants.Support, "Rules that match"},
 	{"playground", "/playground?traffic=silence&burst=20", "", "What just happened"},
