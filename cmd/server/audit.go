@@ -72,7 +72,7 @@ func (c auditVerifyCommand) eachTenant(ctx context.Context, store *tenants.Store
 	}
 	page := tenants.Page{Limit: 1000}
 	for {
-		list, next, err := store.ListTenants(ctx, operator, page)
+		list, next, err := store.ListTenants(ctx, operator, tenants.TenantFilter{}, page)
 		if err != nil {
 			return fmt.Errorf("list the tenants: %w", err)
 		}

@@ -76,7 +76,7 @@ func (a *admin) patchTenant(ctx context.Context, in *struct{ Body TenantPatch })
 
 func (a *admin) listTenants(ctx context.Context, in *struct{ PageParams }) (*page[Tenant], error) {
 	return listPage(ctx, a, "tenants", in.PageParams, tenantAnswer, func(p tenants.Page) ([]tenants.Tenant, string, error) {
-		return a.store.ListTenants(ctx, actorFrom(ctx), p)
+		return a.store.ListTenants(ctx, actorFrom(ctx), tenants.TenantFilter{}, p)
 	})
 }
 

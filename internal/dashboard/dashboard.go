@@ -153,6 +153,11 @@ func New(deps Deps) http.Handler {
 	r.Post("/settings", d.write(tenants.MayManage, d.changeSettings))
 	r.Get("/search", d.page(d.search))
 
+	r.Get("/tenants", d.operated(d.tenants))
+	r.Post("/tenants", d.operates(d.createTenant))
+	r.Get("/tenants/{slug}", d.operated(d.tenant))
+	r.Post("/tenants/{slug}", d.operates(d.actOnTenant))
+
 	r.Get("/account", d.person(d.account))
 	r.Post("/account/password", d.person(d.changePassword))
 	r.Get("/sessions", d.person(d.sessions))
@@ -169,6 +174,7 @@ var segments = map[string]bool{
 	"forgot": true, "reset": true, "invitation": true, "signup": true, "account": true, "dev": true,
 	"live": true, "usage": true, "decisions": true, "audit": true,
 	"rules": true, "plans": true, "subjects": true, "keys": true, "members": true,
+	"tenants": true,
 }
 
 // Serves reports whether a path belongs to the dashboard. All others are left to whoever it

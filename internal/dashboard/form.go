@@ -186,13 +186,16 @@ func (d *dashboard) sent(right tenants.Right, handle formHandler) http.HandlerFu
 
 // follow waits until this instance acts on what was just written, so that the page to which the
 // answer leads shows it. An answer reaches its reader when the handler has returned.
-func (d *dashboard) follow(ctx context.Context, v *visit) {
+func (d *dashboard) follow(ctx context.Context, v *visit) { d.followTenant(ctx, v.actor().TenantID()) }
+
+// followTenant is follow for what was written for any tenant.
+func (d *dashboard) followTenant(ctx context.Context, tenant check.TenantID) {
 	if d.Follow == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), followFor)
 	defer cancel()
-	d.Follow(ctx, v.actor().TenantID())
+	d.Follow(ctx, tenant)
 }
 
 // done ends a write: it leads to a page of ours, which says what was done.

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -48,6 +49,9 @@ var navigation = []navGroup{
 	{"Tenant", []navItem{{"/keys", "API keys"}, {"/members", "Members"}, {"/settings", "Settings"}}},
 }
 
+// operating is what the operator of the service finds beside that.
+var operating = navGroup{"Service", []navItem{{"/tenants", "Tenants"}}}
+
 func newFrame(s *tenants.Session, path string, now, degradedSince time.Time) frame {
 	f := frame{Email: s.Email, Navigation: navigation}
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
@@ -55,6 +59,9 @@ func newFrame(s *tenants.Session, path string, now, degradedSince time.Time) fra
 	if s.Current != nil {
 		f.Tenant, f.Role = tenantName(s.Current), string(s.Current.Role)
 		f.TenantID, f.May = s.Current.TenantID.String(), rightsOf(s.Actor())
+	}
+	if f.May.Operate {
+		f.Navigation = append(slices.Clip(navigation), operating)
 	}
 	for i := range s.Memberships {
 		if m := &s.Memberships[i]; s.Current != nil && m.TenantID != s.Current.TenantID {

@@ -220,7 +220,7 @@ func TestOperatorsAreMembersOfThePlatform(t *testing.T) {
 	for role, operator := range map[tenants.Role]bool{tenants.Owner: true, tenants.Admin: true, tenants.Editor: false, tenants.Support: false, tenants.Viewer: false} {
 		m := asMember(t, d, own, string(role)+"@example.org", role)
 		require.Equal(t, operator, m.Operator(), role)
-		_, _, err := d.Store.ListTenants(t.Context(), m, tenants.Page{})
+		_, _, err := d.Store.ListTenants(t.Context(), m, tenants.TenantFilter{}, tenants.Page{})
 		require.Equal(t, !operator, err != nil, "%s: %v", role, err)
 		require.False(t, asMember(t, d, a, string(role)+"@example.net", role).Operator(), "%s of another tenant", role)
 	}

@@ -156,31 +156,6 @@ func (s *Store) insertTenant(ctx context.Context, tx pgx.Tx, q *db.Queries, a Ac
 	return c, row, err
 }
 
-// ListTenants lists all tenants, newest first, and returns where the next page begins. For the
-// operator only: ErrNotOperator.
-func (s *Store) ListTenants(ctx context.Context, a Actor, p Page) (out []Tenant, next string, err error) {
-	if !a.operator {
-		return nil, "", ErrNotOperator
-	}
-	after, err := p.after()
-	if err != nil {
-		return nil, "", err
-	}
-	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		rows, err := q.Tenants(ctx, db.TenantsParams{After: after, Most: p.most()})
-		if err != nil {
-			return err
-		}
-		rows, next = cut(p, rows, func(r db.Tenant) uuid.UUID { return r.ID })
-		out = make([]Tenant, len(rows))
-		for i, row := range rows {
-			out[i] = tenantOf(row)
-		}
-		return nil
-	})
-	return out, next, err
-}
-
 // TenantBySlugOrID returns any tenant. For the operator only. Errors: ErrNotOperator, ErrNotFound.
 func (s *Store) TenantBySlugOrID(ctx context.Context, a Actor, ref string) (out Tenant, err error) {
 	if !a.operator {

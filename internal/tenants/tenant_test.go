@@ -3,6 +3,7 @@ package tenants_test
 import (
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -49,7 +50,7 @@ func TestOperatorOnly(t *testing.T) {
 	s, ctx := d.Store, t.Context()
 	_, _, _, err := s.CreateTenant(ctx, a, tenants.NewTenant{Slug: "x"})
 	require.ErrorIs(t, err, tenants.ErrNotOperator)
-	_, _, err = s.ListTenants(ctx, a, tenants.Page{})
+	_, _, err = s.ListTenants(ctx, a, tenants.TenantFilter{}, tenants.Page{})
 	require.ErrorIs(t, err, tenants.ErrNotOperator)
 	_, err = s.TenantBySlugOrID(ctx, a, "tenant-b")
 	require.ErrorIs(t, err, tenants.ErrNotOperator)
@@ -152,10 +153,10 @@ func TestListTenants(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
 	s, ctx := d.Store, t.Context()
-	first, next, err := s.ListTenants(ctx, operator, tenants.Page{Limit: 1})
+	first, next, err := s.ListTenants(ctx, operator, tenants.TenantFilter{}, tenants.Page{Limit: 1})
 	require.NoError(t, err)
 	require.Equal(t, b.TenantID(), first[0].ID)
-	rest, end, err := s.ListTenants(ctx, operator, tenants.Page{Limit: 1, After: next})
+	rest, end, err := s.ListTenants(ctx, operator, tenants.TenantFilter{}, tenants.Page{Limit: 1, After: next})
 	require.NoError(t, err)
 	require.Equal(t, a.TenantID(), rest[0].ID)
 	require.Empty(t, end)
@@ -168,6 +169,69 @@ func TestListTenants(t *testing.T) {
 		_, err := s.TenantBySlugOrID(ctx, operator, ref)
 		require.ErrorIs(t, err, tenants.ErrNotFound)
 	}
+}
+
+// The operator finds a tenant by a part of its name, and sees how it is served; nobody else does.
+func TestServed(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	s, ctx := d.Store, t.Context()
+	platform, err := s.EnsurePlatform(ctx)
+	require.NoError(t, err)
+	_, err = s.EditTenantByRef(ctx, operator, "tenant-b", tenants.Match{}, func(in *tenants.Tenant) error {
+		in.Name, in.State = "Zürich 100%", tenants.TenantSuspended
+		return nil
+	})
+	require.NoError(t, err)
+	for _, c := range []struct {
+		filter tenants.TenantFilter
+		want   []string
+	}{
+		{tenants.TenantFilter{}, []string{"platform", "tenant-b", "tenant-a"}},
+		{tenants.TenantFilter{Search: "ENANT-"}, []string{"tenant-b", "tenant-a"}},
+		{tenants.TenantFilter{Search: "zürich"}, []string{"tenant-b"}},
+		{tenants.TenantFilter{Search: "%"}, []string{"tenant-b"}},
+		{tenants.TenantFilter{Search: "_"}, nil},
+		{tenants.TenantFilter{State: tenants.TenantSuspended}, []string{"tenant-b"}},
+		{tenants.TenantFilter{Search: "tenant", State: tenants.TenantActive}, []string{"tenant-a"}},
+	} {
+		list, _, err := s.ListTenants(ctx, operator, c.filter, tenants.Page{})
+		require.NoError(t, err)
+		var slugs []string
+		for _, tenant := range list {
+			slugs = append(slugs, tenant.Slug)
+		}
+		require.Equal(t, c.want, slugs, "%+v", c.filter)
+	}
+	for _, f := range []tenants.TenantFilter{{Search: "a\x00"}, {State: "gone"}} {
+		_, _, err := s.ListTenants(ctx, operator, f, tenants.Page{})
+		var invalid *tenants.InvalidError
+		require.ErrorAs(t, err, &invalid)
+	}
+
+	own := tenants.AsSystem(platform.ID, "test")
+	_, err = s.CreatePlan(ctx, own, tenants.Plan{Slug: "gold"})
+	require.NoError(t, err)
+	_, _, err = s.PutSubject(ctx, own, tenants.Subject{Subject: "tenant-a", Plan: "gold", State: check.Exempt}, tenants.Match{})
+	require.NoError(t, err)
+	_, _, err = s.PutSubject(ctx, a, tenants.Subject{Subject: "tenant-b", State: check.Blocked}, tenants.Match{}) // not the operator's
+	require.NoError(t, err)
+	now := time.Now()
+	counts := func(allowed, denied int64) check.UsageCounts {
+		return check.UsageCounts{Allowed: allowed, Denied: denied}
+	}
+	require.NoError(t, s.WriteUsage(ctx, usageBatch(uuid.New(),
+		usageRow(a, now.Truncate(time.Hour), "", "", "r", counts(2, 1)), usageRow(a, now.Truncate(time.Hour), "", "", "s", counts(1, 0)),
+		usageRow(a, now.Truncate(time.Hour), "rule", "", "r", counts(100, 100)),
+		usageRow(b, now.Truncate(time.Hour), "", "", "r", counts(5, 0)), usageRow(b, now.Add(-26*time.Hour), "", "", "r", counts(7, 0)),
+	)))
+	served, err := s.Served(ctx, operator, []uuid.UUID{a.TenantID(), b.TenantID()}, now.Add(-24*time.Hour))
+	require.NoError(t, err)
+	require.Equal(t, map[uuid.UUID]tenants.Served{
+		a.TenantID(): {Tier: "gold", State: check.Exempt, Allowed: 3, Denied: 1}, b.TenantID(): {Allowed: 5},
+	}, served)
+	_, err = s.Served(ctx, a, []uuid.UUID{a.TenantID()}, now)
+	require.ErrorIs(t, err, tenants.ErrNotOperator)
 }
 
 // Servers that start at once make one platform tenant among them.
@@ -194,7 +258,7 @@ func TestEnsurePlatform(t *testing.T) {
 	actor := d.Actor(key)
 	require.True(t, actor.Operator())
 	require.Equal(t, ids[0], actor.TenantID())
-	_, _, err = d.Store.ListTenants(t.Context(), actor, tenants.Page{})
+	_, _, err = d.Store.ListTenants(t.Context(), actor, tenants.TenantFilter{}, tenants.Page{})
 	require.NoError(t, err)
 }
 

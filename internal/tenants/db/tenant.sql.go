@@ -7,6 +7,7 @@ package db
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -224,16 +225,27 @@ func (q *Queries) TenantVersions(ctx context.Context, since int64) ([]TenantVers
 }
 
 const tenants = `-- name: Tenants :many
-SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version FROM tenants WHERE $1::uuid IS NULL OR id < $1 ORDER BY id DESC LIMIT $2
+SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version FROM tenants
+WHERE ($1::uuid IS NULL OR id < $1)
+    AND ($2::text = '' OR strpos(lower(slug || ' ' || name), lower($2)) > 0)
+    AND ($3::text = '' OR state = $3)
+ORDER BY id DESC LIMIT $4
 `
 
 type TenantsParams struct {
-	After *uuid.UUID
-	Most  int32
+	After  *uuid.UUID
+	Search string
+	State  string
+	Most   int32
 }
 
 func (q *Queries) Tenants(ctx context.Context, arg TenantsParams) ([]Tenant, error) {
-	rows, err := q.db.Query(ctx, tenants, arg.After, arg.Most)
+	rows, err := q.db.Query(ctx, tenants,
+		arg.After,
+		arg.Search,
+		arg.State,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -254,6 +266,61 @@ func (q *Queries) Tenants(ctx context.Context, arg TenantsParams) ([]Tenant, err
 			&i.KeysVersion,
 			&i.SubjectsHistoryFrom,
 			&i.ChangedVersion,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const tenantsServed = `-- name: TenantsServed :many
+SELECT t.id, coalesce(tier.slug, '')::text AS tier, coalesce(s.state, 'active')::text AS state,
+    coalesce(u.allowed, 0)::bigint AS allowed, coalesce(u.denied, 0)::bigint AS denied
+FROM tenants t
+LEFT JOIN tenants platform ON platform.slug = $1
+LEFT JOIN subjects s ON s.tenant_id = platform.id AND s.subject = t.slug
+LEFT JOIN plans tier ON tier.tenant_id = s.tenant_id AND tier.id = s.plan_id
+LEFT JOIN LATERAL (
+    SELECT sum(h.allowed) AS allowed, sum(h.denied) AS denied FROM usage_hours h
+    WHERE h.tenant_id = t.id AND h.start >= $2 AND h.rule = '' -- whole checks, not the verdicts of each rule
+) AS u ON true
+WHERE t.id = ANY($3::uuid[])
+`
+
+type TenantsServedParams struct {
+	Platform string
+	Since    time.Time
+	Ids      []uuid.UUID
+}
+
+type TenantsServedRow struct {
+	ID      uuid.UUID
+	Tier    string
+	State   string
+	Allowed int64
+	Denied  int64
+}
+
+// What the operator wants to know of tenants beside their rows: the tier, and what was asked.
+func (q *Queries) TenantsServed(ctx context.Context, arg TenantsServedParams) ([]TenantsServedRow, error) {
+	rows, err := q.db.Query(ctx, tenantsServed, arg.Platform, arg.Since, arg.Ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TenantsServedRow
+	for rows.Next() {
+		var i TenantsServedRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Tier,
+			&i.State,
+			&i.Allowed,
+			&i.Denied,
 		); err != nil {
 			return nil, err
 		}

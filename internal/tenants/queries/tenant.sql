@@ -30,7 +30,25 @@ DELETE FROM tenants WHERE id = @id;
 INSERT INTO deleted_tenants (id, slug, version) VALUES (@id, @slug, @version);
 
 -- name: Tenants :many
-SELECT * FROM tenants WHERE sqlc.narg(after)::uuid IS NULL OR id < sqlc.narg(after) ORDER BY id DESC LIMIT @most;
+SELECT * FROM tenants
+WHERE (sqlc.narg(after)::uuid IS NULL OR id < sqlc.narg(after))
+    AND (@search::text = '' OR strpos(lower(slug || ' ' || name), lower(@search)) > 0)
+    AND (@state::text = '' OR state = @state)
+ORDER BY id DESC LIMIT @most;
+
+-- name: TenantsServed :many
+-- What the operator wants to know of tenants beside their rows: the tier, and what was asked.
+SELECT t.id, coalesce(tier.slug, '')::text AS tier, coalesce(s.state, 'active')::text AS state,
+    coalesce(u.allowed, 0)::bigint AS allowed, coalesce(u.denied, 0)::bigint AS denied
+FROM tenants t
+LEFT JOIN tenants platform ON platform.slug = @platform
+LEFT JOIN subjects s ON s.tenant_id = platform.id AND s.subject = t.slug
+LEFT JOIN plans tier ON tier.tenant_id = s.tenant_id AND tier.id = s.plan_id
+LEFT JOIN LATERAL (
+    SELECT sum(h.allowed) AS allowed, sum(h.denied) AS denied FROM usage_hours h
+    WHERE h.tenant_id = t.id AND h.start >= @since AND h.rule = '' -- whole checks, not the verdicts of each rule
+) AS u ON true
+WHERE t.id = ANY(@ids::uuid[]);
 
 -- name: TenantVersions :many
 SELECT id, policy_version, subjects_version, keys_version FROM tenants WHERE changed_version > @since;

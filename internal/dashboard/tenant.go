@@ -1,0 +1,251 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// tenantView is one tenant as the operator sees it: what it is, how it is served, what it uses.
+// What stands in it is the tenant's own affair and not shown.
+type tenantView struct {
+	tenantRow
+	ID         string
+	OwnName    string
+	Platform   bool // the operator's own
+	Version    int64
+	Configured tenants.Configured
+	Owners     []string // emails of those who own it
+	OwnTier    string   // slug, "": the default one
+	TierInUse  string   // slug as checks see it, "": there are none
+	Tiers      []option
+	Quotas     []limitView
+	Shared     []string // slugs of quotas that all tenants share
+	Overrides  []overrideView
+	Degraded   bool
+	Period     period
+	Chart      chart
+
+	form *form
+}
+
+// Sent is the form of one of the actions, with what was filled in if it is the one that was sent.
+func (view *tenantView) Sent(action string) *form {
+	if view.form.Get("do") == action {
+		return view.form
+	}
+	return &form{}
+}
+
+// SentFor is the form of an action that there is several times, told apart by a field.
+func (view *tenantView) SentFor(action, name, value string) *form {
+	if sent := view.Sent(action); sent.Get(name) == value {
+		return sent
+	}
+	return &form{}
+}
+
+// QuotaOptions are the quotas that the tenant can have a number of its own for.
+func (view *tenantView) QuotaOptions() (out []option) {
+	for _, q := range view.Quotas {
+		out = append(out, option{q.Rule, q.Name + ": " + q.Number})
+	}
+	return out
+}
+
+// Subjects is how many are registered, as far as they are counted.
+func (view *tenantView) Subjects() string {
+	if view.Configured.Subjects > tenants.MostCountedSubjects {
+		return "over " + grouped(tenants.MostCountedSubjects) + " registered subjects"
+	}
+	return plural(view.Configured.Subjects, "registered subject", "registered subjects")
+}
+
+// Subject is where the operator's own tenant has this one as a subject.
+func (view *tenantView) Subject() string {
+	return subjectURL(view.Slug) + "?resource=" + check.QuotaResource
+}
+
+func (d *dashboard) tenant(w http.ResponseWriter, r *http.Request, v *visit) error {
+	return d.showTenant(w, r, v, http.StatusOK, &form{})
+}
+
+func (d *dashboard) showTenant(w http.ResponseWriter, r *http.Request, v *visit, status int, f *form) error {
+	ctx := r.Context()
+	tenant, err := d.Store.TenantBySlugOrID(ctx, v.actor(), chi.URLParam(r, "slug"))
+	if err != nil {
+		return err
+	}
+	view := tenantView{
+		ID: tenant.ID.String(), OwnName: tenant.Name, Platform: tenant.ID == v.actor().TenantID(), Version: tenant.Version, form: f,
+	}
+	if view.Period, err = periodOf(nameOr(r.URL.Query().Get("period"), "24h")); err != nil {
+		return err
+	}
+	if view.Tiers, err = d.planOptions(ctx, v, "the default tier"); err != nil {
+		return err
+	}
+	view.tenantRow = tenantRowOf(&tenant, tenants.Served{}, view.Tiers)
+	if err := d.readTenant(ctx, v, &view, &tenant); err != nil {
+		return err
+	}
+	if !view.Platform {
+		if err := d.readQuotas(ctx, v, &view); err != nil {
+			return err
+		}
+	}
+	v.frame.Title = view.Name
+	return d.render(w, r, status, tenantPage(v.frame, &view))
+}
+
+// readTenant counts what the tenant has and what it asked. The operator reads that as the server
+// itself, in the tenant that the operator may name.
+func (d *dashboard) readTenant(ctx context.Context, v *visit, view *tenantView, t *tenants.Tenant) (err error) {
+	within := tenants.AsSystem(t.ID, "operator")
+	if view.Configured, err = d.Store.Configured(ctx, within); err != nil {
+		return err
+	}
+	members, _, err := d.Store.Members(ctx, within, tenants.Page{Limit: 1000})
+	if err != nil {
+		return err
+	}
+	for i := range members {
+		if m := &members[i]; m.Role == tenants.Owner && m.State != tenants.MemberInvited {
+			view.Owners = append(view.Owners, m.Email)
+		}
+	}
+	span := stretchUntil(v.now, view.Period.Grain, view.Period.Grains)
+	view.Chart, err = d.series(ctx, within, "Checks in the last "+strings.TrimPrefix(view.Period.Name, "1 "), span, tenants.UsageQuery{})
+	return err
+}
+
+// readQuotas reads the tenant as a subject of the operator's own tenant: its tier, and what the
+// rules for checks leave it.
+func (d *dashboard) readQuotas(ctx context.Context, v *visit, view *tenantView) error {
+	registered, err := d.Store.SubjectByName(ctx, v.actor(), view.Slug)
+	if err != nil && !errors.Is(err, tenants.ErrNotFound) {
+		return err
+	}
+	view.OwnTier = registered.Plan
+	policy, err := d.Policies.Get(ctx, v.actor().TenantID())
+	if err != nil {
+		return err
+	}
+	left := d.Checker.Inspect(ctx, policy, check.Request{Subject: view.Slug, Resource: check.QuotaResource})
+	view.TierInUse, view.Degraded = left.Plan, left.Degraded
+	if left.State != check.Active {
+		view.Blocked = left.State.String()
+	}
+	quotas := map[string]bool{}
+	for i := range left.Rules {
+		view.Quotas = append(view.Quotas, limitViewOf(&left.Rules[i]))
+		quotas[left.Rules[i].Rule.Slug] = true
+	}
+	for _, h := range left.Hidden {
+		if h.Reason == check.NotBySubject {
+			view.Shared = append(view.Shared, h.Rule.Slug)
+		}
+	}
+	for i := range registered.Overrides {
+		if o := &registered.Overrides[i]; quotas[o.Rule] {
+			view.Overrides = append(view.Overrides, overrideViewOf(o, v))
+		}
+	}
+	return nil
+}
+
+// tenantAction is something that the operator does to a tenant: it writes, and says what it did.
+type tenantAction func(d *dashboard, ctx context.Context, v *visit, t *tenants.Tenant, f *form) (said string, err error)
+
+var tenantActions = map[string]tenantAction{
+	"suspend": setTenantState(tenants.TenantSuspended, "Suspended. Within a second no key of %s works, and its members are signed out of it."),
+	"reopen":  setTenantState(tenants.TenantActive, "Done: %s works again, with its keys and members as they were."),
+	"rename":  (*dashboard).renameTenant,
+	"tier":    onTenantsSubject((*dashboard).planSubject),
+	"quota":   onTenantsSubject((*dashboard).overrideSubject),
+	"unquota": onTenantsSubject((*dashboard).removeOverride),
+	"delete":  (*dashboard).deleteTenant,
+}
+
+// actOnTenant carries out what a form on a tenant's page asks for.
+func (d *dashboard) actOnTenant(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	tenant, err := d.Store.TenantBySlugOrID(r.Context(), v.actor(), chi.URLParam(r, "slug"))
+	if err != nil {
+		return err
+	}
+	act, known := tenantActions[f.Get("do")]
+	if !known {
+		return errForm
+	}
+	reason, said := "", ""
+	if f.Get("do") != "rename" {
+		reason = f.reason()
+	}
+	if !f.invalid() {
+		said, err = act(d, tenants.WithReason(r.Context(), reason), v, &tenant, f)
+	}
+	status := f.refuse(err)
+	switch {
+	case status != 0:
+		return d.showTenant(w, r, v, status, f)
+	case err != nil:
+		return err
+	case f.invalid():
+		return d.showTenant(w, r, v, http.StatusUnprocessableEntity, f)
+	}
+	d.followTenant(r.Context(), tenant.ID)
+	to := tenantURL(tenant.Slug)
+	if f.Get("do") == "delete" {
+		to = "/tenants"
+	}
+	return d.done(w, r, to, said)
+}
+
+// setTenantState makes the action that gives a tenant this state; said names the tenant by its slug.
+func setTenantState(state, said string) tenantAction {
+	return func(d *dashboard, ctx context.Context, v *visit, t *tenants.Tenant, f *form) (string, error) {
+		_, err := d.Store.EditTenantByRef(ctx, v.actor(), t.ID.String(), f.match(), func(t *tenants.Tenant) error { t.State = state; return nil })
+		return strings.Replace(said, "%s", t.Slug, 1), err
+	}
+}
+
+// onTenantsSubject makes an action on the subject, of the operator's own tenant, that stands for the
+// tenant: its plan is the tenant's tier, its overrides are the tenant's quotas.
+func onTenantsSubject(do func(*dashboard, context.Context, *subjectChange) (string, error)) tenantAction {
+	return func(d *dashboard, ctx context.Context, v *visit, t *tenants.Tenant, f *form) (string, error) {
+		if t.Slug == tenants.PlatformSlug {
+			f.problem = "The operator’s own tenant has no tier and no quota."
+			return "", nil
+		}
+		return do(d, ctx, &subjectChange{form: f, visit: v, subject: t.Slug, reason: f.Get("reason")})
+	}
+}
+
+func (d *dashboard) renameTenant(ctx context.Context, v *visit, t *tenants.Tenant, f *form) (string, error) {
+	_, err := d.Store.EditTenantByRef(ctx, v.actor(), t.ID.String(), f.match(), func(t *tenants.Tenant) error {
+		t.Name = f.Get("name")
+		return nil
+	})
+	return "Saved.", err
+}
+
+// deleteTenant removes a tenant for good, for somebody who has typed its slug.
+func (d *dashboard) deleteTenant(ctx context.Context, v *visit, t *tenants.Tenant, f *form) (string, error) {
+	if f.Get("slug") != t.Slug {
+		f.wrong("slug", "must be "+t.Slug+", to show that this tenant is meant")
+		return "", nil
+	}
+	return "Deleted: " + t.Slug + ", with all that it had.", d.Store.DeleteTenant(ctx, v.actor(), t.ID.String(), f.match())
+}
+
+// newQuota is where the operator makes a rule that bounds the checks of each tenant.
+func newQuota() string {
+	return "/rules/new?" + url.Values{"slug": {"checks"}, "name": {"Checks of a tenant"}, "resource": {check.QuotaResource}}.Encode()
+}

@@ -1,0 +1,154 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/google/uuid"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// operated makes a handler of a page that is the operator's own: for everybody else it is not there.
+func (d *dashboard) operated(handle func(http.ResponseWriter, *http.Request, *visit) error) http.HandlerFunc {
+	return d.page(func(w http.ResponseWriter, r *http.Request, v *visit) error {
+		if !v.actor().Operator() {
+			return tenants.ErrNotFound
+		}
+		return handle(w, r, v)
+	})
+}
+
+// operates is operated for what the operator sends.
+func (d *dashboard) operates(handle formHandler) http.HandlerFunc {
+	return d.write(0, func(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+		if !v.actor().Operator() {
+			return tenants.ErrNotFound
+		}
+		return handle(w, r, v, f)
+	})
+}
+
+type tenantRow struct {
+	Slug, Name      string
+	State           string
+	Blocked         string // as a subject of the operator: "blocked", "exempt" or ""
+	Tier            string // name of the plan; "": the default one
+	Allowed, Denied int64  // in the last 24 hours
+	Made            moment
+}
+
+// Path is the tenant's page.
+func (t tenantRow) Path() string { return tenantURL(t.Slug) }
+
+func tenantURL(slug string) string { return "/tenants/" + url.PathEscape(slug) }
+
+// tenantsView is a search among the tenants, and the form that makes one.
+type tenantsView struct {
+	Search, State string
+	Tenants       []tenantRow
+	First, Next   string
+	Later         bool
+	Tiers         []option
+	Sent          *form
+}
+
+// Filtered reports whether not all tenants were asked for.
+func (view *tenantsView) Filtered() bool { return view.Search != "" || view.State != "" }
+
+func (view *tenantsView) values() url.Values {
+	values := url.Values{}
+	for name, value := range map[string]string{"q": view.Search, "state": view.State} {
+		if value != "" {
+			values.Set(name, value)
+		}
+	}
+	return values
+}
+
+// servedFor is how far back the list of tenants counts their checks.
+const servedFor = 24 * time.Hour
+
+func (d *dashboard) tenants(w http.ResponseWriter, r *http.Request, v *visit) error {
+	return d.showTenants(w, r, v, http.StatusOK, &form{})
+}
+
+func (d *dashboard) showTenants(w http.ResponseWriter, r *http.Request, v *visit, status int, f *form) error {
+	ctx, query := r.Context(), r.URL.Query()
+	view := tenantsView{Search: query.Get("q"), State: query.Get("state"), Later: query.Get("after") != "", Sent: f}
+	list, next, err := d.Store.ListTenants(ctx, v.actor(), tenants.TenantFilter{Search: view.Search, State: view.State},
+		tenants.Page{Limit: pageSize, After: query.Get("after")})
+	if err != nil {
+		return err
+	}
+	ids := make([]uuid.UUID, len(list))
+	for i := range list {
+		ids[i] = list[i].ID
+	}
+	served, err := d.Store.Served(ctx, v.actor(), ids, v.now.Add(-servedFor))
+	if err != nil {
+		return err
+	}
+	if view.Tiers, err = d.planOptions(ctx, v, "the default tier"); err != nil {
+		return err
+	}
+	for i := range list {
+		view.Tenants = append(view.Tenants, tenantRowOf(&list[i], served[list[i].ID], view.Tiers))
+	}
+	view.First = withCursor("/tenants", view.values(), "")
+	if next != "" {
+		view.Next = withCursor("/tenants", view.values(), next)
+	}
+	v.frame.Title = "Tenants"
+	return d.render(w, r, status, tenantsPage(v.frame, &view))
+}
+
+func tenantRowOf(t *tenants.Tenant, served tenants.Served, tiers []option) tenantRow {
+	row := tenantRow{
+		Slug: t.Slug, Name: nameOr(t.Name, t.Slug), State: t.State, Allowed: served.Allowed, Denied: served.Denied, Made: moment{t.CreatedAt},
+	}
+	if served.State != check.Active {
+		row.Blocked = served.State.String()
+	}
+	for _, tier := range tiers {
+		if served.Tier != "" && tier.Value == served.Tier {
+			row.Tier = tier.Name
+		}
+	}
+	return row
+}
+
+// createTenant makes a tenant, puts it on its tier, and shows its first key, this once.
+func (d *dashboard) createTenant(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	ctx, tier := r.Context(), f.Get("tier")
+	if tier != "" { // looked at first, so that no tenant is made that cannot have it
+		if _, err := d.Store.PlanBySlug(ctx, v.actor(), tier); err != nil {
+			f.wrong("tier", "must be one of the plans of this tenant")
+			return d.showTenants(w, r, v, http.StatusUnprocessableEntity, f)
+		}
+	}
+	made, first, key, err := d.Store.CreateTenant(ctx, v.actor(), tenants.NewTenant{Slug: f.Get("slug"), Name: nameOr(f.Get("name"), f.Get("slug"))})
+	if status := f.refuse(err); status != 0 {
+		return d.showTenants(w, r, v, status, f)
+	}
+	if err != nil {
+		return err
+	}
+	view := secretView{
+		Name: first.Name + " of " + nameOr(made.Name, made.Slug), Secret: key.Secret(), Path: tenantURL(made.Slug), Checks: true,
+		Note: "It may do everything in the new tenant: hand it to whoever will run that, and to nobody else.",
+	}
+	if tier != "" {
+		change := &subjectChange{form: &form{values: url.Values{"plan": {tier}}}, visit: v, subject: made.Slug}
+		if _, err := d.planSubject(ctx, change); err != nil {
+			// The tenant is made and its key is shown here only, so the page comes in any case.
+			d.Logger.Error("a new tenant was not put on its tier", "request_id", requestOf(ctx).id, "error", err)
+			view.Note += " The tier could not be set: set it on the tenant's page."
+		}
+	}
+	v.frame.Title = "A new tenant"
+	showsSecret(w)
+	return d.render(w, r, http.StatusOK, secretPage(v.frame, &view))
+}

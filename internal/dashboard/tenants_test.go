@@ -1,0 +1,307 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+	"weir/internal/testenv"
+)
+
+// operated is a stack whose operator Olga is, an admin of the platform tenant, and her browser.
+type operated struct {
+	*stack
+	olga     *browser
+	platform tenants.Actor
+}
+
+func newOperated(t *testing.T) *operated {
+	s := newStack(t)
+	platform, err := s.store.EnsurePlatform(t.Context())
+	require.NoError(t, err)
+	o := &operated{stack: s, platform: tenants.AsSystem(platform.ID, "test")}
+	s.member(o.platform, "olga@example.com", tenants.Admin)
+	s.serve(s.store, testenv.RedisURL(t), func(d *Deps) {
+		d.Follow = func(ctx context.Context, tenant check.TenantID) {
+			change, err := s.store.Versions(ctx, tenant)
+			if err != nil {
+				return // it was deleted
+			}
+			s.policies.Changed(tenant, change.PolicyVersion, change.SubjectsVersion)
+			require.NoError(t, s.policies.Settle(ctx, tenant))
+		}
+	})
+	o.olga = s.as("olga@example.com")
+	return o
+}
+
+// quota makes the tiers basic (the default one, 100 checks a minute) and gold (1000).
+func (o *operated) quota() {
+	o.t.Helper()
+	window, err := check.ParseWindow("1m")
+	require.NoError(o.t, err)
+	_, err = o.store.CreateRule(o.t.Context(), o.platform, check.Rule{
+		Slug: "checks", Name: "Checks of a tenant", Resource: check.QuotaResource, Algorithm: check.FixedWindow, Limit: 50, Window: window, By: []string{"subject"},
+	})
+	require.NoError(o.t, err)
+	for slug, limit := range map[string]int64{"basic": 100, "gold": 1000} {
+		_, err := o.store.CreatePlan(o.t.Context(), o.platform, tenants.Plan{
+			Slug: slug, Name: "Tier " + slug, Default: slug == "basic", Limits: map[string]check.Limit{"checks": {Limit: limit}},
+		})
+		require.NoError(o.t, err)
+	}
+}
+
+// send is a form of the operator's own tenant.
+func (o *operated) send(path string, pairs ...string) page {
+	return o.olga.post(path, o.inTenant(o.platform, pairs...))
+}
+
+// Nobody but who runs the service may know that there are other tenants.
+func TestTenantsAreTheOperators(t *testing.T) {
+	s := newOperated(t)
+	s.staff()
+	s.member(s.platform, "eve@example.com", tenants.Editor)
+	s.member(s.a, "olga@example.com", tenants.Owner)
+	s.olga = s.as("olga@example.com")
+	eve := s.as("eve@example.com")
+	for _, path := range []string{"/tenants", "/tenants/tenant-a", "/tenants/platform"} {
+		require.Equal(t, http.StatusOK, s.olga.get(path).status, path)
+		checkHeaders(t, s.olga.get(path), path)
+		for _, role := range tenants.Roles {
+			b := s.as(string(role) + "@example.com")
+			got := b.get(path)
+			require.Equal(t, http.StatusNotFound, got.status, "%s, %s", role, path)
+			require.NotContains(t, got.body, `href="/tenants`, role)
+			form := url.Values{"do": {"suspend"}, "slug": {"new"}, "reason": {"x"}}
+			require.Equal(t, http.StatusNotFound, b.write(path, form).status, "%s, %s", role, path)
+		}
+		require.Equal(t, http.StatusNotFound, eve.get(path).status, "an editor of the platform tenant is no operator")
+		require.Equal(t, http.StatusNotFound, eve.post(path, s.inTenant(s.platform, "do", "suspend", "slug", "new", "reason", "x")).status)
+		require.Equal(t, http.StatusSeeOther, s.browser().get(path).status)
+	}
+	require.Contains(t, s.olga.get("/search?q=tenants").body, `href="/tenants"`)
+
+	// in another tenant the operator is one of its members
+	require.Equal(t, http.StatusConflict, s.olga.write("/tenants", url.Values{"slug": {"new"}}).status, "a form of another tenant")
+	require.Equal(t, http.StatusSeeOther, s.olga.post("/tenant", url.Values{"tenant": {s.a.TenantID().String()}}).status)
+	require.Equal(t, http.StatusNotFound, s.olga.get("/tenants").status)
+	list, _, err := s.store.ListTenants(t.Context(), tenants.AsOperator("test"), tenants.TenantFilter{State: tenants.TenantActive}, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, list, 3, "nothing was made or suspended")
+}
+
+// A new tenant can be used at once with the key that its page shows, and the key is nowhere else.
+func TestCreateTenant(t *testing.T) {
+	s := newOperated(t)
+	s.quota()
+	got := s.send("/tenants", "slug", "acme", "name", "Acme <b>Inc.", "tier", "gold")
+	require.Equal(t, http.StatusOK, got.status, got.body)
+	checkHeaders(t, page{got.status, withoutNoTransform(got.header), got.body}, "/tenants")
+	require.Contains(t, got.header.Get("Cache-Control"), "no-transform")
+	require.Contains(t, got.body, "Acme &lt;b&gt;Inc.")
+	require.Contains(t, got.body, `href="/tenants/acme"`)
+	found := secretPattern.FindStringSubmatch(got.body)
+	require.NotNil(t, found)
+	actor, err := tenants.NewAuthenticator(s.store).Authenticate(t.Context(), found[1])
+	require.NoError(t, err)
+	tenant, err := s.store.Tenant(t.Context(), actor)
+	require.NoError(t, err)
+	require.Equal(t, "acme", tenant.Slug)
+	for _, later := range []string{"/tenants", "/tenants/acme", "/audit", "/"} {
+		body := s.olga.get(later).body
+		require.NotContains(t, body, found[1], later)
+	}
+	require.Contains(t, s.olga.get("/tenants?q=ACM").body, "Tier gold")
+	require.NotContains(t, s.olga.get("/tenants?q=ACM").body, "tenant-b")
+	rows, _, err := s.store.Audit(t.Context(), s.platform, tenants.AuditFilter{Kind: "tenant"}, tenants.Page{Limit: 1})
+	require.NoError(t, err)
+	require.Equal(t, "olga@example.com", rows[0].ActorName)
+	require.NotContains(t, string(rows[0].After), found[1])
+
+	for want, form := range map[string]url.Values{
+		"Must be 1 to 63 of":               {"slug": {"No Slug"}, "name": {"kept"}},
+		"Is kept for the operator":         {"slug": {"platform"}, "name": {"kept"}},
+		"Must be one of the plans of this": {"slug": {"other"}, "name": {"kept"}, "tier": {"none"}},
+		"Must be at most 200":              {"slug": {"other"}, "name": {"kept" + string(make([]byte, 300))}},
+	} {
+		form.Set("tenant", s.platform.TenantID().String())
+		got := s.olga.post("/tenants", form)
+		require.Equal(t, http.StatusUnprocessableEntity, got.status, want)
+		require.Contains(t, got.body, want)
+		require.Contains(t, got.body, `aria-invalid="true"`, want)
+		require.Contains(t, got.body, `value="kept`, want)
+	}
+	got = s.send("/tenants", "slug", "acme")
+	require.Equal(t, http.StatusConflict, got.status)
+	require.Nil(t, secretPattern.FindStringSubmatch(got.body))
+	_, err = s.store.TenantBySlugOrID(t.Context(), tenants.AsOperator("test"), "other")
+	require.ErrorIs(t, err, tenants.ErrNotFound)
+}
+
+// What the operator does to a tenant holds at once, and stands in both trails.
+func TestTenantActions(t *testing.T) {
+	s := newOperated(t)
+	s.quota()
+	s.fill(s.b, "secret")
+	bob := s.as("bob@example.com")
+	tenant := func() tenants.Tenant {
+		t.Helper()
+		got, err := s.store.TenantBySlugOrID(t.Context(), tenants.AsOperator("test"), "tenant-b")
+		require.NoError(t, err)
+		return got
+	}
+	quota := func() int64 {
+		t.Helper()
+		policy, err := s.policies.Get(t.Context(), s.platform.TenantID())
+		require.NoError(t, err)
+		return s.checker.Inspect(t.Context(), policy, check.Request{Subject: "tenant-b", Resource: check.QuotaResource}).Rules[0].Limit
+	}
+	got := s.olga.get("/tenants/tenant-b")
+	require.Contains(t, got.body, "bob@example.com")
+	require.Contains(t, got.body, "2 rules, 1 plan, 1 registered subject, 2 working keys")
+	require.Contains(t, got.body, "(the default)")
+	require.Contains(t, got.body, "<b>100</b> of 100 left")
+	require.NotContains(t, got.body, "secret", "what stands in a tenant is its own affair")
+
+	for _, step := range []struct {
+		do    string
+		form  []string
+		check func()
+	}{
+		{"tier", []string{"plan", "gold"}, func() { require.Equal(t, int64(1000), quota()) }},
+		{"quota", []string{"rule", "checks", "limit", "7 000", "expires_at", "2099-01-01T00:00"}, func() {
+			require.Equal(t, int64(7000), quota())
+			require.Contains(t, s.olga.get("/tenants/tenant-b").body, "1 Jan 2099")
+		}},
+		{"unquota", []string{"rule", "checks"}, func() { require.Equal(t, int64(1000), quota()) }},
+		{"suspend", []string{"version", itoa(tenant().Version)}, func() {
+			require.Equal(t, tenants.TenantSuspended, tenant().State)
+			require.Equal(t, http.StatusForbidden, bob.get("/rules").status)
+			require.Contains(t, s.olga.get("/tenants?state=suspended").body, "tenant-b")
+		}},
+		{"reopen", nil, func() { require.Equal(t, http.StatusOK, bob.get("/rules").status) }},
+	} {
+		form := append([]string{"do", step.do}, step.form...)
+		got := s.send("/tenants/tenant-b", form...)
+		require.Equal(t, http.StatusUnprocessableEntity, got.status, "%s without a reason", step.do)
+		require.Contains(t, got.body, "Must say why", step.do)
+		got = s.send("/tenants/tenant-b", append(form, "reason", "because "+step.do)...)
+		require.Equal(t, http.StatusSeeOther, got.status, "%s: %s", step.do, got.body)
+		require.Equal(t, "/tenants/tenant-b", got.header.Get("Location"))
+		step.check()
+		rows, _, err := s.store.Audit(t.Context(), s.platform, tenants.AuditFilter{}, tenants.Page{Limit: 1})
+		require.NoError(t, err)
+		require.Equal(t, "because "+step.do, rows[0].Reason)
+		require.Equal(t, "olga@example.com", rows[0].ActorName)
+	}
+	rows, _, err := s.store.Audit(t.Context(), s.b, tenants.AuditFilter{Kind: "tenant"}, tenants.Page{Limit: 1})
+	require.NoError(t, err)
+	require.Equal(t, "operator", rows[0].ActorName, "which person it was is the operator's affair")
+
+	require.Equal(t, http.StatusSeeOther, s.send("/tenants/tenant-b", "do", "rename", "name", "B & Co.").status)
+	require.Contains(t, s.olga.get("/tenants/tenant-b").body, "B &amp; Co.")
+
+	got = s.send("/tenants/tenant-b", "do", "delete", "reason", "gone", "slug", "tenant-a")
+	require.Equal(t, http.StatusUnprocessableEntity, got.status)
+	require.Contains(t, got.body, "Must be tenant-b")
+	got = s.send("/tenants/tenant-b", "do", "delete", "reason", "gone", "slug", "tenant-b")
+	require.Equal(t, http.StatusSeeOther, got.status, got.body)
+	require.Equal(t, "/tenants", got.header.Get("Location"))
+	require.Contains(t, s.olga.get("/tenants").body, "Deleted: tenant-b")
+	require.Equal(t, http.StatusNotFound, s.olga.get("/tenants/tenant-b").status)
+	require.Equal(t, http.StatusNotFound, s.send("/tenants/tenant-b", "do", "reopen", "reason", "x").status)
+}
+
+// What cannot be done says so, and changes nothing.
+func TestTenantActionsRefuse(t *testing.T) {
+	s := newOperated(t)
+	s.quota()
+	for _, do := range []string{"suspend", "delete"} {
+		got := s.send("/tenants/platform", "do", do, "reason", "x", "slug", "platform")
+		require.Equal(t, http.StatusConflict, got.status, do)
+	}
+	for _, do := range []string{"tier", "quota", "unquota"} {
+		require.Equal(t, http.StatusUnprocessableEntity, s.send("/tenants/platform", "do", do, "reason", "x").status, do)
+	}
+	require.NotContains(t, s.olga.get("/tenants/platform").body, "Delete for good")
+	require.Equal(t, http.StatusBadRequest, s.send("/tenants/tenant-b", "do", "nothing", "reason", "x").status)
+	for want, form := range map[string][]string{
+		"Must be a whole number":       {"do", "quota", "rule", "checks", "limit", "many"},
+		"Must be one of the tenant":    {"do", "quota", "rule", "none", "limit", "5"},
+		"Must be in the future":        {"do", "quota", "rule", "checks", "limit", "5", "expires_at", "2001-01-01T00:00"},
+		"Must be at most 200":          {"do", "rename", "name", string(make([]byte, 300))},
+		"Names no plan of this tenant": {"do", "tier", "plan", "none"},
+		"to show that this tenant is":  {"do", "delete", "slug", ""},
+	} {
+		got := s.send("/tenants/tenant-b", append(form, "reason", "kept")...)
+		require.Equal(t, http.StatusUnprocessableEntity, got.status, want)
+		require.Contains(t, got.body, want)
+		checkHeaders(t, got, want)
+	}
+	for _, do := range []string{"rename", "suspend", "delete"} {
+		got := s.send("/tenants/tenant-b", "do", do, "reason", "x", "name", "mine", "slug", "tenant-b", "version", "1")
+		require.Equal(t, http.StatusPreconditionFailed, got.status, do)
+		require.Contains(t, got.body, "Somebody else has changed this", do)
+	}
+	got, err := s.store.TenantBySlugOrID(t.Context(), tenants.AsOperator("test"), "tenant-b")
+	require.NoError(t, err)
+	require.Equal(t, tenants.TenantActive, got.State)
+
+	for path, want := range map[string]int{
+		"/tenants/none": 404, "/tenants/%00": 404, "/tenants?state=gone": 400, "/tenants?q=%00": 400, "/tenants?after=1": 400, "/tenants/tenant-a?period=1y": 400,
+	} {
+		require.Equal(t, want, s.olga.get(path).status, path)
+	}
+	require.Contains(t, s.olga.get("/tenants?q=nobody").body, "No tenant is like that")
+}
+
+// Usage is that of the tenant, not of the operator's own; and a name of another's is only text.
+func TestTenantUsage(t *testing.T) {
+	s := newOperated(t)
+	const script = `"><script>alert(1)</script>`
+	_, err := s.store.EditTenantByRef(t.Context(), tenants.AsOperator("test"), "tenant-a", tenants.Match{}, func(in *tenants.Tenant) error {
+		in.Name = script
+		return nil
+	})
+	require.NoError(t, err)
+	for _, rule := range []string{"", "requests"} {
+		s.decided(s.a, check.UsageHour, 0, rule, 4321, 17)
+		s.decided(s.a, check.UsageDay, 0, rule, 4321, 17)
+	}
+	for _, path := range []string{"/tenants", "/tenants/tenant-a", "/tenants/tenant-a?period=30d"} {
+		got := s.olga.get(path)
+		require.Contains(t, got.body, grouped(4321), path)
+		require.Contains(t, got.body, "17", path)
+		require.NotContains(t, got.body, "<script>alert", path)
+	}
+	require.NotContains(t, s.olga.get("/tenants/tenant-b").body, grouped(4321))
+	require.Contains(t, s.olga.get("/tenants/tenant-b").body, "No quota bounds how many checks")
+	require.Contains(t, s.olga.get("/tenants/tenant-b").body, "No checks were made in this time.")
+	require.Equal(t, http.StatusOK, s.olga.get(newQuota()).status)
+}
+
+// Without Postgres nothing is done, and the page says what is missing.
+func TestTenantsDuringOutage(t *testing.T) {
+	s := newOperated(t)
+	token := s.olga.token()
+	away := s.db.Open(tenants.Config{DatabaseURL: "postgres://x:y@127.0.0.1:1/z?sslmode=disable"})
+	s.serve(away, "redis://127.0.0.1:1")
+	for _, r := range []*http.Request{
+		s.browser().request(http.MethodGet, "/tenants", nil),
+		s.browser().request(http.MethodPost, "/tenants", s.inTenant(s.platform, "slug", "acme")),
+		s.browser().request(http.MethodPost, "/tenants/tenant-a", s.inTenant(s.platform, "do", "suspend", "reason", "x")),
+	} {
+		r.AddCookie(&http.Cookie{Name: sessionCookie, Value: token})
+		got := s.browser().send(r)
+		require.Equal(t, http.StatusServiceUnavailable, got.status)
+		require.Contains(t, got.body, "out of reach")
+	}
+	_, err := s.db.Store.TenantBySlugOrID(t.Context(), tenants.AsOperator("test"), "acme")
+	require.ErrorIs(t, err, tenants.ErrNotFound)
+}
