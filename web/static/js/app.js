@@ -76,6 +76,15 @@
     document.dispatchEvent(new CustomEvent("weir:theme"));
   });
 
+  // On a phone the navigation is a row that scrolls: the page that is open stands in its middle.
+  document.addEventListener("htmx:load", () => {
+    const row = document.querySelector(".side nav");
+    const here = row && row.querySelector("[aria-current]");
+    if (here && row.scrollWidth > row.clientWidth) {
+      row.scrollLeft = here.offsetLeft - row.offsetLeft - (row.clientWidth - here.offsetWidth) / 2;
+    }
+  });
+
   // Buttons that need a script are in the page, hidden until there is one.
   document.addEventListener("htmx:load", (event) => {
     for (const element of event.target.querySelectorAll("[data-script]")) element.hidden = false;
