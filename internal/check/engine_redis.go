@@ -69,8 +69,8 @@ func NewRedisEngine(client redis.UniversalClient, o RedisOptions) *RedisEngine {
 	return e
 }
 
-// Repaired returns how many foreign values (of another type, unreadable or out of range) were
-// found in the place of a counter and overwritten.
+// Repaired returns how many foreign values (unreadable or out of range, and some of those of another
+// type) were found in the place of a counter and overwritten.
 func (e *RedisEngine) Repaired() int64 { return e.repaired.Load() }
 
 // ScriptLoads returns how many times a script was sent as text, because it was new or because

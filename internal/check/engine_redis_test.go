@@ -83,6 +83,9 @@ func TestRedisKeysExpire(t *testing.T) {
 			require.NoError(t, call.Err)
 			v := call.Outcome.Verdicts[0]
 			latest[key] = max(latest[key], v.ResetMS-call.Outcome.NowMS)
+			if a == check.SlidingWindowCounter {
+				latest[key] = 120_000 // two windows, however little is counted
+			}
 			latest[key+":p"] = 30_000
 		}
 	}
@@ -198,7 +201,10 @@ func testRepairs(t *testing.T, penaltyMS int64) {
 		for name := range foreign {
 			key := prefix + name
 			require.Equal(t, want, ask(key, 2), "%s, %s", a, name)
-			if !(name == "empty" && a == check.SlidingWindowLog) { // GETRANGE tells it from no key in no way
+			switch {
+			case name == "empty" && a == check.SlidingWindowLog: // GETRANGE tells it from no key in no way
+			case (name == "list" || name == "hash") && penaltyMS == 0 && a != check.SlidingWindowLog && a != check.SlidingWindowBuckets: // MGET neither
+			default:
 				repairs++
 			}
 			require.Equal(t, repairs, engine.Repaired(), "%s, %s", a, name)
@@ -301,6 +307,42 @@ func TestRedisValuesAreSmall(t *testing.T) {
 	used, err := client.MemoryUsage(ctx, counter.Key).Result()
 	require.NoError(t, err)
 	require.LessOrEqual(t, used, int64(56))
+}
+
+// A counter is added to where it stands; it must go on expiring, when another script made it too, and
+// a number that is spelled in another way must not fail the checks that share its run.
+func TestRedisAddsInPlace(t *testing.T) {
+	ctx := context.Background()
+	client := redisClient(t)
+	engine := check.NewRedisEngine(client, redisOptions())
+	prefix := checktest.Prefix()
+	n := numbersOf(check.SlidingWindowCounter, 100)
+	ask := func(key string, penaltyMS int64) check.Outcome {
+		n.PenaltyMS = penaltyMS
+		call := &check.Call{Cost: 1, Counters: []check.Counter{{Key: key, Numbers: n}}}
+		engine.Evaluate(ctx, call)
+		require.NoError(t, call.Err)
+		return call.Outcome
+	}
+	for name, first := range map[string]int64{"hot": 0, "main": 30_000} {
+		key := prefix + name
+		began := ask(key, first).NowMS / 60_000 * 60_000
+		for range 10 {
+			last := ask(key, 0)
+			ttl, err := client.PTTL(ctx, key).Result()
+			require.NoError(t, err)
+			require.Greater(t, last.NowMS+ttl.Milliseconds(), last.Verdicts[0].ResetMS, "it matters until then")
+			require.LessOrEqual(t, last.NowMS+ttl.Milliseconds(), began+60_000+120_000+1_000)
+		}
+	}
+	key := prefix + "hot"
+	value, err := client.Get(ctx, key).Result()
+	require.NoError(t, err)
+	require.NoError(t, client.Set(ctx, key, " "+value, 0).Err())
+	require.GreaterOrEqual(t, ask(key, 0).Verdicts[0].Remaining, int64(100-12))
+	ttl, err := client.PTTL(ctx, key).Result()
+	require.NoError(t, err)
+	require.Positive(t, ttl)
 }
 
 // Counts that are too great for one whole number are as exact.

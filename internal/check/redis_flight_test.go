@@ -63,7 +63,7 @@ func TestEqualCallsAreOne(t *testing.T) {
 			require.Equal(t, j < 33, call.Outcome.Allowed, "call %d", j)
 			require.EqualValues(t, max(1, 100-3*(j+1)), call.Outcome.Verdicts[0].Remaining, "as if one came after the other")
 		}
-		require.EqualValues(t, i+1, commandCalls(t, client, "get"))
+		require.EqualValues(t, i+1, commandCalls(t, client, "mget"))
 		require.EqualValues(t, i+1, commandCalls(t, client, "set"))
 	}
 }

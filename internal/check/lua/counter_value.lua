@@ -2,15 +2,19 @@
 -- number below 2^53, which Redis keeps in the 16 bytes of its object; or, where the counts are too
 -- great for that, version and algorithm 1 byte, window number 5, count of that window 4, count
 -- of the one before 4. The base comes with the call and depends on the window alone.
+--
+-- It lives until two windows after the beginning of its own, however little it counts: a number is
+-- then charged by adding to it, which leaves its expiry alone and costs half of storing it anew.
 
 -- The parts, or nil of what is no such value. What is stored was charged, so cur is not 0.
 local function counter_decode(v, base)
-  if #v == 14 and string.byte(v) == VERSION + 1 then
+  local x = tonumber(v)
+  if not x then
+    if #v ~= 14 or string.byte(v) ~= VERSION + 1 then return nil end
     local _, i, c, p = decode('<BI5I4I4', v)
     return i, c, p
   end
-  local x = tonumber(v)
-  if not x or x < 0 or x >= 9007199254740992 - base * base or x ~= floor(x) then return nil end
+  if x < 0 or x >= 9007199254740992 - base * base or x ~= floor(x) then return nil end
   local rest = floor(x / base)
   local i = floor(rest / base)
   local c = rest - i * base

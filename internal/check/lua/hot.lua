@@ -35,6 +35,9 @@ end
 
 local reply, n, k, clock, repaired = { 0, 0 }, 2, 0, 0, 0
 local rooms, foreigns = {}, {}
+local values = {} -- of all keys, read at once: most of what a single reading costs is around it
+if #KEYS > 0 then values = call('MGET', unpack(KEYS)) end
+local written = {} -- by this run
 local pos, size = 1, #calls
 while pos <= size do
   local flags, count, times = byte(calls, pos, pos + 2)
@@ -57,12 +60,8 @@ while pos <= size do
     local rule = rules[byte(calls, first + i - 1)]
     local number, quota, window = rule[1], rule[3], rule[4]
     k = k + 1
-    local v = try('GET', KEYS[k])
+    local v = written[KEYS[k]] or values[k] -- false of no value, and of another type
     local foreign = false
-    if v and type(v) == 'table' then
-      if not string.find(v.err, 'WRONGTYPE', 1, true) then error(v) end
-      v, foreign = false, true
-    end
     local used
     if number == 1 then
       local base = rule[5]
@@ -135,12 +134,18 @@ while pos <= size do
       local rule = rules[byte(calls, first + i - 1)]
       local number, window, units = rule[1], rule[4], cost * allowed
       if rule[2] == 1 then units = cost * min(allowed, max(0, floor(rooms[i] / cost))) end
-      local v, whole
+      local key, v, whole = KEYS[from + i]
+      local added = false
       if units == 0 then -- it is in shadow, and admits nothing
       elseif number == 1 then
         local index, cur = reply[at + 1], reply[at + 2] + units
         v = counter_encode(index, cur, reply[at + 3], rule[5])
-        whole = (index + 2) * window - floor((window + cur - 1) / cur) + 1
+        whole = (index + 2) * window
+        -- In the same window, what is stored as a number is added to. It may be spelled in another
+        -- way, or longer than it must be: then it is stored anew.
+        if cur > units and not foreigns[i] and type(v) == 'number' then
+          added = type(try('INCRBY', key, units * rule[5])) == 'number'
+        end
       elseif number > 5 then
         local longer, rest = muldiv(units, window, rule[3], reply[at + 2])
         whole = reply[at + 1] + longer
@@ -155,9 +160,12 @@ while pos <= size do
       end
       if number == 1 then at = at + 3 else at = at + 2 end
       if units > 0 then
-        local ttl = whole - t + SLACK
-        if virtual then ttl = max(ttl, VIRTUAL_LIFE) end
-        call('SET', KEYS[from + i], v, 'PX', ttl)
+        if not added then
+          local ttl = whole - t + SLACK
+          if virtual then ttl = max(ttl, VIRTUAL_LIFE) end
+          call('SET', key, v, 'PX', ttl)
+        end
+        written[key] = v
         if foreigns[i] then repaired = repaired + 1 end
       end
     end

@@ -98,7 +98,7 @@ for i = 1, #counters do
   if dry == 0 then
     if s.foreign and (charged or s.marks) then flags = 8 end
     if charged then
-      s.charged = life(whole)
+      s.charged = life(algorithm.ends and algorithm.ends(s) or whole)
     elseif algorithm.heal and cost > 0 then
       s.heals = life(whole)
     end

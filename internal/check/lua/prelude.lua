@@ -8,6 +8,7 @@
 --   when(s, t, m)     the earliest instant at which used <= m; asked only while s.used > m
 --   charge(s, cost, t) counts cost in s (s.used is main's affair); writes nothing
 --   write(s, ttl, t)  stores s for ttl milliseconds
+--   ends(s)           optional: until when it must be kept, if not only until it is whole
 --   delay(s, t)       optional: how long an admitted request must be held
 --   heal(s, ttl)      optional: gives a value without an expiry one
 -- and s holds key, number (of the algorithm), limit, window, extra (the burst of a bucket, the

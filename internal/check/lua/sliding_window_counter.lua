@@ -32,6 +32,7 @@ algorithms[1] = {
     end
     return start + s.window - muldiv(rest + 1, s.window, count, count - 1) + 1
   end,
+  ends = function(s) return (s.index + 2) * s.window end,
   charge = function(s, cost) s.cur = s.cur + cost end,
   write = function(s, ttl)
     call('SET', s.key, counter_encode(s.index, s.cur, s.prev, s.extra), 'PX', ttl)
