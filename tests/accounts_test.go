@@ -62,3 +62,45 @@ func TestOperatorsLinks(t *testing.T) {
 	require.Zero(t, i.Stop())
 	require.NotContains(t, i.Log(), strings.TrimPrefix(path, "/reset/"), "links are in no log")
 }
+
+// The first person who runs the service comes by a link; from then on they need no command line.
+func TestOperatorLink(t *testing.T) {
+	s := newSettings(t)
+	i := start(t, s).AwaitReady()
+	_, stderr, code := runServer(t, s, "operator-link", "nonsense")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "name@example.com")
+	link := func() string {
+		stdout, stderr, code := runServer(t, s, "operator-link", "olga@example.com")
+		require.Zero(t, code, stderr)
+		require.Regexp(t, `^/invitation/[A-Za-z0-9_-]{43}\n$`, stdout)
+		return strings.TrimSpace(stdout)
+	}
+	first, second := link(), link()
+	browser := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	join := func(path string) *http.Response {
+		response, err := browser.Post(i.URL()+path, "application/x-www-form-urlencoded", strings.NewReader("password=a+new+horse"))
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		return response
+	}
+	require.Equal(t, http.StatusNotFound, join(first).StatusCode, "a new link ends the one before")
+	joined := join(second)
+	require.Equal(t, http.StatusSeeOther, joined.StatusCode)
+	for _, path := range []string{"/tenants", "/tenants/platform", "/instances"} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.URL()+path, http.NoBody)
+		require.NoError(t, err)
+		for _, cookie := range joined.Cookies() {
+			request.AddCookie(cookie)
+		}
+		response, err := browser.Do(request)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, http.StatusOK, response.StatusCode, path)
+	}
+	_, stderr, code = runServer(t, s, "operator-link", "olga@example.com")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "a member already")
+	require.Zero(t, i.Stop())
+	require.NotContains(t, i.Log(), strings.TrimPrefix(second, "/invitation/"), "links are in no log")
+}

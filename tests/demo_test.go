@@ -100,7 +100,7 @@ func TestDemoPrintsCurlLinesThatWork(t *testing.T) {
 	require.Equal(t, []string{"http:", "https:"}, schemes)
 
 	env := demoEnv(t, dir)
-	require.Len(t, env, 6)
+	require.Len(t, env, 8)
 	require.Equal(t, http.StatusOK, status(env["WEIR_URL"]+"/readyz"))
 	require.True(t, strings.HasPrefix(env["WEIR_HTTPS_URL"], "https://localhost:"))
 	info, err := os.Stat(filepath.Join(dir, "demo.env"))
@@ -167,7 +167,7 @@ func TestDemoKeepsWhatIsThere(t *testing.T) {
 
 	i = startDemo(t, s, dir)
 	second := demoEnv(t, dir)
-	for _, name := range []string{"WEIR_KEY", "WEIR_OPERATOR_KEY", "WEIR_EMAIL", "WEIR_PASSWORD"} {
+	for _, name := range []string{"WEIR_KEY", "WEIR_OPERATOR_KEY", "WEIR_EMAIL", "WEIR_PASSWORD", "WEIR_OPERATOR_EMAIL", "WEIR_OPERATOR_PASSWORD"} {
 		require.NotEmpty(t, first[name])
 		require.Equal(t, first[name], second[name], name)
 	}

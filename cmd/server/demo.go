@@ -31,15 +31,19 @@ const (
 	demoOperatorKey = "WEIR_OPERATOR_KEY"
 	demoEmail       = "WEIR_EMAIL"
 	demoPassword    = "WEIR_PASSWORD"
+
+	demoOperatorEmail    = "WEIR_OPERATOR_EMAIL"
+	demoOperatorPassword = "WEIR_OPERATOR_PASSWORD"
 )
 
-var demoVariables = []string{demoURL, demoHTTPSURL, demoKey, demoOperatorKey, demoEmail, demoPassword}
+var demoVariables = []string{demoURL, demoHTTPSURL, demoKey, demoOperatorKey, demoEmail, demoPassword, demoOperatorEmail, demoOperatorPassword}
 
 const (
 	demoSlug   = "demo"
 	demoMember = "demo@weir.example"
 	// demoColleague follows the role in the emails of the others, whose password is the same.
 	demoColleague = "@weir.example"
+	demoOperator  = "operator" + demoColleague
 )
 
 // Run makes the demo tenant, or completes it. What is there already stays as it is, and keys
@@ -209,7 +213,8 @@ func seedPolicy(ctx context.Context, store *tenants.Store, actor tenants.Actor) 
 // seedMembers makes the demo's logins, one of each role and the operator of the service, or gives them a new
 // password where the one in env is not the owner's.
 func seedMembers(ctx context.Context, store *tenants.Store, actor tenants.Actor, env map[string]string) error {
-	env[demoEmail] = demoMember
+	env[demoEmail], env[demoOperatorEmail] = demoMember, demoOperator
+	defer func() { env[demoOperatorPassword] = env[demoPassword] }()
 	if env[demoPassword] != "" {
 		if _, err := store.VerifyPassword(ctx, demoMember, env[demoPassword]); err == nil {
 			return nil
@@ -228,7 +233,7 @@ func seedMembers(ctx context.Context, store *tenants.Store, actor tenants.Actor,
 	if err != nil {
 		return err
 	}
-	_, err = store.CreateMember(ctx, tenants.AsSystem(platform.ID, "demo"), "operator"+demoColleague, env[demoPassword], tenants.Owner)
+	_, err = store.CreateMember(ctx, tenants.AsSystem(platform.ID, "demo"), demoOperator, env[demoPassword], tenants.Owner)
 	return err
 }
 
@@ -267,7 +272,8 @@ func welcome(w io.Writer, env map[string]string, authority, file string) {
 		if url != "" {
 			fmt.Fprintf(w, "  Dashboard      %s/\n", url)
 			fmt.Fprintf(w, "  Demo login     %s  %s\n", env[demoEmail], env[demoPassword])
-			fmt.Fprintf(w, "                 admin@, editor@, support@, viewer@, operator@weir.example with the same password\n")
+			fmt.Fprintf(w, "                 admin@, editor@, support@, viewer@weir.example with the same password\n")
+			fmt.Fprintf(w, "  Operator login %s  %s\n", env[demoOperatorEmail], env[demoOperatorPassword])
 			fmt.Fprintf(w, "  API reference  %s/docs\n", url)
 			break
 		}

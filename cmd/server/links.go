@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"weir/internal/dashboard"
 	"weir/internal/mail"
@@ -24,7 +25,53 @@ func (c signupLinkCommand) Run(ctx context.Context, cfg *Config, log *slog.Logge
 	return makeLink(ctx, cfg, log, func(store *tenants.Store, post *mail.Post) (mail.Letter, error) {
 		token, err := store.NewSignupLink(ctx, c.Email, tenants.SignupGiftLife)
 		return mail.SignUp(c.Email, post.Link("/signup/"+token), "7 days"), err
+	}, nil)
+}
+
+// operatorLinkCommand makes somebody one of those who run the service.
+type operatorLinkCommand struct {
+	Email string `arg:"" help:"Whom it is for."`
+}
+
+// Run prints the link, and mails it where mail is on. For somebody who has not followed theirs yet it
+// makes a new one, and that one works no more.
+func (c operatorLinkCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
+	var made tenants.Invitation
+	return makeLink(ctx, cfg, log, func(store *tenants.Store, post *mail.Post) (mail.Letter, error) {
+		platform, err := store.EnsurePlatform(ctx)
+		if err != nil {
+			return mail.Letter{}, err
+		}
+		if made, err = inviteOwner(ctx, store, tenants.AsSystem(platform.ID, "operator-link"), c.Email); err != nil {
+			return mail.Letter{}, err
+		}
+		return mail.Invitation(made.Email, made.Tenant, "", "an owner", post.Link("/invitation/"+made.Token), "7 days"), nil
+	}, func(store *tenants.Store, state tenants.MailState) error {
+		return store.NoteInvitation(ctx, made, state)
 	})
+}
+
+// inviteOwner invites somebody to own the actor's tenant, once more if they have not joined yet.
+func inviteOwner(ctx context.Context, store *tenants.Store, actor tenants.Actor, email string) (tenants.Invitation, error) {
+	made, err := store.InviteMember(ctx, actor, email, tenants.Owner)
+	var conflict *tenants.ConflictError
+	if !errors.As(err, &conflict) || conflict.Code != tenants.CodeMemberExists {
+		return made, err
+	}
+	for page := (tenants.Page{}); ; {
+		members, next, err := store.Members(ctx, actor, page)
+		if err != nil {
+			return made, err
+		}
+		for i := range members {
+			if m := &members[i]; strings.EqualFold(m.Email, strings.TrimSpace(email)) && m.State == tenants.MemberInvited && m.Role == tenants.Owner {
+				return store.ResendInvitation(ctx, actor, m.ID)
+			}
+		}
+		if page.After = next; next == "" {
+			return made, conflict
+		}
+	}
 }
 
 // passwordLinkCommand helps somebody who forgot their password, where mail cannot.
@@ -44,11 +91,14 @@ func (c passwordLinkCommand) Run(ctx context.Context, cfg *Config, log *slog.Log
 		}
 		token, err := store.NewPasswordLink(ctx, person)
 		return mail.NewPassword(person.Email, post.Link("/reset/"+token), "1 hour"), err
-	})
+	}, nil)
 }
 
-// makeLink prints the link of a letter and sends the letter, if it can be sent, before it returns.
-func makeLink(ctx context.Context, cfg *Config, log *slog.Logger, write func(*tenants.Store, *mail.Post) (mail.Letter, error)) error {
+// makeLink prints the link of a letter and sends the letter, if it can be sent, before it returns. note,
+// if there is one, writes down what became of the mail.
+func makeLink(ctx context.Context, cfg *Config, log *slog.Logger, write func(*tenants.Store, *mail.Post) (mail.Letter, error),
+	note func(*tenants.Store, tenants.MailState) error,
+) error {
 	if err := firstError(cfg.requireDatabase(), cfg.requireMail()); err != nil {
 		return err
 	}
@@ -66,8 +116,17 @@ func makeLink(ctx context.Context, cfg *Config, log *slog.Logger, write func(*te
 		return err
 	}
 	fmt.Println(letter.Link.URL)
+	state, err := sendNow(ctx, post, letter)
+	if note != nil {
+		err = errors.Join(err, note(store, state))
+	}
+	return err
+}
+
+// sendNow sends a letter and waits for what becomes of it.
+func sendNow(ctx context.Context, post *mail.Post, letter mail.Letter) (tenants.MailState, error) {
 	if !post.On() {
-		return nil
+		return tenants.MailOff, nil
 	}
 	sent := make(chan error, 1)
 	post.Send(letter, func(err error) { sent <- err })
@@ -75,7 +134,7 @@ func makeLink(ctx context.Context, cfg *Config, log *slog.Logger, write func(*te
 	cancel() // what waits is tried once, and that is all there is
 	post.Run(at)
 	if err := <-sent; err != nil {
-		return fmt.Errorf("the link was made, and the mail was not sent: %w", err)
+		return tenants.MailFailed, fmt.Errorf("the link was made, and the mail was not sent: %w", err)
 	}
-	return nil
+	return tenants.MailSent, nil
 }

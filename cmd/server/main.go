@@ -23,6 +23,7 @@ type cli struct {
 	Serve        serveCommand        `cmd:"" default:"1" help:"Serve (the default)."`
 	Migrate      migrateCommand      `cmd:"" name:"migrate" help:"Bring the database's schema up to date, or back."`
 	OperatorKey  operatorKeyCommand  `cmd:"" help:"Keys of the operator of the whole service."`
+	OperatorLink operatorLinkCommand `cmd:"" help:"Make a link with which somebody becomes one of those who run the service."`
 	SignupLink   signupLinkCommand   `cmd:"" help:"Make a link with which somebody makes a tenant of their own, where WEIR_SIGNUP lets them."`
 	PasswordLink passwordLinkCommand `cmd:"" help:"Make a link with which somebody chooses a new password."`
 	Audit        auditCommand        `cmd:"" help:"Audit trails: who changed what."`

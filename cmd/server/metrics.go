@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"runtime"
 	"runtime/debug"
 	"time"
@@ -15,15 +16,33 @@ import (
 func newRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	version := "unknown"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		version = info.Main.Version
-	}
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "weir_build_info", Help: "Always 1; the labels tell the version.",
-		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version()},
+		ConstLabels: prometheus.Labels{"version": version(), "go_version": runtime.Version()},
 	}, func() float64 { return 1 }))
 	return registry
+}
+
+// version is that of the program, "(devel)" where it was built from a work tree without a tag.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
+}
+
+// aboutInstance tells the operator which instance this is, and whether it hears of changes.
+func aboutInstance(configAge func() time.Duration) func() check.Instance {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "unnamed"
+	}
+	about := check.Instance{Name: name, Version: version(), StartedAt: time.Now()}
+	return func() check.Instance {
+		about := about
+		about.ConfigAge = configAge()
+		return about
+	}
 }
 
 // watchEngine registers what the Redis engine counts by itself.

@@ -109,6 +109,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 	usage := check.NewUsage(check.UsageOptions{Sink: s.store, Registerer: s.registry, Logger: s.log})
 	s.checker = check.NewChecker(check.CheckerOptions{
 		Keys: keys, Shared: engine, Local: check.NewMemoryEngine(check.MemoryOptions{}), Peers: peers, Metrics: metrics, Usage: usage,
+		About: aboutInstance(s.store.Watcher().Age),
 	})
 	authenticator := tenants.NewAuthenticator(s.store)
 	following := newFollower(s.store, authenticator, policies, s.log)

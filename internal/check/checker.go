@@ -25,10 +25,11 @@ type Checker struct {
 	metrics *Metrics
 	usage   *Usage
 	recent  *Recent
+	about   func() Instance
 	clock   func() time.Time
 }
 
-// CheckerOptions are what a Checker is made of. All fields but Usage and Clock are required.
+// CheckerOptions are what a Checker is made of. All fields but Usage, Clock and About are required.
 type CheckerOptions struct {
 	Keys    Keys
 	Shared  Engine // the counter store that all instances share
@@ -37,6 +38,9 @@ type CheckerOptions struct {
 	Metrics *Metrics
 	Usage   *Usage           // counts the decisions; nil: nobody does
 	Clock   func() time.Time // wall clock with a monotonic reading, for overrides and local times; nil: time.Now
+	// About tells what the program knows of this instance: all of Instance but Latency and
+	// DegradedSince. nil: nothing.
+	About func() Instance
 }
 
 // NewChecker returns a Checker. Close it when its last check has ended.
@@ -46,7 +50,7 @@ func NewChecker(o CheckerOptions) *Checker {
 		o.Clock, silence = time.Now, awakeClock
 	}
 	probe := func(ctx context.Context) error { return probeCall(ctx, o.Shared) }
-	return &Checker{
+	c := &Checker{
 		keys:    o.Keys,
 		shared:  &guarded{engine: o.Shared, breaker: newBreaker(silence, probe, o.Metrics), metrics: o.Metrics},
 		local:   o.Local,
@@ -55,8 +59,11 @@ func NewChecker(o CheckerOptions) *Checker {
 		metrics: o.Metrics,
 		usage:   o.Usage,
 		recent:  newRecent(o.Clock, o.Keys, o.Peers),
+		about:   o.About,
 		clock:   o.Clock,
 	}
+	c.recent.instance = c.instance
+	return c
 }
 
 // Close ends what runs in the background.

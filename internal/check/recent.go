@@ -82,6 +82,8 @@ type Recent struct {
 	peers *Peers
 	seal  seal
 	ask   asking
+	// instance tells how this instance is, for who asks all of them.
+	instance func() Instance
 
 	seen   [recentSeen]atomic.Pointer[keptDecision] // what was last kept, by what it is of
 	paces  [recentPaces]recentPace                  // by tenant

@@ -37,6 +37,8 @@ type RecentList struct {
 	// Instances is how many are known to be alive, this one included, and Answered how many of
 	// these the list is of.
 	Instances, Answered int
+
+	instances []Instance // the others, where that was asked
 }
 
 type recentRequest struct {
@@ -44,13 +46,16 @@ type recentRequest struct {
 	From   string
 	Tenant TenantID
 	Near   bool // whether it is about who is near a limit
-	Query  RecentQuery
+	// Instances asks for nothing of a tenant, but how the instance is.
+	Instances bool `json:",omitempty"`
+	Query     RecentQuery
 }
 
 type recentAnswer struct {
 	ID        uint64
 	Decisions []RecentDecision `json:",omitempty"`
 	Near      []NearLimit      `json:",omitempty"`
+	Instance  *Instance        `json:",omitempty"` // nil also from a version that cannot say
 }
 
 // asking is what this instance has asked the others.
@@ -112,6 +117,9 @@ func (r *Recent) gather(ctx context.Context, req recentRequest) (out RecentList)
 		select {
 		case a := <-answers:
 			out.Decisions, out.Near = append(out.Decisions, a.Decisions...), append(out.Near, a.Near...)
+			if a.Instance != nil {
+				out.instances = append(out.instances, *a.Instance)
+			}
 			out.Answered++
 		case <-ctx.Done():
 			return out
@@ -175,9 +183,13 @@ func (r *Recent) reply(ctx context.Context, client redis.UniversalClient, conten
 		return
 	}
 	a := recentAnswer{ID: req.ID}
-	if req.Near {
+	switch {
+	case req.Instances:
+		instance := r.instance()
+		a.Instance = &instance
+	case req.Near:
 		a.Near = r.near(req.Tenant)
-	} else {
+	default:
 		a.Decisions = r.list(req.Tenant, req.Query)
 	}
 	message, err := json.Marshal(a)

@@ -178,6 +178,7 @@ func instance(t *testing.T, url string, secret byte) *Checker {
 	require.NoError(t, err)
 	c := NewChecker(CheckerOptions{
 		Keys: NewKeys([16]byte{secret}), Shared: NewMemoryEngine(MemoryOptions{}), Local: NewMemoryEngine(MemoryOptions{}), Peers: peers, Metrics: metrics,
+		About: func() Instance { return Instance{Name: fmt.Sprint("of ", secret), ConfigAge: time.Second} },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -225,6 +226,30 @@ func TestRecentOfAllInstances(t *testing.T) {
 	got := b.Recent().List(t.Context(), policy.tenant, RecentQuery{Denied: true})
 	require.Equal(t, 1, got.Answered)
 	require.Len(t, got.Decisions, 1, "what this instance knows is there in any case")
+}
+
+// The operator sees how all instances are from any of them, and of a stranger only that it is there.
+func TestAllInstances(t *testing.T) {
+	server := testenv.StartRedis(t)
+	a := instance(t, server.URL, 1)
+	instance(t, server.URL, 1)
+	instance(t, server.URL, 2)
+	var list []Instance
+	require.Eventually(t, func() bool {
+		var known int
+		list, known = a.AllInstances(t.Context())
+		return known == 3 && len(list) == 2
+	}, 20*time.Second, time.Millisecond)
+	for _, i := range list {
+		require.Equal(t, "of 1", i.Name, "whoever has another secret is not believed")
+		require.Equal(t, time.Second, i.ConfigAge)
+	}
+	require.NotEqual(t, list[0].This, list[1].This, "one of them was asked")
+
+	server.Kill()
+	list, _ = a.AllInstances(t.Context())
+	require.Len(t, list, 1, "this one is there in any case")
+	require.True(t, list[0].This)
 }
 
 // Many at once: nothing is counted twice or lost, whatever meets whatever.

@@ -157,6 +157,7 @@ func New(deps Deps) http.Handler {
 	r.Post("/tenants", d.operates(d.createTenant))
 	r.Get("/tenants/{slug}", d.operated(d.tenant))
 	r.Post("/tenants/{slug}", d.operates(d.actOnTenant))
+	r.Get("/instances", d.operated(d.instances))
 
 	r.Get("/account", d.person(d.account))
 	r.Post("/account/password", d.person(d.changePassword))
@@ -174,7 +175,7 @@ var segments = map[string]bool{
 	"forgot": true, "reset": true, "invitation": true, "signup": true, "account": true, "dev": true,
 	"live": true, "usage": true, "decisions": true, "audit": true,
 	"rules": true, "plans": true, "subjects": true, "keys": true, "members": true,
-	"tenants": true,
+	"tenants": true, "instances": true,
 }
 
 // Serves reports whether a path belongs to the dashboard. All others are left to whoever it

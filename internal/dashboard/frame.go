@@ -50,7 +50,7 @@ var navigation = []navGroup{
 }
 
 // operating is what the operator of the service finds beside that.
-var operating = navGroup{"Service", []navItem{{"/tenants", "Tenants"}}}
+var operating = navGroup{"Service", []navItem{{"/tenants", "Tenants"}, {"/instances", "Instances"}}}
 
 func newFrame(s *tenants.Session, path string, now, degradedSince time.Time) frame {
 	f := frame{Email: s.Email, Navigation: navigation}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -70,7 +72,7 @@ func TestTenantsAreTheOperators(t *testing.T) {
 	s.member(s.a, "olga@example.com", tenants.Owner)
 	s.olga = s.as("olga@example.com")
 	eve := s.as("eve@example.com")
-	for _, path := range []string{"/tenants", "/tenants/tenant-a", "/tenants/platform"} {
+	for _, path := range []string{"/tenants", "/tenants/tenant-a", "/tenants/platform", "/instances", "/instances?fragment=list"} {
 		require.Equal(t, http.StatusOK, s.olga.get(path).status, path)
 		checkHeaders(t, s.olga.get(path), path)
 		for _, role := range tenants.Roles {
@@ -79,9 +81,14 @@ func TestTenantsAreTheOperators(t *testing.T) {
 			require.Equal(t, http.StatusNotFound, got.status, "%s, %s", role, path)
 			require.NotContains(t, got.body, `href="/tenants`, role)
 			form := url.Values{"do": {"suspend"}, "slug": {"new"}, "reason": {"x"}}
-			require.Equal(t, http.StatusNotFound, b.write(path, form).status, "%s, %s", role, path)
+			if strings.HasPrefix(path, "/tenants") {
+				require.Equal(t, http.StatusNotFound, b.write(path, form).status, "%s, %s", role, path)
+			}
 		}
 		require.Equal(t, http.StatusNotFound, eve.get(path).status, "an editor of the platform tenant is no operator")
+		if strings.HasPrefix(path, "/instances") {
+			continue // nothing is written there
+		}
 		require.Equal(t, http.StatusNotFound, eve.post(path, s.inTenant(s.platform, "do", "suspend", "slug", "new", "reason", "x")).status)
 		require.Equal(t, http.StatusSeeOther, s.browser().get(path).status)
 	}
@@ -304,4 +311,24 @@ func TestTenantsDuringOutage(t *testing.T) {
 	}
 	_, err := s.db.Store.TenantBySlugOrID(t.Context(), tenants.AsOperator("test"), "acme")
 	require.ErrorIs(t, err, tenants.ErrNotFound)
+}
+
+// An instance that has lost a server must be told from one that has not.
+func TestInstanceRows(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	well := check.Instance{
+		Name: "web-1", Version: "v1.2.3", StartedAt: now.Add(-3 * time.Hour), ConfigAge: time.Second, This: true,
+		Latency: check.Latency{Checks: 12345, P50: 80 * time.Microsecond, P99: 2 * time.Millisecond},
+	}
+	row := instanceRowOf(&well, now)
+	require.Equal(t, instanceRow{
+		Name: "web-1", Version: "v1.2.3", This: true, Started: moment{well.StartedAt}, Up: "3 hours", Counters: "reached", CountersTone: "good",
+		Config: "up to date", ConfigTone: "good", Checks: grouped(12345), Half: "80 µs", Nearly: "2.0 ms",
+	}, row)
+	ill := check.Instance{StartedAt: now, DegradedSince: now.Add(-2 * time.Minute), ConfigAge: time.Minute}
+	row = instanceRowOf(&ill, now)
+	require.Equal(t, []string{"unnamed", "unknown", "away for 2 minutes", "bad", "as of 1 minute ago", "bad", ""},
+		[]string{row.Name, row.Version, row.Counters, row.CountersTone, row.Config, row.ConfigTone, row.Checks})
+	require.Equal(t, "not read yet", func() string { r := instanceRowOf(&check.Instance{ConfigAge: -1}, now); return r.Config }())
 }

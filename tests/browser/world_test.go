@@ -108,7 +108,7 @@ func (w *world) as(role tenants.Role) *page {
 // operator is a page of whoever runs the service: an owner of the tenant platform.
 func (w *world) operator() *page {
 	w.t.Helper()
-	return w.signedIn("operator@weir.example", w.env["WEIR_PASSWORD"])
+	return w.signedIn(w.env["WEIR_OPERATOR_EMAIL"], w.env["WEIR_OPERATOR_PASSWORD"])
 }
 
 // nobody is a page of a visitor who is not signed in.

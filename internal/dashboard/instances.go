@@ -1,0 +1,64 @@
+package dashboard
+
+import (
+	"net/http"
+	"time"
+
+	"weir/internal/check"
+)
+
+// instancesView is how the service itself is.
+type instancesView struct {
+	Instances []instanceRow
+	Silent    int // that are alive and did not answer
+}
+
+type instanceRow struct {
+	Name, Version          string
+	This                   bool
+	Started                moment
+	Up                     string // for how long, in words
+	Counters, CountersTone string // whether it reaches them
+	Config, ConfigTone     string // whether it is up to date
+	Checks, Half, Nearly   string // of the last minute; "": there were none
+}
+
+// configLate is the age from which a configuration counts as out of date: it is compared each
+// second, and a comparison that is under way is none that has failed.
+const configLate = 2 * time.Second
+
+// instances shows how each instance is, and whether it reaches Redis and Postgres. With
+// fragment=list it is the live part alone.
+func (d *dashboard) instances(w http.ResponseWriter, r *http.Request, v *visit) error {
+	list, known := d.Checker.AllInstances(r.Context())
+	view := instancesView{Silent: max(0, known-len(list))}
+	for i := range list {
+		view.Instances = append(view.Instances, instanceRowOf(&list[i], v.now))
+	}
+	if r.URL.Query().Get("fragment") == "list" {
+		return d.render(w, r, http.StatusOK, instancesTable(&view))
+	}
+	v.frame.Title = "Instances"
+	return d.render(w, r, http.StatusOK, instancesPage(v.frame, &view))
+}
+
+func instanceRowOf(i *check.Instance, now time.Time) instanceRow {
+	row := instanceRow{
+		Name: nameOr(i.Name, "unnamed"), Version: nameOr(i.Version, "unknown"), This: i.This,
+		Started: moment{i.StartedAt}, Up: inWords(max(0, now.Sub(i.StartedAt))),
+		Counters: "reached", CountersTone: "good", Config: "up to date", ConfigTone: "good",
+	}
+	if !i.DegradedSince.IsZero() {
+		row.Counters, row.CountersTone = "away for "+inWords(max(now.Sub(i.DegradedSince), time.Second)), "bad"
+	}
+	switch {
+	case i.ConfigAge < 0:
+		row.Config, row.ConfigTone = "not read yet", "bad"
+	case i.ConfigAge > configLate:
+		row.Config, row.ConfigTone = "as of "+inWords(i.ConfigAge)+" ago", "bad"
+	}
+	if l := i.Latency; l.Checks > 0 {
+		row.Checks, row.Half, row.Nearly = grouped(int64(l.Checks)), latencyText(l.P50), latencyText(l.P99)
+	}
+	return row
+}
