@@ -150,6 +150,8 @@ func whyThen(d *check.RecentDecision) string {
 		return "A penalty for an earlier denial was running."
 	case !d.Allowed && d.Remaining > 0:
 		return "It asked for " + plural(d.Cost, "unit", "units") + ", and " + grouped(d.Remaining) + " of " + grouped(d.Quota) + " were left" + whence(d.Source) + "."
+	case !d.Allowed && d.Quota == 1:
+		return "The one unit there is was used" + whence(d.Source) + "."
 	case !d.Allowed:
 		return "All " + grouped(d.Quota) + " were used" + whence(d.Source) + "."
 	case d.Rule == "" && d.Degraded:

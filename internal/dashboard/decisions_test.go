@@ -62,6 +62,7 @@ func TestWhyThen(t *testing.T) {
 		"A penalty for an earlier denial was running. after 2 seconds":            denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Penalized = true }),
 		"All 100 were used, the number from an override. after 2 seconds":         denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Source = "override" }),
 		"It asked for 5 units, and 2 of 100 were left. after 2 seconds":           denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Cost, d.Remaining = 5, 2 }),
+		"The one unit there is was used. after 2 seconds":                         denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Quota = 1 }),
 		"No rule with a limit applied. ":                                          {Allowed: true},
 		"Counters were away, and no rule denied. ":                                {Allowed: true, Degraded: true},
 		"Within the limit, the number from plan pro. ":                            {Allowed: true, Rule: "api", Source: "plan:pro"},
