@@ -157,8 +157,8 @@ type browser struct {
 	client      *http.Client
 }
 
-func newBrowser(url, cookie string) *browser {
-	return &browser{url, cookie, &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableCompression: true},
+func newBrowser(address, cookie string) *browser {
+	return &browser{"http://" + address, cookie, &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableCompression: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
