@@ -46,8 +46,8 @@ func seedHistory(ctx context.Context, store *tenants.Store, tenant uuid.UUID, no
 	h := history{tenant: tenant, random: rand.New(rand.NewPCG(1, 2)), trouble: now.Add(-27 * time.Hour)}
 	now = now.UTC().Truncate(time.Minute)
 	const day = 24 * time.Hour
-	h.fill(check.UsageDay, now.Truncate(day).Add(-60*day), now.Truncate(day).Add(-8*day), day)
-	h.fill(check.UsageHour, now.Truncate(day).Add(-8*day), now.Truncate(time.Hour).Add(-47*time.Hour), time.Hour)
+	h.fill(check.UsageDay, now.Truncate(day).Add(-60*day), now.Truncate(day).Add(-15*day), day)
+	h.fill(check.UsageHour, now.Truncate(day).Add(-15*day), now.Truncate(time.Hour).Add(-47*time.Hour), time.Hour)
 	// charts of the last days have bars of a quarter of an hour and more; of the last hours, and
 	// what those are compared with, of a minute
 	const quarter = 15 * time.Minute
