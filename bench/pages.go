@@ -60,7 +60,7 @@ func (o pagesOptions) sights() []sight {
 		return func(n int) string { return fmt.Sprintf("/rules/rule-%d%s", n%o.rules, after) }
 	}
 	return []sight{
-		{"the playground, for comparison", fixed("/playground")},
+		{"your sessions, for comparison", fixed("/sessions")},
 		{"overview", fixed("/")},
 		{"rules", fixed("/rules")},
 		{"rules by a prefix", func(n int) string { return fmt.Sprintf("/rules?q=rule-%d", n%10) }},
