@@ -60,9 +60,12 @@ func refused(err error) error {
 }
 
 func addUsageRows(ctx context.Context, q *db.Queries, rows []check.UsageRow) error {
-	var minutes, all db.AddUsageMinutesParams
+	var minutes, hours, days db.AddUsageMinutesParams
 	for i := range rows {
-		appendUsage(&all, &rows[i])
+		appendUsage(&days, &rows[i])
+		if rows[i].Grain <= check.UsageHour {
+			appendUsage(&hours, &rows[i])
+		}
 		if rows[i].Grain == check.UsageMinute {
 			appendUsage(&minutes, &rows[i])
 		}
@@ -73,15 +76,17 @@ func addUsageRows(ctx context.Context, q *db.Queries, rows []check.UsageRow) err
 			return err
 		}
 	}
-	if len(all.Tenants) == 0 {
+	if len(hours.Tenants) > 0 {
+		hours.Retention = interval(UsageRetention(check.UsageHour))
+		if err := q.AddUsageHours(ctx, db.AddUsageHoursParams(hours)); err != nil {
+			return err
+		}
+	}
+	if len(days.Tenants) == 0 {
 		return nil
 	}
-	all.Retention = interval(UsageRetention(check.UsageHour))
-	if err := q.AddUsageHours(ctx, db.AddUsageHoursParams(all)); err != nil {
-		return err
-	}
-	all.Retention = interval(UsageRetention(check.UsageDay))
-	return q.AddUsageDays(ctx, db.AddUsageDaysParams(all))
+	days.Retention = interval(UsageRetention(check.UsageDay))
+	return q.AddUsageDays(ctx, db.AddUsageDaysParams(days))
 }
 
 func appendUsage(to *db.AddUsageMinutesParams, row *check.UsageRow) {

@@ -341,6 +341,11 @@ func TestUsageCoarse(t *testing.T) {
 	require.Zero(t, total(t, d.Store, a, check.UsageMinute))
 	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageHour))
 	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageDay))
+
+	row.Grain = check.UsageDay
+	require.NoError(t, d.Store.WriteUsage(t.Context(), usageBatch(uuid.New(), row)))
+	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageHour), "a day's checks are not all of its first hour")
+	require.Equal(t, 2*everyCount.Allowed, total(t, d.Store, a, check.UsageDay).Allowed)
 }
 
 // Costs can add up past what the column holds; that must not stop all usage after it.
