@@ -499,9 +499,9 @@ CREATE INDEX subjects_plan_subject ON subjects USING btree (tenant_id, plan_id, 
 CREATE INDEX subjects_state ON subjects USING btree (tenant_id, state, id, plan_id) WHERE (state <> 'active'::text);
 CREATE INDEX subjects_state_subject ON subjects USING btree (tenant_id, state, subject, plan_id) WHERE (state <> 'active'::text);
 CREATE INDEX subjects_version ON subjects USING btree (tenant_id, version);
-CREATE TRIGGER follow_labels_deleted AFTER DELETE ON subjects FOR EACH ROW WHEN ((old.labels <> '{}'::jsonb)) EXECUTE FUNCTION follow_subject_labels();
-CREATE TRIGGER follow_labels_inserted AFTER INSERT ON subjects FOR EACH ROW WHEN ((new.labels <> '{}'::jsonb)) EXECUTE FUNCTION follow_subject_labels();
-CREATE TRIGGER follow_labels_updated AFTER UPDATE ON subjects FOR EACH ROW WHEN ((((old.subject <> new.subject) OR (old.id <> new.id) OR (old.labels <> new.labels)) OR ((new.labels <> '{}'::jsonb) AND ((old.plan_id IS DISTINCT FROM new.plan_id) OR (old.state IS DISTINCT FROM new.state))))) EXECUTE FUNCTION follow_subject_labels();
+CREATE TRIGGER add_labels AFTER INSERT ON subjects REFERENCING NEW TABLE AS new_subjects FOR EACH STATEMENT EXECUTE FUNCTION add_subject_labels();
+CREATE TRIGGER move_labels AFTER UPDATE ON subjects REFERENCING OLD TABLE AS old_subjects NEW TABLE AS new_subjects FOR EACH STATEMENT EXECUTE FUNCTION move_subject_labels();
+CREATE TRIGGER remove_labels AFTER DELETE ON subjects REFERENCING OLD TABLE AS old_subjects FOR EACH STATEMENT EXECUTE FUNCTION remove_subject_labels();
 ALTER TABLE subjects ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON subjects FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))

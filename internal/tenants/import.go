@@ -188,8 +188,7 @@ func (c *change) newSubjectImport(ctx context.Context, lines []SubjectLine, mode
 		change: c, mode: mode, plans: map[string]uuid.UUID{}, rules: map[string]Rule{}, seen: make(map[string]int, len(lines)),
 	}
 	// Plans that were made while the tables were small would read all of them for each batch.
-	_, err := c.tx.Exec(ctx, "SELECT set_config('enable_seqscan', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)")
-	if err != nil {
+	if _, err := c.tx.Exec(ctx, "SET LOCAL enable_seqscan = off"); err != nil {
 		return nil, err
 	}
 	now, err := c.ConfigVersion(ctx)
@@ -396,18 +395,39 @@ func (w *importWrites) run(ctx context.Context, c *change) error {
 			return err
 		}
 	}
+	if p := w.overrides; len(p.Subjects) > 0 {
+		p.TenantID, p.Version, p.CreatedBy = w.tenant, w.version, w.createdBy
+		if err := c.ImportOverrides(ctx, p); err != nil {
+			return err
+		}
+	}
+	if len(w.changed.subjects)+len(w.removedFrom) == 0 {
+		return nil
+	}
+	return c.planAnew(ctx, w.runJoined)
+}
+
+// planAnew lets do run with plans that are made for the tables as they are now. It is not for
+// statements that only insert: the check of each foreign key of each row would be planned, too.
+func (c *change) planAnew(ctx context.Context, do func(context.Context, *change) error) error {
+	if _, err := c.tx.Exec(ctx, "SET LOCAL plan_cache_mode = force_custom_plan"); err != nil {
+		return err
+	}
+	if err := do(ctx, c); err != nil {
+		return err
+	}
+	_, err := c.tx.Exec(ctx, "SET LOCAL plan_cache_mode = auto")
+	return err
+}
+
+// runJoined writes what changes rows that are there.
+func (w *importWrites) runJoined(ctx context.Context, c *change) error {
 	if n := &w.changed; len(n.subjects) > 0 {
 		err := c.ImportChangedSubjects(ctx, db.ImportChangedSubjectsParams{
 			TenantID: w.tenant, Version: w.version, Subjects: n.subjects, PlanIds: n.plans, States: n.states,
 			Labels: n.labels, BillingRefs: n.billingRefs,
 		})
 		if err != nil {
-			return err
-		}
-	}
-	if p := w.overrides; len(p.Subjects) > 0 {
-		p.TenantID, p.Version, p.CreatedBy = w.tenant, w.version, w.createdBy
-		if err := c.ImportOverrides(ctx, p); err != nil {
 			return err
 		}
 	}
