@@ -3,7 +3,6 @@ package dashboard
 import (
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -68,8 +67,8 @@ func (view *tenantsView) values() url.Values {
 	return values
 }
 
-// servedFor is how far back the list of tenants counts their checks.
-const servedFor = 24 * time.Hour
+// servedHours is how far back the list of tenants counts their checks, this hour included, as their pages do.
+const servedHours = 24
 
 func (d *dashboard) tenants(w http.ResponseWriter, r *http.Request, v *visit) error {
 	return d.showTenants(w, r, v, http.StatusOK, &form{})
@@ -87,7 +86,7 @@ func (d *dashboard) showTenants(w http.ResponseWriter, r *http.Request, v *visit
 	for i := range list {
 		ids[i] = list[i].ID
 	}
-	served, err := d.Store.Served(ctx, v.actor(), ids, v.now.Add(-servedFor))
+	served, err := d.Store.Served(ctx, v.actor(), ids, stretchUntil(v.now, check.UsageHour, servedHours).From)
 	if err != nil {
 		return err
 	}
