@@ -19,10 +19,11 @@ type headerWriter struct {
 	count int
 }
 
-// headerNames are the headers that a headerWriter can write, spelled as their documents spell them.
+// headerNames are the headers that a headerWriter can write, spelled as their documents spell them,
+// in the order in which net/http sends them.
 // HTTP/1 sends the map's keys as they stand, and letter case means nothing in HTTP.
 var headerNames = [...]string{
-	"RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After",
+	"RateLimit", "RateLimit-Policy", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
 }
 
 // write sets the headers of a decision. values is room for them that lives as long as the answer.
@@ -46,8 +47,11 @@ func (h *headerWriter) build(style HeaderStyle, d *check.Decision) {
 	h.buf, h.count = h.buf[:0], 0
 	deciding := decidingRule(d)
 	if style.Draft {
-		h.policies(d.Rules)
 		h.states(d.Rules)
+		h.policies(d.Rules)
+	}
+	if wait, curable := retryAfter(d); curable {
+		h.number("Retry-After", wait)
 	}
 	if style.X && deciding != nil {
 		h.number("X-RateLimit-Limit", deciding.Quota)
@@ -55,9 +59,6 @@ func (h *headerWriter) build(style HeaderStyle, d *check.Decision) {
 			h.number("X-RateLimit-Remaining", deciding.Remaining)
 			h.number("X-RateLimit-Reset", ceilSeconds(d.NowMS+deciding.ResetAfterMS))
 		}
-	}
-	if wait, curable := retryAfter(d); curable {
-		h.number("Retry-After", wait)
 	}
 }
 

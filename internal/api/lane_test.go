@@ -58,6 +58,31 @@ func TestLaneAnswersAsTheOrdinaryRoad(t *testing.T) {
 	}
 }
 
+// Nor by the order of the headers.
+func TestLaneOrdersHeadersAsTheOrdinaryRoad(t *testing.T) {
+	s := newCheckStack(t)
+	body := `{"subject":"order","resource":"one"}`
+	names := func(headers ...string) (names []string) {
+		c := s.dial()
+		c.send(s.laneRequest(body, headers...))
+		for {
+			line, err := c.r.ReadString('\n')
+			require.NoError(t, err)
+			if line == "\r\n" {
+				return names
+			}
+			name, _, _ := strings.Cut(line, ":")
+			names = append(names, name)
+		}
+	}
+	s.check(body).decision(200) // the one that there is
+	want := names("X-Unknown: 1")
+	require.Contains(t, want, "Retry-After")
+	before := s.ordinary.Load()
+	require.Equal(t, want, names())
+	require.Equal(t, before, s.ordinary.Load(), "the lane has answered")
+}
+
 // What is not a check in the lane's form takes the ordinary road, on the same connection: the answer
 // is that of a server without a lane, and nothing is lost, repeated or counted twice.
 func TestLaneHandsOver(t *testing.T) {
