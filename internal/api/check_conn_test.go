@@ -112,6 +112,26 @@ func TestPipelining(t *testing.T) {
 	require.Equal(t, 1_000_000-used, s.remaining("p", "bulk"))
 }
 
+// A client whose body does not come in time is told so, though the time for the answer began with
+// that for the body.
+func TestSlowBodies(t *testing.T) {
+	s := newCheckStack(t)
+	server := httptest.NewUnstartedServer(nil)
+	server.Config = NewServer(New(Config{Headers: bothStyles}, s.deps), s.deps.Logger)
+	server.Config.ReadTimeout, server.Config.WriteTimeout = 50*time.Millisecond, 50*time.Millisecond
+	server.Start()
+	t.Cleanup(server.Close)
+	for _, path := range []string{"/v1/check", "/v1/simulate"} {
+		c := dialTo(t, server.Listener.Addr())
+		c.send(strings.Replace(s.head("Content-Length: 15"), "/v1/check", path, 1) + `{"subject":`)
+		a := c.receive()
+		a.problem(400, "MALFORMED_JSON")
+		require.Equal(t, "close", a.header.Get("Connection"))
+		c.closed()
+	}
+	s.untouched("a")
+}
+
 // A client that hangs up right after asking is counted at most once, and costs the others nothing.
 func TestDisconnects(t *testing.T) {
 	s := newCheckStack(t)

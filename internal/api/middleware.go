@@ -265,7 +265,10 @@ func readBody(r *http.Request, buf []byte, limit int) ([]byte, *Problem) {
 			return buf, nil
 		default:
 			// The client is gone, too slow, or cannot count: no answer on this connection is sure
-			// to be understood as the last one.
+			// to be understood as the last one. Who was too slow has used up the time for the answer, too.
+			if q := requestFrom(r.Context()); q != nil {
+				_ = http.NewResponseController(q.ResponseWriter).SetWriteDeadline(time.Now().Add(lingerTimeout))
+			}
 			return buf, closing(r, newProblem(http.StatusBadRequest, codeMalformedJSON, "The body ended before it was complete."))
 		}
 	}
