@@ -127,6 +127,30 @@ func TestQueriesAreReadStrictly(t *testing.T) {
 	}
 }
 
+// The bounds of a schema read as sentences, and a parameter is pointed at by its name alone.
+func TestBoundsInWords(t *testing.T) {
+	s := newAdminStack(t)
+	rule := obj{"slug": "r", "limit": 1, "window": "1s"}
+	requests := []obj{{"at_ms": 0, "subject": "a"}}
+	for _, c := range []struct {
+		body          obj
+		pointer, says string
+	}{
+		{obj{"rules": []obj{rule}, "requests": []obj{{"at_ms": int64(1e18), "subject": "a"}}}, "/requests/0/at_ms", "must be at most 99999999999999"},
+		{obj{"rules": []obj{rule}, "requests": []obj{{"at_ms": 0, "subject": "a", "cost": int64(2e15)}}}, "/requests/0/cost", "must be at most 1000000000000000"},
+		{obj{"rules": []obj{rule}, "requests": []obj{{"at_ms": -1, "subject": "a"}}}, "/requests/0/at_ms", "must be at least 0"},
+		{obj{"rules": []obj{rule}, "requests": []obj{{"at_ms": 0, "subject": ""}}}, "/requests/0/subject", "must be 1 or more characters long"},
+		{obj{"rules": []obj{rule}, "requests": []obj{{"at_ms": 0, "subject": strings.Repeat("a", 257)}}}, "/requests/0/subject", "must be at most 256 characters long"},
+		{obj{"rules": []obj{}, "requests": requests}, "/rules", "must have 1 or more items"},
+		{obj{"rules": slices.Repeat([]obj{rule}, 33), "requests": requests}, "/rules", "must have 32 or fewer items"},
+	} {
+		p := s.call(s.key, http.MethodPost, "/v1/simulate", c.body).problem(422, codeInvalidRequest)
+		require.Equal(t, []ProblemField{{Pointer: c.pointer, Message: c.says}}, p.Errors)
+	}
+	p := s.call(s.key, http.MethodGet, "/v1/usage?group_by=rule,nothing", nil).problem(422, codeInvalidRequest)
+	require.Equal(t, []ProblemField{{Pointer: "query:group_by", Message: "must be one of rule, plan, resource, subject"}}, p.Errors)
+}
+
 // Every item of a list comes once, whatever is made while it is paged through.
 func TestPaging(t *testing.T) {
 	s := newAdminStack(t)

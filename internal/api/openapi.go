@@ -31,12 +31,12 @@ func init() {
 	validation.MsgExpectedArray = "must be an array"
 	validation.MsgExpectedObject = "must be an object"
 	validation.MsgExpectedOneOf = "must be one of %s"
-	validation.MsgExpectedMinimumNumber = "must be at least %v"
-	validation.MsgExpectedMaximumNumber = "must be at most %v"
-	validation.MsgExpectedMinLength = "must be at least %d long"
-	validation.MsgExpectedMaxLength = "must be at most %d long"
-	validation.MsgExpectedMinItems = "must have at least %d items"
-	validation.MsgExpectedMaxItems = "must have at most %d items"
+	validation.MsgExpectedMinimumNumber = "must be at least %.16g" // whole numbers to 10^15 in digits alone
+	validation.MsgExpectedMaximumNumber = "must be at most %.16g"
+	validation.MsgExpectedMinLength = "must be %d or more characters long"
+	validation.MsgExpectedMaxLength = "must be at most %d characters long"
+	validation.MsgExpectedMinItems = "must have %d or more items"
+	validation.MsgExpectedMaxItems = "must have %d or fewer items"
 	validation.MsgExpectedArrayItemsUnique = "must not hold the same item twice"
 	validation.MsgExpectedRequiredProperty = msgRequiredPrefix + "%s"
 }
@@ -92,7 +92,8 @@ func validationField(d *huma.ErrorDetail) ProblemField {
 		where, path = "body", strings.TrimPrefix(d.Location, "body")
 	}
 	if where != "body" {
-		return ProblemField{Pointer: where + ":" + path, Message: parameterMessage(d.Message)}
+		name, _, _ := strings.Cut(path, "[") // a list is one parameter
+		return ProblemField{Pointer: where + ":" + name, Message: parameterMessage(d.Message)}
 	}
 	f := ProblemField{Pointer: jsonPointer(path), Message: d.Message}
 	if name, ok := strings.CutPrefix(d.Message, msgRequiredPrefix); ok {
