@@ -112,6 +112,7 @@ type killedRun struct {
 	server   *instance // the killer's
 	url      string
 	kills    atomic.Int64
+	answered atomic.Int64
 	repeated atomic.Int64
 	replayed atomic.Int64
 }
@@ -124,13 +125,17 @@ func newKilledRun(t *testing.T, s settings) *killedRun {
 }
 
 // killAgainAndAgain kills the server a little later after each start, so that it is at another
-// point of its work each time.
+// point of its work each time. Each start answers a few writes at least: on a slow machine the
+// clients would otherwise never come to an end.
 func (r *killedRun) killAgainAndAgain(stop chan struct{}) {
 	for wait := 50 * time.Millisecond; ; wait += 130 * time.Millisecond {
-		select {
-		case <-stop:
-			return
-		case <-time.After(wait):
+		enough := r.answered.Load() + 8
+		for due := time.Now().Add(wait); time.Now().Before(due) || r.answered.Load() < enough; {
+			select {
+			case <-stop:
+				return
+			case <-time.After(tick):
+			}
 		}
 		if wait > 1500*time.Millisecond {
 			wait = 50 * time.Millisecond
@@ -175,6 +180,7 @@ func (r *killedRun) do(key, method, path, body string) (answer idempotentAnswer)
 			r.t.Errorf("%s %s: %d %s", method, path, got.status, got.body)
 			return answer
 		}
+		r.answered.Add(1)
 		if got.header.Get("Idempotency-Replayed") != "" {
 			r.replayed.Add(1)
 		}

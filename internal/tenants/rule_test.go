@@ -153,7 +153,7 @@ func TestZeroActor(t *testing.T) {
 	_, err := d.Store.RuleBySlug(t.Context(), tenants.Actor{}, "r")
 	require.ErrorIs(t, err, tenants.ErrNotFound)
 	_, err = d.Store.CreateRule(t.Context(), tenants.Actor{}, rule("r"))
-	require.ErrorIs(t, err, tenants.ErrNotFound)
+	require.ErrorIs(t, err, tenants.ErrForbidden)
 }
 
 // Of many who edit from the same state, one wins and the others are told.
