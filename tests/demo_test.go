@@ -148,11 +148,23 @@ func requireLogin(t *testing.T, env map[string]string) {
 	require.NotNil(t, style, "%s", page)
 	require.Equal(t, http.StatusOK, status(env["WEIR_URL"]+string(style[1])), "what the page looks like")
 
-	unknown, err := http.Get(env["WEIR_URL"] + "/v1/nothing")
-	require.NoError(t, err)
-	require.NoError(t, unknown.Body.Close())
-	require.Equal(t, http.StatusNotFound, unknown.StatusCode)
-	require.Equal(t, "application/problem+json", unknown.Header.Get("Content-Type"))
+	// What nobody serves is a page to a browser and a problem to a program, and always a problem
+	// among the paths of programs.
+	for _, c := range []struct{ path, accept, want string }{
+		{"/v1/nothing", "*/*", "application/problem+json"},
+		{"/v1/nothing", "text/html,*/*;q=0.8", "application/problem+json"},
+		{"/nothing", "*/*", "application/problem+json"},
+		{"/nothing", "text/html,*/*;q=0.8", "text/html; charset=utf-8"},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, env["WEIR_URL"]+c.path, http.NoBody)
+		require.NoError(t, err)
+		request.Header.Set("Accept", c.accept)
+		unknown, err := noRedirect.Do(request)
+		require.NoError(t, err)
+		require.NoError(t, unknown.Body.Close())
+		require.Equal(t, http.StatusNotFound, unknown.StatusCode, c)
+		require.Equal(t, c.want, unknown.Header.Get("Content-Type"), c)
+	}
 }
 
 // What somebody did to the demo is theirs: another start undoes nothing and makes no new keys.

@@ -77,7 +77,7 @@ const (
 )
 
 // New returns the handler of the public listeners.
-func New(cfg Config, deps Deps) http.Handler {
+func New(cfg Config, deps Deps) chi.Router {
 	s := &server{Deps: deps, logger: deps.Logger, metrics: deps.Metrics, style: cfg.Headers, maxInFlight: int64(cfg.MaxInFlight)}
 	if s.maxInFlight == 0 {
 		s.maxInFlight = DefaultMaxInFlight
