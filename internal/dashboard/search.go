@@ -58,6 +58,16 @@ func holds(query string, texts ...string) bool {
 	return false
 }
 
+// pagesBeside are the pages that the palette knows beside those of the navigation, and who has a
+// use for them.
+var pagesBeside = []struct {
+	title, path string
+	right       tenants.Right
+}{
+	{"New rule", "/rules/new", tenants.MayEdit}, {"New plan", "/plans/new", tenants.MayEdit},
+	{"Your account", "/account", 0}, {"Your sessions", "/sessions", 0},
+}
+
 func findPages(_ context.Context, v *visit, query string) (out []foundItem, _ error) {
 	for _, group := range v.frame.Navigation {
 		for _, item := range group.Items {
@@ -69,8 +79,10 @@ func findPages(_ context.Context, v *visit, query string) (out []foundItem, _ er
 	if query != "" && holds(query, "Sign out", "log out") {
 		out = append(out, foundItem{Kind: "Action", Title: "Sign out", Form: "sign-out"})
 	}
-	if query != "" && holds(query, "Your sessions") {
-		out = append(out, foundItem{Kind: "Page", Title: "Your sessions", Path: "/sessions"})
+	for _, p := range pagesBeside {
+		if query != "" && holds(query, p.title) && (p.right == 0 || v.actor().May(p.right)) {
+			out = append(out, foundItem{Kind: "Page", Title: p.title, Path: p.path})
+		}
 	}
 	return out, nil
 }
