@@ -77,8 +77,8 @@ type denyingRule struct {
 
 // nearLimit is a subject that was seen close to a limit.
 type nearLimit struct {
-	Subject, Rule, Used, Ago, Whole string
-	Left                            int64 // thousandths
+	Subject, Rule, Remaining, Ago, Whole string
+	Left                                 int64 // thousandths
 }
 
 // watching tells of how many instances what was seen lately is.
@@ -183,7 +183,7 @@ func (d *dashboard) readNear(ctx context.Context, actor tenants.Actor, now time.
 	for i := range list.Near {
 		n := &list.Near[i]
 		out = append(out, nearLimit{
-			Subject: n.Subject, Rule: n.Rule, Used: grouped(n.Quota-n.Remaining) + " of " + grouped(n.Quota), Left: 1000 - int64(1000*n.Used()),
+			Subject: n.Subject, Rule: n.Rule, Remaining: grouped(n.Remaining) + " of " + grouped(n.Quota) + " left", Left: 1000 - int64(1000*n.Used()),
 			Ago: agoInWords(now.Sub(n.At)), Whole: inWords(n.At.Add(time.Duration(n.ResetAfterMS) * time.Millisecond).Sub(now)),
 		})
 	}

@@ -76,7 +76,7 @@ func TestNearestTheirLimit(t *testing.T) {
 	s.ask(s.a, "busy <b>", 19)
 	got := s.as("ann@example.com").get("/")
 	require.Contains(t, got.body, `<a class="mono" href="/subjects/busy%20%3Cb%3E">busy &lt;b&gt;</a>`)
-	require.Contains(t, got.body, "19 of 20")
+	require.Contains(t, got.body, "1 of 20 left", "as the bar draws it, and as the subject's page says")
 	require.NotContains(t, got.body, "calm")
 	require.NotContains(t, s.as("bob@example.com").get("/").body, "busy")
 }
