@@ -51,7 +51,7 @@ func auditPageOf(f frame, v *auditView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = problem(v.Form).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = filterProblem(v.Form).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
