@@ -373,7 +373,8 @@ func (awayEngine) Evaluate(_ context.Context, calls ...*check.Call) {
 	}
 }
 
-// A rule that a person changes takes effect without a restart, and the counter goes on.
+// A rule that a person changes takes effect without a restart, and the counter goes on, also where the
+// rule was deleted and made again.
 func TestCheckFollowsChanges(t *testing.T) {
 	s := newCheckStack(t)
 	s.check(`{"subject":"a","cost":5}`).decision(200)
@@ -391,6 +392,17 @@ func TestCheckFollowsChanges(t *testing.T) {
 	_, _, err = s.db.Store.PutPlanLimit(t.Context(), s.actor, plan.Slug, "per-subject", check.Limit{Limit: 7}, tenants.Match{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return s.remaining("a", "default") == 2 }, 5*time.Second, 20*time.Millisecond)
+
+	s.check(`{"subject":"a","resource":"one"}`).decision(200)
+	require.NoError(t, s.db.Store.DeleteRule(t.Context(), s.actor, "one", tenants.Match{}))
+	_, err = s.db.Store.CreateRule(t.Context(), s.actor, hourly("one", "one", 3, "subject"))
+	require.NoError(t, err)
+	var again CheckAnswer
+	require.Eventually(t, func() bool {
+		again = s.check(`{"subject":"a","resource":"one","cost":0}`).decision(200)
+		return again.Limit != nil && *again.Limit == 3
+	}, 5*time.Second, 20*time.Millisecond)
+	require.Equal(t, int64(2), *again.Remaining)
 	stop()
 	<-watching
 }
