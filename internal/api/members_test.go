@@ -28,7 +28,7 @@ func TestMemberLife(t *testing.T) {
 		s.call(s.key, http.MethodPatch, path, obj{"role": "admin"}), s.call(s.key, http.MethodDelete, path, nil),
 	} {
 		p := refused.problem(http.StatusConflict, codeLastOwner)
-		require.Contains(t, p.Detail, "make another member an owner first", "what to do")
+		require.Equal(t, "This is the last owner of the tenant: make another member an owner first.", p.Detail, "what to do")
 	}
 
 	bob := s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "bob@example.com", "role": "owner"}).ok(201)

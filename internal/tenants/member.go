@@ -279,7 +279,11 @@ func (c *change) keepAnOwner(ctx context.Context, m Member) error {
 	if others.Joined > 0 || m.State == MemberInvited && others.Owners > 0 {
 		return nil
 	}
-	return &ConflictError{CodeLastOwner, "this is the last owner of the tenant: make another member an owner first, who has joined"}
+	what := "this is the last owner of the tenant: make another member an owner first"
+	if m.State != MemberInvited {
+		what += ", who has joined"
+	}
+	return &ConflictError{CodeLastOwner, what}
 }
 
 func (c *change) writeMember(ctx context.Context, person uuid.UUID, email string, role Role, joinedAt *time.Time) (Member, error) {
