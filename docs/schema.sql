@@ -87,32 +87,48 @@ CREATE TABLE audit (
     CHECK ((octet_length(hash) = 32)),
     CHECK ((sequence > 0))
 );
+CREATE INDEX audit_action ON audit USING btree (tenant_id, action, sequence);
+CREATE INDEX audit_actor ON audit USING btree (tenant_id, actor_name, sequence);
 CREATE INDEX audit_at ON audit USING btree (tenant_id, at);
 CREATE INDEX audit_target ON audit USING btree (tenant_id, kind, target, sequence);
 ALTER TABLE audit ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY old_rows_removed ON audit FOR DELETE TO weir_system
+    USING (true);
+CREATE POLICY old_rows_seen ON audit FOR SELECT TO weir_system
+    USING (true);
 CREATE POLICY own_tenant ON audit FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
     WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT DELETE ON audit TO weir_system;
 GRANT INSERT, SELECT ON audit TO weir_app;
+GRANT SELECT (at, hash, sequence, tenant_id) ON audit TO weir_system;
 
 CREATE TABLE audit_heads (
     tenant_id uuid NOT NULL,
     sequence bigint NOT NULL,
     hash bytea NOT NULL,
+    removed_sequence bigint NOT NULL DEFAULT 0,
+    removed_hash bytea NOT NULL DEFAULT decode(repeat('00'::text, 32), 'hex'::text),
     PRIMARY KEY (tenant_id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK (((removed_sequence >= 0) AND (removed_sequence <= sequence))),
     CHECK ((octet_length(hash) = 32)),
+    CHECK ((octet_length(removed_hash) = 32)),
     CHECK ((sequence >= 0))
 );
 ALTER TABLE audit_heads ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY all_heads ON audit_heads FOR SELECT TO weir_system
     USING (true);
+CREATE POLICY marks ON audit_heads FOR UPDATE TO weir_system
+    USING (true)
+    WITH CHECK (true);
 CREATE POLICY own_tenant ON audit_heads FOR ALL TO weir_app
     USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
     WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
 GRANT INSERT, SELECT ON audit_heads TO weir_app;
 GRANT SELECT ON audit_heads TO weir_system;
 GRANT UPDATE (hash, sequence) ON audit_heads TO weir_app;
+GRANT UPDATE (removed_hash, removed_sequence) ON audit_heads TO weir_system;
 
 CREATE TABLE config_version (
     singleton boolean NOT NULL DEFAULT true,

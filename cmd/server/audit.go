@@ -48,7 +48,11 @@ func (c auditVerifyCommand) Run(ctx context.Context, cfg *Config, log *slog.Logg
 		}
 		all++
 		if report.Valid {
-			fmt.Printf("%s: whole, %d rows, head %s\n", t.Slug, report.Rows, report.Head)
+			old := ""
+			if report.Removed.Sequence > 0 {
+				old = fmt.Sprintf(" after %d that are removed", report.Removed.Sequence)
+			}
+			fmt.Printf("%s: whole, %d rows%s, head %s\n", t.Slug, report.Rows, old, report.Head)
 			return nil
 		}
 		broken++

@@ -11,9 +11,9 @@ import (
 
 const purgeEvery = time.Hour
 
-// purge removes what Postgres keeps only for a time, every hour until ctx ends. Instances that
+// purge removes what Postgres keeps only for a time, of audit trails what is older than auditDays (0: nothing), every hour until ctx ends. Instances that
 // were started together spread out: the first time comes after a part of an hour by chance.
-func purge(ctx context.Context, store *tenants.Store, log *slog.Logger) {
+func purge(ctx context.Context, store *tenants.Store, auditDays int, log *slog.Logger) {
 	wait := rand.N(purgeEvery)
 	for {
 		select {
@@ -24,6 +24,20 @@ func purge(ctx context.Context, store *tenants.Store, log *slog.Logger) {
 		if err := store.Purge(ctx); err != nil && ctx.Err() == nil {
 			log.Warn("what is out of date was not removed; trying again in an hour", "error", err)
 		}
+		if auditDays > 0 {
+			purgeAudit(ctx, store, time.Now().AddDate(0, 0, -auditDays), log)
+		}
 		wait = purgeEvery
+	}
+}
+
+// purgeAudit removes what audit trails have from before a time, and says how much that was.
+func purgeAudit(ctx context.Context, store *tenants.Store, before time.Time, log *slog.Logger) {
+	removed, err := store.PurgeAudit(ctx, before)
+	if removed > 0 {
+		log.Info("old audit rows removed", "rows", removed, "before", before)
+	}
+	if err != nil && ctx.Err() == nil {
+		log.Warn("old audit rows were not all removed; trying again in an hour", "error", err)
 	}
 }

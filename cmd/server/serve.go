@@ -123,7 +123,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 	s.background.Go(func() { s.front.failIf("write down when keys were used", authenticator.Run(working)) })
 	s.background.Go(func() { s.front.failIf("hear of changes", s.store.Watch(working, following.changed(working))) })
 	s.background.Go(func() { following.preload(working) })
-	s.background.Go(func() { purge(working, s.store, s.log) })
+	s.background.Go(func() { purge(working, s.store, s.cfg.AuditRetention, s.log) })
 	s.background.Go(func() { logAuditHeads(working, s.store, s.log) })
 	s.background.Go(func() { usage.Run(working) })
 	s.background.Go(func() { s.store.RunUsageUpkeep(working) })

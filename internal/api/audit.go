@@ -62,7 +62,8 @@ type AuditVerifyParams struct {
 // AuditVerifyAnswer is the answer of GET /v1/audit/verify.
 type AuditVerifyAnswer struct {
 	Valid    bool    `json:"valid"`
-	Rows     int64   `json:"rows" doc:"How many rows follow from one another, from the first"`
+	Rows     int64   `json:"rows" doc:"How many rows follow from one another, from the first that is left"`
+	Removed  int64   `json:"removed" doc:"How many rows before them were removed because of their age; of the last of these the hash is kept"`
 	Head     string  `json:"head" doc:"The last of them, SEQUENCE:HASH. Keep it elsewhere, to give it as head another time"`
 	BrokenAt *int64  `json:"broken_at" doc:"The first row that is wrong or missing"`
 	Problem  *string `json:"problem" doc:"What is wrong with it"`
@@ -209,7 +210,7 @@ func (a *admin) verifyAudit(ctx context.Context, in *AuditVerifyParams) (*huma.S
 	if err != nil {
 		return nil, err
 	}
-	answer := AuditVerifyAnswer{Valid: report.Valid, Rows: report.Rows, Head: report.Head.String()}
+	answer := AuditVerifyAnswer{Valid: report.Valid, Rows: report.Rows, Removed: report.Removed.Sequence, Head: report.Head.String()}
 	if !report.Valid {
 		answer.BrokenAt, answer.Problem = &report.BrokenAt, &report.Problem
 	}

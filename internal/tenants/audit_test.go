@@ -322,6 +322,9 @@ func TestAuditIsAppendOnly(t *testing.T) {
 			asRole(t, d, role, func(ctx context.Context, tx pgx.Tx) {
 				_, err := tx.Exec(ctx, "SELECT set_config('weir.tenant_id', $1, true)", a.TenantID().String())
 				require.NoError(t, err)
+				if role == "weir_system" && statement == "DELETE FROM audit" {
+					return // what is too old; TestAuditRetention
+				}
 				_, err = tx.Exec(ctx, statement)
 				var pgErr *pgconn.PgError
 				require.ErrorAs(t, err, &pgErr, "%s: %s", role, statement)

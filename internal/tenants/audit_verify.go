@@ -16,6 +16,7 @@ import (
 type AuditReport struct {
 	Valid    bool
 	Rows     int64     // that were read and are right
+	Removed  AuditMark // the last row that was removed because of its age; the rows read follow it
 	Head     AuditMark // the last of them
 	BrokenAt int64     // number of the first row that is missing or wrong; 0 where Valid
 	Problem  string    // what is wrong with it; "" where Valid
@@ -24,7 +25,8 @@ type AuditReport struct {
 // auditVerifyRows is how many rows of a trail are read at once.
 const auditVerifyRows = 1000
 
-// VerifyAudit reads the whole trail of the actor's tenant and tells whether each row follows from
+// VerifyAudit reads all that is left of the trail of the actor's tenant, from the mark of what was
+// removed because of its age on, and tells whether each row follows from
 // the one before and none is missing at the end. Somebody who can write to the database as its
 // owner can make a shorter or different trail that is whole in itself; remembered, a mark from
 // before (nil: none), must then be in it.
@@ -41,15 +43,23 @@ func (s *Store) VerifyAudit(ctx context.Context, a Actor, remembered *AuditMark)
 }
 
 func verifyChain(ctx context.Context, q *db.Queries, tenant uuid.UUID, remembered *AuditMark) (r AuditReport, err error) {
-	r.Head.Hash = genesis
+	end, err := q.AuditHead(ctx, tenant)
+	missing := errors.Is(err, pgx.ErrNoRows)
+	if missing {
+		end.Hash, end.RemovedHash = genesis[:], genesis[:]
+	} else if err != nil {
+		return r, err
+	}
+	r.Removed = AuditMark{Sequence: end.RemovedSequence, Hash: [32]byte(end.RemovedHash)}
+	r.Head = r.Removed
 	for {
-		rows, err := q.AuditChain(ctx, db.AuditChainParams{TenantID: tenant, After: r.Rows, Most: auditVerifyRows})
+		rows, err := q.AuditChain(ctx, db.AuditChainParams{TenantID: tenant, After: r.Head.Sequence, Most: auditVerifyRows})
 		if err != nil {
 			return r, err
 		}
 		for i := range rows {
 			if problem := r.follow(&rows[i], remembered); problem != "" {
-				r.BrokenAt, r.Problem = r.Rows+1, problem
+				r.BrokenAt, r.Problem = r.Head.Sequence+1, problem
 				return r, nil
 			}
 		}
@@ -57,24 +67,18 @@ func verifyChain(ctx context.Context, q *db.Queries, tenant uuid.UUID, remembere
 			break
 		}
 	}
-	end, err := q.AuditHead(ctx, tenant)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows) && r.Rows == 0:
-		end.Hash = genesis[:]
-	case errors.Is(err, pgx.ErrNoRows):
+	case missing && r.Rows > 0:
 		r.Problem = "the record of the trail's end is missing"
-	case err != nil:
-		return r, err
-	}
-	switch {
-	case r.Problem != "":
-	case end.Sequence != r.Rows || !bytes.Equal(end.Hash, r.Head.Hash[:]):
+	case end.Sequence != r.Head.Sequence || !bytes.Equal(end.Hash, r.Head.Hash[:]):
 		r.Problem = fmt.Sprintf("the trail ended with row %d, and does not any more", end.Sequence)
-	case remembered != nil && remembered.Sequence > r.Rows:
+	case remembered != nil && remembered.Sequence > r.Head.Sequence:
 		r.Problem = fmt.Sprintf("there was a row %d, and is not any more", remembered.Sequence)
+	case remembered != nil && remembered.Sequence == r.Removed.Sequence && remembered.Hash != r.Removed.Hash:
+		r.Problem = "the last row that was removed is not the one that is remembered"
 	}
 	if r.Problem != "" {
-		r.BrokenAt = r.Rows + 1
+		r.BrokenAt = r.Head.Sequence + 1
 	}
 	r.Valid = r.Problem == ""
 	return r, nil

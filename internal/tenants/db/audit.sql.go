@@ -12,6 +12,42 @@ import (
 	"github.com/google/uuid"
 )
 
+const auditAges = `-- name: AuditAges :many
+SELECT sequence, at, hash FROM audit WHERE tenant_id = $1 AND sequence > $2 ORDER BY sequence LIMIT $3
+`
+
+type AuditAgesParams struct {
+	TenantID uuid.UUID
+	After    int64
+	Most     int32
+}
+
+type AuditAgesRow struct {
+	Sequence int64
+	At       time.Time
+	Hash     []byte
+}
+
+func (q *Queries) AuditAges(ctx context.Context, arg AuditAgesParams) ([]AuditAgesRow, error) {
+	rows, err := q.db.Query(ctx, auditAges, arg.TenantID, arg.After, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AuditAgesRow
+	for rows.Next() {
+		var i AuditAgesRow
+		if err := rows.Scan(&i.Sequence, &i.At, &i.Hash); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const auditChain = `-- name: AuditChain :many
 SELECT tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id, action, kind, target, before, after, reason, hash FROM audit WHERE tenant_id = $1 AND sequence > $2 ORDER BY sequence LIMIT $3
 `
@@ -102,18 +138,25 @@ func (q *Queries) AuditHashAt(ctx context.Context, arg AuditHashAtParams) ([]byt
 }
 
 const auditHead = `-- name: AuditHead :one
-SELECT sequence, hash FROM audit_heads WHERE tenant_id = $1
+SELECT sequence, hash, removed_sequence, removed_hash FROM audit_heads WHERE tenant_id = $1
 `
 
 type AuditHeadRow struct {
-	Sequence int64
-	Hash     []byte
+	Sequence        int64
+	Hash            []byte
+	RemovedSequence int64
+	RemovedHash     []byte
 }
 
 func (q *Queries) AuditHead(ctx context.Context, tenantID uuid.UUID) (AuditHeadRow, error) {
 	row := q.db.QueryRow(ctx, auditHead, tenantID)
 	var i AuditHeadRow
-	err := row.Scan(&i.Sequence, &i.Hash)
+	err := row.Scan(
+		&i.Sequence,
+		&i.Hash,
+		&i.RemovedSequence,
+		&i.RemovedHash,
+	)
 	return i, err
 }
 
@@ -440,6 +483,38 @@ func (q *Queries) AuditTenants(ctx context.Context, ids []uuid.UUID) ([]AuditTen
 	return items, nil
 }
 
+const auditsBefore = `-- name: AuditsBefore :many
+SELECT h.tenant_id FROM audit_heads h JOIN audit a ON a.tenant_id = h.tenant_id AND a.sequence = h.removed_sequence + 1
+WHERE h.tenant_id > $1 AND a.at < $2 ORDER BY h.tenant_id LIMIT $3
+`
+
+type AuditsBeforeParams struct {
+	After  uuid.UUID
+	Before time.Time
+	Most   int32
+}
+
+// Tenants whose oldest row that is left is from before a time.
+func (q *Queries) AuditsBefore(ctx context.Context, arg AuditsBeforeParams) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, auditsBefore, arg.After, arg.Before, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []uuid.UUID
+	for rows.Next() {
+		var tenant_id uuid.UUID
+		if err := rows.Scan(&tenant_id); err != nil {
+			return nil, err
+		}
+		items = append(items, tenant_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const insertAudit = `-- name: InsertAudit :exec
 INSERT INTO audit (tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id,
     action, kind, target, before, after, reason, hash)
@@ -518,6 +593,17 @@ func (q *Queries) LockAuditHead(ctx context.Context, arg LockAuditHeadParams) (L
 	return i, err
 }
 
+const lockAuditMark = `-- name: LockAuditMark :one
+SELECT removed_sequence FROM audit_heads WHERE tenant_id = $1 FOR UPDATE
+`
+
+func (q *Queries) LockAuditMark(ctx context.Context, tenantID uuid.UUID) (int64, error) {
+	row := q.db.QueryRow(ctx, lockAuditMark, tenantID)
+	var removed_sequence int64
+	err := row.Scan(&removed_sequence)
+	return removed_sequence, err
+}
+
 const moveAuditHead = `-- name: MoveAuditHead :exec
 UPDATE audit_heads SET sequence = $1, hash = $2 WHERE tenant_id = $3
 `
@@ -531,4 +617,36 @@ type MoveAuditHeadParams struct {
 func (q *Queries) MoveAuditHead(ctx context.Context, arg MoveAuditHeadParams) error {
 	_, err := q.db.Exec(ctx, moveAuditHead, arg.Sequence, arg.Hash, arg.TenantID)
 	return err
+}
+
+const moveAuditMark = `-- name: MoveAuditMark :exec
+UPDATE audit_heads SET removed_sequence = $1, removed_hash = $2 WHERE tenant_id = $3
+`
+
+type MoveAuditMarkParams struct {
+	Sequence int64
+	Hash     []byte
+	TenantID uuid.UUID
+}
+
+func (q *Queries) MoveAuditMark(ctx context.Context, arg MoveAuditMarkParams) error {
+	_, err := q.db.Exec(ctx, moveAuditMark, arg.Sequence, arg.Hash, arg.TenantID)
+	return err
+}
+
+const removeAudit = `-- name: RemoveAudit :execrows
+DELETE FROM audit WHERE tenant_id = $1 AND sequence <= $2
+`
+
+type RemoveAuditParams struct {
+	TenantID uuid.UUID
+	Sequence int64
+}
+
+func (q *Queries) RemoveAudit(ctx context.Context, arg RemoveAuditParams) (int64, error) {
+	result, err := q.db.Exec(ctx, removeAudit, arg.TenantID, arg.Sequence)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }

@@ -57,9 +57,11 @@ type Audit struct {
 }
 
 type AuditHead struct {
-	TenantID uuid.UUID
-	Sequence int64
-	Hash     []byte
+	TenantID        uuid.UUID
+	Sequence        int64
+	Hash            []byte
+	RemovedSequence int64
+	RemovedHash     []byte
 }
 
 type ConfigVersion struct {

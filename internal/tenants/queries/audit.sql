@@ -76,7 +76,7 @@ FROM (SELECT unnest(@sequences::bigint[]) AS sequence, unnest(@ids::uuid[]) AS i
     unnest(@afters::text[]) AS after, unnest(@reasons::text[]) AS reason, unnest(@hashes::bytea[]) AS hash) AS n;
 
 -- name: AuditHead :one
-SELECT sequence, hash FROM audit_heads WHERE tenant_id = @tenant_id;
+SELECT sequence, hash, removed_sequence, removed_hash FROM audit_heads WHERE tenant_id = @tenant_id;
 
 -- name: AuditHeads :many
 -- Of all tenants, in the order of their ids.
@@ -89,3 +89,20 @@ SELECT * FROM audit WHERE tenant_id = @tenant_id AND sequence > @after ORDER BY 
 
 -- name: AuditHashAt :one
 SELECT hash FROM audit WHERE tenant_id = @tenant_id AND sequence = @sequence;
+
+-- name: AuditsBefore :many
+-- Tenants whose oldest row that is left is from before a time.
+SELECT h.tenant_id FROM audit_heads h JOIN audit a ON a.tenant_id = h.tenant_id AND a.sequence = h.removed_sequence + 1
+WHERE h.tenant_id > @after AND a.at < @before ORDER BY h.tenant_id LIMIT @most;
+
+-- name: LockAuditMark :one
+SELECT removed_sequence FROM audit_heads WHERE tenant_id = @tenant_id FOR UPDATE;
+
+-- name: AuditAges :many
+SELECT sequence, at, hash FROM audit WHERE tenant_id = @tenant_id AND sequence > @after ORDER BY sequence LIMIT @most;
+
+-- name: RemoveAudit :execrows
+DELETE FROM audit WHERE tenant_id = @tenant_id AND sequence <= @sequence;
+
+-- name: MoveAuditMark :exec
+UPDATE audit_heads SET removed_sequence = @sequence, removed_hash = @hash WHERE tenant_id = @tenant_id;
