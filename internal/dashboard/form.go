@@ -176,11 +176,7 @@ func (d *dashboard) sent(right tenants.Right, handle formHandler) http.HandlerFu
 		if f.Get("tenant") != v.session.Current.TenantID.String() {
 			return errOtherTenant
 		}
-		if err := handle(w, r, v, f); err != nil {
-			return err
-		}
-		d.follow(r.Context(), v)
-		return nil
+		return handle(w, r, v, f)
 	})
 }
 

@@ -51,15 +51,15 @@ func TestPlansWalk(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, plan.Limits["mails"])
 	}
-	p.click("Free, Mails: 10 per minute. Change").has("Limit of Free for Mails").check()
-	p.fill("Limit of Free for Mails", "5").press(kb.Enter).sees("10 per minute → 5 per minute").check()
+	p.click("Free, Mails: 10 per hour. Change").has("Limit of Free for Mails").check()
+	p.fill("Limit of Free for Mails", "5").press(kb.Enter).sees("10 per hour → 5 per hour").check()
 	limit(check.Limit{})
 	p.press(kb.Escape).seesNot("→").hasNot("Limit of Free for Mails")
 	p.press(kb.Enter).fill("Limit of Free for Mails", "6").press(kb.Enter).sees("Nobody whom it concerns has asked anything")
-	p.press(kb.Enter).sees("Free gives Mails 6 per minute now.").check()
+	p.press(kb.Enter).sees("Free gives Mails 6 per hour now.").check()
 	limit(check.Limit{Limit: 6})
 
-	p.click("Free, Mails: 6 per minute. Change").allow(422).fill("Limit of Free for Mails", "none").press(kb.Enter).sees("Limit must be a whole number")
+	p.click("Free, Mails: 6 per hour. Change").allow(422).fill("Limit of Free for Mails", "none").press(kb.Enter).sees("Limit must be a whole number")
 	p.phone().open("/plans").check()
-	w.as(tenants.Viewer).open("/plans").sees("6 per minute").hasNot("New plan").check()
+	w.as(tenants.Viewer).open("/plans").sees("6 per hour").hasNot("New plan").check()
 }
