@@ -32,20 +32,22 @@ func mountDocs(r chi.Router, doc *huma.OpenAPI) {
 	addExamples(doc)
 	document := sync.OnceValue(func() []byte { return docsJSON(doc) })
 	page := sync.OnceValue(func() []byte { return docsPage(doc) })
-	r.Get("/openapi.json", func(w http.ResponseWriter, _ *http.Request) { serveDoc(w, jsonType, document()) })
-	r.Get("/docs", func(w http.ResponseWriter, _ *http.Request) {
+	read := func(path string, h http.HandlerFunc) {
+		r.Get(path, h)
+		r.Head(path, h)
+	}
+	read("/openapi.json", func(w http.ResponseWriter, _ *http.Request) { serveDoc(w, jsonType, document()) })
+	read("/docs", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Security-Policy", docsPolicy)
 		w.Header().Set("Referrer-Policy", "no-referrer")
 		serveDoc(w, "text/html; charset=utf-8", page())
 	})
-	for _, method := range []string{http.MethodGet, http.MethodHead} {
-		r.Method(method, web.Prefix+"*", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if !web.Serve(w, r) {
-				notFound(w, r)
-			}
-		}))
-	}
-	r.Get("/docs/errors/{code}", func(w http.ResponseWriter, r *http.Request) {
+	read(web.Prefix+"*", func(w http.ResponseWriter, r *http.Request) {
+		if !web.Serve(w, r) {
+			notFound(w, r)
+		}
+	})
+	read("/docs/errors/{code}", func(w http.ResponseWriter, r *http.Request) {
 		text, err := errorpages.Pages.ReadFile(chi.URLParam(r, "code") + ".md")
 		if err != nil {
 			notFound(w, r)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"path"
 	"regexp"
@@ -99,4 +100,19 @@ func TestDocsExamplesWork(t *testing.T) {
 func parsed(t *testing.T, text string) (v any) {
 	require.NoError(t, json.Unmarshal([]byte(text), &v))
 	return v
+}
+
+// Whoever asks for the head of a page alone gets that, and no body.
+func TestDocsHeads(t *testing.T) {
+	s := newAdminStack(t)
+	for _, path := range []string{"/docs", "/openapi.json", "/docs/errors/invalid-request"} {
+		response, err := http.Head(s.url + path)
+		require.NoError(t, err)
+		body, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, http.StatusOK, response.StatusCode, path)
+		require.NotEmpty(t, response.Header.Get("Content-Type"))
+		require.Empty(t, body)
+	}
 }
