@@ -41,7 +41,7 @@ func TestSearch(t *testing.T) {
 	require.Contains(t, s.as("editor@example.com").get("/search?q=block+ada").body, "open=blocked")
 	require.NotContains(t, b.get("/search?q=new+rule").body, `href="/rules/new"`, "support may not make rules")
 	require.Contains(t, s.as("editor@example.com").get("/search?q=new+rule").body, `href="/rules/new">New rule`)
-	require.Contains(t, b.get("/subjects/ada?open=boost").body, `<details class="action" open><summary class="button quiet">Boost`)
+	require.Contains(t, b.get("/subjects/ada?open=boost").body, `<details class="action" open><summary class="button quiet" autofocus>Boost`)
 	require.Contains(t, b.get("/search?q=%01").body, "Nothing is like")
 	require.Equal(t, http.StatusBadRequest, b.get("/search?q="+strings.Repeat("x", 257)).status)
 	require.Equal(t, http.StatusSeeOther, s.browser().get("/search?fragment=options").status)

@@ -16,10 +16,10 @@
   ];
 
   // Focus goes to what is new, so that a screen reader reads it: the message about what was
-  // done or is wrong, and else the heading.
+  // done or is wrong, or else where the page wants to begin, or its heading.
   document.addEventListener("htmx:afterSettle", (event) => {
     if (event.detail.target !== document.body) return;
-    const first = document.querySelector("[data-focus], #content");
+    const first = ["[data-focus]", "[autofocus]", "#content"].map((s) => document.querySelector(s)).find(Boolean);
     if (first) first.focus({ preventScroll: !first.hasAttribute("data-focus") });
   });
 
