@@ -180,7 +180,7 @@ SELECT tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, u
     before, after, reason, hash
 FROM audit
 WHERE tenant_id = $1 AND ($2::bigint IS NULL OR sequence < $2)
-    AND ($3 = '' OR actor_name = $3 OR actor_id::text = $3) AND ($4 = '' OR action = $4)
+    AND ($3 = '' OR actor_name = $3 OR actor_id = $10::uuid) AND ($4 = '' OR action = $4)
     AND ($5 = '' OR kind = $5) AND ($6 = '' OR target = $6)
     AND ($7::timestamptz IS NULL OR at >= $7) AND ($8::timestamptz IS NULL OR at < $8)
 ORDER BY sequence DESC LIMIT $9`
@@ -199,7 +199,7 @@ func (s *Store) Audit(ctx context.Context, a Actor, f AuditFilter, p Page) (out 
 		return nil, "", err
 	}
 	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
-		rows, err := tx.Query(ctx, auditListSQL, a.tenant, before, f.Actor, f.Action, f.Kind, f.Target, f.From, f.To, p.most())
+		rows, err := tx.Query(ctx, auditListSQL, a.tenant, before, f.Actor, f.Action, f.Kind, f.Target, f.From, f.To, p.most(), f.actorID())
 		if err != nil {
 			return err
 		}
@@ -218,6 +218,15 @@ func (s *Store) Audit(ctx context.Context, a Actor, f AuditFilter, p Page) (out 
 		return nil
 	})
 	return out, next, err
+}
+
+// actorID is the actor if that is an id. Without one, the index by name decides alone.
+func (f AuditFilter) actorID() *uuid.UUID {
+	id, err := uuid.Parse(f.Actor)
+	if err != nil {
+		return nil
+	}
+	return &id
 }
 
 func (f AuditFilter) validate() error {
