@@ -67,7 +67,7 @@ func (d demoCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) err
 	defer store.Close()
 	file := filepath.Join(d.Dir, "demo.env")
 	env := readEnv(file)
-	if err := seed(ctx, store, env); err != nil {
+	if err := seedPatiently(ctx, store, env); err != nil {
 		return fmt.Errorf("make the demo tenant: %w", err)
 	}
 	env[demoURL], env[demoHTTPSURL] = configuredURL("http", cfg.HTTPAddr), configuredURL("https", cfg.HTTPSAddr)
@@ -127,6 +127,24 @@ func configuredURL(scheme, addr string) string {
 		addr = "localhost" + addr
 	}
 	return scheme + "://" + addr
+}
+
+// seedTries is how often the demo is begun anew while a busy machine's Postgres does not answer in
+// time. What is there already stays.
+const seedTries = 10
+
+func seedPatiently(ctx context.Context, store *tenants.Store, env map[string]string) error {
+	for try := 1; ; try++ {
+		err := seed(ctx, store, env)
+		if !errors.Is(err, tenants.ErrUnavailable) || try == seedTries {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // seed makes what the demo lacks and fills in env's keys, e-mail and password.

@@ -119,7 +119,7 @@ func (f *form) refuse(err error) int {
 		f.problem = sentence(conflict.Detail)
 		return http.StatusConflict
 	case errors.Is(err, tenants.ErrPreconditionFailed):
-		f.problem = "Somebody else has changed this since you opened it. What you see now is your version: compare it with theirs, and save again to replace it."
+		f.problem = "Somebody else has changed this since you opened it, so nothing was saved. Below stands what you filled in; open the page anew to see what it is now, or save again to replace that."
 		return http.StatusPreconditionFailed
 	}
 	return 0

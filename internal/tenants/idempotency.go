@@ -93,11 +93,11 @@ type post struct {
 // postKey finds the post in a context.
 type postKey struct{}
 
-// errAnswered: another request with the key was answered while this one began.
-var errAnswered = errors.New("the request was answered before")
+// ErrAnswered: another request with the key was answered while this one began.
+var ErrAnswered = errors.New("the request was answered before")
 
 func (p *post) lostError() error {
-	if errors.Is(p.lost, errAnswered) {
+	if errors.Is(p.lost, ErrAnswered) {
 		return nil
 	}
 	return p.lost
@@ -113,7 +113,7 @@ func (p *post) lookUp(ctx context.Context) error {
 		if !row.ExpiresAt.After(p.store.instant()) {
 			return nil
 		}
-		if err := p.judge(row); !errors.Is(err, errAnswered) && !inProgress(err) {
+		if err := p.judge(row); !errors.Is(err, ErrAnswered) && !inProgress(err) {
 			return err
 		}
 		return nil // what is in progress, begin decides about
@@ -142,7 +142,7 @@ func (p *post) judge(row db.IdempotencyKey) error {
 		return fmt.Errorf("read a stored answer's header: %w", err)
 	}
 	p.replay = replay
-	return errAnswered
+	return ErrAnswered
 }
 
 func errInProgress() error {
