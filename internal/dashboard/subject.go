@@ -29,6 +29,7 @@ type subjectView struct {
 	BillingRef        string
 	Limits            []limitView
 	Hidden            []hiddenView
+	All               bool         // show every limit, however many there are
 	Asked             []askedValue // values that some rules count by beside the subject
 	Overrides         []overrideView
 	Denied            []decisionRow // lately, the newest first
@@ -48,12 +49,56 @@ func (view *subjectView) Here() string {
 	return view.Path + "?" + view.Query
 }
 
+// mostLimits is how many limits, and how many rules that do not apply, are shown before somebody asks for all.
+const mostLimits = 100
+
+// Shown are the limits to show: where there are many, those with the least left. What it leaves out is in more.
+func (view *subjectView) Shown() (shown []limitView, more int) {
+	if view.All || len(view.Limits) <= mostLimits {
+		return view.Limits, 0
+	}
+	shown = slices.Clone(view.Limits)
+	slices.SortStableFunc(shown, func(a, b limitView) int { return cmp.Compare(a.rank(), b.rank()) })
+	return shown[:mostLimits], len(shown) - mostLimits
+}
+
+// rank orders limits by what is left of them, in thousandths.
+func (l *limitView) rank() int64 {
+	switch {
+	case l.Denies:
+		return -1
+	case l.Unlimited:
+		return 1001
+	}
+	return l.Left
+}
+
+// ShownHidden are the rules to show that do not apply.
+func (view *subjectView) ShownHidden() (shown []hiddenView, more int) {
+	if view.All || len(view.Hidden) <= mostLimits {
+		return view.Hidden, 0
+	}
+	return view.Hidden[:mostLimits], len(view.Hidden) - mostLimits
+}
+
+// WithAll is the address of the page with every limit on it.
+func (view *subjectView) WithAll() string {
+	if view.Query == "" {
+		return view.Path + "?show=all"
+	}
+	return view.Path + "?" + view.Query + "&show=all"
+}
+
 // Live is the address of the part that changes by itself.
 func (view *subjectView) Live() string {
-	if view.Query == "" {
-		return view.Path + "?fragment=limits"
+	here := view.Here()
+	if view.All {
+		here = view.WithAll()
 	}
-	return view.Path + "?" + view.Query + "&fragment=limits"
+	if !strings.Contains(here, "?") {
+		return here + "?fragment=limits"
+	}
+	return here + "&fragment=limits"
 }
 
 // Sent is the form of one of the actions, with what was filled in if it is the one that was sent.
@@ -148,7 +193,7 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 	if err != nil {
 		return err
 	}
-	view := subjectView{Subject: name, Path: subjectURL(name), Query: askedQuery(asked), form: f, open: query.Get("open")}
+	view := subjectView{Subject: name, Path: subjectURL(name), Query: askedQuery(asked), All: query.Get("show") == "all", form: f, open: query.Get("open")}
 	view.fill(d.Checker.Inspect(r.Context(), policy, values), asked)
 	if query.Get("fragment") == "limits" {
 		return d.render(w, r, status, liveLimits(v.frame, &view))

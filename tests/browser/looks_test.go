@@ -55,6 +55,7 @@ var looks = []look{
 	{"plan-number", "/plans/pro/limits/order-bursts", tenants.Editor, "Look whom it concerns"},
 	{"subjects", "/subjects", tenants.Support, "user_42"},
 	{"subject", "/subjects/user_7", tenants.Support, "Moving their data in"},
+	{"subject-denied", "/subjects/umbrella", tenants.Support, "Exports"},
 	{"subject-unknown", "/subjects/nobody-yet", tenants.Support, "nobody-yet"},
 	{"search", "/search?q=user", tenants.Support, "user_42"},
 	{"keys", "/keys", tenants.Owner, "demo"},
@@ -90,7 +91,7 @@ func TestLooks(t *testing.T) {
 }
 
 // showcase are the pages that the README shows.
-var showcase = []string{"overview", "rules", "rule", "plans", "subject", "keys"}
+var showcase = []string{"overview", "subject-denied", "rules", "rule-edit", "plans", "playground"}
 
 // showcase keeps a picture of the upper part of a page where the README wants one.
 func (p *page) showcase(name string) {

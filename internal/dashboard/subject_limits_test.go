@@ -1,0 +1,62 @@
+package dashboard
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+)
+
+// Whoever has hundreds of rules wants to see first which of them a customer is about to meet.
+func TestSubjectShowsTheLimitsWithTheLeastLeft(t *testing.T) {
+	view := subjectView{Path: "/subjects/x"}
+	for n := range mostLimits {
+		view.Limits = append(view.Limits, limitView{Rule: fmt.Sprintf("rule-%d", n), Left: 1000})
+	}
+	shown, more := view.Shown()
+	require.Equal(t, view.Limits, shown, "few stay in the order of the rules")
+	require.Zero(t, more)
+
+	view.Limits = append(view.Limits, limitView{Rule: "free", Unlimited: true}, limitView{Rule: "half", Left: 500},
+		limitView{Rule: "empty", Denies: true}, limitView{Rule: "shadow-empty"})
+	shown, more = view.Shown()
+	require.Len(t, shown, mostLimits)
+	require.Equal(t, 4, more)
+	for n, rule := range []string{"empty", "shadow-empty", "half", "rule-0"} {
+		require.Equal(t, rule, shown[n].Rule)
+	}
+	require.NotContains(t, shown, view.Limits[mostLimits], "unlimited comes last")
+	view.All = true
+	shown, more = view.Shown()
+	require.Equal(t, view.Limits, shown)
+	require.Zero(t, more)
+	require.Equal(t, "/subjects/x?show=all&fragment=limits", view.Live())
+}
+
+// What is left out is said, and one link away.
+func TestSubjectWithManyRules(t *testing.T) {
+	s := newStack(t)
+	window, err := check.ParseWindow("1m")
+	require.NoError(t, err)
+	for n := range mostLimits + 1 {
+		_, err := s.store.CreateRule(t.Context(), s.a, check.Rule{
+			Slug: fmt.Sprintf("rule-%d", n), Resource: fmt.Sprintf("r%d", n), Algorithm: check.SlidingWindowCounter,
+			Limit: 10, Window: window, By: []string{"subject"},
+		})
+		require.NoError(t, err)
+	}
+	ann := s.as("ann@example.com")
+	got := ann.get("/subjects/user_7")
+	require.Equal(t, http.StatusOK, got.status)
+	const last = `<a href="/rules/rule-99"><b>rule-99` // by the name, as rules come
+	require.Contains(t, got.body, "Of 101 limits, these are the 100 with the least left.")
+	require.False(t, strings.Contains(got.body, last))
+	require.Contains(t, got.body, `<a href="/subjects/user_7?show=all">Show all</a>`)
+	got = ann.get("/subjects/user_7?show=all")
+	require.True(t, strings.Contains(got.body, last))
+	require.False(t, strings.Contains(got.body, "Show all"))
+}
