@@ -1,18 +1,9 @@
 package browser
 
 import (
-	"flag"
-	"path/filepath"
-	"slices"
 	"testing"
 
 	"weir/internal/tenants"
-)
-
-// Where pictures go; "": none are made.
-var (
-	screenshots = flag.String("screenshots", "", "write pictures of every page to this `folder`")
-	readme      = flag.String("readme", "", "write the README's pictures to this `folder`")
 )
 
 // look is a page of the demo as somebody sees it.
@@ -88,24 +79,4 @@ func TestLooks(t *testing.T) {
 			p.phone().open(l.path).shot(l.name + "-phone").check()
 		})
 	}
-}
-
-// showcase are the pages that the README shows.
-var showcase = []string{"overview", "subject-denied", "rules", "rule-edit", "plans", "playground"}
-
-// showcase keeps a picture of the upper part of a page where the README wants one.
-func (p *page) showcase(name string) {
-	p.t.Helper()
-	if *readme != "" && slices.Contains(showcase, name) {
-		p.must(p.write(filepath.Join(*readme, "page-"+name+".png"), false), name)
-	}
-}
-
-// shot keeps a picture of the page where pictures are wanted.
-func (p *page) shot(name string) *page {
-	p.t.Helper()
-	if *screenshots != "" {
-		p.must(p.write(filepath.Join(*screenshots, name+".png"), true), name)
-	}
-	return p
 }

@@ -1,0 +1,78 @@
+package browser
+
+import (
+	"bytes"
+	"cmp"
+	"flag"
+	"image"
+	"image/color"
+	"image/png"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Where pictures go; "": none are made.
+var (
+	screenshots = flag.String("screenshots", "", "write pictures of every page to this `folder`")
+	readme      = flag.String("readme", "", "write the README's pictures to this `folder`")
+)
+
+// shot keeps a picture of the page where pictures are wanted.
+func (p *page) shot(name string) *page {
+	p.t.Helper()
+	if *screenshots != "" {
+		p.must(p.write(filepath.Join(*screenshots, name+".png"), true), name)
+	}
+	return p
+}
+
+// showcase are the looks that the README shows.
+var showcase = []string{"overview", "subject-denied", "rules", "rule-edit", "plans", "playground"}
+
+// showcase keeps a picture of the upper part of a page where the README wants one.
+func (p *page) showcase(name string) {
+	p.t.Helper()
+	if *readme == "" || !slices.Contains(showcase, name) {
+		return
+	}
+	file := filepath.Join(*readme, "page-"+name+".png")
+	p.must(p.write(file, false), name)
+	picture, err := os.ReadFile(file)
+	p.must(err, name)
+	small, err := fewColours(picture)
+	p.must(err, name)
+	p.must(os.WriteFile(file, small, 0o644), name)
+}
+
+// fewColours returns a PNG in its 256 most frequent colours, less than half as long. The pages have few colours; the
+// others are of the edges of letters, which go to the nearest.
+func fewColours(picture []byte) ([]byte, error) {
+	from, err := png.Decode(bytes.NewReader(picture))
+	if err != nil {
+		return nil, err
+	}
+	box := from.Bounds()
+	count := map[color.Color]int{}
+	for y := box.Min.Y; y < box.Max.Y; y++ {
+		for x := box.Min.X; x < box.Max.X; x++ {
+			count[from.At(x, y)]++
+		}
+	}
+	colours := slices.SortedFunc(maps.Keys(count), func(a, b color.Color) int { return cmp.Compare(count[b], count[a]) })
+	palette := color.Palette(colours[:min(256, len(colours))])
+	nearest := map[color.Color]uint8{}
+	for _, c := range colours {
+		nearest[c] = uint8(palette.Index(c))
+	}
+	to := image.NewPaletted(box, palette)
+	for y := box.Min.Y; y < box.Max.Y; y++ {
+		for x := box.Min.X; x < box.Max.X; x++ {
+			to.SetColorIndex(x, y, nearest[from.At(x, y)])
+		}
+	}
+	var b bytes.Buffer
+	err = (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&b, to)
+	return b.Bytes(), err
+}
