@@ -16,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
 	"weir/internal/tenants"
 	"weir/tests/harness"
 )
@@ -132,16 +131,13 @@ func (w *world) signedIn(email, password string) *page {
 }
 
 // rule makes an ordinary rule: so many an hour for each subject, of the resource of the rule's name. No walk is so
-// slow that what it used comes back on the way.
+// slow that what it used comes back on the way. It is made through the service, which decides by it at once.
 func (w *world) rule(slug string, limit int64) {
 	w.t.Helper()
-	window, err := check.ParseWindow("1h")
-	require.NoError(w.t, err)
-	_, err = w.store.CreateRule(w.t.Context(), w.actor, check.Rule{
-		Slug: slug, Name: strings.ToUpper(slug[:1]) + slug[1:], Resource: slug, Algorithm: check.SlidingWindowCounter,
-		Limit: limit, Window: window, By: []string{"subject"},
+	status, answer := w.post(w.key(), "/v1/rules", map[string]any{
+		"slug": slug, "name": strings.ToUpper(slug[:1]) + slug[1:], "resource": slug, "limit": limit, "window": "1h",
 	})
-	require.NoError(w.t, err)
+	require.Equal(w.t, http.StatusCreated, status, "%s", answer)
 }
 
 // key makes an API key of the tenant with all scopes and returns its secret.
@@ -155,17 +151,24 @@ func (w *world) key() string {
 // ask makes a check as an application would, and reports whether it was allowed.
 func (w *world) ask(key, subject, resource string) bool {
 	w.t.Helper()
-	body, err := json.Marshal(map[string]string{"subject": subject, "resource": resource})
+	status, answer := w.post(key, "/v1/check", map[string]any{"subject": subject, "resource": resource})
+	require.Contains(w.t, []int{http.StatusOK, http.StatusTooManyRequests}, status, "%s", answer)
+	return status == http.StatusOK
+}
+
+// post sends JSON to the API.
+func (w *world) post(key, path string, content map[string]any) (status int, answer []byte) {
+	w.t.Helper()
+	body, err := json.Marshal(content)
 	require.NoError(w.t, err)
-	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url+"/v1/check", bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, w.url+path, bytes.NewReader(body))
 	require.NoError(w.t, err)
 	request.Header.Set("Authorization", "Bearer "+key)
 	request.Header.Set("Content-Type", "application/json")
 	response, err := http.DefaultClient.Do(request)
 	require.NoError(w.t, err)
 	defer response.Body.Close()
-	answer, err := io.ReadAll(response.Body)
+	answer, err = io.ReadAll(response.Body)
 	require.NoError(w.t, err)
-	require.Contains(w.t, []int{http.StatusOK, http.StatusTooManyRequests}, response.StatusCode, "%s", answer)
-	return response.StatusCode == http.StatusOK
+	return response.StatusCode, answer
 }
