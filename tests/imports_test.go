@@ -44,7 +44,7 @@ var importRules = []importRule{
 	{"database/sql", []string{"internal/tenants", "migrations"}, true, "only tenants queries Postgres, so row security is set up in one place"},
 	{"github.com/golang-migrate/migrate", []string{"migrations"}, true, "one package knows how the schema is brought up to date"},
 	{"github.com/redis/go-redis", []string{"internal/check", "internal/testenv", "cmd/server"}, true, "only check talks to Redis, so deadlines and the breaker cannot be passed by; cmd/server holds the client for it"},
-	{"github.com/go-chi/chi", []string{"internal/api", "internal/dashboard"}, true, "routing is HTTP's"},
+	{"github.com/go-chi/chi", []string{"internal/api", "internal/dashboard", "cmd/server"}, true, "routing is HTTP's; cmd/server puts the two beside each other"},
 	{"github.com/a-h/templ", []string{"internal/dashboard"}, false, "pages are drawn in one place"},
 	{"github.com/alecthomas/kong", []string{"cmd/server"}, true, "settings are read in one place and handed down as values"},
 	{"github.com/wneessen/go-mail", []string{"internal/mail"}, false, "one package speaks with mail servers"},

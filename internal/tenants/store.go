@@ -139,6 +139,7 @@ func newPool(ctx context.Context, config Config, role string) (*pool, error) {
 		return nil, fmt.Errorf("read the database URL: %w", err)
 	}
 	prepareConn(c.ConnConfig, role)
+	c.ConnConfig.ConnectTimeout = max(connectTimeout, config.Acquire) // who waits longer for a connection waits for a new one, too
 	c.MaxConns = config.MaxConns
 	c.MaxConnLifetime = 30 * time.Minute
 	c.MaxConnLifetimeJitter = 5 * time.Minute
