@@ -128,6 +128,19 @@ func (view *subjectView) Denying() (out []limitView) {
 	return out
 }
 
+// DeniedElsewhere is the last denial by a rule that does not count by the subject alone, if that is what was
+// denied last: nothing of the numbers below tells of it.
+func (view *subjectView) DeniedElsewhere() *decisionRow {
+	if len(view.Denied) == 0 {
+		return nil
+	}
+	last := &view.Denied[0]
+	if slices.ContainsFunc(view.Hidden, func(h hiddenView) bool { return h.Rule == last.Rule }) {
+		return last
+	}
+	return nil
+}
+
 // RuleOptions are the rules under which the subject has a number.
 func (view *subjectView) RuleOptions() (out []option) {
 	for _, l := range view.Limits {

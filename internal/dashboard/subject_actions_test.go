@@ -35,6 +35,26 @@ func TestSupportFreesACustomer(t *testing.T) {
 	require.True(t, s.check("user_7", 1).Allowed)
 }
 
+// A denial by a rule that counts by more than the subject shows in none of the subject's numbers, and is
+// told all the same.
+func TestSubjectDeniedElsewhere(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	policy, err := s.policies.Get(t.Context(), s.a.TenantID())
+	require.NoError(t, err)
+	request := check.Request{Subject: "user_8", Resource: "default", Cost: 10, Attributes: []check.Attribute{{Name: "ip", Value: "203.0.113.7"}}}
+	for _, allowed := range []bool{true, false} {
+		decisions, err := s.checker.Check(t.Context(), policy, []check.Request{request})
+		require.NoError(t, err)
+		require.Equal(t, allowed, decisions[0].Allowed)
+	}
+	b := s.as("ann@example.com")
+	got := b.get("/subjects/user_8")
+	require.Contains(t, got.body, "Denied last at")
+	require.Contains(t, got.body, `by <a href="/rules/by-ip">by-ip</a>`)
+	require.NotContains(t, b.get("/subjects/user_9").body, "Denied last at")
+}
+
 // Every action, what it needs, and what it does.
 func TestSubjectActions(t *testing.T) {
 	s := newStack(t)
