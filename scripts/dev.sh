@@ -8,7 +8,7 @@
 #   scripts/dev.sh status | env  what runs | the two URLs as shell assignments
 #   scripts/dev.sh reset         stop, and delete all data
 #   scripts/dev.sh compiler      install a C compiler if there is none (the race detector wants one)
-#   scripts/dev.sh browser       install Chromium if there is none (tests/browser walks the pages in it)
+#   scripts/dev.sh browser       install Chromium and curl if missing (tests/browser walks the pages with them)
 #
 # These servers keep their data in .dev/ and are handed over as WEIR_DATABASE_URL and
 # WEIR_REDIS_URL. With --test first, it is another pair in .dev/test/, throwaway and tuned for
@@ -326,9 +326,11 @@ case $cmd in
     command -v "${CC:-gcc}" >/dev/null && exit 0
     lock; apt_install gcc libc6-dev; unlock ;;
   browser)
-    find_browser >/dev/null && exit 0
-    HINT=" (or set WEIR_TEST_CHROMIUM to a Chromium or Chrome)"
-    lock; apt_install chromium; unlock ;;
+    missing=()
+    find_browser >/dev/null || { missing+=(chromium); HINT=" (or set WEIR_TEST_CHROMIUM to a Chromium or Chrome)"; }
+    command -v curl >/dev/null || missing+=(curl) # pages offer commands with it, which the walks run
+    [ ${#missing[@]} -gt 0 ] || exit 0
+    lock; apt_install "${missing[@]}"; unlock ;;
   env) [ -e "$DEV/env" ] || die "nothing set up yet"; cat "$DEV/env" ;;
   status)
     [ -e "$DEV/backend" ] || die "nothing set up yet"

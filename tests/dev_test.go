@@ -136,7 +136,7 @@ func TestDevUsesGivenServers(t *testing.T) {
 // Without a browser there is no walk of the pages, and a machine that cannot install one must be told so.
 func TestDevFindsABrowser(t *testing.T) {
 	root, bin := checkout(t), t.TempDir()
-	for _, name := range []string{"bash", "dirname", "cksum", "cut", "mkdir", "chmod", "flock", "id", "rm", "cat"} {
+	for _, name := range []string{"bash", "dirname", "cksum", "cut", "mkdir", "chmod", "flock", "id", "rm", "cat", "curl"} {
 		program, err := exec.LookPath(name)
 		require.NoError(t, err)
 		require.NoError(t, os.Symlink(program, filepath.Join(bin, name)))
