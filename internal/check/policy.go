@@ -97,17 +97,6 @@ func (p *Policy) Tenant() TenantID { return p.tenant }
 // Version returns the version of the configuration that the rules and plans were read at.
 func (p *Policy) Version() int64 { return p.version }
 
-// AllRules yields the policy's rules by slug, those that are off included. They are not to be changed.
-func (p *Policy) AllRules() iter.Seq[*Rule] {
-	return func(yield func(*Rule) bool) {
-		for i := range p.rules {
-			if !yield(&p.rules[i].rule) {
-				return
-			}
-		}
-	}
-}
-
 // HasPlan reports whether a check may name this plan; "", for no name, is always right.
 func (p *Policy) HasPlan(slug string) bool { return slug == "" || p.plans[slug] != nil }
 

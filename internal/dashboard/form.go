@@ -147,6 +147,27 @@ func sentence(message string) string {
 	return strings.ToUpper(message[:1]) + message[1:] + "."
 }
 
+// sentForms are the forms of a page that has several, told apart by their field "do".
+type sentForms struct {
+	form *form // the one that was sent, empty before
+}
+
+// Sent is the form of one of the actions, with what was filled in if it is the one that was sent.
+func (s sentForms) Sent(action string) *form {
+	if s.form.Get("do") == action {
+		return s.form
+	}
+	return &form{}
+}
+
+// SentFor is the form of an action that there is several times, told apart by one more field.
+func (s sentForms) SentFor(action, name, value string) *form {
+	if sent := s.Sent(action); sent.Get(name) == value {
+		return sent
+	}
+	return &form{}
+}
+
 type formHandler func(w http.ResponseWriter, r *http.Request, v *visit, f *form) error
 
 // write makes a handler of one that changes the tenant. Whoever may not, is refused before the
@@ -220,4 +241,9 @@ func said(w http.ResponseWriter, r *http.Request) string {
 		return ""
 	}
 	return string(text)
+}
+
+// invalidField says what is wrong with one field of an address or a form.
+func invalidField(field, message string) error {
+	return &tenants.InvalidError{Fields: []check.FieldError{{Field: field, Message: message}}}
 }

@@ -20,15 +20,7 @@ type keyView struct {
 	Successor   string // the path of the key that replaces it
 	Revocable   bool
 
-	form *form
-}
-
-// Sent is the form of one of the actions, with what was filled in if it is the one that was sent.
-func (k *keyView) Sent(action string) *form {
-	if k.form.Get("do") == action {
-		return k.form
-	}
-	return &form{}
+	sentForms
 }
 
 // Has reports whether the key has a scope, for the boxes of a form.
@@ -74,7 +66,7 @@ func (d *dashboard) showKey(w http.ResponseWriter, r *http.Request, v *visit, st
 	if err != nil {
 		return err
 	}
-	view := keyView{keyRow: keyRowOf(&key, v.now), Version: key.Version, OwnName: key.Name, Revocable: key.RevokedAt == nil, form: f}
+	view := keyView{keyRow: keyRowOf(&key, v.now), Version: key.Version, OwnName: key.Name, Revocable: key.RevokedAt == nil, sentForms: sentForms{f}}
 	if key.ExpiresAt != nil {
 		view.ExpiresText = key.ExpiresAt.UTC().Format("2006-01-02T15:04")
 	}

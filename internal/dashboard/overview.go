@@ -57,10 +57,6 @@ func periodOf(value string) (period, error) {
 	return period{}, invalidField("period", "must be 1h, 24h, 7d or 30d")
 }
 
-func invalidField(field, message string) error {
-	return &tenants.InvalidError{Fields: []check.FieldError{{Field: field, Message: message}}}
-}
-
 // nowView compares the last minutes with the same ones of yesterday.
 type nowView struct {
 	Allowed, Denied                   int64

@@ -44,9 +44,6 @@ var outageChoices = []option{
 	{"deny", "Deny everything"},
 }
 
-// startsAnew lists what of a rule cannot change without its counters beginning anew.
-const startsAnew = "Another algorithm, window, step or another choice of what to count by starts its counters anew."
-
 // ruleValues writes a rule into the fields of its form.
 func ruleValues(r *check.Rule) map[string]string {
 	values := map[string]string{

@@ -72,7 +72,7 @@ func (d *dashboard) showHistory(w http.ResponseWriter, r *http.Request, v *visit
 	from := int64(0)
 	if view.Later {
 		if from, err = strconv.ParseInt(before, 10, 64); err != nil {
-			return &tenants.InvalidError{Fields: []check.FieldError{{Field: "after", Message: "is not one of this list"}}}
+			return invalidField("after", "is not one of this list")
 		}
 	}
 	more := false

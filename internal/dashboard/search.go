@@ -31,7 +31,7 @@ const mostFound = 8
 func (d *dashboard) search(w http.ResponseWriter, r *http.Request, v *visit) error {
 	view := searchView{Query: strings.TrimSpace(r.URL.Query().Get("q"))}
 	if len(view.Query) > check.MaxNameBytes {
-		return &tenants.InvalidError{Fields: []check.FieldError{{Field: "q", Message: "must be at most 256 bytes"}}}
+		return invalidField("q", "must be at most 256 bytes")
 	}
 	find := []func(context.Context, *visit, string) ([]foundItem, error){findPages, d.findActions, d.findSubjects, d.findRules, d.findPlans}
 	for _, of := range find {
@@ -151,7 +151,7 @@ func (d *dashboard) findRules(ctx context.Context, v *visit, query string) (out 
 	if err != nil {
 		return nil, err
 	}
-	for r := range policy.AllRules() {
+	for r := range policy.EachRule() {
 		if len(out) < mostFound && holds(query, r.Slug, r.Name) {
 			out = append(out, foundItem{Kind: "Rule", Title: nameOr(r.Name, r.Slug), Note: limitText(r, check.Limit{Limit: r.Limit, Burst: r.Burst}), Path: "/rules/" + r.Slug})
 		}

@@ -112,7 +112,7 @@ func (d *dashboard) waitForCheck(w http.ResponseWriter, r *http.Request, v *visi
 	query := r.URL.Query()
 	ms, err := strconv.ParseInt(query.Get("since"), 10, 64)
 	if err != nil {
-		return &tenants.InvalidError{Fields: []check.FieldError{{Field: "since", Message: "must be a time in milliseconds"}}}
+		return invalidField("since", "must be a time in milliseconds")
 	}
 	wait := waitView{Since: time.UnixMilli(ms)}
 	recent := d.Checker.Recent().List(r.Context(), v.actor().TenantID(), check.RecentQuery{Since: wait.Since, Most: 1})

@@ -37,7 +37,7 @@ type subjectView struct {
 	Trail             []trailLine
 	Degraded, AnyRule bool
 
-	form *form  // the one that was sent, empty before
+	sentForms
 	open string // the action whose form to show from the start
 }
 
@@ -99,22 +99,6 @@ func (view *subjectView) Live() string {
 		return here + "?fragment=limits"
 	}
 	return here + "&fragment=limits"
-}
-
-// Sent is the form of one of the actions, with what was filled in if it is the one that was sent.
-func (view *subjectView) Sent(action string) *form {
-	if view.form.Get("do") == action {
-		return view.form
-	}
-	return &form{}
-}
-
-// SentFor is the form of an action that there is several times, told apart by a field.
-func (view *subjectView) SentFor(action, name, value string) *form {
-	if sent := view.Sent(action); sent.Get(name) == value {
-		return sent
-	}
-	return &form{}
 }
 
 // Denying lists the limits that deny the subject now, the longest wait first.
@@ -206,7 +190,7 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 	if err != nil {
 		return err
 	}
-	view := subjectView{Subject: name, Path: subjectURL(name), Query: askedQuery(asked), All: query.Get("show") == "all", form: f, open: query.Get("open")}
+	view := subjectView{Subject: name, Path: subjectURL(name), Query: askedQuery(asked), All: query.Get("show") == "all", sentForms: sentForms{f}, open: query.Get("open")}
 	view.fill(d.Checker.Inspect(r.Context(), policy, values), asked)
 	if query.Get("fragment") == "limits" {
 		return d.render(w, r, status, liveLimits(v.frame, &view))
@@ -275,7 +259,7 @@ func countedValues(subject string, query url.Values) (values check.Request, aske
 			problem = "is no name of an attribute"
 		}
 		if problem != "" || len(values.Attributes) == check.MaxAttributes {
-			return values, nil, &tenants.InvalidError{Fields: []check.FieldError{{Field: field, Message: nameOr(problem, "is one too many")}}}
+			return values, nil, invalidField(field, nameOr(problem, "is one too many"))
 		}
 		asked[field] = value
 		if isAttribute {

@@ -64,7 +64,7 @@ func (view *subjectsView) filter() (f tenants.SubjectFilter, err error) {
 	if view.State != "" {
 		state, err := check.ParseSubjectState(view.State)
 		if err != nil {
-			return f, &tenants.InvalidError{Fields: []check.FieldError{{Field: "state", Message: err.Error()}}}
+			return f, invalidField("state", err.Error())
 		}
 		f.State = &state
 	}

@@ -33,23 +33,7 @@ type tenantView struct {
 	Period     period
 	Chart      chart
 
-	form *form
-}
-
-// Sent is the form of one of the actions, with what was filled in if it is the one that was sent.
-func (view *tenantView) Sent(action string) *form {
-	if view.form.Get("do") == action {
-		return view.form
-	}
-	return &form{}
-}
-
-// SentFor is the form of an action that there is several times, told apart by a field.
-func (view *tenantView) SentFor(action, name, value string) *form {
-	if sent := view.Sent(action); sent.Get(name) == value {
-		return sent
-	}
-	return &form{}
+	sentForms
 }
 
 // QuotaOptions are the quotas that the tenant can have a number of its own for.
@@ -84,7 +68,7 @@ func (d *dashboard) showTenant(w http.ResponseWriter, r *http.Request, v *visit,
 		return err
 	}
 	view := tenantView{
-		ID: tenant.ID.String(), OwnName: tenant.Name, Platform: tenant.ID == v.actor().TenantID(), Version: tenant.Version, form: f,
+		ID: tenant.ID.String(), OwnName: tenant.Name, Platform: tenant.ID == v.actor().TenantID(), Version: tenant.Version, sentForms: sentForms{f},
 	}
 	if view.Period, err = periodOf(nameOr(r.URL.Query().Get("period"), "24h")); err != nil {
 		return err

@@ -54,9 +54,6 @@ type tenantsView struct {
 	Sent          *form
 }
 
-// Filtered reports whether not all tenants were asked for.
-func (view *tenantsView) Filtered() bool { return view.Search != "" || view.State != "" }
-
 func (view *tenantsView) values() url.Values {
 	values := url.Values{}
 	for name, value := range map[string]string{"q": view.Search, "state": view.State} {

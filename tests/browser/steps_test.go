@@ -145,22 +145,6 @@ func (p *page) fill(name, text string) *page {
 	return p
 }
 
-// set gives the field of this name a value as a date picker would.
-func (p *page) set(name, value string) *page {
-	p.t.Helper()
-	p.eventually(func() error {
-		object, err := p.find(name, fillable)
-		if err != nil {
-			return err
-		}
-		_, err = callOn[bool](p, object, `function(v) { this.value = v; this.dispatchEvent(new Event("input", {bubbles: true}));
-			this.dispatchEvent(new Event("change", {bubbles: true})); return true }`, value)
-		return err
-	})
-	p.settle()
-	return p
-}
-
 // choose chooses an option, by its text, of the select of this name.
 func (p *page) choose(name, option string) *page {
 	p.t.Helper()
