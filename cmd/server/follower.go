@@ -64,8 +64,14 @@ func (f *follower) changed(ctx context.Context) func(tenants.Change) {
 	}
 }
 
-// now takes over what was just written for a tenant, or leaves it to the watcher if ctx ends first.
+// followFor bounds how long the answer to a write waits for this instance to act on it.
+const followFor = 500 * time.Millisecond
+
+// now takes over what was just written for a tenant, whether or not the client still waits, or leaves it
+// to the watcher where that takes longer than followFor.
 func (f *follower) now(ctx context.Context, tenant check.TenantID) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), followFor)
+	defer cancel()
 	change, err := f.store.Versions(ctx, tenant)
 	if err != nil {
 		return

@@ -3,11 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
-	"time"
 )
-
-// followFor bounds how long the answer to a write waits for this instance to act on it.
-const followFor = 500 * time.Millisecond
 
 // followed answers a write only when this instance acts on it: whoever makes a rule and checks
 // against it in the next breath, at the same instance, finds it. The others hear of it as of every
@@ -20,9 +16,7 @@ func (a *admin) followed(next http.Handler) http.Handler {
 		if q := requestFrom(r.Context()); q.status >= 300 {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), followFor)
-		defer cancel()
-		a.follow(ctx, actorFrom(ctx).TenantID())
+		a.follow(r.Context(), actorFrom(r.Context()).TenantID())
 	})
 }
 

@@ -26,7 +26,7 @@ type Deps struct {
 	Policies *check.Policies
 	Checker  *check.Checker
 	Logger   *slog.Logger
-	// Follow makes this instance act on what was just written for a tenant, until ctx ends. nil: it
+	// Follow makes this instance act on what was just written for a tenant, or gives up soon. nil: it
 	// hears of it as of every change.
 	Follow func(ctx context.Context, tenant check.TenantID)
 	// Observe returns what counts the requests that one route answered, "" being none; nil: nobody counts.

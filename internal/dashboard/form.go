@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"weir/internal/check"
 	"weir/internal/tenants"
@@ -16,9 +15,6 @@ import (
 
 // maxWriteForm bounds what a form of somebody signed in may hold, in bytes.
 const maxWriteForm = 64 << 10
-
-// followFor bounds how long the answer to a write waits for this instance to act on it.
-const followFor = 500 * time.Millisecond
 
 // form is what somebody has filled in, and what is wrong with it. The zero value is an empty one.
 type form struct {
@@ -207,12 +203,9 @@ func (d *dashboard) follow(ctx context.Context, v *visit) { d.followTenant(ctx, 
 
 // followTenant is follow for what was written for any tenant.
 func (d *dashboard) followTenant(ctx context.Context, tenant check.TenantID) {
-	if d.Follow == nil {
-		return
+	if d.Follow != nil {
+		d.Follow(ctx, tenant)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), followFor)
-	defer cancel()
-	d.Follow(ctx, tenant)
 }
 
 // done ends a write: it leads to a page of ours, which says what was done.

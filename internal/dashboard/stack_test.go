@@ -95,7 +95,7 @@ func (s *stack) serve(store *tenants.Store, redisURL string, changes ...func(*De
 	s.stopping = make(chan struct{})
 	deps := Deps{
 		Store: store, Policies: s.policies, Checker: s.checker, Logger: logger, Now: s.clock.Now, Stopping: s.stopping,
-		Follow: func(ctx context.Context, _ check.TenantID) { s.follow(ctx) },
+		Follow: func(ctx context.Context, _ check.TenantID) { s.follow(context.WithoutCancel(ctx)) },
 	}
 	for _, change := range changes {
 		change(&deps)

@@ -67,7 +67,7 @@ func (d *dashboard) makeStart(w http.ResponseWriter, r *http.Request, v *visit, 
 	}
 	d.follow(r.Context(), v)
 	view.Secret = key.Secret()
-	view.Curl = "curl " + shellWord(serviceURL(r)+"/v1/check") + " -H 'Authorization: Bearer " + view.Secret +
+	view.Curl = "curl " + shellWord(d.checkURL(r)) + " -H 'Authorization: Bearer " + view.Secret +
 		"' -H 'Content-Type: application/json' -d '{\"subject\":\"user_42\"}'"
 	view.Wait.Since = made.CreatedAt.Truncate(time.Millisecond)
 	showsSecret(w)
@@ -79,13 +79,9 @@ func startDocument(f *form) (out tenants.Document) {
 	if f.Get("only") == "key" {
 		return out
 	}
-	window, err := check.ParseWindow(strings.TrimLeft(f.Get("window"), "0") + f.Get("unit"))
-	if err != nil {
-		f.wrong("window", "must be a number of seconds, minutes, hours or days")
-	}
 	rule := check.Rule{
 		Slug: "api-requests", Name: f.Get("name"), Resource: "*", Algorithm: check.SlidingWindowCounter,
-		Limit: f.whole("limit"), Window: window, By: []string{"subject"},
+		Limit: f.whole("limit"), Window: check.Window{Duration: durationOf(f, "window")}, By: []string{"subject"},
 	}
 	if f.invalid() {
 		return out
@@ -98,12 +94,17 @@ func startDocument(f *form) (out tenants.Document) {
 	return out
 }
 
-// serviceURL is where the browser that asks has reached us.
-func serviceURL(r *http.Request) string {
-	if r.TLS == nil {
-		return "http://" + r.Host
+// checkURL is where to ask for decisions: at the service's public address, or where the browser that
+// asks has reached us.
+func (d *dashboard) checkURL(r *http.Request) string {
+	link := d.Mail.Link("/v1/check")
+	switch {
+	case !strings.HasPrefix(link, "/"):
+		return link
+	case r.TLS == nil:
+		return "http://" + r.Host + link
 	}
-	return "https://" + r.Host
+	return "https://" + r.Host + link
 }
 
 // waitForCheck tells whether a check has arrived since, at any instance. With fragment it is the

@@ -169,7 +169,7 @@ func startPage(f frame, v *startView) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = selectField(field{Form: v.Sent, Name: "unit", Label: "of time", Value: "m"}, startUnits).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = selectField(field{Form: v.Sent, Name: "window_unit", Label: "of time", Value: "m"}, startUnits).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -21,8 +21,8 @@ func TestFirstRun(t *testing.T) {
 	b := s.as("admin@example.com")
 	require.Contains(t, b.get("/start").body, "The first check in two minutes")
 	for _, wrong := range []url.Values{
-		{"limit": {"x"}, "window": {"1"}, "unit": {"m"}}, {"limit": {"5"}, "window": {"0"}, "unit": {"m"}},
-		{"limit": {"0"}, "window": {"1"}, "unit": {"m"}}, {"limit": {"5"}, "window": {"1"}, "unit": {"years"}},
+		{"limit": {"x"}, "window": {"1"}, "window_unit": {"m"}}, {"limit": {"5"}, "window": {"0"}, "window_unit": {"m"}},
+		{"limit": {"0"}, "window": {"1"}, "window_unit": {"m"}}, {"limit": {"5"}, "window": {"1"}, "window_unit": {"years"}},
 	} {
 		got := b.write("/start", wrong)
 		require.Equal(t, http.StatusUnprocessableEntity, got.status, wrong)
@@ -31,7 +31,7 @@ func TestFirstRun(t *testing.T) {
 	before, _, err := s.store.Keys(t.Context(), s.a, tenants.Page{})
 	require.NoError(t, err)
 
-	got := b.write("/start", url.Values{"name": {"Requests"}, "limit": {"5"}, "window": {"2"}, "unit": {"h"}})
+	got := b.write("/start", url.Values{"name": {"Requests"}, "limit": {"5"}, "window": {"2"}, "window_unit": {"h"}})
 	require.Equal(t, http.StatusOK, got.status, got.body)
 	require.Contains(t, got.header.Get("Cache-Control"), "no-transform")
 	secret := secretPattern.FindStringSubmatch(got.body)
