@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -17,6 +16,7 @@ type auditCommand struct {
 type auditVerifyCommand struct {
 	Tenant string `help:"Slug or id of the only tenant to look at."`
 	Head   string `help:"Head of that tenant's trail as the server's log or an earlier run has it (SEQUENCE:HASH): it must still be in the trail."`
+	From   string `help:"How far an earlier run came with that tenant's trail (SEQUENCE:HASH): begin after that row."`
 }
 
 // Run verifies trails and prints a line about each.
@@ -24,16 +24,22 @@ func (c auditVerifyCommand) Run(ctx context.Context, cfg *Config, log *slog.Logg
 	if err := cfg.requireDatabase(); err != nil {
 		return err
 	}
-	var remembered *tenants.AuditMark
-	if c.Head != "" {
-		mark, err := tenants.ParseAuditMark(c.Head)
+	what := tenants.AuditVerification{Rows: auditVerifyRows}
+	for _, given := range []struct {
+		flag, text string
+		to         **tenants.AuditMark
+	}{{"--head", c.Head, &what.Remembered}, {"--from", c.From, &what.After}} {
+		if given.text == "" {
+			continue
+		}
+		mark, err := tenants.ParseAuditMark(given.text)
 		if err != nil {
-			return fmt.Errorf("--head %w", err)
+			return fmt.Errorf("%s %w", given.flag, err)
 		}
 		if c.Tenant == "" {
-			return errors.New("--head is of one trail: say of which, by --tenant")
+			return fmt.Errorf("%s is of one trail: say of which, by --tenant", given.flag)
 		}
-		remembered = &mark
+		*given.to = &mark
 	}
 	store, err := openStore(ctx, cfg, log)
 	if err != nil {
@@ -42,27 +48,50 @@ func (c auditVerifyCommand) Run(ctx context.Context, cfg *Config, log *slog.Logg
 	defer store.Close()
 	all, broken := 0, 0
 	err = c.eachTenant(ctx, store, func(t tenants.Tenant) error {
-		report, err := store.VerifyAudit(ctx, tenants.AsSystem(t.ID, "audit verify"), remembered)
-		if err != nil {
-			return fmt.Errorf("read the audit trail of %s: %w", t.Slug, err)
-		}
+		whole, err := verifyTrail(ctx, store, t, what)
 		all++
-		if report.Valid {
-			old := ""
-			if report.Removed.Sequence > 0 {
-				old = fmt.Sprintf(" after %d that are removed", report.Removed.Sequence)
-			}
-			fmt.Printf("%s: whole, %d rows%s, head %s\n", t.Slug, report.Rows, old, report.Head)
-			return nil
+		if !whole {
+			broken++
 		}
-		broken++
-		fmt.Printf("%s: BROKEN at row %d: %s\n", t.Slug, report.BrokenAt, report.Problem)
-		return nil
+		return err
 	})
 	if err == nil && broken > 0 {
 		return fmt.Errorf("%d of %d audit trails are broken", broken, all)
 	}
 	return err
+}
+
+// auditVerifyRows is after how many rows of one trail a line says how far it is.
+const auditVerifyRows = 100_000
+
+// verifyTrail prints whether one trail is whole. Of a long one it says how far it is, so that nobody who
+// interrupts it needs to begin anew.
+func verifyTrail(ctx context.Context, store *tenants.Store, t tenants.Tenant, what tenants.AuditVerification) (whole bool, err error) {
+	var rows int64
+	old := ""
+	for first := true; ; first = false {
+		report, err := store.VerifyAudit(ctx, tenants.AsSystem(t.ID, "audit verify"), what)
+		if err != nil {
+			return false, fmt.Errorf("read the audit trail of %s: %w", t.Slug, err)
+		}
+		rows += report.Rows
+		switch {
+		case first && report.From.Sequence > report.Removed.Sequence:
+			old = fmt.Sprintf(" after row %d, before which nothing was read", report.From.Sequence)
+		case first && report.Removed.Sequence > 0:
+			old = fmt.Sprintf(" after %d that are removed", report.Removed.Sequence)
+		}
+		switch {
+		case !report.Valid:
+			fmt.Printf("%s: BROKEN at row %d: %s\n", t.Slug, report.BrokenAt, report.Problem)
+			return false, nil
+		case report.Complete:
+			fmt.Printf("%s: whole, %d rows%s, head %s\n", t.Slug, rows, old, report.Head)
+			return true, nil
+		}
+		fmt.Printf("%s: %d rows so far; to go on from there: --from %s\n", t.Slug, rows, report.Head)
+		what.After = &report.Head
+	}
 }
 
 func (c auditVerifyCommand) eachTenant(ctx context.Context, store *tenants.Store, do func(tenants.Tenant) error) error {

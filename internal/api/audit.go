@@ -54,19 +54,27 @@ type AuditActor struct {
 	Name string  `json:"name" doc:"Of the key at that time"`
 }
 
-// AuditVerifyParams say what must be in the trail.
+// AuditVerifyParams say what of the trail to verify, and what must be in it.
 type AuditVerifyParams struct {
-	Head string `query:"head" doc:"The head of an earlier answer, or of the service's log: it must still be in the trail"`
+	Head  string `query:"head" doc:"The head of an earlier answer, or of the service's log: it must still be in the trail"`
+	From  string `query:"from" doc:"The verified_to of an earlier answer: begin after that row, which must still be in the trail"`
+	Limit int64  `query:"limit" minimum:"1" maximum:"100000" default:"100000" doc:"How many rows to read at most"`
 }
+
+// auditVerifyTime is when one request stops reading, however many rows it was to read.
+const auditVerifyTime = 2 * time.Second
 
 // AuditVerifyAnswer is the answer of GET /v1/audit/verify.
 type AuditVerifyAnswer struct {
-	Valid    bool    `json:"valid"`
-	Rows     int64   `json:"rows" doc:"How many rows follow from one another, from the first that is left"`
-	Removed  int64   `json:"removed" doc:"How many rows before them were removed because of their age; of the last of these the hash is kept"`
-	Head     string  `json:"head" doc:"The last of them, SEQUENCE:HASH. Keep it elsewhere, to give it as head another time"`
-	BrokenAt *int64  `json:"broken_at" doc:"The first row that is wrong or missing"`
-	Problem  *string `json:"problem" doc:"What is wrong with it"`
+	Valid      *bool   `json:"valid" doc:"Whether the trail is whole; null where nothing is wrong so far and complete is false"`
+	Complete   bool    `json:"complete" doc:"Whether that is the last word. Where not, ask again with verified_to as from"`
+	Rows       int64   `json:"rows" doc:"How many rows were read and follow from one another"`
+	From       string  `json:"from" doc:"The row that the first of them follows, SEQUENCE:HASH; 0 and zeros: there is none before"`
+	VerifiedTo string  `json:"verified_to" doc:"The last of them, SEQUENCE:HASH, to be given as from"`
+	Removed    int64   `json:"removed" doc:"How many rows were removed because of their age; of the last of these the hash is kept"`
+	Head       *string `json:"head" doc:"Where the trail ends, SEQUENCE:HASH; null where the end was not reached. Keep it elsewhere, to give it as head another time"`
+	BrokenAt   *int64  `json:"broken_at" doc:"The first row that is wrong or missing"`
+	Problem    *string `json:"problem" doc:"What is wrong with it"`
 }
 
 func auditAnswer(e tenants.AuditEntry) AuditEntry {
@@ -198,25 +206,42 @@ func newAuditWriter(format string, w io.Writer) func(rows []tenants.AuditEntry) 
 }
 
 func (a *admin) verifyAudit(ctx context.Context, in *AuditVerifyParams) (*huma.StreamResponse, error) {
-	var remembered *tenants.AuditMark
-	if in.Head != "" {
-		mark, err := tenants.ParseAuditMark(in.Head)
-		if err != nil {
-			return nil, invalid(ProblemField{Pointer: "query:head", Message: err.Error()})
+	v := tenants.AuditVerification{Rows: in.Limit, Within: auditVerifyTime}
+	var wrong []ProblemField
+	for _, given := range []struct {
+		name, text string
+		to         **tenants.AuditMark
+	}{{"from", in.From, &v.After}, {"head", in.Head, &v.Remembered}} {
+		if given.text == "" {
+			continue
 		}
-		remembered = &mark
+		mark, err := tenants.ParseAuditMark(given.text)
+		if err != nil {
+			wrong = append(wrong, ProblemField{Pointer: "query:" + given.name, Message: err.Error()})
+		}
+		*given.to = &mark
 	}
-	report, err := a.store.VerifyAudit(ctx, actorFrom(ctx), remembered)
+	if len(wrong) > 0 {
+		return nil, invalid(wrong...)
+	}
+	report, err := a.store.VerifyAudit(ctx, actorFrom(ctx), v)
 	if err != nil {
 		return nil, err
 	}
-	answer := AuditVerifyAnswer{Valid: report.Valid, Rows: report.Rows, Removed: report.Removed.Sequence, Head: report.Head.String()}
-	if !report.Valid {
-		answer.BrokenAt, answer.Problem = &report.BrokenAt, &report.Problem
-	}
-	body, err := json.Marshal(answer)
+	body, err := json.Marshal(auditVerifyAnswer(report))
 	if err != nil {
 		return nil, err
 	}
 	return jsonAnswer(body), nil
+}
+
+func auditVerifyAnswer(r tenants.AuditReport) AuditVerifyAnswer {
+	out := AuditVerifyAnswer{Complete: r.Complete, Rows: r.Rows, From: r.From.String(), VerifiedTo: r.Head.String(), Removed: r.Removed.Sequence}
+	switch {
+	case !r.Valid:
+		out.Valid, out.BrokenAt, out.Problem = ptr(false), &r.BrokenAt, &r.Problem
+	case r.Complete:
+		out.Valid, out.Head = ptr(true), ptr(r.Head.String())
+	}
+	return out
 }

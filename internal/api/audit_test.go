@@ -141,6 +141,22 @@ func TestAuditVerify(t *testing.T) {
 	s.call(s.key, http.MethodPost, "/v1/plans", obj{"slug": "p"}).ok(201)
 	require.Equal(t, true, verify("?head=" + head)["valid"])
 
+
+	// A long trail is verified in parts, of which each says where the next begins.
+	part := verify("?limit=4")
+	require.Nil(t, part["valid"], "nobody knows yet")
+	require.Equal(t, false, part["complete"])
+	require.EqualValues(t, 4, part["rows"])
+	require.Nil(t, part["head"])
+	rest := verify("?from=" + part["verified_to"].(string)) //nolint:forcetypeassert // checked against the document
+	require.Equal(t, true, rest["valid"])
+	require.Equal(t, true, rest["complete"])
+	require.EqualValues(t, 2, rest["rows"])
+	require.Equal(t, part["verified_to"], rest["from"])
+	require.Equal(t, rest["verified_to"], rest["head"])
+	require.Equal(t, []string{"query:from", "query:head"},
+		s.call(s.readKey, http.MethodGet, "/v1/audit/verify?from=4&head=x", nil).pointers(422, codeInvalidRequest))
+
 	s.db.Exec("DELETE FROM audit WHERE tenant_id = $1 AND sequence > 4", s.a.TenantID())
 	s.db.Exec("UPDATE audit_heads h SET sequence = 4, hash = a.hash FROM audit a WHERE h.tenant_id = $1 AND a.tenant_id = $1 AND a.sequence = 4", s.a.TenantID())
 	require.Equal(t, true, verify("")["valid"], "whole in itself")

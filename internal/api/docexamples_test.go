@@ -35,7 +35,7 @@ var differing = []struct {
 	{regexp.MustCompile(`"v[0-9]+"`), "TAG"},
 	{regexp.MustCompile(`"next_cursor": "[^"]+"`), "CURSOR"},
 	{regexp.MustCompile(`"hash": "[0-9a-f]{64}"`), "HASH"},
-	{regexp.MustCompile(`"head": "[0-9]+:[0-9a-f]{64}"`), "HEAD"},
+	{regexp.MustCompile(`"(head|verified_to)": "[0-9]+:[0-9a-f]{64}"`), "$1 MARK"},
 }
 
 // secretText is what the page shortens: nobody is to mistake an example for a key that leaked.

@@ -14,6 +14,8 @@ const (
 	auditExportRows = 1000 // in memory at once
 	// maxVerifying bounds the trails that are read from end to end at once, for pages.
 	maxVerifying = 2
+	// verifyTime is when one page stops reading a trail, and offers to go on.
+	verifyTime = 2 * time.Second
 )
 
 type auditView struct {
@@ -23,6 +25,7 @@ type auditView struct {
 	Later             bool
 	CSV, JSON, Verify string
 	Verified          *tenants.AuditReport // nil: not asked for
+	GoOn              string               // where the verification goes on; "" where it reached the end
 }
 
 // auditLine is one row of the trail in words.
@@ -92,8 +95,8 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) erro
 	return d.render(w, r, status, auditPageOf(v.frame, &view))
 }
 
-// verifyTrail reads the whole trail. It changes nothing, so a GET may ask for it; how many do at
-// once is bounded.
+// verifyTrail reads the trail, from where an earlier page came to. It changes nothing, so a GET may ask for it;
+// how many do at once is bounded.
 func (d *dashboard) verifyTrail(r *http.Request, v *visit, view *auditView) error {
 	select {
 	case d.verifying <- struct{}{}:
@@ -101,9 +104,31 @@ func (d *dashboard) verifyTrail(r *http.Request, v *visit, view *auditView) erro
 	default:
 		return errVerifying
 	}
-	report, err := d.Store.VerifyAudit(r.Context(), v.actor(), nil)
+	what := tenants.AuditVerification{Within: verifyTime}
+	if mark, err := tenants.ParseAuditMark(view.Form.Get("verified")); err == nil { // else from the beginning
+		what.After = &mark
+	}
+	report, err := d.Store.VerifyAudit(r.Context(), v.actor(), what)
+	if err != nil {
+		return err
+	}
 	view.Verified = &report
-	return err
+	if !report.Complete {
+		view.GoOn = auditAddress(view.Form.values, "verify", "1", "") + "&verified=" + url.QueryEscape(report.Head.String())
+	}
+	return nil
+}
+
+// ReadFrom tells which rows the verdict is about.
+func (v *auditView) ReadFrom() string {
+	r := v.Verified
+	switch {
+	case r.From.Sequence > r.Removed.Sequence:
+		return "beginning with row " + itoa(r.From.Sequence+1) + "; those before it were read earlier"
+	case r.Removed.Sequence > 0:
+		return "beginning with row " + itoa(r.Removed.Sequence+1) + ", the first that is left: older ones are removed after a time, which the operator sets"
+	}
+	return "beginning with the first"
 }
 
 func auditFilterOf(f *form) tenants.AuditFilter {

@@ -102,9 +102,29 @@ func TestAuditVerify(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
 	b := s.as("ann@example.com")
-	require.Contains(t, b.get("/audit?verify=1").body, "The trail is whole.")
-	s.db.Exec(`UPDATE audit SET actor_name = 'somebody else' WHERE tenant_id = $1 AND sequence = 2`, s.a.TenantID())
-	require.Contains(t, b.get("/audit?verify=1").body, "The trail is broken at row 2:")
+	whole := b.get("/audit?verify=1").body
+	require.Contains(t, whole, "The trail is whole.")
+	require.Contains(t, whole, "beginning with the first.")
+	report, err := s.store.VerifyAudit(t.Context(), s.a, tenants.AuditVerification{Rows: 2})
+	require.NoError(t, err)
+	require.Contains(t, b.get("/audit?verify=1&verified="+report.Head.String()).body, "beginning with row 3; those before it were read earlier.")
+	var html strings.Builder
+	require.NoError(t, auditVerdict(&auditView{Verified: &report, GoOn: "/audit?verify=1&verified=" + report.Head.String()}).Render(t.Context(), &html))
+	require.Contains(t, html.String(), "Nothing is wrong up to row 2.")
+	require.Contains(t, html.String(), "Verify the next rows")
+	require.NotContains(t, html.String(), "whole")
+
+	_, err = s.store.PurgeAudit(t.Context(), s.clock.Now().Add(time.Second))
+	require.NoError(t, err)
+	_, err = s.store.EditRule(t.Context(), s.a, "requests", tenants.Match{}, func(r *check.Rule) error { r.Limit = 1500; return nil })
+	require.NoError(t, err)
+	left, err := s.store.VerifyAudit(t.Context(), s.a, tenants.AuditVerification{})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, left.Rows)
+	last := itoa(left.Head.Sequence)
+	require.Contains(t, b.get("/audit?verify=1").body, "beginning with row "+last+", the first that is left: older ones are removed")
+	s.db.Exec(`UPDATE audit SET actor_name = 'somebody else' WHERE tenant_id = $1`, s.a.TenantID())
+	require.Contains(t, b.get("/audit?verify=1").body, "The trail is broken at row "+last+":")
 	require.Contains(t, s.as("bob@example.com").get("/audit?verify=1").body, "The trail is whole.")
 }
 

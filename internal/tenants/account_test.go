@@ -185,7 +185,7 @@ func TestSignUp(t *testing.T) {
 		require.Equal(t, "zoe@example.com", row.ActorName)
 		require.Equal(t, "member", row.ActorKind)
 	}
-	verified, err := s.VerifyAudit(ctx, tenants.AsSystem(own.TenantID, "test"), nil)
+	verified, err := s.VerifyAudit(ctx, tenants.AsSystem(own.TenantID, "test"), tenants.AuditVerification{})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, verified.Head.Sequence)
 

@@ -50,7 +50,7 @@ func TestAuditRetention(t *testing.T) {
 		{Sequence: 4, Hash: rows[2].Hash}: false,
 		{Sequence: 6, Hash: rows[2].Hash}: false,
 	} {
-		report, err := s.VerifyAudit(ctx, a, &mark)
+		report, err := s.VerifyAudit(ctx, a, tenants.AuditVerification{Remembered: &mark})
 		require.NoError(t, err)
 		require.Equal(t, valid, report.Valid, mark)
 	}

@@ -24,7 +24,7 @@ import (
 
 func trailIsWhole(t *testing.T, s *tenants.Store, a tenants.Actor) tenants.AuditReport {
 	t.Helper()
-	report, err := s.VerifyAudit(t.Context(), a, nil)
+	report, err := s.VerifyAudit(t.Context(), a, tenants.AuditVerification{})
 	require.NoError(t, err)
 	return report
 }
@@ -370,7 +370,7 @@ func TestTamperedTrails(t *testing.T) {
 	require.GreaterOrEqual(t, len(copies), 100)
 	for _, tamper := range copies {
 		d.Exec(strings.ReplaceAll(tamper.sql, "$A", "'"+a.TenantID().String()+"'"))
-		report, err := s.VerifyAudit(t.Context(), a, &remembered)
+		report, err := s.VerifyAudit(t.Context(), a, tenants.AuditVerification{Remembered: &remembered})
 		require.NoError(t, err)
 		require.False(t, report.Valid, tamper.sql)
 		require.NotEmpty(t, report.Problem)
@@ -378,7 +378,7 @@ func TestTamperedTrails(t *testing.T) {
 		require.Equal(t, tamper.brokenAt-1, report.Rows, tamper.sql)
 		d.Exec("TRUNCATE audit, audit_heads; INSERT INTO audit SELECT * FROM kept; INSERT INTO audit_heads SELECT * FROM kept_heads")
 	}
-	report, err := s.VerifyAudit(t.Context(), a, &remembered)
+	report, err := s.VerifyAudit(t.Context(), a, tenants.AuditVerification{Remembered: &remembered})
 	require.NoError(t, err)
 	require.True(t, report.Valid, "and the copy itself is whole")
 	t.Logf("%d tampered copies, all detected", len(copies))
@@ -390,10 +390,87 @@ func TestTamperedTrails(t *testing.T) {
 		mustSubject(t, s, a, tenants.Subject{Subject: fmt.Sprintf("forged-%d", i)})
 	}
 	require.True(t, trailIsWhole(t, s, a).Valid)
-	report, err = s.VerifyAudit(t.Context(), a, &remembered)
+	report, err = s.VerifyAudit(t.Context(), a, tenants.AuditVerification{Remembered: &remembered})
 	require.NoError(t, err)
 	require.False(t, report.Valid)
 	require.EqualValues(t, last, report.BrokenAt)
+}
+
+// A long trail is verified in parts. Each goes on where the one before ended, also when old rows are removed
+// in between, and finds what is wrong in what it reads.
+func TestVerifyAuditInParts(t *testing.T) {
+	t.Parallel()
+	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
+	d := tenantstest.NewWith(t, tenants.Config{Now: now.now})
+	s := d.Store
+	a, _ := d.Tenant("tenant-a")
+	for i := range 8 { // rows 3 to 10
+		now.nowMS += 1000
+		mustRule(t, s, a, rule(fmt.Sprintf("r%d", i)))
+	}
+	rows := trailOf(t, s, a, 0)
+	mark := func(n int) *tenants.AuditMark { return &tenants.AuditMark{Sequence: int64(n), Hash: rows[n-1].Hash} }
+	verify := func(v tenants.AuditVerification) tenants.AuditReport {
+		t.Helper()
+		report, err := s.VerifyAudit(t.Context(), a, v)
+		require.NoError(t, err)
+		return report
+	}
+	first := verify(tenants.AuditVerification{Rows: 4})
+	require.True(t, first.Valid)
+	require.False(t, first.Complete)
+	require.EqualValues(t, 4, first.Rows)
+	require.Equal(t, *mark(4), first.Head)
+	rest := verify(tenants.AuditVerification{After: &first.Head})
+	require.True(t, rest.Valid)
+	require.True(t, rest.Complete)
+	require.EqualValues(t, 6, rest.Rows)
+	require.Equal(t, *mark(4), rest.From)
+	require.Equal(t, *mark(10), rest.Head)
+
+	for _, wrong := range []tenants.AuditMark{{Sequence: 4, Hash: rows[4].Hash}, {Sequence: 11, Hash: rows[4].Hash}} {
+		report := verify(tenants.AuditVerification{After: &wrong})
+		require.False(t, report.Valid)
+		require.Equal(t, wrong.Sequence, report.BrokenAt)
+		require.True(t, report.Complete)
+	}
+	require.False(t, verify(tenants.AuditVerification{After: mark(6), Remembered: &tenants.AuditMark{Sequence: 5, Hash: rows[3].Hash}}).Valid)
+	require.True(t, verify(tenants.AuditVerification{After: mark(6), Remembered: mark(5)}).Valid)
+	require.False(t, verify(tenants.AuditVerification{After: mark(6), Remembered: &tenants.AuditMark{Sequence: 8, Hash: rows[3].Hash}}).Valid)
+
+	_, err := s.PurgeAudit(t.Context(), rows[6].At) // rows 1 to 6
+	require.NoError(t, err)
+	rest = verify(tenants.AuditVerification{After: &first.Head})
+	require.True(t, rest.Valid, rest.Problem)
+	require.EqualValues(t, 4, rest.Rows, "from what is left on")
+	require.Equal(t, *mark(6), rest.From)
+	d.Exec("UPDATE audit SET reason = 'x' WHERE tenant_id = $1 AND sequence = 7", a.TenantID())
+	require.True(t, verify(tenants.AuditVerification{After: mark(7)}).Valid, "what was read before is not read again")
+	require.EqualValues(t, 7, verify(tenants.AuditVerification{After: mark(6)}).BrokenAt)
+}
+
+// However long a trail is, a request ends: after the page in which its time is over.
+func TestVerifyAuditWithin(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	a, _ := d.Tenant("tenant-a")
+	var many tenants.Document
+	for i := range 1200 {
+		many.Subjects = append(many.Subjects, tenants.Subject{Subject: fmt.Sprint(i)})
+	}
+	_, err := d.Store.ApplyDocument(t.Context(), a, many, tenants.Apply{})
+	require.NoError(t, err)
+	var asked int64
+	slow := d.Open(tenants.Config{Now: func() time.Time { asked++; return time.Unix(asked, 0) }})
+	first, err := slow.VerifyAudit(t.Context(), a, tenants.AuditVerification{Within: time.Second})
+	require.NoError(t, err)
+	require.True(t, first.Valid)
+	require.False(t, first.Complete)
+	require.EqualValues(t, 1000, first.Rows)
+	rest, err := slow.VerifyAudit(t.Context(), a, tenants.AuditVerification{Within: time.Second, After: &first.Head})
+	require.NoError(t, err)
+	require.True(t, rest.Complete)
+	require.EqualValues(t, 2+200, rest.Rows)
 }
 
 type tampering struct {

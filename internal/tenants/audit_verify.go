@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -12,92 +13,176 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// AuditReport says whether a trail is whole.
+// AuditReport says whether a trail is whole, as far as it was read.
 type AuditReport struct {
-	Valid    bool
+	Valid    bool      // nothing that was read is wrong
+	Complete bool      // the end of the trail was reached, or what is wrong with it; else Head is how far
 	Rows     int64     // that were read and are right
-	Removed  AuditMark // the last row that was removed because of its age; the rows read follow it
-	Head     AuditMark // the last of them
+	From     AuditMark // the row after which reading began
+	Removed  AuditMark // the last row that was removed because of its age; no row before it is read
+	Head     AuditMark // the last row that is right: with it as After, another call goes on
 	BrokenAt int64     // number of the first row that is missing or wrong; 0 where Valid
 	Problem  string    // what is wrong with it; "" where Valid
 }
 
-// auditVerifyRows is how many rows of a trail are read at once.
-const auditVerifyRows = 1000
-
-// VerifyAudit reads all that is left of the trail of the actor's tenant, from the mark of what was
-// removed because of its age on, and tells whether each row follows from
-// the one before and none is missing at the end. Somebody who can write to the database as its
-// owner can make a shorter or different trail that is whole in itself; remembered, a mark from
-// before (nil: none), must then be in it.
-func (s *Store) VerifyAudit(ctx context.Context, a Actor, remembered *AuditMark) (report AuditReport, err error) {
-	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err = inTx(ctx, s.app, loadTimeout, options, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
-			return err
-		}
-		report, err = verifyChain(ctx, q, a.tenant, remembered)
-		return err
-	})
-	return report, err
+// AuditVerification says what of a trail to verify. The zero value is all of it.
+type AuditVerification struct {
+	// Remembered, a mark from before, must be in the trail. Somebody who can write to the database
+	// as its owner can make a shorter or different trail that is whole in itself; this tells.
+	Remembered *AuditMark
+	// After is the Head of an earlier report. Rows up to it are not read again; it must still be there.
+	After *AuditMark
+	// Rows and Within bound one call: it ends once it has read that many rows, or after the page of
+	// rows in which that time was over. 0: no bound.
+	Rows   int64
+	Within time.Duration
 }
 
-func verifyChain(ctx context.Context, q *db.Queries, tenant uuid.UUID, remembered *AuditMark) (r AuditReport, err error) {
-	end, err := q.AuditHead(ctx, tenant)
+// auditVerifyRows is how many rows of a trail are read at once, in a transaction of their own: to hold
+// one for as long as a long trail takes would keep Postgres from tidying up.
+const auditVerifyRows = 1000
+
+// VerifyAudit reads what is left of the trail of the actor's tenant, from the mark of what was removed
+// because of its age on, and tells whether each row follows from the one before and none is missing at
+// the end. Error: ErrUnavailable.
+func (s *Store) VerifyAudit(ctx context.Context, a Actor, v AuditVerification) (AuditReport, error) {
+	w := auditWalk{AuditVerification: v, tenant: a.tenant}
+	begun := s.now()
+	for {
+		err := s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error { return w.page(ctx, q) })
+		if err != nil {
+			return AuditReport{}, fmt.Errorf("verify the audit trail after row %d: %w", w.Head.Sequence, err)
+		}
+		bounded := v.Rows > 0 && w.AuditReport.Rows >= v.Rows || v.Within > 0 && s.now().Sub(begun) >= v.Within
+		if w.Complete || bounded {
+			w.Valid = w.Problem == ""
+			return w.AuditReport, nil
+		}
+	}
+}
+
+// auditWalk is a verification under way.
+type auditWalk struct {
+	AuditVerification
+	AuditReport
+	tenant uuid.UUID
+	begun  bool
+}
+
+// page reads the next rows. The trail may meanwhile have grown at its end and lost old rows at its
+// beginning, so both ends are looked at anew, at the same instant as the rows.
+func (w *auditWalk) page(ctx context.Context, q *db.Queries) error {
+	end, err := q.AuditHead(ctx, w.tenant)
 	missing := errors.Is(err, pgx.ErrNoRows)
 	if missing {
 		end.Hash, end.RemovedHash = genesis[:], genesis[:]
 	} else if err != nil {
-		return r, err
+		return err
 	}
-	r.Removed = AuditMark{Sequence: end.RemovedSequence, Hash: [32]byte(end.RemovedHash)}
-	r.Head = r.Removed
-	for {
-		rows, err := q.AuditChain(ctx, db.AuditChainParams{TenantID: tenant, After: r.Head.Sequence, Most: auditVerifyRows})
+	w.Removed = AuditMark{Sequence: end.RemovedSequence, Hash: [32]byte(end.RemovedHash)}
+	if !w.begun {
+		if err := w.begin(ctx, q); err != nil || w.Complete {
+			return err
+		}
+	}
+	if w.Head.Sequence < w.Removed.Sequence {
+		w.Head = w.Removed
+	}
+	most := int64(auditVerifyRows)
+	if w.AuditVerification.Rows > 0 {
+		most = min(most, w.AuditVerification.Rows-w.AuditReport.Rows)
+	}
+	rows, err := q.AuditChain(ctx, db.AuditChainParams{TenantID: w.tenant, After: w.Head.Sequence, Most: int32(most)}) //nolint:gosec // at most 1000
+	if err != nil {
+		return err
+	}
+	for i := range rows {
+		if problem := w.follow(&rows[i]); problem != "" {
+			w.broken(w.Head.Sequence+1, problem)
+			return nil
+		}
+	}
+	if len(rows) < int(most) {
+		w.finish(end, missing)
+	}
+	return nil
+}
+
+// begin finds where to begin, and looks up the marks that no row to be read will be held against.
+func (w *auditWalk) begin(ctx context.Context, q *db.Queries) error {
+	w.begun = true
+	w.From = w.Removed
+	if w.After != nil && w.After.Sequence >= w.Removed.Sequence {
+		w.From = *w.After
+	}
+	w.Head = w.From
+	for _, c := range []struct {
+		mark *AuditMark
+		name string
+	}{{w.After, "the row after which to go on"}, {w.Remembered, "the row that is remembered"}} {
+		if c.mark == nil || c.mark.Sequence > w.From.Sequence {
+			continue // it comes yet
+		}
+		there, err := w.holds(ctx, q, *c.mark)
 		if err != nil {
-			return r, err
+			return err
 		}
-		for i := range rows {
-			if problem := r.follow(&rows[i], remembered); problem != "" {
-				r.BrokenAt, r.Problem = r.Head.Sequence+1, problem
-				return r, nil
-			}
-		}
-		if len(rows) < auditVerifyRows {
-			break
+		if !there {
+			w.Head = w.Removed
+			w.broken(c.mark.Sequence, c.name+" is not there, or not as it was")
+			return nil
 		}
 	}
+	return nil
+}
+
+// holds reports whether the trail has a row as the mark has it. Of one that was removed nobody can tell
+// any more, but of the last of those.
+func (w *auditWalk) holds(ctx context.Context, q *db.Queries, mark AuditMark) (bool, error) {
 	switch {
-	case missing && r.Rows > 0:
-		r.Problem = "the record of the trail's end is missing"
-	case end.Sequence != r.Head.Sequence || !bytes.Equal(end.Hash, r.Head.Hash[:]):
-		r.Problem = fmt.Sprintf("the trail ended with row %d, and does not any more", end.Sequence)
-	case remembered != nil && remembered.Sequence > r.Head.Sequence:
-		r.Problem = fmt.Sprintf("there was a row %d, and is not any more", remembered.Sequence)
-	case remembered != nil && remembered.Sequence == r.Removed.Sequence && remembered.Hash != r.Removed.Hash:
-		r.Problem = "the last row that was removed is not the one that is remembered"
+	case mark.Sequence == w.Removed.Sequence:
+		return mark.Hash == w.Removed.Hash, nil
+	case mark.Sequence < w.Removed.Sequence:
+		return true, nil
 	}
-	if r.Problem != "" {
-		r.BrokenAt = r.Head.Sequence + 1
+	hash, err := q.AuditHashAt(ctx, db.AuditHashAtParams{TenantID: w.tenant, Sequence: mark.Sequence})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
 	}
-	r.Valid = r.Problem == ""
-	return r, nil
+	return bytes.Equal(hash, mark.Hash[:]), err
+}
+
+// finish compares the last row with where the trail is to end.
+func (w *auditWalk) finish(end db.AuditHeadRow, missing bool) {
+	switch {
+	case missing && w.Head.Sequence > 0:
+		w.broken(w.Head.Sequence+1, "the record of the trail's end is missing")
+	case end.Sequence != w.Head.Sequence || !bytes.Equal(end.Hash, w.Head.Hash[:]):
+		w.broken(w.Head.Sequence+1, fmt.Sprintf("the trail ended with row %d, and does not any more", end.Sequence))
+	case w.Remembered != nil && w.Remembered.Sequence > w.Head.Sequence:
+		w.broken(w.Head.Sequence+1, fmt.Sprintf("there was a row %d, and is not any more", w.Remembered.Sequence))
+	}
+	w.Complete = true
+}
+
+func (w *auditWalk) broken(at int64, problem string) {
+	w.Complete, w.BrokenAt, w.Problem = true, at, problem
 }
 
 // follow takes the next row in, or says what is wrong with it.
-func (r *AuditReport) follow(row *db.Audit, remembered *AuditMark) string {
-	if row.Sequence != r.Head.Sequence+1 {
+func (w *auditWalk) follow(row *db.Audit) string {
+	if row.Sequence != w.Head.Sequence+1 {
 		return "the row is missing"
 	}
-	hash := auditHash(r.Head.Hash, *row)
+	hash := auditHash(w.Head.Hash, *row)
 	if !bytes.Equal(hash[:], row.Hash) {
 		return "the row is not what was written, or not what was written after the row before"
 	}
-	if remembered != nil && remembered.Sequence == row.Sequence && remembered.Hash != hash {
+	if w.Remembered != nil && w.Remembered.Sequence == row.Sequence && w.Remembered.Hash != hash {
 		return "the row is not the one that is remembered"
 	}
-	r.Rows++
-	r.Head = AuditMark{Sequence: row.Sequence, Hash: hash}
+	w.AuditReport.Rows++
+	w.Head = AuditMark{Sequence: row.Sequence, Hash: hash}
 	return ""
 }
 
