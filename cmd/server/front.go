@@ -81,10 +81,9 @@ func (f *front) open(cfg *Config, registry *prometheus.Registry) (err error) {
 			return err
 		}
 		if p.cert != nil {
-			e.secure, e.server.TLSConfig = true, p.cert.config()
-		} else {
-			e.lane = f.lane
+			e.secure, e.server.TLSConfig = true, api.PrepareTLS(p.cert.config())
 		}
+		e.lane = f.lane
 		f.public = append(f.public, e)
 	}
 	if serves(cfg.InternalAddr) {
@@ -128,15 +127,14 @@ func (f *front) endpoints() []*endpoint {
 
 func (f *front) serve(e *endpoint) {
 	listener := e.listener
-	if e.lane != nil {
+	switch {
+	case e.lane == nil:
+	case e.secure:
+		listener = e.lane.ListenTLS(listener, e.server.TLSConfig)
+	default:
 		listener = e.lane.Listen(listener)
 	}
-	var err error
-	if e.secure {
-		err = e.server.ServeTLS(listener, "", "")
-	} else {
-		err = e.server.Serve(listener)
-	}
+	err := e.server.Serve(listener)
 	if !errors.Is(err, http.ErrServerClosed) {
 		f.failIf(e.name, err)
 	}

@@ -122,7 +122,7 @@ func TestSlowBodies(t *testing.T) {
 	server.Start()
 	t.Cleanup(server.Close)
 	for _, path := range []string{"/v1/check", "/v1/simulate"} {
-		c := dialTo(t, server.Listener.Addr())
+		c := dialTo(t, server.Listener.Addr(), nil)
 		c.send(strings.Replace(s.head("Content-Length: 15"), "/v1/check", path, 1) + `{"subject":`)
 		a := c.receive()
 		a.problem(400, "MALFORMED_JSON")

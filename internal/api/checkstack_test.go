@@ -2,6 +2,7 @@ package api
 
 import (
 	"bufio"
+	"crypto/tls"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -37,6 +38,9 @@ type checkStack struct {
 	contract *adminStack // holds answers against the OpenAPI document
 	ready    atomic.Pointer[Readiness]
 	server   *httptest.Server
+	lane     *Lane
+	handler  http.Handler
+	secure   *secureSide  // what dial connects to; nil: server
 	ordinary atomic.Int64 // requests that the lane did not answer
 }
 
@@ -137,10 +141,11 @@ func (s *checkStack) serve(cfg Config, deps Deps) {
 	cfg.Lane = NewLane()
 	s.server = httptest.NewUnstartedServer(nil)
 	handler := New(cfg, deps)
-	s.server.Config = NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.lane, s.handler = cfg.Lane, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.ordinary.Add(1)
 		handler.ServeHTTP(w, r)
-	}), deps.Logger)
+	})
+	s.server.Config = NewServer(s.handler, deps.Logger)
 	s.server.Listener = cfg.Lane.Listen(s.server.Listener)
 	s.server.Start()
 	s.t.Cleanup(s.server.Close)
@@ -194,12 +199,26 @@ type conn struct {
 
 func (s *checkStack) dial() *conn {
 	s.t.Helper()
-	c, err := net.Dial("tcp", s.server.Listener.Addr().String())
-	require.NoError(s.t, err)
-	s.t.Cleanup(func() { _ = c.Close() })
-	require.NoError(s.t, c.SetDeadline(time.Now().Add(30*time.Second)))
-	return &conn{Conn: c, t: s.t, r: bufio.NewReader(c)}
+	if s.secure != nil {
+		return dialTo(s.t, s.secure.addr, s.secure.trust)
+	}
+	return dialTo(s.t, s.server.Listener.Addr(), nil)
 }
+
+// dialTo connects to an address, by TLS where trust is not nil.
+func dialTo(t *testing.T, addr net.Addr, trust *tls.Config) *conn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr.String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(30*time.Second)))
+	if trust != nil {
+		c = tls.Client(c, trust)
+	}
+	return newConn(t, c)
+}
+
+func newConn(t *testing.T, c net.Conn) *conn { return &conn{Conn: c, t: t, r: bufio.NewReader(c)} }
 
 func (c *conn) send(text string) {
 	c.t.Helper()

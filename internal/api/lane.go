@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -21,7 +22,7 @@ import (
 // whatever can go wrong is dealt with in one place, and nothing is counted twice: a request is
 // handed over before it is counted, or not at all. docs/decisions/0006-a-lane-for-checks.md.
 //
-// A Lane serves HTTP/1.1 without TLS.
+// A Lane serves HTTP/1.1, with and without TLS.
 type Lane struct {
 	server atomic.Pointer[server] // nil: everything is handed over
 
@@ -89,8 +90,10 @@ func (l *Lane) remove(c *laneConn) {
 
 // Listen returns a listener whose Accept returns the connections that the lane hands over. Closing
 // it closes inner.
-func (l *Lane) Listen(inner net.Listener) net.Listener {
-	listener := &laneListener{Listener: inner, lane: l, handed: make(chan net.Conn), failed: make(chan error), done: make(chan struct{})}
+func (l *Lane) Listen(inner net.Listener) net.Listener { return l.listen(inner, nil) }
+
+func (l *Lane) listen(inner net.Listener, config *tls.Config) net.Listener {
+	listener := &laneListener{Listener: inner, lane: l, tls: config, handed: make(chan net.Conn), failed: make(chan error), done: make(chan struct{})}
 	go listener.accept()
 	return listener
 }
@@ -98,6 +101,7 @@ func (l *Lane) Listen(inner net.Listener) net.Listener {
 type laneListener struct {
 	net.Listener
 	lane   *Lane
+	tls    *tls.Config // nil: none is spoken
 	handed chan net.Conn
 	failed chan error
 	once   sync.Once
@@ -167,17 +171,24 @@ type laneConn struct {
 
 // serve answers one request after the other.
 func (l *laneListener) serve(c *laneConn) {
-	if !l.lane.add(c) {
-		_ = c.Close()
-		return
-	}
 	keep := false
 	defer func() {
-		l.lane.remove(c)
 		if !keep {
 			_ = c.Close()
 		}
 	}()
+	if !l.lane.add(c) { // another listener of the lane was closed before this one
+		if l.tls != nil {
+			c.Conn = tls.Server(c.Conn, l.tls)
+		}
+		keep = l.handOver(c)
+		return
+	}
+	defer l.lane.remove(c)
+	if l.tls != nil && !c.secure(l.tls) {
+		keep = l.handOver(c)
+		return
+	}
 	c.in = make([]byte, 0, laneBuffer)
 	c.waitUntil(time.Now().Add(readHeaderTimeout))
 	for first := true; ; first = false {
@@ -204,7 +215,7 @@ func (l *laneListener) handOver(c *laneConn) bool {
 		return false
 	}
 	select {
-	case l.handed <- &handedConn{Conn: c.Conn, rest: c.in}:
+	case l.handed <- c.handed():
 		return true
 	case <-l.done:
 		return false

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
@@ -21,8 +22,9 @@ func (s *checkStack) laneRequest(body string, headers ...string) string {
 }
 
 // A client cannot tell which road its check took.
-func TestLaneAnswersAsTheOrdinaryRoad(t *testing.T) {
-	s := newCheckStack(t)
+func TestLaneAnswersAsTheOrdinaryRoad(t *testing.T) { overBoth(t, testLaneAnswersAsTheOrdinaryRoad) }
+
+func testLaneAnswersAsTheOrdinaryRoad(t *testing.T, s *checkStack) {
 	for _, c := range []struct {
 		body    string
 		headers []string
@@ -60,7 +62,10 @@ func TestLaneAnswersAsTheOrdinaryRoad(t *testing.T) {
 
 // Nor by the order of the headers.
 func TestLaneOrdersHeadersAsTheOrdinaryRoad(t *testing.T) {
-	s := newCheckStack(t)
+	overBoth(t, testLaneOrdersHeadersAsTheOrdinaryRoad)
+}
+
+func testLaneOrdersHeadersAsTheOrdinaryRoad(t *testing.T, s *checkStack) {
 	body := `{"subject":"order","resource":"one"}`
 	names := func(headers ...string) (names []string) {
 		c := s.dial()
@@ -85,11 +90,18 @@ func TestLaneOrdersHeadersAsTheOrdinaryRoad(t *testing.T) {
 
 // What is not a check in the lane's form takes the ordinary road, on the same connection: the answer
 // is that of a server without a lane, and nothing is lost, repeated or counted twice.
-func TestLaneHandsOver(t *testing.T) {
-	s := newCheckStack(t)
+func TestLaneHandsOver(t *testing.T) { overBoth(t, testLaneHandsOver) }
+
+func testLaneHandsOver(t *testing.T, s *checkStack) {
 	without := httptest.NewUnstartedServer(nil)
 	without.Config = NewServer(New(Config{Headers: bothStyles}, s.deps), s.deps.Logger)
-	without.Start()
+	var trust *tls.Config
+	if s.secure == nil {
+		without.Start()
+	} else {
+		without.StartTLS()
+		trust = clientTLS(without)
+	}
 	t.Cleanup(without.Close)
 	body := `{"subject":"over","resource":"bulk"}`
 	length := "Content-Length: " + itoa(int64(len(body)))
@@ -131,8 +143,8 @@ func TestLaneHandsOver(t *testing.T) {
 		"a wrong status":           s.laneRequest(body, "Weir-Denied-Status: 204"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			ask := func(addr net.Addr) answer {
-				c := dialTo(t, addr)
+			ask := func(c *conn) answer {
+				c.t = t
 				// A check by the lane before, on the same connection, and sent with it.
 				c.send(s.laneRequest(`{"subject":"before","resource":"bulk","cost":0}`) + sent)
 				c.receive().decision(200)
@@ -145,8 +157,8 @@ func TestLaneHandsOver(t *testing.T) {
 				}
 				return a
 			}
-			want, before := ask(without.Listener.Addr()), s.ordinary.Load()
-			got := ask(s.server.Listener.Addr())
+			want, before := ask(dialTo(t, without.Listener.Addr(), trust)), s.ordinary.Load()
+			got := ask(s.dial())
 			require.Equal(t, want.status, got.status)
 			require.Equal(t, want.header.Get("Connection"), got.header.Get("Connection"))
 			if got.status != http.StatusBadRequest && got.status != http.StatusHTTPVersionNotSupported { // net/http itself may have refused
@@ -158,18 +170,10 @@ func TestLaneHandsOver(t *testing.T) {
 	require.Equal(t, 1_000_000-counted, s.remaining("over", "bulk"))
 }
 
-// dialTo connects to an address.
-func dialTo(t *testing.T, addr net.Addr) *conn {
-	c, err := net.Dial("tcp", addr.String())
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = c.Close() })
-	require.NoError(t, c.SetDeadline(time.Now().Add(30*time.Second)))
-	return &conn{Conn: c, t: t, r: bufio.NewReader(c)}
-}
-
 // A request may come in any pieces, and several in one.
-func TestLanePieces(t *testing.T) {
-	s := newCheckStack(t)
+func TestLanePieces(t *testing.T) { overBoth(t, testLanePieces) }
+
+func testLanePieces(t *testing.T, s *checkStack) {
 	request := s.laneRequest(`{"subject":"pieces","resource":"bulk"}`, "X-Request-Id: 1")
 	c := s.dial()
 	for i := range request {
@@ -188,7 +192,7 @@ func TestLanePieces(t *testing.T) {
 	// Who goes away in the middle of a request has asked nothing.
 	c = s.dial()
 	c.send(request[:len(request)-1])
-	require.NoError(t, c.Conn.(*net.TCPConn).CloseWrite())
+	require.NoError(t, c.Conn.(interface{ CloseWrite() error }).CloseWrite())
 	c.receive().problem(400, "MALFORMED_JSON")
 	require.EqualValues(t, 1_000_000-32, s.remaining("pieces", "bulk"))
 }
@@ -203,7 +207,7 @@ func TestLaneDrainsAndEnds(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(lane.Listen(listener)) }()
 	request := s.laneRequest(`{"subject":"last","resource":"bulk"}`)
-	idle, drained := dialTo(t, listener.Addr()), dialTo(t, listener.Addr())
+	idle, drained := dialTo(t, listener.Addr(), nil), dialTo(t, listener.Addr(), nil)
 	for _, c := range []*conn{idle, drained} {
 		c.send(request)
 		c.receive().decision(200)

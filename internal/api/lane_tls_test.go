@@ -1,0 +1,158 @@
+package api
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// secureSide is a TLS listener of a stack's lane.
+type secureSide struct {
+	addr   net.Addr
+	trust  *tls.Config         // a client's
+	server *http.Server        // gets what the lane hands over
+	handed chan http.ConnState // of each connection that was handed over, its first
+}
+
+// overBoth runs a test of the lane on plain connections, and on secure ones.
+func overBoth(t *testing.T, test func(t *testing.T, s *checkStack)) {
+	t.Run("HTTP", func(t *testing.T) { test(t, newCheckStack(t)) })
+	t.Run("TLS", func(t *testing.T) { test(t, newSecureCheckStack(t)) })
+}
+
+// newSecureCheckStack is a stack whose dial speaks TLS.
+func newSecureCheckStack(t *testing.T) *checkStack {
+	s := newCheckStack(t)
+	certificate := httptest.NewTLSServer(nil) // has one, and a client that trusts it
+	t.Cleanup(certificate.Close)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s.secure = &secureSide{addr: listener.Addr(), trust: clientTLS(certificate), handed: make(chan http.ConnState, 100)}
+	server := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS == nil {
+			http.Error(w, "does not know of TLS", http.StatusTeapot)
+			return
+		}
+		s.handler.ServeHTTP(w, r)
+	}), s.deps.Logger)
+	server.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			s.secure.handed <- state
+		}
+	}
+	server.TLSConfig = PrepareTLS(&tls.Config{Certificates: certificate.TLS.Certificates})
+	s.secure.server = server
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(s.lane.ListenTLS(listener, server.TLSConfig)) }()
+	t.Cleanup(func() {
+		_ = server.Close() // connections of the test
+		require.ErrorIs(t, <-ended, http.ErrServerClosed)
+	})
+	return s
+}
+
+// clientTLS is a configuration that trusts a test server, and does not say what it wants to speak.
+func clientTLS(s *httptest.Server) *tls.Config {
+	config := s.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.ServerName, config.NextProtos = "example.com", nil
+	return config
+}
+
+// Whatever a client asks for in the handshake is what it gets: the lane is no other server.
+func TestLaneTLSSpeaksWhatWasAgreed(t *testing.T) {
+	s := newSecureCheckStack(t)
+	request := s.laneRequest(`{"subject":"agreed","resource":"bulk"}`)
+	s.secure.trust.NextProtos = []string{"http/1.1"}
+	c := s.dial()
+	c.send(request)
+	c.receive().decision(200)
+	require.Equal(t, "http/1.1", c.Conn.(*tls.Conn).ConnectionState().NegotiatedProtocol)
+	require.Zero(t, s.ordinary.Load())
+
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(true)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.secure.trust.Clone(), Protocols: protocols}}
+	defer client.CloseIdleConnections()
+	response, err := client.Get("https://" + s.secure.addr.String() + "/healthz")
+	require.NoError(t, err)
+	defer response.Body.Close()
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	require.Equal(t, 2, response.ProtoMajor)
+	require.EqualValues(t, 1, s.ordinary.Load())
+
+	s.secure.trust.NextProtos = []string{"spdy/1"}
+	c = s.dial()
+	require.Error(t, c.Conn.(*tls.Conn).Handshake(), "nothing in common")
+}
+
+// Who forgot the s in https is told so.
+func TestLaneTLSToldInPlainText(t *testing.T) {
+	s := newSecureCheckStack(t)
+	c := dialTo(t, s.secure.addr, nil)
+	c.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	answer, err := io.ReadAll(c)
+	require.NoError(t, err)
+	require.Contains(t, string(answer), "Client sent an HTTP request to an HTTPS server.")
+}
+
+// slowConn lets a test hold back the last bytes of what is written.
+type slowConn struct {
+	net.Conn
+	hold bool
+	held []byte
+}
+
+func (c *slowConn) Write(b []byte) (int, error) {
+	if !c.hold {
+		return c.Conn.Write(b)
+	}
+	half := len(b) / 2
+	c.held = append(c.held, b[half:]...)
+	if _, err := c.Conn.Write(b[:half]); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// The lane loses patience in the middle of a record, of which it can have seen a part: the ordinary road must
+// have all of it.
+func TestLaneTLSHandsOverAHalfRecord(t *testing.T) {
+	s := newSecureCheckStack(t)
+	raw, err := net.Dial("tcp", s.secure.addr.String())
+	require.NoError(t, err)
+	defer raw.Close()
+	require.NoError(t, raw.SetDeadline(time.Now().Add(30*time.Second)))
+	slow := &slowConn{Conn: raw}
+	secure := tls.Client(slow, s.secure.trust)
+	require.NoError(t, secure.Handshake())
+	request := s.laneRequest(`{"subject":"half","resource":"bulk"}`)
+	_, err = io.WriteString(secure, request[:40])
+	require.NoError(t, err)
+	slow.hold = true
+	_, err = io.WriteString(secure, request[40:])
+	require.NoError(t, err)
+	<-s.secure.handed
+	_, err = raw.Write(slow.held)
+	require.NoError(t, err)
+	c := newConn(t, secure)
+	c.receive().decision(200)
+	require.EqualValues(t, 1, s.ordinary.Load())
+	require.EqualValues(t, 1_000_000-1, s.remaining("half", "bulk"))
+}
+
+// Listeners of one lane are closed one after the other. A connection that comes in between to the one
+// that is still open must not be dropped.
+func TestLaneTLSWhileAnotherListenerIsClosed(t *testing.T) {
+	s := newSecureCheckStack(t)
+	s.server.Close()
+	c := s.dial()
+	c.send(s.laneRequest(`{"subject":"between","resource":"bulk"}`))
+	c.receive().decision(200)
+	require.EqualValues(t, 1, s.ordinary.Load())
+}
