@@ -29,8 +29,8 @@ readme-pictures: ## make docs/img/page-*.png anew, the pages that the README sho
 	@scripts/dev.sh --test browser
 	@scripts/dev.sh --test with go test ./tests/browser -run '^TestLooks$$' -count=1 -args -readme "$(abspath docs/img)"
 
-test-idempotency: ## make 10 000 idempotent writes while the server is killed again and again; takes minutes
-	@scripts/dev.sh --test with env WEIR_TEST_IDEMPOTENT_WRITES=10000 go test ./tests -run '^TestKilledWhileWriting$$' -v -timeout 20m
+test-idempotency: ## make 10 000 idempotent writes while the server is killed again and again; takes some twenty minutes
+	@scripts/dev.sh --test with env WEIR_TEST_IDEMPOTENT_WRITES=10000 go test ./tests -run '^TestKilledWhileWriting$$' -v -timeout 45m
 
 conformance: ## run the vector files under DIR=path against both engines
 	@[ -n "$(DIR)" ] || { echo 'usage: make conformance DIR=path' >&2; exit 2; }
