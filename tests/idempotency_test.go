@@ -32,6 +32,7 @@ func TestKilledWhileWriting(t *testing.T) {
 		require.NoError(t, err)
 	}
 	s := newSettings(t)
+	s["WEIR_WRITE_RATE"] = "0" // eight clients are a program in a loop
 	run := newKilledRun(t, s)
 	run.do("prepare", http.MethodPost, "/v1/rules", `{"slug":"base","limit":1000000,"window":"1h","resource":"base"}`)
 	run.do("prepare-plan", http.MethodPost, "/v1/plans", `{"slug":"base"}`)

@@ -50,6 +50,9 @@ type Config struct {
 	Drain       time.Duration `env:"WEIR_DRAIN" default:"5s" help:"How long to go on serving after SIGTERM, 0s to 5m, while balancers learn that /readyz says 503."`
 	LogLevel    string        `env:"WEIR_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
 
+	WriteRate int `env:"WEIR_WRITE_RATE" default:"100" help:"Writes of the admin API and the dashboard that each instance takes from a tenant a second, ten times as many at once; up to 1000000, 0 for any number."`
+	ResetRate int `env:"WEIR_RESET_RATE" default:"20" help:"The same for resets of counters."`
+
 	AuditRetention int `env:"WEIR_AUDIT_RETENTION" default:"0" help:"Days that rows of audit trails are kept, up to 36500; 0 for as long as their tenant is."`
 
 	box *mail.Box // where the demo keeps mails, with no mail server set
@@ -102,6 +105,8 @@ func (c *Config) Validate() error {
 		bad(!slices.Contains(dashboard.Signups, dashboard.Signup(c.Signup)), "WEIR_SIGNUP", c.Signup, "must be open, invite or closed"),
 		bad(headersErr != nil, "WEIR_HEADERS", c.Headers, fmt.Sprint(headersErr)),
 		bad(c.MaxInFlight < 1 || c.MaxInFlight > 1_000_000, "WEIR_MAX_IN_FLIGHT", c.MaxInFlight, "must be 1 to 1000000"),
+		bad(c.WriteRate < 0 || c.WriteRate > 1_000_000, "WEIR_WRITE_RATE", c.WriteRate, "must be 0 to 1000000"),
+		bad(c.ResetRate < 0 || c.ResetRate > 1_000_000, "WEIR_RESET_RATE", c.ResetRate, "must be 0 to 1000000"),
 		bad(c.AuditRetention < 0 || c.AuditRetention > 36_500, "WEIR_AUDIT_RETENTION", c.AuditRetention, "must be 0 to 36500"),
 		bad(c.Drain < 0 || c.Drain > 5*time.Minute, "WEIR_DRAIN", c.Drain, "must be 0s to 5m"),
 		bad(level.UnmarshalText([]byte(c.LogLevel)) != nil, "WEIR_LOG_LEVEL", c.LogLevel, "must be debug, info, warn or error"),

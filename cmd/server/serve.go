@@ -157,7 +157,10 @@ func (s *service) assemble(ctx, working context.Context) error {
 }
 
 func openStore(ctx context.Context, cfg *Config, log *slog.Logger) (*tenants.Store, error) {
-	store, err := tenants.Open(context.WithoutCancel(ctx), tenants.Config{DatabaseURL: string(cfg.DatabaseURL), ListenURL: cfg.listenURL(), Logger: log})
+	store, err := tenants.Open(context.WithoutCancel(ctx), tenants.Config{
+		DatabaseURL: string(cfg.DatabaseURL), ListenURL: cfg.listenURL(), Logger: log,
+		WriteRates: tenants.WriteRates{Writes: cfg.WriteRate, Resets: cfg.ResetRate},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("WEIR_DATABASE_URL or WEIR_DATABASE_LISTEN_URL: %w", err)
 	}

@@ -83,7 +83,7 @@ func (a *admin) routes() {
 	a.bulkRoutes()
 	list(a, "/v1/overrides", "list-overrides", "List the overrides of all subjects", a.listOverrides, about(
 		"subjects", "By subject; with ending_before, those that end first come first."))
-	act(a, "/v1/subjects/{subject}/reset", "reset-subject", "Forget the counters of a subject", a.resetSubject)
+	act(a, "/v1/subjects/{subject}/reset", "reset-subject", "Forget the counters of a subject", a.resetSubject, resets)
 
 	list(a, "/v1/members", "list-members", "List members", a.listMembers)
 	create(a, "/v1/members", "create-member", "Invite a member", a.createMember, about(
@@ -143,8 +143,11 @@ const (
 	metaMaxBody  = "maxBody"  // int: bytes that a body may have, where it is not maxAdminBody
 	metaReader   = "reader"   // bodyReader: reads the body, where it is none that the guard reads
 	metaSlots    = "slots"    // *slots: how many of the requests run at once
+	metaReset    = "reset"    // true: forgets counters
 	metaRedact   = "redact"   // func([]byte) ([]byte, error): the answer without its secret
 )
+
+func resets(op *huma.Operation) { op.Metadata[metaReset] = true }
 
 func operatorOnly(op *huma.Operation) { op.Metadata[metaOperator] = true }
 

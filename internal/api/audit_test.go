@@ -141,7 +141,6 @@ func TestAuditVerify(t *testing.T) {
 	s.call(s.key, http.MethodPost, "/v1/plans", obj{"slug": "p"}).ok(201)
 	require.Equal(t, true, verify("?head=" + head)["valid"])
 
-
 	// A long trail is verified in parts, of which each says where the next begins.
 	part := verify("?limit=4")
 	require.Nil(t, part["valid"], "nobody knows yet")

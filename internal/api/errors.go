@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"weir/internal/check"
 	"weir/internal/tenants"
@@ -57,6 +58,11 @@ func problemOf(err error) *Problem {
 	if errors.As(err, &conflict) {
 		return conflictProblem(conflict)
 	}
+	var often *tenants.TooOftenError
+	if errors.As(err, &often) {
+		return newProblem(http.StatusTooManyRequests, codeWriteRateExceeded,
+			"The tenant writes more often than this instance takes from one tenant.").withRetryAfter(wholeSeconds(often.RetryAfter))
+	}
 	for _, f := range failures {
 		if !errors.Is(err, f.err) {
 			continue
@@ -88,6 +94,9 @@ func problemFields(fields []check.FieldError) []ProblemField {
 	}
 	return out
 }
+
+// wholeSeconds rounds up, as a client that comes too early is refused again.
+func wholeSeconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 
 // sentence makes a text of a store's error one that stands alone.
 func sentence(s string) string {

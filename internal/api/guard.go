@@ -63,6 +63,10 @@ func conditionsFrom(ctx context.Context) conditions {
 func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 	scope := scopeOf(op)
 	query := queryParameters(op)
+	kind := tenants.OrdinaryWrite
+	if op.Metadata[metaReset] == true {
+		kind = tenants.ResetWrite
+	}
 	follows := op.Method != http.MethodGet && scope == tenants.ScopeWrite && a.follow != nil
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", cacheControl(r.Method))
@@ -70,6 +74,12 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 		if err != nil {
 			writeProblem(w, r, err)
 			return
+		}
+		if scope == tenants.ScopeWrite {
+			if err := a.store.AdmitWrite(r.Context(), actorFrom(r.Context()), kind); err != nil {
+				writeProblem(w, r, a.problem(r.Context(), err))
+				return
+			}
 		}
 		if limited, ok := op.Metadata[metaSlots].(*slots); ok {
 			release, err := limited.take(actorFrom(r.Context()).TenantID())

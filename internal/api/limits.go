@@ -268,8 +268,8 @@ func ask[T, I any](a *admin, path, id, summary string, h func(context.Context, *
 }
 
 // act registers a POST that does something and creates nothing.
-func act[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*answerOf[T], error)) {
-	op := a.operation(http.MethodPost, path, id, summary, nil)
+func act[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*answerOf[T], error), opts ...option) {
+	op := a.operation(http.MethodPost, path, id, summary, opts)
 	op.DefaultStatus = http.StatusOK
 	op.Parameters = append(op.Parameters, idempotencyParam())
 	register(a, op, h)

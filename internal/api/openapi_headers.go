@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"weir/internal/tenants"
 )
 
 // What net/http answers by itself, before any of this package is asked.
@@ -51,6 +53,9 @@ func describeHeaders(op *huma.Operation, status string, response *huma.Response)
 			add("Accept-Patch", "The media types that are taken (RFC 5789)")
 		}
 	case "429", "503":
+		if status == "429" && op.Metadata != nil && scopeOf(op) == tenants.ScopeWrite {
+			response.Description = "The tenant writes more often than one tenant may, or as many of these run as may at once"
+		}
 		add("Retry-After", "Seconds to wait, where waiting helps")
 	}
 	if status == "409" && replays {

@@ -47,6 +47,7 @@ const (
 	codeUnknownPlan            = "UNKNOWN_PLAN"
 	codeIdempotencyKeyReused   = "IDEMPOTENCY_KEY_REUSED"
 	codeTenantQuotaExceeded    = "TENANT_QUOTA_EXCEEDED"
+	codeWriteRateExceeded      = "WRITE_RATE_EXCEEDED"
 	codeBulkBusy               = "BULK_BUSY"
 	codeSimulationBusy         = "SIMULATION_BUSY"
 	codeSimulationTooLarge     = "SIMULATION_TOO_LARGE"
@@ -98,6 +99,7 @@ var problemTitles = map[string]string{
 	codeUnknownPlan:            "The tenant has no such plan",
 	codeIdempotencyKeyReused:   "The Idempotency-Key was used for another request",
 	codeTenantQuotaExceeded:    "The tenant is over its own quota",
+	codeWriteRateExceeded:      "The tenant writes too often",
 	codeBulkBusy:               "Too many imports or exports are running",
 	codeSimulationBusy:         "Too many simulations are running",
 	codeSimulationTooLarge:     "The simulation is too large",

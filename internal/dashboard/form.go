@@ -171,6 +171,13 @@ type formHandler func(w http.ResponseWriter, r *http.Request, v *visit, f *form)
 // is not carried out: it would change the wrong one.
 func (d *dashboard) write(right tenants.Right, handle formHandler) http.HandlerFunc {
 	return d.sent(right, func(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+		kind := tenants.OrdinaryWrite
+		if f.Get("do") == actReset {
+			kind = tenants.ResetWrite
+		}
+		if err := d.Store.AdmitWrite(r.Context(), v.actor(), kind); err != nil {
+			return err
+		}
 		if err := handle(w, r, v, f); err != nil {
 			return err
 		}

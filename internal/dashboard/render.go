@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -70,6 +71,7 @@ func showsSecret(w http.ResponseWriter) { w.Header().Set("Cache-Control", "no-st
 // answer turns an error into a page. What went wrong inside is logged, not shown.
 func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	var invalid *tenants.InvalidError
+	var often *tenants.TooOftenError
 	switch {
 	case errors.Is(err, tenants.ErrNotFound):
 		d.fail(w, r, http.StatusNotFound, "There is nothing here", "It may have been deleted, or it never was.")
@@ -86,6 +88,9 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errStreams):
 		w.Header().Set("Retry-After", "10")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too many live pages", "This page does not bring itself up to date now. Close another one, or reload it.")
+	case errors.As(err, &often):
+		w.Header().Set("Retry-After", itoa(int64(math.Ceil(often.RetryAfter.Seconds()))))
+		d.fail(w, r, http.StatusTooManyRequests, "Too many changes", "Programs or people of this tenant change more a second than one tenant may. Nothing was changed: send it again in a moment.")
 	case errors.Is(err, errVerifying):
 		w.Header().Set("Retry-After", "5")
 		d.fail(w, r, http.StatusServiceUnavailable, "Others are verifying", "As many audit trails are being read as may be at once. Try again in a few seconds.")

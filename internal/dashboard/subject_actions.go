@@ -29,8 +29,11 @@ type subjectChange struct {
 	reason  string
 }
 
+// actReset is what the form of a reset asks to do.
+const actReset = "reset"
+
 var subjectActions = map[string]subjectAction{
-	"reset":           {tenants.MayReset, (*dashboard).resetSubject},
+	actReset:          {tenants.MayReset, (*dashboard).resetSubject},
 	"boost":           {tenants.MayBoost, (*dashboard).boostSubject},
 	"override":        {tenants.MayEdit, (*dashboard).overrideSubject},
 	"remove-override": {tenants.MayBoost, (*dashboard).removeOverride},

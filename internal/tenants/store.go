@@ -32,6 +32,7 @@ type Config struct {
 	ListenURL   string           // for LISTEN, where a pooler stands before DatabaseURL; "": DatabaseURL
 	MaxConns    int32            // of each of the two roles; 0: 8
 	Acquire     time.Duration    // how long an operation waits for a connection; 0: a second
+	WriteRates  WriteRates       // of each tenant; the zero value: unbounded
 	Now         func() time.Time // nil: time.Now
 	Logger      *slog.Logger     // nil: none
 }
@@ -45,6 +46,7 @@ type Store struct {
 	now     func() time.Time
 	log     *slog.Logger
 	watcher *Watcher
+	writes  *writeRates
 	// history counts how often the database was found to have gone back or to another history.
 	// Versions are comparable only within one.
 	history atomic.Int64
@@ -82,7 +84,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		app.Close()
 		return nil, err
 	}
-	s := &Store{app: app, system: system, now: config.Now, log: config.Logger}
+	s := &Store{app: app, system: system, now: config.Now, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now)}
 	s.watcher = newWatcher(s, listen)
 	return s, nil
 }

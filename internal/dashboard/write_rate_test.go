@@ -1,0 +1,38 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+	"weir/internal/testenv"
+)
+
+// Pages count as the admin API does: a script that sends forms is held back as one that sends JSON.
+func TestWriteRate(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark")
+	s.serve(s.db.Open(tenants.Config{Now: s.clock.Now, WriteRates: tenants.WriteRates{Writes: 2, Resets: 1}}), testenv.RedisURL(t))
+	b := s.as("ann@example.com")
+	reset := url.Values{"do": {"reset"}, "reason": {"they wrote in"}}
+	block := url.Values{"do": {"state"}, "state": {"blocked"}, "reason": {"abuse"}}
+	for range 10 {
+		require.Equal(t, http.StatusSeeOther, b.write("/subjects/user_7", reset).status)
+	}
+	got := b.write("/subjects/user_7", reset)
+	require.Equal(t, http.StatusTooManyRequests, got.status)
+	require.Equal(t, "1", got.header.Get("Retry-After"))
+	require.Contains(t, got.body, "Too many changes")
+	for range 10 {
+		require.Equal(t, http.StatusSeeOther, b.write("/subjects/user_7", block).status)
+	}
+	require.Equal(t, http.StatusTooManyRequests, b.write("/subjects/user_7", block).status)
+	require.Equal(t, http.StatusOK, b.get("/subjects/user_7").status)
+	require.Equal(t, http.StatusOK, s.as("bob@example.com").post("/keys", s.inTenant(s.b, "name", "k", "check", "on")).status)
+	s.clock.move(time.Second)
+	require.Equal(t, http.StatusSeeOther, b.write("/subjects/user_7", block).status)
+}

@@ -1,0 +1,79 @@
+package tenants_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
+)
+
+// A tenant that writes in a loop is held back, and told for how long; nobody else is.
+func TestWriteRates(t *testing.T) {
+	t.Parallel()
+	now := &clock{nowMS: 1_900_000_000_000}
+	d := tenantstest.NewWith(t, tenants.Config{Now: now.now, WriteRates: tenants.WriteRates{Writes: 4, Resets: 1}})
+	a, _ := d.Tenant("tenant-a")
+	b, _ := d.Tenant("tenant-b")
+	admit := func(who tenants.Actor, kind tenants.WriteKind) time.Duration {
+		t.Helper()
+		err := d.Store.AdmitWrite(t.Context(), who, kind)
+		if err == nil {
+			return 0
+		}
+		var often *tenants.TooOftenError
+		require.ErrorAs(t, err, &often)
+		require.Positive(t, often.RetryAfter)
+		return often.RetryAfter
+	}
+	for range 10 {
+		require.Zero(t, admit(a, tenants.ResetWrite))
+	}
+	wait := admit(a, tenants.ResetWrite)
+	require.Equal(t, time.Second, wait)
+	for range 30 {
+		require.Zero(t, admit(a, tenants.OrdinaryWrite), "a refused reset is no write, and resets keep nobody from writing")
+	}
+	require.Equal(t, 250*time.Millisecond, admit(a, tenants.OrdinaryWrite))
+	require.Equal(t, time.Second, admit(a, tenants.ResetWrite), "the longer of the two waits")
+	require.Zero(t, admit(b, tenants.ResetWrite))
+	now.nowMS += 249
+	require.NotZero(t, admit(a, tenants.OrdinaryWrite))
+	now.nowMS++
+	require.Zero(t, admit(a, tenants.OrdinaryWrite), "at the time that was told")
+	require.NotZero(t, admit(a, tenants.OrdinaryWrite))
+
+	now.nowMS += time.Hour.Milliseconds()
+	var admitted atomic.Int64
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 20 {
+				if d.Store.AdmitWrite(t.Context(), a, tenants.OrdinaryWrite) == nil {
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.EqualValues(t, 40, admitted.Load(), "exact, however many write at once")
+}
+
+// Without a bound, nothing is counted.
+func TestWriteRatesUnbounded(t *testing.T) {
+	t.Parallel()
+	now := &clock{nowMS: 1_900_000_000_000}
+	d := tenantstest.NewWith(t, tenants.Config{Now: now.now, WriteRates: tenants.WriteRates{Resets: 1}})
+	a, _ := d.Tenant("tenant-a")
+	for range 1000 {
+		require.NoError(t, d.Store.AdmitWrite(t.Context(), a, tenants.OrdinaryWrite))
+	}
+	for range 10 {
+		require.NoError(t, d.Store.AdmitWrite(t.Context(), a, tenants.ResetWrite))
+	}
+	require.Error(t, d.Store.AdmitWrite(t.Context(), a, tenants.ResetWrite))
+}
