@@ -233,6 +233,7 @@ CREATE TABLE members (
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     CHECK ((role = ANY (ARRAY['owner'::text, 'admin'::text, 'editor'::text, 'support'::text, 'viewer'::text])))
 );
+CREATE INDEX members_invited ON members USING btree (tenant_id, id) WHERE (joined_at IS NULL);
 CREATE INDEX members_person ON members USING btree (person_id);
 ALTER TABLE members ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON members FOR ALL TO weir_app
@@ -285,10 +286,12 @@ CREATE TABLE people (
     password_hash text,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    alone_since timestamp with time zone,
     PRIMARY KEY (id),
     UNIQUE (email),
     CHECK (((email = lower(email)) AND ((octet_length(email) >= 3) AND (octet_length(email) <= 254))))
 );
+CREATE INDEX people_alone ON people USING btree (alone_since) WHERE (alone_since IS NOT NULL);
 ALTER TABLE people ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY all_people ON people FOR ALL TO weir_system
     USING (true)
@@ -297,9 +300,9 @@ CREATE POLICY own_members ON people FOR SELECT TO weir_app
     USING ((EXISTS ( SELECT
    FROM members m
   WHERE (m.person_id = people.id))));
-GRANT INSERT, SELECT ON people TO weir_system;
+GRANT DELETE, INSERT, SELECT ON people TO weir_system;
 GRANT SELECT (email, id) ON people TO weir_app;
-GRANT UPDATE (password_hash, updated_at) ON people TO weir_system;
+GRANT UPDATE (alone_since, password_hash, updated_at) ON people TO weir_system;
 
 CREATE TABLE plan_limits (
     tenant_id uuid NOT NULL,

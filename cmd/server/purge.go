@@ -24,10 +24,22 @@ func purge(ctx context.Context, store *tenants.Store, auditDays int, log *slog.L
 		if err := store.Purge(ctx); err != nil && ctx.Err() == nil {
 			log.Warn("what is out of date was not removed; trying again in an hour", "error", err)
 		}
+		purgePeople(ctx, store, log)
 		if auditDays > 0 {
 			purgeAudit(ctx, store, time.Now().AddDate(0, 0, -auditDays), log)
 		}
 		wait = purgeEvery
+	}
+}
+
+// purgePeople forgets who is in no tenant any more, and says how many they were.
+func purgePeople(ctx context.Context, store *tenants.Store, log *slog.Logger) {
+	purged, err := store.PurgePeople(ctx)
+	if purged != (tenants.PurgedPeople{}) {
+		log.Info("people without a tenant forgotten", "people", purged.People, "invitations", purged.Invitations)
+	}
+	if err != nil && ctx.Err() == nil {
+		log.Warn("people without a tenant were not all forgotten; trying again in an hour", "error", err)
 	}
 }
 

@@ -304,21 +304,17 @@ func (c *change) ensurePerson(ctx context.Context, email string, hash *string, r
 	if _, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleSystem); err != nil {
 		return uuid.Nil, err
 	}
-	created, err := c.InsertPerson(ctx, db.InsertPersonParams{ID: newID(), Email: email, PasswordHash: hash})
+	id, created, err := holdPerson(ctx, c.Queries, email, hash)
 	if err != nil {
 		return uuid.Nil, err
 	}
-	row, err := c.PersonByEmail(ctx, email)
-	if err != nil {
-		return uuid.Nil, err
-	}
-	if created == 0 && reset {
-		if err := setPassword(ctx, c.Queries, row.ID, *hash); err != nil {
+	if !created && reset {
+		if err := setPassword(ctx, c.Queries, id, *hash); err != nil {
 			return uuid.Nil, err
 		}
 	}
 	_, err = c.tx.Exec(ctx, "SET LOCAL ROLE "+roleApp)
-	return row.ID, err
+	return id, err
 }
 
 // ValidEmail reports whether text has the form of an address that a person may have.

@@ -154,19 +154,15 @@ func (s *Store) signUp(ctx context.Context, email string, n NewSignup, prove fun
 
 // personSigningUp makes a person with this login, or gives it to one who was invited somewhere.
 func personSigningUp(ctx context.Context, q *db.Queries, email, hash string) (uuid.UUID, error) {
-	created, err := q.InsertPerson(ctx, db.InsertPersonParams{ID: newID(), Email: email, PasswordHash: &hash})
-	if err != nil {
-		return uuid.Nil, err
+	id, created, err := holdPerson(ctx, q, email, &hash)
+	if err != nil || created {
+		return id, err
 	}
-	row, err := q.PersonByEmail(ctx, email)
-	if err != nil || created == 1 {
-		return row.ID, err
-	}
-	set, err := q.SetFirstPassword(ctx, db.SetFirstPasswordParams{ID: row.ID, PasswordHash: &hash})
+	set, err := q.SetFirstPassword(ctx, db.SetFirstPasswordParams{ID: id, PasswordHash: &hash})
 	if err == nil && set != 1 {
 		err = errHasLogin()
 	}
-	return row.ID, err
+	return id, err
 }
 
 // freeSlug makes a slug of a tenant's name that no tenant has.

@@ -137,6 +137,7 @@ type Person struct {
 	PasswordHash *string
 	CreatedAt    time.Time
 	UpdatedAt    time.Time
+	AloneSince   *time.Time
 }
 
 type Plan struct {

@@ -1,0 +1,127 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/tenants/db"
+)
+
+// PeopleRetention is how long somebody is remembered who is in no tenant any more, and how long an
+// invitation that nobody followed stays in the list of members after its link has ended.
+const PeopleRetention = 30 * 24 * time.Hour
+
+// PurgedPeople is what PurgePeople has removed.
+type PurgedPeople struct {
+	Invitations int64 // withdrawn
+	People      int64 // forgotten, with their logins
+}
+
+// peopleAtOnce is how many people or invitations are looked at in one transaction.
+const peopleAtOnce = 1000
+
+// PurgePeople withdraws invitations whose link ended PeopleRetention ago, each with its row in the
+// tenant's trail, and forgets people who have been in no tenant for PeopleRetention. That time begins
+// when a call first finds them so. Several servers may call it at once. Error: ErrUnavailable.
+func (s *Store) PurgePeople(ctx context.Context) (purged PurgedPeople, err error) {
+	before := s.instant().Add(-PeopleRetention)
+	if purged.Invitations, err = s.withdrawStale(ctx, before); err != nil {
+		return purged, fmt.Errorf("withdraw invitations that nobody has followed: %w", err)
+	}
+	for n := int64(peopleAtOnce); n == peopleAtOnce; purged.People += n {
+		if n, err = s.forgetPeople(ctx, before); err != nil {
+			return purged, fmt.Errorf("forget people who are in no tenant: %w", err)
+		}
+	}
+	return purged, nil
+}
+
+func (s *Store) withdrawStale(ctx context.Context, before time.Time) (withdrawn int64, err error) {
+	var last db.StaleInvitationsRow
+	for {
+		var stale []db.StaleInvitationsRow
+		err := s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+			stale, err = q.StaleInvitations(ctx, db.StaleInvitationsParams{Before: before, AfterTenant: last.TenantID, AfterMember: last.ID, Most: peopleAtOnce})
+			return err
+		})
+		if err != nil {
+			return withdrawn, err
+		}
+		for _, last = range stale {
+			done, err := s.withdrawIfStale(ctx, last.TenantID, last.ID, before)
+			if err != nil {
+				return withdrawn, err
+			}
+			if done {
+				withdrawn++
+			}
+		}
+		if len(stale) < peopleAtOnce {
+			return withdrawn, nil
+		}
+	}
+}
+
+// withdrawIfStale leaves a tenant's only owner alone, and whoever joined or was sent a new link meanwhile.
+func (s *Store) withdrawIfStale(ctx context.Context, tenant, id uuid.UUID, before time.Time) (done bool, err error) {
+	ctx = WithReason(ctx, "the invitation was not followed")
+	err = s.change(ctx, AsSystem(tenant, "purge"), MayManage, func(ctx context.Context, c *change) error {
+		m, err := c.member(ctx, id, Match{})
+		if err != nil {
+			return err
+		}
+		ended, err := c.InvitationEnd(ctx, db.InvitationEndParams{TenantID: tenant, ID: id})
+		if err != nil || m.State != MemberInvited || !ended.Before(before) {
+			return err
+		}
+		done = true
+		return c.remove(ctx, m)
+	})
+	var kept *ConflictError
+	if errors.As(err, &kept) || errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	return done, err
+}
+
+func (s *Store) forgetPeople(ctx context.Context, before time.Time) (n int64, err error) {
+	now := s.instant()
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		if err := q.NotePeopleBack(ctx); err != nil {
+			return err
+		}
+		if err := q.NotePeopleAlone(ctx, &now); err != nil {
+			return err
+		}
+		ids, err := q.LockPeopleAlone(ctx, db.LockPeopleAloneParams{Before: &before, Most: peopleAtOnce})
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		n, err = q.ForgetPeople(ctx, ids)
+		return err
+	})
+	return n, err
+}
+
+// holdPerson returns the id of the person with this email, and makes one with that login (nil: without
+// one) where there is none. Until the transaction ends nobody can forget them.
+func holdPerson(ctx context.Context, q *db.Queries, email string, hash *string) (id uuid.UUID, created bool, err error) {
+	const tries = 3 // somebody may be forgotten between the two statements, and once only
+	for range tries {
+		id = newID()
+		n, err := q.InsertPerson(ctx, db.InsertPersonParams{ID: id, Email: email, PasswordHash: hash})
+		if err != nil || n == 1 {
+			return id, true, err
+		}
+		id, err = q.HoldPerson(ctx, email)
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return id, false, err
+		}
+	}
+	return uuid.Nil, false, fmt.Errorf("%w: a person comes and goes", ErrUnavailable)
+}
