@@ -82,4 +82,7 @@ type Engine interface {
 	Evaluate(ctx context.Context, calls ...*Call)
 	// Reset forgets the counters of these keys, penalties included.
 	Reset(ctx context.Context, keys ...string) error
+	// Refund takes units back that allowed calls charged and nobody was given. It fills in each
+	// refund's Refused and Err.
+	Refund(ctx context.Context, refunds ...*Refund)
 }

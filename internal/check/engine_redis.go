@@ -37,6 +37,7 @@ type RedisEngine struct {
 	cluster  bool
 	scripts  scripts
 	hot      *script
+	refund   *script
 	sender   sender
 	requests sync.Pool // *redisRequest
 	flights  sync.Pool // *flight
@@ -55,7 +56,11 @@ func NewRedisEngine(client redis.UniversalClient, o RedisOptions) *RedisEngine {
 	if o.Pipelines == 0 {
 		o.Pipelines = 2
 	}
-	e := &RedisEngine{client: client, deadline: o.Deadline, hot: newScript("prelude", "calendar", "counter_value", "hot")}
+	e := &RedisEngine{
+		client: client, deadline: o.Deadline,
+		hot:    newScript("prelude", "calendar", "counter_value", "hot"),
+		refund: newScript("prelude", "counter_value", "refund"),
+	}
 	_, e.cluster = client.(*redis.ClusterClient)
 	e.requests.New = func() any { return newRedisRequest() }
 	e.flights.New = func() any { return &flight{engine: e} }

@@ -61,3 +61,14 @@ func windowEnd(n *Numbers, t int64) int64 {
 	}
 	return t - t%n.WindowMS + n.WindowMS
 }
+
+func (s *fixedWindow) refund(_ *Numbers, part *RefundPart) bool {
+	if s.end != part.Ground || s.count < part.Units {
+		return false
+	}
+	s.count -= part.Units
+	return true
+}
+
+// idle reports whether nothing is counted: a window that nobody is left in was never opened.
+func (s *fixedWindow) idle() bool { return s.count == 0 }

@@ -68,3 +68,16 @@ func (s *slidingWindowBuckets) charge(n *Numbers, cost, t int64) {
 func (s *slidingWindowBuckets) clone() state {
 	return &slidingWindowBuckets{parts: slices.Clone(s.parts)}
 }
+
+func (s *slidingWindowBuckets) refund(_ *Numbers, part *RefundPart) bool {
+	i := slices.IndexFunc(s.parts, func(p subBucket) bool { return p.number == part.Ground })
+	if i < 0 || s.parts[i].count < part.Units {
+		return false
+	}
+	if s.parts[i].count -= part.Units; s.parts[i].count == 0 {
+		s.parts = slices.Delete(s.parts, i, i+1)
+	}
+	return true
+}
+
+func (s *slidingWindowBuckets) idle() bool { return len(s.parts) == 0 }

@@ -58,3 +58,19 @@ func (s *slidingWindowCounter) charge(n *Numbers, cost, t int64) {
 }
 
 func (s *slidingWindowCounter) clone() state { c := *s; return &c }
+
+func (s *slidingWindowCounter) refund(_ *Numbers, part *RefundPart) bool {
+	count := &s.cur
+	if s.index == part.Ground+1 { // the window that was charged has become the one before
+		count = &s.prev
+	} else if s.index != part.Ground {
+		return false
+	}
+	if *count < part.Units {
+		return false
+	}
+	*count -= part.Units
+	return true
+}
+
+func (s *slidingWindowCounter) idle() bool { return s.cur == 0 && s.prev == 0 }

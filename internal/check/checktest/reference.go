@@ -305,3 +305,83 @@ func windowStart(n check.Numbers, t int64) int64 {
 	}
 	return t / n.WindowMS * n.WindowMS
 }
+
+// Refund takes units back: it forgets that they were admitted.
+func (r *Reference) Refund(_ context.Context, refunds ...*check.Refund) {
+	for _, refund := range refunds {
+		refund.Refused, refund.Err = 0, nil
+		for _, part := range refund.Parts {
+			if rec := r.counters[part.Key]; rec == nil || !rec.refund(part) {
+				refund.Refused++
+			}
+		}
+	}
+}
+
+// refund forgets units of the state that part names, the latest first.
+func (rec *record) refund(part check.RefundPart) bool {
+	n := part.Numbers
+	if n.Algorithm.Bucket() {
+		if rec.whole == nil || rec.limit != n.Limit || ceil(rec.whole) != part.Ground {
+			return false
+		}
+		sooner := new(big.Rat).SetFrac(new(big.Int).Mul(big.NewInt(part.Units), big.NewInt(n.WindowMS)), big.NewInt(n.Limit))
+		rec.whole = sooner.Sub(rec.whole, sooner)
+		return true
+	}
+	left := part.Units
+	kept := append([]event(nil), rec.events...)
+	for i := len(kept) - 1; i >= 0 && left > 0; i-- {
+		if of(n, kept[i]) == part.Ground {
+			gone := min(left, kept[i].cost)
+			kept[i].cost -= gone
+			left -= gone
+		}
+	}
+	if left > 0 {
+		return false
+	}
+	rec.events = rec.events[:0]
+	for _, e := range kept {
+		if e.cost > 0 {
+			rec.events = append(rec.events, e)
+		}
+	}
+	return true
+}
+
+// of returns the ground that an event was counted on.
+func of(n check.Numbers, e event) int64 {
+	switch n.Algorithm {
+	case check.SlidingWindowCounter:
+		return e.at / n.WindowMS
+	case check.SlidingWindowBuckets:
+		return e.at / n.PrecisionMS
+	case check.FixedWindow:
+		return windowEnd(n, e.start)
+	}
+	return e.start + n.WindowMS
+}
+
+// windowEnd returns the end of the aligned window that begins at start.
+func windowEnd(n check.Numbers, start int64) int64 {
+	at := time.UnixMilli(start).UTC()
+	switch n.Calendar {
+	case check.CalendarDay:
+		return at.AddDate(0, 0, 1).UnixMilli()
+	case check.CalendarWeek:
+		return at.AddDate(0, 0, 7).UnixMilli()
+	case check.CalendarMonth:
+		return at.AddDate(0, 1, 0).UnixMilli()
+	}
+	return start + n.WindowMS
+}
+
+// ceil returns the whole number that x is, or the next.
+func ceil(x *big.Rat) int64 {
+	up, rest := new(big.Int).QuoRem(x.Num(), x.Denom(), new(big.Int))
+	if rest.Sign() > 0 {
+		up.Add(up, big.NewInt(1))
+	}
+	return up.Int64()
+}

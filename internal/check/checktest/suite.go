@@ -48,6 +48,11 @@ func Suite(t *testing.T, engine check.Engine) {
 	t.Run("Penalty", func(t *testing.T) { testPenalty(t, engine) })
 	t.Run("PenaltyOfSeveral", func(t *testing.T) { testPenaltyOfSeveral(t, engine) })
 	t.Run("PenaltyAndClock", func(t *testing.T) { testPenaltyAndClock(t, engine) })
+	t.Run("Refund", func(t *testing.T) { testRefund(t, engine) })
+	t.Run("RefundRefused", func(t *testing.T) { testRefundRefused(t, engine) })
+	t.Run("RefundOfAll", func(t *testing.T) { testRefundOfAll(t, engine) })
+	t.Run("RefundLate", func(t *testing.T) { testRefundLate(t, engine) })
+	t.Run("RefundSequences", func(t *testing.T) { testRefundSequences(t, engine) })
 	t.Run("Refused", func(t *testing.T) { testRefused(t, engine) })
 }
 

@@ -1,0 +1,196 @@
+package checktest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+)
+
+// leasable lists the algorithms whose units can be charged ahead.
+func leasable() []check.Algorithm {
+	return slices.DeleteFunc(slices.Clone(check.Algorithms), func(a check.Algorithm) bool {
+		n := five(a)
+		return !n.Leasable()
+	})
+}
+
+// groundOf is what a refund of units charged by call to its counter i must name.
+func groundOf(call *check.Call, i int) int64 {
+	n := call.Counters[i].Numbers
+	switch n.Algorithm {
+	case check.SlidingWindowCounter:
+		return call.Outcome.NowMS / n.WindowMS
+	case check.SlidingWindowBuckets:
+		return call.Outcome.NowMS / n.PrecisionMS
+	}
+	return call.Outcome.Verdicts[i].ResetMS
+}
+
+// refundOf is units of what call charged to its first counter.
+func refundOf(call *check.Call, units int64) *check.Refund {
+	c := call.Counters[0]
+	return &check.Refund{Parts: []check.RefundPart{{Key: c.Key, Numbers: c.Numbers, Units: units, Ground: groundOf(call, 0)}}}
+}
+
+func giveBack(tb testing.TB, engine check.Engine, r *check.Refund) (refused int) {
+	tb.Helper()
+	engine.Refund(context.Background(), r)
+	require.NoError(tb, r.Err)
+	return r.Refused
+}
+
+// What goes back is as if it had never been asked for, and what was used stays used.
+func testRefund(t *testing.T, engine check.Engine) {
+	for _, a := range leasable() {
+		n := five(a)
+		n.Limit = 50
+		if a.Bucket() {
+			n.Burst = 50
+		}
+		c, same := counter(Prefix()+"k", n), counter(Prefix()+"k", n)
+		ask(t, engine, start, 3, c)
+		ask(t, engine, start, 3, same)
+		took := ask(t, engine, start+10, 20, c)
+		require.Zero(t, giveBack(t, engine, refundOf(took, 19)), a)
+		ask(t, engine, start+10, 1, same)
+		for _, at := range []int64{start + 10, start + 59_999, start + 60_001, start + 120_001} {
+			require.Equal(t, ask(t, engine, at, 0, same).Outcome, ask(t, engine, at, 0, c).Outcome, "%s at %d", a, at-start)
+		}
+	}
+}
+
+// Nothing goes back to a counter that has moved on, that is not there, or that holds too little.
+func testRefundRefused(t *testing.T, engine check.Engine) {
+	for _, a := range leasable() {
+		n := five(a)
+		c := counter(Prefix()+"k", n)
+		took := ask(t, engine, start+7, 4, c)
+		want := ask(t, engine, start+7, 0, c).Outcome
+		if !a.Bucket() {
+			require.Equal(t, 1, giveBack(t, engine, refundOf(took, 5)), "%s: more than is counted", a)
+		}
+		other := refundOf(took, 1)
+		other.Parts[0].Ground += 2
+		require.Equal(t, 1, giveBack(t, engine, other), "%s: another state", a)
+		unseen := refundOf(took, 1)
+		unseen.Parts[0].Key += "unseen"
+		require.Equal(t, 1, giveBack(t, engine, unseen), "%s: no counter", a)
+		require.Equal(t, want, ask(t, engine, start+7, 0, c).Outcome, a)
+		require.EqualValues(t, 5, ask(t, engine, start+7, 0, counter(unseen.Parts[0].Key, n)).Outcome.Verdicts[0].Remaining)
+
+		late := start + 125_000
+		ask(t, engine, late, 2, c)
+		want = ask(t, engine, late, 0, c).Outcome
+		require.Equal(t, 1, giveBack(t, engine, refundOf(took, 1)), "%s: a window that is over", a)
+		require.Equal(t, want, ask(t, engine, late, 0, c).Outcome, a)
+	}
+	for name, change := range map[string]func(*check.RefundPart){
+		"units":   func(p *check.RefundPart) { p.Units = 0 },
+		"numbers": func(p *check.RefundPart) { p.Numbers.Limit = 0 },
+		"log":     func(p *check.RefundPart) { p.Numbers = five(check.SlidingWindowLog) },
+		"queue":   func(p *check.RefundPart) { p.Numbers = five(check.LeakyBucketQueue) },
+		"penalty": func(p *check.RefundPart) { p.Numbers.PenaltyMS = 1000 },
+		"fast":    func(p *check.RefundPart) { p.Numbers = five(check.TokenBucket); p.Numbers.Limit = 60_001 },
+	} {
+		c := counter(Prefix()+"k", five(check.FixedWindow))
+		r := refundOf(ask(t, engine, start, 2, c), 1)
+		change(&r.Parts[0])
+		engine.Refund(context.Background(), r)
+		require.Error(t, r.Err, name)
+	}
+	engine.Refund(context.Background())
+}
+
+// A window that only what went back had opened was never open: the next request opens its own.
+func testRefundOfAll(t *testing.T, engine check.Engine) {
+	for _, a := range leasable() {
+		if a.Bucket() {
+			continue // it was being filled meanwhile
+		}
+		c := counter(Prefix()+"k", five(a))
+		took := ask(t, engine, start+7, 5, c)
+		require.Zero(t, giveBack(t, engine, refundOf(took, 5)))
+		fresh := ask(t, engine, start+1_000, 1, counter(Prefix()+"k", five(a))).Outcome
+		require.Equal(t, fresh, ask(t, engine, start+1_000, 1, c).Outcome, a)
+	}
+}
+
+// What goes back late lightens the window that it still weighs on.
+func testRefundLate(t *testing.T, engine check.Engine) {
+	for _, a := range []check.Algorithm{check.SlidingWindowCounter, check.SlidingWindowBuckets} {
+		c, same := counter(Prefix()+"k", five(a)), counter(Prefix()+"k", five(a))
+		took := ask(t, engine, start+50_000, 4, c)
+		ask(t, engine, start+50_000, 1, same)
+		ask(t, engine, start+61_000, 1, c)
+		ask(t, engine, start+61_000, 1, same)
+		require.Zero(t, giveBack(t, engine, refundOf(took, 3)))
+		require.Equal(t, ask(t, engine, start+61_000, 0, same).Outcome, ask(t, engine, start+61_000, 0, c).Outcome, a)
+	}
+}
+
+// past reports whether an engine need not know any more what call charged: the reference never forgets.
+func past(call *check.Call, now int64) bool {
+	n, ground := call.Counters[0].Numbers, groundOf(call, 0)
+	switch n.Algorithm {
+	case check.SlidingWindowCounter:
+		return now/n.WindowMS > ground+1
+	case check.SlidingWindowBuckets:
+		return now/n.PrecisionMS >= ground+n.WindowMS/n.PrecisionMS
+	case check.FixedWindow, check.FixedWindowFirstHit:
+		return now >= ground
+	}
+	return false
+}
+
+// The engine takes back what the reference does, in any order of charges and refunds.
+func testRefundSequences(t *testing.T, engine check.Engine) {
+	ctx := context.Background()
+	for _, a := range leasable() {
+		for i := range 60 {
+			r := rand.New(rand.NewPCG(7, uint64(a)<<32|uint64(i)))
+			reference := NewReference()
+			n := randomNumbers(r, a)
+			n.PenaltyMS = 0
+			key := fmt.Sprintf("%s%d", Prefix(), i)
+			now := 1 + r.Int64N(3_000_000_000_000)
+			var took []*check.Call
+			for range 25 {
+				if len(took) > 0 && oneIn(r, 3) {
+					call := took[len(took)-1-r.IntN(min(2, len(took)))]
+					if n.Algorithm.Bucket() && n.Limit > n.WindowMS {
+						continue
+					}
+					units := 1 + r.Int64N(call.Cost)
+					got, want := refundOf(call, units), refundOf(call, units)
+					reference.Refund(ctx, want)
+					require.Equal(t, want.Refused, giveBack(t, engine, got), "%s, sequence %d", a, i)
+					call.Cost -= units
+					if call.Cost == 0 || want.Refused > 0 {
+						took = slices.DeleteFunc(took, func(c *check.Call) bool { return c == call })
+					}
+					continue
+				}
+				if !oneIn(r, 3) {
+					now += r.Int64N(max(2, n.WindowMS/3))
+				}
+				took = slices.DeleteFunc(took, func(c *check.Call) bool { return past(c, now) })
+				call := check.Call{NowMS: now, Cost: min(randomCost(r, n), n.Quota()), Counters: []check.Counter{counter(key, n)}}
+				want := call
+				reference.Evaluate(ctx, &want)
+				engine.Evaluate(ctx, &call)
+				require.NoError(t, call.Err)
+				require.Equal(t, want.Outcome, call.Outcome, "%s, sequence %d", a, i)
+				if call.Outcome.Allowed && call.Cost > 0 {
+					took = append(took, &call)
+				}
+			}
+			require.NoError(t, engine.Reset(ctx, key))
+		}
+	}
+}

@@ -1,0 +1,80 @@
+-- Takes units back that were charged and given to nobody, each counter by itself.
+--
+-- KEYS     the counters
+-- ARGV[1]  for each counter algorithm 1 (the numbers are those of check.Algorithm), limit 7, window
+--          5, extra 5 (base of a sliding window counter), ground 6, units 7; all packed little-endian
+-- reply    how many counters took their units back
+--
+-- The ground names the state that was charged (check.RefundPart). A counter that is in another state,
+-- of another form, or holds less than would go back, stays as it is. No expiry changes: what is left
+-- is whole again no later than before.
+
+local byte = string.byte
+
+-- The counter's new value, '' where nothing is left of it, or nil where it stays.
+local function less(v, number, limit, window, base, ground, units)
+  if number == 1 then
+    local i, c, p = counter_decode(v, base)
+    if i == ground and c >= units then
+      c = c - units
+    elseif i == ground + 1 and p >= units then
+      p = p - units
+    else
+      return nil
+    end
+    if c == 0 then -- which a number cannot say
+      return p > 0 and encode('<BI5I4I4', VERSION + 1, i, c, p) or ''
+    end
+    return counter_encode(i, c, p, base)
+  end
+  if number == 3 then
+    local size = (#v - 7) / 5
+    if size < 1 or size > 120 or size ~= floor(size) or byte(v) ~= VERSION + 3 then return nil end
+    local _, newest = decode('<BI6', v)
+    local rest, found = {}, false
+    for at = 8, #v, 5 do
+      local before, count = decode('<BI4', v, at)
+      if newest - before == ground then
+        if count < units then return nil end
+        found, count = true, count - units
+      end
+      if count > 0 then rest[#rest + 1] = encode('<BI4', before, count) end
+    end
+    if not found then return nil end
+    if #rest == 0 then return '' end
+    -- Where the newest one is gone the others keep their numbers: they are told from its own.
+    return string.sub(v, 1, 7) .. table.concat(rest)
+  end
+  if byte(v) ~= VERSION + number then return nil end
+  if number > 5 then
+    if #v ~= 15 then return nil end
+    local _, full, part, of = decode('<BI6I4I4', v)
+    local whole = full
+    if part > 0 then whole = full + 1 end
+    if whole ~= ground or of ~= limit then return nil end
+    local sooner, more = muldiv(units, window, limit, 0)
+    full, part = full - sooner, part - more
+    if part < 0 then full, part = full - 1, part + limit end
+    if full < 0 then return nil end
+    return encode('<BI6I4I4', VERSION + number, full, part, limit)
+  end
+  if #v ~= 14 then return nil end
+  local _, ends, count = decode('<BI6I7', v)
+  if ends ~= ground or count < units then return nil end
+  if count == units then return '' end
+  return encode('<BI6I7', VERSION + number, ends, count - units)
+end
+
+local taken = 0
+for k = 1, #KEYS do
+  local number, limit, window, base, ground, units = decode('<BI7I5I5I6I7', ARGV[1], 31 * k - 30)
+  local v = try('GET', KEYS[k])
+  if type(v) == 'string' then
+    local left = less(v, number, limit, window, base, ground, units)
+    if left then
+      taken = taken + 1
+      if left == '' then call('UNLINK', KEYS[k]) else call('SET', KEYS[k], left, 'KEEPTTL') end
+    end
+  end
+end
+return taken
