@@ -22,6 +22,7 @@ type Checker struct {
 	local   Engine // this instance's own counters, for rules that are Local while shared is away
 	peers   *Peers
 	denials *denials
+	leases  *leases
 	metrics *Metrics
 	usage   *Usage
 	recent  *Recent
@@ -45,8 +46,8 @@ type CheckerOptions struct {
 
 // NewChecker returns a Checker. Close it when its last check has ended.
 func NewChecker(o CheckerOptions) *Checker {
-	silence := o.Clock
-	if o.Clock == nil {
+	silence, own := o.Clock, o.Clock == nil
+	if own {
 		o.Clock, silence = time.Now, awakeClock
 	}
 	probe := func(ctx context.Context) error { return probeCall(ctx, o.Shared) }
@@ -62,12 +63,16 @@ func NewChecker(o CheckerOptions) *Checker {
 		about:   o.About,
 		clock:   o.Clock,
 	}
+	c.leases = newLeases(c.shared, o.Metrics, o.Clock, own)
 	c.recent.instance = c.instance
 	return c
 }
 
-// Close ends what runs in the background.
-func (c *Checker) Close() { close(c.shared.breaker.stop) }
+// Close ends what runs in the background, and gives back what is leased.
+func (c *Checker) Close() {
+	c.leases.close()
+	close(c.shared.breaker.stop)
+}
 
 // Instances is how many instances of the service answer checks, as far as this one knows; at least 1.
 func (c *Checker) Instances() int { return c.peers.Count() }
@@ -86,6 +91,7 @@ type evaluation struct {
 	call     Call
 	counted  []int // call.Counters[n] is the counter of decision.Rules[counted[n]]
 	started  time.Time
+	leasing
 }
 
 // Room is memory that deciding needs and that the next checks can use again. The zero Room is
@@ -138,13 +144,13 @@ func (c *Checker) CheckIn(_ context.Context, p *Policy, reqs []Request, room *Ro
 	return room.decisions, nil
 }
 
-// count takes the evaluations that have counters to the shared engine, those in process
-// denials left out, and finishes all of them.
+// count takes the evaluations that have counters to the shared engine, those left out that a denial or
+// a lease in this process answers, and finishes all of them.
 func (c *Checker) count(evaluations []evaluation, room *Room) {
 	calls := room.calls[:0]
 	for i := range evaluations {
 		e := &evaluations[i]
-		if len(e.counted) == 0 || c.answerDenied(e) {
+		if len(e.counted) == 0 || c.answerDenied(e) || e.leased && c.leases.answer(e) {
 			e.counted = e.counted[:0]
 			continue
 		}
@@ -153,6 +159,7 @@ func (c *Checker) count(evaluations []evaluation, room *Room) {
 	room.calls = calls
 	if len(calls) > 0 {
 		c.shared.evaluate(context.Background(), calls)
+		c.settleLeased(evaluations, calls)
 	}
 	for i := range evaluations {
 		e := &evaluations[i]
@@ -172,7 +179,7 @@ func (c *Checker) count(evaluations []evaluation, room *Room) {
 // begin resolves what applies: plan, subject, rules, numbers, keys. It reports false for an
 // unknown plan. A request that needs no counter is decided when begin returns.
 func (e *evaluation) begin(c *Checker, p *Policy, req *Request, now time.Time) bool {
-	e.policy, e.req, e.started = p, req, now
+	e.policy, e.req, e.started, e.leasing = p, req, now, leasing{}
 	nowMS := now.UnixMilli()
 	subject, _ := p.subjects.Load(req.Subject)
 	plan, known := p.plan(req.Plan, subject)
@@ -198,6 +205,7 @@ func (e *evaluation) begin(c *Checker, p *Policy, req *Request, now time.Time) b
 	var room [MaxMatchingRules]int32
 	matching := p.matching(room[:0], req.Resource)
 	e.call.Tenant, e.call.Cost, e.call.DryRun = p.tenant, req.Cost, req.DryRun
+	e.leased = req.Cost > 0 && !req.DryRun && !req.Explain
 	d.Rules = slices.Grow(d.Rules, len(matching))
 	e.call.Counters = slices.Grow(e.call.Counters, len(matching))
 	e.counted = slices.Grow(e.counted, len(matching))
@@ -237,6 +245,7 @@ func (e *evaluation) addRule(keys Keys, i int32, plan *planNumbers, subject *sub
 		return buf
 	}
 	rd.Limit, rd.Burst, rd.Quota = num.numbers.Limit, num.numbers.Burst, num.numbers.Quota()
+	e.leased = e.leased && r.rule.Consistency == Leased
 	e.counted = append(e.counted, len(d.Rules))
 	d.Rules = append(d.Rules, rd)
 	e.call.Counters = append(e.call.Counters, Counter{Key: key, Numbers: num.numbers, Shadow: rd.Mode == Shadow})
@@ -266,7 +275,11 @@ func (e *evaluation) explain(matching []int32) {
 func (e *evaluation) answer() {
 	e.decision.NowMS = e.call.Outcome.NowMS
 	for n, i := range e.counted {
-		e.decision.Rules[i].take(&e.call.Outcome.Verdicts[n], e.call.Outcome.NowMS)
+		r := &e.decision.Rules[i]
+		r.take(&e.call.Outcome.Verdicts[n], e.call.Outcome.NowMS)
+		if e.held > 0 {
+			r.Remaining = min(r.Remaining+e.held, r.Quota)
+		}
 	}
 }
 

@@ -181,6 +181,7 @@ func (c *Checker) Reset(ctx context.Context, p *Policy, rule string, values Requ
 		return nil, nil, fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
 	}
 	c.denials.forget(p.tenant, values.Subject)
+	c.leases.forget(keys)
 	return reset, hidden, nil
 }
 

@@ -20,6 +20,12 @@ type Metrics struct {
 	policyErrors  prometheus.Counter
 	tenantsLoaded prometheus.Gauge
 	instances     prometheus.Gauge
+	leaseGiven    prometheus.Counter
+	leaseTakes    prometheus.Counter
+	leaseTaken    prometheus.Counter
+	leaseReturned prometheus.Counter
+	leaseStranded prometheus.Counter
+	leaseHeld     prometheus.Gauge
 	lately        latencies
 }
 
@@ -60,6 +66,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		tenantsLoaded: gauge("weir_policy_tenants", "Tenants whose compiled policy is in memory."),
 		instances:     gauge("weir_instances", "Instances of the service that this one takes to be alive; local shares divide by it."),
 	}
+	m.leaseGiven = counter("weir_checks_leased_total", "Checks answered from units that this instance held, without the counter store.")
+	m.leaseTakes = counter("weir_lease_takes_total", "How often units of leased rules, or of tenants' own quotas, were taken ahead.")
+	m.leaseTaken = counter("weir_lease_units_taken_total", "Units taken ahead.")
+	m.leaseReturned = counter("weir_lease_units_returned_total", "Units that were held and went back to their counters.")
+	m.leaseStranded = counter("weir_lease_units_stranded_total", "Units that were held and could not go back: they count until their window passes.")
+	m.leaseHeld = gauge("weir_lease_units_held", "Units held to be given out, when this instance last looked, a twentieth of a second ago at most.")
 	for _, code := range []Code{RateLimitExceeded, CostExceedsLimit, SubjectBlocked, CountersUnavailable} {
 		m.decisions[code] = decisions.WithLabelValues(string(code))
 	}

@@ -85,6 +85,23 @@ func (o OnUnavailable) String() string { return onUnavailableNames[o] }
 // ParseOnUnavailable returns the policy of a name such as "local".
 func ParseOnUnavailable(s string) (OnUnavailable, error) { return onUnavailableNames.parse(s) }
 
+// Consistency tells where a rule's units are given out.
+type Consistency uint8
+
+// A strict rule asks the counter store for each check. Of a leased one an instance takes units of a busy
+// counter ahead, and gives them out from memory.
+const (
+	Strict Consistency = iota
+	Leased
+)
+
+var consistencyNames = enumNames[Consistency]{Strict: "strict", Leased: "leased"}
+
+func (c Consistency) String() string { return consistencyNames[c] }
+
+// ParseConsistency returns the consistency of a name such as "leased".
+func ParseConsistency(s string) (Consistency, error) { return consistencyNames.parse(s) }
+
 // SubjectState tells how a registered subject is treated.
 type SubjectState uint8
 
@@ -153,6 +170,7 @@ type Rule struct {
 	// OnUnavailable answers while the counter store cannot.
 	OnUnavailable OnUnavailable
 	Penalty       Duration // how long a denial by this rule goes on denying; 0: none; up to 30 d
+	Consistency   Consistency
 }
 
 // Numbers returns what the rule's algorithm decides by, with its own default limit.
@@ -239,7 +257,21 @@ func (r *Rule) Validate() []FieldError {
 	r.validateTimes(&errs)
 	validateLimit(&errs, "", r, r.Limit, r.Burst)
 	validateBy(&errs, r.By)
+	r.validateConsistency(&errs)
 	return errs
+}
+
+// validateConsistency refuses to lease what cannot be charged ahead of being asked for.
+func (r *Rule) validateConsistency(errs *fieldErrors) {
+	switch {
+	case r.Consistency != Leased:
+	case r.Algorithm == SlidingWindowLog:
+		errs.add("consistency", "cannot be leased with sliding_window_log, where each request counts at its own instant; choose strict, or sliding_window_buckets for nearly the same")
+	case r.Algorithm == LeakyBucketQueue:
+		errs.add("consistency", "cannot be leased with leaky_bucket_queue, where each request waits for those before it; choose strict, or leaky_bucket, which holds nobody up")
+	case r.Penalty.MS != 0:
+		errs.add("consistency", "cannot be leased with a penalty, which a denial by any instance must start for all; choose strict, or no penalty")
+	}
 }
 
 // AlgorithmNames lists the names of all algorithms, in documentation's order.

@@ -1,0 +1,282 @@
+package check_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/check/checktest"
+)
+
+// fleet is instances of the service over one counter store, with a clock that stands until it is moved.
+type fleet struct {
+	t         *testing.T
+	now       int64 // milliseconds since 1970
+	store     *countingEngine
+	instances []*check.Checker
+	registry  []*prometheus.Registry
+	policy    *check.Policy
+	keys      check.Keys
+}
+
+// countingEngine counts what reaches an engine, and can be made to fail.
+type countingEngine struct {
+	check.Engine
+	exchanges atomic.Int64
+	fail      atomic.Bool
+}
+
+func (e *countingEngine) Evaluate(ctx context.Context, calls ...*check.Call) {
+	e.exchanges.Add(1)
+	if e.fail.Load() {
+		for _, c := range calls {
+			c.Err = context.DeadlineExceeded
+		}
+		return
+	}
+	e.Engine.Evaluate(ctx, calls...)
+}
+
+func (e *countingEngine) Refund(ctx context.Context, refunds ...*check.Refund) {
+	e.exchanges.Add(1)
+	e.Engine.Refund(ctx, refunds...)
+}
+
+const fleetStart = int64(1_800_000_000_000) // a whole minute
+
+var fleetTenant = uuid.MustParse("018f0000-0000-7000-8000-000000000009")
+
+func newFleet(t *testing.T, instances int, rules ...check.Rule) *fleet {
+	t.Helper()
+	f := &fleet{t: t, now: fleetStart, keys: check.NewKeys([16]byte{3})}
+	f.store = &countingEngine{Engine: check.NewMemoryEngine(check.MemoryOptions{Clock: func() int64 { return f.now }})}
+	for i := range instances {
+		f.instances, f.registry = append(f.instances, nil), append(f.registry, nil)
+		f.start(i)
+	}
+	f.use(rules...)
+	return f
+}
+
+// start puts an instance without any state in place i. One that was there is gone, with all it held.
+func (f *fleet) start(i int) {
+	f.registry[i] = prometheus.NewRegistry()
+	metrics := check.NewMetrics(f.registry[i])
+	f.instances[i] = check.NewChecker(check.CheckerOptions{
+		Keys: f.keys, Shared: f.store, Local: check.NewMemoryEngine(check.MemoryOptions{}),
+		Peers: check.NewPeers(1, metrics), Metrics: metrics, Clock: func() time.Time { return time.UnixMilli(f.now) },
+	})
+}
+
+func (f *fleet) use(rules ...check.Rule) {
+	f.t.Helper()
+	policy, err := check.CompilePolicy(f.keys, fleetTenant, check.PolicyData{Slug: "t", Rules: rules})
+	require.NoError(f.t, err)
+	f.policy = policy
+}
+
+func (f *fleet) ask(instance int, subject string, cost int64) check.Decision {
+	f.t.Helper()
+	return f.check(instance, check.Request{Subject: subject, Resource: "r", Cost: cost})
+}
+
+func (f *fleet) check(instance int, req check.Request) check.Decision {
+	f.t.Helper()
+	ds, err := f.instances[instance].Check(context.Background(), f.policy, []check.Request{req})
+	require.NoError(f.t, err)
+	return ds[0]
+}
+
+// move lets time pass, and every instance look after its leases each 50 ms of it.
+func (f *fleet) move(ms int64) {
+	for next := f.now - f.now%50 + 50; next <= f.now+ms; next += 50 {
+		ms -= next - f.now
+		f.now = next
+		for _, c := range f.instances {
+			c.LookAfterLeases()
+		}
+	}
+	f.now += ms
+}
+
+// heat asks until units are leased, and returns how many checks that took.
+func (f *fleet) heat(instance int, subject string) (asked int64) {
+	f.t.Helper()
+	for {
+		require.True(f.t, f.ask(instance, subject, 1).Allowed)
+		asked++
+		if held, _ := f.instances[instance].LeaseHeld(); held > 0 {
+			return asked
+		}
+		require.Less(f.t, asked, int64(100), "never leased")
+	}
+}
+
+func (f *fleet) metric(instance int, name string) float64 {
+	f.t.Helper()
+	families, err := f.registry[instance].Gather()
+	require.NoError(f.t, err)
+	i := slices.IndexFunc(families, func(m *dto.MetricFamily) bool { return m.GetName() == name })
+	require.GreaterOrEqual(f.t, i, 0, name)
+	m := families[i].Metric[0]
+	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+}
+
+func leasedRule(slug string, a check.Algorithm, limit, windowMS int64) check.Rule {
+	r := check.Rule{
+		Slug: slug, Resource: "*", Algorithm: a, Limit: limit, By: []string{"subject"}, Consistency: check.Leased,
+		Window: check.Window{Duration: check.Duration{Text: "w", MS: windowMS}},
+	}
+	if a == check.SlidingWindowBuckets {
+		r.Precision = check.Duration{Text: "p", MS: windowMS / 5}
+	}
+	return r
+}
+
+func leasableAlgorithms() (out []check.Algorithm) {
+	for _, a := range check.Algorithms {
+		if n := (check.Numbers{Algorithm: a}); n.Leasable() {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// The numbers that random traffic meets: small and great limits, short and long windows, and two or three
+// rules at once, one of them in shadow.
+func randomLeasedRules(r *rand.Rand, a check.Algorithm) []check.Rule {
+	one := func(slug string, a check.Algorithm) check.Rule {
+		rule := leasedRule(slug, a, []int64{20, 100, 500, 5_000}[r.IntN(4)], []int64{1_000, 2_000, 10_000, 60_000}[r.IntN(4)])
+		if a.Bucket() {
+			rule.Burst = []int64{rule.Limit, 10, 50, 200, 1_000}[r.IntN(5)]
+		}
+		return rule
+	}
+	rules := []check.Rule{one("a", a)}
+	for i := range r.IntN(3) {
+		more := one(fmt.Sprintf("b%d", i), leasableAlgorithms()[r.IntN(len(leasableAlgorithms()))])
+		if r.IntN(3) == 0 {
+			more.Mode = check.Shadow
+		}
+		rules = append(rules, more)
+	}
+	return rules
+}
+
+// strictly asks the reference what instances have let through, at the instants at which they did.
+type strictly struct {
+	reference *checktest.Reference
+	rules     []check.Rule
+}
+
+func (s *strictly) call(now, cost int64, dry bool) *check.Call {
+	call := &check.Call{NowMS: now, Cost: cost, DryRun: dry}
+	for i := range s.rules {
+		call.Counters = append(call.Counters, check.Counter{Key: s.rules[i].Slug, Numbers: s.rules[i].Numbers(), Shadow: s.rules[i].Mode == check.Shadow})
+	}
+	s.reference.Evaluate(context.Background(), call)
+	return call
+}
+
+// However instances take, give out, return, lose and crash: what they let through is what a strict
+// engine could have let through at the very same instants. And nobody is denied early by more than
+// others hold or have lost.
+func TestLeasesNeverExceed(t *testing.T) {
+	for _, a := range leasableAlgorithms() {
+		t.Run(a.String(), func(t *testing.T) {
+			leased, early := 0.0, 0
+			for seed := range uint64(50) {
+				l, e := runLeased(t, a, seed)
+				leased += l
+				early += e
+			}
+			require.Greater(t, leased, 1000.0, "checks were answered from memory")
+			t.Log("answered from memory", leased, "denied early", early)
+		})
+	}
+}
+
+func runLeased(t *testing.T, a check.Algorithm, seed uint64) (leased float64, early int) {
+	r := rand.New(rand.NewPCG(seed, uint64(a)))
+	rules := randomLeasedRules(r, a)
+	f := newFleet(t, 1+r.IntN(4), rules...)
+	strict := strictly{checktest.NewReference(), rules}
+	pace, most := []float64{0.05, 0.3, 1, 3}[r.IntN(4)], 1+r.Int64N(4)
+	lost := int64(0) // by crashes
+	for range 800 {
+		switch {
+		case r.Float64() < pace:
+			f.move(1 + r.Int64N(6))
+		case r.IntN(300) == 0:
+			f.move(50 + r.Int64N(400))
+		case r.IntN(400) == 0: // an instance crashes, and one that knows nothing takes its place
+			i := r.IntN(len(f.instances))
+			_, charged := f.instances[i].LeaseHeld()
+			lost += charged
+			leased += f.metric(i, "weir_checks_leased_total")
+			lost += int64(f.metric(i, "weir_lease_units_stranded_total"))
+			f.start(i)
+		}
+		i, cost := r.IntN(len(f.instances)), int64(1)
+		if r.IntN(4) == 0 {
+			cost = 1 + r.Int64N(most)
+		}
+		before := f.store.exchanges.Load()
+		d := f.ask(i, "s", cost)
+		if d.Allowed {
+			call := strict.call(f.now, cost, false)
+			require.True(t, call.Outcome.Allowed, "seed %d at %d: the strict engine would deny: %+v", seed, f.now-fleetStart, call)
+			continue
+		}
+		would := strict.call(f.now, cost, true)
+		if would.Outcome.Allowed && f.store.exchanges.Load() > before {
+			early++
+			require.LessOrEqual(t, f.room(would, rules)-cost, f.missing()+lost+drains(rules), "seed %d at %d: denied earlier than others hold: %+v %+v", seed, f.now-fleetStart, rules, would)
+		}
+	}
+	for i := range f.instances {
+		leased += f.metric(i, "weir_checks_leased_total")
+		f.instances[i].Close()
+	}
+	return leased, early
+}
+
+// room is the least that a strict engine would have left under an enforcing rule, before the call.
+func (f *fleet) room(dry *check.Call, rules []check.Rule) int64 {
+	least := int64(1 << 62)
+	for i, v := range dry.Outcome.Verdicts {
+		if rules[i].Mode == check.Enforce {
+			least = min(least, v.Remaining+dry.Cost)
+		}
+	}
+	return least
+}
+
+// drains is what leases of buckets may let drain unused, while they run and once they have ended.
+func drains(rules []check.Rule) (units int64) {
+	for i := range rules {
+		if n := rules[i].Numbers(); n.Algorithm.Bucket() {
+			units = max(units, n.Limit*350/n.WindowMS+8)
+		}
+	}
+	return units
+}
+
+// missing is what the instances hold, and have lost to windows that went on.
+func (f *fleet) missing() (units int64) {
+	for i, c := range f.instances {
+		_, charged := c.LeaseHeld()
+		units += charged + int64(f.metric(i, "weir_lease_units_stranded_total"))
+	}
+	return units
+}
