@@ -163,6 +163,11 @@ func randomLeasedRules(r *rand.Rand, a check.Algorithm) []check.Rule {
 		return rule
 	}
 	rules := []check.Rule{one("a", a)}
+	if a.Bucket() && r.IntN(2) == 0 { // one that is whole again while units of it are held
+		rules[0].Limit, rules[0].Burst = []int64{300, 700, 1_000, 3_000}[r.IntN(4)], []int64{50, 100, 300, 1_000}[r.IntN(4)]
+		rules[0].Window.MS = 1_000
+		return rules
+	}
 	for i := range r.IntN(3) {
 		more := one(fmt.Sprintf("b%d", i), leasableAlgorithms()[r.IntN(len(leasableAlgorithms()))])
 		if r.IntN(3) == 0 {
@@ -207,48 +212,132 @@ func TestLeasesNeverExceed(t *testing.T) {
 }
 
 func runLeased(t *testing.T, a check.Algorithm, seed uint64) (leased float64, early int) {
+	t.Helper()
 	r := rand.New(rand.NewPCG(seed, uint64(a)))
 	rules := randomLeasedRules(r, a)
 	f := newFleet(t, 1+r.IntN(4), rules...)
-	strict := strictly{checktest.NewReference(), rules}
-	pace, most := []float64{0.05, 0.3, 1, 3}[r.IntN(4)], 1+r.Int64N(4)
-	lost := int64(0) // by crashes
-	for range 800 {
+	run := leasedRun{fleet: f, strict: strictly{checktest.NewReference(), rules}, seed: seed, most: 1 + r.Int64N(4)}
+	pace := []float64{0.05, 0.3, 1, 3}[r.IntN(4)]
+	for range 600 {
 		switch {
 		case r.Float64() < pace:
 			f.move(1 + r.Int64N(6))
-		case r.IntN(300) == 0:
+		case r.IntN(200) == 0:
 			f.move(50 + r.Int64N(400))
 		case r.IntN(400) == 0: // an instance crashes, and one that knows nothing takes its place
 			i := r.IntN(len(f.instances))
 			_, charged := f.instances[i].LeaseHeld()
-			lost += charged
+			run.lost += charged + int64(f.metric(i, "weir_lease_units_stranded_total"))
 			leased += f.metric(i, "weir_checks_leased_total")
-			lost += int64(f.metric(i, "weir_lease_units_stranded_total"))
 			f.start(i)
+		case r.IntN(60) == 0: // everybody takes all there is, at once
+			f.move(r.Int64N(120))
+			for i := range f.instances {
+				for units := int64(1_000) >> r.IntN(11); units > 0; units /= 2 {
+					for run.ask(i, units) {
+					}
+				}
+			}
 		}
-		i, cost := r.IntN(len(f.instances)), int64(1)
+		cost := int64(1)
 		if r.IntN(4) == 0 {
-			cost = 1 + r.Int64N(most)
+			cost = 1 + r.Int64N(run.most)
 		}
-		before := f.store.exchanges.Load()
-		d := f.ask(i, "s", cost)
-		if d.Allowed {
-			call := strict.call(f.now, cost, false)
-			require.True(t, call.Outcome.Allowed, "seed %d at %d: the strict engine would deny: %+v", seed, f.now-fleetStart, call)
-			continue
-		}
-		would := strict.call(f.now, cost, true)
-		if would.Outcome.Allowed && f.store.exchanges.Load() > before {
-			early++
-			require.LessOrEqual(t, f.room(would, rules)-cost, f.missing()+lost+drains(rules), "seed %d at %d: denied earlier than others hold: %+v %+v", seed, f.now-fleetStart, rules, would)
-		}
+		run.ask(r.IntN(len(f.instances)), cost)
 	}
 	for i := range f.instances {
 		leased += f.metric(i, "weir_checks_leased_total")
 		f.instances[i].Close()
 	}
-	return leased, early
+	return leased, run.early
+}
+
+// Units that were charged to a whole bucket must not drain while they are held: all that there is, taken at
+// one instant, is the burst and no more, whoever held how much of it and gave back what.
+func TestLeasedBucketIsNoFullerThanWhole(t *testing.T) {
+	for _, limit := range []int64{500, 1_000} {
+		for _, asks := range []int{6, 150} { // a bucket that was whole a moment ago, and one in steady use
+			for _, wait := range []int64{1, 20, 60, 85, 150} {
+				for idle := range 3 { // how many instances fall silent before
+					taken := takeAllOfBucket(t, limit, asks, wait, idle)
+					require.LessOrEqual(t, taken, int64(1_000), "limit %d, asked %d times, wait %d, idle %d", limit, asks, wait, idle)
+				}
+			}
+		}
+	}
+}
+
+// takeAllOfBucket returns what passes in one millisecond of a bucket of 1000 that three instances lease.
+func takeAllOfBucket(t *testing.T, limit int64, asks int, wait int64, idle int) (taken int64) {
+	t.Helper()
+	rule := leasedRule("a", check.TokenBucket, limit, 1_000)
+	rule.Burst = 1_000
+	f := newFleet(t, 3, rule)
+	for range asks { // slower than it refills
+		for i := range f.instances {
+			require.True(t, f.ask(i, "s", 1).Allowed)
+		}
+		f.move(6 * 1_000 / limit)
+	}
+	held := int64(0)
+	for i := range f.instances {
+		toGive, _ := f.instances[i].LeaseHeld()
+		held += toGive
+	}
+	require.Positive(t, held)
+	for range wait { // those that go on take more, while the others' units go back
+		f.move(1)
+		for i := idle; i < 3 && wait > 85; i++ {
+			f.ask(i, "s", 1)
+		}
+	}
+	for range 3 { // given out late; what is given back then has drained in part
+		if f.ask(2, "s", 1).Allowed {
+			taken++
+		}
+	}
+	for _, i := range []int{2, 0, 1} {
+		units := int64(1_000)
+		if i < 2 { // what these hold is given out, and not given back for a cost that it is too little for
+			units = 1
+		}
+		for units > 0 {
+			if f.ask(i, "s", units).Allowed {
+				taken += units
+			} else {
+				units /= 2
+			}
+		}
+	}
+	return taken
+}
+
+// leasedRun is one run of random traffic.
+type leasedRun struct {
+	*fleet
+	strict strictly
+	seed   uint64
+	most   int64
+	lost   int64 // units, by crashes
+	early  int
+}
+
+func (r *leasedRun) ask(instance int, cost int64) (allowed bool) {
+	before := r.store.exchanges.Load()
+	if r.fleet.ask(instance, "s", cost).Allowed {
+		call := r.strict.call(r.now, cost, false)
+		require.True(r.t, call.Outcome.Allowed, "seed %d at %d: the strict engine would deny: %+v", r.seed, r.now-fleetStart, call)
+		return true
+	}
+	if r.store.exchanges.Load() == before { // a denial that was remembered: it was true when it was made
+		return false
+	}
+	if would := r.strict.call(r.now, cost, true); would.Outcome.Allowed {
+		r.early++
+		require.LessOrEqual(r.t, r.room(would, r.strict.rules)-cost, r.missing()+r.lost+drains(r.strict.rules),
+			"seed %d at %d: denied earlier than others hold: %+v %+v", r.seed, r.now-fleetStart, r.strict.rules, would)
+	}
+	return false
 }
 
 // room is the least that a strict engine would have left under an enforcing rule, before the call.
