@@ -262,7 +262,7 @@ func (a *admin) operation(method, path, id, summary string, opts []option) huma.
 	}
 	switch method {
 	case http.MethodPost, http.MethodPut, http.MethodPatch:
-		op.Errors = append(op.Errors, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
+		op.Errors = append(op.Errors, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
 	}
 	switch method {
 	case http.MethodPut, http.MethodPatch, http.MethodDelete:

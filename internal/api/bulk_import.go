@@ -12,6 +12,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -56,6 +57,8 @@ func (a *admin) readImport(r *http.Request, mediaType string) (context.Context, 
 	switch {
 	case body.left < 0:
 		return nil, nil, bodyTooLarge(r, maxImportBody)
+	case body.late:
+		return nil, nil, closing(r, lateBody())
 	case body.failed:
 		return nil, nil, closing(r, newProblem(http.StatusBadRequest, malformedCode(mediaType), "The body ended before it was complete."))
 	case errors.As(err, &p):
@@ -81,6 +84,7 @@ type pacedBody struct {
 	end       time.Time
 	left      int64 // bytes; negative: there were too many
 	failed    bool
+	late      bool // it failed by that
 }
 
 // Read reads on, if the body may.
@@ -88,6 +92,7 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	b.deadlines.read(min(importIdleTimeout, time.Until(b.end)))
 	n, err := b.body.Read(p)
 	b.failed = err != nil && err != io.EOF //nolint:errorlint // a wrapped one would be an early end
+	b.late = errors.Is(err, os.ErrDeadlineExceeded)
 	if b.left -= int64(n); b.left < 0 {
 		return 0, errors.New("the body is too large")
 	}

@@ -117,6 +117,11 @@ func (s *server) begin(q *request, r *http.Request, sc *scratch, maxBody int) (d
 	if q.actor.Operator() { // whose tenant limits the others: a check there would look like no limits at all
 		return 0, newProblem(http.StatusForbidden, codeInsufficientScope, "A key of the operator asks no checks. Use a key of the tenant whose customers are to be limited.")
 	}
+	if r.URL.RawQuery != "" { // what is not read must not look as if it were
+		if p = checkQuery(r.URL.RawQuery, nil); p != nil {
+			return 0, p
+		}
+	}
 	if deniedStatus, p = deniedStatusOf(r.Header); p != nil {
 		return 0, p
 	}
@@ -137,9 +142,7 @@ func deniedStatusOf(h http.Header) (int, *Problem) {
 	case len(values) == 1 && values[0] == "200":
 		return http.StatusOK, nil
 	}
-	p := newProblem(http.StatusBadRequest, codeInvalidHeader, "Weir-Denied-Status must be 200 or 429, once.")
-	p.Errors = []ProblemField{{Pointer: "header:Weir-Denied-Status", Message: "must be 200 or 429"}}
-	return 0, p
+	return 0, invalidHeader("Weir-Denied-Status", "must be 200 or 429, once")
 }
 
 // decide takes checks to the actor's policy and on to the counters.

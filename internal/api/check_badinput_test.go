@@ -94,8 +94,13 @@ func TestPaths(t *testing.T) {
 		c.receive().problem(404, "NOT_FOUND")
 	}
 	s.untouched("a")
-	// A query is no part of the path.
-	s.post("/v1/check?x=1", `{"subject":"q"}`).decision(200)
+	// A query is no part of the path, and nothing is taken from it.
+	for _, path := range []string{"/v1/check?x=1", "/check?subject=q", "/v1/check?dry_run=true&dry_run=true", "/v1/check?="} {
+		s.post(path, `{"subject":"q"}`).problem(400, "UNKNOWN_PARAMETER")
+	}
+	s.post("/v1/check/batch?x=1", `{"checks":[{"subject":"q"}]}`).problem(400, "UNKNOWN_PARAMETER")
+	s.post("/v1/check?%zz", `{"subject":"q"}`).problem(400, "MALFORMED_QUERY")
+	s.post("/v1/check?", `{"subject":"q"}`).decision(200)
 	// An absolute target is the same request, whatever host it names.
 	c := s.dial()
 	c.send(strings.Replace(s.head("Content-Length: 15"), "/v1/check", "http://elsewhere.example/v1/check", 1) + `{"subject":"q"}`)

@@ -125,7 +125,7 @@ func TestSlowBodies(t *testing.T) {
 		c := dialTo(t, server.Listener.Addr(), nil)
 		c.send(strings.Replace(s.head("Content-Length: 15"), "/v1/check", path, 1) + `{"subject":`)
 		a := c.receive()
-		a.problem(400, "MALFORMED_JSON")
+		a.problem(408, "REQUEST_TIMEOUT")
 		require.Equal(t, "close", a.header.Get("Connection"))
 		c.closed()
 	}

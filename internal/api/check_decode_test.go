@@ -84,10 +84,10 @@ var badBodies = []badBody{
 	// Nothing is asked: a client that lost its body must not get a limit of its own.
 	{"empty", ``, 400, "MALFORMED_JSON", nil},
 	{"white space", " \n\t", 400, "MALFORMED_JSON", nil},
-	{"null", `null`, 400, "MALFORMED_JSON", nil},
-	{"array", `[]`, 400, "MALFORMED_JSON", nil},
-	{"string", `"x"`, 400, "MALFORMED_JSON", nil},
-	{"number", `1`, 400, "MALFORMED_JSON", nil},
+	{"null", `null`, 422, "INVALID_REQUEST", []string{""}},
+	{"array", `[]`, 422, "INVALID_REQUEST", []string{""}},
+	{"string", `"x"`, 422, "INVALID_REQUEST", []string{""}},
+	{"number", `1`, 422, "INVALID_REQUEST", []string{""}},
 	{"no subject", `{}`, 422, "INVALID_REQUEST", []string{"/subject"}},
 	{"byte order mark", "\ufeff" + `{"subject":"a"}`, 400, "MALFORMED_JSON", nil},
 	// Half a request, or two in one: which of them was meant?
@@ -282,7 +282,7 @@ func TestDecodeBatch(t *testing.T) {
 		{"missing", `{}`, 422, "INVALID_REQUEST", []string{"/checks"}},
 		{"null", `{"checks":null}`, 422, "INVALID_REQUEST", []string{"/checks"}},
 		{"object", `{"checks":{"subject":"a"}}`, 422, "INVALID_REQUEST", []string{"/checks"}},
-		{"bare list", `[{"subject":"a"}]`, 400, "MALFORMED_JSON", nil},
+		{"bare list", `[{"subject":"a"}]`, 422, "INVALID_REQUEST", []string{""}},
 		{"single check", `{"subject":"a"}`, 400, "UNKNOWN_FIELD", []string{"/subject"}},
 		{"twice", `{"checks":[{"subject":"a"}],"checks":[{"subject":"b"}]}`, 400, "DUPLICATE_FIELD", []string{"/checks"}},
 		{"entry null", `{"checks":[null]}`, 422, "INVALID_REQUEST", []string{"/checks/0"}},
@@ -328,8 +328,11 @@ type verdict struct {
 // referenceCheck reads a check by a general JSON library in its strict mode; only the meaning of the fields is
 // written out again.
 func referenceCheck(body []byte) verdict {
-	if depth(body) > maxCheckDepth || jsontext.Value(body).Kind() != '{' {
+	switch {
+	case depth(body) > maxCheckDepth:
 		return verdict{status: http.StatusBadRequest}
+	case jsontext.Value(body).Kind() != '{' && jsontext.Value(body).IsValid():
+		return verdict{status: http.StatusUnprocessableEntity, pointers: []string{""}}
 	}
 	var in struct {
 		Subject    jsontext.Value `json:"subject"`

@@ -34,6 +34,9 @@ func (d *decoder) open() *Problem {
 	if d.peek() == '{' {
 		return nil
 	}
+	if checkJSON(d.body) == nil { // well-formed, and not what is asked for, as in the admin API
+		return invalid(ProblemField{Message: "must be an object"})
+	}
 	return d.malformed("a JSON object")
 }
 

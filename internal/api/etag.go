@@ -1,7 +1,6 @@
 package api
 
 import (
-	"net/http"
 	"strconv"
 	"strings"
 
@@ -17,8 +16,7 @@ func etagOf(version int64) string { return `"v` + strconv.FormatInt(version, 10)
 func parseMatch(values []string) (tenants.Match, *Problem) {
 	tags, any, ok := parseTags(values)
 	if !ok {
-		return tenants.Match{}, newProblem(http.StatusBadRequest, codeInvalidHeader,
-			`If-Match must be * or a list of entity tags such as "v7".`)
+		return tenants.Match{}, invalidHeader("If-Match", `must be * or a list of entity tags such as "v7"`)
 	}
 	m := tenants.Match{Any: any}
 	for _, tag := range tags {
@@ -45,8 +43,7 @@ func versionOf(tag string) int64 {
 func noneMatch(values []string, etag string) (bool, *Problem) {
 	tags, any, ok := parseTags(values)
 	if !ok {
-		return false, newProblem(http.StatusBadRequest, codeInvalidHeader,
-			`If-None-Match must be * or a list of entity tags such as "v7".`)
+		return false, invalidHeader("If-None-Match", `must be * or a list of entity tags such as "v7"`)
 	}
 	for _, tag := range tags {
 		any = any || strings.TrimPrefix(tag, "W/") == etag

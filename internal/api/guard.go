@@ -14,6 +14,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+	"github.com/danielgtaylor/huma/v2/validation"
 	"github.com/go-chi/chi/v5"
 
 	"weir/internal/check"
@@ -129,7 +130,7 @@ func originOf(r *http.Request) tenants.Origin {
 }
 
 // admit checks everything but the body.
-func (a *admin) admit(op *huma.Operation, scope tenants.Scope, query map[string]bool, r *http.Request) (conditions, *Problem) {
+func (a *admin) admit(op *huma.Operation, scope tenants.Scope, query map[string]parameter, r *http.Request) (conditions, *Problem) {
 	var cond conditions
 	actor := actorFrom(r.Context())
 	if p := lackingScope(actor, scope); p != nil {
@@ -181,9 +182,15 @@ func checkPath(r *http.Request) *Problem {
 // validText reports whether Postgres can hold s.
 func validText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
-// checkQuery refuses parameters that are not in known, and those given twice whose known is not true:
-// one of the two values would be ignored.
-func checkQuery(raw string, known map[string]bool) *Problem {
+// parameter is what the query may have under one name.
+type parameter struct {
+	repeats bool // it may be there more than once
+	boolean bool
+}
+
+// checkQuery refuses parameters that are not in known, and those given twice that do not repeat: one of
+// the two values would be ignored.
+func checkQuery(raw string, known map[string]parameter) *Problem {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
 		return newProblem(http.StatusBadRequest, codeMalformedQuery, "The query string is not well-formed.")
@@ -196,16 +203,18 @@ func checkQuery(raw string, known map[string]bool) *Problem {
 	var unknown, wrong []ProblemField
 	for _, name := range names {
 		pointer := "query:" + name
-		repeats, isKnown := known[name]
+		takes, isKnown := known[name]
 		switch v := values[name]; {
 		case !isKnown:
 			unknown = append(unknown, ProblemField{Pointer: strings.ToValidUTF8(pointer, "�"), Message: msgUnknownField})
-		case len(v) > 1 && !repeats:
+		case len(v) > 1 && !takes.repeats:
 			wrong = append(wrong, ProblemField{Pointer: pointer, Message: "is there twice"})
 		case !validText(strings.Join(v, "")):
 			wrong = append(wrong, ProblemField{Pointer: pointer, Message: "must be UTF-8 without NUL"})
 		case slices.Contains(v, ""):
 			wrong = append(wrong, ProblemField{Pointer: pointer, Message: "must not be empty"})
+		case takes.boolean && v[0] != "true" && v[0] != "false": // not all that strconv takes for one
+			wrong = append(wrong, ProblemField{Pointer: pointer, Message: validation.MsgExpectedBoolean})
 		}
 	}
 	if len(unknown) > 0 {
@@ -219,12 +228,12 @@ func checkQuery(raw string, known map[string]bool) *Problem {
 	return nil
 }
 
-// queryParameters maps the query parameters of op to whether they may be there more than once.
-func queryParameters(op *huma.Operation) map[string]bool {
-	known := map[string]bool{}
+// queryParameters are the query parameters of op by their names.
+func queryParameters(op *huma.Operation) map[string]parameter {
+	known := map[string]parameter{}
 	for _, p := range op.Parameters {
 		if p.In == "query" {
-			known[p.Name] = p.Explode != nil && *p.Explode
+			known[p.Name] = parameter{repeats: p.Explode != nil && *p.Explode, boolean: p.Schema != nil && p.Schema.Type == huma.TypeBoolean}
 		}
 	}
 	return known
@@ -240,11 +249,11 @@ func readConditions(r *http.Request) (conditions, *Problem) {
 		return conditions{noneMatch: ifNoneMatch}, p
 	case http.MethodPost:
 		if len(ifMatch) > 0 {
-			return conditions{}, newProblem(http.StatusBadRequest, codeInvalidHeader, "If-Match is for PUT, PATCH and DELETE.")
+			return conditions{}, invalidHeader("If-Match", "is for PUT, PATCH and DELETE")
 		}
 	}
 	if len(ifNoneMatch) > 0 {
-		return conditions{}, newProblem(http.StatusBadRequest, codeInvalidHeader, "If-None-Match is for GET.")
+		return conditions{}, invalidHeader("If-None-Match", "is for GET")
 	}
 	m, p := parseMatch(ifMatch)
 	return conditions{match: m}, p

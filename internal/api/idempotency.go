@@ -83,7 +83,7 @@ func replay(w http.ResponseWriter, status int, header http.Header, body []byte) 
 
 func idempotencyKey(values []string) (string, *Problem) {
 	if len(values) > 1 {
-		return "", newProblem(http.StatusBadRequest, codeInvalidHeader, "There is more than one Idempotency-Key header.")
+		return "", invalidHeader(idempotencyHeader, "is there more than once")
 	}
 	key := values[0]
 	notPrintable := func(c byte) bool { return c < ' ' || c > '~' }

@@ -2,10 +2,12 @@ package api
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"mime"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -200,7 +202,7 @@ func bearer(values []string) (key string, p *Problem) {
 		return "", unauthorized(codeMissingKey, "Send the API key as \"Authorization: Bearer KEY\".")
 	case len(values) > 1:
 		// Which of them a proxy in between has looked at, nobody can tell.
-		return "", newProblem(http.StatusBadRequest, codeInvalidHeader, "There is more than one Authorization header.")
+		return "", invalidHeader("Authorization", "is there more than once")
 	}
 	const scheme = "bearer"
 	value := values[0]
@@ -269,9 +271,16 @@ func readBody(r *http.Request, buf []byte, limit int) ([]byte, *Problem) {
 			if q := requestFrom(r.Context()); q != nil {
 				_ = http.NewResponseController(q.ResponseWriter).SetWriteDeadline(time.Now().Add(lingerTimeout))
 			}
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return buf, closing(r, lateBody())
+			}
 			return buf, closing(r, newProblem(http.StatusBadRequest, codeMalformedJSON, "The body ended before it was complete."))
 		}
 	}
+}
+
+func lateBody() *Problem {
+	return newProblem(http.StatusRequestTimeout, codeRequestTimeout, "The body took too long to arrive.")
 }
 
 func bodyTooLarge(r *http.Request, limit int) *Problem {

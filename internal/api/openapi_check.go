@@ -128,7 +128,7 @@ func checkOperation[I, O any](api huma.API, path, summary, allowed string) *huma
 		},
 		Responses: map[string]*huma.Response{"200": jsonResponse[O](api, allowed)},
 	}
-	for _, status := range []int{400, 401, 403, 413, 415, 422, 429, 500, 503} {
+	for _, status := range []int{400, 401, 403, 408, 413, 415, 422, 429, 500, 503} {
 		op.Responses[itoa(int64(status))] = problemResponse(api, status)
 	}
 	return op

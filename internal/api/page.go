@@ -76,8 +76,12 @@ func (c *cursors) code(tenant uuid.UUID, list, after string) []byte {
 }
 
 func errInvalidCursor() *Problem {
-	return newProblem(http.StatusBadRequest, codeInvalidCursor,
+	p := newProblem(http.StatusBadRequest, codeInvalidCursor,
 		"cursor must be the next_cursor of a page of this list with the same filter. Start again without one.")
+	p.Errors = []ProblemField{{
+		Pointer: "query:cursor", Message: "must be the next_cursor of a page of this list with the same filter", Fix: "Start again without one.",
+	}}
+	return p
 }
 
 // listPage answers one page of the list called name, which tells the list and its filter apart

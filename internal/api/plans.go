@@ -48,7 +48,7 @@ type PlanLimit struct {
 type PlanFields struct {
 	Name        Optional[string] `json:"name,omitempty" doc:"Up to 200 characters; the slug where left out"`
 	Description Optional[string] `json:"description,omitempty" doc:"Up to 2000 characters"`
-	Default     Optional[bool]   `json:"default,omitempty" doc:"true makes it the default in place of the present one; a tenant's first plan is it anyway"`
+	Default     Optional[bool]   `json:"default,omitempty" doc:"true makes it the default in place of the present one, of which false is refused; a tenant's first plan is it anyway"`
 }
 
 // PlanCreate is the body of POST /v1/plans.
@@ -151,6 +151,7 @@ func (a *admin) planWritten(ctx context.Context, p tenants.Plan) Plan {
 func newPlan(slug string, f PlanFields) tenants.Plan {
 	return tenants.Plan{
 		Slug: slug, Name: f.Name.or(slug), Description: f.Description.or(""), Default: f.Default.or(false),
+		NotDefault: f.Default.given() && !f.Default.Value,
 	}
 }
 
@@ -188,7 +189,7 @@ func (a *admin) putPlan(ctx context.Context, in *struct {
 	}
 	put, created, err := a.store.PutPlan(ctx, actorFrom(ctx), p, conditionsFrom(ctx).match)
 	if err != nil {
-		return nil, err
+		return nil, pathField(err, "/slug", "plan")
 	}
 	return stored(a.planWritten(ctx, put), put.Version, created, planLocation(put.Slug)), nil
 }

@@ -98,6 +98,6 @@ func TestPlanLimits(t *testing.T) {
 		s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{"limits": obj{"api": obj{"limit": 1, "version": 2}}}).pointers(422, codeInvalidRequest))
 	require.Equal(t, []string{"/limits/api"},
 		s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{"limits": obj{"api": 5}}).pointers(422, codeInvalidRequest))
-	require.Equal(t, []string{"/slug"}, s.call(s.key, http.MethodPut, "/v1/plans/PRO", obj{}).pointers(422, codeInvalidRequest))
+	require.Equal(t, []string{"path:plan"}, s.call(s.key, http.MethodPut, "/v1/plans/PRO", obj{}).pointers(422, codeInvalidRequest))
 	require.Equal(t, []string{"/id"}, s.call(s.key, http.MethodPost, "/v1/plans", obj{"slug": "x", "id": "x"}).pointers(422, codeInvalidRequest))
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -40,6 +41,7 @@ const (
 	codeLastOwner              = "LAST_OWNER"
 	codeMemberExists           = "MEMBER_EXISTS"
 	codeIdempotencyKeyInUse    = "IDEMPOTENCY_KEY_IN_USE"
+	codeRequestTimeout         = "REQUEST_TIMEOUT"
 	codePreconditionFailed     = "PRECONDITION_FAILED"
 	codeBodyTooLarge           = "BODY_TOO_LARGE"
 	codeUnsupportedMediaType   = "UNSUPPORTED_MEDIA_TYPE"
@@ -92,6 +94,7 @@ var problemTitles = map[string]string{
 	codeLastOwner:              "A tenant keeps an owner",
 	codeMemberExists:           "The person is a member already",
 	codeIdempotencyKeyInUse:    "The first request with this Idempotency-Key is still running",
+	codeRequestTimeout:         "The request took too long to arrive",
 	codePreconditionFailed:     "The object has changed since it was read",
 	codeBodyTooLarge:           "The body is too large",
 	codeUnsupportedMediaType:   "The body is of a type that is not taken here",
@@ -159,6 +162,37 @@ func invalid(fields ...ProblemField) *Problem {
 	p := newProblem(http.StatusUnprocessableEntity, codeInvalidRequest, fieldsDetail(fields))
 	p.Errors = fields[:min(len(fields), maxProblemFields)]
 	return p
+}
+
+// invalidHeader is the 400 that names a header.
+func invalidHeader(name, message string) *Problem {
+	fields := []ProblemField{{Pointer: "header:" + name, Message: message}}
+	p := newProblem(http.StatusBadRequest, codeInvalidHeader, name+" "+message+".")
+	p.Errors = fields
+	return p
+}
+
+// pathField points at the path where the path is where the field stands: what the store says of slug, say,
+// of a PUT whose body does not have it. Other errors stay as they are.
+func pathField(err error, pointer, name string) error {
+	if err == nil {
+		return nil
+	}
+	p := problemOf(err)
+	if p.Status != http.StatusUnprocessableEntity {
+		return err
+	}
+	moved := *p
+	moved.Errors = slices.Clone(p.Errors)
+	for i := range moved.Errors {
+		if moved.Errors[i].Pointer == pointer {
+			moved.Errors[i].Pointer = "path:" + name
+		}
+	}
+	if len(moved.Errors) == 1 {
+		moved.Detail = fieldsDetail(moved.Errors)
+	}
+	return &moved
 }
 
 func fieldsDetail(fields []ProblemField) string {

@@ -240,11 +240,14 @@ func (a *admin) putRule(ctx context.Context, in *struct {
 	errs := append(mismatch(in.Body.Slug, "/slug", in.Rule), in.Body.apply(&r)...)
 	setWindow(&r.Window, in.Body.Window, &errs)
 	if err := ruleErrors(&r, errs); err != nil {
+		if !in.Body.Slug.Set {
+			err = pathField(err, "/slug", "rule")
+		}
 		return nil, err
 	}
 	put, created, err := a.store.PutRule(ctx, actorFrom(ctx), r, conditionsFrom(ctx).match)
 	if err != nil {
-		return nil, err
+		return nil, pathField(err, "/slug", "rule")
 	}
 	return stored(a.ruleWritten(put), put.Version, created, ruleLocation(put.Slug)), nil
 }

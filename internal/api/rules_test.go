@@ -172,7 +172,7 @@ func TestRulePutIsIdempotent(t *testing.T) {
 	third := s.call(s.key, http.MethodPut, "/v1/rules/r", obj{"slug": "r", "limit": 10, "window": "1m"}).ok(200)
 	require.Empty(t, third.json()["description"])
 	require.Equal(t, []string{"/slug"}, s.call(s.key, http.MethodPut, "/v1/rules/r", obj{"slug": "q", "limit": 10, "window": "1m"}).pointers(422, codeInvalidRequest))
-	require.Equal(t, []string{"/slug"}, s.call(s.key, http.MethodPut, "/v1/rules/Not-A-Slug", body).pointers(422, codeInvalidRequest))
+	require.Equal(t, []string{"path:rule"}, s.call(s.key, http.MethodPut, "/v1/rules/Not-A-Slug", body).pointers(422, codeInvalidRequest))
 	s.call(s.key, http.MethodDelete, "/v1/rules/r", nil).ok(204)
 	s.call(s.key, http.MethodDelete, "/v1/rules/r", nil).problem(404, codeNotFound)
 	s.call(s.key, http.MethodPatch, "/v1/rules/r", obj{"limit": 1}).problem(404, codeNotFound)

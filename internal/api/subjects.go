@@ -149,7 +149,7 @@ func (a *admin) putSubject(ctx context.Context, in *struct {
 	}
 	put, created, err := a.store.PutSubject(ctx, actorFrom(ctx), s, conditionsFrom(ctx).match)
 	if err != nil {
-		return nil, err
+		return nil, pathField(err, "/subject", "subject")
 	}
 	return stored(subjectAnswer(put), put.Version, created, subjectLocation(put.Subject)), nil
 }
@@ -207,7 +207,7 @@ func (a *admin) putOverride(ctx context.Context, in *struct {
 	}
 	put, created, err := a.store.PutOverride(ctx, actorFrom(ctx), in.Subject, o, conditionsFrom(ctx).match)
 	if err != nil {
-		return nil, err
+		return nil, pathField(err, "/subject", "subject")
 	}
 	location := subjectLocation(in.Subject) + "/overrides/" + in.Rule
 	answer := overrideAnswer(put)

@@ -45,7 +45,7 @@ type AuditFilter struct {
 	Action   string
 	Kind     string
 	Target   string
-	From, To *time.Time // From is included, To is not
+	From, To *time.Time // From is included, To is not, and is after it
 }
 
 // Origin is where a request came from, for the trail.
@@ -234,6 +234,9 @@ func (f AuditFilter) validate() error {
 		if len(c.text) > 512 || !plain(c.text) {
 			return invalid(c.field, "must be at most 512 bytes of UTF-8 without control characters")
 		}
+	}
+	if f.From != nil && f.To != nil && !f.To.After(*f.From) {
+		return invalid("to", "must be after from")
 	}
 	return nil
 }

@@ -223,6 +223,9 @@ func (r *revision) defaultPlan() string {
 func (r *revision) revisePlan(i int) {
 	in := &r.Plans[i]
 	now := r.plans[in.Slug]
+	if in.NotDefault && now.Default && now.old != nil {
+		r.wrong(fmt.Sprintf("plans.%d.default", i), "cannot be false: it is the default plan, and the document says of no other that it is")
+	}
 	if now.old != nil {
 		now.edited = r.update("plan", in.Slug, planFields(now.old, false), planFields(&now.Plan, false))
 	}

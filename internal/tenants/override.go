@@ -84,6 +84,9 @@ func (s *Store) PutOverride(ctx context.Context, a Actor, subject string, o Over
 			return ErrForbidden
 		}
 		fields := append(o.Limit.Validate(&r.Rule), o.validate(c.now)...)
+		if problem := subjectProblem(subject); !registered && problem != "" {
+			fields = append(fields, check.FieldError{Field: "subject", Message: problem})
+		}
 		if !a.May(MayEdit) {
 			fields = append(fields, o.validateBoost(c.now)...)
 		}

@@ -19,6 +19,7 @@ type Plan struct {
 	ID                      uuid.UUID
 	Slug, Name, Description string
 	Default                 bool // subjects without a plan of their own have this one
+	NotDefault              bool // of a plan to be written: it is not to go on being the default. Never of one that was read
 	// Limits are by slug of the rule. As an input nil leaves the limits as they are; anything
 	// else replaces all of them.
 	Limits    map[string]check.Limit
@@ -59,7 +60,8 @@ func (s *Store) CreatePlan(ctx context.Context, a Actor, p Plan) (out Plan, err 
 }
 
 // PutPlan makes a plan or replaces the one with its slug; created tells which. Default false
-// leaves the default where it is. Errors: *InvalidError, ErrPreconditionFailed.
+// leaves the default where it is, and with NotDefault that is refused where it is this plan. Errors:
+// *InvalidError, ErrPreconditionFailed, *ConflictError with CodeDefaultPlan.
 func (s *Store) PutPlan(ctx context.Context, a Actor, p Plan, m Match) (out Plan, created bool, err error) {
 	if err := p.validate(); err != nil {
 		return Plan{}, false, err
@@ -79,6 +81,9 @@ func (s *Store) PutPlan(ctx context.Context, a Actor, p Plan, m Match) (out Plan
 		}
 		if err := m.check(old.Version); err != nil {
 			return err
+		}
+		if old.Default && p.NotDefault {
+			return errDefaultStays()
 		}
 		p.Default = p.Default || old.Default
 		out, err = c.replacePlan(ctx, old, p)
@@ -108,7 +113,7 @@ func (s *Store) EditPlan(ctx context.Context, a Actor, slug string, m Match, edi
 		case p.Slug != old.Slug:
 			return invalid("slug", "is fixed once a plan is made")
 		case old.Default && !p.Default:
-			return &ConflictError{CodeDefaultPlan, "a tenant that has plans has a default one: make another plan the default instead"}
+			return errDefaultStays()
 		}
 		if err := p.validate(); err != nil {
 			return err
@@ -117,6 +122,10 @@ func (s *Store) EditPlan(ctx context.Context, a Actor, slug string, m Match, edi
 		return err
 	})
 	return out, err
+}
+
+func errDefaultStays() error {
+	return &ConflictError{CodeDefaultPlan, "a tenant that has plans has a default one: make another plan the default instead"}
 }
 
 // PlanBySlug returns a plan with its limits, or ErrNotFound.

@@ -45,7 +45,7 @@ func (s *Subject) validate() error {
 	add := func(field, format string, args ...any) {
 		fields = append(fields, check.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
 	}
-	if problem := check.ValidName(s.Subject); problem != "" {
+	if problem := subjectProblem(s.Subject); problem != "" {
 		add("subject", "%s", problem)
 	}
 	if len(s.BillingRef) > maxBillingRef || !plain(s.BillingRef) {
@@ -63,6 +63,16 @@ func (s *Subject) validate() error {
 		}
 	}
 	return invalidIf(fields)
+}
+
+// subjectProblem says what is wrong with a subject that is to be registered, "" for nothing. Checks also count
+// . and .., but browsers and many libraries fold these in a path, however they are encoded: what is registered
+// under such a name could not be seen or removed by them.
+func subjectProblem(subject string) string {
+	if subject == "." || subject == ".." {
+		return "must not be . or .., which an address cannot name"
+	}
+	return check.ValidName(subject)
 }
 
 func plain(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }

@@ -19,7 +19,7 @@ func TestSubjectRoundTrip(t *testing.T) {
 	d, a, b := two(t)
 	s, ctx := d.Store, t.Context()
 	mustPlan(t, s, a, "pro")
-	for _, name := range []string{"user_42", "a/b", "..", "%2F", "'; DROP TABLE subjects; --", "{tenant}", "Ünï", "\u202eabc", strings.Repeat("x", 256)} {
+	for _, name := range []string{"user_42", "a/b", "..a", "%2F", "'; DROP TABLE subjects; --", "{tenant}", "Ünï", "\u202eabc", strings.Repeat("x", 256)} {
 		in := tenants.Subject{
 			Subject: name, Plan: "pro", State: check.Blocked, BillingRef: "cus_1",
 			Labels: map[string]string{"team": "a", "x.y/z-1_2": "ü"},

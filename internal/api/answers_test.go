@@ -1,0 +1,108 @@
+package api
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What is not an object is well-formed and cannot be: 422 everywhere, as every other value of the wrong type. What
+// is not JSON is 400 everywhere.
+func TestBodiesThatAreNoObjects(t *testing.T) {
+	s := newAdminStack(t)
+	for id, op := range s.operations() {
+		c := adminCases[id]
+		if c.body == nil || c.as != "" {
+			continue
+		}
+		key := s.key
+		if op.op.Tags[0] == "tenants" {
+			key = s.operator
+		}
+		for _, body := range []string{"null", "[]", `"x"`, "5", "true", " null "} {
+			require.Equal(t, []string{""}, s.call(key, op.method, op.path, body).pointers(422, codeInvalidRequest), "%s %s", id, body)
+		}
+		malformed := []string{" ", "nul", "[", "{}{}", "{"}
+		if op.op.RequestBody.Value.Required {
+			malformed = append(malformed, "")
+		}
+		for _, body := range malformed {
+			s.call(key, op.method, op.path, body).problem(400, codeMalformedJSON)
+		}
+	}
+	for _, path := range []string{"/v1/check", "/check", "/v1/check/batch"} {
+		for _, body := range []string{"null", "[]", `"x"`, "5", "true", " null "} {
+			require.Equal(t, []string{""}, s.call(s.key, http.MethodPost, path, body).pointers(422, codeInvalidRequest), "%s %s", path, body)
+		}
+		for _, body := range []string{"", " ", "nul", "[", "null null", "[}"} {
+			s.call(s.key, http.MethodPost, path, body).problem(400, codeMalformedJSON)
+		}
+	}
+}
+
+// A default plan cannot just stop being it. To take the wish without a word would be worse than to refuse it.
+func TestDefaultPlanPutFalse(t *testing.T) {
+	s := newAdminStack(t)
+	s.call(s.key, http.MethodPut, "/v1/plans/free", obj{"default": false}).ok(201) // a tenant's first plan is it anyway
+	s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{"default": false}).ok(201)
+	s.call(s.key, http.MethodPut, "/v1/plans/free", obj{"default": false}).problem(409, codeDefaultPlan)
+	s.call(s.key, http.MethodPatch, "/v1/plans/free", obj{"default": false}).problem(409, codeDefaultPlan)
+	document := func(free, pro any) answer {
+		return s.call(s.key, http.MethodPut, "/v1/config?dry_run=true", obj{"plans": []obj{{"slug": "free", "default": free}, {"slug": "pro", "default": pro}}})
+	}
+	require.Equal(t, []string{"/plans/0/default"}, document(false, nil).pointers(422, codeInvalidRequest))
+	require.Len(t, document(false, true).ok(200).json()["changes"], 2)
+	require.Empty(t, document(nil, false).ok(200).json()["changes"])
+	s.call(s.key, http.MethodPut, "/v1/plans/free", obj{"name": "Free"}).ok(200)
+	s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{"default": true}).ok(200)
+	require.Equal(t, false, s.call(s.key, http.MethodPut, "/v1/plans/free", obj{"default": false}).ok(200).json()["default"])
+}
+
+// Only what is written as true or false is one: True, 1 or t in a script is a mistake that a dry run would hide.
+func TestBooleanParameters(t *testing.T) {
+	s := newAdminStack(t)
+	document := obj{"plans": []obj{{"slug": "p"}}}
+	for _, value := range []string{"True", "TRUE", "1", "t", "yes", "on", "%20true"} {
+		require.Equal(t, []string{"query:dry_run"}, s.call(s.key, http.MethodPut, "/v1/config?dry_run="+value, document).pointers(422, codeInvalidRequest), value)
+		require.Equal(t, []string{"query:subjects"}, s.call(s.key, http.MethodGet, "/v1/config?subjects="+value, nil).pointers(422, codeInvalidRequest), value)
+	}
+	require.Len(t, s.call(s.key, http.MethodPut, "/v1/config?dry_run=true", document).ok(200).json()["changes"], 1)
+	require.Len(t, s.call(s.key, http.MethodPut, "/v1/config?dry_run=false", document).ok(200).json()["changes"], 1)
+	require.Empty(t, s.call(s.key, http.MethodPut, "/v1/config?dry_run=true", document).ok(200).json()["changes"])
+}
+
+// A pointer says where the bad thing stands: a JSON pointer into the body, or query:, path: or header: and a name.
+func TestPointers(t *testing.T) {
+	s := newAdminStack(t)
+	rule := obj{"limit": 1, "window": "1m"}
+	s.call(s.key, http.MethodPut, "/v1/rules/r", rule).ok(201)
+	for _, c := range []struct {
+		method, path string
+		body         any
+		headers      []header
+		status       int
+		code         string
+		pointers     []string
+	}{
+		{"GET", "/v1/audit?from=2026-01-02T00:00:00Z&to=2026-01-01T00:00:00Z", nil, nil, 422, codeInvalidRequest, []string{"query:to"}},
+		{"GET", "/v1/audit?from=2026-01-02T00:00:00Z&to=2026-01-02T00:00:00Z", nil, nil, 422, codeInvalidRequest, []string{"query:to"}},
+		{"GET", "/v1/rules?cursor=x", nil, nil, 400, codeInvalidCursor, []string{"query:cursor"}},
+		{"PUT", "/v1/rules/R", rule, nil, 422, codeInvalidRequest, []string{"path:rule"}},
+		{"PUT", "/v1/rules/R", obj{"limit": 1, "window": "x"}, nil, 422, codeInvalidRequest, []string{"/window", "path:rule"}},
+		{"PUT", "/v1/rules/r", obj{"slug": "q", "limit": 1, "window": "1m"}, nil, 422, codeInvalidRequest, []string{"/slug"}},
+		{"PUT", "/v1/plans/P", obj{}, nil, 422, codeInvalidRequest, []string{"path:plan"}},
+		{"PUT", "/v1/plans/p", obj{"slug": "q"}, nil, 422, codeInvalidRequest, []string{"/slug"}},
+		{"PUT", "/v1/subjects/%00", obj{}, nil, 422, codeInvalidRequest, []string{"path:subject"}},
+		{"PUT", "/v1/rules/r", rule, []header{{"If-Match", "1"}}, 400, codeInvalidHeader, []string{"header:If-Match"}},
+		{"PUT", "/v1/rules/r", rule, []header{{"If-None-Match", "*"}}, 400, codeInvalidHeader, []string{"header:If-None-Match"}},
+		{"GET", "/v1/rules/r", nil, []header{{"If-None-Match", "1"}}, 400, codeInvalidHeader, []string{"header:If-None-Match"}},
+		{"POST", "/v1/rules", rule, []header{{"If-Match", "*"}}, 400, codeInvalidHeader, []string{"header:If-Match"}},
+		{"POST", "/v1/rules", rule, []header{{"Idempotency-Key", "a"}, {"Idempotency-Key", "b"}}, 400, codeInvalidHeader, []string{"header:Idempotency-Key"}},
+		{"POST", "/v1/check", obj{"subject": "a"}, []header{{"Weir-Denied-Status", "418"}}, 400, codeInvalidHeader, []string{"header:Weir-Denied-Status"}},
+		{"GET", "/v1/rules", nil, []header{{"Authorization", "Bearer x"}}, 400, codeInvalidHeader, []string{"header:Authorization"}},
+	} {
+		got := s.call(s.key, c.method, c.path, c.body, c.headers...)
+		require.Equal(t, c.pointers, got.pointers(c.status, c.code), "%s %s", c.method, c.path)
+	}
+}
