@@ -70,6 +70,7 @@ const (
 	rowSubject
 	rowPerson
 	rowSession
+	rowKey
 )
 
 // loadAdmin makes the tenants that are asked for by the API, as they need keys, and writes all the

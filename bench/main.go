@@ -32,6 +32,7 @@ type options struct {
 	limit   time.Duration
 	admin   adminOptions
 	pages   pagesOptions
+	scale   scaleOptions
 }
 
 func parseOptions(args []string) (o options, err error) {
@@ -55,6 +56,12 @@ func parseOptions(args []string) (o options, err error) {
 	flags.IntVar(&o.pages.rules, "pages-rules", 1000, "with -pages: how many rules the tenant has")
 	flags.IntVar(&o.pages.subjects, "pages-subjects", 1_000_000, "with -pages: how many registered subjects it has")
 	flags.IntVar(&o.pages.requests, "pages-requests", 500, "with -pages: how often each page is asked for")
+	flags.BoolVar(&o.scale.wanted, "scale", false, "measure what many tenants cost an instance, and nothing else")
+	flags.IntVar(&o.scale.tenants, "scale-tenants", 100_000, "with -scale: how many tenants there are")
+	flags.IntVar(&o.scale.rules, "scale-rules", 1_000_000, "with -scale: how many rules they have together")
+	flags.IntVar(&o.scale.subjects, "scale-subjects", 10_000_000, "with -scale: how many registered subjects they have together")
+	flags.StringVar(&o.scale.memory, "scale-memory", "512MiB", "with -scale: WEIR_POLICY_MEMORY of the instances")
+	flags.StringVar(&o.scale.keep, "scale-keep", "", "with -scale: keep the loaded database under this name, and use it where it is there")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -76,7 +83,7 @@ func parseOptions(args []string) (o options, err error) {
 	case o.tenants < 1 || o.tenants > 100_000:
 		return o, errors.New("-tenants: must be 1 to 100000")
 	}
-	return o, errors.Join(o.admin.validate(), o.pages.validate())
+	return o, errors.Join(o.admin.validate(), o.pages.validate(), o.scale.validate())
 }
 
 func list(text string) []string {
@@ -112,6 +119,9 @@ func run(o options) error {
 	}
 	if o.pages.wanted {
 		return measurePages(ctx, o)
+	}
+	if o.scale.wanted {
+		return measureScale(ctx, o)
 	}
 	progress("building and starting the servers")
 	s, err := newStage(ctx, o)

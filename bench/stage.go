@@ -127,16 +127,23 @@ func (s *stage) compile(ctx context.Context, dir, pkg, binary string) error {
 
 func (s *stage) binary(name string) string { return filepath.Join(s.dir, name) }
 
-func (s *stage) createDatabase(ctx context.Context) error {
+// findPostgres reads where PostgreSQL is.
+func (s *stage) findPostgres() (err error) {
 	url := os.Getenv(databaseVariable)
 	if url == "" {
 		return fmt.Errorf("%s is not set: start this with bench/run.sh", databaseVariable)
 	}
-	config, err := pgx.ParseConfig(url)
-	if err != nil {
+	if s.owner, err = pgx.ParseConfig(url); err != nil {
 		return fmt.Errorf("%s: %w", databaseVariable, err)
 	}
-	s.owner, s.database = config, fmt.Sprintf("weir_bench_%d", os.Getpid())
+	return nil
+}
+
+func (s *stage) createDatabase(ctx context.Context) error {
+	if err := s.findPostgres(); err != nil {
+		return err
+	}
+	s.database = fmt.Sprintf("weir_bench_%d", os.Getpid())
 	drop := "DROP DATABASE IF EXISTS " + s.database + " WITH (FORCE)"
 	if err := s.execute(ctx, drop, "CREATE DATABASE "+s.database); err != nil {
 		return fmt.Errorf("make a database: %w", err)
