@@ -45,7 +45,10 @@ type Config struct {
 	PublicURL string `env:"WEIR_PUBLIC_URL" name:"public-url" placeholder:"https://HOST" help:"Where people reach the dashboard: links in mails begin with it."`
 	Signup    string `env:"WEIR_SIGNUP" default:"closed" help:"Who may make a tenant on the dashboard: open (everybody), invite (who was sent a link by server signup-link) or closed (nobody)."`
 
-	Headers     string        `env:"WEIR_HEADERS" default:"draft,x" help:"Rate-limit headers of a check: a comma list of draft (RateLimit) and x (X-RateLimit-*), or none."`
+	Headers string `env:"WEIR_HEADERS" default:"draft,x" help:"Rate-limit headers of a check: a comma list of draft (RateLimit) and x (X-RateLimit-*), or none."`
+	// PolicyMemory is in bytes.
+	PolicyMemory byteSize `env:"WEIR_POLICY_MEMORY" default:"512MiB" placeholder:"SIZE" help:"Memory for the rules and subjects of tenants, as 512MiB or 2GiB, 16MiB or more; 0 for as much as they take. Who was not asked for the longest is put out, and read again when asked for."`
+
 	MaxInFlight int           `env:"WEIR_MAX_IN_FLIGHT" default:"10000" help:"Requests served at once, 1 to 1000000; further ones get 503."`
 	Drain       time.Duration `env:"WEIR_DRAIN" default:"5s" help:"How long to go on serving after SIGTERM, 0s to 5m, while balancers learn that /readyz says 503."`
 	LogLevel    string        `env:"WEIR_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
@@ -104,6 +107,7 @@ func (c *Config) Validate() error {
 		checkText("WEIR_PUBLIC_URL", c.PublicURL, func(text string) error { _, err := mail.ParsePublicURL(text); return err }),
 		bad(!slices.Contains(dashboard.Signups, dashboard.Signup(c.Signup)), "WEIR_SIGNUP", c.Signup, "must be open, invite or closed"),
 		bad(headersErr != nil, "WEIR_HEADERS", c.Headers, fmt.Sprint(headersErr)),
+		bad(c.PolicyMemory != 0 && c.PolicyMemory < 16<<20, "WEIR_POLICY_MEMORY", c.PolicyMemory, "must be 16MiB or more, or 0"),
 		bad(c.MaxInFlight < 1 || c.MaxInFlight > 1_000_000, "WEIR_MAX_IN_FLIGHT", c.MaxInFlight, "must be 1 to 1000000"),
 		bad(c.WriteRate < 0 || c.WriteRate > 1_000_000, "WEIR_WRITE_RATE", c.WriteRate, "must be 0 to 1000000"),
 		bad(c.ResetRate < 0 || c.ResetRate > 1_000_000, "WEIR_RESET_RATE", c.ResetRate, "must be 0 to 1000000"),

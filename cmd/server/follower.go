@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"weir/internal/check"
@@ -13,53 +14,69 @@ import (
 )
 
 // follower carries changes of the configuration from Postgres to what this instance has in
-// memory. It also reads every tenant ahead of its first check, so that an outage of Postgres
-// finds all of them loaded.
+// memory. It also reads tenants ahead of their first check, so that an outage of Postgres finds
+// them loaded: all of them where they take no more than half of the memory that policies may
+// take, else those whose keys were used last.
 type follower struct {
 	authenticator *tenants.Authenticator
 	policies      *check.Policies
 	store         *tenants.Store
-	watcher       *tenants.Watcher
+	platform      check.TenantID
 	log           *slog.Logger
 
-	loaded chan struct{} // closed when all tenants that there were at start are loaded
+	ready   chan struct{} // closed when the instance is as ready as it is worth waiting for
+	isReady sync.Once
 
-	mu    sync.Mutex
-	known map[check.TenantID]bool
-	fresh []check.TenantID // not loaded yet
-	wake  chan struct{}    // of capacity 1: fresh has grown
+	listed atomic.Bool // tenants that come from now on are not in the list of those that there were
+	mu     sync.Mutex
+	fresh  map[check.TenantID]bool // to be read ahead
+	wake   chan struct{}           // of capacity 1: fresh has grown
 }
 
-func newFollower(store *tenants.Store, authenticator *tenants.Authenticator, policies *check.Policies, log *slog.Logger) *follower {
+const (
+	// preloadFor bounds how long an instance with room for more tenants waits for them.
+	preloadFor = 5 * time.Second
+	// preloaders is how many tenants are read at once before the instance is ready. Later it is one, so
+	// that those that are asked for find a way.
+	preloaders = 3
+)
+
+func newFollower(store *tenants.Store, authenticator *tenants.Authenticator, policies *check.Policies, platform check.TenantID, log *slog.Logger) *follower {
 	return &follower{
-		authenticator: authenticator, policies: policies, store: store, watcher: store.Watcher(), log: log,
-		loaded: make(chan struct{}), known: map[check.TenantID]bool{}, wake: make(chan struct{}, 1),
+		authenticator: authenticator, policies: policies, store: store, platform: platform, log: log,
+		ready: make(chan struct{}), fresh: map[check.TenantID]bool{}, wake: make(chan struct{}, 1),
 	}
 }
 
-// changed returns what the watcher is to call.
-func (f *follower) changed(ctx context.Context) func(tenants.Change) {
-	return func(c tenants.Change) {
-		f.authenticator.Apply(ctx, c)
-		switch {
-		case c.Gone:
-			f.policies.Gone(c.Tenant)
-		case c.Reload:
-			f.policies.Changed(c.Tenant, -1, -1) // differs from every version
-		default:
-			f.policies.Changed(c.Tenant, c.PolicyVersion, c.SubjectsVersion)
-		}
+// run follows until ctx ends. The keys come first: they are read at once, and a watcher that began
+// before would have them read tenant by tenant.
+func (f *follower) run(ctx context.Context) error {
+	f.untilDone(ctx, "keys", f.authenticator.Load)
+	var preloading sync.WaitGroup
+	preloading.Go(func() { f.preload(ctx) })
+	defer preloading.Wait()
+	return f.store.Watch(ctx, func(c tenants.Change) { f.changed(ctx, c) })
+}
+
+// changed takes over what the watcher tells.
+func (f *follower) changed(ctx context.Context, c tenants.Change) {
+	f.authenticator.Apply(ctx, c)
+	switch {
+	case c.Gone:
+		f.policies.Gone(c.Tenant)
+		return
+	case c.Reload:
+		f.policies.Reload(c.Tenant)
+	default:
+		f.policies.Changed(c.Tenant, c.PolicyVersion, c.SubjectsVersion)
+	}
+	if f.listed.Load() && f.policies.Room() {
 		f.mu.Lock()
-		defer f.mu.Unlock()
-		if c.Gone {
-			delete(f.known, c.Tenant)
-		} else if !f.known[c.Tenant] {
-			f.known[c.Tenant] = true
-			f.fresh = append(f.fresh, c.Tenant)
-			select {
-			case f.wake <- struct{}{}:
-			default: // it is awake, or about to be
-			}
+		f.fresh[c.Tenant] = true
+		f.mu.Unlock()
+		select {
+		case f.wake <- struct{}{}:
+		default: // it is awake, or about to be
 		}
 	}
 }
@@ -81,42 +98,86 @@ func (f *follower) now(ctx context.Context, tenant check.TenantID) {
 	_ = f.policies.Settle(ctx, tenant) // the watcher will see to it
 }
 
-// preload reads tenants until ctx ends: first all that there are, then new ones as they come.
+// preload reads tenants until ctx ends: first those that there are, then new ones as they come.
 func (f *follower) preload(ctx context.Context) {
 	select {
-	case <-f.watcher.Ready():
+	case <-f.store.Watcher().Ready():
 	case <-ctx.Done():
 		return
 	}
-	f.untilDone(ctx, "keys", f.authenticator.Load)
-	f.loadFresh(ctx)
-	close(f.loaded)
+	f.read(ctx, f.platform)
+	var all []check.TenantID
+	f.untilDone(ctx, "list of tenants", func(ctx context.Context) (err error) {
+		f.listed.Store(true)
+		all, err = f.store.TenantsByUse(ctx)
+		return err
+	})
+	timer := time.AfterFunc(preloadFor, f.beReady)
+	defer timer.Stop()
+	f.readAll(ctx, all)
+	f.beReady()
+	all = nil
 	for {
 		select {
 		case <-f.wake:
-			f.loadFresh(ctx)
+			f.readAll(ctx, f.takeFresh())
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (f *follower) loadFresh(ctx context.Context) {
+func (f *follower) beReady() { f.isReady.Do(func() { close(f.ready) }) }
+
+func (f *follower) takeFresh() (fresh []check.TenantID) {
 	f.mu.Lock()
-	fresh := f.fresh
-	f.fresh = nil
-	f.mu.Unlock()
-	for _, tenant := range fresh {
-		f.untilDone(ctx, "policy", func(ctx context.Context) error {
-			_, err := f.policies.Get(ctx, tenant)
-			if err != nil && !errors.Is(err, tenants.ErrUnavailable) {
-				// suspended, or broken: its checks will say so, and nobody else is to wait for it
-				f.log.Warn("tenant is not loaded ahead", "tenant_id", tenant, "error", err)
-				return nil
+	defer f.mu.Unlock()
+	for tenant := range f.fresh {
+		fresh = append(fresh, tenant)
+	}
+	clear(f.fresh)
+	return fresh
+}
+
+// readAll reads tenants in their order, as far as there is room for them.
+func (f *follower) readAll(ctx context.Context, all []check.TenantID) {
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for worker := range preloaders {
+		workers.Go(func() {
+			for ctx.Err() == nil && f.policies.Room() && (worker == 0 || !f.served()) {
+				i := next.Add(1) - 1
+				if i >= int64(len(all)) {
+					return
+				}
+				f.read(ctx, all[i])
 			}
-			return err
 		})
 	}
+	workers.Wait()
+}
+
+// served reports whether checks are being answered.
+func (f *follower) served() bool {
+	select {
+	case <-f.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// read reads one tenant ahead of its first check.
+func (f *follower) read(ctx context.Context, tenant check.TenantID) {
+	f.untilDone(ctx, "policy", func(ctx context.Context) error {
+		err := f.policies.Preload(ctx, tenant)
+		if err != nil && !errors.Is(err, tenants.ErrUnavailable) && ctx.Err() == nil {
+			// suspended, or broken: its checks will say so, and nobody else is to wait for it
+			f.log.Warn("tenant is not loaded ahead", "tenant_id", tenant, "error", err)
+			return nil
+		}
+		return err
+	})
 }
 
 // untilDone calls load until it succeeds or ctx ends.

@@ -106,13 +106,15 @@ func (s *service) assemble(ctx, working context.Context) error {
 	engine := check.NewRedisEngine(s.redis, check.RedisOptions{Deadline: s.cfg.RedisTimeout})
 	peers := check.NewPeers(s.cfg.Instances, metrics)
 	policies := check.NewPolicies(s.store, keys, s.log, metrics)
+	policies.Limit(int64(s.cfg.PolicyMemory))
+	policies.Pin(deployment.platform) // its rules are every tenant's quota
 	usage := check.NewUsage(check.UsageOptions{Sink: s.store, Registerer: s.registry, Logger: s.log})
 	s.checker = check.NewChecker(check.CheckerOptions{
 		Keys: keys, Shared: engine, Local: check.NewMemoryEngine(check.MemoryOptions{}), Peers: peers, Metrics: metrics, Usage: usage,
 		About: aboutInstance(s.store.Watcher().Age),
 	})
 	authenticator := tenants.NewAuthenticator(s.store)
-	following := newFollower(s.store, authenticator, policies, s.log)
+	following := newFollower(s.store, authenticator, policies, deployment.platform, s.log)
 	watchEngine(s.registry, engine)
 	watchAge(s.registry, s.store.Watcher().Age)
 
@@ -121,14 +123,14 @@ func (s *service) assemble(ctx, working context.Context) error {
 	s.background.Go(func() { s.checker.RunLatency(working) })
 	s.background.Go(func() { logRedisState(working, s.checker, s.redis, s.log) })
 	s.background.Go(func() { s.front.failIf("write down when keys were used", authenticator.Run(working)) })
-	s.background.Go(func() { s.front.failIf("hear of changes", s.store.Watch(working, following.changed(working))) })
-	s.background.Go(func() { following.preload(working) })
+	s.background.Go(func() { policies.Run(working) })
+	s.background.Go(func() { s.front.failIf("hear of changes", following.run(working)) })
 	s.background.Go(func() { purge(working, s.store, s.cfg.AuditRetention, s.log) })
 	s.background.Go(func() { logAuditHeads(working, s.store, s.log) })
 	s.background.Go(func() { usage.Run(working) })
 	s.background.Go(func() { s.store.RunUsageUpkeep(working) })
 	select {
-	case <-following.loaded:
+	case <-following.ready:
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -36,6 +36,7 @@ var failures = []failure{
 	{tenants.ErrNotFound, http.StatusNotFound, codeNotFound, "There is no such object in this tenant."},
 	{tenants.ErrPreconditionFailed, http.StatusPreconditionFailed, codePreconditionFailed, "The object has changed since. Read it again and apply the change to what it is now."},
 	{tenants.ErrUnavailable, http.StatusServiceUnavailable, codeConfigurationStoreAway, "The configuration cannot be reached at this moment. Checks go on. Try again."},
+	{check.ErrPolicyUnavailable, http.StatusServiceUnavailable, codePolicyUnavailable, "The tenant's rules are not loaded, and cannot be loaded now."},
 	{check.ErrUnknownTenant, http.StatusUnauthorized, codeTenantSuspended, "The tenant of this API key is suspended."},
 }
 

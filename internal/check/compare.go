@@ -109,7 +109,7 @@ func (p *Policy) Subject(name string) (SubjectData, bool) {
 	}
 	d := SubjectData{Subject: name, Plan: e.plan, State: e.state}
 	for _, o := range e.overrides {
-		data := OverrideData{Rule: o.rule, Limit: o.limit}
+		data := OverrideData{Rule: o.rule.Value(), Limit: o.limit}
 		if o.startsMS != 0 {
 			data.StartsAt = time.UnixMilli(o.startsMS)
 		}

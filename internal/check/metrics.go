@@ -19,6 +19,7 @@ type Metrics struct {
 	breakerOpened prometheus.Counter
 	policyErrors  prometheus.Counter
 	tenantsLoaded prometheus.Gauge
+	policies      policyMetrics
 	instances     prometheus.Gauge
 	leaseGiven    prometheus.Counter
 	leaseTakes    prometheus.Counter
@@ -64,6 +65,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		breakerOpened: counter("weir_breaker_opened_total", "How often the circuit breaker of the counter store opened."),
 		policyErrors:  counter("weir_policy_errors_total", "Configurations that did not compile; the last good one stayed."),
 		tenantsLoaded: gauge("weir_policy_tenants", "Tenants whose compiled policy is in memory."),
+		policies:      newPolicyMetrics(counter, gauge, histogram),
 		instances:     gauge("weir_instances", "Instances of the service that this one takes to be alive; local shares divide by it."),
 	}
 	m.leaseGiven = counter("weir_checks_leased_total", "Checks answered from units that this instance held, without the counter store.")

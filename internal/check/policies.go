@@ -3,8 +3,8 @@ package check
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,156 +19,167 @@ var ErrUnknownTenant = errors.New("unknown tenant")
 // ErrHistoryGone is a PolicySource's answer where changes that old are no longer kept.
 var ErrHistoryGone = errors.New("the changes asked for are no longer kept")
 
+// Errors of Policies itself, beside those of its source. All wrap ErrPolicyUnavailable.
+var (
+	ErrPolicyUnavailable = errors.New("the tenant's policy is not in memory")
+	errNotInTime         = fmt.Errorf("%w, and could not be read in time", ErrPolicyUnavailable)
+	errTooManyWait       = fmt.Errorf("%w, and too many checks wait for others already", ErrPolicyUnavailable)
+	errTooLarge          = fmt.Errorf("%w, for it alone would take more than all may", ErrPolicyUnavailable)
+)
+
 // PolicySource reads a tenant's configuration. Versions are compared for equality only: after
 // the restore of a backup they may go back.
 type PolicySource interface {
 	// LoadPolicy reads rules, plans and plan limits, all at one instant.
 	// ErrUnknownTenant where there is no such active tenant.
 	LoadPolicy(ctx context.Context, tenant TenantID) (PolicyData, error)
+	// ListSubjects calls each for registered subjects in the order of their names, for as many as
+	// are well read at once, beginning behind the name after. more tells whether others follow.
+	// version is that of the tenant's subjects at the instant of the reading.
+	ListSubjects(ctx context.Context, tenant TenantID, after string, each func(SubjectData)) (version int64, more bool, err error)
 	// LoadSubjects calls each for every registered subject that was changed or deleted after
-	// version since, or with since 0 for every one there is, and returns the version of the
-	// tenant's subjects that it read. ErrHistoryGone: begin again from 0.
+	// version since, which is not 0, and returns the version of the tenant's subjects that it
+	// read. ErrHistoryGone: list them anew.
 	LoadSubjects(ctx context.Context, tenant TenantID, since int64, each func(SubjectData)) (upTo int64, err error)
 }
 
-// Policies keeps the compiled policy of every tenant that was asked for. Reading one that is
+// Policies keeps compiled policies of the tenants that were asked for. Reading one that is
 // loaded takes no lock and waits for nothing; a policy is replaced whole. While the source is
-// away, or when a new configuration does not compile, the last good one stays.
+// away, or when a new configuration does not compile, the last good one stays. With a Limit, the
+// tenants that were not asked for the longest are put out when memory runs short, and read again
+// when they are.
 type Policies struct {
 	source  PolicySource
 	keys    Keys
 	log     *slog.Logger
 	metrics *Metrics
-	tenants *xsync.Map[TenantID, *tenantEntry]
+	clock   func() time.Time
+	tenants *xsync.Map[TenantID, *tenantEntry] // loaded, or about to be
 	flight  singleflight.Group
-	loads   chan struct{} // bounds how many loads run at once
+	lanes   lanes
+
+	waiting    atomic.Int64 // checks of tenants that are not loaded
+	maxWaiting int64
+	coldWait   time.Duration
+
+	memory memory
 }
 
 // tenantEntry exists from before a tenant's first load begins, so that a change which arrives
 // in the middle of it is not lost.
 type tenantEntry struct {
 	policy atomic.Pointer[Policy]
+	used   atomic.Int64 // when a check last asked for it, as memory.now has it
+	pinned atomic.Bool
 
 	loading  sync.Mutex   // held while reading
-	subjects atomic.Int64 // version of the subjects in policy
+	subjects atomic.Int64 // version of the subjects in policy; 0: they are to be read anew
 
 	mu         sync.Mutex    // guards what follows
 	stale      stale         // what is to be read again
 	refreshing chan struct{} // closed when the refresh under way ends; nil while there is none
+	bytes      int64         // that memory has been told of
+	gone       bool          // the entry is no longer in the map
 }
 
 // stale tells which halves of a tenant's configuration changed since they were last read.
-type stale struct{ rules, subjects bool }
+type stale struct {
+	rules, subjects bool
+	anew            bool // the subjects, from the first to the last
+}
 
 func (s stale) any() bool { return s.rules || s.subjects }
 
-const maxLoads = 4
+// How long checks wait for a tenant that is not loaded, and how many of them do.
+const (
+	coldWait   = 2 * time.Second
+	maxWaiting = 1000
+)
 
-// NewPolicies returns a cache over source.
+// NewPolicies returns a cache over source, without a limit.
 func NewPolicies(source PolicySource, keys Keys, log *slog.Logger, metrics *Metrics) *Policies {
-	return &Policies{
-		source: source, keys: keys, log: log, metrics: metrics,
+	p := &Policies{
+		source: source, keys: keys, log: log, metrics: metrics, clock: time.Now,
 		tenants: xsync.NewMap[TenantID, *tenantEntry](),
-		loads:   make(chan struct{}, maxLoads),
+		lanes:   newLanes(), maxWaiting: maxWaiting, coldWait: coldWait,
 	}
+	p.memory.refused = map[TenantID]refusal{}
+	p.tick()
+	return p
 }
 
-// Get returns the tenant's policy. Only for a tenant that is not loaded it reads the source,
-// once for all that wait; its errors are the source's.
+// Get returns the tenant's policy. Only for a tenant that is not loaded it waits, for one reading
+// of the source that all share, and two seconds at most. Its errors are ErrPolicyUnavailable and
+// the source's.
 func (p *Policies) Get(ctx context.Context, tenant TenantID) (*Policy, error) {
 	if e, ok := p.tenants.Load(tenant); ok {
 		if policy := e.policy.Load(); policy != nil {
+			// Once a second, so that busy tenants do not pull a line of memory to and fro.
+			if now := p.memory.now.Load(); e.used.Load() != now {
+				e.used.Store(now)
+			}
 			return policy, nil
 		}
 	}
-	// The load goes on when the caller that began it goes away: others wait for it too.
-	done := p.flight.DoChan(tenant.String(), func() (any, error) {
-		return p.first(context.WithoutCancel(ctx), tenant)
-	})
+	return p.await(ctx, tenant)
+}
+
+// await is Get for a tenant that is not loaded. However many tenants are read at the time, and
+// however slow the source is, no more than maxWaiting checks wait here, so that there is room
+// left for those of tenants that are loaded.
+func (p *Policies) await(ctx context.Context, tenant TenantID) (policy *Policy, err error) {
+	defer func() {
+		if err != nil {
+			p.metrics.policies.unanswered.Inc()
+		}
+	}()
+	if err := p.memory.refusal(tenant, p.clock()); err != nil {
+		return nil, err
+	}
+	defer p.waiting.Add(-1)
+	if p.waiting.Add(1) > p.maxWaiting {
+		return nil, errTooManyWait
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, p.coldWait, errNotInTime)
+	defer cancel()
 	select {
-	case r := <-done:
+	case r := <-p.fetch(ctx, tenant):
 		if r.Err != nil {
 			return nil, r.Err
 		}
 		return r.Val.(*Policy), nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, context.Cause(ctx)
 	}
 }
 
-func (p *Policies) first(ctx context.Context, tenant TenantID) (*Policy, error) {
-	e, _ := p.tenants.LoadOrCompute(tenant, func() (*tenantEntry, bool) { return &tenantEntry{}, false })
-	if policy := e.policy.Load(); policy != nil {
-		return policy, nil
-	}
-	if err := p.load(ctx, tenant, e, stale{rules: true, subjects: true}); err != nil {
-		p.tenants.Delete(tenant)
-		return nil, err
-	}
-	p.metrics.tenantsLoaded.Set(float64(p.tenants.Size()))
-	p.startRefresh(tenant, e)
-	return e.policy.Load(), nil
+// fetch reads a tenant that is not loaded, once for all who ask at the time.
+func (p *Policies) fetch(ctx context.Context, tenant TenantID) <-chan singleflight.Result {
+	// The load goes on when the caller that began it goes away: others wait for it too.
+	return p.flight.DoChan(tenant.String(), func() (any, error) {
+		return p.first(context.WithoutCancel(ctx), tenant)
+	})
 }
 
-// load reads what is stale and swaps it in.
-func (p *Policies) load(ctx context.Context, tenant TenantID, e *tenantEntry, what stale) error {
-	p.loads <- struct{}{}
-	defer func() { <-p.loads }()
-	e.loading.Lock()
-	defer e.loading.Unlock()
-	current := e.policy.Load()
-	next := current
-	if what.rules || current == nil {
-		data, err := p.source.LoadPolicy(ctx, tenant)
-		if err != nil {
-			return err
-		}
-		if next, err = CompilePolicy(p.keys, tenant, data); err != nil {
-			return &compileError{version: data.Version, err: err}
-		}
-		if current != nil {
-			next.subjects = current.subjects
-		}
+// Preload is Get ahead of any check: it waits for as long as the reading takes, and its errors are
+// the source's, and ErrPolicyUnavailable for a tenant that does not fit.
+func (p *Policies) Preload(ctx context.Context, tenant TenantID) error {
+	if e, ok := p.tenants.Load(tenant); ok && e.policy.Load() != nil {
+		return nil
 	}
-	if what.subjects || current == nil {
-		registered, upTo, err := p.loadSubjects(ctx, tenant, e, next.subjects)
-		if err != nil {
-			return err
-		}
-		if registered != next.subjects {
-			withSubjects := *next
-			withSubjects.subjects = registered
-			next = &withSubjects
-		}
-		e.subjects.Store(upTo)
+	select {
+	case r := <-p.fetch(ctx, tenant):
+		return r.Err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	e.policy.Store(next)
-	return nil
 }
-
-// loadSubjects brings known up to date and returns it, or a new set where the changes since
-// the last reading are no longer kept.
-func (p *Policies) loadSubjects(ctx context.Context, tenant TenantID, e *tenantEntry, known *subjects) (*subjects, int64, error) {
-	upTo, err := p.source.LoadSubjects(ctx, tenant, e.subjects.Load(), func(d SubjectData) { storeSubject(known, d) })
-	if !errors.Is(err, ErrHistoryGone) {
-		return known, upTo, err
-	}
-	fresh := xsync.NewMap[string, *subjectEntry]()
-	upTo, err = p.source.LoadSubjects(ctx, tenant, 0, func(d SubjectData) { storeSubject(fresh, d) })
-	return fresh, upTo, err
-}
-
-type compileError struct {
-	version int64
-	err     error
-}
-
-func (e *compileError) Error() string { return "policy does not compile: " + e.err.Error() }
-func (e *compileError) Unwrap() error { return e.err }
 
 // Changed tells that the source now has these versions of a tenant. Where they differ from
 // those of a loaded tenant, it is read again in the background; the old policy answers until then.
+// A tenant that is not loaded costs nothing.
 func (p *Policies) Changed(tenant TenantID, policyVersion, subjectsVersion int64) {
+	p.memory.forgive(tenant)
 	e, ok := p.tenants.Load(tenant)
 	if !ok {
 		return
@@ -183,71 +194,34 @@ func (p *Policies) Changed(tenant TenantID, policyVersion, subjectsVersion int64
 		e.stale.subjects = true
 	}
 	e.mu.Unlock()
-	if e.policy.Load() != nil { // else the first load starts it when it ends
-		p.startRefresh(tenant, e)
+	p.refreshLater(tenant, e)
+}
+
+// Reload tells that what was read of a tenant may be of another history, even at an equal version.
+func (p *Policies) Reload(tenant TenantID) {
+	p.memory.forgive(tenant)
+	e, ok := p.tenants.Load(tenant)
+	if !ok {
+		return
 	}
+	e.mu.Lock()
+	e.stale = stale{rules: true, subjects: true, anew: true}
+	e.mu.Unlock()
+	p.refreshLater(tenant, e)
 }
 
 // Gone tells that a tenant was deleted or suspended: its checks are no longer answered.
 func (p *Policies) Gone(tenant TenantID) {
-	p.tenants.Delete(tenant)
-	p.metrics.tenantsLoaded.Set(float64(p.tenants.Size()))
-}
-
-func (p *Policies) startRefresh(tenant TenantID, e *tenantEntry) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.stale.any() && e.refreshing == nil {
-		e.refreshing = make(chan struct{})
-		go p.refresh(tenant, e)
+	p.memory.forgive(tenant)
+	if e, ok := p.tenants.Load(tenant); ok {
+		p.remove(tenant, e)
 	}
 }
 
-// refresh reads until nothing is stale. A source that is away is asked again, less and less
-// often. A read begins after the change was heard of, so it sees that change or a later one.
-func (p *Policies) refresh(tenant TenantID, e *tenantEntry) {
-	const first, longest = 50 * time.Millisecond, time.Second
-	wait := first
-	for {
-		e.mu.Lock()
-		what := e.stale
-		e.stale = stale{}
-		if !what.any() {
-			e.endRefresh()
-		}
-		e.mu.Unlock()
-		if !what.any() {
-			return
-		}
-		err := p.load(context.Background(), tenant, e, what)
-		var broken *compileError
-		switch {
-		case err == nil:
-			wait = first
-		case errors.Is(err, ErrUnknownTenant):
-			p.Gone(tenant)
-			e.mu.Lock()
-			e.endRefresh()
-			e.mu.Unlock()
-			return
-		case errors.As(err, &broken): // until the next change, which will be heard of
-			p.metrics.policyErrors.Inc()
-			p.log.Error("policy does not compile; the last good one stays", "tenant_id", tenant, "version", broken.version, "error", broken.err)
-		default:
-			p.log.Warn("policy cannot be read; the last good one stays", "tenant_id", tenant, "error", err)
-			e.mu.Lock()
-			e.stale.rules = e.stale.rules || what.rules
-			e.stale.subjects = e.stale.subjects || what.subjects
-			e.mu.Unlock()
-			time.Sleep(wait/2 + rand.N(wait))
-			wait = min(2*wait, longest)
-		}
-	}
-}
-
-func (e *tenantEntry) endRefresh() {
-	close(e.refreshing)
-	e.refreshing = nil
+// Pin keeps a tenant from ever being put out.
+func (p *Policies) Pin(tenant TenantID) {
+	e, _ := p.tenants.LoadOrCompute(tenant, func() (*tenantEntry, bool) { return &tenantEntry{}, false })
+	e.pinned.Store(true)
 }
 
 // Settle waits until a loaded tenant is as Changed was last told, or ctx ends.

@@ -44,10 +44,19 @@ func (s *fakeSource) LoadPolicy(_ context.Context, t TenantID) (PolicyData, erro
 	return data, err
 }
 
+func (s *fakeSource) ListSubjects(_ context.Context, _ TenantID, _ string, each func(SubjectData)) (int64, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.subjects {
+		each(d)
+	}
+	return s.subjAt, false, s.err
+}
+
 func (s *fakeSource) LoadSubjects(_ context.Context, _ TenantID, since int64, each func(SubjectData)) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone && since != 0 {
+	if s.gone {
 		return 0, ErrHistoryGone
 	}
 	for _, d := range s.subjects {

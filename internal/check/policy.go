@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/puzpuzpuz/xsync/v4"
 )
 
 // PolicyData is one tenant's rules and plans as a PolicySource reads them.
@@ -56,6 +54,7 @@ type Policy struct {
 	plans    map[string]*planNumbers
 	fallback *planNumbers // the default plan; nil where the tenant has no plans
 	subjects *subjects
+	size     int64 // bytes, without the subjects
 }
 
 type compiledRule struct {
@@ -74,21 +73,16 @@ type number struct {
 
 type planNumbers struct {
 	slug    string
-	numbers []number // by rule index; source "" where the plan says nothing
+	at      []uint16 // by rule index, where in numbers the plan's begins: 1 for the first, 0 for none; nil: none at all
+	numbers []number
 }
 
-type subjects = xsync.Map[string, *subjectEntry]
-
-type subjectEntry struct {
-	plan      string
-	state     SubjectState
-	overrides []overrideEntry
-}
-
-type overrideEntry struct {
-	rule              string
-	limit             Limit
-	startsMS, expires int64 // instants, milliseconds since 1970; expires 0: never
+// number returns what the plan gives rule i, nil where it says nothing.
+func (p *planNumbers) number(i int32) *number {
+	if p == nil || p.at == nil || p.at[i] == 0 {
+		return nil
+	}
+	return &p.numbers[p.at[i]-1]
 }
 
 // Tenant returns whose policy this is.
@@ -120,7 +114,7 @@ func CompilePolicy(keys Keys, tenant TenantID, data PolicyData) (*Policy, error)
 		tenant: tenant, slug: data.Slug, version: data.Version,
 		exact: map[string][]int32{}, prefixes: map[string][]int32{},
 		plans:    make(map[string]*planNumbers, len(data.Plans)),
-		subjects: xsync.NewMap[string, *subjectEntry](),
+		subjects: &subjects{},
 	}
 	rules := slices.Clone(data.Rules)
 	slices.SortFunc(rules, func(a, b Rule) int { return strings.Compare(a.Slug, b.Slug) })
@@ -143,7 +137,11 @@ func CompilePolicy(keys Keys, tenant TenantID, data PolicyData) (*Policy, error)
 		p.index(int32(i), r.Resource)
 	}
 	for _, plan := range data.Plans {
-		pn := &planNumbers{slug: plan.Slug, numbers: make([]number, len(rules))}
+		pn := &planNumbers{slug: plan.Slug}
+		if len(plan.Limits) > 0 {
+			pn.at, pn.numbers = make([]uint16, len(rules)), make([]number, 0, len(plan.Limits))
+		}
+		source := "plan:" + plan.Slug
 		for slug, limit := range plan.Limits {
 			i, known := bySlug[slug]
 			if !known {
@@ -152,13 +150,15 @@ func CompilePolicy(keys Keys, tenant TenantID, data PolicyData) (*Policy, error)
 			if errs := limit.Validate(&rules[i]); len(errs) > 0 {
 				return nil, fmt.Errorf("plan %s: rule %s: %w", plan.Slug, slug, errs[0])
 			}
-			pn.numbers[i] = p.rules[i].number.with(limit, "plan:"+plan.Slug)
+			pn.numbers = append(pn.numbers, p.rules[i].number.with(limit, source))
+			pn.at[i] = uint16(len(pn.numbers)) //nolint:gosec // at most MaxRules
 		}
 		p.plans[plan.Slug] = pn
 		if plan.Default {
 			p.fallback = pn
 		}
 	}
+	p.size = p.measure()
 	return p, nil
 }
 
@@ -224,39 +224,16 @@ func (p *Policy) number(i int32, plan *planNumbers, s *subjectEntry, nowMS int64
 	r := &p.rules[i]
 	if s != nil {
 		for _, o := range s.overrides {
-			if o.rule == r.rule.Slug && o.startsMS <= nowMS && (o.expires == 0 || nowMS < o.expires) {
+			if o.rule.Value() == r.rule.Slug && o.startsMS <= nowMS && (o.expires == 0 || nowMS < o.expires) {
 				return r.number.with(o.limit, "override")
 			}
 		}
 	}
-	if plan != nil && plan.numbers[i].source != "" {
-		return plan.numbers[i]
+	if n := plan.number(i); n != nil {
+		return *n
 	}
 	return r.number
 }
 
-func newSubjectEntry(d SubjectData) *subjectEntry {
-	e := &subjectEntry{plan: d.Plan, state: d.State}
-	for _, o := range d.Overrides {
-		entry := overrideEntry{rule: o.Rule, limit: o.Limit}
-		if !o.StartsAt.IsZero() {
-			entry.startsMS = o.StartsAt.UnixMilli()
-		}
-		if !o.ExpiresAt.IsZero() {
-			entry.expires = o.ExpiresAt.UnixMilli()
-		}
-		e.overrides = append(e.overrides, entry)
-	}
-	return e
-}
-
 // AddSubject makes a registered subject known to the policy, or forgets a deleted one.
-func (p *Policy) AddSubject(d SubjectData) { storeSubject(p.subjects, d) }
-
-func storeSubject(to *subjects, d SubjectData) {
-	if d.Deleted {
-		to.Delete(d.Subject)
-	} else {
-		to.Store(d.Subject, newSubjectEntry(d))
-	}
-}
+func (p *Policy) AddSubject(d SubjectData) { p.subjects.store(d) }

@@ -13,6 +13,7 @@ import (
 	"github.com/a-h/templ"
 	"github.com/go-chi/chi/v5"
 
+	"weir/internal/check"
 	"weir/internal/tenants"
 	"weir/web"
 )
@@ -97,6 +98,9 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errBusy):
 		w.Header().Set("Retry-After", "1")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too busy", "Too many pages are asked for at this moment. Try again in a second.")
+	case errors.Is(err, check.ErrPolicyUnavailable):
+		w.Header().Set("Retry-After", "1")
+		d.fail(w, r, http.StatusServiceUnavailable, "The rules are not loaded", "This tenant's rules are being read at the moment. Try again in a second.")
 	case errors.Is(err, tenants.ErrUnavailable):
 		d.Logger.Error("a page needs the database", "request_id", requestOf(r.Context()).id, "path", route(r), "error", err)
 		w.Header().Set("Retry-After", "5")

@@ -65,22 +65,49 @@ type Authenticator struct {
 	mu      sync.Mutex // guards what follows, and is held by whoever writes to known
 	tenants map[uuid.UUID]*tenantKeys
 	pending map[uuid.UUID]bool // tenants whose keys could not be read when they had changed
+	reload  bool               // those of all tenants could not be read when the database had gone back
 }
 
-// knownKey is a key as it was read. It is replaced, never changed.
+// knownKey is a key as it was read. It is replaced, never changed. There is one for each key that
+// there is, so it is kept small.
 type knownKey struct {
-	actor     Actor
-	expiresAt time.Time // zero: never
-	refusal   error     // why it does not work whatever the time; nil: it does
-	expired   error     // what to answer once it is over
+	actor     Actor // with the time at which the key ends
 	at        reading
-	lastTouch *atomic.Int64
+	lastTouch atomic.Int64 // milliseconds since 1970
+	state     keyState
+}
+
+// keyState tells why a key does not work.
+type keyState uint8
+
+const (
+	keyWorks     keyState = iota // until it ends
+	keyRotated                   // as keyWorks, for another has taken its place
+	keyRevoked                   // whatever the time
+	keySuspended                 // whatever the time, as long as its tenant is
+)
+
+// refusal returns why the key does not work at this time, nil where it does.
+func (k *knownKey) refusal(now time.Time) error {
+	switch k.state {
+	case keyRevoked:
+		return ErrKeyRevoked
+	case keySuspended:
+		return ErrTenantSuspended
+	}
+	switch over := !k.actor.keyExpiresAt.IsZero() && !now.Before(k.actor.keyExpiresAt); {
+	case over && k.state == keyRotated:
+		return ErrKeyRotated
+	case over:
+		return ErrKeyExpired
+	}
+	return nil
 }
 
 // tenantKeys is what is known of one tenant's keys.
 type tenantKeys struct {
 	at     reading
-	hashes map[[32]byte]bool
+	hashes [][32]byte
 }
 
 // reading tells how new something is that was read: the history of the database, then the
@@ -122,11 +149,8 @@ func (a *Authenticator) Authenticate(ctx context.Context, text string) (Actor, e
 		}
 	}
 	now := a.store.now()
-	if k.refusal != nil {
-		return Actor{}, k.refusal
-	}
-	if !k.expiresAt.IsZero() && !now.Before(k.expiresAt) {
-		return Actor{}, k.expired
+	if err := k.refusal(now); err != nil {
+		return Actor{}, err
 	}
 	a.touch(k, now)
 	return k.actor, nil
@@ -202,47 +226,47 @@ func (a *Authenticator) keep(hash [32]byte, row db.LookUpKeyRow, at reading) (*k
 		return nil, ErrUnknownKey
 	}
 	if tenant == nil {
-		tenant = &tenantKeys{hashes: map[[32]byte]bool{}}
+		tenant = &tenantKeys{}
 		a.tenants[row.TenantID] = tenant
 	}
 	// tenant.at stays: of the tenant's other keys this lookup read nothing.
-	return a.put(tenant, hash, row, at), nil
+	if !slices.Contains(tenant.hashes, hash) {
+		tenant.hashes = append(tenant.hashes, hash)
+	}
+	return a.put(hash, row, at), nil
 }
 
 // put replaces a known key, unless it was read later. a.mu is held.
-func (a *Authenticator) put(tenant *tenantKeys, hash [32]byte, row db.LookUpKeyRow, at reading) *knownKey {
-	tenant.hashes[hash] = true
+func (a *Authenticator) put(hash [32]byte, row db.LookUpKeyRow, at reading) *knownKey {
 	k := knownKeyOf(row)
 	k.at = at
-	if old, found := a.known.Load(hash); !found {
-		k.lastTouch = new(atomic.Int64)
-	} else if at.olderThan(old.at) {
-		return old
-	} else {
-		k.lastTouch = old.lastTouch
+	if old, found := a.known.Load(hash); found {
+		if at.olderThan(old.at) {
+			return old
+		}
+		k.lastTouch.Store(old.lastTouch.Load()) // one that comes in between is written down again
 	}
 	a.known.Store(hash, k)
 	return k
 }
 
 func knownKeyOf(row db.LookUpKeyRow) *knownKey {
-	k := &knownKey{expired: ErrKeyExpired}
+	k := &knownKey{}
 	k.actor = Actor{
 		tenant: row.TenantID, kind: KeyActor, id: row.ID, name: row.Name, scopes: newScopes(row.Scopes),
 		// Both must hold: a key of that kind in any other tenant is nobody's operator.
 		operator: KeyKind(row.Kind) == OperatorKey && row.TenantSlug == PlatformSlug,
 	}
 	if row.ExpiresAt != nil {
-		k.expiresAt, k.actor.keyExpiresAt = *row.ExpiresAt, *row.ExpiresAt
-	}
-	if row.RotatedTo != nil {
-		k.expired = ErrKeyRotated
+		k.actor.keyExpiresAt = *row.ExpiresAt
 	}
 	switch {
 	case row.RevokedAt != nil:
-		k.refusal = ErrKeyRevoked
+		k.state = keyRevoked
 	case row.TenantState != TenantActive:
-		k.refusal = ErrTenantSuspended
+		k.state = keySuspended
+	case row.RotatedTo != nil:
+		k.state = keyRotated
 	}
 	return k
 }
@@ -250,35 +274,65 @@ func knownKeyOf(row db.LookUpKeyRow) *knownKey {
 // Lookups returns how often a key was looked up in Postgres because it was not known here.
 func (a *Authenticator) Lookups() int64 { return a.asked.Load() }
 
+// allKeysSQL reads the keys of all tenants, tenant after tenant; of one that has none, a row
+// without a hash.
+const allKeysSQL = `
+SELECT t.id, coalesce(k.id, t.id), coalesce(k.name, ''), coalesce(k.kind, ''), coalesce(k.scopes, '{}'), coalesce(k.hash, ''),
+    k.expires_at, k.revoked_at, k.rotated_to, t.state, t.slug, t.keys_version
+FROM tenants t LEFT JOIN api_keys k ON k.tenant_id = t.id
+ORDER BY t.id`
+
 // Load reads the keys of all tenants, so that an outage of Postgres hits none of them. Errors: ErrUnavailable.
 func (a *Authenticator) Load(ctx context.Context) error {
 	history := a.store.history.Load()
-	var rows []db.LookUpTenantKeysRow
 	err := a.store.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
 		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '60s'"); err != nil {
 			return err
 		}
-		found, err := tx.Query(ctx, `SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at,
-			k.rotated_to, t.state AS tenant_state, t.slug AS tenant_slug, t.keys_version
-			FROM api_keys k JOIN tenants t ON t.id = k.tenant_id`)
+		found, err := tx.Query(ctx, allKeysSQL)
 		if err != nil {
 			return err
 		}
-		rows, err = pgx.CollectRows(found, pgx.RowToStructByName[db.LookUpTenantKeysRow])
-		return err
+		return a.takeAll(found, history)
 	})
 	a.down.Store(err != nil)
 	if err != nil {
 		return fmt.Errorf("load the API keys: %w", err)
 	}
-	byTenant := map[uuid.UUID][]db.LookUpTenantKeysRow{}
-	for _, row := range rows {
-		byTenant[row.TenantID] = append(byTenant[row.TenantID], row)
-	}
-	for tenant, rows := range byTenant {
-		a.replace(tenant, rows, reading{history, rows[0].KeysVersion})
-	}
 	return nil
+}
+
+// takeAll replaces what is known of each tenant's keys, as its last row has come.
+func (a *Authenticator) takeAll(found pgx.Rows, history int64) error {
+	var r db.LookUpTenantKeysRow
+	var of []db.LookUpTenantKeysRow // the tenant that is being read
+	var tenant uuid.UUID
+	var version int64
+	names := map[string]string{} // most keys have one of a few names: all have it in common
+	_, err := pgx.ForEachRow(found, []any{&r.TenantID, &r.ID, &r.Name, &r.Kind, &r.Scopes, &r.Hash, &r.ExpiresAt, &r.RevokedAt, &r.RotatedTo,
+		&r.TenantState, &r.TenantSlug, &r.KeysVersion}, func() error {
+		if r.TenantID != tenant {
+			if tenant != uuid.Nil {
+				a.replace(tenant, of, reading{history, version})
+			}
+			of, tenant, version = of[:0], r.TenantID, r.KeysVersion
+		}
+		if len(r.Hash) == 0 {
+			return nil
+		}
+		row := r
+		if name, common := names[row.Name]; common {
+			row.Name = name
+		} else if len(names) < 1000 {
+			names[row.Name] = row.Name
+		}
+		of = append(of, row)
+		return nil
+	})
+	if err == nil && tenant != uuid.Nil {
+		a.replace(tenant, of, reading{history, version})
+	}
+	return err
 }
 
 // Apply follows a change that Store.Watch tells. Where Postgres does not answer, Run tries again
@@ -288,13 +342,28 @@ func (a *Authenticator) Apply(ctx context.Context, c Change) {
 		a.forget(c.Tenant)
 		return
 	}
+	now := reading{a.store.history.Load(), c.KeysVersion}
 	a.mu.Lock()
-	tenant := a.tenants[c.Tenant]
-	current := tenant != nil && !c.Reload && !tenant.at.olderThan(reading{a.store.history.Load(), c.KeysVersion})
+	tenant, reload := a.tenants[c.Tenant], a.reload
 	a.mu.Unlock()
-	if !current {
+	switch {
+	case tenant != nil && !tenant.at.olderThan(now):
+	case tenant == nil || tenant.at.history == now.history:
 		a.Changed(ctx, c.Tenant)
+	case !reload: // the database went back: all are to be read, which is better done at once
+		a.loadAgain(ctx)
 	}
+}
+
+// loadAgain reads all keys, or has Run do it where Postgres does not answer.
+func (a *Authenticator) loadAgain(ctx context.Context) {
+	err := a.Load(ctx)
+	if err != nil {
+		a.log.WarnContext(ctx, "cannot read the API keys again, will try again", "error", err)
+	}
+	a.mu.Lock()
+	a.reload = err != nil
+	a.mu.Unlock()
 }
 
 // Changed reads the keys of a tenant anew.
@@ -333,16 +402,20 @@ func (a *Authenticator) replace(id uuid.UUID, rows []db.LookUpTenantKeysRow, at 
 	if old != nil && at.olderThan(old.at) {
 		return
 	}
-	tenant := &tenantKeys{at: at, hashes: make(map[[32]byte]bool, len(rows))}
+	tenant := &tenantKeys{at: at}
+	if len(rows) > 0 {
+		tenant.hashes = make([][32]byte, len(rows))
+	}
 	a.tenants[id] = tenant
-	for _, row := range rows {
-		a.put(tenant, [32]byte(row.Hash), db.LookUpKeyRow(row), at)
+	for i, row := range rows {
+		tenant.hashes[i] = [32]byte(row.Hash)
+		a.put(tenant.hashes[i], db.LookUpKeyRow(row), at)
 	}
 	if old == nil {
 		return
 	}
-	for hash := range old.hashes {
-		if !tenant.hashes[hash] {
+	for _, hash := range old.hashes {
+		if !slices.Contains(tenant.hashes, hash) {
 			a.known.Delete(hash)
 		}
 	}
@@ -354,12 +427,12 @@ func (a *Authenticator) forget(id uuid.UUID) {
 	defer a.mu.Unlock()
 	delete(a.pending, id)
 	if tenant := a.tenants[id]; tenant != nil {
-		for hash := range tenant.hashes {
+		for _, hash := range tenant.hashes {
 			a.known.Delete(hash)
 		}
 	}
 	// What stays is empty and newer than anything: a lookup that is under way finds it.
-	a.tenants[id] = &tenantKeys{at: reading{a.store.history.Load(), math.MaxInt64}, hashes: map[[32]byte]bool{}}
+	a.tenants[id] = &tenantKeys{at: reading{a.store.history.Load(), math.MaxInt64}}
 }
 
 // Run writes down when keys were last used, and reads changed keys again that could not be read,
@@ -389,7 +462,11 @@ func (a *Authenticator) retry(ctx context.Context) {
 	for tenant := range a.pending {
 		tenants = append(tenants, tenant)
 	}
+	reload := a.reload
 	a.mu.Unlock()
+	if reload {
+		a.loadAgain(ctx)
+	}
 	for _, tenant := range tenants {
 		a.Changed(ctx, tenant)
 	}

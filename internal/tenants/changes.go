@@ -53,13 +53,24 @@ type Watcher struct {
 	// What was told last. Only the comparing goroutine touches it.
 	epoch   uuid.UUID
 	version int64
-	known   map[uuid.UUID]Change
+	known   map[uuid.UUID]told
+	round   uint32 // of full comparisons
+}
+
+// told is what was told last of a tenant. There is one for each that there is, loaded or not.
+type told struct {
+	policy, subjects, keys int64
+	round                  uint32 // in which full comparison it was last there
+}
+
+func (c Change) told() told {
+	return told{policy: c.PolicyVersion, subjects: c.SubjectsVersion, keys: c.KeysVersion}
 }
 
 func newWatcher(s *Store, listen *pgx.ConnConfig) *Watcher {
 	return &Watcher{
 		store: s, listen: listen, every: compareEvery, wake: make(chan struct{}, 1), ready: make(chan struct{}),
-		listening: func(uint32) {}, known: map[uuid.UUID]Change{},
+		listening: func(uint32) {}, known: map[uuid.UUID]told{},
 	}
 }
 
@@ -252,16 +263,23 @@ func (w *Watcher) read(ctx context.Context, full bool) (changes []Change, commit
 		if err != nil {
 			return err
 		}
-		gone, err := w.gone(ctx, q, rows, since, full)
-		if err != nil {
-			return err
-		}
+		w.round++
 		for _, r := range rows {
-			change := Change{Tenant: r.ID, PolicyVersion: r.PolicyVersion, SubjectsVersion: r.SubjectsVersion, KeysVersion: r.KeysVersion}
-			if before, known := w.known[r.ID]; !known || before != change || back {
-				change.Reload = back
+			change := Change{Tenant: r.ID, PolicyVersion: r.PolicyVersion, SubjectsVersion: r.SubjectsVersion, KeysVersion: r.KeysVersion, Reload: back}
+			now := change.told()
+			before, known := w.known[r.ID]
+			now.round = before.round
+			if !known || before != now || back {
 				changes = append(changes, change)
 			}
+			if known {
+				before.round = w.round
+				w.known[r.ID] = before
+			}
+		}
+		gone, err := w.gone(ctx, q, since, full)
+		if err != nil {
+			return err
 		}
 		changes = append(changes, gone...)
 		commit = func() { w.remember(now.Epoch, now.Version, changes, back) }
@@ -272,15 +290,11 @@ func (w *Watcher) read(ctx context.Context, full bool) (changes []Change, commit
 
 // gone returns the tenants that are no more: in a full comparison those that are missing, else
 // those that were deleted since.
-func (w *Watcher) gone(ctx context.Context, q *db.Queries, rows []db.TenantVersionsRow, since int64, full bool) ([]Change, error) {
+func (w *Watcher) gone(ctx context.Context, q *db.Queries, since int64, full bool) ([]Change, error) {
 	var changes []Change
 	if full {
-		there := make(map[uuid.UUID]bool, len(rows))
-		for _, r := range rows {
-			there[r.ID] = true
-		}
-		for id := range w.known {
-			if !there[id] {
+		for id, last := range w.known {
+			if last.round != w.round {
 				changes = append(changes, Change{Tenant: id, Gone: true})
 			}
 		}
@@ -305,7 +319,6 @@ func (w *Watcher) remember(epoch uuid.UUID, version int64, changes []Change, bac
 			w.store.loaded.forget(change.Tenant)
 			continue
 		}
-		change.Reload = false
-		w.known[change.Tenant] = change
+		w.known[change.Tenant] = change.told()
 	}
 }

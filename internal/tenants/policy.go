@@ -44,6 +44,27 @@ func (s *Store) LoadPolicy(ctx context.Context, tenant check.TenantID) (data che
 	return data, nil
 }
 
+// TenantsByUse returns all active tenants, first those whose keys were used last. Errors: ErrUnavailable.
+func (s *Store) TenantsByUse(ctx context.Context) (ids []uuid.UUID, err error) {
+	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '60s'"); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, `SELECT t.id FROM tenants t
+			LEFT JOIN (SELECT tenant_id, max(last_used_at) AS at FROM api_keys GROUP BY tenant_id) used ON used.tenant_id = t.id
+			WHERE t.state = $1 ORDER BY used.at DESC NULLS LAST, t.id DESC`, TenantActive)
+		if err != nil {
+			return err
+		}
+		ids, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list tenants by use: %w", err)
+	}
+	return ids, nil
+}
+
 func activeTenant(ctx context.Context, q *db.Queries, tenant uuid.UUID) (db.PolicyVersionRow, error) {
 	head, err := q.PolicyVersion(ctx, tenant)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && head.State != TenantActive {
@@ -89,6 +110,10 @@ func (l *loadedHistories) same(tenant uuid.UUID, history int64) bool {
 func (l *loadedHistories) set(tenant uuid.UUID, history int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if history == 0 { // what is not here is of the first: a tenant costs nothing until the database goes back
+		delete(l.histories, tenant)
+		return
+	}
 	if l.histories == nil {
 		l.histories = map[uuid.UUID]int64{}
 	}
@@ -101,15 +126,49 @@ func (l *loadedHistories) forget(tenant uuid.UUID) {
 	delete(l.histories, tenant)
 }
 
-// subjectsSQL reads subjects with their overrides, one row an override, subject after subject.
-const subjectsSQL = `
+// Both read subjects with their overrides, one row an override, subject after subject.
+const (
+	subjectColumns = `
 SELECT s.subject, coalesce(p.slug, ''), s.state, r.slug, o.limit_units, o.burst_units, o.unlimited, o.starts_at, o.expires_at
-FROM subjects s
-LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
-LEFT JOIN overrides o ON o.tenant_id = s.tenant_id AND o.subject = s.subject
-LEFT JOIN rules r ON r.tenant_id = o.tenant_id AND r.id = o.rule_id
-WHERE s.tenant_id = $1 AND s.version > $2
+FROM `
+	subjectJoins = ` s
+LEFT JOIN plans p ON p.tenant_id = $1 AND p.id = s.plan_id
+LEFT JOIN overrides o ON o.tenant_id = $1 AND o.subject = s.subject
+LEFT JOIN rules r ON r.tenant_id = $1 AND r.id = o.rule_id
 ORDER BY s.subject`
+	changedSubjectsSQL = subjectColumns + "(SELECT subject, plan_id, state FROM subjects WHERE tenant_id = $1 AND version > $2)" + subjectJoins
+	subjectPageSQL     = subjectColumns + "(SELECT subject, plan_id, state FROM subjects WHERE tenant_id = $1 AND subject > $2 ORDER BY subject LIMIT $3)" + subjectJoins
+)
+
+// subjectPage is how many subjects are read at once: a tenth of a second, so that neither a time
+// limit nor others that want the connection are met.
+const subjectPage = 10_000
+
+// ListSubjects calls each for up to 10 000 subjects of the tenant, in the order of their bytes,
+// beginning behind the name after. more tells whether others follow, and version is that of the
+// tenant's subjects at the instant of this reading. What each has been told before an error is not the
+// whole page. It fails with check.ErrUnknownTenant and with ErrUnavailable.
+func (s *Store) ListSubjects(ctx context.Context, tenant check.TenantID, after string, each func(check.SubjectData)) (version int64, more bool, err error) {
+	history := s.history.Load()
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		head, err := activeTenant(ctx, q, tenant)
+		if err != nil {
+			return err
+		}
+		version = head.SubjectsVersion
+		read := 0
+		err = eachSubject(ctx, tx, func(d check.SubjectData) { read++; each(d) }, subjectPageSQL, tenant, after, subjectPage)
+		more = read == subjectPage
+		return err
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("list subjects of tenant %s: %w", tenant, err)
+	}
+	if after == "" {
+		s.loaded.set(tenant, history)
+	}
+	return version, more, nil
+}
 
 // LoadSubjects calls each for every subject of the tenant that was registered, changed or deleted
 // after version since, or for all that there are with 0, and returns the version that it read.
@@ -135,7 +194,7 @@ func (s *Store) LoadSubjects(ctx context.Context, tenant check.TenantID, since i
 				return err
 			}
 		}
-		return eachSubject(ctx, tx, tenant, since, each)
+		return eachSubject(ctx, tx, each, changedSubjectsSQL, tenant, since)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("load subjects of tenant %s: %w", tenant, err)
@@ -157,8 +216,8 @@ func eachDeleted(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, since int64, 
 	return err
 }
 
-func eachSubject(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, since int64, each func(check.SubjectData)) error {
-	rows, err := tx.Query(ctx, subjectsSQL, tenant, since)
+func eachSubject(ctx context.Context, tx pgx.Tx, each func(check.SubjectData), sql string, args ...any) error {
+	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,238 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+// lanes bound how many readings of the source are under way at once, and let none wait behind
+// another of another sort: a change does not wait until many tenants are loaded for the first
+// time, and these do not wait behind a tenant with a million subjects. In one lane, who comes
+// first goes first.
+type lanes struct {
+	first   chan struct{} // tenants that are not loaded
+	changes chan struct{} // of tenants that are
+	long    chan struct{} // what has read a page of subjects already, and goes on
+}
+
+func newLanes() lanes {
+	return lanes{first: make(chan struct{}, 3), changes: make(chan struct{}, 2), long: make(chan struct{}, 2)}
+}
+
+// reading is a place in a lane.
+type reading struct {
+	lanes *lanes
+	in    chan struct{}
+}
+
+func (l *lanes) enter(lane chan struct{}) *reading {
+	lane <- struct{}{}
+	return &reading{lanes: l, in: lane}
+}
+
+func (r *reading) end() { <-r.in }
+
+// giveWay changes to the lane of those that take long. The source is not being read meanwhile.
+func (r *reading) giveWay() {
+	if r.in == r.lanes.long {
+		return
+	}
+	<-r.in
+	r.in = r.lanes.long
+	r.in <- struct{}{}
+}
+
+// first loads a tenant that is not loaded.
+func (p *Policies) first(ctx context.Context, tenant TenantID) (*Policy, error) {
+	e, _ := p.tenants.LoadOrCompute(tenant, func() (*tenantEntry, bool) { return &tenantEntry{}, false })
+	if policy := e.policy.Load(); policy != nil {
+		return policy, nil
+	}
+	began := p.clock()
+	if err := p.load(ctx, tenant, e, p.lanes.first, stale{rules: true, subjects: true}); err != nil {
+		p.metrics.policies.loadErrors.Inc()
+		if errors.Is(err, errTooLarge) {
+			p.memory.refuse(tenant, err, p.clock())
+			p.log.Error("the policy of a tenant is larger than WEIR_POLICY_MEMORY; its checks are not answered", "tenant_id", tenant)
+		}
+		if e.pinned.Load() {
+			p.account(e, 0)
+		} else {
+			p.remove(tenant, e)
+		}
+		return nil, err
+	}
+	p.metrics.policies.load.Observe(p.clock().Sub(began).Seconds())
+	p.refreshLater(tenant, e)
+	return e.policy.Load(), nil
+}
+
+// load reads what is stale and swaps it in.
+func (p *Policies) load(ctx context.Context, tenant TenantID, e *tenantEntry, lane chan struct{}, what stale) error {
+	reading := p.lanes.enter(lane)
+	defer reading.end()
+	e.loading.Lock()
+	defer e.loading.Unlock()
+	current := e.policy.Load()
+	next := current
+	if what.rules || current == nil {
+		data, err := p.source.LoadPolicy(ctx, tenant)
+		if err != nil {
+			return err
+		}
+		if next, err = CompilePolicy(p.keys, tenant, data); err != nil {
+			return &compileError{version: data.Version, err: err}
+		}
+		if current != nil {
+			next.subjects = current.subjects
+		}
+	}
+	if what.anew {
+		e.subjects.Store(0)
+	}
+	if what.subjects || current == nil {
+		registered, upTo, err := p.loadSubjects(ctx, tenant, e, next, reading)
+		if err != nil {
+			return err
+		}
+		if registered != next.subjects {
+			withSubjects := *next
+			withSubjects.subjects = registered
+			next = &withSubjects
+		}
+		e.subjects.Store(upTo)
+	}
+	now := p.tick()
+	e.used.CompareAndSwap(0, now)
+	e.policy.Store(next)
+	p.account(e, next.bytes())
+	p.makeRoom(e)
+	p.metrics.tenantsLoaded.Set(float64(p.tenants.Size()))
+	return nil
+}
+
+// loadSubjects brings those of the policy up to date and returns them, or a new set where the
+// changes since the last reading are no longer kept.
+func (p *Policies) loadSubjects(ctx context.Context, tenant TenantID, e *tenantEntry, policy *Policy, r *reading) (*subjects, int64, error) {
+	if since := e.subjects.Load(); since != 0 {
+		upTo, err := p.source.LoadSubjects(ctx, tenant, since, policy.subjects.store)
+		if !errors.Is(err, ErrHistoryGone) {
+			return policy.subjects, upTo, err
+		}
+		// Should the reading end half way, the next one must not go on from where this set is.
+		e.subjects.Store(0)
+	}
+	return p.listSubjects(ctx, tenant, e, policy, r)
+}
+
+// listSubjects reads all subjects, page by page, and then what changed while it did so. The source
+// may be asked for others between two pages: what is read is not of one instant before the end.
+func (p *Policies) listSubjects(ctx context.Context, tenant TenantID, e *tenantEntry, policy *Policy, r *reading) (*subjects, int64, error) {
+	all := &subjects{}
+	var from int64
+	for after, page := "", 0; ; page++ {
+		version, more, err := p.source.ListSubjects(ctx, tenant, after, func(d SubjectData) {
+			all.store(d)
+			after = d.Subject
+		})
+		if err != nil {
+			return nil, 0, err
+		}
+		if page == 0 {
+			from = version
+		}
+		if err := p.fits(e, policy, all); err != nil {
+			return nil, 0, err
+		}
+		if !more && page == 0 {
+			all.seal()
+			return all, from, nil
+		}
+		if !more {
+			break
+		}
+		r.giveWay()
+	}
+	upTo, err := p.source.LoadSubjects(ctx, tenant, from, all.store)
+	all.seal()
+	return all, upTo, err
+}
+
+type compileError struct {
+	version int64
+	err     error
+}
+
+func (e *compileError) Error() string { return "policy does not compile: " + e.err.Error() }
+func (e *compileError) Unwrap() error { return e.err }
+
+// refreshLater begins to read what is stale of a loaded tenant, unless that goes on already. Of one
+// that is being loaded for the first time, that load does so when it ends.
+func (p *Policies) refreshLater(tenant TenantID, e *tenantEntry) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.policy.Load() != nil && e.stale.any() && e.refreshing == nil && !e.gone {
+		e.refreshing = make(chan struct{})
+		go p.refresh(tenant, e)
+	}
+}
+
+// take returns what is stale, which is then being read; false at the end of the refresh.
+func (e *tenantEntry) take() (what stale, more bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	what, e.stale = e.stale, stale{}
+	if !what.any() || e.gone {
+		e.endRefresh()
+		return what, false
+	}
+	return what, true
+}
+
+// giveBack makes stale again what could not be read.
+func (e *tenantEntry) giveBack(what stale) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.stale.rules = e.stale.rules || what.rules
+	e.stale.subjects = e.stale.subjects || what.subjects
+	e.stale.anew = e.stale.anew || what.anew
+}
+
+// refresh reads until nothing is stale. A source that is away is asked again, less and less
+// often. A read begins after the change was heard of, so it sees that change or a later one.
+func (p *Policies) refresh(tenant TenantID, e *tenantEntry) {
+	const first, longest = 50 * time.Millisecond, time.Second
+	wait := first
+	for {
+		what, more := e.take()
+		if !more {
+			return
+		}
+		err := p.load(context.Background(), tenant, e, p.lanes.changes, what)
+		var broken *compileError
+		switch {
+		case err == nil:
+			wait = first
+		case errors.Is(err, ErrUnknownTenant):
+			p.remove(tenant, e)
+		case errors.As(err, &broken): // until the next change, which will be heard of
+			p.metrics.policyErrors.Inc()
+			p.log.Error("policy does not compile; the last good one stays", "tenant_id", tenant, "version", broken.version, "error", broken.err)
+		case errors.Is(err, errTooLarge):
+			p.metrics.policyErrors.Inc()
+			p.log.Error("the policy of a tenant has become larger than WEIR_POLICY_MEMORY; the last good one stays", "tenant_id", tenant)
+		default:
+			p.log.Warn("policy cannot be read; the last good one stays", "tenant_id", tenant, "error", err)
+			e.giveBack(what)
+			time.Sleep(wait/2 + rand.N(wait))
+			wait = min(2*wait, longest)
+		}
+	}
+}
+
+func (e *tenantEntry) endRefresh() {
+	close(e.refreshing)
+	e.refreshing = nil
+}

@@ -1,0 +1,38 @@
+package check
+
+import "unsafe"
+
+// measure returns how much memory a policy takes without its subjects, roughly: what was
+// allocated for it, with what the allocator rounds up and what maps keep free.
+func (p *Policy) measure() int64 {
+	const (
+		object = 16 // lost by rounding up, for each object
+		table  = 48 // an empty map
+	)
+	n := int(unsafe.Sizeof(*p)) + int(unsafe.Sizeof(tenantEntry{})) + 64 + len(p.slug) + object // 64: the place among all tenants
+	n += len(p.rules) * int(unsafe.Sizeof(compiledRule{}))
+	for i := range p.rules {
+		r := &p.rules[i]
+		n += len(r.identity) + object
+		for _, text := range []string{r.rule.Slug, r.rule.Name, r.rule.Description, r.rule.Resource, r.rule.Window.Text, r.rule.Precision.Text, r.rule.Penalty.Text} {
+			if text != "" {
+				n += len(text) + object/2
+			}
+		}
+		for _, by := range r.rule.By {
+			n += int(unsafe.Sizeof(by)) + len(by) + object/2
+		}
+	}
+	for _, index := range []map[string][]int32{p.exact, p.prefixes} {
+		n += table
+		for _, rules := range index {
+			n += 2*int(unsafe.Sizeof("")+unsafe.Sizeof(rules)) + 4*cap(rules) // half of a map is free
+		}
+	}
+	n += table + 8*cap(p.lengths)
+	for slug, plan := range p.plans {
+		n += 2*(int(unsafe.Sizeof(slug))+8) + len(slug) + int(unsafe.Sizeof(*plan)) +
+			2*cap(plan.at) + cap(plan.numbers)*int(unsafe.Sizeof(number{})) + 3*object
+	}
+	return int64(n)
+}

@@ -1,0 +1,365 @@
+package check
+
+import (
+	"hash/maphash"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"unique"
+	"unsafe"
+)
+
+// subjects is a tenant's registered subjects. A tenant may have millions, nearly all of them with
+// a plan, a state and nothing else, so it is made to be small: 29 bytes for a name of 16, and
+// nothing in it that the garbage collector would have to follow for each subject.
+//
+// It is a hash table with open addressing. A slot is one word: where the name stands among all
+// names, eight bits of its hash, and which entry it has. Subjects that have the same plan and
+// state, and no override, share their entry. Load takes no lock and may run beside everything;
+// store takes one for itself. What a reader can have seen is never written again: names and
+// entries are only added, and what is left unused goes when the table is built anew.
+type subjects struct {
+	table atomic.Pointer[subjectTable] // nil: none yet
+	size  atomic.Int64                 // bytes
+
+	mu         sync.Mutex // held by writers; guards what follows
+	live       int        // subjects
+	used       int        // slots that are not empty: live, or of a deleted subject
+	deadNames  int        // bytes of names that are used no more
+	dead       int        // entries that are used no more
+	shared     []uint32   // entries without overrides
+	ownEntries int        // bytes of those with overrides
+	overflow   bool       // something did not fit
+}
+
+// subjectTable is replaced when its slots get few. A reader takes a slot first, and then the names
+// and entries: those are then as new as the slot, or newer.
+type subjectTable struct {
+	slots   []atomic.Uint64
+	names   atomic.Pointer[[]byte] // a byte of length less 1, then the name; the first byte is of no name
+	entries atomic.Pointer[[]*subjectEntry]
+}
+
+type subjectEntry struct {
+	plan      string
+	state     SubjectState
+	overrides []overrideEntry
+}
+
+type overrideEntry struct {
+	rule              unique.Handle[string] // slug: all tenants share it
+	limit             Limit
+	startsMS, expires int64 // instants, milliseconds since 1970; expires 0: never
+}
+
+// A slot: where the name begins in bits 32 to 63, a part of the hash in 24 to 31, the entry in the
+// others. An empty one is 0. No name begins at 0.
+const (
+	slotDeleted    uint64 = 1
+	slotEntryBits         = 24
+	maxEntries            = 1 << slotEntryBits
+	slotEntryMask  uint64 = maxEntries - 1
+	slotKeepsName  uint64 = ^slotEntryMask
+	maxNamesBytes         = 1 << 32
+	maxSharedEntry        = 256 // beyond, entries are not looked for one by one
+)
+
+// subjectSeed makes it impossible to choose names that meet in one slot.
+var subjectSeed = maphash.MakeSeed()
+
+func slotTag(hash uint64) uint64 { return (hash & 0xff) << slotEntryBits }
+
+// home returns the slot at which the search for a hash begins.
+func (t *subjectTable) home(hash uint64) int {
+	high, _ := bits.Mul64(hash, uint64(len(t.slots)))
+	return int(high) //nolint:gosec // below len
+}
+
+// find returns the slot of a name and what is in it; if the name is not there, 0, and a slot for it.
+func (t *subjectTable) find(name string, hash uint64) (slot int, value uint64) {
+	free := -1
+	for i := t.home(hash); ; i++ {
+		if i == len(t.slots) {
+			i = 0
+		}
+		v := t.slots[i].Load()
+		switch {
+		case v == 0 && free >= 0:
+			return free, 0
+		case v == 0:
+			return i, 0
+		case v == slotDeleted:
+			if free < 0 {
+				free = i
+			}
+		case v&(0xff<<slotEntryBits) == slotTag(hash) && t.isNamed(v, name):
+			return i, v
+		}
+	}
+}
+
+func (t *subjectTable) isNamed(v uint64, name string) bool {
+	names := *t.names.Load()
+	at := v >> 32
+	return int(names[at])+1 == len(name) && string(names[at+1:at+1+uint64(len(name))]) == name
+}
+
+func (t *subjectTable) name(v uint64) []byte {
+	names := *t.names.Load()
+	at := v >> 32
+	return names[at+1 : at+2+uint64(names[at])]
+}
+
+func (t *subjectTable) entry(v uint64) *subjectEntry {
+	return (*t.entries.Load())[v&slotEntryMask]
+}
+
+// Load returns what is registered of a subject. The same pointer means that nothing has changed.
+func (s *subjects) Load(name string) (*subjectEntry, bool) {
+	t := s.table.Load()
+	if t == nil || len(name) == 0 || len(name) > MaxNameBytes {
+		return nil, false
+	}
+	_, v := t.find(name, maphash.String(subjectSeed, name))
+	if v == 0 {
+		return nil, false
+	}
+	return t.entry(v), true
+}
+
+// store takes over one subject, or forgets a deleted one.
+func (s *subjects) store(d SubjectData) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(d.Subject) == 0 || len(d.Subject) > MaxNameBytes {
+		return // cannot be asked for
+	}
+	if d.Deleted {
+		s.delete(d.Subject)
+	} else {
+		s.put(d)
+	}
+	if t := s.table.Load(); t != nil && (2*s.dead > len(*t.entries.Load())+64 || 2*s.deadNames > len(*t.names.Load())+4096) {
+		s.rebuild(s.live)
+	}
+	s.measure()
+}
+
+func (s *subjects) put(d SubjectData) {
+	t := s.table.Load()
+	// A search ends at an empty slot, and is short where there are many.
+	if t == nil || 5*(s.used+1) > 4*len(t.slots) {
+		s.grow()
+		t = s.table.Load()
+	}
+	hash := maphash.String(subjectSeed, d.Subject)
+	slot, old := t.find(d.Subject, hash)
+	names := *t.names.Load()
+	entry, ok := s.entryOf(t, d)
+	if !ok || old == 0 && len(names)+1+len(d.Subject) > maxNamesBytes {
+		s.overflow = true
+		return
+	}
+	if old != 0 {
+		s.drop(t, old)
+		t.slots[slot].Store(old&slotKeepsName | uint64(entry))
+		return
+	}
+	at := len(names)
+	names = append(append(extend(names, 1+len(d.Subject)), byte(len(d.Subject)-1)), d.Subject...)
+	t.names.Store(&names)
+	if t.slots[slot].Load() == 0 {
+		s.used++
+	}
+	s.live++
+	t.slots[slot].Store(uint64(at)<<32 | slotTag(hash) | uint64(entry))
+}
+
+func (s *subjects) delete(name string) {
+	t := s.table.Load()
+	if t == nil {
+		return
+	}
+	slot, old := t.find(name, maphash.String(subjectSeed, name))
+	if old == 0 {
+		return
+	}
+	s.drop(t, old)
+	s.live--
+	s.deadNames += 1 + len(name)
+	t.slots[slot].Store(slotDeleted)
+}
+
+// drop notes that a subject has its entry no more.
+func (s *subjects) drop(t *subjectTable, v uint64) {
+	if e := t.entry(v); len(e.overrides) > 0 {
+		s.dead++
+		s.ownEntries -= e.bytes()
+	}
+}
+
+// entryOf returns the number of an entry that says what d does, false where there are too many.
+func (s *subjects) entryOf(t *subjectTable, d SubjectData) (uint32, bool) {
+	entries := *t.entries.Load()
+	var plan string
+	for _, i := range s.shared {
+		if e := entries[i]; e.plan == d.Plan {
+			if e.state == d.State && len(d.Overrides) == 0 {
+				return i, true
+			}
+			plan = e.plan // of the same bytes
+		}
+	}
+	if plan == "" {
+		plan = d.Plan
+	}
+	if len(entries) == maxEntries {
+		return 0, false
+	}
+	e := newSubjectEntry(d, plan)
+	entries = append(extend(entries, 1), e)
+	t.entries.Store(&entries)
+	i := uint32(len(entries) - 1) //nolint:gosec // below maxEntries
+	switch {
+	case len(d.Overrides) > 0:
+		s.ownEntries += e.bytes()
+	case len(s.shared) < maxSharedEntry:
+		s.shared = append(s.shared, i)
+	}
+	return i, true
+}
+
+func newSubjectEntry(d SubjectData, plan string) *subjectEntry {
+	e := &subjectEntry{plan: plan, state: d.State}
+	if len(d.Overrides) > 0 {
+		e.overrides = make([]overrideEntry, len(d.Overrides))
+	}
+	for i, o := range d.Overrides {
+		entry := overrideEntry{rule: unique.Make(o.Rule), limit: o.Limit}
+		if !o.StartsAt.IsZero() {
+			entry.startsMS = o.StartsAt.UnixMilli()
+		}
+		if !o.ExpiresAt.IsZero() {
+			entry.expires = o.ExpiresAt.UnixMilli()
+		}
+		e.overrides[i] = entry
+	}
+	return e
+}
+
+func (e *subjectEntry) bytes() int {
+	return int(unsafe.Sizeof(*e)) + len(e.overrides)*int(unsafe.Sizeof(overrideEntry{}))
+}
+
+// extend returns list with room for n more, which grows by an eighth: append would double it, and
+// half of it would lie idle.
+func extend[E any](list []E, n int) []E {
+	if len(list)+n <= cap(list) {
+		return list
+	}
+	return append(make([]E, 0, len(list)+max(n, len(list)/8)), list...)
+}
+
+// grow makes half as many slots again, and leaves out those of deleted subjects.
+func (s *subjects) grow() {
+	old := s.table.Load()
+	t := &subjectTable{}
+	if old == nil {
+		names, entries := []byte{0}, []*subjectEntry(nil)
+		t.names.Store(&names)
+		t.entries.Store(&entries)
+	} else {
+		t.names.Store(old.names.Load())
+		t.entries.Store(old.entries.Load())
+	}
+	t.slots = make([]atomic.Uint64, 8+s.live*15/8) // live is at most 4/5 of those there were
+	old.each(func(v uint64) {
+		t.slots[t.findEmpty(maphash.Bytes(subjectSeed, t.name(v)))].Store(v)
+	})
+	s.used = s.live
+	s.table.Store(t)
+}
+
+// findEmpty is find for a name that is not there, in a table without deleted ones.
+func (t *subjectTable) findEmpty(hash uint64) int {
+	i := t.home(hash)
+	for t.slots[i].Load() != 0 {
+		if i++; i == len(t.slots) {
+			i = 0
+		}
+	}
+	return i
+}
+
+// each yields the slots in use.
+func (t *subjectTable) each(f func(v uint64)) {
+	if t == nil {
+		return
+	}
+	for i := range t.slots {
+		if v := t.slots[i].Load(); v != 0 && v != slotDeleted {
+			f(v)
+		}
+	}
+}
+
+// seal makes the table as small as it can be, when many subjects have come.
+func (s *subjects) seal() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.table.Load(); t != nil {
+		s.rebuild(s.live)
+		s.measure()
+	}
+}
+
+// rebuild makes the whole table anew, for so many subjects and without what is used no more.
+func (s *subjects) rebuild(live int) {
+	old := s.table.Load()
+	t := &subjectTable{slots: make([]atomic.Uint64, 4+live*3/2)}
+	names := make([]byte, 1, len(*old.names.Load())-s.deadNames)
+	entries := make([]*subjectEntry, 0, len(*old.entries.Load())-s.dead)
+	moved := make([]uint32, len(*old.entries.Load())) // by old number, the new one and 1
+	old.each(func(v uint64) {
+		name, i := old.name(v), v&slotEntryMask
+		if moved[i] == 0 {
+			entries = append(entries, old.entry(v))
+			moved[i] = uint32(len(entries)) //nolint:gosec // at most maxEntries
+		}
+		hash := maphash.Bytes(subjectSeed, name)
+		t.slots[t.findEmpty(hash)].Store(uint64(len(names))<<32 | slotTag(hash) | uint64(moved[i]-1))
+		names = append(append(names, byte(len(name)-1)), name...)
+	})
+	s.shared = s.shared[:0]
+	for i, e := range entries {
+		if len(e.overrides) == 0 && len(s.shared) < maxSharedEntry {
+			s.shared = append(s.shared, uint32(i)) //nolint:gosec // at most maxEntries
+		}
+	}
+	t.names.Store(&names)
+	t.entries.Store(&entries)
+	s.used, s.deadNames, s.dead = s.live, 0, 0
+	s.table.Store(t)
+}
+
+// measure notes how much memory all that takes.
+func (s *subjects) measure() {
+	t := s.table.Load()
+	if t == nil {
+		return
+	}
+	const list = 24 // a slice's header
+	s.size.Store(int64(int(unsafe.Sizeof(*t)) + 2*list + 8*len(t.slots) + cap(*t.names.Load()) + 8*cap(*t.entries.Load()) +
+		len(s.shared)*(4+int(unsafe.Sizeof(subjectEntry{}))) + s.ownEntries))
+}
+
+// bytes returns how much memory the subjects take, roughly.
+func (s *subjects) bytes() int64 { return int64(unsafe.Sizeof(*s)) + s.size.Load() }
+
+// overflown reports whether there were more than a table can hold: 4 GiB of names, or 16 million
+// subjects with overrides.
+func (s *subjects) overflown() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.overflow
+}
