@@ -53,9 +53,13 @@ func (r *results) goals(all [][]row) []goal {
 	}
 	if one, many := find("tenants", "1 tenant"), r.last("tenants", all); one != nil && many != nil {
 		atMost(many.name+" against one: p50", 1.05, ratio(many.p50Ratio, one.p50Ratio))
+		atMost("the same: CPU of server and Redis", 1.05, ratio(many.cpuRatio, one.cpuRatio))
 	}
 	if weir, peer := find("peers", "weir, uniform"), find("peers", "redis_rate, uniform"); weir != nil && peer != nil {
 		atLeast("rate against redis_rate", 1.7, ratio(weir.rateRatio, peer.rateRatio))
+	}
+	if weir, peer := find("peers", "weir, uniform"), find("peers", envoyName+", uniform"); weir != nil && peer != nil {
+		atLeast("rate against envoyproxy/ratelimit, HTTP", 3, ratio(weir.rateRatio, peer.rateRatio))
 	}
 	if w := r.last("open", all); w != nil {
 		atMost("open loop at half of capacity: p99 above the bare server's, ms", 0.5, w.p99Above/1000)

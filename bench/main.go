@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"weir/bench/kernel"
 )
 
 // options are what the command line says.
@@ -23,7 +25,8 @@ type options struct {
 	rounds  int
 	measure time.Duration
 	warm    time.Duration
-	tenants int
+	tenants []int
+	profile string
 	rates   []int64
 	groups  []string
 	peers   bool
@@ -40,13 +43,14 @@ func parseOptions(args []string) (o options, err error) {
 	flags.IntVar(&o.rounds, "rounds", 3, "how often each mix is measured; the tables show medians")
 	flags.DurationVar(&o.measure, "measure", 2500*time.Millisecond, "how long each mix is measured in a round")
 	flags.DurationVar(&o.warm, "warm", 500*time.Millisecond, "how long it is asked before")
-	flags.IntVar(&o.tenants, "tenants", 1000, "how many tenants the mix of many tenants has; 100000 take some ten minutes more to make")
+	tenants := flags.String("tenants", "1,100,10000,100000", "how many tenants ask, in each line of the table of tenants; the most are there")
 	rates := flags.String("rates", "2000,10000", "requests a second of the open loop, besides half of what Weir can do")
-	mixes := flags.String("mixes", "", "only these tables, of subjects,rules,algorithms,tls,http2,batches,tenants,peers,open")
+	mixes := flags.String("mixes", "", "only these tables, of subjects,rules,algorithms,tls,http2,batches,tenants,instances,shards,peers,open")
 	flags.BoolVar(&o.peers, "peers", true, "measure other rate limiters too")
 	flags.DurationVar(&o.timeout, "redis-timeout", time.Second, "how long Weir's checks wait for Redis; with less, a busy machine makes it answer without")
 	flags.BoolVar(&o.write, "write", false, "put the tables into docs/performance.md")
-	flags.DurationVar(&o.limit, "limit", 30*time.Minute, "end after this time whatever happens")
+	flags.StringVar(&o.profile, "profile", "", "write CPU, allocation, mutex and block profiles of Weir under each mix into this `folder`, in a run of its own before the first round")
+	flags.DurationVar(&o.limit, "limit", 40*time.Minute, "end after this time whatever happens")
 	flags.BoolVar(&o.admin.wanted, "admin", false, "measure the lists and searches of the admin API, and nothing else")
 	flags.IntVar(&o.admin.tenants, "admin-tenants", 1000, "with -admin: how many tenants there are")
 	flags.IntVar(&o.admin.rules, "admin-rules", 100_000, "with -admin: how many rules they have together")
@@ -73,15 +77,22 @@ func parseOptions(args []string) (o options, err error) {
 		}
 		o.rates = append(o.rates, rate)
 	}
+	for _, text := range list(*tenants) {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > 100_000 {
+			return o, fmt.Errorf("-tenants: %q is not a number from 1 to 100000", text)
+		}
+		o.tenants = append(o.tenants, n)
+	}
 	switch {
+	case len(o.tenants) == 0:
+		return o, errors.New("-tenants: name at least one number")
 	case flags.NArg() > 0:
 		return o, fmt.Errorf("unknown argument %q", flags.Arg(0))
 	case o.rounds < 1 || o.rounds > 100:
 		return o, errors.New("-rounds: must be 1 to 100")
 	case o.measure < 10*time.Millisecond || o.measure > 10*time.Minute || o.warm < 0 || o.warm > time.Minute:
 		return o, errors.New("-measure must be 10ms to 10m, and -warm up to 1m")
-	case o.tenants < 1 || o.tenants > 100_000:
-		return o, errors.New("-tenants: must be 1 to 100000")
 	}
 	return o, errors.Join(o.admin.validate(), o.pages.validate(), o.scale.validate())
 }
@@ -129,7 +140,7 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
-	cast := newCast(o.tenants)
+	cast := newCast(o)
 	progress("making %d tenants", len(cast.all()))
 	if err := s.prepare(ctx, cast.all()); err != nil {
 		return err
@@ -145,7 +156,7 @@ func run(o options) error {
 	progress("%d mixes, %d rounds: about %s", cells, o.rounds, (time.Duration(cells*o.rounds) * (o.measure + o.warm)).Round(time.Second))
 	r := newResults(groups)
 	for round := range o.rounds {
-		if err := r.measureRound(ctx, s, round, o); err != nil {
+		if err := r.measureRound(ctx, s, cast, round, o); err != nil {
 			return err
 		}
 	}
@@ -161,7 +172,10 @@ func run(o options) error {
 	return nil
 }
 
-var started = time.Now()
+var (
+	started       = time.Now()
+	loadBefore, _ = kernel.Load() // 0 where there is no telling
+)
 
 // progress tells on standard error what goes on, and since when.
 func progress(format string, args ...any) {

@@ -32,6 +32,7 @@ type sample struct {
 	requests, denials int64
 	failed, degraded  int64
 	unsent            int64
+	others, steal     float64 // shares of the machine's CPU time
 }
 
 // fewCounters is below what the memory of one counter can be told from the noise.
@@ -41,56 +42,109 @@ const fewCounters = 1000
 const connections = 64
 
 // gauges are the clocks that are read when the measured part begins and ends.
-type gauges struct{ server, redis, driver time.Duration }
+type gauges struct {
+	server, redis, driver time.Duration
+	machine               kernel.Clock
+}
 
-func (s *stage) gauges(sv *server) (g gauges, err error) {
+func readGauges(sv *server) (g gauges, err error) {
 	var errs [3]error
-	g.server, errs[0] = kernel.CPU(sv.pid())
-	g.redis, errs[1] = kernel.CPU(s.redisPID)
-	g.driver, errs[2] = kernel.CPU(os.Getpid())
+	for _, instance := range sv.all() {
+		cpu, err := kernel.CPU(instance.pid())
+		if err != nil {
+			return g, err
+		}
+		g.server += cpu
+	}
+	g.redis, errs[0] = sv.store.cpu()
+	g.driver, errs[1] = kernel.CPU(os.Getpid())
+	g.machine, errs[2] = kernel.ReadClock()
 	return g, errors.Join(errs[:]...)
+}
+
+// others are the shares of the machine's CPU time that went to processes that were not measured, and to
+// other machines of the same hypervisor.
+func (g gauges) others(begun gauges) (others, steal float64) {
+	passed := g.machine.Since(begun.machine)
+	ours := g.server - begun.server + g.redis - begun.redis + g.driver - begun.driver
+	return max(0, ratio(float64(passed.Busy-ours), float64(passed.All()))), ratio(float64(passed.Steal), float64(passed.All()))
 }
 
 // measure runs one cell once, on an empty Redis, with plain HTTP or as the cell says.
 func (s *stage) measure(ctx context.Context, c cell, rate int64, o options) (sample, error) {
 	sv := s.servers[c.server]
-	if err := errors.Join(s.redis.FlushAll(ctx).Err(), kernel.ResetPeakMemory(sv.pid())); err != nil {
-		return sample{}, err
-	}
-	allocatedBefore, err := allocations(ctx, sv.metrics)
-	if err != nil {
+	allocatedBefore, err := sv.allocations(ctx)
+	if err := errors.Join(err, sv.store.flush(ctx), sv.resetPeak()); err != nil {
 		return sample{}, err
 	}
 	var begun, ended gauges
 	var beginErr, endErr error
 	plan := load.Plan{
 		Connections: connections, Warm: o.warm, Measure: o.measure,
-		Begin: func() { begun, beginErr = s.gauges(sv) },
-		End:   func() { ended, endErr = s.gauges(sv) },
+		Begin: func() { begun, beginErr = readGauges(sv) },
+		End:   func() { ended, endErr = readGauges(sv) },
 	}
 	result, err := ask(ctx, sv, s.cert, c, rate, plan)
 	if err := errors.Join(err, beginErr, endErr); err != nil {
 		return sample{}, fmt.Errorf("%s: %w%s", c.name, err, sv.lastWords())
 	}
-	allocated, err := allocations(ctx, sv.metrics)
-	if err != nil {
-		return sample{}, err
-	}
-	peak, err := kernel.PeakMemory(sv.pid())
+	allocated, err := sv.allocations(ctx)
 	if err != nil {
 		return sample{}, err
 	}
 	m := newSample(result, c.checks, begun, ended)
 	m.allocations = ratio(allocated-allocatedBefore, float64(result.Asked)*float64(c.checks))
-	m.peakBytes = float64(peak)
-	m.redisBytes, err = counterBytes(ctx, s.redis)
+	if m.peakBytes, err = sv.peak(); err != nil {
+		return sample{}, err
+	}
+	m.redisBytes, err = sv.store.counterBytes(ctx)
 	return m, err
 }
 
+func (sv *server) resetPeak() error {
+	for _, instance := range sv.all() {
+		if err := kernel.ResetPeakMemory(instance.pid()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// peak is the most memory that each instance held, added up.
+func (sv *server) peak() (bytes float64, err error) {
+	for _, instance := range sv.all() {
+		peak, err := kernel.PeakMemory(instance.pid())
+		if err != nil {
+			return 0, err
+		}
+		bytes += float64(peak)
+	}
+	return bytes, nil
+}
+
+// allocations is how many objects all instances have allocated; 0 where nobody tells.
+func (sv *server) allocations(ctx context.Context) (total float64, err error) {
+	for _, instance := range sv.all() {
+		if instance.metrics == "" {
+			continue
+		}
+		n, err := allocations(ctx, instance.metrics)
+		if err != nil {
+			return 0, err
+		}
+		total += n
+	}
+	return total, nil
+}
+
 func ask(ctx context.Context, sv *server, cert *certificate, c cell, rate int64, plan load.Plan) (*load.Result, error) {
-	target := load.Target{Addr: sv.http, Protocol: c.protocol, TLS: cert.trust}
-	if c.protocol != load.HTTP1 {
-		target.Addr = sv.https
+	target := load.Target{Protocol: c.protocol, TLS: cert.trust}
+	for _, instance := range sv.all() {
+		if c.protocol == load.HTTP1 {
+			target.Addrs = append(target.Addrs, instance.http)
+		} else {
+			target.Addrs = append(target.Addrs, instance.https)
+		}
 	}
 	if rate > 0 {
 		return load.Open(ctx, target, c.traffic, rate, plan)
@@ -101,7 +155,9 @@ func ask(ctx context.Context, sv *server, cert *certificate, c cell, rate int64,
 func newSample(r *load.Result, checks int, begun, ended gauges) sample {
 	total := float64(r.Requests) * float64(checks)
 	each := func(d time.Duration) float64 { return ratio(micros(d), total) }
+	others, steal := ended.others(begun)
 	return sample{
+		others: others, steal: steal,
 		perSecond: r.Rate() * float64(checks),
 		p50:       micros(r.Latency(50)), p99: micros(r.Latency(99)), p999: micros(r.Latency(99.9)),
 		late99:    micros(r.Late(99)),

@@ -68,11 +68,13 @@ func manyRules(n int) []rule {
 type cast struct {
 	plain, denied, three, ten *tenant
 	algorithm                 map[string]*tenant
-	many                      []*tenant
+	sharded                   []*tenant
+	crowd                     crowd
 }
 
-func newCast(tenants int) *cast {
+func newCast(o options) *cast {
 	c := &cast{
+		crowd:     newCrowd(o.tenants),
 		plain:     &tenant{slug: "one-rule", rules: []rule{oneRule(algorithms[0])}},
 		denied:    &tenant{slug: "denied", rules: []rule{{Slug: "requests", Algorithm: algorithms[0], Limit: tight, Window: "1h"}}},
 		three:     &tenant{slug: "three-rules", rules: manyRules(3)},
@@ -82,8 +84,8 @@ func newCast(tenants int) *cast {
 	for i, a := range algorithms {
 		c.algorithm[a] = &tenant{slug: fmt.Sprintf("algorithm-%d", i+1), rules: []rule{oneRule(a)}}
 	}
-	for i := range tenants {
-		c.many = append(c.many, &tenant{slug: fmt.Sprintf("tenant-%d", i+1), rules: []rule{oneRule(algorithms[0])}})
+	for i := range shardTenants {
+		c.sharded = append(c.sharded, &tenant{slug: fmt.Sprintf("sharded-%d", i+1), rules: []rule{oneRule(algorithms[0])}})
 	}
 	return c
 }
@@ -93,7 +95,7 @@ func (c *cast) all() []*tenant {
 	for _, a := range algorithms {
 		all = append(all, c.algorithm[a])
 	}
-	return append(all, c.many...)
+	return append(all, c.sharded...)
 }
 
 func subject(i int) string { return fmt.Sprintf("user_%05d", i) }
@@ -182,9 +184,9 @@ func (c *cast) groups(o options) ([]group, error) {
 		protocolGroup("tls", "HTTP/1.1 over TLS", load.TLS, uniform),
 		protocolGroup("http2", "HTTP/2 over TLS", load.HTTP2, uniform),
 		c.batchGroup(bare, weir),
-		{"tenants", "How many tenants", []cell{
-			bare, weir("1 tenant", uniform), weir(fmt.Sprintf("%d tenants", len(c.many)), acrossTenants(c.many)),
-		}},
+		c.crowd.group(bare),
+		c.instancesGroup(bare, uniform),
+		c.shardsGroup(bare),
 	}
 	if o.peers {
 		all = append(all, peerGroup(bare, weir("weir, uniform", uniform), denied, uniform))
@@ -216,19 +218,6 @@ func (c *cast) batchGroup(bare cell, weir func(string, *load.Traffic) cell) grou
 		batch := weir(fmt.Sprintf("batches of %d", n), batches(c.plain, n))
 		batch.checks = n
 		g.cells = append(g.cells, batch)
-	}
-	return g
-}
-
-func peerGroup(bare, weir, denied cell, uniform *load.Traffic) group {
-	denied.name = "weir, one hot subject, denied"
-	g := group{"peers", "Peers behind the bare server, on the same Redis", []cell{bare, weir}}
-	for _, name := range peerNames {
-		g.cells = append(g.cells, cell{name: name + ", uniform", server: name, traffic: uniform, checks: 1})
-	}
-	g.cells = append(g.cells, denied)
-	for _, name := range peerNames {
-		g.cells = append(g.cells, cell{name: name + ", one hot subject, denied", server: name, traffic: denied.traffic, checks: 1, denied: true})
 	}
 	return g
 }

@@ -11,10 +11,12 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"weir/bench/kernel"
 )
 
 const (
-	startTime = 30 * time.Second // that a process may take until it answers
+	startTime = 3 * time.Minute  // that a process may take until it answers: an instance may read many tenants first
 	stopTime  = 10 * time.Second // that it may take to end by itself
 )
 
@@ -86,6 +88,27 @@ func (p *process) stop() {
 		_ = p.cmd.Process.Kill()
 		<-p.ended
 	}
+}
+
+// settle returns when the process has next to nothing to do any more.
+func (p *process) settle(ctx context.Context) error {
+	const look, quiet = 500 * time.Millisecond, 25 * time.Millisecond
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	last, err := kernel.CPU(p.pid())
+	for err == nil {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		var now time.Duration
+		if now, err = kernel.CPU(p.pid()); now-last < quiet {
+			break
+		}
+		last = now
+	}
+	return err
 }
 
 // lastWords is the end of the process's output.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"debug/buildinfo"
 	"fmt"
 	"os"
 	"os/exec"
@@ -36,11 +35,11 @@ func (s *stage) facts(ctx context.Context, o options) (facts, error) {
 	f := facts{
 		fmt.Sprintf("%s, in %s, by `%s`.", started.UTC().Format("2006-01-02 15:04 UTC"), time.Since(started).Round(time.Second), commandLine()),
 		fmt.Sprintf("Weir at %s, %s, Redis %s, PostgreSQL %s.", s.revision(ctx), runtime.Version(), infoText(info, "redis_version"), postgres),
-		fmt.Sprintf("%s, %d cores for everything together.", kernel.Machine(), runtime.NumCPU()),
+		fmt.Sprintf("%s, %d cores for everything together; load average %.1f when it began.", kernel.Machine(), runtime.NumCPU(), loadBefore),
 		fmt.Sprintf("%d rounds of %s for each line, after %s that does not count; %d connections.", o.rounds, o.measure, o.warm, connections),
 	}
-	if o.peers {
-		f = append(f, "Peers: "+s.peerVersions()+".")
+	if peers := s.peerVersions(); peers != "" {
+		f = append(f, "Peers: "+peers+".")
 	}
 	return f, nil
 }
@@ -65,28 +64,14 @@ func (s *stage) revision(ctx context.Context) string {
 	return commit
 }
 
-// peerVersions names the peers' modules as they were built.
-func (s *stage) peerVersions() string {
-	info, err := buildinfo.ReadFile(s.binary(peersBinary))
-	if err != nil {
-		return strings.Join(peerNames, ", ")
-	}
-	var versions []string
-	for _, m := range info.Deps {
-		for _, name := range peerNames {
-			if strings.Contains(m.Path, "/"+name+"/") {
-				versions = append(versions, strings.TrimPrefix(m.Path, "github.com/")+" "+m.Version)
-			}
-		}
-	}
-	return strings.Join(versions, ", ")
-}
-
 // markdown is the report: what was run, the goals, the tables, and what went wrong.
 func (r *results) markdown(f facts) string {
 	var b strings.Builder
 	for _, fact := range f {
 		fmt.Fprintf(&b, "- %s\n", fact)
+	}
+	if quiet := r.disturbance(); quiet != "" {
+		fmt.Fprintf(&b, "- %s\n", quiet)
 	}
 	var all [][]row
 	for i := range r.groups {
@@ -124,7 +109,7 @@ var columns = []column{
 	{"server µs", func(w row) string { return fmt.Sprintf("%.1f", w.serverCPU) }},
 	{"Redis µs", func(w row) string { return fmt.Sprintf("%.1f", w.redisCPU) }},
 	{"driver µs", func(w row) string { return fmt.Sprintf("%.1f", w.driverCPU) }},
-	{"allocs", func(w row) string { return fmt.Sprintf("%.1f", w.allocations) }},
+	{"allocs", func(w row) string { return orDash(w.allocations, "%.1f") }},
 	{"peak MB", func(w row) string { return fmt.Sprintf("%.0f", w.peakBytes/(1<<20)) }},
 	{"B/counter", func(w row) string { return orDash(w.redisBytes, "%.0f") }},
 	{"× rate", func(w row) string { return fmt.Sprintf("%.2f", w.rateRatio) }},

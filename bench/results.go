@@ -21,27 +21,65 @@ func newResults(groups []group) *results {
 	return r
 }
 
-func (r *results) measureRound(ctx context.Context, s *stage, round int, o options) error {
-	for i, g := range r.groups {
-		for j := range g.cells {
-			c := &g.cells[j]
-			if c.rate == halfOfCapacity {
-				if err := r.halve(ctx, s, &g, o); err != nil {
-					return err
-				}
-			}
-			m, err := s.measure(ctx, *c, c.rate, o)
-			if err != nil {
-				return err
-			}
-			progress("round %d, %s, %s: %.0f/s", round+1, g.name, c.name, m.perSecond)
-			r.samples[i][j] = append(r.samples[i][j], m)
-			if r.capacity == 0 && c.server == weirName && c.rate == 0 && c.checks == 1 && !c.denied {
-				r.capacity = m.perSecond
-			}
+func (r *results) measureRound(ctx context.Context, s *stage, cast *cast, round int, o options) error {
+	for i := range r.groups {
+		if err := r.measureGroup(ctx, s, cast, i, round, o); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func (r *results) measureGroup(ctx context.Context, s *stage, cast *cast, i, round int, o options) error {
+	g := &r.groups[i]
+	end, err := s.begin(ctx, g.name, cast)
+	if err != nil {
+		return fmt.Errorf("%s: %w", g.name, err)
+	}
+	defer end()
+	for j := range g.cells {
+		c := &g.cells[j]
+		if c.rate == halfOfCapacity {
+			if err := r.halve(ctx, s, g, o); err != nil {
+				return err
+			}
+		}
+		if o.profile != "" && round == 0 {
+			if err := s.profile(ctx, g.name, *c, o); err != nil {
+				return err
+			}
+		}
+		m, err := s.measure(ctx, *c, c.rate, o)
+		if err != nil {
+			return err
+		}
+		progress("round %d, %s, %s: %.0f/s", round+1, g.name, c.name, m.perSecond)
+		r.samples[i][j] = append(r.samples[i][j], m)
+		if r.capacity == 0 && c.server == weirName && c.rate == 0 && c.checks == 1 && !c.denied {
+			r.capacity = m.perSecond
+		}
+	}
+	return nil
+}
+
+// disturbance says how much of the machine went elsewhere while it was measured.
+func (r *results) disturbance() string {
+	var others, steal []float64
+	for _, g := range r.samples {
+		for _, c := range g {
+			for _, m := range c {
+				others, steal = append(others, m.others), append(steal, m.steal)
+			}
+		}
+	}
+	if len(others) == 0 {
+		return ""
+	}
+	of := func(values []float64) string {
+		median := medianOf(len(values), func(i int) float64 { return values[i] })
+		return fmt.Sprintf("%.0f %% (at most %.0f %%)", 100*median, 100*slices.Max(values))
+	}
+	return fmt.Sprintf("Of the machine's CPU time, processes that were not measured took %s in the median measurement, and the hypervisor %s.", of(others), of(steal))
 }
 
 // halve puts half of what Weir can do, in whole hundreds, in place of halfOfCapacity. All rounds

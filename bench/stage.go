@@ -23,24 +23,29 @@ const databaseVariable = "WEIR_TEST_DATABASE_URL"
 // server is a process that answers checks, and where.
 type server struct {
 	*process
-	http, https string // addresses
-	metrics     string // URL that tells how much it allocated
+	http, https string    // addresses
+	metrics     string    // URL that tells how much it allocated; "": nobody tells
+	store       *store    // that it counts in
+	more        []*server // other instances, asked in turn with this one
 }
+
+// all are the server and the other instances.
+func (sv *server) all() []*server { return append([]*server{sv}, sv.more...) }
 
 // stage is all that a run starts, on loopback and with its data in a folder of its own.
 type stage struct {
-	root     string // of the checkout
-	dir      string // holds everything, and goes with it
-	database string // name
-	owner    *pgx.ConnConfig
-	cert     *certificate
-	redisURL string
-	redis    *redis.Client
-	redisPID int
-	servers  map[string]*server // by name: weir, bare and those of the peers
-	operator string             // the operator's key
-	timeout  time.Duration      // of Weir, for Redis
-	undo     []func()
+	root       string // of the checkout
+	dir        string // holds everything, and goes with it
+	database   string // name
+	owner      *pgx.ConnConfig
+	cert       *certificate
+	store      *store
+	redis      *redis.Client      // of the store
+	servers    map[string]*server // by name: weir, bare and those of the peers
+	operator   string             // the operator's key
+	timeout    time.Duration      // of Weir, for Redis
+	contention bool               // Weir's instances profile locks and waiting
+	undo       []func()
 }
 
 // Names of servers, as they stand in the tables.
@@ -49,18 +54,11 @@ const (
 	bareName = "bare"
 )
 
-const peersBinary = "peers"
-
-var peerNames = []string{"redis_rate", "throttled", "ulule"}
-
 // newStage builds and starts everything but Weir itself. The caller closes the stage, also
 // after an error.
 func newStage(ctx context.Context, o options) (*stage, error) {
-	s := &stage{servers: map[string]*server{}, timeout: o.timeout}
+	s := &stage{servers: map[string]*server{}, timeout: o.timeout, contention: o.profile != ""}
 	steps := []func(context.Context) error{s.makeFolder, s.build, s.createDatabase, s.startRedis, s.migrate, s.startBare}
-	if o.peers {
-		steps = append(steps, s.buildPeers, s.startPeers)
-	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return s, err
@@ -111,12 +109,9 @@ func (s *stage) build(ctx context.Context) error {
 	return s.compile(ctx, filepath.Join(s.root, "bench"), "./bare", bareName)
 }
 
-func (s *stage) buildPeers(ctx context.Context) error {
-	return s.compile(ctx, filepath.Join(s.root, "bench"), "./peers", peersBinary)
-}
-
-func (s *stage) compile(ctx context.Context, dir, pkg, binary string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", s.binary(binary), pkg)
+func (s *stage) compile(ctx context.Context, dir, pkg, binary string, flags ...string) error {
+	args := append([]string{"build", "-trimpath", "-o", s.binary(binary)}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -144,8 +139,13 @@ func (s *stage) createDatabase(ctx context.Context) error {
 		return err
 	}
 	s.database = fmt.Sprintf("weir_bench_%d", os.Getpid())
-	drop := "DROP DATABASE IF EXISTS " + s.database + " WITH (FORCE)"
-	if err := s.execute(ctx, drop, "CREATE DATABASE "+s.database); err != nil {
+	return s.newDatabase(ctx, s.database)
+}
+
+// newDatabase makes an empty database that goes with the stage.
+func (s *stage) newDatabase(ctx context.Context, name string) error {
+	drop := "DROP DATABASE IF EXISTS " + name + " WITH (FORCE)"
+	if err := s.execute(ctx, drop, "CREATE DATABASE "+name); err != nil {
 		return fmt.Errorf("make a database: %w", err)
 	}
 	s.undo = append(s.undo, func() {
@@ -173,52 +173,26 @@ func (s *stage) execute(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-func (s *stage) databaseURL() string {
-	return fmt.Sprintf("postgres://%s:%s@%s:%d/%s?sslmode=disable", s.owner.User, s.owner.Password, s.owner.Host, s.owner.Port, s.database)
-}
+func (s *stage) databaseURL() string { return s.urlOf(s.database) }
 
-// startRedis starts a Redis that only this run uses and that writes nothing to disk: between
-// measurements it is emptied, and its CPU is accounted to the checks.
-func (s *stage) startRedis(ctx context.Context) error {
-	binary, err := exec.LookPath("redis-server")
-	if err != nil {
-		if binary, err = exec.LookPath("valkey-server"); err != nil {
-			return errors.New("missing: redis-server or valkey-server")
-		}
-	}
-	addr, err := freeAddr()
-	if err != nil {
-		return err
-	}
-	_, port, _ := strings.Cut(addr, ":")
-	cmd := exec.Command(binary, "-")
-	cmd.Dir = s.dir
-	cmd.Stdin = strings.NewReader("bind 127.0.0.1\nport " + port + "\nsave \"\"\nappendonly no\nmaxmemory-policy noeviction\nloglevel warning\n")
-	s.redis = redis.NewClient(&redis.Options{Addr: addr})
-	s.undo = append(s.undo, func() { _ = s.redis.Close() })
-	p, err := start(ctx, s.dir, "redis", cmd, func() error { return s.redis.Ping(ctx).Err() })
-	if err != nil {
-		return err
-	}
-	s.undo = append(s.undo, p.stop)
-	s.redisURL, s.redisPID = "redis://"+addr+"/0", p.pid()
-	return nil
+func (s *stage) urlOf(database string) string {
+	return fmt.Sprintf("postgres://%s:%s@%s:%d/%s?sslmode=disable", s.owner.User, s.owner.Password, s.owner.Host, s.owner.Port, database)
 }
 
 // migrate makes the schema and the operator's key.
 func (s *stage) migrate(ctx context.Context) error {
-	if _, err := s.command(ctx, "migrate", "up"); err != nil {
+	if _, err := s.command(ctx, s.database, "migrate", "up"); err != nil {
 		return err
 	}
-	key, err := s.command(ctx, "operator-key", "create", "bench")
+	key, err := s.command(ctx, s.database, "operator-key", "create", "bench")
 	s.operator = strings.TrimSpace(key)
 	return err
 }
 
-// command runs the server's binary and returns what it prints.
-func (s *stage) command(ctx context.Context, args ...string) (string, error) {
+// command runs the server's binary on a database and returns what it prints.
+func (s *stage) command(ctx context.Context, database string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, s.binary(weirName), args...)
-	cmd.Env = environment("WEIR_DATABASE_URL="+s.databaseURL(), "WEIR_REDIS_URL="+s.redisURL, "WEIR_LOG_LEVEL=warn")
+	cmd.Env = environment("WEIR_DATABASE_URL="+s.urlOf(database), "WEIR_REDIS_URL="+s.store.url, "WEIR_LOG_LEVEL=warn")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -244,24 +218,36 @@ func addresses(n int) ([]string, error) {
 // startWeir starts the real server, and returns when it is ready. It is stopped with the
 // stage, or by restartWeir.
 func (s *stage) startWeir(ctx context.Context) error {
-	addrs, err := addresses(3)
+	sv, err := s.startInstance(ctx, weirName, s.databaseURL(), s.store)
 	if err != nil {
 		return err
 	}
+	s.undo = append(s.undo, sv.stop)
+	s.servers[weirName] = sv
+	return nil
+}
+
+// startInstance starts a real server and returns when it is ready. The caller stops it.
+func (s *stage) startInstance(ctx context.Context, name, databaseURL string, in *store) (*server, error) {
+	addrs, err := addresses(3)
+	if err != nil {
+		return nil, err
+	}
 	cmd := exec.Command(s.binary(weirName))
 	cmd.Env = environment(
-		"WEIR_DATABASE_URL="+s.databaseURL(), "WEIR_REDIS_URL="+s.redisURL,
+		"WEIR_DATABASE_URL="+databaseURL, "WEIR_REDIS_URL="+in.url,
 		"WEIR_HTTP_ADDR="+addrs[0], "WEIR_HTTPS_ADDR="+addrs[1], "WEIR_INTERNAL_ADDR="+addrs[2],
 		"WEIR_TLS_CERT="+s.cert.certFile, "WEIR_TLS_KEY="+s.cert.keyFile,
 		"WEIR_REDIS_TIMEOUT="+s.timeout.String(), "WEIR_DRAIN=0s", "WEIR_LOG_LEVEL=warn",
 	)
-	p, err := start(ctx, s.dir, weirName, cmd, ready(addrs[0]))
-	if err != nil {
-		return err
+	if s.contention {
+		cmd.Env = append(cmd.Env, "WEIR_PROFILE_CONTENTION=true")
 	}
-	s.undo = append(s.undo, p.stop)
-	s.servers[weirName] = &server{process: p, http: addrs[0], https: addrs[1], metrics: "http://" + addrs[2] + "/metrics"}
-	return nil
+	p, err := start(ctx, s.dir, name, cmd, ready(addrs[0]))
+	if err != nil {
+		return nil, err
+	}
+	return &server{process: p, http: addrs[0], https: addrs[1], metrics: "http://" + addrs[2] + "/metrics", store: in}, nil
 }
 
 // restartWeir gives a process that has seen nothing yet.
@@ -294,15 +280,6 @@ func (s *stage) startBare(ctx context.Context) error {
 	return s.startMinimal(ctx, bareName, bareName)
 }
 
-func (s *stage) startPeers(ctx context.Context) error {
-	for _, name := range peerNames {
-		if err := s.startMinimal(ctx, name, peersBinary, "-peer", name, "-redis", s.redisURL); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (s *stage) startMinimal(ctx context.Context, name, binary string, args ...string) error {
 	addrs, err := addresses(2)
 	if err != nil {
@@ -316,6 +293,6 @@ func (s *stage) startMinimal(ctx context.Context, name, binary string, args ...s
 		return err
 	}
 	s.undo = append(s.undo, p.stop)
-	s.servers[name] = &server{process: p, http: addrs[0], https: addrs[1], metrics: "http://" + addrs[0] + "/metrics"}
+	s.servers[name] = &server{process: p, http: addrs[0], https: addrs[1], metrics: "http://" + addrs[0] + "/metrics", store: s.store}
 	return nil
 }

@@ -63,7 +63,7 @@ func Closed(ctx context.Context, target Target, traffic *Traffic, plan Plan) (*R
 	total.Elapsed = plan.run(ctx, &phase)
 	workers.Wait()
 	if err := firstError(append([]error{ctx.Err()}, errs...)); err != nil {
-		return nil, fmt.Errorf("closed loop on %s: %w", target.Addr, err)
+		return nil, fmt.Errorf("closed loop on %s: %w", target.Addrs, err)
 	}
 	for _, r := range results {
 		total.merge(r)
@@ -141,8 +141,8 @@ func connect(ctx context.Context, target Target, plan Plan) ([]asker, error) {
 	}
 	end := time.Now().Add(plan.Warm + plan.Measure + grace)
 	var askers []asker
-	for range plan.Connections {
-		c, err := dial(ctx, target, end)
+	for i := range plan.Connections {
+		c, err := dial(ctx, target, i, end)
 		if err != nil {
 			for _, a := range askers {
 				a.close()

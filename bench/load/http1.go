@@ -23,9 +23,9 @@ const (
 	HTTP2                 // HTTP/2 over TLS
 )
 
-// Target is a server.
+// Target is a server, or several instances of one.
 type Target struct {
-	Addr     string // HOST:PORT
+	Addrs    []string // HOST:PORT of each instance; connections go to them in turn
 	Protocol Protocol
 	TLS      *tls.Config // trusts the server; TLS and HTTP2 only
 }
@@ -48,10 +48,13 @@ type http1 struct {
 
 const readBuffer = 64 << 10
 
-// dial connects, and sets the time by which all of the run must be over.
-func dial(ctx context.Context, t Target, end time.Time) (*http1, error) {
+// addr is where the connection of this number goes.
+func (t Target) addr(connection int) string { return t.Addrs[connection%len(t.Addrs)] }
+
+// dial makes the connection of this number, and sets the time by which all of the run must be over.
+func dial(ctx context.Context, t Target, connection int, end time.Time) (*http1, error) {
 	dialer := net.Dialer{Timeout: 5 * time.Second}
-	c, err := dialer.DialContext(ctx, "tcp", t.Addr)
+	c, err := dialer.DialContext(ctx, "tcp", t.addr(connection))
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,7 @@ func http2Askers(t Target, n int) []asker {
 			}
 		}
 		ctx, cancel := context.WithCancel(context.Background())
-		askers[i] = &http2Asker{client: client, url: "https://" + t.Addr, ctx: ctx, cancel: cancel}
+		askers[i] = &http2Asker{client: client, url: "https://" + t.addr(i/streamsPerConnection), ctx: ctx, cancel: cancel}
 	}
 	return askers
 }

@@ -166,9 +166,9 @@ func serve(t *testing.T, h http.HandlerFunc) map[Protocol]Target {
 	roots.AddCert(secure.Certificate())
 	config := &tls.Config{RootCAs: roots, ServerName: "example.com"}
 	return map[Protocol]Target{
-		HTTP1: {Addr: plain.Listener.Addr().String()},
-		TLS:   {Addr: secure.Listener.Addr().String(), Protocol: TLS, TLS: config},
-		HTTP2: {Addr: secure.Listener.Addr().String(), Protocol: HTTP2, TLS: config},
+		HTTP1: {Addrs: []string{plain.Listener.Addr().String()}},
+		TLS:   {Addrs: []string{secure.Listener.Addr().String()}, Protocol: TLS, TLS: config},
+		HTTP2: {Addrs: []string{secure.Listener.Addr().String()}, Protocol: HTTP2, TLS: config},
 	}
 }
 
@@ -301,6 +301,6 @@ func TestRefusedConnectionsAreAnError(t *testing.T) {
 	require.NoError(t, err)
 	addr := l.Addr().String()
 	require.NoError(t, l.Close())
-	_, err = Closed(t.Context(), Target{Addr: addr}, NewTraffic(oneRequest(), Uniform, 1), Plan{Connections: 1})
+	_, err = Closed(t.Context(), Target{Addrs: []string{addr}}, NewTraffic(oneRequest(), Uniform, 1), Plan{Connections: 1})
 	require.Error(t, err)
 }

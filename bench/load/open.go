@@ -42,8 +42,8 @@ func Open(ctx context.Context, target Target, traffic *Traffic, rate int64, plan
 		free:        make(chan *openConn, plan.Connections),
 	}
 	end := time.Now().Add(plan.Warm + plan.Measure + grace)
-	for range plan.Connections {
-		c, err := dial(ctx, target, end)
+	for i := range plan.Connections {
+		c, err := dial(ctx, target, i, end)
 		if err != nil {
 			o.close()
 			return nil, err
@@ -69,7 +69,7 @@ func Open(ctx context.Context, target Target, traffic *Traffic, rate int64, plan
 	}
 	readers.Wait()
 	if err := firstError([]error{ctx.Err(), o.err()}); err != nil {
-		return nil, fmt.Errorf("open loop on %s: %w", target.Addr, err)
+		return nil, fmt.Errorf("open loop on %s: %w", target.Addrs, err)
 	}
 	for _, c := range o.conns {
 		total.merge(c.result)

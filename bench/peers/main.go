@@ -1,17 +1,21 @@
 // Command peers answers checks by a rate limiter that can be had as a Go module, behind the
 // same minimal server as the bare one. A subject that begins with "tight" has a limit that is
-// soon reached, every other one that never is.
+// soon reached, every other one that never is. It is a module of its own, so that what peers need
+// does not become what Weir's benchmark needs.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-redis/redis_rate/v10"
+	"github.com/mennanov/limiters"
 	"github.com/redis/go-redis/v9"
 	"github.com/throttled/throttled/v2"
 	"github.com/throttled/throttled/v2/store/goredisstore.v9"
@@ -30,12 +34,12 @@ const (
 
 type constructor func(client *redis.Client) (minimal.Decide, error)
 
-var peers = map[string]constructor{"redis_rate": redisRate, "throttled": throttledGCRA, "ulule": ulule}
+var peers = map[string]constructor{"redis_rate": redisRate, "throttled": throttledGCRA, "ulule": ulule, "mennanov": mennanov}
 
 func main() {
 	var addresses minimal.Addresses
 	addresses.Flags()
-	name := flag.String("peer", "", "which `library`: redis_rate, throttled or ulule")
+	name := flag.String("peer", "", "which `library`: redis_rate, throttled, ulule or mennanov")
 	url := flag.String("redis", "", "`address` of Redis")
 	flag.Parse()
 	if err := run(&addresses, *name, *url); err != nil {
@@ -138,5 +142,29 @@ func ulule(client *redis.Client) (minimal.Decide, error) {
 		return minimal.Verdict{
 			Allowed: !r.Reached, Limit: r.Limit, Remaining: r.Remaining, ResetAfter: reset, RetryAfter: reset,
 		}, nil
+	}, nil
+}
+
+// mennanov is a sliding window of two counters, as Weir's default is. The library wants an object for each subject;
+// as its examples do, one is made when it is first asked for, and kept.
+func mennanov(client *redis.Client) (minimal.Decide, error) {
+	var bySubject sync.Map // to *limiters.SlidingWindow
+	clock := limiters.NewSystemClock()
+	return func(ctx context.Context, subject string) (minimal.Verdict, error) {
+		limit := int64(generous)
+		if isTight(subject) {
+			limit = tight
+		}
+		known, found := bySubject.Load(subject)
+		if !found {
+			made := limiters.NewSlidingWindow(limit, window, limiters.NewSlidingWindowRedis(client, subject), clock, 0)
+			known, _ = bySubject.LoadOrStore(subject, made)
+		}
+		wait, err := known.(*limiters.SlidingWindow).Limit(ctx)
+		exhausted := errors.Is(err, limiters.ErrLimitExhausted)
+		if err != nil && !exhausted {
+			return minimal.Verdict{}, err
+		}
+		return minimal.Verdict{Allowed: !exhausted, Limit: limit, ResetAfter: window, RetryAfter: wait}, nil
 	}, nil
 }

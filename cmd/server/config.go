@@ -38,6 +38,8 @@ type Config struct {
 	TLSKey       string `env:"WEIR_TLS_KEY" name:"tls-key" placeholder:"FILE" help:"Key of the certificate, PEM. Read again when the file changes."`
 	InternalAddr string `env:"WEIR_INTERNAL_ADDR" default:"127.0.0.1:9090" help:"Where to serve /metrics and profiles: keep it from strangers. off for nowhere."`
 
+	ProfileContention bool `env:"WEIR_PROFILE_CONTENTION" default:"false" help:"Fill the profiles mutex and block of the internal address, at a few percent of the CPU time. Off by default."`
+
 	TrustedProxies string `env:"WEIR_TRUSTED_PROXIES" placeholder:"10.0.0.0/8,..." help:"Networks of the proxies before the server, a comma list: from them, X-Forwarded-For tells the client's address. Without it, nobody is believed."`
 
 	SMTPURL   Secret `env:"WEIR_SMTP_URL" name:"smtp-url" placeholder:"smtp://..." help:"Mail server, as smtp://USER:PASSWORD@HOST:PORT; smtps:// with TLS from the start. Without it, no mail is sent. Needs WEIR_MAIL_FROM and WEIR_PUBLIC_URL."`

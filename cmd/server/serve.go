@@ -39,6 +39,9 @@ type service struct {
 // open takes what does not depend on any other process being there.
 func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err error) {
 	s = &service{cfg: cfg, log: log, registry: newRegistry()}
+	if cfg.ProfileContention {
+		profileContention()
+	}
 	if err := firstError(cfg.requireStores(), cfg.requireListeners(), cfg.requireMail()); err != nil {
 		return nil, err
 	}

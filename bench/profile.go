@@ -1,0 +1,164 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"weir/bench/load"
+)
+
+// profileTime is how long a mix is profiled: whole seconds, which is what the server takes.
+const profileTime = 4 * time.Second
+
+// profileKinds are what is written of each mix. All but the CPU's are of what happened meanwhile.
+var profileKinds = []string{"profile", "allocs", "mutex", "block"}
+
+var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
+
+// profile asks a mix of Weir's once more, while its internal address writes profiles. Nothing of that
+// is a figure in a table: profiling costs.
+func (s *stage) profile(ctx context.Context, group string, c cell, o options) error {
+	sv := s.servers[c.server]
+	if sv.binary() != weirName {
+		return nil
+	}
+	if err := os.MkdirAll(o.profile, 0o755); err != nil {
+		return err
+	}
+	name := filepath.Join(o.profile, strings.Trim(notInNames.ReplaceAllString(strings.ToLower(group+" "+c.name), "-"), "-"))
+	internal := strings.TrimSuffix(sv.metrics, "/metrics")
+	var fetching sync.WaitGroup
+	errs := make([]error, len(profileKinds))
+	plan := load.Plan{Connections: connections, Warm: o.warm, Measure: profileTime + time.Second, End: func() {}, Begin: func() {
+		for i, kind := range profileKinds {
+			fetching.Go(func() {
+				errs[i] = download(ctx, fmt.Sprintf("%s/debug/pprof/%s?seconds=%d", internal, kind, int(profileTime.Seconds())), name+"."+kind)
+			})
+		}
+	}}
+	_, err := ask(ctx, sv, s.cert, c, c.rate, plan)
+	fetching.Wait()
+	if err := firstOf(append(errs, err)); err != nil {
+		return fmt.Errorf("profile %s: %w", c.name, err)
+	}
+	if err := s.writeTops(ctx, name); err != nil {
+		return err
+	}
+	progress("profiled %s, %s: %s.txt", group, c.name, name)
+	return nil
+}
+
+// binary is the name of what runs in the process.
+func (sv *server) binary() string { return filepath.Base(sv.cmd.Path) }
+
+func firstOf(errs []error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func download(ctx context.Context, url, file string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET %s: %s: %s", url, response.Status, body)
+	}
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, body, 0o644)
+}
+
+// writeTops writes what the profiles say in a text: for each, the shares of packages and the first functions.
+func (s *stage) writeTops(ctx context.Context, name string) error {
+	var b strings.Builder
+	for _, kind := range profileKinds {
+		args := []string{"tool", "pprof", "-top", "-nodefraction=0", "-nodecount=100000"}
+		if kind == "allocs" {
+			args = append(args, "-sample_index=alloc_objects")
+		}
+		top, err := exec.CommandContext(ctx, "go", append(args, s.binary(weirName), name+"."+kind)...).Output()
+		if err != nil {
+			return fmt.Errorf("go tool pprof %s.%s: %w", name, kind, err)
+		}
+		fmt.Fprintf(&b, "%s\n\n%s\n", kind, summary(string(top)))
+	}
+	return os.WriteFile(name+".txt", []byte(b.String()), 0o644)
+}
+
+// topShown is how many functions of a profile the text has.
+const topShown = 25
+
+// summary turns what `go tool pprof -top` prints into the shares of packages and its first lines.
+func summary(top string) string {
+	shares := map[string]float64{}
+	var head []string
+	functions := 0
+	for lines := bufio.NewScanner(strings.NewReader(top)); lines.Scan(); {
+		line := lines.Text()
+		fields := strings.Fields(line)
+		if len(fields) < 6 || !strings.HasSuffix(fields[1], "%") {
+			head = append(head, line)
+			continue
+		}
+		if functions++; functions <= topShown {
+			head = append(head, line)
+		}
+		if share, err := strconv.ParseFloat(strings.TrimSuffix(fields[1], "%"), 64); err == nil {
+			shares[partOf(strings.Join(fields[5:], " "))] += share
+		}
+	}
+	parts := make([]string, 0, len(shares))
+	for part := range shares {
+		parts = append(parts, part)
+	}
+	slices.SortFunc(parts, func(a, b string) int { return int(1000 * (shares[b] - shares[a])) })
+	var b strings.Builder
+	for _, part := range parts {
+		if shares[part] >= 0.5 {
+			fmt.Fprintf(&b, "%6.1f%%  %s\n", shares[part], part)
+		}
+	}
+	return b.String() + "\n" + strings.Join(head, "\n") + "\n"
+}
+
+// parts are what the packages of a function belong to, the first that fits.
+var parts = []struct{ prefix, name string }{
+	{"internal/runtime/syscall", "system calls"}, {"syscall", "system calls"},
+	{"weir/internal/api", "weir/internal/api"}, {"weir/internal/check", "weir/internal/check"}, {"weir/", "weir, other rooms"},
+	{"net/http", "net/http"}, {"github.com/go-chi", "chi"}, {"github.com/redis", "go-redis"}, {"github.com/prometheus", "Prometheus client"},
+	{"crypto/", "crypto"}, {"internal/poll", "net"}, {"net", "net"}, {"bufio", "bufio"},
+	{"runtime", "runtime"}, {"internal/runtime", "runtime"}, {"sync", "sync"}, {"internal/sync", "sync"}, {"time", "time"},
+}
+
+func partOf(function string) string {
+	for _, p := range parts {
+		if strings.HasPrefix(function, p.prefix) {
+			return p.name
+		}
+	}
+	return "others"
+}
