@@ -380,6 +380,7 @@ CREATE TABLE rules (
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
     version bigint NOT NULL,
+    consistency text NOT NULL DEFAULT 'strict'::text,
     PRIMARY KEY (tenant_id, id),
     UNIQUE (tenant_id, slug),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
@@ -398,6 +399,7 @@ END),
     CHECK (((burst_units IS NULL) OR (((burst_units)::numeric * (window_ms)::numeric) <= ((limit_units)::numeric * ('31622400000'::bigint)::numeric)))),
     CHECK (((burst_units IS NULL) OR (algorithm = ANY (ARRAY['token_bucket'::text, 'leaky_bucket'::text, 'leaky_bucket_queue'::text])))),
     CHECK (((cardinality(by_values) <= 16) AND (array_position(by_values, NULL::text) IS NULL) AND (array_position(by_values, ''::text) IS NULL) AND (array_to_string(by_values, ','::text) ~ '^((subject|resource|attributes\.[A-Za-z0-9_.-]{1,64})(,(subject|resource|attributes\.[A-Za-z0-9_.-]{1,64}))*)?$'::text))),
+    CHECK (((consistency = 'strict'::text) OR ((algorithm <> ALL (ARRAY['sliding_window_log'::text, 'leaky_bucket_queue'::text])) AND (penalty_ms IS NULL)))),
     CHECK (((limit_units >= 1) AND (limit_units <=
 CASE
     WHEN (algorithm = ANY (ARRAY['fixed_window'::text, 'fixed_window_first_hit'::text])) THEN '1000000000000000'::bigint
@@ -411,6 +413,7 @@ END))),
     CHECK ((algorithm = ANY (ARRAY['sliding_window_counter'::text, 'sliding_window_log'::text, 'sliding_window_buckets'::text, 'fixed_window'::text, 'fixed_window_first_hit'::text, 'token_bucket'::text, 'leaky_bucket'::text, 'leaky_bucket_queue'::text]))),
     CHECK ((char_length(description) <= 2000)),
     CHECK ((char_length(name) <= 200)),
+    CHECK ((consistency = ANY (ARRAY['strict'::text, 'leased'::text]))),
     CHECK ((mode = ANY (ARRAY['enforce'::text, 'shadow'::text, 'off'::text]))),
     CHECK ((on_unavailable = ANY (ARRAY['allow'::text, 'deny'::text, 'local'::text]))),
     CHECK ((precision_ms >= 1)),

@@ -40,6 +40,7 @@ type writtenRule struct {
 	Mode          string   `json:"mode"`
 	OnUnavailable string   `json:"on_unavailable"`
 	Penalty       string   `json:"penalty,omitempty"`
+	Consistency   string   `json:"consistency"`
 }
 
 type writtenLimit struct {
@@ -111,6 +112,7 @@ func writeRule(r *check.Rule) writtenRule {
 		Slug: r.Slug, Name: r.Name, Description: r.Description, Resource: r.Resource, Algorithm: r.Algorithm.String(),
 		Limit: r.Limit, Window: r.Window.Text, Burst: r.Burst, Precision: r.Precision.Text, By: append([]string{}, r.By...),
 		Mode: r.Mode.String(), OnUnavailable: r.OnUnavailable.String(), Penalty: r.Penalty.Text,
+		Consistency: r.Consistency.String(),
 	}
 }
 

@@ -50,6 +50,7 @@ rules:
     mode: "off"
     on_unavailable: local
     penalty: 10s
+    consistency: strict
   - slug: monthly
     name: monthly
     resource: orders:*
@@ -59,6 +60,7 @@ rules:
     by: []
     mode: enforce
     on_unavailable: deny
+    consistency: leased
 plans:
   - slug: free
     name: Free
@@ -183,6 +185,9 @@ func randomDocument(r *rand.Rand) tenants.Document {
 		}
 		if pick(3) {
 			in.Penalty, _ = check.ParseDuration("1500ms")
+		}
+		if numbers := in.Numbers(); numbers.Leasable() && pick(3) {
+			in.Consistency = check.Leased
 		}
 		d.Rules = append(d.Rules, in)
 		limits[in.Slug] = func() check.Limit {

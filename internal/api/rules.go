@@ -25,6 +25,7 @@ type Rule struct {
 	Mode          string    `json:"mode" enum:"enforce,shadow,off"`
 	OnUnavailable string    `json:"on_unavailable" enum:"allow,deny,local"`
 	Penalty       *string   `json:"penalty" doc:"How long a denial by this rule goes on denying; null: not at all"`
+	Consistency   string    `json:"consistency" enum:"strict,leased"`
 	CreatedAt     time.Time `json:"created_at"`
 	UpdatedAt     time.Time `json:"updated_at"`
 	Version       int64     `json:"version"`
@@ -43,6 +44,7 @@ type RuleFields struct {
 	Mode          Optional[string]   `json:"mode,omitempty" enum:"enforce,shadow,off" doc:"enforce where left out; shadow is evaluated and reported and never denies"`
 	OnUnavailable Optional[string]   `json:"on_unavailable,omitempty" enum:"allow,deny,local" doc:"What answers while the counters cannot be reached; local where left out"`
 	Penalty       Optional[string]   `json:"penalty,omitempty" doc:"How long a denial by this rule goes on denying, up to 30d; none where left out"`
+	Consistency   Optional[string]   `json:"consistency,omitempty" enum:"strict,leased" doc:"strict asks the counters for each check; leased lets each instance take units of a busy counter ahead and give them out from memory: not with sliding_window_log, leaky_bucket_queue or a penalty; strict where left out"`
 }
 
 // RuleCreate is the body of POST /v1/rules.
@@ -85,7 +87,7 @@ func ruleAnswer(r tenants.Rule) Rule {
 		ID: r.ID.String(), Slug: r.Slug, Name: r.Name, Description: r.Description, Resource: r.Resource,
 		Algorithm: r.Algorithm.String(), Limit: r.Limit, Window: r.Window.Text, Burst: optionalInt(r.Burst),
 		Precision: optionalText(r.Precision.Text), By: by, Mode: r.Mode.String(),
-		OnUnavailable: r.OnUnavailable.String(), Penalty: optionalText(r.Penalty.Text),
+		OnUnavailable: r.OnUnavailable.String(), Penalty: optionalText(r.Penalty.Text), Consistency: r.Consistency.String(),
 		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, Version: r.Version,
 	}
 }
@@ -111,6 +113,7 @@ func (f *RuleFields) apply(r *check.Rule) []ProblemField {
 	r.Algorithm, _ = check.ParseAlgorithm(f.Algorithm.patch(r.Algorithm.String(), def.Algorithm.String()))
 	r.Mode, _ = check.ParseMode(f.Mode.patch(r.Mode.String(), def.Mode.String()))
 	r.OnUnavailable, _ = check.ParseOnUnavailable(f.OnUnavailable.patch(r.OnUnavailable.String(), def.OnUnavailable.String()))
+	r.Consistency, _ = check.ParseConsistency(f.Consistency.patch(r.Consistency.String(), def.Consistency.String()))
 
 	var errs []ProblemField
 	setDuration(&r.Precision, f.Precision, "/precision", &errs)

@@ -19,7 +19,7 @@ func TestRuleDefaultsAndShape(t *testing.T) {
 	for field, want := range map[string]any{
 		"slug": "api", "name": "api", "description": "", "resource": "*", "algorithm": "sliding_window_counter",
 		"limit": 100.0, "window": "60s", "burst": nil, "precision": nil, "by": []any{"subject"}, "mode": "enforce",
-		"on_unavailable": "local", "penalty": nil,
+		"on_unavailable": "local", "penalty": nil, "consistency": "strict",
 	} {
 		require.Equal(t, want, rule[field], field)
 	}
@@ -37,8 +37,10 @@ func TestRuleDefaultsAndShape(t *testing.T) {
 	require.Equal(t, "d\n<b>", got["description"])
 	month := s.call(s.key, http.MethodPut, "/v1/rules/quota", obj{"algorithm": "fixed_window", "limit": 1_000_000_000_000_000, "window": "month"}).ok(201).json()
 	require.Equal(t, "month", month["window"])
-	bucket := s.call(s.key, http.MethodPut, "/v1/rules/bucket", obj{"algorithm": "token_bucket", "limit": 10, "burst": 20, "window": "1s"}).ok(201).json()
+	bucket := s.call(s.key, http.MethodPut, "/v1/rules/bucket", obj{"algorithm": "token_bucket", "limit": 10, "burst": 20, "window": "1s", "consistency": "leased"}).ok(201).json()
 	require.InDelta(t, 20, bucket["burst"], 0)
+	require.Equal(t, "leased", bucket["consistency"])
+	require.Equal(t, "strict", s.call(s.key, http.MethodPatch, "/v1/rules/bucket", obj{"consistency": nil}).ok(200).json()["consistency"])
 
 	s.call(s.key, http.MethodPost, "/v1/rules", full).problem(http.StatusConflict, codeSlugTaken)
 }
@@ -91,6 +93,10 @@ func TestRuleRefusals(t *testing.T) {
 		"algorithm unknown":      {base(obj{"algorithm": "gcra"}), "/algorithm"},
 		"mode unknown":           {base(obj{"mode": "on"}), "/mode"},
 		"on_unavailable unknown": {base(obj{"on_unavailable": "maybe"}), "/on_unavailable"},
+		"consistency unknown":    {base(obj{"consistency": "loose"}), "/consistency"},
+		"leased log":             {base(obj{"consistency": "leased", "algorithm": "sliding_window_log"}), "/consistency"},
+		"leased queue":           {base(obj{"consistency": "leased", "algorithm": "leaky_bucket_queue"}), "/consistency"},
+		"leased with a penalty":  {base(obj{"consistency": "leased", "penalty": "1m"}), "/consistency"},
 		"resource pattern":       {base(obj{"resource": "a*b"}), "/resource"},
 		"resource NUL":           {base(obj{"resource": "a\x00"}), "/resource"},
 		"resource long":          {base(obj{"resource": long}), "/resource"},

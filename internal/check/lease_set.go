@@ -49,20 +49,20 @@ func (s *leaseSet) plan(now time.Time, cost int64) int64 {
 	if now.UnixNano() < s.calm.Load() {
 		return 0
 	}
-	wanted, since := s.heat.units(now), time.Duration(0)
+	wanted, since, held := s.heat.units(now), time.Duration(0), int64(0)
 	if l := s.lease.Load(); l != nil && now.Sub(l.sent) < leaseHold {
-		given := l.size - l.held(now)
+		held = l.held(now)
+		given := l.size - held
 		since = max(now.Sub(l.sent), time.Millisecond)
 		wanted = max(wanted, int64(float64(given)*float64(leaseEvery)/float64(since)))
 	}
 	most, cushion := MaxFixedLimit, int64(0)
 	for i := range s.counters {
 		n, room := &s.counters[i].Numbers, s.rooms[i].Load()
-		most = min(most, (room-cost)/leaseShare)
+		most = min(most, (room+held-cost)/leaseShare-held)
 		if n.Algorithm.Bucket() {
 			// What refills until the lease ends, less what was charged when the store last said.
-			refill, _ := muldiv(n.Limit, (leaseHoldBucket+since).Milliseconds()+2, n.WindowMS, 0)
-			cushion = max(cushion, refill+2-(n.Burst-room))
+			cushion = max(cushion, n.refillWhileLeased(since.Milliseconds())-(n.Burst-room))
 		}
 	}
 	give := min(wanted, most-cushion)

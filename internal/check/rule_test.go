@@ -27,6 +27,7 @@ func TestRuleValidate(t *testing.T) {
 		"longest penalty":        func(r *Rule) { r.Penalty = duration("30d") },
 		"prefix":                 func(r *Rule) { r.Resource = "orders:*" },
 		"63 bytes of slug":       func(r *Rule) { r.Slug = strings.Repeat("a", 63) },
+		"a leased counter":       func(r *Rule) { r.Algorithm, r.Consistency = SlidingWindowCounter, Leased },
 		"lines in a description": func(r *Rule) { r.Description = "one\n\ttwo" },
 	}
 	for name, change := range good {
@@ -64,6 +65,9 @@ func TestRuleValidate(t *testing.T) {
 		"by attribute subject":  {"by.0", func(r *Rule) { r.By = []string{"attributes.subject"} }},
 		"17 values":             {"by", func(r *Rule) { r.By = make([]string, 17) }},
 		"penalty of 31 days":    {"penalty", func(r *Rule) { r.Penalty = duration("31d") }},
+		"leased log":            {"consistency", func(r *Rule) { r.Algorithm, r.Consistency = SlidingWindowLog, Leased }},
+		"leased queue":          {"consistency", func(r *Rule) { r.Algorithm, r.Consistency = LeakyBucketQueue, Leased }},
+		"leased penalty":        {"consistency", func(r *Rule) { r.Penalty, r.Consistency = duration("1m"), Leased }},
 		"control in a name":     {"name", func(r *Rule) { r.Name = "a\x00" }},
 		"long description":      {"description", func(r *Rule) { r.Description = strings.Repeat("a", 2001) }},
 		"control in a resource": {"resource", func(r *Rule) { r.Resource = "a\x7f" }},

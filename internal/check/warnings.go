@@ -38,6 +38,11 @@ func (r *Rule) Warnings(instances int) []FieldError {
 			out.add("burst", "the last in a full queue is told to wait %.0f seconds for its turn", wait/1000)
 		}
 	}
+	if numbers := r.Numbers(); r.Consistency == Leased {
+		if _, leased := numbers.LeaseBounds(); !leased {
+			out.add("consistency", "too little remains to take units ahead, even of a counter that nothing was used of: every check asks the counters, as in a strict rule")
+		}
+	}
 	if r.Algorithm.Bucket() && r.Burst != 0 && r.Burst < r.Limit {
 		out.add("burst", "a single check of a cost above %d can never pass, though the limit is %d", quota, r.Limit)
 	}

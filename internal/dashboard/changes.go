@@ -101,7 +101,7 @@ func leaf(raw json.RawMessage) string {
 
 // fieldWords are the fields that are called otherwise than their words say.
 var fieldWords = map[string]string{
-	"by": "Counts by", "on_unavailable": "While counters are away", "last4": "Last four characters", "billing_ref": "Billing reference",
+	"by": "Counts by", "on_unavailable": "While counters are away", "consistency": "Where units are given out", "last4": "Last four characters", "billing_ref": "Billing reference",
 	"expires_at": "Ends", "starts_at": "Begins", "is_default": "Default plan", "default": "Default plan", "id": "Id", "rotated_to": "Replaced by",
 	"revoked_at": "Revoked",
 }

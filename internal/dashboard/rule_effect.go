@@ -16,7 +16,8 @@ import (
 type effectView struct {
 	Wrong            []fieldProblem
 	Sentence, Outage string // "": it cannot be said yet
-	Anew             bool   // its counters would begin anew
+	Lease            []string
+	Anew             bool // its counters would begin anew
 	Warnings         []string
 	Tries            []try
 	Replay           *replayView // nil: it was not tried
@@ -39,7 +40,7 @@ const maxTrying = 2
 var labels = map[string]string{
 	"slug": "Slug", "name": "Name", "description": "Description", "resource": "Resources", "algorithm": "Algorithm", "limit": "Limit",
 	"window": "Window", "burst": "Burst", "precision": "Step", "penalty": "Penalty", "attributes": "Attributes", "mode": "State",
-	"on_unavailable": "While the counters are away",
+	"on_unavailable": "While the counters are away", "consistency": "Where units are given out",
 }
 
 // effectOf reads a draft, for the rule of this slug ("": a new one), and tries it out. What is
@@ -70,6 +71,7 @@ func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*
 	}
 	draft.Name, draft.Description = "", ""
 	view.Sentence, view.Outage = ruleSentence(&draft), outageSentence(draft.OnUnavailable)
+	view.Lease = leaseSentences(&draft, d.Checker.Instances())
 	view.Warnings = warningTexts(&draft, d.Checker.Instances())
 	view.Anew = saved != nil && countsOtherwise(saved, &draft)
 	select {

@@ -44,12 +44,18 @@ var outageChoices = []option{
 	{"deny", "Deny everything"},
 }
 
+// consistencyChoices say where units are given out.
+var consistencyChoices = []modeChoice{
+	{"strict", "Strict", "Every check asks the counters: one round trip to Redis, and no unit is denied early."},
+	{"leased", "Leased", "Each instance takes units of busy counters ahead and gives them out from memory. Never more than the limit passes; near it, some may be denied early."},
+}
+
 // ruleValues writes a rule into the fields of its form.
 func ruleValues(r *check.Rule) map[string]string {
 	values := map[string]string{
 		"slug": r.Slug, "name": r.Name, "description": r.Description, "resource": r.Resource,
 		"algorithm": r.Algorithm.String(), "mode": r.Mode.String(), "on_unavailable": r.OnUnavailable.String(),
-		"limit": numberOrNone(r.Limit), "burst": numberOrNone(r.Burst),
+		"consistency": r.Consistency.String(), "limit": numberOrNone(r.Limit), "burst": numberOrNone(r.Burst),
 	}
 	values["window"], values["window_unit"] = splitDuration(r.Window.Duration, "m")
 	if r.Window.Calendar != check.NoCalendar {
@@ -103,6 +109,9 @@ func ruleOf(f *form, before check.Rule) check.Rule {
 	r.Algorithm = choice(f, "algorithm", check.ParseAlgorithm)
 	r.Mode = choice(f, "mode", check.ParseMode)
 	r.OnUnavailable = choice(f, "on_unavailable", check.ParseOnUnavailable)
+	if f.Get("consistency") != "" { // a form that was open when the service learned of it has none
+		r.Consistency = choice(f, "consistency", check.ParseConsistency)
+	}
 	r.Limit = f.whole("limit")
 	r.Window = windowOf(f, r.Algorithm)
 	r.Burst, r.Precision = 0, check.Duration{}
@@ -212,5 +221,5 @@ func (f *form) wrongOf(e check.FieldError) {
 // places are the fields of the form that show what is wrong with them.
 var places = []string{
 	"slug", "name", "description", "resource", "algorithm", "limit", "window", "burst", "precision", "penalty", "attributes",
-	"mode", "on_unavailable",
+	"mode", "on_unavailable", "consistency",
 }

@@ -53,7 +53,7 @@ type difference struct{ Field, Before, After string }
 var fieldNames = []struct{ field, name string }{
 	{"slug", "Slug"}, {"name", "Name"}, {"description", "Description"}, {"resource", "Resources"}, {"algorithm", "Algorithm"}, {"limit", "Limit"},
 	{"window", "Window"}, {"burst", "Burst"}, {"precision", "Step"}, {"by", "Counts by"}, {"penalty", "Penalty"}, {"mode", "State"},
-	{"on_unavailable", "While the counters are away"},
+	{"on_unavailable", "While the counters are away"}, {"consistency", "Where units are given out"},
 }
 
 func (d *dashboard) ruleHistory(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -214,6 +214,7 @@ func ruleFields(r *check.Rule) map[string]json.RawMessage {
 	text("penalty", r.Penalty.Text)
 	text("mode", r.Mode.String())
 	text("on_unavailable", r.OnUnavailable.String())
+	text("consistency", r.Consistency.String())
 	return fields
 }
 
@@ -223,10 +224,10 @@ func ruleFromFields(fields map[string]json.RawMessage) (r check.Rule, err error)
 		return r, errors.New("the rule is not known")
 	}
 	var raw struct {
-		Slug, Name, Description, Resource, Algorithm, Window, Precision, Penalty, Mode string
-		Limit, Burst                                                                   int64
-		By                                                                             []string
-		OnUnavailable                                                                  string `json:"on_unavailable"`
+		Slug, Name, Description, Resource, Algorithm, Window, Precision, Penalty, Mode, Consistency string
+		Limit, Burst                                                                                int64
+		By                                                                                          []string
+		OnUnavailable                                                                               string `json:"on_unavailable"`
 	}
 	encoded, err := json.Marshal(fields)
 	if err != nil {
@@ -236,13 +237,16 @@ func ruleFromFields(fields map[string]json.RawMessage) (r check.Rule, err error)
 		return r, err
 	}
 	r = check.Rule{Slug: raw.Slug, Name: raw.Name, Description: raw.Description, Resource: raw.Resource, Limit: raw.Limit, Burst: raw.Burst, By: raw.By}
-	var errs [6]error
+	var errs [7]error
 	r.Algorithm, errs[0] = check.ParseAlgorithm(raw.Algorithm)
 	r.Mode, errs[1] = check.ParseMode(raw.Mode)
 	r.OnUnavailable, errs[2] = check.ParseOnUnavailable(raw.OnUnavailable)
 	r.Window, errs[3] = check.ParseWindow(raw.Window)
 	if raw.Precision != "" {
 		r.Precision, errs[4] = check.ParseDuration(raw.Precision)
+	}
+	if raw.Consistency != "" { // what was written down before rules could be leased has none
+		r.Consistency, errs[6] = check.ParseConsistency(raw.Consistency)
 	}
 	if raw.Penalty != "" {
 		r.Penalty, errs[5] = check.ParseDuration(raw.Penalty)

@@ -23,7 +23,7 @@ func TestRuleHistory(t *testing.T) {
 		require.Equal(t, http.StatusSeeOther, got.status, got.body)
 	}
 	made(ann.post("/rules", s.ruleForm("slug", "requests", "limit", "10", "penalty", "5")))
-	made(editor.post("/rules/requests/edit", s.ruleForm("limit", "2000", "attributes", "ip", "algorithm", "token_bucket", "burst", "3000")))
+	made(editor.post("/rules/requests/edit", s.ruleForm("limit", "2000", "consistency", "leased", "attributes", "ip", "algorithm", "token_bucket", "burst", "3000")))
 	made(ann.post("/rules/requests/mode", s.ruleForm("mode", "shadow")))
 
 	got := s.as("viewer@example.com").get("/rules/requests/history")
@@ -31,7 +31,7 @@ func TestRuleHistory(t *testing.T) {
 	checkHeaders(t, got, "history")
 	for _, words := range []string{
 		"by ann@example.com", "by editor@example.com", "as it is now", "<del>enforce</del> → <ins>shadow</ins>", "<del>10</del> → <ins>2\u202f000</ins>",
-		"<del>none</del> → <ins>3\u202f000</ins>", "<del>5m</del> → <ins>none</ins>", "<del>subject</del> → <ins>subject, attributes.ip</ins>",
+		"<del>none</del> → <ins>3\u202f000</ins>", "<del>5m</del> → <ins>none</ins>", "<del>strict</del> → <ins>leased</ins>", "<del>subject</del> → <ins>subject, attributes.ip</ins>",
 		"Each subject may use 10 units in any minute on all resources. More is denied, and a denial goes on for 5 minutes.",
 		"Each combination of subject and ip may use 3\u202f000 units at once, and gets back 2\u202f000 per minute, on all resources. More is denied.",
 	} {

@@ -23,6 +23,7 @@ type ruleView struct {
 	Form                *form // of what was just refused
 	Version             int64
 	Description, Outage string
+	Lease               []string
 	Facts               []fact
 	Warnings            []string
 	Plans               []planNumber
@@ -65,6 +66,7 @@ func (d *dashboard) showRule(w http.ResponseWriter, r *http.Request, v *visit, f
 	}
 	view := ruleView{
 		ruleRow: rowOf(&rule.Rule), Form: f, Version: rule.Version, Description: rule.Description, Outage: outageSentence(rule.OnUnavailable),
+		Lease: leaseSentences(&rule.Rule, d.Checker.Instances()),
 		Facts: ruleFacts(&rule.Rule), Limit: limitText(&rule.Rule, ownLimit(&rule.Rule)), Changed: moment{rule.UpdatedAt},
 		Modes: modeChoices, Goes: goesWith(reach), Warnings: warningTexts(&rule.Rule, d.Checker.Instances()),
 	}
@@ -130,7 +132,7 @@ func ruleFacts(r *check.Rule) []fact {
 	if r.Penalty.MS > 0 {
 		facts = append(facts, fact{"Penalty", r.Penalty.Text, true})
 	}
-	return append(facts, fact{"Mode", r.Mode.String(), true}, fact{"When counters are away", r.OnUnavailable.String(), true})
+	return append(facts, fact{"Mode", r.Mode.String(), true}, fact{"When counters are away", r.OnUnavailable.String(), true}, fact{"Consistency", r.Consistency.String(), true})
 }
 
 // setRuleMode is the switch between enforce, shadow and off.

@@ -13,6 +13,7 @@ const pageSize = 50
 
 type ruleRow struct {
 	Slug, Name, Sentence, Mode string
+	Leased                     bool
 	Path                       string
 	Day                        *chart // what it said to the checks of the last 24 hours
 }
@@ -127,7 +128,7 @@ func (d *dashboard) lastDay(r *http.Request, v *visit, slugs []string) (map[stri
 }
 
 func rowOf(r *check.Rule) ruleRow {
-	return ruleRow{Slug: r.Slug, Name: nameOr(r.Name, r.Slug), Sentence: ruleSentence(r), Mode: r.Mode.String(), Path: ruleURL(r.Slug)}
+	return ruleRow{Slug: r.Slug, Name: nameOr(r.Name, r.Slug), Sentence: ruleSentence(r), Mode: r.Mode.String(), Leased: r.Consistency == check.Leased, Path: ruleURL(r.Slug)}
 }
 
 func nameOr(name, slug string) string {

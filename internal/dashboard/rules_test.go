@@ -30,7 +30,7 @@ func (s *stack) ruleForm(pairs ...string) url.Values {
 		"tenant": {s.a.TenantID().String()}, "slug": {"api"}, "name": {"API requests"}, "description": {""}, "resource": {"*"},
 		"algorithm": {"sliding_window_counter"}, "limit": {"100"}, "window": {"1"}, "window_unit": {"m"}, "burst": {""},
 		"precision": {""}, "precision_unit": {"s"}, "penalty": {""}, "penalty_unit": {"m"}, "by_subject": {"on"}, "attributes": {""},
-		"mode": {"enforce"}, "on_unavailable": {"local"},
+		"mode": {"enforce"}, "on_unavailable": {"local"}, "consistency": {"strict"},
 	}
 	for i := 0; i < len(pairs); i += 2 {
 		form.Set(pairs[i], pairs[i+1])
@@ -65,6 +65,8 @@ func TestMakeRule(t *testing.T) {
 		"steps": {[]string{"algorithm", "sliding_window_buckets", "precision", "500", "precision_unit", "ms", "by_subject", "", "by_resource", "on", "attributes", "ip, country"},
 			check.Rule{Algorithm: check.SlidingWindowBuckets, Limit: 100, Window: window(t, "1m"), Precision: check.Duration{Text: "500ms", MS: 500},
 				By: []string{"resource", "attributes.ip", "attributes.country"}}},
+		"leased": {[]string{"consistency", "leased"},
+			check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{"subject"}, Consistency: check.Leased}},
 		"all": {[]string{"by_subject", "", "resource", "orders:*"},
 			check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{}, Resource: "orders:*"}},
 		"new": {nil, check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{"subject"}}},
@@ -128,6 +130,7 @@ func TestRuleFormRefused(t *testing.T) {
 		"Must name each attribute once":                             {"attributes", "ip, ip"},
 		"Must be a duration up to 30d":                              {"penalty", "31", "penalty_unit", "d"},
 		"May hold * only as its last character":                     {"resource", "a*b"},
+		"Must be one of leased, strict":                             {"consistency", "loose"},
 		"Must be one of allow, deny, local":                         {"on_unavailable", "perhaps"},
 		"There is a rule with this slug already":                    {"slug", "requests"},
 		"Must not contain control characters":                       {"resource", "a\x01"},

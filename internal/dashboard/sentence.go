@@ -38,6 +38,42 @@ func outageSentence(o check.OnUnavailable) string {
 	return ""
 }
 
+// leaseSentences say of a leased rule, with its own numbers, how early it may deny and what a crash can
+// strand, and for how long.
+func leaseSentences(r *check.Rule, instances int) (out []string) {
+	if r.Consistency != check.Leased {
+		return nil
+	}
+	numbers := r.Numbers()
+	bounds, leased := numbers.LeaseBounds()
+	if !leased {
+		return nil // a warning says so
+	}
+	units := plural(bounds.Units, "unit", "units")
+	ahead := "An instance takes units of a busy counter ahead: as many as it is asked for in a twentieth of a second, at most " + units +
+		", for at most " + exactly(bounds.HoldMS, true) + ". The limit is never exceeded."
+	early := "While they are held, a check at another instance may be denied up to " + units + " early"
+	switch {
+	case instances > 2:
+		early += " for each of the " + itoa(int64(instances)-1) + " others that hold some"
+	case instances < 2:
+		early += "; with one instance, as now, none is"
+	}
+	if bounds.Refill > 0 {
+		early += ". Up to " + plural(bounds.Refill, "unit does", "units do") + " not come back meanwhile"
+	}
+	stranded := "An instance that crashes strands what it holds: they count as used "
+	switch r.Algorithm {
+	case check.TokenBucket, check.LeakyBucket:
+		stranded += "until they have come back"
+	case check.SlidingWindowCounter:
+		stranded += "less and less"
+	default:
+		stranded += "until their window ends"
+	}
+	return []string{ahead, early + ".", stranded + ", for at most " + exactly(bounds.StrandedMS, true) + "."}
+}
+
 func countedBy(by []string) string {
 	names := make([]string, len(by))
 	for i, v := range by {

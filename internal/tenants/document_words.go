@@ -129,6 +129,7 @@ func ruleFields(r *check.Rule) []field {
 		{"slug", r.Slug}, {"name", u.Name}, {"description", u.Description}, {"resource", u.Resource}, {"algorithm", u.Algorithm},
 		{"limit", u.LimitUnits}, {"window", u.WindowText}, {"burst", numberOrNil(r.Burst)}, {"precision", textOrNil(u.PrecisionText)},
 		{"by", u.ByValues}, {"mode", u.Mode}, {"on_unavailable", u.OnUnavailable}, {"penalty", textOrNil(u.PenaltyText)},
+		{"consistency", u.Consistency},
 	}
 }
 

@@ -117,7 +117,7 @@ func (s *Store) RuleBySlug(ctx context.Context, a Actor, slug string) (out Rule,
 // while a migration of the next release adds one.
 const rulesListSQL = `
 SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units,
-    precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version
+    precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency, created_at, updated_at, version
 FROM rules
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
     AND ($3 = '' OR resource = $3) AND ($4 = '' OR algorithm = $4) AND ($5 = '' OR mode = $5)
@@ -226,7 +226,8 @@ func (c *change) insertRule(ctx context.Context, id uuid.UUID, r check.Rule, ver
 		TenantID: u.TenantID, ID: u.ID, Slug: r.Slug, Name: u.Name, Description: u.Description, Resource: u.Resource,
 		Algorithm: u.Algorithm, LimitUnits: u.LimitUnits, WindowText: u.WindowText, WindowMs: u.WindowMs,
 		BurstUnits: u.BurstUnits, PrecisionText: u.PrecisionText, PrecisionMs: u.PrecisionMs, ByValues: u.ByValues,
-		Mode: u.Mode, OnUnavailable: u.OnUnavailable, PenaltyText: u.PenaltyText, PenaltyMs: u.PenaltyMs, Version: u.Version,
+		Mode: u.Mode, OnUnavailable: u.OnUnavailable, PenaltyText: u.PenaltyText, PenaltyMs: u.PenaltyMs,
+		Consistency: u.Consistency, Version: u.Version,
 	})
 }
 
@@ -332,7 +333,7 @@ func ruleParams(tenant, id uuid.UUID, r check.Rule, version int64) db.UpdateRule
 		Algorithm: r.Algorithm.String(), LimitUnits: r.Limit, WindowText: window.Text, WindowMs: orNull(window.MS),
 		BurstUnits: orNull(r.Burst), PrecisionText: precision.Text, PrecisionMs: orNull(precision.MS),
 		ByValues: append([]string{}, r.By...), Mode: r.Mode.String(), OnUnavailable: r.OnUnavailable.String(),
-		PenaltyText: penalty.Text, PenaltyMs: orNull(penalty.MS), Version: version,
+		PenaltyText: penalty.Text, PenaltyMs: orNull(penalty.MS), Consistency: r.Consistency.String(), Version: version,
 	}
 }
 
@@ -347,10 +348,11 @@ func ruleOf(row db.Rule) (Rule, error) {
 		},
 		ID: row.ID, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}
-	var errs [4]error
+	var errs [5]error
 	r.Algorithm, errs[0] = check.ParseAlgorithm(row.Algorithm)
 	r.Mode, errs[1] = check.ParseMode(row.Mode)
 	r.OnUnavailable, errs[2] = check.ParseOnUnavailable(row.OnUnavailable)
+	r.Consistency, errs[4] = check.ParseConsistency(row.Consistency)
 	if row.WindowMs == nil {
 		r.Window.Calendar, errs[3] = check.ParseCalendar(row.WindowText)
 	}

@@ -36,7 +36,7 @@ func TestRuleRoundTrip(t *testing.T) {
 	monthly.Algorithm, monthly.Window, monthly.Limit, monthly.By = check.FixedWindow, window(t, "month"), check.MaxFixedLimit, []string{}
 	require.Equal(t, monthly, mustRule(t, d.Store, a, monthly).Rule)
 	bucket := rule("bucket")
-	bucket.Burst = 500
+	bucket.Burst, bucket.Consistency = 500, check.Leased
 	require.Equal(t, bucket, mustRule(t, d.Store, a, bucket).Rule)
 }
 

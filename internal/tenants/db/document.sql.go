@@ -94,7 +94,7 @@ func (q *Queries) DocumentPlansInUse(ctx context.Context, arg DocumentPlansInUse
 }
 
 const documentRules = `-- name: DocumentRules :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version FROM rules WHERE tenant_id = $1
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency FROM rules WHERE tenant_id = $1
 `
 
 func (q *Queries) DocumentRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, error) {
@@ -128,6 +128,7 @@ func (q *Queries) DocumentRules(ctx context.Context, tenantID uuid.UUID) ([]Rule
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.Version,
+			&i.Consistency,
 		); err != nil {
 			return nil, err
 		}

@@ -184,6 +184,7 @@ type Rule struct {
 	CreatedAt     time.Time
 	UpdatedAt     time.Time
 	Version       int64
+	Consistency   string
 }
 
 type Session struct {

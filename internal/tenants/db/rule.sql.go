@@ -28,10 +28,10 @@ func (q *Queries) DeleteRule(ctx context.Context, arg DeleteRuleParams) error {
 
 const insertRule = `-- name: InsertRule :one
 INSERT INTO rules (tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms,
-    burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, version)
+    burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency, version)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
-    $11, $12, $13, $14, $15, $16, $17, $18, $19)
-RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version
+    $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
+RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency
 `
 
 type InsertRuleParams struct {
@@ -53,6 +53,7 @@ type InsertRuleParams struct {
 	OnUnavailable string
 	PenaltyText   string
 	PenaltyMs     *int64
+	Consistency   string
 	Version       int64
 }
 
@@ -76,6 +77,7 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		arg.OnUnavailable,
 		arg.PenaltyText,
 		arg.PenaltyMs,
+		arg.Consistency,
 		arg.Version,
 	)
 	var i Rule
@@ -101,12 +103,13 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.Version,
+		&i.Consistency,
 	)
 	return i, err
 }
 
 const ruleBySlug = `-- name: RuleBySlug :one
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version FROM rules WHERE tenant_id = $1 AND slug = $2
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency FROM rules WHERE tenant_id = $1 AND slug = $2
 `
 
 type RuleBySlugParams struct {
@@ -139,6 +142,7 @@ func (q *Queries) RuleBySlug(ctx context.Context, arg RuleBySlugParams) (Rule, e
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.Version,
+		&i.Consistency,
 	)
 	return i, err
 }
@@ -294,7 +298,7 @@ func (q *Queries) RulePlanLimits(ctx context.Context, arg RulePlanLimitsParams) 
 }
 
 const rulesBySlug = `-- name: RulesBySlug :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version FROM rules WHERE tenant_id = $1 AND slug = ANY($2::text[])
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency FROM rules WHERE tenant_id = $1 AND slug = ANY($2::text[])
 `
 
 type RulesBySlugParams struct {
@@ -333,6 +337,7 @@ func (q *Queries) RulesBySlug(ctx context.Context, arg RulesBySlugParams) ([]Rul
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.Version,
+			&i.Consistency,
 		); err != nil {
 			return nil, err
 		}
@@ -383,9 +388,10 @@ UPDATE rules SET name = $1, description = $2, resource = $3, algorithm = $4,
     limit_units = $5, window_text = $6, window_ms = $7, burst_units = $8,
     precision_text = $9, precision_ms = $10, by_values = $11, mode = $12,
     on_unavailable = $13, penalty_text = $14, penalty_ms = $15,
-    version = $16, updated_at = now()
-WHERE tenant_id = $17 AND id = $18
-RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version
+    consistency = $16,
+    version = $17, updated_at = now()
+WHERE tenant_id = $18 AND id = $19
+RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency
 `
 
 type UpdateRuleParams struct {
@@ -404,6 +410,7 @@ type UpdateRuleParams struct {
 	OnUnavailable string
 	PenaltyText   string
 	PenaltyMs     *int64
+	Consistency   string
 	Version       int64
 	TenantID      uuid.UUID
 	ID            uuid.UUID
@@ -426,6 +433,7 @@ func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, e
 		arg.OnUnavailable,
 		arg.PenaltyText,
 		arg.PenaltyMs,
+		arg.Consistency,
 		arg.Version,
 		arg.TenantID,
 		arg.ID,
@@ -453,6 +461,7 @@ func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, e
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.Version,
+		&i.Consistency,
 	)
 	return i, err
 }

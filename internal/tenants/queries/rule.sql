@@ -1,8 +1,8 @@
 -- name: InsertRule :one
 INSERT INTO rules (tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms,
-    burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, version)
+    burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency, version)
 VALUES (@tenant_id, @id, @slug, @name, @description, @resource, @algorithm, @limit_units, @window_text, @window_ms,
-    @burst_units, @precision_text, @precision_ms, @by_values, @mode, @on_unavailable, @penalty_text, @penalty_ms, @version)
+    @burst_units, @precision_text, @precision_ms, @by_values, @mode, @on_unavailable, @penalty_text, @penalty_ms, @consistency, @version)
 RETURNING *;
 
 -- name: UpdateRule :one
@@ -10,6 +10,7 @@ UPDATE rules SET name = @name, description = @description, resource = @resource,
     limit_units = @limit_units, window_text = @window_text, window_ms = @window_ms, burst_units = @burst_units,
     precision_text = @precision_text, precision_ms = @precision_ms, by_values = @by_values, mode = @mode,
     on_unavailable = @on_unavailable, penalty_text = @penalty_text, penalty_ms = @penalty_ms,
+    consistency = @consistency,
     version = @version, updated_at = now()
 WHERE tenant_id = @tenant_id AND id = @id
 RETURNING *;

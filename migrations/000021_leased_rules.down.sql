@@ -1,0 +1,1 @@
+ALTER TABLE rules DROP COLUMN consistency; -- and with it what it is checked by
