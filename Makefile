@@ -39,8 +39,8 @@ conformance: ## run the vector files under DIR=path against both engines
 bench: ## measure the whole service beside a bare HTTP server and others of its kind; ARGS="-h" lists the choices
 	@bench/run.sh $(ARGS)
 
-microbench: ## measure the parts of a check inside the process
-	@scripts/dev.sh --test with go test -run '^$$' -bench . -benchmem ./internal/...
+microbench: ## measure the parts of a check inside the process; ARGS="-old REV" compares with another commit
+	@scripts/microbench.sh $(ARGS)
 
 generate: ## write anew what is made from queries, pages, vectors' pictures and migrations
 	@go tool -modfile=tools/sqlc.mod sqlc generate

@@ -37,5 +37,5 @@ step "go vet, bench/peers" go -C bench/peers vet ./...
 step "modules are tidy" go mod tidy -diff
 step "modules are tidy, bench" go -C bench mod tidy -diff
 step "modules are tidy, bench/peers" go -C bench/peers mod tidy -diff
-step "scripts parse" bash -n scripts/dev.sh scripts/verify.sh web/vendor.sh tests/browser/vendor.sh .ci/run
+step "scripts parse" bash -n scripts/dev.sh scripts/verify.sh scripts/microbench.sh web/vendor.sh tests/browser/vendor.sh .ci/run
 exit $failed
