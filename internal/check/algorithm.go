@@ -113,7 +113,7 @@ func (c *Call) validate() error {
 			return errNumbers
 		}
 		for j := range i {
-			if c.Counters[j].Key == counter.Key {
+			if c.Counters[j].same(counter) {
 				return errDuplicate
 			}
 		}

@@ -210,9 +210,9 @@ func (e *evaluation) begin(c *Checker, p *Policy, req *Request, now time.Time) b
 	e.call.Counters = slices.Grow(e.call.Counters, len(matching))
 	e.counted = slices.Grow(e.counted, len(matching))
 	var scratch [512]byte
-	buf := scratch[:0]
+	keys := keyMaker{keys: c.keys, buf: scratch[:0]}
 	for _, i := range matching {
-		buf = e.addRule(c.keys, i, plan, subject, nowMS, buf)
+		e.addRule(&keys, i, plan, subject, nowMS)
 	}
 	if req.Explain {
 		e.explain(matching)
@@ -224,10 +224,10 @@ func (e *evaluation) begin(c *Checker, p *Policy, req *Request, now time.Time) b
 }
 
 // addRule adds rule i of the policy to the decision, and its counter to the call.
-func (e *evaluation) addRule(keys Keys, i int32, plan *planNumbers, subject *subjectEntry, nowMS int64, buf []byte) []byte {
+func (e *evaluation) addRule(keys *keyMaker, i int32, plan *planNumbers, subject *subjectEntry, nowMS int64) {
 	d, r := &e.decision, &e.policy.rules[i]
 	if r.rule.Mode == Off {
-		return buf // explain lists it
+		return // explain lists it
 	}
 	num := e.policy.number(i, plan, subject, nowMS)
 	rd := RuleDecision{Rule: &r.rule, Mode: r.rule.Mode, Source: num.source, WindowMS: num.numbers.windowMS(nowMS)}
@@ -237,19 +237,18 @@ func (e *evaluation) addRule(keys Keys, i int32, plan *planNumbers, subject *sub
 	if num.unlimited {
 		rd.Unlimited, rd.Allowed = true, true
 		d.Rules = append(d.Rules, rd)
-		return buf
+		return
 	}
-	key, missing, buf := keys.counterKey(buf, r, e.req)
-	if missing != "" {
+	counter := Counter{Numbers: num.numbers, Shadow: rd.Mode == Shadow}
+	if missing := keys.counter(&counter, r, e.req); missing != "" {
 		d.Skipped = append(d.Skipped, SkippedRule{Rule: &r.rule, Reason: MissingAttribute, Attribute: missing})
-		return buf
+		return
 	}
 	rd.Limit, rd.Burst, rd.Quota = num.numbers.Limit, num.numbers.Burst, num.numbers.Quota()
 	e.leased = e.leased && r.rule.Consistency == Leased
 	e.counted = append(e.counted, len(d.Rules))
 	d.Rules = append(d.Rules, rd)
-	e.call.Counters = append(e.call.Counters, Counter{Key: key, Numbers: num.numbers, Shadow: rd.Mode == Shadow})
-	return buf
+	e.call.Counters = append(e.call.Counters, counter)
 }
 
 // explain lists every rule of the policy that is not evaluated, with the reason.

@@ -54,7 +54,6 @@ func (c *Checker) Compare(ctx context.Context, p *Policy, plan, rule string, to 
 func (c *Checker) compare(ctx context.Context, p *Policy, plan string, index int32, then number, subjects []string, out *Comparison) {
 	var now, changed []*evaluation
 	nowMS := c.clock().UnixMilli()
-	var buf []byte
 	for _, name := range subjects {
 		subject, _ := p.subjects.Load(name)
 		has, _ := p.plan("", subject)
@@ -68,7 +67,7 @@ func (c *Checker) compare(ctx context.Context, p *Policy, plan string, index int
 		out.Asked++
 		e := newPeek(p)
 		e.req = &req
-		buf = e.addRule(c.keys, index, has, subject, nowMS, buf)
+		e.addRule(&keyMaker{keys: c.keys}, index, has, subject, nowMS)
 		if len(e.counted) == 0 { // unlimited now: there is no count that another number could meet
 			continue
 		}
@@ -78,7 +77,9 @@ func (c *Checker) compare(ctx context.Context, p *Policy, plan string, index int
 		other.decision.Rules[0].Unlimited = then.unlimited
 		if !then.unlimited {
 			other.counted = []int{0}
-			other.call.Counters = []Counter{{Key: e.call.Counters[0].Key, Numbers: then.numbers}}
+			counter := e.call.Counters[0]
+			counter.Numbers, counter.Shadow = then.numbers, false
+			other.call.Counters = []Counter{counter}
 		}
 		now, changed = append(now, e), append(changed, other)
 	}

@@ -30,9 +30,27 @@ func (n Numbers) Quota() int64 {
 
 // Counter is one rule's counter in a Call.
 type Counter struct {
-	Key     string // made by CounterKey; unique within a call
+	// Key is the counter's own, or with Grouped that of its group. Keys spells both.
+	Key string
+	// ID names the rule among all that count by the same values: idBytes long, or "" for a counter
+	// that is never in a group.
+	ID      string
+	Grouped bool // an engine may keep it together with the others of its group
 	Numbers Numbers
 	Shadow  bool // its verdict is reported, and never denies
+}
+
+// OwnKey is what names the counter alone, whether it is grouped or not.
+func (c *Counter) OwnKey() string {
+	if c.Grouped {
+		return keyBeside(c.Key, c.ID)
+	}
+	return c.Key
+}
+
+// same reports whether both are one counter.
+func (c *Counter) same(o *Counter) bool {
+	return c.Key == o.Key && c.Grouped == o.Grouped && (!c.Grouped || c.ID == o.ID)
 }
 
 // Call is one check as an engine sees it: a cost against all counters at once.
@@ -80,8 +98,8 @@ type Verdict struct {
 // unknown carries Err.
 type Engine interface {
 	Evaluate(ctx context.Context, calls ...*Call)
-	// Reset forgets the counters of these keys, penalties included.
-	Reset(ctx context.Context, keys ...string) error
+	// Reset forgets counters, penalties included. Their Numbers mean nothing to it.
+	Reset(ctx context.Context, counters ...Counter) error
 	// Refund takes units back that allowed calls charged and nobody was given. It fills in each
 	// refund's Refused and Err.
 	Refund(ctx context.Context, refunds ...*Refund)

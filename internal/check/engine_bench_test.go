@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
@@ -72,4 +75,61 @@ func BenchmarkEvaluateRedisAlone(b *testing.B) {
 		engine.Evaluate(context.Background(), &call)
 	}
 	require.NoError(b, call.Err)
+}
+
+// BenchmarkRulesInRedis asks for 10 000 subjects under rules with windows of one minute and more, that
+// are in a group and that are not. redis-us/op is the CPU time of Redis, by its own account.
+func BenchmarkRulesInRedis(b *testing.B) {
+	client := redisClient(b)
+	engine := check.NewRedisEngine(client, redisOptions())
+	for _, grouped := range []bool{false, true} {
+		for _, rules := range []int{1, 3, 10} {
+			b.Run(fmt.Sprintf("grouped=%t/rules=%d", grouped, rules), func(b *testing.B) {
+				prefix := checktest.Prefix()
+				groups := make([]string, 10_000)
+				for i := range groups {
+					groups[i] = fmt.Sprintf("%s%09d", prefix, i)
+				}
+				b.ReportAllocs()
+				b.SetParallelism(32) // 64 callers on two cores
+				before := cpuOfRedis(b, client)
+				b.RunParallel(func(pb *testing.PB) {
+					call := check.Call{Cost: 1}
+					for pb.Next() {
+						call.Counters = call.Counters[:0]
+						group := groups[rand.IntN(len(groups))]
+						for i := range rules {
+							c := check.Counter{Key: group, ID: fmt.Sprintf("%04d-rule", i), Grouped: true, Numbers: check.Numbers{
+								Algorithm: check.SlidingWindowCounter, Limit: 100_000_000, WindowMS: int64(i+1) * 60_000,
+							}}
+							if !grouped {
+								c.Key, c.Grouped = c.OwnKey(), false
+							}
+							call.Counters = append(call.Counters, c)
+						}
+						engine.Evaluate(context.Background(), &call)
+						if call.Err != nil {
+							b.Error(call.Err)
+						}
+					}
+				})
+				b.ReportMetric((cpuOfRedis(b, client)-before)*1e6/float64(b.N), "redis-us/op")
+			})
+		}
+	}
+}
+
+// cpuOfRedis returns how many seconds of CPU time a server has used.
+func cpuOfRedis(tb testing.TB, client redis.UniversalClient) (seconds float64) {
+	info, err := client.Info(context.Background(), "cpu").Result()
+	require.NoError(tb, err)
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name == "used_cpu_sys" || name == "used_cpu_user" {
+			used, err := strconv.ParseFloat(value, 64)
+			require.NoError(tb, err)
+			seconds += used
+		}
+	}
+	return seconds
 }

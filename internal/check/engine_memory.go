@@ -82,6 +82,7 @@ type memoryCounter struct {
 
 // memoryScratch is what one call needs while it is decided.
 type memoryScratch struct {
+	keys       []string
 	hashes     []uint64
 	shards     []int
 	sweep      []*memoryShard   // when the call is through
@@ -168,9 +169,11 @@ func (e *MemoryEngine) evaluate(s *memoryScratch, c *Call) {
 
 // lock takes the locks of all shards that the call's keys are in, in one order.
 func (e *MemoryEngine) lock(s *memoryScratch, c *Call) {
-	s.hashes, s.shards = s.hashes[:0], s.shards[:0]
+	s.keys, s.hashes, s.shards = s.keys[:0], s.hashes[:0], s.shards[:0]
 	for i := range c.Counters {
-		h := maphash.String(e.seed, c.Counters[i].Key)
+		key := c.Counters[i].OwnKey()
+		h := maphash.String(e.seed, key)
+		s.keys = append(s.keys, key)
 		s.hashes = append(s.hashes, h)
 		if shard := int(h % memoryShards); !slices.Contains(s.shards, shard) {
 			s.shards = append(s.shards, shard)
@@ -199,7 +202,7 @@ func (e *MemoryEngine) unlock(s *memoryScratch, clock int64) {
 func (e *MemoryEngine) judgement(s *memoryScratch, c *Call, i int) judgement {
 	counter := &c.Counters[i]
 	shard := &e.shards[s.hashes[i]%memoryShards]
-	kept := shard.counters[counter.Key]
+	kept := shard.counters[s.keys[i]]
 	if kept == nil && e.full(c.Tenant) {
 		s.sweep = append(s.sweep, shard)
 		kept = shard.overflow[sharedKey(c.Tenant, s.hashes[i], &counter.Numbers)]
@@ -255,7 +258,7 @@ func (e *MemoryEngine) add(s *memoryScratch, c *Call, i int, first state) *memor
 		}
 		shard.overflow[kept.shared] = kept
 	} else {
-		kept.key = c.Counters[i].Key
+		kept.key = s.keys[i]
 		kept.ofTenant = e.ofTenant(c.Tenant)
 		kept.ofTenant.Add(1)
 		e.counters.Add(1)
@@ -320,10 +323,10 @@ func (e *MemoryEngine) remove(shard *memoryShard, gone *memoryCounter) {
 	e.counters.Add(-1)
 }
 
-// Reset forgets the counters of these keys. Keys that share an overflow counter keep it: it
-// holds what others used too.
-func (e *MemoryEngine) Reset(_ context.Context, keys ...string) error {
-	for _, key := range keys {
+// Reset forgets counters. Those that share an overflow counter keep it: it holds what others used too.
+func (e *MemoryEngine) Reset(_ context.Context, counters ...Counter) error {
+	for i := range counters {
+		key := counters[i].OwnKey()
 		shard := &e.shards[maphash.String(e.seed, key)%memoryShards]
 		shard.mu.Lock()
 		if kept := shard.counters[key]; kept != nil {

@@ -38,6 +38,7 @@ type RedisEngine struct {
 	scripts  scripts
 	hot      *script
 	refund   *script
+	forget   *script
 	sender   sender
 	requests sync.Pool // *redisRequest
 	flights  sync.Pool // *flight
@@ -58,8 +59,9 @@ func NewRedisEngine(client redis.UniversalClient, o RedisOptions) *RedisEngine {
 	}
 	e := &RedisEngine{
 		client: client, deadline: o.Deadline,
-		hot:    newScript("prelude", "calendar", "counter_value", "hot"),
-		refund: newScript("prelude", "counter_value", "refund"),
+		hot:    newScript("prelude", "calendar", "counter_value", "group", "hot"),
+		refund: newScript("prelude", "counter_value", "group", "refund"),
+		forget: newScript("prelude", "counter_value", "group", "forget"),
 	}
 	_, e.cluster = client.(*redis.ClusterClient)
 	e.requests.New = func() any { return newRedisRequest() }
@@ -148,17 +150,23 @@ func (e *RedisEngine) exchange(ctx context.Context, reqs []*redisRequest) (answe
 	return answered
 }
 
-// Reset deletes the counters of these keys and their penalty marks.
-func (e *RedisEngine) Reset(ctx context.Context, keys ...string) error {
-	if len(keys) == 0 {
+// Reset deletes counters, in groups too, and their penalty marks.
+func (e *RedisEngine) Reset(ctx context.Context, counters ...Counter) error {
+	if len(counters) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.deadline)
 	defer cancel()
 	pipe := e.client.Pipeline()
-	for _, key := range keys {
+	for i := range counters {
 		// One command for each counter: in a cluster different keys can be in different slots.
-		pipe.Unlink(ctx, key, penaltyKey(key))
+		c := &counters[i]
+		key := c.OwnKey()
+		if c.ID == "" {
+			pipe.Unlink(ctx, key, penaltyKey(key))
+		} else {
+			pipe.Eval(ctx, e.forget.text, []string{key, penaltyKey(key)}, c.ID)
+		}
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return fmt.Errorf("reset counters: %w", err)
@@ -197,9 +205,20 @@ func (c *sentCall) encode(b []byte, counters []Counter) []byte {
 		b = appendUint(b, n.extra(), 5)
 		b = appendUint(b, n.PenaltyMS, 4)
 		b = append(b, byte(n.Calendar))
+		b = appendID(b, counters[i].ID)
 	}
 	return b
 }
+
+// appendID appends the ID of a rule, or zeros for none.
+func appendID(b []byte, id string) []byte {
+	if id == "" {
+		id = noID
+	}
+	return append(b, id...)
+}
+
+const noID = "\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 
 func oneIf(yes bool) byte {
 	if yes {

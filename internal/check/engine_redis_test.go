@@ -425,7 +425,7 @@ func TestRedisHangs(t *testing.T) {
 		require.GreaterOrEqual(t, call.Outcome.Verdicts[0].Remaining, int64(1_000-2-asking))
 		server.Kill()
 		require.Error(t, ask(engine, 1).Err)
-		require.Error(t, engine.Reset(ctx, counter.Key))
+		require.Error(t, engine.Reset(ctx, counter))
 	}
 }
 

@@ -68,7 +68,6 @@ func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) Subjec
 		out.Plan = plan.slug
 	}
 	var evaluations []*evaluation
-	var buf []byte
 	for i := range p.rules {
 		rule := &p.rules[i].rule
 		req, reason, missing := rule.counted(values)
@@ -86,7 +85,7 @@ func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) Subjec
 		}
 		e := evaluations[last]
 		e.req = &req
-		buf = e.addRule(c.keys, int32(i), plan, subject, now.UnixMilli(), buf)
+		e.addRule(&keyMaker{keys: c.keys}, int32(i), plan, subject, now.UnixMilli())
 	}
 	c.peek(ctx, evaluations)
 	for _, e := range evaluations {
@@ -149,8 +148,7 @@ func (r *RuleDecision) asOfOne() {
 // It fails with an *UncountedError where the rule that is named has no counter for the values,
 // before anything is forgotten; and with an ErrCountersUnavailable.
 func (c *Checker) Reset(ctx context.Context, p *Policy, rule string, values Request) (reset []*Rule, hidden []HiddenRule, err error) {
-	var keys []string
-	var buf []byte
+	var counters []Counter
 	for i := range p.rules {
 		r := &p.rules[i]
 		if rule != "" && rule != r.rule.Slug {
@@ -159,9 +157,9 @@ func (c *Checker) Reset(ctx context.Context, p *Policy, rule string, values Requ
 		req, reason, missing := r.rule.counted(values)
 		switch {
 		case reason == "":
-			var key string
-			key, _, buf = c.keys.counterKey(buf, r, &req)
-			keys, reset = append(keys, key), append(reset, &r.rule)
+			var counter Counter
+			(&keyMaker{keys: c.keys}).counter(&counter, r, &req)
+			counters, reset = append(counters, counter), append(reset, &r.rule)
 		case rule != "":
 			return nil, nil, &UncountedError{Rule: rule, Reason: reason, Missing: missing}
 		default:
@@ -171,28 +169,28 @@ func (c *Checker) Reset(ctx context.Context, p *Policy, rule string, values Requ
 	if rule != "" && len(reset) == 0 {
 		return nil, nil, &UncountedError{Rule: rule, Unknown: true}
 	}
-	for some := range slices.Chunk(keys, resetChunk) {
+	for some := range slices.Chunk(counters, resetChunk) {
 		if err := c.shared.reset(ctx, some); err != nil {
 			return nil, nil, fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
 		}
 	}
 	// What this instance counted while the store was away.
-	if err := c.local.Reset(ctx, keys...); err != nil {
+	if err := c.local.Reset(ctx, counters...); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
 	}
 	c.denials.forget(p.tenant, values.Subject)
-	c.leases.forget(keys)
+	c.leases.forget(counters)
 	return reset, hidden, nil
 }
 
 // resetChunk bounds how many counters go in one pipeline, so that no check waits long behind it.
 const resetChunk = 128
 
-func (g *guarded) reset(ctx context.Context, keys []string) error {
+func (g *guarded) reset(ctx context.Context, counters []Counter) error {
 	if !g.breaker.allow() {
 		return errBreakerOpen
 	}
-	err := g.engine.Reset(context.WithoutCancel(ctx), keys...)
+	err := g.engine.Reset(context.WithoutCancel(ctx), counters...)
 	g.breaker.done(err)
 	if err != nil {
 		g.metrics.redisErrors.Inc()

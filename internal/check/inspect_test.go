@@ -287,7 +287,7 @@ var errBroken = errors.New("broken")
 
 type brokenReset struct{ Engine }
 
-func (brokenReset) Reset(context.Context, ...string) error { return errBroken }
+func (brokenReset) Reset(context.Context, ...Counter) error { return errBroken }
 
 // What this instance counted by itself while the store was away is forgotten too.
 func TestResetLocal(t *testing.T) {

@@ -3,17 +3,21 @@ package check
 import (
 	"encoding/binary"
 	"strings"
+	"unsafe"
 
 	"github.com/dchest/siphash"
 )
 
 // Keys spells counter keys: "w{tag}name", 14 bytes and not all of them text, so that Redis keeps
 // one in 16 bytes. The tag, in Redis Cluster's braces, is two bytes that depend on the tenant
-// alone, so all counters of a check share a slot. The name is a keyed 72-bit hash (SipHash-2-4) of
-// the tenant, the rule and the values that it counts by, each with its length before it: no
-// separator can be forged, no collision be built without the secret, and no customer's data
-// stands in Redis. That any two of a tenant's hundred million counters meet by chance has a
-// probability of one in a million.
+// alone, so all counters of a check share a slot. The name is 72 bits: a keyed hash (SipHash-2-4)
+// of the tenant and the values counted by, each with its length before it, and added to that another
+// one of the rule. No separator can be forged, no collision be built without the secret, and no
+// customer's data stands in Redis. That any two of a tenant's hundred million counters meet by
+// chance has a probability of one in a million.
+//
+// Without the rule's part it is the name of the group of these values (lua/group.lua), so that
+// from any two of a counter's key, its group's and the rule's ID the third is known.
 type Keys struct{ k0, k1 uint64 }
 
 // NewKeys returns the Keys of one deployment. All its instances must have the same secret.
@@ -50,20 +54,52 @@ func hashTag(key string) string {
 	return key
 }
 
-// ruleIdentity is what names a rule's counters apart from the values counted by: changing any
+// idBytes is the length of the name in a key, and of a rule's ID.
+const idBytes = 9
+
+// keyName is the name of a key: 40 bits and 32 bits.
+type keyName struct{ low, high uint64 }
+
+func (k Keys) name(of []byte) keyName {
+	h0, h1 := siphash.Hash128(k.k0, k.k1, of)
+	return keyName{low: h0 & (1<<40 - 1), high: (h0>>40 | h1<<24) & (1<<32 - 1)}
+}
+
+func (n keyName) plus(o keyName) keyName { return keyName{low: n.low + o.low, high: n.high + o.high} }
+
+func (n keyName) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(n.low)) //nolint:gosec // the low bytes are meant
+	b = append(b, byte(n.low>>32))
+	return binary.LittleEndian.AppendUint32(b, uint32(n.high)) //nolint:gosec // the low bytes are meant
+}
+
+// readName is the opposite of append.
+func readName(s string) (n keyName) {
+	for i := idBytes - 1; i >= 5; i-- {
+		n.high = n.high<<8 | uint64(s[i])
+	}
+	for i := 4; i >= 0; i-- {
+		n.low = n.low<<8 | uint64(s[i])
+	}
+	return n
+}
+
+// keyBeside returns the own key of the counter with an ID, from the key of its group.
+func keyBeside(group, id string) string {
+	at := len(group) - idBytes
+	return string(readName(group[at:]).plus(readName(id)).append([]byte(group[:at])))
+}
+
+// ruleID is what names a rule's counters apart from the values counted by: changing any
 // part of it begins with fresh state (docs/algorithms.md, "Changing a rule").
-func ruleIdentity(tenant TenantID, r *Rule) []byte {
+func (k Keys) ruleID(tenant TenantID, r *Rule) keyName {
 	n := r.Numbers()
-	b := append([]byte(nil), tenant[:]...)
+	b := append([]byte("rule"), tenant[:]...)
 	b = appendPart(b, r.Slug)
 	b = append(b, byte(n.Algorithm), byte(n.Calendar))
 	b = binary.BigEndian.AppendUint64(b, uint64(n.WindowMS))
 	b = binary.BigEndian.AppendUint64(b, uint64(n.PrecisionMS))
-	b = append(b, byte(len(r.By)))
-	for _, by := range r.By {
-		b = appendPart(b, by)
-	}
-	return b
+	return k.name(b)
 }
 
 func appendPart(b []byte, s string) []byte {
@@ -71,30 +107,107 @@ func appendPart(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// counterKey returns the key of rule's counter for the request's values, or the name of the
-// attribute that the rule counts by and the request lacks. scratch is reused.
-func (k Keys) counterKey(scratch []byte, r *compiledRule, req *Request) (key, missing string, buf []byte) {
-	b := append(scratch[:0], r.identity...)
-	for _, by := range r.rule.By {
-		switch by {
-		case "subject":
+// keyMaker spells the keys of one request. Rules that count by the same values share the hash of
+// these.
+type keyMaker struct {
+	keys   Keys
+	tenant TenantID
+	buf    []byte
+	last   *byList // whose values were hashed last, and to what
+	values keyName
+	group  string // the key of the group of these values; "": not spelled yet
+}
+
+// counter fills in the key of a rule's counter for the request's values, or returns the name of the
+// attribute that the rule counts by and the request lacks.
+func (m *keyMaker) counter(c *Counter, r *compiledRule, req *Request) (missing string) {
+	if m.last != r.by {
+		if missing = m.hash(r.by, req); missing != "" {
+			return missing
+		}
+	}
+	c.ID, c.Grouped = r.id, r.grouped
+	if !r.grouped {
+		c.Key = m.spell(r.by, m.values.plus(r.name))
+		return ""
+	}
+	if m.group == "" {
+		m.group = m.spell(r.by, m.values)
+	}
+	c.Key = m.group
+	return ""
+}
+
+func (m *keyMaker) spell(by *byList, name keyName) string {
+	m.buf = name.append(append(m.buf[:0], by.keyPrefix...))
+	return string(m.buf)
+}
+
+// hash hashes the values that rules count by.
+func (m *keyMaker) hash(by *byList, req *Request) (missing string) {
+	m.last = nil
+	b := append(m.buf[:0], by.prefix...)
+	for i := range by.parts {
+		part := &by.parts[i]
+		switch part.kind {
+		case bySubject:
 			b = appendPart(b, req.Subject)
-		case "resource":
+		case byResource:
 			b = appendPart(b, req.Resource)
-		default:
-			name := strings.TrimPrefix(by, "attributes.")
-			value, ok := req.attribute(name)
+		case byAttribute:
+			value, ok := req.attribute(part.name)
 			if !ok {
-				return "", name, b
+				m.buf = b
+				return part.name
 			}
 			b = appendPart(b, value)
 		}
 	}
-	h0, h1 := siphash.Hash128(k.k0, k.k1, b)
-	b = append(b[:0], r.keyPrefix...)
-	b = binary.LittleEndian.AppendUint64(b, h0)
-	b = append(b, byte(h1))
-	return string(b), "", b
+	m.last, m.values, m.group = by, m.keys.name(b), ""
+	m.buf = b
+	return ""
+}
+
+// byList is what some rules of a tenant count by.
+type byList struct {
+	parts     []byPart
+	prefix    []byte // of what is hashed: the tenant, and the parts' names
+	keyPrefix string
+}
+
+// bytes returns how much memory the list takes, roughly.
+func (l *byList) bytes() int {
+	return int(unsafe.Sizeof(*l)) + len(l.prefix) + len(l.keyPrefix) + len(l.parts)*int(unsafe.Sizeof(byPart{}))
+}
+
+type byPart struct {
+	kind byKind
+	name string // of the attribute
+}
+
+type byKind uint8
+
+const (
+	bySubject byKind = iota
+	byResource
+	byAttribute
+)
+
+func newByList(tenant TenantID, names []string, keyPrefix string) *byList {
+	l := &byList{prefix: append([]byte("values"), tenant[:]...), keyPrefix: keyPrefix}
+	l.prefix = append(l.prefix, byte(len(names)))
+	for _, by := range names {
+		l.prefix = appendPart(l.prefix, by)
+		switch by {
+		case "subject":
+			l.parts = append(l.parts, byPart{kind: bySubject})
+		case "resource":
+			l.parts = append(l.parts, byPart{kind: byResource})
+		default:
+			l.parts = append(l.parts, byPart{kind: byAttribute, name: strings.TrimPrefix(by, "attributes.")})
+		}
+	}
+	return l
 }
 
 func (req *Request) attribute(name string) (string, bool) {

@@ -36,7 +36,7 @@ func (l *leases) retire(set *leaseSet, gone *lease, now time.Time, newest bool) 
 		}
 		if units > 0 {
 			p.refund.Parts = append(p.refund.Parts, RefundPart{
-				Key: c.Key, Numbers: n, Units: units, Ground: n.ground(&gone.verdicts[i], gone.nowMS),
+				Key: c.OwnKey(), ID: c.ID, Numbers: n, Units: units, Ground: n.ground(&gone.verdicts[i], gone.nowMS),
 			})
 		}
 	}
@@ -199,10 +199,10 @@ func (s *leaseSet) quiet(now time.Time) bool {
 }
 
 // forget ends the leases of counters that were forgotten.
-func (l *leases) forget(keys []string) {
-	forgotten := make(map[string]bool, len(keys))
-	for _, key := range keys {
-		forgotten[key] = true
+func (l *leases) forget(counters []Counter) {
+	forgotten := make(map[string]bool, len(counters))
+	for i := range counters {
+		forgotten[counters[i].OwnKey()] = true
 	}
 	l.mu.Lock()
 	l.pending = slices.DeleteFunc(l.pending, func(p pendingRefund) bool {
@@ -210,7 +210,7 @@ func (l *leases) forget(keys []string) {
 	})
 	l.mu.Unlock()
 	l.sets.Range(func(_ uint64, set *leaseSet) bool {
-		if slices.ContainsFunc(set.counters, func(c Counter) bool { return forgotten[c.Key] }) {
+		if slices.ContainsFunc(set.counters, func(c Counter) bool { return forgotten[c.OwnKey()] }) {
 			set.resets.Add(1)
 			l.drop(set.lease.Load())
 		}

@@ -58,10 +58,12 @@ type Policy struct {
 }
 
 type compiledRule struct {
-	rule      Rule
-	identity  []byte // see ruleIdentity
-	keyPrefix string
-	number    number // the rule's own default
+	rule    Rule
+	by      *byList
+	name    keyName // its part in keys
+	id      string  // the same, as counters have it
+	grouped bool
+	number  number // the rule's own default
 }
 
 // number is what applies to a subject under a rule, and where it came from.
@@ -118,7 +120,7 @@ func CompilePolicy(keys Keys, tenant TenantID, data PolicyData) (*Policy, error)
 	}
 	rules := slices.Clone(data.Rules)
 	slices.SortFunc(rules, func(a, b Rule) int { return strings.Compare(a.Slug, b.Slug) })
-	prefix := keys.tenantPrefix(tenant)
+	byLists := byLists{tenant: tenant, keyPrefix: keys.tenantPrefix(tenant), lists: map[string]*byList{}}
 	bySlug := make(map[string]int, len(rules))
 	p.rules = make([]compiledRule, len(rules))
 	for i := range rules {
@@ -131,11 +133,13 @@ func CompilePolicy(keys Keys, tenant TenantID, data PolicyData) (*Policy, error)
 		}
 		bySlug[r.Slug] = i
 		p.rules[i] = compiledRule{
-			rule: *r, identity: ruleIdentity(tenant, r), keyPrefix: prefix,
+			rule: *r, by: byLists.of(r.By), name: keys.ruleID(tenant, r),
 			number: number{numbers: r.Numbers(), source: "rule"},
 		}
+		p.rules[i].id = string(p.rules[i].name.append(nil))
 		p.index(int32(i), r.Resource)
 	}
+	groupRules(p.rules)
 	for _, plan := range data.Plans {
 		pn := &planNumbers{slug: plan.Slug}
 		if len(plan.Limits) > 0 {

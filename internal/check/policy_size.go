@@ -13,7 +13,10 @@ func (p *Policy) measure() int64 {
 	n += len(p.rules) * int(unsafe.Sizeof(compiledRule{}))
 	for i := range p.rules {
 		r := &p.rules[i]
-		n += len(r.identity) + object
+		n += len(r.id) + object/2
+		if i == 0 || r.by != p.rules[i-1].by { // most rules of a tenant count by the same
+			n += r.by.bytes() + object
+		}
 		for _, text := range []string{r.rule.Slug, r.rule.Name, r.rule.Description, r.rule.Resource, r.rule.Window.Text, r.rule.Precision.Text, r.rule.Penalty.Text} {
 			if text != "" {
 				n += len(text) + object/2

@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"encoding/binary"
 	"math"
 	"strings"
 
@@ -20,7 +21,7 @@ type flight struct {
 
 // scriptCmd is one run of a script.
 type scriptCmd struct {
-	cmd    redis.Cmder
+	cmd    *redis.StringCmd
 	script *script
 	args   []any
 	text   bool      // sent as text, not by its hash
@@ -37,11 +38,7 @@ func (c *scriptCmd) build(text bool) {
 	} else {
 		c.args[0], c.args[1] = "evalsha", c.script.sha
 	}
-	if c.run != nil {
-		c.cmd = redis.NewIntSliceCmd(context.Background(), c.args...)
-	} else {
-		c.cmd = redis.NewStringCmd(context.Background(), c.args...)
-	}
+	c.cmd = redis.NewStringCmd(context.Background(), c.args...)
 }
 
 // load takes requests on. The calls of each stay in order; those of different requests were asked at
@@ -98,9 +95,10 @@ func (f *flight) addMain(r *redisRequest, c *sentCall) {
 	counters := r.countersOf(c)
 	args := make([]any, 3, 4+2*len(counters))
 	for i := range counters {
-		args = append(args, &counters[i].Key)
+		key := counters[i].OwnKey()
+		args = append(args, key)
 		if counters[i].Numbers.PenaltyMS > 0 {
-			args = append(args, penaltyKey(counters[i].Key))
+			args = append(args, penaltyKey(key))
 		}
 	}
 	args[2] = len(args) - 3
@@ -152,15 +150,11 @@ func (f *flight) deliver() (answered bool) {
 		err := c.cmd.Err()
 		answered = err == nil
 		if c.run != nil {
-			var values []int64
-			if err == nil {
-				values = c.cmd.(*redis.IntSliceCmd).Val()
-			}
-			f.engine.repaired.Add(c.run.deliver(values, err))
+			f.engine.repaired.Add(c.run.deliver(c.cmd.Val(), err))
 			continue
 		}
 		if c.call.err = err; err == nil {
-			c.call.reply = c.cmd.(*redis.StringCmd).Val()
+			c.call.reply = c.cmd.Val()
 		}
 	}
 	return answered
@@ -182,11 +176,13 @@ type hotRun struct {
 	cmd      scriptCmd
 	tag      string // of the keys, in a Cluster
 	place    int    // among the commands of the flight
-	counters int
+	work     int
 	rules    []hotRule
 	hint     int // where the next rule is likely to be found: rules come in the same order again and again
+	sets     []hotSet
 	rulesArg []byte
 	callsArg []byte
+	setsArg  []byte
 	groups   []hotGroup
 	members  []hotMember
 	slots    [256]uint16 // the last group whose first key hashes so, counted from 1
@@ -194,16 +190,24 @@ type hotRun struct {
 
 type hotRule struct {
 	numbers Numbers
+	id      string
 	shadow  bool
+}
+
+// hotSet is the rules of a group.
+type hotSet struct {
+	signature uint64
+	count     int
 }
 
 // hotGroup is calls of different requests, or next to each other in one, that ask the very same.
 type hotGroup struct {
-	r     *redisRequest
-	call  *sentCall
-	at    int // of its calls in callsArg
-	times int
-	value int // in the reply
+	r       *redisRequest
+	call    *sentCall
+	at      int // of its calls in callsArg
+	times   int
+	reply   string
+	allowed int64
 }
 
 type hotMember struct {
@@ -213,13 +217,11 @@ type hotMember struct {
 }
 
 const (
-	hotRuleBytes     = 20
 	hotGiven         = 1 // flags of a call
 	hotDryRun        = 2
-	maxHotRules      = 255 // counted in a byte
+	maxHotRules      = 255 // counted in a byte, as groups are
 	maxHotTimes      = 255
-	maxRunCounters   = 512 // for so long nobody else is served
-	hotHeadValues    = 2
+	maxRunWork       = 512 // for so long nobody else is served
 	hotRuleLookahead = 32
 )
 
@@ -236,15 +238,21 @@ func (h *hotRun) reset() {
 	clear(h.groups)
 	clear(h.members)
 	h.cmd.cmd = nil
-	h.counters, h.hint = 0, 0
-	h.rules, h.rulesArg, h.callsArg = h.rules[:0], h.rulesArg[:0], h.callsArg[:0]
+	h.work, h.hint = 0, 0
+	clear(h.rules)
+	h.rules, h.sets = h.rules[:0], h.sets[:0]
+	h.rulesArg, h.callsArg, h.setsArg = h.rulesArg[:0], h.callsArg[:0], h.setsArg[:0]
 	h.groups, h.members = h.groups[:0], h.members[:0]
 	h.slots = [256]uint16{}
 }
 
+// work is about how much a call is to do for Redis; a counter by itself is 1. Those of a group
+// mostly are that together.
+func (s *sentCall) work() int { return s.width + (s.count-s.width)/4 }
+
 // fits reports whether the run can take on another call.
 func (h *hotRun) fits(c *sentCall) bool {
-	return len(h.rules)+c.count <= maxHotRules && (h.counters == 0 || h.counters+c.count <= maxRunCounters)
+	return len(h.rules)+c.count <= maxHotRules && len(h.sets)+c.width <= maxHotRules && (h.work == 0 || h.work+c.work() <= maxRunWork)
 }
 
 // add takes on call i of a request.
@@ -268,7 +276,7 @@ func (h *hotRun) add(r *redisRequest, i int) {
 	h.groups = append(h.groups, hotGroup{r: r, call: c, at: len(h.callsArg), times: 1})
 	h.members = append(h.members, hotMember{r: r, call: i, group: len(h.groups) - 1})
 	h.slots[slot] = uint16(len(h.groups))
-	h.counters += len(counters)
+	h.work += c.work()
 	flags := byte(0)
 	if c.cost != 1 || c.nowMS != 0 {
 		flags |= hotGiven
@@ -276,10 +284,17 @@ func (h *hotRun) add(r *redisRequest, i int) {
 	if c.dryRun {
 		flags |= hotDryRun
 	}
-	h.callsArg = append(h.callsArg, flags, byte(len(counters)), 1)
-	for j := range counters {
-		h.callsArg = append(h.callsArg, h.rule(&counters[j]))
-		h.cmd.args = append(h.cmd.args, &counters[j].Key)
+	h.callsArg = append(h.callsArg, flags, byte(c.width), 1)
+	entries := r.entriesOf(c)
+	for j := range entries {
+		e := &entries[j]
+		first := &counters[r.order[e.from]]
+		if e.grouped {
+			h.callsArg = append(h.callsArg, 0, h.set(e, counters, r.order[e.from:e.from+e.count]))
+		} else {
+			h.callsArg = append(h.callsArg, h.rule(first))
+		}
+		h.cmd.args = append(h.cmd.args, &first.Key)
 	}
 	if flags&hotGiven != 0 {
 		h.callsArg = appendUint(appendUint(h.callsArg, c.cost, 7), c.nowMS, 6)
@@ -312,31 +327,47 @@ func (g *hotGroup) equal(c *sentCall, counters []Counter) bool {
 func (h *hotRun) rule(c *Counter) byte {
 	for i := range min(len(h.rules), hotRuleLookahead) {
 		at := (h.hint + i) % len(h.rules)
-		if h.rules[at].shadow == c.Shadow && h.rules[at].numbers == c.Numbers {
+		if r := &h.rules[at]; r.shadow == c.Shadow && r.id == c.ID && r.numbers == c.Numbers {
 			h.hint = at + 1
 			return byte(at + 1)
 		}
 	}
-	h.rules = append(h.rules, hotRule{c.Numbers, c.Shadow})
+	h.rules = append(h.rules, hotRule{c.Numbers, c.ID, c.Shadow})
 	n := &c.Numbers
 	b := append(h.rulesArg, byte(n.Algorithm), oneIf(c.Shadow))
 	b = appendUint(b, n.Limit, 7)
 	b = appendUint(b, n.WindowMS, 5)
 	b = appendUint(b, n.extra(), 5)
-	h.rulesArg = append(b, byte(n.Calendar))
+	h.rulesArg = appendID(append(b, byte(n.Calendar)), c.ID)
 	h.hint = len(h.rules)
 	return byte(len(h.rules))
 }
 
+// set returns the number, from 1, of a group's rules in the run.
+func (h *hotRun) set(e *hotEntry, counters []Counter, order []int32) byte {
+	for i := range h.sets {
+		if h.sets[i].signature == e.signature && h.sets[i].count == e.count {
+			return byte(i + 1)
+		}
+	}
+	h.sets = append(h.sets, hotSet{e.signature, e.count})
+	h.setsArg = append(h.setsArg, byte(e.count))
+	h.setsArg = binary.LittleEndian.AppendUint64(h.setsArg, e.signature)
+	for _, i := range order {
+		h.setsArg = append(h.setsArg, h.rule(&counters[i]))
+	}
+	return byte(len(h.sets))
+}
+
 func (h *hotRun) finishArgs(c *scriptCmd) {
 	c.args[2] = len(c.args) - 3
-	c.args = append(c.args, h.rulesArg, h.callsArg)
+	c.args = append(c.args, h.rulesArg, h.callsArg, h.setsArg)
 }
 
 // deliver hands the reply to the requests and returns how many foreign values were repaired.
-func (h *hotRun) deliver(values []int64, err error) (repaired int64) {
+func (h *hotRun) deliver(reply string, err error) (repaired int64) {
 	if err == nil {
-		err = h.locate(values)
+		err = h.locate(reply)
 	}
 	if err != nil {
 		for i := range h.members {
@@ -344,41 +375,39 @@ func (h *hotRun) deliver(values []int64, err error) (repaired int64) {
 		}
 		return 0
 	}
+	clock := readUint(reply[:6])
 	for i := range h.members {
 		m := &h.members[i]
 		g, c := &h.groups[m.group], &m.r.calls[m.call]
 		c.decidedMS = c.nowMS
 		if c.nowMS == 0 {
-			c.decidedMS = values[0]
+			c.decidedMS = clock
 		}
-		c.allowed, c.turn, c.value = values[g.value], int64(m.turn), len(m.r.values)
-		m.r.values = append(m.r.values, values[g.value+1:g.value+1+h.width(g)]...)
+		c.allowed, c.turn, c.reply = g.allowed, int64(m.turn), g.reply
 	}
-	return values[1]
-}
-
-// width is how many integers the reply has for the counters of a group.
-func (h *hotRun) width(g *hotGroup) (n int) {
-	counters := g.r.countersOf(g.call)
-	for i := range counters {
-		n += hotValues(counters[i].Numbers.Algorithm)
-	}
-	return n
+	return readUint(reply[6:hotHeadBytes])
 }
 
 // locate finds the groups' parts of the reply. One that is not of the right form, whatever it is, is
 // errReply.
-func (h *hotRun) locate(values []int64) error {
-	at := hotHeadValues
+func (h *hotRun) locate(reply string) error {
+	if len(reply) < hotHeadBytes || readUint(reply[:6]) > MaxInstantMS {
+		return errReply
+	}
+	rest := reply[hotHeadBytes:]
 	for i := range h.groups {
 		g := &h.groups[i]
-		g.value = at
-		at += 1 + h.width(g)
-		if at > len(values) || values[g.value] < 0 || values[g.value] > int64(g.times) {
+		length := 1
+		entries := g.r.entriesOf(g.call)
+		for j := range entries {
+			length += entries[j].replyBytes()
+		}
+		if length > len(rest) || int(rest[0]) > g.times {
 			return errReply
 		}
+		g.allowed, g.reply, rest = int64(rest[0]), rest[1:length], rest[length:]
 	}
-	if at != len(values) || values[0] < 0 || values[0] > MaxInstantMS || values[1] < 0 || values[1] > maxReplyInt {
+	if rest != "" {
 		return errReply
 	}
 	return nil

@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"math/bits"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -11,8 +12,9 @@ import (
 // up, and use the calls for something else, before it is.
 type redisRequest struct {
 	calls      []sentCall
-	counters   []Counter // of all calls, one after the other
-	values     []int64   // what hot.lua answered, copied
+	counters   []Counter  // of all calls, one after the other
+	entries    []hotEntry // of all calls that are hot
+	order      []int32    // places of a call's counters, by entry
 	judgements []judgement
 	states     []hotState
 
@@ -31,16 +33,23 @@ type sentCall struct {
 	first, count int // in the request's counters
 	cost, nowMS  int64
 	dryRun       bool
+	entry, width int          // where its entries begin, and how many they are
 	hot          bool         // hot.lua can decide it
 	algorithms   algorithmSet // of its counters
 
-	err   error
-	reply string // of main.lua
-	// Of hot.lua: so many of the equal calls before this one and it are allowed, from the state
-	// that begins there in values.
+	err error
+	// reply is that of main.lua, or of hot.lua the states of this call's entries.
+	reply string
+	// Of hot.lua: so many of the equal calls before this one and it are allowed.
 	decidedMS     int64
 	allowed, turn int64
-	value         int
+}
+
+// hotEntry is what of a call is under one key: a counter, or a group of them.
+type hotEntry struct {
+	from, count int    // in order
+	signature   uint64 // of a group: its rules, their order and limits
+	grouped     bool
 }
 
 func newRedisRequest() *redisRequest { return &redisRequest{done: make(chan struct{}, 1)} }
@@ -51,26 +60,79 @@ const maxHotCounters = 255
 func (r *redisRequest) add(c *Call) {
 	s := sentCall{
 		first: len(r.counters), count: len(c.Counters), cost: min(c.Cost, maxScriptCost), nowMS: c.NowMS, dryRun: c.DryRun,
-		hot: len(c.Counters) <= maxHotCounters,
+		hot: len(c.Counters) <= maxHotCounters, entry: len(r.entries),
 	}
 	for i := range c.Counters {
 		n := &c.Counters[i].Numbers
 		s.algorithms = s.algorithms.with(n.Algorithm)
-		s.hot = s.hot && n.PenaltyMS == 0 && n.Algorithm != SlidingWindowLog && n.Algorithm != SlidingWindowBuckets
+		s.hot = s.hot && n.hot()
 	}
 	r.counters = append(r.counters, c.Counters...)
+	if s.hot {
+		r.arrange(c.Counters)
+		s.width = len(r.entries) - s.entry
+	}
 	r.calls = append(r.calls, s)
+}
+
+// arrange makes the entries of a call's counters.
+func (r *redisRequest) arrange(counters []Counter) {
+	entries := len(r.entries)
+	for i := range counters {
+		c := &counters[i]
+		if !c.Grouped {
+			r.entries = append(r.entries, hotEntry{from: len(r.order), count: 1})
+			r.order = append(r.order, int32(i)) //nolint:gosec // at most maxHotCounters
+			continue
+		}
+		if r.inGroup(entries, counters, c.Key) {
+			continue
+		}
+		e := hotEntry{from: len(r.order), grouped: true}
+		for j := i; j < len(counters); j++ {
+			if o := &counters[j]; o.Grouped && o.Key == c.Key {
+				e.signature = o.sign(e.signature)
+				e.count++
+				r.order = append(r.order, int32(j)) //nolint:gosec // at most maxHotCounters
+			}
+		}
+		r.entries = append(r.entries, e)
+	}
+}
+
+// inGroup reports whether one of the entries from the given one on is the group of this key.
+func (r *redisRequest) inGroup(entries int, counters []Counter, key string) bool {
+	for i := entries; i < len(r.entries); i++ {
+		if e := &r.entries[i]; e.grouped && counters[r.order[e.from]].Key == key {
+			return true
+		}
+	}
+	return false
+}
+
+// sign goes on with a signature. IDs are keyed hashes, so no tenant can make up two lists of
+// rules that have the same one.
+func (c *Counter) sign(signature uint64) uint64 {
+	const odd = 0x9e3779b97f4a7c15
+	id := readName(c.ID)
+	signature = (bits.RotateLeft64(signature, 29) ^ id.low) * odd
+	signature = (bits.RotateLeft64(signature, 31) ^ id.high<<1 ^ uint64(oneIf(c.Shadow))) * odd
+	return (bits.RotateLeft64(signature, 37) ^ uint64(c.Numbers.Limit)) * odd //nolint:gosec // positive
 }
 
 func (r *redisRequest) countersOf(s *sentCall) []Counter {
 	return r.counters[s.first : s.first+s.count]
 }
 
+func (r *redisRequest) entriesOf(s *sentCall) []hotEntry {
+	return r.entries[s.entry : s.entry+s.width]
+}
+
 func (r *redisRequest) reset() {
 	clear(r.counters) // the keys
 	clear(r.calls)
 	clear(r.judgements)
-	r.calls, r.counters, r.values = r.calls[:0], r.counters[:0], r.values[:0]
+	r.calls, r.counters, r.entries, r.order = r.calls[:0], r.counters[:0], r.entries[:0], r.order[:0]
 	r.state.Store(waiting)
 	r.err, r.looked = nil, false
 }
@@ -122,40 +184,44 @@ type hotState struct {
 	queue    leakyBucketQueue
 }
 
-// load makes a state of the values that hot.lua answered for a counter; ok is false where
-// they can be none.
-func (s *hotState) load(n *Numbers, v []int64) (state, bool) {
-	ok := v[0] >= 0 && v[1] >= 0 && v[0] < maxReplyInt && v[1] < maxReplyInt
+// load makes a state of what hot.lua answered for a counter, and adds what the counters of a group
+// have been charged since; ok is false where that can be none.
+func (s *hotState) load(n *Numbers, state string, spent int64) (_ state, ok bool) {
+	at, count, before := readUint(state[:6]), readUint(state[6:13]), readUint(state[13:17])
 	switch n.Algorithm {
 	case SlidingWindowCounter:
-		s.counter = slidingWindowCounter{index: v[0], cur: v[1], prev: v[2]}
-		return &s.counter, ok && v[0] <= MaxInstantMS && v[1] <= MaxLimit && v[2] >= 0 && v[2] <= MaxLimit
+		count += spent
+		s.counter = slidingWindowCounter{index: at, cur: count, prev: before}
+		return &s.counter, at <= MaxInstantMS && count <= MaxLimit && before <= MaxLimit
 	case FixedWindow:
-		s.fixed = fixedWindow{end: v[0], count: v[1]}
-		return &s.fixed, ok
+		s.fixed = fixedWindow{end: at, count: count + spent}
+		return &s.fixed, count+spent <= MaxFixedLimit
 	case FixedWindowFirstHit:
-		s.firstHit = fixedWindowFirstHit{fixedWindow{end: v[0], count: v[1]}}
-		return &s.firstHit, ok
+		s.firstHit = fixedWindowFirstHit{fixedWindow{end: at, count: count + spent}}
+		return &s.firstHit, count+spent <= MaxFixedLimit
 	}
-	b := bucket{full: v[0], part: v[1], limit: n.Limit}
-	ok = ok && v[1] < n.Limit
+	b := bucket{full: at, part: count, limit: n.Limit}
 	if n.Algorithm == LeakyBucketQueue {
 		s.queue = leakyBucketQueue{b}
-		return &s.queue, ok
+		return &s.queue, count < n.Limit
 	}
 	s.bucket = tokenBucket{bucket: b} // a leaky bucket decides alike
-	return &s.bucket, ok
+	return &s.bucket, count < n.Limit
 }
 
-// maxReplyInt bounds the integers that scripts answer.
-const maxReplyInt = 1 << 53
+// The lengths of what hot.lua answers.
+const (
+	hotHeadBytes  = 10
+	hotSpentBytes = 7
+	hotStateBytes = 17
+)
 
-// hotValues is how many integers hot.lua answers for a counter.
-func hotValues(a Algorithm) int {
-	if a == SlidingWindowCounter {
-		return 3
+// replyBytes is how long hot.lua's answer for an entry is.
+func (e *hotEntry) replyBytes() int {
+	if e.grouped {
+		return hotSpentBytes + hotStateBytes*e.count
 	}
-	return 2
+	return hotStateBytes
 }
 
 // judge works out the outcome of c from what hot.lua answered: the state before all calls that are
@@ -167,25 +233,34 @@ func (r *redisRequest) judge(c *Call, s *sentCall) error {
 	out.Verdicts = slices.Grow(out.Verdicts[:0], count)[:count]
 	r.states = slices.Grow(r.states[:0], count)[:count]
 	r.judgements = slices.Grow(r.judgements[:0], count)[:count]
-	values := r.values[s.value:]
+	reply := s.reply
 	allowed := true
-	for i := range c.Counters {
-		counter, v := &c.Counters[i], &out.Verdicts[i]
-		n := &counter.Numbers
-		state, ok := r.states[i].load(n, values)
-		if !ok {
-			return errReply
+	entries := r.entriesOf(s)
+	for e := range entries {
+		entry, spent := &entries[e], int64(0)
+		if entry.grouped {
+			spent, reply = readUint(reply[:hotSpentBytes]), reply[hotSpentBytes:]
 		}
-		values = values[hotValues(n.Algorithm):]
-		if before := min(s.turn, s.allowed); before > 0 && c.Cost > 0 {
-			if counter.Shadow {
-				before = min(before, state.remaining(n, out.NowMS)/c.Cost)
+		for _, i := range r.order[entry.from : entry.from+entry.count] {
+			counter, v := &c.Counters[i], &out.Verdicts[i]
+			n := &counter.Numbers
+			state, ok := r.states[i].load(n, reply[:hotStateBytes], spent)
+			if !ok {
+				return errReply
 			}
-			state.charge(n, before*c.Cost, out.NowMS)
+			reply = reply[hotStateBytes:]
+			if before := min(s.turn, s.allowed); before > 0 && c.Cost > 0 {
+				if counter.Shadow {
+					before = min(before, state.remaining(n, out.NowMS)/c.Cost)
+				}
+				if before > 0 {
+					state.charge(n, before*c.Cost, out.NowMS)
+				}
+			}
+			r.judgements[i] = judgement{numbers: n, state: state}
+			*v = r.judgements[i].admit(c.Cost, out.NowMS)
+			allowed = allowed && (v.Allowed || counter.Shadow)
 		}
-		r.judgements[i] = judgement{numbers: n, state: state}
-		*v = r.judgements[i].admit(c.Cost, out.NowMS)
-		allowed = allowed && (v.Allowed || counter.Shadow)
 	}
 	if allowed != out.Allowed {
 		return errReply // the twins disagree: a defect, and no verdict is safe

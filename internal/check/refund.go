@@ -27,7 +27,8 @@ type Refund struct {
 // it is. What was counted of a window that is over by now still goes back as long as it weighs
 // on the present one.
 type RefundPart struct {
-	Key     string
+	Key     string  // Counter.OwnKey
+	ID      string  // Counter.ID
 	Numbers Numbers // Leasable
 	Units   int64   // 1 and up
 	// Ground tells the state that was charged: of a fixed window its end; of a sliding window
@@ -124,7 +125,7 @@ func (e *MemoryEngine) refund(part *RefundPart) bool {
 }
 
 // refundPartBytes is the length of a counter's part of the argument of refund.lua.
-const refundPartBytes = 31
+const refundPartBytes = 40
 
 // encode appends the argument of refund.lua.
 func (r *Refund) encode(b []byte) []byte {
@@ -136,7 +137,7 @@ func (r *Refund) encode(b []byte) []byte {
 		b = appendUint(b, n.WindowMS, 5)
 		b = appendUint(b, n.extra(), 5)
 		b = appendUint(b, part.Ground, 6)
-		b = appendUint(b, part.Units, 7)
+		b = appendID(appendUint(b, part.Units, 7), part.ID)
 	}
 	return b
 }

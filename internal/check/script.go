@@ -13,11 +13,11 @@ var luaFiles embed.FS
 
 // luaParts names the files, in order, that an algorithm adds to the script.
 var luaParts = map[Algorithm][]string{
-	SlidingWindowCounter: {"counter_value", "sliding_window_counter"},
+	SlidingWindowCounter: {"counter_value", "group", "sliding_window_counter"},
 	SlidingWindowLog:     {"sliding_window_log"},
 	SlidingWindowBuckets: {"sliding_window_buckets"},
-	FixedWindow:          {"calendar", "fixed_window"},
-	FixedWindowFirstHit:  {"calendar", "fixed_window"},
+	FixedWindow:          {"calendar", "counter_value", "group", "fixed_window"},
+	FixedWindowFirstHit:  {"calendar", "counter_value", "group", "fixed_window"},
 	TokenBucket:          {"bucket", "token_bucket"},
 	LeakyBucket:          {"bucket", "leaky_bucket"},
 	LeakyBucketQueue:     {"bucket", "leaky_bucket_queue"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -38,7 +39,7 @@ func compareSequences(t *testing.T, a check.Algorithm, first, count int, redis, 
 	ctx := context.Background()
 	var all [3][]*check.Call // of the same sequences: by Redis, in memory, by the reference
 	var sequence []int       // that each call belongs to
-	keys := map[string]bool{}
+	keys := map[string]check.Counter{}
 	prefix := checktest.Prefix()
 	for i := range count {
 		r := rand.New(rand.NewPCG(*seed, uint64(a)<<32|uint64(first+i)))
@@ -49,7 +50,7 @@ func compareSequences(t *testing.T, a check.Algorithm, first, count int, redis, 
 				all[e] = append(all[e], &call)
 			}
 			for _, counter := range c.Counters {
-				keys[counter.Key] = true
+				keys[counter.OwnKey()] = counter
 			}
 		}
 	}
@@ -67,10 +68,7 @@ func compareSequences(t *testing.T, a check.Algorithm, first, count int, redis, 
 				name, *seed, sequence[i], i, want)
 		}
 	}
-	used := make([]string, 0, len(keys))
-	for key := range keys {
-		used = append(used, key)
-	}
+	used := slices.Collect(maps.Values(keys))
 	require.NoError(t, redis.Reset(ctx, used...))
 	require.NoError(t, memory.Reset(ctx, used...))
 }

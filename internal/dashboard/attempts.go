@@ -117,7 +117,7 @@ func (t *attempt) failed() {
 func (t *attempt) succeeded() {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
-	_ = t.of.engine.Reset(context.Background(), t.keys[0]) // memory does not fail
+	_ = t.of.engine.Reset(context.Background(), check.Counter{Key: t.keys[0]}) // memory does not fail
 	t.ended()
 }
 

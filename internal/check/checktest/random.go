@@ -20,6 +20,11 @@ func RandomCalls(r *rand.Rand, a check.Algorithm, prefix string) []*check.Call {
 			shadows = append(shadows, oneIn(r, 4))
 		}
 	}
+	ids := make([]string, len(rules))
+	for i := range ids {
+		ids[i] = randomID(r)
+	}
+	groups := oneIn(r, 2)
 	subjects := 1 + r.IntN(2)
 	now := 1 + r.Int64N(3_000_000_000_000)
 	latest := now
@@ -32,10 +37,11 @@ func RandomCalls(r *rand.Rand, a check.Algorithm, prefix string) []*check.Call {
 		latest = max(latest, now)
 		call := &check.Call{NowMS: now, DryRun: oneIn(r, 8), Cost: randomCost(r, rules[0])}
 		for j, n := range rules {
-			call.Counters = append(call.Counters, check.Counter{
-				Key:     fmt.Sprintf("%s%d:%d", prefix, j, r.IntN(subjects)),
-				Numbers: n, Shadow: shadows[j],
-			})
+			c := check.Counter{Key: fmt.Sprintf("%s%d:%d", prefix, j, r.IntN(subjects)), Numbers: n, Shadow: shadows[j]}
+			if groups {
+				inGroup(r, &c, fmt.Sprintf("%sof-group-%d", prefix, r.IntN(subjects)), ids[j])
+			}
+			call.Counters = append(call.Counters, c)
 		}
 		calls[i] = call
 	}
@@ -45,6 +51,28 @@ func RandomCalls(r *rand.Rand, a check.Algorithm, prefix string) []*check.Call {
 // mostBackMS is how far clocks step back: 30 days. Further, beyond the longest window and some
 // weeks, the engines take what is stored for foreign.
 const mostBackMS = 30 * 86_400_000
+
+// inGroup makes c one that may be kept in a group, and at times is asked for by its own key instead,
+// as that of a rule which leaves its group or joins it. An engine must not show the difference.
+func inGroup(r *rand.Rand, c *check.Counter, group, id string) {
+	switch c.Numbers.Algorithm {
+	case check.SlidingWindowCounter, check.FixedWindow, check.FixedWindowFirstHit:
+	default:
+		return
+	}
+	c.Key, c.ID, c.Grouped = group, id, true
+	if oneIn(r, 6) || c.Numbers.PenaltyMS > 0 {
+		c.Key, c.Grouped = c.OwnKey(), false
+	}
+}
+
+func randomID(r *rand.Rand) string {
+	b := make([]byte, 9)
+	for i := range b {
+		b[i] = byte(r.IntN(256))
+	}
+	return string(b)
+}
 
 func oneIn(r *rand.Rand, n int) bool { return r.IntN(n) == 0 }
 

@@ -54,14 +54,14 @@ func (r *Reference) evaluate(call *check.Call) {
 	out := check.Outcome{NowMS: now, Allowed: true}
 	records := make([]*record, len(call.Counters))
 	for i, c := range call.Counters {
-		rec := r.counters[c.Key]
+		rec := r.counters[c.OwnKey()]
 		if rec == nil {
 			rec = &record{}
 		}
 		if call.DryRun {
 			rec = rec.copy()
 		} else if cost > 0 {
-			r.counters[c.Key] = rec
+			r.counters[c.OwnKey()] = rec
 		}
 		records[i] = rec
 		left := remaining(rec, c.Numbers, now)

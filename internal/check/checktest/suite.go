@@ -209,7 +209,7 @@ func testReset(t *testing.T, engine check.Engine, a check.Algorithm) {
 		ask(t, engine, start, 5, c)
 		require.True(t, ask(t, engine, start, 1, c).Outcome.Verdicts[0].Penalized)
 	}
-	require.NoError(t, engine.Reset(context.Background(), one.Key, Prefix()+"never used"))
+	require.NoError(t, engine.Reset(context.Background(), one, check.Counter{Key: Prefix() + "never used"}))
 	v := ask(t, engine, start, 1, one).Outcome.Verdicts[0]
 	require.True(t, v.Allowed, "used and penalty are forgotten")
 	require.EqualValues(t, 4, v.Remaining)

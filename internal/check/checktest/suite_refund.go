@@ -35,7 +35,7 @@ func groundOf(call *check.Call, i int) int64 {
 // refundOf is units of what call charged to its first counter.
 func refundOf(call *check.Call, units int64) *check.Refund {
 	c := call.Counters[0]
-	return &check.Refund{Parts: []check.RefundPart{{Key: c.Key, Numbers: c.Numbers, Units: units, Ground: groundOf(call, 0)}}}
+	return &check.Refund{Parts: []check.RefundPart{{Key: c.OwnKey(), ID: c.ID, Numbers: c.Numbers, Units: units, Ground: groundOf(call, 0)}}}
 }
 
 func giveBack(tb testing.TB, engine check.Engine, r *check.Refund) (refused int) {
@@ -157,7 +157,7 @@ func testRefundSequences(t *testing.T, engine check.Engine) {
 			reference := NewReference()
 			n := randomNumbers(r, a)
 			n.PenaltyMS = 0
-			key := fmt.Sprintf("%s%d", Prefix(), i)
+			key, id, grouped := fmt.Sprintf("%s%d", Prefix(), i), randomID(r), oneIn(r, 2)
 			now := 1 + r.Int64N(3_000_000_000_000)
 			var took []*check.Call
 			for range 25 {
@@ -180,7 +180,11 @@ func testRefundSequences(t *testing.T, engine check.Engine) {
 					now += r.Int64N(max(2, n.WindowMS/3))
 				}
 				took = slices.DeleteFunc(took, func(c *check.Call) bool { return past(c, now) })
-				call := check.Call{NowMS: now, Cost: min(randomCost(r, n), n.Quota()), Counters: []check.Counter{counter(key, n)}}
+				c := counter(key, n)
+				if grouped {
+					inGroup(r, &c, key+"of-group", id)
+				}
+				call := check.Call{NowMS: now, Cost: min(randomCost(r, n), n.Quota()), Counters: []check.Counter{c}}
 				want := call
 				reference.Evaluate(ctx, &want)
 				engine.Evaluate(ctx, &call)
@@ -190,7 +194,7 @@ func testRefundSequences(t *testing.T, engine check.Engine) {
 					took = append(took, &call)
 				}
 			}
-			require.NoError(t, engine.Reset(ctx, key))
+			require.NoError(t, engine.Reset(ctx, counter(key, n), check.Counter{Key: key + "of-group", ID: id, Grouped: true}))
 		}
 	}
 }

@@ -112,7 +112,7 @@ func RunCase(ctx context.Context, engine check.Engine, prefix string, c Case) []
 	var calls []*check.Call
 	var rules [][]Rule // of each call
 	var steps []int    // of each call
-	keys := map[string]bool{}
+	var used []check.Counter
 	current := c.Rules
 	for i, step := range c.Steps {
 		if step.Expect == nil {
@@ -125,7 +125,7 @@ func RunCase(ctx context.Context, engine check.Engine, prefix string, c Case) []
 			if err != nil {
 				return []Failure{{Case: c.Name, Step: i, Field: "rules", Want: "a known rule", Got: err.Error()}}
 			}
-			keys[counter.Key] = true
+			used = append(used, counter)
 			call.Counters = append(call.Counters, counter)
 		}
 		calls, rules, steps = append(calls, call), append(rules, current), append(steps, i)
@@ -137,10 +137,6 @@ func RunCase(ctx context.Context, engine check.Engine, prefix string, c Case) []
 			f.Case, f.Step = c.Name, steps[i]
 			failures = append(failures, f)
 		}
-	}
-	used := make([]string, 0, len(keys))
-	for key := range keys {
-		used = append(used, key)
 	}
 	if err := engine.Reset(ctx, used...); err != nil {
 		failures = append(failures, Failure{Case: c.Name, Field: "reset", Want: "no error", Got: err.Error()})

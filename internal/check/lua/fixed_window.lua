@@ -4,7 +4,7 @@
 local fixed = {
   read = function(s, t)
     s.used, s.ends = 0, 0
-    local v = fetch(s, 'GET', s.key)
+    local v = own_value(s)
     if not v then return end
     if #v == 14 and string.byte(v) == VERSION + s.number then
       local _, ends, count = decode('<BI6I7', v)
@@ -23,6 +23,7 @@ local fixed = {
   end,
   write = function(s, ttl)
     call('SET', s.key, encode('<BI6I7', VERSION + s.number, s.ends, s.used), 'PX', ttl)
+    leave_group(s)
   end,
 }
 algorithms[4], algorithms[5] = fixed, fixed

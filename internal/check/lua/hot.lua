@@ -3,27 +3,43 @@
 -- tables of functions, and its answer is what was stored: who asked works the verdicts out from
 -- that, with the algorithms' twins in Go. This server then does no more than must be atomic.
 --
--- KEYS     for each call the keys of its counters
+-- KEYS     for each call the keys of its entries: counters under a key of their own, and groups
 -- ARGV[1]  for each rule algorithm 1 (the numbers are those of check.Algorithm), shadow 1, limit
 --          7, window 5, extra 5 (burst of a bucket, base of a sliding window counter), calendar
---          unit 1; all packed little-endian
--- ARGV[2]  for each call flags 1 (1 cost and time are given, 2 dry run), how many counters 1, how
---          often it is asked 1; for each counter its rule 1, counted from 1; and if given the cost
---          7 (else 1), the instant in milliseconds 6 (else, and for 0, this server's clock)
--- reply    integers: the instant by this server's clock (0: not asked), how many foreign values
---          were overwritten; then for each call how often it is allowed, and for each counter its
---          state before the call, as it stands at the call's instant: of a sliding window counter
---          the window's number, its count and the one before; of a fixed window its end and count
---          (0, 0: none is open); of a bucket the instant of being whole and its fraction
+--          unit 1, id 9 (zeros: none, it is never in a group); all packed little-endian
+-- ARGV[2]  for each call flags 1 (1 cost and time are given, 2 dry run), how many entries 1, how
+--          often it is asked 1; for each entry its rule 1, counted from 1, or 0 and its group 1;
+--          and if given the cost 7 (else 1), the instant in milliseconds 6 (else, and for 0,
+--          this server's clock)
+-- ARGV[3]  for each group how many rules 1, signature of these 8, the rules 1 each
+-- reply    one string: the instant by this server's clock 6 (0: not asked), how many foreign
+--          values were overwritten 4; then for each call how often it is allowed 1, and for each
+--          entry the state before the call: of a group units 7 that are to be added to the count
+--          of each counter, then the counters' states in the order of its rules; 17 bytes each.
+--          They are of a sliding window counter the window's number 6, its count 7 and the one
+--          before 4; of a fixed window its end 6 and count 7 (0, 0: none is open); of a bucket the
+--          instant of being whole 6 and its fraction 7
 --
 -- A call that is asked k times is k calls of the same counters and cost at one instant. The first
 -- of them are allowed, as many as fit, and every one after that is denied, so they are one sum.
 
-local byte = string.byte
-
 local rules, calls = {}, ARGV[2]
-for i = 1, #ARGV[1] / 20 do
-  rules[i] = { decode('<BBI7I5I5B', ARGV[1], 20 * i - 19) }
+
+local function rule_at(i)
+  local rule = rules[i]
+  if not rule then
+    rule = { decode('<BBI7I5I5Bc9', ARGV[1], 29 * i - 28) }
+    rules[i] = rule
+  end
+  return rule
+end
+
+-- Of each group what its value begins with, the least size of that, how many rules, and where they begin.
+local groups, at, last = {}, 1, #ARGV[3]
+while at <= last do
+  local count = byte(ARGV[3], at)
+  groups[#groups + 1] = { char(GROUP, count) .. sub(ARGV[3], at + 1, at + 8), HEAD_SIZE + MEMBER_SIZE * count, count, at + 8 }
+  at = at + 9 + count
 end
 
 -- floor(a*b / c), where it can without splitting.
@@ -33,17 +49,185 @@ local function share(a, b, c)
   return (muldiv(a, b, c, 0))
 end
 
-local reply, n, k, clock, repaired = { 0, 0 }, 2, 0, 0, 0
-local rooms, foreigns = {}, {}
+-- The state of a sliding window counter as it stands at t, and how much of it counts; nil of one that
+-- no working clock wrote.
+local function counter_at(window, t, a, b, c)
+  if a * window - t >= HORIZON or b > MOST or c > MOST then return nil end
+  local index = floor(t / window)
+  if a > index then return a, b, c, b + c end -- the clock stepped back
+  if a < index then
+    if a == index - 1 then c = b else c = 0 end
+    b = 0
+  end
+  if c > 0 then return index, b, c, b + share(c, window - (t - index * window), window) end
+  return index, b, 0, b
+end
+
+-- The same of a fixed window.
+local function fixed_at(t, a, b)
+  if a - t >= HORIZON or b > 1000000000000000 then return nil end
+  if t < a then return a, b, 0, b end
+  return 0, 0, 0, 0
+end
+
+-- The end of the fixed window that opens at t.
+local function first_end(rule, t)
+  if rule[1] == 5 then return t + rule[4] end
+  return window_end(t, rule[4], rule[6])
+end
+
+-- Reads the counters of a group one by one. In s are a, b and c, the states as they stand at t, kept, as
+-- they were, with the instant until which they matter; rooms, and the least of an enforcing rule; and
+-- moved, the keys of those that are not in the group yet.
+local function group_open(group, key, v, t)
+  local count, from = group[3], group[4]
+  local g = v and group_decode(v, spents[key]) or nil
+  local s = {
+    group = group, g = g, foreign = v and not g, rules = {}, at = {}, kept = {}, moved = {},
+    a = {}, b = {}, c = {}, rooms = {}, least = false,
+  }
+  local absent, owns = {}, {}
+  for i = 1, count do
+    local rule = rule_at(byte(ARGV[3], from + i))
+    s.rules[i] = rule
+    local place = g and g.place[sub(rule[7], 1, 6)]
+    if place and g.b[place] > 0 then
+      s.at[i] = place
+    else
+      s.at[i] = false
+      absent[#absent + 1] = i
+      owns[#owns + 1] = key_beside(key, rule[7], 1)
+    end
+  end
+  local own = {}
+  if #owns > 0 then
+    local read = call('MGET', unpack(owns))
+    for j = 1, #owns do
+      local w = written[owns[j]]
+      if w == nil then w = read[j] end
+      if w then own[absent[j]], s.moved[absent[j]] = w, owns[j] end
+    end
+  end
+  for i = 1, count do
+    local rule, place = s.rules[i], s.at[i]
+    local number = rule[1]
+    local a, b, c, till = 0, 0, 0, 0
+    if place then
+      a, b, c, till = g.a[place], g.b[place], g.c[place], g.tills[place]
+    elseif own[i] then
+      local x, y, z
+      if number == 1 then
+        x, y, z = counter_decode(own[i], rule[5])
+      elseif #own[i] == 14 and byte(own[i]) == VERSION + number then
+        local _, e, n = decode('<BI6I7', own[i])
+        x, y, z = e, n, 0
+      end
+      if x then
+        if number == 1 and y == 0 then x, y, z = x - 1, z, 0 end -- 0 is none here
+        a, b, c, till = x, y, z, number == 1 and (x + 2) * rule[4] or x
+      else
+        s.foreign = true
+      end
+    end
+    local p, q, r, used
+    if number == 1 then p, q, r, used = counter_at(rule[4], t, a, b, c) else p, q, r, used = fixed_at(t, a, b) end
+    if not p then
+      s.foreign = true
+      a, b, c, till = 0, 0, 0, 0
+      if number == 1 then p, q, r, used = counter_at(rule[4], t, 0, 0, 0) else p, q, r, used = 0, 0, 0, 0 end
+    end
+    s.kept[i] = { a, b, c, till }
+    s.a[i], s.b[i], s.c[i] = p, q, r
+    local room = rule[3] - used
+    s.rooms[i] = room
+    if rule[2] == 0 and (not s.least or room < s.least) then s.least = room end
+  end
+  return s
+end
+
+local function group_reply(s)
+  local list, n = {}, 0
+  for i = 1, s.group[3] do
+    list[n + 1], list[n + 2], list[n + 3] = s.a[i], s.b[i], s.c[i]
+    n = n + 3
+  end
+  return encode('<I7' .. rep('I6I7I4', s.group[3]), 0, unpack(list))
+end
+
+-- Charges the counters that group_open has read, and stores them together.
+local function group_charge(s, key, t, virtual, cost, allowed)
+  local count = s.group[3]
+  local list, ends, n = {}, {}, 0
+  local most, till, longest = 9007199254740992, t + HORIZON, 0
+  for i = 1, count do
+    local rule = s.rules[i]
+    local units = cost * allowed
+    if rule[2] == 1 then units = cost * min(allowed, max(0, floor(s.rooms[i] / cost))) end
+    local a, b, c, matters
+    if units > 0 then
+      a, b, c = s.a[i], s.b[i] + units, s.c[i]
+      if rule[1] == 1 then
+        matters = (a + 2) * rule[4]
+        till = min(till, matters - rule[4])
+      else
+        if a == 0 then a = first_end(rule, t) end
+        matters = a
+        till = min(till, a)
+      end
+      most = min(most, s.rooms[i] - units)
+    else -- in shadow, and admits nothing: then it is not true that all are charged the same
+      a, b, c, matters = unpack(s.kept[i])
+      most, till = 0, t
+    end
+    list[n + 1], list[n + 2], list[n + 3] = a, b, c
+    ends[2 * i - 1], ends[2 * i] = sub(rule[7], 1, 6), matters
+    n = n + 3
+    longest = max(longest, matters)
+  end
+  for i = 1, 2 * count do list[n + i] = ends[i] end
+  local others, g = 0, s.g
+  if g then
+    local mine = {}
+    for i = 1, count do mine[ends[2 * i - 1]] = true end
+    others = add_others(list, g, function(j)
+      if mine[g.names[j]] or g.tills[j] <= t and not virtual then return false end
+      longest = max(longest, g.tills[j])
+      return true
+    end)
+  end
+  local v = encode('<c10I6I6I7I7' .. rep('I6I7I4', count) .. rep('c6I6', count) .. rep('c6I6I6I7I4', others),
+    s.group[1], t, till, 0, most, unpack(list))
+  local ttl = longest - t + SLACK
+  if virtual then ttl = max(ttl, VIRTUAL_LIFE) end
+  call('SET', key, v, 'PX', ttl)
+  written[key], spents[key] = v, nil
+  for _, own in pairs(s.moved) do
+    call('UNLINK', own)
+    written[own] = false
+  end
+end
+
+local reply, n, k, clock, repaired = { '' }, 1, 0, 0, 0
 local values = {} -- of all keys, read at once: most of what a single reading costs is around it
 if #KEYS > 0 then values = call('MGET', unpack(KEYS)) end
-local written = {} -- by this run
+local entries, a, b, c, rooms, foreigns, homes = {}, {}, {}, {}, {}, {}, {} -- of the entries of one call
 local pos, size = 1, #calls
 while pos <= size do
   local flags, count, times = byte(calls, pos, pos + 2)
-  local first, from, head = pos + 3, k, n + 1
+  local from, head = k, n + 1
+  pos = pos + 3
+  local first = pos
+  for i = 1, count do
+    local entry = byte(calls, pos)
+    pos = pos + 1
+    if entry == 0 then
+      entries[i] = groups[byte(calls, pos)]
+      pos = pos + 1
+    else
+      entries[i] = rules[entry] or rule_at(entry)
+    end
+  end
   local cost, t = 1, 0
-  pos = first + count
   if flags % 2 == 1 then cost, t, pos = decode('<I7I6', calls, pos) end
   local virtual = t > 0
   if not virtual then
@@ -57,108 +241,132 @@ while pos <= size do
   local allowed = times
   n = head
   for i = 1, count do
-    local rule = rules[byte(calls, first + i - 1)]
-    local number, quota, window = rule[1], rule[3], rule[4]
+    local entry = entries[i]
     k = k + 1
-    local v = written[KEYS[k]] or values[k] -- false of no value, and of another type
-    local foreign = false
-    local used
-    if number == 1 then
-      local base = rule[5]
-      local index = floor(t / window)
-      local cur, prev, elapsed = 0, 0, t - index * window
-      if v then
-        local i, c, p = counter_decode(v, base)
-        if not i or i * window - t >= HORIZON or c > MOST or p > MOST then
-          foreign = true
-        elseif i == index then
-          cur, prev = c, p
-        elseif i > index then -- the clock stepped back
-          index, elapsed, cur, prev = i, 0, c, p
-        elseif i == index - 1 then
-          prev = c
-        end
-      end
-      reply[n + 1], reply[n + 2], reply[n + 3] = index, cur, prev
-      n = n + 3
-      used = cur
-      if prev > 0 then used = cur + share(prev, window - elapsed, window) end
-    elseif number > 5 then
-      quota = rule[5]
-      local full, part, level, rest = t, 0, 0, 0
-      if v then
-        local known = #v == 15 and byte(v) == VERSION + number
-        if known then
-          local _, f, p, limit = decode('<BI6I4I4', v)
-          known = f - t < HORIZON and p < limit and limit <= MOST
-          if known then
-            if limit ~= rule[3] and p > 0 then f, p = f + 1, 0 end
-            if f >= t then full, part = f, p end
+    local key = KEYS[k]
+    local v = written[key]
+    if v == nil then v = values[k] end -- false of no value, and of another type
+    local number, room = entry[1]
+    n = n + 1
+    if not entry[5] then -- a group
+      local opened
+      if v and #v >= entry[2] then
+        local begins, since, till, spent, most = decode('<c10I6I6I7I7', v)
+        if begins == number and since <= t and t < till and till - t < HORIZON then
+          spent = spents[key] or spent
+          if cost * times <= most - spent then
+            opened = spent
+            reply[n] = encode('<I7', spent)
+            n = n + 1
+            reply[n] = sub(v, HEAD_SIZE + 1, HEAD_SIZE + STATE_SIZE * entry[3])
           end
         end
-        foreign = not known
       end
-      reply[n + 1], reply[n + 2] = full, part
-      n = n + 2
-      level, rest = muldiv(rule[3], full - t, window, part)
-      if rest > 0 then level = level + 1 end
-      used = level
+      if not opened then
+        opened = group_open(entry, key, v, t)
+        reply[n] = group_reply(opened)
+        room = opened.least
+      end
+      a[i] = opened
     else
-      local ends, counted = 0, 0
-      if v then
-        foreign = true
-        if #v == 14 and byte(v) == VERSION + number then
-          local _, e, c = decode('<BI6I7', v)
-          if e - t < HORIZON and c <= 1000000000000000 then
-            foreign = false
-            if t < e then ends, counted = e, c end
-          end
-        end
+      local quota, window = entry[3], entry[4]
+      local used, home = nil, false
+      if not v and number < 6 and entry[7] ~= NO_ID then
+        v = from_group(key, entry[7], number, entry[5])
+        home = v ~= nil
       end
-      reply[n + 1], reply[n + 2] = ends, counted
-      n = n + 2
-      used = counted
+      local foreign = false
+      local x, y, z
+      if number == 1 then
+        local i, p, q
+        if v then
+          i, p, q = counter_decode(v, entry[5])
+          if i then x, y, z, used = counter_at(window, t, i, p, q) end
+          foreign = not x
+        end
+        if not x then x, y, z, used = floor(t / window), 0, 0, 0 end
+      elseif number > 5 then
+        quota = entry[5]
+        x, y, z = t, 0, 0
+        if v then
+          local known = #v == 15 and byte(v) == VERSION + number
+          if known then
+            local _, f, p, limit = decode('<BI6I4I4', v)
+            known = f - t < HORIZON and p < limit and limit <= MOST
+            if known then
+              if limit ~= entry[3] and p > 0 then f, p = f + 1, 0 end
+              if f >= t then x, y = f, p end
+            end
+          end
+          foreign = not known
+        end
+        local rest
+        used, rest = muldiv(entry[3], x - t, window, y)
+        if rest > 0 then used = used + 1 end
+      else
+        if v then
+          if #v == 14 and byte(v) == VERSION + number then
+            local _, e, counted = decode('<BI6I7', v)
+            x, y, z, used = fixed_at(t, e, counted)
+          end
+          foreign = not x
+        end
+        if not x then x, y, z, used = 0, 0, 0, 0 end
+      end
+      reply[n] = encode('<I6I7I4', x, y, z)
+      a[i], b[i], c[i] = x, y, z
+      room = quota - used
+      rooms[i], foreigns[i], homes[i] = room, foreign, home
+      if entry[2] == 1 then room = nil end
     end
-    local room = quota - used
-    rooms[i], foreigns[i] = room, foreign
-    if rule[2] == 0 and cost > 0 then
+    if room and cost > 0 then
       if cost > 1 then room = floor(room / cost) end
       if room < allowed then allowed = max(0, room) end
     end
   end
-  reply[head] = allowed
+  reply[head] = char(allowed)
 
   if allowed > 0 and cost > 0 and flags < 2 then
-    local at = head
+    local leaves = false
     for i = 1, count do
-      local rule = rules[byte(calls, first + i - 1)]
+      local rule = entries[i]
       local number, window, units = rule[1], rule[4], cost * allowed
-      if rule[2] == 1 then units = cost * min(allowed, max(0, floor(rooms[i] / cost))) end
       local key, v, whole = KEYS[from + i]
+      if not rule[5] then
+        local opened = a[i]
+        if type(opened) == 'number' then
+          opened = opened + units
+          call('SETRANGE', key, SPENT_AT, encode('<I7', opened))
+          spents[key] = opened
+        else
+          group_charge(opened, key, t, virtual, cost, allowed)
+          if opened.foreign then repaired = repaired + 1 end
+        end
+        units = 0
+      elseif rule[2] == 1 then
+        units = cost * min(allowed, max(0, floor(rooms[i] / cost)))
+      end
       local added = false
-      if units == 0 then -- it is in shadow, and admits nothing
+      if units == 0 then -- it is in shadow, and admits nothing; or is done
       elseif number == 1 then
-        local index, cur = reply[at + 1], reply[at + 2] + units
-        v = counter_encode(index, cur, reply[at + 3], rule[5])
+        local index, cur = a[i], b[i] + units
+        v = counter_encode(index, cur, c[i], rule[5])
         whole = (index + 2) * window
         -- In the same window, what is stored as a number is added to. It may be spelled in another
         -- way, or longer than it must be: then it is stored anew.
-        if cur > units and not foreigns[i] and type(v) == 'number' then
+        if cur > units and not foreigns[i] and not homes[i] and type(v) == 'number' then
           added = type(try('INCRBY', key, units * rule[5])) == 'number'
         end
       elseif number > 5 then
-        local longer, rest = muldiv(units, window, rule[3], reply[at + 2])
-        whole = reply[at + 1] + longer
+        local longer, rest = muldiv(units, window, rule[3], b[i])
+        whole = a[i] + longer
         v = encode('<BI6I4I4', VERSION + number, whole, rest, rule[3])
         if rest > 0 then whole = whole + 1 end
       else
-        whole = reply[at + 1]
-        if whole == 0 then
-          if number == 5 then whole = t + window else whole = window_end(t, window, rule[6]) end
-        end
-        v = encode('<BI6I7', VERSION + number, whole, reply[at + 2] + units)
+        whole = a[i]
+        if whole == 0 then whole = first_end(rule, t) end
+        v = encode('<BI6I7', VERSION + number, whole, b[i] + units)
       end
-      if number == 1 then at = at + 3 else at = at + 2 end
       if units > 0 then
         if not added then
           local ttl = whole - t + SLACK
@@ -167,9 +375,17 @@ while pos <= size do
         end
         written[key] = v
         if foreigns[i] then repaired = repaired + 1 end
+        leaves = leaves or homes[i]
+      end
+    end
+    -- Those that were found in a group leave it now, when the group itself has been written.
+    for i = 1, leaves and count or 0 do
+      local rule = entries[i]
+      if rule[5] and homes[i] and written[KEYS[from + i]] then
+        group_leave(key_beside(KEYS[from + i], rule[7], -1), rule[7])
       end
     end
   end
 end
-reply[1], reply[2] = clock, repaired
-return reply
+reply[1] = encode('<I6I4', clock, repaired)
+return table.concat(reply)

@@ -1,11 +1,11 @@
 -- Decides one call: reads all counters, decides all, and only then writes.
 --
 -- KEYS     for each counter its key, followed by the key of its penalty mark if its rule has a
---          penalty. Every key is named here: the script makes up none.
+--          penalty. The one key that is not named here is that of a group (group.lua).
 -- ARGV[1]  cost 7 bytes, the instant in milliseconds 6 (0: this server's clock), dry run 1; then
 --          for each counter algorithm 1 (the numbers are those of check.Algorithm), shadow 1,
 --          limit 7, window 5, extra 5 (burst, length of a sub-bucket or base of a counter),
---          penalty 4, calendar unit 1; all packed little-endian, as everything below
+--          penalty 4, calendar unit 1, id 9 (group.lua; zeros: none); all packed little-endian, as everything below
 -- reply    one string: the instant of the decision 6, allowed 1; then for each counter flags 1
 --          (1 admits, 2 cost exceeds the quota, 4 penalty runs, 8 a foreign value was
 --          overwritten), remaining 7, wait 6 (0 where it admits or never will), instant of
@@ -50,14 +50,14 @@ local function when(s, m)
 end
 
 local counters, allowed, k = {}, true, 0
-for i = 1, (#ARGV[1] - 14) / 24 do
+for i = 1, (#ARGV[1] - 14) / 33 do
   -- All fields at once: a table that grows is copied at each power of two.
   local s = {
-    key = 0, number = 0, algorithm = 0, limit = 0, window = 0, extra = 0, calendar = 0, penalty = 0, quota = 0,
+    key = 0, number = 0, algorithm = 0, limit = 0, window = 0, extra = 0, calendar = 0, penalty = 0, id = '', quota = 0,
     used = 0, remaining = 0, mark = 0, admits = false, exceeds = false, charged = false, index = 0, cur = 0, prev = 0,
   }
   local shadow
-  s.number, shadow, s.limit, s.window, s.extra, s.penalty, s.calendar = decode('<BBI7I5I5I4B', ARGV[1], 24 * i - 9)
+  s.number, shadow, s.limit, s.window, s.extra, s.penalty, s.calendar, s.id = decode('<BBI7I5I5I4Bc9', ARGV[1], 33 * i - 18)
   k = k + 1
   s.key = KEYS[k]
   s.algorithm = algorithms[s.number]

@@ -2,14 +2,13 @@
 --
 -- KEYS     the counters
 -- ARGV[1]  for each counter algorithm 1 (the numbers are those of check.Algorithm), limit 7, window
---          5, extra 5 (base of a sliding window counter), ground 6, units 7; all packed little-endian
+--          5, extra 5 (base of a sliding window counter), ground 6, units 7, id 9 (group.lua; zeros:
+--          none); all packed little-endian
 -- reply    how many counters took their units back
 --
 -- The ground names the state that was charged (check.RefundPart). A counter that is in another state,
 -- of another form, or holds less than would go back, stays as it is. No expiry changes: what is left
 -- is whole again no later than before.
-
-local byte = string.byte
 
 -- The counter's new value, '' where nothing is left of it, or nil where it stays.
 local function less(v, number, limit, window, base, ground, units)
@@ -67,13 +66,24 @@ end
 
 local taken = 0
 for k = 1, #KEYS do
-  local number, limit, window, base, ground, units = decode('<BI7I5I5I6I7', ARGV[1], 31 * k - 30)
-  local v = try('GET', KEYS[k])
-  if type(v) == 'string' then
+  local number, limit, window, base, ground, units, id = decode('<BI7I5I5I6I7c9', ARGV[1], 40 * k - 39)
+  local v, home = try('GET', KEYS[k]), nil
+  if not v and id ~= NO_ID then
+    v = from_group(KEYS[k], id, number, base)
+    home = v and key_beside(KEYS[k], id, -1)
+  end
+  if v and type(v) ~= 'table' then
     local left = less(v, number, limit, window, base, ground, units)
     if left then
       taken = taken + 1
-      if left == '' then call('UNLINK', KEYS[k]) else call('SET', KEYS[k], left, 'KEEPTTL') end
+      if home then -- it leaves its group, whose sum holds for it no more
+        if left ~= '' then call('SET', KEYS[k], left, 'PX', max(1, call('PTTL', home))) end
+        group_leave(home, id)
+      elseif left == '' then
+        call('UNLINK', KEYS[k])
+      else
+        call('SET', KEYS[k], left, 'KEEPTTL')
+      end
     end
   end
 end

@@ -7,7 +7,7 @@ algorithms[1] = {
     local index = floor(t / w)
     local elapsed = t - index * w
     local cur, prev = 0, 0
-    local v = fetch(s, 'GET', s.key)
+    local v = own_value(s)
     if v then
       local i, c, p = counter_decode(v, s.extra)
       local known = i and i * w - t < HORIZON and c <= MOST and p <= MOST
@@ -36,5 +36,6 @@ algorithms[1] = {
   charge = function(s, cost) s.cur = s.cur + cost end,
   write = function(s, ttl)
     call('SET', s.key, counter_encode(s.index, s.cur, s.prev, s.extra), 'PX', ttl)
+    leave_group(s)
   end,
 }

@@ -1,0 +1,119 @@
+-- How counters that are always asked together share a key: those of one group, which count by the same
+-- values under rules that match every resource. Their states stand in one value, beside a count
+-- of the units that all of them were charged since: as long as no window ends and what was left to
+-- the one with the least left is not used up, nothing else changes and no state need be looked at.
+--
+-- Value: version 1 byte, how many members are counted together 1, signature of these, their order
+-- and their limits 8, the instant from which on this holds 6, the one until which it does 6, units
+-- charged to each since 7, how many may be 7. Then of these members the states: window number or
+-- end 6, count 7, count of the window before 4; and of each its name 6 and until when it matters
+-- 6. Then of all other members, which a rule that was changed or is off has left: name 6,
+-- until 6, state 17. All packed little-endian.
+--
+-- A counter is in its group or under a key of its own, never in both: whichever way it is counted,
+-- it is taken along, from the other place, when it is charged. That keeps counts as they are
+-- while rules join and leave a group. One key tells the other by the rule's id, 9 bytes: the last
+-- 9 bytes of a counter's own key are those of its group's and the id, added as numbers of 5 and
+-- 4 bytes. So these keys are not in KEYS, but they have the same slot. A member's name is the
+-- beginning of its id.
+
+local byte, char, sub, rep = string.byte, string.char, string.sub, string.rep
+local GROUP = VERSION + 9
+local HEAD_SIZE, STATE_SIZE, MEMBER_SIZE, SPENT_AT = 36, 17, 29, 22
+local MOST_OTHERS = 100
+local NO_ID = rep('\0', 9)
+
+-- What this run has stored, by key; false where it has removed what was there. And units charged
+-- to the members of a group, where that is all that has changed.
+local written, spents = {}, {}
+
+local function lookup(key)
+  local v = written[key]
+  if v == nil then return call('MGET', key)[1] end -- MGET takes other types for nothing
+  return v
+end
+
+-- The key that lies sign times an id away from another.
+local function key_beside(key, id, sign)
+  local a, b = decode('<I5I4', key, #key - 8)
+  local c, d = decode('<I5I4', id)
+  return sub(key, 1, -10) .. encode('<I5I4', (a + sign * c) % 1099511627776, (b + sign * d) % 4294967296)
+end
+
+-- The members of a value, or nil of what is no such value.
+local function group_decode(v, spent)
+  local size = (#v - HEAD_SIZE) / MEMBER_SIZE
+  if size < 1 or size ~= floor(size) or byte(v) ~= GROUP then return nil end
+  local together = byte(v, 2)
+  if together > size then return nil end
+  if not spent then spent = decode('<I7', v, SPENT_AT + 1) end
+  local g = { size = size, place = {}, names = {}, tills = {}, a = {}, b = {}, c = {} }
+  for j = 1, size do
+    local name, till, a, b, c
+    if j <= together then
+      a, b, c = decode('<I6I7I4', v, HEAD_SIZE + 1 + STATE_SIZE * (j - 1))
+      b = b + spent
+      name, till = decode('<c6I6', v, HEAD_SIZE + 1 + STATE_SIZE * together + 12 * (j - 1))
+    else
+      name, till, a, b, c = decode('<c6I6I6I7I4', v, HEAD_SIZE + 1 + MEMBER_SIZE * (j - 1))
+    end
+    g.place[name] = j
+    g.names[j], g.tills[j], g.a[j], g.b[j], g.c[j] = name, till, a, b, c
+  end
+  return g
+end
+
+-- Adds the members of g that keep(j) says to a list of what is to be packed, and returns how many.
+local function add_others(list, g, keep)
+  local n, count = #list, 0
+  for j = 1, g.size do
+    if count < MOST_OTHERS and keep(j) then
+      list[n + 1], list[n + 2], list[n + 3], list[n + 4], list[n + 5] = g.names[j], g.tills[j], g.a[j], g.b[j], g.c[j]
+      n, count = n + 5, count + 1
+    end
+  end
+  return count
+end
+
+-- Removes a member from its group.
+local function group_leave(key, id)
+  local v = lookup(key)
+  local g = v and group_decode(v, spents[key])
+  local at = g and g.place[sub(id, 1, 6)]
+  if not at then return end
+  local list = {}
+  local count = add_others(list, g, function(j) return j ~= at end)
+  spents[key] = nil
+  if count == 0 then
+    call('UNLINK', key)
+    written[key] = false
+    return
+  end
+  v = encode('<BBc8I6I6I7I7' .. rep('c6I6I6I7I4', count), GROUP, 0, rep('\0', 8), 0, 0, 0, 0, unpack(list))
+  call('SET', key, v, 'KEEPTTL')
+  written[key] = v
+end
+
+-- The value that a counter would have under its own key, if it is in its group.
+local function from_group(own, id, number, base)
+  local key = key_beside(own, id, -1)
+  local v = lookup(key)
+  local g = v and group_decode(v, spents[key])
+  local at = g and g.place[sub(id, 1, 6)]
+  if not at or g.b[at] == 0 then return nil end
+  if number == 1 then return counter_encode(g.a[at], g.b[at], g.c[at], base) end
+  return encode('<BI6I7', VERSION + number, g.a[at], g.b[at])
+end
+
+-- For main.lua: the value of counter s, and the end of a group's hold on it.
+local function own_value(s)
+  local v = fetch(s, 'GET', s.key)
+  if v or s.foreign or s.id == NO_ID then return v end
+  v = from_group(s.key, s.id, s.number, s.extra)
+  s.home = v ~= nil
+  return v
+end
+
+local function leave_group(s)
+  if s.home then group_leave(key_beside(s.key, s.id, -1), s.id) end
+end
