@@ -41,6 +41,7 @@ func mountAdmin(r chi.Router, deps Deps) {
 	a.routes()
 	describeChecks(a.api)
 	describeAnswers(a.api.OpenAPI())
+	noteShown(a.api.OpenAPI())
 	mountDocs(r, a.api.OpenAPI())
 }
 
@@ -143,6 +144,7 @@ const (
 	metaMaxBody  = "maxBody"  // int: bytes that a body may have, where it is not maxAdminBody
 	metaReader   = "reader"   // bodyReader: reads the body, where it is none that the guard reads
 	metaSlots    = "slots"    // *slots: how many of the requests run at once
+	metaShown    = "shown"    // map[string]bool: the fields of answers about the same object
 	metaReset    = "reset"    // true: forgets counters
 	metaRedact   = "redact"   // func([]byte) ([]byte, error): the answer without its secret
 )

@@ -106,3 +106,36 @@ func TestPointers(t *testing.T) {
 		require.Equal(t, c.pointers, got.pointers(c.status, c.code), "%s %s", c.method, c.path)
 	}
 }
+
+// Whoever sends back what was read is told which fields are only shown, and not that there are none such.
+func TestReadOnlyFields(t *testing.T) {
+	s := newAdminStack(t)
+	s.call(s.key, http.MethodPut, "/v1/rules/r", obj{"limit": 1, "window": "1m"}).ok(201)
+	s.call(s.key, http.MethodPut, "/v1/plans/p", obj{}).ok(201)
+	s.call(s.key, http.MethodPut, "/v1/subjects/s", obj{}).ok(201)
+	member := s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "a@example.com", "role": "viewer"}).ok(201)
+	key := s.call(s.key, http.MethodPost, "/v1/keys", obj{"name": "k", "scopes": []string{"read"}}).ok(201)
+	objects := 0
+	for _, c := range []struct {
+		key, method, path string
+	}{
+		{s.key, http.MethodPut, "/v1/rules/r"}, {s.key, http.MethodPatch, "/v1/rules/r"}, {s.key, http.MethodPut, "/v1/plans/p"},
+		{s.key, http.MethodPut, "/v1/subjects/s"}, {s.key, http.MethodPatch, "/v1/subjects/s"}, {s.key, http.MethodPatch, "/v1/tenant"},
+		{s.key, http.MethodPatch, member.header.Get("Location")}, {s.key, http.MethodPatch, key.header.Get("Location")},
+		{s.operator, http.MethodPatch, "/v1/tenants/tenant-a"},
+	} {
+		read := s.call(c.key, http.MethodGet, c.path, nil).ok(200).json()
+		p := s.call(c.key, c.method, c.path, read).problem(422, codeInvalidRequest)
+		for _, field := range p.Errors {
+			require.Equal(t, msgReadOnly, field.Message, "%s %s: %s", c.method, c.path, field.Pointer)
+			require.NotEmpty(t, field.Fix)
+			delete(read, field.Pointer[1:])
+			objects++
+		}
+		s.call(c.key, c.method, c.path, read).ok(200)
+	}
+	require.Greater(t, objects, 9*3)
+	p := s.call(s.key, http.MethodPost, "/v1/rules", obj{"slug": "q", "limit": 1, "window": "1m", "version": 1, "tenant_id": "x"}).problem(422, codeInvalidRequest)
+	require.Equal(t, []ProblemField{{"/tenant_id", msgUnknownField, ""}, {"/version", msgReadOnly, "Leave it out: the service sets it."}}, p.Errors)
+	require.Equal(t, []string{"/rules/0/version"}, s.call(s.key, http.MethodPut, "/v1/config", obj{"rules": []obj{{"slug": "q", "limit": 1, "window": "1m", "version": 1}}}).pointers(422, codeInvalidRequest))
+}

@@ -268,12 +268,8 @@ func (f *importFile) lineOfJSON(number int, data []byte, schema *huma.Schema) (t
 	if err := jsonFormat.Unmarshal(data, &tree); err != nil {
 		return l, err
 	}
-	path := huma.NewPathBuffer(make([]byte, 0, 64), 0)
-	path.Push("body")
-	var found huma.ValidateResult
-	huma.Validate(f.registry, schema, path, huma.ModeWriteToServer, tree, &found)
-	if len(found.Errors) > 0 {
-		for _, field := range validationProblem(http.StatusUnprocessableEntity, "", found.Errors).Errors {
+	if wrong := validate(f.registry, schema, tree); len(wrong) > 0 {
+		for _, field := range wrong {
 			f.wrong.Add(number, check.FieldError{Field: field.Pointer, Message: field.Message})
 		}
 		return l, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -102,9 +101,11 @@ func (a *admin) configRoutes() {
 	put := a.operation(http.MethodPut, "/v1/config", "put-config", "Apply a configuration, or see what that would change", nil)
 	put.Parameters = append(put.Parameters, ifMatchParam())
 	put.Metadata[metaMaxBody] = maxConfigBody
-	put.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{}}
+	document := &huma.MediaType{Schema: schemaOf[ConfigDocument](a.api)}
+	put.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{jsonType: document, yamlType: document}}
+	put.SkipValidateBody = true // readConfig does
+	put.Metadata[metaReader] = bodyReader(func(r *http.Request, _ string) (context.Context, []byte, *Problem) { return a.readConfig(r, &put) })
 	register(a, put, a.putConfig)
-	put.RequestBody.Content[yamlType] = put.RequestBody.Content[jsonType]
 }
 
 func (a *admin) getConfig(ctx context.Context, in *ConfigQuery) (*huma.StreamResponse, error) {
@@ -149,19 +150,19 @@ func (in *ConfigQuery) wantsYAML(accept string) bool {
 	return negotiation.SelectQValueFast(accept, []string{jsonType, yamlType}) == yamlType
 }
 
-func (a *admin) putConfig(ctx context.Context, in *struct {
-	ApplyQuery
-	Body ConfigDocument
-}) (*object[ConfigChanges], error) {
+func (a *admin) putConfig(ctx context.Context, in *ApplyQuery) (*object[ConfigChanges], error) {
+	body, _ := ctx.Value(configKey{}).(*configBody)
 	// A large document takes longer than other answers may. Where this is not possible, the client
 	// of one is cut off, and finds it applied when it looks.
 	_ = http.NewResponseController(requestFrom(ctx).ResponseWriter).SetWriteDeadline(time.Now().Add(tenants.DocumentTimeout + writeTimeout))
-	d, errs := in.Body.document()
+	d, meant := body.document.document()
+	errs := append(body.wrong, besides(body.wrong, meant)...)
 	how := tenants.Apply{Match: conditionsFrom(ctx).match, Prune: in.Prune, DryRun: in.DryRun || len(errs) > 0}
 	applied, err := a.store.ApplyDocument(ctx, actorFrom(ctx), d, how)
 	var wrong *tenants.InvalidError
 	if errors.As(err, &wrong) && len(errs) > 0 {
-		return nil, invalid(merged(errs, problemFields(wrong.Fields))...)
+		err = nil
+		errs = append(errs, besides(errs, problemFields(wrong.Fields))...)
 	}
 	if err != nil {
 		return nil, err
@@ -176,15 +177,6 @@ func (a *admin) putConfig(ctx context.Context, in *struct {
 		}
 	}
 	return found(answer, applied.Version), nil
-}
-
-// merged adds to errs those of more that tell of other fields.
-func merged(errs, more []ProblemField) []ProblemField {
-	named := make(map[string]bool, len(errs))
-	for _, e := range errs {
-		named[e.Pointer] = true
-	}
-	return append(errs, slices.DeleteFunc(more, func(e ProblemField) bool { return named[e.Pointer] })...)
 }
 
 // document is the body as the store takes it, with what is wrong with it that the store cannot see.

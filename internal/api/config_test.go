@@ -249,6 +249,19 @@ func TestConfigPointsAtWhatIsWrong(t *testing.T) {
 		}, s.call(s.key, http.MethodPut, "/v1/config"+query, body).pointers(http.StatusUnprocessableEntity, codeInvalidRequest))
 	}
 	require.Empty(t, s.call(s.key, http.MethodGet, "/v1/rules", nil).ok(200).json()["items"])
+	// What has the wrong shape hides nothing of what has the right one, and is told once.
+	require.Equal(t, []string{
+		"/plans/0/limits/nowhere", "/plans/1", "/rules/0/by/1", "/rules/0/window", "/rules/1/id", "/rules/1/limit", "/rules/1/penalty", "/rules/1/slug", "/rules/2",
+		"/rules/3/slug", "/subjects/0/labels/a", "/subjects/0/plan", "/surplus",
+	}, s.call(s.key, http.MethodPut, "/v1/config", obj{
+		"surplus": 1,
+		"rules": []any{
+			obj{"slug": "a", "limit": 1, "window": "soon", "by": []any{"subject", 5}}, obj{"slug": "B", "limit": "1", "window": "1m", "id": "x", "penalty": "1y"},
+			"c", obj{"slug": "a", "limit": 1, "window": "1m"},
+		},
+		"plans":    []any{obj{"slug": "p", "limits": obj{"nowhere": obj{"limit": 1}}}, nil},
+		"subjects": []any{obj{"subject": "s", "plan": "q", "labels": obj{"a": 5}}},
+	}).pointers(http.StatusUnprocessableEntity, codeInvalidRequest))
 	for text, pointer := range map[string]string{
 		`{"rules": [{"slug": "a", "limit": 1, "window": "1m"}, {"slug": "b", "limit": "5", "window": "1m"}]}`: "/rules/1/limit",
 		`{"rules": [{"slug": "a", "limit": 1, "window": "1m", "id": "x"}]}`:                                   "/rules/0/id",
@@ -258,8 +271,8 @@ func TestConfigPointsAtWhatIsWrong(t *testing.T) {
 		`{"tenant": {"id": "x"}}`:                                                                             "/tenant/id",
 		`{"rules": {}}`:                                                                                       "/rules",
 		`{"plans": [{"slug": 5}]}`:                                                                            "/plans/0/slug",
-		`{"subjects": [{"subject": "s", "overrides": {"a": {"limit": 1, "expires_at": "tomorrow"}}}]}`: "/subjects/0/overrides/a/expires_at",
-		`{"subjects": [{"subject": "s", "labels": {"a.b": 5}}]}`:                                       "/subjects/0/labels/a.b",
+		`{"rules": [{"slug": "a", "limit": 1, "window": "1m"}], "subjects": [{"subject": "s", "overrides": {"a": {"limit": 1, "expires_at": "tomorrow"}}}]}`: "/subjects/0/overrides/a/expires_at",
+		`{"subjects": [{"subject": "s", "labels": {"a.b": 5}}]}`: "/subjects/0/labels/a.b",
 	} {
 		require.Equal(t, []string{pointer}, s.call(s.key, http.MethodPut, "/v1/config", text).pointers(http.StatusUnprocessableEntity, codeInvalidRequest), text)
 	}

@@ -20,7 +20,11 @@ func init() {
 	huma.ValidateStrictCasing = true
 	huma.DefaultArrayNullable = false
 	huma.NewError = func(status int, message string, errs ...error) huma.StatusError {
-		return validationProblem(status, message, errs)
+		return validationProblem(status, message, errs, nil)
+	}
+	huma.NewErrorWithContext = func(ctx huma.Context, status int, message string, errs ...error) huma.StatusError {
+		shown, _ := ctx.Operation().Metadata[metaShown].(map[string]bool)
+		return validationProblem(status, message, errs, shown)
 	}
 	validation.MsgUnexpectedProperty = msgUnknownField
 	validation.MsgExpectedRFC3339DateTime = "must be a time such as 2026-01-31T12:00:00Z (RFC 3339)"
@@ -55,7 +59,7 @@ var readOnlyFields = map[string]bool{
 }
 
 // validationProblem turns what huma's validation found into a problem document.
-func validationProblem(status int, message string, errs []error) *Problem {
+func validationProblem(status int, message string, errs []error, shown map[string]bool) *Problem {
 	switch status {
 	case http.StatusUnprocessableEntity:
 	case 0: // asked for by huma to learn the type of errors
@@ -65,15 +69,20 @@ func validationProblem(status int, message string, errs []error) *Problem {
 		p.cause = &validatorError{status: status, message: message}
 		return p
 	}
+	return invalid(validationFields(errs, shown)...)
+}
+
+// validationFields are the fields that huma's validation names. shown are those that answers have.
+func validationFields(errs []error, shown map[string]bool) []ProblemField {
 	fields := make([]ProblemField, 0, len(errs))
 	for _, err := range errs {
 		if detailer, ok := err.(huma.ErrorDetailer); ok {
-			fields = append(fields, validationField(detailer.ErrorDetail()))
+			fields = append(fields, validationField(detailer.ErrorDetail(), shown))
 		}
 	}
 	// The validator finds unknown fields in the order of a map.
 	slices.SortStableFunc(fields, func(a, b ProblemField) int { return strings.Compare(a.Pointer, b.Pointer) })
-	return invalid(fields...)
+	return fields
 }
 
 // validatorError is a refusal by huma of what the guard is to have refused before.
@@ -86,7 +95,7 @@ func (e *validatorError) Error() string {
 	return fmt.Sprintf("validator answered %d: %s", e.status, e.message)
 }
 
-func validationField(d *huma.ErrorDetail) ProblemField {
+func validationField(d *huma.ErrorDetail, shown map[string]bool) ProblemField {
 	where, path, _ := strings.Cut(d.Location, ".")
 	if strings.HasPrefix(d.Location, "body[") {
 		where, path = "body", strings.TrimPrefix(d.Location, "body")
@@ -99,11 +108,51 @@ func validationField(d *huma.ErrorDetail) ProblemField {
 	if name, ok := strings.CutPrefix(d.Message, msgRequiredPrefix); ok {
 		return ProblemField{Pointer: f.Pointer + "/" + name, Message: "is required"}
 	}
-	if d.Message == msgUnknownField && readOnlyFields[path] {
-		f.Message = "is read-only"
-		f.Fix = "Leave it out: the service sets it."
+	if d.Message == msgUnknownField {
+		switch name := path[strings.LastIndexByte(path, '.')+1:]; {
+		case readOnlyFields[name]:
+			f.Message, f.Fix = msgReadOnly, "Leave it out: the service sets it."
+		case shown[path]:
+			f.Message, f.Fix = msgReadOnly, "Leave it out: answers show it, and it cannot be set here."
+		}
 	}
 	return f
+}
+
+const msgReadOnly = "is read-only"
+
+// noteShown tells each operation with a body which fields the answers about the same object have. One of them that
+// the body does not take is there to be read, and whoever sends back what was read is told so.
+func noteShown(doc *huma.OpenAPI) {
+	for _, item := range doc.Paths {
+		for _, op := range operationsOf(item) {
+			from := item.Get
+			if from == nil {
+				from = op
+			} else if op.Method == http.MethodPost {
+				from = op // the GET is of a list
+			}
+			if op.RequestBody == nil || op.Metadata == nil || op.Metadata[metaReadOnly] == true {
+				continue
+			}
+			shown := map[string]bool{}
+			for _, status := range []string{"200", "201"} {
+				if answer := from.Responses[status]; answer != nil && answer.Content[jsonType] != nil {
+					for name := range resolved(doc, answer.Content[jsonType].Schema).Properties {
+						shown[name] = true
+					}
+				}
+			}
+			op.Metadata[metaShown] = shown
+		}
+	}
+}
+
+func resolved(doc *huma.OpenAPI, s *huma.Schema) *huma.Schema {
+	if s.Ref != "" {
+		return doc.Components.Schemas.SchemaFromRef(s.Ref)
+	}
+	return s
 }
 
 // parameterMessage puts what huma says of a parameter that it cannot read into a sentence that goes on from the
