@@ -119,8 +119,8 @@ func (l *leases) prepare(e *evaluation, now time.Time) bool {
 }
 
 // settle follows what the store said of e. It reports whether e is to be asked anew, by what it
-// asks for itself.
-func (l *leases) settle(e *evaluation) (again bool) {
+// asks for itself: gave tells that units went back since it was asked.
+func (l *leases) settle(e *evaluation, gave bool) (again bool) {
 	set := e.set
 	if set == nil {
 		if e.warm && e.call.Err == nil {
@@ -160,7 +160,7 @@ func (l *leases) settle(e *evaluation) (again bool) {
 	}
 	// What this instance holds must not deny what it is asked for: a great cost, of which a part
 	// is held.
-	return l.giveBack(set)
+	return l.giveBack(set) || gave
 }
 
 // add makes a set of e's counters, from what the store has said of them.
@@ -225,7 +225,7 @@ func (e *evaluation) answerLeased(l *lease, left int64) {
 func (c *Checker) settleLeased(evaluations []evaluation, calls []*Call) {
 	calls = calls[:0]
 	for i := range evaluations {
-		if e := &evaluations[i]; e.leased && len(e.counted) > 0 && c.leases.settle(e) {
+		if e := &evaluations[i]; e.leased && len(e.counted) > 0 && c.leases.settle(e, len(calls) > 0) {
 			calls = append(calls, &e.call)
 		}
 	}
