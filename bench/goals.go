@@ -42,6 +42,9 @@ func (r *results) goals(all [][]row) []goal {
 	if w := find("subjects", "one hot subject, denied"); w != nil {
 		atLeast("one hot subject, denied: rate against the bare server", 0.95, w.rateRatio)
 	}
+	if w := find("leased", leasedHot); w != nil {
+		atLeast("leased rule, one hot subject: rate against the bare server", 0.95, w.rateRatio)
+	}
 	if one, ten := find("rules", "1 rule"), find("rules", "10 rules"); one != nil && ten != nil {
 		atMost("ten rules against one: CPU", 1.5, ratio(ten.cpuRatio, one.cpuRatio))
 	}

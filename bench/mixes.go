@@ -67,6 +67,7 @@ func manyRules(n int) []rule {
 // cast is the tenants of a run, by the part that they play.
 type cast struct {
 	plain, denied, three, ten *tenant
+	leased                    *tenant
 	algorithm                 map[string]*tenant
 	sharded                   []*tenant
 	crowd                     crowd
@@ -81,6 +82,9 @@ func newCast(o options) *cast {
 		ten:       &tenant{slug: "ten-rules", rules: manyRules(10)},
 		algorithm: map[string]*tenant{},
 	}
+	leased := oneRule(algorithms[0])
+	leased.Consistency = "leased"
+	c.leased = &tenant{slug: "leased", rules: []rule{leased}}
 	for i, a := range algorithms {
 		c.algorithm[a] = &tenant{slug: fmt.Sprintf("algorithm-%d", i+1), rules: []rule{oneRule(a)}}
 	}
@@ -91,12 +95,15 @@ func newCast(o options) *cast {
 }
 
 func (c *cast) all() []*tenant {
-	all := []*tenant{c.plain, c.denied, c.three, c.ten}
+	all := []*tenant{c.plain, c.denied, c.three, c.ten, c.leased}
 	for _, a := range algorithms {
 		all = append(all, c.algorithm[a])
 	}
 	return append(all, c.sharded...)
 }
+
+// leasedHot is the line that a goal is about.
+const leasedHot = "one hot subject, leased"
 
 func subject(i int) string { return fmt.Sprintf("user_%05d", i) }
 
@@ -109,8 +116,11 @@ func checkRequest(key, subject string) load.Request {
 }
 
 // spread is one check of each subject.
-func spread(t *tenant, choice load.Choice) *load.Traffic {
-	requests := make([]load.Request, subjects)
+func spread(t *tenant, choice load.Choice) *load.Traffic { return few(t, subjects, choice) }
+
+// few is one check of each of the first n subjects.
+func few(t *tenant, n int, choice load.Choice) *load.Traffic {
+	requests := make([]load.Request, n)
 	for i := range requests {
 		requests[i] = checkRequest(t.key, subject(i))
 	}
@@ -184,6 +194,14 @@ func (c *cast) groups(o options) ([]group, error) {
 		protocolGroup("tls", "HTTP/1.1 over TLS", load.TLS, uniform),
 		protocolGroup("http2", "HTTP/2 over TLS", load.HTTP2, uniform),
 		c.batchGroup(bare, weir),
+		// A lease needs subjects that are asked often: with ten thousand at random hardly one is.
+		{"leased", "One rule whose units are leased", []cell{
+			bare,
+			weir("one hot subject, strict", hot(c.plain, "hot")),
+			weir(leasedHot, hot(c.leased, "hot")),
+			weir("100 subjects, leased", few(c.leased, 100, load.Uniform)),
+			weir("10 000 subjects, Zipf, leased", spread(c.leased, load.Zipf)),
+		}},
 		c.crowd.group(bare),
 		c.instancesGroup(bare, uniform),
 		c.shardsGroup(bare),

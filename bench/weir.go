@@ -19,6 +19,8 @@ type rule struct {
 	Limit     int64  `json:"limit"`
 	Window    string `json:"window"`
 	Precision string `json:"precision,omitempty"`
+
+	Consistency string `json:"consistency,omitempty"`
 }
 
 // tenant is one that was made for this run.
