@@ -435,7 +435,8 @@ func TestIdempotencyKeyInUse(t *testing.T) {
 		tx, err := conn.Begin(ctx) // as of another server
 		require.NoError(t, err)
 		_, err = tx.Exec(ctx, `INSERT INTO idempotency_keys (tenant_id, key, request_hash, state, attempt, started_at, expires_at)
-			VALUES ($1, 'k', $2, 'in_progress', gen_random_uuid(), now(), now() + interval '1 day')`, s.a.TenantID(), hash[:])
+			SELECT $1, encode(sha256(uuid_send(id) || 'k'), 'hex'), $2, 'in_progress', gen_random_uuid(), now(), now() + interval '1 day'
+			FROM api_keys WHERE tenant_id = $1 ORDER BY id LIMIT 1`, s.a.TenantID(), hash[:])
 		require.NoError(t, err)
 		s.call(s.key, http.MethodPost, "/v1/rules", string(body), header{"Idempotency-Key", "k"}).problem(409, codeIdempotencyKeyInUse)
 		_, err = tx.Exec(ctx, `UPDATE idempotency_keys SET state = 'finished', status = 201, body = $1,

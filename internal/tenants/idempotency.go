@@ -3,6 +3,8 @@ package tenants
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,12 +33,15 @@ type Answer struct {
 	Body   []byte
 }
 
-// Idempotent serves a request that carries an Idempotency-Key. The first request of the actor's
-// tenant with a key runs: serve is called, and all that it changes through the store, with the
-// context that it is given, is committed together with the answer that it returns. So a server
-// that dies has done either both or nothing, and whoever repeats the request gets the answer, for
-// 24 hours, as replay, which is nil for the first. An answer from 400 undoes the changes; one from
-// 500 is not kept either, so that a repetition tries again.
+// Idempotent serves a request that carries an Idempotency-Key. The first request of the actor with a
+// key runs: serve is called, and all that it changes through the store, with the context that it is
+// given, is committed together with the answer that it returns. So a server that dies has done either
+// both or nothing, and whoever repeats the request gets the answer, for 24 hours, as replay, which is
+// nil for the first. An answer from 400 undoes the changes; one from 500 is not kept either, nor one
+// that denies the right (401 and 403), so that a repetition tries again.
+//
+// What one API key was answered no other is, as it may have fewer rights, or more. An API key and those
+// that it was rotated to are one, so that who repeats a request amid a rotation does not do it twice.
 //
 // requestHash stands for method, path and body. Errors: those of serve; *InvalidError where the
 // key is bad or was used for another request; *ConflictError with CodeInProgress where the first
@@ -58,7 +63,7 @@ func (s *Store) Idempotent(ctx context.Context, a Actor, key string, requestHash
 	switch {
 	case p.lost != nil:
 		return p.replay, p.lostError()
-	case err != nil || answer.Status >= http.StatusInternalServerError:
+	case err != nil || !kept(answer.Status):
 		return nil, err
 	case answer.Status >= http.StatusBadRequest:
 		p.rollback()
@@ -75,12 +80,17 @@ func (s *Store) Idempotent(ctx context.Context, a Actor, key string, requestHash
 	return nil, translate(p.finish(ctx, answer))
 }
 
+// kept reports whether an answer is the same the next time.
+func kept(status int) bool {
+	return status < http.StatusInternalServerError && status != http.StatusUnauthorized && status != http.StatusForbidden
+}
+
 // post is a request with an Idempotency-Key while it is served, with the transaction in which it
 // is, from its first write on.
 type post struct {
 	store       *Store
 	actor       Actor
-	key         string
+	key         string // from lookUp on as in the table
 	requestHash [32]byte
 	attempt     uuid.UUID
 
@@ -105,8 +115,14 @@ func (p *post) lostError() error {
 
 // lookUp reads the answer that there may be already.
 func (p *post) lookUp(ctx context.Context) error {
-	err := p.store.read(ctx, p.actor, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+	return p.store.read(ctx, p.actor, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		if err := p.scope(ctx, q); err != nil {
+			return err
+		}
 		row, err := q.IdempotentByKey(ctx, db.IdempotentByKeyParams{TenantID: p.actor.tenant, Key: p.key})
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -118,10 +134,21 @@ func (p *post) lookUp(ctx context.Context) error {
 		}
 		return nil // what is in progress, begin decides about
 	})
-	if errors.Is(err, ErrNotFound) {
+}
+
+// scope makes of the Idempotency-Key what stands for it in the table: one name for each API key that
+// sends it, counting those that it was rotated to as itself.
+func (p *post) scope(ctx context.Context, q *db.Queries) error {
+	if p.actor.kind != KeyActor {
 		return nil
 	}
-	return err
+	first, err := q.FirstKey(ctx, db.FirstKeyParams{TenantID: p.actor.tenant, ID: p.actor.id})
+	if err != nil {
+		return fmt.Errorf("find what an API key was rotated from: %w", err)
+	}
+	name := sha256.Sum256(append(first[:], p.key...))
+	p.key = hex.EncodeToString(name[:])
+	return nil
 }
 
 func inProgress(err error) bool {

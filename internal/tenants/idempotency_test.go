@@ -76,6 +76,43 @@ func TestIdempotency(t *testing.T) {
 	}
 }
 
+// An answer to a stronger key must not be given to a weaker one, nor the other way round. A key that
+// was rotated while a request was under way is still whoever sent it.
+func TestIdempotencyOfEachKey(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	a, secret := d.Tenant("tenant-a")
+	s, ctx := d.Store, t.Context()
+	strong, request := d.Actor(secret), [32]byte{1}
+	_, weakSecret, err := s.CreateKey(ctx, strong, tenants.NewAPIKey{Name: "w", Scopes: []tenants.Scope{tenants.ScopeWrite}})
+	require.NoError(t, err)
+	weak := d.Actor(weakSecret)
+	serve := func(by tenants.Actor, status int) *tenants.Answer {
+		t.Helper()
+		replay, err := s.Idempotent(ctx, by, "key", request, answers(status, nil))
+		require.NoError(t, err)
+		return replay
+	}
+	require.Nil(t, serve(weak, 403))
+	require.Nil(t, serve(weak, 401))
+	require.Nil(t, serve(strong, 201), "which was refused to another key only")
+	require.Nil(t, serve(weak, 403), "the answer to a stronger key is not for this one")
+	require.Nil(t, serve(weak, 201), "a right may be given meanwhile")
+	require.Equal(t, 201, serve(weak, 403).Status)
+
+	for range 3 {
+		_, next, err := s.RotateKey(ctx, a, strong.KeyID(), time.Hour)
+		require.NoError(t, err)
+		before := strong
+		strong = d.Actor(next)
+		require.NotEqual(t, before.KeyID(), strong.KeyID())
+		require.Equal(t, 201, serve(strong, 500).Status)
+		require.Equal(t, 201, serve(before, 500).Status)
+	}
+	_, err = s.Idempotent(ctx, strong, "key", [32]byte{2}, never(t))
+	requireInvalid(t, err, "header:Idempotency-Key")
+}
+
 // The change and the kept answer are there together or not at all, whatever the answer.
 func TestIdempotencyIsOneTransaction(t *testing.T) {
 	t.Parallel()

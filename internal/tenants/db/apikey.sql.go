@@ -12,6 +12,28 @@ import (
 	"github.com/google/uuid"
 )
 
+const firstKey = `-- name: FirstKey :one
+WITH RECURSIVE line AS (
+    SELECT k.id, 0 AS steps FROM api_keys k WHERE k.tenant_id = $1 AND k.id = $2
+    UNION ALL
+    SELECT k.id, line.steps + 1 FROM line JOIN api_keys k ON k.tenant_id = $1 AND k.rotated_to = line.id
+)
+SELECT line.id FROM line ORDER BY line.steps DESC LIMIT 1
+`
+
+type FirstKeyParams struct {
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+// The key from which this one has come by rotations, if any; else itself.
+func (q *Queries) FirstKey(ctx context.Context, arg FirstKeyParams) (uuid.UUID, error) {
+	row := q.db.QueryRow(ctx, firstKey, arg.TenantID, arg.ID)
+	var id uuid.UUID
+	err := row.Scan(&id)
+	return id, err
+}
+
 const insertKey = `-- name: InsertKey :one
 INSERT INTO api_keys (tenant_id, id, name, kind, scopes, hash, last4, created_by, expires_at, version)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)

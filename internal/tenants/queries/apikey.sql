@@ -6,6 +6,15 @@ RETURNING *;
 -- name: KeyByID :one
 SELECT * FROM api_keys WHERE tenant_id = @tenant_id AND id = @id;
 
+-- name: FirstKey :one
+-- The key from which this one has come by rotations, if any; else itself.
+WITH RECURSIVE line AS (
+    SELECT k.id, 0 AS steps FROM api_keys k WHERE k.tenant_id = @tenant_id AND k.id = @id
+    UNION ALL
+    SELECT k.id, line.steps + 1 FROM line JOIN api_keys k ON k.tenant_id = @tenant_id AND k.rotated_to = line.id
+)
+SELECT line.id FROM line ORDER BY line.steps DESC LIMIT 1;
+
 -- name: Keys :many
 SELECT * FROM api_keys
 WHERE tenant_id = @tenant_id AND (sqlc.narg(after)::uuid IS NULL OR id < sqlc.narg(after))
