@@ -24,13 +24,6 @@ func TestMemberLife(t *testing.T) {
 
 	s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "ANN@example.com", "role": "viewer"}).
 		problem(http.StatusConflict, codeMemberExists)
-	for _, refused := range []answer{
-		s.call(s.key, http.MethodPatch, path, obj{"role": "admin"}), s.call(s.key, http.MethodDelete, path, nil),
-	} {
-		p := refused.problem(http.StatusConflict, codeLastOwner)
-		require.Equal(t, "This is the last owner of the tenant: make another member an owner first.", p.Detail, "what to do")
-	}
-
 	bob := s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "bob@example.com", "role": "owner"}).ok(201)
 	patched := s.call(s.key, http.MethodPatch, path, obj{"role": "support"}, header{"If-Match", made.header.Get("ETag")}).ok(200)
 	require.Equal(t, "support", patched.json()["role"])
@@ -51,6 +44,44 @@ func TestMemberLife(t *testing.T) {
 	s.call(s.key, http.MethodGet, path, nil).problem(http.StatusNotFound, codeNotFound)
 	s.call(s.key, http.MethodGet, "/v1/members/"+strings.ToUpper(bob.json()["id"].(string)), nil).problem(http.StatusNotFound, codeNotFound)
 	s.call(s.other, http.MethodGet, elsewhere.header.Get("Location"), nil).ok(200)
+}
+
+// A key is no owner: once one has joined, who has the key cannot become one, nor put him out.
+func TestKeysLeaveOwnersAlone(t *testing.T) {
+	s := newAdminStack(t)
+	mistyped := s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "olg@example.com", "role": "owner"}).ok(201)
+	s.call(s.key, http.MethodDelete, mistyped.header.Get("Location"), nil).ok(204)
+	owner, err := s.store.CreateMember(t.Context(), s.a, "olga@example.com", "correct horse", tenants.Owner)
+	require.NoError(t, err)
+	eve := s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "eve@example.com", "role": "admin"}).ok(201).header.Get("Location")
+	for _, refused := range []answer{
+		s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "mallory@example.com", "role": "owner"}),
+		s.call(s.key, http.MethodPatch, eve, obj{"role": "owner"}),
+		s.call(s.key, http.MethodPatch, "/v1/members/"+owner.ID.String(), obj{"role": "viewer"}),
+		s.call(s.key, http.MethodDelete, "/v1/members/"+owner.ID.String(), nil),
+	} {
+		p := refused.problem(http.StatusForbidden, codeOwnersOnly)
+		require.Contains(t, p.Detail, "only an owner, on the dashboard", "what to do")
+	}
+}
+
+// Who asks for what never was is not sent to read it again.
+func TestConditionsOnWhatIsNotThere(t *testing.T) {
+	s := newAdminStack(t)
+	for path, body := range map[string]obj{
+		"/v1/rules/new": {"limit": 1, "window": "1m"}, "/v1/plans/new": {}, "/v1/subjects/new": {},
+	} {
+		for _, match := range []string{"*", `"v1"`} {
+			p := s.call(s.key, http.MethodPut, path, body, header{"If-Match", match}).problem(http.StatusPreconditionFailed, codePreconditionFailed)
+			require.Equal(t, "There is no such object. To create one, send the request without If-Match.", p.Detail)
+			require.NotContains(t, p.Title, "has changed")
+		}
+	}
+	made := s.call(s.key, http.MethodPut, "/v1/rules/new", obj{"limit": 1, "window": "1m"}).ok(201)
+	s.call(s.key, http.MethodPut, "/v1/rules/new", obj{"limit": 2, "window": "1m"}).ok(200)
+	p := s.call(s.key, http.MethodPut, "/v1/rules/new", obj{"limit": 3, "window": "1m"}, header{"If-Match", made.header.Get("ETag")}).
+		problem(http.StatusPreconditionFailed, codePreconditionFailed)
+	require.Contains(t, p.Detail, "has changed since")
 }
 
 // Addresses that a mail would go astray for, or that are costly to read.

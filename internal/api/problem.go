@@ -30,6 +30,7 @@ const (
 	codeInsufficientScope      = "INSUFFICIENT_SCOPE"
 	codeGrantExceeded          = "GRANT_EXCEEDED"
 	codeOperatorOnly           = "OPERATOR_ONLY"
+	codeOwnersOnly             = "OWNERS_ONLY"
 	codeNotFound               = "NOT_FOUND"
 	codeMethodNotAllowed       = "METHOD_NOT_ALLOWED"
 	codeConflict               = "CONFLICT"
@@ -83,6 +84,7 @@ var problemTitles = map[string]string{
 	codeInsufficientScope:      "The API key lacks a scope",
 	codeGrantExceeded:          "A key can give no more than it has",
 	codeOperatorOnly:           "Only the operator of the service may do this",
+	codeOwnersOnly:             "Only an owner may do this",
 	codeNotFound:               "There is no such thing",
 	codeMethodNotAllowed:       "The path does not answer this method",
 	codeConflict:               "The present state does not allow this",
@@ -95,7 +97,7 @@ var problemTitles = map[string]string{
 	codeMemberExists:           "The person is a member already",
 	codeIdempotencyKeyInUse:    "The first request with this Idempotency-Key is still running",
 	codeRequestTimeout:         "The request took too long to arrive",
-	codePreconditionFailed:     "The object has changed since it was read",
+	codePreconditionFailed:     "The object is not as If-Match says",
 	codeBodyTooLarge:           "The body is too large",
 	codeUnsupportedMediaType:   "The body is of a type that is not taken here",
 	codeInvalidRequest:         "The request is well-formed but not valid",

@@ -131,22 +131,16 @@ func (a Actor) Operator() bool { return a.operator }
 // Has reports whether the actor may do what the scope stands for.
 func (a Actor) Has(scope Scope) bool { return a.scopes.Has(scope) }
 
-// May reports whether the actor may make changes of these kinds: a member by role, all others by
-// the scope write.
+// May reports whether the actor may make changes of these kinds: a member by role, a key with the
+// scope write what an admin may, as admins make keys, and all others by that scope.
 func (a Actor) May(rights Right) bool {
-	if a.kind == MemberActor {
+	switch a.kind {
+	case MemberActor:
 		return a.rights&rights == rights
+	case KeyActor:
+		return a.Has(ScopeWrite) && Admin.Rights()&rights == rights
 	}
 	return a.Has(ScopeWrite)
-}
-
-// mayChangeRole returns ErrForbidden where a change from or to one of these roles is not the
-// actor's to make.
-func (a Actor) mayChangeRole(roles ...Role) error {
-	if slices.Contains(roles, Owner) && !a.May(MayOwn) {
-		return ErrForbidden
-	}
-	return nil
 }
 
 // KeyExpiresAt returns when the actor's key ends, the zero time for never.

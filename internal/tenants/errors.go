@@ -20,6 +20,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrPreconditionFailed: the object is not, or no longer, at a version that Match names.
 	ErrPreconditionFailed = errors.New("the object has changed or does not exist")
+	// ErrMissing: there is no object, where Match asks for one. It is an ErrPreconditionFailed.
+	ErrMissing = fmt.Errorf("%w: there is none", ErrPreconditionFailed)
 	// ErrUnavailable: Postgres cannot be reached, is overloaded or does not take writes. A write
 	// that was cut off may have happened.
 	ErrUnavailable = errors.New("the database is not available")
@@ -27,6 +29,8 @@ var (
 	ErrNotOperator = errors.New("only the operator may do this")
 	// ErrForbidden: the actor's role, or key, does not allow this kind of change.
 	ErrForbidden = errors.New("this role may not do that")
+	// ErrOwnersOnly: only an owner invites, makes, changes and removes owners. It is an ErrForbidden.
+	ErrOwnersOnly = fmt.Errorf("%w: only an owner may do that to an owner, or make one", ErrForbidden)
 	// ErrNotPermitted: a key cannot give another key more scopes or a longer life than its own.
 	ErrNotPermitted = errors.New("a key cannot grant more than it has itself")
 )

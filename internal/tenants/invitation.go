@@ -49,7 +49,7 @@ func (s *Store) InviteMember(ctx context.Context, a Actor, email string, role Ro
 		return Invitation{}, err
 	}
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
-		if err := a.mayChangeRole(role); err != nil {
+		if err := c.mayChangeRole(ctx, role); err != nil {
 			return err
 		}
 		_, err := c.MemberByEmail(ctx, db.MemberByEmailParams{TenantID: c.tenant, Email: email})
@@ -88,7 +88,7 @@ func (s *Store) ResendInvitation(ctx context.Context, a Actor, id uuid.UUID) (ou
 		if err != nil {
 			return err
 		}
-		if err := a.mayChangeRole(m.Role); err != nil {
+		if err := c.mayChangeRole(ctx, m.Role); err != nil {
 			return err
 		}
 		if m.State != MemberInvited {

@@ -120,7 +120,7 @@ func (s *Store) CreateMember(ctx context.Context, a Actor, email, password strin
 	}
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		old, err := c.MemberByEmail(ctx, db.MemberByEmailParams{TenantID: c.tenant, Email: email})
-		if err := a.mayChangeRole(Role(old.Role), role); err != nil {
+		if err := c.mayChangeRole(ctx, Role(old.Role), role); err != nil {
 			return err
 		}
 		switch {
@@ -192,7 +192,7 @@ func (s *Store) EditMember(ctx context.Context, a Actor, id uuid.UUID, m Match, 
 			out = old
 			return nil
 		}
-		if err := a.mayChangeRole(old.Role, in.Role); err != nil {
+		if err := c.mayChangeRole(ctx, old.Role, in.Role); err != nil {
 			return err
 		}
 		if err := c.keepAnOwner(ctx, old); err != nil {
@@ -226,7 +226,7 @@ func (s *Store) RemoveMember(ctx context.Context, a Actor, id uuid.UUID, m Match
 
 // remove ends a membership.
 func (c *change) remove(ctx context.Context, old Member) error {
-	if err := c.actor.mayChangeRole(old.Role); err != nil {
+	if err := c.mayChangeRole(ctx, old.Role); err != nil {
 		return err
 	}
 	if err := c.keepAnOwner(ctx, old); err != nil {
@@ -266,24 +266,33 @@ func (c *change) member(ctx context.Context, id uuid.UUID, m Match) (Member, err
 	return memberOf(row), m.check(row.Version)
 }
 
-// keepAnOwner refuses to take the role from the last owner. Beside one who has joined, those who
-// were only invited do not count: they may never come.
+// mayChangeRole returns ErrOwnersOnly where a change from or to one of these roles is not the
+// actor's to make. While no owner has joined, a key may: whoever sets a tenant up invites its first
+// owner with one, and takes back an invitation that went to a wrong address.
+func (c *change) mayChangeRole(ctx context.Context, roles ...Role) error {
+	if !slices.Contains(roles, Owner) || c.actor.May(MayOwn) {
+		return nil
+	}
+	if c.actor.kind == KeyActor && c.actor.May(MayManage) {
+		joined, err := c.CountOtherOwners(ctx, db.CountOtherOwnersParams{TenantID: c.tenant, ID: uuid.Nil})
+		if err != nil || joined == 0 {
+			return err
+		}
+	}
+	return ErrOwnersOnly
+}
+
+// keepAnOwner refuses to take the role from the last owner who has joined. Those who were only
+// invited do not count: they may never come.
 func (c *change) keepAnOwner(ctx context.Context, m Member) error {
-	if m.Role != Owner {
+	if m.Role != Owner || m.State == MemberInvited {
 		return nil
 	}
 	others, err := c.CountOtherOwners(ctx, db.CountOtherOwnersParams{TenantID: c.tenant, ID: m.ID})
-	if err != nil {
+	if err != nil || others > 0 {
 		return err
 	}
-	if others.Joined > 0 || m.State == MemberInvited && others.Owners > 0 {
-		return nil
-	}
-	what := "this is the last owner of the tenant: make another member an owner first"
-	if m.State != MemberInvited {
-		what += ", who has joined"
-	}
-	return &ConflictError{CodeLastOwner, what}
+	return &ConflictError{CodeLastOwner, "this is the last owner of the tenant: make another member an owner first, who has joined"}
 }
 
 func (c *change) writeMember(ctx context.Context, person uuid.UUID, email string, role Role, joinedAt *time.Time) (Member, error) {

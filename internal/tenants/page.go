@@ -58,7 +58,7 @@ func (m Match) conditional() bool { return m.Any || m.Versions != nil }
 // missing returns the error of a conditional write to an object that does not exist.
 func (m Match) missing() error {
 	if m.conditional() {
-		return ErrPreconditionFailed
+		return ErrMissing
 	}
 	return nil
 }

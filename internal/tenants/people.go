@@ -67,7 +67,7 @@ func (s *Store) withdrawStale(ctx context.Context, before time.Time) (withdrawn 
 	}
 }
 
-// withdrawIfStale leaves a tenant's only owner alone, and whoever joined or was sent a new link meanwhile.
+// withdrawIfStale leaves alone who is to be a tenant's first owner, and whoever joined or was sent a new link meanwhile.
 func (s *Store) withdrawIfStale(ctx context.Context, tenant, id uuid.UUID, before time.Time) (done bool, err error) {
 	ctx = WithReason(ctx, "the invitation was not followed")
 	err = s.change(ctx, AsSystem(tenant, "purge"), MayManage, func(ctx context.Context, c *change) error {
@@ -79,11 +79,16 @@ func (s *Store) withdrawIfStale(ctx context.Context, tenant, id uuid.UUID, befor
 		if err != nil || m.State != MemberInvited || !ended.Before(before) {
 			return err
 		}
+		if m.Role == Owner {
+			joined, err := c.CountOtherOwners(ctx, db.CountOtherOwnersParams{TenantID: tenant, ID: id})
+			if err != nil || joined == 0 {
+				return err
+			}
+		}
 		done = true
 		return c.remove(ctx, m)
 	})
-	var kept *ConflictError
-	if errors.As(err, &kept) || errors.Is(err, ErrNotFound) {
+	if errors.Is(err, ErrNotFound) {
 		return false, nil
 	}
 	return done, err

@@ -49,6 +49,9 @@ func TestRoles(t *testing.T) {
 	for _, role := range tenants.Roles {
 		members[role] = asMember(t, d, a, string(role)+"@example.com", role)
 	}
+	_, secret, err := s.CreateKey(t.Context(), a, tenants.NewAPIKey{Name: "w", Scopes: []tenants.Scope{tenants.ScopeWrite}})
+	require.NoError(t, err)
+	byKey := d.Actor(secret) // as an admin, who can make one
 	soon := time.Now().Add(time.Hour)
 
 	const everybody, editors, managers = "owner admin editor support", "owner admin editor", "owner admin"
@@ -197,6 +200,7 @@ func TestRoles(t *testing.T) {
 			return s.RemoveMember(ctx, m, uuid.New(), tenants.Match{})
 		}},
 	} {
+		require.Equal(t, w.who == "owner", isForbidden(w.do(t.Context(), byKey)), "%s by a key", name)
 		for _, role := range tenants.Roles {
 			err := w.do(t.Context(), members[role])
 			if slices.Contains([]string{"a lasting override", "an unlimited boost"}, name) && role == tenants.Support {

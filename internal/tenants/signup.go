@@ -168,7 +168,7 @@ func personSigningUp(ctx context.Context, q *db.Queries, email, hash string) (uu
 // freeSlug makes a slug of a tenant's name that no tenant has.
 func freeSlug(ctx context.Context, q *db.Queries, name string) (string, error) {
 	slug := slugOf(name)
-	if slug != PlatformSlug {
+	if slug != PlatformSlug && uuid.Validate(slug) != nil {
 		_, err := q.TenantBySlug(ctx, slug)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return slug, nil

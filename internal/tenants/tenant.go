@@ -110,6 +110,8 @@ func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant,
 		fields = append(fields, check.FieldError{Field: "slug", Message: "is kept for the operator's own tenant"})
 	} else if !check.ValidSlug(n.Slug) {
 		fields = append(fields, check.FieldError{Field: "slug", Message: "must be 1 to 63 of a-z, 0-9 and -"})
+	} else if uuid.Validate(n.Slug) == nil {
+		fields = append(fields, check.FieldError{Field: "slug", Message: "must not look like an id: a tenant is named by either"})
 	}
 	checkText(&fields, "name", n.Name, 200)
 	if !a.operator {
@@ -170,7 +172,7 @@ func (s *Store) TenantBySlugOrID(ctx context.Context, a Actor, ref string) (out 
 }
 
 func tenantByRef(ctx context.Context, q *db.Queries, ref string) (db.Tenant, error) {
-	// A slug may look like a UUID; the id is asked for first because it cannot be chosen.
+	// Slugs of older tenants may look like ids. Ids come first, because nobody chooses one.
 	if id, err := uuid.Parse(ref); err == nil {
 		row, err := q.TenantByID(ctx, id)
 		if !errors.Is(err, pgx.ErrNoRows) {

@@ -24,8 +24,8 @@ func (q *Queries) CountMembers(ctx context.Context, tenantID uuid.UUID) (int64, 
 }
 
 const countOtherOwners = `-- name: CountOtherOwners :one
-SELECT count(*) AS owners, count(joined_at) AS joined FROM members
-WHERE tenant_id = $1 AND role = 'owner' AND id <> $2
+SELECT count(*) FROM members
+WHERE tenant_id = $1 AND role = 'owner' AND joined_at IS NOT NULL AND id <> $2
 `
 
 type CountOtherOwnersParams struct {
@@ -33,16 +33,12 @@ type CountOtherOwnersParams struct {
 	ID       uuid.UUID
 }
 
-type CountOtherOwnersRow struct {
-	Owners int64
-	Joined int64
-}
-
-func (q *Queries) CountOtherOwners(ctx context.Context, arg CountOtherOwnersParams) (CountOtherOwnersRow, error) {
+// Owners who have joined.
+func (q *Queries) CountOtherOwners(ctx context.Context, arg CountOtherOwnersParams) (int64, error) {
 	row := q.db.QueryRow(ctx, countOtherOwners, arg.TenantID, arg.ID)
-	var i CountOtherOwnersRow
-	err := row.Scan(&i.Owners, &i.Joined)
-	return i, err
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
 const deleteMember = `-- name: DeleteMember :exec

@@ -39,8 +39,9 @@ ORDER BY m.id DESC LIMIT @most;
 SELECT count(*) FROM members WHERE tenant_id = @tenant_id;
 
 -- name: CountOtherOwners :one
-SELECT count(*) AS owners, count(joined_at) AS joined FROM members
-WHERE tenant_id = @tenant_id AND role = 'owner' AND id <> @id;
+-- Owners who have joined.
+SELECT count(*) FROM members
+WHERE tenant_id = @tenant_id AND role = 'owner' AND joined_at IS NOT NULL AND id <> @id;
 
 -- name: Memberships :many
 SELECT m.tenant_id, t.slug, t.name, t.state AS tenant_state, m.id AS member_id, m.role, m.joined_at FROM members m JOIN tenants t ON t.id = m.tenant_id
