@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -105,6 +106,28 @@ func TestPointers(t *testing.T) {
 		got := s.call(s.key, c.method, c.path, c.body, c.headers...)
 		require.Equal(t, c.pointers, got.pointers(c.status, c.code), "%s %s", c.method, c.path)
 	}
+}
+
+// A patch that cannot be merged into the present number says what to write instead.
+func TestFixesOfLimits(t *testing.T) {
+	s := newAdminStack(t)
+	s.call(s.key, http.MethodPut, "/v1/rules/r", obj{"limit": 1, "window": "1m"}).ok(201)
+	s.call(s.key, http.MethodPut, "/v1/plans/p", obj{"limits": obj{"r": obj{"limit": 5}}}).ok(201)
+	patch := func(limit obj) answer {
+		return s.call(s.key, http.MethodPatch, "/v1/plans/p", obj{"limits": obj{"r": limit}})
+	}
+	for pointer, limit := range map[string]obj{
+		"/limits/r/unlimited": {"unlimited": true}, "/limits/r/limit": {"limit": nil}, "/limits/r/limit ": {"limit": 0},
+	} {
+		p := patch(limit).problem(422, codeInvalidRequest)
+		require.Len(t, p.Errors, 1)
+		require.Equal(t, strings.TrimSpace(pointer), p.Errors[0].Pointer)
+		require.NotEmpty(t, p.Errors[0].Fix)
+	}
+	patch(obj{"unlimited": true, "limit": nil, "burst": nil}).ok(200) // as the fix says
+	patch(obj{"unlimited": nil, "limit": 6}).ok(200)
+	p := s.call(s.key, http.MethodPut, "/v1/subjects/s/overrides/r", obj{"limit": 1, "unlimited": true}).problem(422, codeInvalidRequest)
+	require.NotEmpty(t, p.Errors[0].Fix)
 }
 
 // Whoever sends back what was read is told which fields are only shown, and not that there are none such.

@@ -93,7 +93,7 @@ func conflictProblem(c *tenants.ConflictError) *Problem {
 func problemFields(fields []check.FieldError) []ProblemField {
 	out := make([]ProblemField, len(fields))
 	for i, f := range fields {
-		out[i] = ProblemField{Pointer: jsonPointer(f.Field), Message: f.Message}
+		out[i] = ProblemField{Pointer: jsonPointer(f.Field), Message: f.Message, Fix: f.Fix}
 	}
 	return out
 }

@@ -109,7 +109,7 @@ func (in LimitInput) patch(present check.Limit, pointer string, errs *[]ProblemF
 		n    Optional[int64]
 	}{{"limit", in.Limit}, {"burst", in.Burst}} {
 		if f.n.Set && !f.n.Null && f.n.Value == 0 {
-			*errs = append(*errs, ProblemField{Pointer: pointer + "/" + f.name, Message: "must be a whole number of at least 1"})
+			*errs = append(*errs, ProblemField{Pointer: pointer + "/" + f.name, Message: "must be a whole number of at least 1", Fix: "To turn a rule off, set its mode to off; to deny a subject everything, block it."})
 		}
 	}
 	return check.Limit{

@@ -195,6 +195,7 @@ func (r *Rule) Numbers() Numbers {
 type FieldError struct {
 	Field   string // as in JSON, nested with dots: "by.0", "limits.api.burst"
 	Message string // names the range or the choices
+	Fix     string // what to do, where the message does not say it; ""
 }
 
 func (e FieldError) Error() string { return e.Field + " " + e.Message }
@@ -383,11 +384,19 @@ func (l Limit) Validate(r *Rule) []FieldError {
 	var errs fieldErrors
 	if l.Unlimited {
 		if l.Limit != 0 || l.Burst != 0 {
-			errs.add("unlimited", "cannot be combined with limit or burst")
+			errs = append(errs, FieldError{
+				Field: "unlimited", Message: "cannot be combined with limit or burst",
+				Fix: "Leave limit and burst out, or, where a merge patch is to change a number into unlimited, set both to null in it.",
+			})
 		}
 		return errs
 	}
 	validateLimit(&errs, "", r, l.Limit, l.Burst)
+	for i := range errs {
+		if errs[i].Field == "limit" && l.Limit == 0 { // it was not given
+			errs[i].Fix = "Give a number, or unlimited: true in its place."
+		}
+	}
 	return errs
 }
 

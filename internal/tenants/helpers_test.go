@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -174,6 +175,7 @@ type proxy struct {
 	listener net.Listener
 	conns    map[net.Conn]bool
 	running  sync.WaitGroup
+	asked    atomic.Int64 // bytes that went to Postgres
 }
 
 func newProxy(t *testing.T, databaseURL string) *proxy {
@@ -210,14 +212,29 @@ func (p *proxy) listen(address string) {
 			p.mu.Lock()
 			p.conns[client], p.conns[server] = true, true
 			p.mu.Unlock()
-			for _, pair := range [][2]net.Conn{{client, server}, {server, client}} {
+			for _, pair := range []struct {
+				to   net.Conn
+				from io.Reader
+			}{{client, server}, {server, counted{client, &p.asked}}} {
 				p.running.Go(func() {
-					_, _ = io.Copy(pair[0], pair[1])
-					_, _ = pair[0].Close(), pair[1].Close()
+					_, _ = io.Copy(pair.to, pair.from)
+					_, _ = client.Close(), server.Close()
 				})
 			}
 		}
 	})
+}
+
+// counted adds what is read to n.
+type counted struct {
+	io.Reader
+	n *atomic.Int64
+}
+
+func (c counted) Read(b []byte) (int, error) {
+	n, err := c.Reader.Read(b)
+	c.n.Add(int64(n))
+	return n, err
 }
 
 // cut breaks all connections, and refuses new ones.

@@ -2,6 +2,12 @@ package tenants
 
 import "github.com/google/uuid"
 
+// Checksummed gives the text of a key without its checksum the one that fits.
+func Checksummed(text string) string {
+	sum := keyChecksum(text)
+	return text + string(sum[:])
+}
+
 // ByIndexSQL is what goes before SubjectSearchSQL.
 const ByIndexSQL = byIndexSQL
 

@@ -78,13 +78,13 @@ func (s *Store) VerifyPassword(ctx context.Context, email, password string) (Per
 	var memberships []db.MembershipsRow
 	if email, ok := normalEmail(email); ok {
 		err := s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
-			if row, err = q.PersonByEmail(ctx, email); err != nil {
+			if row, err = q.PersonByEmail(ctx, email); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 				return err
 			}
-			memberships, err = q.Memberships(ctx, row.ID)
+			memberships, err = q.Memberships(ctx, row.ID) // also of nobody, to take as long
 			return err
 		})
-		if err != nil && !errors.Is(err, ErrNotFound) {
+		if err != nil {
 			return Person{}, err
 		}
 	}
