@@ -27,6 +27,7 @@ type options struct {
 	warm    time.Duration
 	tenants []int
 	profile string
+	sharing bool
 	rates   []int64
 	groups  []string
 	peers   bool
@@ -51,6 +52,7 @@ func parseOptions(args []string) (o options, err error) {
 	flags.BoolVar(&o.write, "write", false, "put the tables into docs/performance.md")
 	flags.StringVar(&o.profile, "profile", "", "write CPU, allocation, mutex and block profiles of Weir under each mix into this `folder`, in a run of its own before the first round")
 	flags.DurationVar(&o.limit, "limit", 40*time.Minute, "end after this time whatever happens")
+	flags.BoolVar(&o.sharing, "pipelines", false, "measure ways to share pipelines to Redis, without HTTP, and nothing else")
 	flags.BoolVar(&o.admin.wanted, "admin", false, "measure the lists and searches of the admin API, and nothing else")
 	flags.IntVar(&o.admin.tenants, "admin-tenants", 1000, "with -admin: how many tenants there are")
 	flags.IntVar(&o.admin.rules, "admin-rules", 100_000, "with -admin: how many rules they have together")
@@ -125,6 +127,9 @@ func run(o options) error {
 	ctx, cancel := context.WithTimeout(ctx, o.limit)
 	defer cancel()
 
+	if o.sharing {
+		return measurePipelines(ctx, o)
+	}
 	if o.admin.wanted {
 		return measureAdmin(ctx, o)
 	}

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -37,7 +39,7 @@ func (s *stage) profile(ctx context.Context, group string, c cell, o options) er
 	if err := os.MkdirAll(o.profile, 0o755); err != nil {
 		return err
 	}
-	name := filepath.Join(o.profile, strings.Trim(notInNames.ReplaceAllString(strings.ToLower(group+" "+c.name), "-"), "-"))
+	name := filepath.Join(o.profile, strings.Trim(notInNames.ReplaceAllString(strings.ToLower(fmt.Sprintf("%s %s %s", group, c.name, rateText(c.rate))), "-"), "-"))
 	internal := strings.TrimSuffix(sv.metrics, "/metrics")
 	var fetching sync.WaitGroup
 	errs := make([]error, len(profileKinds))
@@ -58,6 +60,14 @@ func (s *stage) profile(ctx context.Context, group string, c cell, o options) er
 	}
 	progress("profiled %s, %s: %s.txt", group, c.name, name)
 	return nil
+}
+
+// rateText is the rate of an open loop, as a name of a file has it.
+func rateText(rate int64) string {
+	if rate == 0 {
+		return ""
+	}
+	return strconv.FormatInt(rate, 10)
 }
 
 // binary is the name of what runs in the process.
@@ -109,40 +119,63 @@ func (s *stage) writeTops(ctx context.Context, name string) error {
 	return os.WriteFile(name+".txt", []byte(b.String()), 0o644)
 }
 
-// topShown is how many functions of a profile the text has.
-const topShown = 25
+// topShown is how many functions of a profile the text has, by themselves and with what they call.
+const topShown = 20
 
-// summary turns what `go tool pprof -top` prints into the shares of packages and its first lines.
+// profiled is a line of a profile: a function's share by itself, and with what it calls.
+type profiled struct {
+	line      string
+	name      string
+	flat, cum float64 // percent
+}
+
+// summary turns what `go tool pprof -top` prints into the shares of packages, the first functions by
+// themselves, and our own functions with what they call.
 func summary(top string) string {
 	shares := map[string]float64{}
-	var head []string
-	functions := 0
+	var b, parts strings.Builder
+	var ours []profiled
+	shown := 0
 	for lines := bufio.NewScanner(strings.NewReader(top)); lines.Scan(); {
-		line := lines.Text()
-		fields := strings.Fields(line)
-		if len(fields) < 6 || !strings.HasSuffix(fields[1], "%") {
-			head = append(head, line)
+		p, ok := parseProfiled(lines.Text())
+		if !ok {
+			fmt.Fprintln(&b, lines.Text())
 			continue
 		}
-		if functions++; functions <= topShown {
-			head = append(head, line)
+		if shown++; shown <= topShown && p.flat > 0 {
+			fmt.Fprintln(&b, p.line)
 		}
-		if share, err := strconv.ParseFloat(strings.TrimSuffix(fields[1], "%"), 64); err == nil {
-			shares[partOf(strings.Join(fields[5:], " "))] += share
+		shares[partOf(p.name)] += p.flat
+		if strings.HasPrefix(p.name, "weir/") {
+			ours = append(ours, p)
 		}
 	}
-	parts := make([]string, 0, len(shares))
-	for part := range shares {
-		parts = append(parts, part)
-	}
-	slices.SortFunc(parts, func(a, b string) int { return int(1000 * (shares[b] - shares[a])) })
-	var b strings.Builder
-	for _, part := range parts {
+	names := slices.SortedFunc(maps.Keys(shares), func(a, b string) int { return cmp.Compare(shares[b], shares[a]) })
+	for _, part := range names {
 		if shares[part] >= 0.5 {
-			fmt.Fprintf(&b, "%6.1f%%  %s\n", shares[part], part)
+			fmt.Fprintf(&parts, "%6.1f%%  %s\n", shares[part], part)
 		}
 	}
-	return b.String() + "\n" + strings.Join(head, "\n") + "\n"
+	slices.SortStableFunc(ours, func(a, b profiled) int { return cmp.Compare(b.cum, a.cum) })
+	fmt.Fprintln(&b, "\nours, with what they call")
+	for _, p := range ours[:min(topShown, len(ours))] {
+		fmt.Fprintln(&b, p.line)
+	}
+	return parts.String() + "\n" + b.String()
+}
+
+// parseProfiled reads "0.84s 38.18% 38.18% 0.84s 38.18% function".
+func parseProfiled(line string) (p profiled, ok bool) {
+	fields := strings.Fields(line)
+	if len(fields) < 6 || !strings.HasSuffix(fields[1], "%") || !strings.HasSuffix(fields[4], "%") {
+		return p, false
+	}
+	flat, err := strconv.ParseFloat(strings.TrimSuffix(fields[1], "%"), 64)
+	if err != nil {
+		return p, false
+	}
+	cum, err := strconv.ParseFloat(strings.TrimSuffix(fields[4], "%"), 64)
+	return profiled{line: line, name: strings.Join(fields[5:], " "), flat: flat, cum: cum}, err == nil
 }
 
 // parts are what the packages of a function belong to, the first that fits.

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+)
+
+// Each way must decide every check that is asked, whatever the table then says of it.
+func TestSharingsDecideAll(t *testing.T) {
+	s := &stage{dir: t.TempDir()}
+	t.Cleanup(s.close)
+	require.NoError(t, s.startRedis(t.Context()))
+	for _, w := range sharings() {
+		require.NoError(t, s.store.flush(t.Context()))
+		client, err := check.NewRedisClient(s.store.url, check.WithPoolSize(w.pool))
+		require.NoError(t, err)
+		engine, err := w.engine(client.(*redis.Client))
+		require.NoError(t, err)
+		seen, err := drive(t.Context(), engine, demand{callers: 8}, 50*time.Millisecond)
+		require.NoError(t, err, w.name)
+		require.Positive(t, seen.TotalCount(), w.name)
+		keys, err := s.redis.DBSize(t.Context()).Result()
+		require.NoError(t, err)
+		require.Positive(t, keys, w.name)
+		require.LessOrEqual(t, keys, seen.TotalCount(), w.name)
+		require.NoError(t, client.Close())
+	}
+}
+
+// A paced demand asks for what is due in its time, no more and no less.
+func TestDriveKeepsItsPace(t *testing.T) {
+	s := &stage{dir: t.TempDir()}
+	t.Cleanup(s.close)
+	require.NoError(t, s.startRedis(t.Context()))
+	client, err := check.NewRedisClient(s.store.url)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	engine := check.NewRedisEngine(client, check.RedisOptions{Deadline: patience})
+	seen, err := drive(t.Context(), engine, demand{callers: 4, rate: 1000}, 100*time.Millisecond)
+	require.NoError(t, err)
+	require.InDelta(t, 100, seen.TotalCount(), 1)
+}
