@@ -84,17 +84,12 @@ func (s *stage) loadScale(ctx context.Context, o scaleOptions) error {
 			return fmt.Errorf("load %s: %w", t.name, err)
 		}
 	}
-	if err := copyRows(ctx, conn, "api_keys", []string{"tenant_id", "id", "name", "kind", "scopes", "hash", "last4", "last_used_at", "version"},
+	if err := copyRows(ctx, conn, "api_keys", []string{"tenant_id", "id", "name", "kind", "scopes", "hash", "last4", "version"},
 		o.tenants*keysEach, func(n int) []any {
 			t, k := n/keysEach, n%keysEach
 			key := scaleKey(t, k)
 			hash := sha256.Sum256([]byte(key))
-			var used *time.Time // one of a hundred tenants asked lately, the higher its number the later
-			if k == 0 && t%100 == 1 {
-				at := started.Add(time.Duration(t-o.tenants) * time.Second)
-				used = &at
-			}
-			return []any{scaleTenant(t), rowID(rowKey, t, k), "key", "key", []string{"check", "read", "write"}, hash[:], key[len(key)-4:], used, 1}
+			return []any{scaleTenant(t), rowID(rowKey, t, k), "key", "key", []string{"check", "read", "write"}, hash[:], key[len(key)-4:], 1}
 		}); err != nil {
 		return err
 	}

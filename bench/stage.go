@@ -227,19 +227,20 @@ func (s *stage) startWeir(ctx context.Context) error {
 	return nil
 }
 
-// startInstance starts a real server and returns when it is ready. The caller stops it.
-func (s *stage) startInstance(ctx context.Context, name, databaseURL string, in *store) (*server, error) {
+// startInstance starts a real server, with more variables than all have, and returns when it is
+// ready. The caller stops it.
+func (s *stage) startInstance(ctx context.Context, name, databaseURL string, in *store, variables ...string) (*server, error) {
 	addrs, err := addresses(3)
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(s.binary(weirName))
-	cmd.Env = environment(
+	cmd.Env = environment(append(variables,
 		"WEIR_DATABASE_URL="+databaseURL, "WEIR_REDIS_URL="+in.url,
 		"WEIR_HTTP_ADDR="+addrs[0], "WEIR_HTTPS_ADDR="+addrs[1], "WEIR_INTERNAL_ADDR="+addrs[2],
 		"WEIR_TLS_CERT="+s.cert.certFile, "WEIR_TLS_KEY="+s.cert.keyFile,
 		"WEIR_REDIS_TIMEOUT="+s.timeout.String(), "WEIR_DRAIN=0s", "WEIR_LOG_LEVEL=warn",
-	)
+	)...)
 	if s.contention {
 		cmd.Env = append(cmd.Env, "WEIR_PROFILE_CONTENTION=true")
 	}
