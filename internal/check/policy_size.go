@@ -1,6 +1,9 @@
 package check
 
-import "unsafe"
+import "reflect"
+
+// sizeOf returns how many bytes a T takes, without what it points to.
+func sizeOf[T any]() int { return int(reflect.TypeFor[T]().Size()) } //nolint:gosec // small
 
 // measure returns how much memory a policy takes without its subjects, roughly: what was
 // allocated for it, with what the allocator rounds up and what maps keep free.
@@ -9,8 +12,8 @@ func (p *Policy) measure() int64 {
 		object = 16 // lost by rounding up, for each object
 		table  = 48 // an empty map
 	)
-	n := int(unsafe.Sizeof(*p)) + int(unsafe.Sizeof(tenantEntry{})) + 64 + len(p.slug) + object // 64: the place among all tenants
-	n += len(p.rules) * int(unsafe.Sizeof(compiledRule{}))
+	n := sizeOf[Policy]() + sizeOf[tenantEntry]() + 64 + len(p.slug) + object // 64: the place among all tenants
+	n += len(p.rules) * sizeOf[compiledRule]()
 	for i := range p.rules {
 		r := &p.rules[i]
 		n += len(r.id) + object/2
@@ -23,19 +26,19 @@ func (p *Policy) measure() int64 {
 			}
 		}
 		for _, by := range r.rule.By {
-			n += int(unsafe.Sizeof(by)) + len(by) + object/2
+			n += sizeOf[string]() + len(by) + object/2
 		}
 	}
 	for _, index := range []map[string][]int32{p.exact, p.prefixes} {
 		n += table
 		for _, rules := range index {
-			n += 2*int(unsafe.Sizeof("")+unsafe.Sizeof(rules)) + 4*cap(rules) // half of a map is free
+			n += 2*(sizeOf[string]()+sizeOf[[]int32]()) + 4*cap(rules) // half of a map is free
 		}
 	}
 	n += table + 8*cap(p.lengths)
 	for slug, plan := range p.plans {
-		n += 2*(int(unsafe.Sizeof(slug))+8) + len(slug) + int(unsafe.Sizeof(*plan)) +
-			2*cap(plan.at) + cap(plan.numbers)*int(unsafe.Sizeof(number{})) + 3*object
+		n += 2*(sizeOf[string]()+8) + len(slug) + sizeOf[planNumbers]() +
+			2*cap(plan.at) + cap(plan.numbers)*sizeOf[number]() + 3*object
 	}
 	return int64(n)
 }

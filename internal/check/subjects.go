@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"unique"
-	"unsafe"
 )
 
 // subjects is a tenant's registered subjects. A tenant may have millions, nearly all of them with
@@ -62,6 +61,14 @@ const (
 	slotKeepsName  uint64 = ^slotEntryMask
 	maxNamesBytes         = 1 << 32
 	maxSharedEntry        = 256 // beyond, entries are not looked for one by one
+)
+
+// Sizes of what there is one of for each tenant, and for each subject with overrides.
+var (
+	subjectsBytes = sizeOf[subjects]()
+	tableBytes    = sizeOf[subjectTable]() + 2*sizeOf[[]byte]()
+	entryBytes    = sizeOf[subjectEntry]()
+	overrideBytes = sizeOf[overrideEntry]()
 )
 
 // subjectSeed makes it impossible to choose names that meet in one slot.
@@ -248,7 +255,7 @@ func newSubjectEntry(d SubjectData, plan string) *subjectEntry {
 }
 
 func (e *subjectEntry) bytes() int {
-	return int(unsafe.Sizeof(*e)) + len(e.overrides)*int(unsafe.Sizeof(overrideEntry{}))
+	return entryBytes + len(e.overrides)*overrideBytes
 }
 
 // extend returns list with room for n more, which grows by an eighth: append would double it, and
@@ -348,13 +355,12 @@ func (s *subjects) measure() {
 	if t == nil {
 		return
 	}
-	const list = 24 // a slice's header
-	s.size.Store(int64(int(unsafe.Sizeof(*t)) + 2*list + 8*len(t.slots) + cap(*t.names.Load()) + 8*cap(*t.entries.Load()) +
-		len(s.shared)*(4+int(unsafe.Sizeof(subjectEntry{}))) + s.ownEntries))
+	s.size.Store(int64(tableBytes + 8*len(t.slots) + cap(*t.names.Load()) + 8*cap(*t.entries.Load()) +
+		len(s.shared)*(4+entryBytes) + s.ownEntries))
 }
 
 // bytes returns how much memory the subjects take, roughly.
-func (s *subjects) bytes() int64 { return int64(unsafe.Sizeof(*s)) + s.size.Load() }
+func (s *subjects) bytes() int64 { return int64(subjectsBytes) + s.size.Load() }
 
 // overflown reports whether there were more than a table can hold: 4 GiB of names, or 16 million
 // subjects with overrides.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
@@ -322,4 +323,35 @@ func TestPurgedSubjectHistory(t *testing.T) {
 	require.Equal(t, []check.SubjectData{{Subject: "young", Deleted: true}}, told)
 	_, err = s.LoadSubjects(ctx, a.TenantID(), 1<<40, nothing)
 	require.ErrorIs(t, err, check.ErrHistoryGone, "a version that the database has not reached is of another history")
+}
+
+// A tenant with more subjects than are read at once is read whole, with every override, and in the end it
+// is as it is by then.
+func TestListSubjects(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	ctx := t.Context()
+	_ = mustRule(t, d.Store, a, rule("api"))
+	mustSubject(t, d.Store, b, tenants.Subject{Subject: "another tenant's"})
+	mustSubject(t, d.Store, a, tenants.Subject{Subject: "zz"})
+	_, _, err := d.Store.PutOverride(ctx, a, "zz", tenants.Override{Rule: "api", Limit: check.Limit{Limit: 7}, Reason: "agreed"}, tenants.Match{})
+	require.NoError(t, err)
+	const many = 2*10_000 + 1
+	d.Exec("INSERT INTO subjects (tenant_id, subject, id, version) SELECT $1, 'customer' || lpad(n::text, 8, '0'), gen_random_uuid(), 1 FROM generate_series(1, $2::int) n", a.TenantID(), many)
+	told := map[string]check.SubjectData{}
+	pages, after := 0, ""
+	for more := true; more; pages++ {
+		var version int64
+		version, more, err = d.Store.ListSubjects(ctx, a.TenantID(), after, func(s check.SubjectData) {
+			require.Greater(t, s.Subject, after)
+			told[s.Subject], after = s, s.Subject
+		})
+		require.NoError(t, err)
+		require.Equal(t, versionsOf(t, d, a).subjects, version)
+	}
+	require.Equal(t, 3, pages)
+	require.Len(t, told, many+1)
+	require.Equal(t, []check.OverrideData{{Rule: "api", Limit: check.Limit{Limit: 7}}}, told["zz"].Overrides)
+	_, _, err = d.Store.ListSubjects(ctx, uuid.New(), "", func(check.SubjectData) {})
+	require.ErrorIs(t, err, check.ErrUnknownTenant)
 }

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
+)
+
+// An instance that has no room for all tenants is ready all the same, with those whose keys were used
+// last; and with the platform, on whose rules every check depends.
+func TestReadyWithTheTenantsThatFit(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	platform, err := d.Store.EnsurePlatform(t.Context())
+	require.NoError(t, err)
+	actors := make([]tenants.Actor, 16)
+	for i := range actors {
+		actors[i], _ = d.Tenant(fmt.Sprintf("tenant-%d", i))
+		d.Exec(`INSERT INTO subjects (tenant_id, subject, id, version)
+			SELECT $1, 'customer' || lpad(n::text, 8, '0'), gen_random_uuid(), 1 FROM generate_series(1, 1000) n`, actors[i].TenantID())
+	}
+	d.Exec("UPDATE api_keys SET last_used_at = now() - interval '1 day' WHERE tenant_id = $1", actors[3].TenantID())
+	d.Exec("UPDATE api_keys SET last_used_at = now() WHERE tenant_id = $1", actors[1].TenantID())
+
+	store := d.Open(tenants.Config{})
+	log := slog.New(slog.DiscardHandler)
+	policies := check.NewPolicies(store, check.NewKeys([16]byte{1}), log, check.NewMetrics(prometheus.NewRegistry()))
+	policies.Limit(500_000) // eight or nine of them take more than half
+	following := newFollower(store, tenants.NewAuthenticator(store), policies, platform.ID, log)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- following.run(ctx) }()
+	select {
+	case <-following.ready:
+	case <-time.After(20 * time.Second):
+		require.Fail(t, "not ready")
+	}
+	stop()
+	require.NoError(t, <-ended)
+	require.False(t, policies.Room())
+
+	store.Close() // from here on, only who is in memory is there
+	for tenant, there := range map[check.TenantID]bool{
+		platform.ID: true, actors[1].TenantID(): true, actors[3].TenantID(): true, actors[0].TenantID(): false,
+	} {
+		_, err := policies.Get(t.Context(), tenant)
+		require.Equal(t, there, err == nil, "%v", err)
+	}
+}
