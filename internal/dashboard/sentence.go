@@ -50,8 +50,8 @@ func leaseSentences(r *check.Rule, instances int) (out []string) {
 		return nil // a warning says so
 	}
 	units := plural(bounds.Units, "unit", "units")
-	ahead := "An instance takes units of a busy counter ahead: as many as it is asked for in a twentieth of a second, at most " + units +
-		", for at most " + exactly(bounds.HoldMS, true) + ". The limit is never exceeded."
+	ahead := "An instance takes units of a busy counter ahead: as many as it is asked for in a twentieth of a second, at most a quarter of what is left (" +
+		units + " of the rule’s own number), for at most " + exactly(bounds.HoldMS, true) + ". The limit is never exceeded."
 	early := "While they are held, a check at another instance may be denied up to " + units + " early"
 	switch {
 	case instances > 2:

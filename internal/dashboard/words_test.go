@@ -117,7 +117,7 @@ func TestLeaseSentences(t *testing.T) {
 	window := check.Window{Duration: check.Duration{Text: "1m", MS: 60_000}}
 	rule := check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 1_000, Window: window, Consistency: check.Leased}
 	require.Equal(t, []string{
-		"An instance takes units of a busy counter ahead: as many as it is asked for in a twentieth of a second, at most 250 units, for at most 250 milliseconds. The limit is never exceeded.",
+		"An instance takes units of a busy counter ahead: as many as it is asked for in a twentieth of a second, at most a quarter of what is left (250 units of the rule’s own number), for at most 250 milliseconds. The limit is never exceeded.",
 		"While they are held, a check at another instance may be denied up to 250 units early for each of the 2 others that hold some.",
 		"An instance that crashes strands what it holds: they count as used less and less, for at most 2 minutes.",
 	}, leaseSentences(&rule, 3))
@@ -126,7 +126,7 @@ func TestLeaseSentences(t *testing.T) {
 	require.Equal(t, "An instance that crashes strands what it holds: they count as used until their window ends, for at most 1 minute.", leaseSentences(&rule, 2)[2])
 	rule.Algorithm = check.TokenBucket
 	text := leaseSentences(&rule, 2)
-	require.Contains(t, text[0], "at most 247 units, for at most 100 milliseconds")
+	require.Contains(t, text[0], "at most a quarter of what is left (247 units of the rule’s own number), for at most 100 milliseconds")
 	require.Contains(t, text[1], "Up to 3 units do not come back meanwhile.")
 	require.Contains(t, text[2], "until they have come back, for at most 15 seconds.")
 	rule.Limit = 5

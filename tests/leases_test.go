@@ -1,0 +1,76 @@
+package tests
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A leased rule lets no more than its limit pass, while instances are hammered, stopped and killed. What a
+// stopped one held is there for the others; what a killed one held is a quarter of the limit at most.
+func TestLeasedRuleOverInstances(t *testing.T) {
+	const limit = 5_000
+	s := newSettings(t)
+	instances := []*instance{start(t, s), start(t, s), start(t, s)}
+	for _, i := range instances {
+		i.AwaitReady()
+	}
+	tenant := newTenant(t, s, instances[0])
+	tenant.putRule("leased", fmt.Sprintf(`{"resource":"leased","algorithm":"fixed_window","limit":%d,"window":%q,"on_unavailable":"deny","consistency":"leased"}`,
+		limit, calmWindow(time.Now())), instances...)
+	ask := func(i *instance, subject string) (allowed bool) {
+		got, d, err := tenant.check(i.URL()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":"leased"}`, subject))
+		require.NoError(t, err)
+		require.False(t, d.Degraded)
+		return got.status == http.StatusOK
+	}
+	hammer := func(subject string, each int) (admitted int64) {
+		var sum atomic.Int64
+		var clients sync.WaitGroup
+		for n := range clientsEach * len(instances) {
+			clients.Go(func() {
+				for range each {
+					got, d, err := tenant.check(instances[n%len(instances)].URL()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":"leased"}`, subject))
+					if err != nil || d.Degraded {
+						t.Error("not decided by Redis", err, got.status)
+						return
+					}
+					if got.status == http.StatusOK {
+						sum.Add(1)
+					}
+				}
+			})
+		}
+		clients.Wait()
+		return sum.Load()
+	}
+
+	admitted := hammer("s", 20)
+	require.Contains(t, instances[0].Metrics(), "weir_lease_takes_total")
+	require.NotContains(t, instances[0].Metrics(), "weir_checks_leased_total 0\n", "checks were answered from memory")
+	require.Zero(t, instances[0].Stop())
+	require.Zero(t, instances[1].Stop())
+	// Units can be on their way back when a check is denied, and a denial is remembered for a moment.
+	require.Eventually(t, func() bool {
+		for ask(instances[2], "s") {
+			admitted++
+		}
+		return admitted >= limit
+	}, patience, tick)
+	require.False(t, ask(instances[2], "s"))
+	require.EqualValues(t, limit, admitted)
+
+	instances = []*instance{start(t, s).AwaitReady(), instances[2]}
+	admitted = hammer("k", 20)
+	instances[0].Kill()
+	for ask(instances[1], "k") {
+		admitted++
+	}
+	require.LessOrEqual(t, admitted, int64(limit))
+	require.GreaterOrEqual(t, admitted, int64(limit-limit/4))
+}
