@@ -11,6 +11,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+	"github.com/danielgtaylor/huma/v2/negotiation"
 
 	"weir/internal/tenants"
 )
@@ -26,7 +27,49 @@ type AuditParams struct {
 	Target string `query:"target" doc:"Only changes of this object: a slug, a subject, an email, or the id of a key"`
 	From   string `query:"from" format:"date-time" doc:"Begin, RFC 3339"`
 	To     string `query:"to" format:"date-time" doc:"End, RFC 3339, not included"`
-	Format string `query:"format" enum:"json,csv,jsonl" default:"json" doc:"csv and jsonl give all rows at once, whatever limit says, as a table or as a JSON object on each line"`
+	Format string `query:"format" enum:"json,csv,jsonl" doc:"Instead of the header Accept; json where neither says. csv and jsonl give all rows at once, as a table or as a JSON object on each line, and go with no limit and no cursor"`
+
+	asked auditAsked
+}
+
+// auditAsked is what the request says of the form of the answer, beside the parameters.
+type auditAsked struct {
+	limited bool   // it has the parameter limit
+	accept  string // its header Accept
+}
+
+// Resolve is called by huma when it has read the parameters.
+func (in *AuditParams) Resolve(ctx huma.Context) []error {
+	in.asked = auditAsked{limited: ctx.Query("limit") != "", accept: ctx.Header("Accept")}
+	return nil
+}
+
+// format is json, csv or jsonl.
+func (in *AuditParams) format() string {
+	if in.Format != "" {
+		return in.Format
+	}
+	switch negotiation.SelectQValueFast(in.asked.accept, []string{jsonType, csvType, jsonLinesType}) {
+	case csvType:
+		return "csv"
+	case jsonLinesType:
+		return "jsonl"
+	}
+	return "json"
+}
+
+// pagesOnly refuses what an export of all rows would ignore.
+func (in *AuditParams) pagesOnly() error {
+	var wrong []ProblemField
+	for _, given := range []struct {
+		name string
+		is   bool
+	}{{"cursor", in.Cursor != ""}, {"limit", in.asked.limited}} {
+		if given.is {
+			wrong = append(wrong, ProblemField{Pointer: "query:" + given.name, Message: "goes with format=json only: the others give all rows at once"})
+		}
+	}
+	return invalidIfAny(wrong)
 }
 
 // AuditEntry is one row of the trail.
@@ -125,11 +168,11 @@ func (a *admin) listAudit(ctx context.Context, in *AuditParams) (*huma.StreamRes
 		items, next, err := a.store.Audit(ctx, actorFrom(ctx), filter, p)
 		return items, next, queryErrors(err)
 	}
-	if in.Format == "csv" || in.Format == "jsonl" {
-		if in.Cursor != "" {
-			return nil, invalid(ProblemField{Pointer: "query:cursor", Message: "goes with format=json only: the others give all rows at once"})
+	if format := in.format(); format != "json" {
+		if err := in.pagesOnly(); err != nil {
+			return nil, err
 		}
-		return a.exportAudit(in.Format, fetch)
+		return a.exportAudit(format, fetch)
 	}
 	name := fmt.Sprintf("audit %q", []string{in.Actor, in.Action, in.Kind, in.Target, in.From, in.To})
 	list, err := listPage(ctx, a, name, in.PageParams, auditAnswer, fetch)
@@ -140,7 +183,15 @@ func (a *admin) listAudit(ctx context.Context, in *AuditParams) (*huma.StreamRes
 	if err != nil {
 		return nil, err
 	}
-	return jsonAnswer(body), nil
+	return varying(jsonAnswer(body)), nil
+}
+
+// varying says of an answer that it depends on the header Accept.
+func varying(answer *huma.StreamResponse) *huma.StreamResponse {
+	return &huma.StreamResponse{Body: func(ctx huma.Context) {
+		ctx.SetHeader("Vary", "Accept")
+		answer.Body(ctx)
+	}}
 }
 
 func (in *AuditParams) filter() (tenants.AuditFilter, error) {
@@ -178,6 +229,7 @@ func (a *admin) exportAudit(format string, fetch func(tenants.Page) ([]tenants.A
 		}
 		hctx.SetHeader("Content-Type", contentType)
 		hctx.SetHeader("Content-Disposition", `attachment; filename="audit.`+format+`"`)
+		hctx.SetHeader("Vary", "Accept")
 		_, w := humachi.Unwrap(hctx)
 		deadline := http.NewResponseController(w)
 		out := newAuditWriter(format, w)

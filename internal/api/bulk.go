@@ -120,24 +120,29 @@ func readStream(r *http.Request, op *huma.Operation, read bodyReader) (*http.Req
 type slots struct {
 	mu      sync.Mutex
 	most    int
-	running map[uuid.UUID]bool
+	running map[uuid.UUID]string // by tenant, the Idempotency-Key of what runs; "" for none
 }
 
-func newSlots(most int) *slots { return &slots{most: most, running: map[uuid.UUID]bool{}} }
+func newSlots(most int) *slots { return &slots{most: most, running: map[uuid.UUID]string{}} }
 
-// take returns what gives the slot back.
-func (s *slots) take(tenant uuid.UUID) (release func(), p *Problem) {
+// take returns what gives the slot back. A request that repeats the one that runs is told so, as it would
+// be by the store if its body were read: it is that one's answer that it waits for, not a place.
+func (s *slots) take(tenant uuid.UUID, idempotencyKey string) (release func(), p *Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	running, busy := s.running[tenant]
 	switch {
-	case s.running[tenant]:
+	case busy && running != "" && running == idempotencyKey:
+		return nil, newProblem(http.StatusConflict, codeIdempotencyKeyInUse,
+			"The first request with this Idempotency-Key has not ended: try again.").withRetryAfter(bulkRetryAfter)
+	case busy:
 		return nil, newProblem(http.StatusTooManyRequests, codeBulkBusy,
 			"This instance runs one such transfer of the tenant already.").withRetryAfter(bulkRetryAfter)
 	case len(s.running) >= s.most:
 		return nil, newProblem(http.StatusTooManyRequests, codeBulkBusy,
 			"This instance runs as many transfers at once as it may.").withRetryAfter(bulkRetryAfter)
 	}
-	s.running[tenant] = true
+	s.running[tenant] = idempotencyKey
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

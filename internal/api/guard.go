@@ -38,9 +38,13 @@ type adapter struct {
 // Handle is called by huma for each operation.
 func (ad *adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		handler(humachi.NewContext(op, r, w))
+		answerWhole(w, r, func(w http.ResponseWriter) { handler(humachi.NewContext(op, r, w)) })
 	})
-	ad.router.Method(op.Method, op.Path, ad.authenticate(ad.admin.guard(op, h)))
+	guarded := ad.authenticate(ad.admin.guard(op, h))
+	ad.router.Method(op.Method, op.Path, guarded)
+	if op.Method == http.MethodGet {
+		ad.router.Method(http.MethodHead, op.Path, guarded)
+	}
 }
 
 // ServeHTTP makes the adapter a handler, as huma asks.
@@ -83,7 +87,7 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 			}
 		}
 		if limited, ok := op.Metadata[metaSlots].(*slots); ok {
-			release, err := limited.take(actorFrom(r.Context()).TenantID())
+			release, err := limited.take(actorFrom(r.Context()).TenantID(), r.Header.Get(idempotencyHeader))
 			if err != nil {
 				writeProblem(w, r, err)
 				return
@@ -150,7 +154,7 @@ func (a *admin) admit(op *huma.Operation, scope tenants.Scope, query map[string]
 
 // cacheControl lets nobody keep an answer, but a GET may be asked again with If-None-Match.
 func cacheControl(method string) string {
-	if method == http.MethodGet {
+	if method == http.MethodGet || method == http.MethodHead {
 		return "private, no-cache"
 	}
 	return "no-store"
@@ -244,7 +248,7 @@ func queryParameters(op *huma.Operation) map[string]parameter {
 func readConditions(r *http.Request) (conditions, *Problem) {
 	ifMatch, ifNoneMatch := r.Header.Values("If-Match"), r.Header.Values("If-None-Match")
 	switch r.Method {
-	case http.MethodGet:
+	case http.MethodGet, http.MethodHead:
 		_, p := noneMatch(ifNoneMatch, "")
 		return conditions{noneMatch: ifNoneMatch}, p
 	case http.MethodPost:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -62,9 +63,12 @@ func jsonProblem(err error) *Problem {
 // jsonFormat reads and writes the bodies of the admin API. Bodies have passed checkJSON before.
 var jsonFormat = huma.Format{
 	Marshal: func(w io.Writer, v any) error {
-		e := json.NewEncoder(w)
-		e.SetEscapeHTML(false)
-		return e.Encode(v)
+		body, err := encodeJSON(v)
+		if err != nil {
+			panic(err) // answerWhole says why not return it
+		}
+		_, _ = w.Write(body) // the client is gone if this fails
+		return nil
 	},
 	Unmarshal: func(data []byte, v any) error {
 		tree, isTree := v.(*any)
@@ -79,6 +83,17 @@ var jsonFormat = huma.Format{
 		*tree = wholeNumbers(*tree)
 		return nil
 	},
+}
+
+// encodeJSON is v as all answers are written, with a newline behind it.
+func encodeJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, fmt.Errorf("encode an answer: %w", err)
+	}
+	return b.Bytes(), nil
 }
 
 // wholeNumbers replaces the numbers of a decoded document by what validation is to see: an int64

@@ -200,7 +200,8 @@ func (a *admin) listRules(ctx context.Context, in *RulesQuery) (*page[Rule], err
 		"rules", "q=" + in.Q, "resource=" + in.Resource, "algorithm=" + in.Algorithm, "mode=" + in.Mode,
 	}, "\x00") // no query value holds NUL, so no two filters read the same
 	return listPage(ctx, a, list, in.PageParams, ruleAnswer, func(p tenants.Page) ([]tenants.Rule, string, error) {
-		return a.store.Rules(ctx, actorFrom(ctx), filter, p)
+		items, next, err := a.store.Rules(ctx, actorFrom(ctx), filter, p)
+		return items, next, queryErrors(err)
 	})
 }
 

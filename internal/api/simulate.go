@@ -52,7 +52,7 @@ type SimulateTraffic struct {
 	To         int64    `json:"to,omitempty" doc:"ramp: and at the end"`
 	AtMS       []int64  `json:"at_ms,omitempty" maxItems:"10000" doc:"burst: the instants"`
 	WindowMS   int64    `json:"window_ms,omitempty" doc:"window_edge: length of the window at whose end and beginning to ask"`
-	Edges      int64    `json:"edges,omitempty" doc:"window_edge: at how many such edges in a row; 1 where left out"`
+	Edges      int64    `json:"edges,omitempty" minimum:"1" doc:"window_edge: at how many such edges in a row; 1 where left out"`
 	Seed       int64    `json:"seed,omitempty" minimum:"0" doc:"poisson: the same seed makes the same requests"`
 	SimulateAsk
 }

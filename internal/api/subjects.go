@@ -127,7 +127,8 @@ func (a *admin) listSubjects(ctx context.Context, in *SubjectsQuery) (*page[Subj
 		"subjects", "prefix=" + in.Prefix, "plan=" + in.Plan, "state=" + in.State, "label=" + in.Label,
 	}, "\x00") // no query value holds NUL, so no two filters read the same
 	return listPage(ctx, a, list, in.PageParams, subjectAnswer, func(p tenants.Page) ([]tenants.Subject, string, error) {
-		return a.store.Subjects(ctx, actorFrom(ctx), filter, p)
+		items, next, err := a.store.Subjects(ctx, actorFrom(ctx), filter, p)
+		return items, next, queryErrors(err)
 	})
 }
 

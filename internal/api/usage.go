@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -26,7 +25,7 @@ type UsageParams struct {
 	Plan     string   `query:"plan" doc:"Only checks under the plan with this slug"`
 	Resource string   `query:"resource" doc:"Only checks for this resource"`
 	Subject  string   `query:"subject" doc:"Only this subject, where it is among the busiest"`
-	Top      string   `query:"top" enum:"checks,denied" default:"checks" doc:"Which subjects are the busiest: those with the most checks, or with the most denied ones; of the latter only what was denied is counted"`
+	Top      string   `query:"top" enum:"checks,denied" default:"checks" doc:"Which subjects are the busiest: those with the most checks, or with the most denied ones; with denied, only denied checks are counted, so allowed is 0"`
 	Format   string   `query:"format" enum:"json,csv" doc:"Instead of the header Accept"`
 }
 
@@ -77,18 +76,14 @@ func (a *admin) getUsage(ctx context.Context, in *UsageParams) (*huma.StreamResp
 		return nil, err
 	}
 	report, err := a.store.Usage(ctx, actorFrom(ctx), query)
-	var wrong *tenants.InvalidError
-	if errors.As(err, &wrong) {
-		fields := problemFields(wrong.Fields)
-		for i := range fields {
-			fields[i].Pointer = "query:" + wrong.Fields[i].Field
-		}
-		return nil, invalid(fields...)
+	if err != nil {
+		return nil, queryErrors(err)
 	}
+	answer := usageAnswer(in, query, report)
+	body, err := encodeJSON(answer)
 	if err != nil {
 		return nil, err
 	}
-	answer := usageAnswer(in, query, report)
 	return &huma.StreamResponse{Body: func(hctx huma.Context) {
 		hctx.SetHeader(completeUntilHeader, answer.CompleteUntil.Format(time.RFC3339Nano))
 		hctx.SetHeader("Vary", "Accept")
@@ -101,7 +96,7 @@ func (a *admin) getUsage(ctx context.Context, in *UsageParams) (*huma.StreamResp
 			return
 		}
 		hctx.SetHeader("Content-Type", jsonType)
-		_ = jsonFormat.Marshal(w, answer)
+		_, _ = w.Write(body)
 	}}, nil
 }
 

@@ -122,7 +122,12 @@ func (q *UsageQuery) validate(now time.Time) error {
 	}
 	// Seconds, for a range of a thousand years is more than a Duration holds.
 	buckets := (q.To.Unix() - q.From.Unix()) / int64(q.Grain.Duration()/time.Second)
+	// An end that has not come yet gives what there is so far; one far off is a slip, and none that can be
+	// written comes out of rounding up the last day of year 9999.
+	latest := now.Add(UsageRetention(q.Grain)).Truncate(q.Grain.Duration()).Add(q.Grain.Duration())
 	switch {
+	case q.To.After(latest):
+		bad("to", "must be at most %s: %d days from now", latest.Format(time.RFC3339), int(UsageRetention(q.Grain)/(24*time.Hour)))
 	case q.From.Before(kept):
 		bad("from", "must not be before %s: usage by the %s is kept for %d days",
 			kept.Format(time.RFC3339), q.Grain, int(UsageRetention(q.Grain)/(24*time.Hour)))
