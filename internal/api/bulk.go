@@ -120,19 +120,26 @@ func readStream(r *http.Request, op *huma.Operation, read bodyReader) (*http.Req
 type slots struct {
 	mu      sync.Mutex
 	most    int
-	running map[uuid.UUID]string // by tenant, the Idempotency-Key of what runs; "" for none
+	running map[uuid.UUID]transfer // by tenant
 }
 
-func newSlots(most int) *slots { return &slots{most: most, running: map[uuid.UUID]string{}} }
+// transfer is what tells one that runs from another.
+type transfer struct {
+	apiKey         uuid.UUID
+	idempotencyKey string // "": none
+}
+
+func newSlots(most int) *slots { return &slots{most: most, running: map[uuid.UUID]transfer{}} }
 
 // take returns what gives the slot back. A request that repeats the one that runs is told so, as it would
 // be by the store if its body were read: it is that one's answer that it waits for, not a place.
-func (s *slots) take(tenant uuid.UUID, idempotencyKey string) (release func(), p *Problem) {
+func (s *slots) take(actor tenants.Actor, idempotencyKey string) (release func(), p *Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	tenant, this := actor.TenantID(), transfer{actor.KeyID(), idempotencyKey}
 	running, busy := s.running[tenant]
 	switch {
-	case busy && running != "" && running == idempotencyKey:
+	case busy && running == this && idempotencyKey != "":
 		return nil, newProblem(http.StatusConflict, codeIdempotencyKeyInUse,
 			"The first request with this Idempotency-Key has not ended: try again.").withRetryAfter(bulkRetryAfter)
 	case busy:
@@ -142,7 +149,7 @@ func (s *slots) take(tenant uuid.UUID, idempotencyKey string) (release func(), p
 		return nil, newProblem(http.StatusTooManyRequests, codeBulkBusy,
 			"This instance runs as many transfers at once as it may.").withRetryAfter(bulkRetryAfter)
 	}
-	s.running[tenant] = idempotencyKey
+	s.running[tenant] = this
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -87,7 +87,7 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 			}
 		}
 		if limited, ok := op.Metadata[metaSlots].(*slots); ok {
-			release, err := limited.take(actorFrom(r.Context()).TenantID(), r.Header.Get(idempotencyHeader))
+			release, err := limited.take(actorFrom(r.Context()), r.Header.Get(idempotencyHeader))
 			if err != nil {
 				writeProblem(w, r, err)
 				return
