@@ -69,6 +69,7 @@ type server struct {
 	metrics     *Metrics
 	style       HeaderStyle
 	maxInFlight int64
+	access      *accessBudget
 }
 
 const (
@@ -78,7 +79,9 @@ const (
 
 // New returns the handler of the public listeners.
 func New(cfg Config, deps Deps) chi.Router {
-	s := &server{Deps: deps, logger: deps.Logger, metrics: deps.Metrics, style: cfg.Headers, maxInFlight: int64(cfg.MaxInFlight)}
+	s := &server{Deps: deps, logger: deps.Logger, metrics: deps.Metrics, style: cfg.Headers, maxInFlight: int64(cfg.MaxInFlight),
+		access: newAccessBudget(deps.Logger),
+	}
 	if s.maxInFlight == 0 {
 		s.maxInFlight = DefaultMaxInFlight
 	}

@@ -142,7 +142,7 @@ func (s *server) logAccess(q *request, r *http.Request, route string, took time.
 	if q.status >= 500 {
 		level = slog.LevelError
 	}
-	if !s.logger.Enabled(r.Context(), level) {
+	if !s.logger.Enabled(r.Context(), level) || !s.access.take(q) {
 		return
 	}
 	if route == "" {
