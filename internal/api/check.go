@@ -22,13 +22,29 @@ type scratch struct {
 	checks  [1]check.Request
 }
 
-var scratches = sync.Pool{New: func() any { return &scratch{body: make([]byte, 0, 1024), out: make([]byte, 0, 2048)} }}
+// Batches have a pool of their own, so that the memory of one never serves a single check.
+var (
+	scratches      = scratchPool{most: 64 << 10}
+	batchScratches = scratchPool{most: 512 << 10}
+)
+
+type scratchPool struct {
+	pool sync.Pool
+	most int // bytes
+}
+
+func (p *scratchPool) get() *scratch {
+	if sc, _ := p.pool.Get().(*scratch); sc != nil {
+		return sc
+	}
+	return &scratch{body: make([]byte, 0, 1024), out: make([]byte, 0, 2048)}
+}
 
 // put gives the memory back, unless an unusual request has made it grow.
-func (sc *scratch) put() {
-	const most = 64 << 10
-	if cap(sc.body) <= most && cap(sc.out) <= most && cap(sc.decoder.text) <= most && sc.room.Small() {
-		scratches.Put(sc)
+func (p *scratchPool) put(sc *scratch) {
+	if max(cap(sc.body), cap(sc.out), cap(sc.decoder.text), sc.room.Bytes()) <= p.most {
+		sc.decoder.forget()
+		p.pool.Put(sc)
 	}
 }
 
@@ -36,8 +52,8 @@ func (sc *scratch) put() {
 func (s *server) check(w http.ResponseWriter, r *http.Request) {
 	q := requestFrom(r.Context())
 	q.hot = routeCheck
-	sc := scratches.Get().(*scratch)
-	defer sc.put()
+	sc := scratches.get()
+	defer scratches.put(sc)
 	if p := s.answerCheck(q, r, sc); p != nil {
 		q.code = p.Code
 		writeProblem(w, r, p)
@@ -73,8 +89,8 @@ func (s *server) answerCheck(q *request, r *http.Request, sc *scratch) *Problem 
 func (s *server) checkBatch(w http.ResponseWriter, r *http.Request) {
 	q := requestFrom(r.Context())
 	q.hot = routeBatch
-	sc := scratches.Get().(*scratch)
-	defer sc.put()
+	sc := batchScratches.get()
+	defer batchScratches.put(sc)
 	if p := s.answerBatch(q, r, sc); p != nil {
 		q.code = p.Code
 		writeProblem(w, r, p)

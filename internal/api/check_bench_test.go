@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -53,4 +54,33 @@ func BenchmarkHandler(b *testing.B) {
 			require.Equal(b, c.status, w.status)
 		})
 	}
+}
+
+// BenchmarkBatch is a batch of a hundred checks, with the counters in memory.
+func BenchmarkBatch(b *testing.B) {
+	s := &checkStack{db: tenantstest.New(b), registry: prometheusRegistry()}
+	s.ready.Store(&Readiness{})
+	s.prepare(b)
+	h := New(Config{Headers: bothStyles}, s.newDeps(b, memoryEngine()))
+	text := `{"checks":[`
+	for i := range 100 {
+		if i > 0 {
+			text += ","
+		}
+		text += fmt.Sprintf(`{"subject":"user_%05d","resource":"bulk","cost":1}`, i)
+	}
+	text += "]}"
+	body := strings.NewReader(text)
+	r := httptest.NewRequestWithContext(b.Context(), http.MethodPost, "/v1/check/batch", nil)
+	r.Header.Set("Authorization", "Bearer "+s.key)
+	r.Header.Set("Content-Type", "application/json")
+	r.Body, r.ContentLength = io.NopCloser(body), body.Size()
+	w := &discard{header: http.Header{}}
+	b.ReportAllocs()
+	for b.Loop() {
+		body.Reset(text)
+		clear(w.header)
+		h.ServeHTTP(w, r)
+	}
+	require.Equal(b, http.StatusOK, w.status)
 }

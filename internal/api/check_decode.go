@@ -39,8 +39,15 @@ type decoder struct {
 	errs []ProblemField
 	// onlyPlans tells that no error but unknown plans was noted.
 	onlyPlans bool
-	entry     int // index in a batch; -1 for a single check
+	entry     int             // index in a batch; -1 for a single check
+	reqs      []check.Request // of a batch
 	fields    checkFields
+}
+
+// forget lets go what a batch has brought. The memory for it stays.
+func (d *decoder) forget() {
+	clear(d.reqs[:cap(d.reqs)])
+	d.body, d.errs, d.reqs = nil, nil, d.reqs[:0]
 }
 
 // checkFields are the fields of one check, as slices of body or text.

@@ -8,7 +8,7 @@ func (d *decoder) decodeBatch(body []byte) ([]check.Request, *Problem) {
 	if p := d.open(); p != nil {
 		return nil, p
 	}
-	var reqs []check.Request
+	reqs := d.reqs[:0]
 	seen := false
 	d.pos++ // {
 	for first := true; ; first = false {
@@ -29,7 +29,8 @@ func (d *decoder) decodeBatch(body []byte) ([]check.Request, *Problem) {
 		if d.peek() != '[' {
 			p = d.wrong("checks", batchMessage, 1)
 		} else {
-			reqs, p = d.checks()
+			reqs, p = d.checks(reqs)
+			d.reqs = reqs[:len(reqs):cap(reqs)]
 		}
 		if p != nil {
 			return nil, p
@@ -45,7 +46,7 @@ func (d *decoder) decodeBatch(body []byte) ([]check.Request, *Problem) {
 }
 
 // checks reads the list of a batch, the first 100 entries of it; the rest only has to be JSON.
-func (d *decoder) checks() (reqs []check.Request, p *Problem) {
+func (d *decoder) checks(reqs []check.Request) (_ []check.Request, p *Problem) {
 	n := 0
 	d.pos++ // [
 	for ; ; n++ {

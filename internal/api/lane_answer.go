@@ -30,8 +30,8 @@ func (s *server) answerLane(c *laneConn, h *laneHead) (answered bool) {
 	if err != nil || !actor.Has(tenants.ScopeCheck) || actor.Operator() {
 		return false
 	}
-	sc := scratches.Get().(*scratch)
-	defer sc.put()
+	sc := scratches.get()
+	defer scratches.put(sc)
 	if sc.decoder.decodeCheck(h.body, &sc.checks[0]) != nil {
 		return false
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"time"
+	"unsafe"
 )
 
 // UnknownPlanError is the error for a request that names a plan the tenant does not have.
@@ -92,6 +93,7 @@ type evaluation struct {
 	counted  []int // call.Counters[n] is the counter of decision.Rules[counted[n]]
 	started  time.Time
 	leasing
+	keys keyMaker
 }
 
 // Room is memory that deciding needs and that the next checks can use again. The zero Room is
@@ -102,8 +104,15 @@ type Room struct {
 	decisions   []Decision
 }
 
-// Small reports whether the room is that of usual checks: a large one is better let go.
-func (r *Room) Small() bool { return len(r.evaluations) <= 16 }
+// Bytes returns how much memory the room holds, roughly: a large one is better let go.
+func (r *Room) Bytes() (n int) {
+	for i := range r.evaluations {
+		e := &r.evaluations[i]
+		n += cap(e.decision.Rules)*int(unsafe.Sizeof(RuleDecision{})) +
+			cap(e.call.Counters)*int(unsafe.Sizeof(Counter{})+unsafe.Sizeof(Verdict{}))
+	}
+	return n + len(r.evaluations)*int(unsafe.Sizeof(evaluation{})+unsafe.Sizeof(Decision{}))
+}
 
 // grow makes room for so many evaluations. Those that were used before keep their memory.
 func (r *Room) grow(n int) []evaluation {
@@ -209,10 +218,9 @@ func (e *evaluation) begin(c *Checker, p *Policy, req *Request, now time.Time) b
 	d.Rules = slices.Grow(d.Rules, len(matching))
 	e.call.Counters = slices.Grow(e.call.Counters, len(matching))
 	e.counted = slices.Grow(e.counted, len(matching))
-	var scratch [512]byte
-	keys := keyMaker{keys: c.keys, buf: scratch[:0]}
+	e.keys.begin(c.keys)
 	for _, i := range matching {
-		e.addRule(&keys, i, plan, subject, nowMS)
+		e.addRule(i, plan, subject, nowMS)
 	}
 	if req.Explain {
 		e.explain(matching)
@@ -224,7 +232,7 @@ func (e *evaluation) begin(c *Checker, p *Policy, req *Request, now time.Time) b
 }
 
 // addRule adds rule i of the policy to the decision, and its counter to the call.
-func (e *evaluation) addRule(keys *keyMaker, i int32, plan *planNumbers, subject *subjectEntry, nowMS int64) {
+func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, nowMS int64) {
 	d, r := &e.decision, &e.policy.rules[i]
 	if r.rule.Mode == Off {
 		return // explain lists it
@@ -240,7 +248,7 @@ func (e *evaluation) addRule(keys *keyMaker, i int32, plan *planNumbers, subject
 		return
 	}
 	counter := Counter{Numbers: num.numbers, Shadow: rd.Mode == Shadow}
-	if missing := keys.counter(&counter, r, e.req); missing != "" {
+	if missing := e.keys.counter(&counter, r, e.req); missing != "" {
 		d.Skipped = append(d.Skipped, SkippedRule{Rule: &r.rule, Reason: MissingAttribute, Attribute: missing})
 		return
 	}

@@ -67,7 +67,8 @@ func (c *Checker) compare(ctx context.Context, p *Policy, plan string, index int
 		out.Asked++
 		e := newPeek(p)
 		e.req = &req
-		e.addRule(&keyMaker{keys: c.keys}, index, has, subject, nowMS)
+		e.keys.begin(c.keys)
+		e.addRule(index, has, subject, nowMS)
 		if len(e.counted) == 0 { // unlimited now: there is no count that another number could meet
 			continue
 		}

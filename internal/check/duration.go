@@ -49,7 +49,7 @@ const (
 
 var calendarNames = enumNames[Calendar]{CalendarDay: "day", CalendarWeek: "week", CalendarMonth: "month"}
 
-func (c Calendar) String() string { return calendarNames[c] }
+func (c Calendar) String() string { return calendarNames.of(c) }
 
 // ParseCalendar returns the unit of a name such as "month".
 func ParseCalendar(s string) (Calendar, error) { return calendarNames.parse(s) }

@@ -133,3 +133,40 @@ func cpuOfRedis(tb testing.TB, client redis.UniversalClient) (seconds float64) {
 	}
 	return seconds
 }
+
+// BenchmarkBatchInRedis asks for a hundred subjects at a time under one rule; an op is one check.
+func BenchmarkBatchInRedis(b *testing.B) {
+	client := redisClient(b)
+	engine := check.NewRedisEngine(client, redisOptions())
+	prefix := checktest.Prefix()
+	keys := make([]string, 10_000)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("%s%09d", prefix, i)
+	}
+	b.ReportAllocs()
+	b.SetParallelism(32) // 64 callers on two cores
+	before := cpuOfRedis(b, client)
+	b.RunParallel(func(pb *testing.PB) {
+		calls := make([]*check.Call, 100)
+		for i := range calls {
+			calls[i] = &check.Call{Cost: 1, Counters: []check.Counter{{ID: "rule-0001", Numbers: check.Numbers{
+				Algorithm: check.SlidingWindowCounter, Limit: 100_000_000, WindowMS: 60_000,
+			}}}}
+		}
+		for more := true; more; {
+			n := 0
+			for n < len(calls) && pb.Next() {
+				calls[n].Counters[0].Key = keys[rand.IntN(len(keys))]
+				n++
+			}
+			if more = n == len(calls); n == 0 {
+				break
+			}
+			engine.Evaluate(context.Background(), calls[:n]...)
+			if calls[0].Err != nil {
+				b.Error(calls[0].Err)
+			}
+		}
+	})
+	b.ReportMetric((cpuOfRedis(b, client)-before)*1e6/float64(b.N), "redis-us/op")
+}

@@ -85,7 +85,8 @@ func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) Subjec
 		}
 		e := evaluations[last]
 		e.req = &req
-		e.addRule(&keyMaker{keys: c.keys}, int32(i), plan, subject, now.UnixMilli())
+		e.keys.begin(c.keys)
+		e.addRule(int32(i), plan, subject, now.UnixMilli())
 	}
 	c.peek(ctx, evaluations)
 	for _, e := range evaluations {

@@ -111,12 +111,14 @@ func appendPart(b []byte, s string) []byte {
 // these.
 type keyMaker struct {
 	keys   Keys
-	tenant TenantID
-	buf    []byte
+	buf    []byte  // used again
 	last   *byList // whose values were hashed last, and to what
 	values keyName
 	group  string // the key of the group of these values; "": not spelled yet
 }
+
+// begin forgets the last request.
+func (m *keyMaker) begin(keys Keys) { *m = keyMaker{keys: keys, buf: m.buf} }
 
 // counter fills in the key of a rule's counter for the request's values, or returns the name of the
 // attribute that the rule counts by and the request lacks.

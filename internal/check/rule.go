@@ -40,7 +40,7 @@ var algorithmNames = enumNames[Algorithm]{
 	LeakyBucketQueue:     "leaky_bucket_queue",
 }
 
-func (a Algorithm) String() string { return algorithmNames[a] }
+func (a Algorithm) String() string { return algorithmNames.of(a) }
 
 // ParseAlgorithm returns the algorithm of a name such as "token_bucket".
 func ParseAlgorithm(s string) (Algorithm, error) { return algorithmNames.parse(s) }
@@ -63,7 +63,7 @@ const (
 
 var modeNames = enumNames[Mode]{Enforce: "enforce", Shadow: "shadow", Off: "off"}
 
-func (m Mode) String() string { return modeNames[m] }
+func (m Mode) String() string { return modeNames.of(m) }
 
 // ParseMode returns the mode of a name such as "shadow".
 func ParseMode(s string) (Mode, error) { return modeNames.parse(s) }
@@ -80,7 +80,7 @@ const (
 
 var onUnavailableNames = enumNames[OnUnavailable]{Local: "local", Allow: "allow", Deny: "deny"}
 
-func (o OnUnavailable) String() string { return onUnavailableNames[o] }
+func (o OnUnavailable) String() string { return onUnavailableNames.of(o) }
 
 // ParseOnUnavailable returns the policy of a name such as "local".
 func ParseOnUnavailable(s string) (OnUnavailable, error) { return onUnavailableNames.parse(s) }
@@ -97,7 +97,7 @@ const (
 
 var consistencyNames = enumNames[Consistency]{Strict: "strict", Leased: "leased"}
 
-func (c Consistency) String() string { return consistencyNames[c] }
+func (c Consistency) String() string { return consistencyNames.of(c) }
 
 // ParseConsistency returns the consistency of a name such as "leased".
 func ParseConsistency(s string) (Consistency, error) { return consistencyNames.parse(s) }
@@ -114,24 +114,33 @@ const (
 
 var subjectStateNames = enumNames[SubjectState]{Active: "active", Blocked: "blocked", Exempt: "exempt"}
 
-func (s SubjectState) String() string { return subjectStateNames[s] }
+func (s SubjectState) String() string { return subjectStateNames.of(s) }
 
 // ParseSubjectState returns the state of a name such as "blocked".
 func ParseSubjectState(s string) (SubjectState, error) { return subjectStateNames.parse(s) }
 
-type enumNames[E comparable] map[E]string
+// enumNames are names by value, "" where there is none: a list is searched in no time.
+type enumNames[E ~uint8] []string
+
+func (n enumNames[E]) of(e E) string {
+	if int(e) < len(n) {
+		return n[e]
+	}
+	return ""
+}
 
 func (n enumNames[E]) parse(s string) (E, error) {
+	var names []string
 	for e, name := range n {
-		if name == s {
-			return e, nil
+		if name == "" {
+			continue
 		}
-	}
-	var zero E
-	names := make([]string, 0, len(n))
-	for _, name := range n {
+		if name == s {
+			return E(e), nil //nolint:gosec // as many as names
+		}
 		names = append(names, name)
 	}
+	var zero E
 	slices.Sort(names)
 	return zero, fmt.Errorf("must be one of %s", strings.Join(names, ", "))
 }
@@ -251,7 +260,7 @@ func (r *Rule) Validate() []FieldError {
 	validateText(&errs, "name", r.Name, 200)
 	validateText(&errs, "description", r.Description, 2000)
 	validatePattern(&errs, r.Resource)
-	if _, known := algorithmNames[r.Algorithm]; !known {
+	if r.Algorithm.String() == "" {
 		errs.add("algorithm", "must be one of %s", strings.Join(AlgorithmNames(), ", "))
 		return errs
 	}

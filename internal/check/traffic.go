@@ -29,7 +29,7 @@ var patternNames = enumNames[Pattern]{
 	Steady: "steady", Burst: "burst", Ramp: "ramp", Poisson: "poisson", WindowEdge: "window_edge",
 }
 
-func (p Pattern) String() string { return patternNames[p] }
+func (p Pattern) String() string { return patternNames.of(p) }
 
 // ParsePattern returns the pattern of a name such as "window_edge".
 func ParsePattern(s string) (Pattern, error) { return patternNames.parse(s) }

@@ -20,6 +20,7 @@
 local byte, char, sub, rep = string.byte, string.char, string.sub, string.rep
 local GROUP = VERSION + 9
 local HEAD_SIZE, STATE_SIZE, MEMBER_SIZE, SPENT_AT = 36, 17, 29, 22
+local SPENT_TEXT = '22'
 local MOST_OTHERS = 100
 local NO_ID = rep('\0', 9)
 

@@ -25,6 +25,15 @@
 
 local rules, calls = {}, ARGV[2]
 
+-- What units add to a stored number, as text: making that takes longer than most else, and units are
+-- mostly the same.
+local function step(rule, units)
+  if rule.units ~= units then
+    rule.units, rule.step = units, string.format('%.0f', units * rule[5])
+  end
+  return rule.step
+end
+
 local function rule_at(i)
   local rule = rules[i]
   if not rule then
@@ -336,7 +345,7 @@ while pos <= size do
         local opened = a[i]
         if type(opened) == 'number' then
           opened = opened + units
-          call('SETRANGE', key, SPENT_AT, encode('<I7', opened))
+          call('SETRANGE', key, SPENT_TEXT, encode('<I7', opened))
           spents[key] = opened
         else
           group_charge(opened, key, t, virtual, cost, allowed)
@@ -355,7 +364,7 @@ while pos <= size do
         -- In the same window, what is stored as a number is added to. It may be spelled in another
         -- way, or longer than it must be: then it is stored anew.
         if cur > units and not foreigns[i] and not homes[i] and type(v) == 'number' then
-          added = type(try('INCRBY', key, units * rule[5])) == 'number'
+          added = type(try('INCRBY', key, step(rule, units))) == 'number'
         end
       elseif number > 5 then
         local longer, rest = muldiv(units, window, rule[3], b[i])
