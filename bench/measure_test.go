@@ -8,6 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
 )
 
 func startTestRedis(t *testing.T) *redis.Client {
@@ -53,4 +55,27 @@ func TestCounterBytesOfAFewAreUnknown(t *testing.T) {
 	bytes, err := counterBytes(t.Context(), client)
 	require.NoError(t, err)
 	require.Zero(t, bytes)
+}
+
+// Each round starts Clusters anew: nothing of the last one may be in the way, and an instance must reach all shards
+// by the address that it is given.
+func TestClustersComeAndGo(t *testing.T) {
+	s := &stage{dir: t.TempDir()}
+	t.Cleanup(s.close)
+	for range 2 {
+		c, err := s.startCluster(t.Context(), 2)
+		require.NoError(t, err)
+		client, err := check.NewRedisClient(c.url)
+		require.NoError(t, err)
+		for i := range 20 {
+			require.NoError(t, client.Set(t.Context(), fmt.Sprint("key", i), 1, time.Minute).Err())
+		}
+		for _, n := range c.nodes {
+			keys, err := n.client.DBSize(t.Context()).Result()
+			require.NoError(t, err)
+			require.Positive(t, keys, "each shard has its part")
+		}
+		require.NoError(t, client.Close())
+		c.stop()
+	}
 }

@@ -118,7 +118,7 @@ func (s *stage) startCluster(ctx context.Context, shards int) (_ *store, err err
 			return nil, err
 		}
 		_, port, _ := strings.Cut(bus, ":")
-		n, err := s.startNode(ctx, name, "cluster-enabled yes", "cluster-config-file "+name+".nodes", "cluster-port "+port)
+		n, err := s.startNode(ctx, name, "cluster-enabled yes", "cluster-config-file nodes-"+port, "cluster-port "+port)
 		if err != nil {
 			return nil, err
 		}
