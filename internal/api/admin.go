@@ -70,6 +70,7 @@ func (a *admin) routes() {
 	put(a, "/v1/plans/{plan}", "put-plan", "Create or replace a plan", a.putPlan)
 	patch(a, "/v1/plans/{plan}", "patch-plan", "Change a plan", a.patchPlan)
 	remove(a, "/v1/plans/{plan}", "delete-plan", "Delete a plan", a.deletePlan)
+	read(a, "/v1/plans/{plan}/limits/{rule}", "get-plan-limit", "Get the number that a plan gives a rule", a.getPlanLimit)
 	put(a, "/v1/plans/{plan}/limits/{rule}", "put-plan-limit", "Set the number that a plan gives a rule", a.putPlanLimit)
 	remove(a, "/v1/plans/{plan}/limits/{rule}", "delete-plan-limit", "Let a plan leave a rule at its default", a.deletePlanLimit)
 
@@ -78,6 +79,7 @@ func (a *admin) routes() {
 	put(a, "/v1/subjects/{subject}", "put-subject", "Register or replace a subject", a.putSubject)
 	patch(a, "/v1/subjects/{subject}", "patch-subject", "Change a registered subject", a.patchSubject)
 	remove(a, "/v1/subjects/{subject}", "delete-subject", "Forget a subject and its overrides", a.deleteSubject)
+	read(a, "/v1/subjects/{subject}/overrides/{rule}", "get-override", "Get the number of one subject for a rule", a.getOverride)
 	put(a, "/v1/subjects/{subject}/overrides/{rule}", "put-override", "Set the number of one subject for a rule", a.putOverride)
 	remove(a, "/v1/subjects/{subject}/overrides/{rule}", "delete-override", "Delete an override", a.deleteOverride)
 	watch[LimitsAnswer](a, "/v1/subjects/{subject}/limits", "get-limits", "Get what is left for a subject under every rule", a.getLimits)

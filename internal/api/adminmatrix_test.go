@@ -54,6 +54,7 @@ var adminCases = map[string]adminCase{
 	"put-plan":          {path: "/v1/plans/{plan}", body: obj{"name": "P"}, status: 200, bad: obj{"default": "yes"}, names: []string{"/default"}},
 	"patch-plan":        {path: "/v1/plans/{plan}", foreign: "/v1/plans/{b-plan}", body: obj{"name": "Q"}, status: 200, bad: obj{"slug": "other"}, names: []string{"/slug"}},
 	"delete-plan":       {path: "/v1/plans/{plan}", foreign: "/v1/plans/{b-plan}", status: 204, badPath: "/v1/plans/{plan}?x=1"},
+	"get-plan-limit":    {path: "/v1/plans/{plan}/limits/{rule}", foreign: "/v1/plans/{b-plan}/limits/{b-rule}", status: 200, badPath: "/v1/plans/{plan}/limits/{rule}?x=1"},
 	"put-plan-limit":    {path: "/v1/plans/{plan}/limits/{rule}", foreign: "/v1/plans/{b-plan}/limits/{rule}", body: obj{"limit": 50}, status: 200, bad: obj{"limit": 50, "unlimited": true}, names: []string{"/unlimited"}},
 	"delete-plan-limit": {path: "/v1/plans/{plan}/limits/{rule}", foreign: "/v1/plans/{b-plan}/limits/{b-rule}", status: 204, badPath: "/v1/plans/{plan}/limits/{rule}?x=1"},
 
@@ -62,6 +63,7 @@ var adminCases = map[string]adminCase{
 	"put-subject":     {path: "/v1/subjects/{subject}", body: obj{"state": "blocked"}, status: 200, bad: obj{"plan": "no-such-plan"}, names: []string{"/plan"}},
 	"patch-subject":   {path: "/v1/subjects/{subject}", foreign: "/v1/subjects/{b-subject}", body: obj{"labels": obj{"a": "b"}}, status: 200, bad: obj{"labels": obj{"a": 1}}, names: []string{"/labels/a"}},
 	"delete-subject":  {path: "/v1/subjects/{subject}", foreign: "/v1/subjects/{b-subject}", status: 204, badPath: "/v1/subjects/{subject}?x=1"},
+	"get-override":    {path: "/v1/subjects/{subject}/overrides/{rule}", foreign: "/v1/subjects/{b-subject}/overrides/{b-rule}", status: 200, badPath: "/v1/subjects/{subject}/overrides/{rule}?x=1"},
 	"put-override":    {path: "/v1/subjects/{subject}/overrides/{rule}", foreign: "/v1/subjects/{subject}/overrides/{b-rule}", body: obj{"limit": 9, "reason": "trial"}, status: 200, bad: obj{"limit": -1}, names: []string{"/limit"}},
 	"delete-override": {path: "/v1/subjects/{subject}/overrides/{rule}", foreign: "/v1/subjects/{b-subject}/overrides/{b-rule}", status: 204, badPath: "/v1/subjects/{subject}/overrides/{rule}?x=1"},
 

@@ -182,6 +182,9 @@ func (a answer) problem(status int, code string) Problem {
 	require.NotEmpty(a.t, p.RequestID)
 	require.NotEmpty(a.t, p.Instance)
 	require.Equal(a.t, a.header.Get("X-Request-Id"), p.RequestID)
+	for _, field := range p.Errors {
+		require.NotEmpty(a.t, field.Fix, "%s %s", field.Pointer, field.Message)
+	}
 	return p
 }
 

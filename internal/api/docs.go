@@ -2,9 +2,12 @@ package api
 
 import (
 	"bytes"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"encoding/json"
 	"html/template"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -36,7 +39,26 @@ func mountDocs(r chi.Router, doc *huma.OpenAPI) {
 		r.Get(path, h)
 		r.Head(path, h)
 	}
-	read("/openapi.json", func(w http.ResponseWriter, _ *http.Request) { serveDoc(w, jsonType, document()) })
+	tag := sync.OnceValue(func() string { return contentTag(document()) })
+	read("/openapi.json", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", tag())
+		same, p := noneMatch(r.Header.Values("If-None-Match"), tag())
+		switch {
+		case p != nil:
+			w.Header().Del("ETag")
+			writeProblem(w, r, p)
+		case same:
+			w.Header().Set("Cache-Control", "no-cache")
+			w.WriteHeader(http.StatusNotModified)
+		default:
+			serveDoc(w, jsonType, document())
+		}
+	})
+	index := sync.OnceValue(errorIndex)
+	read("/docs/errors", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Security-Policy", docsPolicy)
+		serveDoc(w, "text/html; charset=utf-8", index())
+	})
 	read("/docs", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Security-Policy", docsPolicy)
 		w.Header().Set("Referrer-Policy", "no-referrer")
@@ -55,6 +77,45 @@ func mountDocs(r chi.Router, doc *huma.OpenAPI) {
 		}
 		serveDoc(w, "text/plain; charset=utf-8", text)
 	})
+}
+
+// contentTag is an entity tag of a text that is the same on all instances that serve the same text.
+func contentTag(text []byte) string {
+	sum := sha256.Sum256(text)
+	return `"` + hex.EncodeToString(sum[:16]) + `"`
+}
+
+var errorIndexText = template.Must(template.New("errors").Parse(`<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Codes of errors</title>
+</head>
+<body>
+<h1>Codes of errors</h1>
+<p>A problem document names what went wrong by a stable <code>code</code>, and its <code>type</code> leads to one of these pages.</p>
+<dl>
+{{- range .}}
+<dt><a href="/docs/errors/{{.Slug}}"><code>{{.Code}}</code></a></dt><dd>{{.Title}}</dd>
+{{- end}}
+</dl>
+</body>
+</html>
+`))
+
+// errorIndex is the page that lists all codes.
+func errorIndex() []byte {
+	type entry struct{ Code, Slug, Title string }
+	entries := make([]entry, 0, len(problemTitles))
+	for _, code := range slices.Sorted(maps.Keys(problemTitles)) {
+		entries = append(entries, entry{code, problemSlug(code), problemTitles[code]})
+	}
+	var b bytes.Buffer
+	if err := errorIndexText.Execute(&b, entries); err != nil {
+		panic("api: the page of codes cannot be written: " + err.Error())
+	}
+	return b.Bytes()
 }
 
 func serveDoc(w http.ResponseWriter, contentType string, body []byte) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"maps"
 	"mime"
 	"net"
 	"net/http"
@@ -210,7 +211,9 @@ func checkQuery(raw string, known map[string]parameter) *Problem {
 		takes, isKnown := known[name]
 		switch v := values[name]; {
 		case !isKnown:
-			unknown = append(unknown, ProblemField{Pointer: strings.ToValidUTF8(pointer, "�"), Message: msgUnknownField})
+			unknown = append(unknown, ProblemField{
+				Pointer: strings.ToValidUTF8(pointer, "�"), Message: msgUnknownField, Fix: fixName(name, slices.Collect(maps.Keys(known))),
+			})
 		case len(v) > 1 && !takes.repeats:
 			wrong = append(wrong, ProblemField{Pointer: pointer, Message: "is there twice"})
 		case !validText(strings.Join(v, "")):

@@ -172,6 +172,7 @@ func parameterMessage(text string) string {
 // newDocument is the huma API over an adapter, and with it the OpenAPI 3.1 document that its
 // operations add themselves to.
 func newDocument(adapter huma.Adapter, logger *slog.Logger) huma.API {
+	registry := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
 	config := huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
@@ -186,7 +187,7 @@ func newDocument(adapter huma.Adapter, logger *slog.Logger) huma.API {
 			},
 			Servers: []*huma.Server{{URL: "/"}},
 			Components: &huma.Components{
-				Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
+				Schemas: registry,
 				SecuritySchemes: map[string]*huma.SecurityScheme{
 					"key": {Type: "http", Scheme: "bearer", Description: "An API key. Its scopes (check, read, write) say what it may do."},
 				},
@@ -195,7 +196,7 @@ func newDocument(adapter huma.Adapter, logger *slog.Logger) huma.API {
 		},
 		Formats:       map[string]huma.Format{"application/json": jsonFormat, "json": jsonFormat},
 		DefaultFormat: "application/json",
-		Transformers:  []huma.Transformer{completeProblem(logger)},
+		Transformers:  []huma.Transformer{completeProblem(registry, logger)},
 	}
 	return huma.NewAPI(config, adapter)
 }
@@ -225,7 +226,7 @@ func tagOf(path string) string {
 func hasParameter(path string) bool { return strings.Contains(path, "{") }
 
 // completeProblem adds to a problem document what only the request tells.
-func completeProblem(logger *slog.Logger) huma.Transformer {
+func completeProblem(registry huma.Registry, logger *slog.Logger) huma.Transformer {
 	return func(ctx huma.Context, _ string, v any) (any, error) {
 		p, ok := v.(*Problem)
 		if !ok {
@@ -236,6 +237,7 @@ func completeProblem(logger *slog.Logger) huma.Transformer {
 		answer := *p
 		answer.Instance = u.EscapedPath()
 		answer.RequestID = requestID(ctx.Context())
+		answer.Errors = fixUnknown(registry, ctx.Operation(), p.Errors)
 		var unexpected *validatorError
 		if errors.As(p.cause, &unexpected) { // what handlers return is logged where they return
 			logger.ErrorContext(ctx.Context(), "admin request failed", "request_id", answer.RequestID, "code", p.Code, "error", unexpected)

@@ -237,6 +237,19 @@ func (a *admin) deletePlan(ctx context.Context, in *PlanPath) error {
 	return a.store.DeletePlan(ctx, actorFrom(ctx), in.Plan, conditionsFrom(ctx).match)
 }
 
+// getPlanLimit answers the limit; its entity tag is the plan's, as that of a write is.
+func (a *admin) getPlanLimit(ctx context.Context, in *PlanLimitPath) (*object[PlanLimit], error) {
+	p, err := a.store.PlanBySlug(ctx, actorFrom(ctx), in.Plan)
+	if err != nil {
+		return nil, err
+	}
+	limit, given := p.Limits[in.Rule]
+	if !given {
+		return nil, tenants.ErrNotFound
+	}
+	return found(PlanLimit{Limit: limitAnswer(limit)}, p.Version), nil
+}
+
 // putPlanLimit answers the limit; its entity tag is the plan's, as it is a part of the plan.
 func (a *admin) putPlanLimit(ctx context.Context, in *struct {
 	PlanLimitPath
