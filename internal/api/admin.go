@@ -42,6 +42,7 @@ func mountAdmin(r chi.Router, deps Deps) {
 	describeChecks(a.api)
 	describeAnswers(a.api.OpenAPI())
 	noteShown(a.api.OpenAPI())
+	describeBounds(a.api.OpenAPI())
 	mountDocs(r, a.api.OpenAPI())
 }
 

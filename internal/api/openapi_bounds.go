@@ -1,0 +1,105 @@
+package api
+
+import (
+	"maps"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"weir/internal/check"
+)
+
+// The document says of a body what is true of it, whoever finds out. What has the wrong shape huma refuses, by the
+// same schemas; ranges that package check and the store hold are written in beside, for if huma refused them, a
+// body with a number out of range and a window that is none would be told of the first alone. TestBounds tries
+// each bound on both sides.
+
+// keywords are members of a JSON schema.
+type keywords map[string]any
+
+const (
+	maxNameText   = 200 // characters
+	maxLongText   = 2000
+	maxReasonText = 500
+	maxSlug       = 63
+	maxLabels     = 32
+)
+
+var (
+	slugText  = keywords{"minLength": 1, "maxLength": maxSlug, "pattern": "^[a-z0-9-]+$"}
+	nameText  = keywords{"maxLength": maxNameText}
+	longText  = keywords{"maxLength": maxLongText}
+	limitOf   = keywords{"minimum": 1, "maximum": check.MaxFixedLimit}
+	burstOf   = keywords{"minimum": 1, "maximum": check.MaxLimit}
+	subjectOf = keywords{"minLength": 1, "maxLength": check.MaxNameBytes}
+	neverNull = keywords{"type": nil} // the type alone, which describeBounds puts in
+
+	ruleBounds = map[string]keywords{
+		"name": nameText, "description": longText, "limit": limitOf, "burst": burstOf, "by": {"maxItems": check.MaxBy},
+		"resource": {"minLength": 1, "maxLength": check.MaxNameBytes, "pattern": `^[^*]*\*?$`},
+	}
+	limitBounds    = map[string]keywords{"limit": limitOf, "burst": burstOf}
+	overrideBounds = with(limitBounds, "reason", keywords{"maxLength": maxReasonText})
+	subjectBounds  = map[string]keywords{"billing_ref": {"maxLength": check.MaxNameBytes}, "labels": {"maxProperties": maxLabels}}
+	planBounds     = map[string]keywords{"name": nameText, "description": longText}
+	onlyName       = map[string]keywords{"name": nameText}
+)
+
+// bodyBounds are the bounds of the fields of bodies, by the names of their schemas.
+var bodyBounds = map[string]map[string]keywords{
+	"RuleCreate": with(ruleBounds, "slug", slugText),
+	"RulePut":    with(ruleBounds, "slug", neverNull),
+	"RulePatch":  with(with(with(ruleBounds, "slug", neverNull), "limit", never(limitOf)), "window", neverNull),
+
+	"PlanCreate": with(planBounds, "slug", slugText),
+	"PlanPut":    with(planBounds, "slug", neverNull),
+	"PlanPatch":  with(planBounds, "slug", neverNull),
+	"LimitInput": limitBounds,
+
+	"SubjectPut":     with(subjectBounds, "subject", neverNull),
+	"SubjectPatch":   with(map[string]keywords{"billing_ref": subjectBounds["billing_ref"]}, "subject", neverNull),
+	"ConfigSubject":  with(subjectBounds, "subject", subjectOf),
+	"BulkSubject":    with(subjectBounds, "subject", subjectOf),
+	"OverrideInput":  overrideBounds,
+	"ConfigOverride": overrideBounds,
+
+	"KeyCreate": onlyName,
+	"KeyPatch":  with(onlyName, "scopes", neverNull),
+
+	"TenantCreate":        with(onlyName, "slug", slugText),
+	"TenantPatch":         onlyName,
+	"TenantOperatorPatch": with(onlyName, "slug", neverNull),
+	"MemberPatch":         {"role": neverNull},
+	"ConfigTenant":        onlyName,
+}
+
+func with(bounds map[string]keywords, field string, more keywords) map[string]keywords {
+	out := maps.Clone(bounds)
+	out[field] = more
+	return out
+}
+
+func never(more keywords) keywords {
+	out := maps.Clone(more)
+	maps.Copy(out, neverNull)
+	return out
+}
+
+// describeBounds writes the bounds into the document, and null into the choices of fields that may be null.
+func describeBounds(doc *huma.OpenAPI) {
+	for name, schema := range doc.Components.Schemas.Map() {
+		for field, property := range schema.Properties {
+			more := maps.Clone(bodyBounds[name][field])
+			if more == nil {
+				more = keywords{}
+			}
+			if _, plain := more["type"]; plain {
+				more["type"] = property.Type
+			} else if property.Nullable && len(property.Enum) > 0 {
+				more["enum"] = append(append([]any{}, property.Enum...), nil)
+			}
+			if len(more) > 0 {
+				property.Extensions = more
+			}
+		}
+	}
+}

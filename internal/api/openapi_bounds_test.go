@@ -1,0 +1,151 @@
+package api
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/stretchr/testify/require"
+)
+
+// What a field needs around it for all of its range to be open, by the field.
+var boundsNeed = map[string]obj{
+	"limit": {"algorithm": "fixed_window"},
+	"burst": {"algorithm": "token_bucket", "limit": 1_000_000_000, "window": "1s"},
+}
+
+// Whoever generates a client from the document can send all that the server takes, and nothing that it refuses for
+// its range: each bound of each field of a body is tried on both sides, and so is null.
+func TestBounds(t *testing.T) {
+	s := newAdminStack(t)
+	tried := 0
+	for id, op := range s.operations() {
+		if op.op.RequestBody == nil || op.op.RequestBody.Value.Content[jsonType] == nil || id == "simulate" || id == "reset-subject" {
+			continue // those two hold their ranges by the schema itself, and take null for left out
+		}
+		schema := op.op.RequestBody.Value.Content[jsonType].Schema.Value
+		for _, field := range slices.Sorted(maps.Keys(schema.Properties)) {
+			t.Run(id+"/"+field, func(t *testing.T) {
+				b := boundsCase{adminStack: s.in(t), id: id, op: op, field: field}
+				b.path = b.prepareFor(field)
+				property := schema.Properties[field].Value
+				tried += b.try(property)
+			})
+		}
+	}
+	require.Greater(t, tried, 100)
+}
+
+type boundsCase struct {
+	*adminStack
+	id, field, path string
+	op              documented
+}
+
+// prepareFor makes the objects of the case, and returns its path.
+func (b boundsCase) prepareFor(field string) string {
+	name := b.id + "-" + strings.ReplaceAll(field, "_", "-")
+	fill := b.prepare(name)
+	if need := boundsNeed[field]; need != nil && (b.id == "put-plan-limit" || b.id == "put-override") {
+		b.call(b.key, http.MethodPatch, fill.Replace("/v1/rules/{rule}"), need).ok(200)
+	}
+	return fill.Replace(adminCases[b.id].path)
+}
+
+// refuses reports whether the server finds fault with the field where it has the value.
+func (b boundsCase) refuses(value any) bool {
+	b.t.Helper()
+	body := maps.Clone(adminCases[b.id].body.(obj)) //nolint:forcetypeassert // so they are
+	if strings.HasSuffix(b.id, "-rule") {
+		maps.Copy(body, boundsNeed[b.field])
+		body["resource"] = "bounds" // few rules match it
+		body["mode"] = "off"
+	}
+	_, isLimit := body["limit"]
+	switch {
+	case !isLimit || strings.HasSuffix(b.id, "-rule"):
+	case b.field == "burst":
+		body["limit"] = boundsNeed["burst"]["limit"]
+	case b.field == "limit" && value == nil: // which is to leave it out
+		body["unlimited"] = true
+	}
+	body[b.field] = value
+	key := b.key
+	if strings.HasPrefix(b.op.path, "/v1/tenants") || b.id == "create-key" { // who may give a key of each kind
+		key = b.operator
+	}
+	a := b.call(key, b.op.method, b.path, body)
+	require.Contains(b.t, []int{200, 201, 409, 422}, a.status, "%s", a.body)
+	if a.status != http.StatusUnprocessableEntity {
+		return false
+	}
+	return slices.ContainsFunc(a.pointers(422, codeInvalidRequest), func(p string) bool {
+		return p == "/"+b.field || strings.HasPrefix(p, "/"+b.field+"/")
+	})
+}
+
+// try tries all that the schema says of the field, and counts it.
+func (b boundsCase) try(s *openapi3.Schema) (tried int) {
+	check := func(refused bool, value any, why string) {
+		b.t.Helper()
+		tried++
+		require.Equal(b.t, refused, b.refuses(value), "%s", why)
+	}
+	check(!s.Type.Includes("null"), nil, "null")
+	for _, choice := range s.Enum {
+		if choice == nil {
+			require.True(b.t, s.Type.Includes("null"))
+		}
+		check(false, choice, "a choice")
+	}
+	if len(s.Enum) > 0 {
+		require.Equal(b.t, s.Type.Includes("null"), slices.Contains(s.Enum, nil), "null is among the choices where it is taken")
+		check(true, "none-of-these", "no choice")
+	}
+	if s.Min != nil {
+		check(false, int64(*s.Min), "the minimum")
+		check(true, int64(*s.Min)-1, "below the minimum")
+	}
+	if s.Max != nil {
+		check(false, int64(*s.Max), "the maximum")
+		check(true, int64(*s.Max)+1, "above the maximum")
+	}
+	if s.MinLength > 0 {
+		check(true, strings.Repeat("a", int(s.MinLength)-1), "too short")
+	}
+	if s.MaxLength != nil {
+		check(false, strings.Repeat("a", int(*s.MaxLength)), "the longest")
+		check(true, strings.Repeat("a", int(*s.MaxLength)+1), "too long")
+	}
+	if s.Pattern != "" {
+		check(true, "A*B", "not of the pattern")
+	}
+	if s.MaxItems != nil && b.field == "by" {
+		check(false, attributeNames(int(*s.MaxItems)), "the most items")
+		check(true, attributeNames(int(*s.MaxItems)+1), "an item too many")
+	}
+	if s.MaxProps != nil {
+		check(false, labelsOf(int(*s.MaxProps)), "the most members")
+		check(true, labelsOf(int(*s.MaxProps)+1), "a member too many")
+	}
+	return tried
+}
+
+func attributeNames(n int) (names []string) {
+	for i := range n {
+		names = append(names, "attributes.a"+strconv.Itoa(i))
+	}
+	return names
+}
+
+func labelsOf(n int) map[string]string {
+	labels := map[string]string{}
+	for i := range n {
+		labels["l"+strconv.Itoa(i)] = "v"
+	}
+	return labels
+}
