@@ -146,6 +146,9 @@ func (c *Checker) CheckIn(_ context.Context, p *Policy, reqs []Request, room *Ro
 		d := &evaluations[i].decision
 		room.decisions = append(room.decisions, *d)
 		c.metrics.decided(d)
+		if evaluations[i].given {
+			c.metrics.leaseGiven.Inc()
+		}
 		c.usage.record(p.tenant, &reqs[i], d, started)
 		c.recent.record(p.tenant, &reqs[i], d, started)
 	}

@@ -2,6 +2,7 @@ package check_test
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -324,4 +325,20 @@ func TestLeasesOverRedis(t *testing.T) {
 		}
 		require.Equal(t, int64(limit), admitted.Load()+rest, a)
 	}
+}
+
+// Whoever asks for however many subjects, leases are kept of so many at most, and of none a moment later.
+func TestLeasesAreBounded(t *testing.T) {
+	f := newFleet(t, 1, leasedRule("api", check.FixedWindow, 1_000, 60_000))
+	for subject := range 17_000 {
+		for range 6 {
+			require.True(t, f.ask(0, strconv.Itoa(subject), 1).Allowed)
+		}
+	}
+	require.LessOrEqual(t, f.instances[0].LeaseSets(), 1<<14)
+	require.Greater(t, f.instances[0].LeaseSets(), 15_000)
+	f.move(250)
+	require.Zero(t, f.instances[0].LeaseSets())
+	require.Zero(t, f.metric(0, "weir_lease_units_held"))
+	require.Positive(t, f.metric(0, "weir_lease_units_returned_total"))
 }

@@ -54,6 +54,7 @@ type leasing struct {
 	takes  bool      // it takes units ahead, by its own call
 	units  int64     // so many
 	resets int64     // of the set, before it was sent
+	given  bool      // it was answered from memory
 	held   int64     // units that the answer may count as remaining, beside what the store says
 }
 
@@ -94,7 +95,7 @@ func (l *leases) give(e *evaluation, from *lease) bool {
 	left, ok := from.give(e.started, e.call.Cost)
 	if ok {
 		e.answerLeased(from, left)
-		l.metrics.leaseGiven.Inc()
+		e.given = true
 	}
 	return ok
 }
