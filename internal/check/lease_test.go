@@ -259,20 +259,21 @@ func TestLeasedBucketIsNoFullerThanWhole(t *testing.T) {
 		for _, asks := range []int{6, 150} { // a bucket that was whole a moment ago, and one in steady use
 			for _, wait := range []int64{1, 20, 60, 85, 150} {
 				for idle := range 3 { // how many instances fall silent before
-					taken := takeAllOfBucket(t, limit, asks, wait, idle)
+					taken := takeAllOfBucket(t, 3, limit, asks, wait, idle)
 					require.LessOrEqual(t, taken, int64(1_000), "limit %d, asked %d times, wait %d, idle %d", limit, asks, wait, idle)
 				}
+				require.LessOrEqual(t, takeAllOfBucket(t, 1, limit, asks, wait, 0), int64(1_000), "alone: limit %d, asked %d times, wait %d", limit, asks, wait)
 			}
 		}
 	}
 }
 
-// takeAllOfBucket returns what passes in one millisecond of a bucket of 1000 that three instances lease.
-func takeAllOfBucket(t *testing.T, limit int64, asks int, wait int64, idle int) (taken int64) {
+// takeAllOfBucket returns what passes in one millisecond of a bucket of 1000 that so many instances lease.
+func takeAllOfBucket(t *testing.T, instances int, limit int64, asks int, wait int64, idle int) (taken int64) {
 	t.Helper()
 	rule := leasedRule("a", check.TokenBucket, limit, 1_000)
 	rule.Burst = 1_000
-	f := newFleet(t, 3, rule)
+	f := newFleet(t, instances, rule)
 	for range asks { // slower than it refills
 		for i := range f.instances {
 			require.True(t, f.ask(i, "s", 1).Allowed)
@@ -287,18 +288,18 @@ func takeAllOfBucket(t *testing.T, limit int64, asks int, wait int64, idle int) 
 	require.Positive(t, held)
 	for range wait { // those that go on take more, while the others' units go back
 		f.move(1)
-		for i := idle; i < 3 && wait > 85; i++ {
+		for i := idle; i < instances && wait > 85; i++ {
 			f.ask(i, "s", 1)
 		}
 	}
 	for range 3 { // given out late; what is given back then has drained in part
-		if f.ask(2, "s", 1).Allowed {
+		if f.ask(instances-1, "s", 1).Allowed {
 			taken++
 		}
 	}
-	for _, i := range []int{2, 0, 1} {
-		units := int64(1_000)
-		if i < 2 { // what these hold is given out, and not given back for a cost that it is too little for
+	for n := range instances {
+		i, units := (instances-1+n)%instances, int64(1_000)
+		if n > 0 { // what these hold is given out, and not given back for a cost that it is too little for
 			units = 1
 		}
 		for units > 0 {
