@@ -31,7 +31,7 @@ type trail struct {
 	index    map[auditName]*touched
 	numbered bool      // the change has a version
 	queued   bool      // the writes are not done yet, so what was before them can be read at once later
-	whole    *auditRow // stands for all writes of an import, in place of a row for each object
+	whole    *auditRow // of an import, which has written the rows of its subjects already
 }
 
 func newTrail(q *db.Queries, tenant uuid.UUID) *trail {
@@ -64,17 +64,22 @@ func (c *change) touch(ctx context.Context, kind, id string, isNew bool) (*touch
 	if c.trail == nil {
 		return nil, errors.New("a change without an audit trail")
 	}
-	name := auditName{kind, id}
-	if t := c.trail.index[name]; t != nil {
+	if t := c.trail.index[auditName{kind, id}]; t != nil {
 		return t, nil
 	}
-	t := &touched{auditName: name, unread: !isNew}
-	c.trail.index[name] = t
-	c.trail.touched = append(c.trail.touched, t)
+	t := c.trail.note(kind, id, isNew)
 	if c.trail.queued {
 		return t, nil
 	}
 	return t, c.trail.readBefore(ctx, t)
+}
+
+// note adds an object that was not noted yet; what was before is still to be read, if anything.
+func (t *trail) note(kind, id string, isNew bool) *touched {
+	o := &touched{auditName: auditName{kind, id}, unread: !isNew}
+	t.index[o.auditName] = o
+	t.touched = append(t.touched, o)
+	return o
 }
 
 // readBefore reads what is still to be read of these objects as they are before the writes.

@@ -171,7 +171,7 @@ func (c *change) DeleteOverride(ctx context.Context, p db.DeleteOverrideParams) 
 	return c.Queries.DeleteOverride(ctx, p)
 }
 
-// errNoImport: the writes of an import are for changes whose trail it is one row of.
+// errNoImport: the writes of an import are for changes whose trail it writes.
 var errNoImport = errors.New("an import that is not in the audit trail")
 
 // ImportNewSubjects registers subjects.

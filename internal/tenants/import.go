@@ -1,6 +1,7 @@
 package tenants
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -130,8 +131,8 @@ func (l *SubjectLine) over(s Subject) Subject {
 	return s
 }
 
-// ImportSubjects registers and changes subjects, all of them or none, under one version and with one
-// row of the audit trail. While it runs, up to a minute, other changes of the tenant wait, but not
+// ImportSubjects registers and changes subjects, all of them or none, under one version, with a row
+// of the audit trail for each that it registers or changes and one for the whole. While it runs, up to a minute, other changes of the tenant, and resets, wait, but not
 // those of other tenants. Errors: *LinesError, ErrUnavailable.
 func (s *Store) ImportSubjects(ctx context.Context, a Actor, lines []SubjectLine, mode ImportMode) (counts ImportCounts, err error) {
 	err = s.changeWithin(ctx, a, MayEdit, importTimeout, func(ctx context.Context, c *change) error {
@@ -239,7 +240,7 @@ func (m *subjectImport) batch(ctx context.Context, lines []SubjectLine) error {
 	if m.mode.DryRun || m.wrong.Total > 0 { // what is left is only looked through for more errors
 		return nil
 	}
-	return w.run(ctx, m.change)
+	return m.write(ctx, &w)
 }
 
 func (m *subjectImport) registered(ctx context.Context, lines []SubjectLine) (map[string]Subject, error) {
@@ -301,9 +302,12 @@ func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *imp
 		m.counts.Updated++
 		w.changed.add(now, plan)
 	}
+	row := importRow{old: old, now: now, exists: exists, overrides: len(put)+len(removed) > 0}
 	for _, o := range put {
 		w.put(l.Subject, m.rules[o.Rule].ID, o)
+		row.reason = cmp.Or(o.Reason, row.reason)
 	}
+	w.rows = append(w.rows, row)
 	for _, rule := range removed {
 		w.removedFrom, w.removedRules = append(w.removedFrom, l.Subject), append(w.removedRules, m.rules[rule].ID)
 	}
@@ -348,6 +352,7 @@ type importWrites struct {
 	overrides    db.ImportOverridesParams
 	removedFrom  []string
 	removedRules []uuid.UUID
+	rows         []importRow
 }
 
 // subjectRows are subjects, column by column.
