@@ -38,6 +38,7 @@ local function rule_at(i)
   local rule = rules[i]
   if not rule then
     rule = { decode('<BBI7I5I5Bc9', ARGV[1], 29 * i - 28) }
+    rule.name = sub(rule[7], 1, 6)
     rules[i] = rule
   end
   return rule
@@ -86,7 +87,7 @@ local function first_end(rule, t)
 end
 
 -- Reads the counters of a group one by one. In s are a, b and c, the states as they stand at t, kept, as
--- they were, with the instant until which they matter; rooms, and the least of an enforcing rule; and
+-- they were where the rule is in shadow, with the instant until which they matter; rooms, and the least of an enforcing rule; and
 -- moved, the keys of those that are not in the group yet.
 local function group_open(group, key, v, t)
   local count, from = group[3], group[4]
@@ -96,16 +97,22 @@ local function group_open(group, key, v, t)
     a = {}, b = {}, c = {}, rooms = {}, least = false,
   }
   local absent, owns = {}, {}
+  local prefix, low, high -- as in key_beside, but read once
   for i = 1, count do
     local rule = rule_at(byte(ARGV[3], from + i))
     s.rules[i] = rule
-    local place = g and g.place[sub(rule[7], 1, 6)]
+    local place = g and g.place[rule.name]
     if place and g.b[place] > 0 then
       s.at[i] = place
     else
       s.at[i] = false
       absent[#absent + 1] = i
-      owns[#owns + 1] = key_beside(key, rule[7], 1)
+      if not low then
+        prefix = sub(key, 1, -10)
+        low, high = decode('<I5I4', key, #key - 8)
+      end
+      if not rule.low then rule.low, rule.high = decode('<I5I4', rule[7]) end
+      owns[#owns + 1] = prefix .. encode('<I5I4', (low + rule.low) % 1099511627776, (high + rule.high) % 4294967296)
     end
   end
   local own = {}
@@ -145,7 +152,7 @@ local function group_open(group, key, v, t)
       a, b, c, till = 0, 0, 0, 0
       if number == 1 then p, q, r, used = counter_at(rule[4], t, 0, 0, 0) else p, q, r, used = 0, 0, 0, 0 end
     end
-    s.kept[i] = { a, b, c, till }
+    if rule[2] == 1 then s.kept[i] = { a, b, c, till } end -- it may not be charged
     s.a[i], s.b[i], s.c[i] = p, q, r
     local room = rule[3] - used
     s.rooms[i] = room
@@ -189,7 +196,7 @@ local function group_charge(s, key, t, virtual, cost, allowed)
       most, till = 0, t
     end
     list[n + 1], list[n + 2], list[n + 3] = a, b, c
-    ends[2 * i - 1], ends[2 * i] = sub(rule[7], 1, 6), matters
+    ends[2 * i - 1], ends[2 * i] = rule.name, matters
     n = n + 3
     longest = max(longest, matters)
   end
