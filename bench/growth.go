@@ -100,6 +100,15 @@ func (s *stage) startKnowing(ctx context.Context, name string, in *store, c *cas
 	return sv, nil
 }
 
+// countersGroup asks about more and more subjects of one tenant.
+func (c *cast) countersGroup(bare cell, weir func(string, *load.Traffic) cell) group {
+	g := group{"counters", "How many subjects, one rule", []cell{bare}}
+	for _, n := range []int{1000, 10_000, 100_000} {
+		g.cells = append(g.cells, weir(thousands(float64(n))+" subjects", few(c.plain, n, load.Uniform)))
+	}
+	return g
+}
+
 func (c *cast) instancesGroup(bare cell, uniform *load.Traffic) group {
 	g := group{"instances", "How many instances", []cell{bare}}
 	for n := 1; n <= mostInstances; n++ {

@@ -46,7 +46,7 @@ func parseOptions(args []string) (o options, err error) {
 	flags.DurationVar(&o.warm, "warm", 500*time.Millisecond, "how long it is asked before")
 	tenants := flags.String("tenants", "1,100,10000,100000", "how many tenants ask, in each line of the table of tenants; the most are there")
 	rates := flags.String("rates", "2000,10000", "requests a second of the open loop, besides half of what Weir can do")
-	mixes := flags.String("mixes", "", "only these tables, of subjects,rules,algorithms,tls,http2,batches,tenants,instances,shards,peers,open")
+	mixes := flags.String("mixes", "", "only these tables, of subjects,rules,leased,algorithms,tls,http2,batches,counters,tenants,instances,shards,peers,open")
 	flags.BoolVar(&o.peers, "peers", true, "measure other rate limiters too")
 	flags.DurationVar(&o.timeout, "redis-timeout", time.Second, "how long Weir's checks wait for Redis; with less, a busy machine makes it answer without")
 	flags.BoolVar(&o.write, "write", false, "put the tables into docs/performance.md")

@@ -202,6 +202,7 @@ func (c *cast) groups(o options) ([]group, error) {
 			weir("100 subjects, leased", few(c.leased, 100, load.Uniform)),
 			weir("10 000 subjects, Zipf, leased", spread(c.leased, load.Zipf)),
 		}},
+		c.countersGroup(bare, weir),
 		c.crowd.group(bare),
 		c.instancesGroup(bare, uniform),
 		c.shardsGroup(bare),
