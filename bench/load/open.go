@@ -144,6 +144,7 @@ func (o *openLoop) read(c *openConn) {
 func (o *openLoop) pace(ctx context.Context, total *Result) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	defer hurry()()
 	end := o.start.Add(o.plan.Warm + o.plan.Measure)
 	timeout := time.NewTimer(time.Until(end) + time.Second)
 	defer timeout.Stop()
@@ -176,6 +177,18 @@ func (o *openLoop) pace(ctx context.Context, total *Result) {
 			return
 		}
 	}
+}
+
+// hurry lets this thread run before others that want to, so that requests are sent on time on a machine that
+// is busy. It takes a privilege; without it, requests may be late, and that is part of what is shown. It
+// returns what puts the thread back.
+func hurry() (back func()) {
+	const first = -15
+	thread := unix.Gettid()
+	if unix.Setpriority(unix.PRIO_PROCESS, thread, first) != nil {
+		return func() {}
+	}
+	return func() { _ = unix.Setpriority(unix.PRIO_PROCESS, thread, 0) } // less is always allowed
 }
 
 // mark calls Begin and End at their times.
