@@ -69,7 +69,7 @@ var adminCases = map[string]adminCase{
 
 	"export-subjects": {path: "/v1/bulk/subjects?prefix=s-", status: 200, badPath: "/v1/bulk/subjects?format=xls", names: []string{"query:format"}},
 	"import-subjects": {path: "/v1/bulk/subjects", as: csvType, body: "subject,state\r\nimported,blocked\r\n", status: 200,
-		bad: "subject,plan,state\r\nimported,no-such-plan,active\r\nother,,asleep\r\n", names: []string{"line:3/state"}},
+		bad: "subject,plan,state\r\nimported,no-such-plan,active\r\nother,,asleep\r\n", names: []string{"line:2/plan", "line:3/state"}},
 	"list-overrides": {path: "/v1/overrides?active=true&prefix=s-", status: 200, badPath: "/v1/overrides?ending_before=soon", names: []string{"query:ending_before"}},
 
 	"get-limits":    {path: "/v1/subjects/{subject}/limits?resource=r&attribute=ip:1&attribute=region:eu", status: 200, badPath: "/v1/subjects/{subject}/limits?attribute=ip", names: []string{"query:attribute"}},

@@ -1,9 +1,12 @@
 package api
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -190,12 +193,27 @@ func linesProblem(e *tenants.LinesError) *Problem {
 	return p
 }
 
+// mergedLines are the errors of both, in the order of the lines, as many as are told apart.
+func mergedLines(a, b *tenants.LinesError) *tenants.LinesError {
+	if b == nil {
+		return a
+	}
+	all := slices.Concat(a.Lines, b.Lines)
+	slices.SortStableFunc(all, func(x, y tenants.LineError) int { return cmp.Compare(x.Line, y.Line) })
+	return &tenants.LinesError{Total: a.Total + b.Total, Lines: all[:min(len(all), tenants.MaxLineErrors)]}
+}
+
 type importKey struct{}
 
 func (a *admin) importSubjects(ctx context.Context, in *ImportQuery) (*struct{ Body ImportAnswer }, error) {
-	lines, _ := ctx.Value(importKey{}).([]tenants.SubjectLine)
-	mode := tenants.ImportMode{CreateOnly: in.Mode == "create", DryRun: in.DryRun}
-	counts, err := a.store.ImportSubjects(ctx, actorFrom(ctx), lines, mode)
+	file, _ := ctx.Value(importKey{}).(*importFile)
+	bad := file.wrong.Total > 0 // then the rest is looked through, so that all that is wrong is told at once
+	mode := tenants.ImportMode{CreateOnly: in.Mode == "create", DryRun: in.DryRun || bad}
+	counts, err := a.store.ImportSubjects(ctx, actorFrom(ctx), file.lines, mode)
+	var more *tenants.LinesError
+	if bad && (err == nil || errors.As(err, &more)) {
+		return nil, linesProblem(mergedLines(&file.wrong, more))
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -63,11 +63,11 @@ func (a *admin) readImport(r *http.Request, mediaType string) (context.Context, 
 		return nil, nil, closing(r, newProblem(http.StatusBadRequest, malformedCode(mediaType), "The body ended before it was complete."))
 	case errors.As(err, &p):
 		return nil, nil, closing(r, p) // what is left of the body is not read
-	case f.wrong.Total > 0:
+	case f.wrong.Total > 0 && len(f.lines) == 0: // so the store has nothing to add
 		return nil, nil, linesProblem(&f.wrong)
 	}
 	d.read(importRunTimeout)
-	return context.WithValue(r.Context(), importKey{}, f.lines), hash.Sum(nil), nil
+	return context.WithValue(r.Context(), importKey{}, f), hash.Sum(nil), nil
 }
 
 func malformedCode(mediaType string) string {
@@ -104,7 +104,7 @@ type importFile struct {
 	registry  huma.Registry
 	lines     []tenants.SubjectLine
 	overrides int
-	wrong     tenants.LinesError
+	wrong     tenants.LinesError // what the store does not see, as it is not in lines
 }
 
 func (f *importFile) add(l tenants.SubjectLine) error {
@@ -116,7 +116,6 @@ func (f *importFile) add(l tenants.SubjectLine) error {
 		return newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, fmt.Sprintf("The body may have at most %d overrides.", maxImportOverrides))
 	}
 	f.lines = append(f.lines, l)
-	f.wrong.Add(l.Line, l.Validate()...)
 	return nil
 }
 

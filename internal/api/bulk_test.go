@@ -175,7 +175,7 @@ func TestImportRefusals(t *testing.T) {
 
 	bad := s.bulk("", csvType, "subject,state\n"+strings.Repeat("u,x\n", 300)).problem(422, codeInvalidRequest)
 	require.Len(t, bad.Errors, maxProblemFields)
-	require.Equal(t, "300 fields are not valid; errors names 100 of them.", bad.Detail)
+	require.Equal(t, "599 fields are not valid; errors names 100 of them.", bad.Detail, "300 states, and a subject that is there 300 times")
 }
 
 // What is larger than an import may be is refused before it is held.
@@ -305,4 +305,19 @@ func TestOverridesOfAllSubjects(t *testing.T) {
 	for _, query := range []string{"ending_before=soon", "active=yes", "active=1"} {
 		require.Len(t, s.call(s.key, http.MethodGet, "/v1/overrides?"+query, nil).pointers(422, codeInvalidRequest), 1, query)
 	}
+}
+
+// What is wrong with a file is told at once, whoever finds it: what a line lacks, and what the tenant lacks.
+func TestImportNamesAllThatIsWrong(t *testing.T) {
+	s := newSubjectStack(t)
+	require.Equal(t, []string{"line:2/plan", "line:4/subject", "line:5/plan"},
+		s.bulk("", csvType, "subject,plan\na,nope\nb,free\n,free\nc,none\n").pointers(422, codeInvalidRequest))
+	require.Equal(t, []string{"line:2/plan", "line:2/state", "line:3/subject"},
+		s.bulk("", csvType, "subject,plan,state\na,nope,asleep\n,free,active\n").pointers(422, codeInvalidRequest))
+	require.Equal(t, []string{"line:1/plan", "line:2/plan", "line:3/subject"},
+		s.bulk("", jsonLinesType, `{"subject":"a","plan":"nope"}`+"\n"+`{"subject":"b","plan":5}`+"\n"+`{"subject":"a"}`+"\n").pointers(422, codeInvalidRequest))
+	many := s.bulk("", csvType, "subject,plan,state\n"+strings.Repeat("x,nope,asleep\n", 120)).problem(422, codeInvalidRequest)
+	require.Len(t, many.Errors, tenants.MaxLineErrors)
+	require.Contains(t, many.Detail, "errors names 100 of them")
+	require.Empty(t, s.export(s.key, ""), "nothing of it was imported")
 }

@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -262,10 +265,28 @@ func auditFieldsOf(kind, object string) (auditFields, error) {
 			}
 		}
 		if text := string(value); name != "" && text != `""` && text != "{}" {
-			fields[name] = value
+			fields[name] = spellTimes(name, value)
 		}
 	}
 	return fields, nil
+}
+
+// overrideTime is a time of an override as Postgres writes it into JSON. Within a text no quote stands bare, so a
+// reason that reads like one is none.
+var overrideTime = regexp.MustCompile(`("(?:starts|expires)_at": ?"[0-9T:.-]+)\+00:00"`)
+
+// spellTimes writes the times of a field as the API does elsewhere, with Z; Postgres writes +00:00. Rows from before
+// stay as they are: their hashes are over what stands in them.
+func spellTimes(name string, value json.RawMessage) json.RawMessage {
+	switch {
+	case strings.HasSuffix(name, "_at"):
+		if digits, utc := bytes.CutSuffix(value, []byte(`+00:00"`)); utc {
+			return slices.Concat(digits, []byte(`Z"`))
+		}
+	case name == "overrides":
+		return overrideTime.ReplaceAll(value, []byte(`${1}Z"`))
+	}
+	return value
 }
 
 // auditObjects reads objects of one kind, as far as they exist.

@@ -91,7 +91,7 @@ func TestAuditTrail(t *testing.T) {
 		{"its override", func() error {
 			_, _, err := s.PutOverride(ctx, a, "=alice", tenants.Override{Rule: "r", Limit: check.Limit{Unlimited: true}, Reason: "a launch", ExpiresAt: &expiry}, tenants.Match{})
 			return err
-		}, "update", "subject:=alice", `{"overrides":null}`, `{"overrides":{"r":{"unlimited":true,"reason":"a launch","expires_at":"2030-01-02T03:04:05+00:00"}}}`, "a launch"},
+		}, "update", "subject:=alice", `{"overrides":null}`, `{"overrides":{"r":{"unlimited":true,"reason":"a launch","expires_at":"2030-01-02T03:04:05Z"}}}`, "a launch"},
 		{"a subject by its override", func() error {
 			_, _, err := s.PutOverride(ctx, a, "bob", tenants.Override{Rule: "r", Limit: check.Limit{Limit: 7}}, tenants.Match{})
 			return err
