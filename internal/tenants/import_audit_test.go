@@ -74,9 +74,10 @@ func TestImportIsInTheTrailSubjectBySubject(t *testing.T) {
 	}
 	require.Equal(t, "launch <week>", last("file-raised").Reason)
 	require.Equal(t, "create", last("file-same").Action, "what stays leaves no row")
-	whole := last("")
-	require.Equal(t, "import", whole.Action)
-	require.Equal(t, last("file-lowered").Sequence+1, whole.Sequence, "after its subjects")
+	whole, _, err := s.Audit(ctx, a, tenants.AuditFilter{Action: "import"}, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, whole, 1)
+	require.Equal(t, last("file-lowered").Sequence+1, whole[0].Sequence, "after its subjects")
 	require.True(t, trailIsWhole(t, s, a).Valid)
 }
 
