@@ -111,7 +111,8 @@ func (b blockingBody) Read([]byte) (int, error) {
 // A fault of ours is one request's misfortune: an answer, a line in the log, and the next is served.
 func TestPanics(t *testing.T) {
 	var log lockedBuffer
-	s := &server{logger: slog.New(slog.NewJSONHandler(&log, nil)), metrics: NewMetrics(prometheusRegistry()), maxInFlight: 10}
+	logger := slog.New(slog.NewJSONHandler(&log, nil))
+	s := &server{logger: logger, access: newAccessBudget(logger), metrics: NewMetrics(prometheusRegistry()), maxInFlight: 10}
 	serve := func(h http.HandlerFunc) (*httptest.ResponseRecorder, any) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/x", nil)
