@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-	"unsafe"
 )
 
 // UnknownPlanError is the error for a request that names a plan the tenant does not have.
@@ -108,11 +107,17 @@ type Room struct {
 func (r *Room) Bytes() (n int) {
 	for i := range r.evaluations {
 		e := &r.evaluations[i]
-		n += cap(e.decision.Rules)*int(unsafe.Sizeof(RuleDecision{})) +
-			cap(e.call.Counters)*int(unsafe.Sizeof(Counter{})+unsafe.Sizeof(Verdict{}))
+		n += cap(e.decision.Rules)*decidedBytes + cap(e.call.Counters)*countedBytes
 	}
-	return n + len(r.evaluations)*int(unsafe.Sizeof(evaluation{})+unsafe.Sizeof(Decision{}))
+	return n + len(r.evaluations)*evaluatedBytes
 }
+
+// What a Room holds for a rule of a decision, for a counter, and for a request.
+var (
+	decidedBytes   = sizeOf[RuleDecision]()
+	countedBytes   = sizeOf[Counter]() + sizeOf[Verdict]()
+	evaluatedBytes = sizeOf[evaluation]() + sizeOf[Decision]()
+)
 
 // grow makes room for so many evaluations. Those that were used before keep their memory.
 func (r *Room) grow(n int) []evaluation {

@@ -3,7 +3,6 @@ package check
 import (
 	"encoding/binary"
 	"strings"
-	"unsafe"
 
 	"github.com/dchest/siphash"
 )
@@ -179,7 +178,7 @@ type byList struct {
 
 // bytes returns how much memory the list takes, roughly.
 func (l *byList) bytes() int {
-	return int(unsafe.Sizeof(*l)) + len(l.prefix) + len(l.keyPrefix) + len(l.parts)*int(unsafe.Sizeof(byPart{}))
+	return sizeOf[byList]() + len(l.prefix) + len(l.keyPrefix) + len(l.parts)*sizeOf[byPart]()
 }
 
 type byPart struct {
