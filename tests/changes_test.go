@@ -36,26 +36,47 @@ func TestChangesReachEveryInstance(t *testing.T) {
 		}
 	}
 
+	// An instance answers a write when it acts on it, but waits half a second for that at most. Where a write took
+	// as long, on a machine that is busy with other things, what it brings is waited for here.
+	const followed = 400 * time.Millisecond
+	write := func(method, url, body string, status int) (quick bool) {
+		began := time.Now()
+		tenant.do(method, url, body, status)
+		return time.Since(began) < followed
+	}
+	here429 := func(body string, quick bool, what string) {
+		t.Helper()
+		if !quick {
+			within(what, func() bool { return statusOf(here, body) == 429 })
+		}
+		require.Equal(t, 429, statusOf(here, body), what)
+	}
 	for n := range 20 {
 		slug := fmt.Sprintf("rule-%d", n)
 		body := fmt.Sprintf(`{"subject":"ada","resource":%q}`, slug)
 		rule := here.URL() + "/v1/rules/" + slug
-		tenant.do(http.MethodPut, rule, fmt.Sprintf(`{"resource":%q,"algorithm":"fixed_window_first_hit","limit":2,"window":"1h"}`, slug), http.StatusCreated)
+		quick := write(http.MethodPut, rule, fmt.Sprintf(`{"resource":%q,"algorithm":"fixed_window_first_hit","limit":2,"window":"1h"}`, slug), http.StatusCreated)
 		require.Equal(t, 200, statusOf(here, body))
 		require.Equal(t, 200, statusOf(here, body))
-		require.Equal(t, 429, statusOf(here, body), "the new rule holds with the next check")
+		here429(body, quick, "the new rule holds with the next check")
 		within("a new rule", func() bool { return statusOf(there, body) == 429 })
 
-		tenant.do(http.MethodPatch, rule, `{"limit":3}`, http.StatusOK)
-		require.Equal(t, 200, statusOf(here, body), "the raised limit too, and what was used stays used")
+		if write(http.MethodPatch, rule, `{"limit":3}`, http.StatusOK) {
+			require.Equal(t, 200, statusOf(here, body), "the raised limit too, and what was used stays used")
+		} else {
+			within("a raised limit, here", func() bool { return statusOf(here, body) == 200 })
+		}
 		require.Equal(t, 429, statusOf(here, body))
 		within("a raised limit", func() bool { return statusOf(there, body) == 429 })
 
 		tenant.do(http.MethodPut, here.URL()+"/v1/subjects/ada/overrides/"+slug, `{"limit":4,"reason":"test"}`, http.StatusCreated)
 		within("an override", func() bool { return statusOf(there, body) == 200 })
 		require.Equal(t, 429, statusOf(here, body), "one unit more for both instances together")
-		tenant.do(http.MethodDelete, rule, "", http.StatusNoContent)
-		require.Equal(t, 200, statusOf(here, body))
+		if write(http.MethodDelete, rule, "", http.StatusNoContent) {
+			require.Equal(t, 200, statusOf(here, body))
+		} else {
+			within("a rule that is gone, here", func() bool { return statusOf(here, body) == 200 })
+		}
 	}
 }
 

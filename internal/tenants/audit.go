@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"weir/internal/tenants/db"
 )
@@ -174,16 +175,54 @@ func auditHash(previous [32]byte, row db.Audit) [32]byte {
 	return [32]byte(h.Sum(nil))
 }
 
-// auditListSQL selects a page of a trail.
-const auditListSQL = `
-SELECT tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id, action, kind, target,
+// auditListSQL selects a page of a trail. Only the conditions that there are stand in it: Postgres plans a
+// statement that it has seen often for all values at once, and one that asks of each condition whether it is there
+// would then go by no index.
+func auditListSQL(tenant uuid.UUID, f AuditFilter, before *int64, most int32) (sql string, args []any) {
+	args = []any{tenant}
+	where := "tenant_id = $1"
+	add := func(condition string, values ...any) {
+		for _, v := range values {
+			args = append(args, v)
+			condition = strings.Replace(condition, "?", "$"+strconv.Itoa(len(args)), 1)
+		}
+		where += " AND " + condition
+	}
+	if before != nil {
+		add("sequence < ?", *before)
+	}
+	if id, err := uuid.Parse(f.Actor); f.Actor != "" && err == nil {
+		add("(actor_name = ? OR actor_id = ?)", f.Actor, id)
+	} else if f.Actor != "" {
+		add("actor_name = ?", f.Actor)
+	}
+	if f.Action != "" {
+		add("action = ?", f.Action)
+	}
+	switch {
+	case f.Kind != "":
+		add("kind = ?", f.Kind)
+	case f.Target != "": // the index is by both
+		add("kind = ANY(?)", auditKinds)
+	}
+	if f.Target != "" {
+		add("target = ?", f.Target)
+	}
+	if f.From != nil || f.To != nil { // always both: a range is worth going by an index, and a half of all times not
+		from, to := pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+		if f.From != nil {
+			from = pgtype.Timestamptz{Time: *f.From, Valid: true}
+		}
+		if f.To != nil {
+			to = pgtype.Timestamptz{Time: *f.To, Valid: true}
+		}
+		add("at >= ? AND at < ?", from, to)
+	}
+	args = append(args, most)
+	return `SELECT tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id, action, kind, target,
     before, after, reason, hash
-FROM audit
-WHERE tenant_id = $1 AND ($2::bigint IS NULL OR sequence < $2)
-    AND ($3 = '' OR actor_name = $3 OR actor_id = $10::uuid) AND ($4 = '' OR action = $4)
-    AND ($5 = '' OR kind = $5) AND ($6 = '' OR target = $6)
-    AND ($7::timestamptz IS NULL OR at >= $7) AND ($8::timestamptz IS NULL OR at < $8)
-ORDER BY sequence DESC LIMIT $9`
+FROM audit WHERE ` + where + " ORDER BY sequence DESC LIMIT $" + strconv.Itoa(len(args)), args
+}
 
 // Audit lists the trail of the actor's tenant, newest first, and returns where the next page begins.
 func (s *Store) Audit(ctx context.Context, a Actor, f AuditFilter, p Page) (out []AuditEntry, next string, err error) {
@@ -199,7 +238,8 @@ func (s *Store) Audit(ctx context.Context, a Actor, f AuditFilter, p Page) (out 
 		return nil, "", err
 	}
 	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
-		rows, err := tx.Query(ctx, auditListSQL, a.tenant, before, f.Actor, f.Action, f.Kind, f.Target, f.From, f.To, p.most(), f.actorID())
+		sql, args := auditListSQL(a.tenant, f, before, p.most())
+		rows, err := tx.Query(ctx, sql, args...)
 		if err != nil {
 			return err
 		}
@@ -218,15 +258,6 @@ func (s *Store) Audit(ctx context.Context, a Actor, f AuditFilter, p Page) (out 
 		return nil
 	})
 	return out, next, err
-}
-
-// actorID is the actor if that is an id. Without one, the index by name decides alone.
-func (f AuditFilter) actorID() *uuid.UUID {
-	id, err := uuid.Parse(f.Actor)
-	if err != nil {
-		return nil
-	}
-	return &id
 }
 
 func (f AuditFilter) validate() error {

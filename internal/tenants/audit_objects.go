@@ -25,6 +25,9 @@ const (
 	auditMember  = "member"
 )
 
+// auditKinds lists the kinds.
+var auditKinds = []string{auditTenant, auditKey, auditRule, auditPlan, auditSubject, auditMember}
+
 // trail notes during a change which objects it writes, each as it was before. At the end they are
 // read again, and what differs is what the change did: the writes themselves need not say it.
 type trail struct {

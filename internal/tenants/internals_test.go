@@ -2,6 +2,11 @@ package tenants
 
 import "github.com/google/uuid"
 
+// AuditListSQL is the statement of Store.Audit, from its start.
+func AuditListSQL(tenant uuid.UUID, f AuditFilter) (sql string, args []any) {
+	return auditListSQL(tenant, f, nil, 51)
+}
+
 // Checksummed gives the text of a key without its checksum the one that fits.
 func Checksummed(text string) string {
 	sum := keyChecksum(text)
