@@ -27,6 +27,7 @@ type adminCase struct {
 	badPath string   // or a path with a query that is refused
 	names   []string // what the refusal points at
 	pure    bool     // a POST that changes nothing and asks no database
+	rows    int      // of the trail that it writes; 0: one, if it changes anything
 }
 
 // Every operation of the OpenAPI document has its case here; one that is added without fails the test.
@@ -68,7 +69,7 @@ var adminCases = map[string]adminCase{
 	"delete-override": {path: "/v1/subjects/{subject}/overrides/{rule}", foreign: "/v1/subjects/{b-subject}/overrides/{b-rule}", status: 204, badPath: "/v1/subjects/{subject}/overrides/{rule}?x=1"},
 
 	"export-subjects": {path: "/v1/bulk/subjects?prefix=s-", status: 200, badPath: "/v1/bulk/subjects?format=xls", names: []string{"query:format"}},
-	"import-subjects": {path: "/v1/bulk/subjects", as: csvType, body: "subject,state\r\nimported,blocked\r\n", status: 200,
+	"import-subjects": {path: "/v1/bulk/subjects", as: csvType, body: "subject,state\r\nimported,blocked\r\n", status: 200, rows: 2, // the subject's, and the import's own
 		bad: "subject,plan,state\r\nimported,no-such-plan,active\r\nother,,asleep\r\n", names: []string{"line:2/plan", "line:3/state"}},
 	"list-overrides": {path: "/v1/overrides?active=true&prefix=s-", status: 200, badPath: "/v1/overrides?ending_before=soon", names: []string{"query:ending_before"}},
 
@@ -166,7 +167,7 @@ func TestEveryAdminOperation(t *testing.T) {
 			if op.method == http.MethodGet || c.pure {
 				require.Zero(t, rows)
 			} else {
-				require.Equal(t, 1, rows, "each change writes one row into the trail of who made it")
+				require.Equal(t, max(c.rows, 1), rows, "each change writes its row into the trail of who made it")
 			}
 		})
 	}
