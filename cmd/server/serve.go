@@ -148,9 +148,10 @@ func (s *service) assemble(ctx, working context.Context) error {
 		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: s.checker,
 		Quota:  check.NewQuota(s.checker, policies, deployment.platform),
 		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, s.store, s.checker),
-		Follow:    following.now,
-		Invited:   func(i tenants.Invitation) { dashboard.SendInvitation(s.store, post, s.log, i) },
-		CursorKey: deployment.secrets.CursorKey[:],
+		Follow:         following.now,
+		Invited:        func(i tenants.Invitation) { dashboard.SendInvitation(s.store, post, s.log, i) },
+		InvitationLink: func(i tenants.Invitation) string { return dashboard.LinkToHandOn(post, i) },
+		CursorKey:      deployment.secrets.CursorKey[:],
 	})
 	pages := dashboard.New(dashboard.Deps{
 		Store: s.store, Policies: policies, Checker: s.checker, Logger: s.log, Follow: following.now, Observe: httpMetrics.Route,

@@ -17,14 +17,15 @@ import (
 // tenants. Each noun has a file of its own; what all of them share is in guard.go, page.go,
 // etag.go, idempotency.go and patch.go.
 type admin struct {
-	store    *tenants.Store
-	policies *check.Policies
-	checker  *check.Checker
-	cursors  *cursors
-	logger   *slog.Logger
-	follow   func(ctx context.Context, tenant check.TenantID)
-	invited  func(tenants.Invitation)
-	api      huma.API
+	store          *tenants.Store
+	policies       *check.Policies
+	checker        *check.Checker
+	cursors        *cursors
+	logger         *slog.Logger
+	follow         func(ctx context.Context, tenant check.TenantID)
+	invited        func(tenants.Invitation)
+	invitationLink func(tenants.Invitation) string
+	api            huma.API
 }
 
 // mountAdmin adds the admin API, the OpenAPI document and the pages of /docs to r.
@@ -32,10 +33,13 @@ func mountAdmin(r chi.Router, deps Deps) {
 	a := &admin{
 		store: deps.Store, policies: deps.Policies, checker: deps.Checker,
 		cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger, follow: deps.Follow,
-		invited: deps.Invited,
+		invited: deps.Invited, invitationLink: deps.InvitationLink,
 	}
 	if a.invited == nil {
 		a.invited = func(tenants.Invitation) {}
+	}
+	if a.invitationLink == nil {
+		a.invitationLink = func(tenants.Invitation) string { return "" }
 	}
 	a.api = newDocument(&adapter{router: r, admin: a, authenticate: authenticate(deps.Authenticator)}, deps.Logger)
 	a.routes()
@@ -91,7 +95,8 @@ func (a *admin) routes() {
 
 	list(a, "/v1/members", "list-members", "List members", a.listMembers)
 	create(a, "/v1/members", "create-member", "Invite a member", a.createMember, about(
-		"members", "Where the service sends mail, the person gets a link, which works once, for 7 days. Where it does not, a page of the dashboard shows a link to hand on."))
+		"members", "Where the service sends mail, the person gets a link, which works once, for 7 days. Where it does not, the answer has it, to be handed on. "+
+			"A key makes owners only while no owner has joined."), redacts(redactMember))
 	read(a, "/v1/members/{id}", "get-member", "Get a member", a.getMember)
 	patch(a, "/v1/members/{id}", "patch-member", "Change a member's role", a.patchMember)
 	remove(a, "/v1/members/{id}", "delete-member", "Remove a member", a.deleteMember)

@@ -37,6 +37,7 @@ type adminStack struct {
 	buffer    int // bytes that serve's servers may have under way to a client; 0: as many as the system likes
 	instances int // of the service, as serve's servers are to think; 0: one
 	invited   func(tenants.Invitation)
+	handOn    func(tenants.Invitation) string // the link of an invitation; nil: it goes by mail
 
 	a, b                    tenants.Actor // as system, to prepare and look behind the API
 	key, other, operator    string        // all scopes: tenant A's, tenant B's, the operator's
@@ -108,7 +109,7 @@ func (s *adminStack) serve(store *tenants.Store) string {
 		Policies: check.NewPolicies(store, keys, logger, metrics), Checker: checker,
 		Logger:  logger,
 		Metrics: NewMetrics(prometheus.NewRegistry()), CursorKey: secrets.CursorKey[:],
-		Readiness: func() Readiness { return Readiness{} }, Invited: s.invited,
+		Readiness: func() Readiness { return Readiness{} }, Invited: s.invited, InvitationLink: s.handOn,
 	}))
 	if s.buffer > 0 {
 		server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {

@@ -53,8 +53,11 @@ type Deps struct {
 	Follow func(ctx context.Context, tenant check.TenantID)
 	// Invited is told of an invitation that was made, whose link is to be sent; nil: nobody is. It
 	// does not wait.
-	Invited   func(tenants.Invitation)
-	CursorKey []byte // authenticates the cursors of lists; the same on all instances
+	Invited func(tenants.Invitation)
+	// InvitationLink returns the link of an invitation where its maker is to hand it on, and "" where
+	// it goes out by mail; nil: it always does.
+	InvitationLink func(tenants.Invitation) string
+	CursorKey      []byte // authenticates the cursors of lists; the same on all instances
 }
 
 // Readiness says whether this instance can serve checks.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"weir/internal/tenants"
@@ -16,6 +17,7 @@ type Member struct {
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
 	Version   int64     `json:"version"`
+	Link      string    `json:"link,omitempty" doc:"With which the person joins, once, for 7 days: only in the answer to the POST, and only where the service sends no mail. Not in a replay"`
 }
 
 // MemberCreate is the body of POST /v1/members.
@@ -53,7 +55,19 @@ func (a *admin) createMember(ctx context.Context, in *struct{ Body MemberCreate 
 		return nil, err
 	}
 	afterCommit(ctx, func() { a.invited(m) })
-	return stored(memberAnswer(m.Member), m.Version, true, "/v1/members/"+m.ID.String()), nil
+	answer := memberAnswer(m.Member)
+	answer.Link = a.invitationLink(m)
+	return stored(answer, m.Version, true, "/v1/members/"+m.ID.String()), nil
+}
+
+// redactMember takes the link out of an answer that is kept.
+func redactMember(answer []byte) ([]byte, error) {
+	var m Member
+	if err := json.Unmarshal(answer, &m); err != nil {
+		return nil, err
+	}
+	m.Link = ""
+	return json.Marshal(m)
 }
 
 func (a *admin) getMember(ctx context.Context, in *MemberPath) (*object[Member], error) {

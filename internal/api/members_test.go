@@ -122,3 +122,23 @@ func TestInvitationsAreSentOnce(t *testing.T) {
 	s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "bob@example.com", "role": "viewer"}).ok(201)
 	require.Len(t, told, 2)
 }
+
+// Without mail, nobody else could tell the person: neither a page nor a later answer has the link.
+func TestInvitationToHandOn(t *testing.T) {
+	s := newAdminStack(t)
+	s.handOn = func(i tenants.Invitation) string { return "https://weir.example.com/invitation/" + i.Token }
+	s.url = s.serve(s.store)
+	ann, once := obj{"email": "ann@example.com", "role": "owner"}, header{"Idempotency-Key", "invite-ann"}
+	made := s.call(s.key, http.MethodPost, "/v1/members", ann, once).ok(201).json()
+	token, found := strings.CutPrefix(made["link"].(string), "https://weir.example.com/invitation/")
+	require.True(t, found)
+	invitation, err := s.store.InvitationByToken(t.Context(), token)
+	require.NoError(t, err)
+	require.Equal(t, "ann@example.com", invitation.Email)
+
+	again := s.call(s.key, http.MethodPost, "/v1/members", ann, once).ok(201)
+	require.Equal(t, "true", again.header.Get("Idempotency-Replayed"))
+	require.Equal(t, made["id"], again.json()["id"])
+	require.NotContains(t, again.json(), "link")
+	require.NotContains(t, s.call(s.key, http.MethodGet, "/v1/members/"+made["id"].(string), nil).ok(200).json(), "link")
+}

@@ -38,6 +38,14 @@ func SendInvitation(store *tenants.Store, post *mail.Post, log *slog.Logger, i t
 	})
 }
 
+// LinkToHandOn returns the link of an invitation where no mail takes it to the person, else "".
+func LinkToHandOn(post *mail.Post, i tenants.Invitation) string {
+	if post.On() {
+		return ""
+	}
+	return post.Link(invitationPath(i))
+}
+
 func invitationPath(i tenants.Invitation) string { return "/invitation/" + i.Token }
 
 // invitationView is the page on which somebody accepts an invitation.

@@ -170,10 +170,11 @@ func (d *dashboard) resend(w http.ResponseWriter, r *http.Request, v *visit, f *
 // to the form itself: a redirect would have to carry the link.
 func (d *dashboard) sendInvitation(w http.ResponseWriter, r *http.Request, v *visit, made tenants.Invitation, said string) error {
 	SendInvitation(d.Store, d.Mail, d.Logger, made)
-	if d.Mail.On() {
+	link := LinkToHandOn(d.Mail, made)
+	if link == "" {
 		return d.done(w, r, "/members", said)
 	}
-	return d.renderMembers(w, r, v, http.StatusOK, &membersView{New: &newLink{made.Email, d.Mail.Link(invitationPath(made))}})
+	return d.renderMembers(w, r, v, http.StatusOK, &membersView{New: &newLink{made.Email, link}})
 }
 
 // withdraw takes an invitation back. Who has joined meanwhile stays.
