@@ -28,8 +28,8 @@ func TestRandomSequences(t *testing.T) {
 			t.Parallel()
 			redis := check.NewRedisEngine(redisClient(t), redisOptions())
 			memory := check.NewMemoryEngine(check.MemoryOptions{})
-			for first := 0; first < *sequences; first += 100 {
-				compareSequences(t, a, first, min(100, *sequences-first), redis, memory)
+			for first := 0; first < *sequences; first += 20 {
+				compareSequences(t, a, first, min(20, *sequences-first), redis, memory)
 			}
 		})
 	}
