@@ -29,9 +29,9 @@ const (
 	maxImportOverrides = 200_000 // of all lines together
 	maxImportLine      = 1 << 20 // bytes, in JSON
 
-	importReadTimeout = 2 * time.Minute  // for the whole body
-	importIdleTimeout = 15 * time.Second // without a byte
-	importRunTimeout  = 90 * time.Second // from the end of the body to that of the answer; longer than the store takes
+	importReadTimeout = 2 * time.Minute   // for the whole body
+	importIdleTimeout = 15 * time.Second  // without a byte
+	importRunTimeout  = 210 * time.Second // from the end of the body to that of the answer; longer than the store takes
 )
 
 // readImport reads the body of an import into lines. It holds no transaction meanwhile: a client may

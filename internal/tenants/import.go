@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	importTimeout = time.Minute
+	importTimeout = 3 * time.Minute
 	importBatch   = 2000 // lines whose subjects are read, compared and written at once
 	// MaxLineErrors is how many errors of an import are told apart; the others are counted.
 	MaxLineErrors = 100
