@@ -36,10 +36,11 @@ func TestSwitchTenant(t *testing.T) {
 	one.rule("ones-rule", 10)
 	two.rule("twos-rule", 20)
 	email := one.person(tenants.Owner)
+	p := one.signedIn(email, password) // where a person begins who is in both, is not said
 	_, err := two.store.CreateMember(t.Context(), two.actor, email, password, tenants.Viewer)
 	require.NoError(t, err)
 
-	p := one.signedIn(email, password).open("/rules").sees("Ones-rule").seesNot("Twos-rule")
+	p.open("/rules").sees("Ones-rule").seesNot("Twos-rule")
 	p.check()
 	p.choose("Switch to", "Tenant of "+t.Name())
 	p.click("Switch").at("/")
