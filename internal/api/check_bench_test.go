@@ -3,10 +3,12 @@ package api
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -84,3 +86,66 @@ func BenchmarkBatch(b *testing.B) {
 	}
 	require.Equal(b, http.StatusOK, w.status)
 }
+
+// BenchmarkLane is a whole check on the lane, from the connection's bytes to the bytes of its answer, with the
+// counters in memory.
+func BenchmarkLane(b *testing.B) {
+	s := &checkStack{db: tenantstest.New(b), registry: prometheusRegistry()}
+	s.ready.Store(&Readiness{})
+	s.prepare(b)
+	lane := NewLane()
+	New(Config{Headers: bothStyles, Lane: lane}, s.newDeps(b, memoryEngine()))
+	for name, body := range map[string]string{
+		"allowed": `{"subject":"user_42","resource":"bulk","cost":0}`,
+		"denied":  `{"subject":"user_42","resource":"costly","cost":11}`,
+	} {
+		b.Run(name, func(b *testing.B) {
+			request := s.laneRequest(body, "Accept: */*", "User-Agent: bench")
+			b.ReportAllocs()
+			b.ResetTimer()
+			c := &repeatedConn{request: []byte(request), left: b.N, done: make(chan struct{})}
+			listener := lane.Listen(&oneListener{conn: c})
+			<-c.done
+			b.StopTimer()
+			require.Equal(b, b.N, c.answers)
+			require.NoError(b, listener.Close())
+			lane.closed.Store(false) // for the next run
+			lane.empty = make(chan struct{})
+		})
+	}
+}
+
+// oneListener accepts one connection.
+type oneListener struct{ conn net.Conn }
+
+func (l *oneListener) Accept() (net.Conn, error) {
+	if conn := l.conn; conn != nil {
+		l.conn = nil
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+func (l *oneListener) Close() error   { return nil }
+func (l *oneListener) Addr() net.Addr { return nil }
+
+// repeatedConn is a connection that brings the same request again and again.
+type repeatedConn struct {
+	net.Conn
+	request []byte
+	left    int
+	answers int
+	done    chan struct{}
+}
+
+func (c *repeatedConn) Read(b []byte) (int, error) {
+	if c.left == 0 {
+		return 0, io.EOF
+	}
+	c.left--
+	return copy(b, c.request), nil
+}
+func (c *repeatedConn) Write(b []byte) (int, error)        { c.answers++; return len(b), nil }
+func (c *repeatedConn) Close() error                       { close(c.done); return nil }
+func (c *repeatedConn) SetReadDeadline(t time.Time) error  { return nil }
+func (c *repeatedConn) SetWriteDeadline(t time.Time) error { return nil }
+func (c *repeatedConn) SetDeadline(t time.Time) error      { return nil }
