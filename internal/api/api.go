@@ -1,10 +1,10 @@
 // Package api speaks HTTP and JSON: it routes and authenticates requests, answers checks, and
 // serves the admin API.
 //
-// A check goes straight through: middleware.go (request id, API key), check_decode.go (body to
-// check.Request), check.go (policy and decision), headers.go and check_encode.go (decision to
-// answer). It writes no log line; metrics.go counts it. Most checks are read and answered by
-// lane.go instead, which decides them alike.
+// A check takes the road in decide.go, whichever transport brings it: authenticate, scope, read,
+// policy, decode, quota, check, encode. check.go asks and answers for net/http, lane_answer.go for the
+// lane, which most checks take. check_decode.go reads a body, check_encode.go and headers.go write a
+// decision. A check writes no log line; metrics.go counts it.
 //
 // The admin API is described once, as operations with types; routing, validation and the OpenAPI
 // document follow from that. Errors of both are problem documents (problem.go).

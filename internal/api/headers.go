@@ -26,13 +26,8 @@ var headerNames = [...]string{
 	"RateLimit", "RateLimit-Policy", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
 }
 
-// write sets the headers of a decision. values is room for them that lives as long as the answer.
-//
-// The draft's two fields are lists of quoted strings naming rules (draft-ietf-httpapi-ratelimit-headers,
-// revision 11): of every rule that enforces a limit, its quota q and window w in seconds, what remains
-// (r), and the seconds until there is more (t, left out where the quota is whole).
-func (h *headerWriter) write(header http.Header, style HeaderStyle, d *check.Decision, values []string) {
-	h.build(style, d)
+// write sets the headers that were built. values is memory for them that lives as long as the answer.
+func (h *headerWriter) write(header http.Header, values []string) {
 	text := string(h.buf)
 	from := 0
 	for i := range h.count {
@@ -43,6 +38,10 @@ func (h *headerWriter) write(header http.Header, style HeaderStyle, d *check.Dec
 }
 
 // build leaves the headers of a decision in h.
+//
+// The draft's two fields are lists of quoted strings naming rules (draft-ietf-httpapi-ratelimit-headers,
+// revision 11): of every rule that enforces a limit, its quota q and window w in seconds, what remains
+// (r), and the seconds until there is more (t, left out where the quota is whole).
 func (h *headerWriter) build(style HeaderStyle, d *check.Decision) {
 	h.buf, h.count = h.buf[:0], 0
 	deciding := decidingRule(d)

@@ -18,7 +18,8 @@ var bothStyles = HeaderStyle{Draft: true, X: true}
 func headersOf(style HeaderStyle, d *check.Decision) http.Header {
 	var w headerWriter
 	raw := http.Header{}
-	w.write(raw, style, d, make([]string, len(headerNames)))
+	w.build(style, d)
+	w.write(raw, make([]string, len(headerNames)))
 	h := http.Header{}
 	for name, values := range raw {
 		h[http.CanonicalHeaderKey(name)] = values
@@ -182,7 +183,8 @@ func BenchmarkHeaders(b *testing.B) {
 	header := http.Header{}
 	b.ReportAllocs()
 	for b.Loop() {
-		w.write(header, bothStyles, d, values)
+		w.build(bothStyles, d)
+		w.write(header, values)
 	}
 	if header["Retry-After"][0] != "3" {
 		b.Fatal(header)

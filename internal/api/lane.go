@@ -163,8 +163,9 @@ var longAgo = time.Unix(1, 0)
 type laneConn struct {
 	net.Conn
 	lane    *Lane
-	in      []byte // read and not yet answered
-	key     string // of the last request: the next one's is the same
+	in      []byte   // read and not yet answered
+	head    laneHead // of the request that is being answered
+	key     string   // of the last request: the next one's is the same
 	readBy  time.Time
 	writeBy time.Time
 }
@@ -192,12 +193,12 @@ func (l *laneListener) serve(c *laneConn) {
 	c.in = make([]byte, 0, laneBuffer)
 	c.waitUntil(time.Now().Add(readHeaderTimeout))
 	for first := true; ; first = false {
-		head, verdict := c.next(first)
+		verdict := c.next(first)
 		s := l.lane.server.Load()
 		switch {
 		case verdict == laneGone:
 			return
-		case verdict == laneOther || s == nil || !s.answerLane(c, &head):
+		case verdict == laneOther || s == nil || !s.answerLane(c):
 			keep = l.handOver(c)
 			return
 		case c.in == nil: // it could not be answered
@@ -222,8 +223,8 @@ func (l *laneListener) handOver(c *laneConn) bool {
 	}
 }
 
-// next reads until the next request is there as a whole.
-func (c *laneConn) next(first bool) (laneHead, laneVerdict) {
+// next reads until the next request is there as a whole, and leaves it in c.head.
+func (c *laneConn) next(first bool) (verdict laneVerdict) {
 	if !first {
 		if now := time.Now(); c.readBy.Sub(now) < idleTimeout {
 			c.waitUntil(now.Add(idleTimeout + laneSlack))
@@ -231,12 +232,12 @@ func (c *laneConn) next(first bool) (laneHead, laneVerdict) {
 	}
 	begun := false // waiting for the rest of a request
 	for {
-		head, verdict := readLaneHead(c.in)
+		c.head, verdict = readLaneHead(c.in)
 		if verdict != lanePartial || len(c.in) == cap(c.in) {
 			if verdict == lanePartial {
 				verdict = laneOther
 			}
-			return head, verdict
+			return verdict
 		}
 		if len(c.in) > 0 && !begun {
 			begun = true
@@ -247,9 +248,9 @@ func (c *laneConn) next(first bool) (laneHead, laneVerdict) {
 		switch {
 		case n > 0 || err == nil:
 		case len(c.in) > 0 && (errors.Is(err, os.ErrDeadlineExceeded) || isEnd(err)):
-			return laneHead{}, laneOther
+			return laneOther
 		default:
-			return laneHead{}, laneGone
+			return laneGone
 		}
 	}
 }

@@ -9,63 +9,61 @@ import (
 	"sync/atomic"
 	"time"
 
+	"weir/internal/check"
 	"weir/internal/origin"
-	"weir/internal/tenants"
 )
 
-// answerLane answers a request, or reports false for one that the ordinary road is to answer: then
-// nothing was counted for it.
-func (s *server) answerLane(c *laneConn, h *laneHead) (answered bool) {
+// A laneConn is the question of the request that it has read (decide.go).
+
+func (c *laneConn) credentials() (string, *Problem) {
+	if c.key != string(c.head.key) {
+		c.key = string(c.head.key)
+	}
+	return c.key, nil
+}
+
+func (c *laneConn) read(*scratch) *Problem { return nil } // the body came with the head
+
+func (c *laneConn) decode(_ *check.Policy, sc *scratch) ([]check.Request, *Problem) {
+	return sc.checks[:], sc.decoder.decodeCheck(c.head.body, &sc.checks[0])
+}
+
+func (c *laneConn) planField(int) string { return "/plan" }
+
+func (c *laneConn) encode(style HeaderStyle, decisions []check.Decision, sc *scratch) {
+	sc.encodeCheck(style, &decisions[0])
+}
+
+// answerLane answers the request that c has read, or reports false for one that net/http must
+// answer: a problem is never answered here, and says that nothing was counted.
+func (s *server) answerLane(c *laneConn) (answered bool) {
 	start := time.Now()
 	inFlight := s.metrics.inFlight.Add(1)
 	defer s.metrics.inFlight.Add(-1)
 	if inFlight > s.maxInFlight {
 		return false
 	}
-	if c.key != string(h.key) {
-		c.key = string(h.key)
-	}
-	ctx := context.Background()
-	actor, err := s.Authenticator.Authenticate(ctx, c.key)
-	if err != nil || !actor.Has(tenants.ScopeCheck) || actor.Operator() {
-		return false
-	}
-	sc := scratches.get()
-	defer scratches.put(sc)
-	if sc.decoder.decodeCheck(h.body, &sc.checks[0]) != nil {
-		return false
-	}
-	policy, err := s.Policies.Get(ctx, actor.TenantID())
-	if err != nil || !policy.HasPlan(sc.checks[0].Plan) {
-		return false
-	}
-	if s.Quota != nil {
-		if _, ok := s.Quota.Admit(ctx, policy, 1); !ok {
-			return false
-		}
-	}
 	defer func() {
 		if fault := recover(); fault != nil {
-			// It may have been counted: the ordinary road must not do so again.
+			// The check may have been counted: net/http must not count it again.
 			s.metrics.panics.Inc()
-			s.logger.LogAttrs(ctx, slog.LevelError, "panic while serving a check",
+			s.logger.LogAttrs(context.Background(), slog.LevelError, "panic while serving a check",
 				slog.Any("panic", fault), slog.String("stack", string(debug.Stack())))
 			c.in, answered = nil, true
 		}
 	}()
-	decisions, err := s.Checker.CheckIn(ctx, policy, sc.checks[:], &sc.room)
-	if err != nil { // the plan was deleted in this moment
+	sc := scratches.get()
+	defer scratches.put(sc)
+	decisions, p := s.decide(context.Background(), c, sc)
+	if p != nil {
 		return false
 	}
-	d := &decisions[0]
 	status := http.StatusOK
-	if !d.Allowed {
-		status = h.deniedStatus
+	if !decisions[0].Allowed {
+		status = c.head.deniedStatus
 	}
-	sc.out = append(appendDecision(sc.out[:0], d), '\n')
-	sc.headers.build(s.style, d)
-	sc.wire = sc.appendAnswer(sc.wire[:0], status, h.requestID, start)
-	c.send(sc.wire, h.size)
+	sc.wire = sc.appendAnswer(sc.wire[:0], status, c.head.requestID, start)
+	c.send(sc.wire, c.head.size)
 	s.metrics.observe(routeCheck, "", status, time.Since(start))
 	return true
 }

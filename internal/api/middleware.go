@@ -29,7 +29,7 @@ type request struct {
 	authed bool
 	code   string // of the problem that a hot route answered; "" for none
 
-	// Room for what every check needs, to save its allocations.
+	// Memory that every check needs, to save its allocations.
 	headers [8]string
 }
 
@@ -174,19 +174,24 @@ func authenticate(authenticator *tenants.Authenticator) func(http.Handler) http.
 // where a key is taken: URLs and cookies end up in logs and in other sites' hands.
 func authenticateRequest(authenticator *tenants.Authenticator, q *request, r *http.Request) *Problem {
 	key, p := bearer(r.Header["Authorization"])
-	if p != nil {
-		return p
+	if p == nil {
+		q.actor, p = authenticateKey(r.Context(), authenticator, key)
 	}
-	actor, err := authenticator.Authenticate(r.Context(), key)
-	if err != nil {
-		p := problemOf(err)
-		if p.Status == http.StatusUnauthorized {
-			p.withHeader("Www-Authenticate", challenge)
-		}
-		return p
+	q.authed = p == nil
+	return p
+}
+
+// authenticateKey finds who acts by the API key.
+func authenticateKey(ctx context.Context, authenticator *tenants.Authenticator, key string) (tenants.Actor, *Problem) {
+	actor, err := authenticator.Authenticate(ctx, key)
+	if err == nil {
+		return actor, nil
 	}
-	q.actor, q.authed = actor, true
-	return nil
+	p := problemOf(err)
+	if p.Status == http.StatusUnauthorized {
+		p.withHeader("Www-Authenticate", challenge)
+	}
+	return actor, p
 }
 
 const challenge = `Bearer realm="weir"`

@@ -1,0 +1,118 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// question is one request of a hot endpoint, as its transport has read it: a check or a batch over
+// net/http (check.go), a check on the lane (lane_answer.go). It gives its parts in the order in which
+// decide asks for them.
+type question interface {
+	// credentials returns the API key that the request carries.
+	credentials() (key string, p *Problem)
+	// read brings in what is still on its way, such as the body. Nothing after it waits for the
+	// client.
+	read(sc *scratch) *Problem
+	// decode returns the checks that are asked. They share no memory with the request. On failure
+	// it names every invalid field.
+	decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem)
+	// planField points at the field that names the plan of check i.
+	planField(i int) string
+	// encode leaves the answer's body and headers in sc.
+	encode(style HeaderStyle, decisions []check.Decision, sc *scratch)
+}
+
+// decide is the one road of a decision: all hot endpoints take it, on every transport, from the API
+// key to the encoded answer in sc. A problem says that nothing was decided, and that nothing was
+// counted. The decisions are valid until sc is used again.
+//
+// A check of {"subject":"user_42"} with a key of the tenant acme passes it like this: the key's hash
+// names an actor of acme (1) that may check (2); the body arrives (3); acme's policy is a snapshot in
+// memory (4); the body becomes a check.Request for the resource "default" at a cost of 1, with a
+// plan that exists (5); acme's own quota gives one check out of its lease (6); Redis evaluates the
+// matching rules (7); the decision becomes JSON and rate-limit headers (8).
+func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.Decision, *Problem) {
+	// 1. Authenticate.
+	key, p := q.credentials()
+	if p != nil {
+		return nil, p
+	}
+	actor, p := authenticateKey(ctx, s.Authenticator, key)
+	if p != nil {
+		return nil, p
+	}
+	// 2. Scope. The operator's tenant limits the other tenants: a check there would find no limits.
+	if !actor.Has(tenants.ScopeCheck) {
+		return nil, lackingScope(actor, tenants.ScopeCheck)
+	}
+	if actor.Operator() {
+		return nil, newProblem(http.StatusForbidden, codeInsufficientScope,
+			"Operator keys cannot run checks. Use a key of the tenant whose customers you want to limit.")
+	}
+	// 3. Read. Only authenticated clients are waited for.
+	if p := q.read(sc); p != nil {
+		return nil, p
+	}
+	// 4. Policy. It is taken after the last wait, so that a change made before the request was
+	// complete applies to it.
+	policy, err := s.Policies.Get(ctx, actor.TenantID())
+	if err != nil {
+		return nil, policyUnavailable(err)
+	}
+	// 5. Decode.
+	reqs, p := q.decode(policy, sc)
+	if p != nil {
+		return nil, p
+	}
+	for i := range reqs {
+		if !policy.HasPlan(reqs[i].Plan) {
+			return nil, unknownPlan(ProblemField{Pointer: q.planField(i), Message: planMessage})
+		}
+	}
+	// 6. Quota. This is the first step that counts.
+	if s.Quota != nil {
+		if wait, ok := s.Quota.Admit(ctx, policy, int64(len(reqs))); !ok {
+			return nil, overQuota(wait)
+		}
+	}
+	// 7. Check.
+	decisions, err := s.Checker.CheckIn(ctx, policy, reqs, &sc.room)
+	if err != nil {
+		return nil, checkFailed(q, err)
+	}
+	// 8. Encode.
+	q.encode(s.style, decisions, sc)
+	return decisions, nil
+}
+
+// checkFailed turns an error of the checker into a problem.
+func checkFailed(q question, err error) *Problem {
+	var unknown *check.UnknownPlanError
+	if errors.As(err, &unknown) {
+		return unknownPlan(ProblemField{Pointer: q.planField(unknown.Index), Message: planMessage})
+	}
+	return problemOf(err)
+}
+
+// policyUnavailable is the answer while a tenant's rules cannot be loaded. The tenant of a valid key
+// exists, so a source that does not know the tenant lags behind the key, or the key behind the source.
+func policyUnavailable(err error) *Problem {
+	p := newProblem(http.StatusServiceUnavailable, codePolicyUnavailable, "The tenant's rules are not loaded, and cannot be loaded now.").withRetryAfter(1)
+	p.cause = err
+	return p
+}
+
+// overQuota is the answer to a tenant that has used up its own quota. It is no decision: nothing was
+// decided about the subject.
+func overQuota(retryAfterMS int64) *Problem {
+	p := newProblem(http.StatusTooManyRequests, codeTenantQuotaExceeded, "The tenant has used up its quota of checks.")
+	if retryAfterMS == check.NeverMS {
+		return p
+	}
+	return p.withRetryAfter(int(max(1, ceilSeconds(retryAfterMS))))
+}

@@ -1,0 +1,66 @@
+package api
+
+import (
+	"sync"
+
+	"weir/internal/check"
+)
+
+// scratch is the memory that answering one request of a hot endpoint needs and that the next one can
+// use again. Nothing that outlives the request may point into it.
+type scratch struct {
+	body    []byte
+	out     []byte // the answer's body
+	wire    []byte // the lane's whole answer
+	decoder decoder
+	headers headerWriter
+	room    check.Room
+	checks  [1]check.Request
+	http    httpQuestion
+}
+
+// Batches have a pool of their own, so that the memory of one never serves a single check.
+var (
+	scratches      = scratchPool{most: 64 << 10}
+	batchScratches = scratchPool{most: 512 << 10}
+)
+
+type scratchPool struct {
+	pool sync.Pool
+	most int // bytes
+}
+
+func (p *scratchPool) get() *scratch {
+	if sc, _ := p.pool.Get().(*scratch); sc != nil {
+		return sc
+	}
+	return &scratch{body: make([]byte, 0, 1024), out: make([]byte, 0, 2048)}
+}
+
+// put gives the memory back, unless an unusual request has made it grow.
+func (p *scratchPool) put(sc *scratch) {
+	sc.http = httpQuestion{}
+	if max(cap(sc.body), cap(sc.out), cap(sc.decoder.text), sc.room.Bytes()) <= p.most {
+		sc.decoder.forget()
+		p.pool.Put(sc)
+	}
+}
+
+// encodeCheck leaves the answer to a single check in sc: the body in out, the rate-limit headers in
+// headers.
+func (sc *scratch) encodeCheck(style HeaderStyle, d *check.Decision) {
+	sc.out = append(appendDecision(sc.out[:0], d), '\n')
+	sc.headers.build(style, d)
+}
+
+// encodeBatch leaves the answer to a batch in sc.
+func (sc *scratch) encodeBatch(decisions []check.Decision) {
+	sc.out = append(sc.out[:0], `{"results":[`...)
+	for i := range decisions {
+		if i > 0 {
+			sc.out = append(sc.out, ',')
+		}
+		sc.out = appendDecision(sc.out, &decisions[i])
+	}
+	sc.out = append(sc.out, "]}\n"...)
+}
