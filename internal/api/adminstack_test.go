@@ -257,6 +257,9 @@ func (s *adminStack) send(r *http.Request) answer {
 // missing or unknown field, another type.
 func (s *adminStack) checkContract(r *http.Request, a answer) {
 	s.t.Helper()
+	if isHot(r.URL.Path) {
+		a.checkDecisionHeader()
+	}
 	path, params := s.pathOf(r.URL.EscapedPath())
 	if path == "" {
 		return // not a documented path: only 404 and 405 can be the answer

@@ -89,6 +89,7 @@ func (s *server) checkBatch(w http.ResponseWriter, r *http.Request) {
 		q.refuse(r, p)
 		return
 	}
+	sc.headers.write(q.Header(), q.headers[1:])
 	q.sendJSON(http.StatusOK, sc.out)
 }
 

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"net/http"
@@ -126,4 +127,27 @@ func (a answer) checkHeaders(op *openapi3.Operation) {
 		}
 		require.True(a.t, known, "%s %d has the header %s, of which the document does not tell", op.OperationID, a.status, name)
 	}
+}
+
+// checkDecisionHeader fails the test where an answer of a hot endpoint does not say, or says wrongly, what
+// was decided.
+func (a answer) checkDecisionHeader() {
+	a.t.Helper()
+	want := decisionNone
+	if a.header.Get("Content-Type") == jsonType {
+		var d struct {
+			Allowed *bool
+			Results []struct{ Allowed bool }
+		}
+		require.NoError(a.t, json.Unmarshal(a.body, &d))
+		denied := d.Allowed != nil && !*d.Allowed
+		for _, r := range d.Results {
+			denied = denied || !r.Allowed
+		}
+		want = decisionAllow
+		if denied {
+			want = decisionDeny
+		}
+	}
+	require.Equal(a.t, []string{want}, a.header[decisionHeader], "%d %s", a.status, a.body)
 }

@@ -23,7 +23,27 @@ type headerWriter struct {
 // in the order in which net/http sends them.
 // HTTP/1 sends the map's keys as they stand, and letter case means nothing in HTTP.
 var headerNames = [...]string{
-	"RateLimit", "RateLimit-Policy", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
+	"RateLimit", "RateLimit-Policy", "Retry-After", decisionHeader, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
+}
+
+// decisionHeader is on every answer of the hot endpoints, problem documents included. It tells a
+// denial from an answer that says nothing about the subject, which the status alone does not: 429
+// also says that the tenant is over its own quota.
+const decisionHeader = "Weir-Decision"
+
+// The values of decisionHeader.
+const (
+	decisionAllow = "allow"
+	decisionDeny  = "deny"
+	decisionNone  = "none" // nothing was decided, and nothing was counted
+)
+
+// undecided is the header of an answer until something is decided.
+var undecided = []string{decisionNone}
+
+// isHot reports whether a path is a hot endpoint's.
+func isHot(path string) bool {
+	return path == "/v1/check" || path == "/check" || path == "/v1/check/batch"
 }
 
 // write sets the headers that were built. values is memory for them that lives as long as the answer.
@@ -52,6 +72,7 @@ func (h *headerWriter) build(style HeaderStyle, d *check.Decision) {
 	if wait, curable := retryAfter(d); curable {
 		h.number("Retry-After", wait)
 	}
+	h.decision(d.Allowed)
 	if style.X && deciding != nil {
 		h.number("X-RateLimit-Limit", deciding.Quota)
 		if !deciding.Uncounted {
@@ -117,6 +138,27 @@ func (h *headerWriter) item(from int, r *check.RuleDecision) {
 func (h *headerWriter) param(name string, n int64) {
 	h.buf = append(h.buf, name...)
 	h.buf = strconv.AppendInt(h.buf, min(n, maxStructuredInt), 10)
+}
+
+// buildBatch leaves the headers of a batch in h: rate-limit headers would have to speak for one of
+// its checks.
+func (h *headerWriter) buildBatch(decisions []check.Decision) {
+	h.buf, h.count = h.buf[:0], 0
+	allowed := true
+	for i := range decisions {
+		allowed = allowed && decisions[i].Allowed
+	}
+	h.decision(allowed)
+}
+
+func (h *headerWriter) decision(allowed bool) {
+	from := len(h.buf)
+	if allowed {
+		h.buf = append(h.buf, decisionAllow...)
+	} else {
+		h.buf = append(h.buf, decisionDeny...)
+	}
+	h.end(decisionHeader, from)
 }
 
 func (h *headerWriter) number(name string, n int64) {

@@ -24,6 +24,11 @@ func headersOf(style HeaderStyle, d *check.Decision) http.Header {
 	for name, values := range raw {
 		h[http.CanonicalHeaderKey(name)] = values
 	}
+	decided := map[bool]string{true: decisionAllow, false: decisionDeny}[d.Allowed]
+	if h.Get(decisionHeader) != decided {
+		panic("the headers do not tell the decision")
+	}
+	h.Del(decisionHeader) // tested here, for all tests of headers
 	return h
 }
 

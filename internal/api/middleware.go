@@ -84,6 +84,9 @@ func (s *server) track(next http.Handler) http.Handler {
 		q := &request{ResponseWriter: w, id: origin.RequestID(r)}
 		q.headers[0] = q.id
 		w.Header()["X-Request-Id"] = q.headers[0:1:1]
+		if isHot(r.URL.Path) {
+			w.Header()[decisionHeader] = undecided
+		}
 		r = r.WithContext(context.WithValue(r.Context(), requestKey{}, q))
 		defer s.finish(q, r, start)
 

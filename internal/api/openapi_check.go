@@ -95,6 +95,7 @@ func describeChecks(api huma.API) {
 		op := checkOperation[CheckRequest, CheckAnswer](api, path, "Ask whether a subject may do something now", "The check is allowed")
 		op.OperationID = map[string]string{"/v1/check": "check", "/check": "check-short"}[path]
 		op.Parameters = []*huma.Param{headerParam("Weir-Denied-Status", "200: answer a denial with the status 200 instead of 429")}
+		describeDecisionHeader(op, "allow or deny")
 		describeLimitHeaders(op.Responses["200"])
 		describeLimitHeaders(op.Responses["429"])
 		denied := op.Responses["429"]
@@ -104,6 +105,7 @@ func describeChecks(api huma.API) {
 	}
 	batch := checkOperation[CheckBatch, CheckResults](api, "/v1/check/batch", "Ask for up to 100 decisions", "Decisions, denials among them")
 	batch.OperationID = "check-batch"
+	describeDecisionHeader(batch, "allow where every check of the batch is allowed, deny where at least one is denied")
 	api.OpenAPI().AddOperation(batch)
 
 	for path, summary := range map[string]string{healthPath: "Whether the process lives", readyPath: "Whether this instance can serve"} {

@@ -79,3 +79,21 @@ func describeLimitHeaders(response *huma.Response) {
 		response.Headers[name] = &huma.Param{Description: description, Schema: &huma.Schema{Type: huma.TypeString}}
 	}
 }
+
+// describeDecisionHeader adds the header that tells a decision from everything else. decided says
+// what it is on a decision.
+func describeDecisionHeader(op *huma.Operation, decided string) {
+	for status, response := range op.Responses {
+		if response.Headers == nil {
+			response.Headers = map[string]*huma.Param{}
+		}
+		description := "none: nothing was decided about the subject, and nothing was counted"
+		if status == "200" || status == "429" {
+			description = decided + "; none on a problem document, which says that nothing was decided or counted"
+		}
+		response.Headers[decisionHeader] = &huma.Param{
+			Description: description,
+			Schema:      &huma.Schema{Type: huma.TypeString, Enum: []any{decisionAllow, decisionDeny, decisionNone}},
+		}
+	}
+}

@@ -268,6 +268,9 @@ func writeProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
 	if p.retryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(p.retryAfter))
 	}
+	if h[decisionHeader] != nil {
+		h[decisionHeader] = undecided
+	}
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Length", strconv.Itoa(len(body)))

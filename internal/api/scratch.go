@@ -53,7 +53,7 @@ func (sc *scratch) encodeCheck(style HeaderStyle, d *check.Decision) {
 	sc.headers.build(style, d)
 }
 
-// encodeBatch leaves the answer to a batch in sc.
+// encodeBatch leaves the answer to a batch in sc, as encodeCheck does.
 func (sc *scratch) encodeBatch(decisions []check.Decision) {
 	sc.out = append(sc.out[:0], `{"results":[`...)
 	for i := range decisions {
@@ -63,4 +63,5 @@ func (sc *scratch) encodeBatch(decisions []check.Decision) {
 		sc.out = appendDecision(sc.out, &decisions[i])
 	}
 	sc.out = append(sc.out, "]}\n"...)
+	sc.headers.buildBatch(decisions)
 }
