@@ -94,8 +94,8 @@ func measureAdmin(ctx context.Context, o options) error {
 func lookups(operator string) []lookup {
 	fixed := func(path string) func(int, *owner) string { return func(int, *owner) string { return path } }
 	all := []lookup{
-		{name: "nothing (`/healthz`), for comparison", path: fixed("/healthz")},
-		{name: "tenants, 50, by the operator", path: fixed("/v1/tenants"), key: operator},
+		{name: "`/healthz`, for comparison", path: fixed("/healthz")},
+		{name: "tenants, 50, as the operator", path: fixed("/v1/tenants"), key: operator},
 	}
 	for _, large := range []bool{false, true} {
 		of := "; any tenant"
@@ -109,18 +109,18 @@ func lookups(operator string) []lookup {
 			{name: "subjects, 50", path: fixed("/v1/subjects")},
 			{name: "subjects, 200", path: fixed("/v1/subjects?limit=200")},
 			{name: "subjects, 50, a page in the middle", path: func(_ int, t *owner) string { return "/v1/subjects?cursor=" + url.QueryEscape(t.cursor) }},
-			{name: "subjects by a prefix that 10 have", path: func(n int, t *owner) string { return fmt.Sprintf("/v1/subjects?prefix=user_%07d", n%(t.subjects/10)) }},
-			{name: "subjects by a prefix that all have", path: fixed("/v1/subjects?prefix=user_")},
-			{name: "subjects by a prefix that none has", path: fixed("/v1/subjects?prefix=nobody")},
+			{name: "subjects by prefix, 10 matches", path: func(n int, t *owner) string { return fmt.Sprintf("/v1/subjects?prefix=user_%07d", n%(t.subjects/10)) }},
+			{name: "subjects by prefix, all match", path: fixed("/v1/subjects?prefix=user_")},
+			{name: "subjects by prefix, no match", path: fixed("/v1/subjects?prefix=nobody")},
 			{name: "subjects of a plan", path: fixed("/v1/subjects?plan=pro")},
-			{name: "subjects that are blocked, 1 of 500", path: fixed("/v1/subjects?state=blocked")},
-			{name: "subjects by a label that a third has", path: fixed("/v1/subjects?label=region%3Deu")},
-			{name: "subjects by a label that 1 of 500 has", path: fixed("/v1/subjects?label=vip")},
-			{name: "subjects by a label that none has", path: fixed("/v1/subjects?label=region%3Dmoon")},
-			{name: "subjects by plan and label, met by many apart and by none together", path: fixed("/v1/subjects?plan=pro&label=region%3Deu")},
-			{name: "subjects by plan, label and state, 1 of 1 500", path: fixed("/v1/subjects?plan=pro&label=region%3Dus&state=blocked")},
-			{name: "subjects by prefix, plan and label, a third", path: fixed("/v1/subjects?prefix=user_0&plan=pro&label=region%3Dus")},
-			{name: "subjects by prefix, plan and label, none", path: fixed("/v1/subjects?prefix=user_0&plan=pro&label=region%3Deu")},
+			{name: "blocked subjects, 1 of 500", path: fixed("/v1/subjects?state=blocked")},
+			{name: "subjects by label, a third match", path: fixed("/v1/subjects?label=region%3Deu")},
+			{name: "subjects by label, 1 of 500 matches", path: fixed("/v1/subjects?label=vip")},
+			{name: "subjects by label, no match", path: fixed("/v1/subjects?label=region%3Dmoon")},
+			{name: "subjects by plan and label, many match each, none match both", path: fixed("/v1/subjects?plan=pro&label=region%3Deu")},
+			{name: "subjects by plan, label and state, 1 of 1 500 matches", path: fixed("/v1/subjects?plan=pro&label=region%3Dus&state=blocked")},
+			{name: "subjects by prefix, plan and label, a third match", path: fixed("/v1/subjects?prefix=user_0&plan=pro&label=region%3Dus")},
+			{name: "subjects by prefix, plan and label, no match", path: fixed("/v1/subjects?prefix=user_0&plan=pro&label=region%3Deu")},
 			{name: "a subject", path: func(n int, t *owner) string { return "/v1/subjects/" + subjectName(n%t.subjects) }},
 		} {
 			l.name, l.large = l.name+of, large
@@ -202,9 +202,9 @@ func adminReport(f facts, o adminOptions, timings []timing) string {
 	fmt.Fprintf(&b, "- %s tenants, %s rules, %s subjects, of which the largest tenant has %s rules and %s subjects.\n",
 		thousands(float64(o.tenants)), thousands(float64(o.rules)), thousands(float64(o.subjects)),
 		thousands(float64(o.largestRules())), thousands(float64(o.largestSubjects())))
-	fmt.Fprintf(&b, "- %s requests for each line, %d at once; the goal is a p99 under %s ms.\n",
+	fmt.Fprintf(&b, "- %s requests per row, %d concurrent; the goal is a p99 under %s ms.\n",
 		thousands(float64(o.requests)), adminCallers, millis(float64(adminGoal.Microseconds())))
-	b.WriteString("\n| list or search | p50 ms | p99 ms | most ms | goal |\n|---|---:|---:|---:|---|\n")
+	b.WriteString("\n| list or search | p50 ms | p99 ms | max ms | goal |\n|---|---:|---:|---:|---|\n")
 	for _, t := range timings {
 		reached := "yes"
 		if t.p99 >= adminGoal {

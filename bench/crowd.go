@@ -120,7 +120,7 @@ func (c crowd) traffic(tenants int) *load.Traffic {
 
 // group is the table of tenants.
 func (c crowd) group(bare cell) group {
-	g := group{"tenants", "How many tenants ask, of " + thousands(float64(c.tenants())) + " that there are", []cell{bare}}
+	g := group{"tenants", "Active tenants, of " + thousands(float64(c.tenants())), []cell{bare}}
 	for _, n := range c.sizes {
 		name := thousands(float64(n)) + " tenants"
 		if n == 1 {

@@ -35,34 +35,34 @@ func (r *results) goals(all [][]row) []goal {
 		goals = append(goals, goal{figure, fmt.Sprintf("at most %.2f", most), fmt.Sprintf("%.2f", got), got <= most})
 	}
 	if w := find("subjects", "10 000 subjects, uniform"); w != nil {
-		atLeast("one rule, 10 000 subjects: rate against the bare server", 0.9, w.rateRatio)
-		atMost("the same: CPU of server and Redis against the bare server", 1.25, w.cpuRatio)
-		atMost("the same: allocations a check, all of them", 12, w.allocations)
+		atLeast("one rule, 10 000 subjects: rate relative to the bare server", 0.9, w.rateRatio)
+		atMost("the same: CPU of server and Redis relative to the bare server", 1.25, w.cpuRatio)
+		atMost("the same: allocations per check", 12, w.allocations)
 	}
 	if w := find("subjects", "one hot subject, denied"); w != nil {
-		atLeast("one hot subject, denied: rate against the bare server", 0.95, w.rateRatio)
+		atLeast("one hot subject, denied: rate relative to the bare server", 0.95, w.rateRatio)
 	}
 	if w := find("leased", leasedHot); w != nil {
-		atLeast("leased rule, one hot subject: rate against the bare server", 0.95, w.rateRatio)
+		atLeast("leased rule, one hot subject: rate relative to the bare server", 0.95, w.rateRatio)
 	}
 	if one, ten := find("rules", "1 rule"), find("rules", "10 rules"); one != nil && ten != nil {
-		atMost("ten rules against one: CPU", 1.5, ratio(ten.cpuRatio, one.cpuRatio))
+		atMost("ten rules relative to one: CPU", 1.5, ratio(ten.cpuRatio, one.cpuRatio))
 	}
 	if w := find("algorithms", algorithms[0]); w != nil && w.redisBytes > 0 {
-		atMost("bytes in Redis a subject and rule, sliding window counter", 110, w.redisBytes)
+		atMost("bytes in Redis per counter, sliding window counter", 110, w.redisBytes)
 	}
 	if w := find("batches", "batches of 100"); w != nil {
-		atLeast("batches of 100: checks against the bare server's requests", 6, w.rateRatio)
+		atLeast("batches of 100: checks relative to the bare server's requests", 6, w.rateRatio)
 	}
 	if one, many := find("tenants", "1 tenant"), r.last("tenants", all); one != nil && many != nil {
-		atMost(many.name+" against one: p50", 1.05, ratio(many.p50Ratio, one.p50Ratio))
+		atMost(many.name+" relative to one: p50", 1.05, ratio(many.p50Ratio, one.p50Ratio))
 		atMost("the same: CPU of server and Redis", 1.05, ratio(many.cpuRatio, one.cpuRatio))
 	}
 	if weir, peer := find("peers", "weir, uniform"), find("peers", "redis_rate, uniform"); weir != nil && peer != nil {
-		atLeast("rate against redis_rate", 1.7, ratio(weir.rateRatio, peer.rateRatio))
+		atLeast("rate relative to redis_rate", 1.7, ratio(weir.rateRatio, peer.rateRatio))
 	}
 	if weir, peer := find("peers", "weir, uniform"), find("peers", envoyName+", uniform"); weir != nil && peer != nil {
-		atLeast("rate against envoyproxy/ratelimit, HTTP", 3, ratio(weir.rateRatio, peer.rateRatio))
+		atLeast("rate relative to envoyproxy/ratelimit, HTTP", 3, ratio(weir.rateRatio, peer.rateRatio))
 	}
 	if w := r.last("open", all); w != nil {
 		atMost("open loop at half of capacity: p99 above the bare server's, ms", 0.5, w.p99Above/1000)
@@ -84,7 +84,7 @@ func writeGoals(b *strings.Builder, goals []goal) {
 	if len(goals) == 0 {
 		return
 	}
-	b.WriteString("\n### Against the goals\n\n| figure | goal | measured | reached |\n|---|---:|---:|---|\n")
+	b.WriteString("\n### Goals\n\n| figure | goal | measured | met |\n|---|---:|---:|---|\n")
 	for _, g := range goals {
 		reached := "no"
 		if g.reached {

@@ -102,7 +102,7 @@ func (s *stage) startKnowing(ctx context.Context, name string, in *store, c *cas
 
 // countersGroup asks about more and more subjects of one tenant.
 func (c *cast) countersGroup(bare cell, weir func(string, *load.Traffic) cell) group {
-	g := group{"counters", "How many subjects, one rule", []cell{bare}}
+	g := group{"counters", "Number of subjects, one rule", []cell{bare}}
 	for _, n := range []int{1000, 10_000, 100_000} {
 		g.cells = append(g.cells, weir(thousands(float64(n))+" subjects", few(c.plain, n, load.Uniform)))
 	}
@@ -110,7 +110,7 @@ func (c *cast) countersGroup(bare cell, weir func(string, *load.Traffic) cell) g
 }
 
 func (c *cast) instancesGroup(bare cell, uniform *load.Traffic) group {
-	g := group{"instances", "How many instances", []cell{bare}}
+	g := group{"instances", "Instances", []cell{bare}}
 	for n := 1; n <= mostInstances; n++ {
 		g.cells = append(g.cells, cell{name: instancesName(n)[len("weir, "):], server: instancesName(n), traffic: uniform, checks: 1})
 	}
@@ -119,7 +119,7 @@ func (c *cast) instancesGroup(bare cell, uniform *load.Traffic) group {
 
 func (c *cast) shardsGroup(bare cell) group {
 	traffic := acrossTenants(c.sharded)
-	g := group{"shards", fmt.Sprintf("How many shards of Redis Cluster, %d tenants", shardTenants), []cell{
+	g := group{"shards", fmt.Sprintf("Shards of a Redis Cluster, %d tenants", shardTenants), []cell{
 		bare, {name: "one Redis, no Cluster", server: weirName, traffic: traffic, checks: 1},
 	}}
 	for n := 1; n <= mostShards; n++ {

@@ -133,7 +133,7 @@ func hot(t *tenant, subject string) *load.Traffic {
 }
 
 // emptyName is the line that shows what net/http costs by itself.
-const emptyName = "net/http, nothing read or answered"
+const emptyName = "empty net/http handler"
 
 func empty() *load.Traffic {
 	return load.NewTraffic([]load.Request{{Path: "/empty", Body: []byte(checkBody(subject(0)))}}, load.Uniform, seed)
@@ -179,7 +179,7 @@ func (c *cast) groups(o options) ([]group, error) {
 	denied.denied = true
 
 	all := []group{
-		{"subjects", "Who is asked about", []cell{
+		{"subjects", "Subjects", []cell{
 			bare,
 			weir("10 000 subjects, uniform", uniform),
 			weir("10 000 subjects, Zipf", spread(c.plain, load.Zipf)),
@@ -187,7 +187,7 @@ func (c *cast) groups(o options) ([]group, error) {
 			denied,
 			{name: emptyName, server: bareName, traffic: empty(), checks: 1},
 		}},
-		{"rules", "How many rules match", []cell{
+		{"rules", "Matching rules", []cell{
 			bare, weir("1 rule", uniform), weir("3 rules", spread(c.three, load.Uniform)), weir("10 rules", spread(c.ten, load.Uniform)),
 		}},
 		c.algorithmGroup(bare, weir),
@@ -195,7 +195,7 @@ func (c *cast) groups(o options) ([]group, error) {
 		protocolGroup("http2", "HTTP/2 over TLS", load.HTTP2, uniform),
 		c.batchGroup(bare, weir),
 		// A lease needs subjects that are asked often: with ten thousand at random hardly one is.
-		{"leased", "One rule whose units are leased", []cell{
+		{"leased", "Leased rule", []cell{
 			bare,
 			weir("one hot subject, strict", hot(c.plain, "hot")),
 			weir(leasedHot, hot(c.leased, "hot")),
@@ -215,7 +215,7 @@ func (c *cast) groups(o options) ([]group, error) {
 }
 
 func (c *cast) algorithmGroup(bare cell, weir func(string, *load.Traffic) cell) group {
-	g := group{"algorithms", "Which algorithm", []cell{bare}}
+	g := group{"algorithms", "Algorithms", []cell{bare}}
 	for _, a := range algorithms {
 		g.cells = append(g.cells, weir(a, spread(c.algorithm[a], load.Uniform)))
 	}

@@ -60,19 +60,19 @@ func (o pagesOptions) sights() []sight {
 		return func(n int) string { return fmt.Sprintf("/rules/rule-%d%s", n%o.rules, after) }
 	}
 	return []sight{
-		{"your sessions, for comparison", fixed("/sessions")},
+		{"sessions, for comparison", fixed("/sessions")},
 		{"overview", fixed("/")},
 		{"rules", fixed("/rules")},
-		{"rules by a prefix", func(n int) string { return fmt.Sprintf("/rules?q=rule-%d", n%10) }},
+		{"rules by prefix", func(n int) string { return fmt.Sprintf("/rules?q=rule-%d", n%10) }},
 		{"a rule", rule("")},
-		{"a rule's history", rule("/history")},
-		{"the editor of a rule", rule("/edit")},
+		{"rule history", rule("/history")},
+		{"rule editor", rule("/edit")},
 		{"plans", fixed("/plans")},
 		{"subjects", fixed("/subjects")},
-		{"subjects by a prefix that 10 have", func(n int) string { return fmt.Sprintf("/subjects?q=user_%07d", n%max(1, o.subjects/10)) }},
-		{"subjects that are blocked, 1 of 500", fixed("/subjects?state=blocked")},
+		{"subjects by prefix, 10 matches", func(n int) string { return fmt.Sprintf("/subjects?q=user_%07d", n%max(1, o.subjects/10)) }},
+		{"blocked subjects, 1 of 500", fixed("/subjects?state=blocked")},
 		{"a subject", func(n int) string { return "/subjects/" + subjectName(n%o.subjects) }},
-		{"a subject that is not registered", func(n int) string { return fmt.Sprintf("/subjects/stranger-%d", n) }},
+		{"an unregistered subject", func(n int) string { return fmt.Sprintf("/subjects/stranger-%d", n) }},
 		{"search", func(n int) string { return fmt.Sprintf("/search?q=user_%06d", n%max(1, o.subjects/100)) }},
 		{"API keys", fixed("/keys")},
 		{"members", fixed("/members")},
@@ -213,9 +213,9 @@ func pagesReport(f facts, o pagesOptions, views []view) string {
 		fmt.Fprintf(&b, "- %s\n", fact)
 	}
 	fmt.Fprintf(&b, "- A tenant with %s rules and %s subjects.\n", thousands(float64(o.rules)), thousands(float64(o.subjects)))
-	fmt.Fprintf(&b, "- %s requests for each page, one after the other; the goal is a p99 under %s ms.\n",
+	fmt.Fprintf(&b, "- %s sequential requests per page; the goal is a p99 under %s ms.\n",
 		thousands(float64(o.requests)), millis(float64(pagesGoal.Microseconds())))
-	b.WriteString("\n| page | KB, compressed | p50 ms | p99 ms | most ms | goal |\n|---|---:|---:|---:|---:|---|\n")
+	b.WriteString("\n| page | KB, compressed | p50 ms | p99 ms | max ms | goal |\n|---|---:|---:|---:|---:|---|\n")
 	for _, v := range views {
 		reached := "yes"
 		if v.p99 >= pagesGoal {

@@ -116,7 +116,7 @@ func envoyTight() *load.Traffic {
 // peerGroup compares Weir with the peers, many subjects and one that is denied.
 func peerGroup(bare, weir, denied cell, uniform *load.Traffic) group {
 	denied.name = "weir, one hot subject, denied"
-	g := group{"peers", "Peers on the same Redis: libraries behind the bare server, and envoyproxy/ratelimit by HTTP", []cell{bare, weir}}
+	g := group{"peers", "Peers on the same Redis: libraries behind the bare server, and envoyproxy/ratelimit over HTTP", []cell{bare, weir}}
 	for _, name := range peerNames {
 		g.cells = append(g.cells, cell{name: name + ", uniform", server: name, traffic: uniform, checks: 1})
 	}

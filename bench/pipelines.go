@@ -50,12 +50,12 @@ func sharings() []sharing {
 		}
 	}
 	return []sharing{
-		{"own batches, 1 pipeline", 16, own(1)},
-		{"own batches, 2 pipelines (what Weir does)", 16, own(2)},
-		{"own batches, 3 pipelines", 16, own(3)},
-		{"AutoPipeline, as it comes", 16, auto(func(*redis.AutoPipelineOptions) {})},
+		{"Weir's batches, 1 pipeline", 16, own(1)},
+		{"Weir's batches, 2 pipelines (default)", 16, own(2)},
+		{"Weir's batches, 3 pipelines", 16, own(3)},
+		{"AutoPipeline, default", 16, auto(func(*redis.AutoPipelineOptions) {})},
 		{"AutoPipeline, full duplex", 16, auto(func(o *redis.AutoPipelineOptions) { o.FullDuplex = true })},
-		{"a call each, from a pool of 256", 256, func(client *redis.Client) (check.Engine, error) {
+		{"one call per check, pool of 256", 256, func(client *redis.Client) (check.Engine, error) {
 			return check.NewRedisEngine(client, check.RedisOptions{Deadline: patience, Plain: true}), nil
 		}},
 	}
@@ -79,7 +79,7 @@ type demand struct {
 	rate    int // checks a second, evenly; 0: flat out
 }
 
-var demands = []demand{{"64 callers, flat out", 64, 0}, {"256 callers, flat out", 256, 0}, {"5 000/s, evenly", 64, 5000}, {"1 caller", 1, 0}}
+var demands = []demand{{"64 callers, maximum rate", 64, 0}, {"256 callers, maximum rate", 256, 0}, {"5 000/s, evenly spaced", 64, 5000}, {"1 caller", 1, 0}}
 
 // shared is what a demand showed of a sharing in one round; CPU time and bytes are those of one check.
 type shared struct{ rate, client, redis, p50, p99, in, out float64 }

@@ -35,8 +35,8 @@ func (s *stage) facts(ctx context.Context, o options) (facts, error) {
 	f := facts{
 		fmt.Sprintf("%s, in %s, by `%s`.", started.UTC().Format("2006-01-02 15:04 UTC"), time.Since(started).Round(time.Second), commandLine()),
 		fmt.Sprintf("Weir at %s, %s, Redis %s, PostgreSQL %s.", s.revision(ctx), runtime.Version(), infoText(info, "redis_version"), postgres),
-		fmt.Sprintf("%s, %d cores for everything together; load average %.1f when it began.", kernel.Machine(), runtime.NumCPU(), loadBefore),
-		fmt.Sprintf("%d rounds of %s for each line, after %s that does not count; %d connections.", o.rounds, o.measure, o.warm, connections),
+		fmt.Sprintf("%s, %d cores for everything together; load average %.1f at the start.", kernel.Machine(), runtime.NumCPU(), loadBefore),
+		fmt.Sprintf("%d rounds of %s per row, each after %s of warm-up; %d connections.", o.rounds, o.measure, o.warm, connections),
 	}
 	if peers := s.peerVersions(); peers != "" {
 		f = append(f, "Peers: "+peers+".")
@@ -86,7 +86,7 @@ func (r *results) markdown(f facts) string {
 		}
 	}
 	if len(odd) > 0 {
-		b.WriteString("\n### Not as it was meant to be\n\n")
+		b.WriteString("\n### Deviations\n\n")
 		for _, o := range odd {
 			fmt.Fprintf(&b, "- %s\n", o)
 		}

@@ -79,7 +79,7 @@ func (r *results) disturbance() string {
 		median := medianOf(len(values), func(i int) float64 { return values[i] })
 		return fmt.Sprintf("%.0f %% (at most %.0f %%)", 100*median, 100*slices.Max(values))
 	}
-	return fmt.Sprintf("Of the machine's CPU time, processes that were not measured took %s in the median measurement, and the hypervisor %s.", of(others), of(steal))
+	return fmt.Sprintf("Share of the machine's CPU time used by other processes: %s in the median measurement; by the hypervisor: %s.", of(others), of(steal))
 }
 
 // halve puts half of what Weir can do, in whole hundreds, in place of halfOfCapacity. All rounds
@@ -189,14 +189,14 @@ func (w row) oddities() []string {
 		}
 	}
 	note(w.failed, "were errors")
-	note(w.degraded, "were given without the counters")
-	note(w.unsent, "could not be asked for in time")
+	note(w.degraded, "were degraded")
+	note(w.unsent, "could not be sent in time")
 	switch passed := w.requests - w.denials - w.failed; {
 	case w.checks > 1: // a batch is answered 200 whatever it says
 	case w.denials > 0 && !w.denied:
-		note(w.denials, "were denials, and none was due")
+		note(w.denials, "were unexpected denials")
 	case w.denied && w.server != bareName && passed > w.requests/10:
-		note(passed, "were admissions, and few were due")
+		note(passed, "were unexpectedly allowed")
 	}
 	return odd
 }

@@ -69,8 +69,8 @@ func TestOdditiesAreTold(t *testing.T) {
 	require.Len(t, weir(true, sample{requests: 1000, denials: 800}), 1)
 	require.Equal(t, []string{
 		"a mix (weir): 3 of 1000 answers were errors",
-		"a mix (weir): 2 of 1000 answers were given without the counters",
-		"a mix (weir): 5 of 1000 answers could not be asked for in time",
+		"a mix (weir): 2 of 1000 answers were degraded",
+		"a mix (weir): 5 of 1000 answers could not be sent in time",
 	}, weir(false, sample{requests: 1000, failed: 3, degraded: 2, unsent: 5}))
 }
 

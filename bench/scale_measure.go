@@ -98,9 +98,9 @@ func (r *scaleRun) startSmall(ctx context.Context) error {
 		return err
 	}
 	r.base = heap - policies
-	r.found("time to ready with room for few tenants", "%.1f s", took.Seconds())
-	r.found("heap after a collection, without policies", "%.0f MB", r.base/1e6)
-	r.found("of which for each known tenant, with its keys", "%.0f B", r.base/float64(r.o.tenants))
+	r.found("time to ready, with little policy memory", "%.1f s", took.Seconds())
+	r.found("heap after a garbage collection, without policies", "%.0f MB", r.base/1e6)
+	r.found("of it, per known tenant with its keys", "%.0f B", r.base/float64(r.o.tenants))
 	return nil
 }
 
@@ -114,7 +114,7 @@ func (r *scaleRun) startFull(ctx context.Context) error {
 		return err
 	}
 	r.found("time to ready", "%.1f s", took.Seconds())
-	r.found("tenants loaded by then", "%s", thousands(tenants))
+	r.found("tenants loaded at that time", "%s", thousands(tenants))
 	begun := time.Now()
 	for last := -1.0; last != tenants; {
 		if err := sleep(ctx, 2*time.Second); err != nil {
@@ -137,10 +137,10 @@ func (r *scaleRun) startFull(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.found("tenants loaded when nobody has asked for any", "%s, in %.0f s", thousands(tenants), loaded.Seconds())
-	r.found("heap after a collection then; resident", "%.0f MB; %.0f MB", heap/1e6, float64(resident)/1e6)
-	r.found("heap for each loaded tenant, with its rules and subjects", "%.0f B", (heap-r.base)/tenants)
-	r.found("that, by the estimate that is held against the limit", "%.0f B", policies/tenants)
+	r.found("tenants loaded in the background", "%s, in %.0f s", thousands(tenants), loaded.Seconds())
+	r.found("heap after a garbage collection at that time; resident memory", "%.0f MB; %.0f MB", heap/1e6, float64(resident)/1e6)
+	r.found("heap per loaded tenant, with its rules and subjects", "%.0f B", (heap-r.base)/tenants)
+	r.found("the same, by the estimate that `WEIR_POLICY_MEMORY` limits", "%.0f B", policies/tenants)
 	for n := r.o.tenants - 1; n > 0 && len(r.hot) < int(tenants*0.9); n-- { // the newest come first
 		r.hot = append(r.hot, n)
 	}
@@ -203,7 +203,7 @@ func (r *scaleRun) oneAgainstMany(ctx context.Context) error {
 	median := func(v []float64) float64 { slices.Sort(v); return v[len(v)/2] }
 	r.found(fmt.Sprintf("check at %d/s, one tenant: p50, p99", scaleRate), "%s, %s ms", millis(median(p50[0])), millis(median(p99[0])))
 	r.found(fmt.Sprintf("the same, %s tenants", thousands(float64(len(r.hot)))), "%s, %s ms", millis(median(p50[1])), millis(median(p99[1])))
-	r.found("many tenants against one: p50, p99", "%.2f, %.2f", median(p50[1])/median(p50[0]), median(p99[1])/median(p99[0]))
+	r.found("many tenants relative to one: p50, p99", "%.2f, %.2f", median(p50[1])/median(p50[0]), median(p99[1])/median(p99[0]))
 	return nil
 }
 
@@ -277,8 +277,8 @@ func (r *scaleRun) changes(ctx context.Context) error {
 		}
 		keys = append(keys, took)
 	}
-	r.found("a changed rule holds at another instance: p50, most", "%s", middleAndMost(rules))
-	r.found("a revoked key is refused at another instance: p50, most", "%s", middleAndMost(keys))
+	r.found("a changed rule is live on another instance: p50, max", "%s", middleAndMost(rules))
+	r.found("a revoked key is refused on another instance: p50, max", "%s", middleAndMost(keys))
 	return nil
 }
 
@@ -307,7 +307,7 @@ func (r *scaleRun) cold(ctx context.Context) error {
 		took = append(took, time.Since(begun))
 	}
 	slices.Sort(took)
-	r.found("first check of a tenant that is not loaded: p50, p99, most", "%s, %s, %s ms", millis(micros(took[coldTimes/2])), millis(micros(took[coldTimes*99/100])), millis(micros(took[coldTimes-1])))
+	r.found("first check of a tenant that is not loaded: p50, p99, max", "%s, %s, %s ms", millis(micros(took[coldTimes/2])), millis(micros(took[coldTimes*99/100])), millis(micros(took[coldTimes-1])))
 	return nil
 }
 
@@ -352,9 +352,9 @@ func (r *scaleRun) interference(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.found(fmt.Sprintf("check of a loaded tenant at %d/s: p50, p99", scaleRate/2), "%s, %s ms", millis(micros(quiet.Latency(50))), millis(micros(quiet.Latency(99))))
-	r.found("the same while others are loaded", "%s, %s ms", millis(micros(busy.Latency(50))), millis(micros(busy.Latency(99))))
-	r.found("tenants loaded a second then", "%.0f, and %d checks answered 503", float64(answered.Load())/took.Seconds(), unavailable.Load())
+	r.found(fmt.Sprintf("check of a loaded tenant, at %d/s: p50, p99", scaleRate/2), "%s, %s ms", millis(micros(quiet.Latency(50))), millis(micros(quiet.Latency(99))))
+	r.found("the same while other tenants are loaded", "%s, %s ms", millis(micros(busy.Latency(50))), millis(micros(busy.Latency(99))))
+	r.found("tenants loaded per second at that time", "%.0f, and %d checks answered 503", float64(answered.Load())/took.Seconds(), unavailable.Load())
 	return nil
 }
 
@@ -381,6 +381,6 @@ func (r *scaleRun) largest(ctx context.Context) error {
 			return fmt.Errorf("%d %s", status, answer)
 		}
 	}
-	r.found(fmt.Sprintf("first check of the tenant with %s subjects, asked for until it is answered", thousands(float64(r.o.largestSubjects()))), "%.1f s", time.Since(begun).Seconds())
+	r.found(fmt.Sprintf("first check of the tenant with %s subjects, retried until it is answered", thousands(float64(r.o.largestSubjects()))), "%.1f s", time.Since(begun).Seconds())
 	return nil
 }
