@@ -1,0 +1,28 @@
+package weir
+
+import (
+	"context"
+	"time"
+)
+
+// A clock is the time as the client sees it. Tests move one by hand.
+type clock interface {
+	Now() time.Time
+	// Sleep returns after d, or with the context's error when that ends first.
+	Sleep(ctx context.Context, d time.Duration) error
+}
+
+type systemClock struct{}
+
+func (systemClock) Now() time.Time { return time.Now() }
+
+func (systemClock) Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

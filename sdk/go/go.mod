@@ -1,0 +1,3 @@
+module github.com/weir-dev/weir-go
+
+go 1.24.0

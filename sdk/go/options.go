@@ -1,0 +1,200 @@
+package weir
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// OnFailure says who answers when the server has not decided.
+type OnFailure string
+
+// The choices.
+const (
+	Allow OnFailure = "allow" // let the request pass
+	Deny  OnFailure = "deny"  // refuse it
+	Local OnFailure = "local" // count a share of the last known limits in this process
+)
+
+// The defaults of a client.
+const (
+	DefaultTimeout        = 100 * time.Millisecond
+	DefaultConnectTimeout = 50 * time.Millisecond
+	DefaultLocalShare     = 0.1
+	DefaultOnFailure      = Allow
+
+	maxIdleConnections = 64
+	idleTimeout        = 30 * time.Second
+)
+
+type settings struct {
+	timeout        time.Duration
+	connectTimeout time.Duration
+	onFailure      OnFailure
+	localShare     float64
+	breaker        bool
+	denialMemory   bool
+	batching       bool
+	transport      http.RoundTripper
+	logger         *slog.Logger
+	hooks          []Hooks
+	clock          clock
+}
+
+func defaults() settings {
+	return settings{
+		timeout: DefaultTimeout, connectTimeout: DefaultConnectTimeout, onFailure: DefaultOnFailure, localShare: DefaultLocalShare,
+		breaker: true, denialMemory: true, clock: systemClock{},
+	}
+}
+
+// An Option changes a default of a client.
+type Option func(*settings)
+
+// WithTimeout sets how long a call may take, all in all. A context that ends earlier still ends the call.
+func WithTimeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
+
+// WithConnectTimeout sets how long connecting may take.
+func WithConnectTimeout(d time.Duration) Option { return func(s *settings) { s.connectTimeout = d } }
+
+// WithOnFailure sets who answers when the server has not decided.
+func WithOnFailure(f OnFailure) Option { return func(s *settings) { s.onFailure = f } }
+
+// WithLocalShare sets the share of each limit, greater than 0 and up to 1, that this process gives out with the
+// fallback Local. With n processes, 1/n keeps the sum within the limit.
+func WithLocalShare(share float64) Option { return func(s *settings) { s.localShare = share } }
+
+// WithoutBreaker sends every call, however many have failed.
+func WithoutBreaker() Option { return func(s *settings) { s.breaker = false } }
+
+// WithoutDenialMemory asks the server even while a denial is known to hold.
+func WithoutDenialMemory() Option { return func(s *settings) { s.denialMemory = false } }
+
+// WithBatching sends checks that are asked while another one is under way together, up to 100 in one
+// request. A caller alone never waits for others. Batched decisions carry the X-RateLimit headers and
+// Retry-After, but not those of the IETF draft.
+func WithBatching() Option { return func(s *settings) { s.batching = true } }
+
+// WithTransport replaces the HTTP transport, and with it the connect timeout and the tuning of connections. It must
+// not retry by itself.
+func WithTransport(t http.RoundTripper) Option { return func(s *settings) { s.transport = t } }
+
+// WithLogger sets where the one warning goes that the client logs when its breaker opens. The default is
+// slog.Default.
+func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.logger = l } }
+
+// WithHooks adds hooks for metrics, traces and logs.
+func WithHooks(h Hooks) Option { return func(s *settings) { s.hooks = append(s.hooks, h) } }
+
+func (s *settings) validate() *MisuseError {
+	switch {
+	case s.timeout <= 0:
+		return invalid("timeout_ms", "is "+s.timeout.String(), "Pass a positive duration to WithTimeout.")
+	case s.connectTimeout <= 0:
+		return invalid("connect_timeout_ms", "is "+s.connectTimeout.String(), "Pass a positive duration to WithConnectTimeout.")
+	case s.onFailure != Allow && s.onFailure != Deny && s.onFailure != Local:
+		return invalid("on_failure", "is \""+string(s.onFailure)+"\"", "Pass Allow, Deny or Local to WithOnFailure.")
+	case !(s.localShare > 0 && s.localShare <= 1):
+		return invalid("local_share", "is out of range", "Pass a share greater than 0 and up to 1 to WithLocalShare.")
+	}
+	return nil
+}
+
+// parseURL reads the address of the server, without a slash at the end.
+func parseURL(text string) (*url.URL, *MisuseError) {
+	const fix = "Pass the address of the server, such as https://weir.example.com."
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return nil, invalid("url", "cannot be read", fix)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, invalid("url", "has the scheme \""+u.Scheme+"\"", fix)
+	case u.Host == "":
+		return nil, invalid("url", "has no host", fix)
+	case u.User != nil:
+		return nil, invalid("url", "has a user in it", fix+" The key is an argument of its own.")
+	case u.RawQuery != "" || u.Fragment != "":
+		return nil, invalid("url", "has a query string or a fragment", fix)
+	}
+	u.Path = strings.TrimSuffix(u.Path, "/")
+	return u, nil
+}
+
+func withPath(base *url.URL, path string) *url.URL {
+	u := *base
+	u.Path, u.RawPath = base.Path+path, ""
+	return &u
+}
+
+func validateKey(key string) *MisuseError {
+	const fix = "Pass an API key with the scope check."
+	if key == "" {
+		return invalid("key", "is empty", fix)
+	}
+	for i := range len(key) {
+		if key[i] <= ' ' || key[i] > '~' {
+			return invalid("key", "contains a character that is not visible ASCII", fix)
+		}
+	}
+	return nil
+}
+
+// newTransport is tuned for many callers and one server: connections are kept, and none is opened for longer
+// than the caller waits.
+func newTransport(s *settings) *http.Transport {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	dialer := &net.Dialer{Timeout: s.connectTimeout, KeepAlive: 15 * time.Second}
+	return &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         dialer.DialContext,
+		TLSHandshakeTimeout: max(s.connectTimeout, s.timeout),
+		MaxIdleConns:        maxIdleConnections,
+		MaxIdleConnsPerHost: maxIdleConnections,
+		IdleConnTimeout:     idleTimeout,
+		DisableCompression:  true,
+		Protocols:           &protocols,
+	}
+}
+
+// Hooks are told what a client does. Each may be nil. They are called by the caller's goroutine, so they must be quick.
+type Hooks struct {
+	// Begin is called before a call and may return another context, one that carries a span for example. The
+	// function that it returns, if any, is called with the result.
+	Begin func(ctx context.Context, call Call) (context.Context, func(Result))
+
+	// Inject may add headers to a request, such as traceparent. The context is the one that Begin returned. It is
+	// not called for automatic batches, which belong to many callers.
+	Inject func(ctx context.Context, header http.Header)
+
+	// BreakerChanged is called when the circuit breaker changes its state.
+	BreakerChanged func(from, to BreakerState)
+}
+
+// A Call is a call of Check, Peek, Explain or CheckBatch. Wait makes several.
+type Call struct {
+	Name   string  // "check", "peek", "explain" or "batch"
+	Checks []Check // what is asked; do not change it
+}
+
+// A Result is how a call ended.
+type Result struct {
+	Decisions []Decision // one for each check, unless Err is set
+	Err       error      // misuse, or the context's error
+	Duration  time.Duration
+}
+
+type traceparentKey struct{}
+
+// ContextWithTraceparent returns a context whose checks carry a W3C traceparent. The middleware does this with
+// the header of the incoming request.
+func ContextWithTraceparent(ctx context.Context, traceparent string) context.Context {
+	if traceparent == "" {
+		return ctx
+	}
+	return context.WithValue(ctx, traceparentKey{}, traceparent)
+}
