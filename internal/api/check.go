@@ -63,19 +63,18 @@ func (s *server) check(w http.ResponseWriter, r *http.Request) {
 	q := requestFrom(r.Context())
 	q.hot = routeCheck
 	sc := scratches.get()
-	defer scratches.put(sc)
 	sc.http = httpQuestion{r: r}
-	decisions, p := s.decide(r.Context(), &sc.http, sc)
-	if p != nil {
+	if decisions, p := s.decide(r.Context(), &sc.http, sc); p != nil {
 		q.refuse(r, p)
-		return
+	} else {
+		status := http.StatusOK
+		if !decisions[0].Allowed {
+			status = sc.http.deniedStatus
+		}
+		sc.headers.write(q.Header(), q.headers[1:])
+		q.sendJSON(status, sc.out)
 	}
-	status := http.StatusOK
-	if !decisions[0].Allowed {
-		status = sc.http.deniedStatus
-	}
-	sc.headers.write(q.Header(), q.headers[1:])
-	q.sendJSON(status, sc.out)
+	scratches.put(sc) // not after a panic: a pipeline may still use it
 }
 
 // checkBatch answers POST /v1/check/batch.
@@ -83,14 +82,14 @@ func (s *server) checkBatch(w http.ResponseWriter, r *http.Request) {
 	q := requestFrom(r.Context())
 	q.hot = routeBatch
 	sc := batchScratches.get()
-	defer batchScratches.put(sc)
 	sc.http = httpQuestion{r: r, batch: true}
 	if _, p := s.decide(r.Context(), &sc.http, sc); p != nil {
 		q.refuse(r, p)
-		return
+	} else {
+		sc.headers.write(q.Header(), q.headers[1:])
+		q.sendJSON(http.StatusOK, sc.out)
 	}
-	sc.headers.write(q.Header(), q.headers[1:])
-	q.sendJSON(http.StatusOK, sc.out)
+	batchScratches.put(sc) // not after a panic: a pipeline may still use it
 }
 
 // deniedStatusOf reads the header by which a client whose HTTP library retries a 429 by itself asks

@@ -77,7 +77,7 @@ func problemOf(err error) *Problem {
 		}
 		return p
 	}
-	p = newProblem(http.StatusInternalServerError, codeInternal, "The service failed on this request. It has been logged under its request id.")
+	p = internalProblem()
 	p.cause = err
 	return p
 }
@@ -121,4 +121,10 @@ func queryErrors(err error) error {
 		fields[i].Pointer = "query:" + wrong.Fields[i].Field
 	}
 	return invalid(fields...)
+}
+
+// internalProblem is the answer to a fault of ours.
+func internalProblem() *Problem {
+	return newProblem(http.StatusInternalServerError, codeInternal,
+		"The service failed on this request. It has been logged under its request id.")
 }

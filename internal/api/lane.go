@@ -24,7 +24,8 @@ import (
 //
 // A Lane serves HTTP/1.1, with and without TLS.
 type Lane struct {
-	server atomic.Pointer[server] // nil: everything is handed over
+	server   atomic.Pointer[server] // nil: everything is handed over
+	draining atomic.Bool            // everything is handed over
 
 	mu     sync.Mutex
 	open   map[*laneConn]struct{}
@@ -39,7 +40,7 @@ func NewLane() *Lane {
 
 // Drain hands over every request that is still to come, so that net/http can say that the
 // connection is about to end.
-func (l *Lane) Drain() { l.server.Store(nil) }
+func (l *Lane) Drain() { l.draining.Store(true) }
 
 // Shutdown waits until every request that a connection of the lane has brought is answered, or
 // ctx ends. The listeners have been closed before.
@@ -168,6 +169,9 @@ type laneConn struct {
 	key     string   // of the last request: the next one's is the same
 	readBy  time.Time
 	writeBy time.Time
+
+	startedAt  time.Time // when the request in head had arrived; zero: it has not
+	unanswered bool      // nothing has been written for the current request
 }
 
 // serve answers one request after the other.
@@ -178,14 +182,18 @@ func (l *laneListener) serve(c *laneConn) {
 			_ = c.Close()
 		}
 	}()
-	if !l.lane.add(c) { // another listener of the lane was closed before this one
+	added := l.lane.add(c)
+	if added {
+		defer l.lane.remove(c)
+	}
+	defer c.recovered()
+	if !added { // another listener of the lane was closed before this one
 		if l.tls != nil {
 			c.Conn = tls.Server(c.Conn, l.tls)
 		}
 		keep = l.handOver(c)
 		return
 	}
-	defer l.lane.remove(c)
 	if l.tls != nil && !c.secure(l.tls) {
 		keep = l.handOver(c)
 		return
@@ -193,12 +201,13 @@ func (l *laneListener) serve(c *laneConn) {
 	c.in = make([]byte, 0, laneBuffer)
 	c.waitUntil(time.Now().Add(readHeaderTimeout))
 	for first := true; ; first = false {
+		c.startedAt, c.unanswered = time.Time{}, true
 		verdict := c.next(first)
 		s := l.lane.server.Load()
 		switch {
 		case verdict == laneGone:
 			return
-		case verdict == laneOther || s == nil || !s.answerLane(c):
+		case verdict == laneOther || s == nil || l.lane.draining.Load() || !s.answerLane(c):
 			keep = l.handOver(c)
 			return
 		case c.in == nil: // it could not be answered
@@ -269,6 +278,7 @@ func (c *laneConn) send(answer []byte, request int) {
 		c.writeBy = now.Add(writeTimeout + laneSlack)
 		_ = c.SetWriteDeadline(c.writeBy)
 	}
+	c.unanswered = false
 	if _, err := c.Write(answer); err != nil {
 		c.in = nil
 		return

@@ -2,9 +2,7 @@ package api
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -37,23 +35,19 @@ func (c *laneConn) encode(style HeaderStyle, decisions []check.Decision, sc *scr
 // answerLane answers the request that c has read, or reports false for one that net/http must
 // answer: a problem is never answered here, and says that nothing was counted.
 func (s *server) answerLane(c *laneConn) (answered bool) {
-	start := time.Now()
+	c.startedAt = time.Now()
 	inFlight := s.metrics.inFlight.Add(1)
 	defer s.metrics.inFlight.Add(-1)
 	if inFlight > s.maxInFlight {
 		return false
 	}
-	defer func() {
-		if fault := recover(); fault != nil {
-			// The check may have been counted: net/http must not count it again.
-			s.metrics.panics.Inc()
-			s.logger.LogAttrs(context.Background(), slog.LevelError, "panic while serving a check",
-				slog.Any("panic", fault), slog.String("stack", string(debug.Stack())))
-			c.in, answered = nil, true
-		}
-	}()
 	sc := scratches.get()
-	defer scratches.put(sc)
+	answered = s.decideLane(c, sc)
+	scratches.put(sc) // not after a panic: a pipeline may still use it
+	return answered
+}
+
+func (s *server) decideLane(c *laneConn, sc *scratch) (answered bool) {
 	decisions, p := s.decide(context.Background(), c, sc)
 	if p != nil {
 		return false
@@ -62,9 +56,9 @@ func (s *server) answerLane(c *laneConn) (answered bool) {
 	if !decisions[0].Allowed {
 		status = c.head.deniedStatus
 	}
-	sc.wire = sc.appendAnswer(sc.wire[:0], status, c.head.requestID, start)
+	sc.wire = sc.appendAnswer(sc.wire[:0], status, c.head.requestID, c.startedAt)
 	c.send(sc.wire, c.head.size)
-	s.metrics.observe(routeCheck, "", status, time.Since(start))
+	s.metrics.observe(routeCheck, "", status, time.Since(c.startedAt))
 	return true
 }
 

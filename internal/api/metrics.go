@@ -70,7 +70,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "weir_http_panics_total",
-			Help: "Requests that ended in a panic.",
+			Help: "Requests and connections that ended in a panic.",
 		}),
 	}
 	registry.MustRegister(m.requests, m.duration, m.problems, m.shed, m.panics,

@@ -115,7 +115,7 @@ func (s *server) finish(q *request, r *http.Request, start time.Time) {
 		if q.status != 0 { // the head is out: all that is left is not to pretend that the body is whole
 			panic(http.ErrAbortHandler)
 		}
-		writeProblem(q, r, newProblem(http.StatusInternalServerError, codeInternal, "The service failed on this request. It has been logged under its request id."))
+		writeProblem(q, r, internalProblem())
 	}
 	if q.status == 0 {
 		q.status = http.StatusOK

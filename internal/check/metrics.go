@@ -63,7 +63,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		redisErrors:   counter("weir_redis_errors_total", "Checks whose counters could not be reached in time."),
 		breakerOpen:   gauge("weir_degraded", "1 while the counter store is taken to be away (circuit breaker not closed), else 0."),
 		breakerOpened: counter("weir_breaker_opened_total", "How often the circuit breaker of the counter store opened."),
-		policyErrors:  counter("weir_policy_errors_total", "Configurations that did not compile; the last good one stayed."),
+		policyErrors:  counter("weir_policy_errors_total", "Configurations that did not compile or caused a panic. The last valid one stays active."),
 		tenantsLoaded: gauge("weir_policy_tenants", "Tenants whose compiled policy is in memory."),
 		policies:      newPolicyMetrics(counter, gauge, histogram),
 		instances:     gauge("weir_instances", "Instances of the service that this one takes to be alive; local shares divide by it."),

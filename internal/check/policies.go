@@ -110,8 +110,17 @@ func NewPolicies(source PolicySource, keys Keys, log *slog.Logger, metrics *Metr
 
 // Get returns the tenant's policy. Only for a tenant that is not loaded it waits, for one reading
 // of the source that all share, and two seconds at most. Its errors are ErrPolicyUnavailable and
-// the source's.
+// the source's. If the source panics, so does Get.
 func (p *Policies) Get(ctx context.Context, tenant TenantID) (*Policy, error) {
+	policy, err := p.get(ctx, tenant)
+	if err != nil {
+		PanicAgain(err)
+	}
+	return policy, err
+}
+
+// get is Get, but returns a panic of the source as a PanicError.
+func (p *Policies) get(ctx context.Context, tenant TenantID) (*Policy, error) {
 	if e, ok := p.tenants.Load(tenant); ok {
 		if policy := e.policy.Load(); policy != nil {
 			// Once a second, so that busy tenants do not pull a line of memory to and fro.
@@ -162,7 +171,7 @@ func (p *Policies) fetch(ctx context.Context, tenant TenantID) <-chan singleflig
 }
 
 // Preload is Get ahead of any check: it waits for as long as the reading takes, and its errors are
-// the source's, and ErrPolicyUnavailable for a tenant that does not fit.
+// the source's, a PanicError, and ErrPolicyUnavailable for a tenant that does not fit.
 func (p *Policies) Preload(ctx context.Context, tenant TenantID) error {
 	if e, ok := p.tenants.Load(tenant); ok && e.policy.Load() != nil {
 		return nil

@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 )
@@ -69,8 +70,10 @@ func (p *Policies) first(ctx context.Context, tenant TenantID) (*Policy, error) 
 	return e.policy.Load(), nil
 }
 
-// load reads what is stale and swaps it in.
-func (p *Policies) load(ctx context.Context, tenant TenantID, e *tenantEntry, lane chan struct{}, what stale) error {
+// load reads what is stale and swaps it in. It works for several callers, so it returns a
+// panic as a PanicError.
+func (p *Policies) load(ctx context.Context, tenant TenantID, e *tenantEntry, lane chan struct{}, what stale) (err error) {
+	defer RecoverTo(&err)
 	reading := p.lanes.enter(lane)
 	defer reading.end()
 	e.loading.Lock()
@@ -212,6 +215,7 @@ func (p *Policies) refresh(tenant TenantID, e *tenantEntry) {
 		}
 		err := p.load(context.Background(), tenant, e, p.lanes.changes, what)
 		var broken *compileError
+		var panicked *PanicError
 		switch {
 		case err == nil:
 			wait = first
@@ -224,7 +228,13 @@ func (p *Policies) refresh(tenant TenantID, e *tenantEntry) {
 			p.metrics.policyErrors.Inc()
 			p.log.Error("the policy of a tenant has become larger than WEIR_POLICY_MEMORY; the last good one stays", "tenant_id", tenant)
 		default:
-			p.log.Warn("policy cannot be read; the last good one stays", "tenant_id", tenant, "error", err)
+			level := slog.LevelWarn
+			if errors.As(err, &panicked) {
+				level = slog.LevelError
+				p.metrics.policyErrors.Inc()
+				what.anew = what.subjects // some of them may have been stored
+			}
+			p.log.Log(context.Background(), level, "policy cannot be read; the last good one stays", "tenant_id", tenant, "error", err)
 			e.giveBack(what)
 			time.Sleep(wait/2 + rand.N(wait))
 			wait = min(2*wait, longest)

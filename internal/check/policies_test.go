@@ -1,6 +1,7 @@
 package check
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -23,6 +24,7 @@ type fakeSource struct {
 	subjAt   int64
 	gone     bool
 	err      error
+	fault    any // LoadPolicy panics with it, once
 	loads    int
 	entered  chan struct{} // if set, LoadPolicy says that it began ...
 	release  chan struct{} // ... and waits
@@ -32,8 +34,13 @@ func (s *fakeSource) LoadPolicy(_ context.Context, t TenantID) (PolicyData, erro
 	s.mu.Lock()
 	data, known := s.data[t]
 	err, entered, release := s.err, s.entered, s.release
+	fault := s.fault
+	s.fault = nil
 	s.loads++
 	s.mu.Unlock()
+	if fault != nil {
+		panic(fault)
+	}
 	if entered != nil {
 		entered <- struct{}{}
 		<-release
@@ -198,4 +205,38 @@ func TestSettle(t *testing.T) {
 	policy, err := p.Get(ctx, tenant)
 	require.NoError(t, err)
 	require.Equal(t, int64(2), policy.Version())
+}
+
+// A panic of the source is passed on to callers that wait for the load. In the background it leaves
+// the last good policy in force, and the load is retried.
+func TestPanicWhileAPolicyIsRead(t *testing.T) {
+	tenant, ctx := uuid.New(), context.Background()
+	source := &fakeSource{data: map[TenantID]PolicyData{tenant: {Version: 1}}, fault: "broken"}
+	p, metrics := newPolicies(source)
+	var log bytes.Buffer
+	p.log = slog.New(slog.NewTextHandler(&log, nil))
+	var fault any
+	func() {
+		defer func() { fault = recover() }()
+		_, _ = p.Get(ctx, tenant)
+	}()
+	var panicked *PanicError
+	require.ErrorAs(t, fault.(error), &panicked)
+	require.Equal(t, "broken", panicked.Value)
+	require.Contains(t, string(panicked.Stack), "LoadPolicy")
+	source.set(func() { source.fault = "broken" })
+	require.ErrorAs(t, p.Preload(ctx, tenant), &panicked)
+	require.Zero(t, p.tenants.Size(), "what could not be read is not there")
+
+	_, err := p.Get(ctx, tenant)
+	require.NoError(t, err)
+	source.set(func() { source.data[tenant], source.fault = PolicyData{Version: 2}, "broken again" })
+	p.Changed(tenant, 2, 0)
+	require.NoError(t, p.Settle(ctx, tenant))
+	policy, err := p.Get(ctx, tenant)
+	require.NoError(t, err)
+	require.Equal(t, int64(2), policy.Version())
+	require.EqualValues(t, 1, testutil.ToFloat64(metrics.policyErrors))
+	require.Contains(t, log.String(), "broken again")
+	require.Contains(t, log.String(), "LoadPolicy")
 }

@@ -49,7 +49,7 @@ func (q *Quota) Admit(ctx context.Context, tenant *Policy, n int64) (retryAfterM
 		return 0, true
 	}
 	slug := tenant.slug
-	policy, err := q.policies.Get(ctx, q.platform)
+	policy, err := q.policies.get(ctx, q.platform)
 	if err != nil || !policy.limits(QuotaResource) {
 		return 0, true
 	}

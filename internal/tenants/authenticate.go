@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 
+	"weir/internal/check"
 	"weir/internal/tenants/db"
 )
 
@@ -174,7 +175,8 @@ func (a *Authenticator) lookUp(ctx context.Context, hash [32]byte) (*knownKey, e
 		return nil, ErrUnknownKey
 	}
 	// The lookup goes on when who began it goes away: others may wait for it too.
-	done := a.flight.DoChan(hex.EncodeToString(hash[:]), func() (any, error) {
+	done := a.flight.DoChan(hex.EncodeToString(hash[:]), func() (_ any, err error) {
+		defer check.RecoverTo(&err)
 		if !a.lookups.Allow() {
 			if a.down.Load() {
 				return nil, ErrKeyLookupUnavailable
@@ -186,6 +188,7 @@ func (a *Authenticator) lookUp(ctx context.Context, hash [32]byte) (*knownKey, e
 	select {
 	case r := <-done:
 		if r.Err != nil {
+			check.PanicAgain(r.Err)
 			return nil, r.Err
 		}
 		return r.Val.(*knownKey), nil

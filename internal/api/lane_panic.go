@@ -1,0 +1,88 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"weir/internal/origin"
+)
+
+// recovered keeps a panic on the connection's goroutine from ending the process. It counts and logs
+// the panic, and answers 500 if nothing has been written for the current request. The caller closes
+// the connection. Defer recovered itself: recover works only in the deferred function.
+func (c *laneConn) recovered() {
+	fault := recover()
+	if fault == nil {
+		return
+	}
+	id := string(origin.AppendID(nil))
+	read := c.unanswered && !c.startedAt.IsZero() // head is of the current request
+	if read && c.head.requestID != nil {
+		id = string(c.head.requestID)
+	}
+	logger := slog.Default()
+	s := c.lane.server.Load()
+	if s != nil {
+		s.metrics.panics.Inc()
+		logger = s.logger
+	}
+	logger.LogAttrs(context.Background(), slog.LevelError, "panic on the check lane",
+		slog.String("request_id", id), slog.Any("panic", fault), slog.String("stack", string(debug.Stack())))
+	if !c.unanswered {
+		return
+	}
+	// If the connection itself panics, no answer can be sent, and the log has the first panic
+	// already.
+	defer func() { _ = recover() }()
+	c.sendFault(id)
+	if s != nil {
+		if read {
+			s.metrics.observe(routeCheck, "", http.StatusInternalServerError, time.Since(c.startedAt))
+		} else {
+			s.metrics.observe(coldRoute, noRoute, http.StatusInternalServerError, 0)
+		}
+	}
+	c.linger()
+}
+
+// sendFault answers the current request with the same 500 as the middleware, and with
+// "Connection: close".
+func (c *laneConn) sendFault(id string) {
+	p := *internalProblem()
+	p.RequestID = id
+	for _, line := range laneLines {
+		if bytes.HasPrefix(c.in, line) {
+			p.Instance = string(bytes.Fields(line)[1])
+		}
+	}
+	body, err := json.Marshal(&p)
+	if err != nil { // strings and numbers only: cannot fail
+		panic(err)
+	}
+	answer := http.Response{
+		StatusCode: p.Status, ProtoMajor: 1, ProtoMinor: 1, Close: true,
+		Header: http.Header{
+			"Cache-Control": noStore, "Content-Type": {p.ContentType("")}, "Date": {httpDate(time.Now())}, "X-Request-Id": {id},
+		},
+		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
+	}
+	var wire bytes.Buffer
+	_ = answer.Write(&wire) // a buffer takes everything
+	c.send(wire.Bytes(), 0)
+}
+
+// linger closes the connection for writing, and then discards what the client still sends for a
+// short time. Closing a connection with unread data resets it, and the client may lose the answer.
+func (c *laneConn) linger() {
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil || c.SetReadDeadline(time.Now().Add(lingerTimeout)) != nil {
+		return
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(c.Conn, maxCheckBody))
+}
