@@ -103,7 +103,7 @@ func TestForgottenPassword(t *testing.T) {
 	for _, path := range []string{link, "/reset/x", "/reset/" + strings.Repeat("A", 43)} {
 		got = s.browser().post(path, url.Values{"password": {"another horse"}})
 		require.Equal(t, http.StatusNotFound, got.status)
-		require.Contains(t, got.body, "works no more")
+		require.Contains(t, got.body, "no longer valid")
 		require.Equal(t, http.StatusNotFound, s.browser().get(path).status)
 	}
 	require.Equal(t, http.StatusUnauthorized, s.browser().login("ann@example.com", password).status)
@@ -145,7 +145,7 @@ func TestAccount(t *testing.T) {
 	}
 	got = change("wrong horse", "a better horse")
 	require.Equal(t, http.StatusUnprocessableEntity, got.status)
-	require.Contains(t, got.body, "not your present password")
+	require.Contains(t, got.body, "not your current password")
 	got = change(password, "short")
 	require.Equal(t, http.StatusUnprocessableEntity, got.status)
 	require.Contains(t, got.body, "at least 10 characters")
@@ -155,7 +155,7 @@ func TestAccount(t *testing.T) {
 	before := b.token()
 	got = change(password, "a better horse")
 	require.Equal(t, http.StatusSeeOther, got.status)
-	require.Contains(t, b.get("/account").body, "Your password is changed")
+	require.Contains(t, b.get("/account").body, "Password changed")
 	require.NotEqual(t, before, b.token(), "a new session")
 	other.signedIn(false, "all others end")
 	newest(t, box, 1)
@@ -216,7 +216,7 @@ func TestInvitationOfSomebodyKnown(t *testing.T) {
 	link := path(t, newest(t, box, 1))
 
 	carl := s.as("carl@example.com")
-	require.Contains(t, carl.get(link).body, "You are signed in as carl@example.com")
+	require.Contains(t, carl.get(link).body, "signed in as carl@example.com")
 	got := carl.post(link, url.Values{"password": {"carl's own guess"}})
 	require.Equal(t, http.StatusUnprocessableEntity, got.status, "another person's session lets nobody in")
 	require.Contains(t, carl.get("/rules").body, "carl@example.com")
@@ -284,7 +284,7 @@ func TestResendAndWithdraw(t *testing.T) {
 		require.Equal(t, http.StatusForbidden, b.post("/members/"+id+"/resend", s.inTenant(s.a)).status, role)
 		require.Equal(t, http.StatusForbidden, b.post("/members/"+id+"/withdraw", s.inTenant(s.a)).status, role)
 		body := b.get("/members").body
-		require.Equal(t, role == tenants.Admin, strings.Contains(body, "Invite somebody"), role)
+		require.Equal(t, role == tenants.Admin, strings.Contains(body, "Invite member"), role)
 		require.NotContains(t, body, `value="owner"`, role)
 		require.NotContains(t, body, "/resend", "an owner's invitation is an owner's")
 		if role != tenants.Admin {
@@ -305,7 +305,7 @@ func TestWithoutMail(t *testing.T) {
 	require.NotContains(t, ann.get("/members").body, link[1])
 	require.Equal(t, http.StatusSeeOther, s.browser().post(link[1], url.Values{"password": {"zoe's own horse"}}).status)
 
-	require.Contains(t, s.browser().get("/forgot").body, "sends no mail")
+	require.Contains(t, s.browser().get("/forgot").body, "does not send email")
 	require.Equal(t, http.StatusNotFound, s.browser().post("/forgot", url.Values{"email": {"ann@example.com"}}).status)
 	require.Equal(t, http.StatusNotFound, s.browser().get("/dev/mail").status)
 
@@ -370,7 +370,7 @@ func TestDevMail(t *testing.T) {
 	s := newStack(t)
 	box := s.mailing(SignupOpen)
 	b := s.browser()
-	require.Contains(t, b.get("/dev/mail").body, "No mail yet")
+	require.Contains(t, b.get("/dev/mail").body, "No messages yet")
 	require.Contains(t, b.post("/forgot", url.Values{"email": {"ann@example.com"}}).body, `href="/dev/mail"`)
 	letter := newest(t, box, 1)
 	got := b.get("/dev/mail")

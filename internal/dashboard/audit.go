@@ -50,16 +50,16 @@ func (l *auditLine) Clock() string { return l.At.UTC().Format("15:04:05") }
 func (l *auditLine) Day() string { return l.At.UTC().Format("2 Jan 2006") }
 
 var auditActions = []option{
-	{"", "Anything"}, {"create", "Created"}, {"update", "Changed"}, {"delete", "Deleted"}, {"rotate", "Rotated"},
-	{"revoke", "Revoked"}, {"reset", "Reset counters"}, {"import", "Imported"},
+	{"", "Any"}, {"create", "Created"}, {"update", "Changed"}, {"delete", "Deleted"}, {"rotate", "Rotated"},
+	{"revoke", "Revoked"}, {"reset", "Reset limits"}, {"import", "Imported"},
 }
 
 var auditKinds = []option{
-	{"", "Anything"}, {"rule", "A rule"}, {"plan", "A plan"}, {"subject", "A subject"}, {"key", "An API key"}, {"member", "A member"}, {"tenant", "The tenant"},
+	{"", "Any"}, {"rule", "A rule"}, {"plan", "A plan"}, {"subject", "A subject"}, {"key", "An API key"}, {"member", "A member"}, {"tenant", "The tenant"},
 }
 
 // errVerifying: as many trails are being verified as may be at once.
-var errVerifying = errors.New("too many trails are verified at once")
+var errVerifying = errors.New("too many audit logs are being verified at once")
 
 // audit shows the trail, or gives it as a file.
 func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -124,11 +124,11 @@ func (v *auditView) ReadFrom() string {
 	r := v.Verified
 	switch {
 	case r.From.Sequence > r.Removed.Sequence:
-		return "beginning with row " + itoa(r.From.Sequence+1) + "; those before it were read earlier"
+		return "starting with row " + itoa(r.From.Sequence+1) + "; earlier rows were verified before"
 	case r.Removed.Sequence > 0:
-		return "beginning with row " + itoa(r.Removed.Sequence+1) + ", the first that is left: older ones are removed after a time, which the operator sets"
+		return "starting with row " + itoa(r.Removed.Sequence+1) + ", the oldest that is kept: the operator sets how long rows are kept"
 	}
-	return "beginning with the first"
+	return "starting with the first"
 }
 
 func auditFilterOf(f *form) tenants.AuditFilter {
@@ -187,7 +187,7 @@ func (d *dashboard) exportAudit(w http.ResponseWriter, r *http.Request, v *visit
 			return nil
 		}
 		if rows, next, err = read(next); err != nil {
-			d.Logger.Error("an export of an audit trail broke off", "error", err)
+			d.Logger.Error("cannot finish an audit log export", "error", err)
 			panic(http.ErrAbortHandler) // nobody is to take a part for the whole
 		}
 	}
@@ -228,7 +228,7 @@ func auditVerb(e *tenants.AuditEntry) string {
 	case "revoke":
 		return "revoked " + object
 	case "reset":
-		return "reset the counters of"
+		return "reset limits of"
 	case "import":
 		return "imported subjects"
 	}

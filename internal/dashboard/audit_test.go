@@ -24,7 +24,7 @@ func TestAuditPage(t *testing.T) {
 	b := s.as("viewer@example.com")
 	got := b.get("/audit")
 	require.Contains(t, got.body, `<a class="mono" href="/rules/requests">requests</a>`)
-	require.Contains(t, got.body, "<dt>Limit</dt><dd><del><span class=\"hidden\">before: </span>10</del> <ins><span class=\"hidden\">after: </span>1\u202f500</ins></dd>")
+	require.Contains(t, got.body, "<dt>Limit</dt><dd><del><span class=\"hidden\">before: </span>10</del> <ins><span class=\"hidden\">after: </span>1,500</ins></dd>")
 	require.Contains(t, got.body, "“Because mark”")
 	require.Contains(t, got.body, "Limit of the override for requests")
 	require.Contains(t, got.body, "Key mark", "a key is called by its name")
@@ -37,14 +37,14 @@ func TestAuditPage(t *testing.T) {
 	future := s.clock.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04")
 	require.Zero(t, count("from="+future))
 	require.Equal(t, 3, count("kind=rule&to="+future))
-	require.Contains(t, b.get("/audit?actor=nobody").body, "Nothing that fits")
+	require.Contains(t, b.get("/audit?actor=nobody").body, "No entries match")
 	other := s.as("bob@example.com").get("/audit").body
 	require.NotContains(t, other, "mark")
 	require.NotContains(t, other, "ann@example.com")
 
 	for query, want := range map[string]string{
-		"kind=people": "Is none of the choices.", "action=eat": "Is none of the choices.", "from=soon": "Must be a time such as",
-		"target=" + strings.Repeat("x", 600): "Must be at most 512 bytes", "after=x": "Nothing was looked up",
+		"kind=people": "Must be one of the listed options.", "action=eat": "Must be one of the listed options.", "from=soon": "Must be a time such as",
+		"target=" + strings.Repeat("x", 600): "Must be at most 512 bytes", "after=x": "Filters not applied",
 	} {
 		got := b.get("/audit?" + query)
 		require.Equal(t, http.StatusUnprocessableEntity, got.status, query)
@@ -103,15 +103,15 @@ func TestAuditVerify(t *testing.T) {
 	s.fill(s.a, "mark")
 	b := s.as("ann@example.com")
 	whole := b.get("/audit?verify=1").body
-	require.Contains(t, whole, "The trail is whole.")
-	require.Contains(t, whole, "beginning with the first.")
+	require.Contains(t, whole, "The audit log is intact.")
+	require.Contains(t, whole, "starting with the first.")
 	report, err := s.store.VerifyAudit(t.Context(), s.a, tenants.AuditVerification{Rows: 2})
 	require.NoError(t, err)
-	require.Contains(t, b.get("/audit?verify=1&verified="+report.Head.String()).body, "beginning with row 3; those before it were read earlier.")
+	require.Contains(t, b.get("/audit?verify=1&verified="+report.Head.String()).body, "starting with row 3; earlier rows were verified before.")
 	var html strings.Builder
 	require.NoError(t, auditVerdict(&auditView{Verified: &report, GoOn: "/audit?verify=1&verified=" + report.Head.String()}).Render(t.Context(), &html))
-	require.Contains(t, html.String(), "Nothing is wrong up to row 2.")
-	require.Contains(t, html.String(), "Verify the next rows")
+	require.Contains(t, html.String(), "The audit log is intact up to row 2.")
+	require.Contains(t, html.String(), "Verify next rows")
 	require.NotContains(t, html.String(), "whole")
 
 	_, err = s.store.PurgeAudit(t.Context(), s.clock.Now().Add(time.Second))
@@ -122,18 +122,18 @@ func TestAuditVerify(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, left.Rows)
 	last := itoa(left.Head.Sequence)
-	require.Contains(t, b.get("/audit?verify=1").body, "beginning with row "+last+", the first that is left: older ones are removed")
+	require.Contains(t, b.get("/audit?verify=1").body, "starting with row "+last+", the oldest that is kept")
 	s.db.Exec(`UPDATE audit SET actor_name = 'somebody else' WHERE tenant_id = $1`, s.a.TenantID())
-	require.Contains(t, b.get("/audit?verify=1").body, "The trail is broken at row "+last+":")
-	require.Contains(t, s.as("bob@example.com").get("/audit?verify=1").body, "The trail is whole.")
+	require.Contains(t, b.get("/audit?verify=1").body, "The audit log is broken at row "+last+":")
+	require.Contains(t, s.as("bob@example.com").get("/audit?verify=1").body, "The audit log is intact.")
 }
 
 func TestFieldChanges(t *testing.T) {
 	got := fieldChanges(json.RawMessage(`{"limits": {"free": {"limit": 100, "unlimited": null}}, "by": ["subject"], "name": "a", "mode": "shadow"}`),
 		json.RawMessage(`{"limits": {"free": {"limit": 2000, "unlimited": true}}, "by": [], "name": "a", "labels": {"a.b": "c"}, "expires_at": "2026-03-01T10:00:00Z"}`))
 	require.Equal(t, []fieldChange{
-		{"by", "Counts by", "subject", "none"}, {"expires_at", "Ends", "", "1 Mar 2026, 10:00 UTC"}, {"labels\x00a.b", "Label a.b", "", "c"},
-		{"limits\x00free\x00limit", "Limit for free", "100", "2\u202f000"}, {"limits\x00free\x00unlimited", "Unlimited for free", "", "yes"}, {"mode", "Mode", "shadow", ""},
+		{"by", "Counted per", "subject", "none"}, {"expires_at", "Expires", "", "1 Mar 2026, 10:00 UTC"}, {"labels\x00a.b", "Label a.b", "", "c"},
+		{"limits\x00free\x00limit", "Limit for free", "100", "2,000"}, {"limits\x00free\x00unlimited", "Unlimited for free", "", "yes"}, {"mode", "Mode", "shadow", ""},
 	}, got)
 	require.Equal(t, []fieldChange{{"limit", "Limit", "", "5"}}, fieldChanges(nil, json.RawMessage(`{"limit": 5}`)))
 	require.Empty(t, fieldChanges(nil, nil))

@@ -101,8 +101,8 @@ func leaf(raw json.RawMessage) string {
 
 // fieldWords are the fields that are called otherwise than their words say.
 var fieldWords = map[string]string{
-	"by": "Counts by", "on_unavailable": "While counters are away", "consistency": "Where units are given out", "last4": "Last four characters", "billing_ref": "Billing reference",
-	"expires_at": "Ends", "starts_at": "Begins", "is_default": "Default plan", "default": "Default plan", "id": "Id", "rotated_to": "Replaced by",
+	"by": "Counted per", "on_unavailable": "If Redis is unavailable", "consistency": "Consistency", "last4": "Last four characters", "billing_ref": "Billing reference",
+	"expires_at": "Expires", "starts_at": "Starts", "is_default": "Default plan", "default": "Default plan", "id": "ID", "rotated_to": "Replaced by",
 	"revoked_at": "Revoked",
 }
 

@@ -144,7 +144,7 @@ func clockOf(g check.UsageGrain, at time.Time) string {
 func (c *chart) Label(b *bar) string {
 	text := c.Clock(b.Start) + " UTC: " + grouped(b.Allowed) + " allowed, " + grouped(b.Denied) + " denied"
 	if c.Before {
-		text += "; the time before: " + grouped(b.BeforeAllowed) + " and " + grouped(b.BeforeDenied)
+		text += "; previous period: " + grouped(b.BeforeAllowed) + " allowed, " + grouped(b.BeforeDenied) + " denied"
 	}
 	return text
 }
@@ -163,9 +163,9 @@ func (c *chart) Points() string {
 
 // Summary says the whole in words.
 func (c *chart) Summary() string {
-	text := c.Title + ": " + grouped(c.Allowed) + " checks allowed, " + grouped(c.Denied) + " denied, by the " + c.Grain.String()
+	text := c.Title + ": " + grouped(c.Allowed) + " checks allowed, " + grouped(c.Denied) + " denied, per " + c.Grain.String()
 	if c.Before {
-		text += "; in the time before " + grouped(c.BeforeAllowed) + " and " + grouped(c.BeforeDenied)
+		text += "; previous period: " + grouped(c.BeforeAllowed) + " allowed, " + grouped(c.BeforeDenied) + " denied"
 	}
 	return text
 }
@@ -200,13 +200,13 @@ func (c *chart) Data() string {
 func change(now, before int64) string {
 	switch {
 	case now == before:
-		return "the same"
+		return "unchanged"
 	case before == 0:
 		return "up from none"
 	case now == 0:
 		return "down to none"
 	case now >= 10*before:
-		return strconv.FormatInt(now/before, 10) + " times as many"
+		return strconv.FormatInt(now/before, 10) + "x"
 	case now > before:
 		return "+" + percent(now-before, before)
 	}

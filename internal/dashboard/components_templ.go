@@ -8,7 +8,7 @@ package dashboard
 import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
-// badge is a word that stands out; tone is "good", "warn", "bad" or "".
+// badge is a highlighted word; tone is "good", "warn", "bad" or "".
 func badge(text, tone string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -111,7 +111,7 @@ func modeBadge(mode string) templ.Component {
 	})
 }
 
-// leasedBadge tells of a rule whose units instances take ahead.
+// leasedBadge marks a rule whose units instances prefetch.
 func leasedBadge(leased bool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -354,7 +354,7 @@ func header(title, text string) templ.Component {
 	})
 }
 
-// pager leads through a list that is longer than a page.
+// pager links the pages of a long list.
 func pager(first, next string, later bool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -428,7 +428,7 @@ func pager(first, next string, later bool) templ.Component {
 	})
 }
 
-// curl is a command to copy. WEIR_URL and WEIR_KEY are what make run writes for a shell.
+// curl is a command to copy. It uses the variables WEIR_URL and WEIR_KEY that make run prints.
 func curl(method, path, body string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

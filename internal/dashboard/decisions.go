@@ -95,7 +95,7 @@ func (d *dashboard) decisions(w http.ResponseWriter, r *http.Request, v *visit) 
 		return err
 	}
 	view := d.readDecisions(r.Context(), v.actor().TenantID(), &f)
-	v.frame.Title = "Recent decisions"
+	v.frame.Title = "Decisions"
 	return d.render(w, r, http.StatusOK, decisionsPage(v.frame, &view))
 }
 
@@ -131,7 +131,7 @@ func decisionRows(list []check.RecentDecision) []decisionRow {
 			rows[i].Left = grouped(r.Remaining) + " of " + grouped(r.Quota)
 		}
 		if r.Repeats > 0 {
-			rows[i].Repeats = "and " + grouped(r.Repeats) + " more like it within a second"
+			rows[i].Repeats = grouped(r.Repeats+1) + " times in 1 s"
 		}
 	}
 	return rows
@@ -143,23 +143,23 @@ func whyThen(d *check.RecentDecision) string {
 	case d.Code == check.SubjectBlocked:
 		return "The subject is blocked."
 	case d.Code == check.CostExceedsLimit:
-		return "It asked for " + plural(d.Cost, "unit", "units") + " at once, and there are never more than " + grouped(d.Quota) + "."
+		return "The cost of " + grouped(d.Cost) + " exceeds the limit of " + grouped(d.Quota) + "."
 	case d.Code == check.CountersUnavailable:
-		return "The counters were away, and the rule denies then."
+		return "Redis was unavailable, and the rule denies in that case."
 	case !d.Allowed && d.Penalized:
-		return "A penalty for an earlier denial was running."
+		return "A penalty for an earlier denial was active."
 	case !d.Allowed && d.Remaining > 0:
-		return "It asked for " + plural(d.Cost, "unit", "units") + ", and " + grouped(d.Remaining) + " of " + grouped(d.Quota) + " were left" + whence(d.Source) + "."
+		return "The cost was " + grouped(d.Cost) + ", and " + grouped(d.Remaining) + " of " + grouped(d.Quota) + " remained" + whence(d.Source) + "."
 	case !d.Allowed && d.Quota == 1:
-		return "The one unit there is was used" + whence(d.Source) + "."
+		return "1 of 1 used" + whence(d.Source) + "."
 	case !d.Allowed:
-		return "All " + grouped(d.Quota) + " were used" + whence(d.Source) + "."
+		return grouped(d.Quota) + " of " + grouped(d.Quota) + " used" + whence(d.Source) + "."
 	case d.Rule == "" && d.Degraded:
-		return "Counters were away, and no rule denied."
+		return "Redis was unavailable, and no rule denied."
 	case d.Rule == "":
-		return "No rule with a limit applied."
+		return "No rule with a limit matched."
 	case d.Degraded:
-		return "Within the limit, as this instance counts while the counters are away."
+		return "Within the limit, counted by this instance because Redis was unavailable."
 	}
 	return "Within the limit" + whence(d.Source) + "."
 }
@@ -169,7 +169,7 @@ func whence(source string) string {
 	if source == "rule" {
 		return ""
 	}
-	return ", the number " + originText(source)
+	return " (limit " + originText(source) + ")"
 }
 
 // whenAgain says when the same check would have passed, counted from then.
@@ -182,5 +182,5 @@ func whenAgain(d *check.RecentDecision) string {
 	case d.RetryAfterMS == check.NeverMS:
 		return "never"
 	}
-	return "after " + inWords(time.Duration(d.RetryAfterMS)*time.Millisecond)
+	return "in " + short(time.Duration(d.RetryAfterMS)*time.Millisecond)
 }

@@ -18,25 +18,25 @@ func TestRecentDecisions(t *testing.T) {
 	s.fill(s.a, "mark")
 	s.member(s.a, "support@example.com", tenants.Support)
 	b := s.as("support@example.com")
-	require.Contains(t, b.get("/decisions").body, "Nobody was denied lately")
-	require.Contains(t, b.get("/decisions?show=all").body, "No checks lately")
+	require.Contains(t, b.get("/decisions").body, "No recent denials")
+	require.Contains(t, b.get("/decisions?show=all").body, "No recent checks")
 	s.ask(s.a, "user_1", 25)
 	got := b.get("/decisions")
 	require.Contains(t, got.body, `<a class="mono" href="/subjects/user_1">user_1</a>`)
 	require.Contains(t, got.body, `<a href="/rules/requests">requests</a>`)
-	require.Contains(t, got.body, "All 20 were used, the number from plan free.")
+	require.Contains(t, got.body, "20 of 20 used (limit from plan free).")
 	require.Contains(t, got.body, "0 of 20")
-	require.Regexp(t, `after (1 minute|\d+ seconds)`, got.body)
+	require.Regexp(t, `in (1 min|\d+ s)`, got.body)
 	require.NotContains(t, got.body, ">allowed<")
-	require.Contains(t, b.get("/subjects/user_1").body, "All 20 were used, the number from plan free.", "the subject's page says it, too")
-	require.Contains(t, b.get("/subjects/user_2").body, "Nothing that is remembered by this instance.")
+	require.Contains(t, b.get("/subjects/user_1").body, "20 of 20 used (limit from plan free).", "the subject's page says it, too")
+	require.Contains(t, b.get("/subjects/user_2").body, "No recent denials on this instance.")
 	require.Contains(t, b.get("/decisions?show=all").body, ">allowed<")
 	for query, found := range map[string]bool{
 		"subject=user": true, "subject=user_2": false, "rule=requests": true, "rule=by-ip": false, "resource=orders&subject=user_1": true, "resource=order": false,
 	} {
 		require.Equal(t, found, strings.Contains(b.get("/decisions?"+query).body, `href="/subjects/user_1"`), query)
 	}
-	require.Contains(t, b.get("/decisions?subject=nobody").body, "Nothing lately that fits")
+	require.Contains(t, b.get("/decisions?subject=nobody").body, "No recent decisions match")
 	require.NotContains(t, s.as("bob@example.com").get("/decisions?show=all").body, "user_1", "another tenant's")
 	require.Equal(t, http.StatusBadRequest, b.get("/decisions?show=some").status)
 	require.Equal(t, http.StatusBadRequest, b.get("/decisions?subject="+strings.Repeat("x", 257)).status)
@@ -55,18 +55,18 @@ func TestWhyThen(t *testing.T) {
 	}
 	for want, d := range map[string]*check.RecentDecision{
 		"The subject is blocked. when unblocked": {Code: check.SubjectBlocked},
-		"It asked for 200 units at once, and there are never more than 100. never": denied(check.CostExceedsLimit, func(d *check.RecentDecision) {
+		"The cost of 200 exceeds the limit of 100. never": denied(check.CostExceedsLimit, func(d *check.RecentDecision) {
 			d.Cost, d.RetryAfterMS = 200, check.NeverMS
 		}),
-		"The counters were away, and the rule denies then. after 2 seconds":       denied(check.CountersUnavailable, nil),
-		"A penalty for an earlier denial was running. after 2 seconds":            denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Penalized = true }),
-		"All 100 were used, the number from an override. after 2 seconds":         denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Source = "override" }),
-		"It asked for 5 units, and 2 of 100 were left. after 2 seconds":           denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Cost, d.Remaining = 5, 2 }),
-		"The one unit there is was used. after 2 seconds":                         denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Quota = 1 }),
-		"No rule with a limit applied. ":                                          {Allowed: true},
-		"Counters were away, and no rule denied. ":                                {Allowed: true, Degraded: true},
-		"Within the limit, the number from plan pro. ":                            {Allowed: true, Rule: "api", Source: "plan:pro"},
-		"Within the limit, as this instance counts while the counters are away. ": {Allowed: true, Rule: "api", Source: "rule", Degraded: true},
+		"Redis was unavailable, and the rule denies in that case. in 2 s":   denied(check.CountersUnavailable, nil),
+		"A penalty for an earlier denial was active. in 2 s":                denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Penalized = true }),
+		"100 of 100 used (limit from an override). in 2 s":            denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Source = "override" }),
+		"The cost was 5, and 2 of 100 remained. in 2 s":              denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Cost, d.Remaining = 5, 2 }),
+		"1 of 1 used. in 2 s":                                               denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Quota = 1 }),
+		"No rule with a limit matched. ":                                             {Allowed: true},
+		"Redis was unavailable, and no rule denied. ":                                {Allowed: true, Degraded: true},
+		"Within the limit (limit from plan pro). ":                               {Allowed: true, Rule: "api", Source: "plan:pro"},
+		"Within the limit, counted by this instance because Redis was unavailable. ": {Allowed: true, Rule: "api", Source: "rule", Degraded: true},
 	} {
 		require.Equal(t, want, whyThen(d)+" "+whenAgain(d))
 	}

@@ -43,12 +43,12 @@ func devMailPage(letters []mail.Kept) templ.Component {
 				}()
 			}
 			ctx = templ.InitializeContext(ctx)
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, "<h1>Mails of the demo</h1><p class=\"muted\">The demo sends nothing: what it would send is kept here, the newest first, until it stops.</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, "<h1>Demo mailbox</h1><p class=\"muted\">The demo sends no email. Messages appear here, newest first, until the demo stops.</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
 			if len(letters) == 0 {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "<div class=\"card\"><p>No mail yet. <a href=\"/forgot\">Forget your password</a>, <a href=\"/signup\">sign up</a>, or invite somebody on the page of members.</p></div>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "<div class=\"card\"><p>No messages yet. <a href=\"/forgot\">Reset your password</a>, <a href=\"/signup\">sign up</a>, or invite somebody on the Members page.</p></div>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -163,7 +163,7 @@ func devMailPage(letters []mail.Kept) templ.Component {
 			}
 			return nil
 		})
-		templ_7745c5c3_Err = gate("Mails of the demo").Render(templ.WithChildren(ctx, templ_7745c5c3_Var2), templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = gate("Demo mailbox").Render(templ.WithChildren(ctx, templ_7745c5c3_Var2), templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -8,9 +8,9 @@ package dashboard
 import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
-// What forms are made of. Each piece shows what was filled in before and what is wrong with it.
+// The parts of forms. Each field shows the submitted value and its error.
 
-// post is a form that changes the tenant. It carries which tenant it was made for.
+// post is a form that changes the tenant. It carries the tenant it was rendered for.
 func post(f frame, action string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -74,7 +74,7 @@ func post(f frame, action string) templ.Component {
 	})
 }
 
-// versioned makes the write depend on nobody having changed the object since.
+// versioned makes the write fail if somebody else changed the object in the meantime.
 func versioned(version int64) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -117,7 +117,7 @@ func versioned(version int64) templ.Component {
 	})
 }
 
-// problem says what is wrong with a form as a whole, or that fields below are wrong.
+// problem shows the error of the form, or says that fields below are invalid.
 func problem(f *form) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -163,7 +163,7 @@ func problem(f *form) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			} else {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 10, "<p>Nothing was saved yet: look at the fields that are marked.</p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 10, "<p>Nothing saved. Fix the highlighted fields.</p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -177,7 +177,7 @@ func problem(f *form) templ.Component {
 	})
 }
 
-// filterProblem says that nothing was looked up, for a form that only asks.
+// filterProblem says that a filter form is invalid.
 func filterProblem(f *form) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -200,7 +200,7 @@ func filterProblem(f *form) templ.Component {
 		}
 		ctx = templ.ClearChildren(ctx)
 		if f.invalid() {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "<div class=\"band bad\" role=\"alert\" tabindex=\"-1\" data-focus><p>Nothing was looked up: look at the fields that are marked.</p></div>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "<div class=\"band bad\" role=\"alert\" tabindex=\"-1\" data-focus><p>Filters not applied. Fix the highlighted fields.</p></div>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -213,9 +213,9 @@ func filterProblem(f *form) templ.Component {
 type field struct {
 	Form        *form
 	Name, Label string
-	ID          string // "": the name. Needed where a page has the same field twice
-	Type        string // "": text
-	Value       string // before anything is filled in
+	ID          string // defaults to the name; needed if a page has the same field twice
+	Type        string // defaults to text
+	Value       string // the initial value
 	Hint        string
 	Attrs       templ.Attributes
 }
@@ -234,7 +234,7 @@ func (x field) kind() string {
 	return "text"
 }
 
-// attrs are what ties an input to its hint and its error.
+// attrs ties an input to its hint and its error.
 func (x field) attrs() templ.Attributes {
 	attrs := templ.Attributes{"id": x.id(), "name": x.Name}
 	described := ""
@@ -633,7 +633,7 @@ func selectField(x field, options []option) templ.Component {
 	})
 }
 
-// checkField is a box to tick; Value "on" ticks it before anything is filled in.
+// checkField is a checkbox; Value "on" ticks it initially.
 func checkField(x field) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -771,7 +771,7 @@ func checkField(x field) templ.Component {
 	})
 }
 
-// reasonField asks why something is done, for those who read the trail later.
+// reasonField asks for the reason that the audit log shows.
 func reasonField(f *form, id string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -793,7 +793,7 @@ func reasonField(f *form, id string) templ.Component {
 			templ_7745c5c3_Var34 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		templ_7745c5c3_Err = textField(field{Form: f, Name: "reason", ID: id, Label: "Reason", Hint: "For those who read it later.", Attrs: templ.Attributes{"required": true, "maxlength": "500", "autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = textField(field{Form: f, Name: "reason", ID: id, Label: "Reason", Hint: "Shown in the audit log.", Attrs: templ.Attributes{"required": true, "maxlength": "500", "autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -801,8 +801,8 @@ func reasonField(f *form, id string) templ.Component {
 	})
 }
 
-// action is a form behind a button: it opens without a script, too. A page that comes with it open
-// begins there for the keyboard.
+// action is a form behind a button. It opens without a script, too. If it is open when the page
+// loads, keyboard focus starts there.
 func action(name string, open bool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

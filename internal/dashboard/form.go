@@ -80,7 +80,7 @@ func digitsOf(text string) string {
 func (f *form) reason() string {
 	reason := f.Get("reason")
 	if problem := tenants.ValidText(reason, maxReason); reason == "" {
-		f.wrong("reason", "must say why, in a few words")
+		f.wrong("reason", "is required")
 	} else if problem != "" {
 		f.wrong("reason", problem)
 	}
@@ -115,7 +115,7 @@ func (f *form) refuse(err error) int {
 		f.problem = sentence(conflict.Detail)
 		return http.StatusConflict
 	case errors.Is(err, tenants.ErrPreconditionFailed):
-		f.problem = "Somebody else has changed this since you opened it, so nothing was saved. Below stands what you filled in; open the page anew to see what it is now, or save again to replace that."
+		f.problem = "Nothing saved. Somebody else changed this after you opened it. The form below holds your values: reload the page to see the current ones, or save again to replace them."
 		return http.StatusPreconditionFailed
 	}
 	return 0

@@ -11,7 +11,7 @@ import (
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// grouped writes a number with narrow spaces between thousands.
+// grouped writes a number with commas between thousands, as in 1,670.
 func grouped(n int64) string {
 	digits := strconv.FormatInt(n, 10)
 	start := 0
@@ -22,7 +22,7 @@ func grouped(n int64) string {
 	b.WriteString(digits[:start])
 	for i := start; i < len(digits); i++ {
 		if i > start && (len(digits)-i)%3 == 0 {
-			b.WriteRune('\u202f')
+			b.WriteByte(',')
 		}
 		b.WriteByte(digits[i])
 	}
@@ -43,7 +43,7 @@ var units = []struct {
 	{24 * time.Hour, "day", "days"}, {time.Hour, "hour", "hours"}, {time.Minute, "minute", "minutes"}, {time.Second, "second", "seconds"},
 }
 
-// inWords writes a length of time roughly, as "2 minutes"; it never says less than there is.
+// inWords writes a length of time rounded up to one unit, as in "2 minutes".
 func inWords(d time.Duration) string {
 	for i, u := range units {
 		if d < u.length && i < len(units)-1 {
@@ -57,6 +57,13 @@ func inWords(d time.Duration) string {
 	}
 	return ""
 }
+
+// short writes a length of time as inWords does, with abbreviated units, as in "2 min".
+func short(d time.Duration) string {
+	return shortUnit.Replace(inWords(d))
+}
+
+var shortUnit = strings.NewReplacer("seconds", "s", "second", "s", "minutes", "min", "minute", "min", "hours", "h", "hour", "h")
 
 // exactly writes a length of time that a rule is made of, as "90 seconds" or "minute"; with one,
 // "1 minute" keeps its number.

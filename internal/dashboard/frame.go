@@ -8,24 +8,24 @@ import (
 	"weir/internal/tenants"
 )
 
-// frame is what stands around every page.
+// frame holds what every page shows around its content.
 type frame struct {
 	Title         string
 	Email, Role   string
-	Tenant        string // "": none
+	Tenant        string // "" if there is none
 	TenantID      string // for forms
-	May           rights // what to offer; what is refused is up to the handlers
-	Said          string // what was just done, "": nothing
+	May           rights // what to offer; the handlers enforce it
+	Said          string // what was just done; "" if nothing was
 	Navigation    []navGroup
-	Others        []tenantChoice // to switch to
-	Section       string         // the part of the navigation that the page belongs to
-	DegradedSince string         // "": it is not
+	Others        []tenantChoice // the tenants to switch to
+	Section       string         // the navigation entry of this page
+	DegradedSince string         // "" unless Redis is unavailable
 	DegradedAt    moment
 }
 
 type tenantChoice struct{ ID, Name string }
 
-// rights are what the person may change, as pages ask for it.
+// rights says what the user may change.
 type rights struct{ Reset, Boost, Edit, Manage, Own, Operate bool }
 
 func rightsOf(a tenants.Actor) rights {
@@ -43,13 +43,13 @@ type navGroup struct {
 }
 
 var navigation = []navGroup{
-	{"Watch", []navItem{{"/", "Overview"}, {"/decisions", "Decisions"}, {"/usage", "Usage"}, {"/audit", "Audit"}}},
+	{"Monitor", []navItem{{"/", "Overview"}, {"/decisions", "Decisions"}, {"/usage", "Usage"}, {"/audit", "Audit log"}}},
 	{"Limits", []navItem{{"/rules", "Rules"}, {"/plans", "Plans"}, {"/subjects", "Subjects"}}},
 	{"Try", []navItem{{"/tester", "Tester"}, {"/playground", "Playground"}}},
 	{"Tenant", []navItem{{"/keys", "API keys"}, {"/members", "Members"}, {"/settings", "Settings"}}},
 }
 
-// operating is what the operator of the service finds beside that.
+// operating lists the pages for the operator of the service.
 var operating = navGroup{"Service", []navItem{{"/tenants", "Tenants"}, {"/instances", "Instances"}}}
 
 func newFrame(s *tenants.Session, path string, now, degradedSince time.Time) frame {

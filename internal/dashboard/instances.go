@@ -46,16 +46,16 @@ func instanceRowOf(i *check.Instance, now time.Time) instanceRow {
 	row := instanceRow{
 		Name: nameOr(i.Name, "unnamed"), Version: nameOr(i.Version, "unknown"), This: i.This,
 		Started: moment{i.StartedAt}, Up: inWords(max(0, now.Sub(i.StartedAt))),
-		Counters: "reached", CountersTone: "good", Config: "up to date", ConfigTone: "good",
+		Counters: "available", CountersTone: "good", Config: "up to date", ConfigTone: "good",
 	}
 	if !i.DegradedSince.IsZero() {
-		row.Counters, row.CountersTone = "away for "+inWords(max(now.Sub(i.DegradedSince), time.Second)), "bad"
+		row.Counters, row.CountersTone = "unavailable for "+inWords(max(now.Sub(i.DegradedSince), time.Second)), "bad"
 	}
 	switch {
 	case i.ConfigAge < 0:
-		row.Config, row.ConfigTone = "not read yet", "bad"
+		row.Config, row.ConfigTone = "not loaded yet", "bad"
 	case i.ConfigAge > configLate:
-		row.Config, row.ConfigTone = "as of "+inWords(i.ConfigAge)+" ago", "bad"
+		row.Config, row.ConfigTone = inWords(i.ConfigAge)+" old", "bad"
 	}
 	if l := i.Latency; l.Checks > 0 {
 		row.Checks, row.Half, row.Nearly = grouped(int64(l.Checks)), latencyText(l.P50), latencyText(l.P99)

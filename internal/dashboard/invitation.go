@@ -15,7 +15,7 @@ import (
 
 // roleWords say what somebody joins as.
 var roleWords = map[tenants.Role]string{
-	tenants.Owner: "an owner", tenants.Admin: "an admin", tenants.Editor: "an editor", tenants.Support: "a member of support", tenants.Viewer: "a viewer",
+	tenants.Owner: "an owner", tenants.Admin: "an admin", tenants.Editor: "an editor", tenants.Support: "support", tenants.Viewer: "a viewer",
 }
 
 // SendInvitation has the link of an invitation mailed, and what became of the mail written down.
@@ -33,7 +33,7 @@ func SendInvitation(store *tenants.Store, post *mail.Post, log *slog.Logger, i t
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if err := store.NoteInvitation(ctx, i, state); err != nil {
-			log.Error("what became of an invitation's mail was not written down", "state", state, "error", err)
+			log.Error("cannot record the delivery state of an invitation", "state", state, "error", err)
 		}
 	})
 }
@@ -70,7 +70,7 @@ func (d *dashboard) invitationPage(w http.ResponseWriter, r *http.Request) error
 }
 
 func (d *dashboard) deadInvitation(w http.ResponseWriter, r *http.Request) error {
-	return d.deadLink(w, r, "An invitation works once, for "+inWords(tenants.InvitationLife)+". Ask whoever invited you to send it again.", "/login", "Sign in")
+	return d.deadLink(w, r, "An invitation is single-use and valid for "+inWords(tenants.InvitationLife)+". Ask the person who invited you to send a new one.", "/login", "Sign in")
 }
 
 func (d *dashboard) renderInvitation(w http.ResponseWriter, r *http.Request, status int, i tenants.Invitation, f form) error {

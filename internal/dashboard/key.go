@@ -45,13 +45,13 @@ var scopeChoices = []struct {
 	Scope tenants.Scope
 	Text  string
 }{
-	{tenants.ScopeCheck, "check: ask for decisions. All that an application needs."},
-	{tenants.ScopeRead, "read: look at the configuration and the usage."},
-	{tenants.ScopeWrite, "write: change the configuration, keys and members too."},
+	{tenants.ScopeCheck, "check: send checks. All that an application needs."},
+	{tenants.ScopeRead, "read: read the configuration and usage."},
+	{tenants.ScopeWrite, "write: change the configuration, API keys and members."},
 }
 
 // overlaps are for how long a replaced key may go on.
-var overlaps = []option{{"0s", "not at all"}, {"1h", "1 hour"}, {"1d", "1 day"}, {"7d", "7 days"}, {"30d", "30 days"}}
+var overlaps = []option{{"0s", "no time: it stops immediately"}, {"1h", "1 hour"}, {"1d", "1 day"}, {"7d", "7 days"}, {"30d", "30 days"}}
 
 func (d *dashboard) key(w http.ResponseWriter, r *http.Request, v *visit) error {
 	return d.showKey(w, r, v, http.StatusOK, &form{})
@@ -117,7 +117,7 @@ func (d *dashboard) showSecret(w http.ResponseWriter, r *http.Request, v *visit,
 	for _, scope := range made.Scopes {
 		view.Checks = view.Checks || scope == tenants.ScopeCheck
 	}
-	v.frame.Title = "A new key"
+	v.frame.Title = "New key"
 	showsSecret(w)
 	return d.render(w, r, http.StatusOK, secretPage(v.frame, &view))
 }
@@ -145,21 +145,21 @@ func (d *dashboard) actOnKey(w http.ResponseWriter, r *http.Request, v *visit, f
 	case "rotate":
 		overlap, bad := check.ParseDuration(f.Get("overlap"))
 		if bad != nil && f.Get("overlap") != "0s" {
-			f.wrong("overlap", "must be one of those offered")
+			f.wrong("overlap", "must be one of the listed options")
 			break
 		}
 		var made tenants.APIKey
 		var key tenants.Key
 		made, key, err = d.Store.RotateKey(r.Context(), v.actor(), id, time.Duration(overlap.MS)*time.Millisecond)
 		if err == nil {
-			note := "The old key is over as of now."
+			note := "The old key no longer works."
 			if overlap.MS > 0 {
-				note = "The old key goes on for " + exactly(overlap.MS, true) + "."
+				note = "The old key keeps working for " + exactly(overlap.MS, true) + "."
 			}
 			return d.showSecret(w, r, v, &made, key, note)
 		}
 	case "revoke":
-		err, said = d.Store.RevokeKey(r.Context(), v.actor(), id, tenants.Match{}), "Revoked. All instances refuse the key within a second."
+		err, said = d.Store.RevokeKey(r.Context(), v.actor(), id, tenants.Match{}), "Key revoked. All instances reject it within a second."
 	default:
 		return errForm
 	}

@@ -45,7 +45,7 @@ func TestKeyIsShownOnce(t *testing.T) {
 	// rotated: the new one is shown, the old one goes on for a day
 	got = b.write(path, url.Values{"do": {"rotate"}, "overlap": {"1d"}})
 	require.Equal(t, http.StatusOK, got.status, got.body)
-	require.Contains(t, got.body, "goes on for 1 day")
+	require.Contains(t, got.body, "keeps working for 1 day")
 	next := secretPattern.FindStringSubmatch(got.body)
 	require.NotNil(t, next)
 	require.NotEqual(t, found[1], next[1])
@@ -80,7 +80,7 @@ func TestKeyActionsRefuse(t *testing.T) {
 		require.Equal(t, http.StatusForbidden, b.write("/keys", url.Values{"name": {"x"}, "check": {"on"}}).status, role)
 		require.Equal(t, http.StatusForbidden, b.write(path, url.Values{"do": {"revoke"}}).status, role)
 		require.NotContains(t, b.get(path).body, "Revoke", role)
-		require.NotContains(t, b.get("/keys").body, "New key", role)
+		require.NotContains(t, b.get("/keys").body, "Create API key", role)
 	}
 	admin := s.as("admin@example.com")
 	got := admin.write("/keys", url.Values{"name": {"x"}})

@@ -46,7 +46,7 @@ func keysPage(f frame, v *keysView) templ.Component {
 				}()
 			}
 			ctx = templ.InitializeContext(ctx)
-			templ_7745c5c3_Err = header("API keys", "What your servers sign in with. A key is shown once, when it is made; here are its last four characters.").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = header("API keys", "Your servers authenticate with API keys. Weir shows a key once, when you create it; afterwards only its last four characters.").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -91,7 +91,7 @@ func keysPage(f frame, v *keysView) templ.Component {
 							}()
 						}
 						ctx = templ.InitializeContext(ctx)
-						templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "name", Label: "Name", Hint: "Where it will be used, such as “checkout service”.", Attrs: templ.Attributes{"maxlength": "200", "autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "name", Label: "Name", Hint: "Where you use it, such as “checkout service”.", Attrs: templ.Attributes{"maxlength": "200", "autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -112,11 +112,11 @@ func keysPage(f frame, v *keysView) templ.Component {
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
-						templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "expires_at", Label: "Ends (UTC)", Type: "datetime-local", Hint: "Left out: never."}).Render(ctx, templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "expires_at", Label: "Expires (UTC)", Type: "datetime-local", Hint: "Optional. Never expires by default."}).Render(ctx, templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
-						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, " <div class=\"buttons\"><button>Make the key</button></div>")
+						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, " <div class=\"buttons\"><button>Create API key</button></div>")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -128,7 +128,7 @@ func keysPage(f frame, v *keysView) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = action("New key", v.Sent.invalid()).Render(templ.WithChildren(ctx, templ_7745c5c3_Var3), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = action("Create API key", v.Sent.invalid()).Render(templ.WithChildren(ctx, templ_7745c5c3_Var3), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -142,12 +142,12 @@ func keysPage(f frame, v *keysView) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if len(v.Keys) == 0 {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 9, "<div class=\"empty\"><h2>No keys</h2><p>An application needs one to ask for decisions.</p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 9, "<div class=\"empty\"><h2>No API keys yet</h2><p>Your application needs an API key to send checks.</p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 				if !f.May.Manage {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 10, "<p>An owner or an admin can make it.</p>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 10, "<p>Ask an owner or an admin to create one.</p>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -157,7 +157,7 @@ func keysPage(f frame, v *keysView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			} else {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "<table class=\"stack\"><thead><tr><th scope=\"col\">Key</th><th scope=\"col\">State</th><th scope=\"col\">Scopes</th><th scope=\"col\">Last used</th><th scope=\"col\">Expires</th><th scope=\"col\">Made</th></tr></thead> <tbody>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "<table class=\"stack\"><thead><tr><th scope=\"col\">Key</th><th scope=\"col\">State</th><th scope=\"col\">Scopes</th><th scope=\"col\">Last used</th><th scope=\"col\">Expires</th><th scope=\"col\">Created</th></tr></thead> <tbody>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -238,7 +238,7 @@ func keysPage(f frame, v *keysView) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 20, "</td><td data-label=\"Made\">")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 20, "</td><td data-label=\"Created\">")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -287,7 +287,7 @@ func keysPage(f frame, v *keysView) templ.Component {
 	})
 }
 
-// scopeFields are what a key may be used for.
+// scopeFields are the scopes that a key can have.
 func scopeFields(sent *form, has func(tenants.Scope) string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -410,7 +410,7 @@ func keyPage(f frame, k *keyView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, " <section class=\"card\"><dl class=\"facts\"><dt>Ends with</dt><dd class=\"mono\">…")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, " <section class=\"card\"><dl class=\"facts\"><dt>Last four characters</dt><dd class=\"mono\">…")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -452,7 +452,7 @@ func keyPage(f frame, k *keyView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 36, "</dd><dt>Made</dt><dd>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 36, "</dd><dt>Created</dt><dd>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -491,7 +491,7 @@ func keyPage(f frame, k *keyView) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 40, "\">its successor</a></dd>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 40, "\">the new key</a></dd>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -566,11 +566,11 @@ func keyPage(f frame, k *keyView) templ.Component {
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
-							templ_7745c5c3_Err = textField(field{Form: k.Sent("edit"), Name: "expires_at", Label: "Ends (UTC)", Type: "datetime-local", Value: k.ExpiresText, Hint: "Left out: never."}).Render(ctx, templ_7745c5c3_Buffer)
+							templ_7745c5c3_Err = textField(field{Form: k.Sent("edit"), Name: "expires_at", Label: "Expires (UTC)", Type: "datetime-local", Value: k.ExpiresText, Hint: "Optional. Never expires by default."}).Render(ctx, templ_7745c5c3_Buffer)
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
-							templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 48, " <div class=\"buttons\"><button>Save</button></div>")
+							templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 48, " <div class=\"buttons\"><button>Save changes</button></div>")
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
@@ -582,7 +582,7 @@ func keyPage(f frame, k *keyView) templ.Component {
 						}
 						return nil
 					})
-					templ_7745c5c3_Err = action("Edit", k.Sent("edit").invalid()).Render(templ.WithChildren(ctx, templ_7745c5c3_Var19), templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = action("Edit key", k.Sent("edit").invalid()).Render(templ.WithChildren(ctx, templ_7745c5c3_Var19), templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -622,15 +622,15 @@ func keyPage(f frame, k *keyView) templ.Component {
 								}()
 							}
 							ctx = templ.InitializeContext(ctx)
-							templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 51, "<input type=\"hidden\" name=\"do\" value=\"rotate\"><p>Makes a new key with the same name, scopes and end. This one goes on meanwhile, so that you can put the new one in place.</p>")
+							templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 51, "<input type=\"hidden\" name=\"do\" value=\"rotate\"><p>Creates a new key with the same name, scopes and expiry. The old key keeps working for the time you choose, so that you can deploy the new one.</p>")
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
-							templ_7745c5c3_Err = selectField(field{Form: k.Sent("rotate"), Name: "overlap", Label: "This key goes on for", Value: "1d"}, overlaps).Render(ctx, templ_7745c5c3_Buffer)
+							templ_7745c5c3_Err = selectField(field{Form: k.Sent("rotate"), Name: "overlap", Label: "Old key keeps working for", Value: "1d"}, overlaps).Render(ctx, templ_7745c5c3_Buffer)
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
-							templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 52, " <div class=\"buttons\"><button>Make the new key</button></div>")
+							templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 52, " <div class=\"buttons\"><button>Create new key</button></div>")
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
@@ -642,7 +642,7 @@ func keyPage(f frame, k *keyView) templ.Component {
 						}
 						return nil
 					})
-					templ_7745c5c3_Err = action("Rotate", k.Sent("rotate").invalid()).Render(templ.WithChildren(ctx, templ_7745c5c3_Var21), templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = action("Rotate key", k.Sent("rotate").invalid()).Render(templ.WithChildren(ctx, templ_7745c5c3_Var21), templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -679,7 +679,7 @@ func keyPage(f frame, k *keyView) templ.Component {
 							}()
 						}
 						ctx = templ.InitializeContext(ctx)
-						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 54, "<input type=\"hidden\" name=\"do\" value=\"revoke\"><p>Ends the key at once and for good: whoever still uses it is refused within a second. To change keys without that, rotate it.</p><div class=\"buttons\"><button class=\"danger\">Revoke for good</button></div>")
+						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 54, "<input type=\"hidden\" name=\"do\" value=\"revoke\"><p>Revokes the key permanently. Requests with it fail within a second. To replace a key without interruption, rotate it.</p><div class=\"buttons\"><button class=\"danger\">Revoke key permanently</button></div>")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -691,7 +691,7 @@ func keyPage(f frame, k *keyView) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = action("Revoke", k.Sent("revoke").invalid()).Render(templ.WithChildren(ctx, templ_7745c5c3_Var23), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = action("Revoke key", k.Sent("revoke").invalid()).Render(templ.WithChildren(ctx, templ_7745c5c3_Var23), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -710,7 +710,7 @@ func keyPage(f frame, k *keyView) templ.Component {
 	})
 }
 
-// secretPage shows a new key, this once.
+// secretPage shows a new key, once.
 func secretPage(f frame, v *secretView) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -744,7 +744,7 @@ func secretPage(f frame, v *secretView) templ.Component {
 				}()
 			}
 			ctx = templ.InitializeContext(ctx)
-			templ_7745c5c3_Err = header("The new key “"+v.Name+"”", "Copy it now: it is shown this once and kept nowhere. "+v.Note).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = header("New key “"+v.Name+"”", "Copy it now. Weir shows it once and does not store it. "+v.Note).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -761,7 +761,7 @@ func secretPage(f frame, v *secretView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 57, "</code></pre><div class=\"buttons\"><button data-copy=\"secret\" data-script hidden>Copy the key</button> <a class=\"button quiet\" href=\"")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 57, "</code></pre><div class=\"buttons\"><button data-copy=\"secret\" data-script hidden>Copy key</button> <a class=\"button quiet\" href=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -774,12 +774,12 @@ func secretPage(f frame, v *secretView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 58, "\">Done</a></div><p>Keep it on your servers, in a secret store or the environment; not in a browser, an app or a repository. Whoever has it may do what its scopes say.</p></section>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 58, "\">Done</a></div><p>Keep it on your servers, in a secret store or the environment. Do not put it in a browser, an app or a repository: anybody who has it can use its scopes.</p></section>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
 			if v.Checks {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 59, "<section class=\"card\"><h2>Try it</h2><p>With the key in <code>WEIR_KEY</code> and the address of this service in <code>WEIR_URL</code>:</p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 59, "<section class=\"card\"><h2>Send a check</h2><p>Set <code>WEIR_KEY</code> to the key and <code>WEIR_URL</code> to the address of this service:</p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

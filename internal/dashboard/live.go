@@ -85,7 +85,7 @@ type openPage struct {
 }
 
 // errStreams: more pages are kept up to date than there is room for.
-var errStreams = errors.New("too many live pages at once")
+var errStreams = errors.New("too many live pages are open")
 
 // stream makes a handler of one that keeps a page of a tenant up to date. Unlike a page it takes no
 // message about what was just done: that is the page's.
@@ -202,7 +202,7 @@ func (h *hub) run(ctx context.Context, t *topic, from source) {
 			err = t.take(ctx, parts)
 		}
 		if err != nil && ctx.Err() == nil && !errors.Is(err, tenants.ErrUnavailable) { // that is logged often enough
-			h.d.Logger.Error("a live page cannot be brought up to date", "error", err)
+			h.d.Logger.Error("cannot update a live page", "error", err)
 		}
 		select {
 		case <-ctx.Done():

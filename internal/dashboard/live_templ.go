@@ -8,8 +8,8 @@ package dashboard
 import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
-// liveSwitch keeps the page up to date while it is pressed. Without a script
-// there is nothing to stop.
+// liveSwitch updates the page while it is pressed. Without a script
+// there is nothing to pause.
 func liveSwitch() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -39,7 +39,7 @@ func liveSwitch() templ.Component {
 	})
 }
 
-// periodSwitch leads to the same page over another time.
+// periodSwitch links the same page for other periods.
 func periodSwitch(path string, current period) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

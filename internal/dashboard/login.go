@@ -52,7 +52,7 @@ func (d *dashboard) login(w http.ResponseWriter, r *http.Request) error {
 		view.Problem = f.Problem()
 		return d.renderLogin(w, r, status, view)
 	case errors.Is(err, tenants.ErrWrongPassword):
-		view.Problem = "The email or the password is wrong."
+		view.Problem = "Wrong email or password."
 		return d.renderLogin(w, r, http.StatusUnauthorized, view)
 	case err != nil:
 		return err

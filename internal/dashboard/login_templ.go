@@ -110,7 +110,7 @@ func signInPage(v loginView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 10, "></label> <button>Sign in</button></form><p class=\"legend\"><a href=\"/forgot\">Forgotten password?</a> ")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 10, "></label> <button>Sign in</button></form><p class=\"legend\"><a href=\"/forgot\">Forgot your password?</a> ")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -220,7 +220,7 @@ func TestRightsEndAtOnce(t *testing.T) {
 	b = s.as("eve@example.com")
 	got := b.get("/rules")
 	require.Equal(t, http.StatusForbidden, got.status)
-	require.Contains(t, got.body, "no active tenant")
+	require.Contains(t, got.body, "not a member of an active tenant")
 
 	member = s.member(s.a, "eve@example.com", tenants.Editor) // the server gives a password anew
 	b.signedIn(false, "after a change of the password")

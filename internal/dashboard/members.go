@@ -93,9 +93,9 @@ func (d *dashboard) changeMember(w http.ResponseWriter, r *http.Request, v *visi
 	case "role":
 		var m tenants.Member
 		m, err = d.Store.EditMember(r.Context(), v.actor(), id, tenants.Match{}, func(m *tenants.Member) { m.Role = tenants.Role(f.Get("role")) })
-		said = "Done: " + m.Email + " is now " + string(m.Role) + "."
+		said = "Role of " + m.Email + " changed to " + string(m.Role) + "."
 	case "remove":
-		err, said = d.Store.RemoveMember(r.Context(), v.actor(), id, tenants.Match{}), "Removed. What this person was signed in to here has ended."
+		err, said = d.Store.RemoveMember(r.Context(), v.actor(), id, tenants.Match{}), "Member removed and signed out of this tenant."
 	default:
 		return errForm
 	}
@@ -110,8 +110,8 @@ func (d *dashboard) changeMember(w http.ResponseWriter, r *http.Request, v *visi
 
 // roleNames say what a role is for, where one is chosen.
 var roleNames = map[tenants.Role]string{
-	tenants.Owner: "Owner: everything, other owners included", tenants.Admin: "Admin: everything but owners", tenants.Editor: "Editor: rules, plans and subjects",
-	tenants.Support: "Support: resets and temporary overrides", tenants.Viewer: "Viewer: looks on",
+	tenants.Owner: "Owner: everything, including owners", tenants.Admin: "Admin: everything except owners", tenants.Editor: "Editor: rules, plans and subjects",
+	tenants.Support: "Support: resets and temporary overrides", tenants.Viewer: "Viewer: read only",
 }
 
 // linkWords say how an invitation stands.
@@ -121,15 +121,15 @@ func linkWords(link tenants.Link, exists bool, now time.Time) (words, tone strin
 	case !exists:
 		return "invited, no link", "warn"
 	case !link.ExpiresAt.After(now):
-		return "invited, link ended", "warn"
+		return "invited, link expired", "warn"
 	case link.Mail == tenants.MailFailed, link.Mail == tenants.MailWaiting && now.Sub(link.SentAt) > slow:
-		return "invited, mail failed", "bad"
+		return "invited, email failed", "bad"
 	case link.Mail == tenants.MailWaiting:
-		return "invited, mail on its way", ""
+		return "invited, sending email", ""
 	case link.Mail == tenants.MailOff:
 		return "invited", "warn"
 	}
-	return "invited, mail sent", "warn"
+	return "invited, email sent", "warn"
 }
 
 // invite makes somebody a member who has not joined, and has them told.
@@ -163,7 +163,7 @@ func (d *dashboard) resend(w http.ResponseWriter, r *http.Request, v *visit, f *
 	if err != nil {
 		return err
 	}
-	return d.sendInvitation(w, r, v, made, made.Email+" has a new link. The one before works no more.")
+	return d.sendInvitation(w, r, v, made, "New link sent to "+made.Email+". The old link is void.")
 }
 
 // sendInvitation mails a link, or shows it once where no mail can be sent. That page is the answer
@@ -190,7 +190,7 @@ func (d *dashboard) withdraw(w http.ResponseWriter, r *http.Request, v *visit, f
 	if err != nil {
 		return err
 	}
-	return d.done(w, r, "/members", "The invitation of "+gone.Email+" is withdrawn.")
+	return d.done(w, r, "/members", "Invitation of "+gone.Email+" withdrawn.")
 }
 
 type sessionRow struct {
@@ -212,7 +212,7 @@ func (d *dashboard) sessions(w http.ResponseWriter, r *http.Request, v *visit) e
 			This: s.ID == v.session.ID, Opened: moment{s.CreatedAt}, Seen: moment{s.SeenAt},
 		}
 	}
-	v.frame.Title = "Your sessions"
+	v.frame.Title = "Sessions"
 	return d.render(w, r, http.StatusOK, sessionsPage(v.frame, rows))
 }
 

@@ -41,7 +41,7 @@ func membersPage(f frame, v *membersView) templ.Component {
 				}()
 			}
 			ctx = templ.InitializeContext(ctx)
-			templ_7745c5c3_Err = header("Members", "Who may sign in to this tenant. Owners and admins run it, editors change limits, support frees customers, viewers look.").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = header("Members", "People who can sign in to this tenant. Owners and admins manage it, editors change limits, support resets limits for customers, viewers read.").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -63,7 +63,7 @@ func membersPage(f frame, v *membersView) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, " is invited, and nobody mails the link.</strong> Hand it on yourself: it works once, for 7 days, and is shown only now.</p><p class=\"mono\"><a href=\"")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, " is invited. This service does not send email.</strong> Send this link yourself. It is single-use, valid for 7 days, and shown only now.</p><p class=\"mono\"><a href=\"")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -160,17 +160,17 @@ func membersPage(f frame, v *membersView) templ.Component {
 							return templ_7745c5c3_Err
 						}
 						if v.MailOn {
-							templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "<p class=\"hint\">They get a mail with a link, which works once, for 7 days.</p>")
+							templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "<p class=\"hint\">We email a link. It is single-use and valid for 7 days.</p>")
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
 						} else {
-							templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 13, "<p class=\"hint\">This service sends no mail: you get a link to hand on.</p>")
+							templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 13, "<p class=\"hint\">This service does not send email. You get a link to send yourself.</p>")
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
 						}
-						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 14, " <div><button>Invite</button></div>")
+						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 14, " <div><button>Send invitation</button></div>")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -182,7 +182,7 @@ func membersPage(f frame, v *membersView) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = action("Invite somebody", v.Form.invalid()).Render(templ.WithChildren(ctx, templ_7745c5c3_Var6), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = action("Invite member", v.Form.invalid()).Render(templ.WithChildren(ctx, templ_7745c5c3_Var6), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -320,7 +320,7 @@ func membersPage(f frame, v *membersView) templ.Component {
 								if templ_7745c5c3_Err != nil {
 									return templ_7745c5c3_Err
 								}
-								templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 29, " <div class=\"buttons\"><button>Save</button></div>")
+								templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 29, " <div class=\"buttons\"><button>Save role</button></div>")
 								if templ_7745c5c3_Err != nil {
 									return templ_7745c5c3_Err
 								}
@@ -371,7 +371,7 @@ func membersPage(f frame, v *membersView) templ.Component {
 							}
 							return nil
 						})
-						templ_7745c5c3_Err = action("Change", false).Render(templ.WithChildren(ctx, templ_7745c5c3_Var11), templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = action("Edit", false).Render(templ.WithChildren(ctx, templ_7745c5c3_Var11), templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -398,15 +398,15 @@ func membersPage(f frame, v *membersView) templ.Component {
 									return templ_7745c5c3_Err
 								}
 								var templ_7745c5c3_Var16 string
-								templ_7745c5c3_Var16, templ_7745c5c3_Err = templ.JoinStringErrs("Send again to " + m.Email)
+								templ_7745c5c3_Var16, templ_7745c5c3_Err = templ.JoinStringErrs("Resend invitation to " + m.Email)
 								if templ_7745c5c3_Err != nil {
-									return templ.Error{Err: templ_7745c5c3_Err, FileName: `members.templ`, Line: 82, Col: 74}
+									return templ.Error{Err: templ_7745c5c3_Err, FileName: `members.templ`, Line: 82, Col: 81}
 								}
 								_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var16))
 								if templ_7745c5c3_Err != nil {
 									return templ_7745c5c3_Err
 								}
-								templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 35, "\">Send again</button>")
+								templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 35, "\">Resend</button>")
 								if templ_7745c5c3_Err != nil {
 									return templ_7745c5c3_Err
 								}
@@ -452,9 +452,9 @@ func membersPage(f frame, v *membersView) templ.Component {
 								return templ_7745c5c3_Err
 							}
 							var templ_7745c5c3_Var19 string
-							templ_7745c5c3_Var19, templ_7745c5c3_Err = templ.JoinStringErrs("Withdraw the invitation of " + m.Email)
+							templ_7745c5c3_Var19, templ_7745c5c3_Err = templ.JoinStringErrs("Withdraw invitation of " + m.Email)
 							if templ_7745c5c3_Err != nil {
-								return templ.Error{Err: templ_7745c5c3_Err, FileName: `members.templ`, Line: 88, Col: 86}
+								return templ.Error{Err: templ_7745c5c3_Err, FileName: `members.templ`, Line: 88, Col: 82}
 							}
 							_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var19))
 							if templ_7745c5c3_Err != nil {
@@ -540,11 +540,11 @@ func sessionsPage(f frame, rows []sessionRow) templ.Component {
 				}()
 			}
 			ctx = templ.InitializeContext(ctx)
-			templ_7745c5c3_Err = header("Your sessions", "Where you are signed in. A session ends 12 hours after its last use, and 7 days after it began.").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = header("Sessions", "Browsers where you are signed in. A session ends after 12 hours without use, and after 7 days at the latest.").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 45, " <section class=\"card flush\"><table class=\"stack\"><thead><tr><th scope=\"col\">Browser</th><th scope=\"col\">Address</th><th scope=\"col\">Opened</th><th scope=\"col\">Last used</th><th scope=\"col\"><span class=\"hidden\">End</span></th></tr></thead> <tbody>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 45, " <section class=\"card flush\"><table class=\"stack\"><thead><tr><th scope=\"col\">Browser</th><th scope=\"col\">Address</th><th scope=\"col\">Signed in</th><th scope=\"col\">Last used</th><th scope=\"col\"><span class=\"hidden\">Actions</span></th></tr></thead> <tbody>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -567,7 +567,7 @@ func sessionsPage(f frame, rows []sessionRow) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				if s.This {
-					templ_7745c5c3_Err = badge("this one", "good").Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = badge("this session", "good").Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -585,7 +585,7 @@ func sessionsPage(f frame, rows []sessionRow) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 49, "</td><td data-label=\"Opened\">")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 49, "</td><td data-label=\"Signed in\">")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -619,7 +619,7 @@ func sessionsPage(f frame, rows []sessionRow) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 53, "\"> <button class=\"quiet\">End</button></form>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 53, "\"> <button class=\"quiet\">End session</button></form>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -634,7 +634,7 @@ func sessionsPage(f frame, rows []sessionRow) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if len(rows) > 1 {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 56, "<form method=\"post\" action=\"/sessions/end\"><input type=\"hidden\" name=\"session\" value=\"others\"> <button class=\"quiet\">End all others</button></form>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 56, "<form method=\"post\" action=\"/sessions/end\"><input type=\"hidden\" name=\"session\" value=\"others\"> <button class=\"quiet\">End all other sessions</button></form>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

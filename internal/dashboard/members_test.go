@@ -32,7 +32,7 @@ func TestChangeMembers(t *testing.T) {
 	require.Equal(t, http.StatusUnprocessableEntity, role(admin, "viewer@example.com", "king").status)
 	viewer.signedIn(true, "nothing was changed")
 	require.Equal(t, http.StatusSeeOther, role(admin, "viewer@example.com", "support").status)
-	require.Contains(t, admin.get("/members").body, "viewer@example.com is now support")
+	require.Contains(t, admin.get("/members").body, "Role of viewer@example.com changed to support")
 	viewer.signedIn(false, "the role has changed")
 
 	support := s.as("support@example.com")

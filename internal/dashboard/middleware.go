@@ -23,9 +23,9 @@ const sessionCookie = "__Host-weir"
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 var (
-	errMethod = errors.New("the page does not answer this method")
+	errMethod = errors.New("method not allowed")
 	errForm   = errors.New("the form cannot be read")
-	errBusy   = errors.New("too many requests at once")
+	errBusy   = errors.New("too many concurrent requests")
 	// errOtherTenant: the form was made while another tenant was the current one.
 	errOtherTenant = errors.New("the form belongs to another tenant")
 )
@@ -49,8 +49,8 @@ func (d *dashboard) guard(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		defer d.recovered(w, r)
 		if err := crossOrigin.Check(r); err != nil {
-			d.fail(w, r, http.StatusForbidden, "This came from another site",
-				"The request was sent by a page that is not ours, so nothing was done.")
+			d.fail(w, r, http.StatusForbidden, "Request from another site",
+				"Another website sent this request. Nothing was changed.")
 			return
 		}
 		select {
@@ -75,7 +75,7 @@ func (d *dashboard) recovered(w http.ResponseWriter, r *http.Request) {
 		panic(fault)
 	}
 	d.Logger.Error("a page panicked", "request_id", requestOf(r.Context()).id, "path", route(r), "panic", fault, "stack", string(debug.Stack()))
-	d.fail(w, r, http.StatusInternalServerError, "Something went wrong", "This is our fault, and it was written down. Try again.")
+	d.fail(w, r, http.StatusInternalServerError, "Something went wrong", "The error is on our side and was logged. Try again.")
 }
 
 func isLocal(hostport string) bool {

@@ -136,7 +136,7 @@ func (d *dashboard) readOverview(ctx context.Context, actor tenants.Actor, view 
 // readPeriod reads what lies in the chosen period.
 func (d *dashboard) readPeriod(ctx context.Context, actor tenants.Actor, view *overviewView, now time.Time) (err error) {
 	s := stretchUntil(now, view.Period.Grain, view.Period.Grains)
-	if view.Chart, err = d.series(ctx, actor, "The last "+strings.TrimPrefix(view.Period.Name, "1 "), s, tenants.UsageQuery{}); err != nil {
+	if view.Chart, err = d.series(ctx, actor, "Checks in the last "+strings.TrimPrefix(view.Period.Name, "1 "), s, tenants.UsageQuery{}); err != nil {
 		return err
 	}
 	byRule, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: s.Grain, From: s.From, To: s.To, ByRule: true})
@@ -179,7 +179,7 @@ func (d *dashboard) readNear(ctx context.Context, actor tenants.Actor, now time.
 	for i := range list.Near {
 		n := &list.Near[i]
 		out = append(out, nearLimit{
-			Subject: n.Subject, Rule: n.Rule, Remaining: grouped(n.Remaining) + " of " + grouped(n.Quota) + " left", Left: 1000 - int64(1000*n.Used()),
+			Subject: n.Subject, Rule: n.Rule, Remaining: grouped(n.Remaining) + " of " + grouped(n.Quota) + " remaining", Left: 1000 - int64(1000*n.Used()),
 			Ago: agoInWords(now.Sub(n.At)), Whole: inWords(n.At.Add(time.Duration(n.ResetAfterMS) * time.Millisecond).Sub(now)),
 		})
 	}
@@ -192,7 +192,7 @@ func agoInWords(d time.Duration) string {
 		return "just now"
 	}
 	if d < time.Minute {
-		return grouped(int64(d/(10*time.Second))*10) + " seconds ago"
+		return grouped(int64(d/(10*time.Second))*10) + " s ago"
 	}
 	return inWords(d.Truncate(time.Minute)) + " ago"
 }
@@ -255,7 +255,7 @@ func plainLimit(l check.Limit) string {
 	case l.Unlimited:
 		return "unlimited"
 	case l.Burst != 0 && l.Burst != l.Limit:
-		return grouped(l.Limit) + ", " + grouped(l.Burst) + " at once"
+		return grouped(l.Limit) + ", burst " + grouped(l.Burst)
 	}
 	return grouped(l.Limit)
 }

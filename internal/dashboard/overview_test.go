@@ -45,13 +45,13 @@ func TestOverviewCounts(t *testing.T) {
 	}
 	b := s.as("ann@example.com")
 	got := b.get("/?period=24h")
-	require.Contains(t, got.body, "1\u202f200")
+	require.Contains(t, got.body, "1,200")
 	require.Contains(t, got.body, "34</b> denied (2.8\u202f%)")
 	require.Contains(t, got.body, "the time before: 700 and 8")
 	require.Contains(t, got.body, `<a href="/rules/requests">requests</a>`)
 	require.Contains(t, got.body, `sse-connect="/live/overview?period=24h"`)
-	require.Contains(t, b.get("/").body, "No checks were made in this time", "by the minute there is nothing")
-	require.NotContains(t, s.as("bob@example.com").get("/?period=24h").body, "1\u202f200", "another tenant's usage")
+	require.Contains(t, b.get("/").body, "No checks in this period", "by the minute there is nothing")
+	require.NotContains(t, s.as("bob@example.com").get("/?period=24h").body, "1,200", "another tenant's usage")
 	require.Equal(t, http.StatusBadRequest, b.get("/?period=2h").status)
 }
 
@@ -64,8 +64,8 @@ func TestOverviewYesterday(t *testing.T) {
 	s.decided(s.a, check.UsageMinute, 24*time.Hour, "", 60, 12) // of which 50 and 10 have passed by now
 	s.decided(s.a, check.UsageMinute, 24*time.Hour+time.Minute, "", 0, 10)
 	got := s.as("ann@example.com").get("/")
-	require.Contains(t, got.body, `<dd class="bad">30</dd><dd class="note">20 yesterday at this time: +50`+"\u202f%</dd>")
-	require.Contains(t, got.body, "<dd>10</dd><dd class=\"note\">50 yesterday at this time: \u221280\u202f%</dd>")
+	require.Contains(t, got.body, `<dd class="bad">30</dd><dd class="note">Yesterday at this time: 20 (+50`+"\u202f%</dd>")
+	require.Contains(t, got.body, "<dd>10</dd><dd class=\"note\">Yesterday at this time: 50 (\u221280\u202f%)</dd>")
 }
 
 // Who is about to be denied stands on the first page.
@@ -76,7 +76,7 @@ func TestNearestTheirLimit(t *testing.T) {
 	s.ask(s.a, "busy <b>", 19)
 	got := s.as("ann@example.com").get("/")
 	require.Contains(t, got.body, `<a class="mono" href="/subjects/busy%20%3Cb%3E">busy &lt;b&gt;</a>`)
-	require.Contains(t, got.body, "1 of 20 left", "as the bar draws it, and as the subject's page says")
+	require.Contains(t, got.body, "1 of 20 remaining", "as the bar draws it, and as the subject's page says")
 	require.NotContains(t, got.body, "calm")
 	require.NotContains(t, s.as("bob@example.com").get("/").body, "busy")
 }

@@ -61,7 +61,7 @@ func TestPages(t *testing.T) {
 		checkHeaders(t, got, path)
 	}
 	require.Contains(t, viewer.get("/rules").body, "No rules yet")
-	require.Contains(t, viewer.get("/").body, "Make the first check")
+	require.Contains(t, viewer.get("/").body, "Send first check")
 	require.Contains(t, viewer.get("/plans").body, "No plans yet")
 	require.Contains(t, viewer.get("/subjects").body, "curl -X PUT")
 
@@ -76,15 +76,15 @@ func TestPages(t *testing.T) {
 		}
 	}
 	for path, words := range map[string][]string{
-		"/":                       {"Overrides that end within a week", "2 days", "Because mark"},
-		"/rules":                  {"Rule mark", "Each subject may use 10 units in any minute on all resources. More is denied."},
+		"/":                       {"Overrides expiring this week", "2 days", "Because mark"},
+		"/rules":                  {"Rule mark", "Each subject can use 10 units in any minute on all resources. Requests over the limit are denied."},
 		"/rules/requests":         {"About mark", "Plan mark", "20 per minute", "sliding_window_log"},
 		"/plans":                  {"Plan mark", `<td class="own"><a class="cell"`, ">20 per minute<", `<td class="muted"><a class="cell"`, ">10 per minute<", "default"},
 		"/subjects":               {"ada mark", "Label mark"},
 		"/keys":                   {"Key mark", "check, read, write", "never"},
 		"/members":                {"ann@example.com", "(you)", "owner"},
-		subjectURL("ada mark"):    {"ref mark", "30 per minute", "from an override", "<b>30</b> of 30 left", "counts by ip, too", "in force"},
-		"/subjects/unknown":       {"no: it is treated like any other", "20 per minute", "from plan free"},
+		subjectURL("ada mark"):    {"ref mark", "30 per minute", "from an override", "<b>30</b> of 30 remaining", "is also counted per ip", "active"},
+		"/subjects/unknown":       {"Not registered (uses the default plan)", "20 per minute", "from plan free"},
 		"/subjects/a%2Fb%3Fc%25d": {"<h1 class=\"mono\">a/b?c%d</h1>"},
 	} {
 		got := s.as("ann@example.com").get(path)
@@ -105,9 +105,9 @@ func TestLiveLimits(t *testing.T) {
 		require.NoError(t, err)
 	}
 	got := s.as("ann@example.com").get("/subjects/user_1")
-	require.Contains(t, got.body, "<b>0</b> of 20 left")
-	require.Regexp(t, `denied for (1 minute|\d+ seconds)`, got.body)
-	require.Regexp(t, `whole again in (1 minute|\d+ seconds)`, got.body)
+	require.Contains(t, got.body, "<b>0</b> of 20 remaining")
+	require.Regexp(t, `Denying for (1 min|\d+ s)`, got.body)
+	require.Regexp(t, `Fully available in (1 min|\d+ s)`, got.body)
 }
 
 func TestTenantsNeverMeet(t *testing.T) {
@@ -123,7 +123,7 @@ func TestTenantsNeverMeet(t *testing.T) {
 		require.NotContains(t, got.body, s.a.TenantID().String(), path)
 	}
 	got := bob.get(subjectURL("ada secret"))
-	require.Contains(t, got.body, "treated like any other", "registered elsewhere only")
+	require.Contains(t, got.body, "uses the default plan", "registered elsewhere only")
 	require.NotContains(t, got.body, "Because secret")
 
 	window, err := check.ParseWindow("1m")
@@ -219,7 +219,7 @@ func TestWhatCannotBeShown(t *testing.T) {
 		got := b.get(path)
 		require.Equal(t, want, got.status, path)
 		checkHeaders(t, got, path)
-		require.Contains(t, got.body, "To the overview", path)
+		require.Contains(t, got.body, "Go to the overview", path)
 	}
 	require.Equal(t, http.StatusMethodNotAllowed, b.post("/rules/requests", url.Values{}).status)
 }
@@ -253,10 +253,10 @@ func TestDegraded(t *testing.T) {
 		return err == nil && !s.checker.DegradedSince().IsZero()
 	}, time.Minute, time.Millisecond)
 	b := s.as("ann@example.com")
-	require.Contains(t, b.get("/rules").body, "The counters have been away for")
+	require.Contains(t, b.get("/rules").body, "Redis has been unavailable for")
 	got := b.get("/subjects/user_1")
 	require.Equal(t, http.StatusOK, got.status)
-	require.Contains(t, got.body, "the counters are away")
+	require.Contains(t, got.body, "degraded: Redis unavailable")
 
 	away := s.db.Open(tenants.Config{DatabaseURL: "postgres://x:y@127.0.0.1:1/z?sslmode=disable"})
 	token := b.token()
@@ -265,7 +265,7 @@ func TestDegraded(t *testing.T) {
 	r.AddCookie(&http.Cookie{Name: sessionCookie, Value: token})
 	got = s.browser().send(r)
 	require.Equal(t, http.StatusServiceUnavailable, got.status, "and not a redirect to the login")
-	require.Contains(t, got.body, "out of reach")
+	require.Contains(t, got.body, "Configuration unavailable")
 	require.NotContains(t, got.body, "127.0.0.1")
 	got = s.browser().login("ann@example.com", password)
 	require.Equal(t, http.StatusServiceUnavailable, got.status)

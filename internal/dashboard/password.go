@@ -49,7 +49,7 @@ func (d *dashboard) forgot(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if err == nil {
-		d.errand(r, "make a link for a new password", func(ctx context.Context) error {
+		d.errand(r, "create a password link", func(ctx context.Context) error {
 			token, err := d.Store.NewPasswordLink(ctx, person)
 			if err != nil {
 				return err
@@ -59,8 +59,8 @@ func (d *dashboard) forgot(w http.ResponseWriter, r *http.Request) error {
 		})
 	}
 	return d.render(w, r, http.StatusOK, askedPage(&askedView{
-		Title: "Look into your mail", Email: email, Back: "/forgot", Box: d.Mail.Box() != nil,
-		Text: "If there is a login with this address, a mail with a link is on its way. The link works once, for " + inWords(tenants.PasswordLinkLife) + ".",
+		Title: "Check your email", Email: email, Back: "/forgot", Box: d.Mail.Box() != nil,
+		Text: "If this email has a login, we sent a link to it. The link is single-use and valid for " + inWords(tenants.PasswordLinkLife) + ".",
 	}))
 }
 
@@ -75,7 +75,7 @@ func (d *dashboard) errand(r *http.Request, what string, do func(ctx context.Con
 		d.errands <- struct{}{}
 		defer func() { <-d.errands }()
 		if err := do(ctx); err != nil {
-			d.Logger.Error("what was to be done after an answer failed", "request_id", id, "what", what, "error", err)
+			d.Logger.Error("work after a response failed", "request_id", id, "what", what, "error", err)
 		}
 	}()
 }
@@ -90,7 +90,7 @@ type linkView struct {
 func (d *dashboard) resetPage(w http.ResponseWriter, r *http.Request) error {
 	email, err := d.Store.PasswordLink(r.Context(), chi.URLParam(r, "token"))
 	if errors.Is(err, tenants.ErrNotFound) {
-		return d.deadLink(w, r, "A link for a new password works once, for an hour.", "/forgot", "Ask for another link")
+		return d.deadLink(w, r, "A password link is single-use and valid for one hour.", "/forgot", "Request a new link")
 	}
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func (d *dashboard) reset(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	person, err := d.Store.UsePasswordLink(ctx, token, f.values.Get("password"))
 	if errors.Is(err, tenants.ErrNotFound) {
-		return d.deadLink(w, r, "A link for a new password works once, for an hour.", "/forgot", "Ask for another link")
+		return d.deadLink(w, r, "A password link is single-use and valid for one hour.", "/forgot", "Request a new link")
 	}
 	if status := f.refuse(err); status != 0 {
 		email, err := d.Store.PasswordLink(r.Context(), token)
@@ -124,7 +124,7 @@ func (d *dashboard) reset(w http.ResponseWriter, r *http.Request) error {
 	if err := d.signIn(w, r, person, uuid.Nil); err != nil {
 		return err
 	}
-	return d.done(w, r, "/", "Your password is changed, and all other sessions were ended.")
+	return d.done(w, r, "/", "Password changed. All other sessions ended.")
 }
 
 // passwordChanged writes it down, and tells the person by mail: should it not have been them,
@@ -170,7 +170,7 @@ func (d *dashboard) renderAccount(w http.ResponseWriter, r *http.Request, v *vis
 		m := &v.session.Memberships[i]
 		view.Tenants = append(view.Tenants, accountTenant{tenantName(m), string(m.Role)})
 	}
-	v.frame.Title = "Your account"
+	v.frame.Title = "Account"
 	return d.render(w, r, status, accountPage(v.frame, &view))
 }
 
@@ -187,7 +187,7 @@ func (d *dashboard) changePassword(w http.ResponseWriter, r *http.Request, v *vi
 	case wait > 0:
 		return d.renderAccount(w, r, v, tooMany(w, &f, wait), f)
 	case errors.Is(err, tenants.ErrWrongPassword):
-		f.wrong("current", "is not your present password")
+		f.wrong("current", "is not your current password")
 		return d.renderAccount(w, r, v, http.StatusUnprocessableEntity, f)
 	case err != nil:
 		return err
@@ -207,5 +207,5 @@ func (d *dashboard) changePassword(w http.ResponseWriter, r *http.Request, v *vi
 	if err := d.signIn(w, r, person, tenant); err != nil {
 		return err
 	}
-	return d.done(w, r, "/account", "Your password is changed, and all other sessions were ended.")
+	return d.done(w, r, "/account", "Password changed. All other sessions ended.")
 }

@@ -69,9 +69,9 @@ func (d *dashboard) showPlan(w http.ResponseWriter, r *http.Request, v *visit, v
 		if err != nil {
 			return err
 		}
-		view.Copies = []option{{"", "The rules' own"}}
+		view.Copies = []option{{"", "The rules"}}
 		for _, p := range plans {
-			view.Copies = append(view.Copies, option{p.Slug, "Those of " + nameOr(p.Name, p.Slug)})
+			view.Copies = append(view.Copies, option{p.Slug, "Plan " + nameOr(p.Name, p.Slug)})
 		}
 	}
 	view.Stray = view.Form.stray("slug", "name", "description", "like")
@@ -81,9 +81,9 @@ func (d *dashboard) showPlan(w http.ResponseWriter, r *http.Request, v *visit, v
 // reachText says who has a plan.
 func reachText(reach tenants.PlanReach, isDefault bool) string {
 	if isDefault {
-		return countText(reach.Subjects, "registered subject has it, and so has everybody who is not registered.", "registered subjects have it, and so has everybody who is not registered.")
+		return countText(reach.Subjects, "registered subject uses it, and so does every subject that is not registered.", "registered subjects use it, and so does every subject that is not registered.")
 	}
-	return countText(reach.Subjects, "subject has it.", "subjects have it.")
+	return countText(reach.Subjects, "subject uses it.", "subjects use it.")
 }
 
 func (d *dashboard) createPlan(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
@@ -97,9 +97,9 @@ func (d *dashboard) createPlan(w http.ResponseWriter, r *http.Request, v *visit,
 	}
 	made, err := d.Store.CreatePlan(r.Context(), v.actor(), plan)
 	if err == nil {
-		said := "The plan " + nameOr(made.Name, made.Slug) + " is made. Give it its numbers."
+		said := "Plan “" + nameOr(made.Name, made.Slug) + "” created. Set its limits."
 		if made.Default {
-			said = "The plan " + nameOr(made.Name, made.Slug) + " is made, and is the default: everybody without another one has it."
+			said = "Plan “" + nameOr(made.Name, made.Slug) + "” created. It is the default for every subject without a plan."
 		}
 		return d.done(w, r, "/plans", said)
 	}
@@ -121,7 +121,7 @@ func (d *dashboard) editPlan(w http.ResponseWriter, r *http.Request, v *visit, f
 		return nil
 	})
 	if err == nil {
-		return d.done(w, r, "/plans", "The plan "+nameOr(made.Name, slug)+" is changed.")
+		return d.done(w, r, "/plans", "Plan “"+nameOr(made.Name, slug)+"” saved.")
 	}
 	return d.refusedPlan(w, r, v, f, &now, err)
 }
@@ -150,13 +150,13 @@ func (d *dashboard) makeDefault(w http.ResponseWriter, r *http.Request, v *visit
 			p.Default = true
 			return nil
 		})
-		return nameOr(now.Name, now.Slug) + " is the default plan now.", err
+		return "Plan “" + nameOr(now.Name, now.Slug) + "” is now the default.", err
 	})
 }
 
 func (d *dashboard) deletePlan(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	return d.changePlan(w, r, v, f, func(now *tenants.Plan) (string, error) {
-		return "The plan " + nameOr(now.Name, now.Slug) + " is deleted.", d.Store.DeletePlan(r.Context(), v.actor(), now.Slug, f.match())
+		return "Plan “" + nameOr(now.Name, now.Slug) + "” deleted.", d.Store.DeletePlan(r.Context(), v.actor(), now.Slug, f.match())
 	})
 }
 

@@ -40,7 +40,7 @@ func (d *dashboard) impactOf(ctx context.Context, v *visit, c *cell, to *check.L
 	}
 	view.Reach = append(view.Reach, reachText(reach, c.plan.Default))
 	if reach.Overridden > 0 {
-		view.Reach = append(view.Reach, countText(reach.Overridden, "of them has an override for this rule and keeps its number.", "of them have an override for this rule and keep their number."))
+		view.Reach = append(view.Reach, countText(reach.Overridden, "of them has an override for this rule and keeps its limit.", "of them have an override for this rule and keep their limit."))
 	}
 	busy, since, err := d.busiest(ctx, v, &c.rule.Rule)
 	if err != nil {
@@ -98,27 +98,27 @@ func (view *impactView) judge(c check.Comparison, since string) {
 		view.Over = append(view.Over, named{name, subjectURL(name)})
 	}
 	view.OverMore = len(over) - len(view.Over)
-	view.Explained = "Looked at: the counters, at this moment, of those who asked most in the last " + since + ", up to " + grouped(mostCompared) + " of them."
+	view.Explained = "Compared: the current counters of the busiest subjects of the last " + since + ", up to " + grouped(mostCompared) + "."
 	n := int64(len(over))
 	switch {
 	case c.Reason == check.ModeOff:
-		view.Verdict, view.Explained = "The rule is off: nobody is denied by it, whatever the number.", ""
+		view.Verdict, view.Explained = "The rule is off, so the limit affects nobody.", ""
 	case c.Reason == check.NotBySubject:
-		view.Verdict, view.Explained = "Who would be over at once is not known.", "The rule does not count by subject, so no subject has a count of its own."
+		view.Verdict, view.Explained = "Subjects over the new limit: unknown.", "The rule is not counted per subject, so no subject has its own counter."
 	case c.Reason == check.MissingValues:
-		view.Verdict, view.Explained = "Who would be over at once is not known.", "The rule counts by more than the subject, and their counters cannot be found without the other values."
+		view.Verdict, view.Explained = "Subjects over the new limit: unknown.", "The rule is counted per subject and other values. Counters cannot be found without those values."
 	case c.Degraded:
-		view.Verdict, view.Explained = "Who would be over at once is not known.", "The counters are away at this moment."
+		view.Verdict, view.Explained = "Subjects over the new limit: unknown.", "Redis is unavailable."
 	case c.Asked == 0:
-		view.Verdict = "Nobody whom it concerns has asked anything in the last " + since + "."
+		view.Verdict = "No affected subject sent a check in the last " + since + "."
 	case n == 0:
-		view.Verdict = "Of the " + plural(int64(c.Asked), "subject", "subjects") + " whom it concerns and who asked most of late, nobody would be over it at once."
+		view.Verdict = "None of the " + plural(int64(c.Asked), "busiest affected subject", "busiest affected subjects") + " is over the new limit now."
 	default:
 		view.Tone = "bad"
-		view.Verdict = "Of the " + plural(int64(c.Asked), "subject", "subjects") + " whom it concerns and who asked most of late, " +
-			plural(n, "would be over it at once, and is denied", "would be over it at once, and are denied") + " until enough of what they used counts no more."
+		view.Verdict = "Of the " + plural(int64(c.Asked), "busiest affected subject", "busiest affected subjects") + ", " +
+			plural(n, "is over the new limit now and would be denied", "are over the new limit now and would be denied") + " until enough usage expires."
 	}
 	if view.Freed > 0 {
-		view.Verdict += " " + plural(int64(view.Freed), "subject that is denied now would be let through.", "subjects that are denied now would be let through.")
+		view.Verdict += " " + plural(int64(view.Freed), "subject that is denied now would be allowed.", "subjects that are denied now would be allowed.")
 	}
 }

@@ -27,7 +27,7 @@ type limitForm struct {
 
 // kinds are what a cell can hold.
 func (v *limitForm) Kinds() []option {
-	return []option{{"number", "A number"}, {"unlimited", "Unlimited"}, {"default", "The rule's own: " + v.Default}}
+	return []option{{"number", "Limit"}, {"unlimited", "Unlimited"}, {"default", "Limit of the rule: " + v.Default}}
 }
 
 // cell is a plan and a rule that a request names.
@@ -146,7 +146,7 @@ func (d *dashboard) previewLimit(w http.ResponseWriter, r *http.Request, v *visi
 	if isFragment(r) {
 		return d.render(w, r, http.StatusOK, impactPanel(v.frame, c.view(f), impact))
 	}
-	v.frame.Title = "Before it is saved"
+	v.frame.Title = "Preview"
 	return d.render(w, r, http.StatusOK, impactPage(v.frame, c.view(f), impact))
 }
 
@@ -167,9 +167,9 @@ func (d *dashboard) saveLimit(w http.ResponseWriter, r *http.Request, v *visit, 
 	switch status := f.refuse(err); {
 	case err == nil:
 		name := nameOr(c.plan.Name, c.plan.Slug)
-		return d.done(w, r, "/plans", name+" gives "+nameOr(c.rule.Name, c.rule.Slug)+" "+c.textOf(to)+" now.")
+		return d.done(w, r, "/plans", nameOr(c.rule.Name, c.rule.Slug)+" in plan "+name+" set to "+c.textOf(to)+".")
 	case errors.Is(err, tenants.ErrPreconditionFailed):
-		f.problem = "Somebody else has changed this plan since you opened it. What you see is your number: save it again to replace theirs."
+		f.problem = "Somebody else changed this plan after you opened it. The form holds your limit: save it again to replace theirs."
 		return d.showLimit(w, r, v, &c, f, status)
 	case status != 0:
 		return d.showLimit(w, r, v, &c, f, status)

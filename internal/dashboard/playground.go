@@ -118,7 +118,7 @@ func readPlay(query url.Values) (s playSettings, f form) {
 	}
 	s = playSettings{Traffic: f.Get("traffic"), Window: f.Get("window"), Penalty: f.Get("penalty")}
 	if s.scenario = scenarioNamed(s.Traffic); s.scenario == nil {
-		f.wrong("traffic", "must be one of those below")
+		f.wrong("traffic", "must be one of the listed options")
 	}
 	s.Limit = f.wholeUpTo("limit", maxPlayLimit)
 	if f.Get("burst") != "" {
@@ -248,18 +248,18 @@ func lastHit(lanes []*timeline, hits []int64) string {
 		i = len(lanes[0].Hits) - 1
 	}
 	denied := titles(lanes, func(t *timeline) bool { return !t.Hits[i].Allowed })
-	text := "Your hit at " + clockText(at, lanes[0].SpanMS)
+	text := "Your request at " + clockText(at, lanes[0].SpanMS)
 	switch len(denied) {
 	case 0:
-		return text + " passed everywhere."
+		return text + " was allowed by all algorithms."
 	case 1:
-		text += " was denied by " + denied[0] + " alone."
+		text += " was denied by " + denied[0] + " only."
 	case len(lanes):
-		text += " was denied everywhere."
+		text += " was denied by all algorithms."
 	default:
 		text += " was denied by " + itoa(int64(len(denied))) + " of " + itoa(int64(len(lanes))) + "."
 	}
-	return text + " Soonest to let it pass: " + soonest(lanes, i) + "."
+	return text + " Shortest retry after: " + soonest(lanes, i) + "."
 }
 
 // soonest names who of those that denied request i would let it pass first.
@@ -312,6 +312,6 @@ func (d *dashboard) playFailed(w http.ResponseWriter, r *http.Request, err error
 		return err
 	}
 	w.Header().Set("Retry-After", itoa(int64(math.Ceil(fast.wait.Seconds()))))
-	d.fail(w, r, http.StatusTooManyRequests, "Too fast", "The playground is limited, too: try again in "+inWords(fast.wait)+".")
+	d.fail(w, r, http.StatusTooManyRequests, "Too many requests", "The playground has a rate limit. Try again in "+inWords(fast.wait)+".")
 	return nil
 }

@@ -18,69 +18,69 @@ type algorithmNote struct{ How, Choose, Bound, Used, Example string }
 
 var algorithmNotes = map[check.Algorithm]algorithmNote{
 	check.SlidingWindowCounter: {
-		How: "It keeps two numbers: how many passed in this window of the clock, and how many in the one before. " +
-			"The earlier ones count by the share of their window that a window ending now would still cover. " +
-			"So capacity comes back evenly instead of all at once, for the price of two numbers a customer.",
-		Choose:  "in doubt. It is the default: cheap, and without a fixed window's double burst.",
-		Bound:   "just under two limits, of which only one can come in a burst.",
-		Used:    "this window + the window before × the share of it still covered, rounded down",
-		Example: "Limit 100 a minute; 40 in the last minute, 80 in this one, which is half over. The 40 count as 20, so 100 are used, and the next passes a millisecond later.",
+		How: "It keeps two counters: units used in the current clock window and in the previous one. " +
+			"The previous counter is weighted by its overlap with a window that ends now. " +
+			"Capacity returns evenly instead of all at once, at the cost of two numbers per subject.",
+		Choose:  "you are unsure. It is the default: cheap, and without the double burst of a fixed window.",
+		Bound:   "just under twice the limit, of which only one limit can come in a burst.",
+		Used:    "current window + previous window × its overlap, rounded down",
+		Example: "Limit 100 per minute. 40 units in the previous minute, 80 in the current one, which is half over. The 40 count as 20, so 100 are used. The next check is allowed one millisecond later.",
 	},
 	check.SlidingWindowLog: {
-		How: "It remembers each request that passed within the last window. One that is exactly a window old counts no more. " +
-			"Nothing is guessed, so the limit holds in every stretch of time, wherever you begin to measure. It pays with memory, an entry for each.",
-		Choose:  "the limit must hold in every stretch of time, and is small.",
-		Bound:   "the limit, wherever the window begins.",
-		Used:    "the costs that passed after now − window",
-		Example: "Limit 3 a minute; requests passed at seconds 0, 10 and 50. One at second 55 waits 5 seconds, until the first is a minute old.",
+		How: "It stores the time of each allowed request of the last window. A request that is one window old no longer counts. " +
+			"It is exact: no window of any start time exceeds the limit. It uses memory for each request.",
+		Choose:  "the limit is small and must hold in every possible window.",
+		Bound:   "the limit, for every possible window.",
+		Used:    "the sum of costs allowed after now − window",
+		Example: "Limit 3 per minute. Requests are allowed at seconds 0, 10 and 50. A request at second 55 is denied with a retry after 5 seconds, when the first is one minute old.",
 	},
 	check.SlidingWindowBuckets: {
-		How: "It cuts the window into parts and counts by part. The part of now and those before it that make up a window count in full. " +
-			"A part that leaves the window frees all that was in it at once. That is nearly the log, at a small and fixed price. In the playground a window has five parts.",
-		Choose:  "you want nearly the log, for large limits.",
-		Bound:   "the limit in almost a window; two limits in a whole one.",
-		Used:    "the counts of the last window ÷ precision parts",
-		Example: "Limit 1000 an hour by the minute: sixty counts. What was used at 10:00:30 is free again at 11:00:00.",
+		How: "It splits the window into buckets with one counter each. The current bucket and the buckets before it that make up a window count in full. " +
+			"A bucket that leaves the window releases all its units at once. This is nearly as exact as the log, with small and fixed memory. In the playground a window has five buckets.",
+		Choose:  "the limit is large and you want nearly the precision of the log.",
+		Bound:   "the limit in almost one window; twice the limit in a full window.",
+		Used:    "the sum of the last window ÷ precision buckets",
+		Example: "Limit 1,000 per hour with a precision of one minute: sixty counters. Units used at 10:00:30 are available again at 11:00:00.",
 	},
 	check.FixedWindow: {
-		How: "One number for each window of the clock, starting from nothing when the next begins. It may be a calendar day, week or month. " +
-			"Nothing is easier to tell a customer: the reset is a time on the clock. But the end of one window and the start of the next lie side by side, and each has a whole limit.",
-		Choose:  "you sell a quota by the hour, or by calendar day, week or month.",
-		Bound:   "two limits, even within two milliseconds.",
-		Used:    "what passed since the window began",
-		Example: "Limit 10 000 a month: it starts anew on the 1st at 00:00 UTC, as an invoice does.",
+		How: "One counter for each clock window. It starts at zero when the next window starts. A window can be a calendar day, week or month. " +
+			"It is easy to explain to a customer: the reset is a time on the clock. But the end of one window and the start of the next are adjacent, and each allows the full limit.",
+		Choose:  "you sell a quota per hour, or per calendar day, week or month.",
+		Bound:   "twice the limit, even within two milliseconds.",
+		Used:    "units allowed since the window started",
+		Example: "Limit 10,000 per month: it resets on the 1st at 00:00 UTC, like an invoice.",
 	},
 	check.FixedWindowFirstHit: {
-		How: "A fixed window that begins with the customer's own first request, and lasts one window from there. " +
-			"Not everybody starts anew at the same moment, which spares the machines behind. Who knows its trick can still get nearly two limits: one at the end, one at the start of the next.",
-		Choose:  "each customer's period should begin with its own first request.",
-		Bound:   "one less than two limits.",
-		Used:    "what passed since the window's first request",
-		Example: "Limit 5 in 24 hours for a trial. Who starts at 15:12 has five until 15:12 tomorrow.",
+		How: "A fixed window that starts with the first request of each subject. " +
+			"Subjects do not reset at the same time, which avoids load peaks. A subject can still get nearly twice the limit: once at the end of a window, once at the start of the next.",
+		Choose:  "each customer's window should start with its first request.",
+		Bound:   "one less than twice the limit.",
+		Used:    "units allowed since the first request of the window",
+		Example: "Limit 5 per 24 hours for a trial. A customer who starts at 15:12 has five until 15:12 the next day.",
 	},
 	check.TokenBucket: {
-		How: "A bucket holds tokens, up to its burst. It gains the limit in each window, evenly. A request takes its cost out, or is denied. " +
-			"Who was quiet has saved up and may come in a burst; who never stops gets the plain rate.",
-		Choose:  "bursts are fine, and a long-term rate is not to be passed.",
-		Bound:   "the burst, and the limit that flows in meanwhile.",
-		Used:    "the tokens that are missing",
-		Example: "Limit 100 a second with burst 500: five hundred at once for who was quiet for five seconds, a hundred a second for who was not.",
+		How: "A bucket holds tokens, up to the burst. It refills evenly with the limit per window. A request takes its cost in tokens or is denied. " +
+			"A quiet subject saves tokens and can send a burst. A busy subject gets the plain rate.",
+		Choose:  "bursts are acceptable and the long-term rate must hold.",
+		Bound:   "the burst plus the limit that refills in the window.",
+		Used:    "burst − tokens",
+		Example: "Limit 100 per second with burst 500: 500 at once after five quiet seconds, 100 per second for steady traffic.",
 	},
 	check.LeakyBucket: {
-		How: "The token bucket seen from the other side: requests pour in, the limit drains out in each window, and what would overflow the burst is denied. " +
-			"It decides alike. Choose the picture that your customers understand better.",
-		Choose:  "the same as a token bucket, told as a meter that drains.",
-		Bound:   "the burst, and the limit that drains meanwhile.",
+		How: "The mirror image of the token bucket. Requests fill the bucket, the limit drains per window, and a request that would overflow the burst is denied. " +
+			"Both make the same decisions. Choose the one that your customers understand better.",
+		Choose:  "you want a token bucket described as a meter that drains.",
+		Bound:   "the burst plus the limit that drains in the window.",
 		Used:    "the level of the bucket",
-		Example: "Limit 60 a minute with burst 10: a meter that shows at most ten, and falls by one each second.",
+		Example: "Limit 60 per minute with burst 10: a meter of at most 10 that falls by 1 per second.",
 	},
 	check.LeakyBucketQueue: {
-		How: "It admits as the leaky bucket does, but tells whoever passes to wait until all before have drained. " +
-			"So what stands behind sees one request after another, evenly, however they came. The burst is the room in the queue.",
-		Choose:  "what is behind needs an even flow, and callers can wait.",
-		Bound:   "the limit, each let go at its turn.",
-		Used:    "the level of the bucket, and the wait until it is your turn",
-		Example: "Limit 1 a second with burst 10: ten jobs that come at once go on after 0, 1, 2 … 9 seconds. The eleventh is denied.",
+		How: "It allows the same requests as the leaky bucket, but tells each to wait until all earlier ones have drained. " +
+			"Your backend receives requests evenly, one after another. The burst is the length of the queue.",
+		Choose:  "your backend needs an even flow and callers can wait.",
+		Bound:   "the limit, released evenly.",
+		Used:    "the level of the bucket, and the wait for the turn",
+		Example: "Limit 1 per second with burst 10: ten simultaneous jobs proceed after 0, 1, 2 … 9 seconds. The eleventh is denied.",
 	},
 }
 

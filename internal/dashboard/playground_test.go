@@ -52,7 +52,7 @@ func TestPlaygroundSaysWhatHappened(t *testing.T) {
 	s := newStack(t)
 	b := s.browser()
 	got := b.get("/playground")
-	require.Contains(t, got.body, "Fixed window let 20 pass within 1.9 seconds, twice the limit.")
+	require.Contains(t, got.body, "Fixed window allowed 20 within 1.9 seconds, twice the limit.")
 	require.Equal(t, 8, strings.Count(got.body, `class="timeline"`))
 	require.Contains(t, got.body, `value="edge" checked`)
 	for _, a := range playOrder {
@@ -64,11 +64,11 @@ func TestPlaygroundSaysWhatHappened(t *testing.T) {
 		}
 	}
 	got = b.get("/playground?traffic=own&limit=1&hits=0,4000")
-	require.Contains(t, got.body, "Your hit at 4 s was denied everywhere. Soonest to let it pass: ")
+	require.Contains(t, got.body, "Your request at 4 s was denied by all algorithms. Shortest retry after: ")
 	got = b.get("/playground?traffic=own&limit=1&hits=4000,0")
-	require.Contains(t, got.body, "Your hit at 0 s passed everywhere.", "the newest stands last, wherever on the line it is")
+	require.Contains(t, got.body, "Your request at 0 s was allowed by all algorithms.", "the newest stands last, wherever on the line it is")
 	got = b.get("/playground?traffic=own")
-	require.Contains(t, got.body, "Nothing was asked.")
+	require.Contains(t, got.body, "No requests.")
 }
 
 // What is asked for in an address is bounded, said in words, and never drawn when it does not fit.
@@ -78,13 +78,13 @@ func TestPlaygroundRefuses(t *testing.T) {
 	for query, word := range map[string]string{
 		"limit=0": "from 1 to 100", "limit=101": "from 1 to 100", "limit=x": "whole number", "limit=99999999999999999999": "whole number",
 		"burst=201": "from 1 to 200", "window=500ms": "whole seconds", "window=1500ms": "whole seconds", "window=2d": "up to a day", "window=month": "whole seconds",
-		"penalty=forever": "whole seconds", "traffic=ddos": "one of those", "hits=1,x": "Hits must be", "hits=30000": "Hits must be", "hits=-1": "Hits must be",
-		"hits=" + strings.Repeat("1,", 200) + "1": "Hits must be", "traffic=%22%3E%3Cscript%3E": "one of those", "window=%22%3E%3Cscript%3E": "whole seconds",
+		"penalty=forever": "whole seconds", "traffic=ddos": "one of the listed options", "hits=1,x": "Hits must be", "hits=30000": "Hits must be", "hits=-1": "Hits must be",
+		"hits=" + strings.Repeat("1,", 200) + "1": "Hits must be", "traffic=%22%3E%3Cscript%3E": "one of the listed options", "window=%22%3E%3Cscript%3E": "whole seconds",
 	} {
 		for _, path := range []string{"/playground?", "/playground/stage?"} {
 			got := b.get(path + query)
 			require.Equal(t, http.StatusUnprocessableEntity, got.status, query)
-			require.Contains(t, got.body, "Nothing is drawn", query)
+			require.Contains(t, got.body, "No charts", query)
 			require.NotContains(t, got.body, "<svg", query)
 			require.NotContains(t, got.body, "<script>", query)
 			checkHeaders(t, got, query)
@@ -107,7 +107,7 @@ func TestPlaygroundIsLimited(t *testing.T) {
 	got := b.get(path)
 	require.Equal(t, http.StatusTooManyRequests, got.status)
 	require.Equal(t, "1", got.header.Get("Retry-After"))
-	require.Contains(t, got.body, "try again in 1 second")
+	require.Contains(t, got.body, "Try again in 1 second")
 	checkHeaders(t, got, path)
 	require.Equal(t, http.StatusTooManyRequests, b.get("/playground/token-bucket").status, "the other pages count, too")
 	require.Equal(t, http.StatusOK, b.get("/login").status, "what is not the playground goes on")

@@ -12,57 +12,57 @@ type scenario struct {
 
 var scenarios = []scenario{
 	{
-		Name: "edge", Title: "Burst at the window's edge",
-		Story:    "A whole limit comes just before a window ends, and another just after.",
-		Lesson:   "A fixed window forgets all at its edge, so twice the limit passes within moments. What slides remembers.",
+		Name: "edge", Title: "Burst at window edge",
+		Story:    "A full limit arrives just before a window ends, and another one just after.",
+		Lesson:   "A fixed window resets at its edge, so it allows twice the limit within moments. A sliding window does not.",
 		instants: edgeTraffic,
 	},
 	{
-		Name: "steady", Title: "Steady, a bit too much",
-		Story:  "Requests come evenly, half as many again as the limit allows.",
-		Lesson: "Fixed windows let it through in blocks: first everything, then nothing. What slides or drains denies one in three, evenly, once it is full.",
+		Name: "steady", Title: "Steady, over the limit",
+		Story:  "Steady traffic at 150 % of the limit.",
+		Lesson: "Fixed windows allow blocks: first everything, then nothing. Sliding windows and buckets deny one in three evenly once the limit is reached.",
 		instants: func(limit, windowMS int64) []int64 {
 			return evenly(limit*3/2+limit%2, 0, windowMS, playWindows*windowMS)
 		},
 	},
 	{
 		Name: "spammer", Title: "Spammer",
-		Story:    "A client that does not listen: four times the limit, without a pause.",
-		Lesson:   "A denied request uses nothing up, so hammering gains nothing and costs nothing. Try a penalty: then it costs.",
+		Story:    "A client that ignores denials sends four times the limit without a pause.",
+		Lesson:   "Denied requests use no units, so hammering has no effect. Add a penalty to make it costly.",
 		instants: func(limit, windowMS int64) []int64 { return evenly(4*limit, 0, windowMS, playWindows*windowMS) },
 	},
 	{
 		Name: "silence", Title: "Burst after silence",
-		Story:    "A limit at once, a long silence, then two limits at once and a trickle.",
-		Lesson:   "Raise the burst: the buckets then let more through at once to who was quiet, and the trickle after it goes on at the same rate.",
+		Story:    "A full limit at once, a long silence, then twice the limit at once and slow traffic.",
+		Lesson:   "Raise the burst: buckets then allow more at once after a quiet time. The rate afterwards stays the same.",
 		instants: silenceTraffic,
 	},
 	{
-		Name: "early", Title: "All of it early in the window",
-		Story:    "The whole limit in the first moments of a window, and the whole of it once more in the middle of the next.",
-		Lesson:   "The sliding window counter knows only how many came, not when, and takes them to be spread out: here it denies what the log, which knows, lets pass.",
+		Name: "early", Title: "Early in the window",
+		Story:    "The full limit at the start of a window, and again in the middle of the next one.",
+		Lesson:   "The sliding window counter assumes that requests are spread evenly. Here it denies requests that the exact log allows.",
 		instants: earlyTraffic,
 	},
 	{
 		Name: "ramp", Title: "Growing load",
-		Story:  "From nothing to three times the limit.",
-		Lesson: "See who begins to deny when, and how much more of the growing load passes afterwards: none.",
+		Story:  "Traffic grows from zero to three times the limit.",
+		Lesson: "Compare when each algorithm starts to deny. After that, more load does not allow more requests.",
 		instants: func(limit, windowMS int64) []int64 {
 			return expand(check.Traffic{Pattern: check.Ramp, To: 3 * limit, PerMS: windowMS, DurationMS: playWindows * windowMS})
 		},
 	},
 	{
-		Name: "random", Title: "Honest, but random",
-		Story:  "As many as allowed on average, at random moments, as real customers come.",
-		Lesson: "Chance makes crowds: a limit just as high as the average denies honest customers. Leave room, or give the buckets a burst.",
+		Name: "random", Title: "Random",
+		Story:  "On average exactly the limit, at random times, like real customers.",
+		Lesson: "Random traffic has bursts: a limit equal to the average denies some requests. Set a higher limit, or add a burst to a bucket.",
 		instants: func(limit, windowMS int64) []int64 {
 			return expand(check.Traffic{Pattern: check.Poisson, Requests: limit, PerMS: windowMS, DurationMS: playWindows * windowMS, Seed: 7})
 		},
 	},
 	{
-		Name: "own", Title: "Nothing but your own hits",
-		Story:    "Nobody comes but you.",
-		Lesson:   "Press Hit in any rhythm, or the space bar while it has the focus, and watch who lets you in.",
+		Name: "own", Title: "Only your requests",
+		Story:    "You send all requests.",
+		Lesson:   "Press “Send request” in any rhythm, and watch which algorithms allow it.",
 		instants: func(int64, int64) []int64 { return nil },
 	},
 }

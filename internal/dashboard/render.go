@@ -75,40 +75,40 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	var often *tenants.TooOftenError
 	switch {
 	case errors.Is(err, tenants.ErrNotFound):
-		d.fail(w, r, http.StatusNotFound, "There is nothing here", "It may have been deleted, or it never was.")
+		d.fail(w, r, http.StatusNotFound, "Not found", "This page does not exist or was deleted.")
 	case errors.As(err, &invalid):
-		d.fail(w, r, http.StatusBadRequest, "That cannot be shown", "The address holds something that does not fit: "+invalid.Error()+".")
+		d.fail(w, r, http.StatusBadRequest, "Invalid address", "The address has an invalid parameter: "+invalid.Error()+".")
 	case errors.Is(err, tenants.ErrForbidden), errors.Is(err, tenants.ErrNotOperator):
-		d.fail(w, r, http.StatusForbidden, "Your role does not allow that", "Nothing was changed. Ask an owner or an admin of the tenant to do it, or to change your role.")
+		d.fail(w, r, http.StatusForbidden, "Your role does not allow this", "Nothing was changed. Ask an owner or an admin to do it or to change your role.")
 	case errors.Is(err, errOtherTenant):
-		d.fail(w, r, http.StatusConflict, "You have switched to another tenant", "The form was for another one than you work in now, so nothing was changed. Switch back and send it again.")
+		d.fail(w, r, http.StatusConflict, "You switched to another tenant", "The form belongs to a different tenant. Nothing was changed. Switch back and submit it again.")
 	case errors.Is(err, errForm):
-		d.fail(w, r, http.StatusBadRequest, "The form cannot be read", "Go back and send it again.")
+		d.fail(w, r, http.StatusBadRequest, "Invalid form", "Go back and submit it again.")
 	case errors.Is(err, errMethod):
-		d.fail(w, r, http.StatusMethodNotAllowed, "That cannot be done here", "The page does not answer this kind of request.")
+		d.fail(w, r, http.StatusMethodNotAllowed, "Method not allowed", "This page does not support this kind of request.")
 	case errors.Is(err, errStreams):
 		w.Header().Set("Retry-After", "10")
-		d.fail(w, r, http.StatusServiceUnavailable, "Too many live pages", "This page does not bring itself up to date now. Close another one, or reload it.")
+		d.fail(w, r, http.StatusServiceUnavailable, "Too many live pages", "This page cannot update itself. Close another live page, or reload this one.")
 	case errors.As(err, &often):
 		w.Header().Set("Retry-After", itoa(int64(math.Ceil(often.RetryAfter.Seconds()))))
-		d.fail(w, r, http.StatusTooManyRequests, "Too many changes", "Programs or people of this tenant change more a second than one tenant may. Nothing was changed: send it again in a moment.")
+		d.fail(w, r, http.StatusTooManyRequests, "Too many changes", "This tenant exceeds the number of changes per second. Nothing was changed. Try again in a moment.")
 	case errors.Is(err, errVerifying):
 		w.Header().Set("Retry-After", "5")
-		d.fail(w, r, http.StatusServiceUnavailable, "Others are verifying", "As many audit trails are being read as may be at once. Try again in a few seconds.")
+		d.fail(w, r, http.StatusServiceUnavailable, "Too many verifications", "Too many audit logs are being verified. Try again in a few seconds.")
 	case errors.Is(err, errBusy):
 		w.Header().Set("Retry-After", "1")
-		d.fail(w, r, http.StatusServiceUnavailable, "Too busy", "Too many pages are asked for at this moment. Try again in a second.")
+		d.fail(w, r, http.StatusServiceUnavailable, "Too busy", "Too many pages are being requested. Try again in a second.")
 	case errors.Is(err, check.ErrPolicyUnavailable):
 		w.Header().Set("Retry-After", "1")
-		d.fail(w, r, http.StatusServiceUnavailable, "The rules are not loaded", "This tenant's rules are being read at the moment. Try again in a second.")
+		d.fail(w, r, http.StatusServiceUnavailable, "Rules not loaded", "This tenant's rules are still loading. Try again in a second.")
 	case errors.Is(err, tenants.ErrUnavailable):
-		d.Logger.Error("a page needs the database", "request_id", requestOf(r.Context()).id, "path", route(r), "error", err)
+		d.Logger.Error("a page cannot reach the database", "request_id", requestOf(r.Context()).id, "path", route(r), "error", err)
 		w.Header().Set("Retry-After", "5")
-		d.fail(w, r, http.StatusServiceUnavailable, "The configuration is out of reach",
-			"The database does not answer at the moment. Checks go on with the limits that were last read. Try again soon.")
+		d.fail(w, r, http.StatusServiceUnavailable, "Configuration unavailable",
+			"The database does not answer. Checks continue with the last limits that were read. Try again soon.")
 	default:
 		d.Logger.Error("a page failed", "request_id", requestOf(r.Context()).id, "path", route(r), "error", err)
-		d.fail(w, r, http.StatusInternalServerError, "Something went wrong", "This is our fault, and it was written down. Try again.")
+		d.fail(w, r, http.StatusInternalServerError, "Something went wrong", "The error is on our side and was logged. Try again.")
 	}
 }
 
@@ -121,7 +121,7 @@ func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, status int, tit
 		page = framedFailure(v.frame, text)
 	}
 	if err := d.render(w, r, status, page); err != nil {
-		d.Logger.Error("a page about a failure failed", "error", err)
+		d.Logger.Error("cannot render an error page", "error", err)
 		http.Error(w, title, status)
 	}
 }

@@ -116,7 +116,7 @@ func (d *dashboard) createRule(w http.ResponseWriter, r *http.Request, v *visit,
 	if !f.invalid() {
 		made, err := d.Store.CreateRule(r.Context(), v.actor(), rule)
 		if err == nil {
-			return d.done(w, r, ruleURL(made.Slug), "The rule "+nameOr(made.Name, made.Slug)+" is made. "+firstWords(made.Mode))
+			return d.done(w, r, ruleURL(made.Slug), "Rule “"+nameOr(made.Name, made.Slug)+"” created. "+firstWords(made.Mode))
 		}
 		if status = f.refuseRule(err); status == 0 {
 			return err
@@ -128,12 +128,12 @@ func (d *dashboard) createRule(w http.ResponseWriter, r *http.Request, v *visit,
 func firstWords(mode check.Mode) string {
 	switch mode {
 	case check.Shadow:
-		return "It is in shadow: look at what it would deny before you enforce it."
+		return "It is in shadow: review what it would deny before you enforce it."
 	case check.Off:
-		return "It is off, and waits for you to enforce it."
+		return "It is off until you enforce it."
 	case check.Enforce:
 	}
-	return "It is enforced from now on."
+	return "It is enforced."
 }
 
 func (d *dashboard) editRule(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
@@ -152,7 +152,7 @@ func (d *dashboard) editRule(w http.ResponseWriter, r *http.Request, v *visit, f
 			return nil
 		})
 		if err == nil {
-			return d.done(w, r, ruleURL(slug), "The rule "+nameOr(made.Name, slug)+" is changed. It holds from now on, on every instance.")
+			return d.done(w, r, ruleURL(slug), "Rule “"+nameOr(made.Name, slug)+"” saved. It applies on every instance.")
 		}
 		if status = f.refuseRule(err); status == 0 {
 			return err

@@ -40,7 +40,7 @@ const maxTrying = 2
 var labels = map[string]string{
 	"slug": "Slug", "name": "Name", "description": "Description", "resource": "Resources", "algorithm": "Algorithm", "limit": "Limit",
 	"window": "Window", "burst": "Burst", "precision": "Step", "penalty": "Penalty", "attributes": "Attributes", "mode": "State",
-	"on_unavailable": "While the counters are away", "consistency": "Where units are given out",
+	"on_unavailable": "If Redis is unavailable", "consistency": "Consistency",
 }
 
 // effectOf reads a draft, for the rule of this slug ("": a new one), and tries it out. What is
@@ -113,8 +113,8 @@ func tries(ctx context.Context, draft *check.Rule, now time.Time) ([]try, error)
 		requests     []check.SimulatedRequest
 		units        int64
 	}{
-		{"A steady stream", "One asks half as much again as the limit allows, evenly, for three windows.", steady, each},
-		{"A burst", "One asks for twice what there is at once, and once more a window later.", burst, crowd},
+		{"Steady", "Steady traffic at 150 % of the limit for three windows.", steady, each},
+		{"Burst", "Twice the burst at once, and again one window later.", burst, crowd},
 	} {
 		for i := range t.requests {
 			t.requests[i].Resource, t.requests[i].Attributes = resourceFor(&rule), attributesFor(&rule)
@@ -125,7 +125,7 @@ func tries(ctx context.Context, draft *check.Rule, now time.Time) ([]try, error)
 		}
 		shown := try{timeline: line, Intro: t.intro}
 		if t.units > 1 {
-			shown.Scale = "Each request stands for " + plural(t.units, "unit", "units") + "."
+			shown.Scale = "Each request uses " + plural(t.units, "unit", "units") + "."
 		}
 		out = append(out, shown)
 	}

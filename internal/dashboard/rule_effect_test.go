@@ -28,14 +28,14 @@ func TestRulePreview(t *testing.T) {
 	require.Equal(t, http.StatusOK, got.status)
 	require.NotContains(t, got.body, "<html", "a script asks for a piece")
 	require.Contains(t, got.body, `data-field="slug"`)
-	require.Contains(t, got.body, "Each subject may use 100 units in any minute on all resources.", "and what is there is tried all the same")
-	require.Contains(t, got.body, "300 of 450 requests passed.", "the steady stream is half as much again as fits")
-	require.Contains(t, got.body, "nothing was asked that this rule is for")
+	require.Contains(t, got.body, "Each subject can use 100 units in any minute on all resources.", "and what is there is tried all the same")
+	require.Contains(t, got.body, "300 of 450 requests allowed.", "the steady stream is half as much again as fits")
+	require.Contains(t, got.body, "No checks matched this rule")
 	got = b.preview("limit", "x")
 	require.Contains(t, got.body, `data-field="limit"`)
 	require.NotContains(t, got.body, "units in any minute")
 	require.Contains(t, b.preview("by_subject", "").body, "a single one can use it up for all others")
-	require.Contains(t, b.preview("attributes", "ip").body, "usage keeps no attributes")
+	require.Contains(t, b.preview("attributes", "ip").body, "usage does not store attributes")
 	got = b.preview("rule", "requests", "algorithm", "sliding_window_log", "limit", "10")
 	require.NotContains(t, got.body, "begin anew")
 	require.Contains(t, b.preview("rule", "requests", "algorithm", "token_bucket").body, "begin anew")
@@ -47,14 +47,14 @@ func TestRulePreview(t *testing.T) {
 	}
 	for _, unit := range []string{"day", "week", "month"} {
 		got = b.preview("algorithm", "fixed_window", "window_unit", unit, "limit", "1000000000000000")
-		require.Contains(t, got.body, "A steady stream", unit)
-		require.Contains(t, got.body, "Each request stands for", unit)
+		require.Contains(t, got.body, "Steady", unit)
+		require.Contains(t, got.body, "Each request uses", unit)
 	}
 
 	// without a script the same stands in the page
 	got = b.post("/rules/preview", s.ruleForm("rule", "requests", "limit", "7", "version", "1"))
 	require.Equal(t, http.StatusOK, got.status)
-	require.Contains(t, got.body, "Each subject may use 7 units in any minute")
+	require.Contains(t, got.body, "Each subject can use 7 units in any minute")
 	require.Contains(t, got.body, `action="/rules/requests/edit"`)
 	checkHeaders(t, got, "preview")
 	got = b.post("/rules/preview", s.ruleForm("limit", "x"))
@@ -94,8 +94,8 @@ func TestRuleReplay(t *testing.T) {
 	s.asked(90*time.Minute, "search:all", map[string]int64{"heavy": 60, "light": 15})
 	b := s.as("ann@example.com")
 	got := b.preview("rule", "requests", "algorithm", "sliding_window_log")
-	require.Contains(t, got.body, "Your last 3 hours")
-	require.Contains(t, got.body, "Of 190 checks, ")
+	require.Contains(t, got.body, "Replay of the last 3 hours")
+	require.Contains(t, got.body, "of 190 checks (")
 	require.Contains(t, got.body, "those of 2 of 3 subjects.")
 	require.Contains(t, got.body, `<a href="/subjects/heavy">heavy</a>`)
 	require.Contains(t, got.body, `<a href="/subjects/ada%20mark">ada mark</a>`)
@@ -104,21 +104,21 @@ func TestRuleReplay(t *testing.T) {
 	// all that is asked in one minute meets one window of an hour that begins with it, so the numbers are exact
 	hour := []string{"algorithm", "fixed_window_first_hit", "window", "3", "window_unit", "h", "limit", "40"}
 	got = b.preview(append(hour, "slug", "fresh")...)
-	require.Contains(t, got.body, "Of 190 checks, 80 (42\u202f%) would have been denied: those of 2 of 3 subjects.", "heavy 110 - 40, ada 50 - 40")
+	require.Contains(t, got.body, "of 190 checks (80 (42\u202f%) would have been denied: those of 2 of 3 subjects.", "heavy 110 - 40, ada 50 - 40")
 	got = b.preview(append(hour, "slug", "fresh", "resource", "search:*")...)
 	require.Contains(t, got.body, "Of 75 checks, 20 (27\u202f%) would have been denied: those of 1 of 2 subjects.")
 	got = b.preview(append(hour, "slug", "fresh", "resource", "search:*", "limit", "60")...)
-	require.Contains(t, got.body, "Of 75 checks none would have been denied.")
+	require.Contains(t, got.body, "0 of 75 checks would be denied.")
 	got = b.preview(append(hour, "slug", "fresh", "by_subject", "")...)
-	require.Contains(t, got.body, "Of 190 checks, 150 (79\u202f%) would have been denied.")
+	require.Contains(t, got.body, "of 190 checks (150 (79\u202f%) would have been denied.")
 	got = b.preview(append(hour, "slug", "fresh", "by_subject", "", "by_resource", "on")...)
 	require.Contains(t, got.body, "would have been denied: those of 2 of 2 resources.")
 
 	// against the rule as it is saved
 	require.Equal(t, http.StatusSeeOther, b.post("/rules", s.ruleForm(append(hour, "slug", "saved")...)).status)
 	got = b.preview(append(hour, "rule", "saved", "limit", "100")...)
-	require.Contains(t, got.body, "Of 190 checks, 10 (5.3\u202f%) would have been denied: those of 1 of 3 subjects.")
-	require.Contains(t, got.body, "The rule as it is now: 80. So it would be 70 fewer.")
+	require.Contains(t, got.body, "of 190 checks (10 (5.3\u202f%) would have been denied: those of 1 of 3 subjects.")
+	require.Contains(t, got.body, "The current rule would deny 80: 70 fewer.")
 
 	require.NotContains(t, s.as("bob@example.com").preview("tenant", s.b.TenantID().String()).body, "heavy", "another tenant's traffic")
 }

@@ -27,27 +27,27 @@ type algorithmChoice struct {
 
 // algorithmChoices are the algorithms with one sentence each, to choose from.
 var algorithmChoices = []algorithmChoice{
-	{check.SlidingWindowCounter, "Sliding window counter", "The one to take in doubt: a window that moves on with time, estimated from two counters."},
-	{check.SlidingWindowLog, "Sliding window log", "Exact in every stretch of time, for small limits: it keeps the instant of each unit, up to 10\u202f000."},
-	{check.SlidingWindowBuckets, "Sliding window buckets", "Nearly exact for large limits: the window moves on in small steps."},
-	{check.FixedWindow, "Fixed window", "A quota by the clock or the calendar, such as 10 a day; what is left over is lost at its end."},
-	{check.FixedWindowFirstHit, "Fixed window from the first hit", "A quota whose period begins, for each one counted, with the first use."},
-	{check.TokenBucket, "Token bucket", "So much at once, and then a steady rate: bursts are fine as long as the average holds."},
-	{check.LeakyBucket, "Leaky bucket", "The same arithmetic told as a meter that fills with use and drains by the rate."},
-	{check.LeakyBucketQueue, "Leaky bucket queue", "Lets one after another go, evenly; who comes too soon is told how long to wait for its turn."},
+	{check.SlidingWindowCounter, "Sliding window counter", "Recommended. A moving window, estimated from two counters."},
+	{check.SlidingWindowLog, "Sliding window log", "Exact. For small limits: stores the time of each unit, up to 10,000."},
+	{check.SlidingWindowBuckets, "Sliding window buckets", "Near exact. For large limits: the window moves in small steps."},
+	{check.FixedWindow, "Fixed window", "A quota by the clock or the calendar, such as 10 per day."},
+	{check.FixedWindowFirstHit, "Fixed window from the first hit", "A quota whose window starts at the first use."},
+	{check.TokenBucket, "Token bucket", "Allows bursts and limits the average rate."},
+	{check.LeakyBucket, "Leaky bucket", "A meter that fills with use and drains at the rate."},
+	{check.LeakyBucketQueue, "Leaky bucket queue", "Releases requests evenly and tells each how long to wait."},
 }
 
 // outageChoices say what answers while the counters are away.
 var outageChoices = []option{
-	{"local", "Each instance counts by itself, with its share of the limit"},
-	{"allow", "Allow everything"},
-	{"deny", "Deny everything"},
+	{"local", "Count per instance, with a share of the limit"},
+	{"allow", "Allow all checks"},
+	{"deny", "Deny all checks"},
 }
 
 // consistencyChoices say where units are given out.
 var consistencyChoices = []modeChoice{
-	{"strict", "Strict", "Every check asks the counters: one round trip to Redis, and no unit is denied early."},
-	{"leased", "Leased", "Each instance takes units of busy counters ahead and gives them out from memory. Never more than the limit passes; near it, some may be denied early."},
+	{"strict", "Strict", "Every check makes one round trip to Redis. No check is denied early."},
+	{"leased", "Leased", "Each instance prefetches units of busy counters and grants them from memory. The limit is never exceeded; near it, some checks may be denied early."},
 }
 
 // ruleValues writes a rule into the fields of its form.
@@ -116,7 +116,7 @@ func ruleOf(f *form, before check.Rule) check.Rule {
 	r.Window = windowOf(f, r.Algorithm)
 	r.Burst, r.Precision = 0, check.Duration{}
 	if r.Algorithm.Bucket() && f.Get("burst") != "" {
-		if r.Burst = f.whole("burst"); r.Burst < 1 { // 0 is "not given" to those who keep rules
+		if r.Burst = f.whole("burst"); r.Burst < 1 { // 0 means "not set" in a stored rule
 			f.wrong("burst", "must be a whole number from 1 to "+grouped(check.MaxLimit))
 		}
 	}
@@ -141,10 +141,10 @@ func windowOf(f *form, algorithm check.Algorithm) (w check.Window) {
 	unit := f.Get("window_unit")
 	if _, err := check.ParseCalendar(unit); err == nil {
 		if n := f.Get("window"); n != "" && n != "1" {
-			f.wrong("window", "must be 1 with a unit of the calendar")
+			f.wrong("window", "must be 1 with a calendar unit")
 		}
 		if algorithm != check.FixedWindow {
-			f.wrong("window", "may follow the calendar only with the algorithm “Fixed window”")
+			f.wrong("window", "may use a calendar unit only with the algorithm “Fixed window”")
 		}
 		w, _ = check.ParseWindow(unit)
 		return w
@@ -208,11 +208,11 @@ func (f *form) wrongOf(e check.FieldError) {
 	field, message := e.Field, e.Message
 	if i, nested := strings.CutPrefix(field, "by"); nested {
 		field = "attributes"
-		message = "must be names of attributes, each 1 to 64 of A-Z, a-z, 0-9, _ . -"
+		message = "must be attribute names, each 1 to 64 of A-Z, a-z, 0-9, _ . -"
 		if strings.Contains(e.Message, "twice") {
 			message = "must name each attribute once"
 		} else if i == "" {
-			message = "may be at most " + itoa(check.MaxBy-2)
+			message = "must be at most " + itoa(check.MaxBy-2)
 		}
 	}
 	f.wrong(field, message)

@@ -52,8 +52,8 @@ type difference struct{ Field, Before, After string }
 // fieldNames are the fields of a rule in a trail, in the order in which they are shown.
 var fieldNames = []struct{ field, name string }{
 	{"slug", "Slug"}, {"name", "Name"}, {"description", "Description"}, {"resource", "Resources"}, {"algorithm", "Algorithm"}, {"limit", "Limit"},
-	{"window", "Window"}, {"burst", "Burst"}, {"precision", "Step"}, {"by", "Counts by"}, {"penalty", "Penalty"}, {"mode", "State"},
-	{"on_unavailable", "While the counters are away"}, {"consistency", "Where units are given out"},
+	{"window", "Window"}, {"burst", "Burst"}, {"precision", "Step"}, {"by", "Counted per"}, {"penalty", "Penalty"}, {"mode", "State"},
+	{"on_unavailable", "If Redis is unavailable"}, {"consistency", "Consistency"},
 }
 
 func (d *dashboard) ruleHistory(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -72,7 +72,7 @@ func (d *dashboard) showHistory(w http.ResponseWriter, r *http.Request, v *visit
 	from := int64(0)
 	if view.Later {
 		if from, err = strconv.ParseInt(before, 10, 64); err != nil {
-			return invalidField("after", "is not one of this list")
+			return invalidField("after", "is not in this list")
 		}
 	}
 	more := false
@@ -221,7 +221,7 @@ func ruleFields(r *check.Rule) map[string]json.RawMessage {
 // ruleFromFields reads a rule as the trail writes it.
 func ruleFromFields(fields map[string]json.RawMessage) (r check.Rule, err error) {
 	if fields == nil {
-		return r, errors.New("the rule is not known")
+		return r, errors.New("the rule is unknown")
 	}
 	var raw struct {
 		Slug, Name, Description, Resource, Algorithm, Window, Precision, Penalty, Mode, Consistency string
@@ -252,7 +252,7 @@ func ruleFromFields(fields map[string]json.RawMessage) (r check.Rule, err error)
 		r.Penalty, errs[5] = check.ParseDuration(raw.Penalty)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
-		return r, fmt.Errorf("read a rule of the trail: %w", err)
+		return r, fmt.Errorf("read a rule from the audit log: %w", err)
 	}
 	return r, nil
 }
@@ -291,10 +291,10 @@ func (d *dashboard) restoreRule(w http.ResponseWriter, r *http.Request, v *visit
 		return nil
 	})
 	if err == nil {
-		return d.done(w, r, ruleURL(slug), "The rule is again as it was on "+wanted.At.Human()+".")
+		return d.done(w, r, ruleURL(slug), "Rule restored to its state of "+wanted.At.Human()+".")
 	}
 	if errors.Is(err, tenants.ErrPreconditionFailed) {
-		f.problem = "Somebody else has changed this rule since you opened the page, so nothing was restored. Look at what they did, and try again."
+		f.problem = "Nothing restored. Somebody else changed this rule after you opened the page. Review their change, then try again."
 		return d.showHistory(w, r, v, f, http.StatusPreconditionFailed)
 	}
 	status := f.refuse(err)

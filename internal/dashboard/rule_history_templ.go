@@ -67,7 +67,7 @@ func historyPageOf(f frame, v *historyView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "</a></span><h1>History</h1><p>Every change of this rule, the newest first: who made it, what it changed, and what the rule said from then on.</p></div>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "</a></span><h1>History</h1><p>Every change of this rule, newest first.</p></div>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -80,7 +80,7 @@ func historyPageOf(f frame, v *historyView) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if len(v.Changes) == 0 {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "<div class=\"empty\"><h2>No changes</h2><p>The trail has no change of this rule here.</p></div>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "<div class=\"empty\"><h2>No changes</h2><p>The audit log has no changes of this rule.</p></div>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -121,7 +121,7 @@ func historyPageOf(f frame, v *historyView) templ.Component {
 						return templ_7745c5c3_Err
 					}
 					if c.Now {
-						templ_7745c5c3_Err = badge("as it is now", "good").Render(ctx, templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = badge("current", "good").Render(ctx, templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -261,7 +261,7 @@ func historyPageOf(f frame, v *historyView) templ.Component {
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
-							templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 23, "\"><div class=\"buttons\"><button class=\"quiet\">Restore this</button></div>")
+							templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 23, "\"><div class=\"buttons\"><button class=\"quiet\">Restore this version</button></div>")
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}

@@ -30,14 +30,14 @@ func TestRuleHistory(t *testing.T) {
 	require.Equal(t, http.StatusOK, got.status)
 	checkHeaders(t, got, "history")
 	for _, words := range []string{
-		"by ann@example.com", "by editor@example.com", "as it is now", "<del>enforce</del> → <ins>shadow</ins>", "<del>10</del> → <ins>2\u202f000</ins>",
-		"<del>none</del> → <ins>3\u202f000</ins>", "<del>5m</del> → <ins>none</ins>", "<del>strict</del> → <ins>leased</ins>", "<del>subject</del> → <ins>subject, attributes.ip</ins>",
-		"Each subject may use 10 units in any minute on all resources. More is denied, and a denial goes on for 5 minutes.",
-		"Each combination of subject and ip may use 3\u202f000 units at once, and gets back 2\u202f000 per minute, on all resources. More is denied.",
+		"by ann@example.com", "by editor@example.com", "current", "<del>enforce</del> → <ins>shadow</ins>", "<del>10</del> → <ins>2,000</ins>",
+		"<del>none</del> → <ins>3,000</ins>", "<del>5m</del> → <ins>none</ins>", "<del>strict</del> → <ins>leased</ins>", "<del>subject</del> → <ins>subject, attributes.ip</ins>",
+		"Each subject can use 10 units in any minute on all resources. Requests over the limit are denied, and each denial blocks for 5 minutes.",
+		"Each combination of subject and ip can use 3,000 units at once, refilled at 2,000 per minute, on all resources. Requests over the limit are denied.",
 	} {
 		require.Contains(t, got.body, words)
 	}
-	require.NotContains(t, got.body, "Restore this", "a viewer only looks")
+	require.NotContains(t, got.body, "Restore this version", "a viewer only looks")
 	sequences := regexp.MustCompile(`name="sequence" value="(\d+)"`).FindAllStringSubmatch(ann.get("/rules/requests/history").body, -1)
 	require.Len(t, sequences, 2, "what it is now needs no restoring")
 
@@ -55,7 +55,7 @@ func TestRuleHistory(t *testing.T) {
 
 	got = ann.post("/rules/requests/restore", first)
 	require.Equal(t, http.StatusPreconditionFailed, got.status, "the page was older than the last change")
-	require.Contains(t, got.body, "Somebody else has changed this rule")
+	require.Contains(t, got.body, "Somebody else changed this rule")
 	require.Equal(t, http.StatusNotFound, ann.post("/rules/requests/restore", s.ruleForm("sequence", "999")).status)
 	require.Equal(t, http.StatusBadRequest, ann.post("/rules/requests/restore", s.ruleForm("sequence", "x")).status)
 	require.Equal(t, http.StatusBadRequest, ann.get("/rules/requests/history?after=x").status)
@@ -79,13 +79,13 @@ func TestRuleHistoryPages(t *testing.T) {
 		require.NoError(t, err)
 	}
 	got := b.get("/rules/requests/history")
-	require.Contains(t, got.body, "may use 56 units")
+	require.Contains(t, got.body, "can use 56 units")
 	require.NotContains(t, got.body, "may use 6 units")
 	next := regexp.MustCompile(`rel="next" href="([^"]*)"`).FindStringSubmatch(got.body)
 	require.NotNil(t, next)
 	got = b.get(strings.ReplaceAll(next[1], "&amp;", "&"))
 	require.Contains(t, got.body, "may use 6 units")
 	require.Contains(t, got.body, "may use 1 unit ")
-	require.NotContains(t, got.body, "may use 56 units")
+	require.NotContains(t, got.body, "can use 56 units")
 	require.NotContains(t, got.body, `rel="next"`)
 }

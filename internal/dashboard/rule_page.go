@@ -36,9 +36,9 @@ type ruleView struct {
 type modeChoice struct{ Value, Name, Text string }
 
 var modeChoices = []modeChoice{
-	{"enforce", "Enforce", "It counts and denies."},
-	{"shadow", "Shadow", "It counts and reports what it would deny, and denies nobody."},
-	{"off", "Off", "It neither counts nor denies."},
+	{"enforce", "Enforce", "Counts and denies."},
+	{"shadow", "Shadow", "Counts and reports. Denies nothing."},
+	{"off", "Off", "Neither counts nor denies."},
 }
 
 func (d *dashboard) rule(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -71,7 +71,7 @@ func (d *dashboard) showRule(w http.ResponseWriter, r *http.Request, v *visit, f
 		Modes: modeChoices, Goes: goesWith(reach), Warnings: warningTexts(&rule.Rule, d.Checker.Instances()),
 	}
 	view.Day = days[slug]
-	view.Day.Title = "What it said in the last day"
+	view.Day.Title = "Decisions in the last 24 hours"
 	for _, p := range plans {
 		if limit, ok := p.Limits[rule.Slug]; ok {
 			view.Plans = append(view.Plans, planNumber{p.Slug, nameOr(p.Name, p.Slug), limitText(&rule.Rule, limit)})
@@ -92,12 +92,12 @@ func warningTexts(r *check.Rule, instances int) (out []string) {
 // goesWith says what is lost with a rule.
 func goesWith(reach tenants.RuleReach) (out []string) {
 	if n := int64(len(reach.Plans)); n > 0 {
-		out = append(out, plural(n, "plan loses its number for it: ", "plans lose their number for it: ")+strings.Join(reach.Plans, ", ")+".")
+		out = append(out, plural(n, "plan loses its limit for this rule: ", "plans lose their limit for this rule: ")+strings.Join(reach.Plans, ", ")+".")
 	}
 	if reach.Overrides > 0 {
-		out = append(out, countText(reach.Overrides, "override of a subject goes with it.", "overrides of subjects go with it."))
+		out = append(out, countText(reach.Overrides, "subject override is deleted.", "subject overrides are deleted."))
 	}
-	return append(out, "Its counters are forgotten. Its usage so far and its history stay.")
+	return append(out, "Its counters are deleted. Its usage and its history are kept.")
 }
 
 // countText writes a count that stops at tenants.MostCounted.
@@ -111,7 +111,7 @@ func countText(n int64, one, many string) string {
 func ownLimit(r *check.Rule) check.Limit { return check.Limit{Limit: r.Limit, Burst: r.Burst} }
 
 func ruleFacts(r *check.Rule) []fact {
-	by := "nothing: one counter for the whole tenant"
+	by := "one counter for the tenant"
 	if len(r.By) > 0 {
 		by = strings.Join(r.By, ", ")
 	}
@@ -128,11 +128,11 @@ func ruleFacts(r *check.Rule) []fact {
 	if r.Precision.MS > 0 {
 		facts = append(facts, fact{"Precision", r.Precision.Text, true})
 	}
-	facts = append(facts, fact{"Counts by", by, len(r.By) > 0})
+	facts = append(facts, fact{"Counted per", by, len(r.By) > 0})
 	if r.Penalty.MS > 0 {
 		facts = append(facts, fact{"Penalty", r.Penalty.Text, true})
 	}
-	return append(facts, fact{"Mode", r.Mode.String(), true}, fact{"When counters are away", r.OnUnavailable.String(), true}, fact{"Consistency", r.Consistency.String(), true})
+	return append(facts, fact{"State", r.Mode.String(), true}, fact{"If Redis is unavailable", r.OnUnavailable.String(), true}, fact{"Consistency", r.Consistency.String(), true})
 }
 
 // setRuleMode is the switch between enforce, shadow and off.
@@ -151,9 +151,9 @@ func (d *dashboard) setRuleMode(w http.ResponseWriter, r *http.Request, v *visit
 	}
 	name := nameOr(rule.Name, rule.Slug)
 	said := map[check.Mode]string{
-		check.Enforce: name + " is enforced from now on.",
-		check.Shadow:  name + " is in shadow now: it reports what it would deny, and denies nobody.",
-		check.Off:     name + " is off now: it neither counts nor denies.",
+		check.Enforce: "Rule “" + name + "” is enforced.",
+		check.Shadow:  "Rule “" + name + "” is in shadow. It reports what it would deny and denies nothing.",
+		check.Off:     "Rule “" + name + "” is off. It neither counts nor denies.",
 	}[mode]
 	return d.done(w, r, ruleURL(slug), said)
 }
@@ -163,13 +163,13 @@ func (d *dashboard) deleteRule(w http.ResponseWriter, r *http.Request, v *visit,
 	if err := d.Store.DeleteRule(r.Context(), v.actor(), slug, f.match()); err != nil {
 		return d.refusedOnRule(w, r, v, f, err)
 	}
-	return d.done(w, r, "/rules", "The rule "+slug+" is deleted.")
+	return d.done(w, r, "/rules", "Rule “"+slug+"” deleted.")
 }
 
 // refusedOnRule shows a rule again, with why the form on its page was not carried out.
 func (d *dashboard) refusedOnRule(w http.ResponseWriter, r *http.Request, v *visit, f *form, err error) error {
 	if errors.Is(err, tenants.ErrPreconditionFailed) {
-		f.problem = "Somebody else has changed this rule since you opened the page, so nothing was done. It is shown as it is now: look at it, and try again."
+		f.problem = "Nothing changed. Somebody else changed this rule after you opened the page. The page shows the current rule: review it, then try again."
 		return d.showRule(w, r, v, f, http.StatusPreconditionFailed)
 	}
 	status := f.refuse(err)

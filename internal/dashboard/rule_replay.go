@@ -49,8 +49,8 @@ const (
 func (d *dashboard) replay(ctx context.Context, v *visit, draft, saved *check.Rule) (*replayView, error) {
 	view := &replayView{}
 	if attributes := attributesFor(draft); len(attributes) > 0 {
-		view.Why = "The rule counts by " + attributes[0].Name + ", and usage keeps no attributes: what it would have done cannot be told from it. " +
-			"Let it run in shadow for a while: then it reports what it would deny."
+		view.Why = "The rule is counted per " + attributes[0].Name + ", and usage does not store attributes, so it cannot be replayed. " +
+			"Run it in shadow to see what it would deny."
 		return view, nil
 	}
 	rule := drawable(draft)
@@ -60,7 +60,7 @@ func (d *dashboard) replay(ctx context.Context, v *visit, draft, saved *check.Ru
 	}
 	view.From, view.To, view.Length = moment{demand.from}, moment{demand.to}, inWords(demand.to.Sub(demand.from))
 	if demand.all == 0 {
-		view.Why = "In the last " + view.Length + " nothing was asked that this rule is for. There is nothing to replay."
+		view.Why = "No checks matched this rule in the last " + view.Length + ". There is nothing to replay."
 		return view, nil
 	}
 	sim, misfits, err := d.replayPolicy(ctx, v, &rule, demand)
@@ -172,7 +172,7 @@ func (view *replayView) thin(d *demand) {
 		kept++
 	}
 	if kept < len(open) {
-		view.Notes = append(view.Notes, "Only the "+grouped(int64(kept))+" busiest of "+plural(int64(len(open)), "counter", "counters")+" that could be denied were replayed: there is more than can be tried at once.")
+		view.Notes = append(view.Notes, "Only the "+grouped(int64(kept))+" busiest of "+plural(int64(len(open)), "counter", "counters")+" were replayed.")
 	}
 	d.series = open[:kept]
 	for _, s := range d.series {
@@ -245,26 +245,26 @@ func (view *replayView) note(draft, rule *check.Rule, d *demand, misfits []strin
 	view.Whose = "subjects"
 	stretch := map[time.Duration]string{time.Minute: "minute", time.Hour: "hour", 24 * time.Hour: "day"}[d.step]
 	note := func(text string) { view.Notes = append(view.Notes, text) }
-	note("Usage keeps how much was asked in each " + stretch + ", not when within it: the checks are spread over the " + stretch + " by chance. A rush within a " + stretch + " does not show.")
+	note("Usage stores totals per " + stretch + ". The replay spreads checks randomly over each " + stretch + ", so shorter bursts do not show.")
 	switch {
 	case slices.Contains(rule.By, "subject"):
 		if d.unknown > 0 {
-			note("Replayed are the busiest subjects of each " + stretch + ", with " + percent(d.all-d.unknown, d.all) + " of the checks. All others asked less often.")
+			note("The replay covers the busiest subjects of each " + stretch + ", with " + percent(d.all-d.unknown, d.all) + " of the checks.")
 		}
 		if rule.Resource != "*" || slices.Contains(rule.By, "resource") {
-			note("Which subject asked for which resource is not kept: all are taken to ask as the tenant did as a whole.")
+			note("Usage does not store resources per subject. The replay gives every subject the tenant's mix of resources.")
 		}
 	case slices.Contains(rule.By, "resource"):
 		view.Whose = "resources"
 	default:
 		view.Whose = "counters"
 	}
-	note("It is what was asked under the limits of that time: who was denied then may have asked again.")
+	note("The traffic was sent under the limits of that time. Denied requests may include retries.")
 	if len(misfits) > 0 {
-		note("The number of " + plural(int64(len(misfits)), "plan", "plans") + " does not fit this rule and was left out: " + strings.Join(misfits, ", ") + ". It has to be changed before this can be saved.")
+		note("The limit of " + plural(int64(len(misfits)), "plan", "plans") + " is invalid for this rule and was ignored: " + strings.Join(misfits, ", ") + ". Change it before you save the rule.")
 	}
 	if draft.Window.Calendar != check.NoCalendar && draft.Window.Calendar != check.CalendarDay {
-		note("The calendar's " + draft.Window.Calendar.String() + " is replayed as a window of " + exactly(rule.Window.MS, true) + ".")
+		note("The calendar " + draft.Window.Calendar.String() + " is replayed as a window of " + exactly(rule.Window.MS, true) + ".")
 	}
 }
 
@@ -272,13 +272,13 @@ func (view *replayView) note(draft, rule *check.Rule, d *demand, misfits []strin
 func (view *replayView) Verdict() string {
 	checks := plural(view.Asked, "check", "checks")
 	if view.Denied == 0 {
-		return "Of " + checks + " none would have been denied."
+		return "0 of " + checks + " would be denied."
 	}
-	text := "Of " + checks + ", " + grouped(view.Denied) + " (" + percent(view.Denied, view.Asked) + ") would have been denied"
+	text := grouped(view.Denied) + " of " + checks + " (" + percent(view.Denied, view.Asked) + ") would be denied"
 	if view.Whose == "counters" {
 		return text + "."
 	}
-	return text + ": those of " + grouped(int64(view.Hurt)) + " of " + grouped(int64(view.Counted)) + " " + view.Whose + "."
+	return text + ", from " + grouped(int64(view.Hurt)) + " of " + grouped(int64(view.Counted)) + " " + view.Whose + "."
 }
 
 // Difference compares that with the rule as it is saved.
@@ -287,11 +287,11 @@ func (view *replayView) Difference() string {
 	case view.Before == nil:
 		return ""
 	case *view.Before == view.Denied:
-		return "The rule as it is now would have denied as many."
+		return "The current rule would deny the same number."
 	case *view.Before < view.Denied:
-		return "The rule as it is now: " + grouped(*view.Before) + ". So it would be " + grouped(view.Denied-*view.Before) + " more."
+		return "The current rule would deny " + grouped(*view.Before) + ": " + grouped(view.Denied-*view.Before) + " fewer."
 	}
-	return "The rule as it is now: " + grouped(*view.Before) + ". So it would be " + grouped(*view.Before-view.Denied) + " fewer."
+	return "The current rule would deny " + grouped(*view.Before) + ": " + grouped(*view.Before-view.Denied) + " more."
 }
 
 // Who heads the list of those that would have been denied most.

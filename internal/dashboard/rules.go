@@ -121,7 +121,7 @@ func (d *dashboard) lastDay(r *http.Request, v *visit, slugs []string) (map[stri
 	}
 	days := make(map[string]*chart, len(slugs))
 	for _, slug := range slugs {
-		c := newChart("The last day", day, items[slug])
+		c := newChart("Last 24 hours", day, items[slug])
 		days[slug] = &c
 	}
 	return days, nil

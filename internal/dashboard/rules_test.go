@@ -55,7 +55,7 @@ func TestMakeRule(t *testing.T) {
 		want   check.Rule
 	}{
 		"plain": {nil, check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{"subject"}}},
-		"big": {[]string{"limit", "1 000\u202f000", "window", "30", "window_unit", "d"},
+		"big": {[]string{"limit", "1 000,000", "window", "30", "window_unit", "d"},
 			check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 1_000_000, Window: window(t, "30d"), By: []string{"subject"}}},
 		"month": {[]string{"algorithm", "fixed_window", "window_unit", "month", "burst", "7", "precision", "3"},
 			check.Rule{Algorithm: check.FixedWindow, Limit: 100, Window: window(t, "month"), By: []string{"subject"}}},
@@ -76,7 +76,7 @@ func TestMakeRule(t *testing.T) {
 		require.Equal(t, ruleURL(slug), got.header.Get("Location"))
 		got = b.get(got.header.Get("Location"))
 		require.Equal(t, http.StatusOK, got.status)
-		require.Contains(t, got.body, "The rule API requests is made.")
+		require.Contains(t, got.body, "Rule “API requests” created.")
 		require.Contains(t, got.body, "/rules/"+slug+"/edit", "it is the page of the rule, whatever that is called")
 		stored, err := s.store.RuleBySlug(t.Context(), s.a, slug)
 		require.NoError(t, err)
@@ -96,7 +96,7 @@ func TestMakeRule(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, stored, again)
 	}
-	require.Contains(t, b.get("/rules/new").body, "Make the rule", "a rule may have this name without taking the page")
+	require.Contains(t, b.get("/rules/new").body, "Create rule", "a rule may have this name without taking the page")
 	entries, _, err := s.store.Audit(t.Context(), s.a, tenants.AuditFilter{Kind: "rule"}, tenants.Page{})
 	require.NoError(t, err)
 	require.Equal(t, "ann@example.com", entries[0].ActorName)
@@ -118,15 +118,15 @@ func TestRuleFormRefused(t *testing.T) {
 		"Must be 1 to 63 of a-z, 0-9 and -":                         {"slug", "Not A Slug"},
 		"Must be a whole number, such as 100":                       {"limit", "many"},
 		"from 1 to 10000 with sliding_window_log":                   {"limit", "10001", "algorithm", "sliding_window_log"},
-		"Must be 1 with a unit of the calendar":                     {"window", "2", "window_unit", "week", "algorithm", "fixed_window"},
-		"May follow the calendar only with":                         {"window_unit", "week"},
+		"Must be 1 with a calendar unit":                     {"window", "2", "window_unit", "week", "algorithm", "fixed_window"},
+		"May use a calendar unit only with":                         {"window_unit", "week"},
 		"Must be a duration from 1s to 366d":                        {"window", "400", "window_unit", "d"},
 		"Must be a whole number, such as 1":                         {"window", ""},
 		"Must divide window into":                                   {"algorithm", "sliding_window_buckets", "precision", "7"},
 		"Is required for sliding_window_buckets":                    {"algorithm", "sliding_window_buckets"},
-		"from 1 to 1\u202f000\u202f000\u202f000":                    {"algorithm", "token_bucket", "burst", "0"},
+		"from 1 to 1,000,000,000":                                   {"algorithm", "token_bucket", "burst", "0"},
 		"Must refill within 366 days":                               {"algorithm", "token_bucket", "burst", "100000000", "window", "300", "window_unit", "d", "limit", "1"},
-		"Must be names of attributes":                               {"attributes", "ip, <b>"},
+		"Must be attribute names":                               {"attributes", "ip, <b>"},
 		"Must name each attribute once":                             {"attributes", "ip, ip"},
 		"Must be a duration up to 30d":                              {"penalty", "31", "penalty_unit", "d"},
 		"May hold * only as its last character":                     {"resource", "a*b"},
@@ -210,13 +210,13 @@ func TestRuleConflicts(t *testing.T) {
 	require.Contains(t, got.body, `name="version" value="`+stale+`"`, "mending a field must not hide the other's change")
 	got = b.post("/rules/requests/edit", s.ruleForm("version", stale, "limit", "12"))
 	require.Equal(t, http.StatusPreconditionFailed, got.status)
-	require.Contains(t, got.body, "Somebody else has changed this")
+	require.Contains(t, got.body, "Somebody else changed this")
 	require.Contains(t, got.body, `value="12"`)
 	require.Contains(t, got.body, `name="version" value="`+s.ruleVersion("requests")+`"`)
 	for _, path := range []string{"/rules/requests/mode", "/rules/requests/delete"} {
 		got = b.post(path, s.ruleForm("version", stale, "mode", "off"))
 		require.Equal(t, http.StatusPreconditionFailed, got.status)
-		require.Contains(t, got.body, "Somebody else has changed this rule")
+		require.Contains(t, got.body, "Somebody else changed this rule")
 	}
 	require.Equal(t, http.StatusBadRequest, b.post("/rules/requests/mode", s.ruleForm("mode", "sometimes")).status)
 	rule, err := s.store.RuleBySlug(t.Context(), s.a, "requests")
@@ -239,12 +239,12 @@ func TestDeleteRule(t *testing.T) {
 	s.fill(s.a, "mark")
 	b := s.as("ann@example.com")
 	got := b.get("/rules/requests")
-	require.Contains(t, got.body, "1 plan loses its number for it: free.")
-	require.Contains(t, got.body, "1 override of a subject goes with it.")
+	require.Contains(t, got.body, "1 plan loses its limit for this rule: free.")
+	require.Contains(t, got.body, "1 subject override is deleted.")
 	got = b.post("/rules/requests/delete", s.ruleForm("version", s.ruleVersion("requests")))
 	require.Equal(t, http.StatusSeeOther, got.status)
 	require.Equal(t, "/rules", got.header.Get("Location"))
-	require.Contains(t, b.get("/rules").body, "The rule requests is deleted.")
+	require.Contains(t, b.get("/rules").body, "Rule “requests” deleted.")
 	require.Equal(t, http.StatusNotFound, b.get("/rules/requests").status)
 }
 
@@ -256,7 +256,7 @@ func TestRulesList(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, b.post("/rules/by-ip/mode", s.ruleForm("mode", "shadow")).status)
 	s.usage(s.a, time.Hour, "requests", 1200, 34)
 	got := b.get("/rules")
-	require.Contains(t, got.body, "34 of 1\u202f234 denied")
+	require.Contains(t, got.body, "34 of 1,234 denied")
 	require.Contains(t, got.body, "no checks")
 	for path, want := range map[string][2]bool{ // requests, by-ip
 		"/rules?mode=shadow": {false, true}, "/rules?mode=enforce": {true, false}, "/rules?algorithm=sliding_window_log": {true, true},
@@ -267,7 +267,7 @@ func TestRulesList(t *testing.T) {
 		require.Equal(t, want[0], strings.Contains(got.body, `href="/rules/requests"`), path)
 		require.Equal(t, want[1], strings.Contains(got.body, `href="/rules/by-ip"`), path)
 	}
-	require.Contains(t, b.get("/rules?algorithm=token_bucket").body, "No such rule")
+	require.Contains(t, b.get("/rules?algorithm=token_bucket").body, "No rules found")
 	for _, path := range []string{"/rules?mode=x", "/rules?q=%00", "/rules?algorithm=x", "/rules?resource=%00"} {
 		require.Equal(t, http.StatusBadRequest, b.get(path).status, path)
 	}

@@ -58,14 +58,14 @@ func holds(query string, texts ...string) bool {
 	return false
 }
 
-// pagesBeside are the pages that the palette knows beside those of the navigation, and who has a
-// use for them.
+// pagesBeside are the pages that the palette lists in addition to the navigation, with the right
+// that each needs.
 var pagesBeside = []struct {
 	title, path string
 	right       tenants.Right
 }{
-	{"New rule", "/rules/new", tenants.MayEdit}, {"New plan", "/plans/new", tenants.MayEdit},
-	{"Your account", "/account", 0}, {"Your sessions", "/sessions", 0},
+	{"Create rule", "/rules/new", tenants.MayEdit}, {"Create plan", "/plans/new", tenants.MayEdit},
+	{"Account", "/account", 0}, {"Sessions", "/sessions", 0},
 }
 
 func findPages(_ context.Context, v *visit, query string) (out []foundItem, _ error) {
@@ -87,15 +87,16 @@ func findPages(_ context.Context, v *visit, query string) (out []foundItem, _ er
 	return out, nil
 }
 
-// subjectCommands are the actions that the palette knows, by their first word: the form that
-// opens, and who may send it.
+// subjectCommands are the actions of the palette by their first word, with the form that each
+// opens and the right that it needs.
 var subjectCommands = []struct {
-	word, form string
-	right      tenants.Right
+	word, title, form string
+	right             tenants.Right
 }{
-	{"reset", "reset", tenants.MayReset}, {"free", "reset", tenants.MayReset}, {"boost", "boost", tenants.MayBoost},
-	{"override", "override", tenants.MayEdit}, {"plan", "plan", tenants.MayEdit}, {"block", "blocked", tenants.MayEdit},
-	{"unblock", "active", tenants.MayEdit}, {"exempt", "exempt", tenants.MayEdit},
+	{"reset", "Reset limits of", "reset", tenants.MayReset}, {"free", "Reset limits of", "reset", tenants.MayReset},
+	{"boost", "Boost limit of", "boost", tenants.MayBoost}, {"override", "Set override for", "override", tenants.MayEdit},
+	{"plan", "Change plan of", "plan", tenants.MayEdit}, {"block", "Block", "blocked", tenants.MayEdit},
+	{"unblock", "Unblock", "active", tenants.MayEdit}, {"exempt", "Exempt", "exempt", tenants.MayEdit},
 }
 
 // findActions reads "WORD SUBJECT", such as "boost user_42".
@@ -113,14 +114,14 @@ func (d *dashboard) findActions(ctx context.Context, v *visit, query string) (ou
 			return nil, err
 		}
 		for _, name := range names {
-			out = append(out, foundItem{Kind: "Action", Title: strings.ToUpper(c.word[:1]) + c.word[1:] + " " + name, Path: subjectURL(name) + "?open=" + c.form})
+			out = append(out, foundItem{Kind: "Action", Title: c.title + " " + name, Path: subjectURL(name) + "?open=" + c.form})
 		}
 	}
 	return out, nil
 }
 
-// subjectsLike are the registered subjects that begin with the text, and the text itself: a
-// subject needs no registration.
+// subjectsLike returns the registered subjects that start with the text, and the text itself,
+// because a subject needs no registration.
 func (d *dashboard) subjectsLike(ctx context.Context, v *visit, text string) ([]string, error) {
 	names := []string{text}
 	subjects, _, err := d.Store.Subjects(ctx, v.actor(), tenants.SubjectFilter{Prefix: text}, tenants.Page{Limit: mostFound - 1})

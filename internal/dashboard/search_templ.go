@@ -41,7 +41,7 @@ func searchPage(f frame, v *searchView) templ.Component {
 				}()
 			}
 			ctx = templ.InitializeContext(ctx)
-			templ_7745c5c3_Err = header("Search", "Any subject, rule, plan or page; or an action, such as “reset user_42”.").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = header("Search", "Find a subject, rule, plan or page, or run an action such as “reset user_42”.").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -63,20 +63,20 @@ func searchPage(f frame, v *searchView) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if len(v.Found) == 0 {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "<div class=\"empty\"><h2>Nothing is like “")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "<div class=\"empty\"><h2>No results for “")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 				var templ_7745c5c3_Var4 string
 				templ_7745c5c3_Var4, templ_7745c5c3_Err = templ.JoinStringErrs(v.Query)
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `search.templ`, Line: 16, Col: 37}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `search.templ`, Line: 16, Col: 36}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var4))
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, "”</h2><p>Subjects are found by how they begin, rules and plans by any part of their names.</p></div>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, "”</h2><p>Subjects match by prefix, rules and plans by any part of their names.</p></div>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -203,7 +203,7 @@ func searchPage(f frame, v *searchView) templ.Component {
 	})
 }
 
-// palette is the search over every page. It opens with a script only; without one the link that
+// palette is the search dialog of every page. It needs a script; without one, the link that
 // opens it leads to the page above.
 func palette() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
@@ -226,7 +226,7 @@ func palette() templ.Component {
 			templ_7745c5c3_Var11 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 18, "<dialog class=\"palette\" id=\"palette\" aria-label=\"Search or do\"><label for=\"palette-input\" class=\"hidden\">Search for a subject, rule, plan, page or action</label> <input id=\"palette-input\" type=\"text\" role=\"combobox\" aria-expanded=\"true\" aria-controls=\"palette-options\" aria-autocomplete=\"list\" aria-describedby=\"palette-hint\" autocomplete=\"off\" spellcheck=\"false\" maxlength=\"256\" placeholder=\"A subject, rule, plan, page, or “reset user_42”\"><div role=\"listbox\" id=\"palette-options\" aria-label=\"Found\"></div><p class=\"hint\" id=\"palette-hint\"><kbd>↑</kbd> <kbd>↓</kbd> choose · <kbd>Enter</kbd> go · <kbd>Esc</kbd> close</p></dialog>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 18, "<dialog class=\"palette\" id=\"palette\" aria-label=\"Search or jump to...\"><label for=\"palette-input\" class=\"hidden\">Search for a subject, rule, plan, page or action</label> <input id=\"palette-input\" type=\"text\" role=\"combobox\" aria-expanded=\"true\" aria-controls=\"palette-options\" aria-autocomplete=\"list\" aria-describedby=\"palette-hint\" autocomplete=\"off\" spellcheck=\"false\" maxlength=\"256\" placeholder=\"A subject, rule, plan, page, or “reset user_42”\"><div role=\"listbox\" id=\"palette-options\" aria-label=\"Results\"></div><p class=\"hint\" id=\"palette-hint\"><kbd>↑</kbd> <kbd>↓</kbd> move · <kbd>Enter</kbd> open · <kbd>Esc</kbd> close</p></dialog>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -340,14 +340,14 @@ func foundOptions(v *searchView) templ.Component {
 			}
 		}
 		if len(v.Found) == 0 {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 26, "<div role=\"option\" aria-disabled=\"true\" aria-selected=\"false\" class=\"muted\">Nothing is like “")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 26, "<div role=\"option\" aria-disabled=\"true\" aria-selected=\"false\" class=\"muted\">No results for “")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var19 string
 			templ_7745c5c3_Var19, templ_7745c5c3_Err = templ.JoinStringErrs(v.Query)
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `search.templ`, Line: 68, Col: 106}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `search.templ`, Line: 68, Col: 105}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var19))
 			if templ_7745c5c3_Err != nil {

@@ -22,10 +22,10 @@ func TestSearch(t *testing.T) {
 		"requ":            {`href="/rules/requests">Rule mark`, "10 per minute"},
 		"plan mark":       {`href="/plans#free">Plan mark`},
 		"keys":            {`href="/keys">API keys`},
-		"reset ada":       {`href="/subjects/ada?open=reset">Reset ada<`, `href="/subjects/ada%20mark?open=reset">Reset ada mark`},
-		"Boost  user_42 ": {`href="/subjects/user_42?open=boost">Boost user_42`},
+		"reset ada":       {`href="/subjects/ada?open=reset">Reset limits of ada<`, `href="/subjects/ada%20mark?open=reset">Reset limits of ada mark`},
+		"Boost  user_42 ": {`href="/subjects/user_42?open=boost">Boost limit of user_42`},
 		"sign o":          {`form="sign-out">Sign out`},
-		"your ":           {`href="/account">Your account`, `href="/sessions">Your sessions`},
+		"your ":           {`href="/account">Account`, `href="/sessions">Sessions`},
 	} {
 		got := b.get("/search?q=" + url.QueryEscape(query))
 		require.Equal(t, http.StatusOK, got.status, query)
@@ -40,9 +40,9 @@ func TestSearch(t *testing.T) {
 	require.NotContains(t, b.get("/search?q=block+ada").body, "open=blocked", "support may not block")
 	require.Contains(t, s.as("editor@example.com").get("/search?q=block+ada").body, "open=blocked")
 	require.NotContains(t, b.get("/search?q=new+rule").body, `href="/rules/new"`, "support may not make rules")
-	require.Contains(t, s.as("editor@example.com").get("/search?q=new+rule").body, `href="/rules/new">New rule`)
+	require.Contains(t, s.as("editor@example.com").get("/search?q=new+rule").body, `href="/rules/new">Create rule`)
 	require.Contains(t, b.get("/subjects/ada?open=boost").body, `<details class="action" open><summary class="button quiet" autofocus>Boost`)
-	require.Contains(t, b.get("/search?q=%01").body, "Nothing is like")
+	require.Contains(t, b.get("/search?q=%01").body, "No results for")
 	require.Equal(t, http.StatusBadRequest, b.get("/search?q="+strings.Repeat("x", 257)).status)
 	require.Equal(t, http.StatusSeeOther, s.browser().get("/search?fragment=options").status)
 	got := b.get("/search?q=" + url.QueryEscape(`"><script>alert(1)</script>`))

@@ -9,18 +9,18 @@ import (
 
 // ruleSentence reads a rule back in plain words.
 func ruleSentence(r *check.Rule) string {
-	s := countedBy(r.By) + " may use " + amount(r) + " " + onResources(r.Resource) + "."
+	s := countedBy(r.By) + " can use " + amount(r) + " " + onResources(r.Resource) + "."
 	switch r.Mode {
 	case check.Enforce:
-		s += " More is denied"
+		s += " Requests over the limit are denied"
 		if r.Penalty.MS > 0 {
-			s += ", and a denial goes on for " + exactly(r.Penalty.MS, true)
+			s += ", and each denial blocks for " + exactly(r.Penalty.MS, true)
 		}
 		s += "."
 	case check.Shadow:
-		s += " It is in shadow: it counts and reports what it would deny, and denies nothing."
+		s += " Requests over the limit are only reported, because the rule is in shadow."
 	case check.Off:
-		s += " It is off: nothing is counted and nothing denied."
+		s += " The rule is off: it neither counts nor denies."
 	}
 	return s
 }
@@ -29,11 +29,11 @@ func ruleSentence(r *check.Rule) string {
 func outageSentence(o check.OnUnavailable) string {
 	switch o {
 	case check.Allow:
-		return "While the counters are away, it allows everything."
+		return "If Redis is unavailable, the rule allows all checks."
 	case check.Deny:
-		return "While the counters are away, it denies everything."
+		return "If Redis is unavailable, the rule denies all checks."
 	case check.Local:
-		return "While the counters are away, each instance counts by itself, with its share of the limit."
+		return "If Redis is unavailable, each instance counts its share of the limit."
 	}
 	return ""
 }
@@ -50,24 +50,24 @@ func leaseSentences(r *check.Rule, instances int) (out []string) {
 		return nil // a warning says so
 	}
 	units := plural(bounds.Units, "unit", "units")
-	ahead := "An instance takes units of a busy counter ahead: as many as it is asked for in a twentieth of a second, at most a quarter of what is left (" +
-		units + " of the rule’s own number), for at most " + exactly(bounds.HoldMS, true) + ". The limit is never exceeded."
-	early := "While they are held, a check at another instance may be denied up to " + units + " early"
+	ahead := "An instance prefetches units of a busy counter: the demand of 50 ms, at most a quarter of the remaining units (" +
+		units + " of the rule’s limit), for at most " + exactly(bounds.HoldMS, true) + ". The limit is never exceeded."
+	early := "Meanwhile, another instance may deny up to " + units + " early"
 	switch {
 	case instances > 2:
-		early += " for each of the " + itoa(int64(instances)-1) + " others that hold some"
+		early += " for each of the " + itoa(int64(instances)-1) + " other instances"
 	case instances < 2:
-		early += "; with one instance, as now, none is"
+		early += "; with one instance, as now, it denies none early"
 	}
 	if bounds.Refill > 0 {
-		early += ". Up to " + plural(bounds.Refill, "unit does", "units do") + " not come back meanwhile"
+		early += ". Up to " + plural(bounds.Refill, "unit does", "units do") + " not refill meanwhile"
 	}
-	stranded := "An instance that crashes strands what it holds: they count as used "
+	stranded := "If an instance crashes, its prefetched units count as used "
 	switch r.Algorithm {
 	case check.TokenBucket, check.LeakyBucket:
-		stranded += "until they have come back"
+		stranded += "until they refill"
 	case check.SlidingWindowCounter:
-		stranded += "less and less"
+		stranded += "with decreasing weight"
 	default:
 		stranded += "until their window ends"
 	}
@@ -94,7 +94,7 @@ func onResources(pattern string) string {
 	case pattern == "*":
 		return "on all resources"
 	case isPrefix:
-		return "on resources that begin with “" + prefix + "”"
+		return "on resources that start with “" + prefix + "”"
 	}
 	return "on “" + pattern + "”"
 }
@@ -106,17 +106,17 @@ func amount(r *check.Rule) string {
 	case check.SlidingWindowCounter, check.SlidingWindowLog:
 		return limit + " in any " + window
 	case check.SlidingWindowBuckets:
-		return limit + " in any " + window + ", moving on by " + exactly(r.Precision.MS, true) + ","
+		return limit + " in any " + window + ", in steps of " + exactly(r.Precision.MS, true) + ","
 	case check.FixedWindow:
 		return limit + " each " + fixedWindow(r.Window) + ","
 	case check.FixedWindowFirstHit:
-		return fmt.Sprintf("%s in the %s that begins with the first use", limit, window)
+		return fmt.Sprintf("%s in the %s that starts with the first use", limit, window)
 	case check.TokenBucket:
-		return fmt.Sprintf("%s at once, and gets back %s,", plural(burst, "unit", "units"), rate(r.Limit, window))
+		return fmt.Sprintf("%s at once, refilled at %s,", plural(burst, "unit", "units"), rate(r.Limit, window))
 	case check.LeakyBucket:
-		return fmt.Sprintf("%s until the bucket is full, which drains by %s,", plural(burst, "unit", "units"), rate(r.Limit, window))
+		return fmt.Sprintf("%s in a bucket that drains at %s,", plural(burst, "unit", "units"), rate(r.Limit, window))
 	case check.LeakyBucketQueue:
-		return fmt.Sprintf("%s, one after another, with up to %s waiting their turn,", rate(r.Limit, window), plural(burst, "unit", "units"))
+		return fmt.Sprintf("%s, released evenly, with a queue of up to %s,", rate(r.Limit, window), plural(burst, "unit", "units"))
 	}
 	return limit
 }
@@ -133,7 +133,7 @@ func fixedWindow(w check.Window) string {
 		return "month, from the 1st 00:00 UTC"
 	case check.NoCalendar:
 	}
-	return exactly(w.MS, false) + ", by the clock"
+	return exactly(w.MS, false) + " of the clock"
 }
 
 // limitText is a number as it stands in a table: "100 per minute", with a bucket's capacity.
@@ -143,7 +143,7 @@ func limitText(r *check.Rule, l check.Limit) string {
 	}
 	text := rate(l.Limit, windowName(r.Window))
 	if burst := l.Burst; r.Algorithm.Bucket() && burst != 0 && burst != l.Limit {
-		text += ", " + grouped(burst) + " at once"
+		text += ", burst " + grouped(burst)
 	}
 	return text
 }
@@ -163,5 +163,5 @@ func originText(source string) string {
 	if source == "override" {
 		return "from an override"
 	}
-	return "the rule's own"
+	return "from the rule"
 }

@@ -71,7 +71,7 @@ func (d *dashboard) signup(w http.ResponseWriter, r *http.Request) error {
 // mailSignup answers everybody alike. Who has a login already is told so by mail.
 func (d *dashboard) mailSignup(w http.ResponseWriter, r *http.Request, view *signupView, email string) error {
 	if !tenants.ValidEmail(email) {
-		view.Form.wrong("email", "must be an address such as name@example.com")
+		view.Form.wrong("email", "must be an email such as name@example.com")
 		return d.renderSignup(w, r, http.StatusUnprocessableEntity, view)
 	}
 	person, err := d.Store.PersonWithLogin(r.Context(), email)
@@ -79,7 +79,7 @@ func (d *dashboard) mailSignup(w http.ResponseWriter, r *http.Request, view *sig
 		return err
 	}
 	known := err == nil
-	d.errand(r, "make a link to sign up", func(ctx context.Context) error {
+	d.errand(r, "create a sign-up link", func(ctx context.Context) error {
 		if known {
 			d.Mail.Send(mail.SignedUpAlready(person.Email, d.Mail.Link("/login")), nil)
 			return nil
@@ -92,8 +92,8 @@ func (d *dashboard) mailSignup(w http.ResponseWriter, r *http.Request, view *sig
 		return nil
 	})
 	return d.render(w, r, http.StatusOK, askedPage(&askedView{
-		Title: "Look into your mail", Email: email, Back: "/signup", Box: d.Mail.Box() != nil,
-		Text: "A mail with a link to go on is on its way. The link works once, for " + inWords(tenants.SignupLinkLife) + ".",
+		Title: "Check your email", Email: email, Back: "/signup", Box: d.Mail.Box() != nil,
+		Text: "We sent you a link to continue. The link is single-use and valid for " + inWords(tenants.SignupLinkLife) + ".",
 	}))
 }
 
@@ -116,7 +116,7 @@ func (d *dashboard) signupLinkPage(w http.ResponseWriter, r *http.Request) error
 }
 
 func (d *dashboard) deadSignup(w http.ResponseWriter, r *http.Request) error {
-	return d.deadLink(w, r, "A link to sign up works once, and not for long.", "/signup", "Sign up")
+	return d.deadLink(w, r, "A sign-up link is single-use and valid for a short time.", "/signup", "Sign up")
 }
 
 // endSignup makes the tenant of whoever has followed a link.
@@ -162,5 +162,5 @@ func (d *dashboard) signedUp(w http.ResponseWriter, r *http.Request, view *signu
 	if err := d.signIn(w, r, person, tenant); err != nil {
 		return err
 	}
-	return d.done(w, r, "/", "Welcome to Weir. This tenant is yours.")
+	return d.done(w, r, "/", "Welcome to Weir. You own this tenant.")
 }

@@ -42,7 +42,7 @@ func (d *dashboard) showStart(w http.ResponseWriter, r *http.Request, v *visit, 
 	if view.Configured, err = d.Store.Configured(r.Context(), v.actor()); err != nil {
 		return err
 	}
-	v.frame.Title = "The first check"
+	v.frame.Title = "First check"
 	return d.render(w, r, status, startPage(v.frame, view))
 }
 
@@ -124,18 +124,18 @@ func (d *dashboard) waitForCheck(w http.ResponseWriter, r *http.Request, v *visi
 	if query.Has("fragment") {
 		return d.render(w, r, http.StatusOK, waiting(wait))
 	}
-	v.frame.Title = "The first check"
+	v.frame.Title = "First check"
 	return d.render(w, r, http.StatusOK, waitPage(v.frame, wait))
 }
 
 func arrivalWords(first *check.RecentDecision) string {
-	said := first.Subject + " asked for “" + first.Resource + "” and was "
+	said := first.Subject + " sent a check for “" + first.Resource + "”. It was "
 	if !first.Allowed {
 		return said + "denied by " + nameOr(first.Rule, "its state") + "."
 	}
 	said += "allowed"
 	if first.Rule != "" {
-		said += ": " + grouped(first.Remaining) + " of " + grouped(first.Quota) + " are left under " + first.Rule
+		said += ": " + grouped(first.Remaining) + " of " + grouped(first.Quota) + " remain under " + first.Rule
 	}
 	return said + "."
 }
@@ -143,9 +143,9 @@ func arrivalWords(first *check.RecentDecision) string {
 // startDone is where to go from there.
 func startDone(subject string) []foundItem {
 	return []foundItem{
-		{Title: "Look at " + subject, Note: "what is left under every rule, live", Path: subjectURL(subject)},
-		{Title: "Give plans their numbers", Note: "the pricing page as a matrix", Path: "/plans"},
-		{Title: "Try what a check would be told", Note: "nothing is used up", Path: "/tester?" + url.Values{"subject": {subject}}.Encode()},
-		{Title: "Invite somebody", Note: "support staff can free customers and change nothing else", Path: "/members"},
+		{Title: "Open " + subject, Note: "its limits, live", Path: subjectURL(subject)},
+		{Title: "Set plan limits", Note: "one table for all plans and rules", Path: "/plans"},
+		{Title: "Test a check", Note: "uses no units", Path: "/tester?" + url.Values{"subject": {subject}}.Encode()},
+		{Title: "Invite member", Note: "support can reset and boost limits, nothing else", Path: "/members"},
 	}
 }

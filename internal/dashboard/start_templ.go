@@ -42,11 +42,11 @@ func startPage(f frame, v *startView) templ.Component {
 			}
 			ctx = templ.InitializeContext(ctx)
 			if v.Secret != "" {
-				templ_7745c5c3_Err = header("Ask for the first time", "The rule holds already. Copy the command into a terminal: the key in it is shown this once.").Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = header("Send your first check", "The rule is live. Run this command in a terminal. It contains the API key, which is shown only now.").Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, " <section class=\"card\"><h2 class=\"hidden\">The command</h2><pre tabindex=\"0\" data-focus><code id=\"first-check\">")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, " <section class=\"card\"><h2 class=\"hidden\">Command</h2><pre tabindex=\"0\" data-focus><code id=\"first-check\">")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -59,7 +59,7 @@ func startPage(f frame, v *startView) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "</code></pre><div class=\"buttons\"><button data-copy=\"first-check\" data-script hidden>Copy the command</button></div><dl class=\"facts\"><dt>The key</dt><dd><code id=\"secret\">")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "</code></pre><div class=\"buttons\"><button data-copy=\"first-check\" data-script hidden>Copy command</button></div><dl class=\"facts\"><dt>API key</dt><dd><code id=\"secret\">")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -72,7 +72,7 @@ func startPage(f frame, v *startView) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "</code></dd></dl><p class=\"muted small\">Keep the key on your servers. It may ask for decisions and nothing else.</p></section>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "</code></dd></dl><p class=\"muted small\">Keep the key on your servers. It can only send checks.</p></section>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -81,16 +81,16 @@ func startPage(f frame, v *startView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			} else if !f.May.Manage {
-				templ_7745c5c3_Err = header("The first check", "").Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = header("First check", "").Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, " <section class=\"card\"><p>An owner or an admin of this tenant makes the first plan, rule and key here. You can look on.</p></section>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, " <section class=\"card\"><p>An owner or an admin of this tenant can create the first rule, plan and API key here.</p></section>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 			} else if v.Configured.Rules > 0 {
-				templ_7745c5c3_Err = header("The first check", "This tenant has rules already. A key is all that an application needs to ask.").Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = header("First check", "This tenant has rules. Your application only needs an API key.").Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -114,7 +114,7 @@ func startPage(f frame, v *startView) templ.Component {
 						}()
 					}
 					ctx = templ.InitializeContext(ctx)
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, "<input type=\"hidden\" name=\"only\" value=\"key\"><div class=\"buttons\"><button>Make a key and show the command</button></div>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, "<input type=\"hidden\" name=\"only\" value=\"key\"><div class=\"buttons\"><button>Create API key and show command</button></div>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -129,7 +129,7 @@ func startPage(f frame, v *startView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			} else {
-				templ_7745c5c3_Err = header("The first check in two minutes", "A rule says what is limited; a plan is a tier of yours and may give the rule another number; a key lets your application ask. This makes one of each, and all of it can be changed later.").Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = header("Send your first check", "This creates a rule, a plan and an API key. A rule limits units per window, a plan sets the limits of a tier, and your application authenticates with the API key. You can change everything later.").Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -153,7 +153,7 @@ func startPage(f frame, v *startView) templ.Component {
 						}()
 					}
 					ctx = templ.InitializeContext(ctx)
-					templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "name", Label: "What is limited", Value: "API requests", Attrs: templ.Attributes{"maxlength": "200"}}).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "name", Label: "Rule name", Value: "API requests", Attrs: templ.Attributes{"maxlength": "200"}}).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -161,19 +161,19 @@ func startPage(f frame, v *startView) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "limit", Label: "Each subject may use", Value: "100", Attrs: templ.Attributes{"inputmode": "numeric", "required": true}}).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "limit", Label: "Limit, in units", Value: "100", Attrs: templ.Attributes{"inputmode": "numeric", "required": true}}).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "window", Label: "units in any", Value: "1", Attrs: templ.Attributes{"inputmode": "numeric", "required": true}}).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "window", Label: "Window", Value: "1", Attrs: templ.Attributes{"inputmode": "numeric", "required": true}}).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = selectField(field{Form: v.Sent, Name: "window_unit", Label: "of time", Value: "m"}, startUnits).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = selectField(field{Form: v.Sent, Name: "window_unit", Label: "Unit of time", Value: "m"}, startUnits).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 10, "</div><p class=\"hint\">A subject is whom you count: a customer, a user, an address. The plan is called “Free” and is the default.</p><div class=\"buttons\"><button>Make them and show the command</button></div>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 10, "</div><p class=\"hint\">The limit applies to each subject: a customer, a user, an IP address. The plan is named “Free” and is the default.</p><div class=\"buttons\"><button>Create rule and show command</button></div>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -231,7 +231,7 @@ func waitPage(f frame, v waitView) templ.Component {
 				}()
 			}
 			ctx = templ.InitializeContext(ctx)
-			templ_7745c5c3_Err = header("The first check", "").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = header("First check", "").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -253,7 +253,7 @@ func waitPage(f frame, v waitView) templ.Component {
 	})
 }
 
-// waiting asks again by itself until the first check is there; without a script its link does.
+// waiting polls until the first check arrives; without a script, its link reloads.
 func waiting(v waitView) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -276,7 +276,7 @@ func waiting(v waitView) templ.Component {
 		}
 		ctx = templ.ClearChildren(ctx)
 		if v.Arrived {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 13, "<section class=\"card\" id=\"waiting\" role=\"status\"><h2>It works</h2><p class=\"said\">")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 13, "<section class=\"card\" id=\"waiting\" role=\"status\"><h2>First check received</h2><p class=\"said\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -356,7 +356,7 @@ func waiting(v waitView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 21, "\" hx-trigger=\"every 1s\" hx-swap=\"outerHTML\"><h2>Waiting for the first check…</h2><p>It shows here as soon as it arrives, at any instance of the service.</p><p><a href=\"")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 21, "\" hx-trigger=\"every 1s\" hx-swap=\"outerHTML\"><h2>Waiting for the first check…</h2><p>The check appears here as soon as it arrives, at any instance.</p><p><a href=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -369,7 +369,7 @@ func waiting(v waitView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 22, "\">Look again</a></p></section>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 22, "\">Refresh</a></p></section>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

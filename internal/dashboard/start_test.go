@@ -19,7 +19,7 @@ func TestFirstRun(t *testing.T) {
 	require.Contains(t, s.as("editor@example.com").get("/start").body, "An owner or an admin")
 	require.Equal(t, http.StatusForbidden, s.as("editor@example.com").write("/start", url.Values{"limit": {"5"}}).status)
 	b := s.as("admin@example.com")
-	require.Contains(t, b.get("/start").body, "The first check in two minutes")
+	require.Contains(t, b.get("/start").body, "Send your first check")
 	for _, wrong := range []url.Values{
 		{"limit": {"x"}, "window": {"1"}, "window_unit": {"m"}}, {"limit": {"5"}, "window": {"0"}, "window_unit": {"m"}},
 		{"limit": {"0"}, "window": {"1"}, "window_unit": {"m"}}, {"limit": {"5"}, "window": {"1"}, "window_unit": {"years"}},
@@ -55,15 +55,15 @@ func TestFirstRun(t *testing.T) {
 	require.Contains(t, b.get(wait).body, "Waiting for the first check")
 	require.True(t, s.check("user_42", 1).Allowed)
 	got = b.get(wait)
-	require.Contains(t, got.body, "It works")
-	require.Contains(t, got.body, "user_42 asked for “default” and was allowed: 4 of 5 are left under api-requests.")
+	require.Contains(t, got.body, "First check received")
+	require.Contains(t, got.body, "user_42 sent a check for “default”. It was allowed: 4 of 5 remain under api-requests.")
 	require.NotContains(t, got.body, "hx-get", "it stops asking")
 	require.NotContains(t, got.body, "<html")
 	require.Contains(t, s.as("viewer@example.com").get(wait[:len(wait)-len("&fragment=1")]).body, "<html", "the same as a page")
-	require.NotContains(t, s.as("bob@example.com").get(wait).body, "It works", "another tenant's check")
+	require.NotContains(t, s.as("bob@example.com").get(wait).body, "First check received", "another tenant's check")
 	require.Equal(t, http.StatusBadRequest, b.get("/start/wait?since=x").status)
 
-	require.Contains(t, b.get("/start").body, "has rules already")
+	require.Contains(t, b.get("/start").body, "has rules. Your application")
 	got = b.write("/start", url.Values{"only": {"key"}})
 	require.NotNil(t, secretPattern.FindStringSubmatch(got.body))
 }

@@ -215,7 +215,7 @@ func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView
 	case !errors.Is(err, tenants.ErrNotFound):
 		return err
 	}
-	if view.Plans, err = d.planOptions(ctx, v, "the default plan"); err != nil {
+	if view.Plans, err = d.planOptions(ctx, v, "Default plan"); err != nil {
 		return err
 	}
 	view.Denied, view.Watching = d.deniedLately(ctx, v.actor().TenantID(), view.Subject, mostSubjectDenied)
@@ -256,10 +256,10 @@ func countedValues(subject string, query url.Values) (values check.Request, aske
 		}
 		problem := check.ValidName(value)
 		if isAttribute && !check.ValidAttributeName(name) {
-			problem = "is no name of an attribute"
+			problem = "is not a valid attribute name"
 		}
 		if problem != "" || len(values.Attributes) == check.MaxAttributes {
-			return values, nil, invalidField(field, nameOr(problem, "is one too many"))
+			return values, nil, invalidField(field, nameOr(problem, "exceeds the number of attributes"))
 		}
 		asked[field] = value
 		if isAttribute {
@@ -299,13 +299,13 @@ func whyHidden(h *check.HiddenRule) string {
 	case check.ResourceMismatch:
 		return "is not for this resource"
 	case check.NotBySubject:
-		return "does not count by subject: others share its counter"
+		return "is not counted per subject: subjects share its counter"
 	case check.MissingValues:
 		names := make([]string, len(h.Missing))
 		for i, m := range h.Missing {
 			names[i] = strings.TrimPrefix(m, "attributes.")
 		}
-		return "counts by " + strings.Join(names, ", ") + ", too: say which"
+		return "is also counted per " + strings.Join(names, ", ") + ": enter a value to see it"
 	}
 	return string(h.Reason)
 }
@@ -321,22 +321,22 @@ func limitViewOf(r *check.RuleDecision) limitView {
 		return l
 	case !r.Allowed:
 		l.Denies, l.waitMS = r.Mode == check.Enforce, r.RetryAfterMS
-		l.Note, l.Tone = "denied now", "bad"
+		l.Note, l.Tone = "Denying", "bad"
 		if r.RetryAfterMS > 0 {
-			l.Note = "denied for " + inWords(time.Duration(r.RetryAfterMS)*time.Millisecond)
+			l.Note = "Denying for " + short(time.Duration(r.RetryAfterMS)*time.Millisecond)
 		}
 		if r.Penalized {
-			l.Note += ", by a penalty"
+			l.Note += ", penalty"
 		}
 	}
 	if r.Mode == check.Shadow {
-		l.Note, l.Tone = strings.Replace("in shadow, "+l.Note, "in shadow, denied", "in shadow, would be denied", 1), "warn"
+		l.Note, l.Tone = strings.Replace("Shadow, "+l.Note, "Shadow, Denying", "Shadow, would deny", 1), "warn"
 		l.Note = strings.TrimSuffix(l.Note, ", ")
 	}
 	if !r.Uncounted {
-		l.Whole = "nothing used"
+		l.Whole = "Fully available"
 		if r.ResetAfterMS > 0 {
-			l.Whole = "whole again in " + inWords(time.Duration(r.ResetAfterMS)*time.Millisecond)
+			l.Whole = "Fully available in " + short(time.Duration(r.ResetAfterMS)*time.Millisecond)
 		}
 		l.Left = int64(1000 * float64(r.Remaining) / float64(max(r.Quota, 1)))
 	}
@@ -346,7 +346,7 @@ func limitViewOf(r *check.RuleDecision) limitView {
 func overrideViewOf(o *tenants.Override, visit *visit) overrideView {
 	now := visit.now
 	v := overrideView{
-		Rule: o.Rule, Limit: plainLimit(o.Limit), Reason: o.Reason, By: o.CreatedBy, State: "in force", Tone: "good",
+		Rule: o.Rule, Limit: plainLimit(o.Limit), Reason: o.Reason, By: o.CreatedBy, State: "active", Tone: "good",
 		Starts: momentOf(o.StartsAt), Ends: momentOf(o.ExpiresAt),
 		Removable: visit.frame.May.Edit || visit.frame.May.Boost && o.ExpiresAt != nil,
 	}
@@ -354,7 +354,7 @@ func overrideViewOf(o *tenants.Override, visit *visit) overrideView {
 	case o.ExpiresAt != nil && !o.ExpiresAt.After(now):
 		v.State, v.Tone = "over", ""
 	case o.StartsAt != nil && o.StartsAt.After(now):
-		v.State, v.Tone = "to come", "warn"
+		v.State, v.Tone = "scheduled", "warn"
 	}
 	return v
 }

@@ -70,7 +70,7 @@ func (d *dashboard) actOnSubject(w http.ResponseWriter, r *http.Request, v *visi
 	}
 	switch {
 	case errors.Is(err, check.ErrCountersUnavailable):
-		f.problem = "The counters cannot be reached at this moment. Some may have been forgotten already: try again."
+		f.problem = "Redis is unavailable. Some limits may have been reset. Try again."
 		return d.showSubject(w, r, v, name, http.StatusServiceUnavailable, f)
 	case err != nil:
 		return err
@@ -103,19 +103,19 @@ func (d *dashboard) resetSubject(ctx context.Context, s *subjectChange) (string,
 	var uncounted *check.UncountedError
 	switch {
 	case errors.As(err, &uncounted):
-		s.wrong("rule", "has no counter of this subject to forget")
+		s.wrong("rule", "has no counter for this subject")
 		return "", nil
 	case err != nil:
 		return "", err
 	case len(slugs) == 0:
-		return "There was no counter to forget: no rule counts by this subject.", nil
+		return "Nothing to reset: no rule is counted per subject.", nil
 	}
-	return "Done: " + s.subject + " begins anew under " + strings.Join(slugs, ", ") + ".", nil
+	return "Limits of " + s.subject + " reset: " + strings.Join(slugs, ", ") + ".", nil
 }
 
 // How much more, and for how long, a boost gives.
 var (
-	boostFactors = []option{{"2", "twice as much"}, {"5", "5 times as much"}, {"10", "10 times as much"}, {"", "another number"}}
+	boostFactors = []option{{"2", "2 times the limit"}, {"5", "5 times the limit"}, {"10", "10 times the limit"}, {"", "Other limit"}}
 	boostTimes   = []option{{"1h", "1 hour"}, {"4h", "4 hours"}, {"1d", "1 day"}, {"7d", "7 days"}, {"30d", "30 days"}}
 )
 
@@ -124,7 +124,7 @@ func (d *dashboard) boostSubject(ctx context.Context, s *subjectChange) (string,
 	limit, err := d.boosted(ctx, s)
 	length, badLength := check.ParseDuration(s.Get("for"))
 	if badLength != nil || !slices.ContainsFunc(boostTimes, func(o option) bool { return o.Value == s.Get("for") }) {
-		s.wrong("for", "must be one of those offered")
+		s.wrong("for", "must be one of the listed options")
 	}
 	if err != nil || s.invalid() {
 		return "", err
@@ -132,10 +132,10 @@ func (d *dashboard) boostSubject(ctx context.Context, s *subjectChange) (string,
 	ends := s.visit.now.Add(time.Duration(length.MS) * time.Millisecond)
 	o := tenants.Override{Rule: s.Get("rule"), Limit: limit, Reason: s.reason, ExpiresAt: &ends}
 	if _, _, err = d.Store.PutOverride(ctx, s.visit.actor(), s.subject, o, tenants.Match{}); errors.Is(err, tenants.ErrNotFound) {
-		s.wrong("rule", "is not there any more")
+		s.wrong("rule", "no longer exists")
 		return "", nil
 	}
-	return "Done: " + s.subject + " has " + plainLimit(limit) + " under " + o.Rule + " for " + inWords(ends.Sub(s.visit.now)) + ".", err
+	return "Limit of " + s.subject + " under " + o.Rule + " boosted to " + plainLimit(limit) + " for " + inWords(ends.Sub(s.visit.now)) + ".", err
 }
 
 // boosted is the number that a boost gives: a multiple of the present one, or another.
@@ -145,7 +145,7 @@ func (d *dashboard) boosted(ctx context.Context, s *subjectChange) (check.Limit,
 	}
 	factor := s.whole("factor")
 	if !slices.ContainsFunc(boostFactors, func(o option) bool { return o.Value == s.Get("factor") }) {
-		s.wrong("factor", "must be one of those offered")
+		s.wrong("factor", "must be one of the listed options")
 		return check.Limit{}, nil
 	}
 	policy, err := d.Policies.Get(ctx, s.visit.actor().TenantID())
@@ -156,16 +156,16 @@ func (d *dashboard) boosted(ctx context.Context, s *subjectChange) (check.Limit,
 		switch {
 		case r.Rule.Slug != s.Get("rule"):
 		case r.Unlimited:
-			s.wrong("rule", "gives this subject no limit already")
+			s.wrong("rule", "is already unlimited for this subject")
 			return check.Limit{}, nil
 		case r.Limit > math.MaxInt64/factor || r.Burst > math.MaxInt64/factor:
-			s.wrong("factor", "makes the number too large")
+			s.wrong("factor", "makes the limit too large")
 			return check.Limit{}, nil
 		default:
 			return check.Limit{Limit: r.Limit * factor, Burst: r.Burst * factor}, nil
 		}
 	}
-	s.wrong("rule", "must be a rule that counts by this subject")
+	s.wrong("rule", "must be a rule that is counted per subject")
 	return check.Limit{}, nil
 }
 
@@ -189,14 +189,14 @@ func (d *dashboard) overrideSubject(ctx context.Context, s *subjectChange) (stri
 		s.wrong("rule", "must be one of the tenant's rules")
 		return "", nil
 	}
-	return "Done: " + s.subject + " has " + plainLimit(o.Limit) + " under " + o.Rule + ".", err
+	return "Override of " + s.subject + " under " + o.Rule + " set to " + plainLimit(o.Limit) + ".", err
 }
 
 // removeOverride takes the subject's own number away again.
 func (d *dashboard) removeOverride(ctx context.Context, s *subjectChange) (string, error) {
 	rule := s.Get("rule")
 	err := d.Store.DeleteOverride(ctx, s.visit.actor(), s.subject, rule, tenants.Match{})
-	return "Done: " + s.subject + " has the number of its plan or of the rule under " + rule + " again.", err
+	return "Override of " + s.subject + " under " + rule + " removed.", err
 }
 
 // editSubject changes what is kept about the subject, and registers it where it is not.
@@ -216,14 +216,14 @@ func (d *dashboard) editSubject(ctx context.Context, s *subjectChange, m tenants
 func (d *dashboard) planSubject(ctx context.Context, s *subjectChange) (string, error) {
 	plan := s.Get("plan")
 	err := d.editSubject(ctx, s, tenants.Match{}, func(in *tenants.Subject) error { in.Plan = plan; return nil })
-	return "Done: " + s.subject + " is on " + nameOr(plan, "the default plan") + ". What was used so far stays counted.", err
+	return "Plan of " + s.subject + " changed to " + nameOr(plan, "the default plan") + ". Usage is kept.", err
 }
 
 // What a state means, as it is said when it begins.
 var stateSaid = map[check.SubjectState]string{
-	check.Active:  " is treated by its rules again.",
-	check.Blocked: " is blocked: every check is denied.",
-	check.Exempt:  " is exempt: its rules count, and deny nothing.",
+	check.Active:  " is active.",
+	check.Blocked: " is blocked. Every check is denied.",
+	check.Exempt:  " is exempt. Its rules count and deny nothing.",
 }
 
 func (d *dashboard) stateSubject(ctx context.Context, s *subjectChange) (string, error) {
@@ -233,7 +233,7 @@ func (d *dashboard) stateSubject(ctx context.Context, s *subjectChange) (string,
 		return "", nil
 	}
 	err = d.editSubject(ctx, s, tenants.Match{}, func(in *tenants.Subject) error { in.State = state; return nil })
-	return "Done: " + s.subject + stateSaid[state], err
+	return s.subject + stateSaid[state], err
 }
 
 func (d *dashboard) detailSubject(ctx context.Context, s *subjectChange) (string, error) {
@@ -250,7 +250,7 @@ func (d *dashboard) detailSubject(ctx context.Context, s *subjectChange) (string
 
 func (d *dashboard) deleteSubject(ctx context.Context, s *subjectChange) (string, error) {
 	err := d.Store.DeleteSubject(ctx, s.visit.actor(), s.subject, tenants.Match{})
-	return "Done: " + s.subject + " is not registered any more. Its plan, state, labels and overrides are gone; its counters go on.", err
+	return "Registration of " + s.subject + " deleted. Its counters are kept.", err
 }
 
 // labels reads labels, one a line, as "name: value".
@@ -263,7 +263,7 @@ func (f *form) labels() map[string]string {
 		name, value, ok := strings.Cut(line, ":")
 		name = strings.TrimSpace(name)
 		if _, twice := labels[name]; !ok || twice {
-			f.wrong("labels", "must be one “name: value” a line, each name once")
+			f.wrong("labels", "must be one “name: value” per line, each name once")
 		}
 		labels[name] = strings.TrimSpace(value)
 	}

@@ -22,15 +22,15 @@ func TestSupportFreesACustomer(t *testing.T) {
 
 	b := s.as("support@example.com")
 	got := b.get("/subjects/user_7")
-	require.Contains(t, got.body, "Denied now by")
-	require.Contains(t, got.body, "Free now")
+	require.Contains(t, got.body, "Denied by")
+	require.Contains(t, got.body, "Reset limits")
 	got = b.write("/subjects/user_7", url.Values{"do": {"reset"}, "reason": {"they wrote in"}})
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
 	require.Equal(t, "/subjects/user_7", got.header.Get("Location"))
 	got = b.get("/subjects/user_7")
-	require.Contains(t, got.body, "user_7 begins anew under requests")
+	require.Contains(t, got.body, "user_7 reset: requests")
 	require.Contains(t, got.body, "they wrote in", "the trail shows it")
-	require.NotContains(t, got.body, "Denied now by")
+	require.NotContains(t, got.body, "Denied by")
 	require.NotContains(t, b.get("/subjects/user_7").body, "user_7 begins anew", "it is said once")
 	require.True(t, s.check("user_7", 1).Allowed)
 }
@@ -50,9 +50,9 @@ func TestSubjectDeniedElsewhere(t *testing.T) {
 	}
 	b := s.as("ann@example.com")
 	got := b.get("/subjects/user_8")
-	require.Contains(t, got.body, "Denied last at")
+	require.Contains(t, got.body, "Last denied at")
 	require.Contains(t, got.body, `by <a href="/rules/by-ip">by-ip</a>`)
-	require.NotContains(t, b.get("/subjects/user_9").body, "Denied last at")
+	require.NotContains(t, b.get("/subjects/user_9").body, "Last denied at")
 }
 
 // Every action, what it needs, and what it does.
@@ -77,7 +77,7 @@ func TestSubjectActions(t *testing.T) {
 			require.Equal(t, check.Limit{Limit: 100}, o.Limit, "5 times what the plan gives")
 			require.WithinDuration(t, now.Add(4*time.Hour), *o.ExpiresAt, time.Second)
 			require.Equal(t, "because", o.Reason)
-			require.True(t, s.check("user_7", 100).Allowed, "at once")
+			require.True(t, s.check("user_7", 100).Allowed, "burst")
 		}},
 		{"support", url.Values{"do": {"remove-override"}, "rule": {"requests"}}, func() { require.Empty(t, subject().Overrides) }},
 		{"editor", url.Values{"do": {"override"}, "rule": {"requests"}, "limit": {"1 000"}, "starts_at": {"2099-01-01T00:00"}, "expires_at": {"2099-02-01T00:00"}}, func() {
@@ -88,7 +88,7 @@ func TestSubjectActions(t *testing.T) {
 		{"editor", url.Values{"do": {"state"}, "state": {"blocked"}}, func() {
 			require.Equal(t, check.Blocked, subject().State)
 			require.False(t, s.check("user_7", 1).Allowed)
-			require.Contains(t, s.as("support@example.com").get("/subjects/user_7").body, "Blocked by hand")
+			require.Contains(t, s.as("support@example.com").get("/subjects/user_7").body, "Blocked.")
 		}},
 		{"editor", url.Values{"do": {"state"}, "state": {"active"}}, func() { require.True(t, s.check("user_7", 1).Allowed) }},
 		{"editor", url.Values{"do": {"details"}, "labels": {"name: Ada\n\n city : London"}, "billing_ref": {"cus_1"}}, func() {
@@ -111,7 +111,7 @@ func TestSubjectActions(t *testing.T) {
 		step.form.Del("reason")
 		got := b.write("/subjects/user_7", step.form)
 		require.Equal(t, http.StatusUnprocessableEntity, got.status, "%s without a reason", name)
-		require.Contains(t, got.body, "Must say why", name)
+		require.Contains(t, got.body, "Is required", name)
 		step.form.Set("reason", "because")
 		got = b.write("/subjects/user_7", step.form)
 		require.Equal(t, http.StatusSeeOther, got.status, "%s: %s", name, got.body)
@@ -134,7 +134,7 @@ func TestSubjectActionsRefuse(t *testing.T) {
 		"Must be a time such as":             {"do": {"override"}, "rule": {"requests"}, "limit": {"5"}, "expires_at": {"tomorrow"}},
 		"Must be in the future":              {"do": {"override"}, "rule": {"requests"}, "limit": {"5"}, "expires_at": {"2001-01-01T00:00"}},
 		"Must be one of the tenant":          {"do": {"override"}, "rule": {"nope"}, "limit": {"5"}},
-		"Must be one of those offered":       {"do": {"boost"}, "rule": {"requests"}, "factor": {"3"}, "for": {"1h"}},
+		"Must be one of the listed options":       {"do": {"boost"}, "rule": {"requests"}, "factor": {"3"}, "for": {"1h"}},
 		"Must be a rule that counts by this": {"do": {"boost"}, "rule": {"nope"}, "factor": {"2"}, "for": {"1h"}},
 		"Must be one “name: value” a line":   {"do": {"details"}, "labels": {"name"}},
 		"Has no counter of this subject":     {"do": {"reset"}, "rule": {"by-ip"}},
@@ -154,7 +154,7 @@ func TestSubjectActionsRefuse(t *testing.T) {
 	stale := url.Values{"do": {"details"}, "billing_ref": {"mine"}, "version": {itoa(subject.Version - 1)}, "reason": {"x"}}
 	got := b.write("/subjects/two", stale)
 	require.Equal(t, http.StatusPreconditionFailed, got.status)
-	require.Contains(t, got.body, "Somebody else has changed this")
+	require.Contains(t, got.body, "Somebody else changed this")
 	require.Contains(t, got.body, `value="mine"`)
 }
 
@@ -188,7 +188,7 @@ func TestSubjectLimitsLive(t *testing.T) {
 	s.fill(s.a, "mark")
 	got := s.as("ann@example.com").get("/subjects/user_7?fragment=limits")
 	require.Equal(t, http.StatusOK, got.status)
-	require.Contains(t, got.body, "20</b> of 20 left")
+	require.Contains(t, got.body, "20</b> of 20 remaining")
 	require.NotContains(t, got.body, "<html")
 	require.Equal(t, http.StatusSeeOther, s.browser().get("/subjects/user_7?fragment=limits").status)
 }

@@ -37,7 +37,7 @@ func (d *dashboard) subjects(w http.ResponseWriter, r *http.Request, v *visit) e
 	if err != nil {
 		return err
 	}
-	if view.Plans, err = d.planOptions(r.Context(), v, "any plan"); err != nil {
+	if view.Plans, err = d.planOptions(r.Context(), v, "Any plan"); err != nil {
 		return err
 	}
 	subjects, next, err := d.Store.Subjects(r.Context(), v.actor(), filter, tenants.Page{Limit: pageSize, After: query.Get("after")})

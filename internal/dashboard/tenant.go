@@ -73,7 +73,7 @@ func (d *dashboard) showTenant(w http.ResponseWriter, r *http.Request, v *visit,
 	if view.Period, err = periodOf(nameOr(r.URL.Query().Get("period"), "24h")); err != nil {
 		return err
 	}
-	if view.Tiers, err = d.planOptions(ctx, v, "the default tier"); err != nil {
+	if view.Tiers, err = d.planOptions(ctx, v, "Default tier"); err != nil {
 		return err
 	}
 	view.tenantRow = tenantRowOf(&tenant, tenants.Served{}, view.Tiers)
@@ -149,8 +149,8 @@ func (d *dashboard) readQuotas(ctx context.Context, v *visit, view *tenantView) 
 type tenantAction func(d *dashboard, ctx context.Context, v *visit, t *tenants.Tenant, f *form) (said string, err error)
 
 var tenantActions = map[string]tenantAction{
-	"suspend": setTenantState(tenants.TenantSuspended, "Suspended. Within a second no key of %s works, and its members are signed out of it."),
-	"reopen":  setTenantState(tenants.TenantActive, "Done: %s works again, with its keys and members as they were."),
+	"suspend": setTenantState(tenants.TenantSuspended, "Tenant %s suspended. Its API keys stop working within a second, and its members are signed out."),
+	"reopen":  setTenantState(tenants.TenantActive, "Tenant %s reopened."),
 	"rename":  (*dashboard).renameTenant,
 	"tier":    onTenantsSubject((*dashboard).planSubject),
 	"quota":   onTenantsSubject((*dashboard).overrideSubject),
@@ -205,7 +205,7 @@ func setTenantState(state, said string) tenantAction {
 func onTenantsSubject(do func(*dashboard, context.Context, *subjectChange) (string, error)) tenantAction {
 	return func(d *dashboard, ctx context.Context, v *visit, t *tenants.Tenant, f *form) (string, error) {
 		if t.Slug == tenants.PlatformSlug {
-			f.problem = "The operator’s own tenant has no tier and no quota."
+			f.problem = "The operator’s tenant has no tier and no quota."
 			return "", nil
 		}
 		return do(d, ctx, &subjectChange{form: f, visit: v, subject: t.Slug, reason: f.Get("reason")})
@@ -223,13 +223,13 @@ func (d *dashboard) renameTenant(ctx context.Context, v *visit, t *tenants.Tenan
 // deleteTenant removes a tenant for good, for somebody who has typed its slug.
 func (d *dashboard) deleteTenant(ctx context.Context, v *visit, t *tenants.Tenant, f *form) (string, error) {
 	if f.Get("slug") != t.Slug {
-		f.wrong("slug", "must be "+t.Slug+", to show that this tenant is meant")
+		f.wrong("slug", "must be "+t.Slug)
 		return "", nil
 	}
-	return "Deleted: " + t.Slug + ", with all that it had.", d.Store.DeleteTenant(ctx, v.actor(), t.ID.String(), f.match())
+	return "Tenant " + t.Slug + " deleted.", d.Store.DeleteTenant(ctx, v.actor(), t.ID.String(), f.match())
 }
 
 // newQuota is where the operator makes a rule that bounds the checks of each tenant.
 func newQuota() string {
-	return "/rules/new?" + url.Values{"slug": {"checks"}, "name": {"Checks of a tenant"}, "resource": {check.QuotaResource}}.Encode()
+	return "/rules/new?" + url.Values{"slug": {"checks"}, "name": {"Checks per tenant"}, "resource": {check.QuotaResource}}.Encode()
 }

@@ -87,7 +87,7 @@ func (d *dashboard) showTenants(w http.ResponseWriter, r *http.Request, v *visit
 	if err != nil {
 		return err
 	}
-	if view.Tiers, err = d.planOptions(ctx, v, "the default tier"); err != nil {
+	if view.Tiers, err = d.planOptions(ctx, v, "Default tier"); err != nil {
 		return err
 	}
 	for i := range list {
@@ -121,7 +121,7 @@ func (d *dashboard) createTenant(w http.ResponseWriter, r *http.Request, v *visi
 	ctx, tier := r.Context(), f.Get("tier")
 	if tier != "" { // looked at first, so that no tenant is made that cannot have it
 		if _, err := d.Store.PlanBySlug(ctx, v.actor(), tier); err != nil {
-			f.wrong("tier", "must be one of the plans of this tenant")
+			f.wrong("tier", "must be one of the plans of the operator’s tenant")
 			return d.showTenants(w, r, v, http.StatusUnprocessableEntity, f)
 		}
 	}
@@ -134,17 +134,17 @@ func (d *dashboard) createTenant(w http.ResponseWriter, r *http.Request, v *visi
 	}
 	view := secretView{
 		Name: first.Name + " of " + nameOr(made.Name, made.Slug), Secret: key.Secret(), Path: tenantURL(made.Slug), Checks: true,
-		Note: "It may do everything in the new tenant: hand it to whoever will run that, and to nobody else.",
+		Note: "The key has all scopes in the new tenant. Give it only to the person who will run the tenant.",
 	}
 	if tier != "" {
 		change := &subjectChange{form: &form{values: url.Values{"plan": {tier}}}, visit: v, subject: made.Slug}
 		if _, err := d.planSubject(ctx, change); err != nil {
 			// The tenant is made and its key is shown here only, so the page comes in any case.
-			d.Logger.Error("a new tenant was not put on its tier", "request_id", requestOf(ctx).id, "error", err)
-			view.Note += " The tier could not be set: set it on the tenant's page."
+			d.Logger.Error("cannot set the tier of a new tenant", "request_id", requestOf(ctx).id, "error", err)
+			view.Note += " The tier was not set. Set it on the tenant's page."
 		}
 	}
-	v.frame.Title = "A new tenant"
+	v.frame.Title = "New tenant"
 	showsSecret(w)
 	return d.render(w, r, http.StatusOK, secretPage(v.frame, &view))
 }

@@ -41,7 +41,7 @@ func tenantsPage(f frame, v *tenantsView) templ.Component {
 				}()
 			}
 			ctx = templ.InitializeContext(ctx)
-			templ_7745c5c3_Err = header("Tenants", "Whom this service serves. Each has rules, keys and members of its own; its tier and quota are those of a subject of this tenant here.").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = header("Tenants", "The customers of this service. Each tenant has its own rules, API keys and members. Its tier and quota are set on the operator’s tenant.").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -81,7 +81,7 @@ func tenantsPage(f frame, v *tenantsView) templ.Component {
 						}()
 					}
 					ctx = templ.InitializeContext(ctx)
-					templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "slug", Label: "Slug", Hint: "Up to 63 of a-z, 0-9 and -. It is fixed once the tenant is made.", Attrs: templ.Attributes{"required": true, "maxlength": "63", "autocomplete": "off", "spellcheck": "false"}}).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "slug", Label: "Slug", Hint: "Up to 63 of a-z, 0-9 and -. It cannot change later.", Attrs: templ.Attributes{"required": true, "maxlength": "63", "autocomplete": "off", "spellcheck": "false"}}).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -89,7 +89,7 @@ func tenantsPage(f frame, v *tenantsView) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "name", Label: "Name", Hint: "Left out: the slug.", Attrs: templ.Attributes{"maxlength": "200", "autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = textField(field{Form: v.Sent, Name: "name", Label: "Name", Hint: "Optional. Defaults to the slug.", Attrs: templ.Attributes{"maxlength": "200", "autocomplete": "off"}}).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -97,11 +97,11 @@ func tenantsPage(f frame, v *tenantsView) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = selectField(field{Form: v.Sent, Name: "tier", Label: "Tier", Hint: "The tiers are the plans of this tenant."}, v.Tiers).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = selectField(field{Form: v.Sent, Name: "tier", Label: "Tier", Hint: "Tiers are the plans of the operator’s tenant."}, v.Tiers).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, " <div class=\"buttons\"><button>Make the tenant</button></div>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, " <div class=\"buttons\"><button>Create tenant</button></div>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -113,11 +113,11 @@ func tenantsPage(f frame, v *tenantsView) templ.Component {
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = action("New tenant", v.Sent.invalid()).Render(templ.WithChildren(ctx, templ_7745c5c3_Var3), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = action("Create tenant", v.Sent.invalid()).Render(templ.WithChildren(ctx, templ_7745c5c3_Var3), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, "</div><form class=\"row\" method=\"get\" action=\"/tenants\" role=\"search\"><label>Slug or name holds <input type=\"search\" name=\"q\" value=\"")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, "</div><form class=\"row\" method=\"get\" action=\"/tenants\" role=\"search\"><label>Slug or name contains <input type=\"search\" name=\"q\" value=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -134,7 +134,7 @@ func tenantsPage(f frame, v *tenantsView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			for _, o := range []option{{"", "any"}, {"active", "active"}, {"suspended", "suspended"}} {
+			for _, o := range []option{{"", "Any"}, {"active", "Active"}, {"suspended", "Suspended"}} {
 				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 8, "<option value=\"")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
@@ -181,12 +181,12 @@ func tenantsPage(f frame, v *tenantsView) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if len(v.Tenants) == 0 {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 14, "<div class=\"empty\"><h2>No tenant is like that</h2><p><a href=\"/tenants\">Show all of them</a>, or search for less.</p></div>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 14, "<div class=\"empty\"><h2>No tenants found</h2><p>No tenant matches these filters. <a href=\"/tenants\">Clear filters</a></p></div>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 			} else {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 15, "<table class=\"stack\"><caption class=\"hidden\">Tenants, the newest first</caption> <thead><tr><th scope=\"col\">Tenant</th><th scope=\"col\">State</th><th scope=\"col\">Tier</th><th scope=\"col\" class=\"num\">Allowed in 24 hours</th><th scope=\"col\" class=\"num\">Denied</th><th scope=\"col\">Made</th></tr></thead> <tbody>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 15, "<table class=\"stack\"><caption class=\"hidden\">Tenants, newest first</caption> <thead><tr><th scope=\"col\">Tenant</th><th scope=\"col\">State</th><th scope=\"col\">Tier</th><th scope=\"col\" class=\"num\">Allowed, 24 h</th><th scope=\"col\" class=\"num\">Denied</th><th scope=\"col\">Created</th></tr></thead> <tbody>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -258,14 +258,14 @@ func tenantsPage(f frame, v *tenantsView) templ.Component {
 							return templ_7745c5c3_Err
 						}
 					}
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 22, "</td><td class=\"num\" data-label=\"Allowed in 24 hours\">")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 22, "</td><td class=\"num\" data-label=\"Allowed, 24 h\">")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
 					var templ_7745c5c3_Var12 string
 					templ_7745c5c3_Var12, templ_7745c5c3_Err = templ.JoinStringErrs(grouped(t.Allowed))
 					if templ_7745c5c3_Err != nil {
-						return templ.Error{Err: templ_7745c5c3_Err, FileName: `tenants.templ`, Line: 65, Col: 77}
+						return templ.Error{Err: templ_7745c5c3_Err, FileName: `tenants.templ`, Line: 65, Col: 71}
 					}
 					_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var12))
 					if templ_7745c5c3_Err != nil {
@@ -284,7 +284,7 @@ func tenantsPage(f frame, v *tenantsView) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 24, "</td><td data-label=\"Made\">")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 24, "</td><td data-label=\"Created\">")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -320,7 +320,7 @@ func tenantsPage(f frame, v *tenantsView) templ.Component {
 	})
 }
 
-// tenantBadges are its own state, and how the operator treats it as a subject where that is special.
+// tenantBadges shows the tenant's state, and its state as a subject unless that is active.
 func tenantBadges(t tenantRow) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

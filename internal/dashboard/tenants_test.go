@@ -48,7 +48,7 @@ func (o *operated) quota() {
 	window, err := check.ParseWindow("1m")
 	require.NoError(o.t, err)
 	_, err = o.store.CreateRule(o.t.Context(), o.platform, check.Rule{
-		Slug: "checks", Name: "Checks of a tenant", Resource: check.QuotaResource, Algorithm: check.FixedWindow, Limit: 50, Window: window, By: []string{"subject"},
+		Slug: "checks", Name: "Checks per tenant", Resource: check.QuotaResource, Algorithm: check.FixedWindow, Limit: 50, Window: window, By: []string{"subject"},
 	})
 	require.NoError(o.t, err)
 	for slug, limit := range map[string]int64{"basic": 100, "gold": 1000} {
@@ -134,7 +134,7 @@ func TestCreateTenant(t *testing.T) {
 	for want, form := range map[string]url.Values{
 		"Must be 1 to 63 of":               {"slug": {"No Slug"}, "name": {"kept"}},
 		"Is kept for the operator":         {"slug": {"platform"}, "name": {"kept"}},
-		"Must be one of the plans of this": {"slug": {"other"}, "name": {"kept"}, "tier": {"none"}},
+		"Must be one of the plans of the operator": {"slug": {"other"}, "name": {"kept"}, "tier": {"none"}},
 		"Must be at most 200":              {"slug": {"other"}, "name": {"kept" + string(make([]byte, 300))}},
 	} {
 		form.Set("tenant", s.platform.TenantID().String())
@@ -171,9 +171,9 @@ func TestTenantActions(t *testing.T) {
 	}
 	got := s.olga.get("/tenants/tenant-b")
 	require.Contains(t, got.body, "bob@example.com")
-	require.Contains(t, got.body, "2 rules, 1 plan, 1 registered subject, 2 working keys")
+	require.Contains(t, got.body, "2 rules, 1 plan, 1 registered subject, 2 active API keys")
 	require.Contains(t, got.body, "(the default)")
-	require.Contains(t, got.body, "<b>100</b> of 100 left")
+	require.Contains(t, got.body, "<b>100</b> of 100 remaining")
 	require.NotContains(t, got.body, "secret", "what stands in a tenant is its own affair")
 
 	for _, step := range []struct {
@@ -197,7 +197,7 @@ func TestTenantActions(t *testing.T) {
 		form := append([]string{"do", step.do}, step.form...)
 		got := s.send("/tenants/tenant-b", form...)
 		require.Equal(t, http.StatusUnprocessableEntity, got.status, "%s without a reason", step.do)
-		require.Contains(t, got.body, "Must say why", step.do)
+		require.Contains(t, got.body, "Is required", step.do)
 		got = s.send("/tenants/tenant-b", append(form, "reason", "because "+step.do)...)
 		require.Equal(t, http.StatusSeeOther, got.status, "%s: %s", step.do, got.body)
 		require.Equal(t, "/tenants/tenant-b", got.header.Get("Location"))
@@ -220,7 +220,7 @@ func TestTenantActions(t *testing.T) {
 	got = s.send("/tenants/tenant-b", "do", "delete", "reason", "gone", "slug", "tenant-b")
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
 	require.Equal(t, "/tenants", got.header.Get("Location"))
-	require.Contains(t, s.olga.get("/tenants").body, "Deleted: tenant-b")
+	require.Contains(t, s.olga.get("/tenants").body, "Tenant tenant-b deleted")
 	require.Equal(t, http.StatusNotFound, s.olga.get("/tenants/tenant-b").status)
 	require.Equal(t, http.StatusNotFound, s.send("/tenants/tenant-b", "do", "reopen", "reason", "x").status)
 }
@@ -236,7 +236,7 @@ func TestTenantActionsRefuse(t *testing.T) {
 	for _, do := range []string{"tier", "quota", "unquota"} {
 		require.Equal(t, http.StatusUnprocessableEntity, s.send("/tenants/platform", "do", do, "reason", "x").status, do)
 	}
-	require.NotContains(t, s.olga.get("/tenants/platform").body, "Delete for good")
+	require.NotContains(t, s.olga.get("/tenants/platform").body, "Delete tenant permanently")
 	require.Equal(t, http.StatusBadRequest, s.send("/tenants/tenant-b", "do", "nothing", "reason", "x").status)
 	for want, form := range map[string][]string{
 		"Must be a whole number":       {"do", "quota", "rule", "checks", "limit", "many"},
@@ -244,7 +244,7 @@ func TestTenantActionsRefuse(t *testing.T) {
 		"Must be in the future":        {"do", "quota", "rule", "checks", "limit", "5", "expires_at", "2001-01-01T00:00"},
 		"Must be at most 200":          {"do", "rename", "name", string(make([]byte, 300))},
 		"Names no plan of this tenant": {"do", "tier", "plan", "none"},
-		"to show that this tenant is":  {"do", "delete", "slug", ""},
+		"Must be ":  {"do", "delete", "slug", ""},
 	} {
 		got := s.send("/tenants/tenant-b", append(form, "reason", "kept")...)
 		require.Equal(t, http.StatusUnprocessableEntity, got.status, want)
@@ -254,7 +254,7 @@ func TestTenantActionsRefuse(t *testing.T) {
 	for _, do := range []string{"rename", "suspend", "delete"} {
 		got := s.send("/tenants/tenant-b", "do", do, "reason", "x", "name", "mine", "slug", "tenant-b", "version", "1")
 		require.Equal(t, http.StatusPreconditionFailed, got.status, do)
-		require.Contains(t, got.body, "Somebody else has changed this", do)
+		require.Contains(t, got.body, "Somebody else changed this", do)
 	}
 	got, err := s.store.TenantBySlugOrID(t.Context(), tenants.AsOperator("test"), "tenant-b")
 	require.NoError(t, err)
@@ -265,7 +265,7 @@ func TestTenantActionsRefuse(t *testing.T) {
 	} {
 		require.Equal(t, want, s.olga.get(path).status, path)
 	}
-	require.Contains(t, s.olga.get("/tenants?q=nobody").body, "No tenant is like that")
+	require.Contains(t, s.olga.get("/tenants?q=nobody").body, "No tenants found")
 }
 
 // Usage is that of the tenant, not of the operator's own; and a name of another's is only text.
@@ -288,8 +288,8 @@ func TestTenantUsage(t *testing.T) {
 		require.NotContains(t, got.body, "<script>alert", path)
 	}
 	require.NotContains(t, s.olga.get("/tenants/tenant-b").body, grouped(4321))
-	require.Contains(t, s.olga.get("/tenants/tenant-b").body, "No quota bounds how many checks")
-	require.Contains(t, s.olga.get("/tenants/tenant-b").body, "No checks were made in this time.")
+	require.Contains(t, s.olga.get("/tenants/tenant-b").body, "No quota limits the checks")
+	require.Contains(t, s.olga.get("/tenants/tenant-b").body, "No checks in this period.")
 	require.Equal(t, http.StatusOK, s.olga.get(newQuota()).status)
 }
 
@@ -307,7 +307,7 @@ func TestTenantsDuringOutage(t *testing.T) {
 		r.AddCookie(&http.Cookie{Name: sessionCookie, Value: token})
 		got := s.browser().send(r)
 		require.Equal(t, http.StatusServiceUnavailable, got.status)
-		require.Contains(t, got.body, "out of reach")
+		require.Contains(t, got.body, "Configuration unavailable")
 	}
 	_, err := s.db.Store.TenantBySlugOrID(t.Context(), tenants.AsOperator("test"), "acme")
 	require.ErrorIs(t, err, tenants.ErrNotFound)
@@ -323,12 +323,12 @@ func TestInstanceRows(t *testing.T) {
 	}
 	row := instanceRowOf(&well, now)
 	require.Equal(t, instanceRow{
-		Name: "web-1", Version: "v1.2.3", This: true, Started: moment{well.StartedAt}, Up: "3 hours", Counters: "reached", CountersTone: "good",
+		Name: "web-1", Version: "v1.2.3", This: true, Started: moment{well.StartedAt}, Up: "3 hours", Counters: "available", CountersTone: "good",
 		Config: "up to date", ConfigTone: "good", Checks: grouped(12345), Half: "80 µs", Nearly: "2.0 ms",
 	}, row)
 	ill := check.Instance{StartedAt: now, DegradedSince: now.Add(-2 * time.Minute), ConfigAge: time.Minute}
 	row = instanceRowOf(&ill, now)
-	require.Equal(t, []string{"unnamed", "unknown", "away for 2 minutes", "bad", "as of 1 minute ago", "bad", ""},
+	require.Equal(t, []string{"unnamed", "unknown", "unavailable for 2 minutes", "bad", "1 minute old", "bad", ""},
 		[]string{row.Name, row.Version, row.Counters, row.CountersTone, row.Config, row.ConfigTone, row.Checks})
-	require.Equal(t, "not read yet", func() string { r := instanceRowOf(&check.Instance{ConfigAge: -1}, now); return r.Config }())
+	require.Equal(t, "not loaded yet", func() string { r := instanceRowOf(&check.Instance{ConfigAge: -1}, now); return r.Config }())
 }

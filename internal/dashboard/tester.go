@@ -76,7 +76,7 @@ func (d *dashboard) tester(w http.ResponseWriter, r *http.Request, v *visit) err
 	decisions, err := d.Checker.Check(r.Context(), policy, []check.Request{request})
 	var unknown *check.UnknownPlanError
 	if errors.As(err, &unknown) {
-		view.Form.wrong("plan", "is none of this tenant's plans")
+		view.Form.wrong("plan", "is not a plan of this tenant")
 		return d.render(w, r, http.StatusUnprocessableEntity, testerPage(v.frame, &view))
 	}
 	if err != nil {
@@ -111,7 +111,7 @@ func (d *dashboard) offerFromStore(r *http.Request, v *visit, view *testerView) 
 		return err
 	}
 	if len(plans) > 0 {
-		view.Plans = []option{{"", "the subject's own"}}
+		view.Plans = []option{{"", "Plan of the subject"}}
 	}
 	for _, p := range plans {
 		view.Plans = append(view.Plans, option{p.Slug, nameOr(p.Name, p.Slug)})
@@ -146,7 +146,7 @@ func (d *dashboard) testerSubjects(w http.ResponseWriter, r *http.Request, v *vi
 func (f *form) check(attributes []string) check.Request {
 	r := check.Request{Subject: f.values.Get("subject"), Resource: "default", Cost: 1, Plan: f.Get("plan"), DryRun: true, Explain: true}
 	if r.Subject == "" {
-		f.wrong("subject", "must say whom the check asks for")
+		f.wrong("subject", "is required")
 	} else if problem := check.ValidName(r.Subject); problem != "" {
 		f.wrong("subject", problem)
 	}
@@ -190,9 +190,9 @@ func (f *form) attribute(r *check.Request, field, name, value string) {
 	case problem != "":
 		f.wrong(field, "must have values, each of which "+problem)
 	case slices.ContainsFunc(r.Attributes, func(a check.Attribute) bool { return a.Name == name }):
-		f.wrong(field, "must give "+name+" once")
+		f.wrong(field, "must contain "+name+" only once")
 	case len(r.Attributes) == check.MaxAttributes:
-		f.wrong(field, "must be at most "+itoa(check.MaxAttributes)+" in all")
+		f.wrong(field, "must be at most "+itoa(check.MaxAttributes)+" in total")
 	default:
 		r.Attributes = append(r.Attributes, check.Attribute{Name: name, Value: value})
 	}
@@ -205,10 +205,10 @@ func verdictOf(d *check.Decision) *testerVerdict {
 	}
 	v.Details = append(v.Details, whyDecided(d))
 	if d.HasDelay && d.DelayMS > 0 {
-		v.Details = append(v.Details, "It is to be held for "+span(d.DelayMS)+" before it goes on: its turn in the queue.")
+		v.Details = append(v.Details, "Wait "+span(d.DelayMS)+" before you proceed: the rule is a queue.")
 	}
 	if d.Plan != "" {
-		v.Details = append(v.Details, "The numbers are those of plan "+d.Plan+", where no override says otherwise.")
+		v.Details = append(v.Details, "Limits of plan "+d.Plan+" apply, except where an override is set.")
 	}
 	for i := range d.Rules {
 		v.Rules = append(v.Rules, testerRuleOf(d, i))
@@ -243,29 +243,29 @@ func (r *testerRule) rank() (n int) {
 // whyDecided is the decision's reason in a sentence.
 func whyDecided(d *check.Decision) string {
 	if d.Code == check.SubjectBlocked {
-		return "The subject is blocked: every check is denied, whatever the rules say."
+		return "The subject is blocked. Every check is denied, regardless of the rules."
 	}
 	if d.Deciding < 0 {
-		return "No rule that enforces a limit matches, so nothing holds it back."
+		return "No enforced rule matches."
 	}
 	r := &d.Rules[d.Deciding]
 	name := nameOr(r.Rule.Name, r.Rule.Slug)
 	switch d.Code {
 	case check.CostExceedsLimit:
-		return "A cost of " + grouped(d.Cost) + " can never pass: " + name + " lets at most " + grouped(r.Quota) + " through at once. Waiting does not help."
+		return "A cost of " + grouped(d.Cost) + " is never allowed: " + name + " allows at most " + grouped(r.Quota) + " units at once."
 	case check.CountersUnavailable:
-		return "The counters are away, and " + name + " denies everything meanwhile."
+		return "Redis is unavailable, and " + name + " denies all checks in that case."
 	case check.NoCode:
 		if d.Cost == 0 {
-			return "A cost of 0 asks without using anything up. The tightest rule is " + name + "."
+			return "A cost of 0 uses no units. The tightest rule is " + name + "."
 		}
-		return "Every matching rule lets it pass. The tightest is " + name + "."
+		return "Every matching rule allows the check. The tightest is " + name + "."
 	}
 	if r.Penalized {
-		return name + " denies it, by the penalty of an earlier denial. The same check would pass in " + waitWords(r.RetryAfterMS) + "."
+		return name + " denies the check because of a penalty for an earlier denial. Retry after " + waitWords(r.RetryAfterMS) + "."
 	}
-	return name + " denies it: " + plural(r.Remaining, "unit is", "units are") + " left, and it costs " + grouped(d.Cost) +
-		". The same check would pass in " + waitWords(r.RetryAfterMS) + ", if nothing else comes."
+	return name + " denies the check: " + plural(r.Remaining, "unit remains", "units remain") + ", and the cost is " + grouped(d.Cost) +
+		". Retry after " + waitWords(r.RetryAfterMS) + "."
 }
 
 func waitWords(ms int64) string {
@@ -280,41 +280,41 @@ func testerRuleOf(d *check.Decision, i int) testerRule {
 	t := testerRule{
 		Slug: r.Rule.Slug, Name: nameOr(r.Rule.Name, r.Rule.Slug), Origin: originText(r.Source), Sentence: ruleSentence(r.Rule),
 		Number:  limitText(r.Rule, check.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited}),
-		Verdict: "lets it pass", Tone: "good", Decides: i == d.Deciding,
+		Verdict: "allows", Tone: "good", Decides: i == d.Deciding,
 	}
 	if !r.Allowed {
-		t.Verdict, t.Tone = "denies it", "bad"
+		t.Verdict, t.Tone = "denies", "bad"
 		if r.Mode == check.Shadow {
-			t.Verdict, t.Tone = "in shadow: would deny it", "warn"
+			t.Verdict, t.Tone = "shadow: would deny", "warn"
 		}
 	} else if r.Mode == check.Shadow {
-		t.Verdict, t.Tone = "in shadow: would let it pass", "warn"
+		t.Verdict, t.Tone = "shadow: would allow", "warn"
 	}
 	switch {
 	case r.Unlimited:
-		t.After = "It has no limit for this subject."
+		t.After = "Unlimited for this subject."
 		return t
 	case r.Uncounted:
-		t.After = "It does not count while the counters are away."
+		t.After = "Not counted: Redis is unavailable."
 		return t
 	}
 	t.Counted, t.Left = true, int64(1000*float64(r.Remaining)/float64(max(r.Quota, 1)))
-	t.LeftText = grouped(r.Remaining) + " of " + grouped(r.Quota) + " left"
+	t.LeftText = grouped(r.Remaining) + " of " + grouped(r.Quota) + " remaining"
 	if d.Allowed && d.Cost > 0 {
-		t.LeftText += " after it"
+		t.LeftText += " after this check"
 	}
 	switch {
 	case r.CostExceeds:
-		t.After = "The cost is more than it ever has."
+		t.After = "The cost exceeds the limit."
 	case !r.Allowed:
-		t.After = "Enough in " + waitWords(r.RetryAfterMS) + "."
+		t.After = "Retry after " + waitWords(r.RetryAfterMS) + "."
 		if r.Penalized {
-			t.After = "Shut by a penalty for " + waitWords(r.RetryAfterMS) + " more."
+			t.After = "Penalty for another " + waitWords(r.RetryAfterMS) + "."
 		}
 	case r.ResetAfterMS > 0:
-		t.After = "Whole again " + waitWords(r.ResetAfterMS) + " later."
+		t.After = "Fully available in " + waitWords(r.ResetAfterMS) + "."
 	default:
-		t.After = "Nothing is used."
+		t.After = "Fully available."
 	}
 	return t
 }
@@ -322,18 +322,18 @@ func testerRuleOf(d *check.Decision, i int) testerRule {
 func whySkipped(s *check.SkippedRule) string {
 	switch s.Reason {
 	case check.MissingAttribute:
-		return "counts by " + s.Attribute + ", which the check does not carry"
+		return "is counted per " + s.Attribute + ", which the check lacks"
 	case check.ModeOff:
 		return "is off"
 	case check.BlockedSubject:
-		return "is not asked: the subject is blocked"
+		return "is not evaluated: the subject is blocked"
 	}
 	return string(s.Reason)
 }
 
 func resourceText(pattern string) string {
 	if prefix, isPrefix := strings.CutSuffix(pattern, "*"); isPrefix {
-		return "resources that begin with “" + prefix + "”"
+		return "resources that start with “" + prefix + "”"
 	}
 	return "“" + pattern + "”"
 }

@@ -41,7 +41,7 @@ func testerPage(f frame, v *testerView) templ.Component {
 				}()
 			}
 			ctx = templ.InitializeContext(ctx)
-			templ_7745c5c3_Err = header("Tester", "What would a check be told now? It is decided by your rules and counters as they are, and uses nothing up.").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = header("Tester", "Test a check against your current rules and counters. It uses no units.").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -59,7 +59,7 @@ func testerPage(f frame, v *testerView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			} else if !v.Form.invalid() {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "<section class=\"card empty\"><h2>Every rule, and why</h2><p>Name a subject, any you like: it need not be registered. You see which rules match and what each of them says, where its number comes from, what is left, and how long to wait. The address of the answer can be sent to a colleague.</p><p><a href=\"/playground\">How the algorithms differ, you see in the playground.</a></p></section>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "<section class=\"card empty\"><h2>Test a check</h2><p>Enter any subject, registered or not. The result shows which rules match, the decision and limit of each, the remaining units, and the retry time. You can share the address of the result.</p><p><a href=\"/playground\">Compare algorithms in the playground</a></p></section>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -108,7 +108,7 @@ func testerForm(v *testerView) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		templ_7745c5c3_Err = textField(field{
-			Form: &v.Form, Name: "subject", Label: "Subject", Hint: "Whom the check asks for: a customer, a user, a key.",
+			Form: &v.Form, Name: "subject", Label: "Subject", Hint: "A customer, a user or a key.",
 			Attrs: templ.Attributes{
 				"required": true, "maxlength": "256", "list": "tester-subjects", "autocomplete": "off", "spellcheck": "false",
 				"hx-get": "/tester/subjects", "hx-trigger": "input changed delay:200ms", "hx-target": "#tester-subjects",
@@ -156,7 +156,7 @@ func testerForm(v *testerView) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		if len(v.Attributes) > 0 {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 9, "<fieldset class=\"plain\"><legend>Values that your rules count by</legend><div class=\"together\">")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 9, "<fieldset class=\"plain\"><legend>Attributes of your rules</legend><div class=\"together\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -185,16 +185,16 @@ func testerForm(v *testerView) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = textArea(field{Form: &v.Form, Name: "attributes", Label: "Attributes", Hint: "A line for each: name=value", Attrs: templ.Attributes{"rows": "3", "spellcheck": "false"}}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = textArea(field{Form: &v.Form, Name: "attributes", Label: "Attributes", Hint: "One name=value per line.", Attrs: templ.Attributes{"rows": "3", "spellcheck": "false"}}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 14, "</details><div class=\"buttons\"><button>Test</button> ")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 14, "</details><div class=\"buttons\"><button>Test check</button> ")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
 		if v.Form.values != nil {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 15, "<a class=\"button quiet\" href=\"/tester\">Empty the form</a>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 15, "<a class=\"button quiet\" href=\"/tester\">Clear</a>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -207,7 +207,7 @@ func testerForm(v *testerView) templ.Component {
 	})
 }
 
-// problemOfQuestion says that nothing was asked, and why.
+// problemOfQuestion says that the form is invalid.
 func problemOfQuestion(f *form) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -230,7 +230,7 @@ func problemOfQuestion(f *form) templ.Component {
 		}
 		ctx = templ.ClearChildren(ctx)
 		if f.invalid() {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 17, "<div class=\"band bad\" role=\"alert\" tabindex=\"-1\" data-focus><p>Nothing was asked: look at the fields that are marked.</p></div>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 17, "<div class=\"band bad\" role=\"alert\" tabindex=\"-1\" data-focus><p>Check not tested. Fix the highlighted fields.</p></div>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -367,14 +367,14 @@ func testerAnswer(v *testerVerdict) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = badge("the counters are away", "warn").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = badge("degraded: Redis unavailable", "warn").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var12 string
-			templ_7745c5c3_Var12, templ_7745c5c3_Err = templ.JoinStringErrs(" This is what checks are answered meanwhile.")
+			templ_7745c5c3_Var12, templ_7745c5c3_Err = templ.JoinStringErrs(" Checks get this answer until Redis is available again.")
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `tester.templ`, Line: 92, Col: 53}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `tester.templ`, Line: 92, Col: 64}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var12))
 			if templ_7745c5c3_Err != nil {
@@ -411,7 +411,7 @@ func testerAnswer(v *testerVerdict) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 30, "</a></p></section><section class=\"card flush\"><div class=\"cardhead\"><h2>Rules that match</h2><p class=\"muted small\">")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 30, "</a></p></section><section class=\"card flush\"><div class=\"cardhead\"><h2>Matching rules</h2><p class=\"muted small\">")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -429,7 +429,7 @@ func testerAnswer(v *testerVerdict) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		if len(v.Rules) == 0 {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, "<div class=\"empty\"><p>None. A check that meets no rule is allowed.</p></div>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, "<div class=\"empty\"><p>None. A check without matching rules is allowed.</p></div>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -449,7 +449,7 @@ func testerAnswer(v *testerVerdict) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		if len(v.Skipped)+len(v.Elsewhere) > 0 {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 35, "<section class=\"card flush\"><h2>Rules that were skipped</h2><ul class=\"limits\">")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 35, "<section class=\"card flush\"><h2>Skipped rules</h2><ul class=\"limits\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -600,7 +600,7 @@ func testerAnswer(v *testerVerdict) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 52, "<section class=\"card\" aria-labelledby=\"code\"><h2 id=\"code\">The same check in your code</h2><p class=\"muted\">These make the check for real, so it counts. They take <code>WEIR_URL</code> and <code>WEIR_KEY</code> from the environment.</p>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 52, "<section class=\"card\" aria-labelledby=\"code\"><h2 id=\"code\">Code</h2><p class=\"muted\">This code sends a real check, which counts. It reads <code>WEIR_URL</code> and <code>WEIR_KEY</code> from the environment.</p>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

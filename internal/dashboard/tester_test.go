@@ -51,17 +51,17 @@ func TestTesterExplains(t *testing.T) {
 	b := s.as("ann@example.com")
 	empty := b.get("/tester")
 	require.Equal(t, http.StatusOK, empty.status)
-	require.Contains(t, empty.body, `name="attributes.ip"`, "rules count by it")
+	require.Contains(t, empty.body, `name="attributes.ip"`, "Attributes of your rules")
 	require.Contains(t, empty.body, `<option value="ada mark">`)
 	require.Contains(t, empty.body, "Plan mark")
 
-	for range 3 { // nothing is used up
+	for range 3 { // uses no units
 		got := s.tested(b, "subject", "user_1", "cost", "3")
 		require.Equal(t, http.StatusOK, got.status, got.body)
 		checkHeaders(t, got, "/tester")
 		for _, words := range []string{
-			"Allowed", "17 of 20 left after it", "20 per minute", "(from plan free)", "decides", "in shadow: would deny it",
-			"counts by ip, which the check does not carry", "</a> is off", "1 rule is for another resource", "“exports:”",
+			"Allowed", "17 of 20 remaining after this check", "20 per minute", "(from plan free)", "decides", "shadow: would deny",
+			"is counted per ip, which the check lacks", "</a> is off", "1 rule is for another resource", "“exports:”",
 		} {
 			require.Contains(t, got.body, words)
 		}
@@ -74,8 +74,8 @@ func TestTesterExplains(t *testing.T) {
 	require.NotContains(t, got.body, "does not carry")
 	require.Contains(t, got.body, "&#34;attributes&#34;:{&#34;ip&#34;:&#34;192.0.2.1&#34;,&#34;team&#34;:&#34;a=b&#34;}")
 	require.Contains(t, s.tested(b, "subject", "ada mark").body, "(from an override)")
-	require.Contains(t, s.tested(b, "subject", "user_1", "cost", "21").body, "A cost of 21 can never pass: Rule mark lets at most 20 through at once.")
-	require.Contains(t, s.tested(b, "subject", "user_1", "cost", "0").body, "A cost of 0 asks without using anything up.")
+	require.Contains(t, s.tested(b, "subject", "user_1", "cost", "21").body, "A cost of 21 is never allowed: Rule mark allows at most 20 units at once.")
+	require.Contains(t, s.tested(b, "subject", "user_1", "cost", "0").body, "A cost of 0 uses no units.")
 
 	policy, err := s.policies.Get(t.Context(), s.a.TenantID())
 	require.NoError(t, err)
@@ -83,9 +83,9 @@ func TestTesterExplains(t *testing.T) {
 	require.NoError(t, err)
 	got = s.tested(b, "subject", "user_1", "cost", "2")
 	require.Contains(t, got.body, "Denied")
-	require.Regexp(t, `Rule mark denies it: 1 unit is left, and it costs 2\. The same check would pass in (1 minute|\d+ seconds)`, got.body)
-	require.Contains(t, got.body, "1 of 20 left")
-	require.Contains(t, s.tested(b, "subject", "user_1").body, "0 of 20 left after it")
+	require.Regexp(t, `Rule mark denies the check: 1 unit remains, and the cost is 2\. Retry after (1 minute|\d+ seconds)`, got.body)
+	require.Contains(t, got.body, "1 of 20 remaining")
+	require.Contains(t, s.tested(b, "subject", "user_1").body, "0 of 20 remaining after this check")
 }
 
 func TestTesterSeesStates(t *testing.T) {
@@ -97,15 +97,15 @@ func TestTesterSeesStates(t *testing.T) {
 	}
 	s.serve(s.store, testenv.RedisURL(t))
 	b := s.as("ann@example.com")
-	require.Contains(t, s.tested(b, "subject", "bad").body, "The subject is blocked: every check is denied, whatever the rules say.")
-	require.Contains(t, s.tested(b, "subject", "bad").body, "is not asked: the subject is blocked")
+	require.Contains(t, s.tested(b, "subject", "bad").body, "The subject is blocked. Every check is denied, regardless of the rules.")
+	require.Contains(t, s.tested(b, "subject", "bad").body, "is not evaluated: the subject is blocked")
 	got := s.tested(b, "subject", "free", "cost", "100")
 	require.Contains(t, got.body, "Allowed")
-	require.Contains(t, got.body, "in shadow: would deny it")
+	require.Contains(t, got.body, "shadow: would deny")
 
 	// a tenant without rules
 	got = s.tested(s.as("bob@example.com"), "subject", "x")
-	require.Contains(t, got.body, "A check that meets no rule is allowed.")
+	require.Contains(t, got.body, "A check without matching rules is allowed.")
 }
 
 // What does not fit is said by its field, and nothing is asked.
@@ -124,7 +124,7 @@ func TestTesterRefuses(t *testing.T) {
 	} {
 		got := s.tested(b, "subject", "user_1", c[0], c[1])
 		require.Equal(t, http.StatusUnprocessableEntity, got.status, c)
-		require.Contains(t, got.body, "Nothing was asked", c)
+		require.Contains(t, got.body, "Check not tested", c)
 		require.Contains(t, got.body, `aria-invalid="true"`, c)
 		require.NotContains(t, got.body, `id="verdict"`, c)
 		checkHeaders(t, got, c[0])
@@ -165,14 +165,14 @@ func TestTesterEscapes(t *testing.T) {
 	require.NotContains(t, got.body, "<script>alert")
 }
 
-// While the counters are away, the tester tells what checks are answered.
+// If Redis is unavailable, the tester tells what checks are answered.
 func TestTesterDegraded(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
 	s.serve(s.store, "redis://127.0.0.1:1")
 	b := s.as("ann@example.com")
 	require.Eventually(t, func() bool {
-		return strings.Contains(s.tested(b, "subject", "x").body, "This is what checks are answered meanwhile")
+		return strings.Contains(s.tested(b, "subject", "x").body, "Checks get this answer until Redis is available again")
 	}, time.Minute, time.Millisecond)
 }
 

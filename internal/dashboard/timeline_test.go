@@ -27,19 +27,19 @@ func TestTimelineShowsTheDoubleBurst(t *testing.T) {
 	fixed, counter, log := lanes[0], lanes[1], lanes[2]
 	require.Equal(t, []int64{20, 20, 0}, []int64{fixed.Asked, fixed.Passed, fixed.Denied})
 	require.Equal(t, timelineCrowd{Count: 20, FromMS: 9000, ToMS: 10_900}, fixed.Crowd)
-	require.Contains(t, fixed.Said(), "20 passed within 1.9 seconds: twice the limit of 10 per 10 seconds.")
+	require.Contains(t, fixed.Said(), "20 allowed within 1.9 seconds: twice the limit of 10 per 10 seconds.")
 	_, over := fixed.CrowdBox()
 	require.True(t, over)
 	require.EqualValues(t, 11, counter.Crowd.Count, "the share of the full window before falls a millisecond after its end")
 	require.EqualValues(t, 10, log.Passed)
 	require.Contains(t, log.Said(), "Never more than the limit, 10, in any 10 seconds.")
-	require.Contains(t, log.Said(), "The longest that anybody was told to wait: 9 seconds.")
+	require.Contains(t, log.Said(), "Longest retry after: 9 seconds.")
 	_, over = log.CrowdBox()
 	require.False(t, over)
 
 	story := strings.Join(compared(lanes), " ")
-	require.Contains(t, story, "Fixed window let 20 pass within 1.9 seconds, twice the limit.")
-	require.Contains(t, story, "Never more than 10 in any 10 seconds passed with sliding window log.")
+	require.Contains(t, story, "Fixed window allowed 20 within 1.9 seconds, twice the limit.")
+	require.Contains(t, story, "Never more than 10 in any 10 seconds: sliding window log.")
 	require.Contains(t, story, "fewest with sliding window log (10)")
 	require.Equal(t, fixed.Scale, log.Scale, "bars of one height mean the same side by side")
 }
@@ -110,7 +110,7 @@ func TestTimelineOfAQueue(t *testing.T) {
 	queue := play(t, "traffic=own&limit=10&window=10s&hits=0,0,0", check.LeakyBucketQueue)[0]
 	require.EqualValues(t, 3, queue.Passed)
 	require.Equal(t, timelineCrowd{Count: 3, FromMS: 0, ToMS: 2000}, queue.Crowd, "let go one after another")
-	require.Contains(t, queue.Said(), "Who passed waited up to 2 seconds for their turn.")
+	require.Contains(t, queue.Said(), "Allowed requests waited up to 2 seconds.")
 	require.Equal(t, "M0 46v7M33.3 46v7M66.7 46v7", queue.StartsPath())
 }
 
@@ -118,7 +118,7 @@ func TestTimelineOfAPenalty(t *testing.T) {
 	shut := play(t, "traffic=own&limit=1&window=1s&penalty=2s&hits=0,100,1500,2200", check.FixedWindow)[0]
 	require.Equal(t, "1001", shut.PassedBits(), "a second later the window is new, the penalty not over")
 	require.Equal(t, []timelineStretch{{100, 2100}}, shut.Shut)
-	require.Contains(t, shut.Said(), "Then the door stayed shut for 2 seconds, whatever came back meanwhile.")
+	require.Contains(t, shut.Said(), "The penalty then denied everything for 2 seconds.")
 }
 
 // No setting that the page takes makes a picture that contradicts itself.
@@ -170,5 +170,5 @@ func TestTimelineOfManySubjects(t *testing.T) {
 	require.NoError(t, timelinePicture(got).Render(t.Context(), &b))
 	require.NoError(t, timelineTable(got).Render(t.Context(), &b))
 	require.NotContains(t, b.String(), `class="level"`)
-	require.Contains(t, b.String(), "Everybody: of 30 requests in 30 seconds, 20 passed and 10 were denied.")
+	require.Contains(t, b.String(), "Everybody: 30 requests in 30 seconds, 20 allowed, 10 denied.")
 }

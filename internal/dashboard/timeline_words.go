@@ -27,7 +27,7 @@ var algorithmTitles = map[check.Algorithm]string{
 // Said tells in words what the rule made of the traffic, one sentence after another.
 func (t *timeline) Said() (out []string) {
 	if t.Asked == 0 {
-		return []string{"Nothing was asked."}
+		return []string{"No requests."}
 	}
 	queue := t.Rule.Algorithm == check.LeakyBucketQueue
 	out = append(out, t.outcome())
@@ -36,14 +36,14 @@ func (t *timeline) Said() (out []string) {
 	}
 	if queue {
 		if delay := t.longest(func(h timelineHit) int64 { return h.DelayMS }); delay > 0 {
-			out = append(out, "Who passed waited up to "+span(delay)+" for their turn.")
+			out = append(out, "Allowed requests waited up to "+span(delay)+".")
 		}
 	}
 	if t.Denied == 0 {
 		return out
 	}
 	if len(t.Shut) > 0 {
-		return append(out, "Then the door stayed shut for "+exactly(t.Rule.Penalty.MS, true)+", whatever came back meanwhile.")
+		return append(out, "The penalty then denied everything for "+exactly(t.Rule.Penalty.MS, true)+".")
 	}
 	wait := t.longest(func(h timelineHit) int64 {
 		if h.Allowed {
@@ -52,29 +52,29 @@ func (t *timeline) Said() (out []string) {
 		return h.RetryAfterMS
 	})
 	if wait > 0 {
-		out = append(out, "The longest that anybody was told to wait: "+span(wait)+".")
+		out = append(out, "Longest retry after: "+span(wait)+".")
 	}
 	return out
 }
 
 func (t *timeline) outcome() string {
-	verb := " passed"
+	verb := " allowed"
 	switch {
 	case t.Denied == 0 && t.Asked == 1:
-		return "The one request" + verb + "."
+		return "1 of 1 request" + verb + "."
 	case t.Denied == 0:
-		return "All " + grouped(t.Asked) + " requests" + verb + "."
+		return grouped(t.Asked) + " of " + grouped(t.Asked) + " requests" + verb + "."
 	case t.Passed == 0:
-		return "None of " + plural(t.Asked, "request", "requests") + verb + "."
+		return "0 of " + plural(t.Asked, "request", "requests") + verb + "."
 	}
 	return grouped(t.Passed) + " of " + plural(t.Asked, "request", "requests") + verb + "."
 }
 
 func (t *timeline) crowdSentence(queue bool) string {
 	window := exactly(t.Rule.Window.MS, false)
-	verb := " passed within "
+	verb := " allowed within "
 	if queue {
-		verb = " were let go within "
+		verb = " released within "
 	}
 	switch c := t.Crowd; {
 	case c.Count == 0:
@@ -109,8 +109,8 @@ func (t *timeline) longest(of func(timelineHit) int64) (most int64) {
 
 // Summary is the picture in one sentence, for who does not see it.
 func (t *timeline) Summary() string {
-	return t.Title + ": of " + plural(t.Asked, "request", "requests") + " in " + span(t.SpanMS) + ", " +
-		grouped(t.Passed) + " passed and " + grouped(t.Denied) + " were denied."
+	return t.Title + ": " + plural(t.Asked, "request", "requests") + " in " + span(t.SpanMS) + ", " +
+		grouped(t.Passed) + " allowed, " + grouped(t.Denied) + " denied."
 }
 
 // span writes a length of time with as many digits as help: "1.9 seconds", "12 seconds".
@@ -156,25 +156,25 @@ func compared(all []*timeline) (out []string) {
 	most := worst.Crowd.Count
 	switch {
 	case most <= limit:
-		out = append(out, "None let more than "+grouped(limit)+" pass in any "+window+".")
+		out = append(out, "No algorithm allowed more than "+grouped(limit)+" in any "+window+".")
 	default:
-		out = append(out, worst.Title+" let "+grouped(most)+" pass within "+
+		out = append(out, worst.Title+" allowed "+grouped(most)+" within "+
 			atLeastSpan(worst.Crowd.ToMS-worst.Crowd.FromMS)+", "+overLimit(most, limit)+".")
 		others := titles(all, func(t *timeline) bool { return t != worst && t.Crowd.Count > limit })
 		within := titles(all, func(t *timeline) bool { return t.Crowd.Count <= limit })
 		if len(others) > 0 {
-			out = append(out, "More than the limit in some "+window+" also passed with "+listed(others)+".")
+			out = append(out, "Also over the limit in some "+window+": "+listed(others)+".")
 		}
 		if len(within) > 0 {
-			out = append(out, "Never more than "+grouped(limit)+" in any "+window+" passed with "+listed(within)+".")
+			out = append(out, "Never more than "+grouped(limit)+" in any "+window+": "+listed(within)+".")
 		}
 	}
 	most = slices.MaxFunc(all, byPassed).Passed
 	least := slices.MinFunc(all, byPassed).Passed
 	if most == least {
-		return append(out, "Over all, each let "+grouped(most)+" of "+grouped(all[0].Asked)+" pass: what differs is when.")
+		return append(out, "Each algorithm allowed "+grouped(most)+" of "+grouped(all[0].Asked)+" in total, at different times.")
 	}
-	return append(out, "Over all, most passed with "+listed(titles(all, func(t *timeline) bool { return t.Passed == most }))+
+	return append(out, "Most allowed in total: "+listed(titles(all, func(t *timeline) bool { return t.Passed == most }))+
 		" ("+grouped(most)+" of "+grouped(all[0].Asked)+"), fewest with "+
 		listed(titles(all, func(t *timeline) bool { return t.Passed == least }))+" ("+grouped(least)+").")
 }

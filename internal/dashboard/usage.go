@@ -42,7 +42,7 @@ type usageGroup struct {
 	Left int64 // thousandths that are not of this group, for its bar
 }
 
-var usageGrains = []option{{"", "Automatic"}, {"minute", "By the minute"}, {"hour", "By the hour"}, {"day", "By the day"}}
+var usageGrains = []option{{"", "Automatic"}, {"minute", "Minute"}, {"hour", "Hour"}, {"day", "Day"}}
 
 var usageGroupings = []option{{"", "Nothing"}, {"rule", "Rule"}, {"plan", "Plan"}, {"resource", "Resource"}, {"subject", "Subject"}}
 
@@ -52,9 +52,9 @@ var usageTops = []option{{"", "Most checks"}, {"denied", "Most denied"}}
 func usagePeriods() []option {
 	out := make([]option, 0, len(periods)+1)
 	for _, p := range periods {
-		out = append(out, option{p.Value, "The last " + p.Name})
+		out = append(out, option{p.Value, "Last " + p.Name})
 	}
-	return append(out, option{"custom", "From and to"})
+	return append(out, option{"custom", "Custom"})
 }
 
 // usage shows what was decided over time, or gives it as a table to download.
@@ -102,7 +102,7 @@ func usageQuery(f *form, now time.Time) (s stretch, query tenants.UsageQuery) {
 
 func oneOf(f *form, name string, options []option) {
 	if !slices.ContainsFunc(options, func(o option) bool { return o.Value == f.Get(name) }) {
-		f.wrong(name, "is none of the choices")
+		f.wrong(name, "must be one of the listed options")
 	}
 }
 
@@ -127,7 +127,7 @@ func customSpan(f *form, now time.Time) stretch {
 		to = now
 	}
 	if from.IsZero() && f.Error("from") == "" {
-		f.wrong("from", "must be given: where does the time begin?")
+		f.wrong("from", "is required")
 	}
 	if !from.Before(to) {
 		f.wrong("to", "must be after from")
@@ -302,13 +302,13 @@ func (g *usageGroup) Called(by string) string {
 	case g.Name != "":
 		return g.Name
 	case by == "plan":
-		return "without a plan"
+		return "No plan"
 	}
-	return "all others together"
+	return "All others"
 }
 
 func keptSentence(g check.UsageGrain) string {
-	return fmt.Sprintf("Usage is kept by the minute for %d days, by the hour for %d, by the day for %d; this is by the %s.",
+	return fmt.Sprintf("Weir keeps usage per minute for %d days, per hour for %d and per day for %d. Step shown: %s.",
 		keptDays(check.UsageMinute), keptDays(check.UsageHour), keptDays(check.UsageDay), g)
 }
 

@@ -23,24 +23,24 @@ func TestRuleSentence(t *testing.T) {
 		return d
 	}
 	for want, r := range map[string]check.Rule{
-		"Each subject may use 100 units in any minute on all resources. More is denied.": {
+		"Each subject can use 100 units in any minute on all resources. Requests over the limit are denied.": {
 			Resource: "*", Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window("60s"), By: []string{"subject"}},
-		"Each ip may use 5 units in any 15 minutes on “auth:login”. More is denied, and a denial goes on for 5 minutes.": {
+		"Each ip can use 5 units in any 15 minutes on “auth:login”. Requests over the limit are denied, and each denial blocks for 5 minutes.": {
 			Resource: "auth:login", Algorithm: check.SlidingWindowLog, Limit: 5, Window: window("15m"), By: []string{"attributes.ip"}, Penalty: duration("5m")},
-		"Each combination of subject, resource and ip may use 300 units in any 5 minutes, moving on by 30 seconds, on resources that begin with “search:”. It is in shadow: it counts and reports what it would deny, and denies nothing.": {
+		"Each combination of subject, resource and ip can use 300 units in any 5 minutes, in steps of 30 seconds, on resources that start with “search:”. Requests over the limit are only reported, because the rule is in shadow.": {
 			Resource: "search:*", Algorithm: check.SlidingWindowBuckets, Limit: 300, Window: window("5m"), Precision: duration("30s"),
 			By: []string{"subject", "resource", "attributes.ip"}, Mode: check.Shadow},
-		"Each subject may use 1 unit each month, from the 1st 00:00 UTC, on all resources. It is off: nothing is counted and nothing denied.": {
+		"Each subject can use 1 unit each month, from the 1st 00:00 UTC, on all resources. The rule is off: it neither counts nor denies.": {
 			Resource: "*", Algorithm: check.FixedWindow, Limit: 1, Window: window("month"), By: []string{"subject"}, Mode: check.Off},
-		"Each subject may use 2 units each 90 seconds, by the clock, on all resources. More is denied.": {
+		"Each subject can use 2 units each 90 seconds of the clock, on all resources. Requests over the limit are denied.": {
 			Resource: "*", Algorithm: check.FixedWindow, Limit: 2, Window: window("90s"), By: []string{"subject"}},
-		"Each subject may use 2 units in the hour that begins with the first use on all resources. More is denied.": {
+		"Each subject can use 2 units in the hour that starts with the first use on all resources. Requests over the limit are denied.": {
 			Resource: "*", Algorithm: check.FixedWindowFirstHit, Limit: 2, Window: window("1h"), By: []string{"subject"}},
-		"Each subject may use 10 units at once, and gets back 2 per second, on all resources. More is denied.": {
+		"Each subject can use 10 units at once, refilled at 2 per second, on all resources. Requests over the limit are denied.": {
 			Resource: "*", Algorithm: check.TokenBucket, Limit: 2, Burst: 10, Window: window("1s"), By: []string{"subject"}},
-		"Each subject may use 2 units until the bucket is full, which drains by 2 per second, on all resources. More is denied.": {
+		"Each subject can use 2 units in a bucket that drains at 2 per second, on all resources. Requests over the limit are denied.": {
 			Resource: "*", Algorithm: check.LeakyBucket, Limit: 2, Window: window("1s"), By: []string{"subject"}},
-		"All subjects together may use 1 per second, one after another, with up to 20 units waiting their turn, on “mails:send”. More is denied.": {
+		"All subjects together can use 1 per second, released evenly, with a queue of up to 20 units, on “mails:send”. Requests over the limit are denied.": {
 			Resource: "mails:send", Algorithm: check.LeakyBucketQueue, Limit: 1, Burst: 20, Window: window("1s")},
 	} {
 		require.Equal(t, want, ruleSentence(&r))
@@ -58,7 +58,7 @@ func TestInWords(t *testing.T) {
 }
 
 func TestNumbers(t *testing.T) {
-	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1\u202f000", -1234567: "-1\u202f234\u202f567"} {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -1234567: "-1,234,567"} {
 		require.Equal(t, want, grouped(n))
 	}
 	require.Equal(t, "<\u202f0.1\u202f%", percent(1, 10_000), "something is not nothing")
@@ -95,7 +95,7 @@ func TestChart(t *testing.T) {
 
 func TestChange(t *testing.T) {
 	for want, n := range map[string][2]int64{
-		"the same": {0, 0}, "up from none": {5, 0}, "down to none": {0, 5}, "+50\u202f%": {15, 10}, "\u221250\u202f%": {5, 10}, "12 times as many": {120, 10},
+		"unchanged": {0, 0}, "up from none": {5, 0}, "down to none": {0, 5}, "+50\u202f%": {15, 10}, "\u221250\u202f%": {5, 10}, "12x": {120, 10},
 	} {
 		require.Equal(t, want, change(n[0], n[1]))
 	}
@@ -117,18 +117,18 @@ func TestLeaseSentences(t *testing.T) {
 	window := check.Window{Duration: check.Duration{Text: "1m", MS: 60_000}}
 	rule := check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 1_000, Window: window, Consistency: check.Leased}
 	require.Equal(t, []string{
-		"An instance takes units of a busy counter ahead: as many as it is asked for in a twentieth of a second, at most a quarter of what is left (250 units of the rule’s own number), for at most 250 milliseconds. The limit is never exceeded.",
-		"While they are held, a check at another instance may be denied up to 250 units early for each of the 2 others that hold some.",
-		"An instance that crashes strands what it holds: they count as used less and less, for at most 2 minutes.",
+		"An instance prefetches units of a busy counter: the demand of 50 ms, at most a quarter of the remaining units (250 units of the rule’s limit), for at most 250 milliseconds. The limit is never exceeded.",
+		"Meanwhile, another instance may deny up to 250 units early for each of the 2 other instances.",
+		"If an instance crashes, its prefetched units count as used with decreasing weight, for at most 2 minutes.",
 	}, leaseSentences(&rule, 3))
 	rule.Algorithm = check.FixedWindow
-	require.Contains(t, leaseSentences(&rule, 1)[1], "with one instance, as now, none is")
-	require.Equal(t, "An instance that crashes strands what it holds: they count as used until their window ends, for at most 1 minute.", leaseSentences(&rule, 2)[2])
+	require.Contains(t, leaseSentences(&rule, 1)[1], "with one instance, as now, it denies none early")
+	require.Equal(t, "If an instance crashes, its prefetched units count as used until their window ends, for at most 1 minute.", leaseSentences(&rule, 2)[2])
 	rule.Algorithm = check.TokenBucket
 	text := leaseSentences(&rule, 2)
-	require.Contains(t, text[0], "at most a quarter of what is left (247 units of the rule’s own number), for at most 100 milliseconds")
-	require.Contains(t, text[1], "Up to 3 units do not come back meanwhile.")
-	require.Contains(t, text[2], "until they have come back, for at most 15 seconds.")
+	require.Contains(t, text[0], "at most a quarter of the remaining units (247 units of the rule’s limit), for at most 100 milliseconds")
+	require.Contains(t, text[1], "Up to 3 units do not refill meanwhile.")
+	require.Contains(t, text[2], "until they refill, for at most 15 seconds.")
 	rule.Limit = 5
 	require.Empty(t, leaseSentences(&rule, 2), "nothing can be taken ahead: a warning says so")
 	rule.Limit, rule.Consistency = 1_000, check.Strict

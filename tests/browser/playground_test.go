@@ -11,31 +11,31 @@ import (
 func TestPlaygroundWalk(t *testing.T) {
 	t.Parallel()
 	p := demo(t).nobody()
-	p.open("/playground").sees("Fixed window let 20 pass within 1.9 seconds, twice the limit.")
+	p.open("/playground").sees("Fixed window allowed 20 within 1.9 seconds, twice the limit.")
 	require.True(t, mustEval[bool](p, `document.cookie === ""`))
 
 	p.click("Spammer").sees("four times the limit").at("/playground?traffic=spammer")
-	p.choose("Penalty", "30 seconds").sees("Then the door stayed shut for 30 seconds")
-	p.fill("Limit", "500").sees("some of the settings do not fit")
+	p.choose("Penalty", "30 seconds").sees("The penalty then denied everything for 30 seconds")
+	p.fill("Limit", "500").sees("some settings are invalid")
 	p.fill("Limit", "3").sees("The limit is 3 per 10 seconds.")
 	p.check()
 
 	// by hand: three pass everywhere, and then some deny
-	p.open("/playground?traffic=own&limit=3&window=1m").sees("Nobody comes but you.")
+	p.open("/playground?traffic=own&limit=3&window=1m").sees("You send all requests.")
 	for range 3 {
 		p.click("Hit")
 	}
-	p.sees("passed everywhere")
+	p.sees("was allowed by all algorithms")
 	p.click("Hit").sees("was denied")
 	p.sees("4 requests in 3 minutes")
 	p.check()
 	require.Equal(t, "Hit", mustEval[string](p, "document.activeElement.textContent"), "the finger stays on the button")
 	shared := mustEval[string](p, "location.pathname + location.search")
-	p.click("Without my hits").sees("Nothing was asked.")
+	p.click("Remove my requests").sees("No requests.")
 
 	// the address shows a colleague the same, on a phone, without a script having run first
 	q := demo(t).nobody().phone()
 	q.open(shared).sees("4 requests in 3 minutes")
 	q.check()
-	q.open("/playground/fixed-window").sees("Burst at the window's edge").check()
+	q.open("/playground/fixed-window").sees("Burst at window edge").check()
 }

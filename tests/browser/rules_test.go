@@ -15,25 +15,25 @@ import (
 func TestRuleWalk(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
-	p := w.as(tenants.Editor).open("/rules").click("Make the first rule").sees("A steady stream")
+	p := w.as(tenants.Editor).open("/rules").click("Create rule").sees("Steady")
 	p.fill("Limit, in units", "many").sees("Limit must be a whole number, such as 100.").seesNot("Slug must be 1 to 63")
 	p.check()
-	p.fill("Limit, in units", "50").sees("Each subject may use 50 units in any minute on all resources.").check()
+	p.fill("Limit, in units", "50").sees("Each subject can use 50 units in any minute on all resources.").check()
 	p.phone().check()
-	p.desktop().click("Make the rule")
-	p.at("/rules/api-requests").sees("The rule API requests is made. It is enforced from now on.").check()
+	p.desktop().click("Create rule")
+	p.at("/rules/api-requests").sees("Rule “API requests” created. It is enforced.").check()
 
-	p.click("Shadow").sees("API requests is in shadow now").check()
-	p.click("Edit").sees("A burst").fill("Limit, in units", "5").sees("may use 5 units").click("Save the changes")
+	p.click("Shadow").sees("Rule “API requests” is in shadow").check()
+	p.click("Edit rule").sees("Burst").fill("Limit, in units", "5").sees("can use 5 units").click("Save changes")
 	p.sees("The rule API requests is changed.")
-	p.click("History").sees("Each subject may use 50 units").check()
+	p.click("History").sees("Each subject can use 50 units").check()
 	p.phone().check()
-	p.desktop().within("Made").click("Restore this")
+	p.desktop().within("Created").click("Restore this version")
 	p = p.within("")
-	p.at("/rules/api-requests").sees("may use 50 units in any minute on all resources. More is denied.")
+	p.at("/rules/api-requests").sees("can use 50 units in any minute on all resources. Requests over the limit are denied.")
 
-	p.click("Delete").sees("Its counters are forgotten").check()
-	p.click("Delete the rule").at("/rules").sees("The rule api-requests is deleted.").sees("No rules yet")
+	p.click("Delete rule").sees("Its counters are deleted").check()
+	p.within("Requests will no longer").click("Delete rule").at("/rules").sees("Rule “api-requests” deleted.").sees("No rules yet")
 }
 
 // A number of the pricing page is changed with the keyboard alone, in its place, and never before
@@ -42,8 +42,8 @@ func TestPlansWalk(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
 	w.rule("mails", 10)
-	p := w.as(tenants.Editor).open("/plans").click("Make the first plan").check()
-	p.fill("Slug", "free").fill("Name", "Free").click("Make the plan").at("/plans").sees("is the default")
+	p := w.as(tenants.Editor).open("/plans").click("Create plan").check()
+	p.fill("Slug", "free").fill("Name", "Free").click("Create plan").at("/plans").sees("is the default")
 
 	limit := func(want check.Limit) {
 		t.Helper()
@@ -55,11 +55,11 @@ func TestPlansWalk(t *testing.T) {
 	p.fill("Limit of Free for Mails", "5").press(kb.Enter).sees("10 per hour → 5 per hour").check()
 	limit(check.Limit{})
 	p.press(kb.Escape).seesNot("→").hasNot("Limit of Free for Mails")
-	p.press(kb.Enter).fill("Limit of Free for Mails", "6").press(kb.Enter).sees("Nobody whom it concerns has asked anything")
-	p.press(kb.Enter).sees("Free gives Mails 6 per hour now.").check()
+	p.press(kb.Enter).fill("Limit of Free for Mails", "6").press(kb.Enter).sees("No affected subject sent a check")
+	p.press(kb.Enter).sees("Mails in plan Free set to 6 per hour.").check()
 	limit(check.Limit{Limit: 6})
 
 	p.click("Free, Mails: 6 per hour. Change").allow(422).fill("Limit of Free for Mails", "none").press(kb.Enter).sees("Limit must be a whole number")
 	p.phone().open("/plans").check()
-	w.as(tenants.Viewer).open("/plans").sees("6 per hour").hasNot("New plan").check()
+	w.as(tenants.Viewer).open("/plans").sees("6 per hour").hasNot("Create plan").check()
 }

@@ -19,7 +19,7 @@ func TestSignInAndOut(t *testing.T) {
 
 	p.allow(401)
 	p.fill("Email", email).fill("Password", "wrong").click("Sign in")
-	p.sees("The email or the password is wrong.").check()
+	p.sees("Wrong email or password.").check()
 	require.Equal(t, email, p.value("Email"))
 
 	p.fill("Password", password).press(kb.Enter)
@@ -47,7 +47,7 @@ func TestSwitchTenant(t *testing.T) {
 	p.choose("Switch to", two.tenant.Name)
 	p.click("Switch").at("/")
 	p.open("/rules").sees("Twos-rule").seesNot("Ones-rule")
-	p.openFor("/rules/ones-rule", 404).sees("There is nothing here")
+	p.openFor("/rules/ones-rule", 404).sees("Not found")
 }
 
 // A lost laptop is signed out from another.
@@ -56,7 +56,7 @@ func TestEndSession(t *testing.T) {
 	w := newTenant(t)
 	here, lost := w.as(tenants.Viewer), w.as(tenants.Viewer)
 	lost.open("/").sees("Overview")
-	here.open("/sessions").click("End all others")
+	here.open("/sessions").click("End all other sessions")
 	lost.open("/").at("/login")
 	here.open("/").sees("Overview")
 }

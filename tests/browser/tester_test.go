@@ -22,17 +22,17 @@ func TestTesterWalk(t *testing.T) {
 	require.True(t, w.ask(key, "user_42", "reports"))
 
 	p := w.as(tenants.Viewer)
-	p.open("/").click("Tester").sees("Every rule, and why")
+	p.open("/").click("Tester").sees("Test a check")
 	p.check()
 	p.fill("Subject", "user_42").fill("Resource", "reports").press(kb.Enter)
-	p.sees("Allowed").sees("0 of 2 left after it").sees("2 per hour")
+	p.sees("Allowed").sees("0 of 2 remaining after this check").sees("2 per hour")
 	p.check()
-	p.click("Test").sees("0 of 2 left after it") // asking used nothing up
-	p.fill("Cost", "5").click("Test").sees("A cost of 5 can never pass: Reports lets at most 2 through at once.")
+	p.click("Test check").sees("0 of 2 remaining after this check") // asking used nothing up
+	p.fill("Cost", "5").click("Test check").sees("A cost of 5 is never allowed: Reports allows at most 2 units at once.")
 	p.check()
-	p.fill("Cost", "x").click("Test").sees("Nothing was asked")
+	p.fill("Cost", "x").click("Test check").sees("Check not tested")
 	p.phone().check()
-	p.desktop().fill("Cost", "").click("Test").sees("0 of 2 left after it")
+	p.desktop().fill("Cost", "").click("Test check").sees("0 of 2 remaining after this check")
 
 	for id, run := range map[string][]string{"curl": {"bash", "sample"}, "go": {"go", "run", "sample.go"}} {
 		dir := t.TempDir()
@@ -48,6 +48,6 @@ func TestTesterWalk(t *testing.T) {
 		require.NoError(t, err, id)
 		require.Regexp(t, `"allowed":|allowed: `, string(out), id)
 	}
-	p.click("Test").sees("Reports denies it: 0 units are left, and it costs 1.")
+	p.click("Test check").sees("Reports denies the check: 0 units remain, and the cost is 1.")
 	p.check()
 }

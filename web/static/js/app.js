@@ -1,7 +1,7 @@
-// What pages gain where scripts run. Everything here improves what works without it.
+// Enhancements of pages. Every page works without this script.
 //
-// Pages are swapped in place (htmx), so nothing is set up once for a page: code waits for
-// "htmx:load", which comes for every piece of page that appears, the first one too.
+// htmx swaps pages in place, so there is no page load to wait for. Code listens for
+// "htmx:load", which fires for every part of a page that appears, including the first.
 "use strict";
 
 (() => {
@@ -23,7 +23,7 @@
     if (first) first.focus({ preventScroll: !first.hasAttribute("data-focus") });
   });
 
-  document.addEventListener("htmx:sendError", () => say("The service does not answer. Check the connection and try again."));
+  document.addEventListener("htmx:sendError", () => say("The service does not respond. Check the connection and try again."));
 
   function say(text) {
     const place = document.getElementById("said");
@@ -44,7 +44,7 @@
       setTimeout(() => (button.textContent = before), 1500);
     } catch {
       window.getSelection().selectAllChildren(source);
-      say("Press Ctrl-C to copy the text that is selected now.");
+      say("Press Ctrl+C to copy the selected text.");
     }
   });
 

@@ -24,7 +24,7 @@
   const format = (parts) => new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", ...parts });
   const formats = { minute: format(clock), hour: format({ ...day, ...clock }), day: format(day) };
   const short = new Intl.NumberFormat("en", { notation: "compact" });
-  const long = new Intl.NumberFormat("fr"); // narrow spaces between thousands
+  const long = new Intl.NumberFormat("en");
 
   function label(grain, seconds, step) {
     const date = new Date(seconds * 1000);
@@ -68,11 +68,11 @@
     const data = numbers(section);
     if (!place || !data) return;
     if (i == null || data.at[i] == null) {
-      place.textContent = section.dataset.zoom ? "Drag over a part to see it larger." : "";
+      place.textContent = section.dataset.zoom ? "Drag to zoom." : "";
       return;
     }
     let text = `${formats[data.grain].format(new Date(data.at[i] * 1000))} UTC: ${long.format(data.allowed[i])} allowed, ${long.format(data.denied[i])} denied`;
-    if (data.before) text += `; the time before ${long.format(data.before[i])} in all`;
+    if (data.before) text += `; previous period: ${long.format(data.before[i])} checks`;
     place.textContent = text;
   }
 

@@ -1,5 +1,5 @@
-// Pages that keep themselves up to date: a button that stops it, and no change under the hand of
-// somebody who is pointing at a list or has the focus in it. What came meanwhile is shown after.
+// Live pages: a button pauses them, and a list does not change while somebody points at it or has
+// the focus in it. Updates that arrive in the meantime are shown afterwards.
 "use strict";
 
 (() => {

@@ -28,7 +28,7 @@
       stale = false;
       select(0);
     } catch (error) {
-      if (error.name !== "AbortError") window.weir.say("The service does not answer. Try again.");
+      if (error.name !== "AbortError") window.weir.say("The service does not respond. Try again.");
     }
   }
 

@@ -69,7 +69,7 @@
       [passed, low - passed, left].forEach((n, i) => {
         if (lane.tally[i].textContent !== String(n)) lane.tally[i].textContent = n;
       });
-      const verdict = low === 0 || now >= span ? "" : passed > lane.passed[low - 1] ? "passed" : "denied";
+      const verdict = low === 0 || now >= span ? "" : passed > lane.passed[low - 1] ? "allowed" : "denied";
       if (lane.verdict.textContent !== verdict) {
         lane.verdict.textContent = verdict;
         lane.verdict.className = `badge ${verdict === "denied" ? "bad" : "good"}`;
@@ -140,7 +140,7 @@
       const response = await fetch(`/playground/stage?${asked}`).catch(() => null);
       if (!root.isConnected) return;
       if (!response) {
-        window.weir?.say("The service does not answer. Check the connection and try again.");
+        window.weir?.say("The service does not respond. Check the connection and try again.");
         break;
       }
       if (response.status === 429 || response.status === 503) {
@@ -226,7 +226,7 @@
   });
   part("clear").addEventListener("click", () => {
     own = [];
-    part("said").textContent = "Your hits are out of the traffic again.";
+    part("said").textContent = "Your requests were removed.";
     part("hit").focus();
     ask(replay);
   });
