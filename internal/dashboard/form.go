@@ -71,9 +71,9 @@ func (f *form) whole(name string) int64 {
 	return n
 }
 
-// digitsOf takes the blanks out of a number.
+// digitsOf removes the separators between thousands.
 func digitsOf(text string) string {
-	return strings.NewReplacer(" ", "", "\u00a0", "", "\u202f", "", "_", "").Replace(text)
+	return strings.NewReplacer(" ", "", "\u00a0", "", "\u202f", "", "_", "", ",", "").Replace(text)
 }
 
 // reason returns why something is done, and writes down where that is not said.

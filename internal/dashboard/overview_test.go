@@ -47,7 +47,7 @@ func TestOverviewCounts(t *testing.T) {
 	got := b.get("/?period=24h")
 	require.Contains(t, got.body, "1,200")
 	require.Contains(t, got.body, "34</b> denied (2.8\u202f%)")
-	require.Contains(t, got.body, "the time before: 700 and 8")
+	require.Contains(t, got.body, "previous period: 700 allowed, 8 denied")
 	require.Contains(t, got.body, `<a href="/rules/requests">requests</a>`)
 	require.Contains(t, got.body, `sse-connect="/live/overview?period=24h"`)
 	require.Contains(t, b.get("/").body, "No checks in this period", "by the minute there is nothing")
@@ -64,7 +64,7 @@ func TestOverviewYesterday(t *testing.T) {
 	s.decided(s.a, check.UsageMinute, 24*time.Hour, "", 60, 12) // of which 50 and 10 have passed by now
 	s.decided(s.a, check.UsageMinute, 24*time.Hour+time.Minute, "", 0, 10)
 	got := s.as("ann@example.com").get("/")
-	require.Contains(t, got.body, `<dd class="bad">30</dd><dd class="note">Yesterday at this time: 20 (+50`+"\u202f%</dd>")
+	require.Contains(t, got.body, `<dd class="bad">30</dd><dd class="note">Yesterday at this time: 20 (+50`+"\u202f%)</dd>")
 	require.Contains(t, got.body, "<dd>10</dd><dd class=\"note\">Yesterday at this time: 50 (\u221280\u202f%)</dd>")
 }
 

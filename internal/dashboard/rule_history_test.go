@@ -80,12 +80,12 @@ func TestRuleHistoryPages(t *testing.T) {
 	}
 	got := b.get("/rules/requests/history")
 	require.Contains(t, got.body, "can use 56 units")
-	require.NotContains(t, got.body, "may use 6 units")
+	require.NotContains(t, got.body, "can use 6 units")
 	next := regexp.MustCompile(`rel="next" href="([^"]*)"`).FindStringSubmatch(got.body)
 	require.NotNil(t, next)
 	got = b.get(strings.ReplaceAll(next[1], "&amp;", "&"))
-	require.Contains(t, got.body, "may use 6 units")
-	require.Contains(t, got.body, "may use 1 unit ")
+	require.Contains(t, got.body, "can use 6 units")
+	require.Contains(t, got.body, "can use 1 unit ")
 	require.NotContains(t, got.body, "can use 56 units")
 	require.NotContains(t, got.body, `rel="next"`)
 }

@@ -55,7 +55,7 @@ func TestMakeRule(t *testing.T) {
 		want   check.Rule
 	}{
 		"plain": {nil, check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{"subject"}}},
-		"big": {[]string{"limit", "1 000,000", "window", "30", "window_unit", "d"},
+		"big": {[]string{"limit", "1,000,000", "window", "30", "window_unit", "d"},
 			check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 1_000_000, Window: window(t, "30d"), By: []string{"subject"}}},
 		"month": {[]string{"algorithm", "fixed_window", "window_unit", "month", "burst", "7", "precision", "3"},
 			check.Rule{Algorithm: check.FixedWindow, Limit: 100, Window: window(t, "month"), By: []string{"subject"}}},

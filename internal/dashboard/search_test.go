@@ -39,9 +39,9 @@ func TestSearch(t *testing.T) {
 	}
 	require.NotContains(t, b.get("/search?q=block+ada").body, "open=blocked", "support may not block")
 	require.Contains(t, s.as("editor@example.com").get("/search?q=block+ada").body, "open=blocked")
-	require.NotContains(t, b.get("/search?q=new+rule").body, `href="/rules/new"`, "support may not make rules")
-	require.Contains(t, s.as("editor@example.com").get("/search?q=new+rule").body, `href="/rules/new">Create rule`)
-	require.Contains(t, b.get("/subjects/ada?open=boost").body, `<details class="action" open><summary class="button quiet" autofocus>Boost`)
+	require.NotContains(t, b.get("/search?q=create+rule").body, `href="/rules/new"`, "support may not make rules")
+	require.Contains(t, s.as("editor@example.com").get("/search?q=create+rule").body, `href="/rules/new">Create rule`)
+	require.Contains(t, b.get("/subjects/ada?open=boost").body, `<details class="action" open><summary class="button quiet" autofocus>Boost limit`)
 	require.Contains(t, b.get("/search?q=%01").body, "No results for")
 	require.Equal(t, http.StatusBadRequest, b.get("/search?q="+strings.Repeat("x", 257)).status)
 	require.Equal(t, http.StatusSeeOther, s.browser().get("/search?fragment=options").status)

@@ -135,7 +135,7 @@ func TestSubjectActionsRefuse(t *testing.T) {
 		"Must be in the future":              {"do": {"override"}, "rule": {"requests"}, "limit": {"5"}, "expires_at": {"2001-01-01T00:00"}},
 		"Must be one of the tenant":          {"do": {"override"}, "rule": {"nope"}, "limit": {"5"}},
 		"Must be one of the listed options":       {"do": {"boost"}, "rule": {"requests"}, "factor": {"3"}, "for": {"1h"}},
-		"Must be a rule that counts by this": {"do": {"boost"}, "rule": {"nope"}, "factor": {"2"}, "for": {"1h"}},
+		"Must be a rule that is counted per subject": {"do": {"boost"}, "rule": {"nope"}, "factor": {"2"}, "for": {"1h"}},
 		"Must be one “name: value” a line":   {"do": {"details"}, "labels": {"name"}},
 		"Has no counter of this subject":     {"do": {"reset"}, "rule": {"by-ip"}},
 	} {

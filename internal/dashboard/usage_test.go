@@ -25,7 +25,7 @@ func TestUsagePage(t *testing.T) {
 	b := s.as("viewer@example.com")
 	got := b.get("/usage")
 	require.Contains(t, got.body, "<b class=\"num\">1,200</b> allowed")
-	require.Contains(t, got.body, "the time before: 600 and 7")
+	require.Contains(t, got.body, "previous period: 600 allowed, 7 denied")
 	require.Contains(t, got.body, "per minute for 2 days, per hour for 35 and per day for 400")
 
 	got = b.get("/usage?period=24h&by=rule")
