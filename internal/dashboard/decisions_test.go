@@ -58,14 +58,14 @@ func TestWhyThen(t *testing.T) {
 		"The cost of 200 exceeds the limit of 100. never": denied(check.CostExceedsLimit, func(d *check.RecentDecision) {
 			d.Cost, d.RetryAfterMS = 200, check.NeverMS
 		}),
-		"Redis was unavailable, and the rule denies in that case. in 2 s":   denied(check.CountersUnavailable, nil),
-		"A penalty for an earlier denial was active. in 2 s":                denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Penalized = true }),
-		"100 of 100 used (limit from an override). in 2 s":            denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Source = "override" }),
-		"The cost was 5, and 2 of 100 remained. in 2 s":              denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Cost, d.Remaining = 5, 2 }),
-		"1 of 1 used. in 2 s":                                               denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Quota = 1 }),
+		"Redis was unavailable, and the rule denies in that case. in 2 s": denied(check.CountersUnavailable, nil),
+		"A penalty for an earlier denial was active. in 2 s":              denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Penalized = true }),
+		"100 of 100 used (limit from an override). in 2 s":                denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Source = "override" }),
+		"The cost was 5, and 2 of 100 remained. in 2 s":                   denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Cost, d.Remaining = 5, 2 }),
+		"1 of 1 used. in 2 s":                                                        denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Quota = 1 }),
 		"No rule with a limit matched. ":                                             {Allowed: true},
 		"Redis was unavailable, and no rule denied. ":                                {Allowed: true, Degraded: true},
-		"Within the limit (limit from plan pro). ":                               {Allowed: true, Rule: "api", Source: "plan:pro"},
+		"Within the limit (limit from plan pro). ":                                   {Allowed: true, Rule: "api", Source: "plan:pro"},
 		"Within the limit, counted by this instance because Redis was unavailable. ": {Allowed: true, Rule: "api", Source: "rule", Degraded: true},
 	} {
 		require.Equal(t, want, whyThen(d)+" "+whenAgain(d))

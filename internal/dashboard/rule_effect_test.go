@@ -118,7 +118,7 @@ func TestRuleReplay(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, b.post("/rules", s.ruleForm(append(hour, "slug", "saved")...)).status)
 	got = b.preview(append(hour, "rule", "saved", "limit", "100")...)
 	require.Contains(t, got.body, "10 of 190 checks (5.3\u202f%) would be denied, from 1 of 3 subjects.")
-	require.Contains(t, got.body, "The current rule would deny 80: 70 fewer.")
+	require.Contains(t, got.body, "70 fewer than with the current rule (80).")
 
 	require.NotContains(t, s.as("bob@example.com").preview("tenant", s.b.TenantID().String()).body, "heavy", "another tenant's traffic")
 }

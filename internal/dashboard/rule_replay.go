@@ -289,9 +289,9 @@ func (view *replayView) Difference() string {
 	case *view.Before == view.Denied:
 		return "The current rule would deny the same number."
 	case *view.Before < view.Denied:
-		return "The current rule would deny " + grouped(*view.Before) + ": " + grouped(view.Denied-*view.Before) + " fewer."
+		return grouped(view.Denied-*view.Before) + " more than with the current rule (" + grouped(*view.Before) + ")."
 	}
-	return "The current rule would deny " + grouped(*view.Before) + ": " + grouped(*view.Before-view.Denied) + " more."
+	return grouped(*view.Before-view.Denied) + " fewer than with the current rule (" + grouped(*view.Before) + ")."
 }
 
 // Who heads the list of those that would have been denied most.

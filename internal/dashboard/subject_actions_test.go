@@ -130,14 +130,14 @@ func TestSubjectActionsRefuse(t *testing.T) {
 	s.fill(s.a, "mark")
 	b := s.as("ann@example.com")
 	for want, form := range map[string]url.Values{
-		"Must be a whole number":             {"do": {"override"}, "rule": {"requests"}, "limit": {"many"}},
-		"Must be a time such as":             {"do": {"override"}, "rule": {"requests"}, "limit": {"5"}, "expires_at": {"tomorrow"}},
-		"Must be in the future":              {"do": {"override"}, "rule": {"requests"}, "limit": {"5"}, "expires_at": {"2001-01-01T00:00"}},
-		"Must be one of the tenant":          {"do": {"override"}, "rule": {"nope"}, "limit": {"5"}},
-		"Must be one of the listed options":       {"do": {"boost"}, "rule": {"requests"}, "factor": {"3"}, "for": {"1h"}},
+		"Must be a whole number":                     {"do": {"override"}, "rule": {"requests"}, "limit": {"many"}},
+		"Must be a time such as":                     {"do": {"override"}, "rule": {"requests"}, "limit": {"5"}, "expires_at": {"tomorrow"}},
+		"Must be in the future":                      {"do": {"override"}, "rule": {"requests"}, "limit": {"5"}, "expires_at": {"2001-01-01T00:00"}},
+		"Must be one of the tenant":                  {"do": {"override"}, "rule": {"nope"}, "limit": {"5"}},
+		"Must be one of the listed options":          {"do": {"boost"}, "rule": {"requests"}, "factor": {"3"}, "for": {"1h"}},
 		"Must be a rule that is counted per subject": {"do": {"boost"}, "rule": {"nope"}, "factor": {"2"}, "for": {"1h"}},
-		"Must be one “name: value” a line":   {"do": {"details"}, "labels": {"name"}},
-		"Has no counter of this subject":     {"do": {"reset"}, "rule": {"by-ip"}},
+		"Must be one “name: value” per line":         {"do": {"details"}, "labels": {"name"}},
+		"Has no counter for this subject":            {"do": {"reset"}, "rule": {"by-ip"}},
 	} {
 		form.Set("reason", "kept <b>text</b>")
 		got := b.write("/subjects/user_7", form)

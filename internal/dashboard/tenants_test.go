@@ -132,10 +132,10 @@ func TestCreateTenant(t *testing.T) {
 	require.NotContains(t, string(rows[0].After), found[1])
 
 	for want, form := range map[string]url.Values{
-		"Must be 1 to 63 of":               {"slug": {"No Slug"}, "name": {"kept"}},
-		"Is kept for the operator":         {"slug": {"platform"}, "name": {"kept"}},
+		"Must be 1 to 63 of":                       {"slug": {"No Slug"}, "name": {"kept"}},
+		"Is kept for the operator":                 {"slug": {"platform"}, "name": {"kept"}},
 		"Must be one of the plans of the operator": {"slug": {"other"}, "name": {"kept"}, "tier": {"none"}},
-		"Must be at most 200":              {"slug": {"other"}, "name": {"kept" + string(make([]byte, 300))}},
+		"Must be at most 200":                      {"slug": {"other"}, "name": {"kept" + string(make([]byte, 300))}},
 	} {
 		form.Set("tenant", s.platform.TenantID().String())
 		got := s.olga.post("/tenants", form)
@@ -244,7 +244,7 @@ func TestTenantActionsRefuse(t *testing.T) {
 		"Must be in the future":        {"do", "quota", "rule", "checks", "limit", "5", "expires_at", "2001-01-01T00:00"},
 		"Must be at most 200":          {"do", "rename", "name", string(make([]byte, 300))},
 		"Names no plan of this tenant": {"do", "tier", "plan", "none"},
-		"Must be ":  {"do", "delete", "slug", ""},
+		"Must be ":                     {"do", "delete", "slug", ""},
 	} {
 		got := s.send("/tenants/tenant-b", append(form, "reason", "kept")...)
 		require.Equal(t, http.StatusUnprocessableEntity, got.status, want)
