@@ -108,7 +108,7 @@ func (s *Store) UsePasswordLink(ctx context.Context, token, password string) (Pe
 	if err := invalidIf(checkPassword(password, email)); err != nil {
 		return Person{}, err
 	}
-	encoded, err := hashPassword(ctx, password)
+	encoded, err := s.cost.hash(ctx, password)
 	if err != nil {
 		return Person{}, err
 	}
@@ -146,7 +146,7 @@ func (s *Store) ChangePassword(ctx context.Context, p Person, password string) e
 	if err := invalidIf(checkPassword(password, p.Email)); err != nil {
 		return err
 	}
-	hash, err := hashPassword(ctx, password)
+	hash, err := s.cost.hash(ctx, password)
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func (s *Store) CreateMember(ctx context.Context, a Actor, email, password strin
 	if err := invalidIf(append(fields, checkPassword(password, email)...)); err != nil {
 		return Member{}, err
 	}
-	hash, err := hashPassword(ctx, password)
+	hash, err := s.cost.hash(ctx, password)
 	if err != nil {
 		return Member{}, err
 	}

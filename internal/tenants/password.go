@@ -88,11 +88,11 @@ func (s *Store) VerifyPassword(ctx context.Context, email, password string) (Per
 			return Person{}, err
 		}
 	}
-	hash := dummyHash
+	hash := s.cost.dummy()
 	if row.PasswordHash != nil {
 		hash = *row.PasswordHash
 	}
-	right, err := passwordMatches(ctx, hash, password)
+	right, err := s.cost.matches(ctx, hash, password)
 	if err != nil {
 		return Person{}, err
 	}
@@ -102,52 +102,59 @@ func (s *Store) VerifyPassword(ctx context.Context, email, password string) (Per
 	return Person{ID: row.ID, Email: row.Email, Memberships: membershipsOf(memberships)}, nil
 }
 
-// Argon2id as OWASP advises at the least: 19 MiB, two passes, one lane.
+// PasswordCost is the work of hashing one password with Argon2id.
+type PasswordCost struct {
+	Memory uint32 // KiB
+	Passes uint32
+}
+
+// DefaultPasswordCost is the minimum that OWASP recommends.
+var DefaultPasswordCost = PasswordCost{Memory: 19 * 1024, Passes: 2}
+
 const (
-	argonMemory = 19 * 1024 // KiB
-	argonPasses = 2
-	argonLanes  = 1
-	argonKey    = 32 // bytes
-	argonSalt   = 16 // bytes
+	argonLanes = 1
+	argonKey   = 32 // bytes
+	argonSalt  = 16 // bytes
 )
 
 // hashing bounds how many passwords are hashed at once, and with that the memory it takes.
 var hashing = make(chan struct{}, runtime.NumCPU())
 
-// dummyHash is of no password: what an unknown person's password is compared with. It has the
-// cost of a real one.
-var dummyHash = encodeHash(make([]byte, argonSalt), make([]byte, argonKey))
+// dummy is the hash of no password. VerifyPassword compares with it for an unknown email, which
+// therefore takes as long as a wrong password.
+func (c PasswordCost) dummy() string {
+	return c.encode(make([]byte, argonSalt), make([]byte, argonKey))
+}
 
-func argon(ctx context.Context, password string, salt []byte) ([]byte, error) {
+func (c PasswordCost) key(ctx context.Context, password string, salt []byte) ([]byte, error) {
 	select {
 	case hashing <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	defer func() { <-hashing }()
-	return argon2.IDKey([]byte(password), salt, argonPasses, argonMemory, argonLanes, argonKey), nil
+	return argon2.IDKey([]byte(password), salt, c.Passes, c.Memory, argonLanes, argonKey), nil
 }
 
-func hashPassword(ctx context.Context, password string) (string, error) {
+func (c PasswordCost) hash(ctx context.Context, password string) (string, error) {
 	salt := make([]byte, argonSalt)
 	_, _ = rand.Read(salt) // never fails: the runtime aborts instead
-	key, err := argon(ctx, password, salt)
+	key, err := c.key(ctx, password, salt)
 	if err != nil {
 		return "", err
 	}
-	return encodeHash(salt, key), nil
+	return c.encode(salt, key), nil
 }
 
-func encodeHash(salt, key []byte) string {
-	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, argonMemory, argonPasses, argonLanes,
+func (c PasswordCost) encode(salt, key []byte) string {
+	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, c.Memory, c.Passes, argonLanes,
 		base64.RawStdEncoding.EncodeToString(salt), base64.RawStdEncoding.EncodeToString(key))
 }
 
-// passwordMatches compares with a stored hash. There is one set of parameters so far; a hash
-// with others is an error, not a wrong password.
-func passwordMatches(ctx context.Context, stored, password string) (bool, error) {
+// matches compares with a stored hash. A hash of another cost is an error, not a wrong password.
+func (c PasswordCost) matches(ctx context.Context, stored, password string) (bool, error) {
 	fields := strings.Split(stored, "$")
-	parameters := encodeHash(nil, nil) // ends in two empty fields
+	parameters := c.encode(nil, nil) // ends in two empty fields
 	if len(fields) != 6 || !strings.HasPrefix(parameters, strings.Join(fields[:4], "$")+"$") {
 		return false, errors.New("a stored password has unknown parameters")
 	}
@@ -156,7 +163,7 @@ func passwordMatches(ctx context.Context, stored, password string) (bool, error)
 	if err := errors.Join(err1, err2); err != nil {
 		return false, fmt.Errorf("read a stored password: %w", err)
 	}
-	got, err := argon(ctx, password, salt)
+	got, err := c.key(ctx, password, salt)
 	if err != nil {
 		return false, err
 	}

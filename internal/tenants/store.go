@@ -34,6 +34,7 @@ type Config struct {
 	Acquire     time.Duration    // how long an operation waits for a connection; 0: a second
 	WriteRates  WriteRates       // of each tenant; the zero value: unbounded
 	Now         func() time.Time // nil: time.Now
+	Passwords   PasswordCost     // the zero value: DefaultPasswordCost; tests take a lower one
 	Logger      *slog.Logger     // nil: none
 }
 
@@ -44,6 +45,7 @@ type Store struct {
 	app     *pool // as weir_app
 	system  *pool // as weir_system
 	now     func() time.Time
+	cost    PasswordCost
 	log     *slog.Logger
 	watcher *Watcher
 	writes  *writeRates
@@ -71,6 +73,9 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	if config.Acquire == 0 {
 		config.Acquire = acquireTimeout
 	}
+	if config.Passwords == (PasswordCost{}) {
+		config.Passwords = DefaultPasswordCost
+	}
 	listen, err := connConfig(config.ListenURL, roleSystem)
 	if err != nil {
 		return nil, err
@@ -84,7 +89,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		app.Close()
 		return nil, err
 	}
-	s := &Store{app: app, system: system, now: config.Now, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now)}
+	s := &Store{app: app, system: system, now: config.Now, cost: config.Passwords, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now)}
 	s.watcher = newWatcher(s, listen)
 	return s, nil
 }

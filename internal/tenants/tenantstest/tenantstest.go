@@ -25,6 +25,10 @@ import (
 	"weir/migrations"
 )
 
+// passwords is the lowest cost of hashing a password. Tests sign in often, and at the default cost
+// that took half of the processor time of the dashboard's tests.
+var passwords = tenants.PasswordCost{Memory: 8, Passes: 1}
+
 // Database is one test's own database.
 type Database struct {
 	URL   string // logs in as the owner, who may act as both roles
@@ -60,6 +64,9 @@ func (d *Database) Open(config tenants.Config) *tenants.Store {
 	}
 	if config.Acquire == 0 {
 		config.Acquire = 4 * time.Second // for machines that are slow at times
+	}
+	if config.Passwords == (tenants.PasswordCost{}) {
+		config.Passwords = passwords
 	}
 	store, err := tenants.Open(context.WithoutCancel(d.tb.Context()), config)
 	require.NoError(d.tb, err)
