@@ -189,8 +189,11 @@ func (w *wireDecision) decision() (Decision, error) {
 
 func decodeDecision(body []byte) (Decision, error) {
 	var w wireDecision
-	if err := json.Unmarshal(body, &w); err != nil {
-		return Decision{}, err
+	if !scanDecision(string(body), &w) {
+		w = wireDecision{}
+		if err := json.Unmarshal(body, &w); err != nil {
+			return Decision{}, err
+		}
 	}
 	return w.decision()
 }
@@ -200,7 +203,10 @@ func decodeBatch(body []byte, n int, now time.Time) ([]Decision, error) {
 	var w struct {
 		Results []wireDecision `json:"results"`
 	}
-	if err := json.Unmarshal(body, &w); err != nil {
+	results, ok := scanBatch(string(body), make([]wireDecision, 0, n))
+	if ok {
+		w.Results = results
+	} else if err := json.Unmarshal(body, &w); err != nil {
 		return nil, err
 	}
 	if len(w.Results) != n {

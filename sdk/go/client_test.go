@@ -1,0 +1,279 @@
+package weir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A silent server accepts connections, reads, and never answers.
+func silentServer(t *testing.T) (address string) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	var all sync.WaitGroup
+	all.Add(1)
+	go func() {
+		defer all.Done()
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				_, _ = io.Copy(io.Discard, conn)
+				_ = conn.Close()
+			}()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		all.Wait()
+	})
+	return listener.Addr().String()
+}
+
+// deadAddress is one where nobody listens.
+func deadAddress(t *testing.T) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+// openFiles counts the descriptors of this process, sockets among them.
+func openFiles(t *testing.T) int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0 // not Linux: goroutines alone are counted
+	}
+	return len(entries)
+}
+
+// A thousand callers meet a server that hangs or is dead. All are answered by the fallback, and nothing is left behind.
+func TestAThousandCallersLeaveNothingBehind(t *testing.T) {
+	for name, server := range map[string]struct {
+		address func(*testing.T) string
+		options []Option
+	}{
+		"hung":                {address: silentServer},
+		"hung, batching":      {address: silentServer, options: []Option{WithBatching()}},
+		"hung, no breaker":    {address: silentServer, options: []Option{WithoutBreaker()}},
+		"dead":                {address: deadAddress},
+		"dead, batching":      {address: deadAddress, options: []Option{WithBatching()}},
+		"dead, no breaker":    {address: deadAddress, options: []Option{WithoutBreaker()}},
+		"hung, cancelled":     {address: silentServer},
+		"hung and with a key": {address: silentServer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			goroutines, files := runtime.NumGoroutine(), openFiles(t)
+			t.Run("callers", func(t *testing.T) {
+				client, err := New("http://"+server.address(t), "weir_test_key", append(server.options, WithLogger(quiet()))...)
+				must(t, err)
+				thousandCallers(t, client, strings.HasSuffix(name, "cancelled"), strings.HasSuffix(name, "key"))
+				client.Close()
+			})
+			// The transport's goroutines and sockets end by themselves, soon after the calls. How soon is the system's.
+			deadline := time.Now().Add(patience)
+			for runtime.NumGoroutine() > goroutines || openFiles(t) > files {
+				if time.Now().After(deadline) {
+					stacks := make([]byte, 1<<20)
+					t.Fatalf("%d goroutines, %d before; %d open files, %d before\n%s", runtime.NumGoroutine(), goroutines,
+						openFiles(t), files, stacks[:runtime.Stack(stacks, true)])
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+}
+
+func thousandCallers(t *testing.T, client *Client, cancelled, keyed bool) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var callers sync.WaitGroup
+	for i := range 1000 {
+		callers.Add(1)
+		go func() {
+			defer callers.Done()
+			check := Check{Subject: fmt.Sprintf("user_%d", i)}
+			if keyed {
+				check.IdempotencyKey = fmt.Sprintf("key-%d", i)
+			}
+			d, err := client.Check(ctx, check)
+			switch {
+			case cancelled && errors.Is(err, context.Canceled):
+			case err != nil:
+				t.Errorf("caller %d: %v", i, err)
+			case d.NoDecision == nil || !d.Allowed || d.Subject != check.Subject:
+				t.Errorf("caller %d: %+v", i, d)
+			}
+		}()
+	}
+	if cancelled {
+		cancel()
+	}
+	callers.Wait()
+}
+
+// The caller's own deadline is shorter than the client's timeout. It ends the call, and says nothing about the server.
+func TestTheCallersDeadlineDoesNotOpenTheBreaker(t *testing.T) {
+	for _, options := range [][]Option{nil, {WithBatching()}} {
+		client, err := New("http://"+silentServer(t), "weir_test_key", append(options, WithLogger(quiet()), WithTimeout(patience))...)
+		must(t, err)
+		for range 30 {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			d, err := client.Check(ctx, Check{Subject: "user_42"})
+			cancel()
+			if err != nil || d.NoDecision == nil || d.NoDecision.Cause != CauseTimeout {
+				t.Fatalf("%+v, %v", d, err)
+			}
+		}
+		if state := client.BreakerState(); state != BreakerClosed {
+			t.Errorf("the breaker is %s", state)
+		}
+		client.Close()
+	}
+}
+
+// Many callers, a server that answers: with batching, every caller gets the decision of its own check.
+func TestBatchedCallersGetTheirOwnDecisions(t *testing.T) {
+	var requests, checks atomic.Int64
+	address := answeringServer(t, &requests, &checks)
+	client, err := New("http://"+address, "weir_test_key", WithBatching(), WithTimeout(patience), WithLogger(quiet()))
+	must(t, err)
+	defer client.Close()
+	const callers, each = 200, 20
+	var all sync.WaitGroup
+	for i := range callers {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for j := range each {
+				subject := fmt.Sprintf("user_%d_%d", i, j)
+				d, err := client.Check(context.Background(), Check{Subject: subject})
+				if err != nil || d.NoDecision != nil || d.Subject != subject {
+					t.Errorf("%s: %+v, %v", subject, d, err)
+				}
+			}
+		}()
+	}
+	all.Wait()
+	if checks.Load() != callers*each {
+		t.Errorf("%d checks arrived, want %d", checks.Load(), callers*each)
+	}
+	if requests.Load() >= checks.Load() {
+		t.Errorf("%d requests for %d checks: nothing travelled together", requests.Load(), checks.Load())
+	}
+}
+
+// Hooks see each call with its result, may replace the context, and add headers.
+func TestHooks(t *testing.T) {
+	type key struct{}
+	var calls []Call
+	var results []Result
+	var changes []BreakerState
+	hooks := Hooks{
+		Begin: func(ctx context.Context, call Call) (context.Context, func(Result)) {
+			calls = append(calls, call)
+			return context.WithValue(ctx, key{}, call.Name), func(r Result) { results = append(results, r) }
+		},
+		Inject:         func(ctx context.Context, h http.Header) { h.Set("Traceparent", ctx.Value(key{}).(string)) },
+		BreakerChanged: func(_, to BreakerState) { changes = append(changes, to) },
+	}
+	p := newPlay(t, readFixtures(t), suiteCase{Server: []action{{Use: "allowed"}, {Use: "denied"}, {Use: "unknown_key"}, {Use: "internal", Repeat: 17}, {Use: "allowed"}}})
+	p.client.hooks = []Hooks{{}, hooks}
+	ctx := context.Background()
+	_, _ = p.client.Check(ctx, Check{Subject: "a"})
+	p.compareRequest("check", &requestPattern{Headers: map[string]*string{"Traceparent": &calls[0].Name}}, 0)
+	_, _ = p.client.Peek(ctx, Check{Subject: "b"})
+	_, _ = p.client.Explain(ctx, Check{Subject: "c"})
+	_, _ = p.client.CheckBatch(ctx, []Check{{Subject: ""}})
+	if len(calls) != 4 || len(results) != 4 {
+		t.Fatalf("%d calls and %d results", len(calls), len(results))
+	}
+	for i, name := range []string{"check", "peek", "explain", "batch"} {
+		if calls[i].Name != name || len(calls[i].Checks) != 1 {
+			t.Errorf("%+v", calls[i])
+		}
+	}
+	if !results[0].Decisions[0].Allowed || results[1].Decisions[0].Allowed || results[0].Duration <= 0 {
+		t.Errorf("%+v, %+v", results[0], results[1])
+	}
+	var misuse *MisuseError
+	if !errors.As(results[2].Err, &misuse) || !errors.As(results[3].Err, &misuse) || results[3].Decisions != nil {
+		t.Errorf("%+v, %+v", results[2], results[3])
+	}
+	for p.client.BreakerState() == BreakerClosed {
+		_, _ = p.client.Check(ctx, Check{Subject: "d"})
+	}
+	p.clock.advance(breakerProbeInterval)
+	_, _ = p.client.Check(ctx, Check{Subject: "d"})
+	if fmt.Sprint(changes) != "[open half_open closed]" {
+		t.Errorf("the breaker went %v", changes)
+	}
+}
+
+func TestErrorsReadWell(t *testing.T) {
+	for want, err := range map[string]error{
+		`weir: INVALID_REQUEST: subject is empty. Pass 1 to 256 bytes of UTF-8 without control characters. HashSubject shortens longer values and hides secrets.`: func() error { _, err := ask(Check{}, false); return err }(),
+		`weir: status 404: the answer is not from Weir; check the URL`:                                                                                            &MisuseError{Status: 404},
+		`weir: status 422: UNKNOWN_PLAN`:                                   &MisuseError{Status: 422, Code: "UNKNOWN_PLAN"},
+		`weir: no decision: server_error, status 503, OVERLOADED`:          &NoDecision{Cause: CauseServerError, Status: 503, Code: "OVERLOADED"},
+		`weir: no decision: timeout: the timeout of the client has passed`: &NoDecision{Cause: CauseTimeout, Err: errTimeout},
+		`weir: denied: Rate limit exceeded.`:                               &DeniedError{Decision{Denial: &Denial{Message: "Rate limit exceeded."}}},
+		`weir: denied`:                                                     &DeniedError{},
+	} {
+		if err.Error() != want {
+			t.Errorf("%s\nwant %s", err, want)
+		}
+	}
+}
+
+// The zero decision, which a caller sees who forgets the error, denies.
+func TestTheZeroDecisionDenies(t *testing.T) {
+	p := newPlay(t, readFixtures(t), suiteCase{})
+	if d, _ := p.client.Check(context.Background(), Check{}); d.Allowed {
+		t.Error("misuse allows")
+	}
+}
+
+// Memory and limits are bounded, whatever callers ask.
+func TestMemoryIsBounded(t *testing.T) {
+	m, l, now := newMemory(), newLocal(0.1), time.Now()
+	denial := Decision{Source: SourceServer, RetryAfterMS: N(1000), Rules: []RuleDecision{{Rule: "api", Mode: "enforce", Limit: N(10), WindowMS: N(1000)}}}
+	for i := range memoryEntries + 100 {
+		q := question{Check: Check{Subject: fmt.Sprint("user_", i), Resource: fmt.Sprint("r", i), Cost: 1}}
+		m.remember(&q, &denial, now)
+		l.learn(&q, &denial)
+		d := Decision{Allowed: true}
+		l.decide(&q, &d, now)
+		if _, found := m.recall(&q, now); !found {
+			t.Fatal("the newest denial is not remembered")
+		}
+	}
+	if len(m.entries) > memoryEntries || len(l.ofSubject) > localEntries || len(l.ofResource) > localEntries || len(l.counters) > localEntries {
+		t.Errorf("%d denials, %d subjects, %d resources, %d counters", len(m.entries), len(l.ofSubject), len(l.ofResource), len(l.counters))
+	}
+	if m.held.Load() != int64(len(m.entries)) {
+		t.Errorf("%d held, %d entries", m.held.Load(), len(m.entries))
+	}
+	q := question{Check: Check{Subject: "late", Cost: 1}}
+	m.remember(&q, &denial, now.Add(2*time.Second))
+	if len(m.entries) != 1 {
+		t.Errorf("%d denials are left that have ended", len(m.entries)-1)
+	}
+}

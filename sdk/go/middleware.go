@@ -1,0 +1,273 @@
+package weir
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// A Guard limits incoming HTTP requests. Checker and Subject are required.
+//
+//	guard := weir.Guard{Checker: client, Subject: func(r *http.Request) string { return r.Header.Get("X-Customer") }}
+//	mux.Handle("GET /orders/{id}", guard.Handler(orders))
+type Guard struct {
+	Checker Checker
+
+	// Subject says whom to limit. A request without a subject is a misuse, so that a missing one never switches
+	// the limiter off. Hash what the customer chooses freely with HashSubject: a value of more than 256
+	// bytes is a misuse too.
+	Subject func(r *http.Request) string
+
+	// Resource says what is asked for. The default is [Route].
+	Resource func(r *http.Request) string
+
+	// Cost says how many units the request takes. The default is 1.
+	Cost func(r *http.Request) int64
+
+	// Plan names the plan. The default is the subject's own.
+	Plan func(r *http.Request) string
+
+	// Attributes are further values that rules can count by. The default is none.
+	Attributes func(r *http.Request) map[string]string
+
+	// Skip lets requests pass without a check, health checks for example.
+	Skip func(r *http.Request) bool
+
+	// OnDenied answers a request that is denied. The rate-limit headers are set already. The default is
+	// [WriteDenied].
+	OnDenied func(w http.ResponseWriter, r *http.Request, d Decision)
+
+	// OnMisuse answers a request whose check was a mistake of this application. The default logs the error to
+	// Logger and answers 500.
+	OnMisuse func(w http.ResponseWriter, r *http.Request, err error)
+
+	// Logger is where misuse is logged. The default is slog.Default.
+	Logger *slog.Logger
+}
+
+// Handler returns a handler that lets a request through to next if Weir allows it. It sets the rate-limit headers,
+// holds the request for the delay of a queue, and passes the request's traceparent on. Where two limiters guard the same
+// request, the stricter one's headers stand.
+func (g Guard) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if g.Skip != nil && g.Skip(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		ctx := ContextWithTraceparent(r.Context(), r.Header.Get("Traceparent"))
+		d, err := g.Checker.Check(ctx, g.check(r))
+		if err != nil {
+			g.failed(w, r, err)
+			return
+		}
+		d.CopyHeaders(w.Header())
+		if !d.Allowed {
+			if g.OnDenied != nil {
+				g.OnDenied(w, r, d)
+			} else {
+				WriteDenied(w, r, d)
+			}
+			return
+		}
+		if delay := d.Delay(); delay > 0 && clockOf(g.Checker).Sleep(r.Context(), delay) != nil {
+			return // the customer has gone
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (g *Guard) check(r *http.Request) Check {
+	check := Check{Subject: g.Subject(r)}
+	if g.Resource != nil {
+		check.Resource = g.Resource(r)
+	} else {
+		check.Resource = Route(r)
+	}
+	if g.Cost != nil {
+		check.Cost = g.Cost(r)
+	}
+	if g.Plan != nil {
+		check.Plan = g.Plan(r)
+	}
+	if g.Attributes != nil {
+		check.Attributes = g.Attributes(r)
+	}
+	return check
+}
+
+func (g *Guard) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		return // the customer has gone
+	}
+	if g.OnMisuse != nil {
+		g.OnMisuse(w, r, err)
+		return
+	}
+	logger := g.Logger
+	if logger == nil {
+		logger = slog.Default()
+	}
+	logger.Error("weir: the check of a request is wrong", "error", err)
+	writeProblem(w, problemAnswer{Title: http.StatusText(http.StatusInternalServerError), Status: http.StatusInternalServerError})
+}
+
+// clockOf is the clock of a client, or the system's.
+func clockOf(checker Checker) clock {
+	if c, ok := checker.(*Client); ok {
+		return c.clock
+	}
+	return systemClock{}
+}
+
+// Route is the method and the route template of a request that an http.ServeMux has routed, such as
+// "GET /orders/{id}". Before routing, or with a router that sets no Request.Pattern, it is the method alone: a
+// path as the customer writes it must not become a resource, or every new path would start a new counter.
+func Route(r *http.Request) string {
+	template := r.Pattern
+	if i := strings.IndexByte(template, '/'); i >= 0 { // after a method and a host
+		return r.Method + " " + template[i:]
+	}
+	return r.Method
+}
+
+// RouteOf returns a function like [Route] for a guard in front of a mux, where the request is not routed yet.
+func RouteOf(mux *http.ServeMux) func(r *http.Request) string {
+	return func(r *http.Request) string {
+		_, pattern := mux.Handler(r)
+		if i := strings.IndexByte(pattern, '/'); i >= 0 {
+			return r.Method + " " + pattern[i:]
+		}
+		return r.Method
+	}
+}
+
+// WriteDenied answers a denied request with status 429 and a problem document (RFC 9457). If the fallback Deny
+// has answered instead of the server, the status is 503, because nobody is over a limit. It does not set the
+// rate-limit headers.
+func WriteDenied(w http.ResponseWriter, _ *http.Request, d Decision) {
+	p := problemAnswer{Status: http.StatusTooManyRequests}
+	if d.Denial != nil {
+		p.Code, p.Detail = d.Denial.Code, d.Denial.Message
+		if d.Denial.RetryAfter.Known {
+			p.RetryAfter = &d.Denial.RetryAfter.Value
+		}
+		if d.Denial.Code == CodeLimiterUnavailable {
+			p.Status = http.StatusServiceUnavailable
+		}
+	}
+	p.Title = http.StatusText(p.Status)
+	writeProblem(w, p)
+}
+
+type problemAnswer struct {
+	Type       string `json:"type"`
+	Title      string `json:"title"`
+	Status     int    `json:"status"`
+	Code       string `json:"code,omitempty"`
+	Detail     string `json:"detail,omitempty"`
+	RetryAfter *int64 `json:"retry_after,omitempty"`
+}
+
+func writeProblem(w http.ResponseWriter, p problemAnswer) {
+	p.Type = "about:blank"
+	body, err := json.Marshal(p)
+	if err != nil { // strings and numbers always marshal
+		panic(err)
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(append(body, '\n')) // the customer is gone if this fails
+}
+
+// A DeniedError is the error of a [Transport] whose check was denied.
+type DeniedError struct{ Decision Decision }
+
+func (e *DeniedError) Error() string {
+	if e.Decision.Denial != nil {
+		return "weir: denied: " + e.Decision.Denial.Message
+	}
+	return "weir: denied"
+}
+
+// DefaultMaxWait is how long a [Transport] waits for leave to send.
+const DefaultMaxWait = 10 * time.Second
+
+// A Transport limits outgoing HTTP requests: it sends each only when Weir allows it. Use it as the Transport of an
+// http.Client that calls a service with limits of its own. Checker is required.
+type Transport struct {
+	Checker Checker
+	Base    http.RoundTripper // the default is http.DefaultTransport
+
+	// Subject says who shares the limit. The default is the host that is called.
+	Subject func(r *http.Request) string
+
+	// Resource says what is asked for. The default is the method and the host.
+	Resource func(r *http.Request) string
+
+	// Cost says how many units the request takes. The default is 1.
+	Cost func(r *http.Request) int64
+
+	// MaxWait is how long a request may wait until it is allowed, if its context does not end first. The default is
+	// DefaultMaxWait; a negative value never waits.
+	MaxWait time.Duration
+}
+
+// RoundTrip waits until the request is allowed and sends it. The error is a [*DeniedError] if that would take too
+// long.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := t.admit(r); err != nil {
+		if r.Body != nil {
+			_ = r.Body.Close() // a RoundTripper must close it, also on errors
+		}
+		return nil, err
+	}
+	base := t.Base
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	return base.RoundTrip(r)
+}
+
+func (t *Transport) admit(r *http.Request) error {
+	check := Check{Subject: r.URL.Host, Resource: r.Method + " " + r.URL.Host}
+	if t.Subject != nil {
+		check.Subject = t.Subject(r)
+	}
+	if t.Resource != nil {
+		check.Resource = t.Resource(r)
+	}
+	if t.Cost != nil {
+		check.Cost = t.Cost(r)
+	}
+	ctx := ContextWithTraceparent(r.Context(), r.Header.Get("Traceparent"))
+	d, err := t.ask(ctx, check)
+	if err != nil {
+		return err
+	}
+	if !d.Allowed {
+		return &DeniedError{Decision: d}
+	}
+	return nil
+}
+
+func (t *Transport) ask(ctx context.Context, check Check) (Decision, error) {
+	if t.MaxWait < 0 {
+		d, err := t.Checker.Check(ctx, check)
+		if err == nil && d.Delay() > 0 {
+			err = clockOf(t.Checker).Sleep(ctx, d.Delay())
+		}
+		return d, err
+	}
+	most := t.MaxWait
+	if most == 0 {
+		most = DefaultMaxWait
+	}
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	return t.Checker.Wait(ctx, check)
+}
