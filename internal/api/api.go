@@ -89,7 +89,7 @@ func New(cfg Config, deps Deps) chi.Router {
 		s.maxInFlight = DefaultMaxInFlight
 	}
 	r := chi.NewRouter()
-	r.Use(s.track)
+	r.Use(s.track, s.gateways)
 	r.NotFound(notFound)
 	r.MethodNotAllowed(methodNotAllowed(r))
 

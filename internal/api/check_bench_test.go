@@ -95,12 +95,13 @@ func BenchmarkLane(b *testing.B) {
 	s.prepare(b)
 	lane := NewLane()
 	New(Config{Headers: bothStyles, Lane: lane}, s.newDeps(b, memoryEngine()))
-	for name, body := range map[string]string{
-		"allowed": `{"subject":"user_42","resource":"bulk","cost":0}`,
-		"denied":  `{"subject":"user_42","resource":"costly","cost":11}`,
+	headers := []string{"Accept: */*", "User-Agent: bench"}
+	for name, request := range map[string]string{
+		"allowed":   s.laneRequest(`{"subject":"user_42","resource":"bulk","cost":0}`, headers...),
+		"denied":    s.laneRequest(`{"subject":"user_42","resource":"costly","cost":11}`, headers...),
+		"authorize": s.ask("GET", append(headers, "Weir-Subject: user_42", "Weir-Resource: bulk", "Weir-Cost: 0")...),
 	} {
 		b.Run(name, func(b *testing.B) {
-			request := s.laneRequest(body, "Accept: */*", "User-Agent: bench")
 			b.ReportAllocs()
 			b.ResetTimer()
 			c := &repeatedConn{request: []byte(request), left: b.N, done: make(chan struct{})}

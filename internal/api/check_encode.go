@@ -161,6 +161,14 @@ func appendMessage(b []byte, d *check.Decision, deciding *check.RuleDecision, wa
 		return append(b, '.')
 	case check.SubjectBlocked:
 		return append(b, "The subject is blocked."...)
+	case subjectMissing:
+		return append(b, "The request does not say who is asking."...)
+	case subjectInvalid:
+		return append(b, "The subject is not 1 to 256 bytes of UTF-8 without control characters."...)
+	case resourceInvalid:
+		return append(b, "The resource is not 1 to 256 bytes of UTF-8 without control characters."...)
+	case attributeInvalid:
+		return append(b, "An attribute is not 1 to 256 bytes of UTF-8 without control characters, or there are more than 16."...)
 	case check.CountersUnavailable:
 		b = append(b, "The limit cannot be checked at the moment."...)
 	default:

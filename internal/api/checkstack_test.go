@@ -193,8 +193,9 @@ func (s *checkStack) untouched(subject string) {
 // conn is a connection on which anything can be sent.
 type conn struct {
 	net.Conn
-	t *testing.T
-	r *bufio.Reader
+	t      *testing.T
+	r      *bufio.Reader
+	method string // of the request that receive reads the answer to; "": one whose answer has a body
 }
 
 func (s *checkStack) dial() *conn {
@@ -229,7 +230,11 @@ func (c *conn) send(text string) {
 // receive reads one answer.
 func (c *conn) receive() answer {
 	c.t.Helper()
-	response, err := http.ReadResponse(c.r, nil)
+	var request *http.Request
+	if c.method != "" {
+		request = &http.Request{Method: c.method}
+	}
+	response, err := http.ReadResponse(c.r, request)
 	require.NoError(c.t, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)

@@ -10,7 +10,8 @@ import (
 )
 
 // question is one request of a hot endpoint, as its transport has read it: a check or a batch over
-// net/http (check.go), a check on the lane (lane_answer.go). It gives its parts in the order in which
+// net/http (check.go), a check on the lane (lane_answer.go), a gateway's subrequest on either
+// (authorize.go). It gives its parts in the order in which
 // decide asks for them.
 type question interface {
 	// credentials returns the API key that the request carries.
@@ -19,7 +20,7 @@ type question interface {
 	// client.
 	read(sc *scratch) *Problem
 	// decode returns the checks that are asked. They share no memory with the request. On failure
-	// it names every invalid field.
+	// it names every invalid field. It may also leave a denial of its own in sc.refused.
 	decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem)
 	// planField points at the field that names the plan of check i.
 	planField(i int) string
@@ -68,6 +69,10 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 	reqs, p := q.decode(policy, sc)
 	if p != nil {
 		return nil, p
+	}
+	if len(sc.refused) > 0 {
+		q.encode(s.style, sc.refused, sc)
+		return sc.refused, nil
 	}
 	for i := range reqs {
 		if !policy.HasPlan(reqs[i].Plan) {

@@ -43,7 +43,7 @@ var undecided = []string{decisionNone}
 
 // isHot reports whether a path is a hot endpoint's.
 func isHot(path string) bool {
-	return path == "/v1/check" || path == "/check" || path == "/v1/check/batch"
+	return path == "/v1/check" || path == "/check" || path == "/v1/check/batch" || isAuthorize(path)
 }
 
 // write sets the headers that were built. values is memory for them that lives as long as the answer.

@@ -13,12 +13,7 @@ import (
 
 // A laneConn is the question of the request that it has read (decide.go).
 
-func (c *laneConn) credentials() (string, *Problem) {
-	if c.key != string(c.head.key) {
-		c.key = string(c.head.key)
-	}
-	return c.key, nil
-}
+func (c *laneConn) credentials() (string, *Problem) { return c.key, nil }
 
 func (c *laneConn) read(*scratch) *Problem { return nil } // the body came with the head
 
@@ -41,13 +36,20 @@ func (s *server) answerLane(c *laneConn) (answered bool) {
 	if inFlight > s.maxInFlight {
 		return false
 	}
+	if c.key != string(c.head.key) {
+		c.key = string(c.head.key)
+	}
 	sc := scratches.get()
-	answered = s.decideLane(c, sc)
+	if c.head.authorize {
+		answered = s.authorizeLane(c, sc)
+	} else {
+		answered = s.checkLane(c, sc)
+	}
 	scratches.put(sc) // not after a panic: a pipeline may still use it
 	return answered
 }
 
-func (s *server) decideLane(c *laneConn, sc *scratch) (answered bool) {
+func (s *server) checkLane(c *laneConn, sc *scratch) (answered bool) {
 	decisions, p := s.decide(context.Background(), c, sc)
 	if p != nil {
 		return false
@@ -62,11 +64,33 @@ func (s *server) decideLane(c *laneConn, sc *scratch) (answered bool) {
 	return true
 }
 
+func (s *server) authorizeLane(c *laneConn, sc *scratch) (answered bool) {
+	q := &sc.authorize
+	*q = authorizeQuestion{key: c.key, lines: c.head.lines, deniedStatus: c.head.deniedStatus}
+	decisions, p := s.decide(context.Background(), q, sc)
+	if p != nil || len(sc.refused) > 0 {
+		return false
+	}
+	status := q.status(decisions[0].Allowed)
+	sc.wire = sc.appendAnswer(sc.wire[:0], status, c.head.requestID, c.startedAt)
+	if c.head.withHead {
+		sc.wire = sc.wire[:len(sc.wire)-len(sc.out)]
+	}
+	c.send(sc.wire, c.head.size)
+	s.metrics.observe(routeAuthorize, "", status, time.Since(c.startedAt))
+	return true
+}
+
 // appendAnswer appends the answer as it is sent: the same headers as on the ordinary road.
 func (sc *scratch) appendAnswer(b []byte, status int, requestID []byte, now time.Time) []byte {
-	if status == http.StatusOK {
+	switch status {
+	case http.StatusOK:
 		b = append(b, "HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Type: application/json\r\n"...)
-	} else {
+	case http.StatusNoContent:
+		b = append(b, "HTTP/1.1 204 No Content\r\nCache-Control: no-store\r\n"...)
+	case http.StatusForbidden:
+		b = append(b, "HTTP/1.1 403 Forbidden\r\nCache-Control: no-store\r\nContent-Type: application/json\r\n"...)
+	default:
 		b = append(b, "HTTP/1.1 429 Too Many Requests\r\nCache-Control: no-store\r\nContent-Type: application/json\r\n"...)
 	}
 	from := 0
@@ -85,6 +109,9 @@ func (sc *scratch) appendAnswer(b []byte, status int, requestID []byte, now time
 	}
 	b = append(b, "\r\nDate: "...)
 	b = append(b, httpDate(now)...)
+	if status == http.StatusNoContent {
+		return append(b, "\r\n\r\n"...)
+	}
 	b = append(b, "\r\nContent-Length: "...)
 	b = strconv.AppendInt(b, int64(len(sc.out)), 10)
 	b = append(b, "\r\n\r\n"...)

@@ -25,6 +25,10 @@ type laneHead struct {
 	body         []byte
 	deniedStatus int
 	size         int // of the whole request
+
+	authorize bool        // a request to /v1/authorize
+	withHead  bool        // its method is HEAD: the answer has no body
+	lines     headerLines // its headers
 }
 
 func isEnd(err error) bool { return errors.Is(err, io.EOF) }
@@ -51,7 +55,15 @@ const (
 // would refuse or read differently; whatever it is not sure of is laneOther.
 func readLaneHead(b []byte) (h laneHead, verdict laneVerdict) {
 	rest, verdict := laneLine(b)
-	if verdict != laneCheck {
+	if verdict == laneOther || verdict == lanePartial {
+		ask, head, askVerdict := laneAsk(b)
+		switch {
+		case askVerdict == laneCheck:
+			h, verdict = readLaneAsk(b, ask)
+			h.withHead = head
+		case askVerdict == lanePartial:
+			verdict = lanePartial
+		}
 		return h, verdict
 	}
 	h.deniedStatus = 429

@@ -43,7 +43,11 @@ func (c *laneConn) recovered() {
 	c.sendFault(id)
 	if s != nil {
 		if read {
-			s.metrics.observe(routeCheck, "", http.StatusInternalServerError, time.Since(c.startedAt))
+			route := routeCheck
+			if c.head.authorize {
+				route = routeAuthorize
+			}
+			s.metrics.observe(route, "", http.StatusInternalServerError, time.Since(c.startedAt))
 		} else {
 			s.metrics.observe(coldRoute, noRoute, http.StatusInternalServerError, 0)
 		}
@@ -61,6 +65,9 @@ func (c *laneConn) sendFault(id string) {
 			p.Instance = string(bytes.Fields(line)[1])
 		}
 	}
+	if _, _, verdict := laneAsk(c.in); verdict == laneCheck {
+		p.Instance = authorizePath
+	}
 	body, err := json.Marshal(&p)
 	if err != nil { // strings and numbers only: cannot fail
 		panic(err)
@@ -69,6 +76,7 @@ func (c *laneConn) sendFault(id string) {
 		StatusCode: p.Status, ProtoMajor: 1, ProtoMinor: 1, Close: true,
 		Header: http.Header{
 			"Cache-Control": noStore, "Content-Type": {p.ContentType("")}, "Date": {httpDate(time.Now())}, "X-Request-Id": {id},
+			decisionHeader: undecided,
 		},
 		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
 	}

@@ -15,10 +15,11 @@ const (
 	coldRoute hotRoute = iota
 	routeCheck
 	routeBatch
+	routeAuthorize
 	hotRoutes
 )
 
-var hotRouteNames = [hotRoutes]string{routeCheck: "/v1/check", routeBatch: "/v1/check/batch"}
+var hotRouteNames = [hotRoutes]string{routeCheck: "/v1/check", routeBatch: "/v1/check/batch", routeAuthorize: authorizePath}
 
 // statusClasses are the values of the label "code". 429 stands apart from the other client errors:
 // a denied check is no fault of anybody's.

@@ -73,7 +73,7 @@ type CheckSkip struct {
 
 // CheckFailure says why a check was denied.
 type CheckFailure struct {
-	Code       string `json:"code" enum:"RATE_LIMIT_EXCEEDED,COST_EXCEEDS_LIMIT,SUBJECT_BLOCKED,COUNTERS_UNAVAILABLE"`
+	Code       string `json:"code" enum:"RATE_LIMIT_EXCEEDED,COST_EXCEEDS_LIMIT,SUBJECT_BLOCKED,COUNTERS_UNAVAILABLE,SUBJECT_MISSING,SUBJECT_INVALID,RESOURCE_INVALID,ATTRIBUTE_INVALID" doc:"The last four only at /v1/authorize"`
 	Message    string `json:"message" doc:"For people"`
 	RetryAfter *int64 `json:"retry_after" doc:"Whole seconds, rounded up; null where waiting does not help"`
 }
@@ -107,6 +107,8 @@ func describeChecks(api huma.API) {
 	batch.OperationID = "check-batch"
 	describeDecisionHeader(batch, "allow where every check of the batch is allowed, deny where at least one is denied")
 	api.OpenAPI().AddOperation(batch)
+
+	describeAuthorize(api)
 
 	for path, summary := range map[string]string{healthPath: "Whether the process lives", readyPath: "Whether this instance can serve"} {
 		op := &huma.Operation{

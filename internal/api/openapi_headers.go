@@ -88,7 +88,7 @@ func describeDecisionHeader(op *huma.Operation, decided string) {
 			response.Headers = map[string]*huma.Param{}
 		}
 		description := "none: nothing was decided about the subject, and nothing was counted"
-		if status == "200" || status == "429" {
+		if status == "200" || status == "204" || status == "429" || op.Path == authorizePath && status == "403" {
 			description = decided + "; none on a problem document, which says that nothing was decided or counted"
 		}
 		response.Headers[decisionHeader] = &huma.Param{

@@ -17,6 +17,9 @@ type scratch struct {
 	room    check.Room
 	checks  [1]check.Request
 	http    httpQuestion
+	// refused is a denial that the question itself makes, before any rule; empty: none.
+	refused   []check.Decision
+	authorize authorizeQuestion
 }
 
 // Batches have a pool of their own, so that the memory of one never serves a single check.
@@ -39,7 +42,7 @@ func (p *scratchPool) get() *scratch {
 
 // put gives the memory back, unless an unusual request has made it grow.
 func (p *scratchPool) put(sc *scratch) {
-	sc.http = httpQuestion{}
+	sc.http, sc.authorize, sc.refused = httpQuestion{}, authorizeQuestion{}, sc.refused[:0]
 	if max(cap(sc.body), cap(sc.out), cap(sc.decoder.text), sc.room.Bytes()) <= p.most {
 		sc.decoder.forget()
 		p.pool.Put(sc)

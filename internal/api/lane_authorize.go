@@ -1,0 +1,184 @@
+package api
+
+import (
+	"bytes"
+
+	"weir/internal/origin"
+)
+
+// The lane's form of a request to /v1/authorize. A gateway hands its customer's headers on, so names
+// that mean nothing to Weir are accepted here; those that mean something to HTTP are not.
+
+// laneMethods are the methods of the lane's form.
+var laneMethods = [][]byte{
+	[]byte("GET " + authorizePath), []byte("HEAD " + authorizePath), []byte("POST " + authorizePath), []byte("PUT " + authorizePath),
+	[]byte("PATCH " + authorizePath), []byte("DELETE " + authorizePath), []byte("OPTIONS " + authorizePath),
+}
+
+const (
+	laneVersion   = " HTTP/1.1\r\n"
+	laneKey       = laneAuthorization // the bit of the API key
+	laneAskNeeded = laneHost | laneKey
+)
+
+// laneAsk takes the first line of a request to /v1/authorize away.
+func laneAsk(b []byte) (rest []byte, head bool, verdict laneVerdict) {
+	verdict = laneOther
+	for i, start := range laneMethods {
+		if !bytes.HasPrefix(b, start) {
+			if len(b) < len(start) && bytes.HasPrefix(start, b) {
+				verdict = lanePartial
+			}
+			continue
+		}
+		rest = b[len(start):]
+		if bytes.HasPrefix(rest, []byte(laneVersion)) {
+			return rest[len(laneVersion):], i == 1, laneCheck
+		}
+		if len(rest) < len(laneVersion) && bytes.HasPrefix([]byte(laneVersion), rest) {
+			return nil, false, lanePartial
+		}
+		return nil, false, laneOther
+	}
+	return nil, false, verdict
+}
+
+// readLaneAsk looks for a request to /v1/authorize at the beginning of b, as readLaneHead does for
+// checks. rest is what follows the first line.
+func readLaneAsk(b, rest []byte) (h laneHead, verdict laneVerdict) {
+	h.authorize, h.deniedStatus, h.lines = true, 429, rest
+	var seen uint
+	for {
+		end := bytes.IndexByte(rest, '\n')
+		if end < 0 {
+			return h, lanePartial
+		}
+		if end == 1 && rest[0] == '\r' {
+			h.lines = h.lines[:len(h.lines)-len(rest)]
+			h.size = len(b) - len(rest) + 2
+			break
+		}
+		if end < 1 || rest[end-1] != '\r' {
+			return h, laneOther
+		}
+		name, value, ok := laneAskField(rest[:end-1])
+		if !ok {
+			return h, laneOther
+		}
+		bit := laneAskHeader(name)
+		if bit < 0 || seen&uint(bit) != 0 || !h.takeAsk(bit, value) {
+			return h, laneOther
+		}
+		seen |= uint(bit)
+		rest = rest[end+1:]
+	}
+	if seen&laneAskNeeded != laneAskNeeded {
+		return h, laneOther
+	}
+	return h, laneCheck
+}
+
+// laneAskField splits a header's line into name and value. Values may hold bytes beyond ASCII, which
+// net/http takes as they are, too.
+func laneAskField(line []byte) (name, value []byte, ok bool) {
+	colon := bytes.IndexByte(line, ':')
+	if colon < 1 {
+		return nil, nil, false
+	}
+	name, value = line[:colon], line[colon+1:]
+	for _, c := range name {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_') {
+			return nil, nil, false
+		}
+	}
+	for len(value) > 0 && value[0] == ' ' {
+		value = value[1:]
+	}
+	if len(value) > 0 && value[len(value)-1] == ' ' {
+		return nil, nil, false
+	}
+	for _, c := range value {
+		if c < ' ' || c == 0x7f {
+			return nil, nil, false
+		}
+	}
+	return name, value, true
+}
+
+// laneAskHeader returns the bit of a header that may be there once, 0 for one that means nothing
+// here or is read later, and -1 for one that changes how HTTP goes on.
+func laneAskHeader(name []byte) int {
+	switch len(name) {
+	case 2:
+		if is(name, "te") {
+			return -1
+		}
+	case 4:
+		if is(name, "host") {
+			return laneHost
+		}
+	case 6:
+		if is(name, "expect") {
+			return -1
+		}
+	case 7:
+		if is(name, "upgrade") || is(name, "trailer") {
+			return -1
+		}
+	case 8:
+		if is(name, "weir-key") {
+			return laneKey
+		}
+	case 10:
+		if is(name, "connection") {
+			return laneConnection
+		}
+	case 12:
+		if is(name, "x-request-id") {
+			return laneRequestID
+		}
+	case 14:
+		if is(name, "content-length") {
+			return laneContentLength
+		}
+		if is(name, "http2-settings") {
+			return -1
+		}
+	case 17:
+		if is(name, "transfer-encoding") {
+			return -1
+		}
+	case 18:
+		if is(name, "weir-denied-status") {
+			return laneDeniedStatus
+		}
+	}
+	return 0
+}
+
+// takeAsk notes what a header says, and reports whether the lane can go on with that.
+func (h *laneHead) takeAsk(bit int, value []byte) bool {
+	switch bit {
+	case laneHost:
+		return laneHostname(value)
+	case laneKey:
+		h.key = value
+		return len(value) > 0
+	case laneContentLength:
+		return len(value) == 1 && value[0] == '0'
+	case laneRequestID:
+		h.requestID = value
+		return origin.HarmlessID(value)
+	case laneDeniedStatus:
+		switch string(value) {
+		case "403":
+			h.deniedStatus = 403
+		case "429":
+		default:
+			return false
+		}
+	case laneConnection:
+		return len(value) == len("keep-alive") && is(value, "keep-alive")
+	}
+	return true
+}
