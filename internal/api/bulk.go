@@ -144,13 +144,13 @@ func (s *slots) take(actor tenants.Actor, idempotencyKey string) (release func()
 	switch {
 	case busy && running == this && idempotencyKey != "":
 		return nil, newProblem(http.StatusConflict, codeIdempotencyKeyInUse,
-			"The first request with this Idempotency-Key has not ended: try again.").withRetryAfter(bulkRetryAfter)
+			"The first request with this Idempotency-Key is still running. Try again.").withRetryAfter(bulkRetryAfter)
 	case busy:
 		return nil, newProblem(http.StatusTooManyRequests, codeBulkBusy,
-			"This instance runs one such transfer of the tenant already.").withRetryAfter(bulkRetryAfter)
+			"This instance already runs such a transfer of the tenant.").withRetryAfter(bulkRetryAfter)
 	case len(s.running) >= s.most:
 		return nil, newProblem(http.StatusTooManyRequests, codeBulkBusy,
-			"This instance runs as many transfers at once as it may.").withRetryAfter(bulkRetryAfter)
+			"This instance runs its maximum number of transfers.").withRetryAfter(bulkRetryAfter)
 	}
 	s.running[tenant] = this
 	return func() {

@@ -90,11 +90,11 @@ var errorIndexText = template.Must(template.New("errors").Parse(`<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Codes of errors</title>
+<title>Error codes</title>
 </head>
 <body>
-<h1>Codes of errors</h1>
-<p>A problem document names what went wrong by a stable <code>code</code>, and its <code>type</code> leads to one of these pages.</p>
+<h1>Error codes</h1>
+<p>A problem document has a stable <code>code</code>. Its <code>type</code> links to one of these pages.</p>
 <dl>
 {{- range .}}
 <dt><a href="/docs/errors/{{.Slug}}"><code>{{.Code}}</code></a></dt><dd>{{.Title}}</dd>
@@ -113,7 +113,7 @@ func errorIndex() []byte {
 	}
 	var b bytes.Buffer
 	if err := errorIndexText.Execute(&b, entries); err != nil {
-		panic("api: the page of codes cannot be written: " + err.Error())
+		panic("api: cannot write the page of error codes: " + err.Error())
 	}
 	return b.Bytes()
 }

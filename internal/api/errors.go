@@ -23,22 +23,22 @@ type failure struct {
 
 // failures is the table from errors to answers; the first that matches counts.
 var failures = []failure{
-	{tenants.ErrMalformedKey, http.StatusUnauthorized, codeMalformedKey, "The API key is cut off or mistyped: its checksum does not fit."},
-	{tenants.ErrUnknownKey, http.StatusUnauthorized, codeUnknownKey, "There is no such API key."},
+	{tenants.ErrMalformedKey, http.StatusUnauthorized, codeMalformedKey, "The API key is truncated or mistyped: its checksum is wrong."},
+	{tenants.ErrUnknownKey, http.StatusUnauthorized, codeUnknownKey, "The API key does not exist."},
 	{tenants.ErrKeyRevoked, http.StatusUnauthorized, codeKeyRevoked, "The API key was revoked."},
 	{tenants.ErrKeyExpired, http.StatusUnauthorized, codeKeyExpired, "The API key has expired."},
-	{tenants.ErrKeyRotated, http.StatusUnauthorized, codeKeyRotated, "The API key was replaced by another, and the time for which both worked is over."},
+	{tenants.ErrKeyRotated, http.StatusUnauthorized, codeKeyRotated, "The API key was replaced by a rotation, and the overlap is over."},
 	{tenants.ErrTenantSuspended, http.StatusUnauthorized, codeTenantSuspended, "The tenant of this API key is suspended."},
-	{tenants.ErrKeyLookupUnavailable, http.StatusServiceUnavailable, codeKeyLookupUnavailable, "The API key cannot be looked up at this moment. It may well be good: try again."},
-	{tenants.ErrNotOperator, http.StatusForbidden, codeOperatorOnly, "This needs a key of the operator of the service."},
-	{tenants.ErrNotPermitted, http.StatusForbidden, codeGrantExceeded, "A key can give another key no more scopes, and no longer life, than it has itself."},
-	{tenants.ErrOwnersOnly, http.StatusForbidden, codeOwnersOnly, "A key acts as an admin does: once an owner has joined, only an owner, on the dashboard, invites, makes, changes and removes owners."},
-	{tenants.ErrForbidden, http.StatusForbidden, codeInsufficientScope, "The API key lacks the scope that this needs."},
-	{tenants.ErrNotFound, http.StatusNotFound, codeNotFound, "There is no such object in this tenant."},
-	{tenants.ErrMissing, http.StatusPreconditionFailed, codePreconditionFailed, "There is no such object. To create one, send the request without If-Match."},
-	{tenants.ErrPreconditionFailed, http.StatusPreconditionFailed, codePreconditionFailed, "The object has changed since. Read it again and apply the change to what it is now."},
-	{tenants.ErrUnavailable, http.StatusServiceUnavailable, codeConfigurationStoreAway, "The configuration cannot be reached at this moment. Checks go on. Try again."},
-	{check.ErrPolicyUnavailable, http.StatusServiceUnavailable, codePolicyUnavailable, "The tenant's rules are not loaded, and cannot be loaded now."},
+	{tenants.ErrKeyLookupUnavailable, http.StatusServiceUnavailable, codeKeyLookupUnavailable, "The API key cannot be verified now. It may be valid: try again."},
+	{tenants.ErrNotOperator, http.StatusForbidden, codeOperatorOnly, "This operation requires an operator key."},
+	{tenants.ErrNotPermitted, http.StatusForbidden, codeGrantExceeded, "A key cannot grant more scopes, or a later expiry, than it has."},
+	{tenants.ErrOwnersOnly, http.StatusForbidden, codeOwnersOnly, "A key has the permissions of an admin. Once an owner has joined, only an owner can invite, change or remove owners, on the dashboard."},
+	{tenants.ErrForbidden, http.StatusForbidden, codeInsufficientScope, "The API key lacks the scope of this operation."},
+	{tenants.ErrNotFound, http.StatusNotFound, codeNotFound, "The tenant has no such object."},
+	{tenants.ErrMissing, http.StatusPreconditionFailed, codePreconditionFailed, "The object does not exist. To create it, send the request without If-Match."},
+	{tenants.ErrPreconditionFailed, http.StatusPreconditionFailed, codePreconditionFailed, "The object has changed. Read it again and apply your change to the current version."},
+	{tenants.ErrUnavailable, http.StatusServiceUnavailable, codeConfigurationStoreAway, "The configuration is unavailable. Checks continue. Try again."},
+	{check.ErrPolicyUnavailable, http.StatusServiceUnavailable, codePolicyUnavailable, "The tenant's rules are not in memory, and cannot be loaded now."},
 	{check.ErrUnknownTenant, http.StatusUnauthorized, codeTenantSuspended, "The tenant of this API key is suspended."},
 }
 
@@ -64,7 +64,7 @@ func problemOf(err error) *Problem {
 	var often *tenants.TooOftenError
 	if errors.As(err, &often) {
 		return newProblem(http.StatusTooManyRequests, codeWriteRateExceeded,
-			"The tenant writes more often than this instance takes from one tenant.").withRetryAfter(wholeSeconds(often.RetryAfter))
+			"The tenant exceeded the write rate of this instance.").withRetryAfter(wholeSeconds(often.RetryAfter))
 	}
 	for _, f := range failures {
 		if !errors.Is(err, f.err) {
@@ -126,5 +126,5 @@ func queryErrors(err error) error {
 // internalProblem is the answer to a fault of ours.
 func internalProblem() *Problem {
 	return newProblem(http.StatusInternalServerError, codeInternal,
-		"The service failed on this request. It has been logged under its request id.")
+		"The service failed on this request. The error is logged under its request id.")
 }

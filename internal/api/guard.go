@@ -142,7 +142,7 @@ func (a *admin) admit(op *huma.Operation, scope tenants.Scope, query map[string]
 		return cond, p
 	}
 	if op.Metadata[metaOperator] == true && !actor.Operator() {
-		return cond, newProblem(http.StatusForbidden, codeOperatorOnly, "This needs a key of the operator of the service.")
+		return cond, newProblem(http.StatusForbidden, codeOperatorOnly, "This operation requires an operator key.")
 	}
 	if p := checkPath(r); p != nil {
 		return cond, p
@@ -311,7 +311,7 @@ func checkBodyType(h http.Header, takes map[string]*huma.MediaType) (string, *Pr
 		return p
 	}
 	if len(h.Values("Content-Encoding")) > 0 {
-		return "", refuse("The body must not be compressed: leave Content-Encoding out.")
+		return "", refuse("The body must not be compressed. Omit Content-Encoding.")
 	}
 	mediaType, params, err := mime.ParseMediaType(h.Get("Content-Type"))
 	if err != nil || takes[mediaType] == nil || len(h.Values("Content-Type")) != 1 {
@@ -319,7 +319,7 @@ func checkBodyType(h http.Header, takes map[string]*huma.MediaType) (string, *Pr
 	}
 	for name, value := range params {
 		if name != "charset" || !strings.EqualFold(value, "utf-8") {
-			return "", refuse("Content-Type may have no parameter but charset=utf-8.")
+			return "", refuse("Content-Type allows only the parameter charset=utf-8.")
 		}
 	}
 	return mediaType, nil

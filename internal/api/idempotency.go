@@ -45,7 +45,7 @@ func (a *admin) idempotent(w http.ResponseWriter, r *http.Request, op *huma.Oper
 	switch {
 	case errors.As(err, &reused): // its form has been checked
 		writeProblem(w, r, newProblem(http.StatusUnprocessableEntity, codeIdempotencyKeyReused,
-			"This Idempotency-Key was used for another request. Take a new one for each operation."))
+			"This Idempotency-Key was used for another request. Use a new one for each operation."))
 	case err != nil:
 		writeProblem(w, r, a.problem(r.Context(), err))
 	case kept != nil:

@@ -24,7 +24,7 @@ const maxJSONDepth = 16
 // what is stored would not be what was sent.
 func checkJSON(data []byte) *Problem {
 	if len(bytes.TrimSpace(data)) == 0 {
-		return newProblem(http.StatusBadRequest, codeMalformedJSON, "A JSON body is needed.")
+		return newProblem(http.StatusBadRequest, codeMalformedJSON, "A JSON body is required.")
 	}
 	d := jsontext.NewDecoder(bytes.NewReader(data))
 	for {
@@ -39,7 +39,7 @@ func checkJSON(data []byte) *Problem {
 				"The body nests deeper than "+strconv.Itoa(maxJSONDepth)+" levels.")
 		case d.StackDepth() == 0:
 			if rest := bytes.TrimLeft(data[d.InputOffset():], " \t\r\n"); len(rest) > 0 {
-				return newProblem(http.StatusBadRequest, codeMalformedJSON, "The body goes on after the JSON document.")
+				return newProblem(http.StatusBadRequest, codeMalformedJSON, "The body has text after the JSON document.")
 			}
 			return nil
 		}

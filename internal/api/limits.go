@@ -208,7 +208,7 @@ func (a *admin) resetSubject(ctx context.Context, in *struct {
 func resetProblem(err error) error {
 	if errors.Is(err, check.ErrCountersUnavailable) {
 		p := newProblem(http.StatusServiceUnavailable, codeCountersUnavailable,
-			"The counters cannot be reached at this moment. Some may have been forgotten: try again.").withRetryAfter(1)
+			"The counters are unavailable. Some may have been reset. Try again.").withRetryAfter(1)
 		p.cause = err
 		return p
 	}

@@ -61,7 +61,7 @@ func TestKeysLeaveOwnersAlone(t *testing.T) {
 		s.call(s.key, http.MethodDelete, "/v1/members/"+owner.ID.String(), nil),
 	} {
 		p := refused.problem(http.StatusForbidden, codeOwnersOnly)
-		require.Contains(t, p.Detail, "only an owner, on the dashboard", "what to do")
+		require.Contains(t, p.Detail, "only an owner can invite, change or remove owners", "what to do")
 	}
 }
 
@@ -73,7 +73,7 @@ func TestConditionsOnWhatIsNotThere(t *testing.T) {
 	} {
 		for _, match := range []string{"*", `"v1"`} {
 			p := s.call(s.key, http.MethodPut, path, body, header{"If-Match", match}).problem(http.StatusPreconditionFailed, codePreconditionFailed)
-			require.Equal(t, "There is no such object. To create one, send the request without If-Match.", p.Detail)
+			require.Equal(t, "The object does not exist. To create it, send the request without If-Match.", p.Detail)
 			require.NotContains(t, p.Title, "has changed")
 		}
 	}
@@ -81,7 +81,7 @@ func TestConditionsOnWhatIsNotThere(t *testing.T) {
 	s.call(s.key, http.MethodPut, "/v1/rules/new", obj{"limit": 2, "window": "1m"}).ok(200)
 	p := s.call(s.key, http.MethodPut, "/v1/rules/new", obj{"limit": 3, "window": "1m"}, header{"If-Match", made.header.Get("ETag")}).
 		problem(http.StatusPreconditionFailed, codePreconditionFailed)
-	require.Contains(t, p.Detail, "has changed since")
+	require.Contains(t, p.Detail, "has changed. Read it again")
 }
 
 // Addresses that a mail would go astray for, or that are costly to read.

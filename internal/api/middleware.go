@@ -97,7 +97,7 @@ func (s *server) track(next http.Handler) http.Handler {
 		if inFlight > s.maxInFlight && !health {
 			s.metrics.shed.Inc()
 			writeProblem(q, r, newProblem(http.StatusServiceUnavailable, codeOverloaded,
-				"Too many requests are being served at this moment. Try again in a second.").withRetryAfter(1))
+				"Too many requests are in flight. Try again in a second.").withRetryAfter(1))
 			return
 		}
 		next.ServeHTTP(q, r)
@@ -229,14 +229,14 @@ func lackingScope(actor tenants.Actor, scope tenants.Scope) *Problem {
 	if actor.Has(scope) {
 		return nil
 	}
-	return newProblem(http.StatusForbidden, codeInsufficientScope, "This needs an API key with the scope \""+string(scope)+"\".")
+	return newProblem(http.StatusForbidden, codeInsufficientScope, "This operation requires an API key with the scope \""+string(scope)+"\".")
 }
 
 // jsonBody returns nil if the body says that it is plain JSON in UTF-8.
 func jsonBody(h http.Header) *Problem {
 	// Nothing is decompressed: a few bytes could unfold to any size.
 	if _, encoded := h["Content-Encoding"]; encoded {
-		return newProblem(http.StatusUnsupportedMediaType, codeUnsupportedMediaType, "Content-Encoding is not supported: send the body as it is.")
+		return newProblem(http.StatusUnsupportedMediaType, codeUnsupportedMediaType, "Content-Encoding is not supported. Send the body uncompressed.")
 	}
 	types := h["Content-Type"]
 	if len(types) == 1 && (types[0] == "application/json" || isJSON(types[0])) {

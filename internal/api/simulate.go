@@ -119,7 +119,7 @@ func (s *simulator) simulate(ctx context.Context, in *struct{ Body SimulateInput
 		defer func() { <-s.slots }()
 	default:
 		return nil, newProblem(http.StatusTooManyRequests, codeSimulationBusy,
-			"This instance runs as many simulations at once as it may.").withRetryAfter(1)
+			"This instance runs its maximum number of simulations.").withRetryAfter(1)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()

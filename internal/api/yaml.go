@@ -39,7 +39,7 @@ func jsonOfYAML(ctx context.Context, data []byte) ([]byte, *Problem) {
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	switch err := d.Decode(&document); {
 	case errors.Is(err, io.EOF):
-		return nil, malformedYAML("A YAML body is needed.")
+		return nil, malformedYAML("A YAML body is required.")
 	case err != nil:
 		return nil, malformedYAML("The body is not well-formed YAML" + yamlLine(err) + ".")
 	}
@@ -47,7 +47,7 @@ func jsonOfYAML(ctx context.Context, data []byte) ([]byte, *Problem) {
 		if err != nil {
 			return nil, malformedYAML("The body is not well-formed YAML" + yamlLine(err) + ".")
 		}
-		return nil, malformedYAML("The body holds more than one YAML document.")
+		return nil, malformedYAML("The body has more than one YAML document.")
 	}
 	c := yamlConverter{}
 	for _, n := range document.Content { // one
