@@ -46,7 +46,7 @@ func sharings() []sharing {
 			if err != nil {
 				return nil, err
 			}
-			return check.NewRedisEngine(autoClient{client, pipeliner}, check.RedisOptions{Deadline: patience, Plain: true}), nil
+			return check.NewRedisEngine(autoClient{client, pipeliner}, check.RedisOptions{Deadline: patience, Pipelines: 1024, MaxBatch: 1}), nil
 		}
 	}
 	return []sharing{
@@ -57,6 +57,7 @@ func sharings() []sharing {
 		{"AutoPipeline, full duplex", 16, auto(func(o *redis.AutoPipelineOptions) { o.FullDuplex = true })},
 		{"one call per check, pool of 256", 256, func(client *redis.Client) (check.Engine, error) {
 			return check.NewRedisEngine(client, check.RedisOptions{Deadline: patience, Plain: true}), nil
+			return check.NewRedisEngine(client, check.RedisOptions{Deadline: patience, Pipelines: 1024, MaxBatch: 1}), nil
 		}},
 	}
 }

@@ -1,7 +1,6 @@
 package check
 
 import (
-	"errors"
 	"fmt"
 )
 
@@ -63,13 +62,6 @@ func newState(a Algorithm) state {
 	panic(fmt.Sprintf("check: no algorithm %d", a))
 }
 
-var (
-	errNumbers   = errors.New("numbers of a counter are out of range")
-	errDuplicate = errors.New("the same counter twice in one call")
-	errCost      = errors.New("cost is negative")
-	errInstant   = errors.New("instant is out of range")
-)
-
 // valid reports whether the arithmetic of n's algorithm is exact and bounded.
 func (n *Numbers) valid() bool {
 	most := MaxLimit
@@ -97,26 +89,4 @@ func (n *Numbers) valid() bool {
 		return n.Burst >= 1 && n.Burst <= MaxLimit && productAtMost(n.Burst, n.WindowMS, n.Limit, MaxWindowMS)
 	}
 	return false
-}
-
-// validate returns why an engine cannot decide the call, before it touches anything.
-func (c *Call) validate() error {
-	if c.Cost < 0 {
-		return errCost
-	}
-	if c.NowMS < 0 || c.NowMS > MaxInstantMS {
-		return errInstant
-	}
-	for i := range c.Counters {
-		counter := &c.Counters[i]
-		if !counter.Numbers.valid() {
-			return errNumbers
-		}
-		for j := range i {
-			if c.Counters[j].same(counter) {
-				return errDuplicate
-			}
-		}
-	}
-	return nil
 }

@@ -8,38 +8,9 @@ import (
 	"time"
 )
 
-// sender carries requests to Redis.
-type sender interface {
-	// send returns when the replies are in the request's calls, errors of Redis included, or
-	// with an error when the caller should wait no longer; the request is then not the
-	// caller's any more.
-	send(ctx context.Context, r *redisRequest) error
-}
-
 // exchangeFunc sends requests and waits until each has its replies or errors, and reports whether
 // the last was answered. It gives a silent store up when ctx ends, and a busy one later (pulse).
 type exchangeFunc func(ctx context.Context, reqs []*redisRequest) (answered bool)
-
-// directSender gives every request a connection of its own.
-type directSender struct {
-	exchange exchangeFunc
-	deadline time.Duration
-}
-
-func (s *directSender) send(ctx context.Context, r *redisRequest) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	till := time.Now().Add(s.deadline)
-	if earlier, set := ctx.Deadline(); set && earlier.Before(till) {
-		till = earlier
-	}
-	// A caller that goes away must not break the connection in the middle of an answer.
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), till)
-	defer cancel()
-	s.exchange(ctx, []*redisRequest{r})
-	return nil
-}
 
 // batchSender lets requests share pipelines. Nobody waits for a batch to fill: a request that
 // finds a pipeline free is sent at once, by its own goroutine, with those that are there; those

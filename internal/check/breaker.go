@@ -7,21 +7,42 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
-// errBreakerOpen is a call's error while the counter store is taken to be away.
-var errBreakerOpen = errors.New("the counter store is taken to be away")
+// ErrBreakerOpen is a call's error while the circuit breaker is open.
+var ErrBreakerOpen = errors.New("the circuit breaker of the counter store is open")
 
-// The breaker opens when the store is silent: five calls in a row failed, and nothing was
-// answered for a while. The while is short where calls are refused, and longer than one
-// deadline where they time out, for a machine that stood still for a moment is no outage. It
-// also opens when at least half of the calls failed over such a while, of 20 or more.
+// A Breaker opens when the next engine is silent: five calls in a row failed, and nothing was
+// answered for some time. That time is short where calls are refused, and longer than one
+// deadline where they time out, because a machine that stood still for a moment is no outage. It
+// also opens when at least half of 20 or more calls failed over that time.
 //
-// While it is open no caller waits: a probe in the background runs the real script, and three
-// good ones in a row close it. Then calls return over a quarter of a second, so that a store
-// that has only just come up is not met by all of them at once.
+// While it is open, every call ends at once with ErrBreakerOpen and nothing is sent: a probe in the
+// background runs the real script, and three successful probes in a row close the breaker. Calls
+// then return over a quarter of a second, so that a store that has just started does not
+// receive all of them at once.
+//
+// A success costs two atomic writes; the lock is taken only on failure.
+type Breaker struct {
+	next    Engine
+	clock   func() time.Time // awake time: see awakeClock
+	probe   func(context.Context) error
+	metrics *EngineMetrics
+	stop    chan struct{} // closed when the process ends its checks
+
+	state       atomic.Int32
+	succeeded   atomic.Int64
+	lastSuccess atomic.Int64 // instant of clock, nanoseconds
+	inARow      atomic.Int64 // failures since the last success
+	rampFrom    atomic.Int64 // instant of clock, nanoseconds
+
+	mu       sync.Mutex // guards what follows
+	window   time.Time  // when the present window began, with a failure
+	failed   int64      // in it
+	before   int64      // succeeded, when it began
+	openedAt time.Time  // by the wall clock
+}
+
 const (
 	breakerInARow     = 5
 	breakerRefused    = 25 * time.Millisecond
@@ -41,35 +62,84 @@ const (
 	breakerRamping
 )
 
-// breaker guards the counter store. A success costs two atomic writes; the lock is taken only
-// on failure.
-type breaker struct {
-	clock   func() time.Time // awake time: see pulse
-	probe   func(context.Context) error
-	metrics *Metrics
-	stop    chan struct{} // closed when the process ends its checks
-
-	state       atomic.Int32
-	succeeded   atomic.Int64
-	lastSuccess atomic.Int64 // instant of clock, nanoseconds
-	inARow      atomic.Int64 // failures since the last success
-	rampFrom    atomic.Int64 // instant of clock, nanoseconds
-
-	mu       sync.Mutex // guards what follows
-	window   time.Time  // when the present window began, with a failure
-	failed   int64      // in it
-	before   int64      // succeeded, when it began
-	openedAt time.Time  // of the wall
-}
-
-func newBreaker(clock func() time.Time, probe func(context.Context) error, metrics *Metrics) *breaker {
-	b := &breaker{clock: clock, probe: probe, metrics: metrics, stop: make(chan struct{})}
-	b.lastSuccess.Store(clock().UnixNano()) // silence begins no earlier than we do
+// NewBreaker returns a breaker in front of next. The clock measures how long next is silent.
+func NewBreaker(next Engine, metrics *EngineMetrics, clock func() time.Time) *Breaker {
+	b := &Breaker{next: next, clock: clock, metrics: metrics, stop: make(chan struct{})}
+	b.probe = func(ctx context.Context) error { return probeCall(ctx, next) }
+	b.lastSuccess.Store(clock().UnixNano()) // silence begins no earlier than the process
 	return b
 }
 
+// Close ends the probes.
+func (b *Breaker) Close() { close(b.stop) }
+
+// Evaluate is part of Engine.
+func (b *Breaker) Evaluate(ctx context.Context, calls ...*Call) {
+	if !b.allow() {
+		for _, c := range calls {
+			c.Err = ErrBreakerOpen
+		}
+		return
+	}
+	start := time.Now()
+	b.next.Evaluate(ctx, calls...)
+	b.metrics.store.Observe(time.Since(start).Seconds())
+	// The calls of one Evaluate share its fate: they count once.
+	failure := calls[0].Err
+	for _, c := range calls {
+		if c.Err == nil {
+			failure = nil
+		} else {
+			b.metrics.storeErrors.Inc()
+		}
+	}
+	b.done(failure)
+}
+
+// Reset is part of Engine. A client that goes away is no failure of the store.
+func (b *Breaker) Reset(ctx context.Context, counters ...Counter) error {
+	if !b.allow() {
+		return ErrBreakerOpen
+	}
+	err := b.next.Reset(context.WithoutCancel(ctx), counters...)
+	b.done(err)
+	if err != nil {
+		b.metrics.storeErrors.Inc()
+	}
+	return err
+}
+
+// Refund is part of Engine.
+func (b *Breaker) Refund(ctx context.Context, refunds ...*Refund) {
+	if !b.allow() {
+		for _, r := range refunds {
+			r.Err = ErrBreakerOpen
+		}
+		return
+	}
+	b.next.Refund(ctx, refunds...)
+	failure := refunds[0].Err
+	for _, r := range refunds {
+		if r.Err == nil {
+			failure = nil
+		}
+	}
+	b.done(failure)
+}
+
+// probeCall is the real script on a counter of its own, so that a store that answers PING but
+// refuses writes (full, read-only, loading) does not count as healthy.
+func probeCall(ctx context.Context, engine Engine) error {
+	call := Call{Cost: 1, Counters: []Counter{{
+		Key:     keyPrefix + "probe}",
+		Numbers: Numbers{Algorithm: FixedWindowFirstHit, Limit: MaxFixedLimit, WindowMS: MinWindowMS},
+	}}}
+	engine.Evaluate(ctx, &call)
+	return call.Err
+}
+
 // allow reports whether a call may be sent to the store.
-func (b *breaker) allow() bool {
+func (b *Breaker) allow() bool {
 	switch breakerState(b.state.Load()) {
 	case breakerClosed:
 		return true
@@ -86,7 +156,7 @@ func (b *breaker) allow() bool {
 }
 
 // done records how an exchange that was allowed ended.
-func (b *breaker) done(err error) {
+func (b *Breaker) done(err error) {
 	now := b.clock()
 	if err == nil {
 		b.succeeded.Add(1)
@@ -117,13 +187,13 @@ func (b *breaker) done(err error) {
 	}
 }
 
-// timedOut reports whether err says that no answer came in time, or no connection was free to ask.
+// timedOut reports whether err says that no answer came in time, or no connection was free.
 func timedOut(err error) bool {
 	var timeout interface{ Timeout() bool }
-	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, redis.ErrPoolTimeout)
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-func (b *breaker) open() {
+func (b *Breaker) open() {
 	b.state.Store(int32(breakerOpen))
 	b.openedAt, b.window = time.Now(), time.Time{}
 	b.inARow.Store(0)
@@ -133,7 +203,7 @@ func (b *breaker) open() {
 }
 
 // recover probes until the store answers again. It ends with the breaker ramping up.
-func (b *breaker) recover() {
+func (b *Breaker) recover() {
 	for good := 0; good < breakerGoodProbes; {
 		timer := time.NewTimer(probeEvery + rand.N(probeEvery))
 		select {
@@ -155,19 +225,12 @@ func (b *breaker) recover() {
 	b.metrics.breakerOpen.Set(0)
 }
 
-// degradedSince returns since when the store is taken to be away; zero if it is not.
-func (b *breaker) degradedSince() time.Time {
+// DegradedSince returns when the breaker opened, by the wall clock; zero if it is not open.
+func (b *Breaker) DegradedSince() time.Time {
 	if breakerState(b.state.Load()) != breakerOpen {
 		return time.Time{}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.openedAt
-}
-
-// retryAfterMS is how long a caller that was denied for want of counters should wait: until
-// the probes can have closed the breaker, spread at random.
-func retryAfterMS() int64 {
-	least := breakerGoodProbes * probeEvery
-	return (least + rand.N(least)).Milliseconds()
 }

@@ -13,21 +13,22 @@ import (
 )
 
 type breakerRig struct {
-	*breaker
+	*Breaker
 	now     atomic.Int64
 	healthy atomic.Bool
 }
 
 func newBreakerRig(t *testing.T) *breakerRig {
 	r := &breakerRig{}
-	r.now.Store(testStart * int64(time.Millisecond))
-	r.breaker = newBreaker(func() time.Time { return time.Unix(0, r.now.Load()) }, func(context.Context) error {
+	r.now.Store(engineStart * int64(time.Millisecond))
+	r.Breaker = NewBreaker(nil, NewEngineMetrics(prometheus.NewRegistry()), func() time.Time { return time.Unix(0, r.now.Load()) })
+	r.probe = func(context.Context) error {
 		if r.healthy.Load() {
 			return nil
 		}
 		return errors.New("away")
-	}, NewMetrics(prometheus.NewRegistry()))
-	t.Cleanup(func() { close(r.stop) })
+	}
+	t.Cleanup(r.Close)
 	return r
 }
 
@@ -87,15 +88,15 @@ func TestBreakerOpens(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newBreakerRig(t)
 			r.done(nil)
-			require.True(t, r.degradedSince().IsZero())
+			require.True(t, r.DegradedSince().IsZero())
 			outage(r)
 			require.False(t, r.allow())
-			require.False(t, r.degradedSince().IsZero())
+			require.False(t, r.DegradedSince().IsZero())
 			r.done(nil) // a late answer opens no door
 			require.False(t, r.allow())
 
 			r.healthy.Store(true)
-			require.Eventually(t, func() bool { return r.degradedSince().IsZero() }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return r.DegradedSince().IsZero() }, 5*time.Second, time.Millisecond)
 			require.Equal(t, int32(breakerRamping), r.state.Load())
 			r.move(breakerRamp / 2)
 			let := 0
@@ -111,3 +112,5 @@ func TestBreakerOpens(t *testing.T) {
 		})
 	}
 }
+
+const engineStart = int64(1_800_000_000_000) // a whole minute

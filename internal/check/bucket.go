@@ -52,15 +52,15 @@ func (s *bucket) charge(n *Numbers, cost, t int64) {
 
 // refund takes units back only where nothing was charged since: what others were charged later
 // began where the units ended, and stands on them.
-func (s *bucket) refund(n *Numbers, part *RefundPart) bool {
+func (s *bucket) refund(n *Numbers, units, ground int64) bool {
 	whole := s.full
 	if s.part > 0 {
 		whole++
 	}
-	if whole != part.Ground || s.limit != n.Limit {
+	if whole != ground || s.limit != n.Limit {
 		return false
 	}
-	sooner, rest := muldiv(part.Units, n.WindowMS, n.Limit, 0)
+	sooner, rest := muldiv(units, n.WindowMS, n.Limit, 0)
 	if s.full, s.part = s.full-sooner, s.part-rest; s.part < 0 {
 		s.full, s.part = s.full-1, s.part+n.Limit
 	}

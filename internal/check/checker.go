@@ -17,188 +17,132 @@ func (e *UnknownPlanError) Error() string { return fmt.Sprintf("unknown plan %q"
 
 // Checker decides checks. It may be used by many goroutines at once.
 type Checker struct {
-	keys    Keys
-	shared  *guarded
-	local   Engine // this instance's own counters, for rules that are Local while shared is away
-	peers   *Peers
-	denials *denials
-	leases  *leases
-	metrics *Metrics
-	usage   *Usage
-	recent  *Recent
-	about   func() Instance
-	clock   func() time.Time
+	keys      Keys
+	engine    Engine
+	now       func() time.Time
+	metrics   *Metrics
+	observers []Observer
 }
 
-// CheckerOptions are what a Checker is made of. All fields but Usage, Clock and About are required.
+// Observer is told of decisions. It must not keep req or d, whose memory is used again, and must
+// not wait: it stands on the road of every check.
+type Observer interface {
+	Decided(tenant TenantID, req *Request, d *Decision, at time.Time)
+}
+
+// CheckerOptions are the parts of a Checker. Keys, Engine and Metrics are required.
 type CheckerOptions struct {
-	Keys    Keys
-	Shared  Engine // the counter store that all instances share
-	Local   Engine // counters in this process
-	Peers   *Peers
-	Metrics *Metrics
-	Usage   *Usage           // counts the decisions; nil: nobody does
-	Clock   func() time.Time // wall clock with a monotonic reading, for overrides and local times; nil: time.Now
-	// About tells what the program knows of this instance: all of Instance but Latency and
-	// DegradedSince. nil: nothing.
-	About func() Instance
+	Keys      Keys
+	Engine    Engine // a Stack, except in simulation
+	Metrics   *Metrics
+	Observers []Observer
+	Clock     func() time.Time // wall clock with a monotonic reading; nil: time.Now
 }
 
-// NewChecker returns a Checker. Close it when its last check has ended.
+// NewChecker returns a Checker.
 func NewChecker(o CheckerOptions) *Checker {
-	silence, own := o.Clock, o.Clock == nil
-	if own {
-		o.Clock, silence = time.Now, awakeClock
+	if o.Clock == nil {
+		o.Clock = time.Now
 	}
-	probe := func(ctx context.Context) error { return probeCall(ctx, o.Shared) }
-	c := &Checker{
-		keys:    o.Keys,
-		shared:  &guarded{engine: o.Shared, breaker: newBreaker(silence, probe, o.Metrics), metrics: o.Metrics},
-		local:   o.Local,
-		peers:   o.Peers,
-		denials: newDenials(o.Clock),
-		metrics: o.Metrics,
-		usage:   o.Usage,
-		recent:  newRecent(o.Clock, o.Keys, o.Peers),
-		about:   o.About,
-		clock:   o.Clock,
-	}
-	c.leases = newLeases(c.shared, o.Metrics, o.Clock, own)
-	c.recent.instance = c.instance
-	return c
+	return &Checker{keys: o.Keys, engine: o.Engine, now: o.Clock, metrics: o.Metrics, observers: o.Observers}
 }
-
-// Close ends what runs in the background, and gives back what is leased.
-func (c *Checker) Close() {
-	c.leases.close()
-	close(c.shared.breaker.stop)
-}
-
-// Instances is how many instances of the service answer checks, as far as this one knows; at least 1.
-func (c *Checker) Instances() int { return c.peers.Count() }
-
-// DegradedSince returns since when the counter store is taken to be away; zero if it is not.
-func (c *Checker) DegradedSince() time.Time { return c.shared.breaker.degradedSince() }
-
-// Recent returns what this process keeps of its decisions.
-func (c *Checker) Recent() *Recent { return c.recent }
 
 // evaluation is one request on its way to a decision.
 type evaluation struct {
 	policy   *Policy
+	subject  *subjectEntry // as found when the evaluation began; nil: not registered
 	req      *Request
 	decision Decision
 	call     Call
 	counted  []int // call.Counters[n] is the counter of decision.Rules[counted[n]]
-	started  time.Time
-	leasing
-	keys keyMaker
+	keys     keyMaker
 }
 
-// Room is memory that deciding needs and that the next checks can use again. The zero Room is
+// Scratch is memory that deciding needs and that the next checks can use again. The zero Scratch is
 // ready. It serves one call at a time.
-type Room struct {
+type Scratch struct {
 	evaluations []evaluation
 	calls       []*Call
 	decisions   []Decision
 }
 
-// Bytes returns how much memory the room holds, roughly: a large one is better let go.
-func (r *Room) Bytes() (n int) {
-	for i := range r.evaluations {
-		e := &r.evaluations[i]
+// Bytes returns about how much memory the scratch holds: a large one is better released.
+func (s *Scratch) Bytes() (n int) {
+	for i := range s.evaluations {
+		e := &s.evaluations[i]
 		n += cap(e.decision.Rules)*decidedBytes + cap(e.call.Counters)*countedBytes
 	}
-	return n + len(r.evaluations)*evaluatedBytes
+	return n + len(s.evaluations)*evaluatedBytes
 }
 
-// What a Room holds for a rule of a decision, for a counter, and for a request.
+// What a Scratch holds for a rule of a decision, for a counter, and for a request.
 var (
 	decidedBytes   = sizeOf[RuleDecision]()
 	countedBytes   = sizeOf[Counter]() + sizeOf[Verdict]()
 	evaluatedBytes = sizeOf[evaluation]() + sizeOf[Decision]()
 )
 
-// grow makes room for so many evaluations. Those that were used before keep their memory.
-func (r *Room) grow(n int) []evaluation {
-	if n > len(r.evaluations) {
-		r.evaluations = append(r.evaluations, make([]evaluation, n-len(r.evaluations))...)
+// grow returns n evaluations. Those that were used before keep their memory.
+func (s *Scratch) grow(n int) []evaluation {
+	if n > len(s.evaluations) {
+		s.evaluations = append(s.evaluations, make([]evaluation, n-len(s.evaluations))...)
 	}
-	return r.evaluations[:n]
+	return s.evaluations[:n]
 }
 
-// Check is CheckIn with a Room of its own.
+// Check is CheckIn with a Scratch of its own.
 func (c *Checker) Check(ctx context.Context, p *Policy, reqs []Request) ([]Decision, error) {
-	return c.CheckIn(ctx, p, reqs, new(Room))
+	return c.CheckIn(ctx, p, reqs, new(Scratch))
 }
 
 // CheckIn decides the requests in order, each by itself, against one policy. The decisions are in
-// room, and good until it is used again. It fails only with an *UnknownPlanError, before
+// scratch, and valid until it is used again. It fails only with an *UnknownPlanError, before
 // anything is counted: counters that cannot be reached are answered by each rule's
-// OnUnavailable. A client that goes away ends nothing: others may share the exchange with the
-// counter store, which has a deadline of its own, and what is under way is counted all the same.
-func (c *Checker) CheckIn(_ context.Context, p *Policy, reqs []Request, room *Room) ([]Decision, error) {
-	started := c.clock()
-	evaluations := room.grow(len(reqs))
+// OnUnavailable. It does not end with its context: others may share the exchange with the
+// counter store, which has a deadline of its own, and what was sent is counted in any case.
+func (c *Checker) CheckIn(_ context.Context, p *Policy, reqs []Request, scratch *Scratch) ([]Decision, error) {
+	started := c.now()
+	evaluations := scratch.grow(len(reqs))
 	for i := range reqs {
-		if !evaluations[i].begin(c, p, &reqs[i], started) {
+		if !evaluations[i].resolve(c.keys, p, &reqs[i], started) {
 			return nil, &UnknownPlanError{Index: i, Plan: reqs[i].Plan}
 		}
 	}
-	c.count(evaluations, room)
-	room.decisions = room.decisions[:0]
+	scratch.evaluate(context.Background(), c.engine, evaluations)
+	scratch.decisions = scratch.decisions[:0]
 	for i := range evaluations {
+		evaluations[i].conclude()
 		d := &evaluations[i].decision
-		room.decisions = append(room.decisions, *d)
+		scratch.decisions = append(scratch.decisions, *d)
 		c.metrics.decided(d)
-		if evaluations[i].given {
-			c.metrics.leaseGiven.Inc()
+		for _, o := range c.observers {
+			o.Decided(p.tenant, &reqs[i], d, started)
 		}
-		c.usage.record(p.tenant, &reqs[i], d, started)
-		c.recent.record(p.tenant, &reqs[i], d, started)
 	}
-	c.metrics.evaluation.Observe(c.clock().Sub(started).Seconds())
-	return room.decisions, nil
+	c.metrics.evaluation.Observe(c.now().Sub(started).Seconds())
+	return scratch.decisions, nil
 }
 
-// count takes the evaluations that have counters to the shared engine, those left out that a denial or
-// a lease in this process answers, and finishes all of them.
-func (c *Checker) count(evaluations []evaluation, room *Room) {
-	calls := room.calls[:0]
+// evaluate has the engine decide the calls of all evaluations that have counters.
+func (s *Scratch) evaluate(ctx context.Context, engine Engine, evaluations []evaluation) {
+	s.calls = s.calls[:0]
 	for i := range evaluations {
-		e := &evaluations[i]
-		if len(e.counted) == 0 || c.answerDenied(e) || e.leased && c.leases.answer(e) {
-			e.counted = e.counted[:0]
-			continue
+		if len(evaluations[i].counted) > 0 {
+			s.calls = append(s.calls, &evaluations[i].call)
 		}
-		calls = append(calls, &e.call)
 	}
-	room.calls = calls
-	if len(calls) > 0 {
-		c.shared.evaluate(context.Background(), calls)
-		c.settleLeased(evaluations, calls)
-	}
-	for i := range evaluations {
-		e := &evaluations[i]
-		if len(e.counted) == 0 {
-			continue
-		}
-		if e.call.Err != nil {
-			c.answerWithout(e)
-		} else {
-			e.answer()
-		}
-		e.decision.conclude()
-		c.denials.remember(e)
+	if len(s.calls) > 0 {
+		engine.Evaluate(ctx, s.calls...)
 	}
 }
 
-// begin resolves what applies: plan, subject, rules, numbers, keys. It reports false for an
-// unknown plan. A request that needs no counter is decided when begin returns.
-func (e *evaluation) begin(c *Checker, p *Policy, req *Request, now time.Time) bool {
-	e.policy, e.req, e.started, e.leasing = p, req, now, leasing{}
+// resolve finds what applies: plan, subject, rules, numbers, keys. The subject is looked up here and
+// nowhere else, so one decision has one state of it. It reports false for an unknown plan.
+func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, now time.Time) bool {
+	e.policy, e.req = p, req
 	nowMS := now.UnixMilli()
 	subject, _ := p.subjects.Load(req.Subject)
+	e.subject = subject
 	plan, known := p.plan(req.Plan, subject)
 	if !known {
 		return false
@@ -219,22 +163,19 @@ func (e *evaluation) begin(c *Checker, p *Policy, req *Request, now time.Time) b
 		}
 		return true
 	}
-	var room [MaxMatchingRules]int32
-	matching := p.matching(room[:0], req.Resource)
+	var buf [MaxMatchingRules]int32
+	matching := p.matching(buf[:0], req.Resource)
 	e.call.Tenant, e.call.Cost, e.call.DryRun = p.tenant, req.Cost, req.DryRun
-	e.leased = req.Cost > 0 && !req.DryRun && !req.Explain
+	e.call.Started, e.call.Fresh, e.call.Leased = now, req.Explain, true
 	d.Rules = slices.Grow(d.Rules, len(matching))
 	e.call.Counters = slices.Grow(e.call.Counters, len(matching))
 	e.counted = slices.Grow(e.counted, len(matching))
-	e.keys.begin(c.keys)
+	e.keys.begin(keys)
 	for _, i := range matching {
 		e.addRule(i, plan, subject, nowMS)
 	}
 	if req.Explain {
 		e.explain(matching)
-	}
-	if len(e.counted) == 0 {
-		d.conclude()
 	}
 	return true
 }
@@ -255,13 +196,13 @@ func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, 
 		d.Rules = append(d.Rules, rd)
 		return
 	}
-	counter := Counter{Numbers: num.numbers, Shadow: rd.Mode == Shadow}
+	counter := Counter{Numbers: num.numbers, Shadow: rd.Mode == Shadow, OnUnavailable: r.rule.OnUnavailable}
 	if missing := e.keys.counter(&counter, r, e.req); missing != "" {
 		d.Skipped = append(d.Skipped, SkippedRule{Rule: &r.rule, Reason: MissingAttribute, Attribute: missing})
 		return
 	}
 	rd.Limit, rd.Burst, rd.Quota = num.numbers.Limit, num.numbers.Burst, num.numbers.Quota()
-	e.leased = e.leased && r.rule.Consistency == Leased
+	e.call.Leased = e.call.Leased && r.rule.Consistency == Leased
 	e.counted = append(e.counted, len(d.Rules))
 	d.Rules = append(d.Rules, rd)
 	e.call.Counters = append(e.call.Counters, counter)
@@ -286,29 +227,18 @@ func (e *evaluation) explain(matching []int32) {
 	}
 }
 
-// answer takes the shared engine's verdicts into the decision.
-func (e *evaluation) answer() {
-	e.decision.NowMS = e.call.Outcome.NowMS
-	for n, i := range e.counted {
-		r := &e.decision.Rules[i]
-		r.take(&e.call.Outcome.Verdicts[n], e.call.Outcome.NowMS)
-		if e.held > 0 {
-			r.Remaining = min(r.Remaining+e.held, r.Quota)
+// conclude copies the engine's verdicts into the decision and decides.
+func (e *evaluation) conclude() {
+	d := &e.decision
+	if d.Code == SubjectBlocked {
+		return
+	}
+	if len(e.counted) > 0 {
+		out := &e.call.Outcome
+		d.NowMS, d.Degraded = out.NowMS, out.Degraded
+		for n, i := range e.counted {
+			d.Rules[i].take(&out.Verdicts[n], out.NowMS)
 		}
 	}
-}
-
-// windowMS is the length of the window at an instant: of a calendar month, the present one's.
-func (n Numbers) windowMS(nowMS int64) int64 {
-	switch n.Calendar {
-	case NoCalendar:
-		return n.WindowMS
-	case CalendarDay:
-		return dayMS
-	case CalendarWeek:
-		return 7 * dayMS
-	default:
-		t := time.UnixMilli(nowMS).UTC()
-		return int64(time.Date(t.Year(), t.Month()+1, 0, 0, 0, 0, 0, time.UTC).Day()) * dayMS
-	}
+	d.conclude()
 }

@@ -23,8 +23,7 @@ func BenchmarkCheck(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			c := benchChecker()
-			defer c.Close()
+			c := benchChecker(b)
 			reqs := []Request{{Subject: "user_42", Resource: "orders:create", Cost: 1}}
 			b.ReportAllocs()
 			for b.Loop() {
@@ -42,8 +41,7 @@ func BenchmarkDenialInProcess(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c := benchChecker()
-	defer c.Close()
+	c := benchChecker(b)
 	reqs := []Request{{Subject: "user_42", Resource: "orders:create", Cost: 1}}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -66,10 +64,12 @@ func BenchmarkPolicyGet(b *testing.B) {
 	}
 }
 
-func benchChecker() *Checker {
-	m := NewMetrics(prometheus.NewRegistry())
-	return NewChecker(CheckerOptions{
-		Keys: NewKeys([16]byte{1}), Shared: NewMemoryEngine(MemoryOptions{}), Local: NewMemoryEngine(MemoryOptions{}),
-		Peers: NewPeers(1, m), Metrics: m,
+func benchChecker(b *testing.B) *Checker {
+	registry := prometheus.NewRegistry()
+	stack := NewStack(StackOptions{
+		Shared: NewMemoryEngine(MemoryOptions{}), Local: NewMemoryEngine(MemoryOptions{}),
+		Share: NewPeers(1, registry).Share, Metrics: NewEngineMetrics(registry),
 	})
+	b.Cleanup(stack.Close)
+	return NewChecker(CheckerOptions{Keys: NewKeys([16]byte{1}), Engine: stack, Metrics: NewMetrics(registry)})
 }

@@ -9,18 +9,22 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 )
 
 // rig is a Checker whose counter store is in memory and whose time stands until it is moved.
 type rig struct {
-	t       *testing.T
-	now     atomic.Int64 // milliseconds since 1970
-	store   *switchEngine
-	checker *Checker
-	metrics *Metrics
-	policy  *Policy
+	t        *testing.T
+	now      atomic.Int64 // milliseconds since 1970
+	clock    func() time.Time
+	store    *switchEngine
+	stack    *Stack
+	checker  *Checker
+	recents  *Recent
+	usage    atomic.Pointer[Usage] // counts the decisions, if there is one
+	metrics  *Metrics
+	registry *prometheus.Registry
+	policy   *Policy
 }
 
 // switchEngine is an engine that can be made to fail, and counts what reaches it.
@@ -48,16 +52,43 @@ func newRig(t *testing.T, data PolicyData, subjects ...SubjectData) *rig {
 	r := &rig{t: t}
 	r.now.Store(testStart)
 	ms := func() int64 { return r.now.Load() }
-	clock := func() time.Time { return time.UnixMilli(r.now.Load()) }
+	r.clock = func() time.Time { return time.UnixMilli(r.now.Load()) }
+	clock := func() time.Time { return r.clock() }
 	r.store = &switchEngine{Engine: NewMemoryEngine(MemoryOptions{Clock: ms})}
-	r.metrics = NewMetrics(prometheus.NewRegistry())
-	r.checker = NewChecker(CheckerOptions{
-		Keys: NewKeys([16]byte{1}), Shared: r.store, Local: NewMemoryEngine(MemoryOptions{Clock: ms}),
-		Peers: NewPeers(1, r.metrics), Metrics: r.metrics, Clock: clock,
+	registry := prometheus.NewRegistry()
+	r.registry, r.metrics = registry, NewMetrics(registry)
+	peers := NewPeers(1, registry)
+	r.stack = NewStack(StackOptions{
+		Shared: r.store, Local: NewMemoryEngine(MemoryOptions{Clock: ms}), Share: peers.Share, Metrics: NewEngineMetrics(registry), Clock: clock,
 	})
-	t.Cleanup(r.checker.Close)
+	t.Cleanup(r.stack.Close)
+	r.recents = NewRecent(RecentOptions{Keys: NewKeys([16]byte{1}), Peers: peers, Clock: clock})
+	r.checker = NewChecker(CheckerOptions{
+		Keys: NewKeys([16]byte{1}), Engine: r.stack, Metrics: r.metrics, Clock: clock, Observers: []Observer{r.recents, r},
+	})
 	r.policy = r.compile(data, subjects...)
 	return r
+}
+
+// metric returns the value of a counter.
+func (r *rig) metric(name string) float64 {
+	r.t.Helper()
+	families, err := r.registry.Gather()
+	require.NoError(r.t, err)
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	r.t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// Decided is part of Observer.
+func (r *rig) Decided(tenant TenantID, req *Request, d *Decision, at time.Time) {
+	if usage := r.usage.Load(); usage != nil {
+		usage.Decided(tenant, req, d, at)
+	}
 }
 
 func (r *rig) compile(data PolicyData, subjects ...SubjectData) *Policy {
@@ -220,7 +251,7 @@ func TestDenialsInProcess(t *testing.T) {
 		r.move(time.Millisecond)
 	}
 	require.LessOrEqual(t, r.store.calls.Load()-before, int64(10))
-	require.Equal(t, 990.0, testutil.ToFloat64(r.metrics.fromDenials))
+	require.Equal(t, 990.0, r.metric("weir_checks_denied_in_process_total"))
 	require.True(t, r.check(Request{Subject: "s", Cost: 0}).Allowed, "a peek is another request")
 
 	r.policy.AddSubject(SubjectData{Subject: "s", Overrides: []OverrideData{{Rule: "api", Limit: Limit{Limit: 5}}}})
@@ -282,38 +313,15 @@ func TestOnUnavailable(t *testing.T) {
 	require.False(t, d.Allowed)
 	require.Equal(t, RateLimitExceeded, d.Code)
 	require.True(t, r.check(Request{Subject: "s", Resource: "local:deny", Cost: 0}).Allowed, "cost 0 asks, and is never denied")
-	r.move(breakerTimedOut)
+	r.move(150 * time.Millisecond)
 	r.check(Request{Subject: "s", Resource: "x", Cost: 1})
 
 	before := r.store.calls.Load()
-	require.False(t, r.checker.DegradedSince().IsZero(), "failures in a row, and silence for a while, opened the breaker")
+	require.False(t, r.stack.DegradedSince().IsZero(), "failures in a row, and silence for a while, opened the breaker")
 	for range 100 {
 		r.check(Request{Subject: "t", Resource: "x", Cost: 1})
 	}
 	require.LessOrEqual(t, r.store.calls.Load()-before, int64(1), "no check waits for a store that is away; only probes go there")
-}
-
-// A share of a limit is never nothing, and all shares add up to the limit.
-func TestShares(t *testing.T) {
-	for _, limit := range []int64{1, 2, 3, 7, 100, MaxFixedLimit} {
-		for count := int64(1); count <= 5; count++ {
-			sum := int64(0)
-			for rank := range count {
-				sum += share{count, rank}.of(limit)
-			}
-			require.Equal(t, max(limit, count), sum)
-		}
-	}
-	p := NewPeers(1, NewMetrics(prometheus.NewRegistry()))
-	now := time.Now()
-	for _, id := range []string{"a", "b", "c"} {
-		p.observe(id, now)
-	}
-	require.Equal(t, 4, p.Count())
-	p.observe(p.id, now.Add(9*time.Minute))
-	require.Equal(t, 4, p.Count(), "instances that fell silent still count for ten minutes")
-	p.observe(p.id, now.Add(11*time.Minute))
-	require.Equal(t, 1, p.Count())
 }
 
 // The platform's rules bound how many checks a tenant may ask: never more, and in few calls.

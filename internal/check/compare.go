@@ -53,7 +53,7 @@ func (c *Checker) Compare(ctx context.Context, p *Policy, plan, rule string, to 
 
 func (c *Checker) compare(ctx context.Context, p *Policy, plan string, index int32, then number, subjects []string, out *Comparison) {
 	var now, changed []*evaluation
-	nowMS := c.clock().UnixMilli()
+	nowMS := c.now().UnixMilli()
 	for _, name := range subjects {
 		subject, _ := p.subjects.Load(name)
 		has, _ := p.plan("", subject)

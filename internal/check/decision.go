@@ -90,7 +90,10 @@ const (
 func (r *RuleDecision) take(v *Verdict, nowMS int64) {
 	r.Allowed, r.CostExceeds, r.Penalized = v.Allowed, v.CostExceeds, v.Penalized
 	r.Remaining, r.RetryAfterMS, r.DelayMS = v.Remaining, v.RetryAfterMS, v.DelayMS
-	r.ResetAfterMS, r.NextAfterMS = v.ResetMS-nowMS, v.NextMS-nowMS
+	r.Degraded, r.Uncounted = v.Degraded, v.Uncounted
+	if !v.Uncounted {
+		r.ResetAfterMS, r.NextAfterMS = v.ResetMS-nowMS, v.NextMS-nowMS
+	}
 }
 
 // conclude decides the whole from its rules.

@@ -22,7 +22,7 @@ func TestHammeringCostsRedisLittle(t *testing.T) {
 	rule := minute("api", 2)
 	rule.Window = Window{Duration: Duration{Text: "1h", MS: 3_600_000}}
 	r := newRig(t, PolicyData{Rules: []Rule{rule}})
-	r.store.Engine = NewRedisEngine(client, RedisOptions{Deadline: testPatience})
+	r.store.Engine = NewRedisEngine(client, RedisOptions{Deadline: 5 * time.Second})
 	require.True(t, r.check(Request{Subject: "s", Cost: 2}).Allowed)
 	commands := func(name string) int {
 		info, err := client.Info(context.Background(), "commandstats").Result()

@@ -13,7 +13,6 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/check/checktest"
-	"weir/internal/testenv"
 )
 
 // benchmarkEvaluate asks for 10 000 subjects with 1, 3 and 10 counters a call.
@@ -53,15 +52,6 @@ func BenchmarkEvaluateMemory(b *testing.B) {
 
 func BenchmarkEvaluateRedis(b *testing.B) {
 	benchmarkEvaluate(b, check.NewRedisEngine(redisClient(b), redisOptions()))
-}
-
-func BenchmarkEvaluateRedisPlain(b *testing.B) {
-	o := redisOptions()
-	o.Plain = true
-	client, err := check.NewRedisClient(testenv.RedisURL(b), check.WithPoolSize(128))
-	require.NoError(b, err)
-	defer func() { _ = client.Close() }()
-	benchmarkEvaluate(b, check.NewRedisEngine(client, o))
 }
 
 // BenchmarkEvaluateRedisAlone is one caller's round trip.

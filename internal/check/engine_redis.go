@@ -17,9 +17,6 @@ type RedisOptions struct {
 	// Deadline is how long one Evaluate waits for a silent store, its turn included; a store that
 	// answers others meanwhile is waited for up to four times as long. Default 50 ms.
 	Deadline time.Duration
-	// Plain gives each Evaluate a pooled connection of its own, instead of pipelines that
-	// concurrent ones share.
-	Plain bool
 	// MaxBatch is how many calls one shared pipeline carries. Default 128. An Evaluate of
 	// more calls than that still goes as one.
 	MaxBatch int
@@ -39,7 +36,7 @@ type RedisEngine struct {
 	hot      *script
 	refund   *script
 	forget   *script
-	sender   sender
+	sender   *batchSender
 	requests sync.Pool // *redisRequest
 	flights  sync.Pool // *flight
 	repaired atomic.Int64
@@ -66,12 +63,8 @@ func NewRedisEngine(client redis.UniversalClient, o RedisOptions) *RedisEngine {
 	_, e.cluster = client.(*redis.ClusterClient)
 	e.requests.New = func() any { return newRedisRequest() }
 	e.flights.New = func() any { return &flight{engine: e} }
-	if o.Plain {
-		e.sender = &directSender{exchange: e.exchange, deadline: o.Deadline}
-	} else {
-		e.sender = &batchSender{
-			exchange: e.exchange, deadline: o.Deadline, maxBatch: o.MaxBatch, pipelines: o.Pipelines,
-		}
+	e.sender = &batchSender{
+		exchange: e.exchange, deadline: o.Deadline, maxBatch: o.MaxBatch, pipelines: o.Pipelines,
 	}
 	return e
 }
@@ -84,7 +77,7 @@ func (e *RedisEngine) Repaired() int64 { return e.repaired.Load() }
 // Redis had forgotten it.
 func (e *RedisEngine) ScriptLoads() int64 { return e.loads.Load() }
 
-var errReply = errors.New("redis answered what is no reply of the script")
+var errReply = errors.New("unexpected script reply from Redis")
 
 // Evaluate decides the calls in order, all in one round trip. What ends before the deadline or
 // ctx does carries its outcome; the rest carries Err, and may have been counted or not.
@@ -135,9 +128,18 @@ func (e *RedisEngine) take(c *Call, r *redisRequest, s *sentCall) {
 		}
 	}
 	if err != nil {
+		if errors.Is(err, redis.ErrPoolTimeout) {
+			err = poolTimeout{err}
+		}
 		c.Err = fmt.Errorf("evaluate counters: %w", err)
 	}
 }
+
+// poolTimeout makes a wait for a connection that was too long what it is to callers: a timeout.
+type poolTimeout struct{ error }
+
+func (poolTimeout) Timeout() bool   { return true }
+func (t poolTimeout) Unwrap() error { return t.error }
 
 // exchange sends requests in one pipeline and waits for the replies.
 func (e *RedisEngine) exchange(ctx context.Context, reqs []*redisRequest) (answered bool) {

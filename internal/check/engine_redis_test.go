@@ -38,14 +38,6 @@ func TestRedisEngine(t *testing.T) {
 	checktest.Suite(t, check.NewRedisEngine(redisClient(t), redisOptions()))
 }
 
-func TestRedisEnginePlain(t *testing.T) {
-	o := redisOptions()
-	o.Plain = true
-	// more connections than the suite has clients: none may wait for one
-	client := clientOf(t, testenv.RedisURL(t), check.WithPoolSize(128))
-	checktest.Suite(t, check.NewRedisEngine(client, o))
-}
-
 // numbersOf returns an algorithm's numbers with a penalty: limit a minute.
 func numbersOf(a check.Algorithm, limit int64) check.Numbers {
 	n := check.Numbers{Algorithm: a, Limit: limit, WindowMS: 60_000, PenaltyMS: 30_000}
@@ -393,10 +385,10 @@ func TestRedisForgetsScripts(t *testing.T) {
 // that was given up is counted a second time.
 func TestRedisHangs(t *testing.T) {
 	ctx := context.Background()
-	for _, plain := range []bool{false, true} {
+	for _, own := range []check.RedisOptions{{}, {Pipelines: 1024, MaxBatch: 1}} {
 		server := testenv.StartRedis(t)
 		client := clientOf(t, server.URL)
-		engine := check.NewRedisEngine(client, check.RedisOptions{Plain: plain})
+		engine := check.NewRedisEngine(client, own)
 		patient := check.NewRedisEngine(client, redisOptions())
 		counter := check.Counter{Key: checktest.Prefix() + "k", Numbers: numbersOf(check.FixedWindow, 1_000)}
 		ask := func(engine check.Engine, cost int64) *check.Call {

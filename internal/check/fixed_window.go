@@ -62,11 +62,11 @@ func windowEnd(n *Numbers, t int64) int64 {
 	return t - t%n.WindowMS + n.WindowMS
 }
 
-func (s *fixedWindow) refund(_ *Numbers, part *RefundPart) bool {
-	if s.end != part.Ground || s.count < part.Units {
+func (s *fixedWindow) refund(_ *Numbers, units, ground int64) bool {
+	if s.end != ground || s.count < units {
 		return false
 	}
-	s.count -= part.Units
+	s.count -= units
 	return true
 }
 

@@ -40,7 +40,7 @@ func groupRules(rules []compiledRule) {
 	// Where some rule for every resource needs the other script, each check does, and that script keeps
 	// no groups.
 	if slices.ContainsFunc(rules, func(r compiledRule) bool {
-		return r.rule.Resource == "*" && r.rule.Mode != Off && !r.number.numbers.hot()
+		return r.rule.Resource == "*" && r.rule.Mode != Off && !r.number.numbers.Compact()
 	}) {
 		return
 	}
@@ -53,9 +53,4 @@ func groupRules(rules []compiledRule) {
 	for i := range rules {
 		rules[i].grouped = rules[i].groupable() && count[rules[i].by] > 1
 	}
-}
-
-// hot reports whether hot.lua can decide by these numbers.
-func (n *Numbers) hot() bool {
-	return n.PenaltyMS == 0 && n.Algorithm != SlidingWindowLog && n.Algorithm != SlidingWindowBuckets
 }

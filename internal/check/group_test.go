@@ -210,12 +210,13 @@ func TestGroupIsSmall(t *testing.T) {
 // counting all the while, and so does the second when it comes back as it was.
 func TestRulesJoinAndLeaveGroups(t *testing.T) {
 	keys, tenant := check.NewKeys([16]byte{7}), uuid.New()
-	metrics := check.NewMetrics(prometheus.NewRegistry())
-	checker := check.NewChecker(check.CheckerOptions{
-		Keys: keys, Shared: check.NewRedisEngine(redisClient(t), redisOptions()), Local: check.NewMemoryEngine(check.MemoryOptions{}),
-		Peers: check.NewPeers(1, metrics), Metrics: metrics,
+	registry := prometheus.NewRegistry()
+	stack := check.NewStack(check.StackOptions{
+		Shared: check.NewRedisEngine(redisClient(t), redisOptions()), Local: check.NewMemoryEngine(check.MemoryOptions{}),
+		Share: check.NewPeers(1, registry).Share, Metrics: check.NewEngineMetrics(registry),
 	})
-	defer checker.Close()
+	defer stack.Close()
+	checker := check.NewChecker(check.CheckerOptions{Keys: keys, Engine: stack, Metrics: check.NewMetrics(registry)})
 	rule := func(slug string, limit int64) check.Rule {
 		return check.Rule{
 			Slug: slug, Resource: "*", Algorithm: check.FixedWindowFirstHit, Limit: limit, By: []string{"subject"},

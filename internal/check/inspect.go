@@ -57,7 +57,7 @@ func (e *UncountedError) Error() string {
 // them is meant; the rest of it says nothing here. While the counter store is away, it tells
 // what a check would be answered.
 func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) SubjectLimits {
-	now := c.clock()
+	now := c.now()
 	subject, _ := p.subjects.Load(values.Subject)
 	plan, _ := p.plan("", subject)
 	out := SubjectLimits{Subject: values.Subject}
@@ -116,14 +116,10 @@ func (c *Checker) peek(ctx context.Context, evaluations []*evaluation) {
 		return
 	}
 	// The engine has a deadline of its own; a client that goes away is no failure of the store.
-	c.shared.evaluate(context.WithoutCancel(ctx), calls)
+	c.engine.Evaluate(context.WithoutCancel(ctx), calls...)
 	for _, e := range evaluations {
-		switch {
-		case len(e.counted) == 0:
-		case e.call.Err != nil:
-			c.answerWithout(e)
-		default:
-			e.answer()
+		if len(e.counted) > 0 {
+			e.conclude()
 		}
 	}
 }
@@ -134,7 +130,7 @@ func (r *RuleDecision) asOfOne() {
 	case r.Unlimited:
 	case r.Uncounted:
 		if r.Allowed = r.Rule.OnUnavailable == Allow; !r.Allowed {
-			r.RetryAfterMS = retryAfterMS()
+			r.RetryAfterMS = RetryAfterOutageMS()
 		}
 	case r.Remaining == 0:
 		r.Allowed, r.RetryAfterMS = false, r.NextAfterMS
@@ -171,33 +167,15 @@ func (c *Checker) Reset(ctx context.Context, p *Policy, rule string, values Requ
 		return nil, nil, &UncountedError{Rule: rule, Unknown: true}
 	}
 	for some := range slices.Chunk(counters, resetChunk) {
-		if err := c.shared.reset(ctx, some); err != nil {
+		if err := c.engine.Reset(context.WithoutCancel(ctx), some...); err != nil {
 			return nil, nil, fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
 		}
 	}
-	// What this instance counted while the store was away.
-	if err := c.local.Reset(ctx, counters...); err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
-	}
-	c.denials.forget(p.tenant, values.Subject)
-	c.leases.forget(counters)
 	return reset, hidden, nil
 }
 
 // resetChunk bounds how many counters go in one pipeline, so that no check waits long behind it.
 const resetChunk = 128
-
-func (g *guarded) reset(ctx context.Context, counters []Counter) error {
-	if !g.breaker.allow() {
-		return errBreakerOpen
-	}
-	err := g.engine.Reset(context.WithoutCancel(ctx), counters...)
-	g.breaker.done(err)
-	if err != nil {
-		g.metrics.redisErrors.Inc()
-	}
-	return err
-}
 
 // counted returns the request whose counter of rule r the values mean, or why there is none. A
 // rule for one exact resource needs no resource to be given.

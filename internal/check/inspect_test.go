@@ -55,7 +55,7 @@ func onEachStore(t *testing.T, test func(t *testing.T, r *rig)) {
 		r.checker.keys = NewKeys(secret)
 		r.policy, err = CompilePolicy(r.checker.keys, uuid.New(), inspected())
 		require.NoError(t, err)
-		r.checker.clock = time.Now
+		r.clock = time.Now
 		test(t, r)
 	})
 }
@@ -197,8 +197,8 @@ func (r *rig) reset(rule string, values Request) (reset, hidden []string, err er
 func TestReset(t *testing.T) {
 	onEachStore(t, func(t *testing.T, r *rig) {
 		var denials atomic.Int64 // a clock that passes the moment for which a denial is remembered
-		base := r.checker.clock
-		r.checker.denials.clock = func() time.Time { return base().Add(time.Duration(denials.Load()) * time.Millisecond) }
+		base := r.clock
+		r.clock = func() time.Time { return base().Add(time.Duration(denials.Load()) * time.Millisecond) }
 		login := Request{Subject: "s", Resource: "login", Cost: 1}
 		create := Request{Subject: "s", Resource: "orders:create", Cost: 1, Attributes: []Attribute{{"ip", "203.0.113.7"}, {"region", "eu"}}}
 		other := login
@@ -213,7 +213,7 @@ func TestReset(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{"penalized"}, reset)
 		require.Empty(t, hidden)
-		denials.Add(denialMS)
+		denials.Add(100)
 		require.True(t, r.check(login).Allowed)
 		require.False(t, r.check(other).Allowed)
 		rules, _ := lines(r.inspect(Request{Subject: "s"}))
@@ -275,12 +275,12 @@ func TestResetErrors(t *testing.T) {
 	rules, _ := lines(r.inspect(Request{Subject: "s"}))
 	require.Contains(t, rules, "create 1/2 true rule")
 
-	r.move(breakerTimedOut)
-	for range breakerInARow {
+	r.move(150 * time.Millisecond)
+	for range 5 {
 		_, _, _ = r.reset("create", Request{Subject: "s"})
 	}
 	_, _, err = r.reset("create", Request{Subject: "s"})
-	require.ErrorIs(t, err, errBreakerOpen, "a store that is away is not asked each time")
+	require.ErrorIs(t, err, ErrBreakerOpen, "a store that is away is not asked each time")
 }
 
 var errBroken = errors.New("broken")
@@ -307,7 +307,6 @@ func TestResetLocal(t *testing.T) {
 // more often than limit times (resets + 1).
 func TestResetWhileChecksRun(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 10)}})
-	r.checker.denials.clock = func() time.Time { return time.UnixMilli(r.now.Load()) }
 	const resets, workers = 20, 4
 	var admitted atomic.Int64
 	done := make(chan struct{})

@@ -19,24 +19,15 @@ type Instance struct {
 	This      bool `json:"-"` // the one that was asked
 }
 
-// AllInstances returns how the instances are that answer soon, by name, and how many are known to
-// be alive, this one included. It never fails: with Redis away there is this one.
-func (c *Checker) AllInstances(ctx context.Context) (list []Instance, known int) {
-	got := c.recent.gather(ctx, recentRequest{Instances: true})
-	this := c.instance()
+// Instances returns how the instances are that answer soon, by name, and how many are known to
+// be alive, this one included. It never fails: without Redis there is this one.
+func (r *Recent) Instances(ctx context.Context) (list []Instance, known int) {
+	got := r.gather(ctx, recentRequest{Instances: true})
+	this := r.self()
 	this.This = true
 	list = append(got.instances, this)
 	slices.SortFunc(list, func(a, b Instance) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), a.StartedAt.Compare(b.StartedAt))
 	})
 	return list, got.Instances
-}
-
-// instance is how this one is.
-func (c *Checker) instance() (out Instance) {
-	if c.about != nil {
-		out = c.about()
-	}
-	out.Latency, out.DegradedSince = c.Latency(), c.DegradedSince()
-	return out
 }

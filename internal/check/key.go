@@ -1,6 +1,8 @@
 package check
 
 import (
+	"crypto/hkdf"
+	"crypto/sha256"
 	"encoding/binary"
 	"strings"
 
@@ -24,8 +26,15 @@ func NewKeys(secret [16]byte) Keys {
 	return Keys{binary.LittleEndian.Uint64(secret[:8]), binary.LittleEndian.Uint64(secret[8:])}
 }
 
-// keyPrefix begins every key that Weir keeps in Redis.
-const keyPrefix = "w{"
+// Derive returns a secret of 32 bytes for a purpose. All instances of the deployment derive the same.
+func (k Keys) Derive(purpose string) []byte {
+	secret := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, k.k0), k.k1)
+	derived, err := hkdf.Key(sha256.New, secret, nil, purpose, 32)
+	if err != nil {
+		panic("check: " + err.Error()) // 32 bytes are few enough
+	}
+	return derived
+}
 
 // tenantPrefix returns what all counter keys of a tenant begin with. Tenants that share a tag share
 // a slot, and nothing else.
@@ -43,50 +52,9 @@ func tagByte(h uint64) byte {
 	return b
 }
 
-// hashTag returns the part of a key that chooses its slot.
-func hashTag(key string) string {
-	if from := strings.IndexByte(key, '{'); from >= 0 {
-		if length := strings.IndexByte(key[from+1:], '}'); length > 0 {
-			return key[from+1 : from+1+length]
-		}
-	}
-	return key
-}
-
-// idBytes is the length of the name in a key, and of a rule's ID.
-const idBytes = 9
-
-// keyName is the name of a key: 40 bits and 32 bits.
-type keyName struct{ low, high uint64 }
-
 func (k Keys) name(of []byte) keyName {
 	h0, h1 := siphash.Hash128(k.k0, k.k1, of)
 	return keyName{low: h0 & (1<<40 - 1), high: (h0>>40 | h1<<24) & (1<<32 - 1)}
-}
-
-func (n keyName) plus(o keyName) keyName { return keyName{low: n.low + o.low, high: n.high + o.high} }
-
-func (n keyName) append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint32(b, uint32(n.low)) //nolint:gosec // the low bytes are meant
-	b = append(b, byte(n.low>>32))
-	return binary.LittleEndian.AppendUint32(b, uint32(n.high)) //nolint:gosec // the low bytes are meant
-}
-
-// readName is the opposite of append.
-func readName(s string) (n keyName) {
-	for i := idBytes - 1; i >= 5; i-- {
-		n.high = n.high<<8 | uint64(s[i])
-	}
-	for i := 4; i >= 0; i-- {
-		n.low = n.low<<8 | uint64(s[i])
-	}
-	return n
-}
-
-// keyBeside returns the own key of the counter with an ID, from the key of its group.
-func keyBeside(group, id string) string {
-	at := len(group) - idBytes
-	return string(readName(group[at:]).plus(readName(id)).append([]byte(group[:at])))
 }
 
 // ruleID is what names a rule's counters apart from the values counted by: changing any

@@ -40,7 +40,7 @@ func (c *Checker) RunLatency(ctx context.Context) {
 	ticks := time.NewTicker(latencyEvery)
 	defer ticks.Stop()
 	for {
-		c.metrics.noteLatency(c.clock())
+		c.metrics.noteLatency(c.now())
 		select {
 		case <-ctx.Done():
 			return
@@ -50,7 +50,7 @@ func (c *Checker) RunLatency(ctx context.Context) {
 }
 
 // Latency returns how long checks took in about the last minute, where RunLatency runs.
-func (c *Checker) Latency() Latency { return c.metrics.latency(c.clock()) }
+func (c *Checker) Latency() Latency { return c.metrics.latency(c.now()) }
 
 func (m *Metrics) latencyMark(now time.Time) latencyMark {
 	var metric dto.Metric

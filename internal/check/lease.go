@@ -5,69 +5,65 @@ import (
 	"time"
 )
 
-// A lease is units that this instance was charged for ahead, in one call for all counters of a check, and
-// gives out from memory to checks that ask the very same counters.
+// A lease is units that this instance prefetched, in one call for all counters of a check, and
+// grants from memory to checks that ask the same counters.
 //
-// Giving a unit out at an instant is right if charging it only then would have left its counters
-// no fuller than they are, for then a strict engine could have admitted it. So it is while the
+// Granting a unit at an instant is right if charging it only then would have left its counters
+// no fuller than they are, because then a strict engine could have admitted it. That is so while the
 // window that was charged lasts (of sub-buckets: the one that was), since the counts of one window
-// have no order. A bucket drains meanwhile, unless it was whole: units that were charged to a whole
-// bucket at T0 and are given out at T1 have let it drain from T0 to T1 for nothing, and others
+// have no order. A bucket drains meanwhile, unless it was full: units that were charged to a full
+// bucket at T0 and are granted at T1 have let it drain from T0 to T1 for nothing, and others
 // would be admitted on top. So some units are held back, the cushion: as many as drain
-// between the instant at which the bucket would have been whole without these units and the end
-// of the lease. They keep the bucket as full as it would be. docs/decisions/0007 has the proof.
+// between the instant at which the bucket would have been full without these units and the end
+// of the lease. They keep the level of the bucket where it would be. docs/decisions/0007 has the proof.
 type lease struct {
-	left    atomic.Int64 // to be given out; below 0 when it has ended
-	cushion int64        // charged, and not to be given out
+	left    atomic.Int64 // to be granted; below 0 when the lease has ended
+	cushion int64        // charged, and not to be granted
 	size    int64        // that left began with, and what the one before had left then
-	total   int64        // that was charged, what the check that took it asked for included
+	total   int64        // that was charged, the own cost of the check included
 	older   atomic.Pointer[lease]
 	// sent is an instant before the store was asked, so that the store's clock at a later instant x is
 	// at most nowMS + (x - sent).
 	sent     time.Time
-	until    time.Time // by the clock that does not step
-	wallMS   int64     // until by the clock on the wall: a machine that was asleep has let its leases end
+	until    time.Time // by the monotonic clock
+	wallMS   int64     // until, by the wall clock: leases end while a machine sleeps
 	nowMS    int64     // of the store, when it charged
 	verdicts []Verdict
 }
 
 const (
-	leaseHold       = 250 * time.Millisecond // longest that units are held
-	leaseHoldBucket = 100 * time.Millisecond // shorter, since the cushion of a bucket grows with it
-	leaseEvery      = 50 * time.Millisecond  // what a busy set takes is what it asks for in this time
-	leaseIdle       = 100 * time.Millisecond // units that nobody asked for so long go back
-	leaseCalm       = 50 * time.Millisecond  // after a take that was denied
-	leaseShare      = 4                      // at most one part in so many of what remains is taken
-	leaseLow        = 4                      // more is taken when less than one part in so many is left
-	leaseLeast      = 2                      // units; fewer save nothing
+	leaseEvery   = 50 * time.Millisecond  // a busy set prefetches what it needs in this time
+	leaseIdle    = 100 * time.Millisecond // units that nobody asked for so long are returned
+	leaseBackoff = 50 * time.Millisecond  // after a prefetch that was denied
+	leaseLow     = 4                      // more is prefetched when less than one part in so many is left
 
 	leaseEnded = -1 << 62
 )
 
-// live reports whether units may still be given out.
+// live reports whether units may still be granted.
 func (l *lease) live(now time.Time) bool {
 	return now.Before(l.until) && now.UnixMilli() < l.wallMS
 }
 
-// give takes cost units out of what is held, from the older lease first, and returns how many are
+// grant takes cost units out of what is held, from the older lease first, and returns how many are
 // left.
-func (l *lease) give(now time.Time, cost int64) (left int64, ok bool) {
+func (l *lease) grant(now time.Time, cost int64) (left int64, ok bool) {
 	older := l.older.Load()
 	if older != nil && older.live(now) {
-		if rest, ok := older.giveOwn(cost); ok {
+		if rest, ok := older.grantOwn(cost); ok {
 			return rest + max(0, l.left.Load()), true
 		}
 	}
 	if !l.live(now) {
 		return 0, false
 	}
-	if left, ok = l.giveOwn(cost); ok && older != nil && older.live(now) {
+	if left, ok = l.grantOwn(cost); ok && older != nil && older.live(now) {
 		left += max(0, older.left.Load())
 	}
 	return left, ok
 }
 
-func (l *lease) giveOwn(cost int64) (left int64, ok bool) {
+func (l *lease) grantOwn(cost int64) (left int64, ok bool) {
 	for {
 		left = l.left.Load()
 		if left < cost {
@@ -79,7 +75,7 @@ func (l *lease) giveOwn(cost int64) (left int64, ok bool) {
 	}
 }
 
-// held returns what can be given out, the older lease included.
+// held returns what can be granted, the older lease included.
 func (l *lease) held(now time.Time) (units int64) {
 	if l == nil {
 		return 0
@@ -93,10 +89,10 @@ func (l *lease) held(now time.Time) (units int64) {
 	return units
 }
 
-// low reports whether it is time to take more.
+// low reports whether it is time to prefetch more.
 func (l *lease) low(now time.Time) bool { return l.held(now) < max(1, l.size/leaseLow) }
 
-// end ends the lease and returns what was left to be given out; ok is false where it had ended before.
+// end ends the lease and returns what was left to be granted; ok is false where it had ended before.
 func (l *lease) end() (left int64, ok bool) {
 	left = l.left.Swap(leaseEnded)
 	return left, left != leaseEnded
@@ -108,7 +104,7 @@ func (l *lease) storeNow(now time.Time) int64 {
 	return l.nowMS + int64((elapsed+time.Millisecond-1)/time.Millisecond) + 1
 }
 
-// base returns an instant before which bucket i would not have been whole without these units.
+// base returns an instant before which bucket i would not have been full without these units.
 func (l *lease) base(n *Numbers, i int) int64 {
 	longer, rest := muldiv(l.total, n.WindowMS, n.Limit, 0)
 	if rest > 0 {
@@ -117,7 +113,7 @@ func (l *lease) base(n *Numbers, i int) int64 {
 	return l.verdicts[i].ResetMS - 1 - longer
 }
 
-// drained returns how many units of bucket i must stay charged so that giving out others until the
+// drained returns how many units of bucket i must stay charged so that granting others until the
 // instant atMS was right.
 func (l *lease) drained(n *Numbers, i int, atMS int64) int64 {
 	gap := atMS - l.base(n, i)
@@ -131,7 +127,8 @@ func (l *lease) drained(n *Numbers, i int, atMS int64) int64 {
 	return units
 }
 
-// windowEndOf returns the end of the window that v tells of a charge to, and false for a bucket.
+// windowEndOf returns the end of the window that a charge with verdict v went to, and false for a
+// bucket.
 func windowEndOf(n *Numbers, v *Verdict, nowMS int64) (int64, bool) {
 	switch n.Algorithm {
 	case SlidingWindowCounter:
@@ -144,8 +141,8 @@ func windowEndOf(n *Numbers, v *Verdict, nowMS int64) (int64, bool) {
 	return 0, false
 }
 
-// newLease makes a lease of what a call charged to counters: units of it, the cushion included, are
-// beyond what the check itself asked for.
+// newLease returns a lease of what a call charged to counters: units of it, the cushion included, are
+// beyond the check's own cost.
 func newLease(counters []Counter, call *Call, units int64, sent time.Time) *lease {
 	l := &lease{
 		total: call.Cost, sent: sent, nowMS: call.Outcome.NowMS,
@@ -164,8 +161,8 @@ func newLease(counters []Counter, call *Call, units int64, sent time.Time) *leas
 			untilMS = min(untilMS, end)
 		}
 	}
-	// Where the bucket turns out to be less full than was thought, rather a short lease than
-	// one that is all cushion.
+	// Where the bucket is less full than expected, a short lease is better than one that is all
+	// cushion.
 	for {
 		l.cushion = 0
 		for i := range counters {

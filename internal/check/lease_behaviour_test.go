@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
@@ -272,13 +271,10 @@ func TestLeasesOverRedis(t *testing.T) {
 		require.NoError(t, err)
 		engine := check.NewRedisEngine(redisClient(t), redisOptions())
 		var admitted, leased atomic.Int64
-		var instances []*check.Checker
+		var instances []*leasing
 		var clients sync.WaitGroup
 		for range 3 {
-			metrics := check.NewMetrics(prometheus.NewRegistry())
-			c := check.NewChecker(check.CheckerOptions{
-				Keys: keys, Shared: engine, Local: check.NewMemoryEngine(check.MemoryOptions{}), Peers: check.NewPeers(1, metrics), Metrics: metrics,
-			})
+			c := newInstance(keys, engine)
 			instances = append(instances, c)
 			for range 64 {
 				clients.Go(func() {
@@ -304,10 +300,7 @@ func TestLeasesOverRedis(t *testing.T) {
 		for _, c := range instances {
 			c.Close()
 		}
-		last := check.NewMetrics(prometheus.NewRegistry())
-		c := check.NewChecker(check.CheckerOptions{
-			Keys: keys, Shared: engine, Local: check.NewMemoryEngine(check.MemoryOptions{}), Peers: check.NewPeers(1, last), Metrics: last,
-		})
+		c := newInstance(keys, engine)
 		defer c.Close()
 		rest := int64(0)
 		for cost := int64(limit); cost > 0; {

@@ -1,5 +1,15 @@
 package check
 
+import "time"
+
+// The bounds of leasing that people are told of.
+const (
+	leaseHold       = 250 * time.Millisecond // the longest that units are held
+	leaseHoldBucket = 100 * time.Millisecond // shorter, because the cushion of a bucket grows with it
+	leaseShare      = 4                      // at most one part in so many of what remains is prefetched
+	leaseLeast      = 2                      // units; fewer save nothing
+)
+
 // LeaseBounds says what leasing costs a rule at most.
 type LeaseBounds struct {
 	// Units is how many one instance can hold of a counter that nothing was used of: a quarter. A check

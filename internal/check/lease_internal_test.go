@@ -9,15 +9,15 @@ import (
 
 // Giving out is one atomic operation: it makes no garbage, and nobody is given what is not there.
 func TestLeaseGives(t *testing.T) {
-	now := time.UnixMilli(testStart)
+	now := time.UnixMilli(engineStart)
 	counters := []Counter{{Key: "w{a}k", Numbers: Numbers{Algorithm: FixedWindow, Limit: 10_000, WindowMS: 60_000}}}
-	call := &Call{Cost: 1_001, Counters: counters, Outcome: Outcome{NowMS: testStart, Allowed: true, Verdicts: []Verdict{{Allowed: true, Remaining: 8_999, ResetMS: testStart + 60_000}}}}
+	call := &Call{Cost: 1_001, Counters: counters, Outcome: Outcome{NowMS: engineStart, Allowed: true, Verdicts: []Verdict{{Allowed: true, Remaining: 8_999, ResetMS: engineStart + 60_000}}}}
 	l := newLease(counters, call, 1_000, now)
-	require.Zero(t, testing.AllocsPerRun(100, func() { l.give(now, 3) }))
+	require.Zero(t, testing.AllocsPerRun(100, func() { l.grant(now, 3) }))
 	left := l.left.Load()
-	_, ok := l.give(now, left+1)
+	_, ok := l.grant(now, left+1)
 	require.False(t, ok)
-	rest, ok := l.give(now, left)
+	rest, ok := l.grant(now, left)
 	require.True(t, ok)
 	require.Zero(t, rest)
 	_, ok = l.end()
@@ -28,18 +28,18 @@ func TestLeaseGives(t *testing.T) {
 	older := newLease(counters, call, 5, now)
 	l = newLease(counters, call, 10, now)
 	l.older.Store(older)
-	rest, ok = l.give(now, 5)
+	rest, ok = l.grant(now, 5)
 	require.True(t, ok)
 	require.EqualValues(t, 10, rest, "the older first")
-	_, ok = l.give(now.Add(leaseHold), 1)
+	_, ok = l.grant(now.Add(leaseHold), 1)
 	require.False(t, ok)
 }
 
 // A reply that is slow in coming shortens the lease: the clock of the store is known by no more than when it was asked.
 func TestLeaseEndsWithItsWindow(t *testing.T) {
 	counters := []Counter{{Key: "w{a}k", Numbers: Numbers{Algorithm: SlidingWindowBuckets, Limit: 100, WindowMS: 1_000, PrecisionMS: 100}}}
-	call := &Call{Cost: 11, Counters: counters, Outcome: Outcome{NowMS: testStart + 60, Allowed: true, Verdicts: []Verdict{{Allowed: true, Remaining: 89, ResetMS: testStart + 1_000}}}}
-	sent := time.UnixMilli(testStart + 50_000) // clocks need not agree
+	call := &Call{Cost: 11, Counters: counters, Outcome: Outcome{NowMS: engineStart + 60, Allowed: true, Verdicts: []Verdict{{Allowed: true, Remaining: 89, ResetMS: engineStart + 1_000}}}}
+	sent := time.UnixMilli(engineStart + 50_000) // clocks need not agree
 	l := newLease(counters, call, 10, sent)
 	require.True(t, l.live(sent.Add(38*time.Millisecond)))
 	require.False(t, l.live(sent.Add(39*time.Millisecond)), "40 ms are left of the part, less what the store's clock rounds off")

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// pendingRefund is what a lease that has ended gives back.
+// pendingRefund is what an ended lease returns.
 type pendingRefund struct {
 	units  int64 // that could have been given out
 	refund Refund
-	stays  bool // with some counter
+	stays  bool // charged to some counter
 }
 
-// refundChunk bounds how many go in one pipeline, so that no check waits long behind it.
+// refundChunk is how many refunds one pipeline carries at most, so that no check waits long behind it.
 const refundChunk = 64
 
-// retire ends a lease of set and puts down what goes back. Newest tells that the set took nothing
-// after it: a bucket takes nothing back else.
-func (l *leases) retire(set *leaseSet, gone *lease, now time.Time, newest bool) {
+// retire ends a lease of set and queues what is to be returned. Newest says that the set prefetched
+// nothing after it: otherwise a bucket takes nothing back.
+func (l *Leases) retire(set *leaseSet, gone *lease, now time.Time, newest bool) {
 	left, ok := gone.end()
 	if !ok || left+gone.cushion == 0 {
 		return
@@ -45,8 +45,8 @@ func (l *leases) retire(set *leaseSet, gone *lease, now time.Time, newest bool) 
 	l.mu.Unlock()
 }
 
-// drop ends a lease whose counters were forgotten: there is nothing to give back to.
-func (l *leases) drop(gone *lease) {
+// drop ends a lease whose counters were reset: there is nothing to return units to.
+func (l *Leases) drop(gone *lease) {
 	if gone == nil {
 		return
 	}
@@ -60,8 +60,8 @@ func (l *leases) drop(gone *lease) {
 	}
 }
 
-// retireAll ends what set holds. The caller holds set.taking, so nobody takes more meanwhile.
-func (l *leases) retireAll(set *leaseSet, now time.Time) {
+// retireAll ends what set holds. The caller holds set.busy, so nothing is prefetched meanwhile.
+func (l *Leases) retireAll(set *leaseSet, now time.Time) {
 	newest := set.lease.Swap(nil)
 	if newest == nil {
 		return
@@ -72,24 +72,24 @@ func (l *leases) retireAll(set *leaseSet, now time.Time) {
 	l.retire(set, newest, now, true)
 }
 
-// giveBack gives back at once what set holds, and reports whether that was anything.
-func (l *leases) giveBack(set *leaseSet) bool {
+// returnAll returns at once what set holds, and reports whether that was anything.
+func (l *Leases) returnAll(set *leaseSet) bool {
 	now := l.clock()
 	held := set.lease.Load()
 	if held.held(now) == 0 {
 		return false
 	}
-	// Who takes more meanwhile holds the set; what it took is not missing here.
+	// A call that prefetches meanwhile holds the set; its units are not missing here.
 	if older := held.older.Swap(nil); older != nil {
 		l.retire(set, older, now, false)
 	}
 	l.retire(set, held, now, true)
-	l.refund()
+	l.returnPending()
 	return true
 }
 
-// refund gives back what was put down.
-func (l *leases) refund() {
+// returnPending returns the queued units.
+func (l *Leases) returnPending() {
 	l.mu.Lock()
 	pending := l.pending
 	l.pending = nil
@@ -102,7 +102,7 @@ func (l *leases) refund() {
 			}
 		}
 		if len(refunds) > 0 {
-			l.store.refund(context.Background(), refunds)
+			l.next.Refund(context.Background(), refunds...)
 		}
 		for i := range some {
 			if r := &some[i].refund; r.Err == nil && r.Refused == 0 && !some[i].stays {
@@ -114,61 +114,44 @@ func (l *leases) refund() {
 	}
 }
 
-// refund takes units back to the store, unless it is away.
-func (g *guarded) refund(ctx context.Context, refunds []*Refund) {
-	if !g.breaker.allow() {
-		for _, r := range refunds {
-			r.Err = errBreakerOpen
-		}
-		return
-	}
-	g.engine.Refund(ctx, refunds...)
-	failure := refunds[0].Err
-	for _, r := range refunds {
-		if r.Err == nil {
-			failure = nil
-		}
-	}
-	g.breaker.done(failure)
-}
-
-// guard has somebody look after the sets.
-func (l *leases) guard() {
+// inspectLater has the sets inspected after leaseEvery.
+func (l *Leases) inspectLater() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case !l.own || l.watched || l.closed:
+	case !l.own || l.timed || l.closed:
 		return
-	case l.watch == nil:
-		l.watch = time.AfterFunc(leaseEvery, l.look)
+	case l.timer == nil:
+		l.timer = time.AfterFunc(leaseEvery, l.tick)
 	default:
-		l.watch.Reset(leaseEvery)
+		l.timer.Reset(leaseEvery)
 	}
-	l.watched = true
+	l.timed = true
 }
 
-// look gives back what nobody asks for, and gives up sets that are not asked any more.
-func (l *leases) look() {
+// tick inspects the sets and sets the timer again.
+func (l *Leases) tick() {
 	l.mu.Lock()
-	l.watched = false
+	l.timed = false
 	l.mu.Unlock()
-	l.lookAt(l.clock(), false)
+	l.inspect(l.clock(), false)
 	if l.count.Load() > 0 {
-		l.guard()
+		l.inspectLater()
 	}
 }
 
-func (l *leases) lookAt(now time.Time, all bool) {
-	l.looking.Lock()
-	defer l.looking.Unlock()
+// inspect returns units that nobody asks for, and removes idle sets; with all every set.
+func (l *Leases) inspect(now time.Time, all bool) {
+	l.inspecting.Lock()
+	defer l.inspecting.Unlock()
 	held := int64(0)
 	l.sets.Range(func(_ uint64, set *leaseSet) bool {
-		if !set.taking.CompareAndSwap(false, true) {
+		if !set.busy.CompareAndSwap(false, true) {
 			held += set.lease.Load().held(now)
 			return true
 		}
-		if all || set.quiet(now) {
-			// It stays taken: nobody who still knows it takes units that nobody would look after.
+		if all || set.idle(now) {
+			// It stays busy: no call that still knows it may prefetch units that nothing would return.
 			l.retireAll(set, now)
 			l.sets.Delete(set.hash)
 			l.count.Add(-1)
@@ -182,35 +165,47 @@ func (l *leases) lookAt(now time.Time, all bool) {
 			}
 			held += newest.held(now)
 		}
-		set.taking.Store(false)
+		set.busy.Store(false)
 		return true
 	})
 	l.metrics.leaseHeld.Set(float64(held))
-	l.refund()
+	l.returnPending()
 }
 
-// quiet reports whether nothing was asked of the set for a while.
-func (s *leaseSet) quiet(now time.Time) bool {
-	left, warmth := s.lease.Load().held(now), s.heat.Load()
-	if left != s.seenLeft || warmth != s.seenHeat || now.Before(s.seenAt) {
-		s.seenLeft, s.seenHeat, s.seenAt = left, warmth, now
+// idle reports whether nothing was asked of the set for leaseIdle.
+func (s *leaseSet) idle(now time.Time) bool {
+	left, checks := s.lease.Load().held(now), s.rate.Load()
+	if left != s.seenLeft || checks != s.seenRate || now.Before(s.seenAt) {
+		s.seenLeft, s.seenRate, s.seenAt = left, checks, now
 	}
 	return now.Sub(s.seenAt) >= leaseIdle
 }
 
-// forget ends the leases of counters that were forgotten.
-func (l *leases) forget(counters []Counter) {
-	forgotten := make(map[string]bool, len(counters))
+// Refund is part of Engine.
+func (l *Leases) Refund(ctx context.Context, refunds ...*Refund) { l.next.Refund(ctx, refunds...) }
+
+// Reset is part of Engine. It ends the leases of the counters.
+func (l *Leases) Reset(ctx context.Context, counters ...Counter) error {
+	if err := l.next.Reset(ctx, counters...); err != nil {
+		return err
+	}
+	l.forget(counters)
+	return nil
+}
+
+// forget ends the leases of counters that were reset.
+func (l *Leases) forget(counters []Counter) {
+	reset := make(map[string]bool, len(counters))
 	for i := range counters {
-		forgotten[counters[i].OwnKey()] = true
+		reset[counters[i].OwnKey()] = true
 	}
 	l.mu.Lock()
 	l.pending = slices.DeleteFunc(l.pending, func(p pendingRefund) bool {
-		return slices.ContainsFunc(p.refund.Parts, func(part RefundPart) bool { return forgotten[part.Key] })
+		return slices.ContainsFunc(p.refund.Parts, func(part RefundPart) bool { return reset[part.Key] })
 	})
 	l.mu.Unlock()
 	l.sets.Range(func(_ uint64, set *leaseSet) bool {
-		if slices.ContainsFunc(set.counters, func(c Counter) bool { return forgotten[c.OwnKey()] }) {
+		if slices.ContainsFunc(set.counters, func(c Counter) bool { return reset[c.OwnKey()] }) {
 			set.resets.Add(1)
 			l.drop(set.lease.Load())
 		}
@@ -218,13 +213,13 @@ func (l *leases) forget(counters []Counter) {
 	})
 }
 
-// close gives back all that is held.
-func (l *leases) close() {
+// Close returns all that is held.
+func (l *Leases) Close() {
 	l.mu.Lock()
 	l.closed = true
-	if l.watch != nil {
-		l.watch.Stop()
+	if l.timer != nil {
+		l.timer.Stop()
 	}
 	l.mu.Unlock()
-	l.lookAt(l.clock(), true)
+	l.inspect(l.clock(), true)
 }

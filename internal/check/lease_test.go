@@ -18,12 +18,28 @@ import (
 	"weir/internal/check/checktest"
 )
 
+// leasing is an instance and its engines.
+type leasing struct {
+	*check.Checker
+	*check.Stack
+}
+
+// newInstance returns an instance over a store, by the real clock.
+func newInstance(keys check.Keys, shared check.Engine) *leasing {
+	registry := prometheus.NewRegistry()
+	stack := check.NewStack(check.StackOptions{
+		Shared: shared, Local: check.NewMemoryEngine(check.MemoryOptions{}),
+		Share: check.NewPeers(1, registry).Share, Metrics: check.NewEngineMetrics(registry),
+	})
+	return &leasing{check.NewChecker(check.CheckerOptions{Keys: keys, Engine: stack, Metrics: check.NewMetrics(registry)}), stack}
+}
+
 // fleet is instances of the service over one counter store, with a clock that stands until it is moved.
 type fleet struct {
 	t         *testing.T
 	now       int64 // milliseconds since 1970
 	store     *countingEngine
-	instances []*check.Checker
+	instances []*leasing
 	registry  []*prometheus.Registry
 	policy    *check.Policy
 	keys      check.Keys
@@ -71,11 +87,13 @@ func newFleet(t *testing.T, instances int, rules ...check.Rule) *fleet {
 // start puts an instance without any state in place i. One that was there is gone, with all it held.
 func (f *fleet) start(i int) {
 	f.registry[i] = prometheus.NewRegistry()
-	metrics := check.NewMetrics(f.registry[i])
-	f.instances[i] = check.NewChecker(check.CheckerOptions{
-		Keys: f.keys, Shared: f.store, Local: check.NewMemoryEngine(check.MemoryOptions{}),
-		Peers: check.NewPeers(1, metrics), Metrics: metrics, Clock: func() time.Time { return time.UnixMilli(f.now) },
+	clock := func() time.Time { return time.UnixMilli(f.now) }
+	stack := check.NewStack(check.StackOptions{
+		Shared: f.store, Local: check.NewMemoryEngine(check.MemoryOptions{}), Clock: clock,
+		Share: check.NewPeers(1, f.registry[i]).Share, Metrics: check.NewEngineMetrics(f.registry[i]),
 	})
+	checker := check.NewChecker(check.CheckerOptions{Keys: f.keys, Engine: stack, Metrics: check.NewMetrics(f.registry[i]), Clock: clock})
+	f.instances[i] = &leasing{checker, stack}
 }
 
 func (f *fleet) use(rules ...check.Rule) {
@@ -103,7 +121,7 @@ func (f *fleet) move(ms int64) {
 		ms -= next - f.now
 		f.now = next
 		for _, c := range f.instances {
-			c.LookAfterLeases()
+			c.ReturnIdle()
 		}
 	}
 	f.now += ms

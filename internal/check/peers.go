@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -26,10 +27,10 @@ const (
 // a limit while the counter store is away. It counts the most that were alive at once in the
 // last ten minutes: a store that is dying cannot shrink the number.
 type Peers struct {
-	id      string
-	least   int
-	metrics *Metrics
-	share   atomic.Pointer[share]
+	id        string
+	least     int
+	instances prometheus.Gauge
+	share     atomic.Pointer[Share]
 
 	mu    sync.Mutex
 	heard map[string]time.Time
@@ -41,31 +42,30 @@ type peak struct {
 	at    time.Time
 }
 
-// share is one instance's part of every limit: one of count, at position rank.
-type share struct{ count, rank int64 }
-
-// of returns this instance's part of n. The remainder of the division goes to the first
-// ranks; nobody's part is 0, so the parts of n add up to max(n, count).
-func (s share) of(n int64) int64 {
-	part := n / s.count
-	if s.rank < n%s.count {
-		part++
-	}
-	return max(part, 1)
-}
-
 // NewPeers returns a Peers that takes least instances to be alive until it hears of more.
-func NewPeers(least int, metrics *Metrics) *Peers {
-	p := &Peers{id: uuid.NewString(), least: max(least, 1), metrics: metrics, heard: map[string]time.Time{}}
+func NewPeers(least int, reg prometheus.Registerer) *Peers {
+	p := &Peers{
+		id: uuid.NewString(), least: max(least, 1), heard: map[string]time.Time{},
+		instances: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "weir_instances", Help: "Instances of the service known to be alive; local shares divide by it.",
+		}),
+	}
+	reg.MustRegister(p.instances)
 	p.observe(p.id, time.Now())
 	return p
 }
 
 // Count returns how many instances share the limits now.
-func (p *Peers) Count() int { return int(p.share.Load().count) }
+func (p *Peers) Count() int { return int(p.share.Load().Count) }
 
-// others returns how many other instances were heard of a moment ago.
-func (p *Peers) others() (n int) {
+// ID names this instance among all.
+func (p *Peers) ID() string { return p.id }
+
+// Share returns this instance's part of every limit.
+func (p *Peers) Share() Share { return *p.share.Load() }
+
+// Others returns how many other instances were heard of a moment ago.
+func (p *Peers) Others() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for id, at := range p.heard {
@@ -134,6 +134,6 @@ func (p *Peers) observe(id string, now time.Time) {
 	}
 	count := max(p.most[0].count, p.least)
 	rank, _ := slices.BinarySearch(ids, p.id)
-	p.share.Store(&share{count: int64(count), rank: int64(rank)})
-	p.metrics.instances.Set(float64(count))
+	p.share.Store(&Share{Count: int64(count), Rank: int64(rank)})
+	p.instances.Set(float64(count))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/puzpuzpuz/xsync/v4"
 )
@@ -18,26 +19,30 @@ const QuotaResource = "checks"
 // are leased, whatever they say, where their algorithm lets them be: the limit is never exceeded,
 // and a tenant may be denied early by what its instances hold at that moment.
 type Quota struct {
-	checker  *Checker
-	policies *Policies
-	platform TenantID
-	tenants  *xsync.Map[string, *atomic.Pointer[quotaSet]]
-	rooms    sync.Pool // *Room
+	keys      Keys
+	engine    Engine
+	now       func() time.Time
+	policies  *Policies
+	platform  TenantID
+	tenants   *xsync.Map[string, *atomic.Pointer[quotaHeld]]
+	scratches sync.Pool // *Scratch
 }
 
-// quotaSet is what a tenant's checks were last counted by: the way past matching and keys.
-type quotaSet struct {
+// quotaHeld is what this instance holds of a tenant's quota, under the numbers that applied when
+// the store was last asked. It saves matching and keys as long as policy and subject are the same.
+type quotaHeld struct {
 	policy  *Policy
 	subject *subjectEntry
-	set     *leaseSet
+	held    Held
 }
 
-// NewQuota returns the quotas that the platform tenant's rules make.
+// NewQuota returns the quotas that the platform tenant's rules define, counted by the engine of
+// checker.
 func NewQuota(checker *Checker, policies *Policies, platform TenantID) *Quota {
 	return &Quota{
-		checker: checker, policies: policies, platform: platform,
-		tenants: xsync.NewMap[string, *atomic.Pointer[quotaSet]](),
-		rooms:   sync.Pool{New: func() any { return new(Room) }},
+		keys: checker.keys, engine: checker.engine, now: checker.now, policies: policies, platform: platform,
+		tenants:   xsync.NewMap[string, *atomic.Pointer[quotaHeld]](),
+		scratches: sync.Pool{New: func() any { return new(Scratch) }},
 	}
 }
 
@@ -55,49 +60,45 @@ func (q *Quota) Admit(ctx context.Context, tenant *Policy, n int64) (retryAfterM
 	}
 	last, loaded := q.tenants.Load(slug)
 	if !loaded {
-		last, _ = q.tenants.LoadOrCompute(slug, func() (*atomic.Pointer[quotaSet], bool) { return new(atomic.Pointer[quotaSet]), false })
+		last, _ = q.tenants.LoadOrCompute(slug, func() (*atomic.Pointer[quotaHeld], bool) { return new(atomic.Pointer[quotaHeld]), false })
 	}
-	if q.given(last.Load(), policy, slug, n) {
+	if q.grant(last.Load(), policy, slug, n) {
 		return 0, true
 	}
 	return q.ask(last, policy, slug, n)
 }
 
-// given reports whether n checks were given out of what is held, with plenty left.
-func (q *Quota) given(last *quotaSet, policy *Policy, slug string, n int64) bool {
+// grant reports whether n checks were granted from what is held.
+func (q *Quota) grant(last *quotaHeld, policy *Policy, slug string, n int64) bool {
 	if last == nil || last.policy != policy {
 		return false
 	}
 	if subject, _ := policy.subjects.Load(slug); subject != last.subject {
 		return false
 	}
-	held, now := last.set.lease.Load(), q.checker.clock()
-	if held == nil || held.low(now) {
-		return false
-	}
-	_, ok := held.give(now, n)
-	return ok
+	return last.held.Grant(q.now(), n)
 }
 
 // ask decides as a check of the platform's would be, with all its rules leased.
-func (q *Quota) ask(last *atomic.Pointer[quotaSet], policy *Policy, slug string, n int64) (retryAfterMS int64, ok bool) {
-	room := q.rooms.Get().(*Room)
-	defer q.rooms.Put(room)
-	evaluations := room.grow(1)
+func (q *Quota) ask(last *atomic.Pointer[quotaHeld], policy *Policy, slug string, n int64) (retryAfterMS int64, ok bool) {
+	scratch := q.scratches.Get().(*Scratch)
+	defer q.scratches.Put(scratch)
+	evaluations := scratch.grow(1)
 	e := &evaluations[0]
 	req := Request{Subject: slug, Resource: QuotaResource, Cost: n}
-	e.begin(q.checker, policy, &req, q.checker.clock())
-	e.leased = true
+	e.resolve(q.keys, policy, &req, q.now())
+	e.call.Leased = true
 	for i := range e.call.Counters {
-		e.leased = e.leased && e.call.Counters[i].Numbers.Leasable()
+		e.call.Leased = e.call.Leased && e.call.Counters[i].Numbers.Leasable()
 	}
-	q.checker.count(evaluations, room)
-	if e.set != nil {
-		subject, _ := policy.subjects.Load(slug)
-		if kept := last.Load(); kept == nil || kept.set != e.set || kept.policy != policy || kept.subject != subject {
-			last.Store(&quotaSet{policy: policy, subject: subject, set: e.set})
+	scratch.evaluate(context.Background(), q.engine, evaluations)
+	if held, ok := e.call.Held(); ok && len(e.counted) > 0 {
+		// With the subject whose numbers were asked, not the one of now.
+		if kept := last.Load(); kept == nil || kept.held != held || kept.policy != policy || kept.subject != e.subject {
+			last.Store(&quotaHeld{policy: policy, subject: e.subject, held: held})
 		}
 	}
+	e.conclude()
 	d := &e.decision
 	switch {
 	case d.Allowed:
@@ -110,8 +111,8 @@ func (q *Quota) ask(last *atomic.Pointer[quotaSet], policy *Policy, slug string,
 
 // limits reports whether a rule that is not off matches the resource.
 func (p *Policy) limits(resource string) bool {
-	var room [MaxMatchingRules]int32
-	for _, i := range p.matching(room[:0], resource) {
+	var buf [MaxMatchingRules]int32
+	for _, i := range p.matching(buf[:0], resource) {
 		if p.rules[i].rule.Mode != Off {
 			return true
 		}

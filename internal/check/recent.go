@@ -82,8 +82,7 @@ type Recent struct {
 	peers *Peers
 	seal  seal
 	ask   asking
-	// instance tells how this instance is, for who asks all of them.
-	instance func() Instance
+	self  func() Instance
 
 	seen   [recentSeen]atomic.Pointer[keptDecision] // what was last kept, by what it is of
 	paces  [recentPaces]recentPace                  // by tenant
@@ -173,24 +172,38 @@ func (r *ring) put(k *keptDecision, most int) (gone *keptDecision) {
 	return gone
 }
 
-func newRecent(clock func() time.Time, keys Keys, peers *Peers) *Recent {
-	r := &Recent{
-		seed: maphash.MakeSeed(), clock: clock, peers: peers, budget: recentBytes,
-		tenants: map[TenantID]*list.Element{}, order: list.New(),
-	}
-	r.seal = newSeal(keys)
-	return r
+// RecentOptions are the parts of a Recent. Keys and Peers are required.
+type RecentOptions struct {
+	Keys  Keys   // instances with the same keys answer each other
+	Peers *Peers // the other instances
+	// Self says how this instance is. nil: nothing is known about it.
+	Self  func() Instance
+	Clock func() time.Time // nil: time.Now
 }
 
-// record looks at a decision that was made at an instant. A dry run is nobody's denial.
-func (r *Recent) record(tenant TenantID, req *Request, d *Decision, now time.Time) {
+// NewRecent returns a Recent without decisions. It is an Observer of a Checker.
+func NewRecent(o RecentOptions) *Recent {
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	if o.Self == nil {
+		o.Self = func() (none Instance) { return none }
+	}
+	return &Recent{
+		seed: maphash.MakeSeed(), clock: o.Clock, peers: o.Peers, seal: newSeal(o.Keys), self: o.Self, budget: recentBytes,
+		tenants: map[TenantID]*list.Element{}, order: list.New(),
+	}
+}
+
+// Decided is part of Observer. A dry run is not recorded.
+func (r *Recent) Decided(tenant TenantID, req *Request, d *Decision, now time.Time) {
 	if req.DryRun {
 		return
 	}
 	nowMS := now.UnixMilli()
 	second := uint64(nowMS / 1000)                                        //nolint:gosec // not negative
 	paces := &r.paces[(uint(tenant[14])<<8|uint(tenant[15]))%recentPaces] // ids of tenants end in random bits
-	near := d.near()
+	near := nearLimit(d)
 	if d.Allowed {
 		if paces.allowed.take(second, recentAllowedPerSecond) && r.inAll.take(second, recentPerSecond) {
 			r.keep(tenant, d, now, true, near)
@@ -217,8 +230,8 @@ func (r *Recent) record(tenant TenantID, req *Request, d *Decision, now time.Tim
 	}
 }
 
-// near reports whether the deciding rule has little left, or nothing.
-func (d *Decision) near() bool {
+// nearLimit reports whether the deciding rule has little left, or nothing.
+func nearLimit(d *Decision) bool {
 	if d.Deciding < 0 {
 		return false
 	}

@@ -4,10 +4,7 @@ import (
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
-	"crypto/hkdf"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -86,7 +83,7 @@ func (r *Recent) Near(ctx context.Context, tenant TenantID, most int) RecentList
 
 // gather asks the other instances, and returns what they say within recentWait.
 func (r *Recent) gather(ctx context.Context, req recentRequest) (out RecentList) {
-	others := r.peers.others()
+	others := r.peers.Others()
 	out.Instances, out.Answered = others+1, 1
 	r.ask.mu.Lock()
 	client := r.ask.client
@@ -94,7 +91,7 @@ func (r *Recent) gather(ctx context.Context, req recentRequest) (out RecentList)
 	if others == 0 || client == nil {
 		return out
 	}
-	req.ID, req.From = mathrand.Uint64(), r.peers.id
+	req.ID, req.From = mathrand.Uint64(), r.peers.ID()
 	message, err := json.Marshal(req)
 	if err != nil {
 		return out
@@ -130,7 +127,7 @@ func (r *Recent) gather(ctx context.Context, req recentRequest) (out RecentList)
 
 // Run answers the other instances, and hears their answers, until ctx ends.
 func (r *Recent) Run(ctx context.Context, client redis.UniversalClient, log *slog.Logger) {
-	mine := recentChannel + ":" + r.peers.id
+	mine := recentChannel + ":" + r.peers.ID()
 	sub := client.Subscribe(ctx, recentChannel, mine)
 	defer func() { _ = sub.Close() }()
 	r.ask.mu.Lock()
@@ -179,13 +176,13 @@ func (r *Recent) hear(content []byte) {
 // reply answers another instance. One that asks in vain goes on without: nothing is repeated.
 func (r *Recent) reply(ctx context.Context, client redis.UniversalClient, content []byte) {
 	var req recentRequest
-	if json.Unmarshal(content, &req) != nil || req.From == r.peers.id {
+	if json.Unmarshal(content, &req) != nil || req.From == r.peers.ID() {
 		return
 	}
 	a := recentAnswer{ID: req.ID}
 	switch {
 	case req.Instances:
-		instance := r.instance()
+		instance := r.self()
 		a.Instance = &instance
 	case req.Near:
 		a.Near = r.near(req.Tenant)
@@ -205,19 +202,14 @@ func (r *Recent) reply(ctx context.Context, client redis.UniversalClient, conten
 type seal struct{ aead cipher.AEAD }
 
 func newSeal(keys Keys) seal {
-	secret := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, keys.k0), keys.k1)
 	// Sizes are constants, so none of these fails.
-	key, err := hkdf.Key(sha256.New, secret, nil, "weir recent decisions", 32)
+	block, err := aes.NewCipher(keys.Derive("weir recent decisions"))
 	if err != nil {
-		panic("check: " + err.Error())
-	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		panic("check: " + err.Error())
+		panic("recent: " + err.Error())
 	}
 	aead, err := cipher.NewGCM(block)
 	if err != nil {
-		panic("check: " + err.Error())
+		panic("recent: " + err.Error())
 	}
 	return seal{aead}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 func (r *rig) recent(q RecentQuery) []RecentDecision {
-	return r.checker.Recent().List(context.Background(), r.policy.tenant, q).Decisions
+	return r.recents.List(context.Background(), r.policy.Tenant(), q).Decisions
 }
 
 // Support looks for one line: who was denied, by what, until when.
@@ -66,7 +66,7 @@ func TestRecentFilters(t *testing.T) {
 	require.Empty(t, subjects(RecentQuery{Rule: "another"}))
 	require.Equal(t, []string{"other", "other"}, subjects(RecentQuery{Rule: "api", Since: time.UnixMilli(testStart + 2000)}))
 	require.Equal(t, []string{"other"}, subjects(RecentQuery{Denied: true, Most: 1}))
-	require.Empty(t, r.checker.Recent().List(t.Context(), uuid.New(), RecentQuery{}).Decisions, "another tenant's")
+	require.Empty(t, r.recents.List(t.Context(), uuid.New(), RecentQuery{}).Decisions, "another tenant's")
 }
 
 // A subject that hammers must not push out those whom support looks for, nor fill the memory.
@@ -106,12 +106,12 @@ func TestRecentIsBounded(t *testing.T) {
 // With many tenants, those that nobody heard of for longest are forgotten first.
 func TestRecentForgetsIdleTenants(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 1)}})
-	recent := r.checker.Recent()
+	recent := r.recents
 	recent.budget = 20_000
 	var ids []TenantID
 	decide := func(id TenantID) {
 		d := Decision{Subject: strings.Repeat("s", 256), Resource: "r", Code: SubjectBlocked, Deciding: -1}
-		recent.record(id, &Request{}, &d, r.checker.clock())
+		recent.Decided(id, &Request{}, &d, r.clock())
 		require.LessOrEqual(t, recent.bytes, recent.budget)
 	}
 	for range 100 {
@@ -138,13 +138,13 @@ func TestNearLimit(t *testing.T) {
 	use("half", 5)
 	use("rising", 9)
 	use("rising", 1)
-	require.Equal(t, 1.0, r.checker.Recent().near(r.policy.tenant)[0].Used(), "as of the last check, not of the first within a second")
+	require.Equal(t, 1.0, r.recents.near(r.policy.Tenant())[0].Used(), "as of the last check, not of the first within a second")
 	r.move(time.Minute)
 	use("near", 9)
 	use("out", 10)
 	use("out", 1)
 	near := func() (out []string) {
-		for _, n := range r.checker.Recent().Near(t.Context(), r.policy.tenant, 10).Near {
+		for _, n := range r.recents.Near(t.Context(), r.policy.Tenant(), 10).Near {
 			out = append(out, fmt.Sprintf("%s %.1f", n.Subject, n.Used()))
 		}
 		return out
@@ -166,31 +166,38 @@ func TestNearLimit(t *testing.T) {
 	use("last", 10)
 	require.Len(t, near(), 10)
 	require.Equal(t, "last 1.0", near()[0])
-	require.Len(t, r.checker.Recent().near(r.policy.tenant), recentNear, "no more than there is room for")
+	require.Len(t, r.recents.near(r.policy.Tenant()), recentNear, "no more than there is room for")
 }
 
-// instance is a Checker of a deployment over a real Redis.
-func instance(t *testing.T, url string, secret byte) *Checker {
+// member is one instance of a deployment over a real Redis.
+type member struct {
+	*Checker
+	*Recent
+}
+
+func instance(t *testing.T, url string, secret byte) member {
 	t.Helper()
-	metrics := NewMetrics(prometheus.NewRegistry())
-	peers := NewPeers(1, metrics)
+	registry := prometheus.NewRegistry()
+	peers := NewPeers(1, registry)
 	client, err := NewRedisClient(url)
 	require.NoError(t, err)
+	keys := NewKeys([16]byte{secret})
+	recent := NewRecent(RecentOptions{
+		Keys: keys, Peers: peers, Self: func() Instance { return Instance{Name: fmt.Sprint("of ", secret), ConfigAge: time.Second} },
+	})
 	c := NewChecker(CheckerOptions{
-		Keys: NewKeys([16]byte{secret}), Shared: NewMemoryEngine(MemoryOptions{}), Local: NewMemoryEngine(MemoryOptions{}), Peers: peers, Metrics: metrics,
-		About: func() Instance { return Instance{Name: fmt.Sprint("of ", secret), ConfigAge: time.Second} },
+		Keys: keys, Engine: NewMemoryEngine(MemoryOptions{}), Metrics: NewMetrics(registry), Observers: []Observer{recent},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { peers.Run(ctx, client, slog.New(slog.DiscardHandler)) })
-	running.Go(func() { c.Recent().Run(ctx, client, slog.New(slog.DiscardHandler)) })
+	running.Go(func() { recent.Run(ctx, client, slog.New(slog.DiscardHandler)) })
 	t.Cleanup(func() {
 		cancel()
 		running.Wait()
-		c.Close()
 		_ = client.Close()
 	})
-	return c
+	return member{c, recent}
 }
 
 // Whichever instance a customer was denied by, support finds it on any.
@@ -199,7 +206,7 @@ func TestRecentOfAllInstances(t *testing.T) {
 	a, b, stranger := instance(t, server.URL, 1), instance(t, server.URL, 1), instance(t, server.URL, 2)
 	policy, err := CompilePolicy(NewKeys([16]byte{1}), uuid.New(), PolicyData{Rules: []Rule{minute("api", 1)}})
 	require.NoError(t, err)
-	deny := func(c *Checker, subject string) {
+	deny := func(c member, subject string) {
 		_, err := c.Check(t.Context(), policy, []Request{{Subject: subject, Resource: "r", Cost: 1}, {Subject: subject, Resource: "r", Cost: 1}})
 		require.NoError(t, err)
 	}
@@ -207,7 +214,7 @@ func TestRecentOfAllInstances(t *testing.T) {
 	deny(b, "of b")
 	deny(stranger, "of a stranger")
 	list := func() (subjects []string) {
-		got := b.Recent().List(t.Context(), policy.tenant, RecentQuery{Denied: true})
+		got := b.List(t.Context(), policy.Tenant(), RecentQuery{Denied: true})
 		if got.Answered < 2 {
 			return nil
 		}
@@ -218,12 +225,12 @@ func TestRecentOfAllInstances(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return list() != nil }, 20*time.Second, time.Millisecond)
 	require.ElementsMatch(t, []string{"of a", "of b"}, list(), "whoever has another secret is not believed")
-	near := b.Recent().Near(t.Context(), policy.tenant, 1)
+	near := b.Near(t.Context(), policy.Tenant(), 1)
 	require.Len(t, near.Near, 1)
 	require.Equal(t, 2, near.Answered)
 
 	server.Kill()
-	got := b.Recent().List(t.Context(), policy.tenant, RecentQuery{Denied: true})
+	got := b.List(t.Context(), policy.Tenant(), RecentQuery{Denied: true})
 	require.Equal(t, 1, got.Answered)
 	require.Len(t, got.Decisions, 1, "what this instance knows is there in any case")
 }
@@ -237,7 +244,7 @@ func TestAllInstances(t *testing.T) {
 	var list []Instance
 	require.Eventually(t, func() bool {
 		var known int
-		list, known = a.AllInstances(t.Context())
+		list, known = a.Instances(t.Context())
 		return known == 3 && len(list) == 2
 	}, 20*time.Second, time.Millisecond)
 	for _, i := range list {
@@ -247,7 +254,7 @@ func TestAllInstances(t *testing.T) {
 	require.NotEqual(t, list[0].This, list[1].This, "one of them was asked")
 
 	server.Kill()
-	list, _ = a.AllInstances(t.Context())
+	list, _ = a.Instances(t.Context())
 	require.Len(t, list, 1, "this one is there in any case")
 	require.True(t, list[0].This)
 }
@@ -270,32 +277,4 @@ func TestRecentConcurrently(t *testing.T) {
 	got := r.recent(RecentQuery{Denied: true})
 	require.Len(t, got, 1)
 	require.Equal(t, int64(4000), got[0].Repeats)
-}
-
-func TestLatency(t *testing.T) {
-	m := NewMetrics(prometheus.NewRegistry())
-	now := time.UnixMilli(testStart)
-	require.Zero(t, m.latency(now), "nobody has looked yet")
-	m.evaluation.Observe(1)
-	m.noteLatency(now)
-	now = now.Add(30 * time.Second)
-	require.Equal(t, Latency{Over: 30 * time.Second}, m.latency(now))
-	for range 98 {
-		m.evaluation.Observe(300e-6)
-	}
-	m.evaluation.Observe(50e-3)
-	m.evaluation.Observe(50e-3)
-	got := m.latency(now)
-	require.Equal(t, uint64(100), got.Checks)
-	require.InEpsilon(t, 300e-6, got.P50.Seconds(), 0.5)
-	require.InEpsilon(t, 50e-3, got.P99.Seconds(), 0.5)
-	m.noteLatency(now)
-	for range 20 {
-		now = now.Add(latencyEvery)
-		m.noteLatency(now)
-	}
-	require.Zero(t, m.latency(now).Checks, "what is over a minute ago does not count")
-	require.LessOrEqual(t, len(m.lately.past), int(latencyOver/latencyEvery)+2)
-	m.evaluation.Observe(1e6)
-	require.Greater(t, m.latency(now).P99, time.Second, "past the last bucket")
 }

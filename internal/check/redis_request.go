@@ -65,7 +65,7 @@ func (r *redisRequest) add(c *Call) {
 	for i := range c.Counters {
 		n := &c.Counters[i].Numbers
 		s.algorithms = s.algorithms.with(n.Algorithm)
-		s.hot = s.hot && n.hot()
+		s.hot = s.hot && n.Compact()
 	}
 	r.counters = append(r.counters, c.Counters...)
 	if s.hot {
@@ -175,40 +175,6 @@ func (r *redisRequest) late(now time.Duration, life *pulse) bool {
 	return more <= 0
 }
 
-// hotState is room for the state of one counter, of whatever algorithm hot.lua knows.
-type hotState struct {
-	counter  slidingWindowCounter
-	fixed    fixedWindow
-	firstHit fixedWindowFirstHit
-	bucket   tokenBucket
-	queue    leakyBucketQueue
-}
-
-// load makes a state of what hot.lua answered for a counter, and adds what the counters of a group
-// have been charged since; ok is false where that can be none.
-func (s *hotState) load(n *Numbers, state string, spent int64) (_ state, ok bool) {
-	at, count, before := readUint(state[:6]), readUint(state[6:13]), readUint(state[13:17])
-	switch n.Algorithm {
-	case SlidingWindowCounter:
-		count += spent
-		s.counter = slidingWindowCounter{index: at, cur: count, prev: before}
-		return &s.counter, at <= MaxInstantMS && count <= MaxLimit && before <= MaxLimit
-	case FixedWindow:
-		s.fixed = fixedWindow{end: at, count: count + spent}
-		return &s.fixed, count+spent <= MaxFixedLimit
-	case FixedWindowFirstHit:
-		s.firstHit = fixedWindowFirstHit{fixedWindow{end: at, count: count + spent}}
-		return &s.firstHit, count+spent <= MaxFixedLimit
-	}
-	b := bucket{full: at, part: count, limit: n.Limit}
-	if n.Algorithm == LeakyBucketQueue {
-		s.queue = leakyBucketQueue{b}
-		return &s.queue, count < n.Limit
-	}
-	s.bucket = tokenBucket{bucket: b} // a leaky bucket decides alike
-	return &s.bucket, count < n.Limit
-}
-
 // The lengths of what hot.lua answers.
 const (
 	hotHeadBytes  = 10
@@ -244,7 +210,7 @@ func (r *redisRequest) judge(c *Call, s *sentCall) error {
 		for _, i := range r.order[entry.from : entry.from+entry.count] {
 			counter, v := &c.Counters[i], &out.Verdicts[i]
 			n := &counter.Numbers
-			state, ok := r.states[i].load(n, reply[:hotStateBytes], spent)
+			state, ok := r.states[i].load(n, readUint(reply[:6]), readUint(reply[6:13]), readUint(reply[13:17]), spent)
 			if !ok {
 				return errReply
 			}

@@ -102,49 +102,6 @@ func (c Consistency) String() string { return consistencyNames.of(c) }
 // ParseConsistency returns the consistency of a name such as "leased".
 func ParseConsistency(s string) (Consistency, error) { return consistencyNames.parse(s) }
 
-// SubjectState tells how a registered subject is treated.
-type SubjectState uint8
-
-// A blocked subject is denied every check; for an exempt one every rule acts as in shadow.
-const (
-	Active SubjectState = iota
-	Blocked
-	Exempt
-)
-
-var subjectStateNames = enumNames[SubjectState]{Active: "active", Blocked: "blocked", Exempt: "exempt"}
-
-func (s SubjectState) String() string { return subjectStateNames.of(s) }
-
-// ParseSubjectState returns the state of a name such as "blocked".
-func ParseSubjectState(s string) (SubjectState, error) { return subjectStateNames.parse(s) }
-
-// enumNames are names by value, "" where there is none: a list is searched in no time.
-type enumNames[E ~uint8] []string
-
-func (n enumNames[E]) of(e E) string {
-	if int(e) < len(n) {
-		return n[e]
-	}
-	return ""
-}
-
-func (n enumNames[E]) parse(s string) (E, error) {
-	var names []string
-	for e, name := range n {
-		if name == "" {
-			continue
-		}
-		if name == s {
-			return E(e), nil //nolint:gosec // as many as names
-		}
-		names = append(names, name)
-	}
-	var zero E
-	slices.Sort(names)
-	return zero, fmt.Errorf("must be one of %s", strings.Join(names, ", "))
-}
-
 // Ranges at the edge, where a rule enters the system. The engine itself takes all that
 // docs/algorithms.md allows.
 const (

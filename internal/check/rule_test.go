@@ -12,7 +12,7 @@ import (
 func TestRuleValidate(t *testing.T) {
 	window := func(s string) Window { w, err := ParseWindow(s); require.NoError(t, err, s); return w }
 	duration := func(s string) Duration { d, err := ParseDuration(s); require.NoError(t, err, s); return d }
-	base := func() Rule { return minute("api", 10) }
+	base := func() Rule { return perMinute("api", 10) }
 	good := map[string]func(*Rule){
 		"as it is":               func(*Rule) {},
 		"largest fixed limit":    func(r *Rule) { r.Limit = MaxFixedLimit },
@@ -84,7 +84,7 @@ func TestRuleValidate(t *testing.T) {
 
 // A plan's number is held to the ranges of the rule that it is for.
 func TestLimitValidate(t *testing.T) {
-	bucket := minute("api", 10)
+	bucket := perMinute("api", 10)
 	bucket.Algorithm, bucket.Window = TokenBucket, Window{Duration: Duration{"366d", MaxWindowMS}}
 	require.Empty(t, Limit{Limit: 5, Burst: 5}.Validate(&bucket))
 	require.Empty(t, Limit{Unlimited: true}.Validate(&bucket))
@@ -114,4 +114,9 @@ func TestMaxMatching(t *testing.T) {
 	require.Contains(t, []string{"orders:create", "orders:create*"}, pattern)
 	most, _ = MaxMatching(nil)
 	require.Zero(t, most)
+}
+
+// perMinute returns a rule of limit units a minute.
+func perMinute(slug string, limit int64) Rule {
+	return Rule{Slug: slug, Resource: "*", Algorithm: FixedWindow, Limit: limit, Window: Window{Duration: Duration{"1m", 60_000}}, By: []string{"subject"}}
 }

@@ -32,26 +32,26 @@ type SimulatedRequest struct {
 // policy that does not compile or an instant out of range.
 func Simulate(ctx context.Context, s Simulation, decided func(index int, d *Decision) error) error {
 	// No counter leaves this function, so there is nobody to keep its key from.
-	checker := &Checker{keys: NewKeys([16]byte{})}
-	policy, err := CompilePolicy(checker.keys, TenantID{}, s.Policy)
+	keys := NewKeys([16]byte{})
+	policy, err := CompilePolicy(keys, TenantID{}, s.Policy)
 	if err != nil {
 		return fmt.Errorf("compile simulated policy: %w", err)
 	}
 	for _, subject := range s.Subjects {
 		policy.AddSubject(subject)
 	}
-	// Room for all counters there can be: shared ones would answer wrongly. The engine's own
-	// clock stands still, so that nothing expires before the virtual clock comes to it, or
-	// comes back to it.
-	room := max(1, len(s.Requests)*len(s.Policy.Rules))
-	engine := NewMemoryEngine(MemoryOptions{Clock: func() int64 { return 0 }, MaxCounters: room, MaxPerTenant: room})
+	// As many counters as there can be: shared ones would answer wrongly. The engine's own
+	// clock stands still, so that nothing expires before the virtual clock reaches it, or
+	// returns to it.
+	most := max(1, len(s.Requests)*len(s.Policy.Rules))
+	engine := NewMemoryEngine(MemoryOptions{Clock: func() int64 { return 0 }, MaxCounters: most, MaxPerTenant: most})
 	for i := range s.Requests {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		r := &s.Requests[i]
 		var e evaluation
-		if !e.begin(checker, policy, &r.Request, time.UnixMilli(s.StartMS+r.AtMS)) {
+		if !e.resolve(keys, policy, &r.Request, time.UnixMilli(s.StartMS+r.AtMS)) {
 			return &UnknownPlanError{Index: i, Plan: r.Plan}
 		}
 		if len(e.counted) > 0 {
@@ -60,9 +60,8 @@ func Simulate(ctx context.Context, s Simulation, decided func(index int, d *Deci
 			if e.call.Err != nil {
 				return fmt.Errorf("simulate request %d: %w", i, e.call.Err)
 			}
-			e.answer()
-			e.decision.conclude()
 		}
+		e.conclude()
 		if err := decided(i, &e.decision); err != nil {
 			return err
 		}

@@ -69,12 +69,12 @@ func (s *slidingWindowBuckets) clone() state {
 	return &slidingWindowBuckets{parts: slices.Clone(s.parts)}
 }
 
-func (s *slidingWindowBuckets) refund(_ *Numbers, part *RefundPart) bool {
-	i := slices.IndexFunc(s.parts, func(p subBucket) bool { return p.number == part.Ground })
-	if i < 0 || s.parts[i].count < part.Units {
+func (s *slidingWindowBuckets) refund(_ *Numbers, units, ground int64) bool {
+	i := slices.IndexFunc(s.parts, func(p subBucket) bool { return p.number == ground })
+	if i < 0 || s.parts[i].count < units {
 		return false
 	}
-	if s.parts[i].count -= part.Units; s.parts[i].count == 0 {
+	if s.parts[i].count -= units; s.parts[i].count == 0 {
 		s.parts = slices.Delete(s.parts, i, i+1)
 	}
 	return true

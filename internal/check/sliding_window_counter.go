@@ -59,17 +59,17 @@ func (s *slidingWindowCounter) charge(n *Numbers, cost, t int64) {
 
 func (s *slidingWindowCounter) clone() state { c := *s; return &c }
 
-func (s *slidingWindowCounter) refund(_ *Numbers, part *RefundPart) bool {
+func (s *slidingWindowCounter) refund(_ *Numbers, units, ground int64) bool {
 	count := &s.cur
-	if s.index == part.Ground+1 { // the window that was charged has become the one before
+	if s.index == ground+1 { // the window that was charged has become the one before
 		count = &s.prev
-	} else if s.index != part.Ground {
+	} else if s.index != ground {
 		return false
 	}
-	if *count < part.Units {
+	if *count < units {
 		return false
 	}
-	*count -= part.Units
+	*count -= units
 	return true
 }
 

@@ -176,11 +176,11 @@ func NewUsage(o UsageOptions) *Usage {
 	return u
 }
 
-// record counts the decision on a request at an instant of this process's clock, so that no
+// Decided is part of Observer. It counts the decision on a request at an instant of this process's clock, so that no
 // other machine's clock can move it to another day. A dry run is not usage. A nil Usage counts
 // nothing.
-func (u *Usage) record(tenant TenantID, req *Request, d *Decision, now time.Time) {
-	if u == nil || req.DryRun {
+func (u *Usage) Decided(tenant TenantID, req *Request, d *Decision, now time.Time) {
+	if req.DryRun {
 		return
 	}
 	minute := now.UnixMilli() / time.Minute.Milliseconds()

@@ -82,9 +82,9 @@ type usageRig struct {
 func newUsageRig(t *testing.T, o UsageOptions, data PolicyData, subjects ...SubjectData) *usageRig {
 	t.Helper()
 	r := &usageRig{rig: newRig(t, data, subjects...), ledger: newLedger()}
-	o.Sink, o.Registerer, o.Clock = r.ledger, prometheus.NewRegistry(), r.checker.clock
+	o.Sink, o.Registerer, o.Clock = r.ledger, prometheus.NewRegistry(), r.clock
 	r.usage = NewUsage(o)
-	r.checker.usage = r.usage
+	r.rig.usage.Store(r.usage)
 	return r
 }
 
@@ -294,7 +294,7 @@ func TestUsageRun(t *testing.T) {
 		done := make(chan struct{})
 		go func() { u.Run(ctx); close(done) }()
 		record := func() {
-			u.record(uuid.UUID{1}, &Request{}, &Decision{Allowed: true, Subject: "a", Resource: "r"}, time.Now())
+			u.Decided(uuid.UUID{1}, &Request{}, &Decision{Allowed: true, Subject: "a", Resource: "r"}, time.Now())
 		}
 		record()
 		time.Sleep(usageFlushEvery) // of the bubble's clock, which takes no time
@@ -334,7 +334,7 @@ func TestUsageRunEndsWithoutStore(t *testing.T) {
 		l := newLedger()
 		l.away = errAway
 		u := NewUsage(UsageOptions{Sink: l, Registerer: prometheus.NewRegistry()})
-		u.record(uuid.UUID{1}, &Request{}, &Decision{Subject: "a", Resource: "r"}, time.Now())
+		u.Decided(uuid.UUID{1}, &Request{}, &Decision{Subject: "a", Resource: "r"}, time.Now())
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
 		start := time.Now()
@@ -397,7 +397,7 @@ func TestSubjectListBounds(t *testing.T) {
 				x := float64(seed>>11) / (1 << 53)
 				subject := fmt.Sprint("user-", int(math.Pow(x, float64(skew))*float64(subjects)))
 				denied := seed>>60 < 4
-				u.record(uuid.UUID{1}, &Request{}, &Decision{Allowed: !denied, Subject: subject, Resource: "r", Cost: 1}, time.UnixMilli(testStart))
+				u.Decided(uuid.UUID{1}, &Request{}, &Decision{Allowed: !denied, Subject: subject, Resource: "r", Cost: 1}, time.UnixMilli(testStart))
 				truth[subject]++
 				n++
 				if denied {
@@ -449,14 +449,14 @@ func BenchmarkUsage(b *testing.B) {
 				}
 				tenant, req, now := uuid.New(), &Request{}, time.Now()
 				for _, d.Subject = range subjects {
-					u.record(tenant, req, &d, now)
+					u.Decided(tenant, req, &d, now)
 				}
 				i := 0
 				b.ReportAllocs()
 				for b.Loop() {
 					d.Subject = subjects[i%len(subjects)]
 					i++
-					u.record(tenant, req, &d, now)
+					u.Decided(tenant, req, &d, now)
 				}
 			})
 		}

@@ -39,7 +39,7 @@ func TestWarnings(t *testing.T) {
 		}, 1, ""},
 		"off, so nothing happens": {func(r *Rule) { r.By, r.Mode = nil, Off }, 1, ""},
 	} {
-		r := minute("r", 5)
+		r := perMinute("r", 5)
 		r.Algorithm, r.By = SlidingWindowCounter, []string{"subject"}
 		c.change(&r)
 		require.Empty(t, r.Validate(), name)

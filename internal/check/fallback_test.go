@@ -1,0 +1,20 @@
+package check
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A share of a limit is never nothing, and all shares add up to the limit.
+func TestShares(t *testing.T) {
+	for _, limit := range []int64{1, 2, 3, 7, 100, MaxFixedLimit} {
+		for count := int64(1); count <= 5; count++ {
+			sum := int64(0)
+			for rank := range count {
+				sum += Share{count, rank}.Of(limit)
+			}
+			require.Equal(t, max(limit, count), sum)
+		}
+	}
+}

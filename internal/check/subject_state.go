@@ -1,0 +1,18 @@
+package check
+
+// SubjectState tells how a registered subject is treated.
+type SubjectState uint8
+
+// A blocked subject is denied every check; for an exempt one every rule acts as in shadow.
+const (
+	Active SubjectState = iota
+	Blocked
+	Exempt
+)
+
+var subjectStateNames = enumNames[SubjectState]{Active: "active", Blocked: "blocked", Exempt: "exempt"}
+
+func (s SubjectState) String() string { return subjectStateNames.of(s) }
+
+// ParseSubjectState returns the state of a name such as "blocked".
+func ParseSubjectState(s string) (SubjectState, error) { return subjectStateNames.parse(s) }
