@@ -34,7 +34,7 @@ test-idempotency: ## make 10 000 idempotent writes while the server is killed ag
 
 conformance: ## run the vector files under DIR=path against both engines
 	@[ -n "$(DIR)" ] || { echo 'usage: make conformance DIR=path' >&2; exit 2; }
-	@scripts/dev.sh --test with sh -c 'exec go run ./internal/check/checktest/conformance -redis "$$WEIR_TEST_REDIS_URL" "$$1"' sh "$(DIR)"
+	@scripts/dev.sh --test with sh -c 'exec go run ./internal/engine/enginetest/conformance -redis "$$WEIR_TEST_REDIS_URL" "$$1"' sh "$(DIR)"
 
 bench: ## measure the whole service beside a bare HTTP server and others of its kind; ARGS="-h" lists the choices
 	@bench/run.sh $(ARGS)
@@ -45,7 +45,7 @@ microbench: ## measure the parts of a check inside the process; ARGS="-old REV" 
 generate: ## write anew what is made from queries, pages, vectors' pictures and migrations
 	@go tool -modfile=tools/sqlc.mod sqlc generate
 	@go tool templ generate -path internal/dashboard
-	@go run ./internal/check/checktest/pictures docs/img
+	@go run ./internal/engine/enginetest/pictures docs/img
 	@scripts/dev.sh --test with go test ./migrations -run SchemaDocument -update
 
 web: ## fetch anew what web/ vendors, with npm; only after a change of web/package.json

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	redisengine "weir/internal/engine/redis"
 )
 
 func startTestRedis(t *testing.T) *redis.Client {
@@ -65,7 +65,7 @@ func TestClustersComeAndGo(t *testing.T) {
 	for range 2 {
 		c, err := s.startCluster(t.Context(), 2)
 		require.NoError(t, err)
-		client, err := check.NewRedisClient(c.url)
+		client, err := redisengine.NewClient(c.url)
 		require.NoError(t, err)
 		for i := range 20 {
 			require.NoError(t, client.Set(t.Context(), fmt.Sprint("key", i), 1, time.Minute).Err())

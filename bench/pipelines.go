@@ -17,7 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bench/kernel"
-	"weir/internal/check"
+	"weir/internal/engine"
+	redisengine "weir/internal/engine/redis"
+	"weir/internal/limit"
 )
 
 // sharing is a way in which concurrent checks share pipelines to Redis: an Engine, whatever is
@@ -25,7 +27,7 @@ import (
 type sharing struct {
 	name   string
 	pool   int // connections
-	engine func(client *redis.Client) (check.Engine, error)
+	engine func(client *redis.Client) (engine.Engine, error)
 }
 
 // patience keeps a busy machine from answering without Redis.
@@ -33,20 +35,20 @@ const patience = 5 * time.Second
 
 // sharings are compared: go-redis's own pipelines by a client that sends each command through them.
 func sharings() []sharing {
-	own := func(pipelines int) func(*redis.Client) (check.Engine, error) {
-		return func(client *redis.Client) (check.Engine, error) {
-			return check.NewRedisEngine(client, check.RedisOptions{Deadline: patience, Pipelines: pipelines}), nil
+	own := func(pipelines int) func(*redis.Client) (engine.Engine, error) {
+		return func(client *redis.Client) (engine.Engine, error) {
+			return redisengine.New(client, redisengine.Options{Deadline: patience, Pipelines: pipelines}), nil
 		}
 	}
-	auto := func(change func(*redis.AutoPipelineOptions)) func(*redis.Client) (check.Engine, error) {
-		return func(client *redis.Client) (check.Engine, error) {
+	auto := func(change func(*redis.AutoPipelineOptions)) func(*redis.Client) (engine.Engine, error) {
+		return func(client *redis.Client) (engine.Engine, error) {
 			o := redis.DefaultBlockingAutoPipelineOptions()
 			change(o)
 			pipeliner, err := client.AutoPipelineWithOptions(o)
 			if err != nil {
 				return nil, err
 			}
-			return check.NewRedisEngine(autoClient{client, pipeliner}, check.RedisOptions{Deadline: patience, Pipelines: 1024, MaxBatch: 1}), nil
+			return redisengine.New(autoClient{client, pipeliner}, redisengine.Options{Deadline: patience, Pipelines: 1024, MaxBatch: 1}), nil
 		}
 	}
 	return []sharing{
@@ -55,9 +57,8 @@ func sharings() []sharing {
 		{"Weir's batches, 3 pipelines", 16, own(3)},
 		{"AutoPipeline, default", 16, auto(func(*redis.AutoPipelineOptions) {})},
 		{"AutoPipeline, full duplex", 16, auto(func(o *redis.AutoPipelineOptions) { o.FullDuplex = true })},
-		{"one call per check, pool of 256", 256, func(client *redis.Client) (check.Engine, error) {
-			return check.NewRedisEngine(client, check.RedisOptions{Deadline: patience, Plain: true}), nil
-			return check.NewRedisEngine(client, check.RedisOptions{Deadline: patience, Pipelines: 1024, MaxBatch: 1}), nil
+		{"one call per check, pool of 256", 256, func(client *redis.Client) (engine.Engine, error) {
+			return redisengine.New(client, redisengine.Options{Deadline: patience, Pipelines: 1024, MaxBatch: 1}), nil
 		}},
 	}
 }
@@ -134,19 +135,19 @@ func pipelinesReport(ways []sharing, found [][][]shared) string {
 
 // share measures one way under one demand, on an empty Redis.
 func (s *stage) share(ctx context.Context, w sharing, d demand, o options) (m shared, err error) {
-	universal, err := check.NewRedisClient(s.store.url, check.WithPoolSize(w.pool))
+	universal, err := redisengine.NewClient(s.store.url, redisengine.WithPoolSize(w.pool))
 	if err != nil {
 		return m, err
 	}
 	defer universal.Close()
-	engine, err := w.engine(universal.(*redis.Client))
+	eng, err := w.engine(universal.(*redis.Client))
 	if err != nil {
 		return m, err
 	}
 	if err := s.store.flush(ctx); err != nil {
 		return m, err
 	}
-	if _, err := drive(ctx, engine, d, o.warm); err != nil {
+	if _, err := drive(ctx, eng, d, o.warm); err != nil {
 		return m, err
 	}
 	inBefore, outBefore, err := s.traffic(ctx)
@@ -158,7 +159,7 @@ func (s *stage) share(ctx context.Context, w sharing, d demand, o options) (m sh
 		return m, err
 	}
 	begin := time.Now()
-	seen, err := drive(ctx, engine, d, o.measure)
+	seen, err := drive(ctx, eng, d, o.measure)
 	if err != nil {
 		return m, err
 	}
@@ -204,7 +205,7 @@ func (s *stage) traffic(ctx context.Context) (in, out float64, err error) {
 
 // drive asks for a time, and returns the latencies in microseconds: those of a demand with a rate count from
 // when each check was due.
-func drive(ctx context.Context, engine check.Engine, d demand, last time.Duration) (*hdrhistogram.Histogram, error) {
+func drive(ctx context.Context, eng engine.Engine, d demand, last time.Duration) (*hdrhistogram.Histogram, error) {
 	end := time.Now().Add(last)
 	due := make(chan time.Time, d.callers)
 	total := hdrhistogram.New(1, time.Minute.Microseconds(), 3)
@@ -214,7 +215,7 @@ func drive(ctx context.Context, engine check.Engine, d demand, last time.Duratio
 	for range d.callers {
 		callers.Go(func() {
 			seen := hdrhistogram.New(1, time.Minute.Microseconds(), 3)
-			call := check.Call{Cost: 1, Counters: make([]check.Counter, 1)}
+			call := engine.Call{Cost: 1, Counters: make([]engine.Counter, 1)}
 			for at := time.Now(); at.Before(end); {
 				if d.rate > 0 {
 					var more bool
@@ -222,10 +223,10 @@ func drive(ctx context.Context, engine check.Engine, d demand, last time.Duratio
 						break
 					}
 				}
-				call.Counters[0] = check.Counter{Key: fmt.Sprintf("w{bench}%07d", rand.IntN(subjects)), Numbers: check.Numbers{
-					Algorithm: check.SlidingWindowCounter, Limit: generous, WindowMS: time.Minute.Milliseconds(),
+				call.Counters[0] = engine.Counter{Key: fmt.Sprintf("w{bench}%07d", rand.IntN(subjects)), Numbers: limit.Numbers{
+					Algorithm: limit.SlidingWindowCounter, Limit: generous, WindowMS: time.Minute.Milliseconds(),
 				}}
-				engine.Evaluate(ctx, &call)
+				eng.Evaluate(ctx, &call)
 				if call.Err != nil {
 					failure.CompareAndSwap(nil, &call.Err)
 					break

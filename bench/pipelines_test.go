@@ -7,7 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	redisengine "weir/internal/engine/redis"
 )
 
 // Each way must decide every check that is asked, whatever the table then says of it.
@@ -17,7 +17,7 @@ func TestSharingsDecideAll(t *testing.T) {
 	require.NoError(t, s.startRedis(t.Context()))
 	for _, w := range sharings() {
 		require.NoError(t, s.store.flush(t.Context()))
-		client, err := check.NewRedisClient(s.store.url, check.WithPoolSize(w.pool))
+		client, err := redisengine.NewClient(s.store.url, redisengine.WithPoolSize(w.pool))
 		require.NoError(t, err)
 		engine, err := w.engine(client.(*redis.Client))
 		require.NoError(t, err)
@@ -37,10 +37,10 @@ func TestDriveKeepsItsPace(t *testing.T) {
 	s := &stage{dir: t.TempDir()}
 	t.Cleanup(s.close)
 	require.NoError(t, s.startRedis(t.Context()))
-	client, err := check.NewRedisClient(s.store.url)
+	client, err := redisengine.NewClient(s.store.url)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
-	engine := check.NewRedisEngine(client, check.RedisOptions{Deadline: patience})
+	engine := redisengine.New(client, redisengine.Options{Deadline: patience})
 	seen, err := drive(t.Context(), engine, demand{callers: 4, rate: 1000}, 100*time.Millisecond)
 	require.NoError(t, err)
 	require.InDelta(t, 100, seen.TotalCount(), 1)

@@ -1,12 +1,11 @@
 package tests
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"testing"
 	"time"
-
-	"encoding/json"
 
 	"github.com/stretchr/testify/require"
 )

@@ -24,33 +24,39 @@ type importRule struct {
 	why      string
 }
 
-// Imports run one way: cmd/server, then api and dashboard, then tenants, then check.
+// Imports run one way: cmd/server; api and dashboard; tenants, usage and recent; check; engine; limit.
 var importRules = []importRule{
 	{"tests", nil, false, "it starts the whole program, which no part of that may do"},
 	{"cmd", nil, false, "a command is where everything ends: nothing is built on it"},
 	{"internal/api", []string{"cmd/server", "internal/api"}, false, "HTTP is the top floor; the dashboard speaks to the same stores, not to the API"},
 	{"internal/dashboard", []string{"cmd/server", "internal/dashboard"}, false, "the API must not come to depend on pages"},
 	{"internal/tenants", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants"}, false, "a check is decided without Postgres, so check must not know of it"},
-	{"internal/check", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/check"}, true, "the bottom floor: all may use it"},
+	{"internal/usage", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/usage"}, true, "it counts decisions; whoever stores or shows the counts may name them"},
+	{"internal/recent", []string{"cmd/server", "internal/dashboard", "internal/recent"}, true, "recent decisions are for people: the dashboard shows them"},
+	{"internal/peers", []string{"cmd/server", "internal/recent", "internal/check/checktest", "internal/peers"}, true, "an engine is given its share; only the wiring and messages between instances know the other instances"},
+	{"internal/check", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/usage", "internal/recent", "internal/check"}, true, "engines decide calls and must not know policies, requests or decisions"},
+	{"internal/engine/redis", []string{"cmd/server", "internal/engine/redis", "internal/engine/enginetest"}, true, "everything above asks an engine.Engine; only the wiring knows that it is Redis"},
+	{"internal/engine", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/check", "internal/peers", "internal/engine"}, true, "arithmetic must not depend on where a state is stored"},
+	{"internal/limit", []string{"cmd/server", "internal"}, true, "the bottom floor: everything may use it"},
 	{"internal/mail", []string{"cmd/server", "internal/dashboard", "internal/mail"}, false, "letters are written where people are spoken to; the API asks for one by a function that it is given"},
 	{"internal/origin", []string{"cmd/server", "internal/api", "internal/dashboard"}, false, "it reads HTTP requests, of which nothing below knows"},
 	{"migrations", []string{"cmd/server", "internal/tenants/tenantstest", "migrations"}, false, "the schema is applied by the server and by test databases, and by nobody in passing"},
 	{"web", []string{"internal/dashboard", "internal/api"}, false, "assets belong to pages; the API has one, its reference at /docs"},
-	{"internal/testenv", []string{"internal/testenv", "internal/tenants/tenantstest", "internal/check/checktest"}, true, "it starts servers, which no shipped code may do"},
+	{"internal/testenv", []string{"internal/testenv", "internal/tenants/tenantstest", "internal/engine/enginetest"}, true, "it starts servers, which no shipped code may do"},
 	{"internal/tenants/tenantstest", []string{"internal/tenants/tenantstest"}, true, "test databases are for tests"},
-	{"internal/check/checktest", []string{"internal/check/checktest"}, true, "the suite of engines is for tests and for the commands beside it"},
+	{"internal/engine/enginetest", []string{"internal/engine/enginetest"}, true, "the suite of engines is for tests and for the commands beside it"},
 
 	{"github.com/jackc/pgx", []string{"internal/tenants", "migrations"}, true, "only tenants queries Postgres, so row security is set up in one place"},
 	{"database/sql", []string{"internal/tenants", "migrations"}, true, "only tenants queries Postgres, so row security is set up in one place"},
 	{"github.com/golang-migrate/migrate", []string{"migrations"}, true, "one package knows how the schema is brought up to date"},
-	{"github.com/redis/go-redis", []string{"internal/check", "internal/testenv", "cmd/server"}, true, "only check talks to Redis, so deadlines and the breaker cannot be passed by; cmd/server holds the client for it"},
+	{"github.com/redis/go-redis", []string{"internal/engine/redis", "internal/engine/enginetest", "internal/peers", "internal/recent", "internal/testenv", "cmd/server"}, true, "a check reaches Redis through engine/redis alone, so no deadline and no breaker can be bypassed; peers and recent send messages between instances"},
 	{"github.com/go-chi/chi", []string{"internal/api", "internal/dashboard", "cmd/server"}, true, "routing is HTTP's; cmd/server puts the two beside each other"},
 	{"github.com/a-h/templ", []string{"internal/dashboard"}, false, "pages are drawn in one place"},
 	{"github.com/alecthomas/kong", []string{"cmd/server"}, true, "settings are read in one place and handed down as values"},
 	{"github.com/wneessen/go-mail", []string{"internal/mail"}, false, "one package speaks with mail servers"},
 	{"net/http", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/origin", "internal/tenants", "web"}, true, "a decision does not depend on how it was asked for (tenants keeps answers for Idempotency-Key)"},
-	{"github.com/stretchr/testify", []string{"internal/testenv", "internal/tenants/tenantstest", "internal/check/checktest"}, true, "assertions end the program: they are for tests"},
-	{"testing", []string{"internal/testenv", "internal/tenants/tenantstest", "internal/check/checktest"}, true, "shipped code does not know that it is tested"},
+	{"github.com/stretchr/testify", []string{"internal/testenv", "internal/tenants/tenantstest", "internal/engine/enginetest", "internal/check/checktest"}, true, "assertions end the program: they are for tests"},
+	{"testing", []string{"internal/testenv", "internal/tenants/tenantstest", "internal/engine/enginetest", "internal/check/checktest"}, true, "shipped code does not know that it is tested"},
 	{"unsafe", nil, false, "nothing here is worth it"},
 	{"github.com/alicebob/miniredis", nil, false, "it runs another Lua and another clock: tests use the real Redis"},
 }

@@ -4,52 +4,53 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
 // demoRules has one rule that every check meets, so that the first curl shows something, and
 // one for each of the questions that the algorithms answer.
-func demoRules() []check.Rule {
-	return []check.Rule{
+func demoRules() []limit.Rule {
+	return []limit.Rule{
 		{
 			Slug: "api-requests", Name: "API requests", Description: "What a plan buys: requests a minute for each customer.",
-			Resource: "*", Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window("1m"), By: []string{"subject"},
+			Resource: "*", Algorithm: limit.SlidingWindowCounter, Limit: 100, Window: window("1m"), By: []string{"subject"},
 		},
 		{
 			Slug: "login-attempts", Name: "Login attempts", Description: "Against guessing: five tries in a quarter of an hour from one address, and then a pause.",
-			Resource: "auth:login", Algorithm: check.SlidingWindowLog, Limit: 5, Window: window("15m"), By: []string{"attributes.ip"},
-			OnUnavailable: check.Deny, Penalty: duration("5m"),
+			Resource: "auth:login", Algorithm: limit.SlidingWindowLog, Limit: 5, Window: window("15m"), By: []string{"attributes.ip"},
+			OnUnavailable: limit.Deny, Penalty: duration("5m"),
 		},
 		{
 			Slug: "order-bursts", Name: "Bursts of orders", Description: "Two orders a second on average, ten at once.",
-			Resource: "orders:*", Algorithm: check.TokenBucket, Limit: 2, Burst: 10, Window: window("1s"), By: []string{"subject"},
+			Resource: "orders:*", Algorithm: limit.TokenBucket, Limit: 2, Burst: 10, Window: window("1s"), By: []string{"subject"},
 		},
 		{
 			Slug: "mails", Name: "Outgoing mails", Description: "One mail a second for the whole tenant; what comes sooner is told how long to wait.",
-			Resource: "mails:send", Algorithm: check.LeakyBucketQueue, Limit: 1, Burst: 20, Window: window("1s"), By: []string{},
+			Resource: "mails:send", Algorithm: limit.LeakyBucketQueue, Limit: 1, Burst: 20, Window: window("1s"), By: []string{},
 		},
 		{
 			Slug: "exports", Name: "Exports", Description: "Ten a day, by the calendar.",
-			Resource: "exports:*", Algorithm: check.FixedWindow, Limit: 10, Window: window("day"), By: []string{"subject"},
-			OnUnavailable: check.Allow,
+			Resource: "exports:*", Algorithm: limit.FixedWindow, Limit: 10, Window: window("day"), By: []string{"subject"},
+			OnUnavailable: limit.Allow,
 		},
 		{
 			Slug: "search", Name: "Searches (trial)", Description: "A limit that is being tried out: it counts and reports, and denies nobody.",
-			Resource: "search:*", Algorithm: check.SlidingWindowBuckets, Limit: 300, Window: window("5m"), Precision: duration("30s"),
-			By: []string{"subject"}, Mode: check.Shadow,
+			Resource: "search:*", Algorithm: limit.SlidingWindowBuckets, Limit: 300, Window: window("5m"), Precision: duration("30s"),
+			By: []string{"subject"}, Mode: limit.Shadow,
 		},
 	}
 }
 
 func demoPlans() []tenants.Plan {
 	return []tenants.Plan{
-		{Slug: "free", Name: "Free", Default: true, Limits: map[string]check.Limit{
+		{Slug: "free", Name: "Free", Default: true, Limits: map[string]limit.Limit{
 			"api-requests": {Limit: 100},
 		}},
-		{Slug: "pro", Name: "Pro", Limits: map[string]check.Limit{
+		{Slug: "pro", Name: "Pro", Limits: map[string]limit.Limit{
 			"api-requests": {Limit: 1000}, "order-bursts": {Limit: 10, Burst: 50}, "exports": {Limit: 100},
 		}},
-		{Slug: "enterprise", Name: "Enterprise", Limits: map[string]check.Limit{
+		{Slug: "enterprise", Name: "Enterprise", Limits: map[string]limit.Limit{
 			"api-requests": {Unlimited: true}, "order-bursts": {Limit: 100, Burst: 500}, "exports": {Unlimited: true},
 		}},
 	}
@@ -66,20 +67,20 @@ func demoSubjects() []tenants.Subject {
 	return []tenants.Subject{
 		{Subject: "acme", Plan: "enterprise", Labels: map[string]string{"name": "Acme Corp.", "country": "US"}, BillingRef: "cus_acme"},
 		{Subject: "globex", Plan: "free", Labels: map[string]string{"name": "Globex", "country": "DE"}, BillingRef: "cus_globex", Overrides: []tenants.Override{
-			{Rule: "order-bursts", Limit: check.Limit{Limit: 5, Burst: 25}, Reason: "Spring sale, agreed with sales", ExpiresAt: in(2*day + 5*time.Hour)},
+			{Rule: "order-bursts", Limit: limit.Limit{Limit: 5, Burst: 25}, Reason: "Spring sale, agreed with sales", ExpiresAt: in(2*day + 5*time.Hour)},
 		}},
 		{Subject: "initech", Plan: "pro", Labels: map[string]string{"name": "Initech", "country": "US"}, BillingRef: "cus_initech", Overrides: []tenants.Override{
-			{Rule: "exports", Limit: check.Limit{Limit: 400}, Reason: "Year-end audit", ExpiresAt: in(5 * day)},
+			{Rule: "exports", Limit: limit.Limit{Limit: 400}, Reason: "Year-end audit", ExpiresAt: in(5 * day)},
 		}},
 		{Subject: "umbrella", Labels: map[string]string{"name": "Umbrella Ltd", "country": "GB"}, BillingRef: "cus_umbrella"},
 		{Subject: "hooli", Plan: "enterprise", Labels: map[string]string{"name": "Hooli", "country": "US"}, BillingRef: "cus_hooli", Overrides: []tenants.Override{
-			{Rule: "order-bursts", Limit: check.Limit{Limit: 250, Burst: 1000}, Reason: "Launch week", StartsAt: in(9 * day), ExpiresAt: in(16 * day)},
+			{Rule: "order-bursts", Limit: limit.Limit{Limit: 250, Burst: 1000}, Reason: "Launch week", StartsAt: in(9 * day), ExpiresAt: in(16 * day)},
 		}},
 		{Subject: "soylent", Plan: "pro", Labels: map[string]string{"name": "Soylent Foods", "country": "CA"}, BillingRef: "cus_soylent"},
 		{Subject: "vandelay", Labels: map[string]string{"name": "Vandelay Industries", "country": "US"}},
 		{Subject: "user_42", Labels: map[string]string{"name": "Ada"}},
 		{Subject: "user_7", Plan: "pro", Labels: map[string]string{"name": "Grace"}, Overrides: []tenants.Override{
-			{Rule: "api-requests", Limit: check.Limit{Limit: 5000}, Reason: "Moving their data in"},
+			{Rule: "api-requests", Limit: limit.Limit{Limit: 5000}, Reason: "Moving their data in"},
 		}},
 		{Subject: "scraper", State: check.Blocked, Labels: map[string]string{"name": "Copies the catalogue"}},
 		{Subject: "health-check", State: check.Exempt, Labels: map[string]string{"name": "Our own probe"}},
@@ -87,16 +88,16 @@ func demoSubjects() []tenants.Subject {
 }
 
 // window and duration read the demo's own texts.
-func window(s string) check.Window {
-	w, err := check.ParseWindow(s)
+func window(s string) limit.Window {
+	w, err := limit.ParseWindow(s)
 	if err != nil {
 		panic(err)
 	}
 	return w
 }
 
-func duration(s string) check.Duration {
-	d, err := check.ParseDuration(s)
+func duration(s string) limit.Duration {
+	d, err := limit.ParseDuration(s)
 	if err != nil {
 		panic(err)
 	}

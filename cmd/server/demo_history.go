@@ -14,6 +14,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 // stream is one kind of traffic that the demo's tenant seems to have had.
@@ -46,16 +47,16 @@ func seedHistory(ctx context.Context, store *tenants.Store, tenant uuid.UUID, no
 	h := history{tenant: tenant, random: rand.New(rand.NewPCG(1, 2)), trouble: now.Add(-27 * time.Hour)}
 	now = now.UTC().Truncate(time.Minute)
 	const day = 24 * time.Hour
-	h.fill(check.UsageDay, now.Truncate(day).Add(-60*day), now.Truncate(day).Add(-15*day), day)
-	h.fill(check.UsageHour, now.Truncate(day).Add(-15*day), now.Truncate(time.Hour).Add(-47*time.Hour), time.Hour)
+	h.fill(usage.Day, now.Truncate(day).Add(-60*day), now.Truncate(day).Add(-15*day), day)
+	h.fill(usage.Hour, now.Truncate(day).Add(-15*day), now.Truncate(time.Hour).Add(-47*time.Hour), time.Hour)
 	// charts of the last days have bars of a quarter of an hour and more; of the last hours, and
 	// what those are compared with, of a minute
 	const quarter = 15 * time.Minute
 	lately := now.Add(-2 * time.Hour).Truncate(quarter)
-	h.fill(check.UsageMinute, now.Truncate(time.Hour).Add(-47*time.Hour), lately.Add(-day), quarter)
-	h.fill(check.UsageMinute, lately.Add(-day), now.Add(quarter-day).Truncate(quarter), time.Minute)
-	h.fill(check.UsageMinute, now.Add(quarter-day).Truncate(quarter), lately, quarter)
-	h.fill(check.UsageMinute, lately, now, time.Minute)
+	h.fill(usage.Minute, now.Truncate(time.Hour).Add(-47*time.Hour), lately.Add(-day), quarter)
+	h.fill(usage.Minute, lately.Add(-day), now.Add(quarter-day).Truncate(quarter), time.Minute)
+	h.fill(usage.Minute, now.Add(quarter-day).Truncate(quarter), lately, quarter)
+	h.fill(usage.Minute, lately, now, time.Minute)
 	writer, err := uuid.NewV7()
 	if err != nil {
 		return err
@@ -64,7 +65,7 @@ func seedHistory(ctx context.Context, store *tenants.Store, tenant uuid.UUID, no
 	if err != nil {
 		return err
 	}
-	if err := store.WriteUsage(ctx, &check.UsageBatch{
+	if err := store.WriteUsage(ctx, &usage.Batch{
 		Writer: writer, ID: batch, Rows: h.rows, Subjects: h.subjects, CompleteUntil: now, Last: true,
 	}); err != nil {
 		return fmt.Errorf("usage: %w", err)
@@ -76,25 +77,25 @@ type history struct {
 	tenant   uuid.UUID
 	random   *rand.Rand // always the same, so that the demo looks alike on every machine
 	trouble  time.Time  // the middle of the bad afternoon
-	rows     []check.UsageRow
-	subjects []check.UsageSubjects
+	rows     []usage.Row
+	subjects []usage.Subjects
 }
 
 // fill writes what was decided between two instants, a step after the other, each as if it had
 // all happened in its first stretch of the grain.
-func (h *history) fill(grain check.UsageGrain, from, to time.Time, step time.Duration) {
+func (h *history) fill(grain usage.Grain, from, to time.Time, step time.Duration) {
 	for at := from; at.Before(to); at = at.Add(step) {
-		all := check.UsageCounts{}
+		all := usage.Counts{}
 		for _, s := range demoStreams() {
 			all.Add(h.stream(grain, at, min(step, to.Sub(at)), &s))
 		}
-		if grain != check.UsageMinute || step > time.Minute || at.Minute()%5 == 0 {
+		if grain != usage.Minute || step > time.Minute || at.Minute()%5 == 0 {
 			h.busiest(grain, at, all)
 		}
 	}
 }
 
-func (h *history) stream(grain check.UsageGrain, at time.Time, step time.Duration, s *stream) check.UsageCounts {
+func (h *history) stream(grain usage.Grain, at time.Time, step time.Duration, s *stream) usage.Counts {
 	mean := s.perMinute * step.Minutes() * h.busy(at, step)
 	checks := max(0, math.Round(mean+math.Sqrt(mean)*h.random.NormFloat64()))
 	share := s.denied * (0.6 + 0.8*h.random.Float64())
@@ -110,10 +111,10 @@ func (h *history) stream(grain check.UsageGrain, at time.Time, step time.Duratio
 	if s.shadow != "" {
 		whole.ShadowDenied = int64(checks * 0.015)
 	}
-	row := func(rule string, c check.UsageCounts) {
-		h.rows = append(h.rows, check.UsageRow{
-			UsageKey:    check.UsageKey{Tenant: h.tenant, StartMS: at.UnixMilli(), Grain: grain, Rule: rule, Plan: s.plan, Resource: s.resource},
-			UsageCounts: c,
+	row := func(rule string, c usage.Counts) {
+		h.rows = append(h.rows, usage.Row{
+			Key:    usage.Key{Tenant: h.tenant, StartMS: at.UnixMilli(), Grain: grain, Rule: rule, Plan: s.plan, Resource: s.resource},
+			Counts: c,
 		})
 	}
 	row("", whole)
@@ -131,8 +132,8 @@ func (h *history) stream(grain check.UsageGrain, at time.Time, step time.Duratio
 }
 
 // counts are those of checks that cost one unit each.
-func counts(allowed, denied int64) check.UsageCounts {
-	return check.UsageCounts{Allowed: allowed, Denied: denied, CostAllowed: allowed, CostDenied: denied}
+func counts(allowed, denied int64) usage.Counts {
+	return usage.Counts{Allowed: allowed, Denied: denied, CostAllowed: allowed, CostDenied: denied}
 }
 
 // busy is how much of the greatest traffic there is: least at four in the morning, less at
@@ -150,8 +151,8 @@ func (h *history) busy(at time.Time, step time.Duration) float64 {
 }
 
 // busiest are the subjects that asked most, and those that were denied most.
-func (h *history) busiest(grain check.UsageGrain, at time.Time, all check.UsageCounts) {
-	top := check.TopSubjects{}
+func (h *history) busiest(grain usage.Grain, at time.Time, all usage.Counts) {
+	top := usage.TopSubjects{}
 	left := float64(all.Allowed)
 	for _, subject := range demoSubjects() {
 		if subject.State == check.Blocked {
@@ -159,19 +160,19 @@ func (h *history) busiest(grain check.UsageGrain, at time.Time, all check.UsageC
 		}
 		of := int64(left * 0.22)
 		left -= float64(of)
-		top.Checks = append(top.Checks, check.UsageSubject{Subject: subject.Subject, UsageCounts: counts(of, 0)})
+		top.Checks = append(top.Checks, usage.Subject{Subject: subject.Subject, Counts: counts(of, 0)})
 	}
 	denied := float64(all.Denied)
 	for i, subject := range []string{"globex", "203.0.113.9", "initech", "scraper"} {
 		of := int64(denied * []float64{0.46, 0.2, 0.12, 0.08}[i])
-		top.Denied = append(top.Denied, check.UsageSubject{Subject: subject, UsageCounts: counts(0, of)})
+		top.Denied = append(top.Denied, usage.Subject{Subject: subject, Counts: counts(0, of)})
 		for n := range top.Checks {
 			if top.Checks[n].Subject == subject {
 				top.Checks[n].Denied, top.Checks[n].CostDenied = of, of
 			}
 		}
 	}
-	h.subjects = append(h.subjects, check.UsageSubjects{Tenant: h.tenant, StartMS: at.UnixMilli(), Grain: grain, TopSubjects: top})
+	h.subjects = append(h.subjects, usage.Subjects{Tenant: h.tenant, StartMS: at.UnixMilli(), Grain: grain, TopSubjects: top})
 }
 
 // liven makes a few checks as the demo's customers would, so that the pages about this very moment have

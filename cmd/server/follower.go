@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -21,7 +22,7 @@ type follower struct {
 	authenticator *tenants.Authenticator
 	policies      *check.Policies
 	store         *tenants.Store
-	platform      check.TenantID
+	platform      limit.TenantID
 	log           *slog.Logger
 
 	ready   chan struct{} // closed when the instance is as ready as it is worth waiting for
@@ -29,7 +30,7 @@ type follower struct {
 
 	listed atomic.Bool // tenants that come from now on are not in the list of those that there were
 	mu     sync.Mutex
-	fresh  map[check.TenantID]bool // to be read ahead
+	fresh  map[limit.TenantID]bool // to be read ahead
 	wake   chan struct{}           // of capacity 1: fresh has grown
 }
 
@@ -41,10 +42,10 @@ const (
 	preloaders = 3
 )
 
-func newFollower(store *tenants.Store, authenticator *tenants.Authenticator, policies *check.Policies, platform check.TenantID, log *slog.Logger) *follower {
+func newFollower(store *tenants.Store, authenticator *tenants.Authenticator, policies *check.Policies, platform limit.TenantID, log *slog.Logger) *follower {
 	return &follower{
 		authenticator: authenticator, policies: policies, store: store, platform: platform, log: log,
-		ready: make(chan struct{}), fresh: map[check.TenantID]bool{}, wake: make(chan struct{}, 1),
+		ready: make(chan struct{}), fresh: map[limit.TenantID]bool{}, wake: make(chan struct{}, 1),
 	}
 }
 
@@ -86,7 +87,7 @@ const followFor = 500 * time.Millisecond
 
 // now takes over what was just written for a tenant, whether or not the client still waits, or leaves it
 // to the watcher where that takes longer than followFor.
-func (f *follower) now(ctx context.Context, tenant check.TenantID) {
+func (f *follower) now(ctx context.Context, tenant limit.TenantID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), followFor)
 	defer cancel()
 	change, err := f.store.Versions(ctx, tenant)
@@ -106,7 +107,7 @@ func (f *follower) preload(ctx context.Context) {
 		return
 	}
 	f.read(ctx, f.platform)
-	var all []check.TenantID
+	var all []limit.TenantID
 	f.untilDone(ctx, "list of tenants", func(ctx context.Context) (err error) {
 		f.listed.Store(true)
 		all, err = f.store.TenantsByUse(ctx)
@@ -129,7 +130,7 @@ func (f *follower) preload(ctx context.Context) {
 
 func (f *follower) beReady() { f.isReady.Do(func() { close(f.ready) }) }
 
-func (f *follower) takeFresh() (fresh []check.TenantID) {
+func (f *follower) takeFresh() (fresh []limit.TenantID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for tenant := range f.fresh {
@@ -140,7 +141,7 @@ func (f *follower) takeFresh() (fresh []check.TenantID) {
 }
 
 // readAll reads tenants in their order, as far as there is room for them.
-func (f *follower) readAll(ctx context.Context, all []check.TenantID) {
+func (f *follower) readAll(ctx context.Context, all []limit.TenantID) {
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for worker := range preloaders {
@@ -168,7 +169,7 @@ func (f *follower) served() bool {
 }
 
 // read reads one tenant ahead of its first check.
-func (f *follower) read(ctx context.Context, tenant check.TenantID) {
+func (f *follower) read(ctx context.Context, tenant limit.TenantID) {
 	f.untilDone(ctx, "policy", func(ctx context.Context) error {
 		err := f.policies.Preload(ctx, tenant)
 		if err != nil && !errors.Is(err, tenants.ErrUnavailable) && ctx.Err() == nil {

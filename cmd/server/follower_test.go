@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -49,7 +50,7 @@ func TestReadyWithTheTenantsThatFit(t *testing.T) {
 	require.False(t, policies.Room())
 
 	store.Close() // from here on, only who is in memory is there
-	for tenant, there := range map[check.TenantID]bool{
+	for tenant, there := range map[limit.TenantID]bool{
 		platform.ID: true, actors[1].TenantID(): true, actors[3].TenantID(): true, actors[0].TenantID(): false,
 	} {
 		_, err := policies.Get(t.Context(), tenant)

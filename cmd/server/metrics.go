@@ -9,7 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"weir/internal/check"
+	redisengine "weir/internal/engine/redis"
+	"weir/internal/recent"
 )
 
 // newRegistry returns a registry that knows of the process itself.
@@ -32,13 +33,13 @@ func version() string {
 }
 
 // aboutInstance tells the operator which instance this is, and whether it hears of changes.
-func aboutInstance(configAge func() time.Duration) func() check.Instance {
+func aboutInstance(configAge func() time.Duration) func() recent.Instance {
 	name, err := os.Hostname()
 	if err != nil {
 		name = "unnamed"
 	}
-	about := check.Instance{Name: name, Version: version(), StartedAt: time.Now()}
-	return func() check.Instance {
+	about := recent.Instance{Name: name, Version: version(), StartedAt: time.Now()}
+	return func() recent.Instance {
 		about := about
 		about.ConfigAge = configAge()
 		return about
@@ -46,7 +47,7 @@ func aboutInstance(configAge func() time.Duration) func() check.Instance {
 }
 
 // watchEngine registers what the Redis engine counts by itself.
-func watchEngine(registry *prometheus.Registry, engine *check.RedisEngine) {
+func watchEngine(registry *prometheus.Registry, engine *redisengine.Engine) {
 	registry.MustRegister(
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "weir_redis_counters_repaired_total", Help: "Counters in Redis that held something foreign, and were begun anew.",

@@ -8,7 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/migrations"
 )
@@ -75,7 +75,7 @@ const (
 // deployment is what all instances have in common, and Postgres keeps.
 type deployment struct {
 	secrets  tenants.Secrets
-	platform check.TenantID // the operator's own tenant
+	platform limit.TenantID // the operator's own tenant
 }
 
 // prepareDatabase brings the schema up to date, or waits until somebody has, and reads what the

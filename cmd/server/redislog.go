@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"weir/internal/check"
+	"weir/internal/engine"
 )
 
 // redisLog takes what the Redis client has to say, a line for each lost connection and the
@@ -28,7 +28,7 @@ const (
 
 // logRedisState says in the log when Redis is taken to be away, with what it answers now, and
 // when it is back, until ctx ends. Checks themselves are counted and not logged.
-func logRedisState(ctx context.Context, checker *check.Checker, client redis.UniversalClient, log *slog.Logger) {
+func logRedisState(ctx context.Context, eng *engine.Stack, client redis.UniversalClient, log *slog.Logger) {
 	look := time.NewTicker(redisLook)
 	defer look.Stop()
 	away := false
@@ -38,7 +38,7 @@ func logRedisState(ctx context.Context, checker *check.Checker, client redis.Uni
 			return
 		case <-look.C:
 		}
-		since := checker.DegradedSince()
+		since := eng.DegradedSince()
 		switch {
 		case !away && !since.IsZero():
 			away = true

@@ -13,7 +13,12 @@ import (
 	"weir/internal/api"
 	"weir/internal/check"
 	"weir/internal/dashboard"
+	"weir/internal/engine"
+	redisengine "weir/internal/engine/redis"
+	"weir/internal/peers"
+	"weir/internal/recent"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 type serveCommand struct{}
@@ -33,7 +38,7 @@ type service struct {
 	front      *front
 	redis      redis.UniversalClient
 	background sync.WaitGroup // what must end before store and redis are closed
-	checker    *check.Checker // nil until assembled
+	engine     *engine.Stack  // nil until assembled
 }
 
 // open takes what does not depend on any other process being there.
@@ -52,7 +57,7 @@ func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err e
 		return nil, err
 	}
 	redis.SetLogger(redisLog{log})
-	if s.redis, err = check.NewRedisClient(string(cfg.RedisURL)); err != nil {
+	if s.redis, err = redisengine.NewClient(string(cfg.RedisURL)); err != nil {
 		s.store.Close()
 		return nil, fmt.Errorf("WEIR_REDIS_URL: %w", err)
 	}
@@ -65,8 +70,8 @@ func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err e
 
 // close ends everything, in reverse. All contexts have ended.
 func (s *service) close() {
-	if s.checker != nil {
-		s.checker.Close()
+	if s.engine != nil {
+		s.engine.Close()
 	}
 	s.background.Wait()
 	_ = s.redis.Close() // it is not used any more
@@ -106,31 +111,40 @@ func (s *service) assemble(ctx, working context.Context) error {
 	}
 	keys := check.NewKeys(deployment.secrets.CounterKey)
 	metrics := check.NewMetrics(s.registry)
-	engine := check.NewRedisEngine(s.redis, check.RedisOptions{Deadline: s.cfg.RedisTimeout})
-	peers := check.NewPeers(s.cfg.Instances, metrics)
+	counters := redisengine.New(s.redis, redisengine.Options{Deadline: s.cfg.RedisTimeout})
+	instances := peers.New(s.cfg.Instances, s.registry)
+	s.engine = engine.NewStack(engine.StackOptions{
+		Shared: counters, Local: engine.NewMemory(engine.MemoryOptions{}), Share: instances.Share, Metrics: engine.NewMetrics(s.registry),
+	})
 	policies := check.NewPolicies(s.store, keys, s.log, metrics)
 	policies.Limit(int64(s.cfg.PolicyMemory))
 	policies.Pin(deployment.platform) // its rules are every tenant's quota
-	usage := check.NewUsage(check.UsageOptions{Sink: s.store, Registerer: s.registry, Logger: s.log})
-	s.checker = check.NewChecker(check.CheckerOptions{
-		Keys: keys, Shared: engine, Local: check.NewMemoryEngine(check.MemoryOptions{}), Peers: peers, Metrics: metrics, Usage: usage,
-		About: aboutInstance(s.store.Watcher().Age),
+	recorder := usage.New(usage.Options{Sink: s.store, Registerer: s.registry, Logger: s.log})
+	about := aboutInstance(s.store.Watcher().Age)
+	var checker *check.Checker
+	decisions := recent.New(recent.Options{Keys: keys, Peers: instances, Self: func() recent.Instance {
+		self := about()
+		self.Latency, self.DegradedSince = checker.Latency(), s.engine.DegradedSince()
+		return self
+	}})
+	checker = check.NewChecker(check.CheckerOptions{
+		Keys: keys, Engine: s.engine, Metrics: metrics, Observers: []check.Observer{recorder, decisions},
 	})
 	authenticator := tenants.NewAuthenticator(s.store)
 	following := newFollower(s.store, authenticator, policies, deployment.platform, s.log)
-	watchEngine(s.registry, engine)
+	watchEngine(s.registry, counters)
 	watchAge(s.registry, s.store.Watcher().Age)
 
-	s.background.Go(func() { peers.Run(working, s.redis, s.log) })
-	s.background.Go(func() { s.checker.Recent().Run(working, s.redis, s.log) })
-	s.background.Go(func() { s.checker.RunLatency(working) })
-	s.background.Go(func() { logRedisState(working, s.checker, s.redis, s.log) })
+	s.background.Go(func() { instances.Run(working, s.redis, s.log) })
+	s.background.Go(func() { decisions.Run(working, s.redis, s.log) })
+	s.background.Go(func() { checker.RunLatency(working) })
+	s.background.Go(func() { logRedisState(working, s.engine, s.redis, s.log) })
 	s.background.Go(func() { s.front.failIf("write down when keys were used", authenticator.Run(working)) })
 	s.background.Go(func() { policies.Run(working) })
 	s.background.Go(func() { s.front.failIf("hear of changes", following.run(working)) })
 	s.background.Go(func() { purge(working, s.store, s.cfg.AuditRetention, s.log) })
 	s.background.Go(func() { logAuditHeads(working, s.store, s.log) })
-	s.background.Go(func() { usage.Run(working) })
+	s.background.Go(func() { recorder.Run(working) })
 	s.background.Go(func() { s.store.RunUsageUpkeep(working) })
 	select {
 	case <-following.ready:
@@ -145,16 +159,17 @@ func (s *service) assemble(ctx, working context.Context) error {
 	s.background.Go(func() { post.Run(working) })
 	httpMetrics := api.NewMetrics(s.registry)
 	public := api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight, Lane: s.front.lane}, api.Deps{
-		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: s.checker,
-		Quota:  check.NewQuota(s.checker, policies, deployment.platform),
-		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, s.store, s.checker),
+		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: checker, Instances: instances.Count,
+		Quota:  check.NewQuota(checker, policies, deployment.platform),
+		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, s.store, s.engine),
 		Follow:         following.now,
 		Invited:        func(i tenants.Invitation) { dashboard.SendInvitation(s.store, post, s.log, i) },
 		InvitationLink: func(i tenants.Invitation) string { return dashboard.LinkToHandOn(post, i) },
 		CursorKey:      deployment.secrets.CursorKey[:],
 	})
 	pages := dashboard.New(dashboard.Deps{
-		Store: s.store, Policies: policies, Checker: s.checker, Logger: s.log, Follow: following.now, Observe: httpMetrics.Route,
+		Store: s.store, Policies: policies, Checker: checker, Recent: decisions, Instances: instances.Count,
+		DegradedSince: s.engine.DegradedSince, Logger: s.log, Follow: following.now, Observe: httpMetrics.Route,
 		Mail: post, Signup: dashboard.Signup(s.cfg.Signup),
 		Stopping: ctx.Done(),
 	})
@@ -187,12 +202,12 @@ const configStale = 2 * time.Second
 
 // readiness tells /readyz what it should say. Checks are answered without Redis and without
 // Postgres, so neither makes the instance leave the balancer: all would leave at once.
-func readiness(front *front, store *tenants.Store, checker *check.Checker) func() api.Readiness {
+func readiness(front *front, store *tenants.Store, engines *engine.Stack) func() api.Readiness {
 	return func() (r api.Readiness) {
 		if front.draining.Load() {
 			r.Reason = "The instance is stopping."
 		}
-		if !checker.DegradedSince().IsZero() {
+		if !engines.DegradedSince().IsZero() {
 			r.Degraded = append(r.Degraded, "redis")
 		}
 		if store.Watcher().Age() > configStale {

@@ -10,6 +10,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -20,9 +21,10 @@ type admin struct {
 	store          *tenants.Store
 	policies       *check.Policies
 	checker        *check.Checker
+	instances      func() int
 	cursors        *cursors
 	logger         *slog.Logger
-	follow         func(ctx context.Context, tenant check.TenantID)
+	follow         func(ctx context.Context, tenant limit.TenantID)
 	invited        func(tenants.Invitation)
 	invitationLink func(tenants.Invitation) string
 	api            huma.API
@@ -31,7 +33,7 @@ type admin struct {
 // mountAdmin adds the admin API, the OpenAPI document and the pages of /docs to r.
 func mountAdmin(r chi.Router, deps Deps) {
 	a := &admin{
-		store: deps.Store, policies: deps.Policies, checker: deps.Checker,
+		store: deps.Store, policies: deps.Policies, checker: deps.Checker, instances: deps.Instances,
 		cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger, follow: deps.Follow,
 		invited: deps.Invited, invitationLink: deps.InvitationLink,
 	}

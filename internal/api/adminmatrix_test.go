@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -192,10 +192,10 @@ func (s *adminStack) prepare(id string) *strings.Replacer {
 	for prefix, actor := range map[string]tenants.Actor{"": s.a, "b-": s.b} {
 		rule := newRule(prefix + "r-" + id)
 		rule.Resource = rule.Slug // at most 32 rules may match one check
-		rule.Limit, rule.Window = 10, check.Window{Duration: check.Duration{Text: "1m", MS: 60_000}}
+		rule.Limit, rule.Window = 10, limit.Window{Duration: limit.Duration{Text: "1m", MS: 60_000}}
 		_, err := s.store.CreateRule(ctx, actor, rule)
 		require.NoError(s.t, err)
-		limits := map[string]check.Limit{rule.Slug: {Limit: 20}}
+		limits := map[string]limit.Limit{rule.Slug: {Limit: 20}}
 		if _, err := s.store.PlanBySlug(ctx, actor, "default"); err != nil { // so that no case deletes the default one
 			_, err = s.store.CreatePlan(ctx, actor, tenants.Plan{Slug: "default"})
 			require.NoError(s.t, err)
@@ -203,7 +203,7 @@ func (s *adminStack) prepare(id string) *strings.Replacer {
 		plan, err := s.store.CreatePlan(ctx, actor, tenants.Plan{Slug: prefix + "p-" + id, Limits: limits})
 		require.NoError(s.t, err)
 		subject := prefix + "s-" + id
-		_, _, err = s.store.PutOverride(ctx, actor, subject, tenants.Override{Rule: rule.Slug, Limit: check.Limit{Limit: 30}}, tenants.Match{})
+		_, _, err = s.store.PutOverride(ctx, actor, subject, tenants.Override{Rule: rule.Slug, Limit: limit.Limit{Limit: 30}}, tenants.Match{})
 		require.NoError(s.t, err)
 		key, _, err := s.store.CreateKey(ctx, actor, tenants.NewAPIKey{Name: id, Scopes: []tenants.Scope{tenants.ScopeRead}})
 		require.NoError(s.t, err)

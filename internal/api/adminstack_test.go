@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/check/checktest"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -98,15 +99,11 @@ func (s *adminStack) serve(store *tenants.Store) string {
 	secrets, err := s.store.Secrets(s.t.Context())
 	require.NoError(s.t, err)
 	logger := slog.New(slog.NewJSONHandler(s.log, nil))
-	keys, metrics := check.NewKeys([16]byte{}), check.NewMetrics(prometheus.NewRegistry())
-	checker := check.NewChecker(check.CheckerOptions{
-		Keys: keys, Shared: check.NewMemoryEngine(check.MemoryOptions{}), Local: check.NewMemoryEngine(check.MemoryOptions{}),
-		Peers: check.NewPeers(max(s.instances, 1), metrics), Metrics: metrics,
-	})
-	s.t.Cleanup(checker.Close)
+	keys := check.NewKeys([16]byte{})
+	parts := checktest.New(s.t, checktest.Options{Keys: keys, Instances: max(s.instances, 1)})
 	server := httptest.NewUnstartedServer(New(Config{}, Deps{
 		Store: store, Authenticator: tenants.NewAuthenticator(s.store),
-		Policies: check.NewPolicies(store, keys, logger, metrics), Checker: checker,
+		Policies: check.NewPolicies(store, keys, logger, parts.Metrics), Checker: parts.Checker, Instances: parts.Peers.Count,
 		Logger:  logger,
 		Metrics: NewMetrics(prometheus.NewRegistry()), CursorKey: secrets.CursorKey[:],
 		Readiness: func() Readiness { return Readiness{} }, Invited: s.invited, InvitationLink: s.handOn,

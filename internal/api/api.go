@@ -24,6 +24,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -45,12 +46,13 @@ type Deps struct {
 	Policies      *check.Policies
 	Checker       *check.Checker
 	Quota         *check.Quota // of checks, each tenant's own; nil: none
+	Instances     func() int   // how many instances share the limits during an outage
 	Logger        *slog.Logger
 	Metrics       *Metrics
 	Readiness     func() Readiness // asked by /readyz, from any goroutine
 	// Follow makes this instance act on what was just written for a tenant, before the writer is
 	// answered; nil: it hears of it like all others.
-	Follow func(ctx context.Context, tenant check.TenantID)
+	Follow func(ctx context.Context, tenant limit.TenantID)
 	// Invited is told of an invitation that was made, whose link is to be sent; nil: nobody is. It
 	// does not wait.
 	Invited func(tenants.Invitation)

@@ -13,12 +13,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	"weir/internal/engine"
 )
 
 func prometheusRegistry() *prometheus.Registry { return prometheus.NewRegistry() }
 
-func memoryEngine() check.Engine { return check.NewMemoryEngine(check.MemoryOptions{}) }
+func memoryEngine() engine.Engine { return engine.NewMemory(engine.MemoryOptions{}) }
 
 // A balancer sends checks where they can be answered, and a process is not restarted for what it cannot help.
 func TestHealthAndReadiness(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // headerLines are the lines "Name: value" of a request's head, each ending in CR LF. Every transport
@@ -123,7 +124,7 @@ func (f *checkFields) refusal() check.Code {
 	return check.NoCode
 }
 
-// usable reports whether a value may be a subject, a resource or an attribute (check.ValidName).
+// usable reports whether a value may be a subject, a resource or an attribute (limit.ValidName).
 func usable(value []byte) bool {
 	for _, c := range value {
 		if c < ' ' || c > '~' {
@@ -147,7 +148,7 @@ func (f *checkFields) addAttribute(name, value []byte, sc *scratch) bool {
 		sc.decoder.text = append(sc.decoder.text, c)
 	}
 	lower := sc.decoder.text[from:]
-	if f.attributeCount == len(f.attributes) || !check.ValidAttributeName(lower) {
+	if f.attributeCount == len(f.attributes) || !limit.ValidAttributeName(lower) {
 		return false
 	}
 	for i := range f.attributes[:f.attributeCount] {

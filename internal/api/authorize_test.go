@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // ask is a request to /v1/authorize in the lane's form.
@@ -116,7 +117,7 @@ func testAuthorize(t *testing.T, s *checkStack) {
 // A customer cannot switch the limiter off: a subject that is missing or cannot be used is denied.
 func TestAuthorizeUnusableSubjects(t *testing.T) {
 	s := newCheckStack(t)
-	long := strings.Repeat("a", check.MaxNameBytes+1)
+	long := strings.Repeat("a", limit.MaxNameBytes+1)
 	for name, c := range map[string]struct {
 		lines []string
 		code  check.Code

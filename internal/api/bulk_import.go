@@ -20,6 +20,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -168,13 +169,13 @@ func (f *importFile) checkHeader(columns []string) {
 	for i, name := range columns {
 		switch {
 		case !slices.Contains(importColumns, name):
-			f.wrong.Add(1, check.FieldError{Field: name, Message: "is no column: take of " + strings.Join(importColumns, ", ")})
+			f.wrong.Add(1, limit.FieldError{Field: name, Message: "is no column: take of " + strings.Join(importColumns, ", ")})
 		case slices.Contains(columns[:i], name):
-			f.wrong.Add(1, check.FieldError{Field: name, Message: "is there twice"})
+			f.wrong.Add(1, limit.FieldError{Field: name, Message: "is there twice"})
 		}
 	}
 	if !slices.Contains(columns, "subject") {
-		f.wrong.Add(1, check.FieldError{Field: "subject", Message: "is required: the first line names the columns"})
+		f.wrong.Add(1, limit.FieldError{Field: "subject", Message: "is required: the first line names the columns"})
 	}
 }
 
@@ -195,14 +196,14 @@ func (f *importFile) lineOfCells(line int, columns, cells []string) tenants.Subj
 			if cell != "" {
 				var err error
 				if state, err = check.ParseSubjectState(cell); err != nil {
-					f.wrong.Add(line, check.FieldError{Field: "state", Message: "must be one of active, blocked, exempt"})
+					f.wrong.Add(line, limit.FieldError{Field: "state", Message: "must be one of active, blocked, exempt"})
 				}
 			}
 			l.State = &state
 		case "labels":
 			labels, wrong := labelsOfCell(cell)
 			if wrong != "" {
-				f.wrong.Add(line, check.FieldError{Field: "labels", Message: wrong})
+				f.wrong.Add(line, limit.FieldError{Field: "labels", Message: wrong})
 			}
 			l.Labels = tenants.PackLabels(labels)
 		}
@@ -269,7 +270,7 @@ func (f *importFile) lineOfJSON(number int, data []byte, schema *huma.Schema) (t
 	}
 	if wrong := validate(f.registry, schema, tree); len(wrong) > 0 {
 		for _, field := range wrong {
-			f.wrong.Add(number, check.FieldError{Field: field.Pointer, Message: field.Message})
+			f.wrong.Add(number, limit.FieldError{Field: field.Pointer, Message: field.Message})
 		}
 		return l, nil
 	}
@@ -282,7 +283,7 @@ func (f *importFile) lineOfJSON(number int, data []byte, schema *huma.Schema) (t
 		l.Plan = ptr(in.Plan.or(""))
 	}
 	if in.Plan.given() && in.Plan.Value == "" { // the store takes "" for none
-		f.wrong.Add(number, check.FieldError{Field: "plan", Message: "must be the slug of a plan, or null"})
+		f.wrong.Add(number, limit.FieldError{Field: "plan", Message: "must be the slug of a plan, or null"})
 	}
 	if in.BillingRef.Set {
 		l.BillingRef = ptr(in.BillingRef.or(""))
@@ -308,10 +309,10 @@ func (f *importFile) overridesOf(number int, in map[string]Optional[ConfigOverri
 		o := tenants.OverrideLine{Override: tenants.Override{Rule: rule}, Remove: in[rule].Null}
 		if !o.Remove {
 			var wrong []ProblemField
-			o.Limit = body.patch(check.Limit{}, "/overrides/"+escapePointer(rule), &wrong)
+			o.Limit = body.patch(limit.Limit{}, "/overrides/"+escapePointer(rule), &wrong)
 			o.Reason, o.StartsAt, o.ExpiresAt = body.Reason.or(""), optionalTime(body.StartsAt), optionalTime(body.ExpiresAt)
 			for _, field := range wrong {
-				f.wrong.Add(number, check.FieldError{Field: field.Pointer, Message: field.Message})
+				f.wrong.Add(number, limit.FieldError{Field: field.Pointer, Message: field.Message})
 			}
 		}
 		out = append(out, o)

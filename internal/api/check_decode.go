@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 const (
@@ -15,7 +16,7 @@ const (
 	maxBatch       = 100
 	maxCheckDepth  = 16  // levels of objects and arrays; a batch needs four
 	maxFieldErrors = 100 // entries of a problem's errors list
-	maxCost        = check.MaxFixedLimit
+	maxCost        = limit.MaxFixedLimit
 	// defaultResource is what a check that names no resource asks about.
 	defaultResource = "default"
 )
@@ -56,7 +57,7 @@ type checkFields struct {
 	subject, resource, plan []byte
 	cost                    int64
 	dryRun, explain         bool
-	attributes              [check.MaxAttributes]struct{ name, value []byte }
+	attributes              [limit.MaxAttributes]struct{ name, value []byte }
 	attributeCount          int
 }
 
@@ -183,12 +184,12 @@ func (d *decoder) nameValue(field string, depth int) ([]byte, *Problem) {
 	return s, p
 }
 
-// nameProblem is check.ValidName, and quicker for the plain strings that nearly all names are.
+// nameProblem is limit.ValidName, and quicker for the plain strings that nearly all names are.
 func nameProblem(s []byte, plain bool) string {
-	if plain && len(s) >= 1 && len(s) <= check.MaxNameBytes {
+	if plain && len(s) >= 1 && len(s) <= limit.MaxNameBytes {
 		return ""
 	}
-	return check.ValidName(string(s))
+	return limit.ValidName(string(s))
 }
 
 // costValue reads a cost. Digits are the only spelling, so that no number is ever rounded.
@@ -261,7 +262,7 @@ func (d *decoder) attributes(f *checkFields, depth int) *Problem {
 		if rest[string(name)] {
 			return d.duplicateField([]byte("attributes"), name)
 		}
-		if n >= check.MaxAttributes {
+		if n >= limit.MaxAttributes {
 			if rest == nil {
 				rest = make(map[string]bool)
 			}
@@ -278,14 +279,14 @@ func (d *decoder) attributes(f *checkFields, depth int) *Problem {
 		f.attributes[n].name, f.attributes[n].value = name, value
 		f.attributeCount++
 	}
-	if n > check.MaxAttributes {
+	if n > limit.MaxAttributes {
 		d.invalidField("attributes", "may hold at most 16 attributes")
 	}
 	return nil
 }
 
 func (d *decoder) attributeValue(name []byte, depth int) ([]byte, *Problem) {
-	if !check.ValidAttributeName(name) {
+	if !limit.ValidAttributeName(name) {
 		d.invalidField(attributePath(name), "is not the name of an attribute: 1 to 64 of A-Z, a-z, 0-9, _ . - and neither subject nor resource")
 		return nil, d.skip(depth)
 	}

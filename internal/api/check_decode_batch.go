@@ -1,6 +1,8 @@
 package api
 
-import "weir/internal/check"
+import (
+	"weir/internal/check"
+)
 
 // decodeBatch reads the body of a batch. All of it is refused if one check is.
 func (d *decoder) decodeBatch(body []byte) ([]check.Request, *Problem) {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 func decodeOne(body string) (check.Request, *Problem) {
@@ -357,7 +358,7 @@ func referenceCheck(body []byte) verdict {
 			bad(pointer)
 		}
 	}
-	valid := func(s string) bool { return check.ValidName(s) == "" }
+	valid := func(s string) bool { return limit.ValidName(s) == "" }
 	if in.Subject == nil {
 		bad("/subject")
 	}
@@ -366,7 +367,7 @@ func referenceCheck(body []byte) verdict {
 	text(in.Plan, "/plan", &v.req.Plan, func(s string) bool { return s != "" })
 	if in.Cost != nil {
 		n, err := strconv.ParseUint(string(in.Cost), 10, 63)
-		if err != nil || int64(n) > check.MaxFixedLimit {
+		if err != nil || int64(n) > limit.MaxFixedLimit {
 			bad("/cost")
 		}
 		v.req.Cost = int64(n)
@@ -403,15 +404,15 @@ func referenceAttributes(raw jsontext.Value, v *verdict, bad func(string)) {
 		name, _ := d.ReadToken()
 		a := check.Attribute{Name: name.String()}
 		value, _ := d.ReadValue()
-		if n >= check.MaxAttributes {
+		if n >= limit.MaxAttributes {
 			continue
 		}
-		if !check.ValidAttributeName(a.Name) || value.Kind() != '"' || json.Unmarshal(value, &a.Value) != nil || check.ValidName(a.Value) != "" {
+		if !limit.ValidAttributeName(a.Name) || value.Kind() != '"' || json.Unmarshal(value, &a.Value) != nil || limit.ValidName(a.Value) != "" {
 			bad("/attributes/" + pointerToken([]byte(a.Name)))
 		}
 		v.req.Attributes = append(v.req.Attributes, a)
 	}
-	if n > check.MaxAttributes {
+	if n > limit.MaxAttributes {
 		bad("/attributes")
 	}
 }

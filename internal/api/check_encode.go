@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // The answer to a check is appended field by field: its shape is fixed, and this is the road of
@@ -71,7 +72,7 @@ func appendState(b []byte, r *check.RuleDecision) []byte {
 	b = append(b, `,"remaining":`...)
 	b = appendNumber(b, r.Remaining, !r.Uncounted)
 	b = append(b, `,"retry_after_ms":`...)
-	b = appendNumber(b, r.RetryAfterMS, r.RetryAfterMS != check.NeverMS)
+	b = appendNumber(b, r.RetryAfterMS, r.RetryAfterMS != limit.NeverMS)
 	b = append(b, `,"reset_after_ms":`...)
 	return appendNumber(b, r.ResetAfterMS, !r.Uncounted)
 }
@@ -99,7 +100,7 @@ func appendRule(b []byte, r *check.RuleDecision, admitted bool) []byte {
 	b = append(b, `,"window_ms":`...)
 	b = strconv.AppendInt(b, r.WindowMS, 10)
 	b = appendState(b, r)
-	if r.Rule.Algorithm == check.LeakyBucketQueue {
+	if r.Rule.Algorithm == limit.LeakyBucketQueue {
 		b = append(b, `,"delay_ms":`...)
 		b = appendNumber(b, r.DelayMS, admitted && r.Allowed && !r.Uncounted)
 	}
@@ -186,7 +187,7 @@ func appendMessage(b []byte, d *check.Decision, deciding *check.RuleDecision, wa
 // whether there is such a time.
 func retryAfter(d *check.Decision) (seconds int64, curable bool) {
 	r := decidingRule(d)
-	if d.Allowed || r == nil || r.RetryAfterMS == check.NeverMS {
+	if d.Allowed || r == nil || r.RetryAfterMS == limit.NeverMS {
 		return 0, false
 	}
 	return ceilSeconds(r.RetryAfterMS), true

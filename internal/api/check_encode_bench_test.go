@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // BenchmarkAnswer is what answering costs when all is decided: JSON and headers of one check.
@@ -14,7 +15,7 @@ func BenchmarkAnswer(b *testing.B) {
 			d := check.Decision{Allowed: true, Subject: "user_42", Resource: "orders:create", Cost: 1, NowMS: 1_795_280_660_123}
 			for i := range rules {
 				d.Rules = append(d.Rules, check.RuleDecision{
-					Rule: &check.Rule{Slug: fmt.Sprintf("requests-%d", i), Algorithm: check.SlidingWindowCounter}, Mode: check.Enforce, Source: "rule",
+					Rule: &limit.Rule{Slug: fmt.Sprintf("requests-%d", i), Algorithm: limit.SlidingWindowCounter}, Mode: limit.Enforce, Source: "rule",
 					Allowed: true, Limit: 100_000_000, Quota: 100_000_000, WindowMS: 60_000, Remaining: 99_999_123, ResetAfterMS: 74_123, NextAfterMS: 14_123,
 				})
 			}

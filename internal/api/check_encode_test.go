@@ -10,9 +10,10 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 )
 
-var apiRequests = &check.Rule{Slug: "api-requests", Algorithm: check.SlidingWindowCounter}
+var apiRequests = &limit.Rule{Slug: "api-requests", Algorithm: limit.SlidingWindowCounter}
 
 // The shape that clients rely on, to the letter: names, order, and null where there is no number.
 func TestAppendDecision(t *testing.T) {
@@ -20,18 +21,18 @@ func TestAppendDecision(t *testing.T) {
 		Rule: apiRequests, Source: "plan:free", Limit: 100, Quota: 100, WindowMS: 60_000, RetryAfterMS: 1250, ResetAfterMS: 41_250, NextAfterMS: 600,
 	}
 	bucket := check.RuleDecision{
-		Rule: &check.Rule{Slug: "burst", Algorithm: check.TokenBucket}, Source: "override", Allowed: true,
+		Rule: &limit.Rule{Slug: "burst", Algorithm: limit.TokenBucket}, Source: "override", Allowed: true,
 		Limit: 10, Burst: 20, Quota: 20, WindowMS: 1000, Remaining: 19, ResetAfterMS: 100, NextAfterMS: 100,
 	}
 	queue := check.RuleDecision{
-		Rule: &check.Rule{Slug: "queue", Algorithm: check.LeakyBucketQueue}, Source: "rule", Allowed: true,
+		Rule: &limit.Rule{Slug: "queue", Algorithm: limit.LeakyBucketQueue}, Source: "rule", Allowed: true,
 		Limit: 5, Burst: 5, Quota: 5, WindowMS: 1000, Remaining: 3, ResetAfterMS: 400, NextAfterMS: 200, DelayMS: 200,
 	}
 	unlimited := check.RuleDecision{Rule: apiRequests, Source: "plan:enterprise", Allowed: true, Unlimited: true}
 	shadow := window
-	shadow.Mode = check.Shadow
+	shadow.Mode = limit.Shadow
 	never := window
-	never.CostExceeds, never.RetryAfterMS, never.Remaining = true, check.NeverMS, 7
+	never.CostExceeds, never.RetryAfterMS, never.Remaining = true, limit.NeverMS, 7
 	away := check.RuleDecision{
 		Rule: apiRequests, Source: "rule", Degraded: true, Uncounted: true, Limit: 100, Quota: 100, WindowMS: 60_000, RetryAfterMS: 180,
 	}
@@ -191,7 +192,7 @@ func TestAppendDecisionFitsDescription(t *testing.T) {
 			require.Equal(t, want.WindowMS, *rule.WindowMS)
 			require.Equal(t, want.Rule.Algorithm.Bucket(), rule.Burst != nil)
 			require.Equal(t, want.Uncounted, rule.Remaining == nil)
-			require.Equal(t, want.RetryAfterMS == check.NeverMS, rule.RetryAfterMS == nil)
+			require.Equal(t, want.RetryAfterMS == limit.NeverMS, rule.RetryAfterMS == nil)
 		}
 	})
 }
@@ -200,7 +201,7 @@ func TestAppendDecisionFitsDescription(t *testing.T) {
 func anyDecision(t *rapid.T) check.Decision {
 	d := check.Decision{
 		Allowed: true, Subject: rapid.StringN(1, 20, 256).Draw(t, "subject"), Resource: "default",
-		Cost:     rapid.Int64Range(0, check.MaxFixedLimit).Draw(t, "cost"),
+		Cost:     rapid.Int64Range(0, limit.MaxFixedLimit).Draw(t, "cost"),
 		Plan:     rapid.SampledFrom([]string{"", "pro"}).Draw(t, "plan"),
 		Deciding: -1,
 		NowMS:    rapid.Int64Range(1, 99_999_999_999_999).Draw(t, "now"),
@@ -208,7 +209,7 @@ func anyDecision(t *rapid.T) check.Decision {
 	for i := range rapid.IntRange(0, 4).Draw(t, "rules") {
 		r := anyRule(t, i)
 		d.Rules = append(d.Rules, r)
-		if r.Mode != check.Enforce || r.Unlimited {
+		if r.Mode != limit.Enforce || r.Unlimited {
 			continue
 		}
 		if d.Deciding < 0 || !r.Allowed {
@@ -216,12 +217,12 @@ func anyDecision(t *rapid.T) check.Decision {
 		}
 		if !r.Allowed {
 			d.Allowed, d.Code = false, check.RateLimitExceeded
-			if r.RetryAfterMS == check.NeverMS {
+			if r.RetryAfterMS == limit.NeverMS {
 				d.Code = check.CostExceedsLimit
 			}
 		}
 	}
-	if d.Allowed && d.Deciding >= 0 && d.Rules[d.Deciding].Rule.Algorithm == check.LeakyBucketQueue {
+	if d.Allowed && d.Deciding >= 0 && d.Rules[d.Deciding].Rule.Algorithm == limit.LeakyBucketQueue {
 		d.HasDelay, d.DelayMS = true, d.Rules[d.Deciding].DelayMS
 	}
 	return d
@@ -229,8 +230,8 @@ func anyDecision(t *rapid.T) check.Decision {
 
 func anyRule(t *rapid.T, i int) check.RuleDecision {
 	r := check.RuleDecision{
-		Rule:      &check.Rule{Slug: "rule-" + itoa(int64(i)), Algorithm: rapid.SampledFrom(check.Algorithms).Draw(t, "algorithm")},
-		Mode:      rapid.SampledFrom([]check.Mode{check.Enforce, check.Shadow}).Draw(t, "mode"),
+		Rule:      &limit.Rule{Slug: "rule-" + itoa(int64(i)), Algorithm: rapid.SampledFrom(limit.Algorithms).Draw(t, "algorithm")},
+		Mode:      rapid.SampledFrom([]limit.Mode{limit.Enforce, limit.Shadow}).Draw(t, "mode"),
 		Source:    rapid.SampledFrom([]string{"rule", "plan:pro", "override"}).Draw(t, "source"),
 		Allowed:   rapid.Bool().Draw(t, "allowed"),
 		Unlimited: rapid.IntRange(0, 4).Draw(t, "unlimited") == 0,
@@ -241,21 +242,21 @@ func anyRule(t *rapid.T, i int) check.RuleDecision {
 	}
 	r.Degraded = rapid.Bool().Draw(t, "degraded")
 	r.Uncounted = r.Degraded && rapid.Bool().Draw(t, "uncounted")
-	r.Limit = rapid.Int64Range(1, check.MaxFixedLimit).Draw(t, "limit")
+	r.Limit = rapid.Int64Range(1, limit.MaxFixedLimit).Draw(t, "limit")
 	r.Quota = r.Limit
 	if r.Rule.Algorithm.Bucket() {
-		r.Burst = rapid.Int64Range(1, check.MaxLimit).Draw(t, "burst")
+		r.Burst = rapid.Int64Range(1, limit.MaxLimit).Draw(t, "burst")
 		r.Quota = r.Burst
 	}
-	r.WindowMS = rapid.Int64Range(check.MinWindowMS, check.MaxWindowMS).Draw(t, "window")
+	r.WindowMS = rapid.Int64Range(limit.MinWindowMS, limit.MaxWindowMS).Draw(t, "window")
 	r.Remaining = rapid.Int64Range(0, r.Quota).Draw(t, "remaining")
-	r.ResetAfterMS = rapid.Int64Range(0, check.MaxWindowMS).Draw(t, "reset")
+	r.ResetAfterMS = rapid.Int64Range(0, limit.MaxWindowMS).Draw(t, "reset")
 	r.NextAfterMS = rapid.Int64Range(0, r.ResetAfterMS).Draw(t, "next")
 	if !r.Allowed {
 		// More than remains was asked for, so the wait is at least the one for one unit more.
 		r.RetryAfterMS = max(1, rapid.Int64Range(r.NextAfterMS, r.ResetAfterMS).Draw(t, "retry"))
 		if rapid.IntRange(0, 9).Draw(t, "never") == 0 {
-			r.RetryAfterMS, r.CostExceeds = check.NeverMS, true
+			r.RetryAfterMS, r.CostExceeds = limit.NeverMS, true
 		}
 	}
 	return r

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/engine"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -283,7 +285,7 @@ func TestTenantQuota(t *testing.T) {
 	operator := tenants.AsSystem(platform.ID, "test")
 	_, err = store.CreateRule(ctx, operator, hourly("checks-an-hour", check.QuotaResource, 110, "subject"))
 	require.NoError(t, err)
-	_, _, err = store.PutOverride(ctx, operator, "other", tenants.Override{Rule: "checks-an-hour", Limit: check.Limit{Limit: 10}, Reason: "a small tier"}, tenants.Match{})
+	_, _, err = store.PutOverride(ctx, operator, "other", tenants.Override{Rule: "checks-an-hour", Limit: limit.Limit{Limit: 10}, Reason: "a small tier"}, tenants.Match{})
 	require.NoError(t, err)
 	deps := s.deps
 	deps.Metrics = NewMetrics(prometheusRegistry())
@@ -327,7 +329,7 @@ func TestPolicyUnavailable(t *testing.T) {
 
 type brokenSource struct{ check.PolicySource }
 
-func (brokenSource) LoadPolicy(context.Context, check.TenantID) (check.PolicyData, error) {
+func (brokenSource) LoadPolicy(context.Context, limit.TenantID) (check.PolicyData, error) {
 	return check.PolicyData{}, fmt.Errorf("password authentication failed: %w", tenants.ErrUnavailable)
 }
 
@@ -335,10 +337,10 @@ func (brokenSource) LoadPolicy(context.Context, check.TenantID) (check.PolicyDat
 func TestCheckDegraded(t *testing.T) {
 	s := newCheckStack(t)
 	deny := hourly("strict", "strict", 5, "subject")
-	deny.OnUnavailable = check.Deny
+	deny.OnUnavailable = limit.Deny
 	open := hourly("open", "open", 5, "subject")
-	open.OnUnavailable = check.Allow
-	for _, r := range []check.Rule{deny, open} {
+	open.OnUnavailable = limit.Allow
+	for _, r := range []limit.Rule{deny, open} {
 		_, err := s.db.Store.CreateRule(t.Context(), s.actor, r)
 		require.NoError(t, err)
 	}
@@ -365,9 +367,9 @@ func TestCheckDegraded(t *testing.T) {
 }
 
 // awayEngine answers like a counter store that cannot be reached.
-type awayEngine struct{ check.Engine }
+type awayEngine struct{ engine.Engine }
 
-func (awayEngine) Evaluate(_ context.Context, calls ...*check.Call) {
+func (awayEngine) Evaluate(_ context.Context, calls ...*engine.Call) {
 	for _, c := range calls {
 		c.Err = context.DeadlineExceeded
 	}
@@ -389,7 +391,7 @@ func TestCheckFollowsChanges(t *testing.T) {
 	}()
 	plan, err := s.db.Store.PlanBySlug(t.Context(), s.actor, "free")
 	require.NoError(t, err)
-	_, _, err = s.db.Store.PutPlanLimit(t.Context(), s.actor, plan.Slug, "per-subject", check.Limit{Limit: 7}, tenants.Match{})
+	_, _, err = s.db.Store.PutPlanLimit(t.Context(), s.actor, plan.Slug, "per-subject", limit.Limit{Limit: 7}, tenants.Match{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return s.remaining("a", "default") == 2 }, 5*time.Second, 20*time.Millisecond)
 

@@ -19,6 +19,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/check/checktest"
+	"weir/internal/engine"
+	redisengine "weir/internal/engine/redis"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 	"weir/internal/testenv"
@@ -45,23 +49,23 @@ type checkStack struct {
 }
 
 // hourly is a rule whose window begins with the first check, so that none ends in the middle of a test.
-func hourly(slug, resource string, limit int64, by ...string) check.Rule {
-	return check.Rule{
-		Slug: slug, Name: slug, Resource: resource, Algorithm: check.FixedWindowFirstHit, Limit: limit,
-		Window: check.Window{Duration: check.Duration{Text: "1h", MS: 3_600_000}}, By: by,
+func hourly(slug, resource string, lim int64, by ...string) limit.Rule {
+	return limit.Rule{
+		Slug: slug, Name: slug, Resource: resource, Algorithm: limit.FixedWindowFirstHit, Limit: lim,
+		Window: limit.Window{Duration: limit.Duration{Text: "1h", MS: 3_600_000}}, By: by,
 	}
 }
 
 const perSubject = 5 // the limit of the rule on "default" with the plan free
 
-func testRules() []check.Rule {
+func testRules() []limit.Rule {
 	shadow := hourly("tried-out", "shadow", 1, "subject")
-	shadow.Mode = check.Shadow
+	shadow.Mode = limit.Shadow
 	off := hourly("switched-off", "*", 1, "subject")
-	off.Mode = check.Off
+	off.Mode = limit.Off
 	queue := hourly("queue", "queue", 1, "subject")
-	queue.Algorithm, queue.Burst = check.LeakyBucketQueue, 3
-	return []check.Rule{
+	queue.Algorithm, queue.Burst = limit.LeakyBucketQueue, 3
+	return []limit.Rule{
 		hourly("per-subject", "default", 100, "subject"),
 		hourly("orders", "orders:*", 3, "subject", "resource"),
 		hourly("bulk", "bulk", 1_000_000, "subject"),
@@ -83,7 +87,7 @@ func newCheckStack(t *testing.T) *checkStack {
 	client := redis.NewClient(options)
 	t.Cleanup(func() { _ = client.Close() })
 	// The deadline is for slow test machines; how it is kept is the engine's own tests' matter.
-	s.deps = s.newDeps(t, check.NewRedisEngine(client, check.RedisOptions{Deadline: 5 * time.Second}))
+	s.deps = s.newDeps(t, redisengine.New(client, redisengine.Options{Deadline: 5 * time.Second}))
 	s.serve(Config{Headers: bothStyles}, s.deps)
 	return s
 }
@@ -103,9 +107,9 @@ func (s *checkStack) prepare(t testing.TB) {
 		require.NoError(t, err)
 	}
 	for _, p := range []tenants.Plan{
-		{Slug: "free", Name: "Free", Default: true, Limits: map[string]check.Limit{"per-subject": {Limit: perSubject}}},
-		{Slug: "pro", Name: "Pro", Limits: map[string]check.Limit{"per-subject": {Limit: 50}}},
-		{Slug: "boundless", Name: "Boundless", Limits: map[string]check.Limit{"per-subject": {Unlimited: true}}},
+		{Slug: "free", Name: "Free", Default: true, Limits: map[string]limit.Limit{"per-subject": {Limit: perSubject}}},
+		{Slug: "pro", Name: "Pro", Limits: map[string]limit.Limit{"per-subject": {Limit: 50}}},
+		{Slug: "boundless", Name: "Boundless", Limits: map[string]limit.Limit{"per-subject": {Unlimited: true}}},
 	} {
 		_, err := store.CreatePlan(ctx, s.actor, p)
 		require.NoError(t, err)
@@ -120,18 +124,13 @@ func (s *checkStack) prepare(t testing.TB) {
 	}
 }
 
-func (s *checkStack) newDeps(tb testing.TB, engine check.Engine) Deps {
+func (s *checkStack) newDeps(tb testing.TB, eng engine.Engine) Deps {
 	logger := slog.New(slog.NewJSONHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	metrics := check.NewMetrics(s.registry)
 	keys := check.NewKeys([16]byte{7})
-	checker := check.NewChecker(check.CheckerOptions{
-		Keys: keys, Shared: engine, Local: check.NewMemoryEngine(check.MemoryOptions{}),
-		Peers: check.NewPeers(1, metrics), Metrics: metrics,
-	})
-	tb.Cleanup(checker.Close)
+	parts := checktest.New(tb, checktest.Options{Keys: keys, Shared: eng, Registry: s.registry})
 	return Deps{
 		Store: s.db.Store, Authenticator: tenants.NewAuthenticator(s.db.Store),
-		Policies: check.NewPolicies(s.db.Store, keys, logger, metrics), Checker: checker,
+		Policies: check.NewPolicies(s.db.Store, keys, logger, parts.Metrics), Checker: parts.Checker, Instances: parts.Peers.Count,
 		Logger: logger, Metrics: NewMetrics(s.registry), Readiness: func() Readiness { return *s.ready.Load() },
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/negotiation"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -185,7 +185,7 @@ func (in *ConfigDocument) document() (d tenants.Document, errs []ProblemField) {
 		d.TenantName = &name.Value
 	}
 	if in.Rules.given() {
-		d.Rules = make([]check.Rule, len(in.Rules.Value))
+		d.Rules = make([]limit.Rule, len(in.Rules.Value))
 	}
 	for i := range in.Rules.Value {
 		body, r := &in.Rules.Value[i], &d.Rules[i]
@@ -231,7 +231,7 @@ func (in *ConfigSubject) subject() (tenants.Subject, []ProblemField) {
 	s.Overrides = []tenants.Override{}
 	for rule, body := range in.Overrides.Value {
 		s.Overrides = append(s.Overrides, tenants.Override{
-			Rule: rule, Limit: body.patch(check.Limit{}, "/overrides/"+escapePointer(rule), &errs), Reason: body.Reason.or(""),
+			Rule: rule, Limit: body.patch(limit.Limit{}, "/overrides/"+escapePointer(rule), &errs), Reason: body.Reason.or(""),
 			StartsAt: optionalTime(body.StartsAt), ExpiresAt: optionalTime(body.ExpiresAt),
 		})
 	}

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -107,7 +107,7 @@ func encodeConfig(d *tenants.Document) ([]byte, error) {
 	return buf.Bytes(), err
 }
 
-func writeRule(r *check.Rule) writtenRule {
+func writeRule(r *limit.Rule) writtenRule {
 	return writtenRule{
 		Slug: r.Slug, Name: r.Name, Description: r.Description, Resource: r.Resource, Algorithm: r.Algorithm.String(),
 		Limit: r.Limit, Window: r.Window.Text, Burst: r.Burst, Precision: r.Precision.Text, By: append([]string{}, r.By...),

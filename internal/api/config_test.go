@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/testenv"
 )
@@ -162,8 +163,8 @@ func randomDocument(r *rand.Rand) tenants.Document {
 	text := func() string { return oddTexts[r.IntN(len(oddTexts))] }
 	line := func() string { return strings.NewReplacer("\n", "", "\t", "").Replace(text()) }
 	name := text()
-	d := tenants.Document{TenantName: &name, Rules: []check.Rule{}, Plans: []tenants.Plan{}, Subjects: []tenants.Subject{}}
-	limits := map[string]func() check.Limit{}
+	d := tenants.Document{TenantName: &name, Rules: []limit.Rule{}, Plans: []tenants.Plan{}, Subjects: []tenants.Subject{}}
+	limits := map[string]func() limit.Limit{}
 	for i := range r.IntN(12) {
 		in := newRule([]string{"r-%d", "%d", "0%d", "on-%d", "-%d"}[r.IntN(5)])
 		in.Slug = fmt.Sprintf(in.Slug, i)
@@ -171,38 +172,38 @@ func randomDocument(r *rand.Rand) tenants.Document {
 		if strings.Contains(in.Resource, "*") {
 			in.Resource = fmt.Sprintf("orders-%d:*", i)
 		}
-		in.Algorithm = check.Algorithms[r.IntN(len(check.Algorithms))]
-		in.Limit = 1 + r.Int64N(check.MaxLogLimit)
-		in.Window, _ = check.ParseWindow([]string{"1s", "60s", "1m", "24h", "1d"}[r.IntN(5)])
-		in.Mode, in.OnUnavailable = check.Mode(r.IntN(3)), check.OnUnavailable(r.IntN(3))
+		in.Algorithm = limit.Algorithms[r.IntN(len(limit.Algorithms))]
+		in.Limit = 1 + r.Int64N(limit.MaxLogLimit)
+		in.Window, _ = limit.ParseWindow([]string{"1s", "60s", "1m", "24h", "1d"}[r.IntN(5)])
+		in.Mode, in.OnUnavailable = limit.Mode(r.IntN(3)), limit.OnUnavailable(r.IntN(3))
 		in.By = [][]string{{}, {"subject"}, {"resource", "attributes.x-y.z"}}[r.IntN(3)]
 		switch {
-		case in.Algorithm == check.SlidingWindowBuckets:
-			in.Precision, _ = check.ParseDuration(in.Window.Text)
-		case in.Algorithm == check.FixedWindow && pick(2):
-			in.Window, _ = check.ParseWindow("week")
+		case in.Algorithm == limit.SlidingWindowBuckets:
+			in.Precision, _ = limit.ParseDuration(in.Window.Text)
+		case in.Algorithm == limit.FixedWindow && pick(2):
+			in.Window, _ = limit.ParseWindow("week")
 		case in.Algorithm.Bucket() && pick(2):
 			in.Burst = 1 + r.Int64N(100)
 		}
 		if pick(3) {
-			in.Penalty, _ = check.ParseDuration("1500ms")
+			in.Penalty, _ = limit.ParseDuration("1500ms")
 		}
 		if numbers := in.Numbers(); numbers.Leasable() && pick(3) {
-			in.Consistency = check.Leased
+			in.Consistency = limit.Leased
 		}
 		d.Rules = append(d.Rules, in)
-		limits[in.Slug] = func() check.Limit {
+		limits[in.Slug] = func() limit.Limit {
 			if pick(4) {
-				return check.Limit{Unlimited: true}
+				return limit.Limit{Unlimited: true}
 			}
-			return check.Limit{Limit: 1 + r.Int64N(check.MaxLogLimit)}
+			return limit.Limit{Limit: 1 + r.Int64N(limit.MaxLogLimit)}
 		}
 	}
 	for i := range r.IntN(5) {
-		p := tenants.Plan{Slug: fmt.Sprintf("p%d", i), Name: text(), Description: text(), Limits: map[string]check.Limit{}}
-		for slug, limit := range limits {
+		p := tenants.Plan{Slug: fmt.Sprintf("p%d", i), Name: text(), Description: text(), Limits: map[string]limit.Limit{}}
+		for slug, lim := range limits {
 			if pick(2) {
-				p.Limits[slug] = limit()
+				p.Limits[slug] = lim()
 			}
 		}
 		d.Plans = append(d.Plans, p)
@@ -218,11 +219,11 @@ func randomDocument(r *rand.Rand) tenants.Document {
 		if len(d.Plans) > 0 && pick(2) {
 			in.Plan = d.Plans[r.IntN(len(d.Plans))].Slug
 		}
-		for slug, limit := range limits {
+		for slug, lim := range limits {
 			if pick(4) {
 				start := time.Date(1999, 12, 31, 23, 59, 59, 123456000, time.FixedZone("", 3600))
 				end := start.AddDate(100, 0, 0)
-				in.Overrides = append(in.Overrides, tenants.Override{Rule: slug, Limit: limit(), Reason: text(), StartsAt: &start, ExpiresAt: &end})
+				in.Overrides = append(in.Overrides, tenants.Override{Rule: slug, Limit: lim(), Reason: text(), StartsAt: &start, ExpiresAt: &end})
 			}
 		}
 		d.Subjects = append(d.Subjects, in)
@@ -284,7 +285,7 @@ func TestConfigPointsAtWhatIsWrong(t *testing.T) {
 // The whole road with as many rules as a tenant may have.
 func TestConfigOfAThousandRules(t *testing.T) {
 	s := newAdminStack(t)
-	rules := make([]obj, check.MaxRules)
+	rules := make([]obj, limit.MaxRules)
 	limits := obj{}
 	for i := range rules {
 		slug := fmt.Sprintf("rule-%03d", i)
@@ -304,7 +305,7 @@ func TestConfigOfAThousandRules(t *testing.T) {
 		}
 		return a
 	}
-	require.Len(t, put("/v1/config", body).changes(), check.MaxRules+1)
+	require.Len(t, put("/v1/config", body).changes(), limit.MaxRules+1)
 	exported := s.call(s.key, http.MethodGet, "/v1/config?format=yaml", nil).ok(200)
 	require.Greater(t, len(exported.body), maxAdminBody, "larger than other bodies may be")
 	require.Empty(t, put("/v1/config?prune=true", string(exported.body), asYAML).changes())

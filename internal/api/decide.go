@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -86,7 +87,7 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 		}
 	}
 	// 7. Check.
-	decisions, err := s.Checker.CheckIn(ctx, policy, reqs, &sc.room)
+	decisions, err := s.Checker.CheckIn(ctx, policy, reqs, &sc.check)
 	if err != nil {
 		return nil, checkFailed(q, err)
 	}
@@ -116,7 +117,7 @@ func policyUnavailable(err error) *Problem {
 // decided about the subject.
 func overQuota(retryAfterMS int64) *Problem {
 	p := newProblem(http.StatusTooManyRequests, codeTenantQuotaExceeded, "The tenant has used up its quota of checks.")
-	if retryAfterMS == check.NeverMS {
+	if retryAfterMS == limit.NeverMS {
 		return p
 	}
 	return p.withRetryAfter(int(max(1, ceilSeconds(retryAfterMS))))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -90,7 +91,7 @@ func conflictProblem(c *tenants.ConflictError) *Problem {
 	return newProblem(http.StatusConflict, code, sentence(c.Detail))
 }
 
-func problemFields(fields []check.FieldError) []ProblemField {
+func problemFields(fields []limit.FieldError) []ProblemField {
 	out := make([]ProblemField, len(fields))
 	for i, f := range fields {
 		out[i] = ProblemField{Pointer: jsonPointer(f.Field), Message: f.Message, Fix: f.Fix}

@@ -18,7 +18,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/validation"
 	"github.com/go-chi/chi/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -177,7 +177,7 @@ func checkPath(r *http.Request) *Problem {
 		if value == "" || name != "subject" && !validText(value) {
 			return newProblem(http.StatusNotFound, codeNotFound, "")
 		}
-		if wrong := check.ValidName(value); name == "subject" && wrong != "" {
+		if wrong := limit.ValidName(value); name == "subject" && wrong != "" {
 			return invalid(ProblemField{Pointer: "path:subject", Message: wrong})
 		}
 	}
@@ -269,9 +269,9 @@ func readConditions(r *http.Request) (conditions, *Problem) {
 // readDocument reads the body that an operation takes, whole and checked for form. One in YAML
 // becomes JSON.
 func readDocument(r *http.Request, op *huma.Operation) ([]byte, *Problem) {
-	takes, limit := op.RequestBody, maxAdminBody
+	takes, lim := op.RequestBody, maxAdminBody
 	if most, ok := op.Metadata[metaMaxBody].(int); ok {
-		limit = most
+		lim = most
 	}
 	if r.ContentLength == 0 && !takes.Required {
 		return nil, nil
@@ -280,7 +280,7 @@ func readDocument(r *http.Request, op *huma.Operation) ([]byte, *Problem) {
 	if p != nil {
 		return nil, p
 	}
-	body, p := readBody(r, nil, limit)
+	body, p := readBody(r, nil, lim)
 	if p != nil {
 		return nil, p
 	}

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // maxStructuredInt is the greatest integer that a structured field can hold (RFC 9651).
@@ -115,7 +116,7 @@ func (h *headerWriter) states(rules []check.RuleDecision) {
 // moreAfterMS is when there is more than remains now. A denied check asked for more than remains, so that is
 // no later than when it may come again: t must not point behind Retry-After.
 func moreAfterMS(r *check.RuleDecision) int64 {
-	if r.Allowed || r.RetryAfterMS == check.NeverMS {
+	if r.Allowed || r.RetryAfterMS == limit.NeverMS {
 		return r.NextAfterMS
 	}
 	return min(r.NextAfterMS, r.RetryAfterMS)
@@ -123,7 +124,7 @@ func moreAfterMS(r *check.RuleDecision) int64 {
 
 // enforced reports whether a rule limits the subject: shadow rules and unlimited ones are nobody's business
 // outside.
-func enforced(r *check.RuleDecision) bool { return r.Mode == check.Enforce && !r.Unlimited }
+func enforced(r *check.RuleDecision) bool { return r.Mode == limit.Enforce && !r.Unlimited }
 
 // item begins a member of a list that begins at from. A slug needs no escaping.
 func (h *headerWriter) item(from int, r *check.RuleDecision) {

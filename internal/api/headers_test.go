@@ -11,6 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	"weir/internal/check"
+	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 var bothStyles = HeaderStyle{Draft: true, X: true}
@@ -36,12 +38,12 @@ func denied() *check.Decision {
 	return &check.Decision{
 		Code: check.RateLimitExceeded, NowMS: 1_800_000_000_001, Deciding: 1,
 		Rules: []check.RuleDecision{
-			{Rule: &check.Rule{Slug: "monthly", Algorithm: check.FixedWindow}, Allowed: true, Limit: 1_000_000, Quota: 1_000_000,
+			{Rule: &limit.Rule{Slug: "monthly", Algorithm: limit.FixedWindow}, Allowed: true, Limit: 1_000_000, Quota: 1_000_000,
 				WindowMS: 30 * 86_400_000, Remaining: 812_004, ResetAfterMS: 1_158_340_000, NextAfterMS: 1_158_340_000},
-			{Rule: &check.Rule{Slug: "burst", Algorithm: check.TokenBucket}, Limit: 60, Burst: 90, Quota: 90,
+			{Rule: &limit.Rule{Slug: "burst", Algorithm: limit.TokenBucket}, Limit: 60, Burst: 90, Quota: 90,
 				WindowMS: 1500, RetryAfterMS: 2100, ResetAfterMS: 60_500, NextAfterMS: 700},
-			{Rule: &check.Rule{Slug: "tried-out"}, Mode: check.Shadow, Limit: 1, Quota: 1, WindowMS: 1000, RetryAfterMS: 999_000},
-			{Rule: &check.Rule{Slug: "free"}, Allowed: true, Unlimited: true},
+			{Rule: &limit.Rule{Slug: "tried-out"}, Mode: limit.Shadow, Limit: 1, Quota: 1, WindowMS: 1000, RetryAfterMS: 999_000},
+			{Rule: &limit.Rule{Slug: "free"}, Allowed: true, Unlimited: true},
 		},
 	}
 }
@@ -62,7 +64,7 @@ func TestHeaders(t *testing.T) {
 
 	// A client must not be told to wait for what never comes.
 	never := denied()
-	never.Rules[1].RetryAfterMS = check.NeverMS
+	never.Rules[1].RetryAfterMS = limit.NeverMS
 	require.NotContains(t, headersOf(bothStyles, never), "Retry-After")
 
 	// The quota is whole: there is no more to wait for.
@@ -93,7 +95,7 @@ func TestHeaders(t *testing.T) {
 	huge := denied()
 	huge.Rules = huge.Rules[:1]
 	huge.Deciding = 0
-	huge.Rules[0].Quota = check.MaxFixedLimit
+	huge.Rules[0].Quota = limit.MaxFixedLimit
 	require.Contains(t, headersOf(bothStyles, huge).Get("RateLimit-Policy"), "q=999999999999999;")
 }
 
@@ -109,7 +111,7 @@ func TestHeadersAreStructuredFields(t *testing.T) {
 		for i := range d.Rules {
 			r := &d.Rules[i]
 			policy, listed := policies[r.Rule.Slug]
-			require.Equal(t, r.Mode == check.Enforce && !r.Unlimited, listed)
+			require.Equal(t, r.Mode == limit.Enforce && !r.Unlimited, listed)
 			state, known := states[r.Rule.Slug]
 			require.Equal(t, listed && !r.Uncounted, known)
 			if listed {
@@ -127,7 +129,7 @@ func TestHeadersAreStructuredFields(t *testing.T) {
 			}
 		}
 		require.Len(t, policies, counted)
-		require.Equal(t, !d.Allowed && d.Rules[d.Deciding].RetryAfterMS != check.NeverMS, h.Get("Retry-After") != "")
+		require.Equal(t, !d.Allowed && d.Rules[d.Deciding].RetryAfterMS != limit.NeverMS, h.Get("Retry-After") != "")
 	})
 }
 
@@ -205,15 +207,14 @@ func TestRetryAfterIsNeverEarly(t *testing.T) {
 		now := int64(1_800_000_000_000)
 		clock := func() int64 { return now }
 		checker := check.NewChecker(check.CheckerOptions{
-			Keys: keys, Shared: check.NewMemoryEngine(check.MemoryOptions{Clock: clock}), Local: check.NewMemoryEngine(check.MemoryOptions{Clock: clock}),
-			Peers: check.NewPeers(1, metrics), Metrics: metrics, Clock: func() time.Time { return time.UnixMilli(now) },
+			Keys: keys, Engine: engine.NewMemory(engine.MemoryOptions{Clock: clock}), Metrics: metrics,
+			Clock: func() time.Time { return time.UnixMilli(now) },
 		})
-		defer checker.Close()
 		var data check.PolicyData
 		for i := range rapid.IntRange(1, 3).Draw(t, "rules") {
 			data.Rules = append(data.Rules, anyConfiguredRule(t, i))
 		}
-		policy, err := check.CompilePolicy(keys, check.TenantID{1}, data)
+		policy, err := check.CompilePolicy(keys, limit.TenantID{1}, data)
 		require.NoError(t, err)
 		for range rapid.IntRange(1, 30).Draw(t, "checks") {
 			now += rapid.SampledFrom([]int64{0, 1, 7, 499, 1000, 2001, 10_000}).Draw(t, "pause")
@@ -230,7 +231,7 @@ func TestRetryAfterIsNeverEarly(t *testing.T) {
 			wait, err := strconv.ParseInt(h.Get("Retry-After"), 10, 64)
 			require.NoError(t, err)
 			for i := range d.Rules {
-				if r := &d.Rules[i]; !r.Allowed && r.Mode == check.Enforce {
+				if r := &d.Rules[i]; !r.Allowed && r.Mode == limit.Enforce {
 					require.GreaterOrEqual(t, wait, states[r.Rule.Slug]["t"], "%+v", r)
 					require.GreaterOrEqual(t, wait*1000, r.RetryAfterMS)
 				}
@@ -239,22 +240,22 @@ func TestRetryAfterIsNeverEarly(t *testing.T) {
 	})
 }
 
-func anyConfiguredRule(t *rapid.T, i int) check.Rule {
-	r := check.Rule{
+func anyConfiguredRule(t *rapid.T, i int) limit.Rule {
+	r := limit.Rule{
 		Slug: "rule-" + itoa(int64(i)), Resource: "*", By: []string{"subject"},
-		Algorithm: rapid.SampledFrom(check.Algorithms).Draw(t, "algorithm"),
+		Algorithm: rapid.SampledFrom(limit.Algorithms).Draw(t, "algorithm"),
 		Limit:     rapid.Int64Range(1, 10).Draw(t, "limit"),
-		Window:    check.Window{Duration: check.Duration{Text: "10s", MS: 10_000}},
-		Mode:      rapid.SampledFrom([]check.Mode{check.Enforce, check.Enforce, check.Shadow}).Draw(t, "mode"),
+		Window:    limit.Window{Duration: limit.Duration{Text: "10s", MS: 10_000}},
+		Mode:      rapid.SampledFrom([]limit.Mode{limit.Enforce, limit.Enforce, limit.Shadow}).Draw(t, "mode"),
 	}
-	if r.Algorithm == check.SlidingWindowBuckets {
-		r.Precision = check.Duration{Text: "1s", MS: 1000}
+	if r.Algorithm == limit.SlidingWindowBuckets {
+		r.Precision = limit.Duration{Text: "1s", MS: 1000}
 	}
 	if r.Algorithm.Bucket() {
 		r.Burst = rapid.Int64Range(1, 10).Draw(t, "burst")
 	}
 	if rapid.IntRange(0, 3).Draw(t, "penalized") == 0 {
-		r.Penalty = check.Duration{Text: "3s", MS: 3000}
+		r.Penalty = limit.Duration{Text: "3s", MS: 3000}
 	}
 	return r
 }

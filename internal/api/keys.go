@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -201,7 +201,7 @@ func parseOverlap(o Optional[string]) (time.Duration, error) {
 	case o.Value == "0s":
 		return 0, nil
 	}
-	d, err := check.ParseDuration(o.Value)
+	d, err := limit.ParseDuration(o.Value)
 	if err != nil || d.MS > maxOverlap.Milliseconds() {
 		return 0, invalid(ProblemField{Pointer: "/overlap", Message: "must be a duration from 0s to 30d"})
 	}

@@ -18,6 +18,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/engine"
+	redisengine "weir/internal/engine/redis"
+	"weir/internal/limit"
+	"weir/internal/peers"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 	"weir/internal/testenv"
@@ -52,17 +56,17 @@ type faultySource struct {
 	faults *faults
 }
 
-func (s faultySource) LoadPolicy(ctx context.Context, tenant check.TenantID) (check.PolicyData, error) {
+func (s faultySource) LoadPolicy(ctx context.Context, tenant limit.TenantID) (check.PolicyData, error) {
 	s.faults.at("policy")
 	return s.Store.LoadPolicy(ctx, tenant)
 }
 
 type faultyEngine struct {
-	check.Engine
+	engine.Engine
 	faults *faults
 }
 
-func (e faultyEngine) Evaluate(ctx context.Context, calls ...*check.Call) {
+func (e faultyEngine) Evaluate(ctx context.Context, calls ...*engine.Call) {
 	e.faults.at("check")
 	e.Engine.Evaluate(ctx, calls...)
 }
@@ -118,12 +122,12 @@ func newFaultStack(t *testing.T, secure bool) *faultStack {
 	require.NoError(t, err)
 	client := redis.NewClient(options)
 	t.Cleanup(func() { _ = client.Close() })
-	s.deps = s.newDeps(t, check.NewMemoryEngine(check.MemoryOptions{}))
+	s.deps = s.newDeps(t, engine.NewMemory(engine.MemoryOptions{}))
 	s.deps.Checker = check.NewChecker(check.CheckerOptions{
 		Keys:   check.NewKeys([16]byte{7}),
-		Shared: faultyEngine{check.NewRedisEngine(client, check.RedisOptions{Deadline: 5 * time.Second}), &s.faults},
-		Local:  check.NewMemoryEngine(check.MemoryOptions{}), Clock: s.faults.clock,
-		Peers: check.NewPeers(1, check.NewMetrics(prometheus.NewRegistry())), Metrics: check.NewMetrics(prometheus.NewRegistry()),
+		Shared: faultyEngine{redisengine.New(client, redisengine.Options{Deadline: 5 * time.Second}), &s.faults},
+		Local:  engine.NewMemory(engine.MemoryOptions{}), Clock: s.faults.clock,
+		Peers: peers.New(1, check.NewMetrics(prometheus.NewRegistry())), Metrics: check.NewMetrics(prometheus.NewRegistry()),
 	})
 	t.Cleanup(s.deps.Checker.Close)
 	s.deps.Policies = check.NewPolicies(faultySource{s.db.Store, &s.faults}, check.NewKeys([16]byte{7}), s.deps.Logger,

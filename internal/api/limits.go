@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -80,7 +81,7 @@ func (in *LimitsQuery) values() (check.Request, []ProblemField) {
 	}
 	values := check.Request{Subject: in.Subject, Resource: in.Resource}
 	if in.Resource != "" {
-		if problem := check.ValidName(in.Resource); problem != "" {
+		if problem := limit.ValidName(in.Resource); problem != "" {
 			errs = append(errs, ProblemField{Pointer: "query:resource", Message: problem})
 		}
 	}
@@ -93,14 +94,14 @@ func (in *LimitsQuery) values() (check.Request, []ProblemField) {
 
 // attributesOf is the attributes of a body by name, or what is wrong with them.
 func attributesOf(in map[string]string) ([]check.Attribute, []ProblemField) {
-	if len(in) > check.MaxAttributes {
-		return nil, []ProblemField{{Pointer: "/attributes", Message: "must be at most " + itoa(check.MaxAttributes)}}
+	if len(in) > limit.MaxAttributes {
+		return nil, []ProblemField{{Pointer: "/attributes", Message: "must be at most " + itoa(limit.MaxAttributes)}}
 	}
 	var out []check.Attribute
 	var errs []ProblemField
 	for _, name := range slices.Sorted(maps.Keys(in)) {
-		message := check.ValidName(in[name])
-		if !check.ValidAttributeName(name) {
+		message := limit.ValidName(in[name])
+		if !limit.ValidAttributeName(name) {
 			message = "must have a name of 1 to 64 of A-Z, a-z, 0-9, _ . - other than subject and resource"
 		}
 		if message != "" {
@@ -170,7 +171,7 @@ func (a *admin) resetSubject(ctx context.Context, in *struct {
 	values := check.Request{Subject: in.Subject, Resource: in.Body.Resource}
 	var errs []ProblemField
 	if values.Attributes, errs = attributesOf(in.Body.Attributes); values.Resource != "" {
-		if problem := check.ValidName(values.Resource); problem != "" {
+		if problem := limit.ValidName(values.Resource); problem != "" {
 			errs = append(errs, ProblemField{Pointer: "/resource", Message: problem})
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	"weir/internal/engine"
 )
 
 // limits asks for the live limits of a subject; query is without its question mark.
@@ -205,7 +205,7 @@ func TestResetErrors(t *testing.T) {
 // awayCounters cannot be reached for anything.
 type awayCounters struct{ awayEngine }
 
-func (awayCounters) Reset(context.Context, ...check.Counter) error { return errors.New("inner text") }
+func (awayCounters) Reset(context.Context, ...engine.Counter) error { return errors.New("inner text") }
 
 // While the counters are away, the limits say by what is answered meanwhile, and a reset does not
 // pretend.

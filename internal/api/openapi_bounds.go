@@ -5,7 +5,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // The document says of a body what is true of it, whoever finds out. What has the wrong shape huma refuses, by the
@@ -28,18 +28,18 @@ var (
 	slugText  = keywords{"minLength": 1, "maxLength": maxSlug, "pattern": "^[a-z0-9-]+$"}
 	nameText  = keywords{"maxLength": maxNameText}
 	longText  = keywords{"maxLength": maxLongText}
-	limitOf   = keywords{"minimum": 1, "maximum": check.MaxFixedLimit}
-	burstOf   = keywords{"minimum": 1, "maximum": check.MaxLimit}
-	subjectOf = keywords{"minLength": 1, "maxLength": check.MaxNameBytes}
+	limitOf   = keywords{"minimum": 1, "maximum": limit.MaxFixedLimit}
+	burstOf   = keywords{"minimum": 1, "maximum": limit.MaxLimit}
+	subjectOf = keywords{"minLength": 1, "maxLength": limit.MaxNameBytes}
 	neverNull = keywords{"type": nil} // the type alone, which describeBounds puts in
 
 	ruleBounds = map[string]keywords{
-		"name": nameText, "description": longText, "limit": limitOf, "burst": burstOf, "by": {"maxItems": check.MaxBy},
-		"resource": {"minLength": 1, "maxLength": check.MaxNameBytes, "pattern": `^[^*]*\*?$`},
+		"name": nameText, "description": longText, "limit": limitOf, "burst": burstOf, "by": {"maxItems": limit.MaxBy},
+		"resource": {"minLength": 1, "maxLength": limit.MaxNameBytes, "pattern": `^[^*]*\*?$`},
 	}
 	limitBounds    = map[string]keywords{"limit": limitOf, "burst": burstOf}
 	overrideBounds = with(limitBounds, "reason", keywords{"maxLength": maxReasonText})
-	subjectBounds  = map[string]keywords{"billing_ref": {"maxLength": check.MaxNameBytes}, "labels": {"maxProperties": maxLabels}}
+	subjectBounds  = map[string]keywords{"billing_ref": {"maxLength": limit.MaxNameBytes}, "labels": {"maxProperties": maxLabels}}
 	planBounds     = map[string]keywords{"name": nameText, "description": longText}
 	onlyName       = map[string]keywords{"name": nameText}
 )

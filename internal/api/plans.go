@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -85,7 +85,7 @@ type PlanLimitPath struct {
 
 func planLocation(slug string) string { return "/v1/plans/" + slug }
 
-func limitAnswer(l check.Limit) Limit {
+func limitAnswer(l limit.Limit) Limit {
 	return Limit{Limit: optionalInt(l.Limit), Burst: optionalInt(l.Burst), Unlimited: l.Unlimited}
 }
 
@@ -101,9 +101,9 @@ func planAnswer(p tenants.Plan) Plan {
 }
 
 // patch is the limit after a merge patch of the present one; the zero Limit is the present one of
-// a limit that is made. Zeros that a body names itself are refused here, for in check.Limit they
+// a limit that is made. Zeros that a body names itself are refused here, for in limit.Limit they
 // stand for "not given".
-func (in LimitInput) patch(present check.Limit, pointer string, errs *[]ProblemField) check.Limit {
+func (in LimitInput) patch(present limit.Limit, pointer string, errs *[]ProblemField) limit.Limit {
 	for _, f := range []struct {
 		name string
 		n    Optional[int64]
@@ -112,18 +112,18 @@ func (in LimitInput) patch(present check.Limit, pointer string, errs *[]ProblemF
 			*errs = append(*errs, ProblemField{Pointer: pointer + "/" + f.name, Message: "must be a whole number of at least 1", Fix: "To turn a rule off, set its mode to off; to deny a subject everything, block it."})
 		}
 	}
-	return check.Limit{
+	return limit.Limit{
 		Limit:     in.Limit.patch(present.Limit, 0),
 		Burst:     in.Burst.patch(present.Burst, 0),
 		Unlimited: in.Unlimited.patch(present.Unlimited, false),
 	}
 }
 
-func limitsOf(in Optional[map[string]LimitInput]) (map[string]check.Limit, []ProblemField) {
-	limits := map[string]check.Limit{}
+func limitsOf(in Optional[map[string]LimitInput]) (map[string]limit.Limit, []ProblemField) {
+	limits := map[string]limit.Limit{}
 	var errs []ProblemField
 	for _, rule := range slices.Sorted(maps.Keys(in.or(nil))) {
-		limits[rule] = in.Value[rule].patch(check.Limit{}, "/limits/"+escapePointer(rule), &errs)
+		limits[rule] = in.Value[rule].patch(limit.Limit{}, "/limits/"+escapePointer(rule), &errs)
 	}
 	return limits, errs
 }
@@ -215,13 +215,13 @@ func (a *admin) patchPlan(ctx context.Context, in *struct {
 
 // patchLimits merges a patch into the limits of a plan: null removes a rule's limit, and what a
 // limit's patch leaves out stays.
-func patchLimits(present map[string]check.Limit, patch Optional[map[string]Optional[LimitInput]], errs *[]ProblemField) map[string]check.Limit {
+func patchLimits(present map[string]limit.Limit, patch Optional[map[string]Optional[LimitInput]], errs *[]ProblemField) map[string]limit.Limit {
 	if patch.Null {
-		return map[string]check.Limit{}
+		return map[string]limit.Limit{}
 	}
 	limits := maps.Clone(present)
 	if limits == nil {
-		limits = map[string]check.Limit{}
+		limits = map[string]limit.Limit{}
 	}
 	for _, rule := range slices.Sorted(maps.Keys(patch.Value)) {
 		if l := patch.Value[rule]; l.Null {
@@ -243,11 +243,11 @@ func (a *admin) getPlanLimit(ctx context.Context, in *PlanLimitPath) (*object[Pl
 	if err != nil {
 		return nil, err
 	}
-	limit, given := p.Limits[in.Rule]
+	lim, given := p.Limits[in.Rule]
 	if !given {
 		return nil, tenants.ErrNotFound
 	}
-	return found(PlanLimit{Limit: limitAnswer(limit)}, p.Version), nil
+	return found(PlanLimit{Limit: limitAnswer(lim)}, p.Version), nil
 }
 
 // putPlanLimit answers the limit; its entity tag is the plan's, as it is a part of the plan.
@@ -256,11 +256,11 @@ func (a *admin) putPlanLimit(ctx context.Context, in *struct {
 	Body LimitInput
 }) (*object[PlanLimit], error) {
 	var errs []ProblemField
-	limit := in.Body.patch(check.Limit{}, "", &errs)
+	lim := in.Body.patch(limit.Limit{}, "", &errs)
 	if len(errs) > 0 {
 		return nil, invalid(errs...)
 	}
-	p, created, err := a.store.PutPlanLimit(ctx, actorFrom(ctx), in.Plan, in.Rule, limit, conditionsFrom(ctx).match)
+	p, created, err := a.store.PutPlanLimit(ctx, actorFrom(ctx), in.Plan, in.Rule, lim, conditionsFrom(ctx).match)
 	if err != nil {
 		return nil, err
 	}

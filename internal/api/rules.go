@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -93,16 +93,16 @@ func ruleAnswer(r tenants.Rule) Rule {
 }
 
 // newRule is a rule with all defaults.
-func newRule(slug string) check.Rule {
-	return check.Rule{
-		Slug: slug, Name: slug, Resource: "*", Algorithm: check.SlidingWindowCounter,
-		By: []string{"subject"}, Mode: check.Enforce, OnUnavailable: check.Local,
+func newRule(slug string) limit.Rule {
+	return limit.Rule{
+		Slug: slug, Name: slug, Resource: "*", Algorithm: limit.SlidingWindowCounter,
+		By: []string{"subject"}, Mode: limit.Enforce, OnUnavailable: limit.Local,
 	}
 }
 
 // apply puts the fields of a body into r; a field that is null gets its default again. It returns
 // a field error for each text that is no duration.
-func (f *RuleFields) apply(r *check.Rule) []ProblemField {
+func (f *RuleFields) apply(r *limit.Rule) []ProblemField {
 	def := newRule(r.Slug)
 	r.Name = f.Name.patch(r.Name, def.Name)
 	r.Description = f.Description.patch(r.Description, "")
@@ -110,10 +110,10 @@ func (f *RuleFields) apply(r *check.Rule) []ProblemField {
 	r.Burst = f.Burst.patch(r.Burst, 0)
 	r.By = f.By.patch(r.By, def.By)
 	// The names have been validated against the schema, which lists them.
-	r.Algorithm, _ = check.ParseAlgorithm(f.Algorithm.patch(r.Algorithm.String(), def.Algorithm.String()))
-	r.Mode, _ = check.ParseMode(f.Mode.patch(r.Mode.String(), def.Mode.String()))
-	r.OnUnavailable, _ = check.ParseOnUnavailable(f.OnUnavailable.patch(r.OnUnavailable.String(), def.OnUnavailable.String()))
-	r.Consistency, _ = check.ParseConsistency(f.Consistency.patch(r.Consistency.String(), def.Consistency.String()))
+	r.Algorithm, _ = limit.ParseAlgorithm(f.Algorithm.patch(r.Algorithm.String(), def.Algorithm.String()))
+	r.Mode, _ = limit.ParseMode(f.Mode.patch(r.Mode.String(), def.Mode.String()))
+	r.OnUnavailable, _ = limit.ParseOnUnavailable(f.OnUnavailable.patch(r.OnUnavailable.String(), def.OnUnavailable.String()))
+	r.Consistency, _ = limit.ParseConsistency(f.Consistency.patch(r.Consistency.String(), def.Consistency.String()))
 
 	var errs []ProblemField
 	setDuration(&r.Precision, f.Precision, "/precision", &errs)
@@ -124,15 +124,15 @@ func (f *RuleFields) apply(r *check.Rule) []ProblemField {
 	return errs
 }
 
-func setDuration(d *check.Duration, o Optional[string], pointer string, errs *[]ProblemField) {
+func setDuration(d *limit.Duration, o Optional[string], pointer string, errs *[]ProblemField) {
 	if !o.Set {
 		return
 	}
-	*d = check.Duration{}
+	*d = limit.Duration{}
 	if o.Null {
 		return
 	}
-	parsed, err := check.ParseDuration(o.Value)
+	parsed, err := limit.ParseDuration(o.Value)
 	if err != nil {
 		*errs = append(*errs, ProblemField{Pointer: pointer, Message: err.Error()})
 		return
@@ -140,8 +140,8 @@ func setDuration(d *check.Duration, o Optional[string], pointer string, errs *[]
 	*d = parsed
 }
 
-func setWindow(w *check.Window, text string, errs *[]ProblemField) {
-	parsed, err := check.ParseWindow(text)
+func setWindow(w *limit.Window, text string, errs *[]ProblemField) {
+	parsed, err := limit.ParseWindow(text)
 	if err != nil {
 		*errs = append(*errs, ProblemField{Pointer: "/window", Message: err.Error()})
 	}
@@ -150,7 +150,7 @@ func setWindow(w *check.Window, text string, errs *[]ProblemField) {
 
 // ruleErrors is nil if errs is empty. Otherwise it is the 422 with errs and with whatever else is
 // wrong with the rule, so that a client can mend everything at once.
-func ruleErrors(r *check.Rule, errs []ProblemField) error {
+func ruleErrors(r *limit.Rule, errs []ProblemField) error {
 	if len(errs) == 0 {
 		return nil
 	}
@@ -158,7 +158,7 @@ func ruleErrors(r *check.Rule, errs []ProblemField) error {
 }
 
 // allRuleErrors is errs and whatever else is wrong with the rule.
-func allRuleErrors(r *check.Rule, errs []ProblemField) []ProblemField {
+func allRuleErrors(r *limit.Rule, errs []ProblemField) []ProblemField {
 	named := map[string]bool{}
 	for _, e := range errs {
 		named[e.Pointer] = true
@@ -191,9 +191,9 @@ type RulesQuery struct {
 func (a *admin) listRules(ctx context.Context, in *RulesQuery) (*page[Rule], error) {
 	filter := tenants.RuleFilter{Resource: in.Resource, Prefix: in.Q}
 	// The names have been validated against the schema, which lists them.
-	filter.Algorithm, _ = check.ParseAlgorithm(in.Algorithm)
+	filter.Algorithm, _ = limit.ParseAlgorithm(in.Algorithm)
 	if in.Mode != "" {
-		mode, _ := check.ParseMode(in.Mode)
+		mode, _ := limit.ParseMode(in.Mode)
 		filter.Mode = &mode
 	}
 	list := strings.Join([]string{
@@ -261,7 +261,7 @@ func (a *admin) patchRule(ctx context.Context, in *struct {
 	Body RulePatch
 }) (*object[Rule], error) {
 	b := &in.Body
-	r, err := a.store.EditRule(ctx, actorFrom(ctx), in.Rule, conditionsFrom(ctx).match, func(r *check.Rule) error {
+	r, err := a.store.EditRule(ctx, actorFrom(ctx), in.Rule, conditionsFrom(ctx).match, func(r *limit.Rule) error {
 		errs := append(mismatch(b.Slug, "/slug", in.Rule), b.apply(r)...)
 		b.Limit.refuseNull(&errs, "/limit")
 		b.Window.refuseNull(&errs, "/window")

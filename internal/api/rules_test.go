@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 func TestRuleDefaultsAndShape(t *testing.T) {
@@ -187,7 +187,7 @@ func TestRulePutIsIdempotent(t *testing.T) {
 // A 33rd rule that matches one check is refused: each check would pay for it.
 func TestRulesMatchingOneCheck(t *testing.T) {
 	s := newAdminStack(t)
-	for i := range check.MaxMatchingRules {
+	for i := range limit.MaxMatchingRules {
 		s.call(s.key, http.MethodPut, fmt.Sprintf("/v1/rules/r-%d", i), obj{"limit": 1, "window": "1s"}).ok(201)
 	}
 	body := obj{"limit": 1, "window": "1s", "resource": "orders:*"}

@@ -14,7 +14,7 @@ type scratch struct {
 	wire    []byte // the lane's whole answer
 	decoder decoder
 	headers headerWriter
-	room    check.Room
+	check   check.Scratch
 	checks  [1]check.Request
 	http    httpQuestion
 	// refused is a denial that the question itself makes, before any rule; empty: none.
@@ -43,7 +43,7 @@ func (p *scratchPool) get() *scratch {
 // put gives the memory back, unless an unusual request has made it grow.
 func (p *scratchPool) put(sc *scratch) {
 	sc.http, sc.authorize, sc.refused = httpQuestion{}, authorizeQuestion{}, sc.refused[:0]
-	if max(cap(sc.body), cap(sc.out), cap(sc.decoder.text), sc.room.Bytes()) <= p.most {
+	if max(cap(sc.body), cap(sc.out), cap(sc.decoder.text), sc.check.Bytes()) <= p.most {
 		sc.decoder.forget()
 		p.pool.Put(sc)
 	}

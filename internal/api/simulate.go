@@ -14,6 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // SimulateInput is the body of POST /v1/simulate.
@@ -179,7 +180,7 @@ func simulationAnswer(ctx context.Context, s check.Simulation, end time.Duration
 }
 
 // newSummary is a summary of nothing yet, with a row for every rule.
-func newSummary(rules []check.Rule) *SimulateSummary {
+func newSummary(rules []limit.Rule) *SimulateSummary {
 	s := &SimulateSummary{Rules: make([]SimulateRuleSummary, len(rules))}
 	for i := range rules {
 		s.Rules[i].Rule = rules[i].Slug
@@ -245,8 +246,8 @@ func (in *SimulateInput) simulation() (check.Simulation, []ProblemField) {
 		s.Requests, wrong = simulatedRequests(in.Requests)
 	}
 	for i := range s.Requests {
-		if in.StartMS+s.Requests[i].AtMS > check.MaxInstantMS {
-			wrong = append(wrong, ProblemField{Pointer: "/start_ms", Message: "and at_ms together must be at most " + itoa(check.MaxInstantMS)})
+		if in.StartMS+s.Requests[i].AtMS > limit.MaxInstantMS {
+			wrong = append(wrong, ProblemField{Pointer: "/start_ms", Message: "and at_ms together must be at most " + itoa(limit.MaxInstantMS)})
 			break
 		}
 	}
@@ -261,7 +262,7 @@ func below(pointer string, errs []ProblemField) []ProblemField {
 }
 
 // simulatedRule is the rule of a body, validated as the store would.
-func simulatedRule(in *RuleCreate) (check.Rule, []ProblemField) {
+func simulatedRule(in *RuleCreate) (limit.Rule, []ProblemField) {
 	r := newRule(in.Slug)
 	r.Limit = in.Limit
 	errs := in.apply(&r)
@@ -274,7 +275,7 @@ func simulatedRequests(in []SimulateRequest) ([]check.SimulatedRequest, []Proble
 	var errs []ProblemField
 	for i := range in {
 		req, wrong := in[i].request()
-		if problem := check.ValidName(in[i].Subject); problem != "" {
+		if problem := limit.ValidName(in[i].Subject); problem != "" {
 			wrong = append(wrong, ProblemField{Pointer: "/subject", Message: problem})
 		}
 		if len(wrong) > 0 {
@@ -292,7 +293,7 @@ func (in *SimulateAsk) request() (check.Request, []ProblemField) {
 	var errs []ProblemField
 	if in.Resource != "" {
 		req.Resource = in.Resource
-		if problem := check.ValidName(in.Resource); problem != "" {
+		if problem := limit.ValidName(in.Resource); problem != "" {
 			errs = append(errs, ProblemField{Pointer: "/resource", Message: problem})
 		}
 	}

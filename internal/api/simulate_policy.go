@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // SimulatePlan is a plan to try the rules with.
@@ -34,7 +35,7 @@ type SimulateOverride struct {
 
 // simulatedNumbers checks the numbers of plans and overrides against the rules of a simulation.
 type simulatedNumbers struct {
-	rules map[string]*check.Rule
+	rules map[string]*limit.Rule
 	plans map[string]bool
 	errs  []ProblemField
 }
@@ -44,19 +45,19 @@ func (n *simulatedNumbers) wrong(pointer, message string) {
 }
 
 // limit is the number in at a place for the rule with this slug.
-func (n *simulatedNumbers) limit(rule string, in LimitInput, at string) check.Limit {
+func (n *simulatedNumbers) limit(rule string, in LimitInput, at string) limit.Limit {
 	r, known := n.rules[rule]
 	if !known {
 		n.wrong(at, "must be the slug of one of the rules")
-		return check.Limit{}
+		return limit.Limit{}
 	}
 	before := len(n.errs)
-	limit := in.patch(check.Limit{}, at, &n.errs)
+	lim := in.patch(limit.Limit{}, at, &n.errs)
 	// Of a rule that is wrong itself, that is said already.
 	if len(n.errs) == before && len(r.Validate()) == 0 {
-		n.errs = append(n.errs, below(at, problemFields(limit.Validate(r)))...)
+		n.errs = append(n.errs, below(at, problemFields(lim.Validate(r)))...)
 	}
-	return limit
+	return lim
 }
 
 // plan checks that a slug names one of the plans; "" names none.
@@ -68,7 +69,7 @@ func (n *simulatedNumbers) plan(slug, at string) {
 
 // numbers puts the plans and subjects of the body into s, whose rules are there.
 func (in *SimulateInput) numbers(s *check.Simulation) []ProblemField {
-	n := simulatedNumbers{rules: map[string]*check.Rule{}, plans: map[string]bool{}}
+	n := simulatedNumbers{rules: map[string]*limit.Rule{}, plans: map[string]bool{}}
 	for i := range s.Policy.Rules {
 		n.rules[s.Policy.Rules[i].Slug] = &s.Policy.Rules[i]
 	}
@@ -76,7 +77,7 @@ func (in *SimulateInput) numbers(s *check.Simulation) []ProblemField {
 	for i, p := range in.Plans {
 		at := "/plans/" + strconv.Itoa(i)
 		switch {
-		case !check.ValidSlug(p.Slug):
+		case !limit.ValidSlug(p.Slug):
 			n.wrong(at+"/slug", "must be 1 to 63 of a-z, 0-9 and -")
 		case n.plans[p.Slug]:
 			n.wrong(at+"/slug", "is there twice")
@@ -87,7 +88,7 @@ func (in *SimulateInput) numbers(s *check.Simulation) []ProblemField {
 				n.wrong(at+"/default", "can be true for one plan only")
 			}
 		}
-		plan := check.PlanData{Slug: p.Slug, Default: p.Default, Limits: map[string]check.Limit{}}
+		plan := check.PlanData{Slug: p.Slug, Default: p.Default, Limits: map[string]limit.Limit{}}
 		for _, rule := range slices.Sorted(maps.Keys(p.Limits)) {
 			plan.Limits[rule] = n.limit(rule, p.Limits[rule], at+"/limits/"+escapePointer(rule))
 		}
@@ -97,7 +98,7 @@ func (in *SimulateInput) numbers(s *check.Simulation) []ProblemField {
 	for i := range in.Subjects {
 		at := "/subjects/" + strconv.Itoa(i)
 		subject := &in.Subjects[i]
-		if wrong := check.ValidName(subject.Subject); wrong != "" {
+		if wrong := limit.ValidName(subject.Subject); wrong != "" {
 			n.wrong(at+"/subject", wrong)
 		} else if seen[subject.Subject] {
 			n.wrong(at+"/subject", "is there twice")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -200,7 +201,7 @@ func (a *admin) putOverride(ctx context.Context, in *struct {
 	var errs []ProblemField
 	b := &in.Body
 	o := tenants.Override{
-		Rule: in.Rule, Limit: b.LimitInput.patch(check.Limit{}, "", &errs), Reason: b.Reason.or(""),
+		Rule: in.Rule, Limit: b.LimitInput.patch(limit.Limit{}, "", &errs), Reason: b.Reason.or(""),
 		StartsAt: optionalTime(b.StartsAt), ExpiresAt: optionalTime(b.ExpiresAt),
 	}
 	if len(errs) > 0 {

@@ -9,8 +9,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/negotiation"
 
-	"weir/internal/check"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 const csvType = "text/csv"
@@ -105,7 +105,7 @@ func (in *UsageParams) query() (tenants.UsageQuery, error) {
 		ByRule: in.by("rule"), ByPlan: in.by("plan"), ByResource: in.by("resource"), BySubject: in.by("subject"),
 		Rule: in.Rule, Plan: in.Plan, Resource: in.Resource, Subject: in.Subject, DeniedFirst: in.Top == "denied",
 	}
-	for _, g := range check.UsageGrains {
+	for _, g := range usage.Grains {
 		if g.String() == in.Grain {
 			q.Grain = g
 		}

@@ -11,26 +11,26 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	"weir/internal/usage"
 )
 
 // usageOf writes usage of tenant A, in an hour that is over, and returns when that began.
 func (s *adminStack) usageOf(resources ...string) time.Time {
 	s.t.Helper()
 	start := time.Now().UTC().Truncate(time.Hour).Add(-2 * time.Hour)
-	batch := &check.UsageBatch{Writer: uuid.New(), ID: uuid.Must(uuid.NewV7()), CompleteUntil: time.Now().UTC().Truncate(time.Millisecond)}
-	key := check.UsageKey{Tenant: s.a.TenantID(), StartMS: start.UnixMilli()}
-	var subjects check.SubjectList
+	batch := &usage.Batch{Writer: uuid.New(), ID: uuid.Must(uuid.NewV7()), CompleteUntil: time.Now().UTC().Truncate(time.Millisecond)}
+	key := usage.Key{Tenant: s.a.TenantID(), StartMS: start.UnixMilli()}
+	var subjects usage.SubjectList
 	for i, resource := range resources {
 		n := int64(i + 1)
-		counts := check.UsageCounts{Allowed: n, Denied: 2 * n, ShadowDenied: 1, CostAllowed: 10 * n, CostDenied: 20 * n}
+		counts := usage.Counts{Allowed: n, Denied: 2 * n, ShadowDenied: 1, CostAllowed: 10 * n, CostDenied: 20 * n}
 		key.Resource, key.Plan = resource, "free"
 		for _, key.Rule = range []string{"", "api"} {
-			batch.Rows = append(batch.Rows, check.UsageRow{UsageKey: key, UsageCounts: counts})
+			batch.Rows = append(batch.Rows, usage.Row{Key: key, Counts: counts})
 		}
-		subjects = append(subjects, check.UsageSubject{Subject: resource, Error: n, UsageCounts: counts})
+		subjects = append(subjects, usage.Subject{Subject: resource, Error: n, Counts: counts})
 	}
-	batch.Subjects = []check.UsageSubjects{{Tenant: key.Tenant, StartMS: key.StartMS, TopSubjects: check.TopSubjects{Checks: subjects}}}
+	batch.Subjects = []usage.Subjects{{Tenant: key.Tenant, StartMS: key.StartMS, TopSubjects: usage.TopSubjects{Checks: subjects}}}
 	require.NoError(s.t, s.store.WriteUsage(s.t.Context(), batch))
 	return start
 }

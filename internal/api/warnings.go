@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -20,11 +20,11 @@ type Warned struct {
 	Warnings []Warning `json:"warnings,omitempty" nullable:"false" doc:"Only in the answer to a write, where something may not do what is expected; nothing was refused"`
 }
 
-func (a *admin) ruleWarnings(r *check.Rule) Warned {
-	return Warned{warningsOf(r.Warnings(a.checker.Instances()), "")}
+func (a *admin) ruleWarnings(r *limit.Rule) Warned {
+	return Warned{warningsOf(r.Warnings(a.instances()), "")}
 }
 
-func warningsOf(fields []check.FieldError, under string) []Warning {
+func warningsOf(fields []limit.FieldError, under string) []Warning {
 	var out []Warning
 	for _, f := range fields {
 		out = append(out, Warning{Pointer: under + jsonPointer(f.Field), Message: f.Message})
@@ -34,11 +34,11 @@ func warningsOf(fields []check.FieldError, under string) []Warning {
 
 // limitWarnings is what there is to say of a rule with another number that is not said of the rule
 // itself. It points at the number, the only thing that is chosen here.
-func (a *admin) limitWarnings(r *check.Rule, l check.Limit, at string) []Warning {
+func (a *admin) limitWarnings(r *limit.Rule, l limit.Limit, at string) []Warning {
 	if l.Unlimited {
 		return nil
 	}
-	instances := a.checker.Instances()
+	instances := a.instances()
 	known := r.Warnings(instances)
 	with := *r
 	with.Limit, with.Burst = l.Limit, l.Burst
@@ -58,7 +58,7 @@ func (a *admin) limitWarnings(r *check.Rule, l check.Limit, at string) []Warning
 
 // oneLimitWarnings are the warnings of a number for the rule with this slug. What was written stays
 // written where the rule cannot be read: then there is nothing to say of it.
-func (a *admin) oneLimitWarnings(ctx context.Context, slug string, l check.Limit) Warned {
+func (a *admin) oneLimitWarnings(ctx context.Context, slug string, l limit.Limit) Warned {
 	r, err := a.store.RuleBySlug(ctx, actorFrom(ctx), slug)
 	if err != nil {
 		return Warned{}
@@ -71,11 +71,11 @@ func (a *admin) planWarnings(ctx context.Context, p tenants.Plan) Warned {
 	if len(p.Limits) == 0 {
 		return Warned{}
 	}
-	found, _, err := a.store.Rules(ctx, actorFrom(ctx), tenants.RuleFilter{}, tenants.Page{Limit: check.MaxRules})
+	found, _, err := a.store.Rules(ctx, actorFrom(ctx), tenants.RuleFilter{}, tenants.Page{Limit: limit.MaxRules})
 	if err != nil {
 		return Warned{}
 	}
-	rules := map[string]check.Rule{}
+	rules := map[string]limit.Rule{}
 	for i := range found {
 		rules[found[i].Slug] = found[i].Rule
 	}

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 // UnknownPlanError is the error for a request that names a plan the tenant does not have.
@@ -18,7 +21,7 @@ func (e *UnknownPlanError) Error() string { return fmt.Sprintf("unknown plan %q"
 // Checker decides checks. It may be used by many goroutines at once.
 type Checker struct {
 	keys      Keys
-	engine    Engine
+	engine    engine.Engine
 	now       func() time.Time
 	metrics   *Metrics
 	observers []Observer
@@ -27,13 +30,13 @@ type Checker struct {
 // Observer is told of decisions. It must not keep req or d, whose memory is used again, and must
 // not wait: it stands on the road of every check.
 type Observer interface {
-	Decided(tenant TenantID, req *Request, d *Decision, at time.Time)
+	Decided(tenant limit.TenantID, req *Request, d *Decision, at time.Time)
 }
 
 // CheckerOptions are the parts of a Checker. Keys, Engine and Metrics are required.
 type CheckerOptions struct {
 	Keys      Keys
-	Engine    Engine // a Stack, except in simulation
+	Engine    engine.Engine // a Stack, except in simulation
 	Metrics   *Metrics
 	Observers []Observer
 	Clock     func() time.Time // wall clock with a monotonic reading; nil: time.Now
@@ -53,7 +56,7 @@ type evaluation struct {
 	subject  *subjectEntry // as found when the evaluation began; nil: not registered
 	req      *Request
 	decision Decision
-	call     Call
+	call     engine.Call
 	counted  []int // call.Counters[n] is the counter of decision.Rules[counted[n]]
 	keys     keyMaker
 }
@@ -62,7 +65,7 @@ type evaluation struct {
 // ready. It serves one call at a time.
 type Scratch struct {
 	evaluations []evaluation
-	calls       []*Call
+	calls       []*engine.Call
 	decisions   []Decision
 }
 
@@ -78,7 +81,7 @@ func (s *Scratch) Bytes() (n int) {
 // What a Scratch holds for a rule of a decision, for a counter, and for a request.
 var (
 	decidedBytes   = sizeOf[RuleDecision]()
-	countedBytes   = sizeOf[Counter]() + sizeOf[Verdict]()
+	countedBytes   = sizeOf[engine.Counter]() + sizeOf[limit.Verdict]()
 	evaluatedBytes = sizeOf[evaluation]() + sizeOf[Decision]()
 )
 
@@ -124,7 +127,7 @@ func (c *Checker) CheckIn(_ context.Context, p *Policy, reqs []Request, scratch 
 }
 
 // evaluate has the engine decide the calls of all evaluations that have counters.
-func (s *Scratch) evaluate(ctx context.Context, engine Engine, evaluations []evaluation) {
+func (s *Scratch) evaluate(ctx context.Context, engine engine.Engine, evaluations []evaluation) {
 	s.calls = s.calls[:0]
 	for i := range evaluations {
 		if len(evaluations[i].counted) > 0 {
@@ -163,7 +166,7 @@ func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, now time.Time) 
 		}
 		return true
 	}
-	var buf [MaxMatchingRules]int32
+	var buf [limit.MaxMatchingRules]int32
 	matching := p.matching(buf[:0], req.Resource)
 	e.call.Tenant, e.call.Cost, e.call.DryRun = p.tenant, req.Cost, req.DryRun
 	e.call.Started, e.call.Fresh, e.call.Leased = now, req.Explain, true
@@ -183,26 +186,26 @@ func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, now time.Time) 
 // addRule adds rule i of the policy to the decision, and its counter to the call.
 func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, nowMS int64) {
 	d, r := &e.decision, &e.policy.rules[i]
-	if r.rule.Mode == Off {
+	if r.rule.Mode == limit.Off {
 		return // explain lists it
 	}
 	num := e.policy.number(i, plan, subject, nowMS)
-	rd := RuleDecision{Rule: &r.rule, Mode: r.rule.Mode, Source: num.source, WindowMS: num.numbers.windowMS(nowMS)}
+	rd := RuleDecision{Rule: &r.rule, Mode: r.rule.Mode, Source: num.source, WindowMS: num.numbers.LengthMS(nowMS)}
 	if subject != nil && subject.state == Exempt {
-		rd.Mode = Shadow
+		rd.Mode = limit.Shadow
 	}
 	if num.unlimited {
 		rd.Unlimited, rd.Allowed = true, true
 		d.Rules = append(d.Rules, rd)
 		return
 	}
-	counter := Counter{Numbers: num.numbers, Shadow: rd.Mode == Shadow, OnUnavailable: r.rule.OnUnavailable}
+	counter := engine.Counter{Numbers: num.numbers, Shadow: rd.Mode == limit.Shadow, OnUnavailable: r.rule.OnUnavailable}
 	if missing := e.keys.counter(&counter, r, e.req); missing != "" {
 		d.Skipped = append(d.Skipped, SkippedRule{Rule: &r.rule, Reason: MissingAttribute, Attribute: missing})
 		return
 	}
 	rd.Limit, rd.Burst, rd.Quota = num.numbers.Limit, num.numbers.Burst, num.numbers.Quota()
-	e.call.Leased = e.call.Leased && r.rule.Consistency == Leased
+	e.call.Leased = e.call.Leased && r.rule.Consistency == limit.Leased
 	e.counted = append(e.counted, len(d.Rules))
 	d.Rules = append(d.Rules, rd)
 	e.call.Counters = append(e.call.Counters, counter)
@@ -216,10 +219,10 @@ func (e *evaluation) explain(matching []int32) {
 		switch {
 		case next < len(matching) && int(matching[next]) == i:
 			next++
-			if r.Mode == Off {
+			if r.Mode == limit.Off {
 				e.decision.Skipped = append(e.decision.Skipped, SkippedRule{Rule: r, Reason: ModeOff})
 			}
-		case r.Mode == Off:
+		case r.Mode == limit.Off:
 			e.decision.Skipped = append(e.decision.Skipped, SkippedRule{Rule: r, Reason: ModeOff})
 		default:
 			e.decision.Skipped = append(e.decision.Skipped, SkippedRule{Rule: r, Reason: ResourceMismatch})

@@ -8,6 +8,10 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
+	"weir/internal/peers"
 )
 
 // BenchmarkCheck is the road of a check inside the process: policy, keys, an engine in memory,
@@ -17,7 +21,7 @@ func BenchmarkCheck(b *testing.B) {
 		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
 			var data PolicyData
 			for i := range rules {
-				data.Rules = append(data.Rules, minute(fmt.Sprintf("rule-%d", i), MaxFixedLimit))
+				data.Rules = append(data.Rules, minute(fmt.Sprintf("rule-%d", i), limit.MaxFixedLimit))
 			}
 			policy, err := CompilePolicy(NewKeys([16]byte{1}), uuid.New(), data)
 			if err != nil {
@@ -37,7 +41,7 @@ func BenchmarkCheck(b *testing.B) {
 
 // BenchmarkDenialInProcess is what a subject that hammers at a closed door costs.
 func BenchmarkDenialInProcess(b *testing.B) {
-	policy, err := CompilePolicy(NewKeys([16]byte{1}), uuid.New(), PolicyData{Rules: []Rule{minute("api", 1)}})
+	policy, err := CompilePolicy(NewKeys([16]byte{1}), uuid.New(), PolicyData{Rules: []limit.Rule{minute("api", 1)}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -54,7 +58,7 @@ func BenchmarkDenialInProcess(b *testing.B) {
 // BenchmarkPolicyGet is what every check pays to find its tenant's policy.
 func BenchmarkPolicyGet(b *testing.B) {
 	tenant := uuid.New()
-	p := NewPolicies(&fakeSource{data: map[TenantID]PolicyData{tenant: {}}}, NewKeys([16]byte{1}),
+	p := NewPolicies(&fakeSource{data: map[limit.TenantID]PolicyData{tenant: {}}}, NewKeys([16]byte{1}),
 		slog.New(slog.DiscardHandler), NewMetrics(prometheus.NewRegistry()))
 	b.ReportAllocs()
 	for b.Loop() {
@@ -66,9 +70,9 @@ func BenchmarkPolicyGet(b *testing.B) {
 
 func benchChecker(b *testing.B) *Checker {
 	registry := prometheus.NewRegistry()
-	stack := NewStack(StackOptions{
-		Shared: NewMemoryEngine(MemoryOptions{}), Local: NewMemoryEngine(MemoryOptions{}),
-		Share: NewPeers(1, registry).Share, Metrics: NewEngineMetrics(registry),
+	stack := engine.NewStack(engine.StackOptions{
+		Shared: engine.NewMemory(engine.MemoryOptions{}), Local: engine.NewMemory(engine.MemoryOptions{}),
+		Share: peers.New(1, registry).Share, Metrics: engine.NewMetrics(registry),
 	})
 	b.Cleanup(stack.Close)
 	return NewChecker(CheckerOptions{Keys: NewKeys([16]byte{1}), Engine: stack, Metrics: NewMetrics(registry)})

@@ -10,6 +10,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
+	"weir/internal/peers"
 )
 
 // rig is a Checker whose counter store is in memory and whose time stands until it is moved.
@@ -18,10 +22,8 @@ type rig struct {
 	now      atomic.Int64 // milliseconds since 1970
 	clock    func() time.Time
 	store    *switchEngine
-	stack    *Stack
+	stack    *engine.Stack
 	checker  *Checker
-	recents  *Recent
-	usage    atomic.Pointer[Usage] // counts the decisions, if there is one
 	metrics  *Metrics
 	registry *prometheus.Registry
 	policy   *Policy
@@ -29,12 +31,12 @@ type rig struct {
 
 // switchEngine is an engine that can be made to fail, and counts what reaches it.
 type switchEngine struct {
-	Engine
+	engine.Engine
 	fail  atomic.Bool
 	calls atomic.Int64
 }
 
-func (s *switchEngine) Evaluate(ctx context.Context, calls ...*Call) {
+func (s *switchEngine) Evaluate(ctx context.Context, calls ...*engine.Call) {
 	s.calls.Add(int64(len(calls)))
 	if s.fail.Load() {
 		for _, c := range calls {
@@ -54,17 +56,16 @@ func newRig(t *testing.T, data PolicyData, subjects ...SubjectData) *rig {
 	ms := func() int64 { return r.now.Load() }
 	r.clock = func() time.Time { return time.UnixMilli(r.now.Load()) }
 	clock := func() time.Time { return r.clock() }
-	r.store = &switchEngine{Engine: NewMemoryEngine(MemoryOptions{Clock: ms})}
+	r.store = &switchEngine{Engine: engine.NewMemory(engine.MemoryOptions{Clock: ms})}
 	registry := prometheus.NewRegistry()
 	r.registry, r.metrics = registry, NewMetrics(registry)
-	peers := NewPeers(1, registry)
-	r.stack = NewStack(StackOptions{
-		Shared: r.store, Local: NewMemoryEngine(MemoryOptions{Clock: ms}), Share: peers.Share, Metrics: NewEngineMetrics(registry), Clock: clock,
+	peers := peers.New(1, registry)
+	r.stack = engine.NewStack(engine.StackOptions{
+		Shared: r.store, Local: engine.NewMemory(engine.MemoryOptions{Clock: ms}), Share: peers.Share, Metrics: engine.NewMetrics(registry), Clock: clock,
 	})
 	t.Cleanup(r.stack.Close)
-	r.recents = NewRecent(RecentOptions{Keys: NewKeys([16]byte{1}), Peers: peers, Clock: clock})
 	r.checker = NewChecker(CheckerOptions{
-		Keys: NewKeys([16]byte{1}), Engine: r.stack, Metrics: r.metrics, Clock: clock, Observers: []Observer{r.recents, r},
+		Keys: NewKeys([16]byte{1}), Engine: r.stack, Metrics: r.metrics, Clock: clock,
 	})
 	r.policy = r.compile(data, subjects...)
 	return r
@@ -82,13 +83,6 @@ func (r *rig) metric(name string) float64 {
 	}
 	r.t.Fatalf("no metric %s", name)
 	return 0
-}
-
-// Decided is part of Observer.
-func (r *rig) Decided(tenant TenantID, req *Request, d *Decision, at time.Time) {
-	if usage := r.usage.Load(); usage != nil {
-		usage.Decided(tenant, req, d, at)
-	}
 }
 
 func (r *rig) compile(data PolicyData, subjects ...SubjectData) *Policy {
@@ -113,27 +107,27 @@ func (r *rig) check(req Request) Decision {
 
 func (r *rig) move(d time.Duration) { r.now.Add(d.Milliseconds()) }
 
-func minute(slug string, limit int64) Rule {
-	return Rule{Slug: slug, Resource: "*", Algorithm: FixedWindow, Limit: limit, Window: Window{Duration: Duration{"1m", 60_000}}, By: []string{"subject"}}
+func minute(slug string, units int64) limit.Rule {
+	return limit.Rule{Slug: slug, Resource: "*", Algorithm: limit.FixedWindow, Limit: units, Window: limit.Window{Duration: limit.Duration{Text: "1m", MS: 60_000}}, By: []string{"subject"}}
 }
 
 // A customer gets the first number that exists of override, plan limit and rule default, and
 // keeps what was used when the number changes.
 func TestNumberThatApplies(t *testing.T) {
 	data := PolicyData{
-		Rules: []Rule{minute("api", 10)},
+		Rules: []limit.Rule{minute("api", 10)},
 		Plans: []PlanData{
-			{Slug: "free", Default: true, Limits: map[string]Limit{"api": {Limit: 5}}},
-			{Slug: "pro", Limits: map[string]Limit{"api": {Limit: 50}}},
+			{Slug: "free", Default: true, Limits: map[string]limit.Limit{"api": {Limit: 5}}},
+			{Slug: "pro", Limits: map[string]limit.Limit{"api": {Limit: 50}}},
 			{Slug: "bare"},
-			{Slug: "all", Limits: map[string]Limit{"api": {Unlimited: true}}},
+			{Slug: "all", Limits: map[string]limit.Limit{"api": {Unlimited: true}}},
 		},
 	}
 	r := newRig(t, data,
 		SubjectData{Subject: "pro-customer", Plan: "pro"},
-		SubjectData{Subject: "special", Plan: "pro", Overrides: []OverrideData{{Rule: "api", Limit: Limit{Limit: 70}}}},
-		SubjectData{Subject: "boosted", Overrides: []OverrideData{{Rule: "api", Limit: Limit{Limit: 90}, ExpiresAt: time.UnixMilli(testStart + 1000)}}},
-		SubjectData{Subject: "later", Overrides: []OverrideData{{Rule: "api", Limit: Limit{Limit: 90}, StartsAt: time.UnixMilli(testStart + 1000)}}},
+		SubjectData{Subject: "special", Plan: "pro", Overrides: []OverrideData{{Rule: "api", Limit: limit.Limit{Limit: 70}}}},
+		SubjectData{Subject: "boosted", Overrides: []OverrideData{{Rule: "api", Limit: limit.Limit{Limit: 90}, ExpiresAt: time.UnixMilli(testStart + 1000)}}},
+		SubjectData{Subject: "later", Overrides: []OverrideData{{Rule: "api", Limit: limit.Limit{Limit: 90}, StartsAt: time.UnixMilli(testStart + 1000)}}},
 		SubjectData{Subject: "orphan", Plan: "deleted-a-moment-ago"},
 	)
 	for _, c := range []struct {
@@ -173,7 +167,7 @@ func TestNumberThatApplies(t *testing.T) {
 
 // A blocked customer is denied without a counter being touched; an exempt one is never denied.
 func TestSubjectStates(t *testing.T) {
-	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 1)}},
+	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 1)}},
 		SubjectData{Subject: "bad", State: Blocked}, SubjectData{Subject: "friend", State: Exempt})
 	d := r.check(Request{Subject: "bad", Cost: 1})
 	require.False(t, d.Allowed)
@@ -183,7 +177,7 @@ func TestSubjectStates(t *testing.T) {
 	for range 3 {
 		d = r.check(Request{Subject: "friend", Cost: 1})
 		require.True(t, d.Allowed)
-		require.Equal(t, Shadow, d.Rules[0].Mode)
+		require.Equal(t, limit.Shadow, d.Rules[0].Mode)
 	}
 	require.False(t, d.Rules[0].Allowed, "what the rule would have said is reported")
 }
@@ -194,8 +188,8 @@ func TestMatchingAndSkipping(t *testing.T) {
 	byIP.By = []string{"attributes.ip"}
 	prefix, exact, off, other := minute("orders", 5), minute("create", 5), minute("off", 5), minute("other", 5)
 	prefix.Resource, exact.Resource, other.Resource = "orders:*", "orders:create", "billing:*"
-	off.Mode = Off
-	r := newRig(t, PolicyData{Rules: []Rule{minute("all", 5), byIP, prefix, exact, off, other}})
+	off.Mode = limit.Off
+	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("all", 5), byIP, prefix, exact, off, other}})
 
 	slugs := func(d Decision) (rules, skipped []string) {
 		for _, rd := range d.Rules {
@@ -219,10 +213,10 @@ func TestMatchingAndSkipping(t *testing.T) {
 // The answer's own numbers are those of the rule that decides.
 func TestDecidingRule(t *testing.T) {
 	hour := minute("hour", 3)
-	hour.Window = Window{Duration: Duration{"1h", 3_600_000}}
+	hour.Window = limit.Window{Duration: limit.Duration{Text: "1h", MS: 3_600_000}}
 	shadow := minute("shadow", 1)
-	shadow.Mode = Shadow
-	r := newRig(t, PolicyData{Rules: []Rule{minute("minute", 3), hour, shadow, minute("wide", 100)}})
+	shadow.Mode = limit.Shadow
+	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("minute", 3), hour, shadow, minute("wide", 100)}})
 	deciding := func(d Decision) string { return d.Rules[d.Deciding].Rule.Slug }
 
 	require.Equal(t, "hour", deciding(r.check(Request{Subject: "s", Cost: 1})), "the first of those with the smallest share")
@@ -233,14 +227,14 @@ func TestDecidingRule(t *testing.T) {
 	require.Equal(t, "hour", deciding(d), "of the denying rules the one with the longest wait")
 	d = r.check(Request{Subject: "s", Cost: 4})
 	require.Equal(t, CostExceedsLimit, d.Code)
-	require.Equal(t, NeverMS, d.Rules[d.Deciding].RetryAfterMS)
+	require.Equal(t, limit.NeverMS, d.Rules[d.Deciding].RetryAfterMS)
 	require.True(t, r.check(Request{Subject: "t", Cost: 3}).Allowed, "no denial was remembered for smaller costs or others")
 }
 
 // A subject that hammers at a closed door costs the store at most ten calls a second, hears
 // exact times, and is let in as soon as its wait is over or its numbers change.
 func TestDenialsInProcess(t *testing.T) {
-	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 2)}, Plans: []PlanData{{Slug: "free", Default: true}}})
+	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 2)}, Plans: []PlanData{{Slug: "free", Default: true}}})
 	require.True(t, r.check(Request{Subject: "s", Cost: 2}).Allowed)
 	before := r.store.calls.Load()
 	for range 1000 {
@@ -254,12 +248,12 @@ func TestDenialsInProcess(t *testing.T) {
 	require.Equal(t, 990.0, r.metric("weir_checks_denied_in_process_total"))
 	require.True(t, r.check(Request{Subject: "s", Cost: 0}).Allowed, "a peek is another request")
 
-	r.policy.AddSubject(SubjectData{Subject: "s", Overrides: []OverrideData{{Rule: "api", Limit: Limit{Limit: 5}}}})
+	r.policy.AddSubject(SubjectData{Subject: "s", Overrides: []OverrideData{{Rule: "api", Limit: limit.Limit{Limit: 5}}}})
 	require.True(t, r.check(Request{Subject: "s", Cost: 1}).Allowed, "an override lifts it at once")
 
 	require.False(t, r.check(Request{Subject: "s", Cost: 3}).Allowed)
 	raised := minute("api", 50)
-	next := r.compile(PolicyData{Rules: []Rule{raised}})
+	next := r.compile(PolicyData{Rules: []limit.Rule{raised}})
 	next.subjects = r.policy.subjects
 	r.policy = next
 	r.policy.AddSubject(SubjectData{Subject: "s", Deleted: true})
@@ -277,8 +271,8 @@ func TestDenialsInProcess(t *testing.T) {
 // A dry run starts no penalty, and its denial must not keep the real one from doing so.
 func TestDryDenialKeepsNoPenaltyAway(t *testing.T) {
 	rule := minute("api", 1)
-	rule.Algorithm, rule.Window, rule.Penalty = FixedWindowFirstHit, Window{Duration: Duration{"2s", 2000}}, Duration{"1m", 60_000}
-	r := newRig(t, PolicyData{Rules: []Rule{rule}})
+	rule.Algorithm, rule.Window, rule.Penalty = limit.FixedWindowFirstHit, limit.Window{Duration: limit.Duration{Text: "2s", MS: 2000}}, limit.Duration{Text: "1m", MS: 60_000}
+	r := newRig(t, PolicyData{Rules: []limit.Rule{rule}})
 	require.True(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
 	require.False(t, r.check(Request{Subject: "s", Cost: 1, DryRun: true}).Allowed)
 	require.False(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
@@ -292,8 +286,8 @@ func TestOnUnavailable(t *testing.T) {
 	local, allow, deny := minute("local", 2), minute("allow", 1), minute("deny", 100)
 	local.Resource, allow.Resource, deny.Resource = "local*", "*", "*deny"
 	deny.Resource = "local:deny"
-	allow.OnUnavailable, deny.OnUnavailable = Allow, Deny
-	r := newRig(t, PolicyData{Rules: []Rule{local, allow, deny}})
+	allow.OnUnavailable, deny.OnUnavailable = limit.Allow, limit.Deny
+	r := newRig(t, PolicyData{Rules: []limit.Rule{local, allow, deny}})
 	r.store.fail.Store(true)
 
 	d := r.check(Request{Subject: "s", Resource: "x", Cost: 1})
@@ -328,8 +322,8 @@ func TestOnUnavailable(t *testing.T) {
 func TestQuota(t *testing.T) {
 	quota := minute("checks", 1000)
 	quota.Resource = QuotaResource
-	r := newRig(t, PolicyData{Rules: []Rule{quota}})
-	source := &fakeSource{data: map[TenantID]PolicyData{r.policy.tenant: {Rules: []Rule{quota}}}}
+	r := newRig(t, PolicyData{Rules: []limit.Rule{quota}})
+	source := &fakeSource{data: map[limit.TenantID]PolicyData{r.policy.tenant: {Rules: []limit.Rule{quota}}}}
 	policies := NewPolicies(source, NewKeys([16]byte{1}), slog.New(slog.DiscardHandler), r.metrics)
 	q := NewQuota(r.checker, policies, r.policy.tenant)
 	ctx := context.Background()
@@ -360,5 +354,5 @@ func TestQuota(t *testing.T) {
 	require.True(t, ok, "the operator's own tenant is not limited")
 	wait, ok := q.Admit(ctx, tenant("third"), 1001)
 	require.False(t, ok)
-	require.Equal(t, NeverMS, wait)
+	require.Equal(t, limit.NeverMS, wait)
 }

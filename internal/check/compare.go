@@ -4,6 +4,9 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 // Comparison tells where subjects stand under one rule, with the number that their plan gives it
@@ -26,7 +29,7 @@ const compareChunk = 100
 // Compare holds a number for rule (a slug) against the counters of subjects that have the plan
 // ("": those without a plan), and consumes nothing. to nil is the rule's own number. A rule or
 // plan that the policy lacks, as one that was just deleted, concerns nobody.
-func (c *Checker) Compare(ctx context.Context, p *Policy, plan, rule string, to *Limit, subjects []string) (out Comparison) {
+func (c *Checker) Compare(ctx context.Context, p *Policy, plan, rule string, to *limit.Limit, subjects []string) (out Comparison) {
 	index := slices.IndexFunc(p.rules, func(r compiledRule) bool { return r.rule.Slug == rule })
 	if index < 0 {
 		return out
@@ -36,10 +39,10 @@ func (c *Checker) Compare(ctx context.Context, p *Policy, plan, rule string, to 
 	if to != nil {
 		then = then.with(*to, "")
 	}
-	if _, reason, _ := r.rule.counted(Request{Subject: "anybody"}); reason != "" {
+	if _, reason, _ := counted(&r.rule, Request{Subject: "anybody"}); reason != "" {
 		return Comparison{Reason: reason}
 	}
-	if r.rule.Mode == Off {
+	if r.rule.Mode == limit.Off {
 		return Comparison{Reason: ModeOff}
 	}
 	for some := range slices.Chunk(subjects, compareChunk) {
@@ -63,7 +66,7 @@ func (c *Checker) compare(ctx context.Context, p *Policy, plan string, index int
 		if p.number(index, has, subject, nowMS).source == "override" {
 			continue
 		}
-		req, _, _ := p.rules[index].rule.counted(Request{Subject: name})
+		req, _, _ := counted(&p.rules[index].rule, Request{Subject: name})
 		out.Asked++
 		e := newPeek(p)
 		e.req = &req
@@ -80,7 +83,7 @@ func (c *Checker) compare(ctx context.Context, p *Policy, plan string, index int
 			other.counted = []int{0}
 			counter := e.call.Counters[0]
 			counter.Numbers, counter.Shadow = then.numbers, false
-			other.call.Counters = []Counter{counter}
+			other.call.Counters = []engine.Counter{counter}
 		}
 		now, changed = append(now, e), append(changed, other)
 	}

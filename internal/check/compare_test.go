@@ -6,13 +6,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
 )
 
 // Who would be denied at once by another number is known before it is saved, and asking takes
 // nothing from anybody.
 func TestCompare(t *testing.T) {
 	onEachStore(t, func(t *testing.T, r *rig) {
-		r.policy.AddSubject(SubjectData{Subject: "raised", Overrides: []OverrideData{{Rule: "everywhere", Limit: Limit{Limit: 60}}}})
+		r.policy.AddSubject(SubjectData{Subject: "raised", Overrides: []OverrideData{{Rule: "everywhere", Limit: limit.Limit{Limit: 60}}}})
 		r.policy.AddSubject(SubjectData{Subject: "blocked", State: Blocked})
 		r.policy.AddSubject(SubjectData{Subject: "exempt", State: Exempt})
 		r.policy.AddSubject(SubjectData{Subject: "registered", Plan: "pro"})
@@ -22,20 +24,20 @@ func TestCompare(t *testing.T) {
 			require.NoError(t, err)
 		}
 		everybody := []string{"heavy", "registered", "light", "raised", "blocked", "exempt", "unseen"}
-		compare := func(plan, rule string, to *Limit) Comparison {
+		compare := func(plan, rule string, to *limit.Limit) Comparison {
 			return r.checker.Compare(context.Background(), r.policy, plan, rule, to, everybody)
 		}
 		for range 2 {
-			require.Equal(t, Comparison{Asked: 4, Now: []string{"heavy"}, Then: []string{"heavy", "registered"}}, compare("pro", "everywhere", &Limit{Limit: 20}))
+			require.Equal(t, Comparison{Asked: 4, Now: []string{"heavy"}, Then: []string{"heavy", "registered"}}, compare("pro", "everywhere", &limit.Limit{Limit: 20}))
 		}
-		require.Equal(t, Comparison{Asked: 4, Now: []string{"heavy"}}, compare("pro", "everywhere", &Limit{Unlimited: true}), "who is denied now is let through")
+		require.Equal(t, Comparison{Asked: 4, Now: []string{"heavy"}}, compare("pro", "everywhere", &limit.Limit{Unlimited: true}), "who is denied now is let through")
 		require.Equal(t, []string{"heavy", "registered"}, compare("pro", "everywhere", nil).Then, "the rule's own number is 5")
 		require.Zero(t, compare("", "everywhere", nil).Asked, "nobody is without a plan where there is a default one")
 		require.Zero(t, compare("pro", "none", nil).Asked)
 		require.Equal(t, Comparison{Reason: NotBySubject}, compare("pro", "tenant-wide", nil))
 		require.Equal(t, Comparison{Reason: MissingValues}, compare("pro", "address", nil))
 		require.Equal(t, Comparison{Reason: ModeOff}, compare("pro", "off", nil))
-		require.Equal(t, 5, compare("pro", "create", &Limit{Limit: 1}).Asked, "the resource of a rule for a single one need not be given")
+		require.Equal(t, 5, compare("pro", "create", &limit.Limit{Limit: 1}).Asked, "the resource of a rule for a single one need not be given")
 	})
 }
 
@@ -43,7 +45,7 @@ func TestCompare(t *testing.T) {
 func TestCompareDegraded(t *testing.T) {
 	r := newRig(t, inspected())
 	r.store.fail.Store(true)
-	got := r.checker.Compare(context.Background(), r.policy, "pro", "everywhere", &Limit{Limit: 1}, []string{"heavy"})
+	got := r.checker.Compare(context.Background(), r.policy, "pro", "everywhere", &limit.Limit{Limit: 1}, []string{"heavy"})
 	require.True(t, got.Degraded)
 	require.Empty(t, got.Then)
 }
@@ -52,7 +54,7 @@ func TestCompareDegraded(t *testing.T) {
 func TestPolicySubject(t *testing.T) {
 	r := newRig(t, inspected())
 	want := SubjectData{Subject: "ada", Plan: "pro", State: Exempt, Overrides: []OverrideData{
-		{Rule: "everywhere", Limit: Limit{Limit: 7}, StartsAt: time.UnixMilli(1000), ExpiresAt: time.UnixMilli(2000)}, {Rule: "orders", Limit: Limit{Unlimited: true}},
+		{Rule: "everywhere", Limit: limit.Limit{Limit: 7}, StartsAt: time.UnixMilli(1000), ExpiresAt: time.UnixMilli(2000)}, {Rule: "orders", Limit: limit.Limit{Unlimited: true}},
 	}}
 	r.policy.AddSubject(want)
 	got, registered := r.policy.Subject("ada")

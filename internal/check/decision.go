@@ -1,5 +1,9 @@
 package check
 
+import (
+	"weir/internal/limit"
+)
+
 // Request is one check. The edge validates it (ValidName, ValidAttributeName, ranges).
 type Request struct {
 	Subject    string
@@ -48,9 +52,9 @@ type Decision struct {
 
 // RuleDecision is what one matching rule says. Times are durations in milliseconds from NowMS.
 type RuleDecision struct {
-	Rule         *Rule
-	Mode         Mode   // Shadow for every rule of an exempt subject
-	Source       string // where the number came from: "rule", "plan:SLUG" or "override"
+	Rule         *limit.Rule
+	Mode         limit.Mode // Shadow for every rule of an exempt subject
+	Source       string     // where the number came from: "rule", "plan:SLUG" or "override"
 	Allowed      bool
 	Unlimited    bool // the numbers below are then void
 	CostExceeds  bool
@@ -70,7 +74,7 @@ type RuleDecision struct {
 
 // SkippedRule is a rule that was not evaluated.
 type SkippedRule struct {
-	Rule      *Rule
+	Rule      *limit.Rule
 	Reason    SkipReason
 	Attribute string // the one that is missing, with MissingAttribute
 }
@@ -87,7 +91,7 @@ const (
 )
 
 // take copies an engine's verdict, made at nowMS, into the rule's decision.
-func (r *RuleDecision) take(v *Verdict, nowMS int64) {
+func (r *RuleDecision) take(v *limit.Verdict, nowMS int64) {
 	r.Allowed, r.CostExceeds, r.Penalized = v.Allowed, v.CostExceeds, v.Penalized
 	r.Remaining, r.RetryAfterMS, r.DelayMS = v.Remaining, v.RetryAfterMS, v.DelayMS
 	r.Degraded, r.Uncounted = v.Degraded, v.Uncounted
@@ -102,7 +106,7 @@ func (d *Decision) conclude() {
 	denying := -1
 	for i := range d.Rules {
 		r := &d.Rules[i]
-		if r.Mode != Enforce || r.Unlimited {
+		if r.Mode != limit.Enforce || r.Unlimited {
 			continue
 		}
 		if !r.Allowed {
@@ -118,11 +122,11 @@ func (d *Decision) conclude() {
 	}
 	for i := range d.Rules {
 		r := &d.Rules[i]
-		if r.Rule.Algorithm != LeakyBucketQueue || r.Unlimited || r.Uncounted || !d.Allowed {
+		if r.Rule.Algorithm != limit.LeakyBucketQueue || r.Unlimited || r.Uncounted || !d.Allowed {
 			continue
 		}
 		// Who is not made to wait by a rule in shadow is told of no delay.
-		if r.Mode == Enforce {
+		if r.Mode == limit.Enforce {
 			d.HasDelay, d.DelayMS = true, max(d.DelayMS, r.DelayMS)
 		}
 	}

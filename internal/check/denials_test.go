@@ -9,6 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/engine"
+	"weir/internal/engine/redis"
+	"weir/internal/limit"
 	"weir/internal/testenv"
 )
 
@@ -16,13 +19,13 @@ import (
 // books.
 func TestHammeringCostsRedisLittle(t *testing.T) {
 	server := testenv.StartRedis(t)
-	client, err := NewRedisClient(server.URL)
+	client, err := redis.NewClient(server.URL)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	rule := minute("api", 2)
-	rule.Window = Window{Duration: Duration{Text: "1h", MS: 3_600_000}}
-	r := newRig(t, PolicyData{Rules: []Rule{rule}})
-	r.store.Engine = NewRedisEngine(client, RedisOptions{Deadline: 5 * time.Second})
+	rule.Window = limit.Window{Duration: limit.Duration{Text: "1h", MS: 3_600_000}}
+	r := newRig(t, PolicyData{Rules: []limit.Rule{rule}})
+	r.store.Engine = redis.New(client, redis.Options{Deadline: 5 * time.Second})
 	require.True(t, r.check(Request{Subject: "s", Cost: 2}).Allowed)
 	commands := func(name string) int {
 		info, err := client.Info(context.Background(), "commandstats").Result()
@@ -47,11 +50,11 @@ func TestHammeringCostsRedisLittle(t *testing.T) {
 
 // heldEngine keeps calls until it is let go.
 type heldEngine struct {
-	Engine
+	engine.Engine
 	came, leave chan struct{}
 }
 
-func (h *heldEngine) Evaluate(ctx context.Context, calls ...*Call) {
+func (h *heldEngine) Evaluate(ctx context.Context, calls ...*engine.Call) {
 	h.came <- struct{}{}
 	<-h.leave
 	h.Engine.Evaluate(ctx, calls...)
@@ -60,7 +63,7 @@ func (h *heldEngine) Evaluate(ctx context.Context, calls ...*Call) {
 // However many knock when a denial is due to be tried anew, one goes to the store, and nobody waits for it;
 // if it does not come back in time, the next one goes.
 func TestDenialIsTriedAnewByOne(t *testing.T) {
-	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 2)}})
+	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 2)}})
 	require.True(t, r.check(Request{Subject: "s", Cost: 2}).Allowed)
 	require.False(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
 	held := &heldEngine{Engine: r.store.Engine, came: make(chan struct{}), leave: make(chan struct{})}

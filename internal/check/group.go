@@ -3,11 +3,13 @@ package check
 import (
 	"slices"
 	"strings"
+
+	"weir/internal/limit"
 )
 
 // byLists are the different lists of values that a tenant's rules count by.
 type byLists struct {
-	tenant    TenantID
+	tenant    limit.TenantID
 	keyPrefix string
 	lists     map[string]*byList
 }
@@ -29,8 +31,8 @@ func (l *byLists) of(by []string) *byList {
 // the other. Of a leased rule units come back, which a sum cannot say.
 func (r *compiledRule) groupable() bool {
 	switch r.rule.Algorithm {
-	case SlidingWindowCounter, FixedWindow, FixedWindowFirstHit:
-		return r.rule.Resource == "*" && r.rule.Penalty.MS == 0 && r.rule.Consistency == Strict
+	case limit.SlidingWindowCounter, limit.FixedWindow, limit.FixedWindowFirstHit:
+		return r.rule.Resource == "*" && r.rule.Penalty.MS == 0 && r.rule.Consistency == limit.Strict
 	}
 	return false
 }
@@ -40,7 +42,7 @@ func groupRules(rules []compiledRule) {
 	// Where some rule for every resource needs the other script, each check does, and that script keeps
 	// no groups.
 	if slices.ContainsFunc(rules, func(r compiledRule) bool {
-		return r.rule.Resource == "*" && r.rule.Mode != Off && !r.number.numbers.Compact()
+		return r.rule.Resource == "*" && r.rule.Mode != limit.Off && !r.number.numbers.Compact()
 	}) {
 		return
 	}

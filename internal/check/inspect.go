@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 // ErrCountersUnavailable is wrapped by the error of a Reset that the counter store did not
@@ -26,7 +29,7 @@ type SubjectLimits struct {
 
 // HiddenRule is a rule that has no counter for the subject and the other values that are given.
 type HiddenRule struct {
-	Rule    *Rule
+	Rule    *limit.Rule
 	Reason  SkipReason // ModeOff, ResourceMismatch, NotBySubject or MissingValues
 	Missing []string   // with MissingValues: what to give, as in Rule.By
 }
@@ -70,8 +73,8 @@ func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) Subjec
 	var evaluations []*evaluation
 	for i := range p.rules {
 		rule := &p.rules[i].rule
-		req, reason, missing := rule.counted(values)
-		if reason == "" && rule.Mode == Off {
+		req, reason, missing := counted(rule, values)
+		if reason == "" && rule.Mode == limit.Off {
 			reason = ModeOff
 		}
 		if reason != "" {
@@ -79,7 +82,7 @@ func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) Subjec
 			continue
 		}
 		last := len(evaluations) - 1
-		if last < 0 || len(evaluations[last].counted) == MaxMatchingRules {
+		if last < 0 || len(evaluations[last].counted) == limit.MaxMatchingRules {
 			evaluations = append(evaluations, newPeek(p))
 			last++
 		}
@@ -101,12 +104,12 @@ func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) Subjec
 
 // newPeek returns an evaluation that consumes nothing and has no rules yet.
 func newPeek(p *Policy) *evaluation {
-	return &evaluation{policy: p, call: Call{Tenant: p.tenant, DryRun: true}, decision: Decision{Allowed: true, Deciding: -1}}
+	return &evaluation{policy: p, call: engine.Call{Tenant: p.tenant, DryRun: true}, decision: Decision{Allowed: true, Deciding: -1}}
 }
 
 // peek asks the counters of evaluations.
 func (c *Checker) peek(ctx context.Context, evaluations []*evaluation) {
-	var calls []*Call
+	var calls []*engine.Call
 	for _, e := range evaluations {
 		if len(e.counted) > 0 {
 			calls = append(calls, &e.call)
@@ -129,8 +132,8 @@ func (r *RuleDecision) asOfOne() {
 	switch {
 	case r.Unlimited:
 	case r.Uncounted:
-		if r.Allowed = r.Rule.OnUnavailable == Allow; !r.Allowed {
-			r.RetryAfterMS = RetryAfterOutageMS()
+		if r.Allowed = r.Rule.OnUnavailable == limit.Allow; !r.Allowed {
+			r.RetryAfterMS = engine.RetryAfterOutageMS()
 		}
 	case r.Remaining == 0:
 		r.Allowed, r.RetryAfterMS = false, r.NextAfterMS
@@ -144,17 +147,17 @@ func (r *RuleDecision) asOfOne() {
 //
 // It fails with an *UncountedError where the rule that is named has no counter for the values,
 // before anything is forgotten; and with an ErrCountersUnavailable.
-func (c *Checker) Reset(ctx context.Context, p *Policy, rule string, values Request) (reset []*Rule, hidden []HiddenRule, err error) {
-	var counters []Counter
+func (c *Checker) Reset(ctx context.Context, p *Policy, rule string, values Request) (reset []*limit.Rule, hidden []HiddenRule, err error) {
+	var counters []engine.Counter
 	for i := range p.rules {
 		r := &p.rules[i]
 		if rule != "" && rule != r.rule.Slug {
 			continue
 		}
-		req, reason, missing := r.rule.counted(values)
+		req, reason, missing := counted(&r.rule, values)
 		switch {
 		case reason == "":
-			var counter Counter
+			var counter engine.Counter
 			(&keyMaker{keys: c.keys}).counter(&counter, r, &req)
 			counters, reset = append(counters, counter), append(reset, &r.rule)
 		case rule != "":
@@ -179,7 +182,7 @@ const resetChunk = 128
 
 // counted returns the request whose counter of rule r the values mean, or why there is none. A
 // rule for one exact resource needs no resource to be given.
-func (r *Rule) counted(values Request) (req Request, reason SkipReason, missing []string) {
+func counted(r *limit.Rule, values Request) (req Request, reason SkipReason, missing []string) {
 	if !slices.Contains(r.By, "subject") {
 		return values, NotBySubject, nil
 	}
@@ -194,7 +197,7 @@ func (r *Rule) counted(values Request) (req Request, reason SkipReason, missing 
 			missing = append(missing, by)
 		case by == "resource" && values.Resource == "":
 			values.Resource = r.Resource
-		case by == "resource" && !matches(r.Resource, values.Resource):
+		case by == "resource" && !limit.Matches(r.Resource, values.Resource):
 			return values, ResourceMismatch, nil
 		}
 	}

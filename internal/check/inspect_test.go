@@ -12,6 +12,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/engine"
+	"weir/internal/engine/redis"
+	"weir/internal/limit"
 	"weir/internal/testenv"
 )
 
@@ -27,16 +30,16 @@ func inspected() PolicyData {
 	tenantWide := minute("tenant-wide", 100)
 	tenantWide.By = nil
 	off := minute("off", 1)
-	off.Mode = Off
+	off.Mode = limit.Off
 	penalized := minute("penalized", 1)
-	penalized.Resource, penalized.Penalty = "login", Duration{"10m", 600_000}
-	for _, r := range []*Rule{&everywhere, &orders, &create, &address, &tenantWide, &off, &penalized} {
+	penalized.Resource, penalized.Penalty = "login", limit.Duration{Text: "10m", MS: 600_000}
+	for _, r := range []*limit.Rule{&everywhere, &orders, &create, &address, &tenantWide, &off, &penalized} {
 		// Begins with the first check, so that on a real clock no window ends in the middle of a test.
-		r.Algorithm, r.Window = FixedWindowFirstHit, Window{Duration: Duration{"1h", 3_600_000}}
+		r.Algorithm, r.Window = limit.FixedWindowFirstHit, limit.Window{Duration: limit.Duration{Text: "1h", MS: 3_600_000}}
 	}
 	return PolicyData{
-		Rules: []Rule{everywhere, orders, create, address, tenantWide, off, penalized},
-		Plans: []PlanData{{Slug: "pro", Default: true, Limits: map[string]Limit{"everywhere": {Limit: 50}}}},
+		Rules: []limit.Rule{everywhere, orders, create, address, tenantWide, off, penalized},
+		Plans: []PlanData{{Slug: "pro", Default: true, Limits: map[string]limit.Limit{"everywhere": {Limit: 50}}}},
 	}
 }
 
@@ -45,10 +48,10 @@ func onEachStore(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Run("memory", func(t *testing.T) { test(t, newRig(t, inspected())) })
 	t.Run("redis", func(t *testing.T) {
 		r := newRig(t, inspected())
-		client, err := NewRedisClient(testenv.RedisURL(t))
+		client, err := redis.NewClient(testenv.RedisURL(t))
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, client.Close()) })
-		r.store.Engine = NewRedisEngine(client, RedisOptions{Deadline: 5 * time.Second})
+		r.store.Engine = redis.New(client, redis.Options{Deadline: 5 * time.Second})
 		// Keys of its own: all tests share the server.
 		var secret [16]byte
 		_, _ = rand.Read(secret[:])
@@ -141,7 +144,7 @@ func TestInspectMany(t *testing.T) {
 		data.Rules[i].Resource = fmt.Sprint("r", i)
 	}
 	r := newRig(t, data,
-		SubjectData{Subject: "bad", State: Blocked, Overrides: []OverrideData{{Rule: "rule-040", Limit: Limit{Unlimited: true}}}},
+		SubjectData{Subject: "bad", State: Blocked, Overrides: []OverrideData{{Rule: "rule-040", Limit: limit.Limit{Unlimited: true}}}},
 		SubjectData{Subject: "friend", State: Exempt})
 	require.True(t, r.check(Request{Subject: "friend", Resource: "r70", Cost: 70}).Allowed)
 
@@ -150,7 +153,7 @@ func TestInspectMany(t *testing.T) {
 	require.Len(t, friend.Rules, 100)
 	for i, rule := range friend.Rules {
 		require.Equal(t, data.Rules[i].Slug, rule.Rule.Slug)
-		require.Equal(t, Shadow, rule.Mode)
+		require.Equal(t, limit.Shadow, rule.Mode)
 		if i == 70 {
 			require.Equal(t, int64(1), rule.Remaining)
 		} else {
@@ -166,9 +169,9 @@ func TestInspectMany(t *testing.T) {
 // While the counter store is away, what is shown is what checks are answered, and says so.
 func TestInspectDegraded(t *testing.T) {
 	local, allow, deny := minute("local", 5), minute("allow", 5), minute("deny", 5)
-	allow.OnUnavailable, deny.OnUnavailable = Allow, Deny
+	allow.OnUnavailable, deny.OnUnavailable = limit.Allow, limit.Deny
 	local.Resource, allow.Resource, deny.Resource = "local", "allow", "deny"
-	r := newRig(t, PolicyData{Rules: []Rule{local, allow, deny}})
+	r := newRig(t, PolicyData{Rules: []limit.Rule{local, allow, deny}})
 	require.True(t, r.check(Request{Subject: "s", Resource: "local", Cost: 1}).Allowed)
 	r.store.fail.Store(true)
 	require.True(t, r.check(Request{Subject: "s", Resource: "local", Cost: 2}).Allowed)
@@ -280,18 +283,18 @@ func TestResetErrors(t *testing.T) {
 		_, _, _ = r.reset("create", Request{Subject: "s"})
 	}
 	_, _, err = r.reset("create", Request{Subject: "s"})
-	require.ErrorIs(t, err, ErrBreakerOpen, "a store that is away is not asked each time")
+	require.ErrorIs(t, err, engine.ErrBreakerOpen, "a store that is away is not asked each time")
 }
 
 var errBroken = errors.New("broken")
 
-type brokenReset struct{ Engine }
+type brokenReset struct{ engine.Engine }
 
-func (brokenReset) Reset(context.Context, ...Counter) error { return errBroken }
+func (brokenReset) Reset(context.Context, ...engine.Counter) error { return errBroken }
 
 // What this instance counted by itself while the store was away is forgotten too.
 func TestResetLocal(t *testing.T) {
-	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 2)}})
+	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 2)}})
 	s := Request{Subject: "s", Cost: 2}
 	r.store.fail.Store(true)
 	require.True(t, r.check(s).Allowed)
@@ -306,7 +309,7 @@ func TestResetLocal(t *testing.T) {
 // Checks that run while counters are reset are each decided on a whole counter: nobody is let in
 // more often than limit times (resets + 1).
 func TestResetWhileChecksRun(t *testing.T) {
-	r := newRig(t, PolicyData{Rules: []Rule{minute("api", 10)}})
+	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 10)}})
 	const resets, workers = 20, 4
 	var admitted atomic.Int64
 	done := make(chan struct{})

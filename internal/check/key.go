@@ -7,6 +7,9 @@ import (
 	"strings"
 
 	"github.com/dchest/siphash"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 // Keys spells counter keys: "w{tag}name", 14 bytes and not all of them text, so that Redis keeps
@@ -38,9 +41,9 @@ func (k Keys) Derive(purpose string) []byte {
 
 // tenantPrefix returns what all counter keys of a tenant begin with. Tenants that share a tag share
 // a slot, and nothing else.
-func (k Keys) tenantPrefix(tenant TenantID) string {
+func (k Keys) tenantPrefix(tenant limit.TenantID) string {
 	h, _ := siphash.Hash128(k.k0, k.k1, tenant[:])
-	return keyPrefix + string([]byte{tagByte(h), tagByte(h >> 32), '}'})
+	return engine.KeyPrefix + string([]byte{tagByte(h), tagByte(h >> 32), '}'})
 }
 
 // tagByte returns one of the 255 bytes that do not end a tag.
@@ -52,14 +55,14 @@ func tagByte(h uint64) byte {
 	return b
 }
 
-func (k Keys) name(of []byte) keyName {
+func (k Keys) name(of []byte) engine.KeyName {
 	h0, h1 := siphash.Hash128(k.k0, k.k1, of)
-	return keyName{low: h0 & (1<<40 - 1), high: (h0>>40 | h1<<24) & (1<<32 - 1)}
+	return engine.KeyName{Low: h0 & (1<<40 - 1), High: (h0>>40 | h1<<24) & (1<<32 - 1)}
 }
 
 // ruleID is what names a rule's counters apart from the values counted by: changing any
 // part of it begins with fresh state (docs/algorithms.md, "Changing a rule").
-func (k Keys) ruleID(tenant TenantID, r *Rule) keyName {
+func (k Keys) ruleID(tenant limit.TenantID, r *limit.Rule) engine.KeyName {
 	n := r.Numbers()
 	b := append([]byte("rule"), tenant[:]...)
 	b = appendPart(b, r.Slug)
@@ -80,7 +83,7 @@ type keyMaker struct {
 	keys   Keys
 	buf    []byte  // used again
 	last   *byList // whose values were hashed last, and to what
-	values keyName
+	values engine.KeyName
 	group  string // the key of the group of these values; "": not spelled yet
 }
 
@@ -89,7 +92,7 @@ func (m *keyMaker) begin(keys Keys) { *m = keyMaker{keys: keys, buf: m.buf} }
 
 // counter fills in the key of a rule's counter for the request's values, or returns the name of the
 // attribute that the rule counts by and the request lacks.
-func (m *keyMaker) counter(c *Counter, r *compiledRule, req *Request) (missing string) {
+func (m *keyMaker) counter(c *engine.Counter, r *compiledRule, req *Request) (missing string) {
 	if m.last != r.by {
 		if missing = m.hash(r.by, req); missing != "" {
 			return missing
@@ -97,7 +100,7 @@ func (m *keyMaker) counter(c *Counter, r *compiledRule, req *Request) (missing s
 	}
 	c.ID, c.Grouped = r.id, r.grouped
 	if !r.grouped {
-		c.Key = m.spell(r.by, m.values.plus(r.name))
+		c.Key = m.spell(r.by, m.values.Plus(r.name))
 		return ""
 	}
 	if m.group == "" {
@@ -107,8 +110,8 @@ func (m *keyMaker) counter(c *Counter, r *compiledRule, req *Request) (missing s
 	return ""
 }
 
-func (m *keyMaker) spell(by *byList, name keyName) string {
-	m.buf = name.append(append(m.buf[:0], by.keyPrefix...))
+func (m *keyMaker) spell(by *byList, name engine.KeyName) string {
+	m.buf = name.Append(append(m.buf[:0], by.keyPrefix...))
 	return string(m.buf)
 }
 
@@ -162,7 +165,7 @@ const (
 	byAttribute
 )
 
-func newByList(tenant TenantID, names []string, keyPrefix string) *byList {
+func newByList(tenant limit.TenantID, names []string, keyPrefix string) *byList {
 	l := &byList{prefix: append([]byte("values"), tenant[:]...), keyPrefix: keyPrefix}
 	l.prefix = append(l.prefix, byte(len(names)))
 	for _, by := range names {

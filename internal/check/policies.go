@@ -1,6 +1,8 @@
 package check
 
 import (
+	"weir/internal/limit"
+
 	"context"
 	"errors"
 	"fmt"
@@ -32,15 +34,15 @@ var (
 type PolicySource interface {
 	// LoadPolicy reads rules, plans and plan limits, all at one instant.
 	// ErrUnknownTenant where there is no such active tenant.
-	LoadPolicy(ctx context.Context, tenant TenantID) (PolicyData, error)
+	LoadPolicy(ctx context.Context, tenant limit.TenantID) (PolicyData, error)
 	// ListSubjects calls each for registered subjects in the order of their names, for as many as
 	// are well read at once, beginning behind the name after. more tells whether others follow.
 	// version is that of the tenant's subjects at the instant of the reading.
-	ListSubjects(ctx context.Context, tenant TenantID, after string, each func(SubjectData)) (version int64, more bool, err error)
+	ListSubjects(ctx context.Context, tenant limit.TenantID, after string, each func(SubjectData)) (version int64, more bool, err error)
 	// LoadSubjects calls each for every registered subject that was changed or deleted after
 	// version since, which is not 0, and returns the version of the tenant's subjects that it
 	// read. ErrHistoryGone: list them anew.
-	LoadSubjects(ctx context.Context, tenant TenantID, since int64, each func(SubjectData)) (upTo int64, err error)
+	LoadSubjects(ctx context.Context, tenant limit.TenantID, since int64, each func(SubjectData)) (upTo int64, err error)
 }
 
 // Policies keeps compiled policies of the tenants that were asked for. Reading one that is
@@ -54,7 +56,7 @@ type Policies struct {
 	log     *slog.Logger
 	metrics *Metrics
 	clock   func() time.Time
-	tenants *xsync.Map[TenantID, *tenantEntry] // loaded, or about to be
+	tenants *xsync.Map[limit.TenantID, *tenantEntry] // loaded, or about to be
 	flight  singleflight.Group
 	lanes   lanes
 
@@ -100,10 +102,10 @@ const (
 func NewPolicies(source PolicySource, keys Keys, log *slog.Logger, metrics *Metrics) *Policies {
 	p := &Policies{
 		source: source, keys: keys, log: log, metrics: metrics, clock: time.Now,
-		tenants: xsync.NewMap[TenantID, *tenantEntry](),
+		tenants: xsync.NewMap[limit.TenantID, *tenantEntry](),
 		lanes:   newLanes(), maxWaiting: maxWaiting, coldWait: coldWait,
 	}
-	p.memory.refused = map[TenantID]refusal{}
+	p.memory.refused = map[limit.TenantID]refusal{}
 	p.tick()
 	return p
 }
@@ -111,7 +113,7 @@ func NewPolicies(source PolicySource, keys Keys, log *slog.Logger, metrics *Metr
 // Get returns the tenant's policy. Only for a tenant that is not loaded it waits, for one reading
 // of the source that all share, and two seconds at most. Its errors are ErrPolicyUnavailable and
 // the source's. If the source panics, so does Get.
-func (p *Policies) Get(ctx context.Context, tenant TenantID) (*Policy, error) {
+func (p *Policies) Get(ctx context.Context, tenant limit.TenantID) (*Policy, error) {
 	policy, err := p.get(ctx, tenant)
 	if err != nil {
 		PanicAgain(err)
@@ -120,7 +122,7 @@ func (p *Policies) Get(ctx context.Context, tenant TenantID) (*Policy, error) {
 }
 
 // get is Get, but returns a panic of the source as a PanicError.
-func (p *Policies) get(ctx context.Context, tenant TenantID) (*Policy, error) {
+func (p *Policies) get(ctx context.Context, tenant limit.TenantID) (*Policy, error) {
 	if e, ok := p.tenants.Load(tenant); ok {
 		if policy := e.policy.Load(); policy != nil {
 			// Once a second, so that busy tenants do not pull a line of memory to and fro.
@@ -136,7 +138,7 @@ func (p *Policies) get(ctx context.Context, tenant TenantID) (*Policy, error) {
 // await is Get for a tenant that is not loaded. However many tenants are read at the time, and
 // however slow the source is, no more than maxWaiting checks wait here, so that there is room
 // left for those of tenants that are loaded.
-func (p *Policies) await(ctx context.Context, tenant TenantID) (policy *Policy, err error) {
+func (p *Policies) await(ctx context.Context, tenant limit.TenantID) (policy *Policy, err error) {
 	defer func() {
 		if err != nil {
 			p.metrics.policies.unanswered.Inc()
@@ -163,7 +165,7 @@ func (p *Policies) await(ctx context.Context, tenant TenantID) (policy *Policy, 
 }
 
 // fetch reads a tenant that is not loaded, once for all who ask at the time.
-func (p *Policies) fetch(ctx context.Context, tenant TenantID) <-chan singleflight.Result {
+func (p *Policies) fetch(ctx context.Context, tenant limit.TenantID) <-chan singleflight.Result {
 	// The load goes on when the caller that began it goes away: others wait for it too.
 	return p.flight.DoChan(tenant.String(), func() (any, error) {
 		return p.first(context.WithoutCancel(ctx), tenant)
@@ -172,7 +174,7 @@ func (p *Policies) fetch(ctx context.Context, tenant TenantID) <-chan singleflig
 
 // Preload is Get ahead of any check: it waits for as long as the reading takes, and its errors are
 // the source's, a PanicError, and ErrPolicyUnavailable for a tenant that does not fit.
-func (p *Policies) Preload(ctx context.Context, tenant TenantID) error {
+func (p *Policies) Preload(ctx context.Context, tenant limit.TenantID) error {
 	if e, ok := p.tenants.Load(tenant); ok && e.policy.Load() != nil {
 		return nil
 	}
@@ -187,7 +189,7 @@ func (p *Policies) Preload(ctx context.Context, tenant TenantID) error {
 // Changed tells that the source now has these versions of a tenant. Where they differ from
 // those of a loaded tenant, it is read again in the background; the old policy answers until then.
 // A tenant that is not loaded costs nothing.
-func (p *Policies) Changed(tenant TenantID, policyVersion, subjectsVersion int64) {
+func (p *Policies) Changed(tenant limit.TenantID, policyVersion, subjectsVersion int64) {
 	p.memory.forgive(tenant)
 	e, ok := p.tenants.Load(tenant)
 	if !ok {
@@ -207,7 +209,7 @@ func (p *Policies) Changed(tenant TenantID, policyVersion, subjectsVersion int64
 }
 
 // Reload tells that what was read of a tenant may be of another history, even at an equal version.
-func (p *Policies) Reload(tenant TenantID) {
+func (p *Policies) Reload(tenant limit.TenantID) {
 	p.memory.forgive(tenant)
 	e, ok := p.tenants.Load(tenant)
 	if !ok {
@@ -220,7 +222,7 @@ func (p *Policies) Reload(tenant TenantID) {
 }
 
 // Gone tells that a tenant was deleted or suspended: its checks are no longer answered.
-func (p *Policies) Gone(tenant TenantID) {
+func (p *Policies) Gone(tenant limit.TenantID) {
 	p.memory.forgive(tenant)
 	if e, ok := p.tenants.Load(tenant); ok {
 		p.remove(tenant, e)
@@ -228,13 +230,13 @@ func (p *Policies) Gone(tenant TenantID) {
 }
 
 // Pin keeps a tenant from ever being put out.
-func (p *Policies) Pin(tenant TenantID) {
+func (p *Policies) Pin(tenant limit.TenantID) {
 	e, _ := p.tenants.LoadOrCompute(tenant, func() (*tenantEntry, bool) { return &tenantEntry{}, false })
 	e.pinned.Store(true)
 }
 
 // Settle waits until a loaded tenant is as Changed was last told, or ctx ends.
-func (p *Policies) Settle(ctx context.Context, tenant TenantID) error {
+func (p *Policies) Settle(ctx context.Context, tenant limit.TenantID) error {
 	e, ok := p.tenants.Load(tenant)
 	if !ok {
 		return nil

@@ -1,6 +1,8 @@
 package check
 
 import (
+	"weir/internal/limit"
+
 	"context"
 	"errors"
 	"log/slog"
@@ -46,7 +48,7 @@ func (r *reading) giveWay() {
 }
 
 // first loads a tenant that is not loaded.
-func (p *Policies) first(ctx context.Context, tenant TenantID) (*Policy, error) {
+func (p *Policies) first(ctx context.Context, tenant limit.TenantID) (*Policy, error) {
 	e, _ := p.tenants.LoadOrCompute(tenant, func() (*tenantEntry, bool) { return &tenantEntry{}, false })
 	if policy := e.policy.Load(); policy != nil {
 		return policy, nil
@@ -72,7 +74,7 @@ func (p *Policies) first(ctx context.Context, tenant TenantID) (*Policy, error) 
 
 // load reads what is stale and swaps it in. It works for several callers, so it returns a
 // panic as a PanicError.
-func (p *Policies) load(ctx context.Context, tenant TenantID, e *tenantEntry, lane chan struct{}, what stale) (err error) {
+func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEntry, lane chan struct{}, what stale) (err error) {
 	defer RecoverTo(&err)
 	reading := p.lanes.enter(lane)
 	defer reading.end()
@@ -118,7 +120,7 @@ func (p *Policies) load(ctx context.Context, tenant TenantID, e *tenantEntry, la
 
 // loadSubjects brings those of the policy up to date and returns them, or a new set where the
 // changes since the last reading are no longer kept.
-func (p *Policies) loadSubjects(ctx context.Context, tenant TenantID, e *tenantEntry, policy *Policy, r *reading) (*subjects, int64, error) {
+func (p *Policies) loadSubjects(ctx context.Context, tenant limit.TenantID, e *tenantEntry, policy *Policy, r *reading) (*subjects, int64, error) {
 	if since := e.subjects.Load(); since != 0 {
 		upTo, err := p.source.LoadSubjects(ctx, tenant, since, policy.subjects.store)
 		if !errors.Is(err, ErrHistoryGone) {
@@ -132,7 +134,7 @@ func (p *Policies) loadSubjects(ctx context.Context, tenant TenantID, e *tenantE
 
 // listSubjects reads all subjects, page by page, and then what changed while it did so. The source
 // may be asked for others between two pages: what is read is not of one instant before the end.
-func (p *Policies) listSubjects(ctx context.Context, tenant TenantID, e *tenantEntry, policy *Policy, r *reading) (*subjects, int64, error) {
+func (p *Policies) listSubjects(ctx context.Context, tenant limit.TenantID, e *tenantEntry, policy *Policy, r *reading) (*subjects, int64, error) {
 	all := &subjects{}
 	var from int64
 	for after, page := "", 0; ; page++ {
@@ -173,7 +175,7 @@ func (e *compileError) Unwrap() error { return e.err }
 
 // refreshLater begins to read what is stale of a loaded tenant, unless that goes on already. Of one
 // that is being loaded for the first time, that load does so when it ends.
-func (p *Policies) refreshLater(tenant TenantID, e *tenantEntry) {
+func (p *Policies) refreshLater(tenant limit.TenantID, e *tenantEntry) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.policy.Load() != nil && e.stale.any() && e.refreshing == nil && !e.gone {
@@ -205,7 +207,7 @@ func (e *tenantEntry) giveBack(what stale) {
 
 // refresh reads until nothing is stale. A source that is away is asked again, less and less
 // often. A read begins after the change was heard of, so it sees that change or a later one.
-func (p *Policies) refresh(tenant TenantID, e *tenantEntry) {
+func (p *Policies) refresh(tenant limit.TenantID, e *tenantEntry) {
 	const first, longest = 50 * time.Millisecond, time.Second
 	wait := first
 	for {

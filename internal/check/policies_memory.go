@@ -10,6 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/puzpuzpuz/xsync/v4"
+
+	"weir/internal/limit"
 )
 
 // memory bounds what the compiled policies take together.
@@ -21,7 +23,7 @@ type memory struct {
 	shortAt time.Time    // when the log was last told that active tenants do not fit
 
 	mu      sync.Mutex
-	refused map[TenantID]refusal // tenants that do not fit at all
+	refused map[limit.TenantID]refusal // tenants that do not fit at all
 }
 
 type refusal struct {
@@ -74,7 +76,7 @@ func (p *Policies) tick() int64 {
 }
 
 // refusal returns why the tenant is not to be loaded now.
-func (m *memory) refusal(tenant TenantID, now time.Time) error {
+func (m *memory) refusal(tenant limit.TenantID, now time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, known := m.refused[tenant]
@@ -85,14 +87,14 @@ func (m *memory) refusal(tenant TenantID, now time.Time) error {
 	return r.err
 }
 
-func (m *memory) refuse(tenant TenantID, err error, now time.Time) {
+func (m *memory) refuse(tenant limit.TenantID, err error, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.refused[tenant] = refusal{err, now.Add(refuseFor)}
 }
 
 // forgive lets a tenant be tried again, for it has changed.
-func (m *memory) forgive(tenant TenantID) {
+func (m *memory) forgive(tenant limit.TenantID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.refused, tenant)
@@ -111,7 +113,7 @@ func (p *Policies) account(e *tenantEntry, bytes int64) {
 }
 
 // remove takes an entry out, if it is still there.
-func (p *Policies) remove(tenant TenantID, e *tenantEntry) bool {
+func (p *Policies) remove(tenant limit.TenantID, e *tenantEntry) bool {
 	removed := false
 	p.tenants.Compute(tenant, func(there *tenantEntry, _ bool) (*tenantEntry, xsync.ComputeOp) {
 		if there != e {
@@ -159,12 +161,12 @@ func (p *Policies) makeRoom(keep *tenantEntry) {
 		return
 	}
 	type candidate struct {
-		tenant TenantID
+		tenant limit.TenantID
 		entry  *tenantEntry
 		used   int64
 	}
 	var candidates []candidate
-	p.tenants.RangeRelaxed(func(tenant TenantID, e *tenantEntry) bool {
+	p.tenants.RangeRelaxed(func(tenant limit.TenantID, e *tenantEntry) bool {
 		if e != keep && e.policy.Load() != nil && !e.pinned.Load() {
 			candidates = append(candidates, candidate{tenant, e, e.used.Load()})
 		}

@@ -15,22 +15,24 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
 )
 
 // manyTenants is a source of tenants that are all alike but for their versions, and of which some
 // have many subjects.
 type manyTenants struct {
 	mu       sync.Mutex
-	versions map[TenantID]int64
-	subjects map[TenantID]int // how many; else 10
-	loads    map[TenantID]int
-	pages    chan TenantID // if set, told of each page but the first, which then waits for release
+	versions map[limit.TenantID]int64
+	subjects map[limit.TenantID]int // how many; else 10
+	loads    map[limit.TenantID]int
+	pages    chan limit.TenantID // if set, told of each page but the first, which then waits for release
 	release  chan struct{}
 }
 
-func newManyTenants(n int) (*manyTenants, []TenantID) {
-	s := &manyTenants{versions: map[TenantID]int64{}, subjects: map[TenantID]int{}, loads: map[TenantID]int{}}
-	ids := make([]TenantID, n)
+func newManyTenants(n int) (*manyTenants, []limit.TenantID) {
+	s := &manyTenants{versions: map[limit.TenantID]int64{}, subjects: map[limit.TenantID]int{}, loads: map[limit.TenantID]int{}}
+	ids := make([]limit.TenantID, n)
 	for i := range ids {
 		ids[i] = uuid.MustParse(fmt.Sprintf("00000000-0000-7000-8000-%012d", i))
 		s.versions[ids[i]] = 1
@@ -38,25 +40,25 @@ func newManyTenants(n int) (*manyTenants, []TenantID) {
 	return s, ids
 }
 
-func (s *manyTenants) LoadPolicy(_ context.Context, t TenantID) (PolicyData, error) {
+func (s *manyTenants) LoadPolicy(_ context.Context, t limit.TenantID) (PolicyData, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.loads[t]++
 	if s.versions[t] == 0 {
 		return PolicyData{}, ErrUnknownTenant
 	}
-	data := PolicyData{Slug: t.String(), Version: s.versions[t], Plans: []PlanData{{Slug: "free", Default: true}, {Slug: "pro", Limits: map[string]Limit{}}}}
+	data := PolicyData{Slug: t.String(), Version: s.versions[t], Plans: []PlanData{{Slug: "free", Default: true}, {Slug: "pro", Limits: map[string]limit.Limit{}}}}
 	for i := range 10 {
 		slug := fmt.Sprintf("rule-%d", i)
 		data.Rules = append(data.Rules, minute(slug, 100))
-		data.Plans[1].Limits[slug] = Limit{Limit: 1000}
+		data.Plans[1].Limits[slug] = limit.Limit{Limit: 1000}
 	}
 	return data, nil
 }
 
 const testPage = 1000
 
-func (s *manyTenants) ListSubjects(_ context.Context, t TenantID, after string, each func(SubjectData)) (int64, bool, error) {
+func (s *manyTenants) ListSubjects(_ context.Context, t limit.TenantID, after string, each func(SubjectData)) (int64, bool, error) {
 	s.mu.Lock()
 	count, known := s.subjects[t]
 	version, pages, release := s.versions[t], s.pages, s.release
@@ -80,20 +82,20 @@ func (s *manyTenants) ListSubjects(_ context.Context, t TenantID, after string, 
 	return version, last < count, nil
 }
 
-func (s *manyTenants) LoadSubjects(_ context.Context, t TenantID, _ int64, _ func(SubjectData)) (int64, error) {
+func (s *manyTenants) LoadSubjects(_ context.Context, t limit.TenantID, _ int64, _ func(SubjectData)) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.versions[t], nil
 }
 
-func (s *manyTenants) change(t TenantID) (version int64) {
+func (s *manyTenants) change(t limit.TenantID) (version int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.versions[t]++
 	return s.versions[t]
 }
 
-func (s *manyTenants) loadsOf(t TenantID) int {
+func (s *manyTenants) loadsOf(t limit.TenantID) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.loads[t]
@@ -224,7 +226,7 @@ func TestTooLargeATenantIsRefused(t *testing.T) {
 	_, err = p.Get(t.Context(), ids[9])
 	require.NoError(t, err)
 	var bytes int64
-	p.tenants.Range(func(_ TenantID, e *tenantEntry) bool { bytes += e.bytes; return true })
+	p.tenants.Range(func(_ limit.TenantID, e *tenantEntry) bool { bytes += e.bytes; return true })
 	require.Equal(t, bytes, p.memory.bytes.Load())
 }
 
@@ -239,7 +241,7 @@ func TestGiantsDoNotBlock(t *testing.T) {
 	loaded := ids[19]
 	_, err := p.Get(t.Context(), loaded)
 	require.NoError(t, err)
-	source.pages, source.release = make(chan TenantID, 100), make(chan struct{})
+	source.pages, source.release = make(chan limit.TenantID, 100), make(chan struct{})
 	done := make(chan error, 10)
 	for _, giant := range ids[:10] {
 		go func() { done <- p.Preload(t.Context(), giant) }()
@@ -270,7 +272,7 @@ func TestGiantsDoNotBlock(t *testing.T) {
 // wait, and loaded tenants notice nothing.
 func TestSilentSource(t *testing.T) {
 	tenant, loaded := uuid.New(), uuid.New()
-	source := &fakeSource{data: map[TenantID]PolicyData{tenant: {Version: 1}, loaded: {Version: 1}}}
+	source := &fakeSource{data: map[limit.TenantID]PolicyData{tenant: {Version: 1}, loaded: {Version: 1}}}
 	p, metrics := newPolicies(source)
 	_, err := p.Get(t.Context(), loaded)
 	require.NoError(t, err)
@@ -333,7 +335,7 @@ func TestMemoryIsAccountedFor(t *testing.T) {
 		require.NoError(t, p.Settle(t.Context(), tenant))
 	}
 	var bytes int64
-	p.tenants.Range(func(_ TenantID, e *tenantEntry) bool {
+	p.tenants.Range(func(_ limit.TenantID, e *tenantEntry) bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		bytes += e.bytes

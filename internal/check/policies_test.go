@@ -13,13 +13,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
 )
 
 // fakeSource is a configuration store whose failures a test can choose. The real one, in
 // Postgres, is tested with this cache in the tests of the running system.
 type fakeSource struct {
 	mu       sync.Mutex
-	data     map[TenantID]PolicyData
+	data     map[limit.TenantID]PolicyData
 	subjects []SubjectData
 	subjAt   int64
 	gone     bool
@@ -30,7 +32,7 @@ type fakeSource struct {
 	release  chan struct{} // ... and waits
 }
 
-func (s *fakeSource) LoadPolicy(_ context.Context, t TenantID) (PolicyData, error) {
+func (s *fakeSource) LoadPolicy(_ context.Context, t limit.TenantID) (PolicyData, error) {
 	s.mu.Lock()
 	data, known := s.data[t]
 	err, entered, release := s.err, s.entered, s.release
@@ -51,7 +53,7 @@ func (s *fakeSource) LoadPolicy(_ context.Context, t TenantID) (PolicyData, erro
 	return data, err
 }
 
-func (s *fakeSource) ListSubjects(_ context.Context, _ TenantID, _ string, each func(SubjectData)) (int64, bool, error) {
+func (s *fakeSource) ListSubjects(_ context.Context, _ limit.TenantID, _ string, each func(SubjectData)) (int64, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.subjects {
@@ -60,7 +62,7 @@ func (s *fakeSource) ListSubjects(_ context.Context, _ TenantID, _ string, each 
 	return s.subjAt, false, s.err
 }
 
-func (s *fakeSource) LoadSubjects(_ context.Context, _ TenantID, since int64, each func(SubjectData)) (int64, error) {
+func (s *fakeSource) LoadSubjects(_ context.Context, _ limit.TenantID, since int64, each func(SubjectData)) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone {
@@ -88,7 +90,7 @@ func eventually(t *testing.T, f func() bool) {
 // loaded tenant never waits for the source.
 func TestPoliciesFollowTheirSource(t *testing.T) {
 	tenant, ctx := uuid.New(), context.Background()
-	source := &fakeSource{data: map[TenantID]PolicyData{tenant: {Version: 1, Rules: []Rule{minute("api", 1)}}}, subjAt: 1}
+	source := &fakeSource{data: map[limit.TenantID]PolicyData{tenant: {Version: 1, Rules: []limit.Rule{minute("api", 1)}}}, subjAt: 1}
 	p, metrics := newPolicies(source)
 	get := func() *Policy {
 		policy, err := p.Get(ctx, tenant)
@@ -99,11 +101,11 @@ func TestPoliciesFollowTheirSource(t *testing.T) {
 	_, err := p.Get(ctx, uuid.New())
 	require.ErrorIs(t, err, ErrUnknownTenant)
 
-	source.set(func() { source.data[tenant] = PolicyData{Version: 2, Rules: []Rule{minute("api", 2)}} })
+	source.set(func() { source.data[tenant] = PolicyData{Version: 2, Rules: []limit.Rule{minute("api", 2)}} })
 	p.Changed(tenant, 2, 1)
 	eventually(t, func() bool { return get().Version() == 2 })
 
-	source.set(func() { source.data[tenant] = PolicyData{Version: 3, Rules: []Rule{minute("api", 0)}} })
+	source.set(func() { source.data[tenant] = PolicyData{Version: 3, Rules: []limit.Rule{minute("api", 0)}} })
 	p.Changed(tenant, 3, 1)
 	eventually(t, func() bool { return testutil.ToFloat64(metrics.policyErrors) == 1 })
 	require.Equal(t, int64(2), get().Version())
@@ -111,7 +113,9 @@ func TestPoliciesFollowTheirSource(t *testing.T) {
 	source.set(func() { source.err = errors.New("away") })
 	p.Changed(tenant, 4, 1)
 	require.Equal(t, int64(2), get().Version())
-	source.set(func() { source.err, source.data[tenant] = nil, PolicyData{Version: 4, Rules: []Rule{minute("api", 4)}} })
+	source.set(func() {
+		source.err, source.data[tenant] = nil, PolicyData{Version: 4, Rules: []limit.Rule{minute("api", 4)}}
+	})
 	eventually(t, func() bool { return get().Version() == 4 })
 
 	source.set(func() { source.data[tenant] = PolicyData{Version: 2} })
@@ -132,7 +136,7 @@ func TestPoliciesFollowTheirSource(t *testing.T) {
 func TestPoliciesFollowSubjects(t *testing.T) {
 	tenant, ctx := uuid.New(), context.Background()
 	source := &fakeSource{
-		data:     map[TenantID]PolicyData{tenant: {Version: 1}},
+		data:     map[limit.TenantID]PolicyData{tenant: {Version: 1}},
 		subjects: []SubjectData{{Subject: "a"}, {Subject: "b"}}, subjAt: 1,
 	}
 	p, _ := newPolicies(source)
@@ -163,7 +167,7 @@ func TestPoliciesFollowSubjects(t *testing.T) {
 func TestChangeDuringFirstLoad(t *testing.T) {
 	tenant, ctx := uuid.New(), context.Background()
 	source := &fakeSource{
-		data:    map[TenantID]PolicyData{tenant: {Version: 1}},
+		data:    map[limit.TenantID]PolicyData{tenant: {Version: 1}},
 		entered: make(chan struct{}), release: make(chan struct{}),
 	}
 	p, _ := newPolicies(source)
@@ -185,7 +189,7 @@ func TestChangeDuringFirstLoad(t *testing.T) {
 // Who has just written waits for what was written, and for no longer than told.
 func TestSettle(t *testing.T) {
 	tenant, ctx := uuid.New(), context.Background()
-	source := &fakeSource{data: map[TenantID]PolicyData{tenant: {Version: 1}}}
+	source := &fakeSource{data: map[limit.TenantID]PolicyData{tenant: {Version: 1}}}
 	p, _ := newPolicies(source)
 	require.NoError(t, p.Settle(ctx, tenant), "what is not loaded has nothing to wait for")
 	_, err := p.Get(ctx, tenant)
@@ -211,7 +215,7 @@ func TestSettle(t *testing.T) {
 // the last good policy in force, and the load is retried.
 func TestPanicWhileAPolicyIsRead(t *testing.T) {
 	tenant, ctx := uuid.New(), context.Background()
-	source := &fakeSource{data: map[TenantID]PolicyData{tenant: {Version: 1}}, fault: "broken"}
+	source := &fakeSource{data: map[limit.TenantID]PolicyData{tenant: {Version: 1}}, fault: "broken"}
 	p, metrics := newPolicies(source)
 	var log bytes.Buffer
 	p.log = slog.New(slog.NewTextHandler(&log, nil))

@@ -6,13 +6,16 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 // PolicyData is one tenant's rules and plans as a PolicySource reads them.
 type PolicyData struct {
 	Slug    string // the tenant's
 	Version int64  // the tenant's policy version that they were read at
-	Rules   []Rule
+	Rules   []limit.Rule
 	Plans   []PlanData
 }
 
@@ -20,7 +23,7 @@ type PolicyData struct {
 type PlanData struct {
 	Slug    string
 	Default bool
-	Limits  map[string]Limit
+	Limits  map[string]limit.Limit
 }
 
 // SubjectData is a registered subject.
@@ -35,7 +38,7 @@ type SubjectData struct {
 // OverrideData is the number that one subject has for one rule, and when.
 type OverrideData struct {
 	Rule      string // slug
-	Limit     Limit
+	Limit     limit.Limit
 	StartsAt  time.Time // zero: at once
 	ExpiresAt time.Time // zero: never; at this instant it is over
 }
@@ -44,7 +47,7 @@ type OverrideData struct {
 // which numbers apply. It is immutable, but for the registered subjects, which are kept
 // beside it and change one by one.
 type Policy struct {
-	tenant   TenantID
+	tenant   limit.TenantID
 	slug     string
 	version  int64
 	rules    []compiledRule // by slug: the order of every answer
@@ -58,17 +61,17 @@ type Policy struct {
 }
 
 type compiledRule struct {
-	rule    Rule
+	rule    limit.Rule
 	by      *byList
-	name    keyName // its part in keys
-	id      string  // the same, as counters have it
+	name    engine.KeyName // its part in keys
+	id      string         // the same, as counters have it
 	grouped bool
 	number  number // the rule's own default
 }
 
 // number is what applies to a subject under a rule, and where it came from.
 type number struct {
-	numbers   Numbers
+	numbers   limit.Numbers
 	unlimited bool
 	source    string // "rule", "plan:SLUG", "override"
 }
@@ -88,7 +91,7 @@ func (p *planNumbers) number(i int32) *number {
 }
 
 // Tenant returns whose policy this is.
-func (p *Policy) Tenant() TenantID { return p.tenant }
+func (p *Policy) Tenant() limit.TenantID { return p.tenant }
 
 // Version returns the version of the configuration that the rules and plans were read at.
 func (p *Policy) Version() int64 { return p.version }
@@ -100,8 +103,8 @@ func (p *Policy) HasPlan(slug string) bool { return slug == "" || p.plans[slug] 
 func (p *Policy) Rules() int { return len(p.rules) }
 
 // EachRule yields the rules by slug, those that are off included. They are not to be changed.
-func (p *Policy) EachRule() iter.Seq[*Rule] {
-	return func(yield func(*Rule) bool) {
+func (p *Policy) EachRule() iter.Seq[*limit.Rule] {
+	return func(yield func(*limit.Rule) bool) {
 		for i := range p.rules {
 			if !yield(&p.rules[i].rule) {
 				return
@@ -111,7 +114,7 @@ func (p *Policy) EachRule() iter.Seq[*Rule] {
 }
 
 // CompilePolicy makes a Policy of data. Registered subjects are none yet: AddSubject.
-func CompilePolicy(keys Keys, tenant TenantID, data PolicyData) (*Policy, error) {
+func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, error) {
 	p := &Policy{
 		tenant: tenant, slug: data.Slug, version: data.Version,
 		exact: map[string][]int32{}, prefixes: map[string][]int32{},
@@ -119,7 +122,7 @@ func CompilePolicy(keys Keys, tenant TenantID, data PolicyData) (*Policy, error)
 		subjects: &subjects{},
 	}
 	rules := slices.Clone(data.Rules)
-	slices.SortFunc(rules, func(a, b Rule) int { return strings.Compare(a.Slug, b.Slug) })
+	slices.SortFunc(rules, func(a, b limit.Rule) int { return strings.Compare(a.Slug, b.Slug) })
 	byLists := byLists{tenant: tenant, keyPrefix: keys.tenantPrefix(tenant), lists: map[string]*byList{}}
 	bySlug := make(map[string]int, len(rules))
 	p.rules = make([]compiledRule, len(rules))
@@ -136,7 +139,7 @@ func CompilePolicy(keys Keys, tenant TenantID, data PolicyData) (*Policy, error)
 			rule: *r, by: byLists.of(r.By), name: keys.ruleID(tenant, r),
 			number: number{numbers: r.Numbers(), source: "rule"},
 		}
-		p.rules[i].id = string(p.rules[i].name.append(nil))
+		p.rules[i].id = string(p.rules[i].name.Append(nil))
 		p.index(int32(i), r.Resource)
 	}
 	groupRules(p.rules)
@@ -191,7 +194,7 @@ func (p *Policy) matching(to []int32, resource string) []int32 {
 }
 
 // with returns n with the limit and burst of l.
-func (n number) with(l Limit, source string) number {
+func (n number) with(l limit.Limit, source string) number {
 	n.source, n.unlimited = source, l.Unlimited
 	if l.Unlimited {
 		return n

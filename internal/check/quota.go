@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/puzpuzpuz/xsync/v4"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 // QuotaResource is the resource under which the operator's own tenant counts the checks of
@@ -20,10 +23,10 @@ const QuotaResource = "checks"
 // and a tenant may be denied early by what its instances hold at that moment.
 type Quota struct {
 	keys      Keys
-	engine    Engine
+	engine    engine.Engine
 	now       func() time.Time
 	policies  *Policies
-	platform  TenantID
+	platform  limit.TenantID
 	tenants   *xsync.Map[string, *atomic.Pointer[quotaHeld]]
 	scratches sync.Pool // *Scratch
 }
@@ -33,12 +36,12 @@ type Quota struct {
 type quotaHeld struct {
 	policy  *Policy
 	subject *subjectEntry
-	held    Held
+	held    engine.Held
 }
 
 // NewQuota returns the quotas that the platform tenant's rules define, counted by the engine of
 // checker.
-func NewQuota(checker *Checker, policies *Policies, platform TenantID) *Quota {
+func NewQuota(checker *Checker, policies *Policies, platform limit.TenantID) *Quota {
 	return &Quota{
 		keys: checker.keys, engine: checker.engine, now: checker.now, policies: policies, platform: platform,
 		tenants:   xsync.NewMap[string, *atomic.Pointer[quotaHeld]](),
@@ -104,16 +107,16 @@ func (q *Quota) ask(last *atomic.Pointer[quotaHeld], policy *Policy, slug string
 	case d.Allowed:
 		return 0, true
 	case d.Deciding < 0:
-		return NeverMS, false
+		return limit.NeverMS, false
 	}
 	return d.Rules[d.Deciding].RetryAfterMS, false
 }
 
 // limits reports whether a rule that is not off matches the resource.
 func (p *Policy) limits(resource string) bool {
-	var buf [MaxMatchingRules]int32
+	var buf [limit.MaxMatchingRules]int32
 	for _, i := range p.matching(buf[:0], resource) {
-		if p.rules[i].rule.Mode != Off {
+		if p.rules[i].rule.Mode != limit.Off {
 			return true
 		}
 	}

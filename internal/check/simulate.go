@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 // Simulation asks what requests would be answered, without asking any counter that is in use.
@@ -33,7 +36,7 @@ type SimulatedRequest struct {
 func Simulate(ctx context.Context, s Simulation, decided func(index int, d *Decision) error) error {
 	// No counter leaves this function, so there is nobody to keep its key from.
 	keys := NewKeys([16]byte{})
-	policy, err := CompilePolicy(keys, TenantID{}, s.Policy)
+	policy, err := CompilePolicy(keys, limit.TenantID{}, s.Policy)
 	if err != nil {
 		return fmt.Errorf("compile simulated policy: %w", err)
 	}
@@ -44,7 +47,7 @@ func Simulate(ctx context.Context, s Simulation, decided func(index int, d *Deci
 	// clock stands still, so that nothing expires before the virtual clock reaches it, or
 	// returns to it.
 	most := max(1, len(s.Requests)*len(s.Policy.Rules))
-	engine := NewMemoryEngine(MemoryOptions{Clock: func() int64 { return 0 }, MaxCounters: most, MaxPerTenant: most})
+	engine := engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return 0 }, MaxCounters: most, MaxPerTenant: most})
 	for i := range s.Requests {
 		if err := ctx.Err(); err != nil {
 			return err

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
-	"weir/internal/check/checktest"
+	"weir/internal/engine/enginetest"
+	"weir/internal/limit"
 )
 
 // simulate runs a simulation and returns copies of its decisions.
@@ -27,17 +28,17 @@ func simulate(t *testing.T, s check.Simulation) []check.Decision {
 	return decisions
 }
 
-func window(t *testing.T, text string) check.Window {
+func window(t *testing.T, text string) limit.Window {
 	t.Helper()
-	w, err := check.ParseWindow(text)
+	w, err := limit.ParseWindow(text)
 	require.NoError(t, err)
 	return w
 }
 
-func subjectRule(t *testing.T, slug string, limit int64) check.Rule {
+func subjectRule(t *testing.T, slug string, lim int64) limit.Rule {
 	t.Helper()
-	return check.Rule{
-		Slug: slug, Resource: "*", Algorithm: check.FixedWindow, Limit: limit,
+	return limit.Rule{
+		Slug: slug, Resource: "*", Algorithm: limit.FixedWindow, Limit: lim,
 		Window: window(t, "1m"), By: []string{"subject"},
 	}
 }
@@ -48,12 +49,12 @@ func ask(atMS int64, subject string, cost int64) check.SimulatedRequest {
 
 // ruleOf turns a rule of the vectors into one that a tenant could have written; ok is false for
 // numbers that only the engine takes.
-func ruleOf(t *testing.T, r checktest.Rule) (rule check.Rule, ok bool) {
+func ruleOf(t *testing.T, r enginetest.Rule) (rule limit.Rule, ok bool) {
 	t.Helper()
-	algorithm, err := check.ParseAlgorithm(r.Algorithm)
+	algorithm, err := limit.ParseAlgorithm(r.Algorithm)
 	require.NoError(t, err)
-	rule = check.Rule{Slug: "vector", Resource: "*", Algorithm: algorithm, Limit: r.Limit, By: []string{"subject"}}
-	rule.Window.Duration = check.Duration{Text: fmt.Sprint(r.WindowMS, "ms"), MS: r.WindowMS}
+	rule = limit.Rule{Slug: "vector", Resource: "*", Algorithm: algorithm, Limit: r.Limit, By: []string{"subject"}}
+	rule.Window.Duration = limit.Duration{Text: fmt.Sprint(r.WindowMS, "ms"), MS: r.WindowMS}
 	if r.Calendar != "" {
 		rule.Window = window(t, r.Calendar)
 	}
@@ -61,7 +62,7 @@ func ruleOf(t *testing.T, r checktest.Rule) (rule check.Rule, ok bool) {
 		rule.Burst = r.Burst
 	}
 	if r.PrecisionMS != 0 {
-		rule.Precision = check.Duration{Text: fmt.Sprint(r.PrecisionMS, "ms"), MS: r.PrecisionMS}
+		rule.Precision = limit.Duration{Text: fmt.Sprint(r.PrecisionMS, "ms"), MS: r.PrecisionMS}
 	}
 	return rule, len(rule.Validate()) == 0
 }
@@ -69,11 +70,11 @@ func ruleOf(t *testing.T, r checktest.Rule) (rule check.Rule, ok bool) {
 // A simulation answers what the service would: all vectors with one rule, fed to it as requests.
 func TestSimulationOfVectors(t *testing.T) {
 	files := os.DirFS("checktest/testdata/conformance")
-	names, err := checktest.FileNames(files)
+	names, err := enginetest.FileNames(files)
 	require.NoError(t, err)
 	cases, answers := 0, 0
 	for _, name := range names {
-		file, err := checktest.ReadFile(files, name)
+		file, err := enginetest.ReadFile(files, name)
 		require.NoError(t, err)
 		for _, c := range file.Cases {
 			if len(c.Rules) != 1 {
@@ -83,7 +84,7 @@ func TestSimulationOfVectors(t *testing.T) {
 			if !ok {
 				continue
 			}
-			s := check.Simulation{Policy: check.PolicyData{Rules: []check.Rule{rule}}}
+			s := check.Simulation{Policy: check.PolicyData{Rules: []limit.Rule{rule}}}
 			for _, step := range c.Steps {
 				if step.Expect == nil { // the rules change here; a simulation has one set of them
 					break
@@ -108,10 +109,10 @@ func TestSimulationOfVectors(t *testing.T) {
 
 // vectorAnswer puts a decision into the shape of the vectors. What is expected says only
 // whether each rule is to be spelled out.
-func vectorAnswer(d *check.Decision, want *checktest.Answer) checktest.Answer {
+func vectorAnswer(d *check.Decision, want *enginetest.Answer) enginetest.Answer {
 	r := &d.Rules[0]
-	a := checktest.Answer{Allowed: d.Allowed, Remaining: r.Remaining, ResetMS: d.NowMS + r.ResetAfterMS}
-	if r.RetryAfterMS != check.NeverMS {
+	a := enginetest.Answer{Allowed: d.Allowed, Remaining: r.Remaining, ResetMS: d.NowMS + r.ResetAfterMS}
+	if r.RetryAfterMS != limit.NeverMS {
 		a.RetryAfterMS = &r.RetryAfterMS
 	}
 	if d.HasDelay {
@@ -121,7 +122,7 @@ func vectorAnswer(d *check.Decision, want *checktest.Answer) checktest.Answer {
 		a.Error = "cost_exceeds_limit"
 	}
 	if want.Rules != nil {
-		a.Rules = []checktest.RuleAnswer{{
+		a.Rules = []enginetest.RuleAnswer{{
 			Name: want.Rules[0].Name, Allowed: r.Allowed, Remaining: r.Remaining, RetryAfterMS: a.RetryAfterMS, ResetMS: a.ResetMS,
 		}}
 	}
@@ -131,15 +132,15 @@ func vectorAnswer(d *check.Decision, want *checktest.Answer) checktest.Answer {
 // A simulation knows all that a policy says: several rules, plans, overrides, states, shadow.
 func TestSimulationOfPolicy(t *testing.T) {
 	strict, shadow, byIP := subjectRule(t, "strict", 3), subjectRule(t, "shadow", 1), subjectRule(t, "by-ip", 1)
-	shadow.Mode = check.Shadow
+	shadow.Mode = limit.Shadow
 	byIP.By = []string{"attributes.ip"}
 	s := check.Simulation{
 		Policy: check.PolicyData{
-			Rules: []check.Rule{strict, shadow, byIP},
-			Plans: []check.PlanData{{Slug: "free", Default: true, Limits: map[string]check.Limit{"strict": {Limit: 2}}}},
+			Rules: []limit.Rule{strict, shadow, byIP},
+			Plans: []check.PlanData{{Slug: "free", Default: true, Limits: map[string]limit.Limit{"strict": {Limit: 2}}}},
 		},
 		Subjects: []check.SubjectData{
-			{Subject: "vip", Overrides: []check.OverrideData{{Rule: "strict", Limit: check.Limit{Limit: 9}, ExpiresAt: time.UnixMilli(60_000)}}},
+			{Subject: "vip", Overrides: []check.OverrideData{{Rule: "strict", Limit: limit.Limit{Limit: 9}, ExpiresAt: time.UnixMilli(60_000)}}},
 			{Subject: "bad", State: check.Blocked},
 		},
 		Requests: []check.SimulatedRequest{
@@ -164,7 +165,7 @@ func TestSimulationOfPolicy(t *testing.T) {
 
 // Every request of a full simulation has counters of its own: none is shared with another subject.
 func TestSimulationHasRoom(t *testing.T) {
-	s := check.Simulation{Policy: check.PolicyData{Rules: []check.Rule{subjectRule(t, "one", 1)}}}
+	s := check.Simulation{Policy: check.PolicyData{Rules: []limit.Rule{subjectRule(t, "one", 1)}}}
 	for i := range check.MaxSimulatedRequests {
 		s.Requests = append(s.Requests, ask(0, fmt.Sprint("s", i), 1))
 	}
@@ -175,7 +176,7 @@ func TestSimulationHasRoom(t *testing.T) {
 
 // What cannot be simulated is refused with the reason; what takes too long ends.
 func TestSimulationErrors(t *testing.T) {
-	rules := check.PolicyData{Rules: []check.Rule{subjectRule(t, "one", 1)}}
+	rules := check.PolicyData{Rules: []limit.Rule{subjectRule(t, "one", 1)}}
 	never := func(int, *check.Decision) error { t.Fatal("decided"); return nil }
 	ctx := t.Context()
 
@@ -184,10 +185,10 @@ func TestSimulationErrors(t *testing.T) {
 	err := check.Simulate(ctx, check.Simulation{Policy: rules, Requests: []check.SimulatedRequest{req}}, never)
 	require.Equal(t, &check.UnknownPlanError{Index: 0, Plan: "gold"}, err)
 
-	err = check.Simulate(ctx, check.Simulation{Policy: rules, StartMS: check.MaxInstantMS, Requests: []check.SimulatedRequest{ask(1, "a", 1)}}, never)
+	err = check.Simulate(ctx, check.Simulation{Policy: rules, StartMS: limit.MaxInstantMS, Requests: []check.SimulatedRequest{ask(1, "a", 1)}}, never)
 	require.ErrorContains(t, err, "instant is out of range")
 
-	err = check.Simulate(ctx, check.Simulation{Policy: check.PolicyData{Rules: []check.Rule{{Slug: "x"}}}}, never)
+	err = check.Simulate(ctx, check.Simulation{Policy: check.PolicyData{Rules: []limit.Rule{{Slug: "x"}}}}, never)
 	require.ErrorContains(t, err, "compile simulated policy")
 
 	s := check.Simulation{Policy: rules, Requests: []check.SimulatedRequest{ask(0, "a", 1), ask(0, "a", 1), ask(0, "a", 1)}}

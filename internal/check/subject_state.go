@@ -1,5 +1,9 @@
 package check
 
+import (
+	"weir/internal/limit"
+)
+
 // SubjectState tells how a registered subject is treated.
 type SubjectState uint8
 
@@ -10,9 +14,9 @@ const (
 	Exempt
 )
 
-var subjectStateNames = enumNames[SubjectState]{Active: "active", Blocked: "blocked", Exempt: "exempt"}
+var subjectStateNames = limit.Names[SubjectState]{Active: "active", Blocked: "blocked", Exempt: "exempt"}
 
-func (s SubjectState) String() string { return subjectStateNames.of(s) }
+func (s SubjectState) String() string { return subjectStateNames.Of(s) }
 
 // ParseSubjectState returns the state of a name such as "blocked".
-func ParseSubjectState(s string) (SubjectState, error) { return subjectStateNames.parse(s) }
+func ParseSubjectState(s string) (SubjectState, error) { return subjectStateNames.Parse(s) }

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unique"
+
+	"weir/internal/limit"
 )
 
 // subjects is a tenant's registered subjects. A tenant may have millions, nearly all of them with
@@ -47,7 +49,7 @@ type subjectEntry struct {
 
 type overrideEntry struct {
 	rule              unique.Handle[string] // slug: all tenants share it
-	limit             Limit
+	limit             limit.Limit
 	startsMS, expires int64 // instants, milliseconds since 1970; expires 0: never
 }
 
@@ -124,7 +126,7 @@ func (t *subjectTable) entry(v uint64) *subjectEntry {
 // Load returns what is registered of a subject. The same pointer means that nothing has changed.
 func (s *subjects) Load(name string) (*subjectEntry, bool) {
 	t := s.table.Load()
-	if t == nil || len(name) == 0 || len(name) > MaxNameBytes {
+	if t == nil || len(name) == 0 || len(name) > limit.MaxNameBytes {
 		return nil, false
 	}
 	_, v := t.find(name, maphash.String(subjectSeed, name))
@@ -138,7 +140,7 @@ func (s *subjects) Load(name string) (*subjectEntry, bool) {
 func (s *subjects) store(d SubjectData) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(d.Subject) == 0 || len(d.Subject) > MaxNameBytes {
+	if len(d.Subject) == 0 || len(d.Subject) > limit.MaxNameBytes {
 		return // cannot be asked for
 	}
 	if d.Deleted {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
 )
 
 func (s *subjects) data(name string) (SubjectData, bool) {
@@ -24,7 +26,7 @@ func TestSubjectsAreAsTheyWereTold(t *testing.T) {
 		table, want := &subjects{}, map[string]SubjectData{}
 		names := 1 << (2 + seed%10)
 		for range 5000 {
-			name := strings.Repeat("n", 1+random.IntN(MaxNameBytes-8)) + fmt.Sprint(random.IntN(names))
+			name := strings.Repeat("n", 1+random.IntN(limit.MaxNameBytes-8)) + fmt.Sprint(random.IntN(names))
 			if random.IntN(3) > 0 {
 				name = fmt.Sprint(random.IntN(names))
 			}
@@ -33,7 +35,7 @@ func TestSubjectsAreAsTheyWereTold(t *testing.T) {
 			case 0:
 				d = SubjectData{Subject: name, Deleted: true}
 			case 1:
-				d.Overrides = []OverrideData{{Rule: fmt.Sprint(random.IntN(9)), Limit: Limit{Limit: random.Int64N(1000)}}}
+				d.Overrides = []OverrideData{{Rule: fmt.Sprint(random.IntN(9)), Limit: limit.Limit{Limit: random.Int64N(1000)}}}
 				if random.IntN(2) == 0 {
 					d.Overrides[0].ExpiresAt = time.UnixMilli(random.Int64N(1 << 40)).Local()
 				}
@@ -94,7 +96,7 @@ func TestSubjectsAreReadWhileTheyChange(t *testing.T) {
 		n := random.IntN(names)
 		d := SubjectData{Subject: name(n), Plan: name(n) + "-" + fmt.Sprint(i%3)}
 		if i%5 == 0 {
-			d.Overrides = []OverrideData{{Rule: "r", Limit: Limit{Limit: int64(i)}}}
+			d.Overrides = []OverrideData{{Rule: "r", Limit: limit.Limit{Limit: int64(i)}}}
 		}
 		if n%2 == 1 && i%2 == 0 {
 			d = SubjectData{Subject: name(n), Deleted: true}
@@ -113,8 +115,8 @@ func TestSubjectsForgetWhatIsNoMore(t *testing.T) {
 	table := &subjects{}
 	var most int64
 	for i := range 200_000 {
-		table.store(SubjectData{Subject: fmt.Sprintf("subject-%09d", i), Overrides: []OverrideData{{Rule: "r", Limit: Limit{Limit: 1}}}})
-		table.store(SubjectData{Subject: fmt.Sprintf("subject-%09d", i), Overrides: []OverrideData{{Rule: "r", Limit: Limit{Limit: 2}}}})
+		table.store(SubjectData{Subject: fmt.Sprintf("subject-%09d", i), Overrides: []OverrideData{{Rule: "r", Limit: limit.Limit{Limit: 1}}}})
+		table.store(SubjectData{Subject: fmt.Sprintf("subject-%09d", i), Overrides: []OverrideData{{Rule: "r", Limit: limit.Limit{Limit: 2}}}})
 		if i >= 100 {
 			table.store(SubjectData{Subject: fmt.Sprintf("subject-%09d", i-100), Deleted: true})
 		}
@@ -137,7 +139,7 @@ func TestSubjectsAreSmall(t *testing.T) {
 	require.Less(t, used/count, int64(32), "bytes a subject")
 	require.InEpsilon(t, used, table.bytes(), 0.05, "the estimate")
 	for i := 0; i < count; i += 10 {
-		table.store(SubjectData{Subject: fmt.Sprintf("customer%08d", i), Plan: "pro", Overrides: []OverrideData{{Rule: "api", Limit: Limit{Limit: int64(i)}}}})
+		table.store(SubjectData{Subject: fmt.Sprintf("customer%08d", i), Plan: "pro", Overrides: []OverrideData{{Rule: "api", Limit: limit.Limit{Limit: int64(i)}}}})
 	}
 	used = heap() - before
 	require.InEpsilon(t, used, table.bytes(), 0.15, "the estimate with overrides")

@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"weir/internal/limit"
 )
 
 // Pattern names how described traffic is spread over time. The zero value is not a pattern.
@@ -25,14 +27,14 @@ const (
 	WindowEdge
 )
 
-var patternNames = enumNames[Pattern]{
+var patternNames = limit.Names[Pattern]{
 	Steady: "steady", Burst: "burst", Ramp: "ramp", Poisson: "poisson", WindowEdge: "window_edge",
 }
 
-func (p Pattern) String() string { return patternNames.of(p) }
+func (p Pattern) String() string { return patternNames.Of(p) }
 
 // ParsePattern returns the pattern of a name such as "window_edge".
-func ParsePattern(s string) (Pattern, error) { return patternNames.parse(s) }
+func ParsePattern(s string) (Pattern, error) { return patternNames.Parse(s) }
 
 // Traffic describes the requests of a simulation. Every subject makes the whole pattern.
 // A number that is 0 is not given.
@@ -69,7 +71,7 @@ var trafficFields = map[Pattern][]string{
 // Expand lists the requests that t describes for a simulation that starts at startMS, by time;
 // of those at one instant, by subject as t names them. Errors name the fields as
 // docs/simulate.md spells them.
-func (t *Traffic) Expand(startMS int64) ([]SimulatedRequest, []FieldError) {
+func (t *Traffic) Expand(startMS int64) ([]SimulatedRequest, []limit.FieldError) {
 	if errs := t.validate(); len(errs) > 0 {
 		return nil, errs
 	}
@@ -77,8 +79,8 @@ func (t *Traffic) Expand(startMS int64) ([]SimulatedRequest, []FieldError) {
 	for i, subject := range t.Subjects {
 		times, ok := t.times(startMS, uint64(i), MaxSimulatedRequests-len(requests))
 		if !ok {
-			var errs fieldErrors
-			errs.add("", "describes more than %d requests: take fewer subjects, or a shorter or slower pattern", MaxSimulatedRequests)
+			var errs limit.FieldErrors
+			errs.Add("", "describes more than %d requests: take fewer subjects, or a shorter or slower pattern", MaxSimulatedRequests)
 			return nil, errs
 		}
 		for _, at := range times {
@@ -91,71 +93,71 @@ func (t *Traffic) Expand(startMS int64) ([]SimulatedRequest, []FieldError) {
 	return requests, nil
 }
 
-func (t *Traffic) validate() []FieldError {
-	var errs fieldErrors
+func (t *Traffic) validate() []limit.FieldError {
+	var errs limit.FieldErrors
 	needed, known := trafficFields[t.Pattern]
 	if !known {
-		errs.add("pattern", "must be one of burst, poisson, ramp, steady, window_edge")
+		errs.Add("pattern", "must be one of burst, poisson, ramp, steady, window_edge")
 		return errs
 	}
 	number := func(field string, n, least, most int64) {
 		switch takes := slices.Contains(needed, field); {
 		case takes && (n < least || n > most):
-			errs.add(field, "must be a whole number from %d to %d with the pattern %s", least, most, t.Pattern)
+			errs.Add(field, "must be a whole number from %d to %d with the pattern %s", least, most, t.Pattern)
 		case !takes && n != 0:
-			errs.add(field, "is not for the pattern %s", t.Pattern)
+			errs.Add(field, "is not for the pattern %s", t.Pattern)
 		}
 	}
 	number("requests", t.Requests, 1, MaxSimulatedRequests)
-	number("per_ms", t.PerMS, 1, MaxWindowMS)
-	number("duration_ms", t.DurationMS, 1, MaxWindowMS)
+	number("per_ms", t.PerMS, 1, limit.MaxWindowMS)
+	number("duration_ms", t.DurationMS, 1, limit.MaxWindowMS)
 	number("from", t.From, 0, MaxSimulatedRequests)
 	number("to", t.To, 0, MaxSimulatedRequests)
-	number("window_ms", t.WindowMS, MinWindowMS, MaxWindowMS)
+	number("window_ms", t.WindowMS, limit.MinWindowMS, limit.MaxWindowMS)
 	number("edges", t.Edges, 1, MaxTrafficEdges)
 	if t.Pattern == Ramp && t.From == 0 && t.To == 0 {
-		errs.add("to", "must be at least 1 where from is 0")
+		errs.Add("to", "must be at least 1 where from is 0")
 	}
 	if t.Pattern != Poisson && t.Seed != 0 {
-		errs.add("seed", "is not for the pattern %s", t.Pattern)
+		errs.Add("seed", "is not for the pattern %s", t.Pattern)
 	}
 	t.validateInstants(&errs)
 	t.validateSubjects(&errs)
 	return errs
 }
 
-func (t *Traffic) validateInstants(errs *fieldErrors) {
+func (t *Traffic) validateInstants(errs *limit.FieldErrors) {
 	if t.Pattern != Burst {
 		if len(t.AtMS) > 0 {
-			errs.add("at_ms", "is not for the pattern %s", t.Pattern)
+			errs.Add("at_ms", "is not for the pattern %s", t.Pattern)
 		}
 		return
 	}
 	if len(t.AtMS) == 0 || len(t.AtMS) > MaxSimulatedRequests {
-		errs.add("at_ms", "must be a list of 1 to %d instants, in milliseconds after the start", MaxSimulatedRequests)
+		errs.Add("at_ms", "must be a list of 1 to %d instants, in milliseconds after the start", MaxSimulatedRequests)
 		return
 	}
 	for _, at := range t.AtMS {
-		if at < 0 || at > MaxWindowMS {
-			errs.add("at_ms", "must hold whole numbers from 0 to %d", MaxWindowMS)
+		if at < 0 || at > limit.MaxWindowMS {
+			errs.Add("at_ms", "must hold whole numbers from 0 to %d", limit.MaxWindowMS)
 			return
 		}
 	}
 }
 
-func (t *Traffic) validateSubjects(errs *fieldErrors) {
+func (t *Traffic) validateSubjects(errs *limit.FieldErrors) {
 	if len(t.Subjects) == 0 || len(t.Subjects) > MaxTrafficSubjects {
-		errs.add("subjects", "must be 1 to %d subjects", MaxTrafficSubjects)
+		errs.Add("subjects", "must be 1 to %d subjects", MaxTrafficSubjects)
 		return
 	}
 	seen := make(map[string]bool, len(t.Subjects))
 	for _, s := range t.Subjects {
-		if problem := ValidName(s); problem != "" {
-			errs.add("subjects", "must hold subjects, each of which %s", problem)
+		if problem := limit.ValidName(s); problem != "" {
+			errs.Add("subjects", "must hold subjects, each of which %s", problem)
 			return
 		}
 		if seen[s] {
-			errs.add("subjects", "must hold each subject once")
+			errs.Add("subjects", "must hold each subject once")
 			return
 		}
 		seen[s] = true

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // times expands traffic and returns the instants, asserting that they are in order.
@@ -117,9 +118,9 @@ func TestTrafficBounds(t *testing.T) {
 		{check.Traffic{Pattern: check.Burst, Requests: 1, AtMS: []int64{0}, Subjects: many}, []string{"subjects"}},
 		{check.Traffic{Pattern: check.Burst, Requests: 1, AtMS: []int64{0}, Subjects: []string{"a", "a"}}, []string{"subjects"}},
 		{check.Traffic{Pattern: check.Burst, Requests: 1, AtMS: []int64{0}, Subjects: []string{""}}, []string{"subjects"}},
-		{check.Traffic{Pattern: check.Steady, Subjects: s, Requests: 10_000, PerMS: 1, DurationMS: check.MaxWindowMS}, []string{""}},
-		{check.Traffic{Pattern: check.Poisson, Subjects: s, Requests: 10_000, PerMS: 1, DurationMS: check.MaxWindowMS}, []string{""}},
-		{check.Traffic{Pattern: check.Ramp, Subjects: s, To: 10_000, PerMS: 1, DurationMS: check.MaxWindowMS}, []string{""}},
+		{check.Traffic{Pattern: check.Steady, Subjects: s, Requests: 10_000, PerMS: 1, DurationMS: limit.MaxWindowMS}, []string{""}},
+		{check.Traffic{Pattern: check.Poisson, Subjects: s, Requests: 10_000, PerMS: 1, DurationMS: limit.MaxWindowMS}, []string{""}},
+		{check.Traffic{Pattern: check.Ramp, Subjects: s, To: 10_000, PerMS: 1, DurationMS: limit.MaxWindowMS}, []string{""}},
 		{check.Traffic{Pattern: check.Burst, Subjects: []string{"a", "b"}, Requests: 5_001, AtMS: []int64{0}}, []string{""}},
 		{check.Traffic{Pattern: check.WindowEdge, Subjects: s, Requests: 10_000, WindowMS: 1000, Edges: 1000}, []string{""}},
 	} {
@@ -141,11 +142,11 @@ func TestTrafficAtWindowEdge(t *testing.T) {
 		Request: check.Request{Resource: "default", Cost: 1}}
 	requests, errs := traffic.Expand(0)
 	require.Empty(t, errs)
-	for algorithm, want := range map[check.Algorithm]int{check.FixedWindow: 200, check.SlidingWindowLog: 100} {
+	for algorithm, want := range map[limit.Algorithm]int{limit.FixedWindow: 200, limit.SlidingWindowLog: 100} {
 		rule := subjectRule(t, "edge", 100)
 		rule.Algorithm = algorithm
 		allowed := 0
-		for _, d := range simulate(t, check.Simulation{Policy: check.PolicyData{Rules: []check.Rule{rule}}, Requests: requests}) {
+		for _, d := range simulate(t, check.Simulation{Policy: check.PolicyData{Rules: []limit.Rule{rule}}, Requests: requests}) {
 			if d.Allowed {
 				allowed++
 			}

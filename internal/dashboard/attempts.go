@@ -10,50 +10,51 @@ import (
 	"sync"
 	"time"
 
-	"weir/internal/check"
+	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 // The failures that sign-in bears, as rules of the engine that we sell. What all addresses
 // together may try on one account refills little by little: a stranger can slow its owner down,
 // and not lock them out.
-var attemptRules = [...]check.Rule{
-	{Slug: "account-address", Algorithm: check.SlidingWindowLog, Limit: 10, Window: check.Window{Duration: check.Duration{MS: 15 * 60_000}}},
-	{Slug: "address", Algorithm: check.SlidingWindowLog, Limit: 50, Window: check.Window{Duration: check.Duration{MS: 3_600_000}}},
-	{Slug: "account", Algorithm: check.TokenBucket, Limit: 100, Window: check.Window{Duration: check.Duration{MS: 24 * 3_600_000}}},
+var attemptRules = [...]limit.Rule{
+	{Slug: "account-address", Algorithm: limit.SlidingWindowLog, Limit: 10, Window: limit.Window{Duration: limit.Duration{MS: 15 * 60_000}}},
+	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 50, Window: limit.Window{Duration: limit.Duration{MS: 3_600_000}}},
+	{Slug: "account", Algorithm: limit.TokenBucket, Limit: 100, Window: limit.Window{Duration: limit.Duration{MS: 24 * 3_600_000}}},
 }
 
 // What may be asked for by mail, so that nobody can have another's mailbox filled.
-var askRules = [...]check.Rule{
-	{Slug: "account-address", Algorithm: check.SlidingWindowLog, Limit: 3, Window: check.Window{Duration: check.Duration{MS: 15 * 60_000}}},
-	{Slug: "address", Algorithm: check.SlidingWindowLog, Limit: 20, Window: check.Window{Duration: check.Duration{MS: 3_600_000}}},
-	{Slug: "account", Algorithm: check.TokenBucket, Limit: 10, Window: check.Window{Duration: check.Duration{MS: 24 * 3_600_000}}},
+var askRules = [...]limit.Rule{
+	{Slug: "account-address", Algorithm: limit.SlidingWindowLog, Limit: 3, Window: limit.Window{Duration: limit.Duration{MS: 15 * 60_000}}},
+	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 20, Window: limit.Window{Duration: limit.Duration{MS: 3_600_000}}},
+	{Slug: "account", Algorithm: limit.TokenBucket, Limit: 10, Window: limit.Window{Duration: limit.Duration{MS: 24 * 3_600_000}}},
 }
 
 // Invitations that one tenant's members may send, so that nobody can have the world's mailboxes
 // filled: by address and tenant, by address, and by tenant.
-var inviteRules = [...]check.Rule{
-	{Slug: "tenant-address", Algorithm: check.SlidingWindowLog, Limit: 100, Window: check.Window{Duration: check.Duration{MS: 3_600_000}}},
-	{Slug: "address", Algorithm: check.SlidingWindowLog, Limit: 100, Window: check.Window{Duration: check.Duration{MS: 3_600_000}}},
-	{Slug: "tenant", Algorithm: check.TokenBucket, Limit: 200, Window: check.Window{Duration: check.Duration{MS: 24 * 3_600_000}}},
+var inviteRules = [...]limit.Rule{
+	{Slug: "tenant-address", Algorithm: limit.SlidingWindowLog, Limit: 100, Window: limit.Window{Duration: limit.Duration{MS: 3_600_000}}},
+	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 100, Window: limit.Window{Duration: limit.Duration{MS: 3_600_000}}},
+	{Slug: "tenant", Algorithm: limit.TokenBucket, Limit: 200, Window: limit.Window{Duration: limit.Duration{MS: 24 * 3_600_000}}},
 }
 
 // attempts counts failures to sign in, on this instance, so that it holds with Redis down. An
 // attempt that runs counts as if it had failed until it is known: many at once get no more
 // guesses than one after another.
 type attempts struct {
-	rules  [len(attemptRules)]check.Rule
-	engine *check.MemoryEngine
+	rules  [len(attemptRules)]limit.Rule
+	engine *engine.Memory
 	mu     sync.Mutex
 	trying map[string]int64 // attempts that run, by counter
 }
 
 func newAttempts(now func() time.Time) *attempts { return newAttemptsOf(attemptRules, now) }
 
-func newAttemptsOf(rules [len(attemptRules)]check.Rule, now func() time.Time) *attempts {
+func newAttemptsOf(rules [len(attemptRules)]limit.Rule, now func() time.Time) *attempts {
 	const most = 100_000
 	return &attempts{
 		rules: rules,
-		engine: check.NewMemoryEngine(check.MemoryOptions{
+		engine: engine.NewMemory(engine.MemoryOptions{
 			Clock: func() int64 { return now().UnixMilli() }, MaxCounters: most, MaxPerTenant: most,
 		}),
 		trying: map[string]int64{},
@@ -88,8 +89,8 @@ func (a *attempts) begin(email, address string) (*attempt, time.Duration) {
 	return try, 0
 }
 
-func (a *attempts) counterCall(rule int, key string, cost int64) check.Call {
-	return check.Call{Cost: cost, Counters: []check.Counter{{Key: key, Numbers: a.rules[rule].Numbers()}}}
+func (a *attempts) counterCall(rule int, key string, cost int64) engine.Call {
+	return engine.Call{Cost: cost, Counters: []engine.Counter{{Key: key, Numbers: a.rules[rule].Numbers()}}}
 }
 
 // take counts one attempt of which each counts, or says after how long to try again.
@@ -117,7 +118,7 @@ func (t *attempt) failed() {
 func (t *attempt) succeeded() {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
-	_ = t.of.engine.Reset(context.Background(), check.Counter{Key: t.keys[0]}) // memory does not fail
+	_ = t.of.engine.Reset(context.Background(), engine.Counter{Key: t.keys[0]}) // memory does not fail
 	t.ended()
 }
 

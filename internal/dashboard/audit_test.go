@@ -11,14 +11,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
 func TestAuditPage(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
-	_, err := s.store.EditRule(t.Context(), s.a, "requests", tenants.Match{}, func(r *check.Rule) error { r.Limit = 1500; return nil })
+	_, err := s.store.EditRule(t.Context(), s.a, "requests", tenants.Match{}, func(r *limit.Rule) error { r.Limit = 1500; return nil })
 	require.NoError(t, err)
 	s.member(s.a, "viewer@example.com", tenants.Viewer)
 	b := s.as("viewer@example.com")
@@ -116,7 +116,7 @@ func TestAuditVerify(t *testing.T) {
 
 	_, err = s.store.PurgeAudit(t.Context(), s.clock.Now().Add(time.Second))
 	require.NoError(t, err)
-	_, err = s.store.EditRule(t.Context(), s.a, "requests", tenants.Match{}, func(r *check.Rule) error { r.Limit = 1500; return nil })
+	_, err = s.store.EditRule(t.Context(), s.a, "requests", tenants.Match{}, func(r *limit.Rule) error { r.Limit = 1500; return nil })
 	require.NoError(t, err)
 	left, err := s.store.VerifyAudit(t.Context(), s.a, tenants.AuditVerification{})
 	require.NoError(t, err)

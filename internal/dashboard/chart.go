@@ -6,26 +6,26 @@ import (
 	"strings"
 	"time"
 
-	"weir/internal/check"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 // stretch is a stretch of time in whole grains, and the one before it of the same length.
 type stretch struct {
-	Grain    check.UsageGrain
+	Grain    usage.Grain
 	From, To time.Time
 	Before   bool // whether usage of the time before is kept, too
 }
 
 // stretchUntil returns the stretch of so many grains that ends with the one that now lies in.
-func stretchUntil(now time.Time, grain check.UsageGrain, grains int) stretch {
+func stretchUntil(now time.Time, grain usage.Grain, grains int) stretch {
 	length := grain.Duration()
 	to := now.UTC().Truncate(length).Add(length)
 	return newStretch(now, grain, to.Add(-time.Duration(grains)*length), to)
 }
 
 // newStretch rounds outward to whole grains.
-func newStretch(now time.Time, grain check.UsageGrain, from, to time.Time) stretch {
+func newStretch(now time.Time, grain usage.Grain, from, to time.Time) stretch {
 	length := grain.Duration()
 	s := stretch{Grain: grain, From: from.UTC().Truncate(length), To: to.UTC().Truncate(length)}
 	if s.To.Before(to) {
@@ -129,11 +129,11 @@ func barHeight(n, most int64) int64 {
 // Clock names a grain by its beginning.
 func (c *chart) Clock(at time.Time) string { return clockOf(c.Grain, at) }
 
-func clockOf(g check.UsageGrain, at time.Time) string {
+func clockOf(g usage.Grain, at time.Time) string {
 	switch g {
-	case check.UsageMinute:
+	case usage.Minute:
 		return at.UTC().Format("15:04")
-	case check.UsageHour:
+	case usage.Hour:
 		return at.UTC().Format("2 Jan, 15:04")
 	default:
 		return at.UTC().Format("2 Jan")

@@ -16,7 +16,9 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/mail"
+	"weir/internal/recent"
 	"weir/internal/tenants"
 )
 
@@ -25,10 +27,15 @@ type Deps struct {
 	Store    *tenants.Store
 	Policies *check.Policies
 	Checker  *check.Checker
-	Logger   *slog.Logger
+	Recent   *recent.Log // recent decisions, of all instances
+	// Instances returns how many instances share the limits during an outage, DegradedSince
+	// when the circuit breaker opened; zero: it is not open.
+	Instances     func() int
+	DegradedSince func() time.Time
+	Logger        *slog.Logger
 	// Follow makes this instance act on what was just written for a tenant, or gives up soon. nil: it
 	// hears of it as of every change.
-	Follow func(ctx context.Context, tenant check.TenantID)
+	Follow func(ctx context.Context, tenant limit.TenantID)
 	// Observe returns what counts the requests that one route answered, "" being none; nil: nobody counts.
 	Observe func(pattern string) func(status int, took time.Duration)
 	Mail    *mail.Post // nil: mail is off

@@ -10,6 +10,8 @@ import (
 	"github.com/google/uuid"
 
 	"weir/internal/check"
+	"weir/internal/limit"
+	"weir/internal/recent"
 )
 
 // mostDecisions is how many recent decisions a page shows.
@@ -74,7 +76,7 @@ func decisionFilterOf(r *http.Request) (decisionFilter, error) {
 		return f, invalidField("show", "must be denied or all")
 	}
 	for _, field := range []struct{ name, text string }{{"subject", f.Subject}, {"resource", f.Resource}, {"rule", f.Rule}} {
-		if len(field.text) > check.MaxNameBytes {
+		if len(field.text) > limit.MaxNameBytes {
 			return f, invalidField(field.name, "must be at most 256 bytes")
 		}
 	}
@@ -82,7 +84,7 @@ func decisionFilterOf(r *http.Request) (decisionFilter, error) {
 }
 
 func (d *dashboard) readDecisions(ctx context.Context, tenant uuid.UUID, f *decisionFilter) decisionsView {
-	list := d.recent(ctx, tenant, check.RecentQuery{
+	list := d.recent(ctx, tenant, recent.Query{
 		Prefix: f.Subject, Resource: f.Resource, Rule: f.Rule, Denied: f.Denied(), Most: mostDecisions,
 	})
 	return decisionsView{Filter: *f, Rows: decisionRows(list.Decisions), Watching: watching{list.Answered, list.Instances}}
@@ -115,11 +117,11 @@ func (d *dashboard) liveDecisions(w http.ResponseWriter, r *http.Request, v *vis
 // deniedLately are the recent denials of one subject, the newest first, and of how many instances
 // they are.
 func (d *dashboard) deniedLately(ctx context.Context, tenant uuid.UUID, subject string, most int) ([]decisionRow, watching) {
-	list := d.recent(ctx, tenant, check.RecentQuery{Subject: subject, Denied: true, Most: most})
+	list := d.recent(ctx, tenant, recent.Query{Subject: subject, Denied: true, Most: most})
 	return decisionRows(list.Decisions), watching{list.Answered, list.Instances}
 }
 
-func decisionRows(list []check.RecentDecision) []decisionRow {
+func decisionRows(list []recent.Decision) []decisionRow {
 	rows := make([]decisionRow, len(list))
 	for i := range list {
 		r := &list[i]
@@ -138,7 +140,7 @@ func decisionRows(list []check.RecentDecision) []decisionRow {
 }
 
 // whyThen says in a sentence what a decision came from.
-func whyThen(d *check.RecentDecision) string {
+func whyThen(d *recent.Decision) string {
 	switch {
 	case d.Code == check.SubjectBlocked:
 		return "The subject is blocked."
@@ -173,13 +175,13 @@ func whence(source string) string {
 }
 
 // whenAgain says when the same check would have passed, counted from then.
-func whenAgain(d *check.RecentDecision) string {
+func whenAgain(d *recent.Decision) string {
 	switch {
 	case d.Allowed:
 		return ""
 	case d.Code == check.SubjectBlocked:
 		return "when unblocked"
-	case d.RetryAfterMS == check.NeverMS:
+	case d.RetryAfterMS == limit.NeverMS:
 		return "never"
 	}
 	return "in " + short(time.Duration(d.RetryAfterMS)*time.Millisecond)

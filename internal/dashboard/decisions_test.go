@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
+	"weir/internal/recent"
 	"weir/internal/tenants"
 )
 
@@ -46,23 +48,23 @@ func TestRecentDecisions(t *testing.T) {
 
 // The sentence must be the reason, or support tells customers what is not so.
 func TestWhyThen(t *testing.T) {
-	denied := func(code check.Code, more func(*check.RecentDecision)) *check.RecentDecision {
-		d := &check.RecentDecision{Code: code, Rule: "api", Source: "rule", Quota: 100, Cost: 1, WindowMS: 60_000, RetryAfterMS: 1500}
+	denied := func(code check.Code, more func(*recent.Decision)) *recent.Decision {
+		d := &recent.Decision{Code: code, Rule: "api", Source: "rule", Quota: 100, Cost: 1, WindowMS: 60_000, RetryAfterMS: 1500}
 		if more != nil {
 			more(d)
 		}
 		return d
 	}
-	for want, d := range map[string]*check.RecentDecision{
+	for want, d := range map[string]*recent.Decision{
 		"The subject is blocked. when unblocked": {Code: check.SubjectBlocked},
-		"The cost of 200 exceeds the limit of 100. never": denied(check.CostExceedsLimit, func(d *check.RecentDecision) {
-			d.Cost, d.RetryAfterMS = 200, check.NeverMS
+		"The cost of 200 exceeds the limit of 100. never": denied(check.CostExceedsLimit, func(d *recent.Decision) {
+			d.Cost, d.RetryAfterMS = 200, limit.NeverMS
 		}),
 		"Redis was unavailable, and the rule denies in that case. in 2 s": denied(check.CountersUnavailable, nil),
-		"A penalty for an earlier denial was active. in 2 s":              denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Penalized = true }),
-		"100 of 100 used (limit from an override). in 2 s":                denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Source = "override" }),
-		"The cost was 5, and 2 of 100 remained. in 2 s":                   denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Cost, d.Remaining = 5, 2 }),
-		"1 of 1 used. in 2 s":                                                        denied(check.RateLimitExceeded, func(d *check.RecentDecision) { d.Quota = 1 }),
+		"A penalty for an earlier denial was active. in 2 s":              denied(check.RateLimitExceeded, func(d *recent.Decision) { d.Penalized = true }),
+		"100 of 100 used (limit from an override). in 2 s":                denied(check.RateLimitExceeded, func(d *recent.Decision) { d.Source = "override" }),
+		"The cost was 5, and 2 of 100 remained. in 2 s":                   denied(check.RateLimitExceeded, func(d *recent.Decision) { d.Cost, d.Remaining = 5, 2 }),
+		"1 of 1 used. in 2 s":                                                        denied(check.RateLimitExceeded, func(d *recent.Decision) { d.Quota = 1 }),
 		"No rule with a limit matched. ":                                             {Allowed: true},
 		"Redis was unavailable, and no rule denied. ":                                {Allowed: true, Degraded: true},
 		"Within the limit (limit from plan pro). ":                                   {Allowed: true, Rule: "api", Source: "plan:pro"},

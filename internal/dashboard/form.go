@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -122,14 +122,14 @@ func (f *form) refuse(err error) int {
 }
 
 // stray returns the messages about fields that the page has no place for, so that none is lost.
-func (f *form) stray(shown ...string) (out []check.FieldError) {
+func (f *form) stray(shown ...string) (out []limit.FieldError) {
 	for name, message := range f.errors {
 		known := false
 		for _, s := range shown {
 			known = known || s == name
 		}
 		if !known {
-			out = append(out, check.FieldError{Field: name, Message: message})
+			out = append(out, limit.FieldError{Field: name, Message: message})
 		}
 	}
 	return out
@@ -209,7 +209,7 @@ func (d *dashboard) sent(right tenants.Right, handle formHandler) http.HandlerFu
 func (d *dashboard) follow(ctx context.Context, v *visit) { d.followTenant(ctx, v.actor().TenantID()) }
 
 // followTenant is follow for what was written for any tenant.
-func (d *dashboard) followTenant(ctx context.Context, tenant check.TenantID) {
+func (d *dashboard) followTenant(ctx context.Context, tenant limit.TenantID) {
 	if d.Follow != nil {
 		d.Follow(ctx, tenant)
 	}
@@ -245,5 +245,5 @@ func said(w http.ResponseWriter, r *http.Request) string {
 
 // invalidField says what is wrong with one field of an address or a form.
 func invalidField(field, message string) error {
-	return &tenants.InvalidError{Fields: []check.FieldError{{Field: field, Message: message}}}
+	return &tenants.InvalidError{Fields: []limit.FieldError{{Field: field, Message: message}}}
 }

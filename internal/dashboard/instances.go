@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"time"
 
-	"weir/internal/check"
+	"weir/internal/recent"
 )
 
 // instancesView is how the service itself is.
@@ -30,7 +30,7 @@ const configLate = 2 * time.Second
 // instances shows how each instance is, and whether it reaches Redis and Postgres. With
 // fragment=list it is the live part alone.
 func (d *dashboard) instances(w http.ResponseWriter, r *http.Request, v *visit) error {
-	list, known := d.Checker.AllInstances(r.Context())
+	list, known := d.Recent.Instances(r.Context())
 	view := instancesView{Silent: max(0, known-len(list))}
 	for i := range list {
 		view.Instances = append(view.Instances, instanceRowOf(&list[i], v.now))
@@ -42,7 +42,7 @@ func (d *dashboard) instances(w http.ResponseWriter, r *http.Request, v *visit) 
 	return d.render(w, r, http.StatusOK, instancesPage(v.frame, &view))
 }
 
-func instanceRowOf(i *check.Instance, now time.Time) instanceRow {
+func instanceRowOf(i *recent.Instance, now time.Time) instanceRow {
 	row := instanceRow{
 		Name: nameOr(i.Name, "unnamed"), Version: nameOr(i.Version, "unknown"), This: i.This,
 		Started: moment{i.StartedAt}, Up: inWords(max(0, now.Sub(i.StartedAt))),

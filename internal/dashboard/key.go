@@ -7,7 +7,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -143,7 +143,7 @@ func (d *dashboard) actOnKey(w http.ResponseWriter, r *http.Request, v *visit, f
 			return nil
 		})
 	case "rotate":
-		overlap, bad := check.ParseDuration(f.Get("overlap"))
+		overlap, bad := limit.ParseDuration(f.Get("overlap"))
 		if bad != nil && f.Get("overlap") != "0s" {
 			f.wrong("overlap", "must be one of the listed options")
 			break

@@ -12,7 +12,7 @@ import (
 	"github.com/a-h/templ"
 	"github.com/google/uuid"
 
-	"weir/internal/check"
+	"weir/internal/recent"
 	"weir/internal/tenants"
 )
 
@@ -356,8 +356,8 @@ type placeKey struct{}
 const recentWithin = time.Second
 
 // recent returns recent decisions of the visit's tenant.
-func (d *dashboard) recent(ctx context.Context, tenant uuid.UUID, q check.RecentQuery) check.RecentList {
+func (d *dashboard) recent(ctx context.Context, tenant uuid.UUID, q recent.Query) recent.List {
 	ctx, cancel := context.WithTimeout(ctx, recentWithin)
 	defer cancel()
-	return d.Checker.Recent().List(ctx, tenant, q)
+	return d.Recent.List(ctx, tenant, q)
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 // events is an open stream, as a browser reads it.
@@ -103,7 +103,7 @@ func TestLiveOverview(t *testing.T) {
 	e := s.as("ann@example.com").listen("/live/overview?period=1h")
 	e.hears("event: now")
 	e.hears("event: series")
-	s.decided(s.a, check.UsageMinute, 0, "", 4321, 7)
+	s.decided(s.a, usage.Minute, 0, "", 4321, 7)
 	e.hears("4,321")
 	got := s.as("ann@example.com").get("/live/overview?period=2h")
 	require.Equal(t, http.StatusBadRequest, got.status)

@@ -123,7 +123,7 @@ func (d *dashboard) person(handle func(http.ResponseWriter, *http.Request, *visi
 			requestOf(r.Context()).tenant = session.Current.TenantID
 		}
 		now := d.Now()
-		v := &visit{session: session, now: now, frame: newFrame(&session, r.URL.Path, now, d.Checker.DegradedSince())}
+		v := &visit{session: session, now: now, frame: newFrame(&session, r.URL.Path, now, d.DegradedSince())}
 		r = r.WithContext(context.WithValue(r.Context(), visitKey{}, v))
 		if err := handle(w, r, v); err != nil {
 			d.answer(w, r, err)

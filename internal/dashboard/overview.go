@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 type overviewView struct {
@@ -38,13 +40,13 @@ func (v *overviewView) Subjects() string {
 // period is how far back a page looks.
 type period struct {
 	Value, Name string // "24h", "24 hours"
-	Grain       check.UsageGrain
+	Grain       usage.Grain
 	Grains      int
 }
 
 var periods = []period{
-	{"1h", "1 hour", check.UsageMinute, 60}, {"24h", "24 hours", check.UsageHour, 24},
-	{"7d", "7 days", check.UsageHour, 7 * 24}, {"30d", "30 days", check.UsageDay, 30},
+	{"1h", "1 hour", usage.Minute, 60}, {"24h", "24 hours", usage.Hour, 24},
+	{"7d", "7 days", usage.Hour, 7 * 24}, {"30d", "30 days", usage.Day, 30},
 }
 
 // periodOf finds a period by its value; "" is the first one.
@@ -146,15 +148,15 @@ func (d *dashboard) readPeriod(ctx context.Context, actor tenants.Actor, view *o
 
 func (d *dashboard) readNow(ctx context.Context, actor tenants.Actor, now time.Time) (out nowView, err error) {
 	out.Latency = d.Checker.Latency()
-	if since := d.Checker.DegradedSince(); !since.IsZero() {
+	if since := d.DegradedSince(); !since.IsZero() {
 		out.DegradedSince, out.DegradedAt = inWords(max(now.Sub(since), time.Second)), moment{since}
 	}
-	today := stretchUntil(now, check.UsageMinute, nowMinutes)
+	today := stretchUntil(now, usage.Minute, nowMinutes)
 	for _, day := range []struct {
 		back            time.Duration
 		allowed, denied *int64
 	}{{0, &out.Allowed, &out.Denied}, {24 * time.Hour, &out.AllowedYesterday, &out.DeniedYesterday}} {
-		report, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: check.UsageMinute, From: today.From.Add(-day.back), To: today.To.Add(-day.back)})
+		report, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: usage.Minute, From: today.From.Add(-day.back), To: today.To.Add(-day.back)})
 		if err != nil {
 			return out, err
 		}
@@ -175,7 +177,7 @@ func (d *dashboard) readNow(ctx context.Context, actor tenants.Actor, now time.T
 func (d *dashboard) readNear(ctx context.Context, actor tenants.Actor, now time.Time) (out []nearLimit, seen watching) {
 	ctx, cancel := context.WithTimeout(ctx, recentWithin)
 	defer cancel()
-	list := d.Checker.Recent().Near(ctx, actor.TenantID(), mostNear)
+	list := d.Recent.Near(ctx, actor.TenantID(), mostNear)
 	for i := range list.Near {
 		n := &list.Near[i]
 		out = append(out, nearLimit{
@@ -215,7 +217,7 @@ func (d *dashboard) liveOverview(w http.ResponseWriter, r *http.Request, v *visi
 		}
 		view.Near, view.Watching = d.readNear(ctx, actor, now)
 		parts := []part{{"now", overviewLive(&view.Now)}, {"near", nearTable(view.Near, view.Watching)}}
-		if p.Grain != check.UsageMinute && tick%overviewSlow != 0 {
+		if p.Grain != usage.Minute && tick%overviewSlow != 0 {
 			return parts, nil
 		}
 		if err := d.readPeriod(ctx, actor, &view, now); err != nil {
@@ -250,7 +252,7 @@ func denying(items []tenants.UsageItem) []denyingRule {
 }
 
 // plainLimit is a number without its rule at hand.
-func plainLimit(l check.Limit) string {
+func plainLimit(l limit.Limit) string {
 	switch {
 	case l.Unlimited:
 		return "unlimited"

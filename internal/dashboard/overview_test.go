@@ -10,14 +10,15 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 // decided writes down what tenant a decided, so long before now.
-func (s *stack) decided(a tenants.Actor, grain check.UsageGrain, ago time.Duration, rule string, allowed, denied int64) {
+func (s *stack) decided(a tenants.Actor, grain usage.Grain, ago time.Duration, rule string, allowed, denied int64) {
 	s.t.Helper()
 	start := s.clock.Now().Add(-ago).UTC().Truncate(grain.Duration())
 	columns, values := "", ""
-	if grain == check.UsageMinute {
+	if grain == usage.Minute {
 		columns, values = "slot, ", fmt.Sprintf("%d, ", start.Unix()/86400%5)
 	}
 	s.db.Exec(fmt.Sprintf(`INSERT INTO usage_%ss (%stenant_id, start, rule, plan, resource, allowed, denied, shadow_denied, degraded, cost_allowed, cost_denied)
@@ -40,8 +41,8 @@ func TestOverviewCounts(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
 	for _, rule := range []string{"", "requests"} {
-		s.decided(s.a, check.UsageHour, 0, rule, 1200, 34)
-		s.decided(s.a, check.UsageHour, 24*time.Hour, rule, 700, 8)
+		s.decided(s.a, usage.Hour, 0, rule, 1200, 34)
+		s.decided(s.a, usage.Hour, 24*time.Hour, rule, 700, 8)
 	}
 	b := s.as("ann@example.com")
 	got := b.get("/?period=24h")
@@ -59,10 +60,10 @@ func TestOverviewCounts(t *testing.T) {
 func TestOverviewYesterday(t *testing.T) {
 	s := newStack(t)
 	s.clock.to(time.Now().UTC().Truncate(time.Minute).Add(-10 * time.Second)) // five sixths of a minute
-	s.decided(s.a, check.UsageMinute, 0, "", 10, 30)
-	s.decided(s.a, check.UsageMinute, 20*time.Minute, "", 999, 999)
-	s.decided(s.a, check.UsageMinute, 24*time.Hour, "", 60, 12) // of which 50 and 10 have passed by now
-	s.decided(s.a, check.UsageMinute, 24*time.Hour+time.Minute, "", 0, 10)
+	s.decided(s.a, usage.Minute, 0, "", 10, 30)
+	s.decided(s.a, usage.Minute, 20*time.Minute, "", 999, 999)
+	s.decided(s.a, usage.Minute, 24*time.Hour, "", 60, 12) // of which 50 and 10 have passed by now
+	s.decided(s.a, usage.Minute, 24*time.Hour+time.Minute, "", 0, 10)
 	got := s.as("ann@example.com").get("/")
 	require.Contains(t, got.body, `<dd class="bad">30</dd><dd class="note">Yesterday at this time: 20 (+50`+"\u202f%)</dd>")
 	require.Contains(t, got.body, "<dd>10</dd><dd class=\"note\">Yesterday at this time: 50 (\u221280\u202f%)</dd>")

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/testenv"
 )
@@ -126,9 +127,9 @@ func TestTenantsNeverMeet(t *testing.T) {
 	require.Contains(t, got.body, "uses the default plan", "registered elsewhere only")
 	require.NotContains(t, got.body, "Because secret")
 
-	window, err := check.ParseWindow("1m")
+	window, err := limit.ParseWindow("1m")
 	require.NoError(t, err)
-	_, err = s.store.CreateRule(t.Context(), s.a, check.Rule{Slug: "only-a", Resource: "*", Algorithm: check.TokenBucket, Limit: 1, Window: window})
+	_, err = s.store.CreateRule(t.Context(), s.a, limit.Rule{Slug: "only-a", Resource: "*", Algorithm: limit.TokenBucket, Limit: 1, Window: window})
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, s.as("ann@example.com").get("/rules/only-a").status)
 	require.Equal(t, http.StatusNotFound, bob.get("/rules/only-a").status)
@@ -250,7 +251,7 @@ func TestDegraded(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		_, err := s.checker.Check(t.Context(), policy, []check.Request{{Subject: "x", Resource: "y", Cost: 1}})
-		return err == nil && !s.checker.DegradedSince().IsZero()
+		return err == nil && !s.engines.DegradedSince().IsZero()
 	}, time.Minute, time.Millisecond)
 	b := s.as("ann@example.com")
 	require.Contains(t, b.get("/rules").body, "Redis has been unavailable for")

@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -21,7 +21,7 @@ type planView struct {
 	Default bool
 	Reach   string
 	Copies  []option // plans whose numbers a new one can begin with
-	Stray   []check.FieldError
+	Stray   []limit.FieldError
 }
 
 // Action is where the form is sent.

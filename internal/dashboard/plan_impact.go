@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 // impactView says whom a plan's number would concern, before it is saved.
@@ -31,9 +33,9 @@ const (
 )
 
 // impactOf counts who has the plan, and holds the number against the counters of those who asked most of late.
-func (d *dashboard) impactOf(ctx context.Context, v *visit, c *cell, to *check.Limit) (*impactView, error) {
-	limit, own := c.number()
-	view := &impactView{From: limitText(&c.rule.Rule, limit), To: c.textOf(to), Same: own == (to != nil) && (to == nil || *to == limit)}
+func (d *dashboard) impactOf(ctx context.Context, v *visit, c *cell, to *limit.Limit) (*impactView, error) {
+	lim, own := c.number()
+	view := &impactView{From: limitText(&c.rule.Rule, lim), To: c.textOf(to), Same: own == (to != nil) && (to == nil || *to == lim)}
 	reach, err := d.Store.PlanReach(ctx, v.actor(), c.plan.Slug, c.rule.Slug)
 	if err != nil {
 		return nil, err
@@ -56,12 +58,12 @@ func (d *dashboard) impactOf(ctx context.Context, v *visit, c *cell, to *check.L
 
 // busiest names the subjects that asked most of late, and says since when: what they used within a
 // window and a half can still count.
-func (d *dashboard) busiest(ctx context.Context, v *visit, rule *check.Rule) (names []string, since string, err error) {
-	grain, back := check.UsageMinute, time.Hour
+func (d *dashboard) busiest(ctx context.Context, v *visit, rule *limit.Rule) (names []string, since string, err error) {
+	grain, back := usage.Minute, time.Hour
 	if window := drawable(rule).Window.MS; window > back.Milliseconds()/2 {
-		grain, back = check.UsageHour, 2*24*time.Hour
+		grain, back = usage.Hour, 2*24*time.Hour
 		if window > back.Milliseconds()/2 {
-			grain, back = check.UsageDay, 60*24*time.Hour
+			grain, back = usage.Day, 60*24*time.Hour
 		}
 	}
 	report, err := d.Store.Usage(ctx, v.actor(), tenants.UsageQuery{Grain: grain, From: v.now.Add(-back), To: v.now, BySubject: true})

@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -45,50 +45,50 @@ func (d *dashboard) cellOf(r *http.Request, v *visit) (c cell, err error) {
 }
 
 // number is what applies now, and whether it is the plan's own.
-func (c *cell) number() (check.Limit, bool) {
-	limit, own := c.plan.Limits[c.rule.Slug]
+func (c *cell) number() (limit.Limit, bool) {
+	lim, own := c.plan.Limits[c.rule.Slug]
 	if !own {
-		limit = ownLimit(&c.rule.Rule)
+		lim = ownLimit(&c.rule.Rule)
 	}
-	return limit, own
+	return lim, own
 }
 
 func (c *cell) view(f *form) *limitForm {
-	limit, own := c.number()
+	lim, own := c.number()
 	return &limitForm{
 		Form: f, Path: limitURL(c.plan.Slug, c.rule.Slug), Plan: c.plan.Slug, PlanName: nameOr(c.plan.Name, c.plan.Slug),
 		Rule: c.rule.Slug, RuleName: nameOr(c.rule.Name, c.rule.Slug), RuleSentence: ruleSentence(&c.rule.Rule),
-		Bucket: c.rule.Algorithm.Bucket(), Version: f.version(c.plan.Version), Now: limitText(&c.rule.Rule, limit), Own: own,
+		Bucket: c.rule.Algorithm.Bucket(), Version: f.version(c.plan.Version), Now: limitText(&c.rule.Rule, lim), Own: own,
 		Default: limitText(&c.rule.Rule, ownLimit(&c.rule.Rule)),
 	}
 }
 
 // asked reads the number that a form asks for; nil is the rule's own. What is wrong is written into
 // the form.
-func (c *cell) asked(f *form) *check.Limit {
-	var limit check.Limit
+func (c *cell) asked(f *form) *limit.Limit {
+	var lim limit.Limit
 	switch f.Get("kind") {
 	case "default":
 		return nil
 	case "unlimited":
-		return &check.Limit{Unlimited: true}
+		return &limit.Limit{Unlimited: true}
 	case "number":
-		limit.Limit = f.whole("limit")
+		lim.Limit = f.whole("limit")
 		if c.rule.Algorithm.Bucket() && f.Get("burst") != "" {
-			if limit.Burst = f.whole("burst"); limit.Burst < 1 {
-				f.wrong("burst", "must be a whole number from 1 to "+grouped(check.MaxLimit))
+			if lim.Burst = f.whole("burst"); lim.Burst < 1 {
+				f.wrong("burst", "must be a whole number from 1 to "+grouped(limit.MaxLimit))
 			}
 		}
 	default:
 		f.wrong("kind", "must be one of the choices")
 	}
-	for _, e := range limit.Validate(&c.rule.Rule) {
+	for _, e := range lim.Validate(&c.rule.Rule) {
 		f.wrong(e.Field, e.Message)
 	}
-	return &limit
+	return &lim
 }
 
-func (c *cell) textOf(to *check.Limit) string {
+func (c *cell) textOf(to *limit.Limit) string {
 	if to == nil {
 		return limitText(&c.rule.Rule, ownLimit(&c.rule.Rule))
 	}
@@ -103,10 +103,10 @@ func (d *dashboard) limitPage(w http.ResponseWriter, r *http.Request, v *visit) 
 	if err != nil {
 		return err
 	}
-	limit, own := c.number()
-	f := &form{values: url.Values{"kind": {"number"}, "limit": {numberOrNone(limit.Limit)}, "burst": {numberOrNone(limit.Burst)}}}
+	lim, own := c.number()
+	f := &form{values: url.Values{"kind": {"number"}, "limit": {numberOrNone(lim.Limit)}, "burst": {numberOrNone(lim.Burst)}}}
 	switch {
-	case limit.Unlimited:
+	case lim.Unlimited:
 		f.values.Set("kind", "unlimited")
 	case !own && !isFragment(r): // who opens a cell in the matrix is about to write a number
 		f.values.Set("kind", "default")

@@ -5,7 +5,7 @@ import (
 	"net/url"
 	"slices"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -61,14 +61,14 @@ func (d *dashboard) plans(w http.ResponseWriter, r *http.Request, v *visit) erro
 	return d.render(w, r, http.StatusOK, plansPage(v.frame, &view))
 }
 
-func lineOf(rule *check.Rule, plans []tenants.Plan) planLine {
+func lineOf(rule *limit.Rule, plans []tenants.Plan) planLine {
 	line := planLine{Slug: rule.Slug, Name: nameOr(rule.Name, rule.Slug), Path: ruleURL(rule.Slug)}
 	for _, p := range plans {
-		limit, own := p.Limits[rule.Slug]
+		lim, own := p.Limits[rule.Slug]
 		if !own {
-			limit = ownLimit(rule)
+			lim = ownLimit(rule)
 		}
-		line.Cells = append(line.Cells, planCell{nameOr(p.Name, p.Slug), limitText(rule, limit), limitURL(p.Slug, rule.Slug), own})
+		line.Cells = append(line.Cells, planCell{nameOr(p.Name, p.Slug), limitText(rule, lim), limitURL(p.Slug, rule.Slug), own})
 	}
 	return line
 }

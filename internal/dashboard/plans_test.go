@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/testenv"
 )
@@ -30,7 +31,7 @@ func (s *stack) planVersion(slug string) string {
 	return itoa(plan.Version)
 }
 
-func (s *stack) limits(plan string) map[string]check.Limit {
+func (s *stack) limits(plan string) map[string]limit.Limit {
 	s.t.Helper()
 	p, err := s.store.PlanBySlug(s.t.Context(), s.a, plan)
 	require.NoError(s.t, err)
@@ -59,15 +60,15 @@ func TestPlanNumber(t *testing.T) {
 	} {
 		require.Contains(t, got.body, words)
 	}
-	require.Equal(t, check.Limit{Limit: 20}, s.limits("free")["requests"], "looking saves nothing")
+	require.Equal(t, limit.Limit{Limit: 20}, s.limits("free")["requests"], "looking saves nothing")
 	got = b.post(path, s.planForm("kind", "number", "limit", "1 000", "version", s.planVersion("free")))
 	require.Equal(t, http.StatusSeeOther, got.status)
 	require.Contains(t, b.get(got.header.Get("Location")).body, "Rule mark in plan Plan mark set to 1,000 per minute.")
-	require.Equal(t, check.Limit{Limit: 1000}, s.limits("free")["requests"])
+	require.Equal(t, limit.Limit{Limit: 1000}, s.limits("free")["requests"])
 	require.Contains(t, b.post(path+"/preview", s.planForm("kind", "number", "limit", "1000")).body, "This is the current limit")
 
 	require.Equal(t, http.StatusSeeOther, b.post(path, s.planForm("kind", "unlimited", "limit", "junk")).status)
-	require.Equal(t, check.Limit{Unlimited: true}, s.limits("free")["requests"])
+	require.Equal(t, limit.Limit{Unlimited: true}, s.limits("free")["requests"])
 	for range 2 { // the second finds nothing left to take away
 		require.Equal(t, http.StatusSeeOther, b.post(path, s.planForm("kind", "default")).status)
 		require.Empty(t, s.limits("free"))
@@ -97,7 +98,7 @@ func TestPlanNumber(t *testing.T) {
 func TestPlanNumberInPlace(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
-	_, err := s.store.CreateRule(t.Context(), s.a, check.Rule{Slug: "bucket", Resource: "*", Algorithm: check.TokenBucket, Limit: 5, Window: window(t, "1s"), By: []string{"subject"}})
+	_, err := s.store.CreateRule(t.Context(), s.a, limit.Rule{Slug: "bucket", Resource: "*", Algorithm: limit.TokenBucket, Limit: 5, Window: window(t, "1s"), By: []string{"subject"}})
 	require.NoError(t, err)
 	b := s.as("ann@example.com")
 	ask := func(method, path string, form url.Values) page {
@@ -119,7 +120,7 @@ func TestPlanNumberInPlace(t *testing.T) {
 	require.NotContains(t, got.body, "<html")
 	require.Contains(t, got.body, "Burst must be a whole number")
 	require.Equal(t, http.StatusSeeOther, b.post(path, s.planForm("kind", "number", "limit", "7", "burst", "70")).status)
-	require.Equal(t, check.Limit{Limit: 7, Burst: 70}, s.limits("free")["bucket"])
+	require.Equal(t, limit.Limit{Limit: 7, Burst: 70}, s.limits("free")["bucket"])
 }
 
 // Before a lower number is saved, the page names who would be over it at once, by the counters.
@@ -169,7 +170,7 @@ func TestMakeAndChangePlans(t *testing.T) {
 	got := b.post("/plans", s.planForm("slug", "pro", "name", "Pro", "like", "free"))
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
 	require.Contains(t, b.get("/plans").body, "Plan “Pro” created.")
-	require.Equal(t, map[string]check.Limit{"requests": {Limit: 20}}, s.limits("pro"), "it begins with the other's numbers")
+	require.Equal(t, map[string]limit.Limit{"requests": {Limit: 20}}, s.limits("pro"), "it begins with the other's numbers")
 	for words, pairs := range map[string][]string{
 		"Must be 1 to 63 of a-z, 0-9 and -": {"slug", "A B"}, "Must be at most 200 characters": {"slug", "x", "name", strings.Repeat("x", 201)},
 		"There is a plan with this slug already": {"slug", "pro"},

@@ -11,7 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"weir/internal/check"
+	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 // What the playground takes. It is open to everybody, so that all of it is small: what one
@@ -33,19 +34,19 @@ const (
 // playground bounds what strangers ask of it: for each address by the engine that we sell, in
 // this instance's memory, and for all together by places.
 type playground struct {
-	engine *check.MemoryEngine
+	engine *engine.Memory
 	places chan struct{}
 }
 
 // playRule lets an address hit about as fast as fingers can.
-var playRule = check.Rule{
-	Slug: "playground", Algorithm: check.TokenBucket, Limit: 300, Burst: 150, Window: check.Window{Duration: check.Duration{MS: 60_000}},
+var playRule = limit.Rule{
+	Slug: "playground", Algorithm: limit.TokenBucket, Limit: 300, Burst: 150, Window: limit.Window{Duration: limit.Duration{MS: 60_000}},
 }
 
 func newPlayground(now func() time.Time) *playground {
 	const most = 100_000
 	return &playground{
-		engine: check.NewMemoryEngine(check.MemoryOptions{
+		engine: engine.NewMemory(engine.MemoryOptions{
 			Clock: func() int64 { return now().UnixMilli() }, MaxCounters: most, MaxPerTenant: most,
 		}),
 		places: make(chan struct{}, maxPlays),
@@ -54,7 +55,7 @@ func newPlayground(now func() time.Time) *playground {
 
 // admit returns nothing, or how long the address is to wait.
 func (p *playground) admit(address string) time.Duration {
-	call := check.Call{Cost: 1, Counters: []check.Counter{{Key: address, Numbers: playRule.Numbers()}}}
+	call := engine.Call{Cost: 1, Counters: []engine.Counter{{Key: address, Numbers: playRule.Numbers()}}}
 	p.engine.Evaluate(context.Background(), &call) // memory does not fail
 	if call.Outcome.Allowed {
 		return 0
@@ -143,7 +144,7 @@ func (f *form) wholeUpTo(name string, most int64) int64 {
 }
 
 func (f *form) playLength(name string) int64 {
-	d, err := check.ParseDuration(f.Get(name))
+	d, err := limit.ParseDuration(f.Get(name))
 	if err != nil || d.MS%1000 != 0 || d.MS > maxPlayWindowMS {
 		f.wrong(name, "must be whole seconds, minutes or hours up to a day, such as 10s")
 	}
@@ -175,15 +176,15 @@ func (s *playSettings) query() string {
 }
 
 // rule is the settings as a rule with this algorithm.
-func (s *playSettings) rule(a check.Algorithm) check.Rule {
-	r := check.Rule{
+func (s *playSettings) rule(a limit.Algorithm) limit.Rule {
+	r := limit.Rule{
 		Slug: strings.ReplaceAll(a.String(), "_", "-"), Resource: "*", Algorithm: a, Limit: s.Limit, By: []string{"subject"},
-		Window: check.Window{Duration: check.Duration{Text: s.Window, MS: s.windowMS}}, Penalty: check.Duration{Text: s.Penalty, MS: s.penaltyMS},
+		Window: limit.Window{Duration: limit.Duration{Text: s.Window, MS: s.windowMS}}, Penalty: limit.Duration{Text: s.Penalty, MS: s.penaltyMS},
 	}
 	if a.Bucket() {
 		r.Burst = s.Burst
 	}
-	if a == check.SlidingWindowBuckets {
+	if a == limit.SlidingWindowBuckets {
 		const parts = 5
 		r.Precision.MS = s.windowMS / parts
 	}
@@ -191,7 +192,7 @@ func (s *playSettings) rule(a check.Algorithm) check.Rule {
 }
 
 // play runs the traffic against these algorithms, each by itself.
-func (s *playSettings) play(ctx context.Context, algorithms []check.Algorithm) ([]*timeline, error) {
+func (s *playSettings) play(ctx context.Context, algorithms []limit.Algorithm) ([]*timeline, error) {
 	instants := append(s.scenario.instants(s.Limit, s.windowMS), s.Hits...)
 	requests := onlyAt(playSubject, instants)
 	lanes := make([]*timeline, len(algorithms))
@@ -208,9 +209,9 @@ func (s *playSettings) play(ctx context.Context, algorithms []check.Algorithm) (
 }
 
 // playOrder puts side by side what is told apart best, beginning with the plainest.
-var playOrder = []check.Algorithm{
-	check.FixedWindow, check.SlidingWindowCounter, check.FixedWindowFirstHit, check.SlidingWindowLog,
-	check.SlidingWindowBuckets, check.TokenBucket, check.LeakyBucket, check.LeakyBucketQueue,
+var playOrder = []limit.Algorithm{
+	limit.FixedWindow, limit.SlidingWindowCounter, limit.FixedWindowFirstHit, limit.SlidingWindowLog,
+	limit.SlidingWindowBuckets, limit.TokenBucket, limit.LeakyBucket, limit.LeakyBucketQueue,
 }
 
 // playView reads the request and plays it, within the bounds for strangers.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -16,8 +16,8 @@ import (
 // length.
 type algorithmNote struct{ How, Choose, Bound, Used, Example string }
 
-var algorithmNotes = map[check.Algorithm]algorithmNote{
-	check.SlidingWindowCounter: {
+var algorithmNotes = map[limit.Algorithm]algorithmNote{
+	limit.SlidingWindowCounter: {
 		How: "It keeps two counters: units used in the current clock window and in the previous one. " +
 			"The previous counter is weighted by its overlap with a window that ends now. " +
 			"Capacity returns evenly instead of all at once, at the cost of two numbers per subject.",
@@ -26,7 +26,7 @@ var algorithmNotes = map[check.Algorithm]algorithmNote{
 		Used:    "current window + previous window × its overlap, rounded down",
 		Example: "Limit 100 per minute. 40 units in the previous minute, 80 in the current one, which is half over. The 40 count as 20, so 100 are used. The next check is allowed one millisecond later.",
 	},
-	check.SlidingWindowLog: {
+	limit.SlidingWindowLog: {
 		How: "It stores the time of each allowed request of the last window. A request that is one window old no longer counts. " +
 			"It is exact: no window of any start time exceeds the limit. It uses memory for each request.",
 		Choose:  "the limit is small and must hold in every possible window.",
@@ -34,7 +34,7 @@ var algorithmNotes = map[check.Algorithm]algorithmNote{
 		Used:    "the sum of costs allowed after now − window",
 		Example: "Limit 3 per minute. Requests are allowed at seconds 0, 10 and 50. A request at second 55 is denied with a retry after 5 seconds, when the first is one minute old.",
 	},
-	check.SlidingWindowBuckets: {
+	limit.SlidingWindowBuckets: {
 		How: "It splits the window into buckets with one counter each. The current bucket and the buckets before it that make up a window count in full. " +
 			"A bucket that leaves the window releases all its units at once. This is nearly as exact as the log, with small and fixed memory. In the playground a window has five buckets.",
 		Choose:  "the limit is large and you want nearly the precision of the log.",
@@ -42,7 +42,7 @@ var algorithmNotes = map[check.Algorithm]algorithmNote{
 		Used:    "the sum of the last window ÷ precision buckets",
 		Example: "Limit 1,000 per hour with a precision of one minute: sixty counters. Units used at 10:00:30 are available again at 11:00:00.",
 	},
-	check.FixedWindow: {
+	limit.FixedWindow: {
 		How: "One counter for each clock window. It starts at zero when the next window starts. A window can be a calendar day, week or month. " +
 			"It is easy to explain to a customer: the reset is a time on the clock. But the end of one window and the start of the next are adjacent, and each allows the full limit.",
 		Choose:  "you sell a quota per hour, or per calendar day, week or month.",
@@ -50,7 +50,7 @@ var algorithmNotes = map[check.Algorithm]algorithmNote{
 		Used:    "units allowed since the window started",
 		Example: "Limit 10,000 per month: it resets on the 1st at 00:00 UTC, like an invoice.",
 	},
-	check.FixedWindowFirstHit: {
+	limit.FixedWindowFirstHit: {
 		How: "A fixed window that starts with the first request of each subject. " +
 			"Subjects do not reset at the same time, which avoids load peaks. A subject can still get nearly twice the limit: once at the end of a window, once at the start of the next.",
 		Choose:  "each customer's window should start with its first request.",
@@ -58,7 +58,7 @@ var algorithmNotes = map[check.Algorithm]algorithmNote{
 		Used:    "units allowed since the first request of the window",
 		Example: "Limit 5 per 24 hours for a trial. A customer who starts at 15:12 has five until 15:12 the next day.",
 	},
-	check.TokenBucket: {
+	limit.TokenBucket: {
 		How: "A bucket holds tokens, up to the burst. It refills evenly with the limit per window. A request takes its cost in tokens or is denied. " +
 			"A quiet subject saves tokens and can send a burst. A busy subject gets the plain rate.",
 		Choose:  "bursts are acceptable and the long-term rate must hold.",
@@ -66,7 +66,7 @@ var algorithmNotes = map[check.Algorithm]algorithmNote{
 		Used:    "burst − tokens",
 		Example: "Limit 100 per second with burst 500: 500 at once after five quiet seconds, 100 per second for steady traffic.",
 	},
-	check.LeakyBucket: {
+	limit.LeakyBucket: {
 		How: "The mirror image of the token bucket. Requests fill the bucket, the limit drains per window, and a request that would overflow the burst is denied. " +
 			"Both make the same decisions. Choose the one that your customers understand better.",
 		Choose:  "you want a token bucket described as a meter that drains.",
@@ -74,7 +74,7 @@ var algorithmNotes = map[check.Algorithm]algorithmNote{
 		Used:    "the level of the bucket",
 		Example: "Limit 60 per minute with burst 10: a meter of at most 10 that falls by 1 per second.",
 	},
-	check.LeakyBucketQueue: {
+	limit.LeakyBucketQueue: {
 		How: "It allows the same requests as the leaky bucket, but tells each to wait until all earlier ones have drained. " +
 			"Your backend receives requests evenly, one after another. The burst is the length of the queue.",
 		Choose:  "your backend needs an even flow and callers can wait.",
@@ -85,11 +85,11 @@ var algorithmNotes = map[check.Algorithm]algorithmNote{
 }
 
 // algorithmSlug is an algorithm's name in a path.
-func algorithmSlug(a check.Algorithm) string { return strings.ReplaceAll(a.String(), "_", "-") }
+func algorithmSlug(a limit.Algorithm) string { return strings.ReplaceAll(a.String(), "_", "-") }
 
 // algorithmView is the page of one algorithm.
 type algorithmView struct {
-	Algorithm check.Algorithm
+	Algorithm limit.Algorithm
 	Title     string
 	Note      algorithmNote
 	Pictures  []algorithmPicture
@@ -103,7 +103,7 @@ type algorithmPicture struct {
 // algorithmPage shows what one algorithm makes of each traffic, with the numbers that the
 // playground begins with.
 func (d *dashboard) algorithmPage(w http.ResponseWriter, r *http.Request) error {
-	i := slices.IndexFunc(playOrder, func(a check.Algorithm) bool { return algorithmSlug(a) == chi.URLParam(r, "algorithm") })
+	i := slices.IndexFunc(playOrder, func(a limit.Algorithm) bool { return algorithmSlug(a) == chi.URLParam(r, "algorithm") })
 	if i < 0 {
 		return tenants.ErrNotFound
 	}
@@ -119,7 +119,7 @@ func (d *dashboard) algorithmPage(w http.ResponseWriter, r *http.Request) error 
 	view := algorithmView{Algorithm: a, Title: algorithmTitles[a], Note: algorithmNotes[a]}
 	for _, s := range scenarios {
 		settings, _ := readPlay(url.Values{"traffic": {s.Name}})
-		lanes, err := settings.play(r.Context(), []check.Algorithm{a})
+		lanes, err := settings.play(r.Context(), []limit.Algorithm{a})
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
 import (
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/web"
 )
 
@@ -1251,7 +1251,7 @@ func algorithmPage(v *algorithmView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = timelineLegend(v.Algorithm == check.LeakyBucketQueue, false, true).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = timelineLegend(v.Algorithm == limit.LeakyBucketQueue, false, true).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

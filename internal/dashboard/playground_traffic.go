@@ -1,6 +1,8 @@
 package dashboard
 
-import "weir/internal/check"
+import (
+	"weir/internal/check"
+)
 
 // scenario is a traffic of the playground, made to measure for a limit and a window.
 type scenario struct {

@@ -10,19 +10,21 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 // replaySpans say how far back a replay goes, and how finely, by the draft's window.
 var replaySpans = []struct {
 	window, back time.Duration
-	grain        check.UsageGrain
+	grain        usage.Grain
 }{
-	{10 * time.Minute, 3 * time.Hour, check.UsageMinute},
-	{time.Hour, 6 * time.Hour, check.UsageMinute},
-	{12 * time.Hour, 3 * 24 * time.Hour, check.UsageHour},
-	{24 * time.Hour, 7 * 24 * time.Hour, check.UsageHour},
-	{time.Duration(check.MaxWindowMS) * time.Millisecond, 90 * 24 * time.Hour, check.UsageDay},
+	{10 * time.Minute, 3 * time.Hour, usage.Minute},
+	{time.Hour, 6 * time.Hour, usage.Minute},
+	{12 * time.Hour, 3 * 24 * time.Hour, usage.Hour},
+	{24 * time.Hour, 7 * 24 * time.Hour, usage.Hour},
+	{time.Duration(limit.MaxWindowMS) * time.Millisecond, 90 * 24 * time.Hour, usage.Day},
 }
 
 // series is the demand on one counter: how many checks came in each stretch of time.
@@ -48,10 +50,10 @@ type demand struct {
 }
 
 // demand reads what the tenant was asked of late, as far as the rule is for it.
-func (d *dashboard) demand(ctx context.Context, v *visit, rule *check.Rule) (*demand, error) {
+func (d *dashboard) demand(ctx context.Context, v *visit, rule *limit.Rule) (*demand, error) {
 	i := slices.IndexFunc(replaySpans, func(s struct {
 		window, back time.Duration
-		grain        check.UsageGrain
+		grain        usage.Grain
 	}) bool {
 		return rule.Window.MS <= s.window.Milliseconds()
 	})
@@ -88,7 +90,7 @@ func (d *demand) stretches() int { return int(d.to.Sub(d.from) / d.step) }
 
 // resourceShares tells of each stretch which part of its checks was of which of the rule's
 // resources, and adds up all that are. Resources without a line of their own count for "*" alone.
-func resourceShares(rule *check.Rule, totals tenants.UsageReport, d *demand) []map[string]float64 {
+func resourceShares(rule *limit.Rule, totals tenants.UsageReport, d *demand) []map[string]float64 {
 	each := make([]map[string]float64, d.stretches())
 	sums := make([]int64, len(each))
 	for _, item := range totals.Items {
@@ -123,7 +125,7 @@ func resourceFits(pattern, resource string) bool {
 
 // countedResource is the resource of a counter: any, where the rule counts all of its resources
 // together.
-func countedResource(rule *check.Rule, resource string) string {
+func countedResource(rule *limit.Rule, resource string) string {
 	switch {
 	case !slices.Contains(rule.By, "resource"):
 		return resourceFor(rule)
@@ -134,18 +136,18 @@ func countedResource(rule *check.Rule, resource string) string {
 }
 
 // ofAll makes the series of a rule that does not count by subject.
-func (d *demand) ofAll(rule *check.Rule, totals tenants.UsageReport) {
+func (d *demand) ofAll(rule *limit.Rule, totals tenants.UsageReport) {
 	made := map[string]*series{}
 	for _, item := range totals.Items {
 		if i := d.stretch(item.Start); i >= 0 && i < d.stretches() && resourceFits(rule.Resource, item.Resource) {
-			d.add(made, "everybody", countedResource(rule, item.Resource), i, item.Allowed+item.Denied, unitsOf(item.UsageCounts))
+			d.add(made, "everybody", countedResource(rule, item.Resource), i, item.Allowed+item.Denied, unitsOf(item.Counts))
 		}
 	}
 }
 
 // ofSubjects makes the series of the subjects that are listed. What each of them asked of which
 // resource is not kept: all are taken to ask as the tenant did as a whole.
-func (d *demand) ofSubjects(rule *check.Rule, report tenants.UsageReport, shares []map[string]float64) {
+func (d *demand) ofSubjects(rule *limit.Rule, report tenants.UsageReport, shares []map[string]float64) {
 	made := map[string]*series{}
 	rest := map[string]float64{} // of shares of checks that were not whole
 	for _, item := range report.Items {
@@ -160,14 +162,14 @@ func (d *demand) ofSubjects(rule *check.Rule, report tenants.UsageReport, shares
 			whole := int64(exact + 1e-9)
 			rest[key] = exact - float64(whole)
 			if whole > 0 {
-				d.add(made, item.Subject, resource, i, whole, unitsOf(item.UsageCounts)*whole/max(n, 1))
+				d.add(made, item.Subject, resource, i, whole, unitsOf(item.Counts)*whole/max(n, 1))
 			}
 		}
 	}
 }
 
-func unitsOf(c check.UsageCounts) int64 {
-	return min(c.CostAllowed, check.MaxFixedLimit) + min(c.CostDenied, check.MaxFixedLimit)
+func unitsOf(c usage.Counts) int64 {
+	return min(c.CostAllowed, limit.MaxFixedLimit) + min(c.CostDenied, limit.MaxFixedLimit)
 }
 
 func (d *demand) add(made map[string]*series, subject, resource string, stretch int, checks, units int64) {
@@ -184,21 +186,21 @@ func (d *demand) add(made map[string]*series, subject, resource string, stretch 
 }
 
 // quotaFor is the most that a subject could use at once under the rule, 0 for no limit.
-func quotaFor(rule *check.Rule, plans []check.PlanData, subject check.SubjectData) int64 {
-	limit := ownLimit(rule)
+func quotaFor(rule *limit.Rule, plans []check.PlanData, subject check.SubjectData) int64 {
+	lim := ownLimit(rule)
 	for _, p := range plans {
 		if own, has := p.Limits[rule.Slug]; has && (p.Slug == subject.Plan || subject.Plan == "" && p.Default) {
-			limit = own
+			lim = own
 		}
 	}
 	if len(subject.Overrides) > 0 {
-		limit = subject.Overrides[0].Limit
+		lim = subject.Overrides[0].Limit
 	}
-	if limit.Unlimited {
+	if lim.Unlimited {
 		return 0
 	}
 	r := *rule
-	r.Limit, r.Burst = limit.Limit, limit.Burst
+	r.Limit, r.Burst = lim.Limit, lim.Burst
 	return min(r.Numbers().Quota(), r.Limit)
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -16,7 +16,7 @@ type editorView struct {
 	Slug    string // of the rule that is changed; "": a new one
 	Name    string
 	Version int64
-	Stray   []check.FieldError
+	Stray   []limit.FieldError
 	Effect  *effectView // nil: nothing was tried yet
 }
 
@@ -48,10 +48,10 @@ func (v *editorView) units(name string, usual ...option) []option {
 }
 
 // draftRule is what a new rule begins as.
-func draftRule() check.Rule {
-	window, _ := check.ParseWindow("1m")
-	return check.Rule{
-		Resource: "*", Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window, By: []string{"subject"},
+func draftRule() limit.Rule {
+	window, _ := limit.ParseWindow("1m")
+	return limit.Rule{
+		Resource: "*", Algorithm: limit.SlidingWindowCounter, Limit: 100, Window: window, By: []string{"subject"},
 	}
 }
 
@@ -110,7 +110,7 @@ func (d *dashboard) showEditor(w http.ResponseWriter, r *http.Request, v *visit,
 }
 
 func (d *dashboard) createRule(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
-	rule := ruleOf(f, check.Rule{})
+	rule := ruleOf(f, limit.Rule{})
 	f.validate(&rule)
 	status := http.StatusUnprocessableEntity
 	if !f.invalid() {
@@ -125,13 +125,13 @@ func (d *dashboard) createRule(w http.ResponseWriter, r *http.Request, v *visit,
 	return d.showEditor(w, r, v, &editorView{Form: f}, status)
 }
 
-func firstWords(mode check.Mode) string {
+func firstWords(mode limit.Mode) string {
 	switch mode {
-	case check.Shadow:
+	case limit.Shadow:
 		return "It is in shadow: review what it would deny before you enforce it."
-	case check.Off:
+	case limit.Off:
 		return "It is off until you enforce it."
-	case check.Enforce:
+	case limit.Enforce:
 	}
 	return "It is enforced."
 }
@@ -147,7 +147,7 @@ func (d *dashboard) editRule(w http.ResponseWriter, r *http.Request, v *visit, f
 	f.validate(&rule)
 	status := http.StatusUnprocessableEntity
 	if !f.invalid() {
-		made, err := d.Store.EditRule(r.Context(), v.actor(), slug, f.match(), func(r *check.Rule) error {
+		made, err := d.Store.EditRule(r.Context(), v.actor(), slug, f.match(), func(r *limit.Rule) error {
 			*r = rule
 			return nil
 		})
@@ -178,7 +178,7 @@ func (f *form) refuseRule(err error) int {
 	status := heard.refuse(err)
 	f.problem = heard.problem
 	for field, message := range heard.errors {
-		f.wrongOf(check.FieldError{Field: field, Message: message})
+		f.wrongOf(limit.FieldError{Field: field, Message: message})
 	}
 	return status
 }

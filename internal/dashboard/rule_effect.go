@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -46,8 +47,8 @@ var labels = map[string]string{
 // effectOf reads a draft, for the rule of this slug ("": a new one), and tries it out. What is
 // wrong with it is written into the form.
 func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*effectView, error) {
-	var saved *check.Rule
-	before := check.Rule{}
+	var saved *limit.Rule
+	before := limit.Rule{}
 	if slug != "" {
 		rule, err := d.Store.RuleBySlug(r.Context(), v.actor(), slug)
 		if err != nil {
@@ -66,13 +67,13 @@ func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*
 	if !tryable {
 		return view, nil
 	}
-	if !check.ValidSlug(draft.Slug) {
+	if !limit.ValidSlug(draft.Slug) {
 		draft.Slug = "draft"
 	}
 	draft.Name, draft.Description = "", ""
 	view.Sentence, view.Outage = ruleSentence(&draft), outageSentence(draft.OnUnavailable)
-	view.Lease = leaseSentences(&draft, d.Checker.Instances())
-	view.Warnings = warningTexts(&draft, d.Checker.Instances())
+	view.Lease = leaseSentences(&draft, d.Instances())
+	view.Warnings = warningTexts(&draft, d.Instances())
 	view.Anew = saved != nil && countsOtherwise(saved, &draft)
 	select {
 	case d.trying <- struct{}{}:
@@ -92,20 +93,20 @@ func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*
 }
 
 // countsOtherwise reports whether a rule's counters would not be those of before.
-func countsOtherwise(a, b *check.Rule) bool {
+func countsOtherwise(a, b *limit.Rule) bool {
 	return a.Algorithm != b.Algorithm || a.Window.MS != b.Window.MS || a.Window.Calendar != b.Window.Calendar ||
 		a.Precision.MS != b.Precision.MS || !slices.Equal(a.By, b.By)
 }
 
 // tries lets the draft meet a steady stream and a burst, for three windows.
-func tries(ctx context.Context, draft *check.Rule, now time.Time) ([]try, error) {
+func tries(ctx context.Context, draft *limit.Rule, now time.Time) ([]try, error) {
 	rule := drawable(draft)
 	window := rule.Window.MS
 	span := 3 * window
 	start := now.UnixMilli() / window * window
-	limit, quota := rule.Limit, rule.Numbers().Quota()
+	lim, quota := rule.Limit, rule.Numbers().Quota()
 
-	steady, each := stream(4*limit+limit/2, span)
+	steady, each := stream(4*lim+lim/2, span)
 	burst, crowd := atOnce(2*quota, window/2, window/2+window)
 	var out []try
 	for _, t := range []struct {
@@ -134,12 +135,12 @@ func tries(ctx context.Context, draft *check.Rule, now time.Time) ([]try, error)
 
 // drawable is the rule as it is tried: enforced, and with a length for its window. The calendar's
 // day is a window like others; its week and month are drawn as 7 and 30 days.
-func drawable(draft *check.Rule) check.Rule {
+func drawable(draft *limit.Rule) limit.Rule {
 	rule := *draft
-	rule.Mode = check.Enforce
-	days := map[check.Calendar]int64{check.CalendarDay: 1, check.CalendarWeek: 7, check.CalendarMonth: 30}[rule.Window.Calendar]
+	rule.Mode = limit.Enforce
+	days := map[limit.Calendar]int64{limit.CalendarDay: 1, limit.CalendarWeek: 7, limit.CalendarMonth: 30}[rule.Window.Calendar]
 	if days > 0 {
-		rule.Window = check.Window{Duration: check.Duration{Text: itoa(days) + "d", MS: days * 24 * 3_600_000}}
+		rule.Window = limit.Window{Duration: limit.Duration{Text: itoa(days) + "d", MS: days * 24 * 3_600_000}}
 	}
 	return rule
 }
@@ -177,15 +178,15 @@ func somebodyAt(ms, cost int64) check.SimulatedRequest {
 }
 
 // resourceFor is a resource that the rule is for.
-func resourceFor(r *check.Rule) string {
+func resourceFor(r *limit.Rule) string {
 	if prefix, isPrefix := strings.CutSuffix(r.Resource, "*"); isPrefix {
-		return prefix[:min(len(prefix), check.MaxNameBytes-1)] + "x"
+		return prefix[:min(len(prefix), limit.MaxNameBytes-1)] + "x"
 	}
 	return r.Resource
 }
 
 // attributesFor are values for all attributes that the rule counts by.
-func attributesFor(r *check.Rule) (out []check.Attribute) {
+func attributesFor(r *limit.Rule) (out []check.Attribute) {
 	for _, by := range r.By {
 		if name, isAttribute := strings.CutPrefix(by, "attributes."); isAttribute {
 			out = append(out, check.Attribute{Name: name, Value: "some"})
@@ -196,12 +197,12 @@ func attributesFor(r *check.Rule) (out []check.Attribute) {
 
 // plansFor are the tenant's plans with their numbers for one rule, as far as these fit the draft,
 // and the slugs of those that do not.
-func plansFor(plans []tenants.Plan, draft *check.Rule) (out []check.PlanData, misfits []string) {
+func plansFor(plans []tenants.Plan, draft *limit.Rule) (out []check.PlanData, misfits []string) {
 	for _, p := range plans {
 		data := check.PlanData{Slug: p.Slug, Default: p.Default}
-		if limit, has := p.Limits[draft.Slug]; has {
-			if len(limit.Validate(draft)) == 0 {
-				data.Limits = map[string]check.Limit{draft.Slug: limit}
+		if lim, has := p.Limits[draft.Slug]; has {
+			if len(lim.Validate(draft)) == 0 {
+				data.Limits = map[string]limit.Limit{draft.Slug: lim}
 			} else {
 				misfits = append(misfits, p.Slug)
 			}

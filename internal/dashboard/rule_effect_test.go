@@ -9,7 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 // preview asks what a draft does, as the editor's script does.
@@ -39,7 +41,7 @@ func TestRulePreview(t *testing.T) {
 	got = b.preview("rule", "requests", "algorithm", "sliding_window_log", "limit", "10")
 	require.NotContains(t, got.body, "resets the counters")
 	require.Contains(t, b.preview("rule", "requests", "algorithm", "token_bucket").body, "resets the counters")
-	for _, algorithm := range check.Algorithms {
+	for _, algorithm := range limit.Algorithms {
 		for _, fields := range [][]string{{"limit", "1"}, {"limit", "10000"}, {"window", "366", "window_unit", "d"}, {"mode", "off"}, {"penalty", "1", "penalty_unit", "h"}} {
 			got = b.preview(append(fields, "algorithm", algorithm.String(), "precision", fields[1], "precision_unit", "d")...)
 			require.Equal(t, http.StatusOK, got.status, "%s %v", algorithm, fields)
@@ -70,18 +72,18 @@ func (s *stack) asked(ago time.Duration, resource string, checks map[string]int6
 	s.t.Helper()
 	start := s.clock.Now().Truncate(time.Minute).Add(-ago).UnixMilli()
 	var sum int64
-	var list check.SubjectList
+	var list usage.SubjectList
 	for subject, n := range checks {
 		sum += n
-		list = append(list, check.UsageSubject{Subject: subject, UsageCounts: check.UsageCounts{Allowed: n, CostAllowed: n}})
+		list = append(list, usage.Subject{Subject: subject, Counts: usage.Counts{Allowed: n, CostAllowed: n}})
 	}
-	require.NoError(s.t, s.store.WriteUsage(s.t.Context(), &check.UsageBatch{
+	require.NoError(s.t, s.store.WriteUsage(s.t.Context(), &usage.Batch{
 		Writer: uuid.New(), ID: uuid.Must(uuid.NewV7()), CompleteUntil: s.clock.Now(),
-		Rows: []check.UsageRow{{
-			UsageKey:    check.UsageKey{Tenant: s.a.TenantID(), StartMS: start, Resource: resource},
-			UsageCounts: check.UsageCounts{Allowed: sum, CostAllowed: sum},
+		Rows: []usage.Row{{
+			Key:    usage.Key{Tenant: s.a.TenantID(), StartMS: start, Resource: resource},
+			Counts: usage.Counts{Allowed: sum, CostAllowed: sum},
 		}},
-		Subjects: []check.UsageSubjects{{Tenant: s.a.TenantID(), StartMS: start, TopSubjects: check.TopSubjects{Checks: list}}},
+		Subjects: []usage.Subjects{{Tenant: s.a.TenantID(), StartMS: start, TopSubjects: usage.TopSubjects{Checks: list}}},
 	}))
 }
 
@@ -147,10 +149,10 @@ func TestReplayBounds(t *testing.T) {
 
 // A number of a plan that does not fit the draft is said, and left out.
 func TestPlansForDraft(t *testing.T) {
-	draft := check.Rule{Slug: "r", Algorithm: check.SlidingWindowLog, Window: window(t, "1m")}
+	draft := limit.Rule{Slug: "r", Algorithm: limit.SlidingWindowLog, Window: window(t, "1m")}
 	plans, misfits := plansFor([]tenants.Plan{
-		{Slug: "small", Default: true, Limits: map[string]check.Limit{"r": {Limit: 5}, "other": {Limit: 1}}}, {Slug: "large", Limits: map[string]check.Limit{"r": {Limit: 1_000_000}}},
+		{Slug: "small", Default: true, Limits: map[string]limit.Limit{"r": {Limit: 5}, "other": {Limit: 1}}}, {Slug: "large", Limits: map[string]limit.Limit{"r": {Limit: 1_000_000}}},
 	}, &draft)
 	require.Equal(t, []string{"large"}, misfits)
-	require.Equal(t, []check.PlanData{{Slug: "small", Default: true, Limits: map[string]check.Limit{"r": {Limit: 5}}}, {Slug: "large"}}, plans)
+	require.Equal(t, []check.PlanData{{Slug: "small", Default: true, Limits: map[string]limit.Limit{"r": {Limit: 5}}}, {Slug: "large"}}, plans)
 }

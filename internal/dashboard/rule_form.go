@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // The form of a rule, in the units that people speak in. A window is a number and a unit; what a
@@ -21,20 +21,20 @@ var (
 )
 
 type algorithmChoice struct {
-	check.Algorithm
+	limit.Algorithm
 	Title, Text string
 }
 
 // algorithmChoices are the algorithms with one sentence each, to choose from.
 var algorithmChoices = []algorithmChoice{
-	{check.SlidingWindowCounter, "Sliding window counter", "Recommended. A moving window, estimated from two counters."},
-	{check.SlidingWindowLog, "Sliding window log", "Exact. For small limits: stores the time of each unit, up to 10,000."},
-	{check.SlidingWindowBuckets, "Sliding window buckets", "Near exact. For large limits: the window moves in small steps."},
-	{check.FixedWindow, "Fixed window", "A quota by the clock or the calendar, such as 10 per day."},
-	{check.FixedWindowFirstHit, "Fixed window from the first hit", "A quota whose window starts at the first use."},
-	{check.TokenBucket, "Token bucket", "Allows bursts and limits the average rate."},
-	{check.LeakyBucket, "Leaky bucket", "A meter that fills with use and drains at the rate."},
-	{check.LeakyBucketQueue, "Leaky bucket queue", "Releases requests evenly and tells each how long to wait."},
+	{limit.SlidingWindowCounter, "Sliding window counter", "Recommended. A moving window, estimated from two counters."},
+	{limit.SlidingWindowLog, "Sliding window log", "Exact. For small limits: stores the time of each unit, up to 10,000."},
+	{limit.SlidingWindowBuckets, "Sliding window buckets", "Near exact. For large limits: the window moves in small steps."},
+	{limit.FixedWindow, "Fixed window", "A quota by the clock or the calendar, such as 10 per day."},
+	{limit.FixedWindowFirstHit, "Fixed window from the first hit", "A quota whose window starts at the first use."},
+	{limit.TokenBucket, "Token bucket", "Allows bursts and limits the average rate."},
+	{limit.LeakyBucket, "Leaky bucket", "A meter that fills with use and drains at the rate."},
+	{limit.LeakyBucketQueue, "Leaky bucket queue", "Releases requests evenly and tells each how long to wait."},
 }
 
 // outageChoices say what answers while the counters are away.
@@ -51,14 +51,14 @@ var consistencyChoices = []modeChoice{
 }
 
 // ruleValues writes a rule into the fields of its form.
-func ruleValues(r *check.Rule) map[string]string {
+func ruleValues(r *limit.Rule) map[string]string {
 	values := map[string]string{
 		"slug": r.Slug, "name": r.Name, "description": r.Description, "resource": r.Resource,
 		"algorithm": r.Algorithm.String(), "mode": r.Mode.String(), "on_unavailable": r.OnUnavailable.String(),
 		"consistency": r.Consistency.String(), "limit": numberOrNone(r.Limit), "burst": numberOrNone(r.Burst),
 	}
 	values["window"], values["window_unit"] = splitDuration(r.Window.Duration, "m")
-	if r.Window.Calendar != check.NoCalendar {
+	if r.Window.Calendar != limit.NoCalendar {
 		values["window"], values["window_unit"] = "1", r.Window.Calendar.String()
 	}
 	values["precision"], values["precision_unit"] = splitDuration(r.Precision, "s")
@@ -83,7 +83,7 @@ func numberOrNone(n int64) string {
 }
 
 // splitDuration takes the text of a length of time apart; unit is for one that is none.
-func splitDuration(d check.Duration, unit string) (number, unitOf string) {
+func splitDuration(d limit.Duration, unit string) (number, unitOf string) {
 	text := d.Text
 	if text == "" && d.MS != 0 {
 		text = itoa(d.MS) + "ms"
@@ -97,7 +97,7 @@ func splitDuration(d check.Duration, unit string) (number, unitOf string) {
 
 // ruleOf reads a rule from its form, over what it was before, and writes down what is wrong with
 // the fields. The slug is that of before, if it has one.
-func ruleOf(f *form, before check.Rule) check.Rule {
+func ruleOf(f *form, before limit.Rule) limit.Rule {
 	r := before
 	if r.Slug == "" {
 		r.Slug = f.Get("slug")
@@ -106,21 +106,21 @@ func ruleOf(f *form, before check.Rule) check.Rule {
 	if r.Resource == "" {
 		r.Resource = "*"
 	}
-	r.Algorithm = choice(f, "algorithm", check.ParseAlgorithm)
-	r.Mode = choice(f, "mode", check.ParseMode)
-	r.OnUnavailable = choice(f, "on_unavailable", check.ParseOnUnavailable)
+	r.Algorithm = choice(f, "algorithm", limit.ParseAlgorithm)
+	r.Mode = choice(f, "mode", limit.ParseMode)
+	r.OnUnavailable = choice(f, "on_unavailable", limit.ParseOnUnavailable)
 	if f.Get("consistency") != "" { // a form that was open when the service learned of it has none
-		r.Consistency = choice(f, "consistency", check.ParseConsistency)
+		r.Consistency = choice(f, "consistency", limit.ParseConsistency)
 	}
 	r.Limit = f.whole("limit")
 	r.Window = windowOf(f, r.Algorithm)
-	r.Burst, r.Precision = 0, check.Duration{}
+	r.Burst, r.Precision = 0, limit.Duration{}
 	if r.Algorithm.Bucket() && f.Get("burst") != "" {
 		if r.Burst = f.whole("burst"); r.Burst < 1 { // 0 means "not set" in a stored rule
-			f.wrong("burst", "must be a whole number from 1 to "+grouped(check.MaxLimit))
+			f.wrong("burst", "must be a whole number from 1 to "+grouped(limit.MaxLimit))
 		}
 	}
-	if r.Algorithm == check.SlidingWindowBuckets {
+	if r.Algorithm == limit.SlidingWindowBuckets {
 		r.Precision = durationOf(f, "precision")
 	}
 	r.Penalty = durationOf(f, "penalty")
@@ -137,16 +137,16 @@ func choice[T any](f *form, name string, parse func(string) (T, error)) T {
 	return value
 }
 
-func windowOf(f *form, algorithm check.Algorithm) (w check.Window) {
+func windowOf(f *form, algorithm limit.Algorithm) (w limit.Window) {
 	unit := f.Get("window_unit")
-	if _, err := check.ParseCalendar(unit); err == nil {
+	if _, err := limit.ParseCalendar(unit); err == nil {
 		if n := f.Get("window"); n != "" && n != "1" {
 			f.wrong("window", "must be 1 with a calendar unit")
 		}
-		if algorithm != check.FixedWindow {
+		if algorithm != limit.FixedWindow {
 			f.wrong("window", "may use a calendar unit only with the algorithm “Fixed window”")
 		}
-		w, _ = check.ParseWindow(unit)
+		w, _ = limit.ParseWindow(unit)
 		return w
 	}
 	if f.Get("window") == "" {
@@ -158,17 +158,17 @@ func windowOf(f *form, algorithm check.Algorithm) (w check.Window) {
 }
 
 // durationOf reads a number and its unit; the zero value where there is no number.
-func durationOf(f *form, name string) check.Duration {
+func durationOf(f *form, name string) limit.Duration {
 	text := digitsOf(f.Get(name))
 	if text == "" {
-		return check.Duration{}
+		return limit.Duration{}
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 1 || n > math.MaxInt32 {
 		f.wrong(name, "must be a whole number, such as 1")
-		return check.Duration{}
+		return limit.Duration{}
 	}
-	d, err := check.ParseDuration(itoa(n) + f.Get(name+"_unit"))
+	d, err := limit.ParseDuration(itoa(n) + f.Get(name+"_unit"))
 	if err != nil {
 		f.wrong(name, err.Error())
 	}
@@ -197,14 +197,14 @@ func sorted(texts []string) string { return strings.Join(slices.Sorted(slices.Va
 
 // validate writes down what the rule's own validation says, in the words and at the places of the
 // form.
-func (f *form) validate(r *check.Rule) {
+func (f *form) validate(r *limit.Rule) {
 	for _, e := range r.Validate() {
 		f.wrongOf(e)
 	}
 }
 
 // wrongOf writes down an error of a rule's field.
-func (f *form) wrongOf(e check.FieldError) {
+func (f *form) wrongOf(e limit.FieldError) {
 	field, message := e.Field, e.Message
 	if i, nested := strings.CutPrefix(field, "by"); nested {
 		field = "attributes"
@@ -212,7 +212,7 @@ func (f *form) wrongOf(e check.FieldError) {
 		if strings.Contains(e.Message, "twice") {
 			message = "must name each attribute once"
 		} else if i == "" {
-			message = "must be at most " + itoa(check.MaxBy-2)
+			message = "must be at most " + itoa(limit.MaxBy-2)
 		}
 	}
 	f.wrong(field, message)

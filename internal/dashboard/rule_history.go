@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -97,7 +97,7 @@ func (d *dashboard) showHistory(w http.ResponseWriter, r *http.Request, v *visit
 }
 
 // eachChange goes back over the changes of a rule, the newest first, until each returns false.
-func (d *dashboard) eachChange(ctx context.Context, v *visit, now *check.Rule, each func(*ruleChange) bool) error {
+func (d *dashboard) eachChange(ctx context.Context, v *visit, now *limit.Rule, each func(*ruleChange) bool) error {
 	var state map[string]json.RawMessage // the rule after the change at hand; nil: not known
 	filter, page := tenants.AuditFilter{Kind: "rule", Target: now.Slug}, tenants.Page{Limit: 200}
 	for seen := 0; seen < mostHistory; {
@@ -124,7 +124,7 @@ func (d *dashboard) eachChange(ctx context.Context, v *visit, now *check.Rule, e
 
 // changeOf reads a row of the trail, and returns what the rule was before it. after is what it was
 // after it, nil where a deletion follows or nothing does.
-func changeOf(e *tenants.AuditEntry, after map[string]json.RawMessage, newest bool, now *check.Rule) (c ruleChange, before map[string]json.RawMessage) {
+func changeOf(e *tenants.AuditEntry, after map[string]json.RawMessage, newest bool, now *limit.Rule) (c ruleChange, before map[string]json.RawMessage) {
 	c = ruleChange{Sequence: e.Sequence, At: moment{e.At}, Who: whoOf(e), Action: e.Action, Reason: e.Reason, Now: newest}
 	var was, is map[string]json.RawMessage
 	_ = json.Unmarshal(e.Before, &was) // null, or an object that the trail's author wrote
@@ -193,7 +193,7 @@ func fieldText(value json.RawMessage) string {
 }
 
 // ruleFields writes a rule as the trail does: what is not set is left out.
-func ruleFields(r *check.Rule) map[string]json.RawMessage {
+func ruleFields(r *limit.Rule) map[string]json.RawMessage {
 	fields := map[string]json.RawMessage{}
 	set := func(name string, value any, isSet bool) {
 		if isSet {
@@ -219,7 +219,7 @@ func ruleFields(r *check.Rule) map[string]json.RawMessage {
 }
 
 // ruleFromFields reads a rule as the trail writes it.
-func ruleFromFields(fields map[string]json.RawMessage) (r check.Rule, err error) {
+func ruleFromFields(fields map[string]json.RawMessage) (r limit.Rule, err error) {
 	if fields == nil {
 		return r, errors.New("the rule is unknown")
 	}
@@ -236,20 +236,20 @@ func ruleFromFields(fields map[string]json.RawMessage) (r check.Rule, err error)
 	if err := json.Unmarshal(encoded, &raw); err != nil {
 		return r, err
 	}
-	r = check.Rule{Slug: raw.Slug, Name: raw.Name, Description: raw.Description, Resource: raw.Resource, Limit: raw.Limit, Burst: raw.Burst, By: raw.By}
+	r = limit.Rule{Slug: raw.Slug, Name: raw.Name, Description: raw.Description, Resource: raw.Resource, Limit: raw.Limit, Burst: raw.Burst, By: raw.By}
 	var errs [7]error
-	r.Algorithm, errs[0] = check.ParseAlgorithm(raw.Algorithm)
-	r.Mode, errs[1] = check.ParseMode(raw.Mode)
-	r.OnUnavailable, errs[2] = check.ParseOnUnavailable(raw.OnUnavailable)
-	r.Window, errs[3] = check.ParseWindow(raw.Window)
+	r.Algorithm, errs[0] = limit.ParseAlgorithm(raw.Algorithm)
+	r.Mode, errs[1] = limit.ParseMode(raw.Mode)
+	r.OnUnavailable, errs[2] = limit.ParseOnUnavailable(raw.OnUnavailable)
+	r.Window, errs[3] = limit.ParseWindow(raw.Window)
 	if raw.Precision != "" {
-		r.Precision, errs[4] = check.ParseDuration(raw.Precision)
+		r.Precision, errs[4] = limit.ParseDuration(raw.Precision)
 	}
 	if raw.Consistency != "" { // what was written down before rules could be leased has none
-		r.Consistency, errs[6] = check.ParseConsistency(raw.Consistency)
+		r.Consistency, errs[6] = limit.ParseConsistency(raw.Consistency)
 	}
 	if raw.Penalty != "" {
-		r.Penalty, errs[5] = check.ParseDuration(raw.Penalty)
+		r.Penalty, errs[5] = limit.ParseDuration(raw.Penalty)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return r, fmt.Errorf("read a rule from the audit log: %w", err)
@@ -285,7 +285,7 @@ func (d *dashboard) restoreRule(w http.ResponseWriter, r *http.Request, v *visit
 	if err != nil {
 		return tenants.ErrNotFound
 	}
-	_, err = d.Store.EditRule(r.Context(), v.actor(), slug, f.match(), func(r *check.Rule) error {
+	_, err = d.Store.EditRule(r.Context(), v.actor(), slug, f.match(), func(r *limit.Rule) error {
 		*r = was
 		r.Slug = slug
 		return nil

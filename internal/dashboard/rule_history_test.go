@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -48,9 +48,9 @@ func TestRuleHistory(t *testing.T) {
 	made(editor.post("/rules/requests/restore", first))
 	rule, err := s.store.RuleBySlug(t.Context(), s.a, "requests")
 	require.NoError(t, err)
-	require.Equal(t, check.Rule{
-		Slug: "requests", Name: "API requests", Resource: "*", Algorithm: check.SlidingWindowCounter, Limit: 10, Window: window(t, "1m"),
-		By: []string{"subject"}, Penalty: check.Duration{Text: "5m", MS: 300_000},
+	require.Equal(t, limit.Rule{
+		Slug: "requests", Name: "API requests", Resource: "*", Algorithm: limit.SlidingWindowCounter, Limit: 10, Window: window(t, "1m"),
+		By: []string{"subject"}, Penalty: limit.Duration{Text: "5m", MS: 300_000},
 	}, rule.Rule)
 
 	got = ann.post("/rules/requests/restore", first)
@@ -75,7 +75,7 @@ func TestRuleHistoryPages(t *testing.T) {
 	b := s.as("ann@example.com")
 	require.Equal(t, http.StatusSeeOther, b.post("/rules", s.ruleForm("slug", "requests", "limit", "1")).status)
 	for i := range int64(historyPage + 5) {
-		_, err := s.store.EditRule(t.Context(), s.a, "requests", tenants.Match{}, func(r *check.Rule) error { r.Limit = i + 2; return nil })
+		_, err := s.store.EditRule(t.Context(), s.a, "requests", tenants.Match{}, func(r *limit.Rule) error { r.Limit = i + 2; return nil })
 		require.NoError(t, err)
 	}
 	got := b.get("/rules/requests/history")

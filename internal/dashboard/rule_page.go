@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -66,15 +66,15 @@ func (d *dashboard) showRule(w http.ResponseWriter, r *http.Request, v *visit, f
 	}
 	view := ruleView{
 		ruleRow: rowOf(&rule.Rule), Form: f, Version: rule.Version, Description: rule.Description, Outage: outageSentence(rule.OnUnavailable),
-		Lease: leaseSentences(&rule.Rule, d.Checker.Instances()),
+		Lease: leaseSentences(&rule.Rule, d.Instances()),
 		Facts: ruleFacts(&rule.Rule), Limit: limitText(&rule.Rule, ownLimit(&rule.Rule)), Changed: moment{rule.UpdatedAt},
-		Modes: modeChoices, Goes: goesWith(reach), Warnings: warningTexts(&rule.Rule, d.Checker.Instances()),
+		Modes: modeChoices, Goes: goesWith(reach), Warnings: warningTexts(&rule.Rule, d.Instances()),
 	}
 	view.Day = days[slug]
 	view.Day.Title = "Decisions in the last 24 hours"
 	for _, p := range plans {
-		if limit, ok := p.Limits[rule.Slug]; ok {
-			view.Plans = append(view.Plans, planNumber{p.Slug, nameOr(p.Name, p.Slug), limitText(&rule.Rule, limit)})
+		if lim, ok := p.Limits[rule.Slug]; ok {
+			view.Plans = append(view.Plans, planNumber{p.Slug, nameOr(p.Name, p.Slug), limitText(&rule.Rule, lim)})
 		}
 	}
 	v.frame.Title = view.Name
@@ -82,7 +82,7 @@ func (d *dashboard) showRule(w http.ResponseWriter, r *http.Request, v *visit, f
 }
 
 // warningTexts are the traps of a rule as sentences.
-func warningTexts(r *check.Rule, instances int) (out []string) {
+func warningTexts(r *limit.Rule, instances int) (out []string) {
 	for _, warning := range r.Warnings(instances) {
 		out = append(out, sentence(warning.Message))
 	}
@@ -108,9 +108,9 @@ func countText(n int64, one, many string) string {
 	return plural(n, one, many)
 }
 
-func ownLimit(r *check.Rule) check.Limit { return check.Limit{Limit: r.Limit, Burst: r.Burst} }
+func ownLimit(r *limit.Rule) limit.Limit { return limit.Limit{Limit: r.Limit, Burst: r.Burst} }
 
-func ruleFacts(r *check.Rule) []fact {
+func ruleFacts(r *limit.Rule) []fact {
 	by := "one counter for the tenant"
 	if len(r.By) > 0 {
 		by = strings.Join(r.By, ", ")
@@ -137,12 +137,12 @@ func ruleFacts(r *check.Rule) []fact {
 
 // setRuleMode is the switch between enforce, shadow and off.
 func (d *dashboard) setRuleMode(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
-	mode := choice(f, "mode", check.ParseMode)
+	mode := choice(f, "mode", limit.ParseMode)
 	if f.invalid() {
 		return errForm
 	}
 	slug := chi.URLParam(r, "slug")
-	rule, err := d.Store.EditRule(r.Context(), v.actor(), slug, f.match(), func(r *check.Rule) error {
+	rule, err := d.Store.EditRule(r.Context(), v.actor(), slug, f.match(), func(r *limit.Rule) error {
 		r.Mode = mode
 		return nil
 	})
@@ -150,10 +150,10 @@ func (d *dashboard) setRuleMode(w http.ResponseWriter, r *http.Request, v *visit
 		return d.refusedOnRule(w, r, v, f, err)
 	}
 	name := nameOr(rule.Name, rule.Slug)
-	said := map[check.Mode]string{
-		check.Enforce: "Rule “" + name + "” is enforced.",
-		check.Shadow:  "Rule “" + name + "” is in shadow. It reports what it would deny and denies nothing.",
-		check.Off:     "Rule “" + name + "” is off. It neither counts nor denies.",
+	said := map[limit.Mode]string{
+		limit.Enforce: "Rule “" + name + "” is enforced.",
+		limit.Shadow:  "Rule “" + name + "” is in shadow. It reports what it would deny and denies nothing.",
+		limit.Off:     "Rule “" + name + "” is off. It neither counts nor denies.",
 	}[mode]
 	return d.done(w, r, ruleURL(slug), said)
 }

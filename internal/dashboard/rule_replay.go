@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -46,7 +47,7 @@ const (
 	mostWorst    = 8
 )
 
-func (d *dashboard) replay(ctx context.Context, v *visit, draft, saved *check.Rule) (*replayView, error) {
+func (d *dashboard) replay(ctx context.Context, v *visit, draft, saved *limit.Rule) (*replayView, error) {
 	view := &replayView{}
 	if attributes := attributesFor(draft); len(attributes) > 0 {
 		view.Why = "The rule is counted per " + attributes[0].Name + ", and usage does not store attributes, so it cannot be replayed. " +
@@ -91,8 +92,8 @@ func (d *dashboard) replay(ctx context.Context, v *visit, draft, saved *check.Ru
 
 // replayable is the saved rule as it can be replayed beside the draft, drawable as rule: nil where
 // it is for other checks, counts by other values, or answers alike.
-func replayable(saved, draft, rule *check.Rule) *check.Rule {
-	if saved == nil || saved.Mode == check.Off || saved.Resource != draft.Resource || !slices.Equal(saved.By, draft.By) {
+func replayable(saved, draft, rule *limit.Rule) *limit.Rule {
+	if saved == nil || saved.Mode == limit.Off || saved.Resource != draft.Resource || !slices.Equal(saved.By, draft.By) {
 		return nil
 	}
 	was := drawable(saved)
@@ -103,7 +104,7 @@ func replayable(saved, draft, rule *check.Rule) *check.Rule {
 }
 
 // plansOf reads the tenant's plans with their numbers for the rule.
-func (d *dashboard) plansOf(ctx context.Context, v *visit, rule *check.Rule) (out []check.PlanData, misfits []string, err error) {
+func (d *dashboard) plansOf(ctx context.Context, v *visit, rule *limit.Rule) (out []check.PlanData, misfits []string, err error) {
 	plans, _, err := d.Store.Plans(ctx, v.actor(), tenants.Page{Limit: maxPlanColumns})
 	if err != nil {
 		return nil, nil, err
@@ -114,13 +115,13 @@ func (d *dashboard) plansOf(ctx context.Context, v *visit, rule *check.Rule) (ou
 
 // replayPolicy is the draft with the numbers that plans and overrides give it now, and fills in
 // the quota of each series.
-func (d *dashboard) replayPolicy(ctx context.Context, v *visit, rule *check.Rule, demand *demand) (sim check.Simulation, misfits []string, err error) {
+func (d *dashboard) replayPolicy(ctx context.Context, v *visit, rule *limit.Rule, demand *demand) (sim check.Simulation, misfits []string, err error) {
 	policy, err := d.Policies.Get(ctx, v.actor().TenantID())
 	if err != nil {
 		return sim, nil, err
 	}
 	sim.StartMS = demand.from.UnixMilli()
-	sim.Policy.Rules = []check.Rule{*rule}
+	sim.Policy.Rules = []limit.Rule{*rule}
 	if sim.Policy.Plans, misfits, err = d.plansOf(ctx, v, rule); err != nil {
 		return sim, nil, err
 	}
@@ -241,7 +242,7 @@ func (view *replayView) nameOf(s *series) string {
 }
 
 // note says what is replayed and what of it is guessed.
-func (view *replayView) note(draft, rule *check.Rule, d *demand, misfits []string) {
+func (view *replayView) note(draft, rule *limit.Rule, d *demand, misfits []string) {
 	view.Whose = "subjects"
 	stretch := map[time.Duration]string{time.Minute: "minute", time.Hour: "hour", 24 * time.Hour: "day"}[d.step]
 	note := func(text string) { view.Notes = append(view.Notes, text) }
@@ -263,7 +264,7 @@ func (view *replayView) note(draft, rule *check.Rule, d *demand, misfits []strin
 	if len(misfits) > 0 {
 		note("The limit of " + plural(int64(len(misfits)), "plan", "plans") + " is invalid for this rule and was ignored: " + strings.Join(misfits, ", ") + ". Change it before you save the rule.")
 	}
-	if draft.Window.Calendar != check.NoCalendar && draft.Window.Calendar != check.CalendarDay {
+	if draft.Window.Calendar != limit.NoCalendar && draft.Window.Calendar != limit.CalendarDay {
 		note("The calendar " + draft.Window.Calendar.String() + " is replayed as a window of " + exactly(rule.Window.MS, true) + ".")
 	}
 }

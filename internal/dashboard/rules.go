@@ -4,8 +4,9 @@ import (
 	"net/http"
 	"net/url"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 // pageSize is how many rows a list shows at once.
@@ -67,30 +68,30 @@ func (d *dashboard) rules(w http.ResponseWriter, r *http.Request, v *visit) erro
 // filter reads what is asked for, and returns with it what the addresses of other pages carry on.
 func (view *rulesView) filter() (f tenants.RuleFilter, kept url.Values, err error) {
 	kept = url.Values{}
-	var fields []check.FieldError
+	var fields []limit.FieldError
 	if f.Prefix = view.Prefix; f.Prefix != "" {
-		if problem := check.ValidName(f.Prefix); problem != "" {
-			fields = append(fields, check.FieldError{Field: "q", Message: problem})
+		if problem := limit.ValidName(f.Prefix); problem != "" {
+			fields = append(fields, limit.FieldError{Field: "q", Message: problem})
 		}
 		kept.Set("q", f.Prefix)
 	}
 	if view.Mode != "" {
-		mode, err := check.ParseMode(view.Mode)
+		mode, err := limit.ParseMode(view.Mode)
 		if err != nil {
-			fields = append(fields, check.FieldError{Field: "mode", Message: err.Error()})
+			fields = append(fields, limit.FieldError{Field: "mode", Message: err.Error()})
 		}
 		f.Mode = &mode
 		kept.Set("mode", view.Mode)
 	}
 	if view.Algorithm != "" {
-		if f.Algorithm, err = check.ParseAlgorithm(view.Algorithm); err != nil {
-			fields = append(fields, check.FieldError{Field: "algorithm", Message: err.Error()})
+		if f.Algorithm, err = limit.ParseAlgorithm(view.Algorithm); err != nil {
+			fields = append(fields, limit.FieldError{Field: "algorithm", Message: err.Error()})
 		}
 		kept.Set("algorithm", view.Algorithm)
 	}
 	if view.Resource != "" {
-		if problem := check.ValidName(view.Resource); problem != "" {
-			fields = append(fields, check.FieldError{Field: "resource", Message: problem})
+		if problem := limit.ValidName(view.Resource); problem != "" {
+			fields = append(fields, limit.FieldError{Field: "resource", Message: problem})
 		}
 		f.Resource = view.Resource
 		kept.Set("resource", view.Resource)
@@ -106,7 +107,7 @@ func (d *dashboard) lastDay(r *http.Request, v *visit, slugs []string) (map[stri
 	if len(slugs) == 0 {
 		return nil, nil
 	}
-	day := stretchUntil(v.now, check.UsageHour, 24)
+	day := stretchUntil(v.now, usage.Hour, 24)
 	query := tenants.UsageQuery{Grain: day.Grain, From: day.From, To: day.To, ByRule: true, Rules: slugs}
 	if day.Before = day.Before && len(slugs) == 1; day.Before { // a list has no room for the day before
 		query.From = day.earlier()
@@ -127,8 +128,8 @@ func (d *dashboard) lastDay(r *http.Request, v *visit, slugs []string) (map[stri
 	return days, nil
 }
 
-func rowOf(r *check.Rule) ruleRow {
-	return ruleRow{Slug: r.Slug, Name: nameOr(r.Name, r.Slug), Sentence: ruleSentence(r), Mode: r.Mode.String(), Leased: r.Consistency == check.Leased, Path: ruleURL(r.Slug)}
+func rowOf(r *limit.Rule) ruleRow {
+	return ruleRow{Slug: r.Slug, Name: nameOr(r.Name, r.Slug), Sentence: ruleSentence(r), Mode: r.Mode.String(), Leased: r.Consistency == limit.Leased, Path: ruleURL(r.Slug)}
 }
 
 func nameOr(name, slug string) string {

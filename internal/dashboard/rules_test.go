@@ -10,8 +10,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 // members adds one member of each role but owner to tenant A.
@@ -52,24 +53,24 @@ func TestMakeRule(t *testing.T) {
 	b := s.as("ann@example.com")
 	for slug, c := range map[string]struct {
 		fields []string
-		want   check.Rule
+		want   limit.Rule
 	}{
-		"plain": {nil, check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{"subject"}}},
+		"plain": {nil, limit.Rule{Algorithm: limit.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{"subject"}}},
 		"big": {[]string{"limit", "1,000,000", "window", "30", "window_unit", "d"},
-			check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 1_000_000, Window: window(t, "30d"), By: []string{"subject"}}},
+			limit.Rule{Algorithm: limit.SlidingWindowCounter, Limit: 1_000_000, Window: window(t, "30d"), By: []string{"subject"}}},
 		"month": {[]string{"algorithm", "fixed_window", "window_unit", "month", "burst", "7", "precision", "3"},
-			check.Rule{Algorithm: check.FixedWindow, Limit: 100, Window: window(t, "month"), By: []string{"subject"}}},
+			limit.Rule{Algorithm: limit.FixedWindow, Limit: 100, Window: window(t, "month"), By: []string{"subject"}}},
 		"bucket": {[]string{"algorithm", "token_bucket", "burst", "200", "penalty", "5", "mode", "shadow", "on_unavailable", "deny"},
-			check.Rule{Algorithm: check.TokenBucket, Limit: 100, Burst: 200, Window: window(t, "1m"), By: []string{"subject"},
-				Penalty: check.Duration{Text: "5m", MS: 300_000}, Mode: check.Shadow, OnUnavailable: check.Deny}},
+			limit.Rule{Algorithm: limit.TokenBucket, Limit: 100, Burst: 200, Window: window(t, "1m"), By: []string{"subject"},
+				Penalty: limit.Duration{Text: "5m", MS: 300_000}, Mode: limit.Shadow, OnUnavailable: limit.Deny}},
 		"steps": {[]string{"algorithm", "sliding_window_buckets", "precision", "500", "precision_unit", "ms", "by_subject", "", "by_resource", "on", "attributes", "ip, country"},
-			check.Rule{Algorithm: check.SlidingWindowBuckets, Limit: 100, Window: window(t, "1m"), Precision: check.Duration{Text: "500ms", MS: 500},
+			limit.Rule{Algorithm: limit.SlidingWindowBuckets, Limit: 100, Window: window(t, "1m"), Precision: limit.Duration{Text: "500ms", MS: 500},
 				By: []string{"resource", "attributes.ip", "attributes.country"}}},
 		"leased": {[]string{"consistency", "leased"},
-			check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{"subject"}, Consistency: check.Leased}},
+			limit.Rule{Algorithm: limit.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{"subject"}, Consistency: limit.Leased}},
 		"all": {[]string{"by_subject", "", "resource", "orders:*"},
-			check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{}, Resource: "orders:*"}},
-		"new": {nil, check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{"subject"}}},
+			limit.Rule{Algorithm: limit.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{}, Resource: "orders:*"}},
+		"new": {nil, limit.Rule{Algorithm: limit.SlidingWindowCounter, Limit: 100, Window: window(t, "1m"), By: []string{"subject"}}},
 	} {
 		got := b.post("/rules", s.ruleForm(append([]string{"slug", slug}, c.fields...)...))
 		require.Equal(t, http.StatusSeeOther, got.status, got.body)
@@ -102,9 +103,9 @@ func TestMakeRule(t *testing.T) {
 	require.Equal(t, "ann@example.com", entries[0].ActorName)
 }
 
-func window(t *testing.T, text string) check.Window {
+func window(t *testing.T, text string) limit.Window {
 	t.Helper()
-	w, err := check.ParseWindow(text)
+	w, err := limit.ParseWindow(text)
 	require.NoError(t, err)
 	return w
 }
@@ -188,7 +189,7 @@ func TestRuleRoles(t *testing.T) {
 	for _, path := range []string{"/rules", "/rules/preview", "/rules/requests/edit", "/rules/requests/mode", "/rules/requests/delete"} {
 		require.Equal(t, http.StatusConflict, bob.post(path, s.ruleForm()).status, "%s: the form was made for tenant A", path)
 	}
-	_, err := s.store.CreateRule(t.Context(), s.a, check.Rule{Slug: "only-a", Resource: "*", Algorithm: check.TokenBucket, Limit: 1, Window: window(t, "1m")})
+	_, err := s.store.CreateRule(t.Context(), s.a, limit.Rule{Slug: "only-a", Resource: "*", Algorithm: limit.TokenBucket, Limit: 1, Window: window(t, "1m")})
 	require.NoError(t, err)
 	own := s.ruleForm("tenant", s.b.TenantID().String(), "rule", "only-a")
 	for _, path := range []string{"/rules/preview", "/rules/only-a/edit", "/rules/only-a/mode", "/rules/only-a/delete"} {
@@ -222,12 +223,12 @@ func TestRuleConflicts(t *testing.T) {
 	rule, err := s.store.RuleBySlug(t.Context(), s.a, "requests")
 	require.NoError(t, err)
 	require.Equal(t, int64(11), rule.Limit)
-	require.Equal(t, check.Enforce, rule.Mode)
+	require.Equal(t, limit.Enforce, rule.Mode)
 
 	// a plan's number that would not survive is a reason, in the form
 	got = b.post("/rules/requests/edit", s.ruleForm("algorithm", "token_bucket", "window", "366", "window_unit", "d"))
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
-	_, _, err = s.store.PutPlanLimit(t.Context(), s.a, "free", "requests", check.Limit{Limit: 5, Burst: 5}, tenants.Match{})
+	_, _, err = s.store.PutPlanLimit(t.Context(), s.a, "free", "requests", limit.Limit{Limit: 5, Burst: 5}, tenants.Match{})
 	require.NoError(t, err)
 	got = b.post("/rules/requests/edit", s.ruleForm("algorithm", "fixed_window"))
 	require.Equal(t, http.StatusUnprocessableEntity, got.status)
@@ -277,11 +278,11 @@ func TestRulesList(t *testing.T) {
 func (s *stack) usage(a tenants.Actor, grain time.Duration, rule string, allowed, denied int64) {
 	s.t.Helper()
 	start := s.clock.Now().Truncate(grain).Add(-grain).UnixMilli()
-	counts := check.UsageCounts{Allowed: allowed, Denied: denied, CostAllowed: allowed, CostDenied: denied}
-	row := func(rule, resource string) check.UsageRow {
-		return check.UsageRow{UsageKey: check.UsageKey{Tenant: a.TenantID(), StartMS: start, Rule: rule, Resource: resource}, UsageCounts: counts}
+	counts := usage.Counts{Allowed: allowed, Denied: denied, CostAllowed: allowed, CostDenied: denied}
+	row := func(rule, resource string) usage.Row {
+		return usage.Row{Key: usage.Key{Tenant: a.TenantID(), StartMS: start, Rule: rule, Resource: resource}, Counts: counts}
 	}
-	require.NoError(s.t, s.store.WriteUsage(s.t.Context(), &check.UsageBatch{
-		Writer: uuid.New(), ID: uuid.Must(uuid.NewV7()), CompleteUntil: s.clock.Now(), Rows: []check.UsageRow{row("", "default"), row(rule, "default")},
+	require.NoError(s.t, s.store.WriteUsage(s.t.Context(), &usage.Batch{
+		Writer: uuid.New(), ID: uuid.Must(uuid.NewV7()), CompleteUntil: s.clock.Now(), Rows: []usage.Row{row("", "default"), row(rule, "default")},
 	}))
 }

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strings"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -30,7 +30,7 @@ const mostFound = 8
 // their names: "reset user_42" leads to that form. With fragment=options it is the palette's list.
 func (d *dashboard) search(w http.ResponseWriter, r *http.Request, v *visit) error {
 	view := searchView{Query: strings.TrimSpace(r.URL.Query().Get("q"))}
-	if len(view.Query) > check.MaxNameBytes {
+	if len(view.Query) > limit.MaxNameBytes {
 		return invalidField("q", "must be at most 256 bytes")
 	}
 	find := []func(context.Context, *visit, string) ([]foundItem, error){findPages, d.findActions, d.findSubjects, d.findRules, d.findPlans}
@@ -102,7 +102,7 @@ var subjectCommands = []struct {
 // findActions reads "WORD SUBJECT", such as "boost user_42".
 func (d *dashboard) findActions(ctx context.Context, v *visit, query string) (out []foundItem, err error) {
 	word, subject, ok := strings.Cut(query, " ")
-	if subject = strings.TrimSpace(subject); !ok || check.ValidName(subject) != "" {
+	if subject = strings.TrimSpace(subject); !ok || limit.ValidName(subject) != "" {
 		return nil, nil
 	}
 	for _, c := range subjectCommands {
@@ -134,7 +134,7 @@ func (d *dashboard) subjectsLike(ctx context.Context, v *visit, text string) ([]
 }
 
 func (d *dashboard) findSubjects(ctx context.Context, v *visit, query string) (out []foundItem, err error) {
-	if query == "" || check.ValidName(query) != "" {
+	if query == "" || limit.ValidName(query) != "" {
 		return nil, nil
 	}
 	names, err := d.subjectsLike(ctx, v, query)
@@ -154,7 +154,7 @@ func (d *dashboard) findRules(ctx context.Context, v *visit, query string) (out 
 	}
 	for r := range policy.EachRule() {
 		if len(out) < mostFound && holds(query, r.Slug, r.Name) {
-			out = append(out, foundItem{Kind: "Rule", Title: nameOr(r.Name, r.Slug), Note: limitText(r, check.Limit{Limit: r.Limit, Burst: r.Burst}), Path: "/rules/" + r.Slug})
+			out = append(out, foundItem{Kind: "Rule", Title: nameOr(r.Name, r.Slug), Note: limitText(r, limit.Limit{Limit: r.Limit, Burst: r.Burst}), Path: "/rules/" + r.Slug})
 		}
 	}
 	return out, nil

@@ -4,35 +4,35 @@ import (
 	"fmt"
 	"strings"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // ruleSentence reads a rule back in plain words.
-func ruleSentence(r *check.Rule) string {
+func ruleSentence(r *limit.Rule) string {
 	s := countedBy(r.By) + " can use " + amount(r) + " " + onResources(r.Resource) + "."
 	switch r.Mode {
-	case check.Enforce:
+	case limit.Enforce:
 		s += " Requests over the limit are denied"
 		if r.Penalty.MS > 0 {
 			s += ", and each denial blocks for " + exactly(r.Penalty.MS, true)
 		}
 		s += "."
-	case check.Shadow:
+	case limit.Shadow:
 		s += " Requests over the limit are only reported, because the rule is in shadow."
-	case check.Off:
+	case limit.Off:
 		s += " The rule is off: it neither counts nor denies."
 	}
 	return s
 }
 
 // outageSentence says what the rule does while the counters are away.
-func outageSentence(o check.OnUnavailable) string {
+func outageSentence(o limit.OnUnavailable) string {
 	switch o {
-	case check.Allow:
+	case limit.Allow:
 		return "If Redis is unavailable, the rule allows all checks."
-	case check.Deny:
+	case limit.Deny:
 		return "If Redis is unavailable, the rule denies all checks."
-	case check.Local:
+	case limit.Local:
 		return "If Redis is unavailable, each instance counts its share of the limit."
 	}
 	return ""
@@ -40,8 +40,8 @@ func outageSentence(o check.OnUnavailable) string {
 
 // leaseSentences say of a leased rule, with its own numbers, how early it may deny and what a crash can
 // strand, and for how long.
-func leaseSentences(r *check.Rule, instances int) (out []string) {
-	if r.Consistency != check.Leased {
+func leaseSentences(r *limit.Rule, instances int) (out []string) {
+	if r.Consistency != limit.Leased {
 		return nil
 	}
 	numbers := r.Numbers()
@@ -64,9 +64,9 @@ func leaseSentences(r *check.Rule, instances int) (out []string) {
 	}
 	stranded := "If an instance crashes, its prefetched units count as used "
 	switch r.Algorithm {
-	case check.TokenBucket, check.LeakyBucket:
+	case limit.TokenBucket, limit.LeakyBucket:
 		stranded += "until they refill"
-	case check.SlidingWindowCounter:
+	case limit.SlidingWindowCounter:
 		stranded += "with decreasing weight"
 	default:
 		stranded += "until their window ends"
@@ -99,45 +99,45 @@ func onResources(pattern string) string {
 	return "on “" + pattern + "”"
 }
 
-func amount(r *check.Rule) string {
-	limit, window := plural(r.Limit, "unit", "units"), exactly(r.Window.MS, false)
+func amount(r *limit.Rule) string {
+	lim, window := plural(r.Limit, "unit", "units"), exactly(r.Window.MS, false)
 	burst := r.Numbers().Burst
 	switch r.Algorithm {
-	case check.SlidingWindowCounter, check.SlidingWindowLog:
-		return limit + " in any " + window
-	case check.SlidingWindowBuckets:
-		return limit + " in any " + window + ", in steps of " + exactly(r.Precision.MS, true) + ","
-	case check.FixedWindow:
-		return limit + " each " + fixedWindow(r.Window) + ","
-	case check.FixedWindowFirstHit:
-		return fmt.Sprintf("%s in the %s that starts with the first use", limit, window)
-	case check.TokenBucket:
+	case limit.SlidingWindowCounter, limit.SlidingWindowLog:
+		return lim + " in any " + window
+	case limit.SlidingWindowBuckets:
+		return lim + " in any " + window + ", in steps of " + exactly(r.Precision.MS, true) + ","
+	case limit.FixedWindow:
+		return lim + " each " + fixedWindow(r.Window) + ","
+	case limit.FixedWindowFirstHit:
+		return fmt.Sprintf("%s in the %s that starts with the first use", lim, window)
+	case limit.TokenBucket:
 		return fmt.Sprintf("%s at once, refilled at %s,", plural(burst, "unit", "units"), rate(r.Limit, window))
-	case check.LeakyBucket:
+	case limit.LeakyBucket:
 		return fmt.Sprintf("%s in a bucket that drains at %s,", plural(burst, "unit", "units"), rate(r.Limit, window))
-	case check.LeakyBucketQueue:
+	case limit.LeakyBucketQueue:
 		return fmt.Sprintf("%s, released evenly, with a queue of up to %s,", rate(r.Limit, window), plural(burst, "unit", "units"))
 	}
-	return limit
+	return lim
 }
 
-func rate(limit int64, window string) string { return grouped(limit) + " per " + window }
+func rate(lim int64, window string) string { return grouped(lim) + " per " + window }
 
-func fixedWindow(w check.Window) string {
+func fixedWindow(w limit.Window) string {
 	switch w.Calendar {
-	case check.CalendarDay:
+	case limit.CalendarDay:
 		return "day, from midnight UTC"
-	case check.CalendarWeek:
+	case limit.CalendarWeek:
 		return "week, from Monday 00:00 UTC"
-	case check.CalendarMonth:
+	case limit.CalendarMonth:
 		return "month, from the 1st 00:00 UTC"
-	case check.NoCalendar:
+	case limit.NoCalendar:
 	}
 	return exactly(w.MS, false) + " of the clock"
 }
 
 // limitText is a number as it stands in a table: "100 per minute", with a bucket's capacity.
-func limitText(r *check.Rule, l check.Limit) string {
+func limitText(r *limit.Rule, l limit.Limit) string {
 	if l.Unlimited {
 		return "unlimited"
 	}
@@ -148,8 +148,8 @@ func limitText(r *check.Rule, l check.Limit) string {
 	return text
 }
 
-func windowName(w check.Window) string {
-	if w.Calendar != check.NoCalendar {
+func windowName(w limit.Window) string {
+	if w.Calendar != limit.NoCalendar {
 		return w.Calendar.String()
 	}
 	return exactly(w.MS, false)

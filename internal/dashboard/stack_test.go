@@ -14,10 +14,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/check/checktest"
+	"weir/internal/engine"
+	redisengine "weir/internal/engine/redis"
+	"weir/internal/limit"
+	"weir/internal/recent"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 	"weir/internal/testenv"
@@ -57,6 +61,7 @@ type stack struct {
 	store    *tenants.Store
 	clock    *clock
 	checker  *check.Checker
+	engines  *engine.Stack
 	policies *check.Policies // they follow what pages write, and hear of nothing else
 	server   *httptest.Server
 	stopping chan struct{} // closed when the process is about to end
@@ -78,24 +83,31 @@ func newStack(t *testing.T) *stack {
 	return s
 }
 
+// observers lets a log that is created after its checker hear of decisions.
+type observers struct{ *recent.Log }
+
 // serve starts a dashboard over that store and that Redis.
 func (s *stack) serve(store *tenants.Store, redisURL string, changes ...func(*Deps)) {
 	s.t.Helper()
-	client, err := check.NewRedisClient(redisURL)
+	client, err := redisengine.NewClient(redisURL)
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { _ = client.Close() })
 	logger := slog.New(slog.DiscardHandler)
-	keys, metrics := check.NewKeys([16]byte{1}), check.NewMetrics(prometheus.NewRegistry())
-	s.checker = check.NewChecker(check.CheckerOptions{
-		Keys: keys, Shared: check.NewRedisEngine(client, check.RedisOptions{Deadline: time.Second}),
-		Local: check.NewMemoryEngine(check.MemoryOptions{}), Peers: check.NewPeers(1, metrics), Metrics: metrics,
+	keys := check.NewKeys([16]byte{1})
+	var decisions observers
+	parts := checktest.New(s.t, checktest.Options{
+		Keys: keys, Shared: redisengine.New(client, redisengine.Options{Deadline: time.Second}), Observers: []check.Observer{&decisions},
 	})
-	s.t.Cleanup(s.checker.Close)
-	s.policies = check.NewPolicies(store, keys, logger, metrics)
+	decisions.Log = recent.New(recent.Options{Keys: keys, Peers: parts.Peers, Self: func() recent.Instance {
+		return recent.Instance{Latency: parts.Checker.Latency(), DegradedSince: parts.Stack.DegradedSince()}
+	}})
+	s.checker, s.engines = parts.Checker, parts.Stack
+	s.policies = check.NewPolicies(store, keys, logger, parts.Metrics)
 	s.stopping = make(chan struct{})
 	deps := Deps{
-		Store: store, Policies: s.policies, Checker: s.checker, Logger: logger, Now: s.clock.Now, Stopping: s.stopping,
-		Follow: func(ctx context.Context, _ check.TenantID) { s.follow(context.WithoutCancel(ctx)) },
+		Store: store, Policies: s.policies, Checker: s.checker, Recent: decisions.Log, Instances: parts.Peers.Count,
+		DegradedSince: parts.Stack.DegradedSince, Logger: logger, Now: s.clock.Now, Stopping: s.stopping,
+		Follow: func(ctx context.Context, _ limit.TenantID) { s.follow(context.WithoutCancel(ctx)) },
 	}
 	for _, change := range changes {
 		change(&deps)
@@ -239,24 +251,24 @@ func (b *browser) signedIn(want bool, why string) {
 func (s *stack) fill(a tenants.Actor, mark string) {
 	s.t.Helper()
 	ctx := context.WithoutCancel(s.t.Context())
-	window, err := check.ParseWindow("1m")
+	window, err := limit.ParseWindow("1m")
 	require.NoError(s.t, err)
 	for _, slug := range []string{"requests", "by-ip"} {
 		by := []string{"subject"}
 		if slug == "by-ip" {
 			by = append(by, "attributes.ip")
 		}
-		_, err = s.store.CreateRule(ctx, a, check.Rule{
-			Slug: slug, Name: "Rule " + mark, Description: "About " + mark, Resource: "*", Algorithm: check.SlidingWindowLog, Limit: 10, Window: window, By: by,
+		_, err = s.store.CreateRule(ctx, a, limit.Rule{
+			Slug: slug, Name: "Rule " + mark, Description: "About " + mark, Resource: "*", Algorithm: limit.SlidingWindowLog, Limit: 10, Window: window, By: by,
 		})
 		require.NoError(s.t, err)
 	}
-	_, err = s.store.CreatePlan(ctx, a, tenants.Plan{Slug: "free", Name: "Plan " + mark, Limits: map[string]check.Limit{"requests": {Limit: 20}}})
+	_, err = s.store.CreatePlan(ctx, a, tenants.Plan{Slug: "free", Name: "Plan " + mark, Limits: map[string]limit.Limit{"requests": {Limit: 20}}})
 	require.NoError(s.t, err)
 	_, _, err = s.store.PutSubject(ctx, a, tenants.Subject{Subject: "ada " + mark, Labels: map[string]string{"name": "Label " + mark}, BillingRef: "ref " + mark}, tenants.Match{})
 	require.NoError(s.t, err)
 	ends := s.clock.Now().Add(48 * time.Hour)
-	_, _, err = s.store.PutOverride(ctx, a, "ada "+mark, tenants.Override{Rule: "requests", Limit: check.Limit{Limit: 30}, Reason: "Because " + mark, ExpiresAt: &ends}, tenants.Match{})
+	_, _, err = s.store.PutOverride(ctx, a, "ada "+mark, tenants.Override{Rule: "requests", Limit: limit.Limit{Limit: 30}, Reason: "Because " + mark, ExpiresAt: &ends}, tenants.Match{})
 	require.NoError(s.t, err)
 	_, _, err = s.store.CreateKey(ctx, a, tenants.NewAPIKey{Name: "Key " + mark, Scopes: tenants.AllScopes})
 	require.NoError(s.t, err)

@@ -7,7 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"weir/internal/check"
+	"weir/internal/limit"
+	"weir/internal/recent"
 	"weir/internal/tenants"
 )
 
@@ -79,9 +80,9 @@ func startDocument(f *form) (out tenants.Document) {
 	if f.Get("only") == "key" {
 		return out
 	}
-	rule := check.Rule{
-		Slug: "api-requests", Name: f.Get("name"), Resource: "*", Algorithm: check.SlidingWindowCounter,
-		Limit: f.whole("limit"), Window: check.Window{Duration: durationOf(f, "window")}, By: []string{"subject"},
+	rule := limit.Rule{
+		Slug: "api-requests", Name: f.Get("name"), Resource: "*", Algorithm: limit.SlidingWindowCounter,
+		Limit: f.whole("limit"), Window: limit.Window{Duration: durationOf(f, "window")}, By: []string{"subject"},
 	}
 	if f.invalid() {
 		return out
@@ -89,7 +90,7 @@ func startDocument(f *form) (out tenants.Document) {
 	for _, problem := range rule.Validate() {
 		f.wrong(problem.Field, problem.Message)
 	}
-	out.Rules = []check.Rule{rule}
+	out.Rules = []limit.Rule{rule}
 	out.Plans = []tenants.Plan{{Slug: "free", Name: "Free", Default: true}}
 	return out
 }
@@ -116,9 +117,9 @@ func (d *dashboard) waitForCheck(w http.ResponseWriter, r *http.Request, v *visi
 		return invalidField("since", "must be a time in milliseconds")
 	}
 	wait := waitView{Since: time.UnixMilli(ms)}
-	recent := d.Checker.Recent().List(r.Context(), v.actor().TenantID(), check.RecentQuery{Since: wait.Since, Most: 1})
-	if len(recent.Decisions) > 0 {
-		first := recent.Decisions[0]
+	log := d.Recent.List(r.Context(), v.actor().TenantID(), recent.Query{Since: wait.Since, Most: 1})
+	if len(log.Decisions) > 0 {
+		first := log.Decisions[0]
 		wait.Arrived, wait.Subject, wait.Said = true, first.Subject, arrivalWords(&first)
 	}
 	if query.Has("fragment") {
@@ -128,7 +129,7 @@ func (d *dashboard) waitForCheck(w http.ResponseWriter, r *http.Request, v *visi
 	return d.render(w, r, http.StatusOK, waitPage(v.frame, wait))
 }
 
-func arrivalWords(first *check.RecentDecision) string {
+func arrivalWords(first *recent.Decision) string {
 	said := first.Subject + " sent a check for “" + first.Resource + "”. It was "
 	if !first.Allowed {
 		return said + "denied by " + nameOr(first.Rule, "its state") + "."

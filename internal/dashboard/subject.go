@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -172,7 +173,7 @@ func (d *dashboard) subject(w http.ResponseWriter, r *http.Request, v *visit) er
 // subjectOf returns the subject in the path.
 func subjectOf(r *http.Request) (string, error) {
 	name, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), "/subjects/"))
-	if err != nil || check.ValidName(name) != "" {
+	if err != nil || limit.ValidName(name) != "" {
 		return "", tenants.ErrNotFound
 	}
 	return name, nil
@@ -254,11 +255,11 @@ func countedValues(subject string, query url.Values) (values check.Request, aske
 		if value == "" || field != "resource" && !isAttribute {
 			continue
 		}
-		problem := check.ValidName(value)
-		if isAttribute && !check.ValidAttributeName(name) {
+		problem := limit.ValidName(value)
+		if isAttribute && !limit.ValidAttributeName(name) {
 			problem = "is not a valid attribute name"
 		}
-		if problem != "" || len(values.Attributes) == check.MaxAttributes {
+		if problem != "" || len(values.Attributes) == limit.MaxAttributes {
 			return values, nil, invalidField(field, nameOr(problem, "exceeds the number of attributes"))
 		}
 		asked[field] = value
@@ -315,12 +316,12 @@ func limitViewOf(r *check.RuleDecision) limitView {
 		Rule: r.Rule.Slug, Name: nameOr(r.Rule.Name, r.Rule.Slug), Origin: originText(r.Source), Unlimited: r.Unlimited,
 		Uncounted: r.Uncounted, Remaining: r.Remaining, Quota: r.Quota,
 	}
-	l.Number = limitText(r.Rule, check.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited})
+	l.Number = limitText(r.Rule, limit.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited})
 	switch {
 	case r.Unlimited:
 		return l
 	case !r.Allowed:
-		l.Denies, l.waitMS = r.Mode == check.Enforce, r.RetryAfterMS
+		l.Denies, l.waitMS = r.Mode == limit.Enforce, r.RetryAfterMS
 		l.Note, l.Tone = "Denying", "bad"
 		if r.RetryAfterMS > 0 {
 			l.Note = "Denying for " + short(time.Duration(r.RetryAfterMS)*time.Millisecond)
@@ -329,7 +330,7 @@ func limitViewOf(r *check.RuleDecision) limitView {
 			l.Note += ", penalty"
 		}
 	}
-	if r.Mode == check.Shadow {
+	if r.Mode == limit.Shadow {
 		l.Note, l.Tone = strings.Replace("Shadow, "+l.Note, "Shadow, Denying", "Shadow, would deny", 1), "warn"
 		l.Note = strings.TrimSuffix(l.Note, ", ")
 	}

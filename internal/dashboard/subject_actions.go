@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -121,8 +122,8 @@ var (
 
 // boostSubject gives the subject more under one rule, for a time.
 func (d *dashboard) boostSubject(ctx context.Context, s *subjectChange) (string, error) {
-	limit, err := d.boosted(ctx, s)
-	length, badLength := check.ParseDuration(s.Get("for"))
+	lim, err := d.boosted(ctx, s)
+	length, badLength := limit.ParseDuration(s.Get("for"))
 	if badLength != nil || !slices.ContainsFunc(boostTimes, func(o option) bool { return o.Value == s.Get("for") }) {
 		s.wrong("for", "must be one of the listed options")
 	}
@@ -130,50 +131,50 @@ func (d *dashboard) boostSubject(ctx context.Context, s *subjectChange) (string,
 		return "", err
 	}
 	ends := s.visit.now.Add(time.Duration(length.MS) * time.Millisecond)
-	o := tenants.Override{Rule: s.Get("rule"), Limit: limit, Reason: s.reason, ExpiresAt: &ends}
+	o := tenants.Override{Rule: s.Get("rule"), Limit: lim, Reason: s.reason, ExpiresAt: &ends}
 	if _, _, err = d.Store.PutOverride(ctx, s.visit.actor(), s.subject, o, tenants.Match{}); errors.Is(err, tenants.ErrNotFound) {
 		s.wrong("rule", "no longer exists")
 		return "", nil
 	}
-	return "Limit of " + s.subject + " under " + o.Rule + " boosted to " + plainLimit(limit) + " for " + inWords(ends.Sub(s.visit.now)) + ".", err
+	return "Limit of " + s.subject + " under " + o.Rule + " boosted to " + plainLimit(lim) + " for " + inWords(ends.Sub(s.visit.now)) + ".", err
 }
 
 // boosted is the number that a boost gives: a multiple of the present one, or another.
-func (d *dashboard) boosted(ctx context.Context, s *subjectChange) (check.Limit, error) {
+func (d *dashboard) boosted(ctx context.Context, s *subjectChange) (limit.Limit, error) {
 	if s.Get("factor") == "" {
-		return check.Limit{Limit: s.whole("limit")}, nil
+		return limit.Limit{Limit: s.whole("limit")}, nil
 	}
 	factor := s.whole("factor")
 	if !slices.ContainsFunc(boostFactors, func(o option) bool { return o.Value == s.Get("factor") }) {
 		s.wrong("factor", "must be one of the listed options")
-		return check.Limit{}, nil
+		return limit.Limit{}, nil
 	}
 	policy, err := d.Policies.Get(ctx, s.visit.actor().TenantID())
 	if err != nil {
-		return check.Limit{}, err
+		return limit.Limit{}, err
 	}
 	for _, r := range d.Checker.Inspect(ctx, policy, s.values).Rules {
 		switch {
 		case r.Rule.Slug != s.Get("rule"):
 		case r.Unlimited:
 			s.wrong("rule", "is already unlimited for this subject")
-			return check.Limit{}, nil
+			return limit.Limit{}, nil
 		case r.Limit > math.MaxInt64/factor || r.Burst > math.MaxInt64/factor:
 			s.wrong("factor", "makes the limit too large")
-			return check.Limit{}, nil
+			return limit.Limit{}, nil
 		default:
-			return check.Limit{Limit: r.Limit * factor, Burst: r.Burst * factor}, nil
+			return limit.Limit{Limit: r.Limit * factor, Burst: r.Burst * factor}, nil
 		}
 	}
 	s.wrong("rule", "must be a rule that is counted per subject")
-	return check.Limit{}, nil
+	return limit.Limit{}, nil
 }
 
 // overrideSubject gives the subject a number of its own under one rule.
 func (d *dashboard) overrideSubject(ctx context.Context, s *subjectChange) (string, error) {
 	o := tenants.Override{
 		Rule: s.Get("rule"), Reason: s.reason, StartsAt: s.instant("starts_at"), ExpiresAt: s.instant("expires_at"),
-		Limit: check.Limit{Unlimited: s.Checked("unlimited", false)},
+		Limit: limit.Limit{Unlimited: s.Checked("unlimited", false)},
 	}
 	if !o.Limit.Unlimited {
 		o.Limit.Limit = s.whole("limit")

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -74,7 +75,7 @@ func TestSubjectActions(t *testing.T) {
 	}{
 		{"support", url.Values{"do": {"boost"}, "rule": {"requests"}, "factor": {"5"}, "for": {"4h"}}, func() {
 			o := subject().Overrides[0]
-			require.Equal(t, check.Limit{Limit: 100}, o.Limit, "5 times what the plan gives")
+			require.Equal(t, limit.Limit{Limit: 100}, o.Limit, "5 times what the plan gives")
 			require.WithinDuration(t, now.Add(4*time.Hour), *o.ExpiresAt, time.Second)
 			require.Equal(t, "because", o.Reason)
 			require.True(t, s.check("user_7", 100).Allowed, "burst")

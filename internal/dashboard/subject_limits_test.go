@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // Whoever has hundreds of rules wants to see first which of them a customer is about to meet.
@@ -40,11 +40,11 @@ func TestSubjectShowsTheLimitsWithTheLeastLeft(t *testing.T) {
 // What is left out is said, and one link away.
 func TestSubjectWithManyRules(t *testing.T) {
 	s := newStack(t)
-	window, err := check.ParseWindow("1m")
+	window, err := limit.ParseWindow("1m")
 	require.NoError(t, err)
 	for n := range mostLimits + 1 {
-		_, err := s.store.CreateRule(t.Context(), s.a, check.Rule{
-			Slug: fmt.Sprintf("rule-%d", n), Resource: fmt.Sprintf("r%d", n), Algorithm: check.SlidingWindowCounter,
+		_, err := s.store.CreateRule(t.Context(), s.a, limit.Rule{
+			Slug: fmt.Sprintf("rule-%d", n), Resource: fmt.Sprintf("r%d", n), Algorithm: limit.SlidingWindowCounter,
 			Limit: 10, Window: window, By: []string{"subject"},
 		})
 		require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 // operated makes a handler of a page that is the operator's own: for everybody else it is not there.
@@ -83,7 +84,7 @@ func (d *dashboard) showTenants(w http.ResponseWriter, r *http.Request, v *visit
 	for i := range list {
 		ids[i] = list[i].ID
 	}
-	served, err := d.Store.Served(ctx, v.actor(), ids, stretchUntil(v.now, check.UsageHour, servedHours).From)
+	served, err := d.Store.Served(ctx, v.actor(), ids, stretchUntil(v.now, usage.Hour, servedHours).From)
 	if err != nil {
 		return err
 	}

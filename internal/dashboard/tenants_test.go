@@ -11,8 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
+	"weir/internal/recent"
 	"weir/internal/tenants"
 	"weir/internal/testenv"
+	"weir/internal/usage"
 )
 
 // operated is a stack whose operator Olga is, an admin of the platform tenant, and her browser.
@@ -29,7 +32,7 @@ func newOperated(t *testing.T) *operated {
 	o := &operated{stack: s, platform: tenants.AsSystem(platform.ID, "test")}
 	s.member(o.platform, "olga@example.com", tenants.Admin)
 	s.serve(s.store, testenv.RedisURL(t), func(d *Deps) {
-		d.Follow = func(ctx context.Context, tenant check.TenantID) {
+		d.Follow = func(ctx context.Context, tenant limit.TenantID) {
 			change, err := s.store.Versions(ctx, tenant)
 			if err != nil {
 				return // it was deleted
@@ -45,15 +48,15 @@ func newOperated(t *testing.T) *operated {
 // quota makes the tiers basic (the default one, 100 checks a minute) and gold (1000).
 func (o *operated) quota() {
 	o.t.Helper()
-	window, err := check.ParseWindow("1m")
+	window, err := limit.ParseWindow("1m")
 	require.NoError(o.t, err)
-	_, err = o.store.CreateRule(o.t.Context(), o.platform, check.Rule{
-		Slug: "checks", Name: "Checks per tenant", Resource: check.QuotaResource, Algorithm: check.FixedWindow, Limit: 50, Window: window, By: []string{"subject"},
+	_, err = o.store.CreateRule(o.t.Context(), o.platform, limit.Rule{
+		Slug: "checks", Name: "Checks per tenant", Resource: check.QuotaResource, Algorithm: limit.FixedWindow, Limit: 50, Window: window, By: []string{"subject"},
 	})
 	require.NoError(o.t, err)
-	for slug, limit := range map[string]int64{"basic": 100, "gold": 1000} {
+	for slug, lim := range map[string]int64{"basic": 100, "gold": 1000} {
 		_, err := o.store.CreatePlan(o.t.Context(), o.platform, tenants.Plan{
-			Slug: slug, Name: "Tier " + slug, Default: slug == "basic", Limits: map[string]check.Limit{"checks": {Limit: limit}},
+			Slug: slug, Name: "Tier " + slug, Default: slug == "basic", Limits: map[string]limit.Limit{"checks": {Limit: lim}},
 		})
 		require.NoError(o.t, err)
 	}
@@ -278,8 +281,8 @@ func TestTenantUsage(t *testing.T) {
 	})
 	require.NoError(t, err)
 	for _, rule := range []string{"", "requests"} {
-		s.decided(s.a, check.UsageHour, 0, rule, 4321, 17)
-		s.decided(s.a, check.UsageDay, 0, rule, 4321, 17)
+		s.decided(s.a, usage.Hour, 0, rule, 4321, 17)
+		s.decided(s.a, usage.Day, 0, rule, 4321, 17)
 	}
 	for _, path := range []string{"/tenants", "/tenants/tenant-a", "/tenants/tenant-a?period=30d"} {
 		got := s.olga.get(path)
@@ -317,7 +320,7 @@ func TestTenantsDuringOutage(t *testing.T) {
 func TestInstanceRows(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	well := check.Instance{
+	well := recent.Instance{
 		Name: "web-1", Version: "v1.2.3", StartedAt: now.Add(-3 * time.Hour), ConfigAge: time.Second, This: true,
 		Latency: check.Latency{Checks: 12345, P50: 80 * time.Microsecond, P99: 2 * time.Millisecond},
 	}
@@ -326,9 +329,9 @@ func TestInstanceRows(t *testing.T) {
 		Name: "web-1", Version: "v1.2.3", This: true, Started: moment{well.StartedAt}, Up: "3 hours", Counters: "available", CountersTone: "good",
 		Config: "up to date", ConfigTone: "good", Checks: grouped(12345), Half: "80 µs", Nearly: "2.0 ms",
 	}, row)
-	ill := check.Instance{StartedAt: now, DegradedSince: now.Add(-2 * time.Minute), ConfigAge: time.Minute}
+	ill := recent.Instance{StartedAt: now, DegradedSince: now.Add(-2 * time.Minute), ConfigAge: time.Minute}
 	row = instanceRowOf(&ill, now)
 	require.Equal(t, []string{"unnamed", "unknown", "unavailable for 2 minutes", "bad", "1 minute old", "bad", ""},
 		[]string{row.Name, row.Version, row.Counters, row.CountersTone, row.Config, row.ConfigTone, row.Checks})
-	require.Equal(t, "not loaded yet", func() string { r := instanceRowOf(&check.Instance{ConfigAge: -1}, now); return r.Config }())
+	require.Equal(t, "not loaded yet", func() string { r := instanceRowOf(&recent.Instance{ConfigAge: -1}, now); return r.Config }())
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -101,7 +102,7 @@ func (view *testerView) offer(policy *check.Policy) {
 		}
 	}
 	view.Attributes, view.Resources = slices.Sorted(maps.Keys(names)), slices.Sorted(maps.Keys(resources))
-	view.Attributes = view.Attributes[:min(len(view.Attributes), check.MaxAttributes)]
+	view.Attributes = view.Attributes[:min(len(view.Attributes), limit.MaxAttributes)]
 	view.Resources = view.Resources[:min(len(view.Resources), pageSize)]
 }
 
@@ -123,7 +124,7 @@ func (d *dashboard) offerFromStore(r *http.Request, v *visit, view *testerView) 
 // suggested lists registered subjects that begin with what is typed so far.
 func (d *dashboard) suggested(r *http.Request, v *visit) (names []string, err error) {
 	prefix := r.URL.Query().Get("subject")
-	if prefix != "" && check.ValidName(prefix) != "" {
+	if prefix != "" && limit.ValidName(prefix) != "" {
 		return nil, nil
 	}
 	subjects, _, err := d.Store.Subjects(r.Context(), v.actor(), tenants.SubjectFilter{Prefix: prefix}, tenants.Page{Limit: maxTesterSubjects})
@@ -147,19 +148,19 @@ func (f *form) check(attributes []string) check.Request {
 	r := check.Request{Subject: f.values.Get("subject"), Resource: "default", Cost: 1, Plan: f.Get("plan"), DryRun: true, Explain: true}
 	if r.Subject == "" {
 		f.wrong("subject", "is required")
-	} else if problem := check.ValidName(r.Subject); problem != "" {
+	} else if problem := limit.ValidName(r.Subject); problem != "" {
 		f.wrong("subject", problem)
 	}
 	if text := f.values.Get("resource"); text != "" {
 		r.Resource = text
-		if problem := check.ValidName(text); problem != "" {
+		if problem := limit.ValidName(text); problem != "" {
 			f.wrong("resource", problem)
 		}
 	}
 	if f.Get("cost") != "" {
 		r.Cost = f.whole("cost")
-		if r.Cost < 0 || r.Cost > check.MaxFixedLimit {
-			f.wrong("cost", "must be from 0 to "+grouped(check.MaxFixedLimit))
+		if r.Cost < 0 || r.Cost > limit.MaxFixedLimit {
+			f.wrong("cost", "must be from 0 to "+grouped(limit.MaxFixedLimit))
 		}
 	}
 	for _, name := range attributes {
@@ -183,16 +184,16 @@ func (f *form) check(attributes []string) check.Request {
 }
 
 func (f *form) attribute(r *check.Request, field, name, value string) {
-	problem := check.ValidName(value)
+	problem := limit.ValidName(value)
 	switch {
-	case !check.ValidAttributeName(name):
+	case !limit.ValidAttributeName(name):
 		f.wrong(field, "must have names of 1 to 64 of A-Z, a-z, 0-9, _ . -")
 	case problem != "":
 		f.wrong(field, "must have values, each of which "+problem)
 	case slices.ContainsFunc(r.Attributes, func(a check.Attribute) bool { return a.Name == name }):
 		f.wrong(field, "must contain "+name+" only once")
-	case len(r.Attributes) == check.MaxAttributes:
-		f.wrong(field, "must be at most "+itoa(check.MaxAttributes)+" in total")
+	case len(r.Attributes) == limit.MaxAttributes:
+		f.wrong(field, "must be at most "+itoa(limit.MaxAttributes)+" in total")
 	default:
 		r.Attributes = append(r.Attributes, check.Attribute{Name: name, Value: value})
 	}
@@ -279,15 +280,15 @@ func testerRuleOf(d *check.Decision, i int) testerRule {
 	r := &d.Rules[i]
 	t := testerRule{
 		Slug: r.Rule.Slug, Name: nameOr(r.Rule.Name, r.Rule.Slug), Origin: originText(r.Source), Sentence: ruleSentence(r.Rule),
-		Number:  limitText(r.Rule, check.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited}),
+		Number:  limitText(r.Rule, limit.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited}),
 		Verdict: "allows", Tone: "good", Decides: i == d.Deciding,
 	}
 	if !r.Allowed {
 		t.Verdict, t.Tone = "denies", "bad"
-		if r.Mode == check.Shadow {
+		if r.Mode == limit.Shadow {
 			t.Verdict, t.Tone = "shadow: would deny", "warn"
 		}
-	} else if r.Mode == check.Shadow {
+	} else if r.Mode == limit.Shadow {
 		t.Verdict, t.Tone = "shadow: would allow", "warn"
 	}
 	switch {

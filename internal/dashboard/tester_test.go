@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/testenv"
 )
@@ -37,12 +38,12 @@ func (s *stack) tested(b *browser, fields ...string) page {
 func TestTesterExplains(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
-	window, err := check.ParseWindow("1m")
+	window, err := limit.ParseWindow("1m")
 	require.NoError(t, err)
-	for _, r := range []check.Rule{
-		{Slug: "exports", Resource: "exports:*", Algorithm: check.FixedWindow, Limit: 5, Window: window},
-		{Slug: "sleeping", Resource: "*", Algorithm: check.FixedWindow, Limit: 5, Window: window, Mode: check.Off},
-		{Slug: "trial", Resource: "*", Algorithm: check.FixedWindow, Limit: 1, Window: window, Mode: check.Shadow, By: []string{"subject"}},
+	for _, r := range []limit.Rule{
+		{Slug: "exports", Resource: "exports:*", Algorithm: limit.FixedWindow, Limit: 5, Window: window},
+		{Slug: "sleeping", Resource: "*", Algorithm: limit.FixedWindow, Limit: 5, Window: window, Mode: limit.Off},
+		{Slug: "trial", Resource: "*", Algorithm: limit.FixedWindow, Limit: 1, Window: window, Mode: limit.Shadow, By: []string{"subject"}},
 	} {
 		_, err := s.store.CreateRule(t.Context(), s.a, r)
 		require.NoError(t, err)
@@ -114,7 +115,7 @@ func TestTesterRefuses(t *testing.T) {
 	s.fill(s.a, "mark")
 	b := s.as("ann@example.com")
 	many := strings.Builder{}
-	for i := range check.MaxAttributes + 1 {
+	for i := range limit.MaxAttributes + 1 {
 		many.WriteString("a" + itoa(int64(i)) + "=x\n")
 	}
 	for _, c := range [][2]string{

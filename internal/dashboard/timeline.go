@@ -8,12 +8,13 @@ import (
 	"strings"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // trial is one rule, and the traffic that it is to meet.
 type trial struct {
 	Title    string
-	Rule     check.Rule
+	Rule     limit.Rule
 	StartMS  int64                    // the instant of AtMS 0, milliseconds since 1970
 	SpanMS   int64                    // how long the picture is, from AtMS 0 on
 	Requests []check.SimulatedRequest // by time, within the span
@@ -27,7 +28,7 @@ type trial struct {
 // check.Simulate.
 type timeline struct {
 	Title                 string
-	Rule                  check.Rule
+	Rule                  limit.Rule
 	SpanMS                int64
 	Asked, Passed, Denied int64 // requests
 	Hits                  []timelineHit
@@ -81,7 +82,7 @@ func (t *trial) run(ctx context.Context) (*timeline, error) {
 	requests, peeks := t.withPeeks()
 	out := &timeline{Title: t.Title, Rule: t.Rule, SpanMS: t.SpanMS, Hits: make([]timelineHit, 0, len(t.Requests))}
 	err := check.Simulate(ctx, check.Simulation{
-		Policy: check.PolicyData{Rules: []check.Rule{t.Rule}}, StartMS: t.StartMS, Requests: requests,
+		Policy: check.PolicyData{Rules: []limit.Rule{t.Rule}}, StartMS: t.StartMS, Requests: requests,
 	}, func(i int, d *check.Decision) error {
 		at := requests[i].AtMS
 		if peeks[i] {
@@ -310,7 +311,7 @@ func (t *timeline) Baseline() string {
 // StartsPath marks when a queue lets its requests go on.
 func (t *timeline) StartsPath() string {
 	var b strings.Builder
-	if t.Rule.Algorithm != check.LeakyBucketQueue {
+	if t.Rule.Algorithm != limit.LeakyBucketQueue {
 		return ""
 	}
 	for _, h := range t.Hits {

@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 )
 
-func play(t require.TestingT, query string, algorithms ...check.Algorithm) []*timeline {
+func play(t require.TestingT, query string, algorithms ...limit.Algorithm) []*timeline {
 	settings, f := readPlay(values(query))
 	require.False(t, f.invalid(), f.errors)
 	lanes, err := settings.play(context.Background(), algorithms)
@@ -23,7 +23,7 @@ func play(t require.TestingT, query string, algorithms ...check.Algorithm) []*ti
 // The picture's numbers are those of docs/algorithms.md: what everybody learns first about
 // fixed windows must be true here.
 func TestTimelineShowsTheDoubleBurst(t *testing.T) {
-	lanes := play(t, "traffic=edge&limit=10&window=10s", check.FixedWindow, check.SlidingWindowCounter, check.SlidingWindowLog)
+	lanes := play(t, "traffic=edge&limit=10&window=10s", limit.FixedWindow, limit.SlidingWindowCounter, limit.SlidingWindowLog)
 	fixed, counter, log := lanes[0], lanes[1], lanes[2]
 	require.Equal(t, []int64{20, 20, 0}, []int64{fixed.Asked, fixed.Passed, fixed.Denied})
 	require.Equal(t, timelineCrowd{Count: 20, FromMS: 9000, ToMS: 10_900}, fixed.Crowd)
@@ -46,8 +46,8 @@ func TestTimelineShowsTheDoubleBurst(t *testing.T) {
 
 // What a traffic is said to teach must be what its pictures show.
 func TestLessonsAreTrue(t *testing.T) {
-	lane := func(query string, a check.Algorithm) *timeline { return play(t, query, a)[0] }
-	bits := func(query string, a check.Algorithm, from int64) (last string) {
+	lane := func(query string, a limit.Algorithm) *timeline { return play(t, query, a)[0] }
+	bits := func(query string, a limit.Algorithm, from int64) (last string) {
 		l := lane(query, a)
 		for i, h := range l.Hits {
 			if h.AtMS >= from {
@@ -58,23 +58,23 @@ func TestLessonsAreTrue(t *testing.T) {
 	}
 
 	// steady: blocks, and one in three
-	require.Equal(t, "111111111100000", bits("traffic=steady", check.FixedWindow, 20_000))
-	require.Equal(t, "101101101", bits("traffic=steady", check.TokenBucket, 24_000))
+	require.Equal(t, "111111111100000", bits("traffic=steady", limit.FixedWindow, 20_000))
+	require.Equal(t, "101101101", bits("traffic=steady", limit.TokenBucket, 24_000))
 
 	// spammer: who hammers gets no more and no less than who does not; with a penalty, less
-	require.Equal(t, lane("traffic=steady", check.FixedWindow).Passed, lane("traffic=spammer", check.FixedWindow).Passed)
-	require.Less(t, lane("traffic=spammer&penalty=30s", check.TokenBucket).Passed, lane("traffic=spammer", check.TokenBucket).Passed)
+	require.Equal(t, lane("traffic=steady", limit.FixedWindow).Passed, lane("traffic=spammer", limit.FixedWindow).Passed)
+	require.Less(t, lane("traffic=spammer&penalty=30s", limit.TokenBucket).Passed, lane("traffic=spammer", limit.TokenBucket).Passed)
 
 	// silence: a burst is saved up, and the trickle passes all the same
-	require.Greater(t, lane("traffic=silence&burst=20", check.TokenBucket).Crowd.Count, lane("traffic=silence", check.TokenBucket).Crowd.Count)
-	require.NotContains(t, bits("traffic=silence&burst=20", check.TokenBucket, 17_000), "0")
+	require.Greater(t, lane("traffic=silence&burst=20", limit.TokenBucket).Crowd.Count, lane("traffic=silence", limit.TokenBucket).Crowd.Count)
+	require.NotContains(t, bits("traffic=silence&burst=20", limit.TokenBucket, 17_000), "0")
 
 	// early: what the counter guesses, the log knows
-	require.Zero(t, lane("traffic=early", check.SlidingWindowLog).Denied)
-	require.Positive(t, lane("traffic=early", check.SlidingWindowCounter).Denied)
+	require.Zero(t, lane("traffic=early", limit.SlidingWindowLog).Denied)
+	require.Positive(t, lane("traffic=early", limit.SlidingWindowCounter).Denied)
 
 	// ramp: what passes does not grow with what is asked
-	ramp := lane("traffic=ramp", check.SlidingWindowLog).Slices()
+	ramp := lane("traffic=ramp", limit.SlidingWindowLog).Slices()
 	third := func(n int) (asked, passed int64) {
 		for _, s := range ramp[5*n : 5*n+5] {
 			asked, passed = asked+s.Asked, passed+s.Passed
@@ -87,14 +87,14 @@ func TestLessonsAreTrue(t *testing.T) {
 	require.LessOrEqual(t, passed, before+1)
 
 	// random: the average is the limit, and still some are denied
-	random := lane("traffic=random", check.SlidingWindowLog)
+	random := lane("traffic=random", limit.SlidingWindowLog)
 	require.InDelta(t, 30, random.Asked, 5)
 	require.Positive(t, random.Denied)
 }
 
 // What is left is drawn at every instant, not only when somebody asks.
 func TestTimelineDrawsWhatIsLeft(t *testing.T) {
-	bucket := play(t, "traffic=own&limit=10&window=10s&burst=5&hits=0,0,0,0,0,0", check.TokenBucket)[0]
+	bucket := play(t, "traffic=own&limit=10&window=10s&burst=5&hits=0,0,0,0,0,0", limit.TokenBucket)[0]
 	require.EqualValues(t, 5, bucket.Quota)
 	require.EqualValues(t, 5, bucket.Passed)
 	require.EqualValues(t, 1, bucket.Denied)
@@ -107,7 +107,7 @@ func TestTimelineDrawsWhatIsLeft(t *testing.T) {
 }
 
 func TestTimelineOfAQueue(t *testing.T) {
-	queue := play(t, "traffic=own&limit=10&window=10s&hits=0,0,0", check.LeakyBucketQueue)[0]
+	queue := play(t, "traffic=own&limit=10&window=10s&hits=0,0,0", limit.LeakyBucketQueue)[0]
 	require.EqualValues(t, 3, queue.Passed)
 	require.Equal(t, timelineCrowd{Count: 3, FromMS: 0, ToMS: 2000}, queue.Crowd, "let go one after another")
 	require.Contains(t, queue.Said(), "Allowed requests waited up to 2 seconds.")
@@ -115,7 +115,7 @@ func TestTimelineOfAQueue(t *testing.T) {
 }
 
 func TestTimelineOfAPenalty(t *testing.T) {
-	shut := play(t, "traffic=own&limit=1&window=1s&penalty=2s&hits=0,100,1500,2200", check.FixedWindow)[0]
+	shut := play(t, "traffic=own&limit=1&window=1s&penalty=2s&hits=0,100,1500,2200", limit.FixedWindow)[0]
 	require.Equal(t, "1001", shut.PassedBits(), "a second later the window is new, the penalty not over")
 	require.Equal(t, []timelineStretch{{100, 2100}}, shut.Shut)
 	require.Contains(t, shut.Said(), "The penalty then denied everything for 2 seconds.")
@@ -141,9 +141,9 @@ func TestTimelinesAddUp(t *testing.T) {
 			}
 			require.Equal(t, []int64{lane.Asked, lane.Passed}, []int64{asked, passed}, "the table says what the picture shows")
 			switch lane.Rule.Algorithm {
-			case check.SlidingWindowLog, check.LeakyBucketQueue:
+			case limit.SlidingWindowLog, limit.LeakyBucketQueue:
 				require.LessOrEqual(t, lane.Crowd.Count, lane.Rule.Limit)
-			case check.TokenBucket, check.LeakyBucket:
+			case limit.TokenBucket, limit.LeakyBucket:
 				require.LessOrEqual(t, lane.Crowd.Count, lane.Quota+lane.Rule.Limit)
 			default:
 				require.LessOrEqual(t, lane.Crowd.Count, 2*lane.Rule.Limit)
@@ -158,7 +158,7 @@ func TestTimelinesAddUp(t *testing.T) {
 // A timeline of many subjects has no single quota to draw, and still says what passed.
 func TestTimelineOfManySubjects(t *testing.T) {
 	settings, _ := readPlay(nil)
-	ask := trial{Title: "Everybody", Rule: settings.rule(check.FixedWindow), SpanMS: 30_000}
+	ask := trial{Title: "Everybody", Rule: settings.rule(limit.FixedWindow), SpanMS: 30_000}
 	for i := range int64(30) {
 		ask.Requests = append(ask.Requests, onlyAt("user_"+itoa(i%2), []int64{1000})...)
 	}

@@ -9,19 +9,19 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // algorithmTitles are the algorithms as people say them.
-var algorithmTitles = map[check.Algorithm]string{
-	check.SlidingWindowCounter: "Sliding window counter",
-	check.SlidingWindowLog:     "Sliding window log",
-	check.SlidingWindowBuckets: "Sliding window buckets",
-	check.FixedWindow:          "Fixed window",
-	check.FixedWindowFirstHit:  "Fixed window from the first hit",
-	check.TokenBucket:          "Token bucket",
-	check.LeakyBucket:          "Leaky bucket",
-	check.LeakyBucketQueue:     "Leaky bucket queue",
+var algorithmTitles = map[limit.Algorithm]string{
+	limit.SlidingWindowCounter: "Sliding window counter",
+	limit.SlidingWindowLog:     "Sliding window log",
+	limit.SlidingWindowBuckets: "Sliding window buckets",
+	limit.FixedWindow:          "Fixed window",
+	limit.FixedWindowFirstHit:  "Fixed window from the first hit",
+	limit.TokenBucket:          "Token bucket",
+	limit.LeakyBucket:          "Leaky bucket",
+	limit.LeakyBucketQueue:     "Leaky bucket queue",
 }
 
 // Said tells in words what the rule made of the traffic, one sentence after another.
@@ -29,7 +29,7 @@ func (t *timeline) Said() (out []string) {
 	if t.Asked == 0 {
 		return []string{"No requests."}
 	}
-	queue := t.Rule.Algorithm == check.LeakyBucketQueue
+	queue := t.Rule.Algorithm == limit.LeakyBucketQueue
 	out = append(out, t.outcome())
 	if crowd := t.crowdSentence(queue); crowd != "" {
 		out = append(out, crowd)
@@ -90,14 +90,14 @@ func (t *timeline) crowdSentence(queue bool) string {
 }
 
 // overLimit compares a number with the limit that it is over.
-func overLimit(n, limit int64) string {
+func overLimit(n, lim int64) string {
 	switch {
-	case n == 2*limit:
+	case n == 2*lim:
 		return "twice the limit"
-	case 10*n < 11*limit:
-		return grouped(n-limit) + " more than the limit"
+	case 10*n < 11*lim:
+		return grouped(n-lim) + " more than the limit"
 	}
-	return strconv.FormatFloat(math.Floor(10*float64(n)/float64(limit))/10, 'f', -1, 64) + " times the limit"
+	return strconv.FormatFloat(math.Floor(10*float64(n)/float64(lim))/10, 'f', -1, 64) + " times the limit"
 }
 
 func (t *timeline) longest(of func(timelineHit) int64) (most int64) {
@@ -151,22 +151,22 @@ func compared(all []*timeline) (out []string) {
 	if len(all) == 0 || all[0].Asked == 0 {
 		return nil
 	}
-	limit, window := all[0].Rule.Limit, exactly(all[0].Rule.Window.MS, false)
+	lim, window := all[0].Rule.Limit, exactly(all[0].Rule.Window.MS, false)
 	worst := slices.MaxFunc(all, func(a, b *timeline) int { return a.Crowd.compare(b.Crowd) })
 	most := worst.Crowd.Count
 	switch {
-	case most <= limit:
-		out = append(out, "No algorithm allowed more than "+grouped(limit)+" in any "+window+".")
+	case most <= lim:
+		out = append(out, "No algorithm allowed more than "+grouped(lim)+" in any "+window+".")
 	default:
 		out = append(out, worst.Title+" allowed "+grouped(most)+" within "+
-			atLeastSpan(worst.Crowd.ToMS-worst.Crowd.FromMS)+", "+overLimit(most, limit)+".")
-		others := titles(all, func(t *timeline) bool { return t != worst && t.Crowd.Count > limit })
-		within := titles(all, func(t *timeline) bool { return t.Crowd.Count <= limit })
+			atLeastSpan(worst.Crowd.ToMS-worst.Crowd.FromMS)+", "+overLimit(most, lim)+".")
+		others := titles(all, func(t *timeline) bool { return t != worst && t.Crowd.Count > lim })
+		within := titles(all, func(t *timeline) bool { return t.Crowd.Count <= lim })
 		if len(others) > 0 {
 			out = append(out, "Also over the limit in some "+window+": "+listed(others)+".")
 		}
 		if len(within) > 0 {
-			out = append(out, "Never more than "+grouped(limit)+" in any "+window+": "+listed(within)+".")
+			out = append(out, "Never more than "+grouped(lim)+" in any "+window+": "+listed(within)+".")
 		}
 	}
 	most = slices.MaxFunc(all, byPassed).Passed

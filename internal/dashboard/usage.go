@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"weir/internal/check"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 const (
@@ -133,23 +133,23 @@ func customSpan(f *form, now time.Time) stretch {
 		f.wrong("to", "must be after from")
 	}
 	if f.invalid() {
-		return stretchUntil(now, check.UsageHour, 24)
+		return stretchUntil(now, usage.Hour, 24)
 	}
 	grain, chosen := grainOf(f)
 	switch length := to.Sub(from); {
 	case chosen:
-	case length <= 3*time.Hour && now.Sub(from) < tenants.UsageRetention(check.UsageMinute):
-		grain = check.UsageMinute
-	case length <= 8*24*time.Hour && now.Sub(from) < tenants.UsageRetention(check.UsageHour):
-		grain = check.UsageHour
+	case length <= 3*time.Hour && now.Sub(from) < tenants.UsageRetention(usage.Minute):
+		grain = usage.Minute
+	case length <= 8*24*time.Hour && now.Sub(from) < tenants.UsageRetention(usage.Hour):
+		grain = usage.Hour
 	default:
-		grain = check.UsageDay
+		grain = usage.Day
 	}
 	return newStretch(now, grain, from, to)
 }
 
-func grainOf(f *form) (g check.UsageGrain, chosen bool) {
-	for _, g := range check.UsageGrains {
+func grainOf(f *form) (g usage.Grain, chosen bool) {
+	for _, g := range usage.Grains {
 		if g.String() == f.Get("grain") {
 			return g, true
 		}
@@ -265,7 +265,7 @@ func usageGroups(by string, items []tenants.UsageItem, deniedFirst bool) []usage
 			groups = append(groups, usageGroup{Name: name, Link: usageLink(by, name)})
 		}
 		groups[n].Error += item.Error
-		groups[n].Add(item.UsageCounts)
+		groups[n].Add(item.Counts)
 	}
 	weight := func(g *usageGroup) int64 {
 		if deniedFirst {
@@ -307,12 +307,12 @@ func (g *usageGroup) Called(by string) string {
 	return "All others"
 }
 
-func keptSentence(g check.UsageGrain) string {
+func keptSentence(g usage.Grain) string {
 	return fmt.Sprintf("Weir keeps usage per minute for %d days, per hour for %d and per day for %d. Step shown: %s.",
-		keptDays(check.UsageMinute), keptDays(check.UsageHour), keptDays(check.UsageDay), g)
+		keptDays(usage.Minute), keptDays(usage.Hour), keptDays(usage.Day), g)
 }
 
-func keptDays(g check.UsageGrain) int { return int(tenants.UsageRetention(g) / (24 * time.Hour)) }
+func keptDays(g usage.Grain) int { return int(tenants.UsageRetention(g) / (24 * time.Hour)) }
 
 // suggest reads the names of rules and plans that can be filled in.
 func (d *dashboard) suggest(ctx context.Context, a tenants.Actor, view *usageView) error {

@@ -10,17 +10,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 func TestUsagePage(t *testing.T) {
 	s := newStack(t)
 	for _, rule := range []string{"", "requests", "by-ip"} {
-		s.decided(s.a, check.UsageHour, time.Hour, rule, 1200, 34)
-		s.decided(s.a, check.UsageHour, 25*time.Hour, rule, 600, 7)
+		s.decided(s.a, usage.Hour, time.Hour, rule, 1200, 34)
+		s.decided(s.a, usage.Hour, 25*time.Hour, rule, 600, 7)
 	}
-	s.decided(s.a, check.UsageHour, 2*time.Hour, "by-ip", 100, 0)
+	s.decided(s.a, usage.Hour, 2*time.Hour, "by-ip", 100, 0)
 	s.member(s.a, "viewer@example.com", tenants.Viewer)
 	b := s.as("viewer@example.com")
 	got := b.get("/usage")
@@ -41,8 +41,8 @@ func TestUsagePage(t *testing.T) {
 // What is downloaded is what the page shows, and no formula for whoever opens it.
 func TestUsageTable(t *testing.T) {
 	s := newStack(t)
-	s.decided(s.a, check.UsageHour, time.Hour, "requests", 5, 2)
-	s.decided(s.a, check.UsageHour, time.Hour, "=cmd", 1, 0)
+	s.decided(s.a, usage.Hour, time.Hour, "requests", 5, 2)
+	s.decided(s.a, usage.Hour, time.Hour, "=cmd", 1, 0)
 	b := s.as("ann@example.com")
 	got := b.get("/usage?period=24h&by=rule&format=csv")
 	require.Equal(t, http.StatusOK, got.status)

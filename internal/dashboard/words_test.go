@@ -6,42 +6,43 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 // A sentence that says something else than the rule is worse than none.
 func TestRuleSentence(t *testing.T) {
-	window := func(text string) check.Window {
-		w, err := check.ParseWindow(text)
+	window := func(text string) limit.Window {
+		w, err := limit.ParseWindow(text)
 		require.NoError(t, err)
 		return w
 	}
-	duration := func(text string) check.Duration {
-		d, err := check.ParseDuration(text)
+	duration := func(text string) limit.Duration {
+		d, err := limit.ParseDuration(text)
 		require.NoError(t, err)
 		return d
 	}
-	for want, r := range map[string]check.Rule{
+	for want, r := range map[string]limit.Rule{
 		"Each subject can use 100 units in any minute on all resources. Requests over the limit are denied.": {
-			Resource: "*", Algorithm: check.SlidingWindowCounter, Limit: 100, Window: window("60s"), By: []string{"subject"}},
+			Resource: "*", Algorithm: limit.SlidingWindowCounter, Limit: 100, Window: window("60s"), By: []string{"subject"}},
 		"Each ip can use 5 units in any 15 minutes on “auth:login”. Requests over the limit are denied, and each denial blocks for 5 minutes.": {
-			Resource: "auth:login", Algorithm: check.SlidingWindowLog, Limit: 5, Window: window("15m"), By: []string{"attributes.ip"}, Penalty: duration("5m")},
+			Resource: "auth:login", Algorithm: limit.SlidingWindowLog, Limit: 5, Window: window("15m"), By: []string{"attributes.ip"}, Penalty: duration("5m")},
 		"Each combination of subject, resource and ip can use 300 units in any 5 minutes, in steps of 30 seconds, on resources that start with “search:”. Requests over the limit are only reported, because the rule is in shadow.": {
-			Resource: "search:*", Algorithm: check.SlidingWindowBuckets, Limit: 300, Window: window("5m"), Precision: duration("30s"),
-			By: []string{"subject", "resource", "attributes.ip"}, Mode: check.Shadow},
+			Resource: "search:*", Algorithm: limit.SlidingWindowBuckets, Limit: 300, Window: window("5m"), Precision: duration("30s"),
+			By: []string{"subject", "resource", "attributes.ip"}, Mode: limit.Shadow},
 		"Each subject can use 1 unit each month, from the 1st 00:00 UTC, on all resources. The rule is off: it neither counts nor denies.": {
-			Resource: "*", Algorithm: check.FixedWindow, Limit: 1, Window: window("month"), By: []string{"subject"}, Mode: check.Off},
+			Resource: "*", Algorithm: limit.FixedWindow, Limit: 1, Window: window("month"), By: []string{"subject"}, Mode: limit.Off},
 		"Each subject can use 2 units each 90 seconds of the clock, on all resources. Requests over the limit are denied.": {
-			Resource: "*", Algorithm: check.FixedWindow, Limit: 2, Window: window("90s"), By: []string{"subject"}},
+			Resource: "*", Algorithm: limit.FixedWindow, Limit: 2, Window: window("90s"), By: []string{"subject"}},
 		"Each subject can use 2 units in the hour that starts with the first use on all resources. Requests over the limit are denied.": {
-			Resource: "*", Algorithm: check.FixedWindowFirstHit, Limit: 2, Window: window("1h"), By: []string{"subject"}},
+			Resource: "*", Algorithm: limit.FixedWindowFirstHit, Limit: 2, Window: window("1h"), By: []string{"subject"}},
 		"Each subject can use 10 units at once, refilled at 2 per second, on all resources. Requests over the limit are denied.": {
-			Resource: "*", Algorithm: check.TokenBucket, Limit: 2, Burst: 10, Window: window("1s"), By: []string{"subject"}},
+			Resource: "*", Algorithm: limit.TokenBucket, Limit: 2, Burst: 10, Window: window("1s"), By: []string{"subject"}},
 		"Each subject can use 2 units in a bucket that drains at 2 per second, on all resources. Requests over the limit are denied.": {
-			Resource: "*", Algorithm: check.LeakyBucket, Limit: 2, Window: window("1s"), By: []string{"subject"}},
+			Resource: "*", Algorithm: limit.LeakyBucket, Limit: 2, Window: window("1s"), By: []string{"subject"}},
 		"All subjects together can use 1 per second, released evenly, with a queue of up to 20 units, on “mails:send”. Requests over the limit are denied.": {
-			Resource: "mails:send", Algorithm: check.LeakyBucketQueue, Limit: 1, Burst: 20, Window: window("1s")},
+			Resource: "mails:send", Algorithm: limit.LeakyBucketQueue, Limit: 1, Burst: 20, Window: window("1s")},
 	} {
 		require.Equal(t, want, ruleSentence(&r))
 	}
@@ -70,10 +71,10 @@ func TestNumbers(t *testing.T) {
 func TestChart(t *testing.T) {
 	now := time.Date(2026, 1, 2, 2, 30, 0, 0, time.UTC)
 	start := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
-	s := stretchUntil(now, check.UsageHour, 3)
-	require.Equal(t, stretch{Grain: check.UsageHour, From: start, To: start.Add(3 * time.Hour), Before: true}, s)
+	s := stretchUntil(now, usage.Hour, 3)
+	require.Equal(t, stretch{Grain: usage.Hour, From: start, To: start.Add(3 * time.Hour), Before: true}, s)
 	at := func(hour int, allowed, denied int64) tenants.UsageItem {
-		return tenants.UsageItem{Start: start.Add(time.Duration(hour) * time.Hour), UsageCounts: check.UsageCounts{Allowed: allowed, Denied: denied}}
+		return tenants.UsageItem{Start: start.Add(time.Duration(hour) * time.Hour), Counts: usage.Counts{Allowed: allowed, Denied: denied}}
 	}
 	c := newChart("All checks", s, []tenants.UsageItem{at(-4, 9, 9), at(-3, 20, 1), at(-1, 500_000, 0), at(0, 1_000_000, 1), at(2, 0, 500_000), at(3, 7, 7)})
 	require.Len(t, c.Bars, 3)
@@ -89,8 +90,8 @@ func TestChart(t *testing.T) {
 	require.InDelta(t, 2, float64(c.Bars[0].AllowedHeight)/float64(c.Bars[2].DeniedHeight), 0.01)
 	require.Equal(t, "[[1767312000,1767315600,1767319200],[1000000,0,0],[1,0,500000],[21,0,500000]]", c.Data())
 
-	require.False(t, stretchUntil(now, check.UsageMinute, 30*60).Before, "minutes of 60 hours ago are not kept")
-	require.Equal(t, 24, newStretch(now, check.UsageHour, start.Add(time.Minute), start.Add(23*time.Hour+time.Second)).count(), "rounded outward")
+	require.False(t, stretchUntil(now, usage.Minute, 30*60).Before, "minutes of 60 hours ago are not kept")
+	require.Equal(t, 24, newStretch(now, usage.Hour, start.Add(time.Minute), start.Add(23*time.Hour+time.Second)).count(), "rounded outward")
 }
 
 func TestChange(t *testing.T) {
@@ -114,23 +115,23 @@ func TestDeviceName(t *testing.T) {
 
 // Who chooses to lease a rule is told what it costs, in the numbers of that very rule.
 func TestLeaseSentences(t *testing.T) {
-	window := check.Window{Duration: check.Duration{Text: "1m", MS: 60_000}}
-	rule := check.Rule{Algorithm: check.SlidingWindowCounter, Limit: 1_000, Window: window, Consistency: check.Leased}
+	window := limit.Window{Duration: limit.Duration{Text: "1m", MS: 60_000}}
+	rule := limit.Rule{Algorithm: limit.SlidingWindowCounter, Limit: 1_000, Window: window, Consistency: limit.Leased}
 	require.Equal(t, []string{
 		"An instance prefetches units of a busy counter: the demand of 50 ms, at most a quarter of the remaining units (250 units of the rule’s limit), for at most 250 milliseconds. The limit is never exceeded.",
 		"Meanwhile, another instance may deny up to 250 units early for each of the 2 other instances.",
 		"If an instance crashes, its prefetched units count as used with decreasing weight, for at most 2 minutes.",
 	}, leaseSentences(&rule, 3))
-	rule.Algorithm = check.FixedWindow
+	rule.Algorithm = limit.FixedWindow
 	require.Contains(t, leaseSentences(&rule, 1)[1], "with one instance, as now, it denies none early")
 	require.Equal(t, "If an instance crashes, its prefetched units count as used until their window ends, for at most 1 minute.", leaseSentences(&rule, 2)[2])
-	rule.Algorithm = check.TokenBucket
+	rule.Algorithm = limit.TokenBucket
 	text := leaseSentences(&rule, 2)
 	require.Contains(t, text[0], "at most a quarter of the remaining units (247 units of the rule’s limit), for at most 100 milliseconds")
 	require.Contains(t, text[1], "Up to 3 units do not refill meanwhile.")
 	require.Contains(t, text[2], "until they refill, for at most 15 seconds.")
 	rule.Limit = 5
 	require.Empty(t, leaseSentences(&rule, 2), "nothing can be taken ahead: a warning says so")
-	rule.Limit, rule.Consistency = 1_000, check.Strict
+	rule.Limit, rule.Consistency = 1_000, limit.Strict
 	require.Empty(t, leaseSentences(&rule, 2))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -64,19 +64,19 @@ func (s Scopes) texts() []string {
 	return texts
 }
 
-func validateKey(name string, scopes []Scope, expiresAt *time.Time, now time.Time) (fields []check.FieldError) {
+func validateKey(name string, scopes []Scope, expiresAt *time.Time, now time.Time) (fields []limit.FieldError) {
 	checkText(&fields, "name", name, 200)
 	if len(scopes) == 0 {
-		fields = append(fields, check.FieldError{Field: "scopes", Message: "must name at least one of check, read, write"})
+		fields = append(fields, limit.FieldError{Field: "scopes", Message: "must name at least one of check, read, write"})
 	}
 	for i, scope := range scopes {
 		if !slices.Contains(AllScopes, scope) || slices.Contains(scopes[:i], scope) {
-			fields = append(fields, check.FieldError{Field: "scopes", Message: "may name each of check, read, write once"})
+			fields = append(fields, limit.FieldError{Field: "scopes", Message: "may name each of check, read, write once"})
 			break
 		}
 	}
 	if expiresAt != nil && (!expiresAt.After(now) || expiresAt.Year() > maxYear) {
-		fields = append(fields, check.FieldError{Field: "expires_at", Message: "must be in the future, up to year 9999"})
+		fields = append(fields, limit.FieldError{Field: "expires_at", Message: "must be in the future, up to year 9999"})
 	}
 	return fields
 }
@@ -90,7 +90,7 @@ func (s *Store) CreateKey(ctx context.Context, a Actor, n NewAPIKey) (out APIKey
 	}
 	fields := validateKey(n.Name, n.Scopes, n.ExpiresAt, s.instant())
 	if n.Kind != TenantKey && (n.Kind != OperatorKey || !a.operator) {
-		fields = append(fields, check.FieldError{Field: "kind", Message: "must be key"})
+		fields = append(fields, limit.FieldError{Field: "kind", Message: "must be key"})
 	}
 	if err := invalidIf(fields); err != nil {
 		return APIKey{}, Key{}, err

@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -65,20 +65,20 @@ func TestAuditTrail(t *testing.T) {
 		{"a rule", func() error { return second(s.CreateRule(ctx, a, rule("r"))) }, "create", "rule:r", "",
 			`{"slug":"r","resource":"*","algorithm":"token_bucket","limit":100,"window":"1m","by":["subject"],"mode":"enforce","on_unavailable":"local","consistency":"strict"}`, ""},
 		{"a new number", func() error {
-			return second(s.EditRule(ctx, a, "r", tenants.Match{}, func(r *check.Rule) error { r.Limit, r.Burst = 200, 300; return nil }))
+			return second(s.EditRule(ctx, a, "r", tenants.Match{}, func(r *limit.Rule) error { r.Limit, r.Burst = 200, 300; return nil }))
 		}, "update", "rule:r", `{"limit":100,"burst":null}`, `{"limit":200,"burst":300}`, ""},
 		{"the same again", func() error {
-			return second(s.EditRule(ctx, a, "r", tenants.Match{}, func(r *check.Rule) error { r.Limit = 200; return nil }))
+			return second(s.EditRule(ctx, a, "r", tenants.Match{}, func(r *limit.Rule) error { r.Limit = 200; return nil }))
 		}, "", "", "", "", ""},
 		{"what is refused", func() error {
 			require.Error(t, second(s.CreateRule(ctx, a, rule("r"))))
 			return nil
 		}, "", "", "", "", ""},
 		{"a plan with a number", func() error {
-			return second(s.CreatePlan(ctx, a, tenants.Plan{Slug: "free", Limits: map[string]check.Limit{"r": {Limit: 5}}}))
+			return second(s.CreatePlan(ctx, a, tenants.Plan{Slug: "free", Limits: map[string]limit.Limit{"r": {Limit: 5}}}))
 		}, "create", "plan:free", "", `{"slug":"free","default":true,"limits":{"r":{"limit":5}}}`, ""},
 		{"another number", func() error {
-			_, _, err := s.PutPlanLimit(ctx, a, "free", "r", check.Limit{Limit: 6}, tenants.Match{})
+			_, _, err := s.PutPlanLimit(ctx, a, "free", "r", limit.Limit{Limit: 6}, tenants.Match{})
 			return err
 		}, "update", "plan:free", `{"limits":{"r":{"limit":5}}}`, `{"limits":{"r":{"limit":6}}}`, ""},
 		{"a subject", func() error {
@@ -89,11 +89,11 @@ func TestAuditTrail(t *testing.T) {
 			return second(s.EditSubject(ctx, a, "=alice", tenants.Match{}, func(in *tenants.Subject) error { in.Labels["b"] = "3"; return nil }))
 		}, "update", "subject:=alice", `{"labels":{"b":"2"}}`, `{"labels":{"b":"3"}}`, ""},
 		{"its override", func() error {
-			_, _, err := s.PutOverride(ctx, a, "=alice", tenants.Override{Rule: "r", Limit: check.Limit{Unlimited: true}, Reason: "a launch", ExpiresAt: &expiry}, tenants.Match{})
+			_, _, err := s.PutOverride(ctx, a, "=alice", tenants.Override{Rule: "r", Limit: limit.Limit{Unlimited: true}, Reason: "a launch", ExpiresAt: &expiry}, tenants.Match{})
 			return err
 		}, "update", "subject:=alice", `{"overrides":null}`, `{"overrides":{"r":{"unlimited":true,"reason":"a launch","expires_at":"2030-01-02T03:04:05Z"}}}`, "a launch"},
 		{"a subject by its override", func() error {
-			_, _, err := s.PutOverride(ctx, a, "bob", tenants.Override{Rule: "r", Limit: check.Limit{Limit: 7}}, tenants.Match{})
+			_, _, err := s.PutOverride(ctx, a, "bob", tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 7}}, tenants.Match{})
 			return err
 		}, "create", "subject:bob", "", `{"subject":"bob","state":"active","overrides":{"r":{"limit":7}}}`, ""},
 		{"a subject forgotten", func() error { return s.DeleteSubject(ctx, a, "bob", tenants.Match{}) }, "delete", "subject:bob",

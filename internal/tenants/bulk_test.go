@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -135,7 +136,7 @@ func TestImportIsAllOrNothing(t *testing.T) {
 		tenants.SubjectLine{Subject: "there"},
 		tenants.SubjectLine{Subject: "twice"},
 		tenants.SubjectLine{Subject: "twice"},
-		tenants.SubjectLine{Subject: "v", Overrides: []tenants.OverrideLine{{Override: tenants.Override{Rule: "r", Limit: check.Limit{Limit: 1}}}}},
+		tenants.SubjectLine{Subject: "v", Overrides: []tenants.OverrideLine{{Override: tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 1}}}}},
 	))
 
 	for i := range lines {
@@ -165,8 +166,8 @@ func TestImportOverrides(t *testing.T) {
 	for _, slug := range []string{"q", "r", "s"} {
 		mustRule(t, s, a, rule(slug))
 	}
-	hour := tenants.Override{Rule: "r", Limit: check.Limit{Limit: 5, Burst: 7}, Reason: "trial", ExpiresAt: ptr(now.now().Add(time.Hour))}
-	free := tenants.Override{Rule: "q", Limit: check.Limit{Unlimited: true}}
+	hour := tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 5, Burst: 7}, Reason: "trial", ExpiresAt: ptr(now.now().Add(time.Hour))}
+	free := tenants.Override{Rule: "q", Limit: limit.Limit{Unlimited: true}}
 	line := tenants.SubjectLine{Subject: "alice", Overrides: []tenants.OverrideLine{{Override: hour}, {Override: free}}}
 	require.Equal(t, tenants.ImportCounts{Created: 1}, mustImport(t, s, a, line))
 	alice, err := s.SubjectByName(t.Context(), a, "alice")
@@ -189,7 +190,7 @@ func TestImportOverrides(t *testing.T) {
 
 	before := versionsOf(t, d, a)
 	require.Equal(t, tenants.ImportCounts{Updated: 1}, mustImport(t, s, a, tenants.SubjectLine{Subject: "alice", Overrides: []tenants.OverrideLine{
-		{Override: tenants.Override{Rule: "q"}, Remove: true}, {Override: tenants.Override{Rule: "s", Limit: check.Limit{Limit: 1}}},
+		{Override: tenants.Override{Rule: "q"}, Remove: true}, {Override: tenants.Override{Rule: "s", Limit: limit.Limit{Limit: 1}}},
 	}}))
 	var told []check.SubjectData
 	_, err = s.LoadSubjects(t.Context(), a.TenantID(), 0, func(check.SubjectData) {})
@@ -246,8 +247,8 @@ func TestExportSubjects(t *testing.T) {
 		lines[i].Subject = fmt.Sprintf("user_%04d", i*7919%2500)
 	}
 	lines[0].Overrides = []tenants.OverrideLine{ // user_0000
-		{Override: tenants.Override{Rule: "r", Limit: check.Limit{Limit: 1}, ExpiresAt: ptr(now.now().Add(time.Second))}},
-		{Override: tenants.Override{Rule: "q", Limit: check.Limit{Limit: 2}}},
+		{Override: tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 1}, ExpiresAt: ptr(now.now().Add(time.Second))}},
+		{Override: tenants.Override{Rule: "q", Limit: limit.Limit{Limit: 2}}},
 	}
 	mustImport(t, s, a, lines...)
 	mustSubject(t, s, b, tenants.Subject{Subject: "theirs"})

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -131,8 +132,8 @@ func TestWatchWithoutNotifications(t *testing.T) {
 	}
 }
 
-func limited(r check.Rule, limit int64) check.Rule {
-	r.Limit = limit
+func limited(r limit.Rule, lim int64) limit.Rule {
+	r.Limit = lim
 	return r
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -19,7 +19,7 @@ import (
 // to make the tenant so. What is nil is left alone.
 type Document struct {
 	TenantName *string
-	Rules      []check.Rule
+	Rules      []limit.Rule
 	// Plans: a plan whose Limits are nil keeps those that it has. At most one is the default.
 	Plans []Plan
 	// Subjects: one whose Overrides are nil keeps those that it has.
@@ -62,7 +62,7 @@ func (s *Store) Document(ctx context.Context, a Actor, subjects bool) (d Documen
 		if err != nil {
 			return err
 		}
-		d = Document{TenantName: &k.tenant.Name, Rules: make([]check.Rule, len(k.rules)), Plans: k.plans}
+		d = Document{TenantName: &k.tenant.Name, Rules: make([]limit.Rule, len(k.rules)), Plans: k.plans}
 		for i, r := range k.rules {
 			d.Rules[i] = r.Rule
 		}
@@ -113,12 +113,12 @@ func (s *Store) ApplyDocument(ctx context.Context, a Actor, d Document, how Appl
 }
 
 // tooLarge returns what makes the document too long to look at.
-func (d *Document) tooLarge() (fields []check.FieldError) {
+func (d *Document) tooLarge() (fields []limit.FieldError) {
 	add := func(field, format string, args ...any) {
-		fields = append(fields, check.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+		fields = append(fields, limit.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
 	}
-	if len(d.Rules) > check.MaxRules {
-		add("rules", "may be at most %d", check.MaxRules)
+	if len(d.Rules) > limit.MaxRules {
+		add("rules", "may be at most %d", limit.MaxRules)
 	}
 	numbers := 0
 	for i := range d.Plans {
@@ -137,14 +137,14 @@ func (d *Document) tooLarge() (fields []check.FieldError) {
 }
 
 // validate returns what is wrong with the document, whatever tenant it is for.
-func (d *Document) validate() (fields []check.FieldError) {
+func (d *Document) validate() (fields []limit.FieldError) {
 	if d.TenantName != nil {
 		checkText(&fields, "tenant.name", *d.TenantName, 200)
 	}
 	slugs := map[string]bool{}
 	once := func(field, name string) {
 		if slugs[name] {
-			fields = append(fields, check.FieldError{Field: field, Message: "is there twice"})
+			fields = append(fields, limit.FieldError{Field: field, Message: "is there twice"})
 		}
 		slugs[name] = true
 	}
@@ -160,7 +160,7 @@ func (d *Document) validate() (fields []check.FieldError) {
 		fields = append(fields, prefixed(at, fieldsOf(p.validate()))...)
 		once(at+"slug", p.Slug)
 		if p.Default && standard != "" {
-			fields = append(fields, check.FieldError{Field: at + "default", Message: "may be true of one plan only, and is of plan " + standard})
+			fields = append(fields, limit.FieldError{Field: at + "default", Message: "may be true of one plan only, and is of plan " + standard})
 		} else if p.Default {
 			standard = p.Slug
 		}
@@ -175,7 +175,7 @@ func (d *Document) validate() (fields []check.FieldError) {
 }
 
 // fieldsOf returns the fields of an InvalidError.
-func fieldsOf(err error) []check.FieldError {
+func fieldsOf(err error) []limit.FieldError {
 	var wrong *InvalidError
 	if errors.As(err, &wrong) {
 		return wrong.Fields

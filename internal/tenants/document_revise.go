@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -22,7 +22,7 @@ type revision struct {
 	prune    bool
 	before   configuration
 	changes  []DocumentChange
-	problems []check.FieldError
+	problems []limit.FieldError
 
 	// What there will be, by slug.
 	rules map[string]Rule
@@ -54,7 +54,7 @@ type revisedSubject struct {
 }
 
 func (r *revision) wrong(field, format string, args ...any) {
-	r.problems = append(r.problems, check.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+	r.problems = append(r.problems, limit.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
 // revise compares the tenant with the document.
@@ -127,8 +127,8 @@ func (r *revision) reviseRules() {
 			r.remove("rule", old.Slug, ", with the limits that plans give it and its overrides", ruleFields(&old.Rule))
 		}
 	}
-	if len(r.rules) > check.MaxRules {
-		r.wrong("rules", "would make %d rules of the tenant, which may have %d", len(r.rules), check.MaxRules)
+	if len(r.rules) > limit.MaxRules {
+		r.wrong("rules", "would make %d rules of the tenant, which may have %d", len(r.rules), limit.MaxRules)
 	} else if rematch {
 		r.checkMatching()
 	}
@@ -136,22 +136,22 @@ func (r *revision) reviseRules() {
 
 // checkMatching points at a rule with which too many match one check.
 func (r *revision) checkMatching() {
-	all := make([]check.Rule, 0, len(r.rules))
+	all := make([]limit.Rule, 0, len(r.rules))
 	for _, slug := range slices.Sorted(maps.Keys(r.rules)) {
 		all = append(all, r.rules[slug].Rule)
 	}
-	most, pattern := check.MaxMatching(all)
-	if most <= check.MaxMatchingRules {
+	most, pattern := limit.MaxMatching(all)
+	if most <= limit.MaxMatchingRules {
 		return
 	}
-	at := slices.IndexFunc(r.Rules, func(in check.Rule) bool { return in.Resource == pattern })
+	at := slices.IndexFunc(r.Rules, func(in limit.Rule) bool { return in.Resource == pattern })
 	if at < 0 { // the pattern is that of a rule that stays; the document's match it by a prefix
-		at = slices.IndexFunc(r.Rules, func(in check.Rule) bool {
+		at = slices.IndexFunc(r.Rules, func(in limit.Rule) bool {
 			return strings.HasPrefix(pattern, strings.TrimSuffix(in.Resource, "*"))
 		})
 	}
 	r.wrong(fmt.Sprintf("rules.%d.resource", max(at, 0)),
-		"would let %d rules match one check (of resource %s); at most %d may", most, pattern, check.MaxMatchingRules)
+		"would let %d rules match one check (of resource %s); at most %d may", most, pattern, limit.MaxMatchingRules)
 }
 
 func (r *revision) revisePlans() {
@@ -170,7 +170,7 @@ func (r *revision) revisePlans() {
 		in := &r.Plans[i]
 		now, had := r.plans[in.Slug]
 		if !had {
-			now = &revisedPlan{Plan: Plan{ID: newID(), Slug: in.Slug, Limits: map[string]check.Limit{}}}
+			now = &revisedPlan{Plan: Plan{ID: newID(), Slug: in.Slug, Limits: map[string]limit.Limit{}}}
 			r.plans[in.Slug] = now
 		}
 		now.Name, now.Description, now.goes = in.Name, in.Description, false
@@ -236,22 +236,22 @@ func (r *revision) revisePlan(i int) {
 			r.wrong(at, "names no rule of this tenant")
 			continue
 		}
-		limit := in.Limits[slug]
+		lim := in.Limits[slug]
 		old, had := now.Limits[slug]
 		now.rules = append(now.rules, slug)
-		now.Limits[slug] = limit
-		if _, renumbered := r.renumbered[slug]; had && old == limit && !renumbered {
+		now.Limits[slug] = lim
+		if _, renumbered := r.renumbered[slug]; had && old == lim && !renumbered {
 			continue
 		}
-		r.problems = append(r.problems, prefixed(at+".", limit.Validate(&rule.Rule))...)
+		r.problems = append(r.problems, prefixed(at+".", lim.Validate(&rule.Rule))...)
 		switch {
 		case now.old == nil: // a part of the plan that is made
 		case !had:
 			now.relimits = true
-			r.create("plan_limit", in.Slug+"/"+slug, "", limitFields(limit))
-		case old != limit:
+			r.create("plan_limit", in.Slug+"/"+slug, "", limitFields(lim))
+		case old != lim:
 			now.relimits = true
-			r.update("plan_limit", in.Slug+"/"+slug, limitFields(old), limitFields(limit))
+			r.update("plan_limit", in.Slug+"/"+slug, limitFields(old), limitFields(lim))
 		}
 	}
 	if r.prune && in.Limits != nil {
@@ -275,16 +275,16 @@ func (r *revision) checkKeptLimits() {
 		rule := r.rules[slug]
 		for _, plan := range slices.Sorted(maps.Keys(r.plans)) {
 			now := r.plans[plan]
-			limit, has := now.Limits[slug]
+			lim, has := now.Limits[slug]
 			if has && !slices.Contains(now.rules, slug) {
-				r.misfit(slug, "plan "+plan, limit.Validate(&rule.Rule))
+				r.misfit(slug, "plan "+plan, lim.Validate(&rule.Rule))
 			}
 		}
 	}
 }
 
 // misfit says that a rule's new algorithm or window does not go with a limit that stays.
-func (r *revision) misfit(slug, whose string, problems []check.FieldError) {
+func (r *revision) misfit(slug, whose string, problems []limit.FieldError) {
 	i := r.renumbered[slug]
 	name := "window"
 	for _, old := range r.before.rules {
@@ -298,7 +298,7 @@ func (r *revision) misfit(slug, whose string, problems []check.FieldError) {
 }
 
 func (c *change) reviseSubjects(ctx context.Context, r *revision) error {
-	if slices.ContainsFunc(r.Subjects, func(in Subject) bool { return check.ValidName(in.Subject) != "" }) {
+	if slices.ContainsFunc(r.Subjects, func(in Subject) bool { return limit.ValidName(in.Subject) != "" }) {
 		r.Subjects = nil // it is said that they are wrong, and Postgres would stumble over them
 	}
 	if r.Subjects == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -42,18 +43,18 @@ func sample(t *testing.T) tenants.Document {
 	counted := rule("api")
 	counted.Name, counted.Burst = "The API", 500
 	monthly := rule("monthly")
-	monthly.Algorithm, monthly.Window, monthly.By = check.FixedWindow, window(t, "month"), []string{}
+	monthly.Algorithm, monthly.Window, monthly.By = limit.FixedWindow, window(t, "month"), []string{}
 	end := time.Date(2090, 1, 1, 0, 0, 0, 0, time.UTC)
 	return tenants.Document{
 		TenantName: ptr("Acme"),
-		Rules:      []check.Rule{counted, monthly},
+		Rules:      []limit.Rule{counted, monthly},
 		Plans: []tenants.Plan{
-			{Slug: "free", Name: "Free", Default: true, Limits: map[string]check.Limit{"api": {Limit: 10}}},
-			{Slug: "pro", Name: "Pro", Limits: map[string]check.Limit{"api": {Limit: 1000, Burst: 2000}, "monthly": {Unlimited: true}}},
+			{Slug: "free", Name: "Free", Default: true, Limits: map[string]limit.Limit{"api": {Limit: 10}}},
+			{Slug: "pro", Name: "Pro", Limits: map[string]limit.Limit{"api": {Limit: 1000, Burst: 2000}, "monthly": {Unlimited: true}}},
 		},
 		Subjects: []tenants.Subject{
 			{Subject: "alice", Plan: "pro", Labels: map[string]string{"a.b/c": "d"}, Overrides: []tenants.Override{
-				{Rule: "api", Limit: check.Limit{Limit: 7}, Reason: "trial", ExpiresAt: &end},
+				{Rule: "api", Limit: limit.Limit{Limit: 7}, Reason: "trial", ExpiresAt: &end},
 			}},
 			{Subject: "mallory", State: check.Blocked, BillingRef: "m-1"},
 		},
@@ -86,7 +87,7 @@ func TestApplyDocument(t *testing.T) {
 	got, version := documentOf(t, s, a)
 	require.Equal(t, applied.Version, version)
 	require.Equal(t, sample(t).Rules, got.Rules)
-	require.Equal(t, check.Limit{Limit: 1000, Burst: 2000}, got.Plans[1].Limits["api"])
+	require.Equal(t, limit.Limit{Limit: 1000, Burst: 2000}, got.Plans[1].Limits["api"])
 	require.True(t, got.Plans[0].Default)
 	require.Equal(t, "trial", got.Subjects[0].Overrides[0].Reason)
 	require.Equal(t, check.Blocked, got.Subjects[1].State)
@@ -118,7 +119,7 @@ func TestApplyPrunes(t *testing.T) {
 
 	less := sample(t)
 	less.Rules = less.Rules[:1]
-	less.Plans = []tenants.Plan{{Slug: "free", Name: "Free", Limits: map[string]check.Limit{}}}
+	less.Plans = []tenants.Plan{{Slug: "free", Name: "Free", Limits: map[string]limit.Limit{}}}
 	less.Subjects = []tenants.Subject{{Subject: "alice", Labels: map[string]string{"a.b/c": "d"}, Overrides: []tenants.Override{}}}
 	require.Equal(t, []string{`Change subject "alice": plan from "pro" to none.`}, mustApply(t, s, a, less, tenants.Apply{}))
 	require.Equal(t, []string{
@@ -147,7 +148,7 @@ func TestApplyPrunes(t *testing.T) {
 
 	require.Empty(t, mustApply(t, s, a, tenants.Document{}, tenants.Apply{Prune: true}), "a section that is absent is left alone")
 	require.Len(t, mustApply(t, s, a, tenants.Document{
-		Rules: []check.Rule{}, Plans: []tenants.Plan{}, Subjects: []tenants.Subject{},
+		Rules: []limit.Rule{}, Plans: []tenants.Plan{}, Subjects: []tenants.Subject{},
 	}, tenants.Apply{Prune: true}), 6)
 }
 
@@ -217,15 +218,15 @@ func TestApplyInvalid(t *testing.T) {
 	past := time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC)
 	refused(tenants.Document{
 		TenantName: ptr("a\x00b"),
-		Rules:      []check.Rule{rule("twice"), bad, rule("twice")},
+		Rules:      []limit.Rule{rule("twice"), bad, rule("twice")},
 		Plans: []tenants.Plan{
-			{Slug: "free", Default: true, Limits: map[string]check.Limit{"no-such-rule": {Limit: 1}, "api": {Limit: -1}}},
+			{Slug: "free", Default: true, Limits: map[string]limit.Limit{"no-such-rule": {Limit: 1}, "api": {Limit: -1}}},
 			{Slug: "pro", Default: true},
 		},
 		Subjects: []tenants.Subject{
 			{Subject: "alice", Plan: "no-such-plan", Labels: map[string]string{"a.b": "\x01"}},
 			{Subject: "bob", Overrides: []tenants.Override{
-				{Rule: "no-such-rule", Limit: check.Limit{Limit: 1}}, {Rule: "api", Limit: check.Limit{Limit: 5}, ExpiresAt: &past},
+				{Rule: "no-such-rule", Limit: limit.Limit{Limit: 1}}, {Rule: "api", Limit: limit.Limit{Limit: 5}, ExpiresAt: &past},
 			}},
 			{Subject: "bob"},
 		},
@@ -233,7 +234,7 @@ func TestApplyInvalid(t *testing.T) {
 		"tenant.name", "rules.1.slug", "rules.1.limit", "rules.2.slug", "plans.1.default", "plans.0.limits.no-such-rule", "plans.0.limits.api.limit",
 		"subjects.0.plan", "subjects.0.labels.a.b", "subjects.1.overrides.no-such-rule", "subjects.1.overrides.api.expires_at", "subjects.2.subject")
 	refused(tenants.Document{Subjects: []tenants.Subject{{Subject: "a\x00"}, {Subject: "bob", Plan: "\x00"}}}, true, "subjects.0.subject")
-	refused(tenants.Document{Rules: make([]check.Rule, check.MaxRules+1)}, false, "rules")
+	refused(tenants.Document{Rules: make([]limit.Rule, limit.MaxRules+1)}, false, "rules")
 	refused(tenants.Document{Subjects: make([]tenants.Subject, tenants.MaxDocumentSubjects+1)}, false, "subjects")
 }
 
@@ -250,24 +251,24 @@ func TestApplyMisfits(t *testing.T) {
 		requireInvalid(t, err, field)
 		require.Equal(t, before, versionsOf(t, d, a))
 	}
-	pro := func(l check.Limit) []tenants.Plan {
-		return []tenants.Plan{{Slug: "pro", Name: "Pro", Limits: map[string]check.Limit{"api": l}}}
+	pro := func(l limit.Limit) []tenants.Plan {
+		return []tenants.Plan{{Slug: "pro", Name: "Pro", Limits: map[string]limit.Limit{"api": l}}}
 	}
 	alice := func(o tenants.Override) []tenants.Subject {
 		return []tenants.Subject{{Subject: "alice", Plan: "pro", Overrides: []tenants.Override{o}}}
 	}
 	logged := rule("api")
-	logged.Algorithm = check.SlidingWindowLog
-	refused(tenants.Document{Rules: []check.Rule{logged}}, "rules.0.algorithm")
-	refused(tenants.Document{Rules: []check.Rule{logged}, Plans: pro(check.Limit{Limit: check.MaxLogLimit + 1})}, "plans.0.limits.api.limit")
-	mustApply(t, s, a, tenants.Document{Rules: []check.Rule{logged}, Plans: pro(check.Limit{Limit: check.MaxLogLimit})}, tenants.Apply{})
+	logged.Algorithm = limit.SlidingWindowLog
+	refused(tenants.Document{Rules: []limit.Rule{logged}}, "rules.0.algorithm")
+	refused(tenants.Document{Rules: []limit.Rule{logged}, Plans: pro(limit.Limit{Limit: limit.MaxLogLimit + 1})}, "plans.0.limits.api.limit")
+	mustApply(t, s, a, tenants.Document{Rules: []limit.Rule{logged}, Plans: pro(limit.Limit{Limit: limit.MaxLogLimit})}, tenants.Apply{})
 
-	mustApply(t, s, a, tenants.Document{Subjects: alice(tenants.Override{Rule: "monthly", Limit: check.Limit{Limit: check.MaxFixedLimit}})}, tenants.Apply{})
+	mustApply(t, s, a, tenants.Document{Subjects: alice(tenants.Override{Rule: "monthly", Limit: limit.Limit{Limit: limit.MaxFixedLimit}})}, tenants.Apply{})
 	bucket := rule("monthly")
-	refused(tenants.Document{Rules: []check.Rule{bucket}}, "rules.0.algorithm")
+	refused(tenants.Document{Rules: []limit.Rule{bucket}}, "rules.0.algorithm")
 	// ... unless the same document gives the subject a number that fits.
 	mustApply(t, s, a, tenants.Document{
-		Rules: []check.Rule{bucket}, Subjects: alice(tenants.Override{Rule: "monthly", Limit: check.Limit{Limit: 3}}),
+		Rules: []limit.Rule{bucket}, Subjects: alice(tenants.Override{Rule: "monthly", Limit: limit.Limit{Limit: 3}}),
 	}, tenants.Apply{})
 
 	crowd := tenants.Document{}
@@ -279,7 +280,7 @@ func TestApplyMisfits(t *testing.T) {
 	refused(crowd, "rules.0.resource")
 	crowd.Rules = crowd.Rules[:30]
 	mustApply(t, s, a, crowd, tenants.Apply{})
-	refused(tenants.Document{Rules: []check.Rule{rule("everywhere")}}, "rules.0.resource")
+	refused(tenants.Document{Rules: []limit.Rule{rule("everywhere")}}, "rules.0.resource")
 }
 
 // An override ends by itself: it is shown no more, and a document that has it still applies as
@@ -291,9 +292,9 @@ func TestDocumentOverrideThatIsOver(t *testing.T) {
 	s := d.Open(tenants.Config{Now: clock.now})
 	end := clock.now().Add(time.Hour)
 	in := tenants.Document{
-		Rules: []check.Rule{rule("api")},
+		Rules: []limit.Rule{rule("api")},
 		Subjects: []tenants.Subject{{
-			Subject: "alice", Overrides: []tenants.Override{{Rule: "api", Limit: check.Limit{Limit: 7}, ExpiresAt: &end}},
+			Subject: "alice", Overrides: []tenants.Override{{Rule: "api", Limit: limit.Limit{Limit: 7}, ExpiresAt: &end}},
 		}},
 	}
 	mustApply(t, s, a, in, tenants.Apply{})
@@ -348,7 +349,7 @@ func TestConcurrentApplies(t *testing.T) {
 			documents[i].Rules = append(documents[i].Rules, in)
 		}
 		documents[i].Plans = []tenants.Plan{{
-			Slug: fmt.Sprintf("plan-%d", i), Default: true, Limits: map[string]check.Limit{documents[i].Rules[0].Slug: {Limit: int64(i + 1)}},
+			Slug: fmt.Sprintf("plan-%d", i), Default: true, Limits: map[string]limit.Limit{documents[i].Rules[0].Slug: {Limit: int64(i + 1)}},
 		}}
 	}
 	var wg sync.WaitGroup
@@ -376,24 +377,24 @@ func TestLargeDocument(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
 	s := d.Store
-	in := tenants.Document{Plans: []tenants.Plan{{Slug: "free", Limits: map[string]check.Limit{}}}}
-	for i := range check.MaxRules {
+	in := tenants.Document{Plans: []tenants.Plan{{Slug: "free", Limits: map[string]limit.Limit{}}}}
+	for i := range limit.MaxRules {
 		r := rule(fmt.Sprintf("rule-%04d", i))
 		r.Resource = r.Slug
 		in.Rules = append(in.Rules, r)
-		in.Plans[0].Limits[r.Slug] = check.Limit{Limit: int64(i + 1)}
+		in.Plans[0].Limits[r.Slug] = limit.Limit{Limit: int64(i + 1)}
 	}
 	for i := range tenants.MaxDocumentSubjects {
 		in.Subjects = append(in.Subjects, tenants.Subject{
 			Subject: fmt.Sprintf("subject-%05d", i), Plan: "free",
-			Overrides: []tenants.Override{{Rule: in.Rules[i%check.MaxRules].Slug, Limit: check.Limit{Limit: int64(i + 1)}}},
+			Overrides: []tenants.Override{{Rule: in.Rules[i%limit.MaxRules].Slug, Limit: limit.Limit{Limit: int64(i + 1)}}},
 		})
 	}
-	require.Len(t, mustApply(t, s, a, in, tenants.Apply{}), 1+check.MaxRules+tenants.MaxDocumentSubjects)
+	require.Len(t, mustApply(t, s, a, in, tenants.Apply{}), 1+limit.MaxRules+tenants.MaxDocumentSubjects)
 	got, _ := documentOf(t, s, a)
 	require.Empty(t, mustApply(t, s, a, got, tenants.Apply{Prune: true}))
 
-	_, err := s.ApplyDocument(t.Context(), a, tenants.Document{Rules: []check.Rule{rule("more")}}, tenants.Apply{})
+	_, err := s.ApplyDocument(t.Context(), a, tenants.Document{Rules: []limit.Rule{rule("more")}}, tenants.Apply{})
 	requireInvalid(t, err, "rules")
 	mustSubject(t, s, a, tenants.Subject{Subject: "one too many"})
 	_, _, err = s.Document(t.Context(), a, true)

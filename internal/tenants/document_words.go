@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // DocumentChange is one thing that a document changes.
@@ -123,7 +123,7 @@ func timeOrNil(t *time.Time) any {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-func ruleFields(r *check.Rule) []field {
+func ruleFields(r *limit.Rule) []field {
 	u := ruleParams([16]byte{}, [16]byte{}, *r, 0) // as it is stored
 	return []field{
 		{"slug", r.Slug}, {"name", u.Name}, {"description", u.Description}, {"resource", u.Resource}, {"algorithm", u.Algorithm},
@@ -133,7 +133,7 @@ func ruleFields(r *check.Rule) []field {
 	}
 }
 
-func limitFields(l check.Limit) []field {
+func limitFields(l limit.Limit) []field {
 	return []field{{"limit", numberOrNil(l.Limit)}, {"burst", numberOrNil(l.Burst)}, {"unlimited", l.Unlimited}}
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -140,11 +140,11 @@ func (c *change) queuePlans(ctx context.Context, r *revision, version int64) err
 	return nil
 }
 
-func withoutRules(limits map[string]check.Limit, gone []Rule) map[string]check.Limit {
-	out := make(map[string]check.Limit, len(limits))
-	for slug, limit := range limits {
+func withoutRules(limits map[string]limit.Limit, gone []Rule) map[string]limit.Limit {
+	out := make(map[string]limit.Limit, len(limits))
+	for slug, lim := range limits {
 		if !slices.ContainsFunc(gone, func(r Rule) bool { return r.Slug == slug }) {
-			out[slug] = limit
+			out[slug] = lim
 		}
 	}
 	return out

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/puddle/v2"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 var (
@@ -54,7 +54,7 @@ type ConflictError struct{ Code, Detail string }
 func (e *ConflictError) Error() string { return e.Detail }
 
 // InvalidError lists the fields of an input that are out of range.
-type InvalidError struct{ Fields []check.FieldError }
+type InvalidError struct{ Fields []limit.FieldError }
 
 func (e *InvalidError) Error() string {
 	texts := make([]string, len(e.Fields))
@@ -65,11 +65,11 @@ func (e *InvalidError) Error() string {
 }
 
 func invalid(field, format string, args ...any) error {
-	return &InvalidError{Fields: []check.FieldError{{Field: field, Message: fmt.Sprintf(format, args...)}}}
+	return &InvalidError{Fields: []limit.FieldError{{Field: field, Message: fmt.Sprintf(format, args...)}}}
 }
 
 // invalidIf returns an InvalidError of the fields, or nil where there are none.
-func invalidIf(fields []check.FieldError) error {
+func invalidIf(fields []limit.FieldError) error {
 	if len(fields) == 0 {
 		return nil
 	}

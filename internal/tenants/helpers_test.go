@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -46,26 +47,26 @@ func two(t *testing.T) (d *tenantstest.Database, a, b tenants.Actor) {
 	return d, a, b
 }
 
-func rule(slug string) check.Rule {
-	window, _ := check.ParseWindow("1m")
-	return check.Rule{Slug: slug, Resource: "*", Algorithm: check.TokenBucket, Limit: 100, Window: window, By: []string{"subject"}}
+func rule(slug string) limit.Rule {
+	window, _ := limit.ParseWindow("1m")
+	return limit.Rule{Slug: slug, Resource: "*", Algorithm: limit.TokenBucket, Limit: 100, Window: window, By: []string{"subject"}}
 }
 
-func window(t *testing.T, text string) check.Window {
+func window(t *testing.T, text string) limit.Window {
 	t.Helper()
-	w, err := check.ParseWindow(text)
+	w, err := limit.ParseWindow(text)
 	require.NoError(t, err)
 	return w
 }
 
-func duration(t *testing.T, text string) check.Duration {
+func duration(t *testing.T, text string) limit.Duration {
 	t.Helper()
-	d, err := check.ParseDuration(text)
+	d, err := limit.ParseDuration(text)
 	require.NoError(t, err)
 	return d
 }
 
-func mustRule(t *testing.T, s *tenants.Store, a tenants.Actor, r check.Rule) tenants.Rule {
+func mustRule(t *testing.T, s *tenants.Store, a tenants.Actor, r limit.Rule) tenants.Rule {
 	t.Helper()
 	out, err := s.CreateRule(t.Context(), a, r)
 	require.NoError(t, err)

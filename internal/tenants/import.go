@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -64,7 +65,7 @@ func (p PackedLabels) unpack() map[string]string {
 // LineError is what is wrong with one field of one line.
 type LineError struct {
 	Line int
-	check.FieldError
+	limit.FieldError
 }
 
 // LinesError says which lines of an import are wrong; nothing of it was imported.
@@ -83,7 +84,7 @@ func (e *LinesError) Error() string {
 }
 
 // Add notes what is wrong with a line.
-func (e *LinesError) Add(line int, fields ...check.FieldError) {
+func (e *LinesError) Add(line int, fields ...limit.FieldError) {
 	for _, f := range fields {
 		if e.Total++; len(e.Lines) < MaxLineErrors {
 			e.Lines = append(e.Lines, LineError{line, f})
@@ -105,8 +106,8 @@ type ImportCounts struct {
 }
 
 // Validate returns what is wrong with a line by itself, without its overrides, which depend on rules.
-func (l *SubjectLine) Validate() []check.FieldError {
-	var fields []check.FieldError
+func (l *SubjectLine) Validate() []limit.FieldError {
+	var fields []limit.FieldError
 	s := l.over(Subject{Subject: l.Subject})
 	if wrong, ok := s.validate().(*InvalidError); ok { //nolint:errorlint // as it was made
 		fields = wrong.Fields
@@ -229,7 +230,7 @@ func (m *subjectImport) batch(ctx context.Context, lines []SubjectLine) error {
 	for i := range lines {
 		l := &lines[i]
 		if first := m.seen[l.Subject]; first != 0 {
-			m.wrong.Add(l.Line, check.FieldError{Field: "subject", Message: fmt.Sprintf("is there twice: on line %d, too", first)})
+			m.wrong.Add(l.Line, limit.FieldError{Field: "subject", Message: fmt.Sprintf("is there twice: on line %d, too", first)})
 			continue
 		}
 		m.seen[l.Subject] = l.Line
@@ -248,7 +249,7 @@ func (m *subjectImport) registered(ctx context.Context, lines []SubjectLine) (ma
 	overrides := false
 	for i := range lines {
 		overrides = overrides || len(lines[i].Overrides) > 0
-		if check.ValidName(lines[i].Subject) == "" { // Postgres would stumble over a NUL
+		if limit.ValidName(lines[i].Subject) == "" { // Postgres would stumble over a NUL
 			names = append(names, lines[i].Subject)
 		}
 	}
@@ -272,10 +273,10 @@ func (m *subjectImport) registered(ctx context.Context, lines []SubjectLine) (ma
 }
 
 // compare adds to w what makes the subject as the line says, and returns what is wrong with that.
-func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *importWrites) []check.FieldError {
+func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *importWrites) []limit.FieldError {
 	wrong := l.Validate()
 	if exists && m.mode.CreateOnly {
-		wrong = append(wrong, check.FieldError{Field: "subject", Message: "is registered already"})
+		wrong = append(wrong, limit.FieldError{Field: "subject", Message: "is registered already"})
 	}
 	if !exists {
 		old = Subject{Subject: l.Subject}
@@ -283,7 +284,7 @@ func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *imp
 	now := l.over(old)
 	plan, known := m.plans[now.Plan]
 	if now.Plan != "" && !known {
-		wrong = append(wrong, check.FieldError{Field: "plan", Message: "names no plan of this tenant"})
+		wrong = append(wrong, limit.FieldError{Field: "plan", Message: "names no plan of this tenant"})
 	}
 	put, removed, more := m.compareOverrides(l, old)
 	if wrong = append(wrong, more...); len(wrong) > 0 {
@@ -316,12 +317,12 @@ func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *imp
 
 // compareOverrides returns the overrides of a line that the subject does not have, and the rules of
 // those that it is to have no more.
-func (m *subjectImport) compareOverrides(l *SubjectLine, old Subject) (put []Override, removed []string, wrong []check.FieldError) {
+func (m *subjectImport) compareOverrides(l *SubjectLine, old Subject) (put []Override, removed []string, wrong []limit.FieldError) {
 	for _, given := range l.Overrides {
 		o, at := given.Override, "overrides."+given.Rule
 		r, known := m.rules[o.Rule]
 		if !known {
-			wrong = append(wrong, check.FieldError{Field: at, Message: "names no rule of this tenant"})
+			wrong = append(wrong, limit.FieldError{Field: at, Message: "names no rule of this tenant"})
 			continue
 		}
 		o.StartsAt, o.ExpiresAt = stored(o.StartsAt), stored(o.ExpiresAt)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -21,7 +22,7 @@ func TestImportIsInTheTrailSubjectBySubject(t *testing.T) {
 	mustPlan(t, s, a, "pro")
 	require.NoError(t, second(s.CreateRule(ctx, a, rule("r"))))
 	end := time.Date(2999, 1, 2, 3, 4, 5, 0, time.UTC)
-	override := tenants.Override{Rule: "r", Limit: check.Limit{Limit: 500}, Reason: "launch <week>", ExpiresAt: &end}
+	override := tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 500}, Reason: "launch <week>", ExpiresAt: &end}
 	labels := map[string]string{"region": "eu", "z": "ü&\"<"}
 	full := func(name string) tenants.Subject {
 		return tenants.Subject{Subject: name, Plan: "pro", State: check.Blocked, BillingRef: "<cus>", Labels: labels}

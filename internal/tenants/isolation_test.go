@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -80,9 +80,9 @@ func TestRowSecurity(t *testing.T) {
 	for _, actor := range []tenants.Actor{a, b} {
 		mustRule(t, s, actor, rule("r"))
 		mustPlan(t, s, actor, "free")
-		_, _, err := s.PutPlanLimit(t.Context(), actor, "free", "r", check.Limit{Limit: 1}, tenants.Match{})
+		_, _, err := s.PutPlanLimit(t.Context(), actor, "free", "r", limit.Limit{Limit: 1}, tenants.Match{})
 		require.NoError(t, err)
-		_, _, err = s.PutOverride(t.Context(), actor, "alice", tenants.Override{Rule: "r", Limit: check.Limit{Limit: 1}}, tenants.Match{})
+		_, _, err = s.PutOverride(t.Context(), actor, "alice", tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 1}}, tenants.Match{})
 		require.NoError(t, err)
 		mustSubject(t, s, actor, tenants.Subject{Subject: "bob"})
 		require.NoError(t, s.DeleteSubject(t.Context(), actor, "bob", tenants.Match{}))
@@ -187,7 +187,7 @@ func TestDatabaseConstraints(t *testing.T) {
 	mustPlan(t, d.Store, a, "free")
 	mustPlan(t, d.Store, a, "pro")
 	mustSubject(t, d.Store, a, tenants.Subject{Subject: "alice"})
-	_, _, err := d.Store.PutOverride(t.Context(), a, "alice", tenants.Override{Rule: "r", Limit: check.Limit{Limit: 1}}, tenants.Match{})
+	_, _, err := d.Store.PutOverride(t.Context(), a, "alice", tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 1}}, tenants.Match{})
 	require.NoError(t, err)
 	for _, statement := range []string{
 		"UPDATE rules SET slug = 'A'", "UPDATE rules SET slug = E'a\\nb'", "UPDATE rules SET resource = 'a*b'", "UPDATE rules SET resource = ''",

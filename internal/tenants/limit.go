@@ -8,7 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // How limits, durations and texts cross between Go, where 0 and "" mean none, and the database,
@@ -28,16 +28,16 @@ func orZero(n *int64) int64 {
 	return *n
 }
 
-func limitOf(limit, burst *int64, unlimited bool) check.Limit {
-	return check.Limit{Limit: orZero(limit), Burst: orZero(burst), Unlimited: unlimited}
+func limitOf(lim, burst *int64, unlimited bool) limit.Limit {
+	return limit.Limit{Limit: orZero(lim), Burst: orZero(burst), Unlimited: unlimited}
 }
 
-func durationOf(text string, ms *int64) check.Duration {
-	return check.Duration{Text: text, MS: orZero(ms)}
+func durationOf(text string, ms *int64) limit.Duration {
+	return limit.Duration{Text: text, MS: orZero(ms)}
 }
 
 // written returns the duration with the text that it is kept under; one made in Go may lack it.
-func written(d check.Duration) check.Duration {
+func written(d limit.Duration) limit.Duration {
 	if d.MS != 0 && d.Text == "" {
 		d.Text = strconv.FormatInt(d.MS, 10) + "ms"
 	}
@@ -45,7 +45,7 @@ func written(d check.Duration) check.Duration {
 }
 
 // prefixed puts the errors of an inner object under the outer's field.
-func prefixed(prefix string, fields []check.FieldError) []check.FieldError {
+func prefixed(prefix string, fields []limit.FieldError) []limit.FieldError {
 	for i := range fields {
 		fields[i].Field = prefix + fields[i].Field
 	}
@@ -63,9 +63,9 @@ func wrongText(s string, most int) string {
 }
 
 // checkText adds an error for a text that is too long or holds what no text should.
-func checkText(fields *[]check.FieldError, field, s string, most int) {
+func checkText(fields *[]limit.FieldError, field, s string, most int) {
 	if problem := wrongText(s, most); problem != "" {
-		*fields = append(*fields, check.FieldError{Field: field, Message: problem})
+		*fields = append(*fields, limit.FieldError{Field: field, Message: problem})
 	}
 }
 

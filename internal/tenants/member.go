@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -241,9 +241,9 @@ func (c *change) remove(ctx context.Context, old Member) error {
 	return c.DeleteMember(ctx, db.DeleteMemberParams{TenantID: c.tenant, ID: old.ID})
 }
 
-var emailError = check.FieldError{Field: "email", Message: "must be an address such as name@example.com, of at most 254 bytes"}
+var emailError = limit.FieldError{Field: "email", Message: "must be an address such as name@example.com, of at most 254 bytes"}
 
-func checkMember(email string, role Role) (normal string, fields []check.FieldError) {
+func checkMember(email string, role Role) (normal string, fields []limit.FieldError) {
 	normal, ok := normalEmail(email)
 	if !ok {
 		fields = append(fields, emailError)
@@ -251,9 +251,9 @@ func checkMember(email string, role Role) (normal string, fields []check.FieldEr
 	return normal, checkRole(fields, role)
 }
 
-func checkRole(fields []check.FieldError, role Role) []check.FieldError {
+func checkRole(fields []limit.FieldError, role Role) []limit.FieldError {
 	if !slices.Contains(Roles, role) {
-		fields = append(fields, check.FieldError{Field: "role", Message: "must be one of owner, admin, editor, support, viewer"})
+		fields = append(fields, limit.FieldError{Field: "role", Message: "must be one of owner, admin, editor, support, viewer"})
 	}
 	return fields
 }

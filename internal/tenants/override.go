@@ -7,14 +7,14 @@ import (
 
 	"github.com/google/uuid"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
 // Override is the number that one subject has for one rule.
 type Override struct {
 	Rule      string // slug
-	Limit     check.Limit
+	Limit     limit.Limit
 	Reason    string // up to 500 characters
 	CreatedBy string // who wrote it last; not an input
 	StartsAt  *time.Time
@@ -23,21 +23,21 @@ type Override struct {
 	CreatedAt time.Time // when it was written last
 }
 
-func (o *Override) validate(now time.Time) (fields []check.FieldError) {
+func (o *Override) validate(now time.Time) (fields []limit.FieldError) {
 	checkText(&fields, "reason", o.Reason, 500)
 	for field, t := range map[string]*time.Time{"starts_at": o.StartsAt, "expires_at": o.ExpiresAt} {
 		if t != nil && (t.Year() > maxYear || t.Year() < 1) {
-			fields = append(fields, check.FieldError{Field: field, Message: "must be a time from year 1 to year 9999"})
+			fields = append(fields, limit.FieldError{Field: field, Message: "must be a time from year 1 to year 9999"})
 		}
 	}
 	if o.ExpiresAt == nil {
 		return fields
 	}
 	if !o.ExpiresAt.After(now) {
-		fields = append(fields, check.FieldError{Field: "expires_at", Message: "must be in the future"})
+		fields = append(fields, limit.FieldError{Field: "expires_at", Message: "must be in the future"})
 	}
 	if o.StartsAt != nil && !o.ExpiresAt.After(*o.StartsAt) {
-		fields = append(fields, check.FieldError{Field: "expires_at", Message: "must be after starts_at"})
+		fields = append(fields, limit.FieldError{Field: "expires_at", Message: "must be after starts_at"})
 	}
 	return fields
 }
@@ -46,12 +46,12 @@ func (o *Override) validate(now time.Time) (fields []check.FieldError) {
 const MaxBoost = 30 * 24 * time.Hour
 
 // validateBoost returns what is wrong with an override for somebody who may only help out for a time.
-func (o *Override) validateBoost(now time.Time) (fields []check.FieldError) {
+func (o *Override) validateBoost(now time.Time) (fields []limit.FieldError) {
 	if o.Limit.Unlimited {
-		fields = append(fields, check.FieldError{Field: "unlimited", Message: "needs the role editor: with the role support an override has a number"})
+		fields = append(fields, limit.FieldError{Field: "unlimited", Message: "needs the role editor: with the role support an override has a number"})
 	}
 	if o.ExpiresAt == nil || o.ExpiresAt.Sub(now) > MaxBoost {
-		fields = append(fields, check.FieldError{Field: "expires_at", Message: "must be within 30 days: with the role support an override is temporary"})
+		fields = append(fields, limit.FieldError{Field: "expires_at", Message: "must be within 30 days: with the role support an override is temporary"})
 	}
 	return fields
 }
@@ -85,7 +85,7 @@ func (s *Store) PutOverride(ctx context.Context, a Actor, subject string, o Over
 		}
 		fields := append(o.Limit.Validate(&r.Rule), o.validate(c.now)...)
 		if problem := subjectProblem(subject); !registered && problem != "" {
-			fields = append(fields, check.FieldError{Field: "subject", Message: problem})
+			fields = append(fields, limit.FieldError{Field: "subject", Message: problem})
 		}
 		if !a.May(MayEdit) {
 			fields = append(fields, o.validateBoost(c.now)...)

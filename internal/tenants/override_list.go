@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -113,16 +113,16 @@ func (r *overrideRow) override() SubjectOverride {
 }
 
 func (f OverrideFilter) validate() error {
-	var fields []check.FieldError
+	var fields []limit.FieldError
 	for _, c := range []struct{ field, text string }{{"rule", f.Rule}, {"prefix", f.Prefix}} {
-		if len(c.text) > 2*check.MaxNameBytes || !plain(c.text) {
-			fields = append(fields, check.FieldError{
-				Field: c.field, Message: "must be at most " + strconv.Itoa(2*check.MaxNameBytes) + " bytes of UTF-8 without control characters",
+		if len(c.text) > 2*limit.MaxNameBytes || !plain(c.text) {
+			fields = append(fields, limit.FieldError{
+				Field: c.field, Message: "must be at most " + strconv.Itoa(2*limit.MaxNameBytes) + " bytes of UTF-8 without control characters",
 			})
 		}
 	}
 	if f.EndingBefore != nil && (f.EndingBefore.Year() > maxYear || f.EndingBefore.Year() < 1) {
-		fields = append(fields, check.FieldError{Field: "ending_before", Message: "must be a time from year 1 to year 9999"})
+		fields = append(fields, limit.FieldError{Field: "ending_before", Message: "must be a time from year 1 to year 9999"})
 	}
 	return invalidIf(fields)
 }

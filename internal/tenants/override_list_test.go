@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -27,7 +27,7 @@ func TestListOverrides(t *testing.T) {
 	in := func(hours int) *time.Time { return ptr(now.now().Add(time.Duration(hours) * time.Hour)) }
 	put := func(actor tenants.Actor, subject, rule string, starts, ends *time.Time) {
 		t.Helper()
-		_, _, err := s.PutOverride(t.Context(), actor, subject, tenants.Override{Rule: rule, Limit: check.Limit{Limit: 5}, StartsAt: starts, ExpiresAt: ends}, tenants.Match{})
+		_, _, err := s.PutOverride(t.Context(), actor, subject, tenants.Override{Rule: rule, Limit: limit.Limit{Limit: 5}, StartsAt: starts, ExpiresAt: ends}, tenants.Match{})
 		require.NoError(t, err)
 	}
 	put(a, "over/1", "r", nil, in(1))

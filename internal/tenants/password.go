@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/crypto/argon2"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -45,9 +45,9 @@ var breached = sync.OnceValue(func() map[string]bool {
 
 // checkPassword says what is wrong with a password that somebody chooses. What kinds of characters
 // it has does not matter: people meet such demands in ways that guessers know.
-func checkPassword(password, email string) []check.FieldError {
-	wrong := func(message string) []check.FieldError {
-		return []check.FieldError{{Field: "password", Message: message}}
+func checkPassword(password, email string) []limit.FieldError {
+	wrong := func(message string) []limit.FieldError {
+		return []limit.FieldError{{Field: "password", Message: message}}
 	}
 	name, _, _ := strings.Cut(email, "@")
 	lower := strings.ToLower(password)

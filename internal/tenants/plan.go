@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -22,16 +22,16 @@ type Plan struct {
 	NotDefault              bool // of a plan to be written: it is not to go on being the default. Never of one that was read
 	// Limits are by slug of the rule. As an input nil leaves the limits as they are; anything
 	// else replaces all of them.
-	Limits    map[string]check.Limit
+	Limits    map[string]limit.Limit
 	Version   int64 // raised by changes of its limits too
 	CreatedAt time.Time
 	UpdatedAt time.Time
 }
 
 func (p *Plan) validate() error {
-	var fields []check.FieldError
-	if !check.ValidSlug(p.Slug) {
-		fields = append(fields, check.FieldError{Field: "slug", Message: "must be 1 to 63 of a-z, 0-9 and -"})
+	var fields []limit.FieldError
+	if !limit.ValidSlug(p.Slug) {
+		fields = append(fields, limit.FieldError{Field: "slug", Message: "must be 1 to 63 of a-z, 0-9 and -"})
 	}
 	checkText(&fields, "name", p.Name, 200)
 	checkText(&fields, "description", p.Description, 2000)
@@ -190,7 +190,7 @@ func (s *Store) DeletePlan(ctx context.Context, a Actor, slug string, m Match) e
 // PutPlanLimit sets the number that a plan gives a rule; created tells whether it had none. m is
 // held against the plan's version and the limit's own. Errors: ErrNotFound (plan or rule),
 // ErrPreconditionFailed, *InvalidError.
-func (s *Store) PutPlanLimit(ctx context.Context, a Actor, plan, rule string, limit check.Limit, m Match) (out Plan, created bool, err error) {
+func (s *Store) PutPlanLimit(ctx context.Context, a Actor, plan, rule string, lim limit.Limit, m Match) (out Plan, created bool, err error) {
 	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, r, err := c.planLimit(ctx, plan, rule)
 		if err != nil {
@@ -200,17 +200,17 @@ func (s *Store) PutPlanLimit(ctx context.Context, a Actor, plan, rule string, li
 		if err := c.matchLimit(m, old, exists, r); err != nil {
 			return err
 		}
-		if err := invalidIf(limit.Validate(&r.Rule)); err != nil {
+		if err := invalidIf(lim.Validate(&r.Rule)); err != nil {
 			return err
 		}
-		if exists && before == limit {
+		if exists && before == lim {
 			out = old.Plan
 			return nil
 		}
 		created = !exists
 		p := old.Plan
 		p.Limits = maps.Clone(old.Limits)
-		p.Limits[rule] = limit
+		p.Limits[rule] = lim
 		out, err = c.replacePlan(ctx, old.Plan, p)
 		return err
 	})
@@ -280,7 +280,7 @@ func (c *change) plan(ctx context.Context, slug string) (Plan, error) {
 }
 
 func readPlan(ctx context.Context, q *db.Queries, tenant uuid.UUID, slug string) (Plan, error) {
-	if !check.ValidSlug(slug) {
+	if !limit.ValidSlug(slug) {
 		return Plan{}, ErrNotFound
 	}
 	row, err := q.PlanBySlug(ctx, db.PlanBySlugParams{TenantID: tenant, Slug: slug})
@@ -313,7 +313,7 @@ func withLimits(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.
 func planOf(row db.Plan) Plan {
 	return Plan{
 		ID: row.ID, Slug: row.Slug, Name: row.Name, Description: row.Description, Default: row.IsDefault,
-		Limits: map[string]check.Limit{}, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
+		Limits: map[string]limit.Limit{}, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}
 }
 
@@ -398,10 +398,10 @@ func (c *change) replacePlan(ctx context.Context, old, p Plan) (Plan, error) {
 
 // checkLimits validates those limits that differ from before, and returns the rules of all whose
 // limits come, change or go, by slug.
-func (c *change) checkLimits(ctx context.Context, before, after map[string]check.Limit) (map[string]Rule, error) {
+func (c *change) checkLimits(ctx context.Context, before, after map[string]limit.Limit) (map[string]Rule, error) {
 	changed := map[string]bool{}
-	for slug, limit := range after {
-		if old, had := before[slug]; !had || old != limit {
+	for slug, lim := range after {
+		if old, had := before[slug]; !had || old != lim {
 			changed[slug] = true
 		}
 	}
@@ -410,7 +410,7 @@ func (c *change) checkLimits(ctx context.Context, before, after map[string]check
 			changed[slug] = true
 		}
 	}
-	slugs := slices.DeleteFunc(slices.Sorted(maps.Keys(changed)), func(slug string) bool { return !check.ValidSlug(slug) })
+	slugs := slices.DeleteFunc(slices.Sorted(maps.Keys(changed)), func(slug string) bool { return !limit.ValidSlug(slug) })
 	rows, err := c.RulesBySlug(ctx, db.RulesBySlugParams{TenantID: c.tenant, Slugs: slugs})
 	if err != nil {
 		return nil, err
@@ -421,31 +421,31 @@ func (c *change) checkLimits(ctx context.Context, before, after map[string]check
 			return nil, err
 		}
 	}
-	var fields []check.FieldError
+	var fields []limit.FieldError
 	for _, slug := range slices.Sorted(maps.Keys(changed)) {
-		limit, set := after[slug]
+		lim, set := after[slug]
 		if !set {
 			continue
 		}
 		r, exists := rules[slug]
 		if !exists {
-			fields = append(fields, check.FieldError{Field: "limits." + slug, Message: "names no rule of this tenant"})
+			fields = append(fields, limit.FieldError{Field: "limits." + slug, Message: "names no rule of this tenant"})
 			continue
 		}
-		fields = append(fields, prefixed("limits."+slug+".", limit.Validate(&r.Rule))...)
+		fields = append(fields, prefixed("limits."+slug+".", lim.Validate(&r.Rule))...)
 	}
 	return rules, invalidIf(fields)
 }
 
 // writeLimits writes what differs between the limits of the plan and after.
-func (c *change) writeLimits(ctx context.Context, old Plan, after map[string]check.Limit, rules map[string]Rule, version int64) error {
-	for slug, limit := range after {
-		if before, had := old.Limits[slug]; had && before == limit {
+func (c *change) writeLimits(ctx context.Context, old Plan, after map[string]limit.Limit, rules map[string]Rule, version int64) error {
+	for slug, lim := range after {
+		if before, had := old.Limits[slug]; had && before == lim {
 			continue
 		}
 		err := c.UpsertPlanLimit(ctx, db.UpsertPlanLimitParams{
-			TenantID: c.tenant, PlanID: old.ID, RuleID: rules[slug].ID, LimitUnits: orNull(limit.Limit),
-			BurstUnits: orNull(limit.Burst), Unlimited: limit.Unlimited, Version: version,
+			TenantID: c.tenant, PlanID: old.ID, RuleID: rules[slug].ID, LimitUnits: orNull(lim.Limit),
+			BurstUnits: orNull(lim.Burst), Unlimited: lim.Unlimited, Version: version,
 		})
 		if err != nil {
 			return err

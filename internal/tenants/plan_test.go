@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -97,37 +98,37 @@ func TestPlanLimits(t *testing.T) {
 	mustRule(t, s, b, rule("theirs"))
 	free := mustPlan(t, s, a, "free")
 
-	_, _, err := s.PutPlanLimit(ctx, a, "free", "theirs", check.Limit{Limit: 1}, tenants.Match{})
+	_, _, err := s.PutPlanLimit(ctx, a, "free", "theirs", limit.Limit{Limit: 1}, tenants.Match{})
 	require.ErrorIs(t, err, tenants.ErrNotFound, "another tenant's rule")
-	_, _, err = s.PutPlanLimit(ctx, b, "free", "theirs", check.Limit{Limit: 1}, tenants.Match{})
+	_, _, err = s.PutPlanLimit(ctx, b, "free", "theirs", limit.Limit{Limit: 1}, tenants.Match{})
 	require.ErrorIs(t, err, tenants.ErrNotFound, "another tenant's plan")
-	_, _, err = s.PutPlanLimit(ctx, a, "free", "r", check.Limit{Limit: -1}, tenants.Match{})
+	_, _, err = s.PutPlanLimit(ctx, a, "free", "r", limit.Limit{Limit: -1}, tenants.Match{})
 	requireInvalid(t, err, "limit")
-	_, _, err = s.PutPlanLimit(ctx, a, "free", "r", check.Limit{Limit: 1, Unlimited: true}, tenants.Match{})
+	_, _, err = s.PutPlanLimit(ctx, a, "free", "r", limit.Limit{Limit: 1, Unlimited: true}, tenants.Match{})
 	requireInvalid(t, err, "unlimited")
-	_, _, err = s.PutPlanLimit(ctx, a, "free", "r", check.Limit{Limit: 1}, existing)
+	_, _, err = s.PutPlanLimit(ctx, a, "free", "r", limit.Limit{Limit: 1}, existing)
 	require.ErrorIs(t, err, tenants.ErrPreconditionFailed)
 
-	p, created, err := s.PutPlanLimit(ctx, a, "free", "r", check.Limit{Limit: 10, Burst: 20}, at(free.Version))
+	p, created, err := s.PutPlanLimit(ctx, a, "free", "r", limit.Limit{Limit: 10, Burst: 20}, at(free.Version))
 	require.NoError(t, err)
 	require.True(t, created)
-	require.Equal(t, map[string]check.Limit{"r": {Limit: 10, Burst: 20}}, p.Limits)
+	require.Equal(t, map[string]limit.Limit{"r": {Limit: 10, Burst: 20}}, p.Limits)
 	require.Greater(t, p.Version, free.Version)
 	before := versionsOf(t, d, a)
-	same, created, err := s.PutPlanLimit(ctx, a, "free", "r", check.Limit{Limit: 10, Burst: 20}, tenants.Match{})
+	same, created, err := s.PutPlanLimit(ctx, a, "free", "r", limit.Limit{Limit: 10, Burst: 20}, tenants.Match{})
 	require.NoError(t, err)
 	require.False(t, created)
 	require.Equal(t, p, same)
 	require.Equal(t, before, versionsOf(t, d, a))
 
-	other, _, err := s.PutPlanLimit(ctx, a, "free", "q", check.Limit{Unlimited: true}, tenants.Match{})
+	other, _, err := s.PutPlanLimit(ctx, a, "free", "q", limit.Limit{Unlimited: true}, tenants.Match{})
 	require.NoError(t, err)
-	_, created, err = s.PutPlanLimit(ctx, a, "free", "r", check.Limit{Limit: 11}, at(p.Version))
+	_, created, err = s.PutPlanLimit(ctx, a, "free", "r", limit.Limit{Limit: 11}, at(p.Version))
 	require.NoError(t, err, "another limit of the plan has changed, this one has not")
 	require.False(t, created)
-	_, _, err = s.PutPlanLimit(ctx, a, "free", "r", check.Limit{Limit: 12}, at(p.Version))
+	_, _, err = s.PutPlanLimit(ctx, a, "free", "r", limit.Limit{Limit: 12}, at(p.Version))
 	require.ErrorIs(t, err, tenants.ErrPreconditionFailed)
-	require.Equal(t, []check.PlanData{{Slug: "free", Default: true, Limits: map[string]check.Limit{"r": {Limit: 11}, "q": {Unlimited: true}}}},
+	require.Equal(t, []check.PlanData{{Slug: "free", Default: true, Limits: map[string]limit.Limit{"r": {Limit: 11}, "q": {Unlimited: true}}}},
 		policyOf(t, s, a.TenantID()).Plans)
 
 	require.ErrorIs(t, s.DeletePlanLimit(ctx, a, "free", "q", at(1)), tenants.ErrPreconditionFailed)
@@ -136,7 +137,7 @@ func TestPlanLimits(t *testing.T) {
 	require.ErrorIs(t, s.DeletePlanLimit(ctx, b, "free", "r", tenants.Match{}), tenants.ErrNotFound)
 	left, err := s.PlanBySlug(ctx, a, "free")
 	require.NoError(t, err)
-	require.Equal(t, map[string]check.Limit{"r": {Limit: 11}}, left.Limits)
+	require.Equal(t, map[string]limit.Limit{"r": {Limit: 11}}, left.Limits)
 }
 
 // A plan may come with all of its limits, and then these are all.
@@ -147,9 +148,9 @@ func TestPlanWithLimits(t *testing.T) {
 	mustRule(t, s, a, rule("r"))
 	mustRule(t, s, a, rule("q"))
 	mustRule(t, s, b, rule("theirs"))
-	_, err := s.CreatePlan(ctx, a, tenants.Plan{Slug: "pro", Limits: map[string]check.Limit{"r": {Limit: 0}, "theirs": {Limit: 1}, "\x00": {Limit: 1}}})
+	_, err := s.CreatePlan(ctx, a, tenants.Plan{Slug: "pro", Limits: map[string]limit.Limit{"r": {Limit: 0}, "theirs": {Limit: 1}, "\x00": {Limit: 1}}})
 	requireInvalid(t, err, "limits.r.limit", "limits.theirs", "limits.\x00")
-	limits := map[string]check.Limit{"r": {Limit: 5}, "q": {Unlimited: true}}
+	limits := map[string]limit.Limit{"r": {Limit: 5}, "q": {Unlimited: true}}
 	created, err := s.CreatePlan(ctx, a, tenants.Plan{Slug: "pro", Limits: limits})
 	require.NoError(t, err)
 	require.Equal(t, limits, created.Limits)
@@ -160,11 +161,11 @@ func TestPlanWithLimits(t *testing.T) {
 	kept, _, err := s.PutPlan(ctx, a, tenants.Plan{Slug: "pro", Name: "Pro"}, tenants.Match{})
 	require.NoError(t, err)
 	require.Equal(t, limits, kept.Limits, "nil leaves them")
-	replaced, _, err := s.PutPlan(ctx, a, tenants.Plan{Slug: "pro", Name: "Pro", Limits: map[string]check.Limit{"r": {Limit: 6}}}, tenants.Match{})
+	replaced, _, err := s.PutPlan(ctx, a, tenants.Plan{Slug: "pro", Name: "Pro", Limits: map[string]limit.Limit{"r": {Limit: 6}}}, tenants.Match{})
 	require.NoError(t, err)
-	require.Equal(t, map[string]check.Limit{"r": {Limit: 6}}, replaced.Limits)
+	require.Equal(t, map[string]limit.Limit{"r": {Limit: 6}}, replaced.Limits)
 	edited, err := s.EditPlan(ctx, a, "pro", tenants.Match{}, func(p *tenants.Plan) error {
-		p.Limits["q"] = check.Limit{Limit: 9}
+		p.Limits["q"] = limit.Limit{Limit: 9}
 		return nil
 	})
 	require.NoError(t, err)

@@ -11,12 +11,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
 // LoadPolicy reads a tenant's rules, plans and plan limits, all of one instant, for check.Policies.
 // It fails with check.ErrUnknownTenant where there is no such active tenant, and with ErrUnavailable.
-func (s *Store) LoadPolicy(ctx context.Context, tenant check.TenantID) (data check.PolicyData, err error) {
+func (s *Store) LoadPolicy(ctx context.Context, tenant limit.TenantID) (data check.PolicyData, err error) {
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		head, err := activeTenant(ctx, q, tenant)
 		if err != nil {
@@ -27,7 +28,7 @@ func (s *Store) LoadPolicy(ctx context.Context, tenant check.TenantID) (data che
 		if err != nil {
 			return err
 		}
-		data.Rules = make([]check.Rule, len(rules))
+		data.Rules = make([]limit.Rule, len(rules))
 		for i, row := range rules {
 			r, err := ruleOf(row)
 			if err != nil {
@@ -83,9 +84,9 @@ func loadPlans(ctx context.Context, q *db.Queries, tenant uuid.UUID) ([]check.Pl
 		return nil, err
 	}
 	data := make([]check.PlanData, len(plans))
-	byID := make(map[uuid.UUID]map[string]check.Limit, len(plans))
+	byID := make(map[uuid.UUID]map[string]limit.Limit, len(plans))
 	for i, p := range plans {
-		data[i] = check.PlanData{Slug: p.Slug, Default: p.IsDefault, Limits: map[string]check.Limit{}}
+		data[i] = check.PlanData{Slug: p.Slug, Default: p.IsDefault, Limits: map[string]limit.Limit{}}
 		byID[p.ID] = data[i].Limits
 	}
 	for _, l := range limits {
@@ -151,7 +152,7 @@ const subjectPage = 10_000
 // beginning behind the name after. more tells whether others follow, and version is that of the
 // tenant's subjects at the instant of this reading. What each has been told before an error is not the
 // whole page. It fails with check.ErrUnknownTenant and with ErrUnavailable.
-func (s *Store) ListSubjects(ctx context.Context, tenant check.TenantID, after string, each func(check.SubjectData)) (version int64, more bool, err error) {
+func (s *Store) ListSubjects(ctx context.Context, tenant limit.TenantID, after string, each func(check.SubjectData)) (version int64, more bool, err error) {
 	history := s.history.Load()
 	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
 		var state, setting string
@@ -181,7 +182,7 @@ func (s *Store) ListSubjects(ctx context.Context, tenant check.TenantID, after s
 // What each has been told before an error is not the whole. It fails with check.ErrHistoryGone
 // where deletions since then are forgotten or the database has gone back, with
 // check.ErrUnknownTenant, and with ErrUnavailable.
-func (s *Store) LoadSubjects(ctx context.Context, tenant check.TenantID, since int64, each func(check.SubjectData)) (upTo int64, err error) {
+func (s *Store) LoadSubjects(ctx context.Context, tenant limit.TenantID, since int64, each func(check.SubjectData)) (upTo int64, err error) {
 	history := s.history.Load()
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '60s'"); err != nil {
@@ -231,11 +232,11 @@ func eachSubject(ctx context.Context, tx pgx.Tx, each func(check.SubjectData), s
 		current              check.SubjectData // collects its overrides until the next subject begins
 		subject, plan, state string
 		rule                 *string
-		limit, burst         *int64
+		lim, burst           *int64
 		unlimited            *bool
 		startsAt, expiresAt  *time.Time
 	)
-	_, err = pgx.ForEachRow(rows, []any{&subject, &plan, &state, &rule, &limit, &burst, &unlimited, &startsAt, &expiresAt}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&subject, &plan, &state, &rule, &lim, &burst, &unlimited, &startsAt, &expiresAt}, func() error {
 		if subject != current.Subject {
 			if current.Subject != "" {
 				each(current)
@@ -248,7 +249,7 @@ func eachSubject(ctx context.Context, tx pgx.Tx, each func(check.SubjectData), s
 		}
 		if rule != nil {
 			current.Overrides = append(current.Overrides, check.OverrideData{
-				Rule: *rule, Limit: limitOf(limit, burst, *unlimited), StartsAt: orNever(startsAt), ExpiresAt: orNever(expiresAt),
+				Rule: *rule, Limit: limitOf(lim, burst, *unlimited), StartsAt: orNever(startsAt), ExpiresAt: orNever(expiresAt),
 			})
 		}
 		return nil

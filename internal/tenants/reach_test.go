@@ -7,9 +7,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
+	"weir/internal/usage"
 )
 
 // Whoever changes a number or deletes a rule is told whom it concerns before it is done.
@@ -23,7 +24,7 @@ func TestReach(t *testing.T) {
 	for _, actor := range []tenants.Actor{a, b} {
 		mustRule(t, s, actor, rule("r"))
 		for _, plan := range []string{"free", "pro"} {
-			_, err := s.CreatePlan(t.Context(), actor, tenants.Plan{Slug: plan, Limits: map[string]check.Limit{"r": {Limit: 5}}})
+			_, err := s.CreatePlan(t.Context(), actor, tenants.Plan{Slug: plan, Limits: map[string]limit.Limit{"r": {Limit: 5}}})
 			require.NoError(t, err)
 		}
 	}
@@ -34,7 +35,7 @@ func TestReach(t *testing.T) {
 		_, _, err := s.PutSubject(t.Context(), actor, tenants.Subject{Subject: subject, Plan: plan}, tenants.Match{})
 		require.NoError(t, err)
 		if overridden {
-			_, _, err = s.PutOverride(t.Context(), actor, subject, tenants.Override{Rule: "r", Limit: check.Limit{Limit: 9}, StartsAt: starts, ExpiresAt: ends}, tenants.Match{})
+			_, _, err = s.PutOverride(t.Context(), actor, subject, tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 9}, StartsAt: starts, ExpiresAt: ends}, tenants.Match{})
 			require.NoError(t, err)
 		}
 	}
@@ -77,13 +78,13 @@ func TestUsageOfSomeRules(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
 	start := usageStart()
-	counts := check.UsageCounts{Allowed: 3, Denied: 1}
+	counts := usage.Counts{Allowed: 3, Denied: 1}
 	require.NoError(t, d.Store.WriteUsage(t.Context(), usageBatch(uuid.New(), usageRow(a, start, "", "", "", counts),
 		usageRow(a, start, "r", "", "", counts), usageRow(a, start, "q", "", "", counts), usageRow(a, start, "p", "", "", counts))))
-	got := usage(t, d.Store, a, tenants.UsageQuery{Grain: check.UsageHour, From: start, To: start.Add(time.Hour), ByRule: true, Rules: []string{"r", "p", "none"}})
+	got := usageOf(t, d.Store, a, tenants.UsageQuery{Grain: usage.Hour, From: start, To: start.Add(time.Hour), ByRule: true, Rules: []string{"r", "p", "none"}})
 	require.Len(t, got.Items, 2)
 	require.Equal(t, "p", got.Items[0].Rule)
 	require.Equal(t, "r", got.Items[1].Rule)
-	got = usage(t, d.Store, a, tenants.UsageQuery{Grain: check.UsageHour, From: start, To: start.Add(time.Hour), ByRule: true, Rules: []string{}})
+	got = usageOf(t, d.Store, a, tenants.UsageQuery{Grain: usage.Hour, From: start, To: start.Add(time.Hour), ByRule: true, Rules: []string{}})
 	require.Empty(t, got.Items, "no rule is not every rule")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -68,7 +69,7 @@ func TestRoles(t *testing.T) {
 			return err
 		}},
 		"EditRule": {editors, func(ctx context.Context, m tenants.Actor) error {
-			_, err := s.EditRule(ctx, m, "requests", tenants.Match{}, func(*check.Rule) error { return nil })
+			_, err := s.EditRule(ctx, m, "requests", tenants.Match{}, func(*limit.Rule) error { return nil })
 			return err
 		}},
 		"DeleteRule": {editors, func(ctx context.Context, m tenants.Actor) error {
@@ -90,7 +91,7 @@ func TestRoles(t *testing.T) {
 			return s.DeletePlan(ctx, m, "nothing", tenants.Match{})
 		}},
 		"PutPlanLimit": {editors, func(ctx context.Context, m tenants.Actor) error {
-			_, _, err := s.PutPlanLimit(ctx, m, "pro", "requests", check.Limit{Limit: 20}, tenants.Match{})
+			_, _, err := s.PutPlanLimit(ctx, m, "pro", "requests", limit.Limit{Limit: 20}, tenants.Match{})
 			return err
 		}},
 		"DeletePlanLimit": {editors, func(ctx context.Context, m tenants.Actor) error {
@@ -116,33 +117,33 @@ func TestRoles(t *testing.T) {
 			return err
 		}},
 		"a lasting override": {editors, func(ctx context.Context, m tenants.Actor) error {
-			_, _, err := s.PutOverride(ctx, m, uuid.NewString(), tenants.Override{Rule: "requests", Limit: check.Limit{Limit: 50}}, tenants.Match{})
+			_, _, err := s.PutOverride(ctx, m, uuid.NewString(), tenants.Override{Rule: "requests", Limit: limit.Limit{Limit: 50}}, tenants.Match{})
 			return err
 		}},
 		"an unlimited boost": {editors, func(ctx context.Context, m tenants.Actor) error {
-			o := tenants.Override{Rule: "requests", Limit: check.Limit{Unlimited: true}, ExpiresAt: &soon}
+			o := tenants.Override{Rule: "requests", Limit: limit.Limit{Unlimited: true}, ExpiresAt: &soon}
 			_, _, err := s.PutOverride(ctx, m, uuid.NewString(), o, tenants.Match{})
 			return err
 		}},
 		"a boost in place of a lasting override": {editors, func(ctx context.Context, m tenants.Actor) error {
-			lasting := tenants.Override{Rule: "requests", Limit: check.Limit{Limit: 50}}
+			lasting := tenants.Override{Rule: "requests", Limit: limit.Limit{Limit: 50}}
 			_, _, err := s.PutOverride(ctx, a, "vip", lasting, tenants.Match{})
 			require.NoError(t, err)
-			_, _, err = s.PutOverride(ctx, m, "vip", tenants.Override{Rule: "requests", Limit: check.Limit{Limit: 60}, ExpiresAt: &soon}, tenants.Match{})
+			_, _, err = s.PutOverride(ctx, m, "vip", tenants.Override{Rule: "requests", Limit: limit.Limit{Limit: 60}, ExpiresAt: &soon}, tenants.Match{})
 			return err
 		}},
 		"removing a lasting override": {editors, func(ctx context.Context, m tenants.Actor) error {
-			_, _, err := s.PutOverride(ctx, a, "old", tenants.Override{Rule: "requests", Limit: check.Limit{Limit: 50}}, tenants.Match{})
+			_, _, err := s.PutOverride(ctx, a, "old", tenants.Override{Rule: "requests", Limit: limit.Limit{Limit: 50}}, tenants.Match{})
 			require.NoError(t, err)
 			return s.DeleteOverride(ctx, m, "old", "requests", tenants.Match{})
 		}},
 		"a boost": {everybody, func(ctx context.Context, m tenants.Actor) error {
-			o := tenants.Override{Rule: "requests", Limit: check.Limit{Limit: 50}, ExpiresAt: &soon}
+			o := tenants.Override{Rule: "requests", Limit: limit.Limit{Limit: 50}, ExpiresAt: &soon}
 			_, _, err := s.PutOverride(ctx, m, "boosted", o, tenants.Match{})
 			return err
 		}},
 		"removing a boost": {everybody, func(ctx context.Context, m tenants.Actor) error {
-			o := tenants.Override{Rule: "requests", Limit: check.Limit{Limit: 50}, ExpiresAt: &soon}
+			o := tenants.Override{Rule: "requests", Limit: limit.Limit{Limit: 50}, ExpiresAt: &soon}
 			_, _, err := s.PutOverride(ctx, a, "brief", o, tenants.Match{})
 			require.NoError(t, err)
 			return s.DeleteOverride(ctx, m, "brief", "requests", tenants.Match{})

@@ -10,13 +10,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
 // Rule is what is limited and how, as it is stored.
 type Rule struct {
-	check.Rule
+	limit.Rule
 	ID        uuid.UUID
 	Version   int64
 	CreatedAt time.Time
@@ -26,13 +26,13 @@ type Rule struct {
 // RuleFilter selects of a list of rules those that meet all of its conditions.
 type RuleFilter struct {
 	Resource  string          // the pattern, exactly; "": any
-	Algorithm check.Algorithm // 0: any
-	Mode      *check.Mode     // nil: any
+	Algorithm limit.Algorithm // 0: any
+	Mode      *limit.Mode     // nil: any
 	Prefix    string          // what the slug or the name begins with; "": any
 }
 
 // CreateRule makes a rule. Errors: *InvalidError; *ConflictError with CodeSlugTaken.
-func (s *Store) CreateRule(ctx context.Context, a Actor, r check.Rule) (Rule, error) {
+func (s *Store) CreateRule(ctx context.Context, a Actor, r limit.Rule) (Rule, error) {
 	if err := invalidIf(r.Validate()); err != nil {
 		return Rule{}, err
 	}
@@ -53,7 +53,7 @@ func (s *Store) CreateRule(ctx context.Context, a Actor, r check.Rule) (Rule, er
 }
 
 // PutRule makes a rule or replaces the one with its slug; created tells which. Errors: *InvalidError, ErrPreconditionFailed.
-func (s *Store) PutRule(ctx context.Context, a Actor, r check.Rule, m Match) (out Rule, created bool, err error) {
+func (s *Store) PutRule(ctx context.Context, a Actor, r limit.Rule, m Match) (out Rule, created bool, err error) {
 	if err := invalidIf(r.Validate()); err != nil {
 		return Rule{}, false, err
 	}
@@ -81,7 +81,7 @@ func (s *Store) PutRule(ctx context.Context, a Actor, r check.Rule, m Match) (ou
 
 // EditRule lets edit change the rule; an error of edit is returned as it is and nothing changes.
 // Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError (also for another slug).
-func (s *Store) EditRule(ctx context.Context, a Actor, slug string, m Match, edit func(*check.Rule) error) (out Rule, err error) {
+func (s *Store) EditRule(ctx context.Context, a Actor, slug string, m Match, edit func(*limit.Rule) error) (out Rule, err error) {
 	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := c.rule(ctx, slug)
 		if err != nil {
@@ -195,7 +195,7 @@ func (c *change) rule(ctx context.Context, slug string) (Rule, error) {
 }
 
 func readRule(ctx context.Context, q *db.Queries, tenant uuid.UUID, slug string) (Rule, error) {
-	if !check.ValidSlug(slug) {
+	if !limit.ValidSlug(slug) {
 		return Rule{}, ErrNotFound // Postgres would stumble over a NUL
 	}
 	row, err := q.RuleBySlug(ctx, db.RuleBySlugParams{TenantID: tenant, Slug: slug})
@@ -205,7 +205,7 @@ func readRule(ctx context.Context, q *db.Queries, tenant uuid.UUID, slug string)
 	return ruleOf(row)
 }
 
-func (c *change) createRule(ctx context.Context, r check.Rule) (Rule, error) {
+func (c *change) createRule(ctx context.Context, r limit.Rule) (Rule, error) {
 	if err := c.checkMatching(ctx, uuid.Nil, r); err != nil {
 		return Rule{}, err
 	}
@@ -220,7 +220,7 @@ func (c *change) createRule(ctx context.Context, r check.Rule) (Rule, error) {
 	return ruleOf(row)
 }
 
-func (c *change) insertRule(ctx context.Context, id uuid.UUID, r check.Rule, version int64) (db.Rule, error) {
+func (c *change) insertRule(ctx context.Context, id uuid.UUID, r limit.Rule, version int64) (db.Rule, error) {
 	u := ruleParams(c.tenant, id, r, version)
 	return c.InsertRule(ctx, db.InsertRuleParams{
 		TenantID: u.TenantID, ID: u.ID, Slug: r.Slug, Name: u.Name, Description: u.Description, Resource: u.Resource,
@@ -232,7 +232,7 @@ func (c *change) insertRule(ctx context.Context, id uuid.UUID, r check.Rule, ver
 }
 
 // replaceRule writes r in place of old, if they differ.
-func (c *change) replaceRule(ctx context.Context, old Rule, r check.Rule) (Rule, error) {
+func (c *change) replaceRule(ctx context.Context, old Rule, r limit.Rule) (Rule, error) {
 	if err := invalidIf(r.Validate()); err != nil {
 		return Rule{}, err
 	}
@@ -243,7 +243,7 @@ func (c *change) replaceRule(ctx context.Context, old Rule, r check.Rule) (Rule,
 	if err := c.checkNumbersOf(ctx, old, r); err != nil {
 		return Rule{}, err
 	}
-	if r.Resource != old.Resource || r.Mode != check.Off && old.Mode == check.Off {
+	if r.Resource != old.Resource || r.Mode != limit.Off && old.Mode == limit.Off {
 		if err := c.checkMatching(ctx, old.ID, r); err != nil {
 			return Rule{}, err
 		}
@@ -262,41 +262,41 @@ func (c *change) replaceRule(ctx context.Context, old Rule, r check.Rule) (Rule,
 
 // checkMatching refuses a rule, new (id nil) or changed, with which a tenant would have too many
 // rules in all or for one check.
-func (c *change) checkMatching(ctx context.Context, id uuid.UUID, r check.Rule) error {
+func (c *change) checkMatching(ctx context.Context, id uuid.UUID, r limit.Rule) error {
 	others, err := c.RulePatterns(ctx, db.RulePatternsParams{TenantID: c.tenant, But: id})
 	if err != nil {
 		return err
 	}
-	if len(others) >= check.MaxRules {
-		return invalid("slug", "would be one rule too many: a tenant may have %d", check.MaxRules)
+	if len(others) >= limit.MaxRules {
+		return invalid("slug", "would be one rule too many: a tenant may have %d", limit.MaxRules)
 	}
-	rules := make([]check.Rule, 0, len(others)+1)
+	rules := make([]limit.Rule, 0, len(others)+1)
 	for _, o := range others {
-		mode, err := check.ParseMode(o.Mode)
+		mode, err := limit.ParseMode(o.Mode)
 		if err != nil {
 			return fmt.Errorf("read a rule's mode: %w", err)
 		}
-		rules = append(rules, check.Rule{Resource: o.Resource, Mode: mode})
+		rules = append(rules, limit.Rule{Resource: o.Resource, Mode: mode})
 	}
-	if most, pattern := check.MaxMatching(append(rules, r)); most > check.MaxMatchingRules {
-		return invalid("resource", "would let %d rules match one check (of resource %s); at most %d may", most, pattern, check.MaxMatchingRules)
+	if most, pattern := limit.MaxMatching(append(rules, r)); most > limit.MaxMatchingRules {
+		return invalid("resource", "would let %d rules match one check (of resource %s); at most %d may", most, pattern, limit.MaxMatchingRules)
 	}
 	return nil
 }
 
 // checkNumbersOf refuses a change of a rule that a plan's limit or an override of it would not
 // survive: what a limit may be depends on algorithm and window.
-func (c *change) checkNumbersOf(ctx context.Context, old Rule, r check.Rule) error {
+func (c *change) checkNumbersOf(ctx context.Context, old Rule, r limit.Rule) error {
 	field := "window"
 	if r.Algorithm != old.Algorithm {
 		field = "algorithm"
 	} else if r.Window == old.Window {
 		return nil
 	}
-	var fields []check.FieldError
-	test := func(l check.Limit, whose string) {
+	var fields []limit.FieldError
+	test := func(l limit.Limit, whose string) {
 		for _, problem := range l.Validate(&r) {
-			fields = append(fields, check.FieldError{
+			fields = append(fields, limit.FieldError{
 				Field: field, Message: fmt.Sprintf("does not fit the limit of %s: %s %s", whose, problem.Field, problem.Message),
 			})
 		}
@@ -323,10 +323,10 @@ func (c *change) checkNumbersOf(ctx context.Context, old Rule, r check.Rule) err
 	return invalidIf(fields[:min(len(fields), enough)])
 }
 
-func ruleParams(tenant, id uuid.UUID, r check.Rule, version int64) db.UpdateRuleParams {
+func ruleParams(tenant, id uuid.UUID, r limit.Rule, version int64) db.UpdateRuleParams {
 	window, precision, penalty := written(r.Window.Duration), written(r.Precision), written(r.Penalty)
-	if r.Window.Calendar != check.NoCalendar {
-		window = check.Duration{Text: r.Window.Calendar.String()}
+	if r.Window.Calendar != limit.NoCalendar {
+		window = limit.Duration{Text: r.Window.Calendar.String()}
 	}
 	return db.UpdateRuleParams{
 		TenantID: tenant, ID: id, Name: r.Name, Description: r.Description, Resource: r.Resource,
@@ -339,22 +339,22 @@ func ruleParams(tenant, id uuid.UUID, r check.Rule, version int64) db.UpdateRule
 
 func ruleOf(row db.Rule) (Rule, error) {
 	r := Rule{
-		Rule: check.Rule{
+		Rule: limit.Rule{
 			Slug: row.Slug, Name: row.Name, Description: row.Description, Resource: row.Resource,
 			Limit: row.LimitUnits, Burst: orZero(row.BurstUnits), By: row.ByValues,
-			Window:    check.Window{Duration: durationOf(row.WindowText, row.WindowMs)},
+			Window:    limit.Window{Duration: durationOf(row.WindowText, row.WindowMs)},
 			Precision: durationOf(row.PrecisionText, row.PrecisionMs),
 			Penalty:   durationOf(row.PenaltyText, row.PenaltyMs),
 		},
 		ID: row.ID, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}
 	var errs [5]error
-	r.Algorithm, errs[0] = check.ParseAlgorithm(row.Algorithm)
-	r.Mode, errs[1] = check.ParseMode(row.Mode)
-	r.OnUnavailable, errs[2] = check.ParseOnUnavailable(row.OnUnavailable)
-	r.Consistency, errs[4] = check.ParseConsistency(row.Consistency)
+	r.Algorithm, errs[0] = limit.ParseAlgorithm(row.Algorithm)
+	r.Mode, errs[1] = limit.ParseMode(row.Mode)
+	r.OnUnavailable, errs[2] = limit.ParseOnUnavailable(row.OnUnavailable)
+	r.Consistency, errs[4] = limit.ParseConsistency(row.Consistency)
 	if row.WindowMs == nil {
-		r.Window.Calendar, errs[3] = check.ParseCalendar(row.WindowText)
+		r.Window.Calendar, errs[3] = limit.ParseCalendar(row.WindowText)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return Rule{}, fmt.Errorf("read rule %s: %w", row.Slug, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -18,10 +19,10 @@ import (
 func TestRuleRoundTrip(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
-	r := check.Rule{
+	r := limit.Rule{
 		Slug: "orders", Name: "Orders", Description: "at most\nso many", Resource: "orders:*",
-		Algorithm: check.SlidingWindowBuckets, Limit: 1000, Window: window(t, "60s"), Precision: duration(t, "1000ms"),
-		By: []string{"subject", "attributes.ip"}, Mode: check.Shadow, OnUnavailable: check.Deny, Penalty: duration(t, "10m"),
+		Algorithm: limit.SlidingWindowBuckets, Limit: 1000, Window: window(t, "60s"), Precision: duration(t, "1000ms"),
+		By: []string{"subject", "attributes.ip"}, Mode: limit.Shadow, OnUnavailable: limit.Deny, Penalty: duration(t, "10m"),
 	}
 	created := mustRule(t, d.Store, a, r)
 	require.Equal(t, r, created.Rule)
@@ -30,13 +31,13 @@ func TestRuleRoundTrip(t *testing.T) {
 	got, err := d.Store.RuleBySlug(t.Context(), a, "orders")
 	require.NoError(t, err)
 	require.Equal(t, created, got)
-	require.Equal(t, []check.Rule{r}, policyOf(t, d.Store, a.TenantID()).Rules)
+	require.Equal(t, []limit.Rule{r}, policyOf(t, d.Store, a.TenantID()).Rules)
 
 	monthly := rule("monthly")
-	monthly.Algorithm, monthly.Window, monthly.Limit, monthly.By = check.FixedWindow, window(t, "month"), check.MaxFixedLimit, []string{}
+	monthly.Algorithm, monthly.Window, monthly.Limit, monthly.By = limit.FixedWindow, window(t, "month"), limit.MaxFixedLimit, []string{}
 	require.Equal(t, monthly, mustRule(t, d.Store, a, monthly).Rule)
 	bucket := rule("bucket")
-	bucket.Burst, bucket.Consistency = 500, check.Leased
+	bucket.Burst, bucket.Consistency = 500, limit.Leased
 	require.Equal(t, bucket, mustRule(t, d.Store, a, bucket).Rule)
 }
 
@@ -45,17 +46,17 @@ func TestRuleInvalid(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
 	for name, c := range map[string]struct {
-		change func(*check.Rule)
+		change func(*limit.Rule)
 		field  string
 	}{
-		"slug":     {func(r *check.Rule) { r.Slug = "Orders" }, "slug"},
-		"resource": {func(r *check.Rule) { r.Resource = "a*b" }, "resource"},
-		"limit":    {func(r *check.Rule) { r.Limit = 0 }, "limit"},
-		"window":   {func(r *check.Rule) { r.Window = window(t, "500ms") }, "window"},
-		"burst":    {func(r *check.Rule) { r.Limit, r.Burst, r.Window = 1, check.MaxLimit, window(t, "366d") }, "burst"},
-		"by":       {func(r *check.Rule) { r.By = []string{"attributes."} }, "by.0"},
-		"penalty":  {func(r *check.Rule) { r.Penalty = duration(t, "31d") }, "penalty"},
-		"NUL":      {func(r *check.Rule) { r.Name = "a\x00b" }, "name"},
+		"slug":     {func(r *limit.Rule) { r.Slug = "Orders" }, "slug"},
+		"resource": {func(r *limit.Rule) { r.Resource = "a*b" }, "resource"},
+		"limit":    {func(r *limit.Rule) { r.Limit = 0 }, "limit"},
+		"window":   {func(r *limit.Rule) { r.Window = window(t, "500ms") }, "window"},
+		"burst":    {func(r *limit.Rule) { r.Limit, r.Burst, r.Window = 1, limit.MaxLimit, window(t, "366d") }, "burst"},
+		"by":       {func(r *limit.Rule) { r.By = []string{"attributes."} }, "by.0"},
+		"penalty":  {func(r *limit.Rule) { r.Penalty = duration(t, "31d") }, "penalty"},
+		"NUL":      {func(r *limit.Rule) { r.Name = "a\x00b" }, "name"},
 	} {
 		r := rule("r")
 		c.change(&r)
@@ -103,16 +104,16 @@ func TestRulePutAndEdit(t *testing.T) {
 	_, _, err = s.PutRule(ctx, a, rule("r"), at(first.Version))
 	require.ErrorIs(t, err, tenants.ErrPreconditionFailed)
 
-	third, err := s.EditRule(ctx, a, "r", at(second.Version), func(r *check.Rule) error { r.Mode = check.Off; return nil })
+	third, err := s.EditRule(ctx, a, "r", at(second.Version), func(r *limit.Rule) error { r.Mode = limit.Off; return nil })
 	require.NoError(t, err)
-	require.Equal(t, check.Off, third.Mode)
+	require.Equal(t, limit.Off, third.Mode)
 	require.EqualValues(t, 200, third.Limit)
-	_, err = s.EditRule(ctx, a, "r", tenants.Match{}, func(r *check.Rule) error { r.Slug = "other"; return nil })
+	_, err = s.EditRule(ctx, a, "r", tenants.Match{}, func(r *limit.Rule) error { r.Slug = "other"; return nil })
 	requireInvalid(t, err, "slug")
 	refused := errors.New("not like this")
-	_, err = s.EditRule(ctx, a, "r", tenants.Match{}, func(r *check.Rule) error { r.Limit = 5; return refused })
+	_, err = s.EditRule(ctx, a, "r", tenants.Match{}, func(r *limit.Rule) error { r.Limit = 5; return refused })
 	require.ErrorIs(t, err, refused)
-	_, err = s.EditRule(ctx, a, "none", tenants.Match{}, func(*check.Rule) error { return nil })
+	_, err = s.EditRule(ctx, a, "none", tenants.Match{}, func(*limit.Rule) error { return nil })
 	require.ErrorIs(t, err, tenants.ErrNotFound)
 
 	_, err = s.CreateRule(ctx, a, rule("r"))
@@ -130,7 +131,7 @@ func TestRuleOtherTenant(t *testing.T) {
 	mine := mustRule(t, s, a, rule("shared"))
 	_, err := s.RuleBySlug(ctx, b, "shared")
 	require.ErrorIs(t, err, tenants.ErrNotFound)
-	_, err = s.EditRule(ctx, b, "shared", tenants.Match{}, func(r *check.Rule) error { r.Limit = 1; return nil })
+	_, err = s.EditRule(ctx, b, "shared", tenants.Match{}, func(r *limit.Rule) error { r.Limit = 1; return nil })
 	require.ErrorIs(t, err, tenants.ErrNotFound)
 	require.ErrorIs(t, s.DeleteRule(ctx, b, "shared", tenants.Match{}), tenants.ErrNotFound)
 	rules, next, err := s.Rules(ctx, b, tenants.RuleFilter{}, tenants.Page{})
@@ -165,7 +166,7 @@ func TestRuleEditConcurrently(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range errs {
 		all.Go(func() {
-			_, errs[i] = d.Store.EditRule(t.Context(), a, "r", at(first.Version), func(r *check.Rule) error {
+			_, errs[i] = d.Store.EditRule(t.Context(), a, "r", at(first.Version), func(r *limit.Rule) error {
 				r.Limit = 1000 + int64(i)
 				return nil
 			})
@@ -230,15 +231,15 @@ func TestRulesPages(t *testing.T) {
 	requireInvalid(t, err, "cursor")
 
 	shadow := rule("shadow")
-	shadow.Mode, shadow.Resource, shadow.Name = check.Shadow, "x:*", "Tried % out, and _"
+	shadow.Mode, shadow.Resource, shadow.Name = limit.Shadow, "x:*", "Tried % out, and _"
 	mustRule(t, d.Store, a, shadow)
-	for _, f := range []tenants.RuleFilter{{Mode: ptr(check.Shadow)}, {Resource: "x:*"}, {Prefix: "shad"}, {Prefix: "Tried % out"}} {
+	for _, f := range []tenants.RuleFilter{{Mode: ptr(limit.Shadow)}, {Resource: "x:*"}, {Prefix: "shad"}, {Prefix: "Tried % out"}} {
 		rules, _, err := d.Store.Rules(t.Context(), a, f, tenants.Page{})
 		require.NoError(t, err)
 		require.Len(t, rules, 1)
 		require.Equal(t, "shadow", rules[0].Slug)
 	}
-	rules, _, err := d.Store.Rules(t.Context(), a, tenants.RuleFilter{Algorithm: check.FixedWindow}, tenants.Page{})
+	rules, _, err := d.Store.Rules(t.Context(), a, tenants.RuleFilter{Algorithm: limit.FixedWindow}, tenants.Page{})
 	require.NoError(t, err)
 	require.Empty(t, rules)
 }
@@ -248,17 +249,17 @@ func TestRulesMatchingOneCheck(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
 	s, ctx := d.Store, t.Context()
-	for i := range check.MaxMatchingRules {
+	for i := range limit.MaxMatchingRules {
 		mustRule(t, s, a, rule(fmt.Sprintf("all-%d", i)))
 	}
 	_, err := s.CreateRule(ctx, a, rule("one-more"))
 	requireInvalid(t, err, "resource")
 	off := rule("off")
-	off.Mode = check.Off
+	off.Mode = limit.Off
 	mustRule(t, s, a, off)
-	_, err = s.EditRule(ctx, a, "off", tenants.Match{}, func(r *check.Rule) error { r.Mode = check.Shadow; return nil })
+	_, err = s.EditRule(ctx, a, "off", tenants.Match{}, func(r *limit.Rule) error { r.Mode = limit.Shadow; return nil })
 	requireInvalid(t, err, "resource")
-	_, err = s.EditRule(ctx, a, "all-0", tenants.Match{}, func(r *check.Rule) error { r.Resource = "orders:*"; return nil })
+	_, err = s.EditRule(ctx, a, "all-0", tenants.Match{}, func(r *limit.Rule) error { r.Resource = "orders:*"; return nil })
 	require.NoError(t, err, "narrower is always possible")
 }
 
@@ -268,11 +269,11 @@ func TestRulesOfOneTenant(t *testing.T) {
 	d, a, _ := two(t)
 	d.Exec(`INSERT INTO rules (tenant_id, id, slug, resource, algorithm, limit_units, window_text, window_ms, by_values, mode, on_unavailable, version)
 		SELECT $1, gen_random_uuid(), 'r' || n, 'r' || n, 'fixed_window', 1, '1m', 60000, '{}', 'enforce', 'local', 1
-		FROM generate_series(1, $2) AS n`, a.TenantID(), check.MaxRules-1)
-	mustRule(t, d.Store, a, check.Rule{Slug: "last", Resource: "x", Algorithm: check.FixedWindow, Limit: 1, Window: window(t, "1m")})
+		FROM generate_series(1, $2) AS n`, a.TenantID(), limit.MaxRules-1)
+	mustRule(t, d.Store, a, limit.Rule{Slug: "last", Resource: "x", Algorithm: limit.FixedWindow, Limit: 1, Window: window(t, "1m")})
 	_, err := d.Store.CreateRule(t.Context(), a, rule("too-many"))
 	requireInvalid(t, err, "slug")
-	_, err = d.Store.EditRule(t.Context(), a, "r1", tenants.Match{}, func(r *check.Rule) error { r.Resource = "y"; return nil })
+	_, err = d.Store.EditRule(t.Context(), a, "r1", tenants.Match{}, func(r *limit.Rule) error { r.Resource = "y"; return nil })
 	require.NoError(t, err, "the last rule can still be edited")
 }
 
@@ -283,23 +284,23 @@ func TestRuleKeepsLimitsValid(t *testing.T) {
 	s, ctx := d.Store, t.Context()
 	mustRule(t, s, a, rule("r"))
 	mustPlan(t, s, a, "pro")
-	_, _, err := s.PutPlanLimit(ctx, a, "pro", "r", check.Limit{Limit: 50_000, Burst: 60_000}, tenants.Match{})
+	_, _, err := s.PutPlanLimit(ctx, a, "pro", "r", limit.Limit{Limit: 50_000, Burst: 60_000}, tenants.Match{})
 	require.NoError(t, err)
-	_, _, err = s.PutOverride(ctx, a, "alice", tenants.Override{Rule: "r", Limit: check.Limit{Limit: 20_000}}, tenants.Match{})
+	_, _, err = s.PutOverride(ctx, a, "alice", tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 20_000}}, tenants.Match{})
 	require.NoError(t, err)
-	_, err = s.EditRule(ctx, a, "r", tenants.Match{}, func(r *check.Rule) error {
-		r.Algorithm = check.SlidingWindowLog
+	_, err = s.EditRule(ctx, a, "r", tenants.Match{}, func(r *limit.Rule) error {
+		r.Algorithm = limit.SlidingWindowLog
 		return nil
 	})
 	requireInvalid(t, err, "algorithm", "algorithm", "algorithm") // the plan's limit and burst, alice's limit
 	require.ErrorContains(t, err, "plan pro")
 	require.ErrorContains(t, err, "subject alice")
-	_, err = s.EditRule(ctx, a, "r", tenants.Match{}, func(r *check.Rule) error {
+	_, err = s.EditRule(ctx, a, "r", tenants.Match{}, func(r *limit.Rule) error {
 		r.Window = window(t, "366d")
 		return nil
 	})
 	requireInvalid(t, err, "window")
-	_, err = s.EditRule(ctx, a, "r", tenants.Match{}, func(r *check.Rule) error { r.Algorithm = check.LeakyBucket; return nil })
+	_, err = s.EditRule(ctx, a, "r", tenants.Match{}, func(r *limit.Rule) error { r.Algorithm = limit.LeakyBucket; return nil })
 	require.NoError(t, err)
 }
 
@@ -310,9 +311,9 @@ func TestDeleteRuleTakesLimitsAlong(t *testing.T) {
 	s, ctx := d.Store, t.Context()
 	mustRule(t, s, a, rule("r"))
 	mustPlan(t, s, a, "pro")
-	plan, _, err := s.PutPlanLimit(ctx, a, "pro", "r", check.Limit{Limit: 5}, tenants.Match{})
+	plan, _, err := s.PutPlanLimit(ctx, a, "pro", "r", limit.Limit{Limit: 5}, tenants.Match{})
 	require.NoError(t, err)
-	_, _, err = s.PutOverride(ctx, a, "alice", tenants.Override{Rule: "r", Limit: check.Limit{Limit: 7}}, tenants.Match{})
+	_, _, err = s.PutOverride(ctx, a, "alice", tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 7}}, tenants.Match{})
 	require.NoError(t, err)
 	subject, err := s.SubjectByName(ctx, a, "alice")
 	require.NoError(t, err)
@@ -374,7 +375,7 @@ func TestOldServerOnNewSchema(t *testing.T) {
 		subjects, _, err := s.Subjects(ctx, a, tenants.SubjectFilter{}, tenants.Page{})
 		require.NoError(t, err)
 		require.Equal(t, []tenants.Subject{subject}, subjects)
-		require.Equal(t, []check.Rule{r.Rule}, policyOf(t, s, a.TenantID()).Rules)
+		require.Equal(t, []limit.Rule{r.Rule}, policyOf(t, s, a.TenantID()).Rules)
 	}
 	read()
 	for _, table := range []string{"tenants", "api_keys", "rules", "plans", "plan_limits", "subjects", "overrides"} {

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -55,7 +55,7 @@ func (s *Store) NewSignupLink(ctx context.Context, email string, life time.Durat
 func signupEmail(email string) (string, error) {
 	normal, ok := normalEmail(email)
 	if !ok {
-		return "", invalidIf([]check.FieldError{emailError})
+		return "", invalidIf([]limit.FieldError{emailError})
 	}
 	return normal, nil
 }
@@ -107,11 +107,11 @@ func (s *Store) SignUpUnproved(ctx context.Context, email string, n NewSignup) (
 
 // signUp makes login, tenant and membership in one transaction, if prove lets it.
 func (s *Store) signUp(ctx context.Context, email string, n NewSignup, prove func(context.Context, *db.Queries) error) (Person, error) {
-	var fields []check.FieldError
+	var fields []limit.FieldError
 	n.Tenant = strings.TrimSpace(n.Tenant)
 	checkText(&fields, "tenant", n.Tenant, 200)
 	if n.Tenant == "" {
-		fields = append(fields, check.FieldError{Field: "tenant", Message: "must not be empty"})
+		fields = append(fields, limit.FieldError{Field: "tenant", Message: "must not be empty"})
 	}
 	if err := invalidIf(append(fields, checkPassword(n.Password, email)...)); err != nil {
 		return Person{}, err

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -41,9 +42,9 @@ const (
 var labelKeyPattern = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,63}$`)
 
 func (s *Subject) validate() error {
-	var fields []check.FieldError
+	var fields []limit.FieldError
 	add := func(field, format string, args ...any) {
-		fields = append(fields, check.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+		fields = append(fields, limit.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
 	}
 	if problem := subjectProblem(s.Subject); problem != "" {
 		add("subject", "%s", problem)
@@ -72,7 +73,7 @@ func subjectProblem(subject string) string {
 	if subject == "." || subject == ".." {
 		return "must not be . or .., which an address cannot name"
 	}
-	return check.ValidName(subject)
+	return limit.ValidName(subject)
 }
 
 func plain(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
@@ -175,7 +176,7 @@ func (c *change) removeSubject(ctx context.Context, subject string, version int6
 }
 
 func readSubject(ctx context.Context, q *db.Queries, tenant uuid.UUID, subject string) (Subject, error) {
-	if check.ValidName(subject) != "" {
+	if limit.ValidName(subject) != "" {
 		return Subject{}, ErrNotFound // Postgres would stumble over a NUL or bad UTF-8
 	}
 	row, err := q.SubjectByName(ctx, db.SubjectByNameParams{TenantID: tenant, Subject: subject})

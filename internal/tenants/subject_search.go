@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -30,7 +31,7 @@ func (s *Store) Subjects(ctx context.Context, a Actor, f SubjectFilter, p Page) 
 		return nil, "", err
 	}
 	search := subjectSearch{SubjectFilter: f, byName: f.Prefix != "", after: p.After}
-	if search.byName && p.After != "" && check.ValidName(p.After) != "" {
+	if search.byName && p.After != "" && limit.ValidName(p.After) != "" {
 		return nil, "", invalid("cursor", "is not one of this list")
 	} else if !search.byName {
 		if _, err := p.after(); err != nil {
@@ -151,15 +152,15 @@ func behindPrefix(prefix string) string {
 }
 
 func (f SubjectFilter) validate() error {
-	var fields []check.FieldError
+	var fields []limit.FieldError
 	value := ""
 	if f.LabelValue != nil {
 		value = *f.LabelValue
 	}
 	for field, text := range map[string]string{"prefix": f.Prefix, "plan": f.Plan, "label": f.LabelKey + value} {
-		if len(text) > 2*check.MaxNameBytes || !plain(text) {
-			fields = append(fields, check.FieldError{
-				Field: field, Message: fmt.Sprintf("must be at most %d bytes of UTF-8 without control characters", 2*check.MaxNameBytes),
+		if len(text) > 2*limit.MaxNameBytes || !plain(text) {
+			fields = append(fields, limit.FieldError{
+				Field: field, Message: fmt.Sprintf("must be at most %d bytes of UTF-8 without control characters", 2*limit.MaxNameBytes),
 			})
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -78,9 +79,9 @@ func TestSubjectLabelsFollow(t *testing.T) {
 	})
 	require.NoError(t, err)
 	same("edited")
-	_, _, err = s.PutOverride(ctx, a, "one", tenants.Override{Rule: "r", Limit: check.Limit{Limit: 5}}, tenants.Match{})
+	_, _, err = s.PutOverride(ctx, a, "one", tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 5}}, tenants.Match{})
 	require.NoError(t, err)
-	_, _, err = s.PutOverride(ctx, a, "two", tenants.Override{Rule: "r", Limit: check.Limit{Limit: 5}}, tenants.Match{})
+	_, _, err = s.PutOverride(ctx, a, "two", tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 5}}, tenants.Match{})
 	require.NoError(t, err)
 	same("overrides")
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -181,7 +182,7 @@ func TestOverrides(t *testing.T) {
 	mustRule(t, s, a, rule("r"))
 	mustRule(t, s, b, rule("theirs"))
 	in := tenants.Override{
-		Rule: "r", Limit: check.Limit{Limit: 500, Burst: 600}, Reason: "<script>asked for it</script>",
+		Rule: "r", Limit: limit.Limit{Limit: 500, Burst: 600}, Reason: "<script>asked for it</script>",
 		StartsAt: ptr(now.now()), ExpiresAt: ptr(now.now().Add(time.Hour)),
 	}
 	_, _, err := s.PutOverride(ctx, a, "alice", in, existing)
@@ -201,17 +202,17 @@ func TestOverrides(t *testing.T) {
 	require.Equal(t, o, same)
 	require.Equal(t, before, versionsOf(t, d, a))
 
-	in.Limit = check.Limit{Unlimited: true}
+	in.Limit = limit.Limit{Unlimited: true}
 	second, _, err := s.PutOverride(ctx, a, "alice", in, at(alice.Version))
 	require.NoError(t, err, "the subject's version stands for its overrides")
 	require.Greater(t, second.Version, o.Version)
 	_, _, err = s.PutOverride(ctx, a, "alice", in, at(o.Version))
 	require.ErrorIs(t, err, tenants.ErrPreconditionFailed)
 
-	_, _, err = s.PutOverride(ctx, a, "alice", tenants.Override{Rule: "theirs", Limit: check.Limit{Limit: 1}}, tenants.Match{})
+	_, _, err = s.PutOverride(ctx, a, "alice", tenants.Override{Rule: "theirs", Limit: limit.Limit{Limit: 1}}, tenants.Match{})
 	require.ErrorIs(t, err, tenants.ErrNotFound, "another tenant's rule")
 	for field, change := range map[string]func(*tenants.Override){
-		"limit":      func(o *tenants.Override) { o.Limit = check.Limit{Limit: -1} },
+		"limit":      func(o *tenants.Override) { o.Limit = limit.Limit{Limit: -1} },
 		"unlimited":  func(o *tenants.Override) { o.Limit.Limit = 5 },
 		"reason":     func(o *tenants.Override) { o.Reason = strings.Repeat("x", 501) },
 		"expires_at": func(o *tenants.Override) { o.StartsAt, o.ExpiresAt = nil, ptr(now.now()) },
@@ -270,13 +271,13 @@ func TestLoadSubjects(t *testing.T) {
 	mustSubject(t, s, a, tenants.Subject{Subject: "bob"})
 	ends := time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 	for _, rule := range []string{"r", "q"} {
-		_, _, err := s.PutOverride(ctx, a, "alice", tenants.Override{Rule: rule, Limit: check.Limit{Limit: 5}, ExpiresAt: &ends}, tenants.Match{})
+		_, _, err := s.PutOverride(ctx, a, "alice", tenants.Override{Rule: rule, Limit: limit.Limit{Limit: 5}, ExpiresAt: &ends}, tenants.Match{})
 		require.NoError(t, err)
 	}
 	got, upTo = load(upTo)
 	alice := check.SubjectData{Subject: "alice", Plan: "pro", State: check.Exempt, Overrides: got["alice"].Overrides}
 	require.ElementsMatch(t, []check.OverrideData{
-		{Rule: "r", Limit: check.Limit{Limit: 5}, ExpiresAt: ends}, {Rule: "q", Limit: check.Limit{Limit: 5}, ExpiresAt: ends},
+		{Rule: "r", Limit: limit.Limit{Limit: 5}, ExpiresAt: ends}, {Rule: "q", Limit: limit.Limit{Limit: 5}, ExpiresAt: ends},
 	}, alice.Overrides)
 	require.Equal(t, map[string]check.SubjectData{"alice": alice, "bob": {Subject: "bob"}}, got)
 	all, _ := load(0)
@@ -334,7 +335,7 @@ func TestListSubjects(t *testing.T) {
 	_ = mustRule(t, d.Store, a, rule("api"))
 	mustSubject(t, d.Store, b, tenants.Subject{Subject: "another tenant's"})
 	mustSubject(t, d.Store, a, tenants.Subject{Subject: "zz"})
-	_, _, err := d.Store.PutOverride(ctx, a, "zz", tenants.Override{Rule: "api", Limit: check.Limit{Limit: 7}, Reason: "agreed"}, tenants.Match{})
+	_, _, err := d.Store.PutOverride(ctx, a, "zz", tenants.Override{Rule: "api", Limit: limit.Limit{Limit: 7}, Reason: "agreed"}, tenants.Match{})
 	require.NoError(t, err)
 	const many = 2*10_000 + 1
 	d.Exec("INSERT INTO subjects (tenant_id, subject, id, version) SELECT $1, 'customer' || lpad(n::text, 8, '0'), gen_random_uuid(), 1 FROM generate_series(1, $2::int) n", a.TenantID(), many)
@@ -351,7 +352,7 @@ func TestListSubjects(t *testing.T) {
 	}
 	require.Equal(t, 3, pages)
 	require.Len(t, told, many+1)
-	require.Equal(t, []check.OverrideData{{Rule: "api", Limit: check.Limit{Limit: 7}}}, told["zz"].Overrides)
+	require.Equal(t, []check.OverrideData{{Rule: "api", Limit: limit.Limit{Limit: 7}}}, told["zz"].Overrides)
 	_, _, err = d.Store.ListSubjects(ctx, uuid.New(), "", func(check.SubjectData) {})
 	require.ErrorIs(t, err, check.ErrUnknownTenant)
 }

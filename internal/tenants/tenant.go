@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -91,13 +91,13 @@ func editedTenant(old Tenant, m Match, edit func(*Tenant) error) (Tenant, error)
 	if err := edit(&in); err != nil {
 		return Tenant{}, err
 	}
-	var fields []check.FieldError
+	var fields []limit.FieldError
 	if in.Slug != old.Slug {
-		fields = append(fields, check.FieldError{Field: "slug", Message: "is fixed once a tenant is made"})
+		fields = append(fields, limit.FieldError{Field: "slug", Message: "is fixed once a tenant is made"})
 	}
 	checkText(&fields, "name", in.Name, 200)
 	if in.State != TenantActive && in.State != TenantSuspended {
-		fields = append(fields, check.FieldError{Field: "state", Message: "must be one of active, suspended"})
+		fields = append(fields, limit.FieldError{Field: "state", Message: "must be one of active, suspended"})
 	}
 	return in, invalidIf(fields)
 }
@@ -105,13 +105,13 @@ func editedTenant(old Tenant, m Match, edit func(*Tenant) error) (Tenant, error)
 // CreateTenant makes a tenant with its first key, which has all scopes. For the operator only.
 // Errors: ErrNotOperator; *InvalidError; *ConflictError with CodeSlugTaken.
 func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant, APIKey, Key, error) {
-	var fields []check.FieldError
+	var fields []limit.FieldError
 	if n.Slug == PlatformSlug {
-		fields = append(fields, check.FieldError{Field: "slug", Message: "is kept for the operator's own tenant"})
-	} else if !check.ValidSlug(n.Slug) {
-		fields = append(fields, check.FieldError{Field: "slug", Message: "must be 1 to 63 of a-z, 0-9 and -"})
+		fields = append(fields, limit.FieldError{Field: "slug", Message: "is kept for the operator's own tenant"})
+	} else if !limit.ValidSlug(n.Slug) {
+		fields = append(fields, limit.FieldError{Field: "slug", Message: "must be 1 to 63 of a-z, 0-9 and -"})
 	} else if uuid.Validate(n.Slug) == nil {
-		fields = append(fields, check.FieldError{Field: "slug", Message: "must not look like an id: a tenant is named by either"})
+		fields = append(fields, limit.FieldError{Field: "slug", Message: "must not look like an id: a tenant is named by either"})
 	}
 	checkText(&fields, "name", n.Name, 200)
 	if !a.operator {
@@ -179,7 +179,7 @@ func tenantByRef(ctx context.Context, q *db.Queries, ref string) (db.Tenant, err
 			return row, err
 		}
 	}
-	if !check.ValidSlug(ref) {
+	if !limit.ValidSlug(ref) {
 		return db.Tenant{}, ErrNotFound
 	}
 	return q.TenantBySlug(ctx, ref)

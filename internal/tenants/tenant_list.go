@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -18,10 +19,10 @@ type TenantFilter struct {
 }
 
 func (f *TenantFilter) validate() error {
-	var fields []check.FieldError
+	var fields []limit.FieldError
 	checkText(&fields, "search", f.Search, 200)
 	if f.State != "" && f.State != TenantActive && f.State != TenantSuspended {
-		fields = append(fields, check.FieldError{Field: "state", Message: "must be one of active, suspended"})
+		fields = append(fields, limit.FieldError{Field: "state", Message: "must be one of active, suspended"})
 	}
 	return invalidIf(fields)
 }

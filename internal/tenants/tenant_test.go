@@ -9,8 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
+	"weir/internal/usage"
 )
 
 var operator = tenants.AsOperator("test")
@@ -125,7 +127,7 @@ func TestDeleteTenant(t *testing.T) {
 	mustRule(t, s, a, rule("r"))
 	mustPlan(t, s, a, "free")
 	mustSubject(t, s, a, tenants.Subject{Subject: "alice", Plan: "free"})
-	_, _, err := s.PutOverride(ctx, a, "alice", tenants.Override{Rule: "r", Limit: check.Limit{Limit: 1}}, tenants.Match{})
+	_, _, err := s.PutOverride(ctx, a, "alice", tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 1}}, tenants.Match{})
 	require.NoError(t, err)
 	require.ErrorIs(t, s.DeleteTenant(ctx, operator, "tenant-a", at(1)), tenants.ErrPreconditionFailed)
 	require.NoError(t, s.DeleteTenant(ctx, operator, a.TenantID().String(), tenants.Match{}))
@@ -217,8 +219,8 @@ func TestServed(t *testing.T) {
 	_, _, err = s.PutSubject(ctx, a, tenants.Subject{Subject: "tenant-b", State: check.Blocked}, tenants.Match{}) // not the operator's
 	require.NoError(t, err)
 	now := time.Now()
-	counts := func(allowed, denied int64) check.UsageCounts {
-		return check.UsageCounts{Allowed: allowed, Denied: denied}
+	counts := func(allowed, denied int64) usage.Counts {
+		return usage.Counts{Allowed: allowed, Denied: denied}
 	}
 	require.NoError(t, s.WriteUsage(ctx, usageBatch(uuid.New(),
 		usageRow(a, now.Truncate(time.Hour), "", "", "r", counts(2, 1)), usageRow(a, now.Truncate(time.Hour), "", "", "s", counts(1, 0)),

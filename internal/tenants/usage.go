@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"weir/internal/check"
 	"weir/internal/tenants/db"
+	"weir/internal/usage"
 )
 
 const (
@@ -25,17 +25,17 @@ const (
 )
 
 // UsageRetention is for how long usage is kept at a grain.
-func UsageRetention(g check.UsageGrain) time.Duration {
+func UsageRetention(g usage.Grain) time.Duration {
 	const day = 24 * time.Hour
 	return [...]time.Duration{2 * day, 35 * day, 400 * day}[g]
 }
 
-var _ check.UsageSink = (*Store)(nil)
+var _ usage.Sink = (*Store)(nil)
 
 // WriteUsage adds a batch to the usage of its tenants, at all grains at once: all of it or, with
 // an error, nothing. A batch that is written already changes nothing. Errors: ErrUnavailable;
-// check.ErrUsageRefused for what the database will never take.
-func (s *Store) WriteUsage(ctx context.Context, b *check.UsageBatch) error {
+// usage.ErrRefused for what the database will never take.
+func (s *Store) WriteUsage(ctx context.Context, b *usage.Batch) error {
 	return s.asSystem(ctx, usageWriteTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		fresh, err := q.TakeUsageBatch(ctx, db.TakeUsageBatchParams{
 			Writer: b.Writer, Batch: b.ID, CompleteUntil: b.CompleteUntil, Ended: b.Last,
@@ -54,30 +54,30 @@ func (s *Store) WriteUsage(ctx context.Context, b *check.UsageBatch) error {
 func refused(err error) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && (strings.HasPrefix(pgErr.Code, "22") || strings.HasPrefix(pgErr.Code, "23")) {
-		return fmt.Errorf("%w: %w", check.ErrUsageRefused, err)
+		return fmt.Errorf("%w: %w", usage.ErrRefused, err)
 	}
 	return err
 }
 
-func addUsageRows(ctx context.Context, q *db.Queries, rows []check.UsageRow) error {
+func addUsageRows(ctx context.Context, q *db.Queries, rows []usage.Row) error {
 	var minutes, hours, days db.AddUsageMinutesParams
 	for i := range rows {
 		appendUsage(&days, &rows[i])
-		if rows[i].Grain <= check.UsageHour {
+		if rows[i].Grain <= usage.Hour {
 			appendUsage(&hours, &rows[i])
 		}
-		if rows[i].Grain == check.UsageMinute {
+		if rows[i].Grain == usage.Minute {
 			appendUsage(&minutes, &rows[i])
 		}
 	}
 	if len(minutes.Tenants) > 0 {
-		minutes.Retention = interval(UsageRetention(check.UsageMinute))
+		minutes.Retention = interval(UsageRetention(usage.Minute))
 		if err := q.AddUsageMinutes(ctx, minutes); err != nil {
 			return err
 		}
 	}
 	if len(hours.Tenants) > 0 {
-		hours.Retention = interval(UsageRetention(check.UsageHour))
+		hours.Retention = interval(UsageRetention(usage.Hour))
 		if err := q.AddUsageHours(ctx, db.AddUsageHoursParams(hours)); err != nil {
 			return err
 		}
@@ -85,11 +85,11 @@ func addUsageRows(ctx context.Context, q *db.Queries, rows []check.UsageRow) err
 	if len(days.Tenants) == 0 {
 		return nil
 	}
-	days.Retention = interval(UsageRetention(check.UsageDay))
+	days.Retention = interval(UsageRetention(usage.Day))
 	return q.AddUsageDays(ctx, db.AddUsageDaysParams(days))
 }
 
-func appendUsage(to *db.AddUsageMinutesParams, row *check.UsageRow) {
+func appendUsage(to *db.AddUsageMinutesParams, row *usage.Row) {
 	to.Tenants = append(to.Tenants, row.Tenant)
 	to.Starts = append(to.Starts, time.UnixMilli(row.StartMS))
 	to.Rules = append(to.Rules, row.Rule)
@@ -116,7 +116,7 @@ type subjectsKey struct {
 
 // addUsageSubjects merges the lists into those that are stored, at their own grain and at all
 // coarser ones.
-func addUsageSubjects(ctx context.Context, q *db.Queries, lists []check.UsageSubjects) error {
+func addUsageSubjects(ctx context.Context, q *db.Queries, lists []usage.Subjects) error {
 	if len(lists) == 0 {
 		return nil
 	}
@@ -124,10 +124,10 @@ func addUsageSubjects(ctx context.Context, q *db.Queries, lists []check.UsageSub
 	if err != nil {
 		return err
 	}
-	merged := map[subjectsKey]check.TopSubjects{}
+	merged := map[subjectsKey]usage.TopSubjects{}
 	for i := range lists {
 		at := time.UnixMilli(min(lists[i].StartMS, now.UnixMilli())) // a server's clock may be ahead
-		for _, g := range check.UsageGrains[lists[i].Grain:] {
+		for _, g := range usage.Grains[lists[i].Grain:] {
 			start := at.Truncate(g.Duration())
 			if start.Before(now.Add(-UsageRetention(g))) {
 				continue
@@ -150,7 +150,7 @@ func addUsageSubjects(ctx context.Context, q *db.Queries, lists []check.UsageSub
 	for _, row := range rows {
 		stored, err := decodeTop(row.Top)
 		if err != nil {
-			stored = check.TopSubjects{} // begin anew: one unreadable list must not hold up all usage
+			stored = usage.TopSubjects{} // begin anew: one unreadable list must not hold up all usage
 		}
 		top := stored.Merge(merged[subjectsKey{row.TenantID, row.Grain, row.Start.UnixMilli()}])
 		encoded, err := encodeTop(top)
@@ -165,7 +165,7 @@ func addUsageSubjects(ctx context.Context, q *db.Queries, lists []check.UsageSub
 	return q.SetUsageSubjects(ctx, set)
 }
 
-// storedTop is check.TopSubjects as usage_subjects.top holds it. The names are short, for there
+// storedTop is usage.TopSubjects as usage_subjects.top holds it. The names are short, for there
 // is one row with a hundred of them for every minute.
 type storedTop struct {
 	Checks []storedSubject `json:"checks,omitempty"`
@@ -183,8 +183,8 @@ type storedSubject struct {
 	CostDenied   int64  `json:"cd,omitempty"`
 }
 
-func encodeTop(t check.TopSubjects) ([]byte, error) {
-	store := func(list check.SubjectList) []storedSubject {
+func encodeTop(t usage.TopSubjects) ([]byte, error) {
+	store := func(list usage.SubjectList) []storedSubject {
 		out := make([]storedSubject, len(list))
 		for i, s := range list {
 			out[i] = storedSubject{s.Subject, s.Error, s.Allowed, s.Denied, s.ShadowDenied, s.Degraded, s.CostAllowed, s.CostDenied}
@@ -194,22 +194,22 @@ func encodeTop(t check.TopSubjects) ([]byte, error) {
 	return json.Marshal(storedTop{Checks: store(t.Checks), Denied: store(t.Denied)})
 }
 
-func decodeTop(data []byte) (check.TopSubjects, error) {
+func decodeTop(data []byte) (usage.TopSubjects, error) {
 	var stored storedTop
 	if err := json.Unmarshal(data, &stored); err != nil {
-		return check.TopSubjects{}, fmt.Errorf("read a list of subjects: %w", err)
+		return usage.TopSubjects{}, fmt.Errorf("read a list of subjects: %w", err)
 	}
-	load := func(list []storedSubject) check.SubjectList {
-		out := make(check.SubjectList, len(list))
+	load := func(list []storedSubject) usage.SubjectList {
+		out := make(usage.SubjectList, len(list))
 		for i, s := range list {
-			out[i] = check.UsageSubject{Subject: s.Subject, Error: s.Error, UsageCounts: check.UsageCounts{
+			out[i] = usage.Subject{Subject: s.Subject, Error: s.Error, Counts: usage.Counts{
 				Allowed: s.Allowed, Denied: s.Denied, ShadowDenied: s.ShadowDenied, Degraded: s.Degraded,
 				CostAllowed: s.CostAllowed, CostDenied: s.CostDenied,
 			}}
 		}
 		return out
 	}
-	return check.TopSubjects{Checks: load(stored.Checks), Denied: load(stored.Denied)}, nil
+	return usage.TopSubjects{Checks: load(stored.Checks), Denied: load(stored.Denied)}, nil
 }
 
 // RunUsageUpkeep does KeepUsage every ten minutes until ctx ends.
@@ -255,10 +255,10 @@ func usagePurges() []func(context.Context, *db.Queries) (int64, error) {
 	type purge = func(context.Context, *db.Queries) (int64, error)
 	purges := []purge{
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageHours(ctx, db.PurgeUsageHoursParams{Retention: interval(UsageRetention(check.UsageHour)), Most: usagePurgeRows})
+			return q.PurgeUsageHours(ctx, db.PurgeUsageHoursParams{Retention: interval(UsageRetention(usage.Hour)), Most: usagePurgeRows})
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageDays(ctx, db.PurgeUsageDaysParams{Retention: interval(UsageRetention(check.UsageDay)), Most: usagePurgeRows})
+			return q.PurgeUsageDays(ctx, db.PurgeUsageDaysParams{Retention: interval(UsageRetention(usage.Day)), Most: usagePurgeRows})
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
 			return q.PurgeDeletedUsageHours(ctx, usagePurgeRows)
@@ -270,10 +270,10 @@ func usagePurges() []func(context.Context, *db.Queries) (int64, error) {
 			return q.PurgeDeletedUsageSubjects(ctx, usagePurgeRows)
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
-			return q.PurgeUsageWriters(ctx, interval(UsageRetention(check.UsageHour)))
+			return q.PurgeUsageWriters(ctx, interval(UsageRetention(usage.Hour)))
 		},
 	}
-	for _, g := range check.UsageGrains {
+	for _, g := range usage.Grains {
 		purges = append(purges, func(ctx context.Context, q *db.Queries) (int64, error) {
 			return q.PurgeUsageSubjects(ctx, db.PurgeUsageSubjectsParams{Grain: g.String(), Retention: interval(UsageRetention(g)), Most: usagePurgeRows})
 		})

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
 	"weir/internal/tenants"
+	"weir/internal/usage"
 )
 
 // commitEater forwards to Postgres, and can break the connection with the answer to a COMMIT on
@@ -80,9 +80,9 @@ func TestUsageLostCommitAnswer(t *testing.T) {
 	p.armed.Store(true)
 	require.ErrorIs(t, s.WriteUsage(t.Context(), batch), tenants.ErrUnavailable)
 	require.EqualValues(t, 1, p.eaten.Load())
-	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageHour), "it was written")
+	require.Equal(t, everyCount, total(t, d.Store, a, usage.Hour), "it was written")
 	require.NoError(t, s.WriteUsage(t.Context(), batch))
-	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageHour), "and is not written again")
+	require.Equal(t, everyCount, total(t, d.Store, a, usage.Hour), "and is not written again")
 	s.Close()
 }
 
@@ -111,7 +111,7 @@ func TestUsageCutOffWrite(t *testing.T) {
 		p.restore()
 		require.Eventually(t, func() bool { return s.WriteUsage(ctx, batch) == nil }, 10*time.Second, 10*time.Millisecond)
 	})
-	for _, grain := range check.UsageGrains {
+	for _, grain := range usage.Grains {
 		require.Equal(t, everyCount, total(t, d.Store, a, grain), grain)
 	}
 	s.Close()

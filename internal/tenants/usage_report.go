@@ -11,8 +11,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
+	"weir/internal/usage"
 )
 
 // Bounds of one report.
@@ -27,7 +28,7 @@ const (
 
 // UsageQuery asks for a tenant's usage.
 type UsageQuery struct {
-	Grain check.UsageGrain
+	Grain usage.Grain
 	// From is included, To is not; both are rounded outward to whole grains. Zero: up to now, and
 	// from an hour (by the minute), a day (by the hour) or 30 days (by the day) before To.
 	From, To time.Time
@@ -60,7 +61,7 @@ type UsageItem struct {
 	// have no item of their own, and Plan for checks without a plan.
 	Rule, Plan, Resource, Subject string
 	Error                         int64 // of a subject: how many checks more it may have had
-	check.UsageCounts
+	usage.Counts
 }
 
 // Usage reports what was decided, in the order of time, then of rule, plan and resource, or of
@@ -111,9 +112,9 @@ func (q *UsageQuery) fill(now time.Time) {
 }
 
 func (q *UsageQuery) validate(now time.Time) error {
-	var fields []check.FieldError
+	var fields []limit.FieldError
 	bad := func(field, format string, args ...any) {
-		fields = append(fields, check.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+		fields = append(fields, limit.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
 	}
 	kept := now.Add(-UsageRetention(q.Grain)).Truncate(q.Grain.Duration())
 	most := int64(maxUsageBuckets)
@@ -178,7 +179,7 @@ func usageItems(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, q *UsageQuery)
 			columns = append(columns, "'' AS "+part.column)
 		}
 	}
-	if q.Grain == check.UsageMinute {
+	if q.Grain == usage.Minute {
 		where = append(where, "slot = ANY(@slots)") // leaves out the tables of other days
 		args["slots"] = usageSlotsOf(q.From, q.To)
 	}
@@ -217,12 +218,12 @@ func usageOfSubjects(ctx context.Context, queries *db.Queries, tenant uuid.UUID,
 		if q.DeniedFirst {
 			list = top.Denied
 		}
-		slices.SortFunc(list, func(a, b check.UsageSubject) int {
+		slices.SortFunc(list, func(a, b usage.Subject) int {
 			return cmp.Or(cmp.Compare(b.Allowed+b.Denied, a.Allowed+a.Denied), cmp.Compare(a.Subject, b.Subject))
 		})
 		for _, s := range list {
 			if q.Subject == "" || q.Subject == s.Subject {
-				items = append(items, UsageItem{Start: row.Start, Subject: s.Subject, Error: s.Error, UsageCounts: s.UsageCounts})
+				items = append(items, UsageItem{Start: row.Start, Subject: s.Subject, Error: s.Error, Counts: s.Counts})
 			}
 		}
 	}

@@ -12,26 +12,26 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"weir/internal/check"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
+	"weir/internal/usage"
 )
 
 // usageStart is a minute that usage can be of: whole, in the past, and at the beginning of an hour.
 func usageStart() time.Time { return time.Now().UTC().Truncate(time.Hour).Add(-2 * time.Hour) }
 
-func usageRow(a tenants.Actor, start time.Time, rule, plan, resource string, counts check.UsageCounts) check.UsageRow {
-	return check.UsageRow{
-		UsageKey:    check.UsageKey{Tenant: a.TenantID(), StartMS: start.UnixMilli(), Rule: rule, Plan: plan, Resource: resource},
-		UsageCounts: counts,
+func usageRow(a tenants.Actor, start time.Time, rule, plan, resource string, counts usage.Counts) usage.Row {
+	return usage.Row{
+		Key:    usage.Key{Tenant: a.TenantID(), StartMS: start.UnixMilli(), Rule: rule, Plan: plan, Resource: resource},
+		Counts: counts,
 	}
 }
 
-func usageBatch(writer uuid.UUID, rows ...check.UsageRow) *check.UsageBatch {
-	return &check.UsageBatch{Writer: writer, ID: uuid.Must(uuid.NewV7()), Rows: rows, CompleteUntil: time.Now()}
+func usageBatch(writer uuid.UUID, rows ...usage.Row) *usage.Batch {
+	return &usage.Batch{Writer: writer, ID: uuid.Must(uuid.NewV7()), Rows: rows, CompleteUntil: time.Now()}
 }
 
-func usage(t *testing.T, s *tenants.Store, a tenants.Actor, q tenants.UsageQuery) tenants.UsageReport {
+func usageOf(t *testing.T, s *tenants.Store, a tenants.Actor, q tenants.UsageQuery) tenants.UsageReport {
 	t.Helper()
 	if q.From.IsZero() {
 		q.From = time.Now().Add(-12 * time.Hour)
@@ -42,23 +42,23 @@ func usage(t *testing.T, s *tenants.Store, a tenants.Actor, q tenants.UsageQuery
 }
 
 // total adds up a tenant's usage at a grain.
-func total(t *testing.T, s *tenants.Store, a tenants.Actor, grain check.UsageGrain) (sum check.UsageCounts) {
+func total(t *testing.T, s *tenants.Store, a tenants.Actor, grain usage.Grain) (sum usage.Counts) {
 	t.Helper()
-	for _, item := range usage(t, s, a, tenants.UsageQuery{Grain: grain}).Items {
-		sum.Add(item.UsageCounts)
+	for _, item := range usageOf(t, s, a, tenants.UsageQuery{Grain: grain}).Items {
+		sum.Add(item.Counts)
 	}
 	return sum
 }
 
-var everyCount = check.UsageCounts{Allowed: 1, Denied: 2, ShadowDenied: 3, Degraded: 4, CostAllowed: 5, CostDenied: 6}
+var everyCount = usage.Counts{Allowed: 1, Denied: 2, ShadowDenied: 3, Degraded: 4, CostAllowed: 5, CostDenied: 6}
 
 // What is written adds up in minutes, hours and days, and can be told apart by what it was.
 func TestUsageReport(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
 	s, start := d.Store, usageStart()
-	one := check.UsageCounts{Allowed: 1, CostAllowed: 1}
-	rows := []check.UsageRow{
+	one := usage.Counts{Allowed: 1, CostAllowed: 1}
+	rows := []usage.Row{
 		usageRow(a, start, "", "free", "orders", everyCount),
 		usageRow(a, start, "api", "free", "orders", one),
 		usageRow(a, start.Add(time.Minute), "", "pro", "orders", one),
@@ -71,29 +71,29 @@ func TestUsageReport(t *testing.T) {
 
 	twice := everyCount
 	twice.Add(everyCount)
-	plus := func(c check.UsageCounts, more ...check.UsageCounts) check.UsageCounts {
+	plus := func(c usage.Counts, more ...usage.Counts) usage.Counts {
 		for _, m := range more {
 			c.Add(m)
 		}
 		return c
 	}
-	minutes := usage(t, s, a, tenants.UsageQuery{Grain: check.UsageMinute})
+	minutes := usageOf(t, s, a, tenants.UsageQuery{Grain: usage.Minute})
 	require.Equal(t, []tenants.UsageItem{
-		{Start: start, UsageCounts: twice}, {Start: start.Add(time.Minute), UsageCounts: one}, {Start: start.Add(time.Hour), UsageCounts: one},
+		{Start: start, Counts: twice}, {Start: start.Add(time.Minute), Counts: one}, {Start: start.Add(time.Hour), Counts: one},
 	}, minutes.Items)
-	hours := usage(t, s, a, tenants.UsageQuery{Grain: check.UsageHour})
-	require.Equal(t, []tenants.UsageItem{{Start: start, UsageCounts: plus(twice, one)}, {Start: start.Add(time.Hour), UsageCounts: one}}, hours.Items)
-	require.Equal(t, plus(twice, one, one), total(t, s, a, check.UsageDay))
+	hours := usageOf(t, s, a, tenants.UsageQuery{Grain: usage.Hour})
+	require.Equal(t, []tenants.UsageItem{{Start: start, Counts: plus(twice, one)}, {Start: start.Add(time.Hour), Counts: one}}, hours.Items)
+	require.Equal(t, plus(twice, one, one), total(t, s, a, usage.Day))
 
 	require.Equal(t, []tenants.UsageItem{
-		{Start: start, Rule: "api", Plan: "free", Resource: "orders", UsageCounts: one},
-		{Start: start, Rule: "api", Plan: "pro", Resource: "", UsageCounts: one},
-	}, usage(t, s, a, tenants.UsageQuery{Grain: check.UsageHour, ByRule: true, ByPlan: true, ByResource: true}).Items)
-	require.Equal(t, []tenants.UsageItem{{Start: start.Add(time.Hour), Resource: "carts", UsageCounts: one}},
-		usage(t, s, a, tenants.UsageQuery{Grain: check.UsageHour, ByResource: true, Resource: "carts"}).Items)
-	require.Equal(t, []tenants.UsageItem{{Start: start, UsageCounts: one}},
-		usage(t, s, a, tenants.UsageQuery{Grain: check.UsageHour, Rule: "api", Plan: "pro"}).Items)
-	require.Empty(t, usage(t, s, a, tenants.UsageQuery{Grain: check.UsageMinute, From: start.Add(2 * time.Minute), To: start.Add(time.Hour)}).Items)
+		{Start: start, Rule: "api", Plan: "free", Resource: "orders", Counts: one},
+		{Start: start, Rule: "api", Plan: "pro", Resource: "", Counts: one},
+	}, usageOf(t, s, a, tenants.UsageQuery{Grain: usage.Hour, ByRule: true, ByPlan: true, ByResource: true}).Items)
+	require.Equal(t, []tenants.UsageItem{{Start: start.Add(time.Hour), Resource: "carts", Counts: one}},
+		usageOf(t, s, a, tenants.UsageQuery{Grain: usage.Hour, ByResource: true, Resource: "carts"}).Items)
+	require.Equal(t, []tenants.UsageItem{{Start: start, Counts: one}},
+		usageOf(t, s, a, tenants.UsageQuery{Grain: usage.Hour, Rule: "api", Plan: "pro"}).Items)
+	require.Empty(t, usageOf(t, s, a, tenants.UsageQuery{Grain: usage.Minute, From: start.Add(2 * time.Minute), To: start.Add(time.Hour)}).Items)
 }
 
 // A write that is repeated must not bill a customer twice.
@@ -102,15 +102,15 @@ func TestUsageRepeatedBatch(t *testing.T) {
 	d, a, _ := two(t)
 	writer, other := uuid.New(), uuid.New()
 	first, second := usageBatch(writer, usageRow(a, usageStart(), "", "", "r", everyCount)), usageBatch(writer, usageRow(a, usageStart(), "", "", "r", everyCount))
-	first.Subjects = []check.UsageSubjects{subjectsOf(a, usageStart(), "alice", 3)}
-	for _, b := range []*check.UsageBatch{first, first, second, second, first, usageBatch(other, usageRow(a, usageStart(), "", "", "r", everyCount))} {
+	first.Subjects = []usage.Subjects{subjectsOf(a, usageStart(), "alice", 3)}
+	for _, b := range []*usage.Batch{first, first, second, second, first, usageBatch(other, usageRow(a, usageStart(), "", "", "r", everyCount))} {
 		require.NoError(t, d.Store.WriteUsage(t.Context(), b))
 	}
-	want := check.UsageCounts{Allowed: 3, Denied: 6, ShadowDenied: 9, Degraded: 12, CostAllowed: 15, CostDenied: 18}
-	for _, grain := range check.UsageGrains {
+	want := usage.Counts{Allowed: 3, Denied: 6, ShadowDenied: 9, Degraded: 12, CostAllowed: 15, CostDenied: 18}
+	for _, grain := range usage.Grains {
 		require.Equal(t, want, total(t, d.Store, a, grain), grain)
 	}
-	top := usage(t, d.Store, a, tenants.UsageQuery{Grain: check.UsageHour, BySubject: true}).Items
+	top := usageOf(t, d.Store, a, tenants.UsageQuery{Grain: usage.Hour, BySubject: true}).Items
 	require.Len(t, top, 1)
 	require.EqualValues(t, 3, top[0].Allowed)
 }
@@ -132,7 +132,7 @@ func TestUsageConcurrentWriters(t *testing.T) {
 						batch.Rows = append(batch.Rows, usageRow(tenant, usageStart(), "", "", fmt.Sprint("r", n), everyCount))
 					}
 				}
-				batch.Subjects = []check.UsageSubjects{subjectsOf(b, usageStart(), "s", 1), subjectsOf(a, usageStart(), "s", 1)}
+				batch.Subjects = []usage.Subjects{subjectsOf(b, usageStart(), "s", 1), subjectsOf(a, usageStart(), "s", 1)}
 				var repeats errgroup.Group
 				for range 2 {
 					repeats.Go(func() error {
@@ -153,15 +153,15 @@ func TestUsageConcurrentWriters(t *testing.T) {
 	}
 	require.NoError(t, all.Wait())
 	for _, tenant := range []tenants.Actor{a, b} {
-		require.EqualValues(t, writers*batches*20, total(t, d.Store, tenant, check.UsageDay).Allowed)
-		top := usage(t, d.Store, tenant, tenants.UsageQuery{Grain: check.UsageDay, BySubject: true}).Items
+		require.EqualValues(t, writers*batches*20, total(t, d.Store, tenant, usage.Day).Allowed)
+		top := usageOf(t, d.Store, tenant, tenants.UsageQuery{Grain: usage.Day, BySubject: true}).Items
 		require.EqualValues(t, writers*batches, top[0].Allowed)
 	}
 }
 
-func subjectsOf(a tenants.Actor, start time.Time, subject string, allowed int64) check.UsageSubjects {
-	return check.UsageSubjects{Tenant: a.TenantID(), StartMS: start.UnixMilli(), TopSubjects: check.TopSubjects{
-		Checks: check.SubjectList{{Subject: subject, UsageCounts: check.UsageCounts{Allowed: allowed}}},
+func subjectsOf(a tenants.Actor, start time.Time, subject string, allowed int64) usage.Subjects {
+	return usage.Subjects{Tenant: a.TenantID(), StartMS: start.UnixMilli(), TopSubjects: usage.TopSubjects{
+		Checks: usage.SubjectList{{Subject: subject, Counts: usage.Counts{Allowed: allowed}}},
 	}}
 }
 
@@ -171,27 +171,27 @@ func TestUsageSubjects(t *testing.T) {
 	d, a, b := two(t)
 	start := usageStart()
 	batch := usageBatch(uuid.New())
-	denied := check.UsageSubjects{Tenant: a.TenantID(), StartMS: start.UnixMilli(), TopSubjects: check.TopSubjects{
-		Checks: check.SubjectList{{Subject: "mallory", Error: 2, UsageCounts: check.UsageCounts{Denied: 4, CostDenied: 40}}},
-		Denied: check.SubjectList{{Subject: "mallory", UsageCounts: check.UsageCounts{Denied: 4, CostDenied: 40}}},
+	denied := usage.Subjects{Tenant: a.TenantID(), StartMS: start.UnixMilli(), TopSubjects: usage.TopSubjects{
+		Checks: usage.SubjectList{{Subject: "mallory", Error: 2, Counts: usage.Counts{Denied: 4, CostDenied: 40}}},
+		Denied: usage.SubjectList{{Subject: "mallory", Counts: usage.Counts{Denied: 4, CostDenied: 40}}},
 	}}
-	batch.Subjects = []check.UsageSubjects{
+	batch.Subjects = []usage.Subjects{
 		subjectsOf(a, start, "alice", 3), subjectsOf(a, start.Add(time.Minute), "alice", 2), subjectsOf(a, start, "bob", 1), denied,
 		subjectsOf(b, start, "secret-of-b", 9),
 	}
 	require.NoError(t, d.Store.WriteUsage(t.Context(), batch))
 	names := func(q tenants.UsageQuery) (out []string) {
-		report := usage(t, d.Store, a, q)
+		report := usageOf(t, d.Store, a, q)
 		require.True(t, report.Approximate)
 		for _, item := range report.Items {
 			out = append(out, fmt.Sprintf("%s %d+%d~%d", item.Subject, item.Allowed, item.Denied, item.Error))
 		}
 		return out
 	}
-	require.Equal(t, []string{"alice 5+0~0", "mallory 0+4~2", "bob 1+0~0"}, names(tenants.UsageQuery{Grain: check.UsageHour, BySubject: true}))
-	require.Equal(t, []string{"alice 3+0~0", "alice 2+0~0"}, names(tenants.UsageQuery{Grain: check.UsageMinute, Subject: "alice"}))
-	require.Equal(t, []string{"mallory 0+4~0"}, names(tenants.UsageQuery{Grain: check.UsageDay, BySubject: true, DeniedFirst: true}))
-	require.Empty(t, names(tenants.UsageQuery{Grain: check.UsageHour, Subject: "secret-of-b"}))
+	require.Equal(t, []string{"alice 5+0~0", "mallory 0+4~2", "bob 1+0~0"}, names(tenants.UsageQuery{Grain: usage.Hour, BySubject: true}))
+	require.Equal(t, []string{"alice 3+0~0", "alice 2+0~0"}, names(tenants.UsageQuery{Grain: usage.Minute, Subject: "alice"}))
+	require.Equal(t, []string{"mallory 0+4~0"}, names(tenants.UsageQuery{Grain: usage.Day, BySubject: true, DeniedFirst: true}))
+	require.Empty(t, names(tenants.UsageQuery{Grain: usage.Hour, Subject: "secret-of-b"}))
 }
 
 // A tenant's traffic is nobody else's business, whichever way it is asked for.
@@ -199,9 +199,9 @@ func TestUsageIsolation(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
 	batch := usageBatch(uuid.New(), usageRow(a, usageStart(), "", "", "r", everyCount))
-	batch.Subjects = []check.UsageSubjects{subjectsOf(a, usageStart(), "alice", 1)}
+	batch.Subjects = []usage.Subjects{subjectsOf(a, usageStart(), "alice", 1)}
 	require.NoError(t, d.Store.WriteUsage(t.Context(), batch))
-	for _, grain := range check.UsageGrains {
+	for _, grain := range usage.Grains {
 		require.Zero(t, total(t, d.Store, b, grain))
 		require.NotZero(t, total(t, d.Store, a, grain))
 	}
@@ -276,7 +276,7 @@ func TestUsageOfDeletedTenant(t *testing.T) {
 	d, a, b := two(t)
 	write := func() {
 		batch := usageBatch(uuid.New(), usageRow(a, usageStart(), "", "", "r", everyCount), usageRow(b, usageStart(), "", "", "r", everyCount))
-		batch.Subjects = []check.UsageSubjects{subjectsOf(a, usageStart(), "alice", 1), subjectsOf(b, usageStart(), "alice", 1)}
+		batch.Subjects = []usage.Subjects{subjectsOf(a, usageStart(), "alice", 1), subjectsOf(b, usageStart(), "alice", 1)}
 		require.NoError(t, d.Store.WriteUsage(t.Context(), batch))
 	}
 	write()
@@ -290,7 +290,7 @@ func TestUsageOfDeletedTenant(t *testing.T) {
 			require.Equal(t, []uuid.UUID{b.TenantID()}, left, table)
 		}
 	})
-	require.EqualValues(t, 2, total(t, d.Store, b, check.UsageHour).Allowed)
+	require.EqualValues(t, 2, total(t, d.Store, b, usage.Hour).Allowed)
 }
 
 // One server at a time removes, and the others do not wait for it.
@@ -323,12 +323,12 @@ func TestUsageWrongClock(t *testing.T) {
 	d, a, _ := two(t)
 	ahead, behind := time.Now().Add(1000*time.Hour).Truncate(time.Minute), time.Now().Add(-72*time.Hour).Truncate(time.Minute)
 	batch := usageBatch(uuid.New(), usageRow(a, ahead, "", "", "r", everyCount), usageRow(a, behind, "", "", "r", everyCount))
-	batch.Subjects = []check.UsageSubjects{subjectsOf(a, ahead, "alice", 1)}
+	batch.Subjects = []usage.Subjects{subjectsOf(a, ahead, "alice", 1)}
 	require.NoError(t, d.Store.WriteUsage(t.Context(), batch))
-	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageMinute), "the one is of now, the other too old for minutes")
+	require.Equal(t, everyCount, total(t, d.Store, a, usage.Minute), "the one is of now, the other too old for minutes")
 	from := time.Now().Add(-96 * time.Hour)
-	require.Len(t, usage(t, d.Store, a, tenants.UsageQuery{Grain: check.UsageHour, From: from}).Items, 2)
-	require.Len(t, usage(t, d.Store, a, tenants.UsageQuery{Grain: check.UsageMinute, BySubject: true}).Items, 1)
+	require.Len(t, usageOf(t, d.Store, a, tenants.UsageQuery{Grain: usage.Hour, From: from}).Items, 2)
+	require.Len(t, usageOf(t, d.Store, a, tenants.UsageQuery{Grain: usage.Minute, BySubject: true}).Items, 1)
 }
 
 // Counts that a server could keep by the hour only are in hours and days.
@@ -336,29 +336,29 @@ func TestUsageCoarse(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
 	row := usageRow(a, usageStart(), "", "", "r", everyCount)
-	row.Grain = check.UsageHour
+	row.Grain = usage.Hour
 	require.NoError(t, d.Store.WriteUsage(t.Context(), usageBatch(uuid.New(), row)))
-	require.Zero(t, total(t, d.Store, a, check.UsageMinute))
-	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageHour))
-	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageDay))
+	require.Zero(t, total(t, d.Store, a, usage.Minute))
+	require.Equal(t, everyCount, total(t, d.Store, a, usage.Hour))
+	require.Equal(t, everyCount, total(t, d.Store, a, usage.Day))
 
-	row.Grain = check.UsageDay
+	row.Grain = usage.Day
 	require.NoError(t, d.Store.WriteUsage(t.Context(), usageBatch(uuid.New(), row)))
-	require.Equal(t, everyCount, total(t, d.Store, a, check.UsageHour), "a day's checks are not all of its first hour")
-	require.Equal(t, 2*everyCount.Allowed, total(t, d.Store, a, check.UsageDay).Allowed)
+	require.Equal(t, everyCount, total(t, d.Store, a, usage.Hour), "a day's checks are not all of its first hour")
+	require.Equal(t, 2*everyCount.Allowed, total(t, d.Store, a, usage.Day).Allowed)
 }
 
 // Costs can add up past what the column holds; that must not stop all usage after it.
 func TestUsageCostStaysInRange(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
-	huge := check.UsageCounts{Denied: 1, CostDenied: 1<<63 - 1}
+	huge := usage.Counts{Denied: 1, CostDenied: 1<<63 - 1}
 	writer := uuid.New()
 	for range 2 {
-		rows := []check.UsageRow{usageRow(a, usageStart(), "", "", "r", huge), usageRow(a, usageStart().Add(time.Minute), "", "", "r", huge)}
+		rows := []usage.Row{usageRow(a, usageStart(), "", "", "r", huge), usageRow(a, usageStart().Add(time.Minute), "", "", "r", huge)}
 		require.NoError(t, d.Store.WriteUsage(t.Context(), usageBatch(writer, rows...)))
 	}
-	require.Equal(t, check.UsageCounts{Denied: 4, CostDenied: 1<<63 - 1}, total(t, d.Store, a, check.UsageHour))
+	require.Equal(t, usage.Counts{Denied: 4, CostDenied: 1<<63 - 1}, total(t, d.Store, a, usage.Hour))
 }
 
 // What the database will never take is refused for good, so that the server goes on.
@@ -366,10 +366,10 @@ func TestUsageRefused(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
 	err := d.Store.WriteUsage(t.Context(), usageBatch(uuid.New(), usageRow(a, usageStart(), "", "", "a\x00b", everyCount)))
-	require.ErrorIs(t, err, check.ErrUsageRefused)
-	err = d.Store.WriteUsage(t.Context(), usageBatch(uuid.New(), usageRow(a, usageStart(), "", "", "r", check.UsageCounts{Allowed: -1})))
-	require.ErrorIs(t, err, check.ErrUsageRefused)
-	require.Zero(t, total(t, d.Store, a, check.UsageHour))
+	require.ErrorIs(t, err, usage.ErrRefused)
+	err = d.Store.WriteUsage(t.Context(), usageBatch(uuid.New(), usageRow(a, usageStart(), "", "", "r", usage.Counts{Allowed: -1})))
+	require.ErrorIs(t, err, usage.ErrRefused)
+	require.Zero(t, total(t, d.Store, a, usage.Hour))
 }
 
 // Readers are told up to when they can trust the numbers: the slowest of the servers decides.
@@ -378,12 +378,12 @@ func TestUsageCompleteUntil(t *testing.T) {
 	d, a, _ := two(t)
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	until := func() time.Time {
-		return usage(t, d.Store, a, tenants.UsageQuery{Grain: check.UsageHour}).CompleteUntil
+		return usageOf(t, d.Store, a, tenants.UsageQuery{Grain: usage.Hour}).CompleteUntil
 	}
 	require.WithinRange(t, until(), now, time.Now().Add(time.Second))
 	fast, slow := usageBatch(uuid.New()), usageBatch(uuid.New())
 	fast.CompleteUntil, slow.CompleteUntil = now, now.Add(-time.Minute)
-	for _, b := range []*check.UsageBatch{fast, slow} {
+	for _, b := range []*usage.Batch{fast, slow} {
 		require.NoError(t, d.Store.WriteUsage(t.Context(), b))
 	}
 	require.Equal(t, now.Add(-time.Minute), until())
@@ -405,9 +405,9 @@ func TestUsageQueryInvalid(t *testing.T) {
 		query  tenants.UsageQuery
 		fields []string
 	}{
-		"a hundred years":       {tenants.UsageQuery{Grain: check.UsageDay, From: now.AddDate(-100, 0, 0)}, []string{"from"}},
+		"a hundred years":       {tenants.UsageQuery{Grain: usage.Day, From: now.AddDate(-100, 0, 0)}, []string{"from"}},
 		"older than minutes":    {tenants.UsageQuery{From: now.Add(-49 * time.Hour)}, []string{"from"}},
-		"a thousand years on":   {tenants.UsageQuery{Grain: check.UsageDay, To: now.AddDate(1000, 0, 0), From: now}, []string{"to"}},
+		"a thousand years on":   {tenants.UsageQuery{Grain: usage.Day, To: now.AddDate(1000, 0, 0), From: now}, []string{"to"}},
 		"backwards":             {tenants.UsageQuery{From: now, To: now.Add(-time.Hour)}, []string{"to"}},
 		"empty":                 {tenants.UsageQuery{From: now.Truncate(time.Minute), To: now.Truncate(time.Minute)}, []string{"to"}},
 		"subject and rule":      {tenants.UsageQuery{BySubject: true, ByRule: true}, []string{"group_by"}},
@@ -420,8 +420,8 @@ func TestUsageQueryInvalid(t *testing.T) {
 		requireInvalid(t, err, c.fields...)
 	}
 	at := func(hour, minute int) time.Time { return time.Date(2026, 3, 5, hour, minute, 0, 0, time.UTC) }
-	for grain, want := range map[check.UsageGrain][2]time.Time{
-		check.UsageMinute: {at(11, 30), at(12, 31)}, check.UsageHour: {at(-12, 0), at(13, 0)}, check.UsageDay: {at(-24*29-24, 0), at(24, 0)},
+	for grain, want := range map[usage.Grain][2]time.Time{
+		usage.Minute: {at(11, 30), at(12, 31)}, usage.Hour: {at(-12, 0), at(13, 0)}, usage.Day: {at(-24*29-24, 0), at(24, 0)},
 	} {
 		report, err := d.Store.Usage(t.Context(), a, tenants.UsageQuery{Grain: grain})
 		require.NoError(t, err)

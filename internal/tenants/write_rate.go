@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"weir/internal/check"
+	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 // WriteRates bound how often each tenant may change its configuration. Every change is work for all
@@ -40,15 +41,15 @@ func (e *TooOftenError) Error() string {
 
 // writeRates counts the writes of each tenant.
 type writeRates struct {
-	engine *check.MemoryEngine
-	counts [2]check.Counter // without the tenant's part of the key; Limit 0: unbounded
+	engine *engine.Memory
+	counts [2]engine.Counter // without the tenant's part of the key; Limit 0: unbounded
 }
 
 func newWriteRates(rates WriteRates, now func() time.Time) *writeRates {
-	w := &writeRates{engine: check.NewMemoryEngine(check.MemoryOptions{Clock: func() int64 { return now().UnixMilli() }})}
+	w := &writeRates{engine: engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return now().UnixMilli() }})}
 	for i, perSecond := range []int{rates.Writes, rates.Resets} {
-		w.counts[i] = check.Counter{Key: []string{"writes ", "resets "}[i], Numbers: check.Numbers{
-			Algorithm: check.TokenBucket, Limit: int64(perSecond), Burst: writeBurst * int64(perSecond), WindowMS: time.Second.Milliseconds(),
+		w.counts[i] = engine.Counter{Key: []string{"writes ", "resets "}[i], Numbers: limit.Numbers{
+			Algorithm: limit.TokenBucket, Limit: int64(perSecond), Burst: writeBurst * int64(perSecond), WindowMS: time.Second.Milliseconds(),
 		}}
 	}
 	return w
@@ -58,7 +59,7 @@ func newWriteRates(rates WriteRates, now func() time.Time) *writeRates {
 // then nothing is counted.
 func (s *Store) AdmitWrite(ctx context.Context, a Actor, kind WriteKind) error {
 	w := s.writes
-	call := check.Call{Tenant: a.tenant, Cost: 1}
+	call := engine.Call{Tenant: a.tenant, Cost: 1}
 	for i, counter := range w.counts {
 		if counter.Numbers.Limit > 0 && i <= int(kind) {
 			counter.Key += string(a.tenant[:])

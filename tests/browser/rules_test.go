@@ -6,7 +6,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
-	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -45,7 +45,7 @@ func TestPlansWalk(t *testing.T) {
 	p := w.as(tenants.Editor).open("/plans").click("Create plan").check()
 	p.fill("Slug", "free").fill("Name", "Free").click("Create plan").at("/plans").sees("is the default")
 
-	limit := func(want check.Limit) {
+	lim := func(want limit.Limit) {
 		t.Helper()
 		plan, err := w.store.PlanBySlug(t.Context(), w.actor, "free")
 		require.NoError(t, err)
@@ -53,11 +53,11 @@ func TestPlansWalk(t *testing.T) {
 	}
 	p.click("Free, Mails: 10 per hour. Change").has("Limit of Free for Mails").check()
 	p.fill("Limit of Free for Mails", "5").press(kb.Enter).sees("10 per hour → 5 per hour").check()
-	limit(check.Limit{})
+	lim(limit.Limit{})
 	p.press(kb.Escape).seesNot("→").hasNot("Limit of Free for Mails")
 	p.press(kb.Enter).fill("Limit of Free for Mails", "6").press(kb.Enter).sees("No affected subject sent a check")
 	p.press(kb.Enter).sees("Mails in plan Free set to 6 per hour.").check()
-	limit(check.Limit{Limit: 6})
+	lim(limit.Limit{Limit: 6})
 
 	p.click("Free, Mails: 6 per hour. Change").allow(422).fill("Limit of Free for Mails", "none").press(kb.Enter).sees("Limit must be a whole number")
 	p.phone().open("/plans").check()

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -44,10 +45,10 @@ func (w *world) quota(slug string) {
 	platform, err := w.store.EnsurePlatform(w.t.Context())
 	require.NoError(w.t, err)
 	actor := tenants.AsSystem(platform.ID, "tests")
-	window, err := check.ParseWindow("1m")
+	window, err := limit.ParseWindow("1m")
 	require.NoError(w.t, err)
-	_, err = w.store.CreateRule(w.t.Context(), actor, check.Rule{
-		Slug: slug, Name: "Checks per tenant", Resource: check.QuotaResource, Algorithm: check.SlidingWindowCounter,
+	_, err = w.store.CreateRule(w.t.Context(), actor, limit.Rule{
+		Slug: slug, Name: "Checks per tenant", Resource: check.QuotaResource, Algorithm: limit.SlidingWindowCounter,
 		Limit: 1_000_000_000, Window: window, By: []string{"subject"},
 	})
 	require.NoError(w.t, err)

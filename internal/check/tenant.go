@@ -1,6 +1,0 @@
-package check
-
-import "github.com/google/uuid"
-
-// TenantID names a tenant. It comes from a verified key or session, never from a request's body.
-type TenantID = uuid.UUID

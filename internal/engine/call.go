@@ -1,0 +1,36 @@
+package engine
+
+import (
+	"errors"
+
+	"weir/internal/limit"
+)
+
+var (
+	errNumbers   = errors.New("numbers of a counter are out of range")
+	errDuplicate = errors.New("the same counter twice in one call")
+	errCost      = errors.New("cost is negative")
+	errInstant   = errors.New("instant is out of range")
+)
+
+// validate returns why an engine cannot decide the call, before it touches anything.
+func (c *Call) Validate() error {
+	if c.Cost < 0 {
+		return errCost
+	}
+	if c.NowMS < 0 || c.NowMS > limit.MaxInstantMS {
+		return errInstant
+	}
+	for i := range c.Counters {
+		counter := &c.Counters[i]
+		if !counter.Numbers.Valid() {
+			return errNumbers
+		}
+		for j := range i {
+			if c.Counters[j].same(counter) {
+				return errDuplicate
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,388 @@
+package enginetest
+
+import (
+	"context"
+	"math"
+	"math/big"
+	"time"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
+)
+
+// Reference is a engine.Engine made to be believed, not to be fast: it keeps every admitted
+// request for ever, counts by the definitions, in exact fractions, and finds each wait by
+// bisection, as what counts only falls with time. It shares no arithmetic with the engines.
+// Calls must carry their instant and be valid.
+type Reference struct {
+	counters map[string]*record
+}
+
+// record is everything that happened to one counter.
+type record struct {
+	events []event
+	whole  *big.Rat // buckets: the instant of being whole
+	limit  int64    // buckets: at the last charge
+	mark   int64    // end of a penalty
+}
+
+// event is an admitted cost and the instant it was counted at.
+type event struct {
+	at, cost int64
+	start    int64 // fixed windows: of the window that it was counted in
+}
+
+// NewReference returns a model without state.
+func NewReference() *Reference { return &Reference{counters: map[string]*record{}} }
+
+// Reset forgets counters.
+func (r *Reference) Reset(_ context.Context, keys ...string) error {
+	for _, key := range keys {
+		delete(r.counters, key)
+	}
+	return nil
+}
+
+// Evaluate decides the calls in order.
+func (r *Reference) Evaluate(_ context.Context, calls ...*engine.Call) {
+	for _, call := range calls {
+		r.evaluate(call)
+	}
+}
+
+func (r *Reference) evaluate(call *engine.Call) {
+	now, cost := call.NowMS, call.Cost
+	out := engine.Outcome{NowMS: now, Allowed: true}
+	records := make([]*record, len(call.Counters))
+	for i, c := range call.Counters {
+		rec := r.counters[c.OwnKey()]
+		if rec == nil {
+			rec = &record{}
+		}
+		if call.DryRun {
+			rec = rec.copy()
+		} else if cost > 0 {
+			r.counters[c.OwnKey()] = rec
+		}
+		records[i] = rec
+		left := remaining(rec, c.Numbers, now)
+		if penalty := c.Numbers.PenaltyMS; penalty > 0 && cost > 0 && cost <= c.Numbers.Quota() {
+			switch running := rec.penaltyEnd(c.Numbers, now); {
+			case running > now:
+				rec.mark = running
+			case cost > left:
+				rec.mark = now + penalty
+			}
+		}
+		v := limit.Verdict{
+			Allowed:     cost == 0 || cost <= left && rec.penaltyEnd(c.Numbers, now) <= now,
+			CostExceeds: cost > c.Numbers.Quota(),
+		}
+		if !v.Allowed && !c.Shadow {
+			out.Allowed = false
+		}
+		out.Verdicts = append(out.Verdicts, v)
+	}
+	for i, c := range call.Counters {
+		v, rec := &out.Verdicts[i], records[i]
+		if out.Allowed && v.Allowed {
+			if c.Numbers.Algorithm == limit.LeakyBucketQueue {
+				v.DelayMS = when(rec, c.Numbers, now, 0) - now
+			}
+			if cost > 0 {
+				rec.charge(c.Numbers, cost, now)
+			}
+		}
+		describe(v, rec, c.Numbers, cost, now)
+	}
+	call.Outcome, call.Err = out, nil
+}
+
+// describe fills in the numbers of a verdict, from the state after the call.
+func describe(v *limit.Verdict, rec *record, n limit.Numbers, cost, now int64) {
+	quota := n.Quota()
+	v.Remaining = remaining(rec, n, now)
+	v.ResetMS = when(rec, n, now, 0)
+	v.NextMS = now
+	if v.ResetMS > now {
+		v.NextMS = when(rec, n, now, quota-v.Remaining-1)
+	}
+	if !v.Allowed {
+		v.RetryAfterMS = limit.NeverMS
+		if !v.CostExceeds {
+			v.RetryAfterMS = when(rec, n, now, quota-cost) - now
+		}
+	}
+	mark := rec.penaltyEnd(n, now)
+	if mark <= now {
+		return
+	}
+	v.Penalized = true
+	v.Remaining = 0
+	v.ResetMS = max(v.ResetMS, mark)
+	v.NextMS = max(when(rec, n, now, quota-1), mark)
+	if !v.Allowed && !v.CostExceeds {
+		v.RetryAfterMS = max(v.RetryAfterMS, mark-now)
+	}
+}
+
+// penaltyEnd returns the end of the penalty, or an instant that is past.
+func (rec *record) penaltyEnd(n limit.Numbers, now int64) int64 {
+	if n.PenaltyMS == 0 {
+		return 0
+	}
+	return min(rec.mark, now+n.PenaltyMS)
+}
+
+func (rec *record) copy() *record {
+	c := *rec
+	c.events = append([]event(nil), rec.events...)
+	return &c
+}
+
+// remaining is floor(quota - used), at least 0.
+func remaining(rec *record, n limit.Numbers, now int64) int64 {
+	return max(0, n.Quota()-rec.used(n, now))
+}
+
+// when searches for the earliest instant from now on at which used <= m.
+func when(rec *record, n limit.Numbers, now, m int64) int64 {
+	fits := func(t int64) bool { return rec.used(n, t) <= m }
+	if fits(now) {
+		return now
+	}
+	low, step := now, max(1, n.WindowMS/8)
+	for !fits(low + step) {
+		low += step
+		step *= 2
+	}
+	high := low + step // low does not fit, high does
+	for high-low > 1 {
+		if middle := low + (high-low)/2; fits(middle) {
+			high = middle
+		} else {
+			low = middle
+		}
+	}
+	return high
+}
+
+// used is what counts against the quota at t, rounded up to whole units, which changes neither
+// what is at most a whole number nor what is left of one, rounded down.
+func (rec *record) used(n limit.Numbers, t int64) int64 {
+	if n.Algorithm.Bucket() {
+		return rec.level(n, t)
+	}
+	if len(rec.events) == 0 {
+		return 0
+	}
+	newest := rec.events[len(rec.events)-1]
+	counts := func(event) bool { return false }
+	switch n.Algorithm {
+	case limit.FixedWindow:
+		t = max(t, newest.start)
+		start := windowStart(n, t)
+		counts = func(e event) bool { return e.start == start }
+	case limit.FixedWindowFirstHit:
+		t = max(t, newest.start)
+		counts = func(e event) bool { return e.start == newest.start && t < e.start+n.WindowMS }
+	case limit.SlidingWindowLog:
+		t = max(t, newest.at)
+		counts = func(e event) bool { return e.at > t-n.WindowMS }
+	case limit.SlidingWindowBuckets:
+		t = max(t, newest.at/n.PrecisionMS*n.PrecisionMS)
+		first := t/n.PrecisionMS - n.WindowMS/n.PrecisionMS + 1
+		counts = func(e event) bool { return e.at/n.PrecisionMS >= first }
+	case limit.SlidingWindowCounter:
+		return rec.weighted(n, max(t, newest.at/n.WindowMS*n.WindowMS))
+	}
+	var sum int64
+	for _, e := range rec.events {
+		if counts(e) {
+			sum += e.cost
+		}
+	}
+	return sum
+}
+
+// weighted is used of the sliding window counter: this window in full, and of the one before
+// the part that a window ending at t covers, in whole units.
+func (rec *record) weighted(n limit.Numbers, t int64) int64 {
+	window := t / n.WindowMS
+	var this, before int64
+	for _, e := range rec.events {
+		switch e.at / n.WindowMS {
+		case window:
+			this += e.cost
+		case window - 1:
+			before += e.cost
+		}
+	}
+	covered := big.NewInt((window+1)*n.WindowMS - t)
+	part := covered.Mul(covered, big.NewInt(before))
+	return this + part.Quo(part, big.NewInt(n.WindowMS)).Int64()
+}
+
+// wholeUnder is the instant at which a bucket is whole under n's limit.
+func (rec *record) wholeUnder(n limit.Numbers) *big.Rat {
+	if rec.whole == nil || rec.limit == n.Limit || rec.whole.IsInt() {
+		return rec.whole
+	}
+	up := new(big.Int).Quo(rec.whole.Num(), rec.whole.Denom())
+	return new(big.Rat).SetInt(up.Add(up, big.NewInt(1)))
+}
+
+// level is ceil((whole - t) * limit / window), the instant being a fraction.
+func (rec *record) level(n limit.Numbers, t int64) int64 {
+	whole := rec.wholeUnder(n)
+	if whole == nil {
+		return 0
+	}
+	ahead := big.NewInt(t)
+	ahead.Sub(whole.Num(), ahead.Mul(ahead, whole.Denom()))
+	if ahead.Sign() <= 0 {
+		return 0
+	}
+	ahead.Mul(ahead, big.NewInt(n.Limit))
+	unit := big.NewInt(n.WindowMS)
+	unit.Mul(unit, whole.Denom())
+	ahead.Add(ahead, unit).Sub(ahead, big.NewInt(1)).Quo(ahead, unit)
+	if !ahead.IsInt64() {
+		return math.MaxInt64
+	}
+	return ahead.Int64()
+}
+
+// charge counts an admitted cost.
+func (rec *record) charge(n limit.Numbers, cost, now int64) {
+	if n.Algorithm.Bucket() {
+		from := new(big.Rat).SetInt64(now)
+		if whole := rec.wholeUnder(n); whole != nil && whole.Cmp(from) > 0 {
+			from = whole
+		}
+		longer := new(big.Rat).SetFrac(
+			new(big.Int).Mul(big.NewInt(cost), big.NewInt(n.WindowMS)), big.NewInt(n.Limit))
+		rec.whole, rec.limit = new(big.Rat).Add(from, longer), n.Limit
+		return
+	}
+	e := event{at: now, cost: cost}
+	if len(rec.events) > 0 { // a clock that stepped back
+		newest := rec.events[len(rec.events)-1]
+		switch n.Algorithm {
+		case limit.SlidingWindowLog:
+			e.at = max(now, newest.at)
+		case limit.SlidingWindowCounter:
+			e.at = max(now, newest.at/n.WindowMS*n.WindowMS)
+		case limit.SlidingWindowBuckets:
+			e.at = max(now, newest.at/n.PrecisionMS*n.PrecisionMS)
+		case limit.FixedWindow:
+			e.at = max(now, newest.start)
+		case limit.FixedWindowFirstHit:
+			e.start = newest.start
+		}
+	}
+	switch n.Algorithm {
+	case limit.FixedWindow:
+		e.start = windowStart(n, e.at)
+	case limit.FixedWindowFirstHit:
+		if len(rec.events) == 0 || now >= e.start+n.WindowMS {
+			e.start = now
+		}
+	}
+	rec.events = append(rec.events, e)
+}
+
+// windowStart returns the beginning of the aligned window that t is in.
+func windowStart(n limit.Numbers, t int64) int64 {
+	at := time.UnixMilli(t).UTC()
+	day := time.Date(at.Year(), at.Month(), at.Day(), 0, 0, 0, 0, time.UTC)
+	switch n.Calendar {
+	case limit.CalendarDay:
+		return day.UnixMilli()
+	case limit.CalendarWeek:
+		return day.AddDate(0, 0, -(int(day.Weekday())+6)%7).UnixMilli()
+	case limit.CalendarMonth:
+		return day.AddDate(0, 0, 1-day.Day()).UnixMilli()
+	}
+	return t / n.WindowMS * n.WindowMS
+}
+
+// Refund takes units back: it forgets that they were admitted.
+func (r *Reference) Refund(_ context.Context, refunds ...*engine.Refund) {
+	for _, refund := range refunds {
+		refund.Refused, refund.Err = 0, nil
+		for _, part := range refund.Parts {
+			if rec := r.counters[part.Key]; rec == nil || !rec.refund(part) {
+				refund.Refused++
+			}
+		}
+	}
+}
+
+// refund forgets units of the state that part names, the latest first.
+func (rec *record) refund(part engine.RefundPart) bool {
+	n := part.Numbers
+	if n.Algorithm.Bucket() {
+		if rec.whole == nil || rec.limit != n.Limit || ceil(rec.whole) != part.Ground {
+			return false
+		}
+		sooner := new(big.Rat).SetFrac(new(big.Int).Mul(big.NewInt(part.Units), big.NewInt(n.WindowMS)), big.NewInt(n.Limit))
+		rec.whole = sooner.Sub(rec.whole, sooner)
+		return true
+	}
+	left := part.Units
+	kept := append([]event(nil), rec.events...)
+	for i := len(kept) - 1; i >= 0 && left > 0; i-- {
+		if of(n, kept[i]) == part.Ground {
+			gone := min(left, kept[i].cost)
+			kept[i].cost -= gone
+			left -= gone
+		}
+	}
+	if left > 0 {
+		return false
+	}
+	rec.events = rec.events[:0]
+	for _, e := range kept {
+		if e.cost > 0 {
+			rec.events = append(rec.events, e)
+		}
+	}
+	return true
+}
+
+// of returns the ground that an event was counted on.
+func of(n limit.Numbers, e event) int64 {
+	switch n.Algorithm {
+	case limit.SlidingWindowCounter:
+		return e.at / n.WindowMS
+	case limit.SlidingWindowBuckets:
+		return e.at / n.PrecisionMS
+	case limit.FixedWindow:
+		return windowEnd(n, e.start)
+	}
+	return e.start + n.WindowMS
+}
+
+// windowEnd returns the end of the aligned window that begins at start.
+func windowEnd(n limit.Numbers, start int64) int64 {
+	at := time.UnixMilli(start).UTC()
+	switch n.Calendar {
+	case limit.CalendarDay:
+		return at.AddDate(0, 0, 1).UnixMilli()
+	case limit.CalendarWeek:
+		return at.AddDate(0, 0, 7).UnixMilli()
+	case limit.CalendarMonth:
+		return at.AddDate(0, 1, 0).UnixMilli()
+	}
+	return start + n.WindowMS
+}
+
+// ceil returns the whole number that x is, or the next.
+func ceil(x *big.Rat) int64 {
+	up, rest := new(big.Int).QuoRem(x.Num(), x.Denom(), new(big.Int))
+	if rest.Sign() > 0 {
+		up.Add(up, big.NewInt(1))
+	}
+	return up.Int64()
+}

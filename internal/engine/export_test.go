@@ -1,0 +1,24 @@
+package engine
+
+// LeaseSets is how many sets of counters are leased, or may be.
+func (s *Stack) LeaseSets() int { return int(s.leases.count.Load()) }
+
+// LeaseHeld returns the units that s holds: those to be granted, and all that were charged and
+// are not used, what is about to be returned included.
+func (s *Stack) LeaseHeld() (toGrant, charged int64) {
+	now := s.clock()
+	s.leases.sets.Range(func(_ uint64, set *leaseSet) bool {
+		newest := set.lease.Load()
+		toGrant += newest.held(now)
+		for l := newest; l != nil; l = l.older.Load() {
+			charged += max(0, l.left.Load()) + l.cushion
+		}
+		return true
+	})
+	s.leases.mu.Lock()
+	defer s.leases.mu.Unlock()
+	for _, p := range s.leases.pending {
+		charged += p.units
+	}
+	return toGrant, charged
+}

@@ -1,0 +1,124 @@
+package engine
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"weir/internal/limit"
+)
+
+// Fallback answers the calls that the next engine cannot answer, by the OnUnavailable of each
+// counter. Such an outcome is Degraded.
+type Fallback struct {
+	next  Engine
+	local Engine
+	share func() Share
+	clock func() time.Time
+}
+
+// Share is one instance's part of every limit: one of Count, at position Rank.
+type Share struct{ Count, Rank int64 }
+
+// Of returns this instance's part of n. The remainder of the division goes to the first
+// ranks; nobody's part is 0, so the parts of n add up to max(n, Count).
+func (s Share) Of(n int64) int64 {
+	part := n / s.Count
+	if s.Rank < n%s.Count {
+		part++
+	}
+	return max(part, 1)
+}
+
+// numbers returns the numbers of one instance's part of the limit.
+func (s Share) numbers(n limit.Numbers) limit.Numbers {
+	n.Limit = s.Of(n.Limit)
+	if n.Algorithm.Bucket() {
+		// Rounding the two parts apart must not create a bucket that takes over a year to refill.
+		most, _ := limit.MulDiv(n.Limit, limit.MaxWindowMS, n.WindowMS, 0)
+		n.Burst = min(s.Of(n.Burst), most)
+	}
+	return n
+}
+
+// Evaluate is part of Engine. No call ends with Err.
+func (f *Fallback) Evaluate(ctx context.Context, calls ...*Call) {
+	f.next.Evaluate(ctx, calls...)
+	for _, c := range calls {
+		if c.Err != nil {
+			f.answer(c)
+		} else {
+			c.Outcome.Degraded = false
+		}
+	}
+}
+
+// answer answers a call without the store. Nothing is counted locally when an enforcing counter
+// denies.
+func (f *Fallback) answer(c *Call) {
+	out := &c.Outcome
+	*out = Outcome{Allowed: true, Degraded: true, NowMS: f.clock().UnixMilli(), Verdicts: out.Verdicts[:0]}
+	local := Call{Tenant: c.Tenant, Cost: c.Cost, DryRun: c.DryRun}
+	var places []int // of the local counters
+	share := f.share()
+	for i := range c.Counters {
+		counter, v := &c.Counters[i], limit.Verdict{Degraded: true}
+		switch counter.OnUnavailable {
+		case limit.Local:
+			own := *counter
+			own.Numbers = share.numbers(own.Numbers)
+			local.Counters, places = append(local.Counters, own), append(places, i)
+		case limit.Allow:
+			v.Allowed, v.Uncounted = true, true
+		case limit.Deny:
+			// Cost 0 asks without consuming, and is never denied.
+			v.Allowed, v.Uncounted = c.Cost == 0, true
+			if !v.Allowed {
+				v.RetryAfterMS = RetryAfterOutageMS()
+				out.Allowed = out.Allowed && counter.Shadow
+			}
+		}
+		out.Verdicts = append(out.Verdicts, v)
+	}
+	c.Err = nil
+	if len(places) == 0 {
+		return
+	}
+	local.DryRun = local.DryRun || !out.Allowed
+	f.local.Evaluate(context.Background(), &local)
+	for n, i := range places {
+		v := &out.Verdicts[i]
+		if local.Err != nil { // the local table refused: as strict as possible
+			*v = limit.Verdict{Degraded: true, Uncounted: true, RetryAfterMS: RetryAfterOutageMS()}
+		} else {
+			*v = local.Outcome.Verdicts[n]
+			v.Degraded = true
+			// Local instants are those of the local engine's clock.
+			v.ResetMS += out.NowMS - local.Outcome.NowMS
+			v.NextMS += out.NowMS - local.Outcome.NowMS
+			if v.CostExceeds && c.Cost <= c.Counters[i].Numbers.Quota() {
+				// It does not fit this instance's share, but it fits the limit: wait for the store.
+				v.CostExceeds, v.RetryAfterMS = false, RetryAfterOutageMS()
+			}
+		}
+		out.Allowed = out.Allowed && (v.Allowed || c.Counters[i].Shadow)
+	}
+}
+
+// RetryAfterOutageMS is how long a caller that was denied for want of counters should wait,
+// milliseconds: until the probes can have closed the breaker, spread at random.
+func RetryAfterOutageMS() int64 {
+	least := breakerGoodProbes * probeEvery
+	return (least + rand.N(least)).Milliseconds()
+}
+
+// Reset is part of Engine. It deletes the local counters too.
+func (f *Fallback) Reset(ctx context.Context, counters ...Counter) error {
+	if err := f.next.Reset(ctx, counters...); err != nil {
+		return err
+	}
+	return f.local.Reset(ctx, counters...)
+}
+
+// Refund is part of Engine. Local counters keep their units: none of them was prefetched.
+func (f *Fallback) Refund(ctx context.Context, refunds ...*Refund) { f.next.Refund(ctx, refunds...) }

@@ -1,0 +1,50 @@
+package engine
+
+import (
+	"encoding/binary"
+	"strings"
+)
+
+// keyPrefix begins every key that Weir keeps in Redis.
+const KeyPrefix = "w{"
+
+// hashTag returns the part of a key that chooses its slot.
+func HashTag(key string) string {
+	if from := strings.IndexByte(key, '{'); from >= 0 {
+		if length := strings.IndexByte(key[from+1:], '}'); length > 0 {
+			return key[from+1 : from+1+length]
+		}
+	}
+	return key
+}
+
+// idBytes is the length of the name in a key, and of a rule's ID.
+const idBytes = 9
+
+// keyName is the name of a key: 40 bits and 32 bits.
+type KeyName struct{ Low, High uint64 }
+
+func (n KeyName) Plus(o KeyName) KeyName { return KeyName{Low: n.Low + o.Low, High: n.High + o.High} }
+
+func (n KeyName) Append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(n.Low)) //nolint:gosec // the low bytes are meant
+	b = append(b, byte(n.Low>>32))
+	return binary.LittleEndian.AppendUint32(b, uint32(n.High)) //nolint:gosec // the low bytes are meant
+}
+
+// readName is the opposite of append.
+func ReadName(s string) (n KeyName) {
+	for i := idBytes - 1; i >= 5; i-- {
+		n.High = n.High<<8 | uint64(s[i])
+	}
+	for i := 4; i >= 0; i-- {
+		n.Low = n.Low<<8 | uint64(s[i])
+	}
+	return n
+}
+
+// keyBeside returns the own key of the counter with an ID, from the key of its group.
+func keyBeside(group, id string) string {
+	at := len(group) - idBytes
+	return string(ReadName(group[at:]).Plus(ReadName(id)).Append([]byte(group[:at])))
+}

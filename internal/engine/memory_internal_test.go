@@ -1,0 +1,99 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
+)
+
+// One tenant with endless subjects must not take the memory of all, nor be let off its limits.
+func TestMemoryEngineIsBounded(t *testing.T) {
+	ctx := context.Background()
+	now := int64(1_704_672_000_000)
+	e := NewMemory(MemoryOptions{Clock: func() int64 { return now }, MaxCounters: 10_000})
+	numbers := limit.Numbers{Algorithm: limit.FixedWindow, Limit: 3, WindowMS: 60_000}
+	greedy, modest := uuid.New(), uuid.New()
+	ask := func(tenant limit.TenantID, subject int, n limit.Numbers) bool {
+		call := &Call{Tenant: tenant, Cost: 1, Counters: []Counter{{Key: fmt.Sprint(tenant, subject, n.WindowMS), Numbers: n}}}
+		e.Evaluate(ctx, call)
+		require.NoError(t, call.Err)
+		return call.Outcome.Allowed
+	}
+	denied := 0
+	for subject := range 50_000 {
+		if !ask(greedy, subject, numbers) {
+			denied++
+		}
+	}
+	require.Equal(t, 1_000, e.Len(), "a tenth")
+	require.Positive(t, denied, "what they share runs out")
+	shared := 0
+	for i := range e.shards {
+		shared += len(e.shards[i].overflow)
+	}
+	require.LessOrEqual(t, shared, overflowSlots)
+	for subject := range 900 {
+		require.True(t, ask(modest, subject, numbers))
+	}
+	require.True(t, ask(greedy, 0, numbers), "counters that it has, it keeps")
+	require.True(t, ask(greedy, 0, numbers))
+	require.False(t, ask(greedy, 0, numbers))
+	longer := numbers
+	longer.WindowMS *= 2
+	require.True(t, ask(greedy, 49_999, longer), "windows of different lengths are not mixed")
+
+	now += 10 * 60_000
+	for subject := range 50_000 {
+		ask(modest, 1_000_000+subject, numbers)
+	}
+	require.LessOrEqual(t, e.Len(), 2_000)
+	for subject := range 2_000 {
+		ask(greedy, 2_000_000+subject, numbers)
+	}
+	require.LessOrEqual(t, e.tenants[greedy].Load(), int64(1_000))
+	require.Equal(t, int64(1_000), e.tenants[modest].Load())
+}
+
+// Expired counters go without anybody asking for them again.
+func TestMemoryEngineForgets(t *testing.T) {
+	now := int64(1_704_672_000_000)
+	e := NewMemory(MemoryOptions{Clock: func() int64 { return now }})
+	tenant := uuid.New()
+	for i := range 100_000 {
+		now += 10
+		call := &Call{Tenant: tenant, Cost: 1, Counters: []Counter{{
+			Key: fmt.Sprint(i), Numbers: limit.Numbers{Algorithm: limit.FixedWindowFirstHit, Limit: 1, WindowMS: 1_000},
+		}}}
+		e.Evaluate(context.Background(), call)
+		require.True(t, call.Outcome.Allowed)
+	}
+	// 200 live for their two seconds; the rest of what is held is what the sweep has not reached.
+	require.Less(t, e.Len(), 1_000)
+}
+
+// Two counters of one call may come to share an overflow counter.
+func TestMemoryEngineSharesWithinACall(t *testing.T) {
+	e := NewMemory(MemoryOptions{MaxPerTenant: 1})
+	numbers := limit.Numbers{Algorithm: limit.TokenBucket, Limit: 1_000, Burst: 1_000, WindowMS: 3_600_000}
+	taken := &Call{Cost: 1, Counters: []Counter{{Key: "own", Numbers: numbers}}}
+	e.Evaluate(context.Background(), taken)
+	many := &Call{NowMS: 1_704_672_000_000, Cost: 1}
+	for i := range 400 {
+		many.Counters = append(many.Counters, Counter{Key: fmt.Sprint(i), Numbers: numbers})
+	}
+	e.Evaluate(context.Background(), many)
+	require.NoError(t, many.Err)
+	require.True(t, many.Outcome.Allowed)
+	used := int64(0)
+	for i := range e.shards {
+		for _, c := range e.shards[i].overflow {
+			used += numbers.Burst - c.state.Remaining(&numbers, 1_704_672_000_000)
+		}
+	}
+	require.EqualValues(t, 400, used, "each is counted")
+}

@@ -1,0 +1,42 @@
+package engine
+
+import (
+	"context"
+	"hash/maphash"
+
+	"weir/internal/limit"
+)
+
+// Refund takes units back. Counters that share an overflow counter keep them: who was charged what of
+// it is not known.
+func (e *Memory) Refund(_ context.Context, refunds ...*Refund) {
+	for _, r := range refunds {
+		r.Refused = 0
+		if r.Err = r.Validate(); r.Err != nil {
+			continue
+		}
+		for i := range r.Parts {
+			if !e.refund(&r.Parts[i]) {
+				r.Refused++
+			}
+		}
+	}
+}
+
+func (e *Memory) refund(part *RefundPart) bool {
+	shard := &e.shards[maphash.String(e.seed, part.Key)%memoryShards]
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	kept := shard.counters[part.Key]
+	if kept == nil {
+		return false
+	}
+	s, ok := kept.state.(limit.Refundable)
+	if !ok || !s.Refund(&part.Numbers, part.Units, part.Ground) {
+		return false
+	}
+	if s.Idle() && kept.mark == 0 {
+		e.remove(shard, kept)
+	}
+	return true
+}

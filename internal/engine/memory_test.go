@@ -1,0 +1,12 @@
+package engine_test
+
+import (
+	"testing"
+
+	"weir/internal/engine"
+	"weir/internal/engine/enginetest"
+)
+
+func TestMemoryEngine(t *testing.T) {
+	enginetest.Suite(t, engine.NewMemory(engine.MemoryOptions{}))
+}

@@ -1,0 +1,51 @@
+package engine
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// EngineMetrics is what the layers of a Stack count.
+type Metrics struct {
+	fromDenials     prometheus.Counter
+	store           prometheus.Histogram
+	storeErrors     prometheus.Counter
+	breakerOpen     prometheus.Gauge
+	breakerOpened   prometheus.Counter
+	leaseGranted    prometheus.Counter
+	leasePrefetches prometheus.Counter
+	leasePrefetched prometheus.Counter
+	leaseReturned   prometheus.Counter
+	leaseStranded   prometheus.Counter
+	leaseHeld       prometheus.Gauge
+}
+
+// NewEngineMetrics registers the metrics with reg.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		reg.MustRegister(c)
+		return c
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+		reg.MustRegister(g)
+		return g
+	}
+	m := &Metrics{
+		fromDenials: counter("weir_checks_denied_in_process_total", "Denials answered without the counter store, because they were certain to hold."),
+		// 25 us to 1.6 s: a healthy round trip lies in the first buckets, the deadline in the middle.
+		store: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "weir_redis_seconds", Help: "Time of a call to the counter store, queueing included.",
+			Buckets: prometheus.ExponentialBuckets(25e-6, 2, 17),
+		}),
+		storeErrors:     counter("weir_redis_errors_total", "Checks whose counters could not be reached in time."),
+		breakerOpen:     gauge("weir_degraded", "1 while the circuit breaker of the counter store is open, else 0."),
+		breakerOpened:   counter("weir_breaker_opened_total", "How often the circuit breaker of the counter store opened."),
+		leaseGranted:    counter("weir_checks_leased_total", "Checks answered from prefetched units, without the counter store."),
+		leasePrefetches: counter("weir_lease_takes_total", "How often units of leased rules, or of tenants' own quotas, were prefetched."),
+		leasePrefetched: counter("weir_lease_units_taken_total", "Prefetched units."),
+		leaseReturned:   counter("weir_lease_units_returned_total", "Prefetched units that were returned to their counters."),
+		leaseStranded:   counter("weir_lease_units_stranded_total", "Prefetched units that could not be returned: they count until their window ends."),
+		leaseHeld:       gauge("weir_lease_units_held", "Prefetched units held for granting, when last inspected, at most 50 ms ago."),
+	}
+	reg.MustRegister(m.store)
+	return m
+}

@@ -1,0 +1,289 @@
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"weir/internal/engine"
+)
+
+// RedisClientOption changes a setting of NewRedisClient.
+type ClientOption func(*clientSettings)
+
+// WithPoolSize sets how many connections are kept to each server. Default 16.
+func WithPoolSize(n int) ClientOption { return func(s *clientSettings) { s.poolSize = n } }
+
+type clientSettings struct {
+	poolSize int
+}
+
+// What every client has in common. Nothing is repeated: a script that ran and whose answer was
+// lost must not run again. Nothing queues for a connection behind a server that is away.
+const (
+	redisPoolSize     = 16
+	redisDialTimeout  = 250 * time.Millisecond
+	redisPoolTimeout  = 10 * time.Millisecond
+	redisIOTimeout    = time.Second // where no deadline is nearer
+	redisConnLifetime = 30 * time.Minute
+	redisConnJitter   = 5 * time.Minute
+	redisStateReload  = 5 * time.Second
+)
+
+// NewRedisClient returns a client for counters. It warms a few connections in the background and
+// returns at once, whether or not a server is there. The URL says what
+// stands at the other end (rediss for TLS):
+//
+//	redis://[user:password@]host:port/[db]                        one server
+//	redis://...host:port?addr=host2:port2                         a Cluster; more addr as needed
+//	redis://...host:port/[db]?master_name=NAME&addr=host2:port2   Sentinels that know the primary
+//
+// A Cluster of one known address is given as addr=host:port twice. Errors name what is wrong
+// and never hold the password.
+func NewClient(rawURL string, opts ...ClientOption) (redis.UniversalClient, error) {
+	s := clientSettings{poolSize: redisPoolSize}
+	for _, opt := range opts {
+		opt(&s)
+	}
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return nil, errors.New("redis URL cannot be read: want redis://[user:password@]host:port/[db]")
+	}
+	if u.Scheme != "redis" && u.Scheme != "rediss" && u.Scheme != "unix" {
+		return nil, errors.New("redis URL must begin with redis://, rediss:// or unix://")
+	}
+	if s.poolSize < 1 {
+		return nil, errors.New("redis pool size must be at least 1")
+	}
+	var client redis.UniversalClient
+	switch query := u.Query(); {
+	case query.Has("master_name"):
+		client, err = s.failover(rawURL)
+	case query.Has("addr"):
+		client, err = s.cluster(rawURL)
+	default:
+		client, err = s.single(rawURL)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("redis URL is not valid: %s", strings.TrimPrefix(masked(err, u), "redis: "))
+	}
+	return client, nil
+}
+
+// masked returns the error's text without the URL's password.
+func masked(err error, u *url.URL) string {
+	text := err.Error()
+	if password, set := u.User.Password(); set && password != "" {
+		text = strings.ReplaceAll(text, password, "***")
+		text = strings.ReplaceAll(text, url.QueryEscape(password), "***")
+	}
+	return text
+}
+
+func (s *clientSettings) single(rawURL string) (redis.UniversalClient, error) {
+	o, err := redis.ParseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	s.apply(o)
+	return newTrackedClient(o), nil
+}
+
+func (s *clientSettings) cluster(rawURL string) (redis.UniversalClient, error) {
+	o, err := redis.ParseClusterURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	o.ClusterStateReloadInterval = redisStateReload
+	o.MaxRetries = -1
+	o.NewClient = func(node *redis.Options) *redis.Client {
+		s.apply(node)
+		return newTrackedClient(node)
+	}
+	return redis.NewClusterClient(o), nil
+}
+
+func (s *clientSettings) failover(rawURL string) (redis.UniversalClient, error) {
+	o, err := redis.ParseFailoverURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	o.Protocol = 2
+	o.MaxRetries = -1
+	o.DialTimeout, o.DialerRetries = redisDialTimeout, 1
+	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = redisIOTimeout, redisIOTimeout, true
+	o.PoolSize, o.MinIdleConns, o.PoolTimeout = s.poolSize, s.poolSize/4, redisPoolTimeout
+	o.PipelinePoolSize = -1 // pipelines use the one pool
+	o.ConnMaxLifetime, o.ConnMaxLifetimeJitter = redisConnLifetime, redisConnJitter
+	o.DisableIdentity = true
+	conns := &trackedConns{open: map[*trackedConn]struct{}{}}
+	o.Dialer = conns.dialer(o.TLSConfig)
+	client := redis.NewFailoverClient(o)
+	client.AddHook(conns)
+	return client, nil
+}
+
+func (s *clientSettings) apply(o *redis.Options) {
+	o.Protocol = 2
+	o.MaxRetries = -1
+	o.DialTimeout, o.DialerRetries = redisDialTimeout, 1
+	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = redisIOTimeout, redisIOTimeout, true
+	o.PoolSize, o.MinIdleConns, o.PoolTimeout = s.poolSize, s.poolSize/4, redisPoolTimeout
+	o.PipelinePoolSize = -1 // pipelines use the one pool
+	o.ConnMaxLifetime, o.ConnMaxLifetimeJitter = redisConnLifetime, redisConnJitter
+	o.DisableIdentity = true
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+}
+
+func newTrackedClient(o *redis.Options) *redis.Client {
+	conns := &trackedConns{open: map[*trackedConn]struct{}{}}
+	o.Dialer = conns.dialer(o.TLSConfig)
+	client := redis.NewClient(o)
+	client.AddHook(conns)
+	return client
+}
+
+// trackedConns are the open connections of one client. When a server says that it is read-only,
+// it has become a replica: all connections to it are closed, so that the next dial resolves the
+// name, or asks the Sentinels, again. go-redis itself closes one connection at a time, and only
+// for one wording.
+type trackedConns struct {
+	life pulse
+	mu   sync.Mutex
+	open map[*trackedConn]struct{}
+}
+
+type trackedConn struct {
+	net.Conn
+	all      *trackedConns
+	patience time.Duration // of the read under way; 0: without end
+	began    time.Duration // in awake time
+}
+
+func (c *trackedConn) Close() error {
+	c.all.mu.Lock()
+	delete(c.all.open, c)
+	c.all.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// SetReadDeadline notes how long this read is to take, for Read.
+func (c *trackedConn) SetReadDeadline(t time.Time) error {
+	c.patience, c.began = 0, engine.Awake()
+	if !t.IsZero() {
+		c.patience = time.Until(t)
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+// Read goes on past its deadline while the server shows life: see pulse.
+func (c *trackedConn) Read(b []byte) (int, error) {
+	for first := true; ; first = false {
+		n, err := c.Conn.Read(b)
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.patience <= 0 {
+			if n > 0 {
+				c.all.life.beat()
+			}
+			return n, err
+		}
+		more := c.all.life.more(c.patience, c.began, first)
+		if more <= 0 || c.Conn.SetReadDeadline(time.Now().Add(more)) != nil {
+			return n, err
+		}
+	}
+}
+
+// SyscallConn lets the pool see that an idle connection was closed. Over TLS it may not look.
+func (c *trackedConn) SyscallConn() (syscall.RawConn, error) {
+	if sys, ok := c.Conn.(syscall.Conn); ok {
+		return sys.SyscallConn()
+	}
+	return nil, errors.New("no socket to look at")
+}
+
+func (t *trackedConns) dialer(tlsConfig *tls.Config) func(context.Context, string, string) (net.Conn, error) {
+	dialer := &net.Dialer{Timeout: redisDialTimeout}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		raw, err := dialer.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		conn := &trackedConn{Conn: raw, all: t}
+		t.mu.Lock()
+		t.open[conn] = struct{}{}
+		t.mu.Unlock()
+		if tlsConfig == nil {
+			return conn, nil
+		}
+		secure := tls.Client(conn, tlsConfig)
+		ctx, cancel := context.WithTimeout(ctx, redisDialTimeout)
+		defer cancel()
+		if err := secure.HandshakeContext(ctx); err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+		return secure, nil
+	}
+}
+
+func (t *trackedConns) closeAll() {
+	t.mu.Lock()
+	open := make([]*trackedConn, 0, len(t.open))
+	for conn := range t.open {
+		open = append(open, conn)
+	}
+	t.mu.Unlock()
+	for _, conn := range open {
+		_ = conn.Close()
+	}
+}
+
+// DialHook is part of redis.Hook.
+func (t *trackedConns) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook is part of redis.Hook.
+func (t *trackedConns) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if readOnly(err) {
+			t.closeAll()
+		}
+		return err
+	}
+}
+
+// ProcessPipelineHook is part of redis.Hook.
+func (t *trackedConns) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			if readOnly(cmd.Err()) {
+				t.closeAll()
+				break
+			}
+		}
+		return err
+	}
+}
+
+// readOnly reports whether a server refused to write because it is a replica, in any of the
+// wordings: of a command, of one inside a script, of a script as a whole.
+func readOnly(err error) bool {
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return false
+	}
+	text := strings.ToLower(reply.Error())
+	return strings.Contains(text, "readonly") || strings.Contains(text, "read only replica")
+}

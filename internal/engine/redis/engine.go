@@ -1,0 +1,286 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
+)
+
+// RedisOptions tell how a RedisEngine talks to Redis. Zero values mean the defaults.
+type Options struct {
+	// Deadline is how long one Evaluate waits for a silent store, its turn included; a store that
+	// answers others meanwhile is waited for up to four times as long. Default 50 ms.
+	Deadline time.Duration
+	// MaxBatch is how many calls one shared pipeline carries. Default 128. An Evaluate of
+	// more calls than that still goes as one.
+	MaxBatch int
+	// Pipelines is how many shared pipelines are under way at once. Default 2.
+	Pipelines int
+}
+
+// RedisEngine is an Engine whose counters all instances share. A script decides a call at one
+// instant of Redis's clock; one run of it decides many calls where it can, and the calls of one
+// Evaluate are one pipeline. It is safe for concurrent use
+// and needs no closing; the client is the caller's.
+type Engine struct {
+	client   redis.UniversalClient
+	deadline time.Duration
+	cluster  bool
+	scripts  scripts
+	hot      *script
+	refund   *script
+	forget   *script
+	sender   *queue
+	requests sync.Pool // *redisRequest
+	flights  sync.Pool // *flight
+	repaired atomic.Int64
+	loads    atomic.Int64
+}
+
+// NewRedisEngine returns an engine on client, which NewRedisClient makes.
+func New(client redis.UniversalClient, o Options) *Engine {
+	if o.Deadline == 0 {
+		o.Deadline = 50 * time.Millisecond
+	}
+	if o.MaxBatch == 0 {
+		o.MaxBatch = 128
+	}
+	if o.Pipelines == 0 {
+		o.Pipelines = 2
+	}
+	e := &Engine{
+		client: client, deadline: o.Deadline,
+		hot:    newScript("prelude", "calendar", "counter_value", "group", "hot"),
+		refund: newScript("prelude", "counter_value", "group", "refund"),
+		forget: newScript("prelude", "counter_value", "group", "forget"),
+	}
+	_, e.cluster = client.(*redis.ClusterClient)
+	e.requests.New = func() any { return newRequest() }
+	e.flights.New = func() any { return &pipeline{engine: e} }
+	e.sender = &queue{
+		exchange: e.exchange, deadline: o.Deadline, maxBatch: o.MaxBatch, pipelines: o.Pipelines,
+	}
+	return e
+}
+
+// Repaired returns how many foreign values (unreadable or out of range, and some of those of another
+// type) were found in the place of a counter and overwritten.
+func (e *Engine) Repaired() int64 { return e.repaired.Load() }
+
+// ScriptLoads returns how many times a script was sent as text, because it was new or because
+// Redis had forgotten it.
+func (e *Engine) ScriptLoads() int64 { return e.loads.Load() }
+
+var errReply = errors.New("unexpected script reply from Redis")
+
+// Evaluate decides the calls in order, all in one round trip. What ends before the deadline or
+// ctx does carries its outcome; the rest carries Err, and may have been counted or not.
+// A pipeline that is under way is not cut off when ctx ends: others may share it.
+func (e *Engine) Evaluate(ctx context.Context, calls ...*engine.Call) {
+	r := e.requests.Get().(*request)
+	for _, c := range calls {
+		if c.Err = c.Validate(); c.Err != nil {
+			continue
+		}
+		r.add(c)
+	}
+	if len(r.calls) == 0 {
+		e.requests.Put(r)
+		return
+	}
+	if err := e.sender.send(ctx, r); err != nil {
+		// r stays with whoever may still be sending it.
+		for _, c := range calls {
+			if c.Err == nil {
+				c.Err = fmt.Errorf("evaluate counters: %w", err)
+			}
+		}
+		return
+	}
+	next := 0
+	for _, c := range calls {
+		if c.Err == nil {
+			e.take(c, r, &r.calls[next])
+			next++
+		}
+	}
+	r.reset()
+	e.requests.Put(r)
+}
+
+// take fills in what became of a call.
+func (e *Engine) take(c *engine.Call, r *request, s *sentCall) {
+	err := s.err
+	switch {
+	case err != nil:
+	case s.hot:
+		err = r.judge(c, s)
+	default:
+		var repaired int64
+		if repaired, err = decodeReply(c, s.reply); repaired > 0 {
+			e.repaired.Add(repaired)
+		}
+	}
+	if err != nil {
+		if errors.Is(err, redis.ErrPoolTimeout) {
+			err = poolTimeout{err}
+		}
+		c.Err = fmt.Errorf("evaluate counters: %w", err)
+	}
+}
+
+// poolTimeout makes a wait for a connection that was too long what it is to callers: a timeout.
+type poolTimeout struct{ error }
+
+func (poolTimeout) Timeout() bool   { return true }
+func (t poolTimeout) Unwrap() error { return t.error }
+
+// exchange sends requests in one pipeline and waits for the replies.
+func (e *Engine) exchange(ctx context.Context, reqs []*request) (answered bool) {
+	f := e.flights.Get().(*pipeline)
+	f.load(reqs)
+	f.fly(ctx)
+	answered = f.deliver()
+	f.reset()
+	e.flights.Put(f)
+	return answered
+}
+
+// Reset deletes counters, in groups too, and their penalty marks.
+func (e *Engine) Reset(ctx context.Context, counters ...engine.Counter) error {
+	if len(counters) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.deadline)
+	defer cancel()
+	pipe := e.client.Pipeline()
+	for i := range counters {
+		// One command for each counter: in a cluster different keys can be in different slots.
+		c := &counters[i]
+		key := c.OwnKey()
+		if c.ID == "" {
+			pipe.Unlink(ctx, key, penaltyKey(key))
+		} else {
+			pipe.Eval(ctx, e.forget.text, []string{key, penaltyKey(key)}, c.ID)
+		}
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return fmt.Errorf("reset counters: %w", err)
+	}
+	return nil
+}
+
+// penaltyKey returns the key of a counter's penalty mark, in the same slot.
+func penaltyKey(key string) string { return key + ":p" }
+
+// The layout of ARGV and of the reply is that of lua/main.lua.
+const (
+	headReplyBytes    = 7
+	counterReplyBytes = 31
+
+	flagAdmits   = 1
+	flagExceeds  = 2
+	flagPenalty  = 4
+	flagRepaired = 8
+	flagsKnown   = 15
+
+	// maxScriptCost stands for every cost above all quotas, and is exact in the script.
+	maxScriptCost = 1 << 52
+)
+
+// encode appends the argument of main.lua for a call.
+func (c *sentCall) encode(b []byte, counters []engine.Counter) []byte {
+	b = appendUint(b, c.cost, 7)
+	b = appendUint(b, c.nowMS, 6)
+	b = append(b, oneIf(c.dryRun))
+	for i := range counters {
+		n := &counters[i].Numbers
+		b = append(b, byte(n.Algorithm), oneIf(counters[i].Shadow))
+		b = appendUint(b, n.Limit, 7)
+		b = appendUint(b, n.WindowMS, 5)
+		b = appendUint(b, extra(n), 5)
+		b = appendUint(b, n.PenaltyMS, 4)
+		b = append(b, byte(n.Calendar))
+		b = appendID(b, counters[i].ID)
+	}
+	return b
+}
+
+// appendID appends the ID of a rule, or zeros for none.
+func appendID(b []byte, id string) []byte {
+	if id == "" {
+		id = noID
+	}
+	return append(b, id...)
+}
+
+const noID = "\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+
+func oneIf(yes bool) byte {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+func appendUint(b []byte, v int64, bytes int) []byte {
+	for range bytes {
+		b = append(b, byte(v))
+		v >>= 8
+	}
+	return b
+}
+
+func readUint(s string) (v int64) {
+	for i := len(s) - 1; i >= 0; i-- {
+		v = v<<8 | int64(s[i])
+	}
+	return v
+}
+
+// decodeReply fills in the outcome from a reply and returns how many foreign values were repaired.
+// A reply that is not of the right form, whatever it is, is errReply.
+func decodeReply(c *engine.Call, reply string) (repaired int64, err error) {
+	count := len(c.Counters)
+	if len(reply) != headReplyBytes+count*counterReplyBytes || reply[6] > 1 {
+		return 0, errReply
+	}
+	out := &c.Outcome
+	out.NowMS, out.Allowed = readUint(reply[:6]), reply[6] == 1
+	out.Verdicts = slices.Grow(out.Verdicts[:0], count)[:count]
+	reply = reply[headReplyBytes:]
+	for i := range out.Verdicts {
+		flags := reply[0]
+		if flags > flagsKnown || flags&(flagAdmits|flagExceeds) == flagAdmits|flagExceeds {
+			return 0, errReply
+		}
+		v := limit.Verdict{
+			Allowed:      flags&flagAdmits != 0,
+			CostExceeds:  flags&flagExceeds != 0,
+			Penalized:    flags&flagPenalty != 0,
+			Remaining:    readUint(reply[1:8]),
+			RetryAfterMS: readUint(reply[8:14]),
+			ResetMS:      readUint(reply[14:20]),
+			NextMS:       readUint(reply[20:26]),
+			DelayMS:      readUint(reply[26:31]),
+		}
+		if v.CostExceeds {
+			v.RetryAfterMS = limit.NeverMS
+		}
+		if flags&flagRepaired != 0 {
+			repaired++
+		}
+		out.Verdicts[i] = v
+		reply = reply[counterReplyBytes:]
+	}
+	return repaired, nil
+}

@@ -1,0 +1,133 @@
+package redis
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// gate is an exchange that lets a test see each batch and say when it is through.
+type gate struct {
+	batches chan []*request
+	through chan bool // whether the batch was answered
+}
+
+func newGate() *gate { return &gate{batches: make(chan []*request), through: make(chan bool)} }
+
+func (g *gate) exchange(ctx context.Context, reqs []*request) bool {
+	g.batches <- slices.Clone(reqs)
+	return <-g.through
+}
+
+func (g *gate) sender(deadline time.Duration, maxBatch, pipelines int) *queue {
+	return &queue{exchange: g.exchange, deadline: deadline, maxBatch: maxBatch, pipelines: pipelines}
+}
+
+func requestOf(calls int) *request {
+	r := newRequest()
+	r.calls = make([]sentCall, calls)
+	return r
+}
+
+// waitQueued returns when so many requests wait for a pipeline.
+func waitQueued(t *testing.T, s *queue, count int) {
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.queue) == count
+	}, time.Minute, time.Millisecond)
+}
+
+// A lone check goes at once; those that come meanwhile share the next pipeline, in order and
+// never in parts.
+func TestBatchSender(t *testing.T) {
+	g := newGate()
+	s := g.sender(time.Minute, 4, 1)
+	done := make(chan error)
+	send := func(r *request) { done <- s.send(context.Background(), r) }
+
+	first := requestOf(1)
+	go send(first)
+	require.Equal(t, []*request{first}, <-g.batches, "at once")
+	reqs := []*request{requestOf(1), requestOf(2), requestOf(2), requestOf(1)}
+	for i, r := range reqs {
+		go send(r)
+		waitQueued(t, s, i+1)
+	}
+	g.through <- true
+	require.NoError(t, <-done)
+	require.Equal(t, reqs[:2], <-g.batches, "two more would be five")
+	g.through <- true
+	require.Equal(t, reqs[2:], <-g.batches)
+	require.NoError(t, <-done)
+	require.NoError(t, <-done)
+	g.through <- true
+	require.NoError(t, <-done)
+	require.NoError(t, <-done)
+
+	huge := requestOf(9)
+	go send(huge)
+	require.Equal(t, []*request{huge}, <-g.batches, "a request is never split")
+	g.through <- true
+	require.NoError(t, <-done)
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.busy == 0
+	}, time.Minute, time.Millisecond, "pipelines are given back")
+}
+
+// Who left while waiting is not sent: it would be counted with nobody there to use it.
+func TestBatchSenderAbandoned(t *testing.T) {
+	g := newGate()
+	s := g.sender(time.Minute, 100, 1)
+	done := make(chan error, 3)
+	go func() { done <- s.send(context.Background(), requestOf(1)) }()
+	<-g.batches
+	ctx, leave := context.WithCancel(context.Background())
+	go func() { done <- s.send(ctx, requestOf(1)) }()
+	waitQueued(t, s, 1)
+	stays := requestOf(1)
+	go func() { done <- s.send(context.Background(), stays) }()
+	waitQueued(t, s, 2)
+	leave()
+	require.ErrorIs(t, <-done, context.Canceled)
+	g.through <- true
+	require.Equal(t, []*request{stays}, <-g.batches)
+	g.through <- true
+	require.NoError(t, <-done)
+	require.NoError(t, <-done)
+	require.ErrorIs(t, s.send(ctx, requestOf(1)), context.Canceled)
+}
+
+// However many wait behind a server that hangs, each gives up in time.
+func TestBatchSenderDeadline(t *testing.T) {
+	var batches atomic.Int64
+	s := &queue{deadline: 30 * time.Millisecond, maxBatch: 1, pipelines: 2, exchange: func(ctx context.Context, _ []*request) bool {
+		batches.Add(1)
+		end, _ := ctx.Deadline()
+		<-time.After(time.Until(end))
+		return false
+	}}
+	const callers = 50
+	took := make(chan time.Duration)
+	for range callers {
+		go func() {
+			began := time.Now()
+			_ = s.send(context.Background(), requestOf(1))
+			took <- time.Since(began)
+		}()
+	}
+	for range callers {
+		require.Less(t, <-took, time.Second)
+	}
+	require.Less(t, batches.Load(), int64(callers), "those who gave up are not sent")
+
+	hurried, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, s.send(hurried, requestOf(1)), context.DeadlineExceeded)
+}

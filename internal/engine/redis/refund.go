@@ -1,0 +1,77 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"weir/internal/engine"
+)
+
+// refundPartBytes is the length of a counter's part of the argument of refund.lua.
+const refundPartBytes = 40
+
+// encodeRefund returns the argument of refund.lua.
+func encodeRefund(r *engine.Refund) (b []byte) {
+	for i := range r.Parts {
+		part := &r.Parts[i]
+		n := &part.Numbers
+		b = append(b, byte(n.Algorithm))
+		b = appendUint(b, n.Limit, 7)
+		b = appendUint(b, n.WindowMS, 5)
+		b = appendUint(b, extra(n), 5)
+		b = appendUint(b, part.Ground, 6)
+		b = appendID(appendUint(b, part.Units, 7), part.ID)
+	}
+	return b
+}
+
+// Refund takes units back, each refund in one step, all in one pipeline.
+func (e *Engine) Refund(ctx context.Context, refunds ...*engine.Refund) {
+	ctx, cancel := context.WithTimeout(ctx, e.deadline)
+	defer cancel()
+	var sent []*engine.Refund
+	for _, r := range refunds {
+		r.Refused = 0
+		if r.Err = r.Validate(); r.Err == nil && len(r.Parts) > 0 {
+			sent = append(sent, r)
+		}
+	}
+	if unknown := e.sendRefunds(ctx, sent, "evalsha", e.refund.sha); len(unknown) > 0 {
+		e.loads.Add(int64(len(unknown)))
+		e.sendRefunds(ctx, unknown, "eval", e.refund.text)
+	}
+}
+
+// sendRefunds runs refund.lua by a command and returns the refunds whose script the server does not know.
+func (e *Engine) sendRefunds(ctx context.Context, refunds []*engine.Refund, command, script string) (unknown []*engine.Refund) {
+	if len(refunds) == 0 {
+		return nil
+	}
+	pipe := e.client.Pipeline()
+	cmds := make([]*redis.Cmd, len(refunds))
+	for i, r := range refunds {
+		args := []any{command, script, len(r.Parts)}
+		for j := range r.Parts {
+			args = append(args, r.Parts[j].Key)
+		}
+		cmds[i] = pipe.Do(ctx, append(args, encodeRefund(r))...)
+	}
+	_, _ = pipe.Exec(ctx) // every command has its own error
+	for i, r := range refunds {
+		taken, err := cmds[i].Int()
+		switch {
+		case err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT"):
+			unknown = append(unknown, r)
+		case err != nil:
+			r.Err = fmt.Errorf("refund counters: %w", err)
+		case taken < 0 || taken > len(r.Parts):
+			r.Err = fmt.Errorf("refund counters: %w", errReply)
+		default:
+			r.Refused = len(r.Parts) - taken
+		}
+	}
+	return unknown
+}

@@ -1,0 +1,70 @@
+package limit
+
+// bucket is the arithmetic of the three buckets: Burst units of room, of which Limit come back
+// every WindowMS, evenly and in exact fractions. All that is kept is the instant at which the
+// bucket will be whole again, full + part/limit milliseconds.
+//
+//	used = max(0, whole - t) * L / W
+type bucket struct {
+	full  int64 // whole milliseconds
+	part  int64 // 0 <= part < limit
+	limit int64 // that part is a fraction of: the rule's may have changed since
+}
+
+// under returns the instant of being whole as a fraction of n's limit. A fraction of another
+// limit is rounded up, which costs the subject less than a millisecond.
+func (s *bucket) under(n *Numbers, t int64) (full, part int64) {
+	full, part = s.full, s.part
+	if s.limit != n.Limit && part > 0 {
+		full, part = full+1, 0
+	}
+	if full < t || full-t >= horizonMS {
+		return t, 0
+	}
+	return full, part
+}
+
+func (s *bucket) Remaining(n *Numbers, t int64) int64 {
+	full, part := s.under(n, t)
+	level, fraction := MulDiv(n.Limit, full-t, n.WindowMS, part)
+	if fraction > 0 {
+		level++ // what is left is rounded down
+	}
+	return max(0, n.Burst-level)
+}
+
+// when returns ceil(whole - m*W/L), m units earlier than being whole.
+func (s *bucket) when(n *Numbers, t, m int64) int64 {
+	full, part := s.under(n, t)
+	early, rest := MulDiv(m, n.WindowMS, n.Limit, 0)
+	at := full - early
+	if rest < part {
+		at++
+	}
+	return max(t, at)
+}
+
+func (s *bucket) Charge(n *Numbers, cost, t int64) {
+	full, part := s.under(n, t)
+	longer, rest := MulDiv(cost, n.WindowMS, n.Limit, part)
+	*s = bucket{full: full + longer, part: rest, limit: n.Limit}
+}
+
+// refund takes units back only where nothing was charged since: what others were charged later
+// began where the units ended, and stands on them.
+func (s *bucket) Refund(n *Numbers, units, ground int64) bool {
+	whole := s.full
+	if s.part > 0 {
+		whole++
+	}
+	if whole != ground || s.limit != n.Limit {
+		return false
+	}
+	sooner, rest := MulDiv(units, n.WindowMS, n.Limit, 0)
+	if s.full, s.part = s.full-sooner, s.part-rest; s.part < 0 {
+		s.full, s.part = s.full-1, s.part+n.Limit
+	}
+	return true
+}
+
+func (*bucket) Idle() bool { return false }

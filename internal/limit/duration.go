@@ -1,0 +1,73 @@
+package limit
+
+import (
+	"errors"
+	"math"
+	"strconv"
+)
+
+// Duration is a length of time as people write it. The text is kept, so that what was
+// written ("60s") is what is read back.
+type Duration struct {
+	Text string // "" for none
+	MS   int64  // whole milliseconds
+}
+
+func (d Duration) String() string { return d.Text }
+
+var errDuration = errors.New("must be a duration: a whole number and one of ms, s, m, h, d, such as 500ms, 10s, 1m, 1h or 30d")
+
+var durationUnits = map[string]int64{"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": dayMS}
+
+// ParseDuration reads a positive duration such as "500ms", "10s", "1m", "1h" or "30d".
+func ParseDuration(s string) (Duration, error) {
+	digits := 0
+	for digits < len(s) && s[digits] >= '0' && s[digits] <= '9' {
+		digits++
+	}
+	unit, known := durationUnits[s[digits:]]
+	if !known || digits == 0 || s[0] == '0' {
+		return Duration{}, errDuration
+	}
+	n, err := strconv.ParseInt(s[:digits], 10, 64)
+	if err != nil || n > math.MaxInt64/unit {
+		return Duration{}, errDuration
+	}
+	return Duration{Text: s, MS: n * unit}, nil
+}
+
+// Calendar is a unit of the calendar in UTC that a fixed window can follow.
+type Calendar uint8
+
+// Weeks begin on Monday 00:00, months on the 1st.
+const (
+	NoCalendar Calendar = iota
+	CalendarDay
+	CalendarWeek
+	CalendarMonth
+)
+
+var calendarNames = Names[Calendar]{CalendarDay: "day", CalendarWeek: "week", CalendarMonth: "month"}
+
+func (c Calendar) String() string { return calendarNames.Of(c) }
+
+// ParseCalendar returns the unit of a name such as "month".
+func ParseCalendar(s string) (Calendar, error) { return calendarNames.Parse(s) }
+
+// Window is a rule's window: a duration, or a calendar unit.
+type Window struct {
+	Duration
+	Calendar Calendar // if set, MS is 0
+}
+
+// ParseWindow reads a duration, or one of day, week and month.
+func ParseWindow(s string) (Window, error) {
+	if c, err := ParseCalendar(s); err == nil {
+		return Window{Duration: Duration{Text: s}, Calendar: c}, nil
+	}
+	d, err := ParseDuration(s)
+	if err != nil {
+		return Window{}, errors.New("must be a duration such as 10s, 1m, 1h or 30d, or with fixed_window one of day, week, month")
+	}
+	return Window{Duration: d}, nil
+}

@@ -1,0 +1,70 @@
+package limit
+
+// judgement is one counter's part in a call that an engine decides in this process.
+type Judgement struct {
+	Numbers *Numbers
+	State   State
+	Mark    int64 // end of the penalty that runs, or 0
+	Marks   bool  // the call starts the penalty, or cuts down one that ends too late
+}
+
+// admit says whether the counter alone would admit cost at now, and what it has left. It is
+// the first half of a verdict: nothing is written before every counter has had its say.
+func (j *Judgement) Admit(cost, now int64) Verdict {
+	n := j.Numbers
+	// A mark further ahead than any penalty of now lasts is from a clock that stepped back
+	// or from a longer penalty.
+	latest := now + n.PenaltyMS
+	cut := j.Mark > latest
+	j.Mark = min(j.Mark, latest)
+	if j.Mark <= now {
+		j.Mark = 0
+	}
+	v := Verdict{Remaining: j.State.Remaining(n, now)}
+	switch {
+	case cost == 0:
+		v.Allowed = true
+	case cost > n.Quota():
+		v.CostExceeds = true
+	case j.Mark != 0:
+		j.Marks = cut
+	case cost <= v.Remaining:
+		v.Allowed = true
+	case n.PenaltyMS > 0:
+		j.Marks = true
+		j.Mark = latest
+	}
+	return v
+}
+
+// charge counts cost on an admitting counter of an allowed call.
+func (j *Judgement) Charge(v *Verdict, cost, now int64) {
+	v.DelayMS = j.State.delay(j.Numbers, now)
+	if cost > 0 {
+		j.State.Charge(j.Numbers, cost, now)
+		v.Remaining = j.State.Remaining(j.Numbers, now)
+	}
+}
+
+// finish fills in the times, from the state as the call leaves it.
+func (j *Judgement) Finish(v *Verdict, cost, now int64) {
+	n := j.Numbers
+	quota := n.Quota()
+	v.ResetMS = j.State.when(n, now, 0)
+	v.NextMS = now
+	if v.Remaining < quota {
+		v.NextMS = j.State.when(n, now, quota-v.Remaining-1)
+	}
+	switch {
+	case v.CostExceeds:
+		v.RetryAfterMS = NeverMS
+	case !v.Allowed:
+		v.RetryAfterMS = max(j.State.when(n, now, quota-cost), j.Mark) - now
+	}
+	if j.Mark != 0 {
+		v.Penalized = true
+		v.Remaining = 0
+		v.ResetMS = max(v.ResetMS, j.Mark)
+		v.NextMS = max(j.State.when(n, now, quota-1), j.Mark) // one unit more than the 0 shown
+	}
+}

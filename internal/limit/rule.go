@@ -1,0 +1,392 @@
+package limit
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Algorithm names how a rule counts. Package documentation tells them apart; the zero value is not an algorithm.
+type Algorithm uint8
+
+// The eight algorithms. Their numbers are part of the Lua script's arguments (lua/main.lua) and of no stored data.
+const (
+	SlidingWindowCounter Algorithm = iota + 1
+	SlidingWindowLog
+	SlidingWindowBuckets
+	FixedWindow
+	FixedWindowFirstHit
+	TokenBucket
+	LeakyBucket
+	LeakyBucketQueue
+)
+
+// Algorithms lists all algorithms, in the order in which documentation shows them.
+var Algorithms = []Algorithm{
+	SlidingWindowCounter, SlidingWindowLog, SlidingWindowBuckets, FixedWindow,
+	FixedWindowFirstHit, TokenBucket, LeakyBucket, LeakyBucketQueue,
+}
+
+var algorithmNames = Names[Algorithm]{
+	SlidingWindowCounter: "sliding_window_counter",
+	SlidingWindowLog:     "sliding_window_log",
+	SlidingWindowBuckets: "sliding_window_buckets",
+	FixedWindow:          "fixed_window",
+	FixedWindowFirstHit:  "fixed_window_first_hit",
+	TokenBucket:          "token_bucket",
+	LeakyBucket:          "leaky_bucket",
+	LeakyBucketQueue:     "leaky_bucket_queue",
+}
+
+func (a Algorithm) String() string { return algorithmNames.Of(a) }
+
+// ParseAlgorithm returns the algorithm of a name such as "token_bucket".
+func ParseAlgorithm(s string) (Algorithm, error) { return algorithmNames.Parse(s) }
+
+// Bucket reports whether the algorithm has a capacity (burst) of its own beside its limit.
+func (a Algorithm) Bucket() bool {
+	return a == TokenBucket || a == LeakyBucket || a == LeakyBucketQueue
+}
+
+// Mode tells what a rule's verdict does to the check.
+type Mode uint8
+
+// A shadow rule is evaluated and reported and counts what it would have admitted of the
+// checks that were allowed; it never denies. A rule that is off is not evaluated.
+const (
+	Enforce Mode = iota
+	Shadow
+	Off
+)
+
+var modeNames = Names[Mode]{Enforce: "enforce", Shadow: "shadow", Off: "off"}
+
+func (m Mode) String() string { return modeNames.Of(m) }
+
+// ParseMode returns the mode of a name such as "shadow".
+func ParseMode(s string) (Mode, error) { return modeNames.Parse(s) }
+
+// OnUnavailable tells what answers for a rule while its counters cannot be reached.
+type OnUnavailable uint8
+
+// Local counts in this instance's memory with its share of the limit; Allow admits; Deny denies.
+const (
+	Local OnUnavailable = iota
+	Allow
+	Deny
+)
+
+var onUnavailableNames = Names[OnUnavailable]{Local: "local", Allow: "allow", Deny: "deny"}
+
+func (o OnUnavailable) String() string { return onUnavailableNames.Of(o) }
+
+// ParseOnUnavailable returns the policy of a name such as "local".
+func ParseOnUnavailable(s string) (OnUnavailable, error) { return onUnavailableNames.Parse(s) }
+
+// Consistency tells where a rule's units are given out.
+type Consistency uint8
+
+// A strict rule asks the counter store for each check. Of a leased one an instance takes units of a busy
+// counter ahead, and gives them out from memory.
+const (
+	Strict Consistency = iota
+	Leased
+)
+
+var consistencyNames = Names[Consistency]{Strict: "strict", Leased: "leased"}
+
+func (c Consistency) String() string { return consistencyNames.Of(c) }
+
+// ParseConsistency returns the consistency of a name such as "leased".
+func ParseConsistency(s string) (Consistency, error) { return consistencyNames.Parse(s) }
+
+// Ranges at the edge, where a rule enters the system. The engine itself takes all that
+// docs/algorithms.md allows.
+const (
+	MaxLimit         int64 = 1_000_000_000         // limit, burst and cost, except:
+	MaxFixedLimit    int64 = 1_000_000_000_000_000 // limit of the two fixed windows, and cost
+	MaxLogLimit      int64 = 10_000                // sliding_window_log keeps an entry for each admission
+	MinWindowMS      int64 = 1_000
+	MaxWindowMS      int64 = 366 * dayMS
+	MaxSubBuckets    int64 = 120
+	MaxPenaltyMS     int64 = 30 * dayMS
+	MaxRules               = 1_000 // of a tenant
+	MaxMatchingRules       = 32    // of one check
+	MaxBy                  = 16    // values that one rule counts by
+	MaxAttributes          = 16    // of one check
+	MaxNameBytes           = 256   // subject, resource, attribute name and value
+	dayMS            int64 = 86_400_000
+)
+
+// Rule is what is limited and how: one row of a tenant's policy.
+type Rule struct {
+	Slug        string // [a-z0-9-]{1,63}, fixed once made; counters are kept under it
+	Name        string
+	Description string
+	Resource    string // exact ("orders:create"), prefix ("orders:*"), or all ("*")
+	Algorithm   Algorithm
+	Limit       int64    // units of cost per window, >= 1
+	Window      Window   // 1 s to 366 d, or a calendar unit (fixed_window only)
+	Burst       int64    // capacity of the three buckets, >= 1; 0: the same as Limit
+	Precision   Duration // sub-bucket length of sliding_window_buckets; divides Window
+	By          []string // "subject", "resource", "attributes.NAME"; empty: one counter for the tenant
+	Mode        Mode
+	// OnUnavailable answers while the counter store cannot.
+	OnUnavailable OnUnavailable
+	Penalty       Duration // how long a denial by this rule goes on denying; 0: none; up to 30 d
+	Consistency   Consistency
+}
+
+// Numbers returns what the rule's algorithm decides by, with its own default limit.
+func (r *Rule) Numbers() Numbers {
+	n := Numbers{
+		Algorithm: r.Algorithm, Limit: r.Limit, WindowMS: r.Window.MS, Calendar: r.Window.Calendar,
+		PenaltyMS: r.Penalty.MS,
+	}
+	if r.Algorithm == SlidingWindowBuckets {
+		n.PrecisionMS = r.Precision.MS
+	}
+	if r.Algorithm.Bucket() {
+		n.Burst = r.Burst
+		if n.Burst == 0 {
+			n.Burst = r.Limit
+		}
+	}
+	return n
+}
+
+// FieldError says what is wrong with one field of an input and what it may be.
+type FieldError struct {
+	Field   string // as in JSON, nested with dots: "by.0", "limits.api.burst"
+	Message string // names the range or the choices
+	Fix     string // what to do, where the message does not say it; ""
+}
+
+func (e FieldError) Error() string { return e.Field + " " + e.Message }
+
+type FieldErrors []FieldError
+
+func (e *FieldErrors) Add(field, format string, args ...any) {
+	*e = append(*e, FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+}
+
+// ValidSlug reports whether s can name a rule, a plan or a tenant: 1 to 63 of a-z, 0-9 and -.
+func ValidSlug(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 63
+}
+
+// ValidAttributeName reports whether s can name an attribute of a check: 1 to 64 of A-Z, a-z,
+// 0-9, _ . and -. "subject" and "resource" are not attributes: they are fields of the check.
+func ValidAttributeName[T string | []byte](s T) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '.', c == '-':
+		default:
+			return false
+		}
+	}
+	return len(s) >= 1 && len(s) <= 64 && string(s) != "subject" && string(s) != "resource"
+}
+
+// ValidName returns what is wrong with a subject, a resource or an attribute's value, or "".
+func ValidName(s string) string {
+	switch {
+	case s == "" || len(s) > MaxNameBytes:
+		return fmt.Sprintf("must be 1 to %d bytes long", MaxNameBytes)
+	case !utf8.ValidString(s):
+		return "must be valid UTF-8"
+	case strings.ContainsFunc(s, unicode.IsControl):
+		return "must not contain control characters"
+	}
+	return ""
+}
+
+// Validate returns one error for each field that is out of its range.
+func (r *Rule) Validate() []FieldError {
+	var errs FieldErrors
+	if !ValidSlug(r.Slug) {
+		errs.Add("slug", "must be 1 to 63 of a-z, 0-9 and -")
+	}
+	validateText(&errs, "name", r.Name, 200)
+	validateText(&errs, "description", r.Description, 2000)
+	validatePattern(&errs, r.Resource)
+	if r.Algorithm.String() == "" {
+		errs.Add("algorithm", "must be one of %s", strings.Join(AlgorithmNames(), ", "))
+		return errs
+	}
+	r.validateTimes(&errs)
+	validateLimit(&errs, "", r, r.Limit, r.Burst)
+	validateBy(&errs, r.By)
+	r.validateConsistency(&errs)
+	return errs
+}
+
+// validateConsistency refuses to lease what cannot be charged ahead of being asked for.
+func (r *Rule) validateConsistency(errs *FieldErrors) {
+	switch {
+	case r.Consistency != Leased:
+	case r.Algorithm == SlidingWindowLog:
+		errs.Add("consistency", "cannot be leased with sliding_window_log, where each request counts at its own instant; choose strict, or sliding_window_buckets for nearly the same")
+	case r.Algorithm == LeakyBucketQueue:
+		errs.Add("consistency", "cannot be leased with leaky_bucket_queue, where each request waits for those before it; choose strict, or leaky_bucket, which holds nobody up")
+	case r.Penalty.MS != 0:
+		errs.Add("consistency", "cannot be leased with a penalty, which a denial by any instance must start for all; choose strict, or no penalty")
+	}
+}
+
+// AlgorithmNames lists the names of all algorithms, in documentation's order.
+func AlgorithmNames() []string {
+	names := make([]string, len(Algorithms))
+	for i, a := range Algorithms {
+		names[i] = a.String()
+	}
+	return names
+}
+
+func validateText(errs *FieldErrors, field, s string, most int) {
+	if utf8.RuneCountInString(s) > most || !utf8.ValidString(s) {
+		errs.Add(field, "must be at most %d characters of UTF-8", most)
+	} else if strings.ContainsFunc(s, func(c rune) bool { return unicode.IsControl(c) && c != '\n' && c != '\t' }) {
+		errs.Add(field, "must not contain control characters")
+	}
+}
+
+func validatePattern(errs *FieldErrors, p string) {
+	if problem := ValidName(p); problem != "" {
+		errs.Add("resource", "%s", problem)
+	} else if i := strings.IndexByte(p, '*'); i >= 0 && i != len(p)-1 {
+		errs.Add("resource", "may hold * only as its last character: exact (orders:create), prefix (orders:*) or all (*)")
+	}
+}
+
+func (r *Rule) validateTimes(errs *FieldErrors) {
+	if r.Window.Calendar != NoCalendar {
+		if r.Algorithm != FixedWindow {
+			errs.Add("window", "may be a calendar unit (day, week, month) only with fixed_window")
+		}
+	} else if r.Window.MS < MinWindowMS || r.Window.MS > MaxWindowMS {
+		errs.Add("window", "must be a duration from 1s to 366d, such as 1m or 30d")
+	}
+	switch {
+	case r.Algorithm != SlidingWindowBuckets:
+		if r.Precision.MS != 0 {
+			errs.Add("precision", "is only for sliding_window_buckets")
+		}
+	case r.Precision.MS < 1:
+		errs.Add("precision", "is required for sliding_window_buckets: a duration that divides window into at most %d sub-buckets", MaxSubBuckets)
+	case r.Window.MS%r.Precision.MS != 0 || r.Window.MS/r.Precision.MS > MaxSubBuckets:
+		errs.Add("precision", "must divide window into 1 to %d sub-buckets", MaxSubBuckets)
+	}
+	if r.Penalty.MS < 0 || r.Penalty.MS > MaxPenaltyMS {
+		errs.Add("penalty", "must be a duration up to 30d")
+	}
+}
+
+// validateLimit checks a limit and a burst against the rule they are for; burst 0 is "not given".
+func validateLimit(errs *FieldErrors, prefix string, r *Rule, limit, burst int64) {
+	most := MaxLimit
+	switch r.Algorithm {
+	case FixedWindow, FixedWindowFirstHit:
+		most = MaxFixedLimit
+	case SlidingWindowLog:
+		most = MaxLogLimit
+	}
+	limitOK := limit >= 1 && limit <= most
+	if !limitOK {
+		errs.Add(prefix+"limit", "must be a whole number from 1 to %d with %s", most, r.Algorithm)
+	}
+	if !r.Algorithm.Bucket() {
+		if burst != 0 {
+			errs.Add(prefix+"burst", "is only for token_bucket, leaky_bucket and leaky_bucket_queue")
+		}
+		return
+	}
+	if burst < 0 || burst > MaxLimit {
+		errs.Add(prefix+"burst", "must be a whole number from 1 to %d", MaxLimit)
+		return
+	}
+	if burst == 0 {
+		burst = limit
+	}
+	if limitOK && r.Window.MS > 0 && r.Window.MS <= MaxWindowMS && !productAtMost(burst, r.Window.MS, limit, MaxWindowMS) {
+		errs.Add(prefix+"burst", "must refill within 366 days: burst x window may be at most limit x 366d")
+	}
+}
+
+func validateBy(errs *FieldErrors, by []string) {
+	if len(by) > MaxBy {
+		errs.Add("by", "may name at most %d values", MaxBy)
+		return
+	}
+	for i, v := range by {
+		field := fmt.Sprintf("by.%d", i)
+		name, isAttribute := strings.CutPrefix(v, "attributes.")
+		switch {
+		case slices.Contains(by[:i], v):
+			errs.Add(field, "is there twice")
+		case isAttribute && ValidAttributeName(name), v == "subject", v == "resource":
+		default:
+			errs.Add(field, "must be subject, resource or attributes.NAME (NAME: 1 to 64 of A-Z, a-z, 0-9, _ . -)")
+		}
+	}
+}
+
+// Limit is the number that a plan or an override gives a rule.
+type Limit struct {
+	Limit     int64 // units of cost per window; 0 when Unlimited
+	Burst     int64 // capacity of a bucket; 0: the same as Limit
+	Unlimited bool  // the rule neither counts nor denies
+}
+
+// Validate returns one error for each field that is out of range for rule r.
+func (l Limit) Validate(r *Rule) []FieldError {
+	var errs FieldErrors
+	if l.Unlimited {
+		if l.Limit != 0 || l.Burst != 0 {
+			errs = append(errs, FieldError{
+				Field: "unlimited", Message: "cannot be combined with limit or burst",
+				Fix: "Leave limit and burst out, or, where a merge patch is to change a number into unlimited, set both to null in it.",
+			})
+		}
+		return errs
+	}
+	validateLimit(&errs, "", r, l.Limit, l.Burst)
+	for i := range errs {
+		if errs[i].Field == "limit" && l.Limit == 0 { // it was not given
+			errs[i].Fix = "Give a number, or unlimited: true in its place."
+		}
+	}
+	return errs
+}
+
+// MaxMatching returns the largest number of rules, those that are off left out, that match
+// one resource, and a pattern at which it is reached.
+func MaxMatching(rules []Rule) (most int, pattern string) {
+	for i := range rules {
+		base := strings.TrimSuffix(rules[i].Resource, "*")
+		n := 0
+		for j := range rules {
+			if rules[j].Mode != Off && Matches(rules[j].Resource, base) {
+				n++
+			}
+		}
+		if n > most {
+			most, pattern = n, rules[i].Resource
+		}
+	}
+	return most, pattern
+}
+
+func Matches(pattern, resource string) bool {
+	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+		return strings.HasPrefix(resource, prefix)
+	}
+	return pattern == resource
+}

@@ -1,0 +1,122 @@
+package limit
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What is out of range is refused where it enters, by the name of its field; what the engines can
+// decide exactly is taken.
+func TestRuleValidate(t *testing.T) {
+	window := func(s string) Window { w, err := ParseWindow(s); require.NoError(t, err, s); return w }
+	duration := func(s string) Duration { d, err := ParseDuration(s); require.NoError(t, err, s); return d }
+	base := func() Rule { return perMinute("api", 10) }
+	good := map[string]func(*Rule){
+		"as it is":               func(*Rule) {},
+		"largest fixed limit":    func(r *Rule) { r.Limit = MaxFixedLimit },
+		"calendar":               func(r *Rule) { r.Window = window("month") },
+		"longest window":         func(r *Rule) { r.Window = window("366d") },
+		"one counter for all":    func(r *Rule) { r.By = nil },
+		"all that can be a by":   func(r *Rule) { r.By = []string{"subject", "resource", "attributes.Ip_4.x-y"} },
+		"largest bucket":         func(r *Rule) { r.Algorithm, r.Limit, r.Window = TokenBucket, MaxLimit, window("366d") },
+		"slowest refill":         func(r *Rule) { r.Algorithm, r.Limit, r.Burst, r.Window = LeakyBucket, 1, 366, window("1d") },
+		"120 sub-buckets":        func(r *Rule) { r.Algorithm, r.Precision = SlidingWindowBuckets, duration("500ms") },
+		"largest log":            func(r *Rule) { r.Algorithm, r.Limit = SlidingWindowLog, MaxLogLimit },
+		"longest penalty":        func(r *Rule) { r.Penalty = duration("30d") },
+		"prefix":                 func(r *Rule) { r.Resource = "orders:*" },
+		"63 bytes of slug":       func(r *Rule) { r.Slug = strings.Repeat("a", 63) },
+		"a leased counter":       func(r *Rule) { r.Algorithm, r.Consistency = SlidingWindowCounter, Leased },
+		"lines in a description": func(r *Rule) { r.Description = "one\n\ttwo" },
+	}
+	for name, change := range good {
+		r := base()
+		change(&r)
+		require.Empty(t, r.Validate(), name)
+	}
+	bad := map[string]struct {
+		field  string
+		change func(*Rule)
+	}{
+		"no slug":               {"slug", func(r *Rule) { r.Slug = "" }},
+		"long slug":             {"slug", func(r *Rule) { r.Slug = strings.Repeat("a", 64) }},
+		"capitals":              {"slug", func(r *Rule) { r.Slug = "Api" }},
+		"star in the middle":    {"resource", func(r *Rule) { r.Resource = "a*b" }},
+		"two stars":             {"resource", func(r *Rule) { r.Resource = "a**" }},
+		"no algorithm":          {"algorithm", func(r *Rule) { r.Algorithm = 0 }},
+		"limit 0":               {"limit", func(r *Rule) { r.Limit = 0 }},
+		"limit too large":       {"limit", func(r *Rule) { r.Limit = MaxFixedLimit + 1 }},
+		"limit of a counter":    {"limit", func(r *Rule) { r.Algorithm, r.Limit = SlidingWindowCounter, MaxLimit+1 }},
+		"limit of a log":        {"limit", func(r *Rule) { r.Algorithm, r.Limit = SlidingWindowLog, MaxLogLimit+1 }},
+		"burst without bucket":  {"burst", func(r *Rule) { r.Burst = 1 }},
+		"burst too large":       {"burst", func(r *Rule) { r.Algorithm, r.Burst = TokenBucket, MaxLimit+1 }},
+		"refill of 367 days":    {"burst", func(r *Rule) { r.Algorithm, r.Limit, r.Burst, r.Window = LeakyBucket, 1, 367, window("1d") }},
+		"refill past 2^64":      {"burst", func(r *Rule) { r.Algorithm, r.Limit, r.Burst, r.Window = TokenBucket, 1, MaxLimit, window("366d") }},
+		"window too short":      {"window", func(r *Rule) { r.Window = window("999ms") }},
+		"window too long":       {"window", func(r *Rule) { r.Window = window("367d") }},
+		"calendar of a bucket":  {"window", func(r *Rule) { r.Algorithm, r.Window = TokenBucket, window("day") }},
+		"precision elsewhere":   {"precision", func(r *Rule) { r.Precision = duration("1s") }},
+		"no precision":          {"precision", func(r *Rule) { r.Algorithm = SlidingWindowBuckets }},
+		"121 sub-buckets":       {"precision", func(r *Rule) { r.Algorithm, r.Precision = SlidingWindowBuckets, duration("400ms") }},
+		"uneven sub-buckets":    {"precision", func(r *Rule) { r.Algorithm, r.Precision = SlidingWindowBuckets, duration("7s") }},
+		"by nothing known":      {"by.0", func(r *Rule) { r.By = []string{"tenant"} }},
+		"by twice":              {"by.1", func(r *Rule) { r.By = []string{"subject", "subject"} }},
+		"by attribute subject":  {"by.0", func(r *Rule) { r.By = []string{"attributes.subject"} }},
+		"17 values":             {"by", func(r *Rule) { r.By = make([]string, 17) }},
+		"penalty of 31 days":    {"penalty", func(r *Rule) { r.Penalty = duration("31d") }},
+		"leased log":            {"consistency", func(r *Rule) { r.Algorithm, r.Consistency = SlidingWindowLog, Leased }},
+		"leased queue":          {"consistency", func(r *Rule) { r.Algorithm, r.Consistency = LeakyBucketQueue, Leased }},
+		"leased penalty":        {"consistency", func(r *Rule) { r.Penalty, r.Consistency = duration("1m"), Leased }},
+		"control in a name":     {"name", func(r *Rule) { r.Name = "a\x00" }},
+		"long description":      {"description", func(r *Rule) { r.Description = strings.Repeat("a", 2001) }},
+		"control in a resource": {"resource", func(r *Rule) { r.Resource = "a\x7f" }},
+	}
+	for name, c := range bad {
+		r := base()
+		c.change(&r)
+		errs := r.Validate()
+		require.NotEmpty(t, errs, name)
+		require.Equal(t, c.field, errs[0].Field, name)
+		require.NotEmpty(t, errs[0].Message, name)
+	}
+}
+
+// A plan's number is held to the ranges of the rule that it is for.
+func TestLimitValidate(t *testing.T) {
+	bucket := perMinute("api", 10)
+	bucket.Algorithm, bucket.Window = TokenBucket, Window{Duration: Duration{"366d", MaxWindowMS}}
+	require.Empty(t, Limit{Limit: 5, Burst: 5}.Validate(&bucket))
+	require.Empty(t, Limit{Unlimited: true}.Validate(&bucket))
+	require.NotEmpty(t, Limit{Unlimited: true, Limit: 1}.Validate(&bucket))
+	require.Equal(t, "burst", Limit{Limit: 1, Burst: MaxLimit}.Validate(&bucket)[0].Field)
+	require.Equal(t, "limit", Limit{}.Validate(&bucket)[0].Field)
+}
+
+// Durations are read back as they were written, and nothing else passes for one.
+func TestParseDuration(t *testing.T) {
+	for text, ms := range map[string]int64{"1ms": 1, "10s": 10_000, "90s": 90_000, "1m": 60_000, "24h": 86_400_000, "30d": 2_592_000_000} {
+		d, err := ParseDuration(text)
+		require.NoError(t, err)
+		require.Equal(t, Duration{text, ms}, d)
+	}
+	for _, text := range []string{"", "s", "0s", "01s", "-1m", "+1m", " 1m", "1m ", "1.5s", "1e3s", "1ns", "1us", "1w", "1M", "1h30m", "9223372036854775807d", "99999999999999999999s", "１s"} {
+		_, err := ParseDuration(text)
+		require.Error(t, err, text)
+	}
+}
+
+// No check may have to evaluate more rules than one script can bear.
+func TestMaxMatching(t *testing.T) {
+	rules := []Rule{{Resource: "*"}, {Resource: "orders:*"}, {Resource: "orders:create"}, {Resource: "orders:create*"}, {Resource: "billing"}, {Resource: "orders:*", Mode: Off}}
+	most, pattern := MaxMatching(rules)
+	require.Equal(t, 4, most)
+	require.Contains(t, []string{"orders:create", "orders:create*"}, pattern)
+	most, _ = MaxMatching(nil)
+	require.Zero(t, most)
+}
+
+// perMinute returns a rule of limit units a minute.
+func perMinute(slug string, limit int64) Rule {
+	return Rule{Slug: slug, Resource: "*", Algorithm: FixedWindow, Limit: limit, Window: Window{Duration: Duration{"1m", 60_000}}, By: []string{"subject"}}
+}

@@ -1,0 +1,78 @@
+package limit
+
+import (
+	"slices"
+	"sort"
+)
+
+// slidingWindowLog keeps every admitted request of the last window. It is exact and pays for it
+// with memory; running sums make each question a binary search.
+type slidingWindowLog struct {
+	immediate
+	base    int64 // sum of all that was dropped
+	entries []logEntry
+}
+
+// logEntry is what was admitted in one millisecond.
+type logEntry struct {
+	at  int64
+	sum int64 // of all costs up to and including this entry's
+}
+
+// at returns the instant as which t is read and the index of the first entry that counts then.
+func (s *slidingWindowLog) at(n *Numbers, t int64) (now int64, first int) {
+	count := len(s.entries)
+	if count == 0 {
+		return t, 0
+	}
+	newest := s.entries[count-1].at
+	if newest-t >= horizonMS {
+		return t, count
+	}
+	now = max(t, newest)
+	return now, sort.Search(count, func(i int) bool { return s.entries[i].at > now-n.WindowMS })
+}
+
+// sumBefore returns the sum of all costs before entry i.
+func (s *slidingWindowLog) sumBefore(i int) int64 {
+	if i == 0 {
+		return s.base
+	}
+	return s.entries[i-1].sum
+}
+
+func (s *slidingWindowLog) total() int64 { return s.sumBefore(len(s.entries)) }
+
+func (s *slidingWindowLog) Remaining(n *Numbers, t int64) int64 {
+	_, first := s.at(n, t)
+	return max(0, n.Limit-(s.total()-s.sumBefore(first)))
+}
+
+func (s *slidingWindowLog) when(n *Numbers, t, m int64) int64 {
+	_, first := s.at(n, t)
+	total := s.total()
+	if total-s.sumBefore(first) <= m {
+		return t
+	}
+	// The last entry to be gone is the first after which at most m is left.
+	last := sort.Search(len(s.entries), func(i int) bool { return s.entries[i].sum >= total-m })
+	return s.entries[last].at + n.WindowMS
+}
+
+func (s *slidingWindowLog) Charge(n *Numbers, cost, t int64) {
+	now, first := s.at(n, t)
+	if 2*first > len(s.entries) {
+		// Dropping only when most are dead makes the copying cost one entry per admission.
+		s.base = s.sumBefore(first)
+		s.entries = slices.Delete(s.entries, 0, first)
+	}
+	if last := len(s.entries) - 1; last >= 0 && s.entries[last].at == now {
+		s.entries[last].sum += cost
+		return
+	}
+	s.entries = append(s.entries, logEntry{at: now, sum: s.total() + cost})
+}
+
+func (s *slidingWindowLog) Clone() State {
+	return &slidingWindowLog{base: s.base, entries: slices.Clone(s.entries)}
+}

@@ -1,0 +1,10 @@
+package limit
+
+// tokenBucket holds up to Burst tokens and gains Limit per window, evenly. A request takes its
+// cost in tokens or is denied.
+type tokenBucket struct {
+	immediate
+	bucket
+}
+
+func (s *tokenBucket) Clone() State { c := *s; return &c }

@@ -1,0 +1,141 @@
+package peers
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"weir/internal/engine"
+)
+
+// peersChannel is where every instance calls its name. It is a channel and not a key, so the
+// counters' database holds counters and nothing else.
+const peersChannel = "w1:instances"
+
+const (
+	heartbeatEvery = time.Second
+	heartbeatLost  = 5 * time.Second
+	peersMemory    = 10 * time.Minute
+)
+
+// Peers knows how many instances of the service there are, so that each can take its share of
+// a limit while the counter store is away. It counts the most that were alive at once in the
+// last ten minutes: a store that is dying cannot shrink the number.
+type Peers struct {
+	id        string
+	least     int
+	instances prometheus.Gauge
+	share     atomic.Pointer[engine.Share]
+
+	mu    sync.Mutex
+	heard map[string]time.Time
+	most  []peak // of the last ten minutes: counts fall, times rise
+}
+
+type peak struct {
+	count int
+	at    time.Time
+}
+
+// NewPeers returns a Peers that takes least instances to be alive until it hears of more.
+func New(least int, reg prometheus.Registerer) *Peers {
+	p := &Peers{
+		id: uuid.NewString(), least: max(least, 1), heard: map[string]time.Time{},
+		instances: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "weir_instances", Help: "Instances of the service known to be alive; local shares divide by it.",
+		}),
+	}
+	reg.MustRegister(p.instances)
+	p.observe(p.id, time.Now())
+	return p
+}
+
+// Count returns how many instances share the limits now.
+func (p *Peers) Count() int { return int(p.share.Load().Count) }
+
+// ID names this instance among all.
+func (p *Peers) ID() string { return p.id }
+
+// Share returns this instance's part of every limit.
+func (p *Peers) Share() engine.Share { return *p.share.Load() }
+
+// Others returns how many other instances were heard of a moment ago.
+func (p *Peers) Others() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, at := range p.heard {
+		if id != p.id && time.Since(at) <= heartbeatLost {
+			n++
+		}
+	}
+	return n
+}
+
+// Run calls this instance's name every second and hears the others', until ctx ends.
+func (p *Peers) Run(ctx context.Context, client redis.UniversalClient, log *slog.Logger) {
+	sub := client.Subscribe(ctx, peersChannel)
+	defer func() { _ = sub.Close() }()
+	messages := sub.Channel()
+	tick := time.NewTicker(heartbeatEvery)
+	defer tick.Stop()
+	publish := func() {
+		callCtx, cancel := context.WithTimeout(ctx, heartbeatEvery)
+		defer cancel()
+		if err := client.Publish(callCtx, peersChannel, p.id).Err(); err != nil {
+			log.Debug("heartbeat was not sent", "error", err)
+		}
+	}
+	publish()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m, ok := <-messages:
+			if !ok {
+				return
+			}
+			p.observe(m.Payload, time.Now())
+		case now := <-tick.C:
+			publish()
+			p.observe(p.id, now)
+		}
+	}
+}
+
+// maxPeers bounds the table against nonsense on the channel.
+const maxPeers = 10_000
+
+func (p *Peers) observe(id string, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, known := p.heard[id]; known || len(p.heard) < maxPeers && len(id) <= 64 {
+		p.heard[id] = now
+	}
+	ids := make([]string, 0, len(p.heard))
+	for other, at := range p.heard {
+		if now.Sub(at) > heartbeatLost && other != p.id {
+			delete(p.heard, other)
+			continue
+		}
+		ids = append(ids, other)
+	}
+	slices.Sort(ids)
+	for len(p.most) > 0 && (p.most[len(p.most)-1].count <= len(ids)) {
+		p.most = p.most[:len(p.most)-1]
+	}
+	p.most = append(p.most, peak{len(ids), now})
+	for now.Sub(p.most[0].at) > peersMemory {
+		p.most = p.most[1:]
+	}
+	count := max(p.most[0].count, p.least)
+	rank, _ := slices.BinarySearch(ids, p.id)
+	p.share.Store(&engine.Share{Count: int64(count), Rank: int64(rank)})
+	p.instances.Set(float64(count))
+}

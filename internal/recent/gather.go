@@ -1,0 +1,238 @@
+package recent
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"weir/internal/check"
+	"weir/internal/limit"
+)
+
+// recentChannel is where an instance asks all others for what they keep of one tenant. They
+// answer on the channel of that name and the asking one's id. So nothing is sent while nobody
+// looks, and nothing is stored; and messages are sealed, so that Redis sees no customer's data
+// here either, and nobody with no more than its password can forge a decision.
+const recentChannel = "w1:recent"
+
+const (
+	recentWait    = 250 * time.Millisecond // for the others' answers
+	recentMost    = recentDenied + recentAllowed
+	recentMessage = 1 << 20 // bytes: larger ones are not ours
+)
+
+// RecentList is what instances keep.
+type List struct {
+	Decisions []Decision  // the newest first
+	Near      []NearLimit // the most used first
+	// Instances is how many are known to be alive, this one included, and Answered how many of
+	// these the list is of.
+	Instances, Answered int
+
+	instances []Instance // the others, where that was asked
+}
+
+type recentRequest struct {
+	ID     uint64
+	From   string
+	Tenant limit.TenantID
+	Near   bool // whether it is about who is near a limit
+	// Instances asks for nothing of a tenant, but how the instance is.
+	Instances bool `json:",omitempty"`
+	Query     Query
+}
+
+type recentAnswer struct {
+	ID        uint64
+	Decisions []Decision  `json:",omitempty"`
+	Near      []NearLimit `json:",omitempty"`
+	Instance  *Instance   `json:",omitempty"` // nil also from a version that cannot say
+}
+
+// asking is what this instance has asked the others.
+type asking struct {
+	mu     sync.Mutex
+	client redis.UniversalClient // nil while Run does not
+	open   map[uint64]chan recentAnswer
+}
+
+// List returns recent decisions of a tenant, of all instances that answer soon. It never fails:
+// with Redis away, and before Run, there are those of this instance.
+func (r *Log) List(ctx context.Context, tenant limit.TenantID, q Query) List {
+	if q.Most <= 0 || q.Most > recentMost {
+		q.Most = recentMost
+	}
+	out := r.gather(ctx, recentRequest{Tenant: tenant, Query: q})
+	out.Decisions = newestFirst(append(out.Decisions, r.list(tenant, q)...), q.Most)
+	return out
+}
+
+// Near returns who was seen near a limit and may still be there, of all instances that answer
+// soon. It is of what these saw, not of all there is, and as old as each entry says.
+func (r *Log) Near(ctx context.Context, tenant limit.TenantID, most int) List {
+	out := r.gather(ctx, recentRequest{Tenant: tenant, Near: true})
+	out.Near = mostUsedFirst(append(out.Near, r.near(tenant)...), most)
+	return out
+}
+
+// gather asks the other instances, and returns what they say within recentWait.
+func (r *Log) gather(ctx context.Context, req recentRequest) (out List) {
+	others := r.peers.Others()
+	out.Instances, out.Answered = others+1, 1
+	r.ask.mu.Lock()
+	client := r.ask.client
+	r.ask.mu.Unlock()
+	if others == 0 || client == nil {
+		return out
+	}
+	req.ID, req.From = mathrand.Uint64(), r.peers.ID()
+	message, err := json.Marshal(req)
+	if err != nil {
+		return out
+	}
+	answers := make(chan recentAnswer, others+1)
+	r.ask.mu.Lock()
+	r.ask.open[req.ID] = answers
+	r.ask.mu.Unlock()
+	defer func() {
+		r.ask.mu.Lock()
+		delete(r.ask.open, req.ID)
+		r.ask.mu.Unlock()
+	}()
+	ctx, cancel := context.WithTimeout(ctx, recentWait)
+	defer cancel()
+	if client.Publish(ctx, recentChannel, r.seal.close(message)).Err() != nil {
+		return out
+	}
+	for out.Answered < out.Instances {
+		select {
+		case a := <-answers:
+			out.Decisions, out.Near = append(out.Decisions, a.Decisions...), append(out.Near, a.Near...)
+			if a.Instance != nil {
+				out.instances = append(out.instances, *a.Instance)
+			}
+			out.Answered++
+		case <-ctx.Done():
+			return out
+		}
+	}
+	return out
+}
+
+// Run answers the other instances, and hears their answers, until ctx ends.
+func (r *Log) Run(ctx context.Context, client redis.UniversalClient, log *slog.Logger) {
+	mine := recentChannel + ":" + r.peers.ID()
+	sub := client.Subscribe(ctx, recentChannel, mine)
+	defer func() { _ = sub.Close() }()
+	r.ask.mu.Lock()
+	r.ask.client, r.ask.open = client, map[uint64]chan recentAnswer{}
+	r.ask.mu.Unlock()
+	messages := sub.Channel()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m, ok := <-messages:
+			if !ok {
+				return
+			}
+			content, err := r.seal.open(m.Payload)
+			switch {
+			case err != nil:
+				log.Debug("a message about recent decisions cannot be opened", "error", err)
+			case m.Channel == mine:
+				r.hear(content)
+			default:
+				r.reply(ctx, client, content)
+			}
+		}
+	}
+}
+
+// hear hands an answer to whoever waits for it.
+func (r *Log) hear(content []byte) {
+	var a recentAnswer
+	if json.Unmarshal(content, &a) != nil {
+		return
+	}
+	r.ask.mu.Lock()
+	waiting := r.ask.open[a.ID]
+	r.ask.mu.Unlock()
+	if waiting == nil {
+		return // too late
+	}
+	select {
+	case waiting <- a:
+	default: // more answers than instances
+	}
+}
+
+// reply answers another instance. One that asks in vain goes on without: nothing is repeated.
+func (r *Log) reply(ctx context.Context, client redis.UniversalClient, content []byte) {
+	var req recentRequest
+	if json.Unmarshal(content, &req) != nil || req.From == r.peers.ID() {
+		return
+	}
+	a := recentAnswer{ID: req.ID}
+	switch {
+	case req.Instances:
+		instance := r.self()
+		a.Instance = &instance
+	case req.Near:
+		a.Near = r.near(req.Tenant)
+	default:
+		a.Decisions = r.list(req.Tenant, req.Query)
+	}
+	message, err := json.Marshal(a)
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, recentWait)
+	defer cancel()
+	_ = client.Publish(ctx, recentChannel+":"+req.From, r.seal.close(message)).Err()
+}
+
+// seal encrypts messages between the instances of one deployment, and tells forged ones.
+type seal struct{ aead cipher.AEAD }
+
+func newSeal(keys check.Keys) seal {
+	// Sizes are constants, so none of these fails.
+	block, err := aes.NewCipher(keys.Derive("weir recent decisions"))
+	if err != nil {
+		panic("recent: " + err.Error())
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		panic("recent: " + err.Error())
+	}
+	return seal{aead}
+}
+
+func (s seal) close(message []byte) []byte {
+	nonce := make([]byte, s.aead.NonceSize(), s.aead.NonceSize()+len(message)+s.aead.Overhead())
+	_, _ = rand.Read(nonce) // never fails: the runtime aborts instead
+	return s.aead.Seal(nonce, nonce, message, nil)
+}
+
+var errSealed = errors.New("not sealed by an instance of this deployment")
+
+func (s seal) open(payload string) ([]byte, error) {
+	size := s.aead.NonceSize()
+	if len(payload) < size || len(payload) > recentMessage {
+		return nil, errSealed
+	}
+	content, err := s.aead.Open(nil, []byte(payload[:size]), []byte(payload[size:]), nil)
+	if err != nil {
+		return nil, errSealed
+	}
+	return content, nil
+}

@@ -1,0 +1,429 @@
+package recent
+
+import (
+	"cmp"
+	"container/list"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"weir/internal/check"
+	"weir/internal/limit"
+	"weir/internal/peers"
+)
+
+// RecentDecision is a decision as Recent keeps it. Lengths of time count from At.
+type Decision struct {
+	At           time.Time // when the check began, by the clock of the instance that answered
+	Subject      string
+	Resource     string
+	Plan         string // slug; "" where the tenant has no plans
+	Cost         int64
+	Allowed      bool
+	Code         check.Code
+	Rule         string // slug of the deciding rule; "": none decided, and all that follows of it is void
+	Source       string // where its number came from: "rule", "plan:SLUG" or "override"
+	Quota        int64
+	WindowMS     int64
+	Remaining    int64
+	RetryAfterMS int64 // NeverMS if no wait can help
+	ResetAfterMS int64
+	Penalized    bool
+	Uncounted    bool // answered without counting, while the counters were away
+	Degraded     bool // of the whole decision
+	// Repeats is how often the same was denied again, by the same instance, within RepeatsWithin
+	// after At. Those have no entry of their own.
+	Repeats int64
+}
+
+// RepeatsWithin is for how long a denial stands for the same ones that follow it.
+const RepeatsWithin = time.Second
+
+// NearLimit is a subject that was seen with little left of a quota, or nothing.
+type NearLimit struct {
+	At           time.Time // when it was last seen so
+	Subject      string
+	Resource     string // of the check that showed it
+	Rule         string // slug
+	Quota        int64
+	Remaining    int64
+	ResetAfterMS int64 // from At until the quota is whole again
+}
+
+// Used is the share of the quota that is used up, 0 to 1.
+func (n *NearLimit) Used() float64 { return 1 - float64(n.Remaining)/float64(n.Quota) }
+
+// RecentQuery selects recent decisions that meet all of its conditions.
+type Query struct {
+	Subject  string    // exactly; "": any
+	Prefix   string    // of the subject
+	Resource string    // exactly; "": any
+	Rule     string    // the deciding one; "": any
+	Denied   bool      // only denials
+	Since    time.Time // not before
+	Most     int       // 0: all
+}
+
+func (q *Query) selects(d *Decision) bool {
+	return (!q.Denied || !d.Allowed) && (q.Subject == "" || q.Subject == d.Subject) && strings.HasPrefix(d.Subject, q.Prefix) &&
+		(q.Resource == "" || q.Resource == d.Resource) && (q.Rule == "" || q.Rule == d.Rule) && !d.At.Before(q.Since)
+}
+
+// Recent keeps some of the decisions that this process has made, in memory alone: the last
+// denials of each tenant, a sample of what was allowed, and who is near a limit. It exists so
+// that people can see why somebody was denied.
+//
+// Most decisions end at a few comparisons. What is kept goes through a lock, and bounds that are
+// looked at before keep that rare, however much is decided: so many a second of each tenant,
+// and in all. A denial that repeats within a second is counted on the first one, so that
+// whoever hammers does not push out the others.
+type Log struct {
+	seed  maphash.Seed
+	clock func() time.Time
+	peers *peers.Peers
+	seal  seal
+	ask   asking
+	self  func() Instance
+
+	seen   [recentSeen]atomic.Pointer[keptDecision] // what was last kept, by what it is of
+	paces  [recentPaces]recentPace                  // by tenant
+	inAll  pace
+	budget int64 // bytes
+
+	mu      sync.Mutex // of all below
+	bytes   int64      // roughly
+	tenants map[limit.TenantID]*list.Element
+	order   *list.List // of *tenantRecent, the one kept for last in front
+}
+
+const (
+	recentSeen  = 8192 // two that meet in one place push each other out, and repeats show as entries of their own
+	recentPaces = 1024 // tenants that meet in one place share its bounds
+
+	recentDenied  = 200 // entries of a tenant
+	recentAllowed = 100
+	recentNear    = 64
+
+	recentDeniedPerSecond  = 40 // of a tenant
+	recentAllowedPerSecond = 10
+	recentNearPerSecond    = 20
+	recentPerSecond        = 2000 // in all
+
+	recentBytes         = 32 << 20
+	bytesPerRecent      = 400 // an entry, beside its texts
+	nearShare           = 5   // near a limit is who has less than one in nearShare left
+	recentNearStaysLong = time.Hour
+)
+
+type recentPace struct {
+	denied, allowed, near pace
+	_                     [40]byte // keeps neighbours on different cache lines
+}
+
+// pace lets through so many a second. Past that it is only read.
+type pace struct{ v atomic.Uint64 } // the second, and 16 bits of count
+
+func (p *pace) take(second, most uint64) bool {
+	for {
+		old := p.v.Load()
+		now := second<<16 | 1
+		if old>>16 == second {
+			if old&0xffff >= most {
+				return false
+			}
+			now = old + 1
+		}
+		if p.v.CompareAndSwap(old, now) {
+			return true
+		}
+	}
+}
+
+// keptDecision never changes but for what repeats tell.
+type keptDecision struct {
+	Decision
+	tenant    limit.TenantID
+	untilMS   int64
+	repeats   atomic.Int64
+	remaining atomic.Int64 // of the last of them
+}
+
+// tenantRecent is what is kept of one tenant.
+type tenantRecent struct {
+	tenant  limit.TenantID
+	denied  ring
+	allowed ring
+	near    []*keptDecision
+}
+
+// ring holds the last entries: the oldest are overwritten.
+type ring struct {
+	entries []*keptDecision
+	next    int
+}
+
+// put returns what had to go, nil where there was room.
+func (r *ring) put(k *keptDecision, most int) (gone *keptDecision) {
+	if len(r.entries) < most {
+		r.entries = append(r.entries, k)
+		return nil
+	}
+	gone, r.entries[r.next] = r.entries[r.next], k
+	r.next = (r.next + 1) % most
+	return gone
+}
+
+// RecentOptions are the parts of a Recent. Keys and Peers are required.
+type Options struct {
+	Keys  check.Keys   // instances with the same keys answer each other
+	Peers *peers.Peers // the other instances
+	// Self says how this instance is. nil: nothing is known about it.
+	Self  func() Instance
+	Clock func() time.Time // nil: time.Now
+}
+
+// NewRecent returns a Recent without decisions. It is an Observer of a Checker.
+func New(o Options) *Log {
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	if o.Self == nil {
+		o.Self = func() (none Instance) { return none }
+	}
+	return &Log{
+		seed: maphash.MakeSeed(), clock: o.Clock, peers: o.Peers, seal: newSeal(o.Keys), self: o.Self, budget: recentBytes,
+		tenants: map[limit.TenantID]*list.Element{}, order: list.New(),
+	}
+}
+
+// Decided is part of Observer. A dry run is not recorded.
+func (r *Log) Decided(tenant limit.TenantID, req *check.Request, d *check.Decision, now time.Time) {
+	if req.DryRun {
+		return
+	}
+	nowMS := now.UnixMilli()
+	second := uint64(nowMS / 1000)                                        //nolint:gosec // not negative
+	paces := &r.paces[(uint(tenant[14])<<8|uint(tenant[15]))%recentPaces] // ids of tenants end in random bits
+	near := nearLimit(d)
+	if d.Allowed {
+		if paces.allowed.take(second, recentAllowedPerSecond) && r.inAll.take(second, recentPerSecond) {
+			r.keep(tenant, d, now, true, near)
+			return
+		}
+		if !near {
+			return
+		}
+	}
+	place := r.place(tenant, d)
+	if last := place.Load(); last != nil && nowMS < last.untilMS && last.same(tenant, d) {
+		last.repeats.Add(1)
+		if near {
+			last.remaining.Store(d.Rules[d.Deciding].Remaining)
+		}
+		return
+	}
+	bound, most := &paces.denied, uint64(recentDeniedPerSecond)
+	if d.Allowed {
+		bound, most = &paces.near, recentNearPerSecond
+	}
+	if bound.take(second, most) && r.inAll.take(second, recentPerSecond) {
+		place.Store(r.keep(tenant, d, now, !d.Allowed, near))
+	}
+}
+
+// nearLimit reports whether the deciding rule has little left, or nothing.
+func nearLimit(d *check.Decision) bool {
+	if d.Deciding < 0 {
+		return false
+	}
+	r := &d.Rules[d.Deciding]
+	return !r.Uncounted && !r.CostExceeds && r.Remaining < (r.Quota+nearShare-1)/nearShare
+}
+
+func (r *Log) place(tenant limit.TenantID, d *check.Decision) *atomic.Pointer[keptDecision] {
+	h := maphash.String(r.seed, d.Subject) ^ 0x9e3779b97f4a7c15*maphash.String(r.seed, d.Resource) ^ uint64(tenant[15])
+	if d.Allowed {
+		h = ^h
+	}
+	return &r.seen[h%recentSeen]
+}
+
+// same reports whether a decision of now repeats what was kept.
+func (k *keptDecision) same(tenant limit.TenantID, d *check.Decision) bool {
+	return k.Allowed == d.Allowed && k.Code == d.Code && k.Subject == d.Subject && k.Resource == d.Resource && k.tenant == tenant &&
+		(d.Deciding < 0 && k.Rule == "" || d.Deciding >= 0 && k.Rule == d.Rules[d.Deciding].Rule.Slug)
+}
+
+// keep keeps a decision in the list of its kind, or as a note of who is near a limit, or both.
+func (r *Log) keep(tenant limit.TenantID, d *check.Decision, now time.Time, listed, near bool) *keptDecision {
+	k := &keptDecision{Decision: recentOf(d, now), tenant: tenant, untilMS: now.Add(RepeatsWithin).UnixMilli()}
+	k.remaining.Store(k.Remaining)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.of(tenant)
+	if near {
+		r.bytes += t.noteNear(k)
+	}
+	entries, most := &t.denied, recentDenied
+	if d.Allowed {
+		entries, most = &t.allowed, recentAllowed
+	}
+	if listed {
+		r.bytes += k.bytes()
+		if gone := entries.put(k, most); gone != nil {
+			r.bytes -= gone.bytes()
+		}
+	}
+	for r.bytes > r.budget && r.order.Len() > 1 {
+		r.forget(r.order.Back())
+	}
+	return k
+}
+
+// recentOf copies what is kept of a decision. A request's strings are parts of a larger text;
+// those of rules and plans live as long as their policy anyway.
+func recentOf(d *check.Decision, now time.Time) Decision {
+	out := Decision{
+		At: now, Subject: strings.Clone(d.Subject), Resource: strings.Clone(d.Resource), Plan: d.Plan, Cost: d.Cost,
+		Allowed: d.Allowed, Code: d.Code, Degraded: d.Degraded,
+	}
+	if d.Deciding >= 0 {
+		r := &d.Rules[d.Deciding]
+		out.Rule, out.Source, out.Quota, out.WindowMS, out.Remaining = r.Rule.Slug, r.Source, r.Quota, r.WindowMS, r.Remaining
+		out.RetryAfterMS, out.ResetAfterMS, out.Penalized, out.Uncounted = r.RetryAfterMS, r.ResetAfterMS, r.Penalized, r.Uncounted
+	}
+	return out
+}
+
+func (d *Decision) bytes() int64 { return bytesPerRecent + int64(len(d.Subject)+len(d.Resource)) }
+
+// of returns a tenant's entries, and moves the tenant to the front.
+func (r *Log) of(tenant limit.TenantID) *tenantRecent {
+	if e := r.tenants[tenant]; e != nil {
+		r.order.MoveToFront(e)
+		return e.Value.(*tenantRecent)
+	}
+	t := &tenantRecent{tenant: tenant}
+	r.tenants[tenant] = r.order.PushFront(t)
+	return t
+}
+
+func (r *Log) forget(e *list.Element) {
+	t := r.order.Remove(e).(*tenantRecent)
+	delete(r.tenants, t.tenant)
+	for _, entries := range [][]*keptDecision{t.denied.entries, t.allowed.entries} {
+		for _, k := range entries {
+			r.bytes -= k.bytes()
+		}
+	}
+	for i := range t.near {
+		r.bytes -= t.near[i].bytes()
+	}
+}
+
+// noteNear notes that a subject was seen near a limit, and returns by how much the notes grew.
+// Where there is no room, whoever is whole again goes, or else who has the most left.
+func (t *tenantRecent) noteNear(k *keptDecision) (bytes int64) {
+	for i, n := range t.near {
+		if n.Subject == k.Subject && n.Rule == k.Rule {
+			t.near[i] = k
+			return k.bytes() - n.bytes()
+		}
+	}
+	if len(t.near) < recentNear {
+		t.near = append(t.near, k)
+		return k.bytes()
+	}
+	least := 0
+	for i := range t.near {
+		if t.near[i].rank(k.At) < t.near[least].rank(k.At) {
+			least = i
+		}
+	}
+	bytes = k.bytes() - t.near[least].bytes()
+	t.near[least] = k
+	return bytes
+}
+
+// rank is the share used, or less than any where the quota is whole again.
+func (k *keptDecision) rank(now time.Time) float64 {
+	if !k.holds(now) {
+		return -1
+	}
+	n := k.note()
+	return n.Used()
+}
+
+// holds reports whether what was seen may still be so.
+func (k *keptDecision) holds(now time.Time) bool {
+	age := now.Sub(k.At)
+	return age < time.Duration(k.ResetAfterMS)*time.Millisecond && age < recentNearStaysLong
+}
+
+func (k *keptDecision) note() NearLimit {
+	return NearLimit{
+		At: k.At, Subject: k.Subject, Resource: k.Resource, Rule: k.Rule, Quota: k.Quota, Remaining: k.remaining.Load(), ResetAfterMS: k.ResetAfterMS,
+	}
+}
+
+// list returns this process's entries, the newest first.
+func (r *Log) list(tenant limit.TenantID, q Query) (out []Decision) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.tenants[tenant]
+	if e == nil {
+		return nil
+	}
+	t := e.Value.(*tenantRecent)
+	for _, entries := range [][]*keptDecision{t.denied.entries, t.allowed.entries} {
+		for _, k := range entries {
+			if q.selects(&k.Decision) {
+				d := k.Decision
+				if !d.Allowed {
+					d.Repeats = k.repeats.Load()
+				}
+				out = append(out, d)
+			}
+		}
+	}
+	return newestFirst(out, q.Most)
+}
+
+func newestFirst(list []Decision, most int) []Decision {
+	slices.SortStableFunc(list, func(a, b Decision) int { return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Subject, b.Subject)) })
+	if most > 0 && len(list) > most {
+		list = list[:most]
+	}
+	return list
+}
+
+// near returns whom this process has seen near a limit and may still be there.
+func (r *Log) near(tenant limit.TenantID) (out []NearLimit) {
+	now := r.clock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.tenants[tenant]; e != nil {
+		for _, n := range e.Value.(*tenantRecent).near {
+			if n.holds(now) {
+				out = append(out, n.note())
+			}
+		}
+	}
+	return out
+}
+
+// mostUsedFirst leaves of each subject and rule what was seen last.
+func mostUsedFirst(list []NearLimit, most int) []NearLimit {
+	slices.SortFunc(list, func(a, b NearLimit) int {
+		return cmp.Or(cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Rule, b.Rule), b.At.Compare(a.At))
+	})
+	list = slices.CompactFunc(list, func(a, b NearLimit) bool { return a.Subject == b.Subject && a.Rule == b.Rule })
+	slices.SortStableFunc(list, func(a, b NearLimit) int { return cmp.Or(cmp.Compare(b.Used(), a.Used()), b.At.Compare(a.At)) })
+	if most > 0 && len(list) > most {
+		list = list[:most]
+	}
+	return list
+}

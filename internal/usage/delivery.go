@@ -1,0 +1,211 @@
+package usage
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	usageFlushEvery    = time.Second
+	usageSubjectsEvery = 10 * time.Second // they cost the sink more, and are approximate anyway
+	usageAliveEvery    = 5 * time.Second  // an idle process still tells up to when it is complete
+	usageWriteTimeout  = 10 * time.Second // bounds the wait for a sink that is stuck
+	usageLastFlush     = 5 * time.Second  // to deliver what is left when the process ends
+
+	maxBatchRows     = 5000
+	maxBatchSubjects = 200 // lists
+)
+
+// delivery brings counts to the sink, each exactly once.
+type delivery struct {
+	sink    Sink
+	log     *slog.Logger
+	clock   func() time.Time
+	limit   int64
+	metrics usageMetrics
+
+	mu       sync.Mutex // of all below; held while the sink writes, never by a check
+	writer   uuid.UUID
+	waiting  usageBuffer
+	unacked  *Batch    // given to the sink, and perhaps written: it must not change any more
+	tops     time.Time // when subjects were last handed on
+	told     time.Time // when the sink last took a batch
+	failures int       // in a row
+}
+
+type usageMetrics struct {
+	lost      prometheus.Counter
+	coarsened prometheus.Counter
+	failures  prometheus.Counter
+	bytes     prometheus.Gauge
+}
+
+func newDelivery(o Options) *delivery {
+	d := &delivery{sink: o.Sink, log: o.Logger, clock: o.Clock, limit: o.BufferBytes, writer: uuid.New(), waiting: newUsageBuffer()}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	if d.clock == nil {
+		d.clock = time.Now
+	}
+	if d.limit == 0 {
+		d.limit = defaultUsageBuffer
+	}
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		o.Registerer.MustRegister(c)
+		return c
+	}
+	d.metrics = usageMetrics{
+		lost:      counter("weir_usage_lost_checks_total", "Checks that were answered but are missing from usage, because the buffer was full or the store refused them."),
+		coarsened: counter("weir_usage_coarsened_rows_total", "Rows of usage that are counted by the hour only, because the buffer was full."),
+		failures:  counter("weir_usage_write_errors_total", "Writes of usage that failed; they are tried again."),
+		bytes:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_usage_buffer_bytes", Help: "Usage that waits to be written, roughly."}),
+	}
+	o.Registerer.MustRegister(d.metrics.bytes)
+	return d
+}
+
+// Run delivers what was counted every second until ctx ends, and then what is left, for which
+// it takes at most five seconds more. While the sink fails, counts are kept: by the minute, then
+// by the hour if they outgrow the buffer; only then the oldest are dropped.
+func (u *Recorder) Run(ctx context.Context) {
+	ticks := time.NewTicker(usageFlushEvery)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), usageLastFlush)
+			defer cancel()
+			u.finish(last)
+			return
+		case <-ticks.C:
+			u.note(u.flush(ctx, false))
+		}
+	}
+}
+
+// finish delivers what is left and ends the writer.
+func (u *Recorder) finish(ctx context.Context) {
+	for {
+		err := u.flush(ctx, true)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			lost := u.waiting.checks()
+			if u.unacked != nil {
+				lost += checksOf(u.unacked.Rows)
+			}
+			u.metrics.lost.Add(float64(lost))
+			u.log.Error("usage is lost: the store did not take it before the end", "checks", lost, "error", err)
+			return
+		case <-time.After(usageFlushEvery / 4):
+		}
+	}
+}
+
+// note logs when deliveries begin to fail and when they work again.
+func (u *Recorder) note(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case err != nil:
+		u.failures++
+		if u.failures == 1 {
+			u.log.Warn("usage cannot be written now and is kept", "error", err)
+		}
+	case u.failures > 0:
+		u.log.Info("usage is written again", "failed_attempts", u.failures)
+		u.failures = 0
+	}
+}
+
+// flush takes what was counted and delivers all that waits, in batches. It stops at the first
+// one that fails, and the next flush goes on with it. With last, the writer ends when it succeeds.
+func (u *Recorder) flush(ctx context.Context, last bool) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	// What is being decided at this moment may be recorded after the drain.
+	now := u.clock()
+	complete := now.Add(-time.Second)
+	u.drain(now, &u.waiting)
+	coarsened, lost := u.waiting.shrink(u.limit)
+	u.metrics.coarsened.Add(float64(coarsened))
+	u.metrics.lost.Add(float64(lost))
+	withSubjects := last || now.Sub(u.tops) >= usageSubjectsEvery
+	for {
+		if u.unacked == nil {
+			u.unacked = u.next(complete, withSubjects, last, now)
+		}
+		u.metrics.bytes.Set(float64(u.waiting.bytes))
+		if u.unacked == nil {
+			if withSubjects {
+				u.tops = now
+				u.waiting.repack() // nearly nothing is left, even after a long outage
+			}
+			return nil
+		}
+		err := u.write(ctx)
+		if err != nil {
+			u.metrics.failures.Inc()
+			return err
+		}
+		ended := u.unacked.Last
+		u.unacked, u.told = nil, now
+		if ended {
+			return nil
+		}
+	}
+}
+
+// next cuts the next batch out of what waits; nil if there is nothing to tell.
+func (u *Recorder) next(complete time.Time, withSubjects, last bool, now time.Time) *Batch {
+	b := &Batch{Writer: u.writer, ID: uuid.Must(uuid.NewV7())}
+	b.Rows = u.waiting.cut(maxBatchRows)
+	if withSubjects {
+		b.Subjects = u.waiting.cutSubjects(maxBatchSubjects)
+	}
+	rest := len(u.waiting.rows) > 0 || withSubjects && len(u.waiting.subjects) > 0
+	if len(b.Rows) == 0 && len(b.Subjects) == 0 && !last && now.Sub(u.told) < usageAliveEvery {
+		return nil
+	}
+	b.CompleteUntil = complete
+	if oldest, some := u.waiting.oldest(); some && oldest.Before(complete) {
+		b.CompleteUntil = oldest
+	}
+	b.Last = last && !rest
+	return b
+}
+
+func (u *Recorder) write(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, usageWriteTimeout)
+	defer cancel()
+	err := u.sink.WriteUsage(ctx, u.unacked)
+	if !errors.Is(err, ErrRefused) {
+		return err
+	}
+	lost := checksOf(u.unacked.Rows)
+	u.metrics.lost.Add(float64(lost))
+	u.log.Error("usage is lost: the store refuses it", "checks", lost, "error", err)
+	return nil
+}
+
+// checksOf counts the checks of rows: those of whole checks, for the rules' rows are of the same.
+func checksOf(rows []Row) (n int64) {
+	for i := range rows {
+		if rows[i].Rule == "" {
+			n += rows[i].Allowed + rows[i].Denied
+		}
+	}
+	return n
+}

@@ -1,0 +1,180 @@
+package usage
+
+import (
+	"cmp"
+	"slices"
+
+	"weir/internal/check"
+)
+
+// topSubjects is how many subjects a SubjectList keeps.
+const topSubjects = 100
+
+// TopSubjects are lists of the busiest subjects.
+type TopSubjects struct {
+	Checks SubjectList // by checks, allowed or denied
+	Denied SubjectList // by denied checks, which are all that it counts
+}
+
+// SubjectList is an approximate list of the busiest subjects, in no order: of N checks it knows
+// every subject with more than N/100 of them. It is a summary after the Space-Saving algorithm:
+// whoever is not listed enters in place of the least busy one, and might have had as many checks
+// before as that one.
+type SubjectList []Subject
+
+// UsageSubject is one subject of a list.
+type Subject struct {
+	Subject string
+	// Error is how many checks more, at most, the subject may have had than are counted here;
+	// never more than a hundredth of all checks. The counts are never too large.
+	Error int64
+	Counts
+}
+
+func (s *Subject) weight() int64 { return s.Error + s.Allowed + s.Denied }
+
+// Merge returns the list of the checks of both, which must be of different checks.
+func (l SubjectList) Merge(o SubjectList) SubjectList {
+	// Whoever is missing from a list may have had as many checks as its last.
+	missingL, missingO := l.missing(), o.missing()
+	at := make(map[string]int, len(l))
+	merged := make(SubjectList, len(l), len(l)+len(o))
+	for i, s := range l {
+		at[s.Subject] = i
+		s.Error += missingO
+		merged[i] = s
+	}
+	for _, s := range o {
+		if i, both := at[s.Subject]; both {
+			merged[i].Error += s.Error - missingO
+			merged[i].Add(s.Counts)
+		} else {
+			s.Error += missingL
+			merged = append(merged, s)
+		}
+	}
+	if len(merged) > topSubjects {
+		slices.SortFunc(merged, func(a, b Subject) int {
+			return cmp.Or(cmp.Compare(b.weight(), a.weight()), cmp.Compare(a.Subject, b.Subject))
+		})
+		merged = slices.Clone(merged[:topSubjects])
+	}
+	return merged
+}
+
+// missing is the most checks that a subject may have had that is not in the list.
+func (l SubjectList) missing() int64 {
+	if len(l) < topSubjects {
+		return 0
+	}
+	least := l[0].weight()
+	for i := range l {
+		least = min(least, l[i].weight())
+	}
+	return least
+}
+
+// Merge returns the lists of the checks of both.
+func (t TopSubjects) Merge(o TopSubjects) TopSubjects {
+	return TopSubjects{Checks: t.Checks.Merge(o.Checks), Denied: t.Denied.Merge(o.Denied)}
+}
+
+// subjectSketch makes a SubjectList, one check at a time. It makes no garbage: places and their
+// texts are used again. The zero value is ready.
+type subjectSketch struct {
+	places  []sketchPlace
+	weights []int64 // of the places, apart from them to be searched quickly
+	// table finds a place by hash: open addressing, each entry is a place + 1. It is two and a
+	// half times as large as the number of places.
+	table [256]uint8
+	least int64 // no weight is below this
+	hand  int   // where to look for the next one of that weight
+}
+
+type sketchPlace struct {
+	hash    uint64
+	subject []byte
+	error   int64
+	counts  Counts
+}
+
+// count counts the decision for its subject, whose hash this is.
+func (k *subjectSketch) count(hash uint64, d *check.Decision, shadowDenied bool) {
+	i, found := k.find(hash, d.Subject)
+	if !found {
+		i = k.enter(hash, d.Subject)
+	}
+	k.weights[i]++
+	k.places[i].counts.count(d.Allowed, shadowDenied, d.Degraded, d.Cost)
+}
+
+func (k *subjectSketch) find(hash uint64, subject string) (place int, found bool) {
+	for at := uint8(hash); k.table[at] != 0; at++ { //nolint:gosec // the low byte is meant
+		p := &k.places[k.table[at]-1]
+		if p.hash == hash && string(p.subject) == subject {
+			return int(k.table[at]) - 1, true
+		}
+	}
+	return 0, false
+}
+
+// enter gives a subject that is not there a place: a new one, or that of the least busy.
+func (k *subjectSketch) enter(hash uint64, subject string) int {
+	i := len(k.weights)
+	if i < topSubjects {
+		if i == len(k.places) {
+			k.places = append(k.places, sketchPlace{})
+		}
+		k.weights = append(k.weights, 0)
+	} else {
+		i = k.leastBusy()
+		k.drop(i)
+	}
+	p := &k.places[i]
+	p.hash, p.subject, p.error, p.counts = hash, append(p.subject[:0], subject...), k.weights[i], Counts{}
+	at := uint8(hash) //nolint:gosec // the low byte is meant
+	for k.table[at] != 0 {
+		at++
+	}
+	k.table[at] = uint8(i + 1) //nolint:gosec // at most topSubjects
+	return i
+}
+
+// leastBusy returns the place of the smallest weight. Weights only grow, so those of the
+// smallest are taken one after the other, and all are searched only when none is left.
+func (k *subjectSketch) leastBusy() int {
+	for ; k.hand < len(k.weights); k.hand++ {
+		if k.weights[k.hand] == k.least {
+			return k.hand
+		}
+	}
+	k.least = slices.Min(k.weights)
+	k.hand = slices.Index(k.weights, k.least)
+	return k.hand
+}
+
+// drop takes a place out of the table, and closes the gap.
+func (k *subjectSketch) drop(i int) {
+	gap := uint8(k.places[i].hash)   //nolint:gosec // the low byte is meant
+	for k.table[gap] != uint8(i+1) { //nolint:gosec // at most topSubjects
+		gap++
+	}
+	for at := gap + 1; k.table[at] != 0; at++ {
+		home := uint8(k.places[k.table[at]-1].hash) //nolint:gosec // the low byte is meant
+		if at-home >= at-gap {                      // its search passes the gap
+			k.table[gap], gap = k.table[at], at
+		}
+	}
+	k.table[gap] = 0
+}
+
+// take returns the list, and begins anew.
+func (k *subjectSketch) take() SubjectList {
+	list := make(SubjectList, len(k.weights))
+	for i := range list {
+		p := &k.places[i]
+		list[i] = Subject{Subject: string(p.subject), Error: p.error, Counts: p.counts}
+	}
+	k.weights, k.table, k.least, k.hand = k.weights[:0], [256]uint8{}, 0, 0
+	return list
+}
