@@ -18,10 +18,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/check"
+	"weir/internal/check/checktest"
 	"weir/internal/engine"
 	redisengine "weir/internal/engine/redis"
 	"weir/internal/limit"
-	"weir/internal/peers"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 	"weir/internal/testenv"
@@ -123,13 +123,10 @@ func newFaultStack(t *testing.T, secure bool) *faultStack {
 	client := redis.NewClient(options)
 	t.Cleanup(func() { _ = client.Close() })
 	s.deps = s.newDeps(t, engine.NewMemory(engine.MemoryOptions{}))
-	s.deps.Checker = check.NewChecker(check.CheckerOptions{
-		Keys:   check.NewKeys([16]byte{7}),
+	s.deps.Checker = checktest.New(t, checktest.Options{
+		Keys: check.NewKeys([16]byte{7}), Clock: s.faults.clock,
 		Shared: faultyEngine{redisengine.New(client, redisengine.Options{Deadline: 5 * time.Second}), &s.faults},
-		Local:  engine.NewMemory(engine.MemoryOptions{}), Clock: s.faults.clock,
-		Peers: peers.New(1, check.NewMetrics(prometheus.NewRegistry())), Metrics: check.NewMetrics(prometheus.NewRegistry()),
-	})
-	t.Cleanup(s.deps.Checker.Close)
+	}).Checker
 	s.deps.Policies = check.NewPolicies(faultySource{s.db.Store, &s.faults}, check.NewKeys([16]byte{7}), s.deps.Logger,
 		check.NewMetrics(prometheus.NewRegistry()))
 	platform, err := s.db.Store.EnsurePlatform(t.Context())
