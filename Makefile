@@ -7,7 +7,7 @@ SHELL := /bin/bash
 GOTESTSUM := go tool -modfile=tools/gotestsum.mod gotestsum
 
 .DEFAULT_GOAL := help
-.PHONY: help run test screenshots readme-pictures test-idempotency conformance bench microbench build generate web verify clean-dev
+.PHONY: help run test test-clients test-client-go screenshots readme-pictures test-idempotency conformance bench microbench build generate web verify clean-dev
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,14 @@ test: ## run all tests under the race detector, against a PostgreSQL and Redis o
 	@scripts/dev.sh --test browser
 	@scripts/dev.sh --test with $(GOTESTSUM) --format standard-quiet -- -race -timeout 15m ./...
 	@cd bench && ../scripts/dev.sh --test with go test ./...
+	@$(MAKE) --no-print-directory test-client-go
+
+test-clients: test-client-go ## run the shared suite of the clients in every language, against a scripted server and a real one
+
+test-client-go: ## run the tests of the Go client
+	@scripts/dev.sh --test compiler
+	@scripts/dev.sh --test with go run ./tests/withserver go -C sdk/go test -race -tags server ./...
+	@go -C sdk/go/frameworks test ./...
 
 screenshots: ## write a picture of every page, light, dark and on a phone, to DIR=path (.dev/screenshots)
 	@scripts/dev.sh --test browser

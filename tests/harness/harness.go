@@ -46,6 +46,16 @@ func Main(m *testing.M) int {
 	return code
 }
 
+// Outside runs f for a command that is no test, and returns its exit code after what it started has ended.
+func Outside(f func(t testing.TB) int) int {
+	code := f(shared)
+	shared.end()
+	if binary.path != "" {
+		_ = os.RemoveAll(filepath.Dir(binary.path))
+	}
+	return code
+}
+
 // Server builds the real program, once for all tests of a package, and returns its path. It has
 // the race detector where the tests have it.
 func Server(t testing.TB) string {

@@ -167,6 +167,9 @@ func (i *Instance) Signal(s os.Signal) {
 	require.NoError(i.t, i.cmd.Process.Signal(s))
 }
 
+// Pid is the id of the process.
+func (i *Instance) Pid() int { return i.cmd.Process.Pid }
+
 // Done is closed when the process has ended, however it ended.
 func (i *Instance) Done() <-chan struct{} { return i.done }
 

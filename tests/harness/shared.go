@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -23,6 +24,8 @@ type sharedTB struct {
 
 func (s *sharedTB) Helper()      {}
 func (s *sharedTB) Failed() bool { return false }
+
+func (s *sharedTB) Context() context.Context { return context.Background() }
 
 func (s *sharedTB) Cleanup(f func()) {
 	s.mu.Lock()

@@ -1,0 +1,100 @@
+package frameworks
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/go-chi/chi/v5"
+	"github.com/labstack/echo/v4"
+
+	weir "github.com/weir-dev/weir-go"
+	"github.com/weir-dev/weir-go/weirtest"
+)
+
+// try sends an allowed and a denied request, and looks at what was asked and answered.
+func try(t *testing.T, limiter *weirtest.Fake, server http.Handler, resource string, called *int) {
+	t.Helper()
+	for i, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		r := httptest.NewRequest("GET", "/orders/7", nil)
+		r.Header.Set("X-Customer", "user_42")
+		w := httptest.NewRecorder()
+		server.ServeHTTP(w, r)
+		if w.Code != want || w.Header().Get("X-RateLimit-Limit") != "100" {
+			t.Errorf("request %d: status %d, want %d: %v", i, w.Code, want, w.Header())
+		}
+		if check := limiter.Asked()[i]; check.Subject != "user_42" || check.Resource != resource {
+			t.Errorf("asked %+v, want the resource %s", check, resource)
+		}
+	}
+	if *called != 1 {
+		t.Errorf("the handler was called %d times", *called)
+	}
+}
+
+func newGuard() (weir.Guard, *weirtest.Fake) {
+	limiter := weirtest.Script(weirtest.Allowed(), weirtest.Denied(time.Minute))
+	return weir.Guard{Checker: limiter, Subject: func(r *http.Request) string { return r.Header.Get("X-Customer") }}, limiter
+}
+
+func TestChi(t *testing.T) {
+	guard, limiter := newGuard()
+	called := 0
+	orders := func(w http.ResponseWriter, _ *http.Request) { called++ }
+
+	guard.Resource = func(r *http.Request) string { return r.Method + " " + chi.RouteContext(r.Context()).RoutePattern() }
+	router := chi.NewRouter()
+	router.With(guard.Handler).Get("/orders/{id}", orders) // With, not Use: the route must be known
+
+	try(t, limiter, router, "GET /orders/{id}", &called)
+}
+
+func TestEcho(t *testing.T) {
+	guard, limiter := newGuard()
+	called := 0
+	orders := func(c echo.Context) error {
+		called++
+		return c.NoContent(http.StatusOK)
+	}
+
+	server := echo.New()
+	guarded := func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			routed := guard
+			routed.Resource = func(r *http.Request) string { return r.Method + " " + c.Path() }
+			return echo.WrapMiddleware(routed.Handler)(next)(c)
+		}
+	}
+	server.GET("/orders/:id", orders, guarded)
+
+	try(t, limiter, server, "GET /orders/:id", &called)
+}
+
+func TestGin(t *testing.T) {
+	gin.SetMode(gin.TestMode)
+	guard, limiter := newGuard()
+	called := 0
+	orders := func(c *gin.Context) {
+		called++
+		c.Status(http.StatusOK)
+	}
+
+	server := gin.New()
+	guarded := func(c *gin.Context) {
+		routed := guard
+		routed.Resource = func(r *http.Request) string { return r.Method + " " + c.FullPath() }
+		passed := false
+		routed.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			passed, c.Request = true, r
+			c.Next()
+		})).ServeHTTP(c.Writer, c.Request)
+		if !passed {
+			c.Abort()
+		}
+	}
+	server.GET("/orders/:id", guarded, orders)
+
+	try(t, limiter, server, "GET /orders/:id", &called)
+}

@@ -1,0 +1,290 @@
+//go:build server
+
+package weir
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// These tests ask a real server. In the repository of Weir, make test-clients runs them; tests/withserver starts the
+// server and sets the environment.
+
+func environment(t *testing.T, name string) string {
+	value := os.Getenv(name)
+	if value == "" {
+		t.Fatalf("%s is not set: run make test-clients", name)
+	}
+	return value
+}
+
+// realClient is a client of the real server. Its timeout is long, so that a busy machine fails no test of decisions.
+func realClient(t *testing.T, options ...Option) *Client {
+	options = append([]Option{WithTimeout(patience), WithConnectTimeout(patience), WithLogger(quiet())}, options...)
+	client, err := New(environment(t, "WEIR_TEST_URL"), environment(t, "WEIR_TEST_KEY"), options...)
+	must(t, err)
+	t.Cleanup(client.Close)
+	return client
+}
+
+// admin calls the admin API.
+func admin(t *testing.T, method, path, body string) {
+	t.Helper()
+	r, err := http.NewRequest(method, environment(t, "WEIR_TEST_URL")+path, strings.NewReader(body))
+	must(t, err)
+	r.Header.Set("Authorization", "Bearer "+environment(t, "WEIR_TEST_KEY"))
+	r.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(r)
+	must(t, err)
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	must(t, err)
+	if response.StatusCode >= 300 {
+		t.Fatalf("%s %s: %s: %s", method, path, response.Status, answer)
+	}
+}
+
+// rule creates a rule for one resource and returns when the server answers by it.
+func rule(t *testing.T, client *Client, slug, fields string) {
+	t.Helper()
+	admin(t, http.MethodPut, "/v1/rules/"+slug, `{"resource":"`+slug+`",`+fields+`}`)
+	eventually(t, "rule "+slug, func() bool {
+		d, err := client.Peek(context.Background(), Check{Subject: "peek", Resource: slug})
+		return err == nil && d.Rule == slug
+	})
+}
+
+// eventually polls: nobody tells a client when a rule has arrived.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+func TestServerDecides(t *testing.T) {
+	client, ctx := realClient(t), context.Background()
+	rule(t, client, "go-decides", `"limit":2,"window":"1h","algorithm":"fixed_window_first_hit"`)
+	check := Check{Subject: "user_42", Resource: "go-decides"}
+	for left := int64(1); left >= 0; left-- {
+		d, err := client.Check(ctx, check)
+		if err != nil || !d.Allowed || d.Source != SourceServer || d.Rule != "go-decides" || d.Limit != N(2) || d.Remaining != N(left) ||
+			len(d.Rules) != 1 || d.Rules[0].WindowMS != N(3_600_000) || d.Headers.Remaining != strconv.FormatInt(left, 10) || d.Headers.RateLimit == "" {
+			t.Fatalf("%+v, %v", d, err)
+		}
+	}
+	d, err := client.Check(ctx, check)
+	wait, known := d.RetryAfter()
+	if err != nil || d.Allowed || d.Source != SourceServer || d.Denial == nil || d.Denial.Code != CodeRateLimitExceeded || !known || wait <= 0 || d.Headers.RetryAfter == "" {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	if d, err = client.Check(ctx, check); err != nil || d.Allowed || d.Source != SourceMemory {
+		t.Fatalf("the denial is not remembered: %+v, %v", d, err)
+	}
+	never, err := client.Check(ctx, Check{Subject: "user_43", Resource: "go-decides", Cost: 3})
+	if err != nil || never.Allowed || never.RetryAfterMS.Known || never.Denial.Code != CodeCostExceedsLimit {
+		t.Fatalf("%+v, %v", never, err)
+	}
+	explained, err := client.Explain(ctx, Check{Subject: "user_44", Resource: "elsewhere"})
+	if err != nil || !explained.Allowed || len(explained.Skipped) == 0 {
+		t.Fatalf("%+v, %v", explained, err)
+	}
+	peeked, err := client.Peek(ctx, Check{Subject: "user_44", Resource: "go-decides"})
+	if err != nil || peeked.Remaining != N(2) {
+		t.Fatalf("explain or peek has taken units: %+v, %v", peeked, err)
+	}
+}
+
+func TestServerBatches(t *testing.T) {
+	client, ctx := realClient(t), context.Background()
+	rule(t, client, "go-batches", `"limit":2,"window":"1h","algorithm":"fixed_window_first_hit"`)
+	check := Check{Subject: "user_42", Resource: "go-batches"}
+	decisions, err := client.CheckBatch(ctx, []Check{check, check, check, {Subject: "größe \"42\"", Resource: "go-batches"}})
+	must(t, err)
+	for i, allowed := range []bool{true, true, false, true} {
+		if decisions[i].Allowed != allowed || decisions[i].NoDecision != nil || decisions[i].Headers.Limit != "2" {
+			t.Errorf("check %d: %+v", i, decisions[i])
+		}
+	}
+	if decisions[3].Subject != "größe \"42\"" || decisions[2].Headers.RetryAfter == "" {
+		t.Errorf("%+v, %+v", decisions[2], decisions[3])
+	}
+}
+
+// However many callers ask, with batching or without, a limit of 100 lets 100 through.
+func TestServerNeverExceedsWithManyCallers(t *testing.T) {
+	for name, options := range map[string][]Option{"go-callers": nil, "go-callers-batching": {WithBatching()}} {
+		t.Run(name, func(t *testing.T) {
+			client := realClient(t, options...)
+			rule(t, client, name, `"limit":100,"window":"1h","algorithm":"fixed_window_first_hit"`)
+			var allowed, undecided atomic.Int64
+			var callers sync.WaitGroup
+			for range 50 {
+				callers.Add(1)
+				go func() {
+					defer callers.Done()
+					for range 5 {
+						d, err := client.Check(context.Background(), Check{Subject: "user_42", Resource: name})
+						switch {
+						case err != nil || d.NoDecision != nil:
+							undecided.Add(1)
+						case d.Allowed:
+							allowed.Add(1)
+						}
+					}
+				}()
+			}
+			callers.Wait()
+			if allowed.Load() != 100 || undecided.Load() != 0 {
+				t.Errorf("%d allowed, %d undecided", allowed.Load(), undecided.Load())
+			}
+		})
+	}
+}
+
+func TestServerFindsMisuse(t *testing.T) {
+	client, ctx := realClient(t, WithBatching()), context.Background()
+	_, err := client.Check(ctx, Check{Subject: "user_42", Plan: "platinum"})
+	if m, ok := err.(*MisuseError); !ok || m.Status != 422 || m.Code != "UNKNOWN_PLAN" || m.Field != "/plan" || m.RequestID == "" {
+		t.Errorf("unknown plan: %v", err)
+	}
+	_, err = client.CheckBatch(ctx, []Check{{Subject: "user_42"}, {Subject: "user_42", Plan: "platinum"}})
+	if m, ok := err.(*MisuseError); !ok || m.Status != 422 || m.Field != "/checks/1/plan" {
+		t.Errorf("unknown plan in a batch: %v", err)
+	}
+	stranger, err := New(environment(t, "WEIR_TEST_URL"), "weir_nonsense", WithTimeout(patience))
+	must(t, err)
+	defer stranger.Close()
+	_, err = stranger.Check(ctx, Check{Subject: "user_42"})
+	if m, ok := err.(*MisuseError); !ok || m.Status != 401 || m.Code != "MALFORMED_KEY" {
+		t.Errorf("wrong key: %v", err)
+	}
+	lost, err := New(environment(t, "WEIR_TEST_URL")+"/elsewhere", environment(t, "WEIR_TEST_KEY"), WithTimeout(patience))
+	must(t, err)
+	defer lost.Close()
+	_, err = lost.Check(ctx, Check{Subject: "user_42"})
+	if m, ok := err.(*MisuseError); !ok || m.Status != 404 {
+		t.Errorf("wrong URL: %v", err)
+	}
+}
+
+// Whatever this client takes for valid, the server must take too, and the other way round.
+func TestServerAgreesOnWhatIsValid(t *testing.T) {
+	client, ctx := realClient(t), context.Background()
+	long := strings.Repeat("a", maxNameBytes)
+	for i, valid := range []Check{
+		{Subject: long, Resource: strings.Repeat("é", 128), Cost: maxCost}, {Subject: " \u00a0\u2028\u200b\ufeff🙂 "},
+		{Subject: "user_42", Attributes: map[string]string{strings.Repeat("n", maxAttributeName): long, "A-z.0_9": "v"}},
+		{Subject: "user_42", IdempotencyKey: "!~" + strconv.FormatInt(time.Now().UnixNano(), 10)},
+	} {
+		if d, err := client.Check(ctx, valid); err != nil || d.NoDecision != nil {
+			t.Errorf("%d: %+v, %v", i, d, err)
+		}
+	}
+	for i, wrong := range []Check{
+		{Subject: ""}, {Subject: long + "a"}, {Subject: "a\nb"}, {Subject: "a\u0080b"}, {Subject: "a\u009fb"}, {Subject: "a\x7fb"},
+		{Subject: "a", Resource: "\t"}, {Subject: "a", Attributes: map[string]string{"subject": "b"}}, {Subject: "a", Attributes: map[string]string{"a b": "c"}},
+		{Subject: "a", Attributes: map[string]string{"a": ""}}, {Subject: "a", Cost: maxCost + 1},
+	} {
+		_, err := ask(wrong, false)
+		q := question{Check: wrong}
+		if q.Resource == "" {
+			q.Resource = defaultResource
+		}
+		_, refused := client.sendCheck(ctx, &q)
+		m, ok := refused.(*MisuseError)
+		if err == nil || !ok || m.Status != 422 || m.Field != err.Field {
+			t.Errorf("%d: the client says %v, the server %v", i, err, refused)
+		}
+	}
+}
+
+func TestServerMakesWaitersWait(t *testing.T) {
+	client := realClient(t)
+	rule(t, client, "go-waits", `"limit":10,"window":"1s","burst":1,"algorithm":"token_bucket"`)
+	rule(t, client, "go-queues", `"limit":20,"window":"1s","burst":5,"algorithm":"leaky_bucket_queue"`)
+	for _, resource := range []string{"go-waits", "go-queues"} {
+		for i := range 3 {
+			began := time.Now()
+			d, err := client.Wait(context.Background(), Check{Subject: "user_42", Resource: resource})
+			if err != nil || !d.Allowed || d.NoDecision != nil || time.Since(began) < d.Delay() {
+				t.Errorf("%s %d: %+v, %v", resource, i, d, err)
+			}
+		}
+	}
+}
+
+func TestServerGuardsRequests(t *testing.T) {
+	client := realClient(t)
+	rule(t, client, "go-guards", `"limit":1,"window":"1h","algorithm":"fixed_window_first_hit"`)
+	guard := Guard{Checker: client, Subject: func(*http.Request) string { return HashSubject("secret key of a customer") },
+		Resource: func(*http.Request) string { return "go-guards" }}
+	handler := guard.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, status := range []int{http.StatusOK, http.StatusTooManyRequests, http.StatusTooManyRequests} {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		if w.Code != status || w.Header().Get("X-RateLimit-Limit") != "1" || (w.Header().Get("Retry-After") != "") != (status != http.StatusOK) {
+			t.Errorf("status %d, want %d: %v", w.Code, status, w.Header())
+		}
+	}
+}
+
+// serverPid reads which process is the server now.
+func serverPid(t *testing.T) int {
+	content, err := os.ReadFile(environment(t, "WEIR_TEST_PIDFILE"))
+	must(t, err)
+	pid, err := strconv.Atoi(string(content))
+	must(t, err)
+	return pid
+}
+
+// A server that hangs costs callers the timeout until the breaker opens, then nothing. When it goes on, so do decisions.
+func TestServerHangs(t *testing.T) {
+	client, ctx := realClient(t, WithTimeout(DefaultTimeout)), context.Background()
+	pid := serverPid(t)
+	resume := func() { _ = syscall.Kill(pid, syscall.SIGCONT) }
+	must(t, syscall.Kill(pid, syscall.SIGSTOP))
+	defer resume()
+	eventually(t, "an open breaker", func() bool {
+		d, err := client.Check(ctx, Check{Subject: "user_42"})
+		if err != nil || !d.Allowed {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		return d.NoDecision != nil && d.NoDecision.Cause == CauseBreakerOpen
+	})
+	resume()
+	eventually(t, "a decision", func() bool {
+		d, err := client.Check(ctx, Check{Subject: "user_42"})
+		return err == nil && d.Source == SourceServer
+	})
+}
+
+// A server that is killed and started again is found again, by the same client.
+func TestServerRestarts(t *testing.T) {
+	client, ctx := realClient(t, WithOnFailure(Deny)), context.Background()
+	decided := func() bool {
+		d, err := client.Check(ctx, Check{Subject: "user_42"})
+		if err != nil || d.Allowed != (d.NoDecision == nil) {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		return d.NoDecision == nil
+	}
+	eventually(t, "a decision", decided)
+	pid := serverPid(t)
+	must(t, syscall.Kill(pid, syscall.SIGKILL))
+	eventually(t, "no decision", func() bool { return !decided() })
+	eventually(t, "another process", func() bool { return serverPid(t) != pid })
+	eventually(t, "a decision", decided)
+}

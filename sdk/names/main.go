@@ -1,0 +1,183 @@
+// Command names changes the names that the clients are published under, everywhere at once. They stand in
+// sdk/names.json.
+//
+//	go run ./sdk/names                                  print the names
+//	go run ./sdk/names go=github.com/acme/weir-go ...   change some, in all files of the repository
+//	go run ./sdk/names -check                           verify that manifests agree with sdk/names.json; prints nothing then
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+const namesFile = "sdk/names.json"
+
+// Names are what the clients are published as.
+type Names struct {
+	Go        string `json:"go"`        // a module path
+	NPM       string `json:"npm"`       // a package, with or without a scope
+	PyPI      string `json:"pypi"`      // a project
+	Terraform string `json:"terraform"` // namespace/type of a provider
+}
+
+// A kind is one of the names: how it must look, and where it is published from.
+type kind struct {
+	name     string
+	field    func(*Names) *string
+	pattern  *regexp.Regexp
+	manifest string         // the file that publishes it
+	in       *regexp.Regexp // finds the name in it
+}
+
+var kinds = []kind{
+	{"go", func(n *Names) *string { return &n.Go }, regexp.MustCompile(`^[a-z0-9.-]+\.[a-z]+(/[A-Za-z0-9._~-]+)+$`),
+		"sdk/go/go.mod", regexp.MustCompile(`(?m)^module (\S+)$`)},
+	{"npm", func(n *Names) *string { return &n.NPM }, regexp.MustCompile(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*$`),
+		"sdk/typescript/package.json", regexp.MustCompile(`(?m)^\s*"name": "([^"]+)"`)},
+	{"pypi", func(n *Names) *string { return &n.PyPI }, regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`),
+		"sdk/python/pyproject.toml", regexp.MustCompile(`(?m)^name = "([^"]+)"`)},
+	{"terraform", func(n *Names) *string { return &n.Terraform }, regexp.MustCompile(`^[a-z0-9-]+/[a-z0-9-]+$`),
+		"terraform/main.go", regexp.MustCompile(`"registry\.terraform\.io/([^"]+)"`)},
+}
+
+func main() {
+	if err := run(".", os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "names:", err)
+		os.Exit(1)
+	}
+}
+
+func run(root string, args []string) error {
+	names, err := read(root)
+	switch {
+	case err != nil:
+		return err
+	case len(args) == 0:
+		for _, k := range kinds {
+			fmt.Printf("%s=%s\n", k.name, *k.field(&names))
+		}
+		return nil
+	case slices.Equal(args, []string{"-check"}):
+		return check(root, names)
+	}
+	return change(root, names, args)
+}
+
+func read(root string) (names Names, err error) {
+	content, err := os.ReadFile(filepath.Join(root, namesFile))
+	if err != nil {
+		return names, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	decoder.DisallowUnknownFields()
+	return names, decoder.Decode(&names)
+}
+
+// check compares the manifests with the names. A client that is not in the repository has no manifest.
+func check(root string, names Names) error {
+	for _, k := range kinds {
+		want := *k.field(&names)
+		if !k.pattern.MatchString(want) {
+			return fmt.Errorf("%s: %q is no name for %s", namesFile, want, k.name)
+		}
+		content, err := os.ReadFile(filepath.Join(root, k.manifest))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		found := k.in.FindSubmatch(content)
+		if found == nil || string(found[1]) != want {
+			return fmt.Errorf("%s: the name is not %q, as %s says. Run: go run ./sdk/names %s=NAME", k.manifest, want, namesFile, k.name)
+		}
+	}
+	return nil
+}
+
+// change replaces names in all files that git tracks.
+func change(root string, names Names, args []string) error {
+	type replacement struct{ from, to string }
+	var replacements []replacement
+	for _, arg := range args {
+		name, to, _ := strings.Cut(arg, "=")
+		i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == name })
+		if i < 0 {
+			return fmt.Errorf("unknown name %q; pass go=, npm=, pypi= or terraform=", name)
+		}
+		if !kinds[i].pattern.MatchString(to) {
+			return fmt.Errorf("%q is no name for %s", to, name)
+		}
+		replacements = append(replacements, replacement{*kinds[i].field(&names), to})
+	}
+	files, err := tracked(root)
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		path := filepath.Join(root, file)
+		info, err := os.Lstat(path)
+		if err != nil || !info.Mode().IsRegular() {
+			continue // deleted but not committed, or a link
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		changed := content
+		for _, r := range replacements {
+			changed = replace(changed, r.from, r.to)
+		}
+		if bytes.Equal(changed, content) {
+			continue
+		}
+		if err := os.WriteFile(path, changed, info.Mode()); err != nil {
+			return err
+		}
+		fmt.Println(file)
+	}
+	return nil
+}
+
+// replace replaces a name where it stands alone or begins a longer path, not where it is part of another word.
+func replace(content []byte, from, to string) []byte {
+	var out []byte
+	for {
+		i := bytes.Index(content, []byte(from))
+		if i < 0 {
+			return append(out, content...)
+		}
+		end := i + len(from)
+		inWord := i > 0 && wordByte(content[i-1], "@._-") || end < len(content) && wordByte(content[end], "_-")
+		out = append(out, content[:i]...)
+		if inWord {
+			out = append(out, from...)
+		} else {
+			out = append(out, to...)
+		}
+		content = content[end:]
+	}
+}
+
+func wordByte(c byte, also string) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte(also, c) >= 0
+}
+
+// tracked lists the files of the repository.
+func tracked(root string) ([]string, error) {
+	out, err := exec.Command("git", "-C", root, "ls-files", "-z").Output()
+	if err != nil {
+		return nil, fmt.Errorf("git ls-files: %w", err)
+	}
+	return strings.FieldsFunc(string(out), func(r rune) bool { return r == 0 }), nil
+}
