@@ -258,12 +258,22 @@ func TestServerHangs(t *testing.T) {
 	must(t, syscall.Kill(pid, syscall.SIGSTOP))
 	defer resume()
 	eventually(t, "an open breaker", func() bool {
-		d, err := client.Check(ctx, Check{Subject: "user_42"})
-		if err != nil || !d.Allowed {
-			t.Fatalf("%+v, %v", d, err)
+		var callers sync.WaitGroup
+		for range breakerMinCalls { // at once, for so many must fail within a second
+			callers.Add(1)
+			go func() {
+				defer callers.Done()
+				if d, err := client.Check(ctx, Check{Subject: "user_42"}); err != nil || !d.Allowed {
+					t.Errorf("%+v, %v", d, err)
+				}
+			}()
 		}
-		return d.NoDecision != nil && d.NoDecision.Cause == CauseBreakerOpen
+		callers.Wait()
+		return client.BreakerState() == BreakerOpen
 	})
+	if d, err := client.Check(ctx, Check{Subject: "user_42"}); err != nil || d.NoDecision == nil {
+		t.Errorf("%+v, %v", d, err)
+	}
 	resume()
 	eventually(t, "a decision", func() bool {
 		d, err := client.Check(ctx, Check{Subject: "user_42"})
