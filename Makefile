@@ -1,7 +1,7 @@
-# Everything that is done often, one line each. `make` alone lists it.
+# Frequent tasks, one line each. `make` without a target lists them.
 #
 # A fresh machine needs Go and make: scripts/dev.sh finds or installs PostgreSQL, Redis and, for
-# the tests, a C compiler (the race detector wants one) and Chromium.
+# the tests, a C compiler (for the race detector) and Chromium.
 
 SHELL := /bin/bash
 GOTESTSUM := go tool -modfile=tools/gotestsum.mod gotestsum
@@ -9,13 +9,13 @@ GOTESTSUM := go tool -modfile=tools/gotestsum.mod gotestsum
 .DEFAULT_GOAL := help
 .PHONY: help run test test-clients test-client-go screenshots readme-pictures test-idempotency conformance bench microbench build generate web verify clean-dev
 
-help: ## list these targets
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: build ## start Weir with demo data on http://localhost:8080 and https://localhost:8443; Ctrl-C stops all
+run: build ## start Weir with demo data on http://localhost:8080 and https://localhost:8443; Ctrl-C stops it
 	@scripts/dev.sh with bin/server demo --serve
 
-test: ## run all tests under the race detector, against a PostgreSQL and Redis of their own
+test: ## run all tests under the race detector, with a private PostgreSQL and Redis
 	@scripts/dev.sh --test compiler
 	@scripts/dev.sh --test browser
 	@scripts/dev.sh --test with $(GOTESTSUM) --format standard-quiet -- -race -timeout 15m ./...
@@ -29,38 +29,38 @@ test-client-go: ## run the tests of the Go client
 	@scripts/dev.sh --test with go run ./tests/withserver go -C sdk/go test -race -tags server ./...
 	@go -C sdk/go/frameworks test ./...
 
-screenshots: ## write a picture of every page, light, dark and on a phone, to DIR=path (.dev/screenshots)
+screenshots: ## write an image of every page, in light, dark and phone layout, to DIR=path (.dev/screenshots)
 	@scripts/dev.sh --test browser
 	@scripts/dev.sh --test with go test ./tests/browser -run '^TestLooks$$' -count=1 -args -screenshots "$(abspath $(or $(DIR),.dev/screenshots))"
 
-readme-pictures: ## make docs/img/page-*.png anew, the pages that the README shows
+readme-pictures: ## write docs/img/page-*.png, the screenshots in the README
 	@scripts/dev.sh --test browser
 	@scripts/dev.sh --test with go test ./tests/browser -run '^TestLooks$$' -count=1 -args -readme "$(abspath docs/img)"
 
-test-idempotency: ## make 10 000 idempotent writes while the server is killed again and again; takes some twenty minutes
+test-idempotency: ## send 10 000 idempotent writes while the server is killed repeatedly; takes about twenty minutes
 	@scripts/dev.sh --test with env WEIR_TEST_IDEMPOTENT_WRITES=10000 go test ./tests -run '^TestKilledWhileWriting$$' -v -timeout 45m
 
-conformance: ## run the vector files under DIR=path against both engines
+conformance: ## run the test vectors under DIR=path against both engines
 	@[ -n "$(DIR)" ] || { echo 'usage: make conformance DIR=path' >&2; exit 2; }
 	@scripts/dev.sh --test with sh -c 'exec go run ./internal/engine/enginetest/conformance -redis "$$WEIR_TEST_REDIS_URL" "$$1"' sh "$(DIR)"
 
-bench: ## measure the whole service beside a bare HTTP server and others of its kind; ARGS="-h" lists the choices
+bench: ## benchmark the service, a bare HTTP server and other rate limiters; ARGS="-h" lists the options
 	@bench/run.sh $(ARGS)
 
-microbench: ## measure the parts of a check inside the process; ARGS="-old REV" compares with another commit
+microbench: ## run the Go benchmarks of a check; ARGS="-old REV" compares with another commit
 	@scripts/microbench.sh $(ARGS)
 
-generate: ## write anew what is made from queries, pages, vectors' pictures and migrations
+generate: ## regenerate code from queries and pages, the charts of the algorithms, and docs/schema.sql
 	@go tool -modfile=tools/sqlc.mod sqlc generate
 	@go tool templ generate -path internal/dashboard
 	@go run ./internal/engine/enginetest/pictures docs/img
 	@scripts/dev.sh --test with go test ./migrations -run SchemaDocument -update
 
-web: ## fetch anew what web/ vendors, with npm; only after a change of web/package.json
+web: ## fetch the vendored files of web/ with npm; only after a change of web/package.json
 	@web/vendor.sh
 
-build: ## build bin/server, static
-	@[ -e bin/server ] || echo 'building Weir: the first time takes a minute or two'
+build: ## build the static binary bin/server
+	@[ -e bin/server ] || echo 'building Weir: the first build takes a minute or two'
 	@CGO_ENABLED=0 go build -trimpath -o bin/server ./cmd/server
 
 verify: ## fail on stale generated code, unformatted files, vet findings and untidy modules

@@ -59,7 +59,8 @@ type timing struct {
 	p50, p99, most time.Duration
 }
 
-// measureAdmin loads a deployment of the size that o says, and prints how long lists and searches take.
+// measureAdmin loads a deployment of the size that o says, and prints how long lists and searches
+// take.
 func measureAdmin(ctx context.Context, o options) error {
 	s := &stage{servers: map[string]*server{}, timeout: o.timeout}
 	defer s.close()

@@ -54,7 +54,8 @@ func (o adminOptions) share(number int) (rules, subjects int) {
 
 func subjectName(n int) string { return fmt.Sprintf("user_%08d", n) }
 
-// rowID is a key of a row, in the order of its numbers as version 7 UUIDs are in that of their time.
+// rowID is a key of a row, in the order of its numbers as version 7 UUIDs are in that of their
+// time.
 func rowID(kind byte, tenant, number int) (id [16]byte) {
 	id[0], id[6], id[8] = kind, 0x70, 0x80
 	binary.BigEndian.PutUint32(id[2:6], uint32(tenant))
@@ -204,7 +205,8 @@ func copyRows(ctx context.Context, conn *pgx.Conn, table string, columns []strin
 	return nil
 }
 
-// findMiddle pages through a tenant's subjects, up to some thousand, to have a cursor that leads on.
+// findMiddle pages through a tenant's subjects, up to some thousand, to have a cursor that leads
+// on.
 func (a *admin) findMiddle(ctx context.Context, t *owner) error {
 	for range min(t.subjects/200/2, 50) + 1 {
 		path := "/v1/subjects?limit=200"

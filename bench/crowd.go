@@ -11,8 +11,8 @@ import (
 	"weir/bench/load"
 )
 
-// crowd is many tenants of one rule each, in a database of their own and with an instance of their own,
-// so that all other tables are not about them. They are copied right into Postgres.
+// crowd is many tenants of one rule each, in a database of their own and with an instance of their
+// own, so that all other tables are not about them. They are copied right into Postgres.
 type crowd struct {
 	sizes []int // how many of them are asked for, ascending
 }
@@ -52,8 +52,8 @@ func (c crowd) load(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// beginCrowd makes the tenants and starts an instance that has answered a check of each. It does so once:
-// the instance stays until the stage is closed.
+// beginCrowd makes the tenants and starts an instance that has answered a check of each. It does so
+// once: the instance stays until the stage is closed.
 func (s *stage) beginCrowd(ctx context.Context, c crowd) error {
 	if s.servers[crowdName] != nil {
 		return nil
@@ -104,8 +104,8 @@ func (s *stage) makeCrowd(ctx context.Context, c crowd) (name string, err error)
 	return name, nil
 }
 
-// traffic spreads as many counters over so many tenants as it would over all of them, so that only the
-// number of tenants is another.
+// traffic spreads as many counters over so many tenants as it would over all of them, so that only
+// the number of tenants is another.
 func (c crowd) traffic(tenants int) *load.Traffic {
 	requests := make([]load.Request, max(subjects, c.tenants()))
 	keys := make([]string, tenants)

@@ -7,8 +7,8 @@ import (
 	"weir/bench/load"
 )
 
-// The tables of growth: several instances, and several shards of Redis. On one machine they can only
-// show what a check costs there, not how much faster many machines are.
+// The tables of growth: several instances, and several shards of Redis. On one machine they can
+// only show what a check costs there, not how much faster many machines are.
 const (
 	mostInstances = 3
 	mostShards    = 3
@@ -34,7 +34,7 @@ func (s *stage) begin(ctx context.Context, name string, c *cast) (end func(), er
 	return nothing, nil
 }
 
-// beginInstances starts the instances beside the one that is there.
+// beginInstances starts the further instances.
 func (s *stage) beginInstances(ctx context.Context, c *cast) (end func(), err error) {
 	first := s.servers[weirName]
 	var more []*server

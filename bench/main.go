@@ -182,7 +182,7 @@ var (
 	loadBefore, _ = kernel.Load() // 0 where there is no telling
 )
 
-// progress tells on standard error what goes on, and since when.
+// progress reports the current step on standard error, with the time since the start.
 func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "bench: %5.1fs  %s\n", time.Since(started).Seconds(), fmt.Sprintf(format, args...))
 }

@@ -62,8 +62,8 @@ func readGauges(sv *server) (g gauges, err error) {
 	return g, errors.Join(errs[:]...)
 }
 
-// others are the shares of the machine's CPU time that went to processes that were not measured, and to
-// other machines of the same hypervisor.
+// others are the shares of the machine's CPU time that went to processes that were not measured,
+// and to other machines of the same hypervisor.
 func (g gauges) others(begun gauges) (others, steal float64) {
 	passed := g.machine.Since(begun.machine)
 	ours := g.server - begun.server + g.redis - begun.redis + g.driver - begun.driver

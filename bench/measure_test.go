@@ -57,8 +57,8 @@ func TestCounterBytesOfAFewAreUnknown(t *testing.T) {
 	require.Zero(t, bytes)
 }
 
-// Each round starts Clusters anew: nothing of the last one may be in the way, and an instance must reach all shards
-// by the address that it is given.
+// Each round starts new Clusters: nothing of the last one may be in the way, and an instance must
+// reach all shards by the address that it is given.
 func TestClustersComeAndGo(t *testing.T) {
 	s := &stage{dir: t.TempDir()}
 	t.Cleanup(s.close)

@@ -72,7 +72,7 @@ func (o pagesOptions) sights() []sight {
 		{"subjects by prefix, 10 matches", func(n int) string { return fmt.Sprintf("/subjects?q=user_%07d", n%max(1, o.subjects/10)) }},
 		{"blocked subjects, 1 of 500", fixed("/subjects?state=blocked")},
 		{"a subject", func(n int) string { return "/subjects/" + subjectName(n%o.subjects) }},
-		{"an unregistered subject", func(n int) string { return fmt.Sprintf("/subjects/stranger-%d", n) }},
+		{"an unregistered subject", func(n int) string { return fmt.Sprintf("/subjects/unknown-%d", n) }},
 		{"search", func(n int) string { return fmt.Sprintf("/search?q=user_%06d", n%max(1, o.subjects/100)) }},
 		{"API keys", fixed("/keys")},
 		{"members", fixed("/members")},
@@ -151,7 +151,8 @@ func (s *stage) signIn(ctx context.Context, t *owner) (string, error) {
 	return "__Host-weir=" + base64.RawURLEncoding.EncodeToString(secret[:]), nil
 }
 
-// browser asks for pages as somebody who is signed in, over one connection, compressed as browsers take them.
+// browser asks for pages as somebody who is signed in, over one connection, compressed as browsers
+// take them.
 type browser struct {
 	url, cookie string
 	client      *http.Client

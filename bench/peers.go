@@ -57,8 +57,8 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 100}
 `
 
-// startEnvoy starts envoyproxy/ratelimit with its own HTTP endpoint, which takes JSON. What it has no
-// default for is where things are; statistics go nowhere.
+// startEnvoy starts envoyproxy/ratelimit with its own HTTP endpoint, which takes JSON. What it has
+// no default for is where things are; statistics go nowhere.
 func (s *stage) startEnvoy(ctx context.Context) error {
 	config := filepath.Join(s.dir, "envoy", "config")
 	if err := os.MkdirAll(config, 0o700); err != nil {

@@ -83,10 +83,12 @@ type demand struct {
 
 var demands = []demand{{"64 callers, maximum rate", 64, 0}, {"256 callers, maximum rate", 256, 0}, {"5 000/s, evenly spaced", 64, 5000}, {"1 caller", 1, 0}}
 
-// shared is what a demand showed of a sharing in one round; CPU time and bytes are those of one check.
+// shared is what a demand showed of a sharing in one round; CPU time and bytes are those of one
+// check.
 type shared struct{ rate, client, redis, p50, p99, in, out float64 }
 
-// measurePipelines asks each way of sharing in turns, without HTTP, and prints a table for each demand.
+// measurePipelines asks each way of sharing in turns, without HTTP, and prints a table for each
+// demand.
 func measurePipelines(ctx context.Context, o options) error {
 	s := &stage{}
 	defer s.close()
@@ -203,8 +205,8 @@ func (s *stage) traffic(ctx context.Context) (in, out float64, err error) {
 	return in, out, err
 }
 
-// drive asks for a time, and returns the latencies in microseconds: those of a demand with a rate count from
-// when each check was due.
+// drive asks for a time, and returns the latencies in microseconds: those of a demand with a rate
+// count from when each check was due.
 func drive(ctx context.Context, eng engine.Engine, d demand, last time.Duration) (*hdrhistogram.Histogram, error) {
 	end := time.Now().Add(last)
 	due := make(chan time.Time, d.callers)
@@ -253,7 +255,8 @@ func drive(ctx context.Context, eng engine.Engine, d demand, last time.Duration)
 	return total, ctx.Err()
 }
 
-// pace says when each check is due, by the kernel's clock: timers of the runtime are up to a millisecond late.
+// pace says when each check is due, by the kernel's clock: timers of the runtime are up to a
+// millisecond late.
 func pace(end time.Time, rate int, due chan<- time.Time, failure *atomic.Pointer[error]) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

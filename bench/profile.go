@@ -29,8 +29,8 @@ var profileKinds = []string{"profile", "allocs", "mutex", "block"}
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
-// profile asks a mix of Weir's once more, while its internal address writes profiles. Nothing of that
-// is a figure in a table: profiling costs.
+// profile asks a mix of Weir's once more, while its internal address writes profiles. Nothing of
+// that is a figure in a table: profiling costs.
 func (s *stage) profile(ctx context.Context, group string, c cell, o options) error {
 	sv := s.servers[c.server]
 	if sv.binary() != weirName {
@@ -102,7 +102,8 @@ func download(ctx context.Context, url, file string) error {
 	return os.WriteFile(file, body, 0o644)
 }
 
-// writeTops writes what the profiles say in a text: for each, the shares of packages and the first functions.
+// writeTops writes what the profiles say in a text: for each, the shares of packages and the first
+// functions.
 func (s *stage) writeTops(ctx context.Context, name string) error {
 	var b strings.Builder
 	for _, kind := range profileKinds {
@@ -129,8 +130,8 @@ type profiled struct {
 	flat, cum float64 // percent
 }
 
-// summary turns what `go tool pprof -top` prints into the shares of packages, the first functions by
-// themselves, and our own functions with what they call.
+// summary turns what `go tool pprof -top` prints into the shares of packages, the first functions
+// by themselves, and our own functions with what they call.
 func summary(top string) string {
 	shares := map[string]float64{}
 	var b, parts strings.Builder

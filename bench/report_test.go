@@ -46,7 +46,7 @@ func TestReportTakesThePlaceOfTheLast(t *testing.T) {
 	}
 }
 
-// -write must find its place in the page that is there.
+// -write must find its place in the page.
 func TestThePageHasAPlaceForTheReport(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "docs", "performance.md"))
 	require.NoError(t, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// openScale gives the stage a database with the deployment that o says: one that was kept, where
+// openScale gives the stage a database with the deployment that o says: one that was kept, if
 // there is one of that name.
 func (s *stage) openScale(ctx context.Context, o scaleOptions) error {
 	if o.keep == "" {
@@ -71,7 +71,7 @@ func firstErr(ctx context.Context, steps ...func(context.Context) error) error {
 	return nil
 }
 
-// Names of the instances: writer takes the changes that weir is to hear of.
+// Names of the instances: writer executes the changes that weir must apply.
 const writerName = "writer"
 
 // measureScale loads a deployment of many tenants and prints what it costs an instance.

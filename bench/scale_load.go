@@ -44,7 +44,8 @@ func (o scaleOptions) subjectsEach() int {
 // keysEach is how many keys a tenant has: the one it uses, and one that it rotates to.
 const keysEach = 2
 
-// scaleKey is a key of the tenant of this number. It is no secret: who knows the number knows the key.
+// scaleKey is a key of the tenant of this number. It is no secret: who knows the number knows the
+// key.
 func scaleKey(number, key int) string {
 	const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	random := sha256.Sum256(fmt.Appendf(nil, "%d %d", number, key))
@@ -73,7 +74,8 @@ func (s *stage) loadScale(ctx context.Context, o scaleOptions) error {
 		return err
 	}
 	defer conn.Close(ctx)
-	// Foreign keys and triggers look at each row, which would be most of the time; the rows are right.
+	// Foreign keys and triggers look at each row, which would be most of the time; the rows are
+	// right.
 	for _, setting := range []string{"SET session_replication_role = replica", "SET maintenance_work_mem = '512MB'"} {
 		if _, err := conn.Exec(ctx, setting); err != nil {
 			return err

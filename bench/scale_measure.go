@@ -63,8 +63,8 @@ func (s *stage) internal(ctx context.Context, name, path string) (string, error)
 	return string(body), err
 }
 
-// heap returns what a server's heap holds after two collections, and what its policies take of it by
-// the server's own estimate.
+// heap returns what a server's heap holds after two collections, and what its policies take of it
+// by the server's own estimate.
 func (s *stage) heap(ctx context.Context, name string) (heap, policies float64, err error) {
 	for range 2 {
 		if _, err := s.internal(ctx, name, "/debug/pprof/heap?gc=1"); err != nil {

@@ -17,7 +17,7 @@ import (
 type store struct {
 	url   string // as WEIR_REDIS_URL takes it
 	nodes []*node
-	bus   string // where the first node of a Cluster hears of others
+	bus   string // the bus address of a Cluster's first node
 }
 
 // node is one process of Redis.
@@ -102,8 +102,8 @@ func (s *stage) startRedis(ctx context.Context) error {
 
 const slots = 16384 // of a Cluster
 
-// startCluster starts a Cluster of so many primaries, and returns when each knows of all slots. The caller
-// stops it.
+// startCluster starts a Cluster of so many primaries, and returns when each knows of all slots. The
+// caller stops it.
 func (s *stage) startCluster(ctx context.Context, shards int) (_ *store, err error) {
 	c := &store{}
 	defer func() {

@@ -154,7 +154,7 @@ func each(ctx context.Context, tenants []*tenant, do func(context.Context, *tena
 	return context.Cause(ctx)
 }
 
-// prepare makes the tenants, and leaves a fresh Weir that knows each of them. It starts anew
+// prepare makes the tenants, and leaves a fresh Weir that knows each of them. It restarts
 // before each step, because keys that are not known at the start are looked up at a bounded rate.
 func (s *stage) prepare(ctx context.Context, tenants []*tenant) error {
 	for _, step := range []struct {

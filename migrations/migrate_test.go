@@ -122,7 +122,8 @@ func TestUpDirty(t *testing.T) {
 	require.ErrorContains(t, dirty, "UPDATE schema_migrations SET version = ")
 }
 
-// An owner without superuser rights, as on managed databases, must be able to migrate and then act as both roles.
+// An owner without superuser rights, as on managed databases, must be able to migrate and then act
+// as both roles.
 func TestUpAsPlainOwner(t *testing.T) {
 	t.Parallel()
 	u := newDatabase(t)

@@ -16,7 +16,7 @@ import (
 	"weir/migrations"
 )
 
-var update = flag.Bool("update", false, "write docs/schema.sql anew")
+var update = flag.Bool("update", false, "write docs/schema.sql")
 
 // TestSchemaDocument holds docs/schema.sql, where people read what the migrations add up to,
 // against the database. After a new migration: go test ./migrations -run SchemaDocument -update

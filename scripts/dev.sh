@@ -262,7 +262,7 @@ compose_up() {
 # ---------------------------------------------------------------- commands
 up() { # call with the lock held
   case ${WEIR_DEV_BACKEND:-$(cat "$DEV/backend" 2>/dev/null || echo auto)} in
-    compose) engine || die "no Docker engine answers; start it, or run 'make clean-dev' to set up anew"
+    compose) engine || die "no Docker engine answers; start it, or run 'make clean-dev' to set up again"
              compose_up || { tail -5 "$DEV/compose.log" >&2; die "docker compose could not start the services"; } ;;
     native) native_up ;;
     *) if ! engine; then native_up
@@ -271,7 +271,7 @@ up() { # call with the lock held
   printf '%s=%s\n%s=%s\n' "$DATABASE_VAR" "'$DATABASE_URL'" "$REDIS_VAR" "'$REDIS_URL'" >"$DEV/env"
 }
 down() { case $(cat "$DEV/backend" 2>/dev/null || echo native) in compose) compose stop >/dev/null 2>&1 || true ;; *) native_down ;; esac; }
-release() { # also runs from a trap: no bare `return` here, it would give back an older status
+release() { # also runs from a trap: no bare `return` here, it would return an older status
   lock
   if last_user; then down; fi
   unlock

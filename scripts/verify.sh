@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Proves that the tree is as the tools would leave it. Changes nothing.
+# Verifies that generated code, formatting and modules are up to date. Changes nothing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 failed=0
-step() { # $1: what it proves; the rest: a command that says nothing and succeeds where it holds
+step() { # $1: the description; the rest: a command that succeeds without output if all is in order
   local name=$1 out status=0
   shift
   out=$("$@" 2>&1) || status=$?
@@ -20,7 +20,7 @@ step() { # $1: what it proves; the rest: a command that says nothing and succeed
 if [ -e tools/sqlc.mod ]; then
   step "generated queries are fresh" go tool -modfile=tools/sqlc.mod sqlc diff
 fi
-# templ has no way to say that a file is stale, so the pages are drawn anew into a copy.
+# templ cannot report stale files, so the pages are generated into a copy and compared.
 fresh_pages() {
   local copy
   copy=$(mktemp -d)

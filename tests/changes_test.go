@@ -35,8 +35,9 @@ func TestChangesReachEveryInstance(t *testing.T) {
 		}
 	}
 
-	// An instance answers a write when it acts on it, but waits half a second for that at most. Where a write took
-	// as long, on a machine that is busy with other things, what it brings is waited for here.
+	// An instance answers a write when it acts on it, but waits half a second for that at most.
+	// Where a write took as long, on a machine that is busy with other things, what it brings is
+	// waited for here.
 	const followed = 400 * time.Millisecond
 	write := func(method, url, body string, status int) (quick bool) {
 		began := time.Now()

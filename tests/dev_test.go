@@ -133,7 +133,8 @@ func TestDevUsesGivenServers(t *testing.T) {
 	require.Contains(t, string(message), "WEIR_REDIS_URL")
 }
 
-// Without a browser there is no walk of the pages, and a machine that cannot install one must be told so.
+// Without a browser there is no walk of the pages, and a machine that cannot install one must be
+// told so.
 func TestDevFindsABrowser(t *testing.T) {
 	root, bin := checkout(t), t.TempDir()
 	for _, name := range []string{"bash", "dirname", "cksum", "cut", "mkdir", "chmod", "flock", "id", "rm", "cat", "curl"} {

@@ -54,7 +54,7 @@ func TestInstancesTogetherAdmitExactlyTheLimit(t *testing.T) {
 			slug := slugOf(algorithm)
 			tenant.putRule(slug, fmt.Sprintf(`{"resource":%q,"algorithm":%q,"limit":%d,"window":%q,"on_unavailable":"deny"%s}`,
 				slug, algorithm, exactLimit, window, more), instances...)
-			var admitted, denied, unknown atomic.Int64
+			var allowed, denied, unknown atomic.Int64
 			var wg sync.WaitGroup
 			for n := range clientsEach * len(instances) {
 				url := instances[n%len(instances)].URL() + "/v1/check"
@@ -72,7 +72,7 @@ func TestInstancesTogetherAdmitExactlyTheLimit(t *testing.T) {
 						}
 						switch got.status {
 						case http.StatusOK:
-							admitted.Add(int64(cost))
+							allowed.Add(int64(cost))
 						case http.StatusTooManyRequests:
 							denied.Add(1)
 							cost--
@@ -86,8 +86,8 @@ func TestInstancesTogetherAdmitExactlyTheLimit(t *testing.T) {
 			wg.Wait()
 			require.NotZero(t, denied.Load())
 			require.Less(t, unknown.Load(), int64(exactLimit/10), "Redis was there all the time")
-			require.LessOrEqual(t, admitted.Load(), int64(exactLimit))
-			require.GreaterOrEqual(t, admitted.Load(), exactLimit-unknown.Load()) // 600 exactly, where nothing is unknown
+			require.LessOrEqual(t, allowed.Load(), int64(exactLimit))
+			require.GreaterOrEqual(t, allowed.Load(), exactLimit-unknown.Load()) // 600 exactly, where nothing is unknown
 		})
 	}
 }

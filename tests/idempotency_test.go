@@ -86,7 +86,8 @@ func TestKilledWhileWriting(t *testing.T) {
 }
 
 // idempotentWrite is the n-th request, and the row that it must leave; where that ends in a colon,
-// the id from the answer follows. A tenant has at most a thousand rules, so plans stand in for more.
+// the id from the answer follows. A tenant has at most a thousand rules, so plans stand in for
+// more.
 func idempotentWrite(n int, rotated []string) (path, body, row string) {
 	switch n % 10 {
 	case 0:

@@ -24,14 +24,15 @@ type importRule struct {
 	why      string
 }
 
-// Imports run one way: cmd/server; api and dashboard; tenants, usage and recent; check; engine; limit.
+// Imports run one way: cmd/server; api and dashboard; tenants, usage and recent; check; engine;
+// limit.
 var importRules = []importRule{
 	{"tests", nil, false, "it starts the whole program, which no part of that may do"},
 	{"cmd", nil, false, "a command is where everything ends: nothing is built on it"},
 	{"internal/api", []string{"cmd/server", "internal/api"}, false, "HTTP is the top floor; the dashboard speaks to the same stores, not to the API"},
 	{"internal/dashboard", []string{"cmd/server", "internal/dashboard"}, false, "the API must not come to depend on pages"},
 	{"internal/tenants", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants"}, false, "a check is decided without Postgres, so check must not know of it"},
-	{"internal/usage", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/usage"}, true, "it counts decisions; whoever stores or shows the counts may name them"},
+	{"internal/usage", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/usage"}, true, "it counts decisions; packages that store or show the counts may name them"},
 	{"internal/recent", []string{"cmd/server", "internal/dashboard", "internal/recent"}, true, "recent decisions are for people: the dashboard shows them"},
 	{"internal/peers", []string{"cmd/server", "internal/recent", "internal/check/checktest", "internal/peers"}, true, "an engine is given its share; only the wiring and messages between instances know the other instances"},
 	{"internal/check", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/usage", "internal/recent", "internal/check"}, true, "engines decide calls and must not know policies, requests or decisions"},

@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A leased rule lets no more than its limit pass, while instances are hammered, stopped and killed. What a
-// stopped one held is there for the others; what a killed one held is a quarter of the limit at most.
+// A leased rule lets no more than its limit pass, while instances are hammered, stopped and killed.
+// What a stopped one held is there for the others; what a killed one held is a quarter of the limit
+// at most.
 func TestLeasedRuleOverInstances(t *testing.T) {
 	const limit = 5_000
 	s := newSettings(t)
@@ -29,7 +30,7 @@ func TestLeasedRuleOverInstances(t *testing.T) {
 		require.False(t, d.Degraded)
 		return got.status == http.StatusOK
 	}
-	hammer := func(subject string, each int) (admitted int64) {
+	hammer := func(subject string, each int) (allowed int64) {
 		var sum atomic.Int64
 		var clients sync.WaitGroup
 		for n := range clientsEach * len(instances) {
@@ -50,27 +51,28 @@ func TestLeasedRuleOverInstances(t *testing.T) {
 		return sum.Load()
 	}
 
-	admitted := hammer("s", 20)
+	allowed := hammer("s", 20)
 	require.Contains(t, instances[0].Metrics(), "weir_lease_takes_total")
 	require.NotContains(t, instances[0].Metrics(), "weir_checks_leased_total 0\n", "checks were answered from memory")
 	require.Zero(t, instances[0].Stop())
 	require.Zero(t, instances[1].Stop())
-	// Units can be on their way back when a check is denied, and a denial is remembered for a moment.
+	// Units can be on their way back when a check is denied, and a denial is remembered for a
+	// moment.
 	require.Eventually(t, func() bool {
 		for ask(instances[2], "s") {
-			admitted++
+			allowed++
 		}
-		return admitted >= limit
+		return allowed >= limit
 	}, patience, tick)
 	require.False(t, ask(instances[2], "s"))
-	require.EqualValues(t, limit, admitted)
+	require.EqualValues(t, limit, allowed)
 
 	instances = []*instance{start(t, s).AwaitReady(), instances[2]}
-	admitted = hammer("k", 20)
+	allowed = hammer("k", 20)
 	instances[0].Kill()
 	for ask(instances[1], "k") {
-		admitted++
+		allowed++
 	}
-	require.LessOrEqual(t, admitted, int64(limit))
-	require.GreaterOrEqual(t, admitted, int64(limit-limit/4))
+	require.LessOrEqual(t, allowed, int64(limit))
+	require.GreaterOrEqual(t, allowed, int64(limit-limit/4))
 }

@@ -97,7 +97,8 @@ func TestManualPostgresRolesAreEnough(t *testing.T) {
 	require.Zero(t, i.Stop())
 }
 
-// A metric that the manual does not name is not watched, and one that it names in vain is worse.
+// A metric that is missing in the manual is not monitored. A documented metric that does not exist
+// is worse.
 func TestManualListsTheMetrics(t *testing.T) {
 	s, _ := secureSettings(t)
 	i := start(t, s).AwaitReady()

@@ -12,8 +12,8 @@ import (
 	"weir/internal/testenv"
 )
 
-// The README's walk is what a newcomer tries first. Every command of it is run, in order, and has the
-// status that stands below it, also the second time.
+// The README's walk is what a newcomer tries first. Every command of it is run, in order, and has
+// the status that stands below it, also the second time.
 func TestReadmeWalk(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(testenv.Root(), "README.md"))
 	require.NoError(t, err)

@@ -82,7 +82,7 @@ func (f *faulty) load() (stop func()) {
 	return stopped
 }
 
-// awaitDegraded returns when answers say that Redis is away, and awaitWhole when none does.
+// awaitDegraded returns when answers say that Redis is unavailable, and awaitWhole when none does.
 func (f *faulty) awaitDegraded(want bool) {
 	f.t.Helper()
 	n := 0
@@ -93,7 +93,7 @@ func (f *faulty) awaitDegraded(want bool) {
 	}, patience, tick, "degraded does not become %v", want)
 }
 
-// requirePolicies asserts what each rule answers while Redis is away. subject is a new one.
+// requirePolicies asserts what each rule answers while Redis is unavailable. subject is a new one.
 func (f *faulty) requirePolicies(subject string) {
 	f.t.Helper()
 	for range localLimit + 5 {
@@ -120,7 +120,7 @@ func (f *faulty) requirePolicies(subject string) {
 }
 
 // requireNoWait asserts that the breaker is open: checks are answered, and none of them is sent
-// to a Redis that is away, to wait there for the deadline.
+// to an unavailable Redis, to wait there for the deadline.
 func (f *faulty) requireNoWait() {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool {

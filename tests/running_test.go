@@ -203,7 +203,7 @@ func TestPostgresDownAtStart(t *testing.T) {
 	door.open()
 	i.AwaitReady()
 
-	// and once it has started, checks go on without the database
+	// and once it has started, checks continue without the database
 	tenant := newTenant(t, s, i)
 	tenant.putRule("api", `{"resource":"api","limit":1000,"window":"1h"}`, i)
 	door.close()

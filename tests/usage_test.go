@@ -62,7 +62,7 @@ func TestUsageAddsUp(t *testing.T) {
 	ask(20, shaky)
 	require.Equal(t, asked-40, tenant.usage(steady))
 	door.open()
-	arrives("what was counted while Postgres was away is lost or counted twice")
+	arrives("what was counted while Postgres was unavailable is lost or counted twice")
 
 	ask(20, shaky)
 	require.Zero(t, shaky.Stop())
@@ -78,5 +78,5 @@ func TestUsageAddsUp(t *testing.T) {
 	require.GreaterOrEqual(t, got, asked-20)
 	require.LessOrEqual(t, got, asked)
 	ask(20, steady)
-	require.Eventually(t, func() bool { return tenant.usage(steady) == got+20 }, patience, tick, "the others go on")
+	require.Eventually(t, func() bool { return tenant.usage(steady) == got+20 }, patience, tick, "the others continue")
 }

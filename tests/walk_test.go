@@ -38,8 +38,8 @@ var (
 	walkInput  = regexp.MustCompile(`--data-binary @([a-z.]+)`)
 )
 
-// The walk of docs/admin-api.md leads a new admin through the whole of it: each line of it is run, in
-// order, and has the status and the answer that stand below it.
+// The walk of docs/admin-api.md leads a new admin through the whole of it: each line of it is run,
+// in order, and has the status and the answer that stand below it.
 func TestAdminWalk(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "admin-api.md"))
 	require.NoError(t, err)

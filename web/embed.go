@@ -1,5 +1,5 @@
-// Package web holds what browsers load: styles, scripts, and what was vendored of others (vendor.sh).
-// All of it is a part of the binary, so pages work where there is no other network.
+// Package web holds what browsers load: styles, scripts, and what was vendored of others
+// (vendor.sh). All of it is a part of the binary, so pages work where there is no other network.
 package web
 
 import (
@@ -21,7 +21,8 @@ var files embed.FS
 // Prefix begins the path of every asset.
 const Prefix = "/assets/"
 
-// contentTypes are those of the files that are served; others, such as licences, only lie beside them.
+// contentTypes are those of the files that are served; others, such as licences, only lie beside
+// them.
 var contentTypes = map[string]string{
 	".css": "text/css; charset=utf-8",
 	".js":  "text/javascript; charset=utf-8",
@@ -67,7 +68,8 @@ var load = sync.OnceValue(func() assets {
 })
 
 // Path returns where an asset is served, by its name below static/, such as js/docs.js. The path
-// holds a hash of the content, so it never means anything else. It panics where there is no such asset.
+// holds a hash of the content, so it never means anything else. It panics where there is no such
+// asset.
 func Path(name string) string {
 	p, found := load().paths[name]
 	if !found {
@@ -97,8 +99,8 @@ func Serve(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// AcceptsGzip reports whether the client names gzip, without a weight: browsers do, and whoever
-// says more about it gets the plain file.
+// AcceptsGzip reports whether the client accepts gzip without a weight, as browsers do. A client
+// that sends a weight gets the plain file.
 func AcceptsGzip(r *http.Request) bool {
 	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
 		if strings.TrimSpace(coding) == "gzip" {

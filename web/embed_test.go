@@ -17,7 +17,8 @@ import (
 
 const vendored = "vendor/swagger-ui-dist/swagger-ui-bundle.js"
 
-// A vendored file that was edited would be lost with the next `make web`, or be somebody's back door.
+// A vendored file that was edited would be lost with the next `make web`, or be somebody's back
+// door.
 func TestVendoredFilesAreAsTheyCame(t *testing.T) {
 	sums, err := os.ReadFile("vendor.sha256")
 	require.NoError(t, err)
@@ -41,7 +42,7 @@ func TestVendoredFilesAreAsTheyCame(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// Whoever passes others' work on passes its licence on.
+// A copy of third-party work includes its licence.
 func TestVendoredFilesHaveALicence(t *testing.T) {
 	packages, err := fs.ReadDir(files, "static/vendor")
 	require.NoError(t, err)

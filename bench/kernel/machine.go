@@ -30,8 +30,8 @@ func ReadClock() (Clock, error) {
 	return parseClock(stat)
 }
 
-// parseClock reads "cpu user nice system idle iowait irq softirq steal ...". What guests took stands in
-// user too.
+// parseClock reads "cpu user nice system idle iowait irq softirq steal ...". What guests took
+// stands in user too.
 func parseClock(stat []byte) (c Clock, err error) {
 	lines := bufio.NewScanner(bytes.NewReader(stat))
 	if !lines.Scan() {

@@ -41,7 +41,7 @@ func PeakMemory(pid int) (int64, error) {
 	return statusBytes(status, "VmHWM")
 }
 
-// ResetPeakMemory makes PeakMemory begin anew from what the process holds now.
+// ResetPeakMemory resets PeakMemory to the current memory of the process.
 func ResetPeakMemory(pid int) error {
 	const peak = "5" // proc_pid_clear_refs(5)
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(peak), 0)

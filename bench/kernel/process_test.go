@@ -64,10 +64,10 @@ func TestPeakMemoryCanBeginAnew(t *testing.T) {
 	require.NoError(t, syscall.Munmap(block))
 	held, err := PeakMemory(os.Getpid())
 	require.NoError(t, err)
-	require.Greater(t, held, int64(size), "what is given back still counts")
+	require.Greater(t, held, int64(size), "freed memory still counts")
 
 	require.NoError(t, ResetPeakMemory(os.Getpid()))
-	anew, err := PeakMemory(os.Getpid())
+	reset, err := PeakMemory(os.Getpid())
 	require.NoError(t, err)
-	require.Less(t, anew, held-size/2)
+	require.Less(t, reset, held-size/2)
 }

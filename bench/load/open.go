@@ -18,7 +18,8 @@ type schedule struct {
 	rate  int64 // a second
 }
 
-// at returns when request i is due. It is computed anew for each, so no error adds up.
+// at returns when request i is due. It is computed for each from the start, so no error
+// accumulates.
 func (s schedule) at(i int64) time.Time {
 	whole, part := i/s.rate, i%s.rate
 	return s.start.Add(time.Duration(whole)*time.Second + time.Duration(part*int64(time.Second)/s.rate))
@@ -179,9 +180,9 @@ func (o *openLoop) pace(ctx context.Context, total *Result) {
 	}
 }
 
-// hurry lets this thread run before others that want to, so that requests are sent on time on a machine that
-// is busy. It takes a privilege; without it, requests may be late, and that is part of what is shown. It
-// returns what puts the thread back.
+// hurry lets this thread run before others that want to, so that requests are sent on time on a
+// machine that is busy. It takes a privilege; without it, requests may be late, and that is part of
+// what is shown. It returns what puts the thread back.
 func hurry() (back func()) {
 	const first = -15
 	thread := unix.Gettid()

@@ -3,7 +3,7 @@
 //
 // It runs on the machine of the server that it measures, so it has to be cheap: requests are
 // prepared, HTTP/1.1 is spoken on raw connections, and of an answer only the status, the
-// length and one word of the body are read. What it costs all the same is the caller's to
+// length and one word of the body are read. The remaining cost is the caller's to
 // measure.
 package load
 

@@ -145,8 +145,8 @@ func ulule(client *redis.Client) (minimal.Decide, error) {
 	}, nil
 }
 
-// mennanov is a sliding window of two counters, as Weir's default is. The library wants an object for each subject;
-// as its examples do, one is made when it is first asked for, and kept.
+// mennanov is a sliding window of two counters, as Weir's default is. The library wants an object
+// for each subject; as its examples do, one is made when it is first asked for, and kept.
 func mennanov(client *redis.Client) (minimal.Decide, error) {
 	var bySubject sync.Map // to *limiters.SlidingWindow
 	clock := limiters.NewSystemClock()

@@ -10,13 +10,13 @@ import (
 )
 
 type auditCommand struct {
-	Verify auditVerifyCommand `cmd:"" help:"Exit with 0 if the audit trails of all tenants are whole, with 1 if one is not."`
+	Verify auditVerifyCommand `cmd:"" help:"Verify the audit trails of all tenants. Exits with 0 if all are intact, with 1 if one is broken."`
 }
 
 type auditVerifyCommand struct {
-	Tenant string `help:"Slug or id of the only tenant to look at."`
-	Head   string `help:"Head of that tenant's trail as the server's log or an earlier run has it (SEQUENCE:HASH): it must still be in the trail."`
-	From   string `help:"How far an earlier run came with that tenant's trail (SEQUENCE:HASH): begin after that row."`
+	Tenant string `help:"Slug or id of the only tenant to verify."`
+	Head   string `help:"Head of that tenant's trail from the server's log or an earlier run (SEQUENCE:HASH). It must still be in the trail."`
+	From   string `help:"Continue after this row of that tenant's trail, where an earlier run stopped (SEQUENCE:HASH)."`
 }
 
 // Run verifies trails and prints a line about each.
@@ -64,8 +64,8 @@ func (c auditVerifyCommand) Run(ctx context.Context, cfg *Config, log *slog.Logg
 // auditVerifyRows is after how many rows of one trail a line says how far it is.
 const auditVerifyRows = 100_000
 
-// verifyTrail prints whether one trail is whole. Of a long one it says how far it is, so that nobody who
-// interrupts it needs to begin anew.
+// verifyTrail prints whether one trail is intact. For a long one it reports the progress, so that
+// an interrupted verification can be continued.
 func verifyTrail(ctx context.Context, store *tenants.Store, t tenants.Tenant, what tenants.AuditVerification) (whole bool, err error) {
 	var rows int64
 	old := ""
@@ -89,7 +89,7 @@ func verifyTrail(ctx context.Context, store *tenants.Store, t tenants.Tenant, wh
 			fmt.Printf("%s: whole, %d rows%s, head %s\n", t.Slug, rows, old, report.Head)
 			return true, nil
 		}
-		fmt.Printf("%s: %d rows so far; to go on from there: --from %s\n", t.Slug, rows, report.Head)
+		fmt.Printf("%s: %d rows so far; to continue from there: --from %s\n", t.Slug, rows, report.Head)
 		what.After = &report.Head
 	}
 }
@@ -124,8 +124,8 @@ func (c auditVerifyCommand) eachTenant(ctx context.Context, store *tenants.Store
 const auditHeadsEvery = time.Hour
 
 // logAuditHeads writes the head of every tenant's audit trail to the log, at once and then every
-// hour until ctx ends. Whoever can write to the database can make another trail that is whole in
-// itself; who keeps the log finds out.
+// hour until ctx ends. The owner of the database can replace a trail by another valid one.
+// The heads in the log reveal that.
 func logAuditHeads(ctx context.Context, store *tenants.Store, log *slog.Logger) {
 	ticker := time.NewTicker(auditHeadsEvery)
 	defer ticker.Stop()

@@ -24,41 +24,41 @@ import (
 // of the same name in lower case; the flag wins. `server --help` prints this list.
 type Config struct {
 	DatabaseURL        Secret `env:"WEIR_DATABASE_URL" placeholder:"postgres://..." help:"PostgreSQL, as postgres://USER:PASSWORD@HOST:PORT/DATABASE. Required."`
-	MigrateDatabaseURL Secret `env:"WEIR_MIGRATE_DATABASE_URL" placeholder:"postgres://..." help:"The same database as the owner of its tables, for migrations. Without it, WEIR_DATABASE_URL."`
-	DatabaseListenURL  Secret `env:"WEIR_DATABASE_LISTEN_URL" placeholder:"postgres://..." help:"The same database past any pooler, to hear of changes. Without it, WEIR_DATABASE_URL."`
-	Migrate            bool   `env:"WEIR_MIGRATE" default:"true" negatable:"" help:"Apply migrations at start. On by default."`
+	MigrateDatabaseURL Secret `env:"WEIR_MIGRATE_DATABASE_URL" placeholder:"postgres://..." help:"The same database with the login that owns its tables, for migrations. Defaults to WEIR_DATABASE_URL."`
+	DatabaseListenURL  Secret `env:"WEIR_DATABASE_LISTEN_URL" placeholder:"postgres://..." help:"The same database without a pooler, to listen for changes. Defaults to WEIR_DATABASE_URL."`
+	Migrate            bool   `env:"WEIR_MIGRATE" default:"true" negatable:"" help:"Apply migrations at startup. On by default."`
 
 	RedisURL     Secret        `env:"WEIR_REDIS_URL" placeholder:"redis://..." help:"Redis or Valkey, as redis://USER:PASSWORD@HOST:PORT/0 (rediss:// with TLS). Required."`
-	RedisTimeout time.Duration `env:"WEIR_REDIS_TIMEOUT" default:"50ms" help:"How long a check waits for a silent Redis, 5ms to 1s; past it, each rule's on_unavailable answers. A Redis that answers others meanwhile is waited for up to four times as long."`
-	Instances    int           `env:"WEIR_INSTANCES" default:"1" help:"How many instances share the limits while Redis is away, until they have heard of each other."`
+	RedisTimeout time.Duration `env:"WEIR_REDIS_TIMEOUT" default:"50ms" help:"How long a check waits for a silent Redis, 5ms to 1s; then each rule's on_unavailable answers. While Redis answers other checks, up to four times as long."`
+	Instances    int           `env:"WEIR_INSTANCES" default:"1" help:"Number of instances that share the limits while Redis is unavailable, until they have discovered each other."`
 
-	HTTPAddr     string `env:"WEIR_HTTP_ADDR" name:"http-addr" default:":8080" help:"Where to serve HTTP, as HOST:PORT; off for nowhere."`
-	HTTPSAddr    string `env:"WEIR_HTTPS_ADDR" name:"https-addr" placeholder:":8443" help:"Where to serve HTTPS, HTTP/2 included. Needs WEIR_TLS_CERT and WEIR_TLS_KEY."`
-	TLSCert      string `env:"WEIR_TLS_CERT" name:"tls-cert" placeholder:"FILE" help:"Certificate chain, PEM. Read again when the file changes."`
-	TLSKey       string `env:"WEIR_TLS_KEY" name:"tls-key" placeholder:"FILE" help:"Key of the certificate, PEM. Read again when the file changes."`
-	InternalAddr string `env:"WEIR_INTERNAL_ADDR" default:"127.0.0.1:9090" help:"Where to serve /metrics and profiles: keep it from strangers. off for nowhere."`
+	HTTPAddr     string `env:"WEIR_HTTP_ADDR" name:"http-addr" default:":8080" help:"Address of HTTP, as HOST:PORT; off disables it."`
+	HTTPSAddr    string `env:"WEIR_HTTPS_ADDR" name:"https-addr" placeholder:":8443" help:"Address of HTTPS, including HTTP/2. Requires WEIR_TLS_CERT and WEIR_TLS_KEY."`
+	TLSCert      string `env:"WEIR_TLS_CERT" name:"tls-cert" placeholder:"FILE" help:"Certificate chain, PEM. Reloaded when the file changes."`
+	TLSKey       string `env:"WEIR_TLS_KEY" name:"tls-key" placeholder:"FILE" help:"Key of the certificate, PEM. Reloaded when the file changes."`
+	InternalAddr string `env:"WEIR_INTERNAL_ADDR" default:"127.0.0.1:9090" help:"Address of /metrics and profiles. Keep it private. off disables it."`
 
-	ProfileContention bool `env:"WEIR_PROFILE_CONTENTION" default:"false" help:"Fill the profiles mutex and block of the internal address, at a few percent of the CPU time. Off by default."`
+	ProfileContention bool `env:"WEIR_PROFILE_CONTENTION" default:"false" help:"Collect the profiles mutex and block, at the cost of a few percent of the CPU time. Off by default."`
 
-	TrustedProxies string `env:"WEIR_TRUSTED_PROXIES" placeholder:"10.0.0.0/8,..." help:"Networks of the proxies before the server, a comma list: from them, X-Forwarded-For tells the client's address. Without it, nobody is believed."`
+	TrustedProxies string `env:"WEIR_TRUSTED_PROXIES" placeholder:"10.0.0.0/8,..." help:"Networks of the proxies in front of the server, separated by commas. From them, X-Forwarded-For has the client's address. By default, the header is ignored."`
 
-	SMTPURL   Secret `env:"WEIR_SMTP_URL" name:"smtp-url" placeholder:"smtp://..." help:"Mail server, as smtp://USER:PASSWORD@HOST:PORT; smtps:// with TLS from the start. Without it, no mail is sent. Needs WEIR_MAIL_FROM and WEIR_PUBLIC_URL."`
+	SMTPURL   Secret `env:"WEIR_SMTP_URL" name:"smtp-url" placeholder:"smtp://..." help:"Mail server, as smtp://USER:PASSWORD@HOST:PORT; smtps:// for TLS from the start. Without it, no mail is sent. Requires WEIR_MAIL_FROM and WEIR_PUBLIC_URL."`
 	MailFrom  string `env:"WEIR_MAIL_FROM" placeholder:"weir@example.com" help:"Sender of mails."`
-	PublicURL string `env:"WEIR_PUBLIC_URL" name:"public-url" placeholder:"https://HOST" help:"Where people reach the dashboard: links in mails begin with it."`
-	Signup    string `env:"WEIR_SIGNUP" default:"closed" help:"Who may make a tenant on the dashboard: open (everybody), invite (who was sent a link by server signup-link) or closed (nobody)."`
+	PublicURL string `env:"WEIR_PUBLIC_URL" name:"public-url" placeholder:"https://HOST" help:"Public address of the dashboard. Links in mails begin with it."`
+	Signup    string `env:"WEIR_SIGNUP" default:"closed" help:"Who may create a tenant on the dashboard: open (everybody), invite (people with a link of server signup-link) or closed (nobody)."`
 
-	Headers string `env:"WEIR_HEADERS" default:"draft,x" help:"Rate-limit headers of a check: a comma list of draft (RateLimit) and x (X-RateLimit-*), or none."`
+	Headers string `env:"WEIR_HEADERS" default:"draft,x" help:"Rate-limit headers of a check: a list of draft (RateLimit) and x (X-RateLimit-*), or none."`
 	// PolicyMemory is in bytes.
-	PolicyMemory byteSize `env:"WEIR_POLICY_MEMORY" default:"512MiB" placeholder:"SIZE" help:"Memory for the rules and subjects of tenants, as 512MiB or 2GiB, 16MiB or more; 0 for as much as they take. Who was not asked for the longest is put out, and read again when asked for."`
+	PolicyMemory byteSize `env:"WEIR_POLICY_MEMORY" default:"512MiB" placeholder:"SIZE" help:"Memory for the rules and subjects of tenants, as 512MiB or 2GiB, 16MiB or more; 0 for no limit. The least recently used tenants are evicted, and loaded again when needed."`
 
-	MaxInFlight int           `env:"WEIR_MAX_IN_FLIGHT" default:"10000" help:"Requests served at once, 1 to 1000000; further ones get 503."`
-	Drain       time.Duration `env:"WEIR_DRAIN" default:"5s" help:"How long to go on serving after SIGTERM, 0s to 5m, while balancers learn that /readyz says 503."`
+	MaxInFlight int           `env:"WEIR_MAX_IN_FLIGHT" default:"10000" help:"Maximum number of concurrent requests, 1 to 1000000; further ones get 503."`
+	Drain       time.Duration `env:"WEIR_DRAIN" default:"5s" help:"How long to continue serving after SIGTERM, 0s to 5m, while load balancers see that /readyz is 503."`
 	LogLevel    string        `env:"WEIR_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
 
-	WriteRate int `env:"WEIR_WRITE_RATE" default:"100" help:"Writes of the admin API and the dashboard that each instance takes from a tenant a second, ten times as many at once; up to 1000000, 0 for any number."`
+	WriteRate int `env:"WEIR_WRITE_RATE" default:"100" help:"Writes per second that each instance accepts from one tenant, over the admin API and the dashboard, with a burst of ten times as many; up to 1000000, 0 for no limit."`
 	ResetRate int `env:"WEIR_RESET_RATE" default:"20" help:"The same for resets of counters."`
 
-	AuditRetention int `env:"WEIR_AUDIT_RETENTION" default:"0" help:"Days that rows of audit trails are kept, up to 36500; 0 for as long as their tenant is."`
+	AuditRetention int `env:"WEIR_AUDIT_RETENTION" default:"0" help:"Days to keep rows of audit trails, up to 36500; 0 keeps them as long as the tenant exists."`
 
 	box *mail.Box // where the demo keeps mails, with no mail server set
 }
@@ -134,7 +134,7 @@ func (c *Config) requireDatabase() error {
 	return nil
 }
 
-// migrateURL is the address that migrations use, and listenURL the one where changes are heard of.
+// migrateURL is the address for migrations, and listenURL the one that listens for changes.
 func (c *Config) migrateURL() string { return string(orElse(c.MigrateDatabaseURL, c.DatabaseURL)) }
 func (c *Config) listenURL() string  { return string(orElse(c.DatabaseListenURL, c.DatabaseURL)) }
 

@@ -20,7 +20,7 @@ import (
 
 type demoCommand struct {
 	Dir   string `default:".dev" help:"Where to write demo.env and, with --serve, a certificate for localhost."`
-	Serve bool   `help:"Then serve, over HTTP and HTTPS, and print how to try it."`
+	Serve bool   `help:"Then serve over HTTP and HTTPS, and print how to use it."`
 }
 
 // The variables of demo.env.
@@ -92,10 +92,10 @@ func (d demoCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) err
 	return serve(ctx, cfg, log, started)
 }
 
-// configure sets what a server for one person wants otherwise than one in production, unless
-// it was set: HTTPS with a certificate of its own, no wait at Ctrl-C, sign-up for everybody, and mails
-// that a page shows. It returns the file
-// of the authority that signed the certificate, "" if it is not ours.
+// configure sets what a server for one person wants otherwise than one in production, unless it was
+// set: HTTPS with a certificate of its own, no wait at Ctrl-C, sign-up for everybody, and mails
+// that a page shows. It returns the file of the authority that signed the certificate, "" if it is
+// not ours.
 func (d demoCommand) configure(cfg *Config) (authority string, err error) {
 	if os.Getenv("WEIR_DRAIN") == "" {
 		cfg.Drain = 0
@@ -129,7 +129,7 @@ func configuredURL(scheme, addr string) string {
 	return scheme + "://" + addr
 }
 
-// seedTries is how often the demo is begun anew while a busy machine's Postgres does not answer in
+// seedTries is the number of retries while a busy machine's Postgres does not answer in
 // time. What is there already stays.
 const seedTries = 10
 
@@ -176,7 +176,7 @@ func seed(ctx context.Context, store *tenants.Store, env map[string]string) erro
 }
 
 // seedTenant makes the tenant with its rules, plans, subjects and history, all or, if it is there,
-// nothing: whoever deleted a rule of the demo does not want it back.
+// nothing: a deleted rule of the demo stays deleted.
 func seedTenant(ctx context.Context, store *tenants.Store) (tenants.Tenant, error) {
 	operator := tenants.AsOperator("demo")
 	tenant, err := store.TenantBySlugOrID(ctx, operator, demoSlug)
@@ -228,8 +228,8 @@ func seedPolicy(ctx context.Context, store *tenants.Store, actor tenants.Actor) 
 	return nil
 }
 
-// seedMembers makes the demo's logins, one of each role and the operator of the service, or gives them a new
-// password where the one in env is not the owner's.
+// seedMembers makes the demo's logins, one of each role and the operator of the service, or gives
+// them a new password where the one in env is not the owner's.
 func seedMembers(ctx context.Context, store *tenants.Store, actor tenants.Actor, env map[string]string) error {
 	env[demoEmail], env[demoOperatorEmail] = demoMember, demoOperator
 	defer func() { env[demoOperatorPassword] = env[demoPassword] }()

@@ -40,7 +40,7 @@ func demoStreams() []stream {
 	}
 }
 
-// seedHistory writes down usage that never was, up to now, so that the pages of the demo show
+// seedHistory writes generated usage, up to now, so that the pages of the demo show
 // what they will show: a working week, quiet nights, and an afternoon on which a customer's
 // program asked again and again.
 func seedHistory(ctx context.Context, store *tenants.Store, tenant uuid.UUID, now time.Time) error {
@@ -52,11 +52,11 @@ func seedHistory(ctx context.Context, store *tenants.Store, tenant uuid.UUID, no
 	// charts of the last days have bars of a quarter of an hour and more; of the last hours, and
 	// what those are compared with, of a minute
 	const quarter = 15 * time.Minute
-	lately := now.Add(-2 * time.Hour).Truncate(quarter)
-	h.fill(usage.Minute, now.Truncate(time.Hour).Add(-47*time.Hour), lately.Add(-day), quarter)
-	h.fill(usage.Minute, lately.Add(-day), now.Add(quarter-day).Truncate(quarter), time.Minute)
-	h.fill(usage.Minute, now.Add(quarter-day).Truncate(quarter), lately, quarter)
-	h.fill(usage.Minute, lately, now, time.Minute)
+	lastHours := now.Add(-2 * time.Hour).Truncate(quarter)
+	h.fill(usage.Minute, now.Truncate(time.Hour).Add(-47*time.Hour), lastHours.Add(-day), quarter)
+	h.fill(usage.Minute, lastHours.Add(-day), now.Add(quarter-day).Truncate(quarter), time.Minute)
+	h.fill(usage.Minute, now.Add(quarter-day).Truncate(quarter), lastHours, quarter)
+	h.fill(usage.Minute, lastHours, now, time.Minute)
 	writer, err := uuid.NewV7()
 	if err != nil {
 		return err
@@ -175,8 +175,8 @@ func (h *history) busiest(grain usage.Grain, at time.Time, all usage.Counts) {
 	h.subjects = append(h.subjects, usage.Subjects{Tenant: h.tenant, StartMS: at.UnixMilli(), Grain: grain, TopSubjects: top})
 }
 
-// liven makes a few checks as the demo's customers would, so that the pages about this very moment have
-// something to show: who is near a limit, and who was denied and why.
+// liven makes a few checks as the demo's customers would, so that the pages about this very moment
+// have something to show: who is near a limit, and who was denied and why.
 func liven(ctx context.Context, url, key string) error {
 	if url == "" {
 		return nil // HTTPS alone: not worth a certificate pool

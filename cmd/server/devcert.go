@@ -24,7 +24,7 @@ const (
 type localCertificate struct{ caFile, certFile, keyFile string }
 
 // makeLocalCertificate puts a certificate for localhost into dir, unless a good one is there.
-// Its authority's key is never written, so whoever comes to trust the authority trusts this
+// Its authority's key is never written, so trusting the authority means trusting this
 // one certificate.
 func makeLocalCertificate(dir string, now time.Time) (localCertificate, error) {
 	files := localCertificate{

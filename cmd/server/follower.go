@@ -37,8 +37,8 @@ type follower struct {
 const (
 	// preloadFor bounds how long an instance with room for more tenants waits for them.
 	preloadFor = 5 * time.Second
-	// preloaders is how many tenants are read at once before the instance is ready. Later it is one, so
-	// that those that are asked for find a way.
+	// preloaders is how many tenants are read at once before the instance is ready. Later it is
+	// one, so that those that are asked for find a way.
 	preloaders = 3
 )
 
@@ -85,8 +85,8 @@ func (f *follower) changed(ctx context.Context, c tenants.Change) {
 // followFor bounds how long the answer to a write waits for this instance to act on it.
 const followFor = 500 * time.Millisecond
 
-// now takes over what was just written for a tenant, whether or not the client still waits, or leaves it
-// to the watcher where that takes longer than followFor.
+// now takes over what was just written for a tenant, whether or not the client still waits, or
+// leaves it to the watcher where that takes longer than followFor.
 func (f *follower) now(ctx context.Context, tenant limit.TenantID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), followFor)
 	defer cancel()

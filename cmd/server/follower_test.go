@@ -16,7 +16,7 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// An instance that has no room for all tenants is ready all the same, with those whose keys were used
+// An instance without enough memory for all tenants is ready, with those whose keys were used
 // last; and with the platform, on whose rules every check depends.
 func TestReadyWithTheTenantsThatFit(t *testing.T) {
 	t.Parallel()

@@ -186,8 +186,8 @@ func (f *front) serveStarting(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// drain lets the public side go on for a while, so that whoever sends requests here learns from
-// /readyz to send them elsewhere, and then waits for those in flight.
+// drain continues to serve for a while, so that load balancers see /readyz fail and send requests
+// elsewhere. Then it waits for the requests in flight.
 func (f *front) drain(wait time.Duration) error {
 	f.draining.Store(true)
 	f.lane.Drain()

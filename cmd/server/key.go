@@ -7,7 +7,7 @@ import (
 )
 
 type operatorKeyCommand struct {
-	Create operatorKeyCreateCommand `cmd:"" help:"Make a key that may create tenants, and print it. It is shown this once."`
+	Create operatorKeyCreateCommand `cmd:"" help:"Create a key that may create tenants, and print it. It is shown only once."`
 }
 
 type operatorKeyCreateCommand struct {

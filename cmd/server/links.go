@@ -14,7 +14,7 @@ import (
 
 // signupLinkCommand lets somebody sign up who was chosen by the operator.
 type signupLinkCommand struct {
-	Email string `arg:"" help:"Whom it is for."`
+	Email string `arg:"" help:"Email address of the person."`
 }
 
 // Run prints the link, and mails it where mail is on.
@@ -30,11 +30,11 @@ func (c signupLinkCommand) Run(ctx context.Context, cfg *Config, log *slog.Logge
 
 // operatorLinkCommand makes somebody one of those who run the service.
 type operatorLinkCommand struct {
-	Email string `arg:"" help:"Whom it is for."`
+	Email string `arg:"" help:"Email address of the person."`
 }
 
-// Run prints the link, and mails it where mail is on. For somebody who has not followed theirs yet it
-// makes a new one, and that one works no more.
+// Run prints the link, and mails it where mail is on. For somebody who has not followed theirs yet
+// it makes a new one, and that one works no more.
 func (c operatorLinkCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
 	var made tenants.Invitation
 	return makeLink(ctx, cfg, log, func(store *tenants.Store, post *mail.Post) (mail.Letter, error) {
@@ -76,7 +76,7 @@ func inviteOwner(ctx context.Context, store *tenants.Store, actor tenants.Actor,
 
 // passwordLinkCommand helps somebody who forgot their password, where mail cannot.
 type passwordLinkCommand struct {
-	Email string `arg:"" help:"Whose password it is."`
+	Email string `arg:"" help:"Email address of the person."`
 }
 
 // Run prints the link, and mails it where mail is on.
@@ -94,8 +94,8 @@ func (c passwordLinkCommand) Run(ctx context.Context, cfg *Config, log *slog.Log
 	}, nil)
 }
 
-// makeLink prints the link of a letter and sends the letter, if it can be sent, before it returns. note,
-// if there is one, writes down what became of the mail.
+// makeLink prints the link of a letter and sends the letter, if it can be sent, before it returns.
+// note, if there is one, writes down what became of the mail.
 func makeLink(ctx context.Context, cfg *Config, log *slog.Logger, write func(*tenants.Store, *mail.Post) (mail.Letter, error),
 	note func(*tenants.Store, tenants.MailState) error,
 ) error {

@@ -20,15 +20,15 @@ import (
 type cli struct {
 	Config
 
-	Serve        serveCommand        `cmd:"" default:"1" help:"Serve (the default)."`
-	Migrate      migrateCommand      `cmd:"" name:"migrate" help:"Bring the database's schema up to date, or back."`
-	OperatorKey  operatorKeyCommand  `cmd:"" help:"Keys of the operator of the whole service."`
-	OperatorLink operatorLinkCommand `cmd:"" help:"Make a link with which somebody becomes one of those who run the service."`
-	SignupLink   signupLinkCommand   `cmd:"" help:"Make a link with which somebody makes a tenant of their own, where WEIR_SIGNUP lets them."`
-	PasswordLink passwordLinkCommand `cmd:"" help:"Make a link with which somebody chooses a new password."`
-	Audit        auditCommand        `cmd:"" help:"Audit trails: who changed what."`
-	Demo         demoCommand         `cmd:"" help:"Put a demo tenant into the database."`
-	Healthcheck  healthcheckCommand  `cmd:"" help:"Exit with 0 if the server of this configuration is ready."`
+	Serve        serveCommand        `cmd:"" default:"1" help:"Start the server (default)."`
+	Migrate      migrateCommand      `cmd:"" name:"migrate" help:"Migrate the database schema."`
+	OperatorKey  operatorKeyCommand  `cmd:"" help:"Manage operator keys."`
+	OperatorLink operatorLinkCommand `cmd:"" help:"Create a link with which a person becomes an operator of the service."`
+	SignupLink   signupLinkCommand   `cmd:"" help:"Create a link with which a person creates their own tenant, unless WEIR_SIGNUP is closed."`
+	PasswordLink passwordLinkCommand `cmd:"" help:"Create a link with which a person sets a new password."`
+	Audit        auditCommand        `cmd:"" help:"Verify audit trails."`
+	Demo         demoCommand         `cmd:"" help:"Create the demo tenant."`
+	Healthcheck  healthcheckCommand  `cmd:"" help:"Exit with 0 if the server with this configuration is ready."`
 }
 
 const description = `Weir answers whether somebody may do something now, and if not, when.

@@ -18,7 +18,7 @@ func newRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "weir_build_info", Help: "Always 1; the labels tell the version.",
+		Name: "weir_build_info", Help: "Always 1. The labels have the version.",
 		ConstLabels: prometheus.Labels{"version": version(), "go_version": runtime.Version()},
 	}, func() float64 { return 1 }))
 	return registry
@@ -32,7 +32,7 @@ func version() string {
 	return "unknown"
 }
 
-// aboutInstance tells the operator which instance this is, and whether it hears of changes.
+// aboutInstance tells the operator which instance this is, and whether it receives changes.
 func aboutInstance(configAge func() time.Duration) func() recent.Instance {
 	name, err := os.Hostname()
 	if err != nil {
@@ -50,10 +50,10 @@ func aboutInstance(configAge func() time.Duration) func() recent.Instance {
 func watchEngine(registry *prometheus.Registry, engine *redisengine.Engine) {
 	registry.MustRegister(
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "weir_redis_counters_repaired_total", Help: "Counters in Redis that held something foreign, and were begun anew.",
+			Name: "weir_redis_counters_repaired_total", Help: "Counters in Redis that held a foreign value and were reset.",
 		}, func() float64 { return float64(engine.Repaired()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "weir_redis_script_loads_total", Help: "Times that Redis did not know a script, which was then sent in full.",
+			Name: "weir_redis_script_loads_total", Help: "Times that a script was not loaded in Redis and was sent in full.",
 		}, func() float64 { return float64(engine.ScriptLoads()) }),
 	)
 }
@@ -61,6 +61,6 @@ func watchEngine(registry *prometheus.Registry, engine *redisengine.Engine) {
 // watchAge registers how old the knowledge of the configuration is.
 func watchAge(registry *prometheus.Registry, age func() time.Duration) {
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "weir_config_age_seconds", Help: "Time since this instance last knew that its configuration is current.",
+		Name: "weir_config_age_seconds", Help: "Time since this instance last confirmed that its configuration is current.",
 	}, func() float64 { return age().Seconds() }))
 }

@@ -14,7 +14,7 @@ import (
 )
 
 type migrateCommand struct {
-	Up      migrateUpCommand      `cmd:"" help:"Apply all migrations that are missing."`
+	Up      migrateUpCommand      `cmd:"" help:"Apply all missing migrations."`
 	Down    migrateDownCommand    `cmd:"" help:"Undo the newest migration."`
 	Version migrateVersionCommand `cmd:"" help:"Print the schema's version."`
 }
@@ -79,7 +79,7 @@ type deployment struct {
 }
 
 // prepareDatabase brings the schema up to date, or waits until somebody has, and reads what the
-// deployment has in common. While Postgres is away it tries again and again, and front says why
+// deployment has in common. While Postgres is unavailable it retries, and front says why
 // the service is not ready. It fails when ctx ends, and where waiting does not help.
 func prepareDatabase(ctx context.Context, cfg *Config, store *tenants.Store, front *front, log *slog.Logger) (deployment, error) {
 	retry, said, saidAt := firstRetry, "", time.Time{}

@@ -10,7 +10,7 @@ import (
 )
 
 // beside puts the dashboard on the API's listeners. Every path that is not a page's is the
-// API's, unknown ones too, but for those that somebody typed wrong into a browser: they get a page
+// API's, unknown ones too, except those that somebody typed wrong into a browser: they get a page
 // that leads on, not a problem document.
 func beside(api chi.Router, pages http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

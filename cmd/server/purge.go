@@ -11,8 +11,9 @@ import (
 
 const purgeEvery = time.Hour
 
-// purge removes what Postgres keeps only for a time, of audit trails what is older than auditDays (0: nothing), every hour until ctx ends. Instances that
-// were started together spread out: the first time comes after a part of an hour by chance.
+// purge removes what Postgres keeps only for a time, of audit trails what is older than auditDays
+// (0: nothing), every hour until ctx ends. Instances that were started together spread out: the
+// first time comes after a part of an hour by chance.
 func purge(ctx context.Context, store *tenants.Store, auditDays int, log *slog.Logger) {
 	wait := rand.N(purgeEvery)
 	for {

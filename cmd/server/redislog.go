@@ -11,9 +11,9 @@ import (
 	"weir/internal/engine"
 )
 
-// redisLog takes what the Redis client has to say, a line for each lost connection and the
-// like, which it would otherwise print as it pleases. It is for debugging: that Redis is away
-// is told by metrics and by /readyz.
+// redisLog takes what the Redis client has to say, a line for each lost connection and the like,
+// which it would otherwise print as it pleases. It is for debugging: that Redis is unavailable is
+// told by metrics and by /readyz.
 type redisLog struct{ log *slog.Logger }
 
 // Printf logs one message of the client.
@@ -26,7 +26,7 @@ const (
 	redisPing = time.Second
 )
 
-// logRedisState says in the log when Redis is taken to be away, with what it answers now, and
+// logRedisState logs when the circuit breaker opens, with what it answers now, and
 // when it is back, until ctx ends. Checks themselves are counted and not logged.
 func logRedisState(ctx context.Context, eng *engine.Stack, client redis.UniversalClient, log *slog.Logger) {
 	look := time.NewTicker(redisLook)

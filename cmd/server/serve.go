@@ -79,7 +79,7 @@ func (s *service) close() {
 }
 
 // serve runs the service until ctx ends, and drains. started is called once, when the service
-// is ready. Postgres and Redis may be away: it then starts as far as it can, and waits.
+// is ready. Postgres and Redis may be unavailable: it then starts as far as it can, and waits.
 func serve(ctx context.Context, cfg *Config, log *slog.Logger, started func(*front)) error {
 	s, err := open(ctx, cfg, log)
 	if err != nil {
@@ -141,7 +141,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 	s.background.Go(func() { logRedisState(working, s.engine, s.redis, s.log) })
 	s.background.Go(func() { s.front.failIf("write down when keys were used", authenticator.Run(working)) })
 	s.background.Go(func() { policies.Run(working) })
-	s.background.Go(func() { s.front.failIf("hear of changes", following.run(working)) })
+	s.background.Go(func() { s.front.failIf("listen for changes", following.run(working)) })
 	s.background.Go(func() { purge(working, s.store, s.cfg.AuditRetention, s.log) })
 	s.background.Go(func() { logAuditHeads(working, s.store, s.log) })
 	s.background.Go(func() { recorder.Run(working) })

@@ -42,7 +42,7 @@ func loadCertificate(certFile, keyFile string, log *slog.Logger, reg prometheus.
 	c := &certificate{
 		certFile: certFile, keyFile: keyFile, log: log,
 		errors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "weir_tls_reload_errors_total", Help: "Changed certificate files that could not be used; the last good certificate stayed.",
+			Name: "weir_tls_reload_errors_total", Help: "Changed certificate files that could not be used. The last valid certificate stays active.",
 		}),
 		expiry: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "weir_tls_certificate_expiry_timestamp_seconds", Help: "Unix time at which the certificate in use expires.",

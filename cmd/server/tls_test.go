@@ -36,7 +36,7 @@ func TestLocalCertificate(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 
-	// whoever has come to trust it must not be asked again at each start...
+	// somebody who trusts it must not be asked again at each start...
 	_, err = makeLocalCertificate(dir, now.Add(24*time.Hour))
 	require.NoError(t, err)
 	second, err := os.ReadFile(files.certFile)

@@ -11,7 +11,7 @@ import (
 // mostKept is how many letters a box keeps.
 const mostKept = 100
 
-// Box keeps letters in memory in place of sending them, for whoever tries the service on one
+// Box keeps letters in memory in place of sending them, for somebody who tries the service on one
 // machine. It shows everybody's letters to everybody, so it is not for anything else. The zero
 // value is an empty one.
 type Box struct {

@@ -66,7 +66,7 @@ func SignUp(to, link, lasts string) Letter {
 	return Letter{
 		Kind: "signup", To: to, Subject: "Confirm your address to sign up for Weir",
 		Before: []string{"Welcome to Weir. Follow the link to choose a password and a name for your tenant."},
-		Link:   Link{"Go on with signing up", link},
+		Link:   Link{"Complete sign-up", link},
 		After: []string{
 			fmt.Sprintf("The link works once, for %s.", lasts),
 			"If you did not ask for this, do nothing: there is no login before the link was followed.",

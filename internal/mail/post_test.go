@@ -156,7 +156,8 @@ func TestServerAway(t *testing.T) {
 	require.Error(t, sent(t, p, NewPassword("ann@example.com", "/x", "1 hour")))
 }
 
-// While the mail server is away, letters must not fill the memory, nor anybody wait for them.
+// While the mail server is unavailable, letters must not fill the memory, nor anybody wait for
+// them.
 func TestWaitingLettersAreBounded(t *testing.T) {
 	p, err := NewPost(Options{Box: &Box{}, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)

@@ -94,7 +94,7 @@ func (s *mailServer) serve(conn net.Conn) {
 			e.to = line
 			say("250 OK")
 		case command == "DATA":
-			say("354 Go on")
+			say("354 Start mail input")
 			if e.data, err = text.ReadDotBytes(); err != nil {
 				return
 			}

@@ -129,7 +129,7 @@ func (s *smtp) send(ctx context.Context, l *Letter) error {
 	return s.client.DialAndSendWithContext(ctx, m)
 }
 
-// unfit is of a letter that cannot be sent, whoever tries.
+// unfit is the error of a letter that no server can send.
 type unfit struct{ error }
 
 func (u *unfit) Unwrap() error { return u.error }

@@ -52,8 +52,8 @@ func TestClientBehindProxies(t *testing.T) {
 		want         string
 	}{
 		{"no proxy", "192.0.2.1:1234", nil, "192.0.2.1:1234"},
-		{"a stranger who says to be somebody else", "192.0.2.1:1234", []string{"198.51.100.1"}, "192.0.2.1:1234"},
-		{"a stranger who says to be a proxy", "192.0.2.1:1234", []string{"10.0.0.1"}, "192.0.2.1:1234"},
+		{"an untrusted client that claims another address", "192.0.2.1:1234", []string{"198.51.100.1"}, "192.0.2.1:1234"},
+		{"an untrusted client that claims to be a proxy", "192.0.2.1:1234", []string{"10.0.0.1"}, "192.0.2.1:1234"},
 		{"a proxy that says nothing", "10.0.0.1:1234", nil, "10.0.0.1:1234"},
 		{"one proxy", "10.0.0.1:1234", []string{"192.0.2.1"}, "192.0.2.1:0"},
 		{"what the client wrote before", "10.0.0.1:1234", []string{"203.0.113.9, 192.0.2.1"}, "192.0.2.1:0"},
@@ -86,7 +86,8 @@ func TestClientBehindProxies(t *testing.T) {
 	}
 }
 
-// Whatever stands in the header, what comes out is an address, and never one from left of a stranger's.
+// Whatever the header contains, the result is an address, and never one to the left of an untrusted
+// one.
 func FuzzClient(f *testing.F) {
 	for _, seed := range []string{"", ",", "192.0.2.1", "x, 10.0.0.1", "[::1]:80, ::ffff:10.0.0.1", "fe80::1%eth0,,"} {
 		f.Add(seed)

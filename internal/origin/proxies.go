@@ -57,8 +57,8 @@ func (p Proxies) Handler(next http.Handler) http.Handler {
 }
 
 // client finds who has sent a request. Each proxy adds, at the end, whom it has the request from;
-// so the list is read from its end for as long as the one who wrote the entry is trusted. Whatever
-// the first stranger wrote stands before that, and is not looked at.
+// so the list is read from its end for as long as the one who wrote the entry is trusted. What the
+// first untrusted address wrote is to its left, and is ignored.
 func (p Proxies) client(remote string, forwarded []string) (client netip.Addr, ok bool) {
 	client, ok = parseHop(remote)
 	if !ok || !p.trusts(client) {

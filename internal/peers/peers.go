@@ -26,8 +26,8 @@ const (
 )
 
 // Peers knows how many instances of the service there are, so that each can take its share of
-// a limit while the counter store is away. It counts the most that were alive at once in the
-// last ten minutes: a store that is dying cannot shrink the number.
+// a limit while Redis is unavailable. It counts the most that were alive at once in the last ten
+// minutes, so a failing Redis cannot reduce the number.
 type Peers struct {
 	id        string
 	least     int
@@ -44,7 +44,7 @@ type peak struct {
 	at    time.Time
 }
 
-// NewPeers returns a Peers that takes least instances to be alive until it hears of more.
+// New returns a Peers that assumes least live instances until it discovers more.
 func New(least int, reg prometheus.Registerer) *Peers {
 	p := &Peers{
 		id: uuid.NewString(), least: max(least, 1), heard: map[string]time.Time{},
@@ -66,7 +66,7 @@ func (p *Peers) ID() string { return p.id }
 // Share returns this instance's part of every limit.
 func (p *Peers) Share() engine.Share { return *p.share.Load() }
 
-// Others returns how many other instances were heard of a moment ago.
+// Others returns how many other instances are alive.
 func (p *Peers) Others() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Instances that stop answering still count for a while, so a store that dies does not shrink the number.
+// Instances that stop answering still count for a while, so a store that dies does not shrink the
+// number.
 func TestPeers(t *testing.T) {
 	p := New(1, prometheus.NewRegistry())
 	now := time.Now()

@@ -84,7 +84,7 @@ func (r *Redis) Pause() {
 	require.NoError(r.tb, r.cmd.Process.Signal(syscall.SIGSTOP))
 }
 
-// Resume lets a paused server go on; it first answers what had piled up.
+// Resume resumes a paused server; it first answers the pending requests.
 func (r *Redis) Resume() {
 	r.tb.Helper()
 	require.NoError(r.tb, r.cmd.Process.Signal(syscall.SIGCONT))

@@ -23,12 +23,12 @@ const (
 )
 
 // DatabaseURL returns the address of a running PostgreSQL: a superuser's, on a database that
-// exists, so tests make databases of their own beside it. It fails the test where there is none.
+// exists, so tests make databases of their own beside it. It fails the test if there is none.
 func DatabaseURL(tb testing.TB) string { return serverURL(tb, databaseVar) }
 
 // RedisURL returns the address of a running Redis that never evicts. All test processes share
 // it: use keys of your own and flush nothing (StartRedis gives a private one). It fails the
-// test where there is none.
+// test if there is none.
 func RedisURL(tb testing.TB) string { return serverURL(tb, redisVar) }
 
 func serverURL(tb testing.TB, name string) string {

@@ -83,7 +83,7 @@ type usageRig struct {
 	ledger *ledger
 }
 
-// observer lets a recorder that is created after its checker hear of decisions.
+// observer passes decisions to a recorder that is created after its checker.
 type observer struct{ *Recorder }
 
 func newUsageRig(t *testing.T, o Options, data check.PolicyData, subjects ...check.SubjectData) *usageRig {

@@ -41,7 +41,7 @@ func TestInvitationWalk(t *testing.T) {
 	owner.open("/members").within(email).sees("active")
 }
 
-// Whoever is invited and has a login joins with it; a withdrawn invitation is worth nothing.
+// An invited person with a login joins with it. A withdrawn invitation has no effect.
 func TestInvitationOfSomebodyKnownWalk(t *testing.T) {
 	t.Parallel()
 	w, other := newTenant(t), newTenant(t)
@@ -61,7 +61,7 @@ func TestInvitationOfSomebodyKnownWalk(t *testing.T) {
 	known.hasNot("Your password").click("Join").at("/").sees("Welcome to " + w.tenant.Name)
 }
 
-// Whoever forgot a password has another one in a minute, and changes it again.
+// A person who forgot the password sets a new one, and changes it again.
 func TestForgottenPasswordWalk(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
@@ -93,7 +93,7 @@ func TestSignUpWalk(t *testing.T) {
 	p := w.nobody().open("/login").click("Sign up").at("/signup")
 	p.looked("signup")
 	p.fill("Email", email).click("Email me a link").sees("Check your email")
-	p.open("/dev/mail").within(email).click("Go on with signing up")
+	p.open("/dev/mail").within(email).click("Complete sign-up")
 	p.sees("Email confirmed").looked("signup-link")
 	p.fill("Tenant name", "Newcomers & Sons").fill("Choose a password", "a newcomer's horse").click("Sign up")
 	p.sees("You own this tenant").sees("Newcomers & Sons").sees("owner")

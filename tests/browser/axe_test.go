@@ -44,8 +44,8 @@ func (v *violation) String() string {
 	return b.String()
 }
 
-// check looks at the page as it is now, in light and in dark: axe-core finds nothing, and nothing is
-// wider than the screen. It leaves the page light.
+// check looks at the page as it is now, in light and in dark: axe-core finds nothing, and nothing
+// is wider than the screen. It leaves the page light.
 func (p *page) check() *page {
 	p.t.Helper()
 	for _, theme := range []string{"dark", "light"} {
@@ -77,7 +77,8 @@ func (p *page) violations() []violation {
 			HTML: n.html, Target: n.target, FailureSummary: n.failureSummary}))})))`)
 }
 
-// tooWide are the first innermost elements that reach beyond the screen where the page is wider than that.
+// tooWide are the first innermost elements that reach beyond the screen where the page is wider
+// than that.
 func (p *page) tooWide() []string {
 	p.t.Helper()
 	return mustEval[[]string](p, fmt.Sprintf(`(width => {

@@ -11,14 +11,14 @@ import (
 	"weir/internal/tenants"
 )
 
-// reachable are the elements of a page that a keyboard must reach, each as its markup begins. They have no other mark:
-// what keeps itself up to date is replaced while Tab goes by.
+// reachable are the elements of a page that a keyboard must reach, each as its markup begins. They
+// have no other mark: what keeps itself up to date is replaced while Tab goes by.
 const reachable = `[...document.querySelectorAll("a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']")]
 	.filter(e => e.checkVisibility({visibilityProperty: true}) && !e.disabled && e.tabIndex >= 0 && !e.closest("dialog:not([open]), [inert]"))
 	.map(e => e.outerHTML.slice(0, 160))`
 
-// focused is what has the focus, nothing outside the page, and whether one sees that it has it. Of a group of radio
-// buttons one is reached by Tab, and the others from there by arrows.
+// focused is what has the focus, nothing outside the page, and whether one sees that it has it. Of
+// a group of radio buttons one is reached by Tab, and the others from there by arrows.
 const focused = `(e => {
 	if (e === document.body || e === document.documentElement) return {elements: [], seen: true};
 	const style = getComputedStyle(e);
@@ -56,7 +56,7 @@ func TestKeyboard(t *testing.T) {
 	}
 }
 
-// Whoever hears a page must not hear the navigation on each anew.
+// Users of screen readers must not hear the navigation again on each page.
 func TestSkipLink(t *testing.T) {
 	t.Parallel()
 	p := demo(t).as(tenants.Viewer).open("/rules")
@@ -67,7 +67,7 @@ func TestSkipLink(t *testing.T) {
 	p.press(kb.Enter)
 	require.Equal(t, "content", mustEval[string](p, "document.activeElement.id"))
 	p.press(kb.Tab)
-	require.True(t, mustEval[bool](p, `document.activeElement.closest("main") !== null`), "and goes on from there")
+	require.True(t, mustEval[bool](p, `document.activeElement.closest("main") !== null`), "and continues from there")
 }
 
 // Roles are enforced by the service; here, nobody is shown what they may not do.

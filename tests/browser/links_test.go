@@ -16,9 +16,9 @@ import (
 
 var linkPattern = regexp.MustCompile(`<a\b[^>]*?\shref="([^"#]+)`)
 
-// A link that leads nowhere is found by a customer, or here: all that can be reached from the start page is
-// asked for, as an owner, as a viewer and as the operator. It runs before the tests that run in parallel, which make
-// and delete what the operator sees.
+// A link that leads nowhere is found by a customer, or here: all that can be reached from the start
+// page is asked for, as an owner, as a viewer and as the operator. It runs before the tests that
+// run in parallel, which make and delete what the operator sees.
 func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	w := demo(t)
 	password := w.env["WEIR_PASSWORD"]
@@ -55,8 +55,8 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	}
 }
 
-// shapeOf is what pages of one kind have in common: the first part of the path, how many there are, and the names in the
-// query.
+// shapeOf is what pages of one kind have in common: the first part of the path, how many there are,
+// and the names in the query.
 func shapeOf(u *url.URL) string {
 	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
 	shape := parts[0] + strings.Repeat("/x", len(parts)-1)

@@ -17,7 +17,7 @@ func TestDenialAppears(t *testing.T) {
 	key := w.key()
 	p := w.as(tenants.Support)
 	p.open("/decisions").sees("No recent denials.")
-	require.Eventually(t, func() bool { return !w.ask(key, "user_42", "requests") }, patience, tick, "the rule is heard of")
+	require.Eventually(t, func() bool { return !w.ask(key, "user_42", "requests") }, patience, tick, "the rule is live")
 	p.sees("user_42").sees("1 of 1 used.").check()
 	p.click("Live")
 	require.True(t, w.ask(key, "later", "requests"))

@@ -159,7 +159,8 @@ func (p *page) settle() {
 	})
 }
 
-// quiet is a JavaScript expression of whether the page is at rest, once what is due at this moment is done.
+// quiet is a JavaScript expression of whether the page is at rest, once what is due at this moment
+// is done.
 func (p *page) quiet() string {
 	if p.inert {
 		return `document.readyState === "complete"`
@@ -190,8 +191,8 @@ func (p *page) eventually(try func() error) {
 	}
 }
 
-// theme sets what the system is said to prefer: "light" or "dark". Motion is always reduced, so that nothing is
-// looked at half way.
+// theme sets what the system is said to prefer: "light" or "dark". Motion is always reduced, so
+// that nothing is looked at half way.
 func (p *page) theme(scheme string) *page {
 	p.t.Helper()
 	call(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
@@ -250,7 +251,8 @@ func (p *page) write(file string, whole bool) error {
 	return os.WriteFile(file, picture.Data, 0o644)
 }
 
-// withoutScripts makes the browser run none of the page's scripts. What the test asks of the page still works.
+// withoutScripts makes the browser run none of the page's scripts. What the test asks of the page
+// still works.
 func (p *page) withoutScripts() *page {
 	p.t.Helper()
 	p.inert = true

@@ -46,8 +46,8 @@ func (p *page) showcase(name string) {
 	p.must(os.WriteFile(file, small, 0o644), name)
 }
 
-// fewColours returns a PNG in its 256 most frequent colours, less than half as long. The pages have few colours; the
-// others are of the edges of letters, which go to the nearest.
+// fewColours returns a PNG in its 256 most frequent colours, less than half as long. The pages have
+// few colours; the others are of the edges of letters, which go to the nearest.
 func fewColours(picture []byte) ([]byte, error) {
 	from, err := png.Decode(bytes.NewReader(picture))
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A stranger who plays for a minute learns what sets the algorithms apart, and can hand on what
+// A visitor who plays for a minute learns what sets the algorithms apart, and can hand on what
 // they see. The database of the demo has nothing to do with it.
 func TestPlaygroundWalk(t *testing.T) {
 	t.Parallel()

@@ -9,8 +9,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// The way in, and out again: a wrong password says so and keeps the email; whoever asked for a page
-// lands on it; signing out closes the door.
+// The way in, and out again: a wrong password says so and keeps the email; a visitor who requested
+// a page lands on it; signing out closes the door.
 func TestSignInAndOut(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)

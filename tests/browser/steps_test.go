@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The roles of what can be clicked, and of what can be filled in. A summary has one that Chromium made up.
+// The roles of what can be clicked, and of what can be filled in. A summary has one that Chromium
+// made up.
 var (
 	clickable = []string{
 		"button", "link", "checkbox", "radio", "switch", "tab", "menuitem", "menuitemradio", "option",
@@ -28,7 +29,8 @@ var (
 // scopes are the parts of a page that within looks through.
 const scopes = "tr, li, dialog, form, fieldset, article, section, details, nav, header, aside, .card"
 
-// within narrows the steps that follow on the result to the smallest part of the page that holds the text.
+// within narrows the steps that follow on the result to the smallest part of the page that holds
+// the text.
 func (p *page) within(text string) *page {
 	part := *p
 	part.scope = text
@@ -185,7 +187,8 @@ func (p *page) value(name string) string {
 	return value
 }
 
-// press presses a key, or types a text, where the focus is. Keys are those of package kb, such as kb.Enter.
+// press presses a key, or types a text, where the focus is. Keys are those of package kb, such as
+// kb.Enter.
 func (p *page) press(keys string, modifiers ...chromedp.Modifier) *page {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
@@ -268,7 +271,7 @@ func (p *page) named(name string, roles []string) ([]runtime.RemoteObjectID, err
 	return found, nil
 }
 
-// names says how things look, for whoever reads why a test failed.
+// names describes elements, for the message of a failed test.
 func (p *page) names(objects []runtime.RemoteObjectID) string {
 	var names []string
 	for _, object := range objects {
@@ -281,8 +284,8 @@ func (p *page) names(objects []runtime.RemoteObjectID) string {
 	return strings.Join(names, ", ")
 }
 
-// clickOn clicks on the middle of what can be seen of an element, like somebody with a mouse: what lies
-// over it would get the click, and that is an error.
+// clickOn clicks on the middle of what can be seen of an element, like somebody with a mouse: what
+// lies over it would get the click, and that is an error.
 func (p *page) clickOn(object runtime.RemoteObjectID) error {
 	type spot struct {
 		X, Y    float64

@@ -39,7 +39,8 @@ func TestOperator(t *testing.T) {
 	w.as(tenants.Owner).openFor("/tenants", 404).sees("Not found")
 }
 
-// quota makes a quota of checks that is too large for any tenant to notice, as long as the test runs.
+// quota makes a quota of checks that is too large for any tenant to notice, as long as the test
+// runs.
 func (w *world) quota(slug string) {
 	w.t.Helper()
 	platform, err := w.store.EnsurePlatform(w.t.Context())

@@ -14,8 +14,8 @@ import (
 // maxWeight is what the first load of a page may take, in bytes as they are sent.
 const maxWeight = 200 << 10
 
-// light requires that what was loaded with the page is little, comes from us, and is kept. It is asked after the first
-// load, with nothing in the browser's cache.
+// light requires that what was loaded with the page is little, comes from us, and is kept. It is
+// asked after the first load, with nothing in the browser's cache.
 func (p *page) light() *page {
 	p.t.Helper()
 	p.eventually(func() error {

@@ -104,7 +104,7 @@ func (w *world) as(role tenants.Role) *page {
 	return w.signedIn(string(role)+"@weir.example", w.env["WEIR_PASSWORD"])
 }
 
-// operator is a page of whoever runs the service: an owner of the tenant platform.
+// operator is a page of an operator of the service: an owner of the tenant platform.
 func (w *world) operator() *page {
 	w.t.Helper()
 	return w.signedIn(w.env["WEIR_OPERATOR_EMAIL"], w.env["WEIR_OPERATOR_PASSWORD"])
@@ -130,8 +130,9 @@ func (w *world) signedIn(email, password string) *page {
 	return p
 }
 
-// rule makes an ordinary rule: so many an hour for each subject, of the resource of the rule's name. No walk is so
-// slow that what it used comes back on the way. It is made through the service, which decides by it at once.
+// rule makes an ordinary rule: so many an hour for each subject, of the resource of the rule's
+// name. No walk is so slow that what it used comes back on the way. It is made through the service,
+// which decides by it at once.
 func (w *world) rule(slug string, limit int64) {
 	w.t.Helper()
 	status, answer := w.post(w.key(), "/v1/rules", map[string]any{

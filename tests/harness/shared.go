@@ -11,7 +11,7 @@ import (
 
 // Shared stands in for a test where something is made once and outlives it: what all tests of a
 // package use. Its cleanups run at the end of Main. A failure ends the process, for without
-// what is shared no test of the package could go on.
+// what is shared no test of the package could continue.
 func Shared() testing.TB { return shared }
 
 var shared = &sharedTB{}

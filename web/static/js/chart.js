@@ -131,7 +131,7 @@
       plots.delete(section);
     }
     const around = event.target.closest("[data-plot]");
-    if (around) draw(around); // new numbers of a chart that is there
+    if (around) draw(around); // new numbers of an existing chart
     for (const section of event.target.querySelectorAll("[data-plot]")) draw(section);
   });
   document.addEventListener("weir:theme", () => requestAnimationFrame(redraw));

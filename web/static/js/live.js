@@ -41,7 +41,7 @@
   document.addEventListener("focusout", () => setTimeout(release));
   document.addEventListener("pointerout", () => setTimeout(release));
 
-  // Whether news come through. The connection is made anew by itself.
+  // Whether events arrive. The browser reconnects automatically.
   function state(event, lost) {
     const button = event.target.closest?.("[data-stream]")?.querySelector("[data-pause]");
     if (!button) return;

@@ -52,7 +52,7 @@
     return options().findIndex((option) => option.getAttribute("aria-selected") === "true");
   }
 
-  // Whoever types fast means what is in the field, not what was listed before.
+  // Fast typing refers to the current text of the field, not to the previous list.
   async function enter() {
     if (stale) {
       clearTimeout(timer);

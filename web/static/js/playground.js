@@ -127,7 +127,7 @@
   let asking = false;
   let again = false;
 
-  // Has the server decide and draw anew. Of several wishes at once, the last one counts.
+  // Asks the server to decide and draw again. If there are several requests, the last one counts.
   async function ask(then) {
     if (asking) {
       again = true;

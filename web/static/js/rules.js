@@ -1,5 +1,5 @@
 // What the rule editor gains where scripts run: the messages of a preview stand by their fields
-// while one types. What is right or wrong is the server's to say.
+// while you type. The server validates the form.
 "use strict";
 
 (() => {
