@@ -69,7 +69,7 @@ func ruleOf(t *testing.T, r enginetest.Rule) (rule limit.Rule, ok bool) {
 
 // A simulation answers what the service would: all vectors with one rule, fed to it as requests.
 func TestSimulationOfVectors(t *testing.T) {
-	files := os.DirFS("checktest/testdata/conformance")
+	files := os.DirFS("../engine/enginetest/testdata/conformance")
 	names, err := enginetest.FileNames(files)
 	require.NoError(t, err)
 	cases, answers := 0, 0

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"weir/internal/engine"
-	"weir/internal/limit"
 )
 
 // RedisOptions tell how a RedisEngine talks to Redis. Zero values mean the defaults.
@@ -32,18 +30,18 @@ type Options struct {
 // Evaluate are one pipeline. It is safe for concurrent use
 // and needs no closing; the client is the caller's.
 type Engine struct {
-	client   redis.UniversalClient
-	deadline time.Duration
-	cluster  bool
-	scripts  scripts
-	hot      *script
-	refund   *script
-	forget   *script
-	sender   *queue
-	requests sync.Pool // *redisRequest
-	flights  sync.Pool // *flight
-	repaired atomic.Int64
-	loads    atomic.Int64
+	client    redis.UniversalClient
+	deadline  time.Duration
+	cluster   bool
+	scripts   scripts
+	many      *script
+	refund    *script
+	forget    *script
+	sender    *queue
+	requests  sync.Pool // *request
+	pipelines sync.Pool // *pipeline
+	repaired  atomic.Int64
+	loads     atomic.Int64
 }
 
 // NewRedisEngine returns an engine on client, which NewRedisClient makes.
@@ -59,13 +57,13 @@ func New(client redis.UniversalClient, o Options) *Engine {
 	}
 	e := &Engine{
 		client: client, deadline: o.Deadline,
-		hot:    newScript("prelude", "calendar", "counter_value", "group", "hot"),
+		many:   newScript("prelude", "calendar", "counter_value", "group", "evaluate_many"),
 		refund: newScript("prelude", "counter_value", "group", "refund"),
 		forget: newScript("prelude", "counter_value", "group", "forget"),
 	}
 	_, e.cluster = client.(*redis.ClusterClient)
 	e.requests.New = func() any { return newRequest() }
-	e.flights.New = func() any { return &pipeline{engine: e} }
+	e.pipelines.New = func() any { return &pipeline{engine: e} }
 	e.sender = &queue{
 		exchange: e.exchange, deadline: o.Deadline, maxBatch: o.MaxBatch, pipelines: o.Pipelines,
 	}
@@ -122,8 +120,8 @@ func (e *Engine) take(c *engine.Call, r *request, s *sentCall) {
 	err := s.err
 	switch {
 	case err != nil:
-	case s.hot:
-		err = r.judge(c, s)
+	case s.compact:
+		err = r.verdicts(c, s)
 	default:
 		var repaired int64
 		if repaired, err = decodeReply(c, s.reply); repaired > 0 {
@@ -146,12 +144,12 @@ func (t poolTimeout) Unwrap() error { return t.error }
 
 // exchange sends requests in one pipeline and waits for the replies.
 func (e *Engine) exchange(ctx context.Context, reqs []*request) (answered bool) {
-	f := e.flights.Get().(*pipeline)
-	f.load(reqs)
-	f.fly(ctx)
-	answered = f.deliver()
-	f.reset()
-	e.flights.Put(f)
+	p := e.pipelines.Get().(*pipeline)
+	p.load(reqs)
+	p.run(ctx)
+	answered = p.deliver()
+	p.reset()
+	e.pipelines.Put(p)
 	return answered
 }
 
@@ -182,7 +180,7 @@ func (e *Engine) Reset(ctx context.Context, counters ...engine.Counter) error {
 // penaltyKey returns the key of a counter's penalty mark, in the same slot.
 func penaltyKey(key string) string { return key + ":p" }
 
-// The layout of ARGV and of the reply is that of lua/main.lua.
+// The layout of ARGV and of the reply is that of lua/evaluate_one.lua.
 const (
 	headReplyBytes    = 7
 	counterReplyBytes = 31
@@ -197,7 +195,7 @@ const (
 	maxScriptCost = 1 << 52
 )
 
-// encode appends the argument of main.lua for a call.
+// encode appends the argument of evaluate_one.lua for a call.
 func (c *sentCall) encode(b []byte, counters []engine.Counter) []byte {
 	b = appendUint(b, c.cost, 7)
 	b = appendUint(b, c.nowMS, 6)
@@ -245,42 +243,4 @@ func readUint(s string) (v int64) {
 		v = v<<8 | int64(s[i])
 	}
 	return v
-}
-
-// decodeReply fills in the outcome from a reply and returns how many foreign values were repaired.
-// A reply that is not of the right form, whatever it is, is errReply.
-func decodeReply(c *engine.Call, reply string) (repaired int64, err error) {
-	count := len(c.Counters)
-	if len(reply) != headReplyBytes+count*counterReplyBytes || reply[6] > 1 {
-		return 0, errReply
-	}
-	out := &c.Outcome
-	out.NowMS, out.Allowed = readUint(reply[:6]), reply[6] == 1
-	out.Verdicts = slices.Grow(out.Verdicts[:0], count)[:count]
-	reply = reply[headReplyBytes:]
-	for i := range out.Verdicts {
-		flags := reply[0]
-		if flags > flagsKnown || flags&(flagAdmits|flagExceeds) == flagAdmits|flagExceeds {
-			return 0, errReply
-		}
-		v := limit.Verdict{
-			Allowed:      flags&flagAdmits != 0,
-			CostExceeds:  flags&flagExceeds != 0,
-			Penalized:    flags&flagPenalty != 0,
-			Remaining:    readUint(reply[1:8]),
-			RetryAfterMS: readUint(reply[8:14]),
-			ResetMS:      readUint(reply[14:20]),
-			NextMS:       readUint(reply[20:26]),
-			DelayMS:      readUint(reply[26:31]),
-		}
-		if v.CostExceeds {
-			v.RetryAfterMS = limit.NeverMS
-		}
-		if flags&flagRepaired != 0 {
-			repaired++
-		}
-		out.Verdicts[i] = v
-		reply = reply[counterReplyBytes:]
-	}
-	return repaired, nil
 }

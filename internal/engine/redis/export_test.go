@@ -15,22 +15,22 @@ func (e *Engine) EvaluateTogether(calls ...*engine.Call) (order []*engine.Call) 
 		reqs[i] = newRequest()
 		reqs[i].add(c)
 	}
-	f := &pipeline{engine: e}
-	f.load(reqs)
+	p := &pipeline{engine: e}
+	p.load(reqs)
 	of := func(r *request) *engine.Call { return calls[slices.Index(reqs, r)] }
-	for _, cmd := range f.cmds {
+	for _, cmd := range p.cmds {
 		if cmd.run == nil {
 			order = append(order, of(reqs[slices.IndexFunc(reqs, func(r *request) bool { return &r.calls[0] == cmd.call })]))
 			continue
 		}
 		members := slices.Clone(cmd.run.members)
-		slices.SortStableFunc(members, func(a, b hotMember) int { return a.group - b.group })
+		slices.SortStableFunc(members, func(a, b member) int { return a.group - b.group })
 		for _, m := range members {
 			order = append(order, of(m.r))
 		}
 	}
-	f.fly(deadlineContext{time.Now().Add(time.Minute)})
-	f.deliver()
+	p.run(deadlineContext{time.Now().Add(time.Minute)})
+	p.deliver()
 	for i, c := range calls {
 		c.Err = nil
 		e.take(c, reqs[i], &reqs[i].calls[0])

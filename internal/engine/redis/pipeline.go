@@ -12,13 +12,13 @@ import (
 	"weir/internal/limit"
 )
 
-// flight is what one pipeline carries: runs of hot.lua, each for many calls, and runs of main.lua,
+// pipeline is what one round trip carries: runs of evaluate_many.lua, each for many calls, and runs of evaluate_one.lua,
 // each for one. It is used again and again.
 type pipeline struct {
 	engine *Engine
 	cmds   []*scriptCmd
-	runs   []*hotRun // of this flight
-	spare  []*hotRun
+	runs   []*manyRun // of this pipeline
+	spare  []*manyRun
 	pipe   []redis.Cmder
 }
 
@@ -28,8 +28,8 @@ type scriptCmd struct {
 	script *script
 	args   []any
 	text   bool      // sent as text, not by its hash
-	run    *hotRun   // that it is, of hot.lua
-	call   *sentCall // that it decides, of main.lua
+	run    *manyRun  // that it is, of evaluate_many.lua
+	call   *sentCall // that it decides, of evaluate_one.lua
 }
 
 // build makes the command, by its hash, or with the script's text where the server may not know it.
@@ -46,19 +46,19 @@ func (c *scriptCmd) build(text bool) {
 
 // load takes requests on. The calls of each stay in order; those of different requests were asked at
 // once, so any order of them is right, and most of them share one run.
-func (f *pipeline) load(reqs []*request) {
+func (p *pipeline) load(reqs []*request) {
 	for _, r := range reqs {
 		after := -1 // the command behind which the request's next call must be
 		for i := range r.calls {
-			if c := &r.calls[i]; c.hot {
-				f.runFor(r, c, after).add(r, i)
+			if c := &r.calls[i]; c.compact {
+				p.runFor(r, c, after).add(r, i)
 			} else {
-				f.addMain(r, c)
-				after = len(f.cmds) - 1
+				p.addOne(r, c)
+				after = len(p.cmds) - 1
 			}
 		}
 	}
-	for _, cmd := range f.cmds {
+	for _, cmd := range p.cmds {
 		if cmd.run != nil {
 			cmd.run.finishArgs(cmd)
 		}
@@ -67,34 +67,34 @@ func (f *pipeline) load(reqs []*request) {
 }
 
 // runFor returns the run that takes a call on. In a Cluster the keys of one run must share a slot.
-func (f *pipeline) runFor(r *request, c *sentCall, after int) *hotRun {
+func (p *pipeline) runFor(r *request, c *sentCall, after int) *manyRun {
 	tag := ""
-	if f.engine.cluster && c.count > 0 {
+	if p.engine.cluster && c.count > 0 {
 		tag = engine.HashTag(r.counters[c.first].Key)
 	}
-	for i := len(f.runs) - 1; i >= 0; i-- {
-		if run := f.runs[i]; run.tag == tag {
+	for i := len(p.runs) - 1; i >= 0; i-- {
+		if run := p.runs[i]; run.tag == tag {
 			if run.place > after && run.fits(c) {
 				return run
 			}
 			break
 		}
 	}
-	var run *hotRun
-	if last := len(f.spare) - 1; last >= 0 {
-		run, f.spare = f.spare[last], f.spare[:last]
+	var run *manyRun
+	if last := len(p.spare) - 1; last >= 0 {
+		run, p.spare = p.spare[last], p.spare[:last]
 	} else {
-		run = new(hotRun)
+		run = new(manyRun)
 	}
-	run.begin(tag, len(f.cmds))
-	run.cmd.script, run.cmd.run = f.engine.hot, run
-	f.runs = append(f.runs, run)
-	f.cmds = append(f.cmds, &run.cmd)
+	run.begin(tag, len(p.cmds))
+	run.cmd.script, run.cmd.run = p.engine.many, run
+	p.runs = append(p.runs, run)
+	p.cmds = append(p.cmds, &run.cmd)
 	return run
 }
 
-// addMain adds a run of main.lua.
-func (f *pipeline) addMain(r *request, c *sentCall) {
+// addOne adds a run of evaluate_one.lua.
+func (p *pipeline) addOne(r *request, c *sentCall) {
 	counters := r.countersOf(c)
 	args := make([]any, 3, 4+2*len(counters))
 	for i := range counters {
@@ -106,54 +106,54 @@ func (f *pipeline) addMain(r *request, c *sentCall) {
 	}
 	args[2] = len(args) - 3
 	args = append(args, c.encode(nil, counters))
-	f.cmds = append(f.cmds, &scriptCmd{script: f.engine.scripts.of(c.algorithms), args: args, call: c})
+	p.cmds = append(p.cmds, &scriptCmd{script: p.engine.scripts.of(c.algorithms), args: args, call: c})
 }
 
-// fly sends the commands in one pipeline and waits for the replies. A script that the server does not
+// run sends the commands in one pipeline and waits for the replies. A script that the server does not
 // know is sent once more, as text; nothing else is repeated.
 //
 // Calls of one request stay in order, except where the server forgets some of its scripts while
 // it works through them.
-func (f *pipeline) fly(ctx context.Context) {
-	f.pipe = f.pipe[:0]
-	for _, c := range f.cmds {
-		f.pipe = append(f.pipe, c.cmd)
+func (p *pipeline) run(ctx context.Context) {
+	p.pipe = p.pipe[:0]
+	for _, c := range p.cmds {
+		p.pipe = append(p.pipe, c.cmd)
 	}
-	f.roundTrip(ctx)
-	f.pipe = f.pipe[:0]
-	for _, c := range f.cmds {
+	p.roundTrip(ctx)
+	p.pipe = p.pipe[:0]
+	for _, c := range p.cmds {
 		if c.text {
-			f.engine.loads.Add(1)
+			p.engine.loads.Add(1)
 		} else if err := c.cmd.Err(); err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {
-			f.engine.loads.Add(1)
+			p.engine.loads.Add(1)
 			c.build(true)
-			f.pipe = append(f.pipe, c.cmd)
+			p.pipe = append(p.pipe, c.cmd)
 		}
 	}
-	if len(f.pipe) > 0 {
-		f.roundTrip(ctx)
+	if len(p.pipe) > 0 {
+		p.roundTrip(ctx)
 	}
 }
 
-func (f *pipeline) roundTrip(ctx context.Context) {
-	if len(f.pipe) == 1 {
-		_ = f.engine.client.Process(ctx, f.pipe[0]) // the error is the command's
+func (p *pipeline) roundTrip(ctx context.Context) {
+	if len(p.pipe) == 1 {
+		_ = p.engine.client.Process(ctx, p.pipe[0]) // the error is the command's
 		return
 	}
-	pipe := f.engine.client.Pipeline()
-	for _, cmd := range f.pipe {
+	pipe := p.engine.client.Pipeline()
+	for _, cmd := range p.pipe {
 		_ = pipe.Process(ctx, cmd)
 	}
 	_, _ = pipe.Exec(ctx) // every command has its own error
 }
 
 // deliver hands the replies to the requests, and reports whether the last command was answered.
-func (f *pipeline) deliver() (answered bool) {
-	for _, c := range f.cmds {
+func (p *pipeline) deliver() (answered bool) {
+	for _, c := range p.cmds {
 		err := c.cmd.Err()
 		answered = err == nil
 		if c.run != nil {
-			f.engine.repaired.Add(c.run.deliver(c.cmd.Val(), err))
+			p.engine.repaired.Add(c.run.deliver(c.cmd.Val(), err))
 			continue
 		}
 		if c.call.err = err; err == nil {
@@ -163,48 +163,48 @@ func (f *pipeline) deliver() (answered bool) {
 	return answered
 }
 
-func (f *pipeline) reset() {
-	for _, run := range f.runs {
+func (p *pipeline) reset() {
+	for _, run := range p.runs {
 		run.reset()
 	}
-	f.spare = append(f.spare, f.runs...)
-	clear(f.runs)
-	clear(f.cmds)
-	clear(f.pipe)
-	f.runs, f.cmds, f.pipe = f.runs[:0], f.cmds[:0], f.pipe[:0]
+	p.spare = append(p.spare, p.runs...)
+	clear(p.runs)
+	clear(p.cmds)
+	clear(p.pipe)
+	p.runs, p.cmds, p.pipe = p.runs[:0], p.cmds[:0], p.pipe[:0]
 }
 
-// hotRun is one run of hot.lua: calls of many requests, equal ones put together.
-type hotRun struct {
+// manyRun is one run of evaluate_many.lua: calls of many requests, equal ones put together.
+type manyRun struct {
 	cmd      scriptCmd
 	tag      string // of the keys, in a Cluster
-	place    int    // among the commands of the flight
+	place    int    // among the commands of the pipeline
 	work     int
-	rules    []hotRule
+	rules    []runRule
 	hint     int // where the next rule is likely to be found: rules come in the same order again and again
-	sets     []hotSet
+	sets     []ruleSet
 	rulesArg []byte
 	callsArg []byte
 	setsArg  []byte
-	groups   []hotGroup
-	members  []hotMember
+	groups   []equalCalls
+	members  []member
 	slots    [256]uint16 // the last group whose first key hashes so, counted from 1
 }
 
-type hotRule struct {
+type runRule struct {
 	numbers limit.Numbers
 	id      string
 	shadow  bool
 }
 
-// hotSet is the rules of a group.
-type hotSet struct {
+// ruleSet is the rules of a group.
+type ruleSet struct {
 	signature uint64
 	count     int
 }
 
-// hotGroup is calls of different requests, or next to each other in one, that ask the very same.
-type hotGroup struct {
+// equalCalls is calls of different requests, or next to each other in one, that ask the very same.
+type equalCalls struct {
 	r       *request
 	call    *sentCall
 	at      int // of its calls in callsArg
@@ -213,22 +213,22 @@ type hotGroup struct {
 	allowed int64
 }
 
-type hotMember struct {
+type member struct {
 	r           *request
 	call        int
 	group, turn int
 }
 
 const (
-	hotGiven         = 1 // flags of a call
-	hotDryRun        = 2
-	maxHotRules      = 255 // counted in a byte, as groups are
-	maxHotTimes      = 255
-	maxRunWork       = 512 // for so long nobody else is served
-	hotRuleLookahead = 32
+	flagGiven     = 1 // flags of a call
+	flagDryRun    = 2
+	maxRunRules   = 255 // counted in a byte, as groups are
+	maxEqualCalls = 255
+	maxRunWork    = 512 // for so long nobody else is served
+	ruleLookahead = 32
 )
 
-func (h *hotRun) begin(tag string, place int) {
+func (h *manyRun) begin(tag string, place int) {
 	h.tag, h.place = tag, place
 	if cap(h.cmd.args) == 0 {
 		h.cmd.args = make([]any, 0, 16)
@@ -236,7 +236,7 @@ func (h *hotRun) begin(tag string, place int) {
 	h.cmd.args = append(h.cmd.args[:0], nil, nil, nil)
 }
 
-func (h *hotRun) reset() {
+func (h *manyRun) reset() {
 	clear(h.cmd.args)
 	clear(h.groups)
 	clear(h.members)
@@ -254,16 +254,16 @@ func (h *hotRun) reset() {
 func (s *sentCall) work() int { return s.width + (s.count-s.width)/4 }
 
 // fits reports whether the run can take on another call.
-func (h *hotRun) fits(c *sentCall) bool {
-	return len(h.rules)+c.count <= maxHotRules && len(h.sets)+c.width <= maxHotRules && (h.work == 0 || h.work+c.work() <= maxRunWork)
+func (h *manyRun) fits(c *sentCall) bool {
+	return len(h.rules)+c.count <= maxRunRules && len(h.sets)+c.width <= maxRunRules && (h.work == 0 || h.work+c.work() <= maxRunWork)
 }
 
 // add takes on call i of a request.
-func (h *hotRun) add(r *request, i int) {
+func (h *manyRun) add(r *request, i int) {
 	c := &r.calls[i]
 	counters := r.countersOf(c)
-	slot := hotSlot(counters)
-	// A request's only call was asked at once with all others of the flight and may be put to an
+	slot := slotOf(counters)
+	// A request's only call was asked at once with all others of the pipeline and may be put to an
 	// equal one anywhere; one of several must stay behind those before it.
 	group := len(h.groups) - 1
 	if len(r.calls) == 1 {
@@ -271,21 +271,21 @@ func (h *hotRun) add(r *request, i int) {
 	}
 	if group >= 0 && h.groups[group].equal(c, counters) {
 		g := &h.groups[group]
-		h.members = append(h.members, hotMember{r: r, call: i, group: group, turn: g.times})
+		h.members = append(h.members, member{r: r, call: i, group: group, turn: g.times})
 		g.times++
 		h.callsArg[g.at+2]++
 		return
 	}
-	h.groups = append(h.groups, hotGroup{r: r, call: c, at: len(h.callsArg), times: 1})
-	h.members = append(h.members, hotMember{r: r, call: i, group: len(h.groups) - 1})
+	h.groups = append(h.groups, equalCalls{r: r, call: c, at: len(h.callsArg), times: 1})
+	h.members = append(h.members, member{r: r, call: i, group: len(h.groups) - 1})
 	h.slots[slot] = uint16(len(h.groups))
 	h.work += c.work()
 	flags := byte(0)
 	if c.cost != 1 || c.nowMS != 0 {
-		flags |= hotGiven
+		flags |= flagGiven
 	}
 	if c.dryRun {
-		flags |= hotDryRun
+		flags |= flagDryRun
 	}
 	h.callsArg = append(h.callsArg, flags, byte(c.width), 1)
 	entries := r.entriesOf(c)
@@ -299,13 +299,13 @@ func (h *hotRun) add(r *request, i int) {
 		}
 		h.cmd.args = append(h.cmd.args, &first.Key)
 	}
-	if flags&hotGiven != 0 {
+	if flags&flagGiven != 0 {
 		h.callsArg = appendUint(appendUint(h.callsArg, c.cost, 7), c.nowMS, 6)
 	}
 }
 
-// hotSlot is a hash of the first key, which ends in a hash.
-func hotSlot(counters []engine.Counter) byte {
+// slotOf is a hash of the first key, which ends in a hash.
+func slotOf(counters []engine.Counter) byte {
 	if len(counters) == 0 || len(counters[0].Key) < 2 {
 		return 0
 	}
@@ -314,8 +314,8 @@ func hotSlot(counters []engine.Counter) byte {
 }
 
 // equal reports whether a call asks the same as those of the group, and can be one of them.
-func (g *hotGroup) equal(c *sentCall, counters []engine.Counter) bool {
-	if g.times == maxHotTimes || g.call.count != c.count || g.call.cost != c.cost || g.call.nowMS != c.nowMS || g.call.dryRun || c.dryRun {
+func (g *equalCalls) equal(c *sentCall, counters []engine.Counter) bool {
+	if g.times == maxEqualCalls || g.call.count != c.count || g.call.cost != c.cost || g.call.nowMS != c.nowMS || g.call.dryRun || c.dryRun {
 		return false
 	}
 	for i, same := range g.r.countersOf(g.call) {
@@ -327,15 +327,15 @@ func (g *hotGroup) equal(c *sentCall, counters []engine.Counter) bool {
 }
 
 // rule returns the number, from 1, of a counter's rule in the run.
-func (h *hotRun) rule(c *engine.Counter) byte {
-	for i := range min(len(h.rules), hotRuleLookahead) {
+func (h *manyRun) rule(c *engine.Counter) byte {
+	for i := range min(len(h.rules), ruleLookahead) {
 		at := (h.hint + i) % len(h.rules)
 		if r := &h.rules[at]; r.shadow == c.Shadow && r.id == c.ID && r.numbers == c.Numbers {
 			h.hint = at + 1
 			return byte(at + 1)
 		}
 	}
-	h.rules = append(h.rules, hotRule{c.Numbers, c.ID, c.Shadow})
+	h.rules = append(h.rules, runRule{c.Numbers, c.ID, c.Shadow})
 	n := &c.Numbers
 	b := append(h.rulesArg, byte(n.Algorithm), oneIf(c.Shadow))
 	b = appendUint(b, n.Limit, 7)
@@ -347,13 +347,13 @@ func (h *hotRun) rule(c *engine.Counter) byte {
 }
 
 // set returns the number, from 1, of a group's rules in the run.
-func (h *hotRun) set(e *hotEntry, counters []engine.Counter, order []int32) byte {
+func (h *manyRun) set(e *keyEntry, counters []engine.Counter, order []int32) byte {
 	for i := range h.sets {
 		if h.sets[i].signature == e.signature && h.sets[i].count == e.count {
 			return byte(i + 1)
 		}
 	}
-	h.sets = append(h.sets, hotSet{e.signature, e.count})
+	h.sets = append(h.sets, ruleSet{e.signature, e.count})
 	h.setsArg = append(h.setsArg, byte(e.count))
 	h.setsArg = binary.LittleEndian.AppendUint64(h.setsArg, e.signature)
 	for _, i := range order {
@@ -362,13 +362,13 @@ func (h *hotRun) set(e *hotEntry, counters []engine.Counter, order []int32) byte
 	return byte(len(h.sets))
 }
 
-func (h *hotRun) finishArgs(c *scriptCmd) {
+func (h *manyRun) finishArgs(c *scriptCmd) {
 	c.args[2] = len(c.args) - 3
 	c.args = append(c.args, h.rulesArg, h.callsArg, h.setsArg)
 }
 
 // deliver hands the reply to the requests and returns how many foreign values were repaired.
-func (h *hotRun) deliver(reply string, err error) (repaired int64) {
+func (h *manyRun) deliver(reply string, err error) (repaired int64) {
 	if err == nil {
 		err = h.locate(reply)
 	}
@@ -388,16 +388,16 @@ func (h *hotRun) deliver(reply string, err error) (repaired int64) {
 		}
 		c.allowed, c.turn, c.reply = g.allowed, int64(m.turn), g.reply
 	}
-	return readUint(reply[6:hotHeadBytes])
+	return readUint(reply[6:manyHeadBytes])
 }
 
 // locate finds the groups' parts of the reply. One that is not of the right form, whatever it is, is
 // errReply.
-func (h *hotRun) locate(reply string) error {
-	if len(reply) < hotHeadBytes || readUint(reply[:6]) > limit.MaxInstantMS {
+func (h *manyRun) locate(reply string) error {
+	if len(reply) < manyHeadBytes || readUint(reply[:6]) > limit.MaxInstantMS {
 		return errReply
 	}
-	rest := reply[hotHeadBytes:]
+	rest := reply[manyHeadBytes:]
 	for i := range h.groups {
 		g := &h.groups[i]
 		length := 1

@@ -10,13 +10,14 @@ import (
 	"weir/internal/engine"
 )
 
-// exchangeFunc sends requests and waits until each has its replies or errors, and reports whether
-// the last was answered. It gives a silent store up when ctx ends, and a busy one later (pulse).
+// exchangeFunc sends requests, waits until each has its replies or errors, and reports whether
+// the last was answered. It stops waiting for a silent store when ctx ends, and for a busy one later
+// (pulse).
 type exchangeFunc func(ctx context.Context, reqs []*request) (answered bool)
 
-// batchSender lets requests share pipelines. Nobody waits for a batch to fill: a request that
-// finds a pipeline free is sent at once, by its own goroutine, with those that are there; those
-// that come while all are under way go together in the next.
+// queue lets requests share pipelines. No request waits for a batch to fill: a request that
+// finds a pipeline free is sent at once, by its own goroutine, with those that are waiting. Requests
+// that arrive while all pipelines are in use travel together in the next one.
 type queue struct {
 	exchange  exchangeFunc
 	deadline  time.Duration // of a request, waiting included, and of a pipeline
@@ -26,16 +27,16 @@ type queue struct {
 
 	mu       sync.Mutex
 	busy     int // pipelines under way
-	queue    []*request
-	flying   []*batch
-	watch    *time.Timer // of those who wait; one for all, since most are answered in a thousandth of their patience
+	waiting  []*request
+	underway []*batch
+	watch    *time.Timer // looks after all requests; most are answered in a thousandth of their patience
 	watching bool
 }
 
 // batch is the requests of one pipeline.
 type batch struct{ reqs []*request }
 
-// The states of a request. Whoever leaves waiting first decides whether it is sent.
+// The states of a request. The first change from waiting decides whether it is sent.
 const (
 	waiting int32 = iota
 	sent
@@ -43,66 +44,67 @@ const (
 	abandoned
 )
 
-func (s *queue) send(ctx context.Context, r *request) error {
+func (q *queue) send(ctx context.Context, r *request) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	r.patience = s.deadline
+	r.patience = q.deadline
 	if end, set := ctx.Deadline(); set {
 		r.patience = min(r.patience, time.Until(end))
 	}
 	r.began = engine.Awake()
 	r.until = r.began + r.patience
-	s.mu.Lock()
-	s.queue = append(s.queue, r)
-	s.guard()
-	free := s.busy < s.pipelines
+	q.mu.Lock()
+	q.waiting = append(q.waiting, r)
+	q.guard()
+	free := q.busy < q.pipelines
 	if free {
-		s.busy++
+		q.busy++
 	}
-	s.mu.Unlock()
+	q.mu.Unlock()
 	switch {
 	case !free:
-	case r.patience > s.deadline/2:
-		s.lead()
-	default: // an exchange may take longer than the caller wants to
-		go s.run()
+	case r.patience > q.deadline/2:
+		q.lead()
+	default: // an exchange may take longer than the caller waits
+		go q.run()
 	}
 	return r.wait(ctx)
 }
 
-// lead sends what waits, the request of the caller too unless another pipeline has just taken it,
-// and hands the pipeline on where more has come.
-func (s *queue) lead() {
+// lead sends the waiting requests in the goroutine of a caller, whose own request is among them
+// unless another pipeline has just taken it. If more requests have arrived, another goroutine goes on.
+func (q *queue) lead() {
 	var b batch
-	// Others may be about to ask: let them, for an exchange costs hardly more with them.
+	// Let other callers run first: an exchange costs hardly more with their requests.
 	runtime.Gosched()
-	if s.take(&b) && s.fly(&b) {
-		go s.run()
+	if q.take(&b) && q.exchangeBatch(&b) {
+		go q.run()
 	}
 }
 
-// run sends batch after batch until nobody waits.
-func (s *queue) run() {
+// run sends batch after batch until no request waits.
+func (q *queue) run() {
 	var b batch
 	for more := true; more; {
-		// Those whose answers the last pipeline brought are about to ask again: let them.
+		// The callers that the last pipeline answered are about to ask again: let them run first.
 		runtime.Gosched()
-		more = s.take(&b) && s.fly(&b)
+		more = q.take(&b) && q.exchangeBatch(&b)
 	}
 }
 
-// fly exchanges a batch and reports whether more is to be sent; otherwise it has given the pipeline up.
-func (s *queue) fly(b *batch) (more bool) {
-	if s.exchange(deadlineContext{time.Now().Add(s.deadline)}, b.reqs) {
-		s.life.beat()
+// exchangeBatch exchanges a batch and reports whether more is to be sent; if not, it has released the
+// pipeline.
+func (q *queue) exchangeBatch(b *batch) (more bool) {
+	if q.exchange(deadlineContext{time.Now().Add(q.deadline)}, b.reqs) {
+		q.life.beat()
 	}
-	s.mu.Lock()
-	s.flying = slices.DeleteFunc(s.flying, func(other *batch) bool { return other == b })
-	if more = len(s.queue) > 0; !more {
-		s.busy--
+	q.mu.Lock()
+	q.underway = slices.DeleteFunc(q.underway, func(other *batch) bool { return other == b })
+	if more = len(q.waiting) > 0; !more {
+		q.busy--
 	}
-	s.mu.Unlock()
+	q.mu.Unlock()
 	for i, r := range b.reqs {
 		r.finish()
 		b.reqs[i] = nil
@@ -110,15 +112,15 @@ func (s *queue) fly(b *batch) (more bool) {
 	return more
 }
 
-// take moves what waits, up to maxBatch calls, into a batch. It gives the pipeline up where
-// nothing does.
-func (s *queue) take(b *batch) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// take moves waiting requests, up to maxBatch calls, into a batch. If there is none, it releases the
+// pipeline and reports false.
+func (q *queue) take(b *batch) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	b.reqs = b.reqs[:0]
 	taken, calls := 0, 0
-	for _, r := range s.queue {
-		if calls > 0 && calls+len(r.calls) > s.maxBatch {
+	for _, r := range q.waiting {
+		if calls > 0 && calls+len(r.calls) > q.maxBatch {
 			break
 		}
 		taken++
@@ -127,51 +129,51 @@ func (s *queue) take(b *batch) bool {
 			calls += len(r.calls)
 		}
 	}
-	left := copy(s.queue, s.queue[taken:])
-	clear(s.queue[left:])
-	s.queue = s.queue[:left]
+	left := copy(q.waiting, q.waiting[taken:])
+	clear(q.waiting[left:])
+	q.waiting = q.waiting[:left]
 	if len(b.reqs) == 0 {
-		s.busy--
+		q.busy--
 		return false
 	}
-	s.flying = append(s.flying, b)
+	q.underway = append(q.underway, b)
 	return true
 }
 
-// guard has somebody look after those who wait. The caller holds the lock.
-func (s *queue) guard() {
+// guard starts the timer that looks after the requests. The caller holds the lock.
+func (q *queue) guard() {
 	switch {
-	case s.watching:
-	case s.watch == nil:
-		s.watch = time.AfterFunc(engine.AwakeTick, s.look)
+	case q.watching:
+	case q.watch == nil:
+		q.watch = time.AfterFunc(engine.AwakeTick, q.look)
 	default:
-		s.watch.Reset(engine.AwakeTick)
+		q.watch.Reset(engine.AwakeTick)
 	}
-	s.watching = true
+	q.watching = true
 }
 
-// look ends the waiting of all whose time is up.
-func (s *queue) look() {
+// look ends the wait of every request whose time is up.
+func (q *queue) look() {
 	now := engine.Awake()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.watching = false
-	for _, r := range s.queue {
-		s.lookAfter(r, now)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.watching = false
+	for _, r := range q.waiting {
+		q.lookAfter(r, now)
 	}
-	for _, b := range s.flying {
+	for _, b := range q.underway {
 		for _, r := range b.reqs {
-			s.lookAfter(r, now)
+			q.lookAfter(r, now)
 		}
 	}
 }
 
-func (s *queue) lookAfter(r *request, now time.Duration) {
+func (q *queue) lookAfter(r *request, now time.Duration) {
 	if r.state.Load() > sent {
 		return
 	}
-	if !r.late(now, &s.life) {
-		s.guard()
+	if !r.late(now, &q.life) {
+		q.guard()
 		return
 	}
 	if r.abandon() {
@@ -180,7 +182,7 @@ func (s *queue) lookAfter(r *request, now time.Duration) {
 	}
 }
 
-// deadlineContext has a deadline and no timer: whom it is for looks at the deadline.
+// deadlineContext has a deadline and no timer: its reader looks at the deadline.
 type deadlineContext struct{ at time.Time }
 
 func (c deadlineContext) Deadline() (time.Time, bool) { return c.at, true }

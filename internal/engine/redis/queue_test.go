@@ -38,7 +38,7 @@ func waitQueued(t *testing.T, s *queue, count int) {
 	require.Eventually(t, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.queue) == count
+		return len(s.waiting) == count
 	}, time.Minute, time.Millisecond)
 }
 

@@ -54,7 +54,7 @@ func (s *scripts) of(set algorithmSet) *script {
 			parts = append(parts, luaParts[a]...)
 		}
 	}
-	s[set].CompareAndSwap(nil, newScript(append(parts, "main")...))
+	s[set].CompareAndSwap(nil, newScript(append(parts, "evaluate_one")...))
 	return s[set].Load()
 }
 

@@ -106,7 +106,7 @@ local function from_group(own, id, number, base)
   return encode('<BI6I7', VERSION + number, g.a[at], g.b[at])
 end
 
--- For main.lua: the value of counter s, and the end of a group's hold on it.
+-- For evaluate_one.lua: the value of counter s, and the end of a group's hold on it.
 local function own_value(s)
   local v = fetch(s, 'GET', s.key)
   if v or s.foreign or s.id == NO_ID then return v end

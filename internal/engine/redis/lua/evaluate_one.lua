@@ -1,4 +1,5 @@
--- Decides one call: reads all counters, decides all, and only then writes.
+-- Decides one call on counters of any algorithm, with penalties: reads all counters, decides all, and
+-- only then writes. Calls whose counters are all compact take evaluate_many.lua instead.
 --
 -- KEYS     for each counter its key, followed by the key of its penalty mark if its rule has a
 --          penalty. The one key that is not named here is that of a group (group.lua).
@@ -12,6 +13,12 @@
 --          being whole 6, instant of one unit more 6, delay 5
 --
 -- A penalty mark is version 1 byte and the instant of its end 6.
+--
+-- Example: a token bucket of burst 5, 1 a second, is empty since now; a call costs 2.
+--   KEYS     { "w{..}key" }
+--   ARGV[1]  cost 2, 0, 0; one counter: 6 (token_bucket), 0, 1, 1000, 5, 0, 0, nine zeros
+--   reply    now; allowed 0; flags 0, remaining 0, wait 2000, full in 5000 ms, one more in 1000 ms, 0
+-- Nothing is written.
 
 local cost, now, dry = decode('<I7I6B', ARGV[1])
 local virtual = now > 0

@@ -1,7 +1,8 @@
--- Decides many calls, one after the other: those whose counters are sliding window counters,
--- fixed windows and buckets without a penalty, which most are. It is what main.lua is, without
--- tables of functions, and its answer is what was stored: who asked works the verdicts out from
--- that, with the algorithms' twins in Go. This server then does no more than must be atomic.
+-- Decides many calls, one after the other. All their counters are compact: sliding window counters,
+-- fixed windows and buckets without a penalty, as most are. It decides exactly as evaluate_one.lua
+-- does, but without tables of functions, and it replies with the states that it found: the caller
+-- works out the verdicts, with the algorithms' twins in Go (limit, verdicts.go). Redis then does no
+-- more than must be atomic.
 --
 -- KEYS     for each call the keys of its entries: counters under a key of their own, and groups
 -- ARGV[1]  for each rule algorithm 1 (the numbers are those of check.Algorithm), shadow 1, limit
@@ -22,6 +23,14 @@
 --
 -- A call that is asked k times is k calls of the same counters and cost at one instant. The first
 -- of them are allowed, as many as fit, and every one after that is denied, so they are one sum.
+--
+-- Example: a fixed window of 10 a minute holds a count of 8, and one call of cost 1 is asked 3 times.
+--   KEYS     { "w{..}key" }
+--   ARGV[1]  one rule: 4 (fixed_window), 0, 10, 60000, 0, 0, nine zeros
+--   ARGV[2]  one call: flags 0, 1 entry, asked 3 times; the entry's rule 1
+--   ARGV[3]  "": no groups
+--   reply    clock, 0 repaired; allowed 2; end of the window, count 8, 0
+-- The count is then 10, and the caller allows the first two and denies the third.
 
 local rules, calls = {}, ARGV[2]
 
