@@ -356,3 +356,45 @@ func TestQuota(t *testing.T) {
 	require.False(t, ok)
 	require.Equal(t, limit.NeverMS, wait)
 }
+
+// The operator raises a tenant's quota while its checks are on their way: what is held afterwards
+// must be held under the new number.
+func TestQuotaFollowsItsOverride(t *testing.T) {
+	quota := minute("checks", 1000)
+	quota.Resource = QuotaResource
+	data := PolicyData{Rules: []limit.Rule{quota}}
+	r := newRig(t, data)
+	source := &fakeSource{data: map[limit.TenantID]PolicyData{r.policy.tenant: data}}
+	policies := NewPolicies(source, NewKeys([16]byte{1}), slog.New(slog.DiscardHandler), r.metrics)
+	q := NewQuota(r.checker, policies, r.policy.tenant)
+	ctx := context.Background()
+	acme, err := CompilePolicy(NewKeys([16]byte{1}), uuid.New(), PolicyData{Slug: "acme"})
+	require.NoError(t, err)
+	platform, err := policies.Get(ctx, r.policy.tenant)
+	require.NoError(t, err)
+	override := func(units int64) SubjectData {
+		return SubjectData{Subject: "acme", Overrides: []OverrideData{{Rule: "checks", Limit: limit.Limit{Limit: units}}}}
+	}
+	platform.AddSubject(override(100_000))
+	admit := func() bool {
+		_, ok := q.Admit(ctx, acme, 1)
+		return ok
+	}
+	for range 50 { // units of the large quota are held
+		require.True(t, admit())
+	}
+	// A check was sent under the large number, and is answered after the change.
+	last, _ := q.tenants.Load("acme")
+	held := &heldEngine{Engine: r.store.Engine, came: make(chan struct{}), leave: make(chan struct{})}
+	r.move(10 * time.Second) // what was held has ended
+	r.store.Engine = held
+	done := make(chan bool)
+	go func() { done <- admit() }()
+	<-held.came
+	platform.AddSubject(override(10))
+	close(held.leave)
+	require.True(t, <-done)
+	held.came = make(chan struct{}, 1000)
+	require.False(t, q.grant(last.Load(), platform, "acme", 1), "nothing is granted that was held under the old number")
+	require.False(t, admit(), "51 of 10 are used")
+}

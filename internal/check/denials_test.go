@@ -88,3 +88,59 @@ func TestDenialIsTriedAnewByOne(t *testing.T) {
 	require.False(t, (<-done).Allowed)
 	require.False(t, (<-done).Allowed)
 }
+
+// An admin raises a customer's limit while a check of theirs is on its way. That check is denied
+// under the old number; the next one must find the new number, and not the denial.
+func TestDenialDoesNotOutliveOverride(t *testing.T) {
+	override := func(units int64) SubjectData {
+		return SubjectData{Subject: "s", Overrides: []OverrideData{{Rule: "api", Limit: limit.Limit{Limit: units}}}}
+	}
+	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 10)}}, override(2))
+	require.True(t, r.check(Request{Subject: "s", Cost: 2}).Allowed)
+	held := &heldEngine{Engine: r.store.Engine, came: make(chan struct{}), leave: make(chan struct{})}
+	r.store.Engine = held
+	done := make(chan Decision)
+	go func() { done <- r.check(Request{Subject: "s", Cost: 1}) }()
+	<-held.came
+	r.policy.AddSubject(override(5))
+	close(held.leave)
+	require.False(t, (<-done).Allowed, "it was sent with the old number")
+
+	held.came = make(chan struct{}, 1)
+	d := r.check(Request{Subject: "s", Cost: 1})
+	require.True(t, d.Allowed)
+	require.Equal(t, int64(5), d.Rules[0].Limit)
+	require.Equal(t, int64(2), d.Rules[0].Remaining)
+}
+
+// The same for a reset: a denial from before it must not be remembered after it.
+func TestDenialDoesNotOutliveReset(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 2)}})
+	require.True(t, r.check(Request{Subject: "s", Cost: 2}).Allowed)
+	held := &heldEngine{Engine: r.store.Engine, came: make(chan struct{}), leave: make(chan struct{})}
+	r.store.Engine = held
+	done := make(chan Decision)
+	decided := &resetAfter{Engine: held, reset: func() {
+		_, _, err := r.checker.Reset(context.Background(), r.policy, "", Request{Subject: "s"})
+		require.NoError(t, err)
+	}}
+	r.store.Engine = decided
+	go func() { done <- r.check(Request{Subject: "s", Cost: 1}) }()
+	<-held.came
+	close(held.leave)
+	require.False(t, (<-done).Allowed, "it was decided before the reset")
+	held.came = make(chan struct{}, 1)
+	decided.reset = func() {}
+	require.True(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
+}
+
+// resetAfter resets counters when calls have been decided and their caller has not heard of it.
+type resetAfter struct {
+	engine.Engine
+	reset func()
+}
+
+func (e *resetAfter) Evaluate(ctx context.Context, calls ...*engine.Call) {
+	e.Engine.Evaluate(ctx, calls...)
+	e.reset()
+}

@@ -30,7 +30,7 @@ func clientOf(tb testing.TB, url string, opts ...redisengine.ClientOption) redis
 	return client
 }
 
-const patience = 5 * time.Second
+const patience = 30 * time.Second
 
 // redisOptions are those of tests that are not about time: a loaded machine may take longer
 // than a service would wait.
