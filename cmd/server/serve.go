@@ -15,6 +15,7 @@ import (
 	"weir/internal/dashboard"
 	"weir/internal/engine"
 	redisengine "weir/internal/engine/redis"
+	"weir/internal/once"
 	"weir/internal/peers"
 	"weir/internal/recent"
 	"weir/internal/tenants"
@@ -160,7 +161,11 @@ func (s *service) assemble(ctx, working context.Context) error {
 	httpMetrics := api.NewMetrics(s.registry)
 	public := api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight, Lane: s.front.lane}, api.Deps{
 		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: checker, Instances: instances.Count,
-		Quota:  check.NewQuota(checker, policies, deployment.platform),
+		Quota: check.NewQuota(checker, policies, deployment.platform),
+		Once: once.New(once.Options{
+			Client: s.redis, Secret: deployment.secrets.CounterKey, Timeout: s.cfg.RedisTimeout,
+			Away: func() bool { return !s.engine.DegradedSince().IsZero() },
+		}),
 		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, s.store, s.engine),
 		Follow:         following.now,
 		Invited:        func(i tenants.Invitation) { dashboard.SendInvitation(s.store, post, s.log, i) },

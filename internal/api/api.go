@@ -25,6 +25,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/once"
 	"weir/internal/tenants"
 )
 
@@ -45,8 +46,9 @@ type Deps struct {
 	Authenticator *tenants.Authenticator
 	Policies      *check.Policies
 	Checker       *check.Checker
-	Quota         *check.Quota // of checks, each tenant's own; nil: none
-	Instances     func() int   // how many instances share the limits during an outage
+	Quota         *check.Quota  // of checks, each tenant's own; nil: none
+	Instances     func() int    // how many instances share the limits during an outage
+	Once          *once.Records // answers of idempotent checks; nil: kept in this process only
 	Logger        *slog.Logger
 	Metrics       *Metrics
 	Readiness     func() Readiness // asked by /readyz, from any goroutine
@@ -75,6 +77,7 @@ type server struct {
 	style       HeaderStyle
 	maxInFlight int64
 	access      *accessBudget
+	once        *once.Records
 }
 
 const (
@@ -86,6 +89,9 @@ const (
 func New(cfg Config, deps Deps) chi.Router {
 	s := &server{Deps: deps, logger: deps.Logger, metrics: deps.Metrics, style: cfg.Headers, maxInFlight: int64(cfg.MaxInFlight),
 		access: newAccessBudget(deps.Logger),
+	}
+	if s.once = deps.Once; s.once == nil {
+		s.once = once.New(once.Options{})
 	}
 	if s.maxInFlight == 0 {
 		s.maxInFlight = DefaultMaxInFlight

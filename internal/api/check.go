@@ -25,6 +25,9 @@ func (q *httpQuestion) read(sc *scratch) (p *Problem) {
 	if q.deniedStatus, p = deniedStatusOf(q.r.Header); p != nil {
 		return p
 	}
+	if sc.idempotencyKey, p = checkKey(q.r.Header); p != nil {
+		return p
+	}
 	if p = jsonBody(q.r.Header); p != nil {
 		return p
 	}

@@ -23,6 +23,7 @@ import (
 	"weir/internal/engine"
 	redisengine "weir/internal/engine/redis"
 	"weir/internal/limit"
+	"weir/internal/once"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 	"weir/internal/testenv"
@@ -81,15 +82,24 @@ func newCheckStack(t *testing.T) *checkStack {
 	s := &checkStack{t: t, db: tenantstest.New(t), registry: prometheus.NewRegistry()}
 	s.ready.Store(&Readiness{})
 	s.prepare(t)
+	s.deps = s.redisDeps(t, 20*time.Second)
+	s.serve(Config{Headers: bothStyles}, s.deps)
+	return s
+}
+
+// redisDeps are the parts of one instance, with a Redis client of its own. A repeat of an idempotent check waits
+// so long for the first.
+func (s *checkStack) redisDeps(t testing.TB, wait time.Duration) Deps {
+	t.Helper()
 	options, err := redis.ParseURL(testenv.RedisURL(t))
 	require.NoError(t, err)
 	options.MaxRetries = -1
 	client := redis.NewClient(options)
 	t.Cleanup(func() { _ = client.Close() })
 	// The deadline is for slow test machines; how it is kept is the engine's own tests' matter.
-	s.deps = s.newDeps(t, redisengine.New(client, redisengine.Options{Deadline: 5 * time.Second}))
-	s.serve(Config{Headers: bothStyles}, s.deps)
-	return s
+	deps := s.newDeps(t, redisengine.New(client, redisengine.Options{Deadline: 5 * time.Second}))
+	deps.Once = once.New(once.Options{Client: client, Timeout: 5 * time.Second, Wait: wait})
+	return deps
 }
 
 // prepare writes the configuration that the tests ask about.

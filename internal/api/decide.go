@@ -80,7 +80,15 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 			return nil, unknownPlan(ProblemField{Pointer: q.planField(i), Message: planMessage})
 		}
 	}
-	// 6. Quota. This is the first step that counts.
+	if sc.idempotencyKey != "" {
+		return s.countOnce(ctx, policy, q, reqs, sc)
+	}
+	return s.count(ctx, policy, q, reqs, sc)
+}
+
+// count takes the last steps of decide, which count.
+func (s *server) count(ctx context.Context, policy *check.Policy, q question, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
+	// 6. Quota.
 	if s.Quota != nil {
 		if wait, ok := s.Quota.Admit(ctx, policy, int64(len(reqs))); !ok {
 			return nil, overQuota(wait)

@@ -15,7 +15,13 @@ import (
 
 func (c *laneConn) credentials() (string, *Problem) { return c.key, nil }
 
-func (c *laneConn) read(*scratch) *Problem { return nil } // the body came with the head
+// read has nothing to wait for: the body came with the head.
+func (c *laneConn) read(sc *scratch) *Problem {
+	if c.head.idempotencyKey != nil {
+		sc.idempotencyKey = string(c.head.idempotencyKey)
+	}
+	return nil
+}
 
 func (c *laneConn) decode(_ *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	return sc.checks[:], sc.decoder.decodeCheck(c.head.body, &sc.checks[0])

@@ -24,7 +24,10 @@ type laneHead struct {
 	requestID    []byte // the caller's; nil: it sent none
 	body         []byte
 	deniedStatus int
-	size         int // of the whole request
+
+	idempotencyKey []byte // nil: none
+
+	size int // of the whole request
 
 	authorize bool        // a request to /v1/authorize
 	withHead  bool        // its method is HEAD: the answer has no body
@@ -45,6 +48,7 @@ const (
 	laneRequestID
 	laneDeniedStatus
 	laneConnection
+	laneIdempotencyKey
 
 	laneNeeded = laneHost | laneAuthorization | laneContentType | laneContentLength
 )
@@ -182,6 +186,9 @@ func laneHeader(name []byte) int {
 			return laneContentLength
 		}
 	case 15:
+		if is(name, "idempotency-key") {
+			return laneIdempotencyKey
+		}
 		if is(name, "accept-encoding") || is(name, "accept-language") || is(name, "x-forwarded-for") {
 			return 0
 		}
@@ -242,6 +249,9 @@ func (h *laneHead) take(bit int, value []byte, length *int) bool {
 	case laneRequestID:
 		h.requestID = value
 		return origin.HarmlessID(value)
+	case laneIdempotencyKey:
+		h.idempotencyKey = value
+		return validCheckKey(value)
 	case laneDeniedStatus:
 		switch string(value) {
 		case "200":

@@ -43,6 +43,7 @@ type CheckAnswer struct {
 	Skipped      []CheckSkip   `json:"skipped,omitempty" doc:"Rules that were not evaluated"`
 	Degraded     bool          `json:"degraded" doc:"Some rule was answered without its counters"`
 	Error        *CheckFailure `json:"error,omitempty" doc:"Only when denied"`
+	Replayed     bool          `json:"replayed,omitempty" doc:"The answer to an earlier request with the same Idempotency-Key; nothing was counted"`
 }
 
 // CheckRule is what one matching rule says.
@@ -80,7 +81,8 @@ type CheckFailure struct {
 
 // CheckResults is the answer to a batch.
 type CheckResults struct {
-	Results []CheckAnswer `json:"results" doc:"In the order of the checks"`
+	Results  []CheckAnswer `json:"results" doc:"In the order of the checks"`
+	Replayed bool          `json:"replayed,omitempty" doc:"The answer to an earlier request with the same Idempotency-Key; nothing was counted"`
 }
 
 // Health is the answer of /healthz and /readyz.
@@ -94,7 +96,9 @@ func describeChecks(api huma.API) {
 	for _, path := range []string{"/v1/check", "/check"} {
 		op := checkOperation[CheckRequest, CheckAnswer](api, path, "Ask whether a subject may do something now", "The check is allowed")
 		op.OperationID = map[string]string{"/v1/check": "check", "/check": "check-short"}[path]
-		op.Parameters = []*huma.Param{headerParam("Weir-Denied-Status", "200: answer a denial with the status 200 instead of 429")}
+		op.Parameters = []*huma.Param{
+			headerParam("Weir-Denied-Status", "200: answer a denial with the status 200 instead of 429"), checkKeyParam(),
+		}
 		describeDecisionHeader(op, "allow or deny")
 		describeLimitHeaders(op.Responses["200"])
 		describeLimitHeaders(op.Responses["429"])
@@ -105,6 +109,7 @@ func describeChecks(api huma.API) {
 	}
 	batch := checkOperation[CheckBatch, CheckResults](api, "/v1/check/batch", "Ask for up to 100 decisions", "Decisions, denials among them")
 	batch.OperationID = "check-batch"
+	batch.Parameters = []*huma.Param{checkKeyParam()}
 	describeDecisionHeader(batch, "allow where every check of the batch is allowed, deny where at least one is denied")
 	api.OpenAPI().AddOperation(batch)
 
@@ -132,10 +137,15 @@ func checkOperation[I, O any](api huma.API, path, summary, allowed string) *huma
 		},
 		Responses: map[string]*huma.Response{"200": jsonResponse[O](api, allowed)},
 	}
-	for _, status := range []int{400, 401, 403, 408, 413, 415, 422, 429, 500, 503} {
+	for _, status := range []int{400, 401, 403, 408, 409, 413, 415, 422, 429, 500, 503} {
 		op.Responses[itoa(int64(status))] = problemResponse(api, status)
 	}
 	return op
+}
+
+func checkKeyParam() *huma.Param {
+	return headerParam(idempotencyHeader,
+		"1 to 64 visible ASCII characters. A second request with the same key within a minute gets the first one's answer, and counts nothing")
 }
 
 func jsonResponse[T any](api huma.API, description string) *huma.Response {

@@ -40,7 +40,7 @@ func describeHeaders(op *huma.Operation, status string, response *huma.Response)
 	}
 	add("X-Request-Id", "Names the request, also in the log: the one that was sent, if it is 1 to 128 of A-Z, a-z, 0-9, - _ . and :, or else a new one")
 	replays := slices.ContainsFunc(op.Parameters, func(p *huma.Param) bool { return p.Name == idempotencyHeader })
-	if replays {
+	if replays && !slices.Contains(op.Tags, "check") { // a check says so in its body
 		add(replayedHeader, "true, where this is the answer to the first request with the same Idempotency-Key")
 	}
 	switch status {

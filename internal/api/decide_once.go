@@ -1,0 +1,145 @@
+package api
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"net/http"
+	"slices"
+
+	"weir/internal/check"
+	"weir/internal/once"
+)
+
+// maxCheckKey is the length of a check's Idempotency-Key, in bytes.
+const maxCheckKey = 64
+
+// checkKey reads the Idempotency-Key of a check, "" for none.
+func checkKey(h http.Header) (string, *Problem) {
+	values := h[idempotencyHeader]
+	switch {
+	case len(values) == 0:
+		return "", nil
+	case len(values) > 1:
+		return "", invalidHeader(idempotencyHeader, "is there more than once")
+	case !validCheckKey(values[0]):
+		return "", invalidHeader(idempotencyHeader, "must be 1 to 64 visible ASCII characters")
+	}
+	return values[0], nil
+}
+
+func validCheckKey[T string | []byte](key T) bool {
+	for i := range len(key) {
+		if key[i] <= ' ' || key[i] > '~' {
+			return false
+		}
+	}
+	return len(key) >= 1 && len(key) <= maxCheckKey
+}
+
+// countOnce is count for a request with an Idempotency-Key: only the first request with a key is
+// counted, and every repeat within a minute is answered as the first was (package once).
+func (s *server) countOnce(ctx context.Context, policy *check.Policy, q question, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
+	claim, answer, err := s.once.Begin(ctx, policy.Tenant(), sc.idempotencyKey, printOf(reqs))
+	switch {
+	case errors.Is(err, once.ErrReused):
+		return nil, newProblem(http.StatusUnprocessableEntity, codeIdempotencyKeyReused,
+			"This Idempotency-Key was used for another check. Send a new key with each check, and the same key only with a repeat.")
+	case errors.Is(err, once.ErrPending):
+		return nil, newProblem(http.StatusConflict, codeIdempotencyKeyInUse,
+			"The first check with this Idempotency-Key has no answer yet. It may have been counted. Repeat the check after Retry-After.").withRetryAfter(1)
+	case err != nil:
+		return nil, problemOf(err)
+	case claim == nil:
+		return sc.replay(answer)
+	}
+	decisions, p := s.count(ctx, policy, q, reqs, sc)
+	if p != nil { // nothing was counted
+		s.once.Release(claim)
+		return nil, p
+	}
+	s.once.Finish(claim, sc.appendRecord(nil, decisions))
+	return decisions, nil
+}
+
+// printOf spells the checks of a request out.
+func printOf(reqs []check.Request) once.Print {
+	var b []byte
+	for i := range reqs {
+		r := &reqs[i]
+		b = once.AppendPart(b, r.Subject)
+		b = once.AppendPart(b, r.Resource)
+		b = once.AppendPart(b, r.Plan)
+		b = binary.AppendVarint(b, r.Cost)
+		b = append(b, bit(r.DryRun), bit(r.Explain))
+		attributes := slices.SortedFunc(slices.Values(r.Attributes), func(a, b check.Attribute) int { return cmp.Compare(a.Name, b.Name) })
+		b = binary.AppendUvarint(b, uint64(len(attributes)))
+		for _, a := range attributes {
+			b = once.AppendPart(b, a.Name)
+			b = once.AppendPart(b, a.Value)
+		}
+	}
+	return once.PrintOf(b)
+}
+
+func bit(set bool) byte {
+	if set {
+		return 1
+	}
+	return 0
+}
+
+// appendRecord appends the answer in sc as it is kept for repeats: whether it allows, the lines of
+// its headers, an empty line, the body.
+func (sc *scratch) appendRecord(b []byte, decisions []check.Decision) []byte {
+	b = append(b, bit(decisions[0].Allowed))
+	from := 0
+	for i := range sc.headers.count {
+		b = append(b, sc.headers.names[i]...)
+		b = append(b, ": "...)
+		b = append(b, sc.headers.buf[from:sc.headers.ends[i]]...)
+		b = append(b, "\r\n"...)
+		from = sc.headers.ends[i]
+	}
+	b = append(b, "\r\n"...)
+	return append(b, sc.out...)
+}
+
+// replay leaves a kept answer in sc, and says in its body that it is one.
+func (sc *scratch) replay(record []byte) ([]check.Decision, *Problem) {
+	unreadable := func() ([]check.Decision, *Problem) {
+		return nil, problemOf(errors.New("the record of an idempotent check is unreadable"))
+	}
+	if len(record) == 0 {
+		return unreadable()
+	}
+	allowed, rest := record[0] == 1, record[1:]
+	sc.headers.buf, sc.headers.count = sc.headers.buf[:0], 0
+	for {
+		line, after, found := bytes.Cut(rest, []byte("\r\n"))
+		if !found {
+			return unreadable()
+		}
+		rest = after
+		if len(line) == 0 {
+			break
+		}
+		name, value, _ := bytes.Cut(line, []byte(": "))
+		at := slices.Index(headerNames[:], string(name))
+		if at < 0 || sc.headers.count == len(headerNames) {
+			return unreadable()
+		}
+		from := len(sc.headers.buf)
+		sc.headers.buf = append(sc.headers.buf, value...)
+		sc.headers.end(headerNames[at], from)
+	}
+	body, found := bytes.CutSuffix(rest, []byte("}\n"))
+	if !found {
+		return unreadable()
+	}
+	sc.out = append(append(sc.out[:0], body...), `,"replayed":true}`+"\n"...)
+	sc.decided = append(sc.decided[:0], check.Decision{Allowed: allowed})
+	return sc.decided, nil
+}

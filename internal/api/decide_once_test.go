@@ -1,0 +1,163 @@
+package api
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+)
+
+func withKey(key string) header { return header{"Idempotency-Key", key} }
+
+// keyOf is a key that belongs to one body.
+func keyOf(body string) header { return withKey(body[:min(len(body), maxCheckKey)]) }
+
+// A repeat gets the first answer, to the byte but for "replayed", and is not counted.
+func TestIdempotentCheck(t *testing.T) {
+	s := newCheckStack(t)
+	for _, body := range []string{
+		`{"subject":"a"}`, `{"subject":"b","cost":50}`, `{"subject":"blocked"}`, `{"subject":"c","resource":"none"}`,
+		`{"subject":"d","resource":"queue"}`, `{"subject":"e","explain":true,"attributes":{"x":"1","a":"2"}}`,
+	} {
+		first := s.check(body, keyOf(body))
+		again := s.check(body, keyOf(body))
+		require.Equal(t, first.status, again.status)
+		require.Equal(t, strings.TrimSuffix(string(first.body), "}\n")+`,"replayed":true}`+"\n", string(again.body))
+		for _, h := range []http.Header{first.header, again.header} {
+			for _, own := range []string{"Date", "X-Request-Id", "Content-Length"} {
+				h.Del(own)
+			}
+		}
+		require.Equal(t, first.header, again.header)
+		require.True(t, again.decision(first.status).Replayed)
+		require.False(t, first.decision(first.status).Replayed)
+	}
+	require.EqualValues(t, perSubject-1, s.remaining("a", "default"))
+	s.check(`{"subject":"a"}`).decision(200)
+	require.EqualValues(t, perSubject-2, s.remaining("a", "default"), "a check without a key counts")
+
+	// The same check in other words is the same; the status of a denial is the repeat's own.
+	s.check(`{"attributes":{"a":"2","x":"1"},"explain":true,"cost":1,"subject":"e"}`, keyOf(`{"subject":"e","explain":true,"attributes":{"x":"1","a":"2"}}`)).decision(200)
+	s.check(`{"subject":"blocked"}`, keyOf(`{"subject":"blocked"}`), header{"Weir-Denied-Status", "200"}).decision(200)
+
+	// The lane answers repeats alike.
+	before := s.ordinary.Load()
+	c := s.dial()
+	for i := range 3 {
+		c.send(s.laneRequest(`{"subject":"lane"}`, "Idempotency-Key: !~"))
+		a := c.receive()
+		a.checkDecisionHeader()
+		require.Equal(t, i > 0, a.decision(200).Replayed)
+	}
+	require.Equal(t, before, s.ordinary.Load(), "the lane answered")
+	require.True(t, s.check(`{"subject":"lane"}`, withKey("!~"), header{"X-Unknown", "net/http"}).decision(200).Replayed)
+	require.EqualValues(t, perSubject-1, s.remaining("lane", "default"))
+
+	// A batch is one request.
+	batch := entries(100, `{"subject":"f","resource":"bulk"}`)
+	first, again := s.post("/v1/check/batch", batch, withKey("batch")).ok(200), s.post("/v1/check/batch", batch, withKey("batch")).ok(200)
+	require.Equal(t, strings.TrimSuffix(string(first.body), "}\n")+`,"replayed":true}`+"\n", string(again.body))
+	require.EqualValues(t, 1_000_000-100, s.remaining("f", "bulk"))
+	s.post("/v1/check/batch", entries(99, `{"subject":"f","resource":"bulk"}`), withKey("batch")).problem(422, "IDEMPOTENCY_KEY_REUSED")
+}
+
+// A key names one request of one tenant.
+func TestIdempotencyKeysOfChecks(t *testing.T) {
+	s := newCheckStack(t)
+	s.check(`{"subject":"a"}`, withKey("k")).decision(200)
+	for _, other := range []string{
+		`{"subject":"b"}`, `{"subject":"a","cost":2}`, `{"subject":"a","resource":"bulk"}`, `{"subject":"a","plan":"pro"}`,
+		`{"subject":"a","dry_run":true}`, `{"subject":"a","explain":true}`, `{"subject":"a","attributes":{"ip":"1"}}`,
+	} {
+		s.check(other, withKey("k")).problem(422, "IDEMPOTENCY_KEY_REUSED")
+	}
+	require.EqualValues(t, perSubject-1, s.remaining("a", "default"))
+	require.False(t, s.contract.call(s.other, "POST", "/v1/check", `{"subject":"a"}`, withKey("k")).decision(200).Replayed, "another tenant's key")
+	for _, bad := range []string{"", " ", "a b", "\u00e9", strings.Repeat("k", 65)} {
+		s.check(`{"subject":"a"}`, withKey(bad)).problem(400, "INVALID_HEADER")
+	}
+	s.check(`{"subject":"a"}`, withKey("a"), withKey("b")).problem(400, "INVALID_HEADER")
+	s.check(`{"subject":"long"}`, withKey(strings.Repeat("k", 64))).decision(200)
+
+	// What was refused may be sent again, corrected, with the same key.
+	s.check(`{"subject":"a","cost":-1}`, withKey("c")).problem(422, "INVALID_REQUEST")
+	s.check(`{"subject":"a","plan":"gold"}`, withKey("c")).problem(422, "UNKNOWN_PLAN")
+	s.check(`{"subject":"a"}`, withKey("c")).decision(200)
+	require.EqualValues(t, perSubject-2, s.remaining("a", "default"))
+}
+
+// 32 repeats at once, on three instances, count once.
+func TestConcurrentRepeats(t *testing.T) {
+	s := newCheckStack(t)
+	urls := []string{s.server.URL}
+	for range 2 {
+		s.registry = prometheus.NewRegistry()
+		server := httptest.NewServer(New(Config{Headers: bothStyles}, s.redisDeps(t, 20*time.Second)))
+		t.Cleanup(server.Close)
+		urls = append(urls, server.URL)
+	}
+	for _, c := range []struct{ path, body, subject string }{
+		{"/v1/check", `{"subject":"one","resource":"bulk"}`, "one"},
+		{"/v1/check/batch", `{"checks":[{"subject":"many","resource":"bulk"}]}`, "many"},
+	} {
+		var mu sync.Mutex
+		var firsts int
+		var wg sync.WaitGroup
+		for i := range 32 {
+			wg.Go(func() {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, urls[i%len(urls)]+c.path, strings.NewReader(c.body))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				r.Header.Set("Authorization", "Bearer "+s.key)
+				r.Header.Set("Content-Type", "application/json")
+				r.Header.Set("Idempotency-Key", c.subject)
+				response, err := http.DefaultClient.Do(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer response.Body.Close()
+				body, _ := io.ReadAll(response.Body)
+				var d struct{ Replayed bool }
+				if err := json.Unmarshal(body, &d); err != nil || response.StatusCode != http.StatusOK {
+					t.Errorf("%d %s", response.StatusCode, body)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if !d.Replayed {
+					firsts++
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 1, firsts)
+		require.EqualValues(t, 1_000_000-1, s.remaining(c.subject, "bulk"))
+	}
+}
+
+// An instance that stops between claim and answer may have counted. A repeat must not count again,
+// and says so.
+func TestRepeatAfterACrash(t *testing.T) {
+	s := newCheckStack(t)
+	s.registry = prometheus.NewRegistry()
+	deps := s.redisDeps(t, time.Millisecond)
+	checker := deps.Checker
+	deps.Checker = nil // it panics after the claim
+	s.serve(Config{}, deps)
+	s.check(`{"subject":"a"}`, withKey("k"), header{"X-Unknown", "net/http"}).problem(500, "INTERNAL")
+	deps.Checker = checker
+	s.serve(Config{}, deps)
+	a := s.check(`{"subject":"a"}`, withKey("k"))
+	a.problem(409, "IDEMPOTENCY_KEY_IN_USE")
+	require.NotEmpty(t, a.header.Get("Retry-After"))
+	s.untouched("a")
+}

@@ -1,0 +1,265 @@
+// Package once makes a request safe to send again: the first request with a key is carried out, and
+// for a minute every repeat gets the answer of the first.
+//
+// A record stands in Redis, so it holds on every instance. Its life has two steps. Begin claims the
+// key: one script sets the record to "pending" unless it exists. The holder of the claim then carries
+// the request out, and Finish replaces "pending" by the answer. A repeat that finds "pending" waits
+// for the answer for a short time. If the holder crashes in between, the record stays pending until it
+// expires: repeats are told so, and none of them is carried out. So a request is carried out at most
+// once within a minute, whatever fails.
+//
+// For example, the key "order-7" of a tenant is sent twice at once, to two instances. Both run the claim
+// script; Redis runs them one after the other. The first gets the claim, counts, and finishes with its
+// answer of 400 bytes. The second sees "pending", asks again after 1 ms and after 2 ms more, and gets
+// the 400 bytes.
+//
+// While Redis is unavailable, the records are in this process, bounded in number and in bytes. Repeats
+// that reach another instance are then carried out again.
+//
+// docs/decisions/0009-idempotent-checks.md says why it is done this way.
+package once
+
+import (
+	"bytes"
+	"compress/flate"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+)
+
+// Lifetime is how long a record is kept, counted from its claim.
+const Lifetime = time.Minute
+
+// Errors of Begin.
+var (
+	// ErrReused: the key was used for another request.
+	ErrReused = errors.New("the idempotency key was used for another request")
+	// ErrPending: the first request has no answer yet, or its instance has crashed.
+	ErrPending = errors.New("the first request with this idempotency key has no answer yet")
+)
+
+// Print tells requests from each other.
+type Print [16]byte
+
+// PrintOf returns the print of a request that is spelled out without ambiguity.
+func PrintOf(request []byte) Print {
+	sum := sha256.Sum256(request)
+	return Print(sum[:16])
+}
+
+// Records keeps answers. It may be used by many goroutines at once.
+type Records struct {
+	client  redis.UniversalClient
+	secret  [16]byte
+	away    func() bool
+	timeout time.Duration
+	wait    time.Duration
+	local   *local
+}
+
+// Options are what Records are made of.
+type Options struct {
+	Client  redis.UniversalClient // nil: records are in this process only
+	Secret  [16]byte              // of the deployment: no key that a client chooses stands in Redis
+	Away    func() bool           // reports whether Redis is known to be unavailable; nil: never
+	Timeout time.Duration         // of one exchange with Redis; 0: 100 ms
+	Wait    time.Duration         // how long a repeat waits for the first; 0: one second
+}
+
+// New returns Records.
+func New(o Options) *Records {
+	r := &Records{client: o.Client, secret: o.Secret, away: o.Away, timeout: o.Timeout, wait: o.Wait, local: newLocal(time.Now)}
+	if r.away == nil {
+		r.away = func() bool { return false }
+	}
+	if r.timeout == 0 {
+		r.timeout = 100 * time.Millisecond
+	}
+	if r.wait == 0 {
+		r.wait = time.Second
+	}
+	return r
+}
+
+// Claim is the right, and the duty, to carry a request out: Finish or Release must follow.
+type Claim struct {
+	name    string
+	print   Print
+	pending []byte
+	since   time.Time
+	entry   *entry // of local records; nil: the record is in Redis
+}
+
+// Begin claims a key of a tenant for a request. Of the two results one is nil: the claim, if the
+// request is the first, or else the answer of the first.
+func (r *Records) Begin(ctx context.Context, tenant uuid.UUID, key string, print Print) (*Claim, []byte, error) {
+	name := r.name(tenant, key)
+	deadline := time.Now().Add(r.wait)
+	claim := &Claim{name: name, print: print, pending: pendingRecord(print), since: time.Now()}
+	for pause := time.Millisecond; ; pause = min(2*pause, 32*time.Millisecond) {
+		if r.client == nil || r.away() {
+			return r.local.begin(ctx, claim, time.Until(deadline))
+		}
+		record, err := r.claim(ctx, claim)
+		switch {
+		case err != nil: // whether the claim arrived is unknown: Finish overwrites it
+			return r.local.begin(ctx, claim, time.Until(deadline))
+		case record == nil:
+			return claim, nil, nil
+		}
+		first, answer, err := readRecord(record)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case first != print:
+			return nil, nil, ErrReused
+		case answer != nil:
+			return nil, answer, nil
+		case time.Until(deadline) < pause:
+			return nil, nil, ErrPending
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, nil, ErrPending
+		}
+		claim.since = time.Now()
+	}
+}
+
+// Finish keeps the answer for repeats, until Lifetime after the claim. If Redis does not take it, this
+// process keeps it.
+func (r *Records) Finish(claim *Claim, answer []byte) {
+	if r.client != nil && !r.away() {
+		left := Lifetime - time.Since(claim.since)
+		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
+		defer cancel()
+		err := finishScript.Run(ctx, r.client, []string{claim.name}, claim.pending, answerRecord(claim.print, answer), max(left.Milliseconds(), 1)).Err()
+		if err == nil && claim.entry == nil {
+			return
+		}
+	}
+	r.local.finish(claim, answer)
+}
+
+// Release gives the claim back: the request was not carried out, and a repeat may be.
+func (r *Records) Release(claim *Claim) {
+	r.local.release(claim)
+	if r.client == nil || r.away() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
+	defer cancel()
+	_ = releaseScript.Run(ctx, r.client, []string{claim.name}, claim.pending).Err() // if Redis fails, the record expires
+}
+
+func (r *Records) name(tenant uuid.UUID, key string) string {
+	b := append(append(r.secret[:], tenant[:]...), key...)
+	sum := sha256.Sum256(b)
+	return "w{" + hex.EncodeToString(sum[:16]) + "}once"
+}
+
+// The scripts compare and set in one step. KEYS[1] is the record, ARGV[1] the claim's pending record.
+var (
+	claimScript = redis.NewScript(`
+local record = redis.call('GET', KEYS[1])
+if record then return record end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return false`)
+	// A record that is gone is written anew: Redis may have restarted since the claim.
+	finishScript = redis.NewScript(`
+local record = redis.call('GET', KEYS[1])
+if record and record ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1`)
+	releaseScript = redis.NewScript(`
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+return 1`)
+)
+
+// claim returns the record that exists, or nil if the claim was made.
+func (r *Records) claim(ctx context.Context, claim *Claim) ([]byte, error) {
+	// A client that goes away must not leave a claim of which nobody knows.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
+	defer cancel()
+	record, err := claimScript.Run(ctx, r.client, []string{claim.name}, claim.pending, Lifetime.Milliseconds()).Text()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("claim an idempotency key: %w", err)
+	}
+	return []byte(record), nil
+}
+
+// A record is its state, the print of the request, and then the claim's token or the answer.
+const (
+	statePending = 'p'
+	stateDone    = 'd'
+	statePacked  = 'z' // done, and the answer is compressed
+	headBytes    = 1 + len(Print{})
+	tokenBytes   = 16
+)
+
+func pendingRecord(print Print) []byte {
+	b := append(make([]byte, 0, headBytes+tokenBytes), statePending)
+	b = append(b, print[:]...)
+	b = b[:headBytes+tokenBytes]
+	_, _ = rand.Read(b[headBytes:]) // it never fails
+	return b
+}
+
+// packFrom is the size from which answers are compressed. A batch of a hundred checks answers some
+// 50 KB, which repeat themselves.
+const packFrom = 1 << 10
+
+func answerRecord(print Print, answer []byte) []byte {
+	b := append(make([]byte, 0, headBytes+len(answer)), stateDone)
+	b = append(b, print[:]...)
+	if len(answer) < packFrom {
+		return append(b, answer...)
+	}
+	b[0] = statePacked
+	packed := bytes.NewBuffer(b)
+	w, _ := flate.NewWriter(packed, flate.BestSpeed) // the level is a known one
+	_, _ = w.Write(answer)                           // a buffer takes everything
+	_ = w.Close()
+	return packed.Bytes()
+}
+
+func readRecord(record []byte) (print Print, answer []byte, err error) {
+	if len(record) < headBytes {
+		return print, nil, fmt.Errorf("idempotency record of %d bytes is unreadable", len(record))
+	}
+	print = Print(record[1:headBytes])
+	switch record[0] {
+	case statePending:
+		return print, nil, nil
+	case stateDone:
+		return print, record[headBytes:], nil
+	case statePacked:
+		if answer, err = io.ReadAll(flate.NewReader(bytes.NewReader(record[headBytes:]))); err != nil {
+			return print, nil, fmt.Errorf("unpack an idempotency record: %w", err)
+		}
+		return print, answer, nil
+	}
+	return print, nil, fmt.Errorf("idempotency record in the unknown state %q", record[0])
+}
+
+// AppendPart appends a part of a request with its length before it, so that no two requests are
+// spelled alike.
+func AppendPart(b []byte, part string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(part)))
+	return append(b, part...)
+}

@@ -1,0 +1,223 @@
+package once
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+)
+
+var (
+	ctx    = context.Background()
+	tenant = uuid.New()
+	print1 = PrintOf([]byte("one"))
+	print2 = PrintOf([]byte("two"))
+)
+
+func newRedis(t *testing.T) redis.UniversalClient {
+	options, err := redis.ParseURL(testenv.RedisURL(t))
+	require.NoError(t, err)
+	client := redis.NewClient(options)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// both runs a test on records in Redis and on records in this process.
+func both(t *testing.T, test func(t *testing.T, r *Records)) {
+	t.Run("Redis", func(t *testing.T) {
+		test(t, New(Options{Client: newRedis(t), Timeout: 10 * time.Second, Wait: time.Millisecond}))
+	})
+	t.Run("local", func(t *testing.T) { test(t, New(Options{Wait: time.Millisecond})) })
+}
+
+func TestRecords(t *testing.T) {
+	both(t, func(t *testing.T, r *Records) {
+		key := uuid.NewString()
+		claim, answer, err := r.Begin(ctx, tenant, key, print1)
+		require.NoError(t, err)
+		require.NotNil(t, claim)
+		require.Nil(t, answer)
+		_, _, err = r.Begin(ctx, tenant, key, print1)
+		require.ErrorIs(t, err, ErrPending)
+		_, _, err = r.Begin(ctx, tenant, key, print2)
+		require.ErrorIs(t, err, ErrReused)
+
+		long := bytes.Repeat([]byte("answer "), 1000)
+		for _, want := range [][]byte{[]byte("short"), long} {
+			key := uuid.NewString()
+			claim, _, err := r.Begin(ctx, tenant, key, print1)
+			require.NoError(t, err)
+			r.Finish(claim, want)
+			for range 2 {
+				claim, answer, err = r.Begin(ctx, tenant, key, print1)
+				require.NoError(t, err)
+				require.Nil(t, claim)
+				require.Equal(t, want, answer)
+			}
+			_, _, err = r.Begin(ctx, tenant, key, print2)
+			require.ErrorIs(t, err, ErrReused)
+			claim, _, err = r.Begin(ctx, uuid.New(), key, print2)
+			require.NoError(t, err)
+			require.NotNil(t, claim, "another tenant's key is another key")
+		}
+
+		r.Release(claim)
+		claim, _, err = r.Begin(ctx, tenant, key, print2)
+		require.NoError(t, err)
+		require.NotNil(t, claim, "a request that was not carried out may be")
+	})
+}
+
+// Of many repeats at once on three instances, one holds the claim, and the others get its answer.
+func TestConcurrentClaims(t *testing.T) {
+	var instances []*Records
+	for range 3 {
+		instances = append(instances, New(Options{Client: newRedis(t), Timeout: 10 * time.Second, Wait: 20 * time.Second}))
+	}
+	for range 20 {
+		key := uuid.NewString()
+		var mu sync.Mutex
+		claims := 0
+		var wg sync.WaitGroup
+		for i := range 32 {
+			wg.Go(func() {
+				r := instances[i%len(instances)]
+				claim, answer, err := r.Begin(ctx, tenant, key, print1)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if claim != nil {
+					mu.Lock()
+					claims++
+					mu.Unlock()
+					r.Finish(claim, []byte("the answer"))
+				} else if string(answer) != "the answer" {
+					t.Errorf("answer %q", answer)
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 1, claims)
+	}
+}
+
+// Every record expires, whatever becomes of its claim, and no client's key stands in Redis.
+func TestRecordsExpire(t *testing.T) {
+	client := newRedis(t)
+	r := New(Options{Client: client, Timeout: 10 * time.Second})
+	for _, finish := range []bool{false, true} {
+		claim, _, err := r.Begin(ctx, tenant, "secret-"+uuid.NewString(), print1)
+		require.NoError(t, err)
+		if finish {
+			r.Finish(claim, []byte("x"))
+		}
+		ttl, err := client.PTTL(ctx, claim.name).Result()
+		require.NoError(t, err)
+		require.Positive(t, ttl)
+		require.LessOrEqual(t, ttl, Lifetime)
+		require.NotContains(t, claim.name, "secret")
+	}
+
+	// The same in this process, on a clock of the test.
+	now := time.Now()
+	l := newLocal(func() time.Time { return now })
+	local := &Records{local: l, away: func() bool { return true }}
+	claim, _, err := local.Begin(ctx, tenant, "k", print1)
+	require.NoError(t, err)
+	local.Finish(claim, []byte("x"))
+	now = now.Add(Lifetime)
+	claim, _, err = local.Begin(ctx, tenant, "k", print2)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	require.Len(t, l.entries, 1)
+}
+
+// Without Redis a repeat on the same instance is still answered as the first, also where Redis fails
+// between the two.
+func TestWithoutRedis(t *testing.T) {
+	away := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer away.Close()
+	r := New(Options{Client: away, Timeout: time.Second})
+	claim, _, err := r.Begin(ctx, tenant, "k", print1)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	r.Finish(claim, []byte("x"))
+	_, answer, err := r.Begin(ctx, tenant, "k", print1)
+	require.NoError(t, err)
+	require.Equal(t, "x", string(answer))
+
+	key := uuid.NewString()
+	r = New(Options{Client: newRedis(t), Timeout: 10 * time.Second})
+	claim, _, err = r.Begin(ctx, tenant, key, print1)
+	require.NoError(t, err)
+	r.client = away
+	r.Finish(claim, []byte("y"))
+	_, answer, err = r.Begin(ctx, tenant, key, print1)
+	require.NoError(t, err)
+	require.Equal(t, "y", string(answer))
+}
+
+// What waits for a claim in this process wakes when it is released, and takes it over.
+func TestLocalWaiters(t *testing.T) {
+	r := New(Options{Wait: 20 * time.Second})
+	claim, _, err := r.Begin(ctx, tenant, "k", print1)
+	require.NoError(t, err)
+	next := make(chan *Claim)
+	go func() {
+		c, _, err := r.Begin(ctx, tenant, "k", print1)
+		if err != nil {
+			t.Error(err)
+		}
+		next <- c
+	}()
+	r.Release(claim)
+	require.NotNil(t, <-next)
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	_, _, err = r.Begin(gone, tenant, "k", print1)
+	require.ErrorIs(t, err, ErrPending, "a client that went away waits for nothing")
+}
+
+// The memory of this process is bounded: the oldest record goes first.
+func TestLocalBounds(t *testing.T) {
+	r := New(Options{Wait: time.Millisecond})
+	first, _, err := r.Begin(ctx, tenant, "first", print1)
+	require.NoError(t, err)
+	for range maxLocalRecords {
+		claim, _, err := r.Begin(ctx, tenant, uuid.NewString(), print1)
+		require.NoError(t, err)
+		r.Finish(claim, []byte("x"))
+	}
+	r.Finish(first, []byte("late"))
+	require.LessOrEqual(t, len(r.local.entries), maxLocalRecords+1)
+	claim, _, err := r.Begin(ctx, tenant, "first", print1)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	for range 20 {
+		claim, _, err := r.Begin(ctx, tenant, uuid.NewString(), print1)
+		require.NoError(t, err)
+		r.Finish(claim, make([]byte, 1<<20))
+	}
+	require.LessOrEqual(t, r.local.bytes, maxLocalBytes)
+	require.LessOrEqual(t, r.local.oldest.Len(), 20)
+}
+
+func TestUnreadableRecords(t *testing.T) {
+	client := newRedis(t)
+	r := New(Options{Client: client, Timeout: 10 * time.Second})
+	for _, record := range []string{"", "p", "x" + string(print1[:]), "z" + string(print1[:]) + "no flate"} {
+		key := uuid.NewString()
+		require.NoError(t, client.Set(ctx, r.name(tenant, key), record, time.Minute).Err())
+		_, _, err := r.Begin(ctx, tenant, key, print1)
+		require.Error(t, err, "%q", record)
+		require.NotErrorIs(t, err, ErrPending)
+	}
+}
