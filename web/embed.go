@@ -1,5 +1,5 @@
-// Package web holds what browsers load: styles, scripts, and what was vendored of others
-// (vendor.sh). All of it is a part of the binary, so pages work where there is no other network.
+// Package web holds the assets that browsers load: styles, scripts, icons, and the vendored files of
+// others (vendor.sh). The binary embeds all of them, so pages need no other network.
 package web
 
 import (
@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"regexp"
 	"strings"
 	"sync"
 )
@@ -21,19 +22,20 @@ var files embed.FS
 // Prefix begins the path of every asset.
 const Prefix = "/assets/"
 
-// contentTypes are those of the files that are served; others, such as licences, only lie beside
-// them.
+// contentTypes are those of the files that are served; other files, such as licences, are only kept
+// beside them.
 var contentTypes = map[string]string{
-	".css": "text/css; charset=utf-8",
-	".js":  "text/javascript; charset=utf-8",
-	".svg": "image/svg+xml",
+	".css":   "text/css; charset=utf-8",
+	".js":    "text/javascript; charset=utf-8",
+	".svg":   "image/svg+xml",
+	".woff2": "font/woff2",
 }
 
 // asset is one file, as it is served.
 type asset struct {
 	contentType string
 	plain       []byte
-	gzipped     func() []byte // compressed when it is first asked for, and kept
+	gzipped     func() []byte // compressed at the first request, then kept; nil for compressed formats
 }
 
 type assets struct {
@@ -41,35 +43,58 @@ type assets struct {
 	byPath map[string]*asset
 }
 
-// load hashes the files once, when the first page or asset is asked for: most commands of the
-// binary serve none.
+// load hashes the files at the first request for a page or asset: most commands of the binary serve
+// none. Style sheets come last, because they name fonts and images by their hashed paths.
 var load = sync.OnceValue(func() assets {
 	a := assets{paths: map[string]string{}, byPath: map[string]*asset{}}
-	err := fs.WalkDir(files, "static", func(file string, entry fs.DirEntry, err error) error {
-		extension := path.Ext(file)
-		if err != nil || entry.IsDir() || contentTypes[extension] == "" {
-			return err
-		}
-		content, err := files.ReadFile(file)
+	for _, styles := range []bool{false, true} {
+		err := fs.WalkDir(files, "static", func(file string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || contentTypes[path.Ext(file)] == "" || styles != (path.Ext(file) == ".css") {
+				return err
+			}
+			content, err := files.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			if styles {
+				content = a.withHashedPaths(content)
+			}
+			a.add(strings.TrimPrefix(file, "static/"), content)
+			return nil
+		})
 		if err != nil {
-			return err
+			panic("web: cannot read embedded files: " + err.Error())
 		}
-		name := strings.TrimPrefix(file, "static/")
-		sum := sha256.Sum256(content)
-		hashed := Prefix + strings.TrimSuffix(name, extension) + "-" + hex.EncodeToString(sum[:8]) + extension
-		a.paths[name] = hashed
-		a.byPath[hashed] = &asset{contentTypes[extension], content, sync.OnceValue(func() []byte { return compress(content) })}
-		return nil
-	})
-	if err != nil {
-		panic("web: embedded files cannot be read: " + err.Error())
 	}
 	return a
 })
 
+func (a assets) add(name string, content []byte) {
+	extension := path.Ext(name)
+	sum := sha256.Sum256(content)
+	hashed := Prefix + strings.TrimSuffix(name, extension) + "-" + hex.EncodeToString(sum[:8]) + extension
+	served := &asset{contentType: contentTypes[extension], plain: content}
+	if extension != ".woff2" { // it is compressed already
+		served.gzipped = sync.OnceValue(func() []byte { return compress(content) })
+	}
+	a.paths[name], a.byPath[hashed] = hashed, served
+}
+
+var assetURL = regexp.MustCompile(`url\("` + Prefix + `([^"]+)"\)`)
+
+// withHashedPaths replaces url("/assets/NAME") in a style sheet by the path where NAME is served.
+func (a assets) withHashedPaths(styles []byte) []byte {
+	return assetURL.ReplaceAllFunc(styles, func(found []byte) []byte {
+		name := string(assetURL.FindSubmatch(found)[1])
+		if a.paths[name] == "" {
+			panic("web: a style sheet names the missing asset " + name)
+		}
+		return []byte(`url("` + a.paths[name] + `")`)
+	})
+}
+
 // Path returns where an asset is served, by its name below static/, such as js/docs.js. The path
-// holds a hash of the content, so it never means anything else. It panics where there is no such
-// asset.
+// holds a hash of the content, so it never means anything else. It panics where there is no such asset.
 func Path(name string) string {
 	p, found := load().paths[name]
 	if !found {
@@ -91,7 +116,7 @@ func Serve(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Vary", "Accept-Encoding")
 	body := found.plain
-	if AcceptsGzip(r) {
+	if found.gzipped != nil && AcceptsGzip(r) {
 		h.Set("Content-Encoding", "gzip")
 		body = found.gzipped()
 	}
@@ -99,8 +124,8 @@ func Serve(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// AcceptsGzip reports whether the client accepts gzip without a weight, as browsers do. A client
-// that sends a weight gets the plain file.
+// AcceptsGzip reports whether the client names gzip, without a weight: browsers do, and whoever
+// says more about it gets the plain file.
 func AcceptsGzip(r *http.Request) bool {
 	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
 		if strings.TrimSpace(coding) == "gzip" {

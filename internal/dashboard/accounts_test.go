@@ -202,7 +202,7 @@ func TestInvite(t *testing.T) {
 	require.Equal(t, http.StatusUnprocessableEntity, got.status)
 	got = zoe.post(path(t, letter), url.Values{"password": {"zoe's own horse"}})
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
-	require.Contains(t, zoe.get("/rules").body, "zoe@example.com · editor")
+	require.Contains(t, zoe.get("/rules").body, "zoe@example.com</b><span>editor")
 	require.Equal(t, http.StatusNotFound, s.browser().get(path(t, letter)).status, "it works once")
 }
 
@@ -234,7 +234,7 @@ func TestInvitationOfSomebodyKnown(t *testing.T) {
 	got = bob.get(link)
 	require.NotContains(t, got.body, `type="password"`)
 	require.Equal(t, http.StatusSeeOther, bob.post(link, url.Values{}).status)
-	require.Contains(t, bob.get("/rules").body, "bob@example.com · viewer", "in the tenant that was joined")
+	require.Contains(t, bob.get("/rules").body, "bob@example.com</b><span>viewer", "in the tenant that was joined")
 	require.Equal(t, http.StatusNotFound, bob.post(link, url.Values{}).status)
 }
 
@@ -343,7 +343,7 @@ func TestSignUp(t *testing.T) {
 	got = b.post(link, url.Values{"tenant": {name}, "password": {"a new horse"}})
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
 	got = b.get("/members")
-	require.Contains(t, got.body, "new@example.com · owner")
+	require.Contains(t, got.body, "new@example.com</b><span>owner")
 	require.NotContains(t, got.body, name)
 	require.Equal(t, http.StatusNotFound, b.post(link, url.Values{"tenant": {"More"}, "password": {"a new horse"}}).status)
 	require.Equal(t, http.StatusNotFound, b.get("/rules/requests").status)

@@ -59,7 +59,7 @@ var auditKinds = []option{
 }
 
 // errVerifying: as many trails are being verified as may be at once.
-var errVerifying = errors.New("too many audit logs are being verified at once")
+var errVerifying = errors.New("too many audit trails are being verified at once")
 
 // audit shows the trail, or gives it as a file.
 func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -76,7 +76,7 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) erro
 		if err != nil && f.refuse(err) == 0 {
 			return err
 		}
-		view.Rows, view.Later = auditLines(rows), f.Get("after") != ""
+		view.Rows, view.Later = auditLines(rows, d.ruleNames(r.Context(), v.actor().TenantID())), f.Get("after") != ""
 		if next != "" {
 			view.Next = auditAddress(f.values, "after", next, "")
 		}
@@ -187,13 +187,13 @@ func (d *dashboard) exportAudit(w http.ResponseWriter, r *http.Request, v *visit
 			return nil
 		}
 		if rows, next, err = read(next); err != nil {
-			d.Logger.Error("cannot finish an audit log export", "error", err)
+			d.Logger.Error("cannot finish an audit trail export", "error", err)
 			panic(http.ErrAbortHandler) // nobody is to take a part for the whole
 		}
 	}
 }
 
-func auditLines(entries []tenants.AuditEntry) []auditLine {
+func auditLines(entries []tenants.AuditEntry, names ruleNames) []auditLine {
 	lines := make([]auditLine, len(entries))
 	for i := range entries {
 		e := &entries[i]
@@ -201,6 +201,9 @@ func auditLines(entries []tenants.AuditEntry) []auditLine {
 			ID: "row-" + itoa(e.Sequence), Who: e.ActorName, WhoKind: e.ActorKind, What: auditVerb(e), Kind: e.Kind, Target: e.Target, Link: auditLink(e),
 			At: e.At, Reason: e.Reason, From: e.Address, Request: e.RequestID, Sequence: itoa(e.Sequence), Changes: fieldChanges(e.Before, e.After),
 			Whole: e.Before == nil || e.After == nil,
+		}
+		if verb := subjectVerb(e, lines[i].Changes, names); verb != "" {
+			lines[i].What = verb
 		}
 		if e.UserAgent != "" {
 			lines[i].From += ", " + deviceName(e.UserAgent)

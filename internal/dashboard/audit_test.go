@@ -103,14 +103,14 @@ func TestAuditVerify(t *testing.T) {
 	s.fill(s.a, "mark")
 	b := s.as("ann@example.com")
 	whole := b.get("/audit?verify=1").body
-	require.Contains(t, whole, "The audit log is intact.")
+	require.Contains(t, whole, "The audit trail is intact.")
 	require.Contains(t, whole, "starting with the first.")
 	report, err := s.store.VerifyAudit(t.Context(), s.a, tenants.AuditVerification{Rows: 2})
 	require.NoError(t, err)
 	require.Contains(t, b.get("/audit?verify=1&verified="+report.Head.String()).body, "starting with row 3; earlier rows were verified before.")
 	var html strings.Builder
 	require.NoError(t, auditVerdict(&auditView{Verified: &report, GoOn: "/audit?verify=1&verified=" + report.Head.String()}).Render(t.Context(), &html))
-	require.Contains(t, html.String(), "The audit log is intact up to row 2.")
+	require.Contains(t, html.String(), "The audit trail is intact up to row 2.")
 	require.Contains(t, html.String(), "Verify next rows")
 	require.NotContains(t, html.String(), "whole")
 
@@ -124,8 +124,8 @@ func TestAuditVerify(t *testing.T) {
 	last := itoa(left.Head.Sequence)
 	require.Contains(t, b.get("/audit?verify=1").body, "starting with row "+last+", the oldest that is kept")
 	s.db.Exec(`UPDATE audit SET actor_name = 'somebody else' WHERE tenant_id = $1`, s.a.TenantID())
-	require.Contains(t, b.get("/audit?verify=1").body, "The audit log is broken at row "+last+":")
-	require.Contains(t, s.as("bob@example.com").get("/audit?verify=1").body, "The audit log is intact.")
+	require.Contains(t, b.get("/audit?verify=1").body, "The audit trail is broken at row "+last+":")
+	require.Contains(t, s.as("bob@example.com").get("/audit?verify=1").body, "The audit trail is intact.")
 }
 
 func TestFieldChanges(t *testing.T) {

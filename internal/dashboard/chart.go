@@ -10,14 +10,15 @@ import (
 	"weir/internal/usage"
 )
 
-// stretch is a stretch of time in whole grains, and the one before it of the same length.
+// stretch is a period in whole grains.
 type stretch struct {
 	Grain    usage.Grain
 	From, To time.Time
-	Before   bool // whether usage of the time before is kept, too
+	Now      time.Time // the grain that it lies in is still running
+	Before   bool      // whether usage of the previous period is kept, too
 }
 
-// stretchUntil returns the stretch of so many grains that ends with the one that now lies in.
+// stretchUntil returns the period of so many grains that ends with the running one.
 func stretchUntil(now time.Time, grain usage.Grain, grains int) stretch {
 	length := grain.Duration()
 	to := now.UTC().Truncate(length).Add(length)
@@ -27,7 +28,7 @@ func stretchUntil(now time.Time, grain usage.Grain, grains int) stretch {
 // newStretch rounds outward to whole grains.
 func newStretch(now time.Time, grain usage.Grain, from, to time.Time) stretch {
 	length := grain.Duration()
-	s := stretch{Grain: grain, From: from.UTC().Truncate(length), To: to.UTC().Truncate(length)}
+	s := stretch{Grain: grain, From: from.UTC().Truncate(length), To: to.UTC().Truncate(length), Now: now}
 	if s.To.Before(to) {
 		s.To = s.To.Add(length)
 	}
@@ -35,33 +36,33 @@ func newStretch(now time.Time, grain usage.Grain, from, to time.Time) stretch {
 	return s
 }
 
-// earlier is when the time before begins.
+// earlier is when the previous period begins.
 func (s stretch) earlier() time.Time { return s.From.Add(-s.To.Sub(s.From)) }
 
 // count is the number of grains.
 func (s stretch) count() int { return int(s.To.Sub(s.From) / s.Grain.Duration()) }
 
-// chart is checks over time, one bar for each grain, with the time before behind it.
+// chart is checks over time, one bar for each grain, compared with the previous period. Allowed and
+// denied checks have scales of their own, so that neither hides the other.
 type chart struct {
 	stretch
 	Title           string
 	Bars            []bar
-	Allowed, Denied int64 // in all
-	BeforeAllowed   int64 // in the time before
+	Allowed, Denied int64 // totals
+	BeforeAllowed   int64 // totals of the previous period
 	BeforeDenied    int64
-	Zoom            string // where a part of the time is shown by itself, "": nowhere
+	Zoom            string // the page that shows a part of the period; "" if there is none
 }
 
-// bar is one grain. The drawing is barWidth units wide for each bar and chartHeight high, and is
-// stretched to the place that there is.
+// bar is one grain. The coordinates are those of small charts, which stack denied on allowed: each
+// bar is barWidth units wide, the chart is chartHeight units high and stretches to its place.
 type bar struct {
 	Start                       time.Time
 	Allowed, Denied             int64
 	BeforeAllowed, BeforeDenied int64
 	X                           int64
 	AllowedY, AllowedHeight,
-	DeniedY, DeniedHeight,
-	BeforeY int64
+	DeniedY, DeniedHeight int64
 }
 
 const (
@@ -79,7 +80,7 @@ func (d *dashboard) series(ctx context.Context, a tenants.Actor, title string, s
 	return newChart(title, s, report.Items), err
 }
 
-// newChart fills in the grains in which nothing was asked.
+// newChart fills in the grains without checks.
 func newChart(title string, s stretch, items []tenants.UsageItem) chart {
 	c := chart{stretch: s, Title: title, Bars: make([]bar, s.count())}
 	length := s.Grain.Duration()
@@ -106,27 +107,26 @@ func (c *chart) draw() {
 	most := int64(1)
 	for i := range c.Bars {
 		b := &c.Bars[i]
-		most = max(most, b.Allowed+b.Denied, b.BeforeAllowed+b.BeforeDenied)
+		most = max(most, b.Allowed+b.Denied)
 	}
 	for i := range c.Bars {
 		b := &c.Bars[i]
 		b.AllowedHeight, b.DeniedHeight = barHeight(b.Allowed, most), barHeight(b.Denied, most)
 		b.AllowedY = chartHeight - b.AllowedHeight
 		b.DeniedY = max(0, b.AllowedY-b.DeniedHeight)
-		b.BeforeY = chartHeight - barHeight(b.BeforeAllowed+b.BeforeDenied, most)
 	}
 }
 
-// barHeight is never nothing for what is not nothing.
+// barHeight is visible for every number above 0.
 func barHeight(n, most int64) int64 {
 	if n == 0 {
 		return 0
 	}
-	const room = chartHeight - 40 // so that two bars of the least height fit
+	const room = chartHeight - 40 // leaves space for two bars of minimal height
 	return max(15, int64(float64(n)/float64(most)*room))
 }
 
-// Clock names a grain by its beginning.
+// Clock names a grain by its start.
 func (c *chart) Clock(at time.Time) string { return clockOf(c.Grain, at) }
 
 func clockOf(g usage.Grain, at time.Time) string {
@@ -140,7 +140,7 @@ func clockOf(g usage.Grain, at time.Time) string {
 	}
 }
 
-// Label says a grain in words.
+// Label describes a bar in words.
 func (c *chart) Label(b *bar) string {
 	text := c.Clock(b.Start) + " UTC: " + grouped(b.Allowed) + " allowed, " + grouped(b.Denied) + " denied"
 	if c.Before {
@@ -149,19 +149,119 @@ func (c *chart) Label(b *bar) string {
 	return text
 }
 
-// Width is that of the drawing.
+// Width is that of a small chart.
 func (c *chart) Width() int64 { return int64(len(c.Bars)) * barWidth }
 
-// Points are those of the line of the time before.
+// The areas of the drawing, in percent of its height: allowed checks, denied checks below.
+const (
+	plotTop, plotBottom = 4.0, 62.0
+	laneTop, laneBottom = 72.0, 89.0
+)
+
+func percentage(f float64) string { return strconv.FormatFloat(f, 'f', 2, 64) + "%" }
+
+// MostAllowed is the top of the upper scale.
+func (c *chart) MostAllowed() int64 {
+	most := int64(0)
+	for i := range c.Bars {
+		most = max(most, c.Bars[i].Allowed, c.Bars[i].BeforeAllowed)
+	}
+	return roundScale(most)
+}
+
+// MostDenied is the top of the lower scale.
+func (c *chart) MostDenied() int64 {
+	most := int64(0)
+	for i := range c.Bars {
+		most = max(most, c.Bars[i].Denied)
+	}
+	return roundScale(most)
+}
+
+// roundScale is the next number that reads well at the top of a scale and in its middle.
+func roundScale(most int64) int64 {
+	for unit := int64(1); ; unit *= 10 {
+		for _, n := range []int64{2, 4, 6, 10} {
+			if n*unit >= most {
+				return n * unit
+			}
+		}
+	}
+}
+
+// Left and Wide place a bar; Slot is the whole width of its grain.
+func (c *chart) Left(i int) string {
+	return percentage((float64(i) + 0.12) * 100 / float64(len(c.Bars)))
+}
+func (c *chart) Wide() string { return percentage(76 / float64(len(c.Bars))) }
+func (c *chart) SlotX(i int) string {
+	return percentage(float64(i) * 100 / float64(len(c.Bars)))
+}
+func (c *chart) Slot() string { return percentage(100 / float64(len(c.Bars))) }
+
+// column is a bar from y down to the base of its area. It is visible for every number above 0.
+type column struct{ Y, Height string }
+
+func columnOf(n, most int64, top, bottom float64) column {
+	if n == 0 {
+		return column{percentage(bottom), "0"}
+	}
+	height := max(0.9, float64(n)/float64(most)*(bottom-top))
+	return column{percentage(bottom - height), percentage(height)}
+}
+
+// Running reports whether a grain is not over.
+func (c *chart) Running(b *bar) bool {
+	return !c.Now.Before(b.Start) && c.Now.Before(b.Start.Add(c.Grain.Duration()))
+}
+
+// tick is a label of the time axis.
+type tick struct {
+	X, Text string
+	At      time.Time
+	Odd     bool // a narrow screen omits it
+}
+
+// Ticks are at round times, at most eight of them.
+func (c *chart) Ticks() (out []tick) {
+	steps := []time.Duration{
+		5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 4 * time.Hour,
+		6 * time.Hour, 12 * time.Hour, 24 * time.Hour, 2 * 24 * time.Hour, 5 * 24 * time.Hour, 10 * 24 * time.Hour, 30 * 24 * time.Hour, 60 * 24 * time.Hour,
+	}
+	whole := c.To.Sub(c.From)
+	step := steps[len(steps)-1]
+	for _, s := range steps {
+		if s >= c.Grain.Duration() && whole/s <= 8 {
+			step = s
+			break
+		}
+	}
+	for at := c.From.Truncate(step); at.Before(c.To); at = at.Add(step) {
+		if at.Before(c.From) {
+			continue
+		}
+		format := "15:04"
+		if step >= 24*time.Hour || at.Hour() == 0 && at.Minute() == 0 && step > time.Hour {
+			format = "2 Jan"
+		}
+		x := (float64(at.Sub(c.From)) + float64(c.Grain.Duration())/2) * 100 / float64(whole)
+		out = append(out, tick{X: percentage(x), Text: at.Format(format), At: at, Odd: len(out)%2 == 1})
+	}
+	return out
+}
+
+// Points draw the allowed checks of the previous period, in the units of a small chart.
 func (c *chart) Points() string {
+	most := c.MostAllowed()
 	var b strings.Builder
 	for i := range c.Bars {
-		b.WriteString(itoa(c.Bars[i].X+barWidth/2) + "," + itoa(c.Bars[i].BeforeY) + " ")
+		y := chartHeight - int64(float64(c.Bars[i].BeforeAllowed)/float64(most)*chartHeight)
+		b.WriteString(itoa(c.Bars[i].X+barWidth/2) + "," + itoa(y) + " ")
 	}
 	return b.String()
 }
 
-// Summary says the whole in words.
+// Summary describes the chart in words.
 func (c *chart) Summary() string {
 	text := c.Title + ": " + grouped(c.Allowed) + " checks allowed, " + grouped(c.Denied) + " denied, per " + c.Grain.String()
 	if c.Before {
@@ -170,11 +270,11 @@ func (c *chart) Summary() string {
 	return text
 }
 
-// Empty reports whether there is nothing to draw.
+// Empty reports whether there are no checks.
 func (c *chart) Empty() bool { return c.Allowed+c.Denied+c.BeforeAllowed+c.BeforeDenied == 0 }
 
-// Data is what scripts draw: seconds since 1970, allowed, denied, and of the time before both
-// together; as JSON, of numbers alone.
+// Data is the JSON that scripts read for tooltips: seconds since 1970, allowed, denied, and both
+// together of the previous period.
 func (c *chart) Data() string {
 	columns := make([][]byte, 4)
 	for i := range c.Bars {
@@ -196,7 +296,7 @@ func (c *chart) Data() string {
 	return "[" + strings.Join(texts, ",") + "]"
 }
 
-// change says how a number compares with an earlier one, as "+12 %".
+// change compares a number with an earlier one, as in "+12 %".
 func change(now, before int64) string {
 	switch {
 	case now == before:

@@ -48,7 +48,7 @@ type decisionRow struct {
 	At                      time.Time
 	Subject, Resource, Cost string
 	Allowed                 bool
-	Rule                    string
+	Rule, Name              string // slug and name of the deciding rule
 	Left                    string // "0 of 100"
 	Why                     string
 	Again                   string // when the same would pass
@@ -62,6 +62,13 @@ func (r *decisionRow) Machine() string { return r.At.UTC().Format(time.RFC3339Na
 func (r *decisionRow) Clock() string { return r.At.UTC().Format("15:04:05.000") }
 
 // Day is that of the row.
+func decisionColumns(ofMany bool) string {
+	if ofMany {
+		return "6"
+	}
+	return "5"
+}
+
 func (r *decisionRow) Day() string { return r.At.UTC().Format("2 Jan 2006") }
 
 // decisionFilterOf reads the address. What cannot be a subject or a resource selects nothing, so
@@ -87,7 +94,7 @@ func (d *dashboard) readDecisions(ctx context.Context, tenant uuid.UUID, f *deci
 	list := d.recent(ctx, tenant, recent.Query{
 		Prefix: f.Subject, Resource: f.Resource, Rule: f.Rule, Denied: f.Denied(), Most: mostDecisions,
 	})
-	return decisionsView{Filter: *f, Rows: decisionRows(list.Decisions), Watching: watching{list.Answered, list.Instances}}
+	return decisionsView{Filter: *f, Rows: decisionRows(list.Decisions, d.ruleNames(ctx, tenant)), Watching: watching{list.Answered, list.Instances}}
 }
 
 // decisions shows what was decided lately.
@@ -118,15 +125,15 @@ func (d *dashboard) liveDecisions(w http.ResponseWriter, r *http.Request, v *vis
 // they are.
 func (d *dashboard) deniedLately(ctx context.Context, tenant uuid.UUID, subject string, most int) ([]decisionRow, watching) {
 	list := d.recent(ctx, tenant, recent.Query{Subject: subject, Denied: true, Most: most})
-	return decisionRows(list.Decisions), watching{list.Answered, list.Instances}
+	return decisionRows(list.Decisions, d.ruleNames(ctx, tenant)), watching{list.Answered, list.Instances}
 }
 
-func decisionRows(list []recent.Decision) []decisionRow {
+func decisionRows(list []recent.Decision, names ruleNames) []decisionRow {
 	rows := make([]decisionRow, len(list))
 	for i := range list {
 		r := &list[i]
 		rows[i] = decisionRow{
-			At: r.At, Subject: r.Subject, Resource: r.Resource, Cost: grouped(r.Cost), Allowed: r.Allowed, Rule: r.Rule,
+			At: r.At, Subject: r.Subject, Resource: r.Resource, Cost: grouped(r.Cost), Allowed: r.Allowed, Rule: r.Rule, Name: names.Of(r.Rule),
 			Why: whyThen(r), Again: whenAgain(r),
 		}
 		if r.Rule != "" && !r.Uncounted {

@@ -25,7 +25,7 @@ func TestRecentDecisions(t *testing.T) {
 	s.ask(s.a, "user_1", 25)
 	got := b.get("/decisions")
 	require.Contains(t, got.body, `<a class="mono" href="/subjects/user_1">user_1</a>`)
-	require.Contains(t, got.body, `<a href="/rules/requests">requests</a>`)
+	require.Contains(t, got.body, `<a href="/rules/requests">Rule mark</a>`)
 	require.Contains(t, got.body, "20 of 20 used (limit from plan free).")
 	require.Contains(t, got.body, "0 of 20")
 	require.Regexp(t, `in (1 min|\d+ s)`, got.body)

@@ -71,6 +71,15 @@ func (f *form) whole(name string) int64 {
 	return n
 }
 
+// actionTone is the class of the button of an action: red words if it deletes or denies.
+func actionTone(do string) string {
+	switch do {
+	case "blocked", "delete", "suspend":
+		return "danger"
+	}
+	return "quiet"
+}
+
 // digitsOf removes the separators between thousands.
 func digitsOf(text string) string {
 	return strings.NewReplacer(" ", "", "\u00a0", "", "\u202f", "", "_", "", ",", "").Replace(text)

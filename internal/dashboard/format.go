@@ -29,6 +29,23 @@ func grouped(n int64) string {
 	return b.String()
 }
 
+// compact writes a number for an axis, as in "2.5k".
+func compact(n int64) string {
+	for _, u := range []struct {
+		size int64
+		name string
+	}{{1_000_000_000, "B"}, {1_000_000, "M"}, {10_000, "k"}} {
+		if n >= u.size {
+			size := u.size
+			if u.name == "k" {
+				size = 1000
+			}
+			return strconv.FormatFloat(math.Round(10*float64(n)/float64(size))/10, 'f', -1, 64) + u.name
+		}
+	}
+	return grouped(n)
+}
+
 func plural(n int64, one, many string) string {
 	if n == 1 {
 		return grouped(n) + " " + one
@@ -77,6 +94,11 @@ func exactly(ms int64, withOne bool) string {
 		}
 	}
 	return plural(ms, "millisecond", "milliseconds")
+}
+
+// meterWidth is the width of used thousandths in a meter, whose crest is at 80 %.
+func meterWidth(used int64) string {
+	return strconv.FormatFloat(max(1.5, 80*float64(min(used, 1000))/1000), 'f', 1, 64) + "%"
 }
 
 // moment is an instant as pages write it.

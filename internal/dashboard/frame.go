@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"weir/internal/tenants"
 )
@@ -35,7 +37,7 @@ func rightsOf(a tenants.Actor) rights {
 	}
 }
 
-type navItem struct{ Path, Name string }
+type navItem struct{ Path, Name, Icon string }
 
 type navGroup struct {
 	Name  string
@@ -43,14 +45,14 @@ type navGroup struct {
 }
 
 var navigation = []navGroup{
-	{"Monitor", []navItem{{"/", "Overview"}, {"/decisions", "Decisions"}, {"/usage", "Usage"}, {"/audit", "Audit log"}}},
-	{"Limits", []navItem{{"/rules", "Rules"}, {"/plans", "Plans"}, {"/subjects", "Subjects"}}},
-	{"Try", []navItem{{"/tester", "Tester"}, {"/playground", "Playground"}}},
-	{"Tenant", []navItem{{"/keys", "API keys"}, {"/members", "Members"}, {"/settings", "Settings"}}},
+	{"Monitor", []navItem{{"/", "Overview", "layout-dashboard"}, {"/decisions", "Decisions", "activity"}, {"/usage", "Usage", "chart-column"}, {"/audit", "Audit trail", "scroll-text"}}},
+	{"Limits", []navItem{{"/rules", "Rules", "gauge"}, {"/plans", "Plans", "layers"}, {"/subjects", "Subjects", "users"}}},
+	{"Try", []navItem{{"/tester", "Tester", "flask-conical"}, {"/playground", "Playground", "circle-play"}}},
+	{"Tenant", []navItem{{"/keys", "API keys", "key-round"}, {"/members", "Members", "user-plus"}, {"/settings", "Settings", "settings"}}},
 }
 
 // operating lists the pages for the operator of the service.
-var operating = navGroup{"Service", []navItem{{"/tenants", "Tenants"}, {"/instances", "Instances"}}}
+var operating = navGroup{"Service", []navItem{{"/tenants", "Tenants", "building-2"}, {"/instances", "Instances", "server"}}}
 
 func newFrame(s *tenants.Session, path string, now, degradedSince time.Time) frame {
 	f := frame{Email: s.Email, Navigation: navigation}
@@ -72,6 +74,19 @@ func newFrame(s *tenants.Session, path string, now, degradedSince time.Time) fra
 		f.DegradedSince, f.DegradedAt = inWords(max(now.Sub(degradedSince), time.Second)), moment{degradedSince}
 	}
 	return f
+}
+
+// initials are the letters of an avatar: those of "ann.lee@example.com" are "al".
+func initials(email string) string {
+	name, _, _ := strings.Cut(email, "@")
+	var out string
+	for _, part := range strings.FieldsFunc(name, func(c rune) bool { return !unicode.IsLetter(c) }) {
+		first, _ := utf8.DecodeRuneInString(part)
+		if out += string(first); utf8.RuneCountInString(out) == 2 {
+			break
+		}
+	}
+	return out
 }
 
 func tenantName(m *tenants.Membership) string {

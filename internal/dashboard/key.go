@@ -38,6 +38,7 @@ type secretView struct {
 	Name, Secret, Path string
 	Checks             bool // it may ask for decisions
 	Note               string
+	Invited            *newLink // the owner of a new tenant; nil if nobody was invited
 }
 
 // scopeChoices say what each scope is for.

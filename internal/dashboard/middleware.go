@@ -20,7 +20,7 @@ const sessionCookie = "__Host-weir"
 
 // contentPolicy lets a page load our own styles, scripts and pictures, talk to us, and nothing
 // else. No style and no script stands in a page itself, so nothing that is injected is run.
-const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 var (
 	errMethod = errors.New("method not allowed")

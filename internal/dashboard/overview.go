@@ -69,14 +69,22 @@ type nowView struct {
 }
 
 type denyingRule struct {
-	Slug            string
+	Slug, Name      string
 	Denied, Decided int64
 }
 
 // nearLimit is a subject that was seen close to a limit.
 type nearLimit struct {
-	Subject, Rule, Remaining, Ago, Whole string
-	Left                                 int64 // thousandths
+	Subject, Rule, Used, Ago, Whole string
+	Left                            int64 // thousandths
+}
+
+// Over is the class of what flows over the crest of the meter.
+func (n *nearLimit) Over() string {
+	if n.Left == 0 {
+		return "denied"
+	}
+	return ""
 }
 
 // watching tells of how many instances what was seen lately is.
@@ -115,9 +123,10 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request, v *visit) e
 	if err != nil {
 		return err
 	}
+	names := d.ruleNames(ctx, actor.TenantID())
 	for _, o := range ending {
 		view.Ending = append(view.Ending, endingOverride{
-			Subject: o.Subject, Rule: o.Rule, Limit: plainLimit(o.Limit), Reason: o.Reason,
+			Subject: o.Subject, Rule: names.Of(o.Rule), Limit: plainLimit(o.Limit), Reason: o.Reason,
 			In: inWords(o.ExpiresAt.Sub(v.now)), Ends: moment{*o.ExpiresAt},
 		})
 	}
@@ -142,7 +151,7 @@ func (d *dashboard) readPeriod(ctx context.Context, actor tenants.Actor, view *o
 		return err
 	}
 	byRule, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: s.Grain, From: s.From, To: s.To, ByRule: true})
-	view.Denying = denying(byRule.Items)
+	view.Denying = denying(byRule.Items, d.ruleNames(ctx, actor.TenantID()))
 	return err
 }
 
@@ -178,10 +187,11 @@ func (d *dashboard) readNear(ctx context.Context, actor tenants.Actor, now time.
 	ctx, cancel := context.WithTimeout(ctx, recentWithin)
 	defer cancel()
 	list := d.Recent.Near(ctx, actor.TenantID(), mostNear)
+	names := d.ruleNames(ctx, actor.TenantID())
 	for i := range list.Near {
 		n := &list.Near[i]
 		out = append(out, nearLimit{
-			Subject: n.Subject, Rule: n.Rule, Remaining: grouped(n.Remaining) + " of " + grouped(n.Quota) + " remaining", Left: 1000 - int64(1000*n.Used()),
+			Subject: n.Subject, Rule: names.Of(n.Rule), Used: grouped(n.Quota-n.Remaining) + " / " + grouped(n.Quota), Left: 1000 - int64(1000*n.Used()),
 			Ago: agoInWords(now.Sub(n.At)), Whole: inWords(n.At.Add(time.Duration(n.ResetAfterMS) * time.Millisecond).Sub(now)),
 		})
 	}
@@ -223,17 +233,17 @@ func (d *dashboard) liveOverview(w http.ResponseWriter, r *http.Request, v *visi
 		if err := d.readPeriod(ctx, actor, &view, now); err != nil {
 			return nil, err
 		}
-		return append(parts, part{"sums", chartSums(&view.Chart)}, part{"series", chartSeries(&view.Chart)}, part{"denying", denyingTable(view.Denying)}), nil
+		return append(parts, part{"sums", chartSums(&view.Chart)}, part{"plot", chartPlot(&view.Chart)}, part{"series", chartSeries(&view.Chart)}, part{"denying", denyingTable(view.Denying)}), nil
 	})
 }
 
 // denying sums up the rules that denied anything, the busiest first.
-func denying(items []tenants.UsageItem) []denyingRule {
+func denying(items []tenants.UsageItem, names ruleNames) []denyingRule {
 	sums := map[string]*denyingRule{}
 	for _, item := range items {
 		sum := sums[item.Rule]
 		if sum == nil {
-			sum = &denyingRule{Slug: item.Rule}
+			sum = &denyingRule{Slug: item.Rule, Name: names.Of(item.Rule)}
 			sums[item.Rule] = sum
 		}
 		sum.Denied += item.Denied

@@ -84,7 +84,7 @@ func TestPages(t *testing.T) {
 		"/subjects":               {"ada mark", "Label mark"},
 		"/keys":                   {"Key mark", "check, read, write", "never"},
 		"/members":                {"ann@example.com", "(you)", "owner"},
-		subjectURL("ada mark"):    {"ref mark", "30 per minute", "from an override", "<b>30</b> of 30 remaining", "is also counted per ip", "active"},
+		subjectURL("ada mark"):    {"ref mark", "30 per minute", "from an override", "0 of 30 used", "is also counted per ip", "active"},
 		"/subjects/unknown":       {"Not registered (uses the default plan)", "20 per minute", "from plan free"},
 		"/subjects/a%2Fb%3Fc%25d": {"<h1 class=\"mono\">a/b?c%d</h1>"},
 	} {
@@ -106,7 +106,7 @@ func TestLiveLimits(t *testing.T) {
 		require.NoError(t, err)
 	}
 	got := s.as("ann@example.com").get("/subjects/user_1")
-	require.Contains(t, got.body, "<b>0</b> of 20 remaining")
+	require.Contains(t, got.body, "20 of 20 used")
 	require.Regexp(t, `Denying for (1 min|\d+ s)`, got.body)
 	require.Regexp(t, `Fully available in (1 min|\d+ s)`, got.body)
 }
@@ -156,12 +156,12 @@ func TestSwitchOfTenant(t *testing.T) {
 	b := s.as("ann@example.com")
 	got := b.get("/rules")
 	require.Contains(t, got.body, "Rule first")
-	require.Contains(t, got.body, `<option value="`+s.b.TenantID().String()+`"`)
+	require.Contains(t, got.body, `<button name="tenant" value="`+s.b.TenantID().String()+`"`)
 	require.Equal(t, http.StatusSeeOther, b.post("/tenant", url.Values{"tenant": {s.b.TenantID().String()}}).status)
 	got = b.get("/rules")
 	require.Contains(t, got.body, "Rule second")
 	require.NotContains(t, got.body, "Rule first")
-	require.Contains(t, got.body, "· viewer", "the role is that of this tenant")
+	require.Contains(t, got.body, "</b><span>viewer", "the role is that of this tenant")
 
 	suspend := func(tn *tenants.Tenant) error { tn.State = tenants.TenantSuspended; return nil }
 	_, err := s.store.EditTenantByRef(t.Context(), tenants.AsOperator("test"), "tenant-b", tenants.Match{}, suspend)

@@ -17,7 +17,8 @@ type impactView struct {
 	From, To  string
 	Same      bool
 	Reach     []string // sentences: who has the plan
-	Over      []named  // who would be over the new number at once and is not now
+	Over      []named  // subjects over the new limit that are not denied now
+	Already   []named  // subjects that are denied with either limit
 	OverMore  int      // how many more
 	Freed     int      // who are denied now and would be let through
 	Verdict   string   // the same in a sentence, and of whom
@@ -25,7 +26,8 @@ type impactView struct {
 	Explained string   // what the verdict is made of
 }
 
-type named struct{ Name, Path string }
+// named is a subject with its usage under the present limit.
+type named struct{ Name, Path, Used string }
 
 const (
 	mostCompared = 1_000 // subjects whose counters are asked
@@ -53,7 +55,24 @@ func (d *dashboard) impactOf(ctx context.Context, v *visit, c *cell, to *limit.L
 		return nil, err
 	}
 	view.judge(d.Checker.Compare(ctx, policy, c.plan.Slug, c.rule.Slug, to, busy), since)
+	for _, list := range [][]named{view.Over, view.Already} {
+		for i := range list {
+			list[i].Used = d.usedUnder(ctx, policy, c.rule.Slug, list[i].Name)
+		}
+	}
 	return view, nil
+}
+
+// usedUnder says what a subject has used under a rule, as in "60 of 100 used".
+func (d *dashboard) usedUnder(ctx context.Context, policy *check.Policy, rule, subject string) string {
+	state := d.Checker.Inspect(ctx, policy, check.Request{Subject: subject})
+	for i := range state.Rules {
+		if r := &state.Rules[i]; r.Rule.Slug == rule && !r.Uncounted && !r.Unlimited {
+			l := limitViewOf(r)
+			return l.UsedText()
+		}
+	}
+	return "usage unknown"
 }
 
 // busiest names the subjects that asked most of late, and says since when: what they used within a
@@ -87,9 +106,10 @@ func (view *impactView) judge(c check.Comparison, since string) {
 	for _, name := range c.Now {
 		already[name] = true
 	}
-	var over []string
+	var over, both []string
 	for _, name := range c.Then {
 		if already[name] {
+			both = append(both, name)
 			delete(already, name)
 		} else {
 			over = append(over, name)
@@ -97,9 +117,12 @@ func (view *impactView) judge(c check.Comparison, since string) {
 	}
 	view.Freed = len(already)
 	for _, name := range over[:min(len(over), mostNamed)] {
-		view.Over = append(view.Over, named{name, subjectURL(name)})
+		view.Over = append(view.Over, named{Name: name, Path: subjectURL(name)})
 	}
 	view.OverMore = len(over) - len(view.Over)
+	for _, name := range both[:min(len(both), mostNamed)] {
+		view.Already = append(view.Already, named{Name: name, Path: subjectURL(name)})
+	}
 	view.Explained = "Compared: the current counters of the busiest subjects of the last " + since + ", up to " + grouped(mostCompared) + "."
 	n := int64(len(over))
 	switch {
@@ -113,6 +136,8 @@ func (view *impactView) judge(c check.Comparison, since string) {
 		view.Verdict, view.Explained = "Subjects over the new limit: unknown.", "Redis is unavailable."
 	case c.Asked == 0:
 		view.Verdict = "No affected subject sent a check in the last " + since + "."
+	case n == 0 && len(both) > 0:
+		view.Verdict = "No further subject of the " + grouped(int64(c.Asked)) + " busiest affected subjects is over the new limit now."
 	case n == 0:
 		view.Verdict = "None of the " + plural(int64(c.Asked), "busiest affected subject", "busiest affected subjects") + " is over the new limit now."
 	default:

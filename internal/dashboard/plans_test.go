@@ -156,7 +156,9 @@ func TestPlanImpact(t *testing.T) {
 	_, err = s.checker.Check(t.Context(), policy, []check.Request{{Subject: "heavy", Resource: "default", Cost: 2}})
 	require.NoError(t, err)
 	require.Contains(t, preview("kind", "number", "limit", "30"), "1 subject that is denied now would be allowed.")
-	require.NotContains(t, preview("kind", "number", "limit", "18"), "/subjects/heavy", "who is over already is not new")
+	got = preview("kind", "number", "limit", "18")
+	require.Contains(t, got, "No further subject of the 2 busiest affected subjects is over the new limit now.", "who is over already is not new")
+	require.Contains(t, got, `heavy</a>: 20 of 20 used, new limit 18 per minute`, "and is named all the same")
 
 	s.serve(s.store, "redis://127.0.0.1:1")
 	got = s.as("ann@example.com").post("/plans/free/limits/requests/preview", s.planForm("kind", "number", "limit", "1")).body

@@ -94,7 +94,7 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 		d.fail(w, r, http.StatusTooManyRequests, "Too many changes", "This tenant exceeds the number of changes per second. Nothing was changed. Try again in a moment.")
 	case errors.Is(err, errVerifying):
 		w.Header().Set("Retry-After", "5")
-		d.fail(w, r, http.StatusServiceUnavailable, "Too many verifications", "Too many audit logs are being verified. Try again in a few seconds.")
+		d.fail(w, r, http.StatusServiceUnavailable, "Too many verifications", "Too many audit trails are being verified. Try again in a few seconds.")
 	case errors.Is(err, errBusy):
 		w.Header().Set("Retry-After", "1")
 		d.fail(w, r, http.StatusServiceUnavailable, "Too busy", "Too many pages are being requested. Try again in a second.")

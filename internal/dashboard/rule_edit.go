@@ -47,11 +47,13 @@ func (v *editorView) units(name string, usual ...option) []option {
 	return usual
 }
 
-// draftRule is what a new rule begins as.
+// draftRule is what a new rule starts as: in shadow, so that it denies nothing before somebody has
+// seen what it would deny.
 func draftRule() limit.Rule {
 	window, _ := limit.ParseWindow("1m")
 	return limit.Rule{
 		Resource: "*", Algorithm: limit.SlidingWindowCounter, Limit: 100, Window: window, By: []string{"subject"},
+		Mode: limit.Shadow,
 	}
 }
 

@@ -40,7 +40,7 @@ const maxTrying = 2
 // labels are the names of fields as the form shows them.
 var labels = map[string]string{
 	"slug": "Slug", "name": "Name", "description": "Description", "resource": "Resources", "algorithm": "Algorithm", "limit": "Limit",
-	"window": "Window", "burst": "Burst", "precision": "Step", "penalty": "Penalty", "attributes": "Attributes", "mode": "State",
+	"window": "Window", "burst": "Burst", "precision": "Precision", "penalty": "Penalty", "attributes": "Attributes", "mode": "Mode",
 	"on_unavailable": "If Redis is unavailable", "consistency": "Consistency",
 }
 

@@ -20,6 +20,14 @@ var (
 	calendarUnits = []option{{"day", "calendar day"}, {"week", "calendar week"}, {"month", "calendar month"}}
 )
 
+// unitName is a unit of time beside a number: "minute" after 1, "minutes" after any other.
+func unitName(name, number string) string {
+	if number == "1" {
+		return strings.TrimSuffix(name, "s")
+	}
+	return name
+}
+
 type algorithmChoice struct {
 	limit.Algorithm
 	Title, Text string
@@ -27,24 +35,36 @@ type algorithmChoice struct {
 
 // algorithmChoices are the algorithms with one sentence each, to choose from.
 var algorithmChoices = []algorithmChoice{
-	{limit.SlidingWindowCounter, "Sliding window counter", "Recommended. A moving window, estimated from two counters."},
-	{limit.SlidingWindowLog, "Sliding window log", "Exact. For small limits: stores the time of each unit, up to 10,000."},
-	{limit.SlidingWindowBuckets, "Sliding window buckets", "Near exact. For large limits: the window moves in small steps."},
-	{limit.FixedWindow, "Fixed window", "A quota by the clock or the calendar, such as 10 per day."},
-	{limit.FixedWindowFirstHit, "Fixed window from the first hit", "A quota whose window starts at the first use."},
-	{limit.TokenBucket, "Token bucket", "Allows bursts and limits the average rate."},
-	{limit.LeakyBucket, "Leaky bucket", "A meter that fills with use and drains at the rate."},
-	{limit.LeakyBucketQueue, "Leaky bucket queue", "Releases requests evenly and tells each how long to wait."},
+	{limit.SlidingWindowCounter, "Sliding window counter", "Recommended"},
+	{limit.SlidingWindowLog, "Sliding window log", "Exact, small limits"},
+	{limit.SlidingWindowBuckets, "Sliding window buckets", "Near exact, large limits"},
+	{limit.FixedWindow, "Fixed window", "By clock or calendar"},
+	{limit.FixedWindowFirstHit, "Fixed window from the first hit", "Starts at first use"},
+	{limit.TokenBucket, "Token bucket", "Bursts, steady average"},
+	{limit.LeakyBucket, "Leaky bucket", "Fills with use, drains"},
+	{limit.LeakyBucketQueue, "Leaky bucket queue", "Evenly spaced"},
 }
 
-// outageChoices say what answers while the counters are away.
+// algorithmCurves are paths in a box of 88 by 28.
+var algorithmCurves = map[limit.Algorithm]string{
+	limit.SlidingWindowCounter: "M0 4C8 4 10 22 18 24L22 24C30 24 34 10 44 7C52 5 56 20 64 22C72 23 78 12 88 9",
+	limit.SlidingWindowLog:     "M0 4H8V9H14V14H20V19H27V24H40V19H46V14H53V9H60V14H66V19H74V14H80V9H88",
+	limit.SlidingWindowBuckets: "M0 4H11V14H22V24H33V19H44V9H55V14H66V22H77V14H88",
+	limit.FixedWindow:          "M0 4L22 24H29V4L51 24H58V4L80 22H88V4",
+	limit.FixedWindowFirstHit:  "M0 4H12L32 24H40V4H54L74 24H82V4H88",
+	limit.TokenBucket:          "M0 4H10V22L40 4H50V22L80 4H88",
+	limit.LeakyBucket:          "M0 24H10V6L40 24H50V6L80 24H88",
+	limit.LeakyBucketQueue:     "M4 24V8M16 24V8M28 24V8M40 24V8M52 24V8M64 24V8M76 24V8M86 24V8",
+}
+
+// outageChoices say what a rule decides if Redis is unavailable.
 var outageChoices = []option{
 	{"local", "Count per instance, with a share of the limit"},
 	{"allow", "Allow all checks"},
 	{"deny", "Deny all checks"},
 }
 
-// consistencyChoices say where units are given out.
+// consistencyChoices say where units are granted.
 var consistencyChoices = []modeChoice{
 	{"strict", "Strict", "Every check makes one round trip to Redis. No check is denied early."},
 	{"leased", "Leased", "Each instance prefetches units of busy counters and grants them from memory. The limit is never exceeded; near it, some checks may be denied early."},

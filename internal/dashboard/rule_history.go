@@ -52,7 +52,7 @@ type difference struct{ Field, Before, After string }
 // fieldNames are the fields of a rule in a trail, in the order in which they are shown.
 var fieldNames = []struct{ field, name string }{
 	{"slug", "Slug"}, {"name", "Name"}, {"description", "Description"}, {"resource", "Resources"}, {"algorithm", "Algorithm"}, {"limit", "Limit"},
-	{"window", "Window"}, {"burst", "Burst"}, {"precision", "Step"}, {"by", "Counted per"}, {"penalty", "Penalty"}, {"mode", "State"},
+	{"window", "Window"}, {"burst", "Burst"}, {"precision", "Precision"}, {"by", "Counted per"}, {"penalty", "Penalty"}, {"mode", "Mode"},
 	{"on_unavailable", "If Redis is unavailable"}, {"consistency", "Consistency"},
 }
 
@@ -252,7 +252,7 @@ func ruleFromFields(fields map[string]json.RawMessage) (r limit.Rule, err error)
 		r.Penalty, errs[5] = limit.ParseDuration(raw.Penalty)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
-		return r, fmt.Errorf("read a rule from the audit log: %w", err)
+		return r, fmt.Errorf("read a rule from the audit trail: %w", err)
 	}
 	return r, nil
 }
@@ -311,7 +311,7 @@ func (d *dashboard) restoreRule(w http.ResponseWriter, r *http.Request, v *visit
 func (c *ruleChange) Title() string {
 	switch c.Action {
 	case "create":
-		return "Made"
+		return "Created"
 	case "delete":
 		return "Deleted"
 	case "update":

@@ -132,7 +132,7 @@ func ruleFacts(r *limit.Rule) []fact {
 	if r.Penalty.MS > 0 {
 		facts = append(facts, fact{"Penalty", r.Penalty.Text, true})
 	}
-	return append(facts, fact{"State", r.Mode.String(), true}, fact{"If Redis is unavailable", r.OnUnavailable.String(), true}, fact{"Consistency", r.Consistency.String(), true})
+	return append(facts, fact{"Mode", r.Mode.String(), true}, fact{"If Redis is unavailable", r.OnUnavailable.String(), true}, fact{"Consistency", r.Consistency.String(), true})
 }
 
 // setRuleMode is the switch between enforce, shadow and off.

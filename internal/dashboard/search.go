@@ -109,39 +109,79 @@ func (d *dashboard) findActions(ctx context.Context, v *visit, query string) (ou
 		if !strings.EqualFold(word, c.word) || !v.actor().May(c.right) {
 			continue
 		}
-		names, err := d.subjectsLike(ctx, v, subject)
+		found, err := d.subjectsLike(ctx, v, subject)
 		if err != nil {
 			return nil, err
 		}
-		for _, name := range names {
-			out = append(out, foundItem{Kind: "Action", Title: c.title + " " + name, Path: subjectURL(name) + "?open=" + c.form})
+		for _, s := range found {
+			out = append(out, foundItem{Kind: "Action", Title: c.title + " " + s.Title, Note: s.Note, Path: s.Path + "?open=" + c.form})
 		}
 	}
 	return out, nil
 }
 
-// subjectsLike returns the registered subjects that start with the text, and the text itself,
-// because a subject needs no registration.
-func (d *dashboard) subjectsLike(ctx context.Context, v *visit, text string) ([]string, error) {
-	names := []string{text}
-	subjects, _, err := d.Store.Subjects(ctx, v.actor(), tenants.SubjectFilter{Prefix: text}, tenants.Page{Limit: mostFound - 1})
-	for _, s := range subjects {
-		if s.Subject != text {
-			names = append(names, s.Subject)
+// subjectsLike returns subjects that match the text: registered ones that start with it, seen ones
+// that contain it, and the text itself, because a subject needs no registration. An exact match comes
+// first, a text that nobody has seen last.
+func (d *dashboard) subjectsLike(ctx context.Context, v *visit, text string) (out []foundItem, err error) {
+	seen, err := d.seenSubjects(ctx, v.actor())
+	if err != nil {
+		return nil, err
+	}
+	registered, _, err := d.Store.Subjects(ctx, v.actor(), tenants.SubjectFilter{Prefix: text}, tenants.Page{Limit: mostFound - 1})
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]bool{}
+	add := func(name, note string) {
+		if !known[name] {
+			known[name] = true
+			out = append(out, foundItem{Kind: "Subject", Title: name, Note: note, Path: subjectURL(name)})
 		}
 	}
-	return names, err
+	exact := false
+	found := matching(seen, text)
+	for _, s := range found {
+		if s.Name == text {
+			add(text, s.Note())
+			exact = true
+		}
+	}
+	for _, s := range registered {
+		if s.Subject == text {
+			add(text, "")
+			exact = true
+		}
+	}
+	for _, s := range registered {
+		add(s.Subject, noteOf(seen, s.Subject))
+	}
+	for _, s := range found[:min(len(found), mostFound)] {
+		add(s.Name, s.Note())
+	}
+	if s := similar(seen, text); s != nil && !exact {
+		add(s.Name, "did you mean this?")
+	}
+	if !exact {
+		add(text, "no checks seen")
+	}
+	return out, nil
 }
 
-func (d *dashboard) findSubjects(ctx context.Context, v *visit, query string) (out []foundItem, err error) {
+func noteOf(seen []seenSubject, name string) string {
+	for i := range seen {
+		if seen[i].Name == name {
+			return seen[i].Note()
+		}
+	}
+	return ""
+}
+
+func (d *dashboard) findSubjects(ctx context.Context, v *visit, query string) ([]foundItem, error) {
 	if query == "" || limit.ValidName(query) != "" {
 		return nil, nil
 	}
-	names, err := d.subjectsLike(ctx, v, query)
-	for _, name := range names {
-		out = append(out, foundItem{Kind: "Subject", Title: name, Path: subjectURL(name)})
-	}
-	return out, err
+	return d.subjectsLike(ctx, v, query)
 }
 
 func (d *dashboard) findRules(ctx context.Context, v *visit, query string) (out []foundItem, err error) {

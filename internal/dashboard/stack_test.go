@@ -62,6 +62,7 @@ type stack struct {
 	clock    *clock
 	checker  *check.Checker
 	engines  *engine.Stack
+	recent   *recent.Log
 	policies *check.Policies // they follow what pages write, and hear of nothing else
 	server   *httptest.Server
 	stopping chan struct{} // closed when the process is about to end
@@ -101,7 +102,7 @@ func (s *stack) serve(store *tenants.Store, redisURL string, changes ...func(*De
 	decisions.Log = recent.New(recent.Options{Keys: keys, Peers: parts.Peers, Self: func() recent.Instance {
 		return recent.Instance{Latency: parts.Checker.Latency(), DegradedSince: parts.Stack.DegradedSince()}
 	}})
-	s.checker, s.engines = parts.Checker, parts.Stack
+	s.checker, s.engines, s.recent = parts.Checker, parts.Stack, decisions.Log
 	s.policies = check.NewPolicies(store, keys, logger, parts.Metrics)
 	s.stopping = make(chan struct{})
 	deps := Deps{

@@ -39,7 +39,9 @@ type subjectView struct {
 	Degraded, AnyRule bool
 
 	sentForms
-	open string // the action whose form to show from the start
+	Unseen bool         // nothing is known about the subject
+	Meant  *seenSubject // whose name is close; nil if none is
+	open   string       // the action whose form to show from the start
 }
 
 // Here is the address of the page with the counters that it shows.
@@ -139,7 +141,7 @@ type trailLine struct {
 	Who, What, Reason string
 }
 
-// limitView is what is left under one rule.
+// limitView is the state of one limit.
 type limitView struct {
 	Rule, Name, Origin, Note, Tone string
 	Number                         string
@@ -151,7 +153,74 @@ type limitView struct {
 	waitMS                         int64
 }
 
-type hiddenView struct{ Rule, Why string }
+// formName is the form that ?open= names: a state or the verb that sets it.
+func formName(open string) string {
+	switch open {
+	case "block":
+		return "blocked"
+	case "unblock":
+		return "active"
+	}
+	return open
+}
+
+// FirstDenying is the slug of the rule that denies for the longest time, or "".
+func (view *subjectView) FirstDenying() string {
+	if denying := view.Denying(); len(denying) > 0 {
+		return denying[0].Rule
+	}
+	return ""
+}
+
+// WhyDenied says which limits deny, and when the next request is allowed.
+func (view *subjectView) WhyDenied() string {
+	denying := view.Denying()
+	names := make([]string, len(denying))
+	for i := range denying {
+		names[i] = denying[i].Name
+	}
+	text := "Denied by " + listed(names) + "."
+	if wait := denying[0].waitMS; wait > 0 {
+		text += " Next request allowed in " + short(time.Duration(wait)*time.Millisecond) + "."
+	}
+	return text
+}
+
+// Used is what is used, in thousandths of the limit.
+func (l *limitView) Used() int64 { return 1000 - l.Left }
+
+// UsedText says the same in words.
+func (l *limitView) UsedText() string {
+	return grouped(max(l.Quota-l.Remaining, 0)) + " of " + grouped(l.Quota) + " used"
+}
+
+// Over is the class of what flows over the crest of the meter: "" if the limit denies nothing.
+func (l *limitView) Over() string {
+	switch {
+	case l.Denies:
+		return "denied"
+	case l.Tone == "shadow" && l.waitMS > 0:
+		return "shadow"
+	}
+	return ""
+}
+
+type hiddenView struct{ Rule, Name, Why string }
+
+// NameOf is the name of a rule by its slug.
+func (view *subjectView) NameOf(slug string) string {
+	for i := range view.Limits {
+		if view.Limits[i].Rule == slug {
+			return view.Limits[i].Name
+		}
+	}
+	for _, h := range view.Hidden {
+		if h.Rule == slug {
+			return h.Name
+		}
+	}
+	return slug
+}
 
 type askedValue struct{ Field, Name, Value string }
 
@@ -191,7 +260,7 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 	if err != nil {
 		return err
 	}
-	view := subjectView{Subject: name, Path: subjectURL(name), Query: askedQuery(asked), All: query.Get("show") == "all", sentForms: sentForms{f}, open: query.Get("open")}
+	view := subjectView{Subject: name, Path: subjectURL(name), Query: askedQuery(asked), All: query.Get("show") == "all", sentForms: sentForms{f}, open: formName(query.Get("open"))}
 	view.fill(d.Checker.Inspect(r.Context(), policy, values), asked)
 	if query.Get("fragment") == "limits" {
 		return d.render(w, r, status, liveLimits(v.frame, &view))
@@ -199,8 +268,27 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 	if err := d.readSubject(r.Context(), v, &view); err != nil {
 		return err
 	}
+	if err := d.lookFor(r.Context(), v, &view); err != nil {
+		return err
+	}
 	v.frame.Title = name
 	return d.render(w, r, status, subjectPage(v.frame, &view))
+}
+
+// lookFor finds out whether a subject that is not registered and has used nothing was ever seen, and
+// which one may be meant if not.
+func (d *dashboard) lookFor(ctx context.Context, v *visit, view *subjectView) error {
+	if view.Registered || slices.ContainsFunc(view.Limits, func(l limitView) bool { return l.Used() > 0 && !l.Unlimited && !l.Uncounted }) {
+		return nil
+	}
+	seen, err := d.seenSubjects(ctx, v.actor())
+	if err != nil {
+		return err
+	}
+	if view.Unseen = !slices.ContainsFunc(seen, func(s seenSubject) bool { return s.Name == view.Subject }); view.Unseen {
+		view.Meant = similar(seen, view.Subject)
+	}
+	return nil
 }
 
 // readSubject takes what is kept about the subject into its view.
@@ -221,8 +309,14 @@ func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView
 	}
 	view.Denied, view.Watching = d.deniedLately(ctx, v.actor().TenantID(), view.Subject, mostSubjectDenied)
 	entries, _, err := d.Store.Audit(ctx, v.actor(), tenants.AuditFilter{Kind: "subject", Target: view.Subject}, tenants.Page{Limit: mostSubjectAudit})
-	for _, e := range entries {
-		view.Trail = append(view.Trail, trailLine{At: moment{e.At}, Who: e.ActorName, What: e.Action, Reason: e.Reason})
+	names := d.ruleNames(ctx, v.actor().TenantID())
+	for i := range entries {
+		e := &entries[i]
+		what := subjectVerb(e, fieldChanges(e.Before, e.After), names)
+		if what == "" {
+			what = auditVerb(e)
+		}
+		view.Trail = append(view.Trail, trailLine{At: moment{e.At}, Who: e.ActorName, What: strings.TrimSuffix(strings.TrimSuffix(what, " for"), " of"), Reason: e.Reason})
 	}
 	return err
 }
@@ -283,7 +377,7 @@ func (view *subjectView) fill(limits check.SubjectLimits, asked map[string]strin
 		fields[field] = true
 	}
 	for _, h := range limits.Hidden {
-		view.Hidden = append(view.Hidden, hiddenView{h.Rule.Slug, whyHidden(&h)})
+		view.Hidden = append(view.Hidden, hiddenView{h.Rule.Slug, nameOr(h.Rule.Name, h.Rule.Slug), whyHidden(&h)})
 		for _, field := range h.Missing {
 			fields[field] = true
 		}
@@ -331,7 +425,7 @@ func limitViewOf(r *check.RuleDecision) limitView {
 		}
 	}
 	if r.Mode == limit.Shadow {
-		l.Note, l.Tone = strings.Replace("Shadow, "+l.Note, "Shadow, Denying", "Shadow, would deny", 1), "warn"
+		l.Note, l.Tone = strings.Replace("Shadow, "+l.Note, "Shadow, Denying", "Shadow, would deny", 1), "shadow"
 		l.Note = strings.TrimSuffix(l.Note, ", ")
 	}
 	if !r.Uncounted {
@@ -340,6 +434,9 @@ func limitViewOf(r *check.RuleDecision) limitView {
 			l.Whole = "Fully available in " + short(time.Duration(r.ResetAfterMS)*time.Millisecond)
 		}
 		l.Left = int64(1000 * float64(r.Remaining) / float64(max(r.Quota, 1)))
+	}
+	if l.Note == "" && l.Left <= 200 && !r.Uncounted && l.Left > 0 {
+		l.Note, l.Tone = "Near limit", "warn"
 	}
 	return l
 }

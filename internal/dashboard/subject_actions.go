@@ -82,7 +82,7 @@ func (d *dashboard) actOnSubject(w http.ResponseWriter, r *http.Request, v *visi
 	return d.done(w, r, back.Here(), said)
 }
 
-// resetSubject lets the subject's counters begin anew, of one rule or of all.
+// resetSubject resets limits of the subject: of the rules that the form names, or all of them.
 func (d *dashboard) resetSubject(ctx context.Context, s *subjectChange) (string, error) {
 	policy, err := d.Policies.Get(ctx, s.visit.actor().TenantID())
 	if err != nil {
@@ -95,11 +95,20 @@ func (d *dashboard) resetSubject(ctx context.Context, s *subjectChange) (string,
 	why := tenants.Reset{Subject: s.subject, Resource: s.values.Resource, Attributes: attributes, Reason: s.reason}
 	var slugs []string
 	err = d.Store.RecordReset(ctx, s.visit.actor(), why, func(ctx context.Context) ([]string, error) {
-		reset, _, err := d.Checker.Reset(ctx, policy, s.Get("rule"), s.values)
-		for _, rule := range reset {
-			slugs = append(slugs, rule.Slug)
+		rules := s.form.values["rule"]
+		if len(rules) == 0 {
+			rules = []string{""} // all
 		}
-		return slugs, err
+		for _, slug := range rules {
+			reset, _, err := d.Checker.Reset(ctx, policy, slug, s.values)
+			for _, rule := range reset {
+				slugs = append(slugs, rule.Slug)
+			}
+			if err != nil {
+				return slugs, err
+			}
+		}
+		return slugs, nil
 	})
 	var uncounted *check.UncountedError
 	switch {

@@ -24,6 +24,7 @@ type subjectsView struct {
 	Plans                      []option
 	Filtered                   bool // by more than the prefix
 	Subjects                   []subjectRow
+	Seen                       []seenSubject // not in Subjects
 	Next, First                string
 	Later                      bool
 }
@@ -54,8 +55,25 @@ func (d *dashboard) subjects(w http.ResponseWriter, r *http.Request, v *visit) e
 			Subject: s.Subject, Plan: s.Plan, State: s.State.String(), Labels: labelTexts(s.Labels), Overrides: len(s.Overrides),
 		})
 	}
+	if view.Prefix != "" && !view.Filtered && !view.Later {
+		if view.Seen, err = d.unlisted(r.Context(), v, &view); err != nil {
+			return err
+		}
+	}
 	v.frame.Title = "Subjects"
 	return d.render(w, r, http.StatusOK, subjectsPage(v.frame, &view))
+}
+
+// unlisted returns the subjects that match and were seen, but are not in the list of registered ones.
+func (d *dashboard) unlisted(ctx context.Context, v *visit, view *subjectsView) ([]seenSubject, error) {
+	seen, err := d.seenSubjects(ctx, v.actor())
+	if err != nil {
+		return nil, err
+	}
+	found := slices.DeleteFunc(matching(seen, view.Prefix), func(s seenSubject) bool {
+		return slices.ContainsFunc(view.Subjects, func(row subjectRow) bool { return row.Subject == s.Name })
+	})
+	return found[:min(len(found), mostFound)], nil
 }
 
 // filter is what the search asks of the store.

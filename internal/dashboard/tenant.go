@@ -23,6 +23,8 @@ type tenantView struct {
 	Version    int64
 	Configured tenants.Configured
 	Owners     []string // emails of those who own it
+	Invited    []string // emails of owners who have not joined yet
+	Link       *newLink // an invitation to hand on, where no email is sent
 	OwnTier    string   // slug, "": the default one
 	TierInUse  string   // slug as checks see it, "": there are none
 	Tiers      []option
@@ -62,13 +64,17 @@ func (d *dashboard) tenant(w http.ResponseWriter, r *http.Request, v *visit) err
 }
 
 func (d *dashboard) showTenant(w http.ResponseWriter, r *http.Request, v *visit, status int, f *form) error {
+	return d.showTenantWith(w, r, v, status, f, nil)
+}
+
+func (d *dashboard) showTenantWith(w http.ResponseWriter, r *http.Request, v *visit, status int, f *form, link *newLink) error {
 	ctx := r.Context()
 	tenant, err := d.Store.TenantBySlugOrID(ctx, v.actor(), chi.URLParam(r, "slug"))
 	if err != nil {
 		return err
 	}
 	view := tenantView{
-		ID: tenant.ID.String(), OwnName: tenant.Name, Platform: tenant.ID == v.actor().TenantID(), Version: tenant.Version, sentForms: sentForms{f},
+		ID: tenant.ID.String(), OwnName: tenant.Name, Platform: tenant.ID == v.actor().TenantID(), Version: tenant.Version, sentForms: sentForms{f}, Link: link,
 	}
 	if view.Period, err = periodOf(nameOr(r.URL.Query().Get("period"), "24h")); err != nil {
 		return err
@@ -101,7 +107,11 @@ func (d *dashboard) readTenant(ctx context.Context, v *visit, view *tenantView, 
 		return err
 	}
 	for i := range members {
-		if m := &members[i]; m.Role == tenants.Owner && m.State != tenants.MemberInvited {
+		switch m := &members[i]; {
+		case m.Role != tenants.Owner:
+		case m.State == tenants.MemberInvited:
+			view.Invited = append(view.Invited, m.Email)
+		default:
 			view.Owners = append(view.Owners, m.Email)
 		}
 	}
@@ -164,6 +174,9 @@ func (d *dashboard) actOnTenant(w http.ResponseWriter, r *http.Request, v *visit
 	if err != nil {
 		return err
 	}
+	if f.Get("do") == "invite" {
+		return d.inviteOwner(w, r, v, &tenant, f)
+	}
 	act, known := tenantActions[f.Get("do")]
 	if !known {
 		return errForm
@@ -190,6 +203,36 @@ func (d *dashboard) actOnTenant(w http.ResponseWriter, r *http.Request, v *visit
 		to = "/tenants"
 	}
 	return d.done(w, r, to, said)
+}
+
+// inviteOwner invites an owner into a tenant. Without email, the page shows the link once: a redirect
+// would have to carry it.
+func (d *dashboard) inviteOwner(w http.ResponseWriter, r *http.Request, v *visit, t *tenants.Tenant, f *form) error {
+	if wait := d.invited.take(t.ID.String(), addressOf(r.RemoteAddr)); wait > 0 {
+		return d.showTenant(w, r, v, tooMany(w, f, wait), f)
+	}
+	link, err := d.ownerInvitation(r.Context(), v, t, f.Get("email"))
+	if status := f.refuse(err); status != 0 {
+		return d.showTenant(w, r, v, status, f)
+	}
+	switch {
+	case err != nil:
+		return err
+	case link.URL != "":
+		return d.showTenantWith(w, r, v, http.StatusOK, &form{}, link)
+	}
+	return d.done(w, r, tenantURL(t.Slug), link.Email+" is invited as an owner.")
+}
+
+// ownerInvitation invites an owner as the server itself, because the operator is no member of the
+// tenant. The link is empty if it goes out by email.
+func (d *dashboard) ownerInvitation(ctx context.Context, v *visit, t *tenants.Tenant, email string) (*newLink, error) {
+	made, err := d.Store.InviteMember(ctx, tenants.AsSystem(t.ID, "operator "+v.session.Email), email, tenants.Owner)
+	if err != nil {
+		return nil, err
+	}
+	SendInvitation(d.Store, d.Mail, d.Logger, made)
+	return &newLink{made.Email, LinkToHandOn(d.Mail, made)}, nil
 }
 
 // setTenantState makes the action that gives a tenant this state; said names the tenant by its slug.

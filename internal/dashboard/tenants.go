@@ -137,6 +137,13 @@ func (d *dashboard) createTenant(w http.ResponseWriter, r *http.Request, v *visi
 		Name: first.Name + " of " + nameOr(made.Name, made.Slug), Secret: key.Secret(), Path: tenantURL(made.Slug), Checks: true,
 		Note: "The key has all scopes in the new tenant. Give it only to the person who will run the tenant.",
 	}
+	if owner := f.Get("owner"); owner != "" {
+		if view.Invited, err = d.ownerInvitation(ctx, v, &made, owner); err != nil {
+			// The key is shown here only, so the page comes in any case.
+			d.Logger.Error("cannot invite the owner of a new tenant", "request_id", requestOf(ctx).id, "error", err)
+			view.Invited, view.Note = nil, view.Note+" The owner was not invited. Check the email and invite them on the tenant's page."
+		}
+	}
 	if tier != "" {
 		change := &subjectChange{form: &form{values: url.Values{"plan": {tier}}}, visit: v, subject: made.Slug}
 		if _, err := d.planSubject(ctx, change); err != nil {

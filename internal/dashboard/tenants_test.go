@@ -176,7 +176,7 @@ func TestTenantActions(t *testing.T) {
 	require.Contains(t, got.body, "bob@example.com")
 	require.Contains(t, got.body, "2 rules, 1 plan, 1 registered subject, 2 active API keys")
 	require.Contains(t, got.body, "(the default)")
-	require.Contains(t, got.body, "<b>100</b> of 100 remaining")
+	require.Contains(t, got.body, "0 of 100 used")
 	require.NotContains(t, got.body, "secret", "what stands in a tenant is its own affair")
 
 	for _, step := range []struct {

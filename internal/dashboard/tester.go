@@ -222,9 +222,9 @@ func verdictOf(d *check.Decision) *testerVerdict {
 				v.MoreElsewhere++
 				continue
 			}
-			v.Elsewhere = append(v.Elsewhere, hiddenView{s.Rule.Slug, "is for " + resourceText(s.Rule.Resource)})
+			v.Elsewhere = append(v.Elsewhere, hiddenView{s.Rule.Slug, nameOr(s.Rule.Name, s.Rule.Slug), "is for " + resourceText(s.Rule.Resource)})
 		default:
-			v.Skipped = append(v.Skipped, hiddenView{s.Rule.Slug, whySkipped(&s)})
+			v.Skipped = append(v.Skipped, hiddenView{s.Rule.Slug, nameOr(s.Rule.Name, s.Rule.Slug), whySkipped(&s)})
 		}
 	}
 	return v
@@ -281,15 +281,15 @@ func testerRuleOf(d *check.Decision, i int) testerRule {
 	t := testerRule{
 		Slug: r.Rule.Slug, Name: nameOr(r.Rule.Name, r.Rule.Slug), Origin: originText(r.Source), Sentence: ruleSentence(r.Rule),
 		Number:  limitText(r.Rule, limit.Limit{Limit: r.Limit, Burst: r.Burst, Unlimited: r.Unlimited}),
-		Verdict: "allows", Tone: "good", Decides: i == d.Deciding,
+		Verdict: "allows", Decides: i == d.Deciding,
 	}
 	if !r.Allowed {
 		t.Verdict, t.Tone = "denies", "bad"
 		if r.Mode == limit.Shadow {
-			t.Verdict, t.Tone = "shadow: would deny", "warn"
+			t.Verdict, t.Tone = "shadow: would deny", "shadow"
 		}
 	} else if r.Mode == limit.Shadow {
-		t.Verdict, t.Tone = "shadow: would allow", "warn"
+		t.Verdict, t.Tone = "shadow: would allow", "shadow"
 	}
 	switch {
 	case r.Unlimited:

@@ -472,7 +472,7 @@ func testerAnswer(v *testerVerdict) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				var templ_7745c5c3_Var17 string
-				templ_7745c5c3_Var17, templ_7745c5c3_Err = templ.JoinStringErrs(s.Rule)
+				templ_7745c5c3_Var17, templ_7745c5c3_Err = templ.JoinStringErrs(s.Name)
 				if templ_7745c5c3_Err != nil {
 					return templ.Error{Err: templ_7745c5c3_Err, FileName: `tester.templ`, Line: 116, Col: 63}
 				}
@@ -545,7 +545,7 @@ func testerAnswer(v *testerVerdict) templ.Component {
 						return templ_7745c5c3_Err
 					}
 					var templ_7745c5c3_Var21 string
-					templ_7745c5c3_Var21, templ_7745c5c3_Err = templ.JoinStringErrs(s.Rule)
+					templ_7745c5c3_Var21, templ_7745c5c3_Err = templ.JoinStringErrs(s.Name)
 					if templ_7745c5c3_Err != nil {
 						return templ.Error{Err: templ_7745c5c3_Err, FileName: `tester.templ`, Line: 124, Col: 64}
 					}
@@ -778,7 +778,7 @@ func testerRuleItem(r testerRule) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		if r.Counted {
-			templ_7745c5c3_Err = leftBar(r.Left, r.LeftText).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = meter(1000-r.Left, "", r.LeftText).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

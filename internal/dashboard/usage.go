@@ -39,7 +39,8 @@ func (v *usageView) GroupName() string { return strings.ToUpper(v.By[:1]) + v.By
 type usageGroup struct {
 	Name, Link string
 	tenants.UsageItem
-	Left int64 // thousandths that are not of this group, for its bar
+	Title string // the name of a rule; "" for other groups
+	Left  int64  // thousandths that are not of this group, for its bar
 }
 
 var usageGrains = []option{{"", "Automatic"}, {"minute", "Minute"}, {"hour", "Hour"}, {"day", "Day"}}
@@ -209,6 +210,12 @@ func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageV
 	}
 	if view.By != "" {
 		view.Groups = usageGroups(view.By, report.Items, query.DeniedFirst)
+		if view.By == "rule" {
+			names := d.ruleNames(ctx, a.TenantID())
+			for i := range view.Groups {
+				view.Groups[i].Title = names.Of(view.Groups[i].Name)
+			}
+		}
 		view.More = max(0, len(view.Groups)-mostGroups)
 		view.Groups = view.Groups[:len(view.Groups)-view.More]
 	}
@@ -284,6 +291,10 @@ func usageGroups(by string, items []tenants.UsageItem, deniedFirst bool) []usage
 	return groups
 }
 
+// DeniedOnly reports whether the groups are the most denied subjects: of these, usage keeps denials
+// only.
+func (v *usageView) DeniedOnly() bool { return v.By == "subject" && v.Form.Get("top") == "denied" }
+
 func usageLink(by, name string) string {
 	switch {
 	case name == "":
@@ -299,6 +310,8 @@ func usageLink(by, name string) string {
 // Called names a group that has no name.
 func (g *usageGroup) Called(by string) string {
 	switch {
+	case g.Title != "":
+		return g.Title
 	case g.Name != "":
 		return g.Name
 	case by == "plan":

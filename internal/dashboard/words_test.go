@@ -72,7 +72,7 @@ func TestChart(t *testing.T) {
 	now := time.Date(2026, 1, 2, 2, 30, 0, 0, time.UTC)
 	start := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
 	s := stretchUntil(now, usage.Hour, 3)
-	require.Equal(t, stretch{Grain: usage.Hour, From: start, To: start.Add(3 * time.Hour), Before: true}, s)
+	require.Equal(t, stretch{Grain: usage.Hour, From: start, To: start.Add(3 * time.Hour), Now: now, Before: true}, s)
 	at := func(hour int, allowed, denied int64) tenants.UsageItem {
 		return tenants.UsageItem{Start: start.Add(time.Duration(hour) * time.Hour), Counts: usage.Counts{Allowed: allowed, Denied: denied}}
 	}
@@ -85,8 +85,9 @@ func TestChart(t *testing.T) {
 		require.LessOrEqual(t, b.AllowedY+b.AllowedHeight, int64(chartHeight))
 		require.LessOrEqual(t, b.DeniedHeight, b.AllowedY-b.DeniedY)
 		require.Equal(t, b.Denied > 0, b.DeniedHeight > 0)
-		require.GreaterOrEqual(t, b.BeforeY, int64(0))
 	}
+	require.True(t, c.Running(&c.Bars[2]), "the newest bar is drawn as unfinished")
+	require.False(t, c.Running(&c.Bars[1]))
 	require.InDelta(t, 2, float64(c.Bars[0].AllowedHeight)/float64(c.Bars[2].DeniedHeight), 0.01)
 	require.Equal(t, "[[1767312000,1767315600,1767319200],[1000000,0,0],[1,0,500000],[21,0,500000]]", c.Data())
 

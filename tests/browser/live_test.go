@@ -27,5 +27,30 @@ func TestDenialAppears(t *testing.T) {
 	p.click("user_42").sees("Recent denials").sees("1 of 1 used.")
 	p.open("/").sees("Nearest to a limit").sees("user_42")
 	p.open("/usage").click("Apply filters").sees("Complete until")
-	p.open("/audit").click("Verify audit log").sees("The audit log is intact.")
+	p.open("/audit").click("Verify audit trail").sees("The audit trail is intact.")
+}
+
+// The newest step of a chart is drawn: a tenant's first check shows in the minute that is still
+// running, within the plot, and so it does after 30 days.
+func TestChartShowsNewestStep(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	w.rule("requests", 1)
+	key := w.key()
+	require.True(t, w.ask(key, "user_42", "requests"))
+	require.False(t, w.ask(key, "user_42", "requests"))
+	p := w.as(tenants.Viewer)
+	p.open("/").sees("1 allowed")
+	for _, path := range []string{"/", "/?period=30d", "/usage?period=1h", "/rules/requests"} {
+		p.open(path)
+		require.True(t, mustEval[bool](p, `(() => {
+			const svg = document.querySelector(".plot svg").getBoundingClientRect();
+			const bars = [...document.querySelectorAll(".plot .step")].slice(-2).flatMap(step => [...step.querySelectorAll(".allowed, .denied")]);
+			return bars.length >= 2 && bars.every(bar => {
+				const box = bar.getBoundingClientRect();
+				return box.height > 1 && box.width > 1 && box.left >= svg.left && box.right <= svg.right + 1;
+			});
+		})()`), path)
+		require.NotEmpty(t, mustEval[string](p, `document.querySelector(".plot .step:last-of-type [fill^=url]")?.getAttribute("fill") ?? ""`), "the running step is hatched: %s", path)
+	}
 }

@@ -35,7 +35,7 @@ var looks = []look{
 	{"overview-month", "/?period=30d", tenants.Viewer, "Checks in the last 30 days"},
 	{"decisions", "/decisions?show=all", tenants.Support, "Decisions"},
 	{"usage", "/usage?period=7d&by=rule", tenants.Viewer, "Usage"},
-	{"audit", "/audit?verify=1", tenants.Viewer, "The audit log is intact."},
+	{"audit", "/audit?verify=1", tenants.Viewer, "The audit trail is intact."},
 	{"rules", "/rules", tenants.Owner, "Bursts of orders"},
 	{"rule", "/rules/api-requests", tenants.Owner, "API requests"},
 	{"rule-history", "/rules/api-requests/history", tenants.Editor, "current"},

@@ -23,13 +23,13 @@ func TestPlaygroundWalk(t *testing.T) {
 	// by hand: three pass everywhere, and then some deny
 	p.open("/playground?traffic=own&limit=3&window=1m").sees("You send all requests.")
 	for range 3 {
-		p.click("Hit")
+		p.click("Send request")
 	}
 	p.sees("was allowed by all algorithms")
-	p.click("Hit").sees("was denied")
+	p.click("Send request").sees("was denied")
 	p.sees("4 requests in 3 minutes")
 	p.check()
-	require.Equal(t, "Hit", mustEval[string](p, "document.activeElement.textContent"), "the finger stays on the button")
+	require.Equal(t, "Send request", mustEval[string](p, "document.activeElement.textContent"), "the finger stays on the button")
 	shared := mustEval[string](p, "location.pathname + location.search")
 	p.click("Remove my requests").sees("No requests.")
 

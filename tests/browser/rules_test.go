@@ -21,11 +21,11 @@ func TestRuleWalk(t *testing.T) {
 	p.fill("Limit, in units", "50").sees("Each subject can use 50 units in any minute on all resources.").check()
 	p.phone().check()
 	p.desktop().click("Create rule")
-	p.at("/rules/api-requests").sees("Rule “API requests” created. It is enforced.").check()
+	p.at("/rules/api-requests").sees("Rule “API requests” created. It is in shadow").check()
 
-	p.click("Shadow").sees("Rule “API requests” is in shadow").check()
+	p.click("Enforce").sees("Rule “API requests” is enforced").check()
 	p.click("Edit rule").sees("Burst").fill("Limit, in units", "5").sees("can use 5 units").click("Save changes")
-	p.sees("The rule API requests is changed.")
+	p.sees("Rule “API requests” saved.")
 	p.click("History").sees("Each subject can use 50 units").check()
 	p.phone().check()
 	p.desktop().within("Created").click("Restore this version")
@@ -33,7 +33,7 @@ func TestRuleWalk(t *testing.T) {
 	p.at("/rules/api-requests").sees("can use 50 units in any minute on all resources. Requests over the limit are denied.")
 
 	p.click("Delete rule").sees("Its counters are deleted").check()
-	p.within("Requests will no longer").click("Delete rule").at("/rules").sees("Rule “api-requests” deleted.").sees("No rules yet")
+	p.click("Delete rule").at("/rules").sees("Rule “api-requests” deleted.").sees("No rules yet")
 }
 
 // A number of the pricing page is changed with the keyboard alone, in its place, and never before

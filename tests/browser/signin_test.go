@@ -25,6 +25,7 @@ func TestSignInAndOut(t *testing.T) {
 	p.fill("Password", password).press(kb.Enter)
 	p.at("/rules").sees(w.tenant.Name)
 
+	p.click(email + " owner").check()
 	p.click("Sign out").at("/login")
 	p.open("/").at("/login").sees("Sign in")
 }
@@ -44,8 +45,8 @@ func TestSwitchTenant(t *testing.T) {
 
 	p := one.signedIn(email, password).open("/rules").sees("Ones-rule").seesNot("Twos-rule")
 	p.check()
-	p.choose("Switch to", two.tenant.Name)
-	p.click("Switch").at("/")
+	p.click(one.tenant.Name).check()
+	p.click(two.tenant.Name).at("/")
 	p.open("/rules").sees("Twos-rule").seesNot("Ones-rule")
 	p.openFor("/rules/ones-rule", 404).sees("Not found")
 }

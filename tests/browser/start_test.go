@@ -20,5 +20,5 @@ func TestFirstRun(t *testing.T) {
 	key := mustEval[string](p, `document.getElementById("secret").textContent`)
 	require.True(t, w.ask(key, "user_42", "orders"))
 	p.sees("user_42 sent a check for “orders”. It was allowed: 4 of 5 remain under api-requests.").check()
-	p.click("Open user_42").at("/subjects/user_42").sees("4 of 5 remaining")
+	p.click("Open user_42").at("/subjects/user_42").sees("1 of 5 used")
 }

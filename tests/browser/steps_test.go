@@ -241,11 +241,19 @@ func (p *page) where() string {
 	return fmt.Sprintf(" within %q", p.scope)
 }
 
+// reachable is root, without what an open drawer covers.
+func (p *page) reachable() string {
+	if p.scope != "" {
+		return p.root()
+	}
+	return `document.querySelector("[data-drawer][open] > .sheet") ?? document.documentElement`
+}
+
 // named returns what has this accessible name, or any where it is "", and one of the roles.
 func (p *page) named(name string, roles []string) ([]runtime.RemoteObjectID, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	root, err := chromedp.Call(ctx, runtime.Evaluate, runtime.EvaluateParams{Expression: p.root()})
+	root, err := chromedp.Call(ctx, runtime.Evaluate, runtime.EvaluateParams{Expression: p.reachable()})
 	if err != nil {
 		return nil, err
 	}

@@ -33,10 +33,28 @@ func TestSupportFreesACustomerInFourClicks(t *testing.T) {
 	p.fill("Search for a subject, rule, plan, page or action", "user_42").press(kb.Enter)
 	p.at("/subjects/user_42").sees("Denied by")
 	p.within("Denied by").fill("Reason", "they wrote in")
-	click(p, "Reset limits").sees("user_42 reset: requests")
+	click(p, "Reset 1 limit").sees("user_42 reset: requests")
 	require.LessOrEqual(t, clicks, 4)
 	require.True(t, w.ask(key, "user_42", "requests"))
 	p.check()
+}
+
+// A paid quota is not given away: what frees a customer resets the denying limits alone, and boosts
+// and resets begin with them.
+func TestFreeingKeepsOtherLimits(t *testing.T) {
+	t.Parallel()
+	w := newTenant(t)
+	w.rule("requests", 2)
+	w.rule("other", 100)
+	key := w.key()
+	require.True(t, w.ask(key, "user_42", "other"))
+	require.Eventually(t, func() bool { return !w.ask(key, "user_42", "requests") }, time.Minute, time.Millisecond)
+
+	p := w.as(tenants.Support).open("/subjects/user_42").sees("limited").sees("1 of 100 used")
+	p.click("Boost limit").check()
+	require.Equal(t, "requests", mustEval[string](p, `document.getElementById("boost-rule").value`))
+	p.press(kb.Escape).within("Denied by").fill("Reason", "they wrote in").click("Reset 1 limit")
+	p.sees("Limits of user_42 reset: requests.").sees("0 of 2 used").sees("1 of 100 used")
 }
 
 // The palette opens from anywhere by the keyboard and leads to what is named, or does it.

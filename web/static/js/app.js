@@ -76,13 +76,27 @@
     document.dispatchEvent(new CustomEvent("weir:theme"));
   });
 
-  // On a phone the navigation is a row that scrolls: the page that is open stands in its middle.
-  document.addEventListener("htmx:load", () => {
-    const row = document.querySelector(".side nav");
-    const here = row && row.querySelector("[aria-current]");
-    if (here && row.scrollWidth > row.clientWidth) {
-      row.scrollLeft = here.offsetLeft - row.offsetLeft - (row.clientWidth - here.offsetWidth) / 2;
-    }
+  // A drawer opens with the focus in its first field, closes with Escape or its button, and gives the
+  // focus back. A menu closes with Escape too.
+  const firstField = "input:not([type=hidden]), select, textarea, .sheet .buttons button";
+  document.addEventListener("toggle", (event) => {
+    const drawer = event.target;
+    if (!drawer.matches?.("[data-drawer]") || !drawer.open) return;
+    for (const other of document.querySelectorAll("[data-drawer][open]")) if (other !== drawer) other.open = false;
+    drawer.querySelector(".sheet")?.querySelector(firstField)?.focus();
+  }, true);
+  function close(details) {
+    details.open = false;
+    details.querySelector("summary").focus();
+  }
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+    const open = document.querySelector("[data-drawer][open], [data-pop][open]");
+    if (open) close(open);
+  });
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-drawer-close]");
+    if (button) close(button.closest("[data-drawer]"));
   });
 
   // Buttons that need a script are in the page, hidden until there is one.

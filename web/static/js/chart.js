@@ -1,139 +1,136 @@
-// Draws charts over time where there are scripts, in place of the drawing that the server made.
-// The numbers stand in the page, beside the table that says the same: [data-series].
+// Makes charts usable with a pointer: a tooltip, local time, and zooming into a part. The server draws
+// them; the numbers are in the page, beside the table that shows them: [data-series].
 "use strict";
 
 (() => {
-  const { htmx, uPlot } = window;
-  if (!htmx || !uPlot) return;
-
-  const plots = new Map(); // uPlot by section
-
-  const colour = (section, selector, property) => getComputedStyle(section.querySelector(selector))[property];
+  const number = new Intl.NumberFormat("en");
+  const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+  const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+  const utc = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", timeZone: "UTC" });
+  const length = { minute: 60, hour: 3600, day: 86400 };
 
   function numbers(section) {
     const source = section.querySelector("[data-series]");
     if (!source) return null;
     const [at, allowed, denied, before] = JSON.parse(source.dataset.series);
-    const all = allowed.map((n, i) => n + denied[i]);
-    return { grain: source.dataset.grain, at, allowed, denied, before, drawn: before ? [at, all, allowed, before] : [at, all, allowed] };
+    return { step: length[source.dataset.grain], grain: source.dataset.grain, at, allowed, denied, before };
   }
 
-  // Times are those of UTC, as everywhere in these pages.
-  const clock = { hour: "2-digit", minute: "2-digit" };
-  const day = { day: "numeric", month: "short" };
-  const format = (parts) => new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", ...parts });
-  const formats = { minute: format(clock), hour: format({ ...day, ...clock }), day: format(day) };
-  const short = new Intl.NumberFormat("en", { notation: "compact" });
-  const long = new Intl.NumberFormat("en");
-
-  function label(grain, seconds, step) {
-    const date = new Date(seconds * 1000);
-    if (grain !== "day" && step >= 86400) return formats.day.format(date);
-    if (grain === "hour" && date.getUTCHours() !== 0) return formats.minute.format(date);
-    return formats[grain === "hour" ? "day" : grain].format(date);
+  // A day is one of UTC, so its label does not move to the local calendar.
+  function label(data, i) {
+    const from = new Date(data.at[i] * 1000);
+    if (data.grain === "day") return utc.format(from).split(",")[0];
+    const to = new Date((data.at[i] + data.step) * 1000);
+    return `${day.format(from)}, ${clock.format(from)} to ${clock.format(to)}`;
   }
 
-  function options(section, data, place) {
-    const muted = colour(section, ".legend", "color");
-    const ok = colour(section, ".key.allowed", "backgroundColor");
-    const bad = colour(section, ".key.denied", "backgroundColor");
-    const line = getComputedStyle(section).borderTopColor;
-    const font = `12px ${getComputedStyle(section).fontFamily}`;
-    const bars = uPlot.paths.bars({ size: [0.8, 48], align: 1 });
-    const axis = { stroke: muted, font, grid: { stroke: line, width: 1 }, ticks: { show: false } };
-    const series = [{}, { fill: bad, width: 0, paths: bars, points: { show: false } }, { fill: ok, width: 0, paths: bars, points: { show: false } }];
-    if (data.before) series.push({ stroke: muted, width: 1.5, dash: [4, 3], points: { show: false } });
-    return {
-      width: place.clientWidth,
-      height: place.clientHeight,
-      legend: { show: false },
-      cursor: { y: false, points: { show: false }, drag: { x: Boolean(section.dataset.zoom), y: false, setScale: false } },
-      scales: { y: { range: (u, low, high) => [0, Math.max(high || 0, 1) * 1.05] } },
-      series,
-      axes: [
-        { ...axis, size: 28, grid: { show: false }, space: 70, values: (u, splits, i, space, step) => splits.map((s) => label(numbers(section).grain, s, step)) },
-        { ...axis, size: 44, values: (u, splits) => splits.map((n) => (Number.isInteger(n) ? short.format(n) : "")) },
-      ],
-      tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-      hooks: {
-        setCursor: [(u) => tell(section, u.cursor.idx)],
-        setSelect: [(u) => zoom(section, u)],
-      },
-    };
+  function row(name, value) {
+    const term = document.createElement("dt");
+    const text = document.createElement("dd");
+    term.textContent = name;
+    text.textContent = value;
+    return [term, text];
   }
 
-  // What the pointer is at, in words below the chart.
-  function tell(section, i) {
-    const place = section.querySelector(".readout");
+  function show(section, plot, i) {
     const data = numbers(section);
-    if (!place || !data) return;
-    if (i == null || data.at[i] == null) {
-      place.textContent = section.dataset.zoom ? "Drag to zoom." : "";
-      return;
+    if (!data || data.at[i] === undefined) return;
+    let tip = plot.parentElement.querySelector(".tip");
+    if (!tip) {
+      tip = Object.assign(document.createElement("div"), { className: "tip" });
+      tip.setAttribute("aria-hidden", "true"); // the table says it
+      section.append(tip);
     }
-    let text = `${formats[data.grain].format(new Date(data.at[i] * 1000))} UTC: ${long.format(data.allowed[i])} allowed, ${long.format(data.denied[i])} denied`;
-    if (data.before) text += `; previous period: ${long.format(data.before[i])} checks`;
-    place.textContent = text;
+    const all = data.allowed[i] + data.denied[i];
+    const title = Object.assign(document.createElement("b"), { textContent: label(data, i) });
+    const list = document.createElement("dl");
+    list.append(...row("Allowed", number.format(data.allowed[i])), ...row("Denied", number.format(data.denied[i])));
+    if (all > 0) list.append(...row("Share denied", `${Math.round((1000 * data.denied[i]) / all) / 10} %`));
+    if (data.before) list.append(...row("Previous period", number.format(data.before[i])));
+    const hint = document.createElement("p");
+    hint.textContent = `${utc.format(new Date(data.at[i] * 1000))} UTC${plot.dataset.zoom ? ". Drag to zoom." : ""}`;
+    tip.replaceChildren(title, list, hint);
+    tip.hidden = false;
+    const box = plot.querySelector("svg").getBoundingClientRect();
+    const around = section.getBoundingClientRect();
+    const middle = box.left - around.left + ((i + 0.5) / data.at.length) * box.width;
+    const left = middle > around.width / 2 ? middle - tip.offsetWidth - 16 : middle + 16;
+    tip.style.left = `${Math.max(8, left)}px`;
+    tip.style.top = `${plot.offsetTop + 8}px`;
   }
 
-  // A part that was dragged over becomes the page's time.
-  function zoom(section, u) {
-    if (!section.dataset.zoom || u.select.width < 8) return;
-    const iso = (x) => new Date(u.posToVal(x, "x") * 1000).toISOString().slice(0, 16);
-    const address = new URL(section.dataset.zoom, location.href);
-    address.searchParams.set("from", iso(u.select.left));
-    address.searchParams.set("to", iso(u.select.left + u.select.width));
+  function hide(section) {
+    const tip = section.querySelector(".tip");
+    if (tip) tip.hidden = true;
+    for (const step of section.querySelectorAll(".step.on")) step.classList.remove("on");
+  }
+
+  function indexAt(plot, x, count) {
+    const box = plot.querySelector("svg").getBoundingClientRect();
+    return Math.max(0, Math.min(count - 1, Math.floor(((x - box.left) / box.width) * count)));
+  }
+
+  let drag = null; // the part under the pointer while a button is down
+
+  document.addEventListener("pointermove", (event) => {
+    const plot = event.target.closest?.(".plot");
+    for (const section of document.querySelectorAll("[data-plot]")) {
+      if (!plot || !section.contains(plot)) hide(section);
+    }
+    if (!plot?.querySelector("svg")) return;
+    const section = plot.closest("[data-plot]");
+    const data = numbers(section);
+    if (!data) return;
+    const i = indexAt(plot, event.clientX, data.at.length);
+    for (const step of plot.querySelectorAll(".step")) step.classList.toggle("on", Number(step.dataset.step) === i);
+    show(section, plot, i);
+    if (drag && drag.plot === plot) select(plot, drag.from, i, data.at.length);
+  });
+
+  document.addEventListener("pointerdown", (event) => {
+    const plot = event.target.closest?.(".plot[data-zoom]");
+    if (!plot?.querySelector("svg") || event.button !== 0) return;
+    drag = { plot, from: indexAt(plot, event.clientX, numbers(plot.closest("[data-plot]")).at.length) };
+    event.preventDefault();
+  });
+
+  document.addEventListener("pointerup", (event) => {
+    if (!drag) return;
+    const { plot, from } = drag;
+    drag = null;
+    plot.querySelector(".selection")?.remove();
+    const data = numbers(plot.closest("[data-plot]"));
+    const to = indexAt(plot, event.clientX, data.at.length);
+    if (from === to) return;
+    const iso = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 16);
+    const address = new URL(plot.dataset.zoom, location.href);
+    address.searchParams.set("from", iso(data.at[Math.min(from, to)]));
+    address.searchParams.set("to", iso(data.at[Math.max(from, to)] + data.step));
     location.assign(address);
-  }
-
-  function draw(section) {
-    const data = numbers(section);
-    const place = section.querySelector(".plot");
-    if (!data || !place) return;
-    if (!plots.has(section) && !data.drawn.slice(1).some((column) => column.some((n) => n > 0))) return; // it says that there is nothing
-    section.querySelector(".drawn").hidden = true;
-    place.hidden = false;
-    const known = plots.get(section);
-    if (known) {
-      known.setData(data.drawn);
-      return;
-    }
-    if (!section.querySelector(".readout")) {
-      const readout = document.createElement("p");
-      readout.className = "readout";
-      readout.setAttribute("aria-hidden", "true"); // the table says it
-      place.after(readout);
-    }
-    plots.set(section, new uPlot(options(section, data, place), data.drawn, place));
-    tell(section, null);
-    sizes.observe(place);
-  }
-
-  const sizes = new ResizeObserver((entries) => {
-    for (const { target } of entries) {
-      const plot = plots.get(target.closest("[data-plot]"));
-      if (plot && target.clientWidth > 0) plot.setSize({ width: target.clientWidth, height: target.clientHeight });
-    }
   });
 
-  function redraw() {
-    for (const [section, plot] of [...plots]) { // a copy: drawing adds to them
-      plot.destroy();
-      plots.delete(section);
-      if (section.isConnected) draw(section);
+  function select(plot, from, to, count) {
+    const svg = plot.querySelector("svg");
+    let area = svg.querySelector(".selection");
+    if (!area) {
+      area = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+      area.classList.add("selection");
+      area.setAttribute("y", "4%");
+      area.setAttribute("height", "85%");
+      svg.append(area);
     }
+    area.setAttribute("x", `${(100 * Math.min(from, to)) / count}%`);
+    area.setAttribute("width", `${(100 * (Math.abs(to - from) + 1)) / count}%`);
   }
 
-  document.addEventListener("htmx:load", (event) => {
-    for (const [section, plot] of plots) {
-      if (section.isConnected) continue;
-      plot.destroy();
-      plots.delete(section);
+  // Axes show local time. Without a script they show UTC.
+  function localise(root) {
+    for (const text of root.querySelectorAll(".plot text[data-at]")) {
+      const at = new Date(Number(text.dataset.at) * 1000);
+      if (text.textContent.includes(":") ) text.textContent = clock.format(at);
     }
-    const around = event.target.closest("[data-plot]");
-    if (around) draw(around); // new numbers of an existing chart
-    for (const section of event.target.querySelectorAll("[data-plot]")) draw(section);
-  });
-  document.addEventListener("weir:theme", () => requestAnimationFrame(redraw));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => requestAnimationFrame(redraw));
+    for (const title of root.querySelectorAll(".plot .step title")) title.remove(); // the tooltip replaces it
+  }
+
+  document.addEventListener("htmx:load", (event) => localise(event.target));
 })();

@@ -20,11 +20,14 @@
     if (asked) asked.abort();
     asked = new AbortController();
     const input = find("palette-input");
+    const text = input.value.trim();
     try {
-      const answer = await fetch("/search?fragment=options&q=" + encodeURIComponent(input.value.trim()), { signal: asked.signal });
+      const answer = await fetch("/search?fragment=options&q=" + encodeURIComponent(text), { signal: asked.signal });
       if (answer.redirected) return location.reload(); // the session is over
       if (!answer.ok) return;
-      find("palette-options").innerHTML = await answer.text();
+      const list = await answer.text();
+      if (input.value.trim() !== text) return; // somebody typed on; the next search lists that
+      find("palette-options").innerHTML = list;
       stale = false;
       select(0);
     } catch (error) {
@@ -52,7 +55,7 @@
     return options().findIndex((option) => option.getAttribute("aria-selected") === "true");
   }
 
-  // Fast typing refers to the current text of the field, not to the previous list.
+  // Enter means the text in the field, not the list of an earlier one.
   async function enter() {
     if (stale) {
       clearTimeout(timer);

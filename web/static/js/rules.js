@@ -53,4 +53,64 @@
     if (others.length) input.setAttribute("aria-describedby", others.join(" "));
     else input.removeAttribute("aria-describedby");
   }
+
+  // The unit beside a number agrees with it: 1 minute, 2 minutes.
+  document.addEventListener("input", (event) => {
+    const units = event.target.closest?.(".measure")?.querySelector("select");
+    if (!units || event.target === units) return;
+    for (const option of units.options) {
+      if (option.closest("optgroup")) continue;
+      const one = option.textContent.replace(/s$/, "");
+      option.textContent = event.target.value.trim() === "1" ? one : `${one}s`;
+    }
+  });
+
+  // A new rule is kept as a draft in this browser until it is created, and comes back with the form.
+  const draftKey = "weir-rule-draft";
+  const isNew = () => form() && !form().elements.rule.value;
+  const fields = () => [...form().elements].filter((e) => e.name && !["tenant", "version", "rule"].includes(e.name) && e.type !== "submit");
+  let slugTyped = false;
+
+  document.addEventListener("input", (event) => {
+    if (!isNew() || !form().contains(event.target)) return;
+    const { name, slug } = form().elements;
+    if (event.target === slug) slugTyped = slug.value !== "";
+    if (event.target === name && !slugTyped) slug.value = slugOf(name.value);
+    const values = fields().map((e) => [e.name, e.type === "checkbox" || e.type === "radio" ? e.checked : e.value, e.value]);
+    localStorage.setItem(draftKey, JSON.stringify({ tenant: form().elements.tenant.value, values }));
+    const now = new Date().toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+    form().querySelector("[data-draft]").textContent = `Draft saved at ${now}`;
+  });
+  document.addEventListener("submit", (event) => {
+    if (event.target === form()) localStorage.removeItem(draftKey);
+  });
+
+  function slugOf(name) {
+    return name.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-+|-+$/g, "").slice(0, 63);
+  }
+
+  function restore() {
+    const place = form()?.querySelector("[data-draft]");
+    if (!place || !isNew() || location.search || form().querySelector("[aria-invalid]")) return;
+    const draft = JSON.parse(localStorage.getItem(draftKey) ?? "null");
+    if (!draft || draft.tenant !== form().elements.tenant.value) return;
+    for (const element of fields()) {
+      const saved = draft.values.find(([name, , value]) => name === element.name && (element.type !== "radio" || value === element.value));
+      if (!saved) continue;
+      if (typeof saved[1] === "boolean") element.checked = saved[1];
+      else element.value = saved[1];
+    }
+    slugTyped = form().elements.slug.value !== "";
+    const discard = Object.assign(document.createElement("button"), { type: "button", className: "bare", textContent: "Discard draft" });
+    discard.addEventListener("click", () => {
+      localStorage.removeItem(draftKey);
+      location.reload();
+    });
+    place.replaceChildren("Draft restored. ", discard);
+    form().elements.name.dispatchEvent(new Event("change", { bubbles: true })); // the preview follows
+  }
+  document.addEventListener("htmx:load", (event) => {
+    if (event.target === document.body || event.target.querySelector?.("#rule-form")) restore();
+  });
+  restore();
 })();

@@ -1,0 +1,75 @@
+package dashboard
+
+import (
+	"slices"
+	"strings"
+
+	"weir/internal/tenants"
+)
+
+// subjectVerb says what a change of a subject did, as somebody would: "boosted API requests to 200
+// until 23 Nov 2026, 10:00 UTC for". It is "" for a change of several things at once, which the list
+// of fields explains better.
+func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames) string {
+	if e.Kind != "subject" || e.Action == "delete" || e.Action == "reset" || e.Action == "import" {
+		return ""
+	}
+	var rules []string
+	override := map[string]fieldChange{}
+	var plan, state *fieldChange
+	for i := range changes {
+		c := &changes[i]
+		parts := strings.Split(c.Path, "\x00")
+		switch {
+		case len(parts) == 3 && parts[0] == "overrides":
+			if !slices.Contains(rules, parts[1]) {
+				rules = append(rules, parts[1])
+			}
+			override[parts[2]] = *c
+		case c.Path == "plan":
+			plan = c
+		case c.Path == "state" && !(e.Before == nil && c.After == "active"):
+			state = c
+		}
+	}
+	switch {
+	case len(rules) == 1 && plan == nil && state == nil:
+		return overrideVerb(names.Of(rules[0]), override)
+	case len(rules) == 0 && plan != nil && state == nil:
+		if plan.After == "" {
+			return "moved to the default plan"
+		}
+		return "changed the plan to " + plan.After + " for"
+	case len(rules) == 0 && plan == nil && state != nil:
+		switch state.After {
+		case "blocked":
+			return "blocked"
+		case "exempt":
+			return "exempted"
+		default:
+			return "set active"
+		}
+	}
+	return ""
+}
+
+// overrideVerb is the same for the override of one rule, from the changes of its fields.
+func overrideVerb(rule string, fields map[string]fieldChange) string {
+	limit, unlimited, ends := fields["limit"], fields["unlimited"], fields["expires_at"]
+	switch {
+	case unlimited.After == "yes":
+		return "made " + rule + " unlimited for"
+	case limit.After == "" && limit.Before == "":
+		return "changed the override of " + rule + " for"
+	case limit.After == "":
+		return "removed the override of " + rule + " for"
+	}
+	from := ""
+	if limit.Before != "" {
+		from = limit.Before + " "
+	}
+	if ends.After != "" {
+		return "boosted " + rule + " " + from + "to " + limit.After + " until " + ends.After + " for"
+	}
+	return "set " + rule + " " + from + "to " + limit.After + " for"
+}

@@ -1,0 +1,26 @@
+package dashboard
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+)
+
+// ruleNames are the names of a tenant's rules by their slugs. Pages show names and link by slugs.
+type ruleNames map[string]string
+
+// Of returns the name of a rule, or its slug if it has none or is deleted.
+func (n ruleNames) Of(slug string) string { return nameOr(n[slug], slug) }
+
+// ruleNames reads the names from the policy in memory. Without one, slugs stand in for them.
+func (d *dashboard) ruleNames(ctx context.Context, tenant uuid.UUID) ruleNames {
+	names := ruleNames{}
+	policy, err := d.Policies.Get(ctx, tenant)
+	if err != nil {
+		return names
+	}
+	for r := range policy.EachRule() {
+		names[r.Slug] = r.Name
+	}
+	return names
+}

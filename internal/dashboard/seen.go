@@ -1,0 +1,141 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"weir/internal/recent"
+	"weir/internal/tenants"
+	"weir/internal/usage"
+)
+
+// seenSubject is a subject that sent checks, whether it is registered or not.
+type seenSubject struct {
+	Name   string
+	Checks int64 // a lower bound
+	Denied bool  // recently
+}
+
+// Note says what a list shows beside the name.
+func (s *seenSubject) Note() string {
+	if s.Denied {
+		return "denied recently"
+	}
+	return ""
+}
+
+const (
+	seenWithin   = 30 * 24 * time.Hour
+	mostSeenNear = 50
+	mostRecents  = 200
+)
+
+// seenSubjects returns the subjects that usage, recent decisions and nearness to limits know, the
+// busiest first. Usage keeps the busiest subjects of each step, so rare ones may be missing.
+func (d *dashboard) seenSubjects(ctx context.Context, a tenants.Actor) ([]seenSubject, error) {
+	seen := map[string]*seenSubject{}
+	at := func(name string) *seenSubject {
+		s := seen[name]
+		if s == nil {
+			s = &seenSubject{Name: name}
+			seen[name] = s
+		}
+		return s
+	}
+	now := d.Now()
+	for _, q := range []tenants.UsageQuery{
+		{Grain: usage.Day, From: now.Add(-seenWithin), To: now, BySubject: true},
+		{Grain: usage.Day, From: now.Add(-seenWithin), To: now, BySubject: true, DeniedFirst: true},
+	} {
+		report, err := d.Store.Usage(ctx, a, q)
+		if err != nil {
+			return nil, err
+		}
+		for i := range report.Items {
+			item := &report.Items[i]
+			s := at(item.Subject)
+			s.Checks = max(s.Checks, item.Allowed+item.Denied)
+		}
+	}
+	within, cancel := context.WithTimeout(ctx, recentWithin)
+	defer cancel()
+	list := d.recent(within, a.TenantID(), recent.Query{Most: mostRecents})
+	for i := range list.Decisions {
+		r := &list.Decisions[i]
+		s := at(r.Subject)
+		s.Checks, s.Denied = max(s.Checks, 1), s.Denied || !r.Allowed
+	}
+	near := d.Recent.Near(within, a.TenantID(), mostSeenNear)
+	for i := range near.Near {
+		at(near.Near[i].Subject)
+	}
+	delete(seen, "") // all subjects that usage does not tell apart
+	out := make([]seenSubject, 0, len(seen))
+	for _, s := range seen {
+		out = append(out, *s)
+	}
+	slices.SortFunc(out, func(a, b seenSubject) int {
+		return cmp.Or(cmp.Compare(b.Checks, a.Checks), cmp.Compare(a.Name, b.Name))
+	})
+	return out, nil
+}
+
+// matching returns the subjects whose names contain the text, those that start with it first.
+func matching(seen []seenSubject, text string) (out []seenSubject) {
+	for _, s := range seen {
+		if holds(text, s.Name) {
+			out = append(out, s)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b seenSubject) int {
+		return -cmp.Compare(startsWith(a.Name, text), startsWith(b.Name, text))
+	})
+	return out
+}
+
+func startsWith(name, text string) int {
+	if strings.HasPrefix(strings.ToLower(name), strings.ToLower(text)) {
+		return 1
+	}
+	return 0
+}
+
+// similar returns the subject whose name is closest to a misspelled one, if any is close.
+func similar(seen []seenSubject, text string) *seenSubject {
+	best, bound := -1, 1+len(text)/4
+	for i := range seen {
+		if distance := editDistance(strings.ToLower(seen[i].Name), strings.ToLower(text)); distance <= bound {
+			best, bound = i, distance-1
+		}
+	}
+	if best < 0 {
+		return nil
+	}
+	return &seen[best]
+}
+
+// editDistance is the number of bytes to insert, delete, replace or swap with the next one.
+func editDistance(a, b string) int {
+	before, last, now := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		now[0] = i
+		for j := 1; j <= len(b); j++ {
+			replace := last[j-1]
+			if a[i-1] != b[j-1] {
+				replace++
+			}
+			now[j] = min(replace, last[j]+1, now[j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				now[j] = min(now[j], before[j-2]+1)
+			}
+		}
+		before, last, now = last, now, before
+	}
+	return last[len(b)]
+}

@@ -1,0 +1,46 @@
+package dashboard
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Support types what a customer wrote: a transposed letter or a missing one must still lead to them.
+func TestSimilarSubjects(t *testing.T) {
+	t.Parallel()
+	seen := []seenSubject{{Name: "globex"}, {Name: "acme-corp"}, {Name: "user_1"}}
+	for text, want := range map[string]string{"acme-crop": "acme-corp", "acmecorp": "acme-corp", "Globax": "globex", "initech": "", "user_9": "user_1"} {
+		got := similar(seen, text)
+		require.Equal(t, want == "", got == nil, text)
+		if got != nil {
+			require.Equal(t, want, got.Name, text)
+		}
+	}
+	require.Equal(t, 0, editDistance("same", "same"))
+	require.Equal(t, 3, editDistance("", "abc"))
+}
+
+// A customer who is not registered is found by what they sent, and says that they are limited.
+func TestSearchFindsUnregisteredSubjects(t *testing.T) {
+	s := newStack(t)
+	s.staff()
+	s.fill(s.a, "mark")
+	require.True(t, s.check("acme-corp", 20).Allowed)
+	require.False(t, s.check("acme-corp", 1).Allowed)
+
+	b := s.as("support@example.com")
+	for _, page := range []string{"/search?q=corp", "/search?fragment=options&q=corp", "/subjects?q=corp"} {
+		got := b.get(page)
+		require.Equal(t, http.StatusOK, got.status)
+		require.Contains(t, got.body, "/subjects/acme-corp", page)
+		require.Contains(t, got.body, "denied recently", page)
+	}
+	got := b.get("/subjects/acme-crop")
+	require.Contains(t, got.body, "No checks seen")
+	require.Contains(t, got.body, `Did you mean <a href="/subjects/acme-corp">acme-corp</a>?`)
+	require.NotContains(t, got.body, ">active<")
+	require.Contains(t, b.get("/subjects/acme-corp").body, ">limited<")
+	require.NotContains(t, s.as("bob@example.com").get("/search?q=corp").body, "/subjects/acme-corp", "another tenant's")
+}
