@@ -1,5 +1,5 @@
-// Package web holds the assets that browsers load: styles, scripts, icons, and the vendored files of
-// others (vendor.sh). The binary embeds all of them, so pages need no other network.
+// Package web holds the assets that browsers load: styles, scripts, icons, and the vendored files
+// of others (vendor.sh). The binary embeds all of them, so pages need no other network.
 package web
 
 import (
@@ -94,7 +94,8 @@ func (a assets) withHashedPaths(styles []byte) []byte {
 }
 
 // Path returns where an asset is served, by its name below static/, such as js/docs.js. The path
-// holds a hash of the content, so it never means anything else. It panics where there is no such asset.
+// holds a hash of the content, so it never means anything else. It panics if there is no such
+// asset.
 func Path(name string) string {
 	p, found := load().paths[name]
 	if !found {
@@ -124,7 +125,7 @@ func Serve(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// AcceptsGzip reports whether the client names gzip, without a weight: browsers do, and whoever
+// AcceptsGzip reports whether the client names gzip without a weight, as browsers do. A client that
 // says more about it gets the plain file.
 func AcceptsGzip(r *http.Request) bool {
 	for coding := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {

@@ -72,7 +72,7 @@ func (d *dashboard) seenSubjects(ctx context.Context, a tenants.Actor) ([]seenSu
 	for i := range near.Near {
 		at(near.Near[i].Subject)
 	}
-	delete(seen, "") // all subjects that usage does not tell apart
+	delete(seen, "") // the sum of subjects that usage does not distinguish
 	out := make([]seenSubject, 0, len(seen))
 	for _, s := range seen {
 		out = append(out, *s)
