@@ -23,7 +23,7 @@ func TestPagesAreCountedAndLogged(t *testing.T) {
 	var mu sync.Mutex
 	counted := map[string]int{}
 	handler := New(Deps{
-		Store: s.store, Policies: s.policies, Checker: s.checker, Recent: s.recent, Now: s.clock.Now,
+		Store: s.store, Policies: s.policies, Checker: s.checker, Recent: s.recent, DegradedSince: s.engines.DegradedSince, Now: s.clock.Now,
 		Logger: slog.New(slog.NewJSONHandler(&lines, nil)),
 		Observe: func(pattern string) func(int, time.Duration) {
 			return func(status int, _ time.Duration) {

@@ -30,7 +30,7 @@ func TestRuleWalk(t *testing.T) {
 	p.phone().check()
 	p.desktop().within("Created").click("Restore this version")
 	p = p.within("")
-	p.at("/rules/api-requests").sees("can use 50 units in any minute on all resources. Requests over the limit are denied.")
+	p.at("/rules/api-requests").sees("can use 50 units in any minute on all resources. Requests over the limit are only reported")
 
 	p.click("Delete rule").sees("Its counters are deleted").check()
 	p.click("Delete rule").at("/rules").sees("Rule “api-requests” deleted.").sees("No rules yet")

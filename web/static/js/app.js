@@ -19,7 +19,7 @@
   // done or is wrong, or else where the page wants to begin, or its heading.
   document.addEventListener("htmx:afterSettle", (event) => {
     if (event.detail.target !== document.body) return;
-    const first = ["[data-focus]", "[autofocus]", "#content"].map((s) => document.querySelector(s)).find(Boolean);
+    const first = ["[data-focus]", "[data-drawer][open] .sheet :is(input:not([type=hidden]), select, textarea)", "[autofocus]", "#content"].map((s) => document.querySelector(s)).find(Boolean);
     if (first) first.focus({ preventScroll: !first.hasAttribute("data-focus") });
   });
 
