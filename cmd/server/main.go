@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // an empty container image has no time zones of its own
 
 	"github.com/alecthomas/kong"
 	_ "golang.org/x/crypto/x509roots/fallback" // an empty container image has no authorities of its own

@@ -36,18 +36,19 @@ func ParseDuration(s string) (Duration, error) {
 	return Duration{Text: s, MS: n * unit}, nil
 }
 
-// Calendar is a unit of the calendar in UTC that a fixed window can follow.
+// Calendar is a unit of the calendar that a fixed window can follow.
 type Calendar uint8
 
-// Weeks begin on Monday 00:00, months on the 1st.
+// Weeks begin on Monday 00:00, months on the 1st, years on 1 January.
 const (
 	NoCalendar Calendar = iota
 	CalendarDay
 	CalendarWeek
 	CalendarMonth
+	CalendarYear
 )
 
-var calendarNames = Names[Calendar]{CalendarDay: "day", CalendarWeek: "week", CalendarMonth: "month"}
+var calendarNames = Names[Calendar]{CalendarDay: "day", CalendarWeek: "week", CalendarMonth: "month", CalendarYear: "year"}
 
 func (c Calendar) String() string { return calendarNames.Of(c) }
 
@@ -60,9 +61,9 @@ type Window struct {
 	Calendar Calendar // if set, MS is 0
 }
 
-// ParseWindow reads a duration, or one of day, week and month.
+// ParseWindow reads a duration, or one of day, week and month. A rule's window cannot be a year yet.
 func ParseWindow(s string) (Window, error) {
-	if c, err := ParseCalendar(s); err == nil {
+	if c, err := ParseCalendar(s); err == nil && c != CalendarYear {
 		return Window{Duration: Duration{Text: s}, Calendar: c}, nil
 	}
 	d, err := ParseDuration(s)

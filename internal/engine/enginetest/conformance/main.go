@@ -1,10 +1,11 @@
-// Command conformance runs files of test vectors against both engines:
+// Command conformance runs files of test vectors against both engines, and files of bounds against
+// the calendar windows that both are given:
 //
 //	go run ./internal/engine/enginetest/conformance -redis URL DIR
 //
 // It takes every .json file under DIR, prints each difference, the counts of each file and
-// engine, and as its last line "N passed, M failed" (cases, both engines together). It exits
-// with 1 if a case failed or there was none.
+// engine, and as its last line "N passed, M failed" (cases, both engines together, and rows of
+// bounds). It exits with 1 if something failed or there was nothing to run.
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 	"io"
 	"os"
 	"time"
+	_ "time/tzdata" // the rows of bounds must not depend on the machine's zones
 
 	"weir/internal/engine"
 	"weir/internal/engine/enginetest"
@@ -41,9 +43,9 @@ func main() {
 }
 
 type eng struct {
-	name           string
-	engine         engine.Engine
-	passed, failed int
+	name   string
+	engine engine.Engine
+	tally
 }
 
 // patience is how long a case may take: the run is about answers, not about speed.
@@ -65,6 +67,7 @@ func run(ctx context.Context, out io.Writer, redisURL, dir string) (ok bool, err
 		return false, fmt.Errorf("look for vector files in %s: %w", dir, err)
 	}
 	unread := 0
+	var calendar tally
 	for _, name := range names {
 		file, err := enginetest.ReadFile(files, name)
 		if err != nil {
@@ -72,34 +75,66 @@ func run(ctx context.Context, out io.Writer, redisURL, dir string) (ok bool, err
 			unread++
 			continue
 		}
-		for _, e := range engines {
-			e.file(ctx, out, name, file)
+		if len(file.Cases) > 0 {
+			for _, e := range engines {
+				e.file(ctx, out, name, file.Cases)
+			}
+		}
+		if len(file.Bounds) > 0 {
+			calendar.add(bounds(out, name, file.Bounds))
 		}
 	}
-	passed, failed := 0, unread
+	all := tally{failed: unread}
 	for _, e := range engines {
-		fmt.Fprintf(out, "%s: %d passed, %d failed\n", e.name, e.passed, e.failed)
-		passed += e.passed
-		failed += e.failed
+		fmt.Fprintf(out, "%s: %s\n", e.name, e.tally)
+		all.add(e.tally)
 	}
-	fmt.Fprintf(out, "%d passed, %d failed\n", passed, failed)
-	return failed == 0 && passed > 0, nil
+	if calendar != (tally{}) {
+		fmt.Fprintf(out, "bounds: %s\n", calendar)
+		all.add(calendar)
+	}
+	fmt.Fprintln(out, all)
+	return all.failed == 0 && all.passed > 0, nil
 }
 
-func (e *eng) file(ctx context.Context, out io.Writer, name string, file enginetest.File) {
-	passed, failed := 0, 0
-	for _, c := range file.Cases {
-		failures := enginetest.RunCase(ctx, e.engine, enginetest.Prefix(), c)
-		for _, f := range failures {
-			fmt.Fprintf(out, "%s: %s: %s\n", name, e.name, f)
-		}
-		if len(failures) == 0 {
-			passed++
-		} else {
-			failed++
-		}
+// file runs cases against one engine.
+func (e *eng) file(ctx context.Context, out io.Writer, name string, cases []enginetest.Case) {
+	var sum tally
+	for _, c := range cases {
+		sum.count(out, name+": "+e.name, enginetest.RunCase(ctx, e.engine, enginetest.Prefix(), c))
 	}
-	fmt.Fprintf(out, "%s: %s: %d passed, %d failed\n", name, e.name, passed, failed)
-	e.passed += passed
-	e.failed += failed
+	fmt.Fprintf(out, "%s: %s: %s\n", name, e.name, sum)
+	e.add(sum)
+}
+
+// bounds runs rows of calendar windows.
+func bounds(out io.Writer, name string, rows []enginetest.Bounds) tally {
+	var sum tally
+	for i, row := range rows {
+		sum.count(out, name+": bounds", enginetest.RunBounds(i, row))
+	}
+	fmt.Fprintf(out, "%s: bounds: %s\n", name, sum)
+	return sum
+}
+
+// A tally counts cases or rows.
+type tally struct{ passed, failed int }
+
+func (t tally) String() string { return fmt.Sprintf("%d passed, %d failed", t.passed, t.failed) }
+
+func (t *tally) add(other tally) {
+	t.passed += other.passed
+	t.failed += other.failed
+}
+
+// count prints the failures of one case or row, and counts it.
+func (t *tally) count(out io.Writer, where string, failures []enginetest.Failure) {
+	for _, f := range failures {
+		fmt.Fprintf(out, "%s: %s\n", where, f)
+	}
+	if len(failures) > 0 {
+		t.failed++
+		return
+	}
+	t.passed++
 }

@@ -22,8 +22,10 @@ func TestRunPassesOnTheProjectsVectors(t *testing.T) {
 	ok, err := run(context.Background(), &out, testenv.RedisURL(t), "../testdata/conformance")
 	require.NoError(t, err)
 	require.True(t, ok, out.String())
-	require.Equal(t, "336 passed, 0 failed", lastLine(out.String()))
+	require.Equal(t, "1536 passed, 0 failed", lastLine(out.String()), "336 cases and 1200 rows of bounds")
 	require.Contains(t, out.String(), "calendar/calendar.json: redis: ")
+	require.Contains(t, out.String(), "cycles/cycles.json: bounds: 1200 passed, 0 failed\n")
+	require.NotContains(t, out.String(), "cycles/cycles.json: memory: ", "no engine decides about bounds")
 }
 
 // A run that says "passed" where an answer is wrong would let a broken engine out.
@@ -41,6 +43,18 @@ func TestRunReportsEachDifference(t *testing.T) {
 	require.Contains(t, out.String(), "deep/wrong.json: memory: case c, step 0, remaining: expected 1, got 0\n")
 	require.Contains(t, out.String(), "deep/wrong.json: redis: case c, step 0, remaining: expected 1, got 0\n")
 	require.Equal(t, "0 passed, 2 failed", lastLine(out.String()))
+
+	rows := `{"bounds": [
+		{"window": "day", "zone": "UTC", "anchor_ms": null, "t_ms": 5, "start_ms": 0, "end_ms": 86400000},
+		{"window": "day", "zone": "UTC", "anchor_ms": null, "t_ms": 5, "start_ms": 0, "end_ms": 86400001}]}`
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "rows.json"), []byte(rows), 0o600))
+	out.Reset()
+	ok, err = run(context.Background(), &out, testenv.RedisURL(t), dir)
+	require.NoError(t, err)
+	require.False(t, ok)
+	require.Contains(t, out.String(), "rows.json: bounds: case day in UTC from calendar at 5, step 1, end_ms: expected 86400001, got 86400000\n")
+	require.Contains(t, out.String(), "rows.json: bounds: 1 passed, 1 failed\n")
+	require.Equal(t, "1 passed, 3 failed", lastLine(out.String()))
 }
 
 func TestRunFailsWithoutVectors(t *testing.T) {
