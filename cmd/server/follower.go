@@ -83,15 +83,20 @@ func (f *follower) changed(ctx context.Context, c tenants.Change) {
 }
 
 // followFor bounds how long the answer to a write waits for this instance to act on it.
-const followFor = 500 * time.Millisecond
+const followFor = 2 * time.Second
 
-// now takes over what was just written for a tenant, whether or not the client still waits, or
-// leaves it to the watcher where that takes longer than followFor.
+// now applies what was just written for a tenant, whether or not the client still waits. If that
+// takes longer than followFor, the watcher applies it later.
 func (f *follower) now(ctx context.Context, tenant limit.TenantID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), followFor)
 	defer cancel()
 	change, err := f.store.Versions(ctx, tenant)
-	if err != nil {
+	switch {
+	case errors.Is(err, tenants.ErrNotFound):
+		f.authenticator.Apply(ctx, tenants.Change{Tenant: tenant, Gone: true})
+		f.policies.Gone(tenant)
+		return
+	case err != nil:
 		return
 	}
 	f.authenticator.Apply(ctx, change)

@@ -57,3 +57,29 @@ func TestReadyWithTheTenantsThatFit(t *testing.T) {
 		require.Equal(t, there, err == nil, "%v", err)
 	}
 }
+
+// What this instance writes for a tenant that it did not know is in force when the write is answered:
+// the first key needs no lookup, and a deleted tenant is gone.
+func TestFollowNewAndDeletedTenants(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	log := slog.New(slog.DiscardHandler)
+	policies := check.NewPolicies(d.Store, check.NewKeys([16]byte{1}), log, check.NewMetrics(prometheus.NewRegistry()))
+	defer policies.Close()
+	authenticator := tenants.NewAuthenticator(d.Store)
+	following := newFollower(d.Store, authenticator, policies, limit.TenantID{}, log) // whose watcher does not run
+	actor, key := d.Tenant("new")
+	following.now(t.Context(), actor.TenantID())
+	_, err := authenticator.Authenticate(t.Context(), key.Secret())
+	require.NoError(t, err)
+	require.Zero(t, authenticator.Lookups())
+	_, err = policies.Get(t.Context(), actor.TenantID())
+	require.NoError(t, err)
+
+	require.NoError(t, d.Store.DeleteTenant(t.Context(), tenants.AsOperator("test"), "new", tenants.Match{}))
+	following.now(t.Context(), actor.TenantID())
+	_, err = authenticator.Authenticate(t.Context(), key.Secret())
+	require.ErrorIs(t, err, tenants.ErrUnknownKey)
+	_, err = policies.Get(t.Context(), actor.TenantID())
+	require.ErrorIs(t, err, check.ErrUnknownTenant)
+}

@@ -141,7 +141,10 @@ func (s *service) assemble(ctx, working context.Context) error {
 	s.background.Go(func() { checker.RunLatency(working) })
 	s.background.Go(func() { logRedisState(working, s.engine, s.redis, s.log) })
 	s.background.Go(func() { s.front.failIf("write down when keys were used", authenticator.Run(working)) })
-	s.background.Go(func() { policies.Run(working) })
+	s.background.Go(func() {
+		policies.Run(working)
+		policies.Close()
+	})
 	s.background.Go(func() { s.front.failIf("listen for changes", following.run(working)) })
 	s.background.Go(func() { purge(working, s.store, s.cfg.AuditRetention, s.log) })
 	s.background.Go(func() { logAuditHeads(working, s.store, s.log) })

@@ -73,7 +73,6 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 	if op.Metadata[metaReset] == true {
 		kind = tenants.ResetWrite
 	}
-	follows := op.Method != http.MethodGet && scope == tenants.ScopeWrite && a.follow != nil
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", cacheControl(r.Method))
 		cond, err := a.admit(op, scope, query, r)
@@ -115,10 +114,7 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 			answer = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.idempotent(w, r, op, body, next) })
 		}
 		if scope == tenants.ScopeWrite {
-			answer = committing(answer)
-		}
-		if follows { // around all of it: before the commit there is nothing to follow
-			answer = a.followed(answer)
+			answer = a.committed(answer)
 		}
 		answer.ServeHTTP(w, r)
 	})

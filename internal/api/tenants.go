@@ -87,6 +87,7 @@ func (a *admin) createTenant(ctx context.Context, in *struct{ Body TenantCreate 
 	if err != nil {
 		return nil, err
 	}
+	followTenant(ctx, t.ID)
 	body := TenantCreated{Tenant: tenantAnswer(t), Key: newKeyAnswer(k, secret)}
 	return stored(body, t.Version, true, "/v1/tenants/"+t.Slug), nil
 }
@@ -122,9 +123,17 @@ func (a *admin) patchTenantByRef(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
+	followTenant(ctx, t.ID)
 	return found(tenantAnswer(t), t.Version), nil
 }
 
 func (a *admin) deleteTenant(ctx context.Context, in *TenantPath) error {
-	return a.store.DeleteTenant(ctx, actorFrom(ctx), in.Tenant, conditionsFrom(ctx).match)
+	t, unknown := a.store.TenantBySlugOrID(ctx, actorFrom(ctx), in.Tenant)
+	if err := a.store.DeleteTenant(ctx, actorFrom(ctx), in.Tenant, conditionsFrom(ctx).match); err != nil {
+		return err
+	}
+	if unknown == nil {
+		followTenant(ctx, t.ID)
+	}
+	return nil
 }

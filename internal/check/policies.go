@@ -26,6 +26,7 @@ var (
 	ErrPolicyUnavailable = errors.New("the tenant's policy is not in memory")
 	errNotInTime         = fmt.Errorf("%w, and could not be read in time", ErrPolicyUnavailable)
 	errTooManyWait       = fmt.Errorf("%w, and too many checks wait for others already", ErrPolicyUnavailable)
+	errClosed            = fmt.Errorf("%w, and no more tenants are loaded: the instance is stopping", ErrPolicyUnavailable)
 	errTooLarge          = fmt.Errorf("%w, for it alone would take more than all may", ErrPolicyUnavailable)
 )
 
@@ -60,6 +61,13 @@ type Policies struct {
 	flight  singleflight.Group
 	lanes   lanes
 
+	// working ends with Close, and with it every goroutine of the cache.
+	working context.Context
+	stop    context.CancelFunc
+	closing sync.Mutex // guards closed
+	closed  bool
+	work    sync.WaitGroup // Add only while closed is false
+
 	waiting    atomic.Int64 // checks of tenants that are not loaded
 	maxWaiting int64
 	coldWait   time.Duration
@@ -79,6 +87,7 @@ type tenantEntry struct {
 
 	mu         sync.Mutex    // guards what follows
 	stale      stale         // what is to be read again
+	first      chan struct{} // closed when the first load ends; nil while there is none
 	refreshing chan struct{} // closed when the refresh under way ends; nil while there is none
 	bytes      int64         // that memory has been told of
 	gone       bool          // the entry is no longer in the map
@@ -105,6 +114,7 @@ func NewPolicies(source PolicySource, keys Keys, log *slog.Logger, metrics *Metr
 		tenants: xsync.NewMap[limit.TenantID, *tenantEntry](),
 		lanes:   newLanes(), maxWaiting: maxWaiting, coldWait: coldWait,
 	}
+	p.working, p.stop = context.WithCancel(context.Background())
 	p.memory.refused = map[limit.TenantID]refusal{}
 	p.tick()
 	return p
@@ -153,23 +163,67 @@ func (p *Policies) await(ctx context.Context, tenant limit.TenantID) (policy *Po
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, p.coldWait, errNotInTime)
 	defer cancel()
-	select {
-	case r := <-p.fetch(ctx, tenant):
-		if r.Err != nil {
-			return nil, r.Err
+	policy, own, err := p.wait(ctx, tenant)
+	if own || err != nil && !errors.Is(err, ErrUnknownTenant) {
+		return policy, err
+	}
+	// This load began before the check did. If the tenant was evicted since then, or changed its
+	// state, the load may have missed a change that the check must see.
+	if e, ok := p.tenants.Load(tenant); ok {
+		if policy := e.policy.Load(); policy != nil {
+			return policy, nil
 		}
-		return r.Val.(*Policy), nil
+	}
+	// Whoever began the next load, it began after the one above ended, and so after the check began.
+	policy, _, err = p.wait(ctx, tenant)
+	return policy, err
+}
+
+// wait waits for a load of the tenant. own tells that this call began it.
+func (p *Policies) wait(ctx context.Context, tenant limit.TenantID) (policy *Policy, own bool, err error) {
+	result, began := p.fetch(tenant)
+	select {
+	case r := <-result:
+		policy, _ = r.Val.(*Policy)
+		return policy, *began, r.Err
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return nil, true, context.Cause(ctx)
 	}
 }
 
-// fetch reads a tenant that is not loaded, once for all who ask at the time.
-func (p *Policies) fetch(ctx context.Context, tenant limit.TenantID) <-chan singleflight.Result {
-	// The load goes on when the caller that began it goes away: others wait for it too.
+// fetch loads a tenant that is not loaded, once for all callers that wait at the same time. own
+// tells that this call began the load; read it after the result.
+func (p *Policies) fetch(tenant limit.TenantID) (result <-chan singleflight.Result, own *bool) {
+	own = new(bool)
+	// The load continues without the caller that began it, because others wait for it too.
 	return p.flight.DoChan(tenant.String(), func() (any, error) {
-		return p.first(context.WithoutCancel(ctx), tenant)
-	})
+		*own = true
+		if !p.begin() {
+			return nil, errClosed
+		}
+		defer p.work.Done()
+		return p.first(p.working, tenant)
+	}), own
+}
+
+// begin reports whether a goroutine of the cache may begin to work. It calls p.work.Done at its end.
+func (p *Policies) begin() bool {
+	p.closing.Lock()
+	defer p.closing.Unlock()
+	if p.closed {
+		return false
+	}
+	p.work.Add(1)
+	return true
+}
+
+// Close ends all reading and waits for it. Tenants that are loaded can still be asked for.
+func (p *Policies) Close() {
+	p.closing.Lock()
+	p.closed = true
+	p.closing.Unlock()
+	p.stop()
+	p.work.Wait()
 }
 
 // Preload is Get ahead of any check: it waits for as long as the reading takes, and its errors are
@@ -178,8 +232,9 @@ func (p *Policies) Preload(ctx context.Context, tenant limit.TenantID) error {
 	if e, ok := p.tenants.Load(tenant); ok && e.policy.Load() != nil {
 		return nil
 	}
+	result, _ := p.fetch(tenant)
 	select {
-	case r := <-p.fetch(ctx, tenant):
+	case r := <-result:
 		return r.Err
 	case <-ctx.Done():
 		return ctx.Err()
@@ -235,22 +290,36 @@ func (p *Policies) Pin(tenant limit.TenantID) {
 	e.pinned.Store(true)
 }
 
-// Settle waits until a loaded tenant is as Changed was last told, or ctx ends.
+// Settle waits until the policy in force is as new as Changed was last told, or ctx ends.
 func (p *Policies) Settle(ctx context.Context, tenant limit.TenantID) error {
-	e, ok := p.tenants.Load(tenant)
-	if !ok {
-		return nil
+	for {
+		// A tenant that is not there is read after the change, at its next check.
+		e, ok := p.tenants.Load(tenant)
+		if !ok {
+			return nil
+		}
+		pending := e.pending()
+		if pending == nil {
+			return nil
+		}
+		select {
+		case <-pending:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
+}
+
+// pending returns what to wait for before a change is in force; nil: nothing.
+func (e *tenantEntry) pending() <-chan struct{} {
 	e.mu.Lock()
-	refreshing := e.refreshing
-	e.mu.Unlock()
-	if refreshing == nil {
-		return nil
+	defer e.mu.Unlock()
+	switch {
+	case e.refreshing != nil:
+		return e.refreshing
+	case e.stale.any():
+		// The first load may have read before the change. When it ends, a refresh is under way.
+		return e.first
 	}
-	select {
-	case <-refreshing:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return nil
 }

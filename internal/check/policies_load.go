@@ -30,21 +30,36 @@ type reading struct {
 	in    chan struct{}
 }
 
-func (l *lanes) enter(lane chan struct{}) *reading {
-	lane <- struct{}{}
-	return &reading{lanes: l, in: lane}
+// enter waits for a place in the lane, until ctx ends.
+func (l *lanes) enter(ctx context.Context, lane chan struct{}) (*reading, error) {
+	select {
+	case lane <- struct{}{}:
+		return &reading{lanes: l, in: lane}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
-func (r *reading) end() { <-r.in }
+func (r *reading) end() {
+	if r.in != nil {
+		<-r.in
+	}
+}
 
 // giveWay changes to the lane of those that take long. The source is not being read meanwhile.
-func (r *reading) giveWay() {
+func (r *reading) giveWay(ctx context.Context) error {
 	if r.in == r.lanes.long {
-		return
+		return nil
 	}
 	<-r.in
-	r.in = r.lanes.long
-	r.in <- struct{}{}
+	r.in = nil
+	select {
+	case r.lanes.long <- struct{}{}:
+		r.in = r.lanes.long
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // first loads a tenant that is not loaded.
@@ -53,6 +68,8 @@ func (p *Policies) first(ctx context.Context, tenant limit.TenantID) (*Policy, e
 	if policy := e.policy.Load(); policy != nil {
 		return policy, nil
 	}
+	ended := e.beginFirst()
+	defer ended()
 	began := p.clock()
 	if err := p.load(ctx, tenant, e, p.lanes.first, stale{rules: true, subjects: true}); err != nil {
 		p.metrics.policies.loadErrors.Inc()
@@ -72,11 +89,28 @@ func (p *Policies) first(ctx context.Context, tenant limit.TenantID) (*Policy, e
 	return e.policy.Load(), nil
 }
 
+// beginFirst notes that the first load is under way. The caller calls ended when it is over.
+func (e *tenantEntry) beginFirst() (ended func()) {
+	first := make(chan struct{})
+	e.mu.Lock()
+	e.first = first
+	e.mu.Unlock()
+	return func() {
+		e.mu.Lock()
+		e.first = nil
+		e.mu.Unlock()
+		close(first)
+	}
+}
+
 // load reads what is stale and swaps it in. It works for several callers, so it returns a
 // panic as a PanicError.
 func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEntry, lane chan struct{}, what stale) (err error) {
 	defer RecoverTo(&err)
-	reading := p.lanes.enter(lane)
+	reading, err := p.lanes.enter(ctx, lane)
+	if err != nil {
+		return err
+	}
 	defer reading.end()
 	e.loading.Lock()
 	defer e.loading.Unlock()
@@ -158,7 +192,9 @@ func (p *Policies) listSubjects(ctx context.Context, tenant limit.TenantID, e *t
 		if !more {
 			break
 		}
-		r.giveWay()
+		if err := r.giveWay(ctx); err != nil {
+			return nil, 0, err
+		}
 	}
 	upTo, err := p.source.LoadSubjects(ctx, tenant, from, all.store)
 	all.seal()
@@ -178,7 +214,7 @@ func (e *compileError) Unwrap() error { return e.err }
 func (p *Policies) refreshLater(tenant limit.TenantID, e *tenantEntry) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.policy.Load() != nil && e.stale.any() && e.refreshing == nil && !e.gone {
+	if e.policy.Load() != nil && e.stale.any() && e.refreshing == nil && !e.gone && p.begin() {
 		e.refreshing = make(chan struct{})
 		go p.refresh(tenant, e)
 	}
@@ -205,22 +241,29 @@ func (e *tenantEntry) giveBack(what stale) {
 	e.stale.anew = e.stale.anew || what.anew
 }
 
-// refresh reads until nothing is stale. A source that is away is asked again, less and less
+// refresh reads until nothing is stale, or Close. A source that is away is asked again, less and less
 // often. A read begins after the change was heard of, so it sees that change or a later one.
 func (p *Policies) refresh(tenant limit.TenantID, e *tenantEntry) {
 	const first, longest = 50 * time.Millisecond, time.Second
+	defer p.work.Done()
 	wait := first
 	for {
 		what, more := e.take()
 		if !more {
 			return
 		}
-		err := p.load(context.Background(), tenant, e, p.lanes.changes, what)
+		err := p.load(p.working, tenant, e, p.lanes.changes, what)
 		var broken *compileError
 		var panicked *PanicError
 		switch {
 		case err == nil:
 			wait = first
+		case p.working.Err() != nil:
+			e.giveBack(what)
+			e.mu.Lock()
+			e.endRefresh()
+			e.mu.Unlock()
+			return
 		case errors.Is(err, ErrUnknownTenant):
 			p.remove(tenant, e)
 		case errors.As(err, &broken): // until the next change, which will be heard of
@@ -238,9 +281,18 @@ func (p *Policies) refresh(tenant limit.TenantID, e *tenantEntry) {
 			}
 			p.log.Log(context.Background(), level, "policy cannot be read; the last good one stays", "tenant_id", tenant, "error", err)
 			e.giveBack(what)
-			time.Sleep(wait/2 + rand.N(wait))
+			pause(p.working, wait/2+rand.N(wait))
 			wait = min(2*wait, longest)
 		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"weir/internal/limit"
 )
@@ -243,4 +244,117 @@ func TestPanicWhileAPolicyIsRead(t *testing.T) {
 	require.EqualValues(t, 1, testutil.ToFloat64(metrics.policyErrors))
 	require.Contains(t, log.String(), "broken again")
 	require.Contains(t, log.String(), "LoadPolicy")
+}
+
+// A write that arrives during the first load waits for it: the load may have read before the write,
+// and the policy that it puts in force must be replaced before the writer's next check.
+func TestSettleDuringFirstLoad(t *testing.T) {
+	tenant, ctx := uuid.New(), context.Background()
+	source := &fakeSource{
+		data:    map[limit.TenantID]PolicyData{tenant: {Version: 1}},
+		entered: make(chan struct{}), release: make(chan struct{}),
+	}
+	p, _ := newPolicies(source)
+	loaded := make(chan error, 1)
+	go func() { loaded <- p.Preload(ctx, tenant) }()
+	<-source.entered // version 1 is read, and not yet in force
+	source.set(func() { source.data[tenant] = PolicyData{Version: 2} })
+	p.Changed(tenant, 2, 0)
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	require.ErrorIs(t, p.Settle(ended, tenant), context.Canceled, "there is something to wait for")
+	settled := make(chan error, 1)
+	go func() { settled <- p.Settle(ctx, tenant) }()
+	source.release <- struct{}{}
+	<-source.entered
+	require.NoError(t, <-loaded)
+	source.release <- struct{}{}
+	require.NoError(t, <-settled)
+	policy, err := p.Get(ctx, tenant)
+	require.NoError(t, err)
+	require.Equal(t, int64(2), policy.Version())
+}
+
+// A check may find a load that is about to end. If the tenant has been evicted and changed since that
+// load read it, the check loads it again.
+func TestLoadBeforeAnEviction(t *testing.T) {
+	tenant, ctx := uuid.New(), context.Background()
+	source := &fakeSource{data: map[limit.TenantID]PolicyData{tenant: {Version: 1}}}
+	p, _ := newPolicies(source)
+	// Loading asks for the time when it begins, when the policy is put in force, and at its end.
+	asked, ending, end := 0, make(chan struct{}), make(chan struct{})
+	p.clock = func() time.Time {
+		if asked++; asked == 3 {
+			close(ending)
+			<-end
+		}
+		return time.Now()
+	}
+	loaded := make(chan error, 1)
+	go func() { loaded <- p.Preload(ctx, tenant) }()
+	<-ending
+	p.clock = time.Now
+	e, ok := p.tenants.Load(tenant)
+	require.True(t, ok)
+	require.True(t, p.remove(tenant, e))
+	source.set(func() { source.data[tenant] = PolicyData{Version: 2} })
+	p.Changed(tenant, 2, 0)
+	require.NoError(t, p.Settle(ctx, tenant))
+
+	result, own := p.fetch(tenant) // joins, as a check would now
+	checked := make(chan *Policy, 1)
+	go func() {
+		policy, err := p.Get(ctx, tenant)
+		if err != nil {
+			policy = nil
+		}
+		checked <- policy
+	}()
+	eventually(t, func() bool { return p.waiting.Load() == 1 })
+	close(end)
+	require.NoError(t, (<-result).Err)
+	require.False(t, *own)
+	require.NoError(t, <-loaded)
+	require.Equal(t, int64(2), (<-checked).Version())
+}
+
+// Close ends every goroutine: one that reads, one that waits for its turn, one that waits to try
+// again, and a load of a page that goes on later.
+func TestPoliciesClose(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	tenant, broken, waiting, ctx := uuid.New(), uuid.New(), uuid.New(), context.Background()
+	source := &fakeSource{data: map[limit.TenantID]PolicyData{tenant: {Version: 1}, broken: {Version: 1}, waiting: {Version: 1}}}
+	p, _ := newPolicies(source)
+	for _, t3 := range []limit.TenantID{tenant, broken, waiting} {
+		_, err := p.Get(ctx, t3)
+		require.NoError(t, err)
+	}
+	// One refresh fails, and is to be tried again.
+	source.set(func() { source.err = errors.New("away") })
+	loads := 0
+	source.set(func() { loads = source.loads })
+	p.Changed(broken, 2, 0)
+	eventually(t, func() (began bool) { source.set(func() { began = source.loads > loads }); return began })
+	// The lane of changes is taken, so the next one waits for its turn, as does a first load.
+	for range cap(p.lanes.changes) {
+		p.lanes.changes <- struct{}{}
+	}
+	for range cap(p.lanes.first) {
+		p.lanes.first <- struct{}{}
+	}
+	p.Changed(waiting, 2, 0)
+	first := make(chan error, 1)
+	go func() { first <- p.Preload(ctx, uuid.New()) }()
+	eventually(t, func() bool { return p.tenants.Size() == 4 })
+
+	p.Close()
+	require.ErrorIs(t, <-first, context.Canceled)
+	p.Close() // again
+	policy, err := p.Get(ctx, waiting)
+	require.NoError(t, err, "what is loaded is answered to the end")
+	require.Equal(t, int64(1), policy.Version())
+	_, err = p.Get(ctx, uuid.New())
+	require.ErrorIs(t, err, ErrPolicyUnavailable)
+	p.Changed(tenant, 2, 0) // no refresh begins
+	require.NoError(t, p.Settle(ctx, tenant))
 }

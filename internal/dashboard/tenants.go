@@ -152,6 +152,7 @@ func (d *dashboard) createTenant(w http.ResponseWriter, r *http.Request, v *visi
 			view.Note += " The tier was not set. Set it on the tenant's page."
 		}
 	}
+	d.followTenant(ctx, made.ID) // so that its key works when the page shows it
 	v.frame.Title = "New tenant"
 	showsSecret(w)
 	return d.render(w, r, http.StatusOK, secretPage(v.frame, &view))

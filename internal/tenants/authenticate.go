@@ -372,17 +372,7 @@ func (a *Authenticator) loadAgain(ctx context.Context) {
 // Changed reads the keys of a tenant anew.
 func (a *Authenticator) Changed(ctx context.Context, tenant uuid.UUID) {
 	history := a.store.history.Load()
-	var rows []db.LookUpTenantKeysRow
-	var version int64
-	err := a.store.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		head, err := q.TenantByID(ctx, tenant)
-		if err != nil {
-			return err
-		}
-		version = head.KeysVersion
-		rows, err = q.LookUpTenantKeys(ctx, tenant)
-		return err
-	})
+	rows, version, err := a.readTenantKeys(ctx, tenant)
 	switch {
 	case err == nil:
 		a.replace(tenant, rows, reading{history, version})
@@ -394,6 +384,19 @@ func (a *Authenticator) Changed(ctx context.Context, tenant uuid.UUID) {
 		a.pending[tenant] = true
 		a.mu.Unlock()
 	}
+}
+
+func (a *Authenticator) readTenantKeys(ctx context.Context, tenant uuid.UUID) (rows []db.LookUpTenantKeysRow, version int64, err error) {
+	err = a.store.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		head, err := q.TenantByID(ctx, tenant)
+		if err != nil {
+			return err
+		}
+		version = head.KeysVersion
+		rows, err = q.LookUpTenantKeys(ctx, tenant)
+		return err
+	})
+	return rows, version, err
 }
 
 // replace makes rows all that is known of the tenant's keys, unless that is newer.
@@ -418,9 +421,15 @@ func (a *Authenticator) replace(id uuid.UUID, rows []db.LookUpTenantKeysRow, at 
 		return
 	}
 	for _, hash := range old.hashes {
-		if !slices.Contains(tenant.hashes, hash) {
-			a.known.Delete(hash)
+		if slices.Contains(tenant.hashes, hash) {
+			continue
 		}
+		// A lookup may have found a key that was created after rows were read.
+		if k, found := a.known.Load(hash); found && at.olderThan(k.at) {
+			tenant.hashes = append(tenant.hashes, hash)
+			continue
+		}
+		a.known.Delete(hash)
 	}
 }
 

@@ -286,3 +286,32 @@ func TestAuthenticateAllocatesNothing(t *testing.T) {
 		}
 	}))
 }
+
+// Reading all keys of a tenant may take longer than a lookup that begins later. It must not forget the
+// new key that the lookup has found: lookups are limited, and beyond the limit the key would get 401.
+func TestOlderReadingKeepsANewerKey(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	a, _ := d.Tenant("tenant-a")
+	auth := tenants.NewAuthenticator(d.Store)
+	require.NoError(t, auth.Load(t.Context()))
+	lookups := lookupsOf(auth)
+	replace, err := auth.ReadTenantKeys(t.Context(), a.TenantID())
+	require.NoError(t, err)
+	_, key, err := d.Store.CreateKey(t.Context(), a, tenants.NewAPIKey{Name: "new", Scopes: []tenants.Scope{tenants.ScopeCheck}})
+	require.NoError(t, err)
+	_, err = auth.Authenticate(t.Context(), key.Secret())
+	require.NoError(t, err)
+	replace()
+	_, err = auth.Authenticate(t.Context(), key.Secret())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, lookups())
+
+	// What is read later replaces it as before.
+	auth.Changed(t.Context(), a.TenantID())
+	d.Exec("DELETE FROM api_keys WHERE name = 'new'")
+	d.Exec("UPDATE tenants SET keys_version = keys_version + 1")
+	auth.Changed(t.Context(), a.TenantID())
+	_, err = auth.Authenticate(t.Context(), key.Secret())
+	require.ErrorIs(t, err, tenants.ErrUnknownKey)
+}

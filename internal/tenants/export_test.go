@@ -3,6 +3,7 @@ package tenants
 import (
 	"context"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"weir/internal/tenants/db"
@@ -18,6 +19,13 @@ func (a *Authenticator) ReadKey(ctx context.Context, key Key) (keep func(), err 
 		return err
 	})
 	return func() { _, _ = a.keep(hash, row, reading{history, row.KeysVersion}) }, err
+}
+
+// ReadTenantKeys does the first half of Changed: it reads.
+func (a *Authenticator) ReadTenantKeys(ctx context.Context, tenant uuid.UUID) (replace func(), err error) {
+	history := a.store.history.Load()
+	rows, version, err := a.readTenantKeys(ctx, tenant)
+	return func() { a.replace(tenant, rows, reading{history, version}) }, err
 }
 
 // OnListening sets what is called with the process id of the watcher's back end.
