@@ -77,46 +77,46 @@ func (a *admin) routes() {
 	put(a, "/v1/plans/{plan}", "put-plan", "Create or replace a plan", a.putPlan)
 	patch(a, "/v1/plans/{plan}", "patch-plan", "Change a plan", a.patchPlan)
 	remove(a, "/v1/plans/{plan}", "delete-plan", "Delete a plan", a.deletePlan)
-	read(a, "/v1/plans/{plan}/limits/{rule}", "get-plan-limit", "Get the number that a plan gives a rule", a.getPlanLimit)
-	put(a, "/v1/plans/{plan}/limits/{rule}", "put-plan-limit", "Set the number that a plan gives a rule", a.putPlanLimit)
-	remove(a, "/v1/plans/{plan}/limits/{rule}", "delete-plan-limit", "Let a plan leave a rule at its default", a.deletePlanLimit)
+	read(a, "/v1/plans/{plan}/limits/{rule}", "get-plan-limit", "Get a plan limit", a.getPlanLimit)
+	put(a, "/v1/plans/{plan}/limits/{rule}", "put-plan-limit", "Set a plan limit", a.putPlanLimit)
+	remove(a, "/v1/plans/{plan}/limits/{rule}", "delete-plan-limit", "Delete a plan limit", a.deletePlanLimit)
 
 	list(a, "/v1/subjects", "list-subjects", "List registered subjects", a.listSubjects)
 	read(a, "/v1/subjects/{subject}", "get-subject", "Get a registered subject", a.getSubject)
 	put(a, "/v1/subjects/{subject}", "put-subject", "Register or replace a subject", a.putSubject)
 	patch(a, "/v1/subjects/{subject}", "patch-subject", "Change a registered subject", a.patchSubject)
-	remove(a, "/v1/subjects/{subject}", "delete-subject", "Forget a subject and its overrides", a.deleteSubject)
-	read(a, "/v1/subjects/{subject}/overrides/{rule}", "get-override", "Get the number of one subject for a rule", a.getOverride)
-	put(a, "/v1/subjects/{subject}/overrides/{rule}", "put-override", "Set the number of one subject for a rule", a.putOverride)
+	remove(a, "/v1/subjects/{subject}", "delete-subject", "Delete a subject and its overrides", a.deleteSubject)
+	read(a, "/v1/subjects/{subject}/overrides/{rule}", "get-override", "Get an override", a.getOverride)
+	put(a, "/v1/subjects/{subject}/overrides/{rule}", "put-override", "Set an override", a.putOverride)
 	remove(a, "/v1/subjects/{subject}/overrides/{rule}", "delete-override", "Delete an override", a.deleteOverride)
-	watch[LimitsAnswer](a, "/v1/subjects/{subject}/limits", "get-limits", "Get what is left for a subject under every rule", a.getLimits)
+	watch[LimitsAnswer](a, "/v1/subjects/{subject}/limits", "get-limits", "Get the live limits of a subject", a.getLimits)
 	a.bulkRoutes()
 	list(a, "/v1/overrides", "list-overrides", "List the overrides of all subjects", a.listOverrides, about(
-		"subjects", "By subject; with ending_before, those that end first come first."))
-	act(a, "/v1/subjects/{subject}/reset", "reset-subject", "Forget the counters of a subject", a.resetSubject, resets)
+		"subjects", "Sorted by subject; with ending_before, by expiry."))
+	act(a, "/v1/subjects/{subject}/reset", "reset-subject", "Reset the counters of a subject", a.resetSubject, resets)
 
 	list(a, "/v1/members", "list-members", "List members", a.listMembers)
 	create(a, "/v1/members", "create-member", "Invite a member", a.createMember, about(
-		"members", "Where the service sends mail, the person gets a link, which works once, for 7 days. Where it does not, the answer has it, to be handed on. "+
-			"A key makes owners only while no owner has joined."), redacts(redactMember))
+		"members", "The person receives a single-use link, valid for 7 days. If mail is not configured, the answer has the link, for you to pass on. "+
+			"A key can invite an owner only until an owner has joined."), redacts(redactMember))
 	read(a, "/v1/members/{id}", "get-member", "Get a member", a.getMember)
 	patch(a, "/v1/members/{id}", "patch-member", "Change a member's role", a.patchMember)
 	remove(a, "/v1/members/{id}", "delete-member", "Remove a member", a.deleteMember)
 
 	a.configRoutes()
 
-	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Try rules on requests that nobody made", newSimulator().simulate)
+	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Simulate rules", newSimulator().simulate)
 
-	tabulate[UsageAnswer](a, "/v1/usage", "get-usage", "Get what was allowed and denied over time", a.getUsage)
+	tabulate[UsageAnswer](a, "/v1/usage", "get-usage", "Get the usage", a.getUsage)
 
-	a.trail("/v1/audit", "list-audit", "List who changed what")
-	watch[AuditVerifyAnswer](a, "/v1/audit/verify", "verify-audit", "Tell whether the audit trail is whole", a.verifyAudit)
+	a.trail("/v1/audit", "list-audit", "List the audit trail")
+	watch[AuditVerifyAnswer](a, "/v1/audit/verify", "verify-audit", "Verify the audit trail", a.verifyAudit)
 
 	list(a, "/v1/tenants", "list-tenants", "List tenants", a.listTenants, operatorOnly)
 	create(a, "/v1/tenants", "create-tenant", "Create a tenant and its first key", a.createTenant, operatorOnly, redacts(redactTenant))
 	read(a, "/v1/tenants/{tenant}", "get-tenant-by-ref", "Get a tenant by slug or id", a.getTenantByRef, operatorOnly)
 	patch(a, "/v1/tenants/{tenant}", "patch-tenant-by-ref", "Change a tenant", a.patchTenantByRef, operatorOnly)
-	remove(a, "/v1/tenants/{tenant}", "delete-tenant", "Delete a tenant and all that belongs to it", a.deleteTenant, operatorOnly)
+	remove(a, "/v1/tenants/{tenant}", "delete-tenant", "Delete a tenant and all its data", a.deleteTenant, operatorOnly)
 }
 
 // object is the answer that carries one object.
@@ -175,7 +175,7 @@ func redacts(without func(answer []byte) ([]byte, error)) option {
 
 func read[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*object[T], error), opts ...option) {
 	op := a.operation(http.MethodGet, path, id, summary, opts)
-	op.Parameters = append(op.Parameters, headerParam("If-None-Match", "Answer 304 where the object still has this entity tag"))
+	op.Parameters = append(op.Parameters, headerParam("If-None-Match", "Answer 304 if the object still has this entity tag"))
 	op.Responses["304"] = &huma.Response{Description: "Not modified", Headers: etagHeader()}
 	register(a, op, func(ctx context.Context, in *I) (*object[T], error) {
 		out, err := h(ctx, in)
@@ -286,7 +286,7 @@ func (a *admin) operation(method, path, id, summary string, opts []option) huma.
 		opt(&op)
 	}
 	if op.Metadata[metaOperator] == true {
-		op.Description = "Only for the operator of the service."
+		op.Description = "Only for the operator."
 	}
 	return op
 }

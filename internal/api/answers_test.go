@@ -159,6 +159,6 @@ func TestReadOnlyFields(t *testing.T) {
 	}
 	require.Greater(t, objects, 9*3)
 	p := s.call(s.key, http.MethodPost, "/v1/rules", obj{"slug": "q", "limit": 1, "window": "1m", "version": 1, "tenant_id": "x"}).problem(422, codeInvalidRequest)
-	require.Equal(t, []ProblemField{{"/tenant_id", msgUnknownField, p.Errors[0].Fix}, {"/version", msgReadOnly, "Leave it out: the service sets it."}}, p.Errors)
+	require.Equal(t, []ProblemField{{"/tenant_id", msgUnknownField, p.Errors[0].Fix}, {"/version", msgReadOnly, "Omit it: the service sets it."}}, p.Errors)
 	require.Equal(t, []string{"/rules/0/version"}, s.call(s.key, http.MethodPut, "/v1/config", obj{"rules": []obj{{"slug": "q", "limit": 1, "window": "1m", "version": 1}}}).pointers(422, codeInvalidRequest))
 }

@@ -21,13 +21,13 @@ const jsonLinesType = "application/jsonl"
 // AuditParams say which rows of the trail to show.
 type AuditParams struct {
 	PageParams
-	Actor  string `query:"actor" doc:"Only what was done by this name or id, as in actor"`
+	Actor  string `query:"actor" doc:"Only rows with this actor, by name or id"`
 	Action string `query:"action" enum:"create,update,delete,rotate,revoke,reset,import" doc:"Only this"`
-	Kind   string `query:"kind" enum:"tenant,key,rule,plan,subject,member" doc:"Only changes of this kind of object"`
-	Target string `query:"target" doc:"Only changes of this object: a slug, a subject, an email, or the id of a key"`
-	From   string `query:"from" format:"date-time" doc:"Begin, RFC 3339"`
-	To     string `query:"to" format:"date-time" doc:"End, RFC 3339, not included"`
-	Format string `query:"format" enum:"json,csv,jsonl" doc:"Instead of the header Accept; json where neither says. csv and jsonl give all rows at once, as a table or as a JSON object on each line, and go with no limit and no cursor"`
+	Kind   string `query:"kind" enum:"tenant,key,rule,plan,subject,member" doc:"Only rows with this type of target"`
+	Target string `query:"target" doc:"Only rows with this target: a slug, a subject, an email, or the id of a key"`
+	From   string `query:"from" format:"date-time" doc:"Start of the period, RFC 3339"`
+	To     string `query:"to" format:"date-time" doc:"End of the period, RFC 3339, exclusive"`
+	Format string `query:"format" enum:"json,csv,jsonl" doc:"Overrides the header Accept; default json. csv and jsonl export all rows, as a table or as one JSON object per line, and cannot be combined with limit or cursor"`
 
 	asked auditAsked
 }
@@ -78,16 +78,16 @@ type AuditEntry struct {
 	ID        string      `json:"id" format:"uuid"`
 	At        time.Time   `json:"at"`
 	Actor     AuditActor  `json:"actor"`
-	Address   string      `json:"address" doc:"Where the request's connection came from, a proxy's where there is one; empty: no request"`
+	Address   string      `json:"address" doc:"Client address, reported by a trusted proxy if there is one; empty: no request"`
 	UserAgent string      `json:"user_agent" doc:"Of the request"`
-	RequestID string      `json:"request_id" doc:"Of the request, as in X-Request-Id; the rows of one change have the same"`
+	RequestID string      `json:"request_id" doc:"Id of the request, as in X-Request-Id; all rows of one change have the same"`
 	Action    string      `json:"action" doc:"create, update, delete, rotate, revoke, reset, import"`
 	Kind      string      `json:"kind" doc:"tenant, key, rule, plan (with its limits), subject (with its overrides), member"`
 	Target    string      `json:"target" doc:"A slug, a subject, an email, or the id of a key"`
-	Before    AuditFields `json:"before" doc:"The fields that the change has altered as they were, null for one that was not set; null where there was nothing"`
-	After     AuditFields `json:"after" doc:"The same as they are since; null where there is nothing any more"`
-	Reason    string      `json:"reason" doc:"What was given as such"`
-	Hash      string      `json:"hash" doc:"SHA-256 over the hash of the row before and all of this one"`
+	Before    AuditFields `json:"before" doc:"The changed fields before the change, null for a field that was not set; null for a created object"`
+	After     AuditFields `json:"after" doc:"The changed fields after the change; null for a deleted object"`
+	Reason    string      `json:"reason" doc:"The reason that the request gave"`
+	Hash      string      `json:"hash" doc:"SHA-256 over the hash of the previous row and all fields of this one"`
 }
 
 // AuditActor is who did something.
@@ -99,9 +99,9 @@ type AuditActor struct {
 
 // AuditVerifyParams say what of the trail to verify, and what must be in it.
 type AuditVerifyParams struct {
-	Head  string `query:"head" doc:"The head of an earlier answer, or of the service's log: it must still be in the trail"`
-	From  string `query:"from" doc:"The verified_to of an earlier answer: begin after that row, which must still be in the trail"`
-	Limit int64  `query:"limit" minimum:"1" maximum:"100000" default:"100000" doc:"How many rows to read at most"`
+	Head  string `query:"head" doc:"The head of an earlier answer, or from the server's log. It must still be in the trail"`
+	From  string `query:"from" doc:"The verified_to of an earlier answer: continue after that row, which must still be in the trail"`
+	Limit int64  `query:"limit" minimum:"1" maximum:"100000" default:"100000" doc:"Maximum number of rows to read"`
 }
 
 // auditVerifyTime is when one request stops reading, however many rows it was to read.
@@ -109,14 +109,14 @@ const auditVerifyTime = 2 * time.Second
 
 // AuditVerifyAnswer is the answer of GET /v1/audit/verify.
 type AuditVerifyAnswer struct {
-	Valid      *bool   `json:"valid" doc:"Whether the trail is whole; null where nothing is wrong so far and complete is false"`
-	Complete   bool    `json:"complete" doc:"Whether that is the last word. Where not, ask again with verified_to as from"`
-	Rows       int64   `json:"rows" doc:"How many rows were read and follow from one another"`
-	From       string  `json:"from" doc:"The row that the first of them follows, SEQUENCE:HASH; 0 and zeros: there is none before"`
-	VerifiedTo string  `json:"verified_to" doc:"The last of them, SEQUENCE:HASH, to be given as from"`
-	Removed    int64   `json:"removed" doc:"How many rows were removed because of their age; of the last of these the hash is kept"`
-	Head       *string `json:"head" doc:"Where the trail ends, SEQUENCE:HASH; null where the end was not reached. Keep it elsewhere, to give it as head another time"`
-	BrokenAt   *int64  `json:"broken_at" doc:"The first row that is wrong or missing"`
+	Valid      *bool   `json:"valid" doc:"Whether the trail is intact; null if no error was found and complete is false"`
+	Complete   bool    `json:"complete" doc:"Whether the verification reached the end. If not, repeat it with verified_to as from"`
+	Rows       int64   `json:"rows" doc:"Number of verified rows"`
+	From       string  `json:"from" doc:"The row before the first verified row, SEQUENCE:HASH; 0 and zeros if there is none"`
+	VerifiedTo string  `json:"verified_to" doc:"The last verified row, SEQUENCE:HASH; send it as from to continue"`
+	Removed    int64   `json:"removed" doc:"Number of rows deleted because of their age; the hash of the last one is kept"`
+	Head       *string `json:"head" doc:"The last row of the trail, SEQUENCE:HASH; null if the end was not reached. Store it elsewhere, and send it as head later"`
+	BrokenAt   *int64  `json:"broken_at" doc:"The first invalid or missing row"`
 	Problem    *string `json:"problem" doc:"What is wrong with it"`
 }
 

@@ -36,28 +36,28 @@ type BulkSubject struct {
 	Subject    string                                        `json:"subject" doc:"1 to 256 bytes of UTF-8 without control characters"`
 	Plan       Optional[string]                              `json:"plan,omitempty" doc:"Slug of a plan; null: the tenant's default plan"`
 	State      Optional[string]                              `json:"state,omitempty" enum:"active,blocked,exempt" doc:"null: active"`
-	BillingRef Optional[string]                              `json:"billing_ref,omitempty" doc:"What the billing system calls it; up to 256 bytes"`
+	BillingRef Optional[string]                              `json:"billing_ref,omitempty" doc:"Name in your billing system; up to 256 bytes"`
 	Labels     Optional[map[string]string]                   `json:"labels,omitempty" doc:"All of its labels, at most 32; null: none"`
-	Overrides  Optional[map[string]Optional[ConfigOverride]] `json:"overrides,omitempty" doc:"By the slug of the rule; those that are not named stay, null removes one"`
+	Overrides  Optional[map[string]Optional[ConfigOverride]] `json:"overrides,omitempty" doc:"By the slug of the rule; omitted overrides are unchanged, null deletes one"`
 }
 
 // ImportAnswer counts what an import did, or would do.
 type ImportAnswer struct {
 	Created   int `json:"created" doc:"Subjects that were not registered"`
 	Updated   int `json:"updated" doc:"Subjects that were registered and differed"`
-	Unchanged int `json:"unchanged" doc:"Subjects that were as the file says"`
+	Unchanged int `json:"unchanged" doc:"Subjects that did not change"`
 }
 
 // ImportQuery says how to carry an import out.
 type ImportQuery struct {
-	Mode   string `query:"mode" enum:"upsert,create" default:"upsert" doc:"create: a subject that is registered already is an error"`
+	Mode   string `query:"mode" enum:"upsert,create" default:"upsert" doc:"create: an already registered subject is an error"`
 	DryRun bool   `query:"dry_run" doc:"Answer what would happen, and change nothing"`
 }
 
 // SubjectFilterParams say which subjects are meant.
 type SubjectFilterParams struct {
-	Prefix string `query:"prefix" doc:"Only subjects that begin with this text; they come in the order of their bytes"`
-	Plan   string `query:"plan" doc:"Only subjects that were given this plan"`
+	Prefix string `query:"prefix" doc:"Only subjects that begin with this text, ordered by their bytes"`
+	Plan   string `query:"plan" doc:"Only subjects with this plan"`
 	State  string `query:"state" enum:"active,blocked,exempt" doc:"Only subjects in this state"`
 	Label  string `query:"label" doc:"Only subjects with this label: NAME=VALUE, or NAME for any value"`
 }
@@ -65,31 +65,31 @@ type SubjectFilterParams struct {
 // ExportQuery says which subjects to export, and how.
 type ExportQuery struct {
 	SubjectFilterParams
-	Format string `query:"format" enum:"jsonl,csv" doc:"Instead of the header Accept; jsonl where neither says. CSV has no overrides"`
+	Format string `query:"format" enum:"jsonl,csv" doc:"Overrides the header Accept; default jsonl. CSV has no overrides"`
 }
 
 // bulkRoutes adds both operations. Their path is none that a subject could have.
 func (a *admin) bulkRoutes() {
 	const path = "/v1/bulk/subjects"
-	text := &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Description: "One BulkSubject a line"}}
+	text := &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Description: "One BulkSubject per line"}}
 	table := &huma.MediaType{Schema: &huma.Schema{
-		Type: huma.TypeString, Description: "The columns subject, plan, state, billing_ref and labels (a JSON object), under a line with their names",
+		Type: huma.TypeString, Description: "The columns subject, plan, state, billing_ref and labels (a JSON object), with their names in the first line",
 	}}
 	schemaOf[BulkSubject](a.api) // a component of the document, for those who read the line above
 
-	get := a.operation(http.MethodGet, path, "export-subjects", "Export registered subjects", nil)
+	get := a.operation(http.MethodGet, path, "export-subjects", "Export subjects", nil)
 	get.Tags = []string{tagOf("/v1/subjects")}
-	get.Description = "All that meet the filter, at one instant, in the order of their bytes. docs/subjects.md tells the formats."
+	get.Description = "All subjects that match the filters, as of one instant, ordered by their bytes. docs/subjects.md explains the formats."
 	get.Metadata[metaSlots] = newSlots(maxExports)
 	get.Responses["200"] = &huma.Response{
 		Description: "OK", Content: map[string]*huma.MediaType{jsonLinesType: text, csvType: table},
 	}
 	register(a, get, a.exportSubjects)
 
-	post := a.operation(http.MethodPost, path, "import-subjects", "Register and change many subjects at once", nil)
+	post := a.operation(http.MethodPost, path, "import-subjects", "Import subjects", nil)
 	post.Tags = get.Tags
-	post.Description = "All or nothing. Up to 64 MiB and 200 000 lines. What a line leaves out stays as it is. " +
-		"Errors point at line:N/FIELD. docs/subjects.md tells the formats."
+	post.Description = "All or nothing. Up to 64 MiB and 200 000 lines. Omitted fields are unchanged. " +
+		"Errors point at line:N/FIELD. docs/subjects.md explains the formats."
 	post.DefaultStatus = http.StatusOK
 	post.Metadata[metaSlots] = newSlots(maxImports)
 	post.Metadata[metaReader] = bodyReader(a.readImport)

@@ -22,10 +22,10 @@ const (
 // ConfigDocument is a tenant's configuration as one document. What it leaves out of the fields
 // below is left alone.
 type ConfigDocument struct {
-	Format   Optional[int64]           `json:"format,omitempty" minimum:"1" maximum:"1" doc:"Version of the format of this document; 1 where left out"`
+	Format   Optional[int64]           `json:"format,omitempty" minimum:"1" maximum:"1" doc:"Version of the format of this document; default 1"`
 	Tenant   Optional[ConfigTenant]    `json:"tenant,omitempty"`
 	Rules    Optional[[]RuleCreate]    `json:"rules,omitempty" maxItems:"1000"`
-	Plans    Optional[[]PlanCreate]    `json:"plans,omitempty" doc:"A plan without limits keeps those that it has"`
+	Plans    Optional[[]PlanCreate]    `json:"plans,omitempty" doc:"A plan without the field limits keeps its limits"`
 	Subjects Optional[[]ConfigSubject] `json:"subjects,omitempty" maxItems:"10000" doc:"Registered subjects"`
 }
 
@@ -37,24 +37,24 @@ type ConfigTenant struct {
 // ConfigSubject is a registered subject in a document.
 type ConfigSubject struct {
 	Subject    string                              `json:"subject" doc:"1 to 256 bytes of UTF-8 without control characters"`
-	Plan       Optional[string]                    `json:"plan,omitempty" doc:"Slug of a plan; the tenant's default plan where left out"`
-	State      Optional[string]                    `json:"state,omitempty" enum:"active,blocked,exempt" doc:"active where left out"`
-	Labels     Optional[map[string]string]         `json:"labels,omitempty" doc:"At most 32; none where left out"`
-	BillingRef Optional[string]                    `json:"billing_ref,omitempty" doc:"What the billing system calls it; up to 256 bytes"`
-	Overrides  Optional[map[string]ConfigOverride] `json:"overrides,omitempty" doc:"By the slug of the rule; where left out, the subject keeps those that it has"`
+	Plan       Optional[string]                    `json:"plan,omitempty" doc:"Slug of a plan; default: the tenant's default plan"`
+	State      Optional[string]                    `json:"state,omitempty" enum:"active,blocked,exempt" doc:"Default active"`
+	Labels     Optional[map[string]string]         `json:"labels,omitempty" doc:"At most 32; default none"`
+	BillingRef Optional[string]                    `json:"billing_ref,omitempty" doc:"Name in your billing system; up to 256 bytes"`
+	Overrides  Optional[map[string]ConfigOverride] `json:"overrides,omitempty" doc:"By the slug of the rule; if omitted, the subject keeps its overrides"`
 }
 
 // ConfigOverride is the number of one subject for a rule in a document.
 type ConfigOverride struct {
 	LimitInput
 	Reason    Optional[string]    `json:"reason,omitempty" doc:"Up to 500 characters"`
-	StartsAt  Optional[time.Time] `json:"starts_at,omitempty" doc:"RFC 3339; at once where left out"`
-	ExpiresAt Optional[time.Time] `json:"expires_at,omitempty" doc:"RFC 3339, in the future; for good where left out. One that is over is not shown"`
+	StartsAt  Optional[time.Time] `json:"starts_at,omitempty" doc:"RFC 3339; default: immediately"`
+	ExpiresAt Optional[time.Time] `json:"expires_at,omitempty" doc:"RFC 3339, in the future; default: never. Expired overrides are not listed"`
 }
 
 // ConfigChanges is what a document changes.
 type ConfigChanges struct {
-	Changes []ConfigChange `json:"changes" nullable:"false" doc:"Empty: the tenant is as the document says"`
+	Changes []ConfigChange `json:"changes" nullable:"false" doc:"Empty if nothing changes"`
 }
 
 // ConfigChange is one thing that a document changes.
@@ -62,9 +62,9 @@ type ConfigChange struct {
 	Action string       `json:"action" enum:"create,update,delete"`
 	Kind   string       `json:"kind" enum:"tenant,rule,plan,plan_limit,subject,override"`
 	Name   string       `json:"name" doc:"The slug or subject; PLAN/RULE of a plan_limit, SUBJECT/RULE of an override"`
-	Text   string       `json:"text" doc:"The change in words"`
-	Before ConfigFields `json:"before" doc:"The fields that change, or all those of what is deleted; null for what is created"`
-	After  ConfigFields `json:"after" doc:"The fields that change, or all those of what is created; null for what is deleted"`
+	Text   string       `json:"text" doc:"The change as text"`
+	Before ConfigFields `json:"before" doc:"The changed fields before, or all fields of a deleted object; null for a created object"`
+	After  ConfigFields `json:"after" doc:"The changed fields after, or all fields of a created object; null for a deleted object"`
 }
 
 // ConfigFields are fields of an object by their names, or null.
@@ -77,14 +77,14 @@ func (ConfigFields) Schema(huma.Registry) *huma.Schema {
 
 // ConfigQuery says what to export.
 type ConfigQuery struct {
-	Subjects bool   `query:"subjects" doc:"With the registered subjects, of which there may be 10 000"`
-	Format   string `query:"format" enum:"json,yaml" doc:"Instead of the header Accept"`
+	Subjects bool   `query:"subjects" doc:"Include the registered subjects, up to 10 000"`
+	Format   string `query:"format" enum:"json,yaml" doc:"Overrides the header Accept"`
 }
 
 // ApplyQuery says how to apply a document.
 type ApplyQuery struct {
 	DryRun bool `query:"dry_run" doc:"Answer what would change, and change nothing"`
-	Prune  bool `query:"prune" doc:"Delete what the document leaves out of the sections and lists that it has"`
+	Prune  bool `query:"prune" doc:"Delete objects that the sections and lists of the document omit"`
 }
 
 // configRoutes adds both operations, which take and answer YAML, too.

@@ -15,14 +15,14 @@ import (
 type APIKey struct {
 	ID            string     `json:"id" format:"uuid"`
 	Name          string     `json:"name"`
-	Kind          string     `json:"kind" enum:"key,op" doc:"op: a key of the operator of the service"`
+	Kind          string     `json:"kind" enum:"key,op" doc:"op: an operator key"`
 	Scopes        []string   `json:"scopes" enum:"check,read,write"`
 	Secret        string     `json:"secret,omitempty" doc:"The key itself; only in the answer that creates it"`
-	SecretOmitted bool       `json:"secret_omitted,omitempty" doc:"This answer is a replay, and the secret was shown in the first one only"`
+	SecretOmitted bool       `json:"secret_omitted,omitempty" doc:"This answer is a replay. Only the first answer has the secret"`
 	Last4         string     `json:"last4" doc:"The last four characters of the secret"`
 	ExpiresAt     *time.Time `json:"expires_at" doc:"null: never"`
 	CreatedAt     time.Time  `json:"created_at"`
-	LastUsedAt    *time.Time `json:"last_used_at" doc:"To about a minute"`
+	LastUsedAt    *time.Time `json:"last_used_at" doc:"Accurate to about a minute"`
 	RevokedAt     *time.Time `json:"revoked_at"`
 	RotatedTo     *string    `json:"rotated_to" format:"uuid" doc:"The key that replaces this one"`
 	Version       int64      `json:"version"`
@@ -31,21 +31,21 @@ type APIKey struct {
 // KeyCreate is the body of POST /v1/keys.
 type KeyCreate struct {
 	Name      Optional[string]    `json:"name,omitempty" doc:"Up to 200 characters"`
-	Scopes    []string            `json:"scopes" enum:"check,read,write" minItems:"1" uniqueItems:"true" doc:"No more than the calling key has"`
-	ExpiresAt Optional[time.Time] `json:"expires_at,omitempty" doc:"RFC 3339, in the future, no later than the calling key; never where left out"`
-	Kind      Optional[string]    `json:"kind,omitempty" enum:"key,op" doc:"op only by the operator of the service; key where left out"`
+	Scopes    []string            `json:"scopes" enum:"check,read,write" minItems:"1" uniqueItems:"true" doc:"At most the scopes of the calling key"`
+	ExpiresAt Optional[time.Time] `json:"expires_at,omitempty" doc:"RFC 3339, in the future, not after the calling key; default: never"`
+	Kind      Optional[string]    `json:"kind,omitempty" enum:"key,op" doc:"op only with an operator key; default key"`
 }
 
 // KeyPatch is the merge patch of PATCH /v1/keys/{id}.
 type KeyPatch struct {
 	Name      Optional[string]    `json:"name,omitempty" doc:"Up to 200 characters"`
-	Scopes    Optional[[]string]  `json:"scopes,omitempty" enum:"check,read,write" minItems:"1" uniqueItems:"true" doc:"No more than the calling key has"`
-	ExpiresAt Optional[time.Time] `json:"expires_at,omitempty" doc:"RFC 3339, in the future, no later than the calling key; null: never"`
+	Scopes    Optional[[]string]  `json:"scopes,omitempty" enum:"check,read,write" minItems:"1" uniqueItems:"true" doc:"At most the scopes of the calling key"`
+	ExpiresAt Optional[time.Time] `json:"expires_at,omitempty" doc:"RFC 3339, in the future, not after the calling key; null: never"`
 }
 
 // KeyRotate is the body of POST /v1/keys/{id}/rotate.
 type KeyRotate struct {
-	Overlap Optional[string] `json:"overlap,omitempty" doc:"How long the old key goes on working: 0s to 30d; 24h where left out"`
+	Overlap Optional[string] `json:"overlap,omitempty" doc:"How long the old key continues to work: 0s to 30d; default 24h"`
 }
 
 // KeyPath names a key.

@@ -18,8 +18,8 @@ import (
 // LimitsQuery is a subject, and the values that rules may count by beside it.
 type LimitsQuery struct {
 	SubjectPath
-	Resource   string   `query:"resource" doc:"For rules that count by resource: which one's counter to show"`
-	Attributes []string `query:"attribute,explode" doc:"NAME:VALUE, for rules that count by an attribute; repeat it for several"`
+	Resource   string   `query:"resource" doc:"The resource whose counter to show, for rules that count by resource"`
+	Attributes []string `query:"attribute,explode" doc:"NAME:VALUE, for rules that count by an attribute; may be repeated"`
 }
 
 // LimitsAnswer is the answer of GET /v1/subjects/{subject}/limits. The type describes it to readers of the
@@ -27,31 +27,31 @@ type LimitsQuery struct {
 type LimitsAnswer struct {
 	Subject  string       `json:"subject"`
 	State    string       `json:"state" enum:"active,blocked,exempt"`
-	Plan     *string      `json:"plan" doc:"The plan whose limits apply; null where the tenant has none"`
-	Rules    []CheckRule  `json:"rules" doc:"Every rule that counts by the subject; allowed and retry_after_ms tell of a check of cost 1 that meets this rule alone"`
+	Plan     *string      `json:"plan" doc:"The plan whose limits apply; null if the tenant has none"`
+	Rules    []CheckRule  `json:"rules" doc:"Every rule that counts by the subject; allowed and retry_after_ms describe a check of cost 1 against this rule alone"`
 	Skipped  []HiddenRule `json:"skipped" doc:"All other rules"`
-	Degraded bool         `json:"degraded" doc:"The counters cannot be reached: the numbers are those by which this instance answers meanwhile"`
+	Degraded bool         `json:"degraded" doc:"Redis is unavailable: the numbers are those that this instance uses in the meantime"`
 }
 
 // HiddenRule is a rule that has no counter for the values given.
 type HiddenRule struct {
 	Rule    string   `json:"rule"`
 	Reason  string   `json:"reason" enum:"mode_off,resource_mismatch,not_by_subject,missing_values"`
-	Missing []string `json:"missing" doc:"With missing_values: the values to give, as in the rule's by"`
+	Missing []string `json:"missing" doc:"With missing_values: the required values, as in the rule's by"`
 }
 
 // ResetInput is the body of POST /v1/subjects/{subject}/reset.
 type ResetInput struct {
-	Rule       string            `json:"rule,omitempty" minLength:"1" doc:"Slug of the rule whose counter to forget; every rule's where left out"`
-	Reason     string            `json:"reason" minLength:"1" maxLength:"500" doc:"Why, for those who read it later"`
+	Rule       string            `json:"rule,omitempty" minLength:"1" doc:"Slug of the rule whose counter to reset; default: all rules"`
+	Reason     string            `json:"reason" minLength:"1" maxLength:"500" doc:"Shown in the audit log"`
 	Resource   string            `json:"resource,omitempty" minLength:"1" maxLength:"256" doc:"For rules that count by resource"`
 	Attributes map[string]string `json:"attributes,omitempty" maxProperties:"16" doc:"For rules that count by attributes"`
 }
 
 // ResetAnswer is the answer of POST /v1/subjects/{subject}/reset.
 type ResetAnswer struct {
-	Reset   []string     `json:"reset" doc:"Slugs of the rules whose counters are forgotten"`
-	Skipped []HiddenRule `json:"skipped" doc:"Where no rule was named: the rules that have no counter for the values given"`
+	Reset   []string     `json:"reset" doc:"Slugs of the rules whose counters were reset"`
+	Skipped []HiddenRule `json:"skipped" doc:"If no rule was named: the rules that have no counter for the given values"`
 }
 
 // getLimits answers GET /v1/subjects/{subject}/limits. A subject need not be registered to have counters.

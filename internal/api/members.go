@@ -13,22 +13,22 @@ type Member struct {
 	ID        string    `json:"id" format:"uuid"`
 	Email     string    `json:"email" doc:"In lower case"`
 	Role      string    `json:"role" enum:"owner,admin,editor,support,viewer"`
-	State     string    `json:"state" enum:"invited,active" doc:"invited: has not joined yet, and has no rights"`
+	State     string    `json:"state" enum:"invited,active" doc:"invited: has not joined yet, and has no permissions"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
 	Version   int64     `json:"version"`
-	Link      string    `json:"link,omitempty" doc:"With which the person joins, once, for 7 days: only in the answer to the POST, and only where the service sends no mail. Not in a replay"`
+	Link      string    `json:"link,omitempty" doc:"Single-use invitation link, valid for 7 days. Only in the answer to the POST, and only if mail is not configured. Not in a replay"`
 }
 
 // MemberCreate is the body of POST /v1/members.
 type MemberCreate struct {
-	Email string `json:"email" doc:"At most 254 bytes; capitals do not count"`
-	Role  string `json:"role" enum:"owner,admin,editor,support,viewer" doc:"owner and admin: everything; editor: rules, plans and subjects; support: resets and overrides of a subject; viewer: looks on"`
+	Email string `json:"email" doc:"At most 254 bytes; case-insensitive"`
+	Role  string `json:"role" enum:"owner,admin,editor,support,viewer" doc:"owner and admin: everything; editor: rules, plans and subjects; support: resets and overrides of a subject; viewer: read only"`
 }
 
 // MemberPatch is the merge patch of PATCH /v1/members/{id}.
 type MemberPatch struct {
-	Role Optional[string] `json:"role,omitempty" enum:"owner,admin,editor,support,viewer" doc:"The last owner keeps that role"`
+	Role Optional[string] `json:"role,omitempty" enum:"owner,admin,editor,support,viewer" doc:"The role of the last owner cannot be changed"`
 }
 
 // MemberPath names a member.

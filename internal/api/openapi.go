@@ -111,9 +111,9 @@ func validationField(d *huma.ErrorDetail, shown map[string]bool) ProblemField {
 	if d.Message == msgUnknownField {
 		switch name := path[strings.LastIndexByte(path, '.')+1:]; {
 		case readOnlyFields[name]:
-			f.Message, f.Fix = msgReadOnly, "Leave it out: the service sets it."
+			f.Message, f.Fix = msgReadOnly, "Omit it: the service sets it."
 		case shown[path]:
-			f.Message, f.Fix = msgReadOnly, "Leave it out: answers show it, and it cannot be set here."
+			f.Message, f.Fix = msgReadOnly, "Omit it: it is read-only."
 		}
 	}
 	return f
@@ -179,10 +179,10 @@ func newDocument(adapter huma.Adapter, logger *slog.Logger) huma.API {
 			Info: &huma.Info{
 				Title:   "Weir",
 				Version: "1",
-				Description: "Rate limits for many tenants: ask before you do something that costs, and edit the rules. " +
+				Description: "Rate limits for many tenants: check before you do something that costs, and edit the rules. " +
 					"Errors are problem documents (RFC 9457) whose code is stable. " +
-					"A path that is not described here answers 404, and one that does not answer a method 405 with the header Allow. " +
-					"What is not HTTP (a malformed request line, path or header) is answered 400, and a head of more than 16 KiB 431, " +
+					"An unknown path answers 404, and an unsupported method 405 with the header Allow. " +
+					"A request that is not HTTP (a malformed request line, path or header) is answered 400, and one with headers of more than 16 KiB 431, " +
 					"as plain text, before it reaches the API; the connection is closed.",
 			},
 			Servers: []*huma.Server{{URL: "/"}},
@@ -206,16 +206,16 @@ var documentTags = []*huma.Tag{
 	{Name: "check", Description: "Decisions"},
 	{Name: "tenant", Description: "The tenant that the key belongs to"},
 	{Name: "keys", Description: "API keys"},
-	{Name: "config", Description: "The whole configuration as one document: exported, compared, applied"},
+	{Name: "config", Description: "The configuration as one document: export, preview, apply"},
 	{Name: "rules", Description: "What is limited and how"},
-	{Name: "plans", Description: "Billing tiers, and the numbers that they give rules"},
-	{Name: "subjects", Description: "Who is limited: plans, states and overrides of single subjects"},
-	{Name: "members", Description: "People who may log in to the tenant's dashboard, and their roles"},
+	{Name: "plans", Description: "Billing tiers and their limits"},
+	{Name: "subjects", Description: "Plans, states and overrides of subjects"},
+	{Name: "members", Description: "People who can sign in to the tenant's dashboard, and their roles"},
 	{Name: "audit", Description: "Who changed what"},
-	{Name: "simulate", Description: "What rules would answer, before they are in force"},
-	{Name: "usage", Description: "What was decided"},
+	{Name: "simulate", Description: "What rules would decide, before they are live"},
+	{Name: "usage", Description: "Decisions over time"},
 	{Name: "health", Description: "For load balancers"},
-	{Name: "tenants", Description: "All tenants; for the operator of the service"},
+	{Name: "tenants", Description: "All tenants; only for the operator"},
 }
 
 // tagOf is the noun of a path: "rules" of /v1/rules/{rule}.
@@ -271,11 +271,11 @@ func headerParam(name, doc string) *huma.Param {
 
 func idempotencyParam() *huma.Param {
 	return headerParam(idempotencyHeader,
-		"1 to 255 printable ASCII characters. A second request with the same key gets the first one's answer, for 24 hours")
+		"1 to 255 printable ASCII characters. For 24 hours, a retry with the same key gets the answer of the first request")
 }
 
 func ifMatchParam() *huma.Param {
-	return headerParam("If-Match", "Write only if the object still has this entity tag, else 412; * for: if it exists")
+	return headerParam("If-Match", "Write only if the object has this entity tag, otherwise 412; *: only if it exists")
 }
 
 func etagHeader() map[string]*huma.Param {

@@ -12,10 +12,10 @@ import (
 
 // CheckRequest is the body of POST /v1/check.
 type CheckRequest struct {
-	Subject    string            `json:"subject" minLength:"1" maxLength:"256" doc:"Who asks: 1 to 256 bytes of UTF-8 without control characters"`
-	Resource   string            `json:"resource,omitempty" minLength:"1" maxLength:"256" default:"default" doc:"What is asked for: 1 to 256 bytes"`
-	Cost       int64             `json:"cost,omitempty" minimum:"0" maximum:"1000000000000000" default:"1" doc:"Units that it takes; 0 asks without consuming"`
-	Plan       string            `json:"plan,omitempty" doc:"Slug of a plan; the subject's own, or else the tenant's default plan, where left out"`
+	Subject    string            `json:"subject" minLength:"1" maxLength:"256" doc:"What to limit: 1 to 256 bytes of UTF-8 without control characters"`
+	Resource   string            `json:"resource,omitempty" minLength:"1" maxLength:"256" default:"default" doc:"What the subject wants to use: 1 to 256 bytes"`
+	Cost       int64             `json:"cost,omitempty" minimum:"0" maximum:"1000000000000000" default:"1" doc:"Units to take; 0 consumes nothing"`
+	Plan       string            `json:"plan,omitempty" doc:"Slug of a plan; default: the subject's plan, else the tenant's default plan"`
 	Attributes map[string]string `json:"attributes,omitempty" maxProperties:"16" doc:"Further values that rules can count by"`
 	DryRun     bool              `json:"dry_run,omitempty" doc:"Answer what would happen, and consume nothing"`
 	Explain    bool              `json:"explain,omitempty" doc:"List every rule that was not evaluated, with the reason"`
@@ -23,7 +23,7 @@ type CheckRequest struct {
 
 // CheckBatch is the body of POST /v1/check/batch.
 type CheckBatch struct {
-	Checks []CheckRequest `json:"checks" minItems:"1" maxItems:"100" doc:"Each is decided on its own, in order"`
+	Checks []CheckRequest `json:"checks" minItems:"1" maxItems:"100" doc:"Decided one by one, in order"`
 }
 
 // CheckAnswer is a decision.
@@ -32,17 +32,17 @@ type CheckAnswer struct {
 	Subject      string        `json:"subject"`
 	Resource     string        `json:"resource"`
 	Cost         int64         `json:"cost"`
-	Plan         *string       `json:"plan" doc:"The plan whose limits applied; null where the tenant has none"`
-	Rule         *string       `json:"rule" doc:"The deciding rule, whose numbers follow; null where no enforcing rule with a limit matched"`
+	Plan         *string       `json:"plan" doc:"The plan whose limits applied; null if the tenant has none"`
+	Rule         *string       `json:"rule" doc:"The deciding rule, which the next fields describe; null if no enforcing rule with a limit matched"`
 	Limit        *int64        `json:"limit" doc:"Units per window"`
-	Remaining    *int64        `json:"remaining" doc:"Units that are left"`
-	RetryAfterMS *int64        `json:"retry_after_ms" doc:"Milliseconds until the same check would be allowed; 0 when it is, null where no wait can help"`
-	ResetAfterMS *int64        `json:"reset_after_ms" doc:"Milliseconds until the quota is whole again"`
-	DelayMS      *int64        `json:"delay_ms,omitempty" doc:"With queue rules: milliseconds for which to hold the request"`
+	Remaining    *int64        `json:"remaining" doc:"Units left"`
+	RetryAfterMS *int64        `json:"retry_after_ms" doc:"Milliseconds until the same check would be allowed; 0 if it is, null if no wait helps"`
+	ResetAfterMS *int64        `json:"reset_after_ms" doc:"Milliseconds until the full quota is available again"`
+	DelayMS      *int64        `json:"delay_ms,omitempty" doc:"With queue rules: milliseconds to wait before you proceed"`
 	Rules        []CheckRule   `json:"rules" doc:"All matching rules"`
 	Skipped      []CheckSkip   `json:"skipped,omitempty" doc:"Rules that were not evaluated"`
-	Degraded     bool          `json:"degraded" doc:"Some rule was answered without its counters"`
-	Error        *CheckFailure `json:"error,omitempty" doc:"Only when denied"`
+	Degraded     bool          `json:"degraded" doc:"Redis was unavailable, and some rule was answered by its on_unavailable"`
+	Error        *CheckFailure `json:"error,omitempty" doc:"Only on a denial"`
 	Replayed     bool          `json:"replayed,omitempty" doc:"The answer to an earlier request with the same Idempotency-Key; nothing was counted"`
 }
 
@@ -52,7 +52,7 @@ type CheckRule struct {
 	Algorithm    string `json:"algorithm"`
 	Mode         string `json:"mode" enum:"enforce,shadow,off"`
 	Allowed      bool   `json:"allowed"`
-	Source       string `json:"source" doc:"Where the number came from: rule, plan:SLUG or override"`
+	Source       string `json:"source" doc:"Where the limit comes from: rule, plan:SLUG or override"`
 	Unlimited    bool   `json:"unlimited,omitempty" doc:"The rule has no limit here; the numbers are null"`
 	Limit        *int64 `json:"limit"`
 	Burst        *int64 `json:"burst,omitempty" doc:"Capacity of a bucket" nullable:"true"`
@@ -69,14 +69,14 @@ type CheckRule struct {
 type CheckSkip struct {
 	Rule      string `json:"rule"`
 	Reason    string `json:"reason" enum:"resource_mismatch,mode_off,missing_attribute,subject_blocked"`
-	Attribute string `json:"attribute,omitempty" doc:"The one that the check lacks"`
+	Attribute string `json:"attribute,omitempty" doc:"The missing attribute"`
 }
 
 // CheckFailure says why a check was denied.
 type CheckFailure struct {
 	Code       string `json:"code" enum:"RATE_LIMIT_EXCEEDED,COST_EXCEEDS_LIMIT,SUBJECT_BLOCKED,COUNTERS_UNAVAILABLE,SUBJECT_MISSING,SUBJECT_INVALID,RESOURCE_INVALID,ATTRIBUTE_INVALID" doc:"The last four only at /v1/authorize"`
 	Message    string `json:"message" doc:"For people"`
-	RetryAfter *int64 `json:"retry_after" doc:"Whole seconds, rounded up; null where waiting does not help"`
+	RetryAfter *int64 `json:"retry_after" doc:"Whole seconds, rounded up; null if no wait helps"`
 }
 
 // CheckResults is the answer to a batch.
@@ -88,13 +88,13 @@ type CheckResults struct {
 // Health is the answer of /healthz and /readyz.
 type Health struct {
 	Status   string   `json:"status" enum:"ok,ready"`
-	Degraded []string `json:"degraded,omitempty" doc:"Parts that are away while checks are answered all the same"`
+	Degraded []string `json:"degraded,omitempty" doc:"Unavailable parts, while checks are still answered"`
 }
 
 // describeChecks adds the operations that are not served through huma to its document.
 func describeChecks(api huma.API) {
 	for _, path := range []string{"/v1/check", "/check"} {
-		op := checkOperation[CheckRequest, CheckAnswer](api, path, "Ask whether a subject may do something now", "The check is allowed")
+		op := checkOperation[CheckRequest, CheckAnswer](api, path, "Check whether a subject may do something now", "The check is allowed")
 		op.OperationID = map[string]string{"/v1/check": "check", "/check": "check-short"}[path]
 		op.Parameters = []*huma.Param{
 			headerParam("Weir-Denied-Status", "200: answer a denial with the status 200 instead of 429"), checkKeyParam(),
@@ -103,19 +103,19 @@ func describeChecks(api huma.API) {
 		describeLimitHeaders(op.Responses["200"])
 		describeLimitHeaders(op.Responses["429"])
 		denied := op.Responses["429"]
-		denied.Description = "The check is denied; or, as a problem document, the tenant is over its own quota"
+		denied.Description = "The check is denied; or, as a problem document, the tenant exceeded its own quota"
 		denied.Content[jsonType] = &huma.MediaType{Schema: schemaOf[CheckAnswer](api)}
 		api.OpenAPI().AddOperation(op)
 	}
-	batch := checkOperation[CheckBatch, CheckResults](api, "/v1/check/batch", "Ask for up to 100 decisions", "Decisions, denials among them")
+	batch := checkOperation[CheckBatch, CheckResults](api, "/v1/check/batch", "Run up to 100 checks", "Decisions, including denials")
 	batch.OperationID = "check-batch"
 	batch.Parameters = []*huma.Param{checkKeyParam()}
-	describeDecisionHeader(batch, "allow where every check of the batch is allowed, deny where at least one is denied")
+	describeDecisionHeader(batch, "allow if every check of the batch is allowed, deny if at least one is denied")
 	api.OpenAPI().AddOperation(batch)
 
 	describeAuthorize(api)
 
-	for path, summary := range map[string]string{healthPath: "Whether the process lives", readyPath: "Whether this instance can serve"} {
+	for path, summary := range map[string]string{healthPath: "Liveness", readyPath: "Readiness"} {
 		op := &huma.Operation{
 			Method: http.MethodGet, Path: path, OperationID: path[1:], Summary: summary, Tags: []string{"health"},
 			Responses: map[string]*huma.Response{"200": jsonResponse[Health](api, "It does")},

@@ -10,7 +10,7 @@ import (
 )
 
 // What net/http answers by itself, before any of this package is asked.
-const headTooLarge = "The request line and the headers together are longer than 16 KiB. " +
+const headTooLarge = "The request line and the headers together exceed 16 KiB. " +
 	"Plain text, without a request id, and the connection is closed"
 
 // describeAnswers adds to every operation what all of them have in common and huma cannot know: the
@@ -38,10 +38,10 @@ func describeHeaders(op *huma.Operation, status string, response *huma.Response)
 			response.Headers[name] = &huma.Param{Description: description, Schema: &huma.Schema{Type: huma.TypeString}}
 		}
 	}
-	add("X-Request-Id", "Names the request, also in the log: the one that was sent, if it is 1 to 128 of A-Z, a-z, 0-9, - _ . and :, or else a new one")
+	add("X-Request-Id", "Id of the request, also in the log: the sent one, if it is 1 to 128 of A-Z, a-z, 0-9, - _ . and :, otherwise a new one")
 	replays := slices.ContainsFunc(op.Parameters, func(p *huma.Param) bool { return p.Name == idempotencyHeader })
 	if replays && !slices.Contains(op.Tags, "check") { // a check says so in its body
-		add(replayedHeader, "true, where this is the answer to the first request with the same Idempotency-Key")
+		add(replayedHeader, "true if this is the stored answer to the first request with the same Idempotency-Key")
 	}
 	switch status {
 	case "201":
@@ -50,16 +50,16 @@ func describeHeaders(op *huma.Operation, status string, response *huma.Response)
 		add("WWW-Authenticate", "How to authenticate (RFC 9110)")
 	case "415":
 		if op.Method == http.MethodPatch {
-			add("Accept-Patch", "The media types that are taken (RFC 5789)")
+			add("Accept-Patch", "The supported media types (RFC 5789)")
 		}
 	case "429", "503":
 		if status == "429" && op.Metadata != nil && scopeOf(op) == tenants.ScopeWrite {
-			response.Description = "The tenant writes more often than one tenant may, or as many of these run as may at once"
+			response.Description = "The tenant exceeded its write rate, or the maximum number of such operations is running"
 		}
-		add("Retry-After", "Seconds to wait, where waiting helps")
+		add("Retry-After", "Seconds to wait, if a wait helps")
 	}
 	if status == "409" && replays {
-		add("Retry-After", "Seconds to wait, where waiting helps")
+		add("Retry-After", "Seconds to wait, if a wait helps")
 	}
 }
 
@@ -70,11 +70,11 @@ func describeLimitHeaders(response *huma.Response) {
 	}
 	for name, description := range map[string]string{
 		"RateLimit-Policy":      "Structured list of the rules that enforce a limit: quota q, window w in seconds (draft-ietf-httpapi-ratelimit-headers, revision 11)",
-		"RateLimit":             "Structured list of the same rules: what remains (r), and the seconds until there is more than that (t)",
+		"RateLimit":             "Structured list of the same rules: remaining units (r), and the seconds until there are more (t)",
 		"X-RateLimit-Limit":     "Quota of the deciding rule",
-		"X-RateLimit-Remaining": "What remains of it",
-		"X-RateLimit-Reset":     "Unix time in seconds at which it is whole again",
-		"Retry-After":           "Seconds to wait, on a denial that waiting can cure",
+		"X-RateLimit-Remaining": "Its remaining units",
+		"X-RateLimit-Reset":     "Unix time in seconds at which its full quota is available again",
+		"Retry-After":           "Seconds to wait, on a denial that a wait can resolve",
 	} {
 		response.Headers[name] = &huma.Param{Description: description, Schema: &huma.Schema{Type: huma.TypeString}}
 	}

@@ -12,17 +12,17 @@ import (
 type SubjectOverride struct {
 	Subject string `json:"subject"`
 	Rule    string `json:"rule" doc:"Slug"`
-	Active  bool   `json:"active" doc:"It has begun and is not over"`
+	Active  bool   `json:"active" doc:"It has started and has not expired"`
 	Override
 }
 
 // OverridesQuery says which overrides to list.
 type OverridesQuery struct {
 	PageParams
-	Rule         string `query:"rule" doc:"Only overrides for the rule with this slug"`
+	Rule         string `query:"rule" doc:"Only overrides of the rule with this slug"`
 	Prefix       string `query:"prefix" doc:"Only overrides of subjects that begin with this text"`
-	EndingBefore string `query:"ending_before" format:"date-time" doc:"Only overrides that are about to end: they are not over, and will be before this time, RFC 3339. Those that end first come first"`
-	Active       string `query:"active" enum:"true,false" doc:"true: only those that have begun and are not over; false: only the others"`
+	EndingBefore string `query:"ending_before" format:"date-time" doc:"Only overrides that have not expired, and expire before this time, RFC 3339. The earliest expiry comes first"`
+	Active       string `query:"active" enum:"true,false" doc:"true: only overrides in force; false: only the others"`
 }
 
 func (a *admin) listOverrides(ctx context.Context, in *OverridesQuery) (*page[SubjectOverride], error) {

@@ -16,13 +16,13 @@ import (
 // List is one page of a list.
 type List[T any] struct {
 	Items      []T     `json:"items" nullable:"false" doc:"Newest first, unless the operation says otherwise"`
-	NextCursor *string `json:"next_cursor" doc:"Give it as cursor to get the next page; null at the end"`
+	NextCursor *string `json:"next_cursor" doc:"Send it as cursor to get the next page; null on the last page"`
 }
 
 // PageParams are the query parameters of every list.
 type PageParams struct {
-	Limit  int    `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"How many items at most, 1 to 200"`
-	Cursor string `query:"cursor" doc:"The next_cursor of the page before"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Maximum number of items, 1 to 200"`
+	Cursor string `query:"cursor" doc:"The next_cursor of the previous page"`
 }
 
 // cursors makes and reads cursors. A cursor holds the place where a page ended, readable by

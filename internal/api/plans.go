@@ -12,26 +12,26 @@ import (
 
 // Limit is the number that a plan or an override gives a rule, as the API shows it.
 type Limit struct {
-	Limit     *int64 `json:"limit" doc:"Units of cost per window; null where unlimited"`
+	Limit     *int64 `json:"limit" doc:"Units of cost per window; null if unlimited"`
 	Burst     *int64 `json:"burst" doc:"Capacity of a bucket; null: the same as limit"`
 	Unlimited bool   `json:"unlimited" doc:"The rule neither counts nor denies"`
 }
 
 // LimitInput is a limit in a body: a number, or unlimited.
 type LimitInput struct {
-	Limit     Optional[int64] `json:"limit,omitempty" doc:"Units of cost per window, in the range that the rule's algorithm has; required unless unlimited"`
-	Burst     Optional[int64] `json:"burst,omitempty" doc:"Capacity of a bucket, 1 to 10^9; limit where left out"`
-	Unlimited Optional[bool]  `json:"unlimited,omitempty" doc:"The rule neither counts nor denies; not together with limit or burst"`
+	Limit     Optional[int64] `json:"limit,omitempty" doc:"Units of cost per window, in the range of the rule's algorithm; required unless unlimited"`
+	Burst     Optional[int64] `json:"burst,omitempty" doc:"Capacity of a bucket, 1 to 10^9; default: the limit"`
+	Unlimited Optional[bool]  `json:"unlimited,omitempty" doc:"The rule neither counts nor denies; cannot be combined with limit or burst"`
 }
 
 // Plan is a billing tier, as the API shows it.
 type Plan struct {
 	ID          string           `json:"id" format:"uuid"`
-	Slug        string           `json:"slug" doc:"Fixed once made"`
+	Slug        string           `json:"slug" doc:"Cannot be changed"`
 	Name        string           `json:"name"`
 	Description string           `json:"description"`
-	Default     bool             `json:"default" doc:"The plan of subjects that have none of their own"`
-	Limits      map[string]Limit `json:"limits" doc:"By the slug of the rule; a rule that is not here keeps its own number"`
+	Default     bool             `json:"default" doc:"The plan of subjects without a plan"`
+	Limits      map[string]Limit `json:"limits" doc:"By the slug of the rule; an omitted rule keeps its own limit"`
 	CreatedAt   time.Time        `json:"created_at"`
 	UpdatedAt   time.Time        `json:"updated_at"`
 	Version     int64            `json:"version"`
@@ -46,30 +46,30 @@ type PlanLimit struct {
 
 // PlanFields are the fields of a plan that may be left out.
 type PlanFields struct {
-	Name        Optional[string] `json:"name,omitempty" doc:"Up to 200 characters; the slug where left out"`
+	Name        Optional[string] `json:"name,omitempty" doc:"Up to 200 characters; default: the slug"`
 	Description Optional[string] `json:"description,omitempty" doc:"Up to 2000 characters"`
-	Default     Optional[bool]   `json:"default,omitempty" doc:"true makes it the default in place of the present one, of which false is refused; a tenant's first plan is it anyway"`
+	Default     Optional[bool]   `json:"default,omitempty" doc:"true makes it the default plan instead of the current one; false is invalid for the default plan. The first plan of a tenant is always the default"`
 }
 
 // PlanCreate is the body of POST /v1/plans.
 type PlanCreate struct {
-	Slug string `json:"slug" doc:"1 to 63 of a-z, 0-9 and -; fixed once made"`
+	Slug string `json:"slug" doc:"1 to 63 of a-z, 0-9 and -; cannot be changed later"`
 	PlanFields
 	Limits Optional[map[string]LimitInput] `json:"limits,omitempty" doc:"By the slug of the rule"`
 }
 
 // PlanPut is the body of PUT /v1/plans/{plan}: the path names the plan.
 type PlanPut struct {
-	Slug Optional[string] `json:"slug,omitempty" doc:"The same as in the path, if given"`
+	Slug Optional[string] `json:"slug,omitempty" doc:"If sent, must equal the path"`
 	PlanFields
-	Limits Optional[map[string]LimitInput] `json:"limits,omitempty" doc:"By the slug of the rule; none where left out"`
+	Limits Optional[map[string]LimitInput] `json:"limits,omitempty" doc:"By the slug of the rule; default: none"`
 }
 
 // PlanPatch is the merge patch of PATCH /v1/plans/{plan}.
 type PlanPatch struct {
 	Slug Optional[string] `json:"slug,omitempty" doc:"Cannot be changed"`
 	PlanFields
-	Limits Optional[map[string]Optional[LimitInput]] `json:"limits,omitempty" doc:"By the slug of the rule; null removes one"`
+	Limits Optional[map[string]Optional[LimitInput]] `json:"limits,omitempty" doc:"By the slug of the rule; null deletes one"`
 }
 
 // PlanPath names a plan.

@@ -120,13 +120,13 @@ var problemTitles = map[string]string{
 // Problem is an error as clients see it: an RFC 9457 problem document with a stable code.
 type Problem struct {
 	Type      string         `json:"type" format:"uri-reference" doc:"Page that explains the code"`
-	Title     string         `json:"title" doc:"What the code means, whatever the occasion"`
+	Title     string         `json:"title" doc:"Short description of the code"`
 	Status    int            `json:"status" doc:"The HTTP status"`
 	Code      string         `json:"code" doc:"Stable name of the problem; programs branch on it"`
-	Detail    string         `json:"detail,omitempty" doc:"What went wrong this time, for people"`
-	Instance  string         `json:"instance,omitempty" format:"uri-reference" doc:"The path that was asked"`
-	RequestID string         `json:"request_id,omitempty" doc:"The request, as in the log and in X-Request-Id"`
-	Errors    []ProblemField `json:"errors,omitempty" nullable:"false" doc:"One entry for each bad field"`
+	Detail    string         `json:"detail,omitempty" doc:"What went wrong in this request, for people"`
+	Instance  string         `json:"instance,omitempty" format:"uri-reference" doc:"The path of the request"`
+	RequestID string         `json:"request_id,omitempty" doc:"Id of the request, as in the log and in X-Request-Id"`
+	Errors    []ProblemField `json:"errors,omitempty" nullable:"false" doc:"One entry per invalid field"`
 
 	retryAfter int         // seconds; 0: no Retry-After
 	header     http.Header // further headers, such as Allow
@@ -136,7 +136,7 @@ type Problem struct {
 // ProblemField points at one bad field of the input.
 type ProblemField struct {
 	Pointer string `json:"pointer" doc:"JSON pointer into the body, such as /by/0; elsewhere query:NAME, path:NAME or header:NAME; in a file of lines, line:N and a pointer into the line"`
-	Message string `json:"message" doc:"What is wrong with it, with its range or choices"`
+	Message string `json:"message" doc:"What is wrong, with the valid range or values"`
 	Fix     string `json:"fix,omitempty" doc:"What to do"`
 }
 

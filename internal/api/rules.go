@@ -12,19 +12,19 @@ import (
 // Rule is what is limited and how, as the API shows it.
 type Rule struct {
 	ID            string    `json:"id" format:"uuid"`
-	Slug          string    `json:"slug" doc:"Fixed once made"`
+	Slug          string    `json:"slug" doc:"Cannot be changed"`
 	Name          string    `json:"name"`
 	Description   string    `json:"description"`
-	Resource      string    `json:"resource" doc:"Which resources: exact (orders:create), prefix (orders:*) or all (*)"`
+	Resource      string    `json:"resource" doc:"Resource pattern: exact (orders:create), prefix (orders:*) or all (*)"`
 	Algorithm     string    `json:"algorithm" enum:"sliding_window_counter,sliding_window_log,sliding_window_buckets,fixed_window,fixed_window_first_hit,token_bucket,leaky_bucket,leaky_bucket_queue"`
 	Limit         int64     `json:"limit" doc:"Units of cost per window"`
-	Window        string    `json:"window" doc:"As it was written: 60s stays 60s"`
+	Window        string    `json:"window" doc:"In the notation of the request: 60s stays 60s"`
 	Burst         *int64    `json:"burst" doc:"Capacity of a bucket; null: the same as limit"`
-	Precision     *string   `json:"precision" doc:"Sub-bucket length of sliding_window_buckets; null elsewhere"`
-	By            []string  `json:"by" doc:"The values that share one counter; empty: one counter for the whole tenant"`
+	Precision     *string   `json:"precision" doc:"Length of a part of sliding_window_buckets; null for other algorithms"`
+	By            []string  `json:"by" doc:"The values that identify a counter; empty: one counter for the tenant"`
 	Mode          string    `json:"mode" enum:"enforce,shadow,off"`
 	OnUnavailable string    `json:"on_unavailable" enum:"allow,deny,local"`
-	Penalty       *string   `json:"penalty" doc:"How long a denial by this rule goes on denying; null: not at all"`
+	Penalty       *string   `json:"penalty" doc:"How long the rule continues to deny after a denial; null: no penalty"`
 	Consistency   string    `json:"consistency" enum:"strict,leased"`
 	CreatedAt     time.Time `json:"created_at"`
 	UpdatedAt     time.Time `json:"updated_at"`
@@ -34,22 +34,22 @@ type Rule struct {
 
 // RuleFields are the fields of a rule that may be left out of a POST or PUT and cleared by a PATCH.
 type RuleFields struct {
-	Name          Optional[string]   `json:"name,omitempty" doc:"Up to 200 characters; the slug where left out"`
+	Name          Optional[string]   `json:"name,omitempty" doc:"Up to 200 characters; default: the slug"`
 	Description   Optional[string]   `json:"description,omitempty" doc:"Up to 2000 characters"`
-	Resource      Optional[string]   `json:"resource,omitempty" doc:"Which resources: exact (orders:create), prefix (orders:*) or all (*); * where left out"`
-	Algorithm     Optional[string]   `json:"algorithm,omitempty" enum:"sliding_window_counter,sliding_window_log,sliding_window_buckets,fixed_window,fixed_window_first_hit,token_bucket,leaky_bucket,leaky_bucket_queue" doc:"sliding_window_counter where left out"`
-	Burst         Optional[int64]    `json:"burst,omitempty" doc:"Capacity of token_bucket, leaky_bucket and leaky_bucket_queue, 1 to 10^9; limit where left out"`
-	Precision     Optional[string]   `json:"precision,omitempty" doc:"Sub-bucket length; required for sliding_window_buckets, not taken elsewhere; divides window into at most 120"`
-	By            Optional[[]string] `json:"by,omitempty" doc:"Of subject, resource and attributes.NAME; [subject] where left out; empty: one counter for the whole tenant"`
-	Mode          Optional[string]   `json:"mode,omitempty" enum:"enforce,shadow,off" doc:"enforce where left out; shadow is evaluated and reported and never denies"`
-	OnUnavailable Optional[string]   `json:"on_unavailable,omitempty" enum:"allow,deny,local" doc:"What answers while the counters cannot be reached; local where left out"`
-	Penalty       Optional[string]   `json:"penalty,omitempty" doc:"How long a denial by this rule goes on denying, up to 30d; none where left out"`
-	Consistency   Optional[string]   `json:"consistency,omitempty" enum:"strict,leased" doc:"strict asks the counters for each check; leased lets each instance take units of a busy counter ahead and give them out from memory: not with sliding_window_log, leaky_bucket_queue or a penalty; strict where left out"`
+	Resource      Optional[string]   `json:"resource,omitempty" doc:"Resource pattern: exact (orders:create), prefix (orders:*) or all (*); default *"`
+	Algorithm     Optional[string]   `json:"algorithm,omitempty" enum:"sliding_window_counter,sliding_window_log,sliding_window_buckets,fixed_window,fixed_window_first_hit,token_bucket,leaky_bucket,leaky_bucket_queue" doc:"Default sliding_window_counter"`
+	Burst         Optional[int64]    `json:"burst,omitempty" doc:"Capacity of token_bucket, leaky_bucket and leaky_bucket_queue, 1 to 10^9; default: the limit"`
+	Precision     Optional[string]   `json:"precision,omitempty" doc:"Length of a part of the window; required for sliding_window_buckets, invalid for others; divides the window into at most 120 parts"`
+	By            Optional[[]string] `json:"by,omitempty" doc:"Any of subject, resource and attributes.NAME; default [subject]; empty: one counter for the tenant"`
+	Mode          Optional[string]   `json:"mode,omitempty" enum:"enforce,shadow,off" doc:"Default enforce; shadow is evaluated and reported, and never denies"`
+	OnUnavailable Optional[string]   `json:"on_unavailable,omitempty" enum:"allow,deny,local" doc:"What to do if Redis is unavailable; default local"`
+	Penalty       Optional[string]   `json:"penalty,omitempty" doc:"How long the rule continues to deny after a denial, up to 30d; default none"`
+	Consistency   Optional[string]   `json:"consistency,omitempty" enum:"strict,leased" doc:"strict: each check goes to Redis. leased: instances prefetch units of busy counters and grant them from memory; not with sliding_window_log, leaky_bucket_queue or a penalty. Default strict"`
 }
 
 // RuleCreate is the body of POST /v1/rules.
 type RuleCreate struct {
-	Slug   string `json:"slug" doc:"1 to 63 of a-z, 0-9 and -; fixed once made"`
+	Slug   string `json:"slug" doc:"1 to 63 of a-z, 0-9 and -; cannot be changed later"`
 	Limit  int64  `json:"limit" doc:"Units of cost per window: 1 to 10^9; in the fixed windows to 10^15; in sliding_window_log to 10 000"`
 	Window string `json:"window" doc:"A duration from 1s to 366d, or for fixed_window also day, week or month"`
 	RuleFields
@@ -57,7 +57,7 @@ type RuleCreate struct {
 
 // RulePut is the body of PUT /v1/rules/{rule}: the path names the rule.
 type RulePut struct {
-	Slug   Optional[string] `json:"slug,omitempty" doc:"The same as in the path, if given"`
+	Slug   Optional[string] `json:"slug,omitempty" doc:"If sent, must equal the path"`
 	Limit  int64            `json:"limit" doc:"As for POST"`
 	Window string           `json:"window" doc:"As for POST"`
 	RuleFields

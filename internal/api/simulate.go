@@ -19,25 +19,25 @@ import (
 
 // SimulateInput is the body of POST /v1/simulate.
 type SimulateInput struct {
-	Rules    []RuleCreate      `json:"rules" minItems:"1" maxItems:"32" doc:"The rules to try, as POST /v1/rules takes them; none is stored"`
-	Plans    []SimulatePlan    `json:"plans,omitempty" maxItems:"32" doc:"Plans to try the rules with; none where left out"`
-	Subjects []SimulateSubject `json:"subjects,omitempty" maxItems:"1000" doc:"Registered subjects, with their plans, states and overrides; all others are not registered"`
-	Requests []SimulateRequest `json:"requests,omitempty" minItems:"1" maxItems:"10000" doc:"In the order in which they are decided; this or traffic"`
-	Traffic  *SimulateTraffic  `json:"traffic,omitempty" doc:"A pattern of requests, in place of a list"`
-	StartMS  int64             `json:"start_ms,omitempty" minimum:"0" maximum:"99999999999999" doc:"The instant of at_ms 0, milliseconds since 1970; 0 where left out. It matters to fixed_window, whose windows follow the clock"`
+	Rules    []RuleCreate      `json:"rules" minItems:"1" maxItems:"32" doc:"The rules to simulate, as for POST /v1/rules; they are not stored"`
+	Plans    []SimulatePlan    `json:"plans,omitempty" maxItems:"32" doc:"Plans for the simulation; default none"`
+	Subjects []SimulateSubject `json:"subjects,omitempty" maxItems:"1000" doc:"Registered subjects with their plans, states and overrides; all others are unregistered"`
+	Requests []SimulateRequest `json:"requests,omitempty" minItems:"1" maxItems:"10000" doc:"In the order of decision; either requests or traffic is required"`
+	Traffic  *SimulateTraffic  `json:"traffic,omitempty" doc:"A pattern of requests, instead of a list"`
+	StartMS  int64             `json:"start_ms,omitempty" minimum:"0" maximum:"99999999999999" doc:"The instant of at_ms 0, milliseconds since 1970; default 0. Only fixed_window depends on it, because its windows follow the clock"`
 }
 
 // SimulateAsk is what a simulated request asks for.
 type SimulateAsk struct {
-	Resource   string            `json:"resource,omitempty" minLength:"1" maxLength:"256" doc:"default where left out"`
-	Cost       *int64            `json:"cost,omitempty" minimum:"0" maximum:"1000000000000000" doc:"Units that it takes; 1 where left out, 0 asks without consuming"`
-	Plan       string            `json:"plan,omitempty" minLength:"1" doc:"Slug of one of the plans; the subject's own, or else the default one, where left out"`
+	Resource   string            `json:"resource,omitempty" minLength:"1" maxLength:"256" doc:"Default default"`
+	Cost       *int64            `json:"cost,omitempty" minimum:"0" maximum:"1000000000000000" doc:"Units to take; default 1, 0 consumes nothing"`
+	Plan       string            `json:"plan,omitempty" minLength:"1" doc:"Slug of one of the plans; default: the subject's plan, else the default plan"`
 	Attributes map[string]string `json:"attributes,omitempty" maxProperties:"16" doc:"Further values that rules can count by"`
 }
 
 // SimulateRequest is a check at an instant of the virtual clock.
 type SimulateRequest struct {
-	AtMS    int64  `json:"at_ms" minimum:"0" maximum:"99999999999999" doc:"Milliseconds after start_ms; it may be earlier than that of the request before"`
+	AtMS    int64  `json:"at_ms" minimum:"0" maximum:"99999999999999" doc:"Milliseconds after start_ms; may be lower than that of the previous request"`
 	Subject string `json:"subject" minLength:"1" maxLength:"256"`
 	SimulateAsk
 }
@@ -45,23 +45,23 @@ type SimulateRequest struct {
 // SimulateTraffic describes requests. Which numbers a pattern takes, docs/simulate.md says.
 type SimulateTraffic struct {
 	Pattern    string   `json:"pattern" enum:"steady,burst,ramp,poisson,window_edge"`
-	Subjects   []string `json:"subjects,omitempty" minItems:"1" maxItems:"1000" doc:"Each makes the whole pattern; user_1 where left out"`
+	Subjects   []string `json:"subjects,omitempty" minItems:"1" maxItems:"1000" doc:"Each one sends the full pattern; default user_1"`
 	Requests   int64    `json:"requests,omitempty" doc:"steady and poisson: in each per_ms; burst and window_edge: at once"`
-	PerMS      int64    `json:"per_ms,omitempty" doc:"steady, ramp, poisson: what a rate is per, in milliseconds"`
-	DurationMS int64    `json:"duration_ms,omitempty" doc:"steady, ramp, poisson: how long it goes on"`
-	From       int64    `json:"from,omitempty" doc:"ramp: requests in each per_ms at the beginning"`
-	To         int64    `json:"to,omitempty" doc:"ramp: and at the end"`
+	PerMS      int64    `json:"per_ms,omitempty" doc:"steady, ramp, poisson: unit of time of the rate, in milliseconds"`
+	DurationMS int64    `json:"duration_ms,omitempty" doc:"steady, ramp, poisson: duration of the traffic"`
+	From       int64    `json:"from,omitempty" doc:"ramp: requests per per_ms at the start"`
+	To         int64    `json:"to,omitempty" doc:"ramp: requests per per_ms at the end"`
 	AtMS       []int64  `json:"at_ms,omitempty" maxItems:"10000" doc:"burst: the instants"`
-	WindowMS   int64    `json:"window_ms,omitempty" doc:"window_edge: length of the window at whose end and beginning to ask"`
-	Edges      int64    `json:"edges,omitempty" minimum:"1" doc:"window_edge: at how many such edges in a row; 1 where left out"`
-	Seed       int64    `json:"seed,omitempty" minimum:"0" doc:"poisson: the same seed makes the same requests"`
+	WindowMS   int64    `json:"window_ms,omitempty" doc:"window_edge: length of the window"`
+	Edges      int64    `json:"edges,omitempty" minimum:"1" doc:"window_edge: number of consecutive edges; default 1"`
+	Seed       int64    `json:"seed,omitempty" minimum:"0" doc:"poisson: the same seed gives the same requests"`
 	SimulateAsk
 }
 
 // SimulateAnswer is the answer of POST /v1/simulate. The type describes it to readers of the OpenAPI
 // document; it is written by hand, in the words of a check's answer.
 type SimulateAnswer struct {
-	Decisions []SimulatedDecision `json:"decisions" doc:"In the order of the requests; described ones by time"`
+	Decisions []SimulatedDecision `json:"decisions" doc:"In the order of the requests; for traffic, by time"`
 	Summary   SimulateSummary     `json:"summary"`
 }
 
@@ -76,14 +76,14 @@ type SimulateSummary struct {
 	Requests int64                 `json:"requests"`
 	Allowed  int64                 `json:"allowed"`
 	Denied   int64                 `json:"denied"`
-	Rules    []SimulateRuleSummary `json:"rules" doc:"By slug; what each rule said, whether or not it decided"`
+	Rules    []SimulateRuleSummary `json:"rules" doc:"By slug; the results of each rule, whether or not it decided"`
 }
 
 // SimulateRuleSummary counts what one rule said of the requests that it was asked about.
 type SimulateRuleSummary struct {
 	Rule    string `json:"rule"`
 	Allowed int64  `json:"allowed"`
-	Denied  int64  `json:"denied" doc:"Of a rule in shadow: what it would have denied"`
+	Denied  int64  `json:"denied" doc:"For a shadow rule: what it would have denied"`
 }
 
 // simulator runs simulations: few at once, and each for a short time, for they take the processor from checks.

@@ -14,23 +14,23 @@ import (
 // SimulatePlan is a plan to try the rules with.
 type SimulatePlan struct {
 	Slug    string                `json:"slug" doc:"1 to 63 of a-z, 0-9 and -"`
-	Default bool                  `json:"default,omitempty" doc:"The plan of subjects that have none of their own. At most one may be it; without one, such subjects have no plan"`
-	Limits  map[string]LimitInput `json:"limits,omitempty" doc:"By the slug of one of the rules; a rule that is not here keeps its own number"`
+	Default bool                  `json:"default,omitempty" doc:"The plan of subjects without a plan. At most one plan may be the default; without one, such subjects have no plan"`
+	Limits  map[string]LimitInput `json:"limits,omitempty" doc:"By the slug of one of the rules; an omitted rule keeps its own limit"`
 }
 
 // SimulateSubject is a registered subject to try the rules with.
 type SimulateSubject struct {
 	Subject   string                      `json:"subject" minLength:"1" maxLength:"256"`
-	Plan      string                      `json:"plan,omitempty" minLength:"1" doc:"Slug of one of the plans; the default plan where left out"`
-	State     string                      `json:"state,omitempty" enum:"active,blocked,exempt" doc:"active where left out"`
+	Plan      string                      `json:"plan,omitempty" minLength:"1" doc:"Slug of one of the plans; default: the default plan"`
+	State     string                      `json:"state,omitempty" enum:"active,blocked,exempt" doc:"Default active"`
 	Overrides map[string]SimulateOverride `json:"overrides,omitempty" doc:"By the slug of one of the rules"`
 }
 
 // SimulateOverride is the number that a subject has for a rule, for a part of the simulated time.
 type SimulateOverride struct {
 	LimitInput
-	StartsAtMS  *int64 `json:"starts_at_ms,omitempty" minimum:"0" maximum:"99999999999999" doc:"Milliseconds after start_ms; from the beginning where left out"`
-	ExpiresAtMS *int64 `json:"expires_at_ms,omitempty" minimum:"1" maximum:"99999999999999" doc:"Milliseconds after start_ms; to the end where left out"`
+	StartsAtMS  *int64 `json:"starts_at_ms,omitempty" minimum:"0" maximum:"99999999999999" doc:"Milliseconds after start_ms; default: from the start"`
+	ExpiresAtMS *int64 `json:"expires_at_ms,omitempty" minimum:"1" maximum:"99999999999999" doc:"Milliseconds after start_ms; default: never"`
 }
 
 // simulatedNumbers checks the numbers of plans and overrides against the rules of a simulation.

@@ -16,9 +16,9 @@ import (
 type Subject struct {
 	Subject    string              `json:"subject"`
 	Plan       *string             `json:"plan" doc:"null: the tenant's default plan"`
-	State      string              `json:"state" enum:"active,blocked,exempt" doc:"blocked: every check is denied; exempt: its rules act as in shadow"`
+	State      string              `json:"state" enum:"active,blocked,exempt" doc:"blocked: every check is denied; exempt: its rules act as in shadow mode"`
 	Labels     map[string]string   `json:"labels"`
-	BillingRef *string             `json:"billing_ref" doc:"What the billing system calls it"`
+	BillingRef *string             `json:"billing_ref" doc:"Name in your billing system"`
 	Overrides  map[string]Override `json:"overrides" doc:"By the slug of the rule"`
 	CreatedAt  time.Time           `json:"created_at"`
 	UpdatedAt  time.Time           `json:"updated_at"`
@@ -29,8 +29,8 @@ type Subject struct {
 type Override struct {
 	Limit
 	Reason    string     `json:"reason"`
-	StartsAt  *time.Time `json:"starts_at" doc:"null: from the beginning"`
-	ExpiresAt *time.Time `json:"expires_at" doc:"null: for good"`
+	StartsAt  *time.Time `json:"starts_at" doc:"null: immediately"`
+	ExpiresAt *time.Time `json:"expires_at" doc:"null: never"`
 	CreatedBy string     `json:"created_by"`
 	CreatedAt time.Time  `json:"created_at"`
 	Warned
@@ -38,10 +38,10 @@ type Override struct {
 
 // SubjectFields are the plain fields of a subject; each may be left out.
 type SubjectFields struct {
-	Subject    Optional[string] `json:"subject,omitempty" doc:"The same as in the path, if given"`
-	Plan       Optional[string] `json:"plan,omitempty" doc:"Slug of a plan; the tenant's default plan where left out"`
-	State      Optional[string] `json:"state,omitempty" enum:"active,blocked,exempt" doc:"active where left out"`
-	BillingRef Optional[string] `json:"billing_ref,omitempty" doc:"What the billing system calls it; up to 256 bytes"`
+	Subject    Optional[string] `json:"subject,omitempty" doc:"If sent, must equal the path"`
+	Plan       Optional[string] `json:"plan,omitempty" doc:"Slug of a plan; default: the tenant's default plan"`
+	State      Optional[string] `json:"state,omitempty" enum:"active,blocked,exempt" doc:"Default active"`
+	BillingRef Optional[string] `json:"billing_ref,omitempty" doc:"Name in your billing system; up to 256 bytes"`
 }
 
 // SubjectPut is the body of PUT /v1/subjects/{subject}. It leaves the subject's overrides alone.
@@ -60,8 +60,8 @@ type SubjectPatch struct {
 type OverrideInput struct {
 	LimitInput
 	Reason    Optional[string]    `json:"reason,omitempty" doc:"Up to 500 characters"`
-	StartsAt  Optional[time.Time] `json:"starts_at,omitempty" doc:"RFC 3339; at once where left out"`
-	ExpiresAt Optional[time.Time] `json:"expires_at,omitempty" doc:"RFC 3339, in the future; for good where left out"`
+	StartsAt  Optional[time.Time] `json:"starts_at,omitempty" doc:"RFC 3339; default: immediately"`
+	ExpiresAt Optional[time.Time] `json:"expires_at,omitempty" doc:"RFC 3339, in the future; default: never"`
 }
 
 // SubjectPath names a subject.

@@ -11,7 +11,7 @@ import (
 // Tenant is an organisation, as the API shows it.
 type Tenant struct {
 	ID        string    `json:"id" format:"uuid"`
-	Slug      string    `json:"slug" doc:"Fixed once made"`
+	Slug      string    `json:"slug" doc:"Cannot be changed"`
 	Name      string    `json:"name"`
 	State     string    `json:"state" enum:"active,suspended" doc:"The keys of a suspended tenant are refused"`
 	CreatedAt time.Time `json:"created_at"`
@@ -27,8 +27,8 @@ type TenantCreated struct {
 
 // TenantCreate is the body of POST /v1/tenants.
 type TenantCreate struct {
-	Slug string           `json:"slug" doc:"1 to 63 of a-z, 0-9 and -; fixed once made"`
-	Name Optional[string] `json:"name,omitempty" doc:"Up to 200 characters; the slug where left out"`
+	Slug string           `json:"slug" doc:"1 to 63 of a-z, 0-9 and -; cannot be changed later"`
+	Name Optional[string] `json:"name,omitempty" doc:"Up to 200 characters; default: the slug"`
 }
 
 // TenantPatch is the merge patch of PATCH /v1/tenant.

@@ -17,40 +17,40 @@ const csvType = "text/csv"
 
 // UsageParams say which usage to report.
 type UsageParams struct {
-	Grain    string   `query:"grain" enum:"minute,hour,day" default:"hour" doc:"Length of each stretch of time. Minutes are kept for 2 days, hours for 35, days for 400; days are those of UTC"`
-	From     string   `query:"from" format:"date-time" doc:"Begin, RFC 3339, rounded down to the grain; an hour (by the minute), a day (by the hour) or 30 days (by the day) before to, where left out"`
-	To       string   `query:"to" format:"date-time" doc:"End, RFC 3339, rounded up to the grain; now where left out"`
-	GroupBy  []string `query:"group_by" enum:"rule,plan,resource,subject" uniqueItems:"true" doc:"One item for each of these, separated by commas. By rule, the verdicts of each rule are counted; a check that three rules decided counts for all three. By subject, which goes with no other: the up to 100 busiest subjects of each stretch of time, approximately"`
+	Grain    string   `query:"grain" enum:"minute,hour,day" default:"hour" doc:"Length of each interval. Minutes are stored for 2 days, hours for 35, days for 400; days are in UTC"`
+	From     string   `query:"from" format:"date-time" doc:"Start of the period, RFC 3339, rounded down to the grain; default: an hour (minute), a day (hour) or 30 days (day) before to"`
+	To       string   `query:"to" format:"date-time" doc:"End of the period, RFC 3339, rounded up to the grain; default now"`
+	GroupBy  []string `query:"group_by" enum:"rule,plan,resource,subject" uniqueItems:"true" doc:"One item per value, separated by commas. By rule, the verdicts of each rule are counted: a check that three rules decided counts for all three. subject cannot be combined, and lists the up to 100 busiest subjects of each interval, approximately"`
 	Rule     string   `query:"rule" doc:"Only the verdicts of the rule with this slug"`
 	Plan     string   `query:"plan" doc:"Only checks under the plan with this slug"`
 	Resource string   `query:"resource" doc:"Only checks for this resource"`
-	Subject  string   `query:"subject" doc:"Only this subject, where it is among the busiest"`
-	Top      string   `query:"top" enum:"checks,denied" default:"checks" doc:"Which subjects are the busiest: those with the most checks, or with the most denied ones; with denied, only denied checks are counted, so allowed is 0"`
-	Format   string   `query:"format" enum:"json,csv" doc:"Instead of the header Accept"`
+	Subject  string   `query:"subject" doc:"Only this subject, if it is among the busiest"`
+	Top      string   `query:"top" enum:"checks,denied" default:"checks" doc:"How the busiest subjects are chosen: by checks or by denied checks; with denied, only denied checks are counted, so allowed is 0"`
+	Format   string   `query:"format" enum:"json,csv" doc:"Overrides the header Accept"`
 }
 
 // UsageAnswer is what was decided over time.
 type UsageAnswer struct {
 	Grain         string      `json:"grain" enum:"minute,hour,day"`
 	From          time.Time   `json:"from"`
-	To            time.Time   `json:"to" doc:"Not included"`
-	CompleteUntil time.Time   `json:"complete_until" doc:"All that was decided before is counted here; of what came later, a part may be missing. A server that was killed may have lost its last second"`
-	Approximate   bool        `json:"approximate" doc:"true of subjects: each had at least what is counted, and at most error_bound checks more"`
-	Items         []UsageItem `json:"items" doc:"In the order of time; stretches without checks are left out"`
+	To            time.Time   `json:"to" doc:"Exclusive"`
+	CompleteUntil time.Time   `json:"complete_until" doc:"All checks before this time are counted; later ones may be missing. A killed server may have lost its last second"`
+	Approximate   bool        `json:"approximate" doc:"true for subjects: each had at least the counted checks, and at most error_bound more"`
+	Items         []UsageItem `json:"items" doc:"Ordered by time; intervals without checks are omitted"`
 }
 
 // UsageItem is what was decided in one stretch of time.
 type UsageItem struct {
 	Start        time.Time `json:"start"`
-	Rule         *string   `json:"rule,omitempty" doc:"Slug, where grouped by rule"`
-	Plan         *string   `json:"plan,omitempty" doc:"Slug, where grouped by plan; empty: checks without a plan"`
-	Resource     *string   `json:"resource,omitempty" doc:"Where grouped by resource; empty: all the others together, beyond the 128 that are told apart"`
-	Subject      *string   `json:"subject,omitempty" doc:"Where grouped by subject"`
-	ErrorBound   *int64    `json:"error_bound,omitempty" doc:"Where grouped by subject: how many checks more it may have had"`
+	Rule         *string   `json:"rule,omitempty" doc:"Slug, if grouped by rule"`
+	Plan         *string   `json:"plan,omitempty" doc:"Slug, if grouped by plan; empty: checks without a plan"`
+	Resource     *string   `json:"resource,omitempty" doc:"If grouped by resource; empty: all resources beyond the 128 that are distinguished"`
+	Subject      *string   `json:"subject,omitempty" doc:"If grouped by subject"`
+	ErrorBound   *int64    `json:"error_bound,omitempty" doc:"If grouped by subject: the maximum number of uncounted checks"`
 	Allowed      int64     `json:"allowed" doc:"Checks"`
 	Denied       int64     `json:"denied" doc:"Checks"`
-	ShadowDenied int64     `json:"shadow_denied" doc:"Of all these, checks that a rule in shadow would have denied"`
-	Degraded     int64     `json:"degraded" doc:"Of all these, checks that were answered without some counter"`
+	ShadowDenied int64     `json:"shadow_denied" doc:"Of these, checks that a shadow rule would have denied"`
+	Degraded     int64     `json:"degraded" doc:"Of these, checks answered in degraded mode"`
 	CostAllowed  int64     `json:"cost_allowed" doc:"Units of cost of the allowed checks"`
 	CostDenied   int64     `json:"cost_denied" doc:"Units of cost of the denied checks"`
 }
@@ -62,7 +62,7 @@ func tabulate[T, I any](a *admin, path, id, summary string, h func(context.Conte
 	ok := jsonResponse[T](a.api, "OK")
 	ok.Content[csvType] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 	ok.Headers = map[string]*huma.Param{completeUntilHeader: {
-		Description: "As complete_until, for those who read the table", Schema: &huma.Schema{Type: huma.TypeString, Format: "date-time"},
+		Description: "As complete_until in JSON", Schema: &huma.Schema{Type: huma.TypeString, Format: "date-time"},
 	}}
 	op.Responses["200"] = ok
 	register(a, op, h)

@@ -11,13 +11,13 @@ import (
 
 // Warning tells of something that is taken as it is, and may do what its author does not expect.
 type Warning struct {
-	Pointer string `json:"pointer" doc:"JSON pointer to the field of the object that brings it about"`
+	Pointer string `json:"pointer" doc:"JSON pointer to the field that causes it"`
 	Message string `json:"message" doc:"What to expect, for people"`
 }
 
 // Warned are the warnings in the answer to a write. What only reads lacks them.
 type Warned struct {
-	Warnings []Warning `json:"warnings,omitempty" nullable:"false" doc:"Only in the answer to a write, where something may not do what is expected; nothing was refused"`
+	Warnings []Warning `json:"warnings,omitempty" nullable:"false" doc:"Only in the answer to a write with an unexpected effect; the write is done"`
 }
 
 func (a *admin) ruleWarnings(r *limit.Rule) Warned {
