@@ -1,5 +1,5 @@
-// Command names changes the names that the clients are published under, everywhere at once. They stand in
-// sdk/names.json.
+// Command names changes the names that the clients are published under, everywhere at once. They
+// stand in sdk/names.json.
 //
 //	go run ./sdk/names                                  print the names
 //	go run ./sdk/names go=github.com/acme/weir-go ...   change some, in all files of the repository
@@ -83,7 +83,8 @@ func read(root string) (names Names, err error) {
 	return names, decoder.Decode(&names)
 }
 
-// check compares the manifests with the names. A client that is not in the repository has no manifest.
+// check compares the manifests with the names. A client that is not in the repository has no
+// manifest.
 func check(root string, names Names) error {
 	for _, k := range kinds {
 		want := *k.field(&names)
@@ -149,7 +150,8 @@ func change(root string, names Names, args []string) error {
 	return nil
 }
 
-// replace replaces a name where it stands alone or begins a longer path, not where it is part of another word.
+// replace replaces a name where it stands alone or begins a longer path, not where it is part of
+// another word.
 func replace(content []byte, from, to string) []byte {
 	var out []byte
 	for {

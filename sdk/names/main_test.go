@@ -39,7 +39,8 @@ func contains(t *testing.T, dir, text string) bool {
 	return err == nil
 }
 
-// Whoever publishes the clients owns the names: one command must be enough, and nothing may keep the old ones.
+// The publisher of the clients owns the names: one command must be enough, and nothing may keep
+// the old ones.
 func TestOneCommandChangesAllNames(t *testing.T) {
 	dir := copyOfTree(t)
 	require.NoError(t, run(dir, []string{"-check"}))

@@ -46,7 +46,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// Outside runs f for a command that is no test, and returns its exit code after what it started has ended.
+// Outside runs f for a command that is no test, and returns its exit code after what it started has
+// ended.
 func Outside(f func(t testing.TB) int) int {
 	code := f(shared)
 	shared.end()

@@ -1,11 +1,11 @@
-// Command withserver runs a command beside a real Weir server with an installation of its own, and ends with its exit
-// code. The tests of the clients, in whatever language, use it:
+// Command withserver runs a command beside a real Weir server with an installation of its own, and
+// ends with its exit code. The tests of the clients, in whatever language, use it:
 //
 //	scripts/dev.sh --test with go run ./tests/withserver CMD...
 //
-// CMD finds in its environment WEIR_TEST_URL, WEIR_TEST_KEY (a key of a tenant without rules, with all scopes) and
-// WEIR_TEST_PIDFILE, a file with the process id of the server. CMD may pause or kill that process: a server
-// that was killed is started again at the same address.
+// CMD finds in its environment WEIR_TEST_URL, WEIR_TEST_KEY (a key of a tenant without rules, with
+// all scopes) and WEIR_TEST_PIDFILE, a file with the process id of the server. CMD may pause or
+// kill that process: a server that was killed is started again at the same address.
 package main
 
 import (

@@ -144,7 +144,7 @@ func goFindings(file, text string) (out []finding) {
 			for i := range strings.Split(literal, "\n") {
 				line := lines[first-1+i]
 				isAlone := i > 0 || strings.HasPrefix(strings.TrimSpace(line), "/")
-				if isAlone && !directive.MatchString(line) && tooWide(line) {
+				if isAlone && !fixedLayout.MatchString(line) && tooWide(line) {
 					out = append(out, finding{first + i, wideComment, "a line break within 100 columns"})
 				}
 			}
@@ -152,8 +152,8 @@ func goFindings(file, text string) (out []finding) {
 	}
 }
 
-// directive is a comment that is read by a program and cannot be wrapped.
-var directive = regexp.MustCompile(`^\s*//[a-z]+:?[a-z]*[: ]?\S*$|^\s*//(go:|nolint|lint:|export )`)
+// fixedLayout is a comment that cannot be wrapped: a program reads it, or it is a preformatted line.
+var fixedLayout = regexp.MustCompile(`^\s*//(go:|nolint|lint:|export |\t| {4})`)
 
 // tooWide reports whether a comment line exceeds the width and could be wrapped.
 func tooWide(line string) bool {
@@ -235,6 +235,7 @@ func TestFindings(t *testing.T) {
 		{"wide code", "a.go", "package a\n\nvar s = \"" + wide + "\" // " + wide + "\n", nil},
 		{"a wide text that looks like a comment", "a.go", "package a\n\nvar s = `\n// " + wide + "\n`\n", nil},
 		{"a long address", "a.go", "package a\n\n// https://" + strings.Repeat("a", 120) + "\n", nil},
+		{"a preformatted line", "a.go", "package a\n\n//\t" + wide + "\n", nil},
 		{"a directive", "a.go", "package a\n\n//go:embed " + wide + "\n", nil},
 		{"a wide comment in Lua", "a.lua", "local a = 1\n-- " + wide + "\n", []finding{{2, wideComment, "a line break within 100 columns"}}},
 	} {
