@@ -45,5 +45,10 @@ step "modules are tidy, bench/peers" go -C bench/peers mod tidy -diff
 step "modules are tidy, sdk/go" go -C sdk/go mod tidy -diff
 step "modules are tidy, sdk/go/frameworks" go -C sdk/go/frameworks mod tidy -diff
 step "names to publish under agree" go run ./sdk/names -check
+step "go vet, tests/container" go -C tests/container vet ./...
+step "modules are tidy" go mod tidy -diff
+step "modules are tidy, bench" go -C bench mod tidy -diff
+step "modules are tidy, bench/peers" go -C bench/peers mod tidy -diff
+step "modules are tidy, tests/container" go -C tests/container mod tidy -diff
 step "scripts parse" bash -n scripts/dev.sh scripts/verify.sh scripts/microbench.sh web/vendor.sh tests/browser/vendor.sh .ci/run
 exit $failed

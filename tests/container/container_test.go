@@ -1,4 +1,6 @@
-package tests
+// Package container reads the Dockerfile and docker-compose.yml with the loaders of BuildKit and Docker
+// Compose. It is a module of its own, so that these do not become dependencies of the product.
+package container
 
 import (
 	"os"
@@ -11,14 +13,15 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
 	"github.com/stretchr/testify/require"
-
-	"weir/internal/testenv"
 )
 
-// `docker compose up` must not fail on a slip in the file: it is read here by Docker Compose's
-// own loader, schema and references included.
+// root is the folder that holds the two files.
+const root = "../.."
+
+// `docker compose up` must not fail on a mistake in the file. Docker Compose's own loader reads it here,
+// schema and references included.
 func TestComposeFileStartsTheWholeProduct(t *testing.T) {
-	options, err := cli.NewProjectOptions([]string{filepath.Join(testenv.Root(), "docker-compose.yml")}, cli.WithName("weir"))
+	options, err := cli.NewProjectOptions([]string{filepath.Join(root, "docker-compose.yml")}, cli.WithName("weir"))
 	require.NoError(t, err)
 	project, err := options.LoadProject(t.Context())
 	require.NoError(t, err)
@@ -37,13 +40,10 @@ func TestComposeFileStartsTheWholeProduct(t *testing.T) {
 	for _, setting := range []string{"--protected-mode no", "--maxmemory-policy noeviction", "--appendonly yes"} {
 		require.Contains(t, redis, setting)
 	}
-	for name := range project.Services["server"].Environment {
-		require.Contains(t, help(t), name, "a variable that the server does not know would do nothing")
-	}
 }
 
 func TestComposePortsCanBeChosen(t *testing.T) {
-	options, err := cli.NewProjectOptions([]string{filepath.Join(testenv.Root(), "docker-compose.yml")}, cli.WithName("weir"),
+	options, err := cli.NewProjectOptions([]string{filepath.Join(root, "docker-compose.yml")}, cli.WithName("weir"),
 		cli.WithEnv([]string{"HTTP_PORT=18080", "POSTGRES_PORT=15432", "REDIS_PORT=16379"}))
 	require.NoError(t, err)
 	project, err := options.LoadProject(t.Context())
@@ -56,7 +56,7 @@ func TestComposePortsCanBeChosen(t *testing.T) {
 // The image must be what operations.md promises: an empty one, not root, with a health check
 // that needs no shell.
 func TestDockerfile(t *testing.T) {
-	file, err := os.Open(filepath.Join(testenv.Root(), "Dockerfile"))
+	file, err := os.Open(filepath.Join(root, "Dockerfile"))
 	require.NoError(t, err)
 	defer file.Close()
 	parsed, err := parser.Parse(file)
