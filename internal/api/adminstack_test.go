@@ -63,8 +63,10 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
+// newAdminStack also makes the test run beside others: its database is its own.
 func newAdminStack(t *testing.T) *adminStack {
 	t.Helper()
+	t.Parallel()
 	db := tenantstest.New(t)
 	s := &adminStack{t: t, db: db, store: db.Store, log: &lockedBuffer{}}
 	s.url = s.serve(db.Store)

@@ -77,8 +77,11 @@ func testRules() []limit.Rule {
 	}
 }
 
+// newCheckStack also makes the test run beside others: its database is its own, and no other test has
+// its tenants, by which the counters in the shared Redis are kept apart.
 func newCheckStack(t *testing.T) *checkStack {
 	t.Helper()
+	t.Parallel()
 	s := &checkStack{t: t, db: tenantstest.New(t), registry: prometheus.NewRegistry()}
 	s.ready.Store(&Readiness{})
 	s.prepare(t)
