@@ -19,12 +19,12 @@ func TestTesterWalk(t *testing.T) {
 	w := newTenant(t)
 	w.rule("reports", 2)
 	key := w.key()
-	require.True(t, w.ask(key, "user_42", "reports"))
+	subject := w.counted(key, "user", "reports")
 
 	p := w.as(tenants.Viewer)
 	p.open("/").click("Tester").sees("Test a check")
 	p.check()
-	p.fill("Subject", "user_42").fill("Resource", "reports").press(kb.Enter)
+	p.fill("Subject", subject).fill("Resource", "reports").press(kb.Enter)
 	p.sees("Allowed").sees("0 of 2 remaining after this check").sees("2 per hour")
 	p.check()
 	p.click("Test check").sees("0 of 2 remaining after this check") // asking used nothing up

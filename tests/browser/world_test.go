@@ -157,6 +157,31 @@ func (w *world) ask(key, subject, resource string) bool {
 	return status == http.StatusOK
 }
 
+// counted makes one check for each of PREFIX_1, PREFIX_2 and so on, and returns the first of them that
+// Redis has counted. On a busy machine a check may be answered in degraded mode: then the instance has
+// counted it by itself, and pages that read the counters do not show it.
+func (w *world) counted(key, prefix, resource string) string {
+	w.t.Helper()
+	for n := 1; n <= 20; n++ {
+		if subject := fmt.Sprintf("%s_%d", prefix, n); w.counts(key, subject, resource) {
+			return subject
+		}
+	}
+	require.Fail(w.t, "no check is counted in Redis")
+	return ""
+}
+
+// counts makes a check, which must be allowed, and reports whether Redis has counted it.
+func (w *world) counts(key, subject, resource string) bool {
+	w.t.Helper()
+	status, answer := w.post(key, "/v1/check", map[string]any{"subject": subject, "resource": resource})
+	require.Equal(w.t, http.StatusOK, status, "%s", answer)
+	var decision struct{ Degraded *bool }
+	require.NoError(w.t, json.Unmarshal(answer, &decision))
+	require.NotNil(w.t, decision.Degraded, "%s", answer)
+	return !*decision.Degraded
+}
+
 // post sends JSON to the API.
 func (w *world) post(key, path string, content map[string]any) (status int, answer []byte) {
 	w.t.Helper()
