@@ -58,7 +58,7 @@ func secureSettings(t *testing.T) (settings, string) {
 // shown returns the name in the certificate of a new handshake.
 func shown(t *testing.T, i *instance) string {
 	t.Helper()
-	conn, err := tls.Dial("tcp", i.Address("WEIR_HTTPS_ADDR"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the test looks at the certificate itself
+	conn, err := tls.Dial("tcp", i.Address("WEIR_HTTPS_ADDR"), &tls.Config{InsecureSkipVerify: true}) // the test looks at the certificate itself
 	require.NoError(t, err)
 	defer conn.Close()
 	return conn.ConnectionState().PeerCertificates[0].Subject.CommonName
@@ -131,7 +131,7 @@ func TestHTTP2OverTLSOnly(t *testing.T) {
 func TestOldTLSIsRefused(t *testing.T) {
 	s, _ := secureSettings(t)
 	i := start(t, s).AwaitReady()
-	_, err := tls.Dial("tcp", i.Address("WEIR_HTTPS_ADDR"), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}) //nolint:gosec // it is the point
+	_, err := tls.Dial("tcp", i.Address("WEIR_HTTPS_ADDR"), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})
 	require.Error(t, err)
 }
 
@@ -140,7 +140,7 @@ func TestOldTLSIsRefused(t *testing.T) {
 func TestDrainOverHTTP2(t *testing.T) {
 	s, _ := secureSettings(t)
 	i := start(t, s.With(settings{"WEIR_DRAIN": "2s"})).AwaitReady()
-	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // a test's certificate
+	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // a test's certificate
 	defer transport.CloseIdleConnections()
 	get := func() *http.Response {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.HTTPSURL()+"/readyz", nil)

@@ -112,7 +112,7 @@ func (s *adminStack) serve(store *tenants.Store) string {
 	}))
 	if s.buffer > 0 {
 		server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-			_ = c.(*net.TCPConn).SetWriteBuffer(s.buffer) //nolint:forcetypeassert // it listens on TCP
+			_ = c.(*net.TCPConn).SetWriteBuffer(s.buffer) // it listens on TCP
 			return ctx
 		}
 	}

@@ -24,7 +24,7 @@ func (s *adminStack) audit(key, query string) answer {
 func auditNames(a answer) (names []string) {
 	a.ok(http.StatusOK)
 	for _, item := range items(a) {
-		names = append(names, item["action"].(string)+" "+item["target"].(string)) //nolint:forcetypeassert // checked against the document
+		names = append(names, item["action"].(string)+" "+item["target"].(string))
 	}
 	return names
 }
@@ -62,9 +62,9 @@ func TestAudit(t *testing.T) {
 	require.Equal(t, "127.0.0.1", row["address"], "the connection's, whatever headers say")
 	require.Equal(t, "tests/1", row["user_agent"])
 	require.Equal(t, change.header.Get("X-Request-Id"), row["request_id"])
-	actor := row["actor"].(obj) //nolint:forcetypeassert // checked against the document
+	actor := row["actor"].(obj)
 	require.Equal(t, "key", actor["kind"])
-	require.Equal(t, mine, auditNames(s.audit(s.readKey, "actor="+actor["id"].(string)))) //nolint:forcetypeassert // as above
+	require.Equal(t, mine, auditNames(s.audit(s.readKey, "actor="+actor["id"].(string))))
 	require.Equal(t, "our mistake", items(s.audit(s.readKey, "action=reset"))[0]["reason"])
 
 	var paged []string
@@ -147,7 +147,7 @@ func TestAuditVerify(t *testing.T) {
 	require.Equal(t, false, part["complete"])
 	require.EqualValues(t, 4, part["rows"])
 	require.Nil(t, part["head"])
-	rest := verify("?from=" + part["verified_to"].(string)) //nolint:forcetypeassert // checked against the document
+	rest := verify("?from=" + part["verified_to"].(string))
 	require.Equal(t, true, rest["valid"])
 	require.Equal(t, true, rest["complete"])
 	require.EqualValues(t, 2, rest["rows"])
@@ -175,8 +175,8 @@ func TestResetNeedsItsRow(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPost, "/v1/rules", obj{"slug": "r", "limit": 1, "window": "1h"}).ok(201)
 	remaining := func() any {
-		rules := s.call(s.key, http.MethodGet, "/v1/subjects/a/limits", nil).ok(200).json()["rules"].([]any) //nolint:forcetypeassert // checked against the document
-		return rules[0].(obj)["remaining"]                                                                   //nolint:forcetypeassert // as above
+		rules := s.call(s.key, http.MethodGet, "/v1/subjects/a/limits", nil).ok(200).json()["rules"].([]any)
+		return rules[0].(obj)["remaining"]
 	}
 	s.call(s.checkKey, http.MethodPost, "/v1/check", obj{"subject": "a"}).ok(200)
 	require.EqualValues(t, 0, remaining())

@@ -92,7 +92,7 @@ type pacedBody struct {
 func (b *pacedBody) Read(p []byte) (int, error) {
 	b.deadlines.read(min(importIdleTimeout, time.Until(b.end)))
 	n, err := b.body.Read(p)
-	b.failed = err != nil && err != io.EOF //nolint:errorlint // a wrapped one would be an early end
+	b.failed = err != nil && err != io.EOF // a wrapped one would be an early end
 	b.late = errors.Is(err, os.ErrDeadlineExceeded)
 	if b.left -= int64(n); b.left < 0 {
 		return 0, errors.New("the body is too large")
@@ -131,7 +131,7 @@ func (f *importFile) readCSV(body io.Reader) error {
 	table := csv.NewReader(buffered)
 	table.ReuseRecord = true
 	header, err := table.Read()
-	if err != nil && err != io.EOF { //nolint:errorlint // as the package says
+	if err != nil && err != io.EOF {
 		return csvProblem(err)
 	}
 	columns := slices.Clone(header)
@@ -140,7 +140,7 @@ func (f *importFile) readCSV(body io.Reader) error {
 	}
 	for {
 		cells, err := table.Read()
-		if err == io.EOF { //nolint:errorlint // as the package says
+		if err == io.EOF {
 			return nil
 		}
 		if err != nil {

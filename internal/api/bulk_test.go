@@ -262,7 +262,7 @@ func TestExportThatBreaksOff(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		return conn, conn.(*net.TCPConn).SetReadBuffer(64 << 10) //nolint:forcetypeassert // dialled over TCP
+		return conn, conn.(*net.TCPConn).SetReadBuffer(64 << 10) // dialled over TCP
 	}}
 	defer transport.CloseIdleConnections()
 	response, err := transport.RoundTrip(r)
@@ -282,7 +282,7 @@ func TestOverridesOfAllSubjects(t *testing.T) {
 	s.call(s.key, http.MethodPut, "/v1/subjects/c/overrides/api", obj{"limit": 7, "starts_at": "2996-01-01T00:00:00Z"}).ok(201)
 	names := func(query string) (out []string) {
 		for _, item := range items(s.call(s.key, http.MethodGet, "/v1/overrides?"+query, nil).ok(200)) {
-			out = append(out, item["subject"].(string)) //nolint:forcetypeassert // checked against the document
+			out = append(out, item["subject"].(string))
 		}
 		return out
 	}
@@ -293,11 +293,11 @@ func TestOverridesOfAllSubjects(t *testing.T) {
 	require.Equal(t, []string{"a"}, names("active=true&prefix=a&rule=api"))
 	require.Empty(t, names("rule=none"))
 	first := s.call(s.key, http.MethodGet, "/v1/overrides?limit=1", nil).ok(200).json()
-	item := first["items"].([]any)[0].(obj) //nolint:forcetypeassert // checked against the document
+	item := first["items"].([]any)[0].(obj)
 	require.Equal(t, "api", item["rule"])
 	require.Equal(t, "trial", item["reason"])
 	require.Equal(t, true, item["active"])
-	cursor := first["next_cursor"].(string) //nolint:forcetypeassert // checked against the document
+	cursor := first["next_cursor"].(string)
 	require.Equal(t, []string{"b"}, names("limit=1&cursor="+cursor))
 	s.call(s.key, http.MethodGet, "/v1/overrides?active=true&cursor="+cursor, nil).problem(400, codeInvalidCursor)
 	s.call(s.other, http.MethodGet, "/v1/overrides?cursor="+cursor, nil).problem(400, codeInvalidCursor)

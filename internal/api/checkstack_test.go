@@ -267,7 +267,7 @@ func (c *conn) closed() {
 }
 
 func asTimeout(err error, to *net.Error) bool {
-	e, ok := err.(net.Error) //nolint:errorlint // of a plain connection
+	e, ok := err.(net.Error) // of a plain connection
 	if ok {
 		*to = e
 	}

@@ -89,7 +89,7 @@ func runExamples(t *testing.T, page string, least int) {
 	})
 	require.GreaterOrEqual(t, count, least)
 	if *updateDocs {
-		require.NoError(t, os.WriteFile(path, []byte(written), 0o644)) //nolint:gosec // a page for all to read
+		require.NoError(t, os.WriteFile(path, []byte(written), 0o644)) // a page for all to read
 	}
 }
 

@@ -13,7 +13,7 @@ func TestFixes(t *testing.T) {
 	s := newAdminStack(t)
 	fix := func(a answer) string {
 		t.Helper()
-		fields := a.problem(a.status, a.json()["code"].(string)).Errors //nolint:forcetypeassert // a problem has one
+		fields := a.problem(a.status, a.json()["code"].(string)).Errors // a problem has one
 		require.Len(t, fields, 1)
 		return fields[0].Fix
 	}

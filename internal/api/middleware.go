@@ -106,7 +106,7 @@ func (s *server) track(next http.Handler) http.Handler {
 
 func (s *server) finish(q *request, r *http.Request, start time.Time) {
 	if fault := recover(); fault != nil {
-		if fault == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so, too
+		if fault == http.ErrAbortHandler { // net/http compares it so, too
 			panic(fault)
 		}
 		s.metrics.panics.Inc()
@@ -271,7 +271,7 @@ func readBody(r *http.Request, buf []byte, limit int) ([]byte, *Problem) {
 		case len(buf) > limit:
 			return buf, bodyTooLarge(r, limit)
 		case err == nil:
-		case err == io.EOF: //nolint:errorlint // a wrapped one would be an early end
+		case err == io.EOF: // a wrapped one would be an early end
 			return buf, nil
 		default:
 			// The client is gone, too slow, or cannot count: no answer on this connection is sure

@@ -59,7 +59,7 @@ func (b boundsCase) prepareFor(field string) string {
 // refuses reports whether the server finds fault with the field where it has the value.
 func (b boundsCase) refuses(value any) bool {
 	b.t.Helper()
-	body := maps.Clone(adminCases[b.id].body.(obj)) //nolint:forcetypeassert // so they are
+	body := maps.Clone(adminCases[b.id].body.(obj))
 	if strings.HasSuffix(b.id, "-rule") {
 		maps.Copy(body, boundsNeed[b.field])
 		body["resource"] = "bounds" // few rules match it

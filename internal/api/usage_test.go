@@ -41,8 +41,8 @@ func (s *adminStack) usage(key, query string, headers ...header) answer {
 }
 
 func items(a answer) (out []map[string]any) {
-	for _, item := range a.ok(200).json()["items"].([]any) { //nolint:forcetypeassert // checked against the document
-		out = append(out, item.(map[string]any)) //nolint:forcetypeassert // checked against the document
+	for _, item := range a.ok(200).json()["items"].([]any) {
+		out = append(out, item.(map[string]any))
 	}
 	return out
 }
@@ -60,7 +60,7 @@ func TestUsage(t *testing.T) {
 	whole := a.json()
 	require.Equal(t, "hour", whole["grain"])
 	require.Equal(t, false, whole["approximate"])
-	until, err := time.Parse(time.RFC3339, whole["complete_until"].(string)) //nolint:forcetypeassert // checked against the document
+	until, err := time.Parse(time.RFC3339, whole["complete_until"].(string))
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), until, time.Minute)
 

@@ -12,7 +12,7 @@ func (a answer) warned() (at []string) {
 	a.t.Helper()
 	warnings, _ := a.json()["warnings"].([]any)
 	for _, w := range warnings {
-		at = append(at, w.(obj)["pointer"].(string)) //nolint:forcetypeassert // checked against the document
+		at = append(at, w.(obj)["pointer"].(string))
 	}
 	return at
 }
@@ -72,7 +72,7 @@ func TestRuleFilters(t *testing.T) {
 		require.Equal(t, []string{at}, s.call(s.key, http.MethodGet, "/v1/rules?"+query, nil).pointers(422, codeInvalidRequest), query)
 	}
 	// A cursor belongs to its filter.
-	first := s.call(s.key, http.MethodGet, "/v1/rules?q=orders&limit=1", nil).ok(200).json()["next_cursor"].(string) //nolint:forcetypeassert // checked against the document
+	first := s.call(s.key, http.MethodGet, "/v1/rules?q=orders&limit=1", nil).ok(200).json()["next_cursor"].(string)
 	require.Len(t, items(s.call(s.key, http.MethodGet, "/v1/rules?q=orders&cursor="+first, nil).ok(200)), 1)
 	s.call(s.key, http.MethodGet, "/v1/rules?q=order&cursor="+first, nil).problem(400, codeInvalidCursor)
 	s.call(s.key, http.MethodGet, "/v1/rules?cursor="+first, nil).problem(400, codeInvalidCursor)

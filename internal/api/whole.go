@@ -22,7 +22,7 @@ func answerWhole(w http.ResponseWriter, r *http.Request, answer func(http.Respon
 			}
 			return
 		}
-		if fault := recover(); fault != nil && fault != http.ErrAbortHandler { //nolint:errorlint // net/http compares it so, too
+		if fault := recover(); fault != nil && fault != http.ErrAbortHandler { // net/http compares it so, too
 			panic(fault)
 		}
 	}()

@@ -181,7 +181,7 @@ func (d *dashboard) exportAudit(w http.ResponseWriter, r *http.Request, v *visit
 	for {
 		_ = deadline.SetWriteDeadline(time.Now().Add(liveWrite)) // where it cannot be set, there is none
 		if err := write(rows); err != nil {
-			return nil //nolint:nilerr // the browser is gone
+			return nil // the browser is gone
 		}
 		if next == "" {
 			return nil

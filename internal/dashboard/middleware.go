@@ -71,7 +71,7 @@ func (d *dashboard) recovered(w http.ResponseWriter, r *http.Request) {
 	if fault == nil {
 		return
 	}
-	if fault == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so, too
+	if fault == http.ErrAbortHandler { // net/http compares it so, too
 		panic(fault)
 	}
 	d.Logger.Error("a page panicked", "request_id", requestOf(r.Context()).id, "path", route(r), "panic", fault, "stack", string(debug.Stack()))

@@ -234,7 +234,7 @@ func (d *demand) requests() (out []check.SimulatedRequest, of []int) {
 	for k, s := range d.series {
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(s.subject + "\x00" + s.resource))
-		random := rand.New(rand.NewPCG(h.Sum64(), uint64(d.from.Unix()))) //nolint:gosec // no secret
+		random := rand.New(rand.NewPCG(h.Sum64(), uint64(d.from.Unix()))) // no secret
 		left := int64(0)
 		for i, n := range s.checks {
 			begin := int64(i) * d.step.Milliseconds()

@@ -176,7 +176,7 @@ func instantOf(f *form, name string) time.Time {
 
 // usageFields names the page's fields where the store has names of its own.
 func usageFields(err error) error {
-	if invalid, ok := err.(*tenants.InvalidError); ok { //nolint:errorlint // the store wraps none of these
+	if invalid, ok := err.(*tenants.InvalidError); ok { // the store wraps none of these
 		for i := range invalid.Fields {
 			if invalid.Fields[i].Field == "group_by" {
 				invalid.Fields[i].Field = "by"

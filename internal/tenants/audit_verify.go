@@ -92,7 +92,7 @@ func (w *auditWalk) page(ctx context.Context, q *db.Queries) error {
 	if w.AuditVerification.Rows > 0 {
 		most = min(most, w.AuditVerification.Rows-w.AuditReport.Rows)
 	}
-	rows, err := q.AuditChain(ctx, db.AuditChainParams{TenantID: w.tenant, After: w.Head.Sequence, Most: int32(most)}) //nolint:gosec // at most 1000
+	rows, err := q.AuditChain(ctx, db.AuditChainParams{TenantID: w.tenant, After: w.Head.Sequence, Most: int32(most)}) // at most 1000
 	if err != nil {
 		return err
 	}

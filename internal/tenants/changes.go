@@ -136,7 +136,7 @@ func (w *Watcher) listenForever(ctx context.Context) {
 // backOff returns 50 ms, 100 ms, ... up to maxBackOff, less up to a half by chance.
 func backOff(failures int) time.Duration {
 	d := min(50*time.Millisecond<<min(failures, 10), maxBackOff)
-	return d/2 + rand.N(d/2+1) //nolint:gosec // spreads reconnections, hides nothing
+	return d/2 + rand.N(d/2+1) // spreads reconnections, hides nothing
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -220,7 +220,7 @@ func TestRestoreBringsKeyBack(t *testing.T) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			_, err := auth.Authenticate(t.Context(), key.Secret())
-			return err == want //nolint:errorlint // nil, or exactly this one
+			return err == want // nil, or exactly this one
 		}, 20*time.Second, 5*time.Millisecond)
 	}
 	answers(nil)

@@ -253,7 +253,7 @@ func (p *post) finish(ctx context.Context, answer Answer) error {
 	if err := q.SetTenant(ctx, p.actor.tenant.String()); err != nil {
 		return err
 	}
-	status := int32(answer.Status) //nolint:gosec // the database takes 200 to 599
+	status := int32(answer.Status) // the database takes 200 to 599
 	kept, err := q.FinishIdempotent(ctx, db.FinishIdempotentParams{
 		TenantID: p.actor.tenant, Key: p.key, Attempt: p.attempt, Status: &status, Header: header, Body: answer.Body,
 	})

@@ -109,7 +109,7 @@ type ImportCounts struct {
 func (l *SubjectLine) Validate() []limit.FieldError {
 	var fields []limit.FieldError
 	s := l.over(Subject{Subject: l.Subject})
-	if wrong, ok := s.validate().(*InvalidError); ok { //nolint:errorlint // as it was made
+	if wrong, ok := s.validate().(*InvalidError); ok {
 		fields = wrong.Fields
 	}
 	return fields

@@ -23,7 +23,7 @@ func (p Page) most() int32 {
 	if limit <= 0 {
 		limit = defaultPage
 	}
-	return int32(min(limit, maxPage)) + 1 //nolint:gosec // at most 1001
+	return int32(min(limit, maxPage)) + 1 // at most 1001
 }
 
 // after returns the id of the last object that was seen, nil from the start.

@@ -202,7 +202,7 @@ func TestRestoreReadsAllKeysAtOnce(t *testing.T) {
 	d.Exec("UPDATE config_version SET epoch = gen_random_uuid()")
 	require.Eventually(t, func() bool {
 		_, err := auth.Authenticate(t.Context(), key.Secret())
-		return err == tenants.ErrKeyRevoked //nolint:errorlint // exactly this one
+		return err == tenants.ErrKeyRevoked // exactly this one
 	}, 20*time.Second, 5*time.Millisecond)
 	asked := counting.take()
 	require.Equal(t, 1, asked["FROM tenants t LEFT JOIN api_keys"], "%v", asked)

@@ -295,7 +295,7 @@ func (s *Store) upkeep(ctx context.Context, fn txFunc) error {
 // usageSlots is the number of tables in the ring of usage_minutes.
 const usageSlots = 5
 
-func usageSlot(day time.Time) int16 { return int16(day.Unix() / 86400 % usageSlots) } //nolint:gosec // below usageSlots
+func usageSlot(day time.Time) int16 { return int16(day.Unix() / 86400 % usageSlots) } // below usageSlots
 
 // emptyOldMinutes empties the table of three days ago. Minutes are kept for 48 hours, so those of
 // the day before yesterday are still read; and the table is needed again the day after tomorrow.
