@@ -49,7 +49,7 @@ func (c *Checker) Compare(ctx context.Context, p *Policy, plan, rule string, to 
 		if ctx.Err() != nil || out.Degraded {
 			break
 		}
-		c.compare(ctx, p, plan, int32(index), then, some, &out) //nolint:gosec // an index of at most MaxRules
+		c.compare(ctx, p, plan, int32(index), then, some, &out) // an index of at most MaxRules
 	}
 	return out
 }

@@ -158,7 +158,7 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 				return nil, fmt.Errorf("plan %s: rule %s: %w", plan.Slug, slug, errs[0])
 			}
 			pn.numbers = append(pn.numbers, p.rules[i].number.with(limit, source))
-			pn.at[i] = uint16(len(pn.numbers)) //nolint:gosec // at most MaxRules
+			pn.at[i] = uint16(len(pn.numbers)) // at most MaxRules
 		}
 		p.plans[plan.Slug] = pn
 		if plan.Default {

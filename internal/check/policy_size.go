@@ -3,7 +3,7 @@ package check
 import "reflect"
 
 // sizeOf returns how many bytes a T takes, without what it points to.
-func sizeOf[T any]() int { return int(reflect.TypeFor[T]().Size()) } //nolint:gosec // small
+func sizeOf[T any]() int { return int(reflect.TypeFor[T]().Size()) } // small
 
 // measure returns how much memory a policy takes without its subjects, roughly: what was
 // allocated for it, with what the allocator rounds up and what maps keep free.

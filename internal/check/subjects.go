@@ -81,7 +81,7 @@ func slotTag(hash uint64) uint64 { return (hash & 0xff) << slotEntryBits }
 // home returns the slot at which the search for a hash begins.
 func (t *subjectTable) home(hash uint64) int {
 	high, _ := bits.Mul64(hash, uint64(len(t.slots)))
-	return int(high) //nolint:gosec // below len
+	return int(high) // below len
 }
 
 // find returns the slot of a name and what is in it; if the name is not there, 0, and a slot for it.
@@ -228,7 +228,7 @@ func (s *subjects) entryOf(t *subjectTable, d SubjectData) (uint32, bool) {
 	e := newSubjectEntry(d, plan)
 	entries = append(extend(entries, 1), e)
 	t.entries.Store(&entries)
-	i := uint32(len(entries) - 1) //nolint:gosec // below maxEntries
+	i := uint32(len(entries) - 1) // below maxEntries
 	switch {
 	case len(d.Overrides) > 0:
 		s.ownEntries += e.bytes()
@@ -333,7 +333,7 @@ func (s *subjects) rebuild(live int) {
 		name, i := old.name(v), v&slotEntryMask
 		if moved[i] == 0 {
 			entries = append(entries, old.entry(v))
-			moved[i] = uint32(len(entries)) //nolint:gosec // at most maxEntries
+			moved[i] = uint32(len(entries)) // at most maxEntries
 		}
 		hash := maphash.Bytes(subjectSeed, name)
 		t.slots[t.findEmpty(hash)].Store(uint64(len(names))<<32 | slotTag(hash) | uint64(moved[i]-1))
@@ -342,7 +342,7 @@ func (s *subjects) rebuild(live int) {
 	s.shared = s.shared[:0]
 	for i, e := range entries {
 		if len(e.overrides) == 0 && len(s.shared) < maxSharedEntry {
-			s.shared = append(s.shared, uint32(i)) //nolint:gosec // at most maxEntries
+			s.shared = append(s.shared, uint32(i)) // at most maxEntries
 		}
 	}
 	t.names.Store(&names)

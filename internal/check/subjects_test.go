@@ -152,7 +152,7 @@ func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc) //nolint:gosec // far below
+	return int64(m.HeapAlloc) // far below
 }
 
 func BenchmarkSubjects(b *testing.B) {

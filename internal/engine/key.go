@@ -27,9 +27,9 @@ type KeyName struct{ Low, High uint64 }
 func (n KeyName) Plus(o KeyName) KeyName { return KeyName{Low: n.Low + o.Low, High: n.High + o.High} }
 
 func (n KeyName) Append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint32(b, uint32(n.Low)) //nolint:gosec // the low bytes are meant
+	b = binary.LittleEndian.AppendUint32(b, uint32(n.Low)) // the low bytes are meant
 	b = append(b, byte(n.Low>>32))
-	return binary.LittleEndian.AppendUint32(b, uint32(n.High)) //nolint:gosec // the low bytes are meant
+	return binary.LittleEndian.AppendUint32(b, uint32(n.High)) // the low bytes are meant
 }
 
 // readName is the opposite of append.

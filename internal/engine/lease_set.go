@@ -87,7 +87,7 @@ const (
 )
 
 func rateTick(now time.Time) uint64 {
-	return uint64(now.UnixMilli()/rateTickMS) & (1<<28 - 1) //nolint:gosec // a part of an instant since 1970
+	return uint64(now.UnixMilli()/rateTickMS) & (1<<28 - 1) // a part of an instant since 1970
 }
 
 // add counts a check and returns how many there were in this tick.
@@ -99,9 +99,9 @@ func (r *rate) add(now time.Time, units int64) (checks int) {
 		if old>>(rateUnitBits+rateCheckBits) == tick {
 			n, sum = old>>rateUnitBits&maxRateChecks, old&maxRateUnits
 		}
-		n, sum = min(n+1, maxRateChecks), min(sum+uint64(min(units, maxRateUnits)), maxRateUnits) //nolint:gosec // units >= 0
+		n, sum = min(n+1, maxRateChecks), min(sum+uint64(min(units, maxRateUnits)), maxRateUnits) // units >= 0
 		if r.CompareAndSwap(old, tick<<(rateUnitBits+rateCheckBits)|n<<rateUnitBits|sum) {
-			return int(n) //nolint:gosec // 10 bits
+			return int(n) // 10 bits
 		}
 	}
 }
@@ -109,7 +109,7 @@ func (r *rate) add(now time.Time, units int64) (checks int) {
 // units returns how many units were asked for in the present tick.
 func (r *rate) units(now time.Time) int64 {
 	if v := r.Load(); v>>(rateUnitBits+rateCheckBits) == rateTick(now) {
-		return int64(v & maxRateUnits) //nolint:gosec // 26 bits
+		return int64(v & maxRateUnits) // 26 bits
 	}
 	return 0
 }

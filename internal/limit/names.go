@@ -23,7 +23,7 @@ func (n Names[E]) Parse(s string) (E, error) {
 			continue
 		}
 		if name == s {
-			return E(e), nil //nolint:gosec // as many as names
+			return E(e), nil // as many as names
 		}
 		names = append(names, name)
 	}

@@ -205,7 +205,7 @@ func (r *Log) Decided(tenant limit.TenantID, req *check.Request, d *check.Decisi
 		return
 	}
 	nowMS := now.UnixMilli()
-	second := uint64(nowMS / 1000)                                        //nolint:gosec // not negative
+	second := uint64(nowMS / 1000)                                        // not negative
 	paces := &r.paces[(uint(tenant[14])<<8|uint(tenant[15]))%recentPaces] // ids of tenants end in random bits
 	near := nearLimit(d)
 	if d.Allowed {

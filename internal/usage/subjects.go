@@ -109,7 +109,7 @@ func (k *subjectSketch) count(hash uint64, d *check.Decision, shadowDenied bool)
 }
 
 func (k *subjectSketch) find(hash uint64, subject string) (place int, found bool) {
-	for at := uint8(hash); k.table[at] != 0; at++ { //nolint:gosec // the low byte is meant
+	for at := uint8(hash); k.table[at] != 0; at++ { // the low byte is meant
 		p := &k.places[k.table[at]-1]
 		if p.hash == hash && string(p.subject) == subject {
 			return int(k.table[at]) - 1, true
@@ -132,11 +132,11 @@ func (k *subjectSketch) enter(hash uint64, subject string) int {
 	}
 	p := &k.places[i]
 	p.hash, p.subject, p.error, p.counts = hash, append(p.subject[:0], subject...), k.weights[i], Counts{}
-	at := uint8(hash) //nolint:gosec // the low byte is meant
+	at := uint8(hash) // the low byte is meant
 	for k.table[at] != 0 {
 		at++
 	}
-	k.table[at] = uint8(i + 1) //nolint:gosec // at most topSubjects
+	k.table[at] = uint8(i + 1) // at most topSubjects
 	return i
 }
 
@@ -155,12 +155,12 @@ func (k *subjectSketch) leastBusy() int {
 
 // drop takes a place out of the table, and closes the gap.
 func (k *subjectSketch) drop(i int) {
-	gap := uint8(k.places[i].hash)   //nolint:gosec // the low byte is meant
-	for k.table[gap] != uint8(i+1) { //nolint:gosec // at most topSubjects
+	gap := uint8(k.places[i].hash)   // the low byte is meant
+	for k.table[gap] != uint8(i+1) { // at most topSubjects
 		gap++
 	}
 	for at := gap + 1; k.table[at] != 0; at++ {
-		home := uint8(k.places[k.table[at]-1].hash) //nolint:gosec // the low byte is meant
+		home := uint8(k.places[k.table[at]-1].hash) // the low byte is meant
 		if at-home >= at-gap {                      // its search passes the gap
 			k.table[gap], gap = k.table[at], at
 		}

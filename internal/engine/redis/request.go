@@ -84,7 +84,7 @@ func (r *request) arrange(counters []engine.Counter) {
 		c := &counters[i]
 		if !c.Grouped {
 			r.entries = append(r.entries, keyEntry{from: len(r.order), count: 1})
-			r.order = append(r.order, int32(i)) //nolint:gosec // at most maxManyCounters
+			r.order = append(r.order, int32(i)) // at most maxManyCounters
 			continue
 		}
 		if r.inGroup(entries, counters, c.Key) {
@@ -95,7 +95,7 @@ func (r *request) arrange(counters []engine.Counter) {
 			if o := &counters[j]; o.Grouped && o.Key == c.Key {
 				e.signature = sign(e.signature, o)
 				e.count++
-				r.order = append(r.order, int32(j)) //nolint:gosec // at most maxManyCounters
+				r.order = append(r.order, int32(j)) // at most maxManyCounters
 			}
 		}
 		r.entries = append(r.entries, e)
@@ -119,7 +119,7 @@ func sign(signature uint64, c *engine.Counter) uint64 {
 	id := engine.ReadName(c.ID)
 	signature = (bits.RotateLeft64(signature, 29) ^ id.Low) * odd
 	signature = (bits.RotateLeft64(signature, 31) ^ id.High<<1 ^ uint64(oneIf(c.Shadow))) * odd
-	return (bits.RotateLeft64(signature, 37) ^ uint64(c.Numbers.Limit)) * odd //nolint:gosec // positive
+	return (bits.RotateLeft64(signature, 37) ^ uint64(c.Numbers.Limit)) * odd // positive
 }
 
 func (r *request) countersOf(s *sentCall) []engine.Counter {
