@@ -18,8 +18,8 @@ import (
 // root is the folder that holds the two files.
 const root = "../.."
 
-// `docker compose up` must not fail on a mistake in the file. Docker Compose's own loader reads it here,
-// schema and references included.
+// `docker compose up` must not fail on a mistake in the file. Docker Compose's own loader reads it
+// here, schema and references included.
 func TestComposeFileStartsTheWholeProduct(t *testing.T) {
 	options, err := cli.NewProjectOptions([]string{filepath.Join(root, "docker-compose.yml")}, cli.WithName("weir"))
 	require.NoError(t, err)

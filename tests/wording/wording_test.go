@@ -153,7 +153,7 @@ func goFindings(file, text string) (out []finding) {
 }
 
 // fixedLayout is a comment that cannot be wrapped: a program reads it, or it is a preformatted line.
-var fixedLayout = regexp.MustCompile(`^\s*//(go:|nolint|lint:|export |\t| {4})`)
+var fixedLayout = regexp.MustCompile(`^\s*//(go:|lint:|export |\t| {4})`)
 
 // tooWide reports whether a comment line exceeds the width and could be wrapped.
 func tooWide(line string) bool {
