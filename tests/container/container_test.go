@@ -1,5 +1,6 @@
-// Package container reads the Dockerfile and docker-compose.yml with the loaders of BuildKit and Docker
-// Compose. It is a module of its own, so that these do not become dependencies of the product.
+// Package container reads the Dockerfile and docker-compose.yml with the loaders of BuildKit and
+// Docker Compose. It is a module of its own, so that these do not become dependencies of the
+// product.
 package container
 
 import (
