@@ -158,8 +158,8 @@ func (w *world) ask(key, subject, resource string) bool {
 }
 
 // counted makes one check for each of PREFIX_1, PREFIX_2 and so on, and returns the first subject
-// whose check Redis has counted. On a busy machine a check may be answered in degraded mode: then the
-// instance has counted it by itself, and pages that read the counters do not show it.
+// whose check Redis has counted. On a busy machine a check may be answered in degraded mode: then
+// the instance has counted it by itself, and pages that read the counters do not show it.
 func (w *world) counted(key, prefix, resource string) string {
 	w.t.Helper()
 	for n := 1; n <= 20; n++ {
