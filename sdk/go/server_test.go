@@ -4,6 +4,7 @@ package weir
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -207,6 +208,19 @@ func TestServerAgreesOnWhatIsValid(t *testing.T) {
 		m, ok := refused.(*MisuseError)
 		if err == nil || !ok || m.Status != 422 || m.Field != err.Field {
 			t.Errorf("%d: the client says %v, the server %v", i, err, refused)
+		}
+	}
+}
+
+// The same key counts once, also when the first answer got lost.
+func TestServerReplaysIdempotentChecks(t *testing.T) {
+	client, ctx := realClient(t), context.Background()
+	rule(t, client, "go-idempotent", `"limit":5,"window":"1h","algorithm":"fixed_window_first_hit"`)
+	check := Check{Subject: "user_42", Resource: "go-idempotent", IdempotencyKey: fmt.Sprint("k-", time.Now().UnixNano())}
+	for i := range 4 {
+		d, err := client.Check(ctx, check)
+		if err != nil || !d.Allowed || d.NoDecision != nil || d.Remaining != N(4) || d.Replayed != (i > 0) {
+			t.Fatalf("%d: %+v, %v", i, d, err)
 		}
 	}
 }
