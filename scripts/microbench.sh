@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
     *) sed -n '2,/^set /{/^set /!p}' "$0" | cut -c3-; exit 2 ;;
   esac
 done
-PACKAGES="internal/api internal/check internal/tenants"
+PACKAGES="internal/api internal/check internal/engine/redis internal/once internal/tenants internal/usage"
 WORK=$(mktemp -d)
 finish() {
   if [ -d "$WORK/tree" ]; then git worktree remove --force "$WORK/tree"; fi
@@ -39,12 +39,14 @@ compile() { # $1: checkout, $2: old or new
   local package
   mkdir -p "$WORK/$2"
   for package in $PACKAGES; do
+    [ -d "$1/$package" ] || continue # an older commit may lack it
     (cd "$1" && go test -c -o "$WORK/$2/${package##*/}.test" "./$package")
   done
 }
 run() { # $1: checkout, $2: old or new
   local package
   for package in $PACKAGES; do
+    [ -d "$1/$package" ] || continue
     (cd "$1/$package" && "$WORK/$2/${package##*/}.test" -test.run '^$' -test.bench "$BENCH" -test.benchmem -test.benchtime "$TIME") |
       grep -v '^PASS' >>"bin/microbench-$2.txt"
   done

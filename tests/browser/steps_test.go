@@ -65,6 +65,20 @@ func (p *page) sees(text string) *page {
 	return p
 }
 
+// openUntil opens a path again and again until the page says the text: for what the server has yet
+// to hear of.
+func (p *page) openUntil(path, text string) *page {
+	p.t.Helper()
+	p.eventually(func() error {
+		got, err := eval[string](p.open(path), p.text())
+		if err == nil && !strings.Contains(got, text) {
+			err = fmt.Errorf("%s does not say %q, but:\n%s", path, text, got)
+		}
+		return err
+	})
+	return p
+}
+
 // seesNot waits until the page does not say the text.
 func (p *page) seesNot(text string) *page {
 	p.t.Helper()

@@ -33,7 +33,7 @@ func TestOperator(t *testing.T) {
 	p.click("Suspend tenant").sees("Tenant " + slug + " suspended.")
 	p.click("Reopen tenant").fill("Reason", "has paid").click("Reopen tenant").sees("reopened")
 	w.quota("checks-of-" + slug)
-	p.open("/tenants/"+slug).sees("Checks per tenant").click("Set own quota").fill("Checks", "5000").fill("Reason", "bought more").check()
+	p.openUntil("/tenants/"+slug, "Checks per tenant").click("Set own quota").fill("Checks", "5000").fill("Reason", "bought more").check()
 	p.click("Save quota").sees("5,000 per minute").sees("bought more").looked("tenant-quota")
 	p.phone().check()
 	p.desktop().click("Delete tenant").fill("Type “"+slug+"” to confirm", "something else").fill("Reason", "has left").allow(422)
