@@ -398,3 +398,34 @@ func TestQuotaFollowsItsOverride(t *testing.T) {
 	require.False(t, q.grant(last.Load(), platform, "acme", 1), "nothing is granted that was held under the old number")
 	require.False(t, admit(), "51 of 10 are used")
 }
+
+// Two tenants' quotas are asked in turns, with the same memory: what one is denied from memory must
+// not give it the units that are held for the other.
+func TestQuotasDoNotShareUnits(t *testing.T) {
+	quota := minute("checks", 1000)
+	quota.Resource = QuotaResource
+	data := PolicyData{Rules: []limit.Rule{quota}}
+	r := newRig(t, data)
+	source := &fakeSource{data: map[limit.TenantID]PolicyData{r.policy.tenant: data}}
+	q := NewQuota(r.checker, NewPolicies(source, NewKeys([16]byte{1}), slog.New(slog.DiscardHandler), r.metrics), r.policy.tenant)
+	tenant := func(slug string) *Policy {
+		policy, err := CompilePolicy(NewKeys([16]byte{1}), uuid.New(), PolicyData{Slug: slug})
+		require.NoError(t, err)
+		return policy
+	}
+	rich, poor := tenant("rich"), tenant("poor")
+	_, ok := q.Admit(t.Context(), poor, 1000)
+	require.True(t, ok, "poor has used its quota up")
+	scratch := new(Scratch)
+	q.scratches.New = func() any { return scratch } // one memory for all, as when there is little traffic
+	for i := range 200 {
+		_, ok = q.Admit(t.Context(), rich, 1)
+		require.True(t, ok, i)
+		q.scratches.Put(scratch)
+		_, ok = q.Admit(t.Context(), poor, 1)
+		require.False(t, ok, i)
+		if last, asked := q.tenants.Load("poor"); asked {
+			require.Nil(t, last.Load(), "nothing is held for poor")
+		}
+	}
+}

@@ -89,12 +89,12 @@ func (d *Denials) answer(c *Call) bool {
 	if kept == nil || !c.Started.Before(kept.until) || kept.cost != c.Cost || !slices.Equal(kept.counters, c.Counters) {
 		return false
 	}
-	elapsedMS := c.Started.Sub(kept.started).Milliseconds()
+	elapsedMS := max(0, c.Started.Sub(kept.started).Milliseconds())
 	if elapsedMS >= denialMS && kept.asked.CompareAndSwap(false, true) {
 		return false
 	}
 	kept.outcome.after(elapsedMS, &c.Outcome)
-	c.Err = nil
+	c.Err, c.lease = nil, leasing{} // the call may be one that was used before
 	d.metrics.fromDenials.Inc()
 	return true
 }

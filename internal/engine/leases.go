@@ -104,10 +104,11 @@ func (l *Leases) hash(counters []Counter) (h uint64) {
 // answer answers c from memory or prepares its call: where it is time to, for more units than it
 // asks for itself.
 func (l *Leases) answer(c *Call) bool {
+	c.lease = leasing{} // the call may be one that was used before
 	if !c.mayLease() {
 		return false
 	}
-	c.lease = leasing{hash: l.hash(c.Counters)}
+	c.lease.hash = l.hash(c.Counters)
 	now := c.Started
 	set, known := l.sets.Load(c.lease.hash)
 	switch {
