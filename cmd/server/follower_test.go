@@ -58,8 +58,8 @@ func TestReadyWithTheTenantsThatFit(t *testing.T) {
 	}
 }
 
-// What this instance writes for a tenant that it did not know is in force when the write is answered:
-// the first key needs no lookup, and a deleted tenant is gone.
+// What this instance writes for a tenant that it did not know is in force when the write is
+// answered: the first key needs no lookup, and a deleted tenant is gone.
 func TestFollowNewAndDeletedTenants(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)

@@ -175,8 +175,8 @@ func (i *smallInstance) known(n int) string {
 	return i.keys[n%len(i.keys)]
 }
 
-// newTenant creates a tenant and a rule, and changes the rule. A check follows each write; the first
-// one, which loads the policy, only with checkFirst.
+// newTenant creates a tenant and a rule, and changes the rule. A check follows each write; the
+// first one, which loads the policy, only with checkFirst.
 func (i *smallInstance) newTenant(slug string, checkFirst bool) {
 	answer, ok := i.call(i.operator, http.MethodPost, "/v1/tenants", fmt.Sprintf(`{"slug":%q}`, slug))
 	var created struct {

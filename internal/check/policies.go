@@ -174,7 +174,7 @@ func (p *Policies) await(ctx context.Context, tenant limit.TenantID) (policy *Po
 			return policy, nil
 		}
 	}
-	// Whoever began the next load, it began after the one above ended, and so after the check began.
+	// The next load began after the one above ended, and so after the check began.
 	policy, _, err = p.wait(ctx, tenant)
 	return policy, err
 }

@@ -65,8 +65,8 @@ func (p *page) sees(text string) *page {
 	return p
 }
 
-// openUntil opens a path again and again until the page says the text: for what the server has yet
-// to hear of.
+// openUntil opens a path again and again until the page says the text: for what the server
+// has not loaded yet.
 func (p *page) openUntil(path, text string) *page {
 	p.t.Helper()
 	p.eventually(func() error {
