@@ -16,11 +16,11 @@ type Comparison struct {
 	// ones that have the plan and no override for the rule.
 	Asked int
 	// Now and Then are those of them that a check of cost 1 would find denied by the rule at this
-	// instant, with either number. Who is in both is denied whatever is chosen.
+	// instant, with either number. A subject in both is denied with either number.
 	Now, Then []string
 	// Reason says why nothing was asked: ModeOff, NotBySubject or MissingValues; "": it was.
 	Reason   SkipReason
-	Degraded bool // the counter store is away; nothing is known
+	Degraded bool // the counter store is unavailable; nothing is known
 }
 
 // compareChunk bounds how many counters go in one pipeline, so that no check waits long behind it.

@@ -67,7 +67,7 @@ type RuleDecision struct {
 	WindowMS     int64 // of a calendar month: the length of the present one
 	Remaining    int64
 	RetryAfterMS int64 // 0 if Allowed; NeverMS if no wait can help
-	ResetAfterMS int64 // until the quota is whole again
+	ResetAfterMS int64 // until the full quota is available again
 	NextAfterMS  int64 // until at least one unit more than Remaining is there; 0 if whole
 	DelayMS      int64 // queue rules
 }
@@ -125,7 +125,7 @@ func (d *Decision) conclude() {
 		if r.Rule.Algorithm != limit.LeakyBucketQueue || r.Unlimited || r.Uncounted || !d.Allowed {
 			continue
 		}
-		// Who is not made to wait by a rule in shadow is told of no delay.
+		// A rule in shadow makes nobody wait, so its delay is not reported.
 		if r.Mode == limit.Enforce {
 			d.HasDelay, d.DelayMS = true, max(d.DelayMS, r.DelayMS)
 		}

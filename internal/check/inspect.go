@@ -24,7 +24,7 @@ type SubjectLimits struct {
 	// check of cost 1 that meets this rule alone.
 	Rules    []RuleDecision
 	Hidden   []HiddenRule // all other rules, by slug
-	Degraded bool         // the counter store is away: what checks are answered meanwhile
+	Degraded bool         // the counter store is unavailable: this is what checks are answered meanwhile
 }
 
 // HiddenRule is a rule that has no counter for the subject and the other values that are given.
@@ -57,7 +57,7 @@ func (e *UncountedError) Error() string {
 
 // Inspect tells what is left for values.Subject under each rule, and consumes nothing. Of
 // values, Resource ("": not given) and Attributes say which counter of a rule that counts by
-// them is meant; the rest of it says nothing here. While the counter store is away, it tells
+// them is meant; the rest of it says nothing here. While the counter store is unavailable, it tells
 // what a check would be answered.
 func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) SubjectLimits {
 	now := c.now()

@@ -9,7 +9,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Latency is how long it took this process to decide lately, counters included and HTTP not. A
+// Latency is how long this process took to decide in the last minute, counters included and HTTP not. A
 // batch counts as one. Quantiles are read out of a histogram, whose buckets double, and so are
 // right to within a third.
 type Latency struct {
@@ -62,22 +62,22 @@ func (m *Metrics) latencyMark(now time.Time) latencyMark {
 
 func (m *Metrics) noteLatency(now time.Time) {
 	mark := m.latencyMark(now)
-	m.lately.mu.Lock()
-	defer m.lately.mu.Unlock()
-	m.lately.past = append(m.lately.past, mark)
-	for len(m.lately.past) > 1 && now.Sub(m.lately.past[1].at) >= latencyOver {
-		m.lately.past = m.lately.past[1:]
+	m.recently.mu.Lock()
+	defer m.recently.mu.Unlock()
+	m.recently.past = append(m.recently.past, mark)
+	for len(m.recently.past) > 1 && now.Sub(m.recently.past[1].at) >= latencyOver {
+		m.recently.past = m.recently.past[1:]
 	}
 }
 
 func (m *Metrics) latency(now time.Time) Latency {
 	end := m.latencyMark(now)
-	m.lately.mu.Lock()
-	defer m.lately.mu.Unlock()
-	if len(m.lately.past) == 0 {
+	m.recently.mu.Lock()
+	defer m.recently.mu.Unlock()
+	if len(m.recently.past) == 0 {
 		return Latency{}
 	}
-	begin := m.lately.past[0]
+	begin := m.recently.past[0]
 	out := Latency{Over: now.Sub(begin.at)}
 	if end.count <= begin.count || len(end.buckets) == 0 {
 		return out
@@ -87,7 +87,7 @@ func (m *Metrics) latency(now time.Time) Latency {
 	return out
 }
 
-// quantile finds the bucket in which the share of all lies, and goes on within it as if the
+// quantile finds the bucket in which the share of all lies, and continues within it as if the
 // logarithms in it were spread evenly.
 func quantile(begin, end *latencyMark, share float64) time.Duration {
 	rank := share * float64(end.count-begin.count)

@@ -31,7 +31,7 @@ func TestLatency(t *testing.T) {
 		m.noteLatency(now)
 	}
 	require.Zero(t, m.latency(now).Checks, "what is over a minute ago does not count")
-	require.LessOrEqual(t, len(m.lately.past), int(latencyOver/latencyEvery)+2)
+	require.LessOrEqual(t, len(m.recently.past), int(latencyOver/latencyEvery)+2)
 	m.evaluation.Observe(1e6)
 	require.Greater(t, m.latency(now).P99, time.Second, "past the last bucket")
 }

@@ -13,7 +13,7 @@ type Metrics struct {
 	policyErrors  prometheus.Counter
 	tenantsLoaded prometheus.Gauge
 	policies      policyMetrics
-	lately        latencies
+	recently      latencies
 }
 
 // NewMetrics registers the package's metrics with reg.

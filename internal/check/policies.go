@@ -42,14 +42,14 @@ type PolicySource interface {
 	ListSubjects(ctx context.Context, tenant limit.TenantID, after string, each func(SubjectData)) (version int64, more bool, err error)
 	// LoadSubjects calls each for every registered subject that was changed or deleted after
 	// version since, which is not 0, and returns the version of the tenant's subjects that it
-	// read. ErrHistoryGone: list them anew.
+	// read. ErrHistoryGone: list all of them again.
 	LoadSubjects(ctx context.Context, tenant limit.TenantID, since int64, each func(SubjectData)) (upTo int64, err error)
 }
 
 // Policies keeps compiled policies of the tenants that were asked for. Reading one that is
 // loaded takes no lock and waits for nothing; a policy is replaced whole. While the source is
 // away, or when a new configuration does not compile, the last good one stays. With a Limit, the
-// tenants that were not asked for the longest are put out when memory runs short, and read again
+// least recently used tenants are evicted when memory runs short, and read again
 // when they are.
 type Policies struct {
 	source  PolicySource
@@ -83,7 +83,7 @@ type tenantEntry struct {
 	pinned atomic.Bool
 
 	loading  sync.Mutex   // held while reading
-	subjects atomic.Int64 // version of the subjects in policy; 0: they are to be read anew
+	subjects atomic.Int64 // version of the subjects in policy; 0: all of them are to be read
 
 	mu         sync.Mutex    // guards what follows
 	stale      stale         // what is to be read again
@@ -96,7 +96,7 @@ type tenantEntry struct {
 // stale tells which halves of a tenant's configuration changed since they were last read.
 type stale struct {
 	rules, subjects bool
-	anew            bool // the subjects, from the first to the last
+	all             bool // of the subjects, from the first to the last
 }
 
 func (s stale) any() bool { return s.rules || s.subjects }
@@ -271,7 +271,7 @@ func (p *Policies) Reload(tenant limit.TenantID) {
 		return
 	}
 	e.mu.Lock()
-	e.stale = stale{rules: true, subjects: true, anew: true}
+	e.stale = stale{rules: true, subjects: true, all: true}
 	e.mu.Unlock()
 	p.refreshLater(tenant, e)
 }
@@ -284,7 +284,7 @@ func (p *Policies) Gone(tenant limit.TenantID) {
 	}
 }
 
-// Pin keeps a tenant from ever being put out.
+// Pin keeps a tenant from ever being evicted.
 func (p *Policies) Pin(tenant limit.TenantID) {
 	e, _ := p.tenants.LoadOrCompute(tenant, func() (*tenantEntry, bool) { return &tenantEntry{}, false })
 	e.pinned.Store(true)

@@ -17,7 +17,7 @@ import (
 type lanes struct {
 	first   chan struct{} // tenants that are not loaded
 	changes chan struct{} // of tenants that are
-	long    chan struct{} // what has read a page of subjects already, and goes on
+	long    chan struct{} // loads that have read a page of subjects already
 }
 
 func newLanes() lanes {
@@ -128,7 +128,7 @@ func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEnt
 			next.subjects = current.subjects
 		}
 	}
-	if what.anew {
+	if what.all {
 		e.subjects.Store(0)
 	}
 	if what.subjects || current == nil {
@@ -147,7 +147,7 @@ func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEnt
 	e.used.CompareAndSwap(0, now)
 	e.policy.Store(next)
 	p.account(e, next.bytes())
-	p.makeRoom(e)
+	p.evict(e)
 	p.metrics.tenantsLoaded.Set(float64(p.tenants.Size()))
 	return nil
 }
@@ -160,7 +160,7 @@ func (p *Policies) loadSubjects(ctx context.Context, tenant limit.TenantID, e *t
 		if !errors.Is(err, ErrHistoryGone) {
 			return policy.subjects, upTo, err
 		}
-		// Should the reading end half way, the next one must not go on from where this set is.
+		// If the read ends half way, the next one must not continue from this set.
 		e.subjects.Store(0)
 	}
 	return p.listSubjects(ctx, tenant, e, policy, r)
@@ -209,7 +209,7 @@ type compileError struct {
 func (e *compileError) Error() string { return "policy does not compile: " + e.err.Error() }
 func (e *compileError) Unwrap() error { return e.err }
 
-// refreshLater begins to read what is stale of a loaded tenant, unless that goes on already. Of one
+// refreshLater begins to read what is stale of a loaded tenant, unless a refresh is running. Of one
 // that is being loaded for the first time, that load does so when it ends.
 func (p *Policies) refreshLater(tenant limit.TenantID, e *tenantEntry) {
 	e.mu.Lock()
@@ -238,11 +238,11 @@ func (e *tenantEntry) giveBack(what stale) {
 	defer e.mu.Unlock()
 	e.stale.rules = e.stale.rules || what.rules
 	e.stale.subjects = e.stale.subjects || what.subjects
-	e.stale.anew = e.stale.anew || what.anew
+	e.stale.all = e.stale.all || what.all
 }
 
-// refresh reads until nothing is stale, or Close. A source that is away is asked again, less and less
-// often. A read begins after the change was heard of, so it sees that change or a later one.
+// refresh reads until nothing is stale, or Close. An unavailable source is asked again, less and less
+// often. A read begins after the notification of a change, so it sees that change or a later one.
 func (p *Policies) refresh(tenant limit.TenantID, e *tenantEntry) {
 	const first, longest = 50 * time.Millisecond, time.Second
 	defer p.work.Done()
@@ -266,7 +266,7 @@ func (p *Policies) refresh(tenant limit.TenantID, e *tenantEntry) {
 			return
 		case errors.Is(err, ErrUnknownTenant):
 			p.remove(tenant, e)
-		case errors.As(err, &broken): // until the next change, which will be heard of
+		case errors.As(err, &broken): // until the next change, which comes with a notification
 			p.metrics.policyErrors.Inc()
 			p.log.Error("policy does not compile; the last good one stays", "tenant_id", tenant, "version", broken.version, "error", broken.err)
 		case errors.Is(err, errTooLarge):
@@ -277,7 +277,7 @@ func (p *Policies) refresh(tenant limit.TenantID, e *tenantEntry) {
 			if errors.As(err, &panicked) {
 				level = slog.LevelError
 				p.metrics.policyErrors.Inc()
-				what.anew = what.subjects // some of them may have been stored
+				what.all = what.subjects // some of them may have been stored
 			}
 			p.log.Log(context.Background(), level, "policy cannot be read; the last good one stays", "tenant_id", tenant, "error", err)
 			e.giveBack(what)

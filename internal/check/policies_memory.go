@@ -16,11 +16,11 @@ import (
 
 // memory bounds what the compiled policies take together.
 type memory struct {
-	limit   int64        // bytes; 0: none
-	bytes   atomic.Int64 // of all entries
-	now     atomic.Int64 // seconds since 1970, as of the last tick
-	room    sync.Mutex   // held while tenants are put out
-	shortAt time.Time    // when the log was last told that active tenants do not fit
+	limit    int64        // bytes; 0: none
+	bytes    atomic.Int64 // of all entries
+	now      atomic.Int64 // seconds since 1970, as of the last tick
+	evicting sync.Mutex   // held while tenants are evicted
+	shortAt  time.Time    // when the log was last told that active tenants do not fit
 
 	mu      sync.Mutex
 	refused map[limit.TenantID]refusal // tenants that do not fit at all
@@ -32,17 +32,17 @@ type refusal struct {
 }
 
 const (
-	// A tenant that does not fit is not tried again for so long, unless it changes: to find that
+	// A tenant that does not fit is not tried again for this time, unless it changes: to find that
 	// out takes about as long as to load all that does fit.
 	refuseFor = 30 * time.Second
 	// A tenant that was asked for within so many seconds is active.
 	activeFor = 60
-	// The log is told at most so often that active tenants are put out.
+	// The eviction of active tenants is logged at most this often.
 	shortEvery = time.Minute
 )
 
 // Limit bounds what the policies take together, in bytes, by estimate: what is beyond it by the page
-// that is being read is put out at once. Call it before the first Get.
+// that is being read is evicted at once. Call it before the first Get.
 func (p *Policies) Limit(bytes int64) {
 	p.memory.limit = bytes
 	p.metrics.policies.limit.Set(float64(bytes))
@@ -135,7 +135,7 @@ func (p *Policies) remove(tenant limit.TenantID, e *tenantEntry) bool {
 }
 
 // fits counts what has been read of a tenant, makes room for it, and fails with errTooLarge where
-// there would not be enough with all others put out.
+// there would not be enough with all others evicted.
 func (p *Policies) fits(e *tenantEntry, policy *Policy, read *subjects) error {
 	bytes := policy.size + read.bytes()
 	if read.overflown() || p.memory.limit > 0 && bytes > p.memory.limit {
@@ -143,20 +143,20 @@ func (p *Policies) fits(e *tenantEntry, policy *Policy, read *subjects) error {
 	}
 	if e.policy.Load() == nil { // else what it has stays until the new set is there
 		p.account(e, bytes)
-		p.makeRoom(e)
+		p.evict(e)
 	}
 	return nil
 }
 
-// makeRoom puts out the tenants that nobody has asked for the longest, all but keep, until the
+// evict removes the least recently used tenants, all but keep, until the
 // others fit with a sixteenth to spare: so it has something to do only once in many loads.
-func (p *Policies) makeRoom(keep *tenantEntry) {
+func (p *Policies) evict(keep *tenantEntry) {
 	m := &p.memory
 	if m.limit == 0 || m.bytes.Load() <= m.limit {
 		return
 	}
-	m.room.Lock()
-	defer m.room.Unlock()
+	m.evicting.Lock()
+	defer m.evicting.Unlock()
 	if m.bytes.Load() <= m.limit { // another has made some
 		return
 	}
@@ -212,7 +212,7 @@ func newPolicyMetrics(counter func(name, help string) prometheus.Counter, gauge 
 	return policyMetrics{
 		bytes:           gauge("weir_policy_memory_bytes", "Memory that compiled policies take together, by estimate."),
 		limit:           gauge("weir_policy_memory_limit_bytes", "Memory that they may take; 0: there is no limit."),
-		evictions:       counter("weir_policy_evictions_total", "Tenants whose policy was put out of memory to make room."),
+		evictions:       counter("weir_policy_evictions_total", "Tenants whose policy was evicted from memory."),
 		activeEvictions: counter("weir_policy_evictions_active_total", "Those of them that had been asked for within a minute: the limit is too small."),
 		load:            histogram("weir_policy_load_seconds", "Time to load a tenant that was not in memory, waiting for its turn included."),
 		loadErrors:      counter("weir_policy_load_errors_total", "Loads of such a tenant that failed."),

@@ -44,7 +44,7 @@ type OverrideData struct {
 }
 
 // Policy is all that decides a tenant's checks, compiled: which rules match a resource, and
-// which numbers apply. It is immutable, but for the registered subjects, which are kept
+// which numbers apply. It is immutable, except the registered subjects, which are kept
 // beside it and change one by one.
 type Policy struct {
 	tenant   limit.TenantID
@@ -132,7 +132,7 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 			return nil, fmt.Errorf("rule %s: %w", r.Slug, errs[0])
 		}
 		if _, twice := bySlug[r.Slug]; twice {
-			return nil, fmt.Errorf("rule %s is there twice", r.Slug)
+			return nil, fmt.Errorf("duplicate rule %q", r.Slug)
 		}
 		bySlug[r.Slug] = i
 		p.rules[i] = compiledRule{

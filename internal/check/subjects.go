@@ -18,7 +18,7 @@ import (
 // names, eight bits of its hash, and which entry it has. Subjects that have the same plan and
 // state, and no override, share their entry. Load takes no lock and may run beside everything;
 // store takes one for itself. What a reader can have seen is never written again: names and
-// entries are only added, and what is left unused goes when the table is built anew.
+// entries are only added, and unused ones are removed when the table is rebuilt.
 type subjects struct {
 	table atomic.Pointer[subjectTable] // nil: none yet
 	size  atomic.Int64                 // bytes
@@ -322,7 +322,7 @@ func (s *subjects) seal() {
 	}
 }
 
-// rebuild makes the whole table anew, for so many subjects and without what is used no more.
+// rebuild builds the table again, for so many subjects and without unused entries.
 func (s *subjects) rebuild(live int) {
 	old := s.table.Load()
 	t := &subjectTable{slots: make([]atomic.Uint64, 4+live*3/2)}
