@@ -226,7 +226,8 @@ func TestStopsWhilePostgresIsDown(t *testing.T) {
 }
 
 func TestMetricsAndProfilesAreInternal(t *testing.T) {
-	s := newSettings(t)
+	// A Redis of its own: other tests' instances would be counted.
+	s := newSettings(t).With(settings{"WEIR_REDIS_URL": testenv.StartRedis(t).URL})
 	i := start(t, s).AwaitReady()
 	tenant := newTenant(t, s, i)
 	tenant.putRule("api", `{"resource":"api","limit":1,"window":"1h"}`, i)
