@@ -186,10 +186,9 @@ func (p *Post) Run(ctx context.Context) {
 }
 
 func (p *Post) work(ctx context.Context, all *sync.WaitGroup) {
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-			return
 		case parcel := <-p.queue:
 			p.try(ctx, parcel, all)
 		}
@@ -203,11 +202,14 @@ func (p *Post) try(ctx context.Context, parcel *parcel, all *sync.WaitGroup) {
 	err := p.by.send(attempt, &parcel.letter)
 	parcel.attempts++
 	switch {
-	case err == nil || permanent(err) || parcel.attempts > len(p.retryAfter):
+	case err == nil || permanent(err):
 		p.finish(parcel, err)
 		return
-	case ctx.Err() != nil: // cut off by the end: it is not the server's fault
+	case ctx.Err() != nil: // cut off by the stop, which is no fault of the server: Run tries it last
 		p.queue <- parcel
+		return
+	case parcel.attempts > len(p.retryAfter):
+		p.finish(parcel, err)
 		return
 	}
 	p.log.Warn("a mail was not sent; trying again", "kind", parcel.letter.Kind, "attempt", parcel.attempts, "error", err)
