@@ -74,7 +74,7 @@ func (d *Denials) slot(c *Call) *atomic.Pointer[denial] {
 	return &d.slots[h>>32%denialSlots]
 }
 
-// remembers reports whether the answer to a call may be kept, or come from memory. A dry denial
+// remembered reports whether the answer to a call may be kept, or come from memory. A dry denial
 // is as certain as another, but the real one may have to start a penalty.
 func (c *Call) remembered() bool {
 	return c.Cost > 0 && !c.DryRun && !c.Fresh && c.NowMS == 0 && len(c.Counters) > 0

@@ -1,9 +1,6 @@
 package engine
 
-import (
-	"context"
-	"time"
-)
+import "time"
 
 // Stack is the engine that serves checks: each layer answers what it can and asks the next for
 // the rest.
@@ -67,5 +64,4 @@ var (
 	_ Engine = (*Fallback)(nil)
 	_ Engine = (*Leases)(nil)
 	_ Engine = (*Breaker)(nil)
-	_        = context.Background
 )
