@@ -9,7 +9,7 @@ import (
 var (
 	errNumbers   = errors.New("numbers of a counter are out of range")
 	errDuplicate = errors.New("the same counter twice in one call")
-	errCost      = errors.New("cost is negative")
+	errCost      = errors.New("cost is out of range")
 	errInstant   = errors.New("instant is out of range")
 )
 
@@ -25,6 +25,9 @@ func (c *Call) Validate() error {
 		counter := &c.Counters[i]
 		if !counter.Numbers.Valid() {
 			return errNumbers
+		}
+		if counter.Cost < 0 || counter.Cost > 0 && !c.PerCounter {
+			return errCost
 		}
 		for j := range i {
 			if c.Counters[j].same(counter) {

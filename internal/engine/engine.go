@@ -19,6 +19,8 @@ type Counter struct {
 	Shadow  bool // its verdict is reported and never denies
 	// OnUnavailable says what Fallback answers for this counter while the store cannot.
 	OnUnavailable limit.OnUnavailable
+	// Cost is what this counter is charged in a Call with PerCounter, and 0 in every other.
+	Cost int64
 }
 
 // OwnKey is the key of the counter alone, whether it is grouped or not.
@@ -36,11 +38,14 @@ func (c *Counter) same(o *Counter) bool {
 
 // Call is one check as an engine sees it: a cost against all counters at once.
 type Call struct {
-	Tenant   limit.TenantID // the owner of the counters; an engine in memory bounds each tenant's
-	Cost     int64          // >= 0; 0 peeks: always allowed, counts nothing
-	DryRun   bool           // answer as if counted, and change nothing
-	NowMS    int64          // milliseconds since 1970; 0: the engine's own clock. Only tests and simulation set it
-	Counters []Counter
+	Tenant limit.TenantID // the owner of the counters; an engine in memory bounds each tenant's
+	Cost   int64          // >= 0; 0 peeks: always allowed, counts nothing
+	// PerCounter says that each counter is charged its own Cost. The call's Cost is then the greatest
+	// of them. So one call can decide several checks, all of them or none.
+	PerCounter bool
+	DryRun     bool  // answer as if counted, and change nothing
+	NowMS      int64 // milliseconds since 1970; 0: the engine's own clock. Only tests and simulation set it
+	Counters   []Counter
 
 	// Started is when the check began, by a clock with a monotonic reading: no later than the
 	// moment at which the store decides. Denials and Leases need it.
@@ -57,6 +62,14 @@ type Call struct {
 	lease leasing // for Leases
 }
 
+// CostOf returns what counter i is charged.
+func (c *Call) CostOf(i int) int64 {
+	if c.PerCounter {
+		return c.Counters[i].Cost
+	}
+	return c.Cost
+}
+
 // Outcome is an engine's answer to a Call.
 type Outcome struct {
 	NowMS    int64 // the instant of the decision, milliseconds since 1970
@@ -67,7 +80,7 @@ type Outcome struct {
 
 // An Engine decides calls on counters. Engines wrap one another; Stack says in which order.
 //
-// Each call is atomic: all its counters are read at one instant, the cost is charged to every
+// Each call is atomic: all its counters are read at one instant, its cost is charged to every
 // admitting counter if all enforcing ones admit, and to none otherwise. A denied or dry call
 // changes nothing (except that a denial by a rule with a penalty starts that penalty). Calls
 // of one Evaluate are decided in order. An engine must not retry: a call whose fate is

@@ -58,7 +58,7 @@ func (f *Fallback) Evaluate(ctx context.Context, calls ...*Call) {
 func (f *Fallback) answer(c *Call) {
 	out := &c.Outcome
 	*out = Outcome{Allowed: true, Degraded: true, NowMS: f.clock().UnixMilli(), Verdicts: out.Verdicts[:0]}
-	local := Call{Tenant: c.Tenant, Cost: c.Cost, DryRun: c.DryRun}
+	local := Call{Tenant: c.Tenant, Cost: c.Cost, PerCounter: c.PerCounter, DryRun: c.DryRun}
 	var places []int // of the local counters
 	share := f.share()
 	for i := range c.Counters {
@@ -72,7 +72,7 @@ func (f *Fallback) answer(c *Call) {
 			v.Allowed, v.Uncounted = true, true
 		case limit.Deny:
 			// Cost 0 asks without consuming, and is never denied.
-			v.Allowed, v.Uncounted = c.Cost == 0, true
+			v.Allowed, v.Uncounted = c.CostOf(i) == 0, true
 			if !v.Allowed {
 				v.RetryAfterMS = RetryAfterOutageMS()
 				out.Allowed = out.Allowed && counter.Shadow
@@ -96,7 +96,7 @@ func (f *Fallback) answer(c *Call) {
 			// Local instants are those of the local engine's clock.
 			v.ResetMS += out.NowMS - local.Outcome.NowMS
 			v.NextMS += out.NowMS - local.Outcome.NowMS
-			if v.CostExceeds && c.Cost <= c.Counters[i].Numbers.Quota() {
+			if v.CostExceeds && c.CostOf(i) <= c.Counters[i].Numbers.Quota() {
 				// It does not fit this instance's share, but it fits the limit: wait for the store.
 				v.CostExceeds, v.RetryAfterMS = false, RetryAfterOutageMS()
 			}

@@ -87,7 +87,7 @@ func (l *Leases) Evaluate(ctx context.Context, calls ...*Call) {
 
 // mayLease reports whether the call may be answered from prefetched units.
 func (c *Call) mayLease() bool {
-	return c.Leased && c.Cost > 0 && !c.DryRun && !c.Fresh && c.NowMS == 0 && len(c.Counters) > 0 && len(c.Counters) <= maxLeased
+	return c.Leased && !c.PerCounter && c.Cost > 0 && !c.DryRun && !c.Fresh && c.NowMS == 0 && len(c.Counters) > 0 && len(c.Counters) <= maxLeased
 }
 
 // maxLeased is how many counters one lease has at most: leasing.shadow has a bit for each.

@@ -148,22 +148,22 @@ func (e *Memory) evaluate(s *memoryScratch, c *Call) {
 	out.Verdicts = slices.Grow(out.Verdicts[:0], count)[:count]
 	for i := range c.Counters {
 		s.judgements[i] = e.judgement(s, c, i)
-		out.Verdicts[i] = s.judgements[i].Admit(c.Cost, now)
+		out.Verdicts[i] = s.judgements[i].Admit(c.CostOf(i), now)
 		if !out.Verdicts[i].Allowed && !c.Counters[i].Shadow {
 			out.Allowed = false
 		}
 	}
 	for i := range c.Counters {
-		v, j := &out.Verdicts[i], &s.judgements[i]
+		v, j, cost := &out.Verdicts[i], &s.judgements[i], c.CostOf(i)
 		charged := out.Allowed && v.Allowed
 		if charged {
 			if c.DryRun && s.counters[i] != nil {
 				j.State = j.State.Clone()
 			}
-			j.Charge(v, c.Cost, now)
+			j.Charge(v, cost, now)
 		}
-		j.Finish(v, c.Cost, now)
-		if !c.DryRun && (charged && c.Cost > 0 || j.Marks) {
+		j.Finish(v, cost, now)
+		if !c.DryRun && (charged && cost > 0 || j.Marks) {
 			e.keep(s, c, i, v, clock)
 		}
 	}
@@ -254,7 +254,7 @@ func (e *Memory) add(s *memoryScratch, c *Call, i int, first limit.State) *memor
 		if other := shard.overflow[kept.shared]; other != nil {
 			// Another counter of this very call has just made it.
 			if c.Outcome.Allowed && c.Outcome.Verdicts[i].Allowed {
-				other.state.Charge(n, c.Cost, c.Outcome.NowMS)
+				other.state.Charge(n, c.CostOf(i), c.Outcome.NowMS)
 			}
 			return other
 		}

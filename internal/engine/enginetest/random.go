@@ -44,9 +44,22 @@ func RandomCalls(r *rand.Rand, a limit.Algorithm, prefix string) []*engine.Call 
 			}
 			call.Counters = append(call.Counters, c)
 		}
+		if len(rules) > 1 && oneIn(r, 4) {
+			giveCosts(r, call)
+		}
 		calls[i] = call
 	}
 	return calls
+}
+
+// giveCosts gives each counter of a call a cost of its own.
+func giveCosts(r *rand.Rand, call *engine.Call) {
+	call.PerCounter, call.Cost = true, 0
+	for i := range call.Counters {
+		c := &call.Counters[i]
+		c.Cost = randomCost(r, c.Numbers)
+		call.Cost = max(call.Cost, c.Cost)
+	}
 }
 
 // mostBackMS is how far clocks step back: 30 days. Further, beyond the longest window and some

@@ -51,10 +51,11 @@ func (r *Reference) Evaluate(_ context.Context, calls ...*engine.Call) {
 }
 
 func (r *Reference) evaluate(call *engine.Call) {
-	now, cost := call.NowMS, call.Cost
+	now := call.NowMS
 	out := engine.Outcome{NowMS: now, Allowed: true}
 	records := make([]*record, len(call.Counters))
 	for i, c := range call.Counters {
+		cost := call.CostOf(i)
 		rec := r.counters[c.OwnKey()]
 		if rec == nil {
 			rec = &record{}
@@ -84,7 +85,7 @@ func (r *Reference) evaluate(call *engine.Call) {
 		out.Verdicts = append(out.Verdicts, v)
 	}
 	for i, c := range call.Counters {
-		v, rec := &out.Verdicts[i], records[i]
+		v, rec, cost := &out.Verdicts[i], records[i], call.CostOf(i)
 		if out.Allowed && v.Allowed {
 			if c.Numbers.Algorithm == limit.LeakyBucketQueue {
 				v.DelayMS = when(rec, c.Numbers, now, 0) - now

@@ -43,6 +43,7 @@ func Suite(t *testing.T, eng engine.Engine) {
 	t.Run("Reset", func(t *testing.T) { eachAlgorithm(t, eng, testReset) })
 	t.Run("OwnClock", func(t *testing.T) { eachAlgorithm(t, eng, testOwnClock) })
 	t.Run("AllOrNothing", func(t *testing.T) { testAllOrNothing(t, eng) })
+	t.Run("CostPerCounter", func(t *testing.T) { testCostPerCounter(t, eng) })
 	t.Run("Order", func(t *testing.T) { testOrder(t, eng) })
 	t.Run("Shadow", func(t *testing.T) { testShadow(t, eng) })
 	t.Run("DryRun", func(t *testing.T) { testDryRun(t, eng) })
@@ -261,6 +262,40 @@ func testAllOrNothing(t *testing.T, eng engine.Engine) {
 	}
 }
 
+// Checks that are decided as one may have different costs. Each counter is charged its own, or none is.
+func testCostPerCounter(t *testing.T, eng engine.Engine) {
+	for _, a := range limit.Algorithms {
+		prefix := Prefix()
+		one, two := counter(prefix+"one", five(a)), counter(prefix+"two", five(limit.FixedWindow))
+		peeked := counter(prefix+"peeked", five(limit.SlidingWindowCounter))
+		one.Cost, two.Cost = 1, 2
+		together := func() *engine.Call {
+			call := &engine.Call{NowMS: start, Cost: 2, PerCounter: true, Counters: []engine.Counter{one, two, peeked}}
+			eng.Evaluate(context.Background(), call)
+			require.NoError(t, call.Err)
+			return call
+		}
+		for i := range int64(2) {
+			call := together()
+			require.True(t, call.Outcome.Allowed, a)
+			require.Equal(t, []int64{4 - i, 3 - 2*i, 5}, remainders(call), a)
+		}
+		call := together()
+		require.False(t, call.Outcome.Allowed, a)
+		require.True(t, call.Outcome.Verdicts[0].Allowed, a)
+		require.False(t, call.Outcome.Verdicts[1].Allowed, a)
+		require.True(t, call.Outcome.Verdicts[2].Allowed, a)
+		require.Equal(t, []int64{3, 1, 5}, remainders(call), "%s: nothing was charged", a)
+	}
+}
+
+func remainders(call *engine.Call) (all []int64) {
+	for i := range call.Outcome.Verdicts {
+		all = append(all, call.Outcome.Verdicts[i].Remaining)
+	}
+	return all
+}
+
 // The checks of a batch see what those before them used.
 func testOrder(t *testing.T, eng engine.Engine) {
 	c := counter(Prefix()+"k", five(limit.TokenBucket))
@@ -337,17 +372,19 @@ func testRefused(t *testing.T, eng engine.Engine) {
 		return []engine.Counter{good, c}
 	}
 	calls := map[string]*engine.Call{
-		"duplicate":     {NowMS: start, Cost: 1, Counters: []engine.Counter{good, good}},
-		"negative cost": {NowMS: start, Cost: -1, Counters: []engine.Counter{good}},
-		"instant":       {NowMS: limit.MaxInstantMS + 1, Cost: 1, Counters: []engine.Counter{good}},
-		"limit":         {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.Limit = 0 })},
-		"burst":         {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.Burst = 0 })},
-		"refill":        {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.Burst, n.WindowMS = limit.MaxLimit, limit.MaxWindowMS })},
-		"window":        {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.WindowMS = 0 })},
-		"penalty":       {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.PenaltyMS = -1 })},
-		"algorithm":     {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.Algorithm = 0 })},
-		"precision":     {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.Algorithm = limit.SlidingWindowBuckets })},
-		"calendar":      {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.Calendar = limit.CalendarDay })},
+		"duplicate":                     {NowMS: start, Cost: 1, Counters: []engine.Counter{good, good}},
+		"negative cost of a counter":    {NowMS: start, PerCounter: true, Counters: []engine.Counter{{Key: key, Numbers: good.Numbers, Cost: -1}}},
+		"cost of a counter for nothing": {NowMS: start, Cost: 1, Counters: []engine.Counter{{Key: key, Numbers: good.Numbers, Cost: 1}}},
+		"negative cost":                 {NowMS: start, Cost: -1, Counters: []engine.Counter{good}},
+		"instant":                       {NowMS: limit.MaxInstantMS + 1, Cost: 1, Counters: []engine.Counter{good}},
+		"limit":                         {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.Limit = 0 })},
+		"burst":                         {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.Burst = 0 })},
+		"refill":                        {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.Burst, n.WindowMS = limit.MaxLimit, limit.MaxWindowMS })},
+		"window":                        {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.WindowMS = 0 })},
+		"penalty":                       {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.PenaltyMS = -1 })},
+		"algorithm":                     {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.Algorithm = 0 })},
+		"precision":                     {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.Algorithm = limit.SlidingWindowBuckets })},
+		"calendar":                      {NowMS: start, Cost: 1, Counters: change(func(n *limit.Numbers) { n.Calendar = limit.CalendarDay })},
 	}
 	for name, call := range calls {
 		eng.Evaluate(context.Background(), call)

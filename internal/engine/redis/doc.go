@@ -6,7 +6,7 @@
 //   - queue.go decides when requests are sent and which of them travel together. A request that
 //     finds a pipeline free is sent at once; those that arrive meanwhile share the next one.
 //   - pipeline.go builds the script runs of one pipeline. Calls whose counters are compact
-//     (limit.Numbers.Compact) share runs of evaluate_many.lua, and equal calls among them are one
+//     (limit.Numbers.Compact) and have one cost share runs of evaluate_many.lua, and equal calls among them are one
 //     question. Every other call is a run of evaluate_one.lua.
 //   - verdicts.go works out the outcomes from the replies. evaluate_many.lua replies with stored
 //     states, and the arithmetic is that of package limit; evaluate_one.lua replies with verdicts.

@@ -197,12 +197,15 @@ const (
 
 // encode appends the argument of evaluate_one.lua for a call.
 func (c *sentCall) encode(b []byte, counters []engine.Counter) []byte {
-	b = appendUint(b, c.cost, 7)
 	b = appendUint(b, c.nowMS, 6)
 	b = append(b, oneIf(c.dryRun))
 	for i := range counters {
-		n := &counters[i].Numbers
+		n, cost := &counters[i].Numbers, c.cost
+		if c.perCounter {
+			cost = min(counters[i].Cost, maxScriptCost)
+		}
 		b = append(b, byte(n.Algorithm), oneIf(counters[i].Shadow))
+		b = appendUint(b, cost, 7)
 		b = appendUint(b, n.Limit, 7)
 		b = appendUint(b, n.WindowMS, 5)
 		b = appendUint(b, extra(n), 5)

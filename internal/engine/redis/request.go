@@ -34,6 +34,7 @@ type request struct {
 type sentCall struct {
 	first, count int // in the request's counters
 	cost, nowMS  int64
+	perCounter   bool // each counter has its own cost
 	dryRun       bool
 	entry, width int          // where its entries begin, and how many they are
 	compact      bool         // evaluate_many.lua can decide it
@@ -61,8 +62,9 @@ const maxManyCounters = 255
 
 func (r *request) add(c *engine.Call) {
 	s := sentCall{
-		first: len(r.counters), count: len(c.Counters), cost: min(c.Cost, maxScriptCost), nowMS: c.NowMS, dryRun: c.DryRun,
-		compact: len(c.Counters) <= maxManyCounters, entry: len(r.entries),
+		first: len(r.counters), count: len(c.Counters), cost: min(c.Cost, maxScriptCost), nowMS: c.NowMS,
+		perCounter: c.PerCounter, dryRun: c.DryRun,
+		compact: len(c.Counters) <= maxManyCounters && !c.PerCounter, entry: len(r.entries),
 	}
 	for i := range c.Counters {
 		n := &c.Counters[i].Numbers

@@ -1,11 +1,11 @@
 -- Decides one call on counters of any algorithm, with penalties: reads all counters, decides all, and
--- only then writes. Calls whose counters are all compact take evaluate_many.lua instead.
+-- only then writes. Calls whose counters are all compact and have one cost take evaluate_many.lua
+-- instead.
 --
 -- KEYS     for each counter its key, followed by the key of its penalty mark if its rule has a
 --          penalty. The one key that is not named here is that of a group (group.lua).
--- ARGV[1]  cost 7 bytes, the instant in milliseconds 6 (0: this server's clock), dry run 1; then
---          for each counter algorithm 1 (the numbers are those of check.Algorithm), shadow 1,
---          limit 7, window 5, extra 5 (burst, length of a sub-bucket or base of a counter),
+-- ARGV[1]  the instant in milliseconds 6 bytes (0: this server's clock), dry run 1; then for each
+--          counter algorithm 1 (the numbers are those of limit.Algorithm), shadow 1, cost 7, limit 7, window 5, extra 5 (burst, length of a sub-bucket or base of a counter),
 --          penalty 4, calendar unit 1, id 9 (group.lua; zeros: none); all packed little-endian, as everything below
 -- reply    one string: the instant of the decision 6, allowed 1; then for each counter flags 1
 --          (1 admits, 2 cost exceeds the quota, 4 penalty runs, 8 a foreign value was
@@ -16,11 +16,11 @@
 --
 -- Example: a token bucket of burst 5, 1 a second, is empty since now; a call costs 2.
 --   KEYS     { "w{..}key" }
---   ARGV[1]  cost 2, 0, 0; one counter: 6 (token_bucket), 0, 1, 1000, 5, 0, 0, nine zeros
+--   ARGV[1]  0, 0; one counter: 6 (token_bucket), 0, cost 2, 1, 1000, 5, 0, 0, nine zeros
 --   reply    now; allowed 0; flags 0, remaining 0, wait 2000, full in 5000 ms, one more in 1000 ms, 0
 -- Nothing is written.
 
-local cost, now, dry = decode('<I7I6B', ARGV[1])
+local now, dry = decode('<I6B', ARGV[1])
 local virtual = now > 0
 if not virtual then
   local time = call('TIME')
@@ -57,14 +57,16 @@ local function when(s, m)
 end
 
 local counters, allowed, k = {}, true, 0
-for i = 1, (#ARGV[1] - 14) / 33 do
+for i = 1, (#ARGV[1] - 7) / 40 do
   -- All fields at once: a table that grows is copied at each power of two.
   local s = {
-    key = 0, number = 0, algorithm = 0, limit = 0, window = 0, extra = 0, calendar = 0, penalty = 0, id = '', quota = 0,
+    key = 0, number = 0, algorithm = 0, cost = 0, limit = 0, window = 0, extra = 0, calendar = 0, penalty = 0, id = '', quota = 0,
     used = 0, remaining = 0, mark = 0, admits = false, exceeds = false, charged = false, index = 0, cur = 0, prev = 0,
   }
   local shadow
-  s.number, shadow, s.limit, s.window, s.extra, s.penalty, s.calendar, s.id = decode('<BBI7I5I5I4Bc9', ARGV[1], 33 * i - 18)
+  s.number, shadow, s.cost, s.limit, s.window, s.extra, s.penalty, s.calendar, s.id =
+    decode('<BBI7I7I5I5I4Bc9', ARGV[1], 40 * i - 32)
+  local cost = s.cost
   k = k + 1
   s.key = KEYS[k]
   s.algorithm = algorithms[s.number]
@@ -91,7 +93,7 @@ end
 local reply = encode('<I6B', now, allowed and 1 or 0)
 for i = 1, #counters do
   local s = counters[i]
-  local algorithm, mark = s.algorithm, s.mark
+  local algorithm, mark, cost = s.algorithm, s.mark, s.cost
   local charged = allowed and s.admits and cost > 0
   local flags, wait, delay = 0, 0, 0
   if allowed and s.admits and algorithm.delay then delay = algorithm.delay(s, now) end
