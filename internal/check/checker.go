@@ -67,6 +67,7 @@ type Scratch struct {
 	evaluations []evaluation
 	calls       []*engine.Call
 	decisions   []Decision
+	together    together
 }
 
 // Bytes returns about how much memory the scratch holds: a large one is better released.
@@ -75,7 +76,7 @@ func (s *Scratch) Bytes() (n int) {
 		e := &s.evaluations[i]
 		n += cap(e.decision.Rules)*decidedBytes + cap(e.call.Counters)*countedBytes
 	}
-	return n + len(s.evaluations)*evaluatedBytes
+	return n + len(s.evaluations)*evaluatedBytes + cap(s.together.call.Counters)*countedBytes
 }
 
 // What a Scratch holds for a rule of a decision, for a counter, and for a request.

@@ -30,7 +30,7 @@ func (c *Call) Validate() error {
 			return errCost
 		}
 		for j := range i {
-			if c.Counters[j].same(counter) {
+			if c.Counters[j].Same(counter) {
 				return errDuplicate
 			}
 		}

@@ -31,8 +31,8 @@ func (c *Counter) OwnKey() string {
 	return c.Key
 }
 
-// same reports whether both are one counter.
-func (c *Counter) same(o *Counter) bool {
+// Same reports whether both are one counter, whatever their numbers.
+func (c *Counter) Same(o *Counter) bool {
 	return c.Key == o.Key && c.Grouped == o.Grouped && (!c.Grouped || c.ID == o.ID)
 }
 

@@ -1,0 +1,154 @@
+package check
+
+import (
+	"context"
+	"time"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
+)
+
+// together is the one call of several requests that are decided as one.
+type together struct {
+	call   engine.Call
+	places []int // of each counter of each evaluation, one after the other, in call.Counters
+}
+
+// CheckTogetherIn decides the requests as one: all of them are charged, or none is. allowed says which.
+// Each decision says what its own request alone would have got, so one that allows is of no use where
+// another denies.
+//
+// All counters are evaluated at one instant. A counter that several requests share is asked for the
+// sum of their costs. Where their numbers differ, the smallest applies, so the sum never exceeds
+// any of them.
+//
+// Observers hear of all requests if they were allowed, and otherwise of those that were denied by
+// themselves: about the others nothing was decided.
+//
+// The decisions are in scratch, and valid until it is used again. It fails as CheckIn does.
+func (c *Checker) CheckTogetherIn(ctx context.Context, p *Policy, reqs []Request, scratch *Scratch) (decisions []Decision, allowed bool, err error) {
+	if len(reqs) == 1 {
+		if decisions, err = c.CheckIn(ctx, p, reqs, scratch); err != nil {
+			return nil, false, err
+		}
+		return decisions, decisions[0].Allowed, nil
+	}
+	started := c.now()
+	evaluations := scratch.grow(len(reqs))
+	for i := range reqs {
+		if !evaluations[i].resolve(c.keys, p, &reqs[i], started) {
+			return nil, false, &UnknownPlanError{Index: i, Plan: reqs[i].Plan}
+		}
+	}
+	t := &scratch.together
+	t.join(evaluations, started)
+	if len(t.call.Counters) > 0 {
+		c.engine.Evaluate(context.Background(), &t.call)
+	}
+	allowed = t.conclude(evaluations)
+	scratch.decisions = scratch.decisions[:0]
+	for i := range evaluations {
+		d := &evaluations[i].decision
+		scratch.decisions = append(scratch.decisions, *d)
+		if d.Allowed && !allowed {
+			continue
+		}
+		c.metrics.decided(d)
+		for _, o := range c.observers {
+			o.Decided(p.tenant, &reqs[i], d, started)
+		}
+	}
+	c.metrics.evaluation.Observe(c.now().Sub(started).Seconds())
+	return scratch.decisions, allowed, nil
+}
+
+// join makes one call of all evaluations. A blocked subject denies all of them, so nothing may be
+// charged then.
+func (t *together) join(evaluations []evaluation, started time.Time) {
+	first := &evaluations[0]
+	t.places = t.places[:0]
+	t.call = engine.Call{
+		Tenant: first.policy.tenant, Cost: first.req.Cost, Started: started,
+		Counters: t.call.Counters[:0], Outcome: engine.Outcome{Verdicts: t.call.Outcome.Verdicts[:0]},
+	}
+	shared := false
+	for i := range evaluations {
+		e := &evaluations[i]
+		t.call.DryRun = t.call.DryRun || e.req.DryRun || e.decision.Code == SubjectBlocked
+		t.call.Fresh = t.call.Fresh || e.req.Explain
+		t.call.PerCounter = t.call.PerCounter || e.req.Cost != first.req.Cost
+		if e.decision.Code == SubjectBlocked {
+			continue
+		}
+		for n := range e.call.Counters {
+			place, twice := t.add(&e.call.Counters[n], e.req.Cost)
+			shared = shared || twice
+			t.places = append(t.places, place)
+		}
+	}
+	t.call.PerCounter = t.call.PerCounter || shared
+	t.call.Cost = 0
+	for i := range t.call.Counters {
+		c := &t.call.Counters[i]
+		t.call.Cost = max(t.call.Cost, c.Cost)
+		if !t.call.PerCounter {
+			c.Cost = 0
+		}
+	}
+}
+
+// add adds a counter of a request of this cost, and says where it is and whether an earlier request
+// has it too.
+func (t *together) add(c *engine.Counter, cost int64) (place int, shared bool) {
+	for i := range t.call.Counters {
+		other := &t.call.Counters[i]
+		if !other.Same(c) {
+			continue
+		}
+		other.Cost += cost
+		other.Shadow = other.Shadow && c.Shadow // it is in shadow for an exempt subject
+		if smaller(&c.Numbers, &other.Numbers) {
+			other.Numbers = c.Numbers
+		}
+		return i, true
+	}
+	t.call.Counters = append(t.call.Counters, *c)
+	t.call.Counters[len(t.call.Counters)-1].Cost = cost
+	return len(t.call.Counters) - 1, false
+}
+
+// smaller compares the numbers of one rule for two subjects.
+func smaller(a, b *limit.Numbers) bool {
+	if a.Quota() != b.Quota() {
+		return a.Quota() < b.Quota()
+	}
+	return a.Limit < b.Limit
+}
+
+// conclude copies the engine's verdicts into the decisions, and reports whether all of them allow.
+func (t *together) conclude(evaluations []evaluation) (allowed bool) {
+	out := &t.call.Outcome
+	places := t.places
+	allowed = true
+	for i := range evaluations {
+		e := &evaluations[i]
+		d := &e.decision
+		if d.Code != SubjectBlocked {
+			if len(e.counted) > 0 {
+				d.NowMS, d.Degraded = out.NowMS, out.Degraded
+			}
+			for n, rule := range e.counted {
+				d.Rules[rule].take(&out.Verdicts[places[n]], out.NowMS)
+			}
+			places = places[len(e.counted):]
+			d.conclude()
+		}
+		allowed = allowed && d.Allowed
+	}
+	for i := range evaluations {
+		if d := &evaluations[i].decision; !allowed {
+			d.HasDelay, d.DelayMS = false, 0 // nothing was admitted that would have to wait
+		}
+	}
+	return allowed
+}

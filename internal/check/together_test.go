@@ -1,0 +1,216 @@
+package check
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
+)
+
+// heard is an observer that keeps what it is told.
+type heard struct {
+	mu        sync.Mutex
+	decisions []Decision
+}
+
+func (h *heard) Decided(_ limit.TenantID, _ *Request, d *Decision, _ time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.decisions = append(h.decisions, *d)
+}
+
+func (r *rig) together(reqs ...Request) ([]Decision, bool) {
+	r.t.Helper()
+	decisions, allowed, err := r.checker.CheckTogetherIn(r.t.Context(), r.policy, reqs, new(Scratch))
+	require.NoError(r.t, err)
+	require.Len(r.t, decisions, len(reqs))
+	return decisions, allowed
+}
+
+func (r *rig) remaining(req Request) int64 {
+	r.t.Helper()
+	req.Cost = 0
+	d := r.check(req)
+	return d.Rules[0].Remaining
+}
+
+func ruleFor(slug, resource string, n int64, by ...string) limit.Rule {
+	return limit.Rule{
+		Slug: slug, Resource: resource, Algorithm: limit.FixedWindow, Limit: n,
+		Window: limit.Window{Duration: limit.Duration{Text: "1m", MS: 60_000}}, By: by,
+	}
+}
+
+// Several requests are charged all or none, each on its own counters.
+func TestTogetherAllOrNone(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []limit.Rule{
+		ruleFor("a", "a", 5, "subject"), ruleFor("b", "b", 2, "subject"),
+	}})
+	listener := &heard{}
+	r.checker.observers = []Observer{listener}
+	a, b := Request{Subject: "x", Resource: "a", Cost: 1}, Request{Subject: "y", Resource: "b", Cost: 2}
+	decisions, allowed := r.together(a, b)
+	require.True(t, allowed)
+	require.EqualValues(t, 4, decisions[0].Rules[0].Remaining)
+	require.EqualValues(t, 0, decisions[1].Rules[0].Remaining)
+	require.Len(t, listener.decisions, 2)
+
+	decisions, allowed = r.together(a, b)
+	require.False(t, allowed)
+	require.True(t, decisions[0].Allowed, "what holds for it alone")
+	require.EqualValues(t, 4, decisions[0].Rules[0].Remaining)
+	require.False(t, decisions[1].Allowed)
+	require.Equal(t, RateLimitExceeded, decisions[1].Code)
+	require.EqualValues(t, 60_000, decisions[1].Rules[0].RetryAfterMS)
+	require.EqualValues(t, 4, r.remaining(a), "nothing was charged")
+	require.Equal(t, "y", listener.decisions[2].Subject)
+	require.Len(t, listener.decisions, 4, "a denial, and the peek above")
+}
+
+// What two requests share counts both.
+func TestTogetherSharedCounter(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []limit.Rule{ruleFor("all", "*", 5, "subject")}})
+	one, two := Request{Subject: "x", Resource: "a", Cost: 1}, Request{Subject: "x", Resource: "b", Cost: 2}
+	decisions, allowed := r.together(one, two)
+	require.True(t, allowed)
+	for _, d := range decisions {
+		require.EqualValues(t, 2, d.Rules[0].Remaining)
+	}
+	decisions, allowed = r.together(one, two)
+	require.False(t, allowed, "each alone would fit, both do not")
+	for _, d := range decisions {
+		require.False(t, d.Allowed)
+		require.EqualValues(t, 2, d.Rules[0].Remaining)
+	}
+	_, allowed = r.together(one, one)
+	require.True(t, allowed)
+	require.EqualValues(t, 0, r.remaining(one))
+	decisions, allowed = r.together(Request{Subject: "z", Resource: "a", Cost: 3}, Request{Subject: "z", Resource: "a", Cost: 3})
+	require.False(t, allowed)
+	require.Equal(t, CostExceedsLimit, decisions[0].Code, "no wait can help these two")
+}
+
+// Two customers on different plans share a counter of the whole tenant: neither number is exceeded.
+func TestTogetherSharedCounterOfDifferentNumbers(t *testing.T) {
+	r := newRig(t, PolicyData{
+		Rules: []limit.Rule{ruleFor("tenant", "*", 100)},
+		Plans: []PlanData{
+			{Slug: "large", Limits: map[string]limit.Limit{"tenant": {Limit: 10}}},
+			{Slug: "small", Limits: map[string]limit.Limit{"tenant": {Limit: 3}}},
+		},
+	})
+	large, small := Request{Subject: "l", Resource: "a", Plan: "large", Cost: 2}, Request{Subject: "s", Resource: "a", Plan: "small", Cost: 1}
+	_, allowed := r.together(large, small)
+	require.True(t, allowed)
+	for _, reqs := range [][]Request{{large, small}, {small, large}} {
+		_, allowed = r.together(reqs...)
+		require.False(t, allowed)
+	}
+	_, allowed = r.together(large, Request{Subject: "l", Resource: "a", Plan: "large", Cost: 5})
+	require.True(t, allowed)
+}
+
+// A blocked subject denies what is asked with it, and nothing is charged. An exempt one denies nothing.
+func TestTogetherStates(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []limit.Rule{ruleFor("each", "*", 2, "subject")}},
+		SubjectData{Subject: "blocked", State: Blocked}, SubjectData{Subject: "exempt", State: Exempt})
+	ask := func(subject string) Request { return Request{Subject: subject, Resource: "a", Cost: 1} }
+	decisions, allowed := r.together(ask("blocked"), ask("x"))
+	require.False(t, allowed)
+	require.Equal(t, SubjectBlocked, decisions[0].Code)
+	require.True(t, decisions[1].Allowed)
+	require.EqualValues(t, 2, r.remaining(ask("x")))
+	for range 3 {
+		_, allowed = r.together(ask("exempt"), ask("exempt"))
+		require.True(t, allowed)
+	}
+	_, err := r.checker.CheckIn(t.Context(), r.policy, []Request{ask("x")}, new(Scratch))
+	require.NoError(t, err)
+	_, _, err = r.checker.CheckTogetherIn(t.Context(), r.policy, []Request{ask("x"), {Subject: "y", Resource: "a", Plan: "none"}}, new(Scratch))
+	require.Equal(t, &UnknownPlanError{Index: 1, Plan: "none"}, err)
+	require.EqualValues(t, 1, r.remaining(ask("x")))
+}
+
+// Requests with nothing to count are allowed, and memory that was used before leaves no trace.
+func TestTogetherWithoutCounters(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []limit.Rule{ruleFor("a", "a", 1, "subject")}})
+	scratch := new(Scratch)
+	for range 2 {
+		reqs := []Request{{Subject: "x", Resource: "other", Cost: 1}, {Subject: "x", Resource: "third", Cost: 1}}
+		decisions, allowed, err := r.checker.CheckTogetherIn(t.Context(), r.policy, reqs, scratch)
+		require.NoError(t, err)
+		require.True(t, allowed)
+		require.Empty(t, decisions[0].Rules)
+		reqs = []Request{{Subject: "x", Resource: "a", Cost: 5}, {Subject: "x", Resource: "third", Cost: 1}}
+		_, allowed, err = r.checker.CheckTogetherIn(t.Context(), r.policy, reqs, scratch)
+		require.NoError(t, err)
+		require.False(t, allowed)
+	}
+}
+
+// While the counters are away each rule's on_unavailable answers, and the whole is still all or none.
+func TestTogetherDegraded(t *testing.T) {
+	deny, local := ruleFor("deny", "a", 5, "subject"), ruleFor("local", "b", 1, "subject")
+	deny.OnUnavailable = limit.Deny
+	local.OnUnavailable = limit.Local
+	r := newRig(t, PolicyData{Rules: []limit.Rule{deny, local}})
+	r.store.fail.Store(true)
+	a, b := Request{Subject: "x", Resource: "a", Cost: 1}, Request{Subject: "x", Resource: "b", Cost: 1}
+	for range 3 {
+		decisions, allowed := r.together(a, b)
+		require.False(t, allowed)
+		require.Equal(t, CountersUnavailable, decisions[0].Code)
+		require.True(t, decisions[1].Allowed, "not charged by the denials before")
+		require.True(t, decisions[1].Degraded)
+	}
+	peek := a
+	peek.Cost = 0
+	_, allowed := r.together(peek, b)
+	require.True(t, allowed, "to ask is never denied")
+	_, allowed = r.together(peek, b)
+	require.False(t, allowed)
+}
+
+// However many ask at once, the sum of what was allowed is never over any limit, and both counters
+// agree.
+func TestTogetherConcurrent(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []limit.Rule{
+		ruleFor("shared", "*", 300), ruleFor("one", "one", 1000, "subject"), ruleFor("two", "two", 1000, "subject"),
+	}})
+	var allowedCount atomic.Int64
+	var clients sync.WaitGroup
+	for range 32 {
+		clients.Go(func() {
+			scratch := new(Scratch)
+			for range 10 {
+				reqs := []Request{{Subject: "x", Resource: "one", Cost: 1}, {Subject: "x", Resource: "two", Cost: 2}}
+				_, allowed, err := r.checker.CheckTogetherIn(t.Context(), r.policy, reqs, scratch)
+				if err != nil {
+					t.Error(err)
+				} else if allowed {
+					allowedCount.Add(1)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	require.EqualValues(t, 100, allowedCount.Load())
+	one := r.check(Request{Subject: "x", Resource: "one"})
+	two := r.check(Request{Subject: "x", Resource: "two"})
+	for i, want := range map[string]int64{"one": 900, "shared": 0} {
+		for _, rule := range one.Rules {
+			if rule.Rule.Slug == i {
+				require.Equal(t, want, rule.Remaining)
+			}
+		}
+	}
+	for _, rule := range two.Rules {
+		if rule.Rule.Slug == "two" {
+			require.EqualValues(t, 800, rule.Remaining)
+		}
+	}
+}
