@@ -41,7 +41,7 @@ CREATE TABLE api_keys (
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, rotated_to) REFERENCES api_keys(tenant_id, id),
-    CHECK ((((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 3)) AND (scopes <@ ARRAY['check'::text, 'read'::text, 'write'::text]))),
+    CHECK ((((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 4)) AND (scopes <@ ARRAY['check'::text, 'read'::text, 'write'::text, 'manage'::text]))),
     CHECK ((char_length(last4) = 4)),
     CHECK ((char_length(name) <= 200)),
     CHECK ((kind = ANY (ARRAY['key'::text, 'op'::text]))),

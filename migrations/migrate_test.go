@@ -73,11 +73,11 @@ func TestUpDownUp(t *testing.T) {
 	require.Contains(t, full, "rules")
 	first := secrets(t, u)
 
-	for left := latest; left > 0; left-- {
+	for left := latest; left > 0; left = version { // numbers may have gaps
 		require.NoError(t, migrations.Down(t.Context(), u))
 		version, _, err = migrations.Version(t.Context(), u)
 		require.NoError(t, err)
-		require.Equal(t, left-1, version)
+		require.Less(t, version, left)
 	}
 	require.Empty(t, tables(t, u))
 	require.NoError(t, migrations.Down(t.Context(), u), "nothing left to undo is no error")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 
 	"weir/internal/dashboard"
 	"weir/internal/mail"
@@ -58,20 +57,14 @@ func inviteOwner(ctx context.Context, store *tenants.Store, actor tenants.Actor,
 	if !errors.As(err, &conflict) || conflict.Code != tenants.CodeMemberExists {
 		return made, err
 	}
-	for page := (tenants.Page{}); ; {
-		members, next, err := store.Members(ctx, actor, page)
-		if err != nil {
-			return made, err
-		}
-		for i := range members {
-			if m := &members[i]; strings.EqualFold(m.Email, strings.TrimSpace(email)) && m.State == tenants.MemberInvited && m.Role == tenants.Owner {
-				return store.ResendInvitation(ctx, actor, m.ID)
-			}
-		}
-		if page.After = next; next == "" {
-			return made, conflict
-		}
+	member, err := store.MemberByEmail(ctx, actor, email)
+	if err != nil {
+		return made, err
 	}
+	if member.State != tenants.MemberInvited || member.Role != tenants.Owner {
+		return made, conflict
+	}
+	return store.ResendInvitation(ctx, actor, member.ID)
 }
 
 // passwordLinkCommand helps somebody who forgot their password, where mail cannot.

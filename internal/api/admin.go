@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-chi/chi/v5"
@@ -296,8 +297,14 @@ func scopeOf(op *huma.Operation) tenants.Scope {
 	if op.Method == http.MethodGet || op.Metadata[metaReadOnly] == true {
 		return tenants.ScopeRead
 	}
+	if slices.Contains(managed, op.Tags[0]) {
+		return tenants.ScopeManage
+	}
 	return tenants.ScopeWrite
 }
+
+// managed are the tags of the operations that ask for the scope manage instead of write.
+var managed = []string{"keys", "members", "billing"}
 
 func ptr[T any](v T) *T { return &v }
 

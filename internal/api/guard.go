@@ -80,7 +80,7 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 			writeProblem(w, r, err)
 			return
 		}
-		if scope == tenants.ScopeWrite {
+		if scope != tenants.ScopeRead {
 			if err := a.store.AdmitWrite(r.Context(), actorFrom(r.Context()), kind); err != nil {
 				writeProblem(w, r, a.problem(r.Context(), err))
 				return
@@ -113,7 +113,7 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 		if r.Method == http.MethodPost && scope != tenants.ScopeRead && len(r.Header.Values(idempotencyHeader)) > 0 {
 			answer = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.idempotent(w, r, op, body, next) })
 		}
-		if scope == tenants.ScopeWrite {
+		if scope != tenants.ScopeRead {
 			answer = a.committed(answer)
 		}
 		answer.ServeHTTP(w, r)

@@ -16,7 +16,7 @@ type APIKey struct {
 	ID            string     `json:"id" format:"uuid"`
 	Name          string     `json:"name"`
 	Kind          string     `json:"kind" enum:"key,op" doc:"op: an operator key"`
-	Scopes        []string   `json:"scopes" enum:"check,read,write"`
+	Scopes        []string   `json:"scopes" enum:"check,read,write,manage"`
 	Secret        string     `json:"secret,omitempty" doc:"The key itself; only in the answer that creates it"`
 	SecretOmitted bool       `json:"secret_omitted,omitempty" doc:"This answer is a replay. Only the first answer has the secret"`
 	Last4         string     `json:"last4" doc:"The last four characters of the secret"`
@@ -31,7 +31,7 @@ type APIKey struct {
 // KeyCreate is the body of POST /v1/keys.
 type KeyCreate struct {
 	Name      Optional[string]    `json:"name,omitempty" doc:"Up to 200 characters"`
-	Scopes    []string            `json:"scopes" enum:"check,read,write" minItems:"1" uniqueItems:"true" doc:"At most the scopes of the calling key"`
+	Scopes    []string            `json:"scopes" enum:"check,read,write,manage" minItems:"1" uniqueItems:"true" doc:"At most the scopes of the calling key"`
 	ExpiresAt Optional[time.Time] `json:"expires_at,omitempty" doc:"RFC 3339, in the future, not after the calling key; default: never"`
 	Kind      Optional[string]    `json:"kind,omitempty" enum:"key,op" doc:"op only with an operator key; default key"`
 }
@@ -39,7 +39,7 @@ type KeyCreate struct {
 // KeyPatch is the merge patch of PATCH /v1/keys/{id}.
 type KeyPatch struct {
 	Name      Optional[string]    `json:"name,omitempty" doc:"Up to 200 characters"`
-	Scopes    Optional[[]string]  `json:"scopes,omitempty" enum:"check,read,write" minItems:"1" uniqueItems:"true" doc:"At most the scopes of the calling key"`
+	Scopes    Optional[[]string]  `json:"scopes,omitempty" enum:"check,read,write,manage" minItems:"1" uniqueItems:"true" doc:"At most the scopes of the calling key"`
 	ExpiresAt Optional[time.Time] `json:"expires_at,omitempty" doc:"RFC 3339, in the future, not after the calling key; null: never"`
 }
 

@@ -78,26 +78,56 @@ func TestRotationOverlap(t *testing.T) {
 func TestKeysCannotGrow(t *testing.T) {
 	s := newAdminStack(t)
 	end := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
-	weak := s.newKey(tenants.NewAPIKey{Scopes: []tenants.Scope{tenants.ScopeWrite}, ExpiresAt: &end})
+	weak := s.newKey(tenants.NewAPIKey{Scopes: []tenants.Scope{tenants.ScopeManage}, ExpiresAt: &end})
 	at := func(d time.Duration) string { return end.Add(d).Format(time.RFC3339) }
 	create := func(key string, body obj) answer { return s.call(key, http.MethodPost, "/v1/keys", body) }
 
-	create(weak, obj{"scopes": []string{"write"}, "expires_at": at(0)}).ok(201)
-	create(weak, obj{"scopes": []string{"write", "read"}, "expires_at": at(0)}).problem(403, codeGrantExceeded)
+	create(weak, obj{"scopes": []string{"manage"}, "expires_at": at(0)}).ok(201)
+	create(weak, obj{"scopes": []string{"manage", "read"}, "expires_at": at(0)}).problem(403, codeGrantExceeded)
 	create(weak, obj{"scopes": []string{"check"}, "expires_at": at(0)}).problem(403, codeGrantExceeded)
-	create(weak, obj{"scopes": []string{"write"}, "expires_at": at(time.Second)}).problem(403, codeGrantExceeded)
-	create(weak, obj{"scopes": []string{"write"}}).problem(403, codeGrantExceeded)
+	create(weak, obj{"scopes": []string{"manage"}, "expires_at": at(time.Second)}).problem(403, codeGrantExceeded)
+	create(weak, obj{"scopes": []string{"manage"}}).problem(403, codeGrantExceeded)
 
-	strong := create(s.key, obj{"scopes": []string{"check", "read", "write"}}).ok(201).header.Get("Location")
+	strong := create(s.key, obj{"scopes": []string{"check", "read", "write", "manage"}}).ok(201).header.Get("Location")
 	s.call(weak, http.MethodPost, strong+"/rotate", nil).problem(403, codeGrantExceeded)
 	s.call(weak, http.MethodPatch, strong, obj{"scopes": []string{"check"}}).problem(403, codeGrantExceeded)
-	own := create(s.key, obj{"scopes": []string{"write"}, "expires_at": at(0)}).ok(201).header.Get("Location")
+	own := create(s.key, obj{"scopes": []string{"manage"}, "expires_at": at(0)}).ok(201).header.Get("Location")
 	s.call(weak, http.MethodPatch, own, obj{"expires_at": nil}).problem(403, codeGrantExceeded)
 
 	for _, kind := range []string{"op", "root"} {
 		require.Equal(t, []string{"/kind"}, create(s.key, obj{"scopes": []string{"read"}, "kind": kind}).pointers(422, codeInvalidRequest), kind)
 	}
 	require.Equal(t, "op", create(s.operator, obj{"scopes": []string{"read"}, "kind": "op"}).ok(201).json()["kind"])
+}
+
+// Keys and members are changed with the scope manage only, and a membership, which does not
+// expire, is worth more than a key that does.
+func TestKeysCannotGrowIntoMembers(t *testing.T) {
+	s := newAdminStack(t)
+	end := time.Now().Add(30 * time.Minute)
+	key := func(end *time.Time, scopes ...tenants.Scope) string {
+		return s.newKey(tenants.NewAPIKey{Scopes: scopes, ExpiresAt: end})
+	}
+	invite := func(key, role string) answer {
+		return s.call(key, http.MethodPost, "/v1/members", obj{"email": role + "-" + key[len(key)-4:] + "@example.com", "role": role})
+	}
+	write := key(nil, tenants.ScopeCheck, tenants.ScopeRead, tenants.ScopeWrite)
+	invite(write, "viewer").problem(403, codeInsufficientScope)
+	s.call(write, http.MethodPost, "/v1/keys", obj{"scopes": []string{"read"}}).problem(403, codeInsufficientScope)
+	s.call(key(nil, tenants.ScopeManage), http.MethodPost, "/v1/rules", obj{"slug": "r", "limit": 1, "window": "1m"}).problem(403, codeInsufficientScope)
+	s.call(write, http.MethodPatch, "/v1/tenant", obj{"name": "Renamed"}).ok(200)
+
+	brief := key(&end, tenants.AllScopes...)
+	invite(brief, "admin").problem(403, codeGrantExceeded)
+	invite(brief, "viewer").problem(403, codeGrantExceeded)
+
+	reader := key(nil, tenants.ScopeRead, tenants.ScopeManage)
+	invite(reader, "editor").problem(403, codeGrantExceeded)
+	invite(reader, "admin").problem(403, codeGrantExceeded)
+	member := invite(reader, "viewer").ok(201).header.Get("Location")
+	s.call(reader, http.MethodPatch, member, obj{"role": "admin"}).problem(403, codeGrantExceeded)
+	s.call(reader, http.MethodDelete, member, nil).ok(204)
+	invite(s.key, "admin").ok(201)
 }
 
 func TestKeyRefusals(t *testing.T) {

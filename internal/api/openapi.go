@@ -189,7 +189,7 @@ func newDocument(adapter huma.Adapter, logger *slog.Logger) huma.API {
 			Components: &huma.Components{
 				Schemas: registry,
 				SecuritySchemes: map[string]*huma.SecurityScheme{
-					"key":     {Type: "http", Scheme: "bearer", Description: "An API key. Its scopes (check, read, write) say what it may do."},
+					"key":     {Type: "http", Scheme: "bearer", Description: "An API key. Its scopes (check, read, write, manage) say what it may do."},
 					"gateway": {Type: "apiKey", In: "header", Name: keyHeader, Description: "An API key with the scope check, as a gateway sends it."},
 				},
 			},

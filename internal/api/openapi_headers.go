@@ -53,7 +53,7 @@ func describeHeaders(op *huma.Operation, status string, response *huma.Response)
 			add("Accept-Patch", "The supported media types (RFC 5789)")
 		}
 	case "429", "503":
-		if status == "429" && op.Metadata != nil && scopeOf(op) == tenants.ScopeWrite {
+		if status == "429" && op.Metadata != nil && scopeOf(op) != tenants.ScopeRead {
 			response.Description = "The tenant exceeded its write rate, or the maximum number of such operations is running"
 		}
 		add("Retry-After", "Seconds to wait, if a wait helps")

@@ -12,7 +12,7 @@ func TestTenantLife(t *testing.T) {
 	made := s.call(s.operator, http.MethodPost, "/v1/tenants", obj{"slug": "acme", "name": "Acme Inc."}).ok(201)
 	require.Equal(t, "/v1/tenants/acme", made.header.Get("Location"))
 	key := made.json()["key"].(obj)
-	require.ElementsMatch(t, []any{"check", "read", "write"}, key["scopes"])
+	require.ElementsMatch(t, []any{"check", "read", "write", "manage"}, key["scopes"])
 	first := key["secret"].(string)
 
 	own := s.call(first, http.MethodGet, "/v1/tenant", nil).ok(200).json()

@@ -157,7 +157,7 @@ func New(deps Deps) http.Handler {
 	r.Post("/start", d.write(tenants.MayManage, d.makeStart))
 	r.Get("/start/wait", d.page(d.waitForCheck))
 	r.Get("/settings", d.page(d.settings))
-	r.Post("/settings", d.write(tenants.MayManage, d.changeSettings))
+	r.Post("/settings", d.write(tenants.MayConfigure, d.changeSettings))
 	r.Get("/search", d.page(d.search))
 
 	r.Get("/tenants", d.operated(d.tenants))

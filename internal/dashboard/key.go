@@ -48,7 +48,8 @@ var scopeChoices = []struct {
 }{
 	{tenants.ScopeCheck, "check: send checks. All that an application needs."},
 	{tenants.ScopeRead, "read: read the configuration and usage."},
-	{tenants.ScopeWrite, "write: change the configuration, API keys and members."},
+	{tenants.ScopeWrite, "write: change rules, plans, subjects and settings."},
+	{tenants.ScopeManage, "manage: change API keys, members and billing."},
 }
 
 // overlaps are for how long a replaced key may go on.

@@ -85,7 +85,7 @@ func TestKeyActionsRefuse(t *testing.T) {
 	admin := s.as("admin@example.com")
 	got := admin.write("/keys", url.Values{"name": {"x"}})
 	require.Equal(t, http.StatusUnprocessableEntity, got.status)
-	require.Contains(t, got.body, "Must name at least one of check, read, write")
+	require.Contains(t, got.body, "Must name at least one of check, read, write, manage")
 	got = admin.write("/keys", url.Values{"name": {"x"}, "check": {"on"}, "expires_at": {"2001-01-01T00:00"}})
 	require.Contains(t, got.body, "Must be in the future")
 	require.Equal(t, http.StatusUnprocessableEntity, admin.write(path, url.Values{"do": {"rotate"}, "overlap": {"x"}}).status)

@@ -82,7 +82,7 @@ func TestPages(t *testing.T) {
 		"/rules/requests":         {"About mark", "Plan mark", "20 per minute", "sliding_window_log"},
 		"/plans":                  {"Plan mark", `<td class="own"><a class="cell"`, ">20 per minute<", `<td class="muted"><a class="cell"`, ">10 per minute<", "default"},
 		"/subjects":               {"ada mark", "Label mark"},
-		"/keys":                   {"Key mark", "check, read, write", "never"},
+		"/keys":                   {"Key mark", "check, read, write, manage", "never"},
 		"/members":                {"ann@example.com", "(you)", "owner"},
 		subjectURL("ada mark"):    {"ref mark", "30 per minute", "from an override", "0 of 30 used", "is also counted per ip", "active"},
 		"/subjects/unknown":       {"Not registered (uses the default plan)", "20 per minute", "from plan free"},

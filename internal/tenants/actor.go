@@ -14,11 +14,13 @@ type Scope string
 const (
 	ScopeCheck Scope = "check" // ask for decisions
 	ScopeRead  Scope = "read"  // read the configuration
-	ScopeWrite Scope = "write" // change it
+	ScopeWrite Scope = "write" // change it, except what ScopeManage is for
+	// ScopeManage is for changes of API keys, members and billing.
+	ScopeManage Scope = "manage"
 )
 
 // AllScopes lists the scopes in the order in which they are shown.
-var AllScopes = []Scope{ScopeCheck, ScopeRead, ScopeWrite}
+var AllScopes = []Scope{ScopeCheck, ScopeRead, ScopeWrite, ScopeManage}
 
 // Scopes is a set of scopes.
 type Scopes uint8
@@ -49,21 +51,22 @@ func (s Scopes) List() []Scope {
 	return list
 }
 
-const everyScope Scopes = 1<<3 - 1
+const everyScope Scopes = 1<<4 - 1
 
 // Right is a kind of change. What a role may do is a set of them.
 type Right uint8
 
 // The rights. All members, and all keys with the scope read, may read everything of their tenant.
 const (
-	MayReset  Right = 1 << iota // begin a subject's counters anew
-	MayBoost                    // give a subject a temporary override
-	MayEdit                     // rules, plans, subjects and all overrides
-	MayManage                   // API keys, members, and the tenant itself
-	MayOwn                      // make, change and remove owners
+	MayReset     Right = 1 << iota // reset a subject's counters
+	MayBoost                       // give a subject a temporary override
+	MayEdit                        // rules, plans, subjects and all overrides
+	MayConfigure                   // the settings of the tenant itself
+	MayManage                      // API keys, members and billing
+	MayOwn                         // invite, change and remove owners
 )
 
-const everyRight = MayReset | MayBoost | MayEdit | MayManage | MayOwn
+const everyRight = MayReset | MayBoost | MayEdit | MayConfigure | MayManage | MayOwn
 
 // roleRights says what each role may change.
 var roleRights = map[Role]Right{
@@ -131,16 +134,28 @@ func (a Actor) Operator() bool { return a.operator }
 // Has reports whether the actor may do what the scope stands for.
 func (a Actor) Has(scope Scope) bool { return a.scopes.Has(scope) }
 
-// May reports whether the actor may make changes of these kinds: a member by role, a key with the
-// scope write what an admin may, as admins make keys, and all others by that scope.
+// May reports whether the actor may make changes of these kinds: a member by role, a key by the
+// scopes manage and write, but at most what an admin may, and all others by the scope write.
 func (a Actor) May(rights Right) bool {
 	switch a.kind {
 	case MemberActor:
 		return a.rights&rights == rights
 	case KeyActor:
-		return a.Has(ScopeWrite) && Admin.Rights()&rights == rights
+		return Admin.Rights()&rights == rights && a.scopes&rights.scopes() == rights.scopes()
 	}
 	return a.Has(ScopeWrite)
+}
+
+// scopes returns the scopes that a key needs for changes of these kinds.
+func (r Right) scopes() Scopes {
+	var scopes []Scope
+	if r&(MayManage|MayOwn) != 0 {
+		scopes = append(scopes, ScopeManage)
+	}
+	if r&^(MayManage|MayOwn) != 0 {
+		scopes = append(scopes, ScopeWrite)
+	}
+	return newScopes(scopes)
 }
 
 // KeyExpiresAt returns when the actor's key ends, the zero time for never.
@@ -152,6 +167,22 @@ func (a Actor) mayGrant(scopes Scopes, expiresAt *time.Time) bool {
 		return false
 	}
 	return a.keyExpiresAt.IsZero() || expiresAt != nil && !expiresAt.After(a.keyExpiresAt)
+}
+
+// mayGrantRole reports whether the actor has itself what a member with that role would have. A
+// membership does not expire, so a key that expires grants none.
+func (a Actor) mayGrantRole(role Role) bool {
+	if a.kind != KeyActor {
+		return true // members are judged by their own role (mayChangeRole)
+	}
+	needed := everyScope
+	switch role {
+	case Viewer:
+		needed = newScopes([]Scope{ScopeRead})
+	case Support, Editor:
+		needed = newScopes([]Scope{ScopeRead, ScopeWrite})
+	}
+	return a.mayGrant(needed, nil)
 }
 
 // label says in a record who did something: "key:NAME", or by id where it has no name.

@@ -67,11 +67,11 @@ func (s Scopes) texts() []string {
 func validateKey(name string, scopes []Scope, expiresAt *time.Time, now time.Time) (fields []limit.FieldError) {
 	checkText(&fields, "name", name, 200)
 	if len(scopes) == 0 {
-		fields = append(fields, limit.FieldError{Field: "scopes", Message: "must name at least one of check, read, write"})
+		fields = append(fields, limit.FieldError{Field: "scopes", Message: "must name at least one of check, read, write, manage"})
 	}
 	for i, scope := range scopes {
 		if !slices.Contains(AllScopes, scope) || slices.Contains(scopes[:i], scope) {
-			fields = append(fields, limit.FieldError{Field: "scopes", Message: "may name each of check, read, write once"})
+			fields = append(fields, limit.FieldError{Field: "scopes", Message: "may name each of check, read, write, manage once"})
 			break
 		}
 	}

@@ -138,20 +138,20 @@ func TestKeyCannotExceedItself(t *testing.T) {
 	s, ctx := d.Store, t.Context()
 	ends := time.Now().Add(time.Hour)
 	later := ends.Add(time.Minute)
-	_, key, err := s.CreateKey(ctx, a, tenants.NewAPIKey{Scopes: []tenants.Scope{"write"}, ExpiresAt: &ends})
+	_, key, err := s.CreateKey(ctx, a, tenants.NewAPIKey{Scopes: []tenants.Scope{"manage"}, ExpiresAt: &ends})
 	require.NoError(t, err)
 	strong, _, err := s.CreateKey(ctx, a, tenants.NewAPIKey{Scopes: tenants.AllScopes})
 	require.NoError(t, err)
 	weak := d.Actor(key)
 	for name, in := range map[string]tenants.NewAPIKey{
 		"more scopes": {Scopes: tenants.AllScopes, ExpiresAt: &ends},
-		"longer":      {Scopes: []tenants.Scope{"write"}, ExpiresAt: &later},
-		"for ever":    {Scopes: []tenants.Scope{"write"}},
+		"longer":      {Scopes: []tenants.Scope{"manage"}, ExpiresAt: &later},
+		"for ever":    {Scopes: []tenants.Scope{"manage"}},
 	} {
 		_, _, err := s.CreateKey(ctx, weak, in)
 		require.ErrorIs(t, err, tenants.ErrNotPermitted, name)
 	}
-	child, _, err := s.CreateKey(ctx, weak, tenants.NewAPIKey{Scopes: []tenants.Scope{"write"}, ExpiresAt: &ends})
+	child, _, err := s.CreateKey(ctx, weak, tenants.NewAPIKey{Scopes: []tenants.Scope{"manage"}, ExpiresAt: &ends})
 	require.NoError(t, err)
 	for name, change := range map[string]func(*tenants.APIKey){
 		"more scopes": func(k *tenants.APIKey) { k.Scopes = tenants.AllScopes },

@@ -31,7 +31,7 @@ var (
 	ErrForbidden = errors.New("this role may not do that")
 	// ErrOwnersOnly: only an owner invites, makes, changes and removes owners. It is an ErrForbidden.
 	ErrOwnersOnly = fmt.Errorf("%w: only an owner may do that to an owner, or make one", ErrForbidden)
-	// ErrNotPermitted: a key cannot give another key more scopes or a longer life than its own.
+	// ErrNotPermitted: a key cannot give another key, or a member, more than it has itself, or for longer.
 	ErrNotPermitted = errors.New("a key cannot grant more than it has itself")
 )
 

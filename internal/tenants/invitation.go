@@ -42,14 +42,14 @@ type Invitation struct {
 // InviteMember makes the person with this email a member who has not joined yet, and a link with
 // which they may. What it answers does not depend on whether that person has a login: HasLogin is
 // false. Sending the link is up to the caller, who notes what became of it by NoteInvitation.
-// Errors: *InvalidError; ErrForbidden; *ConflictError with CodeMemberExists.
+// Errors: *InvalidError; ErrForbidden; ErrNotPermitted; *ConflictError with CodeMemberExists.
 func (s *Store) InviteMember(ctx context.Context, a Actor, email string, role Role) (out Invitation, err error) {
 	email, fields := checkMember(email, role)
 	if err := invalidIf(fields); err != nil {
 		return Invitation{}, err
 	}
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
-		if err := c.mayChangeRole(ctx, role); err != nil {
+		if err := c.mayGiveRole(ctx, role); err != nil {
 			return err
 		}
 		_, err := c.MemberByEmail(ctx, db.MemberByEmailParams{TenantID: c.tenant, Email: email})
@@ -81,14 +81,15 @@ func (s *Store) InviteMember(ctx context.Context, a Actor, email string, role Ro
 }
 
 // ResendInvitation makes a new link for a member who has not joined; the one before works no more.
-// Errors: ErrNotFound, ErrForbidden, *ConflictError with CodeMemberExists where they have joined.
+// Errors: ErrNotFound, ErrForbidden, ErrNotPermitted, *ConflictError with CodeMemberExists where they
+// have joined.
 func (s *Store) ResendInvitation(ctx context.Context, a Actor, id uuid.UUID) (out Invitation, err error) {
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		m, err := c.member(ctx, id, Match{})
 		if err != nil {
 			return err
 		}
-		if err := c.mayChangeRole(ctx, m.Role); err != nil {
+		if err := c.mayGiveRole(ctx, m.Role); err != nil {
 			return err
 		}
 		if m.State != MemberInvited {

@@ -3,9 +3,7 @@ package tenants
 import (
 	"context"
 	"errors"
-	"net/mail"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -154,6 +152,20 @@ func (s *Store) MemberByID(ctx context.Context, a Actor, id uuid.UUID) (out Memb
 	return out, err
 }
 
+// MemberByEmail returns the member with this address, or ErrNotFound.
+func (s *Store) MemberByEmail(ctx context.Context, a Actor, email string) (out Member, err error) {
+	normal, ok := normalEmail(email)
+	if !ok {
+		return Member{}, ErrNotFound
+	}
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.MemberByEmail(ctx, db.MemberByEmailParams{TenantID: a.tenant, Email: normal})
+		out = memberOf(db.MemberByIDRow(row))
+		return err
+	})
+	return out, err
+}
+
 // Members lists members, newest first, and returns where the next page begins.
 func (s *Store) Members(ctx context.Context, a Actor, p Page) (out []Member, next string, err error) {
 	after, err := p.after()
@@ -176,7 +188,8 @@ func (s *Store) Members(ctx context.Context, a Actor, p Page) (out []Member, nex
 }
 
 // EditMember lets edit change a member, which is the role; other changes are ignored. Errors:
-// ErrNotFound, ErrForbidden, ErrPreconditionFailed, *InvalidError, *ConflictError with CodeLastOwner.
+// ErrNotFound, ErrForbidden, ErrNotPermitted, ErrPreconditionFailed, *InvalidError, *ConflictError
+// with CodeLastOwner.
 func (s *Store) EditMember(ctx context.Context, a Actor, id uuid.UUID, m Match, edit func(*Member)) (out Member, err error) {
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		old, err := c.member(ctx, id, m)
@@ -192,7 +205,10 @@ func (s *Store) EditMember(ctx context.Context, a Actor, id uuid.UUID, m Match, 
 			out = old
 			return nil
 		}
-		if err := c.mayChangeRole(ctx, old.Role, in.Role); err != nil {
+		if err := c.mayChangeRole(ctx, old.Role); err != nil {
+			return err
+		}
+		if err := c.mayGiveRole(ctx, in.Role); err != nil {
 			return err
 		}
 		if err := c.keepAnOwner(ctx, old); err != nil {
@@ -241,7 +257,7 @@ func (c *change) remove(ctx context.Context, old Member) error {
 	return c.DeleteMember(ctx, db.DeleteMemberParams{TenantID: c.tenant, ID: old.ID})
 }
 
-var emailError = limit.FieldError{Field: "email", Message: "must be an address such as name@example.com, of at most 254 bytes"}
+var emailError = limit.FieldError{Field: "email", Message: "must be an address such as name@example.com, of at most 254 bytes; letters outside A to Z in lower case"}
 
 func checkMember(email string, role Role) (normal string, fields []limit.FieldError) {
 	normal, ok := normalEmail(email)
@@ -280,6 +296,18 @@ func (c *change) mayChangeRole(ctx context.Context, roles ...Role) error {
 		}
 	}
 	return ErrOwnersOnly
+}
+
+// mayGiveRole returns ErrOwnersOnly where the role is not the actor's to give, and ErrNotPermitted
+// where the member would have more than the actor has, or for longer.
+func (c *change) mayGiveRole(ctx context.Context, role Role) error {
+	if err := c.mayChangeRole(ctx, role); err != nil {
+		return err
+	}
+	if !c.actor.mayGrantRole(role) {
+		return ErrNotPermitted
+	}
+	return nil
 }
 
 // keepAnOwner refuses to take the role from the last owner who has joined. Those who were only
@@ -330,16 +358,4 @@ func (c *change) ensurePerson(ctx context.Context, email string, hash *string, r
 func ValidEmail(text string) bool {
 	_, ok := normalEmail(text)
 	return ok
-}
-
-// normalEmail returns the address in the form in which it is stored and compared.
-func normalEmail(email string) (string, bool) {
-	if len(email) > maxEmail { // before parsing, whose cost grows faster than the length
-		return "", false
-	}
-	address, err := mail.ParseAddress(email)
-	if err != nil || address.Name != "" || address.Address != email || !plain(email) {
-		return "", false
-	}
-	return strings.ToLower(email), true
 }

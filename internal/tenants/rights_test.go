@@ -50,7 +50,7 @@ func TestRoles(t *testing.T) {
 	for _, role := range tenants.Roles {
 		members[role] = asMember(t, d, a, string(role)+"@example.com", role)
 	}
-	_, secret, err := s.CreateKey(t.Context(), a, tenants.NewAPIKey{Name: "w", Scopes: []tenants.Scope{tenants.ScopeWrite}})
+	_, secret, err := s.CreateKey(t.Context(), a, tenants.NewAPIKey{Name: "w", Scopes: tenants.AllScopes})
 	require.NoError(t, err)
 	byKey := d.Actor(secret) // as an admin, who can make one
 	soon := time.Now().Add(time.Hour)

@@ -56,7 +56,7 @@ func (s *Store) Tenant(ctx context.Context, a Actor) (out Tenant, err error) {
 // EditTenant lets edit change the actor's own tenant, which is its name. Errors:
 // ErrPreconditionFailed, *InvalidError (also for changes of anything else).
 func (s *Store) EditTenant(ctx context.Context, a Actor, m Match, edit func(*Tenant) error) (out Tenant, err error) {
-	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
+	err = s.change(ctx, a, MayConfigure, func(ctx context.Context, c *change) error {
 		row, err := c.TenantByID(ctx, c.tenant)
 		if err != nil {
 			return err
