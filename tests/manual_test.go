@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/limit"
 	"weir/internal/testenv"
 	"weir/tests/harness"
 )
@@ -122,4 +123,19 @@ func names(pattern, text string) map[string]bool {
 		found[match[1]] = true
 	}
 	return found
+}
+
+// The glossary lists the fields of a rule by the names and labels that the product uses.
+func TestGlossaryListsRuleFields(t *testing.T) {
+	content, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "glossary.md"))
+	require.NoError(t, err)
+	_, rules, found := strings.Cut(string(content), "**Rules**")
+	require.True(t, found)
+	rules, _, _ = strings.Cut(rules, "\n**")
+	var want, got []string
+	for i := range limit.Fields {
+		want = append(want, "| `"+limit.Fields[i].Name+"` | "+limit.Fields[i].Label+" |")
+	}
+	got = regexp.MustCompile("(?m)^\\| `[a-z_]+` \\| [^|]+ \\|").FindAllString(rules, -1)
+	require.ElementsMatch(t, want, got)
 }

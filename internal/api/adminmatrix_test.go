@@ -193,7 +193,7 @@ func (s *adminStack) prepare(id string) *strings.Replacer {
 	ctx := s.t.Context()
 	names := []string{}
 	for prefix, actor := range map[string]tenants.Actor{"": s.a, "b-": s.b} {
-		rule := newRule(prefix + "r-" + id)
+		rule := limit.NewRule(prefix + "r-" + id)
 		rule.Resource = rule.Slug // at most 32 rules may match one check
 		rule.Limit, rule.Window = 10, limit.Window{Duration: limit.Duration{Text: "1m", MS: 60_000}}
 		_, err := s.store.CreateRule(ctx, actor, rule)

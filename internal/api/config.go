@@ -189,10 +189,8 @@ func (in *ConfigDocument) document() (d tenants.Document, errs []ProblemField) {
 	}
 	for i := range in.Rules.Value {
 		body, r := &in.Rules.Value[i], &d.Rules[i]
-		*r = newRule(body.Slug)
-		r.Limit = body.Limit
-		wrong := body.apply(r)
-		setWindow(&r.Window, body.Window, &wrong)
+		var wrong []ProblemField
+		*r, wrong = body.newRule(body.slug())
 		errs = append(errs, below("/rules/"+strconv.Itoa(i), wrong)...)
 	}
 	if in.Plans.given() {

@@ -26,21 +26,18 @@ type writtenTenant struct {
 	Name string `json:"name"`
 }
 
-type writtenRule struct {
-	Slug          string   `json:"slug"`
-	Name          string   `json:"name"`
-	Description   string   `json:"description,omitempty"`
-	Resource      string   `json:"resource"`
-	Algorithm     string   `json:"algorithm"`
-	Limit         int64    `json:"limit"`
-	Window        string   `json:"window"`
-	Burst         int64    `json:"burst,omitempty"`
-	Precision     string   `json:"precision,omitempty"`
-	By            []string `json:"by"`
-	Mode          string   `json:"mode"`
-	OnUnavailable string   `json:"on_unavailable"`
-	Penalty       string   `json:"penalty,omitempty"`
-	Consistency   string   `json:"consistency"`
+// writtenRule is a rule in a document. It leaves out what is empty.
+type writtenRule struct{ *limit.Rule }
+
+// MarshalJSON writes the fields of the rule.
+func (r writtenRule) MarshalJSON() ([]byte, error) {
+	var o jsonObject
+	for i := range limit.Fields {
+		if f := &limit.Fields[i]; !f.Omitted(r.Rule) {
+			o.add(f.Name, f.Get(r.Rule))
+		}
+	}
+	return o.bytes(), nil
 }
 
 type writtenLimit struct {
@@ -82,7 +79,7 @@ func encodeConfig(d *tenants.Document) ([]byte, error) {
 		out.Tenant.Name = *d.TenantName
 	}
 	for i := range d.Rules {
-		out.Rules[i] = writeRule(&d.Rules[i])
+		out.Rules[i] = writtenRule{&d.Rules[i]}
 	}
 	for i := range d.Plans {
 		p := &d.Plans[i]
@@ -105,15 +102,6 @@ func encodeConfig(d *tenants.Document) ([]byte, error) {
 	e.SetIndent("", "  ")
 	err := e.Encode(out)
 	return buf.Bytes(), err
-}
-
-func writeRule(r *limit.Rule) writtenRule {
-	return writtenRule{
-		Slug: r.Slug, Name: r.Name, Description: r.Description, Resource: r.Resource, Algorithm: r.Algorithm.String(),
-		Limit: r.Limit, Window: r.Window.Text, Burst: r.Burst, Precision: r.Precision.Text, By: append([]string{}, r.By...),
-		Mode: r.Mode.String(), OnUnavailable: r.OnUnavailable.String(), Penalty: r.Penalty.Text,
-		Consistency: r.Consistency.String(),
-	}
 }
 
 func writeSubject(s *tenants.Subject) writtenSubject {

@@ -166,7 +166,7 @@ func randomDocument(r *rand.Rand) tenants.Document {
 	d := tenants.Document{TenantName: &name, Rules: []limit.Rule{}, Plans: []tenants.Plan{}, Subjects: []tenants.Subject{}}
 	limits := map[string]func() limit.Limit{}
 	for i := range r.IntN(12) {
-		in := newRule([]string{"r-%d", "%d", "0%d", "on-%d", "-%d"}[r.IntN(5)])
+		in := limit.NewRule([]string{"r-%d", "%d", "0%d", "on-%d", "-%d"}[r.IntN(5)])
 		in.Slug = fmt.Sprintf(in.Slug, i)
 		in.Name, in.Description, in.Resource = text(), text(), "r"+line()
 		if strings.Contains(in.Resource, "*") {

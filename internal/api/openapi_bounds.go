@@ -33,10 +33,6 @@ var (
 	subjectOf = keywords{"minLength": 1, "maxLength": limit.MaxNameBytes}
 	neverNull = keywords{"type": nil} // the type alone, which describeBounds puts in
 
-	ruleBounds = map[string]keywords{
-		"name": nameText, "description": longText, "limit": limitOf, "burst": burstOf, "by": {"maxItems": limit.MaxBy},
-		"resource": {"minLength": 1, "maxLength": limit.MaxNameBytes, "pattern": `^[^*]*\*?$`},
-	}
 	limitBounds    = map[string]keywords{"limit": limitOf, "burst": burstOf}
 	overrideBounds = with(limitBounds, "reason", keywords{"maxLength": maxReasonText})
 	subjectBounds  = map[string]keywords{"billing_ref": {"maxLength": limit.MaxNameBytes}, "labels": {"maxProperties": maxLabels}}
@@ -46,9 +42,9 @@ var (
 
 // bodyBounds are the bounds of the fields of bodies, by the names of their schemas.
 var bodyBounds = map[string]map[string]keywords{
-	"RuleCreate": with(ruleBounds, "slug", slugText),
-	"RulePut":    with(ruleBounds, "slug", neverNull),
-	"RulePatch":  with(with(with(ruleBounds, "slug", neverNull), "limit", never(limitOf)), "window", neverNull),
+	"RuleCreate": ruleBounds(slugText),
+	"RulePut":    ruleBounds(neverNull),
+	"RulePatch":  ruleBounds(neverNull),
 
 	"PlanCreate": with(planBounds, "slug", slugText),
 	"PlanPut":    with(planBounds, "slug", neverNull),
@@ -75,12 +71,6 @@ var bodyBounds = map[string]map[string]keywords{
 func with(bounds map[string]keywords, field string, more keywords) map[string]keywords {
 	out := maps.Clone(bounds)
 	out[field] = more
-	return out
-}
-
-func never(more keywords) keywords {
-	out := maps.Clone(more)
-	maps.Copy(out, neverNull)
 	return out
 }
 

@@ -53,9 +53,11 @@ func (o Optional[T]) patch(present, cleared T) T {
 	return o.or(cleared)
 }
 
+const msgNotNull = "is required and cannot be null"
+
 // refuseNull records a 422 where the field is null and the object cannot be without it.
 func (o Optional[T]) refuseNull(errs *[]ProblemField, pointer string) {
 	if o.Null {
-		*errs = append(*errs, ProblemField{Pointer: pointer, Message: "is required and cannot be null"})
+		*errs = append(*errs, ProblemField{Pointer: pointer, Message: msgNotNull})
 	}
 }

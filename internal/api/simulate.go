@@ -263,10 +263,7 @@ func below(pointer string, errs []ProblemField) []ProblemField {
 
 // simulatedRule is the rule of a body, validated as the store would.
 func simulatedRule(in *RuleCreate) (limit.Rule, []ProblemField) {
-	r := newRule(in.Slug)
-	r.Limit = in.Limit
-	errs := in.apply(&r)
-	setWindow(&r.Window, in.Window, &errs)
+	r, errs := in.newRule(in.slug())
 	return r, allRuleErrors(&r, errs)
 }
 

@@ -189,12 +189,21 @@ func TestSimulateRefuses(t *testing.T) {
 	s.simulate(obj{"rules": []obj{rule}, "requests": many(10_000, obj{"at_ms": 0, "subject": strings.Repeat("s", 120)})}).problem(413, codeBodyTooLarge)
 }
 
+// ruleOf returns a rule as a body has it.
+func ruleOf(t *testing.T, fields obj) (out RuleCreate) {
+	t.Helper()
+	body, err := json.Marshal(fields)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(body, &out))
+	return out
+}
+
 // A simulation cannot take the instance from its checks: it has a time, an answer has a size, and two run at once.
 func TestSimulateIsBounded(t *testing.T) {
 	input := func(rules, requests int) *struct{ Body SimulateInput } {
 		in := &struct{ Body SimulateInput }{}
 		for i := range rules {
-			in.Body.Rules = append(in.Body.Rules, RuleCreate{Slug: fmt.Sprint("r-", i), Limit: 1, Window: "1m"})
+			in.Body.Rules = append(in.Body.Rules, ruleOf(t, obj{"slug": fmt.Sprint("r-", i), "limit": 1, "window": "1m"}))
 		}
 		in.Body.Traffic = &SimulateTraffic{Pattern: "burst", Requests: int64(requests), AtMS: []int64{0}}
 		return in

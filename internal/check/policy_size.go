@@ -1,6 +1,10 @@
 package check
 
-import "reflect"
+import (
+	"reflect"
+
+	"weir/internal/limit"
+)
 
 // sizeOf returns how many bytes a T takes, without what it points to.
 func sizeOf[T any]() int { return int(reflect.TypeFor[T]().Size()) } // small
@@ -20,14 +24,7 @@ func (p *Policy) measure() int64 {
 		if i == 0 || r.by != p.rules[i-1].by { // most rules of a tenant count by the same
 			n += r.by.bytes() + object
 		}
-		for _, text := range []string{r.rule.Slug, r.rule.Name, r.rule.Description, r.rule.Resource, r.rule.Window.Text, r.rule.Precision.Text, r.rule.Penalty.Text} {
-			if text != "" {
-				n += len(text) + object/2
-			}
-		}
-		for _, by := range r.rule.By {
-			n += sizeOf[string]() + len(by) + object/2
-		}
+		n += textBytes(&r.rule, object/2)
 	}
 	for _, index := range []map[string][]int32{p.exact, p.prefixes} {
 		n += table
@@ -41,4 +38,25 @@ func (p *Policy) measure() int64 {
 			2*cap(plan.at) + cap(plan.numbers)*sizeOf[number]() + 3*object
 	}
 	return int64(n)
+}
+
+// textBytes returns how much memory the texts of a rule take, with so many bytes more for each.
+func textBytes(r *limit.Rule, each int) (n int) {
+	for i := range limit.Fields {
+		f := &limit.Fields[i]
+		if f.Kind() == limit.ChoiceKind {
+			continue // all rules share the names
+		}
+		switch v := f.Get(r).(type) {
+		case string:
+			if v != "" {
+				n += len(v) + each
+			}
+		case []string:
+			for _, text := range v {
+				n += sizeOf[string]() + len(text) + each
+			}
+		}
+	}
+	return n
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"weir/internal/limit"
 )
 
 // fieldChange is one field of an object before and after a change, in words.
@@ -99,9 +101,9 @@ func leaf(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// fieldWords are the fields that are called otherwise than their words say.
+// fieldWords are the labels of fields that are not those of a rule, if they are not the words of the name.
 var fieldWords = map[string]string{
-	"by": "Counted per", "on_unavailable": "If Redis is unavailable", "consistency": "Consistency", "last4": "Last four characters", "billing_ref": "Billing reference",
+	"last4": "Last four characters", "billing_ref": "Billing reference",
 	"expires_at": "Expires", "starts_at": "Starts", "is_default": "Default plan", "default": "Default plan", "id": "ID", "rotated_to": "Replaced by",
 	"revoked_at": "Revoked",
 }
@@ -112,6 +114,9 @@ func fieldName(path string) string {
 	name := func(field string) string {
 		if known := fieldWords[field]; known != "" {
 			return known
+		}
+		if known := limit.FieldNamed(field); known != nil {
+			return known.Label
 		}
 		text := strings.ReplaceAll(field, "_", " ")
 		if text == "" {

@@ -97,7 +97,7 @@ func (d *dashboard) showEditor(w http.ResponseWriter, r *http.Request, v *visit,
 	if !view.New() {
 		v.frame.Title = "Edit " + view.Name
 	}
-	view.Stray = view.Form.stray(places...)
+	view.Stray = view.Form.stray(formFields()...)
 	if view.Effect == nil {
 		tried := form{values: view.Form.values} // what it finds wrong is not said before anybody has tried
 		effect, err := d.effectOf(r, v, view.Slug, &tried)

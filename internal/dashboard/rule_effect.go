@@ -18,7 +18,7 @@ type effectView struct {
 	Wrong            []fieldProblem
 	Sentence, Outage string // "": it cannot be said yet
 	Lease            []string
-	Anew             bool // its counters would begin anew
+	Resets           bool // the change resets its counters
 	Warnings         []string
 	Tries            []try
 	Replay           *replayView // nil: it was not tried
@@ -37,13 +37,6 @@ type try struct {
 // maxTrying bounds the drafts that are tried at once, so that who types leaves room for checks.
 const maxTrying = 2
 
-// labels are the names of fields as the form shows them.
-var labels = map[string]string{
-	"slug": "Slug", "name": "Name", "description": "Description", "resource": "Resources", "algorithm": "Algorithm", "limit": "Limit",
-	"window": "Window", "burst": "Burst", "precision": "Precision", "penalty": "Penalty", "attributes": "Attributes", "mode": "Mode",
-	"on_unavailable": "If Redis is unavailable", "consistency": "Consistency",
-}
-
 // effectOf reads a draft, for the rule of this slug ("": a new one), and tries it out. What is
 // wrong with it is written into the form.
 func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*effectView, error) {
@@ -61,7 +54,7 @@ func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*
 	view := &effectView{}
 	tryable := true
 	for _, field := range slices.Sorted(maps.Keys(f.errors)) {
-		view.Wrong = append(view.Wrong, fieldProblem{field, nameOr(labels[field], field) + " " + f.errors[field] + "."})
+		view.Wrong = append(view.Wrong, fieldProblem{field, labelOf(field) + " " + f.errors[field] + "."})
 		tryable = tryable && (field == "slug" || field == "name" || field == "description")
 	}
 	if !tryable {
@@ -74,7 +67,7 @@ func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*
 	view.Sentence, view.Outage = ruleSentence(&draft), outageSentence(draft.OnUnavailable)
 	view.Lease = leaseSentences(&draft, d.Instances())
 	view.Warnings = warningTexts(&draft, d.Instances())
-	view.Anew = saved != nil && countsOtherwise(saved, &draft)
+	view.Resets = saved != nil && resetsCounters(saved, &draft)
 	select {
 	case d.trying <- struct{}{}:
 		defer func() { <-d.trying }()
@@ -92,10 +85,14 @@ func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*
 	return view, err
 }
 
-// countsOtherwise reports whether a rule's counters would not be those of before.
-func countsOtherwise(a, b *limit.Rule) bool {
-	return a.Algorithm != b.Algorithm || a.Window.MS != b.Window.MS || a.Window.Calendar != b.Window.Calendar ||
-		a.Precision.MS != b.Precision.MS || !slices.Equal(a.By, b.By)
+// resetsCounters reports whether a change of a rule resets its counters.
+func resetsCounters(a, b *limit.Rule) bool {
+	for i := range limit.Fields {
+		if f := &limit.Fields[i]; f.Resets && !f.Same(a, b) {
+			return true
+		}
+	}
+	return false
 }
 
 // tries lets the draft meet a steady stream and a burst, for three windows.

@@ -57,97 +57,6 @@ var algorithmCurves = map[limit.Algorithm]string{
 	limit.LeakyBucketQueue:     "M4 24V8M16 24V8M28 24V8M40 24V8M52 24V8M64 24V8M76 24V8M86 24V8",
 }
 
-// outageChoices say what a rule decides if Redis is unavailable.
-var outageChoices = []option{
-	{"local", "Count per instance, with a share of the limit"},
-	{"allow", "Allow all checks"},
-	{"deny", "Deny all checks"},
-}
-
-// consistencyChoices say where units are granted.
-var consistencyChoices = []modeChoice{
-	{"strict", "Strict", "Every check makes one round trip to Redis. No check is denied early."},
-	{"leased", "Leased", "Each instance prefetches units of busy counters and grants them from memory. The limit is never exceeded; near it, some checks may be denied early."},
-}
-
-// ruleValues writes a rule into the fields of its form.
-func ruleValues(r *limit.Rule) map[string]string {
-	values := map[string]string{
-		"slug": r.Slug, "name": r.Name, "description": r.Description, "resource": r.Resource,
-		"algorithm": r.Algorithm.String(), "mode": r.Mode.String(), "on_unavailable": r.OnUnavailable.String(),
-		"consistency": r.Consistency.String(), "limit": numberOrNone(r.Limit), "burst": numberOrNone(r.Burst),
-	}
-	values["window"], values["window_unit"] = splitDuration(r.Window.Duration, "m")
-	if r.Window.Calendar != limit.NoCalendar {
-		values["window"], values["window_unit"] = "1", r.Window.Calendar.String()
-	}
-	values["precision"], values["precision_unit"] = splitDuration(r.Precision, "s")
-	values["penalty"], values["penalty_unit"] = splitDuration(r.Penalty, "m")
-	var attributes []string
-	for _, by := range r.By {
-		if name, isAttribute := strings.CutPrefix(by, "attributes."); isAttribute {
-			attributes = append(attributes, name)
-		} else {
-			values["by_"+by] = "on"
-		}
-	}
-	values["attributes"] = strings.Join(attributes, ", ")
-	return values
-}
-
-func numberOrNone(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return itoa(n)
-}
-
-// splitDuration takes the text of a length of time apart; unit is for one that is none.
-func splitDuration(d limit.Duration, unit string) (number, unitOf string) {
-	text := d.Text
-	if text == "" && d.MS != 0 {
-		text = itoa(d.MS) + "ms"
-	}
-	digits := strings.TrimRight(text, "msdh")
-	if digits == "" {
-		return "", unit
-	}
-	return digits, text[len(digits):]
-}
-
-// ruleOf reads a rule from its form, over what it was before, and writes down what is wrong with
-// the fields. The slug is that of before, if it has one.
-func ruleOf(f *form, before limit.Rule) limit.Rule {
-	r := before
-	if r.Slug == "" {
-		r.Slug = f.Get("slug")
-	}
-	r.Name, r.Description, r.Resource = f.Get("name"), strings.ReplaceAll(f.Get("description"), "\r\n", "\n"), f.Get("resource")
-	if r.Resource == "" {
-		r.Resource = "*"
-	}
-	r.Algorithm = choice(f, "algorithm", limit.ParseAlgorithm)
-	r.Mode = choice(f, "mode", limit.ParseMode)
-	r.OnUnavailable = choice(f, "on_unavailable", limit.ParseOnUnavailable)
-	if f.Get("consistency") != "" { // a form that was open when the service learned of it has none
-		r.Consistency = choice(f, "consistency", limit.ParseConsistency)
-	}
-	r.Limit = f.whole("limit")
-	r.Window = windowOf(f, r.Algorithm)
-	r.Burst, r.Precision = 0, limit.Duration{}
-	if r.Algorithm.Bucket() && f.Get("burst") != "" {
-		if r.Burst = f.whole("burst"); r.Burst < 1 { // 0 means "not set" in a stored rule
-			f.wrong("burst", "must be a whole number from 1 to "+grouped(limit.MaxLimit))
-		}
-	}
-	if r.Algorithm == limit.SlidingWindowBuckets {
-		r.Precision = durationOf(f, "precision")
-	}
-	r.Penalty = durationOf(f, "penalty")
-	r.By = byOf(f, before.By)
-	return r
-}
-
 // choice reads one of a few names; a form of ours has no others.
 func choice[T any](f *form, name string, parse func(string) (T, error)) T {
 	value, err := parse(f.Get(name))
@@ -205,7 +114,11 @@ func byOf(f *form, before []string) []string {
 		}
 	}
 	for _, name := range strings.FieldsFunc(f.Get("attributes"), func(c rune) bool { return c == ',' || c == ' ' || c == ';' }) {
-		by = append(by, "attributes."+strings.TrimPrefix(name, "attributes."))
+		name = "attributes." + strings.TrimPrefix(name, "attributes.")
+		if slices.Contains(by, name) {
+			f.wrong(attributesField, "must name each attribute once")
+		}
+		by = append(by, name)
 	}
 	if sorted(by) == sorted(before) && len(before) > 0 {
 		return before
@@ -215,31 +128,29 @@ func byOf(f *form, before []string) []string {
 
 func sorted(texts []string) string { return strings.Join(slices.Sorted(slices.Values(texts)), "\x00") }
 
-// validate writes down what the rule's own validation says, in the words and at the places of the
-// form.
+// validate records what the validation of the rule says, at the inputs of the form.
 func (f *form) validate(r *limit.Rule) {
 	for _, e := range r.Validate() {
 		f.wrongOf(e)
 	}
 }
 
-// wrongOf writes down an error of a rule's field.
+// wrongOf records an error of a rule at its input.
 func (f *form) wrongOf(e limit.FieldError) {
 	field, message := e.Field, e.Message
 	if i, nested := strings.CutPrefix(field, "by"); nested {
-		field = "attributes"
+		field = attributesField
 		message = "must be attribute names, each 1 to 64 of A-Z, a-z, 0-9, _ . -"
-		if strings.Contains(e.Message, "twice") {
-			message = "must name each attribute once"
-		} else if i == "" {
+		if i == "" {
 			message = "must be at most " + itoa(limit.MaxBy-2)
 		}
 	}
 	f.wrong(field, message)
 }
 
-// places are the fields of the form that show what is wrong with them.
-var places = []string{
-	"slug", "name", "description", "resource", "algorithm", "limit", "window", "burst", "precision", "penalty", "attributes",
-	"mode", "on_unavailable", "consistency",
+func numberOrNone(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return itoa(n)
 }

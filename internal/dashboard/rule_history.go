@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -48,13 +47,6 @@ type ruleChange struct {
 
 // difference is one field that a change made another, in words; "none" for what is not set.
 type difference struct{ Field, Before, After string }
-
-// fieldNames are the fields of a rule in a trail, in the order in which they are shown.
-var fieldNames = []struct{ field, name string }{
-	{"slug", "Slug"}, {"name", "Name"}, {"description", "Description"}, {"resource", "Resources"}, {"algorithm", "Algorithm"}, {"limit", "Limit"},
-	{"window", "Window"}, {"burst", "Burst"}, {"precision", "Precision"}, {"by", "Counted per"}, {"penalty", "Penalty"}, {"mode", "Mode"},
-	{"on_unavailable", "If Redis is unavailable"}, {"consistency", "Consistency"},
-}
 
 func (d *dashboard) ruleHistory(w http.ResponseWriter, r *http.Request, v *visit) error {
 	return d.showHistory(w, r, v, &form{}, http.StatusOK)
@@ -144,9 +136,10 @@ func changeOf(e *tenants.AuditEntry, after map[string]json.RawMessage, newest bo
 	if e.Action == "create" {
 		return c, nil
 	}
-	for _, f := range fieldNames {
-		if _, differs := is[f.field]; differs {
-			c.Differences = append(c.Differences, difference{f.name, fieldText(was[f.field]), fieldText(is[f.field])})
+	for i := range limit.Fields {
+		f := &limit.Fields[i]
+		if _, differs := is[f.Name]; differs {
+			c.Differences = append(c.Differences, difference{f.Label, fieldText(was[f.Name]), fieldText(is[f.Name])})
 		}
 	}
 	before = map[string]json.RawMessage{}
@@ -190,71 +183,6 @@ func fieldText(value json.RawMessage) string {
 		return strings.Join(list, ", ")
 	}
 	return string(value)
-}
-
-// ruleFields writes a rule as the trail does: what is not set is left out.
-func ruleFields(r *limit.Rule) map[string]json.RawMessage {
-	fields := map[string]json.RawMessage{}
-	set := func(name string, value any, isSet bool) {
-		if isSet {
-			fields[name], _ = json.Marshal(value) // texts and numbers
-		}
-	}
-	text := func(name, value string) { set(name, value, value != "") }
-	text("slug", r.Slug)
-	text("name", r.Name)
-	text("description", r.Description)
-	text("resource", r.Resource)
-	text("algorithm", r.Algorithm.String())
-	set("limit", r.Limit, true)
-	text("window", r.Window.Text)
-	set("burst", r.Burst, r.Burst != 0)
-	text("precision", r.Precision.Text)
-	set("by", append([]string{}, r.By...), true)
-	text("penalty", r.Penalty.Text)
-	text("mode", r.Mode.String())
-	text("on_unavailable", r.OnUnavailable.String())
-	text("consistency", r.Consistency.String())
-	return fields
-}
-
-// ruleFromFields reads a rule as the trail writes it.
-func ruleFromFields(fields map[string]json.RawMessage) (r limit.Rule, err error) {
-	if fields == nil {
-		return r, errors.New("the rule is unknown")
-	}
-	var raw struct {
-		Slug, Name, Description, Resource, Algorithm, Window, Precision, Penalty, Mode, Consistency string
-		Limit, Burst                                                                                int64
-		By                                                                                          []string
-		OnUnavailable                                                                               string `json:"on_unavailable"`
-	}
-	encoded, err := json.Marshal(fields)
-	if err != nil {
-		return r, err
-	}
-	if err := json.Unmarshal(encoded, &raw); err != nil {
-		return r, err
-	}
-	r = limit.Rule{Slug: raw.Slug, Name: raw.Name, Description: raw.Description, Resource: raw.Resource, Limit: raw.Limit, Burst: raw.Burst, By: raw.By}
-	var errs [7]error
-	r.Algorithm, errs[0] = limit.ParseAlgorithm(raw.Algorithm)
-	r.Mode, errs[1] = limit.ParseMode(raw.Mode)
-	r.OnUnavailable, errs[2] = limit.ParseOnUnavailable(raw.OnUnavailable)
-	r.Window, errs[3] = limit.ParseWindow(raw.Window)
-	if raw.Precision != "" {
-		r.Precision, errs[4] = limit.ParseDuration(raw.Precision)
-	}
-	if raw.Consistency != "" { // what was written down before rules could be leased has none
-		r.Consistency, errs[6] = limit.ParseConsistency(raw.Consistency)
-	}
-	if raw.Penalty != "" {
-		r.Penalty, errs[5] = limit.ParseDuration(raw.Penalty)
-	}
-	if err := errors.Join(errs[:]...); err != nil {
-		return r, fmt.Errorf("read a rule from the audit trail: %w", err)
-	}
-	return r, nil
 }
 
 // restoreRule makes the rule again what it was after one of its changes.

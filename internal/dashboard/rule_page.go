@@ -29,16 +29,7 @@ type ruleView struct {
 	Plans               []planNumber
 	Limit               string // the rule's own
 	Changed             moment
-	Modes               []modeChoice
 	Goes                []string // what goes with the rule when it is deleted
-}
-
-type modeChoice struct{ Value, Name, Text string }
-
-var modeChoices = []modeChoice{
-	{"enforce", "Enforce", "Counts and denies."},
-	{"shadow", "Shadow", "Counts and reports. Denies nothing."},
-	{"off", "Off", "Neither counts nor denies."},
 }
 
 func (d *dashboard) rule(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -68,7 +59,7 @@ func (d *dashboard) showRule(w http.ResponseWriter, r *http.Request, v *visit, f
 		ruleRow: rowOf(&rule.Rule), Form: f, Version: rule.Version, Description: rule.Description, Outage: outageSentence(rule.OnUnavailable),
 		Lease: leaseSentences(&rule.Rule, d.Instances()),
 		Facts: ruleFacts(&rule.Rule), Limit: limitText(&rule.Rule, ownLimit(&rule.Rule)), Changed: moment{rule.UpdatedAt},
-		Modes: modeChoices, Goes: goesWith(reach), Warnings: warningTexts(&rule.Rule, d.Instances()),
+		Goes: goesWith(reach), Warnings: warningTexts(&rule.Rule, d.Instances()),
 	}
 	view.Day = days[slug]
 	view.Day.Title = "Decisions in the last 24 hours"
@@ -109,31 +100,6 @@ func countText(n int64, one, many string) string {
 }
 
 func ownLimit(r *limit.Rule) limit.Limit { return limit.Limit{Limit: r.Limit, Burst: r.Burst} }
-
-func ruleFacts(r *limit.Rule) []fact {
-	by := "one counter for the tenant"
-	if len(r.By) > 0 {
-		by = strings.Join(r.By, ", ")
-	}
-	facts := []fact{
-		{"Slug", r.Slug, true},
-		{"Resources", r.Resource, true},
-		{"Algorithm", r.Algorithm.String(), true},
-		{"Limit", grouped(r.Limit), false},
-		{"Window", r.Window.Text, true},
-	}
-	if r.Algorithm.Bucket() {
-		facts = append(facts, fact{"Burst", grouped(r.Numbers().Burst), false})
-	}
-	if r.Precision.MS > 0 {
-		facts = append(facts, fact{"Precision", r.Precision.Text, true})
-	}
-	facts = append(facts, fact{"Counted per", by, len(r.By) > 0})
-	if r.Penalty.MS > 0 {
-		facts = append(facts, fact{"Penalty", r.Penalty.Text, true})
-	}
-	return append(facts, fact{"Mode", r.Mode.String(), true}, fact{"If Redis is unavailable", r.OnUnavailable.String(), true}, fact{"Consistency", r.Consistency.String(), true})
-}
 
 // setRuleMode is the switch between enforce, shadow and off.
 func (d *dashboard) setRuleMode(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {

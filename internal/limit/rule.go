@@ -105,19 +105,22 @@ func ParseConsistency(s string) (Consistency, error) { return consistencyNames.P
 // Ranges at the edge, where a rule enters the system. The engine itself takes all that
 // docs/algorithms.md allows.
 const (
-	MaxLimit         int64 = 1_000_000_000         // limit, burst and cost, except:
-	MaxFixedLimit    int64 = 1_000_000_000_000_000 // limit of the two fixed windows, and cost
-	MaxLogLimit      int64 = 10_000                // sliding_window_log keeps an entry for each admission
-	MinWindowMS      int64 = 1_000
-	MaxWindowMS      int64 = 366 * dayMS
-	MaxSubBuckets    int64 = 120
-	MaxPenaltyMS     int64 = 30 * dayMS
-	MaxRules               = 1_000 // of a tenant
-	MaxMatchingRules       = 32    // of one check
-	MaxBy                  = 16    // values that one rule counts by
-	MaxAttributes          = 16    // of one check
-	MaxNameBytes           = 256   // subject, resource, attribute name and value
-	dayMS            int64 = 86_400_000
+	MaxLimit             int64 = 1_000_000_000         // limit, burst and cost, except:
+	MaxFixedLimit        int64 = 1_000_000_000_000_000 // limit of the two fixed windows, and cost
+	MaxLogLimit          int64 = 10_000                // sliding_window_log keeps an entry for each admission
+	MinWindowMS          int64 = 1_000
+	MaxWindowMS          int64 = 366 * dayMS
+	MaxSubBuckets        int64 = 120
+	MaxPenaltyMS         int64 = 30 * dayMS
+	MaxRules                   = 1_000 // of a tenant
+	MaxMatchingRules           = 32    // of one check
+	MaxBy                      = 16    // values that one rule counts by
+	MaxAttributes              = 16    // of one check
+	MaxNameBytes               = 256   // subject, resource, attribute name and value
+	MaxSlugBytes               = 63    // of a rule, a plan or a tenant
+	maxNameLength              = 200   // characters of a name
+	maxDescriptionLength       = 2_000 // characters of a description
+	dayMS                int64 = 86_400_000
 )
 
 // Rule is what is limited and how: one row of a tenant's policy.
@@ -172,6 +175,12 @@ func (e *FieldErrors) Add(field, format string, args ...any) {
 	*e = append(*e, FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
+func (r *Rule) checkSlug(errs *FieldErrors) {
+	if !ValidSlug(r.Slug) {
+		errs.Add("slug", "must be 1 to %d of a-z, 0-9 and -", MaxSlugBytes)
+	}
+}
+
 // ValidSlug reports whether s can name a rule, a plan or a tenant: 1 to 63 of a-z, 0-9 and -.
 func ValidSlug(s string) bool {
 	for i := range len(s) {
@@ -179,7 +188,7 @@ func ValidSlug(s string) bool {
 			return false
 		}
 	}
-	return s != "" && len(s) <= 63
+	return s != "" && len(s) <= MaxSlugBytes
 }
 
 // ValidAttributeName reports whether s can name an attribute of a check: 1 to 64 of A-Z, a-z,
@@ -208,28 +217,8 @@ func ValidName(s string) string {
 	return ""
 }
 
-// Validate returns one error for each field that is out of its range.
-func (r *Rule) Validate() []FieldError {
-	var errs FieldErrors
-	if !ValidSlug(r.Slug) {
-		errs.Add("slug", "must be 1 to 63 of a-z, 0-9 and -")
-	}
-	validateText(&errs, "name", r.Name, 200)
-	validateText(&errs, "description", r.Description, 2000)
-	validatePattern(&errs, r.Resource)
-	if r.Algorithm.String() == "" {
-		errs.Add("algorithm", "must be one of %s", strings.Join(AlgorithmNames(), ", "))
-		return errs
-	}
-	r.validateTimes(&errs)
-	validateLimit(&errs, "", r, r.Limit, r.Burst)
-	validateBy(&errs, r.By)
-	r.validateConsistency(&errs)
-	return errs
-}
-
-// validateConsistency refuses to lease what cannot be charged ahead of being asked for.
-func (r *Rule) validateConsistency(errs *FieldErrors) {
+// checkConsistency refuses to lease what cannot be charged ahead of being asked for.
+func (r *Rule) checkConsistency(errs *FieldErrors) {
 	switch {
 	case r.Consistency != Leased:
 	case r.Algorithm == SlidingWindowLog:
@@ -241,16 +230,7 @@ func (r *Rule) validateConsistency(errs *FieldErrors) {
 	}
 }
 
-// AlgorithmNames lists the names of all algorithms, in documentation's order.
-func AlgorithmNames() []string {
-	names := make([]string, len(Algorithms))
-	for i, a := range Algorithms {
-		names[i] = a.String()
-	}
-	return names
-}
-
-func validateText(errs *FieldErrors, field, s string, most int) {
+func checkText(errs *FieldErrors, field, s string, most int) {
 	if utf8.RuneCountInString(s) > most || !utf8.ValidString(s) {
 		errs.Add(field, "must be at most %d characters of UTF-8", most)
 	} else if strings.ContainsFunc(s, func(c rune) bool { return unicode.IsControl(c) && c != '\n' && c != '\t' }) {
@@ -258,7 +238,8 @@ func validateText(errs *FieldErrors, field, s string, most int) {
 	}
 }
 
-func validatePattern(errs *FieldErrors, p string) {
+func (r *Rule) checkResource(errs *FieldErrors) {
+	p := r.Resource
 	if problem := ValidName(p); problem != "" {
 		errs.Add("resource", "%s", problem)
 	} else if i := strings.IndexByte(p, '*'); i >= 0 && i != len(p)-1 {
@@ -266,7 +247,7 @@ func validatePattern(errs *FieldErrors, p string) {
 	}
 }
 
-func (r *Rule) validateTimes(errs *FieldErrors) {
+func (r *Rule) checkWindow(errs *FieldErrors) {
 	if r.Window.Calendar != NoCalendar {
 		if r.Algorithm != FixedWindow {
 			errs.Add("window", "may be a calendar unit (day, week, month) only with fixed_window")
@@ -274,6 +255,9 @@ func (r *Rule) validateTimes(errs *FieldErrors) {
 	} else if r.Window.MS < MinWindowMS || r.Window.MS > MaxWindowMS {
 		errs.Add("window", "must be a duration from 1s to 366d, such as 1m or 30d")
 	}
+}
+
+func (r *Rule) checkPrecision(errs *FieldErrors) {
 	switch {
 	case r.Algorithm != SlidingWindowBuckets:
 		if r.Precision.MS != 0 {
@@ -284,43 +268,56 @@ func (r *Rule) validateTimes(errs *FieldErrors) {
 	case r.Window.MS%r.Precision.MS != 0 || r.Window.MS/r.Precision.MS > MaxSubBuckets:
 		errs.Add("precision", "must divide window into 1 to %d sub-buckets", MaxSubBuckets)
 	}
+}
+
+func (r *Rule) checkPenalty(errs *FieldErrors) {
 	if r.Penalty.MS < 0 || r.Penalty.MS > MaxPenaltyMS {
 		errs.Add("penalty", "must be a duration up to 30d")
 	}
 }
 
-// validateLimit checks a limit and a burst against the rule they are for; burst 0 is "not given".
-func validateLimit(errs *FieldErrors, prefix string, r *Rule, limit, burst int64) {
-	most := MaxLimit
+// maxLimit returns the greatest limit that the rule may have.
+func (r *Rule) maxLimit() int64 {
 	switch r.Algorithm {
 	case FixedWindow, FixedWindowFirstHit:
-		most = MaxFixedLimit
+		return MaxFixedLimit
 	case SlidingWindowLog:
-		most = MaxLogLimit
+		return MaxLogLimit
+	default:
+		return MaxLimit
 	}
-	limitOK := limit >= 1 && limit <= most
-	if !limitOK {
-		errs.Add(prefix+"limit", "must be a whole number from 1 to %d with %s", most, r.Algorithm)
+}
+
+// checkLimit checks a limit for the rule: its own, or that of a plan or an override.
+func (r *Rule) checkLimit(errs *FieldErrors, limit int64) {
+	if limit < 1 || limit > r.maxLimit() {
+		errs.Add("limit", "must be a whole number from 1 to %d with %s", r.maxLimit(), r.Algorithm)
 	}
+}
+
+// checkBurst checks the burst that stands beside a limit; 0 is not set.
+func (r *Rule) checkBurst(errs *FieldErrors, limit, burst int64) {
 	if !r.Algorithm.Bucket() {
 		if burst != 0 {
-			errs.Add(prefix+"burst", "is only for token_bucket, leaky_bucket and leaky_bucket_queue")
+			errs.Add("burst", "is only for token_bucket, leaky_bucket and leaky_bucket_queue")
 		}
 		return
 	}
 	if burst < 0 || burst > MaxLimit {
-		errs.Add(prefix+"burst", "must be a whole number from 1 to %d", MaxLimit)
+		errs.Add("burst", "must be a whole number from 1 to %d", MaxLimit)
 		return
 	}
 	if burst == 0 {
 		burst = limit
 	}
+	limitOK := limit >= 1 && limit <= r.maxLimit()
 	if limitOK && r.Window.MS > 0 && r.Window.MS <= MaxWindowMS && !productAtMost(burst, r.Window.MS, limit, MaxWindowMS) {
-		errs.Add(prefix+"burst", "must refill within 366 days: burst x window may be at most limit x 366d")
+		errs.Add("burst", "must refill within 366 days: burst x window may be at most limit x 366d")
 	}
 }
 
-func validateBy(errs *FieldErrors, by []string) {
+func (r *Rule) checkBy(errs *FieldErrors) {
+	by := r.By
 	if len(by) > MaxBy {
 		errs.Add("by", "may name at most %d values", MaxBy)
 		return
@@ -357,7 +354,8 @@ func (l Limit) Validate(r *Rule) []FieldError {
 		}
 		return errs
 	}
-	validateLimit(&errs, "", r, l.Limit, l.Burst)
+	r.checkLimit(&errs, l.Limit)
+	r.checkBurst(&errs, l.Limit, l.Burst)
 	for i := range errs {
 		if errs[i].Field == "limit" && l.Limit == 0 { // it was not given
 			errs[i].Fix = "Give a number, or unlimited: true in its place."

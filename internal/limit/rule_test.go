@@ -1,6 +1,8 @@
 package limit
 
 import (
+	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -119,4 +121,72 @@ func TestMaxMatching(t *testing.T) {
 // perMinute returns a rule of limit units a minute.
 func perMinute(slug string, limit int64) Rule {
 	return Rule{Slug: slug, Resource: "*", Algorithm: FixedWindow, Limit: limit, Window: Window{Duration: Duration{"1m", 60_000}}, By: []string{"subject"}}
+}
+
+// Every field can be read and written by its name, in JSON, and its default is valid.
+func TestFields(t *testing.T) {
+	for i := range Fields {
+		f := &Fields[i]
+		require.Same(t, f, FieldNamed(f.Name))
+		require.NotEmpty(t, f.Label, f.Name)
+		require.NotEmpty(t, f.Sent, f.Name)
+		require.NotZero(t, f.Kind(), f.Name)
+		require.Equal(t, f.Kind() == ChoiceKind, len(f.Choices) > 0, f.Name)
+		for _, c := range f.Choices {
+			r := NewRule("api")
+			require.NoError(t, f.Set(&r, c.Value), f.Name)
+			require.Equal(t, c.Value, f.Get(&r), f.Name)
+		}
+	}
+	require.Nil(t, FieldNamed("none"))
+
+	r := NewRule("api")
+	require.Equal(t, Rule{Slug: "api", Name: "api", Resource: "*", Algorithm: SlidingWindowCounter, By: []string{"subject"}}, r)
+	full := Rule{
+		Slug: "full", Name: "Full", Description: "All fields", Resource: "orders:*", Algorithm: TokenBucket, Limit: 5,
+		Window: Window{Duration: Duration{"1m", 60_000}}, Burst: 7, Precision: Duration{"5s", 5_000}, By: []string{"resource"},
+		Mode: Shadow, OnUnavailable: Deny, Penalty: Duration{"2h", 7_200_000}, Consistency: Leased,
+	}
+	read := Rule{}
+	for i := range Fields {
+		f := &Fields[i]
+		require.NotNil(t, f.Get(&full), f.Name)
+		require.False(t, f.Same(&full, &r), f.Name)
+		value, err := json.Marshal(f.Get(&full))
+		require.NoError(t, err)
+		require.NoError(t, f.SetJSON(&read, value), f.Name)
+		require.True(t, f.Same(&full, &read), f.Name)
+		require.Error(t, f.SetJSON(&read, []byte(`{}`)), f.Name)
+	}
+	require.Equal(t, full, read)
+
+	// A field that this test does not set would be missing above: the table has every field of Rule.
+	for i := range reflect.TypeFor[Rule]().NumField() {
+		require.False(t, reflect.ValueOf(full).Field(i).IsZero(), reflect.TypeFor[Rule]().Field(i).Name)
+	}
+	require.Len(t, Fields, reflect.TypeFor[Rule]().NumField())
+}
+
+// 60s is the same window as 1m: a change from one to the other resets no counter.
+func TestFieldSame(t *testing.T) {
+	a, b := perMinute("a", 1), perMinute("b", 1)
+	b.Window.Text = "60s"
+	require.True(t, FieldNamed("window").Same(&a, &b))
+	require.Equal(t, "60s", FieldNamed("window").Get(&b))
+	b.Window = Window{Calendar: CalendarDay}
+	require.False(t, FieldNamed("window").Same(&a, &b))
+	require.Equal(t, "day", FieldNamed("window").Get(&b))
+	b.Penalty = Duration{MS: 1500}
+	require.Equal(t, "1500ms", FieldNamed("penalty").Get(&b))
+}
+
+// What documents leave out has, when they are read, the value that it had.
+func TestFieldOmitted(t *testing.T) {
+	r := NewRule("api")
+	r.Name = ""
+	require.False(t, FieldNamed("name").Omitted(&r), "the default is the slug")
+	require.True(t, FieldNamed("description").Omitted(&r))
+	require.True(t, FieldNamed("penalty").Omitted(&r))
+	r.By = nil
+	require.False(t, FieldNamed("by").Omitted(&r), "the default is the subject")
 }

@@ -245,13 +245,28 @@ func (f auditFields) encode() json.RawMessage {
 	return encoded
 }
 
-// auditNames are the columns that have another name in the API; "": not in a trail, as it says
-// nothing that something else there does not say.
+// auditNames are the columns that have another name in the API. Those with an empty name are not in
+// a trail, because another field says the same.
 var auditNames = map[string]string{
 	"tenant_id": "", "id": "", "plan_id": "", "created_at": "", "updated_at": "", "version": "",
-	"window_ms": "", "precision_ms": "", "penalty_ms": "",
-	"limit_units": "limit", "burst_units": "burst", "by_values": "by", "is_default": "default",
-	"window_text": "window", "precision_text": "precision", "penalty_text": "penalty",
+	"is_default": "default",
+}
+
+// fieldOfColumn returns the name of a column in the API: limit_units is limit. A duration has two columns,
+// window_text and window_ms, of which a trail has the text.
+func fieldOfColumn(column string) string {
+	if name, renamed := auditNames[column]; renamed {
+		return name
+	}
+	if strings.HasSuffix(column, "_ms") {
+		return ""
+	}
+	for _, suffix := range []string{"_units", "_values", "_text"} {
+		if name, found := strings.CutSuffix(column, suffix); found {
+			return name
+		}
+	}
+	return column
 }
 
 // auditFieldsOf reads an object as it comes from the database. What is empty is left out, like null.
@@ -263,9 +278,7 @@ func auditFieldsOf(kind, object string) (auditFields, error) {
 	fields = make(auditFields, len(columns))
 	for name, value := range columns {
 		if kind == auditRule || kind == auditPlan || kind == auditSubject {
-			if other, renamed := auditNames[name]; renamed {
-				name = other
-			}
+			name = fieldOfColumn(name)
 		}
 		if text := string(value); name != "" && text != `""` && text != "{}" {
 			fields[name] = spellTimes(name, value)

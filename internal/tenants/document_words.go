@@ -124,13 +124,11 @@ func timeOrNil(t *time.Time) any {
 }
 
 func ruleFields(r *limit.Rule) []field {
-	u := ruleParams([16]byte{}, [16]byte{}, *r, 0) // as it is stored
-	return []field{
-		{"slug", r.Slug}, {"name", u.Name}, {"description", u.Description}, {"resource", u.Resource}, {"algorithm", u.Algorithm},
-		{"limit", u.LimitUnits}, {"window", u.WindowText}, {"burst", numberOrNil(r.Burst)}, {"precision", textOrNil(u.PrecisionText)},
-		{"by", u.ByValues}, {"mode", u.Mode}, {"on_unavailable", u.OnUnavailable}, {"penalty", textOrNil(u.PenaltyText)},
-		{"consistency", u.Consistency},
+	fields := make([]field, len(limit.Fields))
+	for i := range limit.Fields {
+		fields[i] = field{limit.Fields[i].Name, limit.Fields[i].Get(r)}
 	}
+	return fields
 }
 
 func limitFields(l limit.Limit) []field {

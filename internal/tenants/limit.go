@@ -2,7 +2,6 @@ package tenants
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -34,14 +33,6 @@ func limitOf(lim, burst *int64, unlimited bool) limit.Limit {
 
 func durationOf(text string, ms *int64) limit.Duration {
 	return limit.Duration{Text: text, MS: orZero(ms)}
-}
-
-// written returns the duration with the text that it is kept under; one made in Go may lack it.
-func written(d limit.Duration) limit.Duration {
-	if d.MS != 0 && d.Text == "" {
-		d.Text = strconv.FormatInt(d.MS, 10) + "ms"
-	}
-	return d
 }
 
 // prefixed puts the errors of an inner object under the outer's field.

@@ -113,17 +113,6 @@ func (s *Store) RuleBySlug(ctx context.Context, a Actor, slug string) (out Rule,
 	return out, err
 }
 
-// rulesListSQL selects a page of rules. It names the columns, so that a server goes on working
-// while a migration of the next release adds one.
-const rulesListSQL = `
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units,
-    precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency, created_at, updated_at, version
-FROM rules
-WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
-    AND ($3 = '' OR resource = $3) AND ($4 = '' OR algorithm = $4) AND ($5 = '' OR mode = $5)
-    AND ($6 = '' OR starts_with(slug, $6) OR starts_with(name, $6))
-ORDER BY id DESC LIMIT $7`
-
 // Rules lists rules, newest first, and returns where the next page begins, "" at the end.
 func (s *Store) Rules(ctx context.Context, a Actor, f RuleFilter, p Page) (out []Rule, next string, err error) {
 	after, err := p.after()
@@ -134,12 +123,11 @@ func (s *Store) Rules(ctx context.Context, a Actor, f RuleFilter, p Page) (out [
 	if f.Mode != nil {
 		mode = f.Mode.String()
 	}
-	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
-		rows, err := tx.Query(ctx, rulesListSQL, a.tenant, after, f.Resource, f.Algorithm.String(), mode, f.Prefix, p.most())
-		if err != nil {
-			return err
-		}
-		found, err := pgx.CollectRows(rows, pgx.RowToStructByName[db.Rule])
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		found, err := q.ListRules(ctx, db.ListRulesParams{
+			TenantID: a.tenant, After: after, Resource: f.Resource, Algorithm: f.Algorithm.String(), Mode: mode,
+			Prefix: f.Prefix, Most: p.most(),
+		})
 		if err != nil {
 			return err
 		}
@@ -221,14 +209,7 @@ func (c *change) createRule(ctx context.Context, r limit.Rule) (Rule, error) {
 }
 
 func (c *change) insertRule(ctx context.Context, id uuid.UUID, r limit.Rule, version int64) (db.Rule, error) {
-	u := ruleParams(c.tenant, id, r, version)
-	return c.InsertRule(ctx, db.InsertRuleParams{
-		TenantID: u.TenantID, ID: u.ID, Slug: r.Slug, Name: u.Name, Description: u.Description, Resource: u.Resource,
-		Algorithm: u.Algorithm, LimitUnits: u.LimitUnits, WindowText: u.WindowText, WindowMs: u.WindowMs,
-		BurstUnits: u.BurstUnits, PrecisionText: u.PrecisionText, PrecisionMs: u.PrecisionMs, ByValues: u.ByValues,
-		Mode: u.Mode, OnUnavailable: u.OnUnavailable, PenaltyText: u.PenaltyText, PenaltyMs: u.PenaltyMs,
-		Consistency: u.Consistency, Version: u.Version,
-	})
+	return c.InsertRule(ctx, db.InsertRuleParams(ruleParams(c.tenant, id, r, version)))
 }
 
 // replaceRule writes r in place of old, if they differ.
@@ -324,16 +305,12 @@ func (c *change) checkNumbersOf(ctx context.Context, old Rule, r limit.Rule) err
 }
 
 func ruleParams(tenant, id uuid.UUID, r limit.Rule, version int64) db.UpdateRuleParams {
-	window, precision, penalty := written(r.Window.Duration), written(r.Precision), written(r.Penalty)
-	if r.Window.Calendar != limit.NoCalendar {
-		window = limit.Duration{Text: r.Window.Calendar.String()}
-	}
 	return db.UpdateRuleParams{
-		TenantID: tenant, ID: id, Name: r.Name, Description: r.Description, Resource: r.Resource,
-		Algorithm: r.Algorithm.String(), LimitUnits: r.Limit, WindowText: window.Text, WindowMs: orNull(window.MS),
-		BurstUnits: orNull(r.Burst), PrecisionText: precision.Text, PrecisionMs: orNull(precision.MS),
+		TenantID: tenant, ID: id, Slug: r.Slug, Name: r.Name, Description: r.Description, Resource: r.Resource,
+		Algorithm: r.Algorithm.String(), LimitUnits: r.Limit, WindowText: r.Window.Written(), WindowMs: orNull(r.Window.MS),
+		BurstUnits: orNull(r.Burst), PrecisionText: r.Precision.Written(), PrecisionMs: orNull(r.Precision.MS),
 		ByValues: append([]string{}, r.By...), Mode: r.Mode.String(), OnUnavailable: r.OnUnavailable.String(),
-		PenaltyText: penalty.Text, PenaltyMs: orNull(penalty.MS), Consistency: r.Consistency.String(), Version: version,
+		PenaltyText: r.Penalty.Written(), PenaltyMs: orNull(r.Penalty.MS), Consistency: r.Consistency.String(), Version: version,
 	}
 }
 

@@ -15,7 +15,7 @@ func TestFirstRun(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
 	p := w.as(tenants.Owner).open("/").click("Send first check")
-	p.at("/start").fill("Limit, in units", "5").fill("Window", "60").check()
+	p.at("/start").fill("Limit", "5").fill("Window", "60").check()
 	p.phone().check()
 	p.desktop().click("Create rule and show command").sees("Waiting for the first check").check()
 	secret := func() string { return mustEval[string](p, `document.getElementById("secret").textContent`) }

@@ -27,16 +27,16 @@ func (q *Queries) DeleteRule(ctx context.Context, arg DeleteRuleParams) error {
 }
 
 const insertRule = `-- name: InsertRule :one
-INSERT INTO rules (tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms,
-    burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
-    $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
+INSERT INTO rules (slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units,
+    precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency,
+    version, tenant_id, id)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
+    $10, $11, $12, $13, $14, $15, $16, $17,
+    $18, $19, $20)
 RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency
 `
 
 type InsertRuleParams struct {
-	TenantID      uuid.UUID
-	ID            uuid.UUID
 	Slug          string
 	Name          string
 	Description   string
@@ -55,12 +55,13 @@ type InsertRuleParams struct {
 	PenaltyMs     *int64
 	Consistency   string
 	Version       int64
+	TenantID      uuid.UUID
+	ID            uuid.UUID
 }
 
+// Its parameters are those of UpdateRule, in the same order.
 func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, error) {
 	row := q.db.QueryRow(ctx, insertRule,
-		arg.TenantID,
-		arg.ID,
 		arg.Slug,
 		arg.Name,
 		arg.Description,
@@ -79,6 +80,8 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		arg.PenaltyMs,
 		arg.Consistency,
 		arg.Version,
+		arg.TenantID,
+		arg.ID,
 	)
 	var i Rule
 	err := row.Scan(
@@ -106,6 +109,77 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		&i.Consistency,
 	)
 	return i, err
+}
+
+const listRules = `-- name: ListRules :many
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency FROM rules
+WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
+    AND ($3::text = '' OR resource = $3) AND ($4::text = '' OR algorithm = $4)
+    AND ($5::text = '' OR mode = $5)
+    AND ($6::text = '' OR starts_with(slug, $6) OR starts_with(name, $6))
+ORDER BY id DESC LIMIT $7
+`
+
+type ListRulesParams struct {
+	TenantID  uuid.UUID
+	After     *uuid.UUID
+	Resource  string
+	Algorithm string
+	Mode      string
+	Prefix    string
+	Most      int32
+}
+
+// A page of rules, newest first, after one of them. An empty filter selects all.
+func (q *Queries) ListRules(ctx context.Context, arg ListRulesParams) ([]Rule, error) {
+	rows, err := q.db.Query(ctx, listRules,
+		arg.TenantID,
+		arg.After,
+		arg.Resource,
+		arg.Algorithm,
+		arg.Mode,
+		arg.Prefix,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Rule
+	for rows.Next() {
+		var i Rule
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.ID,
+			&i.Slug,
+			&i.Name,
+			&i.Description,
+			&i.Resource,
+			&i.Algorithm,
+			&i.LimitUnits,
+			&i.WindowText,
+			&i.WindowMs,
+			&i.BurstUnits,
+			&i.PrecisionText,
+			&i.PrecisionMs,
+			&i.ByValues,
+			&i.Mode,
+			&i.OnUnavailable,
+			&i.PenaltyText,
+			&i.PenaltyMs,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+			&i.Version,
+			&i.Consistency,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const ruleBySlug = `-- name: RuleBySlug :one
@@ -384,17 +458,18 @@ func (q *Queries) StampSubjectsOfRule(ctx context.Context, arg StampSubjectsOfRu
 }
 
 const updateRule = `-- name: UpdateRule :one
-UPDATE rules SET name = $1, description = $2, resource = $3, algorithm = $4,
-    limit_units = $5, window_text = $6, window_ms = $7, burst_units = $8,
-    precision_text = $9, precision_ms = $10, by_values = $11, mode = $12,
-    on_unavailable = $13, penalty_text = $14, penalty_ms = $15,
-    consistency = $16,
-    version = $17, updated_at = now()
-WHERE tenant_id = $18 AND id = $19
+UPDATE rules SET slug = $1, name = $2, description = $3, resource = $4, algorithm = $5,
+    limit_units = $6, window_text = $7, window_ms = $8, burst_units = $9,
+    precision_text = $10, precision_ms = $11, by_values = $12, mode = $13,
+    on_unavailable = $14, penalty_text = $15, penalty_ms = $16,
+    consistency = $17,
+    version = $18, updated_at = now()
+WHERE tenant_id = $19 AND id = $20
 RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency
 `
 
 type UpdateRuleParams struct {
+	Slug          string
 	Name          string
 	Description   string
 	Resource      string
@@ -418,6 +493,7 @@ type UpdateRuleParams struct {
 
 func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, error) {
 	row := q.db.QueryRow(ctx, updateRule,
+		arg.Slug,
 		arg.Name,
 		arg.Description,
 		arg.Resource,

@@ -1,12 +1,15 @@
 -- name: InsertRule :one
-INSERT INTO rules (tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms,
-    burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency, version)
-VALUES (@tenant_id, @id, @slug, @name, @description, @resource, @algorithm, @limit_units, @window_text, @window_ms,
-    @burst_units, @precision_text, @precision_ms, @by_values, @mode, @on_unavailable, @penalty_text, @penalty_ms, @consistency, @version)
+-- Its parameters are those of UpdateRule, in the same order.
+INSERT INTO rules (slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units,
+    precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency,
+    version, tenant_id, id)
+VALUES (@slug, @name, @description, @resource, @algorithm, @limit_units, @window_text, @window_ms, @burst_units,
+    @precision_text, @precision_ms, @by_values, @mode, @on_unavailable, @penalty_text, @penalty_ms, @consistency,
+    @version, @tenant_id, @id)
 RETURNING *;
 
 -- name: UpdateRule :one
-UPDATE rules SET name = @name, description = @description, resource = @resource, algorithm = @algorithm,
+UPDATE rules SET slug = @slug, name = @name, description = @description, resource = @resource, algorithm = @algorithm,
     limit_units = @limit_units, window_text = @window_text, window_ms = @window_ms, burst_units = @burst_units,
     precision_text = @precision_text, precision_ms = @precision_ms, by_values = @by_values, mode = @mode,
     on_unavailable = @on_unavailable, penalty_text = @penalty_text, penalty_ms = @penalty_ms,
@@ -14,6 +17,15 @@ UPDATE rules SET name = @name, description = @description, resource = @resource,
     version = @version, updated_at = now()
 WHERE tenant_id = @tenant_id AND id = @id
 RETURNING *;
+
+-- name: ListRules :many
+-- A page of rules, newest first, after one of them. An empty filter selects all.
+SELECT * FROM rules
+WHERE tenant_id = @tenant_id AND (sqlc.narg('after')::uuid IS NULL OR id < sqlc.narg('after'))
+    AND (@resource::text = '' OR resource = @resource) AND (@algorithm::text = '' OR algorithm = @algorithm)
+    AND (@mode::text = '' OR mode = @mode)
+    AND (@prefix::text = '' OR starts_with(slug, @prefix) OR starts_with(name, @prefix))
+ORDER BY id DESC LIMIT @most;
 
 -- name: RuleBySlug :one
 SELECT * FROM rules WHERE tenant_id = @tenant_id AND slug = @slug;

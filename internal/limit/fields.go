@@ -1,0 +1,172 @@
+package limit
+
+import "slices"
+
+// Fields are the settings of a rule, in the order in which the API, documents and pages show them.
+// A field is defined here once: its names, its values, what it may be, and what a change of it does.
+// The API, the configuration document, the audit trail and the dashboard iterate over this table.
+//
+// To add a field, see "Add a field to a rule" in docs/architecture.md.
+var Fields = []Field{
+	{
+		Name: "slug", Label: "Slug", Fixed: true,
+		Hint:   "Cannot change later.",
+		Sent:   "1 to 63 of a-z, 0-9 and -; cannot be changed later",
+		Shown:  "Cannot be changed",
+		Schema: map[string]any{"minLength": 1, "maxLength": MaxSlugBytes, "pattern": "^[a-z0-9-]+$"},
+		value:  text(func(r *Rule) *string { return &r.Slug }),
+		check:  (*Rule).checkSlug,
+	},
+	{
+		Name: "name", Label: "Name",
+		Sent:    "Up to 200 characters; default: the slug",
+		Schema:  map[string]any{"maxLength": maxNameLength},
+		value:   text(func(r *Rule) *string { return &r.Name }),
+		initial: func(r *Rule) any { return r.Slug },
+		check:   func(r *Rule, errs *FieldErrors) { checkText(errs, "name", r.Name, maxNameLength) },
+	},
+	{
+		Name: "description", Label: "Description",
+		Sent:   "Up to 2000 characters",
+		Schema: map[string]any{"maxLength": maxDescriptionLength},
+		value:  text(func(r *Rule) *string { return &r.Description }),
+		check:  func(r *Rule, errs *FieldErrors) { checkText(errs, "description", r.Description, maxDescriptionLength) },
+	},
+	{
+		Name: "resource", Label: "Resource",
+		Hint:    "A name, orders:* or *.",
+		Sent:    "Resource pattern: exact (orders:create), prefix (orders:*) or all (*); default *",
+		Shown:   "Resource pattern: exact (orders:create), prefix (orders:*) or all (*)",
+		Schema:  map[string]any{"minLength": 1, "maxLength": MaxNameBytes, "pattern": `^[^*]*\*?$`},
+		value:   text(func(r *Rule) *string { return &r.Resource }),
+		initial: func(*Rule) any { return "*" },
+		check:   (*Rule).checkResource,
+	},
+	{
+		Name: "algorithm", Label: "Algorithm", Resets: true,
+		Sent:    "Default sliding_window_counter",
+		Choices: choices(algorithmNames),
+		value:   choice(func(r *Rule) *Algorithm { return &r.Algorithm }, algorithmNames),
+		initial: func(*Rule) any { return SlidingWindowCounter.String() },
+	},
+	{
+		Name: "limit", Label: "Limit", Required: true,
+		Sent:   "Units of cost per window: 1 to 10^9; in the fixed windows to 10^15; in sliding_window_log to 10 000",
+		Shown:  "Units of cost per window",
+		Schema: map[string]any{"minimum": 1, "maximum": MaxFixedLimit},
+		value:  number(func(r *Rule) *int64 { return &r.Limit }),
+		check:  func(r *Rule, errs *FieldErrors) { r.checkLimit(errs, r.Limit) },
+	},
+	{
+		Name: "window", Label: "Window", Required: true, Resets: true,
+		Sent:  "A duration from 1s to 366d, or for fixed_window also day, week or month",
+		Shown: "In the notation of the request: 60s stays 60s",
+		value: windowValue(),
+		check: (*Rule).checkWindow,
+	},
+	{
+		Name: "burst", Label: "Burst",
+		Hint:    "Optional. Units that can be used at once. Defaults to the limit.",
+		Sent:    "Capacity of token_bucket, leaky_bucket and leaky_bucket_queue, 1 to 10^9; default: the limit",
+		Shown:   "Capacity of a bucket; null: the same as limit",
+		Schema:  map[string]any{"minimum": 1, "maximum": MaxLimit},
+		value:   optionalNumber(func(r *Rule) *int64 { return &r.Burst }, MaxLimit),
+		applies: func(r *Rule) bool { return r.Algorithm.Bucket() },
+		check:   func(r *Rule, errs *FieldErrors) { r.checkBurst(errs, r.Limit, r.Burst) },
+	},
+	{
+		Name: "precision", Label: "Precision", Resets: true,
+		Sent:    "Length of a part of the window; required for sliding_window_buckets, invalid for others; divides the window into at most 120 parts",
+		Shown:   "Length of a part of sliding_window_buckets; null for other algorithms",
+		value:   duration(func(r *Rule) *Duration { return &r.Precision }),
+		applies: func(r *Rule) bool { return r.Algorithm == SlidingWindowBuckets },
+		check:   (*Rule).checkPrecision,
+	},
+	{
+		Name: "by", Label: "Counted per", Resets: true,
+		Sent:    "Any of subject, resource and attributes.NAME; default [subject]; empty: one counter for the tenant",
+		Shown:   "The values that identify a counter; empty: one counter for the tenant",
+		Schema:  map[string]any{"maxItems": MaxBy},
+		value:   list(func(r *Rule) *[]string { return &r.By }),
+		initial: func(*Rule) any { return []string{"subject"} },
+		check:   (*Rule).checkBy,
+	},
+	{
+		Name: "mode", Label: "Mode",
+		Sent: "Default enforce; shadow is evaluated and reported, and never denies",
+		Choices: []Choice{
+			{"enforce", "Enforce", "Counts and denies."},
+			{"shadow", "Shadow", "Counts and reports. Denies nothing."},
+			{"off", "Off", "Neither counts nor denies."},
+		},
+		value: choice(func(r *Rule) *Mode { return &r.Mode }, modeNames),
+	},
+	{
+		Name: "on_unavailable", Label: "If Redis is unavailable",
+		Sent: "What to do if Redis is unavailable; default local",
+		Choices: []Choice{
+			{"local", "Count per instance, with a share of the limit", ""},
+			{"allow", "Allow all checks", ""},
+			{"deny", "Deny all checks", ""},
+		},
+		value: choice(func(r *Rule) *OnUnavailable { return &r.OnUnavailable }, onUnavailableNames),
+	},
+	{
+		Name: "penalty", Label: "Penalty",
+		Hint:  "Optional. After a denial, the rule denies all checks for this long.",
+		Sent:  "How long the rule continues to deny after a denial, up to 30d; default none",
+		Shown: "How long the rule continues to deny after a denial; null: no penalty",
+		value: duration(func(r *Rule) *Duration { return &r.Penalty }),
+		check: (*Rule).checkPenalty,
+	},
+	{
+		Name: "consistency", Label: "Consistency",
+		Sent: "strict: each check goes to Redis. leased: instances prefetch units of busy counters and grant them from memory; " +
+			"not with sliding_window_log, leaky_bucket_queue or a penalty. Default strict",
+		Choices: []Choice{
+			{"strict", "Strict", "Every check makes one round trip to Redis. No check is denied early."},
+			{"leased", "Leased", "Each instance prefetches units of busy counters and grants them from memory. " +
+				"The limit is never exceeded; near it, some checks may be denied early."},
+		},
+		value: choice(func(r *Rule) *Consistency { return &r.Consistency }, consistencyNames),
+		check: (*Rule).checkConsistency,
+	},
+}
+
+// FieldNamed returns the field of a name, or nil.
+func FieldNamed(name string) *Field {
+	i := slices.IndexFunc(Fields, func(f Field) bool { return f.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &Fields[i]
+}
+
+// NewRule returns a rule in which every field but the required ones has its default.
+func NewRule(slug string) Rule {
+	r := Rule{Slug: slug}
+	for i := range Fields {
+		if f := &Fields[i]; !f.Fixed && !f.Required {
+			f.Reset(&r)
+		}
+	}
+	return r
+}
+
+// Validate returns one error for each field that is out of its range.
+func (r *Rule) Validate() []FieldError {
+	var errs FieldErrors
+	for i := range Fields {
+		f := &Fields[i]
+		before := len(errs)
+		if f.Kind() == ChoiceKind && f.Get(r) == "" {
+			errs.Add(f.Name, "must be one of %s", f.names())
+		} else if f.check != nil {
+			f.check(r, &errs)
+		}
+		if f.Name == "algorithm" && len(errs) > before {
+			return errs // what the other fields may be depends on it
+		}
+	}
+	return errs
+}
