@@ -72,12 +72,12 @@ type Readiness struct {
 
 type server struct {
 	Deps
-	logger      *slog.Logger
-	metrics     *Metrics
-	style       HeaderStyle
-	maxInFlight int64
-	access      *accessBudget
-	once        *once.Records
+	logger    *slog.Logger
+	metrics   *Metrics
+	style     HeaderStyle
+	admission *admission
+	access    *accessBudget
+	once      *once.Records
 }
 
 const (
@@ -87,15 +87,16 @@ const (
 
 // New returns the handler of the public listeners.
 func New(cfg Config, deps Deps) chi.Router {
-	s := &server{Deps: deps, logger: deps.Logger, metrics: deps.Metrics, style: cfg.Headers, maxInFlight: int64(cfg.MaxInFlight),
+	s := &server{Deps: deps, logger: deps.Logger, metrics: deps.Metrics, style: cfg.Headers,
 		access: newAccessBudget(deps.Logger),
 	}
 	if s.once = deps.Once; s.once == nil {
 		s.once = once.New(once.Options{})
 	}
-	if s.maxInFlight == 0 {
-		s.maxInFlight = DefaultMaxInFlight
+	if cfg.MaxInFlight == 0 {
+		cfg.MaxInFlight = DefaultMaxInFlight
 	}
+	s.admission = newAdmission(&s.metrics.inFlight, int64(cfg.MaxInFlight))
 	r := chi.NewRouter()
 	r.Use(s.track, s.gateways)
 	r.NotFound(notFound)

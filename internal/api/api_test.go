@@ -3,10 +3,13 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 func prometheusRegistry() *prometheus.Registry { return prometheus.NewRegistry() }
@@ -66,24 +70,34 @@ func TestInternal(t *testing.T) {
 	require.Equal(t, 404, get("/v1/check").Code)
 }
 
-// Beyond what fits, requests are turned away at once; and who watches still gets an answer.
+// Beyond what fits, requests are refused at once, and whoever watches the process still gets an
+// answer. A request whose body is on its way takes no place.
 func TestShedding(t *testing.T) {
 	s := newCheckStack(t)
 	deps := s.deps
 	deps.Metrics = NewMetrics(prometheusRegistry())
-	h := New(Config{MaxInFlight: 1}, deps)
+	h := New(Config{MaxInFlight: 8}, deps)
 	inside, leave := make(chan struct{}), make(chan struct{})
 	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/check", blockingBody{inside, leave})
+	check := func(body io.Reader) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/check", body)
 		r.Header.Set("Authorization", "Bearer "+s.key)
 		r.Header.Set("Content-Type", "application/json")
-		h.ServeHTTP(httptest.NewRecorder(), r)
+		h.ServeHTTP(w, r)
+		return w
+	}
+	go func() {
+		defer close(done)
+		check(blockingBody{inside, leave})
 	}()
 	<-inside
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/check", nil))
+	require.Equal(t, 200, check(strings.NewReader(`{"subject":"ada"}`)).Code, "beside one that is being read")
+	close(leave)
+	<-done
+
+	deps.Metrics.inFlight.Add(8) // as many as may be served
+	w := check(strings.NewReader(`{"subject":"ada"}`))
 	answer{t: t, status: w.Code, header: w.Header(), body: w.Body.Bytes()}.problem(503, "OVERLOADED")
 	require.Equal(t, "1", w.Header().Get("Retry-After"))
 	for _, path := range []string{"/healthz", "/readyz"} {
@@ -92,11 +106,54 @@ func TestShedding(t *testing.T) {
 		require.Equal(t, 200, w.Code)
 	}
 	require.Equal(t, 1.0, testutil.ToFloat64(deps.Metrics.shed))
+	deps.Metrics.inFlight.Add(-8)
+	require.Equal(t, 200, check(strings.NewReader(`{"subject":"ada"}`)).Code, "the place is free again")
+	require.Zero(t, deps.Metrics.inFlight.Load())
+}
+
+// A client that opens many streams and never sends a body harms nobody else, and not even itself
+// beyond its share.
+func TestBodiesThatNeverCome(t *testing.T) {
+	s := newCheckStack(t)
+	h := New(Config{MaxInFlight: 40}, s.deps)
+	check := func(key string, body io.Reader) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/check", body)
+		r.Header.Set("Authorization", "Bearer "+key)
+		r.Header.Set("Content-Type", "application/json")
+		h.ServeHTTP(w, r)
+		return w
+	}
+	leave := make(chan struct{})
+	var waiting sync.WaitGroup
+	for range 10 { // a quarter of 40
+		inside := make(chan struct{})
+		waiting.Go(func() { check(s.key, blockingBody{inside, leave}) })
+		<-inside
+	}
+	require.Equal(t, 503, check(s.key, strings.NewReader(`{"subject":"ada"}`)).Code, "the tenant's own")
+	require.Equal(t, 200, check(s.other, strings.NewReader(`{"subject":"ada"}`)).Code, "another tenant's")
 	close(leave)
-	<-done
-	w = httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/check", nil))
-	require.Equal(t, 401, w.Code, "the place is free again")
+	waiting.Wait()
+	require.Equal(t, 200, check(s.key, strings.NewReader(`{"subject":"ada"}`)).Code)
+}
+
+// One tenant is served at most half of what is served at once.
+func TestShareOfATenant(t *testing.T) {
+	t.Parallel()
+	var inFlight atomic.Int64
+	a := newAdmission(&inFlight, 10)
+	first, second := a.of(limit.TenantID{1}), a.of(limit.TenantID{2})
+	if first == second {
+		second = a.of(limit.TenantID{3})
+	}
+	for range 5 {
+		require.True(t, a.serve(first))
+	}
+	require.False(t, a.serve(first))
+	require.True(t, a.serve(second))
+	first.done()
+	require.True(t, a.serve(first))
 }
 
 // blockingBody tells when it is read, and has nothing until it may.
@@ -112,7 +169,8 @@ func (b blockingBody) Read([]byte) (int, error) {
 func TestPanics(t *testing.T) {
 	var log lockedBuffer
 	logger := slog.New(slog.NewJSONHandler(&log, nil))
-	s := &server{logger: logger, access: newAccessBudget(logger), metrics: NewMetrics(prometheusRegistry()), maxInFlight: 10}
+	s := &server{logger: logger, access: newAccessBudget(logger), metrics: NewMetrics(prometheusRegistry())}
+	s.admission = newAdmission(&s.metrics.inFlight, 10)
 	serve := func(h http.HandlerFunc) (*httptest.ResponseRecorder, any) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/x", nil)

@@ -35,7 +35,9 @@ func (q *httpQuestion) read(sc *scratch) (p *Problem) {
 	if q.batch {
 		maxBody = maxBatchBody
 	}
-	sc.body, p = readBody(q.r, sc.body, maxBody)
+	request := requestFrom(q.r.Context())
+	sc.share.hurry(request, q.r)
+	sc.body, p = request.admission.read(sc.share, q.r, sc.body, maxBody)
 	return p
 }
 

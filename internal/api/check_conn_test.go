@@ -211,3 +211,12 @@ func TestHTTP2(t *testing.T) {
 	c.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 	require.GreaterOrEqual(t, c.receive().status, 400)
 }
+
+// A body that does not come is not waited for long, and its connection is closed.
+func TestLateBody(t *testing.T) {
+	s := newCheckStack(t)
+	c := s.dial()
+	c.send(s.head("Content-Length: 20"))
+	c.receive().problem(http.StatusRequestTimeout, codeRequestTimeout)
+	c.closed()
+}

@@ -56,10 +56,16 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 		return nil, newProblem(http.StatusForbidden, codeInsufficientScope,
 			"Operator keys cannot run checks. Use a key of the tenant whose customers you want to limit.")
 	}
-	// 3. Read. Only authenticated clients are waited for.
+	// 3. Read. Only authenticated clients are waited for, and each tenant has its share.
+	sc.share = s.admission.of(actor.TenantID())
 	if p := q.read(sc); p != nil {
 		return nil, p
 	}
+	if !s.admission.serve(sc.share) {
+		s.metrics.shed.Inc()
+		return nil, overloaded()
+	}
+	defer sc.share.done()
 	// 4. Policy. It is taken after the last wait, so that a change made before the request was
 	// complete applies to it.
 	policy, err := s.Policies.Get(ctx, actor.TenantID())

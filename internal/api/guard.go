@@ -276,7 +276,8 @@ func readDocument(r *http.Request, op *huma.Operation) ([]byte, *Problem) {
 	if p != nil {
 		return nil, p
 	}
-	body, p := readBody(r, nil, lim)
+	admission := requestFrom(r.Context()).admission
+	body, p := admission.read(admission.of(actorFrom(r.Context()).TenantID()), r, nil, lim)
 	if p != nil {
 		return nil, p
 	}

@@ -37,9 +37,8 @@ func (c *laneConn) encode(style HeaderStyle, decisions []check.Decision, sc *scr
 // answer: a problem is never answered here, and says that nothing was counted.
 func (s *server) answerLane(c *laneConn) (answered bool) {
 	c.startedAt = time.Now()
-	inFlight := s.metrics.inFlight.Add(1)
-	defer s.metrics.inFlight.Add(-1)
-	if inFlight > s.maxInFlight {
+	defer s.admission.leave()
+	if !s.admission.enter() {
 		return false
 	}
 	if c.key != string(c.head.key) {

@@ -17,6 +17,7 @@ type scratch struct {
 	check   check.Scratch
 	checks  [1]check.Request
 	http    httpQuestion
+	share   *share // of the tenant
 	// idempotencyKey is the request's, put here by read; "": it has none.
 	idempotencyKey string
 	decided        []check.Decision // of a replayed answer: only Allowed is set
@@ -46,6 +47,7 @@ func (p *scratchPool) get() *scratch {
 // put gives the memory back, unless an unusual request has made it grow.
 func (p *scratchPool) put(sc *scratch) {
 	sc.idempotencyKey = ""
+	sc.share = nil
 	sc.http, sc.authorize, sc.refused = httpQuestion{}, authorizeQuestion{}, sc.refused[:0]
 	if max(cap(sc.body), cap(sc.out), cap(sc.decoder.text), sc.check.Bytes()) <= p.most {
 		sc.decoder.forget()

@@ -16,7 +16,7 @@ const (
 	// knows of the requests it is about to send, is the one to close an idle connection.
 	idleTimeout    = 75 * time.Second
 	maxHeaderBytes = 16 << 10
-	maxStreams     = 250 // HTTP/2 requests at once on one connection
+	maxStreams     = 100 // HTTP/2 requests at once on one connection
 )
 
 // NewServer returns a server for h with the limits of a public listener. HTTP/2 is spoken over TLS

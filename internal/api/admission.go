@@ -1,0 +1,100 @@
+package api
+
+import (
+	"hash/maphash"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"weir/internal/limit"
+)
+
+// admission bounds what is served at once, so that no client takes the service from the others: all
+// requests together, and of each tenant the requests being served and the bodies being read. A
+// request whose body is still on its way is not being served. It costs memory, but no other request
+// waits for it.
+//
+// With a maximum of 10 000, a tenant has at most 5 000 requests served at once, and at most 2 500
+// whose bodies are on their way. Whoever opens 10 000 HTTP/2 streams and sends no body gets 503 for
+// 7 500 of them, and everybody else is served as before.
+type admission struct {
+	inFlight *atomic.Int64
+	max      int64
+	seed     maphash.Seed
+	shares   [shareCells]share
+}
+
+// Tenants have their shares in cells, by a hash with a random seed. Two tenants in one cell have one
+// share together: at one instance, until it starts anew.
+const shareCells = 4096
+
+// share counts what one tenant holds.
+type share struct {
+	serving, reading atomic.Int64
+	_                [48]byte // a cache line each
+}
+
+func newAdmission(inFlight *atomic.Int64, most int64) *admission {
+	return &admission{inFlight: inFlight, max: most, seed: maphash.MakeSeed()}
+}
+
+// of returns the share of a tenant.
+func (a *admission) of(tenant limit.TenantID) *share {
+	return &a.shares[maphash.Bytes(a.seed, tenant[:])%shareCells]
+}
+
+// enter begins to serve a request of any tenant, or reports false. It is followed by leave in
+// either case.
+func (a *admission) enter() bool { return a.inFlight.Add(1) <= a.max }
+
+func (a *admission) leave() { a.inFlight.Add(-1) }
+
+// serve begins to serve a request of the tenant, or reports false. If true, serve is followed by done.
+func (a *admission) serve(s *share) bool {
+	if s.serving.Add(1) <= max(1, a.max/2) {
+		return true
+	}
+	s.serving.Add(-1)
+	return false
+}
+
+func (s *share) done() { s.serving.Add(-1) }
+
+// read reads the body of a request that has entered, which does not count as served meanwhile.
+func (a *admission) read(s *share, r *http.Request, buf []byte, limit int) ([]byte, *Problem) {
+	if r.ContentLength == 0 {
+		return readBody(r, buf, limit)
+	}
+	defer s.reading.Add(-1)
+	if s.reading.Add(1) > max(1, a.max/4) {
+		return buf, closing(r, overloaded())
+	}
+	a.leave()
+	body, p := readBody(r, buf, limit)
+	if entered := a.enter(); p == nil && !entered {
+		p = overloaded()
+	}
+	return body, p
+}
+
+const (
+	// checkBodyTimeout is how long the body of a check may take. A body has at most 16 KiB, a
+	// batch's somewhat more, and an application sends it at once.
+	checkBodyTimeout = 2 * time.Second
+	// fewBodies of a tenant over HTTP/2 have readTimeout instead: a deadline costs a stream there
+	// more than its check.
+	fewBodies = 16
+)
+
+// hurry bounds the time for a check's body.
+func (s *share) hurry(q *request, r *http.Request) {
+	if r.ContentLength != 0 && (r.ProtoMajor < 2 || s.reading.Load() >= fewBodies) {
+		// Where there is no such deadline, as in some tests, readTimeout remains.
+		_ = http.NewResponseController(q.ResponseWriter).SetReadDeadline(time.Now().Add(checkBodyTimeout))
+	}
+}
+
+func overloaded() *Problem {
+	return newProblem(http.StatusServiceUnavailable, codeOverloaded,
+		"Too many requests are in flight. Try again in a second.").withRetryAfter(1)
+}
