@@ -15,7 +15,7 @@ NO_RACE := golang.org/x/crypto/argon2 golang.org/x/crypto/blake2b compress/flate
 	crypto/internal/fips140/sha256 crypto/internal/fips140/hmac
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients test-client-go screenshots readme-pictures test-idempotency conformance bench microbench build generate web verify clean-dev
+.PHONY: help run test test-clients test-client-go test-envoy screenshots readme-pictures test-idempotency conformance bench microbench build generate web verify clean-dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test-client-go: ## run the tests of the Go client
 	@scripts/dev.sh --test with go run ./tests/withserver go -C sdk/go test -race -tags server ./...
 	@go -C sdk/go/frameworks test ./...
 	@go -C sdk/go/weirotel test -race ./...
+
+test-envoy: ## ask the rate-limit service with the client of envoyproxy/ratelimit and with grpcurl; the first build takes minutes
+	@scripts/dev.sh --test with go test -tags envoy ./tests -run 'EnvoyRatelimit|Grpcurl' -count=1 -v
 
 screenshots: ## write an image of every page, in light, dark and phone layout, to DIR=path (.dev/screenshots)
 	@scripts/dev.sh --test browser

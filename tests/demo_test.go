@@ -100,7 +100,7 @@ func TestDemoPrintsCurlLinesThatWork(t *testing.T) {
 	require.Equal(t, []string{"http:", "https:"}, schemes)
 
 	env := demoEnv(t, dir)
-	require.Len(t, env, 8)
+	require.Len(t, env, 9)
 	require.Equal(t, http.StatusOK, status(env["WEIR_URL"]+"/readyz"))
 	require.True(t, strings.HasPrefix(env["WEIR_HTTPS_URL"], "https://localhost:"))
 	info, err := os.Stat(filepath.Join(dir, "demo.env"))

@@ -54,6 +54,8 @@ var importRules = []importRule{
 	{"github.com/redis/go-redis", []string{"internal/engine/redis", "internal/engine/enginetest", "internal/once", "internal/peers", "internal/recent", "internal/testenv", "cmd/server"}, true, "a check reaches Redis through engine/redis alone, so no deadline and no breaker can be bypassed; peers and recent send messages between instances"},
 	{"github.com/go-chi/chi", []string{"internal/api", "internal/dashboard", "cmd/server"}, true, "routing is HTTP's; cmd/server puts the two beside each other"},
 	{"github.com/a-h/templ", []string{"internal/dashboard"}, false, "pages are drawn in one place"},
+	{"google.golang.org/grpc", []string{"internal/api"}, false, "gRPC is a transport, as HTTP is"},
+	{"github.com/envoyproxy/go-control-plane", []string{"internal/api"}, false, "gateways are spoken to in one place"},
 	{"github.com/alecthomas/kong", []string{"cmd/server"}, true, "settings are read in one place and handed down as values"},
 	{"github.com/wneessen/go-mail", []string{"internal/mail"}, false, "one package speaks with mail servers"},
 	{"net/http", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/origin", "internal/tenants", "web"}, true, "a decision does not depend on how it was asked for (tenants keeps answers for Idempotency-Key)"},

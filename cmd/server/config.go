@@ -36,6 +36,8 @@ type Config struct {
 	HTTPSAddr    string `env:"WEIR_HTTPS_ADDR" name:"https-addr" placeholder:":8443" help:"Address of HTTPS, including HTTP/2. Requires WEIR_TLS_CERT and WEIR_TLS_KEY."`
 	TLSCert      string `env:"WEIR_TLS_CERT" name:"tls-cert" placeholder:"FILE" help:"Certificate chain, PEM. Reloaded when the file changes."`
 	TLSKey       string `env:"WEIR_TLS_KEY" name:"tls-key" placeholder:"FILE" help:"Key of the certificate, PEM. Reloaded when the file changes."`
+	GRPCAddr     string `env:"WEIR_GRPC_ADDR" name:"grpc-addr" placeholder:":8081" help:"Address of Envoy's rate-limit service over gRPC (docs/gateways/envoy.md). Off by default."`
+	GRPCTLS      bool   `env:"WEIR_GRPC_TLS" name:"grpc-tls" default:"false" help:"Serve gRPC with TLS, with WEIR_TLS_CERT and WEIR_TLS_KEY. Off by default: clients connect without TLS (h2c)."`
 	InternalAddr string `env:"WEIR_INTERNAL_ADDR" default:"127.0.0.1:9090" help:"Address of /metrics and profiles. Keep it private. off disables it."`
 
 	ProfileContention bool `env:"WEIR_PROFILE_CONTENTION" default:"false" help:"Collect the profiles mutex and block, at the cost of a few percent of the CPU time. Off by default."`
@@ -102,6 +104,7 @@ func (c *Config) Validate() error {
 		bad(c.Instances < 1 || c.Instances > 10_000, "WEIR_INSTANCES", c.Instances, "must be 1 to 10000"),
 		checkAddr("WEIR_HTTP_ADDR", c.HTTPAddr),
 		checkAddr("WEIR_HTTPS_ADDR", c.HTTPSAddr),
+		checkAddr("WEIR_GRPC_ADDR", c.GRPCAddr),
 		checkAddr("WEIR_INTERNAL_ADDR", c.InternalAddr),
 		bad(proxiesErr != nil, "WEIR_TRUSTED_PROXIES", c.TrustedProxies, fmt.Sprint(proxiesErr)),
 		checkSMTPURL(c.SMTPURL),
@@ -240,16 +243,22 @@ func (e settingError) Error() string { return string(e) }
 // certificate without HTTPS.
 func (c *Config) requireListeners() error {
 	https := serves(c.HTTPSAddr)
+	secure, user := https || c.GRPCTLS, "WEIR_HTTPS_ADDR"
+	if !https && c.GRPCTLS {
+		user = "WEIR_GRPC_TLS"
+	}
 	switch {
+	case c.GRPCTLS && !serves(c.GRPCAddr):
+		return settingError("WEIR_GRPC_TLS is set, and WEIR_GRPC_ADDR is not")
 	case !https && !serves(c.HTTPAddr):
 		return settingError("WEIR_HTTP_ADDR and WEIR_HTTPS_ADDR are both off: there is nowhere to serve")
-	case https && c.TLSCert == "":
-		return settingError("WEIR_TLS_CERT is not set, and WEIR_HTTPS_ADDR needs it")
-	case https && c.TLSKey == "":
-		return settingError("WEIR_TLS_KEY is not set, and WEIR_HTTPS_ADDR needs it")
-	case !https && c.TLSCert != "":
+	case secure && c.TLSCert == "":
+		return settingError("WEIR_TLS_CERT is not set, and " + user + " needs it")
+	case secure && c.TLSKey == "":
+		return settingError("WEIR_TLS_KEY is not set, and " + user + " needs it")
+	case !secure && c.TLSCert != "":
 		return settingError("WEIR_TLS_CERT is set, and WEIR_HTTPS_ADDR, which would use it, is not")
-	case !https && c.TLSKey != "":
+	case !secure && c.TLSKey != "":
 		return settingError("WEIR_TLS_KEY is set, and WEIR_HTTPS_ADDR, which would use it, is not")
 	}
 	return nil

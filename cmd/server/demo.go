@@ -27,6 +27,7 @@ type demoCommand struct {
 const (
 	demoURL         = "WEIR_URL"
 	demoHTTPSURL    = "WEIR_HTTPS_URL"
+	demoGRPCAddr    = "WEIR_GRPC_ADDR"
 	demoKey         = "WEIR_KEY"
 	demoOperatorKey = "WEIR_OPERATOR_KEY"
 	demoEmail       = "WEIR_EMAIL"
@@ -36,7 +37,7 @@ const (
 	demoOperatorPassword = "WEIR_OPERATOR_PASSWORD"
 )
 
-var demoVariables = []string{demoURL, demoHTTPSURL, demoKey, demoOperatorKey, demoEmail, demoPassword, demoOperatorEmail, demoOperatorPassword}
+var demoVariables = []string{demoURL, demoHTTPSURL, demoGRPCAddr, demoKey, demoOperatorKey, demoEmail, demoPassword, demoOperatorEmail, demoOperatorPassword}
 
 const (
 	demoSlug   = "demo"
@@ -71,6 +72,10 @@ func (d demoCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) err
 		return fmt.Errorf("make the demo tenant: %w", err)
 	}
 	env[demoURL], env[demoHTTPSURL] = configuredURL("http", cfg.HTTPAddr), configuredURL("https", cfg.HTTPSAddr)
+	env[demoGRPCAddr] = ""
+	if serves(cfg.GRPCAddr) {
+		env[demoGRPCAddr] = cfg.GRPCAddr
+	}
 	if !d.Serve {
 		return writeEnv(file, env)
 	}
@@ -81,6 +86,9 @@ func (d demoCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) err
 	log = cfg.logger() // at the level that was just chosen
 	started := func(f *front) {
 		env[demoURL], env[demoHTTPSURL] = f.url("WEIR_HTTP_ADDR"), f.url("WEIR_HTTPS_ADDR")
+		if env[demoGRPCAddr] = ""; f.calls != nil {
+			env[demoGRPCAddr] = f.calls.listener.Addr().String()
+		}
 		if err := writeEnv(file, env); err != nil {
 			log.Error("demo.env cannot be written", "error", err)
 		}
@@ -93,9 +101,9 @@ func (d demoCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) err
 }
 
 // configure sets what a server for one person wants otherwise than one in production, unless it was
-// set: HTTPS with a certificate of its own, no wait at Ctrl-C, sign-up for everybody, and mails
-// that a page shows. It returns the file of the authority that signed the certificate, "" if it is
-// not ours.
+// set: HTTPS with a certificate of its own, gRPC, no wait at Ctrl-C, sign-up for everybody, and
+// mails that a page shows. It returns the file of the authority that signed the certificate, "" if
+// it is not ours.
 func (d demoCommand) configure(cfg *Config) (authority string, err error) {
 	if os.Getenv("WEIR_DRAIN") == "" {
 		cfg.Drain = 0
@@ -109,6 +117,9 @@ func (d demoCommand) configure(cfg *Config) (authority string, err error) {
 	cfg.box = &mail.Box{}
 	if cfg.HTTPSAddr == "" {
 		cfg.HTTPSAddr = ":8443"
+	}
+	if cfg.GRPCAddr == "" {
+		cfg.GRPCAddr = "127.0.0.1:8081"
 	}
 	if cfg.TLSCert != "" || cfg.TLSKey != "" || !serves(cfg.HTTPSAddr) {
 		return "", nil
@@ -293,6 +304,9 @@ func welcome(w io.Writer, env map[string]string, authority, file string) {
 			fmt.Fprintf(w, "                 admin@, editor@, support@, viewer@weir.example with the same password\n")
 			fmt.Fprintf(w, "  Operator login %s  %s\n", env[demoOperatorEmail], env[demoOperatorPassword])
 			fmt.Fprintf(w, "  API reference  %s/docs\n", url)
+			if env[demoGRPCAddr] != "" {
+				fmt.Fprintf(w, "  For Envoy      %s (gRPC)\n", env[demoGRPCAddr])
+			}
 			break
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,7 +33,8 @@ type front struct {
 
 	lane     *api.Lane
 	public   []*endpoint
-	internal *endpoint // nil: none
+	internal *endpoint     // nil: none
+	calls    *callEndpoint // nil: none
 	cert     *certificate
 	failed   chan error // of a part that must not end
 }
@@ -44,6 +46,12 @@ type endpoint struct {
 	listener net.Listener
 	lane     *api.Lane // takes checks before server does; nil: none
 	server   *http.Server
+}
+
+// callEndpoint is the address of gRPC and the server on it.
+type callEndpoint struct {
+	listener net.Listener
+	server   *api.GRPC
 }
 
 // openFront takes all addresses, or none.
@@ -64,7 +72,7 @@ func (f *front) open(cfg *Config, registry *prometheus.Registry) (err error) {
 		return fmt.Errorf("WEIR_TRUSTED_PROXIES: %w", err)
 	}
 	public := proxies.Handler(f)
-	if serves(cfg.HTTPSAddr) {
+	if serves(cfg.HTTPSAddr) || cfg.GRPCTLS {
 		if f.cert, err = loadCertificate(cfg.TLSCert, cfg.TLSKey, f.log, registry); err != nil {
 			return err
 		}
@@ -86,6 +94,11 @@ func (f *front) open(cfg *Config, registry *prometheus.Registry) (err error) {
 		e.lane = f.lane
 		f.public = append(f.public, e)
 	}
+	if serves(cfg.GRPCAddr) {
+		if err := f.openCalls(cfg); err != nil {
+			return err
+		}
+	}
 	if serves(cfg.InternalAddr) {
 		server := api.NewServer(api.NewInternal(registry), f.log)
 		server.WriteTimeout = 0 // a profile takes as long as it is asked to
@@ -96,7 +109,36 @@ func (f *front) open(cfg *Config, registry *prometheus.Registry) (err error) {
 	return nil
 }
 
+func (f *front) openCalls(cfg *Config) error {
+	listener, err := listenTCP("WEIR_GRPC_ADDR", cfg.GRPCAddr)
+	if err != nil {
+		return err
+	}
+	var config *tls.Config
+	if cfg.GRPCTLS {
+		config = f.cert.config()
+	}
+	f.calls = &callEndpoint{listener: listener, server: api.NewGRPC(config)}
+	return nil
+}
+
+// grpc is the server of gRPC, nil for none.
+func (f *front) grpc() *api.GRPC {
+	if f.calls == nil {
+		return nil
+	}
+	return f.calls.server
+}
+
 func listen(name, addr string, server *http.Server) (*endpoint, error) {
+	listener, err := listenTCP(name, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &endpoint{name: name, listener: listener, server: server}, nil
+}
+
+func listenTCP(name, addr string) (net.Listener, error) {
 	listener, err := net.Listen("tcp", addr)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -104,7 +146,7 @@ func listen(name, addr string, server *http.Server) (*endpoint, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return &endpoint{name: name, listener: listener, server: server}, nil
+	return listener, nil
 }
 
 // start begins to serve; background work ends with ctx.
@@ -112,6 +154,10 @@ func (f *front) start(ctx context.Context) {
 	for _, e := range f.endpoints() {
 		go f.serve(e)
 		f.log.Info("listening", "variable", e.name, "address", e.listener.Addr().String())
+	}
+	if f.calls != nil {
+		go func() { f.failIf("WEIR_GRPC_ADDR", f.calls.server.Serve(f.calls.listener)) }()
+		f.log.Info("listening", "variable", "WEIR_GRPC_ADDR", "address", f.calls.listener.Addr().String())
 	}
 	if f.cert != nil {
 		go f.cert.Run(ctx)
@@ -191,6 +237,9 @@ func (f *front) serveStarting(w http.ResponseWriter, r *http.Request) {
 func (f *front) drain(wait time.Duration) error {
 	f.draining.Store(true)
 	f.lane.Drain()
+	if f.calls != nil {
+		f.calls.server.Drain()
+	}
 	f.log.Info("draining", "for", wait.String())
 	timer := time.NewTimer(wait)
 	<-timer.C
@@ -200,6 +249,11 @@ func (f *front) drain(wait time.Duration) error {
 	for _, e := range f.public {
 		if err := e.server.Shutdown(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("requests to %s were cut off: %w", e.name, err))
+		}
+	}
+	if f.calls != nil {
+		if err := f.calls.server.Shutdown(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("calls to WEIR_GRPC_ADDR were cut off: %w", err))
 		}
 	}
 	if err := f.lane.Shutdown(ctx); err != nil {
@@ -214,6 +268,9 @@ func (f *front) drain(wait time.Duration) error {
 func (f *front) closeListeners() {
 	for _, e := range f.endpoints() {
 		_ = e.listener.Close()
+	}
+	if f.calls != nil {
+		_ = f.calls.listener.Close()
 	}
 }
 

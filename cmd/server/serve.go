@@ -162,7 +162,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 	}
 	s.background.Go(func() { post.Run(working) })
 	httpMetrics := api.NewMetrics(s.registry)
-	public := api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight, Lane: s.front.lane}, api.Deps{
+	public := api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight, Lane: s.front.lane, GRPC: s.front.grpc()}, api.Deps{
 		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: checker, Instances: instances.Count,
 		Quota: check.NewQuota(checker, policies, deployment.platform),
 		Once: once.New(once.Options{

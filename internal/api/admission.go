@@ -65,16 +65,31 @@ func (a *admission) read(s *share, r *http.Request, buf []byte, limit int) ([]by
 	if r.ContentLength == 0 {
 		return readBody(r, buf, limit)
 	}
-	defer s.reading.Add(-1)
-	if s.reading.Add(1) > max(1, a.max/4) {
+	if !a.await(s) {
 		return buf, closing(r, overloaded())
 	}
-	a.leave()
 	body, p := readBody(r, buf, limit)
-	if entered := a.enter(); p == nil && !entered {
+	if entered := a.resume(s); p == nil && !entered {
 		p = overloaded()
 	}
 	return body, p
+}
+
+// await begins to wait for a body, or reports false. If true, await is followed by resume.
+func (a *admission) await(s *share) bool {
+	if s.reading.Add(1) > max(1, a.max/4) {
+		s.reading.Add(-1)
+		return false
+	}
+	a.leave()
+	return true
+}
+
+// resume ends the wait for a body. It reports whether the request may be served now, and the request
+// counts as served in either case.
+func (a *admission) resume(s *share) bool {
+	s.reading.Add(-1)
+	return a.enter()
 }
 
 const (

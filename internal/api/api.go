@@ -34,6 +34,7 @@ type Config struct {
 	Headers     HeaderStyle // which rate-limit headers a check answers; the zero value: none
 	MaxInFlight int         // requests served at once, further ones get 503; 0: DefaultMaxInFlight
 	Lane        *Lane       // answers checks in short; nil: net/http answers them all
+	GRPC        *GRPC       // answers Envoy; nil: nothing does
 }
 
 // DefaultMaxInFlight is far more than a machine can usefully serve at once, and few enough that all of
@@ -114,6 +115,9 @@ func New(cfg Config, deps Deps) chi.Router {
 	mountAdmin(r, deps)
 	if cfg.Lane != nil {
 		cfg.Lane.server.Store(s)
+	}
+	if cfg.GRPC != nil {
+		cfg.GRPC.open(s)
 	}
 	return r
 }

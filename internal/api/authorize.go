@@ -66,6 +66,8 @@ func (q *authorizeQuestion) credentials() (string, *Problem) {
 
 func (q *authorizeQuestion) read(*scratch) *Problem { return nil } // the body is ignored
 
+func (q *authorizeQuestion) together() bool { return false }
+
 func (q *authorizeQuestion) planField(int) string { return "header:Weir-Plan" }
 
 // encode leaves the answer in sc: a denial has the body of a check, an allowed request has none.

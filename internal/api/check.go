@@ -48,6 +48,8 @@ func (q *httpQuestion) decode(_ *check.Policy, sc *scratch) ([]check.Request, *P
 	return sc.checks[:], sc.decoder.decodeCheck(sc.body, &sc.checks[0])
 }
 
+func (q *httpQuestion) together() bool { return false }
+
 func (q *httpQuestion) planField(i int) string {
 	if q.batch {
 		return "/checks/" + itoa(int64(i)) + "/plan"

@@ -12,7 +12,7 @@ import (
 
 // question is one request of a hot endpoint, as its transport has read it: a check or a batch over
 // net/http (check.go), a check on the lane (lane_answer.go), a gateway's subrequest on either
-// (authorize.go). It gives its parts in the order in which
+// (authorize.go), a call of Envoy's (envoy.go). It gives its parts in the order in which
 // decide asks for them.
 type question interface {
 	// credentials returns the API key that the request carries.
@@ -23,6 +23,8 @@ type question interface {
 	// decode returns the checks that are asked. They share no memory with the request. On failure
 	// it names every invalid field. It may also leave a denial of its own in sc.refused.
 	decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem)
+	// together reports whether the checks are decided as one: all are charged, or none is.
+	together() bool
 	// planField points at the field that names the plan of check i.
 	planField(i int) string
 	// encode leaves the answer's body and headers in sc.
@@ -101,7 +103,13 @@ func (s *server) count(ctx context.Context, policy *check.Policy, q question, re
 		}
 	}
 	// 7. Check.
-	decisions, err := s.Checker.CheckIn(ctx, policy, reqs, &sc.check)
+	var decisions []check.Decision
+	var err error
+	if q.together() {
+		decisions, err = s.Checker.CheckTogetherIn(ctx, policy, reqs, &sc.check)
+	} else {
+		decisions, err = s.Checker.CheckIn(ctx, policy, reqs, &sc.check)
+	}
 	if err != nil {
 		return nil, checkFailed(q, err)
 	}

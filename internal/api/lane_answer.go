@@ -27,6 +27,8 @@ func (c *laneConn) decode(_ *check.Policy, sc *scratch) ([]check.Request, *Probl
 	return sc.checks[:], sc.decoder.decodeCheck(c.head.body, &sc.checks[0])
 }
 
+func (c *laneConn) together() bool { return false }
+
 func (c *laneConn) planField(int) string { return "/plan" }
 
 func (c *laneConn) encode(style HeaderStyle, decisions []check.Decision, sc *scratch) {

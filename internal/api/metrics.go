@@ -16,10 +16,11 @@ const (
 	routeCheck
 	routeBatch
 	routeAuthorize
+	routeEnvoy
 	hotRoutes
 )
 
-var hotRouteNames = [hotRoutes]string{routeCheck: "/v1/check", routeBatch: "/v1/check/batch", routeAuthorize: authorizePath}
+var hotRouteNames = [hotRoutes]string{routeCheck: "/v1/check", routeBatch: "/v1/check/batch", routeAuthorize: authorizePath, routeEnvoy: envoyPath}
 
 // statusClasses are the values of the label "code". 429 stands apart from the other client errors:
 // a denied check is no fault of anybody's.
@@ -44,6 +45,8 @@ type Metrics struct {
 	shed     prometheus.Counter
 	panics   prometheus.Counter
 	inFlight atomic.Int64
+	// envoyIgnored counts what descriptors ask for and Weir does not do.
+	envoyIgnored prometheus.Counter
 
 	hotRequests [hotRoutes][len(statusClasses)]prometheus.Counter
 	hotDuration [hotRoutes]prometheus.Observer
@@ -73,8 +76,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "weir_http_panics_total",
 			Help: "Requests and connections that ended in a panic.",
 		}),
+		envoyIgnored: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "weir_envoy_ignored_total",
+			Help: "Limits and refunds that descriptors of Envoy asked for, and that were ignored.",
+		}),
 	}
-	registry.MustRegister(m.requests, m.duration, m.problems, m.shed, m.panics,
+	registry.MustRegister(m.requests, m.duration, m.problems, m.shed, m.panics, m.envoyIgnored,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "weir_http_in_flight",
 			Help: "Requests being served now.",

@@ -14,6 +14,7 @@ const (
 	codeMalformedJSON          = "MALFORMED_JSON"
 	codeMalformedYAML          = "MALFORMED_YAML"
 	codeMalformedCSV           = "MALFORMED_CSV"
+	codeMalformedMessage       = "MALFORMED_MESSAGE"
 	codeUnknownField           = "UNKNOWN_FIELD"
 	codeDuplicateField         = "DUPLICATE_FIELD"
 	codeUnknownParameter       = "UNKNOWN_PARAMETER"
@@ -68,6 +69,7 @@ var problemTitles = map[string]string{
 	codeMalformedJSON:          "The body is not well-formed JSON",
 	codeMalformedYAML:          "The body is not supported YAML",
 	codeMalformedCSV:           "The body is not well-formed CSV",
+	codeMalformedMessage:       "The message is not well-formed",
 	codeUnknownField:           "The body has an unknown field",
 	codeDuplicateField:         "The body has a duplicate field",
 	codeUnknownParameter:       "The query has an unknown parameter",

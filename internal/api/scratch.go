@@ -24,12 +24,14 @@ type scratch struct {
 	// refused is a denial that the question itself makes, before any rule; empty: none.
 	refused   []check.Decision
 	authorize authorizeQuestion
+	envoy     envoyQuestion
 }
 
 // Batches have a pool of their own, so that the memory of one never serves a single check.
 var (
 	scratches      = scratchPool{most: 64 << 10}
 	batchScratches = scratchPool{most: 512 << 10}
+	envoyScratches = scratchPool{most: 64 << 10}
 )
 
 type scratchPool struct {
@@ -49,6 +51,7 @@ func (p *scratchPool) put(sc *scratch) {
 	sc.idempotencyKey = ""
 	sc.share = nil
 	sc.http, sc.authorize, sc.refused = httpQuestion{}, authorizeQuestion{}, sc.refused[:0]
+	sc.envoy.forget()
 	if max(cap(sc.body), cap(sc.out), cap(sc.decoder.text), sc.check.Bytes()) <= p.most {
 		sc.decoder.forget()
 		p.pool.Put(sc)

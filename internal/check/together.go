@@ -14,30 +14,27 @@ type together struct {
 	places []int // of each counter of each evaluation, one after the other, in call.Counters
 }
 
-// CheckTogetherIn decides the requests as one: all of them are charged, or none is. allowed says which.
-// Each decision says what its own request alone would have got, so one that allows is of no use where
+// CheckTogetherIn decides the requests as one: all of them are charged if every decision allows, or
+// else none is. Each decision says what holds for its own request, so one that allows is of no use where
 // another denies.
 //
 // All counters are evaluated at one instant. A counter that several requests share is asked for the
 // sum of their costs. Where their numbers differ, the smallest applies, so the sum never exceeds
 // any of them.
 //
-// Observers hear of all requests if they were allowed, and otherwise of those that were denied by
+// Observers are told of all requests if they were allowed, and otherwise of those that were denied by
 // themselves: about the others nothing was decided.
 //
 // The decisions are in scratch, and valid until it is used again. It fails as CheckIn does.
-func (c *Checker) CheckTogetherIn(ctx context.Context, p *Policy, reqs []Request, scratch *Scratch) (decisions []Decision, allowed bool, err error) {
+func (c *Checker) CheckTogetherIn(ctx context.Context, p *Policy, reqs []Request, scratch *Scratch) ([]Decision, error) {
 	if len(reqs) == 1 {
-		if decisions, err = c.CheckIn(ctx, p, reqs, scratch); err != nil {
-			return nil, false, err
-		}
-		return decisions, decisions[0].Allowed, nil
+		return c.CheckIn(ctx, p, reqs, scratch)
 	}
 	started := c.now()
 	evaluations := scratch.grow(len(reqs))
 	for i := range reqs {
 		if !evaluations[i].resolve(c.keys, p, &reqs[i], started) {
-			return nil, false, &UnknownPlanError{Index: i, Plan: reqs[i].Plan}
+			return nil, &UnknownPlanError{Index: i, Plan: reqs[i].Plan}
 		}
 	}
 	t := &scratch.together
@@ -45,7 +42,7 @@ func (c *Checker) CheckTogetherIn(ctx context.Context, p *Policy, reqs []Request
 	if len(t.call.Counters) > 0 {
 		c.engine.Evaluate(context.Background(), &t.call)
 	}
-	allowed = t.conclude(evaluations)
+	allowed := t.conclude(evaluations)
 	scratch.decisions = scratch.decisions[:0]
 	for i := range evaluations {
 		d := &evaluations[i].decision
@@ -59,7 +56,7 @@ func (c *Checker) CheckTogetherIn(ctx context.Context, p *Policy, reqs []Request
 		}
 	}
 	c.metrics.evaluation.Observe(c.now().Sub(started).Seconds())
-	return scratch.decisions, allowed, nil
+	return scratch.decisions, nil
 }
 
 // join makes one call of all evaluations. A blocked subject denies all of them, so nothing may be

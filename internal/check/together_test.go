@@ -1,6 +1,7 @@
 package check
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,10 +26,14 @@ func (h *heard) Decided(_ limit.TenantID, _ *Request, d *Decision, _ time.Time) 
 
 func (r *rig) together(reqs ...Request) ([]Decision, bool) {
 	r.t.Helper()
-	decisions, allowed, err := r.checker.CheckTogetherIn(r.t.Context(), r.policy, reqs, new(Scratch))
+	decisions, err := r.checker.CheckTogetherIn(r.t.Context(), r.policy, reqs, new(Scratch))
 	require.NoError(r.t, err)
 	require.Len(r.t, decisions, len(reqs))
-	return decisions, allowed
+	return decisions, allAllow(decisions)
+}
+
+func allAllow(decisions []Decision) bool {
+	return !slices.ContainsFunc(decisions, func(d Decision) bool { return !d.Allowed })
 }
 
 func (r *rig) remaining(req Request) int64 {
@@ -130,7 +135,7 @@ func TestTogetherStates(t *testing.T) {
 	}
 	_, err := r.checker.CheckIn(t.Context(), r.policy, []Request{ask("x")}, new(Scratch))
 	require.NoError(t, err)
-	_, _, err = r.checker.CheckTogetherIn(t.Context(), r.policy, []Request{ask("x"), {Subject: "y", Resource: "a", Plan: "none"}}, new(Scratch))
+	_, err = r.checker.CheckTogetherIn(t.Context(), r.policy, []Request{ask("x"), {Subject: "y", Resource: "a", Plan: "none"}}, new(Scratch))
 	require.Equal(t, &UnknownPlanError{Index: 1, Plan: "none"}, err)
 	require.EqualValues(t, 1, r.remaining(ask("x")))
 }
@@ -141,14 +146,14 @@ func TestTogetherWithoutCounters(t *testing.T) {
 	scratch := new(Scratch)
 	for range 2 {
 		reqs := []Request{{Subject: "x", Resource: "other", Cost: 1}, {Subject: "x", Resource: "third", Cost: 1}}
-		decisions, allowed, err := r.checker.CheckTogetherIn(t.Context(), r.policy, reqs, scratch)
+		decisions, err := r.checker.CheckTogetherIn(t.Context(), r.policy, reqs, scratch)
 		require.NoError(t, err)
-		require.True(t, allowed)
+		require.True(t, allAllow(decisions))
 		require.Empty(t, decisions[0].Rules)
 		reqs = []Request{{Subject: "x", Resource: "a", Cost: 5}, {Subject: "x", Resource: "third", Cost: 1}}
-		_, allowed, err = r.checker.CheckTogetherIn(t.Context(), r.policy, reqs, scratch)
+		decisions, err = r.checker.CheckTogetherIn(t.Context(), r.policy, reqs, scratch)
 		require.NoError(t, err)
-		require.False(t, allowed)
+		require.False(t, allAllow(decisions))
 	}
 }
 
@@ -188,10 +193,10 @@ func TestTogetherConcurrent(t *testing.T) {
 			scratch := new(Scratch)
 			for range 10 {
 				reqs := []Request{{Subject: "x", Resource: "one", Cost: 1}, {Subject: "x", Resource: "two", Cost: 2}}
-				_, allowed, err := r.checker.CheckTogetherIn(t.Context(), r.policy, reqs, scratch)
+				decisions, err := r.checker.CheckTogetherIn(t.Context(), r.policy, reqs, scratch)
 				if err != nil {
 					t.Error(err)
-				} else if allowed {
+				} else if allAllow(decisions) {
 					allowedCount.Add(1)
 				}
 			}

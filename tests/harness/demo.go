@@ -13,7 +13,7 @@ import (
 // StartDemo runs what `make run` runs, with its files in dir, and returns when it is ready.
 func StartDemo(t testing.TB, s Settings, dir string) *Instance {
 	t.Helper()
-	s = s.With(Settings{"WEIR_HTTPS_ADDR": "127.0.0.1:0", "WEIR_LOG_LEVEL": "info"})
+	s = s.With(Settings{"WEIR_HTTPS_ADDR": "127.0.0.1:0", "WEIR_GRPC_ADDR": "127.0.0.1:0", "WEIR_LOG_LEVEL": "info"})
 	delete(s, "WEIR_DRAIN")
 	i := Start(t, s, "demo", "--serve", "--dir", dir)
 	i.AwaitLog(`"ready"`)

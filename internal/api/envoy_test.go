@@ -1,0 +1,496 @@
+package api
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	envoyratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	grpcproto "google.golang.org/grpc/encoding/proto"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// envoyStack is the stack with a gRPC server, and a connection as Envoy has one.
+type envoyStack struct {
+	*checkStack
+	grpc *GRPC
+	conn *grpc.ClientConn
+}
+
+func newEnvoyStack(t *testing.T) *envoyStack {
+	s := &envoyStack{checkStack: newCheckStack(t), grpc: NewGRPC(nil)}
+	s.conn = s.serveCalls(s.grpc)
+	deps := s.deps
+	deps.Metrics = NewMetrics(prometheusRegistry())
+	New(Config{Headers: bothStyles, GRPC: s.grpc}, deps)
+	return s
+}
+
+// serveCalls puts a gRPC server on a listener and connects to it.
+func (s *checkStack) serveCalls(g *GRPC) *grpc.ClientConn {
+	s.t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(s.t, err)
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(listener) }()
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() {
+		_ = conn.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		require.NoError(s.t, g.Shutdown(ctx))
+		require.NoError(s.t, <-served)
+	})
+	return conn
+}
+
+// described makes a descriptor of keys and values in turn.
+func described(entries ...string) *envoyratelimit.RateLimitDescriptor {
+	d := &envoyratelimit.RateLimitDescriptor{}
+	for i := 0; i < len(entries); i += 2 {
+		d.Entries = append(d.Entries, &envoyratelimit.RateLimitDescriptor_Entry{Key: entries[i], Value: entries[i+1]})
+	}
+	return d
+}
+
+// costing gives a descriptor a cost of its own.
+func costing(cost uint64, d *envoyratelimit.RateLimitDescriptor) *envoyratelimit.RateLimitDescriptor {
+	d.HitsAddend = wrapperspb.UInt64(cost)
+	return d
+}
+
+func asking(descriptors ...*envoyratelimit.RateLimitDescriptor) *rls.RateLimitRequest {
+	return &rls.RateLimitRequest{Domain: "edge", Descriptors: descriptors}
+}
+
+// call sends one request with the stack's key.
+func (s *envoyStack) call(request *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
+	s.t.Helper()
+	ctx := metadata.AppendToOutgoingContext(s.t.Context(), keyMetadata, s.key)
+	return rls.NewRateLimitServiceClient(s.conn).ShouldRateLimit(ctx, request)
+}
+
+// answered is call for a request that must be decided.
+func (s *envoyStack) answered(request *rls.RateLimitRequest) *rls.RateLimitResponse {
+	s.t.Helper()
+	response, err := s.call(request)
+	require.NoError(s.t, err)
+	require.Len(s.t, response.Statuses, len(request.Descriptors))
+	allowed := response.OverallCode == rls.RateLimitResponse_OK
+	for _, d := range response.Statuses {
+		if d.Code != rls.RateLimitResponse_OK {
+			require.False(s.t, allowed)
+		}
+	}
+	require.Equal(s.t, map[bool]string{true: decisionAllow, false: decisionDeny}[allowed], envoyHeaders(response)[decisionHeader])
+	return response
+}
+
+func envoyHeaders(response *rls.RateLimitResponse) map[string]string {
+	headers := map[string]string{}
+	for _, h := range response.ResponseHeadersToAdd {
+		headers[h.Key] = h.Value
+	}
+	return headers
+}
+
+// A gateway gets everything that it shows its customer: the verdict, the limit, what is left, and when there
+// is more.
+func TestEnvoyDecision(t *testing.T) {
+	s := newEnvoyStack(t)
+	ask := asking(described("subject", "user_1"))
+	for i := range uint32(perSubject) {
+		r := s.answered(ask)
+		require.Equal(t, rls.RateLimitResponse_OK, r.OverallCode)
+		d := r.Statuses[0]
+		require.Equal(t, perSubject-1-i, d.LimitRemaining)
+		require.Equal(t, uint32(perSubject), d.CurrentLimit.RequestsPerUnit)
+		require.Equal(t, rls.RateLimitResponse_RateLimit_HOUR, d.CurrentLimit.Unit)
+		require.Equal(t, "per-subject", d.CurrentLimit.Name)
+		require.Nil(t, d.CurrentLimit.UnitMultiplier)
+		require.InDelta(t, 3600, d.DurationUntilReset.AsDuration().Seconds(), 60)
+		require.Contains(t, envoyHeaders(r)["RateLimit"], `"per-subject";r=`)
+		require.Equal(t, `"per-subject";q=5;w=3600`, envoyHeaders(r)["RateLimit-Policy"])
+		require.Empty(t, r.RawBody)
+	}
+	r := s.answered(ask)
+	require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, r.OverallCode)
+	require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, r.Statuses[0].Code)
+	require.Zero(t, r.Statuses[0].LimitRemaining)
+	headers := envoyHeaders(r)
+	require.NotEmpty(t, headers["Retry-After"])
+	require.Equal(t, "0", headers["X-RateLimit-Remaining"])
+	require.Equal(t, "application/json", headers["Content-Type"])
+	require.Contains(t, string(r.RawBody), `"code":"RATE_LIMIT_EXCEEDED"`)
+
+	r = s.answered(asking(described("subject", "user_1", "plan", "pro")))
+	require.Equal(t, rls.RateLimitResponse_OK, r.OverallCode)
+	require.Equal(t, uint32(44), r.Statuses[0].LimitRemaining, "the plan's number, and what was used")
+	r = s.answered(asking(described("subject", "user_1", "resource", "nothing-limits-this")))
+	require.Equal(t, rls.RateLimitResponse_OK, r.OverallCode)
+	require.Nil(t, r.Statuses[0].CurrentLimit)
+	r = s.answered(asking(described("subject", "user_1", "plan", "boundless")))
+	require.Equal(t, rls.RateLimitResponse_OK, r.OverallCode)
+	require.Nil(t, r.Statuses[0].CurrentLimit)
+	require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, s.answered(asking(described("subject", "blocked"))).OverallCode)
+}
+
+// All descriptors are charged, or none is.
+func TestEnvoyAllOrNone(t *testing.T) {
+	s := newEnvoyStack(t)
+	both := asking(described("subject", "u", "resource", "one"), described("subject", "u"))
+	require.Equal(t, rls.RateLimitResponse_OK, s.answered(both).OverallCode)
+	for range 3 {
+		r := s.answered(both)
+		require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, r.OverallCode)
+		require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, r.Statuses[0].Code)
+		require.Equal(t, rls.RateLimitResponse_OK, r.Statuses[1].Code)
+		require.Equal(t, uint32(perSubject-1), r.Statuses[1].LimitRemaining)
+		require.Contains(t, envoyHeaders(r)["RateLimit"], `"one"`, "the headers are those of the denial")
+	}
+	require.EqualValues(t, perSubject-1, s.remaining("u", "default"))
+
+	// What two descriptors share counts both.
+	twice := asking(described("subject", "v"), described("subject", "v"))
+	require.Equal(t, uint32(perSubject-2), s.answered(twice).Statuses[0].LimitRemaining)
+	require.Equal(t, uint32(perSubject-4), s.answered(twice).Statuses[1].LimitRemaining)
+	require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, s.answered(twice).OverallCode)
+	require.EqualValues(t, 1, s.remaining("v", "default"))
+}
+
+// The cost is what the request says, or each descriptor for itself. 0 asks without consuming.
+func TestEnvoyCost(t *testing.T) {
+	s := newEnvoyStack(t)
+	ask := asking(described("subject", "u", "resource", "costly"), costing(3, described("subject", "v", "resource", "costly")),
+		costing(0, described("subject", "w", "resource", "costly")))
+	ask.HitsAddend = 2
+	r := s.answered(ask)
+	require.Equal(t, rls.RateLimitResponse_OK, r.OverallCode)
+	for i, want := range []uint32{8, 7, 10} {
+		require.Equal(t, want, r.Statuses[i].LimitRemaining)
+	}
+	r = s.answered(asking(costing(1<<63, described("subject", "x", "resource", "costly"))))
+	require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, r.OverallCode)
+	require.Empty(t, envoyHeaders(r)["Retry-After"], "no wait can help")
+	require.Contains(t, string(r.RawBody), "COST_EXCEEDS_LIMIT")
+
+	// Weir neither takes a limit of a descriptor nor gives units back. The rules apply all the same.
+	d := described("subject", "y", "resource", "costly")
+	d.Limit = &envoyratelimit.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1000}
+	require.Equal(t, uint32(9), s.answered(asking(d)).Statuses[0].LimitRemaining)
+	d.IsNegativeHits = true
+	require.Equal(t, uint32(9), s.answered(asking(d)).Statuses[0].LimitRemaining)
+}
+
+// Whatever else a descriptor says is an attribute, under a name that an attribute can have.
+func TestEnvoyAttributes(t *testing.T) {
+	s := newEnvoyStack(t)
+	rule := hourly("by-path", "odd", 2, "attributes._path", "attributes.generic_key.2")
+	_, err := s.db.Store.CreateRule(t.Context(), s.actor, rule)
+	require.NoError(t, err)
+	long := strings.Repeat("x", 5000)
+	for _, value := range []string{"/a", "", long, long + "y", "\x00"} {
+		ask := asking(described("subject", "u", "resource", "odd", ":path", value, "generic_key", "1", "generic_key", "2"))
+		require.Equal(t, uint32(1), s.answered(ask).Statuses[0].LimitRemaining, "%.20q has its own counter", value)
+		require.Equal(t, uint32(0), s.answered(ask).Statuses[0].LimitRemaining)
+		require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, s.answered(ask).OverallCode)
+	}
+}
+
+// A customer can write what he likes: the call never fails, and he is not let through.
+func TestEnvoyHostileValues(t *testing.T) {
+	s := newEnvoyStack(t)
+	for name, c := range map[string]struct {
+		request *rls.RateLimitRequest
+		code    string
+	}{
+		"no subject":     {asking(described("remote_address", "10.0.0.1")), "SUBJECT_MISSING"},
+		"no entries":     {asking(described()), "SUBJECT_MISSING"},
+		"empty subject":  {asking(described("subject", "")), "SUBJECT_MISSING"},
+		"two subjects":   {asking(described("subject", "a", "subject", "b")), "SUBJECT_INVALID"},
+		"control":        {asking(described("subject", "a\r\nb")), "SUBJECT_INVALID"},
+		"zero":           {asking(described("subject", "a\x00b")), "SUBJECT_INVALID"},
+		"long":           {asking(described("subject", strings.Repeat("a", 257))), "SUBJECT_INVALID"},
+		"very long":      {asking(described("subject", strings.Repeat("a", 200_000))), "SUBJECT_INVALID"},
+		"resource":       {asking(described("subject", "fine", "resource", "a\tb")), "RESOURCE_INVALID"},
+		"two resources":  {asking(described("subject", "fine", "resource", "a", "resource", "b")), "RESOURCE_INVALID"},
+		"one of several": {asking(described("subject", "fine"), described("subject", "\x7f")), "SUBJECT_INVALID"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			response, err := s.call(c.request)
+			require.NoError(t, err)
+			require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, response.OverallCode)
+			require.Len(t, response.Statuses, len(c.request.Descriptors))
+			require.Contains(t, string(response.RawBody), c.code)
+			require.Equal(t, decisionDeny, envoyHeaders(response)[decisionHeader])
+		})
+	}
+	s.untouched("fine")
+}
+
+// callRaw sends a message as it is: no library writes a text that is not UTF-8.
+func (s *envoyStack) callRaw(message []byte) (*rls.RateLimitResponse, error) {
+	s.t.Helper()
+	ctx := metadata.AppendToOutgoingContext(s.t.Context(), keyMetadata, s.key)
+	var answer wireMessage
+	err := s.conn.Invoke(ctx, envoyPath, &wireMessage{bytes: message}, &answer, grpc.ForceCodecV2(wireCodec{encoding.GetCodecV2(grpcproto.Name)}))
+	if err != nil {
+		return nil, err
+	}
+	response := new(rls.RateLimitResponse)
+	require.NoError(s.t, proto.Unmarshal(answer.bytes, response))
+	return response, nil
+}
+
+// A protobuf library fails a message with a text that is not UTF-8, and a gateway whose call fails lets its
+// customer through. Here it is a denial, or a value like any other.
+func TestEnvoyTextsThatAreNotUTF8(t *testing.T) {
+	s := newEnvoyStack(t)
+	message := func(entries ...string) []byte {
+		b, err := proto.Marshal(asking(described(entries...)))
+		require.NoError(t, err)
+		return []byte(strings.ReplaceAll(string(b), "BAD", "\xff\xfe\xc0"))
+	}
+	require.Error(t, proto.Unmarshal(message("subject", "aBAD"), new(rls.RateLimitRequest)), "what a library says")
+	for _, entries := range [][]string{{"subject", "aBAD"}, {"subject", "fine", "resource", "BAD"}} {
+		response, err := s.callRaw(message(entries...))
+		require.NoError(t, err)
+		require.Equal(t, rls.RateLimitResponse_OVER_LIMIT, response.OverallCode)
+	}
+	s.untouched("fine")
+	for i := range uint32(3) {
+		response, err := s.callRaw(message("subject", "fine", "resource", "ip", "ip", "BAD"))
+		require.NoError(t, err)
+		require.Equal(t, 2-i, response.Statuses[0].LimitRemaining)
+	}
+	for _, malformed := range [][]byte{{0xff}, {0x0a, 0x05, 'a'}, {0x12, 0x02, 0x0a, 0x09}, {0x12, 0x01, 0xff}} {
+		_, err := s.callRaw(malformed)
+		require.Equal(t, codes.InvalidArgument, status.Code(err), "%x", malformed)
+	}
+}
+
+// Only mistakes of the gateway and failures of Weir are errors of the call, which its failure mode answers.
+func TestEnvoyErrors(t *testing.T) {
+	s := newEnvoyStack(t)
+	fine := asking(described("subject", "u"))
+	many := asking()
+	for range maxDescriptors + 1 {
+		many.Descriptors = append(many.Descriptors, described("subject", "u"))
+	}
+	crowded := described("subject", "u")
+	for i := range 17 {
+		crowded.Entries = append(crowded.Entries, &envoyratelimit.RateLimitDescriptor_Entry{Key: "k" + itoa(int64(i)), Value: "v"})
+	}
+	_, checkless, err := s.db.Store.CreateKey(t.Context(), s.actor, tenants.NewAPIKey{Name: "reader", Scopes: []tenants.Scope{tenants.ScopeRead}})
+	require.NoError(t, err)
+	_, operator, err := s.db.Store.CreateOperatorKey(t.Context(), "test")
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		keys    []string
+		request *rls.RateLimitRequest
+		code    codes.Code
+		reason  string
+	}{
+		"no key":           {nil, fine, codes.Unauthenticated, "MISSING_KEY"},
+		"malformed key":    {[]string{"weir_x"}, fine, codes.Unauthenticated, "MALFORMED_KEY"},
+		"two keys":         {[]string{s.key, s.key}, fine, codes.InvalidArgument, "INVALID_HEADER"},
+		"lacking scope":    {[]string{checkless.Secret()}, fine, codes.PermissionDenied, "INSUFFICIENT_SCOPE"},
+		"operator":         {[]string{operator.Secret()}, fine, codes.PermissionDenied, "INSUFFICIENT_SCOPE"},
+		"no descriptors":   {[]string{s.key}, asking(), codes.InvalidArgument, "INVALID_REQUEST"},
+		"many descriptors": {[]string{s.key}, many, codes.InvalidArgument, "INVALID_REQUEST"},
+		"many entries":     {[]string{s.key}, asking(crowded), codes.InvalidArgument, "INVALID_REQUEST"},
+		"empty name":       {[]string{s.key}, asking(described("subject", "u", "", "v")), codes.InvalidArgument, "INVALID_REQUEST"},
+		"unknown plan":     {[]string{s.key}, asking(described("subject", "u", "plan", "none")), codes.InvalidArgument, "UNKNOWN_PLAN"},
+		"another tenant's": {[]string{s.key}, asking(described("subject", "u", "plan", "theirs")), codes.InvalidArgument, "UNKNOWN_PLAN"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			for _, key := range c.keys {
+				ctx = metadata.AppendToOutgoingContext(ctx, keyMetadata, key)
+			}
+			var trailer metadata.MD
+			_, err := rls.NewRateLimitServiceClient(s.conn).ShouldRateLimit(ctx, c.request, grpc.Trailer(&trailer))
+			require.Equal(t, c.code, status.Code(err), "%v", err)
+			require.Contains(t, err.Error(), c.reason)
+			require.NotContains(t, err.Error(), s.key)
+			require.Equal(t, []string{decisionNone}, trailer.Get("weir-decision"))
+			require.Equal(t, []string{c.reason}, trailer.Get("weir-code"))
+		})
+	}
+	s.untouched("u")
+	large := asking(described("subject", strings.Repeat("a", maxMessage)))
+	_, err = s.call(large)
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	require.Equal(t, rls.RateLimitResponse_OK, s.answered(fine).OverallCode, "the connection is as good as before")
+}
+
+// A server that is not ready, that is full or that fails says so, and nothing is counted.
+func TestEnvoyFailures(t *testing.T) {
+	s := newEnvoyStack(t)
+	fine := asking(described("subject", "u"))
+	call := func(change func(*Config, *Deps)) error {
+		g := NewGRPC(nil)
+		conn := s.serveCalls(g)
+		if change != nil {
+			cfg, deps := Config{Headers: bothStyles, GRPC: g}, s.deps
+			deps.Metrics = NewMetrics(prometheusRegistry())
+			change(&cfg, &deps)
+			New(cfg, deps)
+		}
+		ctx := metadata.AppendToOutgoingContext(t.Context(), keyMetadata, s.key)
+		_, err := rls.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, fine)
+		return err
+	}
+	err := call(nil)
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.ErrorContains(t, err, "NOT_READY")
+	err = call(func(_ *Config, d *Deps) { d.Metrics.inFlight.Store(DefaultMaxInFlight) })
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.ErrorContains(t, err, "OVERLOADED")
+	err = call(func(_ *Config, d *Deps) { d.Checker = nil })
+	require.Equal(t, codes.Internal, status.Code(err))
+	require.ErrorContains(t, err, "INTERNAL")
+	require.NotContains(t, err.Error(), "nil pointer", "what went wrong inside is for the log")
+	away := s.db.Open(tenants.Config{})
+	away.Close()
+	err = call(func(_ *Config, d *Deps) {
+		d.Policies = check.NewPolicies(away, check.NewKeys([16]byte{7}), d.Logger, check.NewMetrics(prometheusRegistry()))
+	})
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.ErrorContains(t, err, "POLICY_UNAVAILABLE")
+	s.untouched("u")
+}
+
+// However many gateways ask at once, two limits that are asked together are both exact.
+func TestEnvoyConcurrent(t *testing.T) {
+	s := newEnvoyStack(t)
+	_, err := s.db.Store.CreateRule(t.Context(), s.actor, hourly("shared", "shared:*", 60, "attributes.org"))
+	require.NoError(t, err)
+	_, err = s.db.Store.CreateRule(t.Context(), s.actor, hourly("each", "shared:each", 1000, "subject"))
+	require.NoError(t, err)
+	var clients sync.WaitGroup
+	var allowed atomic.Int64
+	for client := range 16 {
+		r := rand.New(rand.NewPCG(1, uint64(client)))
+		clients.Go(func() {
+			for range 20 {
+				ask := asking(described("subject", "a", "resource", "shared:each", "org", "acme"),
+					costing(2, described("subject", "b", "resource", "shared:other", "org", "acme")))
+				if r.IntN(2) == 0 {
+					ask.Descriptors[0], ask.Descriptors[1] = ask.Descriptors[1], ask.Descriptors[0]
+				}
+				response, err := s.call(ask)
+				if err != nil {
+					t.Error(err)
+				} else if response.OverallCode == rls.RateLimitResponse_OK {
+					allowed.Add(1)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	require.EqualValues(t, 20, allowed.Load(), "3 units each, of 60")
+	r := s.answered(asking(costing(0, described("subject", "a", "resource", "shared:each"))))
+	require.Equal(t, uint32(980), r.Statuses[0].LimitRemaining, "charged with the other, or not at all")
+}
+
+// Tools that know nothing of Weir find out whether it lives and what it serves.
+func TestHealthAndReflection(t *testing.T) {
+	s := newEnvoyStack(t)
+	health := healthpb.NewHealthClient(s.conn)
+	for _, service := range []string{"", envoyService} {
+		answer, err := health.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
+		require.NoError(t, err)
+		require.Equal(t, healthpb.HealthCheckResponse_SERVING, answer.Status)
+	}
+	stream, err := reflectionpb.NewServerReflectionClient(s.conn).ServerReflectionInfo(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&reflectionpb.ServerReflectionRequest{
+		MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: envoyService + "." + envoyMethod},
+	}))
+	answer, err := stream.Recv()
+	require.NoError(t, err)
+	require.Greater(t, len(answer.GetFileDescriptorResponse().GetFileDescriptorProto()), 3, "the service's file and all that it needs")
+	require.NoError(t, stream.CloseSend())
+
+	s.grpc.Drain()
+	state, err := health.Check(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, state.Status)
+	require.Equal(t, rls.RateLimitResponse_OK, s.answered(asking(described("subject", "u"))).OverallCode, "calls are answered to the end")
+}
+
+// Calls that need no key and stay open must not fill the server.
+func TestCallsBesideAreBounded(t *testing.T) {
+	s := newEnvoyStack(t)
+	s.grpc.aside.Store(maxAside)
+	_, err := healthpb.NewHealthClient(s.conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	require.Equal(t, rls.RateLimitResponse_OK, s.answered(asking(described("subject", "u"))).OverallCode)
+	s.grpc.aside.Store(0)
+	_, err = healthpb.NewHealthClient(s.conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	require.EqualValues(t, 0, s.grpc.aside.Load())
+}
+
+// What the library reads of a message, the reading by hand reads too.
+func FuzzEnvoyRequest(f *testing.F) {
+	d := costing(7, described("subject", "a", "resource", "b", "k", "v"))
+	d.Limit = &envoyratelimit.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 3}
+	full := &rls.RateLimitRequest{Domain: "edge", Descriptors: []*envoyratelimit.RateLimitDescriptor{d, described("x", "")}, HitsAddend: 9}
+	seed, err := proto.Marshal(full)
+	require.NoError(f, err)
+	f.Add(seed)
+	f.Add([]byte{})
+	f.Add(append(seed, 0x98, 0x06, 0x01))                                                   // a field of tomorrow
+	f.Add(protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), 1<<40)) // more than 32 bits
+	f.Fuzz(func(t *testing.T, message []byte) {
+		var q envoyQuestion
+		p := q.parse(message)
+		want := new(rls.RateLimitRequest)
+		if err := proto.Unmarshal(message, want); err != nil {
+			return // the text need not be UTF-8 here
+		}
+		if n := len(want.Descriptors); n == 0 || n > maxDescriptors {
+			require.NotNil(t, p)
+			return
+		}
+		require.Nil(t, p)
+		require.Equal(t, want.Domain, string(q.domain))
+		require.Equal(t, max(1, int64(want.HitsAddend)), q.hits)
+		require.Len(t, q.descriptors, len(want.Descriptors))
+		for i, d := range q.descriptors {
+			from := want.Descriptors[i]
+			require.Len(t, from.Entries, d.count)
+			for j, e := range q.entries[d.first : d.first+d.count] {
+				require.Equal(t, from.Entries[j].Key, string(e.key))
+				require.Equal(t, from.Entries[j].Value, string(e.value))
+			}
+			require.Equal(t, from.HitsAddend != nil || from.IsNegativeHits, d.ownHits)
+			if from.HitsAddend != nil && !from.IsNegativeHits {
+				require.Equal(t, min(from.HitsAddend.Value, uint64(maxCost)), uint64(d.hits))
+			}
+		}
+	})
+}
