@@ -64,6 +64,12 @@ func (r *results) goals(all [][]row) []goal {
 	if weir, peer := find("peers", "weir, uniform"), find("peers", envoyName+", uniform"); weir != nil && peer != nil {
 		atLeast("rate relative to envoyproxy/ratelimit, HTTP", 3, ratio(weir.rateRatio, peer.rateRatio))
 	}
+	if check, gateway := find("authorize", "/v1/check"), find("authorize", "/v1/authorize"); check != nil && gateway != nil {
+		atLeast("/v1/authorize: rate relative to a check", 0.95, ratio(gateway.rateRatio, check.rateRatio))
+	}
+	if weir, peer := find("grpc", weirCalls), find("grpc", envoyCalls); weir != nil && peer != nil {
+		atLeast("rate relative to envoyproxy/ratelimit, gRPC", 3, ratio(weir.rateRatio, peer.rateRatio))
+	}
 	if w := r.last("open", all); w != nil {
 		atMost("open loop at half of capacity: p99 above the bare server's, ms", 0.5, w.p99Above/1000)
 	}

@@ -24,6 +24,10 @@ func (s *stage) begin(ctx context.Context, name string, c *cast) (end func(), er
 	switch name {
 	case "peers":
 		return nothing, s.beginPeers(ctx)
+	case "grpc":
+		if s.peers {
+			return nothing, s.beginEnvoy(ctx)
+		}
 	case "tenants":
 		return nothing, s.beginCrowd(ctx, c.crowd)
 	case "instances":

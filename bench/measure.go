@@ -140,9 +140,12 @@ func (sv *server) allocations(ctx context.Context) (total float64, err error) {
 func ask(ctx context.Context, sv *server, cert *certificate, c cell, rate int64, plan load.Plan) (*load.Result, error) {
 	target := load.Target{Protocol: c.protocol, TLS: cert.trust}
 	for _, instance := range sv.all() {
-		if c.protocol == load.HTTP1 {
+		switch c.protocol {
+		case load.HTTP1:
 			target.Addrs = append(target.Addrs, instance.http)
-		} else {
+		case load.GRPC:
+			target.Addrs = append(target.Addrs, instance.grpc)
+		default:
 			target.Addrs = append(target.Addrs, instance.https)
 		}
 	}

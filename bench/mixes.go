@@ -206,6 +206,8 @@ func (c *cast) groups(o options) ([]group, error) {
 		c.crowd.group(bare),
 		c.instancesGroup(bare, uniform),
 		c.shardsGroup(bare),
+		c.authorizeGroup(bare, weir, uniform),
+		c.grpcGroup(o.peers),
 	}
 	if o.peers {
 		all = append(all, peerGroup(bare, weir("weir, uniform", uniform), denied, uniform))

@@ -36,13 +36,22 @@ func (s *stage) beginPeers(ctx context.Context) error {
 	if err := s.compile(ctx, dir, ".", peersBinary); err != nil {
 		return err
 	}
-	if err := s.compile(ctx, dir, envoyCommand, envoyName, "-modfile=envoy_ratelimit.mod"); err != nil {
-		return err
-	}
 	for _, name := range peerNames {
 		if err := s.startMinimal(ctx, name, peersBinary, "-peer", name, "-redis", s.store.url); err != nil {
 			return err
 		}
+	}
+	return s.beginEnvoy(ctx)
+}
+
+// beginEnvoy builds and starts envoyproxy/ratelimit, the first time it is called.
+func (s *stage) beginEnvoy(ctx context.Context) error {
+	if s.servers[envoyName] != nil {
+		return nil
+	}
+	dir := filepath.Join(s.root, "bench", "peers")
+	if err := s.compile(ctx, dir, envoyCommand, envoyName, "-modfile=envoy_ratelimit.mod"); err != nil {
+		return err
 	}
 	return s.startEnvoy(ctx)
 }
@@ -92,7 +101,7 @@ func (s *stage) startEnvoy(ctx context.Context) error {
 		return err
 	}
 	s.undo = append(s.undo, p.stop)
-	s.servers[envoyName] = &server{process: p, http: addrs[0], store: s.store}
+	s.servers[envoyName] = &server{process: p, http: addrs[0], grpc: addrs[1], store: s.store}
 	return nil
 }
 

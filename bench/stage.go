@@ -24,6 +24,7 @@ const databaseVariable = "WEIR_TEST_DATABASE_URL"
 type server struct {
 	*process
 	http, https string    // addresses
+	grpc        string    // address; "": none
 	metrics     string    // URL that tells how much it allocated; "": nobody tells
 	store       *store    // that it counts in
 	more        []*server // other instances, asked in turn with this one
@@ -44,6 +45,7 @@ type stage struct {
 	servers    map[string]*server // by name: weir, bare and those of the peers
 	operator   string             // the operator's key
 	timeout    time.Duration      // of Weir, for Redis
+	peers      bool               // other rate limiters are measured too
 	contention bool               // Weir's instances profile locks and waiting
 	undo       []func()
 }
@@ -57,7 +59,7 @@ const (
 // newStage builds and starts everything but Weir itself. The caller closes the stage, also
 // after an error.
 func newStage(ctx context.Context, o options) (*stage, error) {
-	s := &stage{servers: map[string]*server{}, timeout: o.timeout, contention: o.profile != ""}
+	s := &stage{servers: map[string]*server{}, timeout: o.timeout, peers: o.peers, contention: o.profile != ""}
 	steps := []func(context.Context) error{s.makeFolder, s.build, s.createDatabase, s.startRedis, s.migrate, s.startBare}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -230,14 +232,14 @@ func (s *stage) startWeir(ctx context.Context) error {
 // startInstance starts a real server, with more variables than all have, and returns when it is
 // ready. The caller stops it.
 func (s *stage) startInstance(ctx context.Context, name, databaseURL string, in *store, variables ...string) (*server, error) {
-	addrs, err := addresses(3)
+	addrs, err := addresses(4)
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(s.binary(weirName))
 	cmd.Env = environment(append(variables,
 		"WEIR_DATABASE_URL="+databaseURL, "WEIR_REDIS_URL="+in.url,
-		"WEIR_HTTP_ADDR="+addrs[0], "WEIR_HTTPS_ADDR="+addrs[1], "WEIR_INTERNAL_ADDR="+addrs[2],
+		"WEIR_HTTP_ADDR="+addrs[0], "WEIR_HTTPS_ADDR="+addrs[1], "WEIR_INTERNAL_ADDR="+addrs[2], "WEIR_GRPC_ADDR="+addrs[3],
 		"WEIR_TLS_CERT="+s.cert.certFile, "WEIR_TLS_KEY="+s.cert.keyFile,
 		"WEIR_REDIS_TIMEOUT="+s.timeout.String(), "WEIR_DRAIN=0s", "WEIR_LOG_LEVEL=warn",
 	)...)
@@ -248,7 +250,7 @@ func (s *stage) startInstance(ctx context.Context, name, databaseURL string, in 
 	if err != nil {
 		return nil, err
 	}
-	return &server{process: p, http: addrs[0], https: addrs[1], metrics: "http://" + addrs[2] + "/metrics", store: in}, nil
+	return &server{process: p, http: addrs[0], https: addrs[1], grpc: addrs[3], metrics: "http://" + addrs[2] + "/metrics", store: in}, nil
 }
 
 // restartWeir gives a process that has seen nothing yet.
@@ -278,7 +280,15 @@ func ready(addr string) func() error {
 }
 
 func (s *stage) startBare(ctx context.Context) error {
-	return s.startMinimal(ctx, bareName, bareName)
+	addr, err := freeAddr()
+	if err != nil {
+		return err
+	}
+	if err := s.startMinimal(ctx, bareName, bareName, "-grpc", addr); err != nil {
+		return err
+	}
+	s.servers[bareName].grpc = addr
+	return nil
 }
 
 func (s *stage) startMinimal(ctx context.Context, name, binary string, args ...string) error {

@@ -140,6 +140,9 @@ func connect(ctx context.Context, target Target, plan Plan) ([]asker, error) {
 		return http2Askers(target, plan.Connections), nil
 	}
 	end := time.Now().Add(plan.Warm + plan.Measure + grace)
+	if target.Protocol == GRPC {
+		return grpcAskers(ctx, target, plan.Connections, end)
+	}
 	var askers []asker
 	for i := range plan.Connections {
 		c, err := dial(ctx, target, i, end)

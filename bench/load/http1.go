@@ -21,6 +21,7 @@ const (
 	HTTP1 Protocol = iota // plain HTTP/1.1
 	TLS                   // HTTP/1.1 over TLS
 	HTTP2                 // HTTP/2 over TLS
+	GRPC                  // gRPC without TLS
 )
 
 // Target is a server, or several instances of one.
@@ -90,6 +91,8 @@ func (c *http1) receive() (answer, error) {
 	}
 	a := answer{status: status}
 	switch {
+	case status == 204:
+		return a, nil
 	case length >= 0 && length <= c.in.Size():
 		body, err := c.in.Peek(length)
 		if err != nil {

@@ -26,7 +26,7 @@ type Result struct {
 	Requests int64 // answers of any kind
 	Denied   int64 // 429
 	Degraded int64 // answers that were made without the counters
-	Failed   int64 // neither 200 nor 429
+	Failed   int64 // neither 200, 204 nor 429
 	Unsent   int64 // Open: due, and no connection was free for them until the end
 	Elapsed  time.Duration
 
@@ -66,7 +66,7 @@ func quantile(h *hdrhistogram.Histogram, percent float64) time.Duration {
 func (r *Result) count(a answer, latency time.Duration) {
 	r.Requests++
 	switch a.status {
-	case http.StatusOK:
+	case http.StatusOK, http.StatusNoContent:
 	case http.StatusTooManyRequests:
 		r.Denied++
 	default:

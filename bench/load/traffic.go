@@ -10,7 +10,8 @@ import (
 type Request struct {
 	Path string // such as /v1/check
 	Key  string // API key; "" sends none
-	Body []byte // JSON
+	Body []byte // JSON, or of gRPC the message
+	Head string // further lines of the head, each with its end
 
 	http1 []byte // all of it, as HTTP/1.1 has it on the wire
 }
@@ -49,7 +50,7 @@ func (r *Request) prepare() {
 	if r.Key != "" {
 		head += "Authorization: Bearer " + r.Key + "\r\n"
 	}
-	r.http1 = slices.Concat([]byte(head+"\r\n"), r.Body)
+	r.http1 = slices.Concat([]byte(head+r.Head+"\r\n"), r.Body)
 }
 
 // picker returns the sequence of requests of one connection; it is for one goroutine.
