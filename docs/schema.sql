@@ -358,6 +358,49 @@ CREATE POLICY read_all ON plans FOR SELECT TO weir_system
 GRANT DELETE, INSERT, SELECT, UPDATE ON plans TO weir_app;
 GRANT SELECT (id, is_default, slug, tenant_id, version) ON plans TO weir_system;
 
+CREATE TABLE routes (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    slug text NOT NULL,
+    name text NOT NULL DEFAULT ''::text,
+    description text NOT NULL DEFAULT ''::text,
+    subject text[] NOT NULL,
+    hash text NOT NULL,
+    no_subject text NOT NULL,
+    resources jsonb NOT NULL,
+    default_resource text NOT NULL,
+    cost bigint NOT NULL,
+    attributes jsonb NOT NULL,
+    denied_status integer NOT NULL,
+    fail text NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    version bigint NOT NULL,
+    PRIMARY KEY (tenant_id, id),
+    UNIQUE (tenant_id, slug),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK ((((cardinality(subject) >= 1) AND (cardinality(subject) <= 8)) AND (array_position(subject, NULL::text) IS NULL) AND (octet_length(array_to_string(subject, ''::text)) <= 2048))),
+    CHECK ((((octet_length(default_resource) >= 1) AND (octet_length(default_resource) <= 256)) AND (POSITION(('*'::text) IN (default_resource)) = 0))),
+    CHECK (((cost >= 0) AND (cost <= '1000000000000000'::bigint))),
+    CHECK (((jsonb_typeof(attributes) = 'object'::text) AND (octet_length((attributes)::text) <= 8192))),
+    CHECK (((jsonb_typeof(resources) = 'array'::text) AND (jsonb_array_length(resources) <= 100) AND (octet_length((resources)::text) <= 131072))),
+    CHECK ((char_length(description) <= 2000)),
+    CHECK ((char_length(name) <= 200)),
+    CHECK ((denied_status = ANY (ARRAY[429, 403]))),
+    CHECK ((fail = ANY (ARRAY['closed'::text, 'open'::text]))),
+    CHECK ((hash = ANY (ARRAY['secrets'::text, 'all'::text, 'none'::text]))),
+    CHECK ((no_subject = ANY (ARRAY['deny'::text, 'allow'::text, 'ip'::text]))),
+    CHECK ((slug ~ '^[a-z0-9-]{1,63}$'::text))
+);
+ALTER TABLE routes ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON routes FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON routes FOR SELECT TO weir_system
+    USING (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON routes TO weir_app;
+GRANT SELECT ON routes TO weir_system;
+
 CREATE TABLE rules (
     tenant_id uuid NOT NULL,
     id uuid NOT NULL,

@@ -39,6 +39,7 @@ var importRules = []importRule{
 	{"internal/engine/redis", []string{"cmd/server", "internal/engine/redis", "internal/engine/enginetest"}, true, "everything above asks an engine.Engine; only the wiring knows that it is Redis"},
 	{"internal/engine", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/check", "internal/peers", "internal/engine"}, true, "arithmetic must not depend on where a state is stored"},
 	{"internal/limit", []string{"cmd/server", "internal"}, true, "the bottom floor: everything may use it"},
+	{"internal/route", []string{"cmd/server", "internal/api", "internal/check", "internal/dashboard", "internal/tenants", "internal/route"}, true, "what a request becomes is pure: it reads no HTTP and no SQL"},
 	{"internal/once", []string{"cmd/server", "internal/api"}, true, "it keeps answers, and knows nothing of checks"},
 	{"internal/mail", []string{"cmd/server", "internal/dashboard", "internal/mail"}, false, "letters are written where people are spoken to; the API asks for one by a function that it is given"},
 	{"internal/origin", []string{"cmd/server", "internal/api", "internal/dashboard"}, false, "it reads HTTP requests, of which nothing below knows"},

@@ -72,6 +72,13 @@ func (a *admin) routes() {
 	patch(a, "/v1/rules/{rule}", "patch-rule", "Change a rule", a.patchRule)
 	remove(a, "/v1/rules/{rule}", "delete-rule", "Delete a rule, its limits and overrides", a.deleteRule)
 
+	list(a, "/v1/routes", "list-routes", "List routes", a.listRoutes)
+	create(a, "/v1/routes", "create-route", "Create a route", a.createRoute)
+	read(a, "/v1/routes/{route}", "get-route", "Get a route", a.getRoute)
+	put(a, "/v1/routes/{route}", "put-route", "Create or replace a route", a.putRoute)
+	patch(a, "/v1/routes/{route}", "patch-route", "Change a route", a.patchRoute)
+	remove(a, "/v1/routes/{route}", "delete-route", "Delete a route", a.deleteRoute)
+
 	list(a, "/v1/plans", "list-plans", "List plans", a.listPlans)
 	create(a, "/v1/plans", "create-plan", "Create a plan", a.createPlan)
 	read(a, "/v1/plans/{plan}", "get-plan", "Get a plan", a.getPlan)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"weir/internal/limit"
+	"weir/internal/route"
 	"weir/internal/tenants"
 )
 
@@ -48,6 +49,13 @@ var adminCases = map[string]adminCase{
 	"put-rule":    {path: "/v1/rules/{rule}", body: obj{"limit": 7, "window": "1h"}, status: 200, bad: obj{"limit": 0, "window": "0s"}, names: []string{"/limit", "/window"}},
 	"patch-rule":  {path: "/v1/rules/{rule}", foreign: "/v1/rules/{b-rule}", body: obj{"limit": 8}, status: 200, bad: obj{"limit": nil}, names: []string{"/limit"}},
 	"delete-rule": {path: "/v1/rules/{rule}", foreign: "/v1/rules/{b-rule}", status: 204, badPath: "/v1/rules/{rule}?x=1"},
+
+	"list-routes":  {path: "/v1/routes", status: 200, badPath: "/v1/routes?limit=0", names: []string{"query:limit"}},
+	"create-route": {path: "/v1/routes", body: obj{"slug": "made", "subject": []string{"ip"}}, status: 201, bad: obj{"slug": "made2", "subject": []string{"query:key"}, "resources": []obj{{"match": "orders"}}}, names: []string{"/resources/0/match", "/subject/0"}},
+	"get-route":    {path: "/v1/routes/{route}", foreign: "/v1/routes/{b-route}", status: 200, badPath: "/v1/routes/{route}?x=1"},
+	"put-route":    {path: "/v1/routes/{route}", body: obj{"subject": []string{"jwt:sub"}}, status: 200, bad: obj{"subject": []string{}, "cost": -1}, names: []string{"/cost", "/subject"}},
+	"patch-route":  {path: "/v1/routes/{route}", foreign: "/v1/routes/{b-route}", body: obj{"fail": "open"}, status: 200, bad: obj{"subject": nil, "attributes": obj{"a.b": "nowhere"}}, names: []string{"/attributes/a.b", "/subject"}},
+	"delete-route": {path: "/v1/routes/{route}", foreign: "/v1/routes/{b-route}", status: 204, badPath: "/v1/routes/{route}?x=1"},
 
 	"list-plans":        {path: "/v1/plans", status: 200, badPath: "/v1/plans?limit=1e2", names: []string{"query:limit"}},
 	"create-plan":       {path: "/v1/plans", body: obj{"slug": "made"}, status: 201, bad: obj{"slug": "made2", "limits": obj{"no-such-rule": obj{"limit": 1}}}, names: []string{"/limits/no-such-rule"}},
@@ -205,6 +213,10 @@ func (s *adminStack) prepare(id string) *strings.Replacer {
 		}
 		plan, err := s.store.CreatePlan(ctx, actor, tenants.Plan{Slug: prefix + "p-" + id, Limits: limits})
 		require.NoError(s.t, err)
+		way := route.New(prefix + "w-" + id)
+		way.Subject = []string{"header:X-User"}
+		_, err = s.store.CreateRoute(ctx, actor, way)
+		require.NoError(s.t, err)
 		subject := prefix + "s-" + id
 		_, _, err = s.store.PutOverride(ctx, actor, subject, tenants.Override{Rule: rule.Slug, Limit: limit.Limit{Limit: 30}}, tenants.Match{})
 		require.NoError(s.t, err)
@@ -212,7 +224,7 @@ func (s *adminStack) prepare(id string) *strings.Replacer {
 		require.NoError(s.t, err)
 		member, err := s.store.InviteMember(ctx, actor, id+"@example.com", tenants.Viewer)
 		require.NoError(s.t, err)
-		names = append(names, "{"+prefix+"member}", member.ID.String(), "{"+prefix+"rule}", rule.Slug, "{"+prefix+"plan}", plan.Slug,
+		names = append(names, "{"+prefix+"member}", member.ID.String(), "{"+prefix+"rule}", rule.Slug, "{"+prefix+"plan}", plan.Slug, "{"+prefix+"route}", way.Slug,
 			"{"+prefix+"subject}", subject, "{"+prefix+"key}", key.ID.String())
 	}
 	tenant, _, _, err := s.store.CreateTenant(ctx, tenants.AsOperator("test"), tenants.NewTenant{Slug: "t-" + id, Name: id})
@@ -227,6 +239,7 @@ func TestPutUnderAnotherTenantsName(t *testing.T) {
 	for path, body := range map[string]obj{
 		"/v1/rules/{b-rule}":       {"limit": 1, "window": "1s"},
 		"/v1/plans/{b-plan}":       {"name": "mine"},
+		"/v1/routes/{b-route}":     {"subject": []string{"ip"}},
 		"/v1/subjects/{b-subject}": {"billing_ref": "mine"},
 	} {
 		path = fill.Replace(path)

@@ -23,7 +23,7 @@ type AuditParams struct {
 	PageParams
 	Actor  string `query:"actor" doc:"Only rows with this actor, by name or id"`
 	Action string `query:"action" enum:"create,update,delete,rotate,revoke,reset,import" doc:"Only this"`
-	Kind   string `query:"kind" enum:"tenant,key,rule,plan,subject,member" doc:"Only rows with this type of target"`
+	Kind   string `query:"kind" enum:"tenant,key,rule,route,plan,subject,member" doc:"Only rows with this type of target"`
 	Target string `query:"target" doc:"Only rows with this target: a slug, a subject, an email, or the id of a key"`
 	From   string `query:"from" format:"date-time" doc:"Start of the period, RFC 3339"`
 	To     string `query:"to" format:"date-time" doc:"End of the period, RFC 3339, exclusive"`

@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/negotiation"
 
 	"weir/internal/limit"
+	"weir/internal/route"
 	"weir/internal/tenants"
 )
 
@@ -25,6 +26,7 @@ type ConfigDocument struct {
 	Format   Optional[int64]           `json:"format,omitempty" minimum:"1" maximum:"1" doc:"Version of the format of this document; default 1"`
 	Tenant   Optional[ConfigTenant]    `json:"tenant,omitempty"`
 	Rules    Optional[[]RuleCreate]    `json:"rules,omitempty" maxItems:"1000"`
+	Routes   Optional[[]RouteCreate]   `json:"routes,omitempty" maxItems:"200"`
 	Plans    Optional[[]PlanCreate]    `json:"plans,omitempty" doc:"A plan without the field limits keeps its limits"`
 	Subjects Optional[[]ConfigSubject] `json:"subjects,omitempty" maxItems:"10000" doc:"Registered subjects"`
 }
@@ -60,7 +62,7 @@ type ConfigChanges struct {
 // ConfigChange is one thing that a document changes.
 type ConfigChange struct {
 	Action string       `json:"action" enum:"create,update,delete"`
-	Kind   string       `json:"kind" enum:"tenant,rule,plan,plan_limit,subject,override"`
+	Kind   string       `json:"kind" enum:"tenant,rule,route,plan,plan_limit,subject,override"`
 	Name   string       `json:"name" doc:"The slug or subject; PLAN/RULE of a plan_limit, SUBJECT/RULE of an override"`
 	Text   string       `json:"text" doc:"The change as text"`
 	Before ConfigFields `json:"before" doc:"The changed fields before, or all fields of a deleted object; null for a created object"`
@@ -192,6 +194,12 @@ func (in *ConfigDocument) document() (d tenants.Document, errs []ProblemField) {
 		var wrong []ProblemField
 		*r, wrong = body.newRule(body.slug())
 		errs = append(errs, below("/rules/"+strconv.Itoa(i), wrong)...)
+	}
+	if in.Routes.given() {
+		d.Routes = make([]route.Route, len(in.Routes.Value))
+	}
+	for i := range in.Routes.Value {
+		d.Routes[i] = in.Routes.Value[i].route()
 	}
 	if in.Plans.given() {
 		d.Plans = make([]tenants.Plan, len(in.Plans.Value))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"weir/internal/limit"
+	"weir/internal/route"
 	"weir/internal/tenants"
 )
 
@@ -18,6 +19,7 @@ type writtenConfig struct {
 	Format   int              `json:"format"`
 	Tenant   writtenTenant    `json:"tenant"`
 	Rules    []writtenRule    `json:"rules"`
+	Routes   []writtenRoute   `json:"routes"`
 	Plans    []writtenPlan    `json:"plans"`
 	Subjects []writtenSubject `json:"subjects,omitzero"`
 }
@@ -38,6 +40,21 @@ func (r writtenRule) MarshalJSON() ([]byte, error) {
 		}
 	}
 	return o.bytes(), nil
+}
+
+type writtenRoute struct {
+	Slug            string            `json:"slug"`
+	Name            string            `json:"name"`
+	Description     string            `json:"description,omitempty"`
+	Subject         []string          `json:"subject"`
+	Hash            string            `json:"hash"`
+	NoSubject       string            `json:"no_subject"`
+	Resources       []route.Template  `json:"resources,omitempty"`
+	DefaultResource string            `json:"default_resource"`
+	Cost            int64             `json:"cost"`
+	Attributes      map[string]string `json:"attributes,omitempty"`
+	DeniedStatus    int               `json:"denied_status"`
+	Fail            string            `json:"fail"`
 }
 
 type writtenLimit struct {
@@ -73,13 +90,16 @@ type writtenOverride struct {
 // encodeConfig writes a document in JSON, for people: it is kept in files and compared.
 func encodeConfig(d *tenants.Document) ([]byte, error) {
 	out := writtenConfig{
-		Format: configFormat, Rules: make([]writtenRule, len(d.Rules)), Plans: make([]writtenPlan, len(d.Plans)),
+		Format: configFormat, Rules: make([]writtenRule, len(d.Rules)), Routes: make([]writtenRoute, len(d.Routes)), Plans: make([]writtenPlan, len(d.Plans)),
 	}
 	if d.TenantName != nil {
 		out.Tenant.Name = *d.TenantName
 	}
 	for i := range d.Rules {
 		out.Rules[i] = writtenRule{&d.Rules[i]}
+	}
+	for i := range d.Routes {
+		out.Routes[i] = writeRoute(d.Routes[i])
 	}
 	for i := range d.Plans {
 		p := &d.Plans[i]
@@ -102,6 +122,14 @@ func encodeConfig(d *tenants.Document) ([]byte, error) {
 	e.SetIndent("", "  ")
 	err := e.Encode(out)
 	return buf.Bytes(), err
+}
+
+func writeRoute(r route.Route) writtenRoute {
+	return writtenRoute{
+		Slug: r.Slug, Name: r.Name, Description: r.Description, Subject: r.Subject, Hash: string(r.Hash), NoSubject: string(r.NoSubject),
+		Resources: r.Resources, DefaultResource: r.DefaultResource, Cost: r.Cost, Attributes: r.Attributes,
+		DeniedStatus: r.DeniedStatus, Fail: string(r.Fail),
+	}
 }
 
 func writeSubject(s *tenants.Subject) writtenSubject {

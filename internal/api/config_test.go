@@ -18,6 +18,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/route"
 	"weir/internal/tenants"
 	"weir/internal/testenv"
 )
@@ -63,6 +64,23 @@ rules:
     mode: enforce
     on_unavailable: deny
     consistency: leased
+routes:
+  - slug: shop
+    name: Shop
+    subject: ['jwt:sub', ip]
+    hash: secrets
+    no_subject: deny
+    resources:
+      - match: GET /orders/{id}
+      - match: POST /orders
+        resource: orders:create
+        cost: 5
+    default_resource: default
+    cost: 1
+    attributes:
+      ip: ip
+    denied_status: 429
+    fail: closed
 plans:
   - slug: free
     name: Free
@@ -81,7 +99,7 @@ func TestConfigInAFile(t *testing.T) {
 	s := newAdminStack(t)
 	put := s.call(s.key, http.MethodPut, "/v1/config", configYAML, asYAML)
 	require.Equal(t, []string{
-		`Change tenant tenant-a: name from "" to "Acme".`, "Create rule api.", "Create rule monthly.", "Create plan free.", "Create plan pro.",
+		`Change tenant tenant-a: name from "" to "Acme".`, "Create rule api.", "Create rule monthly.", "Create route shop.", "Create plan free.", "Create plan pro.",
 	}, put.changes())
 	got := s.call(s.key, http.MethodGet, "/v1/config?format=yaml", nil).ok(200)
 	require.Equal(t, yamlType, got.header.Get("Content-Type"))
@@ -158,12 +176,25 @@ var oddTexts = []string{
 	"a,b", "<a&b>", strings.Repeat("long ", 30),
 }
 
+// claims are names that YAML could take for something else.
+var claims = []string{"sub", "https://example.com/id", "a: b", "# c", "realm.id", "é"}
+
 func randomDocument(r *rand.Rand) tenants.Document {
 	pick := func(n int) bool { return r.IntN(n) == 0 }
 	text := func() string { return oddTexts[r.IntN(len(oddTexts))] }
 	line := func() string { return strings.NewReplacer("\n", "", "\t", "").Replace(text()) }
 	name := text()
-	d := tenants.Document{TenantName: &name, Rules: []limit.Rule{}, Plans: []tenants.Plan{}, Subjects: []tenants.Subject{}}
+	d := tenants.Document{TenantName: &name, Rules: []limit.Rule{}, Routes: []route.Route{}, Plans: []tenants.Plan{}, Subjects: []tenants.Subject{}}
+	for i := range r.IntN(4) {
+		in := route.New(fmt.Sprintf("w-%d", i))
+		in.Name, in.Description, in.Subject = text(), text(), []string{"jwt:" + claims[r.IntN(len(claims))], "header:X-User"}
+		in.Hash, in.Fail, in.Cost = []route.Hash{route.HashSecrets, route.HashAll, route.HashNone}[r.IntN(3)], route.FailOpen, r.Int64N(3)
+		if pick(2) {
+			in.Resources = []route.Template{{Match: "GET /a/{id}", Cost: new(int64)}, {Match: "/b", Resource: "r" + strings.ReplaceAll(line(), "*", "")}}
+			in.Attributes = map[string]string{"x-y.z": "cookie:a'b", "on": "ip"}
+		}
+		d.Routes = append(d.Routes, in)
+	}
 	limits := map[string]func() limit.Limit{}
 	for i := range r.IntN(12) {
 		in := limit.NewRule([]string{"r-%d", "%d", "0%d", "on-%d", "-%d"}[r.IntN(5)])

@@ -23,6 +23,10 @@ var docsExamples = map[string]string{
 	"put-rule":    `{"resource": "orders:*", "algorithm": "token_bucket", "limit": 100, "window": "1m", "burst": 200}`,
 	"patch-rule":  `{"limit": 200, "penalty": "30s"}`,
 
+	"create-route": `{"slug": "shop", "subject": ["jwt:sub", "ip"], "resources": [{"match": "GET /orders/{id}"}, {"match": "POST /orders", "resource": "orders:create", "cost": 5}]}`,
+	"put-route":    `{"subject": ["header:X-Api-Key", "ip"], "fail": "open"}`,
+	"patch-route":  `{"denied_status": 403, "attributes": {"ip": "ip"}}`,
+
 	"create-plan":    `{"slug": "business", "name": "Business"}`,
 	"put-plan":       `{"name": "Business", "description": "For companies"}`,
 	"patch-plan":     `{"description": null}`,

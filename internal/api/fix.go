@@ -33,6 +33,7 @@ var fixes = []struct{ says, fix string }{
 	{"names no rule", "Make the rule first, or take one that GET /v1/rules lists."},
 	{"is not a rule of the tenant", "Make the rule first, or take one that GET /v1/rules lists."},
 	{"is there twice", "Keep one of the two."},
+	{"is a duplicate", "Keep one of the two."},
 	{"more than once", "Send it once."},
 	{"same item twice", "Keep one of the two."},
 	{"cannot be null", "Send a value, or leave it out."},

@@ -131,6 +131,12 @@ func jsonPointer(path string) string {
 	if above, key, ok := strings.Cut(path, ".labels."); ok {
 		return jsonPointer(above) + "/labels/" + escapePointer(key)
 	}
+	if key, ok := strings.CutPrefix(path, "attributes."); ok {
+		return "/attributes/" + escapePointer(key)
+	}
+	if above, key, ok := strings.Cut(path, ".attributes."); ok {
+		return jsonPointer(above) + "/attributes/" + escapePointer(key)
+	}
 	path = strings.NewReplacer("[", ".", "]", "").Replace(path)
 	parts := strings.Split(path, ".")
 	for i := range parts {

@@ -208,6 +208,7 @@ var documentTags = []*huma.Tag{
 	{Name: "keys", Description: "API keys"},
 	{Name: "config", Description: "The configuration as one document: export, preview, apply"},
 	{Name: "rules", Description: "What is limited and how"},
+	{Name: "routes", Description: "How the requests of a gateway become checks"},
 	{Name: "plans", Description: "Billing tiers and their limits"},
 	{Name: "subjects", Description: "Plans, states and overrides of subjects"},
 	{Name: "members", Description: "People who can sign in to the tenant's dashboard, and their roles"},

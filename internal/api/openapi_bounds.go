@@ -6,6 +6,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"weir/internal/limit"
+	"weir/internal/route"
 )
 
 // The document says of a body what is true of it, whoever finds out. What has the wrong shape huma refuses, by the
@@ -37,7 +38,15 @@ var (
 	overrideBounds = with(limitBounds, "reason", keywords{"maxLength": maxReasonText})
 	subjectBounds  = map[string]keywords{"billing_ref": {"maxLength": limit.MaxNameBytes}, "labels": {"maxProperties": maxLabels}}
 	planBounds     = map[string]keywords{"name": nameText, "description": longText}
-	onlyName       = map[string]keywords{"name": nameText}
+	sourcesOf      = keywords{"minItems": 1, "maxItems": route.MaxSources}
+	routeCost      = keywords{"minimum": 0, "maximum": limit.MaxFixedLimit}
+	routeResource  = keywords{"minLength": 1, "maxLength": limit.MaxNameBytes, "pattern": "^[^*]*$"}
+	routeBounds    = map[string]keywords{
+		"name": nameText, "description": longText, "subject": sourcesOf, "resources": {"maxItems": route.MaxTemplates},
+		"default_resource": routeResource, "cost": routeCost, "attributes": {"maxProperties": limit.MaxAttributes},
+		"denied_status": {"enum": []any{429, 403, nil}},
+	}
+	onlyName = map[string]keywords{"name": nameText}
 )
 
 // bodyBounds are the bounds of the fields of bodies, by the names of their schemas.
@@ -45,6 +54,12 @@ var bodyBounds = map[string]map[string]keywords{
 	"RuleCreate": ruleBounds(slugText),
 	"RulePut":    ruleBounds(neverNull),
 	"RulePatch":  ruleBounds(neverNull),
+
+	"RouteCreate":        with(routeBounds, "slug", slugText),
+	"RoutePut":           with(routeBounds, "slug", neverNull),
+	"RoutePatch":         with(with(routeBounds, "slug", neverNull), "subject",
+		keywords{"type": nil, "minItems": 1, "maxItems": route.MaxSources}),
+	"RouteTemplateInput": {"match": {"minLength": 1, "maxLength": route.MaxMatchBytes}, "resource": routeResource, "cost": routeCost},
 
 	"PlanCreate": with(planBounds, "slug", slugText),
 	"PlanPut":    with(planBounds, "slug", neverNull),

@@ -124,13 +124,16 @@ func (b boundsCase) try(s *openapi3.Schema) (tried int) {
 	if s.Pattern != "" {
 		check(true, "A*B", "not of the pattern")
 	}
+	if s.MinItems > 0 {
+		check(true, []string{}, "no items")
+	}
 	if s.MaxItems != nil && b.field == "by" {
 		check(false, attributeNames(int(*s.MaxItems)), "the most items")
 		check(true, attributeNames(int(*s.MaxItems)+1), "an item too many")
 	}
 	if s.MaxProps != nil {
-		check(false, labelsOf(int(*s.MaxProps)), "the most members")
-		check(true, labelsOf(int(*s.MaxProps)+1), "a member too many")
+		check(false, membersOf(b.field, int(*s.MaxProps)), "the most members")
+		check(true, membersOf(b.field, int(*s.MaxProps)+1), "a member too many")
 	}
 	return tried
 }
@@ -142,10 +145,15 @@ func attributeNames(n int) (names []string) {
 	return names
 }
 
-func labelsOf(n int) map[string]string {
-	labels := map[string]string{}
-	for i := range n {
-		labels["l"+strconv.Itoa(i)] = "v"
+// membersOf are so many members that the field takes.
+func membersOf(field string, n int) map[string]string {
+	value := "v"
+	if field == "attributes" {
+		value = "ip"
 	}
-	return labels
+	members := map[string]string{}
+	for i := range n {
+		members["m"+strconv.Itoa(i)] = value
+	}
+	return members
 }

@@ -33,7 +33,7 @@ var (
 // PolicySource reads a tenant's configuration. Versions are compared for equality only: after
 // the restore of a backup they may go back.
 type PolicySource interface {
-	// LoadPolicy reads rules, plans and plan limits, all at one instant.
+	// LoadPolicy reads rules, plans, plan limits and routes, all at one instant.
 	// ErrUnknownTenant where there is no such active tenant.
 	LoadPolicy(ctx context.Context, tenant limit.TenantID) (PolicyData, error)
 	// ListSubjects calls each for registered subjects in the order of their names, for as many as

@@ -9,14 +9,16 @@ import (
 
 	"weir/internal/engine"
 	"weir/internal/limit"
+	"weir/internal/route"
 )
 
-// PolicyData is one tenant's rules and plans as a PolicySource reads them.
+// PolicyData is one tenant's rules, plans and routes as a PolicySource reads them.
 type PolicyData struct {
 	Slug    string // the tenant's
 	Version int64  // the tenant's policy version that they were read at
 	Rules   []limit.Rule
 	Plans   []PlanData
+	Routes  []route.Route
 }
 
 // PlanData is a plan and the numbers it gives to rules, by their slugs.
@@ -56,6 +58,7 @@ type Policy struct {
 	lengths  []int // of the prefixes, each once
 	plans    map[string]*planNumbers
 	fallback *planNumbers // the default plan; nil where the tenant has no plans
+	routes   map[string]*route.Compiled
 	subjects *subjects
 	size     int64 // bytes, without the subjects
 }
@@ -98,6 +101,9 @@ func (p *Policy) Version() int64 { return p.version }
 
 // HasPlan reports whether a check may name this plan; "", for no name, is always right.
 func (p *Policy) HasPlan(slug string) bool { return slug == "" || p.plans[slug] != nil }
+
+// Route returns the route with this slug, nil where the tenant has none.
+func (p *Policy) Route(slug []byte) *route.Compiled { return p.routes[string(slug)] }
 
 // Rules returns how many rules the policy has, those that are off included.
 func (p *Policy) Rules() int { return len(p.rules) }
@@ -165,8 +171,28 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 			p.fallback = pn
 		}
 	}
+	if err := p.compileRoutes(data.Routes); err != nil {
+		return nil, err
+	}
 	p.size = p.measure()
 	return p, nil
+}
+
+func (p *Policy) compileRoutes(routes []route.Route) error {
+	if len(routes) > 0 {
+		p.routes = make(map[string]*route.Compiled, len(routes))
+	}
+	for i := range routes {
+		compiled, err := route.Compile(routes[i])
+		if err != nil {
+			return fmt.Errorf("route %s: %w", routes[i].Slug, err)
+		}
+		if p.routes[routes[i].Slug] != nil {
+			return fmt.Errorf("duplicate route %q", routes[i].Slug)
+		}
+		p.routes[routes[i].Slug] = compiled
+	}
+	return nil
 }
 
 func (p *Policy) index(i int32, pattern string) {

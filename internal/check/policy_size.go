@@ -37,6 +37,9 @@ func (p *Policy) measure() int64 {
 		n += 2*(sizeOf[string]()+8) + len(slug) + sizeOf[planNumbers]() +
 			2*cap(plan.at) + cap(plan.numbers)*sizeOf[number]() + 3*object
 	}
+	for slug, r := range p.routes {
+		n += 2*(sizeOf[string]()+8) + len(slug) + r.Bytes() + 2*object
+	}
 	return int64(n)
 }
 

@@ -55,7 +55,7 @@ var auditActions = []option{
 }
 
 var auditKinds = []option{
-	{"", "Any"}, {"rule", "A rule"}, {"plan", "A plan"}, {"subject", "A subject"}, {"key", "An API key"}, {"member", "A member"}, {"tenant", "The tenant"},
+	{"", "Any"}, {"rule", "A rule"}, {"route", "A route"}, {"plan", "A plan"}, {"subject", "A subject"}, {"key", "An API key"}, {"member", "A member"}, {"tenant", "The tenant"},
 }
 
 // errVerifying: as many trails are being verified as may be at once.

@@ -23,14 +23,16 @@ var Fields = []Field{
 		Schema:  map[string]any{"maxLength": maxNameLength},
 		value:   text(func(r *Rule) *string { return &r.Name }),
 		initial: func(r *Rule) any { return r.Slug },
-		check:   func(r *Rule, errs *FieldErrors) { checkText(errs, "name", r.Name, maxNameLength) },
+		check:   func(r *Rule, errs *FieldErrors) { ValidateText(errs, "name", r.Name, maxNameLength) },
 	},
 	{
 		Name: "description", Label: "Description",
 		Sent:   "Up to 2000 characters",
 		Schema: map[string]any{"maxLength": maxDescriptionLength},
 		value:  text(func(r *Rule) *string { return &r.Description }),
-		check:  func(r *Rule, errs *FieldErrors) { checkText(errs, "description", r.Description, maxDescriptionLength) },
+		check: func(r *Rule, errs *FieldErrors) {
+			ValidateText(errs, "description", r.Description, maxDescriptionLength)
+		},
 	},
 	{
 		Name: "resource", Label: "Resource",

@@ -230,7 +230,8 @@ func (r *Rule) checkConsistency(errs *FieldErrors) {
 	}
 }
 
-func checkText(errs *FieldErrors, field, s string, most int) {
+// ValidateText refuses a text for people that is too long or holds control characters.
+func ValidateText(errs *FieldErrors, field, s string, most int) {
 	if utf8.RuneCountInString(s) > most || !utf8.ValidString(s) {
 		errs.Add(field, "must be at most %d characters of UTF-8", most)
 	} else if strings.ContainsFunc(s, func(c rune) bool { return unicode.IsControl(c) && c != '\n' && c != '\t' }) {

@@ -20,13 +20,14 @@ const (
 	auditTenant  = "tenant"
 	auditKey     = "key"
 	auditRule    = "rule"
+	auditRoute   = "route"
 	auditPlan    = "plan"    // with its limits
 	auditSubject = "subject" // with its overrides
 	auditMember  = "member"
 )
 
 // auditKinds lists the kinds.
-var auditKinds = []string{auditTenant, auditKey, auditRule, auditPlan, auditSubject, auditMember}
+var auditKinds = []string{auditTenant, auditKey, auditRule, auditRoute, auditPlan, auditSubject, auditMember}
 
 // trail notes during a change which objects it writes, each as it was before. At the end they are
 // read again, and what differs is what the change did: the writes themselves need not say it.
@@ -277,7 +278,7 @@ func auditFieldsOf(kind, object string) (auditFields, error) {
 	}
 	fields = make(auditFields, len(columns))
 	for name, value := range columns {
-		if kind == auditRule || kind == auditPlan || kind == auditSubject {
+		if kind == auditRule || kind == auditRoute || kind == auditPlan || kind == auditSubject {
 			name = fieldOfColumn(name)
 		}
 		if text := string(value); name != "" && text != `""` && text != "{}" {
@@ -328,6 +329,8 @@ func auditObjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, kind str
 		err = eachRow(q.AuditKeys(ctx, db.AuditKeysParams{TenantID: tenant, Ids: ids}))(func(r db.AuditKeysRow) { add(r.ID.String(), r.Target, r.Object) })
 	case auditRule:
 		err = eachRow(q.AuditRules(ctx, db.AuditRulesParams{TenantID: tenant, Ids: ids}))(func(r db.AuditRulesRow) { add(r.ID.String(), r.Target, r.Object) })
+	case auditRoute:
+		err = eachRow(q.AuditRoutes(ctx, db.AuditRoutesParams{TenantID: tenant, Ids: ids}))(func(r db.AuditRoutesRow) { add(r.ID.String(), r.Target, r.Object) })
 	case auditPlan:
 		err = eachRow(q.AuditPlans(ctx, db.AuditPlansParams{TenantID: tenant, Ids: ids}))(func(r db.AuditPlansRow) { add(r.ID.String(), r.Target, r.Object) })
 	case auditSubject:

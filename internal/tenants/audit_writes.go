@@ -55,6 +55,30 @@ func (c *change) DeleteRule(ctx context.Context, p db.DeleteRuleParams) error {
 	return c.Queries.DeleteRule(ctx, p)
 }
 
+// InsertRoute creates a route.
+func (c *change) InsertRoute(ctx context.Context, p db.InsertRouteParams) (row db.Route, err error) {
+	if _, err = c.touch(ctx, auditRoute, p.ID.String(), true); err == nil {
+		row, err = c.Queries.InsertRoute(ctx, p)
+	}
+	return row, err
+}
+
+// UpdateRoute replaces a route.
+func (c *change) UpdateRoute(ctx context.Context, p db.UpdateRouteParams) (row db.Route, err error) {
+	if _, err = c.touch(ctx, auditRoute, p.ID.String(), false); err == nil {
+		row, err = c.Queries.UpdateRoute(ctx, p)
+	}
+	return row, err
+}
+
+// DeleteRoute deletes a route.
+func (c *change) DeleteRoute(ctx context.Context, p db.DeleteRouteParams) error {
+	if _, err := c.touch(ctx, auditRoute, p.ID.String(), false); err != nil {
+		return err
+	}
+	return c.Queries.DeleteRoute(ctx, p)
+}
+
 // InsertPlan makes a plan.
 func (c *change) InsertPlan(ctx context.Context, p db.InsertPlanParams) (row db.Plan, err error) {
 	if _, err = c.touch(ctx, auditPlan, p.ID.String(), true); err == nil {

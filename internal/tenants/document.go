@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"weir/internal/limit"
+	"weir/internal/route"
 	"weir/internal/tenants/db"
 )
 
@@ -20,6 +21,7 @@ import (
 type Document struct {
 	TenantName *string
 	Rules      []limit.Rule
+	Routes     []route.Route
 	// Plans: a plan whose Limits are nil keeps those that it has. At most one is the default.
 	Plans []Plan
 	// Subjects: one whose Overrides are nil keeps those that it has.
@@ -40,7 +42,7 @@ type Apply struct {
 	// Match is held against the version of Store.Document; with Subjects in the document, against
 	// the version of one with subjects.
 	Match Match
-	// Prune deletes what sections of the document leave out: rules, plans, subjects; limits of
+	// Prune deletes what sections of the document leave out: rules, routes, plans, subjects; limits of
 	// plans and overrides of subjects that it has such a list of.
 	Prune  bool
 	DryRun bool // only answers what would change
@@ -62,9 +64,12 @@ func (s *Store) Document(ctx context.Context, a Actor, subjects bool) (d Documen
 		if err != nil {
 			return err
 		}
-		d = Document{TenantName: &k.tenant.Name, Rules: make([]limit.Rule, len(k.rules)), Plans: k.plans}
+		d = Document{TenantName: &k.tenant.Name, Rules: make([]limit.Rule, len(k.rules)), Routes: make([]route.Route, len(k.routes)), Plans: k.plans}
 		for i, r := range k.rules {
 			d.Rules[i] = r.Rule
+		}
+		for i, r := range k.routes {
+			d.Routes[i] = r.Route
 		}
 		version = k.version(subjects)
 		if !subjects {
@@ -120,6 +125,9 @@ func (d *Document) tooLarge() (fields []limit.FieldError) {
 	if len(d.Rules) > limit.MaxRules {
 		add("rules", "may be at most %d", limit.MaxRules)
 	}
+	if len(d.Routes) > route.MaxRoutes {
+		add("routes", "may be at most %d", route.MaxRoutes)
+	}
 	numbers := 0
 	for i := range d.Plans {
 		numbers += 1 + len(d.Plans[i].Limits)
@@ -154,6 +162,12 @@ func (d *Document) validate() (fields []limit.FieldError) {
 		once(at+"slug", d.Rules[i].Slug)
 	}
 	clear(slugs)
+	for i := range d.Routes {
+		at := fmt.Sprintf("routes.%d.", i)
+		fields = append(fields, prefixed(at, d.Routes[i].Validate())...)
+		once(at+"slug", d.Routes[i].Slug)
+	}
+	clear(slugs)
 	standard := ""
 	for i := range d.Plans {
 		p, at := &d.Plans[i], fmt.Sprintf("plans.%d.", i)
@@ -186,8 +200,9 @@ func fieldsOf(err error) []limit.FieldError {
 // configuration is what a document is compared with.
 type configuration struct {
 	tenant db.Tenant
-	rules  []Rule // by slug
-	plans  []Plan // by slug
+	rules  []Rule  // by slug
+	routes []Route // by slug
+	plans  []Plan  // by slug
 }
 
 func readConfiguration(ctx context.Context, q *db.Queries, tenant uuid.UUID) (k configuration, err error) {
@@ -204,6 +219,13 @@ func readConfiguration(ctx context.Context, q *db.Queries, tenant uuid.UUID) (k 
 			return k, err
 		}
 	}
+	routes, err := q.AllRoutes(ctx, tenant)
+	if err != nil {
+		return k, err
+	}
+	for _, row := range routes {
+		k.routes = append(k.routes, routeOf(row))
+	}
 	plans, err := q.DocumentPlans(ctx, tenant)
 	if err != nil {
 		return k, err
@@ -211,6 +233,7 @@ func readConfiguration(ctx context.Context, q *db.Queries, tenant uuid.UUID) (k 
 	k.plans, err = withLimits(ctx, q, tenant, plans)
 	// Sorted here, for the order of the database depends on its locale.
 	slices.SortFunc(k.rules, func(a, b Rule) int { return strings.Compare(a.Slug, b.Slug) })
+	slices.SortFunc(k.routes, func(a, b Route) int { return strings.Compare(a.Slug, b.Slug) })
 	slices.SortFunc(k.plans, func(a, b Plan) int { return strings.Compare(a.Slug, b.Slug) })
 	return k, err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"weir/internal/limit"
+	"weir/internal/route"
 	"weir/internal/tenants/db"
 )
 
@@ -28,9 +29,10 @@ type revision struct {
 	rules map[string]Rule
 	plans map[string]*revisedPlan
 
-	newRules, editedRules, goneRules []Rule
-	renumbered                       map[string]int // rules whose limits may not fit any more, and their places in the document
-	goneDefault                      bool           // some plan is the default no more
+	newRules, editedRules, goneRules    []Rule
+	newRoutes, editedRoutes, goneRoutes []Route
+	renumbered                          map[string]int // rules whose limits may not fit any more, and their places in the document
+	goneDefault                         bool           // some plan is the default no more
 
 	subjects []*revisedSubject // those in the document
 	gone     []Subject
@@ -74,6 +76,7 @@ func (c *change) revise(ctx context.Context, d *Document, how Apply) (*revision,
 	r := &revision{Document: d, prune: how.Prune, before: before, problems: d.validate()}
 	r.reviseTenant()
 	r.reviseRules()
+	r.reviseRoutes()
 	r.revisePlans()
 	if err := c.reviseSubjects(ctx, r); err != nil {
 		return nil, err
@@ -131,6 +134,36 @@ func (r *revision) reviseRules() {
 		r.wrong("rules", "would make %d rules of the tenant, which may have %d", len(r.rules), limit.MaxRules)
 	} else if rematch {
 		r.checkMatching()
+	}
+}
+
+func (r *revision) reviseRoutes() {
+	old := make(map[string]Route, len(r.before.routes))
+	for _, o := range r.before.routes {
+		old[o.Slug] = o
+	}
+	named := map[string]bool{}
+	for i := range r.Routes {
+		in := r.Routes[i]
+		named[in.Slug] = true
+		before, had := old[in.Slug]
+		switch {
+		case !had:
+			r.newRoutes = append(r.newRoutes, Route{Route: in, ID: newID()})
+			r.create("route", in.Slug, "", routeFields(in))
+		case !sameRoute(before.Route, in):
+			r.editedRoutes = append(r.editedRoutes, Route{Route: in, ID: before.ID})
+			r.update("route", in.Slug, routeFields(before.Route), routeFields(in))
+		}
+	}
+	for _, o := range r.before.routes {
+		if r.prune && r.Routes != nil && !named[o.Slug] {
+			r.goneRoutes = append(r.goneRoutes, o)
+			r.remove("route", o.Slug, "", routeFields(o.Route))
+		}
+	}
+	if n := len(old) + len(r.newRoutes) - len(r.goneRoutes); n > route.MaxRoutes {
+		r.wrong("routes", "would make %d routes of the tenant, which may have %d", n, route.MaxRoutes)
 	}
 }
 

@@ -9,12 +9,13 @@ import (
 	"unicode/utf8"
 
 	"weir/internal/limit"
+	"weir/internal/route"
 )
 
 // DocumentChange is one thing that a document changes.
 type DocumentChange struct {
 	Action string // create, update or delete
-	Kind   string // tenant, rule, plan, plan_limit, subject or override
+	Kind   string // tenant, rule, route, plan, plan_limit, subject or override
 	Name   string // the slug or subject; PLAN/RULE of a plan_limit, SUBJECT/RULE of an override
 	Text   string // the same as a sentence
 	// Before and After are fields by their JSON names: of an update those that change, of a
@@ -129,6 +130,15 @@ func ruleFields(r *limit.Rule) []field {
 		fields[i] = field{limit.Fields[i].Name, limit.Fields[i].Get(r)}
 	}
 	return fields
+}
+
+func routeFields(r route.Route) []field {
+	u := routeParams([16]byte{}, [16]byte{}, r, 0) // as it is stored
+	return []field{
+		{"slug", r.Slug}, {"name", u.Name}, {"description", u.Description}, {"subject", u.Subject}, {"hash", u.Hash},
+		{"no_subject", u.NoSubject}, {"resources", u.Resources}, {"default_resource", u.DefaultResource}, {"cost", u.Cost},
+		{"attributes", u.Attributes}, {"denied_status", u.DeniedStatus}, {"fail", u.Fail},
+	}
 }
 
 func limitFields(l limit.Limit) []field {

@@ -53,7 +53,7 @@ func (c *change) partsOf(ctx context.Context, r *revision) (p parts, err error) 
 		switch made.Kind {
 		case "tenant":
 			p.itself = true
-		case "rule", "plan", "plan_limit":
+		case "rule", "route", "plan", "plan_limit":
 			p.policy = true
 		case "subject", "override":
 			p.subjects = true
@@ -83,6 +83,15 @@ func (c *change) queueRevision(ctx context.Context, r *revision, version int64) 
 	}
 	for _, rule := range r.editedRules {
 		did(c.UpdateRule(ctx, ruleParams(c.tenant, rule.ID, rule.Rule, version)))
+	}
+	for _, o := range r.newRoutes {
+		did(c.insertRoute(ctx, o.ID, o.Route, version))
+	}
+	for _, o := range r.editedRoutes {
+		did(c.UpdateRoute(ctx, routeParams(c.tenant, o.ID, o.Route, version)))
+	}
+	for _, o := range r.goneRoutes {
+		do(c.DeleteRoute(ctx, db.DeleteRouteParams{TenantID: c.tenant, ID: o.ID}))
 	}
 	do(c.queuePlans(ctx, r, version))
 	do(c.queueNewSubjects(ctx, r, version))

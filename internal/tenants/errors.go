@@ -78,9 +78,10 @@ func invalidIf(fields []limit.FieldError) error {
 
 // uniqueConflicts are the conflicts that unique constraints report, by constraint.
 var uniqueConflicts = map[string]ConflictError{
-	"rules_tenant_id_slug_key": {CodeSlugTaken, "there is a rule with this slug already"},
-	"plans_tenant_id_slug_key": {CodeSlugTaken, "there is a plan with this slug already"},
-	"tenants_slug_key":         {CodeSlugTaken, "there is a tenant with this slug already"},
+	"rules_tenant_id_slug_key":  {CodeSlugTaken, "there is a rule with this slug already"},
+	"routes_tenant_id_slug_key": {CodeSlugTaken, "there is a route with this slug already"},
+	"plans_tenant_id_slug_key":  {CodeSlugTaken, "there is a plan with this slug already"},
+	"tenants_slug_key":          {CodeSlugTaken, "there is a tenant with this slug already"},
 }
 
 // translate turns what Postgres and its driver say into this package's errors. Errors of this

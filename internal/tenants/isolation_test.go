@@ -33,7 +33,7 @@ func TestCatalogue(t *testing.T) {
 				AND a.attname = CASE WHEN c.relname = 'tenants' THEN 'id' ELSE 'tenant_id' END
 			WHERE n.nspname = 'public' AND c.relkind IN ('r', 'p')) `
 		require.Subset(t, list(fenced+"SELECT relname FROM fenced"), []string{
-			"tenants", "api_keys", "rules", "plans", "plan_limits", "subjects", "overrides", "subject_tombstones", "members", "idempotency_keys", "invitations",
+			"tenants", "api_keys", "rules", "routes", "plans", "plan_limits", "subjects", "overrides", "subject_tombstones", "members", "idempotency_keys", "invitations",
 		}, "tables that belong to tenants")
 		require.Empty(t, list(fenced+`SELECT relname FROM fenced
 			WHERE NOT (attnotnull AND relrowsecurity AND relforcerowsecurity)`), "not null, enabled and forced")
@@ -79,6 +79,7 @@ func TestRowSecurity(t *testing.T) {
 	s := d.Store
 	for _, actor := range []tenants.Actor{a, b} {
 		mustRule(t, s, actor, rule("r"))
+		mustRoute(t, s, actor, byHeader("edge"))
 		mustPlan(t, s, actor, "free")
 		_, _, err := s.PutPlanLimit(t.Context(), actor, "free", "r", limit.Limit{Limit: 1}, tenants.Match{})
 		require.NoError(t, err)
@@ -91,7 +92,7 @@ func TestRowSecurity(t *testing.T) {
 		_, err = s.Idempotent(t.Context(), actor, "key", [32]byte{1}, answers(200, nil))
 		require.NoError(t, err)
 	}
-	tables := []string{"api_keys", "rules", "plans", "plan_limits", "subjects", "overrides", "subject_tombstones", "members", "idempotency_keys", "invitations"}
+	tables := []string{"api_keys", "rules", "routes", "plans", "plan_limits", "subjects", "overrides", "subject_tombstones", "members", "idempotency_keys", "invitations"}
 	count := func(ctx context.Context, tx pgx.Tx, table string) (n int) {
 		require.NoError(t, tx.QueryRow(ctx, "SELECT count(*) FROM "+table).Scan(&n))
 		return n
@@ -117,7 +118,7 @@ func TestRowSecurity(t *testing.T) {
 			require.NoError(t, err)
 			require.Zero(t, tag.RowsAffected(), table)
 		}
-		for _, table := range []string{"rules", "plans", "subjects", "overrides", "plan_limits", "members"} {
+		for _, table := range []string{"rules", "routes", "plans", "subjects", "overrides", "plan_limits", "members"} {
 			tag, err := tx.Exec(ctx, "DELETE FROM "+table+" WHERE tenant_id = $1", b.TenantID())
 			require.NoError(t, err)
 			require.Zero(t, tag.RowsAffected(), "deleting another tenant's %s", table)
@@ -150,6 +151,7 @@ func TestRowSecurity(t *testing.T) {
 	refused(denied, "weir_app", "ALTER TABLE rules DISABLE ROW LEVEL SECURITY")
 	refused(denied, "weir_app", "TRUNCATE rules")
 	refused(denied, "weir_system", "UPDATE rules SET limit_units = 1")
+	refused(denied, "weir_system", "UPDATE routes SET fail = 'open'")
 	refused(denied, "weir_system", "INSERT INTO api_keys (tenant_id) VALUES ($1)", b.TenantID())
 	refused(denied, "weir_system", "UPDATE api_keys SET revoked_at = NULL")
 	refused(denied, "weir_system", "SELECT labels FROM subjects")

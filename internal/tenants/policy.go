@@ -12,10 +12,11 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/route"
 	"weir/internal/tenants/db"
 )
 
-// LoadPolicy reads a tenant's rules, plans and plan limits, all of one instant, for check.Policies.
+// LoadPolicy reads a tenant's rules, plans, plan limits and routes, all of one instant, for check.Policies.
 // It fails with check.ErrUnknownTenant where there is no such active tenant, and with ErrUnavailable.
 func (s *Store) LoadPolicy(ctx context.Context, tenant limit.TenantID) (data check.PolicyData, err error) {
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
@@ -36,7 +37,14 @@ func (s *Store) LoadPolicy(ctx context.Context, tenant limit.TenantID) (data che
 			}
 			data.Rules[i] = r.Rule
 		}
-		data.Plans, err = loadPlans(ctx, q, tenant)
+		if data.Plans, err = loadPlans(ctx, q, tenant); err != nil {
+			return err
+		}
+		routes, err := q.AllRoutes(ctx, tenant)
+		data.Routes = make([]route.Route, len(routes))
+		for i, row := range routes {
+			data.Routes[i] = routeOf(row).Route
+		}
 		return err
 	})
 	if err != nil {

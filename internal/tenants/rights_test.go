@@ -13,6 +13,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/route"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 )
@@ -74,6 +75,21 @@ func TestRoles(t *testing.T) {
 		}},
 		"DeleteRule": {editors, func(ctx context.Context, m tenants.Actor) error {
 			return s.DeleteRule(ctx, m, "nothing", tenants.Match{})
+		}},
+		"CreateRoute": {editors, func(ctx context.Context, m tenants.Actor) error {
+			_, err := s.CreateRoute(ctx, m, byHeader("w-"+uuid.NewString()[:8]))
+			return err
+		}},
+		"PutRoute": {editors, func(ctx context.Context, m tenants.Actor) error {
+			_, _, err := s.PutRoute(ctx, m, byHeader("edge"), tenants.Match{})
+			return err
+		}},
+		"EditRoute": {editors, func(ctx context.Context, m tenants.Actor) error {
+			_, err := s.EditRoute(ctx, m, "nothing", tenants.Match{}, func(*route.Route) error { return nil })
+			return err
+		}},
+		"DeleteRoute": {editors, func(ctx context.Context, m tenants.Actor) error {
+			return s.DeleteRoute(ctx, m, "nothing", tenants.Match{})
 		}},
 		"CreatePlan": {editors, func(ctx context.Context, m tenants.Actor) error {
 			_, err := s.CreatePlan(ctx, m, tenants.Plan{Slug: "p-" + uuid.NewString()[:8]})

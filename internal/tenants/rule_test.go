@@ -378,7 +378,7 @@ func TestOldServerOnNewSchema(t *testing.T) {
 		require.Equal(t, []limit.Rule{r.Rule}, policyOf(t, s, a.TenantID()).Rules)
 	}
 	read()
-	for _, table := range []string{"tenants", "api_keys", "rules", "plans", "plan_limits", "subjects", "overrides"} {
+	for _, table := range []string{"tenants", "api_keys", "rules", "routes", "plans", "plan_limits", "subjects", "overrides"} {
 		d.Exec("ALTER TABLE " + table + " ADD COLUMN later text NOT NULL DEFAULT 'x'")
 	}
 	read()

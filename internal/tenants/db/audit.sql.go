@@ -348,6 +348,42 @@ func (q *Queries) AuditPlans(ctx context.Context, arg AuditPlansParams) ([]Audit
 	return items, nil
 }
 
+const auditRoutes = `-- name: AuditRoutes :many
+SELECT id, slug AS target, jsonb_strip_nulls(to_jsonb(r))::text AS object
+FROM routes r WHERE tenant_id = $1 AND id = ANY($2::uuid[])
+`
+
+type AuditRoutesParams struct {
+	TenantID uuid.UUID
+	Ids      []uuid.UUID
+}
+
+type AuditRoutesRow struct {
+	ID     uuid.UUID
+	Target string
+	Object string
+}
+
+func (q *Queries) AuditRoutes(ctx context.Context, arg AuditRoutesParams) ([]AuditRoutesRow, error) {
+	rows, err := q.db.Query(ctx, auditRoutes, arg.TenantID, arg.Ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AuditRoutesRow
+	for rows.Next() {
+		var i AuditRoutesRow
+		if err := rows.Scan(&i.ID, &i.Target, &i.Object); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const auditRuleUse = `-- name: AuditRuleUse :one
 SELECT jsonb_build_object(
     'plan_limits', coalesce((

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"weir/internal/route"
 )
 
 type AccountLink struct {
@@ -160,6 +161,26 @@ type PlanLimit struct {
 	BurstUnits *int64
 	Unlimited  bool
 	Version    int64
+}
+
+type Route struct {
+	TenantID        uuid.UUID
+	ID              uuid.UUID
+	Slug            string
+	Name            string
+	Description     string
+	Subject         []string
+	Hash            string
+	NoSubject       string
+	Resources       []route.Template
+	DefaultResource string
+	Cost            int64
+	Attributes      map[string]string
+	DeniedStatus    int32
+	Fail            string
+	CreatedAt       time.Time
+	UpdatedAt       time.Time
+	Version         int64
 }
 
 type Rule struct {

@@ -33,6 +33,10 @@ SELECT p.id, p.slug AS target, jsonb_strip_nulls(to_jsonb(p) || jsonb_build_obje
     WHERE l.tenant_id = p.tenant_id AND l.plan_id = p.id), '{}')))::text AS object
 FROM plans p WHERE p.tenant_id = @tenant_id AND p.id = ANY(@ids::uuid[]);
 
+-- name: AuditRoutes :many
+SELECT id, slug AS target, jsonb_strip_nulls(to_jsonb(r))::text AS object
+FROM routes r WHERE tenant_id = @tenant_id AND id = ANY(@ids::uuid[]);
+
 -- name: AuditDefaultPlan :many
 SELECT id FROM plans WHERE tenant_id = @tenant_id AND is_default;
 

@@ -1,0 +1,449 @@
+package route
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"unicode/utf8"
+
+	"weir/internal/limit"
+)
+
+// Compiled is a route, ready to be asked. It never changes.
+type Compiled struct {
+	Route
+	subject    []source
+	attributes []attributeSource // by name
+	templates  []template
+	headers    []string // that the route reads, in lower case
+	address    bool     // it reads the address
+	byAddress  source
+}
+
+type attributeSource struct {
+	name string
+	source
+}
+
+type template struct {
+	pattern
+	resource string
+	cost     int64
+}
+
+// The slots of headers that every route reads.
+const (
+	slotForwardedMethod = iota
+	slotForwardedURI
+	slotOriginalMethod
+	slotOriginalURI
+	slotOriginalURL
+	fixedSlots
+)
+
+var fixedHeaders = [fixedSlots]string{
+	slotForwardedMethod: "x-forwarded-method", slotForwardedURI: "x-forwarded-uri",
+	slotOriginalMethod: "x-original-method", slotOriginalURI: "x-original-uri", slotOriginalURL: "x-original-url",
+}
+
+// Compile makes a Compiled of a valid route.
+func Compile(r Route) (*Compiled, error) {
+	if errs := r.Validate(); len(errs) > 0 {
+		return nil, errs[0]
+	}
+	r = r.Clone()
+	c := &Compiled{Route: r, byAddress: source{kind: fromAddress}}
+	if len(r.Resources) > 0 {
+		c.headers = append(c.headers, fixedHeaders[:]...)
+	}
+	for _, text := range r.Subject {
+		c.subject = append(c.subject, c.place(text))
+	}
+	c.address = c.address || r.NoSubject == CountByAddress
+	for _, name := range slices.Sorted(maps.Keys(r.Attributes)) {
+		c.attributes = append(c.attributes, attributeSource{name, c.place(r.Attributes[name])})
+	}
+	for _, t := range r.Resources {
+		p, err := parsePattern(t.Match)
+		if err != nil {
+			return nil, err
+		}
+		made := template{pattern: p, resource: t.ResourceName(), cost: r.Cost}
+		if t.Cost != nil {
+			made.cost = *t.Cost
+		}
+		c.templates = append(c.templates, made)
+	}
+	return c, nil
+}
+
+// place reads a source of a valid route, and gives the header that it is in a slot.
+func (c *Compiled) place(text string) source {
+	s, _ := parseSource(text)
+	header := s.name
+	switch s.kind {
+	case fromAddress:
+		c.address = true
+		return s
+	case fromCookie:
+		header = "cookie"
+	case fromJWT:
+		header = "authorization"
+	case fromHeader:
+	}
+	if s.slot = slices.Index(c.headers, header); s.slot < 0 {
+		s.slot = len(c.headers)
+		c.headers = append(c.headers, header)
+	}
+	return s
+}
+
+// NeedsAddress reports whether the route reads the address of the client, which Input.Address
+// is then to hold.
+func (c *Compiled) NeedsAddress() bool { return c.address }
+
+// Input is what a route reads of one request. It keeps its memory: what a Decision of it holds
+// is valid until the next Reset. The zero value is ready to use.
+type Input struct {
+	Method []byte // of the request itself
+	// Target is the URI that follows the route in the path of the request; empty: nothing does.
+	Target  []byte
+	Address netip.Addr // of the client, as the gateway tells; the zero value: unknown
+
+	lines      []line
+	segments   [][]byte
+	text       []byte // what was decoded and computed
+	attributes []Attribute
+	token      []byte // a token's claims
+	tokenRead  bool
+}
+
+// line is a header field that the route reads.
+type line struct {
+	slot  int
+	value []byte
+}
+
+// Reset forgets the request before.
+func (in *Input) Reset() {
+	clear(in.lines)
+	clear(in.segments)
+	clear(in.attributes)
+	*in = Input{lines: in.lines[:0], segments: in.segments[:0], text: in.text[:0], attributes: in.attributes[:0]}
+}
+
+// Bytes returns how much memory the input keeps.
+func (in *Input) Bytes() int {
+	return cap(in.text) + 32*(cap(in.lines)+cap(in.segments)+cap(in.attributes))
+}
+
+// Take hands a header field over. It is called for each of a request, in their order. Only what the
+// route reads is kept, and value must not change until the request is decided.
+func (c *Compiled) Take(in *Input, name, value []byte) {
+	for slot, wanted := range c.headers {
+		if len(name) == len(wanted) && equalLower(name, wanted) {
+			in.lines = append(in.lines, line{slot, value})
+			return
+		}
+	}
+}
+
+// Verdict says what becomes of a request.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Check  Verdict = iota // ask the limits
+	Allow                 // allow it, and count nothing
+	Refuse                // deny it, for the reason in Code
+)
+
+// Code is the reason of a refusal.
+type Code string
+
+// The codes. They are those of a check without a route.
+const (
+	SubjectMissing   Code = "SUBJECT_MISSING"
+	SubjectInvalid   Code = "SUBJECT_INVALID"
+	ResourceInvalid  Code = "RESOURCE_INVALID"
+	AttributeInvalid Code = "ATTRIBUTE_INVALID"
+)
+
+// Decision is what a route makes of a request.
+type Decision struct {
+	Verdict    Verdict
+	Code       Code // with Refuse
+	Subject    []byte
+	Source     string // that the subject came from
+	Resource   string
+	Cost       int64
+	Attributes []Attribute
+}
+
+// Attribute is an attribute of a check.
+type Attribute struct {
+	Name  string
+	Value []byte
+}
+
+// Decide says what becomes of the request in in.
+func (c *Compiled) Decide(in *Input) Decision {
+	d := Decision{Resource: c.DefaultResource, Cost: c.Cost}
+	refuse := func(code Code) Decision {
+		return Decision{Verdict: Refuse, Code: code, Resource: d.Resource, Cost: d.Cost}
+	}
+
+	found, ok := noTemplate, true
+	if len(c.templates) > 0 {
+		found, ok = c.resource(in)
+	}
+	if found != noTemplate {
+		d.Resource, d.Cost = c.templates[found].resource, c.templates[found].cost
+	}
+	switch state := c.findSubject(in, &d); {
+	case state == missing && c.NoSubject == AllowNoSubject:
+		return Decision{Verdict: Allow, Resource: d.Resource, Cost: d.Cost}
+	case state == missing:
+		return refuse(SubjectMissing)
+	case state == unusable:
+		return refuse(SubjectInvalid)
+	case !ok:
+		return refuse(ResourceInvalid)
+	}
+	in.attributes = in.attributes[:0]
+	for i := range c.attributes {
+		a := &c.attributes[i]
+		value, state := c.value(in, a.source)
+		switch state {
+		case missing:
+		case unusable:
+			return refuse(AttributeInvalid)
+		case there:
+			in.attributes = append(in.attributes, Attribute{a.name, value})
+		}
+	}
+	d.Attributes = in.attributes
+	return d
+}
+
+// findSubject takes the first source that is present.
+func (c *Compiled) findSubject(in *Input, d *Decision) (state presence) {
+	for i, s := range c.subject {
+		if d.Subject, state = c.value(in, s); state != missing {
+			d.Source = c.Subject[i]
+			return state
+		}
+	}
+	if c.NoSubject == CountByAddress {
+		d.Source = "ip"
+		d.Subject, state = c.value(in, c.byAddress)
+	}
+	return state
+}
+
+// resource finds the template of the request. The gateway says in one of several ways what its
+// customer asked for; another one may be the customer's own header, which the gateway forwards.
+// All that are present must lead to the same template.
+func (c *Compiled) resource(in *Input) (found int, ok bool) {
+	found = noTemplate
+	stated := false
+	for _, s := range [...]struct{ method, target int }{
+		{slotForwardedMethod, slotForwardedURI}, {slotOriginalMethod, slotOriginalURI}, {slotOriginalMethod, slotOriginalURL}, {-1, -1},
+	} {
+		method, target := in.Method, in.Target
+		if s.target >= 0 {
+			var state presence
+			if target, state = in.single(s.target); state == unusable {
+				return noTemplate, false
+			}
+			if said, state := in.single(s.method); state == unusable {
+				return noTemplate, false
+			} else if state == there {
+				method = said
+			}
+		}
+		if len(target) == 0 {
+			continue
+		}
+		here := noTemplate
+		if path, has := pathOf(target); has {
+			if here, ok = c.template(in, method, path); !ok {
+				return noTemplate, false
+			}
+		}
+		if stated && here != found {
+			return noTemplate, false
+		}
+		found, stated = here, true
+	}
+	return found, true
+}
+
+// presence says whether a value is there.
+type presence uint8
+
+const (
+	missing presence = iota
+	there
+	unusable // it is there, and must not be used
+)
+
+// single returns the value of a header that may be there once.
+func (in *Input) single(slot int) (value []byte, state presence) {
+	lines := 0
+	for _, l := range in.lines {
+		if l.slot == slot {
+			value = l.value
+			lines++
+		}
+	}
+	switch {
+	case lines > 1: // nobody can tell which is the gateway's
+		return nil, unusable
+	case len(value) == 0:
+		return nil, missing
+	}
+	return value, there
+}
+
+// value returns what a source has, in the form in which it is used.
+func (c *Compiled) value(in *Input, s source) (value []byte, state presence) {
+	switch s.kind {
+	case fromAddress:
+		value, state = in.address()
+	case fromHeader:
+		value, state = in.single(s.slot)
+		if s.name == "authorization" {
+			value = credentials(value)
+		}
+	case fromCookie:
+		value, state = in.cookie(s.slot, s.name)
+	case fromJWT:
+		value, state = in.claim(s.slot, s.name)
+	}
+	if state != there {
+		return nil, state
+	}
+	if c.Hash.hashes(s) {
+		return in.hash(value), there
+	}
+	if !usable(value) {
+		return nil, unusable
+	}
+	return value, there
+}
+
+// usable reports whether a value may be a subject or an attribute (limit.ValidName).
+func usable(value []byte) bool {
+	if len(value) == 0 || len(value) > limit.MaxNameBytes {
+		return false
+	}
+	for _, c := range value {
+		if c < ' ' || c > '~' {
+			return limit.ValidName(string(value)) == ""
+		}
+	}
+	return true
+}
+
+// hash is sha256: and the digest, as clients of Weir write it.
+func (in *Input) hash(value []byte) []byte {
+	from := len(in.text)
+	sum := sha256.Sum256(value)
+	in.text = hex.AppendEncode(append(in.text, "sha256:"...), sum[:])
+	return in.text[from:len(in.text):len(in.text)]
+}
+
+// address is the client's. Of IPv6 it is the network of 64 bits that one customer has, who could
+// otherwise ask from another address each time.
+func (in *Input) address() ([]byte, presence) {
+	if !in.Address.IsValid() {
+		return nil, missing
+	}
+	from := len(in.text)
+	if ip := in.Address.Unmap().WithZone(""); ip.Is4() {
+		in.text = ip.AppendTo(in.text)
+	} else {
+		network, _ := ip.Prefix(64) // of a valid IPv6 address
+		in.text = network.AppendTo(in.text)
+	}
+	return in.text[from:len(in.text):len(in.text)], there
+}
+
+// credentials cuts the scheme off an Authorization header: servers take Bearer, bearer and two
+// spaces for the same.
+func credentials(value []byte) []byte {
+	if _, after, found := bytes.Cut(value, []byte{' '}); found {
+		if after = bytes.TrimLeft(after, " \t"); len(after) > 0 {
+			return after
+		}
+	}
+	return value
+}
+
+// cookie returns the value of a cookie. Two different ones are unusable: servers do not agree
+// on which of them counts.
+func (in *Input) cookie(slot int, name string) (value []byte, state presence) {
+	for _, l := range in.lines {
+		if l.slot != slot {
+			continue
+		}
+		for rest := l.value; len(rest) > 0; {
+			var pair []byte
+			pair, rest, _ = bytes.Cut(rest, []byte{';'})
+			key, text, _ := bytes.Cut(pair, []byte{'='})
+			if string(bytes.TrimSpace(key)) != name {
+				continue
+			}
+			text = in.cookieText(text)
+			if state == there && !bytes.Equal(text, value) {
+				return nil, unusable
+			}
+			if len(text) > 0 {
+				value, state = text, there
+			}
+		}
+	}
+	return value, state
+}
+
+// cookieText undoes what servers undo, some of them: quotes and percent-encoding.
+func (in *Input) cookieText(text []byte) []byte {
+	text = bytes.TrimSpace(text)
+	if len(text) >= 2 && text[0] == '"' && text[len(text)-1] == '"' {
+		text = text[1 : len(text)-1]
+	}
+	if decoded := in.decoded(text); utf8.Valid(decoded) {
+		return decoded
+	}
+	return text
+}
+
+// Bytes returns how much memory the route takes, roughly: what it points to, and what the allocator
+// rounds up.
+func (c *Compiled) Bytes() int {
+	const (
+		object = 16
+		header = 16 // of a string
+	)
+	n := int(reflect.TypeFor[Compiled]().Size()) + object + len(c.Slug) + len(c.Name) + len(c.Description) + len(c.DefaultResource)
+	for _, s := range c.Subject {
+		n += header + len(s) + int(reflect.TypeFor[source]().Size()) + len(s) + object
+	}
+	for name, s := range c.Attributes {
+		n += 4*header + 2*(len(name)+len(s)) + int(reflect.TypeFor[attributeSource]().Size()) + 2*object
+	}
+	for _, name := range c.headers {
+		n += header + len(name) + object
+	}
+	for i := range c.templates {
+		t := &c.templates[i]
+		n += int(reflect.TypeFor[Template]().Size()+reflect.TypeFor[template]().Size()) + 3*object
+		n += 2*len(c.Resources[i].Match) + len(c.Resources[i].Resource) + len(t.segments)*int(reflect.TypeFor[segment]().Size())
+	}
+	return n
+}

@@ -1,0 +1,180 @@
+package route
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// pattern is what a template matches: "GET /orders/{id}/items", "/files/{path...}".
+type pattern struct {
+	method   string // in upper case; "": any
+	segments []segment
+	rest     bool // any further segments match, too
+}
+
+type segment struct {
+	literal string // in lower case; "": any text but none
+}
+
+const msgPattern = "must be a path such as /orders/{id}, with a method before it or without"
+
+// parsePattern reads the match of a template.
+func parsePattern(text string) (p pattern, err error) {
+	if text == "" || len(text) > MaxMatchBytes || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
+		return p, fmt.Errorf("must be 1 to %d bytes of UTF-8 without control characters", MaxMatchBytes)
+	}
+	path := text
+	if path[0] != '/' {
+		var spaced bool
+		if p.method, path, spaced = strings.Cut(text, " "); !spaced || !validMethod(p.method) || !strings.HasPrefix(path, "/") {
+			return p, errors.New(msgPattern)
+		}
+	}
+	if path == "/" {
+		return p, nil
+	}
+	parts := strings.Split(path[1:], "/")
+	for i, part := range parts {
+		name, isParameter := strings.CutPrefix(part, "{")
+		if !isParameter {
+			if err := checkLiteral(part); err != nil {
+				return p, err
+			}
+			p.segments = append(p.segments, segment{literal: lower(part)})
+			continue
+		}
+		name, closed := strings.CutSuffix(name, "}")
+		name, rest := strings.CutSuffix(name, "...")
+		if !closed || !validToken(name, "_") {
+			return p, fmt.Errorf("has the segment %q: a parameter is {NAME}, with 1 to 64 of A-Z, a-z, 0-9 and _", part)
+		}
+		if rest {
+			if i < len(parts)-1 {
+				return p, fmt.Errorf("has segments behind %q, which stands for all that follow", part)
+			}
+			p.rest = true
+			break
+		}
+		p.segments = append(p.segments, segment{})
+	}
+	return p, nil
+}
+
+func validMethod(s string) bool {
+	for i := range len(s) {
+		if (s[i] < 'A' || s[i] > 'Z') && s[i] != '-' {
+			return false
+		}
+	}
+	return len(s) >= 1 && len(s) <= 32
+}
+
+// checkLiteral refuses a segment that no path can have as paths are read here.
+func checkLiteral(s string) error {
+	switch {
+	case s == "":
+		return errors.New("must not have empty segments, nor / at its end: paths are matched without them")
+	case s == "." || s == "..":
+		return errors.New("must not have the segments . and ..")
+	case strings.ContainsAny(s, "{}"):
+		return fmt.Errorf("has the segment %q: a parameter is a segment of its own", s)
+	case strings.ContainsAny(s, `*?#%;\ `):
+		return fmt.Errorf("has the segment %q: segments are written decoded, without * ? # %% ; \\ and spaces", s)
+	}
+	return nil
+}
+
+// text is the same for patterns that match the same.
+func (p pattern) text() string {
+	var b strings.Builder
+	b.WriteString(p.method)
+	for _, s := range p.segments {
+		b.WriteByte('/')
+		b.WriteString(s.literal)
+	}
+	if p.rest {
+		b.WriteString("/...")
+	}
+	return b.String()
+}
+
+// matches reports whether a request is of the pattern. A GET matches a HEAD, too, which costs
+// the same.
+func (p *pattern) matches(method []byte, path [][]byte) bool {
+	if len(path) < len(p.segments) || len(path) > len(p.segments) && !p.rest {
+		return false
+	}
+	if p.method != "" && !equalUpper(method, p.method) && !(p.method == "GET" && equalUpper(method, "HEAD")) {
+		return false
+	}
+	for i := range p.segments {
+		if literal := p.segments[i].literal; literal != "" && !equalLower(path[i], literal) {
+			return false
+		}
+	}
+	return true
+}
+
+// lower is s with A to Z in lower case, and everything else as it is.
+func lower(s string) string {
+	return strings.Map(func(c rune) rune {
+		if c >= 'A' && c <= 'Z' {
+			return c + 'a' - 'A'
+		}
+		return c
+	}, s)
+}
+
+// equalLower reports whether b is s, which is in lower case, in any case of A to Z.
+func equalLower(b []byte, s string) bool {
+	if len(b) != len(s) {
+		return false
+	}
+	for i, c := range b {
+		if c >= 'A' && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		if c != s[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func equalUpper(b []byte, s string) bool {
+	if len(b) != len(s) {
+		return false
+	}
+	for i, c := range b {
+		if c >= 'a' && c <= 'z' {
+			c -= 'a' - 'A'
+		}
+		if c != s[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// pathOf cuts the path out of a request target. ok is false for a target without one, as "*" and
+// "host:443" are.
+func pathOf(target []byte) (path []byte, ok bool) {
+	if end := bytes.IndexByte(target, '?'); end >= 0 {
+		target = target[:end]
+	}
+	if len(target) > 0 && target[0] == '/' {
+		return target, true
+	}
+	_, authority, absolute := bytes.Cut(target, []byte("://"))
+	if !absolute {
+		return nil, false
+	}
+	if slash := bytes.IndexByte(authority, '/'); slash >= 0 {
+		return authority[slash:], true
+	}
+	return []byte("/"), true
+}

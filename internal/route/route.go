@@ -1,0 +1,217 @@
+// Package route turns requests into checks by the routes that tenants configure: who asks (the
+// subject), what is asked for (the resource), at what cost, and what happens where that cannot
+// be told. It knows neither HTTP nor Postgres: a transport hands the header fields of a request
+// over.
+//
+// A route with the sources jwt:sub and ip, and the template GET /orders/{id}, makes of
+//
+//	X-Forwarded-Method: GET
+//	X-Forwarded-Uri: /orders/%37?page=2
+//	Authorization: Bearer e30.eyJzdWIiOiJhZGEifQ.c2ln
+//
+// a check of the subject ada for the resource "GET /orders/{id}" at a cost of 1.
+//
+// A customer writes much of what a route reads, so two rules hold everywhere. Whatever a
+// customer can cause is a decision, never an error. And a request that can be read in two ways,
+// of which one would be counted elsewhere, is denied: nobody gets round a limit by spelling.
+package route
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"weir/internal/limit"
+)
+
+// Ranges of a route.
+const (
+	MaxRoutes     = 200 // of a tenant
+	MaxSources    = 8   // of a route's subject
+	MaxTemplates  = 100 // of a route
+	MaxMatchBytes = limit.MaxNameBytes
+	maxClaimBytes = 128
+)
+
+// Hash says which values are replaced by their SHA-256 before they are used.
+type Hash string
+
+// The choices of Hash.
+const (
+	HashSecrets Hash = "secrets" // those of sources that hold secrets: cookies, Authorization, headers such as X-Api-Key
+	HashAll     Hash = "all"
+	HashNone    Hash = "none"
+)
+
+// NoSubject says what happens to a request in which no source of the subject is there.
+type NoSubject string
+
+// The choices of NoSubject.
+const (
+	DenyNoSubject  NoSubject = "deny"
+	AllowNoSubject NoSubject = "allow" // without counting anything
+	CountByAddress NoSubject = "ip"    // the subject is the address
+)
+
+// Fail says what a gateway is told where nothing was decided.
+type Fail string
+
+// The choices of Fail.
+const (
+	FailClosed Fail = "closed"
+	FailOpen   Fail = "open"
+)
+
+// Route is how the requests of one gateway become checks.
+type Route struct {
+	Slug, Name, Description string
+	// Subject lists sources: header:NAME, cookie:NAME, jwt:CLAIM or ip. The first that is
+	// present is the subject.
+	Subject   []string
+	Hash      Hash
+	NoSubject NoSubject
+	// Resources are tried in their order. Where none matches, the resource is DefaultResource.
+	Resources       []Template
+	DefaultResource string
+	Cost            int64             // of requests whose template does not say another
+	Attributes      map[string]string // sources by the names of attributes
+	DeniedStatus    int               // 429 or 403
+	Fail            Fail
+}
+
+// Template gives the requests for some paths a resource.
+type Template struct {
+	Match    string `json:"match"`              // such as "GET /orders/{id}"; without a method: any
+	Resource string `json:"resource,omitempty"` // "": the same as Match
+	Cost     *int64 `json:"cost,omitempty"`     // nil: the route's
+}
+
+// ResourceName returns the resource of the requests that the template matches.
+func (t *Template) ResourceName() string {
+	if t.Resource == "" {
+		return t.Match
+	}
+	return t.Resource
+}
+
+// New returns a route with all defaults.
+func New(slug string) Route {
+	return Route{
+		Slug: slug, Name: slug, Hash: HashSecrets, NoSubject: DenyNoSubject, DefaultResource: "default",
+		Cost: 1, DeniedStatus: 429, Fail: FailClosed,
+	}
+}
+
+// Clone returns a copy that shares nothing with r.
+func (r Route) Clone() Route {
+	r.Subject = slices.Clone(r.Subject)
+	r.Resources = slices.Clone(r.Resources)
+	for i := range r.Resources {
+		if cost := r.Resources[i].Cost; cost != nil {
+			own := *cost
+			r.Resources[i].Cost = &own
+		}
+	}
+	r.Attributes = maps.Clone(r.Attributes)
+	return r
+}
+
+// Validate returns what is wrong with a route; nil if nothing is.
+func (r *Route) Validate() []limit.FieldError {
+	var errs limit.FieldErrors
+	if !limit.ValidSlug(r.Slug) {
+		errs.Add("slug", "must be 1 to 63 of a-z, 0-9 and -")
+	}
+	limit.ValidateText(&errs, "name", r.Name, 200)
+	limit.ValidateText(&errs, "description", r.Description, 2000)
+	r.validateSources(&errs)
+	oneOf(&errs, "hash", r.Hash, HashSecrets, HashAll, HashNone)
+	oneOf(&errs, "no_subject", r.NoSubject, DenyNoSubject, AllowNoSubject, CountByAddress)
+	oneOf(&errs, "fail", r.Fail, FailClosed, FailOpen)
+	if r.DeniedStatus != 429 && r.DeniedStatus != 403 {
+		errs.Add("denied_status", "must be 429 or 403")
+	}
+	validateCost(&errs, "cost", r.Cost)
+	validateResource(&errs, "default_resource", r.DefaultResource)
+	r.validateTemplates(&errs)
+	return errs
+}
+
+func oneOf[T ~string](errs *limit.FieldErrors, field string, value T, choices ...T) {
+	if slices.Contains(choices, value) {
+		return
+	}
+	names := make([]string, len(choices))
+	for i, c := range choices {
+		names[i] = string(c)
+	}
+	errs.Add(field, "must be one of %s", strings.Join(names, ", "))
+}
+
+func validateCost(errs *limit.FieldErrors, field string, cost int64) {
+	if cost < 0 || cost > limit.MaxFixedLimit {
+		errs.Add(field, "must be a whole number from 0 to %d", limit.MaxFixedLimit)
+	}
+}
+
+// validateResource refuses a resource that no check can have, or that no rule can name.
+func validateResource(errs *limit.FieldErrors, field, resource string) {
+	if problem := limit.ValidName(resource); problem != "" {
+		errs.Add(field, "%s", problem)
+	} else if strings.Contains(resource, "*") {
+		errs.Add(field, "must not contain *, which rules use for patterns")
+	}
+}
+
+func (r *Route) validateSources(errs *limit.FieldErrors) {
+	if len(r.Subject) == 0 || len(r.Subject) > MaxSources {
+		errs.Add("subject", "must have 1 to %d sources", MaxSources)
+	}
+	for i, text := range r.Subject {
+		field := "subject." + strconv.Itoa(i)
+		if _, err := parseSource(text); err != nil {
+			errs.Add(field, "%v", err)
+		} else if slices.Contains(r.Subject[:i], text) {
+			errs.Add(field, "is a duplicate")
+		}
+	}
+	if len(r.Attributes) > limit.MaxAttributes {
+		errs.Add("attributes", "may be at most %d", limit.MaxAttributes)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Attributes)) {
+		field := "attributes." + name
+		if !limit.ValidAttributeName(name) {
+			errs.Add(field, "must be named by 1 to 64 of A-Z, a-z, 0-9, _ . and -, and not subject or resource")
+		} else if _, err := parseSource(r.Attributes[name]); err != nil {
+			errs.Add(field, "%v", err)
+		}
+	}
+}
+
+func (r *Route) validateTemplates(errs *limit.FieldErrors) {
+	if len(r.Resources) > MaxTemplates {
+		errs.Add("resources", "may be at most %d", MaxTemplates)
+		return
+	}
+	seen := map[string]bool{}
+	for i := range r.Resources {
+		t := &r.Resources[i]
+		at := "resources." + strconv.Itoa(i) + "."
+		p, err := parsePattern(t.Match)
+		switch {
+		case err != nil:
+			errs.Add(at+"match", "%v", err)
+		case seen[p.text()]:
+			errs.Add(at+"match", "is a duplicate")
+		default:
+			seen[p.text()] = true
+		}
+		if t.Resource != "" {
+			validateResource(errs, at+"resource", t.Resource)
+		}
+		if t.Cost != nil {
+			validateCost(errs, at+"cost", *t.Cost)
+		}
+	}
+}

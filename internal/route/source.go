@@ -1,0 +1,91 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// kind is where a source looks.
+type kind uint8
+
+const (
+	fromHeader kind = iota
+	fromCookie
+	fromJWT
+	fromAddress
+)
+
+// source is where a value comes from.
+type source struct {
+	kind   kind
+	name   string // of the header in lower case, of the cookie, of the claim
+	secret bool   // its values are secrets, or may be
+	slot   int    // of a compiled route: the header that it is in
+}
+
+var errSource = errors.New("must be header:NAME, cookie:NAME, jwt:CLAIM or ip")
+
+// parseSource reads a source such as "header:X-User".
+func parseSource(text string) (source, error) {
+	if text == "ip" {
+		return source{kind: fromAddress}, nil
+	}
+	where, name, _ := strings.Cut(text, ":")
+	switch where {
+	case "header":
+		if !validToken(name, "-_.") {
+			return source{}, errors.New("must name the header by 1 to 64 of A-Z, a-z, 0-9, - _ and .")
+		}
+		name = strings.ToLower(name)
+		if name == "weir-key" {
+			return source{}, errors.New("must not be the header Weir-Key, which holds the gateway's own key")
+		}
+		return source{kind: fromHeader, name: name, secret: isSecretHeader(name)}, nil
+	case "cookie":
+		if !validToken(name, "!#$%&'*+-.^_`|~") {
+			return source{}, errors.New("must name the cookie by 1 to 64 letters, digits and !#$%&'*+-.^_`|~")
+		}
+		return source{kind: fromCookie, name: name, secret: true}, nil
+	case "jwt":
+		if name == "" || len(name) > maxClaimBytes || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+			return source{}, fmt.Errorf("must name the claim by 1 to %d bytes of UTF-8 without control characters", maxClaimBytes)
+		}
+		return source{kind: fromJWT, name: name}, nil
+	}
+	return source{}, errSource
+}
+
+func validToken(s, besides string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && strings.IndexByte(besides, c) < 0 {
+			return false
+		}
+	}
+	return len(s) >= 1 && len(s) <= 64
+}
+
+// isSecretHeader reports whether a header, by its name in lower case, holds what lets its
+// bearer in.
+func isSecretHeader(name string) bool {
+	name = strings.NewReplacer("-", "", "_", "", ".", "").Replace(name)
+	for _, part := range []string{"authorization", "apikey", "accesskey", "authkey", "token", "secret", "password", "credential", "session", "cookie"} {
+		if strings.Contains(name, part) {
+			return true
+		}
+	}
+	return false
+}
+
+// hashes reports whether the values of a source are hashed.
+func (h Hash) hashes(s source) bool { return h == HashAll || h == HashSecrets && s.secret }
+
+// Hashes reports whether a route hashes the values of a source, for people; false for a text
+// that is no source.
+func (r *Route) Hashes(text string) bool {
+	s, err := parseSource(text)
+	return err == nil && r.Hash.hashes(s)
+}
