@@ -55,9 +55,9 @@ var bodyBounds = map[string]map[string]keywords{
 	"RulePut":    ruleBounds(neverNull),
 	"RulePatch":  ruleBounds(neverNull),
 
-	"RouteCreate":        with(routeBounds, "slug", slugText),
-	"RoutePut":           with(routeBounds, "slug", neverNull),
-	"RoutePatch":         with(with(routeBounds, "slug", neverNull), "subject",
+	"RouteCreate": with(routeBounds, "slug", slugText),
+	"RoutePut":    with(routeBounds, "slug", neverNull),
+	"RoutePatch": with(with(routeBounds, "slug", neverNull), "subject",
 		keywords{"type": nil, "minItems": 1, "maxItems": route.MaxSources}),
 	"RouteTemplateInput": {"match": {"minLength": 1, "maxLength": route.MaxMatchBytes}, "resource": routeResource, "cost": routeCost},
 
