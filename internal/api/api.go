@@ -73,12 +73,12 @@ type Readiness struct {
 
 type server struct {
 	Deps
-	logger    *slog.Logger
-	metrics   *Metrics
-	style     HeaderStyle
-	admission *admission
-	access    *accessBudget
-	once      *once.Records
+	logger   *slog.Logger
+	metrics  *Metrics
+	style    HeaderStyle
+	capacity *capacity
+	access   *accessBudget
+	once     *once.Records
 }
 
 const (
@@ -97,7 +97,7 @@ func New(cfg Config, deps Deps) chi.Router {
 	if cfg.MaxInFlight == 0 {
 		cfg.MaxInFlight = DefaultMaxInFlight
 	}
-	s.admission = newAdmission(&s.metrics.inFlight, int64(cfg.MaxInFlight))
+	s.capacity = newCapacity(&s.metrics.inFlight, int64(cfg.MaxInFlight))
 	r := chi.NewRouter()
 	r.Use(s.track, s.gateways)
 	r.NotFound(notFound)

@@ -142,7 +142,7 @@ func TestBodiesThatNeverCome(t *testing.T) {
 func TestShareOfATenant(t *testing.T) {
 	t.Parallel()
 	var inFlight atomic.Int64
-	a := newAdmission(&inFlight, 10)
+	a := newCapacity(&inFlight, 10)
 	first, second := a.of(limit.TenantID{1}), a.of(limit.TenantID{2})
 	if first == second {
 		second = a.of(limit.TenantID{3})
@@ -170,7 +170,7 @@ func TestPanics(t *testing.T) {
 	var log lockedBuffer
 	logger := slog.New(slog.NewJSONHandler(&log, nil))
 	s := &server{logger: logger, access: newAccessBudget(logger), metrics: NewMetrics(prometheusRegistry())}
-	s.admission = newAdmission(&s.metrics.inFlight, 10)
+	s.capacity = newCapacity(&s.metrics.inFlight, 10)
 	serve := func(h http.HandlerFunc) (*httptest.ResponseRecorder, any) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/x", nil)

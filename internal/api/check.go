@@ -37,7 +37,7 @@ func (q *httpQuestion) read(sc *scratch) (p *Problem) {
 	}
 	request := requestFrom(q.r.Context())
 	sc.share.hurry(request, q.r)
-	sc.body, p = request.admission.read(sc.share, q.r, sc.body, maxBody)
+	sc.body, p = request.capacity.read(sc.share, q.r, sc.body, maxBody)
 	return p
 }
 

@@ -59,11 +59,11 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 			"Operator keys cannot run checks. Use a key of the tenant whose customers you want to limit.")
 	}
 	// 3. Read. Only authenticated clients are waited for, and each tenant has its share.
-	sc.share = s.admission.of(actor.TenantID())
+	sc.share = s.capacity.of(actor.TenantID())
 	if p := q.read(sc); p != nil {
 		return nil, p
 	}
-	if !s.admission.serve(sc.share) {
+	if !s.capacity.serve(sc.share) {
 		s.metrics.shed.Inc()
 		return nil, overloaded()
 	}

@@ -276,8 +276,8 @@ func readDocument(r *http.Request, op *huma.Operation) ([]byte, *Problem) {
 	if p != nil {
 		return nil, p
 	}
-	admission := requestFrom(r.Context()).admission
-	body, p := admission.read(admission.of(actorFrom(r.Context()).TenantID()), r, nil, lim)
+	capacity := requestFrom(r.Context()).capacity
+	body, p := capacity.read(capacity.of(actorFrom(r.Context()).TenantID()), r, nil, lim)
 	if p != nil {
 		return nil, p
 	}

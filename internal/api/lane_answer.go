@@ -39,8 +39,8 @@ func (c *laneConn) encode(style HeaderStyle, decisions []check.Decision, sc *scr
 // answer: a problem is never answered here, and says that nothing was counted.
 func (s *server) answerLane(c *laneConn) (answered bool) {
 	c.startedAt = time.Now()
-	defer s.admission.leave()
-	if !s.admission.enter() {
+	defer s.capacity.leave()
+	if !s.capacity.enter() {
 		return false
 	}
 	if c.key != string(c.head.key) {

@@ -22,13 +22,13 @@ import (
 // all handlers too, to see the status, so that both cost one allocation.
 type request struct {
 	http.ResponseWriter
-	id        string
-	admission *admission
-	status    int // 0 until the head is written
-	hot       hotRoute
-	actor     tenants.Actor
-	authed    bool
-	code      string // of the problem that a hot route answered; "" for none
+	id       string
+	capacity *capacity
+	status   int // 0 until the head is written
+	hot      hotRoute
+	actor    tenants.Actor
+	authed   bool
+	code     string // of the problem that a hot route answered; "" for none
 
 	// Memory that every check needs, to save its allocations.
 	headers [8]string
@@ -82,7 +82,7 @@ func actorFrom(ctx context.Context) tenants.Actor {
 func (s *server) track(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		q := &request{ResponseWriter: w, id: origin.RequestID(r), admission: s.admission}
+		q := &request{ResponseWriter: w, id: origin.RequestID(r), capacity: s.capacity}
 		q.headers[0] = q.id
 		w.Header()["X-Request-Id"] = q.headers[0:1:1]
 		if isHot(r.URL.Path) {
@@ -93,8 +93,8 @@ func (s *server) track(next http.Handler) http.Handler {
 
 		// Whoever watches the process must hear from it most of all when it is overloaded.
 		health := r.URL.Path == healthPath || r.URL.Path == readyPath
-		defer s.admission.leave()
-		if !s.admission.enter() && !health {
+		defer s.capacity.leave()
+		if !s.capacity.enter() && !health {
 			s.metrics.shed.Inc()
 			writeProblem(q, r, overloaded())
 			return

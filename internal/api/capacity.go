@@ -9,7 +9,7 @@ import (
 	"weir/internal/limit"
 )
 
-// admission bounds what is served at once, so that no client takes the service from the others: all
+// capacity bounds what is served at once, so that no client takes the service from the others: all
 // requests together, and of each tenant the requests being served and the bodies being read. A
 // request whose body is still on its way is not being served. It costs memory, but no other request
 // waits for it.
@@ -17,7 +17,7 @@ import (
 // With a maximum of 10 000, a tenant has at most 5 000 requests served at once, and at most 2 500
 // whose bodies are on their way. Whoever opens 10 000 HTTP/2 streams and sends no body gets 503 for
 // 7 500 of them, and everybody else is served as before.
-type admission struct {
+type capacity struct {
 	inFlight *atomic.Int64
 	max      int64
 	seed     maphash.Seed
@@ -25,7 +25,7 @@ type admission struct {
 }
 
 // Tenants have their shares in cells, by a hash with a random seed. Two tenants in one cell have one
-// share together: at one instance, until it starts anew.
+// share together: at one instance, until it restarts.
 const shareCells = 4096
 
 // share counts what one tenant holds.
@@ -34,23 +34,23 @@ type share struct {
 	_                [48]byte // a cache line each
 }
 
-func newAdmission(inFlight *atomic.Int64, most int64) *admission {
-	return &admission{inFlight: inFlight, max: most, seed: maphash.MakeSeed()}
+func newCapacity(inFlight *atomic.Int64, most int64) *capacity {
+	return &capacity{inFlight: inFlight, max: most, seed: maphash.MakeSeed()}
 }
 
 // of returns the share of a tenant.
-func (a *admission) of(tenant limit.TenantID) *share {
+func (a *capacity) of(tenant limit.TenantID) *share {
 	return &a.shares[maphash.Bytes(a.seed, tenant[:])%shareCells]
 }
 
 // enter begins to serve a request of any tenant, or reports false. It is followed by leave in
 // either case.
-func (a *admission) enter() bool { return a.inFlight.Add(1) <= a.max }
+func (a *capacity) enter() bool { return a.inFlight.Add(1) <= a.max }
 
-func (a *admission) leave() { a.inFlight.Add(-1) }
+func (a *capacity) leave() { a.inFlight.Add(-1) }
 
 // serve begins to serve a request of the tenant, or reports false. If true, serve is followed by done.
-func (a *admission) serve(s *share) bool {
+func (a *capacity) serve(s *share) bool {
 	if s.serving.Add(1) <= max(1, a.max/2) {
 		return true
 	}
@@ -61,7 +61,7 @@ func (a *admission) serve(s *share) bool {
 func (s *share) done() { s.serving.Add(-1) }
 
 // read reads the body of a request that has entered, which does not count as served meanwhile.
-func (a *admission) read(s *share, r *http.Request, buf []byte, limit int) ([]byte, *Problem) {
+func (a *capacity) read(s *share, r *http.Request, buf []byte, limit int) ([]byte, *Problem) {
 	if r.ContentLength == 0 {
 		return readBody(r, buf, limit)
 	}
