@@ -41,6 +41,7 @@ var importRules = []importRule{
 	{"internal/limit", []string{"cmd/server", "internal"}, true, "the bottom floor: everything may use it"},
 	{"internal/route", []string{"cmd/server", "internal/api", "internal/check", "internal/dashboard", "internal/tenants", "internal/route"}, true, "what a request becomes is pure: it reads no HTTP and no SQL"},
 	{"internal/once", []string{"cmd/server", "internal/api"}, true, "it keeps answers, and knows nothing of checks"},
+	{"internal/places", []string{"internal/api", "internal/dashboard"}, false, "requests have shares; a decision waits for no place"},
 	{"internal/mail", []string{"cmd/server", "internal/dashboard", "internal/mail"}, false, "letters are written where people are spoken to; the API asks for one by a function that it is given"},
 	{"internal/origin", []string{"cmd/server", "internal/api", "internal/dashboard"}, false, "it reads HTTP requests, of which nothing below knows"},
 	{"migrations", []string{"cmd/server", "internal/tenants/tenantstest", "migrations"}, false, "the schema is applied by the server and by test databases, and by nobody in passing"},

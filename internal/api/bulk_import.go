@@ -32,6 +32,8 @@ const (
 
 	importReadTimeout = 2 * time.Minute   // for the whole body
 	importIdleTimeout = 15 * time.Second  // without a byte
+	importGrace       = 10 * time.Second  // before importLeastRate counts
+	importLeastRate   = 64 << 10          // bytes a second, on average: an import holds one of few places
 	importRunTimeout  = 210 * time.Second // from the end of the body to that of the answer; longer than the store takes
 )
 
@@ -44,7 +46,7 @@ func (a *admin) readImport(r *http.Request, mediaType string) (context.Context, 
 	d := deadlinesOf(r.Context())
 	d.write(importReadTimeout + importRunTimeout)
 	hash := sha256.New()
-	body := &pacedBody{body: r.Body, deadlines: d, end: time.Now().Add(importReadTimeout), left: maxImportBody}
+	body := &pacedBody{body: r.Body, deadlines: d, started: time.Now(), left: maxImportBody}
 	f := &importFile{registry: a.api.OpenAPI().Components.Schemas}
 	_, _ = io.WriteString(hash, mediaType+"\n")
 	source := io.TeeReader(body, hash)
@@ -82,7 +84,8 @@ func malformedCode(mediaType string) string {
 type pacedBody struct {
 	body      io.Reader
 	deadlines deadlines
-	end       time.Time
+	started   time.Time
+	read      int64 // bytes
 	left      int64 // bytes; negative: there were too many
 	failed    bool
 	late      bool // it failed by that
@@ -90,14 +93,23 @@ type pacedBody struct {
 
 // Read reads on, if the body may.
 func (b *pacedBody) Read(p []byte) (int, error) {
-	b.deadlines.read(min(importIdleTimeout, time.Until(b.end)))
+	b.deadlines.read(b.patience(time.Now()))
 	n, err := b.body.Read(p)
+	b.read += int64(n)
 	b.failed = err != nil && err != io.EOF // a wrapped one would be an early end
 	b.late = errors.Is(err, os.ErrDeadlineExceeded)
 	if b.left -= int64(n); b.left < 0 {
 		return 0, errors.New("the body is too large")
 	}
 	return n, err
+}
+
+// patience is how long the next byte is waited for: a body is cut that stands still, that takes too
+// long, or whose average rate is too low.
+func (b *pacedBody) patience(now time.Time) time.Duration {
+	spent := now.Sub(b.started)
+	paid := importGrace + time.Duration(b.read)*time.Second/importLeastRate
+	return min(importIdleTimeout, importReadTimeout-spent, paid-spent)
 }
 
 // importFile is an import as it is read.

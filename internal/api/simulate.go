@@ -15,6 +15,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/places"
 )
 
 // SimulateInput is the body of POST /v1/simulate.
@@ -88,15 +89,17 @@ type SimulateRuleSummary struct {
 
 // simulator runs simulations: few at once, and each for a short time, for they take the processor from checks.
 type simulator struct {
-	slots   chan struct{}
+	slots   *places.Places[limit.TenantID]
 	budget  time.Duration // of one simulation, in processor time: on a busy machine the same one passes
 	timeout time.Duration // of one simulation, by the clock on the wall: a client waits no longer
 }
 
 const (
-	maxSimulations    = 2
-	simulationBudget  = 200 * time.Millisecond
-	simulationTimeout = 5 * time.Second
+	maxSimulations = 2
+	// maxTenantSimulations leaves a place for everybody else.
+	maxTenantSimulations = 1
+	simulationBudget     = 200 * time.Millisecond
+	simulationTimeout    = 5 * time.Second
 	// maxSimulationBytes bounds the answer: 10 000 decisions by one rule take 5 MB, by 32 rules 60.
 	maxSimulationBytes = 16 << 20
 	budgetEvery        = 8 // decisions between two looks at the processor time
@@ -105,7 +108,7 @@ const (
 )
 
 func newSimulator() *simulator {
-	return &simulator{slots: make(chan struct{}, maxSimulations), budget: simulationBudget, timeout: simulationTimeout}
+	return &simulator{slots: places.New[limit.TenantID](maxSimulations, maxTenantSimulations), budget: simulationBudget, timeout: simulationTimeout}
 }
 
 var (
@@ -115,13 +118,12 @@ var (
 
 // simulate answers POST /v1/simulate.
 func (s *simulator) simulate(ctx context.Context, in *struct{ Body SimulateInput }) (*huma.StreamResponse, error) {
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	default:
+	leave, ok := s.slots.Take(actorFrom(ctx).TenantID())
+	if !ok {
 		return nil, newProblem(http.StatusTooManyRequests, codeSimulationBusy,
-			"This instance runs its maximum number of simulations.").withRetryAfter(1)
+			"This instance runs its maximum number of simulations, or those of this tenant.").withRetryAfter(1)
 	}
+	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	// The time that a thread has used is this simulation's as long as nothing else runs on it.

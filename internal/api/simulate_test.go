@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -9,7 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
+	"weir/internal/tenants"
 )
 
 func (s *checkStack) simulate(body any) answer {
@@ -208,8 +213,12 @@ func TestSimulateIsBounded(t *testing.T) {
 		in.Body.Traffic = &SimulateTraffic{Pattern: "burst", Requests: int64(requests), AtMS: []int64{0}}
 		return in
 	}
+	as := func(tenant byte) context.Context {
+		actor := tenants.AsSystem(uuid.UUID{tenant}, "test")
+		return context.WithValue(t.Context(), requestKey{}, &request{authed: true, actor: actor})
+	}
 	refused := func(sim *simulator, in *struct{ Body SimulateInput }) *Problem {
-		_, err := sim.simulate(t.Context(), in)
+		_, err := sim.simulate(as(1), in)
 		var p *Problem
 		require.ErrorAs(t, err, &p)
 		return p
@@ -226,17 +235,19 @@ func TestSimulateIsBounded(t *testing.T) {
 	require.Equal(t, codeSimulationTooLarge, p.Code)
 	require.Contains(t, p.Detail, "16 MiB")
 
-	for range maxSimulations {
-		sim.slots <- struct{}{}
-	}
+	leave, ok := sim.slots.Take(limit.TenantID{1})
+	require.True(t, ok)
 	p = refused(sim, input(1, 1))
 	require.Equal(t, codeSimulationBusy, p.Code)
 	require.Equal(t, 429, p.Status)
 	require.Equal(t, 1, p.retryAfter)
-	<-sim.slots
-	_, err := sim.simulate(t.Context(), input(1, 1))
+	for range 3 {
+		_, err := sim.simulate(as(2), input(1, 1))
+		require.NoError(t, err, "another tenant has a place, and gives it back")
+	}
+	leave()
+	_, err := sim.simulate(as(1), input(1, 1))
 	require.NoError(t, err)
-	require.Len(t, sim.slots, maxSimulations-1, "every slot is given back")
 }
 
 // A hundred people who press the button at once get an answer each, and checks go on.

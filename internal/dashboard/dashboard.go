@@ -18,6 +18,7 @@ import (
 	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/mail"
+	"weir/internal/places"
 	"weir/internal/recent"
 	"weir/internal/tenants"
 )
@@ -52,10 +53,11 @@ type dashboard struct {
 	asked      *attempts // to be sent a mail
 	invited    *attempts // to have one sent to somebody else
 	playground *playground
-	errands    chan struct{}       // has a place for each thing that may be done at once after an answer
-	working    chan struct{}       // has a place for each request that may be served at once
-	trying     chan struct{}       // and for each draft of a rule that is tried out at once
-	observers  map[string]observer // by pattern of the route
+	errands    chan struct{}          // has a place for each thing that may be done at once after an answer
+	forms      *places.Places[string] // a place for each form on its way, by address
+	working    chan struct{}          // has a place for each request that may be served at once
+	trying     chan struct{}          // and for each draft of a rule that is tried out at once
+	observers  map[string]observer    // by pattern of the route
 	hub        *hub
 	verifying  chan struct{} // has a place for each audit trail that may be verified at once
 }
@@ -82,7 +84,7 @@ func New(deps Deps) http.Handler {
 	d := &dashboard{
 		Deps: deps, attempts: newAttempts(deps.Now), asked: newAttemptsOf(askRules, deps.Now), invited: newAttemptsOf(inviteRules, deps.Now),
 		playground: newPlayground(deps.Now),
-		errands:    make(chan struct{}, maxErrands), working: make(chan struct{}, maxWorking), trying: make(chan struct{}, maxTrying),
+		errands:    make(chan struct{}, maxErrands), forms: places.New[string](maxForms, maxAddressForms), working: make(chan struct{}, maxWorking), trying: make(chan struct{}, maxTrying),
 	}
 	d.hub, d.verifying = newHub(d), make(chan struct{}, maxVerifying)
 	r := chi.NewRouter()

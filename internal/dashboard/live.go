@@ -19,7 +19,9 @@ import (
 // Bounds on pages that are kept up to date.
 const (
 	maxStreams        = 256 // of this process
-	maxSessionStreams = 6   // of one session: a browser opens no more to one host over HTTP/1.1
+	maxTenantStreams  = 96
+	maxPersonStreams  = 24 // with all their sessions
+	maxSessionStreams = 6  // of one session: a browser opens no more to one host over HTTP/1.1
 	liveEvery         = time.Second
 	liveHeartbeat     = 15 * time.Second // shorter than what proxies take for silence
 	liveWrite         = 10 * time.Second // for one write: a browser that stands still is given up
@@ -79,9 +81,10 @@ type livePart struct {
 
 // openPage is one page that is kept up to date.
 type openPage struct {
-	session, tenant uuid.UUID
-	over            chan struct{} // closed when the session does not hold any more
-	end             func()
+	session, person, tenant uuid.UUID
+
+	over chan struct{} // closed when the session does not hold any more
+	end  func()
 }
 
 // errStreams: more pages are kept up to date than there is room for.
@@ -146,17 +149,24 @@ func (d *dashboard) live(w http.ResponseWriter, r *http.Request, v *visit, name 
 func (h *hub) join(v *visit, key topicKey, from source) (*openPage, *topic, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	same := 0
+	var session, person, tenant int
 	for s := range h.streams {
 		if s.session == v.session.ID {
-			same++
+			session++
+		}
+		if s.person == v.session.PersonID {
+			person++
+		}
+		if s.tenant == key.tenant {
+			tenant++
 		}
 	}
-	if stopped(h.d.Stopping) || len(h.streams) >= maxStreams || same >= maxSessionStreams {
+	if stopped(h.d.Stopping) || len(h.streams) >= maxStreams ||
+		session >= maxSessionStreams || person >= maxPersonStreams || tenant >= maxTenantStreams {
 		return nil, nil, errStreams
 	}
 	over := make(chan struct{})
-	s := &openPage{session: v.session.ID, tenant: key.tenant, over: over, end: sync.OnceFunc(func() { close(over) })}
+	s := &openPage{session: v.session.ID, person: v.session.PersonID, tenant: key.tenant, over: over, end: sync.OnceFunc(func() { close(over) })}
 	h.streams[s] = struct{}{}
 	if !h.watching {
 		h.watching = true

@@ -135,11 +135,26 @@ func TestLiveEnds(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, s.browser().get("/live/overview").status)
 }
 
+// A person who signs in again and again does not get ever more streams, and leaves some to others.
+func TestLiveSharesStreams(t *testing.T) {
+	s := newStack(t)
+	s.member(s.a, "viewer@example.com", tenants.Viewer)
+	for range maxPersonStreams / maxSessionStreams {
+		b := s.as("ann@example.com")
+		for range maxSessionStreams {
+			b.listen("/live/decisions").hears(": open")
+		}
+	}
+	require.Equal(t, http.StatusServiceUnavailable, s.as("ann@example.com").get("/live/decisions").status)
+	s.as("viewer@example.com").listen("/live/decisions").hears(": open")
+}
+
 // Streams are no work: more of them than may be worked on at once leave room for pages.
 func TestLiveLeavesRoom(t *testing.T) {
 	s := newStack(t)
-	for range maxWorking/maxSessionStreams + 1 {
-		b := s.as("ann@example.com")
+	s.staff()
+	for i := range maxWorking/maxSessionStreams + 1 {
+		b := s.as(string(tenants.Roles[i%len(tenants.Roles)]) + "@example.com")
 		for range maxSessionStreams {
 			b.listen("/live/decisions").hears(": open")
 		}

@@ -53,6 +53,12 @@ func (d *dashboard) guard(next http.Handler) http.Handler {
 				"Another website sent this request. Nothing was changed.")
 			return
 		}
+		if r.Method == http.MethodPost { // a slow sender must not hold a place of those who are served
+			if err := d.readForm(w, r); err != nil {
+				d.answer(w, r, err)
+				return
+			}
+		}
 		select {
 		case d.working <- struct{}{}:
 			leave := sync.OnceFunc(func() { <-d.working })

@@ -1,0 +1,31 @@
+package api
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// An import holds one of few places: one that comes in drops is cut, one that comes at a fair rate
+// may use all of its time.
+func TestImportLeastRate(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	for _, c := range []struct {
+		name  string
+		after time.Duration
+		read  int64
+		want  time.Duration
+	}{
+		{"at first", 0, 0, importGrace},
+		{"nothing came", importGrace, 0, 0},
+		{"in drops", 12 * time.Second, 1000, -1984375 * time.Microsecond},
+		{"at the least rate", time.Minute, 60 * importLeastRate, importGrace},
+		{"fast", time.Second, 32 << 20, importIdleTimeout},
+		{"fast, near the end", importReadTimeout - time.Second, 60 << 20, time.Second},
+	} {
+		b := pacedBody{started: start, read: c.read}
+		require.InDelta(t, c.want.Seconds(), b.patience(start.Add(c.after)).Seconds(), 0.01, c.name)
+	}
+}

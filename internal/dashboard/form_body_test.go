@@ -1,0 +1,64 @@
+package dashboard
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// slowForm tells when it is read, and ends when it may.
+type slowForm struct {
+	inside chan<- struct{}
+	once   *sync.Once
+	leave  <-chan struct{}
+}
+
+func (f slowForm) Read(p []byte) (int, error) {
+	f.once.Do(func() { f.inside <- struct{}{} })
+	<-f.leave
+	return 0, io.EOF
+}
+
+// However many strangers send forms slowly, pages are served: a form takes a place of those who are
+// served when all of it has arrived. An address has a share of the places for forms, too.
+func TestSlowForms(t *testing.T) {
+	s := newStack(t)
+	handler := s.server.Config.Handler
+	inside, leave := make(chan struct{}), make(chan struct{})
+	var sending sync.WaitGroup
+	send := func(address string, body io.Reader) int {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/login", body)
+		require.NoError(t, err)
+		r.RemoteAddr = address + ":1234"
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := &status{header: http.Header{}}
+		handler.ServeHTTP(w, r)
+		return w.code
+	}
+	for _, address := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"} { // more than maxWorking
+		for range maxAddressForms {
+			sending.Go(func() { send(address, slowForm{inside, new(sync.Once), leave}) })
+			<-inside
+		}
+	}
+	require.Equal(t, http.StatusOK, s.browser().get("/login").status)
+	s.as("ann@example.com")
+	require.Equal(t, http.StatusServiceUnavailable, send("192.0.2.1", strings.NewReader("email=a")))
+	close(leave)
+	sending.Wait()
+	require.NotEqual(t, http.StatusServiceUnavailable, send("192.0.2.1", strings.NewReader("email=a")))
+}
+
+// status is an answer of which only the status counts.
+type status struct {
+	header http.Header
+	code   int
+}
+
+func (s *status) Header() http.Header         { return s.header }
+func (s *status) Write(p []byte) (int, error) { return len(p), nil }
+func (s *status) WriteHeader(code int)        { s.code = code }

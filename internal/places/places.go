@@ -1,0 +1,44 @@
+// Package places bounds how much is done at once, in all and for each holder, so that one holder
+// cannot keep everybody else waiting. A holder is whatever the caller counts by: a tenant, a person,
+// an address.
+//
+// With 64 places, of which a holder may have 16, an address that opens 64 slow forms gets 16 of them.
+// The other 48 places stay free for everybody else.
+package places
+
+import "sync"
+
+// Places are a number of places. Use New.
+type Places[K comparable] struct {
+	mu         sync.Mutex
+	most, each int
+	taken      int
+	held       map[K]int
+}
+
+// New returns places for most things at once, of which each holder may have so many.
+func New[K comparable](most, each int) *Places[K] {
+	return &Places[K]{most: most, each: each, held: map[K]int{}}
+}
+
+// Take takes a place, or reports false: all places are taken, or the holder has its share. If it
+// reports true, the caller must call leave once.
+func (p *Places[K]) Take(holder K) (leave func(), ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.taken >= p.most || p.held[holder] >= p.each {
+		return nil, false
+	}
+	p.taken++
+	p.held[holder]++
+	return func() { p.leave(holder) }, true
+}
+
+func (p *Places[K]) leave(holder K) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken--
+	if p.held[holder]--; p.held[holder] == 0 {
+		delete(p.held, holder)
+	}
+}

@@ -1,0 +1,59 @@
+package places_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/places"
+)
+
+func TestShares(t *testing.T) {
+	t.Parallel()
+	p := places.New[string](3, 2)
+	first, ok := p.Take("ada")
+	require.True(t, ok)
+	_, ok = p.Take("ada")
+	require.True(t, ok)
+	_, ok = p.Take("ada")
+	require.False(t, ok, "ada has her share")
+	_, ok = p.Take("bob")
+	require.True(t, ok)
+	_, ok = p.Take("eve")
+	require.False(t, ok, "all places are taken")
+	first()
+	_, ok = p.Take("eve")
+	require.True(t, ok)
+}
+
+// However many holders come and go, no more places are taken than there are, and none gets lost.
+func TestPlacesConcurrently(t *testing.T) {
+	t.Parallel()
+	p := places.New[int](4, 2)
+	var inside atomic.Int64
+	var all sync.WaitGroup
+	for holder := range 8 {
+		all.Go(func() {
+			for range 1000 {
+				leave, ok := p.Take(holder % 4)
+				if !ok {
+					continue
+				}
+				if inside.Add(1) > 4 {
+					t.Error("more than 4 at once")
+				}
+				inside.Add(-1)
+				leave()
+			}
+		})
+	}
+	all.Wait()
+	for range 2 {
+		for _, holder := range []int{1, 2} {
+			_, ok := p.Take(holder)
+			require.True(t, ok)
+		}
+	}
+}
