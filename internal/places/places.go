@@ -1,9 +1,9 @@
-// Package places bounds how much is done at once, in all and for each holder, so that one holder
-// cannot keep everybody else waiting. A holder is whatever the caller counts by: a tenant, a person,
-// an address.
+// Package places bounds how much is done at once, in all and for each holder. So one holder cannot
+// keep everybody else waiting. A holder is whatever the caller counts by: a tenant, a person, an
+// address.
 //
-// With 64 places, of which a holder may have 16, an address that opens 64 slow forms gets 16 of them.
-// The other 48 places stay free for everybody else.
+// With 64 places, of which a holder may have 16, an address that opens 64 slow forms gets 16 of
+// them. The other 48 places stay free for everybody else.
 package places
 
 import "sync"
