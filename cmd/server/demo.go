@@ -115,8 +115,12 @@ func (d demoCommand) configure(cfg *Config) (authority string, err error) {
 		cfg.Signup = string(dashboard.SignupOpen)
 	}
 	cfg.box = &mail.Box{}
+	// The demo's passwords and mails are no secrets, so it listens on this machine only.
+	if os.Getenv("WEIR_HTTP_ADDR") == "" {
+		cfg.HTTPAddr = "127.0.0.1:8080"
+	}
 	if cfg.HTTPSAddr == "" {
-		cfg.HTTPSAddr = ":8443"
+		cfg.HTTPSAddr = "127.0.0.1:8443"
 	}
 	if cfg.GRPCAddr == "" {
 		cfg.GRPCAddr = "127.0.0.1:8081"

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,4 +82,15 @@ func TestMismatchedPairLeavesTheOldCertificate(t *testing.T) {
 	changed, err = cert.reload()
 	require.NoError(t, err)
 	require.False(t, changed, "nothing is new")
+}
+
+// Suites in CBC mode are not offered, and a client that has nothing else is refused.
+func TestCipherSuites(t *testing.T) {
+	t.Parallel()
+	suites := authenticatedSuites()
+	require.NotEmpty(t, suites)
+	for _, suite := range tls.CipherSuites() {
+		cbc := strings.Contains(suite.Name, "CBC")
+		require.Equal(t, !cbc, slices.Contains(suites, suite.ID), suite.Name)
+	}
 }

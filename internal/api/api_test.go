@@ -269,3 +269,18 @@ func TestMetrics(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, problems)
 }
+
+// A browser that is made to open an answer of the admin API must not guess what it is.
+func TestBrowserHeaders(t *testing.T) {
+	s := newCheckStack(t)
+	h := New(Config{}, s.deps)
+	get := func(target string) http.Header {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil))
+		return w.Header()
+	}
+	require.Equal(t, "nosniff", get("https://weir.example/v1/rules").Get("X-Content-Type-Options"))
+	require.Equal(t, "max-age=31536000", get("https://weir.example/v1/rules").Get("Strict-Transport-Security"))
+	require.Empty(t, get("https://localhost:8443/v1/rules").Get("Strict-Transport-Security"))
+	require.Empty(t, get("http://weir.example/v1/rules").Get("Strict-Transport-Security"))
+}

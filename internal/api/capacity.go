@@ -76,7 +76,7 @@ func (a *capacity) read(s *share, r *http.Request, buf []byte, limit int) ([]byt
 }
 
 // await begins to wait for a body, or reports false. If true, await is followed by resume.
-func (a *admission) await(s *share) bool {
+func (a *capacity) await(s *share) bool {
 	if s.reading.Add(1) > max(1, a.max/4) {
 		s.reading.Add(-1)
 		return false
@@ -87,7 +87,7 @@ func (a *admission) await(s *share) bool {
 
 // resume ends the wait for a body. It reports whether the request may be served now, and the request
 // counts as served in either case.
-func (a *admission) resume(s *share) bool {
+func (a *capacity) resume(s *share) bool {
 	s.reading.Add(-1)
 	return a.enter()
 }

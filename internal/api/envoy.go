@@ -37,8 +37,8 @@ const (
 
 // envoyQuestion is one request of the rate-limit service.
 type envoyQuestion struct {
-	stream    grpc.ServerStream
-	admission *admission
+	stream   grpc.ServerStream
+	capacity *capacity
 	// message is the request as it came, and then the answer as it is to be sent.
 	message     wireMessage
 	domain      []byte
@@ -66,11 +66,11 @@ const keyMetadata = "weir-key"
 // does not come.
 func (q *envoyQuestion) read(sc *scratch) *Problem {
 	q.message.bytes = sc.body[:0]
-	if !q.admission.await(sc.share) {
+	if !q.capacity.await(sc.share) {
 		return overloaded()
 	}
 	err := q.stream.RecvMsg(&q.message)
-	entered := q.admission.resume(sc.share)
+	entered := q.capacity.resume(sc.share)
 	sc.body = q.message.bytes
 	switch {
 	case err != nil:
@@ -100,8 +100,8 @@ func (g *GRPC) shouldRateLimit(stream grpc.ServerStream) (err error) {
 		return callError(stream, newProblem(http.StatusServiceUnavailable, codeNotReady, "The service is starting.").withRetryAfter(1))
 	}
 	start := time.Now()
-	defer s.admission.leave()
-	if !s.admission.enter() {
+	defer s.capacity.leave()
+	if !s.capacity.enter() {
 		s.metrics.shed.Inc()
 		s.metrics.observe(routeEnvoy, "", http.StatusServiceUnavailable, time.Since(start))
 		return callError(stream, overloaded())
@@ -125,7 +125,7 @@ func (g *GRPC) shouldRateLimit(stream grpc.ServerStream) (err error) {
 // answerEnvoy decides one call and answers it. status is what the same answer would have over HTTP.
 func (s *server) answerEnvoy(stream grpc.ServerStream, sc *scratch) (status int, err error) {
 	q := &sc.envoy
-	q.stream, q.admission = stream, s.admission
+	q.stream, q.capacity = stream, s.capacity
 	decisions, p := s.decide(stream.Context(), q, sc)
 	if p != nil {
 		s.metrics.problems.WithLabelValues(p.Code).Inc()

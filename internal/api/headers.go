@@ -42,6 +42,12 @@ const (
 // undecided is the header of an answer until something is decided.
 var undecided = []string{decisionNone}
 
+// Headers of every answer but those of the hot endpoints, the second over TLS only.
+var (
+	noSniff         = []string{"nosniff"}
+	strictTransport = []string{"max-age=31536000"}
+)
+
 // isHot reports whether a path is a hot endpoint's.
 func isHot(path string) bool {
 	return path == "/v1/check" || path == "/check" || path == "/v1/check/batch" || isAuthorize(path)

@@ -87,6 +87,11 @@ func (s *server) track(next http.Handler) http.Handler {
 		w.Header()["X-Request-Id"] = q.headers[0:1:1]
 		if isHot(r.URL.Path) {
 			w.Header()[decisionHeader] = undecided
+		} else { // what a browser may be made to open
+			w.Header()["X-Content-Type-Options"] = noSniff
+			if r.TLS != nil && !origin.IsLocal(r.Host) { // it would bind http://localhost on other ports, too
+				w.Header()["Strict-Transport-Security"] = strictTransport
+			}
 		}
 		r = r.WithContext(context.WithValue(r.Context(), requestKey{}, q))
 		defer s.finish(q, r, start)

@@ -5,6 +5,7 @@ import (
 	"html"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
@@ -376,6 +377,19 @@ func TestDevMail(t *testing.T) {
 	got := b.get("/dev/mail")
 	require.Contains(t, got.body, letter.Link.URL)
 	require.Contains(t, got.body, letter.Subject)
+
+	// Links to sign in are for whoever sits at this machine.
+	for name, change := range map[string]func(r *http.Request){
+		"from elsewhere":         func(r *http.Request) { r.RemoteAddr = "192.0.2.7:4711" },
+		"by another site's name": func(r *http.Request) { r.Host = "rebound.example" },
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/dev/mail", nil)
+		r.RemoteAddr = "127.0.0.1:4711"
+		change(r)
+		w := httptest.NewRecorder()
+		s.server.Config.Handler.ServeHTTP(w, r)
+		require.Equal(t, http.StatusNotFound, w.Code, name)
+	}
 }
 
 // While Postgres is away, pages say so; nothing is promised that was not done.

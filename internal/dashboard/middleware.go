@@ -3,14 +3,13 @@ package dashboard
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"net/url"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"time"
 
+	"weir/internal/origin"
 	"weir/internal/tenants"
 )
 
@@ -43,7 +42,7 @@ func (d *dashboard) guard(next http.Handler) http.Handler {
 		h.Set("Referrer-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
-		if r.TLS != nil && !isLocal(r.Host) { // it would bind http://localhost on other ports, too
+		if r.TLS != nil && !origin.IsLocal(r.Host) { // it would bind http://localhost on other ports, too
 			h.Set("Strict-Transport-Security", "max-age=31536000")
 		}
 		h.Set("Cache-Control", "no-store")
@@ -82,15 +81,6 @@ func (d *dashboard) recovered(w http.ResponseWriter, r *http.Request) {
 	}
 	d.Logger.Error("a page panicked", "request_id", requestOf(r.Context()).id, "path", route(r), "panic", fault, "stack", string(debug.Stack()))
 	d.fail(w, r, http.StatusInternalServerError, "Something went wrong", "The error is on our side and was logged. Try again.")
-}
-
-func isLocal(hostport string) bool {
-	host, _, err := net.SplitHostPort(hostport)
-	if err != nil {
-		host = hostport
-	}
-	ip := net.ParseIP(strings.Trim(host, "[]"))
-	return host == "localhost" || strings.HasSuffix(host, ".localhost") || ip != nil && ip.IsLoopback()
 }
 
 // open makes a handler of one that needs no session.
