@@ -424,6 +424,8 @@ CREATE TABLE rules (
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
     version bigint NOT NULL,
     consistency text NOT NULL DEFAULT 'strict'::text,
+    zone text,
+    anchor text,
     PRIMARY KEY (tenant_id, id),
     UNIQUE (tenant_id, slug),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
@@ -434,10 +436,11 @@ CASE
 END),
     CHECK (
 CASE
-    WHEN (window_ms IS NULL) THEN ((algorithm = 'fixed_window'::text) AND (window_text = ANY (ARRAY['day'::text, 'week'::text, 'month'::text])))
-    ELSE (window_text <> ALL (ARRAY[''::text, 'day'::text, 'week'::text, 'month'::text]))
+    WHEN (window_ms IS NULL) THEN ((algorithm = 'fixed_window'::text) AND (window_text = ANY (ARRAY['day'::text, 'week'::text, 'month'::text, 'year'::text])))
+    ELSE (window_text <> ALL (ARRAY[''::text, 'day'::text, 'week'::text, 'month'::text, 'year'::text]))
 END),
     CHECK ((((octet_length(resource) >= 1) AND (octet_length(resource) <= 256)) AND ((POSITION(('*'::text) IN (resource)) = 0) OR (POSITION(('*'::text) IN (resource)) = char_length(resource))))),
+    CHECK (((anchor = 'calendar'::text) OR ('subject'::text = ANY (by_values)))),
     CHECK (((burst_units >= 1) AND (burst_units <= 1000000000))),
     CHECK (((burst_units IS NULL) OR (((burst_units)::numeric * (window_ms)::numeric) <= ((limit_units)::numeric * ('31622400000'::bigint)::numeric)))),
     CHECK (((burst_units IS NULL) OR (algorithm = ANY (ARRAY['token_bucket'::text, 'leaky_bucket'::text, 'leaky_bucket_queue'::text])))),
@@ -449,11 +452,14 @@ CASE
     WHEN (algorithm = 'sliding_window_log'::text) THEN (10000)::bigint
     ELSE (1000000000)::bigint
 END))),
+    CHECK (((octet_length(zone) >= 1) AND (octet_length(zone) <= 64))),
     CHECK (((penalty_ms >= 1) AND (penalty_ms <= '2592000000'::bigint))),
     CHECK (((penalty_ms IS NULL) = (penalty_text = ''::text))),
     CHECK (((precision_ms IS NULL) = (precision_text = ''::text))),
     CHECK (((window_ms >= 1000) AND (window_ms <= '31622400000'::bigint))),
+    CHECK (((window_ms IS NULL) OR ((zone IS NULL) AND (anchor IS NULL)))),
     CHECK ((algorithm = ANY (ARRAY['sliding_window_counter'::text, 'sliding_window_log'::text, 'sliding_window_buckets'::text, 'fixed_window'::text, 'fixed_window_first_hit'::text, 'token_bucket'::text, 'leaky_bucket'::text, 'leaky_bucket_queue'::text]))),
+    CHECK ((anchor = ANY (ARRAY['calendar'::text, 'subject'::text]))),
     CHECK ((char_length(description) <= 2000)),
     CHECK ((char_length(name) <= 200)),
     CHECK ((consistency = ANY (ARRAY['strict'::text, 'leased'::text]))),
@@ -550,10 +556,12 @@ CREATE TABLE subjects (
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
     version bigint NOT NULL,
+    cycle_anchor timestamp with time zone,
     PRIMARY KEY (tenant_id, subject),
     UNIQUE (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, plan_id) REFERENCES plans(tenant_id, id),
+    CHECK (((cycle_anchor >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (cycle_anchor < '10000-01-01 00:00:00+00'::timestamp with time zone))),
     CHECK (((octet_length(subject) >= 1) AND (octet_length(subject) <= 256))),
     CHECK ((jsonb_typeof(labels) = 'object'::text)),
     CHECK ((octet_length(billing_ref) <= 256)),
@@ -574,7 +582,7 @@ CREATE POLICY own_tenant ON subjects FOR ALL TO weir_app
 CREATE POLICY read_all ON subjects FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON subjects TO weir_app;
-GRANT SELECT (plan_id, state, subject, tenant_id, version) ON subjects TO weir_system;
+GRANT SELECT (cycle_anchor, plan_id, state, subject, tenant_id, version) ON subjects TO weir_system;
 
 CREATE TABLE tenants (
     id uuid NOT NULL,

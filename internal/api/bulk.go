@@ -33,12 +33,13 @@ const (
 
 // BulkSubject is a subject on one line of an import or export in JSON.
 type BulkSubject struct {
-	Subject    string                                        `json:"subject" doc:"1 to 256 bytes of UTF-8 without control characters"`
-	Plan       Optional[string]                              `json:"plan,omitempty" doc:"Slug of a plan; null: the tenant's default plan"`
-	State      Optional[string]                              `json:"state,omitempty" enum:"active,blocked,exempt" doc:"null: active"`
-	BillingRef Optional[string]                              `json:"billing_ref,omitempty" doc:"Name in your billing system; up to 256 bytes"`
-	Labels     Optional[map[string]string]                   `json:"labels,omitempty" doc:"All of its labels, at most 32; null: none"`
-	Overrides  Optional[map[string]Optional[ConfigOverride]] `json:"overrides,omitempty" doc:"By the slug of the rule; omitted overrides are unchanged, null deletes one"`
+	Subject     string                                        `json:"subject" doc:"1 to 256 bytes of UTF-8 without control characters"`
+	Plan        Optional[string]                              `json:"plan,omitempty" doc:"Slug of a plan; null: the tenant's default plan"`
+	State       Optional[string]                              `json:"state,omitempty" enum:"active,blocked,exempt" doc:"null: active"`
+	BillingRef  Optional[string]                              `json:"billing_ref,omitempty" doc:"Name in your billing system; up to 256 bytes"`
+	CycleAnchor Optional[time.Time]                           `json:"cycle_anchor,omitempty" doc:"RFC 3339: where the windows of rules with the anchor subject begin; null: by the calendar"`
+	Labels      Optional[map[string]string]                   `json:"labels,omitempty" doc:"All of its labels, at most 32; null: none"`
+	Overrides   Optional[map[string]Optional[ConfigOverride]] `json:"overrides,omitempty" doc:"By the slug of the rule; omitted overrides are unchanged, null deletes one"`
 }
 
 // ImportAnswer counts what an import did, or would do.
@@ -73,7 +74,7 @@ func (a *admin) bulkRoutes() {
 	const path = "/v1/bulk/subjects"
 	text := &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Description: "One BulkSubject per line"}}
 	table := &huma.MediaType{Schema: &huma.Schema{
-		Type: huma.TypeString, Description: "The columns subject, plan, state, billing_ref and labels (a JSON object), with their names in the first line",
+		Type: huma.TypeString, Description: "The columns subject, plan, state, billing_ref, cycle_anchor and labels (a JSON object), with their names in the first line",
 	}}
 	schemaOf[BulkSubject](a.api) // a component of the document, for those who read the line above
 

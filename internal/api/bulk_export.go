@@ -142,12 +142,13 @@ func (e *export) begin() {
 
 // exportLine is a BulkSubject as it is written: what is not set is null.
 type exportLine struct {
-	Subject    string                    `json:"subject"`
-	Plan       *string                   `json:"plan"`
-	State      string                    `json:"state"`
-	BillingRef *string                   `json:"billing_ref"`
-	Labels     map[string]string         `json:"labels"`
-	Overrides  map[string]exportOverride `json:"overrides"`
+	Subject     string                    `json:"subject"`
+	Plan        *string                   `json:"plan"`
+	State       string                    `json:"state"`
+	BillingRef  *string                   `json:"billing_ref"`
+	CycleAnchor *time.Time                `json:"cycle_anchor"`
+	Labels      map[string]string         `json:"labels"`
+	Overrides   map[string]exportOverride `json:"overrides"`
 }
 
 type exportOverride struct {
@@ -157,6 +158,14 @@ type exportOverride struct {
 	ExpiresAt *time.Time `json:"expires_at"`
 }
 
+// instantCell is the cell of an instant, empty for none.
+func instantCell(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return t.Format(time.RFC3339Nano)
+}
+
 func (e *export) one(s *tenants.Subject) error {
 	if e.table != nil {
 		labels := ""
@@ -164,12 +173,13 @@ func (e *export) one(s *tenants.Subject) error {
 			labels = string(tenants.PackLabels(s.Labels))
 		}
 		return e.table.Write([]string{
-			tenants.CSVCell(s.Subject), tenants.CSVCell(s.Plan), s.State.String(), tenants.CSVCell(s.BillingRef), labels,
+			tenants.CSVCell(s.Subject), tenants.CSVCell(s.Plan), s.State.String(), tenants.CSVCell(s.BillingRef),
+			instantCell(s.CycleAnchor), labels,
 		})
 	}
 	line := exportLine{
 		Subject: s.Subject, Plan: optionalText(s.Plan), State: s.State.String(), BillingRef: optionalText(s.BillingRef),
-		Labels: s.Labels, Overrides: make(map[string]exportOverride, len(s.Overrides)),
+		CycleAnchor: s.CycleAnchor, Labels: s.Labels, Overrides: make(map[string]exportOverride, len(s.Overrides)),
 	}
 	if line.Labels == nil {
 		line.Labels = map[string]string{}

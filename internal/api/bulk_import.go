@@ -133,7 +133,7 @@ func (f *importFile) add(l tenants.SubjectLine) error {
 }
 
 // The columns of a table of subjects.
-var importColumns = []string{"subject", "plan", "state", "billing_ref", "labels"}
+var importColumns = []string{"subject", "plan", "state", "billing_ref", "cycle_anchor", "labels"}
 
 func (f *importFile) readCSV(body io.Reader) error {
 	buffered := bufio.NewReaderSize(body, 64<<10)
@@ -203,6 +203,16 @@ func (f *importFile) lineOfCells(line int, columns, cells []string) tenants.Subj
 			l.Plan = &cell
 		case "billing_ref":
 			l.BillingRef = &cell
+		case "cycle_anchor":
+			var anchor *time.Time
+			if cell != "" {
+				at, err := time.Parse(time.RFC3339Nano, cell)
+				if err != nil {
+					f.wrong.Add(line, limit.FieldError{Field: "cycle_anchor", Message: "must be a time as RFC 3339 writes it, such as 2026-01-31T00:00:00Z"})
+				}
+				anchor = &at
+			}
+			l.CycleAnchor = &anchor
 		case "state":
 			state := check.Active
 			if cell != "" {
@@ -299,6 +309,9 @@ func (f *importFile) lineOfJSON(number int, data []byte, schema *huma.Schema) (t
 	}
 	if in.BillingRef.Set {
 		l.BillingRef = ptr(in.BillingRef.or(""))
+	}
+	if in.CycleAnchor.Set {
+		l.CycleAnchor = ptr(optionalTime(in.CycleAnchor))
 	}
 	if in.State.Set {
 		state, _ := check.ParseSubjectState(in.State.or(check.Active.String())) // validated against the schema, which lists them

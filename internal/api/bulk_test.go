@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/stretchr/testify/require"
@@ -54,7 +55,7 @@ func TestBulkRoundTrip(t *testing.T) {
 	for subject, body := range map[string]obj{
 		"=1+1": {"billing_ref": "=cmd|' /C calc'!A0"}, "'=1": {"billing_ref": "'+1"}, "''-x": {}, "'quoted'": {"billing_ref": "'"},
 		"+a": {}, "-a": {}, "@a": {}, `a,"b"`: {"billing_ref": `say "hi", friend`}, " space ": {}, "ü🚦": {"plan": "pro", "state": "blocked"},
-		"a/b": {"labels": obj{"region": "eu", "x.y/z": `=1,"2"`, "empty": ""}}, "export": {}, "import": {"state": "exempt"}, `\.`: {},
+		"a/b": {"labels": obj{"region": "eu", "x.y/z": `=1,"2"`, "empty": ""}}, "export": {}, "import": {"state": "exempt", "cycle_anchor": "2026-01-31T08:30:00.125Z"}, `\.`: {},
 	} {
 		_, _, err := s.store.PutSubject(t.Context(), s.a, subjectOfTest(subject, body), tenants.Match{})
 		require.NoError(t, err)
@@ -80,7 +81,7 @@ func TestBulkRoundTrip(t *testing.T) {
 		return s.call(s.other, http.MethodPost, bulkPath, body, header{"Content-Type", mediaType}).ok(200).json()
 	}
 	require.Empty(t, s.export(s.other, ""))
-	require.Equal(t, "subject,plan,state,billing_ref,labels\r\n", s.export(s.other, "?format=csv"))
+	require.Equal(t, "subject,plan,state,billing_ref,cycle_anchor,labels\r\n", s.export(s.other, "?format=csv"))
 	require.Equal(t, counts(15, 0, 0), there(csvType, table))
 	require.Equal(t, table, s.export(s.other, "?format=csv"))
 	require.Equal(t, counts(0, 2, 13), there(jsonLinesType, lines), "overrides come with JSON only")
@@ -95,6 +96,10 @@ func subjectOfTest(subject string, body obj) tenants.Subject {
 	s := tenants.Subject{Subject: subject}
 	s.Plan, _ = body["plan"].(string)
 	s.BillingRef, _ = body["billing_ref"].(string)
+	if text, ok := body["cycle_anchor"].(string); ok {
+		at, _ := time.Parse(time.RFC3339Nano, text)
+		s.CycleAnchor = &at
+	}
 	if state, ok := body["state"].(string); ok {
 		s.State, _ = check.ParseSubjectState(state)
 	}

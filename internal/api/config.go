@@ -38,12 +38,13 @@ type ConfigTenant struct {
 
 // ConfigSubject is a registered subject in a document.
 type ConfigSubject struct {
-	Subject    string                              `json:"subject" doc:"1 to 256 bytes of UTF-8 without control characters"`
-	Plan       Optional[string]                    `json:"plan,omitempty" doc:"Slug of a plan; default: the tenant's default plan"`
-	State      Optional[string]                    `json:"state,omitempty" enum:"active,blocked,exempt" doc:"Default active"`
-	Labels     Optional[map[string]string]         `json:"labels,omitempty" doc:"At most 32; default none"`
-	BillingRef Optional[string]                    `json:"billing_ref,omitempty" doc:"Name in your billing system; up to 256 bytes"`
-	Overrides  Optional[map[string]ConfigOverride] `json:"overrides,omitempty" doc:"By the slug of the rule; if omitted, the subject keeps its overrides"`
+	Subject     string                              `json:"subject" doc:"1 to 256 bytes of UTF-8 without control characters"`
+	Plan        Optional[string]                    `json:"plan,omitempty" doc:"Slug of a plan; default: the tenant's default plan"`
+	State       Optional[string]                    `json:"state,omitempty" enum:"active,blocked,exempt" doc:"Default active"`
+	Labels      Optional[map[string]string]         `json:"labels,omitempty" doc:"At most 32; default none"`
+	BillingRef  Optional[string]                    `json:"billing_ref,omitempty" doc:"Name in your billing system; up to 256 bytes"`
+	CycleAnchor Optional[time.Time]                 `json:"cycle_anchor,omitempty" doc:"RFC 3339: where the windows of rules with the anchor subject begin; default: by the calendar"`
+	Overrides   Optional[map[string]ConfigOverride] `json:"overrides,omitempty" doc:"By the slug of the rule; if omitted, the subject keeps its overrides"`
 }
 
 // ConfigOverride is the number of one subject for a rule in a document.
@@ -229,7 +230,7 @@ func (o Optional[T]) given() bool { return o.Set && !o.Null }
 
 func (in *ConfigSubject) subject() (tenants.Subject, []ProblemField) {
 	s := tenants.Subject{Subject: in.Subject, Labels: in.Labels.or(nil)}
-	fields := SubjectFields{Plan: in.Plan, State: in.State, BillingRef: in.BillingRef}
+	fields := SubjectFields{Plan: in.Plan, State: in.State, BillingRef: in.BillingRef, CycleAnchor: in.CycleAnchor}
 	errs := fields.apply(&s)
 	if !in.Overrides.given() {
 		return s, errs

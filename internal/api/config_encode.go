@@ -72,12 +72,13 @@ type writtenPlan struct {
 }
 
 type writtenSubject struct {
-	Subject    string                     `json:"subject"`
-	Plan       string                     `json:"plan,omitempty"`
-	State      string                     `json:"state"`
-	Labels     map[string]string          `json:"labels,omitempty"`
-	BillingRef string                     `json:"billing_ref,omitempty"`
-	Overrides  map[string]writtenOverride `json:"overrides"`
+	Subject     string                     `json:"subject"`
+	Plan        string                     `json:"plan,omitempty"`
+	State       string                     `json:"state"`
+	Labels      map[string]string          `json:"labels,omitempty"`
+	BillingRef  string                     `json:"billing_ref,omitempty"`
+	CycleAnchor *time.Time                 `json:"cycle_anchor,omitempty"`
+	Overrides   map[string]writtenOverride `json:"overrides"`
 }
 
 type writtenOverride struct {
@@ -134,7 +135,7 @@ func writeRoute(r route.Route) writtenRoute {
 
 func writeSubject(s *tenants.Subject) writtenSubject {
 	out := writtenSubject{
-		Subject: s.Subject, Plan: s.Plan, State: s.State.String(), Labels: s.Labels, BillingRef: s.BillingRef,
+		Subject: s.Subject, Plan: s.Plan, State: s.State.String(), Labels: s.Labels, BillingRef: s.BillingRef, CycleAnchor: s.CycleAnchor,
 		Overrides: make(map[string]writtenOverride, len(s.Overrides)),
 	}
 	for _, o := range s.Overrides {

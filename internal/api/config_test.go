@@ -60,6 +60,8 @@ rules:
     algorithm: fixed_window
     limit: 5000
     window: month
+    zone: UTC
+    anchor: calendar
     by: []
     mode: enforce
     on_unavailable: deny

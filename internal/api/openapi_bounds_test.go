@@ -14,8 +14,9 @@ import (
 
 // What a field needs around it for all of its range to be open, by the field.
 var boundsNeed = map[string]obj{
-	"limit": {"algorithm": "fixed_window"},
-	"burst": {"algorithm": "token_bucket", "limit": 1_000_000_000, "window": "1s"},
+	"limit":  {"algorithm": "fixed_window"},
+	"burst":  {"algorithm": "token_bucket", "limit": 1_000_000_000, "window": "1s"},
+	"anchor": {"algorithm": "fixed_window", "window": "month"},
 }
 
 // Whoever generates a client from the document can send all that the server takes, and nothing that it refuses for

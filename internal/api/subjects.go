@@ -14,15 +14,16 @@ import (
 
 // Subject is a registered subject, as the API shows it.
 type Subject struct {
-	Subject    string              `json:"subject"`
-	Plan       *string             `json:"plan" doc:"null: the tenant's default plan"`
-	State      string              `json:"state" enum:"active,blocked,exempt" doc:"blocked: every check is denied; exempt: its rules act as in shadow mode"`
-	Labels     map[string]string   `json:"labels"`
-	BillingRef *string             `json:"billing_ref" doc:"Name in your billing system"`
-	Overrides  map[string]Override `json:"overrides" doc:"By the slug of the rule"`
-	CreatedAt  time.Time           `json:"created_at"`
-	UpdatedAt  time.Time           `json:"updated_at"`
-	Version    int64               `json:"version"`
+	Subject     string              `json:"subject"`
+	Plan        *string             `json:"plan" doc:"null: the tenant's default plan"`
+	State       string              `json:"state" enum:"active,blocked,exempt" doc:"blocked: every check is denied; exempt: its rules act as in shadow mode"`
+	Labels      map[string]string   `json:"labels"`
+	BillingRef  *string             `json:"billing_ref" doc:"Name in your billing system"`
+	CycleAnchor *time.Time          `json:"cycle_anchor" doc:"Where the windows of rules with the anchor subject begin; null: by the calendar"`
+	Overrides   map[string]Override `json:"overrides" doc:"By the slug of the rule"`
+	CreatedAt   time.Time           `json:"created_at"`
+	UpdatedAt   time.Time           `json:"updated_at"`
+	Version     int64               `json:"version"`
 }
 
 // Override is the number that one subject has for one rule, as the API shows it.
@@ -38,10 +39,11 @@ type Override struct {
 
 // SubjectFields are the plain fields of a subject; each may be left out.
 type SubjectFields struct {
-	Subject    Optional[string] `json:"subject,omitempty" doc:"If sent, must equal the path"`
-	Plan       Optional[string] `json:"plan,omitempty" doc:"Slug of a plan; default: the tenant's default plan"`
-	State      Optional[string] `json:"state,omitempty" enum:"active,blocked,exempt" doc:"Default active"`
-	BillingRef Optional[string] `json:"billing_ref,omitempty" doc:"Name in your billing system; up to 256 bytes"`
+	Subject     Optional[string]    `json:"subject,omitempty" doc:"If sent, must equal the path"`
+	Plan        Optional[string]    `json:"plan,omitempty" doc:"Slug of a plan; default: the tenant's default plan"`
+	State       Optional[string]    `json:"state,omitempty" enum:"active,blocked,exempt" doc:"Default active"`
+	BillingRef  Optional[string]    `json:"billing_ref,omitempty" doc:"Name in your billing system; up to 256 bytes"`
+	CycleAnchor Optional[time.Time] `json:"cycle_anchor,omitempty" doc:"RFC 3339, to the millisecond: where the windows of rules with the anchor subject begin; default: by the calendar"`
 }
 
 // SubjectPut is the body of PUT /v1/subjects/{subject}. It leaves the subject's overrides alone.
@@ -94,7 +96,7 @@ func subjectAnswer(s tenants.Subject) Subject {
 	}
 	return Subject{
 		Subject: s.Subject, Plan: optionalText(s.Plan), State: s.State.String(), Labels: labels,
-		BillingRef: optionalText(s.BillingRef), Overrides: overrides,
+		BillingRef: optionalText(s.BillingRef), CycleAnchor: s.CycleAnchor, Overrides: overrides,
 		CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, Version: s.Version,
 	}
 }
@@ -110,6 +112,9 @@ func overrideAnswer(o tenants.Override) Override {
 func (f *SubjectFields) apply(s *tenants.Subject) []ProblemField {
 	s.Plan = f.Plan.patch(s.Plan, "")
 	s.BillingRef = f.BillingRef.patch(s.BillingRef, "")
+	if f.CycleAnchor.Set {
+		s.CycleAnchor = optionalTime(f.CycleAnchor)
+	}
 	// The name has been validated against the schema, which lists them.
 	s.State, _ = check.ParseSubjectState(f.State.patch(s.State.String(), check.Active.String()))
 	errs := mismatch(f.Subject, "/subject", s.Subject)

@@ -191,6 +191,13 @@ func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, 
 		return // explain lists it
 	}
 	num := e.policy.number(i, plan, subject, nowMS)
+	if r.cycle != nil {
+		anchor := limit.NoAnchor
+		if subject != nil {
+			anchor = subject.anchorMS
+		}
+		num.numbers.Bounds = r.cycle.Bounds(anchor, nowMS)
+	}
 	rd := RuleDecision{Rule: &r.rule, Mode: r.rule.Mode, Source: num.source, WindowMS: num.numbers.LengthMS(nowMS)}
 	if subject != nil && subject.state == Exempt {
 		rd.Mode = limit.Shadow
@@ -242,6 +249,9 @@ func (e *evaluation) conclude() {
 		d.NowMS, d.Degraded = out.NowMS, out.Degraded
 		for n, i := range e.counted {
 			d.Rules[i].take(&out.Verdicts[n], out.NowMS)
+			if numbers := &e.call.Counters[n].Numbers; numbers.Bounds != nil {
+				d.Rules[i].WindowMS = numbers.LengthMS(out.NowMS)
+			}
 		}
 	}
 	d.conclude()

@@ -82,7 +82,9 @@ func (c *Checker) compare(ctx context.Context, p *Policy, plan string, index int
 		if !then.unlimited {
 			other.counted = []int{0}
 			counter := e.call.Counters[0]
+			bounds := counter.Numbers.Bounds
 			counter.Numbers, counter.Shadow = then.numbers, false
+			counter.Numbers.Bounds = bounds
 			other.call.Counters = []engine.Counter{counter}
 		}
 		now, changed = append(now, e), append(changed, other)
@@ -113,6 +115,10 @@ func (p *Policy) Subject(name string) (SubjectData, bool) {
 		return SubjectData{}, false
 	}
 	d := SubjectData{Subject: name, Plan: e.plan, State: e.state}
+	if e.anchorMS != limit.NoAnchor {
+		at := time.UnixMilli(e.anchorMS).UTC()
+		d.CycleAnchor = &at
+	}
 	for _, o := range e.overrides {
 		data := OverrideData{Rule: o.rule.Value(), Limit: o.limit}
 		if o.startsMS != 0 {

@@ -64,7 +64,7 @@ type RuleDecision struct {
 	Limit        int64 // units per window
 	Burst        int64 // buckets only
 	Quota        int64 // Burst for buckets, else Limit
-	WindowMS     int64 // of a calendar month: the length of the present one
+	WindowMS     int64 // of a calendar window: the length of the present one
 	Remaining    int64
 	RetryAfterMS int64 // 0 if Allowed; NeverMS if no wait can help
 	ResetAfterMS int64 // until the full quota is available again

@@ -30,11 +30,13 @@ type PlanData struct {
 
 // SubjectData is a registered subject.
 type SubjectData struct {
-	Subject   string
-	Plan      string // "": the tenant's default
-	State     SubjectState
-	Overrides []OverrideData
-	Deleted   bool // only in changes: forget the subject
+	Subject string
+	Plan    string // "": the tenant's default
+	State   SubjectState
+	// CycleAnchor is where the windows of rules with the anchor "subject" begin; nil: by the calendar.
+	CycleAnchor *time.Time
+	Overrides   []OverrideData
+	Deleted     bool // only in changes: forget the subject
 }
 
 // OverrideData is the number that one subject has for one rule, and when.
@@ -69,7 +71,8 @@ type compiledRule struct {
 	name    engine.KeyName // its part in keys
 	id      string         // the same, as counters have it
 	grouped bool
-	number  number // the rule's own default
+	number  number       // the rule's own default
+	cycle   *limit.Cycle // of a calendar window; else nil
 }
 
 // number is what applies to a subject under a rule, and where it came from.
@@ -145,6 +148,11 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 			rule: *r, by: byLists.of(r.By), name: keys.ruleID(tenant, r),
 			number: number{numbers: r.Numbers(), source: "rule"},
 		}
+		cycle, err := r.Cycle()
+		if err != nil {
+			return nil, fmt.Errorf("rule %s: %w", r.Slug, err)
+		}
+		p.rules[i].cycle = cycle
 		p.rules[i].id = string(p.rules[i].name.Append(nil))
 		p.index(int32(i), r.Resource)
 	}

@@ -25,6 +25,9 @@ func (p *Policy) measure() int64 {
 			n += r.by.bytes() + object
 		}
 		n += textBytes(&r.rule, object/2)
+		if r.cycle != nil {
+			n += sizeOf[limit.Cycle]() + sizeOf[limit.Bounds]() + 2*object
+		}
 	}
 	for _, index := range []map[string][]int32{p.exact, p.prefixes} {
 		n += table

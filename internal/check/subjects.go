@@ -16,7 +16,7 @@ import (
 //
 // It is a hash table with open addressing. A slot is one word: where the name stands among all
 // names, eight bits of its hash, and which entry it has. Subjects that have the same plan and
-// state, and no override, share their entry. Load takes no lock and may run beside everything;
+// state, no override and no cycle anchor, share their entry. Load takes no lock and may run beside everything;
 // store takes one for itself. What a reader can have seen is never written again: names and
 // entries are only added, and unused ones are removed when the table is rebuilt.
 type subjects struct {
@@ -28,8 +28,8 @@ type subjects struct {
 	used       int        // slots that are not empty: live, or of a deleted subject
 	deadNames  int        // bytes of names that are used no more
 	dead       int        // entries that are used no more
-	shared     []uint32   // entries without overrides
-	ownEntries int        // bytes of those with overrides
+	shared     []uint32   // entries that subjects share
+	ownEntries int        // bytes of all others
 	overflow   bool       // something did not fit
 }
 
@@ -45,6 +45,7 @@ type subjectEntry struct {
 	plan      string
 	state     SubjectState
 	overrides []overrideEntry
+	anchorMS  int64 // cycle anchor, milliseconds since 1970; limit.NoAnchor for none
 }
 
 type overrideEntry struct {
@@ -201,7 +202,7 @@ func (s *subjects) delete(name string) {
 
 // drop notes that a subject has its entry no more.
 func (s *subjects) drop(t *subjectTable, v uint64) {
-	if e := t.entry(v); len(e.overrides) > 0 {
+	if e := t.entry(v); e.own() {
 		s.dead++
 		s.ownEntries -= e.bytes()
 	}
@@ -213,7 +214,7 @@ func (s *subjects) entryOf(t *subjectTable, d SubjectData) (uint32, bool) {
 	var plan string
 	for _, i := range s.shared {
 		if e := entries[i]; e.plan == d.Plan {
-			if e.state == d.State && len(d.Overrides) == 0 {
+			if e.state == d.State && !d.own() {
 				return i, true
 			}
 			plan = e.plan // of the same bytes
@@ -230,7 +231,7 @@ func (s *subjects) entryOf(t *subjectTable, d SubjectData) (uint32, bool) {
 	t.entries.Store(&entries)
 	i := uint32(len(entries) - 1) // below maxEntries
 	switch {
-	case len(d.Overrides) > 0:
+	case e.own():
 		s.ownEntries += e.bytes()
 	case len(s.shared) < maxSharedEntry:
 		s.shared = append(s.shared, i)
@@ -238,8 +239,16 @@ func (s *subjects) entryOf(t *subjectTable, d SubjectData) (uint32, bool) {
 	return i, true
 }
 
+// own reports whether a subject does not share its entry: it has overrides or a cycle anchor.
+func (e *subjectEntry) own() bool { return len(e.overrides) > 0 || e.anchorMS != limit.NoAnchor }
+
+func (d *SubjectData) own() bool { return len(d.Overrides) > 0 || d.CycleAnchor != nil }
+
 func newSubjectEntry(d SubjectData, plan string) *subjectEntry {
-	e := &subjectEntry{plan: plan, state: d.State}
+	e := &subjectEntry{plan: plan, state: d.State, anchorMS: limit.NoAnchor}
+	if d.CycleAnchor != nil {
+		e.anchorMS = d.CycleAnchor.UnixMilli()
+	}
 	if len(d.Overrides) > 0 {
 		e.overrides = make([]overrideEntry, len(d.Overrides))
 	}
@@ -341,7 +350,7 @@ func (s *subjects) rebuild(live int) {
 	})
 	s.shared = s.shared[:0]
 	for i, e := range entries {
-		if len(e.overrides) == 0 && len(s.shared) < maxSharedEntry {
+		if !e.own() && len(s.shared) < maxSharedEntry {
 			s.shared = append(s.shared, uint32(i)) // at most maxEntries
 		}
 	}
@@ -365,7 +374,7 @@ func (s *subjects) measure() {
 func (s *subjects) bytes() int64 { return int64(subjectsBytes) + s.size.Load() }
 
 // overflown reports whether there were more than a table can hold: 4 GiB of names, or 16 million
-// subjects with overrides.
+// subjects with overrides or a cycle anchor.
 func (s *subjects) overflown() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,9 +43,9 @@ var algorithmNotes = map[limit.Algorithm]algorithmNote{
 		Example: "Limit 1,000 per hour with a precision of one minute: sixty counters. Units used at 10:00:30 are available again at 11:00:00.",
 	},
 	limit.FixedWindow: {
-		How: "One counter for each clock window. It starts at zero when the next window starts. A window can be a calendar day, week or month. " +
+		How: "One counter for each clock window. It starts at zero when the next window starts. A window can be a calendar day, week, month or year. " +
 			"It is easy to explain to a customer: the reset is a time on the clock. But the end of one window and the start of the next are adjacent, and each allows the full limit.",
-		Choose:  "you sell a quota per hour, or per calendar day, week or month.",
+		Choose:  "you sell a quota per hour, or per calendar day, week, month or year.",
 		Bound:   "twice the limit, even within two milliseconds.",
 		Used:    "units allowed since the window started",
 		Example: "Limit 10,000 per month: it resets on the 1st at 00:00 UTC, like an invoice.",

@@ -18,7 +18,8 @@ type effectView struct {
 	Wrong            []fieldProblem
 	Sentence, Outage string // "": it cannot be said yet
 	Lease            []string
-	Resets           bool // the change resets its counters
+	Windows          *nextWindows // of a calendar window; else nil
+	Resets           bool         // the change resets its counters
 	Warnings         []string
 	Tries            []try
 	Replay           *replayView // nil: it was not tried
@@ -67,6 +68,7 @@ func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*
 	view.Sentence, view.Outage = ruleSentence(&draft), outageSentence(draft.OnUnavailable)
 	view.Lease = leaseSentences(&draft, d.Instances())
 	view.Warnings = warningTexts(&draft, d.Instances())
+	view.Windows = windowsOf(f, &draft, v.now)
 	view.Resets = saved != nil && resetsCounters(saved, &draft)
 	select {
 	case d.trying <- struct{}{}:
@@ -131,13 +133,14 @@ func tries(ctx context.Context, draft *limit.Rule, now time.Time) ([]try, error)
 }
 
 // drawable is the rule as it is tried: enforced, and with a length for its window. The calendar's
-// day is a window like others; its week and month are drawn as 7 and 30 days.
+// day is a window like others; its week, month and year are drawn as 7, 30 and 365 days.
 func drawable(draft *limit.Rule) limit.Rule {
 	rule := *draft
 	rule.Mode = limit.Enforce
-	days := map[limit.Calendar]int64{limit.CalendarDay: 1, limit.CalendarWeek: 7, limit.CalendarMonth: 30}[rule.Window.Calendar]
+	days := map[limit.Calendar]int64{limit.CalendarDay: 1, limit.CalendarWeek: 7, limit.CalendarMonth: 30, limit.CalendarYear: 365}[rule.Window.Calendar]
 	if days > 0 {
 		rule.Window = limit.Window{Duration: limit.Duration{Text: itoa(days) + "d", MS: days * 24 * 3_600_000}}
+		rule.Zone, rule.Anchor = "", limit.AnchorCalendar
 	}
 	return rule
 }

@@ -44,7 +44,7 @@ func ruleInput(f *form, name string, attrs templ.Attributes) field {
 
 // placedFields have a place of their own in the form of a rule. Others are under "Advanced".
 var placedFields = []string{
-	"slug", "name", "resource", "limit", "window", "by", "algorithm", "burst", "precision", "mode", "description",
+	"slug", "name", "resource", "limit", "window", "zone", "anchor", "by", "algorithm", "burst", "precision", "mode", "description",
 }
 
 // unplacedFields are the other fields: those with one line first.
@@ -98,6 +98,8 @@ func ruleValues(r *limit.Rule) map[string]string {
 		case limit.ListKind:
 		case limit.WindowKind, limit.DurationKind:
 			values[f.Name], values[f.Name+"_unit"] = splitDuration(text, nameOr(defaultUnits[f.Name], "m"))
+		case limit.ChoiceKind: // a rule that does not use the field has none
+			values[f.Name] = nameOr(text, f.Choices[0].Value)
 		default:
 			values[f.Name] = text
 		}

@@ -17,7 +17,7 @@ import (
 var (
 	durationUnits = []option{{"s", "seconds"}, {"m", "minutes"}, {"h", "hours"}, {"d", "days"}}
 	shortUnits    = append([]option{{"ms", "milliseconds"}}, durationUnits...)
-	calendarUnits = []option{{"day", "calendar day"}, {"week", "calendar week"}, {"month", "calendar month"}}
+	calendarUnits = []option{{"day", "calendar day"}, {"week", "calendar week"}, {"month", "calendar month"}, {"year", "calendar year"}}
 )
 
 // unitName is a unit of time beside a number: "minute" after 1, "minutes" after any other.

@@ -108,7 +108,7 @@ func amount(r *limit.Rule) string {
 	case limit.SlidingWindowBuckets:
 		return lim + " in any " + window + ", in steps of " + exactly(r.Precision.MS, true) + ","
 	case limit.FixedWindow:
-		return lim + " each " + fixedWindow(r.Window) + ","
+		return lim + " each " + fixedWindow(r) + ","
 	case limit.FixedWindowFirstHit:
 		return fmt.Sprintf("%s in the %s that starts with the first use", lim, window)
 	case limit.TokenBucket:
@@ -123,17 +123,23 @@ func amount(r *limit.Rule) string {
 
 func rate(lim int64, window string) string { return grouped(lim) + " per " + window }
 
-func fixedWindow(w limit.Window) string {
-	switch w.Calendar {
-	case limit.CalendarDay:
-		return "day, from midnight UTC"
-	case limit.CalendarWeek:
-		return "week, from Monday 00:00 UTC"
-	case limit.CalendarMonth:
-		return "month, from the 1st 00:00 UTC"
-	case limit.NoCalendar:
+func fixedWindow(r *limit.Rule) string {
+	unit, zone := r.Window.Calendar, " UTC"
+	if r.ZoneName() != "UTC" {
+		zone = " in " + r.ZoneName()
 	}
-	return exactly(w.MS, false) + " of the clock"
+	switch {
+	case unit == limit.NoCalendar:
+		return exactly(r.Window.MS, false) + " of the clock"
+	case r.Anchor == limit.AnchorSubject && unit == limit.CalendarDay:
+		return "day, from the time of each subject’s cycle anchor," + strings.Replace(zone, " UTC", " in UTC", 1)
+	case r.Anchor == limit.AnchorSubject:
+		return unit.String() + ", from each subject’s billing day," + strings.Replace(zone, " UTC", " in UTC", 1)
+	}
+	from := map[limit.Calendar]string{
+		limit.CalendarDay: "midnight", limit.CalendarWeek: "Monday 00:00", limit.CalendarMonth: "the 1st 00:00", limit.CalendarYear: "1 January 00:00",
+	}
+	return unit.String() + ", from " + from[unit] + zone
 }
 
 // limitText is a number as it stands in a table: "100 per minute", with a bucket's capacity.

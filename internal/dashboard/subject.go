@@ -28,6 +28,7 @@ type subjectView struct {
 	Labels            []string
 	LabelLines        string
 	BillingRef        string
+	CycleAnchor       *time.Time
 	Limits            []limitView
 	Hidden            []hiddenView
 	All               bool         // show every limit, however many there are
@@ -297,6 +298,7 @@ func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView
 	switch {
 	case err == nil:
 		view.Registered, view.OwnPlan, view.Version = true, registered.Plan, registered.Version
+		view.CycleAnchor = registered.CycleAnchor
 		view.BillingRef, view.Labels, view.LabelLines = registered.BillingRef, labelTexts(registered.Labels), labelLines(registered.Labels)
 		for _, o := range registered.Overrides {
 			view.Overrides = append(view.Overrides, overrideViewOf(&o, v))

@@ -247,12 +247,12 @@ func (d *dashboard) stateSubject(ctx context.Context, s *subjectChange) (string,
 }
 
 func (d *dashboard) detailSubject(ctx context.Context, s *subjectChange) (string, error) {
-	labels := s.labels()
+	labels, anchor := s.labels(), s.instant("cycle_anchor")
 	if s.invalid() {
 		return "", nil
 	}
 	err := d.editSubject(ctx, s, s.match(), func(in *tenants.Subject) error {
-		in.Labels, in.BillingRef = labels, s.Get("billing_ref")
+		in.Labels, in.BillingRef, in.CycleAnchor = labels, s.Get("billing_ref"), anchor
 		return nil
 	})
 	return "Saved.", err
@@ -261,6 +261,14 @@ func (d *dashboard) detailSubject(ctx context.Context, s *subjectChange) (string
 func (d *dashboard) deleteSubject(ctx context.Context, s *subjectChange) (string, error) {
 	err := d.Store.DeleteSubject(ctx, s.visit.actor(), s.subject, tenants.Match{})
 	return "Registration of " + s.subject + " deleted. Its counters are kept.", err
+}
+
+// anchorValue is a cycle anchor as the input of a form has it.
+func anchorValue(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02T15:04:05.000")
 }
 
 // labels reads labels, one a line, as "name: value".
@@ -287,7 +295,7 @@ func (f *form) instant(name string) *time.Time {
 	if text == "" {
 		return nil
 	}
-	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", "2006-01-02 15:04", time.RFC3339} {
+	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", "2006-01-02T15:04:05.999", "2006-01-02 15:04", time.RFC3339} {
 		if t, err := time.Parse(layout, text); err == nil {
 			return &t
 		}

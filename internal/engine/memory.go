@@ -70,6 +70,7 @@ type overflowKey struct {
 	algorithm             limit.Algorithm
 	calendar              limit.Calendar
 	windowMS, precisionMS int64
+	schedule              uint64 // of a calendar's windows
 }
 
 type memoryCounter struct {
@@ -148,6 +149,9 @@ func (e *Memory) evaluate(s *memoryScratch, c *Call) {
 	out.Verdicts = slices.Grow(out.Verdicts[:0], count)[:count]
 	for i := range c.Counters {
 		s.judgements[i] = e.judgement(s, c, i)
+		if !c.DryRun {
+			s.judgements[i].Follow(now)
+		}
 		out.Verdicts[i] = s.judgements[i].Admit(c.CostOf(i), now)
 		if !out.Verdicts[i].Allowed && !c.Counters[i].Shadow {
 			out.Allowed = false
@@ -163,7 +167,7 @@ func (e *Memory) evaluate(s *memoryScratch, c *Call) {
 			j.Charge(v, cost, now)
 		}
 		j.Finish(v, cost, now)
-		if !c.DryRun && (charged && cost > 0 || j.Marks) {
+		if !c.DryRun && (charged && cost > 0 || j.Marks || j.Moved) {
 			e.keep(s, c, i, v, clock)
 		}
 	}
@@ -222,10 +226,14 @@ func (e *Memory) judgement(s *memoryScratch, c *Call, i int) limit.Judgement {
 // sharedKey returns the overflow counter of a key. Its slot is made of the bits that choose the
 // shard and some more, so that it is in the key's own shard and needs no other lock.
 func sharedKey(tenant limit.TenantID, hash uint64, n *limit.Numbers) overflowKey {
-	return overflowKey{
+	k := overflowKey{
 		tenant: tenant, slot: uint16(hash % overflowSlots), algorithm: n.Algorithm,
 		calendar: n.Calendar, windowMS: n.WindowMS, precisionMS: n.PrecisionMS,
 	}
+	if n.Bounds != nil {
+		k.schedule = n.Bounds.Schedule()
+	}
+	return k
 }
 
 // keep stores what the call made of counter i.

@@ -75,7 +75,7 @@ func (n *Numbers) Valid() bool {
 		return false
 	}
 	if n.Calendar != NoCalendar {
-		return n.Algorithm == FixedWindow && n.Calendar <= CalendarMonth && n.WindowMS == 0
+		return n.Algorithm == FixedWindow && n.Calendar <= CalendarYear && n.WindowMS == 0 && n.Bounds != nil
 	}
 	if n.WindowMS < MinWindowMS || n.WindowMS > MaxWindowMS {
 		return false

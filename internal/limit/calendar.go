@@ -40,6 +40,8 @@ type CalendarWindows struct {
 	month int64 // the months since the year 0
 	day   int64 // of the month, 1 to 31
 	ofDay int64 // milliseconds since midnight on that clock
+
+	schedule uint64 // Bounds.Schedule
 }
 
 // NewCalendarWindows returns the windows that begin at midnight in the zone: every day, every
@@ -74,6 +76,7 @@ func windowsFrom(unit Calendar, zone *time.Location, clock int64) (CalendarWindo
 	return CalendarWindows{
 		zone: zone, unit: unit, clock: clock,
 		month: monthOf(at), day: int64(at.Day()), ofDay: clock - floorDiv(clock, dayMS)*dayMS,
+		schedule: scheduleOf(unit, zone, clock),
 	}, nil
 }
 
@@ -202,7 +205,8 @@ func floorDiv(a, b int64) int64 {
 	return q
 }
 
-var errZone = errors.New("must be an IANA time zone such as UTC, Europe/Berlin or America/New_York")
+var errZone = errors.New("must be an IANA time zone such as UTC, Europe/Berlin or America/New_York; " +
+	"https://en.wikipedia.org/wiki/List_of_tz_database_time_zones lists the names")
 
 // ParseZone returns the time zone of an IANA name such as "Europe/Berlin". It reads the system's time
 // zone database or, where there is none, the one that the program contains: keep the result.

@@ -61,14 +61,14 @@ type Window struct {
 	Calendar Calendar // if set, MS is 0
 }
 
-// ParseWindow reads a duration, or one of day, week and month. A rule's window cannot be a year yet.
+// ParseWindow reads a duration, or one of day, week, month and year.
 func ParseWindow(s string) (Window, error) {
-	if c, err := ParseCalendar(s); err == nil && c != CalendarYear {
+	if c, err := ParseCalendar(s); err == nil {
 		return Window{Duration: Duration{Text: s}, Calendar: c}, nil
 	}
 	d, err := ParseDuration(s)
 	if err != nil {
-		return Window{}, errors.New("must be a duration such as 10s, 1m, 1h or 30d, or with fixed_window one of day, week, month")
+		return Window{}, errors.New("must be a duration such as 10s, 1m, 1h or 30d, or with fixed_window one of day, week, month, year")
 	}
 	return Window{Duration: d}, nil
 }

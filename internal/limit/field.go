@@ -205,6 +205,41 @@ func windowValue() value {
 	}
 }
 
+// byCalendar reports whether the rule's windows are those of a calendar unit: only these have a zone
+// and an anchor.
+func (r *Rule) byCalendar() bool { return r.Window.Calendar != NoCalendar }
+
+// zoneValue is the time zone of a calendar window.
+func zoneValue() value {
+	v := text(func(r *Rule) *string { return &r.Zone })
+	v.get = func(r *Rule) any {
+		if !r.byCalendar() && r.ZoneName() == "UTC" {
+			return nil
+		}
+		return r.ZoneName()
+	}
+	v.set = func(r *Rule, zone any) error {
+		if r.Zone = zone.(string); r.Zone == "UTC" {
+			r.Zone = ""
+		}
+		return nil
+	}
+	v.same = func(a, b *Rule) bool { return a.ZoneName() == b.ZoneName() }
+	return v
+}
+
+// anchorValue is the anchor of a calendar window.
+func anchorValue() value {
+	v := choice(func(r *Rule) *Anchor { return &r.Anchor }, anchorNames)
+	v.get = func(r *Rule) any {
+		if !r.byCalendar() && r.Anchor == AnchorCalendar {
+			return nil
+		}
+		return r.Anchor.String()
+	}
+	return v
+}
+
 // choice is one of a few names.
 func choice[E ~uint8](at func(*Rule) *E, names Names[E]) value {
 	return value{

@@ -61,10 +61,32 @@ var Fields = []Field{
 	},
 	{
 		Name: "window", Label: "Window", Required: true, Resets: true,
-		Sent:  "A duration from 1s to 366d, or for fixed_window also day, week or month",
+		Sent:  "A duration from 1s to 366d, or for fixed_window also day, week, month or year",
 		Shown: "In the notation of the request: 60s stays 60s",
 		value: windowValue(),
 		check: (*Rule).checkWindow,
+	},
+	{
+		Name: "zone", Label: "Time zone",
+		Hint:    "An IANA time zone, such as Europe/Berlin.",
+		Sent:    "IANA time zone of a calendar window, such as Europe/Berlin; only with a window of day, week, month or year; default UTC",
+		Shown:   "IANA time zone of a calendar window; null for other windows",
+		value:   zoneValue(),
+		applies: (*Rule).byCalendar,
+		check:   (*Rule).checkZone,
+	},
+	{
+		Name: "anchor", Label: "Anchor",
+		Sent: "Where calendar windows begin: calendar: at midnight, on Monday, on the 1st or on 1 January; subject: at the cycle_anchor of " +
+			"each subject. Only with a window of day, week, month or year; default calendar",
+		Shown: "Where calendar windows begin; null for other windows",
+		Choices: []Choice{
+			{"calendar", "Calendar", "Windows begin at midnight, on Monday, on the 1st or on 1 January."},
+			{"subject", "Subject", "Windows begin at the cycle anchor of each subject, such as its billing day. Subjects without one follow the calendar."},
+		},
+		value:   anchorValue(),
+		applies: (*Rule).byCalendar,
+		check:   (*Rule).checkAnchor,
 	},
 	{
 		Name: "burst", Label: "Burst",

@@ -1,16 +1,41 @@
 package limit
 
-import "time"
-
 // fixedWindow counts what was admitted in the window of now, one of those that lie end to end
-// from 1970 on, or of the calendar's days, weeks and months in UTC.
+// from 1970 on, or one of a calendar's.
 type fixedWindow struct {
 	immediate
-	end   int64 // of the last counted window
-	count int64 // admitted in it
+	end     int64 // of the last counted window
+	count   int64 // admitted in it
+	seconds int64 // its length in whole seconds, where it is a calendar's; else 0
 }
 
 func (s *fixedWindow) open(t int64) bool { return t < s.end && s.end-t < horizonMS }
+
+// openSpan returns the end and the length of the window that is open at t, and whether it has
+// another schedule than the rule by now: another zone, or another anchor. Then the count is kept,
+// and ends with the rule's window. An instant before the window begins is that of a clock that
+// stepped back: it says nothing about the schedule.
+func (s *fixedWindow) openSpan(n *Numbers, t int64) (end, seconds int64, moved bool) {
+	if n.Bounds == nil || t < s.end-1000*s.seconds {
+		return s.end, s.seconds, false
+	}
+	if now := n.Bounds.At(t); now.EndMS != s.end {
+		return now.EndMS, now.seconds(), true
+	}
+	return s.end, s.seconds, false
+}
+
+// seconds is how a counter keeps the length of a window.
+func (s Span) seconds() int64 { return (s.EndMS - s.StartMS) / 1000 }
+
+// Follow gives the window that is open at t the end that it has by the rule's present schedule, and
+// reports whether that is another one.
+func (s *fixedWindow) Follow(n *Numbers, t int64) (moved bool) {
+	if s.open(t) {
+		s.end, s.seconds, moved = s.openSpan(n, t)
+	}
+	return moved
+}
 
 func (s *fixedWindow) used(t int64) int64 {
 	if s.open(t) {
@@ -21,18 +46,21 @@ func (s *fixedWindow) used(t int64) int64 {
 
 func (s *fixedWindow) Remaining(n *Numbers, t int64) int64 { return max(0, n.Limit-s.used(t)) }
 
-func (s *fixedWindow) when(_ *Numbers, t, m int64) int64 {
+func (s *fixedWindow) when(n *Numbers, t, m int64) int64 {
 	if s.used(t) <= m {
 		return t
 	}
-	return s.end
+	end, _, _ := s.openSpan(n, t)
+	return end
 }
 
-func (s *fixedWindow) Charge(n *Numbers, cost, t int64) { s.add(cost, t, windowEnd(n, t)) }
-
-func (s *fixedWindow) add(cost, t, end int64) {
-	if !s.open(t) {
-		s.end, s.count = end, 0
+func (s *fixedWindow) Charge(n *Numbers, cost, t int64) {
+	if s.Follow(n, t); !s.open(t) {
+		now := n.windowAt(t)
+		s.end, s.count, s.seconds = now.EndMS, 0, 0
+		if n.Bounds != nil {
+			s.seconds = now.seconds()
+		}
 	}
 	s.count += cost
 }
@@ -42,26 +70,16 @@ func (s *fixedWindow) Clone() State { c := *s; return &c }
 // fixedWindowFirstHit is a fixed window that the first admitted request opens.
 type fixedWindowFirstHit struct{ fixedWindow }
 
-func (s *fixedWindowFirstHit) Charge(n *Numbers, cost, t int64) { s.add(cost, t, t+n.WindowMS) }
+func (s *fixedWindowFirstHit) Charge(n *Numbers, cost, t int64) {
+	if !s.open(t) {
+		s.end, s.count = t+n.WindowMS, 0
+	}
+	s.count += cost
+}
 
 func (s *fixedWindowFirstHit) Clone() State { c := *s; return &c }
 
-// windowEnd returns the first instant after the window that t is in.
-func windowEnd(n *Numbers, t int64) int64 {
-	// 1970 began on a Thursday: the first Monday was its day 4.
-	const week, monday = 7 * dayMS, 4 * dayMS
-	switch n.Calendar {
-	case CalendarDay:
-		return t - t%dayMS + dayMS
-	case CalendarWeek:
-		return t - (t-monday+week)%week + week
-	case CalendarMonth:
-		at := time.UnixMilli(t).UTC()
-		return time.Date(at.Year(), at.Month()+1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
-	}
-	return t - t%n.WindowMS + n.WindowMS
-}
-
+// Refund takes units back from the window that ends at ground.
 func (s *fixedWindow) Refund(_ *Numbers, units, ground int64) bool {
 	if s.end != ground || s.count < units {
 		return false
@@ -70,5 +88,5 @@ func (s *fixedWindow) Refund(_ *Numbers, units, ground int64) bool {
 	return true
 }
 
-// idle reports whether nothing is counted: a window that nobody is left in was never opened.
+// Idle reports whether nothing is counted: a window that nobody is left in was never opened.
 func (s *fixedWindow) Idle() bool { return s.count == 0 }

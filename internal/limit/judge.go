@@ -6,6 +6,7 @@ type Judgement struct {
 	State   State
 	Mark    int64 // end of the penalty that runs, or 0
 	Marks   bool  // the call starts the penalty, or cuts down one that ends too late
+	Moved   bool  // the open window has another end by now (Follow)
 }
 
 // admit says whether the counter alone would admit cost at now, and what it has left. It is
@@ -35,6 +36,14 @@ func (j *Judgement) Admit(cost, now int64) Verdict {
 		j.Mark = latest
 	}
 	return v
+}
+
+// Follow has the state follow the schedule of the rule's windows, which may have changed. It changes
+// the state: a dry call must not ask for it.
+func (j *Judgement) Follow(now int64) {
+	if s, fixed := j.State.(*fixedWindow); fixed {
+		j.Moved = s.Follow(j.Numbers, now)
+	}
 }
 
 // charge counts cost on an admitting counter of an allowed call.

@@ -51,6 +51,8 @@ func (n *Numbers) LeaseBounds() (b LeaseBounds, leased bool) {
 			b.StrandedMS = 7 * dayMS
 		case CalendarMonth:
 			b.StrandedMS = 31 * dayMS
+		case CalendarYear:
+			b.StrandedMS = 366 * dayMS
 		case NoCalendar:
 		}
 	}

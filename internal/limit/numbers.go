@@ -1,7 +1,5 @@
 package limit
 
-import "time"
-
 // Numbers are what one algorithm decides by.
 type Numbers struct {
 	Algorithm   Algorithm
@@ -11,6 +9,7 @@ type Numbers struct {
 	Burst       int64    // the three buckets only: capacity; never 0 there
 	PrecisionMS int64    // sliding_window_buckets only: divides WindowMS
 	PenaltyMS   int64    // 0: none
+	Bounds      *Bounds  // with Calendar: the windows that the engine chooses from
 }
 
 // Quota is the most that one request may ever cost.
@@ -21,19 +20,22 @@ func (n Numbers) Quota() int64 {
 	return n.Limit
 }
 
-// LengthMS is the length of the window at an instant: of a calendar month, the present one's.
-func (n Numbers) LengthMS(nowMS int64) int64 {
-	switch n.Calendar {
-	case NoCalendar:
+// LengthMS is the length of the window at an instant: of a calendar window, the present one's.
+func (n *Numbers) LengthMS(nowMS int64) int64 {
+	if n.Bounds == nil {
 		return n.WindowMS
-	case CalendarDay:
-		return dayMS
-	case CalendarWeek:
-		return 7 * dayMS
-	default:
-		t := time.UnixMilli(nowMS).UTC()
-		return int64(time.Date(t.Year(), t.Month()+1, 0, 0, 0, 0, 0, time.UTC).Day()) * dayMS
 	}
+	s := n.Bounds.At(nowMS)
+	return s.EndMS - s.StartMS
+}
+
+// windowAt returns the aligned window of an instant.
+func (n *Numbers) windowAt(t int64) Span {
+	if n.Bounds != nil {
+		return n.Bounds.At(t)
+	}
+	start := t - t%n.WindowMS
+	return Span{StartMS: start, EndMS: start + n.WindowMS}
 }
 
 // Compact reports whether three small numbers are the whole state of a counter (StoredState), and no

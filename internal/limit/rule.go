@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -140,9 +141,12 @@ type Rule struct {
 	OnUnavailable OnUnavailable
 	Penalty       Duration // how long a denial by this rule goes on denying; 0: none; up to 30 d
 	Consistency   Consistency
+	Zone          string // IANA time zone of a calendar window; "": UTC
+	Anchor        Anchor // of a calendar window
 }
 
-// Numbers returns what the rule's algorithm decides by, with its own default limit.
+// Numbers returns what the rule's algorithm decides by, with its own default limit. Those of a
+// calendar window lack the Bounds, which depend on the instant (Rule.Cycle).
 func (r *Rule) Numbers() Numbers {
 	n := Numbers{
 		Algorithm: r.Algorithm, Limit: r.Limit, WindowMS: r.Window.MS, Calendar: r.Window.Calendar,
@@ -230,6 +234,31 @@ func (r *Rule) checkConsistency(errs *FieldErrors) {
 	}
 }
 
+// checkZone refuses a zone that nobody knows, and one for a window that has none.
+func (r *Rule) checkZone(errs *FieldErrors) {
+	if r.Window.Calendar == NoCalendar {
+		if r.ZoneName() != "UTC" {
+			errs.Add("zone", "is only for a window of day, week, month or year")
+		}
+	} else if _, err := zoneOf(r.Zone); err != nil {
+		errs.Add("zone", "%s", err)
+	}
+}
+
+// checkAnchor refuses windows of each subject's own where subjects share a counter.
+func (r *Rule) checkAnchor(errs *FieldErrors) {
+	switch {
+	case r.Anchor != AnchorSubject:
+	case r.Window.Calendar == NoCalendar:
+		errs.Add("anchor", "can be subject only with a window of day, week, month or year")
+	case !slices.Contains(r.By, "subject"):
+		errs.Add("anchor", "can be subject only if by names subject: a counter that subjects share has one window for all of them")
+	}
+}
+
+// ZoneName returns the time zone of the rule's calendar window.
+func (r *Rule) ZoneName() string { return cmp.Or(r.Zone, "UTC") }
+
 // ValidateText refuses a text for people that is too long or holds control characters.
 func ValidateText(errs *FieldErrors, field, s string, most int) {
 	if utf8.RuneCountInString(s) > most || !utf8.ValidString(s) {
@@ -251,7 +280,7 @@ func (r *Rule) checkResource(errs *FieldErrors) {
 func (r *Rule) checkWindow(errs *FieldErrors) {
 	if r.Window.Calendar != NoCalendar {
 		if r.Algorithm != FixedWindow {
-			errs.Add("window", "may be a calendar unit (day, week, month) only with fixed_window")
+			errs.Add("window", "may be a calendar unit (day, week, month, year) only with fixed_window")
 		}
 	} else if r.Window.MS < MinWindowMS || r.Window.MS > MaxWindowMS {
 		errs.Add("window", "must be a duration from 1s to 366d, such as 1m or 30d")

@@ -134,6 +134,7 @@ func TestFields(t *testing.T) {
 		require.Equal(t, f.Kind() == ChoiceKind, len(f.Choices) > 0, f.Name)
 		for _, c := range f.Choices {
 			r := NewRule("api")
+			r.Window.Calendar = CalendarDay // which has a zone and an anchor
 			require.NoError(t, f.Set(&r, c.Value), f.Name)
 			require.Equal(t, c.Value, f.Get(&r), f.Name)
 		}
@@ -146,6 +147,7 @@ func TestFields(t *testing.T) {
 		Slug: "full", Name: "Full", Description: "All fields", Resource: "orders:*", Algorithm: TokenBucket, Limit: 5,
 		Window: Window{Duration: Duration{"1m", 60_000}}, Burst: 7, Precision: Duration{"5s", 5_000}, By: []string{"resource"},
 		Mode: Shadow, OnUnavailable: Deny, Penalty: Duration{"2h", 7_200_000}, Consistency: Leased,
+		Zone: "Europe/Berlin", Anchor: AnchorSubject,
 	}
 	read := Rule{}
 	for i := range Fields {

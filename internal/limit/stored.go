@@ -11,7 +11,8 @@ type StoredState struct {
 }
 
 // Load sets the state from its stored numbers and returns it: of a sliding window counter the number of
-// its window and the counts of that and the window before; of a fixed window its end and count; of a
+// its window and the counts of that and the window before; of a fixed window its end, count and, of a
+// calendar's, length in seconds; of a
 // bucket the instant at which it is full and the fraction of that. spent is added to the count. ok is
 // false for numbers that no counter can have.
 func (s *StoredState) Load(n *Numbers, at, count, before, spent int64) (_ State, ok bool) {
@@ -21,7 +22,7 @@ func (s *StoredState) Load(n *Numbers, at, count, before, spent int64) (_ State,
 		s.counter = slidingWindowCounter{index: at, cur: count, prev: before}
 		return &s.counter, at <= MaxInstantMS && count <= MaxLimit && before <= MaxLimit
 	case FixedWindow:
-		s.fixed = fixedWindow{end: at, count: count + spent}
+		s.fixed = fixedWindow{end: at, count: count + spent, seconds: before}
 		return &s.fixed, count+spent <= MaxFixedLimit
 	case FixedWindowFirstHit:
 		s.firstHit = fixedWindowFirstHit{fixedWindow{end: at, count: count + spent}}

@@ -167,7 +167,7 @@ func overrideFields(o Override) []field {
 func subjectFields(s *Subject, overrides bool) []field {
 	fields := []field{
 		{"subject", s.Subject}, {"plan", textOrNil(s.Plan)}, {"state", s.State.String()}, {"labels", labelsOf(s.Labels)},
-		{"billing_ref", textOrNil(s.BillingRef)},
+		{"billing_ref", textOrNil(s.BillingRef)}, {"cycle_anchor", timeOrNil(anchorOf(s.CycleAnchor))},
 	}
 	if overrides {
 		all := make(map[string]any, len(s.Overrides))

@@ -179,6 +179,7 @@ func (c *change) queueNewSubjects(ctx context.Context, r *revision, version int6
 		subjects.Subjects, subjects.Ids = append(subjects.Subjects, s.Subject.Subject), append(subjects.Ids, newID())
 		subjects.PlanIds, subjects.States = append(subjects.PlanIds, plan), append(subjects.States, s.State.String())
 		subjects.Labels, subjects.BillingRefs = append(subjects.Labels, string(labels)), append(subjects.BillingRefs, s.BillingRef)
+		subjects.CycleAnchors = append(subjects.CycleAnchors, timeText(anchorOf(s.CycleAnchor)))
 		for _, o := range s.put {
 			overrides.Subjects = append(overrides.Subjects, s.Subject.Subject)
 			overrides.RuleIds = append(overrides.RuleIds, r.rules[o.Rule].ID)

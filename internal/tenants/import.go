@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -32,8 +31,10 @@ type SubjectLine struct {
 	Plan       *string             // slug; "": the tenant's default plan; nil: left out
 	State      *check.SubjectState // nil: left out
 	BillingRef *string             // nil: left out
-	Labels     PackedLabels        // all of them; nil: left out
-	Overrides  []OverrideLine      // those that change; the subject keeps its others
+	// CycleAnchor points to nil for none; nil: left out.
+	CycleAnchor **time.Time
+	Labels      PackedLabels   // all of them; nil: left out
+	Overrides   []OverrideLine // those that change; the subject keeps its others
 }
 
 // OverrideLine sets the override of a subject for a rule, or removes it.
@@ -125,6 +126,9 @@ func (l *SubjectLine) over(s Subject) Subject {
 	}
 	if l.BillingRef != nil {
 		s.BillingRef = *l.BillingRef
+	}
+	if l.CycleAnchor != nil {
+		s.CycleAnchor = *l.CycleAnchor
 	}
 	if l.Labels != nil {
 		s.Labels = l.Labels.unpack()
@@ -290,7 +294,7 @@ func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *imp
 	if wrong = append(wrong, more...); len(wrong) > 0 {
 		return wrong
 	}
-	same := now.Plan == old.Plan && now.State == old.State && now.BillingRef == old.BillingRef && maps.Equal(now.Labels, old.Labels)
+	same := now.same(&old)
 	switch {
 	case !exists:
 		m.counts.Created++
@@ -363,11 +367,13 @@ type subjectRows struct {
 	states      []string
 	labels      []string
 	billingRefs []string
+	anchors     []string
 }
 
 func (r *subjectRows) add(s Subject, plan uuid.UUID) {
 	r.subjects, r.plans = append(r.subjects, s.Subject), append(r.plans, plan)
 	r.states, r.billingRefs = append(r.states, s.State.String()), append(r.billingRefs, s.BillingRef)
+	r.anchors = append(r.anchors, instantText(anchorOf(s.CycleAnchor)))
 	r.labels = append(r.labels, string(PackLabels(s.Labels)))
 }
 
@@ -395,7 +401,7 @@ func (w *importWrites) run(ctx context.Context, c *change) error {
 		}
 		err = c.ImportNewSubjects(ctx, db.ImportNewSubjectsParams{
 			TenantID: w.tenant, Version: w.version, Subjects: n.subjects, Ids: w.ids, PlanIds: n.plans, States: n.states,
-			Labels: n.labels, BillingRefs: n.billingRefs,
+			Labels: n.labels, BillingRefs: n.billingRefs, CycleAnchors: n.anchors,
 		})
 		if err != nil {
 			return err
@@ -431,7 +437,7 @@ func (w *importWrites) runJoined(ctx context.Context, c *change) error {
 	if n := &w.changed; len(n.subjects) > 0 {
 		err := c.ImportChangedSubjects(ctx, db.ImportChangedSubjectsParams{
 			TenantID: w.tenant, Version: w.version, Subjects: n.subjects, PlanIds: n.plans, States: n.states,
-			Labels: n.labels, BillingRefs: n.billingRefs,
+			Labels: n.labels, BillingRefs: n.billingRefs, CycleAnchors: n.anchors,
 		})
 		if err != nil {
 			return err

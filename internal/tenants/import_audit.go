@@ -71,6 +71,9 @@ func (s *Subject) auditFields() auditFields {
 	if s.BillingRef != "" {
 		fields["billing_ref"] = quoted(s.BillingRef)
 	}
+	if s.CycleAnchor != nil { // as Postgres writes an instant in JSON
+		fields["cycle_anchor"] = quoted(anchorOf(s.CycleAnchor).Format("2006-01-02T15:04:05.999-07:00"))
+	}
 	if len(s.Labels) > 0 {
 		fields["labels"] = json.RawMessage(PackLabels(s.Labels))
 	}

@@ -75,6 +75,15 @@ func stored(t *time.Time) *time.Time {
 	return &u
 }
 
+// inUTC returns an instant from the database, in UTC.
+func inUTC(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	u := t.UTC()
+	return &u
+}
+
 func sameInstant(a, b *time.Time) bool {
 	return a == nil && b == nil || a != nil && b != nil && a.Equal(*b)
 }

@@ -310,8 +310,17 @@ func ruleParams(tenant, id uuid.UUID, r limit.Rule, version int64) db.UpdateRule
 		Algorithm: r.Algorithm.String(), LimitUnits: r.Limit, WindowText: r.Window.Written(), WindowMs: orNull(r.Window.MS),
 		BurstUnits: orNull(r.Burst), PrecisionText: r.Precision.Written(), PrecisionMs: orNull(r.Precision.MS),
 		ByValues: append([]string{}, r.By...), Mode: r.Mode.String(), OnUnavailable: r.OnUnavailable.String(),
-		PenaltyText: r.Penalty.Written(), PenaltyMs: orNull(r.Penalty.MS), Consistency: r.Consistency.String(), Version: version,
+		PenaltyText: r.Penalty.Written(), PenaltyMs: orNull(r.Penalty.MS), Consistency: r.Consistency.String(),
+		Zone: textOf(&r, "zone"), Anchor: textOf(&r, "anchor"), Version: version,
 	}
+}
+
+// textOf returns the value of a field of a rule, nil if it is not set.
+func textOf(r *limit.Rule, field string) *string {
+	if text, set := limit.FieldNamed(field).Get(r).(string); set {
+		return &text
+	}
+	return nil
 }
 
 func ruleOf(row db.Rule) (Rule, error) {
@@ -325,11 +334,17 @@ func ruleOf(row db.Rule) (Rule, error) {
 		},
 		ID: row.ID, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}
-	var errs [5]error
+	if row.Zone != nil && *row.Zone != "UTC" {
+		r.Zone = *row.Zone
+	}
+	var errs [6]error
 	r.Algorithm, errs[0] = limit.ParseAlgorithm(row.Algorithm)
 	r.Mode, errs[1] = limit.ParseMode(row.Mode)
 	r.OnUnavailable, errs[2] = limit.ParseOnUnavailable(row.OnUnavailable)
 	r.Consistency, errs[4] = limit.ParseConsistency(row.Consistency)
+	if row.Anchor != nil {
+		r.Anchor, errs[5] = limit.ParseAnchor(*row.Anchor)
+	}
 	if row.WindowMs == nil {
 		r.Window.Calendar, errs[3] = limit.ParseCalendar(row.WindowText)
 	}

@@ -27,10 +27,13 @@ type Subject struct {
 	State      check.SubjectState
 	Labels     map[string]string // at most 32
 	BillingRef string            // what the billing system calls it; up to 256 bytes
-	Overrides  []Override        // by rule; not an input: see PutOverride
-	Version    int64             // raised by changes of its overrides too
-	CreatedAt  time.Time
-	UpdatedAt  time.Time
+	// CycleAnchor is where the windows of rules with the anchor "subject" begin for the subject, to
+	// the millisecond; nil: by the calendar.
+	CycleAnchor *time.Time
+	Overrides   []Override // by rule; not an input: see PutOverride
+	Version     int64      // raised by changes of its overrides too
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
 }
 
 const (
@@ -51,6 +54,9 @@ func (s *Subject) validate() error {
 	}
 	if len(s.BillingRef) > maxBillingRef || !plain(s.BillingRef) {
 		add("billing_ref", "must be at most %d bytes of UTF-8 without control characters", maxBillingRef)
+	}
+	if a := s.CycleAnchor; a != nil && (a.UnixMilli() < limit.MinAnchorMS || a.UnixMilli() > limit.MaxAnchorMS) {
+		add("cycle_anchor", "must be a time from year 1 to year 9999")
 	}
 	if len(s.Labels) > maxLabels {
 		add("labels", "may be at most %d", maxLabels)
@@ -222,7 +228,7 @@ func subjectOf(row db.SubjectByNameRow) (Subject, error) {
 		return Subject{}, fmt.Errorf("read a subject's state: %w", err)
 	}
 	s := Subject{
-		Subject: row.Subject, State: state, Labels: row.Labels, BillingRef: row.BillingRef,
+		Subject: row.Subject, State: state, Labels: row.Labels, BillingRef: row.BillingRef, CycleAnchor: inUTC(row.CycleAnchor),
 		Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}
 	if row.PlanSlug != nil {
@@ -257,7 +263,7 @@ func (c *change) createSubject(ctx context.Context, in Subject) (Subject, error)
 		return Subject{}, err
 	}
 	return Subject{
-		Subject: row.Subject, Plan: in.Plan, State: in.State, Labels: row.Labels, BillingRef: row.BillingRef,
+		Subject: row.Subject, Plan: in.Plan, State: in.State, Labels: row.Labels, BillingRef: row.BillingRef, CycleAnchor: inUTC(row.CycleAnchor),
 		Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}, nil
 }
@@ -269,20 +275,20 @@ func (c *change) insertSubject(ctx context.Context, in Subject, plan *uuid.UUID,
 	}
 	return c.InsertSubject(ctx, db.InsertSubjectParams{
 		TenantID: c.tenant, Subject: in.Subject, ID: newID(), PlanID: plan, State: in.State.String(),
-		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, Version: version,
+		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, CycleAnchor: anchorOf(in.CycleAnchor), Version: version,
 	})
 }
 
 func (c *change) updateSubject(ctx context.Context, in Subject, plan *uuid.UUID, version int64) (db.Subject, error) {
 	return c.UpdateSubject(ctx, db.UpdateSubjectParams{
 		TenantID: c.tenant, Subject: in.Subject, PlanID: plan, State: in.State.String(),
-		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, Version: version,
+		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, CycleAnchor: anchorOf(in.CycleAnchor), Version: version,
 	})
 }
 
 // replaceSubject writes in in place of old, if they differ.
 func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, error) {
-	if in.Plan == old.Plan && in.State == old.State && in.BillingRef == old.BillingRef && maps.Equal(in.Labels, old.Labels) {
+	if in.same(&old) {
 		return old, nil
 	}
 	plan, err := c.planID(ctx, in.Plan)
@@ -299,8 +305,24 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 	}
 	out := old
 	out.Plan, out.State, out.Labels, out.BillingRef = in.Plan, in.State, row.Labels, row.BillingRef
+	out.CycleAnchor = inUTC(row.CycleAnchor)
 	out.Version, out.UpdatedAt = row.Version, row.UpdatedAt
 	return out, nil
+}
+
+// same reports whether both are registered alike, apart from their overrides.
+func (s *Subject) same(other *Subject) bool {
+	return s.Plan == other.Plan && s.State == other.State && s.BillingRef == other.BillingRef &&
+		sameInstant(anchorOf(s.CycleAnchor), anchorOf(other.CycleAnchor)) && maps.Equal(s.Labels, other.Labels)
+}
+
+// anchorOf returns a cycle anchor as it is stored: in UTC, to the millisecond.
+func anchorOf(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	u := t.UTC().Truncate(time.Millisecond)
+	return &u
 }
 
 // labelsOf returns labels as they are stored, never null.

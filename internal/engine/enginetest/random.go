@@ -14,6 +14,7 @@ import (
 // their ranges, and rules that change in between.
 func RandomCalls(r *rand.Rand, a limit.Algorithm, prefix string) []*engine.Call {
 	rules := []limit.Numbers{randomNumbers(r, a)}
+	windows := randomWindows(r)
 	shadows := []bool{oneIn(r, 5)}
 	if oneIn(r, 3) {
 		for range 1 + r.IntN(3) {
@@ -34,10 +35,16 @@ func RandomCalls(r *rand.Rand, a limit.Algorithm, prefix string) []*engine.Call 
 		if oneIn(r, 8) {
 			changeLimit(r, &rules[r.IntN(len(rules))])
 		}
+		if oneIn(r, 6) {
+			windows = randomWindows(r)
+		}
 		now = max(randomInstant(r, now, rules[0]), latest-mostBackMS)
 		latest = max(latest, now)
 		call := &engine.Call{NowMS: now, DryRun: oneIn(r, 8), Cost: randomCost(r, rules[0])}
 		for j, n := range rules {
+			if n.Calendar != limit.NoCalendar {
+				n.Bounds = aroundOrBeside(r, windows[n.Calendar], now)
+			}
 			c := engine.Counter{Key: fmt.Sprintf("%s%d:%d", prefix, j, r.IntN(subjects)), Numbers: n, Shadow: shadows[j]}
 			if groups {
 				inGroup(r, &c, fmt.Sprintf("%sof-group-%d", prefix, r.IntN(subjects)), ids[j])
@@ -60,6 +67,39 @@ func giveCosts(r *rand.Rand, call *engine.Call) {
 		c.Cost = randomCost(r, c.Numbers)
 		call.Cost = max(call.Cost, c.Cost)
 	}
+}
+
+// randomWindows returns windows of all calendar units in one zone, of the calendar or from an anchor.
+func randomWindows(r *rand.Rand) map[limit.Calendar]*limit.CalendarWindows {
+	name := pick(r, "UTC", "UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu",
+		"America/Santiago", "Pacific/Apia", "Africa/Cairo", "America/St_Johns")
+	zone, err := limit.ParseZone(name)
+	if err != nil {
+		panic(err)
+	}
+	anchorMS := 1000 * r.Int64N(3_000_000_000)
+	calendar := oneIn(r, 2)
+	all := map[limit.Calendar]*limit.CalendarWindows{}
+	for unit := limit.CalendarDay; unit <= limit.CalendarYear; unit++ {
+		windows, err := limit.NewAnchoredWindows(unit, zone, anchorMS)
+		if calendar {
+			windows, err = limit.NewCalendarWindows(unit, zone)
+		}
+		if err != nil {
+			panic(err)
+		}
+		all[unit] = &windows
+	}
+	return all
+}
+
+// aroundOrBeside returns bounds that hold an instant, as an instance computes them whose clock is right
+// or off.
+func aroundOrBeside(r *rand.Rand, windows *limit.CalendarWindows, now int64) *limit.Bounds {
+	if off := windows.Around(max(1, now+pick[int64](r, -1, 1)*r.Int64N(40*86_400_000))); off.Contain(now) {
+		return off
+	}
+	return windows.Around(now)
 }
 
 // mostBackMS is how far clocks step back: 30 days. Further, beyond the longest window and some
@@ -105,7 +145,7 @@ func randomNumbers(r *rand.Rand, a limit.Algorithm) limit.Numbers {
 			n.WindowMS, n.PrecisionMS = 1000, 100
 		}
 	case a == limit.FixedWindow && oneIn(r, 4):
-		n.WindowMS, n.Calendar = 0, pick(r, limit.CalendarDay, limit.CalendarWeek, limit.CalendarMonth)
+		n.WindowMS, n.Calendar = 0, pick(r, limit.CalendarDay, limit.CalendarWeek, limit.CalendarMonth, limit.CalendarYear)
 	}
 	changeLimit(r, &n)
 	if oneIn(r, 5) {
@@ -145,7 +185,7 @@ func randomCost(r *rand.Rand, n limit.Numbers) int64 {
 func randomInstant(r *rand.Rand, now int64, n limit.Numbers) int64 {
 	window := n.WindowMS
 	if window == 0 {
-		window = pick[int64](r, 86_400_000, 7*86_400_000, 30*86_400_000)
+		window = pick[int64](r, 86_400_000, 7*86_400_000, 30*86_400_000, 365*86_400_000)
 	}
 	part := window
 	if n.PrecisionMS > 0 {

@@ -24,12 +24,18 @@ type record struct {
 	whole  *big.Rat // buckets: the instant of being whole
 	limit  int64    // buckets: at the last charge
 	mark   int64    // end of a penalty
+	// The last counted fixed window, its number from 1, and where it begins and ends by the schedule
+	// that the rule had in the last call.
+	window     int
+	start, end int64
 }
 
 // event is an admitted cost and the instant it was counted at.
 type event struct {
 	at, cost int64
-	start    int64 // fixed windows: of the window that it was counted in
+	start    int64 // fixed window of the first hit: of the window that it was counted in
+	window   int   // fixed window: the number of the window that it was counted in
+	end      int64 // fixed window: of that window
 }
 
 // NewReference returns a model without state.
@@ -65,6 +71,7 @@ func (r *Reference) evaluate(call *engine.Call) {
 		} else if cost > 0 {
 			r.counters[c.OwnKey()] = rec
 		}
+		rec.follow(c.Numbers, now)
 		records[i] = rec
 		left := remaining(rec, c.Numbers, now)
 		if penalty := c.Numbers.PenaltyMS; penalty > 0 && cost > 0 && cost <= c.Numbers.Quota() {
@@ -181,9 +188,7 @@ func (rec *record) used(n limit.Numbers, t int64) int64 {
 	counts := func(event) bool { return false }
 	switch n.Algorithm {
 	case limit.FixedWindow:
-		t = max(t, newest.start)
-		start := windowStart(n, t)
-		counts = func(e event) bool { return e.start == start }
+		counts = func(e event) bool { return t < rec.end && e.window == rec.window }
 	case limit.FixedWindowFirstHit:
 		t = max(t, newest.start)
 		counts = func(e event) bool { return e.start == newest.start && t < e.start+n.WindowMS }
@@ -276,15 +281,17 @@ func (rec *record) charge(n limit.Numbers, cost, now int64) {
 			e.at = max(now, newest.at/n.WindowMS*n.WindowMS)
 		case limit.SlidingWindowBuckets:
 			e.at = max(now, newest.at/n.PrecisionMS*n.PrecisionMS)
-		case limit.FixedWindow:
-			e.at = max(now, newest.start)
 		case limit.FixedWindowFirstHit:
 			e.start = newest.start
 		}
 	}
 	switch n.Algorithm {
 	case limit.FixedWindow:
-		e.start = windowStart(n, e.at)
+		if now >= rec.end {
+			rec.window++
+			rec.start, rec.end = windowOf(n, now)
+		}
+		e.window, e.end = rec.window, rec.end
 	case limit.FixedWindowFirstHit:
 		if len(rec.events) == 0 || now >= e.start+n.WindowMS {
 			e.start = now
@@ -293,19 +300,90 @@ func (rec *record) charge(n limit.Numbers, cost, now int64) {
 	rec.events = append(rec.events, e)
 }
 
-// windowStart returns the beginning of the aligned window that t is in.
-func windowStart(n limit.Numbers, t int64) int64 {
-	at := time.UnixMilli(t).UTC()
-	day := time.Date(at.Year(), at.Month(), at.Day(), 0, 0, 0, 0, time.UTC)
-	switch n.Calendar {
-	case limit.CalendarDay:
-		return day.UnixMilli()
-	case limit.CalendarWeek:
-		return day.AddDate(0, 0, -(int(day.Weekday())+6)%7).UnixMilli()
-	case limit.CalendarMonth:
-		return day.AddDate(0, 0, 1-day.Day()).UnixMilli()
+// follow gives an open calendar window, with what was counted in it, the bounds that it has by the
+// present schedule.
+func (rec *record) follow(n limit.Numbers, now int64) {
+	if n.Calendar == limit.NoCalendar || now < rec.start || now >= rec.end {
+		return
 	}
-	return t / n.WindowMS * n.WindowMS
+	rec.start, rec.end = windowOf(n, now)
+	for i := range rec.events {
+		if rec.events[i].window == rec.window {
+			rec.events[i].end = rec.end
+		}
+	}
+}
+
+// windowOf returns the aligned window that t is in.
+func windowOf(n limit.Numbers, t int64) (start, end int64) {
+	if n.Calendar == limit.NoCalendar {
+		start = t / n.WindowMS * n.WindowMS
+		return start, start + n.WindowMS
+	}
+	windows := n.Bounds.Windows()
+	zone, first := windows.Zone(), windows.First()
+	clock := clockOf(zone, t)
+	months := (clock.Year()-first.Year())*12 + int(clock.Month()-first.Month())
+	k := map[limit.Calendar]int{
+		limit.CalendarDay: int(clock.Sub(first).Hours() / 24), limit.CalendarWeek: int(clock.Sub(first).Hours() / 24 / 7),
+		limit.CalendarMonth: months, limit.CalendarYear: months / 12,
+	}[n.Calendar]
+	end = math.MaxInt64
+	for i := k - 3; i <= k+3; i++ {
+		if b := instantOf(zone, boundary(n.Calendar, first, i)); b > t {
+			end = min(end, b)
+		} else {
+			start = max(start, b)
+		}
+	}
+	return start, end
+}
+
+// boundary returns boundary k of a unit on a clock whose boundary 0 is first.
+func boundary(unit limit.Calendar, first time.Time, k int) time.Time {
+	switch unit {
+	case limit.CalendarDay:
+		return first.AddDate(0, 0, k)
+	case limit.CalendarWeek:
+		return first.AddDate(0, 0, 7*k)
+	case limit.CalendarYear:
+		k *= 12
+	}
+	day := first.Day()
+	for { // a shorter month has no such day: AddDate would go on into the next
+		at := first.AddDate(0, 0, day-first.Day())
+		at = time.Date(at.Year(), at.Month()+time.Month(k), day, at.Hour(), at.Minute(), at.Second(), at.Nanosecond(), time.UTC)
+		if at.Day() == day {
+			return at
+		}
+		day--
+	}
+}
+
+// clockOf returns what a zone's clock shows at an instant, as a time in UTC.
+func clockOf(zone *time.Location, t int64) time.Time {
+	at := time.UnixMilli(t).In(zone)
+	return time.Date(at.Year(), at.Month(), at.Day(), at.Hour(), at.Minute(), at.Second(), at.Nanosecond(), time.UTC)
+}
+
+// instantOf returns the first instant at which a zone's clock shows a time or a later one. Clocks
+// are set at quarters of an hour.
+func instantOf(zone *time.Location, clock time.Time) int64 {
+	const quarter = 15 * 60_000
+	shows := func(t int64) bool { return !clockOf(zone, t).Before(clock) }
+	t := (clock.UnixMilli()/quarter - 27*4) * quarter
+	for !shows(t) && !shows(t+quarter-1) {
+		t += quarter
+	}
+	late := int64(quarter - 1) // it shows the time at t + late
+	for early := int64(-1); late-early > 1; {
+		if middle := (early + late) / 2; shows(t + middle) {
+			late = middle
+		} else {
+			early = middle
+		}
+	}
+	return t + late
 }
 
 // Refund takes units back: it forgets that they were admitted.
@@ -360,23 +438,9 @@ func of(n limit.Numbers, e event) int64 {
 	case limit.SlidingWindowBuckets:
 		return e.at / n.PrecisionMS
 	case limit.FixedWindow:
-		return windowEnd(n, e.start)
+		return e.end
 	}
 	return e.start + n.WindowMS
-}
-
-// windowEnd returns the end of the aligned window that begins at start.
-func windowEnd(n limit.Numbers, start int64) int64 {
-	at := time.UnixMilli(start).UTC()
-	switch n.Calendar {
-	case limit.CalendarDay:
-		return at.AddDate(0, 0, 1).UnixMilli()
-	case limit.CalendarWeek:
-		return at.AddDate(0, 0, 7).UnixMilli()
-	case limit.CalendarMonth:
-		return at.AddDate(0, 1, 0).UnixMilli()
-	}
-	return start + n.WindowMS
 }
 
 // ceil returns the whole number that x is, or the next.

@@ -158,6 +158,7 @@ func testRefundSequences(t *testing.T, eng engine.Engine) {
 			reference := NewReference()
 			n := randomNumbers(r, a)
 			n.PenaltyMS = 0
+			windows := randomWindows(r)
 			key, id, grouped := fmt.Sprintf("%s%d", Prefix(), i), randomID(r), oneIn(r, 2)
 			now := 1 + r.Int64N(3_000_000_000_000)
 			var took []*engine.Call
@@ -181,6 +182,9 @@ func testRefundSequences(t *testing.T, eng engine.Engine) {
 					now += r.Int64N(max(2, n.WindowMS/3))
 				}
 				took = slices.DeleteFunc(took, func(c *engine.Call) bool { return past(c, now) })
+				if n.Calendar != limit.NoCalendar {
+					n.Bounds = aroundOrBeside(r, windows[n.Calendar], now)
+				}
 				c := counter(key, n)
 				if grouped {
 					inGroup(r, &c, key+"of-group", id)

@@ -124,7 +124,7 @@ func RunCase(ctx context.Context, eng engine.Engine, prefix string, c Case) []Fa
 		}
 		call := &engine.Call{Cost: step.Cost, NowMS: step.TimeMS}
 		for _, rule := range current {
-			counter, err := rule.counter(prefix, step.Keys)
+			counter, err := rule.counter(prefix, step.Keys, step.TimeMS)
 			if err != nil {
 				return []Failure{{Case: c.Name, Step: i, Field: "rules", Want: "a known rule", Got: err.Error()}}
 			}
@@ -147,7 +147,7 @@ func RunCase(ctx context.Context, eng engine.Engine, prefix string, c Case) []Fa
 	return failures
 }
 
-func (r Rule) counter(prefix string, subjects map[string]string) (engine.Counter, error) {
+func (r Rule) counter(prefix string, subjects map[string]string, atMS int64) (engine.Counter, error) {
 	algorithm, err := limit.ParseAlgorithm(r.Algorithm)
 	if err != nil {
 		return engine.Counter{}, fmt.Errorf("algorithm %q %w", r.Algorithm, err)
@@ -157,6 +157,11 @@ func (r Rule) counter(prefix string, subjects map[string]string) (engine.Counter
 		if n.Calendar, err = limit.ParseCalendar(r.Calendar); err != nil {
 			return engine.Counter{}, fmt.Errorf("calendar %q %w", r.Calendar, err)
 		}
+		windows, err := limit.NewCalendarWindows(n.Calendar, nil)
+		if err != nil {
+			return engine.Counter{}, err
+		}
+		n.Bounds = windows.Around(atMS)
 	}
 	if algorithm.Bucket() {
 		if n.Burst = r.Burst; n.Burst == 0 {

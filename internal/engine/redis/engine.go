@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"weir/internal/engine"
+	"weir/internal/limit"
 )
 
 // RedisOptions tell how a RedisEngine talks to Redis. Zero values mean the defaults.
@@ -57,9 +58,9 @@ func New(client redis.UniversalClient, o Options) *Engine {
 	}
 	e := &Engine{
 		client: client, deadline: o.Deadline,
-		many:   newScript("prelude", "calendar", "counter_value", "group", "evaluate_many"),
-		refund: newScript("prelude", "counter_value", "group", "refund"),
-		forget: newScript("prelude", "counter_value", "group", "forget"),
+		many:   newScript("prelude", "fixed_value", "counter_value", "group", "evaluate_many"),
+		refund: newScript("prelude", "fixed_value", "counter_value", "group", "refund"),
+		forget: newScript("prelude", "fixed_value", "counter_value", "group", "forget"),
 	}
 	_, e.cluster = client.(*redis.ClusterClient)
 	e.requests.New = func() any { return newRequest() }
@@ -78,12 +79,36 @@ func (e *Engine) Repaired() int64 { return e.repaired.Load() }
 // Redis had forgotten it.
 func (e *Engine) ScriptLoads() int64 { return e.loads.Load() }
 
-var errReply = errors.New("unexpected script reply from Redis")
+var (
+	errReply = errors.New("unexpected script reply from Redis")
+	errStale = errors.New("the clock of Redis is in neither window that the call was given, twice")
+)
 
 // Evaluate decides the calls in order, all in one round trip. What ends before the deadline or
 // ctx does carries its outcome; the rest carries Err, and may have been counted or not.
 // A pipeline that is under way is not cut off when ctx ends: others may share it.
+//
+// A call whose calendar windows are not those of Redis's time was refused, and counted nothing. It is
+// given the windows of the time that Redis told, and is evaluated once more, after the others.
 func (e *Engine) Evaluate(ctx context.Context, calls ...*engine.Call) {
+	e.evaluate(ctx, calls)
+	var again []*engine.Call
+	for _, c := range calls {
+		if errors.Is(c.Err, errStale) {
+			for i := range c.Counters {
+				if n := &c.Counters[i].Numbers; n.Bounds != nil && !n.Bounds.Contain(c.Outcome.NowMS) {
+					n.Bounds = n.Bounds.Around(c.Outcome.NowMS)
+				}
+			}
+			again = append(again, c)
+		}
+	}
+	if len(again) > 0 {
+		e.evaluate(ctx, again)
+	}
+}
+
+func (e *Engine) evaluate(ctx context.Context, calls []*engine.Call) {
 	r := e.requests.Get().(*request)
 	for _, c := range calls {
 		if c.Err = c.Validate(); c.Err != nil {
@@ -120,6 +145,7 @@ func (e *Engine) take(c *engine.Call, r *request, s *sentCall) {
 	err := s.err
 	switch {
 	case err != nil:
+		c.Outcome.NowMS = s.decidedMS // with errStale
 	case s.compact:
 		err = r.verdicts(c, s)
 	default:
@@ -191,12 +217,15 @@ const (
 	flagRepaired = 8
 	flagsKnown   = 15
 
+	oneStale = 2 // in place of allowed
+
 	// maxScriptCost stands for every cost above all quotas, and is exact in the script.
 	maxScriptCost = 1 << 52
 )
 
 // encode appends the argument of evaluate_one.lua for a call.
-func (c *sentCall) encode(b []byte, counters []engine.Counter) []byte {
+// The second value are the bounds of its calendar windows.
+func (c *sentCall) encode(b []byte, counters []engine.Counter) (args, bounds []byte) {
 	b = appendUint(b, c.nowMS, 6)
 	b = append(b, oneIf(c.dryRun))
 	for i := range counters {
@@ -210,10 +239,20 @@ func (c *sentCall) encode(b []byte, counters []engine.Counter) []byte {
 		b = appendUint(b, n.WindowMS, 5)
 		b = appendUint(b, extra(n), 5)
 		b = appendUint(b, n.PenaltyMS, 4)
-		b = append(b, byte(n.Calendar))
-		b = appendID(b, counters[i].ID)
+		place := byte(0)
+		if n.Bounds != nil {
+			bounds = appendBounds(bounds, n.Bounds)
+			place = byte(len(bounds) / boundsBytes)
+		}
+		b = appendID(append(b, place), counters[i].ID)
 	}
-	return b
+	return b, bounds
+}
+
+const boundsBytes = 18
+
+func appendBounds(b []byte, bounds *limit.Bounds) []byte {
+	return appendUint(appendUint(appendUint(b, bounds.StartMS, 6), bounds.EndMS, 6), bounds.NextEndMS, 6)
 }
 
 // appendID appends the ID of a rule, or zeros for none.

@@ -23,12 +23,16 @@ import (
 // groupOf returns counters of all algorithms that groups hold, with their windows side by side.
 func groupOf(prefix string, lim int64) []engine.Counter {
 	var counters []engine.Counter
+	days, err := limit.NewCalendarWindows(limit.CalendarDay, nil)
+	if err != nil {
+		panic(err)
+	}
 	for i, n := range []limit.Numbers{
 		{Algorithm: limit.SlidingWindowCounter, WindowMS: 60_000},
 		{Algorithm: limit.FixedWindow, WindowMS: 10_000},
 		{Algorithm: limit.FixedWindowFirstHit, WindowMS: 25_000},
 		{Algorithm: limit.SlidingWindowCounter, WindowMS: 3_600_000},
-		{Algorithm: limit.FixedWindow, Calendar: limit.CalendarDay},
+		{Algorithm: limit.FixedWindow, Calendar: limit.CalendarDay, Bounds: days.Around(1_704_672_000_000)},
 	} {
 		n.Limit = lim * int64(i+1)
 		counters = append(counters, engine.Counter{Key: prefix + "the-group", ID: fmt.Sprintf("%04d-rule", i), Grouped: true, Numbers: n})

@@ -105,7 +105,8 @@ func (p *pipeline) addOne(r *request, c *sentCall) {
 		}
 	}
 	args[2] = len(args) - 3
-	args = append(args, c.encode(nil, counters))
+	counterArg, boundsArg := c.encode(nil, counters)
+	args = append(args, counterArg, boundsArg)
 	p.cmds = append(p.cmds, &scriptCmd{script: p.engine.scripts.of(c.algorithms), args: args, call: c})
 }
 
@@ -186,9 +187,11 @@ type manyRun struct {
 	rulesArg []byte
 	callsArg []byte
 	setsArg  []byte
-	groups   []equalCalls
-	members  []member
-	slots    [256]uint16 // the last group whose first key hashes so, counted from 1
+	// boundsArg are the calendar windows of rules.
+	boundsArg []byte
+	groups    []equalCalls
+	members   []member
+	slots     [256]uint16 // the last group whose first key hashes so, counted from 1
 }
 
 type runRule struct {
@@ -199,8 +202,8 @@ type runRule struct {
 
 // ruleSet is the rules of a group.
 type ruleSet struct {
-	signature uint64
-	count     int
+	signature, bounds uint64
+	count             int
 }
 
 // equalCalls is calls of different requests, or next to each other in one, that ask the very same.
@@ -223,7 +226,8 @@ const (
 	flagGiven     = 1 // flags of a call
 	flagDryRun    = 2
 	maxRunRules   = 255 // counted in a byte, as groups are
-	maxEqualCalls = 255
+	maxEqualCalls = 254
+	manyStale     = 255 // in place of how many of them are allowed
 	maxRunWork    = 512 // for so long nobody else is served
 	ruleLookahead = 32
 )
@@ -244,7 +248,7 @@ func (h *manyRun) reset() {
 	h.work, h.hint = 0, 0
 	clear(h.rules)
 	h.rules, h.sets = h.rules[:0], h.sets[:0]
-	h.rulesArg, h.callsArg, h.setsArg = h.rulesArg[:0], h.callsArg[:0], h.setsArg[:0]
+	h.rulesArg, h.callsArg, h.setsArg, h.boundsArg = h.rulesArg[:0], h.callsArg[:0], h.setsArg[:0], h.boundsArg[:0]
 	h.groups, h.members = h.groups[:0], h.members[:0]
 	h.slots = [256]uint16{}
 }
@@ -341,7 +345,12 @@ func (h *manyRun) rule(c *engine.Counter) byte {
 	b = appendUint(b, n.Limit, 7)
 	b = appendUint(b, n.WindowMS, 5)
 	b = appendUint(b, extra(n), 5)
-	h.rulesArg = appendID(append(b, byte(n.Calendar)), c.ID)
+	place := byte(0)
+	if n.Bounds != nil {
+		h.boundsArg = appendBounds(h.boundsArg, n.Bounds)
+		place = byte(len(h.boundsArg) / boundsBytes) // no more than rules
+	}
+	h.rulesArg = appendID(append(b, place), c.ID)
 	h.hint = len(h.rules)
 	return byte(len(h.rules))
 }
@@ -349,11 +358,11 @@ func (h *manyRun) rule(c *engine.Counter) byte {
 // set returns the number, from 1, of a group's rules in the run.
 func (h *manyRun) set(e *keyEntry, counters []engine.Counter, order []int32) byte {
 	for i := range h.sets {
-		if h.sets[i].signature == e.signature && h.sets[i].count == e.count {
+		if h.sets[i] == (ruleSet{e.signature, e.bounds, e.count}) {
 			return byte(i + 1)
 		}
 	}
-	h.sets = append(h.sets, ruleSet{e.signature, e.count})
+	h.sets = append(h.sets, ruleSet{e.signature, e.bounds, e.count})
 	h.setsArg = append(h.setsArg, byte(e.count))
 	h.setsArg = binary.LittleEndian.AppendUint64(h.setsArg, e.signature)
 	for _, i := range order {
@@ -364,7 +373,7 @@ func (h *manyRun) set(e *keyEntry, counters []engine.Counter, order []int32) byt
 
 func (h *manyRun) finishArgs(c *scriptCmd) {
 	c.args[2] = len(c.args) - 3
-	c.args = append(c.args, h.rulesArg, h.callsArg, h.setsArg)
+	c.args = append(c.args, h.rulesArg, h.callsArg, h.setsArg, h.boundsArg)
 }
 
 // deliver hands the reply to the requests and returns how many foreign values were repaired.
@@ -405,7 +414,7 @@ func (h *manyRun) locate(reply string) error {
 		for j := range entries {
 			length += entries[j].replyBytes()
 		}
-		if length > len(rest) || int(rest[0]) > g.times {
+		if length > len(rest) || int(rest[0]) > g.times && rest[0] != manyStale {
 			return errReply
 		}
 		g.allowed, g.reply, rest = int64(rest[0]), rest[1:length], rest[length:]

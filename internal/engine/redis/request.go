@@ -52,6 +52,7 @@ type sentCall struct {
 type keyEntry struct {
 	from, count int    // in order
 	signature   uint64 // of a group: its rules, their order and limits
+	bounds      uint64 // of a group: a hash of the calendar windows of its rules
 	grouped     bool
 }
 
@@ -96,6 +97,9 @@ func (r *request) arrange(counters []engine.Counter) {
 		for j := i; j < len(counters); j++ {
 			if o := &counters[j]; o.Grouped && o.Key == c.Key {
 				e.signature = sign(e.signature, o)
+				if b := o.Numbers.Bounds; b != nil {
+					e.bounds = (e.bounds ^ uint64(b.EndMS)) * oddFactor // positive
+				}
 				e.count++
 				r.order = append(r.order, int32(j)) // at most maxManyCounters
 			}
@@ -114,12 +118,17 @@ func (r *request) inGroup(entries int, counters []engine.Counter, key string) bo
 	return false
 }
 
+const oddFactor = 0x9e3779b97f4a7c15
+
 // sign goes on with a signature. IDs are keyed hashes, so no tenant can make up two lists of
 // rules that have the same one.
 func sign(signature uint64, c *engine.Counter) uint64 {
-	const odd = 0x9e3779b97f4a7c15
+	const odd = oddFactor
 	id := engine.ReadName(c.ID)
 	signature = (bits.RotateLeft64(signature, 29) ^ id.Low) * odd
+	if b := c.Numbers.Bounds; b != nil {
+		signature = (signature ^ b.Schedule()) * odd
+	}
 	signature = (bits.RotateLeft64(signature, 31) ^ id.High<<1 ^ uint64(oneIf(c.Shadow))) * odd
 	return (bits.RotateLeft64(signature, 37) ^ uint64(c.Numbers.Limit)) * odd // positive
 }

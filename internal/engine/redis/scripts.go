@@ -17,11 +17,11 @@ var luaFiles embed.FS
 
 // luaParts names the files, in order, that an algorithm adds to the script.
 var luaParts = map[limit.Algorithm][]string{
-	limit.SlidingWindowCounter: {"counter_value", "group", "sliding_window_counter"},
+	limit.SlidingWindowCounter: {"fixed_value", "counter_value", "group", "sliding_window_counter"},
 	limit.SlidingWindowLog:     {"sliding_window_log"},
 	limit.SlidingWindowBuckets: {"sliding_window_buckets"},
-	limit.FixedWindow:          {"calendar", "counter_value", "group", "fixed_window"},
-	limit.FixedWindowFirstHit:  {"calendar", "counter_value", "group", "fixed_window"},
+	limit.FixedWindow:          {"fixed_value", "counter_value", "group", "fixed_window"},
+	limit.FixedWindowFirstHit:  {"fixed_value", "counter_value", "group", "fixed_window"},
 	limit.TokenBucket:          {"bucket", "token_bucket"},
 	limit.LeakyBucket:          {"bucket", "leaky_bucket"},
 	limit.LeakyBucketQueue:     {"bucket", "leaky_bucket_queue"},

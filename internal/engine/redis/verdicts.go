@@ -12,6 +12,10 @@ import (
 func (r *request) verdicts(c *engine.Call, s *sentCall) error {
 	count := len(c.Counters)
 	out := &c.Outcome
+	if s.allowed == manyStale {
+		out.NowMS = s.decidedMS
+		return errStale
+	}
 	out.NowMS, out.Allowed = s.decidedMS, s.turn < s.allowed
 	out.Verdicts = slices.Grow(out.Verdicts[:0], count)[:count]
 	r.states = slices.Grow(r.states[:0], count)[:count]
@@ -62,6 +66,10 @@ func (r *request) verdicts(c *engine.Call, s *sentCall) error {
 // A reply that is not of the right form, whatever it is, is errReply.
 func decodeReply(c *engine.Call, reply string) (repaired int64, err error) {
 	count := len(c.Counters)
+	if len(reply) == headReplyBytes && reply[6] == oneStale {
+		c.Outcome.NowMS = readUint(reply[:6])
+		return 0, errStale
+	}
 	if len(reply) != headReplyBytes+count*counterReplyBytes || reply[6] > 1 {
 		return 0, errReply
 	}

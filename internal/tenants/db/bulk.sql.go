@@ -14,20 +14,22 @@ import (
 
 const importChangedSubjects = `-- name: ImportChangedSubjects :exec
 UPDATE subjects s SET plan_id = nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), state = n.state,
-    labels = n.labels::jsonb, billing_ref = n.billing_ref, version = $1, updated_at = now()
+    labels = n.labels::jsonb, billing_ref = n.billing_ref, cycle_anchor = nullif(n.cycle_anchor, '')::timestamptz, version = $1, updated_at = now()
 FROM (SELECT unnest($3::text[]) AS subject, unnest($4::uuid[]) AS plan_id,
-    unnest($5::text[]) AS state, unnest($6::text[]) AS labels, unnest($7::text[]) AS billing_ref) AS n
+    unnest($5::text[]) AS state, unnest($6::text[]) AS labels, unnest($7::text[]) AS billing_ref,
+    unnest($8::text[]) AS cycle_anchor) AS n
 WHERE s.tenant_id = $2 AND s.subject = n.subject
 `
 
 type ImportChangedSubjectsParams struct {
-	Version     int64
-	TenantID    uuid.UUID
-	Subjects    []string
-	PlanIds     []uuid.UUID
-	States      []string
-	Labels      []string
-	BillingRefs []string
+	Version      int64
+	TenantID     uuid.UUID
+	Subjects     []string
+	PlanIds      []uuid.UUID
+	States       []string
+	Labels       []string
+	BillingRefs  []string
+	CycleAnchors []string
 }
 
 func (q *Queries) ImportChangedSubjects(ctx context.Context, arg ImportChangedSubjectsParams) error {
@@ -39,27 +41,30 @@ func (q *Queries) ImportChangedSubjects(ctx context.Context, arg ImportChangedSu
 		arg.States,
 		arg.Labels,
 		arg.BillingRefs,
+		arg.CycleAnchors,
 	)
 	return err
 }
 
 const importNewSubjects = `-- name: ImportNewSubjects :exec
-INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, version)
+INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, version)
 SELECT $1, n.subject, n.id, nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), n.state, n.labels::jsonb,
-    n.billing_ref, $2
+    n.billing_ref, nullif(n.cycle_anchor, '')::timestamptz, $2
 FROM (SELECT unnest($3::text[]) AS subject, unnest($4::uuid[]) AS id, unnest($5::uuid[]) AS plan_id,
-    unnest($6::text[]) AS state, unnest($7::text[]) AS labels, unnest($8::text[]) AS billing_ref) AS n
+    unnest($6::text[]) AS state, unnest($7::text[]) AS labels, unnest($8::text[]) AS billing_ref,
+    unnest($9::text[]) AS cycle_anchor) AS n
 `
 
 type ImportNewSubjectsParams struct {
-	TenantID    uuid.UUID
-	Version     int64
-	Subjects    []string
-	Ids         []uuid.UUID
-	PlanIds     []uuid.UUID
-	States      []string
-	Labels      []string
-	BillingRefs []string
+	TenantID     uuid.UUID
+	Version      int64
+	Subjects     []string
+	Ids          []uuid.UUID
+	PlanIds      []uuid.UUID
+	States       []string
+	Labels       []string
+	BillingRefs  []string
+	CycleAnchors []string
 }
 
 // The writes of an import take thousands of rows in one statement, as arrays of equal length.
@@ -73,6 +78,7 @@ func (q *Queries) ImportNewSubjects(ctx context.Context, arg ImportNewSubjectsPa
 		arg.States,
 		arg.Labels,
 		arg.BillingRefs,
+		arg.CycleAnchors,
 	)
 	return err
 }
@@ -156,9 +162,9 @@ func (q *Queries) ImportReturnedSubjects(ctx context.Context, arg ImportReturned
 }
 
 const subjectsByName = `-- name: SubjectsByName :many
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, p.slug AS plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, p.slug AS plan_slug
 FROM (SELECT unnest($1::text[]) AS subject) AS n
-CROSS JOIN LATERAL (SELECT tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version FROM subjects WHERE subjects.tenant_id = $2 AND subjects.subject = n.subject OFFSET 0) AS s
+CROSS JOIN LATERAL (SELECT tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor FROM subjects WHERE subjects.tenant_id = $2 AND subjects.subject = n.subject OFFSET 0) AS s
 LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 `
 
@@ -168,17 +174,18 @@ type SubjectsByNameParams struct {
 }
 
 type SubjectsByNameRow struct {
-	TenantID   uuid.UUID
-	Subject    string
-	ID         uuid.UUID
-	PlanID     *uuid.UUID
-	State      string
-	Labels     map[string]string
-	BillingRef string
-	CreatedAt  time.Time
-	UpdatedAt  time.Time
-	Version    int64
-	PlanSlug   *string
+	TenantID    uuid.UUID
+	Subject     string
+	ID          uuid.UUID
+	PlanID      *uuid.UUID
+	State       string
+	Labels      map[string]string
+	BillingRef  string
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+	Version     int64
+	CycleAnchor *time.Time
+	PlanSlug    *string
 }
 
 // Each by the primary key, whatever Postgres believes of the tables: there may be thousands.
@@ -202,6 +209,7 @@ func (q *Queries) SubjectsByName(ctx context.Context, arg SubjectsByNameParams) 
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.Version,
+			&i.CycleAnchor,
 			&i.PlanSlug,
 		); err != nil {
 			return nil, err

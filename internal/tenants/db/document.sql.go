@@ -94,7 +94,7 @@ func (q *Queries) DocumentPlansInUse(ctx context.Context, arg DocumentPlansInUse
 }
 
 const documentRules = `-- name: DocumentRules :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency FROM rules WHERE tenant_id = $1
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor FROM rules WHERE tenant_id = $1
 `
 
 func (q *Queries) DocumentRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, error) {
@@ -129,6 +129,8 @@ func (q *Queries) DocumentRules(ctx context.Context, tenantID uuid.UUID) ([]Rule
 			&i.UpdatedAt,
 			&i.Version,
 			&i.Consistency,
+			&i.Zone,
+			&i.Anchor,
 		); err != nil {
 			return nil, err
 		}
@@ -157,7 +159,7 @@ func (q *Queries) DocumentRulesOverridden(ctx context.Context, arg DocumentRules
 }
 
 const documentSubjects = `-- name: DocumentSubjects :many
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, p.slug AS plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, p.slug AS plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 WHERE s.tenant_id = $1
 ORDER BY s.subject LIMIT $2
@@ -169,17 +171,18 @@ type DocumentSubjectsParams struct {
 }
 
 type DocumentSubjectsRow struct {
-	TenantID   uuid.UUID
-	Subject    string
-	ID         uuid.UUID
-	PlanID     *uuid.UUID
-	State      string
-	Labels     map[string]string
-	BillingRef string
-	CreatedAt  time.Time
-	UpdatedAt  time.Time
-	Version    int64
-	PlanSlug   *string
+	TenantID    uuid.UUID
+	Subject     string
+	ID          uuid.UUID
+	PlanID      *uuid.UUID
+	State       string
+	Labels      map[string]string
+	BillingRef  string
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+	Version     int64
+	CycleAnchor *time.Time
+	PlanSlug    *string
 }
 
 func (q *Queries) DocumentSubjects(ctx context.Context, arg DocumentSubjectsParams) ([]DocumentSubjectsRow, error) {
@@ -202,6 +205,7 @@ func (q *Queries) DocumentSubjects(ctx context.Context, arg DocumentSubjectsPara
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.Version,
+			&i.CycleAnchor,
 			&i.PlanSlug,
 		); err != nil {
 			return nil, err
@@ -255,21 +259,23 @@ func (q *Queries) InsertOverrides(ctx context.Context, arg InsertOverridesParams
 }
 
 const insertSubjects = `-- name: InsertSubjects :exec
-INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, version)
+INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, version)
 SELECT $1, unnest($2::text[]), unnest($3::uuid[]),
     nullif(unnest($4::uuid[]), '00000000-0000-0000-0000-000000000000'), unnest($5::text[]),
-    unnest($6::text[])::jsonb, unnest($7::text[]), $8
+    unnest($6::text[])::jsonb, unnest($7::text[]),
+    nullif(unnest($8::text[]), '')::timestamptz, $9
 `
 
 type InsertSubjectsParams struct {
-	TenantID    uuid.UUID
-	Subjects    []string
-	Ids         []uuid.UUID
-	PlanIds     []uuid.UUID
-	States      []string
-	Labels      []string
-	BillingRefs []string
-	Version     int64
+	TenantID     uuid.UUID
+	Subjects     []string
+	Ids          []uuid.UUID
+	PlanIds      []uuid.UUID
+	States       []string
+	Labels       []string
+	BillingRefs  []string
+	CycleAnchors []string
+	Version      int64
 }
 
 // As InsertSubject, of many. The nil UUID stands for no plan.
@@ -282,6 +288,7 @@ func (q *Queries) InsertSubjects(ctx context.Context, arg InsertSubjectsParams) 
 		arg.States,
 		arg.Labels,
 		arg.BillingRefs,
+		arg.CycleAnchors,
 		arg.Version,
 	)
 	return err

@@ -206,6 +206,8 @@ type Rule struct {
 	UpdatedAt     time.Time
 	Version       int64
 	Consistency   string
+	Zone          *string
+	Anchor        *string
 }
 
 type Session struct {
@@ -220,16 +222,17 @@ type Session struct {
 }
 
 type Subject struct {
-	TenantID   uuid.UUID
-	Subject    string
-	ID         uuid.UUID
-	PlanID     *uuid.UUID
-	State      string
-	Labels     map[string]string
-	BillingRef string
-	CreatedAt  time.Time
-	UpdatedAt  time.Time
-	Version    int64
+	TenantID    uuid.UUID
+	Subject     string
+	ID          uuid.UUID
+	PlanID      *uuid.UUID
+	State       string
+	Labels      map[string]string
+	BillingRef  string
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+	Version     int64
+	CycleAnchor *time.Time
 }
 
 type SubjectLabel struct {

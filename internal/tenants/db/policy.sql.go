@@ -82,7 +82,7 @@ func (q *Queries) PolicyPlans(ctx context.Context, tenantID uuid.UUID) ([]Policy
 }
 
 const policyRules = `-- name: PolicyRules :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency FROM rules WHERE tenant_id = $1 ORDER BY slug
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor FROM rules WHERE tenant_id = $1 ORDER BY slug
 `
 
 func (q *Queries) PolicyRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, error) {
@@ -117,6 +117,8 @@ func (q *Queries) PolicyRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, 
 			&i.UpdatedAt,
 			&i.Version,
 			&i.Consistency,
+			&i.Zone,
+			&i.Anchor,
 		); err != nil {
 			return nil, err
 		}

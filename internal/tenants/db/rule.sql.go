@@ -29,11 +29,11 @@ func (q *Queries) DeleteRule(ctx context.Context, arg DeleteRuleParams) error {
 const insertRule = `-- name: InsertRule :one
 INSERT INTO rules (slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units,
     precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency,
-    version, tenant_id, id)
+    zone, anchor, version, tenant_id, id)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
     $10, $11, $12, $13, $14, $15, $16, $17,
-    $18, $19, $20)
-RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency
+    $18, $19, $20, $21, $22)
+RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor
 `
 
 type InsertRuleParams struct {
@@ -54,6 +54,8 @@ type InsertRuleParams struct {
 	PenaltyText   string
 	PenaltyMs     *int64
 	Consistency   string
+	Zone          *string
+	Anchor        *string
 	Version       int64
 	TenantID      uuid.UUID
 	ID            uuid.UUID
@@ -79,6 +81,8 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		arg.PenaltyText,
 		arg.PenaltyMs,
 		arg.Consistency,
+		arg.Zone,
+		arg.Anchor,
 		arg.Version,
 		arg.TenantID,
 		arg.ID,
@@ -107,12 +111,14 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		&i.UpdatedAt,
 		&i.Version,
 		&i.Consistency,
+		&i.Zone,
+		&i.Anchor,
 	)
 	return i, err
 }
 
 const listRules = `-- name: ListRules :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency FROM rules
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor FROM rules
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
     AND ($3::text = '' OR resource = $3) AND ($4::text = '' OR algorithm = $4)
     AND ($5::text = '' OR mode = $5)
@@ -171,6 +177,8 @@ func (q *Queries) ListRules(ctx context.Context, arg ListRulesParams) ([]Rule, e
 			&i.UpdatedAt,
 			&i.Version,
 			&i.Consistency,
+			&i.Zone,
+			&i.Anchor,
 		); err != nil {
 			return nil, err
 		}
@@ -183,7 +191,7 @@ func (q *Queries) ListRules(ctx context.Context, arg ListRulesParams) ([]Rule, e
 }
 
 const ruleBySlug = `-- name: RuleBySlug :one
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency FROM rules WHERE tenant_id = $1 AND slug = $2
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor FROM rules WHERE tenant_id = $1 AND slug = $2
 `
 
 type RuleBySlugParams struct {
@@ -217,6 +225,8 @@ func (q *Queries) RuleBySlug(ctx context.Context, arg RuleBySlugParams) (Rule, e
 		&i.UpdatedAt,
 		&i.Version,
 		&i.Consistency,
+		&i.Zone,
+		&i.Anchor,
 	)
 	return i, err
 }
@@ -372,7 +382,7 @@ func (q *Queries) RulePlanLimits(ctx context.Context, arg RulePlanLimitsParams) 
 }
 
 const rulesBySlug = `-- name: RulesBySlug :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency FROM rules WHERE tenant_id = $1 AND slug = ANY($2::text[])
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor FROM rules WHERE tenant_id = $1 AND slug = ANY($2::text[])
 `
 
 type RulesBySlugParams struct {
@@ -412,6 +422,8 @@ func (q *Queries) RulesBySlug(ctx context.Context, arg RulesBySlugParams) ([]Rul
 			&i.UpdatedAt,
 			&i.Version,
 			&i.Consistency,
+			&i.Zone,
+			&i.Anchor,
 		); err != nil {
 			return nil, err
 		}
@@ -462,10 +474,10 @@ UPDATE rules SET slug = $1, name = $2, description = $3, resource = $4, algorith
     limit_units = $6, window_text = $7, window_ms = $8, burst_units = $9,
     precision_text = $10, precision_ms = $11, by_values = $12, mode = $13,
     on_unavailable = $14, penalty_text = $15, penalty_ms = $16,
-    consistency = $17,
-    version = $18, updated_at = now()
-WHERE tenant_id = $19 AND id = $20
-RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency
+    consistency = $17, zone = $18, anchor = $19,
+    version = $20, updated_at = now()
+WHERE tenant_id = $21 AND id = $22
+RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor
 `
 
 type UpdateRuleParams struct {
@@ -486,6 +498,8 @@ type UpdateRuleParams struct {
 	PenaltyText   string
 	PenaltyMs     *int64
 	Consistency   string
+	Zone          *string
+	Anchor        *string
 	Version       int64
 	TenantID      uuid.UUID
 	ID            uuid.UUID
@@ -510,6 +524,8 @@ func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, e
 		arg.PenaltyText,
 		arg.PenaltyMs,
 		arg.Consistency,
+		arg.Zone,
+		arg.Anchor,
 		arg.Version,
 		arg.TenantID,
 		arg.ID,
@@ -538,6 +554,8 @@ func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, e
 		&i.UpdatedAt,
 		&i.Version,
 		&i.Consistency,
+		&i.Zone,
+		&i.Anchor,
 	)
 	return i, err
 }

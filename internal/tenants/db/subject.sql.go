@@ -56,20 +56,21 @@ func (q *Queries) DeleteTombstone(ctx context.Context, arg DeleteTombstoneParams
 }
 
 const insertSubject = `-- name: InsertSubject :one
-INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version
+INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor
 `
 
 type InsertSubjectParams struct {
-	TenantID   uuid.UUID
-	Subject    string
-	ID         uuid.UUID
-	PlanID     *uuid.UUID
-	State      string
-	Labels     map[string]string
-	BillingRef string
-	Version    int64
+	TenantID    uuid.UUID
+	Subject     string
+	ID          uuid.UUID
+	PlanID      *uuid.UUID
+	State       string
+	Labels      map[string]string
+	BillingRef  string
+	CycleAnchor *time.Time
+	Version     int64
 }
 
 func (q *Queries) InsertSubject(ctx context.Context, arg InsertSubjectParams) (Subject, error) {
@@ -81,6 +82,7 @@ func (q *Queries) InsertSubject(ctx context.Context, arg InsertSubjectParams) (S
 		arg.State,
 		arg.Labels,
 		arg.BillingRef,
+		arg.CycleAnchor,
 		arg.Version,
 	)
 	var i Subject
@@ -95,6 +97,7 @@ func (q *Queries) InsertSubject(ctx context.Context, arg InsertSubjectParams) (S
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.Version,
+		&i.CycleAnchor,
 	)
 	return i, err
 }
@@ -222,7 +225,7 @@ func (q *Queries) StampSubject(ctx context.Context, arg StampSubjectParams) erro
 }
 
 const subjectByName = `-- name: SubjectByName :one
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, p.slug AS plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, p.slug AS plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 WHERE s.tenant_id = $1 AND s.subject = $2
 `
@@ -233,17 +236,18 @@ type SubjectByNameParams struct {
 }
 
 type SubjectByNameRow struct {
-	TenantID   uuid.UUID
-	Subject    string
-	ID         uuid.UUID
-	PlanID     *uuid.UUID
-	State      string
-	Labels     map[string]string
-	BillingRef string
-	CreatedAt  time.Time
-	UpdatedAt  time.Time
-	Version    int64
-	PlanSlug   *string
+	TenantID    uuid.UUID
+	Subject     string
+	ID          uuid.UUID
+	PlanID      *uuid.UUID
+	State       string
+	Labels      map[string]string
+	BillingRef  string
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+	Version     int64
+	CycleAnchor *time.Time
+	PlanSlug    *string
 }
 
 func (q *Queries) SubjectByName(ctx context.Context, arg SubjectByNameParams) (SubjectByNameRow, error) {
@@ -260,6 +264,7 @@ func (q *Queries) SubjectByName(ctx context.Context, arg SubjectByNameParams) (S
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.Version,
+		&i.CycleAnchor,
 		&i.PlanSlug,
 	)
 	return i, err
@@ -267,19 +272,20 @@ func (q *Queries) SubjectByName(ctx context.Context, arg SubjectByNameParams) (S
 
 const updateSubject = `-- name: UpdateSubject :one
 UPDATE subjects SET plan_id = $1, state = $2, labels = $3, billing_ref = $4,
-    version = $5, updated_at = now()
-WHERE tenant_id = $6 AND subject = $7
-RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version
+    cycle_anchor = $5, version = $6, updated_at = now()
+WHERE tenant_id = $7 AND subject = $8
+RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor
 `
 
 type UpdateSubjectParams struct {
-	PlanID     *uuid.UUID
-	State      string
-	Labels     map[string]string
-	BillingRef string
-	Version    int64
-	TenantID   uuid.UUID
-	Subject    string
+	PlanID      *uuid.UUID
+	State       string
+	Labels      map[string]string
+	BillingRef  string
+	CycleAnchor *time.Time
+	Version     int64
+	TenantID    uuid.UUID
+	Subject     string
 }
 
 func (q *Queries) UpdateSubject(ctx context.Context, arg UpdateSubjectParams) (Subject, error) {
@@ -288,6 +294,7 @@ func (q *Queries) UpdateSubject(ctx context.Context, arg UpdateSubjectParams) (S
 		arg.State,
 		arg.Labels,
 		arg.BillingRef,
+		arg.CycleAnchor,
 		arg.Version,
 		arg.TenantID,
 		arg.Subject,
@@ -304,6 +311,7 @@ func (q *Queries) UpdateSubject(ctx context.Context, arg UpdateSubjectParams) (S
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.Version,
+		&i.CycleAnchor,
 	)
 	return i, err
 }

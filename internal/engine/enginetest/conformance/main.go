@@ -1,11 +1,11 @@
 // Command conformance runs files of test vectors against both engines, and files of bounds against
-// the calendar windows that both are given:
+// the calendar windows and against decisions by rules with these windows, in both engines:
 //
 //	go run ./internal/engine/enginetest/conformance -redis URL DIR
 //
 // It takes every .json file under DIR, prints each difference, the counts of each file and
-// engine, and as its last line "N passed, M failed" (cases, both engines together, and rows of
-// bounds). It exits with 1 if something failed or there was nothing to run.
+// engine, and as its last line "N passed, M failed" (cases and rows, both engines together, and rows
+// of bounds by themselves). It exits with 1 if something failed or there was nothing to run.
 package main
 
 import (
@@ -82,6 +82,9 @@ func run(ctx context.Context, out io.Writer, redisURL, dir string) (ok bool, err
 		}
 		if len(file.Bounds) > 0 {
 			calendar.add(bounds(out, name, file.Bounds))
+			for _, e := range engines {
+				e.bounds(out, name, file.Bounds)
+			}
 		}
 	}
 	all := tally{failed: unread}
@@ -102,6 +105,17 @@ func (e *eng) file(ctx context.Context, out io.Writer, name string, cases []engi
 	var sum tally
 	for _, c := range cases {
 		sum.count(out, name+": "+e.name, enginetest.RunCase(ctx, e.engine, enginetest.Prefix(), c))
+	}
+	fmt.Fprintf(out, "%s: %s: %s\n", name, e.name, sum)
+	e.add(sum)
+}
+
+// bounds runs rows of calendar windows as decisions by rules with these windows.
+func (e *eng) bounds(out io.Writer, name string, rows []enginetest.Bounds) {
+	var sum tally
+	r := newRoad(e.engine)
+	for _, row := range rows {
+		sum.count(out, name+": "+e.name, r.run(row))
 	}
 	fmt.Fprintf(out, "%s: %s: %s\n", name, e.name, sum)
 	e.add(sum)

@@ -6,20 +6,24 @@
 --
 -- KEYS     for each call the keys of its entries: counters under a key of their own, and groups
 -- ARGV[1]  for each rule algorithm 1 (the numbers are those of check.Algorithm), shadow 1, limit
---          7, window 5, extra 5 (burst of a bucket, base of a sliding window counter), calendar
---          unit 1, id 9 (zeros: none, it is never in a group); all packed little-endian
+--          7, window 5, extra 5 (burst of a bucket, base of a sliding window counter), bounds 1
+--          (which of ARGV[4], counted from 1; 0 for all but calendar windows), id 9 (zeros: none, it
+--          is never in a group); all packed little-endian
 -- ARGV[2]  for each call flags 1 (1 cost and time are given, 2 dry run), how many entries 1, how
 --          often it is asked 1; for each entry its rule 1, counted from 1, or 0 and its group 1;
 --          and if given the cost 7 (else 1), the instant in milliseconds 6 (else, and for 0,
 --          this server's clock)
 -- ARGV[3]  for each group how many rules 1, signature of these 8, the rules 1 each
+-- ARGV[4]  for each rule with a calendar window two windows, one after the other: the start of
+--          the first 6, its end 6, the end of the second 6
 -- reply    one string: the instant by this server's clock 6 (0: not asked), how many foreign
---          values were overwritten 4; then for each call how often it is allowed 1, and for each
+--          values were overwritten 4; then for each call how often it is allowed 1 (255: its
+--          instant is in neither window of a calendar rule, and nothing was changed), and for each
 --          entry the state before the call: of a group units 7 that are to be added to the count
 --          of each counter, then the counters' states in the order of its rules; 17 bytes each.
 --          They are of a sliding window counter the window's number 6, its count 7 and the one
---          before 4; of a fixed window its end 6 and count 7 (0, 0: none is open); of a bucket the
---          instant of being whole 6 and its fraction 7
+--          before 4; of a fixed window its end 6, count 7 and, of a calendar's, length in seconds 4
+--          (zeros: none is open); of a bucket the instant of being whole 6 and its fraction 7
 --
 -- A call that is asked k times is k calls of the same counters and cost at one instant. The first
 -- of them are allowed, as many as fit, and every one after that is denied, so they are one sum.
@@ -33,6 +37,7 @@
 -- The count is then 10, and the caller allows the first two and denies the third.
 
 local rules, calls = {}, ARGV[2]
+local STALE = char(255)
 
 -- What units add to a stored number, as text: making that takes longer than most else, and units are
 -- mostly the same.
@@ -48,6 +53,9 @@ local function rule_at(i)
   if not rule then
     rule = { decode('<BBI7I5I5Bc9', ARGV[1], 29 * i - 28) }
     rule.name = sub(rule[7], 1, 6)
+    if rule[6] > 0 then
+      rule.starts, rule.ends, rule.next = decode('<I6I6I6', ARGV[4], 18 * rule[6] - 17)
+    end
     rules[i] = rule
   end
   return rule
@@ -82,17 +90,22 @@ local function counter_at(window, t, a, b, c)
   return index, b, 0, b
 end
 
--- The same of a fixed window.
-local function fixed_at(t, a, b)
+-- The same of a fixed window, and at last whether it has another end than what is stored.
+local function fixed_at(rule, t, a, b, c)
   if a - t >= HORIZON or b > 1000000000000000 then return nil end
-  if t < a then return a, b, 0, b end
-  return 0, 0, 0, 0
+  if t >= a then return 0, 0, 0, 0, false end
+  if rule.ends and t >= a - 1000 * c then
+    local finish, seconds = calendar_window(t, rule.starts, rule.ends, rule.next)
+    if finish ~= a then return finish, b, seconds, b, true end
+  end
+  return a, b, c, b, false
 end
 
--- The end of the fixed window that opens at t.
+-- The end of the fixed window that opens at t, and its length in seconds if it is a calendar's.
 local function first_end(rule, t)
-  if rule[1] == 5 then return t + rule[4] end
-  return window_end(t, rule[4], rule[6])
+  if rule[1] == 5 then return t + rule[4], 0 end
+  if rule.ends then return calendar_window(t, rule.starts, rule.ends, rule.next) end
+  return t - t % rule[4] + rule[4], 0
 end
 
 -- Reads the counters of a group one by one. In s are a, b and c, the states as they stand at t, kept, as
@@ -102,7 +115,7 @@ local function group_open(group, key, v, t)
   local count, from = group[3], group[4]
   local g = v and group_decode(v, spents[key]) or nil
   local s = {
-    group = group, g = g, foreign = v and not g, rules = {}, at = {}, kept = {}, moved = {},
+    group = group, g = g, foreign = v and not g, calendar = false, follows = false, stale = false, rules = {}, at = {}, kept = {}, moved = {},
     a = {}, b = {}, c = {}, rooms = {}, least = false,
   }
   local absent, owns = {}, {}
@@ -110,6 +123,7 @@ local function group_open(group, key, v, t)
   for i = 1, count do
     local rule = rule_at(byte(ARGV[3], from + i))
     s.rules[i] = rule
+    if rule.ends then s.calendar = true end
     local place = g and g.place[rule.name]
     if place and g.b[place] > 0 then
       s.at[i] = place
@@ -143,9 +157,8 @@ local function group_open(group, key, v, t)
       local x, y, z
       if number == 1 then
         x, y, z = counter_decode(own[i], rule[5])
-      elseif #own[i] == 14 and byte(own[i]) == VERSION + number then
-        local _, e, n = decode('<BI6I7', own[i])
-        x, y, z = e, n, 0
+      else
+        x, y, z = fixed_decode(own[i], number)
       end
       if x then
         if number == 1 and y == 0 then x, y, z = x - 1, z, 0 end -- 0 is none here
@@ -155,13 +168,22 @@ local function group_open(group, key, v, t)
       end
     end
     local p, q, r, used
-    if number == 1 then p, q, r, used = counter_at(rule[4], t, a, b, c) else p, q, r, used = fixed_at(t, a, b) end
+    local follows = false
+    if number == 1 then
+      p, q, r, used = counter_at(rule[4], t, a, b, c)
+    else
+      p, q, r, used, follows = fixed_at(rule, t, a, b, c)
+      s.stale = s.stale or rule.ends and (t < rule.starts or t >= rule.next)
+    end
     if not p then
       s.foreign = true
       a, b, c, till = 0, 0, 0, 0
       if number == 1 then p, q, r, used = counter_at(rule[4], t, 0, 0, 0) else p, q, r, used = 0, 0, 0, 0 end
     end
-    if rule[2] == 1 then s.kept[i] = { a, b, c, till } end -- it may not be charged
+    if follows then
+      s.follows, a, b, c, till = true, p, q, r, p
+    end
+    if rule[2] == 1 or s.calendar then s.kept[i] = { a, b, c, till } end -- it may not be charged
     s.a[i], s.b[i], s.c[i] = p, q, r
     local room = rule[3] - used
     s.rooms[i] = room
@@ -179,7 +201,8 @@ local function group_reply(s)
   return encode('<I7' .. rep('I6I7I4', s.group[3]), 0, unpack(list))
 end
 
--- Charges the counters that group_open has read, and stores them together.
+-- Charges the counters that group_open has read, and stores them together. With allowed 0 it stores
+-- them as they stand.
 local function group_charge(s, key, t, virtual, cost, allowed)
   local count = s.group[3]
   local list, ends, n = {}, {}, 0
@@ -195,12 +218,12 @@ local function group_charge(s, key, t, virtual, cost, allowed)
         matters = (a + 2) * rule[4]
         till = min(till, matters - rule[4])
       else
-        if a == 0 then a = first_end(rule, t) end
+        if a == 0 then a, c = first_end(rule, t) end
         matters = a
         till = min(till, a)
       end
       most = min(most, s.rooms[i] - units)
-    else -- in shadow, and admits nothing: then it is not true that all are charged the same
+    else -- then it is not true that all are charged the same
       a, b, c, matters = unpack(s.kept[i])
       most, till = 0, t
     end
@@ -235,7 +258,8 @@ end
 local reply, n, k, clock, repaired = { '' }, 1, 0, 0, 0
 local values = {} -- of all keys, read at once: most of what a single reading costs is around it
 if #KEYS > 0 then values = call('MGET', unpack(KEYS)) end
-local entries, a, b, c, rooms, foreigns, homes = {}, {}, {}, {}, {}, {}, {} -- of the entries of one call
+-- Of the entries of one call; follows are those whose window has another end than what is stored.
+local entries, a, b, c, rooms, foreigns, homes, follows = {}, {}, {}, {}, {}, {}, {}, {}
 local pos, size = 1, #calls
 while pos <= size do
   local flags, count, times = byte(calls, pos, pos + 2)
@@ -263,7 +287,7 @@ while pos <= size do
     t = clock
   end
 
-  local allowed = times
+  local allowed, stale, follow = times, false, false
   n = head
   for i = 1, count do
     local entry = entries[i]
@@ -291,6 +315,10 @@ while pos <= size do
         opened = group_open(entry, key, v, t)
         reply[n] = group_reply(opened)
         room = opened.least
+        stale, follow = stale or opened.stale, follow or opened.follows
+        follows[i] = opened.follows
+      else
+        follows[i] = false
       end
       a[i] = opened
     else
@@ -300,7 +328,7 @@ while pos <= size do
         v = from_group(key, entry[7], number, entry[5])
         home = v ~= nil
       end
-      local foreign = false
+      local foreign, moved = false, false
       local x, y, z
       if number == 1 then
         local i, p, q
@@ -329,15 +357,15 @@ while pos <= size do
         used, rest = muldiv(entry[3], x - t, window, y)
         if rest > 0 then used = used + 1 end
       else
+        if entry.ends and (t < entry.starts or t >= entry.next) then stale = true end
         if v then
-          if #v == 14 and byte(v) == VERSION + number then
-            local _, e, counted = decode('<BI6I7', v)
-            x, y, z, used = fixed_at(t, e, counted)
-          end
+          local e, counted, seconds = fixed_decode(v, number)
+          if e then x, y, z, used, moved = fixed_at(entry, t, e, counted, seconds) end
           foreign = not x
         end
         if not x then x, y, z, used = 0, 0, 0, 0 end
       end
+      follows[i], follow = moved, follow or moved
       reply[n] = encode('<I6I7I4', x, y, z)
       a[i], b[i], c[i] = x, y, z
       room = quota - used
@@ -349,7 +377,12 @@ while pos <= size do
       if room < allowed then allowed = max(0, room) end
     end
   end
-  reply[head] = char(allowed)
+  if stale then
+    allowed, follow = 0, false
+    reply[head] = STALE
+  else
+    reply[head] = char(allowed)
+  end
 
   if allowed > 0 and cost > 0 and flags < 2 then
     local leaves = false
@@ -388,10 +421,12 @@ while pos <= size do
         v = encode('<BI6I4I4', VERSION + number, whole, rest, rule[3])
         if rest > 0 then whole = whole + 1 end
       else
+        local seconds = c[i]
         whole = a[i]
-        if whole == 0 then whole = first_end(rule, t) end
-        v = encode('<BI6I7', VERSION + number, whole, b[i] + units)
+        if whole == 0 then whole, seconds = first_end(rule, t) end
+        v = fixed_encode(number, whole, b[i] + units, seconds)
       end
+      if units > 0 or not rule[5] then follows[i] = false end
       if units > 0 then
         if not added then
           local ttl = whole - t + SLACK
@@ -408,6 +443,22 @@ while pos <= size do
       local rule = entries[i]
       if rule[5] and homes[i] and written[KEYS[from + i]] then
         group_leave(key_beside(KEYS[from + i], rule[7], -1), rule[7])
+      end
+    end
+  end
+  -- What was not charged follows its rule's schedule all the same: the caller is told the new end.
+  for i = 1, follow and flags < 2 and count or 0 do
+    if follows[i] then
+      local rule, key = entries[i], KEYS[from + i]
+      if not rule[5] then
+        group_charge(a[i], key, t, virtual, 1, 0)
+      else
+        local v = fixed_encode(rule[1], a[i], b[i], c[i])
+        local ttl = a[i] - t + SLACK
+        if virtual then ttl = max(ttl, VIRTUAL_LIFE) end
+        call('SET', key, v, 'PX', ttl)
+        written[key] = v
+        if homes[i] then group_leave(key_beside(key, rule[7], -1), rule[7]) end
       end
     end
   end

@@ -5,9 +5,14 @@
 -- KEYS     for each counter its key, followed by the key of its penalty mark if its rule has a
 --          penalty. The one key that is not named here is that of a group (group.lua).
 -- ARGV[1]  the instant in milliseconds 6 bytes (0: this server's clock), dry run 1; then for each
---          counter algorithm 1 (the numbers are those of limit.Algorithm), shadow 1, cost 7, limit 7, window 5, extra 5 (burst, length of a sub-bucket or base of a counter),
---          penalty 4, calendar unit 1, id 9 (group.lua; zeros: none); all packed little-endian, as everything below
--- reply    one string: the instant of the decision 6, allowed 1; then for each counter flags 1
+--          counter algorithm 1 (the numbers are those of limit.Algorithm), shadow 1, cost 7, limit 7,
+--          window 5, extra 5 (burst, length of a sub-bucket or base of a counter), penalty 4, bounds 1
+--          (which of ARGV[2], counted from 1; 0 for all but calendar windows), id 9 (group.lua; zeros:
+--          none); all packed little-endian, as everything below
+-- ARGV[2]  for each calendar window two windows, one after the other: the start of the first 6, its
+--          end 6, the end of the second 6
+-- reply    one string: the instant of the decision 6, allowed 1 (2: the instant is in neither window
+--          of a calendar counter; nothing was changed, and nothing follows); then for each counter flags 1
 --          (1 admits, 2 cost exceeds the quota, 4 penalty runs, 8 a foreign value was
 --          overwritten), remaining 7, wait 6 (0 where it admits or never will), instant of
 --          being whole 6, instant of one unit more 6, delay 5
@@ -60,17 +65,19 @@ local counters, allowed, k = {}, true, 0
 for i = 1, (#ARGV[1] - 7) / 40 do
   -- All fields at once: a table that grows is copied at each power of two.
   local s = {
-    key = 0, number = 0, algorithm = 0, cost = 0, limit = 0, window = 0, extra = 0, calendar = 0, penalty = 0, id = '', quota = 0,
+    key = 0, number = 0, algorithm = 0, cost = 0, limit = 0, window = 0, extra = 0, penalty = 0, id = '', quota = 0,
     used = 0, remaining = 0, mark = 0, admits = false, exceeds = false, charged = false, index = 0, cur = 0, prev = 0,
   }
-  local shadow
-  s.number, shadow, s.cost, s.limit, s.window, s.extra, s.penalty, s.calendar, s.id =
+  local shadow, bounds
+  s.number, shadow, s.cost, s.limit, s.window, s.extra, s.penalty, bounds, s.id =
     decode('<BBI7I7I5I5I4Bc9', ARGV[1], 40 * i - 32)
   local cost = s.cost
   k = k + 1
   s.key = KEYS[k]
   s.algorithm = algorithms[s.number]
+  if bounds > 0 then s.bounds = { decode('<I6I6I6', ARGV[2], 18 * bounds - 17) } end
   s.algorithm.read(s, now)
+  if s.stale then return encode('<I6B', now, 2) end
   s.quota = s.number > 5 and s.extra or s.limit
   s.remaining = max(0, s.quota - s.used)
   if s.penalty > 0 then
@@ -108,7 +115,7 @@ for i = 1, #counters do
     if s.foreign and (charged or s.marks) then flags = 8 end
     if charged then
       s.charged = life(algorithm.ends and algorithm.ends(s) or whole)
-    elseif algorithm.heal and cost > 0 then
+    elseif algorithm.heal and (cost > 0 or s.follows) then
       s.heals = life(whole)
     end
   end

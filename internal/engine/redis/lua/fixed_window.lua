@@ -1,29 +1,42 @@
--- Both fixed windows, the twin of fixed_window.go. Value: version and algorithm 1 byte, end of
--- the last counted window 6, count 7.
+-- Both fixed windows, the twin of fixed_window.go. How they are stored, fixed_value.lua says.
 
 local fixed = {
   read = function(s, t)
     s.used, s.ends = 0, 0
+    s.stale = s.bounds and (t < s.bounds[1] or t >= s.bounds[3])
     local v = own_value(s)
     if not v then return end
-    if #v == 14 and string.byte(v) == VERSION + s.number then
-      local _, ends, count = decode('<BI6I7', v)
-      if ends - t < HORIZON and count <= 1000000000000000 then
-        if t < ends then s.used, s.ends = count, ends end
-        return
-      end
+    local ends, count, seconds = fixed_decode(v, s.number)
+    if not ends or ends - t >= HORIZON or count > 1000000000000000 then
+      s.foreign = true
+      return
     end
-    s.foreign = true
+    if t >= ends then return end
+    if s.bounds and t >= ends - 1000 * seconds then
+      local finish, length = calendar_window(t, unpack(s.bounds))
+      s.follows = finish ~= ends
+      ends, seconds = finish, length
+    end
+    s.used, s.ends, s.seconds = count, ends, seconds
   end,
   when = function(s) return s.ends end,
   charge = function(s, cost, t)
-    if s.ends == 0 then
-      if s.number == 5 then s.ends = t + s.window else s.ends = window_end(t, s.window, s.calendar) end
+    if s.ends ~= 0 then return end
+    if s.number == 5 then
+      s.ends, s.seconds = t + s.window, 0
+    elseif s.bounds then
+      s.ends, s.seconds = calendar_window(t, unpack(s.bounds))
+    else
+      s.ends, s.seconds = t - t % s.window + s.window, 0
     end
   end,
   write = function(s, ttl)
-    call('SET', s.key, encode('<BI6I7', VERSION + s.number, s.ends, s.used), 'PX', ttl)
+    call('SET', s.key, fixed_encode(s.number, s.ends, s.used, s.seconds), 'PX', ttl)
     leave_group(s)
   end,
 }
+-- A window that was not charged follows its rule's schedule all the same.
+fixed.heal = function(s, ttl)
+  if s.follows then fixed.write(s, ttl) end
+end
 algorithms[4], algorithms[5] = fixed, fixed

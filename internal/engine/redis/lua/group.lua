@@ -6,7 +6,7 @@
 -- Value: version 1 byte, how many members are counted together 1, signature of these, their order
 -- and their limits 8, the instant from which on this holds 6, the one until which it does 6, units
 -- charged to each since 7, how many may be 7. Then of these members the states: window number or
--- end 6, count 7, count of the window before 4; and of each its name 6 and until when it matters
+-- end 6, count 7, count of the window before (of a calendar's window its length) 4; and of each its name 6 and until when it matters
 -- 6. Then of all other members, which a rule that was changed or is off has left: name 6,
 -- until 6, state 17. All packed little-endian.
 --
@@ -103,7 +103,7 @@ local function from_group(own, id, number, base)
   local at = g and g.place[sub(id, 1, 6)]
   if not at or g.b[at] == 0 then return nil end
   if number == 1 then return counter_encode(g.a[at], g.b[at], g.c[at], base) end
-  return encode('<BI6I7', VERSION + number, g.a[at], g.b[at])
+  return fixed_encode(number, g.a[at], g.b[at], g.c[at])
 end
 
 -- For evaluate_one.lua: the value of counter s, and the end of a group's hold on it.

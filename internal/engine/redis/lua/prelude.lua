@@ -10,9 +10,11 @@
 --   write(s, ttl, t)  stores s for ttl milliseconds
 --   ends(s)           optional: until when it must be kept, if not only until it is whole
 --   delay(s, t)       optional: how long an admitted request must be held
---   heal(s, ttl)      optional: gives a value without an expiry one
+--   heal(s, ttl)      optional: corrects what is stored where nothing is charged: gives a value
+--                     without an expiry one, or the window's new end
 -- and s holds key, number (of the algorithm), limit, window, extra (the burst of a bucket, the
--- sub-bucket's length), calendar.
+-- sub-bucket's length), bounds (of a calendar's windows; nil of any other). read sets s.stale where
+-- t is in neither window of the bounds.
 --
 -- Stored values are packed little-endian and begin with a byte that tells format version (16
 -- per version) and algorithm. A value that is not of that form, or out of range, is read as

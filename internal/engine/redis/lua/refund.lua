@@ -44,9 +44,8 @@ local function less(v, number, limit, window, base, ground, units)
     -- Where the newest one is gone the others keep their numbers: they are told from its own.
     return string.sub(v, 1, 7) .. table.concat(rest)
   end
-  if byte(v) ~= VERSION + number then return nil end
   if number > 5 then
-    if #v ~= 15 then return nil end
+    if #v ~= 15 or byte(v) ~= VERSION + number then return nil end
     local _, full, part, of = decode('<BI6I4I4', v)
     local whole = full
     if part > 0 then whole = full + 1 end
@@ -57,11 +56,10 @@ local function less(v, number, limit, window, base, ground, units)
     if full < 0 then return nil end
     return encode('<BI6I4I4', VERSION + number, full, part, limit)
   end
-  if #v ~= 14 then return nil end
-  local _, ends, count = decode('<BI6I7', v)
+  local ends, count, seconds = fixed_decode(v, number)
   if ends ~= ground or count < units then return nil end
   if count == units then return '' end
-  return encode('<BI6I7', VERSION + number, ends, count - units)
+  return fixed_encode(number, ends, count - units, seconds)
 end
 
 local taken = 0

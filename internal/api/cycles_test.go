@@ -1,0 +1,53 @@
+package api
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A rule by the month in a zone, from each subject's cycle anchor, is read back as it was sent, on every
+// way in; what a rule cannot be is refused at the field.
+func TestCalendarFields(t *testing.T) {
+	s := newAdminStack(t)
+	monthly := obj{
+		"slug": "monthly", "algorithm": "fixed_window", "limit": 10_000, "window": "year", "zone": "Europe/Berlin", "anchor": "subject", "resource": "m:*",
+	}
+	created := s.call(s.key, http.MethodPost, "/v1/rules", monthly).ok(201).json()
+	for field, want := range map[string]any{"window": "year", "zone": "Europe/Berlin", "anchor": "subject"} {
+		require.Equal(t, want, created[field], field)
+	}
+	require.Contains(t, string(s.call(s.key, http.MethodGet, "/v1/config?format=yaml", nil).ok(200).body), "    zone: Europe/Berlin\n    anchor: subject\n")
+	trail := s.call(s.key, http.MethodGet, "/v1/audit?kind=rule&limit=1", nil).ok(200).json()["items"].([]any)[0].(obj)
+	require.Equal(t, "Europe/Berlin", trail["after"].(obj)["zone"])
+
+	with := func(field string, value any) obj {
+		body := obj{"algorithm": "fixed_window", "limit": 5, "window": "month", "resource": "n:*"}
+		body[field] = value
+		return body
+	}
+	for pointer, body := range map[string]obj{
+		"/zone":   with("zone", "Europe/Nowhere"),
+		"/anchor": {"algorithm": "fixed_window", "limit": 5, "window": "month", "anchor": "subject", "by": []string{}},
+	} {
+		a := s.call(s.key, http.MethodPut, "/v1/rules/refused", body)
+		require.Equal(t, []string{pointer}, a.pointers(422, codeInvalidRequest))
+	}
+	a := s.call(s.key, http.MethodPut, "/v1/rules/refused", obj{"limit": 5, "window": "1m", "zone": "Europe/Berlin", "anchor": "subject"})
+	require.ElementsMatch(t, []string{"/zone", "/anchor"}, a.pointers(422, codeInvalidRequest), "only calendar windows have them")
+	utc := s.call(s.key, http.MethodPut, "/v1/rules/plain", with("name", "Plain")).ok(201).json()
+	require.Equal(t, []any{"UTC", "calendar"}, []any{utc["zone"], utc["anchor"]})
+}
+
+// A cycle anchor is kept to the millisecond, and null removes it.
+func TestCycleAnchor(t *testing.T) {
+	s := newAdminStack(t)
+	put := s.call(s.key, http.MethodPut, "/v1/subjects/ada", obj{"cycle_anchor": "2026-01-31T09:30:00.123456+01:00"}).ok(201).json()
+	require.Equal(t, "2026-01-31T08:30:00.123Z", put["cycle_anchor"])
+	same := s.call(s.key, http.MethodPatch, "/v1/subjects/ada", obj{"cycle_anchor": "2026-01-31T08:30:00.123Z"}).ok(200).json()
+	require.Equal(t, put["version"], same["version"])
+	require.Nil(t, s.call(s.key, http.MethodPatch, "/v1/subjects/ada", obj{"cycle_anchor": nil}).ok(200).json()["cycle_anchor"])
+	a := s.call(s.key, http.MethodPut, "/v1/subjects/ada", obj{"cycle_anchor": "tomorrow"})
+	require.Equal(t, []string{"/cycle_anchor"}, a.pointers(422, codeInvalidRequest))
+}

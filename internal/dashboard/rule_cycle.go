@@ -1,0 +1,48 @@
+package dashboard
+
+import (
+	"time"
+
+	"weir/internal/limit"
+)
+
+// nextWindows are the windows of a rule from now on, for one subject.
+type nextWindows struct {
+	Whose   string // "" for all subjects
+	Windows []windowLine
+	Zone    string
+}
+
+type windowLine struct{ Starts, Ends string }
+
+// mostNextWindows is how many windows the preview of a rule shows.
+const mostNextWindows = 5
+
+// anchorField is the input that the preview of the windows takes its cycle anchor from. It is not
+// part of the rule.
+const anchorField = "preview_anchor"
+
+// windowsOf returns the present window of a draft and the next four, nil for a draft whose window
+// is a duration.
+func windowsOf(f *form, draft *limit.Rule, now time.Time) *nextWindows {
+	cycle, err := draft.Cycle()
+	if err != nil || cycle == nil {
+		return nil
+	}
+	out, anchorMS := &nextWindows{Zone: draft.ZoneName()}, limit.NoAnchor
+	if draft.Anchor == limit.AnchorSubject {
+		out.Whose = "a subject without a cycle anchor"
+		if at := f.instant(anchorField); at != nil {
+			anchorMS = at.UnixMilli()
+			out.Whose = "a subject with the cycle anchor " + at.UTC().Format("2006-01-02 15:04") + " UTC"
+		}
+	}
+	windows := cycle.Windows(anchorMS)
+	clock := func(ms int64) string { return time.UnixMilli(ms).In(windows.Zone()).Format("Mon 2 Jan 2006 15:04 MST") }
+	span := windows.At(now.UnixMilli())
+	for range mostNextWindows {
+		out.Windows = append(out.Windows, windowLine{clock(span.StartMS), clock(span.EndMS)})
+		span = windows.Next(span)
+	}
+	return out
+}

@@ -1,0 +1,219 @@
+package limit
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Anchor tells where the windows of a calendar unit begin.
+type Anchor uint8
+
+// AnchorCalendar windows begin at midnight: of every day, every Monday, every 1st of a month, every
+// 1 January. AnchorSubject windows begin at the subject's cycle anchor and whole units before and
+// after it; of a subject without a cycle anchor, as those of the calendar.
+const (
+	AnchorCalendar Anchor = iota
+	AnchorSubject
+)
+
+var anchorNames = Names[Anchor]{AnchorCalendar: "calendar", AnchorSubject: "subject"}
+
+func (a Anchor) String() string { return anchorNames.Of(a) }
+
+// ParseAnchor returns the anchor of a name such as "subject".
+func ParseAnchor(s string) (Anchor, error) { return anchorNames.Parse(s) }
+
+// Bounds are two calendar windows, one after the other. They are computed ahead, and the engine,
+// whose clock decides, chooses between them: an instance whose clock is off decides nothing wrong.
+// A value never changes.
+type Bounds struct {
+	StartMS   int64 // of the first window; 0 where it begins before 1970
+	EndMS     int64 // of the first window, where the second begins
+	NextEndMS int64 // of the second window
+	windows   CalendarWindows
+}
+
+// Around returns the window of an instant with the neighbour that the instant is closer to, so
+// that a clock may be off by half a window in either direction.
+func (w *CalendarWindows) Around(t int64) *Bounds {
+	b := &Bounds{windows: *w}
+	s := w.At(t)
+	if t-s.StartMS < s.EndMS-t && s.StartMS > 1 {
+		before := w.At(s.StartMS - 1)
+		b.StartMS, b.EndMS, b.NextEndMS = before.StartMS, s.StartMS, s.EndMS
+	} else {
+		b.StartMS, b.EndMS, b.NextEndMS = s.StartMS, s.EndMS, w.Next(s).EndMS
+	}
+	b.StartMS = max(b.StartMS, 0)
+	return b
+}
+
+// Around returns the bounds for another instant.
+func (b *Bounds) Around(t int64) *Bounds { return b.windows.Around(t) }
+
+// Contain reports whether an instant is in one of the two windows.
+func (b *Bounds) Contain(t int64) bool { return b.StartMS <= t && t < b.NextEndMS }
+
+// Serve reports whether the bounds are those that Around returns for an instant, or would do as well.
+func (b *Bounds) Serve(t int64) bool {
+	return t >= b.EndMS-(b.EndMS-b.StartMS)/2 && t < b.EndMS+(b.NextEndMS-b.EndMS)/2
+}
+
+// At returns the window of an instant. It allocates nothing.
+func (b *Bounds) At(t int64) Span {
+	switch {
+	case !b.Contain(t):
+		return b.windows.At(t)
+	case t < b.EndMS:
+		return Span{StartMS: b.StartMS, EndMS: b.EndMS}
+	}
+	return Span{StartMS: b.EndMS, EndMS: b.NextEndMS}
+}
+
+// Windows returns the windows that the bounds are of.
+func (b *Bounds) Windows() CalendarWindows { return b.windows }
+
+// Zone returns the time zone by whose clock the windows begin.
+func (w *CalendarWindows) Zone() *time.Location {
+	if w.zone == nil {
+		return time.UTC
+	}
+	return w.zone
+}
+
+// First returns boundary 0: what the zone's clock shows at it, as a time in UTC.
+func (w *CalendarWindows) First() time.Time { return time.UnixMilli(w.clock).UTC() }
+
+// Schedule tells schedules of windows apart: those with another unit, zone or anchor have another
+// one. It is the same in all processes.
+func (b *Bounds) Schedule() uint64 { return b.windows.schedule }
+
+// scheduleOf returns the Schedule of windows.
+func scheduleOf(unit Calendar, zone *time.Location, clock int64) uint64 {
+	h := fnv.New64a()
+	name := "UTC"
+	if zone != nil {
+		name = zone.String()
+	}
+	fmt.Fprintf(h, "%d %s %d", unit, name, clock)
+	return h.Sum64()
+}
+
+// Cycle is the schedule of a rule's windows, with the bounds that are current. Any number of
+// goroutines may use it.
+type Cycle struct {
+	unit     Calendar
+	zone     *time.Location
+	anchor   Anchor
+	calendar CalendarWindows
+	current  atomic.Pointer[Bounds] // of calendar
+}
+
+// Cycle returns the schedule of the rule's windows, nil for a rule whose window is a duration.
+// The error says that there is no such time zone.
+func (r *Rule) Cycle() (*Cycle, error) {
+	if r.Window.Calendar == NoCalendar {
+		return nil, nil
+	}
+	zone, err := zoneOf(r.Zone)
+	if err != nil {
+		return nil, FieldError{Field: "zone", Message: err.Error()}
+	}
+	c := &Cycle{unit: r.Window.Calendar, zone: zone, anchor: r.Anchor}
+	if c.calendar, err = NewCalendarWindows(c.unit, zone); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// NoAnchor stands for a subject without a cycle anchor.
+const NoAnchor int64 = math.MinInt64
+
+// Bounds returns the bounds around an instant for a subject with this cycle anchor, or NoAnchor. It
+// allocates nothing while they hold.
+func (c *Cycle) Bounds(anchorMS, t int64) *Bounds {
+	if c.anchor == AnchorSubject && anchorMS != NoAnchor {
+		return anchored.bounds(c, anchorMS, t)
+	}
+	if b := c.current.Load(); b != nil && b.Serve(t) {
+		return b
+	}
+	b := c.calendar.Around(t)
+	c.current.Store(b)
+	return b
+}
+
+// Windows returns the windows of a subject with this cycle anchor, or NoAnchor.
+func (c *Cycle) Windows(anchorMS int64) CalendarWindows {
+	if c.anchor == AnchorSubject && anchorMS != NoAnchor {
+		if w, err := NewAnchoredWindows(c.unit, c.zone, anchorMS); err == nil {
+			return w
+		}
+	}
+	return c.calendar
+}
+
+// anchored are the bounds of anchored windows that were asked for last, of all rules and subjects.
+// Bounds depend on unit, zone and anchor alone.
+var anchored boundsCache
+
+// boundsCache is a table of a fixed size: about 4 MiB when it is full. A place holds one of those
+// that hash to it; each has a few places, and a new one displaces another.
+type boundsCache [1 << 15]atomic.Pointer[anchoredBounds]
+
+type anchoredBounds struct {
+	Bounds
+	anchorMS int64
+}
+
+const placesEach = 4
+
+func (a *boundsCache) bounds(c *Cycle, anchorMS, t int64) *Bounds {
+	const odd = 0x9e3779b97f4a7c15
+	h := (uint64(anchorMS) ^ c.calendar.schedule) * odd
+	h = (h ^ h>>29) * odd
+	first := h >> 32 % uint64(len(a)) / placesEach * placesEach
+	free := first + h%placesEach
+	for i := first; i < first+placesEach; i++ {
+		b := a[i].Load()
+		switch {
+		case b == nil:
+			free = i
+		case b.anchorMS == anchorMS && b.windows.unit == c.unit && b.windows.zone == c.zone:
+			if b.Serve(t) {
+				return &b.Bounds
+			}
+			b = &anchoredBounds{*b.Around(t), anchorMS}
+			a[i].Store(b)
+			return &b.Bounds
+		}
+	}
+	windows := c.Windows(anchorMS)
+	b := &anchoredBounds{*windows.Around(t), anchorMS}
+	a[free].Store(b)
+	return &b.Bounds
+}
+
+// zones are the time zones that rules have named, by name: reading one from the database allocates
+// some kilobytes. There are about 600.
+var zones sync.Map
+
+// zoneOf returns the time zone of a rule; "" is UTC.
+func zoneOf(name string) (*time.Location, error) {
+	if name == "" || name == "UTC" {
+		return time.UTC, nil
+	}
+	if zone, known := zones.Load(name); known {
+		return zone.(*time.Location), nil
+	}
+	zone, err := ParseZone(name)
+	if err != nil {
+		return nil, err
+	}
+	kept, _ := zones.LoadOrStore(name, zone)
+	return kept.(*time.Location), nil
+}
