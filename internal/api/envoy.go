@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"weir/internal/check"
+	"weir/internal/route"
 )
 
 // envoy.service.ratelimit.v3.RateLimitService is what Envoy, and every gateway built on it, asks before
@@ -44,9 +45,12 @@ type envoyQuestion struct {
 	domain      []byte
 	hits        int64 // units of a descriptor that does not say how many itself
 	descriptors []descriptor
-	entries     []entry // of all descriptors, one after the other
-	reqs        []check.Request
-	ignored     int // limits and refunds that descriptors asked for
+	entries     []route.Entry   // of all descriptors, one after the other
+	route       *route.Compiled // of the domain; nil: none
+	input       route.Input
+	reqs        []check.Request // of the descriptors that count
+	uncounted   []bool          // of each descriptor
+	ignored     int             // limits and refunds that descriptors asked for
 }
 
 func (q *envoyQuestion) credentials() (string, *Problem) {
@@ -81,7 +85,19 @@ func (q *envoyQuestion) read(sc *scratch) *Problem {
 	return q.parse(sc.body)
 }
 
-func (q *envoyQuestion) planField(i int) string { return "/descriptors/" + itoa(int64(i)) + "/plan" }
+// planField finds the descriptor of check i.
+func (q *envoyQuestion) planField(i int) string {
+	for at, uncounted := range q.uncounted {
+		if uncounted {
+			continue
+		}
+		if i == 0 {
+			return "/descriptors/" + itoa(int64(at)) + "/plan"
+		}
+		i--
+	}
+	return "/descriptors"
+}
 
 // together: all descriptors of a request are charged, or none is.
 func (q *envoyQuestion) together() bool { return true }
@@ -90,7 +106,8 @@ func (q *envoyQuestion) together() bool { return true }
 func (q *envoyQuestion) forget() {
 	clear(q.reqs[:cap(q.reqs)])
 	clear(q.entries[:cap(q.entries)])
-	*q = envoyQuestion{descriptors: q.descriptors[:0], entries: q.entries[:0], reqs: q.reqs[:0]}
+	q.input.Reset()
+	*q = envoyQuestion{descriptors: q.descriptors[:0], entries: q.entries[:0], input: q.input, reqs: q.reqs[:0], uncounted: q.uncounted[:0]}
 }
 
 // shouldRateLimit answers one call.

@@ -43,8 +43,14 @@ const (
 func (q *envoyQuestion) encode(style HeaderStyle, decisions []check.Decision, sc *scratch) {
 	deciding, allowed := decidingDescriptor(decisions)
 	b := appendNumberField(sc.out[:0], fieldOverallCode, envoyCode(allowed))
-	for i := range decisions {
-		b = appendNested(b, fieldStatuses, func(b []byte) []byte { return appendStatus(b, &decisions[i]) })
+	next := 0
+	for i := range q.descriptors {
+		if len(decisions) < len(q.descriptors) && q.uncounted[i] {
+			b = appendNested(b, fieldStatuses, func(b []byte) []byte { return appendNumberField(b, fieldStatusCode, envoyOK) })
+			continue
+		}
+		b = appendNested(b, fieldStatuses, func(b []byte) []byte { return appendStatus(b, &decisions[next]) })
+		next++
 	}
 	d := &decisions[deciding]
 	sc.headers.build(style, d)

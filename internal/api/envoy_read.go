@@ -4,12 +4,15 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/route"
 )
 
 // descriptor is a RateLimitDescriptor: one check.
@@ -17,10 +20,8 @@ type descriptor struct {
 	first, count int   // in the question's entries
 	hits         int64 // of its own; meaningful where ownHits
 	ownHits      bool
+	routed       bool // the route of the domain decided about it
 }
-
-// entry is an entry of a descriptor, as slices of the message.
-type entry struct{ key, value []byte }
 
 // maxDescriptors is how many descriptors one request may have. Their checks are one run of a script, during
 // which Redis does nothing else.
@@ -32,14 +33,13 @@ const (
 	fieldDescriptors = 2
 	fieldHitsAddend  = 3
 
-	fieldEntries         = 1
-	fieldLimit           = 2
-	fieldDescriptorHits  = 3
-	fieldIsNegativeHits  = 4
-	fieldEntryKey        = 1
-	fieldEntryValue      = 2
-	fieldWrappedValue    = 1
-	maxMessageAttributes = limit.MaxAttributes
+	fieldEntries        = 1
+	fieldLimit          = 2
+	fieldDescriptorHits = 3
+	fieldIsNegativeHits = 4
+	fieldEntryKey       = 1
+	fieldEntryValue     = 2
+	fieldWrappedValue   = 1
 )
 
 // The entries of a descriptor that mean something by themselves.
@@ -139,13 +139,13 @@ func (q *envoyQuestion) parseDescriptor(b []byte) bool {
 }
 
 func (q *envoyQuestion) parseEntry(b []byte) bool {
-	var e entry
+	var e route.Entry
 	ok := fields(b, func(number protowire.Number, _ uint64, bytes []byte) bool {
 		switch {
 		case number == fieldEntryKey && bytes != nil:
-			e.key = bytes
+			e.Key = bytes
 		case number == fieldEntryValue && bytes != nil:
-			e.value = bytes
+			e.Value = bytes
 		}
 		return true
 	})
@@ -155,84 +155,181 @@ func (q *envoyQuestion) parseEntry(b []byte) bool {
 
 // decode makes a check of each descriptor. A value that a customer may have sent, and that cannot be used,
 // denies the whole request.
-func (q *envoyQuestion) decode(_ *check.Policy, sc *scratch) ([]check.Request, *Problem) {
-	q.reqs = q.reqs[:0]
+func (q *envoyQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
+	q.reqs, q.uncounted = q.reqs[:0], q.uncounted[:0]
+	q.route = policy.Route(route.DomainSlug(nil, q.domain))
 	refused := false
 	for i := range q.descriptors {
-		d := &q.descriptors[i]
-		q.reqs = append(q.reqs, check.Request{})
+		q.reqs, q.uncounted = append(q.reqs, check.Request{Resource: defaultResource}), append(q.uncounted, false)
 		code, p := q.decodeDescriptor(i, &q.reqs[i], sc)
 		if p != nil {
 			return nil, p
 		}
-		cost := q.hits
-		if d.ownHits {
-			cost = d.hits
-		}
-		q.reqs[i].Cost = cost
 		sc.refused = append(sc.refused, check.Decision{
-			Allowed: code == check.NoCode, Code: code, Resource: q.reqs[i].Resource, Cost: cost, Deciding: -1,
+			Allowed: code == check.NoCode, Code: code, Resource: q.reqs[i].Resource, Cost: q.reqs[i].Cost, Deciding: -1,
 		})
 		refused = refused || code != check.NoCode
 	}
-	if !refused {
+	if refused {
+		return q.reqs, nil
+	}
+	if q.dropUncounted(); len(q.reqs) > 0 {
 		sc.refused = sc.refused[:0]
 	}
 	return q.reqs, nil
 }
 
+// dropUncounted leaves in reqs the checks of the descriptors that count. Those do not whose resource another
+// one of the request replaces.
+func (q *envoyQuestion) dropUncounted() {
+	if q.route == nil {
+		return
+	}
+	for i := range q.reqs {
+		if !q.descriptors[i].routed {
+			continue
+		}
+		replaced := q.route.Replaces(q.reqs[i].Resource)
+		for j := range q.reqs {
+			q.uncounted[j] = q.uncounted[j] || j != i && q.descriptors[j].routed && slices.Contains(replaced, q.reqs[j].Resource)
+		}
+	}
+	kept := 0
+	for i := range q.reqs {
+		if !q.uncounted[i] {
+			q.reqs[kept] = q.reqs[i]
+			kept++
+		}
+	}
+	q.reqs = q.reqs[:kept]
+}
+
 // decodeDescriptor makes a check of descriptor i, or says why it is refused.
-func (q *envoyQuestion) decodeDescriptor(i int, req *check.Request, sc *scratch) (check.Code, *Problem) {
+func (q *envoyQuestion) decodeDescriptor(i int, req *check.Request, sc *scratch) (refused check.Code, p *Problem) {
 	d := &q.descriptors[i]
+	entries := q.entries[d.first : d.first+d.count]
 	f := &sc.decoder.fields
 	*f = checkFields{}
 	sc.decoder.text = sc.decoder.text[:0]
-	req.Resource = defaultResource
-	var refused check.Code
-	for _, e := range q.entries[d.first : d.first+d.count] {
-		switch string(e.key) {
+	if refused, p = q.readEntries(i, entries, f, sc); p != nil {
+		return refused, p
+	}
+	cost := q.hits
+	if d.ownHits {
+		cost = d.hits
+	}
+	if d.routed = q.route != nil && f.seen&fieldSubject == 0 && refused == check.NoCode; d.routed {
+		decided := q.decideByRoute(entries)
+		cost = product(cost, decided.Cost)
+		switch decided.Verdict {
+		case route.Refuse:
+			refused = check.Code(decided.Code)
+		case route.Allow:
+			q.uncounted[i] = true
+		case route.Check:
+			f.subject = decided.Subject
+			if decided.ByEntries { // then resource and plan are entries like all others
+				f.resource, f.plan = nil, nil
+			}
+			if len(f.resource) == 0 {
+				f.resource, f.seen = []byte(decided.Resource), f.seen|fieldResource
+			}
+			for _, a := range decided.Attributes {
+				if name := []byte(a.Name); !f.hasAttribute(name) && !f.append(name, a.Value) {
+					return refused, tooManyEntries(i)
+				}
+			}
+		}
+	}
+	if refused == check.NoCode && !q.uncounted[i] {
+		refused = f.namesRefusal()
+	}
+	if refused == check.NoCode {
+		if len(f.resource) == 0 {
+			f.seen &^= fieldResource
+		}
+		f.copyTo(req)
+	}
+	req.Cost = cost
+	return refused, nil
+}
+
+// decideByRoute has the route of the domain decide about a descriptor.
+func (q *envoyQuestion) decideByRoute(entries []route.Entry) route.Decision {
+	in := &q.input
+	in.Reset()
+	in.Entries = entries
+	for _, e := range entries {
+		switch string(e.Key) {
+		case "method", ":method":
+			in.Method = e.Value
+		case "path", ":path":
+			in.Target = e.Value
+		case "remote_address":
+			if q.route.NeedsAddress() {
+				in.Address, _ = netip.ParseAddr(string(e.Value)) // none is missing
+			}
+		}
+		q.route.Take(in, e.Key, e.Value)
+	}
+	return q.route.Decide(in)
+}
+
+// product is the cost of so many hits.
+func product(hits, cost int64) int64 {
+	if cost > 0 && hits > maxCost/cost {
+		return maxCost
+	}
+	return hits * cost
+}
+
+// readEntries reads the entries of descriptor i into f.
+func (q *envoyQuestion) readEntries(i int, entries []route.Entry, f *checkFields, sc *scratch) (refused check.Code, p *Problem) {
+	for _, e := range entries {
+		switch string(e.Key) {
 		case subjectEntry:
 			if f.seen&fieldSubject != 0 {
 				refused = subjectInvalid // nobody can tell which of the two is right
 			}
 			f.seen |= fieldSubject
-			f.subject = e.value
+			f.subject = e.Value
 		case resourceEntry:
 			if f.seen&fieldResource != 0 {
 				refused = resourceInvalid
 			}
 			f.seen |= fieldResource
-			f.resource = e.value
+			f.resource = e.Value
 		case planEntry:
-			f.plan = e.value
+			f.plan = e.Value
 		default:
-			name, ok := sc.attributeName(f, e.key)
+			name, ok := sc.attributeName(f, e.Key)
 			if !ok {
-				return check.NoCode, invalid(ProblemField{
-					Pointer: "/descriptors/" + itoa(int64(i)) + "/entries",
-					Message: "must have keys of 1 to 64 characters, none of them more often than 99 times",
-				})
+				return refused, entryProblem(i, "must have keys of 1 to 64 characters, none of them more often than 99 times")
 			}
-			if f.attributeCount == maxMessageAttributes {
-				return check.NoCode, invalid(ProblemField{
-					Pointer: "/descriptors/" + itoa(int64(i)) + "/entries",
-					Message: "may be at most " + strconv.Itoa(maxMessageAttributes) + " beside subject, resource and plan",
-				})
+			if !f.append(name, sc.attributeValue(e.Value)) {
+				return refused, tooManyEntries(i)
 			}
-			f.attributes[f.attributeCount].name, f.attributes[f.attributeCount].value = name, sc.attributeValue(e.value)
-			f.attributeCount++
 		}
 	}
-	if len(f.resource) == 0 {
-		f.seen &^= fieldResource
-	}
-	if refused == check.NoCode {
-		refused = f.namesRefusal()
-	}
-	if refused == check.NoCode {
-		f.copyTo(req)
-	}
 	return refused, nil
+}
+
+// append adds an attribute, or reports false where there are too many.
+func (f *checkFields) append(name, value []byte) bool {
+	if f.attributeCount == len(f.attributes) {
+		return false
+	}
+	f.attributes[f.attributeCount].name, f.attributes[f.attributeCount].value = name, value
+	f.attributeCount++
+	return true
+}
+
+func entryProblem(i int, message string) *Problem {
+	return invalid(ProblemField{Pointer: "/descriptors/" + itoa(int64(i)) + "/entries", Message: message})
+}
+
+func tooManyEntries(i int) *Problem {
+	return entryProblem(i, "may be at most "+strconv.Itoa(limit.MaxAttributes)+" besides subject, resource and plan")
 }
 
 // namesRefusal says why the subject or the resource cannot be used; check.NoCode if both can.

@@ -484,8 +484,8 @@ func FuzzEnvoyRequest(f *testing.F) {
 			from := want.Descriptors[i]
 			require.Len(t, from.Entries, d.count)
 			for j, e := range q.entries[d.first : d.first+d.count] {
-				require.Equal(t, from.Entries[j].Key, string(e.key))
-				require.Equal(t, from.Entries[j].Value, string(e.value))
+				require.Equal(t, from.Entries[j].Key, string(e.Key))
+				require.Equal(t, from.Entries[j].Value, string(e.Value))
 			}
 			require.Equal(t, from.HitsAddend != nil || from.IsNegativeHits, d.ownHits)
 			if from.HitsAddend != nil && !from.IsNegativeHits {

@@ -40,6 +40,10 @@ const (
 	// maxAside bounds the calls to health and reflection, which need no key and may stay open.
 	maxAside = 256
 
+	// callWorkers are goroutines that serve one call after another. A new one for each call would have to
+	// grow its stack again and again.
+	callWorkers = 256
+
 	callHandshake = 5 * time.Second
 	callIdle      = 5 * time.Minute
 	callPing      = 30 * time.Second // a client that is silent for this long is pinged
@@ -60,6 +64,7 @@ func NewGRPC(config *tls.Config) *GRPC {
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: callIdle, Time: callPing, Timeout: callPong}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPing, PermitWithoutStream: true}),
 		grpc.SharedWriteBuffer(true),
+		grpc.NumStreamWorkers(callWorkers),
 		grpc.UnaryInterceptor(g.asideUnary),
 		grpc.StreamInterceptor(g.asideStream),
 	}

@@ -37,7 +37,7 @@ type RouteTemplate struct {
 
 // RouteTemplateInput is one template of a route in a body.
 type RouteTemplateInput struct {
-	Match    string           `json:"match" doc:"A path such as /orders/{id} or /files/{path...}, with or without a method before it: GET /orders/{id}. Up to 256 bytes"`
+	Match    string           `json:"match" doc:"A path such as /orders/{id} or /files/{path...}, with or without a method before it: GET /orders/{id}; over gRPC also entries such as ?user={}. Up to 256 bytes"`
 	Resource Optional[string] `json:"resource,omitempty" doc:"The resource of these requests, up to 256 bytes without *; default: the same as match"`
 	Cost     Optional[int64]  `json:"cost,omitempty" doc:"Units, 0 to 10^15; default: the route's cost"`
 }
@@ -58,7 +58,7 @@ type RouteFields struct {
 // RouteCreate is the body of POST /v1/routes.
 type RouteCreate struct {
 	Slug    string   `json:"slug" doc:"1 to 63 of a-z, 0-9 and -; cannot be changed later"`
-	Subject []string `json:"subject" doc:"1 to 8 sources: header:NAME, cookie:NAME, jwt:CLAIM or ip; the first one that is present counts"`
+	Subject []string `json:"subject" doc:"1 to 8 sources: header:NAME, cookie:NAME, jwt:CLAIM, ip or, over gRPC, descriptor; the first one that is present counts"`
 	RouteFields
 	Attributes Optional[map[string]string] `json:"attributes,omitempty" doc:"Sources of attributes, by the name of the attribute; default none"`
 }

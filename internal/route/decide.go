@@ -89,6 +89,8 @@ func (c *Compiled) place(text string) source {
 	case fromAddress:
 		c.address = true
 		return s
+	case fromDescriptor:
+		return s
 	case fromCookie:
 		header = "cookie"
 	case fromJWT:
@@ -113,6 +115,7 @@ type Input struct {
 	// Target is the URI that follows the route in the path of the request; empty: nothing does.
 	Target  []byte
 	Address netip.Addr // of the client, as the gateway tells; the zero value: unknown
+	Entries []Entry    // of the descriptor; none for a request over HTTP
 
 	lines      []line
 	segments   [][]byte
@@ -182,6 +185,7 @@ type Decision struct {
 	Resource   string
 	Cost       int64
 	Attributes []Attribute
+	ByEntries  bool // a template of entries gave the resource
 }
 
 // Attribute is an attribute of a check.
@@ -199,10 +203,13 @@ func (c *Compiled) Decide(in *Input) Decision {
 
 	found, ok := noTemplate, true
 	if len(c.templates) > 0 {
-		found, ok = c.resource(in)
+		if found = c.descriptorTemplate(in.Entries); found == noTemplate {
+			found, ok = c.resource(in)
+		}
 	}
 	if found != noTemplate {
 		d.Resource, d.Cost = c.templates[found].resource, c.templates[found].cost
+		d.ByEntries = c.templates[found].descriptor != nil
 	}
 	switch state := c.findSubject(in, &d); {
 	case state == missing && c.NoSubject == AllowNoSubject:
@@ -324,6 +331,8 @@ func (c *Compiled) value(in *Input, s source) (value []byte, state presence) {
 		value, state = in.cookie(s.slot, s.name)
 	case fromJWT:
 		value, state = in.claim(s.slot, s.name)
+	case fromDescriptor:
+		value, state = in.descriptorText()
 	}
 	if state != there {
 		return nil, state
@@ -444,6 +453,9 @@ func (c *Compiled) Bytes() int {
 		t := &c.templates[i]
 		n += int(reflect.TypeFor[Template]().Size()+reflect.TypeFor[template]().Size()) + 3*object
 		n += 2*len(c.Resources[i].Match) + len(c.Resources[i].Resource) + len(t.segments)*int(reflect.TypeFor[segment]().Size())
+		if t.descriptor != nil {
+			n += t.descriptor.bytes()
+		}
 	}
 	return n
 }

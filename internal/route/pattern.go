@@ -14,18 +14,24 @@ type pattern struct {
 	method   string // in upper case; "": any
 	segments []segment
 	rest     bool // any further segments match, too
+	// descriptor is what a match that begins with ? stands for; nil for one of requests.
+	descriptor *descriptorPattern
 }
 
 type segment struct {
 	literal string // in lower case; "": any text but none
 }
 
-const msgPattern = "must be a path such as /orders/{id}, with a method before it or without"
+const msgPattern = "must be a path such as /orders/{id}, with a method before it or without, or entries of a descriptor such as ?user={}"
 
 // parsePattern reads the match of a template.
 func parsePattern(text string) (p pattern, err error) {
 	if text == "" || len(text) > MaxMatchBytes || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
 		return p, fmt.Errorf("must be 1 to %d bytes of UTF-8 without control characters", MaxMatchBytes)
+	}
+	if text[0] == '?' {
+		p.descriptor, err = parseDescriptor(text)
+		return p, err
 	}
 	path := text
 	if path[0] != '/' {
@@ -90,6 +96,9 @@ func checkLiteral(s string) error {
 
 // text is the same for patterns that match the same.
 func (p pattern) text() string {
+	if p.descriptor != nil {
+		return p.descriptor.text()
+	}
 	var b strings.Builder
 	b.WriteString(p.method)
 	for _, s := range p.segments {
@@ -105,7 +114,7 @@ func (p pattern) text() string {
 // matches reports whether a request is of the pattern. A GET matches a HEAD, too, which costs
 // the same.
 func (p *pattern) matches(method []byte, path [][]byte) bool {
-	if len(path) < len(p.segments) || len(path) > len(p.segments) && !p.rest {
+	if p.descriptor != nil || len(path) < len(p.segments) || len(path) > len(p.segments) && !p.rest {
 		return false
 	}
 	if p.method != "" && !equalUpper(method, p.method) && !(p.method == "GET" && equalUpper(method, "HEAD")) {

@@ -16,6 +16,7 @@ const (
 	fromCookie
 	fromJWT
 	fromAddress
+	fromDescriptor
 )
 
 // source is where a value comes from.
@@ -26,12 +27,15 @@ type source struct {
 	slot   int    // of a compiled route: the header that it is in
 }
 
-var errSource = errors.New("must be header:NAME, cookie:NAME, jwt:CLAIM or ip")
+var errSource = errors.New("must be header:NAME, cookie:NAME, jwt:CLAIM, ip or descriptor")
 
 // parseSource reads a source such as "header:X-User".
 func parseSource(text string) (source, error) {
 	if text == "ip" {
 		return source{kind: fromAddress}, nil
+	}
+	if text == DescriptorSource {
+		return source{kind: fromDescriptor}, nil
 	}
 	where, name, _ := strings.Cut(text, ":")
 	switch where {

@@ -1,0 +1,236 @@
+package route
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"weir/internal/limit"
+)
+
+// Gateways that speak Envoy's rate-limit protocol send descriptors: lists of entries, each a key
+// and a value, under a domain. A route with the slug of the domain decides about descriptors that
+// do not name their subject. Its sources read the entries as if they were headers: header:NAME and
+// cookie:NAME and jwt:CLAIM by the entry's key, ip by the entry remote_address, and descriptor is
+// all entries as one text. A template matches the entries path and method as it matches a request,
+// or, beginning with ?, the list of entries as a whole:
+//
+//	?message_type=marketing&to_number={}
+//	?path=/api/{}
+//	?user={}&...
+//	?user=vip replaces base
+//
+// {} at the end of a value stands for any text, and for none; ... for any further entries.
+// Characters that mean something here are written as in a query, such as %26 for &. Where several
+// descriptors of one request are decided, a template drops those whose resource it replaces.
+
+// MaxEntries is how many entries a template can match.
+const MaxEntries = 16
+
+// Entry is one entry of a descriptor.
+type Entry struct{ Key, Value []byte }
+
+// descriptorPattern is what a template matches of a list of entries.
+type descriptorPattern struct {
+	entries  []entryPattern
+	rest     bool     // any further entries match, too
+	replaces []string // resources
+}
+
+type entryPattern struct {
+	key, value string
+	open       bool // any text may follow the value
+}
+
+const (
+	// DescriptorSource is the source that is all entries of a descriptor as one text.
+	DescriptorSource = "descriptor"
+
+	replacesClause = " replaces "
+	openValue      = "{}"
+	restOfEntries  = "..."
+)
+
+// parseDescriptor reads a match that begins with ?.
+func parseDescriptor(text string) (*descriptorPattern, error) {
+	p := &descriptorPattern{}
+	list, replaced, replaces := strings.Cut(text[1:], replacesClause)
+	if replaces {
+		for _, name := range strings.Split(replaced, ",") {
+			name = strings.TrimSpace(name)
+			if problem := limit.ValidName(name); problem != "" {
+				return nil, fmt.Errorf("replaces the resource %q: %s", name, problem)
+			}
+			p.replaces = append(p.replaces, name)
+		}
+	}
+	parts := strings.Split(list, "&")
+	for i, part := range parts {
+		if part == restOfEntries && i == len(parts)-1 && i > 0 {
+			p.rest = true
+			break
+		}
+		key, value, has := strings.Cut(part, "=")
+		value, open := strings.CutSuffix(value, openValue)
+		if !has || key == "" || strings.ContainsAny(key+value, "{} ") {
+			return nil, fmt.Errorf("has the entry %q: an entry is KEY=VALUE or KEY={}, with spaces and braces written as %%20, %%7B and %%7D", part)
+		}
+		e := entryPattern{open: open}
+		var ok1, ok2 bool
+		e.key, ok1 = unescape(key)
+		e.value, ok2 = unescape(value)
+		if !ok1 || !ok2 {
+			return nil, fmt.Errorf("has the entry %q: %% must be followed by two hexadecimal digits", part)
+		}
+		p.entries = append(p.entries, e)
+	}
+	if len(p.entries) > MaxEntries {
+		return nil, fmt.Errorf("may have at most %d entries", MaxEntries)
+	}
+	if len(p.entries) == 0 {
+		return nil, errors.New("must have an entry, as ?user={}")
+	}
+	return p, nil
+}
+
+// unescape replaces each %XX by its byte.
+func unescape(s string) (string, bool) {
+	var b []byte
+	for i := 0; i < len(s); i++ {
+		if s[i] != '%' {
+			b = append(b, s[i])
+			continue
+		}
+		if len(s)-i < 3 {
+			return "", false
+		}
+		decoded, err := hex.DecodeString(s[i+1 : i+3])
+		if err != nil {
+			return "", false
+		}
+		b = append(b, decoded[0])
+		i += 2
+	}
+	return string(b), true
+}
+
+// text is the same for patterns that match the same.
+func (p *descriptorPattern) text() string {
+	var b []byte
+	for _, e := range p.entries {
+		b = appendEscaped(append(b, '&'), []byte(e.key))
+		b = appendEscaped(append(b, '='), []byte(e.value))
+		if e.open {
+			b = append(b, openValue...)
+		}
+	}
+	if p.rest {
+		b = append(b, restOfEntries...)
+	}
+	return "?" + string(b)
+}
+
+func (p *descriptorPattern) matches(entries []Entry) bool {
+	if len(entries) < len(p.entries) || len(entries) > len(p.entries) && !p.rest {
+		return false
+	}
+	for i := range p.entries {
+		e, got := &p.entries[i], &entries[i]
+		if string(got.Key) != e.key || len(got.Value) < len(e.value) || string(got.Value[:len(e.value)]) != e.value ||
+			!e.open && len(got.Value) != len(e.value) {
+			return false
+		}
+	}
+	return true
+}
+
+// descriptorTemplate finds the first template for the entries of a descriptor.
+func (c *Compiled) descriptorTemplate(entries []Entry) int {
+	for i := range c.templates {
+		if p := c.templates[i].descriptor; p != nil && p.matches(entries) {
+			return i
+		}
+	}
+	return noTemplate
+}
+
+// Replaces returns the resources that a resource of the route replaces in the same request.
+func (c *Compiled) Replaces(resource string) []string {
+	for i := range c.templates {
+		if t := &c.templates[i]; t.descriptor != nil && t.resource == resource {
+			return t.descriptor.replaces
+		}
+	}
+	return nil
+}
+
+// descriptorText is all entries as one text, KEY=VALUE&KEY=VALUE. It is a hash where the text is
+// longer than a subject may be, so every descriptor has one that can be used.
+func (in *Input) descriptorText() ([]byte, presence) {
+	if len(in.Entries) == 0 {
+		return nil, missing
+	}
+	from := len(in.text)
+	for i, e := range in.Entries {
+		if i > 0 {
+			in.text = append(in.text, '&')
+		}
+		in.text = appendEscaped(in.text, e.Key)
+		in.text = appendEscaped(append(in.text, '='), e.Value)
+	}
+	if len(in.text)-from > limit.MaxNameBytes {
+		sum := sha256.Sum256(in.text[from:])
+		in.text = hex.AppendEncode(append(in.text[:from], "sha256:"...), sum[:])
+	}
+	return in.text[from:len(in.text):len(in.text)], there
+}
+
+// appendEscaped appends s with everything that is not plain text, or means something between
+// entries, as %XX: no two lists of entries have the same text.
+func appendEscaped(b, s []byte) []byte {
+	for _, c := range s {
+		switch {
+		case c <= ' ' || c > '~' || c == '%' || c == '&' || c == '=' || c == '{' || c == '}' || c == '*':
+			b = append(b, '%')
+			b = hex.AppendEncode(b, []byte{c})
+		default:
+			b = append(b, c)
+		}
+	}
+	return b
+}
+
+// Escape writes a key or a value as it stands in a match.
+func Escape(s string) string { return string(appendEscaped(nil, []byte(s))) }
+
+// DomainSlug appends the slug of the route for a domain: the domain itself, in lower case and with
+// - for everything that a slug cannot have.
+func DomainSlug(b, domain []byte) []byte {
+	from := len(b)
+	for _, c := range domain {
+		switch {
+		case c >= 'A' && c <= 'Z':
+			c += 'a' - 'A'
+		case (c < 'a' || c > 'z') && (c < '0' || c > '9'):
+			c = '-'
+		}
+		if b = append(b, c); len(b)-from == limit.MaxSlugBytes {
+			return b
+		}
+	}
+	return b
+}
+
+// bytes returns how much memory the pattern takes, roughly.
+func (p *descriptorPattern) bytes() int {
+	n := 80
+	for _, e := range p.entries {
+		n += 48 + len(e.key) + len(e.value)
+	}
+	for _, r := range p.replaces {
+		n += 32 + len(r)
+	}
+	return n
+}
