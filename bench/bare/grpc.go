@@ -10,7 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// limiter answers every call of the rate-limit service at once, with an answer of the size of Weir's.
+// limiter answers every call of the rate-limit service at once, with an answer of the size of
+// Weir's.
 type limiter struct {
 	rls.UnimplementedRateLimitServiceServer
 }

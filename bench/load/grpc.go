@@ -9,25 +9,33 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
 
-// grpcAsker asks over gRPC on a raw connection of HTTP/2 without TLS, one call at a time: the driver
-// must be cheap. It sends the same bytes for the head of every call, and of an answer it reads the
-// first field of the message and the status.
-type grpcAsker struct {
+// grpcConn is a raw connection of HTTP/2 without TLS on which several askers call at once, as Envoy
+// does. It is cheap: it sends the same bytes for the head of every call, and of an answer it reads
+// the first field of the message and the status.
+type grpcConn struct {
 	net.Conn
+	mu      sync.Mutex // guards what follows
 	out     bytes.Buffer
-	framer  *http2.Framer
-	decoder *hpack.Decoder
+	framer  *http2.Framer // only the reader reads from it
 	stream  uint32
-	unread  uint32 // bytes that the server must be told are read
 	head    []byte // of a call, for path and key
 	path    string
-	code    string // of the trailer
+	waiting map[uint32]*grpcAsker
+	err     error // why the connection has ended
+}
+
+// grpcAsker asks on one of the streams of a connection.
+type grpcAsker struct {
+	conn   *grpcConn
+	answer chan answer // of the call that is out; closed when the connection ends
+	got    answer      // what the reader knows of it
 }
 
 // The numbers of a RateLimitResponse.
@@ -42,52 +50,52 @@ const (
 	windowRefresh = 16 << 10
 )
 
+// grpcAskers are askers of which each streamsPerConnection share a connection.
 func grpcAskers(ctx context.Context, t Target, n int, end time.Time) ([]asker, error) {
 	var askers []asker
+	var conn *grpcConn
 	for i := range n {
-		a, err := dialGRPC(ctx, t.addr(i), end)
-		if err != nil {
-			for _, open := range askers {
-				open.close()
+		if i%streamsPerConnection == 0 {
+			var err error
+			if conn, err = dialGRPC(ctx, t.addr(i/streamsPerConnection), end); err != nil {
+				for _, open := range askers {
+					open.close()
+				}
+				return nil, err
 			}
-			return nil, err
 		}
-		askers = append(askers, a)
+		askers = append(askers, &grpcAsker{conn: conn, answer: make(chan answer, 1)})
 	}
 	return askers, nil
 }
 
-func dialGRPC(ctx context.Context, addr string, end time.Time) (*grpcAsker, error) {
+func dialGRPC(ctx context.Context, addr string, end time.Time) (*grpcConn, error) {
 	dialer := net.Dialer{Timeout: 5 * time.Second}
-	c, err := dialer.DialContext(ctx, "tcp", addr)
+	socket, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	a := &grpcAsker{Conn: c, stream: 1}
-	a.framer = http2.NewFramer(&a.out, bufio.NewReaderSize(c, readBuffer))
-	a.framer.SetReuseFrames()
-	a.decoder = hpack.NewDecoder(4096, func(f hpack.HeaderField) {
-		if f.Name == "grpc-status" {
-			a.code = f.Value
-		}
-	})
-	a.out.WriteString(http2.ClientPreface)
-	if err := errors.Join(c.SetDeadline(end), a.framer.WriteSettings(), a.flush()); err != nil {
-		return nil, errors.Join(err, c.Close())
+	c := &grpcConn{Conn: socket, stream: 1, waiting: map[uint32]*grpcAsker{}}
+	c.framer = http2.NewFramer(&c.out, bufio.NewReaderSize(socket, readBuffer))
+	c.framer.SetReuseFrames()
+	c.out.WriteString(http2.ClientPreface)
+	if err := errors.Join(socket.SetDeadline(end), c.framer.WriteSettings(), c.flush()); err != nil {
+		return nil, errors.Join(err, socket.Close())
 	}
-	return a, nil
+	go c.read()
+	return c, nil
 }
 
-func (a *grpcAsker) flush() error {
-	_, err := a.out.WriteTo(a.Conn)
+func (c *grpcConn) flush() error {
+	_, err := c.out.WriteTo(c.Conn)
 	return err
 }
 
-// header is the head of a call. It names no entry of the connection's table of headers, so that it can
-// be sent again and again.
-func (a *grpcAsker) header(r *Request) []byte {
-	if a.path == r.Path {
-		return a.head
+// header is the head of a call. It names no entry of the connection's table of headers, so that it
+// can be sent again and again.
+func (c *grpcConn) header(r *Request) []byte {
+	if c.path == r.Path {
+		return c.head
 	}
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
@@ -98,75 +106,118 @@ func (a *grpcAsker) header(r *Request) []byte {
 		// A sensitive field is not put into the table.
 		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1], Sensitive: true}) // to memory
 	}
-	a.head, a.path = block.Bytes(), r.Path
-	return a.head
+	c.head, c.path = block.Bytes(), r.Path
+	return c.head
 }
 
 func (a *grpcAsker) ask(r *Request) (answer, error) {
-	prefix := [grpcPrefix]byte{}
-	binary.BigEndian.PutUint32(prefix[1:], uint32(len(r.Body)))
-	err := errors.Join(
-		a.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: a.stream, BlockFragment: a.header(r), EndHeaders: true}),
-		a.framer.WriteData(a.stream, true, append(prefix[:], r.Body...)),
-		a.flush(),
-	)
-	if err != nil {
+	if err := a.send(r); err != nil {
 		return answer{}, err
 	}
-	got, err := a.receive()
-	a.stream += 2
-	return got, err
+	got, ok := <-a.answer
+	if !ok {
+		return answer{}, a.conn.err
+	}
+	return got, nil
 }
 
-// receive reads frames to the end of the call.
-func (a *grpcAsker) receive() (got answer, err error) {
-	a.code = ""
-	first := true
+func (a *grpcAsker) send(r *Request) error {
+	c := a.conn
+	prefix := [grpcPrefix]byte{}
+	binary.BigEndian.PutUint32(prefix[1:], uint32(len(r.Body)))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return c.err
+	}
+	a.got = answer{}
+	c.waiting[c.stream] = a
+	err := errors.Join(
+		c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.stream, BlockFragment: c.header(r), EndHeaders: true}),
+		c.framer.WriteData(c.stream, true, append(prefix[:], r.Body...)),
+		c.flush(),
+	)
+	c.stream += 2
+	return err
+}
+
+// read reads frames until the connection ends.
+func (c *grpcConn) read() {
+	code := "" // of the trailer that is read
+	decoder := hpack.NewDecoder(4096, func(f hpack.HeaderField) {
+		if f.Name == "grpc-status" {
+			code = f.Value
+		}
+	})
+	var unread uint32
 	for {
-		frame, err := a.framer.ReadFrame()
-		if err != nil {
-			return got, err
-		}
-		switch f := frame.(type) {
-		case *http2.SettingsFrame:
-			if !f.IsAck() {
-				err = errors.Join(a.framer.WriteSettingsAck(), a.flush())
-			}
-		case *http2.PingFrame:
-			if !f.IsAck() {
-				err = errors.Join(a.framer.WritePing(true, f.Data), a.flush())
-			}
-		case *http2.DataFrame:
-			if data := f.Data(); first && len(data) > grpcPrefix+1 && data[grpcPrefix] == overallCode {
-				got.status = map[byte]int{codeOK: 200, codeOver: 429}[data[grpcPrefix+1]]
-			}
-			first = false
-			if a.unread += f.Length; a.unread >= windowRefresh {
-				err = a.framer.WriteWindowUpdate(0, a.unread) // with the next call
-				a.unread = 0
-			}
-		case *http2.HeadersFrame:
-			if !f.HeadersEnded() {
-				return got, errors.New("load: headers of more than one frame")
-			}
-			if _, err := a.decoder.Write(f.HeaderBlockFragment()); err != nil {
-				return got, err
-			}
-			if f.StreamEnded() {
-				if a.code != "0" {
-					got.status = 500
-				}
-				return got, nil
-			}
-		case *http2.RSTStreamFrame:
-			return got, fmt.Errorf("load: the server reset the call: %v", f.ErrCode)
-		case *http2.GoAwayFrame:
-			return got, io.ErrUnexpectedEOF
+		frame, err := c.framer.ReadFrame()
+		if err == nil {
+			code = ""
+			c.mu.Lock()
+			err = c.take(frame, decoder, &code, &unread)
+			c.mu.Unlock()
 		}
 		if err != nil {
-			return got, err
+			c.end(err)
+			return
 		}
 	}
 }
 
-func (a *grpcAsker) close() { _ = a.Close() } // nothing is left to be lost
+// take takes in one frame. The caller holds the lock.
+func (c *grpcConn) take(frame http2.Frame, decoder *hpack.Decoder, code *string, unread *uint32) error {
+	switch f := frame.(type) {
+	case *http2.SettingsFrame:
+		if !f.IsAck() {
+			return errors.Join(c.framer.WriteSettingsAck(), c.flush())
+		}
+	case *http2.PingFrame:
+		if !f.IsAck() {
+			return errors.Join(c.framer.WritePing(true, f.Data), c.flush())
+		}
+	case *http2.DataFrame:
+		if a := c.waiting[f.StreamID]; a != nil && a.got.status == 0 {
+			if data := f.Data(); len(data) > grpcPrefix+1 && data[grpcPrefix] == overallCode {
+				a.got.status = map[byte]int{codeOK: 200, codeOver: 429}[data[grpcPrefix+1]]
+			}
+		}
+		if *unread += f.Length; *unread >= windowRefresh {
+			n := *unread
+			*unread = 0
+			return errors.Join(c.framer.WriteWindowUpdate(0, n), c.flush())
+		}
+	case *http2.HeadersFrame:
+		if !f.HeadersEnded() {
+			return errors.New("load: headers of more than one frame")
+		}
+		if _, err := decoder.Write(f.HeaderBlockFragment()); err != nil {
+			return err
+		}
+		if a := c.waiting[f.StreamID]; f.StreamEnded() && a != nil {
+			if *code != "0" {
+				a.got.status = 500
+			}
+			delete(c.waiting, f.StreamID)
+			a.answer <- a.got
+		}
+	case *http2.RSTStreamFrame:
+		return fmt.Errorf("load: the server reset a call: %v", f.ErrCode)
+	case *http2.GoAwayFrame:
+		return io.ErrUnexpectedEOF
+	}
+	return nil
+}
+
+// end ends all calls that are out.
+func (c *grpcConn) end(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = err
+	for _, a := range c.waiting {
+		close(a.answer)
+	}
+	clear(c.waiting)
+}
+
+func (a *grpcAsker) close() { _ = a.conn.Close() } // nothing is left to be lost
