@@ -15,7 +15,7 @@ NO_RACE := golang.org/x/crypto/argon2 golang.org/x/crypto/blake2b compress/flate
 	crypto/internal/fips140/sha256 crypto/internal/fips140/hmac
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients test-client-go test-envoy screenshots readme-pictures test-idempotency conformance bench microbench build generate web verify clean-dev
+.PHONY: help run test test-clients test-client-go test-envoy screenshots readme-pictures gateways test-idempotency conformance bench microbench build generate web verify clean-dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,7 @@ run: build ## start Weir with demo data on http://localhost:8080 and https://loc
 test: ## run all tests under the race detector, with a private PostgreSQL and Redis
 	@scripts/dev.sh --test compiler
 	@scripts/dev.sh --test browser
+	@scripts/dev.sh --test gateways
 	@scripts/dev.sh --test with env GOFLAGS="$$(go env GOFLAGS) $(NO_RACE:%=-gcflags=%=-race=false)" \
 		$(GOTESTSUM) --format standard-quiet -- -race -timeout 15m ./...
 	@cd bench && ../scripts/dev.sh --test with go test ./...
@@ -50,6 +51,14 @@ screenshots: ## write an image of every page, in light, dark and phone layout, t
 readme-pictures: ## write docs/img/page-*.png, the screenshots in the README
 	@scripts/dev.sh --test browser
 	@scripts/dev.sh --test with go test ./tests/browser -run '^TestLooks$$' -count=1 -args -readme "$(abspath docs/img)"
+
+gateways: ## try every gateway of docs/gateways, and print the latency that Weir adds and what happens when it fails
+	@scripts/dev.sh --test gateways
+	@mkdir -p .dev/gateways
+	@echo 'building Caddy: the first build takes a few minutes'
+	@CGO_ENABLED=0 go -C tests/gateways/caddy build -o "$(abspath .dev/gateways)/caddy-2.11" github.com/caddyserver/caddy/v2/cmd/caddy
+	@set -o pipefail; scripts/dev.sh --test with go test ./tests/gateways -count=1 -v -timeout 20m -args -tables -built "$(abspath .dev/gateways)" | \
+		grep -vE '^ *(=== |--- PASS)'
 
 test-idempotency: ## send 10 000 idempotent writes while the server is killed repeatedly; takes about twenty minutes
 	@scripts/dev.sh --test with env WEIR_TEST_IDEMPOTENT_WRITES=10000 go test ./tests -run '^TestKilledWhileWriting$$' -v -timeout 45m

@@ -9,6 +9,7 @@
 #   scripts/dev.sh reset         stop, and delete all data
 #   scripts/dev.sh compiler      install a C compiler if there is none (the race detector wants one)
 #   scripts/dev.sh browser       install Chromium and curl if missing (tests/browser walks the pages with them)
+#   scripts/dev.sh gateways      install the gateways that tests/gateways runs, if missing
 #
 # These servers keep their data in .dev/ and are handed over as WEIR_DATABASE_URL and
 # WEIR_REDIS_URL. With --test first, it is another pair in .dev/test/, throwaway and tuned for
@@ -73,6 +74,9 @@ find_browser() { # as tests/browser looks for one
   if [ -n "${WEIR_TEST_CHROMIUM:-}" ]; then command -v "$WEIR_TEST_CHROMIUM"; return; fi
   command -v chromium || command -v chromium-browser || command -v google-chrome
 }
+
+# What tests/gateways runs: the programs, and the modules that their configurations use.
+GATEWAYS=(nginx libnginx-mod-http-js libnginx-mod-http-lua haproxy caddy apache2 lua-socket varnish varnish-modules)
 
 apt_install() {
   local sudo=()
@@ -330,6 +334,14 @@ case $cmd in
     find_browser >/dev/null || { missing+=(chromium); HINT=" (or set WEIR_TEST_CHROMIUM to a Chromium or Chrome)"; }
     command -v curl >/dev/null || missing+=(curl) # pages offer commands with it, which the walks run
     [ ${#missing[@]} -gt 0 ] || exit 0
+    lock; apt_install "${missing[@]}"; unlock ;;
+  gateways)
+    missing=()
+    for package in "${GATEWAYS[@]}"; do
+      [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null)" = "ii " ] || missing+=("$package")
+    done
+    [ ${#missing[@]} -gt 0 ] || exit 0
+    HINT=" (packages of Debian 12)"
     lock; apt_install "${missing[@]}"; unlock ;;
   env) [ -e "$DEV/env" ] || die "nothing set up yet"; cat "$DEV/env" ;;
   status)

@@ -1,0 +1,59 @@
+package gateways
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// An app is the application behind a gateway. It answers 200 "app", or what X-App-Status says,
+// and records each request.
+type app struct {
+	address string
+
+	mu       sync.Mutex
+	requests []received
+}
+
+type received struct {
+	method, uri string
+	header      http.Header
+	body        string
+}
+
+func newApp(t testing.TB) *app {
+	a := &app{}
+	server := httptest.NewServer(a)
+	t.Cleanup(server.Close)
+	a.address = strings.TrimPrefix(server.URL, "http://")
+	return a
+}
+
+func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	a.mu.Lock()
+	a.requests = append(a.requests, received{r.Method, r.RequestURI, r.Header.Clone(), string(body)})
+	a.mu.Unlock()
+	w.Header().Set("X-App", "yes")
+	w.Header().Set("Cache-Control", "no-store") // each request is to arrive here
+	if status, err := strconv.Atoi(r.Header.Get("X-App-Status")); err == nil {
+		w.WriteHeader(status)
+	}
+	_, _ = io.WriteString(w, "app")
+}
+
+// take returns what was received, and forgets it.
+func (a *app) take() []received {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	taken := a.requests
+	a.requests = nil
+	return taken
+}

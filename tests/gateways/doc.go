@@ -1,0 +1,12 @@
+// Package gateways starts real gateways (nginx, HAProxy, Caddy, Apache, Varnish) in front of a
+// small application, with a real Weir server beside them, and tries the configurations in
+// docs/gateways. Each configuration is read out of its page, so what a page shows is what was
+// tested.
+//
+// Between a gateway and Weir is a relay (relay_test.go). It records what the gateway asks,
+// counts connections, and lets Weir hang, die, crash, or answer late. hostile_test.go has the
+// requests of customers who try to get around the limiter.
+//
+// scripts/dev.sh gateways installs the programs. A newer Caddy is a module of its own, because
+// it is large: `make gateways` builds it, and prints tables of latency and of failures.
+package gateways

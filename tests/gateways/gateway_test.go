@@ -1,0 +1,155 @@
+package gateways
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/tests/harness"
+)
+
+// A gateway is a running program, with its own relay to Weir and its own application.
+type gateway struct {
+	recipe  *recipe
+	address string
+	plain   string // the same program without Weir, to compare
+	dir     string
+	relay   *relay
+	app     *app
+	replace map[string]string
+	log     output
+	cmd     *exec.Cmd
+}
+
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+func freePort() string { return strconv.Itoa(20000 + rand.IntN(10000)) }
+
+// nobody is the user that gateways run as where the tests run as root. Some refuse to be root.
+const nobody = 65534
+
+// startGateway starts a gateway with the configuration of its page. patient: no timeout passes,
+// so that a slow machine does not turn a test of decisions into one of failures.
+func startGateway(t testing.TB, w *world, r *recipe, failOpen, patient bool) *gateway {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "weir-"+r.name+"-")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	g := &gateway{recipe: r, address: freeAddress(t), plain: freeAddress(t), dir: dir, app: newApp(t)}
+	g.relay = newRelay(t, strings.TrimPrefix(w.url, "http://"))
+	g.relay.keys = map[string]string{"gateway": w.keys["gateway"], "exhausted": w.keys["exhausted"], "unknown": w.keys["other"][:len(w.keys["other"])-1] + "0"}
+	_, port, err := net.SplitHostPort(g.address)
+	require.NoError(t, err)
+	g.replace = map[string]string{pageKey: w.keys["gateway"]}
+	host, weirPort, _ := net.SplitHostPort(g.relay.address)
+	_, appPort, _ := net.SplitHostPort(g.app.address)
+	if r.hostAndPort {
+		g.replace[`"8080"`], g.replace[`"9000"`] = strconv.Quote(weirPort), strconv.Quote(appPort)
+	} else {
+		g.replace[pageWeir], g.replace[pageApp] = host+":"+weirPort, host+":"+appPort
+	}
+	for from, to := range r.listen {
+		g.replace[from] = strings.NewReplacer("ADDRESS", g.address, "PORT", port).Replace(to)
+	}
+	for from, to := range r.paths {
+		g.replace[from] = filepath.Join(dir, to)
+	}
+	if patient {
+		for from, to := range r.patient {
+			g.replace[from] = to
+		}
+	}
+	files := readPage(t, r.page()).configured(t, failOpen, g.replace)
+	args := r.arrange(g, files)
+	for name, content := range files {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
+	}
+	g.start(t, args)
+	return g
+}
+
+func (g *gateway) start(t testing.TB, args []string) {
+	t.Helper()
+	program := find(t, args[0])
+	g.cmd = exec.Command(program, args[1:]...)
+	g.cmd.Dir, g.cmd.Env = g.dir, []string{"HOME=" + g.dir, "PATH=" + os.Getenv("PATH") + ":/usr/sbin:/usr/local/sbin", "TMPDIR=" + g.dir}
+	g.cmd.Stdout, g.cmd.Stderr = &g.log, &g.log
+	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if os.Geteuid() == 0 {
+		require.NoError(t, filepath.WalkDir(g.dir, func(path string, _ fs.DirEntry, err error) error {
+			require.NoError(t, err)
+			return os.Chown(path, nobody, nobody)
+		}))
+		g.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	}
+	require.NoError(t, g.cmd.Start())
+	ended := make(chan struct{})
+	go func() {
+		_ = g.cmd.Wait()
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = syscall.Kill(-g.cmd.Process.Pid, syscall.SIGKILL) // the group is our own
+		<-ended
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", g.recipe.name, g.log.String())
+		}
+	})
+	require.Eventually(t, func() bool {
+		select {
+		case <-ended:
+			return true
+		default:
+		}
+		conn, err := net.Dial("tcp", g.address)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	}, harness.Patience, harness.Tick, "%s does not start", g.recipe.name)
+	select {
+	case <-ended:
+		require.Fail(t, fmt.Sprintf("%s ended at once: %s", g.recipe.name, g.log.String()))
+	default:
+	}
+}
+
+// find looks for a program also where those of administrators are.
+func find(t testing.TB, name string) string {
+	t.Helper()
+	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/usr/local/sbin", *builtPrograms) {
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.Mode()&0o111 != 0 {
+			return filepath.Join(dir, name)
+		}
+	}
+	require.Fail(t, name+" is not installed. Run: scripts/dev.sh gateways")
+	return ""
+}

@@ -1,0 +1,340 @@
+package gateways
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/tests/harness"
+)
+
+// Every gateway whose program comes from a package, with the configuration of its page.
+func TestGateways(t *testing.T) {
+	w := newWorld(t)
+	report := &report{}
+	t.Run("all", func(t *testing.T) {
+		for _, r := range recipes {
+			if r.built && *builtPrograms == "" {
+				continue // `make gateways` builds them
+			}
+			t.Run(r.name, func(t *testing.T) {
+				t.Parallel()
+				patient := startGateway(t, w, r, true, true)
+				t.Run("decisions", patient.decides)
+				t.Run("the application", patient.leavesTheApplicationAlone)
+				t.Run("connections", patient.keepsConnections)
+				t.Run("hostile customers", patient.withstands)
+				for _, failOpen := range []bool{true, false} {
+					g := startGateway(t, w, r, failOpen, false)
+					t.Run("failures, fail open "+strconv.FormatBool(failOpen), func(t *testing.T) { g.fails(t, failOpen, report) })
+				}
+			})
+		}
+	})
+	if *printTables {
+		report.measure(t, w)
+		report.print()
+	}
+}
+
+// answer is what a customer gets.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// customer is a client of its own, which never repeats a request.
+func customer(t testing.TB) *http.Client {
+	transport := &http.Transport{DisableCompression: true}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: harness.Patience,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+func (g *gateway) send(t testing.TB, c *http.Client, method, path, body string, headers ...string) answer {
+	t.Helper()
+	return send(t, c, method, g.address, path, body, headers...)
+}
+
+func send(t testing.TB, c *http.Client, method, address, path, body string, headers ...string) answer {
+	t.Helper()
+	request, err := http.NewRequest(method, "http://"+address+path, strings.NewReader(body))
+	require.NoError(t, err)
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Add(headers[i], headers[i+1])
+	}
+	response, err := c.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	read, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return answer{response.StatusCode, response.Header, string(read)}
+}
+
+func (g *gateway) get(t testing.TB, c *http.Client, subject string) answer {
+	t.Helper()
+	return g.send(t, c, http.MethodGet, "/orders?page=2", "", "X-User", subject)
+}
+
+// Allowed requests reach the application, the first one too many gets 429, and the customer sees
+// the headers of the limit on both.
+func (g *gateway) decides(t *testing.T) {
+	c := customer(t)
+	subject := g.recipe.name + " decides"
+	for used := 1; used <= limit; used++ {
+		got := g.get(t, c, subject)
+		require.Equal(t, http.StatusOK, got.status, got.body)
+		require.Equal(t, "app", got.body)
+		require.Equal(t, "yes", got.header.Get("X-App"))
+		if !g.recipe.noHeaders {
+			require.Regexp(t, `^"api";r=`+strconv.Itoa(limit-used)+`;t=[0-9]+$`, strings.Join(got.header.Values("RateLimit"), "|"))
+			require.Equal(t, `"api";q=3;w=3600`, strings.Join(got.header.Values("RateLimit-Policy"), "|"))
+		}
+		require.Empty(t, got.header.Values("Retry-After"))
+	}
+	received := g.app.take()
+	require.Len(t, received, limit)
+	require.Equal(t, "/orders?page=2", received[0].uri)
+
+	got := g.get(t, c, subject)
+	require.Equal(t, http.StatusTooManyRequests, got.status, got.body)
+	require.Len(t, got.header.Values("Retry-After"), 1)
+	seconds, err := strconv.Atoi(got.header.Get("Retry-After"))
+	require.NoError(t, err)
+	require.Positive(t, seconds)
+	require.LessOrEqual(t, seconds, 3600)
+	require.Regexp(t, `^"api";r=0;t=[0-9]+$`, strings.Join(got.header.Values("RateLimit"), "|"))
+	require.Equal(t, `"api";q=3;w=3600`, strings.Join(got.header.Values("RateLimit-Policy"), "|"))
+	require.Contains(t, got.header.Get("Content-Type"), "application/json")
+	var denial struct {
+		Allowed *bool
+		Subject string
+		Error   struct{ Code string }
+	}
+	require.NoError(t, json.Unmarshal([]byte(got.body), &denial), got.body)
+	require.Equal(t, "RATE_LIMIT_EXCEEDED", denial.Error.Code)
+	if !g.recipe.ownBody {
+		require.NotNil(t, denial.Allowed)
+		require.Equal(t, subject, denial.Subject)
+	}
+	if !g.recipe.noBodies {
+		require.Equal(t, http.StatusTooManyRequests, g.send(t, c, http.MethodPost, "/orders", "body", "X-User", subject).status)
+	}
+	require.Empty(t, g.app.take(), "denied requests must not reach the application")
+
+	// A customer without a subject is denied. No wait helps, so there is no Retry-After.
+	got = g.send(t, c, http.MethodGet, "/orders", "")
+	require.Equal(t, http.StatusTooManyRequests, got.status, got.body)
+	require.Empty(t, got.header.Values("Retry-After"))
+	require.Empty(t, g.app.take())
+}
+
+// The application gets the request as it was, and its answers reach the customer as they are,
+// also those that look like an answer of Weir. It never sees the key of Weir.
+func (g *gateway) leavesTheApplicationAlone(t *testing.T) {
+	c := customer(t)
+	body := strings.Repeat("0123456789", 10_000)
+	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch} {
+		sent := body
+		if g.recipe.noBodies {
+			got := g.send(t, c, method, "/orders", body, "X-User", g.recipe.name+method)
+			require.Equal(t, http.StatusRequestEntityTooLarge, got.status)
+			require.Empty(t, g.app.take())
+			sent = ""
+		}
+		got := g.send(t, c, method, "/orders%20x?q=%C3%A9", sent, "X-User", g.recipe.name+method, "Authorization", "Bearer customer")
+		require.Equal(t, http.StatusOK, got.status, got.body)
+		received := g.app.take()
+		require.Len(t, received, 1)
+		require.Equal(t, method, received[0].method)
+		require.Equal(t, "/orders%20x?q=%C3%A9", received[0].uri)
+		require.Equal(t, sent, received[0].body)
+		require.Equal(t, "Bearer customer", received[0].header.Get("Authorization"))
+		require.Equal(t, []string{g.recipe.name + method}, received[0].header.Values("X-User"))
+		for name := range received[0].header {
+			require.False(t, strings.HasPrefix(name, "Weir-"), "the application sees %s", name)
+		}
+	}
+	for _, status := range []int{400, 401, 403, 404, 429, 500, 502, 503, 504} {
+		subject := g.recipe.name + " app " + strconv.Itoa(status)
+		got := g.send(t, c, http.MethodDelete, "/orders", "", "X-User", subject, "X-App-Status", strconv.Itoa(status))
+		require.Equal(t, status, got.status, got.body)
+		require.Equal(t, "app", got.body)
+		require.Len(t, g.app.take(), 1, "status %d: a request must reach the application once", status)
+	}
+	require.Empty(t, g.send(t, c, http.MethodHead, "/orders", "", "X-User", g.recipe.name+" HEAD").body)
+	require.Len(t, g.app.take(), 1)
+}
+
+// A gateway that connects for each check would double its latency.
+func (g *gateway) keepsConnections(t *testing.T) {
+	c := customer(t)
+	g.get(t, c, g.recipe.name+" connects")
+	g.relay.clear()
+	const requests = 40
+	for i := range requests {
+		require.Equal(t, http.StatusOK, g.get(t, c, g.recipe.name+" connects "+strconv.Itoa(i)).status)
+	}
+	require.Len(t, g.relay.requests(), requests, "one check for each request")
+	require.LessOrEqual(t, g.relay.accepts(), g.recipe.connections)
+	g.app.take()
+}
+
+// fails shows what customers get when Weir does not decide, and that decisions count again as
+// soon as Weir does.
+func (g *gateway) fails(t *testing.T, failOpen bool, report *report) {
+	c := customer(t)
+	name := g.recipe.name + " fails " + strconv.FormatBool(failOpen) + " "
+	expect := func(got answer, what string) {
+		t.Helper()
+		report.failure(g.recipe, what, failOpen, got.status)
+		reached := len(g.app.take())
+		if failOpen {
+			require.Equal(t, http.StatusOK, got.status, "%s: %s", what, got.body)
+			require.Equal(t, "app", got.body)
+			require.Equal(t, 1, reached)
+			return
+		}
+		require.GreaterOrEqual(t, got.status, 500, "%s: %s", what, got.body)
+		require.Zero(t, reached, what)
+	}
+	recovers := func(after string) {
+		t.Helper()
+		try := 0
+		require.Eventually(t, func() bool { // its timeout is short, and this machine may be slow
+			try++
+			subject := name + after + strconv.Itoa(try)
+			g.relay.clear()
+			got := g.get(t, c, subject)
+			return got.status == http.StatusOK && g.relay.allowed() == 1
+		}, harness.Patience, harness.Tick, "no recovery after: %s", after)
+		g.app.take()
+	}
+	recovers("start")
+	// A denial, so that an answer that came too late is not taken for an allowed request.
+	denied := name + "denied"
+	require.Eventually(t, func() bool { return g.get(t, c, denied).status == http.StatusTooManyRequests }, harness.Patience, harness.Tick)
+	g.app.take()
+
+	for _, failure := range []struct {
+		what string
+		behavior
+	}{{"hangs", hanging}, {"crashes", crashing}, {"over quota", exhausted}} {
+		what := failure.what
+		g.relay.behave(failure.behavior)
+		expect(g.get(t, c, denied), what)
+		if !g.recipe.noBodies {
+			expect(g.send(t, c, http.MethodPost, "/", "body", "X-User", name+what), what)
+		}
+		g.relay.behave(healthy)
+		recovers(what)
+	}
+	g.relay.die()
+	expect(g.get(t, c, denied), "is dead")
+	g.relay.listen()
+	recovers("is dead")
+
+	g.relay.behave(late)
+	g.relay.clear()
+	expect(g.get(t, c, denied), "answers late")
+	g.relay.awaitAsked(1)
+	g.relay.answerNow()
+	g.relay.behave(healthy)
+	recovers("answers late")
+	require.Eventually(t, func() bool { return g.get(t, c, denied).status == http.StatusTooManyRequests }, harness.Patience, harness.Tick)
+	g.app.take()
+
+	// A key that Weir does not know is a mistake of the operator. It must not let everybody in.
+	g.relay.behave(wrongKey)
+	got := g.get(t, c, name+"wrong key")
+	report.failure(g.recipe, "wrong key", failOpen, got.status)
+	require.GreaterOrEqual(t, got.status, 400)
+	require.NotEqual(t, http.StatusTooManyRequests, got.status)
+	require.Empty(t, g.app.take())
+}
+
+// withstands sends what customers may try. For each of it: Weir gets only what the gateway sets,
+// and the application gets only what Weir has allowed, at most as often as the limit says.
+func (g *gateway) withstands(t *testing.T) {
+	require.GreaterOrEqual(t, len(attacks), 50)
+	c := customer(t)
+	for i, attack := range attacks {
+		g.relay.clear()
+		g.app.take()
+		raw := strings.ReplaceAll(attack.raw, "GATEWAY", g.recipe.name)
+		raw = strings.ReplaceAll(raw, "KEY", g.replace[pageKey])
+		for range limit + 2 {
+			for _, got := range g.sendRaw(t, raw) {
+				require.NotContains(t, got, g.replace[pageKey], "%s: the customer sees the key", attack.name)
+			}
+		}
+		reached := g.app.take()
+		require.LessOrEqual(t, len(reached), g.relay.allowed(), "%s: what reaches the application is what Weir allows", attack.name)
+		require.LessOrEqual(t, len(reached), limit, "%s: the limit does not hold", attack.name)
+		for _, asked := range g.relay.requests() {
+			g.clean(t, attack.name, asked)
+		}
+		// The gateway must still work, for others and with nothing left on a connection.
+		got := g.get(t, c, g.recipe.name+" after attack "+strconv.Itoa(i))
+		require.Equal(t, http.StatusOK, got.status, "%s: the next customer gets %s", attack.name, got.body)
+	}
+	g.app.take()
+}
+
+// clean asserts that a request to Weir has the Weir headers that the page sets, and no other.
+func (g *gateway) clean(t *testing.T, attack string, a asked) {
+	t.Helper()
+	headers := headersOf(a.head)
+	for name, values := range headers {
+		switch name {
+		case "weir-key":
+			require.Equal(t, []string{g.replace[pageKey]}, values, "%s:\n%s", attack, a.head)
+		case "weir-resource":
+			require.Equal(t, []string{"api"}, values, "%s:\n%s", attack, a.head)
+		case "weir-denied-status":
+			require.Equal(t, []string{"403"}, values, "%s:\n%s", attack, a.head)
+		case "weir-encoding":
+			require.Equal(t, []string{"percent"}, values, "%s:\n%s", attack, a.head)
+		case "weir-subject":
+			require.NotContains(t, values, "forged", "%s:\n%s", attack, a.head)
+		default:
+			require.Fail(t, "a header of the customer reaches Weir", "%s: %s\n%s", attack, name, a.head)
+		}
+	}
+	require.Contains(t, headers, "weir-key", "%s:\n%s", attack, a.head)
+	require.Contains(t, headers, "weir-resource", "%s:\n%s", attack, a.head)
+}
+
+// sendRaw sends bytes as they are, and returns all answers until the gateway closes the
+// connection. It ends its own half of the connection only after an answer, because some gateways
+// take that for a customer who has left. A gateway that waits for more bytes gets the end after
+// a while.
+func (g *gateway) sendRaw(t testing.TB, raw string) (answers []string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", g.address)
+	require.NoError(t, err)
+	defer conn.Close()
+	end := func() { _ = conn.(*net.TCPConn).CloseWrite() }
+	defer time.AfterFunc(time.Second, end).Stop()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(harness.Patience)))
+	_, _ = io.WriteString(conn, raw) // the gateway may refuse it before all was sent
+	for from := bufio.NewReader(conn); ; end() {
+		response, err := http.ReadResponse(from, nil)
+		if err != nil {
+			return answers
+		}
+		body, _ := io.ReadAll(response.Body)
+		var head strings.Builder
+		_ = response.Header.Write(&head)
+		answers = append(answers, head.String()+string(body))
+	}
+}

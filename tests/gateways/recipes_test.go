@@ -1,0 +1,163 @@
+package gateways
+
+import (
+	"net"
+	"path/filepath"
+	"strings"
+)
+
+// A recipe is what the tests must know of a gateway, apart from its page.
+type recipe struct {
+	name        string
+	doc         string            // the page, where it has another name
+	hostAndPort bool              // the page has host and port apart
+	listen      map[string]string // where the page listens, and where a test does
+	paths       map[string]string // paths on the page, and the files that stand for them
+	patient     map[string]string // timeouts on the page, and longer ones
+	arrange     func(g *gateway, files map[string]string) (command []string)
+	built       bool // not from a package: only `make gateways` has it
+
+	ownBody     bool // the gateway writes the body of a denial itself
+	noHeaders   bool // headers of allowed answers do not reach the customer
+	noBodies    bool // requests with a body are refused
+	connections int  // how many connections to Weir one customer causes at most
+}
+
+func (r *recipe) page() string {
+	if r.doc != "" {
+		return r.doc
+	}
+	return r.name
+}
+
+var recipes = []*recipe{
+	{
+		name: "nginx", listen: map[string]string{"listen 8000": "listen ADDRESS"}, ownBody: true, connections: 1,
+		patient: map[string]string{"200ms": "60s"},
+		arrange: arrangeNginx(""),
+	},
+	{
+		name: "nginx-njs", listen: map[string]string{"listen 8000": "listen ADDRESS"}, connections: 1,
+		patient: map[string]string{"200ms": "60s"},
+		paths:   map[string]string{"/etc/nginx/weir.js": "weir.js"},
+		arrange: arrangeNginx("load_module /usr/lib/nginx/modules/ngx_http_js_module.so;"),
+	},
+	{
+		name: "nginx-lua", listen: map[string]string{"listen 8000": "listen ADDRESS"}, connections: 1,
+		patient: map[string]string{"200ms": "60s"},
+		arrange: arrangeNginx("load_module /usr/lib/nginx/modules/ndk_http_module.so;\nload_module /usr/lib/nginx/modules/ngx_http_lua_module.so;"),
+	},
+	{
+		name: "haproxy", listen: map[string]string{"bind :8000": "bind ADDRESS", "abns@weir": "abns@weir-PORT"}, connections: 2,
+		patient: map[string]string{"timeout connect 200ms": "timeout connect 60s", "timeout server 200ms": "timeout server 60s",
+			"timeout = 1000": "timeout = 100000"},
+		paths:   map[string]string{"/etc/haproxy/weir.lua": "weir.lua"},
+		arrange: arrangeHAProxy,
+	},
+	{
+		name: "caddy", listen: map[string]string{":8000 {": ":PORT {\n\tbind 127.0.0.1"}, connections: 1,
+		patient: map[string]string{"200ms": "60s"},
+		arrange: arrangeCaddy("caddy"),
+	},
+	{
+		name: "caddy-2.11", doc: "caddy", listen: map[string]string{":8000 {": ":PORT {\n\tbind 127.0.0.1"}, connections: 1, built: true,
+		patient: map[string]string{"200ms": "60s"},
+		arrange: arrangeCaddy("caddy-2.11"),
+	},
+	{
+		name: "apache", listen: map[string]string{"Listen 8000": "Listen ADDRESS", "*:8000": "ADDRESS"}, connections: 8,
+		patient: map[string]string{"TIMEOUT = 0.2": "TIMEOUT = 60"},
+		paths:   map[string]string{"/etc/apache2/weir.lua": "weir.lua"},
+		arrange: arrangeApache,
+	},
+	{
+		name: "varnish", hostAndPort: true, noBodies: true, connections: 2,
+		patient: map[string]string{"200ms": "60s"},
+		arrange: arrangeVarnish,
+	},
+}
+
+// arrangeNginx puts the page's file where nginx.conf includes it, as Debian's does.
+func arrangeNginx(modules string) func(g *gateway, files map[string]string) []string {
+	return func(g *gateway, files map[string]string) []string {
+		files["nginx.conf"] = modules + `
+worker_processes 1;
+pid nginx.pid;
+error_log stderr warn;
+events {}
+http {
+    access_log off;
+    client_body_temp_path body;
+    proxy_temp_path proxy;
+    fastcgi_temp_path fastcgi;
+    uwsgi_temp_path uwsgi;
+    scgi_temp_path scgi;
+    include ` + filepath.Join(g.dir, "weir.conf") + `;
+    server {
+        listen ` + g.plain + `;
+        location / { proxy_pass http://app; }
+    }
+}
+`
+		return []string{"nginx", "-p", g.dir, "-e", "stderr", "-g", "daemon off;", "-c", filepath.Join(g.dir, "nginx.conf")}
+	}
+}
+
+func arrangeHAProxy(g *gateway, files map[string]string) []string {
+	files["haproxy.cfg"] += `
+listen plain
+    mode http
+    bind ` + g.plain + `
+    timeout client 60s
+    timeout connect 60s
+    timeout server 60s
+    server app ` + g.app.address + `
+`
+	return []string{"haproxy", "-db", "-f", filepath.Join(g.dir, "haproxy.cfg")}
+}
+
+func arrangeCaddy(program string) func(g *gateway, files map[string]string) []string {
+	return func(g *gateway, files map[string]string) []string {
+		_, port, _ := net.SplitHostPort(g.plain)
+		// The options that a page has no use for: everything else stays as it shows it.
+		files["Caddyfile"] = strings.Replace(files["Caddyfile"], "{\n", "{\n\tadmin off\n\tauto_https off\n", 1) +
+			"\n:" + port + " {\n\tbind 127.0.0.1\n\treverse_proxy " + g.app.address + "\n}\n"
+		return []string{program, "run", "--adapter", "caddyfile", "--config", filepath.Join(g.dir, "Caddyfile")}
+	}
+}
+
+func arrangeApache(g *gateway, files map[string]string) []string {
+	files["apache2.conf"] = `
+ServerRoot ` + g.dir + `
+ServerName gateway.test
+PidFile apache2.pid
+DefaultRuntimeDir ` + g.dir + `
+ErrorLog error.log
+LogLevel warn
+LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so
+LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
+LoadModule env_module /usr/lib/apache2/modules/mod_env.so
+LoadModule headers_module /usr/lib/apache2/modules/mod_headers.so
+LoadModule lua_module /usr/lib/apache2/modules/mod_lua.so
+LoadModule proxy_module /usr/lib/apache2/modules/mod_proxy.so
+LoadModule proxy_http_module /usr/lib/apache2/modules/mod_proxy_http.so
+StartServers 1
+ServerLimit 1
+ThreadsPerChild 8
+MaxRequestWorkers 8
+Listen ` + g.plain + `
+Include ` + filepath.Join(g.dir, "weir.conf") + `
+<VirtualHost ` + g.plain + `>
+    ProxyPass / http://` + g.app.address + `/
+</VirtualHost>
+`
+	return []string{"apache2", "-D", "FOREGROUND", "-d", g.dir, "-f", filepath.Join(g.dir, "apache2.conf")}
+}
+
+// arrangeVarnish adds a way without Weir for requests that arrive at the second address.
+func arrangeVarnish(g *gateway, files map[string]string) []string {
+	files["default.vcl"] = strings.Replace(files["default.vcl"], "sub vcl_recv {",
+		"sub vcl_recv {\n    if (local.socket == \"plain\") {\n        set req.backend_hint = app;\n        return (pass);\n    }", 1)
+	return []string{"varnishd", "-F", "-j", "none", "-n", filepath.Join(g.dir, "work"), "-a", g.address, "-a", "plain=" + g.plain,
+		"-f", filepath.Join(g.dir, "default.vcl"), "-s", "malloc,32m", "-T", "none", "-p", "thread_pool_min=10"}
+}

@@ -1,0 +1,278 @@
+package gateways
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/tests/harness"
+)
+
+// behavior is how Weir appears to a gateway.
+type behavior int
+
+const (
+	healthy   behavior = iota
+	hanging            // it takes requests and does not answer
+	crashing           // it takes requests and closes the connection
+	late               // it answers when the test says so
+	exhausted          // the tenant is over its own quota
+	wrongKey           // the gateway has a key that Weir does not know
+)
+
+// A relay stands between one gateway and Weir.
+type relay struct {
+	t        testing.TB
+	server   string // the address of Weir
+	address  string
+	keys     map[string]string // the key of the gateway, and what replaces it
+	unknown  string
+	listener net.Listener
+
+	mu          sync.Mutex
+	behavior    behavior
+	changed     chan struct{} // closed when the behavior changes
+	release     chan struct{} // closed: late answers are sent
+	connections map[net.Conn]struct{}
+	accepted    int
+	asked       []*asked
+}
+
+// asked is one request of a gateway, and the status of its answer; 0 if it got none.
+type asked struct {
+	head   string
+	status int
+}
+
+func newRelay(t testing.TB, server string) *relay {
+	t.Helper()
+	r := &relay{t: t, server: server, address: freeAddress(t), changed: make(chan struct{}), release: make(chan struct{}),
+		connections: map[net.Conn]struct{}{}}
+	r.listen()
+	t.Cleanup(r.die)
+	return r
+}
+
+// freeAddress is a loopback address where nobody listens. Its port is below those that the kernel
+// gives to outgoing connections.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	for range 100 {
+		address := net.JoinHostPort("127.0.0.1", freePort())
+		listener, err := net.Listen("tcp", address)
+		if err == nil {
+			require.NoError(t, listener.Close())
+			return address
+		}
+	}
+	require.Fail(t, "no free port")
+	return ""
+}
+
+func (r *relay) listen() {
+	listener, err := net.Listen("tcp", r.address)
+	require.NoError(r.t, err)
+	r.mu.Lock()
+	r.listener = listener
+	r.mu.Unlock()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			r.mu.Lock()
+			r.accepted++
+			r.connections[conn] = struct{}{}
+			r.mu.Unlock()
+			go r.serve(conn)
+		}
+	}()
+}
+
+// die closes the listener and all connections: nobody listens any more.
+func (r *relay) die() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_ = r.listener.Close()
+	for conn := range r.connections {
+		_ = conn.Close()
+	}
+	r.connections = map[net.Conn]struct{}{}
+}
+
+// behave changes the behavior. Connections of the previous one that wait for an answer are
+// closed.
+func (r *relay) behave(b behavior) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.behavior = b
+	close(r.changed)
+	r.changed = make(chan struct{})
+	r.release = make(chan struct{})
+}
+
+func (r *relay) state() (behavior, chan struct{}, chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.behavior, r.changed, r.release
+}
+
+// answerNow sends all answers that are late.
+func (r *relay) answerNow() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.release)
+	r.release = make(chan struct{})
+}
+
+// serve relays one connection, request by request.
+func (r *relay) serve(conn net.Conn) {
+	defer func() {
+		_ = conn.Close()
+		r.mu.Lock()
+		delete(r.connections, conn)
+		r.mu.Unlock()
+	}()
+	server, err := net.Dial("tcp", r.server)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	fromGateway, fromServer := bufio.NewReader(conn), bufio.NewReader(server)
+	for r.serveOne(conn, server, fromGateway, fromServer) == nil {
+	}
+}
+
+var errEnd = errors.New("the connection ends here")
+
+func (r *relay) serveOne(conn, server net.Conn, fromGateway, fromServer *bufio.Reader) error {
+	head, err := readHead(fromGateway)
+	if err != nil {
+		return err
+	}
+	b, changed, release := r.state()
+	question := &asked{head: string(head)}
+	r.mu.Lock()
+	r.asked = append(r.asked, question)
+	r.mu.Unlock()
+	switch b {
+	case hanging:
+		<-changed
+		return errEnd
+	case crashing:
+		return errEnd
+	case exhausted, wrongKey:
+		other := r.keys["exhausted"]
+		if b == wrongKey {
+			other = r.keys["unknown"]
+		}
+		head = bytes.ReplaceAll(head, []byte(r.keys["gateway"]), []byte(other))
+	}
+	if _, err := server.Write(head); err != nil {
+		return err
+	}
+	answer, status, last, err := readAnswer(fromServer)
+	if err != nil {
+		return err
+	}
+	if b == late {
+		<-release
+	}
+	r.mu.Lock()
+	question.status = status
+	r.mu.Unlock()
+	if _, err = conn.Write(answer); err == nil && last {
+		err = errEnd
+	}
+	return err
+}
+
+// readHead reads up to the end of a request's head. Gateways must not send bodies: a test would
+// see one as a request that cannot be read.
+func readHead(from *bufio.Reader) ([]byte, error) {
+	var head []byte
+	for !bytes.HasSuffix(head, []byte("\r\n\r\n")) {
+		line, err := from.ReadBytes('\n')
+		if err != nil {
+			return nil, err
+		}
+		head = append(head, line...)
+	}
+	return head, nil
+}
+
+// readAnswer reads one answer of Weir as it stands, and whether it is the last of its connection.
+// Gateways ask with GET.
+func readAnswer(from *bufio.Reader) (raw []byte, status int, last bool, err error) {
+	head, err := readHead(from)
+	if err != nil {
+		return nil, 0, false, err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(io.MultiReader(bytes.NewReader(head), from)), nil)
+	if err != nil {
+		return nil, 0, false, err
+	}
+	// ReadResponse has buffered what follows the head, so the body is read from it.
+	body, err := io.ReadAll(response.Body)
+	return append(head, body...), response.StatusCode, response.Close, err
+}
+
+// clear forgets what was asked and how many connections there were.
+func (r *relay) clear() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked, r.accepted = nil, len(r.connections)
+}
+
+func (r *relay) requests() (all []asked) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, question := range r.asked {
+		all = append(all, *question)
+	}
+	return all
+}
+
+// awaitAsked returns when the gateway has asked n times.
+func (r *relay) awaitAsked(n int) {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool { return len(r.requests()) >= n }, harness.Patience, harness.Tick)
+}
+
+func (r *relay) accepts() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.accepted
+}
+
+// allowed is how often Weir has answered 204.
+func (r *relay) allowed() int {
+	n := 0
+	for _, a := range r.requests() {
+		if a.status == http.StatusNoContent {
+			n++
+		}
+	}
+	return n
+}
+
+// headersOf are the Weir headers of a request, in lower case, as the gateway wrote them.
+func headersOf(head string) map[string][]string {
+	found := map[string][]string{}
+	for _, line := range strings.Split(head, "\r\n")[1:] {
+		name, value, _ := strings.Cut(line, ":")
+		if name = strings.ToLower(name); strings.HasPrefix(name, "weir-") {
+			found[name] = append(found[name], strings.TrimSpace(value))
+		}
+	}
+	return found
+}
