@@ -1,0 +1,138 @@
+package subscription
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/stripe/stripe-go/v85"
+)
+
+// StripeAPI is where Stripe answers.
+const StripeAPI = "https://api.stripe.com"
+
+// ErrGone: the provider has no such object.
+var ErrGone = errors.New("the provider has no such object")
+
+// Client reads from Stripe's API with an endpoint's restricted key, which needs read access to
+// subscriptions and customers. It never writes.
+type Client struct {
+	api *stripe.Client
+	now func() time.Time
+}
+
+const (
+	clientTimeout = 10 * time.Second
+	clientRetries = 2
+)
+
+// NewClient returns a client that asks at base, such as StripeAPI.
+func NewClient(key, base string, httpClient *http.Client) *Client {
+	if httpClient == nil {
+		httpClient = &http.Client{Timeout: clientTimeout}
+	}
+	backends := stripe.NewBackendsWithConfig(&stripe.BackendConfig{
+		URL: stripe.String(cmp.Or(base, StripeAPI)), HTTPClient: httpClient, MaxNetworkRetries: stripe.Int64(clientRetries),
+		EnableTelemetry: stripe.Bool(false), LeveledLogger: &stripe.LeveledLogger{Level: stripe.LevelNull},
+	})
+	return &Client{api: stripe.NewClient(key, stripe.WithBackends(backends)), now: time.Now}
+}
+
+// Fetched is a subscription as the provider has it now, with its customer's metadata.
+type Fetched struct {
+	ID       string
+	Snapshot *Snapshot
+	Metadata map[string]string // of the customer; nil where it is not known
+	Gone     bool              // the customer was deleted
+}
+
+// Subscription fetches one subscription and its customer. Error: ErrGone, and what went wrong.
+func (c *Client) Subscription(ctx context.Context, id string) (Fetched, error) {
+	params := &stripe.SubscriptionRetrieveParams{}
+	params.AddExpand("customer")
+	sub, err := c.api.V1Subscriptions.Retrieve(ctx, id, params)
+	if err != nil {
+		return Fetched{}, apiError("fetch subscription "+id, err)
+	}
+	return c.fetched(sub, sub.LastResponse)
+}
+
+// Subscriptions calls each for all subscriptions, ended ones too. An error of each ends it.
+func (c *Client) Subscriptions(ctx context.Context, each func(Fetched) error) error {
+	params := &stripe.SubscriptionListParams{Status: stripe.String("all")}
+	params.Limit = stripe.Int64(100)
+	params.AddExpand("data.customer")
+	list := c.api.V1Subscriptions.List(ctx, params)
+	for sub, err := range list.All(ctx) {
+		if err != nil {
+			return apiError("list subscriptions", err)
+		}
+		fetched, err := c.fetched(sub, list.LastResponse())
+		if err != nil {
+			return err
+		}
+		if err := each(fetched); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fetched makes a snapshot of a subscription as it is now. Its time is the provider's, from the
+// answer's Date. Snapshots of one second are in the order in which we asked.
+func (c *Client) fetched(sub *stripe.Subscription, response *stripe.APIResponse) (Fetched, error) {
+	if sub.Customer == nil {
+		return Fetched{}, fmt.Errorf("subscription %s has no customer", sub.ID)
+	}
+	form := stripeSubscription{
+		ID: sub.ID, Status: Status(sub.Status), Customer: reference(sub.Customer.ID), Created: sub.Created,
+		BillingCycleAnchor: sub.BillingCycleAnchor, Metadata: sub.Metadata,
+	}
+	if sub.Items != nil {
+		for _, i := range sub.Items.Data {
+			item := stripeItem{Quantity: i.Quantity, CurrentPeriodStart: i.CurrentPeriodStart, Deleted: i.Deleted}
+			if i.Price != nil {
+				item.Price = &stripePlan{ID: i.Price.ID}
+				if i.Price.Product != nil {
+					item.Price.Product = reference(i.Price.Product.ID)
+				}
+			}
+			form.Items.Data = append(form.Items.Data, item)
+		}
+	}
+	snapshot, why := form.snapshot()
+	if why != "" {
+		return Fetched{}, fmt.Errorf("subscription %s: %s", sub.ID, why)
+	}
+	now := c.now().UTC()
+	at := now
+	if response != nil {
+		if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
+			at = date
+		}
+	}
+	snapshot.At, snapshot.Rank, snapshot.Event = at.Unix(), 1, FetchedEvent+now.Format("2006-01-02T15:04:05.000000000Z")
+	return Fetched{ID: sub.ID, Snapshot: snapshot, Metadata: shortMetadata(sub.Customer.Metadata), Gone: sub.Customer.Deleted}, nil
+}
+
+// FetchedEvent begins the Event of a snapshot that was fetched. It sorts behind the ids of events.
+const FetchedEvent = "fetched "
+
+// WasFetched reports whether the snapshot comes from the provider's API instead of an event.
+func (a *Snapshot) WasFetched() bool { return strings.HasPrefix(a.Event, FetchedEvent) }
+
+func apiError(what string, err error) error {
+	var failed *stripe.Error
+	if errors.As(err, &failed) {
+		if failed.HTTPStatusCode == http.StatusNotFound {
+			return fmt.Errorf("%s: %w", what, ErrGone)
+		}
+		// The message can hold parts of the key, and goes no further than its code.
+		return fmt.Errorf("%s: the provider answered %d %s", what, failed.HTTPStatusCode, cmp.Or(string(failed.Code), string(failed.Type)))
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

@@ -1,0 +1,54 @@
+package subscription
+
+import (
+	"cmp"
+	"strings"
+)
+
+// Facts are what is known of a customer. Like a State they depend on the set of events, and not on
+// their order.
+type Facts struct {
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	MetadataAt int64             `json:"metadata_at,omitempty"`
+
+	// Of the newest checkout.
+	Reference string            `json:"reference,omitempty"`
+	Linked    map[string]string `json:"linked,omitempty"` // its metadata
+	LinkedAt  int64             `json:"linked_at,omitempty"`
+
+	Gone int64 `json:"gone,omitempty"` // when the customer was deleted; 0: never
+}
+
+// Merge adds an event and reports whether it is the newest of its kind.
+func (f *Facts) Merge(e *Event) (newest bool) {
+	at := e.At.Unix()
+	switch {
+	case e.Kind == Customer && e.Gone:
+		f.Gone = max(f.Gone, at)
+		return f.Gone == at
+	case e.Kind == Customer && at >= f.MetadataAt:
+		f.Metadata, f.MetadataAt = e.Metadata, at
+		return true
+	case e.Kind == Linked && at >= f.LinkedAt:
+		f.Reference, f.Linked, f.LinkedAt = e.Reference, e.Metadata, at
+		return true
+	}
+	return false
+}
+
+// Subject returns whom a subscription of the customer belongs to: by what the endpoint says, and
+// else the subject that is registered with the customer's id as its reference. It returns "" where
+// nobody is known.
+func (f *Facts) Subject(from string, newest *Snapshot, customer, registered string) string {
+	switch key, isMetadata := strings.CutPrefix(from, "metadata."); {
+	case isMetadata:
+		own := ""
+		if newest != nil {
+			own = newest.Metadata[key]
+		}
+		return cmp.Or(own, f.Metadata[key], f.Linked[key], registered)
+	case from == "client_reference_id":
+		return cmp.Or(f.Reference, registered)
+	}
+	return cmp.Or(registered, customer)
+}

@@ -1,0 +1,178 @@
+package subscription_test
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"github.com/stretchr/testify/require"
+	"github.com/stripe/stripe-go/v85/webhook"
+
+	"weir/internal/subscription"
+)
+
+const stripeBody = `{"object":"event","id":"evt_1","type":"customer.subscription.updated","created":1700000000,"livemode":false,"api_version":"2026-03-25.dahlia",
+"data":{"object":{"id":"sub_1","object":"subscription","customer":"cus_1","status":"active","created":1690000000,"billing_cycle_anchor":1690000001,
+"metadata":{"user":"ada"},"items":{"data":[{"quantity":4,"current_period_start":1699000000,"price":{"id":"price_pro","product":"prod_pro"}}]}},
+"previous_attributes":{"status":"trialing"}}}`
+
+func sign(body, secret string, at time.Time) string {
+	return webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: []byte(body), Secret: secret, Timestamp: at}).Header
+}
+
+// A client that could forge, replay or change an event could give away plans.
+func TestStripeSignatures(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	good := sign(stripeBody, "whsec_new", now)
+	for name, c := range map[string]struct {
+		body, header string
+		want         error
+	}{
+		"signed with the first secret":  {stripeBody, good, nil},
+		"signed with the second secret": {stripeBody, sign(stripeBody, "whsec_old", now), nil},
+		"one signature of several":      {stripeBody, good + ",v1=" + strings.Repeat("0", 64), nil},
+		"almost five minutes old":       {stripeBody, sign(stripeBody, "whsec_new", now.Add(-290*time.Second)), nil},
+		"none":                          {stripeBody, "", subscription.ErrBadSignature},
+		"garbage":                       {stripeBody, "hello", subscription.ErrBadSignature},
+		"another secret":                {stripeBody, sign(stripeBody, "whsec_wrong", now), subscription.ErrBadSignature},
+		"another scheme only":           {stripeBody, strings.ReplaceAll(good, "v1=", "v0="), subscription.ErrBadSignature},
+		"another body":                  {stripeBody + " ", good, subscription.ErrBadSignature},
+		"old":                           {stripeBody, sign(stripeBody, "whsec_new", now.Add(-301*time.Second)), subscription.ErrOldSignature},
+		"of the future":                 {stripeBody, sign(stripeBody, "whsec_new", now.Add(310*time.Second)), subscription.ErrOldSignature},
+		"signed, and no JSON":           {"{", sign("{", "whsec_new", now), subscription.ErrMalformed},
+		"signed, and no event":          {`{"object":"event"}`, sign(`{"object":"event"}`, "whsec_new", now), subscription.ErrMalformed},
+		"signed, with a NUL": {strings.Replace(stripeBody, "ada", `a\u0000`, 1), sign(strings.Replace(stripeBody, "ada", `a\u0000`, 1), "whsec_new", now),
+			subscription.ErrMalformed},
+	} {
+		e, err := subscription.ReadStripe([]byte(c.body), c.header, []string{"whsec_new", "whsec_old"}, now)
+		if c.want != nil {
+			require.ErrorIs(t, err, c.want, name)
+			continue
+		}
+		require.NoError(t, err, name)
+		require.Equal(t, "evt_1", e.ID, name)
+	}
+}
+
+func TestReadStripe(t *testing.T) {
+	t.Parallel()
+	e, err := subscription.ParseStripe([]byte(stripeBody))
+	require.NoError(t, err)
+	require.Equal(t, subscription.Changed, e.Kind)
+	require.Equal(t, "cus_1", e.Customer)
+	require.Equal(t, "sub_1", e.Subscription)
+	require.False(t, *e.Live)
+	require.Equal(t, &subscription.Snapshot{
+		At: 1700000000, Rank: 1, Event: "evt_1", Status: subscription.Active, Customer: "cus_1", Created: 1690000000, Anchor: 1690000001,
+		Items:    []subscription.Item{{Price: "price_pro", Product: "prod_pro", Quantity: 4, Anchor: 1699000000}},
+		Metadata: map[string]string{"user": "ada"}, Was: "trialing\nprice_pro",
+	}, e.Snapshot)
+}
+
+// Events of other versions of the API are understood, or it is said why not: none is taken for
+// something else.
+func TestVersionsAndTypes(t *testing.T) {
+	t.Parallel()
+	event := func(typ, object string) string {
+		return `{"object":"event","id":"evt_1","type":"` + typ + `","created":1700000000,"api_version":"2019-12-03","data":{"object":` + object + `}}`
+	}
+	for name, c := range map[string]struct {
+		body string
+		kind subscription.Kind
+		why  string
+	}{
+		"a subscription of 2019, with plans and a period of its own": {event("customer.subscription.created",
+			`{"id":"sub_1","customer":"cus_1","status":"active","current_period_start":1690000000,"items":{"data":[{"plan":{"id":"plan_1","product":"prod_1"},"quantity":1}]}}`), subscription.Changed, ""},
+		"a subscription of before items": {event("customer.subscription.created",
+			`{"id":"sub_1","customer":"cus_1","status":"active","plan":{"id":"plan_1"},"quantity":2}`), subscription.Changed, ""},
+		"an expanded customer": {event("customer.subscription.created",
+			`{"id":"sub_1","customer":{"id":"cus_1"},"status":"active","items":{"data":[{"price":{"id":"p","product":{"id":"prod"}}}]}}`), subscription.Changed, ""},
+		"a deleted one that says active": {event("customer.subscription.deleted",
+			`{"id":"sub_1","customer":"cus_1","status":"active","items":{"data":[{"price":{"id":"p"}}]}}`), subscription.Changed, ""},
+		"a status of the future": {event("customer.subscription.updated",
+			`{"id":"sub_1","customer":"cus_1","status":"dreaming","items":{"data":[{"price":{"id":"p"}}]}}`), subscription.Unreadable, `"dreaming" is not known (API version 2019-12-03`},
+		"no items":                        {event("customer.subscription.updated", `{"id":"sub_1","customer":"cus_1","status":"active"}`), subscription.Unreadable, "no items"},
+		"a list for an object":            {event("customer.subscription.updated", `{"id":["sub_1"]}`), subscription.Unreadable, "not of a known form"},
+		"an invoice of 2019":              {event("invoice.payment_failed", `{"customer":"cus_1","subscription":"sub_1"}`), subscription.PaymentFailed, ""},
+		"an invoice of today":             {event("invoice.paid", `{"customer":"cus_1","parent":{"subscription_details":{"subscription":"sub_1"}}}`), subscription.PaymentMade, ""},
+		"an invoice of no subscription":   {event("invoice.paid", `{"customer":"cus_1"}`), subscription.Ignored, "no subscription"},
+		"a customer":                      {event("customer.updated", `{"id":"cus_1","metadata":{"user":"ada"}}`), subscription.Customer, ""},
+		"a checkout":                      {event("checkout.session.completed", `{"customer":"cus_1","client_reference_id":"ada"}`), subscription.Linked, ""},
+		"a checkout of a guest":           {event("checkout.session.completed", `{"customer":null,"client_reference_id":"ada"}`), subscription.Ignored, "no customer"},
+		"a trial that will end":           {event("customer.subscription.trial_will_end", `{"id":"sub_1"}`), subscription.Ignored, "trial ends soon"},
+		"a schedule":                      {event("subscription_schedule.updated", `{"id":"sub_sched_1"}`), subscription.Ignored, "schedule"},
+		"something that has nothing here": {event("payout.paid", `{"id":"po_1"}`), subscription.Ignored, "not used"},
+	} {
+		e, err := subscription.ParseStripe([]byte(c.body))
+		require.NoError(t, err, name)
+		require.Equal(t, c.kind, e.Kind, "%s: %s", name, e.Why)
+		require.Contains(t, e.Why, c.why, name)
+		if strings.Contains(name, "deleted") {
+			require.Equal(t, subscription.Canceled, e.Snapshot.Status)
+		}
+	}
+}
+
+func TestGenericSignatures(t *testing.T) {
+	t.Parallel()
+	const secret, other = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
+	const body = `{"type":"subject.plan","subject":"ada","plan":"pro","effective_at":"2026-01-31T12:00:00Z","cycle_anchor":"2026-01-15T00:00:00Z","quantity":5}`
+	header := func(secret, body string, at time.Time) http.Header {
+		hook, err := standardwebhooks.NewWebhook(secret)
+		require.NoError(t, err)
+		signature, err := hook.Sign("msg_1", at, []byte(body))
+		require.NoError(t, err)
+		return http.Header{"Webhook-Id": {"msg_1"}, "Webhook-Timestamp": {strconv.FormatInt(at.Unix(), 10)}, "Webhook-Signature": {signature}}
+	}
+	now := time.Now()
+	e, err := subscription.ReadGeneric([]byte(body), header(other, body, now), []string{secret, other})
+	require.NoError(t, err)
+	require.Equal(t, subscription.Changed, e.Kind)
+	require.Equal(t, "ada", e.Subject)
+	require.Equal(t, "pro", e.Snapshot.Plan)
+	require.Equal(t, "2026-01-31T12:00:00Z", e.At.Format(time.RFC3339))
+	standing := (&subscription.State{Newest: e.Snapshot}).Standing(now, 0, tiers)
+	require.Equal(t, int64(5), standing.Multiplier)
+	require.Equal(t, "2026-01-15T00:00:00Z", standing.Anchor.Format(time.RFC3339))
+
+	for name, c := range map[string]struct {
+		header http.Header
+		body   string
+		want   error
+	}{
+		"no header":          {http.Header{}, body, subscription.ErrBadSignature},
+		"another body":       {header(secret, body, now), body + " ", subscription.ErrBadSignature},
+		"old":                {header(secret, body, now.Add(-6*time.Minute)), body, subscription.ErrOldSignature},
+		"of the future":      {header(secret, body, now.Add(6*time.Minute)), body, subscription.ErrOldSignature},
+		"two documents":      {header(secret, body+body, now), body + body, subscription.ErrMalformed},
+		"an effective_at":    {header(secret, `{"type":"subject.plan","effective_at":"soon"}`, now), `{"type":"subject.plan","effective_at":"soon"}`, subscription.ErrMalformed},
+		"no type":            {header(secret, `{}`, now), `{}`, subscription.ErrMalformed},
+		"not even an object": {header(secret, `[]`, now), `[]`, subscription.ErrMalformed},
+	} {
+		_, err := subscription.ReadGeneric([]byte(c.body), c.header, []string{secret, other})
+		require.ErrorIs(t, err, c.want, name)
+	}
+}
+
+// No body, signed or not, may stop the server.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(stripeBody))
+	f.Add([]byte(`{"object":"event","id":"e","type":"invoice.paid","created":1,"data":{"object":{"customer":{"id":1}}}}`))
+	f.Add([]byte(`{"type":"subject.plan","subject":"s","plan":"p","quantity":-1}`))
+	f.Fuzz(func(_ *testing.T, body []byte) {
+		for _, parse := range []func() (subscription.Event, error){
+			func() (subscription.Event, error) { return subscription.ParseStripe(body) },
+			func() (subscription.Event, error) { return subscription.ParseGeneric(body, "id", epoch) },
+		} {
+			if e, err := parse(); err == nil && e.Kind == subscription.Changed {
+				var s subscription.State
+				s.Merge(&e)
+				s.Standing(epoch, time.Hour, tiers)
+			}
+		}
+	})
+}

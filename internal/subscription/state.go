@@ -1,0 +1,305 @@
+package subscription
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Kind is what an event is about.
+type Kind int
+
+// The kinds of events.
+const (
+	Ignored       Kind = iota // nothing follows from it; Why says so
+	Unreadable                // it matters, and cannot be understood; Why says so
+	Changed                   // a snapshot of a subscription
+	PaymentFailed             // an invoice of a subscription was not paid
+	PaymentMade               // an invoice of a subscription was paid
+	Customer                  // what is known of a customer
+	Linked                    // a checkout names the subject of a customer
+)
+
+// Event is a provider's message.
+type Event struct {
+	ID, Type   string
+	At         time.Time // the provider's own time; only whole seconds count
+	Live       *bool     // whether it is of live mode; nil: the provider has no modes
+	APIVersion string
+
+	Kind         Kind
+	Why          string // of an ignored or unreadable event
+	Customer     string
+	Subscription string
+	Snapshot     *Snapshot         // of Changed
+	Metadata     map[string]string // of Customer
+	Gone         bool              // of Customer: it was deleted
+	Reference    string            // of Linked: the subject
+	Effective    time.Time         // of a generic event: when it takes effect; zero: at once
+	Subject      string            // of a generic event
+}
+
+// Snapshot is a subscription at one moment.
+type Snapshot struct {
+	At       int64  `json:"at"`   // the provider's time, seconds since 1970
+	Rank     int    `json:"rank"` // of two snapshots of one second, the higher rank is newer
+	Event    string `json:"event"`
+	Status   Status `json:"status"`
+	Customer string `json:"customer,omitempty"`
+	Items    []Item `json:"items,omitempty"`
+	Plan     string `json:"plan,omitempty"` // of a generic event: the plan itself, instead of items
+	Created  int64  `json:"created,omitempty"`
+	Anchor   int64  `json:"anchor,omitempty"` // start of the billing cycle, seconds since 1970; 0: unknown
+	// Metadata may name the subject.
+	Metadata map[string]string `json:"metadata,omitempty"`
+	// Was has the values before, where the provider tells them: they order snapshots of one second.
+	Was string `json:"was,omitempty"`
+}
+
+// Item is one price in a subscription.
+type Item struct {
+	Price    string `json:"price"`
+	Product  string `json:"product,omitempty"`
+	Quantity int64  `json:"quantity"`
+	Anchor   int64  `json:"anchor,omitempty"`
+}
+
+// Status is a subscription's, in Stripe's words.
+type Status string
+
+// The statuses that differ in what they mean for a plan.
+const (
+	Active            Status = "active"
+	Trialing          Status = "trialing"
+	PastDue           Status = "past_due"
+	Unpaid            Status = "unpaid"
+	Paused            Status = "paused"
+	Incomplete        Status = "incomplete"
+	IncompleteExpired Status = "incomplete_expired"
+	Canceled          Status = "canceled"
+)
+
+// State is what is known of one subscription.
+type State struct {
+	Newest *Snapshot `json:"newest,omitempty"`
+	// Good is when payments were last known to be in order, seconds since 1970; Failing are the
+	// moments after Good at which they were not, in order. Together they tell when the present
+	// trouble began, in whatever order the events came.
+	Good    int64   `json:"good,omitempty"`
+	Failing []int64 `json:"failing,omitempty"`
+	// Gone is when the customer was deleted, and all subscriptions with it; 0: never.
+	Gone int64 `json:"gone,omitempty"`
+}
+
+// maxFailing bounds the moments of trouble that are kept: a provider gives up after a dozen tries.
+const maxFailing = 100
+
+// Merge adds an event and reports whether it is, or was before, the newest of its kind: an older
+// one changes nothing that counts. Merging the same event twice changes nothing.
+func (s *State) Merge(e *Event) (newest bool) {
+	at := e.At.Unix()
+	switch e.Kind {
+	case PaymentFailed:
+		s.fail(at)
+		return at > s.Good && at == s.Failing[len(s.Failing)-1]
+	case PaymentMade:
+		newest = at >= s.Good
+		s.good(at)
+		return newest
+	case Changed:
+		return s.Observe(e.Snapshot)
+	}
+	return false
+}
+
+// Observe adds a snapshot, as Merge does.
+func (s *State) Observe(snapshot *Snapshot) (newest bool) {
+	switch snapshot.Status {
+	case Active, Trialing:
+		s.good(snapshot.At)
+	case PastDue, Unpaid:
+		s.fail(snapshot.At)
+	}
+	if s.Newest == nil || s.Newest.Event == snapshot.Event || snapshot.newer(s.Newest) {
+		s.Newest = snapshot
+		return true
+	}
+	return false
+}
+
+func (s *State) good(at int64) {
+	s.Good = max(s.Good, at)
+	s.Failing = slices.DeleteFunc(s.Failing, func(t int64) bool { return t <= s.Good })
+}
+
+func (s *State) fail(at int64) {
+	if at <= s.Good {
+		return
+	}
+	i, found := slices.BinarySearch(s.Failing, at)
+	if !found {
+		s.Failing = slices.Insert(s.Failing, i, at)
+	}
+	if len(s.Failing) > maxFailing { // the first one begins the grace period, and the last one is news
+		s.Failing = slices.Delete(s.Failing, maxFailing/2, maxFailing/2+1)
+	}
+}
+
+// Tied reports whether the provider's time does not tell which of two snapshots is newer.
+func (s *State) Tied(snapshot *Snapshot) bool {
+	return s.Newest != nil && s.Newest.At == snapshot.At && s.Newest.Rank == snapshot.Rank && s.Newest.Event != snapshot.Event
+}
+
+// newer orders snapshots: by the provider's time, then by what they say happened, then by what they
+// say was before, and last by the event's id, so that the order is the same for everybody.
+func (a *Snapshot) newer(b *Snapshot) bool {
+	if a.At != b.At {
+		return a.At > b.At
+	}
+	if a.Rank != b.Rank {
+		return a.Rank > b.Rank
+	}
+	aAfter, bAfter := a.Was != "" && a.Was == b.key(), b.Was != "" && b.Was == a.key()
+	if aAfter != bAfter {
+		return aAfter
+	}
+	return a.Event > b.Event
+}
+
+// key is what a later snapshot names in Was.
+func (a *Snapshot) key() string { return wasKey(a.Status, a.Items) }
+
+func wasKey(status Status, items []Item) string {
+	var b strings.Builder
+	b.WriteString(string(status))
+	for _, i := range items {
+		b.WriteString("\n" + i.Price)
+	}
+	return b.String()
+}
+
+// Tier is what a price stands for.
+type Tier struct {
+	Plan     string
+	Multiply bool // the plan's limits are multiplied by the quantity
+	Priority int  // of several plans the highest priority wins
+}
+
+// Lookup returns the tier of a price or a product, false if there is none.
+type Lookup func(price string) (Tier, bool)
+
+// Right is what a subscription gives its customer.
+type Right int
+
+// The rights, in order: the highest that a subject's subscriptions give counts.
+const (
+	Unknown  Right = iota // it is not known: nothing has been said, or of no mapped price
+	Pending               // the first payment is not made yet
+	Ended                 // it gives nothing any more: the fallback plan applies
+	Entitled              // it gives a plan
+)
+
+// Standing is what a subscription gives at one moment.
+type Standing struct {
+	Right      Right
+	Plan       string // of Entitled
+	Multiplier int64  // of Entitled: 1 or more
+	Priority   int
+	Created    int64
+	Anchor     time.Time // of the billing cycle; zero: unknown
+	Until      time.Time // when the grace period ends, and the standing with it; zero: never
+	Why        string    // in words
+	Unmapped   []string  // prices without a plan, where no price has one
+}
+
+// MaxMultiplier bounds what a quantity multiplies limits by.
+const MaxMultiplier = 1_000_000
+
+// Standing returns what the subscription gives at an instant.
+func (s *State) Standing(now time.Time, grace time.Duration, lookup Lookup) Standing {
+	n := s.Newest
+	if n == nil {
+		return Standing{Why: "no event has described the subscription yet"}
+	}
+	out := Standing{Multiplier: 1, Created: n.Created, Plan: n.Plan}
+	anchor := n.Anchor
+	switch {
+	case n.Plan != "" && len(n.Items) > 0: // a generic event with a quantity
+		out.Multiplier = min(max(n.Items[0].Quantity, 1), MaxMultiplier)
+	case n.Plan == "":
+		item, tier, found := choose(n.Items, lookup)
+		if !found {
+			for _, i := range n.Items {
+				out.Unmapped = append(out.Unmapped, i.Price)
+			}
+			out.Why = "no price of the subscription is mapped to a plan: " + strings.Join(out.Unmapped, ", ")
+			return out
+		}
+		out.Plan, out.Priority = tier.Plan, tier.Priority
+		if tier.Multiply {
+			out.Multiplier = min(max(item.Quantity, 1), MaxMultiplier)
+		}
+		anchor = cmp.Or(anchor, item.Anchor)
+	}
+	if anchor != 0 {
+		out.Anchor = time.Unix(anchor, 0).UTC()
+	}
+	s.judge(&out, now, grace)
+	return out
+}
+
+// judge sets the right, by the status and by when payments failed.
+func (s *State) judge(out *Standing, now time.Time, grace time.Duration) {
+	if s.Gone != 0 {
+		out.Right, out.Why = Ended, "the customer was deleted"
+		return
+	}
+	switch n := s.Newest; n.Status {
+	case Active, Trialing, PastDue, Unpaid:
+		out.Right, out.Why = Entitled, "the subscription is "+string(n.Status)
+		if len(s.Failing) == 0 {
+			if n.Status == PastDue || n.Status == Unpaid { // paid in the same second or later
+				out.Why = "the last payment succeeded"
+			}
+			return
+		}
+		end := time.Unix(s.Failing[0], 0).Add(grace).UTC()
+		if now.Before(end) {
+			out.Until, out.Why = end, "a payment failed; the grace period ends at "+end.Format(time.RFC3339)
+			return
+		}
+		out.Right, out.Why = Ended, "a payment failed and the grace period ended at "+end.Format(time.RFC3339)
+	case Incomplete:
+		out.Right, out.Why = Pending, "the first payment is not made yet"
+	default:
+		out.Right, out.Why = Ended, "the subscription is "+string(n.Status)
+	}
+}
+
+// choose returns the item that gives the plan: of those whose price or product is mapped, the one
+// with the highest priority, and of equal ones the first.
+func choose(items []Item, lookup Lookup) (item Item, tier Tier, found bool) {
+	for _, i := range items {
+		t, ok := lookup(i.Price)
+		if !ok && i.Product != "" {
+			t, ok = lookup(i.Product)
+		}
+		if ok && (!found || t.Priority > tier.Priority) {
+			item, tier, found = i, t, true
+		}
+	}
+	return item, tier, found
+}
+
+// Better reports whether a counts before b where a subject has both: the higher right, then the
+// higher priority, then the younger subscription.
+func (a Standing) Better(b Standing) bool {
+	if a.Right != b.Right {
+		return a.Right > b.Right
+	}
+	if a.Priority != b.Priority {
+		return a.Priority > b.Priority
+	}
+	return a.Created > b.Created
+}

@@ -1,0 +1,147 @@
+package subscription_test
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"weir/internal/subscription"
+)
+
+var epoch = time.Unix(1_700_000_000, 0).UTC()
+
+func snapshot(id string, second int64, status subscription.Status, prices ...string) *subscription.Event {
+	s := &subscription.Snapshot{At: epoch.Unix() + second, Rank: 1, Event: id, Status: status, Customer: "cus_1"}
+	for _, p := range prices {
+		s.Items = append(s.Items, subscription.Item{Price: p, Quantity: 3})
+	}
+	return &subscription.Event{ID: id, At: epoch.Add(time.Duration(second) * time.Second), Kind: subscription.Changed, Snapshot: s}
+}
+
+func payment(second int64, made bool) *subscription.Event {
+	kind := subscription.PaymentFailed
+	if made {
+		kind = subscription.PaymentMade
+	}
+	return &subscription.Event{At: epoch.Add(time.Duration(second) * time.Second), Kind: kind}
+}
+
+func tiers(price string) (subscription.Tier, bool) {
+	t, ok := map[string]subscription.Tier{
+		"pro": {Plan: "pro"}, "scale": {Plan: "scale", Priority: 1}, "seats": {Plan: "team", Multiply: true}, "other": {Plan: "other"},
+	}[price]
+	return t, ok
+}
+
+const day = 24 * 3600
+
+// What a customer gets after each of these histories.
+func TestStanding(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		events []*subscription.Event
+		at     int64 // seconds after the first event
+		right  subscription.Right
+		plan   string
+		times  int64
+		until  int64
+	}{
+		"active":                          {[]*subscription.Event{snapshot("a", 0, subscription.Active, "pro")}, 5, subscription.Entitled, "pro", 1, 0},
+		"on trial":                        {[]*subscription.Event{snapshot("a", 0, subscription.Trialing, "pro")}, 5, subscription.Entitled, "pro", 1, 0},
+		"upgraded":                        {[]*subscription.Event{snapshot("a", 0, subscription.Active, "pro"), snapshot("b", 9, subscription.Active, "scale")}, 9, subscription.Entitled, "scale", 1, 0},
+		"the highest priority of several": {[]*subscription.Event{snapshot("a", 0, subscription.Active, "addon", "pro", "scale")}, 0, subscription.Entitled, "scale", 1, 0},
+		"the first of equal priority":     {[]*subscription.Event{snapshot("a", 0, subscription.Active, "addon", "other", "pro")}, 0, subscription.Entitled, "other", 1, 0},
+		"seats":                           {[]*subscription.Event{snapshot("a", 0, subscription.Active, "seats")}, 0, subscription.Entitled, "team", 3, 0},
+		"no price is mapped":              {[]*subscription.Event{snapshot("a", 0, subscription.Active, "addon")}, 0, subscription.Unknown, "", 1, 0},
+		"another product ended":           {[]*subscription.Event{snapshot("a", 0, subscription.Canceled, "addon")}, 0, subscription.Unknown, "", 1, 0},
+		"within the grace period": {[]*subscription.Event{snapshot("a", 0, subscription.Active, "pro"), payment(10, false), snapshot("b", 10, subscription.PastDue, "pro")},
+			10 + 3*day - 1, subscription.Entitled, "pro", 1, 10 + 3*day},
+		"the grace period ended": {[]*subscription.Event{snapshot("a", 0, subscription.Active, "pro"), payment(10, false), snapshot("b", 10, subscription.PastDue, "pro")},
+			10 + 3*day, subscription.Ended, "pro", 1, 0},
+		"a second failure does not prolong it": {[]*subscription.Event{snapshot("a", 0, subscription.PastDue, "pro"), payment(2*day, false)},
+			3 * day, subscription.Ended, "pro", 1, 0},
+		"only the invoice says so": {[]*subscription.Event{snapshot("a", 0, subscription.Active, "pro"), payment(10, false)}, 3 * day, subscription.Entitled, "pro", 1, 10 + 3*day},
+		"paid again":               {[]*subscription.Event{snapshot("a", 0, subscription.PastDue, "pro"), payment(day, true)}, 9 * day, subscription.Entitled, "pro", 1, 0},
+		"paid, and failed again": {[]*subscription.Event{snapshot("a", 0, subscription.PastDue, "pro"), payment(day, true), payment(5*day, false)},
+			6 * day, subscription.Entitled, "pro", 1, 8 * day},
+		"given up by the provider":  {[]*subscription.Event{snapshot("a", 0, subscription.PastDue, "pro"), snapshot("b", day, subscription.Unpaid, "pro")}, 2 * day, subscription.Entitled, "pro", 1, 3 * day},
+		"canceled":                  {[]*subscription.Event{snapshot("a", 0, subscription.Active, "pro"), snapshot("b", 1, subscription.Canceled, "pro")}, 1, subscription.Ended, "pro", 1, 0},
+		"paused":                    {[]*subscription.Event{snapshot("a", 0, subscription.Active, "pro"), snapshot("b", 1, subscription.Paused, "pro")}, 1, subscription.Ended, "pro", 1, 0},
+		"resumed":                   {[]*subscription.Event{snapshot("b", 1, subscription.Paused, "pro"), snapshot("c", 2, subscription.Active, "pro")}, 2, subscription.Entitled, "pro", 1, 0},
+		"the first payment is due":  {[]*subscription.Event{snapshot("a", 0, subscription.Incomplete, "pro")}, 1, subscription.Pending, "pro", 1, 0},
+		"it was never paid":         {[]*subscription.Event{snapshot("a", 0, subscription.IncompleteExpired, "pro")}, 1, subscription.Ended, "pro", 1, 0},
+		"only an invoice was heard": {[]*subscription.Event{payment(3, true)}, 4, subscription.Unknown, "", 0, 0},
+	} {
+		var s subscription.State
+		for _, e := range c.events {
+			s.Merge(e)
+		}
+		got := s.Standing(epoch.Add(time.Duration(c.at)*time.Second), 3*day*time.Second, tiers)
+		require.Equal(t, c.right, got.Right, "%s: %s", name, got.Why)
+		require.NotEmpty(t, got.Why, name)
+		require.Equal(t, c.plan, got.Plan, name)
+		require.Equal(t, c.times, got.Multiplier, name)
+		if c.until == 0 {
+			require.True(t, got.Until.IsZero(), name)
+		} else {
+			require.Equal(t, epoch.Add(time.Duration(c.until)*time.Second), got.Until, name)
+		}
+	}
+}
+
+// Providers send events late, twice and in any order. What is known in the end must not depend on
+// it, or two customers who did the same would have different plans.
+func TestMergeInAnyOrder(t *testing.T) {
+	t.Parallel()
+	statuses := []subscription.Status{subscription.Active, subscription.Trialing, subscription.PastDue, subscription.Unpaid, subscription.Paused, subscription.Canceled}
+	rapid.Check(t, func(t *rapid.T) {
+		var events []*subscription.Event
+		for i := range rapid.IntRange(1, 25).Draw(t, "events") {
+			at := rapid.Int64Range(0, 12).Draw(t, "at") // so that many are of one second
+			switch rapid.IntRange(0, 3).Draw(t, "kind") {
+			case 0:
+				events = append(events, payment(at, true))
+			case 1:
+				events = append(events, payment(at, false))
+			default:
+				e := snapshot("evt_"+strconv.Itoa(i), at, rapid.SampledFrom(statuses).Draw(t, "status"), "pro")
+				e.Snapshot.Rank = rapid.IntRange(0, 2).Draw(t, "rank")
+				events = append(events, e)
+			}
+		}
+		merge := func(list []*subscription.Event) string {
+			var s subscription.State
+			for _, e := range list {
+				s.Merge(e)
+			}
+			text, err := json.Marshal(s)
+			require.NoError(t, err)
+			return string(text)
+		}
+		want := merge(events)
+		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		shuffled := append(append([]*subscription.Event{}, events...), events...) // each twice
+		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		require.Equal(t, want, merge(shuffled))
+	})
+}
+
+// Of two changes in one second the provider tells which came after the other, by what was before
+// it.
+func TestSnapshotsOfOneSecond(t *testing.T) {
+	t.Parallel()
+	first, second := snapshot("evt_z", 5, subscription.Active, "pro"), snapshot("evt_a", 5, subscription.Active, "scale")
+	second.Snapshot.Was = "active\npro"
+	for _, order := range [][]*subscription.Event{{first, second}, {second, first}} {
+		var s subscription.State
+		s.Merge(order[0])
+		require.True(t, s.Tied(order[1].Snapshot))
+		s.Merge(order[1])
+		require.Equal(t, "scale", s.Newest.Items[0].Price)
+	}
+}

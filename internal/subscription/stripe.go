@@ -1,0 +1,345 @@
+package subscription
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stripe/stripe-go/v85"
+	"github.com/stripe/stripe-go/v85/webhook"
+)
+
+// Tolerance is how far a signature's time may be from ours, in either direction.
+const Tolerance = webhook.DefaultTolerance
+
+var (
+	// ErrBadSignature: the signature is missing, malformed or not made with any of the secrets.
+	ErrBadSignature = errors.New("the signature does not match any signing secret of the endpoint")
+	// ErrOldSignature: the signature's time is more than Tolerance away.
+	ErrOldSignature = errors.New("the time of the signature is more than five minutes away from the time of the server")
+	// ErrMalformed: the signature is right, and the body is not an event.
+	ErrMalformed = errors.New("the body is not an event")
+)
+
+// ReadStripe verifies a webhook of Stripe over the raw body, with any of the secrets, and reads it.
+// Errors: ErrBadSignature, ErrOldSignature, ErrMalformed.
+func ReadStripe(body []byte, header string, secrets []string, now time.Time) (Event, error) {
+	found := ErrBadSignature
+	for _, secret := range secrets {
+		// The version of the API is looked at below, as older events can be understood.
+		event, err := webhook.ConstructEventWithOptions(body, header, secret, webhook.ConstructEventOptions{
+			Tolerance: Tolerance, IgnoreAPIVersionMismatch: true,
+		})
+		switch {
+		case errors.Is(err, webhook.ErrTooOld):
+			found = ErrOldSignature
+		case errors.Is(err, webhook.ErrInvalidHeader), errors.Is(err, webhook.ErrNoValidSignature), errors.Is(err, webhook.ErrNotSigned):
+		case err != nil:
+			return Event{}, fmt.Errorf("%w: %w", ErrMalformed, err)
+		case signedAt(header).After(now.Add(Tolerance)): // the library refuses only old ones
+			return Event{}, ErrOldSignature
+		case hasNUL(body):
+			return Event{}, fmt.Errorf("%w: it holds a NUL character", ErrMalformed)
+		default:
+			return stripeEvent(&event)
+		}
+	}
+	return Event{}, found
+}
+
+// ParseStripe reads an event that was verified before.
+func ParseStripe(body []byte) (Event, error) {
+	var event stripe.Event
+	if err := json.Unmarshal(body, &event); err != nil {
+		return Event{}, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	return stripeEvent(&event)
+}
+
+// hasNUL reports whether a text in the body may hold NUL, which the database cannot keep.
+func hasNUL(body []byte) bool { return bytes.Contains(body, []byte(`\u0000`)) }
+
+func signedAt(header string) time.Time {
+	for part := range strings.SplitSeq(header, ",") {
+		if text, ok := strings.CutPrefix(part, "t="); ok {
+			seconds, _ := strconv.ParseInt(text, 10, 64) // the library has read it
+			return time.Unix(seconds, 0)
+		}
+	}
+	return time.Time{}
+}
+
+// unread are events of subscriptions from which nothing follows, and why.
+var unread = map[string]string{
+	"customer.subscription.trial_will_end": "the trial ends soon; the plan changes when the provider changes the subscription",
+	"subscription_schedule.":               "a schedule changes a plan when the provider changes the subscription",
+	"invoice.":                             "only paid and failed invoices matter",
+	"checkout.session.":                    "only completed checkouts matter",
+}
+
+func stripeEvent(in *stripe.Event) (Event, error) {
+	e := Event{ID: in.ID, Type: string(in.Type), At: time.Unix(in.Created, 0).UTC(), Live: &in.Livemode, APIVersion: in.APIVersion}
+	if e.ID == "" || len(e.ID) > maxID || e.Type == "" || len(e.Type) > maxID || in.Created <= 0 || in.Created > maxTime || in.Data == nil || len(in.Data.Raw) == 0 {
+		return Event{}, fmt.Errorf("%w: id, type, created and data.object are required", ErrMalformed)
+	}
+	switch e.Type {
+	case "customer.subscription.created", "customer.subscription.updated", "customer.subscription.deleted",
+		"customer.subscription.paused", "customer.subscription.resumed", "customer.subscription.pending_update_applied",
+		"customer.subscription.pending_update_expired":
+		e.subscription(in)
+	case "invoice.payment_failed", "invoice.paid", "invoice.payment_succeeded":
+		e.invoice(in.Data.Raw)
+	case "customer.created", "customer.updated", "customer.deleted":
+		e.customer(in.Data.Raw)
+	case "checkout.session.completed":
+		e.checkout(in.Data.Raw)
+	default:
+		e.Why = "events of type " + e.Type + " are not used"
+		for prefix, why := range unread {
+			if strings.HasPrefix(e.Type, prefix) {
+				e.Why = why
+			}
+		}
+	}
+	if len(e.Customer) > maxID || len(e.Subscription) > maxID {
+		return Event{}, fmt.Errorf("%w: an id is longer than %d bytes", ErrMalformed, maxID)
+	}
+	return e, nil
+}
+
+const (
+	maxID   = 255
+	maxTime = 253402300799 // end of the year 9999
+)
+
+func (e *Event) unreadable(format string, args ...any) {
+	e.Kind, e.Why = Unreadable, fmt.Sprintf(format, args...)
+	if e.APIVersion != "" {
+		e.Why += " (API version " + e.APIVersion + "; this release knows " + stripe.APIVersion + ")"
+	}
+}
+
+// reference is an id, or an object that was expanded to one.
+type reference string
+
+// UnmarshalJSON reads either form, and null.
+func (r *reference) UnmarshalJSON(data []byte) error {
+	var id string
+	if json.Unmarshal(data, &id) == nil {
+		*r = reference(id)
+		return nil
+	}
+	var object struct {
+		ID string `json:"id"`
+	}
+	err := json.Unmarshal(data, &object)
+	*r = reference(object.ID)
+	return err
+}
+
+// stripeSubscription is a subscription as the versions of the API since 2018 have had it: the
+// period stands on the subscription up to 2025-02-24, and on each item from 2025-03-31 on.
+// stripe-go knows only the newest form.
+type stripeSubscription struct {
+	ID                 string            `json:"id"`
+	Status             Status            `json:"status"`
+	Customer           reference         `json:"customer"`
+	Created            int64             `json:"created"`
+	BillingCycleAnchor int64             `json:"billing_cycle_anchor"`
+	CurrentPeriodStart int64             `json:"current_period_start"`
+	Metadata           map[string]string `json:"metadata"`
+	Items              struct {
+		Data    []stripeItem `json:"data"`
+		HasMore bool         `json:"has_more"`
+	} `json:"items"`
+	Plan     *stripePlan `json:"plan"` // of versions before items
+	Quantity int64       `json:"quantity"`
+}
+
+type stripeItem struct {
+	Price              *stripePlan `json:"price"`
+	Plan               *stripePlan `json:"plan"` // of versions before prices
+	Quantity           int64       `json:"quantity"`
+	CurrentPeriodStart int64       `json:"current_period_start"`
+	Deleted            bool        `json:"deleted"`
+}
+
+type stripePlan struct {
+	ID      string    `json:"id"`
+	Product reference `json:"product"`
+}
+
+var statuses = []Status{Active, Trialing, PastDue, Unpaid, Paused, Incomplete, IncompleteExpired, Canceled}
+
+// ranks order events of one second about one subscription.
+var ranks = map[string]int{"customer.subscription.created": 0, "customer.subscription.deleted": 2}
+
+func (e *Event) subscription(in *stripe.Event) {
+	var sub stripeSubscription
+	if err := json.Unmarshal(in.Data.Raw, &sub); err != nil {
+		e.unreadable("the subscription is not of a known form: %v", err)
+		return
+	}
+	e.Subscription, e.Customer = sub.ID, string(sub.Customer)
+	snapshot, why := sub.snapshot()
+	if why != "" {
+		e.unreadable("%s", why)
+		return
+	}
+	snapshot.At, snapshot.Event, snapshot.Rank = e.At.Unix(), e.ID, 1
+	if rank, known := ranks[e.Type]; known {
+		snapshot.Rank = rank
+	}
+	if e.Type == "customer.subscription.deleted" {
+		snapshot.Status = Canceled // older versions leave the last status in it
+	}
+	snapshot.Was = snapshot.before(in.Data.PreviousAttributes)
+	e.Kind, e.Snapshot = Changed, snapshot
+}
+
+// snapshot is the subscription, or why it cannot be understood.
+func (sub *stripeSubscription) snapshot() (s *Snapshot, why string) {
+	switch {
+	case sub.ID == "":
+		return nil, "the subscription has no id"
+	case sub.Customer == "":
+		return nil, "the subscription names no customer"
+	case !slices.Contains(statuses, sub.Status):
+		return nil, fmt.Sprintf("the status %q is not known", sub.Status)
+	}
+	s = &Snapshot{
+		Status: sub.Status, Customer: string(sub.Customer), Created: sub.Created, Metadata: shortMetadata(sub.Metadata),
+		Anchor: sub.BillingCycleAnchor,
+	}
+	if s.Anchor == 0 {
+		s.Anchor = sub.CurrentPeriodStart
+	}
+	for _, i := range sub.Items.Data {
+		price := i.Price
+		if price == nil {
+			price = i.Plan
+		}
+		if price == nil || price.ID == "" {
+			return nil, "an item of the subscription has no price"
+		}
+		if !i.Deleted {
+			s.Items = append(s.Items, Item{
+				Price: price.ID, Product: string(price.Product), Quantity: i.Quantity, Anchor: i.CurrentPeriodStart,
+			})
+		}
+	}
+	if len(s.Items) == 0 && sub.Plan != nil && sub.Plan.ID != "" {
+		s.Items = []Item{{Price: sub.Plan.ID, Product: string(sub.Plan.Product), Quantity: sub.Quantity}}
+	}
+	if len(s.Items) == 0 {
+		return nil, "the subscription has no items"
+	}
+	if s.Anchor < 0 || s.Anchor > maxTime || s.Created < 0 || s.Created > maxTime {
+		return nil, "a time of the subscription is out of range"
+	}
+	return s, ""
+}
+
+// maxMetadata is how many entries a provider allows.
+const maxMetadata = 50
+
+func shortMetadata(in map[string]string) map[string]string {
+	if len(in) == 0 || len(in) > maxMetadata {
+		return nil
+	}
+	return in
+}
+
+// before returns the key of what the subscription was before, "" where that is not told.
+func (a *Snapshot) before(previous map[string]any) string {
+	status, changed := a.Status, false
+	if text, ok := previous["status"].(string); ok {
+		status, changed = Status(text), true
+	}
+	items := a.Items
+	if list, ok := previous["items"].(map[string]any); ok {
+		data, _ := list["data"].([]any)
+		items, changed = nil, true
+		for _, entry := range data {
+			item, _ := entry.(map[string]any)
+			price, _ := item["price"].(map[string]any)
+			if price == nil {
+				price, _ = item["plan"].(map[string]any)
+			}
+			id, _ := price["id"].(string)
+			items = append(items, Item{Price: id})
+		}
+	}
+	if !changed {
+		return ""
+	}
+	return wasKey(status, items)
+}
+
+func (e *Event) invoice(raw json.RawMessage) {
+	var invoice struct {
+		Customer     reference `json:"customer"`
+		Subscription reference `json:"subscription"` // up to 2025-02-24
+		Parent       struct {
+			SubscriptionDetails struct {
+				Subscription reference `json:"subscription"`
+			} `json:"subscription_details"`
+		} `json:"parent"`
+	}
+	if err := json.Unmarshal(raw, &invoice); err != nil {
+		e.unreadable("the invoice is not of a known form: %v", err)
+		return
+	}
+	e.Customer, e.Subscription = string(invoice.Customer), string(invoice.Subscription)
+	if e.Subscription == "" {
+		e.Subscription = string(invoice.Parent.SubscriptionDetails.Subscription)
+	}
+	if e.Subscription == "" {
+		e.Why = "the invoice belongs to no subscription"
+		return
+	}
+	e.Kind = PaymentMade
+	if e.Type == "invoice.payment_failed" {
+		e.Kind = PaymentFailed
+	}
+}
+
+func (e *Event) customer(raw json.RawMessage) {
+	var customer struct {
+		ID       string            `json:"id"`
+		Metadata map[string]string `json:"metadata"`
+	}
+	if err := json.Unmarshal(raw, &customer); err != nil || customer.ID == "" {
+		e.unreadable("the customer is not of a known form")
+		return
+	}
+	e.Kind, e.Customer, e.Metadata = Customer, customer.ID, shortMetadata(customer.Metadata)
+	e.Gone = e.Type == "customer.deleted"
+}
+
+func (e *Event) checkout(raw json.RawMessage) {
+	var session struct {
+		Customer     reference         `json:"customer"`
+		Subscription reference         `json:"subscription"`
+		Reference    string            `json:"client_reference_id"`
+		Metadata     map[string]string `json:"metadata"`
+	}
+	if err := json.Unmarshal(raw, &session); err != nil {
+		e.unreadable("the checkout is not of a known form: %v", err)
+		return
+	}
+	e.Customer, e.Subscription = string(session.Customer), string(session.Subscription)
+	switch {
+	case e.Customer == "":
+		e.Why = "the checkout has no customer"
+	case session.Reference == "" && len(session.Metadata) == 0:
+		e.Why = "the checkout has neither client_reference_id nor metadata"
+	default:
+		e.Kind, e.Reference, e.Metadata = Linked, session.Reference, shortMetadata(session.Metadata)
+	}
+}
