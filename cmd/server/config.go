@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -48,6 +49,9 @@ type Config struct {
 	MailFrom  string `env:"WEIR_MAIL_FROM" placeholder:"weir@example.com" help:"Sender of mails."`
 	PublicURL string `env:"WEIR_PUBLIC_URL" name:"public-url" placeholder:"https://HOST" help:"Public address of the dashboard. Links in mails begin with it."`
 	Signup    string `env:"WEIR_SIGNUP" default:"closed" help:"Who may create a tenant on the dashboard: open (everybody), invite (people with a link of server signup-link) or closed (nobody)."`
+
+	EncryptionKey Secret `env:"WEIR_ENCRYPTION_KEY" placeholder:"BASE64,..." help:"Keys that encrypt the secrets of billing endpoints: 32 random bytes in base64 each, separated by commas. The first one encrypts, all decrypt. Without it, billing endpoints cannot be created."`
+	StripeURL     string `env:"WEIR_STRIPE_URL" name:"stripe-url" default:"https://api.stripe.com" help:"Address of Stripe's API."`
 
 	Headers string `env:"WEIR_HEADERS" default:"draft,x" help:"Rate-limit headers of a check: a list of draft (RateLimit) and x (X-RateLimit-*), or none."`
 	// PolicyMemory is in bytes.
@@ -111,6 +115,8 @@ func (c *Config) Validate() error {
 		checkText("WEIR_MAIL_FROM", c.MailFrom, func(text string) error { _, err := mail.ParseFrom(text); return err }),
 		checkText("WEIR_PUBLIC_URL", c.PublicURL, func(text string) error { _, err := mail.ParsePublicURL(text); return err }),
 		bad(!slices.Contains(dashboard.Signups, dashboard.Signup(c.Signup)), "WEIR_SIGNUP", c.Signup, "must be open, invite or closed"),
+		checkEncryptionKey(c.EncryptionKey),
+		checkText("WEIR_STRIPE_URL", c.StripeURL, checkHTTPURL),
 		bad(headersErr != nil, "WEIR_HEADERS", c.Headers, fmt.Sprint(headersErr)),
 		bad(c.PolicyMemory != 0 && c.PolicyMemory < 16<<20, "WEIR_POLICY_MEMORY", c.PolicyMemory, "must be 16MiB or more, or 0"),
 		bad(c.MaxInFlight < 1 || c.MaxInFlight > 1_000_000, "WEIR_MAX_IN_FLIGHT", c.MaxInFlight, "must be 1 to 1000000"),
@@ -189,6 +195,14 @@ func checkRedisURL(s Secret) error {
 	u, err := url.Parse(string(s))
 	if err != nil || !slices.Contains([]string{"redis", "rediss", "unix"}, strings.SplitN(u.Scheme, "+", 2)[0]) {
 		return fmt.Errorf("WEIR_REDIS_URL: must be redis://USER:PASSWORD@HOST:PORT/0, and is %s", s)
+	}
+	return nil
+}
+
+func checkHTTPURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
+		return errors.New("must be https://HOST")
 	}
 	return nil
 }

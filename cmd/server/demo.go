@@ -61,6 +61,9 @@ func (d demoCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) err
 			return err
 		}
 	}
+	if err := d.ensureEncryptionKey(cfg); err != nil {
+		return err
+	}
 	store, err := openStore(ctx, cfg, log)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"weir/internal/api"
+	"weir/internal/billing"
 	"weir/internal/check"
 	"weir/internal/dashboard"
 	"weir/internal/engine"
@@ -18,6 +19,7 @@ import (
 	"weir/internal/once"
 	"weir/internal/peers"
 	"weir/internal/recent"
+	"weir/internal/seal"
 	"weir/internal/tenants"
 	"weir/internal/usage"
 )
@@ -161,6 +163,8 @@ func (s *service) assemble(ctx, working context.Context) error {
 		return err
 	}
 	s.background.Go(func() { post.Run(working) })
+	biller := billing.New(billing.Options{Store: s.store, StripeURL: s.cfg.StripeURL, Logger: s.log, Registerer: s.registry})
+	s.background.Go(func() { biller.Run(working) })
 	httpMetrics := api.NewMetrics(s.registry)
 	public := api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight, Lane: s.front.lane, GRPC: s.front.grpc()}, api.Deps{
 		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: checker, Instances: instances.Count,
@@ -173,12 +177,14 @@ func (s *service) assemble(ctx, working context.Context) error {
 		Follow:         following.now,
 		Invited:        func(i tenants.Invitation) { dashboard.SendInvitation(s.store, post, s.log, i) },
 		InvitationLink: func(i tenants.Invitation) string { return dashboard.LinkToHandOn(post, i) },
+		Billing:        biller,
+		PublicURL:      s.cfg.PublicURL,
 		CursorKey:      deployment.secrets.CursorKey[:],
 	})
 	pages := dashboard.New(dashboard.Deps{
 		Store: s.store, Policies: policies, Checker: checker, Recent: decisions, Instances: instances.Count,
 		DegradedSince: s.engine.DegradedSince, Logger: s.log, Follow: following.now, Observe: httpMetrics.Route,
-		Mail: post, Signup: dashboard.Signup(s.cfg.Signup),
+		Billing: biller, PublicURL: s.cfg.PublicURL, Mail: post, Signup: dashboard.Signup(s.cfg.Signup),
 		Stopping: ctx.Done(),
 	})
 	s.front.handle(beside(public, pages))
@@ -186,8 +192,12 @@ func (s *service) assemble(ctx, working context.Context) error {
 }
 
 func openStore(ctx context.Context, cfg *Config, log *slog.Logger) (*tenants.Store, error) {
+	ring, err := seal.Parse(string(cfg.EncryptionKey))
+	if err != nil {
+		return nil, fmt.Errorf("WEIR_ENCRYPTION_KEY: %w", err)
+	}
 	store, err := tenants.Open(context.WithoutCancel(ctx), tenants.Config{
-		DatabaseURL: string(cfg.DatabaseURL), ListenURL: cfg.listenURL(), Logger: log,
+		DatabaseURL: string(cfg.DatabaseURL), ListenURL: cfg.listenURL(), Logger: log, Seal: ring,
 		WriteRates: tenants.WriteRates{Writes: cfg.WriteRate, Resets: cfg.ResetRate},
 	})
 	if err != nil {

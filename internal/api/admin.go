@@ -6,10 +6,12 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-chi/chi/v5"
 
+	"weir/internal/billing"
 	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/tenants"
@@ -28,6 +30,8 @@ type admin struct {
 	follow         func(ctx context.Context, tenant limit.TenantID)
 	invited        func(tenants.Invitation)
 	invitationLink func(tenants.Invitation) string
+	billing        *billing.Runner
+	publicURL      string
 	api            huma.API
 }
 
@@ -36,7 +40,7 @@ func mountAdmin(r chi.Router, deps Deps) {
 	a := &admin{
 		store: deps.Store, policies: deps.Policies, checker: deps.Checker, instances: deps.Instances,
 		cursors: &cursors{key: deps.CursorKey}, logger: deps.Logger, follow: deps.Follow,
-		invited: deps.Invited, invitationLink: deps.InvitationLink,
+		invited: deps.Invited, invitationLink: deps.InvitationLink, billing: deps.Billing, publicURL: strings.TrimSuffix(deps.PublicURL, "/"),
 	}
 	if a.invited == nil {
 		a.invited = func(tenants.Invitation) {}
@@ -47,6 +51,7 @@ func mountAdmin(r chi.Router, deps Deps) {
 	a.api = newDocument(&adapter{router: r, admin: a, authenticate: authenticate(deps.Authenticator)}, deps.Logger)
 	a.routes()
 	describeChecks(a.api)
+	describeWebhooks(a.api)
 	describeAnswers(a.api.OpenAPI())
 	noteShown(a.api.OpenAPI())
 	describeBounds(a.api.OpenAPI())
@@ -111,6 +116,7 @@ func (a *admin) routes() {
 	patch(a, "/v1/members/{id}", "patch-member", "Change a member's role", a.patchMember)
 	remove(a, "/v1/members/{id}", "delete-member", "Remove a member", a.deleteMember)
 
+	a.billingRoutes()
 	a.configRoutes()
 
 	ask[SimulateAnswer](a, "/v1/simulate", "simulate", "Simulate rules", newSimulator().simulate)

@@ -11,6 +11,7 @@ import (
 
 	"weir/internal/limit"
 	"weir/internal/route"
+	"weir/internal/subscription"
 	"weir/internal/tenants"
 )
 
@@ -90,6 +91,19 @@ var adminCases = map[string]adminCase{
 	"patch-member":  {path: "/v1/members/{member}", foreign: "/v1/members/{b-member}", body: obj{"role": "editor"}, status: 200, bad: obj{"role": "root", "state": "active"}, names: []string{"/role", "/state"}},
 	"delete-member": {path: "/v1/members/{member}", foreign: "/v1/members/{b-member}", status: 204, badPath: "/v1/members/{member}?x=1"},
 
+	"list-billing-endpoints":  {path: "/v1/billing/endpoints", status: 200, badPath: "/v1/billing/endpoints?limit=0", names: []string{"query:limit"}},
+	"create-billing-endpoint": {path: "/v1/billing/endpoints", body: obj{"provider": "stripe", "signing_secrets": []string{"whsec_another"}, "subject_from": "metadata.user"}, status: 201, bad: obj{"provider": "generic", "signing_secrets": []string{"???not-base64"}, "subject_from": "metadata.", "fallback_plan": "none"}, names: []string{"/signing_secrets/0", "/subject_from"}},
+	"get-billing-endpoint":    {path: "/v1/billing/endpoints/{endpoint}", foreign: "/v1/billing/endpoints/{b-endpoint}", status: 200, badPath: "/v1/billing/endpoints/{endpoint}?x=1"},
+	"patch-billing-endpoint":  {path: "/v1/billing/endpoints/{endpoint}", foreign: "/v1/billing/endpoints/{b-endpoint}", body: obj{"grace_days": 3}, status: 200, bad: obj{"fallback_plan": "no-such-plan"}, names: []string{"/fallback_plan"}},
+	"delete-billing-endpoint": {path: "/v1/billing/endpoints/{endpoint}", foreign: "/v1/billing/endpoints/{b-endpoint}", status: 204, badPath: "/v1/billing/endpoints/{endpoint}?x=1", rows: 2}, // its price's, and its own
+	"list-billing-prices":     {path: "/v1/billing/prices", status: 200, badPath: "/v1/billing/prices?limit=0", names: []string{"query:limit"}},
+	"get-billing-price":       {path: "/v1/billing/prices/{price}", foreign: "/v1/billing/prices/{b-price}", status: 200, badPath: "/v1/billing/prices/{price}?x=1"},
+	"put-billing-price":       {path: "/v1/billing/prices/{price}", body: obj{"plan": "default", "multiply": true}, status: 200, bad: obj{"plan": "no-such-plan"}, names: []string{"/plan"}},
+	"delete-billing-price":    {path: "/v1/billing/prices/{price}", foreign: "/v1/billing/prices/{b-price}", status: 204, badPath: "/v1/billing/prices/{price}?x=1"},
+	"list-billing-events":     {path: "/v1/billing/events?outcome=parked", status: 200, badPath: "/v1/billing/events?outcome=lost", names: []string{"query:outcome"}},
+	"get-billing-event":       {path: "/v1/billing/events/{event}", foreign: "/v1/billing/events/{b-event}", status: 200, badPath: "/v1/billing/events/{event}?x=1"},
+	"replay-billing-event":    {path: "/v1/billing/events/{event}/replay", foreign: "/v1/billing/events/{b-event}/replay", status: 200, badPath: "/v1/billing/events/{event}/replay?x=1"}, // of a subject's plan
+
 	"get-config": {path: "/v1/config?subjects=true", status: 200, badPath: "/v1/config?format=xml", names: []string{"query:format"}},
 	"put-config": {path: "/v1/config", body: obj{"rules": []obj{{"slug": "made-by-config", "limit": 5, "window": "1m", "resource": "c"}}}, status: 200,
 		bad: obj{"rules": []obj{{"slug": "ok", "limit": 5, "window": "1m"}, {"slug": "Bad", "limit": 0, "window": "soon"}}}, names: []string{"/rules/1/limit", "/rules/1/slug", "/rules/1/window"}},
@@ -148,7 +162,7 @@ func TestEveryAdminOperation(t *testing.T) {
 				wrong = s.wKey
 			}
 			call(s, wrong, path, c.body).problem(http.StatusForbidden, codeInsufficientScope)
-			if managed := strings.HasPrefix(c.path, "/v1/keys") || strings.HasPrefix(c.path, "/v1/members"); managed {
+			if managed := strings.HasPrefix(c.path, "/v1/keys") || strings.HasPrefix(c.path, "/v1/members") || strings.HasPrefix(c.path, "/v1/billing"); managed {
 				call(s, s.wKey, path, c.body).problem(http.StatusForbidden, codeInsufficientScope)
 			}
 
@@ -224,12 +238,36 @@ func (s *adminStack) prepare(id string) *strings.Replacer {
 		require.NoError(s.t, err)
 		member, err := s.store.InviteMember(ctx, actor, id+"@example.com", tenants.Viewer)
 		require.NoError(s.t, err)
+		if strings.Contains(id, "billing") { // a tenant may have few endpoints
+			names = append(names, s.prepareBilling(id, prefix, actor, plan.Slug, subject)...)
+		}
 		names = append(names, "{"+prefix+"member}", member.ID.String(), "{"+prefix+"rule}", rule.Slug, "{"+prefix+"plan}", plan.Slug, "{"+prefix+"route}", way.Slug,
 			"{"+prefix+"subject}", subject, "{"+prefix+"key}", key.ID.String())
 	}
 	tenant, _, _, err := s.store.CreateTenant(ctx, tenants.AsOperator("test"), tenants.NewTenant{Slug: "t-" + id, Name: id})
 	require.NoError(s.t, err)
 	return strings.NewReplacer(append(names, "{tenant}", tenant.Slug)...)
+}
+
+// prepareBilling makes an endpoint, a price and an event that moves the subject.
+func (s *adminStack) prepareBilling(id, prefix string, actor tenants.Actor, plan, subject string) []string {
+	s.t.Helper()
+	ctx := s.t.Context()
+	e, err := s.store.CreateBillingEndpoint(ctx, actor, tenants.BillingEndpoint{Provider: tenants.StripeProvider, SubjectFrom: tenants.FromMetadata + "user"},
+		tenants.BillingSecrets{Signing: []string{"whsec_" + id}})
+	require.NoError(s.t, err)
+	price := prefix + "price_" + id
+	_, _, err = s.store.PutBillingPrice(ctx, actor, tenants.BillingPrice{Price: price, Endpoint: e.ID, Plan: plan}, tenants.Match{})
+	require.NoError(s.t, err)
+	body := `{"object":"event","id":"evt_` + id + `","type":"customer.subscription.created","created":1700000000,"data":{"object":{"id":"sub_1",
+		"customer":"` + prefix + `cus_1","status":"active","metadata":{"user":"` + subject + `"},"items":{"data":[{"quantity":1,"price":{"id":"` + price + `"}}]}}}}`
+	read, err := subscription.ParseStripe([]byte(body))
+	require.NoError(s.t, err)
+	_, err = s.store.StoreBillingEvent(ctx, tenants.Webhook{Tenant: actor.TenantID(), Endpoint: e.ID}, read, []byte(body))
+	require.NoError(s.t, err)
+	events, _, err := s.store.BillingEvents(ctx, actor, tenants.BillingEventFilter{Endpoint: &e.ID}, tenants.Page{Limit: 1})
+	require.NoError(s.t, err)
+	return []string{"{" + prefix + "endpoint}", e.ID.String(), "{" + prefix + "price}", price, "{" + prefix + "event}", events[0].ID.String()}
 }
 
 // A PUT under a name that another tenant uses makes an object of one's own, and leaves the other's alone.

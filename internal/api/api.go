@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"weir/internal/billing"
 	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/once"
@@ -62,7 +63,11 @@ type Deps struct {
 	// InvitationLink returns the link of an invitation where its maker is to hand it on, and "" where
 	// it goes out by mail; nil: it always does.
 	InvitationLink func(tenants.Invitation) string
-	CursorKey      []byte // authenticates the cursors of lists; the same on all instances
+	// Billing settles events; nil: one of its own, which only replays.
+	Billing *billing.Runner
+	// PublicURL begins the addresses of webhooks; "": as the caller came.
+	PublicURL string
+	CursorKey []byte // authenticates the cursors of lists; the same on all instances
 }
 
 // Readiness says whether this instance can serve checks.
@@ -79,6 +84,7 @@ type server struct {
 	capacity *capacity
 	access   *accessBudget
 	once     *once.Records
+	billing  *billing.Runner
 }
 
 const (
@@ -112,6 +118,11 @@ func New(cfg Config, deps Deps) chi.Router {
 		r.Method(method, healthPath, http.HandlerFunc(s.health))
 		r.Method(method, readyPath, http.HandlerFunc(s.ready))
 	}
+	if s.billing = deps.Billing; s.billing == nil {
+		s.billing = billing.New(billing.Options{Store: deps.Store, Logger: deps.Logger})
+	}
+	deps.Billing = s.billing
+	mountWebhooks(r, s)
 	mountAdmin(r, deps)
 	if cfg.Lane != nil {
 		cfg.Lane.server.Store(s)

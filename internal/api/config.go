@@ -9,6 +9,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/negotiation"
+	"github.com/google/uuid"
 
 	"weir/internal/limit"
 	"weir/internal/route"
@@ -29,6 +30,9 @@ type ConfigDocument struct {
 	Routes   Optional[[]RouteCreate]   `json:"routes,omitempty" maxItems:"200"`
 	Plans    Optional[[]PlanCreate]    `json:"plans,omitempty" doc:"A plan without the field limits keeps its limits"`
 	Subjects Optional[[]ConfigSubject] `json:"subjects,omitempty" maxItems:"10000" doc:"Registered subjects"`
+
+	BillingEndpoints Optional[[]ConfigBillingEndpoint] `json:"billing_endpoints,omitempty" maxItems:"100" doc:"Billing endpoints without their secrets: a document changes existing ones, and neither creates nor deletes any"`
+	BillingPrices    Optional[[]ConfigBillingPrice]    `json:"billing_prices,omitempty" maxItems:"2000" doc:"The plans of prices. Changes of billing require the scope manage"`
 }
 
 // ConfigTenant is what a document says of the tenant itself.
@@ -44,6 +48,7 @@ type ConfigSubject struct {
 	Labels      Optional[map[string]string]         `json:"labels,omitempty" doc:"At most 32; default none"`
 	BillingRef  Optional[string]                    `json:"billing_ref,omitempty" doc:"Name in your billing system; up to 256 bytes"`
 	CycleAnchor Optional[time.Time]                 `json:"cycle_anchor,omitempty" doc:"RFC 3339: where the windows of rules with the anchor subject begin; default: by the calendar"`
+	Multiplier  Optional[int64]                     `json:"multiplier,omitempty" minimum:"1" maximum:"1000000" doc:"Multiplies the limits that the plan gives; default 1"`
 	Overrides   Optional[map[string]ConfigOverride] `json:"overrides,omitempty" doc:"By the slug of the rule; if omitted, the subject keeps its overrides"`
 }
 
@@ -63,7 +68,7 @@ type ConfigChanges struct {
 // ConfigChange is one thing that a document changes.
 type ConfigChange struct {
 	Action string       `json:"action" enum:"create,update,delete"`
-	Kind   string       `json:"kind" enum:"tenant,rule,route,plan,plan_limit,subject,override"`
+	Kind   string       `json:"kind" enum:"tenant,rule,route,plan,plan_limit,subject,override,endpoint,price"`
 	Name   string       `json:"name" doc:"The slug or subject; PLAN/RULE of a plan_limit, SUBJECT/RULE of an override"`
 	Text   string       `json:"text" doc:"The change as text"`
 	Before ConfigFields `json:"before" doc:"The changed fields before, or all fields of a deleted object; null for a created object"`
@@ -222,7 +227,52 @@ func (in *ConfigDocument) document() (d tenants.Document, errs []ProblemField) {
 		d.Subjects[i], wrong = in.Subjects.Value[i].subject()
 		errs = append(errs, below("/subjects/"+strconv.Itoa(i), wrong)...)
 	}
+	in.billing(&d, &errs)
 	return d, errs
+}
+
+// ConfigBillingEndpoint is a billing endpoint in a document.
+type ConfigBillingEndpoint struct {
+	ID           string           `json:"id" doc:"Id of an existing endpoint"`
+	Provider     string           `json:"provider" enum:"stripe,generic" doc:"Cannot be changed"`
+	Name         Optional[string] `json:"name,omitempty" doc:"Up to 200 characters"`
+	SubjectFrom  Optional[string] `json:"subject_from,omitempty" doc:"customer (default), client_reference_id, or metadata.KEY"`
+	GraceDays    Optional[int64]  `json:"grace_days,omitempty" minimum:"0" maximum:"365" doc:"Default 7"`
+	FallbackPlan Optional[string] `json:"fallback_plan,omitempty" doc:"Slug of a plan; null (default): the tenant's default plan"`
+}
+
+// ConfigBillingPrice is the plan of a price in a document.
+type ConfigBillingPrice struct {
+	ID       string          `json:"id" doc:"Id of a price or product at the provider"`
+	Endpoint string          `json:"endpoint" doc:"Id of the billing endpoint"`
+	Plan     string          `json:"plan" doc:"Slug of a plan"`
+	Multiply Optional[bool]  `json:"multiply,omitempty" doc:"Default false"`
+	Priority Optional[int64] `json:"priority,omitempty" minimum:"0" maximum:"1000000" doc:"Default 0"`
+}
+
+// billing reads the sections of billing. The store says which ids name nothing.
+func (in *ConfigDocument) billing(d *tenants.Document, errs *[]ProblemField) {
+	if in.BillingEndpoints.given() {
+		d.Endpoints = make([]tenants.BillingEndpoint, len(in.BillingEndpoints.Value))
+	}
+	for i := range in.BillingEndpoints.Value {
+		body, e := &in.BillingEndpoints.Value[i], &d.Endpoints[i]
+		e.ID, _ = uuid.Parse(body.ID)
+		e.Provider = body.Provider
+		fields := BillingEndpointFields{Name: body.Name, SubjectFrom: body.SubjectFrom, GraceDays: body.GraceDays, FallbackPlan: body.FallbackPlan}
+		e.SubjectFrom, e.GraceDays = tenants.FromCustomer, defaultGraceDays
+		*errs = append(*errs, below("/billing_endpoints/"+strconv.Itoa(i), fields.apply(e))...)
+	}
+	if in.BillingPrices.given() {
+		d.Prices = make([]tenants.BillingPrice, len(in.BillingPrices.Value))
+	}
+	for i := range in.BillingPrices.Value {
+		body := &in.BillingPrices.Value[i]
+		endpoint, _ := uuid.Parse(body.Endpoint)
+		d.Prices[i] = tenants.BillingPrice{
+			Price: body.ID, Endpoint: endpoint, Plan: body.Plan, Multiply: body.Multiply.or(false), Priority: int(body.Priority.or(0)),
+		}
+	}
 }
 
 // given reports whether the body has the field, and not as null.
@@ -230,7 +280,7 @@ func (o Optional[T]) given() bool { return o.Set && !o.Null }
 
 func (in *ConfigSubject) subject() (tenants.Subject, []ProblemField) {
 	s := tenants.Subject{Subject: in.Subject, Labels: in.Labels.or(nil)}
-	fields := SubjectFields{Plan: in.Plan, State: in.State, BillingRef: in.BillingRef, CycleAnchor: in.CycleAnchor}
+	fields := SubjectFields{Plan: in.Plan, State: in.State, BillingRef: in.BillingRef, CycleAnchor: in.CycleAnchor, Multiplier: in.Multiplier}
 	errs := fields.apply(&s)
 	if !in.Overrides.given() {
 		return s, errs

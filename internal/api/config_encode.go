@@ -22,6 +22,27 @@ type writtenConfig struct {
 	Routes   []writtenRoute   `json:"routes"`
 	Plans    []writtenPlan    `json:"plans"`
 	Subjects []writtenSubject `json:"subjects,omitzero"`
+
+	BillingEndpoints []writtenEndpoint `json:"billing_endpoints,omitempty"`
+	BillingPrices    []writtenPrice    `json:"billing_prices,omitempty"`
+}
+
+// writtenEndpoint is a billing endpoint without its secrets.
+type writtenEndpoint struct {
+	ID           string `json:"id"`
+	Provider     string `json:"provider"`
+	Name         string `json:"name,omitempty"`
+	SubjectFrom  string `json:"subject_from"`
+	GraceDays    int    `json:"grace_days"`
+	FallbackPlan string `json:"fallback_plan,omitempty"`
+}
+
+type writtenPrice struct {
+	ID       string `json:"id"`
+	Endpoint string `json:"endpoint"`
+	Plan     string `json:"plan"`
+	Multiply bool   `json:"multiply,omitempty"`
+	Priority int    `json:"priority,omitempty"`
 }
 
 type writtenTenant struct {
@@ -78,6 +99,7 @@ type writtenSubject struct {
 	Labels      map[string]string          `json:"labels,omitempty"`
 	BillingRef  string                     `json:"billing_ref,omitempty"`
 	CycleAnchor *time.Time                 `json:"cycle_anchor,omitempty"`
+	Multiplier  int                        `json:"multiplier,omitempty"`
 	Overrides   map[string]writtenOverride `json:"overrides"`
 }
 
@@ -117,6 +139,16 @@ func encodeConfig(d *tenants.Document) ([]byte, error) {
 	for i := range d.Subjects {
 		out.Subjects[i] = writeSubject(&d.Subjects[i])
 	}
+	for _, e := range d.Endpoints {
+		out.BillingEndpoints = append(out.BillingEndpoints, writtenEndpoint{
+			ID: e.ID.String(), Provider: e.Provider, Name: e.Name, SubjectFrom: e.SubjectFrom, GraceDays: e.GraceDays, FallbackPlan: e.FallbackPlan,
+		})
+	}
+	for _, p := range d.Prices {
+		out.BillingPrices = append(out.BillingPrices, writtenPrice{
+			ID: p.Price, Endpoint: p.Endpoint.String(), Plan: p.Plan, Multiply: p.Multiply, Priority: p.Priority,
+		})
+	}
 	var buf bytes.Buffer
 	e := json.NewEncoder(&buf)
 	e.SetEscapeHTML(false)
@@ -137,6 +169,9 @@ func writeSubject(s *tenants.Subject) writtenSubject {
 	out := writtenSubject{
 		Subject: s.Subject, Plan: s.Plan, State: s.State.String(), Labels: s.Labels, BillingRef: s.BillingRef, CycleAnchor: s.CycleAnchor,
 		Overrides: make(map[string]writtenOverride, len(s.Overrides)),
+	}
+	if s.Multiplier > 1 {
+		out.Multiplier = s.Multiplier
 	}
 	for _, o := range s.Overrides {
 		out.Overrides[o.Rule] = writtenOverride{

@@ -37,6 +37,10 @@ var docsExamples = map[string]string{
 	"put-override":  `{"limit": 5000, "reason": "launch week", "expires_at": "2099-12-31T23:59:59Z"}`,
 	"reset-subject": `{"reason": "a mistake of ours"}`,
 
+	"create-billing-endpoint": `{"provider": "stripe", "name": "Stripe", "signing_secrets": ["whsec_from_stripe"], "subject_from": "metadata.user_id", "grace_days": 7}`,
+	"patch-billing-endpoint":  `{"add_signing_secret": "whsec_another_one"}`,
+	"put-billing-price":       `{"plan": "default", "multiply": true}`,
+
 	"create-member": `{"email": "ada@example.com", "role": "viewer"}`,
 	"patch-member":  `{"role": "editor"}`,
 

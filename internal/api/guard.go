@@ -55,6 +55,7 @@ func (ad *adapter) ServeHTTP(w http.ResponseWriter, r *http.Request) { ad.router
 type conditions struct {
 	match     tenants.Match
 	noneMatch []string // values of If-None-Match, read only by GET
+	base      string   // scheme and host that the caller has used
 }
 
 type conditionsKey struct{}
@@ -105,6 +106,7 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 			writeProblem(w, r, err)
 			return
 		}
+		cond.base = baseOf(r)
 		ctx := tenants.WithOrigin(r.Context(), originOf(r))
 		r = r.WithContext(context.WithValue(ctx, conditionsKey{}, cond))
 		r.Body = io.NopCloser(bytes.NewReader(body))
@@ -118,6 +120,14 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 		}
 		answer.ServeHTTP(w, r)
 	})
+}
+
+// baseOf is scheme and host as the caller has used them. It is only shown to the caller.
+func baseOf(r *http.Request) string {
+	if r.TLS != nil {
+		return "https://" + r.Host
+	}
+	return "http://" + r.Host
 }
 
 // originOf says where a request came from, for the audit trail: by its connection, or by what a

@@ -14,12 +14,13 @@ import (
 // foreignBodies name an object of tenant B inside a body of A's, by operation. {b-rule} and {b-plan} are names
 // that B has and A has not.
 var foreignBodies = map[string]string{
-	"create-plan":   `{"slug":"borrows","limits":{"{b-rule}":{"limit":1}}}`,
-	"put-plan":      `{"limits":{"{b-rule}":{"limit":1}}}`,
-	"patch-plan":    `{"limits":{"{b-rule}":{"limit":1}}}`,
-	"put-subject":   `{"plan":"{b-plan}"}`,
-	"patch-subject": `{"plan":"{b-plan}"}`,
-	"reset-subject": `{"rule":"{b-rule}","reason":"r"}`,
+	"create-plan":       `{"slug":"borrows","limits":{"{b-rule}":{"limit":1}}}`,
+	"put-plan":          `{"limits":{"{b-rule}":{"limit":1}}}`,
+	"patch-plan":        `{"limits":{"{b-rule}":{"limit":1}}}`,
+	"put-subject":       `{"plan":"{b-plan}"}`,
+	"patch-subject":     `{"plan":"{b-plan}"}`,
+	"put-billing-price": `{"plan":"{b-plan}"}`,
+	"reset-subject":     `{"rule":"{b-rule}","reason":"r"}`,
 	"put-config": `{"plans":[{"slug":"borrows","limits":{"{b-rule}":{"limit":1}}}],
 		"subjects":[{"subject":"s","plan":"{b-plan}","overrides":{"{b-rule}":{"limit":1}}}]}`,
 	"import-subjects": `{"subject":"s","plan":"{b-plan}","overrides":{"{b-rule}":{"limit":1}}}`,
@@ -28,7 +29,7 @@ var foreignBodies = map[string]string{
 // foreignFilters are values of query parameters that find objects of tenant B, and nothing of A's.
 var foreignFilters = map[string]string{
 	"rule": "{b-rule}", "plan": "{b-plan}", "subject": "{b-subject}", "target": "{b-subject}", "prefix": "b-s-", "q": "b-r-",
-	"actor": "{b-key}",
+	"actor": "{b-key}", "endpoint": "{b-endpoint}", "customer": "b-cus_1",
 }
 
 // Every way in which a request can name something leads to one's own tenant only: what another has
@@ -42,7 +43,7 @@ func TestAnotherTenantsObjects(t *testing.T) {
 		t.Run(id, func(t *testing.T) {
 			s, c := s.in(t), adminCases[id]
 			fill := s.prepare(id)
-			none := strings.NewReplacer("{b-rule}", "none", "{b-plan}", "none", "{b-subject}", "none", "{b-key}", "none", "b-s-", "none-", "b-r-", "none-")
+			none := strings.NewReplacer("{b-rule}", "none", "{b-plan}", "none", "{b-subject}", "none", "{b-key}", "none", "{b-endpoint}", "00000000-0000-4000-8000-000000000000", "b-cus_1", "none", "b-s-", "none-", "b-r-", "none-")
 			path, _, _ := strings.Cut(fill.Replace(c.path), "?")
 
 			for _, p := range op.op.Parameters {

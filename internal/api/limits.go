@@ -257,6 +257,11 @@ func watch[T, I any](a *admin, path, id, summary string, h func(context.Context,
 	register(a, op, h)
 }
 
+// show registers a GET of what is no object with a version.
+func show[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*answerOf[T], error)) {
+	register(a, a.operation(http.MethodGet, path, id, summary, nil), h)
+}
+
 // ask registers a POST that changes nothing, and so needs no more than the scope read. The answer is a T, written
 // by hand.
 func ask[T, I any](a *admin, path, id, summary string, h func(context.Context, *I) (*huma.StreamResponse, error)) {

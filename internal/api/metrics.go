@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"weir/internal/tenants"
 )
 
 // The routes of the hot path, whose metrics are bound beforehand: finding a counter by its labels
@@ -42,6 +44,7 @@ type Metrics struct {
 	requests *prometheus.CounterVec   // route, code
 	duration *prometheus.HistogramVec // route
 	problems *prometheus.CounterVec   // code
+	webhooks *prometheus.CounterVec   // provider, result
 	shed     prometheus.Counter
 	panics   prometheus.Counter
 	inFlight atomic.Int64
@@ -68,6 +71,10 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "weir_http_check_problems_total",
 			Help: "Checks that were refused without a decision, by the code of the problem document.",
 		}, []string{"code"}),
+		webhooks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weir_webhooks_total",
+			Help: "Requests to webhook endpoints, by provider and result. Only stored events can change a plan.",
+		}, []string{"provider", "result"}),
 		shed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "weir_http_shed_total",
 			Help: "Requests refused because too many were being served.",
@@ -81,11 +88,16 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help: "Limits and refunds that descriptors of Envoy asked for, and that were ignored.",
 		}),
 	}
-	registry.MustRegister(m.requests, m.duration, m.problems, m.shed, m.panics, m.envoyIgnored,
+	registry.MustRegister(m.requests, m.duration, m.problems, m.webhooks, m.shed, m.panics, m.envoyIgnored,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "weir_http_in_flight",
 			Help: "Requests being served now.",
 		}, func() float64 { return float64(m.inFlight.Load()) }))
+	for _, provider := range []string{tenants.StripeProvider, tenants.GenericProvider} {
+		for _, result := range webhookResults {
+			m.webhooks.WithLabelValues(provider, result)
+		}
+	}
 	for route := coldRoute + 1; route < hotRoutes; route++ {
 		m.hotDuration[route] = m.duration.WithLabelValues(hotRouteNames[route])
 		for class, name := range statusClasses {

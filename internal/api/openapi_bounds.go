@@ -73,6 +73,10 @@ var bodyBounds = map[string]map[string]keywords{
 	"OverrideInput":  overrideBounds,
 	"ConfigOverride": overrideBounds,
 
+	"BillingEndpointCreate": onlyName,
+	"BillingEndpointPatch":  with(onlyName, "signing_secrets", neverNull),
+	"BillingPricePut":       {"id": neverNull},
+
 	"KeyCreate": onlyName,
 	"KeyPatch":  with(onlyName, "scopes", neverNull),
 

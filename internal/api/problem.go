@@ -55,6 +55,11 @@ const (
 	codeBulkBusy               = "BULK_BUSY"
 	codeSimulationBusy         = "SIMULATION_BUSY"
 	codeSimulationTooLarge     = "SIMULATION_TOO_LARGE"
+	codeInvalidSignature       = "INVALID_SIGNATURE"
+	codeMalformedEvent         = "MALFORMED_EVENT"
+	codeWrongMode              = "WRONG_MODE"
+	codeWebhookRateExceeded    = "WEBHOOK_RATE_EXCEEDED"
+	codeEncryptionKeyMissing   = "ENCRYPTION_KEY_MISSING"
 	codeInternal               = "INTERNAL"
 	codeKeyLookupUnavailable   = "KEY_LOOKUP_UNAVAILABLE"
 	codePolicyUnavailable      = "POLICY_UNAVAILABLE"
@@ -92,7 +97,7 @@ var problemTitles = map[string]string{
 	codeConflict:               "The request conflicts with the current state",
 	codeSlugTaken:              "The slug is already in use",
 	codeDefaultPlan:            "The plan is the default plan",
-	codePlanInUse:              "The plan has subjects",
+	codePlanInUse:              "The plan is in use",
 	codeKeyNotActive:           "The API key is no longer active",
 	codePlatformTenant:         "The operator's tenant cannot be changed this way",
 	codeLastOwner:              "A tenant needs an owner",
@@ -110,6 +115,11 @@ var problemTitles = map[string]string{
 	codeBulkBusy:               "Too many imports or exports are running",
 	codeSimulationBusy:         "Too many simulations are running",
 	codeSimulationTooLarge:     "The simulation is too large",
+	codeInvalidSignature:       "The signature is not valid",
+	codeMalformedEvent:         "The body is not an event",
+	codeWrongMode:              "The event is of another mode",
+	codeWebhookRateExceeded:    "The endpoint exceeded its rate of events",
+	codeEncryptionKeyMissing:   "The installation has no encryption key",
 	codeInternal:               "Internal error",
 	codeKeyLookupUnavailable:   "The API key cannot be verified now",
 	codePolicyUnavailable:      "The tenant's rules cannot be loaded now",

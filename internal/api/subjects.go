@@ -20,6 +20,7 @@ type Subject struct {
 	Labels      map[string]string   `json:"labels"`
 	BillingRef  *string             `json:"billing_ref" doc:"Name in your billing system"`
 	CycleAnchor *time.Time          `json:"cycle_anchor" doc:"Where the windows of rules with the anchor subject begin; null: by the calendar"`
+	Multiplier  int64               `json:"multiplier" doc:"Multiplies the limits that the plan gives, such as by the seats that are paid for"`
 	Overrides   map[string]Override `json:"overrides" doc:"By the slug of the rule"`
 	CreatedAt   time.Time           `json:"created_at"`
 	UpdatedAt   time.Time           `json:"updated_at"`
@@ -44,6 +45,7 @@ type SubjectFields struct {
 	State       Optional[string]    `json:"state,omitempty" enum:"active,blocked,exempt" doc:"Default active"`
 	BillingRef  Optional[string]    `json:"billing_ref,omitempty" doc:"Name in your billing system; up to 256 bytes"`
 	CycleAnchor Optional[time.Time] `json:"cycle_anchor,omitempty" doc:"RFC 3339, to the millisecond: where the windows of rules with the anchor subject begin; default: by the calendar"`
+	Multiplier  Optional[int64]     `json:"multiplier,omitempty" minimum:"1" maximum:"1000000" doc:"Multiplies the limits that the plan gives; default 1"`
 }
 
 // SubjectPut is the body of PUT /v1/subjects/{subject}. It leaves the subject's overrides alone.
@@ -96,7 +98,7 @@ func subjectAnswer(s tenants.Subject) Subject {
 	}
 	return Subject{
 		Subject: s.Subject, Plan: optionalText(s.Plan), State: s.State.String(), Labels: labels,
-		BillingRef: optionalText(s.BillingRef), CycleAnchor: s.CycleAnchor, Overrides: overrides,
+		BillingRef: optionalText(s.BillingRef), CycleAnchor: s.CycleAnchor, Multiplier: int64(s.Multiplier), Overrides: overrides,
 		CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, Version: s.Version,
 	}
 }
@@ -115,6 +117,7 @@ func (f *SubjectFields) apply(s *tenants.Subject) []ProblemField {
 	if f.CycleAnchor.Set {
 		s.CycleAnchor = optionalTime(f.CycleAnchor)
 	}
+	s.Multiplier = int(f.Multiplier.patch(int64(max(s.Multiplier, 1)), 1))
 	// The name has been validated against the schema, which lists them.
 	s.State, _ = check.ParseSubjectState(f.State.patch(s.State.String(), check.Active.String()))
 	errs := mismatch(f.Subject, "/subject", s.Subject)

@@ -35,8 +35,11 @@ type SubjectData struct {
 	State   SubjectState
 	// CycleAnchor is where the windows of rules with the anchor "subject" begin; nil: by the calendar.
 	CycleAnchor *time.Time
-	Overrides   []OverrideData
-	Deleted     bool // only in changes: forget the subject
+	// Multiplier multiplies the numbers of the plan, as far as they stay in their range; 0 or 1: they
+	// are as they are.
+	Multiplier int64
+	Overrides  []OverrideData
+	Deleted    bool // only in changes: forget the subject
 }
 
 // OverrideData is the number that one subject has for one rule, and when.
@@ -243,6 +246,22 @@ func (n number) with(l limit.Limit, source string) number {
 	return n
 }
 
+// times returns n with its limit and burst multiplied, both by as much as both ranges allow: so a
+// bucket takes as long to refill as before.
+func (n number) times(factor int64) number {
+	if n.unlimited {
+		return n
+	}
+	most := n.numbers.Algorithm.MaxLimit() / n.numbers.Limit
+	if n.numbers.Burst > 0 {
+		most = min(most, limit.MaxLimit/n.numbers.Burst)
+	}
+	factor = max(min(factor, most), 1)
+	n.numbers.Limit *= factor
+	n.numbers.Burst *= factor
+	return n
+}
+
 // plan returns the plan that a check runs under: the one it names, else the subject's, else
 // the tenant's default (nil where the tenant has none). ok is false for a name that is unknown.
 func (p *Policy) plan(named string, s *subjectEntry) (plan *planNumbers, ok bool) {
@@ -271,6 +290,9 @@ func (p *Policy) number(i int32, plan *planNumbers, s *subjectEntry, nowMS int64
 		}
 	}
 	if n := plan.number(i); n != nil {
+		if s != nil && s.multiplier > 1 {
+			return n.times(s.multiplier)
+		}
 		return *n
 	}
 	return r.number

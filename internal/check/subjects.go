@@ -46,6 +46,8 @@ type subjectEntry struct {
 	state     SubjectState
 	overrides []overrideEntry
 	anchorMS  int64 // cycle anchor, milliseconds since 1970; limit.NoAnchor for none
+	// multiplier is of the plan's numbers; 0 or 1: none.
+	multiplier int64
 }
 
 type overrideEntry struct {
@@ -214,7 +216,7 @@ func (s *subjects) entryOf(t *subjectTable, d SubjectData) (uint32, bool) {
 	var plan string
 	for _, i := range s.shared {
 		if e := entries[i]; e.plan == d.Plan {
-			if e.state == d.State && !d.own() {
+			if e.state == d.State && e.multiplier == d.Multiplier && !d.own() {
 				return i, true
 			}
 			plan = e.plan // of the same bytes
@@ -245,7 +247,7 @@ func (e *subjectEntry) own() bool { return len(e.overrides) > 0 || e.anchorMS !=
 func (d *SubjectData) own() bool { return len(d.Overrides) > 0 || d.CycleAnchor != nil }
 
 func newSubjectEntry(d SubjectData, plan string) *subjectEntry {
-	e := &subjectEntry{plan: plan, state: d.State, anchorMS: limit.NoAnchor}
+	e := &subjectEntry{plan: plan, state: d.State, anchorMS: limit.NoAnchor, multiplier: d.Multiplier}
 	if d.CycleAnchor != nil {
 		e.anchorMS = d.CycleAnchor.UnixMilli()
 	}

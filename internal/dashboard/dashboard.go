@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"weir/internal/billing"
 	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/mail"
@@ -39,8 +40,11 @@ type Deps struct {
 	Follow func(ctx context.Context, tenant limit.TenantID)
 	// Observe returns what counts the requests that one route answered, "" being none; nil: nobody counts.
 	Observe func(pattern string) func(status int, took time.Duration)
-	Mail    *mail.Post // nil: mail is off
-	Signup  Signup     // "": SignupClosed
+	Mail    *mail.Post      // nil: mail is off
+	Billing *billing.Runner // replays events; nil: one of its own
+	// PublicURL begins the addresses of webhooks; "": as the browser came.
+	PublicURL string
+	Signup    Signup // "": SignupClosed
 	// Stopping is closed when the process is about to end: pages that are kept up to date are to
 	// connect elsewhere. nil: never.
 	Stopping <-chan struct{}
@@ -77,6 +81,9 @@ func New(deps Deps) http.Handler {
 	}
 	if deps.Mail == nil {
 		deps.Mail = mail.Off()
+	}
+	if deps.Billing == nil {
+		deps.Billing = billing.New(billing.Options{Store: deps.Store, Logger: deps.Logger})
 	}
 	if deps.Signup == "" {
 		deps.Signup = SignupClosed
@@ -155,6 +162,14 @@ func New(deps Deps) http.Handler {
 	r.Post("/members/{id}/resend", d.write(tenants.MayManage, d.resend))
 	r.Post("/members/{id}/withdraw", d.write(tenants.MayManage, d.withdraw))
 
+	r.Get("/billing", d.page(d.billingPage))
+	r.Post("/billing", d.write(tenants.MayManage, d.actOnBilling))
+	r.Get("/billing/endpoints/{id}", d.page(d.endpointPage))
+	r.Get("/billing/endpoints/{id}/wait", d.page(d.waitForEvent))
+	r.Post("/billing/endpoints/{id}", d.write(tenants.MayManage, d.actOnEndpoint))
+	r.Get("/billing/events", d.page(d.billingEvents))
+	r.Post("/billing/events/{id}/replay", d.write(tenants.MayManage, d.replayEvent))
+
 	r.Get("/start", d.page(d.start))
 	r.Post("/start", d.write(tenants.MayManage, d.makeStart))
 	r.Get("/start/wait", d.page(d.waitForCheck))
@@ -183,7 +198,7 @@ var segments = map[string]bool{
 	"login": true, "logout": true, "theme": true, "search": true, "settings": true, "start": true, "tenant": true, "sessions": true, "playground": true, "tester": true,
 	"forgot": true, "reset": true, "invitation": true, "signup": true, "account": true, "dev": true,
 	"live": true, "usage": true, "decisions": true, "audit": true,
-	"rules": true, "plans": true, "subjects": true, "keys": true, "members": true,
+	"rules": true, "plans": true, "subjects": true, "keys": true, "members": true, "billing": true,
 	"tenants": true, "instances": true,
 }
 

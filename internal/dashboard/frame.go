@@ -48,7 +48,7 @@ var navigation = []navGroup{
 	{"Monitor", []navItem{{"/", "Overview", "layout-dashboard"}, {"/decisions", "Decisions", "activity"}, {"/usage", "Usage", "chart-column"}, {"/audit", "Audit trail", "scroll-text"}}},
 	{"Limits", []navItem{{"/rules", "Rules", "gauge"}, {"/plans", "Plans", "layers"}, {"/subjects", "Subjects", "users"}}},
 	{"Try", []navItem{{"/tester", "Tester", "flask-conical"}, {"/playground", "Playground", "circle-play"}}},
-	{"Tenant", []navItem{{"/keys", "API keys", "key-round"}, {"/members", "Members", "user-plus"}, {"/settings", "Settings", "settings"}}},
+	{"Tenant", []navItem{{"/keys", "API keys", "key-round"}, {"/members", "Members", "user-plus"}, {"/billing", "Billing", "arrow-left-right"}, {"/settings", "Settings", "settings"}}},
 }
 
 // operating lists the pages for the operator of the service.

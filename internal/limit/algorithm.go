@@ -62,16 +62,20 @@ func NewState(a Algorithm) State {
 	panic(fmt.Sprintf("check: no algorithm %d", a))
 }
 
+// MaxLimit returns the greatest limit that the algorithm takes.
+func (a Algorithm) MaxLimit() int64 {
+	switch a {
+	case FixedWindow, FixedWindowFirstHit:
+		return MaxFixedLimit
+	case SlidingWindowLog:
+		return MaxLogLimit
+	}
+	return MaxLimit
+}
+
 // valid reports whether the arithmetic of n's algorithm is exact and bounded.
 func (n *Numbers) Valid() bool {
-	most := MaxLimit
-	switch n.Algorithm {
-	case FixedWindow, FixedWindowFirstHit:
-		most = MaxFixedLimit
-	case SlidingWindowLog:
-		most = MaxLogLimit
-	}
-	if n.Limit < 1 || n.Limit > most || n.PenaltyMS < 0 || n.PenaltyMS > MaxPenaltyMS {
+	if n.Limit < 1 || n.Limit > n.Algorithm.MaxLimit() || n.PenaltyMS < 0 || n.PenaltyMS > MaxPenaltyMS {
 		return false
 	}
 	if n.Calendar != NoCalendar {

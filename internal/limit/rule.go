@@ -307,16 +307,7 @@ func (r *Rule) checkPenalty(errs *FieldErrors) {
 }
 
 // maxLimit returns the greatest limit that the rule may have.
-func (r *Rule) maxLimit() int64 {
-	switch r.Algorithm {
-	case FixedWindow, FixedWindowFirstHit:
-		return MaxFixedLimit
-	case SlidingWindowLog:
-		return MaxLogLimit
-	default:
-		return MaxLimit
-	}
-}
+func (r *Rule) maxLimit() int64 { return r.Algorithm.MaxLimit() }
 
 // checkLimit checks a limit for the rule: its own, or that of a plan or an override.
 func (r *Rule) checkLimit(errs *FieldErrors, limit int64) {

@@ -85,6 +85,7 @@ const (
 	OperatorActor                      // the operator, through the server's own commands
 	SystemActor                        // the server itself, in one tenant
 	MemberActor                        // a person signed in to the dashboard
+	ProviderActor                      // a billing system, through one of its events
 )
 
 // Actor is who acts, in which tenant. All stores take the tenant from here. Only Authenticator
@@ -184,6 +185,9 @@ func (a Actor) mayGrantRole(role Role) bool {
 	}
 	return a.mayGrant(needed, nil)
 }
+
+// Label says in a record who the actor is: "key:NAME", or by id where it has no name.
+func (a Actor) Label() string { return a.label() }
 
 // label says in a record who did something: "key:NAME", or by id where it has no name.
 func (a Actor) label() string {

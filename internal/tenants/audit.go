@@ -23,14 +23,14 @@ type AuditEntry struct {
 	Sequence  int64 // 1, 2, 3... in each tenant
 	ID        uuid.UUID
 	At        time.Time
-	ActorKind string     // key, operator, system
+	ActorKind string     // key, operator, system, member, provider
 	ActorID   *uuid.UUID // of the key; nil where there is none
 	ActorName string
 	Address   string // of the client that the request came from; "": no request
 	UserAgent string // "": none was sent
 	RequestID string // "": no request
 	Action    string // create, update, delete, revoke, rotate, reset, import
-	Kind      string // tenant, key, rule, plan, subject, member
+	Kind      string // tenant, key, rule, plan, subject, member, endpoint, price
 	Target    string // slug, subject, email, or id of a key
 	// Before and After are JSON objects with the fields that differ; null in one of them stands for
 	// what is not set. Before is nil for what was created, After for what was deleted.
@@ -86,6 +86,8 @@ func (k ActorKind) String() string {
 		return "system"
 	case MemberActor:
 		return "member"
+	case ProviderActor:
+		return "provider"
 	}
 	return "unknown"
 }

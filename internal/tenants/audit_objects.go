@@ -17,17 +17,19 @@ import (
 
 // The kinds of objects in a trail.
 const (
-	auditTenant  = "tenant"
-	auditKey     = "key"
-	auditRule    = "rule"
-	auditRoute   = "route"
-	auditPlan    = "plan"    // with its limits
-	auditSubject = "subject" // with its overrides
-	auditMember  = "member"
+	auditTenant   = "tenant"
+	auditKey      = "key"
+	auditRule     = "rule"
+	auditRoute    = "route"
+	auditPlan     = "plan"    // with its limits
+	auditSubject  = "subject" // with its overrides
+	auditMember   = "member"
+	auditEndpoint = "endpoint" // of a billing system
+	auditPrice    = "price"    // of a billing system
 )
 
 // auditKinds lists the kinds.
-var auditKinds = []string{auditTenant, auditKey, auditRule, auditRoute, auditPlan, auditSubject, auditMember}
+var auditKinds = []string{auditTenant, auditKey, auditRule, auditRoute, auditPlan, auditSubject, auditMember, auditEndpoint, auditPrice}
 
 // trail notes during a change which objects it writes, each as it was before. At the end they are
 // read again, and what differs is what the change did: the writes themselves need not say it.
@@ -281,6 +283,9 @@ func auditFieldsOf(kind, object string) (auditFields, error) {
 		if kind == auditRule || kind == auditRoute || kind == auditPlan || kind == auditSubject {
 			name = fieldOfColumn(name)
 		}
+		if name == "multiplier" && string(value) == "1" { // as it is of nearly all
+			continue
+		}
 		if text := string(value); name != "" && text != `""` && text != "{}" {
 			fields[name] = spellTimes(name, value)
 		}
@@ -316,7 +321,7 @@ func auditObjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, kind str
 		objects[id] = auditObject{target, fields}
 	}
 	var ids []uuid.UUID
-	if kind != auditSubject {
+	if kind != auditSubject && kind != auditPrice {
 		for _, name := range names {
 			ids = append(ids, uuid.MustParse(name)) // touch was given the id as text
 		}
@@ -335,6 +340,10 @@ func auditObjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, kind str
 		err = eachRow(q.AuditPlans(ctx, db.AuditPlansParams{TenantID: tenant, Ids: ids}))(func(r db.AuditPlansRow) { add(r.ID.String(), r.Target, r.Object) })
 	case auditSubject:
 		err = eachRow(q.AuditSubjects(ctx, db.AuditSubjectsParams{TenantID: tenant, Subjects: names}))(func(r db.AuditSubjectsRow) { add(r.Target, r.Target, r.Object) })
+	case auditEndpoint:
+		err = eachRow(q.AuditEndpoints(ctx, db.AuditEndpointsParams{TenantID: tenant, Ids: ids}))(func(r db.AuditEndpointsRow) { add(r.ID.String(), r.Target, r.Object) })
+	case auditPrice:
+		err = eachRow(q.AuditPrices(ctx, db.AuditPricesParams{TenantID: tenant, Prices: names}))(func(r db.AuditPricesRow) { add(r.Target, r.Target, r.Object) })
 	case auditMember:
 		err = eachRow(q.AuditMembers(ctx, db.AuditMembersParams{TenantID: tenant, Ids: ids}))(func(r db.AuditMembersRow) { add(r.ID.String(), r.Target, r.Object) })
 	}

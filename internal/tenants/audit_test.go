@@ -567,13 +567,19 @@ func TestEveryWriteIsAudited(t *testing.T) {
 		"StampSubject":         "versions only",
 		"TouchKeys":            "when a key was used",
 		"RaiseSubjectsHistory": "what servers know of deletions",
+
+		"ReencryptBillingEndpoint": "the same secrets under another key",
+		"NoteBillingEndpointEvent": "when an event came",
+		"NoteBillingEndpointLook":  "what was looked at",
+		"ClaimBillingReconcile":    "who compares",
+		"NoteBillingReconcile":     "when it was compared",
 	}
 	writes, err := os.ReadFile("audit_writes.go")
 	require.NoError(t, err)
 	files, err := filepath.Glob("queries/*.sql")
 	require.NoError(t, err)
 	name := regexp.MustCompile(`(?m)^-- name: (\w+)`)
-	configuration := regexp.MustCompile(`(?i)\b(INSERT INTO|UPDATE|DELETE FROM)\s+(tenants|api_keys|rules|routes|plans|plan_limits|subjects|overrides|members)\b`)
+	configuration := regexp.MustCompile(`(?i)\b(INSERT INTO|UPDATE|DELETE FROM)\s+(tenants|api_keys|rules|routes|plans|plan_limits|subjects|overrides|members|billing_endpoints|billing_prices)\b`)
 	found := 0
 	for _, file := range files {
 		sql, err := os.ReadFile(file)

@@ -332,3 +332,43 @@ func (c *change) touchMember(ctx context.Context, tenant, id uuid.UUID) error {
 	}
 	return nil
 }
+
+// InsertBillingEndpoint creates an endpoint.
+func (c *change) InsertBillingEndpoint(ctx context.Context, p db.InsertBillingEndpointParams) (row db.BillingEndpoint, err error) {
+	if _, err = c.touch(ctx, auditEndpoint, p.ID.String(), true); err == nil {
+		row, err = c.Queries.InsertBillingEndpoint(ctx, p)
+	}
+	return row, err
+}
+
+// UpdateBillingEndpoint replaces an endpoint.
+func (c *change) UpdateBillingEndpoint(ctx context.Context, p db.UpdateBillingEndpointParams) (row db.BillingEndpoint, err error) {
+	if _, err = c.touch(ctx, auditEndpoint, p.ID.String(), false); err == nil {
+		row, err = c.Queries.UpdateBillingEndpoint(ctx, p)
+	}
+	return row, err
+}
+
+// DeleteBillingEndpoint removes an endpoint.
+func (c *change) DeleteBillingEndpoint(ctx context.Context, p db.DeleteBillingEndpointParams) error {
+	if _, err := c.touch(ctx, auditEndpoint, p.ID.String(), false); err != nil {
+		return err
+	}
+	return c.Queries.DeleteBillingEndpoint(ctx, p)
+}
+
+// UpsertBillingPrice maps a price to a plan.
+func (c *change) UpsertBillingPrice(ctx context.Context, p db.UpsertBillingPriceParams) (row db.BillingPrice, err error) {
+	if _, err = c.touch(ctx, auditPrice, p.Price, false); err == nil {
+		row, err = c.Queries.UpsertBillingPrice(ctx, p)
+	}
+	return row, err
+}
+
+// DeleteBillingPrice removes the mapping of a price.
+func (c *change) DeleteBillingPrice(ctx context.Context, p db.DeleteBillingPriceParams) error {
+	if _, err := c.touch(ctx, auditPrice, p.Price, false); err != nil {
+		return err
+	}
+	return c.Queries.DeleteBillingPrice(ctx, p)
+}

@@ -72,7 +72,7 @@ func TestImportSubjects(t *testing.T) {
 	changed, err := s.SubjectByName(t.Context(), a, "changed")
 	require.NoError(t, err)
 	require.Equal(t, tenants.Subject{
-		Subject: "changed", State: check.Exempt, BillingRef: "cus_2", Labels: map[string]string{},
+		Subject: "changed", State: check.Exempt, BillingRef: "cus_2", Multiplier: 1, Labels: map[string]string{},
 		Version: changed.Version, CreatedAt: changed.CreatedAt, UpdatedAt: changed.UpdatedAt,
 	}, changed)
 	same, err := s.SubjectByName(t.Context(), a, "kept")

@@ -26,6 +26,10 @@ type Document struct {
 	Plans []Plan
 	// Subjects: one whose Overrides are nil keeps those that it has.
 	Subjects []Subject
+	// Endpoints are those of billing systems, by their ids and without secrets: a document changes
+	// them, and neither creates nor deletes any.
+	Endpoints []BillingEndpoint
+	Prices    []BillingPrice
 }
 
 // Bounds on a document.
@@ -64,7 +68,7 @@ func (s *Store) Document(ctx context.Context, a Actor, subjects bool) (d Documen
 		if err != nil {
 			return err
 		}
-		d = Document{TenantName: &k.tenant.Name, Rules: make([]limit.Rule, len(k.rules)), Routes: make([]route.Route, len(k.routes)), Plans: k.plans}
+		d = Document{TenantName: &k.tenant.Name, Rules: make([]limit.Rule, len(k.rules)), Routes: make([]route.Route, len(k.routes)), Plans: k.plans, Endpoints: k.endpoints, Prices: k.prices}
 		for i, r := range k.rules {
 			d.Rules[i] = r.Rule
 		}
@@ -109,6 +113,9 @@ func (s *Store) ApplyDocument(ctx context.Context, a Actor, d Document, how Appl
 			return err
 		}
 		out = Applied{Changes: r.changes, Version: r.before.version(d.Subjects != nil)}
+		if r.changesBilling() && !a.May(MayManage) {
+			return ErrForbidden
+		}
 		if len(r.changes) == 0 || how.DryRun {
 			return nil
 		}
@@ -203,6 +210,9 @@ type configuration struct {
 	rules  []Rule  // by slug
 	routes []Route // by slug
 	plans  []Plan  // by slug
+
+	endpoints []BillingEndpoint // by id
+	prices    []BillingPrice    // by price
 }
 
 func readConfiguration(ctx context.Context, q *db.Queries, tenant uuid.UUID) (k configuration, err error) {
@@ -230,7 +240,10 @@ func readConfiguration(ctx context.Context, q *db.Queries, tenant uuid.UUID) (k 
 	if err != nil {
 		return k, err
 	}
-	k.plans, err = withLimits(ctx, q, tenant, plans)
+	if k.plans, err = withLimits(ctx, q, tenant, plans); err != nil {
+		return k, err
+	}
+	k.endpoints, k.prices, err = readBilling(ctx, q, tenant)
 	// Sorted here, for the order of the database depends on its locale.
 	slices.SortFunc(k.rules, func(a, b Rule) int { return strings.Compare(a.Slug, b.Slug) })
 	slices.SortFunc(k.routes, func(a, b Route) int { return strings.Compare(a.Slug, b.Slug) })

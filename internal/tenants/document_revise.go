@@ -34,6 +34,10 @@ type revision struct {
 	renumbered                          map[string]int // rules whose limits may not fit any more, and their places in the document
 	goneDefault                         bool           // some plan is the default no more
 
+	editedEndpoints []BillingEndpoint
+	putPrices       []BillingPrice
+	gonePrices      []string
+
 	subjects []*revisedSubject // those in the document
 	gone     []Subject
 }
@@ -78,6 +82,7 @@ func (c *change) revise(ctx context.Context, d *Document, how Apply) (*revision,
 	r.reviseRules()
 	r.reviseRoutes()
 	r.revisePlans()
+	r.reviseBilling()
 	if err := c.reviseSubjects(ctx, r); err != nil {
 		return nil, err
 	}

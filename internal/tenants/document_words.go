@@ -72,6 +72,10 @@ func title(kind, name string) string {
 		return fmt.Sprintf("the limit of plan %s for rule %s", owner, rule)
 	case "override":
 		return fmt.Sprintf("the override of subject %q for rule %s", owner, rule)
+	case "endpoint":
+		return "billing endpoint " + name
+	case "price":
+		return "the plan of price " + name
 	case "subject":
 		return fmt.Sprintf("subject %q", name)
 	}
@@ -167,7 +171,7 @@ func overrideFields(o Override) []field {
 func subjectFields(s *Subject, overrides bool) []field {
 	fields := []field{
 		{"subject", s.Subject}, {"plan", textOrNil(s.Plan)}, {"state", s.State.String()}, {"labels", labelsOf(s.Labels)},
-		{"billing_ref", textOrNil(s.BillingRef)}, {"cycle_anchor", timeOrNil(anchorOf(s.CycleAnchor))},
+		{"billing_ref", textOrNil(s.BillingRef)}, {"cycle_anchor", timeOrNil(anchorOf(s.CycleAnchor))}, {"multiplier", s.multiplier()},
 	}
 	if overrides {
 		all := make(map[string]any, len(s.Overrides))

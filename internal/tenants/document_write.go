@@ -51,7 +51,7 @@ func (c *change) writeRevision(ctx context.Context, r *revision, numbered *int64
 func (c *change) partsOf(ctx context.Context, r *revision) (p parts, err error) {
 	for _, made := range r.changes {
 		switch made.Kind {
-		case "tenant":
+		case "tenant", "endpoint", "price":
 			p.itself = true
 		case "rule", "route", "plan", "plan_limit":
 			p.policy = true
@@ -94,6 +94,7 @@ func (c *change) queueRevision(ctx context.Context, r *revision, version int64) 
 		do(c.DeleteRoute(ctx, db.DeleteRouteParams{TenantID: c.tenant, ID: o.ID}))
 	}
 	do(c.queuePlans(ctx, r, version))
+	do(c.queueBilling(ctx, r, version))
 	do(c.queueNewSubjects(ctx, r, version))
 	for _, s := range r.subjects {
 		if s.old == nil {
@@ -180,6 +181,7 @@ func (c *change) queueNewSubjects(ctx context.Context, r *revision, version int6
 		subjects.PlanIds, subjects.States = append(subjects.PlanIds, plan), append(subjects.States, s.State.String())
 		subjects.Labels, subjects.BillingRefs = append(subjects.Labels, string(labels)), append(subjects.BillingRefs, s.BillingRef)
 		subjects.CycleAnchors = append(subjects.CycleAnchors, timeText(anchorOf(s.CycleAnchor)))
+		subjects.Multipliers = append(subjects.Multipliers, int32(s.multiplier()))
 		for _, o := range s.put {
 			overrides.Subjects = append(overrides.Subjects, s.Subject.Subject)
 			overrides.RuleIds = append(overrides.RuleIds, r.rules[o.Rule].ID)

@@ -173,6 +173,13 @@ func (s *Store) DeletePlan(ctx context.Context, a Actor, slug string, m Match) e
 		if used {
 			return &ConflictError{CodePlanInUse, "subjects have this plan: give them another one first"}
 		}
+		paid, err := c.PlanHasBilling(ctx, db.PlanHasBillingParams{TenantID: c.tenant, PlanID: old.ID})
+		if err != nil {
+			return err
+		}
+		if paid != nil && *paid {
+			return &ConflictError{CodePlanInUse, "a price is mapped to this plan, or a billing endpoint falls back to it: change that first"}
+		}
 		plans, err := c.CountPlans(ctx, c.tenant)
 		if err != nil {
 			return err

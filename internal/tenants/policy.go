@@ -138,18 +138,18 @@ func (l *loadedHistories) forget(tenant uuid.UUID) {
 // Both read subjects with their overrides, one row an override, subject after subject.
 const (
 	subjectColumns = `
-SELECT s.subject, coalesce(p.slug, ''), s.state, s.cycle_anchor,
+SELECT s.subject, coalesce(p.slug, ''), s.state, s.cycle_anchor, s.multiplier,
     CASE WHEN o.rule_id IS NOT NULL THEN (SELECT r.slug FROM rules r WHERE r.tenant_id = $1 AND r.id = o.rule_id) END, o.limit_units, o.burst_units, o.unlimited, o.starts_at, o.expires_at
 FROM `
 	subjectJoins = ` s
 LEFT JOIN plans p ON p.tenant_id = $1 AND p.id = s.plan_id
 LEFT JOIN overrides o ON o.tenant_id = $1 AND o.subject = s.subject
 ORDER BY s.subject`
-	changedSubjectsSQL = subjectColumns + "(SELECT subject, plan_id, state, cycle_anchor FROM subjects WHERE tenant_id = $1 AND version > $2)" + subjectJoins
+	changedSubjectsSQL = subjectColumns + "(SELECT subject, plan_id, state, cycle_anchor, multiplier FROM subjects WHERE tenant_id = $1 AND version > $2)" + subjectJoins
 	// Postgres plans this once for all tenants, takes each for small, and would read all subjects of a large
 	// one and sort them for each page: hence the setting.
 	subjectPageHeadSQL = "SELECT state, subjects_version, set_config('enable_sort', 'off', true) FROM tenants WHERE id = $1"
-	subjectPageSQL     = subjectColumns + "(SELECT subject, plan_id, state, cycle_anchor FROM subjects WHERE tenant_id = $1 AND subject > $2 ORDER BY subject LIMIT $3)" + subjectJoins
+	subjectPageSQL     = subjectColumns + "(SELECT subject, plan_id, state, cycle_anchor, multiplier FROM subjects WHERE tenant_id = $1 AND subject > $2 ORDER BY subject LIMIT $3)" + subjectJoins
 )
 
 // subjectPage is how many subjects are read at once: a tenth of a second, so that neither a time
@@ -239,13 +239,14 @@ func eachSubject(ctx context.Context, tx pgx.Tx, each func(check.SubjectData), s
 	var (
 		current              check.SubjectData // collects its overrides until the next subject begins
 		subject, plan, state string
+		multiplier           int64
 		rule                 *string
 		lim, burst           *int64
 		unlimited            *bool
 		startsAt, expiresAt  *time.Time
 		anchor               *time.Time
 	)
-	_, err = pgx.ForEachRow(rows, []any{&subject, &plan, &state, &anchor, &rule, &lim, &burst, &unlimited, &startsAt, &expiresAt}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&subject, &plan, &state, &anchor, &multiplier, &rule, &lim, &burst, &unlimited, &startsAt, &expiresAt}, func() error {
 		if subject != current.Subject {
 			if current.Subject != "" {
 				each(current)
@@ -255,6 +256,9 @@ func eachSubject(ctx context.Context, tx pgx.Tx, each func(check.SubjectData), s
 				return fmt.Errorf("read a subject's state: %w", err)
 			}
 			current = check.SubjectData{Subject: subject, Plan: plan, State: parsed, CycleAnchor: anchor}
+			if multiplier > 1 {
+				current.Multiplier = multiplier
+			}
 		}
 		if rule != nil {
 			current.Overrides = append(current.Overrides, check.OverrideData{

@@ -186,6 +186,31 @@ func TestRoles(t *testing.T) {
 		"RevokeKey": {managers, func(ctx context.Context, m tenants.Actor) error {
 			return s.RevokeKey(ctx, m, uuid.New(), tenants.Match{})
 		}},
+		"CreateBillingEndpoint": {managers, func(ctx context.Context, m tenants.Actor) error {
+			_, err := s.CreateBillingEndpoint(ctx, m, tenants.BillingEndpoint{Provider: tenants.StripeProvider, SubjectFrom: tenants.FromCustomer},
+				tenants.BillingSecrets{Signing: []string{"whsec_abc"}})
+			return err
+		}},
+		"EditBillingEndpoint": {managers, func(ctx context.Context, m tenants.Actor) error {
+			_, err := s.EditBillingEndpoint(ctx, m, uuid.New(), tenants.Match{}, func(*tenants.BillingEndpoint) (tenants.BillingSecrets, error) {
+				return tenants.BillingSecrets{}, nil
+			})
+			return err
+		}},
+		"DeleteBillingEndpoint": {managers, func(ctx context.Context, m tenants.Actor) error {
+			return s.DeleteBillingEndpoint(ctx, m, uuid.New(), tenants.Match{})
+		}},
+		"PutBillingPrice": {managers, func(ctx context.Context, m tenants.Actor) error {
+			_, _, err := s.PutBillingPrice(ctx, m, tenants.BillingPrice{Price: "price_1", Plan: "pro", Endpoint: uuid.New()}, tenants.Match{})
+			return err
+		}},
+		"DeleteBillingPrice": {managers, func(ctx context.Context, m tenants.Actor) error {
+			return s.DeleteBillingPrice(ctx, m, "price_none", tenants.Match{})
+		}},
+		"Reencrypt": {managers, func(ctx context.Context, m tenants.Actor) error {
+			_, err := s.Reencrypt(ctx, m)
+			return err
+		}},
 		"InviteMember": {managers, func(ctx context.Context, m tenants.Actor) error {
 			_, err := s.InviteMember(ctx, m, uuid.NewString()+"@example.com", tenants.Admin)
 			return err

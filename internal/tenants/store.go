@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"weir/internal/check"
+	"weir/internal/seal"
 	"weir/internal/tenants/db"
 )
 
@@ -34,6 +35,7 @@ type Config struct {
 	Acquire     time.Duration    // how long an operation waits for a connection; 0: a second
 	WriteRates  WriteRates       // of each tenant; the zero value: unbounded
 	Now         func() time.Time // nil: time.Now
+	Seal        *seal.Ring       // encrypts the secrets of billing endpoints; nil: they cannot be stored
 	Passwords   PasswordCost     // the zero value: DefaultPasswordCost; tests take a lower one
 	Logger      *slog.Logger     // nil: none
 }
@@ -49,6 +51,7 @@ type Store struct {
 	log     *slog.Logger
 	watcher *Watcher
 	writes  *writeRates
+	seal    *seal.Ring
 	// history counts how often the database was found to have gone back or to another history.
 	// Versions are comparable only within one.
 	history atomic.Int64
@@ -89,7 +92,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		app.Close()
 		return nil, err
 	}
-	s := &Store{app: app, system: system, now: config.Now, cost: config.Passwords, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now)}
+	s := &Store{app: app, system: system, now: config.Now, cost: config.Passwords, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal}
 	s.watcher = newWatcher(s, listen)
 	return s, nil
 }

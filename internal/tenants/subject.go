@@ -17,6 +17,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/subscription"
 	"weir/internal/tenants/db"
 )
 
@@ -30,6 +31,7 @@ type Subject struct {
 	// CycleAnchor is where the windows of rules with the anchor "subject" begin for the subject, to
 	// the millisecond; nil: by the calendar.
 	CycleAnchor *time.Time
+	Multiplier  int        // of the numbers of its plan, 1 to 10^6; as an input 0 leaves it as it is
 	Overrides   []Override // by rule; not an input: see PutOverride
 	Version     int64      // raised by changes of its overrides too
 	CreatedAt   time.Time
@@ -40,6 +42,7 @@ const (
 	maxLabels     = 32
 	maxLabelValue = 256 // bytes
 	maxBillingRef = 256 // bytes
+	maxMultiplier = subscription.MaxMultiplier
 )
 
 var labelKeyPattern = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,63}$`)
@@ -57,6 +60,9 @@ func (s *Subject) validate() error {
 	}
 	if a := s.CycleAnchor; a != nil && (a.UnixMilli() < limit.MinAnchorMS || a.UnixMilli() > limit.MaxAnchorMS) {
 		add("cycle_anchor", "must be a time from year 1 to year 9999")
+	}
+	if s.Multiplier < 0 || s.Multiplier > maxMultiplier {
+		add("multiplier", "must be a whole number from 1 to %d", maxMultiplier)
 	}
 	if len(s.Labels) > maxLabels {
 		add("labels", "may be at most %d", maxLabels)
@@ -228,7 +234,7 @@ func subjectOf(row db.SubjectByNameRow) (Subject, error) {
 		return Subject{}, fmt.Errorf("read a subject's state: %w", err)
 	}
 	s := Subject{
-		Subject: row.Subject, State: state, Labels: row.Labels, BillingRef: row.BillingRef, CycleAnchor: inUTC(row.CycleAnchor),
+		Subject: row.Subject, State: state, Labels: row.Labels, BillingRef: row.BillingRef, CycleAnchor: inUTC(row.CycleAnchor), Multiplier: int(row.Multiplier),
 		Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}
 	if row.PlanSlug != nil {
@@ -263,7 +269,7 @@ func (c *change) createSubject(ctx context.Context, in Subject) (Subject, error)
 		return Subject{}, err
 	}
 	return Subject{
-		Subject: row.Subject, Plan: in.Plan, State: in.State, Labels: row.Labels, BillingRef: row.BillingRef, CycleAnchor: inUTC(row.CycleAnchor),
+		Subject: row.Subject, Plan: in.Plan, State: in.State, Labels: row.Labels, BillingRef: row.BillingRef, CycleAnchor: inUTC(row.CycleAnchor), Multiplier: int(row.Multiplier),
 		Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}, nil
 }
@@ -275,16 +281,19 @@ func (c *change) insertSubject(ctx context.Context, in Subject, plan *uuid.UUID,
 	}
 	return c.InsertSubject(ctx, db.InsertSubjectParams{
 		TenantID: c.tenant, Subject: in.Subject, ID: newID(), PlanID: plan, State: in.State.String(),
-		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, CycleAnchor: anchorOf(in.CycleAnchor), Version: version,
+		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, CycleAnchor: anchorOf(in.CycleAnchor), Multiplier: int32(in.Multiplier), Version: version,
 	})
 }
 
 func (c *change) updateSubject(ctx context.Context, in Subject, plan *uuid.UUID, version int64) (db.Subject, error) {
 	return c.UpdateSubject(ctx, db.UpdateSubjectParams{
 		TenantID: c.tenant, Subject: in.Subject, PlanID: plan, State: in.State.String(),
-		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, CycleAnchor: anchorOf(in.CycleAnchor), Version: version,
+		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, CycleAnchor: anchorOf(in.CycleAnchor), Multiplier: int32(in.Multiplier), Version: version,
 	})
 }
+
+// multiplier is 1 where none is given.
+func (s *Subject) multiplier() int { return max(s.Multiplier, 1) }
 
 // replaceSubject writes in in place of old, if they differ.
 func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, error) {
@@ -306,6 +315,7 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 	out := old
 	out.Plan, out.State, out.Labels, out.BillingRef = in.Plan, in.State, row.Labels, row.BillingRef
 	out.CycleAnchor = inUTC(row.CycleAnchor)
+	out.Multiplier = int(row.Multiplier)
 	out.Version, out.UpdatedAt = row.Version, row.UpdatedAt
 	return out, nil
 }
@@ -313,6 +323,7 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 // same reports whether both are registered alike, apart from their overrides.
 func (s *Subject) same(other *Subject) bool {
 	return s.Plan == other.Plan && s.State == other.State && s.BillingRef == other.BillingRef &&
+		(s.Multiplier == 0 || s.multiplier() == other.multiplier()) &&
 		sameInstant(anchorOf(s.CycleAnchor), anchorOf(other.CycleAnchor)) && maps.Equal(s.Labels, other.Labels)
 }
 

@@ -23,7 +23,7 @@ func TestSubjectRoundTrip(t *testing.T) {
 	mustPlan(t, s, a, "pro")
 	for _, name := range []string{"user_42", "a/b", "..a", "%2F", "'; DROP TABLE subjects; --", "{tenant}", "Ünï", "\u202eabc", strings.Repeat("x", 256)} {
 		in := tenants.Subject{
-			Subject: name, Plan: "pro", State: check.Blocked, BillingRef: "cus_1",
+			Subject: name, Plan: "pro", State: check.Blocked, BillingRef: "cus_1", Multiplier: 7,
 			Labels: map[string]string{"team": "a", "x.y/z-1_2": "ü"},
 		}
 		put, created, err := s.PutSubject(ctx, a, in, tenants.Match{})

@@ -121,6 +121,46 @@ func (q *Queries) AuditDefaultPlan(ctx context.Context, tenantID uuid.UUID) ([]u
 	return items, nil
 }
 
+const auditEndpoints = `-- name: AuditEndpoints :many
+SELECT e.id, e.id::text AS target, jsonb_strip_nulls(jsonb_build_object('provider', e.provider, 'name', e.name,
+    'signing_secrets', e.signing_secret_hints, 'api_key', nullif(e.api_key_hint, ''), 'subject_from', e.subject_from,
+    'grace_days', e.grace_days, 'fallback_plan', p.slug))::text AS object
+FROM billing_endpoints e LEFT JOIN plans p ON p.tenant_id = e.tenant_id AND p.id = e.fallback_plan_id
+WHERE e.tenant_id = $1 AND e.id = ANY($2::uuid[])
+`
+
+type AuditEndpointsParams struct {
+	TenantID uuid.UUID
+	Ids      []uuid.UUID
+}
+
+type AuditEndpointsRow struct {
+	ID     uuid.UUID
+	Target string
+	Object string
+}
+
+// Column by column: no secret is to get into the trail. That one was replaced shows by its last characters.
+func (q *Queries) AuditEndpoints(ctx context.Context, arg AuditEndpointsParams) ([]AuditEndpointsRow, error) {
+	rows, err := q.db.Query(ctx, auditEndpoints, arg.TenantID, arg.Ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AuditEndpointsRow
+	for rows.Next() {
+		var i AuditEndpointsRow
+		if err := rows.Scan(&i.ID, &i.Target, &i.Object); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const auditHashAt = `-- name: AuditHashAt :one
 SELECT hash FROM audit WHERE tenant_id = $1 AND sequence = $2
 `
@@ -338,6 +378,43 @@ func (q *Queries) AuditPlans(ctx context.Context, arg AuditPlansParams) ([]Audit
 	for rows.Next() {
 		var i AuditPlansRow
 		if err := rows.Scan(&i.ID, &i.Target, &i.Object); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const auditPrices = `-- name: AuditPrices :many
+SELECT b.price AS target, jsonb_build_object('plan', p.slug, 'endpoint', b.endpoint_id, 'multiply', b.multiply,
+    'priority', b.priority)::text AS object
+FROM billing_prices b JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+WHERE b.tenant_id = $1 AND b.price = ANY($2::text[])
+`
+
+type AuditPricesParams struct {
+	TenantID uuid.UUID
+	Prices   []string
+}
+
+type AuditPricesRow struct {
+	Target string
+	Object string
+}
+
+func (q *Queries) AuditPrices(ctx context.Context, arg AuditPricesParams) ([]AuditPricesRow, error) {
+	rows, err := q.db.Query(ctx, auditPrices, arg.TenantID, arg.Prices)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AuditPricesRow
+	for rows.Next() {
+		var i AuditPricesRow
+		if err := rows.Scan(&i.Target, &i.Object); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -162,9 +162,9 @@ func (q *Queries) ImportReturnedSubjects(ctx context.Context, arg ImportReturned
 }
 
 const subjectsByName = `-- name: SubjectsByName :many
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, p.slug AS plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, p.slug AS plan_slug
 FROM (SELECT unnest($1::text[]) AS subject) AS n
-CROSS JOIN LATERAL (SELECT tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor FROM subjects WHERE subjects.tenant_id = $2 AND subjects.subject = n.subject OFFSET 0) AS s
+CROSS JOIN LATERAL (SELECT tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier FROM subjects WHERE subjects.tenant_id = $2 AND subjects.subject = n.subject OFFSET 0) AS s
 LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 `
 
@@ -185,6 +185,7 @@ type SubjectsByNameRow struct {
 	UpdatedAt   time.Time
 	Version     int64
 	CycleAnchor *time.Time
+	Multiplier  int32
 	PlanSlug    *string
 }
 
@@ -210,6 +211,7 @@ func (q *Queries) SubjectsByName(ctx context.Context, arg SubjectsByNameParams) 
 			&i.UpdatedAt,
 			&i.Version,
 			&i.CycleAnchor,
+			&i.Multiplier,
 			&i.PlanSlug,
 		); err != nil {
 			return nil, err

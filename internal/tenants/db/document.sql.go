@@ -159,7 +159,7 @@ func (q *Queries) DocumentRulesOverridden(ctx context.Context, arg DocumentRules
 }
 
 const documentSubjects = `-- name: DocumentSubjects :many
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, p.slug AS plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, p.slug AS plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 WHERE s.tenant_id = $1
 ORDER BY s.subject LIMIT $2
@@ -182,6 +182,7 @@ type DocumentSubjectsRow struct {
 	UpdatedAt   time.Time
 	Version     int64
 	CycleAnchor *time.Time
+	Multiplier  int32
 	PlanSlug    *string
 }
 
@@ -206,6 +207,7 @@ func (q *Queries) DocumentSubjects(ctx context.Context, arg DocumentSubjectsPara
 			&i.UpdatedAt,
 			&i.Version,
 			&i.CycleAnchor,
+			&i.Multiplier,
 			&i.PlanSlug,
 		); err != nil {
 			return nil, err
@@ -259,11 +261,11 @@ func (q *Queries) InsertOverrides(ctx context.Context, arg InsertOverridesParams
 }
 
 const insertSubjects = `-- name: InsertSubjects :exec
-INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, version)
+INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, multiplier, version)
 SELECT $1, unnest($2::text[]), unnest($3::uuid[]),
     nullif(unnest($4::uuid[]), '00000000-0000-0000-0000-000000000000'), unnest($5::text[]),
     unnest($6::text[])::jsonb, unnest($7::text[]),
-    nullif(unnest($8::text[]), '')::timestamptz, $9
+    nullif(unnest($8::text[]), '')::timestamptz, unnest($9::int[]), $10
 `
 
 type InsertSubjectsParams struct {
@@ -275,6 +277,7 @@ type InsertSubjectsParams struct {
 	Labels       []string
 	BillingRefs  []string
 	CycleAnchors []string
+	Multipliers  []int32
 	Version      int64
 }
 
@@ -289,6 +292,7 @@ func (q *Queries) InsertSubjects(ctx context.Context, arg InsertSubjectsParams) 
 		arg.Labels,
 		arg.BillingRefs,
 		arg.CycleAnchors,
+		arg.Multipliers,
 		arg.Version,
 	)
 	return err

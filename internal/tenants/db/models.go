@@ -65,6 +65,81 @@ type AuditHead struct {
 	RemovedHash     []byte
 }
 
+type BillingCustomer struct {
+	TenantID   uuid.UUID
+	EndpointID uuid.UUID
+	Customer   string
+	Facts      []byte
+}
+
+type BillingEndpoint struct {
+	TenantID           uuid.UUID
+	ID                 uuid.UUID
+	Provider           string
+	Name               string
+	SigningSecrets     []byte
+	SigningSecretHints []string
+	ApiKey             []byte
+	ApiKeyHint         string
+	SubjectFrom        string
+	GraceDays          int32
+	FallbackPlanID     *uuid.UUID
+	Live               *bool
+	CreatedAt          time.Time
+	UpdatedAt          time.Time
+	Version            int64
+	LastEventAt        *time.Time
+	LookedAt           int64
+	ReconciledAt       *time.Time
+	ReconcileAt        *time.Time
+}
+
+type BillingEvent struct {
+	TenantID     uuid.UUID
+	ID           uuid.UUID
+	EndpointID   uuid.UUID
+	ProviderID   string
+	Type         string
+	ProviderAt   time.Time
+	ReceivedAt   time.Time
+	Body         []byte
+	Customer     string
+	Subscription string
+	Subject      string
+	Outcome      *string
+	Why          string
+	SettledAt    *time.Time
+	DueAt        *time.Time
+	Attempts     int32
+	WaitsFor     string
+	DuplicateOf  *uuid.UUID
+	Deliveries   int32
+}
+
+type BillingPrice struct {
+	TenantID   uuid.UUID
+	Price      string
+	ID         uuid.UUID
+	EndpointID uuid.UUID
+	PlanID     uuid.UUID
+	Multiply   bool
+	Priority   int32
+	CreatedAt  time.Time
+	UpdatedAt  time.Time
+	Version    int64
+}
+
+type BillingSubscription struct {
+	TenantID     uuid.UUID
+	EndpointID   uuid.UUID
+	Subscription string
+	Customer     string
+	Subject      string
+	State        []byte
+	DueAt        *time.Time
+	UpdatedAt    time.Time
+}
+
 type ConfigVersion struct {
 	Singleton bool
 	Epoch     uuid.UUID
@@ -233,6 +308,7 @@ type Subject struct {
 	UpdatedAt   time.Time
 	Version     int64
 	CycleAnchor *time.Time
+	Multiplier  int32
 }
 
 type SubjectLabel struct {

@@ -56,9 +56,9 @@ func (q *Queries) DeleteTombstone(ctx context.Context, arg DeleteTombstoneParams
 }
 
 const insertSubject = `-- name: InsertSubject :one
-INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor
+INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, multiplier, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, greatest($9::int, 1), $10)
+RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier
 `
 
 type InsertSubjectParams struct {
@@ -70,6 +70,7 @@ type InsertSubjectParams struct {
 	Labels      map[string]string
 	BillingRef  string
 	CycleAnchor *time.Time
+	Multiplier  int32
 	Version     int64
 }
 
@@ -83,6 +84,7 @@ func (q *Queries) InsertSubject(ctx context.Context, arg InsertSubjectParams) (S
 		arg.Labels,
 		arg.BillingRef,
 		arg.CycleAnchor,
+		arg.Multiplier,
 		arg.Version,
 	)
 	var i Subject
@@ -98,6 +100,7 @@ func (q *Queries) InsertSubject(ctx context.Context, arg InsertSubjectParams) (S
 		&i.UpdatedAt,
 		&i.Version,
 		&i.CycleAnchor,
+		&i.Multiplier,
 	)
 	return i, err
 }
@@ -225,7 +228,7 @@ func (q *Queries) StampSubject(ctx context.Context, arg StampSubjectParams) erro
 }
 
 const subjectByName = `-- name: SubjectByName :one
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, p.slug AS plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, p.slug AS plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 WHERE s.tenant_id = $1 AND s.subject = $2
 `
@@ -247,6 +250,7 @@ type SubjectByNameRow struct {
 	UpdatedAt   time.Time
 	Version     int64
 	CycleAnchor *time.Time
+	Multiplier  int32
 	PlanSlug    *string
 }
 
@@ -265,6 +269,7 @@ func (q *Queries) SubjectByName(ctx context.Context, arg SubjectByNameParams) (S
 		&i.UpdatedAt,
 		&i.Version,
 		&i.CycleAnchor,
+		&i.Multiplier,
 		&i.PlanSlug,
 	)
 	return i, err
@@ -272,9 +277,9 @@ func (q *Queries) SubjectByName(ctx context.Context, arg SubjectByNameParams) (S
 
 const updateSubject = `-- name: UpdateSubject :one
 UPDATE subjects SET plan_id = $1, state = $2, labels = $3, billing_ref = $4,
-    cycle_anchor = $5, version = $6, updated_at = now()
-WHERE tenant_id = $7 AND subject = $8
-RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor
+    cycle_anchor = $5, multiplier = coalesce(nullif($6::int, 0), multiplier), version = $7, updated_at = now()
+WHERE tenant_id = $8 AND subject = $9
+RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier
 `
 
 type UpdateSubjectParams struct {
@@ -283,6 +288,7 @@ type UpdateSubjectParams struct {
 	Labels      map[string]string
 	BillingRef  string
 	CycleAnchor *time.Time
+	Multiplier  int32
 	Version     int64
 	TenantID    uuid.UUID
 	Subject     string
@@ -295,6 +301,7 @@ func (q *Queries) UpdateSubject(ctx context.Context, arg UpdateSubjectParams) (S
 		arg.Labels,
 		arg.BillingRef,
 		arg.CycleAnchor,
+		arg.Multiplier,
 		arg.Version,
 		arg.TenantID,
 		arg.Subject,
@@ -312,6 +319,7 @@ func (q *Queries) UpdateSubject(ctx context.Context, arg UpdateSubjectParams) (S
 		&i.UpdatedAt,
 		&i.Version,
 		&i.CycleAnchor,
+		&i.Multiplier,
 	)
 	return i, err
 }

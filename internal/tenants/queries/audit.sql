@@ -57,6 +57,20 @@ SELECT m.person_id AS id, p.email AS target,
 FROM members m JOIN people p ON p.id = m.person_id
 WHERE m.tenant_id = @tenant_id AND m.person_id = ANY(@ids::uuid[]);
 
+-- name: AuditEndpoints :many
+-- Column by column: no secret is to get into the trail. That one was replaced shows by its last characters.
+SELECT e.id, e.id::text AS target, jsonb_strip_nulls(jsonb_build_object('provider', e.provider, 'name', e.name,
+    'signing_secrets', e.signing_secret_hints, 'api_key', nullif(e.api_key_hint, ''), 'subject_from', e.subject_from,
+    'grace_days', e.grace_days, 'fallback_plan', p.slug))::text AS object
+FROM billing_endpoints e LEFT JOIN plans p ON p.tenant_id = e.tenant_id AND p.id = e.fallback_plan_id
+WHERE e.tenant_id = @tenant_id AND e.id = ANY(@ids::uuid[]);
+
+-- name: AuditPrices :many
+SELECT b.price AS target, jsonb_build_object('plan', p.slug, 'endpoint', b.endpoint_id, 'multiply', b.multiply,
+    'priority', b.priority)::text AS object
+FROM billing_prices b JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+WHERE b.tenant_id = @tenant_id AND b.price = ANY(@prices::text[]);
+
 -- name: AuditMemberPerson :many
 SELECT person_id FROM members WHERE tenant_id = @tenant_id AND id = @id;
 

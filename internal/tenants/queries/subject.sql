@@ -4,13 +4,13 @@ FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan
 WHERE s.tenant_id = @tenant_id AND s.subject = @subject;
 
 -- name: InsertSubject :one
-INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, version)
-VALUES (@tenant_id, @subject, @id, @plan_id, @state, @labels, @billing_ref, @cycle_anchor, @version)
+INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, multiplier, version)
+VALUES (@tenant_id, @subject, @id, @plan_id, @state, @labels, @billing_ref, @cycle_anchor, greatest(@multiplier::int, 1), @version)
 RETURNING *;
 
 -- name: UpdateSubject :one
 UPDATE subjects SET plan_id = @plan_id, state = @state, labels = @labels, billing_ref = @billing_ref,
-    cycle_anchor = @cycle_anchor, version = @version, updated_at = now()
+    cycle_anchor = @cycle_anchor, multiplier = coalesce(nullif(@multiplier::int, 0), multiplier), version = @version, updated_at = now()
 WHERE tenant_id = @tenant_id AND subject = @subject
 RETURNING *;
 

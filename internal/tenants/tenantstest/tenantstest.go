@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/seal"
 	"weir/internal/tenants"
 	"weir/internal/testenv"
 	"weir/migrations"
@@ -28,6 +29,15 @@ import (
 // passwords is the lowest cost of hashing a password. Tests sign in often, and at the default cost
 // that took half of the processor time of the dashboard's tests.
 var passwords = tenants.PasswordCost{Memory: 8, Passes: 1}
+
+// encryption is what encrypts the secrets of a test.
+var encryption = func() *seal.Ring {
+	ring, err := seal.Parse(seal.NewKey())
+	if err != nil {
+		panic(err)
+	}
+	return ring
+}()
 
 // Database is one test's own database.
 type Database struct {
@@ -61,6 +71,9 @@ func (d *Database) Open(config tenants.Config) *tenants.Store {
 	}
 	if config.MaxConns == 0 {
 		config.MaxConns = 4
+	}
+	if config.Seal == nil {
+		config.Seal = encryption
 	}
 	if config.Acquire == 0 {
 		config.Acquire = 4 * time.Second // for machines that are slow at times

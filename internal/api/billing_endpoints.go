@@ -1,0 +1,184 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"weir/internal/tenants"
+)
+
+// BillingEndpoint receives the events of a billing system, as the API shows it.
+type BillingEndpoint struct {
+	ID                 string     `json:"id" format:"uuid"`
+	Provider           string     `json:"provider" enum:"stripe,generic" doc:"generic: signed as Standard Webhooks says"`
+	Name               string     `json:"name"`
+	URL                string     `json:"url" format:"uri" doc:"The address to enter at the billing system"`
+	SigningSecretLast4 []string   `json:"signing_secret_last4" nullable:"false" doc:"The last four characters of each signing secret; a signature may be made with any of them"`
+	APIKeyLast4        *string    `json:"api_key_last4" doc:"The last four characters of the API key; null: there is none"`
+	SubjectFrom        string     `json:"subject_from" doc:"Where an event names the subject; generic events name it themselves"`
+	GraceDays          int64      `json:"grace_days" doc:"Days for which a customer keeps the plan after a payment failed"`
+	FallbackPlan       *string    `json:"fallback_plan" doc:"The plan after the grace period and after a subscription ended; null: the tenant's default plan"`
+	Live               *bool      `json:"live" doc:"Whether it takes events of live mode or of test mode; null: the first event decides"`
+	LastEventAt        *time.Time `json:"last_event_at"`
+	ReconciledAt       *time.Time `json:"reconciled_at" doc:"When the subscriptions were last compared with the provider; null: never"`
+	CreatedAt          time.Time  `json:"created_at"`
+	UpdatedAt          time.Time  `json:"updated_at"`
+	Version            int64      `json:"version"`
+}
+
+// BillingEndpointFields are the fields of an endpoint that may be left out.
+type BillingEndpointFields struct {
+	Name         Optional[string] `json:"name,omitempty" doc:"Up to 200 characters"`
+	APIKey       Optional[string] `json:"api_key,omitempty" doc:"Restricted API key of the provider with read access to subscriptions and customers; stored encrypted, never shown; null: none"`
+	SubjectFrom  Optional[string] `json:"subject_from,omitempty" doc:"customer (default), client_reference_id, or metadata.KEY"`
+	GraceDays    Optional[int64]  `json:"grace_days,omitempty" minimum:"0" maximum:"365" doc:"Default 7"`
+	FallbackPlan Optional[string] `json:"fallback_plan,omitempty" doc:"Slug of a plan; null (default): the tenant's default plan"`
+}
+
+// BillingEndpointCreate is the body of POST /v1/billing/endpoints.
+type BillingEndpointCreate struct {
+	Provider       string   `json:"provider" enum:"stripe,generic"`
+	SigningSecrets []string `json:"signing_secrets" nullable:"false" doc:"1 to 5 secrets, any of which may have made a signature; stored encrypted, never shown"`
+	BillingEndpointFields
+}
+
+// BillingEndpointPatch is the merge patch of PATCH /v1/billing/endpoints/{id}.
+type BillingEndpointPatch struct {
+	SigningSecrets   Optional[[]string] `json:"signing_secrets,omitempty" doc:"Replaces all signing secrets"`
+	AddSigningSecret Optional[string]   `json:"add_signing_secret,omitempty" doc:"Adds one signing secret, to rotate without knowing the present one"`
+	BillingEndpointFields
+}
+
+// BillingEndpointPath names an endpoint.
+type BillingEndpointPath struct {
+	ID string `path:"id" doc:"Id of the endpoint"`
+}
+
+const defaultGraceDays = 7
+
+func billingEndpointLocation(id uuid.UUID) string { return "/v1/billing/endpoints/" + id.String() }
+
+// billingEndpointAnswer shows an endpoint. Its address begins with the public one of the
+// installation, or where that is not set with the one that the caller has used.
+func (a *admin) billingEndpointAnswer(ctx context.Context) func(tenants.BillingEndpoint) BillingEndpoint {
+	base := a.publicURL
+	if base == "" {
+		base = conditionsFrom(ctx).base
+	}
+	return func(e tenants.BillingEndpoint) BillingEndpoint {
+		return BillingEndpoint{
+			ID: e.ID.String(), Provider: e.Provider, Name: e.Name, URL: base + WebhookPath(e), SigningSecretLast4: append([]string{}, e.SecretHints...),
+			APIKeyLast4: optionalText(e.APIKeyHint), SubjectFrom: e.SubjectFrom, GraceDays: int64(e.GraceDays),
+			FallbackPlan: optionalText(e.FallbackPlan), Live: e.Live, LastEventAt: e.LastEventAt, ReconciledAt: e.ReconciledAt,
+			CreatedAt: e.CreatedAt, UpdatedAt: e.UpdatedAt, Version: e.Version,
+		}
+	}
+}
+
+// apply puts the fields of a body into e.
+func (f *BillingEndpointFields) apply(e *tenants.BillingEndpoint) []ProblemField {
+	e.Name = f.Name.patch(e.Name, "")
+	e.SubjectFrom = f.SubjectFrom.patch(e.SubjectFrom, tenants.FromCustomer)
+	e.GraceDays = int(f.GraceDays.patch(int64(e.GraceDays), defaultGraceDays))
+	e.FallbackPlan = f.FallbackPlan.patch(e.FallbackPlan, "")
+	if f.FallbackPlan.given() && f.FallbackPlan.Value == "" { // the store takes "" for none
+		return []ProblemField{{Pointer: "/fallback_plan", Message: "must be the slug of a plan, or null"}}
+	}
+	return nil
+}
+
+func (f *BillingEndpointFields) apiKey() *string {
+	if !f.APIKey.Set {
+		return nil
+	}
+	return ptr(f.APIKey.or(""))
+}
+
+func (a *admin) listBillingEndpoints(ctx context.Context, in *struct{ PageParams }) (*page[BillingEndpoint], error) {
+	return listPage(ctx, a, "billing-endpoints", in.PageParams, a.billingEndpointAnswer(ctx), func(p tenants.Page) ([]tenants.BillingEndpoint, string, error) {
+		return a.store.BillingEndpoints(ctx, actorFrom(ctx), p)
+	})
+}
+
+func (a *admin) createBillingEndpoint(ctx context.Context, in *struct{ Body BillingEndpointCreate }) (*object[BillingEndpoint], error) {
+	b := &in.Body
+	e := tenants.BillingEndpoint{Provider: b.Provider, SubjectFrom: tenants.FromCustomer, GraceDays: defaultGraceDays}
+	if errs := b.apply(&e); len(errs) > 0 {
+		return nil, invalid(errs...)
+	}
+	made, err := a.store.CreateBillingEndpoint(ctx, actorFrom(ctx), e, tenants.BillingSecrets{Signing: b.SigningSecrets, APIKey: b.apiKey()})
+	if err != nil {
+		return nil, err
+	}
+	return stored(a.billingEndpointAnswer(ctx)(made), made.Version, true, billingEndpointLocation(made.ID)), nil
+}
+
+func (a *admin) getBillingEndpoint(ctx context.Context, in *BillingEndpointPath) (*object[BillingEndpoint], error) {
+	id, err := objectID(in.ID)
+	if err != nil {
+		return nil, err
+	}
+	e, err := a.store.BillingEndpointByID(ctx, actorFrom(ctx), id)
+	if err != nil {
+		return nil, err
+	}
+	return found(a.billingEndpointAnswer(ctx)(e), e.Version), nil
+}
+
+func (a *admin) patchBillingEndpoint(ctx context.Context, in *struct {
+	BillingEndpointPath
+	Body BillingEndpointPatch
+}) (*object[BillingEndpoint], error) {
+	id, err := objectID(in.ID)
+	if err != nil {
+		return nil, err
+	}
+	b := &in.Body
+	e, err := a.store.EditBillingEndpoint(ctx, actorFrom(ctx), id, conditionsFrom(ctx).match, func(e *tenants.BillingEndpoint) (tenants.BillingSecrets, error) {
+		errs := b.apply(e)
+		b.SigningSecrets.refuseNull(&errs, "/signing_secrets")
+		if b.SigningSecrets.Set && b.AddSigningSecret.given() {
+			errs = append(errs, ProblemField{Pointer: "/add_signing_secret", Message: "cannot be combined with signing_secrets"})
+		}
+		secrets := tenants.BillingSecrets{APIKey: b.apiKey()}
+		if b.SigningSecrets.given() {
+			secrets.Signing = append([]string{}, b.SigningSecrets.Value...)
+		}
+		if b.AddSigningSecret.given() {
+			secrets.AddSigning = &b.AddSigningSecret.Value
+		}
+		return secrets, invalidIfAny(errs)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found(a.billingEndpointAnswer(ctx)(e), e.Version), nil
+}
+
+func (a *admin) deleteBillingEndpoint(ctx context.Context, in *BillingEndpointPath) error {
+	id, err := objectID(in.ID)
+	if err != nil {
+		return err
+	}
+	return a.store.DeleteBillingEndpoint(ctx, actorFrom(ctx), id, conditionsFrom(ctx).match)
+}
+
+// billingRoutes adds the operations of billing.
+func (a *admin) billingRoutes() {
+	list(a, "/v1/billing/endpoints", "list-billing-endpoints", "List billing endpoints", a.listBillingEndpoints)
+	create(a, "/v1/billing/endpoints", "create-billing-endpoint", "Create a billing endpoint", a.createBillingEndpoint)
+	read(a, "/v1/billing/endpoints/{id}", "get-billing-endpoint", "Get a billing endpoint", a.getBillingEndpoint)
+	patch(a, "/v1/billing/endpoints/{id}", "patch-billing-endpoint", "Change a billing endpoint", a.patchBillingEndpoint)
+	remove(a, "/v1/billing/endpoints/{id}", "delete-billing-endpoint", "Delete a billing endpoint, its prices and events", a.deleteBillingEndpoint)
+
+	list(a, "/v1/billing/prices", "list-billing-prices", "List the plans of prices", a.listBillingPrices)
+	read(a, "/v1/billing/prices/{id}", "get-billing-price", "Get the plan of a price", a.getBillingPrice)
+	put(a, "/v1/billing/prices/{id}", "put-billing-price", "Set the plan of a price", a.putBillingPrice)
+	remove(a, "/v1/billing/prices/{id}", "delete-billing-price", "Remove the plan of a price", a.deleteBillingPrice)
+
+	list(a, "/v1/billing/events", "list-billing-events", "List billing events", a.listBillingEvents)
+	show(a, "/v1/billing/events/{id}", "get-billing-event", "Get a billing event", a.getBillingEvent)
+	act(a, "/v1/billing/events/{id}/replay", "replay-billing-event", "Apply a billing event again", a.replayBillingEvent)
+}

@@ -1,0 +1,354 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
+	"weir/internal/subscription"
+	"weir/internal/tenants"
+)
+
+// Webhooks receive the events of billing systems. There is no API key: the signature over the raw
+// body is the key, and the endpoint's random id says whose secrets it is held against. An event is
+// answered 200 once it is stored; what becomes of it is decided afterwards (internal/billing).
+//
+// Anybody can send to these addresses, so each step is bounded before the next one costs more:
+// looking an endpoint up, bodies in memory, signatures, and writes to Postgres. Of each there are a
+// few at once for the whole instance, and fewer for one endpoint. What does not fit is refused, and
+// the provider sends it again later. Checks use none of this.
+
+const (
+	maxWebhookBody = 1 << 20 // bytes
+
+	webhookLookups   = 2                // endpoints looked up at once
+	webhookBodies    = 64               // requests past the lookup at once, of all endpoints
+	webhookBodiesOf  = 16               // of one endpoint
+	webhookWrites    = 3                // events written at once: of the connections to Postgres the admin API needs the rest
+	webhookWait      = 2 * time.Second  // for a turn
+	webhookRate      = 50               // events of one endpoint that an instance stores a second
+	webhookBurst     = 1000             // and at once
+	webhookFresh     = time.Second      // how long an endpoint is remembered: a change of its secrets counts within it
+	webhookUnknown   = 5 * time.Second  // how long an id is remembered that no endpoint has
+	webhookRemember  = 10_000           // ids
+	webhookReadLimit = 20 * time.Second // for a body
+)
+
+// The results of a webhook, for the metric.
+const (
+	webhookStored       = "stored"
+	webhookDuplicate    = "duplicate"
+	webhookBadSignature = "bad_signature"
+	webhookOldSignature = "old_signature"
+	webhookMalformed    = "malformed"
+	webhookWrongMode    = "wrong_mode"
+	webhookNoEndpoint   = "unknown_endpoint"
+	webhookBadBody      = "bad_body"
+	webhookBusy         = "busy"
+	webhookLimited      = "rate_limited"
+	webhookFailed       = "failed"
+)
+
+var webhookResults = []string{
+	webhookStored, webhookDuplicate, webhookBadSignature, webhookOldSignature, webhookMalformed, webhookWrongMode,
+	webhookNoEndpoint, webhookBadBody, webhookBusy, webhookLimited, webhookFailed,
+}
+
+// webhooks receives events.
+type webhooks struct {
+	*server
+	lookups, bodies, verifying, writes chan struct{}
+	rates                              *engine.Memory
+
+	mu    sync.Mutex
+	known map[uuid.UUID]*knownWebhook
+	// serving counts the requests past the lookup, of each endpoint that has some.
+	serving map[uuid.UUID]int
+}
+
+// knownWebhook is what was found of an id.
+type knownWebhook struct {
+	tenants.Webhook
+	err   error
+	until time.Time
+}
+
+// WebhookPath is the address of an endpoint below the installation's.
+func WebhookPath(e tenants.BillingEndpoint) string {
+	return "/v1/webhooks/" + e.Provider + "/" + e.ID.String()
+}
+
+// mountWebhooks adds the webhooks to r.
+func mountWebhooks(r chi.Router, s *server) {
+	w := &webhooks{
+		server: s, lookups: make(chan struct{}, webhookLookups), bodies: make(chan struct{}, webhookBodies),
+		verifying: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1)), writes: make(chan struct{}, webhookWrites),
+		rates: engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return time.Now().UnixMilli() }}),
+		known: map[uuid.UUID]*knownWebhook{}, serving: map[uuid.UUID]int{},
+	}
+	for _, provider := range []string{tenants.StripeProvider, tenants.GenericProvider} {
+		r.Post("/v1/webhooks/"+provider+"/{endpoint}", func(writer http.ResponseWriter, r *http.Request) {
+			result, p := w.receive(writer, r, provider)
+			s.metrics.webhooks.WithLabelValues(provider, result).Inc()
+			if p != nil {
+				writeProblem(writer, r, p)
+				return
+			}
+			writeStatus(writer, []byte(`{"received":true}`+"\n"))
+		})
+	}
+}
+
+// receive stores the event of a request, or says why not.
+func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider string) (result string, p *Problem) {
+	ctx := r.Context()
+	known, p := w.endpoint(ctx, chi.URLParam(r, "endpoint"), provider)
+	if p != nil {
+		return resultOf(p), p
+	}
+	defer w.leave(known)
+	if !take(ctx, w.bodies, 0) {
+		return webhookBusy, busyWebhook()
+	}
+	defer give(w.bodies)
+	_ = http.NewResponseController(writer).SetReadDeadline(time.Now().Add(webhookReadLimit)) // else the server's own counts
+	body, p := readBody(r, nil, maxWebhookBody)
+	if p != nil {
+		return webhookBadBody, p
+	}
+	e, result, p := w.verify(ctx, r, known, body)
+	if p != nil {
+		return result, p
+	}
+	if known.Live != nil && e.Live != nil && *known.Live != *e.Live {
+		return webhookWrongMode, newProblem(http.StatusBadRequest, codeWrongMode, "The event is of "+modeName(*e.Live)+
+			", and the endpoint takes events of "+modeName(*known.Live)+". Replace its signing secrets to change that.")
+	}
+	if wait := w.overRate(ctx, known.Webhook); wait > 0 {
+		return webhookLimited, newProblem(http.StatusTooManyRequests, codeWebhookRateExceeded,
+			"The endpoint received more events than this instance stores for one endpoint. Send the event again.").withRetryAfter(wholeSeconds(wait))
+	}
+	if !take(ctx, w.writes, webhookWait) {
+		return webhookBusy, busyWebhook()
+	}
+	defer give(w.writes)
+	first, err := w.Store.StoreBillingEvent(ctx, known.Webhook, e, body)
+	switch {
+	case err != nil:
+		p := problemOf(err)
+		if p.Status >= http.StatusInternalServerError {
+			w.logger.ErrorContext(ctx, "webhook failed", "request_id", requestID(ctx), "code", p.Code, "error", err)
+		}
+		return webhookFailed, p
+	case !first:
+		return webhookDuplicate, nil
+	}
+	w.billing.Wake()
+	return webhookStored, nil
+}
+
+func modeName(live bool) string {
+	if live {
+		return "live mode"
+	}
+	return "test mode"
+}
+
+func resultOf(p *Problem) string {
+	switch p.Status {
+	case http.StatusNotFound:
+		return webhookNoEndpoint
+	case http.StatusServiceUnavailable:
+		return webhookBusy
+	}
+	return webhookFailed
+}
+
+func busyWebhook() *Problem {
+	return newProblem(http.StatusServiceUnavailable, codeOverloaded, "Too many webhooks are being received. Send the event again.").withRetryAfter(1)
+}
+
+// take waits for a place, at most so long.
+func take(ctx context.Context, places chan struct{}, wait time.Duration) bool {
+	select {
+	case places <- struct{}{}:
+		return true
+	default:
+	}
+	if wait == 0 {
+		return false
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case places <- struct{}{}:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func give(places chan struct{}) { <-places }
+
+// endpoint finds the endpoint of a path and takes one of its places: leave gives it back.
+func (w *webhooks) endpoint(ctx context.Context, text, provider string) (*knownWebhook, *Problem) {
+	id, err := objectID(text)
+	if err != nil || id.Version() != 4 {
+		return nil, newProblem(http.StatusNotFound, codeNotFound, "There is no such webhook endpoint.")
+	}
+	known, p := w.find(ctx, id)
+	if p != nil {
+		return nil, p
+	}
+	if known.Provider != provider {
+		return nil, newProblem(http.StatusNotFound, codeNotFound, "There is no such webhook endpoint.")
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.serving[id] >= webhookBodiesOf {
+		return nil, busyWebhook()
+	}
+	w.serving[id]++
+	return known, nil
+}
+
+func (w *webhooks) leave(known *knownWebhook) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.serving[known.Endpoint]--; w.serving[known.Endpoint] == 0 {
+		delete(w.serving, known.Endpoint)
+	}
+}
+
+// find returns what is remembered of an id, or looks it up.
+func (w *webhooks) find(ctx context.Context, id uuid.UUID) (*knownWebhook, *Problem) {
+	known := w.remembered(id)
+	if known == nil {
+		if !take(ctx, w.lookups, webhookWait) {
+			return nil, busyWebhook()
+		}
+		if known = w.remembered(id); known == nil { // another request may have looked it up
+			known = w.lookUp(ctx, id)
+		}
+		give(w.lookups)
+	}
+	switch {
+	case known.err == nil:
+		return known, nil
+	case errors.Is(known.err, tenants.ErrNotFound):
+		return nil, newProblem(http.StatusNotFound, codeNotFound, "There is no such webhook endpoint.")
+	}
+	return nil, problemOf(known.err)
+}
+
+func (w *webhooks) remembered(id uuid.UUID) *knownWebhook {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if known := w.known[id]; known != nil && time.Now().Before(known.until) {
+		return known
+	}
+	return nil
+}
+
+func (w *webhooks) lookUp(ctx context.Context, id uuid.UUID) *knownWebhook {
+	found, err := w.Store.Webhook(ctx, id)
+	known := &knownWebhook{Webhook: found, err: err, until: time.Now().Add(webhookFresh)}
+	switch {
+	case errors.Is(err, tenants.ErrNotFound):
+		known.until = time.Now().Add(webhookUnknown)
+	case err != nil:
+		if !errors.Is(err, tenants.ErrUnavailable) {
+			w.logger.ErrorContext(ctx, "webhook endpoint cannot be used", "endpoint", id, "error", err)
+		}
+		return known // the next request looks again
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.known) >= webhookRemember {
+		for other := range w.known { // an arbitrary one
+			delete(w.known, other)
+			break
+		}
+	}
+	w.known[id] = known
+	return known
+}
+
+// verify holds the signature against the raw body, and reads the event.
+func (w *webhooks) verify(ctx context.Context, r *http.Request, known *knownWebhook, body []byte) (e subscription.Event, result string, p *Problem) {
+	if !take(ctx, w.verifying, webhookWait) {
+		return e, webhookBusy, busyWebhook()
+	}
+	defer give(w.verifying)
+	var err error
+	if known.Provider == tenants.GenericProvider {
+		e, err = subscription.ReadGeneric(body, r.Header, known.Secrets)
+	} else {
+		e, err = subscription.ReadStripe(body, r.Header.Get("Stripe-Signature"), known.Secrets, time.Now())
+	}
+	switch {
+	case errors.Is(err, subscription.ErrOldSignature):
+		return e, webhookOldSignature, newProblem(http.StatusBadRequest, codeInvalidSignature, sentence(subscription.ErrOldSignature.Error()))
+	case errors.Is(err, subscription.ErrBadSignature):
+		return e, webhookBadSignature, newProblem(http.StatusBadRequest, codeInvalidSignature, sentence(subscription.ErrBadSignature.Error()))
+	case err != nil:
+		return e, webhookMalformed, newProblem(http.StatusBadRequest, codeMalformedEvent, "The signature is valid, and the body is not an event that can be read.")
+	}
+	return e, "", nil
+}
+
+// overRate counts an event of an endpoint, and returns how long to wait where there were too many.
+func (w *webhooks) overRate(ctx context.Context, known tenants.Webhook) time.Duration {
+	call := engine.Call{Tenant: known.Tenant, Cost: 1, Counters: []engine.Counter{{
+		Key: "webhooks " + string(known.Endpoint[:]), Numbers: limit.Numbers{
+			Algorithm: limit.TokenBucket, Limit: webhookRate, Burst: webhookBurst, WindowMS: time.Second.Milliseconds(),
+		},
+	}}}
+	w.rates.Evaluate(ctx, &call)
+	if call.Err != nil || call.Outcome.Allowed {
+		return 0
+	}
+	return time.Duration(max(call.Outcome.Verdicts[0].RetryAfterMS, 1)) * time.Millisecond
+}
+
+// Received is the answer to a webhook.
+type Received struct {
+	Received bool `json:"received" doc:"The event is stored"`
+}
+
+// describeWebhooks adds the webhooks to the OpenAPI document.
+func describeWebhooks(api huma.API) {
+	for provider, headers := range map[string][]*huma.Param{
+		tenants.StripeProvider: {headerParam("Stripe-Signature", "As Stripe signs webhooks")},
+		tenants.GenericProvider: {
+			headerParam("webhook-id", "Id of the event, the same each time it is sent"),
+			headerParam("webhook-timestamp", "When it is sent, seconds since 1970"),
+			headerParam("webhook-signature", "As Standard Webhooks says"),
+		},
+	} {
+		op := &huma.Operation{
+			Method: http.MethodPost, Path: "/v1/webhooks/" + provider + "/{endpoint}", OperationID: "webhook-" + provider,
+			Summary: "Receive an event of a billing system", Tags: []string{"webhooks"},
+			Description: "There is no API key: the signature over the raw body is the key. 200 says that the event is stored; /v1/billing/events says what became of it.",
+			Parameters: append([]*huma.Param{{
+				Name: "endpoint", In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeString, Format: "uuid"}, Description: "Id of the billing endpoint",
+			}}, headers...),
+			RequestBody: &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{jsonType: {Schema: &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}}}},
+			Responses:   map[string]*huma.Response{"200": jsonResponse[Received](api, "The event is stored")},
+		}
+		for _, status := range []int{400, 404, 408, 413, 429, 500, 503} {
+			op.Responses[itoa(int64(status))] = problemResponse(api, status)
+		}
+		api.OpenAPI().AddOperation(op)
+	}
+}

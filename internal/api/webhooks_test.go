@@ -1,0 +1,213 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"github.com/stretchr/testify/require"
+	"github.com/stripe/stripe-go/v85/webhook"
+
+	"weir/internal/billing"
+	"weir/internal/engine"
+	"weir/internal/tenants"
+)
+
+const stripeSecret = "whsec_test_secret"
+
+func subscriptionEvent(id, user, price string, at time.Time) string {
+	return `{"object":"event","id":"` + id + `","type":"customer.subscription.updated","created":` + strconv.FormatInt(at.Unix(), 10) + `,"livemode":true,
+		"data":{"object":{"id":"sub_` + user + `","customer":"cus_` + user + `","status":"active","metadata":{"user":"` + user + `"},
+		"items":{"data":[{"quantity":1,"price":{"id":"` + price + `"}}]}}}}`
+}
+
+func stripeSignature(body, secret string, at time.Time) header {
+	return header{"Stripe-Signature", webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: []byte(body), Secret: secret, Timestamp: at}).Header}
+}
+
+// billingStack has an endpoint that maps price_pro to pro.
+func billingStack(t *testing.T) (s *adminStack, endpoint map[string]any) {
+	t.Helper()
+	s = newAdminStack(t)
+	for _, plan := range []string{"free", "pro"} {
+		s.call(s.key, http.MethodPost, "/v1/plans", obj{"slug": plan}).ok(201)
+	}
+	endpoint = s.call(s.key, http.MethodPost, "/v1/billing/endpoints", obj{
+		"provider": "stripe", "name": "Stripe", "signing_secrets": []string{stripeSecret, "whsec_old_secret"}, "subject_from": "metadata.user", "fallback_plan": "free",
+	}).ok(201).json()
+	s.call(s.key, http.MethodPut, "/v1/billing/prices/price_pro", obj{"plan": "pro"}).ok(201)
+	return s, endpoint
+}
+
+func (s *adminStack) settle() {
+	s.t.Helper()
+	require.NoError(s.t, billing.New(billing.Options{Store: s.store}).Once(s.t.Context()))
+}
+
+func (s *adminStack) planOf(subject string) any {
+	s.t.Helper()
+	return s.call(s.key, http.MethodGet, "/v1/subjects/"+subject, nil).ok(200).json()["plan"]
+}
+
+func hookOf(t *testing.T, endpoint map[string]any) string {
+	t.Helper()
+	_, path, found := strings.Cut(endpoint["url"].(string), "/v1/")
+	require.True(t, found)
+	return "/v1/" + path
+}
+
+// A customer pays, and the subject has the plan; what is not signed by the provider, or is too old,
+// or is somebody else's, changes nothing.
+func TestStripeWebhook(t *testing.T) {
+	s, endpoint := billingStack(t)
+	hook := hookOf(t, endpoint)
+	now := time.Now()
+	body := subscriptionEvent("evt_1", "ada", "price_pro", now)
+
+	for name, c := range map[string]struct {
+		path   string
+		body   string
+		header header
+		status int
+		code   string
+	}{
+		"no signature":                {hook, body, header{"X-None", "x"}, 400, codeInvalidSignature},
+		"a forged one":                {hook, body, stripeSignature(body, "whsec_guess", now), 400, codeInvalidSignature},
+		"an old one":                  {hook, body, stripeSignature(body, stripeSecret, now.Add(-6*time.Minute)), 400, codeInvalidSignature},
+		"one of the future":           {hook, body, stripeSignature(body, stripeSecret, now.Add(6*time.Minute)), 400, codeInvalidSignature},
+		"another body":                {hook, body + "\n", stripeSignature(body, stripeSecret, now), 400, codeInvalidSignature},
+		"signed, and no event":        {hook, "[]", stripeSignature("[]", stripeSecret, now), 400, codeMalformedEvent},
+		"an endpoint that is nowhere": {"/v1/webhooks/stripe/2f1b3a52-7a3f-4c6e-9d56-0a5f6c1e7b11", body, stripeSignature(body, stripeSecret, now), 404, codeNotFound},
+		"no id":                       {"/v1/webhooks/stripe/1", body, stripeSignature(body, stripeSecret, now), 404, codeNotFound},
+		"the other provider's path":   {strings.Replace(hook, "stripe", "generic", 1), body, stripeSignature(body, stripeSecret, now), 404, codeNotFound},
+		"too large":                   {hook, strings.Repeat(" ", maxWebhookBody+1), header{"X-None", "x"}, 413, codeBodyTooLarge},
+	} {
+		s.call("", http.MethodPost, c.path, c.body, c.header).problem(c.status, c.code)
+		require.Empty(t, s.call(s.key, http.MethodGet, "/v1/billing/events", nil).ok(200).json()["items"], name)
+	}
+
+	// of another tenant: its secret does not open this one's, and its events are its own
+	other := s.call(s.other, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "stripe", "signing_secrets": []string{"whsec_of_b"}}).ok(201).json()
+	s.call("", http.MethodPost, hook, body, stripeSignature(body, "whsec_of_b", now)).problem(400, codeInvalidSignature)
+	s.call("", http.MethodPost, hookOf(t, other), body, stripeSignature(body, "whsec_of_b", now)).ok(200)
+	s.settle()
+	s.call(s.key, http.MethodGet, "/v1/subjects/ada", nil).problem(404, codeNotFound)
+
+	require.Equal(t, "{\"received\":true}\n", string(s.call("", http.MethodPost, hook, body, stripeSignature(body, stripeSecret, now)).ok(200).body))
+	s.settle()
+	require.Equal(t, "pro", s.planOf("ada"))
+	again := subscriptionEvent("evt_2", "bob", "price_pro", now)
+	s.call("", http.MethodPost, hook, again, stripeSignature(again, "whsec_old_secret", now)).ok(200)
+	s.call("", http.MethodPost, hook, again, stripeSignature(again, stripeSecret, now)).ok(200)
+	s.settle()
+	require.Equal(t, "pro", s.planOf("bob"), "a secret that is being rotated out counts")
+
+	items := s.call(s.key, http.MethodGet, "/v1/billing/events?endpoint="+endpoint["id"].(string), nil).ok(200).json()["items"].([]any)
+	require.Len(t, items, 3)
+	require.Equal(t, "duplicate", items[0].(map[string]any)["outcome"])
+	applied := items[1].(map[string]any)
+	require.Equal(t, "applied", applied["outcome"])
+	require.Equal(t, "bob", applied["subject"])
+	require.Equal(t, "evt_2", applied["event_id"])
+
+	// test mode is not live mode
+	test := strings.Replace(subscriptionEvent("evt_3", "eve", "price_pro", now), `"livemode":true`, `"livemode":false`, 1)
+	require.Eventually(t, func() bool { // the endpoint is remembered for a moment
+		a := s.call("", http.MethodPost, hook, test, stripeSignature(test, stripeSecret, now))
+		return a.status == 400 && strings.Contains(string(a.body), codeWrongMode)
+	}, 10*time.Second, 50*time.Millisecond)
+}
+
+func TestGenericWebhook(t *testing.T) {
+	s, _ := billingStack(t)
+	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+	endpoint := s.call(s.key, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "generic", "signing_secrets": []string{secret}}).ok(201).json()
+	hook, err := standardwebhooks.NewWebhook(secret)
+	require.NoError(t, err)
+	body := `{"type":"subject.plan","subject":"ada","plan":"pro"}`
+	now := time.Now()
+	signature, err := hook.Sign("msg_1", now, []byte(body))
+	require.NoError(t, err)
+	headers := []header{{"webhook-id", "msg_1"}, {"webhook-timestamp", strconv.FormatInt(now.Unix(), 10)}, {"webhook-signature", signature}}
+	s.call("", http.MethodPost, hookOf(t, endpoint), body, headers[:2]...).problem(400, codeInvalidSignature)
+	s.call("", http.MethodPost, hookOf(t, endpoint), body, headers...).ok(200)
+	s.settle()
+	require.Equal(t, "pro", s.planOf("ada"))
+}
+
+// Secrets go in, and never come out: not in an answer, the trail, the log or the database.
+func TestBillingSecretsStaySecret(t *testing.T) {
+	s, endpoint := billingStack(t)
+	id := endpoint["id"].(string)
+	const key = "rk_test_very_secret_key"
+	patched := s.call(s.key, http.MethodPatch, "/v1/billing/endpoints/"+id, obj{"api_key": key, "add_signing_secret": "whsec_newest_one"}).ok(200)
+	require.Equal(t, []any{"_one", "cret", "cret"}, patched.json()["signing_secret_last4"])
+	require.Equal(t, "_key", patched.json()["api_key_last4"])
+	require.Equal(t, false, patched.json()["live"], "by the key")
+	shown := bytes.Join([][]byte{
+		patched.body, s.call(s.key, http.MethodGet, "/v1/billing/endpoints", nil).ok(200).body, s.call(s.key, http.MethodGet, "/v1/audit", nil).ok(200).body,
+		s.call(s.key, http.MethodGet, "/v1/config", nil).ok(200).body, []byte(s.log.String()),
+	}, nil)
+	s.db.Conn(func(ctx context.Context, conn *pgx.Conn) {
+		var stored []byte
+		require.NoError(t, conn.QueryRow(ctx, "SELECT signing_secrets || api_key FROM billing_endpoints WHERE id = $1", id).Scan(&stored))
+		shown = append(shown, stored...)
+	})
+	for _, secret := range []string{stripeSecret, "whsec_old_secret", "whsec_newest_one", key} {
+		require.NotContains(t, string(shown), secret)
+	}
+
+	// Without a key of the installation nothing can be stored, and the answer says what to do.
+	store, err := tenants.Open(t.Context(), tenants.Config{DatabaseURL: s.db.URL})
+	require.NoError(t, err)
+	t.Cleanup(store.Close)
+	without := s.in(t)
+	without.url = s.serve(store)
+	p := without.call(s.key, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "stripe", "signing_secrets": []string{"whsec_abcdef"}}).
+		problem(http.StatusConflict, codeEncryptionKeyMissing)
+	require.Contains(t, p.Detail, "WEIR_ENCRYPTION_KEY")
+}
+
+// The rate of one endpoint is bounded, and that of another one is not touched by it.
+func TestWebhookRate(t *testing.T) {
+	t.Parallel()
+	w := &webhooks{rates: engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return 1_700_000_000_000 }})}
+	one, other := tenants.Webhook{Tenant: uuid.New(), Endpoint: uuid.New()}, tenants.Webhook{Tenant: uuid.New(), Endpoint: uuid.New()}
+	for range webhookBurst {
+		require.Zero(t, w.overRate(t.Context(), one))
+	}
+	require.Equal(t, time.Second/webhookRate, w.overRate(t.Context(), one))
+	require.Zero(t, w.overRate(t.Context(), other))
+}
+
+// Whoever knows an endpoint's address and never sends a body takes places from nobody else.
+func TestSlowWebhooks(t *testing.T) {
+	s, endpoint := billingStack(t)
+	hook := hookOf(t, endpoint)
+	second := s.call(s.key, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "stripe", "signing_secrets": []string{stripeSecret}}).ok(201).json()
+	u, err := url.Parse(s.url)
+	require.NoError(t, err)
+	for range webhookBodiesOf {
+		conn, err := net.Dial("tcp", u.Host)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err = io.WriteString(conn, "POST "+hook+" HTTP/1.1\r\nHost: weir\r\nContent-Length: 100\r\n\r\n")
+		require.NoError(t, err)
+	}
+	now := time.Now()
+	body := subscriptionEvent("evt_1", "ada", "price_pro", now)
+	require.Eventually(t, func() bool {
+		return s.call("", http.MethodPost, hook, "{}", header{"X-None", "x"}).status == http.StatusServiceUnavailable
+	}, 10*time.Second, 10*time.Millisecond)
+	s.call("", http.MethodPost, hookOf(t, second), body, stripeSignature(body, stripeSecret, now)).ok(200)
+}

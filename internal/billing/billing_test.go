@@ -1,0 +1,559 @@
+package billing_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"github.com/stripe/stripe-go/v85"
+	"go.uber.org/goleak"
+
+	"weir/internal/billing"
+	"weir/internal/subscription"
+	"weir/internal/tenants"
+	"weir/internal/tenants/tenantstest"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if code == 0 {
+		// testenv's servers, and connections of clients that are kept for the next request
+		if err := goleak.Find(goleak.IgnoreAnyFunction("os/exec.(*Cmd).Start.func2"), goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
+			goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop")); err != nil {
+			println(err.Error())
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// stack is a tenant with plans and one endpoint, on a clock that only the test moves.
+type stack struct {
+	t        *testing.T
+	db       *tenantstest.Database
+	store    *tenants.Store
+	runner   *billing.Runner
+	a        tenants.Actor
+	endpoint tenants.BillingEndpoint
+
+	mu     sync.Mutex
+	at     time.Time
+	events int
+}
+
+var start = time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+
+func newStack(t *testing.T, e tenants.BillingEndpoint, fake *fakeStripe) *stack {
+	t.Helper()
+	t.Parallel()
+	s := &stack{t: t, at: start}
+	s.db = tenantstest.NewWith(t, tenants.Config{Now: s.now})
+	s.store = s.db.Store
+	s.a, _ = s.db.Tenant("tenant-a")
+	for _, plan := range []string{"free", "pro", "scale", "late"} {
+		_, err := s.store.CreatePlan(t.Context(), s.a, tenants.Plan{Slug: plan})
+		require.NoError(t, err)
+	}
+	secrets := tenants.BillingSecrets{Signing: []string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}}
+	url := "http://127.0.0.1:1"
+	if fake != nil {
+		secrets.APIKey, url = &fake.key, fake.url
+		fake.now = s.now
+	}
+	if e.Provider == "" {
+		e.Provider = tenants.StripeProvider
+	}
+	if e.SubjectFrom == "" {
+		e.SubjectFrom = tenants.FromMetadata + "user"
+	}
+	var err error
+	s.endpoint, err = s.store.CreateBillingEndpoint(t.Context(), s.a, e, secrets)
+	require.NoError(t, err)
+	for price, plan := range map[string]string{"price_pro": "pro", "prod_scale": "scale"} {
+		_, _, err := s.store.PutBillingPrice(t.Context(), s.a, tenants.BillingPrice{Price: price, Plan: plan}, tenants.Match{})
+		require.NoError(t, err)
+	}
+	s.runner = billing.New(billing.Options{Store: s.store, StripeURL: url})
+	return s
+}
+
+func (s *stack) now() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at
+}
+
+func (s *stack) pass(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = s.at.Add(d)
+}
+
+type obj = map[string]any
+
+// event is an event of now in Stripe's form.
+func (s *stack) event(typ string, object obj) []byte {
+	s.events++
+	return eventAt(s.now(), fmt.Sprintf("evt_%04d", s.events), typ, object)
+}
+
+func eventAt(at time.Time, id, typ string, object obj) []byte {
+	body, err := json.Marshal(obj{
+		"object": "event", "id": id, "type": typ, "created": at.Unix(), "livemode": false, "api_version": stripe.APIVersion,
+		"data": obj{"object": object},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return body
+}
+
+func sub(id, customer, status, user string, prices ...string) obj {
+	items := []obj{}
+	for _, price := range prices {
+		items = append(items, obj{"quantity": 1, "price": obj{"id": price, "product": strings.Replace(price, "price", "prod", 1)}})
+	}
+	metadata := obj{}
+	if user != "" {
+		metadata["user"] = user
+	}
+	return obj{"id": id, "customer": customer, "status": status, "created": 1_690_000_000, "metadata": metadata, "items": obj{"data": items}}
+}
+
+func invoice(subscription string) obj {
+	return obj{"customer": "cus_1", "parent": obj{"subscription_details": obj{"subscription": subscription}}}
+}
+
+// receive stores an event as a webhook does.
+func (s *stack) receive(body []byte) (first bool) {
+	s.t.Helper()
+	var e subscription.Event
+	var err error
+	if s.endpoint.Provider == tenants.GenericProvider {
+		s.events++
+		e, err = subscription.ParseGeneric(body, fmt.Sprintf("msg_%d", s.events), s.now())
+	} else {
+		e, err = subscription.ParseStripe(body)
+	}
+	require.NoError(s.t, err)
+	first, err = s.store.StoreBillingEvent(s.t.Context(), tenants.Webhook{Tenant: s.a.TenantID(), Endpoint: s.endpoint.ID}, e, body)
+	require.NoError(s.t, err)
+	return first
+}
+
+// send has an event received and settled, and returns what became of it.
+func (s *stack) send(body []byte) tenants.BillingEvent {
+	s.t.Helper()
+	s.receive(body)
+	require.NoError(s.t, s.runner.Once(s.t.Context()))
+	return s.last()
+}
+
+func (s *stack) last() tenants.BillingEvent {
+	s.t.Helper()
+	list, _, err := s.store.BillingEvents(s.t.Context(), s.a, tenants.BillingEventFilter{}, tenants.Page{Limit: 1})
+	require.NoError(s.t, err)
+	return list[0]
+}
+
+// plan is the subject's, "" where it is not registered or has the default one.
+func (s *stack) plan(subject string) string {
+	s.t.Helper()
+	got, err := s.store.SubjectByName(s.t.Context(), s.a, subject)
+	if err != nil {
+		require.ErrorIs(s.t, err, tenants.ErrNotFound)
+		return ""
+	}
+	return got.Plan
+}
+
+func (s *stack) outcome(want string, e tenants.BillingEvent) {
+	s.t.Helper()
+	require.Equal(s.t, want, e.Outcome, "%s: %s", e.Type, e.Why)
+	require.NotEmpty(s.t, e.Why)
+}
+
+// The story of one customer: what they paid for is what they have, at every step.
+func TestLifeOfACustomer(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{GraceDays: 3, FallbackPlan: "free"}, nil)
+	const hour, day = time.Hour, 24 * time.Hour
+
+	s.outcome(tenants.EventIgnored, s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "incomplete", "ada", "price_pro"))))
+	require.Equal(t, "", s.plan("ada"), "the first payment is not made")
+	s.pass(time.Minute)
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.updated", sub("sub_1", "cus_1", "active", "ada", "price_pro"))))
+	require.Equal(t, "pro", s.plan("ada"))
+	ada, err := s.store.SubjectByName(t.Context(), s.a, "ada")
+	require.NoError(t, err)
+	require.Equal(t, "cus_1", ada.BillingRef)
+	s.pass(hour)
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.updated", sub("sub_1", "cus_1", "active", "ada", "price_scale"))))
+	require.Equal(t, "scale", s.plan("ada"), "mapped by its product")
+	s.pass(hour)
+	s.outcome(tenants.EventIgnored, s.send(s.event("customer.subscription.trial_will_end", sub("sub_1", "cus_1", "active", "ada", "price_scale"))))
+
+	s.pass(30 * day) // a payment fails
+	s.outcome(tenants.EventApplied, s.send(s.event("invoice.payment_failed", invoice("sub_1"))))
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.updated", sub("sub_1", "cus_1", "past_due", "ada", "price_scale"))))
+	s.pass(3*day - time.Second)
+	require.NoError(t, s.runner.Once(t.Context()))
+	require.Equal(t, "scale", s.plan("ada"), "the grace period has not ended")
+	s.pass(time.Second)
+	require.NoError(t, s.runner.Once(t.Context()))
+	require.Equal(t, "free", s.plan("ada"), "the grace period ended, without any event")
+
+	s.pass(hour)
+	s.outcome(tenants.EventApplied, s.send(s.event("invoice.paid", invoice("sub_1"))))
+	require.Equal(t, "scale", s.plan("ada"), "they paid")
+	s.pass(hour)
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.paused", sub("sub_1", "cus_1", "paused", "ada", "price_scale"))))
+	require.Equal(t, "free", s.plan("ada"))
+	s.pass(hour)
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.resumed", sub("sub_1", "cus_1", "active", "ada", "price_scale"))))
+	require.Equal(t, "scale", s.plan("ada"))
+	s.pass(hour)
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.deleted", sub("sub_1", "cus_1", "canceled", "ada", "price_scale"))))
+	require.Equal(t, "free", s.plan("ada"))
+
+	s.pass(hour) // and comes back, with two subscriptions
+	s.send(s.event("customer.subscription.created", sub("sub_2", "cus_1", "active", "ada", "price_pro")))
+	s.send(s.event("customer.subscription.created", sub("sub_3", "cus_1", "active", "ada", "price_other")))
+	s.outcome(tenants.EventParked, s.last())
+	require.Equal(t, "pro", s.plan("ada"))
+	s.pass(hour)
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.deleted", obj{"id": "cus_1"})))
+	require.Equal(t, "free", s.plan("ada"))
+
+	trail, _, err := s.store.Audit(t.Context(), s.a, tenants.AuditFilter{Kind: "subject", Target: "ada"}, tenants.Page{Limit: 100})
+	require.NoError(t, err)
+	for _, row := range trail {
+		require.Equal(t, "provider", row.ActorKind)
+		require.Equal(t, s.endpoint.ID, *row.ActorID)
+		require.Contains(t, row.ActorName, "stripe ", "the trail names the provider and the event")
+		require.NotEmpty(t, row.Reason)
+	}
+	require.Equal(t, "stripe evt_0002", trail[len(trail)-1].ActorName)
+}
+
+// A provider sends every event at least once: one that comes again must not count twice, nor undo
+// what came after it.
+func TestRepeatedAndLateEvents(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{}, nil)
+	first := s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "ada", "price_pro"))
+	s.pass(time.Minute)
+	second := s.event("customer.subscription.updated", sub("sub_1", "cus_1", "active", "ada", "price_scale"))
+	s.outcome(tenants.EventApplied, s.send(second))
+	s.outcome(tenants.EventStale, s.send(first))
+	require.Equal(t, "scale", s.plan("ada"))
+	for range 3 {
+		require.False(t, s.receive(second))
+	}
+	require.NoError(t, s.runner.Once(t.Context()))
+	duplicate := s.last()
+	s.outcome(tenants.EventDuplicate, duplicate)
+	require.Equal(t, 3, duplicate.Deliveries)
+	all, _, err := s.store.BillingEvents(t.Context(), s.a, tenants.BillingEventFilter{}, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, all, 3, "repetitions share a row")
+	_, err = s.runner.Replay(t.Context(), s.a, duplicate.ID)
+	var conflict *tenants.ConflictError
+	require.ErrorAs(t, err, &conflict)
+}
+
+// An event of a customer whom nobody knows yet waits, and takes effect when they become known.
+func TestParkedEvents(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{}, nil)
+	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "", "price_pro"))))
+	require.Contains(t, s.last().Why, "cus_1")
+	_, _, err := s.store.PutSubject(t.Context(), s.a, tenants.Subject{Subject: "somebody"}, tenants.Match{})
+	require.NoError(t, err)
+	require.NoError(t, s.runner.Once(t.Context()))
+	s.outcome(tenants.EventParked, s.last())
+	_, _, err = s.store.PutSubject(t.Context(), s.a, tenants.Subject{Subject: "ada", BillingRef: "cus_1"}, tenants.Match{})
+	require.NoError(t, err)
+	require.NoError(t, s.runner.Once(t.Context()))
+	s.outcome(tenants.EventApplied, s.last())
+	require.Equal(t, "pro", s.plan("ada"))
+
+	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.created", sub("sub_2", "cus_2", "active", "bob", "price_late"))))
+	_, _, err = s.store.PutBillingPrice(t.Context(), s.a, tenants.BillingPrice{Price: "price_late", Plan: "late"}, tenants.Match{})
+	require.NoError(t, err)
+	require.NoError(t, s.runner.Once(t.Context()))
+	s.outcome(tenants.EventApplied, s.last())
+	require.Equal(t, "late", s.plan("bob"))
+
+	// By what is known of the customer later.
+	s.send(s.event("customer.subscription.created", sub("sub_3", "cus_3", "active", "", "price_pro")))
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.updated", obj{"id": "cus_3", "metadata": obj{"user": "cy"}})))
+	require.Equal(t, "pro", s.plan("cy"))
+	waiting, _, err := s.store.BillingEvents(t.Context(), s.a, tenants.BillingEventFilter{Outcome: tenants.EventParked}, tenants.Page{})
+	require.NoError(t, err)
+	require.Empty(t, waiting)
+}
+
+func TestSubjectFrom(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{SubjectFrom: tenants.FromReference}, nil)
+	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "", "price_pro"))))
+	s.outcome(tenants.EventApplied, s.send(s.event("checkout.session.completed", obj{"customer": "cus_1", "subscription": "sub_1", "client_reference_id": "ada"})))
+	require.Equal(t, "pro", s.plan("ada"))
+	_, err := s.store.EditBillingEndpoint(t.Context(), s.a, s.endpoint.ID, tenants.Match{}, func(e *tenants.BillingEndpoint) (tenants.BillingSecrets, error) {
+		e.SubjectFrom = tenants.FromCustomer
+		return tenants.BillingSecrets{}, nil
+	})
+	require.NoError(t, err)
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.created", sub("sub_2", "cus_2", "active", "", "price_pro"))))
+	require.Equal(t, "pro", s.plan("cus_2"), "the customer's id is the subject")
+}
+
+// An admin and the provider who fight over a subject can see each other in the trail.
+func TestFightOverASubject(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{}, nil)
+	admin := tenants.AsSystem(s.a.TenantID(), "admin")
+	for range 3 {
+		s.send(s.event("customer.subscription.updated", sub("sub_1", "cus_1", "active", "ada", "price_pro")))
+		s.pass(time.Minute)
+		_, err := s.store.EditSubject(t.Context(), admin, "ada", tenants.Match{}, func(in *tenants.Subject) error { in.Plan = "scale"; return nil })
+		require.NoError(t, err)
+	}
+	trail, _, err := s.store.Audit(t.Context(), s.a, tenants.AuditFilter{Kind: "subject", Target: "ada"}, tenants.Page{})
+	require.NoError(t, err)
+	var names []string
+	for _, row := range trail {
+		names = append(names, row.ActorName)
+	}
+	require.Equal(t, []string{"admin", "stripe evt_0003", "admin", "stripe evt_0002", "admin", "stripe evt_0001"}, names)
+	require.Contains(t, string(trail[1].Before), "scale")
+	require.Contains(t, string(trail[1].After), "pro")
+
+	// A replay makes it so once more, and says who wanted that.
+	events, _, err := s.store.BillingEvents(t.Context(), s.a, tenants.BillingEventFilter{}, tenants.Page{Limit: 1})
+	require.NoError(t, err)
+	replayed, err := s.runner.Replay(t.Context(), admin, events[0].ID)
+	require.NoError(t, err)
+	s.outcome(tenants.EventApplied, replayed)
+	require.Equal(t, "pro", s.plan("ada"))
+	trail, _, err = s.store.Audit(t.Context(), s.a, tenants.AuditFilter{Kind: "subject", Target: "ada"}, tenants.Page{Limit: 1})
+	require.NoError(t, err)
+	require.Contains(t, trail[0].Reason, "replayed by admin")
+}
+
+func TestGenericEvents(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{Provider: tenants.GenericProvider}, nil)
+	body := func(plan string, at time.Time) []byte {
+		return []byte(`{"type":"subject.plan","subject":"ada","plan":"` + plan + `","effective_at":"` + at.Format(time.RFC3339) + `","quantity":3}`)
+	}
+	s.outcome(tenants.EventApplied, s.send(body("pro", s.now())))
+	require.Equal(t, "pro", s.plan("ada"))
+	ada, err := s.store.SubjectByName(t.Context(), s.a, "ada")
+	require.NoError(t, err)
+	require.Equal(t, 3, ada.Multiplier)
+	s.outcome(tenants.EventStale, s.send(body("free", s.now().Add(-time.Hour))))
+	s.receive(body("scale", s.now().Add(time.Hour)))
+	require.NoError(t, s.runner.Once(t.Context()))
+	require.Equal(t, "pro", s.plan("ada"), "it takes effect later")
+	s.pass(time.Hour)
+	require.NoError(t, s.runner.Once(t.Context()))
+	require.Equal(t, "scale", s.plan("ada"))
+	s.pass(time.Hour)
+	s.outcome(tenants.EventFailed, s.send(body("no-such-plan", s.now())))
+	require.Equal(t, "scale", s.plan("ada"))
+	s.outcome(tenants.EventFailed, s.send([]byte(`{"type":"subject.plan","subject":"ada"}`)))
+	s.outcome(tenants.EventIgnored, s.send([]byte(`{"type":"invoice.made"}`)))
+}
+
+// Where the provider can be asked, it settles what events leave open.
+func TestAskTheProvider(t *testing.T) {
+	fake := newFakeStripe(t)
+	s := newStack(t, tenants.BillingEndpoint{}, fake)
+	ada := map[string]string{"user": "ada"}
+
+	// Two changes of one second say nothing about which came first.
+	fake.put("sub_1", "cus_1", stripe.SubscriptionStatusActive, ada, "price_scale")
+	later := s.event("customer.subscription.updated", sub("sub_1", "cus_1", "active", "ada", "price_scale"))
+	earlier := s.event("customer.subscription.updated", sub("sub_1", "cus_1", "active", "ada", "price_pro"))
+	s.send(later)
+	asked := fake.requests()
+	s.send(earlier)
+	require.Greater(t, fake.requests(), asked)
+	require.Equal(t, "scale", s.plan("ada"), "although the id of the earlier event is greater")
+
+	// An invoice of a subscription that no event has described.
+	fake.put("sub_2", "cus_2", stripe.SubscriptionStatusActive, map[string]string{"user": "bob"}, "price_pro")
+	s.outcome(tenants.EventApplied, s.send(s.event("invoice.paid", invoice("sub_2"))))
+	require.Equal(t, "pro", s.plan("bob"))
+
+	// A form that is not understood.
+	fake.put("sub_3", "cus_3", stripe.SubscriptionStatusActive, map[string]string{"user": "cy"}, "price_pro")
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.updated", obj{"id": "sub_3", "customer": "cus_3", "status": "dreaming"})))
+	require.Equal(t, "pro", s.plan("cy"))
+
+	// An outage of the provider does not stop events that speak for themselves.
+	fake.mu.Lock()
+	fake.broken = true
+	fake.mu.Unlock()
+	s.pass(time.Hour)
+	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.updated", obj{"id": "sub_4", "customer": "cus_4", "status": "dreaming"})))
+	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.created", sub("sub_5", "cus_5", "active", "eve", "price_pro"))))
+	require.Equal(t, "pro", s.plan("eve"))
+}
+
+// Events can be lost. A comparison finds what is wrong, says it, and repairs it.
+func TestReconcile(t *testing.T) {
+	fake := newFakeStripe(t)
+	s := newStack(t, tenants.BillingEndpoint{FallbackPlan: "free"}, fake)
+	s.send(s.event("customer.subscription.created", sub("sub_gone", "cus_gone", "active", "gone", "price_pro")))
+	s.send(s.event("customer.subscription.created", sub("sub_0", "cus_0", "active", "user-0", "price_pro")))
+	s.pass(time.Hour)
+	for i := range 230 { // more than two pages
+		price := "price_pro"
+		if i == 0 {
+			price = "price_scale"
+		}
+		fake.put(fmt.Sprintf("sub_%d", i), fmt.Sprintf("cus_%d", i), stripe.SubscriptionStatusActive, map[string]string{"user": fmt.Sprintf("user-%d", i)}, price)
+	}
+	fake.put("sub_other", "cus_other", stripe.SubscriptionStatusActive, nil, "price_other")
+
+	endpoint, err := s.store.BillingEndpointByID(t.Context(), s.a, s.endpoint.ID)
+	require.NoError(t, err)
+	var told []string
+	report := func(_ billing.Summary, r tenants.ReconcileResult) { told = append(told, r.Changes...) }
+	sum, err := s.runner.Reconcile(t.Context(), s.a.TenantID(), endpoint, true, report)
+	require.NoError(t, err)
+	require.Equal(t, billing.Summary{Subscriptions: 232, Repaired: 231, Problems: 1}, sum)
+	require.Contains(t, told, `subject "user-0" moved from pro to scale`)
+	require.Contains(t, told, `subject "gone" moved from pro to free`)
+	require.Equal(t, "pro", s.plan("user-0"), "a dry run changes nothing")
+	require.Equal(t, "", s.plan("user-7"))
+
+	sum, err = s.runner.Reconcile(t.Context(), s.a.TenantID(), endpoint, false, nil)
+	require.NoError(t, err)
+	require.Equal(t, 231, sum.Repaired)
+	require.Equal(t, "scale", s.plan("user-0"))
+	require.Equal(t, "pro", s.plan("user-7"))
+	require.Equal(t, "free", s.plan("gone"))
+	s.pass(time.Second)
+	sum, err = s.runner.Reconcile(t.Context(), s.a.TenantID(), endpoint, false, nil)
+	require.NoError(t, err)
+	require.Zero(t, sum.Repaired)
+
+	mine, err := s.store.ClaimReconcile(t.Context(), s.a.TenantID(), endpoint.ID, time.Hour)
+	require.NoError(t, err)
+	require.False(t, mine, "it was compared just now")
+	s.pass(24 * time.Hour)
+	mine, err = s.store.ClaimReconcile(t.Context(), s.a.TenantID(), endpoint.ID, time.Hour)
+	require.NoError(t, err)
+	require.True(t, mine, "a day later it is due")
+	mine, err = s.store.ClaimReconcile(t.Context(), s.a.TenantID(), endpoint.ID, time.Hour)
+	require.NoError(t, err)
+	require.False(t, mine, "one instance does it")
+}
+
+var events = flag.Int("events", 2000, "how many events TestShuffledEvents sends")
+
+// Whatever the order and the repetitions in which events come, and however many instances settle
+// them, every customer ends with the same plan.
+func TestShuffledEvents(t *testing.T) {
+	s := newStack(t, tenants.BillingEndpoint{GraceDays: 2, FallbackPlan: "free"}, nil)
+	random := rand.New(rand.NewPCG(2026, 11))
+	customers := *events / 20
+	var ordered [][]byte
+	id := 0
+	for second := range *events {
+		c := random.IntN(customers)
+		at := start.Add(-30*24*time.Hour + time.Duration(second)*13*time.Minute)
+		if at.After(start) {
+			at = start.Add(-time.Duration(*events-second) * time.Second)
+		}
+		id++
+		name := fmt.Sprintf("evt_%06d", id)
+		user, customer, subscription := fmt.Sprintf("user-%d", c), fmt.Sprintf("cus_%d", c), fmt.Sprintf("sub_%d_%d", c, random.IntN(2))
+		price := []string{"price_pro", "price_scale"}[random.IntN(2)]
+		bill := obj{"customer": customer, "parent": obj{"subscription_details": obj{"subscription": subscription}}}
+		switch random.IntN(10) {
+		case 0:
+			ordered = append(ordered, eventAt(at, name, "invoice.payment_failed", bill))
+		case 1:
+			ordered = append(ordered, eventAt(at, name, "invoice.paid", bill))
+		case 2:
+			ordered = append(ordered, eventAt(at, name, "customer.subscription.deleted", sub(subscription, customer, "canceled", user, price)))
+		case 3:
+			ordered = append(ordered, eventAt(at, name, "customer.updated", obj{"id": customer, "metadata": obj{"user": user}}))
+		default:
+			status := []string{"active", "active", "trialing", "past_due", "paused", "unpaid"}[random.IntN(6)]
+			ordered = append(ordered, eventAt(at, name, "customer.subscription.updated", sub(subscription, customer, status, user, price)))
+		}
+	}
+	other, _ := s.db.Tenant("tenant-b")
+	for _, plan := range []string{"free", "pro", "scale"} {
+		_, err := s.store.CreatePlan(t.Context(), other, tenants.Plan{Slug: plan})
+		require.NoError(t, err)
+	}
+	second, err := s.store.CreateBillingEndpoint(t.Context(), other, tenants.BillingEndpoint{
+		Provider: tenants.StripeProvider, SubjectFrom: tenants.FromMetadata + "user", GraceDays: 2, FallbackPlan: "free",
+	}, tenants.BillingSecrets{Signing: []string{"whsec_abcdef"}})
+	require.NoError(t, err)
+	for price, plan := range map[string]string{"price_pro": "pro", "prod_scale": "scale"} {
+		_, _, err := s.store.PutBillingPrice(t.Context(), other, tenants.BillingPrice{Price: price, Plan: plan}, tenants.Match{})
+		require.NoError(t, err)
+	}
+	shuffled := append([][]byte{}, ordered...)
+	for range len(ordered) / 10 {
+		shuffled = append(shuffled, ordered[random.IntN(len(ordered))])
+	}
+	random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+
+	store := func(a tenants.Actor, endpoint uuid.UUID, bodies [][]byte) {
+		for _, body := range bodies {
+			e, err := subscription.ParseStripe(body)
+			require.NoError(t, err)
+			_, err = s.store.StoreBillingEvent(t.Context(), tenants.Webhook{Tenant: a.TenantID(), Endpoint: endpoint}, e, body)
+			require.NoError(t, err)
+		}
+	}
+	store(s.a, s.endpoint.ID, ordered)
+	require.NoError(t, s.runner.Once(t.Context()))
+	var instances sync.WaitGroup
+	for i := range 2 { // two instances, which settle while events come
+		runner := billing.New(billing.Options{Store: s.store})
+		part := shuffled[i*len(shuffled)/2 : (i+1)*len(shuffled)/2]
+		instances.Go(func() {
+			for len(part) > 0 {
+				n := min(100, len(part))
+				store(other, second.ID, part[:n])
+				part = part[n:]
+				if err := runner.Once(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	instances.Wait()
+	require.NoError(t, s.runner.Once(t.Context()))
+
+	plans := func(a tenants.Actor) map[string]string {
+		out := map[string]string{}
+		require.NoError(t, s.store.ExportSubjects(t.Context(), a, tenants.SubjectFilter{}, false, func(list []tenants.Subject) error {
+			for _, subject := range list {
+				out[subject.Subject] = subject.Plan
+			}
+			return nil
+		}))
+		return out
+	}
+	want := plans(s.a)
+	require.Greater(t, len(want), customers/2)
+	require.Equal(t, want, plans(other))
+	counts := map[string]int{}
+	for _, plan := range want {
+		counts[plan]++
+	}
+	require.Len(t, counts, 3, "the events lead to every plan: %v", counts)
+}

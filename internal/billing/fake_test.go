@@ -1,0 +1,140 @@
+package billing_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/stripe/stripe-go/v85"
+)
+
+// fakeStripe behaves like Stripe for the calls that are used: it keeps subscriptions, and answers
+// them in the shapes of stripe-go's own types.
+type fakeStripe struct {
+	t   *testing.T
+	url string
+
+	mu            sync.Mutex
+	key           string
+	subscriptions []*stripe.Subscription // newest first, as Stripe lists them
+	asked         int
+	broken        bool
+	now           func() time.Time // of its answers; nil: the true time
+}
+
+func newFakeStripe(t *testing.T) *fakeStripe {
+	t.Helper()
+	f := &fakeStripe{t: t, key: "rk_test_abcdefgh"}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/subscriptions/{id}", f.retrieve)
+	mux.HandleFunc("GET /v1/subscriptions", f.list)
+	server := httptest.NewServer(f.authorized(mux))
+	t.Cleanup(server.Close)
+	f.url = server.URL
+	return f
+}
+
+func (f *fakeStripe) authorized(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.asked++
+		if f.now != nil {
+			w.Header().Set("Date", f.now().Format(http.TimeFormat))
+		}
+		switch {
+		case f.broken:
+			f.fail(w, http.StatusBadRequest, "broken")
+		case r.Header.Get("Authorization") != "Bearer "+f.key:
+			f.fail(w, http.StatusUnauthorized, "")
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+func (f *fakeStripe) fail(w http.ResponseWriter, status int, code string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"type": "invalid_request_error", "code": code, "message": "no"}})
+}
+
+func (f *fakeStripe) answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		f.t.Error(err)
+	}
+}
+
+func (f *fakeStripe) retrieve(w http.ResponseWriter, r *http.Request) {
+	for _, s := range f.subscriptions {
+		if s.ID == r.PathValue("id") {
+			f.answer(w, s)
+			return
+		}
+	}
+	f.fail(w, http.StatusNotFound, "resource_missing")
+}
+
+func (f *fakeStripe) list(w http.ResponseWriter, r *http.Request) {
+	limit, err := strconv.Atoi(r.URL.Query().Get("limit"))
+	if err != nil || r.URL.Query().Get("status") != "all" {
+		f.fail(w, http.StatusBadRequest, "parameter_invalid")
+		return
+	}
+	all := f.subscriptions
+	if after := r.URL.Query().Get("starting_after"); after != "" {
+		i := slices.IndexFunc(all, func(s *stripe.Subscription) bool { return s.ID == after })
+		all = all[i+1:]
+	}
+	f.answer(w, map[string]any{"object": "list", "url": "/v1/subscriptions", "has_more": len(all) > limit, "data": all[:min(limit, len(all))]})
+}
+
+// put sets a subscription.
+func (f *fakeStripe) put(id, customer string, status stripe.SubscriptionStatus, metadata map[string]string, prices ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := &stripe.Subscription{
+		ID: id, Object: "subscription", Status: status, Created: 1_690_000_000, BillingCycleAnchor: 1_690_000_000, Metadata: metadata,
+		Customer: &stripe.Customer{ID: customer, Object: "customer"}, Items: &stripe.SubscriptionItemList{},
+	}
+	for i, price := range prices {
+		s.Items.Data = append(s.Items.Data, &stripe.SubscriptionItem{
+			ID: "si_" + id + strconv.Itoa(i), Quantity: 1, Price: &stripe.Price{ID: price, Product: &stripe.Product{ID: strings.Replace(price, "price", "prod", 1)}},
+		})
+	}
+	f.subscriptions = slices.DeleteFunc(f.subscriptions, func(old *stripe.Subscription) bool { return old.ID == id })
+	f.subscriptions = append([]*stripe.Subscription{s}, f.subscriptions...)
+}
+
+func (f *fakeStripe) remove(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.subscriptions = slices.DeleteFunc(f.subscriptions, func(old *stripe.Subscription) bool { return old.ID == id })
+}
+
+func (f *fakeStripe) requests() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked
+}
+
+// The fake must be read by the client as Stripe is, or tests against it prove nothing.
+func TestFakeIsReadByStripeGo(t *testing.T) {
+	t.Parallel()
+	f := newFakeStripe(t)
+	f.put("sub_1", "cus_1", stripe.SubscriptionStatusActive, map[string]string{"user": "ada"}, "price_pro")
+	backends := stripe.NewBackendsWithConfig(&stripe.BackendConfig{URL: stripe.String(f.url)})
+	got, err := stripe.NewClient(f.key, stripe.WithBackends(backends)).V1Subscriptions.Retrieve(t.Context(), "sub_1", nil)
+	require.NoError(t, err)
+	require.Equal(t, "cus_1", got.Customer.ID)
+	require.Equal(t, "price_pro", got.Items.Data[0].Price.ID)
+	require.Equal(t, "prod_pro", got.Items.Data[0].Price.Product.ID)
+}

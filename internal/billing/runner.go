@@ -1,0 +1,295 @@
+// Package billing moves subjects between plans as billing systems say.
+//
+// Events are stored when they are received (internal/api), and what becomes of them is decided
+// here: a Runner in every instance looks for what is due in Postgres, and does it. What is due is a
+// row with a time: an event that nobody has looked at, a grace period that ends, a daily comparison
+// with the provider. So nothing is lost where an instance dies, and any instance can do it. Two
+// that take the same task at once do it one after the other, and the second finds it done.
+//
+// The arithmetic is in internal/subscription, the writes are in internal/tenants.
+package billing
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"weir/internal/subscription"
+	"weir/internal/tenants"
+)
+
+// Options are what a Runner needs.
+type Options struct {
+	Store      *tenants.Store
+	StripeURL  string                // "": Stripe's own
+	HTTP       *http.Client          // to ask the provider; nil: a client with a timeout
+	Logger     *slog.Logger          // nil: none
+	Registerer prometheus.Registerer // nil: no metrics
+	// Every is how often to look for what is due; 0: half a second. Wake makes it look at once.
+	Every time.Duration
+}
+
+// Runner does what is due. Its methods can be called concurrently.
+type Runner struct {
+	Options
+	wake     chan struct{}
+	outcomes *prometheus.CounterVec // outcome
+	backlog  *prometheus.GaugeVec   // what
+}
+
+const (
+	lookEvery = 500 * time.Millisecond
+	page      = 200 // tasks in one look
+	// workers is how many tenants' events are worked on at once: a share of the connections to
+	// Postgres, of which the admin API needs the rest.
+	workers = 2
+	// reconcileFor is how long one instance has to compare an endpoint, before another may.
+	reconcileFor = time.Hour
+)
+
+// New returns a Runner. Call Run.
+func New(o Options) *Runner {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Every == 0 {
+		o.Every = lookEvery
+	}
+	r := &Runner{
+		Options: o, wake: make(chan struct{}, 1),
+		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weir_billing_events_total",
+			Help: "Billing events that this instance has decided about, by outcome.",
+		}, []string{"outcome"}),
+		backlog: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "weir_billing_backlog",
+			Help: "Billing events of all tenants that are not decided yet: their number (events), and for how long the oldest waits (seconds).",
+		}, []string{"of"}),
+	}
+	for _, outcome := range tenants.EventOutcomes {
+		r.outcomes.WithLabelValues(outcome)
+	}
+	if o.Registerer != nil {
+		o.Registerer.MustRegister(r.outcomes, r.backlog)
+	}
+	return r
+}
+
+// Wake has the Runner look for what is due at once.
+func (r *Runner) Wake() {
+	select {
+	case r.wake <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+// Run does what is due until ctx ends.
+func (r *Runner) Run(ctx context.Context) {
+	ticker := time.NewTicker(r.Every)
+	defer ticker.Stop()
+	var comparing sync.WaitGroup
+	defer comparing.Wait()
+	slot := make(chan struct{}, 1) // one comparison at a time
+	failing := false
+	for {
+		due, err := r.Store.DueBilling(ctx, page)
+		if err != nil && !failing && ctx.Err() == nil {
+			r.Logger.WarnContext(ctx, "cannot look for billing events; trying again", "error", err)
+		}
+		failing = err != nil
+		r.work(ctx, due)
+		r.measure(ctx, len(due.Events))
+		for _, task := range due.Reconciles {
+			select {
+			case slot <- struct{}{}:
+				comparing.Go(func() {
+					defer func() { <-slot }()
+					r.daily(ctx, task)
+				})
+			default: // it stays due
+			}
+		}
+		if err == nil && len(due.Events) == page { // there is more
+			r.Wake()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+		case <-ticker.C:
+		}
+	}
+}
+
+// Once does what is due now, and returns when that is done.
+func (r *Runner) Once(ctx context.Context) error {
+	for {
+		due, err := r.Store.DueBilling(ctx, page)
+		if err != nil {
+			return err
+		}
+		r.work(ctx, due)
+		if len(due.Events)+len(due.Subscriptions) == 0 {
+			return ctx.Err()
+		}
+	}
+}
+
+func (r *Runner) measure(ctx context.Context, events int) {
+	if events == 0 {
+		r.backlog.WithLabelValues("events").Set(0)
+		r.backlog.WithLabelValues("seconds").Set(0)
+		return
+	}
+	count, oldest, err := r.Store.BillingBacklog(ctx)
+	if err == nil {
+		r.backlog.WithLabelValues("events").Set(float64(count))
+		r.backlog.WithLabelValues("seconds").Set(oldest.Seconds())
+	}
+}
+
+// work settles events and subscriptions: those of one tenant one after the other, as their writes
+// would wait for each other anyway.
+func (r *Runner) work(ctx context.Context, due tenants.BillingDue) {
+	var queues [workers][]func()
+	add := func(tenant uuid.UUID, task func()) {
+		queues[int(tenant[15])%workers] = append(queues[int(tenant[15])%workers], task)
+	}
+	for _, task := range due.Events {
+		add(task.Tenant, func() { r.event(ctx, task) })
+	}
+	for _, task := range due.Subscriptions {
+		add(task.Tenant, func() {
+			err := r.Store.SettleBillingSubscription(ctx, task.Tenant, task.Endpoint, task.Subscription)
+			r.logFailure(ctx, "settle a subscription", task, err)
+		})
+	}
+	var all sync.WaitGroup
+	for _, queue := range queues {
+		all.Go(func() {
+			for _, task := range queue {
+				if ctx.Err() != nil {
+					return
+				}
+				task()
+			}
+		})
+	}
+	all.Wait()
+}
+
+func (r *Runner) logFailure(ctx context.Context, what string, task tenants.BillingTask, err error) {
+	if err != nil && !errors.Is(err, tenants.ErrNotFound) && ctx.Err() == nil {
+		r.Logger.WarnContext(ctx, "billing: cannot "+what, "tenant_id", task.Tenant, "error", err)
+	}
+}
+
+func (r *Runner) event(ctx context.Context, task tenants.BillingTask) {
+	settled, err := r.settle(ctx, task.Tenant, task.Event, "")
+	switch {
+	case err == nil:
+		r.outcomes.WithLabelValues(cmp.Or(settled.Outcome, tenants.EventIgnored)).Inc()
+	case errors.Is(err, tenants.ErrUnavailable), errors.Is(err, tenants.ErrNotFound), ctx.Err() != nil:
+		r.logFailure(ctx, "settle an event", task, err) // it stays due
+	default:
+		r.logFailure(ctx, "settle an event", task, err)
+		r.logFailure(ctx, "postpone an event", task, r.Store.PostponeBillingEvent(ctx, task.Tenant, task.Event, "it could not be applied, and is tried again"))
+	}
+}
+
+// Replay settles an event again for the actor, whatever became of it before. Errors: ErrForbidden,
+// ErrNotFound, ErrUnavailable, *tenants.ConflictError for a duplicate.
+func (r *Runner) Replay(ctx context.Context, a tenants.Actor, event uuid.UUID) (tenants.BillingEvent, error) {
+	if !a.May(tenants.MayManage) {
+		return tenants.BillingEvent{}, tenants.ErrForbidden
+	}
+	e, err := r.Store.BillingEventByID(ctx, a, event)
+	if err != nil {
+		return e, err
+	}
+	if e.DuplicateOf != nil {
+		return e, &tenants.ConflictError{Code: tenants.CodeConflict, Detail: "this row stands for repetitions of an event: replay that event, " + e.DuplicateOf.String()}
+	}
+	return r.settle(ctx, a.TenantID(), event, a.Label())
+}
+
+// settle decides about one event.
+func (r *Runner) settle(ctx context.Context, tenant, event uuid.UUID, replayedBy string) (tenants.BillingEvent, error) {
+	work, err := r.Store.BillingWork(ctx, tenant, event)
+	if err != nil {
+		return tenants.BillingEvent{}, err
+	}
+	fetched, err := r.fetch(ctx, tenant, &work)
+	if err != nil {
+		// The event is settled by what it says itself: an outage of the provider must not stop
+		// plans.
+		r.Logger.WarnContext(ctx, "billing: cannot ask the provider", "tenant_id", tenant, "error", err)
+	}
+	return r.Store.SettleBillingEvent(ctx, work, tenant, fetched, replayedBy)
+}
+
+// fetch asks the provider for the subscription of an event, where the event does not settle it by
+// itself and there is a key: it may be older or newer than another one of the same second, it is
+// not understood, or it is not known whose it is.
+func (r *Runner) fetch(ctx context.Context, tenant uuid.UUID, w *tenants.BillingWork) (*subscription.Fetched, error) {
+	e := &w.Parsed
+	if w.Endpoint.APIKeyHint == "" || e.Subscription == "" {
+		return nil, nil
+	}
+	wanted := false
+	switch e.Kind {
+	case subscription.Changed:
+		key, fromMetadata := strings.CutPrefix(w.Endpoint.SubjectFrom, tenants.FromMetadata)
+		wanted = w.State.Tied(e.Snapshot) || fromMetadata && w.Subject == "" && e.Snapshot.Metadata[key] == ""
+	case subscription.PaymentFailed, subscription.PaymentMade:
+		wanted = w.State.Newest == nil
+	case subscription.Unreadable:
+		wanted = true
+	}
+	if !wanted {
+		return nil, nil
+	}
+	client, err := r.client(tenant, w.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	fetched, err := client.Subscription(ctx, e.Subscription)
+	if err != nil {
+		return nil, err
+	}
+	return &fetched, nil
+}
+
+func (r *Runner) client(tenant uuid.UUID, e tenants.BillingEndpoint) (*subscription.Client, error) {
+	key, err := r.Store.BillingAPIKey(e, tenant)
+	if err != nil {
+		return nil, err
+	}
+	return subscription.NewClient(key, r.StripeURL, r.HTTP), nil
+}
+
+// daily compares an endpoint with its provider, if no other instance does.
+func (r *Runner) daily(ctx context.Context, task tenants.BillingTask) {
+	mine, err := r.Store.ClaimReconcile(ctx, task.Tenant, task.Endpoint, reconcileFor)
+	if err != nil || !mine {
+		r.logFailure(ctx, "claim a reconciliation", task, err)
+		return
+	}
+	e, err := r.Store.BillingEndpointByID(ctx, tenants.AsSystem(task.Tenant, "billing"), task.Endpoint)
+	if err == nil {
+		var sum Summary
+		if sum, err = r.Reconcile(ctx, task.Tenant, e, false, nil); err == nil {
+			r.Logger.InfoContext(ctx, "billing reconciled", "tenant_id", task.Tenant, "endpoint", task.Endpoint,
+				"subscriptions", sum.Subscriptions, "repaired", sum.Repaired, "problems", sum.Problems)
+		}
+	}
+	r.logFailure(ctx, "reconcile", task, err)
+}

@@ -1,0 +1,426 @@
+package dashboard
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"weir/internal/tenants"
+)
+
+// endpointRow is a billing endpoint in a list and on its page.
+type endpointRow struct {
+	ID, Name, Provider, URL string
+	Mode                    string // live mode, test mode; "": not known yet
+	Grace, Fallback         string
+	LastEvent               *moment // nil: none came yet
+}
+
+// Path is the endpoint's page.
+func (e endpointRow) Path() string { return "/billing/endpoints/" + e.ID }
+
+type priceRow struct {
+	Price, Endpoint, EndpointName, Plan string
+	Multiply                            bool
+	Priority                            int64
+}
+
+type billingView struct {
+	Endpoints []endpointRow
+	Prices    []priceRow
+	Plans     []option
+	Choices   []option // the endpoints
+	Encrypts  bool     // secrets can be stored
+
+	sentForms
+}
+
+// providerNames are what people call the providers.
+var providerNames = map[string]string{tenants.StripeProvider: "Stripe", tenants.GenericProvider: "Signed webhook"}
+
+// maxBillingShown bounds the lists of the page: a tenant has no more endpoints, and rarely more prices.
+const maxBillingShown = 1000
+
+func (d *dashboard) billingPage(w http.ResponseWriter, r *http.Request, v *visit) error {
+	return d.showBilling(w, r, v, http.StatusOK, &form{})
+}
+
+func (d *dashboard) showBilling(w http.ResponseWriter, r *http.Request, v *visit, status int, f *form) error {
+	ctx, all := r.Context(), tenants.Page{Limit: maxBillingShown}
+	endpoints, _, err := d.Store.BillingEndpoints(ctx, v.actor(), all)
+	if err != nil {
+		return err
+	}
+	prices, _, err := d.Store.BillingPrices(ctx, v.actor(), all)
+	if err != nil {
+		return err
+	}
+	view := billingView{Encrypts: d.Store.CanSeal(), sentForms: sentForms{f}}
+	if view.Plans, err = d.planChoices(r, v); err != nil {
+		return err
+	}
+	names := map[uuid.UUID]string{}
+	for _, e := range endpoints {
+		row := d.endpointRowOf(r, e)
+		names[e.ID] = row.Name
+		view.Endpoints = append(view.Endpoints, row)
+		view.Choices = append(view.Choices, option{row.ID, row.Name})
+	}
+	for _, p := range prices {
+		view.Prices = append(view.Prices, priceRow{
+			Price: p.Price, Endpoint: p.Endpoint.String(), EndpointName: names[p.Endpoint], Plan: p.Plan, Multiply: p.Multiply, Priority: int64(p.Priority),
+		})
+	}
+	slices.Reverse(view.Prices) // in the order in which they were mapped, as a pricing page has them
+	v.frame.Title = "Billing"
+	return d.render(w, r, status, billingPage(v.frame, &view))
+}
+
+// planChoices are the tenant's plans, for a choice.
+func (d *dashboard) planChoices(r *http.Request, v *visit) ([]option, error) {
+	plans, _, err := d.Store.Plans(r.Context(), v.actor(), tenants.Page{Limit: maxBillingShown})
+	if err != nil {
+		return nil, err
+	}
+	options := make([]option, len(plans))
+	for i, p := range plans {
+		options[i] = option{p.Slug, nameOr(p.Name, p.Slug)}
+	}
+	slices.Reverse(options)
+	return options, nil
+}
+
+func (d *dashboard) endpointRowOf(r *http.Request, e tenants.BillingEndpoint) endpointRow {
+	base := d.PublicURL
+	if base == "" {
+		base = "http://" + r.Host
+		if r.TLS != nil {
+			base = "https://" + r.Host
+		}
+	}
+	row := endpointRow{
+		ID: e.ID.String(), Name: nameOr(e.Name, providerNames[e.Provider]), Provider: providerNames[e.Provider],
+		URL:   base + "/v1/webhooks/" + e.Provider + "/" + e.ID.String(),
+		Grace: plural(int64(e.GraceDays), "day", "days"), Fallback: nameOr(e.FallbackPlan, "default plan"), LastEvent: momentOf(e.LastEventAt),
+	}
+	switch {
+	case e.Live == nil:
+	case *e.Live:
+		row.Mode = "live mode"
+	default:
+		row.Mode = "test mode"
+	}
+	return row
+}
+
+// actOnBilling carries out what a form on the page of billing asks for.
+func (d *dashboard) actOnBilling(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	path, said := "/billing", ""
+	var err error
+	switch f.Get("do") {
+	case "connect":
+		var made tenants.BillingEndpoint
+		in := tenants.BillingEndpoint{Provider: f.Get("provider"), Name: f.Get("name")}
+		f.endpoint(&in)
+		secrets := tenants.BillingSecrets{Signing: []string{f.Get("signing_secret")}}
+		if key := f.Get("api_key"); key != "" {
+			secrets.APIKey = &key
+		}
+		if f.invalid() {
+			break
+		}
+		if made, err = d.Store.CreateBillingEndpoint(r.Context(), v.actor(), in, secrets); err == nil {
+			path, said = "/billing/endpoints/"+made.ID.String(), "Endpoint created."
+		}
+		f.moveError("signing_secrets.0", "signing_secret")
+	case "map":
+		id, _ := uuid.Parse(f.Get("endpoint")) // the store says what is wrong with it
+		p := tenants.BillingPrice{
+			Price: f.Get("id"), Endpoint: id, Plan: f.Get("plan"), Multiply: f.Checked("multiply", false), Priority: int(f.wholeUpTo("priority", 1_000_000)),
+		}
+		if f.invalid() {
+			break
+		}
+		if _, _, err = d.Store.PutBillingPrice(r.Context(), v.actor(), p, tenants.Match{}); err == nil {
+			d.Billing.Wake()
+			said = "Price " + p.Price + " mapped to plan " + p.Plan + "."
+		}
+	case "unmap":
+		if err = d.Store.DeleteBillingPrice(r.Context(), v.actor(), f.Get("id"), tenants.Match{}); err == nil {
+			said = "Mapping removed. Subjects keep their plans until their next event."
+		}
+	default:
+		return errForm
+	}
+	status := f.refuse(err)
+	switch {
+	case status != 0:
+		f.moveError("signing_secrets.0", "signing_secret")
+		return d.showBilling(w, r, v, status, f)
+	case err != nil:
+		return err
+	case f.invalid():
+		return d.showBilling(w, r, v, http.StatusUnprocessableEntity, f)
+	}
+	return d.done(w, r, path, said)
+}
+
+// endpoint reads the settings that both forms of an endpoint have.
+func (f *form) endpoint(e *tenants.BillingEndpoint) {
+	e.SubjectFrom = f.Get("subject_from")
+	if e.SubjectFrom == tenants.FromMetadata {
+		e.SubjectFrom += f.Get("metadata_key")
+	}
+	e.GraceDays, e.FallbackPlan = int(f.wholeUpTo("grace_days", 365)), f.Get("fallback_plan")
+}
+
+// moveError shows the error of one field beside another.
+func (f *form) moveError(from, to string) {
+	if message := f.errors[from]; message != "" {
+		delete(f.errors, from)
+		f.wrong(to, message)
+	}
+}
+
+type endpointView struct {
+	endpointRow
+	OwnName, SubjectFrom, MetadataKey string
+	GraceDays                         int64
+	FallbackPlan                      string
+	Secrets, APIKey                   string // the last characters of each
+	Reconciled                        *moment
+	Version                           int64
+	Plans                             []option
+	Wait                              eventWait
+
+	sentForms
+}
+
+// eventWait waits for the first event of an endpoint, or tells of the newest.
+type eventWait struct {
+	Endpoint string
+	Events   []eventRow // the newest one, if any
+}
+
+// Path is what the page polls.
+func (e eventWait) Path() string { return "/billing/endpoints/" + e.Endpoint + "/wait" }
+
+func (d *dashboard) endpointPage(w http.ResponseWriter, r *http.Request, v *visit) error {
+	return d.showEndpoint(w, r, v, http.StatusOK, &form{})
+}
+
+func (d *dashboard) showEndpoint(w http.ResponseWriter, r *http.Request, v *visit, status int, f *form) error {
+	id, err := keyID(r)
+	if err != nil {
+		return err
+	}
+	e, err := d.Store.BillingEndpointByID(r.Context(), v.actor(), id)
+	if err != nil {
+		return err
+	}
+	view := endpointView{
+		endpointRow: d.endpointRowOf(r, e), OwnName: e.Name, SubjectFrom: e.SubjectFrom, GraceDays: int64(e.GraceDays), FallbackPlan: e.FallbackPlan,
+		Version: e.Version, Reconciled: momentOf(e.ReconciledAt), sentForms: sentForms{f},
+	}
+	if key, isMetadata := cutMetadata(e.SubjectFrom); isMetadata {
+		view.SubjectFrom, view.MetadataKey = tenants.FromMetadata, key
+	}
+	for i, hint := range e.SecretHints {
+		if i > 0 {
+			view.Secrets += ", "
+		}
+		view.Secrets += "…" + hint
+	}
+	if e.APIKeyHint != "" {
+		view.APIKey = "…" + e.APIKeyHint
+	}
+	if view.Plans, err = d.planChoices(r, v); err != nil {
+		return err
+	}
+	if view.Wait, err = d.eventWait(r, v, id); err != nil {
+		return err
+	}
+	v.frame.Title = view.Name
+	return d.render(w, r, status, endpointPage(v.frame, &view))
+}
+
+func cutMetadata(from string) (key string, ok bool) {
+	if len(from) > len(tenants.FromMetadata) && from[:len(tenants.FromMetadata)] == tenants.FromMetadata {
+		return from[len(tenants.FromMetadata):], true
+	}
+	return "", false
+}
+
+func (d *dashboard) eventWait(r *http.Request, v *visit, id uuid.UUID) (eventWait, error) {
+	events, _, err := d.Store.BillingEvents(r.Context(), v.actor(), tenants.BillingEventFilter{Endpoint: &id}, tenants.Page{Limit: 1})
+	wait := eventWait{Endpoint: id.String()}
+	for _, e := range events {
+		wait.Events = append(wait.Events, eventRowOf(e))
+	}
+	return wait, err
+}
+
+// waitForEvent is the part of an endpoint's page that waits for the first event, for the page to
+// put in its place.
+func (d *dashboard) waitForEvent(w http.ResponseWriter, r *http.Request, v *visit) error {
+	id, err := keyID(r)
+	if err != nil {
+		return err
+	}
+	if _, err := d.Store.BillingEndpointByID(r.Context(), v.actor(), id); err != nil {
+		return err
+	}
+	wait, err := d.eventWait(r, v, id)
+	if err != nil {
+		return err
+	}
+	return d.render(w, r, http.StatusOK, eventWaiting(wait))
+}
+
+// actOnEndpoint carries out what a form on an endpoint's page asks for.
+func (d *dashboard) actOnEndpoint(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	id, err := keyID(r)
+	if err != nil {
+		return err
+	}
+	path, said := "/billing/endpoints/"+id.String(), "Saved."
+	edit := func(change func(*tenants.BillingEndpoint) tenants.BillingSecrets) {
+		_, err = d.Store.EditBillingEndpoint(r.Context(), v.actor(), id, f.match(), func(e *tenants.BillingEndpoint) (tenants.BillingSecrets, error) {
+			return change(e), nil
+		})
+	}
+	switch f.Get("do") {
+	case "edit":
+		var in tenants.BillingEndpoint
+		if f.endpoint(&in); f.invalid() {
+			break
+		}
+		edit(func(e *tenants.BillingEndpoint) tenants.BillingSecrets {
+			e.Name, e.SubjectFrom, e.GraceDays, e.FallbackPlan = f.Get("name"), in.SubjectFrom, in.GraceDays, in.FallbackPlan
+			return tenants.BillingSecrets{}
+		})
+	case "add":
+		secret := f.Get("signing_secret")
+		edit(func(*tenants.BillingEndpoint) tenants.BillingSecrets {
+			return tenants.BillingSecrets{AddSigning: &secret}
+		})
+	case "replace":
+		secret := f.Get("signing_secret")
+		edit(func(*tenants.BillingEndpoint) tenants.BillingSecrets {
+			return tenants.BillingSecrets{Signing: []string{secret}}
+		})
+	case "key":
+		key := f.Get("api_key")
+		edit(func(*tenants.BillingEndpoint) tenants.BillingSecrets { return tenants.BillingSecrets{APIKey: &key} })
+	case "delete":
+		if err = d.Store.DeleteBillingEndpoint(r.Context(), v.actor(), id, tenants.Match{}); err == nil {
+			path, said = "/billing", "Endpoint deleted. Subjects keep their plans."
+		}
+	default:
+		return errForm
+	}
+	status := f.refuse(err)
+	switch {
+	case status != 0:
+		f.moveError("signing_secrets.0", "signing_secret")
+		f.moveError("signing_secrets", "signing_secret")
+		return d.showEndpoint(w, r, v, status, f)
+	case err != nil:
+		return err
+	case f.invalid():
+		return d.showEndpoint(w, r, v, http.StatusUnprocessableEntity, f)
+	}
+	return d.done(w, r, path, said)
+}
+
+// eventRow is a billing event in the stream.
+type eventRow struct {
+	ID, EventID, Type, Outcome, Tone, Why, Subject, Customer string
+	At, Received                                             moment
+	Deliveries                                               int64
+	Replayable                                               bool
+}
+
+// SubjectPath is the page of the subject.
+func (e eventRow) SubjectPath() string { return "/subjects/" + url.PathEscape(e.Subject) }
+
+var outcomeTones = map[string]string{
+	tenants.EventApplied: "good", tenants.EventParked: "warn", tenants.EventFailed: "bad",
+}
+
+func eventRowOf(e tenants.BillingEvent) eventRow {
+	return eventRow{
+		ID: e.ID.String(), EventID: e.ProviderID, Type: e.Type, Outcome: nameOr(e.Outcome, "received"), Tone: outcomeTones[e.Outcome], Why: e.Why,
+		Subject: e.Subject, Customer: e.Customer, At: moment{e.ProviderAt}, Received: moment{e.ReceivedAt}, Deliveries: int64(e.Deliveries),
+		Replayable: e.DuplicateOf == nil,
+	}
+}
+
+type eventsView struct {
+	Events  []eventRow
+	Outcome string
+	Subject string
+	First   string // the first page with the same filter
+	Next    string
+	Later   bool
+}
+
+// outcomeOptions are the outcomes to choose from.
+func outcomeOptions() []option {
+	options := []option{{"", "Any outcome"}}
+	for _, outcome := range tenants.EventOutcomes {
+		options = append(options, option{outcome, outcome})
+	}
+	return options
+}
+
+func (d *dashboard) billingEvents(w http.ResponseWriter, r *http.Request, v *visit) error {
+	query := r.URL.Query()
+	view := eventsView{Outcome: query.Get("outcome"), Subject: query.Get("subject"), Later: query.Get("after") != ""}
+	if view.Outcome != "" && !slices.Contains(tenants.EventOutcomes, view.Outcome) {
+		return invalidField("outcome", "must be one of the listed options")
+	}
+	events, next, err := d.Store.BillingEvents(r.Context(), v.actor(), tenants.BillingEventFilter{Outcome: view.Outcome, Subject: view.Subject},
+		tenants.Page{Limit: pageSize, After: query.Get("after")})
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		view.Events = append(view.Events, eventRowOf(e))
+	}
+	filter := url.Values{}
+	for name, value := range map[string]string{"outcome": view.Outcome, "subject": view.Subject} {
+		if value != "" {
+			filter.Set(name, value)
+		}
+	}
+	if view.First = "/billing/events"; len(filter) > 0 {
+		view.First += "?" + filter.Encode()
+	}
+	if next != "" {
+		view.Next = withCursor("/billing/events", filter, next)
+	}
+	v.frame.Title = "Billing events"
+	return d.render(w, r, http.StatusOK, eventsPage(v.frame, &view))
+}
+
+// replayEvent looks at an event again.
+func (d *dashboard) replayEvent(w http.ResponseWriter, r *http.Request, v *visit, _ *form) error {
+	id, err := uuid.Parse(chi.URLParam(r, "id"))
+	if err != nil {
+		return tenants.ErrNotFound
+	}
+	e, err := d.Billing.Replay(r.Context(), v.actor(), id)
+	var conflict *tenants.ConflictError
+	if errors.As(err, &conflict) {
+		return d.done(w, r, "/billing/events", sentence(conflict.Detail))
+	}
+	if err != nil {
+		return err
+	}
+	return d.done(w, r, "/billing/events", "Replayed "+e.ProviderID+": "+e.Outcome+". "+sentence(e.Why))
+}

@@ -1,0 +1,546 @@
+package tenants
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/limit"
+	"weir/internal/seal"
+	"weir/internal/subscription"
+	"weir/internal/tenants/db"
+)
+
+// The providers of billing events.
+const (
+	StripeProvider  = "stripe"
+	GenericProvider = "generic" // signed as Standard Webhooks says
+)
+
+// Where an endpoint's events name the subject.
+const (
+	FromCustomer  = "customer"            // the customer's id
+	FromReference = "client_reference_id" // of the checkout
+	FromMetadata  = "metadata."           // and a key: of the subscription, or of its customer
+)
+
+// BillingEndpoint receives the events of a billing system. Its secrets are never returned.
+type BillingEndpoint struct {
+	ID            uuid.UUID // stands in the public address, and is random
+	Provider      string    // fixed once the endpoint is created
+	Name          string
+	SecretHints   []string // the last four characters of each signing secret
+	APIKeyHint    string   // the same of the API key; "": there is none
+	SubjectFrom   string
+	GraceDays     int
+	FallbackPlan  string // slug; "": the tenant's default plan
+	Live          *bool  // whether its events are of live mode; nil: not known yet
+	CreatedAt     time.Time
+	UpdatedAt     time.Time
+	Version       int64
+	LastEventAt   *time.Time
+	ReconciledAt  *time.Time
+	signingSealed []byte
+	apiKeySealed  []byte
+}
+
+// BillingSecrets are what is changed of an endpoint's secrets. What is nil stays.
+type BillingSecrets struct {
+	Signing    []string // replaces all; the first one that matches counts
+	AddSigning *string  // is put before those that there are
+	APIKey     *string  // "": none
+}
+
+const (
+	maxBillingEndpoints = 100
+	maxSigningSecrets   = 5
+	maxSecretBytes      = 256
+	maxGraceDays        = 365
+	// reconcileEvery is how often an endpoint with an API key is compared with the provider.
+	reconcileEvery = 24 * time.Hour
+)
+
+var metadataKey = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,40}$`)
+
+func (e *BillingEndpoint) validate(fields *[]limit.FieldError) {
+	add := func(field, format string, args ...any) {
+		*fields = append(*fields, limit.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+	}
+	if e.Provider != StripeProvider && e.Provider != GenericProvider {
+		add("provider", "must be stripe or generic")
+	}
+	checkText(fields, "name", e.Name, 200)
+	key, fromMetadata := strings.CutPrefix(e.SubjectFrom, FromMetadata)
+	switch {
+	case e.SubjectFrom == FromCustomer, e.SubjectFrom == FromReference:
+	case !fromMetadata || !metadataKey.MatchString(key):
+		add("subject_from", "must be customer, client_reference_id, or metadata. and a key of 1 to 40 of A-Z, a-z, 0-9, _ . -")
+	}
+	if e.GraceDays < 0 || e.GraceDays > maxGraceDays {
+		add("grace_days", "must be a whole number from 0 to %d", maxGraceDays)
+	}
+}
+
+func checkSigningSecrets(fields *[]limit.FieldError, provider string, secrets []string) {
+	if len(secrets) < 1 || len(secrets) > maxSigningSecrets {
+		*fields = append(*fields, limit.FieldError{Field: "signing_secrets", Message: fmt.Sprintf("must be 1 to %d secrets", maxSigningSecrets)})
+		return
+	}
+	for i, secret := range secrets {
+		field := "signing_secrets." + strconv.Itoa(i)
+		switch {
+		case len(secret) < 8 || len(secret) > maxSecretBytes || strings.ContainsFunc(secret, func(r rune) bool { return r <= ' ' || r > '~' }):
+			*fields = append(*fields, limit.FieldError{Field: field, Message: fmt.Sprintf("must be 8 to %d visible ASCII characters", maxSecretBytes)})
+		case provider == GenericProvider && subscription.CheckGenericSecret(secret) != nil:
+			*fields = append(*fields, limit.FieldError{Field: field, Message: "must be base64, with or without whsec_ before it, as Standard Webhooks says"})
+		case slices.Contains(secrets[:i], secret):
+			*fields = append(*fields, limit.FieldError{Field: field, Message: "is there twice"})
+		}
+	}
+}
+
+func checkAPIKey(fields *[]limit.FieldError, provider, key string) {
+	switch {
+	case key == "":
+	case provider != StripeProvider:
+		*fields = append(*fields, limit.FieldError{Field: "api_key", Message: "is only for the provider stripe"})
+	case len(key) < 8 || len(key) > maxSecretBytes || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }):
+		*fields = append(*fields, limit.FieldError{Field: "api_key", Message: fmt.Sprintf("must be 8 to %d visible ASCII characters", maxSecretBytes)})
+	case strings.HasPrefix(key, "pk_"), strings.HasPrefix(key, "whsec_"):
+		*fields = append(*fields, limit.FieldError{Field: "api_key", Message: "must be a restricted key (rk_...) with read access to subscriptions and customers"})
+	}
+}
+
+func hint(secret string) string { return secret[len(secret)-4:] }
+
+func hints(secrets []string) []string {
+	out := make([]string, len(secrets))
+	for i, secret := range secrets {
+		out[i] = hint(secret)
+	}
+	return out
+}
+
+// liveOf tells the mode by the API key, nil where it does not say.
+func liveOf(key string) *bool {
+	for prefix, live := range map[string]bool{"rk_live_": true, "sk_live_": true, "rk_test_": false, "sk_test_": false} {
+		if strings.HasPrefix(key, prefix) {
+			return &live
+		}
+	}
+	return nil
+}
+
+// CodeNoEncryptionKey is the code of a ConflictError: secrets cannot be stored.
+const CodeNoEncryptionKey = "ENCRYPTION_KEY_MISSING"
+
+func noEncryptionKey(err error) error {
+	switch {
+	case errors.Is(err, seal.ErrNoKey):
+		return &ConflictError{CodeNoEncryptionKey, "this installation has no encryption key, so the secrets of an endpoint cannot be stored: the operator must set WEIR_ENCRYPTION_KEY"}
+	case errors.Is(err, seal.ErrUnknownKey):
+		return &ConflictError{CodeNoEncryptionKey, "the secrets of this endpoint were encrypted with a key that is no longer set: the operator must add it to WEIR_ENCRYPTION_KEY, or the secrets must be sent again"}
+	}
+	return err
+}
+
+func secretPlace(tenant, endpoint uuid.UUID, what string) string {
+	return "billing endpoint " + tenant.String() + " " + endpoint.String() + " " + what
+}
+
+const (
+	placeSigning = "signing secrets"
+	placeAPIKey  = "api key"
+)
+
+func (s *Store) sealSigning(tenant, endpoint uuid.UUID, secrets []string) ([]byte, error) {
+	text, err := json.Marshal(secrets)
+	if err != nil {
+		return nil, err
+	}
+	sealed, err := s.seal.Seal(text, secretPlace(tenant, endpoint, placeSigning))
+	return sealed, noEncryptionKey(err)
+}
+
+func (s *Store) openSigning(tenant, endpoint uuid.UUID, sealed []byte) (secrets []string, err error) {
+	text, err := s.seal.Open(sealed, secretPlace(tenant, endpoint, placeSigning))
+	if err != nil {
+		return nil, fmt.Errorf("decrypt the signing secrets of endpoint %s: %w", endpoint, err)
+	}
+	return secrets, json.Unmarshal(text, &secrets)
+}
+
+// CanSeal reports whether secrets can be stored.
+func (s *Store) CanSeal() bool { return s.seal != nil }
+
+// CreateBillingEndpoint creates an endpoint. Errors: *InvalidError (also for an unknown plan),
+// *ConflictError with CodeNoEncryptionKey.
+func (s *Store) CreateBillingEndpoint(ctx context.Context, a Actor, in BillingEndpoint, secrets BillingSecrets) (out BillingEndpoint, err error) {
+	var fields []limit.FieldError
+	in.validate(&fields)
+	checkSigningSecrets(&fields, in.Provider, secrets.Signing)
+	key := ""
+	if secrets.APIKey != nil {
+		key = *secrets.APIKey
+	}
+	checkAPIKey(&fields, in.Provider, key)
+	if err := invalidIf(fields); err != nil {
+		return BillingEndpoint{}, err
+	}
+	in.ID = uuid.New() // of random bits only: it must not be guessed
+	in.SecretHints, in.Live = hints(secrets.Signing), liveOf(key)
+	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
+		plan, err := c.fallbackPlan(ctx, in.FallbackPlan)
+		if err != nil {
+			return err
+		}
+		count, err := c.CountBillingEndpoints(ctx, c.tenant)
+		if err != nil {
+			return err
+		}
+		if count >= maxBillingEndpoints {
+			return invalid("provider", "would be one endpoint too many: a tenant may have %d", maxBillingEndpoints)
+		}
+		if in.signingSealed, err = s.sealSigning(c.tenant, in.ID, secrets.Signing); err != nil {
+			return err
+		}
+		if err := s.sealAPIKey(c, &in, key); err != nil {
+			return err
+		}
+		version, err := c.next(ctx, parts{itself: true})
+		if err != nil {
+			return err
+		}
+		row, err := c.InsertBillingEndpoint(ctx, db.InsertBillingEndpointParams{
+			TenantID: c.tenant, ID: in.ID, Provider: in.Provider, Name: in.Name, SigningSecrets: in.signingSealed,
+			SigningSecretHints: in.SecretHints, ApiKey: in.apiKeySealed, ApiKeyHint: in.APIKeyHint, SubjectFrom: in.SubjectFrom,
+			GraceDays: int32(in.GraceDays), FallbackPlanID: plan, Live: in.Live, CreatedAt: c.now, UpdatedAt: c.now,
+			ReconcileAt: reconcileAt(in, c.now), Version: version,
+		})
+		out = billingEndpointOf(row, in.FallbackPlan)
+		return err
+	})
+	return out, err
+}
+
+func (s *Store) sealAPIKey(c *change, e *BillingEndpoint, key string) (err error) {
+	e.apiKeySealed, e.APIKeyHint = nil, ""
+	if key == "" {
+		return nil
+	}
+	e.APIKeyHint = hint(key)
+	e.apiKeySealed, err = s.seal.Seal([]byte(key), secretPlace(c.tenant, e.ID, placeAPIKey))
+	return noEncryptionKey(err)
+}
+
+// reconcileAt is when an endpoint is compared with the provider next: at once where it can be.
+func reconcileAt(e BillingEndpoint, now time.Time) *time.Time {
+	if e.apiKeySealed == nil {
+		return nil
+	}
+	return &now
+}
+
+func (c *change) fallbackPlan(ctx context.Context, slug string) (*uuid.UUID, error) {
+	plan, err := c.planID(ctx, slug)
+	var wrong *InvalidError
+	if errors.As(err, &wrong) {
+		return nil, invalid("fallback_plan", "names no plan of this tenant")
+	}
+	return plan, err
+}
+
+// EditBillingEndpoint lets edit change an endpoint and returns what to change of its secrets; an
+// error of edit is returned as it is and nothing changes. Errors: ErrNotFound,
+// ErrPreconditionFailed, *InvalidError, *ConflictError with CodeNoEncryptionKey.
+func (s *Store) EditBillingEndpoint(ctx context.Context, a Actor, id uuid.UUID, m Match, edit func(*BillingEndpoint) (BillingSecrets, error)) (out BillingEndpoint, err error) {
+	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
+		old, err := readBillingEndpoint(ctx, c.Queries, c.tenant, id)
+		if err != nil {
+			return err
+		}
+		if err := m.check(old.Version); err != nil {
+			return err
+		}
+		in := old
+		secrets, err := edit(&in)
+		if err != nil {
+			return err
+		}
+		var fields []limit.FieldError
+		if in.Provider != old.Provider {
+			return invalid("provider", "is fixed once an endpoint is created")
+		}
+		in.validate(&fields)
+		if err := s.changeSecrets(c, &in, secrets, &fields); err != nil {
+			return err
+		}
+		if err := invalidIf(fields); err != nil {
+			return err
+		}
+		plan, err := c.fallbackPlan(ctx, in.FallbackPlan)
+		if err != nil {
+			return err
+		}
+		if secrets.none() && sameEndpoint(in, old) {
+			out = old
+			return nil
+		}
+		out, err = c.writeBillingEndpoint(ctx, in, plan, secrets.APIKey != nil)
+		return err
+	})
+	return out, err
+}
+
+func (b BillingSecrets) none() bool {
+	return b.Signing == nil && b.AddSigning == nil && b.APIKey == nil
+}
+
+func sameEndpoint(a, b BillingEndpoint) bool {
+	return a.Name == b.Name && a.SubjectFrom == b.SubjectFrom && a.GraceDays == b.GraceDays && a.FallbackPlan == b.FallbackPlan
+}
+
+// changeSecrets puts new secrets into the endpoint. With other secrets, its events may be of
+// another mode.
+func (s *Store) changeSecrets(c *change, e *BillingEndpoint, secrets BillingSecrets, fields *[]limit.FieldError) error {
+	signing := secrets.Signing
+	if signing == nil && secrets.AddSigning != nil {
+		present, err := s.openSigning(c.tenant, e.ID, e.signingSealed)
+		if err != nil {
+			return noEncryptionKey(err)
+		}
+		signing = append([]string{*secrets.AddSigning}, present...)
+	}
+	if signing != nil {
+		before := len(*fields)
+		if checkSigningSecrets(fields, e.Provider, signing); len(*fields) > before {
+			return nil
+		}
+		sealed, err := s.sealSigning(c.tenant, e.ID, signing)
+		if err != nil {
+			return err
+		}
+		e.signingSealed, e.SecretHints = sealed, hints(signing)
+		if secrets.Signing != nil {
+			e.Live = nil
+		}
+	}
+	if secrets.APIKey == nil {
+		return nil
+	}
+	before := len(*fields)
+	if checkAPIKey(fields, e.Provider, *secrets.APIKey); len(*fields) > before {
+		return nil
+	}
+	if live := liveOf(*secrets.APIKey); live != nil {
+		e.Live = live
+	}
+	return s.sealAPIKey(c, e, *secrets.APIKey)
+}
+
+func (c *change) writeBillingEndpoint(ctx context.Context, in BillingEndpoint, plan *uuid.UUID, newKey bool) (BillingEndpoint, error) {
+	version, err := c.next(ctx, parts{itself: true})
+	if err != nil {
+		return BillingEndpoint{}, err
+	}
+	return c.storeBillingEndpoint(ctx, in, plan, newKey, version)
+}
+
+func (c *change) storeBillingEndpoint(ctx context.Context, in BillingEndpoint, plan *uuid.UUID, newKey bool, version int64) (BillingEndpoint, error) {
+	next := reconcileAt(in, c.now)
+	if !newKey && next != nil && in.ReconciledAt != nil {
+		later := in.ReconciledAt.Add(reconcileEvery)
+		next = &later
+	}
+	row, err := c.UpdateBillingEndpoint(ctx, db.UpdateBillingEndpointParams{
+		TenantID: c.tenant, ID: in.ID, Name: in.Name, SigningSecrets: in.signingSealed, SigningSecretHints: in.SecretHints,
+		ApiKey: in.apiKeySealed, ApiKeyHint: in.APIKeyHint, SubjectFrom: in.SubjectFrom, GraceDays: int32(in.GraceDays),
+		FallbackPlanID: plan, Live: in.Live, ReconcileAt: next, UpdatedAt: c.now, Version: version,
+	})
+	return billingEndpointOf(row, in.FallbackPlan), err
+}
+
+// DeleteBillingEndpoint removes an endpoint with its prices, events, and what is known of its
+// subscriptions. Subjects keep their plans. Errors: ErrNotFound, ErrPreconditionFailed.
+func (s *Store) DeleteBillingEndpoint(ctx context.Context, a Actor, id uuid.UUID, m Match) error {
+	return s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
+		old, err := readBillingEndpoint(ctx, c.Queries, c.tenant, id)
+		if err != nil {
+			return err
+		}
+		if err := m.check(old.Version); err != nil {
+			return err
+		}
+		prices, err := c.BillingPricesOf(ctx, db.BillingPricesOfParams{TenantID: c.tenant, EndpointID: id})
+		if err != nil {
+			return err
+		}
+		if _, err := c.next(ctx, parts{itself: true}); err != nil {
+			return err
+		}
+		for _, p := range prices {
+			if err := c.DeleteBillingPrice(ctx, db.DeleteBillingPriceParams{TenantID: c.tenant, Price: p.Price}); err != nil {
+				return err
+			}
+		}
+		return c.DeleteBillingEndpoint(ctx, db.DeleteBillingEndpointParams{TenantID: c.tenant, ID: id})
+	})
+}
+
+// BillingEndpoints lists endpoints, newest first, and returns where the next page begins.
+func (s *Store) BillingEndpoints(ctx context.Context, a Actor, p Page) (out []BillingEndpoint, next string, err error) {
+	params := db.BillingEndpointsParams{TenantID: a.tenant, Most: p.most()}
+	if p.After != "" {
+		micros, id, _ := strings.Cut(p.After, " ")
+		at, err1 := strconv.ParseInt(micros, 10, 64)
+		after, err2 := uuid.Parse(id)
+		if err1 != nil || err2 != nil {
+			return nil, "", invalid("cursor", "is not one of this list")
+		}
+		afterAt := time.UnixMicro(at).UTC()
+		params.AfterAt, params.After = &afterAt, &after
+	}
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.BillingEndpoints(ctx, params)
+		if err != nil {
+			return err
+		}
+		if size := int(p.most()) - 1; len(rows) > size {
+			rows = rows[:size]
+			last := rows[size-1]
+			next = strconv.FormatInt(last.CreatedAt.UnixMicro(), 10) + " " + last.ID.String()
+		}
+		out = make([]BillingEndpoint, len(rows))
+		for i, row := range rows {
+			out[i] = billingEndpointRow(row)
+		}
+		return nil
+	})
+	return out, next, err
+}
+
+// BillingEndpointByID returns an endpoint, or ErrNotFound.
+func (s *Store) BillingEndpointByID(ctx context.Context, a Actor, id uuid.UUID) (out BillingEndpoint, err error) {
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		out, err = readBillingEndpoint(ctx, q, a.tenant, id)
+		return err
+	})
+	return out, err
+}
+
+func readBillingEndpoint(ctx context.Context, q *db.Queries, tenant, id uuid.UUID) (BillingEndpoint, error) {
+	row, err := q.BillingEndpointByID(ctx, db.BillingEndpointByIDParams{TenantID: tenant, ID: id})
+	if err != nil {
+		return BillingEndpoint{}, translate(err)
+	}
+	return billingEndpointRow(db.BillingEndpointsRow(row)), nil
+}
+
+func billingEndpointRow(row db.BillingEndpointsRow) BillingEndpoint {
+	return BillingEndpoint{
+		ID: row.ID, Provider: row.Provider, Name: row.Name, SecretHints: row.SigningSecretHints, APIKeyHint: row.ApiKeyHint,
+		SubjectFrom: row.SubjectFrom, GraceDays: int(row.GraceDays), FallbackPlan: row.FallbackPlan, Live: row.Live,
+		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt, Version: row.Version, LastEventAt: row.LastEventAt, ReconciledAt: row.ReconciledAt,
+		signingSealed: row.SigningSecrets, apiKeySealed: row.ApiKey,
+	}
+}
+
+func billingEndpointOf(row db.BillingEndpoint, fallback string) BillingEndpoint {
+	return BillingEndpoint{
+		ID: row.ID, Provider: row.Provider, Name: row.Name, SecretHints: row.SigningSecretHints, APIKeyHint: row.ApiKeyHint,
+		SubjectFrom: row.SubjectFrom, GraceDays: int(row.GraceDays), FallbackPlan: fallback, Live: row.Live,
+		CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt, Version: row.Version, LastEventAt: row.LastEventAt, ReconciledAt: row.ReconciledAt,
+		signingSealed: row.SigningSecrets, apiKeySealed: row.ApiKey,
+	}
+}
+
+// BillingAPIKey returns the API key of an endpoint, "" where it has none.
+func (s *Store) BillingAPIKey(e BillingEndpoint, tenant uuid.UUID) (string, error) {
+	if e.apiKeySealed == nil {
+		return "", nil
+	}
+	key, err := s.seal.Open(e.apiKeySealed, secretPlace(tenant, e.ID, placeAPIKey))
+	if err != nil {
+		return "", fmt.Errorf("decrypt the API key of endpoint %s: %w", e.ID, err)
+	}
+	return string(key), nil
+}
+
+// Webhook is an endpoint as whoever receives its events needs it.
+type Webhook struct {
+	Tenant   uuid.UUID
+	Endpoint uuid.UUID
+	Provider string
+	Secrets  []string
+	Live     *bool // whether its events are of live mode; nil: not known yet
+}
+
+// Webhook returns the endpoint with this id, of whichever active tenant. Errors: ErrNotFound,
+// ErrUnavailable, and what went wrong in decrypting its secrets.
+func (s *Store) Webhook(ctx context.Context, id uuid.UUID) (out Webhook, err error) {
+	err = s.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.WebhookEndpoint(ctx, id)
+		if err != nil {
+			return err
+		}
+		out = Webhook{Tenant: row.TenantID, Endpoint: row.ID, Provider: row.Provider, Live: row.Live}
+		out.Secrets, err = s.openSigning(row.TenantID, row.ID, row.SigningSecrets)
+		return err
+	})
+	return out, err
+}
+
+// Reencrypt encrypts the secrets of all endpoints of the actor's tenant with the first key, and
+// returns how many were encrypted with another one. Errors: ErrUnavailable, seal.ErrUnknownKey.
+func (s *Store) Reencrypt(ctx context.Context, a Actor) (done int, err error) {
+	if !a.May(MayManage) {
+		return 0, ErrForbidden
+	}
+	err = s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
+		if _, err := q.LockTenant(ctx, a.tenant); err != nil {
+			return err
+		}
+		rows, err := q.BillingEndpoints(ctx, db.BillingEndpointsParams{TenantID: a.tenant, Most: maxBillingEndpoints + 1})
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			if s.seal.Current(row.SigningSecrets) && (row.ApiKey == nil || s.seal.Current(row.ApiKey)) {
+				continue
+			}
+			p := db.ReencryptBillingEndpointParams{TenantID: a.tenant, ID: row.ID, Version: row.Version}
+			for _, secret := range []struct {
+				sealed []byte
+				to     *[]byte
+				what   string
+			}{{row.SigningSecrets, &p.SigningSecrets, placeSigning}, {row.ApiKey, &p.ApiKey, placeAPIKey}} {
+				if secret.sealed == nil {
+					continue
+				}
+				place := secretPlace(a.tenant, row.ID, secret.what)
+				text, err := s.seal.Open(secret.sealed, place)
+				if err != nil {
+					return fmt.Errorf("decrypt the %s of endpoint %s: %w", secret.what, row.ID, err)
+				}
+				if *secret.to, err = s.seal.Seal(text, place); err != nil {
+					return err
+				}
+			}
+			if err := q.ReencryptBillingEndpoint(ctx, p); err != nil {
+				return err
+			}
+			done++
+		}
+		return nil
+	})
+	return done, err
+}

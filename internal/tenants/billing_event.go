@@ -1,0 +1,279 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/subscription"
+	"weir/internal/tenants/db"
+)
+
+// The outcomes of an event.
+const (
+	EventApplied   = "applied"
+	EventDuplicate = "duplicate" // it was received before
+	EventStale     = "stale"     // a newer one was received before
+	EventParked    = "parked"    // it waits for something to become known
+	EventIgnored   = "ignored"   // nothing follows from it
+	EventFailed    = "failed"    // it cannot be applied as it is
+)
+
+// EventOutcomes lists the outcomes.
+var EventOutcomes = []string{EventApplied, EventDuplicate, EventStale, EventParked, EventIgnored, EventFailed}
+
+// BillingEvent is an event of a billing system with what became of it.
+type BillingEvent struct {
+	ID           uuid.UUID
+	Endpoint     uuid.UUID
+	ProviderID   string // the provider's id of the event
+	Type         string
+	ProviderAt   time.Time // the provider's own time
+	ReceivedAt   time.Time
+	Outcome      string // "": it was not looked at yet
+	Why          string
+	SettledAt    *time.Time
+	Customer     string
+	Subscription string
+	Subject      string
+	DuplicateOf  *uuid.UUID
+	Deliveries   int // how often it came; of a duplicate, how often it came again
+	Body         []byte
+}
+
+// BillingEventFilter selects the events that meet all of its conditions.
+type BillingEventFilter struct {
+	Endpoint *uuid.UUID
+	Outcome  string // one of EventOutcomes; "": any
+	Subject  string
+	Customer string
+	Type     string
+}
+
+func (f BillingEventFilter) validate() error {
+	for _, c := range []struct{ field, text string }{{"subject", f.Subject}, {"customer", f.Customer}, {"type", f.Type}} {
+		if len(c.text) > 256 || !plain(c.text) {
+			return invalid(c.field, "must be at most 256 bytes of UTF-8 without control characters")
+		}
+	}
+	return nil
+}
+
+// StoreBillingEvent keeps an event that was verified. first reports whether it was not received
+// before. What becomes of it is decided later: SettleBillingEvent. Error: ErrUnavailable.
+func (s *Store) StoreBillingEvent(ctx context.Context, w Webhook, e subscription.Event, body []byte) (first bool, err error) {
+	now := s.instant()
+	due := now
+	if e.Effective.After(now) {
+		due = e.Effective
+	}
+	a := AsSystem(w.Tenant, "billing")
+	err = s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
+		rows, err := q.InsertBillingEvent(ctx, db.InsertBillingEventParams{
+			TenantID: w.Tenant, ID: newID(), EndpointID: w.Endpoint, ProviderID: e.ID, Type: e.Type, ProviderAt: e.At, ReceivedAt: now,
+			Body: body, Customer: e.Customer, Subscription: e.Subscription, Subject: e.Subject, DueAt: &due,
+		})
+		if err != nil {
+			return err
+		}
+		first = rows == 1
+		if !first {
+			return q.NoteBillingDuplicate(ctx, db.NoteBillingDuplicateParams{
+				TenantID: w.Tenant, ID: newID(), EndpointID: w.Endpoint, ProviderID: e.ID, Now: now,
+			})
+		}
+		return q.NoteBillingEndpointEvent(ctx, db.NoteBillingEndpointEventParams{TenantID: w.Tenant, ID: w.Endpoint, At: &now, Live: e.Live})
+	})
+	return first, err
+}
+
+// BillingEvents lists events, newest first, and returns where the next page begins.
+func (s *Store) BillingEvents(ctx context.Context, a Actor, f BillingEventFilter, p Page) (out []BillingEvent, next string, err error) {
+	after, err := p.after()
+	if err != nil {
+		return nil, "", err
+	}
+	if err := f.validate(); err != nil {
+		return nil, "", err
+	}
+	sql, args := billingEventsSQL(a.tenant, f, after, p.most())
+	err = s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
+		rows, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		found, err := pgx.CollectRows(rows, pgx.RowToStructByName[db.BillingEvent])
+		if err != nil {
+			return err
+		}
+		found, next = cut(p, found, func(r db.BillingEvent) uuid.UUID { return r.ID })
+		out = make([]BillingEvent, len(found))
+		for i, row := range found {
+			out[i] = billingEventOf(row)
+		}
+		return nil
+	})
+	return out, next, err
+}
+
+// billingEventsSQL selects a page of events, without their bodies. Only the conditions that there
+// are stand in it, so that Postgres plans for them.
+func billingEventsSQL(tenant uuid.UUID, f BillingEventFilter, after *uuid.UUID, most int32) (sql string, args []any) {
+	args = []any{tenant}
+	where := "tenant_id = $1"
+	add := func(condition string, value any) {
+		args = append(args, value)
+		where += " AND " + condition + " $" + strconv.Itoa(len(args))
+	}
+	if after != nil {
+		add("id <", *after)
+	}
+	if f.Endpoint != nil {
+		add("endpoint_id =", *f.Endpoint)
+	}
+	for _, c := range []struct{ column, text string }{
+		{"outcome", f.Outcome}, {"subject", f.Subject}, {"customer", f.Customer}, {"type", f.Type},
+	} {
+		if c.text != "" {
+			add(c.column+" =", c.text)
+		}
+	}
+	args = append(args, most)
+	return `SELECT tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, ''::bytea AS body, customer, subscription, subject,
+    outcome, why, settled_at, due_at, attempts, waits_for, duplicate_of, deliveries
+FROM billing_events WHERE ` + where + " ORDER BY id DESC LIMIT $" + strconv.Itoa(len(args)), args
+}
+
+// BillingEventByID returns an event with its body, or ErrNotFound.
+func (s *Store) BillingEventByID(ctx context.Context, a Actor, id uuid.UUID) (out BillingEvent, err error) {
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.BillingEventByID(ctx, db.BillingEventByIDParams{TenantID: a.tenant, ID: id})
+		out = billingEventOf(row)
+		return err
+	})
+	return out, err
+}
+
+func billingEventOf(row db.BillingEvent) BillingEvent {
+	e := BillingEvent{
+		ID: row.ID, Endpoint: row.EndpointID, ProviderID: row.ProviderID, Type: row.Type, ProviderAt: row.ProviderAt, ReceivedAt: row.ReceivedAt,
+		Why: row.Why, SettledAt: row.SettledAt, Customer: row.Customer, Subscription: row.Subscription, Subject: row.Subject,
+		DuplicateOf: row.DuplicateOf, Deliveries: int(row.Deliveries), Body: row.Body,
+	}
+	if row.Outcome != nil {
+		e.Outcome = *row.Outcome
+	}
+	return e
+}
+
+// BillingTask is something that is due: an event to look at, a subscription whose grace period
+// ends, or an endpoint to compare with its provider.
+type BillingTask struct {
+	Tenant       uuid.UUID
+	Event        uuid.UUID // the nil UUID: none
+	Endpoint     uuid.UUID
+	Subscription string
+}
+
+// BillingDue is what is due at an instant, oldest first.
+type BillingDue struct {
+	Events, Subscriptions, Reconciles []BillingTask
+}
+
+// DueBilling returns what is due, up to most of each kind. Before, it has events looked at again
+// that wait for a subject, where subjects have changed. Several servers may ask at once: each task
+// is done once, whoever does it.
+func (s *Store) DueBilling(ctx context.Context, most int) (due BillingDue, err error) {
+	now := s.instant()
+	var unseen []db.UnseenBillingSubjectsRow
+	read := func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
+		due = BillingDue{}
+		if unseen, err = q.UnseenBillingSubjects(ctx, int32(most)); err != nil {
+			return err
+		}
+		events, err := q.DueBillingEvents(ctx, db.DueBillingEventsParams{Now: &now, Most: int32(most)})
+		if err != nil {
+			return err
+		}
+		for _, row := range events {
+			due.Events = append(due.Events, BillingTask{Tenant: row.TenantID, Event: row.ID})
+		}
+		subscriptions, err := q.DueBillingSubscriptions(ctx, db.DueBillingSubscriptionsParams{Now: &now, Most: int32(most)})
+		if err != nil {
+			return err
+		}
+		for _, row := range subscriptions {
+			due.Subscriptions = append(due.Subscriptions, BillingTask{Tenant: row.TenantID, Endpoint: row.EndpointID, Subscription: row.Subscription})
+		}
+		reconciles, err := q.DueBillingReconciles(ctx, db.DueBillingReconcilesParams{Now: &now, Most: int32(most)})
+		for _, row := range reconciles {
+			due.Reconciles = append(due.Reconciles, BillingTask{Tenant: row.TenantID, Endpoint: row.ID})
+		}
+		return err
+	}
+	if err := s.asSystem(ctx, operationTimeout, pgx.ReadOnly, read); err != nil {
+		return BillingDue{}, err
+	}
+	if len(unseen) == 0 {
+		return due, nil
+	}
+	for _, row := range unseen {
+		if err := s.lookAtSubjects(ctx, row, now); err != nil {
+			return BillingDue{}, err
+		}
+	}
+	return due, s.asSystem(ctx, operationTimeout, pgx.ReadOnly, read)
+}
+
+func (s *Store) lookAtSubjects(ctx context.Context, row db.UnseenBillingSubjectsRow, now time.Time) error {
+	return s.inTenant(ctx, AsSystem(row.TenantID, "billing"), func(ctx context.Context, q *db.Queries) error {
+		_, err := q.WakeBillingSubjects(ctx, db.WakeBillingSubjectsParams{TenantID: row.TenantID, EndpointID: row.ID, Now: &now})
+		if err != nil {
+			return err
+		}
+		return q.NoteBillingEndpointLook(ctx, db.NoteBillingEndpointLookParams{TenantID: row.TenantID, ID: row.ID, Version: row.SubjectsVersion})
+	})
+}
+
+// BillingBacklog returns how many events nobody has looked at, and for how long the oldest waits.
+func (s *Store) BillingBacklog(ctx context.Context) (events int64, oldest time.Duration, err error) {
+	now := s.instant()
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.BillingBacklog(ctx, &now)
+		if err != nil || row.Events == 0 {
+			return err
+		}
+		events, oldest = row.Events, now.Sub(row.Oldest)
+		return nil
+	})
+	return events, oldest, err
+}
+
+// postponeFor is how long an event waits that could not be looked at, by how often that was so.
+func postponeFor(attempts int32) time.Duration {
+	return min(time.Second<<min(attempts, 12), time.Hour)
+}
+
+// PostponeBillingEvent has an event looked at later, because something was unavailable.
+func (s *Store) PostponeBillingEvent(ctx context.Context, tenant, event uuid.UUID, why string) error {
+	return s.inTenant(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
+		row, err := q.BillingEventByID(ctx, db.BillingEventByIDParams{TenantID: tenant, ID: event})
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		due := s.instant().Add(postponeFor(row.Attempts))
+		return q.PostponeBillingEvent(ctx, db.PostponeBillingEventParams{
+			TenantID: tenant, ID: event, DueAt: &due, Why: strings.ToValidUTF8(why[:min(len(why), maxWhy)], ""),
+		})
+	})
+}
+
+const maxWhy = 500 // bytes

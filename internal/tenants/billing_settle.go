@@ -1,0 +1,635 @@
+package tenants
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/check"
+	"weir/internal/subscription"
+	"weir/internal/tenants/db"
+)
+
+// BillingWork is an event with what is known about it, to decide whether to ask the provider.
+type BillingWork struct {
+	Event    BillingEvent
+	Parsed   subscription.Event
+	Endpoint BillingEndpoint
+	State    subscription.State // of its subscription
+	Subject  string             // whom that belongs to; "": not known
+}
+
+// BillingWork reads an event. Errors: ErrNotFound, ErrUnavailable.
+func (s *Store) BillingWork(ctx context.Context, tenant, event uuid.UUID) (w BillingWork, err error) {
+	err = s.read(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.BillingEventByID(ctx, db.BillingEventByIDParams{TenantID: tenant, ID: event})
+		if err != nil {
+			return err
+		}
+		w.Event = billingEventOf(row)
+		if w.Endpoint, err = readBillingEndpoint(ctx, q, tenant, row.EndpointID); err != nil {
+			return err
+		}
+		w.Parsed = parseStored(w.Endpoint.Provider, w.Event)
+		if w.Parsed.Subscription == "" {
+			return nil
+		}
+		sub, err := q.BillingSubscription(ctx, db.BillingSubscriptionParams{
+			TenantID: tenant, EndpointID: row.EndpointID, Subscription: w.Parsed.Subscription,
+		})
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		w.Subject = sub.Subject
+		return json.Unmarshal(sub.State, &w.State)
+	})
+	return w, err
+}
+
+// parseStored reads an event again that was read when it came.
+func parseStored(provider string, e BillingEvent) subscription.Event {
+	var parsed subscription.Event
+	var err error
+	if provider == GenericProvider {
+		parsed, err = subscription.ParseGeneric(e.Body, e.ProviderID, e.ProviderAt)
+	} else {
+		parsed, err = subscription.ParseStripe(e.Body)
+	}
+	if err != nil { // a release that read it otherwise stored it
+		parsed = subscription.Event{ID: e.ProviderID, Type: e.Type, At: e.ProviderAt, Kind: subscription.Unreadable, Why: err.Error()}
+	}
+	return parsed
+}
+
+// AsProvider returns a billing system acting in one tenant through an endpoint. what names the
+// event, or what else it acts by.
+func AsProvider(tenant uuid.UUID, e BillingEndpoint, what string) Actor {
+	return Actor{tenant: tenant, kind: ProviderActor, id: e.ID, name: e.Provider + " " + what, scopes: everyScope}
+}
+
+// SettleBillingEvent decides what becomes of an event, does it, and writes it down: all of it or
+// nothing. fetched is the subscription as the provider has it now, nil where it was not asked. An
+// event that is settled is left alone, unless replayedBy names who wants it again. Errors:
+// ErrNotFound, ErrUnavailable.
+func (s *Store) SettleBillingEvent(ctx context.Context, w BillingWork, tenant uuid.UUID, fetched *subscription.Fetched, replayedBy string) (out BillingEvent, err error) {
+	reason := w.Event.Type
+	if replayedBy != "" {
+		reason += ", replayed by " + replayedBy
+	}
+	ctx = WithReason(ctx, reason)
+	a := AsProvider(tenant, w.Endpoint, w.Event.ProviderID)
+	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
+		row, err := c.LockBillingEvent(ctx, db.LockBillingEventParams{TenantID: tenant, ID: w.Event.ID})
+		if err != nil {
+			return err
+		}
+		if out = billingEventOf(row); row.DueAt == nil && replayedBy == "" {
+			return nil
+		}
+		endpoint, err := readBillingEndpoint(ctx, c.Queries, tenant, row.EndpointID)
+		if err != nil {
+			return err
+		}
+		st := &settling{change: c, endpoint: endpoint, fetched: fetched}
+		verdict, err := st.event(ctx, &w.Parsed)
+		if err != nil {
+			return err
+		}
+		out.Outcome, out.Why, out.SettledAt = verdict.outcome, verdict.why, &c.now
+		out.Customer, out.Subscription, out.Subject = w.Parsed.Customer, w.Parsed.Subscription, cmp.Or(verdict.subject, w.Parsed.Subject)
+		return c.SettleBillingEvent(ctx, db.SettleBillingEventParams{
+			TenantID: tenant, ID: row.ID, Outcome: &out.Outcome, Why: shortWhy(out.Why), SettledAt: &c.now, DueAt: verdict.due,
+			WaitsFor: verdict.waits, Customer: out.Customer, Subscription: out.Subscription, Subject: out.Subject,
+		})
+	})
+	return out, err
+}
+
+func shortWhy(why string) string { return strings.ToValidUTF8(why[:min(len(why), maxWhy)], "") }
+
+// verdict is what became of an event.
+type verdict struct {
+	outcome, why, waits, subject string
+	due                          *time.Time
+}
+
+func parked(waits, format string, args ...any) verdict {
+	return verdict{outcome: EventParked, waits: waits, why: fmt.Sprintf(format, args...)}
+}
+
+// settling is a change by an endpoint.
+type settling struct {
+	*change
+	endpoint BillingEndpoint
+	fetched  *subscription.Fetched
+	tiers    map[string]subscription.Tier // by price; nil: not read yet
+	changes  []string                     // of plans, in words
+}
+
+func (st *settling) event(ctx context.Context, e *subscription.Event) (verdict, error) {
+	if e.Effective.After(st.now) {
+		v := parked("time", "it takes effect at %s", e.Effective.Format(time.RFC3339))
+		v.due = &e.Effective
+		return v, nil
+	}
+	switch {
+	case e.Kind == subscription.Ignored:
+		return verdict{outcome: EventIgnored, why: e.Why}, nil
+	case e.Kind == subscription.Unreadable && st.fetched != nil:
+		e.Kind = subscription.Changed // the provider tells it in a form that is understood
+		e.Snapshot = st.fetched.Snapshot
+	case e.Kind == subscription.Unreadable && st.endpoint.Provider == GenericProvider:
+		return verdict{outcome: EventFailed, why: e.Why}, nil
+	case e.Kind == subscription.Unreadable:
+		return parked("", "%s", e.Why), nil
+	case e.Kind == subscription.Customer, e.Kind == subscription.Linked:
+		return st.customer(ctx, e)
+	}
+	return st.subscription(ctx, e)
+}
+
+// customer settles an event that says something of a customer.
+func (st *settling) customer(ctx context.Context, e *subscription.Event) (verdict, error) {
+	facts, err := st.facts(ctx, e.Customer)
+	if err != nil {
+		return verdict{}, err
+	}
+	newest := facts.Merge(e)
+	if err := st.putFacts(ctx, e.Customer, facts); err != nil {
+		return verdict{}, err
+	}
+	if !newest {
+		return verdict{outcome: EventStale, why: "a newer event of the customer was received before"}, nil
+	}
+	subs, err := st.BillingSubscriptionsOfCustomer(ctx, db.BillingSubscriptionsOfCustomerParams{
+		TenantID: st.tenant, EndpointID: st.endpoint.ID, Customer: e.Customer,
+	})
+	if err != nil {
+		return verdict{}, err
+	}
+	v := verdict{outcome: EventApplied}
+	for _, row := range subs {
+		settled, err := st.settle(ctx, row, facts)
+		if err != nil {
+			return verdict{}, err
+		}
+		v.subject = cmp.Or(v.subject, settled.subject)
+		if settled.outcome == EventFailed {
+			return settled, nil
+		}
+	}
+	// What waited for this customer may be known now.
+	_, err = st.WakeBillingCustomer(ctx, db.WakeBillingCustomerParams{
+		TenantID: st.tenant, EndpointID: st.endpoint.ID, Customer: e.Customer, Now: &st.now,
+	})
+	if err != nil {
+		return verdict{}, err
+	}
+	switch {
+	case len(st.changes) > 0:
+		v.why = strings.Join(st.changes, "; ")
+	case len(subs) == 0 && e.Gone:
+		v.outcome, v.why = EventIgnored, "the customer has no subscription"
+	case len(subs) == 0:
+		v.why = "it is kept for the subscriptions of the customer; there is none yet"
+	default:
+		v.why = "no plan changes"
+	}
+	return v, nil
+}
+
+// subscription settles an event of one subscription.
+func (st *settling) subscription(ctx context.Context, e *subscription.Event) (verdict, error) {
+	row, state, err := st.state(ctx, e.Subscription)
+	if err != nil {
+		return verdict{}, err
+	}
+	before := bytes.Clone(row.State)
+	newest := state.Merge(e)
+	row.Customer = cmp.Or(e.Customer, row.Customer)
+	facts, err := st.facts(ctx, row.Customer)
+	if err != nil {
+		return verdict{}, err
+	}
+	if st.fetched != nil {
+		newest = true
+		if err := st.observe(ctx, &row, &state, &facts); err != nil {
+			return verdict{}, err
+		}
+	}
+	if facts.Gone != 0 {
+		state.Gone = facts.Gone
+	}
+	if row.State, err = json.Marshal(state); err != nil {
+		return verdict{}, err
+	}
+	if !newest && bytes.Equal(before, row.State) {
+		return verdict{outcome: EventStale, why: staleWhy(&state), subject: row.Subject}, nil
+	}
+	v, err := st.settle(ctx, row, facts)
+	if err == nil && !newest && v.outcome == EventApplied && len(st.changes) == 0 {
+		v.outcome, v.why = EventStale, staleWhy(&state)
+	}
+	return v, err
+}
+
+func staleWhy(s *subscription.State) string {
+	if s.Newest == nil {
+		return "a newer event of the subscription was received before"
+	}
+	return fmt.Sprintf("a newer event of the subscription was received before: %s of %s", s.Newest.Event, time.Unix(s.Newest.At, 0).UTC().Format(time.RFC3339))
+}
+
+// observe takes over what was fetched.
+func (st *settling) observe(ctx context.Context, row *db.BillingSubscription, state *subscription.State, facts *subscription.Facts) error {
+	f := st.fetched
+	if f.Snapshot == nil { // the provider has it no more
+		state.Gone = st.now.Unix()
+		return nil
+	}
+	state.Observe(f.Snapshot)
+	row.Customer = f.Snapshot.Customer
+	switch {
+	case f.Gone && facts.Gone == 0:
+		facts.Gone = f.Snapshot.At
+	case f.Metadata != nil && f.Snapshot.At >= facts.MetadataAt:
+		facts.Metadata, facts.MetadataAt = f.Metadata, f.Snapshot.At
+	default:
+		return nil
+	}
+	return st.putFacts(ctx, row.Customer, *facts)
+}
+
+func (st *settling) state(ctx context.Context, name string) (row db.BillingSubscription, state subscription.State, err error) {
+	row, err = st.BillingSubscription(ctx, db.BillingSubscriptionParams{TenantID: st.tenant, EndpointID: st.endpoint.ID, Subscription: name})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return db.BillingSubscription{TenantID: st.tenant, EndpointID: st.endpoint.ID, Subscription: name}, state, nil
+	}
+	if err != nil {
+		return row, state, err
+	}
+	err = json.Unmarshal(row.State, &state)
+	if err == nil { // as it is written here, for comparison
+		row.State, err = json.Marshal(state)
+	}
+	return row, state, err
+}
+
+func (st *settling) facts(ctx context.Context, customer string) (f subscription.Facts, err error) {
+	if customer == "" {
+		return f, nil
+	}
+	text, err := st.BillingCustomer(ctx, db.BillingCustomerParams{TenantID: st.tenant, EndpointID: st.endpoint.ID, Customer: customer})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return f, nil
+	}
+	if err != nil {
+		return f, err
+	}
+	return f, json.Unmarshal(text, &f)
+}
+
+func (st *settling) putFacts(ctx context.Context, customer string, f subscription.Facts) error {
+	text, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	return st.PutBillingCustomer(ctx, db.PutBillingCustomerParams{
+		TenantID: st.tenant, EndpointID: st.endpoint.ID, Customer: customer, Facts: text,
+	})
+}
+
+// settle finds whom a subscription belongs to, keeps the subscription, and moves the subject.
+func (st *settling) settle(ctx context.Context, row db.BillingSubscription, facts subscription.Facts) (verdict, error) {
+	var state subscription.State
+	if err := json.Unmarshal(row.State, &state); err != nil {
+		return verdict{}, err
+	}
+	state.Gone = max(state.Gone, facts.Gone)
+	before := row.Subject
+	subject, err := st.subjectOf(ctx, &row, &state, facts)
+	if err != nil {
+		return verdict{}, err
+	}
+	row.Subject = subject
+	standing, err := st.standing(ctx, &state)
+	if err != nil {
+		return verdict{}, err
+	}
+	if err := st.put(ctx, row, state, standing); err != nil {
+		return verdict{}, err
+	}
+	if before != "" && before != subject { // it belongs to somebody else now
+		if err := st.move(ctx, before, row.Customer); err != nil {
+			return failed(err)
+		}
+	}
+	switch {
+	case subject == "":
+		return parked("subject", "%s", st.unknown(row.Customer)), nil
+	case standing.Right == subscription.Unknown && standing.Unmapped != nil:
+		v := parked("price", "%s", standing.Why)
+		v.subject = subject
+		return v, nil
+	case standing.Right == subscription.Unknown, standing.Right == subscription.Pending:
+		return verdict{outcome: EventIgnored, why: standing.Why, subject: subject}, nil
+	}
+	done := len(st.changes)
+	if err := st.move(ctx, subject, row.Customer); err != nil {
+		v, err := failed(err)
+		v.subject = subject
+		return v, err
+	}
+	v := verdict{outcome: EventApplied, subject: subject, why: standing.Why + "; no plan changes"}
+	if len(st.changes) > done {
+		v.why = standing.Why + "; " + strings.Join(st.changes[done:], "; ")
+	}
+	return v, nil
+}
+
+// failed is the verdict where a subject cannot be written as the event wants it.
+func failed(err error) (verdict, error) {
+	var wrong *InvalidError
+	if errors.As(err, &wrong) {
+		return verdict{outcome: EventFailed, why: wrong.Error()}, nil
+	}
+	return verdict{}, err
+}
+
+func (st *settling) unknown(customer string) string {
+	text := "customer " + customer + " is not known: "
+	if key, ok := strings.CutPrefix(st.endpoint.SubjectFrom, FromMetadata); ok {
+		text += "neither the subscription nor the customer has metadata " + key + ", and "
+	} else if st.endpoint.SubjectFrom == FromReference {
+		text += "no checkout with client_reference_id was received, and "
+	}
+	return text + "no subject has billing_ref " + customer
+}
+
+func (st *settling) subjectOf(ctx context.Context, row *db.BillingSubscription, state *subscription.State, facts subscription.Facts) (string, error) {
+	if st.endpoint.Provider == GenericProvider {
+		return row.Subscription, nil
+	}
+	registered := ""
+	if row.Customer != "" {
+		name, err := st.SubjectByBillingRef(ctx, db.SubjectByBillingRefParams{TenantID: st.tenant, BillingRef: row.Customer})
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return "", err
+		}
+		registered = name
+	}
+	return facts.Subject(st.endpoint.SubjectFrom, state.Newest, row.Customer, registered), nil
+}
+
+func (st *settling) standing(ctx context.Context, state *subscription.State) (subscription.Standing, error) {
+	if st.tiers == nil {
+		prices, err := st.BillingPricesOf(ctx, db.BillingPricesOfParams{TenantID: st.tenant, EndpointID: st.endpoint.ID})
+		if err != nil {
+			return subscription.Standing{}, err
+		}
+		st.tiers = make(map[string]subscription.Tier, len(prices))
+		for _, p := range prices {
+			st.tiers[p.Price] = subscription.Tier{Plan: p.Plan, Multiply: p.Multiply, Priority: int(p.Priority)}
+		}
+	}
+	return state.Standing(st.now, st.grace(), func(price string) (subscription.Tier, bool) {
+		tier, ok := st.tiers[price]
+		return tier, ok
+	}), nil
+}
+
+func (st *settling) grace() time.Duration {
+	return time.Duration(st.endpoint.GraceDays) * 24 * time.Hour
+}
+
+func (st *settling) put(ctx context.Context, row db.BillingSubscription, state subscription.State, standing subscription.Standing) error {
+	text, err := json.Marshal(state)
+	if err != nil {
+		return err
+	}
+	var due *time.Time
+	if !standing.Until.IsZero() {
+		due = &standing.Until
+	}
+	return st.PutBillingSubscription(ctx, db.PutBillingSubscriptionParams{
+		TenantID: st.tenant, EndpointID: st.endpoint.ID, Subscription: row.Subscription, Customer: row.Customer, Subject: row.Subject,
+		State: text, DueAt: due, Now: st.now,
+	})
+}
+
+// move gives a subject the plan that follows from all of its subscriptions, through the same writes
+// as an admin's change.
+func (st *settling) move(ctx context.Context, subject, customer string) error {
+	rows, err := st.BillingSubscriptionsOfSubject(ctx, db.BillingSubscriptionsOfSubjectParams{
+		TenantID: st.tenant, EndpointID: st.endpoint.ID, Subject: subject,
+	})
+	if err != nil {
+		return err
+	}
+	best := subscription.Standing{Right: subscription.Ended, Why: "the subscription belongs to another subject"}
+	for i, row := range rows {
+		var state subscription.State
+		if err := json.Unmarshal(row.State, &state); err != nil {
+			return err
+		}
+		standing, err := st.standing(ctx, &state)
+		if err != nil {
+			return err
+		}
+		if i == 0 || standing.Better(best) {
+			best = standing
+		}
+	}
+	switch best.Right {
+	case subscription.Entitled:
+		return st.write(ctx, subject, customer, best.Plan, best)
+	case subscription.Ended:
+		return st.write(ctx, subject, customer, st.endpoint.FallbackPlan, best)
+	}
+	return nil
+}
+
+// write makes the subject so, if it is not.
+func (st *settling) write(ctx context.Context, subject, customer, plan string, standing subscription.Standing) error {
+	old, err := readSubject(ctx, st.Queries, st.tenant, subject)
+	isNew := errors.Is(err, ErrNotFound)
+	if err != nil && !isNew {
+		return err
+	}
+	if isNew && plan == "" { // it has nothing of its own, and needs nothing
+		return nil
+	}
+	in := old
+	if isNew {
+		in = Subject{Subject: subject, State: check.Active}
+	}
+	in.Plan, in.Multiplier = plan, int(max(standing.Multiplier, 1))
+	if st.endpoint.Provider == StripeProvider {
+		in.BillingRef = cmp.Or(in.BillingRef, customer)
+	}
+	if !standing.Anchor.IsZero() { // windows follow the period that is paid for
+		in.CycleAnchor = &standing.Anchor
+	}
+	if standing.Right == subscription.Ended {
+		in.Multiplier = 1
+	}
+	if err := in.validate(); err != nil {
+		return err
+	}
+	if _, err := st.planID(ctx, in.Plan); err != nil {
+		return err
+	}
+	t, err := st.touch(ctx, auditSubject, subject, isNew)
+	if err != nil {
+		return err
+	}
+	reason, _ := ctx.Value(reasonKey{}).(string)
+	t.reason = reason + ": " + standing.Why
+	if isNew {
+		_, err = st.createSubject(ctx, in)
+	} else {
+		_, err = st.replaceSubject(ctx, old, in)
+	}
+	if err == nil && (isNew || old.Plan != in.Plan || old.multiplier() != in.multiplier()) {
+		st.changes = append(st.changes, planChange(old, in))
+	}
+	return err
+}
+
+func planChange(old, in Subject) string {
+	name := func(s Subject) string {
+		text := cmp.Or(s.Plan, "the default plan")
+		if s.multiplier() > 1 {
+			text += fmt.Sprintf(" x %d", s.multiplier())
+		}
+		return text
+	}
+	return fmt.Sprintf("subject %q moved from %s to %s", in.Subject, name(old), name(in))
+}
+
+// SettleBillingSubscription looks at a subscription again, as when its grace period has ended.
+func (s *Store) SettleBillingSubscription(ctx context.Context, tenant, endpoint uuid.UUID, name string) error {
+	e, err := s.BillingEndpointByID(ctx, AsSystem(tenant, "billing"), endpoint)
+	if err != nil {
+		return err
+	}
+	return s.change(WithReason(ctx, "the grace period ended"), AsProvider(tenant, e, name), MayEdit, func(ctx context.Context, c *change) error {
+		endpoint, err := readBillingEndpoint(ctx, c.Queries, tenant, endpoint)
+		if err != nil {
+			return err
+		}
+		st := &settling{change: c, endpoint: endpoint}
+		row, _, err := st.state(ctx, name)
+		if err != nil || row.DueAt == nil || row.DueAt.After(c.now) {
+			return err
+		}
+		facts, err := st.facts(ctx, row.Customer)
+		if err != nil {
+			return err
+		}
+		_, err = st.settle(ctx, row, facts)
+		return err
+	})
+}
+
+// ReconcileResult is what came, or would come, of comparing one subscription with the provider.
+type ReconcileResult struct {
+	Subscription, Subject string
+	Changes               []string // in words; empty: all was right
+	Problem               string   // why it could not be settled; "": it could
+}
+
+// errDryRun undoes a change that was only to be worked out.
+var errDryRun = errors.New("a dry run")
+
+// ReconcileBilling compares one subscription with what the provider has, and repairs it unless
+// dryRun.
+func (s *Store) ReconcileBilling(ctx context.Context, tenant uuid.UUID, e BillingEndpoint, fetched subscription.Fetched, dryRun bool) (out ReconcileResult, err error) {
+	out.Subscription = fetched.ID
+	err = s.change(WithReason(ctx, "reconciliation"), AsProvider(tenant, e, fetched.ID), MayEdit, func(ctx context.Context, c *change) error {
+		endpoint, err := readBillingEndpoint(ctx, c.Queries, tenant, e.ID)
+		if err != nil {
+			return err
+		}
+		st := &settling{change: c, endpoint: endpoint, fetched: &fetched}
+		row, state, err := st.state(ctx, fetched.ID)
+		if err != nil {
+			return err
+		}
+		if fetched.Snapshot != nil {
+			row.Customer = fetched.Snapshot.Customer
+		}
+		facts, err := st.facts(ctx, row.Customer)
+		if err != nil {
+			return err
+		}
+		if err := st.observe(ctx, &row, &state, &facts); err != nil {
+			return err
+		}
+		if row.State, err = json.Marshal(state); err != nil {
+			return err
+		}
+		v, err := st.settle(ctx, row, facts)
+		if err != nil {
+			return err
+		}
+		out.Subject, out.Changes = v.subject, slices.Clone(st.changes)
+		if v.outcome == EventParked || v.outcome == EventFailed {
+			out.Problem = v.why
+		}
+		if dryRun {
+			return errDryRun
+		}
+		return nil
+	})
+	if errors.Is(err, errDryRun) {
+		err = nil
+	}
+	return out, err
+}
+
+// BillingSubscriptionNames lists the subscriptions that are known at an endpoint, in order, behind
+// the one that is named.
+func (s *Store) BillingSubscriptionNames(ctx context.Context, tenant, endpoint uuid.UUID, after string) (names []string, err error) {
+	err = s.read(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		names, err = q.BillingSubscriptionNames(ctx, db.BillingSubscriptionNamesParams{
+			TenantID: tenant, EndpointID: endpoint, After: after, Most: maxPage,
+		})
+		return err
+	})
+	return names, err
+}
+
+// ClaimReconcile reports whether the caller is to compare an endpoint with its provider now. Where
+// the caller dies, another one may after within.
+func (s *Store) ClaimReconcile(ctx context.Context, tenant, endpoint uuid.UUID, within time.Duration) (mine bool, err error) {
+	now := s.instant()
+	next := now.Add(within)
+	err = s.inTenant(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
+		rows, err := q.ClaimBillingReconcile(ctx, db.ClaimBillingReconcileParams{TenantID: tenant, ID: endpoint, Next: &next, Now: &now})
+		mine = rows == 1
+		return err
+	})
+	return mine, err
+}
+
+// NoteReconcile writes down that an endpoint was compared with its provider.
+func (s *Store) NoteReconcile(ctx context.Context, tenant, endpoint uuid.UUID) error {
+	now := s.instant()
+	next := now.Add(reconcileEvery)
+	return s.inTenant(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
+		return q.NoteBillingReconcile(ctx, db.NoteBillingReconcileParams{TenantID: tenant, ID: endpoint, At: &now, Next: &next})
+	})
+}

@@ -1,0 +1,182 @@
+-- name: InsertBillingEndpoint :one
+INSERT INTO billing_endpoints (tenant_id, id, provider, name, signing_secrets, signing_secret_hints, api_key, api_key_hint,
+    subject_from, grace_days, fallback_plan_id, live, created_at, updated_at, reconcile_at, version)
+VALUES (@tenant_id, @id, @provider, @name, @signing_secrets, @signing_secret_hints, @api_key, @api_key_hint,
+    @subject_from, @grace_days, @fallback_plan_id, @live, @created_at, @updated_at, @reconcile_at, @version)
+RETURNING *;
+
+-- name: UpdateBillingEndpoint :one
+UPDATE billing_endpoints SET name = @name, signing_secrets = @signing_secrets, signing_secret_hints = @signing_secret_hints,
+    api_key = @api_key, api_key_hint = @api_key_hint, subject_from = @subject_from, grace_days = @grace_days,
+    fallback_plan_id = @fallback_plan_id, live = @live, reconcile_at = @reconcile_at, updated_at = @updated_at, version = @version
+WHERE tenant_id = @tenant_id AND id = @id
+RETURNING *;
+
+-- name: DeleteBillingEndpoint :exec
+DELETE FROM billing_endpoints WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: BillingEndpoints :many
+-- Newest first, behind the one that is named.
+SELECT e.*, coalesce(p.slug, '')::text AS fallback_plan FROM billing_endpoints e
+LEFT JOIN plans p ON p.tenant_id = e.tenant_id AND p.id = e.fallback_plan_id
+WHERE e.tenant_id = @tenant_id AND (sqlc.narg(after_at)::timestamptz IS NULL
+    OR (e.created_at, e.id) < (sqlc.narg(after_at)::timestamptz, sqlc.narg(after)::uuid))
+ORDER BY e.created_at DESC, e.id DESC LIMIT @most;
+
+-- name: BillingEndpointByID :one
+SELECT e.*, coalesce(p.slug, '')::text AS fallback_plan FROM billing_endpoints e
+LEFT JOIN plans p ON p.tenant_id = e.tenant_id AND p.id = e.fallback_plan_id
+WHERE e.tenant_id = @tenant_id AND e.id = @id;
+
+-- name: CountBillingEndpoints :one
+SELECT count(*) FROM billing_endpoints WHERE tenant_id = @tenant_id;
+
+-- name: ReencryptBillingEndpoint :exec
+-- The same secrets, encrypted with another key: nothing that anybody sees changes.
+UPDATE billing_endpoints SET signing_secrets = @signing_secrets, api_key = @api_key
+WHERE tenant_id = @tenant_id AND id = @id AND version = @version;
+
+-- name: NoteBillingEndpointEvent :exec
+UPDATE billing_endpoints SET last_event_at = @at, live = coalesce(live, sqlc.narg(live)) WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: NoteBillingEndpointLook :exec
+UPDATE billing_endpoints SET looked_at = greatest(looked_at, @version) WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: ClaimBillingReconcile :execrows
+-- One server compares; where it dies, another does after the time that it has for it.
+UPDATE billing_endpoints SET reconcile_at = @next WHERE tenant_id = @tenant_id AND id = @id AND reconcile_at <= @now;
+
+-- name: NoteBillingReconcile :exec
+UPDATE billing_endpoints SET reconciled_at = @at, reconcile_at = @next WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: WebhookEndpoint :one
+-- Of whichever tenant: the sender of an event is in none.
+SELECT e.tenant_id, e.id, e.provider, e.signing_secrets, e.live, e.version FROM billing_endpoints e
+JOIN tenants t ON t.id = e.tenant_id
+WHERE e.id = @id AND t.state = 'active';
+
+-- name: UpsertBillingPrice :one
+INSERT INTO billing_prices (tenant_id, price, id, endpoint_id, plan_id, multiply, priority, created_at, updated_at, version)
+VALUES (@tenant_id, @price, @id, @endpoint_id, @plan_id, @multiply, @priority, @created_at, @updated_at, @version)
+ON CONFLICT (tenant_id, price) DO UPDATE SET endpoint_id = excluded.endpoint_id, plan_id = excluded.plan_id,
+    multiply = excluded.multiply, priority = excluded.priority, updated_at = excluded.updated_at, version = excluded.version
+RETURNING *;
+
+-- name: DeleteBillingPrice :exec
+DELETE FROM billing_prices WHERE tenant_id = @tenant_id AND price = @price;
+
+-- name: BillingPrices :many
+SELECT b.*, p.slug AS plan FROM billing_prices b JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+WHERE b.tenant_id = @tenant_id AND (sqlc.narg(after)::uuid IS NULL OR b.id < sqlc.narg(after))
+ORDER BY b.id DESC LIMIT @most;
+
+-- name: BillingPricesOf :many
+SELECT b.*, p.slug AS plan FROM billing_prices b JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+WHERE b.tenant_id = @tenant_id AND b.endpoint_id = @endpoint_id ORDER BY b.price;
+
+-- name: BillingPriceByName :one
+SELECT b.*, p.slug AS plan FROM billing_prices b JOIN plans p ON p.tenant_id = b.tenant_id AND p.id = b.plan_id
+WHERE b.tenant_id = @tenant_id AND b.price = @price;
+
+-- name: CountBillingPrices :one
+SELECT count(*) FROM billing_prices WHERE tenant_id = @tenant_id;
+
+-- name: PlanHasBilling :one
+SELECT EXISTS (SELECT FROM billing_prices WHERE billing_prices.tenant_id = @tenant_id AND plan_id = @plan_id)
+    OR EXISTS (SELECT FROM billing_endpoints WHERE billing_endpoints.tenant_id = @tenant_id AND fallback_plan_id = @plan_id);
+
+-- name: InsertBillingEvent :execrows
+INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body, customer, subscription, subject, due_at)
+VALUES (@tenant_id, @id, @endpoint_id, @provider_id, @type, @provider_at, @received_at, @body, @customer, @subscription, @subject, @due_at)
+ON CONFLICT (tenant_id, endpoint_id, provider_id) WHERE duplicate_of IS NULL DO NOTHING;
+
+-- name: NoteBillingDuplicate :exec
+-- One row for all that repeat an event, however often it comes.
+INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body, customer, subscription, subject,
+    outcome, why, settled_at, duplicate_of)
+SELECT e.tenant_id, @id, e.endpoint_id, e.provider_id, e.type, e.provider_at, @now, '', e.customer, e.subscription, e.subject,
+    'duplicate', 'the event ' || e.provider_id || ' was received before', @now, e.id
+FROM billing_events e
+WHERE e.tenant_id = @tenant_id AND e.endpoint_id = @endpoint_id AND e.provider_id = @provider_id AND e.duplicate_of IS NULL
+ON CONFLICT (tenant_id, duplicate_of) WHERE duplicate_of IS NOT NULL
+DO UPDATE SET deliveries = billing_events.deliveries + 1, received_at = excluded.received_at;
+
+-- name: BillingEventByID :one
+SELECT * FROM billing_events WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: LockBillingEvent :one
+SELECT * FROM billing_events WHERE tenant_id = @tenant_id AND id = @id FOR UPDATE;
+
+-- name: SettleBillingEvent :exec
+UPDATE billing_events SET outcome = sqlc.narg(outcome), why = @why, settled_at = @settled_at, due_at = sqlc.narg(due_at), attempts = attempts + 1,
+    waits_for = @waits_for, customer = @customer, subscription = @subscription, subject = @subject
+WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: PostponeBillingEvent :exec
+UPDATE billing_events SET due_at = @due_at, why = @why, attempts = attempts + 1 WHERE tenant_id = @tenant_id AND id = @id AND due_at IS NOT NULL;
+
+-- name: WakeBillingPrice :execrows
+-- A price was mapped: events that wait for one are looked at again.
+UPDATE billing_events SET due_at = @now WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND waits_for = 'price';
+
+-- name: WakeBillingCustomer :execrows
+-- Something became known of a customer, or of a subscription.
+UPDATE billing_events SET due_at = @now
+WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND waits_for = 'subject' AND customer = @customer;
+
+-- name: WakeBillingSubjects :execrows
+-- Subjects were registered: events of customers that they name are looked at again.
+UPDATE billing_events e SET due_at = @now
+FROM subjects s
+WHERE e.tenant_id = @tenant_id AND e.endpoint_id = @endpoint_id AND e.waits_for = 'subject' AND e.customer <> ''
+    AND s.tenant_id = e.tenant_id AND s.billing_ref = e.customer AND s.billing_ref <> '';
+
+-- name: DueBillingEvents :many
+SELECT tenant_id, id FROM billing_events WHERE due_at <= @now ORDER BY due_at, id LIMIT @most;
+
+-- name: DueBillingSubscriptions :many
+SELECT tenant_id, endpoint_id, subscription FROM billing_subscriptions WHERE due_at <= @now ORDER BY due_at LIMIT @most;
+
+-- name: DueBillingReconciles :many
+SELECT tenant_id, id FROM billing_endpoints WHERE reconcile_at <= @now ORDER BY reconcile_at LIMIT @most;
+
+-- name: UnseenBillingSubjects :many
+-- Endpoints with events that wait for a subject, where subjects have changed since they were last looked at.
+SELECT e.tenant_id, e.id, t.subjects_version FROM billing_endpoints e JOIN tenants t ON t.id = e.tenant_id
+WHERE t.subjects_version > e.looked_at
+    AND EXISTS (SELECT FROM billing_events v WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.waits_for = 'subject')
+LIMIT @most;
+
+-- name: BillingBacklog :one
+-- Events that nobody has looked at, and since when the oldest waits.
+SELECT count(*) AS events, coalesce(min(received_at), 'epoch')::timestamptz AS oldest FROM billing_events WHERE due_at <= @now;
+
+-- name: BillingCustomer :one
+SELECT facts FROM billing_customers WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND customer = @customer;
+
+-- name: PutBillingCustomer :exec
+INSERT INTO billing_customers (tenant_id, endpoint_id, customer, facts) VALUES (@tenant_id, @endpoint_id, @customer, @facts)
+ON CONFLICT (tenant_id, endpoint_id, customer) DO UPDATE SET facts = excluded.facts;
+
+-- name: BillingSubscription :one
+SELECT * FROM billing_subscriptions WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND subscription = @subscription;
+
+-- name: BillingSubscriptionsOfCustomer :many
+SELECT * FROM billing_subscriptions WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND customer = @customer ORDER BY subscription;
+
+-- name: BillingSubscriptionsOfSubject :many
+SELECT * FROM billing_subscriptions WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND subject = @subject ORDER BY subscription;
+
+-- name: BillingSubscriptionNames :many
+SELECT subscription FROM billing_subscriptions
+WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND subscription > @after ORDER BY subscription LIMIT @most;
+
+-- name: PutBillingSubscription :exec
+INSERT INTO billing_subscriptions (tenant_id, endpoint_id, subscription, customer, subject, state, due_at, updated_at)
+VALUES (@tenant_id, @endpoint_id, @subscription, @customer, @subject, @state, sqlc.narg(due_at), @now)
+ON CONFLICT (tenant_id, endpoint_id, subscription) DO UPDATE SET customer = excluded.customer, subject = excluded.subject,
+    state = excluded.state, due_at = excluded.due_at, updated_at = excluded.updated_at;
+
+-- name: SubjectByBillingRef :one
+-- Of several with one reference, always the same.
+SELECT subject FROM subjects WHERE tenant_id = @tenant_id AND billing_ref = @billing_ref AND billing_ref <> '' ORDER BY subject LIMIT 1;

@@ -1,0 +1,131 @@
+package tests
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/seal"
+	"weir/internal/testenv"
+)
+
+func stripeSignature(secret, at, body string) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte(at + "." + body))
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// The example of docs/billing.md connects a billing system and sees a customer through: each line
+// of it is run, in order, and has the status and the answer that stand below it.
+func TestBillingExample(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "billing.md"))
+	require.NoError(t, err)
+	_, walk, found := strings.Cut(string(page), "```sh\n. .dev/demo.env\n")
+	require.True(t, found, "the example begins with the demo's variables")
+	walk, _, _ = strings.Cut(walk, "```")
+
+	dir := t.TempDir()
+	startDemo(t, newSettings(t), dir)
+	w := &walker{t: t, dir: dir, env: demoEnv(t, dir)}
+	id := regexp.MustCompile(`"id":"([0-9a-f-]{36})"`)
+	for line := range strings.Lines(walk) {
+		// Of the shell, these lines use what the walker does not know.
+		switch line = strings.TrimSpace(line); {
+		case line == "ENDPOINT=... # the id":
+			w.env["ENDPOINT"] = id.FindStringSubmatch(string(w.last.body))[1]
+		case line == "NOW=$(date +%s)":
+			w.env["NOW"] = strconv.FormatInt(time.Now().Unix(), 10)
+		case strings.HasPrefix(line, "BODY='"):
+			w.env["BODY"] = strings.ReplaceAll(strings.Trim(strings.TrimPrefix(line, "BODY="), "'"), "'$NOW'", w.env["NOW"])
+		case line == `SIGNATURE=$(printf '%s' "$NOW.$BODY" | openssl dgst -sha256 -hmac whsec_example -r | cut -d' ' -f1)`:
+			w.env["SIGNATURE"] = stripeSignature("whsec_example", w.env["NOW"], w.env["BODY"])
+		default:
+			w.line(strings.ReplaceAll(line, `-d "$BODY"`, `-d '`+w.env["BODY"]+`'`))
+		}
+	}
+	require.Empty(t, w.last.line, "a status for the last command")
+	require.Equal(t, 10, w.ran)
+}
+
+// A customer signs up, pays, is allowed by another instance, upgrades, fails to pay, and leaves;
+// each time the limits follow on every instance, while a webhook reaches only one of them.
+func TestBillingStory(t *testing.T) {
+	s := newSettings(t).With(settings{"WEIR_ENCRYPTION_KEY": seal.NewKey()})
+	first, second := start(t, s).AwaitReady(), start(t, s).AwaitReady()
+	tenant := newTenant(t, s, first)
+	tenant.putRule("api", `{"resource":"api","algorithm":"fixed_window_first_hit","limit":2,"window":"1d"}`, first, second)
+	for plan, limit := range map[string]string{"free": "2", "pro": "5", "scale": "9"} {
+		tenant.do(http.MethodPut, first.URL()+"/v1/plans/"+plan, `{"limits":{"api":{"limit":`+limit+`}}}`, http.StatusCreated)
+	}
+	tenant.do(http.MethodPatch, first.URL()+"/v1/plans/free", `{"default":true}`, http.StatusOK)
+	var endpoint struct {
+		ID  string `json:"id"`
+		URL string `json:"url"`
+	}
+	got := tenant.do(http.MethodPost, first.URL()+"/v1/billing/endpoints", `{"provider":"stripe","signing_secrets":["whsec_story"],
+		"subject_from":"metadata.user","grace_days":0,"fallback_plan":"free"}`, http.StatusCreated)
+	require.NoError(t, json.Unmarshal(got.body, &endpoint))
+	require.Equal(t, first.URL()+"/v1/webhooks/stripe/"+endpoint.ID, endpoint.URL)
+	tenant.do(http.MethodPut, first.URL()+"/v1/billing/prices/price_pro", `{"plan":"pro"}`, http.StatusCreated)
+	tenant.do(http.MethodPut, first.URL()+"/v1/billing/prices/price_scale", `{"plan":"scale","multiply":true}`, http.StatusCreated)
+
+	check := func(cost string) (status int, limit int64) {
+		t.Helper()
+		answer, d, err := tenant.check(second.URL()+"/v1/check", `{"subject":"ada","resource":"api","cost":`+cost+`}`)
+		require.NoError(t, err)
+		return answer.status, d.Limit
+	}
+	limitIs := func(want int64) {
+		t.Helper()
+		require.Eventually(t, func() bool { _, limit := check("0"); return limit == want }, patience, tick)
+	}
+	events := 0
+	send := func(typ, object string) {
+		t.Helper()
+		events++
+		at := time.Now().Add(time.Duration(events) * time.Second).Unix() // one event a second, as the provider's clock has it
+		body := `{"object":"event","id":"evt_` + strconv.Itoa(events) + `","type":"` + typ + `","created":` + strconv.FormatInt(at, 10) + `,"livemode":false,"data":{"object":` + object + `}}`
+		now := strconv.FormatInt(time.Now().Unix(), 10)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, endpoint.URL, strings.NewReader(body))
+		require.NoError(t, err)
+		request.Header.Set("Stripe-Signature", "t="+now+",v1="+stripeSignature("whsec_story", now, body))
+		response, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, http.StatusOK, response.StatusCode)
+	}
+	subscribed := func(status, price, quantity string) string {
+		return `{"id":"sub_1","customer":"cus_1","status":"` + status + `","metadata":{"user":"ada"},"items":{"data":[{"quantity":` + quantity + `,"price":{"id":"` + price + `"}}]}}`
+	}
+
+	status, _ := check("2")
+	require.Equal(t, http.StatusOK, status)
+	status, _ = check("1")
+	require.Equal(t, http.StatusTooManyRequests, status, "the free quota is used up")
+	send("customer.subscription.created", subscribed("active", "price_pro", "1"))
+	limitIs(5)
+	status, _ = check("3")
+	require.Equal(t, http.StatusOK, status, "usage so far is kept, and the new limit counts")
+	status, _ = check("1")
+	require.Equal(t, http.StatusTooManyRequests, status)
+	send("customer.subscription.updated", subscribed("active", "price_scale", "3"))
+	limitIs(27)
+	send("invoice.payment_failed", `{"customer":"cus_1","subscription":"sub_1"}`) // there is no grace
+	limitIs(2)
+	send("invoice.paid", `{"customer":"cus_1","subscription":"sub_1"}`)
+	limitIs(27)
+	send("customer.subscription.deleted", subscribed("canceled", "price_scale", "3"))
+	limitIs(2)
+	require.Contains(t, first.Metrics(), `weir_webhooks_total{provider="stripe",result="stored"} 5`)
+}
