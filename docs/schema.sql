@@ -130,6 +130,152 @@ GRANT SELECT ON audit_heads TO weir_system;
 GRANT UPDATE (hash, sequence) ON audit_heads TO weir_app;
 GRANT UPDATE (removed_hash, removed_sequence) ON audit_heads TO weir_system;
 
+CREATE TABLE billing_customers (
+    tenant_id uuid NOT NULL,
+    endpoint_id uuid NOT NULL,
+    customer text COLLATE "C" NOT NULL,
+    facts jsonb NOT NULL,
+    PRIMARY KEY (tenant_id, endpoint_id, customer),
+    FOREIGN KEY (tenant_id, endpoint_id) REFERENCES billing_endpoints(tenant_id, id) ON DELETE CASCADE,
+    CHECK (((octet_length(customer) >= 1) AND (octet_length(customer) <= 255)))
+);
+ALTER TABLE billing_customers ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON billing_customers FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT DELETE, INSERT, SELECT, UPDATE ON billing_customers TO weir_app;
+
+CREATE TABLE billing_endpoints (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    provider text NOT NULL,
+    name text NOT NULL DEFAULT ''::text,
+    signing_secrets bytea NOT NULL,
+    signing_secret_hints text[] NOT NULL,
+    api_key bytea,
+    api_key_hint text NOT NULL DEFAULT ''::text,
+    subject_from text NOT NULL,
+    grace_days integer NOT NULL,
+    fallback_plan_id uuid,
+    live boolean,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    version bigint NOT NULL,
+    last_event_at timestamp with time zone,
+    looked_at bigint NOT NULL DEFAULT 0,
+    reconciled_at timestamp with time zone,
+    reconcile_at timestamp with time zone,
+    PRIMARY KEY (tenant_id, id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, fallback_plan_id) REFERENCES plans(tenant_id, id),
+    CHECK (((grace_days >= 0) AND (grace_days <= 365))),
+    CHECK (((octet_length(subject_from) >= 1) AND (octet_length(subject_from) <= 64))),
+    CHECK ((char_length(name) <= 200)),
+    CHECK ((provider = ANY (ARRAY['stripe'::text, 'generic'::text])))
+);
+CREATE INDEX billing_endpoints_fallback ON billing_endpoints USING btree (tenant_id, fallback_plan_id);
+CREATE INDEX billing_endpoints_id ON billing_endpoints USING btree (id);
+CREATE INDEX billing_endpoints_reconcile ON billing_endpoints USING btree (reconcile_at) WHERE (reconcile_at IS NOT NULL);
+ALTER TABLE billing_endpoints ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON billing_endpoints FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON billing_endpoints FOR SELECT TO weir_system
+    USING (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON billing_endpoints TO weir_app;
+GRANT SELECT (id, live, looked_at, provider, reconcile_at, signing_secrets, tenant_id, version) ON billing_endpoints TO weir_system;
+
+CREATE TABLE billing_events (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    endpoint_id uuid NOT NULL,
+    provider_id text COLLATE "C" NOT NULL,
+    type text NOT NULL,
+    provider_at timestamp with time zone NOT NULL,
+    received_at timestamp with time zone NOT NULL,
+    body bytea NOT NULL,
+    customer text COLLATE "C" NOT NULL DEFAULT ''::text,
+    subscription text COLLATE "C" NOT NULL DEFAULT ''::text,
+    subject text COLLATE "C" NOT NULL DEFAULT ''::text,
+    outcome text,
+    why text NOT NULL DEFAULT ''::text,
+    settled_at timestamp with time zone,
+    due_at timestamp with time zone,
+    attempts integer NOT NULL DEFAULT 0,
+    waits_for text NOT NULL DEFAULT ''::text,
+    duplicate_of uuid,
+    deliveries integer NOT NULL DEFAULT 1,
+    PRIMARY KEY (tenant_id, id),
+    FOREIGN KEY (tenant_id, endpoint_id) REFERENCES billing_endpoints(tenant_id, id) ON DELETE CASCADE,
+    CHECK (((octet_length(provider_id) >= 1) AND (octet_length(provider_id) <= 255))),
+    CHECK ((outcome = ANY (ARRAY['applied'::text, 'duplicate'::text, 'stale'::text, 'parked'::text, 'ignored'::text, 'failed'::text]))),
+    CHECK ((waits_for = ANY (ARRAY[''::text, 'subject'::text, 'price'::text, 'time'::text])))
+);
+CREATE INDEX billing_events_due ON billing_events USING btree (due_at) WHERE (due_at IS NOT NULL);
+CREATE INDEX billing_events_endpoint ON billing_events USING btree (tenant_id, endpoint_id, id);
+CREATE INDEX billing_events_parked ON billing_events USING btree (tenant_id, endpoint_id, customer) WHERE (waits_for <> ''::text);
+CREATE UNIQUE INDEX billing_events_duplicate ON billing_events USING btree (tenant_id, duplicate_of) WHERE (duplicate_of IS NOT NULL);
+CREATE UNIQUE INDEX billing_events_once ON billing_events USING btree (tenant_id, endpoint_id, provider_id) WHERE (duplicate_of IS NULL);
+ALTER TABLE billing_events ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON billing_events FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON billing_events FOR SELECT TO weir_system
+    USING (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON billing_events TO weir_app;
+GRANT SELECT (due_at, endpoint_id, id, received_at, tenant_id, waits_for) ON billing_events TO weir_system;
+
+CREATE TABLE billing_prices (
+    tenant_id uuid NOT NULL,
+    price text COLLATE "C" NOT NULL,
+    id uuid NOT NULL,
+    endpoint_id uuid NOT NULL,
+    plan_id uuid NOT NULL,
+    multiply boolean NOT NULL,
+    priority integer NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    version bigint NOT NULL,
+    PRIMARY KEY (tenant_id, price),
+    UNIQUE (tenant_id, id),
+    FOREIGN KEY (tenant_id, endpoint_id) REFERENCES billing_endpoints(tenant_id, id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, plan_id) REFERENCES plans(tenant_id, id),
+    CHECK (((octet_length(price) >= 1) AND (octet_length(price) <= 255))),
+    CHECK (((priority >= 0) AND (priority <= 1000000)))
+);
+CREATE INDEX billing_prices_endpoint ON billing_prices USING btree (tenant_id, endpoint_id);
+CREATE INDEX billing_prices_plan ON billing_prices USING btree (tenant_id, plan_id);
+ALTER TABLE billing_prices ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON billing_prices FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT DELETE, INSERT, SELECT, UPDATE ON billing_prices TO weir_app;
+
+CREATE TABLE billing_subscriptions (
+    tenant_id uuid NOT NULL,
+    endpoint_id uuid NOT NULL,
+    subscription text COLLATE "C" NOT NULL,
+    customer text COLLATE "C" NOT NULL DEFAULT ''::text,
+    subject text COLLATE "C" NOT NULL DEFAULT ''::text,
+    state jsonb NOT NULL,
+    due_at timestamp with time zone,
+    updated_at timestamp with time zone NOT NULL,
+    PRIMARY KEY (tenant_id, endpoint_id, subscription),
+    FOREIGN KEY (tenant_id, endpoint_id) REFERENCES billing_endpoints(tenant_id, id) ON DELETE CASCADE,
+    CHECK (((octet_length(subscription) >= 1) AND (octet_length(subscription) <= 256)))
+);
+CREATE INDEX billing_subscriptions_customer ON billing_subscriptions USING btree (tenant_id, endpoint_id, customer);
+CREATE INDEX billing_subscriptions_due ON billing_subscriptions USING btree (due_at) WHERE (due_at IS NOT NULL);
+CREATE INDEX billing_subscriptions_subject ON billing_subscriptions USING btree (tenant_id, endpoint_id, subject);
+ALTER TABLE billing_subscriptions ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON billing_subscriptions FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON billing_subscriptions FOR SELECT TO weir_system
+    USING (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON billing_subscriptions TO weir_app;
+GRANT SELECT (due_at, endpoint_id, subscription, tenant_id) ON billing_subscriptions TO weir_system;
+
 CREATE TABLE config_version (
     singleton boolean NOT NULL DEFAULT true,
     epoch uuid NOT NULL DEFAULT gen_random_uuid(),
@@ -556,17 +702,18 @@ CREATE TABLE subjects (
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
     version bigint NOT NULL,
-    cycle_anchor timestamp with time zone,
+    multiplier integer NOT NULL DEFAULT 1,
     PRIMARY KEY (tenant_id, subject),
     UNIQUE (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, plan_id) REFERENCES plans(tenant_id, id),
-    CHECK (((cycle_anchor >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (cycle_anchor < '10000-01-01 00:00:00+00'::timestamp with time zone))),
+    CHECK (((multiplier >= 1) AND (multiplier <= 1000000))),
     CHECK (((octet_length(subject) >= 1) AND (octet_length(subject) <= 256))),
     CHECK ((jsonb_typeof(labels) = 'object'::text)),
     CHECK ((octet_length(billing_ref) <= 256)),
     CHECK ((state = ANY (ARRAY['active'::text, 'blocked'::text, 'exempt'::text])))
 );
+CREATE INDEX subjects_billing_ref ON subjects USING btree (tenant_id, billing_ref) WHERE (billing_ref <> ''::text);
 CREATE INDEX subjects_plan ON subjects USING btree (tenant_id, plan_id, id, state);
 CREATE INDEX subjects_plan_subject ON subjects USING btree (tenant_id, plan_id, subject, state);
 CREATE INDEX subjects_state ON subjects USING btree (tenant_id, state, id, plan_id) WHERE (state <> 'active'::text);
@@ -582,7 +729,7 @@ CREATE POLICY own_tenant ON subjects FOR ALL TO weir_app
 CREATE POLICY read_all ON subjects FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON subjects TO weir_app;
-GRANT SELECT (cycle_anchor, plan_id, state, subject, tenant_id, version) ON subjects TO weir_system;
+GRANT SELECT (multiplier, plan_id, state, subject, tenant_id, version) ON subjects TO weir_system;
 
 CREATE TABLE tenants (
     id uuid NOT NULL,
