@@ -702,11 +702,13 @@ CREATE TABLE subjects (
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
     version bigint NOT NULL,
+    cycle_anchor timestamp with time zone,
     multiplier integer NOT NULL DEFAULT 1,
     PRIMARY KEY (tenant_id, subject),
     UNIQUE (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, plan_id) REFERENCES plans(tenant_id, id),
+    CHECK (((cycle_anchor >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (cycle_anchor < '10000-01-01 00:00:00+00'::timestamp with time zone))),
     CHECK (((multiplier >= 1) AND (multiplier <= 1000000))),
     CHECK (((octet_length(subject) >= 1) AND (octet_length(subject) <= 256))),
     CHECK ((jsonb_typeof(labels) = 'object'::text)),
@@ -729,7 +731,7 @@ CREATE POLICY own_tenant ON subjects FOR ALL TO weir_app
 CREATE POLICY read_all ON subjects FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON subjects TO weir_app;
-GRANT SELECT (multiplier, plan_id, state, subject, tenant_id, version) ON subjects TO weir_system;
+GRANT SELECT (cycle_anchor, multiplier, plan_id, state, subject, tenant_id, version) ON subjects TO weir_system;
 
 CREATE TABLE tenants (
     id uuid NOT NULL,
