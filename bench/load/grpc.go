@@ -25,7 +25,7 @@ type grpcConn struct {
 	out     bytes.Buffer
 	framer  *http2.Framer // only the reader reads from it
 	stream  uint32
-	head    []byte // of a call, for path and key
+	head    []byte // of every call but the first, for one path and key
 	path    string
 	waiting map[uint32]*grpcAsker
 	err     error // why the connection has ended
@@ -91,23 +91,27 @@ func (c *grpcConn) flush() error {
 	return err
 }
 
-// header is the head of a call. It names no entry of the connection's table of headers, so that it
-// can be sent again and again.
+// header is the head of a call. The first call of a connection puts its fields into the table that
+// both sides keep, and every later one names them there, as clients do.
 func (c *grpcConn) header(r *Request) []byte {
 	if c.path == r.Path {
 		return c.head
 	}
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
-	for _, f := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", r.Path}, {":authority", "localhost"},
-		{"content-type", "application/grpc"}, {"te", "trailers"}, {"weir-key", r.Key},
-	} {
-		// A sensitive field is not put into the table.
-		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1], Sensitive: true}) // to memory
+	encode := func() []byte {
+		block.Reset()
+		for _, f := range [][2]string{
+			{":method", "POST"}, {":scheme", "http"}, {":path", r.Path}, {":authority", "localhost"},
+			{"content-type", "application/grpc"}, {"te", "trailers"}, {"weir-key", r.Key},
+		} {
+			_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // to memory
+		}
+		return bytes.Clone(block.Bytes())
 	}
-	c.head, c.path = block.Bytes(), r.Path
-	return c.head
+	first := encode()
+	c.head, c.path = encode(), r.Path
+	return first
 }
 
 func (a *grpcAsker) ask(r *Request) (answer, error) {

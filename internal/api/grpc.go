@@ -21,8 +21,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// GRPC serves the rate-limit service of Envoy, and beside it the services that tools expect: health and
-// reflection. It can listen before the service is ready, and says until then that it is unavailable.
+// GRPC serves the rate-limit service of Envoy, and beside it the services that tools expect: health
+// and reflection. It can listen before the service is ready, and says until then that it is
+// unavailable.
 type GRPC struct {
 	server *atomic.Pointer[server]
 	health *health.Server
@@ -40,9 +41,14 @@ const (
 	// maxAside bounds the calls to health and reflection, which need no key and may stay open.
 	maxAside = 256
 
-	// callWorkers are goroutines that serve one call after another. A new one for each call would have to
-	// grow its stack again and again.
+	// callWorkers are goroutines that serve one call after another. A new one for each call would
+	// have to grow its stack again and again.
 	callWorkers = 256
+
+	// Windows of fixed size: to find the right size of others, the server would ping its clients
+	// all the time. They also bound what a connection can have it hold.
+	callWindow     = 64 << 10
+	callConnWindow = 1 << 20
 
 	callHandshake = 5 * time.Second
 	callIdle      = 5 * time.Minute
@@ -63,7 +69,8 @@ func NewGRPC(config *tls.Config) *GRPC {
 		grpc.ConnectionTimeout(callHandshake),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: callIdle, Time: callPing, Timeout: callPong}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPing, PermitWithoutStream: true}),
-		grpc.SharedWriteBuffer(true),
+		grpc.StaticStreamWindowSize(callWindow),
+		grpc.StaticConnWindowSize(callConnWindow),
 		grpc.NumStreamWorkers(callWorkers),
 		grpc.UnaryInterceptor(g.asideUnary),
 		grpc.StreamInterceptor(g.asideStream),
@@ -74,8 +81,8 @@ func NewGRPC(config *tls.Config) *GRPC {
 	g.served = grpc.NewServer(options...)
 	g.served.RegisterService(&grpc.ServiceDesc{
 		ServiceName: envoyService, Metadata: envoyFile,
-		// The method is registered as a stream, so that the key is looked at before the message is waited
-		// for. On the wire there is no difference.
+		// The method is registered as a stream, so that the key is looked at before the message is
+		// waited for. On the wire there is no difference.
 		Streams: []grpc.StreamDesc{{
 			StreamName: envoyMethod,
 			Handler:    func(_ any, stream grpc.ServerStream) error { return g.shouldRateLimit(stream) },
@@ -104,10 +111,12 @@ func (g *GRPC) ready(ready bool) {
 	g.health.SetServingStatus(envoyService, state)
 }
 
-// Drain tells whoever asks for its health that the server is about to end. Calls are still answered.
+// Drain tells whoever asks for its health that the server is about to end. Calls are still
+// answered.
 func (g *GRPC) Drain() { g.health.Shutdown() }
 
-// Shutdown tells all clients to go elsewhere, and waits until their calls are answered, or ctx ends.
+// Shutdown tells all clients to go elsewhere, and waits until their calls are answered, or ctx
+// ends.
 func (g *GRPC) Shutdown(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
