@@ -50,6 +50,15 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
+// anotherEnd is a key of the same length that nobody has.
+func anotherEnd(key string) string {
+	end := "0"
+	if strings.HasSuffix(key, end) {
+		end = "1"
+	}
+	return key[:len(key)-1] + end
+}
+
 func freePort() string { return strconv.Itoa(20000 + rand.IntN(10000)) }
 
 // nobody is the user that gateways run as where the tests run as root. Some refuse to be root.
@@ -65,7 +74,7 @@ func startGateway(t testing.TB, w *world, r *recipe, failOpen, patient bool) *ga
 	require.NoError(t, os.Chmod(dir, 0o755))
 	g := &gateway{recipe: r, address: freeAddress(t), plain: freeAddress(t), dir: dir, app: newApp(t)}
 	g.relay = newRelay(t, strings.TrimPrefix(w.url, "http://"))
-	g.relay.keys = map[string]string{"gateway": w.keys["gateway"], "exhausted": w.keys["exhausted"], "unknown": w.keys["other"][:len(w.keys["other"])-1] + "0"}
+	g.relay.keys = map[string]string{"gateway": w.keys["gateway"], "exhausted": w.keys["exhausted"], "unknown": anotherEnd(w.keys["other"])}
 	_, port, err := net.SplitHostPort(g.address)
 	require.NoError(t, err)
 	g.replace = map[string]string{pageKey: w.keys["gateway"]}
@@ -103,6 +112,7 @@ func (g *gateway) start(t testing.TB, args []string) {
 	g.cmd.Dir, g.cmd.Env = g.dir, []string{"HOME=" + g.dir, "PATH=" + os.Getenv("PATH") + ":/usr/sbin:/usr/local/sbin", "TMPDIR=" + g.dir}
 	g.cmd.Stdout, g.cmd.Stderr = &g.log, &g.log
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	endWithParent(g.cmd.SysProcAttr)
 	if os.Geteuid() == 0 {
 		require.NoError(t, filepath.WalkDir(g.dir, func(path string, _ fs.DirEntry, err error) error {
 			require.NoError(t, err)
