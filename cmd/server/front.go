@@ -36,6 +36,7 @@ type front struct {
 	internal *endpoint     // nil: none
 	calls    *callEndpoint // nil: none
 	cert     *certificate
+	proxies  origin.Proxies
 	failed   chan error // of a part that must not end
 }
 
@@ -71,6 +72,7 @@ func (f *front) open(cfg *Config, registry *prometheus.Registry) (err error) {
 	if err != nil {
 		return fmt.Errorf("WEIR_TRUSTED_PROXIES: %w", err)
 	}
+	f.proxies = proxies
 	public := proxies.Handler(f)
 	if serves(cfg.HTTPSAddr) || cfg.GRPCTLS {
 		if f.cert, err = loadCertificate(cfg.TLSCert, cfg.TLSKey, f.log, registry); err != nil {

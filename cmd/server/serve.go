@@ -166,7 +166,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 	biller := billing.New(billing.Options{Store: s.store, StripeURL: s.cfg.StripeURL, Logger: s.log, Registerer: s.registry})
 	s.background.Go(func() { biller.Run(working) })
 	httpMetrics := api.NewMetrics(s.registry)
-	public := api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight, Lane: s.front.lane, GRPC: s.front.grpc()}, api.Deps{
+	public := api.New(api.Config{Headers: s.style, MaxInFlight: s.cfg.MaxInFlight, Lane: s.front.lane, GRPC: s.front.grpc(), Proxies: s.front.proxies}, api.Deps{
 		Store: s.store, Authenticator: authenticator, Policies: policies, Checker: checker, Instances: instances.Count,
 		Quota: check.NewQuota(checker, policies, deployment.platform),
 		Once: once.New(once.Options{

@@ -27,6 +27,7 @@ import (
 	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/once"
+	"weir/internal/origin"
 	"weir/internal/tenants"
 )
 
@@ -36,6 +37,8 @@ type Config struct {
 	MaxInFlight int         // requests served at once, further ones get 503; 0: DefaultMaxInFlight
 	Lane        *Lane       // answers checks in short; nil: net/http answers them all
 	GRPC        *GRPC       // answers Envoy; nil: nothing does
+	// Proxies stand before gateways and the service, for routes that count by address.
+	Proxies origin.Proxies
 }
 
 // DefaultMaxInFlight is far more than a machine can usefully serve at once, and few enough that all of
@@ -82,6 +85,7 @@ type server struct {
 	metrics  *Metrics
 	style    HeaderStyle
 	capacity *capacity
+	proxies  origin.Proxies
 	access   *accessBudget
 	once     *once.Records
 	billing  *billing.Runner
@@ -94,7 +98,7 @@ const (
 
 // New returns the handler of the public listeners.
 func New(cfg Config, deps Deps) chi.Router {
-	s := &server{Deps: deps, logger: deps.Logger, metrics: deps.Metrics, style: cfg.Headers,
+	s := &server{Deps: deps, logger: deps.Logger, metrics: deps.Metrics, style: cfg.Headers, proxies: cfg.Proxies,
 		access: newAccessBudget(deps.Logger),
 	}
 	if s.once = deps.Once; s.once == nil {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"weir/internal/check"
+	"weir/internal/origin"
 )
 
 // /v1/authorize answers subrequests of gateways: nginx's auth_request, Caddy's forward_auth,
@@ -52,6 +53,8 @@ type authorizeQuestion struct {
 	lines        headerLines
 	deniedStatus int
 	unreadable   *Problem // the transport found the request wrong before anything else
+	via          via
+	proxies      origin.Proxies // for a route that counts by address
 }
 
 func (q *authorizeQuestion) credentials() (string, *Problem) {
@@ -108,9 +111,10 @@ func (s *server) authorize(w http.ResponseWriter, r *http.Request) {
 	defer scratches.put(sc)
 	ask := &sc.authorize
 	ask.fromHTTP(r, sc)
+	ask.proxies = s.proxies
 	decisions, p := s.decide(r.Context(), ask, sc)
 	if p != nil {
-		q.refuse(r, ask.undecidedAs(p))
+		s.undecided(r, ask, p)
 		return
 	}
 	sc.headers.write(q.Header(), q.headers[1:])
@@ -126,15 +130,35 @@ func (s *server) authorize(w http.ResponseWriter, r *http.Request) {
 	q.sendJSON(ask.status(false), sc.out)
 }
 
+// undecided answers a request about which nothing was decided.
+func (s *server) undecided(r *http.Request, ask *authorizeQuestion, p *Problem) {
+	q := requestFrom(r.Context())
+	if p = ask.undecidedAs(p); s.failsOpen(r.Context(), ask, p) {
+		q.code = p.Code
+		q.Header()["Cache-Control"] = noStore
+		q.WriteHeader(http.StatusNoContent)
+		return
+	}
+	q.refuse(r, p)
+}
+
+// shedGateway answers a request to /v1/authorize for which there is no room.
+func (s *server) shedGateway(r *http.Request) {
+	requestFrom(r.Context()).hot = routeAuthorize
+	sc := scratches.get()
+	defer scratches.put(sc)
+	sc.authorize.fromHTTP(r, sc)
+	s.undecided(r, &sc.authorize, overloaded())
+}
+
 // closeConnection has net/http close the connection after the answer.
 var closeConnection = []string{"close"}
 
 // fromHTTP takes the question out of a request that net/http has read.
 func (q *authorizeQuestion) fromHTTP(r *http.Request, sc *scratch) {
 	*q = authorizeQuestion{deniedStatus: http.StatusTooManyRequests}
-	if path := r.URL.EscapedPath(); path != authorizePath {
-		q.unreadable = newProblem(http.StatusNotFound, codeNotFound, "Nothing is served under this path.")
-		return
+	if path := routePath(r); path != "" {
+		q.via = via{path: []byte(path), method: []byte(r.Method), remote: r.RemoteAddr}
 	}
 	keys := r.Header[keyHeader]
 	if len(keys) > 1 {
@@ -143,6 +167,11 @@ func (q *authorizeQuestion) fromHTTP(r *http.Request, sc *scratch) {
 	}
 	if len(keys) == 1 {
 		q.key = keys[0]
+	}
+	if q.via.named() {
+		sc.body = allLines(r.Header, sc.body[:0])
+		q.lines = sc.body
+		return
 	}
 	switch values := r.Header["Weir-Denied-Status"]; {
 	case len(values) == 0 || len(values) == 1 && values[0] == "429":
@@ -154,14 +183,8 @@ func (q *authorizeQuestion) fromHTTP(r *http.Request, sc *scratch) {
 	}
 	sc.body = sc.body[:0]
 	for name, values := range r.Header {
-		if !strings.HasPrefix(name, "Weir-") {
-			continue
-		}
-		for _, value := range values {
-			sc.body = append(sc.body, name...)
-			sc.body = append(sc.body, ": "...)
-			sc.body = append(sc.body, value...)
-			sc.body = append(sc.body, "\r\n"...)
+		if strings.HasPrefix(name, "Weir-") {
+			sc.body = appendLines(sc.body, name, values)
 		}
 	}
 	q.lines = sc.body

@@ -37,7 +37,10 @@ const (
 
 // decode reads what is asked from the headers. A mistake of the gateway is a problem; a value that a
 // customer may have sent, and that cannot be used, is a denial.
-func (q *authorizeQuestion) decode(_ *check.Policy, sc *scratch) ([]check.Request, *Problem) {
+func (q *authorizeQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
+	if q.via.named() {
+		return q.decodeRoute(policy, sc)
+	}
 	f := &sc.decoder.fields
 	*f = checkFields{cost: 1}
 	sc.decoder.text = sc.decoder.text[:0]

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/route"
 	"weir/internal/tenants/tenantstest"
 )
 
@@ -93,12 +94,18 @@ func BenchmarkLane(b *testing.B) {
 	s := &checkStack{db: tenantstest.New(b), registry: prometheusRegistry()}
 	s.ready.Store(&Readiness{})
 	s.prepare(b)
+	edge := route.New("edge")
+	edge.Subject = []string{"header:X-User"}
+	edge.Resources = []route.Template{{Match: "GET /health"}, {Match: "GET /orders/{id}", Resource: "bulk", Cost: new(int64)}}
+	_, err := s.db.Store.CreateRoute(b.Context(), s.actor, edge)
+	require.NoError(b, err)
 	lane := NewLane()
 	New(Config{Headers: bothStyles, Lane: lane}, s.newDeps(b, memoryEngine()))
 	headers := []string{"Accept: */*", "User-Agent: bench"}
 	for name, request := range map[string]string{
 		"allowed":   s.laneRequest(`{"subject":"user_42","resource":"bulk","cost":0}`, headers...),
 		"denied":    s.laneRequest(`{"subject":"user_42","resource":"costly","cost":11}`, headers...),
+		"route":     strings.Replace(s.ask("GET", append(headers, "X-User: user_42", "X-Forwarded-Method: GET", "X-Forwarded-Uri: /orders/7?a=b")...), authorizePath, authorizePath+"/edge", 1),
 		"authorize": s.ask("GET", append(headers, "Weir-Subject: user_42", "Weir-Resource: bulk", "Weir-Cost: 0")...),
 	} {
 		b.Run(name, func(b *testing.B) {

@@ -73,10 +73,16 @@ func (s *server) checkLane(c *laneConn, sc *scratch) (answered bool) {
 
 func (s *server) authorizeLane(c *laneConn, sc *scratch) (answered bool) {
 	q := &sc.authorize
-	*q = authorizeQuestion{key: c.key, lines: c.head.lines, deniedStatus: c.head.deniedStatus}
+	*q = authorizeQuestion{
+		key: c.key, lines: c.head.lines, deniedStatus: c.head.deniedStatus, proxies: s.proxies,
+		via: via{path: c.head.path, method: c.head.method, conn: c.Conn},
+	}
 	decisions, p := s.decide(context.Background(), q, sc)
-	if p != nil || len(sc.refused) > 0 {
+	if p != nil || len(sc.refused) > 0 && !q.via.named() {
 		return false
+	}
+	if len(sc.refused) > 0 && !sc.refused[0].Allowed {
+		s.metrics.problems.WithLabelValues(string(sc.refused[0].Code)).Inc()
 	}
 	status := q.status(decisions[0].Allowed)
 	sc.wire = sc.appendAnswer(sc.wire[:0], status, c.head.requestID, c.startedAt)

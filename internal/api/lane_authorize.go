@@ -6,8 +6,8 @@ import (
 	"weir/internal/origin"
 )
 
-// The lane's form of a request to /v1/authorize. A gateway hands its customer's headers on, so names
-// that mean nothing to Weir are accepted here; those that mean something to HTTP are not.
+// The lane's form of a request to /v1/authorize. A gateway hands its customer's headers on, so
+// names that mean nothing to Weir are accepted here; those that mean something to HTTP are not.
 
 // laneMethods are the methods of the lane's form.
 var laneMethods = [][]byte{
@@ -21,32 +21,55 @@ const (
 	laneAskNeeded = laneHost | laneKey
 )
 
-// laneAsk takes the first line of a request to /v1/authorize away.
-func laneAsk(b []byte) (rest []byte, head bool, verdict laneVerdict) {
+// laneAsk takes the first line of a request to /v1/authorize away, or to a route below it.
+func laneAsk(b []byte) (rest, method, path []byte, verdict laneVerdict) {
 	verdict = laneOther
-	for i, start := range laneMethods {
+	for _, start := range laneMethods {
 		if !bytes.HasPrefix(b, start) {
 			if len(b) < len(start) && bytes.HasPrefix(start, b) {
 				verdict = lanePartial
 			}
 			continue
 		}
-		rest = b[len(start):]
-		if bytes.HasPrefix(rest, []byte(laneVersion)) {
-			return rest[len(laneVersion):], i == 1, laneCheck
+		rest, method = b[len(start):], start[:len(start)-len(authorizePath)-1]
+		path, rest, verdict = lanePath(rest)
+		switch {
+		case verdict != laneCheck:
+			return nil, nil, nil, verdict
+		case bytes.HasPrefix(rest, []byte(laneVersion)):
+			return rest[len(laneVersion):], method, path, laneCheck
+		case len(rest) < len(laneVersion) && bytes.HasPrefix([]byte(laneVersion), rest):
+			return nil, nil, nil, lanePartial
 		}
-		if len(rest) < len(laneVersion) && bytes.HasPrefix([]byte(laneVersion), rest) {
-			return nil, false, lanePartial
-		}
-		return nil, false, laneOther
+		return nil, nil, nil, laneOther
 	}
-	return nil, false, verdict
+	return nil, nil, nil, verdict
+}
+
+// lanePath takes what follows /v1/authorize: nothing, or the name of a route and perhaps the
+// URI of the gateway's customer, who may write into it what net/http does not take for a URI.
+func lanePath(b []byte) (path, rest []byte, verdict laneVerdict) {
+	if len(b) == 0 {
+		return nil, nil, lanePartial
+	}
+	if b[0] != '/' {
+		return nil, b, laneCheck
+	}
+	for i, c := range b {
+		if c == ' ' {
+			return b[:i], b[i:], laneCheck
+		}
+		if c < ' ' || c > '~' {
+			return nil, nil, laneOther
+		}
+	}
+	return nil, nil, lanePartial
 }
 
 // readLaneAsk looks for a request to /v1/authorize at the beginning of b, as readLaneHead does for
 // checks. rest is what follows the first line.
-func readLaneAsk(b, rest []byte) (h laneHead, verdict laneVerdict) {
-	h.authorize, h.deniedStatus, h.lines = true, 429, rest
+func readLaneAsk(b, rest, path []byte) (h laneHead, verdict laneVerdict) {
+	h.authorize, h.deniedStatus, h.lines, h.path = true, 429, rest, path
 	var seen uint
 	for {
 		end := bytes.IndexByte(rest, '\n')
@@ -66,6 +89,9 @@ func readLaneAsk(b, rest []byte) (h laneHead, verdict laneVerdict) {
 			return h, laneOther
 		}
 		bit := laneAskHeader(name)
+		if bit == laneDeniedStatus && path != nil { // the route says that
+			bit = 0
+		}
 		if bit < 0 || seen&uint(bit) != 0 || !h.takeAsk(bit, value) {
 			return h, laneOther
 		}
@@ -78,8 +104,8 @@ func readLaneAsk(b, rest []byte) (h laneHead, verdict laneVerdict) {
 	return h, laneCheck
 }
 
-// laneAskField splits a header's line into name and value. Values may hold bytes beyond ASCII, which
-// net/http takes as they are, too.
+// laneAskField splits a header's line into name and value. Values may hold bytes beyond ASCII,
+// which net/http takes as they are, too.
 func laneAskField(line []byte) (name, value []byte, ok bool) {
 	colon := bytes.IndexByte(line, ':')
 	if colon < 1 {

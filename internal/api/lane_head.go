@@ -32,6 +32,8 @@ type laneHead struct {
 	authorize bool        // a request to /v1/authorize
 	withHead  bool        // its method is HEAD: the answer has no body
 	lines     headerLines // its headers
+	method    []byte
+	path      []byte // that follows /v1/authorize, with the query; nil: nothing does
 }
 
 func isEnd(err error) bool { return errors.Is(err, io.EOF) }
@@ -60,11 +62,11 @@ const (
 func readLaneHead(b []byte) (h laneHead, verdict laneVerdict) {
 	rest, verdict := laneLine(b)
 	if verdict == laneOther || verdict == lanePartial {
-		ask, head, askVerdict := laneAsk(b)
+		rest, method, path, askVerdict := laneAsk(b)
 		switch {
 		case askVerdict == laneCheck:
-			h, verdict = readLaneAsk(b, ask)
-			h.withHead = head
+			h, verdict = readLaneAsk(b, rest, path)
+			h.withHead, h.method = string(method) == "HEAD", method
 		case askVerdict == lanePartial:
 			verdict = lanePartial
 		}

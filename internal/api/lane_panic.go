@@ -65,8 +65,9 @@ func (c *laneConn) sendFault(id string) {
 			p.Instance = string(bytes.Fields(line)[1])
 		}
 	}
-	if _, _, verdict := laneAsk(c.in); verdict == laneCheck {
-		p.Instance = authorizePath
+	if _, _, path, verdict := laneAsk(c.in); verdict == laneCheck {
+		path, _, _ = bytes.Cut(path, []byte{'?'})
+		p.Instance = authorizePath + string(path)
 	}
 	body, err := json.Marshal(&p)
 	if err != nil { // strings and numbers only: cannot fail

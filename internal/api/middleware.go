@@ -101,6 +101,10 @@ func (s *server) track(next http.Handler) http.Handler {
 		defer s.capacity.leave()
 		if !s.capacity.enter() && !health {
 			s.metrics.shed.Inc()
+			if isAuthorize(r.URL.EscapedPath()) {
+				s.shedGateway(r)
+				return
+			}
 			writeProblem(q, r, overloaded())
 			return
 		}

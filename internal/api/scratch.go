@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"weir/internal/check"
+	"weir/internal/route"
 )
 
 // scratch is the memory that answering one request of a hot endpoint needs and that the next one can
@@ -24,6 +25,7 @@ type scratch struct {
 	// refused is a denial that the question itself makes, before any rule; empty: none.
 	refused   []check.Decision
 	authorize authorizeQuestion
+	route     route.Input
 	envoy     envoyQuestion
 }
 
@@ -52,8 +54,9 @@ func (p *scratchPool) put(sc *scratch) {
 	sc.share = nil
 	sc.http, sc.authorize, sc.refused = httpQuestion{}, authorizeQuestion{}, sc.refused[:0]
 	sc.envoy.forget()
-	if max(cap(sc.body), cap(sc.out), cap(sc.decoder.text), sc.check.Bytes()) <= p.most {
+	if max(cap(sc.body), cap(sc.out), cap(sc.decoder.text), sc.check.Bytes(), sc.route.Bytes()) <= p.most {
 		sc.decoder.forget()
+		sc.route.Reset()
 		p.pool.Put(sc)
 	}
 }

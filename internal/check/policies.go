@@ -131,6 +131,14 @@ func (p *Policies) Get(ctx context.Context, tenant limit.TenantID) (*Policy, err
 	return policy, err
 }
 
+// Loaded returns the policy of a tenant that is in memory, nil for one that is not. It waits for nothing.
+func (p *Policies) Loaded(tenant limit.TenantID) *Policy {
+	if e, ok := p.tenants.Load(tenant); ok {
+		return e.policy.Load()
+	}
+	return nil
+}
+
 // get is Get, but returns a panic of the source as a PanicError.
 func (p *Policies) get(ctx context.Context, tenant limit.TenantID) (*Policy, error) {
 	if e, ok := p.tenants.Load(tenant); ok {

@@ -64,6 +64,17 @@ func (p Proxies) client(remote string, forwarded []string) (client netip.Addr, o
 	if !ok || !p.trusts(client) {
 		return netip.Addr{}, false
 	}
+	return p.walk(client, forwarded), true
+}
+
+// Behind returns the address of the client of a gateway that is believed, whatever its own address:
+// by its key, for example.
+func (p Proxies) Behind(gateway netip.Addr, forwarded []string) netip.Addr {
+	return p.walk(gateway.Unmap().WithZone(""), forwarded)
+}
+
+// walk goes from a hop that is believed to the client.
+func (p Proxies) walk(client netip.Addr, forwarded []string) netip.Addr {
 	for i := len(forwarded) - 1; i >= 0; i-- {
 		for list, more := forwarded[i], true; more; {
 			var hop string
@@ -74,15 +85,15 @@ func (p Proxies) client(remote string, forwarded []string) (client netip.Addr, o
 			}
 			ip, ok := parseHop(strings.TrimSpace(hop))
 			if !ok { // a trusted proxy that does not know or say: the last one known it is
-				return client, true
+				return client
 			}
 			client = ip
 			if !p.trusts(client) {
-				return client, true
+				return client
 			}
 		}
 	}
-	return client, true
+	return client
 }
 
 func (p Proxies) trusts(ip netip.Addr) bool {

@@ -405,7 +405,7 @@ func (in *Input) cookie(slot int, name string) (value []byte, state presence) {
 			var pair []byte
 			pair, rest, _ = bytes.Cut(rest, []byte{';'})
 			key, text, _ := bytes.Cut(pair, []byte{'='})
-			if string(bytes.TrimSpace(key)) != name {
+			if string(bytes.Trim(key, " \t")) != name {
 				continue
 			}
 			text = in.cookieText(text)
@@ -422,7 +422,7 @@ func (in *Input) cookie(slot int, name string) (value []byte, state presence) {
 
 // cookieText undoes what servers undo, some of them: quotes and percent-encoding.
 func (in *Input) cookieText(text []byte) []byte {
-	text = bytes.TrimSpace(text)
+	text = bytes.Trim(text, " \t")
 	if len(text) >= 2 && text[0] == '"' && text[len(text)-1] == '"' {
 		text = text[1 : len(text)-1]
 	}
