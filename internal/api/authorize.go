@@ -169,7 +169,7 @@ func (q *authorizeQuestion) fromHTTP(r *http.Request, sc *scratch) {
 		q.key = keys[0]
 	}
 	if q.via.named() {
-		sc.body = allLines(r.Header, sc.body[:0])
+		sc.body = allLines(r, sc.body[:0])
 		q.lines = sc.body
 		return
 	}

@@ -115,9 +115,11 @@ func (v *via) peer() netip.Addr {
 	return netip.Addr{} // not of a network
 }
 
-// allLines makes the lines of all headers of a request that net/http has read.
-func allLines(h http.Header, b []byte) headerLines {
-	for name, values := range h {
+// allLines makes the lines of all headers of a request that net/http has read, which keeps Host
+// apart.
+func allLines(r *http.Request, b []byte) headerLines {
+	b = appendLines(b, "Host", []string{r.Host})
+	for name, values := range r.Header {
 		b = appendLines(b, name, values)
 	}
 	return b

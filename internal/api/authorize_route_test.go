@@ -101,6 +101,12 @@ func testRoute(t *testing.T, s *checkStack) {
 	require.Contains(t, string(a.body), `"code":"COST_EXCEEDS_LIMIT"`)
 	require.NotContains(t, string(a.body), `"plan":"enterprise"`)
 
+	byHost := edge()
+	byHost.Slug, byHost.Subject, byHost.DefaultResource = "host", []string{"header:Host"}, "bulk"
+	s.addRoute(byHost)
+	s.through("GET", "/host")
+	require.EqualValues(t, 1_000_000-2, s.remaining("weir", "bulk"))
+
 	// Another tenant's route is not found, and neither is what is none.
 	for _, path := range []string{"/none", "/", "//edge", "/edge%2Forders", "/EDGE"} {
 		c := s.dial()
