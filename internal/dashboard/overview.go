@@ -20,7 +20,10 @@ type overviewView struct {
 	Configured tenants.Configured
 	Now        nowView
 	Chart      chart
+	Headline   headline
+	Denied     []deniedSubject
 	Denying    []denyingRule
+	Service    *serviceView // of the operator's tenant; nil: another's
 	Near       []nearLimit
 	Watching   watching
 	Ending     []endingOverride
@@ -115,6 +118,9 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request, v *visit) e
 	if view.Configured, err = d.Store.Configured(ctx, actor); err != nil {
 		return err
 	}
+	if actor.Operator() {
+		view.Service = d.readService(ctx, v.now)
+	}
 	if err := d.readOverview(ctx, actor, &view); err != nil {
 		return err
 	}
@@ -151,7 +157,16 @@ func (d *dashboard) readPeriod(ctx context.Context, actor tenants.Actor, view *o
 		return err
 	}
 	byRule, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: s.Grain, From: s.From, To: s.To, ByRule: true})
+	if err != nil {
+		return err
+	}
 	view.Denying = denying(byRule.Items, d.ruleNames(ctx, actor.TenantID()))
+	if s.Grain == usage.Hour && view.Period.Grains > 24 { // as many lists as there are hours would be slow
+		s = stretchUntil(now, usage.Day, view.Period.Grains/24)
+	}
+	bySubject, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: s.Grain, From: s.From, To: s.To, BySubject: true, DeniedFirst: true})
+	view.Denied = deniedSubjects(bySubject.Items)
+	view.Headline = headlineOf(&view.Chart, view.Period.Name, view.Denying, view.Denied)
 	return err
 }
 
@@ -233,6 +248,7 @@ func (d *dashboard) liveOverview(w http.ResponseWriter, r *http.Request, v *visi
 		if err := d.readPeriod(ctx, actor, &view, now); err != nil {
 			return nil, err
 		}
+		parts = append(parts, part{"headline", attention(&view.Headline)}, part{"denied", deniedTable(view.Denied)})
 		return append(parts, part{"sums", chartSums(&view.Chart)}, part{"plot", chartPlot(&view.Chart)}, part{"series", chartSeries(&view.Chart)}, part{"denying", denyingTable(view.Denying)}), nil
 	})
 }

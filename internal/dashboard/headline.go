@@ -1,0 +1,70 @@
+package dashboard
+
+import (
+	"net/url"
+	"strings"
+
+	"weir/internal/tenants"
+)
+
+// headline says in one sentence what matters most in a period.
+type headline struct {
+	Subject string // whom it is about; "": nobody in particular
+	Text    string // the sentence, which continues the subject's name if there is one
+	Denied  string // its part about denials, between Text and Since
+	Since   string
+	Note    string
+}
+
+// Denials is the address of the subject's denied checks.
+func (h *headline) Denials() string {
+	return "/decisions?" + url.Values{"show": {"denied"}, "subject": {h.Subject}}.Encode()
+}
+
+// deniedSubject is a subject with what was denied to it.
+type deniedSubject struct {
+	Subject string
+	Denied  int64
+}
+
+// mostDeniedSubjects is how many the overview lists.
+const mostDeniedSubjects = 5
+
+// deniedSubjects sums up the busiest denied subjects, the most denied first.
+func deniedSubjects(items []tenants.UsageItem) (out []deniedSubject) {
+	for _, group := range usageGroups("subject", items, true) {
+		if group.Denied > 0 {
+			out = append(out, deniedSubject{group.Name, group.Denied})
+		}
+	}
+	return out[:min(len(out), mostDeniedSubjects)]
+}
+
+// outstanding is the share of all denials, in percent, from which one subject is the news.
+const outstanding = 50
+
+// headlineOf finds what to say first. denying and subjects are sorted by their denials.
+func headlineOf(c *chart, within string, denying []denyingRule, subjects []deniedSubject) headline {
+	since := "in the last " + strings.TrimPrefix(within, "1 ")
+	switch {
+	case c.Allowed+c.Denied == 0:
+		return headline{}
+	case c.Denied == 0:
+		return headline{Text: "No denials " + since, Note: plural(c.Allowed, "check was", "checks were") + " allowed."}
+	}
+	out := headline{Text: "", Denied: plural(c.Denied, "check", "checks") + " denied", Since: since}
+	out.Note = percent(c.Denied, c.Allowed+c.Denied) + " of " + plural(c.Allowed+c.Denied, "check", "checks") + "."
+	if len(denying) > 0 {
+		out.Note += " " + denying[0].Name + " denied " + grouped(denying[0].Denied) + "."
+	}
+	if len(subjects) == 0 {
+		return out
+	}
+	if top := subjects[0]; top.Denied*100 >= c.Denied*outstanding {
+		out.Subject, out.Text = top.Subject, "causes"
+		out.Denied = percent(min(top.Denied, c.Denied), c.Denied) + " of denials"
+	} else {
+		out.Note += " No single subject stands out."
+	}
+	return out
+}

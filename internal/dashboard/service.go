@@ -1,0 +1,55 @@
+package dashboard
+
+import (
+	"context"
+	"time"
+)
+
+// serviceView is the health of the whole service at a glance, for the operator.
+type serviceView struct {
+	Instances, Silent int // that answered, and that are alive but did not
+	Degraded          int // instances that cannot reach Redis
+	Outdated          int // instances whose configuration is out of date
+	Checks            int64
+	Slowest           string // highest p99 of an instance in the last minute; "": no checks
+}
+
+// Healthy reports whether there is nothing to do.
+func (s *serviceView) Healthy() bool { return s.Silent+s.Degraded+s.Outdated == 0 }
+
+// Lead is the one sentence.
+func (s *serviceView) Lead() string {
+	switch {
+	case s.Degraded > 0:
+		return plural(int64(s.Degraded), "instance cannot", "instances cannot") + " reach Redis"
+	case s.Outdated > 0:
+		return plural(int64(s.Outdated), "instance has", "instances have") + " an outdated configuration"
+	case s.Silent > 0:
+		return plural(int64(s.Silent), "instance", "instances") + " did not answer"
+	}
+	return "The service is healthy"
+}
+
+// readService asks all instances how they are.
+func (d *dashboard) readService(ctx context.Context, now time.Time) *serviceView {
+	ctx, cancel := context.WithTimeout(ctx, recentWithin)
+	defer cancel()
+	list, known := d.Recent.Instances(ctx)
+	out := serviceView{Instances: len(list), Silent: max(0, known-len(list))}
+	var slowest time.Duration
+	for i := range list {
+		row := instanceRowOf(&list[i], now)
+		if row.CountersTone == "bad" {
+			out.Degraded++
+		}
+		if row.ConfigTone == "bad" {
+			out.Outdated++
+		}
+		out.Checks += int64(list[i].Latency.Checks)
+		slowest = max(slowest, list[i].Latency.P99)
+	}
+	if out.Checks > 0 {
+		out.Slowest = latencyText(slowest)
+	}
+	return &out
+}
