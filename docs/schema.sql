@@ -289,6 +289,28 @@ GRANT SELECT ON config_version TO weir_system;
 GRANT UPDATE (version) ON config_version TO weir_app;
 GRANT UPDATE (version) ON config_version TO weir_system;
 
+CREATE TABLE counter_changes (
+    tenant_id uuid NOT NULL,
+    id bigint NOT NULL,
+    subject text COLLATE "C" NOT NULL,
+    action text NOT NULL,
+    from_plan text NOT NULL,
+    to_plan text NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant_id, id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK ((action = ANY (ARRAY['reset'::text, 'scale'::text])))
+);
+CREATE INDEX counter_changes_order ON counter_changes USING btree (id);
+ALTER TABLE counter_changes ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY carry_out ON counter_changes FOR ALL TO weir_system
+    USING (true);
+CREATE POLICY own_tenant ON counter_changes FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT DELETE, SELECT ON counter_changes TO weir_system;
+GRANT INSERT ON counter_changes TO weir_app;
+
 CREATE TABLE deleted_tenants (
     id uuid NOT NULL,
     slug text NOT NULL,
@@ -487,11 +509,13 @@ CREATE TABLE plans (
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
     version bigint NOT NULL,
+    on_change text NOT NULL DEFAULT 'carry'::text,
     PRIMARY KEY (tenant_id, id),
     UNIQUE (tenant_id, slug),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     CHECK ((char_length(description) <= 2000)),
     CHECK ((char_length(name) <= 200)),
+    CHECK ((on_change = ANY (ARRAY['carry'::text, 'reset'::text, 'scale'::text]))),
     CHECK ((slug ~ '^[a-z0-9-]{1,63}$'::text))
 );
 CREATE UNIQUE INDEX plans_one_default ON plans USING btree (tenant_id) WHERE is_default;
@@ -502,7 +526,7 @@ CREATE POLICY own_tenant ON plans FOR ALL TO weir_app
 CREATE POLICY read_all ON plans FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON plans TO weir_app;
-GRANT SELECT (id, is_default, slug, tenant_id, version) ON plans TO weir_system;
+GRANT SELECT (id, is_default, on_change, slug, tenant_id, version) ON plans TO weir_system;
 
 CREATE TABLE routes (
     tenant_id uuid NOT NULL,
@@ -704,18 +728,24 @@ CREATE TABLE subjects (
     version bigint NOT NULL,
     cycle_anchor timestamp with time zone,
     multiplier integer NOT NULL DEFAULT 1,
+    next_plan_id uuid,
+    next_plan_at timestamp with time zone,
     PRIMARY KEY (tenant_id, subject),
     UNIQUE (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, next_plan_id) REFERENCES plans(tenant_id, id),
     FOREIGN KEY (tenant_id, plan_id) REFERENCES plans(tenant_id, id),
     CHECK (((cycle_anchor >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (cycle_anchor < '10000-01-01 00:00:00+00'::timestamp with time zone))),
     CHECK (((multiplier >= 1) AND (multiplier <= 1000000))),
+    CHECK (((next_plan_id IS NULL) = (next_plan_at IS NULL))),
     CHECK (((octet_length(subject) >= 1) AND (octet_length(subject) <= 256))),
     CHECK ((jsonb_typeof(labels) = 'object'::text)),
     CHECK ((octet_length(billing_ref) <= 256)),
     CHECK ((state = ANY (ARRAY['active'::text, 'blocked'::text, 'exempt'::text])))
 );
 CREATE INDEX subjects_billing_ref ON subjects USING btree (tenant_id, billing_ref) WHERE (billing_ref <> ''::text);
+CREATE INDEX subjects_next_plan ON subjects USING btree (next_plan_at) WHERE (next_plan_at IS NOT NULL);
+CREATE INDEX subjects_next_plan_of ON subjects USING btree (tenant_id, next_plan_id) WHERE (next_plan_id IS NOT NULL);
 CREATE INDEX subjects_plan ON subjects USING btree (tenant_id, plan_id, id, state);
 CREATE INDEX subjects_plan_subject ON subjects USING btree (tenant_id, plan_id, subject, state);
 CREATE INDEX subjects_state ON subjects USING btree (tenant_id, state, id, plan_id) WHERE (state <> 'active'::text);
@@ -723,6 +753,9 @@ CREATE INDEX subjects_state_subject ON subjects USING btree (tenant_id, state, s
 CREATE INDEX subjects_version ON subjects USING btree (tenant_id, version);
 CREATE TRIGGER add_labels AFTER INSERT ON subjects REFERENCING NEW TABLE AS new_subjects FOR EACH STATEMENT EXECUTE FUNCTION add_subject_labels();
 CREATE TRIGGER move_labels AFTER UPDATE ON subjects REFERENCING OLD TABLE AS old_subjects NEW TABLE AS new_subjects FOR EACH STATEMENT EXECUTE FUNCTION move_subject_labels();
+CREATE TRIGGER note_changed_plan AFTER UPDATE OF plan_id ON subjects FOR EACH ROW WHEN ((old.plan_id IS DISTINCT FROM new.plan_id)) EXECUTE FUNCTION note_changed_plan();
+CREATE TRIGGER note_first_plan AFTER INSERT ON subjects FOR EACH ROW WHEN ((new.plan_id IS NOT NULL)) EXECUTE FUNCTION note_changed_plan();
+CREATE TRIGGER note_last_plan AFTER DELETE ON subjects FOR EACH ROW WHEN ((old.plan_id IS NOT NULL)) EXECUTE FUNCTION note_changed_plan();
 CREATE TRIGGER remove_labels AFTER DELETE ON subjects REFERENCING OLD TABLE AS old_subjects FOR EACH STATEMENT EXECUTE FUNCTION remove_subject_labels();
 ALTER TABLE subjects ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON subjects FOR ALL TO weir_app
@@ -731,7 +764,7 @@ CREATE POLICY own_tenant ON subjects FOR ALL TO weir_app
 CREATE POLICY read_all ON subjects FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON subjects TO weir_app;
-GRANT SELECT (cycle_anchor, multiplier, plan_id, state, subject, tenant_id, version) ON subjects TO weir_system;
+GRANT SELECT (cycle_anchor, multiplier, next_plan_at, next_plan_id, plan_id, state, subject, tenant_id, version) ON subjects TO weir_system;
 
 CREATE TABLE tenants (
     id uuid NOT NULL,

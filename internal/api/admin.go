@@ -95,6 +95,8 @@ func (a *admin) routes() {
 	remove(a, "/v1/plans/{plan}/limits/{rule}", "delete-plan-limit", "Delete a plan limit", a.deletePlanLimit)
 
 	list(a, "/v1/subjects", "list-subjects", "List registered subjects", a.listSubjects)
+	list(a, "/v1/plan-changes", "list-plan-changes", "List scheduled plan changes", a.listPlanChanges, about(
+		"plans", "The next change comes first. To schedule, move or cancel one, change next_plan and next_plan_at of the subject."))
 	read(a, "/v1/subjects/{subject}", "get-subject", "Get a registered subject", a.getSubject)
 	put(a, "/v1/subjects/{subject}", "put-subject", "Register or replace a subject", a.putSubject)
 	patch(a, "/v1/subjects/{subject}", "patch-subject", "Change a registered subject", a.patchSubject)

@@ -68,6 +68,8 @@ var adminCases = map[string]adminCase{
 	"put-plan-limit":    {path: "/v1/plans/{plan}/limits/{rule}", foreign: "/v1/plans/{b-plan}/limits/{rule}", body: obj{"limit": 50}, status: 200, bad: obj{"limit": 50, "unlimited": true}, names: []string{"/unlimited"}},
 	"delete-plan-limit": {path: "/v1/plans/{plan}/limits/{rule}", foreign: "/v1/plans/{b-plan}/limits/{b-rule}", status: 204, badPath: "/v1/plans/{plan}/limits/{rule}?x=1"},
 
+	"list-plan-changes": {path: "/v1/plan-changes", status: 200, badPath: "/v1/plan-changes?limit=0", names: []string{"query:limit"}},
+
 	"list-subjects":   {path: "/v1/subjects?prefix=s-", status: 200, badPath: "/v1/subjects?state=gone", names: []string{"query:state"}},
 	"get-subject":     {path: "/v1/subjects/{subject}", foreign: "/v1/subjects/{b-subject}", status: 200, badPath: "/v1/subjects/{subject}?x=1"},
 	"put-subject":     {path: "/v1/subjects/{subject}", body: obj{"state": "blocked"}, status: 200, bad: obj{"plan": "no-such-plan"}, names: []string{"/plan"}},

@@ -89,6 +89,7 @@ type writtenPlan struct {
 	Name        string                  `json:"name"`
 	Description string                  `json:"description,omitempty"`
 	Default     bool                    `json:"default,omitempty"`
+	OnChange    string                  `json:"on_change,omitempty"`
 	Limits      map[string]writtenLimit `json:"limits"`
 }
 
@@ -128,6 +129,9 @@ func encodeConfig(d *tenants.Document) ([]byte, error) {
 		p := &d.Plans[i]
 		out.Plans[i] = writtenPlan{
 			Slug: p.Slug, Name: p.Name, Description: p.Description, Default: p.Default, Limits: make(map[string]writtenLimit, len(p.Limits)),
+		}
+		if p.OnChange != tenants.OnChangeCarry { // the default
+			out.Plans[i].OnChange = p.OnChange
 		}
 		for rule, l := range p.Limits {
 			out.Plans[i].Limits[rule] = writtenLimit(l)

@@ -51,3 +51,33 @@ func TestCycleAnchor(t *testing.T) {
 	a := s.call(s.key, http.MethodPut, "/v1/subjects/ada", obj{"cycle_anchor": "tomorrow"})
 	require.Equal(t, []string{"/cycle_anchor"}, a.pointers(422, codeInvalidRequest))
 }
+
+// A change of the plan is scheduled, listed, moved and canceled with the fields of the subject.
+func TestNextPlan(t *testing.T) {
+	s := newAdminStack(t)
+	for _, plan := range []string{"basic", "gold"} {
+		s.call(s.key, http.MethodPut, "/v1/plans/"+plan, obj{"on_change": "scale"}).ok(201)
+	}
+	put := s.call(s.key, http.MethodPut, "/v1/subjects/ada", obj{
+		"plan": "gold", "cycle_anchor": "2020-01-31T09:30:00Z", "next_plan": "basic", "next_plan_at": "2999-01-01T00:00:00+01:00",
+	}).ok(201).json()
+	require.Equal(t, []any{"basic", "2998-12-31T23:00:00Z"}, []any{put["next_plan"], put["next_plan_at"]})
+	changes := func() []any {
+		return s.call(s.key, http.MethodGet, "/v1/plan-changes", nil).ok(200).json()["items"].([]any)
+	}
+	require.Equal(t, []any{obj{"subject": "ada", "plan": "gold", "next_plan": "basic", "at": "2998-12-31T23:00:00Z"}}, changes())
+	moved := s.call(s.key, http.MethodPatch, "/v1/subjects/ada", obj{"next_plan_at": "cycle_end"}).ok(200).json()
+	require.Regexp(t, `^2\d\d\d-\d\d-(28|29|30|31)T09:30:00Z$`, moved["next_plan_at"])
+	canceled := s.call(s.key, http.MethodPatch, "/v1/subjects/ada", obj{"next_plan": nil}).ok(200).json()
+	require.Equal(t, []any{nil, nil, "gold"}, []any{canceled["next_plan"], canceled["next_plan_at"], canceled["plan"]})
+	require.Empty(t, changes())
+	for pointer, body := range map[string]obj{
+		"/next_plan":    {"next_plan": "silver", "next_plan_at": "2999-01-01T00:00:00Z"},
+		"/next_plan_at": {"next_plan": "basic", "next_plan_at": "tomorrow"},
+	} {
+		a := s.call(s.key, http.MethodPatch, "/v1/subjects/ada", body)
+		require.Equal(t, []string{pointer}, a.pointers(422, codeInvalidRequest))
+	}
+	a := s.call(s.key, http.MethodPatch, "/v1/subjects/ada", obj{"next_plan": "basic"})
+	require.Equal(t, []string{"/next_plan_at"}, a.pointers(422, codeInvalidRequest))
+}

@@ -31,6 +31,7 @@ type Plan struct {
 	Name        string           `json:"name"`
 	Description string           `json:"description"`
 	Default     bool             `json:"default" doc:"The plan of subjects without a plan"`
+	OnChange    string           `json:"on_change" enum:"carry,reset,scale" doc:"What happens to the counters of a subject that gets the plan"`
 	Limits      map[string]Limit `json:"limits" doc:"By the slug of the rule; an omitted rule keeps its own limit"`
 	CreatedAt   time.Time        `json:"created_at"`
 	UpdatedAt   time.Time        `json:"updated_at"`
@@ -49,6 +50,7 @@ type PlanFields struct {
 	Name        Optional[string] `json:"name,omitempty" doc:"Up to 200 characters; default: the slug"`
 	Description Optional[string] `json:"description,omitempty" doc:"Up to 2000 characters"`
 	Default     Optional[bool]   `json:"default,omitempty" doc:"true makes it the default plan instead of the current one; false is invalid for the default plan. The first plan of a tenant is always the default"`
+	OnChange    Optional[string] `json:"on_change,omitempty" enum:"carry,reset,scale" doc:"What happens to the counters of a subject that gets the plan: carry: usage is kept; reset: usage starts at zero; scale: the used share of each limit is kept, rounded up. Default carry"`
 }
 
 // PlanCreate is the body of POST /v1/plans.
@@ -95,7 +97,7 @@ func planAnswer(p tenants.Plan) Plan {
 		limits[rule] = limitAnswer(l)
 	}
 	return Plan{
-		ID: p.ID.String(), Slug: p.Slug, Name: p.Name, Description: p.Description, Default: p.Default,
+		ID: p.ID.String(), Slug: p.Slug, Name: p.Name, Description: p.Description, Default: p.Default, OnChange: p.OnChange,
 		Limits: limits, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt, Version: p.Version,
 	}
 }
@@ -151,7 +153,7 @@ func (a *admin) planWritten(ctx context.Context, p tenants.Plan) Plan {
 func newPlan(slug string, f PlanFields) tenants.Plan {
 	return tenants.Plan{
 		Slug: slug, Name: f.Name.or(slug), Description: f.Description.or(""), Default: f.Default.or(false),
-		NotDefault: f.Default.given() && !f.Default.Value,
+		NotDefault: f.Default.given() && !f.Default.Value, OnChange: f.OnChange.or(tenants.OnChangeCarry),
 	}
 }
 
@@ -203,6 +205,7 @@ func (a *admin) patchPlan(ctx context.Context, in *struct {
 		p.Name = b.Name.patch(p.Name, p.Slug)
 		p.Description = b.Description.patch(p.Description, "")
 		p.Default = b.Default.patch(p.Default, false)
+		p.OnChange = b.OnChange.patch(p.OnChange, tenants.OnChangeCarry)
 		errs := mismatch(b.Slug, "/slug", in.Plan)
 		p.Limits = patchLimits(p.Limits, b.Limits, &errs)
 		return invalidIfAny(errs)

@@ -21,6 +21,8 @@ type Subject struct {
 	BillingRef  *string             `json:"billing_ref" doc:"Name in your billing system"`
 	CycleAnchor *time.Time          `json:"cycle_anchor" doc:"Where the windows of rules with the anchor subject begin; null: by the calendar"`
 	Multiplier  int64               `json:"multiplier" doc:"Multiplies the limits that the plan gives, such as by the seats that are paid for"`
+	NextPlan    *string             `json:"next_plan" doc:"Slug of the plan that the subject gets at next_plan_at; null: none"`
+	NextPlanAt  *time.Time          `json:"next_plan_at"`
 	Overrides   map[string]Override `json:"overrides" doc:"By the slug of the rule"`
 	CreatedAt   time.Time           `json:"created_at"`
 	UpdatedAt   time.Time           `json:"updated_at"`
@@ -48,15 +50,23 @@ type SubjectFields struct {
 	Multiplier  Optional[int64]     `json:"multiplier,omitempty" minimum:"1" maximum:"1000000" doc:"Multiplies the limits that the plan gives; default 1"`
 }
 
+// NextPlanFields schedule a change of the plan.
+type NextPlanFields struct {
+	NextPlan   Optional[string] `json:"next_plan,omitempty" doc:"Slug of the plan that the subject gets at next_plan_at; null cancels the change"`
+	NextPlanAt Optional[string] `json:"next_plan_at,omitempty" doc:"RFC 3339, or cycle_end: when the month of the cycle_anchor ends (without one, that of the calendar), in UTC. Required with next_plan"`
+}
+
 // SubjectPut is the body of PUT /v1/subjects/{subject}. It leaves the subject's overrides alone.
 type SubjectPut struct {
 	SubjectFields
+	NextPlanFields
 	Labels Optional[map[string]string] `json:"labels,omitempty" doc:"At most 32; names of 1 to 63 of A-Z, a-z, 0-9, _ . - /"`
 }
 
 // SubjectPatch is the merge patch of PATCH /v1/subjects/{subject}.
 type SubjectPatch struct {
 	SubjectFields
+	NextPlanFields
 	Labels Optional[map[string]Optional[string]] `json:"labels,omitempty" doc:"null removes a label"`
 }
 
@@ -98,7 +108,8 @@ func subjectAnswer(s tenants.Subject) Subject {
 	}
 	return Subject{
 		Subject: s.Subject, Plan: optionalText(s.Plan), State: s.State.String(), Labels: labels,
-		BillingRef: optionalText(s.BillingRef), CycleAnchor: s.CycleAnchor, Multiplier: int64(s.Multiplier), Overrides: overrides,
+		BillingRef: optionalText(s.BillingRef), CycleAnchor: s.CycleAnchor, Multiplier: int64(s.Multiplier),
+		NextPlan: optionalText(s.NextPlan), NextPlanAt: s.NextPlanAt, Overrides: overrides,
 		CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, Version: s.Version,
 	}
 }
@@ -125,6 +136,50 @@ func (f *SubjectFields) apply(s *tenants.Subject) []ProblemField {
 		errs = append(errs, ProblemField{Pointer: "/plan", Message: "must be the slug of a plan, or null"})
 	}
 	return errs
+}
+
+// schedule puts the fields of a body into s, after all others: the cycle is that of the anchor.
+func (f *NextPlanFields) schedule(s *tenants.Subject) []ProblemField {
+	if f.NextPlan.Set {
+		s.NextPlan = f.NextPlan.or("")
+		if s.NextPlan == "" && !f.NextPlanAt.Set { // it is canceled
+			s.NextPlanAt = nil
+		}
+	}
+	switch {
+	case !f.NextPlanAt.Set:
+	case f.NextPlanAt.Null:
+		s.NextPlanAt = nil
+	case f.NextPlanAt.Value == "cycle_end":
+		s.NextPlanAt = ptr(tenants.CycleEnd(s.CycleAnchor, time.Now()))
+	default:
+		at, err := time.Parse(time.RFC3339Nano, f.NextPlanAt.Value)
+		if err != nil {
+			return []ProblemField{{Pointer: "/next_plan_at", Message: "must be cycle_end or a time such as 2026-01-31T12:00:00Z (RFC 3339)"}}
+		}
+		s.NextPlanAt = &at
+	}
+	if f.NextPlan.given() && f.NextPlan.Value == "" {
+		return []ProblemField{{Pointer: "/next_plan", Message: "must be the slug of a plan, or null"}}
+	}
+	return nil
+}
+
+// PlanChange is a change of a subject's plan that is to come.
+type PlanChange struct {
+	Subject  string    `json:"subject"`
+	Plan     *string   `json:"plan" doc:"The present plan; null: the tenant's default plan"`
+	NextPlan string    `json:"next_plan"`
+	At       time.Time `json:"at"`
+}
+
+func (a *admin) listPlanChanges(ctx context.Context, in *struct{ PageParams }) (*page[PlanChange], error) {
+	answer := func(c tenants.ScheduledPlan) PlanChange {
+		return PlanChange{Subject: c.Subject, Plan: optionalText(c.Plan), NextPlan: c.NextPlan, At: c.At}
+	}
+	return listPage(ctx, a, "plan-changes", in.PageParams, answer, func(p tenants.Page) ([]tenants.ScheduledPlan, string, error) {
+		return a.store.ScheduledPlans(ctx, actorFrom(ctx), p)
+	})
 }
 
 func (a *admin) listSubjects(ctx context.Context, in *SubjectsQuery) (*page[Subject], error) {
@@ -154,7 +209,7 @@ func (a *admin) putSubject(ctx context.Context, in *struct {
 	Body SubjectPut
 }) (*object[Subject], error) {
 	s := tenants.Subject{Subject: in.SubjectPath.Subject, Labels: in.Body.Labels.or(nil)}
-	if errs := in.Body.apply(&s); len(errs) > 0 {
+	if errs := append(in.Body.SubjectFields.apply(&s), in.Body.schedule(&s)...); len(errs) > 0 {
 		return nil, invalid(errs...)
 	}
 	put, created, err := a.store.PutSubject(ctx, actorFrom(ctx), s, conditionsFrom(ctx).match)
@@ -170,7 +225,7 @@ func (a *admin) patchSubject(ctx context.Context, in *struct {
 }) (*object[Subject], error) {
 	s, err := a.store.EditSubject(ctx, actorFrom(ctx), in.SubjectPath.Subject, conditionsFrom(ctx).match, func(s *tenants.Subject) error {
 		s.Labels = patchLabels(s.Labels, in.Body.Labels)
-		return invalidIfAny(in.Body.apply(s))
+		return invalidIfAny(append(in.Body.SubjectFields.apply(s), in.Body.schedule(s)...))
 	})
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,6 +33,38 @@ func BenchmarkCheck(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, err := c.Check(context.Background(), policy, reqs); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkCheckByCalendar is a check by a fixed window, by a month in a zone, and by a month from the
+// subject's cycle anchor: the bounds of windows are computed once and then cost no allocation.
+func BenchmarkCheckByCalendar(b *testing.B) {
+	fixed := minute("quota", limit.MaxFixedLimit)
+	fixed.Algorithm = limit.FixedWindow
+	month := fixed
+	month.Window, month.Zone = limit.Window{Calendar: limit.CalendarMonth, Duration: limit.Duration{Text: "month"}}, "Europe/Berlin"
+	anchored := month
+	anchored.Anchor = limit.AnchorSubject
+	anchor := time.Unix(1_700_000_000, 0)
+	for _, c := range []struct {
+		name string
+		rule limit.Rule
+	}{{"window=1m", fixed}, {"window=month", month}, {"window=month,anchor=subject", anchored}} {
+		b.Run(c.name, func(b *testing.B) {
+			policy, err := CompilePolicy(NewKeys([16]byte{1}), uuid.New(), PolicyData{Rules: []limit.Rule{c.rule}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			policy.AddSubject(SubjectData{Subject: "user_42", CycleAnchor: &anchor})
+			checker := benchChecker(b)
+			reqs := []Request{{Subject: "user_42", Resource: "orders:create", Cost: 1}}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := checker.Check(context.Background(), policy, reqs); err != nil {
 					b.Fatal(err)
 				}
 			}

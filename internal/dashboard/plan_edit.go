@@ -47,7 +47,7 @@ func (d *dashboard) editPlanPage(w http.ResponseWriter, r *http.Request, v *visi
 	if err != nil {
 		return err
 	}
-	f := &form{values: url.Values{"name": {plan.Name}, "description": {plan.Description}}}
+	f := &form{values: url.Values{"name": {plan.Name}, "description": {plan.Description}, "on_change": {plan.OnChange}}}
 	return d.showPlan(w, r, v, &planView{Form: f, Slug: plan.Slug, Version: plan.Version}, http.StatusOK)
 }
 
@@ -74,8 +74,15 @@ func (d *dashboard) showPlan(w http.ResponseWriter, r *http.Request, v *visit, v
 			view.Copies = append(view.Copies, option{p.Slug, "Plan " + nameOr(p.Name, p.Slug)})
 		}
 	}
-	view.Stray = view.Form.stray("slug", "name", "description", "like")
+	view.Stray = view.Form.stray("slug", "name", "description", "on_change", "like")
 	return d.render(w, r, status, planPage(v.frame, view))
+}
+
+// onChangeOptions are what can happen to the counters of a subject that gets a plan.
+func onChangeOptions() []option {
+	return []option{
+		{tenants.OnChangeCarry, "Keep the usage"}, {tenants.OnChangeReset, "Reset the usage"}, {tenants.OnChangeScale, "Keep the used share of each limit"},
+	}
 }
 
 // reachText says who has a plan.
@@ -87,7 +94,7 @@ func reachText(reach tenants.PlanReach, isDefault bool) string {
 }
 
 func (d *dashboard) createPlan(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
-	plan := tenants.Plan{Slug: f.Get("slug"), Name: f.Get("name"), Description: f.Get("description")}
+	plan := tenants.Plan{Slug: f.Get("slug"), Name: f.Get("name"), Description: f.Get("description"), OnChange: f.Get("on_change")}
 	if like := f.Get("like"); like != "" {
 		model, err := d.Store.PlanBySlug(r.Context(), v.actor(), like)
 		if err != nil {
@@ -118,6 +125,7 @@ func (d *dashboard) editPlan(w http.ResponseWriter, r *http.Request, v *visit, f
 	}
 	made, err := d.Store.EditPlan(r.Context(), v.actor(), slug, f.match(), func(p *tenants.Plan) error {
 		p.Name, p.Description = f.Get("name"), strings.ReplaceAll(f.Get("description"), "\r\n", "\n")
+		p.OnChange = nameOr(f.Get("on_change"), p.OnChange)
 		return nil
 	})
 	if err == nil {

@@ -33,7 +33,13 @@ type plansView struct {
 	Lines []planLine
 	Next  string
 	Later bool
+
+	Scheduled     []tenants.ScheduledPlan // the next changes of subjects' plans
+	MoreScheduled bool
 }
+
+// mostScheduled is how many scheduled changes the page shows.
+const mostScheduled = 20
 
 // plans shows the pricing page: rules down, plans across, oldest plan first.
 func (d *dashboard) plans(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -58,6 +64,11 @@ func (d *dashboard) plans(w http.ResponseWriter, r *http.Request, v *visit) erro
 		view.Lines = append(view.Lines, lineOf(&rules[i].Rule, plans))
 	}
 	v.frame.Title = "Plans"
+	scheduled, more, err := d.Store.ScheduledPlans(r.Context(), v.actor(), tenants.Page{Limit: mostScheduled})
+	if err != nil {
+		return err
+	}
+	view.Scheduled, view.MoreScheduled = scheduled, more != ""
 	return d.render(w, r, http.StatusOK, plansPage(v.frame, &view))
 }
 

@@ -29,6 +29,8 @@ type subjectView struct {
 	LabelLines        string
 	BillingRef        string
 	CycleAnchor       *time.Time
+	NextPlan          string // slug; "": no change is scheduled
+	NextPlanAt        *time.Time
 	Limits            []limitView
 	Hidden            []hiddenView
 	All               bool         // show every limit, however many there are
@@ -298,7 +300,7 @@ func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView
 	switch {
 	case err == nil:
 		view.Registered, view.OwnPlan, view.Version = true, registered.Plan, registered.Version
-		view.CycleAnchor = registered.CycleAnchor
+		view.CycleAnchor, view.NextPlan, view.NextPlanAt = registered.CycleAnchor, registered.NextPlan, registered.NextPlanAt
 		view.BillingRef, view.Labels, view.LabelLines = registered.BillingRef, labelTexts(registered.Labels), labelLines(registered.Labels)
 		for _, o := range registered.Overrides {
 			view.Overrides = append(view.Overrides, overrideViewOf(&o, v))

@@ -224,9 +224,26 @@ func (d *dashboard) editSubject(ctx context.Context, s *subjectChange, m tenants
 }
 
 func (d *dashboard) planSubject(ctx context.Context, s *subjectChange) (string, error) {
-	plan := s.Get("plan")
-	err := d.editSubject(ctx, s, tenants.Match{}, func(in *tenants.Subject) error { in.Plan = plan; return nil })
-	return "Plan of " + s.subject + " changed to " + nameOr(plan, "the default plan") + ". Usage is kept.", err
+	plan, at := s.Get("plan"), s.instant("next_plan_at")
+	if at != nil && plan == "" {
+		s.wrong("plan", "must be a plan for a change at a later time")
+	}
+	if s.invalid() {
+		return "", nil
+	}
+	err := d.editSubject(ctx, s, tenants.Match{}, func(in *tenants.Subject) error {
+		if at == nil {
+			in.Plan, in.NextPlan = plan, ""
+		} else {
+			in.NextPlan = plan
+		}
+		in.NextPlanAt = at
+		return nil
+	})
+	if at != nil {
+		return "Plan of " + s.subject + " changes to " + plan + " at " + at.UTC().Format("2006-01-02 15:04") + " UTC.", err
+	}
+	return "Plan of " + s.subject + " changed to " + nameOr(plan, "the default plan") + ".", err
 }
 
 // What a state means, as it is said when it begins.

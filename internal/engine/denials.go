@@ -158,6 +158,12 @@ func (d *Denials) Reset(ctx context.Context, counters ...Counter) error {
 	if err := d.next.Reset(ctx, counters...); err != nil {
 		return err
 	}
+	d.forget(counters)
+	return nil
+}
+
+// forget forgets the denials by the counters.
+func (d *Denials) forget(counters []Counter) {
 	d.resets.Add(1)
 	type counterName struct{ key, id string }
 	reset := make(map[counterName]bool, len(counters))
@@ -170,7 +176,6 @@ func (d *Denials) Reset(ctx context.Context, counters ...Counter) error {
 			d.slots[i].CompareAndSwap(kept, nil)
 		}
 	}
-	return nil
 }
 
 // Refund is part of Engine. A denial remains what it was: it is asked again soon.

@@ -90,6 +90,8 @@ type Engine interface {
 	Evaluate(ctx context.Context, calls ...*Call)
 	// Reset deletes counters, penalties included. It ignores their Numbers.
 	Reset(ctx context.Context, counters ...Counter) error
+	// Amend carries out an amendment, once for each Amendment.Once. After an error, ask again.
+	Amend(ctx context.Context, a *Amendment) error
 	// Refund takes units back that allowed calls charged and nobody used. It fills in each
 	// refund's Refused and Err.
 	Refund(ctx context.Context, refunds ...*Refund)

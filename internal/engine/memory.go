@@ -49,6 +49,7 @@ type Memory struct {
 	counters     atomic.Int64
 	shards       [memoryShards]memoryShard
 	scratch      sync.Pool // *memoryScratch
+	amended      sync.Map  // Amendment.Once, true
 
 	mu      sync.RWMutex
 	tenants map[limit.TenantID]*atomic.Int64 // how many counters each has
@@ -221,6 +222,11 @@ func (e *Memory) judgement(s *memoryScratch, c *Call, i int) limit.Judgement {
 		j.State, j.Mark = kept.state, kept.mark
 	}
 	return j
+}
+
+// shardOf returns the shard of a key.
+func (e *Memory) shardOf(key string) *memoryShard {
+	return &e.shards[maphash.String(e.seed, key)%memoryShards]
 }
 
 // sharedKey returns the overflow counter of a key. Its slot is made of the bits that choose the

@@ -251,7 +251,7 @@ func (f auditFields) encode() json.RawMessage {
 // auditNames are the columns that have another name in the API. Those with an empty name are not in
 // a trail, because another field says the same.
 var auditNames = map[string]string{
-	"tenant_id": "", "id": "", "plan_id": "", "created_at": "", "updated_at": "", "version": "",
+	"tenant_id": "", "id": "", "plan_id": "", "next_plan_id": "", "created_at": "", "updated_at": "", "version": "",
 	"is_default": "default",
 }
 

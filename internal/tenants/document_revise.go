@@ -384,6 +384,7 @@ func (c *change) reviseSubject(r *revision, i int, old *Subject) {
 		r.wrong(at+"plan", "names no plan of this tenant")
 	}
 	if old != nil {
+		now.NextPlan, now.NextPlanAt = old.NextPlan, old.NextPlanAt // what is to come is not in a document
 		now.edited = r.update("subject", now.Subject.Subject, subjectFields(old, false), subjectFields(&now.Subject, false))
 	}
 	slices.SortFunc(now.Overrides, func(a, b Override) int { return cmp.Compare(a.Rule, b.Rule) })

@@ -151,7 +151,7 @@ func limitFields(l limit.Limit) []field {
 
 // planFields has the limits only where they are wanted: they are compared one by one.
 func planFields(p *Plan, limits bool) []field {
-	fields := []field{{"slug", p.Slug}, {"name", p.Name}, {"description", p.Description}, {"default", p.Default}}
+	fields := []field{{"slug", p.Slug}, {"name", p.Name}, {"description", p.Description}, {"default", p.Default}, {"on_change", p.OnChange}}
 	if limits {
 		all := make(map[string]any, len(p.Limits))
 		for slug, l := range p.Limits {

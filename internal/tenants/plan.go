@@ -1,10 +1,12 @@
 package tenants
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,7 +21,9 @@ type Plan struct {
 	ID                      uuid.UUID
 	Slug, Name, Description string
 	Default                 bool // subjects without a plan of their own have this one
-	NotDefault              bool // of a plan to be written: it is not to go on being the default. Never of one that was read
+	// OnChange is what happens to the counters of a subject that gets the plan: one of OnChanges; "": carry.
+	OnChange   string
+	NotDefault bool // of a plan to be written: it is not to go on being the default. Never of one that was read
 	// Limits are by slug of the rule. As an input nil leaves the limits as they are; anything
 	// else replaces all of them.
 	Limits    map[string]limit.Limit
@@ -35,6 +39,9 @@ func (p *Plan) validate() error {
 	}
 	checkText(&fields, "name", p.Name, 200)
 	checkText(&fields, "description", p.Description, 2000)
+	if p.OnChange = cmp.Or(p.OnChange, OnChangeCarry); !slices.Contains(OnChanges, p.OnChange) {
+		fields = append(fields, limit.FieldError{Field: "on_change", Message: "must be one of " + strings.Join(OnChanges, ", ")})
+	}
 	return invalidIf(fields)
 }
 
@@ -319,7 +326,7 @@ func withLimits(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.
 
 func planOf(row db.Plan) Plan {
 	return Plan{
-		ID: row.ID, Slug: row.Slug, Name: row.Name, Description: row.Description, Default: row.IsDefault,
+		ID: row.ID, Slug: row.Slug, Name: row.Name, Description: row.Description, Default: row.IsDefault, OnChange: row.OnChange,
 		Limits: map[string]limit.Limit{}, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}
 }
@@ -360,13 +367,14 @@ func (c *change) createPlan(ctx context.Context, p Plan) (Plan, error) {
 func (c *change) insertPlan(ctx context.Context, id uuid.UUID, p Plan, version int64) (db.Plan, error) {
 	return c.InsertPlan(ctx, db.InsertPlanParams{
 		TenantID: c.tenant, ID: id, Slug: p.Slug, Name: p.Name, Description: p.Description,
-		IsDefault: p.Default, Version: version,
+		IsDefault: p.Default, OnChange: cmp.Or(p.OnChange, OnChangeCarry), Version: version,
 	})
 }
 
 func (c *change) updatePlan(ctx context.Context, id uuid.UUID, p Plan, version int64) (db.Plan, error) {
 	return c.UpdatePlan(ctx, db.UpdatePlanParams{
-		TenantID: c.tenant, ID: id, Name: p.Name, Description: p.Description, IsDefault: p.Default, Version: version,
+		TenantID: c.tenant, ID: id, Name: p.Name, Description: p.Description, IsDefault: p.Default,
+		OnChange: cmp.Or(p.OnChange, OnChangeCarry), Version: version,
 	})
 }
 
@@ -375,7 +383,7 @@ func (c *change) replacePlan(ctx context.Context, old, p Plan) (Plan, error) {
 	if p.Limits == nil {
 		p.Limits = old.Limits
 	}
-	if p.Name == old.Name && p.Description == old.Description && p.Default == old.Default && maps.Equal(p.Limits, old.Limits) {
+	if p.Name == old.Name && p.Description == old.Description && p.Default == old.Default && p.OnChange == old.OnChange && maps.Equal(p.Limits, old.Limits) {
 		return old, nil
 	}
 	rules, err := c.checkLimits(ctx, old.Limits, p.Limits)

@@ -31,11 +31,14 @@ type Subject struct {
 	// CycleAnchor is where the windows of rules with the anchor "subject" begin for the subject, to
 	// the millisecond; nil: by the calendar.
 	CycleAnchor *time.Time
-	Multiplier  int        // of the numbers of its plan, 1 to 10^6; as an input 0 leaves it as it is
-	Overrides   []Override // by rule; not an input: see PutOverride
-	Version     int64      // raised by changes of its overrides too
-	CreatedAt   time.Time
-	UpdatedAt   time.Time
+	Multiplier  int // of the numbers of its plan, 1 to 10^6; as an input 0 leaves it as it is
+	// NextPlan is the slug of the plan that the subject gets at NextPlanAt; "" and nil: none.
+	NextPlan   string
+	NextPlanAt *time.Time
+	Overrides  []Override // by rule; not an input: see PutOverride
+	Version    int64      // raised by changes of its overrides too
+	CreatedAt  time.Time
+	UpdatedAt  time.Time
 }
 
 const (
@@ -63,6 +66,14 @@ func (s *Subject) validate() error {
 	}
 	if s.Multiplier < 0 || s.Multiplier > maxMultiplier {
 		add("multiplier", "must be a whole number from 1 to %d", maxMultiplier)
+	}
+	switch at := s.NextPlanAt; {
+	case s.NextPlan == "" && at != nil:
+		add("next_plan", "is required with next_plan_at")
+	case s.NextPlan != "" && at == nil:
+		add("next_plan_at", "is required with next_plan")
+	case at != nil && (at.Year() < 1 || at.Year() > maxYear):
+		add("next_plan_at", "must be a time from year 1 to year 9999")
 	}
 	if len(s.Labels) > maxLabels {
 		add("labels", "may be at most %d", maxLabels)
@@ -240,6 +251,9 @@ func subjectOf(row db.SubjectByNameRow) (Subject, error) {
 	if row.PlanSlug != nil {
 		s.Plan = *row.PlanSlug
 	}
+	if row.NextPlanSlug != nil {
+		s.NextPlan, s.NextPlanAt = *row.NextPlanSlug, inUTC(row.NextPlanAt)
+	}
 	return s, nil
 }
 
@@ -251,6 +265,18 @@ func (c *change) planID(ctx context.Context, slug string) (*uuid.UUID, error) {
 	plan, err := c.plan(ctx, slug)
 	if errors.Is(err, ErrNotFound) {
 		return nil, invalid("plan", "names no plan of this tenant")
+	}
+	return &plan.ID, err
+}
+
+// nextPlanID returns the id of the plan that a subject is to get, nil for none.
+func (c *change) nextPlanID(ctx context.Context, s Subject) (*uuid.UUID, error) {
+	if s.NextPlan == "" {
+		return nil, nil
+	}
+	plan, err := c.plan(ctx, s.NextPlan)
+	if errors.Is(err, ErrNotFound) {
+		return nil, invalid("next_plan", "names no plan of this tenant")
 	}
 	return &plan.ID, err
 }
@@ -269,26 +295,37 @@ func (c *change) createSubject(ctx context.Context, in Subject) (Subject, error)
 		return Subject{}, err
 	}
 	return Subject{
-		Subject: row.Subject, Plan: in.Plan, State: in.State, Labels: row.Labels, BillingRef: row.BillingRef, CycleAnchor: inUTC(row.CycleAnchor), Multiplier: int(row.Multiplier),
+		Subject: row.Subject, Plan: in.Plan, NextPlan: in.NextPlan, NextPlanAt: inUTC(row.NextPlanAt), State: in.State,
+		Labels: row.Labels, BillingRef: row.BillingRef, CycleAnchor: inUTC(row.CycleAnchor), Multiplier: int(row.Multiplier),
 		Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}, nil
 }
 
 func (c *change) insertSubject(ctx context.Context, in Subject, plan *uuid.UUID, version int64) (db.Subject, error) {
-	err := c.DeleteTombstone(ctx, db.DeleteTombstoneParams{TenantID: c.tenant, Subject: in.Subject})
+	next, err := c.nextPlanID(ctx, in)
+	if err != nil {
+		return db.Subject{}, err
+	}
+	err = c.DeleteTombstone(ctx, db.DeleteTombstoneParams{TenantID: c.tenant, Subject: in.Subject})
 	if err != nil {
 		return db.Subject{}, err
 	}
 	return c.InsertSubject(ctx, db.InsertSubjectParams{
 		TenantID: c.tenant, Subject: in.Subject, ID: newID(), PlanID: plan, State: in.State.String(),
-		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, CycleAnchor: anchorOf(in.CycleAnchor), Multiplier: int32(in.Multiplier), Version: version,
+		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, CycleAnchor: anchorOf(in.CycleAnchor), Multiplier: int32(in.Multiplier),
+		NextPlanID: next, NextPlanAt: stored(in.NextPlanAt), Version: version,
 	})
 }
 
 func (c *change) updateSubject(ctx context.Context, in Subject, plan *uuid.UUID, version int64) (db.Subject, error) {
+	next, err := c.nextPlanID(ctx, in)
+	if err != nil {
+		return db.Subject{}, err
+	}
 	return c.UpdateSubject(ctx, db.UpdateSubjectParams{
 		TenantID: c.tenant, Subject: in.Subject, PlanID: plan, State: in.State.String(),
-		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, CycleAnchor: anchorOf(in.CycleAnchor), Multiplier: int32(in.Multiplier), Version: version,
+		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, CycleAnchor: anchorOf(in.CycleAnchor), Multiplier: int32(in.Multiplier),
+		NextPlanID: next, NextPlanAt: stored(in.NextPlanAt), Version: version,
 	})
 }
 
@@ -314,7 +351,7 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 	}
 	out := old
 	out.Plan, out.State, out.Labels, out.BillingRef = in.Plan, in.State, row.Labels, row.BillingRef
-	out.CycleAnchor = inUTC(row.CycleAnchor)
+	out.CycleAnchor, out.NextPlan, out.NextPlanAt = inUTC(row.CycleAnchor), in.NextPlan, inUTC(row.NextPlanAt)
 	out.Multiplier = int(row.Multiplier)
 	out.Version, out.UpdatedAt = row.Version, row.UpdatedAt
 	return out, nil
@@ -324,7 +361,8 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 func (s *Subject) same(other *Subject) bool {
 	return s.Plan == other.Plan && s.State == other.State && s.BillingRef == other.BillingRef &&
 		(s.Multiplier == 0 || s.multiplier() == other.multiplier()) &&
-		sameInstant(anchorOf(s.CycleAnchor), anchorOf(other.CycleAnchor)) && maps.Equal(s.Labels, other.Labels)
+		sameInstant(anchorOf(s.CycleAnchor), anchorOf(other.CycleAnchor)) &&
+		s.NextPlan == other.NextPlan && sameInstant(stored(s.NextPlanAt), stored(other.NextPlanAt)) && maps.Equal(s.Labels, other.Labels)
 }
 
 // anchorOf returns a cycle anchor as it is stored: in UTC, to the millisecond.

@@ -56,6 +56,8 @@ func Suite(t *testing.T, eng engine.Engine) {
 	t.Run("RefundLate", func(t *testing.T) { testRefundLate(t, eng) })
 	t.Run("RefundSequences", func(t *testing.T) { testRefundSequences(t, eng) })
 	t.Run("Refused", func(t *testing.T) { testRefused(t, eng) })
+	t.Run("Amend", func(t *testing.T) { testAmend(t, eng) })
+	t.Run("AmendSequences", func(t *testing.T) { testAmendSequences(t, eng) })
 	t.Run("Schedule", func(t *testing.T) { testSchedule(t, eng) })
 	t.Run("BoundsOff", func(t *testing.T) { testBoundsOff(t, eng) })
 }

@@ -38,6 +38,7 @@ type Engine struct {
 	many      *script
 	refund    *script
 	forget    *script
+	amend     *script
 	sender    *queue
 	requests  sync.Pool // *request
 	pipelines sync.Pool // *pipeline
@@ -61,6 +62,7 @@ func New(client redis.UniversalClient, o Options) *Engine {
 		many:   newScript("prelude", "fixed_value", "counter_value", "group", "evaluate_many"),
 		refund: newScript("prelude", "fixed_value", "counter_value", "group", "refund"),
 		forget: newScript("prelude", "fixed_value", "counter_value", "group", "forget"),
+		amend:  newScript(amendParts()...),
 	}
 	_, e.cluster = client.(*redis.ClusterClient)
 	e.requests.New = func() any { return newRequest() }

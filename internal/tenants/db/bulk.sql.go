@@ -162,10 +162,11 @@ func (q *Queries) ImportReturnedSubjects(ctx context.Context, arg ImportReturned
 }
 
 const subjectsByName = `-- name: SubjectsByName :many
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, p.slug AS plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM (SELECT unnest($1::text[]) AS subject) AS n
-CROSS JOIN LATERAL (SELECT tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier FROM subjects WHERE subjects.tenant_id = $2 AND subjects.subject = n.subject OFFSET 0) AS s
+CROSS JOIN LATERAL (SELECT tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at FROM subjects WHERE subjects.tenant_id = $2 AND subjects.subject = n.subject OFFSET 0) AS s
 LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 `
 
 type SubjectsByNameParams struct {
@@ -174,19 +175,22 @@ type SubjectsByNameParams struct {
 }
 
 type SubjectsByNameRow struct {
-	TenantID    uuid.UUID
-	Subject     string
-	ID          uuid.UUID
-	PlanID      *uuid.UUID
-	State       string
-	Labels      map[string]string
-	BillingRef  string
-	CreatedAt   time.Time
-	UpdatedAt   time.Time
-	Version     int64
-	CycleAnchor *time.Time
-	Multiplier  int32
-	PlanSlug    *string
+	TenantID     uuid.UUID
+	Subject      string
+	ID           uuid.UUID
+	PlanID       *uuid.UUID
+	State        string
+	Labels       map[string]string
+	BillingRef   string
+	CreatedAt    time.Time
+	UpdatedAt    time.Time
+	Version      int64
+	CycleAnchor  *time.Time
+	Multiplier   int32
+	NextPlanID   *uuid.UUID
+	NextPlanAt   *time.Time
+	PlanSlug     *string
+	NextPlanSlug *string
 }
 
 // Each by the primary key, whatever Postgres believes of the tables: there may be thousands.
@@ -212,7 +216,10 @@ func (q *Queries) SubjectsByName(ctx context.Context, arg SubjectsByNameParams) 
 			&i.Version,
 			&i.CycleAnchor,
 			&i.Multiplier,
+			&i.NextPlanID,
+			&i.NextPlanAt,
 			&i.PlanSlug,
+			&i.NextPlanSlug,
 		); err != nil {
 			return nil, err
 		}

@@ -27,7 +27,7 @@ func (q *Queries) DeleteTombstones(ctx context.Context, arg DeleteTombstonesPara
 }
 
 const documentPlans = `-- name: DocumentPlans :many
-SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version FROM plans WHERE tenant_id = $1
+SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change FROM plans WHERE tenant_id = $1
 `
 
 func (q *Queries) DocumentPlans(ctx context.Context, tenantID uuid.UUID) ([]Plan, error) {
@@ -49,6 +49,7 @@ func (q *Queries) DocumentPlans(ctx context.Context, tenantID uuid.UUID) ([]Plan
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.Version,
+			&i.OnChange,
 		); err != nil {
 			return nil, err
 		}
@@ -159,8 +160,9 @@ func (q *Queries) DocumentRulesOverridden(ctx context.Context, arg DocumentRules
 }
 
 const documentSubjects = `-- name: DocumentSubjects :many
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, p.slug AS plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 WHERE s.tenant_id = $1
 ORDER BY s.subject LIMIT $2
 `
@@ -171,19 +173,22 @@ type DocumentSubjectsParams struct {
 }
 
 type DocumentSubjectsRow struct {
-	TenantID    uuid.UUID
-	Subject     string
-	ID          uuid.UUID
-	PlanID      *uuid.UUID
-	State       string
-	Labels      map[string]string
-	BillingRef  string
-	CreatedAt   time.Time
-	UpdatedAt   time.Time
-	Version     int64
-	CycleAnchor *time.Time
-	Multiplier  int32
-	PlanSlug    *string
+	TenantID     uuid.UUID
+	Subject      string
+	ID           uuid.UUID
+	PlanID       *uuid.UUID
+	State        string
+	Labels       map[string]string
+	BillingRef   string
+	CreatedAt    time.Time
+	UpdatedAt    time.Time
+	Version      int64
+	CycleAnchor  *time.Time
+	Multiplier   int32
+	NextPlanID   *uuid.UUID
+	NextPlanAt   *time.Time
+	PlanSlug     *string
+	NextPlanSlug *string
 }
 
 func (q *Queries) DocumentSubjects(ctx context.Context, arg DocumentSubjectsParams) ([]DocumentSubjectsRow, error) {
@@ -208,7 +213,10 @@ func (q *Queries) DocumentSubjects(ctx context.Context, arg DocumentSubjectsPara
 			&i.Version,
 			&i.CycleAnchor,
 			&i.Multiplier,
+			&i.NextPlanID,
+			&i.NextPlanAt,
 			&i.PlanSlug,
+			&i.NextPlanSlug,
 		); err != nil {
 			return nil, err
 		}

@@ -146,6 +146,16 @@ type ConfigVersion struct {
 	Version   int64
 }
 
+type CounterChange struct {
+	TenantID  uuid.UUID
+	ID        int64
+	Subject   string
+	Action    string
+	FromPlan  string
+	ToPlan    string
+	CreatedAt time.Time
+}
+
 type DeletedTenant struct {
 	ID        uuid.UUID
 	Slug      string
@@ -226,6 +236,7 @@ type Plan struct {
 	CreatedAt   time.Time
 	UpdatedAt   time.Time
 	Version     int64
+	OnChange    string
 }
 
 type PlanLimit struct {
@@ -309,6 +320,8 @@ type Subject struct {
 	Version     int64
 	CycleAnchor *time.Time
 	Multiplier  int32
+	NextPlanID  *uuid.UUID
+	NextPlanAt  *time.Time
 }
 
 type SubjectLabel struct {

@@ -69,9 +69,9 @@ func (q *Queries) DeletePlanLimit(ctx context.Context, arg DeletePlanLimitParams
 }
 
 const insertPlan = `-- name: InsertPlan :one
-INSERT INTO plans (tenant_id, id, slug, name, description, is_default, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
-RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version
+INSERT INTO plans (tenant_id, id, slug, name, description, is_default, on_change, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change
 `
 
 type InsertPlanParams struct {
@@ -81,6 +81,7 @@ type InsertPlanParams struct {
 	Name        string
 	Description string
 	IsDefault   bool
+	OnChange    string
 	Version     int64
 }
 
@@ -92,6 +93,7 @@ func (q *Queries) InsertPlan(ctx context.Context, arg InsertPlanParams) (Plan, e
 		arg.Name,
 		arg.Description,
 		arg.IsDefault,
+		arg.OnChange,
 		arg.Version,
 	)
 	var i Plan
@@ -105,12 +107,13 @@ func (q *Queries) InsertPlan(ctx context.Context, arg InsertPlanParams) (Plan, e
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.Version,
+		&i.OnChange,
 	)
 	return i, err
 }
 
 const planBySlug = `-- name: PlanBySlug :one
-SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version FROM plans WHERE tenant_id = $1 AND slug = $2
+SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change FROM plans WHERE tenant_id = $1 AND slug = $2
 `
 
 type PlanBySlugParams struct {
@@ -131,12 +134,13 @@ func (q *Queries) PlanBySlug(ctx context.Context, arg PlanBySlugParams) (Plan, e
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.Version,
+		&i.OnChange,
 	)
 	return i, err
 }
 
 const planHasSubjects = `-- name: PlanHasSubjects :one
-SELECT EXISTS (SELECT FROM subjects WHERE tenant_id = $1 AND plan_id = $2)
+SELECT EXISTS (SELECT FROM subjects WHERE tenant_id = $1 AND (plan_id = $2 OR next_plan_id = $2))
 `
 
 type PlanHasSubjectsParams struct {
@@ -199,7 +203,7 @@ func (q *Queries) PlanLimits(ctx context.Context, arg PlanLimitsParams) ([]PlanL
 }
 
 const plans = `-- name: Plans :many
-SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version FROM plans
+SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change FROM plans
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
 ORDER BY id DESC LIMIT $3
 `
@@ -229,6 +233,7 @@ func (q *Queries) Plans(ctx context.Context, arg PlansParams) ([]Plan, error) {
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.Version,
+			&i.OnChange,
 		); err != nil {
 			return nil, err
 		}
@@ -241,15 +246,17 @@ func (q *Queries) Plans(ctx context.Context, arg PlansParams) ([]Plan, error) {
 }
 
 const updatePlan = `-- name: UpdatePlan :one
-UPDATE plans SET name = $1, description = $2, is_default = $3, version = $4, updated_at = now()
-WHERE tenant_id = $5 AND id = $6
-RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version
+UPDATE plans SET name = $1, description = $2, is_default = $3, on_change = $4,
+    version = $5, updated_at = now()
+WHERE tenant_id = $6 AND id = $7
+RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change
 `
 
 type UpdatePlanParams struct {
 	Name        string
 	Description string
 	IsDefault   bool
+	OnChange    string
 	Version     int64
 	TenantID    uuid.UUID
 	ID          uuid.UUID
@@ -260,6 +267,7 @@ func (q *Queries) UpdatePlan(ctx context.Context, arg UpdatePlanParams) (Plan, e
 		arg.Name,
 		arg.Description,
 		arg.IsDefault,
+		arg.OnChange,
 		arg.Version,
 		arg.TenantID,
 		arg.ID,
@@ -275,6 +283,7 @@ func (q *Queries) UpdatePlan(ctx context.Context, arg UpdatePlanParams) (Plan, e
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.Version,
+		&i.OnChange,
 	)
 	return i, err
 }

@@ -12,6 +12,57 @@ import (
 	"github.com/google/uuid"
 )
 
+const counterChanges = `-- name: CounterChanges :many
+SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.to_plan FROM counter_changes c
+JOIN tenants t ON t.id = c.tenant_id WHERE t.state = 'active' ORDER BY c.id LIMIT $1
+`
+
+type CounterChangesRow struct {
+	TenantID uuid.UUID
+	ID       int64
+	Subject  string
+	Action   string
+	FromPlan string
+	ToPlan   string
+}
+
+// What changed plans have left to be done to counters, of all tenants, in order.
+func (q *Queries) CounterChanges(ctx context.Context, most int32) ([]CounterChangesRow, error) {
+	rows, err := q.db.Query(ctx, counterChanges, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CounterChangesRow
+	for rows.Next() {
+		var i CounterChangesRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.ID,
+			&i.Subject,
+			&i.Action,
+			&i.FromPlan,
+			&i.ToPlan,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const deleteCounterChanges = `-- name: DeleteCounterChanges :exec
+DELETE FROM counter_changes WHERE id = ANY($1::bigint[])
+`
+
+func (q *Queries) DeleteCounterChanges(ctx context.Context, ids []int64) error {
+	_, err := q.db.Exec(ctx, deleteCounterChanges, ids)
+	return err
+}
+
 const deleteOverride = `-- name: DeleteOverride :exec
 DELETE FROM overrides WHERE tenant_id = $1 AND subject = $2 AND rule_id = $3
 `
@@ -55,10 +106,49 @@ func (q *Queries) DeleteTombstone(ctx context.Context, arg DeleteTombstoneParams
 	return err
 }
 
+const duePlans = `-- name: DuePlans :many
+SELECT s.tenant_id, s.subject FROM subjects s JOIN tenants t ON t.id = s.tenant_id
+WHERE s.next_plan_at <= $1::timestamptz AND t.state = 'active'
+ORDER BY s.next_plan_at LIMIT $2
+`
+
+type DuePlansParams struct {
+	Now  time.Time
+	Most int32
+}
+
+type DuePlansRow struct {
+	TenantID uuid.UUID
+	Subject  string
+}
+
+// Subjects of all tenants whose next plan is due.
+func (q *Queries) DuePlans(ctx context.Context, arg DuePlansParams) ([]DuePlansRow, error) {
+	rows, err := q.db.Query(ctx, duePlans, arg.Now, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DuePlansRow
+	for rows.Next() {
+		var i DuePlansRow
+		if err := rows.Scan(&i.TenantID, &i.Subject); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const insertSubject = `-- name: InsertSubject :one
-INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, multiplier, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, greatest($9::int, 1), $10)
-RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier
+INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, multiplier,
+    next_plan_id, next_plan_at, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, greatest($9::int, 1),
+    $10, $11, $12)
+RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at
 `
 
 type InsertSubjectParams struct {
@@ -71,6 +161,8 @@ type InsertSubjectParams struct {
 	BillingRef  string
 	CycleAnchor *time.Time
 	Multiplier  int32
+	NextPlanID  *uuid.UUID
+	NextPlanAt  *time.Time
 	Version     int64
 }
 
@@ -85,6 +177,8 @@ func (q *Queries) InsertSubject(ctx context.Context, arg InsertSubjectParams) (S
 		arg.BillingRef,
 		arg.CycleAnchor,
 		arg.Multiplier,
+		arg.NextPlanID,
+		arg.NextPlanAt,
 		arg.Version,
 	)
 	var i Subject
@@ -101,6 +195,8 @@ func (q *Queries) InsertSubject(ctx context.Context, arg InsertSubjectParams) (S
 		&i.Version,
 		&i.CycleAnchor,
 		&i.Multiplier,
+		&i.NextPlanID,
+		&i.NextPlanAt,
 	)
 	return i, err
 }
@@ -212,6 +308,60 @@ func (q *Queries) RaiseSubjectsHistory(ctx context.Context) error {
 	return err
 }
 
+const scheduledPlans = `-- name: ScheduledPlans :many
+SELECT s.subject, s.next_plan_at, p.slug AS plan_slug, next.slug AS next_plan_slug
+FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
+WHERE s.tenant_id = $1 AND s.next_plan_id IS NOT NULL
+    AND ($2::timestamptz IS NULL OR (s.next_plan_at, s.subject) > ($2, $3::text))
+ORDER BY s.next_plan_at, s.subject LIMIT $4
+`
+
+type ScheduledPlansParams struct {
+	TenantID uuid.UUID
+	AfterAt  *time.Time
+	After    string
+	Most     int32
+}
+
+type ScheduledPlansRow struct {
+	Subject      string
+	NextPlanAt   *time.Time
+	PlanSlug     *string
+	NextPlanSlug string
+}
+
+// What is to come, the next first, after one of them.
+func (q *Queries) ScheduledPlans(ctx context.Context, arg ScheduledPlansParams) ([]ScheduledPlansRow, error) {
+	rows, err := q.db.Query(ctx, scheduledPlans,
+		arg.TenantID,
+		arg.AfterAt,
+		arg.After,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ScheduledPlansRow
+	for rows.Next() {
+		var i ScheduledPlansRow
+		if err := rows.Scan(
+			&i.Subject,
+			&i.NextPlanAt,
+			&i.PlanSlug,
+			&i.NextPlanSlug,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const stampSubject = `-- name: StampSubject :exec
 UPDATE subjects SET version = $1, updated_at = now() WHERE tenant_id = $2 AND subject = $3
 `
@@ -228,8 +378,9 @@ func (q *Queries) StampSubject(ctx context.Context, arg StampSubjectParams) erro
 }
 
 const subjectByName = `-- name: SubjectByName :one
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, p.slug AS plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 WHERE s.tenant_id = $1 AND s.subject = $2
 `
 
@@ -239,19 +390,22 @@ type SubjectByNameParams struct {
 }
 
 type SubjectByNameRow struct {
-	TenantID    uuid.UUID
-	Subject     string
-	ID          uuid.UUID
-	PlanID      *uuid.UUID
-	State       string
-	Labels      map[string]string
-	BillingRef  string
-	CreatedAt   time.Time
-	UpdatedAt   time.Time
-	Version     int64
-	CycleAnchor *time.Time
-	Multiplier  int32
-	PlanSlug    *string
+	TenantID     uuid.UUID
+	Subject      string
+	ID           uuid.UUID
+	PlanID       *uuid.UUID
+	State        string
+	Labels       map[string]string
+	BillingRef   string
+	CreatedAt    time.Time
+	UpdatedAt    time.Time
+	Version      int64
+	CycleAnchor  *time.Time
+	Multiplier   int32
+	NextPlanID   *uuid.UUID
+	NextPlanAt   *time.Time
+	PlanSlug     *string
+	NextPlanSlug *string
 }
 
 func (q *Queries) SubjectByName(ctx context.Context, arg SubjectByNameParams) (SubjectByNameRow, error) {
@@ -270,16 +424,20 @@ func (q *Queries) SubjectByName(ctx context.Context, arg SubjectByNameParams) (S
 		&i.Version,
 		&i.CycleAnchor,
 		&i.Multiplier,
+		&i.NextPlanID,
+		&i.NextPlanAt,
 		&i.PlanSlug,
+		&i.NextPlanSlug,
 	)
 	return i, err
 }
 
 const updateSubject = `-- name: UpdateSubject :one
 UPDATE subjects SET plan_id = $1, state = $2, labels = $3, billing_ref = $4,
-    cycle_anchor = $5, multiplier = coalesce(nullif($6::int, 0), multiplier), version = $7, updated_at = now()
-WHERE tenant_id = $8 AND subject = $9
-RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier
+    cycle_anchor = $5, multiplier = coalesce(nullif($6::int, 0), multiplier),
+    next_plan_id = $7, next_plan_at = $8, version = $9, updated_at = now()
+WHERE tenant_id = $10 AND subject = $11
+RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at
 `
 
 type UpdateSubjectParams struct {
@@ -289,6 +447,8 @@ type UpdateSubjectParams struct {
 	BillingRef  string
 	CycleAnchor *time.Time
 	Multiplier  int32
+	NextPlanID  *uuid.UUID
+	NextPlanAt  *time.Time
 	Version     int64
 	TenantID    uuid.UUID
 	Subject     string
@@ -302,6 +462,8 @@ func (q *Queries) UpdateSubject(ctx context.Context, arg UpdateSubjectParams) (S
 		arg.BillingRef,
 		arg.CycleAnchor,
 		arg.Multiplier,
+		arg.NextPlanID,
+		arg.NextPlanAt,
 		arg.Version,
 		arg.TenantID,
 		arg.Subject,
@@ -320,6 +482,8 @@ func (q *Queries) UpdateSubject(ctx context.Context, arg UpdateSubjectParams) (S
 		&i.Version,
 		&i.CycleAnchor,
 		&i.Multiplier,
+		&i.NextPlanID,
+		&i.NextPlanAt,
 	)
 	return i, err
 }

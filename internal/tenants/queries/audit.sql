@@ -26,7 +26,7 @@ SELECT jsonb_build_object(
     'overrides', (SELECT count(*) FROM overrides o WHERE o.tenant_id = @tenant_id AND o.rule_id = @rule_id))::text AS object;
 
 -- name: AuditPlans :many
-SELECT p.id, p.slug AS target, jsonb_strip_nulls(to_jsonb(p) || jsonb_build_object('limits', coalesce((
+SELECT p.id, p.slug AS target, jsonb_strip_nulls(to_jsonb(p) || jsonb_build_object('on_change', nullif(p.on_change, 'carry'), 'limits', coalesce((
     SELECT jsonb_object_agg(r.slug, jsonb_build_object(
         'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false)))
     FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
@@ -43,6 +43,7 @@ SELECT id FROM plans WHERE tenant_id = @tenant_id AND is_default;
 -- name: AuditSubjects :many
 SELECT s.subject AS target, jsonb_strip_nulls(to_jsonb(s) || jsonb_build_object(
     'plan', (SELECT p.slug FROM plans p WHERE p.tenant_id = s.tenant_id AND p.id = s.plan_id),
+    'next_plan', (SELECT p.slug FROM plans p WHERE p.tenant_id = s.tenant_id AND p.id = s.next_plan_id),
     'overrides', coalesce((
         SELECT jsonb_object_agg(r.slug, jsonb_build_object(
             'limit', o.limit_units, 'burst', o.burst_units, 'unlimited', nullif(o.unlimited, false),

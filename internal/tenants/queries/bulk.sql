@@ -1,9 +1,10 @@
 -- name: SubjectsByName :many
 -- Each by the primary key, whatever Postgres believes of the tables: there may be thousands.
-SELECT s.*, p.slug AS plan_slug
+SELECT s.*, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM (SELECT unnest(@subjects::text[]) AS subject) AS n
 CROSS JOIN LATERAL (SELECT * FROM subjects WHERE subjects.tenant_id = @tenant_id AND subjects.subject = n.subject OFFSET 0) AS s
-LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id;
+LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id;
 
 -- name: ImportNewSubjects :exec
 -- The writes of an import take thousands of rows in one statement, as arrays of equal length.

@@ -5,8 +5,9 @@ SELECT * FROM rules WHERE tenant_id = @tenant_id;
 SELECT * FROM plans WHERE tenant_id = @tenant_id;
 
 -- name: DocumentSubjects :many
-SELECT s.*, p.slug AS plan_slug
+SELECT s.*, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 WHERE s.tenant_id = @tenant_id
 ORDER BY s.subject LIMIT @most;
 

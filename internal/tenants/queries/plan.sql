@@ -1,10 +1,11 @@
 -- name: InsertPlan :one
-INSERT INTO plans (tenant_id, id, slug, name, description, is_default, version)
-VALUES (@tenant_id, @id, @slug, @name, @description, @is_default, @version)
+INSERT INTO plans (tenant_id, id, slug, name, description, is_default, on_change, version)
+VALUES (@tenant_id, @id, @slug, @name, @description, @is_default, @on_change, @version)
 RETURNING *;
 
 -- name: UpdatePlan :one
-UPDATE plans SET name = @name, description = @description, is_default = @is_default, version = @version, updated_at = now()
+UPDATE plans SET name = @name, description = @description, is_default = @is_default, on_change = @on_change,
+    version = @version, updated_at = now()
 WHERE tenant_id = @tenant_id AND id = @id
 RETURNING *;
 
@@ -23,7 +24,7 @@ ORDER BY id DESC LIMIT @most;
 SELECT count(*) FROM plans WHERE tenant_id = @tenant_id;
 
 -- name: PlanHasSubjects :one
-SELECT EXISTS (SELECT FROM subjects WHERE tenant_id = @tenant_id AND plan_id = @plan_id);
+SELECT EXISTS (SELECT FROM subjects WHERE tenant_id = @tenant_id AND (plan_id = @plan_id OR next_plan_id = @plan_id));
 
 -- name: DeletePlan :exec
 DELETE FROM plans WHERE tenant_id = @tenant_id AND id = @id;

@@ -1,16 +1,20 @@
 -- name: SubjectByName :one
-SELECT s.*, p.slug AS plan_slug
+SELECT s.*, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 WHERE s.tenant_id = @tenant_id AND s.subject = @subject;
 
 -- name: InsertSubject :one
-INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, multiplier, version)
-VALUES (@tenant_id, @subject, @id, @plan_id, @state, @labels, @billing_ref, @cycle_anchor, greatest(@multiplier::int, 1), @version)
+INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, multiplier,
+    next_plan_id, next_plan_at, version)
+VALUES (@tenant_id, @subject, @id, @plan_id, @state, @labels, @billing_ref, @cycle_anchor, greatest(@multiplier::int, 1),
+    @next_plan_id, @next_plan_at, @version)
 RETURNING *;
 
 -- name: UpdateSubject :one
 UPDATE subjects SET plan_id = @plan_id, state = @state, labels = @labels, billing_ref = @billing_ref,
-    cycle_anchor = @cycle_anchor, multiplier = coalesce(nullif(@multiplier::int, 0), multiplier), version = @version, updated_at = now()
+    cycle_anchor = @cycle_anchor, multiplier = coalesce(nullif(@multiplier::int, 0), multiplier),
+    next_plan_id = @next_plan_id, next_plan_at = @next_plan_at, version = @version, updated_at = now()
 WHERE tenant_id = @tenant_id AND subject = @subject
 RETURNING *;
 
@@ -60,3 +64,26 @@ WHERE t.id = old.tenant_id;
 -- name: PurgeTombstones :execrows
 DELETE FROM subject_tombstones s USING tenants t
 WHERE t.id = s.tenant_id AND s.deleted_at < now() - interval '24 hours' AND s.version <= t.subjects_history_from;
+
+-- name: DuePlans :many
+-- Subjects of all tenants whose next plan is due.
+SELECT s.tenant_id, s.subject FROM subjects s JOIN tenants t ON t.id = s.tenant_id
+WHERE s.next_plan_at <= @now::timestamptz AND t.state = 'active'
+ORDER BY s.next_plan_at LIMIT @most;
+
+-- name: ScheduledPlans :many
+-- What is to come, the next first, after one of them.
+SELECT s.subject, s.next_plan_at, p.slug AS plan_slug, next.slug AS next_plan_slug
+FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
+JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
+WHERE s.tenant_id = @tenant_id AND s.next_plan_id IS NOT NULL
+    AND (sqlc.narg(after_at)::timestamptz IS NULL OR (s.next_plan_at, s.subject) > (sqlc.narg(after_at), @after::text))
+ORDER BY s.next_plan_at, s.subject LIMIT @most;
+
+-- name: CounterChanges :many
+-- What changed plans have left to be done to counters, of all tenants, in order.
+SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.to_plan FROM counter_changes c
+JOIN tenants t ON t.id = c.tenant_id WHERE t.state = 'active' ORDER BY c.id LIMIT @most;
+
+-- name: DeleteCounterChanges :exec
+DELETE FROM counter_changes WHERE id = ANY(@ids::bigint[]);

@@ -8,7 +8,7 @@ local AHEAD = HEAD + 32 * ENTRY -- bytes read at once: short logs whole
 local MOST_SUM = 140737488355328 -- 2^47, in 6 bytes; centuries of admissions
 
 -- The instant and the sum of entry i, counted from 1.
-local function entry(s, i)
+local function log_entry(s, i)
   if i == s.count then return s.newest, s.total end
   local at = HEAD + (i - 1) * ENTRY
   if at + ENTRY <= #s.head then return decode('<I6I6', s.head, at + 1) end
@@ -21,7 +21,7 @@ local function search(s, from, field, what)
   local low, high = from, s.count + 1
   while low < high do
     local middle = floor((low + high) / 2)
-    local value = select(field, entry(s, middle))
+    local value = select(field, log_entry(s, middle))
     if value > what then high = middle else low = middle + 1 end
   end
   return low
@@ -45,15 +45,15 @@ algorithms[2] = {
     end
     local _, base = decode('<BI6', head)
     s.head, s.base, s.count, s.stored = head, base, 0, count
-    s.newest, s.total = entry(s, count)
+    s.newest, s.total = log_entry(s, count)
     s.count = count
     if s.newest - t >= HORIZON or s.total > MOST_SUM then return absent(s, t, true) end
     s.at = max(t, s.newest)
     local from = s.at - s.window
     s.first = 1
-    if entry(s, 1) <= from then s.first = search(s, 2, 1, from) end
+    if log_entry(s, 1) <= from then s.first = search(s, 2, 1, from) end
     if s.first > 1 then
-      local _, before = entry(s, s.first - 1)
+      local _, before = log_entry(s, s.first - 1)
       s.before = before
     else
       s.before = base
@@ -63,7 +63,7 @@ algorithms[2] = {
   end,
   when = function(s, t, m)
     local last = search(s, s.first, 2, s.total - m - 1)
-    return (entry(s, last)) + s.window
+    return (log_entry(s, last)) + s.window
   end,
   charge = function(s, cost)
     s.previous = s.total

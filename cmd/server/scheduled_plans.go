@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// applyDuePlansEvery is how late a scheduled change of a plan may be.
+const applyDuePlansEvery = time.Second
+
+// applyDuePlans gives subjects the plans that are due, until ctx ends. Instances that were started
+// together spread out.
+func applyDuePlans(ctx context.Context, store *tenants.Store, log *slog.Logger) {
+	wait := rand.N(applyDuePlansEvery)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		applied, err := store.ApplyDuePlans(ctx)
+		if applied > 0 {
+			log.Info("scheduled plan changes applied", "subjects", applied)
+		}
+		if err != nil && ctx.Err() == nil {
+			log.Warn("scheduled plan changes failed; retrying", "error", err)
+		}
+		wait = applyDuePlansEvery
+	}
+}
+
+// changeCounters carries out what changed plans have left to be done to counters, until ctx ends.
+func changeCounters(ctx context.Context, store *tenants.Store, policies *check.Policies, checker *check.Checker, log *slog.Logger) {
+	wait := rand.N(applyDuePlansEvery)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		_, err := store.CarryOutCounterChanges(ctx, func(tenant uuid.UUID, c check.CounterChange) error {
+			policy, err := policies.Get(ctx, tenant)
+			if err != nil {
+				return err
+			}
+			return checker.Amend(ctx, policy, c)
+		})
+		if err != nil && ctx.Err() == nil {
+			log.Warn("counters of subjects with a new plan were not all changed; retrying", "error", err)
+		}
+		wait = applyDuePlansEvery
+	}
+}

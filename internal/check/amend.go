@@ -1,0 +1,77 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
+)
+
+// CounterChange is what is to become of the counters of a subject that has another plan.
+type CounterChange struct {
+	ID       int64 // of the tenant's changes
+	Subject  string
+	Reset    bool   // else the used share of each quota stays
+	From, To string // slugs of plans
+}
+
+// Amend carries out a change of counters, once for each ID: of all rules that count by the subject and by
+// nothing else that it does not know, except those that an override of the subject gives a number to,
+// which no plan changes. It fails with an ErrCountersUnavailable, and may be repeated.
+func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) error {
+	subject, _ := p.subjects.Load(change.Subject)
+	now := c.now().UnixMilli()
+	a := engine.Amendment{Reset: change.Reset}
+	name := c.keys.name(append([]byte("amendment"+strconv.FormatInt(change.ID, 10)), p.tenant[:]...))
+	a.Once = c.keys.tenantPrefix(p.tenant) + string(name.Append(nil))
+	var keys keyMaker
+	keys.begin(c.keys)
+	for i := range p.rules {
+		r := &p.rules[i]
+		req, reason, _ := counted(&r.rule, Request{Subject: change.Subject})
+		from, to := p.numberOf(i, change.From), p.numberOf(i, change.To)
+		if reason != "" || r.rule.Mode == limit.Off || p.overridden(i, subject, now) {
+			continue
+		}
+		if change.Reset {
+			to = from // whose numbers do not matter
+		} else if from.unlimited || to.unlimited || from.numbers == to.numbers {
+			continue // there is no share, or it stays
+		}
+		counter := engine.Counter{Numbers: from.numbers}
+		if keys.counter(&counter, r, &req) != "" {
+			continue
+		}
+		if r.cycle != nil {
+			anchor := limit.NoAnchor
+			if subject != nil {
+				anchor = subject.anchorMS
+			}
+			counter.Numbers.Bounds = r.cycle.Bounds(anchor, now)
+			to.numbers.Bounds = counter.Numbers.Bounds
+		}
+		a.Parts = append(a.Parts, engine.AmendPart{Counter: counter, To: to.numbers})
+	}
+	if len(a.Parts) == 0 {
+		return nil
+	}
+	if err := c.engine.Amend(context.WithoutCancel(ctx), &a); err != nil {
+		return fmt.Errorf("%w: %w", ErrCountersUnavailable, err)
+	}
+	return nil
+}
+
+// numberOf returns the number of rule i for a subject with a plan and no override.
+func (p *Policy) numberOf(i int, plan string) number {
+	if n := p.plans[plan].number(int32(i)); n != nil { // an index of at most MaxRules
+		return *n
+	}
+	return p.rules[i].number
+}
+
+// overridden reports whether an override gives the subject its number for rule i.
+func (p *Policy) overridden(i int, subject *subjectEntry, nowMS int64) bool {
+	return p.number(int32(i), nil, subject, nowMS).source == "override" // an index of at most MaxRules
+}

@@ -1,0 +1,55 @@
+package check
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
+)
+
+// A customer who gets a plan keeps the used share of each limit that the plan changes, once, or starts at
+// zero; an override and a counter that others share stay as they are.
+func TestAmend(t *testing.T) {
+	month := minute("month", 5)
+	month.Algorithm, month.Zone = limit.FixedWindow, "Europe/Berlin"
+	month.Window = limit.Window{Calendar: limit.CalendarMonth, Duration: limit.Duration{Text: "month"}}
+	special, shared := minute("special", 5), minute("shared", 5)
+	shared.By = nil
+	plans := []PlanData{
+		{Slug: "free", Default: true},
+		{Slug: "pro", Limits: map[string]limit.Limit{"api": {Limit: 50}, "month": {Limit: 50}, "special": {Limit: 50}, "shared": {Limit: 50}}},
+		{Slug: "max", Limits: map[string]limit.Limit{"api": {Unlimited: true}}},
+	}
+	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 5), month, special, shared}, Plans: plans}, SubjectData{
+		Subject: "s", Plan: "pro", Overrides: []OverrideData{{Rule: "special", Limit: limit.Limit{Limit: 9}}},
+	})
+	require.True(t, r.check(Request{Subject: "s", Plan: "free", Cost: 3}).Allowed)
+	left := func() (out []int64) {
+		for _, rule := range r.check(Request{Subject: "s"}).Rules {
+			out = append(out, rule.Remaining)
+		}
+		return out
+	}
+	require.Equal(t, []int64{47, 47, 47, 6}, left(), "api, month, shared, special")
+	scale := CounterChange{ID: 1, Subject: "s", From: "free", To: "pro"}
+	for range 2 {
+		require.NoError(t, r.checker.Amend(t.Context(), r.policy, scale))
+	}
+	require.Equal(t, []int64{20, 20, 47, 6}, left())
+	r.move(200 * time.Millisecond)
+	require.NoError(t, r.checker.Amend(t.Context(), r.policy, CounterChange{ID: 2, Subject: "s", From: "pro", To: "max"}))
+	require.Equal(t, int64(20), left()[0], "unlimited has no share")
+	require.NoError(t, r.checker.Amend(t.Context(), r.policy, CounterChange{ID: 3, Subject: "s", Reset: true, From: "max", To: "pro"}))
+	require.Equal(t, []int64{50, 50, 47, 6}, left())
+}
+
+// A check that was denied is allowed as soon as its counters have changed.
+func TestAmendLiftsDenials(t *testing.T) {
+	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 2)}, Plans: []PlanData{{Slug: "free", Default: true}}})
+	require.True(t, r.check(Request{Subject: "s", Cost: 2}).Allowed)
+	require.False(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
+	require.NoError(t, r.checker.Amend(t.Context(), r.policy, CounterChange{ID: 1, Subject: "s", Reset: true, From: "free", To: "free"}))
+	require.True(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
+}

@@ -1,0 +1,104 @@
+package enginetest
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
+)
+
+// amend changes counters of one call and requires that it is done.
+func amend(tb testing.TB, eng engine.Engine, once string, nowMS int64, reset bool, to []limit.Numbers, counters ...engine.Counter) {
+	tb.Helper()
+	a := &engine.Amendment{Once: once, NowMS: nowMS, Reset: reset}
+	for i, c := range counters {
+		a.Parts = append(a.Parts, engine.AmendPart{Counter: c, To: to[i]})
+	}
+	require.NoError(tb, eng.Amend(tb.Context(), a))
+}
+
+// remains returns what a peek shows.
+func remains(tb testing.TB, eng engine.Engine, nowMS int64, c engine.Counter, n limit.Numbers) limit.Verdict {
+	tb.Helper()
+	c.Numbers = n
+	return ask(tb, eng, nowMS, 0, c).Outcome.Verdicts[0]
+}
+
+// The used share of the quota stays, rounded up, once for each name; a reset leaves nothing, penalties
+// included.
+func testAmend(t *testing.T, eng engine.Engine) {
+	for _, a := range limit.Algorithms {
+		from, to := five(a), five(a)
+		to.Limit = 50
+		if a.Bucket() {
+			to.Burst = 50
+		}
+		prefix := Prefix()
+		c := counter(prefix+"a-counter", from)
+		at := start + 30_000
+		ask(t, eng, at, 3, c)
+		amend(t, eng, prefix+"first-one", at, false, []limit.Numbers{to}, c)
+		amend(t, eng, prefix+"first-one", at, false, []limit.Numbers{to}, c)
+		v := remains(t, eng, at, c, to)
+		require.EqualValues(t, 20, v.Remaining, "%s: 3 of 5 are 30 of 50", a)
+		up := c
+		up.Numbers = to
+		ask(t, eng, at, 1, up)
+		amend(t, eng, prefix+"the-second", at, false, []limit.Numbers{from}, up)
+		require.EqualValues(t, 1, remains(t, eng, at, c, from).Remaining, "%s: 31 of 50 are 3.1 of 5, and 4 count", a)
+		amend(t, eng, prefix+"a-third-one", at, true, []limit.Numbers{to}, c)
+		require.Equal(t, remains(t, eng, at, counter(prefix+"unseen-one", to), to), remains(t, eng, at, c, to), a)
+	}
+	bad := &engine.Amendment{Once: "w{other}name-of-it", Parts: []engine.AmendPart{{Counter: counter(Prefix()+"a-counter", five(limit.FixedWindow)), To: five(limit.FixedWindow)}}}
+	require.Error(t, eng.Amend(t.Context(), bad), "counters of another tenant")
+}
+
+// Engines agree with the arithmetic on states, after any calls, on counters alone and in groups.
+func testAmendSequences(t *testing.T, eng engine.Engine) {
+	memory := engine.NewMemory(engine.MemoryOptions{})
+	for _, a := range limit.Algorithms {
+		for i := range 60 {
+			r := rand.New(rand.NewPCG(11, uint64(a)<<32|uint64(i)))
+			n := randomNumbers(r, a)
+			n.PenaltyMS = 0
+			windows := randomWindows(r)
+			to := n
+			changeLimit(r, &to)
+			prefix, now := Prefix(), 1+r.Int64N(3_000_000_000_000)
+			c := counter(prefix+"a-counter", n)
+			grouped := oneIn(r, 2)
+			if grouped {
+				inGroup(r, &c, prefix+"a-group-of", "the-rule-")
+			}
+			both := func(do func(eng engine.Engine) limit.Verdict) {
+				require.Equal(t, do(memory), do(eng), "%s, sequence %d: %+v to %+v", a, i, n, to)
+			}
+			for range 6 {
+				now += r.Int64N(max(2, n.WindowMS/3))
+				if n.Calendar != limit.NoCalendar {
+					n.Bounds = windows[n.Calendar].Around(now)
+					c.Numbers, to.Bounds = n, n.Bounds
+				}
+				cost := min(randomCost(r, n), n.Quota())
+				both(func(eng engine.Engine) limit.Verdict { return ask(t, eng, now, cost, c).Outcome.Verdicts[0] })
+			}
+			for _, e := range []engine.Engine{memory, eng} {
+				amend(t, e, prefix+"amendment", now, false, []limit.Numbers{to}, c)
+			}
+			for _, later := range []int64{0, 1, n.WindowMS / 2, n.WindowMS} {
+				if to.Calendar != limit.NoCalendar {
+					to.Bounds = windows[to.Calendar].Around(now + later)
+				}
+				both(func(eng engine.Engine) limit.Verdict { return remains(t, eng, now+later, c, to) })
+			}
+			both(func(eng engine.Engine) limit.Verdict {
+				changed := c
+				changed.Numbers = to
+				return ask(t, eng, now+n.WindowMS, 1, changed).Outcome.Verdicts[0]
+			})
+		}
+	}
+}

@@ -1,0 +1,105 @@
+-- Changes counters once because the numbers of their subject have become others (engine.Amendment).
+--
+-- KEYS     a mark that this was done; for each counter its key and that of its penalty mark
+-- ARGV[1]  the instant in milliseconds 6 (0: this server's clock), reset 1; then for each counter
+--          algorithm 1, limit 7, window 5, extra 5 and id 9 as in evaluate_one.lua, the limit from now on
+--          7 and, of a bucket, the burst from now on 5; all packed little-endian
+-- reply    1, or 0 where it was done before
+--
+-- The used share of the quota stays: counts change by the ratio of the limits, the time until a bucket is
+-- full by that of the limits and that of the bursts. All are rounded up. The twin is scale.go.
+
+local MARK_LIFE = 30 * 86400000
+
+if call('EXISTS', KEYS[1]) == 1 then return 0 end
+
+local now, reset = decode('<I6B', ARGV[1])
+local virtual = now > 0
+if not virtual then
+  local time = call('TIME')
+  now = time[1] * 1000 + floor(time[2] / 1000)
+end
+
+-- ceil(a*to/of), at most most, for numbers below 2^50: two bits of a at a time, so that no
+-- intermediate reaches 2^53.
+local function up(a, to, of, most)
+  if a <= 0 then return 0 end
+  if to == of then return min(a, most) end
+  local quotient, rest = 0, 0
+  for shift = 48, 0, -2 do
+    local x = rest * 4 + floor(a / 2 ^ shift) % 4 * to
+    local q = floor(x / of)
+    quotient, rest = quotient * 4 + q, x - q * of
+    if quotient > most then return most end
+  end
+  if rest > 0 then quotient = quotient + 1 end
+  return min(quotient, most)
+end
+
+-- Each sum of the first counts changes by the ratio.
+local function scale_sums(counts, to, of)
+  local before, after = 0, 0
+  for i = 1, #counts do
+    before = before + counts[i]
+    local sum = up(before, to, of, MOST)
+    counts[i], after = sum - after, sum
+  end
+end
+
+local function scale_log(s, to)
+  local v, last = encode('<BI6', VERSION + 2, 0), 0
+  for i = s.first, s.count do
+    local at, sum = log_entry(s, i)
+    v = v .. encode('<I6I6', at, up(sum - s.before, to, s.limit, MOST))
+    last = at
+  end
+  return v, last + s.window
+end
+
+for i = 1, (#ARGV[1] - 7) / 39 do
+  local number, lim, window, extra, id, to, burst = decode('<BI7I5I5c9I7I5', ARGV[1], 39 * i - 31)
+  local key = KEYS[2 * i]
+  if reset == 1 then
+    call('UNLINK', key, KEYS[2 * i + 1])
+    if id ~= NO_ID then group_leave(key_beside(key, id, -1), id) end
+  else
+    local s = {
+      key = key, number = number, limit = lim, window = window, extra = extra, id = id, used = 0, index = 0, cur = 0, prev = 0,
+    }
+    local algorithm = algorithms[number]
+    algorithm.read(s, now)
+    if not s.foreign and (s.used > 0 or number == 1 and s.prev > 0) then
+      local till
+      if number == 2 then
+        local v
+        v, till = scale_log(s, to)
+        call('SET', key, v)
+      elseif number == 3 then
+        scale_sums(s.counts, to, lim)
+        till = s.numbers[#s.numbers] * extra + window
+        algorithm.write(s, till - now + SLACK)
+      elseif number > 5 then
+        local missing = s.full - now
+        if s.part > 0 then missing = missing + 1 end
+        missing = up(up(missing, lim, to, 31622400000), burst, extra, 31622400000)
+        s.full, s.part, s.limit, till = now + missing, 0, to, now + missing
+        algorithm.write(s, till - now + SLACK)
+      elseif number == 1 then
+        s.cur, s.prev, till = up(s.cur, to, lim, MOST), up(s.prev, to, lim, MOST), algorithm.ends(s)
+        local v = s.cur > 0 and counter_encode(s.index, s.cur, s.prev, extra) or encode('<BI5I4I4', VERSION + 1, s.index, 0, s.prev)
+        call('SET', key, v, 'PX', till - now + SLACK)
+        leave_group(s)
+      else
+        s.used, till = up(s.used, to, lim, 1000000000000000), s.ends
+        algorithm.write(s, till - now + SLACK)
+      end
+      if virtual then
+        call('PEXPIRE', key, VIRTUAL_LIFE)
+      elseif number == 2 then
+        call('PEXPIRE', key, till - now + SLACK)
+      end
+    end
+  end
+end
+call('SET', KEYS[1], '1', 'PX', MARK_LIFE)
+return 1

@@ -1,0 +1,69 @@
+package tenants
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/check"
+	"weir/internal/tenants/db"
+)
+
+// What happens to the counters of a subject that gets a plan: they keep what was used, start anew, or keep
+// the used share of the quota.
+const (
+	OnChangeCarry = "carry"
+	OnChangeReset = "reset"
+	OnChangeScale = "scale"
+)
+
+// OnChanges are the values of Plan.OnChange.
+var OnChanges = []string{OnChangeCarry, OnChangeReset, OnChangeScale}
+
+// counterChanges is how many changes of counters one round carries out.
+const counterChanges = 500
+
+// CarryOutCounterChanges hands carry the changes of counters that changed plans have left, of all tenants, in
+// their order, and forgets those that it carried out. After an error the tenant's others wait for the next
+// round. Several servers may call it at once, and each change may be handed out more than once. Errors:
+// ErrUnavailable, and the first error of carry.
+func (s *Store) CarryOutCounterChanges(ctx context.Context, carry func(tenant uuid.UUID, c check.CounterChange) error) (done int, err error) {
+	var rows []db.CounterChangesRow
+	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err = q.CounterChanges(ctx, counterChanges)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("list changes of counters: %w", err)
+	}
+	var carried []int64
+	failed := map[uuid.UUID]bool{}
+	var first error
+	for _, row := range rows {
+		if failed[row.TenantID] {
+			continue
+		}
+		change := check.CounterChange{
+			ID: row.ID, Subject: row.Subject, Reset: row.Action == OnChangeReset, From: row.FromPlan, To: row.ToPlan,
+		}
+		if err := carry(row.TenantID, change); err != nil {
+			failed[row.TenantID] = true
+			if first == nil {
+				first = err
+			}
+			continue
+		}
+		carried = append(carried, row.ID)
+	}
+	if len(carried) > 0 {
+		err = s.asSystem(ctx, loadTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+			return q.DeleteCounterChanges(ctx, carried)
+		})
+		if err != nil {
+			return 0, fmt.Errorf("forget changes of counters: %w", err)
+		}
+	}
+	return len(carried), first
+}

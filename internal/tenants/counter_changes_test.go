@@ -1,0 +1,81 @@
+package tenants_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/limit"
+	"weir/internal/tenants"
+)
+
+// Whatever gives a subject another plan leaves a task for its counters, if the plan says so, until the task is
+// carried out.
+func TestCounterChanges(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	s := d.Store
+	for slug, onChange := range map[string]string{"free": "", "pro": tenants.OnChangeScale, "max": tenants.OnChangeReset} {
+		for _, actor := range []tenants.Actor{a, b} {
+			p, err := s.CreatePlan(t.Context(), actor, tenants.Plan{Slug: slug, OnChange: onChange})
+			require.NoError(t, err)
+			require.NotEmpty(t, p.OnChange)
+		}
+	}
+	for _, actor := range []tenants.Actor{a, b} {
+		_, err := s.EditPlan(t.Context(), actor, "free", tenants.Match{}, func(p *tenants.Plan) error { p.Default = true; return nil })
+		require.NoError(t, err)
+	}
+	put := func(subject, plan string) {
+		_, _, err := s.PutSubject(t.Context(), a, tenants.Subject{Subject: subject, Plan: plan}, tenants.Match{})
+		require.NoError(t, err)
+	}
+	put("ada", "free") // the default plan, which it had
+	put("ada", "pro")
+	put("ada", "pro")
+	put("ada", "max")
+	put("bob", "max")
+	require.NoError(t, s.DeleteSubject(t.Context(), a, "bob", tenants.Match{})) // free carries
+	pro := "pro"
+	_, err := s.ImportSubjects(t.Context(), a, []tenants.SubjectLine{{Line: 1, Subject: "ada", Plan: &pro}, {Line: 2, Subject: "eve", Plan: &pro}}, tenants.ImportMode{})
+	require.NoError(t, err)
+	_, err = s.ApplyDocument(t.Context(), b, tenants.Document{Subjects: []tenants.Subject{{Subject: "zoe", Plan: "max"}}}, tenants.Apply{})
+	require.NoError(t, err)
+
+	type change struct {
+		tenant   uuid.UUID
+		subject  string
+		reset    bool
+		from, to string
+	}
+	var got []change
+	failing := true
+	carry := func(tenant uuid.UUID, c check.CounterChange) error {
+		if failing && len(got) == 2 {
+			return errors.New("no counters")
+		}
+		got = append(got, change{tenant, c.Subject, c.Reset, c.From, c.To})
+		return nil
+	}
+	_, err = s.CarryOutCounterChanges(t.Context(), carry)
+	require.ErrorContains(t, err, "no counters")
+	failing = false
+	_, err = s.CarryOutCounterChanges(t.Context(), carry)
+	require.NoError(t, err)
+	done, err := s.CarryOutCounterChanges(t.Context(), carry)
+	require.NoError(t, err)
+	require.Zero(t, done)
+	require.Len(t, got, 6)
+	require.Equal(t, []change{
+		{a.TenantID(), "ada", false, "free", "pro"}, {a.TenantID(), "ada", true, "pro", "max"}, {a.TenantID(), "bob", true, "free", "max"},
+	}, got[:3])
+	require.ElementsMatch(t, []change{
+		{a.TenantID(), "ada", false, "max", "pro"}, {a.TenantID(), "eve", false, "free", "pro"}, {b.TenantID(), "zoe", true, "free", "max"},
+	}, got[3:])
+
+	_, err = s.CreatePlan(t.Context(), a, tenants.Plan{Slug: "bad", OnChange: "double", Limits: map[string]limit.Limit{}})
+	require.ErrorContains(t, err, "on_change")
+}

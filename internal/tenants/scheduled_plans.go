@@ -1,0 +1,116 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/limit"
+	"weir/internal/tenants/db"
+)
+
+// ScheduledPlan is a change of a subject's plan that is to come.
+type ScheduledPlan struct {
+	Subject  string
+	Plan     string // slug of the present plan; "": the tenant's default plan
+	NextPlan string // slug
+	At       time.Time
+}
+
+// ScheduledPlans lists the changes of plans that are to come, the next first, and returns where the next
+// page begins.
+func (s *Store) ScheduledPlans(ctx context.Context, a Actor, p Page) (out []ScheduledPlan, next string, err error) {
+	params := db.ScheduledPlansParams{TenantID: a.tenant, Most: p.most()}
+	if p.After != "" {
+		at, subject, _ := strings.Cut(p.After, " ")
+		after, err := time.Parse(time.RFC3339Nano, at)
+		if err != nil {
+			return nil, "", fmt.Errorf("read a cursor: %w", err) // we wrote it
+		}
+		params.AfterAt, params.After = &after, subject
+	}
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.ScheduledPlans(ctx, params)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows[:min(len(rows), p.Limit)] {
+			change := ScheduledPlan{Subject: row.Subject, NextPlan: row.NextPlanSlug, At: row.NextPlanAt.UTC()}
+			if row.PlanSlug != nil {
+				change.Plan = *row.PlanSlug
+			}
+			out = append(out, change)
+		}
+		if len(rows) > p.Limit {
+			last := out[len(out)-1]
+			next = last.At.Format(time.RFC3339Nano) + " " + last.Subject
+		}
+		return nil
+	})
+	return out, next, err
+}
+
+// CycleEnd returns the end of the monthly cycle of a subject with this cycle anchor that an instant is in;
+// without an anchor that of the calendar's month. It is by the clock of UTC.
+func CycleEnd(anchor *time.Time, now time.Time) time.Time {
+	windows, err := limit.NewCalendarWindows(limit.CalendarMonth, time.UTC)
+	if anchor != nil {
+		windows, err = limit.NewAnchoredWindows(limit.CalendarMonth, time.UTC, anchor.UnixMilli())
+	}
+	if err != nil { // a month, and an anchor in the range
+		panic("tenants: " + err.Error())
+	}
+	return time.UnixMilli(windows.At(now.UnixMilli()).EndMS).UTC()
+}
+
+// duePlans is how many changes of plans one round carries out.
+const duePlans = 500
+
+// ApplyDuePlans gives subjects the plans that are due, at most duePlans of them, and returns how many.
+// Several servers may call it at once: each change is carried out once, because the change of the plan
+// and the removal of what was scheduled are one transaction. Errors: ErrUnavailable.
+func (s *Store) ApplyDuePlans(ctx context.Context) (applied int, err error) {
+	var due []db.DuePlansRow
+	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		due, err = q.DuePlans(ctx, db.DuePlansParams{Now: s.instant(), Most: duePlans})
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("list due plan changes: %w", err)
+	}
+	for _, d := range due {
+		done, err := s.applyDuePlan(ctx, d.TenantID, d.Subject)
+		if err != nil {
+			return applied, fmt.Errorf("change the plan of a subject of tenant %s: %w", d.TenantID, err)
+		}
+		if done {
+			applied++
+		}
+	}
+	return applied, nil
+}
+
+// applyDuePlan gives one subject its next plan, if that is still due.
+func (s *Store) applyDuePlan(ctx context.Context, tenant uuid.UUID, subject string) (done bool, err error) {
+	a := AsSystem(tenant, "scheduled plan change")
+	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
+		old, err := readSubject(ctx, c.Queries, c.tenant, subject)
+		if errors.Is(err, ErrNotFound) || err == nil && (old.NextPlanAt == nil || old.NextPlanAt.After(c.now)) {
+			return nil // deleted, canceled, put off, or another server was faster
+		}
+		if err != nil {
+			return err
+		}
+		in := old
+		in.Plan, in.NextPlan, in.NextPlanAt = old.NextPlan, "", nil
+		_, err = c.replaceSubject(ctx, old, in)
+		done = err == nil
+		return err
+	})
+	return done && err == nil, err
+}
