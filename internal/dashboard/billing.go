@@ -206,6 +206,9 @@ type eventWait struct {
 	Events   []eventRow // the newest one, if any
 }
 
+// Page is the endpoint's page.
+func (e eventWait) Page() string { return "/billing/endpoints/" + e.Endpoint }
+
 // Path is what the page polls.
 func (e eventWait) Path() string { return "/billing/endpoints/" + e.Endpoint + "/wait" }
 

@@ -20,7 +20,7 @@ import (
 func pagePaths(mark string) []string {
 	return []string{
 		"/", "/rules", "/rules/requests", "/plans", "/subjects", "/subjects?q=ada", subjectURL("ada " + mark),
-		subjectURL("ada "+mark) + "?attributes.ip=192.0.2.1", "/subjects/unknown", "/keys", "/members", "/sessions", "/tester",
+		subjectURL("ada "+mark) + "?attributes.ip=192.0.2.1", "/subjects/unknown", "/keys", "/members", "/sessions", "/tester", "/billing", "/billing/events",
 		"/tester?subject=" + url.QueryEscape("ada "+mark),
 		"/?period=30d", "/usage", "/usage?by=subject", "/usage?by=rule&period=7d&rule=requests", "/decisions", "/decisions?show=all&subject=ada", "/audit",
 		"/audit?kind=rule&verify=1", "/audit?target=" + url.QueryEscape("ada "+mark),

@@ -56,6 +56,8 @@ var looks = []look{
 	{"playground", "/playground?traffic=silence&burst=20", "", "Summary"},
 	{"algorithm", "/playground/sliding-window-counter", "", "Example"},
 	{"members", "/members", tenants.Owner, "demo@weir.example"},
+	{"billing", "/billing", tenants.Owner, "No provider connected"},
+	{"billing-events", "/billing/events", tenants.Viewer, "No events"},
 	{"tenants", "/tenants", operator, "Demo Inc."},
 	{"tenant", "/tenants/demo", operator, "Tier and quota"},
 	{"instances", "/instances", operator, "this instance"},
