@@ -35,7 +35,7 @@ var importRules = []importRule{
 	{"internal/usage", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/usage"}, true, "it counts decisions; packages that store or show the counts may name them"},
 	{"internal/recent", []string{"cmd/server", "internal/dashboard", "internal/recent"}, true, "recent decisions are for people: the dashboard shows them"},
 	{"internal/peers", []string{"cmd/server", "internal/recent", "internal/check/checktest", "internal/peers"}, true, "an engine is given its share; only the wiring and messages between instances know the other instances"},
-	{"internal/check", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/usage", "internal/recent", "internal/check"}, true, "engines decide calls and must not know policies, requests or decisions"},
+	{"internal/check", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/usage", "internal/recent", "internal/engine/enginetest/conformance", "internal/check"}, true, "engines decide calls and must not know policies, requests or decisions; the conformance command asks as applications do"},
 	{"internal/engine/redis", []string{"cmd/server", "internal/engine/redis", "internal/engine/enginetest"}, true, "everything above asks an engine.Engine; only the wiring knows that it is Redis"},
 	{"internal/engine", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/check", "internal/peers", "internal/engine"}, true, "arithmetic must not depend on where a state is stored"},
 	{"internal/limit", []string{"cmd/server", "internal"}, true, "the bottom floor: everything may use it"},
