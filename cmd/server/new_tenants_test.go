@@ -136,27 +136,43 @@ func newSmallInstance(t *testing.T, policyMemory int64) *smallInstance {
 	return i
 }
 
-// call sends a request and returns the body of the answer. What is no success is noted, by step.
+// call sends a request and returns the body of the answer. What is no success is noted, by step. A
+// request that Postgres has no time for on a busy machine changed nothing, and is sent again.
 func (i *smallInstance) call(key, method, path, body string) (answer []byte, ok bool) {
+	const tries = 10
+	for range tries {
+		var status int
+		if answer, status, ok = i.send(key, method, path, body); status != http.StatusServiceUnavailable {
+			return answer, ok
+		}
+	}
+	i.fail(fmt.Sprintf("%s %s: unavailable %d times", method, path, tries))
+	return nil, false
+}
+
+func (i *smallInstance) send(key, method, path, body string) (answer []byte, status int, ok bool) {
 	request, err := http.NewRequest(method, i.url+path, strings.NewReader(body))
 	if err != nil {
 		i.fail(err.Error())
-		return nil, false
+		return nil, 0, false
 	}
 	request.Header.Set("Authorization", "Bearer "+key)
 	request.Header.Set("Content-Type", "application/json")
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		i.fail(err.Error())
-		return nil, false
+		return nil, 0, false
 	}
 	defer response.Body.Close()
 	answer, err = io.ReadAll(response.Body)
+	if err == nil && response.StatusCode == http.StatusServiceUnavailable && response.Header.Get("Retry-After") != "" {
+		return nil, response.StatusCode, false
+	}
 	if err != nil || response.StatusCode >= 300 {
 		i.fail(fmt.Sprintf("%s %s: %d", method, path, response.StatusCode))
-		return nil, false
+		return nil, response.StatusCode, false
 	}
-	return answer, true
+	return answer, response.StatusCode, true
 }
 
 func (i *smallInstance) fail(what string) {
