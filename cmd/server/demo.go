@@ -193,8 +193,8 @@ func seed(ctx context.Context, store *tenants.Store, env map[string]string) erro
 	return seedMembers(ctx, store, actor, env)
 }
 
-// seedTenant makes the tenant with its rules, plans, subjects and history, all or, if it is there,
-// nothing: a deleted rule of the demo stays deleted.
+// seedTenant makes the tenant with its rules, plans, routes, subjects and history, all or, if it is
+// there, nothing: a deleted rule of the demo stays deleted.
 func seedTenant(ctx context.Context, store *tenants.Store) (tenants.Tenant, error) {
 	operator := tenants.AsOperator("demo")
 	tenant, err := store.TenantBySlugOrID(ctx, operator, demoSlug)
@@ -231,6 +231,11 @@ func seedPolicy(ctx context.Context, store *tenants.Store, actor tenants.Actor) 
 	for _, plan := range demoPlans() {
 		if _, err := store.CreatePlan(ctx, actor, plan); err != nil {
 			return fmt.Errorf("plan %s: %w", plan.Slug, err)
+		}
+	}
+	for _, r := range demoRoutes() {
+		if _, err := store.CreateRoute(ctx, actor, r); err != nil {
+			return fmt.Errorf("route %s: %w", r.Slug, err)
 		}
 	}
 	for _, subject := range demoSubjects() {

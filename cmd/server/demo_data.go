@@ -5,6 +5,7 @@ import (
 
 	"weir/internal/check"
 	"weir/internal/limit"
+	"weir/internal/route"
 	"weir/internal/tenants"
 )
 
@@ -54,6 +55,20 @@ func demoPlans() []tenants.Plan {
 			"api-requests": {Unlimited: true}, "order-bursts": {Limit: 100, Burst: 500}, "exports": {Unlimited: true},
 		}},
 	}
+}
+
+// demoRoutes has one route for a gateway in front of the API.
+func demoRoutes() []route.Route {
+	r := route.New("public-api")
+	r.Name, r.Description = "Public API", "For the gateway: the API key is the subject, and the address of a customer without one."
+	r.Subject = []string{"header:X-Api-Key", "ip"}
+	exports := int64(5)
+	r.Resources = []route.Template{
+		{Match: "POST /orders", Resource: "orders:create"}, {Match: "GET /orders/{id}", Resource: "orders:read"},
+		{Match: "POST /exports", Resource: "exports:create", Cost: &exports}, {Match: "POST /login", Resource: "auth:login"},
+	}
+	r.Attributes = map[string]string{"ip": "ip"}
+	return []route.Route{r}
 }
 
 // demoSubjects are customers on each plan, in each state, and some with overrides: for good, for a
