@@ -39,6 +39,7 @@ var icons = []string{
 	"moon",
 	"plus",
 	"rotate-ccw",
+	"route",
 	"scroll-text",
 	"search",
 	"server",

@@ -217,7 +217,7 @@ func auditLines(entries []tenants.AuditEntry, names ruleNames) []auditLine {
 
 func auditVerb(e *tenants.AuditEntry) string {
 	object := map[string]string{
-		"rule": "the rule", "plan": "the plan", "subject": "the subject", "key": "the API key", "member": "the member", "tenant": "the tenant",
+		"rule": "the rule", "route": "the route", "plan": "the plan", "subject": "the subject", "key": "the API key", "member": "the member", "tenant": "the tenant",
 	}[e.Kind]
 	switch e.Action {
 	case "create":
@@ -245,6 +245,8 @@ func auditLink(e *tenants.AuditEntry) string {
 		return ""
 	case e.Kind == "rule":
 		return "/rules/" + url.PathEscape(e.Target)
+	case e.Kind == "route":
+		return routeURL(e.Target)
 	case e.Kind == "subject":
 		return subjectURL(e.Target)
 	case e.Kind == "plan":

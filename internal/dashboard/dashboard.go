@@ -149,6 +149,16 @@ func New(deps Deps) http.Handler {
 	r.Get("/plans/{plan}/limits/{rule}", d.page(d.limitPage))
 	r.Post("/plans/{plan}/limits/{rule}", d.write(tenants.MayEdit, d.saveLimit))
 	r.Post("/plans/{plan}/limits/{rule}/preview", d.sent(tenants.MayEdit, d.previewLimit))
+	r.Get("/routes", d.page(d.routes))
+	r.Post("/routes", d.write(tenants.MayEdit, d.createRoute))
+	r.Get("/routes/new", d.page(d.newRoutePage))
+	r.Get("/routes/{slug}", d.page(d.route))
+	r.Get("/routes/{slug}/", d.page(d.route)) // of a route called "new"
+	r.Post("/routes/{slug}", d.sent(0, d.testRoute))
+	r.Post("/routes/{slug}/", d.sent(0, d.testRoute))
+	r.Get("/routes/{slug}/edit", d.page(d.editRoutePage))
+	r.Post("/routes/{slug}/edit", d.write(tenants.MayEdit, d.editRoute))
+	r.Post("/routes/{slug}/delete", d.write(tenants.MayEdit, d.deleteRoute))
 	r.Get("/subjects", d.page(d.subjects))
 	r.Get("/subjects/*", d.page(d.subject))
 	r.Post("/subjects/*", d.write(0, d.actOnSubject)) // each action asks for its own right
@@ -198,7 +208,7 @@ var segments = map[string]bool{
 	"login": true, "logout": true, "theme": true, "search": true, "settings": true, "start": true, "tenant": true, "sessions": true, "playground": true, "tester": true,
 	"forgot": true, "reset": true, "invitation": true, "signup": true, "account": true, "dev": true,
 	"live": true, "usage": true, "decisions": true, "audit": true,
-	"rules": true, "plans": true, "subjects": true, "keys": true, "members": true, "billing": true,
+	"rules": true, "plans": true, "routes": true, "subjects": true, "keys": true, "members": true, "billing": true,
 	"tenants": true, "instances": true,
 }
 

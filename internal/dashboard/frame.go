@@ -46,7 +46,7 @@ type navGroup struct {
 
 var navigation = []navGroup{
 	{"Monitor", []navItem{{"/", "Overview", "layout-dashboard"}, {"/decisions", "Decisions", "activity"}, {"/usage", "Usage", "chart-column"}, {"/audit", "Audit trail", "scroll-text"}}},
-	{"Limits", []navItem{{"/rules", "Rules", "gauge"}, {"/plans", "Plans", "layers"}, {"/subjects", "Subjects", "users"}}},
+	{"Limits", []navItem{{"/rules", "Rules", "gauge"}, {"/plans", "Plans", "layers"}, {"/routes", "Routes", "route"}, {"/subjects", "Subjects", "users"}}},
 	{"Try", []navItem{{"/tester", "Tester", "flask-conical"}, {"/playground", "Playground", "circle-play"}}},
 	{"Tenant", []navItem{{"/keys", "API keys", "key-round"}, {"/members", "Members", "user-plus"}, {"/billing", "Billing", "arrow-left-right"}, {"/settings", "Settings", "settings"}}},
 }

@@ -79,7 +79,7 @@ func (d *dashboard) recovered(w http.ResponseWriter, r *http.Request) {
 	if fault == http.ErrAbortHandler { // net/http compares it so, too
 		panic(fault)
 	}
-	d.Logger.Error("a page panicked", "request_id", requestOf(r.Context()).id, "path", route(r), "panic", fault, "stack", string(debug.Stack()))
+	d.Logger.Error("a page panicked", "request_id", requestOf(r.Context()).id, "path", patternOf(r), "panic", fault, "stack", string(debug.Stack()))
 	d.fail(w, r, http.StatusInternalServerError, "Something went wrong", "The error is on our side and was logged. Try again.")
 }
 

@@ -19,7 +19,7 @@ import (
 // pagePaths are the pages of a tenant that fill filled with mark.
 func pagePaths(mark string) []string {
 	return []string{
-		"/", "/rules", "/rules/requests", "/plans", "/subjects", "/subjects?q=ada", subjectURL("ada " + mark),
+		"/", "/rules", "/rules/requests", "/plans", "/routes", "/routes/edge", "/subjects", "/subjects?q=ada", subjectURL("ada " + mark),
 		subjectURL("ada "+mark) + "?attributes.ip=192.0.2.1", "/subjects/unknown", "/keys", "/members", "/sessions", "/tester", "/billing", "/billing/events",
 		"/tester?subject=" + url.QueryEscape("ada "+mark),
 		"/?period=30d", "/usage", "/usage?by=subject", "/usage?by=rule&period=7d&rule=requests", "/decisions", "/decisions?show=all&subject=ada", "/audit",
@@ -56,7 +56,7 @@ func TestPages(t *testing.T) {
 		}
 	}
 	viewer := s.as("viewer@example.com")
-	for _, path := range []string{"/", "/rules", "/plans", "/subjects", "/subjects?q=x", "/subjects/anybody", "/keys", "/members", "/sessions", "/usage", "/decisions", "/audit?actor=nobody"} {
+	for _, path := range []string{"/", "/rules", "/plans", "/routes", "/subjects", "/subjects?q=x", "/subjects/anybody", "/keys", "/members", "/sessions", "/usage", "/decisions", "/audit?actor=nobody"} {
 		got := viewer.get(path)
 		require.Equal(t, http.StatusOK, got.status, path)
 		checkHeaders(t, got, path)
@@ -64,6 +64,7 @@ func TestPages(t *testing.T) {
 	require.Contains(t, viewer.get("/rules").body, "No rules yet")
 	require.Contains(t, viewer.get("/").body, "Send first check")
 	require.Contains(t, viewer.get("/plans").body, "No plans yet")
+	require.Contains(t, viewer.get("/routes").body, "No routes yet")
 	require.Contains(t, viewer.get("/subjects").body, "curl -X PUT")
 
 	s.fill(s.a, "mark")
@@ -82,6 +83,8 @@ func TestPages(t *testing.T) {
 		"/rules/requests":         {"About mark", "Plan mark", "20 per minute", "sliding_window_log"},
 		"/plans":                  {"Plan mark", `<td class="own"><a class="cell"`, ">20 per minute<", `<td class="muted"><a class="cell"`, ">10 per minute<", "default"},
 		"/subjects":               {"ada mark", "Label mark"},
+		"/routes":                 {"Route mark", "jwt:mark, ip", "1 template"},
+		"/routes/edge":            {"In front mark", "orders mark", "/v1/authorize/edge", "Route tester"},
 		"/keys":                   {"Key mark", "check, read, write, manage", "never"},
 		"/members":                {"ann@example.com", "(you)", "owner"},
 		subjectURL("ada mark"):    {"ref mark", "30 per minute", "from an override", "0 of 30 used", "is also counted per ip", "active"},
@@ -177,7 +180,7 @@ func TestEscaping(t *testing.T) {
 	const script = `"><script>alert(1)</script><img src=x onerror=alert(1)>`
 	s.fill(s.a, script)
 	b := s.as("ann@example.com")
-	for _, path := range append(pagePaths(script), "/rules/requests/edit", "/rules/requests/history", "/plans/free/edit", "/plans/free/limits/requests", "/rules/new?name="+url.QueryEscape(script),
+	for _, path := range append(pagePaths(script), "/rules/requests/edit", "/routes/edge/edit", "/rules/requests/history", "/plans/free/edit", "/plans/free/limits/requests", "/rules/new?name="+url.QueryEscape(script),
 		"/subjects?q="+url.QueryEscape(script), "/login?next="+url.QueryEscape(script)) {
 		got := b.get(path)
 		require.NotContains(t, got.body, "<script>", path)
@@ -213,7 +216,7 @@ func TestWhatCannotBeShown(t *testing.T) {
 	s.fill(s.a, "mark")
 	b := s.as("ann@example.com")
 	for path, want := range map[string]int{
-		"/rules/none": 404, "/subjects/": 404, "/subjects/%00": 404, "/subjects/" + strings.Repeat("x", 257): 404,
+		"/rules/none": 404, "/routes/none": 404, "/routes/none/edit": 404, "/routes?after=1": 400, "/subjects/": 404, "/subjects/%00": 404, "/subjects/" + strings.Repeat("x", 257): 404,
 		"/rules?after=nonsense": 400, "/keys?after=1": 400, "/members?after=1": 400, "/subjects?after=1": 400, "/plans?after=1": 400,
 		"/subjects/x?resource=%00": 400, "/subjects/x?attributes.=1": 400,
 	} {
@@ -275,7 +278,7 @@ func TestDegraded(t *testing.T) {
 // Whose a path is decides whether an API client gets a page or a problem document.
 func TestServes(t *testing.T) {
 	for path, want := range map[string]bool{
-		"/": true, "/login": true, "/playground": true, "/playground/token-bucket": true, "/tester": true, "/rules": true, "/rules/x": true, "/subjects/a/b": true,
+		"/": true, "/login": true, "/playground": true, "/playground/token-bucket": true, "/tester": true, "/rules": true, "/rules/x": true, "/routes": true, "/subjects/a/b": true,
 		"": false, "//": false, "//rules": false, "/v1/rules": false, "/assets/x": false, "/check": false, "/docs": false, "/nope": false, "/rulesx": false,
 		"/healthz": false, "/openapi.json": false, "*": false,
 	} {

@@ -102,12 +102,12 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("Retry-After", "1")
 		d.fail(w, r, http.StatusServiceUnavailable, "Rules not loaded", "This tenant's rules are still loading. Try again in a second.")
 	case errors.Is(err, tenants.ErrUnavailable):
-		d.Logger.Error("a page cannot reach the database", "request_id", requestOf(r.Context()).id, "path", route(r), "error", err)
+		d.Logger.Error("a page cannot reach the database", "request_id", requestOf(r.Context()).id, "path", patternOf(r), "error", err)
 		w.Header().Set("Retry-After", "5")
 		d.fail(w, r, http.StatusServiceUnavailable, "Configuration unavailable",
 			"The database does not answer. Checks continue with the last limits that were read. Try again soon.")
 	default:
-		d.Logger.Error("a page failed", "request_id", requestOf(r.Context()).id, "path", route(r), "error", err)
+		d.Logger.Error("a page failed", "request_id", requestOf(r.Context()).id, "path", patternOf(r), "error", err)
 		d.fail(w, r, http.StatusInternalServerError, "Something went wrong", "The error is on our side and was logged. Try again.")
 	}
 }
@@ -126,8 +126,8 @@ func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, status int, tit
 	}
 }
 
-// route is the pattern that a request matched: unlike its path it names no subject.
-func route(r *http.Request) string {
+// patternOf is the pattern that a request matched: unlike its path it names no subject.
+func patternOf(r *http.Request) string {
 	if c := chi.RouteContext(r.Context()); c != nil {
 		return c.RoutePattern()
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"weir/internal/limit"
+	"weir/internal/route"
 	"weir/internal/tenants"
 )
 
@@ -26,14 +27,14 @@ type foundItem struct {
 // mostFound is how many of each kind a search shows.
 const mostFound = 8
 
-// search finds subjects, rules, plans and pages by what they begin with or hold, and actions by
+// search finds subjects, rules, plans, routes and pages by what they begin with or hold, and actions by
 // their names: "reset user_42" leads to that form. With fragment=options it is the palette's list.
 func (d *dashboard) search(w http.ResponseWriter, r *http.Request, v *visit) error {
 	view := searchView{Query: strings.TrimSpace(r.URL.Query().Get("q"))}
 	if len(view.Query) > limit.MaxNameBytes {
 		return invalidField("q", "must be at most 256 bytes")
 	}
-	find := []func(context.Context, *visit, string) ([]foundItem, error){findPages, d.findActions, d.findSubjects, d.findRules, d.findPlans}
+	find := []func(context.Context, *visit, string) ([]foundItem, error){findPages, d.findActions, d.findSubjects, d.findRules, d.findPlans, d.findRoutes}
 	for _, of := range find {
 		found, err := of(r.Context(), v, view.Query)
 		if err != nil {
@@ -64,7 +65,7 @@ var pagesBeside = []struct {
 	title, path string
 	right       tenants.Right
 }{
-	{"Create rule", "/rules/new", tenants.MayEdit}, {"Create plan", "/plans/new", tenants.MayEdit},
+	{"Create rule", "/rules/new", tenants.MayEdit}, {"Create plan", "/plans/new", tenants.MayEdit}, {"Create route", "/routes/new", tenants.MayEdit},
 	{"Account", "/account", 0}, {"Sessions", "/sessions", 0},
 }
 
@@ -208,6 +209,20 @@ func (d *dashboard) findPlans(ctx context.Context, v *visit, query string) (out 
 	for _, p := range plans {
 		if p.Value != "" && len(out) < mostFound && holds(query, p.Value, p.Name) {
 			out = append(out, foundItem{Kind: "Plan", Title: p.Name, Path: "/plans#" + p.Value})
+		}
+	}
+	return out, err
+}
+
+func (d *dashboard) findRoutes(ctx context.Context, v *visit, query string) (out []foundItem, err error) {
+	if query == "" {
+		return nil, nil
+	}
+	routes, _, err := d.Store.Routes(ctx, v.actor(), tenants.Page{Limit: route.MaxRoutes})
+	for i := range routes {
+		r := &routes[i]
+		if len(out) < mostFound && holds(query, r.Slug, r.Name) {
+			out = append(out, foundItem{Kind: "Route", Title: nameOr(r.Name, r.Slug), Note: strings.Join(r.Subject, ", "), Path: routeURL(r.Slug)})
 		}
 	}
 	return out, err

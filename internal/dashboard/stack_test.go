@@ -22,6 +22,7 @@ import (
 	redisengine "weir/internal/engine/redis"
 	"weir/internal/limit"
 	"weir/internal/recent"
+	"weir/internal/route"
 	"weir/internal/tenants"
 	"weir/internal/tenants/tenantstest"
 	"weir/internal/testenv"
@@ -270,6 +271,12 @@ func (s *stack) fill(a tenants.Actor, mark string) {
 	require.NoError(s.t, err)
 	ends := s.clock.Now().Add(48 * time.Hour)
 	_, _, err = s.store.PutOverride(ctx, a, "ada "+mark, tenants.Override{Rule: "requests", Limit: limit.Limit{Limit: 30}, Reason: "Because " + mark, ExpiresAt: &ends}, tenants.Match{})
+	require.NoError(s.t, err)
+	edge := route.New("edge")
+	edge.Name, edge.Description = "Route "+mark, "In front "+mark
+	edge.Hash = route.HashNone // the word of the default is a mark of some tests
+	edge.Subject, edge.Resources = []string{"jwt:" + mark, "ip"}, []route.Template{{Match: "GET /orders/{id}", Resource: "orders " + mark}}
+	_, err = s.store.CreateRoute(ctx, a, edge)
 	require.NoError(s.t, err)
 	_, _, err = s.store.CreateKey(ctx, a, tenants.NewAPIKey{Name: "Key " + mark, Scopes: tenants.AllScopes})
 	require.NoError(s.t, err)

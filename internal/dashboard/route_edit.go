@@ -1,0 +1,292 @@
+package dashboard
+
+import (
+	"maps"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+
+	"weir/internal/limit"
+	"weir/internal/route"
+	"weir/internal/tenants"
+)
+
+// The lists of a route are texts in its form, with one entry per line:
+//
+//	subject:    header:X-User
+//	resources:  POST /orders -> orders:create cost=5
+//	attributes: country = header:X-Country
+
+// routeEditView is the page on which a route is created or changed.
+type routeEditView struct {
+	Form    *form
+	Slug    string // of the route that is changed; "": a new one
+	Name    string
+	Version int64
+	Stray   []limit.FieldError
+}
+
+// New reports whether the form creates a route.
+func (v *routeEditView) New() bool { return v.Slug == "" }
+
+// Action is where the form is sent.
+func (v *routeEditView) Action() string {
+	if v.New() {
+		return "/routes"
+	}
+	return "/routes/" + v.Slug + "/edit"
+}
+
+// Back is the page that a cancelled form leads to.
+func (v *routeEditView) Back() string {
+	if v.New() {
+		return "/routes"
+	}
+	return routeURL(v.Slug)
+}
+
+// formLine is one entry of a list.
+type formLine struct {
+	Number int
+	Text   string
+}
+
+func (l formLine) where() string { return "line " + itoa(int64(l.Number)) + ", “" + l.Text + "”," }
+
+// lines returns the lines of a field that hold something.
+func (f *form) lines(name string) (out []formLine) {
+	number := 0
+	for text := range strings.Lines(f.values.Get(name)) {
+		number++
+		if text = strings.TrimSpace(text); text != "" {
+			out = append(out, formLine{number, text})
+		}
+	}
+	return out
+}
+
+func templateText(t *route.Template) string {
+	text := t.Match
+	if t.Resource != "" {
+		text += " -> " + t.Resource
+	}
+	if t.Cost != nil {
+		text += " cost=" + itoa(*t.Cost)
+	}
+	return text
+}
+
+func attributeLines(r *route.Route) (lines []string) {
+	for _, name := range slices.Sorted(maps.Keys(r.Attributes)) {
+		lines = append(lines, name+" = "+r.Attributes[name])
+	}
+	return lines
+}
+
+// routeValues is a route as its form shows it.
+func routeValues(r *route.Route) url.Values {
+	templates := make([]string, len(r.Resources))
+	for i := range r.Resources {
+		templates[i] = templateText(&r.Resources[i])
+	}
+	return url.Values{
+		"slug": {r.Slug}, "name": {r.Name}, "description": {r.Description}, "subject": {strings.Join(r.Subject, "\n")},
+		"hash": {string(r.Hash)}, "no_subject": {string(r.NoSubject)}, "resources": {strings.Join(templates, "\n")},
+		"default_resource": {r.DefaultResource}, "cost": {itoa(r.Cost)}, "attributes": {strings.Join(attributeLines(r), "\n")},
+		"denied_status": {strconv.Itoa(r.DeniedStatus)}, "fail": {string(r.Fail)},
+	}
+}
+
+var templatePattern = regexp.MustCompile(`^(.+?)(?:\s+->\s+(.+?))?(?:\s+cost=(\S+))?$`)
+
+// routeOf reads the route of a form. A line that the form was shown with keeps its meaning, even
+// if its text could be read in another way.
+func routeOf(f *form, slug string, now *route.Route) route.Route {
+	r := route.New(slug)
+	r.Name = nameOr(f.Get("name"), slug)
+	r.Description = f.Get("description")
+	r.Hash, r.NoSubject, r.Fail = route.Hash(f.Get("hash")), route.NoSubject(f.Get("no_subject")), route.Fail(f.Get("fail"))
+	r.DefaultResource = nameOr(f.Get("default_resource"), r.DefaultResource)
+	if f.Get("cost") != "" {
+		r.Cost = f.whole("cost")
+	}
+	r.DeniedStatus, _ = strconv.Atoi(f.Get("denied_status")) // 0 is invalid, too
+	for _, line := range f.lines("subject") {
+		r.Subject = append(r.Subject, line.Text)
+	}
+	r.Resources = f.templates(now)
+	r.Attributes = f.attributeSources()
+	return r
+}
+
+func (f *form) templates(now *route.Route) (out []route.Template) {
+	shown := map[string]route.Template{}
+	for _, t := range now.Resources {
+		shown[strings.TrimSpace(templateText(&t))] = t
+	}
+	for _, line := range f.lines("resources") {
+		if t, ok := shown[line.Text]; ok {
+			out = append(out, t)
+			continue
+		}
+		parts := templatePattern.FindStringSubmatch(line.Text)
+		if parts == nil {
+			f.wrong("resources", line.where()+" must be text without control characters")
+			continue
+		}
+		t := route.Template{Match: parts[1], Resource: parts[2]}
+		if parts[3] != "" {
+			cost, err := strconv.ParseInt(digitsOf(parts[3]), 10, 64)
+			if err != nil {
+				f.wrong("resources", line.where()+" must have a whole number as its cost, such as cost=5")
+			}
+			t.Cost = &cost
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+func (f *form) attributeSources() map[string]string {
+	sources := map[string]string{}
+	for _, line := range f.lines("attributes") {
+		name, source, found := strings.Cut(line.Text, "=")
+		name = strings.TrimSpace(name)
+		_, duplicate := sources[name]
+		switch {
+		case !found:
+			f.wrong("attributes", line.where()+" must be NAME = SOURCE, such as country = header:X-Country")
+		case duplicate:
+			f.wrong("attributes", line.where()+" is a duplicate: "+name+" has a source already")
+		default:
+			sources[name] = strings.TrimSpace(source)
+		}
+	}
+	return sources
+}
+
+// wrongRoute records errors of a route at the inputs of its form: those of an entry name its line.
+func (f *form) wrongRoute(errs []limit.FieldError) {
+	messages := map[string][]string{}
+	for _, e := range errs {
+		list, entry, nested := strings.Cut(e.Field, ".")
+		message := e.Message
+		if nested && list == "attributes" {
+			message = entry + " " + message
+		} else if nested {
+			index, part, _ := strings.Cut(entry, ".")
+			n, err := strconv.Atoi(index)
+			if lines := f.lines(list); err == nil && n >= 0 && n < len(lines) {
+				message = lines[n].where() + map[string]string{"resource": " has a resource that", "cost": " has a cost that"}[part] + " " + message
+			}
+		}
+		messages[list] = append(messages[list], message)
+	}
+	for list, texts := range messages {
+		f.wrong(list, strings.Join(texts, "; "))
+	}
+}
+
+// refuseRoute is refuse, with the errors of a route at the inputs of its form.
+func (f *form) refuseRoute(err error) int {
+	heard := form{values: f.values}
+	status := heard.refuse(err)
+	f.problem = heard.problem
+	var errs []limit.FieldError
+	for field, message := range heard.errors {
+		errs = append(errs, limit.FieldError{Field: field, Message: message})
+	}
+	f.wrongRoute(errs)
+	return status
+}
+
+// newRoutePage begins with the defaults of a route. A query fills fields in.
+func (d *dashboard) newRoutePage(w http.ResponseWriter, r *http.Request, v *visit) error {
+	if !v.actor().May(tenants.MayEdit) {
+		return tenants.ErrForbidden
+	}
+	draft := route.New("")
+	f := &form{values: routeValues(&draft)}
+	for name, values := range r.URL.Query() {
+		if f.values.Has(name) && len(values) > 0 {
+			f.values.Set(name, values[0])
+		}
+	}
+	return d.showRouteForm(w, r, v, &routeEditView{Form: f}, http.StatusOK)
+}
+
+func (d *dashboard) editRoutePage(w http.ResponseWriter, r *http.Request, v *visit) error {
+	if !v.actor().May(tenants.MayEdit) {
+		return tenants.ErrForbidden
+	}
+	stored, err := d.Store.RouteBySlug(r.Context(), v.actor(), chi.URLParam(r, "slug"))
+	if err != nil {
+		return err
+	}
+	view := routeEditView{Form: &form{values: routeValues(&stored.Route)}, Slug: stored.Slug, Name: nameOr(stored.Name, stored.Slug), Version: stored.Version}
+	return d.showRouteForm(w, r, v, &view, http.StatusOK)
+}
+
+func (d *dashboard) showRouteForm(w http.ResponseWriter, r *http.Request, v *visit, view *routeEditView, status int) error {
+	v.frame.Title = "New route"
+	if !view.New() {
+		v.frame.Title = "Edit " + view.Name
+	}
+	shown := make([]string, 0, len(view.Form.values))
+	for name := range routeValues(&route.Route{}) {
+		if name != "slug" || view.New() {
+			shown = append(shown, name)
+		}
+	}
+	view.Stray = view.Form.stray(shown...)
+	return d.render(w, r, status, routeEditPage(v.frame, view))
+}
+
+func (d *dashboard) createRoute(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	draft := routeOf(f, f.Get("slug"), &route.Route{})
+	f.wrongRoute(draft.Validate())
+	status := http.StatusUnprocessableEntity
+	if !f.invalid() {
+		made, err := d.Store.CreateRoute(r.Context(), v.actor(), draft)
+		if err == nil {
+			return d.done(w, r, routeURL(made.Slug), "Route “"+nameOr(made.Name, made.Slug)+"” created. Test a request below, then point your gateway at /v1/authorize/"+made.Slug+".")
+		}
+		if status = f.refuseRoute(err); status == 0 {
+			return err
+		}
+	}
+	return d.showRouteForm(w, r, v, &routeEditView{Form: f}, status)
+}
+
+func (d *dashboard) editRoute(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	slug := chi.URLParam(r, "slug")
+	now, err := d.Store.RouteBySlug(r.Context(), v.actor(), slug)
+	if err != nil {
+		return err
+	}
+	view := routeEditView{Form: f, Slug: slug, Name: nameOr(now.Name, slug), Version: f.version(now.Version)}
+	changed := routeOf(f, slug, &now.Route)
+	f.wrongRoute(changed.Validate())
+	status := http.StatusUnprocessableEntity
+	if !f.invalid() {
+		made, err := d.Store.EditRoute(r.Context(), v.actor(), slug, f.match(), func(r *route.Route) error {
+			*r = changed
+			return nil
+		})
+		if err == nil {
+			return d.done(w, r, routeURL(slug), "Route “"+nameOr(made.Name, slug)+"” saved. It applies on every instance.")
+		}
+		if status = f.refuseRoute(err); status == 0 {
+			return err
+		}
+		if status == http.StatusPreconditionFailed {
+			view.Version = now.Version // saving again replaces the other change
+		}
+	}
+	return d.showRouteForm(w, r, v, &view, status)
+}
