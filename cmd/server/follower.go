@@ -71,7 +71,7 @@ func (f *follower) changed(ctx context.Context, c tenants.Change) {
 	default:
 		f.policies.Changed(c.Tenant, c.PolicyVersion, c.SubjectsVersion)
 	}
-	if f.listed.Load() && f.policies.Room() {
+	if f.listed.Load() && f.policies.HalfFree() {
 		f.mu.Lock()
 		f.fresh[c.Tenant] = true
 		f.mu.Unlock()
@@ -151,7 +151,7 @@ func (f *follower) readAll(ctx context.Context, all []limit.TenantID) {
 	var workers sync.WaitGroup
 	for worker := range preloaders {
 		workers.Go(func() {
-			for ctx.Err() == nil && f.policies.Room() && (worker == 0 || !f.served()) {
+			for ctx.Err() == nil && f.policies.HalfFree() && (worker == 0 || !f.served()) {
 				i := next.Add(1) - 1
 				if i >= int64(len(all)) {
 					return

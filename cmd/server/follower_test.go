@@ -47,7 +47,7 @@ func TestReadyWithTheTenantsThatFit(t *testing.T) {
 	}
 	stop()
 	require.NoError(t, <-ended)
-	require.False(t, policies.Room())
+	require.False(t, policies.HalfFree())
 
 	store.Close() // from here on, only who is in memory is there
 	for tenant, there := range map[limit.TenantID]bool{

@@ -68,7 +68,7 @@ func testNewTenants(t *testing.T, count int64, policyMemory int64) {
 		evictions, err := testutil.GatherAndCount(i.registry, "weir_policy_evictions_total")
 		require.NoError(t, err)
 		require.Equal(t, 1, evictions)
-		require.False(t, i.policies.Room())
+		require.False(t, i.policies.HalfFree())
 	}
 }
 

@@ -45,7 +45,7 @@ func TestAccessBudget(t *testing.T) {
 	})
 }
 
-// The same over HTTP: tenants apart from each other and from strangers.
+// The same over HTTP: tenants apart from each other and from unknown clients.
 func TestLogUnderAttack(t *testing.T) {
 	s := newAdminStack(t)
 	for range 200 {

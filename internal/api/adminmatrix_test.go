@@ -127,7 +127,7 @@ var adminCases = map[string]adminCase{
 }
 
 // For each operation: who may not, what it refuses, that another tenant's objects do not exist for
-// it, what it answers while Postgres is away, and that it works.
+// it, what it answers while Postgres is unavailable, and that it works.
 func TestEveryAdminOperation(t *testing.T) {
 	s := newAdminStack(t)
 	broken := s.withoutDatabase()

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"weir/internal/limit"
+
 	"github.com/stretchr/testify/require"
 )
 
@@ -130,7 +132,7 @@ func TestFixesOfLimits(t *testing.T) {
 	require.NotEmpty(t, p.Errors[0].Fix)
 }
 
-// Whoever sends back what was read is told which fields are only shown, and not that there are none such.
+// A client that sends back what it read learns which fields are read-only, not that they are unknown.
 func TestReadOnlyFields(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPut, "/v1/rules/r", obj{"limit": 1, "window": "1m"}).ok(201)
@@ -150,7 +152,7 @@ func TestReadOnlyFields(t *testing.T) {
 		read := s.call(c.key, http.MethodGet, c.path, nil).ok(200).json()
 		p := s.call(c.key, c.method, c.path, read).problem(422, codeInvalidRequest)
 		for _, field := range p.Errors {
-			require.Equal(t, msgReadOnly, field.Message, "%s %s: %s", c.method, c.path, field.Pointer)
+			require.Equal(t, "is read-only", field.Message, "%s %s: %s", c.method, c.path, field.Pointer)
 			require.NotEmpty(t, field.Fix)
 			delete(read, field.Pointer[1:])
 			objects++
@@ -159,6 +161,6 @@ func TestReadOnlyFields(t *testing.T) {
 	}
 	require.Greater(t, objects, 9*3)
 	p := s.call(s.key, http.MethodPost, "/v1/rules", obj{"slug": "q", "limit": 1, "window": "1m", "version": 1, "tenant_id": "x"}).problem(422, codeInvalidRequest)
-	require.Equal(t, []ProblemField{{"/tenant_id", msgUnknownField, p.Errors[0].Fix}, {"/version", msgReadOnly, "Omit it: the service sets it."}}, p.Errors)
+	require.Equal(t, []ProblemField{wrongField("/tenant_id", &limit.Problem{Message: unknownField.Message, Fix: p.Errors[0].Fix}), wrongField("/version", isSetByUs)}, p.Errors)
 	require.Equal(t, []string{"/rules/0/version"}, s.call(s.key, http.MethodPut, "/v1/config", obj{"rules": []obj{{"slug": "q", "limit": 1, "window": "1m", "version": 1}}}).pointers(422, codeInvalidRequest))
 }

@@ -58,7 +58,7 @@ type Deps struct {
 	Metrics       *Metrics
 	Readiness     func() Readiness // asked by /readyz, from any goroutine
 	// Follow makes this instance act on what was just written for a tenant, before the writer is
-	// answered; nil: it hears of it like all others.
+	// answered; nil: it is notified as all others are.
 	Follow func(ctx context.Context, tenant limit.TenantID)
 	// Invited is told of an invitation that was made, whose link is to be sent; nil: nobody is. It
 	// does not wait.
@@ -76,7 +76,7 @@ type Deps struct {
 // Readiness says whether this instance can serve checks.
 type Readiness struct {
 	Reason   string   // why it cannot now, for people; "" when it can
-	Degraded []string // parts that are away while checks are answered all the same, such as "redis"
+	Degraded []string // parts that are unavailable while checks are still answered, such as "redis"
 }
 
 type server struct {
@@ -138,7 +138,7 @@ func New(cfg Config, deps Deps) chi.Router {
 }
 
 // NewInternal returns the handler of the internal address: metrics and profiles. It asks for no key
-// and must not be reachable by strangers.
+// and must not be reachable from outside.
 func NewInternal(metrics prometheus.Gatherer) http.Handler {
 	r := chi.NewRouter()
 	r.Method(http.MethodGet, "/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))

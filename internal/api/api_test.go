@@ -39,7 +39,7 @@ func TestHealthAndReadiness(t *testing.T) {
 	require.Equal(t, "The server is shutting down.", a.problem(503, "NOT_READY").Detail)
 	require.Equal(t, "1", a.header.Get("Retry-After"))
 	get("/healthz").ok(200)
-	s.check(`{"subject":"a"}`).decision(200) // whoever still comes while it drains is served
+	s.check(`{"subject":"a"}`).decision(200) // requests that come while it drains are served
 
 	for _, path := range []string{"/healthz", "/readyz"} {
 		require.Empty(t, s.contract.call("", http.MethodHead, path, nil).body)
@@ -70,7 +70,7 @@ func TestInternal(t *testing.T) {
 	require.Equal(t, 404, get("/v1/check").Code)
 }
 
-// Beyond what fits, requests are refused at once, and whoever watches the process still gets an
+// Beyond what fits, requests are refused at once, and monitoring still gets an
 // answer. A request whose body is on its way takes no place.
 func TestShedding(t *testing.T) {
 	s := newCheckStack(t)
@@ -225,7 +225,7 @@ func TestAccessLog(t *testing.T) {
 	before := s.log.String()
 	s.check(`{"subject":"person@example.com"}`).decision(200)
 	s.check(`{"subject":"person@example.com","x":1}`)
-	require.Equal(t, before, s.log.String(), "the road of a check writes nothing")
+	require.Equal(t, before, s.log.String(), "the path of a check writes nothing")
 
 	s.contract.call(s.key, "GET", "/v1/subjects/person@example.com?token=hidden", nil, header{"X-Request-Id", "find-me"})
 	s.contract.call("", "GET", "/nothing/here?token=hidden", nil)

@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 	"github.com/danielgtaylor/huma/v2/negotiation"
 
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -66,7 +67,7 @@ func (in *AuditParams) pagesOnly() error {
 		is   bool
 	}{{"cursor", in.Cursor != ""}, {"limit", in.asked.limited}} {
 		if given.is {
-			wrong = append(wrong, ProblemField{Pointer: "query:" + given.name, Message: "goes with format=json only: the others give all rows at once"})
+			wrong = append(wrong, wrongField("query:"+given.name, limit.Wrong("Omit it, or use format=json.", "is only for format=json: other formats have all rows")))
 		}
 	}
 	return invalidIfAny(wrong)
@@ -205,7 +206,7 @@ func (in *AuditParams) filter() (tenants.AuditFilter, error) {
 		}
 		t, err := time.Parse(time.RFC3339, bound.text)
 		if err != nil {
-			return f, invalid(ProblemField{Pointer: "query:" + bound.name, Message: "must be a time such as 2026-01-31T12:00:00Z (RFC 3339)"})
+			return f, invalid(wrongField("query:"+bound.name, notRFC3339))
 		}
 		*bound.to = &t
 	}
@@ -269,7 +270,7 @@ func (a *admin) verifyAudit(ctx context.Context, in *AuditVerifyParams) (*huma.S
 		}
 		mark, err := tenants.ParseAuditMark(given.text)
 		if err != nil {
-			wrong = append(wrong, ProblemField{Pointer: "query:" + given.name, Message: err.Error()})
+			wrong = append(wrong, wrongField("query:"+given.name, limit.ProblemOf(err)))
 		}
 		*given.to = &mark
 	}

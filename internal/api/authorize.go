@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/origin"
 )
 
@@ -162,7 +163,7 @@ func (q *authorizeQuestion) fromHTTP(r *http.Request, sc *scratch) {
 	}
 	keys := r.Header[keyHeader]
 	if len(keys) > 1 {
-		q.unreadable = invalidHeader(keyHeader, "is there more than once")
+		q.unreadable = invalidHeader(keyHeader, isRepeated)
 		return
 	}
 	if len(keys) == 1 {
@@ -178,7 +179,7 @@ func (q *authorizeQuestion) fromHTTP(r *http.Request, sc *scratch) {
 	case len(values) == 1 && values[0] == "403":
 		q.deniedStatus = http.StatusForbidden
 	default:
-		q.unreadable = invalidHeader("Weir-Denied-Status", "must be 403 or 429, once")
+		q.unreadable = invalidHeader("Weir-Denied-Status", limit.MustBe("403 or 429, once"))
 		return
 	}
 	sc.body = sc.body[:0]

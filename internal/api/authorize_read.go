@@ -26,7 +26,7 @@ const (
 	attributePrefix = "weir-attribute-"
 )
 
-// A header of the question, a bit for each, to find those that are there twice.
+// A header of the question, a bit for each, to find duplicates.
 const (
 	askedSubject = 1 << iota
 	askedResource
@@ -65,13 +65,13 @@ func (q *authorizeQuestion) decode(policy *check.Policy, sc *scratch) ([]check.R
 			bit = askedCost
 			cost, ok := parseCost(value)
 			if !ok {
-				return nil, invalid(ProblemField{Pointer: "header:Weir-Cost", Message: costMessage})
+				return nil, invalid(wrongField("header:Weir-Cost", badCost))
 			}
 			f.cost = cost
 		case named(name, "weir-encoding"):
 			bit = askedEncoding
 			if !named(value, "percent") {
-				return nil, invalid(ProblemField{Pointer: "header:Weir-Encoding", Message: "must be percent; left out, values are taken literally"})
+				return nil, invalid(wrongField("header:Weir-Encoding", limit.Wrong("Use percent, or omit it to send values as they are.", "must be percent")))
 			}
 			percent = true
 		case len(name) > len(attributePrefix) && is(name[:len(attributePrefix)], attributePrefix):
@@ -131,10 +131,10 @@ func (f *checkFields) refusal() check.Code {
 func usable(value []byte) bool {
 	for _, c := range value {
 		if c < ' ' || c > '~' {
-			return nameProblem(value, false) == ""
+			return nameProblem(value, false) == nil
 		}
 	}
-	return nameProblem(value, true) == ""
+	return nameProblem(value, true) == nil
 }
 
 // addAttribute adds an attribute. Header names have no letter case, so names of attributes are in
@@ -242,10 +242,10 @@ func named(name []byte, lower string) bool { return len(name) == len(lower) && i
 func repeatedHeader(twice uint) *Problem {
 	for bit, name := range map[uint]string{askedCost: "Weir-Cost", askedPlan: "Weir-Plan", askedEncoding: "Weir-Encoding"} {
 		if twice&bit != 0 {
-			return invalid(ProblemField{Pointer: "header:" + name, Message: "is there more than once"})
+			return invalid(wrongField("header:"+name, isRepeated))
 		}
 	}
-	return newProblem(http.StatusBadRequest, codeInvalidHeader, "A header is there more than once.")
+	return newProblem(http.StatusBadRequest, codeInvalidHeader, "A header may appear only once, and appears twice.")
 }
 
 // refuse leaves a denial in sc that no rule made. decide answers it as it stands.

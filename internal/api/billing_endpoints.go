@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -84,7 +85,7 @@ func (f *BillingEndpointFields) apply(e *tenants.BillingEndpoint) []ProblemField
 	e.GraceDays = int(f.GraceDays.patch(int64(e.GraceDays), defaultGraceDays))
 	e.FallbackPlan = f.FallbackPlan.patch(e.FallbackPlan, "")
 	if f.FallbackPlan.given() && f.FallbackPlan.Value == "" { // the store takes "" for none
-		return []ProblemField{{Pointer: "/fallback_plan", Message: "must be the slug of a plan, or null"}}
+		return []ProblemField{wrongField("/fallback_plan", notSlugOrNull)}
 	}
 	return nil
 }
@@ -140,7 +141,7 @@ func (a *admin) patchBillingEndpoint(ctx context.Context, in *struct {
 		errs := b.apply(e)
 		b.SigningSecrets.refuseNull(&errs, "/signing_secrets")
 		if b.SigningSecrets.Set && b.AddSigningSecret.given() {
-			errs = append(errs, ProblemField{Pointer: "/add_signing_secret", Message: "cannot be combined with signing_secrets"})
+			errs = append(errs, wrongField("/add_signing_secret", limit.Wrong("Send one of the two.", "cannot be combined with signing_secrets")))
 		}
 		secrets := tenants.BillingSecrets{APIKey: b.apiKey()}
 		if b.SigningSecrets.given() {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -60,7 +61,7 @@ func (a *admin) listBillingEvents(ctx context.Context, in *BillingEventsQuery) (
 	if in.Endpoint != "" {
 		id, err := uuid.Parse(in.Endpoint)
 		if err != nil {
-			return nil, invalid(ProblemField{Pointer: "query:endpoint", Message: "must be the id of a billing endpoint"})
+			return nil, invalid(wrongField("query:endpoint", limit.Wrong("Use an id that GET /v1/billing/endpoints lists.", "must be the id of a billing endpoint")))
 		}
 		filter.Endpoint = &id
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -66,7 +67,7 @@ func (a *admin) putBillingPrice(ctx context.Context, in *struct {
 	if b.Endpoint.given() {
 		id, err := uuid.Parse(b.Endpoint.Value)
 		if err != nil {
-			errs = append(errs, ProblemField{Pointer: "/endpoint", Message: "names no billing endpoint of this tenant"})
+			errs = append(errs, wrongField("/endpoint", limit.Wrong("Use an id that GET /v1/billing/endpoints lists.", "names no billing endpoint of this tenant")))
 		}
 		p.Endpoint = id
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // Bulk transfer of subjects: a GET that streams all of them, and a POST that takes as many. Both go
-// through the guard like any other operation, but for their bodies, which are too large to be held
+// through the guard as all operations do, except for their bodies, which are too large to be held
 // as text: bulk_export.go writes one as it is read from Postgres, bulk_import.go reads one line by
 // line.
 
@@ -76,7 +76,7 @@ func (a *admin) bulkRoutes() {
 	table := &huma.MediaType{Schema: &huma.Schema{
 		Type: huma.TypeString, Description: "The columns subject, plan, state, billing_ref, cycle_anchor and labels (a JSON object), with their names in the first line",
 	}}
-	schemaOf[BulkSubject](a.api) // a component of the document, for those who read the line above
+	schemaOf[BulkSubject](a.api) // a component of the document, for readers of the line above
 
 	get := a.operation(http.MethodGet, path, "export-subjects", "Export subjects", nil)
 	get.Tags = []string{tagOf("/v1/subjects")}
@@ -185,7 +185,7 @@ func linesProblem(e *tenants.LinesError) *Problem {
 		if !strings.HasPrefix(pointer, "/") { // as the store spells it
 			pointer = jsonPointer(pointer)
 		}
-		fields[i] = ProblemField{Pointer: "line:" + itoa(int64(l.Line)) + pointer, Message: l.Message}
+		fields[i] = ProblemField{Pointer: "line:" + itoa(int64(l.Line)) + pointer, Message: l.Message, Fix: l.Fix}
 	}
 	p := invalid(fields...)
 	if e.Total > len(fields) {
@@ -194,7 +194,7 @@ func linesProblem(e *tenants.LinesError) *Problem {
 	return p
 }
 
-// mergedLines are the errors of both, in the order of the lines, as many as are told apart.
+// mergedLines are the errors of both, in the order of the lines, as many as are listed.
 func mergedLines(a, b *tenants.LinesError) *tenants.LinesError {
 	if b == nil {
 		return a

@@ -15,6 +15,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/negotiation"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -32,7 +33,7 @@ func (in *SubjectFilterParams) filter() (tenants.SubjectFilter, error) {
 	}
 	name, value, hasValue := strings.Cut(in.Label, "=")
 	if name == "" && hasValue {
-		return filter, invalid(ProblemField{Pointer: "query:label", Message: "must be NAME=VALUE or NAME"})
+		return filter, invalid(wrongField("query:label", limit.MustBe("NAME=VALUE or NAME")))
 	}
 	filter.LabelKey = name
 	if hasValue {
@@ -73,7 +74,7 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 		if !errors.Is(err, errClientGone) {
 			_ = a.problem(ctx, err) // logs it
 		}
-		// The status is out; what is left is not to pretend that the body is whole.
+		// The status is out; it only remains not to pretend that the body is complete.
 		panic(http.ErrAbortHandler)
 	}}, nil
 }

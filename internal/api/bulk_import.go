@@ -181,13 +181,13 @@ func (f *importFile) checkHeader(columns []string) {
 	for i, name := range columns {
 		switch {
 		case !slices.Contains(importColumns, name):
-			f.wrong.Add(1, limit.FieldError{Field: name, Message: "is no column: take of " + strings.Join(importColumns, ", ")})
+			f.wrong.Add(1, limit.FieldProblem(name, limit.Wrong("Use columns of "+strings.Join(importColumns, ", ")+".", "is not a known column")))
 		case slices.Contains(columns[:i], name):
-			f.wrong.Add(1, limit.FieldError{Field: name, Message: "is there twice"})
+			f.wrong.Add(1, limit.FieldProblem(name, limit.Duplicate))
 		}
 	}
 	if !slices.Contains(columns, "subject") {
-		f.wrong.Add(1, limit.FieldError{Field: "subject", Message: "is required: the first line names the columns"})
+		f.wrong.Add(1, limit.FieldProblem("subject", limit.Wrong("Add the column.", "is required: the first line names the columns")))
 	}
 }
 
@@ -208,7 +208,7 @@ func (f *importFile) lineOfCells(line int, columns, cells []string) tenants.Subj
 			if cell != "" {
 				at, err := time.Parse(time.RFC3339Nano, cell)
 				if err != nil {
-					f.wrong.Add(line, limit.FieldError{Field: "cycle_anchor", Message: "must be a time as RFC 3339 writes it, such as 2026-01-31T00:00:00Z"})
+					f.wrong.Add(line, limit.FieldProblem("cycle_anchor", notRFC3339))
 				}
 				anchor = &at
 			}
@@ -218,14 +218,14 @@ func (f *importFile) lineOfCells(line int, columns, cells []string) tenants.Subj
 			if cell != "" {
 				var err error
 				if state, err = check.ParseSubjectState(cell); err != nil {
-					f.wrong.Add(line, limit.FieldError{Field: "state", Message: "must be one of active, blocked, exempt"})
+					f.wrong.Add(line, limit.FieldProblem("state", limit.OneOf("active, blocked, exempt")))
 				}
 			}
 			l.State = &state
 		case "labels":
-			labels, wrong := labelsOfCell(cell)
-			if wrong != "" {
-				f.wrong.Add(line, limit.FieldError{Field: "labels", Message: wrong})
+			labels, ok := labelsOfCell(cell)
+			if !ok {
+				f.wrong.Add(line, limit.FieldProblem("labels", limit.MustBe(`a JSON object of strings, such as {"region":"eu"}`)))
 			}
 			l.Labels = tenants.PackLabels(labels)
 		}
@@ -233,23 +233,23 @@ func (f *importFile) lineOfCells(line int, columns, cells []string) tenants.Subj
 	return l
 }
 
-func labelsOfCell(cell string) (map[string]string, string) {
-	const wrong = `must be a JSON object of texts, such as {"region":"eu"}`
+// labelsOfCell reads labels from a cell of a table, which has them in JSON.
+func labelsOfCell(cell string) (labels map[string]string, ok bool) {
 	if cell == "" {
-		return nil, ""
+		return nil, true
 	}
 	var values map[string]*string
 	if checkJSON([]byte(cell)) != nil || json.Unmarshal([]byte(cell), &values) != nil {
-		return nil, wrong
+		return nil, false
 	}
-	labels := make(map[string]string, len(values))
+	labels = make(map[string]string, len(values))
 	for name, value := range values {
 		if value == nil {
-			return nil, wrong
+			return nil, false
 		}
 		labels[name] = *value
 	}
-	return labels, ""
+	return labels, true
 }
 
 // readLines reads JSON, one object a line; empty lines are nothing.
@@ -292,7 +292,7 @@ func (f *importFile) lineOfJSON(number int, data []byte, schema *huma.Schema) (t
 	}
 	if wrong := validate(f.registry, schema, tree); len(wrong) > 0 {
 		for _, field := range wrong {
-			f.wrong.Add(number, limit.FieldError{Field: field.Pointer, Message: field.Message})
+			f.wrong.Add(number, limit.FieldError{Field: field.Pointer, Message: field.Message, Fix: field.Fix})
 		}
 		return l, nil
 	}
@@ -305,7 +305,7 @@ func (f *importFile) lineOfJSON(number int, data []byte, schema *huma.Schema) (t
 		l.Plan = ptr(in.Plan.or(""))
 	}
 	if in.Plan.given() && in.Plan.Value == "" { // the store takes "" for none
-		f.wrong.Add(number, limit.FieldError{Field: "plan", Message: "must be the slug of a plan, or null"})
+		f.wrong.Add(number, limit.FieldProblem("plan", notSlugOrNull))
 	}
 	if in.BillingRef.Set {
 		l.BillingRef = ptr(in.BillingRef.or(""))
@@ -337,7 +337,7 @@ func (f *importFile) overridesOf(number int, in map[string]Optional[ConfigOverri
 			o.Limit = body.patch(limit.Limit{}, "/overrides/"+escapePointer(rule), &wrong)
 			o.Reason, o.StartsAt, o.ExpiresAt = body.Reason.or(""), optionalTime(body.StartsAt), optionalTime(body.ExpiresAt)
 			for _, field := range wrong {
-				f.wrong.Add(number, limit.FieldError{Field: field.Pointer, Message: field.Message})
+				f.wrong.Add(number, limit.FieldError{Field: field.Pointer, Message: field.Message, Fix: field.Fix})
 			}
 		}
 		out = append(out, o)

@@ -180,7 +180,7 @@ func TestImportRefusals(t *testing.T) {
 
 	bad := s.bulk("", csvType, "subject,state\n"+strings.Repeat("u,x\n", 300)).problem(422, codeInvalidRequest)
 	require.Len(t, bad.Errors, maxProblemFields)
-	require.Equal(t, "599 fields are not valid; errors names 100 of them.", bad.Detail, "300 states, and a subject that is there 300 times")
+	require.Equal(t, "599 fields are not valid; errors names 100 of them.", bad.Detail, "300 states, and a subject 300 times")
 }
 
 // What is larger than an import may be is refused before it is held.
@@ -247,7 +247,7 @@ func TestBulkSlots(t *testing.T) {
 	s.bulk("", csvType, "subject\n").ok(200)
 }
 
-// An export that cannot be finished does not look like one that is whole.
+// An export that cannot be finished does not look complete.
 func TestExportThatBreaksOff(t *testing.T) {
 	s := newSubjectStack(t)
 	// More than all buffers between Postgres and here hold: both ends of the connection are told to keep little.
@@ -312,7 +312,7 @@ func TestOverridesOfAllSubjects(t *testing.T) {
 	}
 }
 
-// What is wrong with a file is told at once, whoever finds it: what a line lacks, and what the tenant lacks.
+// What is wrong with a file is reported at once, wherever it is found: what a line lacks, and what the tenant lacks.
 func TestImportNamesAllThatIsWrong(t *testing.T) {
 	s := newSubjectStack(t)
 	require.Equal(t, []string{"line:2/plan", "line:4/subject", "line:5/plan"},

@@ -15,7 +15,7 @@ import (
 // waits for it.
 //
 // With a maximum of 10 000, a tenant has at most 5 000 requests served at once, and at most 2 500
-// whose bodies are on their way. Whoever opens 10 000 HTTP/2 streams and sends no body gets 503 for
+// whose bodies are on their way. A client that opens 10 000 HTTP/2 streams and sends no body gets 503 for
 // 7 500 of them, and everybody else is served as before.
 type capacity struct {
 	inFlight *atomic.Int64

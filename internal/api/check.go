@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 )
 
 // httpQuestion is POST /v1/check, POST /check or POST /v1/check/batch over net/http.
@@ -109,7 +110,7 @@ func deniedStatusOf(h http.Header) (int, *Problem) {
 	case len(values) == 1 && values[0] == "200":
 		return http.StatusOK, nil
 	}
-	return 0, invalidHeader("Weir-Denied-Status", "must be 200 or 429, once")
+	return 0, invalidHeader("Weir-Denied-Status", limit.MustBe("200 or 429, once"))
 }
 
 // refuse answers a request about which nothing was decided.

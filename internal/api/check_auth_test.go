@@ -139,7 +139,7 @@ func TestKeysThatEnd(t *testing.T) {
 	s.untouched("a")
 }
 
-// While Postgres is away, who is known is served, and who is not known is not called wrong: a client takes a 401
+// While Postgres is unavailable, a known key works, and an unknown key is not called wrong: a client takes a 401
 // for final.
 func TestChecksWithoutPostgres(t *testing.T) {
 	s := newCheckStack(t)
@@ -219,7 +219,7 @@ func (g *gate) close() {
 	}
 }
 
-// Whoever mixes up the operator's key with a tenant's would have no limits, and no error.
+// A client that uses an operator key by mistake would have no limits, and no error.
 func TestOperatorKeyAsksNoChecks(t *testing.T) {
 	s := newCheckStack(t)
 	_, key, err := s.db.Store.CreateOperatorKey(t.Context(), "test")

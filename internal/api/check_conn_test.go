@@ -91,7 +91,7 @@ func TestPipelining(t *testing.T) {
 	s.serve(Config{Headers: bothStyles}, s.newDeps(t, memoryEngine()))
 	const n = 10_000
 	c := s.dial()
-	require.NoError(t, c.SetDeadline(time.Now().Add(5*time.Minute))) // a machine may be slow; an answer that is missing is found all the same
+	require.NoError(t, c.SetDeadline(time.Now().Add(5*time.Minute))) // a machine may be slow; a missing answer is still found
 	go func() {
 		var b strings.Builder
 		for i := range n {

@@ -21,18 +21,27 @@ const (
 	defaultResource = "default"
 )
 
-const (
-	costMessage  = "must be a whole number from 0 to 1000000000000000, written without sign, point or exponent"
-	planMessage  = "must be the slug of one of the tenant's plans"
-	batchMessage = "must be a list of 1 to 100 checks"
+// What may be wrong with the fields of a check.
+var (
+	badCost = limit.Wrong("Send a whole number from 0 to 1000000000000000, in digits alone.",
+		"must be a whole number from 0 to 1000000000000000, written without sign, point or exponent")
+	badPlan           = limit.Wrong("Create the plan first, or use one that GET /v1/plans lists.", "must be the slug of one of the tenant's plans")
+	badBatch          = limit.MustBe("a list of 1 to %d checks", maxBatch)
+	notName           = limit.MustBe("a string of 1 to %d bytes", limit.MaxNameBytes)
+	notStrings        = limit.MustBe("an object of at most %d strings", limit.MaxAttributes)
+	tooManyAttributes = limit.Wrong("Send fewer.", "may have at most %d attributes", limit.MaxAttributes)
+	badAttributeName  = limit.Wrong("Rename the attribute.", "is not the name of an attribute: 1 to 64 of A-Z, a-z, 0-9, _ . - and neither subject nor resource")
+	noSubject         = limit.Wrong("Send the customer, user or address that is limited.", "is required: 1 to %d bytes that say who is limited", limit.MaxNameBytes)
+	noChecks          = limit.Wrong("Send a list of 1 to 100 checks.", "is required: a list of 1 to 100 checks")
+	notCheck          = limit.Wrong("Write each check in braces: {...}.", "must be a check: an object")
 )
 
-// decoder reads the body of a check. It is written by hand because it is on the road of every check,
+// decoder reads the body of a check. It is written by hand because it is on the path of every check,
 // and because no lenient reading will do: two bodies that a proxy or a log reads differently must
 // not count on the same counter.
 //
 // Malformed JSON, unknown and repeated fields end it at once (400). A field with a value that it may
-// not have (422) is noted, and reading goes on, so that the answer names all such fields.
+// not have (422) is noted, and reading continues, so that the answer names all such fields.
 type decoder struct {
 	body []byte
 	pos  int
@@ -141,7 +150,7 @@ func (d *decoder) check(req *check.Request, depth int) *Problem {
 		}
 	}
 	if f.seen&fieldSubject == 0 {
-		d.invalidField("subject", "is required: 1 to 256 bytes that say who is being limited")
+		d.invalidField("subject", noSubject)
 	}
 	if d.errs == nil {
 		f.copyTo(req)
@@ -173,21 +182,21 @@ func (d *decoder) value(f *checkFields, field checkField, depth int) (p *Problem
 // nameValue reads a subject or a resource.
 func (d *decoder) nameValue(field string, depth int) ([]byte, *Problem) {
 	if d.peek() != '"' {
-		return nil, d.wrong(field, "must be a string of 1 to 256 bytes", depth)
+		return nil, d.wrong(field, notName, depth)
 	}
 	s, plain, p := d.str()
 	if p == nil {
-		if message := nameProblem(s, plain); message != "" {
-			d.invalidField(field, message)
+		if problem := nameProblem(s, plain); problem != nil {
+			d.invalidField(field, problem)
 		}
 	}
 	return s, p
 }
 
 // nameProblem is limit.ValidName, and quicker for the plain strings that nearly all names are.
-func nameProblem(s []byte, plain bool) string {
+func nameProblem(s []byte, plain bool) *limit.Problem {
 	if plain && len(s) >= 1 && len(s) <= limit.MaxNameBytes {
-		return ""
+		return nil
 	}
 	return limit.ValidName(string(s))
 }
@@ -195,7 +204,7 @@ func nameProblem(s []byte, plain bool) string {
 // costValue reads a cost. Digits are the only spelling, so that no number is ever rounded.
 func (d *decoder) costValue(depth int) (int64, *Problem) {
 	if c := d.peek(); c != '-' && (c < '0' || c > '9') {
-		return 0, d.wrong("cost", costMessage, depth)
+		return 0, d.wrong("cost", badCost, depth)
 	}
 	literal, p := d.number()
 	if p != nil {
@@ -210,7 +219,7 @@ func (d *decoder) costValue(depth int) (int64, *Problem) {
 		n = n*10 + int64(c-'0')
 	}
 	if n > maxCost {
-		d.invalidField("cost", costMessage)
+		d.invalidField("cost", badCost)
 	}
 	return n, nil
 }
@@ -219,11 +228,11 @@ func (d *decoder) costValue(depth int) (int64, *Problem) {
 // plan further down, so it is turned away here, in the same words.
 func (d *decoder) planValue(depth int) ([]byte, *Problem) {
 	if d.peek() != '"' {
-		return nil, d.wrong("plan", planMessage, depth)
+		return nil, d.wrong("plan", badPlan, depth)
 	}
 	s, _, p := d.str()
 	if p == nil && len(s) == 0 {
-		d.note("plan", planMessage)
+		d.note("plan", badPlan)
 	}
 	return s, p
 }
@@ -235,13 +244,13 @@ func (d *decoder) boolValue(field string, depth int) (bool, *Problem) {
 	case 'f':
 		return false, d.literal("false")
 	}
-	return false, d.wrong(field, "must be true or false", depth)
+	return false, d.wrong(field, notBoolean, depth)
 }
 
 // attributes reads the object of attributes.
 func (d *decoder) attributes(f *checkFields, depth int) *Problem {
 	if d.peek() != '{' {
-		return d.wrong("attributes", "must be an object of at most 16 strings", depth)
+		return d.wrong("attributes", notStrings, depth)
 	}
 	var rest map[string]bool // names beyond the 16th: they are refused, but must not repeat either
 	d.pos++                  // {
@@ -280,23 +289,23 @@ func (d *decoder) attributes(f *checkFields, depth int) *Problem {
 		f.attributeCount++
 	}
 	if n > limit.MaxAttributes {
-		d.invalidField("attributes", "may hold at most 16 attributes")
+		d.invalidField("attributes", tooManyAttributes)
 	}
 	return nil
 }
 
 func (d *decoder) attributeValue(name []byte, depth int) ([]byte, *Problem) {
 	if !limit.ValidAttributeName(name) {
-		d.invalidField(attributePath(name), "is not the name of an attribute: 1 to 64 of A-Z, a-z, 0-9, _ . - and neither subject nor resource")
+		d.invalidField(attributePath(name), badAttributeName)
 		return nil, d.skip(depth)
 	}
 	if d.peek() != '"' {
-		return nil, d.wrong(attributePath(name), "must be a string of 1 to 256 bytes", depth)
+		return nil, d.wrong(attributePath(name), notName, depth)
 	}
 	value, plain, p := d.str()
 	if p == nil {
-		if message := nameProblem(value, plain); message != "" {
-			d.invalidField(attributePath(name), message)
+		if problem := nameProblem(value, plain); problem != nil {
+			d.invalidField(attributePath(name), problem)
 		}
 	}
 	return value, p
@@ -338,15 +347,15 @@ func (f *checkFields) copyTo(req *check.Request) {
 }
 
 // note records what is wrong with a field, given by its path below the check.
-func (d *decoder) note(path, message string) {
+func (d *decoder) note(path string, problem *limit.Problem) {
 	if len(d.errs) < maxFieldErrors {
-		d.errs = append(d.errs, ProblemField{Pointer: d.pointer(path), Message: message})
+		d.errs = append(d.errs, wrongField(d.pointer(path), problem))
 	}
 }
 
-func (d *decoder) invalidField(path, message string) {
+func (d *decoder) invalidField(path string, problem *limit.Problem) {
 	d.onlyPlans = false
-	d.note(path, message)
+	d.note(path, problem)
 }
 
 func (d *decoder) pointer(path string) string {
@@ -361,14 +370,14 @@ func (d *decoder) pointer(path string) string {
 }
 
 // wrong skips a value of a type that the field may not have, and notes that.
-func (d *decoder) wrong(path, message string, depth int) *Problem {
+func (d *decoder) wrong(path string, problem *limit.Problem, depth int) *Problem {
 	if p := d.skip(depth); p != nil {
 		return p
 	}
 	if path == "plan" {
-		d.note(path, message)
+		d.note(path, problem)
 	} else {
-		d.invalidField(path, message)
+		d.invalidField(path, problem)
 	}
 	return nil
 }
@@ -393,7 +402,8 @@ func unknownPlan(fields ...ProblemField) *Problem {
 }
 
 func (d *decoder) unknownField(name []byte, known []string) *Problem {
-	field := ProblemField{Pointer: d.pointer(pointerToken(name)), Message: "is not a field here; known are " + strings.Join(known, ", ")}
+	names := strings.Join(known, ", ")
+	field := wrongField(d.pointer(pointerToken(name)), limit.Wrong("Omit it, or use one of "+names+".", "is not a field here; known are %s", names))
 	for _, k := range known {
 		if strings.EqualFold(k, string(name)) {
 			field.Fix = "Write it " + k + "."
@@ -407,7 +417,7 @@ func (d *decoder) duplicateField(path ...[]byte) *Problem {
 	for i := range path {
 		tokens[i] = pointerToken(path[i])
 	}
-	return badField(codeDuplicateField, ProblemField{Pointer: d.pointer(strings.Join(tokens, "/")), Message: "is there twice"})
+	return badField(codeDuplicateField, wrongField(d.pointer(strings.Join(tokens, "/")), limit.Duplicate))
 }
 
 func badField(code string, field ProblemField) *Problem {

@@ -29,7 +29,7 @@ func (d *decoder) decodeBatch(body []byte) ([]check.Request, *Problem) {
 		}
 		seen = true
 		if d.peek() != '[' {
-			p = d.wrong("checks", batchMessage, 1)
+			p = d.wrong("checks", badBatch, 1)
 		} else {
 			reqs, p = d.checks(reqs)
 			d.reqs = reqs[:len(reqs):cap(reqs)]
@@ -39,7 +39,7 @@ func (d *decoder) decodeBatch(body []byte) ([]check.Request, *Problem) {
 		}
 	}
 	if !seen {
-		d.invalidField("checks", "is required: a list of 1 to 100 checks")
+		d.invalidField("checks", noChecks)
 	}
 	if p := d.end(); p != nil {
 		return nil, p
@@ -64,7 +64,7 @@ func (d *decoder) checks(reqs []check.Request) (_ []check.Request, p *Problem) {
 			p = d.skip(2)
 		case d.peek() != '{':
 			d.entry = n
-			p = d.wrong("", "must be a check: an object", 2)
+			p = d.wrong("", notCheck, 2)
 		default:
 			d.entry = n
 			reqs = append(reqs, check.Request{})
@@ -76,7 +76,7 @@ func (d *decoder) checks(reqs []check.Request) (_ []check.Request, p *Problem) {
 	}
 	d.entry = -1
 	if n == 0 || n > maxBatch {
-		d.invalidField("checks", batchMessage)
+		d.invalidField("checks", badBatch)
 	}
 	return reqs, nil
 }

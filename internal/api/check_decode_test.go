@@ -198,7 +198,7 @@ var badBodies = []badBody{
 	{"attribute of 0 bytes", `{"subject":"a","attributes":{"ip":""}}`, 422, "INVALID_REQUEST", []string{"/attributes/ip"}},
 	{"attribute of 257 bytes", `{"subject":"a","attributes":{"ip":"` + strings.Repeat("v", 257) + `"}}`, 422, "INVALID_REQUEST", []string{"/attributes/ip"}},
 	{"attribute with a control", `{"subject":"a","attributes":{"ip":"\u0007"}}`, 422, "INVALID_REQUEST", []string{"/attributes/ip"}},
-	// "" means the default plan further down; asked for by name it is a plan like any other.
+	// "" means the default plan further down; asked for by name it is an ordinary plan.
 	{"plan empty", `{"subject":"a","plan":""}`, 422, "UNKNOWN_PLAN", []string{"/plan"}},
 	{"plan null", `{"subject":"a","plan":null}`, 422, "UNKNOWN_PLAN", []string{"/plan"}},
 	{"plan number", `{"subject":"a","plan":1}`, 422, "UNKNOWN_PLAN", []string{"/plan"}},
@@ -358,7 +358,7 @@ func referenceCheck(body []byte) verdict {
 			bad(pointer)
 		}
 	}
-	valid := func(s string) bool { return limit.ValidName(s) == "" }
+	valid := func(s string) bool { return limit.ValidName(s) == nil }
 	if in.Subject == nil {
 		bad("/subject")
 	}
@@ -407,7 +407,7 @@ func referenceAttributes(raw jsontext.Value, v *verdict, bad func(string)) {
 		if n >= limit.MaxAttributes {
 			continue
 		}
-		if !limit.ValidAttributeName(a.Name) || value.Kind() != '"' || json.Unmarshal(value, &a.Value) != nil || limit.ValidName(a.Value) != "" {
+		if !limit.ValidAttributeName(a.Name) || value.Kind() != '"' || json.Unmarshal(value, &a.Value) != nil || limit.ValidName(a.Value) != nil {
 			bad("/attributes/" + pointerToken([]byte(a.Name)))
 		}
 		v.req.Attributes = append(v.req.Attributes, a)

@@ -7,7 +7,7 @@ import (
 	"weir/internal/limit"
 )
 
-// The answer to a check is appended field by field: its shape is fixed, and this is the road of
+// The answer to a check is appended field by field: its shape is fixed, and this is the path of
 // every check. docs/check.md describes the fields.
 
 // appendDecision appends one decision as a JSON object.

@@ -35,7 +35,7 @@ func (d *decoder) open() *Problem {
 		return nil
 	}
 	if checkJSON(d.body) == nil { // well-formed, and not what is asked for, as in the admin API
-		return invalid(ProblemField{Message: "must be an object"})
+		return invalid(wrongField("", notObject))
 	}
 	return d.malformed("a JSON object")
 }

@@ -104,7 +104,7 @@ func TestCheckPlansAndStates(t *testing.T) {
 	require.Equal(t, "pro", *d.Plan)
 	require.Equal(t, int64(50), *d.Limit)
 
-	// Whoever holds a key may name any plan of its tenant; the next check that names none is not touched by it.
+	// A client may name any plan of its tenant; the next check that names none is not touched by it.
 	d = s.check(`{"subject":"guest","plan":"pro"}`).decision(200)
 	require.Equal(t, "plan:pro", d.Rules[0].Source)
 	require.Equal(t, int64(49), *d.Remaining)
@@ -313,7 +313,7 @@ func TestTenantQuota(t *testing.T) {
 	s.check(`{"subject":"a"}`).decision(200)
 }
 
-// While the store is away, tenants that are loaded are served; one that is not is told to come back.
+// While the store is unavailable, tenants that are loaded are served; one that is not is told to come back.
 func TestPolicyUnavailable(t *testing.T) {
 	s := newCheckStack(t)
 	deps := s.deps
@@ -333,7 +333,7 @@ func (brokenSource) LoadPolicy(context.Context, limit.TenantID) (check.PolicyDat
 	return check.PolicyData{}, fmt.Errorf("password authentication failed: %w", tenants.ErrUnavailable)
 }
 
-// Redis is away: each rule answers by its own policy, marked as degraded, and no check fails.
+// Redis is unavailable: each rule answers by its own policy, marked as degraded, and no check fails.
 func TestCheckDegraded(t *testing.T) {
 	s := newCheckStack(t)
 	deny := hourly("strict", "strict", 5, "subject")
@@ -375,7 +375,7 @@ func (awayEngine) Evaluate(_ context.Context, calls ...*engine.Call) {
 	}
 }
 
-// A rule that a person changes takes effect without a restart, and the counter goes on, also where the
+// A rule that a person changes takes effect without a restart, and the counter continues, also where the
 // rule was deleted and made again.
 func TestCheckFollowsChanges(t *testing.T) {
 	s := newCheckStack(t)

@@ -120,9 +120,7 @@ func (a *admin) getConfig(ctx context.Context, in *ConfigQuery) (*huma.StreamRes
 	d, version, err := a.store.Document(ctx, actorFrom(ctx), in.Subjects)
 	var wrong *tenants.InvalidError
 	if errors.As(err, &wrong) {
-		return nil, invalid(ProblemField{
-			Pointer: "query:subjects", Message: wrong.Fields[0].Message, Fix: "Read them page by page from /v1/subjects.",
-		})
+		return nil, invalid(ProblemField{Pointer: "query:subjects", Message: wrong.Fields[0].Message, Fix: wrong.Fields[0].Fix})
 	}
 	if err != nil {
 		return nil, err

@@ -438,7 +438,7 @@ func TestYAMLCost(t *testing.T) {
 			t.Logf("%.0f and %.0f bytes, %.0f and %.0f allocations", bytes, moreBytes, allocations, moreAllocations)
 			require.LessOrEqual(t, moreBytes, 6*bytes+slack)
 			require.LessOrEqual(t, moreAllocations, 6*allocations+few)
-			require.LessOrEqual(t, moreBytes, 1000.0*4*size, "nor more than a thousand bytes, given back and taken again, for one")
+			require.LessOrEqual(t, moreBytes, 1000.0*4*size, "nor more than a thousand bytes, returned and allocated again, for one")
 		})
 	}
 }

@@ -34,7 +34,7 @@ func TestBodiesAreReadStrictly(t *testing.T) {
 		"blank":             {" \n", codeMalformedJSON},
 		"cut off":           {whole[:20], codeMalformedJSON},
 		"two documents":     {whole + whole, codeMalformedJSON},
-		"goes on":           {whole + "x", codeMalformedJSON},
+		"continues":         {whole + "x", codeMalformedJSON},
 		"comment":           {"/**/" + whole, codeMalformedJSON},
 		"twice":             {`{"slug":"r","limit":1,"limit":2,"window":"1s"}`, codeDuplicateField},
 		"twice, escaped":    {`{"slug":"r","limit":1,"\u006cimit":2,"window":"1s"}`, codeDuplicateField},
@@ -149,7 +149,7 @@ func TestBoundsInWords(t *testing.T) {
 	}
 	p := s.call(s.key, http.MethodGet, "/v1/usage?group_by=rule,nothing", nil).problem(422, codeInvalidRequest)
 	require.Equal(t, []ProblemField{{
-		Pointer: "query:group_by", Message: "must be one of rule, plan, resource, subject", Fix: "Take one of rule, plan, resource, subject.",
+		Pointer: "query:group_by", Message: "must be one of rule, plan, resource, subject", Fix: "Use one of rule, plan, resource, subject.",
 	}}, p.Errors)
 }
 

@@ -85,7 +85,7 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 	}
 	for i := range reqs {
 		if !policy.HasPlan(reqs[i].Plan) {
-			return nil, unknownPlan(ProblemField{Pointer: q.planField(i), Message: planMessage})
+			return nil, unknownPlan(wrongField(q.planField(i), badPlan))
 		}
 	}
 	if sc.idempotencyKey != "" {
@@ -122,7 +122,7 @@ func (s *server) count(ctx context.Context, policy *check.Policy, q question, re
 func checkFailed(q question, err error) *Problem {
 	var unknown *check.UnknownPlanError
 	if errors.As(err, &unknown) {
-		return unknownPlan(ProblemField{Pointer: q.planField(unknown.Index), Message: planMessage})
+		return unknownPlan(wrongField(q.planField(unknown.Index), badPlan))
 	}
 	return problemOf(err)
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"weir/internal/check"
+	"weir/internal/limit"
 	"weir/internal/once"
 )
 
@@ -23,9 +24,9 @@ func checkKey(h http.Header) (string, *Problem) {
 	case len(values) == 0:
 		return "", nil
 	case len(values) > 1:
-		return "", invalidHeader(idempotencyHeader, "is there more than once")
+		return "", invalidHeader(idempotencyHeader, isRepeated)
 	case !validCheckKey(values[0]):
-		return "", invalidHeader(idempotencyHeader, "must be 1 to 64 visible ASCII characters")
+		return "", invalidHeader(idempotencyHeader, limit.MustBe("1 to 64 visible ASCII characters"))
 	}
 	return values[0], nil
 }

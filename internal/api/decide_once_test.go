@@ -19,7 +19,7 @@ func withKey(key string) header { return header{"Idempotency-Key", key} }
 // keyOf is a key that belongs to one body.
 func keyOf(body string) header { return withKey(body[:min(len(body), maxCheckKey)]) }
 
-// A repeat gets the first answer, to the byte but for "replayed", and is not counted.
+// A repeat gets the first answer, to the byte except for "replayed", and is not counted.
 func TestIdempotentCheck(t *testing.T) {
 	s := newCheckStack(t)
 	for _, body := range []string{

@@ -7,7 +7,7 @@ import (
 )
 
 // docsExamples are the bodies that /docs suggests, by operation: each works as it is, for a rule,
-// plan or subject that is there. Without one, a reader is offered a body of zeros, which is refused.
+// plan or subject that exists. Without one, a reader would get a body of zeros, which is refused.
 var docsExamples = map[string]string{
 	"check":       `{"subject": "user_42", "resource": "orders:create"}`,
 	"check-short": `{"subject": "user_42", "resource": "orders:create"}`,

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who blocks scripts reads the operations all the same.
+// A reader who blocks scripts can still read the operations.
 func TestDocsListsTheOperations(t *testing.T) {
 	s := newAdminStack(t)
 	page := string(s.call("", http.MethodGet, "/docs", nil).ok(200).body)
@@ -102,7 +102,7 @@ func parsed(t *testing.T, text string) (v any) {
 	return v
 }
 
-// Whoever asks for the head of a page alone gets that, and no body.
+// A HEAD request gets the head of a page, and no body.
 func TestDocsHeads(t *testing.T) {
 	s := newAdminStack(t)
 	for _, path := range []string{"/docs", "/openapi.json", "/docs/errors/invalid-request"} {

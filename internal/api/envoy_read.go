@@ -100,9 +100,9 @@ func (q *envoyQuestion) parse(b []byte) *Problem {
 	case !ok:
 		return newProblem(http.StatusBadRequest, codeMalformedMessage, "The message is not a RateLimitRequest.")
 	case len(q.descriptors) == 0:
-		return invalid(ProblemField{Pointer: "/descriptors", Message: "is required: a list of 1 to " + strconv.Itoa(maxDescriptors) + " descriptors"})
+		return invalid(wrongField("/descriptors", limit.Wrong(isRequired.Fix, "is required: a list of 1 to %d descriptors", maxDescriptors)))
 	case len(q.descriptors) > maxDescriptors:
-		return invalid(ProblemField{Pointer: "/descriptors", Message: "may hold at most " + strconv.Itoa(maxDescriptors) + " descriptors"})
+		return invalid(wrongField("/descriptors", limit.Wrong("Send fewer.", "may have at most %d descriptors", maxDescriptors)))
 	}
 	return nil
 }
@@ -304,7 +304,7 @@ func (q *envoyQuestion) readEntries(i int, entries []route.Entry, f *checkFields
 		default:
 			name, ok := sc.attributeName(f, e.Key)
 			if !ok {
-				return refused, entryProblem(i, "must have keys of 1 to 64 characters, none of them more often than 99 times")
+				return refused, entryProblem(i, limit.Wrong("Rename the keys, or send fewer entries.", "must have keys of 1 to 64 characters, none of them more often than 99 times"))
 			}
 			if !f.append(name, sc.attributeValue(e.Value)) {
 				return refused, tooManyEntries(i)
@@ -324,12 +324,12 @@ func (f *checkFields) append(name, value []byte) bool {
 	return true
 }
 
-func entryProblem(i int, message string) *Problem {
-	return invalid(ProblemField{Pointer: "/descriptors/" + itoa(int64(i)) + "/entries", Message: message})
+func entryProblem(i int, p *limit.Problem) *Problem {
+	return invalid(wrongField("/descriptors/"+itoa(int64(i))+"/entries", p))
 }
 
 func tooManyEntries(i int) *Problem {
-	return entryProblem(i, "may be at most "+strconv.Itoa(limit.MaxAttributes)+" besides subject, resource and plan")
+	return entryProblem(i, limit.Wrong("Send fewer.", "may be at most %d besides subject, resource and plan", limit.MaxAttributes))
 }
 
 // namesRefusal says why the subject or the resource cannot be used; check.NoCode if both can.
@@ -346,7 +346,7 @@ func (f *checkFields) namesRefusal() check.Code {
 }
 
 // attributeName makes the name of an attribute of an entry's key. Characters that a name cannot have become
-// _, and a key that is there again gets a number: envoy writes generic_key for each of its generic keys.
+// _, and a duplicate key gets a number: envoy writes generic_key for each of its generic keys.
 func (sc *scratch) attributeName(f *checkFields, key []byte) (name []byte, ok bool) {
 	plain := limit.ValidAttributeName(key)
 	if plain && !f.hasAttribute(key) {
@@ -383,7 +383,7 @@ func (f *checkFields) hasAttribute(name []byte) bool {
 }
 
 // attributeValue makes a value of an attribute usable. One that is too long or is not text is replaced by
-// its hash, which counts just as well. An empty value stays one: whoever sends an empty header must not get
+// its hash, which counts just as well. An empty value stays one: a client that sends an empty header must not get
 // past the rule that counts by it.
 func (sc *scratch) attributeValue(value []byte) []byte {
 	if len(value) == 0 || usable(value) {

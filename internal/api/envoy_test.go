@@ -195,7 +195,7 @@ func TestEnvoyCost(t *testing.T) {
 	require.Empty(t, envoyHeaders(r)["Retry-After"], "no wait can help")
 	require.Contains(t, string(r.RawBody), "COST_EXCEEDS_LIMIT")
 
-	// Weir neither takes a limit of a descriptor nor gives units back. The rules apply all the same.
+	// Weir neither takes a limit of a descriptor nor returns units. The rules still apply.
 	d := described("subject", "y", "resource", "costly")
 	d.Limit = &envoyratelimit.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1000}
 	require.Equal(t, uint32(9), s.answered(asking(d)).Statuses[0].LimitRemaining)
@@ -264,7 +264,7 @@ func (s *envoyStack) callRaw(message []byte) (*rls.RateLimitResponse, error) {
 }
 
 // A protobuf library fails a message with a text that is not UTF-8, and a gateway whose call fails lets its
-// customer through. Here it is a denial, or a value like any other.
+// customer through. Here it is a denial, or an ordinary value.
 func TestEnvoyTextsThatAreNotUTF8(t *testing.T) {
 	s := newEnvoyStack(t)
 	message := func(entries ...string) []byte {

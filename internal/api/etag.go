@@ -16,7 +16,7 @@ func etagOf(version int64) string { return `"v` + strconv.FormatInt(version, 10)
 func parseMatch(values []string) (tenants.Match, *Problem) {
 	tags, any, ok := parseTags(values)
 	if !ok {
-		return tenants.Match{}, invalidHeader("If-Match", `must be * or a list of entity tags such as "v7"`)
+		return tenants.Match{}, invalidHeader("If-Match", notTags)
 	}
 	m := tenants.Match{Any: any}
 	for _, tag := range tags {
@@ -43,7 +43,7 @@ func versionOf(tag string) int64 {
 func noneMatch(values []string, etag string) (bool, *Problem) {
 	tags, any, ok := parseTags(values)
 	if !ok {
-		return false, invalidHeader("If-None-Match", `must be * or a list of entity tags such as "v7"`)
+		return false, invalidHeader("If-None-Match", notTags)
 	}
 	for _, tag := range tags {
 		any = any || strings.TrimPrefix(tag, "W/") == etag

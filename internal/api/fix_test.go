@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An error says how to mend it; answer.problem asks the same of every refusal that any test provokes.
+// An error says how to fix it; answer.problem requires this of every error that a test provokes.
 func TestFixes(t *testing.T) {
 	s := newAdminStack(t)
 	fix := func(a answer) string {
@@ -18,16 +18,16 @@ func TestFixes(t *testing.T) {
 		return fields[0].Fix
 	}
 	post := func(path string, body any) string { return fix(s.call(s.key, http.MethodPost, path, body)) }
-	require.Equal(t, "Did you mean limit? Otherwise leave it out.", fix(s.call(s.key, http.MethodGet, "/v1/rules?limits=5", nil)))
-	require.Equal(t, "Leave it out: nothing is taken here.", fix(s.call(s.key, http.MethodGet, "/v1/tenant?x=1", nil)))
-	require.Equal(t, "Did you mean window? Otherwise leave it out.", post("/v1/rules", obj{"slug": "r", "limit": 1, "window": "1m", "windows": "1m"}))
-	require.Equal(t, "Did you mean burst? Otherwise leave it out.", post("/v1/plans", obj{"slug": "p", "limits": obj{"r": obj{"limit": 1, "bursts": 1}}}))
-	require.Equal(t, "Leave it out, or take one of burst, limit, unlimited.", post("/v1/plans", obj{"slug": "p", "limits": obj{"r": obj{"limit": 1, "something": 1}}}))
-	require.Equal(t, "Did you mean window? Otherwise leave it out.", fix(s.call(s.key, http.MethodPut, "/v1/config", obj{"rules": []obj{{"slug": "r", "limit": 1, "window": "1m", "widow": 1}}})))
-	require.Equal(t, "Make the plan first, or take one that GET /v1/plans lists.", fix(s.call(s.key, http.MethodPut, "/v1/subjects/s", obj{"plan": "none"})))
-	require.Equal(t, "Take one of enforce, shadow, off.", post("/v1/rules", obj{"slug": "r", "limit": 1, "window": "1m", "mode": "on"}))
+	require.Equal(t, "Did you mean limit? Otherwise omit it.", fix(s.call(s.key, http.MethodGet, "/v1/rules?limits=5", nil)))
+	require.Equal(t, "Omit it: nothing is known here.", fix(s.call(s.key, http.MethodGet, "/v1/tenant?x=1", nil)))
+	require.Equal(t, "Did you mean window? Otherwise omit it.", post("/v1/rules", obj{"slug": "r", "limit": 1, "window": "1m", "windows": "1m"}))
+	require.Equal(t, "Did you mean burst? Otherwise omit it.", post("/v1/plans", obj{"slug": "p", "limits": obj{"r": obj{"limit": 1, "bursts": 1}}}))
+	require.Equal(t, "Omit it, or use one of burst, limit, unlimited.", post("/v1/plans", obj{"slug": "p", "limits": obj{"r": obj{"limit": 1, "something": 1}}}))
+	require.Equal(t, "Did you mean window? Otherwise omit it.", fix(s.call(s.key, http.MethodPut, "/v1/config", obj{"rules": []obj{{"slug": "r", "limit": 1, "window": "1m", "widow": 1}}})))
+	require.Equal(t, "Create the plan first, or use one that GET /v1/plans lists.", fix(s.call(s.key, http.MethodPut, "/v1/subjects/s", obj{"plan": "none"})))
+	require.Equal(t, "Use one of enforce, shadow, off.", post("/v1/rules", obj{"slug": "r", "limit": 1, "window": "1m", "mode": "on"}))
 	require.Equal(t, "Make it a whole number from 1 to 1000000000 with sliding_window_counter.", post("/v1/rules", obj{"slug": "r", "limit": 0, "window": "1m"}))
-	require.Equal(t, "Send the ETag of an earlier answer as it was.", fix(s.call(s.key, http.MethodPatch, "/v1/tenant", obj{}, header{"If-Match", "7"})))
+	require.Equal(t, "Send the ETag of an earlier answer unchanged.", fix(s.call(s.key, http.MethodPatch, "/v1/tenant", obj{}, header{"If-Match", "7"})))
 	require.Equal(t, "Start again without one.", fix(s.call(s.key, http.MethodGet, "/v1/rules?cursor=x", nil)))
 	require.NotEmpty(t, fix(s.call(s.key, http.MethodPost, "/v1/check", obj{"subject": ""})))
 }

@@ -111,8 +111,7 @@ func (g *GRPC) ready(ready bool) {
 	g.health.SetServingStatus(envoyService, state)
 }
 
-// Drain tells whoever asks for its health that the server is about to end. Calls are still
-// answered.
+// Drain makes health checks report that the server is about to stop. Calls are still answered.
 func (g *GRPC) Drain() { g.health.Shutdown() }
 
 // Shutdown tells all clients to go elsewhere, and waits until their calls are answered, or ctx

@@ -15,7 +15,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
-	"github.com/danielgtaylor/huma/v2/validation"
 	"github.com/go-chi/chi/v5"
 
 	"weir/internal/limit"
@@ -183,8 +182,8 @@ func checkPath(r *http.Request) *Problem {
 		if value == "" || name != "subject" && !validText(value) {
 			return newProblem(http.StatusNotFound, codeNotFound, "")
 		}
-		if wrong := limit.ValidName(value); name == "subject" && wrong != "" {
-			return invalid(ProblemField{Pointer: "path:subject", Message: wrong})
+		if wrong := limit.ValidName(value); name == "subject" && wrong != nil {
+			return invalid(wrongField("path:subject", wrong))
 		}
 	}
 	return nil
@@ -218,16 +217,16 @@ func checkQuery(raw string, known map[string]parameter) *Problem {
 		switch v := values[name]; {
 		case !isKnown:
 			unknown = append(unknown, ProblemField{
-				Pointer: strings.ToValidUTF8(pointer, "�"), Message: msgUnknownField, Fix: fixName(name, slices.Collect(maps.Keys(known))),
+				Pointer: strings.ToValidUTF8(pointer, "�"), Message: unknownField.Message, Fix: fixName(name, slices.Collect(maps.Keys(known))),
 			})
 		case len(v) > 1 && !takes.repeats:
-			wrong = append(wrong, ProblemField{Pointer: pointer, Message: "is there twice"})
+			wrong = append(wrong, wrongField(pointer, isRepeated))
 		case !validText(strings.Join(v, "")):
-			wrong = append(wrong, ProblemField{Pointer: pointer, Message: "must be UTF-8 without NUL"})
+			wrong = append(wrong, wrongField(pointer, limit.MustBe("UTF-8 without NUL")))
 		case slices.Contains(v, ""):
-			wrong = append(wrong, ProblemField{Pointer: pointer, Message: "must not be empty"})
+			wrong = append(wrong, wrongField(pointer, isEmpty))
 		case takes.boolean && v[0] != "true" && v[0] != "false": // not all that strconv takes for one
-			wrong = append(wrong, ProblemField{Pointer: pointer, Message: validation.MsgExpectedBoolean})
+			wrong = append(wrong, wrongField(pointer, notBoolean))
 		}
 	}
 	if len(unknown) > 0 {
@@ -262,11 +261,11 @@ func readConditions(r *http.Request) (conditions, *Problem) {
 		return conditions{noneMatch: ifNoneMatch}, p
 	case http.MethodPost:
 		if len(ifMatch) > 0 {
-			return conditions{}, invalidHeader("If-Match", "is for PUT, PATCH and DELETE")
+			return conditions{}, invalidHeader("If-Match", limit.Wrong("Omit it.", "is for PUT, PATCH and DELETE"))
 		}
 	}
 	if len(ifNoneMatch) > 0 {
-		return conditions{}, invalidHeader("If-None-Match", "is for GET")
+		return conditions{}, invalidHeader("If-None-Match", limit.Wrong("Omit it.", "is for GET"))
 	}
 	m, p := parseMatch(ifMatch)
 	return conditions{match: m}, p

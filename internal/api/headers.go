@@ -68,7 +68,7 @@ func (h *headerWriter) write(header http.Header, values []string) {
 //
 // The draft's two fields are lists of quoted strings naming rules (draft-ietf-httpapi-ratelimit-headers,
 // revision 11): of every rule that enforces a limit, its quota q and window w in seconds, what remains
-// (r), and the seconds until there is more (t, left out where the quota is whole).
+// (r), and the seconds until there is more (t, omitted if the full quota is available).
 func (h *headerWriter) build(style HeaderStyle, d *check.Decision) {
 	h.buf, h.count = h.buf[:0], 0
 	deciding := decidingRule(d)

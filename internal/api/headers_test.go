@@ -67,7 +67,7 @@ func TestHeaders(t *testing.T) {
 	never.Rules[1].RetryAfterMS = limit.NeverMS
 	require.NotContains(t, headersOf(bothStyles, never), "Retry-After")
 
-	// The quota is whole: there is no more to wait for.
+	// The full quota is available: there is nothing to wait for.
 	whole := denied()
 	whole.Allowed, whole.Code = true, check.NoCode
 	whole.Rules = whole.Rules[1:2]

@@ -12,6 +12,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"weir/internal/limit"
 	"weir/internal/tenants"
 )
 
@@ -83,12 +84,12 @@ func replay(w http.ResponseWriter, status int, header http.Header, body []byte) 
 
 func idempotencyKey(values []string) (string, *Problem) {
 	if len(values) > 1 {
-		return "", invalidHeader(idempotencyHeader, "is there more than once")
+		return "", invalidHeader(idempotencyHeader, isRepeated)
 	}
 	key := values[0]
 	notPrintable := func(c byte) bool { return c < ' ' || c > '~' }
 	if key == "" || len(key) > maxIdempotencyKey || slices.ContainsFunc([]byte(key), notPrintable) {
-		return "", invalid(ProblemField{Pointer: "header:" + idempotencyHeader, Message: "must be 1 to 255 printable ASCII characters"})
+		return "", invalid(wrongField("header:"+idempotencyHeader, limit.MustBe("1 to 255 printable ASCII characters")))
 	}
 	return key, nil
 }

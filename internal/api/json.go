@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"weir/internal/limit"
+
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -53,7 +55,7 @@ func jsonProblem(err error) *Problem {
 	}
 	if errors.Is(err, jsontext.ErrDuplicateName) {
 		p := newProblem(http.StatusBadRequest, codeDuplicateField, "The body names "+string(syntax.JSONPointer)+" twice.")
-		p.Errors = []ProblemField{{Pointer: string(syntax.JSONPointer), Message: "is there twice"}}
+		p.Errors = []ProblemField{wrongField(string(syntax.JSONPointer), limit.Duplicate)}
 		return p
 	}
 	return newProblem(http.StatusBadRequest, codeMalformedJSON,

@@ -203,7 +203,7 @@ func parseOverlap(o Optional[string]) (time.Duration, error) {
 	}
 	d, err := limit.ParseDuration(o.Value)
 	if err != nil || d.MS > maxOverlap.Milliseconds() {
-		return 0, invalid(ProblemField{Pointer: "/overlap", Message: "must be a duration from 0s to 30d"})
+		return 0, invalid(wrongField("/overlap", limit.MustBe("a duration from 0s to 30d")))
 	}
 	return time.Duration(d.MS) * time.Millisecond, nil
 }

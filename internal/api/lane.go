@@ -116,7 +116,7 @@ func (l *laneListener) accept() {
 			go l.serve(&laneConn{Conn: conn, lane: l.lane})
 			continue
 		}
-		// Whoever calls Accept knows which errors pass, and waits before trying again.
+		// The caller of Accept knows which errors are temporary, and waits before it retries.
 		select {
 		case l.failed <- err:
 		case <-l.done:

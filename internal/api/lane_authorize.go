@@ -132,7 +132,7 @@ func laneAskField(line []byte) (name, value []byte, ok bool) {
 }
 
 // laneAskHeader returns the bit of a header that may be there once, 0 for one that means nothing
-// here or is read later, and -1 for one that changes how HTTP goes on.
+// here or is read later, and -1 for one that changes how HTTP continues.
 func laneAskHeader(name []byte) int {
 	switch len(name) {
 	case 2:

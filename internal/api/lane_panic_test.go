@@ -254,7 +254,7 @@ func testLanePanics(t *testing.T, secure bool) {
 				} else {
 					s.faults.stage.Store(stage)
 				}
-				// The second request stays unread. The answer must reach the client all the same.
+				// The second request stays unread. The answer must still reach the client.
 				c.send(request + good)
 				a := c.receive()
 				problemTitles[codeMalformedJSON] = title

@@ -189,7 +189,7 @@ func testLanePieces(t *testing.T, s *checkStack) {
 	require.Zero(t, s.ordinary.Load())
 	require.EqualValues(t, 1_000_000-32, s.remaining("pieces", "bulk"))
 
-	// Who goes away in the middle of a request has asked nothing.
+	// A client that disconnects in the middle of a request has asked nothing.
 	c = s.dial()
 	c.send(request[:len(request)-1])
 	require.NoError(t, c.Conn.(interface{ CloseWrite() error }).CloseWrite())

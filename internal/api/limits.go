@@ -75,19 +75,19 @@ func (in *LimitsQuery) values() (check.Request, []ProblemField) {
 	for _, text := range in.Attributes {
 		name, value, ok := strings.Cut(text, ":")
 		if _, twice := attributes[name]; !ok || twice {
-			return check.Request{}, []ProblemField{{Pointer: "query:attribute", Message: "must be NAME:VALUE, and each NAME be there once"}}
+			return check.Request{}, []ProblemField{wrongField("query:attribute", limit.Wrong("Write it as NAME:VALUE, once for each NAME.", "must be NAME:VALUE, each NAME once"))}
 		}
 		attributes[name] = value
 	}
 	values := check.Request{Subject: in.Subject, Resource: in.Resource}
 	if in.Resource != "" {
-		if problem := limit.ValidName(in.Resource); problem != "" {
-			errs = append(errs, ProblemField{Pointer: "query:resource", Message: problem})
+		if problem := limit.ValidName(in.Resource); problem != nil {
+			errs = append(errs, wrongField("query:resource", problem))
 		}
 	}
 	var wrong []ProblemField
 	if values.Attributes, wrong = attributesOf(attributes); len(wrong) > 0 {
-		errs = append(errs, ProblemField{Pointer: "query:attribute", Message: wrong[0].Message})
+		errs = append(errs, ProblemField{Pointer: "query:attribute", Message: wrong[0].Message, Fix: wrong[0].Fix})
 	}
 	return values, errs
 }
@@ -95,17 +95,17 @@ func (in *LimitsQuery) values() (check.Request, []ProblemField) {
 // attributesOf is the attributes of a body by name, or what is wrong with them.
 func attributesOf(in map[string]string) ([]check.Attribute, []ProblemField) {
 	if len(in) > limit.MaxAttributes {
-		return nil, []ProblemField{{Pointer: "/attributes", Message: "must be at most " + itoa(limit.MaxAttributes)}}
+		return nil, []ProblemField{wrongField("/attributes", tooManyAttributes)}
 	}
 	var out []check.Attribute
 	var errs []ProblemField
 	for _, name := range slices.Sorted(maps.Keys(in)) {
-		message := limit.ValidName(in[name])
+		problem := limit.ValidName(in[name])
 		if !limit.ValidAttributeName(name) {
-			message = "must have a name of 1 to 64 of A-Z, a-z, 0-9, _ . - other than subject and resource"
+			problem = badAttributeName
 		}
-		if message != "" {
-			errs = append(errs, ProblemField{Pointer: "/attributes/" + escapePointer(name), Message: message})
+		if problem != nil {
+			errs = append(errs, wrongField("/attributes/"+escapePointer(name), problem))
 		}
 		out = append(out, check.Attribute{Name: name, Value: in[name]})
 	}
@@ -171,12 +171,12 @@ func (a *admin) resetSubject(ctx context.Context, in *struct {
 	values := check.Request{Subject: in.Subject, Resource: in.Body.Resource}
 	var errs []ProblemField
 	if values.Attributes, errs = attributesOf(in.Body.Attributes); values.Resource != "" {
-		if problem := limit.ValidName(values.Resource); problem != "" {
-			errs = append(errs, ProblemField{Pointer: "/resource", Message: problem})
+		if problem := limit.ValidName(values.Resource); problem != nil {
+			errs = append(errs, wrongField("/resource", problem))
 		}
 	}
 	if strings.TrimSpace(in.Body.Reason) == "" {
-		errs = append(errs, ProblemField{Pointer: "/reason", Message: "must say why"})
+		errs = append(errs, wrongField("/reason", limit.Wrong("Say why: the audit trail shows it.", "must not be blank")))
 	}
 	if len(errs) > 0 {
 		return nil, invalid(errs...)
@@ -219,11 +219,11 @@ func resetProblem(err error) error {
 	}
 	switch {
 	case uncounted.Unknown:
-		return invalid(ProblemField{Pointer: "/rule", Message: "is not a rule of the tenant"})
+		return invalid(wrongField("/rule", noSuchRule))
 	case uncounted.Reason == check.NotBySubject:
-		return invalid(ProblemField{Pointer: "/rule", Message: "must be a rule that counts by subject: this one counts others along with it"})
+		return invalid(wrongField("/rule", limit.Wrong("Name a rule that counts by subject.", "must count by subject: this rule counts other subjects, too")))
 	case uncounted.Reason == check.ResourceMismatch:
-		return invalid(ProblemField{Pointer: "/resource", Message: "must be one that the rule matches"})
+		return invalid(wrongField("/resource", limit.Wrong("Send a resource that the rule matches.", "must be one that the rule matches")))
 	}
 	var errs []ProblemField
 	for _, by := range uncounted.Missing {
@@ -231,7 +231,7 @@ func resetProblem(err error) error {
 		if name, isAttribute := strings.CutPrefix(by, "attributes."); isAttribute {
 			pointer = "/attributes/" + name
 		}
-		errs = append(errs, ProblemField{Pointer: pointer, Message: "is required: the rule counts by it"})
+		errs = append(errs, wrongField(pointer, limit.Wrong(isRequired.Fix, "is required: the rule counts by it")))
 	}
 	return invalid(errs...)
 }

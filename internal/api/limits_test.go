@@ -207,7 +207,7 @@ type awayCounters struct{ awayEngine }
 
 func (awayCounters) Reset(context.Context, ...engine.Counter) error { return errors.New("inner text") }
 
-// While the counters are away, the limits say by what is answered meanwhile, and a reset does not
+// If Redis is unavailable, the limits say what answers meanwhile, and a reset does not
 // pretend.
 func TestCountersAway(t *testing.T) {
 	s := newCheckStack(t)

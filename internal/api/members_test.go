@@ -98,7 +98,7 @@ func TestMemberEmails(t *testing.T) {
 	s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "a+b.c'd@sub.example.com", "role": "viewer"}).ok(201)
 }
 
-// Whoever is invited must get one mail, whatever the network does to the request, and none of an
+// An invited person must get one mail, whatever the network does to the request, and none of an
 // invitation that was not made.
 func TestInvitationsAreSentOnce(t *testing.T) {
 	s := newAdminStack(t)

@@ -96,7 +96,7 @@ func (s *server) track(next http.Handler) http.Handler {
 		r = r.WithContext(context.WithValue(r.Context(), requestKey{}, q))
 		defer s.finish(q, r, start)
 
-		// Whoever watches the process must hear from it most of all when it is overloaded.
+		// Monitoring needs answers most when the process is overloaded.
 		health := r.URL.Path == healthPath || r.URL.Path == readyPath
 		defer s.capacity.leave()
 		if !s.capacity.enter() && !health {
@@ -120,7 +120,7 @@ func (s *server) finish(q *request, r *http.Request, start time.Time) {
 		s.metrics.panics.Inc()
 		s.logger.LogAttrs(r.Context(), slog.LevelError, "panic while serving a request",
 			slog.String("request_id", q.id), slog.Any("panic", fault), slog.String("stack", string(debug.Stack())))
-		if q.status != 0 { // the head is out: all that is left is not to pretend that the body is whole
+		if q.status != 0 { // the head is out: it only remains not to pretend that the body is complete
 			panic(http.ErrAbortHandler)
 		}
 		writeProblem(q, r, internalProblem())
@@ -218,7 +218,7 @@ func bearer(values []string) (key string, p *Problem) {
 		return "", unauthorized(codeMissingKey, "Send the API key as \"Authorization: Bearer KEY\".")
 	case len(values) > 1:
 		// Which of them a proxy in between has looked at, nobody can tell.
-		return "", invalidHeader("Authorization", "is there more than once")
+		return "", invalidHeader("Authorization", isRepeated)
 	}
 	const scheme = "bearer"
 	value := values[0]

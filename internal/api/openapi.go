@@ -11,6 +11,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/validation"
+
+	"weir/internal/limit"
 )
 
 // huma keeps these settings in package variables, so they are set once for the process: errors are
@@ -23,33 +25,45 @@ func init() {
 		return validationProblem(status, message, errs, nil)
 	}
 	huma.NewErrorWithContext = func(ctx huma.Context, status int, message string, errs ...error) huma.StatusError {
-		shown, _ := ctx.Operation().Metadata[metaShown].(map[string]bool)
-		return validationProblem(status, message, errs, shown)
+		return validationProblem(status, message, errs, ctx.Operation())
 	}
-	validation.MsgUnexpectedProperty = msgUnknownField
-	validation.MsgExpectedRFC3339DateTime = "must be a time such as 2026-01-31T12:00:00Z (RFC 3339)"
-	validation.MsgExpectedBoolean = "must be true or false"
-	validation.MsgExpectedInteger = "must be a whole number"
-	validation.MsgExpectedNumber = "must be a number"
-	validation.MsgExpectedString = "must be a string"
-	validation.MsgExpectedArray = "must be an array"
-	validation.MsgExpectedObject = "must be an object"
-	validation.MsgExpectedOneOf = "must be one of %s"
-	validation.MsgExpectedMinimumNumber = "must be at least %.16g" // whole numbers to 10^15 in digits alone
-	validation.MsgExpectedMaximumNumber = "must be at most %.16g"
-	validation.MsgExpectedMinLength = "must be %d or more characters long"
-	validation.MsgExpectedMaxLength = "must be at most %d characters long"
-	validation.MsgExpectedMinItems = "must have %d or more items"
-	validation.MsgExpectedMaxItems = "must have %d or fewer items"
-	validation.MsgExpectedArrayItemsUnique = "must not hold the same item twice"
-	validation.MsgExpectedRequiredProperty = msgRequiredPrefix + "%s"
+	// A message of the validator is a template. Behind fixMark stands the template of the fix.
+	mustBe := func(what string) string { return "must be " + what + fixMark + "Make it " + what + "." }
+	withFix := func(p *limit.Problem) string { return p.Message + fixMark + p.Fix }
+	validation.MsgUnexpectedProperty = validatorUnknown
+	validation.MsgExpectedRequiredProperty = validatorRequired + "%s"
+	validation.MsgExpectedRFC3339DateTime = withFix(notRFC3339)
+	validation.MsgExpectedBoolean = withFix(notBoolean)
+	validation.MsgExpectedInteger = withFix(notInteger)
+	validation.MsgExpectedNumber = mustBe("a number")
+	validation.MsgExpectedString = "must be a string" + fixMark + "Put it in quotes."
+	validation.MsgExpectedArray = "must be an array" + fixMark + "Write it in brackets: [...]."
+	validation.MsgExpectedObject = withFix(notObject)
+	validation.MsgExpectedOneOf = "must be one of %[1]s" + fixMark + "Use one of %[1]s."
+	validation.MsgExpectedMinimumNumber = mustBe("at least %.16[1]g") // whole numbers to 10^15 in digits alone
+	validation.MsgExpectedMaximumNumber = mustBe("at most %.16[1]g")
+	validation.MsgExpectedMinLength = mustBe("%[1]d or more characters long")
+	validation.MsgExpectedMaxLength = mustBe("at most %[1]d characters long")
+	validation.MsgExpectedMinItems = "must have %[1]d or more items" + fixMark + "Send at least %[1]d."
+	validation.MsgExpectedMaxItems = "must have %[1]d or fewer items" + fixMark + "Send at most %[1]d."
+	validation.MsgExpectedArrayItemsUnique = "must not have duplicate items" + fixMark + limit.Duplicate.Fix
 }
 
-// The two messages that validationProblem reads to point at the field itself.
+// What the messages of the validator hold beside a text.
 const (
-	msgUnknownField   = "is not known here"
-	msgRequiredPrefix = "lacks "
+	fixMark           = "\x1f"
+	validatorUnknown  = fixMark + "unknown"
+	validatorRequired = fixMark + "required " // and the name
 )
+
+// validatorProblem reads a message of the validator.
+func validatorProblem(message string) *limit.Problem {
+	text, fix, ours := strings.Cut(message, fixMark)
+	if !ours { // a check that none of our schemas has
+		fix = "Correct the value: /openapi.json describes it."
+	}
+	return &limit.Problem{Message: text, Fix: fix}
+}
 
 // readOnlyFields are members of answers that the service alone sets.
 var readOnlyFields = map[string]bool{
@@ -59,7 +73,7 @@ var readOnlyFields = map[string]bool{
 }
 
 // validationProblem turns what huma's validation found into a problem document.
-func validationProblem(status int, message string, errs []error, shown map[string]bool) *Problem {
+func validationProblem(status int, message string, errs []error, op *huma.Operation) *Problem {
 	switch status {
 	case http.StatusUnprocessableEntity:
 	case 0: // asked for by huma to learn the type of errors
@@ -69,15 +83,15 @@ func validationProblem(status int, message string, errs []error, shown map[strin
 		p.cause = &validatorError{status: status, message: message}
 		return p
 	}
-	return invalid(validationFields(errs, shown)...)
+	return invalid(validationFields(errs, op)...)
 }
 
-// validationFields are the fields that huma's validation names. shown are those that answers have.
-func validationFields(errs []error, shown map[string]bool) []ProblemField {
+// validationFields are the fields that huma's validation names. op is the operation, if it is known.
+func validationFields(errs []error, op *huma.Operation) []ProblemField {
 	fields := make([]ProblemField, 0, len(errs))
 	for _, err := range errs {
 		if detailer, ok := err.(huma.ErrorDetailer); ok {
-			fields = append(fields, validationField(detailer.ErrorDetail(), shown))
+			fields = append(fields, validationField(detailer.ErrorDetail(), op))
 		}
 	}
 	// The validator finds unknown fields in the order of a map.
@@ -95,34 +109,39 @@ func (e *validatorError) Error() string {
 	return fmt.Sprintf("validator answered %d: %s", e.status, e.message)
 }
 
-func validationField(d *huma.ErrorDetail, shown map[string]bool) ProblemField {
+func validationField(d *huma.ErrorDetail, op *huma.Operation) ProblemField {
 	where, path, _ := strings.Cut(d.Location, ".")
 	if strings.HasPrefix(d.Location, "body[") {
 		where, path = "body", strings.TrimPrefix(d.Location, "body")
 	}
 	if where != "body" {
 		name, _, _ := strings.Cut(path, "[") // a list is one parameter
-		return ProblemField{Pointer: where + ":" + name, Message: parameterMessage(d.Message)}
+		return wrongField(where+":"+name, parameterProblem(d, op, name))
 	}
-	f := ProblemField{Pointer: jsonPointer(path), Message: d.Message}
-	if name, ok := strings.CutPrefix(d.Message, msgRequiredPrefix); ok {
-		return ProblemField{Pointer: f.Pointer + "/" + name, Message: "is required"}
+	pointer := jsonPointer(path)
+	if name, ok := strings.CutPrefix(d.Message, validatorRequired); ok {
+		return wrongField(pointer+"/"+name, isRequired)
 	}
-	if d.Message == msgUnknownField {
-		switch name := path[strings.LastIndexByte(path, '.')+1:]; {
-		case readOnlyFields[name]:
-			f.Message, f.Fix = msgReadOnly, "Omit it: the service sets it."
-		case shown[path]:
-			f.Message, f.Fix = msgReadOnly, "Omit it: it is read-only."
-		}
+	if d.Message != validatorUnknown {
+		return wrongField(pointer, validatorProblem(d.Message))
 	}
+	var shown map[string]bool
+	if op != nil {
+		shown, _ = op.Metadata[metaShown].(map[string]bool)
+	}
+	switch name := path[strings.LastIndexByte(path, '.')+1:]; {
+	case readOnlyFields[name]:
+		return wrongField(pointer, isSetByUs)
+	case shown[path]:
+		return wrongField(pointer, isReadOnly)
+	}
+	f := wrongField(pointer, unknownField)
+	f.unknown = true
 	return f
 }
 
-const msgReadOnly = "is read-only"
-
 // noteShown tells each operation with a body which fields the answers about the same object have. One of them that
-// the body does not take is there to be read, and whoever sends back what was read is told so.
+// the body does not take is read-only, and a client that sends back what it read is told so.
 func noteShown(doc *huma.OpenAPI) {
 	for _, item := range doc.Paths {
 		for _, op := range operationsOf(item) {
@@ -155,18 +174,29 @@ func resolved(doc *huma.OpenAPI, s *huma.Schema) *huma.Schema {
 	return s
 }
 
-// parameterMessage puts what huma says of a parameter that it cannot read into a sentence that goes on from the
-// parameter's name. huma keeps these texts to itself.
-func parameterMessage(text string) string {
-	switch {
-	case text == "invalid integer":
-		return validation.MsgExpectedInteger
-	case text == "invalid boolean":
-		return validation.MsgExpectedBoolean
-	case strings.HasPrefix(text, "invalid date/time"):
-		return validation.MsgExpectedRFC3339DateTime
+// parameterProblem is what is wrong with a parameter. huma keeps its texts about values that it cannot
+// parse to itself, so the type of the parameter tells what it must be.
+func parameterProblem(d *huma.ErrorDetail, op *huma.Operation, name string) *limit.Problem {
+	if strings.Contains(d.Message, fixMark) || op == nil {
+		return validatorProblem(d.Message)
 	}
-	return text
+	if d.Value == "" {
+		return isRequired
+	}
+	for _, p := range op.Parameters {
+		if p.Name != name || p.Schema == nil {
+			continue
+		}
+		switch {
+		case p.Schema.Type == huma.TypeInteger:
+			return notInteger
+		case p.Schema.Type == huma.TypeBoolean:
+			return notBoolean
+		case p.Schema.Format == "date-time":
+			return notRFC3339
+		}
+	}
+	return validatorProblem(d.Message)
 }
 
 // newDocument is the huma API over an adapter, and with it the OpenAPI 3.1 document that its

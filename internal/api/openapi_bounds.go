@@ -9,7 +9,7 @@ import (
 	"weir/internal/route"
 )
 
-// The document says of a body what is true of it, whoever finds out. What has the wrong shape huma refuses, by the
+// The document says of a body what is true of it, wherever it is checked. What has the wrong shape huma refuses, by the
 // same schemas; ranges that package check and the store hold are written in beside, for if huma refused them, a
 // body with a number out of range and a window that is none would be told of the first alone. TestBounds tries
 // each bound on both sides.

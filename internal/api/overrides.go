@@ -33,7 +33,7 @@ func (a *admin) listOverrides(ctx context.Context, in *OverridesQuery) (*page[Su
 	if in.EndingBefore != "" {
 		t, err := time.Parse(time.RFC3339, in.EndingBefore)
 		if err != nil {
-			return nil, invalid(ProblemField{Pointer: "query:ending_before", Message: "must be a time such as 2026-01-31T12:00:00Z (RFC 3339)"})
+			return nil, invalid(wrongField("query:ending_before", notRFC3339))
 		}
 		filter.EndingBefore = &t
 	}

@@ -15,7 +15,7 @@ type Optional[T any] struct {
 	Value T
 }
 
-// UnmarshalJSON is called only for a field that is there.
+// UnmarshalJSON is called only for a field that the body has.
 func (o *Optional[T]) UnmarshalJSON(data []byte) error {
 	o.Set = true
 	if string(data) == "null" {
@@ -53,11 +53,9 @@ func (o Optional[T]) patch(present, cleared T) T {
 	return o.or(cleared)
 }
 
-const msgNotNull = "is required and cannot be null"
-
 // refuseNull records a 422 where the field is null and the object cannot be without it.
 func (o Optional[T]) refuseNull(errs *[]ProblemField, pointer string) {
 	if o.Null {
-		*errs = append(*errs, ProblemField{Pointer: pointer, Message: msgNotNull})
+		*errs = append(*errs, wrongField(pointer, notNull))
 	}
 }

@@ -111,7 +111,7 @@ func (in LimitInput) patch(present limit.Limit, pointer string, errs *[]ProblemF
 		n    Optional[int64]
 	}{{"limit", in.Limit}, {"burst", in.Burst}} {
 		if f.n.Set && !f.n.Null && f.n.Value == 0 {
-			*errs = append(*errs, ProblemField{Pointer: pointer + "/" + f.name, Message: "must be a whole number of at least 1", Fix: "To turn a rule off, set its mode to off; to deny a subject everything, block it."})
+			*errs = append(*errs, wrongField(pointer+"/"+f.name, limit.Wrong("To turn a rule off, set its mode to off; to deny a subject everything, block it.", "must be a whole number of at least 1")))
 		}
 	}
 	return limit.Limit{

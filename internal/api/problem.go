@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"weir/internal/limit"
 )
 
 // The codes of problem documents. A code is stable: programs branch on it. Each has a title in
@@ -150,6 +152,8 @@ type ProblemField struct {
 	Pointer string `json:"pointer" doc:"JSON pointer into the body, such as /by/0; elsewhere query:NAME, path:NAME or header:NAME; in a file of lines, line:N and a pointer into the line"`
 	Message string `json:"message" doc:"What is wrong, with the valid range or values"`
 	Fix     string `json:"fix,omitempty" doc:"What to do"`
+
+	unknown bool // the body has no such field: fixUnknown names the known ones
 }
 
 // newProblem makes a problem. The code must be one of problemTitles; detail is shown to the client.
@@ -179,9 +183,9 @@ func invalid(fields ...ProblemField) *Problem {
 }
 
 // invalidHeader is the 400 that names a header.
-func invalidHeader(name, message string) *Problem {
-	fields := []ProblemField{{Pointer: "header:" + name, Message: message}}
-	p := newProblem(http.StatusBadRequest, codeInvalidHeader, name+" "+message+".")
+func invalidHeader(name string, wrong *limit.Problem) *Problem {
+	fields := []ProblemField{wrongField("header:"+name, wrong)}
+	p := newProblem(http.StatusBadRequest, codeInvalidHeader, name+" "+wrong.Message+".")
 	p.Errors = fields
 	return p
 }

@@ -42,9 +42,9 @@ func (b *ruleBody) apply(r *limit.Rule) (errs []ProblemField) {
 			continue
 		}
 		if f.Required && string(b.fields[f.Name]) == "null" {
-			errs = append(errs, ProblemField{Pointer: "/" + f.Name, Message: msgNotNull})
+			errs = append(errs, wrongField("/"+f.Name, notNull))
 		} else if err := f.SetJSON(r, b.fields[f.Name]); err != nil {
-			errs = append(errs, ProblemField{Pointer: "/" + f.Name, Message: err.Error()})
+			errs = append(errs, wrongField("/"+f.Name, limit.ProblemOf(err)))
 		}
 	}
 	return errs

@@ -76,7 +76,7 @@ func ruleAnswer(r tenants.Rule) Rule {
 }
 
 // ruleErrors is nil if errs is empty. Otherwise it is the 422 with errs and with whatever else is
-// wrong with the rule, so that a client can mend everything at once.
+// wrong with the rule, so that a client can fix everything at once.
 func ruleErrors(r *limit.Rule, errs []ProblemField) error {
 	if len(errs) == 0 {
 		return nil
@@ -103,7 +103,7 @@ func mismatch(o Optional[string], pointer, path string) []ProblemField {
 	if !o.Set || o.Value == path && !o.Null {
 		return nil
 	}
-	return []ProblemField{{Pointer: pointer, Message: "must be the same as in the path; it cannot be changed"}}
+	return []ProblemField{wrongField(pointer, notThePath)}
 }
 
 // RulesQuery says which rules to list.

@@ -232,7 +232,7 @@ func (in *SimulateInput) simulation() (check.Simulation, []ProblemField) {
 		rule, wrong := simulatedRule(&in.Rules[i])
 		errs = append(errs, below(at, wrong)...)
 		if seen[rule.Slug] {
-			errs = append(errs, ProblemField{Pointer: at + "/slug", Message: "is there twice"})
+			errs = append(errs, wrongField(at+"/slug", limit.Duplicate))
 		}
 		seen[rule.Slug] = true
 		s.Policy.Rules = append(s.Policy.Rules, rule)
@@ -241,7 +241,7 @@ func (in *SimulateInput) simulation() (check.Simulation, []ProblemField) {
 	var wrong []ProblemField
 	switch {
 	case (in.Requests == nil) == (in.Traffic == nil):
-		wrong = []ProblemField{{Pointer: "/requests", Message: "is required, or traffic in its place, and not both"}}
+		wrong = []ProblemField{wrongField("/requests", limit.Wrong("Send one of the two.", "is required unless traffic is given, and cannot be combined with it"))}
 	case in.Traffic != nil:
 		s.Requests, wrong = in.Traffic.expand(in.StartMS)
 	default:
@@ -249,7 +249,7 @@ func (in *SimulateInput) simulation() (check.Simulation, []ProblemField) {
 	}
 	for i := range s.Requests {
 		if in.StartMS+s.Requests[i].AtMS > limit.MaxInstantMS {
-			wrong = append(wrong, ProblemField{Pointer: "/start_ms", Message: "and at_ms together must be at most " + itoa(limit.MaxInstantMS)})
+			wrong = append(wrong, wrongField("/start_ms", limit.Wrong("Use an earlier start.", "and at_ms together must be at most %d", limit.MaxInstantMS)))
 			break
 		}
 	}
@@ -274,8 +274,8 @@ func simulatedRequests(in []SimulateRequest) ([]check.SimulatedRequest, []Proble
 	var errs []ProblemField
 	for i := range in {
 		req, wrong := in[i].request()
-		if problem := limit.ValidName(in[i].Subject); problem != "" {
-			wrong = append(wrong, ProblemField{Pointer: "/subject", Message: problem})
+		if problem := limit.ValidName(in[i].Subject); problem != nil {
+			wrong = append(wrong, wrongField("/subject", problem))
 		}
 		if len(wrong) > 0 {
 			errs = append(errs, below("/requests/"+strconv.Itoa(i), wrong)...)
@@ -286,14 +286,14 @@ func simulatedRequests(in []SimulateRequest) ([]check.SimulatedRequest, []Proble
 	return out, errs
 }
 
-// request is the check that is asked for, but for its subject.
+// request is the check to simulate, without its subject.
 func (in *SimulateAsk) request() (check.Request, []ProblemField) {
 	req := check.Request{Resource: "default", Cost: 1, Plan: in.Plan}
 	var errs []ProblemField
 	if in.Resource != "" {
 		req.Resource = in.Resource
-		if problem := limit.ValidName(in.Resource); problem != "" {
-			errs = append(errs, ProblemField{Pointer: "/resource", Message: problem})
+		if problem := limit.ValidName(in.Resource); problem != nil {
+			errs = append(errs, wrongField("/resource", problem))
 		}
 	}
 	if in.Cost != nil {

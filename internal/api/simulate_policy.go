@@ -40,15 +40,15 @@ type simulatedNumbers struct {
 	errs  []ProblemField
 }
 
-func (n *simulatedNumbers) wrong(pointer, message string) {
-	n.errs = append(n.errs, ProblemField{Pointer: pointer, Message: message})
+func (n *simulatedNumbers) wrong(pointer string, p *limit.Problem) {
+	n.errs = append(n.errs, wrongField(pointer, p))
 }
 
 // limit is the number in at a place for the rule with this slug.
 func (n *simulatedNumbers) limit(rule string, in LimitInput, at string) limit.Limit {
 	r, known := n.rules[rule]
 	if !known {
-		n.wrong(at, "must be the slug of one of the rules")
+		n.wrong(at, limit.MustBe("the slug of one of the rules"))
 		return limit.Limit{}
 	}
 	before := len(n.errs)
@@ -63,7 +63,7 @@ func (n *simulatedNumbers) limit(rule string, in LimitInput, at string) limit.Li
 // plan checks that a slug names one of the plans; "" names none.
 func (n *simulatedNumbers) plan(slug, at string) {
 	if slug != "" && !n.plans[slug] {
-		n.wrong(at, "must be the slug of one of the plans")
+		n.wrong(at, limit.MustBe("the slug of one of the plans"))
 	}
 }
 
@@ -78,14 +78,14 @@ func (in *SimulateInput) numbers(s *check.Simulation) []ProblemField {
 		at := "/plans/" + strconv.Itoa(i)
 		switch {
 		case !limit.ValidSlug(p.Slug):
-			n.wrong(at+"/slug", "must be 1 to 63 of a-z, 0-9 and -")
+			n.wrong(at+"/slug", limit.InvalidSlug)
 		case n.plans[p.Slug]:
-			n.wrong(at+"/slug", "is there twice")
+			n.wrong(at+"/slug", limit.Duplicate)
 		}
 		n.plans[p.Slug] = true
 		if p.Default {
 			if defaults++; defaults > 1 {
-				n.wrong(at+"/default", "can be true for one plan only")
+				n.wrong(at+"/default", limit.Wrong("Set it to false for the others.", "can be true for one plan only"))
 			}
 		}
 		plan := check.PlanData{Slug: p.Slug, Default: p.Default, Limits: map[string]limit.Limit{}}
@@ -98,10 +98,10 @@ func (in *SimulateInput) numbers(s *check.Simulation) []ProblemField {
 	for i := range in.Subjects {
 		at := "/subjects/" + strconv.Itoa(i)
 		subject := &in.Subjects[i]
-		if wrong := limit.ValidName(subject.Subject); wrong != "" {
+		if wrong := limit.ValidName(subject.Subject); wrong != nil {
 			n.wrong(at+"/subject", wrong)
 		} else if seen[subject.Subject] {
-			n.wrong(at+"/subject", "is there twice")
+			n.wrong(at+"/subject", limit.Duplicate)
 		}
 		seen[subject.Subject] = true
 		n.plan(subject.Plan, at+"/plan")
@@ -126,7 +126,7 @@ func (n *simulatedNumbers) subject(in *SimulateSubject, startMS int64, at string
 		if o.ExpiresAtMS != nil {
 			data.ExpiresAt = time.UnixMilli(startMS + *o.ExpiresAtMS)
 			if o.StartsAtMS != nil && *o.ExpiresAtMS <= *o.StartsAtMS {
-				n.wrong(place+"/expires_at_ms", "must be later than starts_at_ms")
+				n.wrong(place+"/expires_at_ms", limit.MustBe("later than starts_at_ms"))
 			}
 		}
 		out.Overrides = append(out.Overrides, data)

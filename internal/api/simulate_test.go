@@ -75,7 +75,7 @@ func TestSimulationIsInTheWordsOfACheck(t *testing.T) {
 	for i, body := range []string{`{"subject":"s","resource":"queue"}`, `{"subject":"s","resource":"queue","cost":4}`} {
 		checked := strings.Replace(strings.TrimSpace(string(s.check(body).body)), `"plan":"free"`, `"plan":null`, 1)
 		text := strings.Replace(string(out.Decisions[i]), `"at_ms":7,`, "", 1)
-		if i == 1 { // its bucket drains as the clock goes on
+		if i == 1 { // its bucket drains as the clock advances
 			text, checked = text[:strings.Index(text, `"reset_after_ms"`)], checked[:strings.Index(checked, `"reset_after_ms"`)]
 		}
 		require.Equal(t, checked, text)
@@ -103,7 +103,7 @@ func TestSimulateTraffic(t *testing.T) {
 	require.Equal(t, "user_1", s.simulate(`{` + rules + `,"traffic":{"pattern":"burst","requests":1,"at_ms":[0]}}`).simulated().Decisions[0].Subject)
 }
 
-// Whoever changes a pricing page sees what each tier would have got, an override's beginning and end, and an upgrade on the way.
+// Before a change of a pricing page, its author sees what each tier would have got, an override's beginning and end, and an upgrade on the way.
 func TestSimulatePlans(t *testing.T) {
 	s := newCheckStack(t)
 	out := s.simulate(`{"rules":[{"slug":"api","limit":1,"window":"1m","algorithm":"fixed_window"}],

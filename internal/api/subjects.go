@@ -133,7 +133,7 @@ func (f *SubjectFields) apply(s *tenants.Subject) []ProblemField {
 	s.State, _ = check.ParseSubjectState(f.State.patch(s.State.String(), check.Active.String()))
 	errs := mismatch(f.Subject, "/subject", s.Subject)
 	if f.Plan.Set && !f.Plan.Null && f.Plan.Value == "" { // the store takes "" for none
-		errs = append(errs, ProblemField{Pointer: "/plan", Message: "must be the slug of a plan, or null"})
+		errs = append(errs, wrongField("/plan", notSlugOrNull))
 	}
 	return errs
 }
@@ -155,12 +155,12 @@ func (f *NextPlanFields) schedule(s *tenants.Subject) []ProblemField {
 	default:
 		at, err := time.Parse(time.RFC3339Nano, f.NextPlanAt.Value)
 		if err != nil {
-			return []ProblemField{{Pointer: "/next_plan_at", Message: "must be cycle_end or a time such as 2026-01-31T12:00:00Z (RFC 3339)"}}
+			return []ProblemField{wrongField("/next_plan_at", limit.MustBe("cycle_end or a time such as 2026-01-31T12:00:00Z (RFC 3339)"))}
 		}
 		s.NextPlanAt = &at
 	}
 	if f.NextPlan.given() && f.NextPlan.Value == "" {
-		return []ProblemField{{Pointer: "/next_plan", Message: "must be the slug of a plan, or null"}}
+		return []ProblemField{wrongField("/next_plan", notSlugOrNull)}
 	}
 	return nil
 }

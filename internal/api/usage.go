@@ -119,7 +119,7 @@ func (in *UsageParams) query() (tenants.UsageQuery, error) {
 		}
 		t, err := time.Parse(time.RFC3339, f.text)
 		if err != nil {
-			return q, invalid(ProblemField{Pointer: "query:" + f.name, Message: "must be a time such as 2026-01-31T12:00:00Z (RFC 3339)"})
+			return q, invalid(wrongField("query:"+f.name, notRFC3339))
 		}
 		if epoch := time.Unix(0, 0); t.Before(epoch) {
 			t = epoch // far out of range as well, and never the zero time, which would be "left out"

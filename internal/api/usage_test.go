@@ -47,7 +47,7 @@ func items(a answer) (out []map[string]any) {
 	return out
 }
 
-// What a tenant reads: sums, told apart as asked for, with the range and up to when it is whole.
+// What a tenant reads: sums, grouped as requested, with the range and until when it is complete.
 func TestUsage(t *testing.T) {
 	s := newAdminStack(t)
 	start := s.usageOf("orders", "carts", "")
@@ -147,7 +147,7 @@ func TestUsageCSV(t *testing.T) {
 	require.Equal(t, jsonType, s.usage(s.readKey, "", header{"Accept", "*/*"}).ok(200).header.Get("Content-Type"))
 }
 
-// Read by somebody who may only check, or while Postgres is away, usage is a problem, not a guess.
+// Read by somebody who may only check, or while Postgres is unavailable, usage is a problem, not a guess.
 func TestUsageUnavailable(t *testing.T) {
 	s := newAdminStack(t)
 	s.usage(s.checkKey, "").problem(http.StatusForbidden, codeInsufficientScope)

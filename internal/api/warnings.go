@@ -24,7 +24,7 @@ func (a *admin) ruleWarnings(r *limit.Rule) Warned {
 	return Warned{warningsOf(r.Warnings(a.instances()), "")}
 }
 
-func warningsOf(fields []limit.FieldError, under string) []Warning {
+func warningsOf(fields []limit.Warning, under string) []Warning {
 	var out []Warning
 	for _, f := range fields {
 		out = append(out, Warning{Pointer: under + jsonPointer(f.Field), Message: f.Message})

@@ -17,7 +17,7 @@ func (a answer) warned() (at []string) {
 	return at
 }
 
-// What is valid and a trap all the same is written, and its author told so once.
+// A valid value that may surprise is still written, and its author told so once.
 func TestWarnings(t *testing.T) {
 	s := newAdminStack(t)
 	s.instances = 3

@@ -106,7 +106,7 @@ func TestFormsOfTheTrail(t *testing.T) {
 		s.call(s.key, http.MethodGet, "/v1/audit?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z", nil).pointers(422, codeInvalidRequest))
 }
 
-// Whoever repeats an import while the first is under way is told that it is, as of every other POST.
+// A client that repeats an import while the first is running is told so, as of every other POST.
 func TestImportThatIsRepeatedWhileItRuns(t *testing.T) {
 	s := newSubjectStack(t)
 	body, feed := io.Pipe()

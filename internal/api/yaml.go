@@ -11,6 +11,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"weir/internal/limit"
+
 	"github.com/go-json-experiment/json/jsontext"
 	"go.yaml.in/yaml/v3"
 )
@@ -120,7 +122,7 @@ func (c *yamlConverter) mapping(n *yaml.Node, pointer string, depth int) {
 			c.refuse(key, "has a merge key (<<), which is not taken here: write the values out")
 		case seen[key.Value]:
 			c.problem = newProblem(http.StatusBadRequest, codeDuplicateField, "The body names "+at+" twice.")
-			c.problem.Errors = []ProblemField{{Pointer: at, Message: "is there twice"}}
+			c.problem.Errors = []ProblemField{wrongField(at, limit.Duplicate)}
 		}
 		seen[key.Value] = true
 		if i > 0 {

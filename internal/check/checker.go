@@ -28,7 +28,7 @@ type Checker struct {
 }
 
 // Observer is told of decisions. It must not keep req or d, whose memory is used again, and must
-// not wait: it stands on the road of every check.
+// not wait: it is on the path of every check.
 type Observer interface {
 	Decided(tenant limit.TenantID, req *Request, d *Decision, at time.Time)
 }

@@ -15,7 +15,7 @@ import (
 	"weir/internal/peers"
 )
 
-// BenchmarkCheck is the road of a check inside the process: policy, keys, an engine in memory,
+// BenchmarkCheck is the path of a check inside the process: policy, keys, an engine in memory,
 // the decision. What it does not hold is HTTP and the round trip to Redis.
 func BenchmarkCheck(b *testing.B) {
 	for _, rules := range []int{1, 3, 10} {

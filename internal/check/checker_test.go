@@ -281,7 +281,7 @@ func TestDryDenialKeepsNoPenaltyAway(t *testing.T) {
 	require.False(t, r.check(Request{Subject: "s", Cost: 1, DryRun: true}).Allowed, "and a dry run says so")
 }
 
-// While the counter store is away each rule answers by its own choice, and says so.
+// If Redis is unavailable, each rule answers by its own on_unavailable, and says so.
 func TestOnUnavailable(t *testing.T) {
 	local, allow, deny := minute("local", 2), minute("allow", 1), minute("deny", 100)
 	local.Resource, allow.Resource, deny.Resource = "local*", "*", "*deny"
@@ -315,7 +315,7 @@ func TestOnUnavailable(t *testing.T) {
 	for range 100 {
 		r.check(Request{Subject: "t", Resource: "x", Cost: 1})
 	}
-	require.LessOrEqual(t, r.store.calls.Load()-before, int64(1), "no check waits for a store that is away; only probes go there")
+	require.LessOrEqual(t, r.store.calls.Load()-before, int64(1), "no check waits for a store that is unavailable; only probes go there")
 }
 
 // The platform's rules bound how many checks a tenant may ask: never more, and in few calls.

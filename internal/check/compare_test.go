@@ -41,7 +41,7 @@ func TestCompare(t *testing.T) {
 	})
 }
 
-// While the counters are away nobody is said to be over: nothing is known.
+// If Redis is unavailable, nobody is reported over the limit: nothing is known.
 func TestCompareDegraded(t *testing.T) {
 	r := newRig(t, inspected())
 	r.store.fail.Store(true)

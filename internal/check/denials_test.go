@@ -60,7 +60,7 @@ func (h *heldEngine) Evaluate(ctx context.Context, calls ...*engine.Call) {
 	h.Engine.Evaluate(ctx, calls...)
 }
 
-// However many knock when a denial is due to be tried anew, one goes to the store, and nobody waits for it;
+// However many checks come when a denial is due to be tried again, one goes to the store, and nobody waits for it;
 // if it does not come back in time, the next one goes.
 func TestDenialIsTriedAnewByOne(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 2)}})
@@ -134,7 +134,7 @@ func TestDenialDoesNotOutliveReset(t *testing.T) {
 	require.True(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
 }
 
-// resetAfter resets counters when calls have been decided and their caller has not heard of it.
+// resetAfter resets counters when calls have been decided and their caller does not know it yet.
 type resetAfter struct {
 	engine.Engine
 	reset func()

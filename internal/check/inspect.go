@@ -118,7 +118,7 @@ func (c *Checker) peek(ctx context.Context, evaluations []*evaluation) {
 	if len(calls) == 0 {
 		return
 	}
-	// The engine has a deadline of its own; a client that goes away is no failure of the store.
+	// The engine has a deadline of its own; a client that disconnects is no failure of the store.
 	c.engine.Evaluate(context.WithoutCancel(ctx), calls...)
 	for _, e := range evaluations {
 		if len(e.counted) > 0 {

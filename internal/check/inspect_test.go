@@ -166,7 +166,7 @@ func TestInspectMany(t *testing.T) {
 	require.True(t, bad.Rules[40].Unlimited)
 }
 
-// While the counter store is away, what is shown is what checks are answered, and says so.
+// If Redis is unavailable, what is shown is what checks are answered, and says so.
 func TestInspectDegraded(t *testing.T) {
 	local, allow, deny := minute("local", 5), minute("allow", 5), minute("deny", 5)
 	allow.OnUnavailable, deny.OnUnavailable = limit.Allow, limit.Deny
@@ -283,7 +283,7 @@ func TestResetErrors(t *testing.T) {
 		_, _, _ = r.reset("create", Request{Subject: "s"})
 	}
 	_, _, err = r.reset("create", Request{Subject: "s"})
-	require.ErrorIs(t, err, engine.ErrBreakerOpen, "a store that is away is not asked each time")
+	require.ErrorIs(t, err, engine.ErrBreakerOpen, "a store that is unavailable is not asked each time")
 }
 
 var errBroken = errors.New("broken")
@@ -292,7 +292,7 @@ type brokenReset struct{ engine.Engine }
 
 func (brokenReset) Reset(context.Context, ...engine.Counter) error { return errBroken }
 
-// What this instance counted by itself while the store was away is forgotten too.
+// What this instance counted by itself while the store was unavailable is reset, too.
 func TestResetLocal(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 2)}})
 	s := Request{Subject: "s", Cost: 2}

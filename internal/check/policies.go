@@ -58,7 +58,7 @@ type Policies struct {
 	metrics *Metrics
 	clock   func() time.Time
 	tenants *xsync.Map[limit.TenantID, *tenantEntry] // loaded, or about to be
-	flight  singleflight.Group
+	loads   singleflight.Group
 	lanes   lanes
 
 	// working ends with Close, and with it every goroutine of the cache.
@@ -204,7 +204,7 @@ func (p *Policies) wait(ctx context.Context, tenant limit.TenantID) (policy *Pol
 func (p *Policies) fetch(tenant limit.TenantID) (result <-chan singleflight.Result, own *bool) {
 	own = new(bool)
 	// The load continues without the caller that began it, because others wait for it too.
-	return p.flight.DoChan(tenant.String(), func() (any, error) {
+	return p.loads.DoChan(tenant.String(), func() (any, error) {
 		*own = true
 		if !p.begin() {
 			return nil, errClosed

@@ -48,9 +48,9 @@ func (p *Policies) Limit(bytes int64) {
 	p.metrics.policies.limit.Set(float64(bytes))
 }
 
-// Room reports whether the policies take less than half of what they may: then there is room for
+// HalfFree reports whether the policies take less than half of what they may: then there is room for
 // tenants that nobody has asked for yet.
-func (p *Policies) Room() bool {
+func (p *Policies) HalfFree() bool {
 	return p.memory.limit == 0 || 2*p.memory.bytes.Load() < p.memory.limit
 }
 

@@ -19,7 +19,7 @@ import (
 	"weir/internal/limit"
 )
 
-// manyTenants is a source of tenants that are all alike but for their versions, and of which some
+// manyTenants is a source of tenants that are all alike except for their versions, and of which some
 // have many subjects.
 type manyTenants struct {
 	mu       sync.Mutex
@@ -164,7 +164,7 @@ func TestMemoryHoldsWhoWasAskedForLast(t *testing.T) {
 	require.Positive(t, testutil.ToFloat64(metrics.policies.activeEvictions))
 }
 
-// Who was put out comes back as the configuration is by then, and what changed while it was away
+// An evicted tenant returns with the configuration of that time, and what changed while it was evicted
 // cost nothing at the time.
 func TestWhoWasPutOutComesBackAsItIsNow(t *testing.T) {
 	source, ids := newManyTenants(20)

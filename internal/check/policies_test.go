@@ -133,7 +133,7 @@ func TestPoliciesFollowTheirSource(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnknownTenant)
 }
 
-// Registered subjects change one by one, and anew from the start when their history is gone.
+// Registered subjects change one by one, and from the start when their history is gone.
 func TestPoliciesFollowSubjects(t *testing.T) {
 	tenant, ctx := uuid.New(), context.Background()
 	source := &fakeSource{
@@ -319,7 +319,7 @@ func TestLoadBeforeAnEviction(t *testing.T) {
 }
 
 // Close ends every goroutine: one that reads, one that waits for its turn, one that waits to try
-// again, and a load of a page that goes on later.
+// again, and a load of a page that continues later.
 func TestPoliciesClose(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	tenant, broken, waiting, ctx := uuid.New(), uuid.New(), uuid.New(), context.Background()

@@ -157,7 +157,7 @@ func TestTogetherWithoutCounters(t *testing.T) {
 	}
 }
 
-// While the counters are away each rule's on_unavailable answers, and the whole is still all or none.
+// If Redis is unavailable, the on_unavailable of each rule answers, still all or none.
 func TestTogetherDegraded(t *testing.T) {
 	deny, local := ruleFor("deny", "a", 5, "subject"), ruleFor("local", "b", 1, "subject")
 	deny.OnUnavailable = limit.Deny

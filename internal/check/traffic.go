@@ -80,7 +80,7 @@ func (t *Traffic) Expand(startMS int64) ([]SimulatedRequest, []limit.FieldError)
 		times, ok := t.times(startMS, uint64(i), MaxSimulatedRequests-len(requests))
 		if !ok {
 			var errs limit.FieldErrors
-			errs.Add("", "describes more than %d requests: take fewer subjects, or a shorter or slower pattern", MaxSimulatedRequests)
+			errs.Add("", limit.Wrong("Use fewer subjects, or a shorter or slower pattern.", "describes more than %d requests", MaxSimulatedRequests))
 			return nil, errs
 		}
 		for _, at := range times {
@@ -97,15 +97,15 @@ func (t *Traffic) validate() []limit.FieldError {
 	var errs limit.FieldErrors
 	needed, known := trafficFields[t.Pattern]
 	if !known {
-		errs.Add("pattern", "must be one of burst, poisson, ramp, steady, window_edge")
+		errs.Add("pattern", limit.OneOf("burst, poisson, ramp, steady, window_edge"))
 		return errs
 	}
 	number := func(field string, n, least, most int64) {
 		switch takes := slices.Contains(needed, field); {
 		case takes && (n < least || n > most):
-			errs.Add(field, "must be a whole number from %d to %d with the pattern %s", least, most, t.Pattern)
+			errs.Add(field, limit.MustBe("a whole number from %d to %d with the pattern %s", least, most, t.Pattern))
 		case !takes && n != 0:
-			errs.Add(field, "is not for the pattern %s", t.Pattern)
+			errs.Add(field, t.notForPattern())
 		}
 	}
 	number("requests", t.Requests, 1, MaxSimulatedRequests)
@@ -116,30 +116,35 @@ func (t *Traffic) validate() []limit.FieldError {
 	number("window_ms", t.WindowMS, limit.MinWindowMS, limit.MaxWindowMS)
 	number("edges", t.Edges, 1, MaxTrafficEdges)
 	if t.Pattern == Ramp && t.From == 0 && t.To == 0 {
-		errs.Add("to", "must be at least 1 where from is 0")
+		errs.Add("to", limit.MustBe("at least 1 if from is 0"))
 	}
 	if t.Pattern != Poisson && t.Seed != 0 {
-		errs.Add("seed", "is not for the pattern %s", t.Pattern)
+		errs.Add("seed", t.notForPattern())
 	}
 	t.validateInstants(&errs)
 	t.validateSubjects(&errs)
 	return errs
 }
 
+// notForPattern is the problem of a field that the pattern does not use.
+func (t *Traffic) notForPattern() *limit.Problem {
+	return limit.Wrong("Omit it, or use a pattern that has it.", "is not for the pattern %s", t.Pattern)
+}
+
 func (t *Traffic) validateInstants(errs *limit.FieldErrors) {
 	if t.Pattern != Burst {
 		if len(t.AtMS) > 0 {
-			errs.Add("at_ms", "is not for the pattern %s", t.Pattern)
+			errs.Add("at_ms", t.notForPattern())
 		}
 		return
 	}
 	if len(t.AtMS) == 0 || len(t.AtMS) > MaxSimulatedRequests {
-		errs.Add("at_ms", "must be a list of 1 to %d instants, in milliseconds after the start", MaxSimulatedRequests)
+		errs.Add("at_ms", limit.MustBe("a list of 1 to %d instants, in milliseconds after the start", MaxSimulatedRequests))
 		return
 	}
 	for _, at := range t.AtMS {
 		if at < 0 || at > limit.MaxWindowMS {
-			errs.Add("at_ms", "must hold whole numbers from 0 to %d", limit.MaxWindowMS)
+			errs.Add("at_ms", limit.MustBe("a list of whole numbers from 0 to %d", limit.MaxWindowMS))
 			return
 		}
 	}
@@ -147,17 +152,17 @@ func (t *Traffic) validateInstants(errs *limit.FieldErrors) {
 
 func (t *Traffic) validateSubjects(errs *limit.FieldErrors) {
 	if len(t.Subjects) == 0 || len(t.Subjects) > MaxTrafficSubjects {
-		errs.Add("subjects", "must be 1 to %d subjects", MaxTrafficSubjects)
+		errs.Add("subjects", limit.MustBe("1 to %d subjects", MaxTrafficSubjects))
 		return
 	}
 	seen := make(map[string]bool, len(t.Subjects))
 	for _, s := range t.Subjects {
-		if problem := limit.ValidName(s); problem != "" {
-			errs.Add("subjects", "must hold subjects, each of which %s", problem)
+		if problem := limit.ValidName(s); problem != nil {
+			errs.Add("subjects", limit.Wrong("Correct the subject: it "+problem.Message+".", "has a subject that %s", problem.Message))
 			return
 		}
 		if seen[s] {
-			errs.Add("subjects", "must hold each subject once")
+			errs.Add("subjects", limit.Wrong(limit.Duplicate.Fix, "has a duplicate subject"))
 			return
 		}
 		seen[s] = true

@@ -92,7 +92,7 @@ func TestForgottenPassword(t *testing.T) {
 	}
 	got := b.post(link, url.Values{"password": {"password123"}})
 	require.Equal(t, http.StatusUnprocessableEntity, got.status)
-	require.Contains(t, got.body, "guessed first")
+	require.Contains(t, got.body, "most common passwords")
 	require.NotContains(t, got.body, "password123")
 	ann.signedIn(true, "nothing has changed yet")
 

@@ -90,8 +90,8 @@ func (f *form) reason() string {
 	reason := f.Get("reason")
 	if problem := tenants.ValidText(reason, maxReason); reason == "" {
 		f.wrong("reason", "is required")
-	} else if problem != "" {
-		f.wrong("reason", problem)
+	} else if problem != nil {
+		f.wrong("reason", problem.Message)
 	}
 	return reason
 }

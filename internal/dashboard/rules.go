@@ -70,8 +70,8 @@ func (view *rulesView) filter() (f tenants.RuleFilter, kept url.Values, err erro
 	kept = url.Values{}
 	var fields []limit.FieldError
 	if f.Prefix = view.Prefix; f.Prefix != "" {
-		if problem := limit.ValidName(f.Prefix); problem != "" {
-			fields = append(fields, limit.FieldError{Field: "q", Message: problem})
+		if problem := limit.ValidName(f.Prefix); problem != nil {
+			fields = append(fields, limit.FieldProblem("q", problem))
 		}
 		kept.Set("q", f.Prefix)
 	}
@@ -90,8 +90,8 @@ func (view *rulesView) filter() (f tenants.RuleFilter, kept url.Values, err erro
 		kept.Set("algorithm", view.Algorithm)
 	}
 	if view.Resource != "" {
-		if problem := limit.ValidName(view.Resource); problem != "" {
-			fields = append(fields, limit.FieldError{Field: "resource", Message: problem})
+		if problem := limit.ValidName(view.Resource); problem != nil {
+			fields = append(fields, limit.FieldProblem("resource", problem))
 		}
 		f.Resource = view.Resource
 		kept.Set("resource", view.Resource)

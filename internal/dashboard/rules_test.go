@@ -130,7 +130,7 @@ func TestRuleFormRefused(t *testing.T) {
 		"Must be attribute names":                                   {"attributes", "ip, <b>"},
 		"Must name each attribute once":                             {"attributes", "ip, ip"},
 		"Must be a duration up to 30d":                              {"penalty", "31", "penalty_unit", "d"},
-		"May hold * only as its last character":                     {"resource", "a*b"},
+		"May contain * only as its last character":                  {"resource", "a*b"},
 		"Must be one of leased, strict":                             {"consistency", "loose"},
 		"Must be one of allow, deny, local":                         {"on_unavailable", "perhaps"},
 		"There is a rule with this slug already":                    {"slug", "requests"},

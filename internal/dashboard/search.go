@@ -103,7 +103,7 @@ var subjectCommands = []struct {
 // findActions reads "WORD SUBJECT", such as "boost user_42".
 func (d *dashboard) findActions(ctx context.Context, v *visit, query string) (out []foundItem, err error) {
 	word, subject, ok := strings.Cut(query, " ")
-	if subject = strings.TrimSpace(subject); !ok || limit.ValidName(subject) != "" {
+	if subject = strings.TrimSpace(subject); !ok || limit.ValidName(subject) != nil {
 		return nil, nil
 	}
 	for _, c := range subjectCommands {
@@ -179,7 +179,7 @@ func noteOf(seen []seenSubject, name string) string {
 }
 
 func (d *dashboard) findSubjects(ctx context.Context, v *visit, query string) ([]foundItem, error) {
-	if query == "" || limit.ValidName(query) != "" {
+	if query == "" || limit.ValidName(query) != nil {
 		return nil, nil
 	}
 	return d.subjectsLike(ctx, v, query)

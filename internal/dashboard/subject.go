@@ -245,7 +245,7 @@ func (d *dashboard) subject(w http.ResponseWriter, r *http.Request, v *visit) er
 // subjectOf returns the subject in the path.
 func subjectOf(r *http.Request) (string, error) {
 	name, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), "/subjects/"))
-	if err != nil || limit.ValidName(name) != "" {
+	if err != nil || limit.ValidName(name) != nil {
 		return "", tenants.ErrNotFound
 	}
 	return name, nil
@@ -354,11 +354,13 @@ func countedValues(subject string, query url.Values) (values check.Request, aske
 			continue
 		}
 		problem := limit.ValidName(value)
-		if isAttribute && !limit.ValidAttributeName(name) {
-			problem = "is not a valid attribute name"
-		}
-		if problem != "" || len(values.Attributes) == limit.MaxAttributes {
-			return values, nil, invalidField(field, nameOr(problem, "exceeds the number of attributes"))
+		switch {
+		case isAttribute && !limit.ValidAttributeName(name):
+			return values, nil, invalidField(field, "is not a valid attribute name")
+		case problem != nil:
+			return values, nil, invalidField(field, problem.Message)
+		case len(values.Attributes) == limit.MaxAttributes:
+			return values, nil, invalidField(field, "exceeds the number of attributes")
 		}
 		asked[field] = value
 		if isAttribute {

@@ -136,7 +136,7 @@ func TestCreateTenant(t *testing.T) {
 
 	for want, form := range map[string]url.Values{
 		"Must be 1 to 63 of":                       {"slug": {"No Slug"}, "name": {"kept"}},
-		"Is kept for the operator":                 {"slug": {"platform"}, "name": {"kept"}},
+		"Is reserved for the operator":             {"slug": {"platform"}, "name": {"kept"}},
 		"Must be one of the plans of the operator": {"slug": {"other"}, "name": {"kept"}, "tier": {"none"}},
 		"Must be at most 200":                      {"slug": {"other"}, "name": {"kept" + string(make([]byte, 300))}},
 	} {

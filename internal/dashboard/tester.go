@@ -124,7 +124,7 @@ func (d *dashboard) offerFromStore(r *http.Request, v *visit, view *testerView) 
 // suggested lists registered subjects that begin with what is typed so far.
 func (d *dashboard) suggested(r *http.Request, v *visit) (names []string, err error) {
 	prefix := r.URL.Query().Get("subject")
-	if prefix != "" && limit.ValidName(prefix) != "" {
+	if prefix != "" && limit.ValidName(prefix) != nil {
 		return nil, nil
 	}
 	subjects, _, err := d.Store.Subjects(r.Context(), v.actor(), tenants.SubjectFilter{Prefix: prefix}, tenants.Page{Limit: maxTesterSubjects})
@@ -148,13 +148,13 @@ func (f *form) check(attributes []string) check.Request {
 	r := check.Request{Subject: f.values.Get("subject"), Resource: "default", Cost: 1, Plan: f.Get("plan"), DryRun: true, Explain: true}
 	if r.Subject == "" {
 		f.wrong("subject", "is required")
-	} else if problem := limit.ValidName(r.Subject); problem != "" {
-		f.wrong("subject", problem)
+	} else if problem := limit.ValidName(r.Subject); problem != nil {
+		f.wrong("subject", problem.Message)
 	}
 	if text := f.values.Get("resource"); text != "" {
 		r.Resource = text
-		if problem := limit.ValidName(text); problem != "" {
-			f.wrong("resource", problem)
+		if problem := limit.ValidName(text); problem != nil {
+			f.wrong("resource", problem.Message)
 		}
 	}
 	if f.Get("cost") != "" {
@@ -188,8 +188,8 @@ func (f *form) attribute(r *check.Request, field, name, value string) {
 	switch {
 	case !limit.ValidAttributeName(name):
 		f.wrong(field, "must have names of 1 to 64 of A-Z, a-z, 0-9, _ . -")
-	case problem != "":
-		f.wrong(field, "must have values, each of which "+problem)
+	case problem != nil:
+		f.wrong(field, "must have values, each of which "+problem.Message)
 	case slices.ContainsFunc(r.Attributes, func(a check.Attribute) bool { return a.Name == name }):
 		f.wrong(field, "must contain "+name+" only once")
 	case len(r.Attributes) == limit.MaxAttributes:

@@ -68,7 +68,7 @@ func TestUsageBadInput(t *testing.T) {
 		"period=custom&from=2026-01-02T00:00&to=2026-01-01T00:00": "Must be after from.",
 		"period=custom&from=1999-01-01T00:00":                     "kept for 400 days",
 		"period=custom&grain=minute&from=2026-01-02T00:00":        "kept for 2 days",
-		"by=subject&rule=requests":                                "Does not go with subject",
+		"by=subject&rule=requests":                                "Cannot be combined with subject",
 		"from=%3Cscript%3E&period=custom":                         "Must be a time such as",
 	} {
 		got := b.get("/usage?" + query)

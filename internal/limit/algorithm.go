@@ -9,7 +9,7 @@ import (
 //
 // What counts against the quota at an instant is called used. It falls by itself and rises
 // only by a charge, so that one question, when it is down to some m, answers how long to wait
-// for any cost and when the quota is whole.
+// for any cost and when the full quota is available.
 //
 // Instants are milliseconds since 1970. An instant before the newest thing stored (a clock
 // that stepped back) is read as that thing's own. No method but charge changes the state.

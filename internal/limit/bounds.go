@@ -121,7 +121,7 @@ func (r *Rule) Cycle() (*Cycle, error) {
 	}
 	zone, err := zoneOf(r.Zone)
 	if err != nil {
-		return nil, FieldError{Field: "zone", Message: err.Error()}
+		return nil, FieldProblem("zone", ProblemOf(err))
 	}
 	c := &Cycle{unit: r.Window.Calendar, zone: zone, anchor: r.Anchor}
 	if c.calendar, err = NewCalendarWindows(c.unit, zone); err != nil {

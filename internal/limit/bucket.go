@@ -2,7 +2,7 @@ package limit
 
 // bucket is the arithmetic of the three buckets: Burst units of room, of which Limit come back
 // every WindowMS, evenly and in exact fractions. All that is kept is the instant at which the
-// bucket will be whole again, full + part/limit milliseconds.
+// bucket will be full again, full + part/limit milliseconds.
 //
 //	used = max(0, whole - t) * L / W
 type bucket struct {
@@ -11,7 +11,7 @@ type bucket struct {
 	limit int64 // that part is a fraction of: the rule's may have changed since
 }
 
-// under returns the instant of being whole as a fraction of n's limit. A fraction of another
+// under returns the instant of being full as a fraction of n's limit. A fraction of another
 // limit is rounded up, which costs the subject less than a millisecond.
 func (s *bucket) under(n *Numbers, t int64) (full, part int64) {
 	full, part = s.full, s.part
@@ -33,7 +33,7 @@ func (s *bucket) Remaining(n *Numbers, t int64) int64 {
 	return max(0, n.Burst-level)
 }
 
-// when returns ceil(whole - m*W/L), m units earlier than being whole.
+// when returns ceil(full - m*W/L), m units earlier than being full.
 func (s *bucket) when(n *Numbers, t, m int64) int64 {
 	full, part := s.under(n, t)
 	early, rest := MulDiv(m, n.WindowMS, n.Limit, 0)

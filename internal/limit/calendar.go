@@ -1,7 +1,6 @@
 package limit
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -170,7 +169,7 @@ func stretch(zone *time.Location, t int64) (offset, end int64, ends bool) {
 	if end <= t {
 		// After a zone's last listed change, package time lets its stretches end with the year, and
 		// takes 365 days for every year (tzset in zoneinfo.go). On the last day of a leap year that
-		// end has passed. The stretch goes on at least until the next midnight in UTC.
+		// end has passed. The stretch continues at least until the next midnight in UTC.
 		end = floorDiv(t, dayMS)*dayMS + dayMS
 	}
 	return int64(seconds) * 1000, end, true
@@ -205,11 +204,14 @@ func floorDiv(a, b int64) int64 {
 	return q
 }
 
-var errZone = errors.New("must be an IANA time zone such as UTC, Europe/Berlin or America/New_York; " +
-	"https://en.wikipedia.org/wiki/List_of_tz_database_time_zones lists the names")
+var errZone = &Problem{
+	Message: "must be an IANA time zone such as UTC, Europe/Berlin or America/New_York; " +
+		"https://en.wikipedia.org/wiki/List_of_tz_database_time_zones lists the names",
+	Fix: "Use the IANA name of a time zone, such as Europe/Berlin.",
+}
 
 // ParseZone returns the time zone of an IANA name such as "Europe/Berlin". It reads the system's time
-// zone database or, where there is none, the one that the program contains: keep the result.
+// zone database or, if there is none, the one that the program contains: keep the result.
 // The error says that the database has no such zone. "Local" and the like, which depend on the
 // machine, are no zones.
 func ParseZone(name string) (*time.Location, error) {

@@ -15,7 +15,7 @@
 //
 // An example: a fixed window of 10 units a minute, 8 of them used, at 20 s past the minute. A cost
 // of 3 does not fit: Admit answers Allowed false and Remaining 2. Nothing is charged. Finish
-// works out when at most 10-3 = 7 units are used, which is at the end of the window: RetryAfterMS is
+// computes when at most 10-3 = 7 units are used, which is at the end of the window: RetryAfterMS is
 // 40 000. A cost of 2 fits: Charge raises the count to 10, Remaining is 0, and ResetMS is the end
 // of the window.
 //

@@ -1,7 +1,6 @@
 package limit
 
 import (
-	"errors"
 	"math"
 	"strconv"
 )
@@ -15,7 +14,7 @@ type Duration struct {
 
 func (d Duration) String() string { return d.Text }
 
-var errDuration = errors.New("must be a duration: a whole number and one of ms, s, m, h, d, such as 500ms, 10s, 1m, 1h or 30d")
+var errDuration = MustBe("a duration: a whole number and one of ms, s, m, h, d, such as 500ms, 10s, 1m, 1h or 30d")
 
 var durationUnits = map[string]int64{"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": dayMS}
 
@@ -68,7 +67,7 @@ func ParseWindow(s string) (Window, error) {
 	}
 	d, err := ParseDuration(s)
 	if err != nil {
-		return Window{}, errors.New("must be a duration such as 10s, 1m, 1h or 30d, or with fixed_window one of day, week, month, year")
+		return Window{}, MustBe("a duration such as 10s, 1m, 1h or 30d, or with fixed_window one of day, week, month, year")
 	}
 	return Window{Duration: d}, nil
 }

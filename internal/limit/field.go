@@ -2,7 +2,6 @@ package limit
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -60,8 +59,7 @@ func (f *Field) Kind() Kind { return f.kind }
 // Get returns the value that a rule has: a string, an int64 or a []string, or nil if it is not set.
 func (f *Field) Get(r *Rule) any { return f.get(r) }
 
-// Set gives a rule a value, and nil is the default. An error completes a sentence that begins with
-// the name of the field.
+// Set gives a rule a value, and nil is the default. An error is a *Problem.
 func (f *Field) Set(r *Rule, v any) error {
 	if v == nil {
 		f.Reset(r)
@@ -74,18 +72,18 @@ func (f *Field) Set(r *Rule, v any) error {
 func (f *Field) SetJSON(r *Rule, raw []byte) error {
 	switch f.kind {
 	case NumberKind:
-		return setJSON[int64](f, r, raw, "must be a whole number")
+		return setJSON[int64](f, r, raw, MustBe("a whole number"))
 	case ListKind:
-		return setJSON[[]string](f, r, raw, "must be a list of strings")
+		return setJSON[[]string](f, r, raw, MustBe("a list of strings"))
 	default:
-		return setJSON[string](f, r, raw, "must be a string")
+		return setJSON[string](f, r, raw, MustBe("a string"))
 	}
 }
 
-func setJSON[T any](f *Field, r *Rule, raw []byte, problem string) error {
+func setJSON[T any](f *Field, r *Rule, raw []byte, problem *Problem) error {
 	var v *T
 	if err := json.Unmarshal(raw, &v); err != nil {
-		return errors.New(problem)
+		return problem
 	}
 	if v == nil {
 		return f.Set(r, nil)
@@ -158,7 +156,7 @@ func optionalNumber(at func(*Rule) *int64, most int64) value {
 	v.set = func(r *Rule, n any) error {
 		*at(r) = n.(int64)
 		if *at(r) == 0 {
-			return fmt.Errorf("must be a whole number from 1 to %d", most)
+			return MustBe("a whole number from 1 to %d", most)
 		}
 		return nil
 	}

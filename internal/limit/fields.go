@@ -184,7 +184,7 @@ func (r *Rule) Validate() []FieldError {
 		f := &Fields[i]
 		before := len(errs)
 		if f.Kind() == ChoiceKind && f.Get(r) == "" {
-			errs.Add(f.Name, "must be one of %s", f.names())
+			errs.Add(f.Name, OneOf(f.names()))
 		} else if f.check != nil {
 			f.check(r, &errs)
 		}

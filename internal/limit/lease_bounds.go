@@ -27,7 +27,7 @@ type LeaseBounds struct {
 }
 
 // LeaseBounds returns what leasing a counter with these numbers costs. Leased is false where no units
-// can be taken ahead, because the algorithm forbids it or the quota is too small.
+// can be prefetched, because the algorithm forbids it or the quota is too small.
 func (n *Numbers) LeaseBounds() (b LeaseBounds, leased bool) {
 	if !n.Leasable() {
 		return b, false

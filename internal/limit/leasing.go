@@ -1,6 +1,6 @@
 package limit
 
-// Leasable reports whether units of a counter with these numbers can be charged now and given out
+// Leasable reports whether units of a counter with these numbers can be charged now and granted
 // a moment later, as if they had been asked for then. Not so where each request counts at its
 // own instant (sliding_window_log), is held up by those before it (leaky_bucket_queue), or
 // starts a penalty when denied.
@@ -9,7 +9,7 @@ func (n *Numbers) Leasable() bool {
 }
 
 // refundable reports whether units can go back at all: a unit of a bucket must move the instant of
-// being whole by a millisecond or more, so that no charge goes unnoticed.
+// being full by a millisecond or more, so that no charge goes unnoticed.
 func (n *Numbers) Refundable() bool { return !n.Algorithm.Bucket() || n.Limit <= n.WindowMS }
 
 // ground is RefundPart.Ground of a charge that was answered with v at nowMS.

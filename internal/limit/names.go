@@ -1,12 +1,11 @@
 package limit
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 )
 
-// enumNames are names by value, "" where there is none: a list is searched in no time.
+// Names are the names of values, by value; "" if there is none. The lists are short, so searching them is fast.
 type Names[E ~uint8] []string
 
 func (n Names[E]) Of(e E) string {
@@ -29,5 +28,5 @@ func (n Names[E]) Parse(s string) (E, error) {
 	}
 	var zero E
 	slices.Sort(names)
-	return zero, fmt.Errorf("must be one of %s", strings.Join(names, ", "))
+	return zero, OneOf(strings.Join(names, ", "))
 }

@@ -86,11 +86,11 @@ func (o OnUnavailable) String() string { return onUnavailableNames.Of(o) }
 // ParseOnUnavailable returns the policy of a name such as "local".
 func ParseOnUnavailable(s string) (OnUnavailable, error) { return onUnavailableNames.Parse(s) }
 
-// Consistency tells where a rule's units are given out.
+// Consistency tells where the units of a rule are granted.
 type Consistency uint8
 
-// A strict rule asks the counter store for each check. Of a leased one an instance takes units of a busy
-// counter ahead, and gives them out from memory.
+// Each check of a strict rule goes to Redis. For a leased rule, an instance prefetches units of busy
+// counters and grants them from memory.
 const (
 	Strict Consistency = iota
 	Leased
@@ -139,7 +139,7 @@ type Rule struct {
 	Mode        Mode
 	// OnUnavailable answers while the counter store cannot.
 	OnUnavailable OnUnavailable
-	Penalty       Duration // how long a denial by this rule goes on denying; 0: none; up to 30 d
+	Penalty       Duration // how long the rule continues to deny after a denial, up to 30 d; 0: none
 	Consistency   Consistency
 	Zone          string // IANA time zone of a calendar window; "": UTC
 	Anchor        Anchor // of a calendar window
@@ -164,24 +164,9 @@ func (r *Rule) Numbers() Numbers {
 	return n
 }
 
-// FieldError says what is wrong with one field of an input and what it may be.
-type FieldError struct {
-	Field   string // as in JSON, nested with dots: "by.0", "limits.api.burst"
-	Message string // names the range or the choices
-	Fix     string // what to do, where the message does not say it; ""
-}
-
-func (e FieldError) Error() string { return e.Field + " " + e.Message }
-
-type FieldErrors []FieldError
-
-func (e *FieldErrors) Add(field, format string, args ...any) {
-	*e = append(*e, FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
-}
-
 func (r *Rule) checkSlug(errs *FieldErrors) {
 	if !ValidSlug(r.Slug) {
-		errs.Add("slug", "must be 1 to %d of a-z, 0-9 and -", MaxSlugBytes)
+		errs.Add("slug", InvalidSlug)
 	}
 }
 
@@ -208,29 +193,37 @@ func ValidAttributeName[T string | []byte](s T) bool {
 	return len(s) >= 1 && len(s) <= 64 && string(s) != "subject" && string(s) != "resource"
 }
 
-// ValidName returns what is wrong with a subject, a resource or an attribute's value, or "".
-func ValidName(s string) string {
+// ValidName returns what is wrong with a subject, a resource or the value of an attribute, or nil.
+func ValidName(s string) *Problem {
 	switch {
 	case s == "" || len(s) > MaxNameBytes:
-		return fmt.Sprintf("must be 1 to %d bytes long", MaxNameBytes)
+		return nameLength
 	case !utf8.ValidString(s):
-		return "must be valid UTF-8"
+		return nameUTF8
 	case strings.ContainsFunc(s, unicode.IsControl):
-		return "must not contain control characters"
+		return HasControls
 	}
-	return ""
+	return nil
 }
+
+var (
+	nameLength = MustBe("1 to %d bytes long", MaxNameBytes)
+	nameUTF8   = MustBe("valid UTF-8")
+)
 
 // checkConsistency refuses to lease what cannot be charged ahead of being asked for.
 func (r *Rule) checkConsistency(errs *FieldErrors) {
 	switch {
 	case r.Consistency != Leased:
 	case r.Algorithm == SlidingWindowLog:
-		errs.Add("consistency", "cannot be leased with sliding_window_log, where each request counts at its own instant; choose strict, or sliding_window_buckets for nearly the same")
+		errs.Add("consistency", Wrong("Choose strict, or the algorithm sliding_window_buckets, which is nearly as exact.",
+			"cannot be leased with sliding_window_log, where each request counts at its own instant"))
 	case r.Algorithm == LeakyBucketQueue:
-		errs.Add("consistency", "cannot be leased with leaky_bucket_queue, where each request waits for those before it; choose strict, or leaky_bucket, which holds nobody up")
+		errs.Add("consistency", Wrong("Choose strict, or the algorithm leaky_bucket, which delays nobody.",
+			"cannot be leased with leaky_bucket_queue, where each request waits for those before it"))
 	case r.Penalty.MS != 0:
-		errs.Add("consistency", "cannot be leased with a penalty, which a denial by any instance must start for all; choose strict, or no penalty")
+		errs.Add("consistency", Wrong("Choose strict, or remove the penalty.",
+			"cannot be leased with a penalty, which a denial by any instance must start on all"))
 	}
 }
 
@@ -238,10 +231,10 @@ func (r *Rule) checkConsistency(errs *FieldErrors) {
 func (r *Rule) checkZone(errs *FieldErrors) {
 	if r.Window.Calendar == NoCalendar {
 		if r.ZoneName() != "UTC" {
-			errs.Add("zone", "is only for a window of day, week, month or year")
+			errs.Add("zone", Wrong("Omit it, or use such a window.", "is only for a window of day, week, month or year"))
 		}
 	} else if _, err := zoneOf(r.Zone); err != nil {
-		errs.Add("zone", "%s", err)
+		errs.Add("zone", ProblemOf(err))
 	}
 }
 
@@ -250,9 +243,10 @@ func (r *Rule) checkAnchor(errs *FieldErrors) {
 	switch {
 	case r.Anchor != AnchorSubject:
 	case r.Window.Calendar == NoCalendar:
-		errs.Add("anchor", "can be subject only with a window of day, week, month or year")
+		errs.Add("anchor", Wrong("Use calendar, or such a window.", "can be subject only with a window of day, week, month or year"))
 	case !slices.Contains(r.By, "subject"):
-		errs.Add("anchor", "can be subject only if by names subject: a counter that subjects share has one window for all of them")
+		errs.Add("anchor", Wrong("Use calendar, or count by subject.",
+			"can be subject only if by names subject: a counter that subjects share has one window for all of them"))
 	}
 }
 
@@ -262,28 +256,30 @@ func (r *Rule) ZoneName() string { return cmp.Or(r.Zone, "UTC") }
 // ValidateText refuses a text for people that is too long or holds control characters.
 func ValidateText(errs *FieldErrors, field, s string, most int) {
 	if utf8.RuneCountInString(s) > most || !utf8.ValidString(s) {
-		errs.Add(field, "must be at most %d characters of UTF-8", most)
+		errs.Add(field, MustBe("at most %d characters of UTF-8", most))
 	} else if strings.ContainsFunc(s, func(c rune) bool { return unicode.IsControl(c) && c != '\n' && c != '\t' }) {
-		errs.Add(field, "must not contain control characters")
+		errs.Add(field, HasControls)
 	}
 }
 
 func (r *Rule) checkResource(errs *FieldErrors) {
 	p := r.Resource
-	if problem := ValidName(p); problem != "" {
-		errs.Add("resource", "%s", problem)
+	if problem := ValidName(p); problem != nil {
+		errs.Add("resource", problem)
 	} else if i := strings.IndexByte(p, '*'); i >= 0 && i != len(p)-1 {
-		errs.Add("resource", "may hold * only as its last character: exact (orders:create), prefix (orders:*) or all (*)")
+		errs.Add("resource", Wrong("Make it exact (orders:create), a prefix (orders:*) or all (*).",
+			"may contain * only as its last character"))
 	}
 }
 
 func (r *Rule) checkWindow(errs *FieldErrors) {
 	if r.Window.Calendar != NoCalendar {
 		if r.Algorithm != FixedWindow {
-			errs.Add("window", "may be a calendar unit (day, week, month, year) only with fixed_window")
+			errs.Add("window", Wrong("Use a duration, or the algorithm fixed_window.",
+				"may be a calendar unit (day, week, month, year) only with fixed_window"))
 		}
 	} else if r.Window.MS < MinWindowMS || r.Window.MS > MaxWindowMS {
-		errs.Add("window", "must be a duration from 1s to 366d, such as 1m or 30d")
+		errs.Add("window", MustBe("a duration from 1s to 366d, such as 1m or 30d"))
 	}
 }
 
@@ -291,18 +287,20 @@ func (r *Rule) checkPrecision(errs *FieldErrors) {
 	switch {
 	case r.Algorithm != SlidingWindowBuckets:
 		if r.Precision.MS != 0 {
-			errs.Add("precision", "is only for sliding_window_buckets")
+			errs.Add("precision", Wrong("Omit it, or use the algorithm sliding_window_buckets.", "is only for sliding_window_buckets"))
 		}
 	case r.Precision.MS < 1:
-		errs.Add("precision", "is required for sliding_window_buckets: a duration that divides window into at most %d sub-buckets", MaxSubBuckets)
+		errs.Add("precision", Wrong("Send a duration that divides the window, such as 1s for a window of 1m.",
+			"is required for sliding_window_buckets: a duration that divides window into at most %d parts", MaxSubBuckets))
 	case r.Window.MS%r.Precision.MS != 0 || r.Window.MS/r.Precision.MS > MaxSubBuckets:
-		errs.Add("precision", "must divide window into 1 to %d sub-buckets", MaxSubBuckets)
+		errs.Add("precision", Wrong("Use a duration that divides the window, such as 1s for a window of 1m.",
+			"must divide window into 1 to %d parts", MaxSubBuckets))
 	}
 }
 
 func (r *Rule) checkPenalty(errs *FieldErrors) {
 	if r.Penalty.MS < 0 || r.Penalty.MS > MaxPenaltyMS {
-		errs.Add("penalty", "must be a duration up to 30d")
+		errs.Add("penalty", MustBe("a duration up to 30d"))
 	}
 }
 
@@ -312,7 +310,7 @@ func (r *Rule) maxLimit() int64 { return r.Algorithm.MaxLimit() }
 // checkLimit checks a limit for the rule: its own, or that of a plan or an override.
 func (r *Rule) checkLimit(errs *FieldErrors, limit int64) {
 	if limit < 1 || limit > r.maxLimit() {
-		errs.Add("limit", "must be a whole number from 1 to %d with %s", r.maxLimit(), r.Algorithm)
+		errs.Add("limit", MustBe("a whole number from 1 to %d with %s", r.maxLimit(), r.Algorithm))
 	}
 }
 
@@ -320,12 +318,13 @@ func (r *Rule) checkLimit(errs *FieldErrors, limit int64) {
 func (r *Rule) checkBurst(errs *FieldErrors, limit, burst int64) {
 	if !r.Algorithm.Bucket() {
 		if burst != 0 {
-			errs.Add("burst", "is only for token_bucket, leaky_bucket and leaky_bucket_queue")
+			errs.Add("burst", Wrong("Omit it, or use one of these algorithms.",
+				"is only for token_bucket, leaky_bucket and leaky_bucket_queue"))
 		}
 		return
 	}
 	if burst < 0 || burst > MaxLimit {
-		errs.Add("burst", "must be a whole number from 1 to %d", MaxLimit)
+		errs.Add("burst", MustBe("a whole number from 1 to %d", MaxLimit))
 		return
 	}
 	if burst == 0 {
@@ -333,14 +332,15 @@ func (r *Rule) checkBurst(errs *FieldErrors, limit, burst int64) {
 	}
 	limitOK := limit >= 1 && limit <= r.maxLimit()
 	if limitOK && r.Window.MS > 0 && r.Window.MS <= MaxWindowMS && !productAtMost(burst, r.Window.MS, limit, MaxWindowMS) {
-		errs.Add("burst", "must refill within 366 days: burst x window may be at most limit x 366d")
+		errs.Add("burst", Wrong("Decrease the burst or the window, or increase the limit.",
+			"must refill within 366 days: burst x window may be at most limit x 366d"))
 	}
 }
 
 func (r *Rule) checkBy(errs *FieldErrors) {
 	by := r.By
 	if len(by) > MaxBy {
-		errs.Add("by", "may name at most %d values", MaxBy)
+		errs.Add("by", Wrong("Remove values.", "may name at most %d values", MaxBy))
 		return
 	}
 	for i, v := range by {
@@ -348,10 +348,10 @@ func (r *Rule) checkBy(errs *FieldErrors) {
 		name, isAttribute := strings.CutPrefix(v, "attributes.")
 		switch {
 		case slices.Contains(by[:i], v):
-			errs.Add(field, "is there twice")
+			errs.Add(field, Duplicate)
 		case isAttribute && ValidAttributeName(name), v == "subject", v == "resource":
 		default:
-			errs.Add(field, "must be subject, resource or attributes.NAME (NAME: 1 to 64 of A-Z, a-z, 0-9, _ . -)")
+			errs.Add(field, MustBe("subject, resource or attributes.NAME (NAME: 1 to 64 of A-Z, a-z, 0-9, _ . -)"))
 		}
 	}
 }
@@ -368,10 +368,8 @@ func (l Limit) Validate(r *Rule) []FieldError {
 	var errs FieldErrors
 	if l.Unlimited {
 		if l.Limit != 0 || l.Burst != 0 {
-			errs = append(errs, FieldError{
-				Field: "unlimited", Message: "cannot be combined with limit or burst",
-				Fix: "Leave limit and burst out, or, where a merge patch is to change a number into unlimited, set both to null in it.",
-			})
+			errs.Add("unlimited", Wrong("Omit limit and burst. In a merge patch that makes a limit unlimited, set both to null.",
+				"cannot be combined with limit or burst"))
 		}
 		return errs
 	}
@@ -379,7 +377,7 @@ func (l Limit) Validate(r *Rule) []FieldError {
 	r.checkBurst(&errs, l.Limit, l.Burst)
 	for i := range errs {
 		if errs[i].Field == "limit" && l.Limit == 0 { // it was not given
-			errs[i].Fix = "Give a number, or unlimited: true in its place."
+			errs[i].Fix = "Send a number, or unlimited: true instead."
 		}
 	}
 	return errs

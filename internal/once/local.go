@@ -113,7 +113,7 @@ func (l *local) evict() {
 	}
 }
 
-// remove forgets an entry, and wakes whoever waits for it. The caller holds the lock.
+// remove forgets an entry, and wakes the callers that wait for it. The caller holds the lock.
 func (l *local) remove(e *entry) {
 	delete(l.entries, e.name)
 	l.oldest.Remove(e.at)

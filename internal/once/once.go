@@ -177,7 +177,7 @@ local record = redis.call('GET', KEYS[1])
 if record then return record end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return false`)
-	// A record that is gone is written anew: Redis may have restarted since the claim.
+	// A record that is gone is written again: Redis may have restarted since the claim.
 	finishScript = redis.NewScript(`
 local record = redis.call('GET', KEYS[1])
 if record and record ~= ARGV[1] then return 0 end
@@ -190,7 +190,7 @@ return 1`)
 
 // claim returns the record that exists, or nil if the claim was made.
 func (r *Records) claim(ctx context.Context, claim *Claim) ([]byte, error) {
-	// A client that goes away must not leave a claim of which nobody knows.
+	// A client that disconnects must not leave a claim that nobody owns.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
 	defer cancel()
 	record, err := claimScript.Run(ctx, r.client, []string{claim.name}, claim.pending, Lifetime.Milliseconds()).Text()

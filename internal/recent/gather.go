@@ -158,7 +158,7 @@ func (r *Log) Run(ctx context.Context, client redis.UniversalClient, log *slog.L
 	}
 }
 
-// hear hands an answer to whoever waits for it.
+// hear hands an answer to the request that waits for it.
 func (r *Log) hear(content []byte) {
 	var a recentAnswer
 	if json.Unmarshal(content, &a) != nil {
@@ -176,7 +176,7 @@ func (r *Log) hear(content []byte) {
 	}
 }
 
-// reply answers another instance. One that asks in vain goes on without: nothing is repeated.
+// reply answers another instance. An instance without a reply continues: nothing is repeated.
 func (r *Log) reply(ctx context.Context, client redis.UniversalClient, content []byte) {
 	var req recentRequest
 	if json.Unmarshal(content, &req) != nil || req.From == r.peers.ID() {

@@ -32,7 +32,7 @@ type Decision struct {
 	RetryAfterMS int64 // NeverMS if no wait can help
 	ResetAfterMS int64
 	Penalized    bool
-	Uncounted    bool // answered without counting, while the counters were away
+	Uncounted    bool // answered without counting, because Redis was unavailable
 	Degraded     bool // of the whole decision
 	// Repeats is how often the same was denied again, by the same instance, within RepeatsWithin
 	// after At. Those have no entry of their own.
@@ -50,7 +50,7 @@ type NearLimit struct {
 	Rule         string // slug
 	Quota        int64
 	Remaining    int64
-	ResetAfterMS int64 // from At until the quota is whole again
+	ResetAfterMS int64 // from At until the full quota is available
 }
 
 // Used is the share of the quota that is used up, 0 to 1.
@@ -79,7 +79,7 @@ func (q *Query) selects(d *Decision) bool {
 // Most decisions end at a few comparisons. What is kept goes through a lock, and bounds that are
 // looked at before keep that rare, however much is decided: so many a second of each tenant,
 // and in all. A denial that repeats within a second is counted on the first one, so that
-// whoever hammers does not push out the others.
+// a busy subject does not evict the others.
 type Log struct {
 	seed  maphash.Seed
 	clock func() time.Time
@@ -142,7 +142,7 @@ func (p *pace) take(second, most uint64) bool {
 	}
 }
 
-// keptDecision never changes but for what repeats tell.
+// keptDecision never changes, except for what repeats add.
 type keptDecision struct {
 	Decision
 	tenant    limit.TenantID
@@ -325,7 +325,7 @@ func (r *Log) forget(e *list.Element) {
 }
 
 // noteNear notes that a subject was seen near a limit, and returns by how much the notes grew.
-// Where there is no room, whoever is whole again goes, or else who has the most left.
+// If the list is full, it removes a subject whose full quota is available, or else the one with the most left.
 func (t *tenantRecent) noteNear(k *keptDecision) (bytes int64) {
 	for i, n := range t.near {
 		if n.Subject == k.Subject && n.Rule == k.Rule {
@@ -348,7 +348,7 @@ func (t *tenantRecent) noteNear(k *keptDecision) (bytes int64) {
 	return bytes
 }
 
-// rank is the share used, or less than any where the quota is whole again.
+// rank is the share used, or less than any if the full quota is available.
 func (k *keptDecision) rank(now time.Time) float64 {
 	if !k.holds(now) {
 		return -1

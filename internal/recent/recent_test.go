@@ -123,7 +123,7 @@ func TestRecentIsBounded(t *testing.T) {
 	require.Len(t, r.recent(Query{Denied: true}), recentDenied)
 }
 
-// With many tenants, those that nobody heard of for longest are forgotten first.
+// With many tenants, the least recently used are removed first.
 func TestRecentForgetsIdleTenants(t *testing.T) {
 	r := newRig(t, check.PolicyData{Rules: []limit.Rule{checktest.Minute("api", 1)}})
 	recent := r.log
@@ -174,7 +174,7 @@ func TestNearLimit(t *testing.T) {
 	use("near", 1)
 	require.ElementsMatch(t, []string{"out 1.0", "near 1.0"}, near(), "what was seen last")
 	r.Move(time.Minute)
-	require.Empty(t, near(), "they are whole again")
+	require.Empty(t, near(), "their full quota is available")
 
 	hourly := checktest.Minute("hourly", 10)
 	hourly.Window = limit.Window{Duration: limit.Duration{Text: "1h", MS: 3_600_000}}
@@ -223,7 +223,7 @@ func instance(t *testing.T, url string, secret byte) member {
 // Whichever instance a customer was denied by, support finds it on any.
 func TestRecentOfAllInstances(t *testing.T) {
 	server := testenv.StartRedis(t)
-	a, b, stranger := instance(t, server.URL, 1), instance(t, server.URL, 1), instance(t, server.URL, 2)
+	a, b, other := instance(t, server.URL, 1), instance(t, server.URL, 1), instance(t, server.URL, 2)
 	policy, err := check.CompilePolicy(check.NewKeys([16]byte{1}), uuid.New(), check.PolicyData{Rules: []limit.Rule{checktest.Minute("api", 1)}})
 	require.NoError(t, err)
 	deny := func(c member, subject string) {
@@ -232,7 +232,7 @@ func TestRecentOfAllInstances(t *testing.T) {
 	}
 	deny(a, "of a")
 	deny(b, "of b")
-	deny(stranger, "of a stranger")
+	deny(other, "of a stranger")
 	list := func() (subjects []string) {
 		got := b.List(t.Context(), policy.Tenant(), Query{Denied: true})
 		if got.Answered < 2 {
@@ -244,7 +244,7 @@ func TestRecentOfAllInstances(t *testing.T) {
 		return subjects
 	}
 	require.Eventually(t, func() bool { return list() != nil }, 20*time.Second, time.Millisecond)
-	require.ElementsMatch(t, []string{"of a", "of b"}, list(), "whoever has another secret is not believed")
+	require.ElementsMatch(t, []string{"of a", "of b"}, list(), "an instance with another secret is not believed")
 	near := b.Near(t.Context(), policy.Tenant(), 1)
 	require.Len(t, near.Near, 1)
 	require.Equal(t, 2, near.Answered)
@@ -255,7 +255,7 @@ func TestRecentOfAllInstances(t *testing.T) {
 	require.Len(t, got.Decisions, 1, "what this instance knows is there in any case")
 }
 
-// The operator sees how all instances are from any of them, and of a stranger only that it is there.
+// The operator sees how all instances are from any of them, and of an instance of another cluster only that it exists.
 func TestAllInstances(t *testing.T) {
 	server := testenv.StartRedis(t)
 	a := instance(t, server.URL, 1)
@@ -268,7 +268,7 @@ func TestAllInstances(t *testing.T) {
 		return known == 3 && len(list) == 2
 	}, 20*time.Second, time.Millisecond)
 	for _, i := range list {
-		require.Equal(t, "of 1", i.Name, "whoever has another secret is not believed")
+		require.Equal(t, "of 1", i.Name, "an instance with another secret is not believed")
 		require.Equal(t, time.Second, i.ConfigAge)
 	}
 	require.NotEqual(t, list[0].This, list[1].This, "one of them was asked")

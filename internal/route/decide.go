@@ -353,7 +353,7 @@ func usable(value []byte) bool {
 	}
 	for _, c := range value {
 		if c < ' ' || c > '~' {
-			return limit.ValidName(string(value)) == ""
+			return limit.ValidName(string(value)) == nil
 		}
 	}
 	return true

@@ -3,8 +3,6 @@ package route
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
-	"fmt"
 	"strings"
 
 	"weir/internal/limit"
@@ -60,8 +58,8 @@ func parseDescriptor(text string) (*descriptorPattern, error) {
 	if replaces {
 		for _, name := range strings.Split(replaced, ",") {
 			name = strings.TrimSpace(name)
-			if problem := limit.ValidName(name); problem != "" {
-				return nil, fmt.Errorf("replaces the resource %q: %s", name, problem)
+			if problem := limit.ValidName(name); problem != nil {
+				return nil, limit.Wrong(problem.Fix, "replaces the resource %q, which %s", name, problem.Message)
 			}
 			p.replaces = append(p.replaces, name)
 		}
@@ -75,22 +73,22 @@ func parseDescriptor(text string) (*descriptorPattern, error) {
 		key, value, has := strings.Cut(part, "=")
 		value, open := strings.CutSuffix(value, openValue)
 		if !has || key == "" || strings.ContainsAny(key+value, "{} ") {
-			return nil, fmt.Errorf("has the entry %q: an entry is KEY=VALUE or KEY={}, with spaces and braces written as %%20, %%7B and %%7D", part)
+			return nil, limit.Wrong("Correct the entry.", "has the entry %q: an entry is KEY=VALUE or KEY={}, with spaces and braces written as %%20, %%7B and %%7D", part)
 		}
 		e := entryPattern{open: open}
 		var ok1, ok2 bool
 		e.key, ok1 = unescape(key)
 		e.value, ok2 = unescape(value)
 		if !ok1 || !ok2 {
-			return nil, fmt.Errorf("has the entry %q: %% must be followed by two hexadecimal digits", part)
+			return nil, limit.Wrong("Correct the entry.", "has the entry %q: %% must be followed by two hexadecimal digits", part)
 		}
 		p.entries = append(p.entries, e)
 	}
 	if len(p.entries) > MaxEntries {
-		return nil, fmt.Errorf("may have at most %d entries", MaxEntries)
+		return nil, limit.Wrong("Remove entries.", "may have at most %d entries", MaxEntries)
 	}
 	if len(p.entries) == 0 {
-		return nil, errors.New("must have an entry, as ?user={}")
+		return nil, limit.Wrong("Add an entry.", "must have an entry, as ?user={}")
 	}
 	return p, nil
 }

@@ -2,11 +2,11 @@ package route
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"weir/internal/limit"
 )
 
 // pattern is what a template matches: "GET /orders/{id}/items", "/files/{path...}".
@@ -27,7 +27,7 @@ const msgPattern = "must be a path such as /orders/{id}, with a method before it
 // parsePattern reads the match of a template.
 func parsePattern(text string) (p pattern, err error) {
 	if text == "" || len(text) > MaxMatchBytes || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
-		return p, fmt.Errorf("must be 1 to %d bytes of UTF-8 without control characters", MaxMatchBytes)
+		return p, limit.MustBe("1 to %d bytes of UTF-8 without control characters", MaxMatchBytes)
 	}
 	if text[0] == '?' {
 		p.descriptor, err = parseDescriptor(text)
@@ -37,7 +37,7 @@ func parsePattern(text string) (p pattern, err error) {
 	if path[0] != '/' {
 		var spaced bool
 		if p.method, path, spaced = strings.Cut(text, " "); !spaced || !validMethod(p.method) || !strings.HasPrefix(path, "/") {
-			return p, errors.New(msgPattern)
+			return p, &limit.Problem{Message: msgPattern, Fix: "Correct the pattern."}
 		}
 	}
 	if path == "/" {
@@ -56,11 +56,11 @@ func parsePattern(text string) (p pattern, err error) {
 		name, closed := strings.CutSuffix(name, "}")
 		name, rest := strings.CutSuffix(name, "...")
 		if !closed || !validToken(name, "_") {
-			return p, fmt.Errorf("has the segment %q: a parameter is {NAME}, with 1 to 64 of A-Z, a-z, 0-9 and _", part)
+			return p, limit.Wrong("Correct the segment.", "has the segment %q: a parameter is {NAME}, with 1 to 64 of A-Z, a-z, 0-9 and _", part)
 		}
 		if rest {
 			if i < len(parts)-1 {
-				return p, fmt.Errorf("has segments behind %q, which stands for all that follow", part)
+				return p, limit.Wrong("Correct the segment.", "has segments behind %q, which stands for all that follow", part)
 			}
 			p.rest = true
 			break
@@ -83,13 +83,13 @@ func validMethod(s string) bool {
 func checkLiteral(s string) error {
 	switch {
 	case s == "":
-		return errors.New("must not have empty segments, nor / at its end: paths are matched without them")
+		return limit.Wrong("Remove them.", "must not have empty segments, nor / at its end: paths are matched without them")
 	case s == "." || s == "..":
-		return errors.New("must not have the segments . and ..")
+		return limit.Wrong("Remove them.", "must not have the segments . and ..")
 	case strings.ContainsAny(s, "{}"):
-		return fmt.Errorf("has the segment %q: a parameter is a segment of its own", s)
+		return limit.Wrong("Correct the segment.", "has the segment %q: a parameter is a segment of its own", s)
 	case strings.ContainsAny(s, `*?#%;\ `):
-		return fmt.Errorf("has the segment %q: segments are written decoded, without * ? # %% ; \\ and spaces", s)
+		return limit.Wrong("Correct the segment.", "has the segment %q: segments are written decoded, without * ? # %% ; \\ and spaces", s)
 	}
 	return nil
 }

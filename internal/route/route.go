@@ -121,7 +121,7 @@ func (r Route) Clone() Route {
 func (r *Route) Validate() []limit.FieldError {
 	var errs limit.FieldErrors
 	if !limit.ValidSlug(r.Slug) {
-		errs.Add("slug", "must be 1 to 63 of a-z, 0-9 and -")
+		errs.Add("slug", limit.InvalidSlug)
 	}
 	limit.ValidateText(&errs, "name", r.Name, 200)
 	limit.ValidateText(&errs, "description", r.Description, 2000)
@@ -130,7 +130,7 @@ func (r *Route) Validate() []limit.FieldError {
 	oneOf(&errs, "no_subject", r.NoSubject, DenyNoSubject, AllowNoSubject, CountByAddress)
 	oneOf(&errs, "fail", r.Fail, FailClosed, FailOpen)
 	if r.DeniedStatus != 429 && r.DeniedStatus != 403 {
-		errs.Add("denied_status", "must be 429 or 403")
+		errs.Add("denied_status", limit.MustBe("429 or 403"))
 	}
 	validateCost(&errs, "cost", r.Cost)
 	validateResource(&errs, "default_resource", r.DefaultResource)
@@ -146,52 +146,52 @@ func oneOf[T ~string](errs *limit.FieldErrors, field string, value T, choices ..
 	for i, c := range choices {
 		names[i] = string(c)
 	}
-	errs.Add(field, "must be one of %s", strings.Join(names, ", "))
+	errs.Add(field, limit.OneOf(strings.Join(names, ", ")))
 }
 
 func validateCost(errs *limit.FieldErrors, field string, cost int64) {
 	if cost < 0 || cost > limit.MaxFixedLimit {
-		errs.Add(field, "must be a whole number from 0 to %d", limit.MaxFixedLimit)
+		errs.Add(field, limit.MustBe("a whole number from 0 to %d", limit.MaxFixedLimit))
 	}
 }
 
 // validateResource refuses a resource that no check can have, or that no rule can name.
 func validateResource(errs *limit.FieldErrors, field, resource string) {
-	if problem := limit.ValidName(resource); problem != "" {
-		errs.Add(field, "%s", problem)
+	if problem := limit.ValidName(resource); problem != nil {
+		errs.Add(field, problem)
 	} else if strings.Contains(resource, "*") {
-		errs.Add(field, "must not contain *, which rules use for patterns")
+		errs.Add(field, limit.Wrong("Remove the *.", "must not contain *, which rules use for patterns"))
 	}
 }
 
 func (r *Route) validateSources(errs *limit.FieldErrors) {
 	if len(r.Subject) == 0 || len(r.Subject) > MaxSources {
-		errs.Add("subject", "must have 1 to %d sources", MaxSources)
+		errs.Add("subject", limit.Wrong("Send a list of that length.", "must have 1 to %d sources", MaxSources))
 	}
 	for i, text := range r.Subject {
 		field := "subject." + strconv.Itoa(i)
 		if _, err := parseSource(text); err != nil {
-			errs.Add(field, "%v", err)
+			errs.Add(field, limit.ProblemOf(err))
 		} else if slices.Contains(r.Subject[:i], text) {
-			errs.Add(field, "is a duplicate")
+			errs.Add(field, limit.Duplicate)
 		}
 	}
 	if len(r.Attributes) > limit.MaxAttributes {
-		errs.Add("attributes", "may be at most %d", limit.MaxAttributes)
+		errs.Add("attributes", limit.Wrong("Send fewer.", "may be at most %d", limit.MaxAttributes))
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Attributes)) {
 		field := "attributes." + name
 		if !limit.ValidAttributeName(name) {
-			errs.Add(field, "must be named by 1 to 64 of A-Z, a-z, 0-9, _ . and -, and not subject or resource")
+			errs.Add(field, limit.Wrong("Rename the attribute.", "must be named by 1 to 64 of A-Z, a-z, 0-9, _ . and -, and not subject or resource"))
 		} else if _, err := parseSource(r.Attributes[name]); err != nil {
-			errs.Add(field, "%v", err)
+			errs.Add(field, limit.ProblemOf(err))
 		}
 	}
 }
 
 func (r *Route) validateTemplates(errs *limit.FieldErrors) {
 	if len(r.Resources) > MaxTemplates {
-		errs.Add("resources", "may be at most %d", MaxTemplates)
+		errs.Add("resources", limit.Wrong("Send fewer.", "may be at most %d", MaxTemplates))
 		return
 	}
 	seen := map[string]bool{}
@@ -201,9 +201,9 @@ func (r *Route) validateTemplates(errs *limit.FieldErrors) {
 		p, err := parsePattern(t.Match)
 		switch {
 		case err != nil:
-			errs.Add(at+"match", "%v", err)
+			errs.Add(at+"match", limit.ProblemOf(err))
 		case seen[p.text()]:
-			errs.Add(at+"match", "is a duplicate")
+			errs.Add(at+"match", limit.Duplicate)
 		default:
 			seen[p.text()] = true
 		}

@@ -1,11 +1,11 @@
 package route
 
 import (
-	"errors"
-	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"weir/internal/limit"
 )
 
 // kind is where a source looks.
@@ -27,7 +27,7 @@ type source struct {
 	slot   int    // of a compiled route: the header that it is in
 }
 
-var errSource = errors.New("must be header:NAME, cookie:NAME, jwt:CLAIM, ip or descriptor")
+var errSource = limit.MustBe("header:NAME, cookie:NAME, jwt:CLAIM, ip or descriptor")
 
 // parseSource reads a source such as "header:X-User".
 func parseSource(text string) (source, error) {
@@ -41,21 +41,21 @@ func parseSource(text string) (source, error) {
 	switch where {
 	case "header":
 		if !validToken(name, "-_.") {
-			return source{}, errors.New("must name the header by 1 to 64 of A-Z, a-z, 0-9, - _ and .")
+			return source{}, limit.Wrong("Use such a name.", "must name the header by 1 to 64 of A-Z, a-z, 0-9, - _ and .")
 		}
 		name = strings.ToLower(name)
 		if name == "weir-key" {
-			return source{}, errors.New("must not be the header Weir-Key, which holds the gateway's own key")
+			return source{}, limit.Wrong("Use another header.", "must not be the header Weir-Key, which holds the gateway's own key")
 		}
 		return source{kind: fromHeader, name: name, secret: isSecretHeader(name)}, nil
 	case "cookie":
 		if !validToken(name, "!#$%&'*+-.^_`|~") {
-			return source{}, errors.New("must name the cookie by 1 to 64 letters, digits and !#$%&'*+-.^_`|~")
+			return source{}, &limit.Problem{Message: "must name the cookie by 1 to 64 letters, digits and !#$%&'*+-.^_`|~", Fix: "Use such a name."}
 		}
 		return source{kind: fromCookie, name: name, secret: true}, nil
 	case "jwt":
 		if name == "" || len(name) > maxClaimBytes || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
-			return source{}, fmt.Errorf("must name the claim by 1 to %d bytes of UTF-8 without control characters", maxClaimBytes)
+			return source{}, limit.Wrong("Use such a name.", "must name the claim by 1 to %d bytes of UTF-8 without control characters", maxClaimBytes)
 		}
 		return source{kind: fromJWT, name: name}, nil
 	}

@@ -67,16 +67,16 @@ func (s Scopes) texts() []string {
 func validateKey(name string, scopes []Scope, expiresAt *time.Time, now time.Time) (fields []limit.FieldError) {
 	checkText(&fields, "name", name, 200)
 	if len(scopes) == 0 {
-		fields = append(fields, limit.FieldError{Field: "scopes", Message: "must name at least one of check, read, write, manage"})
+		fields = append(fields, limit.FieldProblem("scopes", limit.Wrong("Add a scope.", "must name at least one of check, read, write, manage")))
 	}
 	for i, scope := range scopes {
 		if !slices.Contains(AllScopes, scope) || slices.Contains(scopes[:i], scope) {
-			fields = append(fields, limit.FieldError{Field: "scopes", Message: "may name each of check, read, write, manage once"})
+			fields = append(fields, limit.FieldProblem("scopes", limit.Wrong("Use each of check, read, write, manage once at most.", "may name each of check, read, write, manage once")))
 			break
 		}
 	}
 	if expiresAt != nil && (!expiresAt.After(now) || expiresAt.Year() > maxYear) {
-		fields = append(fields, limit.FieldError{Field: "expires_at", Message: "must be in the future, up to year 9999"})
+		fields = append(fields, limit.FieldProblem("expires_at", limit.Wrong("Use a later time.", "must be in the future, up to year %d", maxYear)))
 	}
 	return fields
 }
@@ -90,7 +90,7 @@ func (s *Store) CreateKey(ctx context.Context, a Actor, n NewAPIKey) (out APIKey
 	}
 	fields := validateKey(n.Name, n.Scopes, n.ExpiresAt, s.instant())
 	if n.Kind != TenantKey && (n.Kind != OperatorKey || !a.operator) {
-		fields = append(fields, limit.FieldError{Field: "kind", Message: "must be key"})
+		fields = append(fields, limit.FieldProblem("kind", limit.MustBe("key")))
 	}
 	if err := invalidIf(fields); err != nil {
 		return APIKey{}, Key{}, err
@@ -238,7 +238,7 @@ func (s *Store) RevokeKey(ctx context.Context, a Actor, id uuid.UUID, m Match) e
 // *ConflictError with CodeKeyInactive.
 func (s *Store) RotateKey(ctx context.Context, a Actor, id uuid.UUID, overlap time.Duration) (out APIKey, key Key, err error) {
 	if overlap < 0 || overlap > MaxRotationOverlap {
-		return APIKey{}, Key{}, invalid("overlap", "must be a duration from 0 to 30d")
+		return APIKey{}, Key{}, invalid("overlap", limit.MustBe("a duration from 0 to 30d"))
 	}
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		old, err := c.key(ctx, id, Match{})

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -232,7 +232,7 @@ func (s *Store) Audit(ctx context.Context, a Actor, f AuditFilter, p Page) (out 
 	if p.After != "" {
 		n, err := strconv.ParseInt(p.After, 10, 64)
 		if err != nil {
-			return nil, "", invalid("cursor", "is not one of this list")
+			return nil, "", invalid("cursor", notAnyCursor)
 		}
 		before = &n
 	}
@@ -265,11 +265,11 @@ func (s *Store) Audit(ctx context.Context, a Actor, f AuditFilter, p Page) (out 
 func (f AuditFilter) validate() error {
 	for _, c := range []struct{ field, text string }{{"actor", f.Actor}, {"action", f.Action}, {"kind", f.Kind}, {"target", f.Target}} {
 		if len(c.text) > 512 || !plain(c.text) {
-			return invalid(c.field, "must be at most 512 bytes of UTF-8 without control characters")
+			return invalid(c.field, plainUpTo(512))
 		}
 	}
 	if f.From != nil && f.To != nil && !f.To.After(*f.From) {
-		return invalid("to", "must be after from")
+		return invalid("to", afterFrom)
 	}
 	return nil
 }
@@ -300,7 +300,7 @@ func ParseAuditMark(text string) (AuditMark, error) {
 	sequence, err1 := strconv.ParseInt(number, 10, 64)
 	raw, err2 := hex.DecodeString(hash)
 	if err1 != nil || err2 != nil || len(raw) != len(genesis) || sequence < 0 || sequence == 0 && [32]byte(raw) != genesis {
-		return AuditMark{}, errors.New("must be the number of a row, a colon and 64 hexadecimal digits")
+		return AuditMark{}, limit.Wrong("Send the mark of an earlier answer unchanged.", "must be the number of a row, a colon and 64 hexadecimal digits")
 	}
 	return AuditMark{Sequence: sequence, Hash: [32]byte(raw)}, nil
 }

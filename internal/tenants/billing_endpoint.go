@@ -69,54 +69,60 @@ const (
 	reconcileEvery = 24 * time.Hour
 )
 
+// fixedProvider is the problem of an endpoint that is to have another provider.
+var fixedProvider = limit.Wrong("Omit it, or create another endpoint.", "cannot change once the endpoint is created")
+
 var metadataKey = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,40}$`)
 
 func (e *BillingEndpoint) validate(fields *[]limit.FieldError) {
-	add := func(field, format string, args ...any) {
-		*fields = append(*fields, limit.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
-	}
+	add := func(field string, p *limit.Problem) { *fields = append(*fields, limit.FieldProblem(field, p)) }
 	if e.Provider != StripeProvider && e.Provider != GenericProvider {
-		add("provider", "must be stripe or generic")
+		add("provider", limit.MustBe("stripe or generic"))
 	}
 	checkText(fields, "name", e.Name, 200)
 	key, fromMetadata := strings.CutPrefix(e.SubjectFrom, FromMetadata)
 	switch {
 	case e.SubjectFrom == FromCustomer, e.SubjectFrom == FromReference:
 	case !fromMetadata || !metadataKey.MatchString(key):
-		add("subject_from", "must be customer, client_reference_id, or metadata. and a key of 1 to 40 of A-Z, a-z, 0-9, _ . -")
+		add("subject_from", limit.MustBe("customer, client_reference_id, or metadata. and a key of 1 to 40 of A-Z, a-z, 0-9, _ . -"))
 	}
 	if e.GraceDays < 0 || e.GraceDays > maxGraceDays {
-		add("grace_days", "must be a whole number from 0 to %d", maxGraceDays)
+		add("grace_days", limit.MustBe("a whole number from 0 to %d", maxGraceDays))
 	}
 }
 
+// notSecret is the problem of a text that cannot be a secret.
+var notSecret = limit.MustBe("8 to %d visible ASCII characters", maxSecretBytes)
+
 func checkSigningSecrets(fields *[]limit.FieldError, provider string, secrets []string) {
+	add := func(field string, p *limit.Problem) { *fields = append(*fields, limit.FieldProblem(field, p)) }
 	if len(secrets) < 1 || len(secrets) > maxSigningSecrets {
-		*fields = append(*fields, limit.FieldError{Field: "signing_secrets", Message: fmt.Sprintf("must be 1 to %d secrets", maxSigningSecrets)})
+		add("signing_secrets", limit.Wrong("Send a list of that length.", "must be 1 to %d secrets", maxSigningSecrets))
 		return
 	}
 	for i, secret := range secrets {
 		field := "signing_secrets." + strconv.Itoa(i)
 		switch {
 		case len(secret) < 8 || len(secret) > maxSecretBytes || strings.ContainsFunc(secret, func(r rune) bool { return r <= ' ' || r > '~' }):
-			*fields = append(*fields, limit.FieldError{Field: field, Message: fmt.Sprintf("must be 8 to %d visible ASCII characters", maxSecretBytes)})
+			add(field, notSecret)
 		case provider == GenericProvider && subscription.CheckGenericSecret(secret) != nil:
-			*fields = append(*fields, limit.FieldError{Field: field, Message: "must be base64, with or without whsec_ before it, as Standard Webhooks says"})
+			add(field, limit.Wrong("Use the secret as the sender of the events shows it.", "must be base64, with or without whsec_ before it, as Standard Webhooks says"))
 		case slices.Contains(secrets[:i], secret):
-			*fields = append(*fields, limit.FieldError{Field: field, Message: "is there twice"})
+			add(field, limit.Duplicate)
 		}
 	}
 }
 
 func checkAPIKey(fields *[]limit.FieldError, provider, key string) {
+	add := func(p *limit.Problem) { *fields = append(*fields, limit.FieldProblem("api_key", p)) }
 	switch {
 	case key == "":
 	case provider != StripeProvider:
-		*fields = append(*fields, limit.FieldError{Field: "api_key", Message: "is only for the provider stripe"})
+		add(limit.Wrong("Omit it.", "is only for the provider stripe"))
 	case len(key) < 8 || len(key) > maxSecretBytes || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }):
-		*fields = append(*fields, limit.FieldError{Field: "api_key", Message: fmt.Sprintf("must be 8 to %d visible ASCII characters", maxSecretBytes)})
+		add(notSecret)
 	case strings.HasPrefix(key, "pk_"), strings.HasPrefix(key, "whsec_"):
-		*fields = append(*fields, limit.FieldError{Field: "api_key", Message: "must be a restricted key (rk_...) with read access to subscriptions and customers"})
+		add(limit.Wrong("Create such a key in the dashboard of Stripe.", "must be a restricted key (rk_...) with read access to subscriptions and customers"))
 	}
 }
 
@@ -208,7 +214,7 @@ func (s *Store) CreateBillingEndpoint(ctx context.Context, a Actor, in BillingEn
 			return err
 		}
 		if count >= maxBillingEndpoints {
-			return invalid("provider", "would be one endpoint too many: a tenant may have %d", maxBillingEndpoints)
+			return invalid("provider", limit.Wrong("Delete an endpoint that is no longer needed.", "would be one endpoint too many: a tenant may have %d", maxBillingEndpoints))
 		}
 		if in.signingSealed, err = s.sealSigning(c.tenant, in.ID, secrets.Signing); err != nil {
 			return err
@@ -254,7 +260,7 @@ func (c *change) fallbackPlan(ctx context.Context, slug string) (*uuid.UUID, err
 	plan, err := c.planID(ctx, slug)
 	var wrong *InvalidError
 	if errors.As(err, &wrong) {
-		return nil, invalid("fallback_plan", "names no plan of this tenant")
+		return nil, invalid("fallback_plan", noSuchPlan)
 	}
 	return plan, err
 }
@@ -278,7 +284,7 @@ func (s *Store) EditBillingEndpoint(ctx context.Context, a Actor, id uuid.UUID, 
 		}
 		var fields []limit.FieldError
 		if in.Provider != old.Provider {
-			return invalid("provider", "is fixed once an endpoint is created")
+			return invalid("provider", fixedProvider)
 		}
 		in.validate(&fields)
 		if err := s.changeSecrets(c, &in, secrets, &fields); err != nil {
@@ -404,7 +410,7 @@ func (s *Store) BillingEndpoints(ctx context.Context, a Actor, p Page) (out []Bi
 		at, err1 := strconv.ParseInt(micros, 10, 64)
 		after, err2 := uuid.Parse(id)
 		if err1 != nil || err2 != nil {
-			return nil, "", invalid("cursor", "is not one of this list")
+			return nil, "", invalid("cursor", notAnyCursor)
 		}
 		afterAt := time.UnixMicro(at).UTC()
 		params.AfterAt, params.After = &afterAt, &after

@@ -58,7 +58,7 @@ type BillingEventFilter struct {
 func (f BillingEventFilter) validate() error {
 	for _, c := range []struct{ field, text string }{{"subject", f.Subject}, {"customer", f.Customer}, {"type", f.Type}} {
 		if len(c.text) > 256 || !plain(c.text) {
-			return invalid(c.field, "must be at most 256 bytes of UTF-8 without control characters")
+			return invalid(c.field, plainUpTo(256))
 		}
 	}
 	return nil

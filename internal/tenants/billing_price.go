@@ -3,7 +3,6 @@ package tenants
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -35,15 +34,13 @@ const (
 )
 
 func (p *BillingPrice) validate() (fields []limit.FieldError) {
-	add := func(field, format string, args ...any) {
-		fields = append(fields, limit.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
-	}
+	add := func(field string, p *limit.Problem) { fields = append(fields, limit.FieldProblem(field, p)) }
 	if len(p.Price) < 1 || len(p.Price) > maxPriceBytes || strings.ContainsFunc(p.Price, func(r rune) bool { return r <= ' ' || r > '~' }) ||
 		p.Price == "." || p.Price == ".." {
-		add("id", "must be 1 to %d visible ASCII characters: the id of a price or product of the billing system", maxPriceBytes)
+		add("id", limit.Wrong("Use the id that the billing system shows.", "must be 1 to %d visible ASCII characters: the id of a price or product of the billing system", maxPriceBytes))
 	}
 	if p.Priority < 0 || p.Priority > maxPriority {
-		add("priority", "must be a whole number from 0 to %d", maxPriority)
+		add("priority", limit.MustBe("a whole number from 0 to %d", maxPriority))
 	}
 	return fields
 }
@@ -68,7 +65,7 @@ func (s *Store) PutBillingPrice(ctx context.Context, a Actor, in BillingPrice, m
 				return err
 			}
 			if count >= maxBillingPrices {
-				return invalid("id", "would be one price too many: a tenant may have %d", maxBillingPrices)
+				return invalid("id", limit.Wrong("Delete a price that is no longer needed.", "would be one price too many: a tenant may have %d", maxBillingPrices))
 			}
 		case err != nil:
 			return err
@@ -85,7 +82,7 @@ func (s *Store) PutBillingPrice(ctx context.Context, a Actor, in BillingPrice, m
 			return err
 		}
 		if in.Plan == "" {
-			return invalid("plan", "must be the slug of a plan")
+			return invalid("plan", limit.Wrong("Use the slug of a plan that GET /v1/plans lists.", "must be the slug of a plan"))
 		}
 		plan, err := c.planID(ctx, in.Plan)
 		if err != nil {
@@ -110,7 +107,7 @@ func (c *change) priceEndpoint(ctx context.Context, in *BillingPrice) error {
 	if in.Endpoint != uuid.Nil {
 		_, err := readBillingEndpoint(ctx, c.Queries, c.tenant, in.Endpoint)
 		if errors.Is(err, ErrNotFound) {
-			return invalid("endpoint", "names no billing endpoint of this tenant")
+			return invalid("endpoint", noSuchEndpoint)
 		}
 		return err
 	}
@@ -119,7 +116,7 @@ func (c *change) priceEndpoint(ctx context.Context, in *BillingPrice) error {
 		return err
 	}
 	if len(rows) != 1 {
-		return invalid("endpoint", "must be the id of a billing endpoint, as the tenant has not exactly one")
+		return invalid("endpoint", limit.Wrong("Use an id that GET /v1/billing/endpoints lists.", "must be the id of a billing endpoint, as the tenant has not exactly one"))
 	}
 	in.Endpoint = rows[0].ID
 	return nil

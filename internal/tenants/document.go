@@ -83,7 +83,7 @@ func (s *Store) Document(ctx context.Context, a Actor, subjects bool) (d Documen
 			return err
 		}
 		if len(d.Subjects) > MaxDocumentSubjects {
-			return invalid("subjects", "cannot be listed: the tenant has more than %d", MaxDocumentSubjects)
+			return invalid("subjects", limit.Wrong("Read them page by page from /v1/subjects.", "cannot be listed: the tenant has more than %d", MaxDocumentSubjects))
 		}
 		for i := range d.Subjects {
 			d.Subjects[i].Overrides = present(d.Subjects[i].Overrides, s.instant())
@@ -127,7 +127,7 @@ func (s *Store) ApplyDocument(ctx context.Context, a Actor, d Document, how Appl
 // tooLarge returns what makes the document too long to look at.
 func (d *Document) tooLarge() (fields []limit.FieldError) {
 	add := func(field, format string, args ...any) {
-		fields = append(fields, limit.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+		fields = append(fields, limit.FieldProblem(field, limit.Wrong("Split the document.", format, args...)))
 	}
 	if len(d.Rules) > limit.MaxRules {
 		add("rules", "may be at most %d", limit.MaxRules)
@@ -159,7 +159,7 @@ func (d *Document) validate() (fields []limit.FieldError) {
 	slugs := map[string]bool{}
 	once := func(field, name string) {
 		if slugs[name] {
-			fields = append(fields, limit.FieldError{Field: field, Message: "is there twice"})
+			fields = append(fields, limit.FieldProblem(field, limit.Duplicate))
 		}
 		slugs[name] = true
 	}
@@ -181,7 +181,7 @@ func (d *Document) validate() (fields []limit.FieldError) {
 		fields = append(fields, prefixed(at, fieldsOf(p.validate()))...)
 		once(at+"slug", p.Slug)
 		if p.Default && standard != "" {
-			fields = append(fields, limit.FieldError{Field: at + "default", Message: "may be true of one plan only, and is of plan " + standard})
+			fields = append(fields, limit.FieldProblem(at+"default", limit.Wrong("Set it to false for one of the two.", "may be true for one plan only; plan %s has it, too", standard)))
 		} else if p.Default {
 			standard = p.Slug
 		}

@@ -56,14 +56,14 @@ func (r *revision) reviseBilling() {
 		in, at := &r.Prices[i], fmt.Sprintf("billing_prices.%d.", i)
 		r.problems = append(r.problems, prefixed(at, in.validate())...)
 		if named[in.Price] {
-			r.wrong(at+"id", "is there twice")
+			r.wrong(at+"id", limit.Duplicate)
 		}
 		named[in.Price] = true
 		if r.plans[in.Plan] == nil || r.plans[in.Plan].goes {
-			r.wrong(at+"plan", "names no plan of this tenant")
+			r.wrong(at+"plan", noSuchPlan)
 		}
 		if !slices.ContainsFunc(r.before.endpoints, func(e BillingEndpoint) bool { return e.ID == in.Endpoint }) {
-			r.wrong(at+"endpoint", "names no billing endpoint of this tenant")
+			r.wrong(at+"endpoint", noSuchEndpoint)
 		}
 		old := slices.IndexFunc(r.before.prices, func(p BillingPrice) bool { return p.Price == in.Price })
 		if old < 0 {
@@ -80,7 +80,7 @@ func (r *revision) reviseBilling() {
 		}
 	}
 	if len(r.Prices) > maxBillingPrices {
-		r.wrong("billing_prices", "may be at most %d", maxBillingPrices)
+		r.wrong("billing_prices", limit.Wrong("Send fewer.", "may be at most %d", maxBillingPrices))
 	}
 	r.checkPaidPlans(named)
 }
@@ -89,19 +89,20 @@ func (r *revision) reviseEndpoint(i int) {
 	in, at := r.Endpoints[i], fmt.Sprintf("billing_endpoints.%d.", i)
 	old := slices.IndexFunc(r.before.endpoints, func(e BillingEndpoint) bool { return e.ID == in.ID })
 	if old < 0 {
-		r.wrong(at+"id", "names no billing endpoint of this tenant: create it with its secrets, which a document does not have")
+		r.wrong(at+"id", limit.Wrong("Create the endpoint first with POST /v1/billing/endpoints, or omit it.",
+			"names no billing endpoint of this tenant: create it with its secrets, which a document does not have"))
 		return
 	}
 	now := r.before.endpoints[old]
 	now.Name, now.SubjectFrom, now.GraceDays, now.FallbackPlan = in.Name, in.SubjectFrom, in.GraceDays, in.FallbackPlan
 	if in.Provider != now.Provider {
-		r.wrong(at+"provider", "is fixed once an endpoint is created")
+		r.wrong(at+"provider", fixedProvider)
 	}
 	var fields []limit.FieldError
 	now.validate(&fields)
 	r.problems = append(r.problems, prefixed(at, fields)...)
 	if now.FallbackPlan != "" && (r.plans[now.FallbackPlan] == nil || r.plans[now.FallbackPlan].goes) {
-		r.wrong(at+"fallback_plan", "names no plan of this tenant")
+		r.wrong(at+"fallback_plan", noSuchPlan)
 	}
 	if r.update("endpoint", now.ID.String(), endpointFields(&r.before.endpoints[old]), endpointFields(&now)) {
 		r.editedEndpoints = append(r.editedEndpoints, now)
@@ -113,13 +114,15 @@ func (r *revision) checkPaidPlans(named map[string]bool) {
 	gone := func(slug string) bool { return slug != "" && r.plans[slug] == nil }
 	for _, p := range r.before.prices {
 		if !named[p.Price] && !slices.Contains(r.gonePrices, p.Price) && gone(p.Plan) {
-			r.wrong("plans", "leave out plan %s, for which price %s stands: map the price to another plan first, or keep it", p.Plan, p.Price)
+			r.wrong("plans", limit.Wrong("Map the price to another plan first, or keep the plan.",
+				"leave out plan %s, for which price %s stands: map the price to another plan first, or keep it", p.Plan, p.Price))
 		}
 	}
 	for _, e := range r.before.endpoints {
 		edited := slices.ContainsFunc(r.editedEndpoints, func(now BillingEndpoint) bool { return now.ID == e.ID })
 		if !edited && gone(e.FallbackPlan) {
-			r.wrong("plans", "leave out plan %s, to which a billing endpoint falls back: change that first, or keep it", e.FallbackPlan)
+			r.wrong("plans", limit.Wrong("Change the endpoint first, or keep the plan.",
+				"leave out plan %s, to which a billing endpoint falls back: change that first, or keep it", e.FallbackPlan))
 		}
 	}
 }

@@ -59,8 +59,8 @@ type revisedSubject struct {
 	drop    []string // rules
 }
 
-func (r *revision) wrong(field, format string, args ...any) {
-	r.problems = append(r.problems, limit.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+func (r *revision) wrong(field string, p *limit.Problem) {
+	r.problems = append(r.problems, limit.FieldProblem(field, p))
 }
 
 // revise compares the tenant with the document.
@@ -136,7 +136,8 @@ func (r *revision) reviseRules() {
 		}
 	}
 	if len(r.rules) > limit.MaxRules {
-		r.wrong("rules", "would make %d rules of the tenant, which may have %d", len(r.rules), limit.MaxRules)
+		r.wrong("rules", limit.Wrong("Remove rules from the document, or delete some that are no longer needed.",
+			"would give the tenant %d rules; it may have %d", len(r.rules), limit.MaxRules))
 	} else if rematch {
 		r.checkMatching()
 	}
@@ -168,7 +169,8 @@ func (r *revision) reviseRoutes() {
 		}
 	}
 	if n := len(old) + len(r.newRoutes) - len(r.goneRoutes); n > route.MaxRoutes {
-		r.wrong("routes", "would make %d routes of the tenant, which may have %d", n, route.MaxRoutes)
+		r.wrong("routes", limit.Wrong("Remove routes from the document, or delete some that are no longer needed.",
+			"would make %d routes of the tenant, which may have %d", n, route.MaxRoutes))
 	}
 }
 
@@ -188,8 +190,7 @@ func (r *revision) checkMatching() {
 			return strings.HasPrefix(pattern, strings.TrimSuffix(in.Resource, "*"))
 		})
 	}
-	r.wrong(fmt.Sprintf("rules.%d.resource", max(at, 0)),
-		"would let %d rules match one check (of resource %s); at most %d may", most, pattern, limit.MaxMatchingRules)
+	r.wrong(fmt.Sprintf("rules.%d.resource", max(at, 0)), tooManyMatch(most, pattern))
 }
 
 func (r *revision) revisePlans() {
@@ -247,7 +248,7 @@ func (r *revision) defaultPlan() string {
 		}
 		stays := !r.plans[old.Slug].goes || slices.ContainsFunc(r.Plans, func(p Plan) bool { return p.Slug == old.Slug })
 		if !stays && len(r.Plans) > 0 {
-			r.wrong("plans", "leave out plan %s, which is the default one: say of another plan that it is the default", old.Slug)
+			r.wrong("plans", limit.Wrong("Keep the plan, or make another one the default.", "omit the default plan %s", old.Slug))
 		}
 		return old.Slug
 	}
@@ -262,7 +263,7 @@ func (r *revision) revisePlan(i int) {
 	in := &r.Plans[i]
 	now := r.plans[in.Slug]
 	if in.NotDefault && now.Default && now.old != nil {
-		r.wrong(fmt.Sprintf("plans.%d.default", i), "cannot be false: it is the default plan, and the document says of no other that it is")
+		r.wrong(fmt.Sprintf("plans.%d.default", i), limit.Wrong("Make another plan the default.", "cannot be false: this is the default plan, and the document names no other"))
 	}
 	if now.old != nil {
 		now.edited = r.update("plan", in.Slug, planFields(now.old, false), planFields(&now.Plan, false))
@@ -271,7 +272,7 @@ func (r *revision) revisePlan(i int) {
 		at := fmt.Sprintf("plans.%d.limits.%s", i, slug)
 		rule, exists := r.rules[slug]
 		if !exists {
-			r.wrong(at, "names no rule of this tenant")
+			r.wrong(at, noSuchRule)
 			continue
 		}
 		lim := in.Limits[slug]
@@ -331,12 +332,12 @@ func (r *revision) misfit(slug, whose string, problems []limit.FieldError) {
 		}
 	}
 	for _, problem := range problems {
-		r.wrong(fmt.Sprintf("rules.%d.%s", i, name), "does not fit the limit of %s: %s %s", whose, problem.Field, problem.Message)
+		r.wrong(fmt.Sprintf("rules.%d.%s", i, name), misfit(whose, problem))
 	}
 }
 
 func (c *change) reviseSubjects(ctx context.Context, r *revision) error {
-	if slices.ContainsFunc(r.Subjects, func(in Subject) bool { return limit.ValidName(in.Subject) != "" }) {
+	if slices.ContainsFunc(r.Subjects, func(in Subject) bool { return limit.ValidName(in.Subject) != nil }) {
 		r.Subjects = nil // it is said that they are wrong, and Postgres would stumble over them
 	}
 	if r.Subjects == nil {
@@ -354,7 +355,7 @@ func (c *change) reviseSubjects(ctx context.Context, r *revision) error {
 		return err
 	}
 	if len(stored) > MaxDocumentSubjects {
-		r.wrong("subjects", "cannot be pruned: the tenant has more than %d", MaxDocumentSubjects)
+		r.wrong("subjects", limit.Wrong("Apply the document without prune, or delete subjects one by one.", "cannot be pruned: the tenant has more than %d", MaxDocumentSubjects))
 		return nil
 	}
 	old := make(map[string]*Subject, len(stored))
@@ -381,7 +382,7 @@ func (c *change) reviseSubject(r *revision, i int, old *Subject) {
 	now := &revisedSubject{Subject: r.Subjects[i], old: old}
 	r.subjects = append(r.subjects, now)
 	if now.Plan != "" && (r.plans[now.Plan] == nil) {
-		r.wrong(at+"plan", "names no plan of this tenant")
+		r.wrong(at+"plan", noSuchPlan)
 	}
 	if old != nil {
 		now.NextPlan, now.NextPlanAt = old.NextPlan, old.NextPlanAt // what is to come is not in a document
@@ -409,7 +410,7 @@ func (c *change) reviseSubject(r *revision, i int, old *Subject) {
 func (c *change) reviseOverride(r *revision, now *revisedSubject, at string, o Override) {
 	rule, exists := r.rules[o.Rule]
 	if !exists {
-		r.wrong(at, "names no rule of this tenant")
+		r.wrong(at, noSuchRule)
 		return
 	}
 	o.StartsAt, o.ExpiresAt = stored(o.StartsAt), stored(o.ExpiresAt)
@@ -485,7 +486,7 @@ func (c *change) checkGonePlans(ctx context.Context, r *revision) error {
 	}
 	slices.Sort(used)
 	for _, slug := range used {
-		r.wrong("plans", "leave out plan %s, which subjects have: give them another one first, or keep it", slug)
+		r.wrong("plans", limit.Wrong("Keep the plan, or give its subjects another one first.", "omit plan %s, which subjects have", slug))
 	}
 	return nil
 }

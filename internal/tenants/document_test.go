@@ -186,8 +186,8 @@ func TestApplyDefaultPlan(t *testing.T) {
 	var invalid *tenants.InvalidError
 	require.ErrorAs(t, err, &invalid)
 	require.Len(t, invalid.Fields, 2)
-	require.Contains(t, invalid.Fields[0].Message, "leave out plan pro, which is the default one")
-	require.Contains(t, invalid.Fields[1].Message, "leave out plan pro, which subjects have")
+	require.Contains(t, invalid.Fields[0].Message, "omit the default plan pro")
+	require.Contains(t, invalid.Fields[1].Message, "omit plan pro, which subjects have")
 	// In one document the subject can be moved and the plan go.
 	mustApply(t, s, a, tenants.Document{
 		Plans:    []tenants.Plan{{Slug: "free", Name: "Free", Default: true}},

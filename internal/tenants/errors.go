@@ -64,8 +64,22 @@ func (e *InvalidError) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-func invalid(field, format string, args ...any) error {
-	return &InvalidError{Fields: []limit.FieldError{{Field: field, Message: fmt.Sprintf(format, args...)}}}
+func invalid(field string, p *limit.Problem) error {
+	return &InvalidError{Fields: []limit.FieldError{limit.FieldProblem(field, p)}}
+}
+
+// Problems that arise in several places.
+var (
+	noSuchPlan     = &limit.Problem{Message: "names no plan of this tenant", Fix: "Create the plan first, or use one that GET /v1/plans lists."}
+	noSuchRule     = &limit.Problem{Message: "names no rule of this tenant", Fix: "Create the rule first, or use one that GET /v1/rules lists."}
+	noSuchEndpoint = &limit.Problem{Message: "names no billing endpoint of this tenant", Fix: "Create the endpoint first, or use one that GET /v1/billing/endpoints lists."}
+	notAnyCursor   = &limit.Problem{Message: "is not one of this list", Fix: "Start again without a cursor."}
+	notAnyYear     = limit.MustBe("a time from year 1 to year %d", maxYear)
+)
+
+// isFixed is the problem of a name that cannot change.
+func isFixed(what string) *limit.Problem {
+	return limit.Wrong("Omit it, or create another "+what+" with the new name.", "cannot change once the %s is created", what)
 }
 
 // invalidIf returns an InvalidError of the fields, or nil where there are none.

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -51,7 +52,7 @@ func (s *Store) Idempotent(ctx context.Context, a Actor, key string, requestHash
 	serve func(ctx context.Context) (Answer, error),
 ) (replay *Answer, err error) {
 	if key == "" || len(key) > 255 || !plain(key) {
-		return nil, invalid("header:Idempotency-Key", "must be 1 to 255 bytes without control characters")
+		return nil, invalid("header:Idempotency-Key", limit.MustBe("1 to 255 bytes without control characters"))
 	}
 	p := &post{store: s, actor: a, key: key, requestHash: requestHash, attempt: newID()}
 	defer p.rollback()
@@ -159,7 +160,7 @@ func inProgress(err error) bool {
 // judge says what a key that is taken means for this request.
 func (p *post) judge(row db.IdempotencyKey) error {
 	if !bytes.Equal(row.RequestHash, p.requestHash[:]) {
-		return invalid("header:Idempotency-Key", "was used for another request: take a new one")
+		return invalid("header:Idempotency-Key", limit.Wrong("Use a new key for each request.", "was used for another request"))
 	}
 	if row.Status == nil {
 		return errInProgress()

@@ -234,7 +234,7 @@ func (m *subjectImport) batch(ctx context.Context, lines []SubjectLine) error {
 	for i := range lines {
 		l := &lines[i]
 		if first := m.seen[l.Subject]; first != 0 {
-			m.wrong.Add(l.Line, limit.FieldError{Field: "subject", Message: fmt.Sprintf("is there twice: on line %d, too", first)})
+			m.wrong.Add(l.Line, limit.FieldProblem("subject", limit.Wrong(limit.Duplicate.Fix, "is a duplicate of line %d", first)))
 			continue
 		}
 		m.seen[l.Subject] = l.Line
@@ -253,7 +253,7 @@ func (m *subjectImport) registered(ctx context.Context, lines []SubjectLine) (ma
 	overrides := false
 	for i := range lines {
 		overrides = overrides || len(lines[i].Overrides) > 0
-		if limit.ValidName(lines[i].Subject) == "" { // Postgres would stumble over a NUL
+		if limit.ValidName(lines[i].Subject) == nil { // Postgres would stumble over a NUL
 			names = append(names, lines[i].Subject)
 		}
 	}
@@ -280,7 +280,7 @@ func (m *subjectImport) registered(ctx context.Context, lines []SubjectLine) (ma
 func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *importWrites) []limit.FieldError {
 	wrong := l.Validate()
 	if exists && m.mode.CreateOnly {
-		wrong = append(wrong, limit.FieldError{Field: "subject", Message: "is registered already"})
+		wrong = append(wrong, limit.FieldProblem("subject", limit.Wrong("Remove the line, or import with mode=upsert.", "is already registered")))
 	}
 	if !exists {
 		old = Subject{Subject: l.Subject}
@@ -288,7 +288,7 @@ func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *imp
 	now := l.over(old)
 	plan, known := m.plans[now.Plan]
 	if now.Plan != "" && !known {
-		wrong = append(wrong, limit.FieldError{Field: "plan", Message: "names no plan of this tenant"})
+		wrong = append(wrong, limit.FieldProblem("plan", noSuchPlan))
 	}
 	put, removed, more := m.compareOverrides(l, old)
 	if wrong = append(wrong, more...); len(wrong) > 0 {
@@ -326,7 +326,7 @@ func (m *subjectImport) compareOverrides(l *SubjectLine, old Subject) (put []Ove
 		o, at := given.Override, "overrides."+given.Rule
 		r, known := m.rules[o.Rule]
 		if !known {
-			wrong = append(wrong, limit.FieldError{Field: at, Message: "names no rule of this tenant"})
+			wrong = append(wrong, limit.FieldProblem(at, noSuchRule))
 			continue
 		}
 		o.StartsAt, o.ExpiresAt = stored(o.StartsAt), stored(o.ExpiresAt)

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"weir/internal/limit"
 	"weir/internal/tenants/db"
 )
 
@@ -64,7 +65,7 @@ func (s *Store) InviteMember(ctx context.Context, a Actor, email string, role Ro
 			return err
 		}
 		if members >= maxMembers {
-			return invalid("email", "would be one member too many: a tenant may have %d", maxMembers)
+			return invalid("email", limit.Wrong("Remove a member first.", "would be one member too many: a tenant may have %d", maxMembers))
 		}
 		person, err := c.ensurePerson(ctx, email, nil, false)
 		if err != nil {

@@ -1,7 +1,6 @@
 package tenants
 
 import (
-	"fmt"
 	"strings"
 	"time"
 	"unicode"
@@ -43,25 +42,23 @@ func prefixed(prefix string, fields []limit.FieldError) []limit.FieldError {
 	return fields
 }
 
-func wrongText(s string, most int) string {
+// ValidText returns what is wrong with a text of up to most characters, or nil.
+func ValidText(s string, most int) *limit.Problem {
 	switch {
 	case utf8.RuneCountInString(s) > most || !utf8.ValidString(s):
-		return fmt.Sprintf("must be at most %d characters of UTF-8", most)
+		return limit.MustBe("at most %d characters of UTF-8", most)
 	case strings.ContainsFunc(s, func(c rune) bool { return unicode.IsControl(c) && c != '\n' && c != '\t' }):
-		return "must not contain control characters"
+		return limit.HasControls
 	}
-	return ""
+	return nil
 }
 
 // checkText adds an error for a text that is too long or holds what no text should.
 func checkText(fields *[]limit.FieldError, field, s string, most int) {
-	if problem := wrongText(s, most); problem != "" {
-		*fields = append(*fields, limit.FieldError{Field: field, Message: problem})
+	if problem := ValidText(s, most); problem != nil {
+		*fields = append(*fields, limit.FieldProblem(field, problem))
 	}
 }
-
-// ValidText returns what is wrong with a text for people of up to most characters, "" for nothing.
-func ValidText(s string, most int) string { return wrongText(s, most) }
 
 // maxYear is the last that RFC 3339 can write.
 const maxYear = 9999

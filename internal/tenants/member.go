@@ -257,7 +257,7 @@ func (c *change) remove(ctx context.Context, old Member) error {
 	return c.DeleteMember(ctx, db.DeleteMemberParams{TenantID: c.tenant, ID: old.ID})
 }
 
-var emailError = limit.FieldError{Field: "email", Message: "must be an address such as name@example.com, of at most 254 bytes; letters outside A to Z in lower case"}
+var emailError = limit.FieldProblem("email", limit.MustBe("an address such as name@example.com, of at most %d bytes; letters outside A to Z in lower case", maxEmail))
 
 func checkMember(email string, role Role) (normal string, fields []limit.FieldError) {
 	normal, ok := normalEmail(email)
@@ -269,7 +269,7 @@ func checkMember(email string, role Role) (normal string, fields []limit.FieldEr
 
 func checkRole(fields []limit.FieldError, role Role) []limit.FieldError {
 	if !slices.Contains(Roles, role) {
-		fields = append(fields, limit.FieldError{Field: "role", Message: "must be one of owner, admin, editor, support, viewer"})
+		fields = append(fields, limit.FieldProblem("role", limit.OneOf("owner, admin, editor, support, viewer")))
 	}
 	return fields
 }

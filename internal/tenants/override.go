@@ -27,17 +27,17 @@ func (o *Override) validate(now time.Time) (fields []limit.FieldError) {
 	checkText(&fields, "reason", o.Reason, 500)
 	for field, t := range map[string]*time.Time{"starts_at": o.StartsAt, "expires_at": o.ExpiresAt} {
 		if t != nil && (t.Year() > maxYear || t.Year() < 1) {
-			fields = append(fields, limit.FieldError{Field: field, Message: "must be a time from year 1 to year 9999"})
+			fields = append(fields, limit.FieldProblem(field, notAnyYear))
 		}
 	}
 	if o.ExpiresAt == nil {
 		return fields
 	}
 	if !o.ExpiresAt.After(now) {
-		fields = append(fields, limit.FieldError{Field: "expires_at", Message: "must be in the future"})
+		fields = append(fields, limit.FieldProblem("expires_at", limit.Wrong("Use a later time.", "must be in the future")))
 	}
 	if o.StartsAt != nil && !o.ExpiresAt.After(*o.StartsAt) {
-		fields = append(fields, limit.FieldError{Field: "expires_at", Message: "must be after starts_at"})
+		fields = append(fields, limit.FieldProblem("expires_at", limit.Wrong("Use a later end, or an earlier start.", "must be after starts_at")))
 	}
 	return fields
 }
@@ -48,10 +48,10 @@ const MaxBoost = 30 * 24 * time.Hour
 // validateBoost returns what is wrong with an override for somebody who may only help out for a time.
 func (o *Override) validateBoost(now time.Time) (fields []limit.FieldError) {
 	if o.Limit.Unlimited {
-		fields = append(fields, limit.FieldError{Field: "unlimited", Message: "needs the role editor: with the role support an override has a number"})
+		fields = append(fields, limit.FieldProblem("unlimited", limit.Wrong("Send a limit, or ask an editor.", "requires the role editor: with the role support, an override has a limit")))
 	}
 	if o.ExpiresAt == nil || o.ExpiresAt.Sub(now) > MaxBoost {
-		fields = append(fields, limit.FieldError{Field: "expires_at", Message: "must be within 30 days: with the role support an override is temporary"})
+		fields = append(fields, limit.FieldProblem("expires_at", limit.Wrong("Use an earlier time, or ask an editor.", "must be within 30 days: with the role support, an override is temporary")))
 	}
 	return fields
 }
@@ -84,8 +84,8 @@ func (s *Store) PutOverride(ctx context.Context, a Actor, subject string, o Over
 			return ErrForbidden
 		}
 		fields := append(o.Limit.Validate(&r.Rule), o.validate(c.now)...)
-		if problem := subjectProblem(subject); !registered && problem != "" {
-			fields = append(fields, limit.FieldError{Field: "subject", Message: problem})
+		if problem := subjectProblem(subject); !registered && problem != nil {
+			fields = append(fields, limit.FieldProblem("subject", problem))
 		}
 		if !a.May(MayEdit) {
 			fields = append(fields, o.validateBoost(c.now)...)

@@ -116,13 +116,11 @@ func (f OverrideFilter) validate() error {
 	var fields []limit.FieldError
 	for _, c := range []struct{ field, text string }{{"rule", f.Rule}, {"prefix", f.Prefix}} {
 		if len(c.text) > 2*limit.MaxNameBytes || !plain(c.text) {
-			fields = append(fields, limit.FieldError{
-				Field: c.field, Message: "must be at most " + strconv.Itoa(2*limit.MaxNameBytes) + " bytes of UTF-8 without control characters",
-			})
+			fields = append(fields, limit.FieldProblem(c.field, plainUpTo(2*limit.MaxNameBytes)))
 		}
 	}
 	if f.EndingBefore != nil && (f.EndingBefore.Year() > maxYear || f.EndingBefore.Year() < 1) {
-		fields = append(fields, limit.FieldError{Field: "ending_before", Message: "must be a time from year 1 to year 9999"})
+		fields = append(fields, limit.FieldProblem("ending_before", notAnyYear))
 	}
 	return invalidIf(fields)
 }
@@ -157,18 +155,18 @@ func overridePlaceOf(text string) (p overridePlace, err error) {
 	}
 	parts := strings.SplitN(text, "/", 3)
 	if len(parts) != 3 {
-		return p, invalid("cursor", "is not one of this list")
+		return p, invalid("cursor", notAnyCursor)
 	}
 	if parts[0] != "" {
 		micros, err := strconv.ParseInt(parts[0], 10, 64)
 		if err != nil {
-			return p, invalid("cursor", "is not one of this list")
+			return p, invalid("cursor", notAnyCursor)
 		}
 		end := time.UnixMicro(micros).UTC()
 		p.end = &end
 	}
 	if p.rule, err = uuid.Parse(parts[1]); err != nil {
-		return p, invalid("cursor", "is not one of this list")
+		return p, invalid("cursor", notAnyCursor)
 	}
 	p.subject = parts[2]
 	return p, nil

@@ -33,7 +33,7 @@ func (p Page) after() (*uuid.UUID, error) {
 	}
 	id, err := uuid.Parse(p.After)
 	if err != nil {
-		return nil, invalid("cursor", "is not one of this list")
+		return nil, invalid("cursor", notAnyCursor)
 	}
 	return &id, nil
 }

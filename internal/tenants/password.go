@@ -46,24 +46,24 @@ var breached = sync.OnceValue(func() map[string]bool {
 // checkPassword says what is wrong with a password that somebody chooses. What kinds of characters
 // it has does not matter: people meet such demands in ways that guessers know.
 func checkPassword(password, email string) []limit.FieldError {
-	wrong := func(message string) []limit.FieldError {
-		return []limit.FieldError{{Field: "password", Message: message}}
+	wrong := func(p *limit.Problem) []limit.FieldError {
+		return []limit.FieldError{limit.FieldProblem("password", p)}
 	}
 	name, _, _ := strings.Cut(email, "@")
 	lower := strings.ToLower(password)
 	switch {
 	case len(password) > MaxPassword:
-		return wrong(fmt.Sprintf("must be at most %d bytes long", MaxPassword))
+		return wrong(limit.MustBe("at most %d bytes long", MaxPassword))
 	case strings.Contains(password, "\x00") || !utf8.ValidString(password):
-		return wrong("must be text, without NUL")
+		return wrong(limit.MustBe("text without NUL"))
 	case strings.TrimSpace(password) == "":
-		return wrong("must not be empty, nor of blanks alone")
+		return wrong(limit.Wrong("Type a password.", "must not be empty or blank"))
 	case utf8.RuneCountInString(password) < MinPassword:
-		return wrong(fmt.Sprintf("must be at least %d characters long", MinPassword))
+		return wrong(limit.MustBe("at least %d characters long", MinPassword))
 	case breached()[lower] || strings.Count(lower, lower[:1]) == len(lower):
-		return wrong("is one of those that are guessed first: take another")
+		return wrong(limit.Wrong("Use a password that is harder to guess.", "is one of the most common passwords"))
 	case lower == email || lower == name:
-		return wrong("must not be the email address")
+		return wrong(limit.Wrong("Use another password.", "must not be the email address"))
 	}
 	return nil
 }

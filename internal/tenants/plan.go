@@ -35,12 +35,12 @@ type Plan struct {
 func (p *Plan) validate() error {
 	var fields []limit.FieldError
 	if !limit.ValidSlug(p.Slug) {
-		fields = append(fields, limit.FieldError{Field: "slug", Message: "must be 1 to 63 of a-z, 0-9 and -"})
+		fields = append(fields, limit.FieldProblem("slug", limit.InvalidSlug))
 	}
 	checkText(&fields, "name", p.Name, 200)
 	checkText(&fields, "description", p.Description, 2000)
 	if p.OnChange = cmp.Or(p.OnChange, OnChangeCarry); !slices.Contains(OnChanges, p.OnChange) {
-		fields = append(fields, limit.FieldError{Field: "on_change", Message: "must be one of " + strings.Join(OnChanges, ", ")})
+		fields = append(fields, limit.FieldProblem("on_change", limit.OneOf(strings.Join(OnChanges, ", "))))
 	}
 	return invalidIf(fields)
 }
@@ -118,7 +118,7 @@ func (s *Store) EditPlan(ctx context.Context, a Actor, slug string, m Match, edi
 		}
 		switch {
 		case p.Slug != old.Slug:
-			return invalid("slug", "is fixed once a plan is made")
+			return invalid("slug", isFixed("plan"))
 		case old.Default && !p.Default:
 			return errDefaultStays()
 		}
@@ -444,7 +444,7 @@ func (c *change) checkLimits(ctx context.Context, before, after map[string]limit
 		}
 		r, exists := rules[slug]
 		if !exists {
-			fields = append(fields, limit.FieldError{Field: "limits." + slug, Message: "names no rule of this tenant"})
+			fields = append(fields, limit.FieldProblem("limits."+slug, noSuchRule))
 			continue
 		}
 		fields = append(fields, prefixed("limits."+slug+".", lim.Validate(&r.Rule))...)

@@ -87,7 +87,7 @@ func (s *Store) EditRoute(ctx context.Context, a Actor, slug string, m Match, ed
 			return err
 		}
 		if r.Slug != old.Slug {
-			return invalid("slug", "is fixed once a route is created")
+			return invalid("slug", isFixed("route"))
 		}
 		out, err = c.replaceRoute(ctx, old, r)
 		return err
@@ -163,7 +163,7 @@ func (c *change) createRoute(ctx context.Context, r route.Route) (Route, error) 
 		return Route{}, err
 	}
 	if n >= route.MaxRoutes {
-		return Route{}, invalid("slug", "would be one route too many: a tenant may have %d", route.MaxRoutes)
+		return Route{}, invalid("slug", limit.Wrong("Delete a route that is no longer needed.", "would be one route too many: a tenant may have %d", route.MaxRoutes))
 	}
 	version, err := c.next(ctx, parts{policy: true})
 	if err != nil {

@@ -96,7 +96,7 @@ func (s *Store) EditRule(ctx context.Context, a Actor, slug string, m Match, edi
 			return err
 		}
 		if r.Slug != old.Slug {
-			return invalid("slug", "is fixed once a rule is made")
+			return invalid("slug", isFixed("rule"))
 		}
 		out, err = c.replaceRule(ctx, old, r)
 		return err
@@ -249,7 +249,7 @@ func (c *change) checkMatching(ctx context.Context, id uuid.UUID, r limit.Rule) 
 		return err
 	}
 	if len(others) >= limit.MaxRules {
-		return invalid("slug", "would be one rule too many: a tenant may have %d", limit.MaxRules)
+		return invalid("slug", limit.Wrong("Delete a rule that is no longer needed.", "would be one rule too many: a tenant may have %d", limit.MaxRules))
 	}
 	rules := make([]limit.Rule, 0, len(others)+1)
 	for _, o := range others {
@@ -260,7 +260,7 @@ func (c *change) checkMatching(ctx context.Context, id uuid.UUID, r limit.Rule) 
 		rules = append(rules, limit.Rule{Resource: o.Resource, Mode: mode})
 	}
 	if most, pattern := limit.MaxMatching(append(rules, r)); most > limit.MaxMatchingRules {
-		return invalid("resource", "would let %d rules match one check (of resource %s); at most %d may", most, pattern, limit.MaxMatchingRules)
+		return invalid("resource", tooManyMatch(most, pattern))
 	}
 	return nil
 }
@@ -277,9 +277,7 @@ func (c *change) checkNumbersOf(ctx context.Context, old Rule, r limit.Rule) err
 	var fields []limit.FieldError
 	test := func(l limit.Limit, whose string) {
 		for _, problem := range l.Validate(&r) {
-			fields = append(fields, limit.FieldError{
-				Field: field, Message: fmt.Sprintf("does not fit the limit of %s: %s %s", whose, problem.Field, problem.Message),
-			})
+			fields = append(fields, limit.FieldProblem(field, misfit(whose, problem)))
 		}
 	}
 	limits, err := c.RulePlanLimits(ctx, db.RulePlanLimitsParams{TenantID: c.tenant, RuleID: old.ID})
@@ -300,8 +298,19 @@ func (c *change) checkNumbersOf(ctx context.Context, old Rule, r limit.Rule) err
 		}
 		test(limitOf(n.LimitUnits, n.BurstUnits, n.Unlimited), whose)
 	}
-	const enough = 20 // nobody reads more; the rest shows once these are mended
+	const enough = 20 // nobody reads more; the others show once these are fixed
 	return invalidIf(fields[:min(len(fields), enough)])
+}
+
+// tooManyMatch is the problem of a resource that too many rules match.
+func tooManyMatch(most int, pattern string) *limit.Problem {
+	return limit.Wrong("Delete a rule, turn one off, or narrow the resource that it matches.",
+		"would let %d rules match one check (of resource %s); at most %d may", most, pattern, limit.MaxMatchingRules)
+}
+
+// misfit is the problem of a rule that a limit of a plan or a subject does not fit.
+func misfit(whose string, problem limit.FieldError) *limit.Problem {
+	return limit.Wrong("Change that limit first: "+problem.Fix, "does not fit the limit of %s: %s %s", whose, problem.Field, problem.Message)
 }
 
 func ruleParams(tenant, id uuid.UUID, r limit.Rule, version int64) db.UpdateRuleParams {

@@ -111,7 +111,7 @@ func (s *Store) signUp(ctx context.Context, email string, n NewSignup, prove fun
 	n.Tenant = strings.TrimSpace(n.Tenant)
 	checkText(&fields, "tenant", n.Tenant, 200)
 	if n.Tenant == "" {
-		fields = append(fields, limit.FieldError{Field: "tenant", Message: "must not be empty"})
+		fields = append(fields, limit.FieldProblem("tenant", limit.Wrong("Type a name.", "must not be empty")))
 	}
 	if err := invalidIf(append(fields, checkPassword(n.Password, email)...)); err != nil {
 		return Person{}, err

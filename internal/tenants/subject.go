@@ -52,49 +52,54 @@ var labelKeyPattern = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,63}$`)
 
 func (s *Subject) validate() error {
 	var fields []limit.FieldError
-	add := func(field, format string, args ...any) {
-		fields = append(fields, limit.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+	add := func(field string, p *limit.Problem) {
+		fields = append(fields, limit.FieldProblem(field, p))
 	}
-	if problem := subjectProblem(s.Subject); problem != "" {
-		add("subject", "%s", problem)
+	if problem := subjectProblem(s.Subject); problem != nil {
+		add("subject", problem)
 	}
 	if len(s.BillingRef) > maxBillingRef || !plain(s.BillingRef) {
-		add("billing_ref", "must be at most %d bytes of UTF-8 without control characters", maxBillingRef)
+		add("billing_ref", plainUpTo(maxBillingRef))
 	}
 	if a := s.CycleAnchor; a != nil && (a.UnixMilli() < limit.MinAnchorMS || a.UnixMilli() > limit.MaxAnchorMS) {
-		add("cycle_anchor", "must be a time from year 1 to year 9999")
+		add("cycle_anchor", notAnyYear)
 	}
 	if s.Multiplier < 0 || s.Multiplier > maxMultiplier {
-		add("multiplier", "must be a whole number from 1 to %d", maxMultiplier)
+		add("multiplier", limit.MustBe("a whole number from 1 to %d", maxMultiplier))
 	}
 	switch at := s.NextPlanAt; {
 	case s.NextPlan == "" && at != nil:
-		add("next_plan", "is required with next_plan_at")
+		add("next_plan", limit.Wrong("Send it, or omit next_plan_at.", "is required with next_plan_at"))
 	case s.NextPlan != "" && at == nil:
-		add("next_plan_at", "is required with next_plan")
+		add("next_plan_at", limit.Wrong("Send it, or omit next_plan.", "is required with next_plan"))
 	case at != nil && (at.Year() < 1 || at.Year() > maxYear):
-		add("next_plan_at", "must be a time from year 1 to year 9999")
+		add("next_plan_at", notAnyYear)
 	}
 	if len(s.Labels) > maxLabels {
-		add("labels", "may be at most %d", maxLabels)
+		add("labels", limit.Wrong("Remove labels.", "may be at most %d", maxLabels))
 		return invalidIf(fields)
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
 		if !labelKeyPattern.MatchString(key) {
-			add("labels", "may have keys of 1 to 63 of A-Z, a-z, 0-9, _ . / -, not %q", key)
+			add("labels", limit.Wrong("Rename the label.", "may have keys of 1 to 63 of A-Z, a-z, 0-9, _ . / -, not %q", key))
 		} else if value := s.Labels[key]; len(value) > maxLabelValue || !plain(value) {
-			add("labels."+key, "must be at most %d bytes of UTF-8 without control characters", maxLabelValue)
+			add("labels."+key, plainUpTo(maxLabelValue))
 		}
 	}
 	return invalidIf(fields)
 }
 
-// subjectProblem says what is wrong with a subject that is to be registered, "" for nothing. Checks also count
-// . and .., but browsers and many libraries fold these in a path, however they are encoded: what is registered
-// under such a name could not be seen or removed by them.
-func subjectProblem(subject string) string {
+// plainUpTo is the problem of a text that is too long or has control characters.
+func plainUpTo(most int) *limit.Problem {
+	return limit.MustBe("at most %d bytes of UTF-8 without control characters", most)
+}
+
+// subjectProblem returns what is wrong with a subject that is to be registered, or nil. Checks also
+// count . and .., but browsers and many libraries remove these from a path, however they are encoded.
+// They could not show or delete what is registered under such a name.
+func subjectProblem(subject string) *limit.Problem {
 	if subject == "." || subject == ".." {
-		return "must not be . or .., which an address cannot name"
+		return limit.Wrong("Use another name.", "must not be . or .., which a path cannot contain")
 	}
 	return limit.ValidName(subject)
 }
@@ -150,7 +155,7 @@ func (s *Store) EditSubject(ctx context.Context, a Actor, subject string, m Matc
 			return err
 		}
 		if in.Subject != old.Subject {
-			return invalid("subject", "is fixed once it is registered")
+			return invalid("subject", isFixed("subject"))
 		}
 		if err := in.validate(); err != nil {
 			return err
@@ -199,7 +204,7 @@ func (c *change) removeSubject(ctx context.Context, subject string, version int6
 }
 
 func readSubject(ctx context.Context, q *db.Queries, tenant uuid.UUID, subject string) (Subject, error) {
-	if limit.ValidName(subject) != "" {
+	if limit.ValidName(subject) != nil {
 		return Subject{}, ErrNotFound // Postgres would stumble over a NUL or bad UTF-8
 	}
 	row, err := q.SubjectByName(ctx, db.SubjectByNameParams{TenantID: tenant, Subject: subject})
@@ -264,7 +269,7 @@ func (c *change) planID(ctx context.Context, slug string) (*uuid.UUID, error) {
 	}
 	plan, err := c.plan(ctx, slug)
 	if errors.Is(err, ErrNotFound) {
-		return nil, invalid("plan", "names no plan of this tenant")
+		return nil, invalid("plan", noSuchPlan)
 	}
 	return &plan.ID, err
 }
@@ -276,7 +281,7 @@ func (c *change) nextPlanID(ctx context.Context, s Subject) (*uuid.UUID, error) 
 	}
 	plan, err := c.plan(ctx, s.NextPlan)
 	if errors.Is(err, ErrNotFound) {
-		return nil, invalid("next_plan", "names no plan of this tenant")
+		return nil, invalid("next_plan", noSuchPlan)
 	}
 	return &plan.ID, err
 }

@@ -31,8 +31,8 @@ func (s *Store) Subjects(ctx context.Context, a Actor, f SubjectFilter, p Page) 
 		return nil, "", err
 	}
 	search := subjectSearch{SubjectFilter: f, byName: f.Prefix != "", after: p.After}
-	if search.byName && p.After != "" && limit.ValidName(p.After) != "" {
-		return nil, "", invalid("cursor", "is not one of this list")
+	if search.byName && p.After != "" && limit.ValidName(p.After) != nil {
+		return nil, "", invalid("cursor", notAnyCursor)
 	} else if !search.byName {
 		if _, err := p.after(); err != nil {
 			return nil, "", err
@@ -160,9 +160,7 @@ func (f SubjectFilter) validate() error {
 	}
 	for field, text := range map[string]string{"prefix": f.Prefix, "plan": f.Plan, "label": f.LabelKey + value} {
 		if len(text) > 2*limit.MaxNameBytes || !plain(text) {
-			fields = append(fields, limit.FieldError{
-				Field: field, Message: fmt.Sprintf("must be at most %d bytes of UTF-8 without control characters", 2*limit.MaxNameBytes),
-			})
+			fields = append(fields, limit.FieldProblem(field, plainUpTo(2*limit.MaxNameBytes)))
 		}
 	}
 	return invalidIf(fields)

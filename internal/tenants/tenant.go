@@ -68,7 +68,7 @@ func (s *Store) EditTenant(ctx context.Context, a Actor, m Match, edit func(*Ten
 		}
 		switch {
 		case in.State != old.State:
-			return invalid("state", "can be changed only by the operator")
+			return invalid("state", limit.Wrong("Omit it, or ask the operator of the service.", "can be changed only by the operator"))
 		case in == old:
 			out = old
 			return nil
@@ -93,11 +93,11 @@ func editedTenant(old Tenant, m Match, edit func(*Tenant) error) (Tenant, error)
 	}
 	var fields []limit.FieldError
 	if in.Slug != old.Slug {
-		fields = append(fields, limit.FieldError{Field: "slug", Message: "is fixed once a tenant is made"})
+		fields = append(fields, limit.FieldProblem("slug", isFixed("tenant")))
 	}
 	checkText(&fields, "name", in.Name, 200)
 	if in.State != TenantActive && in.State != TenantSuspended {
-		fields = append(fields, limit.FieldError{Field: "state", Message: "must be one of active, suspended"})
+		fields = append(fields, limit.FieldProblem("state", limit.OneOf("active, suspended")))
 	}
 	return in, invalidIf(fields)
 }
@@ -107,11 +107,11 @@ func editedTenant(old Tenant, m Match, edit func(*Tenant) error) (Tenant, error)
 func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant, APIKey, Key, error) {
 	var fields []limit.FieldError
 	if n.Slug == PlatformSlug {
-		fields = append(fields, limit.FieldError{Field: "slug", Message: "is kept for the operator's own tenant"})
+		fields = append(fields, limit.FieldProblem("slug", limit.Wrong("Use another slug.", "is reserved for the operator's own tenant")))
 	} else if !limit.ValidSlug(n.Slug) {
-		fields = append(fields, limit.FieldError{Field: "slug", Message: "must be 1 to 63 of a-z, 0-9 and -"})
+		fields = append(fields, limit.FieldProblem("slug", limit.InvalidSlug))
 	} else if uuid.Validate(n.Slug) == nil {
-		fields = append(fields, limit.FieldError{Field: "slug", Message: "must not look like an id: a tenant is named by either"})
+		fields = append(fields, limit.FieldProblem("slug", limit.Wrong("Use another slug.", "must not have the form of an id: a path names a tenant by either")))
 	}
 	checkText(&fields, "name", n.Name, 200)
 	if !a.operator {

@@ -22,7 +22,7 @@ func (f *TenantFilter) validate() error {
 	var fields []limit.FieldError
 	checkText(&fields, "search", f.Search, 200)
 	if f.State != "" && f.State != TenantActive && f.State != TenantSuspended {
-		fields = append(fields, limit.FieldError{Field: "state", Message: "must be one of active, suspended"})
+		fields = append(fields, limit.FieldProblem("state", limit.OneOf("active, suspended")))
 	}
 	return invalidIf(fields)
 }

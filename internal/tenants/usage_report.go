@@ -84,7 +84,7 @@ func (s *Store) Usage(ctx context.Context, a Actor, query UsageQuery) (out Usage
 			out.Items, err = usageItems(ctx, tx, a.tenant, &query)
 		}
 		if err == nil && len(out.Items) > maxUsageItems {
-			return invalid("group_by", "gives more than %d items: ask for less time or a coarser grain", maxUsageItems)
+			return invalid("group_by", limit.Wrong("Use a shorter range or a coarser grain.", "gives more than %d items", maxUsageItems))
 		}
 		return err
 	})
@@ -111,10 +111,13 @@ func (q *UsageQuery) fill(now time.Time) {
 	}
 }
 
+// afterFrom is the problem of a range that ends before it starts.
+var afterFrom = limit.Wrong("Use a later end, or an earlier start.", "must be after from")
+
 func (q *UsageQuery) validate(now time.Time) error {
 	var fields []limit.FieldError
-	bad := func(field, format string, args ...any) {
-		fields = append(fields, limit.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+	bad := func(field, fix, format string, args ...any) {
+		fields = append(fields, limit.FieldProblem(field, limit.Wrong(fix, format, args...)))
 	}
 	kept := now.Add(-UsageRetention(q.Grain)).Truncate(q.Grain.Duration())
 	most := int64(maxUsageBuckets)
@@ -128,26 +131,26 @@ func (q *UsageQuery) validate(now time.Time) error {
 	latest := now.Add(UsageRetention(q.Grain)).Truncate(q.Grain.Duration()).Add(q.Grain.Duration())
 	switch {
 	case q.To.After(latest):
-		bad("to", "must be at most %s: %d days from now", latest.Format(time.RFC3339), int(UsageRetention(q.Grain)/(24*time.Hour)))
+		bad("to", "Use an earlier time.", "must be at most %s: %d days from now", latest.Format(time.RFC3339), int(UsageRetention(q.Grain)/(24*time.Hour)))
 	case q.From.Before(kept):
-		bad("from", "must not be before %s: usage by the %s is kept for %d days",
+		bad("from", "Use a later time, or a coarser grain.", "must not be before %s: usage by the %s is kept for %d days",
 			kept.Format(time.RFC3339), q.Grain, int(UsageRetention(q.Grain)/(24*time.Hour)))
 	case buckets <= 0:
-		bad("to", "must be after from")
+		bad("to", afterFrom.Fix, "%s", afterFrom.Message)
 	case buckets > most:
-		bad("to", "must be at most %d %ss after from", most, q.Grain)
+		bad("to", "Use a shorter range, or a coarser grain.", "must be at most %d %ss after from", most, q.Grain)
 	}
 	if q.ofSubjects() {
 		if q.ByRule || q.ByPlan || q.ByResource {
-			bad("group_by", "takes subject alone: the busiest subjects are known for the tenant as a whole")
+			bad("group_by", "Group by subject alone, or omit subject.", "cannot combine subject with others: the busiest subjects are known for the tenant as a whole")
 		}
 		for _, f := range []struct{ name, value string }{{"rule", q.Rule}, {"plan", q.Plan}, {"resource", q.Resource}} {
 			if f.value != "" {
-				bad(f.name, "does not go with subject: the busiest subjects are known for the tenant as a whole")
+				bad(f.name, "Omit it, or do not ask for subjects.", "cannot be combined with subject: the busiest subjects are known for the tenant as a whole")
 			}
 		}
 	} else if q.DeniedFirst {
-		bad("top", "goes with subjects only")
+		bad("top", "Omit it, or group by subject.", "is only for subjects")
 	}
 	return invalidIf(fields)
 }

@@ -85,7 +85,7 @@ func (b *usageBuffer) cutSubjects(n int) (lists []Subjects) {
 	return lists
 }
 
-// repack gives back the room of what was taken out, which a map keeps otherwise.
+// repack frees the memory of removed entries, which a map keeps otherwise.
 func (b *usageBuffer) repack() {
 	rows, subjects := make(map[Key]Counts, len(b.rows)), make(map[Key]TopSubjects, len(b.subjects))
 	maps.Copy(rows, b.rows)

@@ -18,7 +18,7 @@ type TopSubjects struct {
 
 // SubjectList is an approximate list of the busiest subjects, in no order: of N checks it knows
 // every subject with more than N/100 of them. It is a summary after the Space-Saving algorithm:
-// whoever is not listed enters in place of the least busy one, and might have had as many checks
+// a subject that is not listed replaces the least busy one, and might have had as many checks
 // before as that one.
 type SubjectList []Subject
 
@@ -35,7 +35,7 @@ func (s *Subject) weight() int64 { return s.Error + s.Allowed + s.Denied }
 
 // Merge returns the list of the checks of both, which must be of different checks.
 func (l SubjectList) Merge(o SubjectList) SubjectList {
-	// Whoever is missing from a list may have had as many checks as its last.
+	// A subject that is missing from a list may have had as many checks as its last.
 	missingL, missingO := l.missing(), o.missing()
 	at := make(map[string]int, len(l))
 	merged := make(SubjectList, len(l), len(l)+len(o))
@@ -168,7 +168,7 @@ func (k *subjectSketch) drop(i int) {
 	k.table[gap] = 0
 }
 
-// take returns the list, and begins anew.
+// take returns the list, and starts an empty one.
 func (k *subjectSketch) take() SubjectList {
 	list := make(SubjectList, len(k.weights))
 	for i := range list {

@@ -150,7 +150,7 @@ func TestUsageFollowsRules(t *testing.T) {
 	}
 }
 
-// Whoever makes up resources must not make rows without end; the sum stays right, and a resource
+// A client that invents resources must not create rows without end; the sum stays right, and a resource
 // that matters keeps its line through the flood.
 func TestUsageBoundsResources(t *testing.T) {
 	r := newUsageRig(t, Options{}, check.PolicyData{})
@@ -244,7 +244,7 @@ func TestUsageLostAcknowledgement(t *testing.T) {
 		r.ledger.loseAcks = i % 3
 		for range i % 3 {
 			require.Error(t, r.usage.flush(context.Background(), false))
-			r.Check(check.Request{Subject: "a"}) // goes into a later batch, not into the one in doubt
+			r.Check(check.Request{Subject: "a"}) // goes into a later batch, not into the one whose outcome is unknown
 		}
 		r.flush()
 	}
@@ -337,7 +337,7 @@ func newestKey(m map[Key]TopSubjects) (newest Key) {
 	return newest
 }
 
-// A process that must end while the store is away says how much is lost, and ends.
+// A process that must end while the store is unavailable says how much is lost, and ends.
 func TestUsageRunEndsWithoutStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger()
@@ -386,7 +386,7 @@ func TestUsageCostStaysInRange(t *testing.T) {
 	require.EqualValues(t, math.MaxInt64, c.CostDenied)
 }
 
-// Whoever reads the list of the busiest may trust its bound: a subject had at least what is
+// The bound of the list of the busiest holds: a subject had at least what is
 // counted and at most the error more, the error is at most a hundredth of all, and nobody with
 // more than a hundredth is missing, however often lists were merged.
 func TestSubjectListBounds(t *testing.T) {

@@ -33,7 +33,7 @@ type Decision struct {
 	Remaining    Number
 	RetryAfterMS Number // unknown on a denial: no wait helps
 	ResetAfterMS Number
-	DelayMS      Number // hold the request for so long before you proceed
+	DelayMS      Number // wait this long before you proceed
 
 	Rules    []RuleDecision // what each matching rule says; do not change it
 	Skipped  []SkippedRule

@@ -13,7 +13,7 @@
 // A call ends in one of three outcomes that cannot be confused:
 //
 //   - A decision of the server: err is nil and Decision.NoDecision is nil.
-//   - No decision, because the server is away, slow or talks nonsense: err is nil, the option
+//   - No decision, because the server is unavailable, slow or talks nonsense: err is nil, the option
 //     [WithOnFailure] has answered instead, and Decision.NoDecision tells the cause.
 //   - Misuse, a mistake of the caller: err is a [*MisuseError] that names field and fix. The Decision is then
 //     the zero value, which denies.

@@ -10,7 +10,7 @@ import (
 const localEntries = 10_000
 
 // A local remembers the limits that decisions have shown, and counts a share of them in process while there is
-// no decision. It knows nothing of other processes: the share is what this one may give out.
+// no decision. It knows nothing of other processes: the share is what this one may allow.
 type local struct {
 	share float64
 

@@ -64,7 +64,7 @@ func WithConnectTimeout(d time.Duration) Option { return func(s *settings) { s.c
 // WithOnFailure sets who answers when the server has not decided.
 func WithOnFailure(f OnFailure) Option { return func(s *settings) { s.onFailure = f } }
 
-// WithLocalShare sets the share of each limit, greater than 0 and up to 1, that this process gives out with the
+// WithLocalShare sets the share of each limit, greater than 0 and up to 1, that this process allows with the
 // fallback Local. With n processes, 1/n keeps the sum within the limit.
 func WithLocalShare(share float64) Option { return func(s *settings) { s.localShare = share } }
 

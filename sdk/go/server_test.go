@@ -165,10 +165,10 @@ func TestServerFindsMisuse(t *testing.T) {
 	if m, ok := err.(*MisuseError); !ok || m.Status != 422 || m.Field != "/checks/1/plan" {
 		t.Errorf("unknown plan in a batch: %v", err)
 	}
-	stranger, err := New(environment(t, "WEIR_TEST_URL"), "weir_nonsense", WithTimeout(patience))
+	unknown, err := New(environment(t, "WEIR_TEST_URL"), "weir_nonsense", WithTimeout(patience))
 	must(t, err)
-	defer stranger.Close()
-	_, err = stranger.Check(ctx, Check{Subject: "user_42"})
+	defer unknown.Close()
+	_, err = unknown.Check(ctx, Check{Subject: "user_42"})
 	if m, ok := err.(*MisuseError); !ok || m.Status != 401 || m.Code != "MALFORMED_KEY" {
 		t.Errorf("wrong key: %v", err)
 	}
@@ -264,7 +264,7 @@ func serverPid(t *testing.T) int {
 	return pid
 }
 
-// A server that hangs costs callers the timeout until the breaker opens, then nothing. When it goes on, so do decisions.
+// A server that hangs costs callers the timeout until the breaker opens, then nothing. When it answers again, decisions continue.
 func TestServerHangs(t *testing.T) {
 	client, ctx := realClient(t, WithTimeout(DefaultTimeout)), context.Background()
 	pid := serverPid(t)
