@@ -38,6 +38,7 @@ func TestDocumentedChecks(t *testing.T) {
 			_, p := d.decodeBatch([]byte(line))
 			require.NotNil(t, p, "the page shows how it is refused")
 			requests++
+		case strings.HasPrefix(line, `{"slug"`): // the configuration that the examples use
 		case strings.HasPrefix(line, `{"`):
 			_, p := decodeOne(line)
 			require.Equal(t, strings.Contains(line, "Subject"), p != nil, line)
