@@ -116,19 +116,19 @@ func TestLiveLimits(t *testing.T) {
 
 func TestTenantsNeverMeet(t *testing.T) {
 	s := newStack(t)
-	s.fill(s.a, "secret")
+	s.fill(s.a, "mark of A")
 	s.fill(s.b, "other")
 	bob := s.as("bob@example.com")
 	for _, path := range pagePaths("other") {
 		got := bob.get(path)
 		require.Equal(t, http.StatusOK, got.status, path)
-		require.NotContains(t, got.body, "secret", path)
+		require.NotContains(t, got.body, "mark of A", path)
 		require.NotContains(t, got.body, "ann@example.com", path)
 		require.NotContains(t, got.body, s.a.TenantID().String(), path)
 	}
-	got := bob.get(subjectURL("ada secret"))
+	got := bob.get(subjectURL("ada mark of A"))
 	require.Contains(t, got.body, "uses the default plan", "registered elsewhere only")
-	require.NotContains(t, got.body, "Because secret")
+	require.NotContains(t, got.body, "Because mark of A")
 
 	window, err := limit.ParseWindow("1m")
 	require.NoError(t, err)
@@ -139,7 +139,7 @@ func TestTenantsNeverMeet(t *testing.T) {
 
 	_, ruleCursor, err := s.store.Rules(t.Context(), s.a, tenants.RuleFilter{}, tenants.Page{Limit: 1})
 	require.NoError(t, err)
-	require.NotContains(t, bob.get("/rules?after="+ruleCursor).body, "secret", "another tenant's cursor is no way in")
+	require.NotContains(t, bob.get("/rules?after="+ruleCursor).body, "mark of A", "another tenant's cursor is no way in")
 
 	// bob cannot choose what he is no member of, nor where he is only invited
 	choose := func() page { return bob.post("/tenant", url.Values{"tenant": {s.a.TenantID().String()}}) }
@@ -147,7 +147,7 @@ func TestTenantsNeverMeet(t *testing.T) {
 	member, err := s.store.InviteMember(t.Context(), s.a, "bob@example.com", tenants.Owner)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusNotFound, choose().status)
-	require.NotContains(t, bob.get("/rules").body, "secret")
+	require.NotContains(t, bob.get("/rules").body, "mark of A")
 	require.NoError(t, s.store.RemoveMember(t.Context(), s.a, member.ID, tenants.Match{}))
 }
 
