@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -240,6 +241,14 @@ func (s *adminStack) prepare(id string) *strings.Replacer {
 		require.NoError(s.t, err)
 		member, err := s.store.InviteMember(ctx, actor, id+"@example.com", tenants.Viewer)
 		require.NoError(s.t, err)
+		if strings.Contains(id, "plan-changes") {
+			_, err = s.store.EditSubject(ctx, actor, subject, tenants.Match{}, func(b *tenants.Subject) error {
+				at := time.Date(2999, 1, 1, 0, 0, 0, 0, time.UTC)
+				b.NextPlan, b.NextPlanAt = plan.Slug, &at
+				return nil
+			})
+			require.NoError(s.t, err)
+		}
 		if strings.Contains(id, "billing") { // a tenant may have few endpoints
 			names = append(names, s.prepareBilling(id, prefix, actor, plan.Slug, subject)...)
 		}
