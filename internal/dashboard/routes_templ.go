@@ -1106,7 +1106,7 @@ func routeSubjectFields(f *form) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		templ_7745c5c3_Err = routeChoice(f, "no_subject", "If no source is present", []choiceText{
-			{"deny", "Deny", "With SUBJECT_MISSING"},
+			{"deny", "Deny", "The request is denied"},
 			{"allow", "Allow", "Nothing is counted"},
 			{"ip", "Count by address", "The client’s address is the subject"},
 		}).Render(ctx, templ_7745c5c3_Buffer)
