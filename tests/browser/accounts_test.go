@@ -33,7 +33,7 @@ func TestInvitationWalk(t *testing.T) {
 	guest.sees("Join " + w.tenant.Name).looked("invitation")
 	link := mustEval[string](guest, "location.pathname")
 	guest.allow(422).fill("Choose a password", "password123").click("Save and join")
-	guest.sees("Is one of those that are guessed first").looked("invitation-wrong")
+	guest.sees("Is one of the most common passwords").looked("invitation-wrong")
 	guest.fill("Choose a password", "an editor's own horse").click("Save and join")
 	guest.at("/").sees("Welcome to " + w.tenant.Name).sees("editor")
 	w.nobody().openFor(link, 404).sees("no longer valid").looked("link-dead")

@@ -74,7 +74,7 @@ var tenantNumber atomic.Int64
 func newTenant(t *testing.T) *world {
 	t.Helper()
 	s := running()
-	slug := fmt.Sprintf("walk-%d", tenantNumber.Add(1))
+	slug := fmt.Sprintf("walk-%04d", tenantNumber.Add(1)) // sorts as text
 	tenant, _, _, err := s.store.CreateTenant(t.Context(), tenants.AsOperator("tests"), tenants.NewTenant{Slug: slug, Name: "Tenant of " + t.Name()})
 	require.NoError(t, err)
 	return &world{s, t, tenant, tenants.AsSystem(tenant.ID, "tests"), map[tenants.Role]bool{}}
