@@ -179,7 +179,9 @@ func (s *faultStack) panicked(panics int, logged string) {
 	require.Contains(s.t, s.log.String(), logged)
 	require.Contains(s.t, s.log.String(), `"stack":"goroutine `)
 	require.NotContains(s.t, s.log.String(), s.key)
-	require.Zero(s.t, s.deps.Metrics.inFlight.Load(), "the panic leaked an in-flight slot")
+	// A request before it may have its answer already, and be about to leave its slot.
+	require.Eventually(s.t, func() bool { return s.deps.Metrics.inFlight.Load() == 0 }, 5*time.Second, 10*time.Millisecond,
+		"the panic leaked an in-flight slot")
 }
 
 // shutDown asserts that nothing keeps the instance from ending.
