@@ -225,8 +225,9 @@ func TestRouteFailsOpen(t *testing.T) {
 	ask("/edge", "nonsense").problem(401, codeMalformedKey)
 	ask("/none", s.key).problem(404, codeNotFound)
 
-	// No room for the request.
-	s.deps.Metrics.inFlight.Store(DefaultMaxInFlight)
+	// No room for the request. The request before has its answer and may not have left its slot
+	// yet, so the slots are added to what is there.
+	s.deps.Metrics.inFlight.Add(DefaultMaxInFlight)
 	a := ask("/edge", s.key)
 	require.Equal(t, http.StatusNoContent, a.status)
 	require.Equal(t, decisionNone, a.header.Get(decisionHeader))
