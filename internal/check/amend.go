@@ -45,11 +45,7 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 			continue
 		}
 		if r.cycle != nil {
-			anchor := limit.NoAnchor
-			if subject != nil {
-				anchor = subject.anchorMS
-			}
-			counter.Numbers.Bounds = r.cycle.Bounds(anchor, now)
+			counter.Numbers.Bounds = r.cycle.Bounds(subject.anchor(), now)
 			to.numbers.Bounds = counter.Numbers.Bounds
 		}
 		a.Parts = append(a.Parts, engine.AmendPart{Counter: counter, To: to.numbers})

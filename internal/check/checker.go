@@ -192,11 +192,7 @@ func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, 
 	}
 	num := e.policy.number(i, plan, subject, nowMS)
 	if r.cycle != nil {
-		anchor := limit.NoAnchor
-		if subject != nil {
-			anchor = subject.anchorMS
-		}
-		num.numbers.Bounds = r.cycle.Bounds(anchor, nowMS)
+		num.numbers.Bounds = r.cycle.Bounds(subject.anchor(), nowMS)
 	}
 	rd := RuleDecision{Rule: &r.rule, Mode: r.rule.Mode, Source: num.source, WindowMS: num.numbers.LengthMS(nowMS)}
 	if subject != nil && subject.state == Exempt {
@@ -248,10 +244,7 @@ func (e *evaluation) conclude() {
 		out := &e.call.Outcome
 		d.NowMS, d.Degraded = out.NowMS, out.Degraded
 		for n, i := range e.counted {
-			d.Rules[i].take(&out.Verdicts[n], out.NowMS)
-			if numbers := &e.call.Counters[n].Numbers; numbers.Bounds != nil {
-				d.Rules[i].WindowMS = numbers.LengthMS(out.NowMS)
-			}
+			d.Rules[i].take(&e.call.Counters[n].Numbers, &out.Verdicts[n], out.NowMS)
 		}
 	}
 	d.conclude()

@@ -244,6 +244,14 @@ func (s *subjects) entryOf(t *subjectTable, d SubjectData) (uint32, bool) {
 // own reports whether a subject does not share its entry: it has overrides or a cycle anchor.
 func (e *subjectEntry) own() bool { return len(e.overrides) > 0 || e.anchorMS != limit.NoAnchor }
 
+// anchor returns the subject's cycle anchor, and NoAnchor for a subject that is not registered.
+func (e *subjectEntry) anchor() int64 {
+	if e == nil {
+		return limit.NoAnchor
+	}
+	return e.anchorMS
+}
+
 func (d *SubjectData) own() bool { return len(d.Overrides) > 0 || d.CycleAnchor != nil }
 
 func newSubjectEntry(d SubjectData, plan string) *subjectEntry {

@@ -135,7 +135,8 @@ func (t *together) conclude(evaluations []evaluation) (allowed bool) {
 				d.NowMS, d.Degraded = out.NowMS, out.Degraded
 			}
 			for n, rule := range e.counted {
-				d.Rules[rule].take(&out.Verdicts[places[n]], out.NowMS)
+				place := places[n]
+				d.Rules[rule].take(&t.call.Counters[place].Numbers, &out.Verdicts[place], out.NowMS)
 			}
 			places = places[len(e.counted):]
 			d.conclude()

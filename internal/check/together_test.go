@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"weir/internal/engine"
 	"weir/internal/limit"
 )
 
@@ -217,5 +218,23 @@ func TestTogetherConcurrent(t *testing.T) {
 		if rule.Rule.Slug == "two" {
 			require.EqualValues(t, 800, rule.Remaining)
 		}
+	}
+}
+
+// A calendar window is the one in which the counters were charged, for one request and for several.
+func TestTogetherCalendarWindow(t *testing.T) {
+	month := ruleFor("a", "a", 5, "subject")
+	month.Zone, month.Window = "UTC", limit.Window{Calendar: limit.CalendarMonth, Duration: limit.Duration{Text: "month"}}
+	other := month
+	other.Slug, other.Resource = "b", "b"
+	r := newRig(t, PolicyData{Rules: []limit.Rule{month, other}})
+	started := time.Date(2026, time.January, 31, 23, 59, 0, 0, time.UTC)
+	r.now.Store(started.UnixMilli())
+	r.store.Engine = engine.NewMemory(engine.MemoryOptions{Clock: started.Add(time.Hour).UnixMilli})
+	const february = 28 * 24 * 3_600_000
+	require.EqualValues(t, february, r.check(Request{Subject: "x", Resource: "a"}).Rules[0].WindowMS)
+	decisions, _ := r.together(Request{Subject: "x", Resource: "a"}, Request{Subject: "x", Resource: "b"})
+	for _, d := range decisions {
+		require.EqualValues(t, february, d.Rules[0].WindowMS)
 	}
 }
