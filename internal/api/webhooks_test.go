@@ -190,7 +190,7 @@ func TestWebhookRate(t *testing.T) {
 	require.Zero(t, w.overRate(t.Context(), other))
 }
 
-// Whoever knows an endpoint's address and never sends a body takes places from nobody else.
+// A sender that knows an endpoint's address and never sends a body takes slots from nobody else.
 func TestSlowWebhooks(t *testing.T) {
 	s, endpoint := billingStack(t)
 	hook := hookOf(t, endpoint)

@@ -49,7 +49,7 @@ type Memory struct {
 	counters     atomic.Int64
 	shards       [memoryShards]memoryShard
 	scratch      sync.Pool // *memoryScratch
-	amended      sync.Map  // Amendment.Once, true
+	amended      sync.Map  // Amendment.Once, true; it only grows, as this engine amends in tests and simulations
 
 	mu      sync.RWMutex
 	tenants map[limit.TenantID]*atomic.Int64 // how many counters each has

@@ -11,8 +11,8 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// What happens to the counters of a subject that gets a plan: they keep what was used, start anew, or keep
-// the used share of the quota.
+// How the counters of a subject follow a change to a plan. Carry keeps the units used, reset sets
+// them to zero, and scale keeps the used share of the quota.
 const (
 	OnChangeCarry = "carry"
 	OnChangeReset = "reset"

@@ -1,0 +1,130 @@
+package tenants
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/subscription"
+	"weir/internal/tenants/db"
+)
+
+// SettleBillingSubscription looks at a subscription again, as when its grace period has ended.
+func (s *Store) SettleBillingSubscription(ctx context.Context, tenant, endpoint uuid.UUID, name string) error {
+	e, err := s.BillingEndpointByID(ctx, AsSystem(tenant, "billing"), endpoint)
+	if err != nil {
+		return err
+	}
+	return s.change(WithReason(ctx, "the grace period ended"), AsProvider(tenant, e, name), MayEdit, func(ctx context.Context, c *change) error {
+		endpoint, err := readBillingEndpoint(ctx, c.Queries, tenant, endpoint)
+		if err != nil {
+			return err
+		}
+		st := &settling{change: c, endpoint: endpoint}
+		row, _, err := st.state(ctx, name)
+		if err != nil || row.DueAt == nil || row.DueAt.After(c.now) {
+			return err
+		}
+		facts, err := st.facts(ctx, row.Customer)
+		if err != nil {
+			return err
+		}
+		_, err = st.settle(ctx, row, facts)
+		return err
+	})
+}
+
+// ReconcileResult is what came, or would come, of comparing one subscription with the provider.
+type ReconcileResult struct {
+	Subscription, Subject string
+	Changes               []string // in words; empty: all was right
+	Problem               string   // why it could not be settled; "": it could
+}
+
+// errDryRun undoes a change that was only to be worked out.
+var errDryRun = errors.New("a dry run")
+
+// ReconcileBilling compares one subscription with what the provider has, and repairs it unless
+// dryRun.
+func (s *Store) ReconcileBilling(ctx context.Context, tenant uuid.UUID, e BillingEndpoint, fetched subscription.Fetched, dryRun bool) (out ReconcileResult, err error) {
+	out.Subscription = fetched.ID
+	err = s.change(WithReason(ctx, "reconciliation"), AsProvider(tenant, e, fetched.ID), MayEdit, func(ctx context.Context, c *change) error {
+		endpoint, err := readBillingEndpoint(ctx, c.Queries, tenant, e.ID)
+		if err != nil {
+			return err
+		}
+		st := &settling{change: c, endpoint: endpoint, fetched: &fetched}
+		row, state, err := st.state(ctx, fetched.ID)
+		if err != nil {
+			return err
+		}
+		if fetched.Snapshot != nil {
+			row.Customer = fetched.Snapshot.Customer
+		}
+		facts, err := st.facts(ctx, row.Customer)
+		if err != nil {
+			return err
+		}
+		if err := st.observe(ctx, &row, &state, &facts); err != nil {
+			return err
+		}
+		if row.State, err = json.Marshal(state); err != nil {
+			return err
+		}
+		v, err := st.settle(ctx, row, facts)
+		if err != nil {
+			return err
+		}
+		out.Subject, out.Changes = v.subject, slices.Clone(st.changes)
+		if v.outcome == EventParked || v.outcome == EventFailed {
+			out.Problem = v.why
+		}
+		if dryRun {
+			return errDryRun
+		}
+		return nil
+	})
+	if errors.Is(err, errDryRun) {
+		err = nil
+	}
+	return out, err
+}
+
+// BillingSubscriptionNames lists the subscriptions that are known at an endpoint, in order, behind
+// the one that is named.
+func (s *Store) BillingSubscriptionNames(ctx context.Context, tenant, endpoint uuid.UUID, after string) (names []string, err error) {
+	err = s.read(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		names, err = q.BillingSubscriptionNames(ctx, db.BillingSubscriptionNamesParams{
+			TenantID: tenant, EndpointID: endpoint, After: after, Most: maxPage,
+		})
+		return err
+	})
+	return names, err
+}
+
+// ClaimReconcile reports whether the caller is to compare an endpoint with its provider now. Where
+// the caller dies, another one may after within.
+func (s *Store) ClaimReconcile(ctx context.Context, tenant, endpoint uuid.UUID, within time.Duration) (mine bool, err error) {
+	now := s.instant()
+	next := now.Add(within)
+	err = s.inTenant(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
+		rows, err := q.ClaimBillingReconcile(ctx, db.ClaimBillingReconcileParams{TenantID: tenant, ID: endpoint, Next: &next, Now: &now})
+		mine = rows == 1
+		return err
+	})
+	return mine, err
+}
+
+// NoteReconcile writes down that an endpoint was compared with its provider.
+func (s *Store) NoteReconcile(ctx context.Context, tenant, endpoint uuid.UUID) error {
+	now := s.instant()
+	next := now.Add(reconcileEvery)
+	return s.inTenant(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
+		return q.NoteBillingReconcile(ctx, db.NoteBillingReconcileParams{TenantID: tenant, ID: endpoint, At: &now, Next: &next})
+	})
+}

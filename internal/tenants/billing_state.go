@@ -1,0 +1,79 @@
+package tenants
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"weir/internal/subscription"
+	"weir/internal/tenants/db"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func staleWhy(s *subscription.State) string {
+	if s.Newest == nil {
+		return "a newer event of the subscription was received before"
+	}
+	return fmt.Sprintf("a newer event of the subscription was received before: %s of %s", s.Newest.Event, time.Unix(s.Newest.At, 0).UTC().Format(time.RFC3339))
+}
+
+// observe takes over what was fetched.
+func (st *settling) observe(ctx context.Context, row *db.BillingSubscription, state *subscription.State, facts *subscription.Facts) error {
+	f := st.fetched
+	if f.Snapshot == nil { // the provider has it no more
+		state.Gone = st.now.Unix()
+		return nil
+	}
+	state.Observe(f.Snapshot)
+	row.Customer = f.Snapshot.Customer
+	switch {
+	case f.Gone && facts.Gone == 0:
+		facts.Gone = f.Snapshot.At
+	case f.Metadata != nil && f.Snapshot.At >= facts.MetadataAt:
+		facts.Metadata, facts.MetadataAt = f.Metadata, f.Snapshot.At
+	default:
+		return nil
+	}
+	return st.putFacts(ctx, row.Customer, *facts)
+}
+
+func (st *settling) state(ctx context.Context, name string) (row db.BillingSubscription, state subscription.State, err error) {
+	row, err = st.BillingSubscription(ctx, db.BillingSubscriptionParams{TenantID: st.tenant, EndpointID: st.endpoint.ID, Subscription: name})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return db.BillingSubscription{TenantID: st.tenant, EndpointID: st.endpoint.ID, Subscription: name}, state, nil
+	}
+	if err != nil {
+		return row, state, err
+	}
+	err = json.Unmarshal(row.State, &state)
+	if err == nil { // as it is written here, for comparison
+		row.State, err = json.Marshal(state)
+	}
+	return row, state, err
+}
+
+func (st *settling) facts(ctx context.Context, customer string) (f subscription.Facts, err error) {
+	if customer == "" {
+		return f, nil
+	}
+	text, err := st.BillingCustomer(ctx, db.BillingCustomerParams{TenantID: st.tenant, EndpointID: st.endpoint.ID, Customer: customer})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return f, nil
+	}
+	if err != nil {
+		return f, err
+	}
+	return f, json.Unmarshal(text, &f)
+}
+
+func (st *settling) putFacts(ctx context.Context, customer string, f subscription.Facts) error {
+	text, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	return st.PutBillingCustomer(ctx, db.PutBillingCustomerParams{
+		TenantID: st.tenant, EndpointID: st.endpoint.ID, Customer: customer, Facts: text,
+	})
+}
