@@ -9,9 +9,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// accessBudget bounds the lines that the log gets about requests that are refused, or that nobody has signed
-// with a key: anybody can send those, and a flood of them is not to fill a disk or to push everything else out
-// of a log. Each second the first ones are written, and then one line that tells how many were not.
+// accessBudget bounds the lines that the log gets about requests that are refused, or that nobody
+// has signed with a key: anybody can send those, and a flood of them is not to fill a disk or to
+// push everything else out of a log. Each second the first ones are written, and then one line that
+// tells how many were not.
 type accessBudget struct {
 	logger *slog.Logger
 	mu     sync.Mutex

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A flood of refused requests leaves a bounded number of lines, which tell of the whole; who does nothing wrong is
-// logged as ever.
+// A flood of refused requests leaves a bounded number of lines, which tell of the whole; who does
+// nothing wrong is logged as ever.
 func TestAccessBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lockedBuffer

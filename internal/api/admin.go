@@ -261,7 +261,8 @@ func register[I, O any](a *admin, op huma.Operation, h func(context.Context, *I)
 // problem is what a client sees of err. What is our fault is logged.
 func (a *admin) problem(ctx context.Context, err error) *Problem {
 	p := problemOf(err)
-	// A write that turns out to repeat another is given up, and what that answered is answered again.
+	// A write that turns out to repeat another is given up, and what that answered is answered
+	// again.
 	if p.Status >= http.StatusInternalServerError && !errors.Is(err, tenants.ErrAnswered) {
 		a.logger.ErrorContext(ctx, "admin request failed", "request_id", requestID(ctx), "code", p.Code, "error", err)
 	}

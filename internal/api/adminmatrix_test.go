@@ -33,7 +33,8 @@ type adminCase struct {
 	rows    int      // of the trail that it writes; 0: one, if it changes anything
 }
 
-// Every operation of the OpenAPI document has its case here; one that is added without fails the test.
+// Every operation of the OpenAPI document has its case here; one that is added without fails the
+// test.
 var adminCases = map[string]adminCase{
 	"get-tenant":   {path: "/v1/tenant", status: 200, badPath: "/v1/tenant?limit=1"},
 	"patch-tenant": {path: "/v1/tenant", body: obj{"name": "New"}, status: 200, bad: obj{"state": "suspended", "id": "x"}, names: []string{"/id", "/state"}},
@@ -281,7 +282,8 @@ func (s *adminStack) prepareBilling(id, prefix string, actor tenants.Actor, plan
 	return []string{"{" + prefix + "endpoint}", e.ID.String(), "{" + prefix + "price}", price, "{" + prefix + "event}", events[0].ID.String()}
 }
 
-// A PUT under a name that another tenant uses makes an object of one's own, and leaves the other's alone.
+// A PUT under a name that another tenant uses makes an object of one's own, and leaves the other's
+// alone.
 func TestPutUnderAnotherTenantsName(t *testing.T) {
 	s := newAdminStack(t)
 	fill := s.prepare("put")

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is not an object is well-formed and cannot be: 422 everywhere, as every other value of the wrong type. What
-// is not JSON is 400 everywhere.
+// What is not an object is well-formed and cannot be: 422 everywhere, as every other value of the
+// wrong type. What is not JSON is 400 everywhere.
 func TestBodiesThatAreNoObjects(t *testing.T) {
 	s := newAdminStack(t)
 	for id, op := range s.operations() {
@@ -44,7 +44,8 @@ func TestBodiesThatAreNoObjects(t *testing.T) {
 	}
 }
 
-// A default plan cannot just stop being it. To take the wish without a word would be worse than to refuse it.
+// A default plan cannot just stop being it. To take the wish without a word would be worse than to
+// refuse it.
 func TestDefaultPlanPutFalse(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPut, "/v1/plans/free", obj{"default": false}).ok(201) // a tenant's first plan is it anyway
@@ -62,7 +63,8 @@ func TestDefaultPlanPutFalse(t *testing.T) {
 	require.Equal(t, false, s.call(s.key, http.MethodPut, "/v1/plans/free", obj{"default": false}).ok(200).json()["default"])
 }
 
-// Only what is written as true or false is one: True, 1 or t in a script is a mistake that a dry run would hide.
+// Only what is written as true or false is one: True, 1 or t in a script is a mistake that a dry
+// run would hide.
 func TestBooleanParameters(t *testing.T) {
 	s := newAdminStack(t)
 	document := obj{"plans": []obj{{"slug": "p"}}}
@@ -75,7 +77,8 @@ func TestBooleanParameters(t *testing.T) {
 	require.Empty(t, s.call(s.key, http.MethodPut, "/v1/config?dry_run=true", document).ok(200).json()["changes"])
 }
 
-// A pointer says where the bad thing stands: a JSON pointer into the body, or query:, path: or header: and a name.
+// A pointer says where the bad thing stands: a JSON pointer into the body, or query:, path: or
+// header: and a name.
 func TestPointers(t *testing.T) {
 	s := newAdminStack(t)
 	rule := obj{"limit": 1, "window": "1m"}
@@ -132,7 +135,8 @@ func TestFixesOfLimits(t *testing.T) {
 	require.NotEmpty(t, p.Errors[0].Fix)
 }
 
-// A client that sends back what it read learns which fields are read-only, not that they are unknown.
+// A client that sends back what it read learns which fields are read-only, not that they are
+// unknown.
 func TestReadOnlyFields(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPut, "/v1/rules/r", obj{"limit": 1, "window": "1m"}).ok(201)

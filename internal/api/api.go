@@ -2,9 +2,9 @@
 // serves the admin API.
 //
 // A check takes the road in decide.go, whichever transport brings it: authenticate, scope, read,
-// policy, decode, quota, check, encode. check.go asks and answers for net/http, lane_answer.go for the
-// lane, which most checks take. check_decode.go reads a body, check_encode.go and headers.go write a
-// decision. A check writes no log line; metrics.go counts it.
+// policy, decode, quota, check, encode. check.go asks and answers for net/http, lane_answer.go for
+// the lane, which most checks take. check_decode.go reads a body, check_encode.go and headers.go
+// write a decision. A check writes no log line; metrics.go counts it.
 //
 // The admin API is described once, as operations with types; routing, validation and the OpenAPI
 // document follow from that. Errors of both are problem documents (problem.go).
@@ -41,8 +41,8 @@ type Config struct {
 	Proxies origin.Proxies
 }
 
-// DefaultMaxInFlight is far more than a machine can usefully serve at once, and few enough that all of
-// them fit in memory.
+// DefaultMaxInFlight is far more than a machine can usefully serve at once, and few enough that all
+// of them fit in memory.
 const DefaultMaxInFlight = 10_000
 
 // Deps are the parts that the API is made of.
@@ -63,8 +63,8 @@ type Deps struct {
 	// Invited is told of an invitation that was made, whose link is to be sent; nil: nobody is. It
 	// does not wait.
 	Invited func(tenants.Invitation)
-	// InvitationLink returns the link of an invitation where its maker is to hand it on, and "" where
-	// it goes out by mail; nil: it always does.
+	// InvitationLink returns the link of an invitation where its maker is to hand it on, and ""
+	// where it goes out by mail; nil: it always does.
 	InvitationLink func(tenants.Invitation) string
 	// Billing settles events; nil: one of its own, which only replays.
 	Billing *billing.Runner

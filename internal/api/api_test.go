@@ -24,7 +24,8 @@ func prometheusRegistry() *prometheus.Registry { return prometheus.NewRegistry()
 
 func memoryEngine() engine.Engine { return engine.NewMemory(engine.MemoryOptions{}) }
 
-// A balancer sends checks where they can be answered, and a process is not restarted for what it cannot help.
+// A balancer sends checks where they can be answered, and a process is not restarted for what it
+// cannot help.
 func TestHealthAndReadiness(t *testing.T) {
 	s := newCheckStack(t)
 	get := func(path string) answer { return s.contract.call("", http.MethodGet, path, nil) }
@@ -165,7 +166,8 @@ func (b blockingBody) Read([]byte) (int, error) {
 	return 0, context.Canceled
 }
 
-// A fault of ours is one request's misfortune: an answer, a line in the log, and the next is served.
+// A fault of ours is one request's misfortune: an answer, a line in the log, and the next is
+// served.
 func TestPanics(t *testing.T) {
 	var log lockedBuffer
 	logger := slog.New(slog.NewJSONHandler(&log, nil))

@@ -14,9 +14,9 @@ import (
 // document that a header could break out of (authorize_read.go). The status alone is the answer:
 // 204 lets the customer's request pass, anything else does not.
 //
-// A customer must not be able to switch the limiter off. Whatever a customer can cause is therefore a
-// decision: a subject that is missing or cannot be used is a denial. Only mistakes of the gateway and
-// failures of Weir leave a request undecided.
+// A customer must not be able to switch the limiter off. Whatever a customer can cause is therefore
+// a decision: a subject that is missing or cannot be used is a denial. Only mistakes of the gateway
+// and failures of Weir leave a request undecided.
 
 const (
 	authorizePath = "/v1/authorize"
@@ -90,8 +90,8 @@ func (q *authorizeQuestion) status(allowed bool) int {
 	return q.deniedStatus
 }
 
-// undecidedAs is the problem as a gateway must see it. A mistake of the gateway keeps its status. For
-// everything else the status is 503: a 429 would look like a denial.
+// undecidedAs is the problem as a gateway must see it. A mistake of the gateway keeps its status.
+// For everything else the status is 503: a 429 would look like a denial.
 func (q *authorizeQuestion) undecidedAs(p *Problem) *Problem {
 	if p.Status == http.StatusTooManyRequests || p.Status >= http.StatusInternalServerError {
 		p.Status = http.StatusServiceUnavailable

@@ -9,8 +9,8 @@ import (
 	"weir/internal/limit"
 )
 
-// headerLines are the lines "Name: value" of a request's head, each ending in CR LF. Every transport
-// hands its headers over in this form, so that they are read in one place.
+// headerLines are the lines "Name: value" of a request's head, each ending in CR LF. Every
+// transport hands its headers over in this form, so that they are read in one place.
 type headerLines []byte
 
 // next splits off the first line. The value has no spaces around it.
@@ -35,8 +35,8 @@ const (
 	askedEncoding
 )
 
-// decode reads what is asked from the headers. A mistake of the gateway is a problem; a value that a
-// customer may have sent, and that cannot be used, is a denial.
+// decode reads what is asked from the headers. A mistake of the gateway is a problem; a value that
+// a customer may have sent, and that cannot be used, is a denial.
 func (q *authorizeQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	if q.via.named() {
 		return q.decodeRoute(policy, sc)
@@ -84,7 +84,8 @@ func (q *authorizeQuestion) decode(policy *check.Policy, sc *scratch) ([]check.R
 	}
 	switch {
 	case twice&askedSubject != 0:
-		// The customer's own header beside the gateway's: nobody can tell which of the two is right.
+		// The customer's own header beside the gateway's: nobody can tell which of the two is
+		// right.
 		refused = subjectInvalid
 	case twice&askedResource != 0:
 		refused = resourceInvalid

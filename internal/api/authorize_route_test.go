@@ -41,8 +41,8 @@ func (s *checkStack) askRoute(method, path string, lines ...string) string {
 	return strings.Replace(s.ask(method, lines...), authorizePath, authorizePath+path, 1)
 }
 
-// through sends a request to a route on both transports, and returns the answer, which must be the same. Each
-// transport has a subject of its own where a line names SUBJECT.
+// through sends a request to a route on both transports, and returns the answer, which must be the
+// same. Each transport has a subject of its own where a line names SUBJECT.
 func (s *checkStack) through(method, path string, lines ...string) answer {
 	s.t.Helper()
 	var answers [2]answer
@@ -155,7 +155,8 @@ func TestRouteHostileValues(t *testing.T) {
 	} {
 		require.Equal(t, http.StatusTooManyRequests, s.through("GET", "/edge", lines...).status, name)
 	}
-	// A URI below the route that is none: the lane says so, as net/http would answer without a decision.
+	// A URI below the route that is none: the lane says so, as net/http would answer without a
+	// decision.
 	c := s.dial()
 	c.send(s.askRoute("GET", "/edge/orders/%zz", "X-User: a"))
 	a := c.receive()
@@ -205,7 +206,8 @@ func TestRouteBehindProxies(t *testing.T) {
 	}
 }
 
-// Where nothing can be decided, the gateway is told what the route says. Its own mistakes stay mistakes.
+// Where nothing can be decided, the gateway is told what the route says. Its own mistakes stay
+// mistakes.
 func TestRouteFailsOpen(t *testing.T) {
 	s := newCheckStack(t)
 	r := edge()

@@ -23,8 +23,8 @@ func (s *checkStack) ask(method string, lines ...string) string {
 	return method + " /v1/authorize HTTP/1.1\r\nHost: weir\r\nWeir-Key: " + s.key + "\r\n" + strings.Join(append(lines, "", ""), "\r\n")
 }
 
-// authorize sends a request to /v1/authorize on both transports, and returns the answer, which must be the
-// same. Each transport has a subject of its own where lines name SUBJECT.
+// authorize sends a request to /v1/authorize on both transports, and returns the answer, which must
+// be the same. Each transport has a subject of its own where lines name SUBJECT.
 func (s *checkStack) authorize(method string, lines ...string) answer {
 	s.t.Helper()
 	var answers [2]answer
@@ -52,7 +52,8 @@ func (s *checkStack) authorize(method string, lines ...string) answer {
 	return answers[0]
 }
 
-// withoutTimes is the text of an answer with every number replaced by 0: a moment passes between two.
+// withoutTimes is the text of an answer with every number replaced by 0: a moment passes between
+// two.
 func withoutTimes(a answer) string {
 	var b strings.Builder
 	_ = a.header.Write(&b)
@@ -209,8 +210,8 @@ func TestAuthorizeUndecided(t *testing.T) {
 	s.untouched("a")
 }
 
-// The body is never waited for, and what comes on a connection after a body that may never come is not
-// taken for a request.
+// The body is never waited for, and what comes on a connection after a body that may never come is
+// not taken for a request.
 func TestAuthorizeIgnoresBodies(t *testing.T) {
 	s := newCheckStack(t)
 	for name, lines := range map[string][]string{

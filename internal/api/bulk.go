@@ -135,8 +135,9 @@ type transfer struct {
 
 func newSlots(most int) *slots { return &slots{most: most, running: map[uuid.UUID]transfer{}} }
 
-// take returns what gives the slot back. A request that repeats the one that runs is told so, as it would
-// be by the store if its body were read: it is that one's answer that it waits for, not a place.
+// take returns what gives the slot back. A request that repeats the one that runs is told so, as it
+// would be by the store if its body were read: it is that one's answer that it waits for, not a
+// place.
 func (s *slots) take(actor tenants.Actor, idempotencyKey string) (release func(), p *Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

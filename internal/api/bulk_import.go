@@ -37,8 +37,8 @@ const (
 	importRunTimeout  = 210 * time.Second // from the end of the body to that of the answer; longer than the store takes
 )
 
-// readImport reads the body of an import into lines. It holds no transaction meanwhile: a client may
-// be as slow as importReadTimeout lets it.
+// readImport reads the body of an import into lines. It holds no transaction meanwhile: a client
+// may be as slow as importReadTimeout lets it.
 func (a *admin) readImport(r *http.Request, mediaType string) (context.Context, []byte, *Problem) {
 	if r.ContentLength > maxImportBody {
 		return nil, nil, bodyTooLarge(r, maxImportBody)

@@ -232,7 +232,8 @@ func TestBulkSlots(t *testing.T) {
 	r.Header.Set("Content-Type", jsonLinesType)
 	ended := make(chan answer, 1)
 	go func() { ended <- s.send(r) }()
-	// More than both ends of a connection keep to themselves: when it is gone, the import is being read.
+	// More than both ends of a connection keep to themselves: when it is gone, the import is being
+	// read.
 	_, err = io.WriteString(feed, strings.Repeat(strings.Repeat(" ", maxImportLine/2)+"\n", 32))
 	require.NoError(t, err)
 	busy := s.bulk("?dry_run=true", csvType, "subject\n")
@@ -250,7 +251,8 @@ func TestBulkSlots(t *testing.T) {
 // An export that cannot be finished does not look complete.
 func TestExportThatBreaksOff(t *testing.T) {
 	s := newSubjectStack(t)
-	// More than all buffers between Postgres and here hold: both ends of the connection are told to keep little.
+	// More than all buffers between Postgres and here hold: both ends of the connection are told to
+	// keep little.
 	s.buffer = 64 << 10
 	s.url = s.serve(s.store)
 	lines := make([]tenants.SubjectLine, 3000)
@@ -312,7 +314,8 @@ func TestOverridesOfAllSubjects(t *testing.T) {
 	}
 }
 
-// What is wrong with a file is reported at once, wherever it is found: what a line lacks, and what the tenant lacks.
+// What is wrong with a file is reported at once, wherever it is found: what a line lacks, and what
+// the tenant lacks.
 func TestImportNamesAllThatIsWrong(t *testing.T) {
 	s := newSubjectStack(t)
 	require.Equal(t, []string{"line:2/plan", "line:4/subject", "line:5/plan"},

@@ -15,8 +15,8 @@ import (
 // waits for it.
 //
 // With a maximum of 10 000, a tenant has at most 5 000 requests served at once, and at most 2 500
-// whose bodies are on their way. A client that opens 10 000 HTTP/2 streams and sends no body gets 503 for
-// 7 500 of them, and everybody else is served as before.
+// whose bodies are on their way. A client that opens 10 000 HTTP/2 streams and sends no body gets
+// 503 for 7 500 of them, and everybody else is served as before.
 type capacity struct {
 	inFlight *atomic.Int64
 	max      int64
@@ -24,8 +24,8 @@ type capacity struct {
 	shares   [shareCells]share
 }
 
-// Tenants have their shares in cells, by a hash with a random seed. Two tenants in one cell have one
-// share together: at one instance, until it restarts.
+// Tenants have their shares in cells, by a hash with a random seed. Two tenants in one cell have
+// one share together: at one instance, until it restarts.
 const shareCells = 4096
 
 // share counts what one tenant holds.
@@ -49,7 +49,8 @@ func (a *capacity) enter() bool { return a.inFlight.Add(1) <= a.max }
 
 func (a *capacity) leave() { a.inFlight.Add(-1) }
 
-// serve begins to serve a request of the tenant, or reports false. If true, serve is followed by done.
+// serve begins to serve a request of the tenant, or reports false. If true, serve is followed by
+// done.
 func (a *capacity) serve(s *share) bool {
 	if s.serving.Add(1) <= max(1, a.max/2) {
 		return true
@@ -85,8 +86,8 @@ func (a *capacity) await(s *share) bool {
 	return true
 }
 
-// resume ends the wait for a body. It reports whether the request may be served now, and the request
-// counts as served in either case.
+// resume ends the wait for a body. It reports whether the request may be served now, and the
+// request counts as served in either case.
 func (a *capacity) resume(s *share) bool {
 	s.reading.Add(-1)
 	return a.enter()

@@ -87,8 +87,8 @@ func TestAuthorization(t *testing.T) {
 	c.closed()
 }
 
-// A key anywhere but in its header ends up in logs, histories and referrers: it is not taken there, and not
-// written to our log either.
+// A key anywhere but in its header ends up in logs, histories and referrers: it is not taken there,
+// and not written to our log either.
 func TestKeyElsewhere(t *testing.T) {
 	s := newCheckStack(t)
 	for _, path := range []string{"/v1/check?key=" + s.key, "/v1/check?access_token=" + s.key, "/v1/rules?api_key=" + s.key, "/v1/rules/" + s.key, "/" + s.key} {
@@ -139,8 +139,8 @@ func TestKeysThatEnd(t *testing.T) {
 	s.untouched("a")
 }
 
-// While Postgres is unavailable, a known key works, and an unknown key is not called wrong: a client takes a 401
-// for final.
+// While Postgres is unavailable, a known key works, and an unknown key is not called wrong: a
+// client takes a 401 for final.
 func TestChecksWithoutPostgres(t *testing.T) {
 	s := newCheckStack(t)
 	gate := newGate(t, s.db.URL)

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every body that is refused is refused over the wire too, with the same code, and consumes nothing.
+// Every body that is refused is refused over the wire too, with the same code, and consumes
+// nothing.
 func TestBadBodies(t *testing.T) {
 	s := newCheckStack(t)
 	for _, c := range badBodies {
@@ -28,7 +29,8 @@ func TestBadBodies(t *testing.T) {
 	require.NotContains(t, s.log.String(), s.key)
 }
 
-// The body is what it says it is. A proxy in between that guessed differently would see another request.
+// The body is what it says it is. A proxy in between that guessed differently would see another
+// request.
 func TestContentTypes(t *testing.T) {
 	s := newCheckStack(t)
 	for _, good := range []string{
@@ -55,8 +57,8 @@ func TestContentTypes(t *testing.T) {
 	s.untouched("a")
 }
 
-// Only POST asks. A GET that a browser or a crawler sends must never consume, and no page of another
-// site may be told that it could.
+// Only POST asks. A GET that a browser or a crawler sends must never consume, and no page of
+// another site may be told that it could.
 func TestMethods(t *testing.T) {
 	s := newCheckStack(t)
 	for _, path := range []string{"/v1/check", "/check", "/v1/check/batch"} {
@@ -81,7 +83,8 @@ func TestMethods(t *testing.T) {
 	s.untouched("a")
 }
 
-// Another spelling of the path must not lead to a handler without the limits, or to a second counter.
+// Another spelling of the path must not lead to a handler without the limits, or to a second
+// counter.
 func TestPaths(t *testing.T) {
 	s := newCheckStack(t)
 	for _, path := range []string{

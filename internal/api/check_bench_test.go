@@ -26,8 +26,8 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) WriteHeader(status int)      { d.status = status }
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 
-// BenchmarkHandler is a whole check, from the parsed head of a request to its written answer, with the
-// counters in memory: what the HTTP side costs.
+// BenchmarkHandler is a whole check, from the parsed head of a request to its written answer, with
+// the counters in memory: what the HTTP side costs.
 func BenchmarkHandler(b *testing.B) {
 	s := &checkStack{db: tenantstest.New(b), registry: prometheusRegistry()}
 	s.ready.Store(&Readiness{})
@@ -88,8 +88,8 @@ func BenchmarkBatch(b *testing.B) {
 	require.Equal(b, http.StatusOK, w.status)
 }
 
-// BenchmarkLane is a whole check on the lane, from the connection's bytes to the bytes of its answer, with the
-// counters in memory.
+// BenchmarkLane is a whole check on the lane, from the connection's bytes to the bytes of its
+// answer, with the counters in memory.
 func BenchmarkLane(b *testing.B) {
 	s := &checkStack{db: tenantstest.New(b), registry: prometheusRegistry()}
 	s.ready.Store(&Readiness{})

@@ -36,12 +36,12 @@ var (
 	notCheck          = limit.Wrong("Write each check in braces: {...}.", "must be a check: an object")
 )
 
-// decoder reads the body of a check. It is written by hand because it is on the path of every check,
-// and because no lenient reading will do: two bodies that a proxy or a log reads differently must
-// not count on the same counter.
+// decoder reads the body of a check. It is written by hand because it is on the path of every
+// check, and because no lenient reading will do: two bodies that a proxy or a log reads differently
+// must not count on the same counter.
 //
-// Malformed JSON, unknown and repeated fields end it at once (400). A field with a value that it may
-// not have (422) is noted, and reading continues, so that the answer names all such fields.
+// Malformed JSON, unknown and repeated fields end it at once (400). A field with a value that it
+// may not have (422) is noted, and reading continues, so that the answer names all such fields.
 type decoder struct {
 	body []byte
 	pos  int
@@ -393,8 +393,8 @@ func (d *decoder) invalid() *Problem {
 	return invalid(d.errs...)
 }
 
-// unknownPlan is the one answer for every plan that the tenant does not have: misspelled, malformed,
-// or another tenant's.
+// unknownPlan is the one answer for every plan that the tenant does not have: misspelled,
+// malformed, or another tenant's.
 func unknownPlan(fields ...ProblemField) *Problem {
 	p := newProblem(http.StatusUnprocessableEntity, codeUnknownPlan, fieldsDetail(fields))
 	p.Errors = fields

@@ -274,7 +274,8 @@ func TestDecodeBatch(t *testing.T) {
 	require.Nil(t, p)
 	require.Len(t, reqs, 100)
 
-	// One bad entry refuses all; nothing may be counted for the others, so the client must be told which it was.
+	// One bad entry refuses all; nothing may be counted for the others, so the client must be told
+	// which it was.
 	for _, c := range []badBody{
 		{"none", `{"checks":[]}`, 422, "INVALID_REQUEST", []string{"/checks"}},
 		{"101", entries(101, `{"subject":"a"}`), 422, "INVALID_REQUEST", []string{"/checks"}},
@@ -307,7 +308,8 @@ func TestDecodeBatch(t *testing.T) {
 	require.Len(t, p.Errors, maxFieldErrors, "the answer must stay bounded")
 }
 
-// The strings of a check are its only allocation: at thousands of checks a second, garbage is latency.
+// The strings of a check are its only allocation: at thousands of checks a second, garbage is
+// latency.
 func TestDecodeAllocations(t *testing.T) {
 	body := []byte(`{"subject":"user_42","resource":"orders:create","cost":1}`)
 	var d decoder
@@ -326,8 +328,8 @@ type verdict struct {
 	pointers []string
 }
 
-// referenceCheck reads a check by a general JSON library in its strict mode; only the meaning of the fields is
-// written out again.
+// referenceCheck reads a check by a general JSON library in its strict mode; only the meaning of
+// the fields is written out again.
 func referenceCheck(body []byte) verdict {
 	switch {
 	case depth(body) > maxCheckDepth:
@@ -429,7 +431,8 @@ func depth(body []byte) int {
 }
 
 // FuzzDecodeCheck compares the decoder with the reference: the same verdict, the same value, the
-// same bad fields. A difference is a body that a proxy in front, or a log, reads otherwise than Weir.
+// same bad fields. A difference is a body that a proxy in front, or a log, reads otherwise than
+// Weir.
 func FuzzDecodeCheck(f *testing.F) {
 	for _, c := range badBodies {
 		if len(c.body) < 1000 {

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What docs/check.md shows is what a reader gets: its requests are read as it says, and its answers have the
-// shape of ours, to the last field.
+// What docs/check.md shows is what a reader gets: its requests are read as it says, and its answers
+// have the shape of ours, to the last field.
 func TestDocumentedChecks(t *testing.T) {
 	text, err := os.ReadFile("../../docs/check.md")
 	require.NoError(t, err)

@@ -144,8 +144,8 @@ func appendDenial(b []byte, d *check.Decision, deciding *check.RuleDecision) []b
 	return append(b, '}')
 }
 
-// appendMessage appends a sentence for people. It holds only words of ours, slugs and numbers, so nothing
-// in it needs escaping.
+// appendMessage appends a sentence for people. It holds only words of ours, slugs and numbers, so
+// nothing in it needs escaping.
 func appendMessage(b []byte, d *check.Decision, deciding *check.RuleDecision, wait int64, curable bool) []byte {
 	switch d.Code {
 	case check.CostExceedsLimit:
@@ -202,8 +202,8 @@ func ceilSeconds(ms int64) int64 {
 	return s
 }
 
-// appendWait appends a time in words, in the two largest units that say it well, rounded up: "45 seconds",
-// "2 minutes 5 seconds", "3 hours", "30 days 1 hour".
+// appendWait appends a time in words, in the two largest units that say it well, rounded up: "45
+// seconds", "2 minutes 5 seconds", "3 hours", "30 days 1 hour".
 func appendWait(b []byte, seconds int64) []byte {
 	const minute, hour, day = 60, 60 * 60, 24 * 60 * 60
 	switch {

@@ -100,8 +100,9 @@ func (d *decoder) element(first bool) (done bool, p *Problem) {
 	return false, d.malformed("a comma or ]")
 }
 
-// skip reads any value inside an object or list of this depth, and drops it. It is only for values that will be
-// refused, yet it is as strict as all the rest: what is malformed is never called merely invalid.
+// skip reads any value inside an object or list of this depth, and drops it. It is only for values
+// that will be refused, yet it is as strict as all the rest: what is malformed is never called
+// merely invalid.
 func (d *decoder) skip(depth int) *Problem {
 	switch c := d.peek(); c {
 	case '"':

@@ -104,7 +104,8 @@ func TestCheckPlansAndStates(t *testing.T) {
 	require.Equal(t, "pro", *d.Plan)
 	require.Equal(t, int64(50), *d.Limit)
 
-	// A client may name any plan of its tenant; the next check that names none is not touched by it.
+	// A client may name any plan of its tenant; the next check that names none is not touched by
+	// it.
 	d = s.check(`{"subject":"guest","plan":"pro"}`).decision(200)
 	require.Equal(t, "plan:pro", d.Rules[0].Source)
 	require.Equal(t, int64(49), *d.Remaining)
@@ -313,7 +314,8 @@ func TestTenantQuota(t *testing.T) {
 	s.check(`{"subject":"a"}`).decision(200)
 }
 
-// While the store is unavailable, tenants that are loaded are served; one that is not is told to come back.
+// While the store is unavailable, tenants that are loaded are served; one that is not is told to
+// come back.
 func TestPolicyUnavailable(t *testing.T) {
 	s := newCheckStack(t)
 	deps := s.deps
@@ -333,7 +335,8 @@ func (brokenSource) LoadPolicy(context.Context, limit.TenantID) (check.PolicyDat
 	return check.PolicyData{}, fmt.Errorf("password authentication failed: %w", tenants.ErrUnavailable)
 }
 
-// Redis is unavailable: each rule answers by its own policy, marked as degraded, and no check fails.
+// Redis is unavailable: each rule answers by its own policy, marked as degraded, and no check
+// fails.
 func TestCheckDegraded(t *testing.T) {
 	s := newCheckStack(t)
 	deny := hourly("strict", "strict", 5, "subject")
@@ -375,8 +378,8 @@ func (awayEngine) Evaluate(_ context.Context, calls ...*engine.Call) {
 	}
 }
 
-// A rule that a person changes takes effect without a restart, and the counter continues, also where the
-// rule was deleted and made again.
+// A rule that a person changes takes effect without a restart, and the counter continues, also
+// where the rule was deleted and made again.
 func TestCheckFollowsChanges(t *testing.T) {
 	s := newCheckStack(t)
 	s.check(`{"subject":"a","cost":5}`).decision(200)

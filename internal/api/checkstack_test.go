@@ -49,7 +49,8 @@ type checkStack struct {
 	ordinary atomic.Int64 // requests that the lane did not answer
 }
 
-// hourly is a rule whose window begins with the first check, so that none ends in the middle of a test.
+// hourly is a rule whose window begins with the first check, so that none ends in the middle of a
+// test.
 func hourly(slug, resource string, lim int64, by ...string) limit.Rule {
 	return limit.Rule{
 		Slug: slug, Name: slug, Resource: resource, Algorithm: limit.FixedWindowFirstHit, Limit: lim,
@@ -77,8 +78,8 @@ func testRules() []limit.Rule {
 	}
 }
 
-// newCheckStack also makes the test run beside others: its database is its own, and no other test has
-// its tenants, by which the counters in the shared Redis are kept apart.
+// newCheckStack also makes the test run beside others: its database is its own, and no other test
+// has its tenants, by which the counters in the shared Redis are kept apart.
 func newCheckStack(t *testing.T) *checkStack {
 	t.Helper()
 	t.Parallel()
@@ -90,8 +91,8 @@ func newCheckStack(t *testing.T) *checkStack {
 	return s
 }
 
-// redisDeps are the parts of one instance, with a Redis client of its own. A repeat of an idempotent check waits
-// so long for the first.
+// redisDeps are the parts of one instance, with a Redis client of its own. A repeat of an
+// idempotent check waits so long for the first.
 func (s *checkStack) redisDeps(t testing.TB, wait time.Duration) Deps {
 	t.Helper()
 	options, err := redis.ParseURL(testenv.RedisURL(t))
@@ -164,7 +165,8 @@ func (s *checkStack) serve(cfg Config, deps Deps) {
 	s.contract = &adminStack{t: s.t, url: s.server.URL, doc: loadDocument(s.t)}
 }
 
-// post sends a body as it is, with the stack's key, and holds the answer against the description of the API.
+// post sends a body as it is, with the stack's key, and holds the answer against the description of
+// the API.
 func (s *checkStack) post(path, body string, headers ...header) answer {
 	s.t.Helper()
 	return s.contract.call(s.key, http.MethodPost, path, body, headers...)

@@ -11,7 +11,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// configBody is a document as it was read: its fields of the right shape, and what is wrong with the others.
+// configBody is a document as it was read: its fields of the right shape, and what is wrong with
+// the others.
 type configBody struct {
 	document ConfigDocument
 	wrong    []ProblemField
@@ -19,9 +20,9 @@ type configBody struct {
 
 type configKey struct{}
 
-// readConfig reads the body of PUT /v1/config. A document is long, and whoever wrote it wants to hear of all
-// that is wrong with it at once. So what has the wrong shape is noted and taken out, and the rest goes on
-// to be looked at for what it means.
+// readConfig reads the body of PUT /v1/config. A document is long, and whoever wrote it wants to
+// hear of all that is wrong with it at once. So what has the wrong shape is noted and taken out,
+// and the rest goes on to be looked at for what it means.
 func (a *admin) readConfig(r *http.Request, op *huma.Operation) (context.Context, []byte, *Problem) {
 	body, p := readDocument(r, op)
 	if p != nil {
@@ -71,8 +72,8 @@ func validate(registry huma.Registry, schema *huma.Schema, tree any) []ProblemFi
 	return validationFields(found.Errors, nil)
 }
 
-// takeOut removes what a pointer points at. An entry of a list of objects becomes an empty one, so that the
-// others keep their places; of another list nothing stays.
+// takeOut removes what a pointer points at. An entry of a list of objects becomes an empty one, so
+// that the others keep their places; of another list nothing stays.
 func takeOut(tree map[string]any, pointer string) {
 	var holder any = tree
 	parts := strings.Split(strings.TrimPrefix(pointer, "/"), "/")

@@ -326,8 +326,8 @@ func TestConfigOfAThousandRules(t *testing.T) {
 		limits[slug] = obj{"limit": 2*i + 1}
 	}
 	body := obj{"rules": rules, "plans": []obj{{"slug": "all", "limits": limits}}}
-	// On a machine that is busy with other things it may not be done in time, and is then to be repeated, as the
-	// answer says: all of it happens or nothing.
+	// On a busy machine the request may time out. It is then repeated, as the answer says: either
+	// everything was changed or nothing.
 	put := func(path string, body any, headers ...header) (a answer) {
 		t.Helper()
 		for range 5 {
@@ -410,8 +410,8 @@ func TestYAMLRefusals(t *testing.T) {
 		"---\n# a comment\nrules:\n- {slug: a, limit: 5, window: 60s, mode: off, by: [ ]} # another\n...\n", asYAML).changes())
 }
 
-// Bodies that are made to be costly cost in proportion to their length: of four times the length at most six times
-// as much memory is taken, and as many times, so that nothing is gone through again and again.
+// The cost of a hostile body is proportional to its length: a body of four times the length
+// allocates at most six times the memory, and at most six times as often.
 func TestYAMLCost(t *testing.T) {
 	const size = maxConfigBody / 64
 	cost := func(text string) (bytes, allocations float64) {

@@ -74,8 +74,8 @@ func (c *tally) missing(doc *openapi3.T) (out []string) {
 	return out
 }
 
-// canFail reports whether an operation has a failure of its own; that of a head that is too large is
-// every operation's.
+// canFail reports whether an operation has a failure of its own; that of a head that is too large
+// is every operation's.
 func canFail(op *openapi3.Operation) bool {
 	for status := range op.Responses.Map() {
 		if n, _ := strconv.Atoi(status); n >= 400 && n != http.StatusRequestHeaderFieldsTooLarge {
@@ -187,8 +187,8 @@ func (a answer) checkHeaders(op *openapi3.Operation) {
 	}
 }
 
-// checkDecisionHeader fails the test where an answer of a hot endpoint does not say, or says wrongly, what
-// was decided.
+// checkDecisionHeader fails the test where an answer of a hot endpoint does not say, or says
+// wrongly, what was decided.
 func (a answer) checkDecisionHeader() {
 	a.t.Helper()
 	if len(a.body) == 0 { // to a gateway, or to HEAD

@@ -311,7 +311,8 @@ func TestSubjectsInPaths(t *testing.T) {
 		}
 		require.Equal(t, []string{"path:subject"}, s.raw(http.MethodPut, "/v1/subjects/"+escaped+"/overrides/r", `{"limit":1}`).pointers(422, codeInvalidRequest))
 	}
-	// Most clients fold these away, so nobody may register what they could not remove. Checks count them.
+	// Most clients fold these away, so nobody may register what they could not remove. Checks count
+	// them.
 	for _, escaped := range []string{".", "..", "%2E", "%2e%2E"} {
 		require.Equal(t, []string{"path:subject"}, s.raw(http.MethodPut, "/v1/subjects/"+escaped, `{}`).pointers(422, codeInvalidRequest), escaped)
 		require.Equal(t, []string{"path:subject"}, s.raw(http.MethodPut, "/v1/subjects/"+escaped+"/overrides/r", `{"limit":1}`).pointers(422, codeInvalidRequest))

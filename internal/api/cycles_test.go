@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A rule by the month in a zone, from each subject's cycle anchor, is read back as it was sent, on every
-// way in; what a rule cannot be is refused at the field.
+// A rule by the month in a zone, from each subject's cycle anchor, is read back as it was sent, on
+// every way in; what a rule cannot be is refused at the field.
 func TestCalendarFields(t *testing.T) {
 	s := newAdminStack(t)
 	monthly := obj{

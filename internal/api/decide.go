@@ -35,11 +35,11 @@ type question interface {
 // key to the encoded answer in sc. A problem says that nothing was decided, and that nothing was
 // counted. The decisions are valid until sc is used again.
 //
-// A check of {"subject":"user_42"} with a key of the tenant acme passes it like this: the key's hash
-// names an actor of acme (1) that may check (2); the body arrives (3); acme's policy is a snapshot in
-// memory (4); the body becomes a check.Request for the resource "default" at a cost of 1, with a
-// plan that exists (5); acme's own quota gives one check out of its lease (6); Redis evaluates the
-// matching rules (7); the decision becomes JSON and rate-limit headers (8).
+// A check of {"subject":"user_42"} with a key of the tenant acme passes it like this: the key's
+// hash names an actor of acme (1) that may check (2); the body arrives (3); acme's policy is a
+// snapshot in memory (4); the body becomes a check.Request for the resource "default" at a cost of
+// 1, with a plan that exists (5); acme's own quota gives one check out of its lease (6); Redis
+// evaluates the matching rules (7); the decision becomes JSON and rate-limit headers (8).
 func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.Decision, *Problem) {
 	// 1. Authenticate.
 	key, p := q.credentials()
@@ -127,16 +127,17 @@ func checkFailed(q question, err error) *Problem {
 	return problemOf(err)
 }
 
-// policyUnavailable is the answer while a tenant's rules cannot be loaded. The tenant of a valid key
-// exists, so a source that does not know the tenant lags behind the key, or the key behind the source.
+// policyUnavailable is the answer while a tenant's rules cannot be loaded. The tenant of a valid
+// key exists, so a source that does not know the tenant lags behind the key, or the key behind the
+// source.
 func policyUnavailable(err error) *Problem {
 	p := newProblem(http.StatusServiceUnavailable, codePolicyUnavailable, "The tenant's rules are not loaded, and cannot be loaded now.").withRetryAfter(1)
 	p.cause = err
 	return p
 }
 
-// overQuota is the answer to a tenant that has used up its own quota. It is no decision: nothing was
-// decided about the subject.
+// overQuota is the answer to a tenant that has used up its own quota. It is no decision: nothing
+// was decided about the subject.
 func overQuota(retryAfterMS int64) *Problem {
 	p := newProblem(http.StatusTooManyRequests, codeTenantQuotaExceeded, "The tenant has used up its quota of checks.")
 	if retryAfterMS == limit.NeverMS {

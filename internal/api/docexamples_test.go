@@ -55,8 +55,8 @@ func TestDocumentedExamples(t *testing.T) {
 	}
 }
 
-// givenExamples are the configurations, one after the other, that the examples of a page begin with; of other
-// pages, none.
+// givenExamples are the configurations, one after the other, that the examples of a page begin
+// with; of other pages, none.
 var givenExamples = map[string][]obj{
 	"subjects.md": {{
 		"rules": []obj{{"slug": "api-requests", "limit": 100, "window": "1m"}},

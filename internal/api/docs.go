@@ -126,7 +126,8 @@ func serveDoc(w http.ResponseWriter, contentType string, body []byte) {
 	_, _ = w.Write(body) // the client is gone if this fails
 }
 
-// docsTag, docsOperation, docsParam, docsField and docsAnswer are what the page shows of the document.
+// docsTag, docsOperation, docsParam, docsField and docsAnswer are what the page shows of the
+// document.
 type docsTag struct {
 	Name, Description string
 	Operations        []docsOperation

@@ -53,7 +53,8 @@ var docsExamples = map[string]string{
 	"patch-tenant-by-ref": `{"name": "Globex Inc."}`,
 }
 
-// docsFiles are the files that /docs suggests for an operation whose body is none in JSON, by media type.
+// docsFiles are the files that /docs suggests for an operation whose body is none in JSON, by media
+// type.
 var docsFiles = map[string]map[string]string{
 	"import-subjects": {
 		csvType:        "subject,state,billing_ref,labels\r\nuser_42,active,cus_8123,\"{\"\"region\"\":\"\"eu\"\"}\"\r\nuser_43,blocked,,\r\n",

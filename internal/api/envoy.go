@@ -17,17 +17,19 @@ import (
 	"weir/internal/route"
 )
 
-// envoy.service.ratelimit.v3.RateLimitService is what Envoy, and every gateway built on it, asks before
-// it forwards a request. A request of it names a domain and descriptors, each a list of entries; a
-// descriptor becomes one check (envoy_read.go). All checks of a request are one: all are charged, or none.
+// envoy.service.ratelimit.v3.RateLimitService is what Envoy, and every gateway built on it, asks
+// before it forwards a request. A request of it names a domain and descriptors, each a list of
+// entries; a descriptor becomes one check (envoy_read.go). All checks of a request are one: all are
+// charged, or none.
 //
-// As on /v1/authorize, a customer must not be able to switch the limiter off. Envoy lets a request pass
-// if the call fails, unless failure_mode_deny is set. Whatever a customer can cause is therefore a
-// decision, and only mistakes of the gateway and failures of Weir are errors of the call.
+// As on /v1/authorize, a customer must not be able to switch the limiter off. Envoy lets a request
+// pass if the call fails, unless failure_mode_deny is set. Whatever a customer can cause is
+// therefore a decision, and only mistakes of the gateway and failures of Weir are errors of the
+// call.
 //
-// The messages are read and written by hand (envoy_read.go, envoy_answer.go). A protobuf library refuses a
-// message with a text that is not UTF-8, and such a text may be a customer's header: the call would fail,
-// and the request would pass.
+// The messages are read and written by hand (envoy_read.go, envoy_answer.go). A protobuf library
+// refuses a message with a text that is not UTF-8, and such a text may be a customer's header: the
+// call would fail, and the request would pass.
 
 const (
 	envoyService = "envoy.service.ratelimit.v3.RateLimitService"
@@ -66,8 +68,8 @@ func (q *envoyQuestion) credentials() (string, *Problem) {
 
 const keyMetadata = "weir-key"
 
-// read waits for the message. grpc has bounded it by then, and refuses it itself where it is too long or
-// does not come.
+// read waits for the message. grpc has bounded it by then, and refuses it itself where it is too
+// long or does not come.
 func (q *envoyQuestion) read(sc *scratch) *Problem {
 	q.message.bytes = sc.body[:0]
 	if !q.capacity.await(sc.share) {

@@ -35,11 +35,12 @@ const (
 	envoyOverLimit = 2
 )
 
-// encode leaves the RateLimitResponse in sc.out: the verdict, the state of every descriptor, and what the
-// gateway is to add to its answer.
+// encode leaves the RateLimitResponse in sc.out: the verdict, the state of every descriptor, and
+// what the gateway is to add to its answer.
 //
-// The headers are those of the descriptor that decides: of the denied ones the one with the longest wait,
-// else the one with the smallest share remaining. Headers of several would contradict each other.
+// The headers are those of the descriptor that decides: of the denied ones the one with the longest
+// wait, else the one with the smallest share remaining. Headers of several would contradict each
+// other.
 func (q *envoyQuestion) encode(style HeaderStyle, decisions []check.Decision, sc *scratch) {
 	deciding, allowed := decidingDescriptor(decisions)
 	b := appendNumberField(sc.out[:0], fieldOverallCode, envoyCode(allowed))
@@ -139,8 +140,8 @@ var envoyUnits = []struct {
 
 const dayMS = 24 * 60 * 60 * 1000
 
-// envoyUnit returns a rule's window as a unit and how many of these it is long; 0 and 1 for one that is
-// not a whole number of seconds.
+// envoyUnit returns a rule's window as a unit and how many of these it is long; 0 and 1 for one
+// that is not a whole number of seconds.
 func envoyUnit(r *check.RuleDecision) (unit uint64, times int64) {
 	switch r.Rule.Window.Calendar {
 	case limit.CalendarMonth: // of any length
@@ -172,8 +173,8 @@ func appendNumberField(b []byte, field protowire.Number, n uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
 }
 
-// appendNested appends a field that holds a message, which body appends. Its length stands before it, in
-// one byte where it is short, as nearly all are.
+// appendNested appends a field that holds a message, which body appends. Its length stands before
+// it, in one byte where it is short, as nearly all are.
 func appendNested(b []byte, field protowire.Number, body func([]byte) []byte) []byte {
 	b = append(protowire.AppendTag(b, field, protowire.BytesType), 0)
 	from := len(b)

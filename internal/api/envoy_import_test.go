@@ -13,8 +13,8 @@ import (
 	"weir/internal/importer"
 )
 
-// asked is one request of a sequence: its descriptors as KEY=VALUE, separated by &, and the code of each
-// status, O for OK and X for OVER_LIMIT.
+// asked is one request of a sequence: its descriptors as KEY=VALUE, separated by &, and the code of
+// each status, O for OK and X for OVER_LIMIT.
 type asked struct {
 	descriptors []string
 	codes       string
@@ -106,7 +106,8 @@ func join(parts ...[]asked) (all []asked) {
 	return all
 }
 
-// A route of the domain decides about descriptors that do not say their subject, and about no others.
+// A route of the domain decides about descriptors that do not say their subject, and about no
+// others.
 func TestEnvoyRoutes(t *testing.T) {
 	s := newEnvoyStack(t)
 	document := `{"rules":[{"slug":"routed","resource":"orders","limit":3,"window":"365d","algorithm":"fixed_window"}],

@@ -23,8 +23,8 @@ type descriptor struct {
 	routed       bool // the route of the domain decided about it
 }
 
-// maxDescriptors is how many descriptors one request may have. Their checks are one run of a script, during
-// which Redis does nothing else.
+// maxDescriptors is how many descriptors one request may have. Their checks are one run of a
+// script, during which Redis does nothing else.
 const maxDescriptors = 16
 
 // The numbers of the fields that are read.
@@ -49,8 +49,8 @@ const (
 	planEntry     = "plan"
 )
 
-// fields calls f for every field of a message, with the number that it holds, or its bytes. It reports
-// whether the message is well-formed and f never said no.
+// fields calls f for every field of a message, with the number that it holds, or its bytes. It
+// reports whether the message is well-formed and f never said no.
 func fields(b []byte, f func(number protowire.Number, n uint64, bytes []byte) bool) bool {
 	for len(b) > 0 {
 		number, kind, size := protowire.ConsumeTag(b)
@@ -153,8 +153,8 @@ func (q *envoyQuestion) parseEntry(b []byte) bool {
 	return ok
 }
 
-// decode makes a check of each descriptor. A value that a customer may have sent, and that cannot be used,
-// denies the whole request.
+// decode makes a check of each descriptor. A value that a customer may have sent, and that cannot
+// be used, denies the whole request.
 func (q *envoyQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	q.reqs, q.uncounted = q.reqs[:0], q.uncounted[:0]
 	q.route = policy.Route(route.DomainSlug(nil, q.domain))
@@ -179,8 +179,8 @@ func (q *envoyQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Reque
 	return q.reqs, nil
 }
 
-// dropUncounted leaves in reqs the checks of the descriptors that count. Those do not whose resource another
-// one of the request replaces.
+// dropUncounted leaves in reqs the checks of the descriptors that count. Those do not whose
+// resource another one of the request replaces.
 func (q *envoyQuestion) dropUncounted() {
 	if q.route == nil {
 		return
@@ -345,8 +345,9 @@ func (f *checkFields) namesRefusal() check.Code {
 	return check.NoCode
 }
 
-// attributeName makes the name of an attribute of an entry's key. Characters that a name cannot have become
-// _, and a duplicate key gets a number: envoy writes generic_key for each of its generic keys.
+// attributeName makes the name of an attribute of an entry's key. Characters that a name cannot
+// have become _, and a duplicate key gets a number: envoy writes generic_key for each of its
+// generic keys.
 func (sc *scratch) attributeName(f *checkFields, key []byte) (name []byte, ok bool) {
 	plain := limit.ValidAttributeName(key)
 	if plain && !f.hasAttribute(key) {
@@ -382,9 +383,9 @@ func (f *checkFields) hasAttribute(name []byte) bool {
 	return false
 }
 
-// attributeValue makes a value of an attribute usable. One that is too long or is not text is replaced by
-// its hash, which counts just as well. An empty value stays one: a client that sends an empty header must not get
-// past the rule that counts by it.
+// attributeValue makes a value of an attribute usable. One that is too long or is not text is
+// replaced by its hash, which counts just as well. An empty value stays one: a client that sends an
+// empty header must not get past the rule that counts by it.
 func (sc *scratch) attributeValue(value []byte) []byte {
 	if len(value) == 0 || usable(value) {
 		return value

@@ -115,8 +115,8 @@ func envoyHeaders(response *rls.RateLimitResponse) map[string]string {
 	return headers
 }
 
-// A gateway gets everything that it shows its customer: the verdict, the limit, what is left, and when there
-// is more.
+// A gateway gets everything that it shows its customer: the verdict, the limit, what is left, and
+// when there is more.
 func TestEnvoyDecision(t *testing.T) {
 	s := newEnvoyStack(t)
 	ask := asking(described("subject", "user_1"))
@@ -263,8 +263,8 @@ func (s *envoyStack) callRaw(message []byte) (*rls.RateLimitResponse, error) {
 	return response, nil
 }
 
-// A protobuf library fails a message with a text that is not UTF-8, and a gateway whose call fails lets its
-// customer through. Here it is a denial, or an ordinary value.
+// A protobuf library fails a message with a text that is not UTF-8, and a gateway whose call fails
+// lets its customer through. Here it is a denial, or an ordinary value.
 func TestEnvoyTextsThatAreNotUTF8(t *testing.T) {
 	s := newEnvoyStack(t)
 	message := func(entries ...string) []byte {
@@ -290,7 +290,8 @@ func TestEnvoyTextsThatAreNotUTF8(t *testing.T) {
 	}
 }
 
-// Only mistakes of the gateway and failures of Weir are errors of the call, which its failure mode answers.
+// Only mistakes of the gateway and failures of Weir are errors of the call, which its failure mode
+// answers.
 func TestEnvoyErrors(t *testing.T) {
 	s := newEnvoyStack(t)
 	fine := asking(described("subject", "u"))

@@ -110,8 +110,8 @@ func sentence(s string) string {
 	return strings.ToUpper(s[:1]) + strings.TrimSuffix(s[1:], ".") + "."
 }
 
-// queryErrors makes what the store says of the fields of a filter point at query parameters. Other errors
-// stay as they are.
+// queryErrors makes what the store says of the fields of a filter point at query parameters. Other
+// errors stay as they are.
 func queryErrors(err error) error {
 	var wrong *tenants.InvalidError
 	if !errors.As(err, &wrong) {

@@ -10,8 +10,8 @@ import (
 	"weir/internal/limit"
 )
 
-// Every entry of errors says how to fix what it points at. The code that finds the problem states the fix:
-// limit.Problem holds both. Problems that several handlers find are here.
+// Every entry of errors says how to fix what it points at. The code that finds the problem states
+// the fix: limit.Problem holds both. Problems that several handlers find are here.
 var (
 	notRFC3339    = limit.Wrong("Write it with date, time and zone, such as 2026-01-31T12:00:00Z.", "must be a time such as 2026-01-31T12:00:00Z (RFC 3339)")
 	notBoolean    = limit.Wrong("Write true or false, without quotes.", "must be true or false")
@@ -53,8 +53,8 @@ func fixName(name string, known []string) string {
 	return "Omit it, or use one of " + strings.Join(known, ", ") + "."
 }
 
-// edits counts the letters to be changed, added or taken away between a and b; it is large where the lengths tell
-// as much.
+// edits counts the letters to be changed, added or taken away between a and b; it is large where
+// the lengths tell as much.
 func edits(a, b string) int {
 	const many = 100
 	if len(a) > len(b)+2 || len(b) > len(a)+2 {

@@ -198,8 +198,8 @@ type parameter struct {
 	boolean bool
 }
 
-// checkQuery refuses parameters that are not in known, and those given twice that do not repeat: one of
-// the two values would be ignored.
+// checkQuery refuses parameters that are not in known, and those given twice that do not repeat:
+// one of the two values would be ignored.
 func checkQuery(raw string, known map[string]parameter) *Problem {
 	values, err := url.ParseQuery(raw)
 	if err != nil {

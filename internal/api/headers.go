@@ -53,7 +53,8 @@ func isHot(path string) bool {
 	return path == "/v1/check" || path == "/check" || path == "/v1/check/batch" || isAuthorize(path)
 }
 
-// write sets the headers that were built. values is memory for them that lives as long as the answer.
+// write sets the headers that were built. values is memory for them that lives as long as the
+// answer.
 func (h *headerWriter) write(header http.Header, values []string) {
 	text := string(h.buf)
 	from := 0
@@ -66,9 +67,10 @@ func (h *headerWriter) write(header http.Header, values []string) {
 
 // build leaves the headers of a decision in h.
 //
-// The draft's two fields are lists of quoted strings naming rules (draft-ietf-httpapi-ratelimit-headers,
-// revision 11): of every rule that enforces a limit, its quota q and window w in seconds, what remains
-// (r), and the seconds until there is more (t, omitted if the full quota is available).
+// The draft's two fields are lists of quoted strings naming rules
+// (draft-ietf-httpapi-ratelimit-headers, revision 11): of every rule that enforces a limit, its
+// quota q and window w in seconds, what remains (r), and the seconds until there is more (t,
+// omitted if the full quota is available).
 func (h *headerWriter) build(style HeaderStyle, d *check.Decision) {
 	h.buf, h.count = h.buf[:0], 0
 	deciding := decidingRule(d)
@@ -119,8 +121,8 @@ func (h *headerWriter) states(rules []check.RuleDecision) {
 	h.end("RateLimit", from)
 }
 
-// moreAfterMS is when there is more than remains now. A denied check asked for more than remains, so that is
-// no later than when it may come again: t must not point behind Retry-After.
+// moreAfterMS is when there is more than remains now. A denied check asked for more than remains,
+// so that is no later than when it may come again: t must not point behind Retry-After.
 func moreAfterMS(r *check.RuleDecision) int64 {
 	if r.Allowed || r.RetryAfterMS == limit.NeverMS {
 		return r.NextAfterMS
@@ -128,8 +130,8 @@ func moreAfterMS(r *check.RuleDecision) int64 {
 	return min(r.NextAfterMS, r.RetryAfterMS)
 }
 
-// enforced reports whether a rule limits the subject: shadow rules and unlimited ones are nobody's business
-// outside.
+// enforced reports whether a rule limits the subject: shadow rules and unlimited ones are nobody's
+// business outside.
 func enforced(r *check.RuleDecision) bool { return r.Mode == limit.Enforce && !r.Unlimited }
 
 // item begins a member of a list that begins at from. A slug needs no escaping.

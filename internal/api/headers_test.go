@@ -99,8 +99,8 @@ func TestHeaders(t *testing.T) {
 	require.Contains(t, headersOf(bothStyles, huge).Get("RateLimit-Policy"), "q=999999999999999;")
 }
 
-// Whatever is decided, the fields parse as the structured fields that they are, and agree with each other and
-// with the decision.
+// Whatever is decided, the fields parse as the structured fields that they are, and agree with each
+// other and with the decision.
 func TestHeadersAreStructuredFields(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := anyDecision(t)
@@ -198,8 +198,8 @@ func BenchmarkHeaders(b *testing.B) {
 	}
 }
 
-// The same with real decisions: whatever the rules and the traffic, who obeys Retry-After never comes before
-// any of the rules that denied has more to give.
+// The same with real decisions: whatever the rules and the traffic, who obeys Retry-After never
+// comes before any of the rules that denied has more to give.
 func TestRetryAfterIsNeverEarly(t *testing.T) {
 	keys := check.NewKeys([16]byte{1})
 	metrics := check.NewMetrics(prometheusRegistry())

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// foreignBodies name an object of tenant B inside a body of A's, by operation. {b-rule} and {b-plan} are names
-// that B has and A has not.
+// foreignBodies name an object of tenant B inside a body of A's, by operation. {b-rule} and
+// {b-plan} are names that B has and A has not.
 var foreignBodies = map[string]string{
 	"create-plan":       `{"slug":"borrows","limits":{"{b-rule}":{"limit":1}}}`,
 	"put-plan":          `{"limits":{"{b-rule}":{"limit":1}}}`,
@@ -33,7 +33,8 @@ var foreignFilters = map[string]string{
 }
 
 // Every way in which a request can name something leads to one's own tenant only: what another has
-// is as if it were nowhere, in a body, a filter, a cursor and a condition. Paths are TestEveryAdminOperation's.
+// is as if it were nowhere, in a body, a filter, a cursor and a condition. Paths are
+// TestEveryAdminOperation's.
 func TestAnotherTenantsObjects(t *testing.T) {
 	s := newAdminStack(t)
 	for id, op := range s.operations() {

@@ -17,10 +17,11 @@ import (
 //
 // A Lane is strict and knows little. It reads one form of request (lane_head.go), and gives one
 // kind of answer, a decision. At the first thing on a connection that is anything else (another
-// path, a header that it does not know, a wrong key, a body with a mistake) it hands the connection,
-// with all that was read of that request, to net/http for good, and the ordinary road answers. So
-// whatever can go wrong is dealt with in one place, and nothing is counted twice: a request is
-// handed over before it is counted, or not at all. docs/decisions/0006-a-lane-for-checks.md.
+// path, a header that it does not know, a wrong key, a body with a mistake) it hands the
+// connection, with all that was read of that request, to net/http for good, and the ordinary road
+// answers. So whatever can go wrong is dealt with in one place, and nothing is counted twice: a
+// request is handed over before it is counted, or not at all.
+// docs/decisions/0006-a-lane-for-checks.md.
 //
 // A Lane serves HTTP/1.1, with and without TLS.
 type Lane struct {

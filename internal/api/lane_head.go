@@ -55,8 +55,8 @@ const (
 	laneNeeded = laneHost | laneAuthorization | laneContentType | laneContentLength
 )
 
-// readLaneHead looks for a request in the lane's form at the beginning of b: lines that end in CR LF,
-// headers whose meaning is known here or which mean nothing to a check, values of visible
+// readLaneHead looks for a request in the lane's form at the beginning of b: lines that end in CR
+// LF, headers whose meaning is known here or which mean nothing to a check, values of visible
 // ASCII, a body of the length that its one Content-Length says. It never accepts what net/http
 // would refuse or read differently; whatever it is not sure of is laneOther.
 func readLaneHead(b []byte) (h laneHead, verdict laneVerdict) {

@@ -88,8 +88,8 @@ func testLaneOrdersHeadersAsTheOrdinaryRoad(t *testing.T, s *checkStack) {
 	require.Equal(t, before, s.ordinary.Load(), "the lane has answered")
 }
 
-// What is not a check in the lane's form takes the ordinary road, on the same connection: the answer
-// is that of a server without a lane, and nothing is lost, repeated or counted twice.
+// What is not a check in the lane's form takes the ordinary road, on the same connection: the
+// answer is that of a server without a lane, and nothing is lost, repeated or counted twice.
 func TestLaneHandsOver(t *testing.T) { overBoth(t, testLaneHandsOver) }
 
 func testLaneHandsOver(t *testing.T, s *checkStack) {
@@ -227,8 +227,8 @@ func TestLaneDrainsAndEnds(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Whatever the lane takes for a request, net/http reads as the very same: nobody in between can be made to
-// see another one.
+// Whatever the lane takes for a request, net/http reads as the very same: nobody in between can be
+// made to see another one.
 func FuzzLaneHead(f *testing.F) {
 	head := "POST /v1/check HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
 	f.Add([]byte(head + "\r\n{}"))

@@ -16,8 +16,8 @@ func (l *Lane) ListenTLS(inner net.Listener, config *tls.Config) net.Listener {
 	return l.listen(inner, config.Clone()) // net/http changes its server's
 }
 
-// PrepareTLS returns a copy of config that offers HTTP/2 and HTTP/1.1, for ListenTLS and for the server that
-// accepts from it.
+// PrepareTLS returns a copy of config that offers HTTP/2 and HTTP/1.1, for ListenTLS and for the
+// server that accepts from it.
 func PrepareTLS(config *tls.Config) *tls.Config {
 	config = config.Clone()
 	config.NextProtos = []string{"h2", "http/1.1"}

@@ -120,8 +120,8 @@ func (c *slowConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// The lane loses patience in the middle of a record, of which it can have seen a part: the ordinary road must
-// have all of it.
+// The lane loses patience in the middle of a record, of which it can have seen a part: the ordinary
+// road must have all of it.
 func TestLaneTLSHandsOverAHalfRecord(t *testing.T) {
 	s := newSecureCheckStack(t)
 	raw, err := net.Dial("tcp", s.secure.addr.String())
@@ -146,8 +146,8 @@ func TestLaneTLSHandsOverAHalfRecord(t *testing.T) {
 	require.EqualValues(t, 1_000_000-1, s.remaining("half", "bulk"))
 }
 
-// Listeners of one lane are closed one after the other. A connection that comes in between to the one
-// that is still open must not be dropped.
+// Listeners of one lane are closed one after the other. A connection that comes in between to the
+// one that is still open must not be dropped.
 func TestLaneTLSWhileAnotherListenerIsClosed(t *testing.T) {
 	s := newSecureCheckStack(t)
 	s.server.Close()

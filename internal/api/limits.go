@@ -22,8 +22,8 @@ type LimitsQuery struct {
 	Attributes []string `query:"attribute,explode" doc:"NAME:VALUE, for rules that count by an attribute; may be repeated"`
 }
 
-// LimitsAnswer is the answer of GET /v1/subjects/{subject}/limits. The type describes it to readers of the
-// OpenAPI document; it is written by hand, in the words of a check's answer.
+// LimitsAnswer is the answer of GET /v1/subjects/{subject}/limits. The type describes it to readers
+// of the OpenAPI document; it is written by hand, in the words of a check's answer.
 type LimitsAnswer struct {
 	Subject  string       `json:"subject"`
 	State    string       `json:"state" enum:"active,blocked,exempt"`
@@ -54,7 +54,8 @@ type ResetAnswer struct {
 	Skipped []HiddenRule `json:"skipped" doc:"If no rule was named: the rules that have no counter for the given values"`
 }
 
-// getLimits answers GET /v1/subjects/{subject}/limits. A subject need not be registered to have counters.
+// getLimits answers GET /v1/subjects/{subject}/limits. A subject need not be registered to have
+// counters.
 func (a *admin) getLimits(ctx context.Context, in *LimitsQuery) (*huma.StreamResponse, error) {
 	values, errs := in.values()
 	if len(errs) > 0 {
@@ -249,8 +250,8 @@ func jsonAnswer(body []byte) *huma.StreamResponse {
 	}}
 }
 
-// watch registers a GET of what changes by itself, so that no entity tag tells one answer from another. The
-// answer is a T, written by hand.
+// watch registers a GET of what changes by itself, so that no entity tag tells one answer from
+// another. The answer is a T, written by hand.
 func watch[T, I any](a *admin, path, id, summary string, h func(context.Context, *I) (*huma.StreamResponse, error)) {
 	op := a.operation(http.MethodGet, path, id, summary, nil)
 	op.Responses["200"] = jsonResponse[T](a.api, "OK")
@@ -262,8 +263,8 @@ func show[I, T any](a *admin, path, id, summary string, h func(context.Context, 
 	register(a, a.operation(http.MethodGet, path, id, summary, nil), h)
 }
 
-// ask registers a POST that changes nothing, and so needs no more than the scope read. The answer is a T, written
-// by hand.
+// ask registers a POST that changes nothing, and so needs no more than the scope read. The answer
+// is a T, written by hand.
 func ask[T, I any](a *admin, path, id, summary string, h func(context.Context, *I) (*huma.StreamResponse, error)) {
 	op := a.operation(http.MethodGet, path, id, summary, nil)
 	op.Method = http.MethodPost

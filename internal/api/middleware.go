@@ -146,8 +146,8 @@ func (s *server) finish(q *request, r *http.Request, start time.Time) {
 	}
 }
 
-// logAccess writes the line of a request outside the hot path. The route's pattern stands in it, not
-// the path: a path carries subjects, and in the wrong hands keys; so does a query.
+// logAccess writes the line of a request outside the hot path. The route's pattern stands in it,
+// not the path: a path carries subjects, and in the wrong hands keys; so does a query.
 func (s *server) logAccess(q *request, r *http.Request, route string, took time.Duration) {
 	level := slog.LevelInfo
 	if q.status >= 500 {
@@ -168,7 +168,8 @@ func (s *server) logAccess(q *request, r *http.Request, route string, took time.
 	s.logger.LogAttrs(r.Context(), level, "request", attrs...)
 }
 
-// authenticate lets only requests with a valid API key through; handlers find who acts by actorFrom.
+// authenticate lets only requests with a valid API key through; handlers find who acts by
+// actorFrom.
 func authenticate(authenticator *tenants.Authenticator) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -211,7 +212,8 @@ func unauthorized(code, detail string) *Problem {
 	return newProblem(http.StatusUnauthorized, code, detail).withHeader("Www-Authenticate", challenge)
 }
 
-// bearer takes the key out of the Authorization header: one header, the scheme in any case, one space, the key.
+// bearer takes the key out of the Authorization header: one header, the scheme in any case, one
+// space, the key.
 func bearer(values []string) (key string, p *Problem) {
 	switch {
 	case len(values) == 0:
@@ -283,7 +285,8 @@ func readBody(r *http.Request, buf []byte, limit int) ([]byte, *Problem) {
 			return buf, nil
 		default:
 			// The client is gone, too slow, or cannot count: no answer on this connection is sure
-			// to be understood as the last one. Who was too slow has used up the time for the answer, too.
+			// to be understood as the last one. Who was too slow has used up the time for the
+			// answer, too.
 			if q := requestFrom(r.Context()); q != nil {
 				_ = http.NewResponseController(q.ResponseWriter).SetWriteDeadline(time.Now().Add(lingerTimeout))
 			}
@@ -303,8 +306,8 @@ func bodyTooLarge(r *http.Request, limit int) *Problem {
 	return closing(r, newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, "The body may be at most "+itoa(int64(limit))+" bytes long."))
 }
 
-// lingerTimeout is how long the rest of a refused body is read, and dropped, before the connection is closed:
-// a client that is cut off while it sends may never see the answer.
+// lingerTimeout is how long the rest of a refused body is read, and dropped, before the connection
+// is closed: a client that is cut off while it sends may never see the answer.
 const lingerTimeout = 500 * time.Millisecond
 
 // closing has the connection closed after the answer.

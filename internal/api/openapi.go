@@ -86,7 +86,8 @@ func validationProblem(status int, message string, errs []error, op *huma.Operat
 	return invalid(validationFields(errs, op)...)
 }
 
-// validationFields are the fields that huma's validation names. op is the operation, if it is known.
+// validationFields are the fields that huma's validation names. op is the operation, if it is
+// known.
 func validationFields(errs []error, op *huma.Operation) []ProblemField {
 	fields := make([]ProblemField, 0, len(errs))
 	for _, err := range errs {
@@ -140,8 +141,9 @@ func validationField(d *huma.ErrorDetail, op *huma.Operation) ProblemField {
 	return f
 }
 
-// noteShown tells each operation with a body which fields the answers about the same object have. One of them that
-// the body does not take is read-only, and a client that sends back what it read is told so.
+// noteShown tells each operation with a body which fields the answers about the same object have.
+// One of them that the body does not take is read-only, and a client that sends back what it read
+// is told so.
 func noteShown(doc *huma.OpenAPI) {
 	for _, item := range doc.Paths {
 		for _, op := range operationsOf(item) {
@@ -174,8 +176,8 @@ func resolved(doc *huma.OpenAPI, s *huma.Schema) *huma.Schema {
 	return s
 }
 
-// parameterProblem is what is wrong with a parameter. huma keeps its texts about values that it cannot
-// parse to itself, so the type of the parameter tells what it must be.
+// parameterProblem is what is wrong with a parameter. huma keeps its texts about values that it
+// cannot parse to itself, so the type of the parameter tells what it must be.
 func parameterProblem(d *huma.ErrorDetail, op *huma.Operation, name string) *limit.Problem {
 	if strings.Contains(d.Message, fixMark) || op == nil {
 		return validatorProblem(d.Message)

@@ -6,8 +6,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// describeAuthorize adds /v1/authorize to the OpenAPI document, as a GET: the document cannot say that
-// every method is the same.
+// describeAuthorize adds /v1/authorize to the OpenAPI document, as a GET: the document cannot say
+// that every method is the same.
 func describeAuthorize(api huma.API) {
 	describeGateway(api, &huma.Operation{
 		Path: authorizePath, OperationID: "authorize", Summary: "Decide on a gateway's request",

@@ -9,10 +9,10 @@ import (
 	"weir/internal/route"
 )
 
-// The document says of a body what is true of it, wherever it is checked. What has the wrong shape huma refuses, by the
-// same schemas; ranges that package check and the store hold are written in beside, for if huma refused them, a
-// body with a number out of range and a window that is none would be told of the first alone. TestBounds tries
-// each bound on both sides.
+// The document says of a body what is true of it, wherever it is checked. What has the wrong shape
+// huma refuses, by the same schemas; ranges that package check and the store hold are written in
+// beside, for if huma refused them, a body with a number out of range and a window that is none
+// would be told of the first alone. TestBounds tries each bound on both sides.
 
 // keywords are members of a JSON schema.
 type keywords map[string]any
@@ -93,7 +93,8 @@ func with(bounds map[string]keywords, field string, more keywords) map[string]ke
 	return out
 }
 
-// describeBounds writes the bounds into the document, and null into the choices of fields that may be null.
+// describeBounds writes the bounds into the document, and null into the choices of fields that may
+// be null.
 func describeBounds(doc *huma.OpenAPI) {
 	for name, schema := range doc.Components.Schemas.Map() {
 		for field, property := range schema.Properties {

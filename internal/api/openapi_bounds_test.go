@@ -19,8 +19,8 @@ var boundsNeed = map[string]obj{
 	"anchor": {"algorithm": "fixed_window", "window": "month"},
 }
 
-// A client generated from the document can send all that the server takes, and nothing that it refuses for
-// its range: each bound of each field of a body is tried on both sides, and so is null.
+// A client generated from the document can send all that the server takes, and nothing that it
+// refuses for its range: each bound of each field of a body is tried on both sides, and so is null.
 func TestBounds(t *testing.T) {
 	s := newAdminStack(t)
 	tried := 0

@@ -63,7 +63,8 @@ func describeHeaders(op *huma.Operation, status string, response *huma.Response)
 	}
 }
 
-// describeLimitHeaders adds the headers that a decision carries; WEIR_HEADERS chooses which of them.
+// describeLimitHeaders adds the headers that a decision carries; WEIR_HEADERS chooses which of
+// them.
 func describeLimitHeaders(response *huma.Response) {
 	if response.Headers == nil {
 		response.Headers = map[string]*huma.Param{}

@@ -46,8 +46,8 @@ func (a *admin) listOverrides(ctx context.Context, in *OverridesQuery) (*page[Su
 	})
 }
 
-// getOverride answers an override, also one that has not begun or is over. Its entity tag is its own, as that
-// of a write is.
+// getOverride answers an override, also one that has not begun or is over. Its entity tag is its
+// own, as that of a write is.
 func (a *admin) getOverride(ctx context.Context, in *OverridePath) (*object[Override], error) {
 	s, err := a.store.SubjectByName(ctx, actorFrom(ctx), in.Subject)
 	if err != nil {

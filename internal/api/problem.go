@@ -190,8 +190,8 @@ func invalidHeader(name string, wrong *limit.Problem) *Problem {
 	return p
 }
 
-// pathField points at the path where the path is where the field stands: what the store says of slug, say,
-// of a PUT whose body does not have it. Other errors stay as they are.
+// pathField points at the path where the path is where the field stands: what the store says of
+// slug, say, of a PUT whose body does not have it. Other errors stay as they are.
 func pathField(err error, pointer, name string) error {
 	if err == nil {
 		return nil

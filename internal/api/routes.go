@@ -42,7 +42,8 @@ type RouteTemplateInput struct {
 	Cost     Optional[int64]  `json:"cost,omitempty" doc:"Units, 0 to 10^15; default: the route's cost"`
 }
 
-// RouteFields are the fields of a route that may be left out of a POST or PUT and cleared by a PATCH.
+// RouteFields are the fields of a route that may be left out of a POST or PUT and cleared by a
+// PATCH.
 type RouteFields struct {
 	Name            Optional[string]               `json:"name,omitempty" doc:"Up to 200 characters; default: the slug"`
 	Description     Optional[string]               `json:"description,omitempty" doc:"Up to 2000 characters"`

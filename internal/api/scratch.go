@@ -7,8 +7,8 @@ import (
 	"weir/internal/route"
 )
 
-// scratch is the memory that answering one request of a hot endpoint needs and that the next one can
-// use again. Nothing that outlives the request may point into it.
+// scratch is the memory that answering one request of a hot endpoint needs and that the next one
+// can use again. Nothing that outlives the request may point into it.
 type scratch struct {
 	body    []byte
 	out     []byte // the answer's body

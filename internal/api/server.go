@@ -20,8 +20,8 @@ const (
 )
 
 // NewServer returns a server for h with the limits of a public listener. HTTP/2 is spoken over TLS
-// only. What net/http itself has to say (broken handshakes, broken clients) goes to logger as debug:
-// any unknown client can cause it, at any rate.
+// only. What net/http itself has to say (broken handshakes, broken clients) goes to logger as
+// debug: any unknown client can cause it, at any rate.
 func NewServer(h http.Handler, logger *slog.Logger) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)

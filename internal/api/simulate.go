@@ -59,8 +59,8 @@ type SimulateTraffic struct {
 	SimulateAsk
 }
 
-// SimulateAnswer is the answer of POST /v1/simulate. The type describes it to readers of the OpenAPI
-// document; it is written by hand, in the words of a check's answer.
+// SimulateAnswer is the answer of POST /v1/simulate. The type describes it to readers of the
+// OpenAPI document; it is written by hand, in the words of a check's answer.
 type SimulateAnswer struct {
 	Decisions []SimulatedDecision `json:"decisions" doc:"In the order of the requests; for traffic, by time"`
 	Summary   SimulateSummary     `json:"summary"`
@@ -87,7 +87,8 @@ type SimulateRuleSummary struct {
 	Denied  int64  `json:"denied" doc:"For a shadow rule: what it would have denied"`
 }
 
-// simulator runs simulations: few at once, and each for a short time, for they take the processor from checks.
+// simulator runs simulations: few at once, and each for a short time, for they take the processor
+// from checks.
 type simulator struct {
 	slots   *places.Places[limit.TenantID]
 	budget  time.Duration // of one simulation, in processor time: on a busy machine the same one passes
@@ -150,8 +151,8 @@ func simulationTooLarge(detail string) *Problem {
 	return newProblem(http.StatusUnprocessableEntity, codeSimulationTooLarge, detail)
 }
 
-// simulationAnswer decides the requests and writes each decision as it comes, until the thread has used
-// processor time up to end.
+// simulationAnswer decides the requests and writes each decision as it comes, until the thread has
+// used processor time up to end.
 func simulationAnswer(ctx context.Context, s check.Simulation, end time.Duration) ([]byte, error) {
 	b := append([]byte(nil), `{"decisions":[`...)
 	summary := newSummary(s.Policy.Rules)

@@ -64,8 +64,8 @@ func TestSimulate(t *testing.T) {
 	}}, out.Summary)
 }
 
-// A simulated decision is a check's answer with the instant before it: for the same rules and the same
-// requests, the two are the same text.
+// A simulated decision is a check's answer with the instant before it: for the same rules and the
+// same requests, the two are the same text.
 func TestSimulationIsInTheWordsOfACheck(t *testing.T) {
 	s := newCheckStack(t)
 	simulated := s.simulate(`{"rules":[{"slug":"queue","resource":"queue","algorithm":"leaky_bucket_queue","limit":1,"burst":3,"window":"1h"}],
@@ -103,7 +103,8 @@ func TestSimulateTraffic(t *testing.T) {
 	require.Equal(t, "user_1", s.simulate(`{` + rules + `,"traffic":{"pattern":"burst","requests":1,"at_ms":[0]}}`).simulated().Decisions[0].Subject)
 }
 
-// Before a change of a pricing page, its author sees what each tier would have got, an override's beginning and end, and an upgrade on the way.
+// Before a change of a pricing page, its author sees what each tier would have got, an override's
+// beginning and end, and an upgrade on the way.
 func TestSimulatePlans(t *testing.T) {
 	s := newCheckStack(t)
 	out := s.simulate(`{"rules":[{"slug":"api","limit":1,"window":"1m","algorithm":"fixed_window"}],
@@ -203,7 +204,8 @@ func ruleOf(t *testing.T, fields obj) (out RuleCreate) {
 	return out
 }
 
-// A simulation cannot take the instance from its checks: it has a time, an answer has a size, and two run at once.
+// A simulation cannot take the instance from its checks: it has a time, an answer has a size, and
+// two run at once.
 func TestSimulateIsBounded(t *testing.T) {
 	input := func(rules, requests int) *struct{ Body SimulateInput } {
 		in := &struct{ Body SimulateInput }{}
@@ -283,7 +285,8 @@ func TestManySimulationsAtOnce(t *testing.T) {
 	s.simulate(`{"rules":[{"slug":"r","limit":10,"window":"1m"}],"traffic":{"pattern":"burst","requests":10,"at_ms":[0]}}`).simulated()
 }
 
-// What a simulation answers is never kept: it would be a way to fill the database with a key that may only read.
+// What a simulation answers is never kept: it would be a way to fill the database with a key that
+// may only read.
 func TestSimulationsAreNotKept(t *testing.T) {
 	s := newCheckStack(t)
 	body := `{"rules":[{"slug":"r","limit":10,"window":"1m"}],"requests":[{"at_ms":0,"subject":"s"}]}`

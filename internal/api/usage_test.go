@@ -147,7 +147,8 @@ func TestUsageCSV(t *testing.T) {
 	require.Equal(t, jsonType, s.usage(s.readKey, "", header{"Accept", "*/*"}).ok(200).header.Get("Content-Type"))
 }
 
-// Read by somebody who may only check, or while Postgres is unavailable, usage is a problem, not a guess.
+// Read by somebody who may only check, or while Postgres is unavailable, usage is a problem, not a
+// guess.
 func TestUsageUnavailable(t *testing.T) {
 	s := newAdminStack(t)
 	s.usage(s.checkKey, "").problem(http.StatusForbidden, codeInsufficientScope)

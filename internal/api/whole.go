@@ -5,10 +5,10 @@ import (
 	"net/http"
 )
 
-// answerWhole has answer write to a writer that holds the status back until the first byte of the body is
-// there. huma gives the status first and encodes then: of a body that cannot be encoded nothing but a
-// success without a body would reach the client. So jsonFormat panics before it has written anything, and
-// who recovers from that (server.finish) logs it and answers 500.
+// answerWhole has answer write to a writer that holds the status back until the first byte of the
+// body is there. huma gives the status first and encodes then: of a body that cannot be encoded
+// nothing but a success without a body would reach the client. So jsonFormat panics before it has
+// written anything, and who recovers from that (server.finish) logs it and answers 500.
 //
 // A HEAD ends where the body would begin: what streams long bodies is not to read them for nobody.
 func answerWhole(w http.ResponseWriter, r *http.Request, answer func(http.ResponseWriter)) {

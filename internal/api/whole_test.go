@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An answer that cannot be encoded is our failure, told and logged; before, it was a success without a body.
+// An answer that cannot be encoded is our failure, told and logged; before, it was a success
+// without a body.
 func TestAnswersThatCannotBeEncoded(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPost, "/v1/rules", obj{"slug": "r", "limit": 1, "window": "1m"}).ok(201)
@@ -117,7 +118,8 @@ func TestImportThatIsRepeatedWhileItRuns(t *testing.T) {
 	r.Header.Set("Idempotency-Key", "k")
 	ended := make(chan answer, 1)
 	go func() { ended <- s.send(r) }()
-	// More than both ends of a connection keep to themselves: when it is gone, the import is being read.
+	// More than both ends of a connection keep to themselves: when it is gone, the import is being
+	// read.
 	padding := strings.Repeat(strings.Repeat(" ", maxImportLine/2)+"\n", 32)
 	_, err = io.WriteString(feed, padding)
 	require.NoError(t, err)

@@ -12,8 +12,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// A tenant that writes in a loop is told so by every operation that writes, before anything is done; it can
-// go on reading, and other tenants writing.
+// A tenant that writes in a loop is told so by every operation that writes, before anything is
+// done; it can go on reading, and other tenants writing.
 func TestWriteRateOfEveryOperation(t *testing.T) {
 	s := newAdminStack(t)
 	var now atomic.Int64 // seconds

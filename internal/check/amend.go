@@ -17,9 +17,9 @@ type CounterChange struct {
 	From, To string // slugs of plans
 }
 
-// Amend carries out a change of counters, once for each ID: of all rules that count by the subject and by
-// nothing else that it does not know, except those that an override of the subject gives a number to,
-// which no plan changes. It fails with an ErrCountersUnavailable, and may be repeated.
+// Amend carries out a change of counters, once for each ID: of all rules that count by the subject
+// and by nothing else that it does not know, except those that an override of the subject gives a
+// number to, which no plan changes. It fails with an ErrCountersUnavailable, and may be repeated.
 func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) error {
 	subject, _ := p.subjects.Load(change.Subject)
 	now := c.now().UnixMilli()

@@ -9,8 +9,8 @@ import (
 	"weir/internal/limit"
 )
 
-// A customer who gets a plan keeps the used share of each limit that the plan changes, once, or starts at
-// zero; an override and a counter that others share stay as they are.
+// A customer who gets a plan keeps the used share of each limit that the plan changes, once, or
+// starts at zero; an override and a counter that others share stay as they are.
 func TestAmend(t *testing.T) {
 	month := minute("month", 5)
 	month.Algorithm, month.Zone = limit.FixedWindow, "Europe/Berlin"

@@ -140,8 +140,8 @@ func (s *Scratch) evaluate(ctx context.Context, engine engine.Engine, evaluation
 	}
 }
 
-// resolve finds what applies: plan, subject, rules, numbers, keys. The subject is looked up here and
-// nowhere else, so one decision has one state of it. It reports false for an unknown plan.
+// resolve finds what applies: plan, subject, rules, numbers, keys. The subject is looked up here
+// and nowhere else, so one decision has one state of it. It reports false for an unknown plan.
 func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, now time.Time) bool {
 	e.policy, e.req = p, req
 	nowMS := now.UnixMilli()

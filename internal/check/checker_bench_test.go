@@ -40,8 +40,8 @@ func BenchmarkCheck(b *testing.B) {
 	}
 }
 
-// BenchmarkCheckByCalendar is a check by a fixed window, by a month in a zone, and by a month from the
-// subject's cycle anchor: the bounds of windows are computed once and then cost no allocation.
+// BenchmarkCheckByCalendar is a check by a fixed window, by a month in a zone, and by a month from
+// the subject's cycle anchor: the bounds of windows are computed once and then cost no allocation.
 func BenchmarkCheckByCalendar(b *testing.B) {
 	fixed := minute("quota", limit.MaxFixedLimit)
 	fixed.Algorithm = limit.FixedWindow

@@ -90,8 +90,9 @@ const (
 	BlockedSubject   SkipReason = "subject_blocked"
 )
 
-// take copies an engine's verdict, made at nowMS with these numbers, into the rule's decision. A calendar
-// window is the one that the verdict is in, which may not be the one that the check began in.
+// take copies an engine's verdict, made at nowMS with these numbers, into the rule's decision. A
+// calendar window is the one that the verdict is in, which may not be the one that the check began
+// in.
 func (r *RuleDecision) take(numbers *limit.Numbers, v *limit.Verdict, nowMS int64) {
 	if numbers.Bounds != nil {
 		r.WindowMS = numbers.LengthMS(nowMS)

@@ -15,8 +15,8 @@ import (
 	"weir/internal/testenv"
 )
 
-// A subject that asks twenty thousand times a second costs Redis ten commands of each kind, by Redis's own
-// books.
+// A subject that asks twenty thousand times a second costs Redis ten commands of each kind, by
+// Redis's own books.
 func TestHammeringCostsRedisLittle(t *testing.T) {
 	server := testenv.StartRedis(t)
 	client, err := redis.NewClient(server.URL)
@@ -60,8 +60,8 @@ func (h *heldEngine) Evaluate(ctx context.Context, calls ...*engine.Call) {
 	h.Engine.Evaluate(ctx, calls...)
 }
 
-// However many checks come when a denial is due to be tried again, one goes to the store, and nobody waits for it;
-// if it does not come back in time, the next one goes.
+// However many checks come when a denial is due to be tried again, one goes to the store, and
+// nobody waits for it; if it does not come back in time, the next one goes.
 func TestDenialIsTriedAnewByOne(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 2)}})
 	require.True(t, r.check(Request{Subject: "s", Cost: 2}).Allowed)

@@ -1,12 +1,12 @@
 // Package check decides whether one check may pass: it resolves what applies, has an engine count,
 // and concludes.
 //
-//   - Resolve: policy.go finds the rules that match the resource and, for each, the first number that
-//     exists of the subject's override, its plan's limit and the rule's default. key.go names the
-//     counters.
+//   - Resolve: policy.go finds the rules that match the resource. For each rule it takes the
+//     subject's override, or else the limit of the subject's plan, or else the rule's own limit.
+//     key.go names the counters.
 //   - Evaluate: the engine decides one call with all counters (package engine).
-//   - Conclude: decision.go finds the deciding rule. A check is allowed only if every enforcing rule
-//     allows it.
+//   - Conclude: decision.go finds the deciding rule. A check is allowed only if every enforcing
+//     rule allows it.
 //
 // checker.go holds these three steps. policies.go keeps the compiled policies of tenants in memory,
 // subjects.go the registered subjects of one tenant. quota.go limits the tenants themselves, by the

@@ -39,8 +39,8 @@ func (r *compiledRule) groupable() bool {
 
 // groupRules has those rules grouped of which a tenant has at least two that count by the same.
 func groupRules(rules []compiledRule) {
-	// Where some rule for every resource needs the other script, each check does, and that script keeps
-	// no groups.
+	// Where some rule for every resource needs the other script, each check does, and that script
+	// keeps no groups.
 	if slices.ContainsFunc(rules, func(r compiledRule) bool {
 		return r.rule.Resource == "*" && r.rule.Mode != limit.Off && !r.number.numbers.Compact()
 	}) {

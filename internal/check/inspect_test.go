@@ -34,7 +34,8 @@ func inspected() PolicyData {
 	penalized := minute("penalized", 1)
 	penalized.Resource, penalized.Penalty = "login", limit.Duration{Text: "10m", MS: 600_000}
 	for _, r := range []*limit.Rule{&everywhere, &orders, &create, &address, &tenantWide, &off, &penalized} {
-		// Begins with the first check, so that on a real clock no window ends in the middle of a test.
+		// Begins with the first check, so that on a real clock no window ends in the middle of a
+		// test.
 		r.Algorithm, r.Window = limit.FixedWindowFirstHit, limit.Window{Duration: limit.Duration{Text: "1h", MS: 3_600_000}}
 	}
 	return PolicyData{

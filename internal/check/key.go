@@ -15,10 +15,10 @@ import (
 // Keys spells counter keys: "w{tag}name", 14 bytes and not all of them text, so that Redis keeps
 // one in 16 bytes. The tag, in Redis Cluster's braces, is two bytes that depend on the tenant
 // alone, so all counters of a check share a slot. The name is 72 bits: a keyed hash (SipHash-2-4)
-// of the tenant and the values counted by, each with its length before it, and added to that another
-// one of the rule. No separator can be forged, no collision be built without the secret, and no
-// customer's data stands in Redis. That any two of a tenant's hundred million counters meet by
-// chance has a probability of one in a million.
+// of the tenant and the values counted by, each with its length before it, and added to that
+// another one of the rule. No separator can be forged, no collision be built without the secret,
+// and no customer's data stands in Redis. That any two of a tenant's hundred million counters meet
+// by chance has a probability of one in a million.
 //
 // Without the rule's part it is the name of the group of these values (lua/group.lua), so that
 // from any two of a counter's key, its group's and the rule's ID the third is known.
@@ -29,7 +29,8 @@ func NewKeys(secret [16]byte) Keys {
 	return Keys{binary.LittleEndian.Uint64(secret[:8]), binary.LittleEndian.Uint64(secret[8:])}
 }
 
-// Derive returns a secret of 32 bytes for a purpose. All instances of the deployment derive the same.
+// Derive returns a secret of 32 bytes for a purpose. All instances of the deployment derive the
+// same.
 func (k Keys) Derive(purpose string) []byte {
 	secret := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, k.k0), k.k1)
 	derived, err := hkdf.Key(sha256.New, secret, nil, purpose, 32)

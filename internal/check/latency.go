@@ -9,9 +9,9 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Latency is how long this process took to decide in the last minute, counters included and HTTP not. A
-// batch counts as one. Quantiles are read out of a histogram, whose buckets double, and so are
-// right to within a third.
+// Latency is how long this process took to decide in the last minute, counters included and HTTP
+// not. A batch counts as one. Quantiles are read out of a histogram, whose buckets double, and so
+// are right to within a third.
 type Latency struct {
 	Checks   uint64
 	P50, P99 time.Duration // 0 where there were no checks

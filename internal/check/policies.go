@@ -131,7 +131,8 @@ func (p *Policies) Get(ctx context.Context, tenant limit.TenantID) (*Policy, err
 	return policy, err
 }
 
-// Loaded returns the policy of a tenant that is in memory, nil for one that is not. It waits for nothing.
+// Loaded returns the policy of a tenant that is in memory, nil for one that is not. It waits for
+// nothing.
 func (p *Policies) Loaded(tenant limit.TenantID) *Policy {
 	if e, ok := p.tenants.Load(tenant); ok {
 		return e.policy.Load()
@@ -214,7 +215,8 @@ func (p *Policies) fetch(tenant limit.TenantID) (result <-chan singleflight.Resu
 	}), own
 }
 
-// begin reports whether a goroutine of the cache may begin to work. It calls p.work.Done at its end.
+// begin reports whether a goroutine of the cache may begin to work. It calls p.work.Done at its
+// end.
 func (p *Policies) begin() bool {
 	p.closing.Lock()
 	defer p.closing.Unlock()

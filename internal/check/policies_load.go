@@ -241,8 +241,9 @@ func (e *tenantEntry) giveBack(what stale) {
 	e.stale.all = e.stale.all || what.all
 }
 
-// refresh reads until nothing is stale, or Close. An unavailable source is asked again, less and less
-// often. A read begins after the notification of a change, so it sees that change or a later one.
+// refresh reads until nothing is stale, or Close. An unavailable source is asked again, less and
+// less often. A read begins after the notification of a change, so it sees that change or a later
+// one.
 func (p *Policies) refresh(tenant limit.TenantID, e *tenantEntry) {
 	const first, longest = 50 * time.Millisecond, time.Second
 	defer p.work.Done()

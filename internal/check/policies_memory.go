@@ -41,15 +41,15 @@ const (
 	shortEvery = time.Minute
 )
 
-// Limit bounds what the policies take together, in bytes, by estimate: what is beyond it by the page
-// that is being read is evicted at once. Call it before the first Get.
+// Limit bounds what the policies take together, in bytes, by estimate: what is beyond it by the
+// page that is being read is evicted at once. Call it before the first Get.
 func (p *Policies) Limit(bytes int64) {
 	p.memory.limit = bytes
 	p.metrics.policies.limit.Set(float64(bytes))
 }
 
-// HalfFree reports whether the policies take less than half of what they may: then there is room for
-// tenants that nobody has asked for yet.
+// HalfFree reports whether the policies take less than half of what they may: then there is room
+// for tenants that nobody has asked for yet.
 func (p *Policies) HalfFree() bool {
 	return p.memory.limit == 0 || 2*p.memory.bytes.Load() < p.memory.limit
 }

@@ -19,8 +19,8 @@ import (
 	"weir/internal/limit"
 )
 
-// manyTenants is a source of tenants that are all alike except for their versions, and of which some
-// have many subjects.
+// manyTenants is a source of tenants that are all alike except for their versions, and of which
+// some have many subjects.
 type manyTenants struct {
 	mu       sync.Mutex
 	versions map[limit.TenantID]int64
@@ -164,8 +164,8 @@ func TestMemoryHoldsWhoWasAskedForLast(t *testing.T) {
 	require.Positive(t, testutil.ToFloat64(metrics.policies.activeEvictions))
 }
 
-// An evicted tenant returns with the configuration of that time, and what changed while it was evicted
-// cost nothing at the time.
+// An evicted tenant returns with the configuration of that time, and what changed while it was
+// evicted cost nothing at the time.
 func TestWhoWasPutOutComesBackAsItIsNow(t *testing.T) {
 	source, ids := newManyTenants(20)
 	p, _, now := limited(t, source, 10)

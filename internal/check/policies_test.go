@@ -275,8 +275,8 @@ func TestSettleDuringFirstLoad(t *testing.T) {
 	require.Equal(t, int64(2), policy.Version())
 }
 
-// A check may find a load that is about to end. If the tenant has been evicted and changed since that
-// load read it, the check loads it again.
+// A check may find a load that is about to end. If the tenant has been evicted and changed since
+// that load read it, the check loads it again.
 func TestLoadBeforeAnEviction(t *testing.T) {
 	tenant, ctx := uuid.New(), context.Background()
 	source := &fakeSource{data: map[limit.TenantID]PolicyData{tenant: {Version: 1}}}

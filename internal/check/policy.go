@@ -33,10 +33,11 @@ type SubjectData struct {
 	Subject string
 	Plan    string // "": the tenant's default
 	State   SubjectState
-	// CycleAnchor is where the windows of rules with the anchor "subject" begin; nil: by the calendar.
+	// CycleAnchor is where the windows of rules with the anchor "subject" begin; nil: by the
+	// calendar.
 	CycleAnchor *time.Time
-	// Multiplier multiplies the numbers of the plan, as far as they stay in their range; 0 or 1: they
-	// are as they are.
+	// Multiplier multiplies the numbers of the plan, as far as they stay in their range; 0 or 1:
+	// they are as they are.
 	Multiplier int64
 	Overrides  []OverrideData
 	Deleted    bool // only in changes: forget the subject

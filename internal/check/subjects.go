@@ -16,9 +16,9 @@ import (
 //
 // It is a hash table with open addressing. A slot is one word: where the name stands among all
 // names, eight bits of its hash, and which entry it has. Subjects that have the same plan and
-// state, no override and no cycle anchor, share their entry. Load takes no lock and may run beside everything;
-// store takes one for itself. What a reader can have seen is never written again: names and
-// entries are only added, and unused ones are removed when the table is rebuilt.
+// state, no override and no cycle anchor, share their entry. Load takes no lock and may run beside
+// everything; store takes one for itself. What a reader can have seen is never written again: names
+// and entries are only added, and unused ones are removed when the table is rebuilt.
 type subjects struct {
 	table atomic.Pointer[subjectTable] // nil: none yet
 	size  atomic.Int64                 // bytes
@@ -87,7 +87,8 @@ func (t *subjectTable) home(hash uint64) int {
 	return int(high) // below len
 }
 
-// find returns the slot of a name and what is in it; if the name is not there, 0, and a slot for it.
+// find returns the slot of a name and what is in it; if the name is not there, 0, and a slot for
+// it.
 func (t *subjectTable) find(name string, hash uint64) (slot int, value uint64) {
 	free := -1
 	for i := t.home(hash); ; i++ {

@@ -15,15 +15,15 @@ type together struct {
 }
 
 // CheckTogetherIn decides the requests as one: all of them are charged if every decision allows, or
-// else none is. Each decision says what holds for its own request, so one that allows is of no use where
-// another denies.
+// else none is. Each decision says what holds for its own request, so one that allows is of no use
+// where another denies.
 //
 // All counters are evaluated at one instant. A counter that several requests share is asked for the
 // sum of their costs. Where their numbers differ, the smallest applies, so the sum never exceeds
 // any of them.
 //
-// Observers are told of all requests if they were allowed, and otherwise of those that were denied by
-// themselves: about the others nothing was decided.
+// Observers are told of all requests if they were allowed, and otherwise of those that were denied
+// by themselves: about the others nothing was decided.
 //
 // The decisions are in scratch, and valid until it is used again. It fails as CheckIn does.
 func (c *Checker) CheckTogetherIn(ctx context.Context, p *Policy, reqs []Request, scratch *Scratch) ([]Decision, error) {

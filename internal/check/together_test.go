@@ -120,7 +120,8 @@ func TestTogetherSharedCounterOfDifferentNumbers(t *testing.T) {
 	require.True(t, allowed)
 }
 
-// A blocked subject denies what is asked with it, and nothing is charged. An exempt one denies nothing.
+// A blocked subject denies what is asked with it, and nothing is charged. An exempt one denies
+// nothing.
 func TestTogetherStates(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{ruleFor("each", "*", 2, "subject")}},
 		SubjectData{Subject: "blocked", State: Blocked}, SubjectData{Subject: "exempt", State: Exempt})

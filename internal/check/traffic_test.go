@@ -136,7 +136,8 @@ func TestTrafficBounds(t *testing.T) {
 	require.Len(t, times(t, check.Traffic{Pattern: check.Burst, Subjects: []string{"a", "b"}, Requests: 5_000, AtMS: []int64{0}}, 0), check.MaxSimulatedRequests)
 }
 
-// Fixed windows pass twice their limit at an edge, and sliding ones do not: the pattern exists to show this.
+// Fixed windows pass twice their limit at an edge, and sliding ones do not: the pattern exists to
+// show this.
 func TestTrafficAtWindowEdge(t *testing.T) {
 	traffic := check.Traffic{Pattern: check.WindowEdge, Requests: 100, WindowMS: 60_000, Edges: 1, Subjects: []string{"s"},
 		Request: check.Request{Resource: "default", Cost: 1}}

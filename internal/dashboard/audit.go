@@ -95,8 +95,8 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) erro
 	return d.render(w, r, status, auditPageOf(v.frame, &view))
 }
 
-// verifyTrail reads the trail, from where an earlier page came to. It changes nothing, so a GET may ask for it;
-// how many do at once is bounded.
+// verifyTrail reads the trail, from where an earlier page came to. It changes nothing, so a GET may
+// ask for it; how many do at once is bounded.
 func (d *dashboard) verifyTrail(r *http.Request, v *visit, view *auditView) error {
 	select {
 	case d.verifying <- struct{}{}:
@@ -271,7 +271,8 @@ func (l *auditLine) Called() string {
 	return l.Target
 }
 
-// Folded reports whether the fields are those of a whole object, which is long and seldom looked for.
+// Folded reports whether the fields are those of a whole object, which is long and seldom looked
+// for.
 func (l *auditLine) Folded() bool {
 	const few = 2
 	return l.Whole && len(l.Changes) > few

@@ -8,8 +8,8 @@ import (
 )
 
 // subjectVerb says what a change of a subject did, as somebody would: "boosted API requests to 200
-// until 23 Nov 2026, 10:00 UTC for". It is "" for a change of several things at once, which the list
-// of fields explains better.
+// until 23 Nov 2026, 10:00 UTC for". It is "" for a change of several things at once, which the
+// list of fields explains better.
 func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames) string {
 	if e.Kind != "subject" || e.Action == "delete" || e.Action == "reset" || e.Action == "import" {
 		return ""

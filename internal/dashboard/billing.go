@@ -42,7 +42,8 @@ type billingView struct {
 // providerNames are what people call the providers.
 var providerNames = map[string]string{tenants.StripeProvider: "Stripe", tenants.GenericProvider: "Signed webhook"}
 
-// maxBillingShown bounds the lists of the page: a tenant has no more endpoints, and rarely more prices.
+// maxBillingShown bounds the lists of the page: a tenant has no more endpoints, and rarely more
+// prices.
 const maxBillingShown = 1000
 
 func (d *dashboard) billingPage(w http.ResponseWriter, r *http.Request, v *visit) error {

@@ -101,7 +101,8 @@ func leaf(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// fieldWords are the labels of fields that are not those of a rule, if they are not the words of the name.
+// fieldWords are the labels of fields that are not those of a rule, if they are not the words of
+// the name.
 var fieldWords = map[string]string{
 	"last4": "Last four characters", "billing_ref": "Billing reference", "cycle_anchor": "Cycle anchor", "on_change": "When a subject gets the plan", "next_plan_at": "Plan changes at",
 	"expires_at": "Expires", "starts_at": "Starts", "is_default": "Default plan", "default": "Default plan", "id": "ID", "rotated_to": "Replaced by",

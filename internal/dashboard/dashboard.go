@@ -35,10 +35,11 @@ type Deps struct {
 	Instances     func() int
 	DegradedSince func() time.Time
 	Logger        *slog.Logger
-	// Follow makes this instance act on what was just written for a tenant, or gives up soon. nil: it
-	// hears of it as of every change.
+	// Follow makes this instance act on what was just written for a tenant, or gives up soon. nil:
+	// it hears of it as of every change.
 	Follow func(ctx context.Context, tenant limit.TenantID)
-	// Observe returns what counts the requests that one route answered, "" being none; nil: nobody counts.
+	// Observe returns what counts the requests that one route answered, "" being none; nil: nobody
+	// counts.
 	Observe func(pattern string) func(status int, took time.Duration)
 	Mail    *mail.Post      // nil: mail is off
 	Billing *billing.Runner // replays events; nil: one of its own

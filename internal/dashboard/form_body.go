@@ -14,8 +14,8 @@ const (
 	formTimeout     = 5 * time.Second
 )
 
-// readForm reads the body of a request into memory. Until it is there, the request takes none of the
-// places in which pages are made, so that slow senders hold up nobody.
+// readForm reads the body of a request into memory. Until it is there, the request takes none of
+// the places in which pages are made, so that slow senders hold up nobody.
 func (d *dashboard) readForm(w http.ResponseWriter, r *http.Request) error {
 	leave, ok := d.forms.Take(addressOf(r.RemoteAddr))
 	if !ok {

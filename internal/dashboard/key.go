@@ -112,7 +112,8 @@ func (d *dashboard) createKey(w http.ResponseWriter, r *http.Request, v *visit, 
 	return d.showSecret(w, r, v, &made, key, "")
 }
 
-// showSecret answers with the new key itself: no redirect could carry it without keeping it somewhere.
+// showSecret answers with the new key itself: no redirect could carry it without keeping it
+// somewhere.
 func (d *dashboard) showSecret(w http.ResponseWriter, r *http.Request, v *visit, made *tenants.APIKey, key tenants.Key, note string) error {
 	row := keyRowOf(made, v.now)
 	view := secretView{Name: row.Name, Secret: key.Secret(), Path: row.Path(), Note: note}

@@ -81,8 +81,8 @@ func (d *dashboard) renderMembers(w http.ResponseWriter, r *http.Request, v *vis
 	return d.render(w, r, status, membersPage(v.frame, view))
 }
 
-// changeMember gives a member another role, or removes them. Both end the member's sessions here, so that it
-// holds at once.
+// changeMember gives a member another role, or removes them. Both end the member's sessions here,
+// so that it holds at once.
 func (d *dashboard) changeMember(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	id, err := uuid.Parse(chi.URLParam(r, "id"))
 	if err != nil {

@@ -34,7 +34,8 @@ const (
 	mostNamed    = 10
 )
 
-// impactOf counts who has the plan, and holds the number against the counters of those who asked most of late.
+// impactOf counts who has the plan, and holds the number against the counters of those who asked
+// most of late.
 func (d *dashboard) impactOf(ctx context.Context, v *visit, c *cell, to *limit.Limit) (*impactView, error) {
 	lim, own := c.number()
 	view := &impactView{From: limitText(&c.rule.Rule, lim), To: c.textOf(to), Same: own == (to != nil) && (to == nil || *to == lim)}

@@ -208,8 +208,8 @@ func TestMakeAndChangePlans(t *testing.T) {
 	require.Contains(t, got.body, "Subjects have this plan")
 }
 
-// Each role may do what it may; another tenant's plans and rules are not there; and while Postgres is
-// away nothing is said to be done.
+// Each role may do what it may; another tenant's plans and rules are not there; and while Postgres
+// is away nothing is said to be done.
 func TestPlanRoles(t *testing.T) {
 	s := newStack(t)
 	s.members()

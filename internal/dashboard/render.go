@@ -28,7 +28,8 @@ func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, p
 	return nil
 }
 
-// minGzip is from how many bytes on a page is compressed: shorter ones fit a packet or two as they are.
+// minGzip is from how many bytes on a page is compressed: shorter ones fit a packet or two as they
+// are.
 const minGzip = 1 << 10
 
 // gzipLevel takes less than half the time of the default, for pages a tenth longer.
@@ -65,8 +66,9 @@ func compressed(body []byte) []byte {
 
 const noTransform = "no-transform"
 
-// showsSecret says, before the page is rendered, that it holds a secret. Neither we nor a proxy may compress it:
-// the length of a compressed page that also holds what somebody else chose would tell about the secret.
+// showsSecret says, before the page is rendered, that it holds a secret. Neither we nor a proxy may
+// compress it: the length of a compressed page that also holds what somebody else chose would tell
+// about the secret.
 func showsSecret(w http.ResponseWriter) { w.Header().Set("Cache-Control", "no-store, "+noTransform) }
 
 // answer turns an error into a page. What went wrong inside is logged, not shown.

@@ -36,7 +36,8 @@ func TestPagesAreCompressed(t *testing.T) {
 	require.Equal(t, string(page), got.body)
 }
 
-// The length of a compressed page that shows a key and repeats what somebody else wrote would give the key away.
+// The length of a compressed page that shows a key and repeats what somebody else wrote would give
+// the key away.
 func TestSecretsAreNotCompressed(t *testing.T) {
 	body := []byte(strings.Repeat("a page ", 1000))
 	r := httptest.NewRequest(http.MethodGet, "/keys", http.NoBody)

@@ -33,7 +33,8 @@ type series struct {
 	checks            []int64
 	total, units      int64
 	each              int64 // checks that one simulated request stands for
-	// quota is the least, and windowMS the longest, of the rules that are replayed; quota 0: unlimited
+	// quota is the least, and windowMS the longest, of the rules that are replayed; quota 0:
+	// unlimited
 	quota, windowMS int64
 }
 

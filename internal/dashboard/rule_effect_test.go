@@ -103,7 +103,8 @@ func TestRuleReplay(t *testing.T) {
 	require.Contains(t, got.body, `<a href="/subjects/ada%20mark">ada mark</a>`)
 	require.NotContains(t, got.body, `<a href="/subjects/light">`)
 
-	// all that is asked in one minute meets one window of an hour that begins with it, so the numbers are exact
+	// all that is asked in one minute meets one window of an hour that begins with it, so the
+	// numbers are exact
 	hour := []string{"algorithm", "fixed_window_first_hit", "window", "3", "window_unit", "h", "limit", "40"}
 	got = b.preview(append(hour, "slug", "fresh")...)
 	require.Contains(t, got.body, "80 of 190 checks (42\u202f%) would be denied, from 2 of 3 subjects.", "heavy 110 - 40, ada 50 - 40")

@@ -13,8 +13,8 @@ import (
 	"weir/internal/limit"
 )
 
-// Pages show the fields of a rule as limit.Fields defines them. Only fields that need a control or a
-// text of their own are named here.
+// Pages show the fields of a rule as limit.Fields defines them. Only fields that need a control or
+// a text of their own are named here.
 
 // labelOf returns the label of a rule's field, or of the part of one that the form has.
 func labelOf(name string) string {

@@ -274,7 +274,8 @@ func TestRulesList(t *testing.T) {
 	}
 }
 
-// usage writes down that a rule, and so its tenant, was asked in the stretch before the present one.
+// usage writes down that a rule, and so its tenant, was asked in the stretch before the present
+// one.
 func (s *stack) usage(a tenants.Actor, grain time.Duration, rule string, allowed, denied int64) {
 	s.t.Helper()
 	start := s.clock.Now().Truncate(grain).Add(-grain).UnixMilli()

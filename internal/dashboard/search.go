@@ -27,8 +27,9 @@ type foundItem struct {
 // mostFound is how many of each kind a search shows.
 const mostFound = 8
 
-// search finds subjects, rules, plans, routes and pages by what they begin with or hold, and actions by
-// their names: "reset user_42" leads to that form. With fragment=options it is the palette's list.
+// search finds subjects, rules, plans, routes and pages by what they begin with or hold, and
+// actions by their names: "reset user_42" leads to that form. With fragment=options it is the
+// palette's list.
 func (d *dashboard) search(w http.ResponseWriter, r *http.Request, v *visit) error {
 	view := searchView{Query: strings.TrimSpace(r.URL.Query().Get("q"))}
 	if len(view.Query) > limit.MaxNameBytes {
@@ -122,8 +123,8 @@ func (d *dashboard) findActions(ctx context.Context, v *visit, query string) (ou
 }
 
 // subjectsLike returns subjects that match the text: registered ones that start with it, seen ones
-// that contain it, and the text itself, because a subject needs no registration. An exact match comes
-// first, a text that nobody has seen last.
+// that contain it, and the text itself, because a subject needs no registration. An exact match
+// comes first, a text that nobody has seen last.
 func (d *dashboard) subjectsLike(ctx context.Context, v *visit, text string) (out []foundItem, err error) {
 	seen, err := d.seenSubjects(ctx, v.actor())
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Support types what a customer wrote: a transposed letter or a missing one must still lead to them.
+// Support types what a customer wrote: a transposed letter or a missing one must still lead to
+// them.
 func TestSimilarSubjects(t *testing.T) {
 	t.Parallel()
 	seen := []seenSubject{{Name: "globex"}, {Name: "acme-corp"}, {Name: "user_1"}}

@@ -38,8 +38,8 @@ func outageSentence(o limit.OnUnavailable) string {
 	return ""
 }
 
-// leaseSentences say of a leased rule, with its own numbers, how early it may deny and what a crash can
-// strand, and for how long.
+// leaseSentences say of a leased rule, with its own numbers, how early it may deny and what a crash
+// can strand, and for how long.
 func leaseSentences(r *limit.Rule, instances int) (out []string) {
 	if r.Consistency != limit.Leased {
 		return nil

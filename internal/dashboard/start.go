@@ -95,8 +95,8 @@ func startDocument(f *form) (out tenants.Document) {
 	return out
 }
 
-// checkURL is where to ask for decisions: at the service's public address, or where the browser that
-// asks has reached us.
+// checkURL is where to ask for decisions: at the service's public address, or where the browser
+// that asks has reached us.
 func (d *dashboard) checkURL(r *http.Request) string {
 	link := d.Mail.Link("/v1/check")
 	switch {

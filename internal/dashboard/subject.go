@@ -55,10 +55,12 @@ func (view *subjectView) Here() string {
 	return view.Path + "?" + view.Query
 }
 
-// mostLimits is how many limits, and how many rules that do not apply, are shown before somebody asks for all.
+// mostLimits is how many limits, and how many rules that do not apply, are shown before somebody
+// asks for all.
 const mostLimits = 100
 
-// Shown are the limits to show: where there are many, those with the least left. What it leaves out is in more.
+// Shown are the limits to show: where there are many, those with the least left. What it leaves out
+// is in more.
 func (view *subjectView) Shown() (shown []limitView, more int) {
 	if view.All || len(view.Limits) <= mostLimits {
 		return view.Limits, 0
@@ -118,8 +120,8 @@ func (view *subjectView) Denying() (out []limitView) {
 	return out
 }
 
-// DeniedElsewhere is the last denial by a rule that does not count by the subject alone, if that is what was
-// denied last: nothing of the numbers below tells of it.
+// DeniedElsewhere is the last denial by a rule that does not count by the subject alone, if that is
+// what was denied last: nothing of the numbers below tells of it.
 func (view *subjectView) DeniedElsewhere() *decisionRow {
 	if len(view.Denied) == 0 {
 		return nil
@@ -278,8 +280,8 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 	return d.render(w, r, status, subjectPage(v.frame, &view))
 }
 
-// lookFor finds out whether a subject that is not registered and has used nothing was ever seen, and
-// which one may be meant if not.
+// lookFor finds out whether a subject that is not registered and has used nothing was ever seen,
+// and which one may be meant if not.
 func (d *dashboard) lookFor(ctx context.Context, v *visit, view *subjectView) error {
 	if view.Registered || slices.ContainsFunc(view.Limits, func(l limitView) bool { return l.Used() > 0 && !l.Unlimited && !l.Uncounted }) {
 		return nil

@@ -37,8 +37,8 @@ func TestSupportFreesACustomer(t *testing.T) {
 	require.True(t, s.check("user_7", 1).Allowed)
 }
 
-// A denial by a rule that counts by more than the subject shows in none of the subject's numbers, and is
-// told all the same.
+// A denial by a rule that counts by more than the subject shows in none of the subject's numbers,
+// and is told all the same.
 func TestSubjectDeniedElsewhere(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")

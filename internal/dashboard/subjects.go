@@ -64,7 +64,8 @@ func (d *dashboard) subjects(w http.ResponseWriter, r *http.Request, v *visit) e
 	return d.render(w, r, http.StatusOK, subjectsPage(v.frame, &view))
 }
 
-// unlisted returns the subjects that match and were seen, but are not in the list of registered ones.
+// unlisted returns the subjects that match and were seen, but are not in the list of registered
+// ones.
 func (d *dashboard) unlisted(ctx context.Context, v *visit, view *subjectsView) ([]seenSubject, error) {
 	seen, err := d.seenSubjects(ctx, v.actor())
 	if err != nil {

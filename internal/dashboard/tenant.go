@@ -205,8 +205,8 @@ func (d *dashboard) actOnTenant(w http.ResponseWriter, r *http.Request, v *visit
 	return d.done(w, r, to, said)
 }
 
-// inviteOwner invites an owner into a tenant. Without email, the page shows the link once: a redirect
-// would have to carry it.
+// inviteOwner invites an owner into a tenant. Without email, the page shows the link once: a
+// redirect would have to carry it.
 func (d *dashboard) inviteOwner(w http.ResponseWriter, r *http.Request, v *visit, t *tenants.Tenant, f *form) error {
 	if wait := d.invited.take(t.ID.String(), addressOf(r.RemoteAddr)); wait > 0 {
 		return d.showTenant(w, r, v, tooMany(w, f, wait), f)
@@ -235,7 +235,8 @@ func (d *dashboard) ownerInvitation(ctx context.Context, v *visit, t *tenants.Te
 	return &newLink{made.Email, LinkToHandOn(d.Mail, made)}, nil
 }
 
-// setTenantState makes the action that gives a tenant this state; said names the tenant by its slug.
+// setTenantState makes the action that gives a tenant this state; said names the tenant by its
+// slug.
 func setTenantState(state, said string) tenantAction {
 	return func(d *dashboard, ctx context.Context, v *visit, t *tenants.Tenant, f *form) (string, error) {
 		_, err := d.Store.EditTenantByRef(ctx, v.actor(), t.ID.String(), f.match(), func(t *tenants.Tenant) error { t.State = state; return nil })
@@ -243,8 +244,8 @@ func setTenantState(state, said string) tenantAction {
 	}
 }
 
-// onTenantsSubject makes an action on the subject, of the operator's own tenant, that stands for the
-// tenant: its plan is the tenant's tier, its overrides are the tenant's quotas.
+// onTenantsSubject makes an action on the subject, of the operator's own tenant, that stands for
+// the tenant: its plan is the tenant's tier, its overrides are the tenant's quotas.
 func onTenantsSubject(do func(*dashboard, context.Context, *subjectChange) (string, error)) tenantAction {
 	return func(d *dashboard, ctx context.Context, v *visit, t *tenants.Tenant, f *form) (string, error) {
 		if t.Slug == tenants.PlatformSlug {

@@ -11,7 +11,8 @@ import (
 	"weir/internal/usage"
 )
 
-// operated makes a handler of a page that is the operator's own: for everybody else it is not there.
+// operated makes a handler of a page that is the operator's own: for everybody else it is not
+// there.
 func (d *dashboard) operated(handle func(http.ResponseWriter, *http.Request, *visit) error) http.HandlerFunc {
 	return d.page(func(w http.ResponseWriter, r *http.Request, v *visit) error {
 		if !v.actor().Operator() {
@@ -65,7 +66,8 @@ func (view *tenantsView) values() url.Values {
 	return values
 }
 
-// servedHours is how far back the list of tenants counts their checks, this hour included, as their pages do.
+// servedHours is how far back the list of tenants counts their checks, this hour included, as their
+// pages do.
 const servedHours = 24
 
 func (d *dashboard) tenants(w http.ResponseWriter, r *http.Request, v *visit) error {

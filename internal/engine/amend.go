@@ -7,9 +7,9 @@ import (
 	"weir/internal/limit"
 )
 
-// Amendment changes what counters of one tenant hold because the numbers of their subject have become
-// others: it resets them, or keeps the used share of the quota. The store carries it out once for each
-// Once, at one instant, however often it is asked.
+// Amendment changes what counters of one tenant hold because the numbers of their subject have
+// become others: it resets them, or keeps the used share of the quota. The store carries it out
+// once for each Once, at one instant, however often it is asked.
 type Amendment struct {
 	Once  string // a key like those of counters, with their hash tag
 	NowMS int64  // milliseconds since 1970; 0: the engine's own clock

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Awake time is time during which this process ran. A machine that is overloaded, or a container that
-// has used up its CPU quota, stops a process for longer than a deadline; when it goes on, every
-// timer has run out, though the answers have long been there. That is no silence of the store, so
-// waits for it are measured by a clock that stands still meanwhile: a goroutine advances it
-// every awakeTick by what has passed, but by no more than twice that.
+// Awake time is time during which this process ran. A machine that is overloaded, or a container
+// that has used up its CPU quota, stops a process for longer than a deadline; when it goes on,
+// every timer has run out, though the answers have long been there. That is no silence of the
+// store, so waits for it are measured by a clock that stands still meanwhile: a goroutine advances
+// it every awakeTick by what has passed, but by no more than twice that.
 var awakeNS atomic.Int64
 
 const AwakeTick = 5 * time.Millisecond

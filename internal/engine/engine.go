@@ -40,8 +40,8 @@ func (c *Counter) Same(o *Counter) bool {
 type Call struct {
 	Tenant limit.TenantID // the owner of the counters; an engine in memory bounds each tenant's
 	Cost   int64          // >= 0; 0 peeks: always allowed, counts nothing
-	// PerCounter says that each counter is charged its own Cost. The call's Cost is then the greatest
-	// of them. So one call can decide several checks, all of them or none.
+	// PerCounter says that each counter is charged its own Cost. The call's Cost is then the
+	// greatest of them. So one call can decide several checks, all of them or none.
 	PerCounter bool
 	DryRun     bool  // answer as if counted, and change nothing
 	NowMS      int64 // milliseconds since 1970; 0: the engine's own clock. Only tests and simulation set it

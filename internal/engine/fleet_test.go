@@ -37,7 +37,8 @@ func newInstance(keys check.Keys, shared engine.Engine) *leasing {
 	return &leasing{check.NewChecker(check.CheckerOptions{Keys: keys, Engine: stack, Metrics: check.NewMetrics(registry)}), stack}
 }
 
-// fleet is instances of the service over one counter store, with a clock that stands until it is moved.
+// fleet is instances of the service over one counter store, with a clock that stands until it is
+// moved.
 type fleet struct {
 	t         *testing.T
 	now       int64 // milliseconds since 1970
@@ -87,7 +88,8 @@ func newFleet(t *testing.T, instances int, rules ...limit.Rule) *fleet {
 	return f
 }
 
-// start puts an instance without any state in place i. One that was there is gone, with all it held.
+// start puts an instance without any state in place i. One that was there is gone, with all it
+// held.
 func (f *fleet) start(i int) {
 	f.registry[i] = prometheus.NewRegistry()
 	clock := func() time.Time { return time.UnixMilli(f.now) }
@@ -173,8 +175,8 @@ func leasableAlgorithms() (out []limit.Algorithm) {
 	return out
 }
 
-// The numbers that random traffic meets: small and great limits, short and long windows, and two or three
-// rules at once, one of them in shadow.
+// The numbers that random traffic meets: small and great limits, short and long windows, and two or
+// three rules at once, one of them in shadow.
 func randomLeasedRules(r *rand.Rand, a limit.Algorithm) []limit.Rule {
 	one := func(slug string, a limit.Algorithm) limit.Rule {
 		rule := leasedRule(slug, a, []int64{20, 100, 500, 5_000}[r.IntN(4)], []int64{1_000, 2_000, 10_000, 60_000}[r.IntN(4)])
@@ -273,8 +275,8 @@ func runLeased(t *testing.T, a limit.Algorithm, seed uint64) (leased float64, ea
 	return leased, run.early
 }
 
-// Units that were charged to a whole bucket must not drain while they are held: all that there is, taken at
-// one instant, is the burst and no more, whoever held how much of it and gave back what.
+// Units that were charged to a whole bucket must not drain while they are held: all that there is,
+// taken at one instant, is the burst and no more, whoever held how much of it and gave back what.
 func TestLeasedBucketIsNoFullerThanWhole(t *testing.T) {
 	for _, lim := range []int64{500, 1_000} {
 		for _, asks := range []int{6, 150} { // a bucket that was whole a moment ago, and one in steady use
@@ -289,7 +291,8 @@ func TestLeasedBucketIsNoFullerThanWhole(t *testing.T) {
 	}
 }
 
-// takeAllOfBucket returns what passes in one millisecond of a bucket of 1000 that so many instances lease.
+// takeAllOfBucket returns what passes in one millisecond of a bucket of 1000 that so many instances
+// lease.
 func takeAllOfBucket(t *testing.T, instances int, lim int64, asks int, wait int64, idle int) (taken int64) {
 	t.Helper()
 	rule := leasedRule("a", limit.TokenBucket, lim, 1_000)

@@ -11,21 +11,21 @@ import (
 // grants from memory to checks that ask the same counters.
 //
 // Granting a unit at an instant is right if charging it only then would have left its counters
-// no fuller than they are, because then a strict engine could have admitted it. That is so while the
-// window that was charged lasts (of sub-buckets: the one that was), since the counts of one window
-// have no order. A bucket drains meanwhile, unless it was full: units that were charged to a full
-// bucket at T0 and are granted at T1 have let it drain from T0 to T1 for nothing, and others
-// would be admitted on top. So some units are held back, the cushion: as many as drain
-// between the instant at which the bucket would have been full without these units and the end
-// of the lease. They keep the level of the bucket where it would be. docs/decisions/0007 has the proof.
+// no fuller than they are, because then a strict engine could have admitted it. That is so while
+// the window that was charged lasts (of sub-buckets: the one that was), since the counts of one
+// window have no order. A bucket drains meanwhile, unless it was full: units that were charged to a
+// full bucket at T0 and are granted at T1 have let it drain from T0 to T1 for nothing, and others
+// would be admitted on top. So some units are held back, the cushion: as many as drain between the
+// instant at which the bucket would have been full without these units and the end of the lease.
+// They keep the level of the bucket where it would be. docs/decisions/0007 has the proof.
 type lease struct {
 	left    atomic.Int64 // to be granted; below 0 when the lease has ended
 	cushion int64        // charged, and not to be granted
 	size    int64        // that left began with, and what the one before had left then
 	total   int64        // that was charged, the own cost of the check included
 	older   atomic.Pointer[lease]
-	// sent is an instant before the store was asked, so that the store's clock at a later instant x is
-	// at most nowMS + (x - sent).
+	// sent is an instant before the store was asked, so that the store's clock at a later instant x
+	// is at most nowMS + (x - sent).
 	sent     time.Time
 	until    time.Time // by the monotonic clock
 	wallMS   int64     // until, by the wall clock: leases end while a machine sleeps
@@ -94,7 +94,8 @@ func (l *lease) held(now time.Time) (units int64) {
 // low reports whether it is time to prefetch more.
 func (l *lease) low(now time.Time) bool { return l.held(now) < max(1, l.size/leaseLow) }
 
-// end ends the lease and returns what was left to be granted; ok is false where it had ended before.
+// end ends the lease and returns what was left to be granted; ok is false where it had ended
+// before.
 func (l *lease) end() (left int64, ok bool) {
 	left = l.left.Swap(leaseEnded)
 	return left, left != leaseEnded
@@ -143,8 +144,8 @@ func windowEndOf(n *limit.Numbers, v *limit.Verdict, nowMS int64) (int64, bool) 
 	return 0, false
 }
 
-// newLease returns a lease of what a call charged to counters: units of it, the cushion included, are
-// beyond the check's own cost.
+// newLease returns a lease of what a call charged to counters: units of it, the cushion included,
+// are beyond the check's own cost.
 func newLease(counters []Counter, call *Call, units int64, sent time.Time) *lease {
 	l := &lease{
 		total: call.Cost, sent: sent, nowMS: call.Outcome.NowMS,

@@ -25,8 +25,8 @@ func (f *fleet) used(subject string) int64 {
 	return d.Rules[0].Quota - d.Rules[0].Remaining
 }
 
-// A subject that is asked for ten thousand times a second costs the store at most some forty exchanges
-// in it, and one that is asked for now and then is never leased.
+// A subject that is asked for ten thousand times a second costs the store at most some forty
+// exchanges in it, and one that is asked for now and then is never leased.
 func TestLeasedHotSubjectCostsFewCalls(t *testing.T) {
 	f := newFleet(t, 1, leasedRule("api", limit.SlidingWindowCounter, 1_000_000, 60_000))
 	for range 500 { // the first half second: leases grow
@@ -97,8 +97,8 @@ func TestLeasesEnd(t *testing.T) {
 	require.EqualValues(t, 201, f.used("s"), "and what was left has gone back")
 }
 
-// An instance that stops gives back all it holds; one that crashes strands no more than that, until the
-// window has passed.
+// An instance that stops gives back all it holds; one that crashes strands no more than that, until
+// the window has passed.
 func TestLeasesOfAnInstanceThatGoes(t *testing.T) {
 	f := newFleet(t, 2, leasedRule("api", limit.FixedWindow, 1_000, 60_000))
 	admitted := f.heat(0, "s")
@@ -195,7 +195,8 @@ func TestLeasedAnswer(t *testing.T) {
 	require.Equal(t, 1_000-asked-3, f.ask(0, "s", 1).Rules[0].Remaining, "what others took shows when more is taken")
 }
 
-// While Redis is away, what is held is given out until it ends, and then each rule answers as it says.
+// While Redis is away, what is held is given out until it ends, and then each rule answers as it
+// says.
 func TestLeasesWithoutTheStore(t *testing.T) {
 	rule := leasedRule("api", limit.FixedWindow, 10_000, 60_000)
 	rule.OnUnavailable = limit.Deny
@@ -262,8 +263,8 @@ func TestLeasedBatch(t *testing.T) {
 	require.Equal(t, 150, allowed)
 }
 
-// Three instances with 64 clients each over one Redis let no more than the limit pass while they lease,
-// and all of it once they have given back what they held.
+// Three instances with 64 clients each over one Redis let no more than the limit pass while they
+// lease, and all of it once they have given back what they held.
 func TestLeasesOverRedis(t *testing.T) {
 	const lim = 6_000
 	for _, a := range leasableAlgorithms() {
@@ -325,7 +326,8 @@ func TestLeasesOverRedis(t *testing.T) {
 	}
 }
 
-// Whoever asks for however many subjects, leases are kept of so many at most, and of none a moment later.
+// Whoever asks for however many subjects, leases are kept of so many at most, and of none a moment
+// later.
 func TestLeasesAreBounded(t *testing.T) {
 	f := newFleet(t, 1, leasedRule("api", limit.FixedWindow, 1_000, 60_000))
 	for subject := range 17_000 {

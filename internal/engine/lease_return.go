@@ -13,7 +13,8 @@ type pendingRefund struct {
 	stays  bool // charged to some counter
 }
 
-// refundChunk is how many refunds one pipeline carries at most, so that no check waits long behind it.
+// refundChunk is how many refunds one pipeline carries at most, so that no check waits long behind
+// it.
 const refundChunk = 64
 
 // retire ends a lease of set and queues what is to be returned. Newest says that the set prefetched
@@ -151,7 +152,8 @@ func (l *Leases) inspect(now time.Time, all bool) {
 			return true
 		}
 		if all || set.idle(now) {
-			// It stays busy: no call that still knows it may prefetch units that nothing would return.
+			// It stays busy: no call that still knows it may prefetch units that nothing would
+			// return.
 			l.retireAll(set, now)
 			l.sets.Delete(set.hash)
 			l.count.Add(-1)

@@ -63,7 +63,8 @@ func (s *leaseSet) plan(now time.Time, cost int64) int64 {
 		n, remaining := &s.counters[i].Numbers, s.remaining[i].Load()
 		most = min(most, (remaining+held-cost)/limit.LeaseShare-held)
 		if n.Algorithm.Bucket() {
-			// What refills until the lease ends, less what was charged when the store last answered.
+			// What refills until the lease ends, less what was charged when the store last
+			// answered.
 			cushion = max(cushion, n.RefillWhileLeased(since.Milliseconds())-(n.Burst-remaining))
 		}
 	}

@@ -37,7 +37,8 @@ func TestLeaseGives(t *testing.T) {
 	require.False(t, ok)
 }
 
-// A reply that is slow in coming shortens the lease: the clock of the store is known by no more than when it was asked.
+// A reply that is slow in coming shortens the lease: the clock of the store is known by no more
+// than when it was asked.
 func TestLeaseEndsWithItsWindow(t *testing.T) {
 	counters := []Counter{{Key: "w{a}k", Numbers: limit.Numbers{Algorithm: limit.SlidingWindowBuckets, Limit: 100, WindowMS: 1_000, PrecisionMS: 100}}}
 	call := &Call{Cost: 11, Counters: counters, Outcome: Outcome{NowMS: engineStart + 60, Allowed: true, Verdicts: []limit.Verdict{{Allowed: true, Remaining: 89, ResetMS: engineStart + 1_000}}}}

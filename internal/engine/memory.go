@@ -339,7 +339,8 @@ func (e *Memory) remove(shard *memoryShard, gone *memoryCounter) {
 	e.counters.Add(-1)
 }
 
-// Reset forgets counters. Those that share an overflow counter keep it: it holds what others used too.
+// Reset forgets counters. Those that share an overflow counter keep it: it holds what others used
+// too.
 func (e *Memory) Reset(_ context.Context, counters ...Counter) error {
 	for i := range counters {
 		key := counters[i].OwnKey()

@@ -31,7 +31,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m := &Metrics{
 		fromDenials: counter("weir_checks_denied_in_process_total", "Denials answered without the counter store, because they were certain to hold."),
-		// 25 us to 1.6 s: a healthy round trip lies in the first buckets, the deadline in the middle.
+		// 25 us to 1.6 s: a healthy round trip lies in the first buckets, the deadline in the
+		// middle.
 		store: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "weir_redis_seconds", Help: "Time of a call to the counter store, queueing included.",
 			Buckets: prometheus.ExponentialBuckets(25e-6, 2, 17),

@@ -58,7 +58,8 @@ func (b *Bounds) Around(t int64) *Bounds { return b.windows.Around(t) }
 // Contain reports whether an instant is in one of the two windows.
 func (b *Bounds) Contain(t int64) bool { return b.StartMS <= t && t < b.NextEndMS }
 
-// Serve reports whether the bounds are those that Around returns for an instant, or would do as well.
+// Serve reports whether the bounds are those that Around returns for an instant, or would do as
+// well.
 func (b *Bounds) Serve(t int64) bool {
 	return t >= b.EndMS-(b.EndMS-b.StartMS)/2 && t < b.EndMS+(b.NextEndMS-b.EndMS)/2
 }

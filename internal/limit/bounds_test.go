@@ -15,8 +15,8 @@ func monthRule(zone string, anchor Anchor) Rule {
 	return r
 }
 
-// Bounds hold the window of the instant that they are for, and the one that is closer to it, so that
-// clocks may differ by half a window.
+// Bounds hold the window of the instant that they are for, and the one that is closer to it, so
+// that clocks may differ by half a window.
 func TestBoundsAroundAnInstant(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, name := range []string{"UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Apia"} {

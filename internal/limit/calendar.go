@@ -210,10 +210,10 @@ var errZone = &Problem{
 	Fix: "Use the IANA name of a time zone, such as Europe/Berlin.",
 }
 
-// ParseZone returns the time zone of an IANA name such as "Europe/Berlin". It reads the system's time
-// zone database or, if there is none, the one that the program contains: keep the result.
-// The error says that the database has no such zone. "Local" and the like, which depend on the
-// machine, are no zones.
+// ParseZone returns the time zone of an IANA name such as "Europe/Berlin". It reads the system's
+// time zone database or, if there is none, the one that the program contains: keep the result. The
+// error says that the database has no such zone. "Local" and the like, which depend on the machine,
+// are no zones.
 func ParseZone(name string) (*time.Location, error) {
 	switch {
 	case name == "", name == "Local", name == "localtime", name == "posixrules",

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// calendarZones have the clocks of the world: without changes, with half-hour and with three-quarter
-// offsets, with changes at midnight, of half an hour and around Ramadan, with a day that was skipped, and
-// with a negative summer time.
+// calendarZones have the clocks of the world: without changes, with half-hour and with
+// three-quarter offsets, with changes at midnight, of half an hour and around Ramadan, with a day
+// that was skipped, and with a negative summer time.
 var calendarZones = []string{
 	"UTC", "Africa/Cairo", "Africa/Casablanca", "Africa/El_Aaiun", "Africa/Johannesburg", "Africa/Juba",
 	"America/Argentina/Buenos_Aires", "America/Asuncion", "America/Caracas", "America/Chicago",
@@ -65,8 +65,8 @@ func scanOffsets(zone *time.Location, from, until int64) (found clockOffsets) {
 	return append(found, struct{ from, until, offset int64 }{start * 1000, 1 << 60, offset})
 }
 
-// instant is the definition to the letter: the first instant that shows the time, or else the end of
-// the jump over it.
+// instant is the definition to the letter: the first instant that shows the time, or else the end
+// of the jump over it.
 func (c clockOffsets) instant(clock int64) int64 {
 	for _, s := range c {
 		if t := clock - s.offset; s.from <= t && t < s.until {
@@ -178,8 +178,8 @@ func anchorFor(r *rand.Rand, i int, offsets clockOffsets) int64 {
 	return time.Date(2020, 2, 29, 0, 0, 0, 0, time.UTC).UnixMilli() + r.Int64N(dayMS)
 }
 
-// Each kind of odd day, one by one: clock changes on a boundary, short months, leap days, and instants
-// before the anchor.
+// Each kind of odd day, one by one: clock changes on a boundary, short months, leap days, and
+// instants before the anchor.
 func TestCalendarWindowsOnOddDays(t *testing.T) {
 	anchor := func(s string) *string { return &s }
 	for name, c := range map[string]struct {

@@ -203,8 +203,8 @@ func windowValue() value {
 	}
 }
 
-// byCalendar reports whether the rule's windows are those of a calendar unit: only these have a zone
-// and an anchor.
+// byCalendar reports whether the rule's windows are those of a calendar unit: only these have a
+// zone and an anchor.
 func (r *Rule) byCalendar() bool { return r.Window.Calendar != NoCalendar }
 
 // zoneValue is the time zone of a calendar window.

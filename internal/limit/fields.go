@@ -3,8 +3,9 @@ package limit
 import "slices"
 
 // Fields are the settings of a rule, in the order in which the API, documents and pages show them.
-// A field is defined here once: its names, its values, what it may be, and what a change of it does.
-// The API, the configuration document, the audit trail and the dashboard iterate over this table.
+// A field is defined here once: its names, its values, what it may be, and what a change of it
+// does. The API, the configuration document, the audit trail and the dashboard iterate over this
+// table.
 //
 // To add a field, see "Add a field to a rule" in docs/architecture.md.
 var Fields = []Field{

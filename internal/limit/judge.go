@@ -38,8 +38,8 @@ func (j *Judgement) Admit(cost, now int64) Verdict {
 	return v
 }
 
-// Follow has the state follow the schedule of the rule's windows, which may have changed. It changes
-// the state: a dry call must not ask for it.
+// Follow has the state follow the schedule of the rule's windows, which may have changed. It
+// changes the state: a dry call must not ask for it.
 func (j *Judgement) Follow(now int64) {
 	if s, fixed := j.State.(*fixedWindow); fixed {
 		j.Moved = s.Follow(j.Numbers, now)

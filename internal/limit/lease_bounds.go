@@ -12,9 +12,9 @@ const (
 
 // LeaseBounds says what leasing costs a rule at most.
 type LeaseBounds struct {
-	// Units is how many one instance can hold of a counter that nothing was used of: a quarter. A check
-	// elsewhere can be denied so many early, and a crash strands no more. Of one that is asked for n
-	// units a second it is about n/20.
+	// Units is how many one instance can hold of a counter that nothing was used of: a quarter. A
+	// check elsewhere can be denied so many early, and a crash strands no more. Of one that is
+	// asked for n units a second it is about n/20.
 	Units int64
 	// HoldMS is how long they can be held, milliseconds.
 	HoldMS int64
@@ -26,8 +26,8 @@ type LeaseBounds struct {
 	StrandedMS int64
 }
 
-// LeaseBounds returns what leasing a counter with these numbers costs. Leased is false where no units
-// can be prefetched, because the algorithm forbids it or the quota is too small.
+// LeaseBounds returns what leasing a counter with these numbers costs. Leased is false where no
+// units can be prefetched, because the algorithm forbids it or the quota is too small.
 func (n *Numbers) LeaseBounds() (b LeaseBounds, leased bool) {
 	if !n.Leasable() {
 		return b, false
@@ -59,8 +59,8 @@ func (n *Numbers) LeaseBounds() (b LeaseBounds, leased bool) {
 	return b, b.Units >= LeaseLeast
 }
 
-// refillWhileLeased is how many units come back to a bucket until a lease ends that is taken so many
-// milliseconds from now, and some more for what is rounded.
+// refillWhileLeased is how many units come back to a bucket until a lease ends that is taken so
+// many milliseconds from now, and some more for what is rounded.
 func (n *Numbers) RefillWhileLeased(fromNowMS int64) int64 {
 	units, _ := MulDiv(n.Limit, LeaseHoldBucket.Milliseconds()+fromNowMS+2, n.WindowMS, 0)
 	return units + 2

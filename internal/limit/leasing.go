@@ -26,7 +26,8 @@ func (n *Numbers) Ground(v *Verdict, nowMS int64) int64 {
 // refundable is a state that units can go back to.
 type Refundable interface {
 	State
-	// refund takes units back that were charged to the state ground names (RefundPart.Ground), or reports false and changes nothing.
+	// refund takes units back that were charged to the state ground names (RefundPart.Ground), or
+	// reports false and changes nothing.
 	Refund(n *Numbers, units, ground int64) bool
 	// idle reports whether nothing is counted, so that the state is that of an unseen counter.
 	Idle() bool

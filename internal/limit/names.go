@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Names are the names of values, by value; "" if there is none. The lists are short, so searching them is fast.
+// Names are the names of values, by value; "" if there is none. The lists are short, so searching
+// them is fast.
 type Names[E ~uint8] []string
 
 func (n Names[E]) Of(e E) string {

@@ -38,8 +38,8 @@ func (n *Numbers) windowAt(t int64) Span {
 	return Span{StartMS: start, EndMS: start + n.WindowMS}
 }
 
-// Compact reports whether three small numbers are the whole state of a counter (StoredState), and no
-// penalty can run. Nearly all counters are compact.
+// Compact reports whether three small numbers are the whole state of a counter (StoredState), and
+// no penalty can run. Nearly all counters are compact.
 func (n *Numbers) Compact() bool {
 	return n.PenaltyMS == 0 && n.Algorithm != SlidingWindowLog && n.Algorithm != SlidingWindowBuckets
 }

@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// Problem says what is wrong with a value and how to fix it. The code that finds the problem states both.
+// Problem says what is wrong with a value and how to fix it. The code that finds the problem states
+// both.
 type Problem struct {
 	Message string // completes a sentence that begins with the field: "must be 1 to 63 of a-z, 0-9 and -"
 	Fix     string // a sentence that says what to do

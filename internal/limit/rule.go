@@ -9,10 +9,12 @@ import (
 	"unicode/utf8"
 )
 
-// Algorithm names how a rule counts. Package documentation tells them apart; the zero value is not an algorithm.
+// Algorithm names how a rule counts. Package documentation tells them apart; the zero value is not
+// an algorithm.
 type Algorithm uint8
 
-// The eight algorithms. Their numbers are part of the Lua script's arguments (lua/main.lua) and of no stored data.
+// The eight algorithms. Their numbers are part of the Lua script's arguments (lua/main.lua) and of
+// no stored data.
 const (
 	SlidingWindowCounter Algorithm = iota + 1
 	SlidingWindowLog
@@ -89,8 +91,8 @@ func ParseOnUnavailable(s string) (OnUnavailable, error) { return onUnavailableN
 // Consistency tells where the units of a rule are granted.
 type Consistency uint8
 
-// Each check of a strict rule goes to Redis. For a leased rule, an instance prefetches units of busy
-// counters and grants them from memory.
+// Each check of a strict rule goes to Redis. For a leased rule, an instance prefetches units of
+// busy counters and grants them from memory.
 const (
 	Strict Consistency = iota
 	Leased

@@ -162,7 +162,8 @@ func TestFields(t *testing.T) {
 	}
 	require.Equal(t, full, read)
 
-	// A field that this test does not set would be missing above: the table has every field of Rule.
+	// A field that this test does not set would be missing above: the table has every field of
+	// Rule.
 	for i := range reflect.TypeFor[Rule]().NumField() {
 		require.False(t, reflect.ValueOf(full).Field(i).IsZero(), reflect.TypeFor[Rule]().Field(i).Name)
 	}

@@ -1,7 +1,7 @@
 package limit
 
-// StoredState holds the state of one compact counter (Numbers.Compact), of whatever algorithm, without
-// an allocation.
+// StoredState holds the state of one compact counter (Numbers.Compact), of whatever algorithm,
+// without an allocation.
 type StoredState struct {
 	counter  slidingWindowCounter
 	fixed    fixedWindow
@@ -10,11 +10,11 @@ type StoredState struct {
 	queue    leakyBucketQueue
 }
 
-// Load sets the state from its stored numbers and returns it: of a sliding window counter the number of
-// its window and the counts of that and the window before; of a fixed window its end, count and, of a
-// calendar's, length in seconds; of a
-// bucket the instant at which it is full and the fraction of that. spent is added to the count. ok is
-// false for numbers that no counter can have.
+// Load sets the state from its stored numbers and returns it: of a sliding window counter the
+// number of its window and the counts of that and the window before; of a fixed window its end,
+// count and, of a calendar's, length in seconds; of a bucket the instant at which it is full and
+// the fraction of that. spent is added to the count. ok is false for numbers that no counter can
+// have.
 func (s *StoredState) Load(n *Numbers, at, count, before, spent int64) (_ State, ok bool) {
 	switch n.Algorithm {
 	case SlidingWindowCounter:

@@ -2,19 +2,19 @@
 // for a minute every repeat gets the answer of the first.
 //
 // A record stands in Redis, so it holds on every instance. Its life has two steps. Begin claims the
-// key: one script sets the record to "pending" unless it exists. The holder of the claim then carries
-// the request out, and Finish replaces "pending" by the answer. A repeat that finds "pending" waits
-// for the answer for a short time. If the holder crashes in between, the record stays pending until it
-// expires: repeats are told so, and none of them is carried out. So a request is carried out at most
-// once within a minute, whatever fails.
+// key: one script sets the record to "pending" unless it exists. The holder of the claim then
+// carries the request out, and Finish replaces "pending" by the answer. A repeat that finds
+// "pending" waits for the answer for a short time. If the holder crashes in between, the record
+// stays pending until it expires: repeats are told so, and none of them is carried out. So a
+// request is carried out at most once within a minute, whatever fails.
 //
-// For example, the key "order-7" of a tenant is sent twice at once, to two instances. Both run the claim
-// script; Redis runs them one after the other. The first gets the claim, counts, and finishes with its
-// answer of 400 bytes. The second sees "pending", asks again after 1 ms and after 2 ms more, and gets
-// the 400 bytes.
+// For example, the key "order-7" of a tenant is sent twice at once, to two instances. Both run the
+// claim script; Redis runs them one after the other. The first gets the claim, counts, and finishes
+// with its answer of 400 bytes. The second sees "pending", asks again after 1 ms and after 2 ms
+// more, and gets the 400 bytes.
 //
-// While Redis is unavailable, the records are in this process, bounded in number and in bytes. Repeats
-// that reach another instance are then carried out again.
+// While Redis is unavailable, the records are in this process, bounded in number and in bytes.
+// Repeats that reach another instance are then carried out again.
 //
 // docs/decisions/0009-idempotent-checks.md says why it is done this way.
 package once
@@ -138,8 +138,8 @@ func (r *Records) Begin(ctx context.Context, tenant uuid.UUID, key string, print
 	}
 }
 
-// Finish keeps the answer for repeats, until Lifetime after the claim. If Redis does not take it, this
-// process keeps it.
+// Finish keeps the answer for repeats, until Lifetime after the claim. If Redis does not take it,
+// this process keeps it.
 func (r *Records) Finish(claim *Claim, answer []byte) {
 	if r.client != nil && !r.away() {
 		left := Lifetime - time.Since(claim.since)
@@ -170,7 +170,8 @@ func (r *Records) name(tenant uuid.UUID, key string) string {
 	return "w{" + hex.EncodeToString(sum[:16]) + "}once"
 }
 
-// The scripts compare and set in one step. KEYS[1] is the record, ARGV[1] the claim's pending record.
+// The scripts compare and set in one step. KEYS[1] is the record, ARGV[1] the claim's pending
+// record.
 var (
 	claimScript = redis.NewScript(`
 local record = redis.call('GET', KEYS[1])

@@ -140,8 +140,8 @@ func TestRecordsExpire(t *testing.T) {
 	require.Len(t, l.entries, 1)
 }
 
-// Without Redis a repeat on the same instance is still answered as the first, also where Redis fails
-// between the two.
+// Without Redis a repeat on the same instance is still answered as the first, also where Redis
+// fails between the two.
 func TestWithoutRedis(t *testing.T) {
 	away := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer away.Close()

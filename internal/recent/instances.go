@@ -16,7 +16,8 @@ type Instance struct {
 	StartedAt     time.Time
 	Latency       check.Latency
 	DegradedSince time.Time // since when the circuit breaker is open; zero: it is closed
-	// ConfigAge is how long ago the configuration was last found to be what the database says; negative: never.
+	// ConfigAge is how long ago the configuration was last found to be what the database says;
+	// negative: never.
 	ConfigAge time.Duration
 	This      bool `json:"-"` // the one that was asked
 }

@@ -325,7 +325,8 @@ func (r *Log) forget(e *list.Element) {
 }
 
 // noteNear notes that a subject was seen near a limit, and returns by how much the notes grew.
-// If the list is full, it removes a subject whose full quota is available, or else the one with the most left.
+// If the list is full, it removes a subject whose full quota is available, or else the one with the
+// most left.
 func (t *tenantRecent) noteNear(k *keptDecision) (bytes int64) {
 	for i, n := range t.near {
 		if n.Subject == k.Subject && n.Rule == k.Rule {

@@ -255,7 +255,8 @@ func TestRecentOfAllInstances(t *testing.T) {
 	require.Len(t, got.Decisions, 1, "what this instance knows is there in any case")
 }
 
-// The operator sees how all instances are from any of them, and of an instance of another cluster only that it exists.
+// The operator sees how all instances are from any of them, and of an instance of another cluster
+// only that it exists.
 func TestAllInstances(t *testing.T) {
 	server := testenv.StartRedis(t)
 	a := instance(t, server.URL, 1)

@@ -162,7 +162,8 @@ func (r Right) scopes() Scopes {
 // KeyExpiresAt returns when the actor's key ends, the zero time for never.
 func (a Actor) KeyExpiresAt() time.Time { return a.keyExpiresAt }
 
-// mayGrant reports whether the actor has itself what a key with these scopes and that end would have.
+// mayGrant reports whether the actor has itself what a key with these scopes and that end would
+// have.
 func (a Actor) mayGrant(scopes Scopes, expiresAt *time.Time) bool {
 	if scopes&^a.scopes != 0 {
 		return false

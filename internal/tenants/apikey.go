@@ -220,7 +220,8 @@ func (s *Store) EditKey(ctx context.Context, a Actor, id uuid.UUID, m Match, edi
 	return out, err
 }
 
-// RevokeKey ends a key at once and for good; once more changes nothing. Errors: ErrNotFound, ErrPreconditionFailed.
+// RevokeKey ends a key at once and for good; once more changes nothing. Errors: ErrNotFound,
+// ErrPreconditionFailed.
 func (s *Store) RevokeKey(ctx context.Context, a Actor, id uuid.UUID, m Match) error {
 	return s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		old, err := c.key(ctx, id, m)
@@ -249,7 +250,8 @@ func (s *Store) RotateKey(ctx context.Context, a Actor, id uuid.UUID, overlap ti
 			return err
 		}
 		scopes := newScopes(old.Scopes)
-		// The new key's secret is told to the actor, so it may not be worth more than the actor's own.
+		// The new key's secret is told to the actor, so it may not be worth more than the actor's
+		// own.
 		if old.ID != a.id && !a.mayGrant(scopes, old.ExpiresAt) {
 			return ErrNotPermitted
 		}

@@ -145,8 +145,8 @@ func appendAudit(ctx context.Context, q *db.Queries, tenant uuid.UUID, a Actor, 
 // genesis is the hash before the first row.
 var genesis [32]byte
 
-// auditHash is SHA-256 over the hash of the row before and all fields of this one. Each field stands
-// behind its length, so that no two rows read the same.
+// auditHash is SHA-256 over the hash of the row before and all fields of this one. Each field
+// stands behind its length, so that no two rows read the same.
 func auditHash(previous [32]byte, row db.Audit) [32]byte {
 	h := sha256.New()
 	part := func(b []byte) {
@@ -177,9 +177,9 @@ func auditHash(previous [32]byte, row db.Audit) [32]byte {
 	return [32]byte(h.Sum(nil))
 }
 
-// auditListSQL selects a page of a trail. Only the conditions that there are stand in it: Postgres plans a
-// statement that it has seen often for all values at once, and one that asks of each condition whether it is there
-// would then go by no index.
+// auditListSQL selects a page of a trail. Only the conditions that there are stand in it: Postgres
+// plans a statement that it has seen often for all values at once, and one that asks of each
+// condition whether it is there would then go by no index.
 func auditListSQL(tenant uuid.UUID, f AuditFilter, before *int64, most int32) (sql string, args []any) {
 	args = []any{tenant}
 	where := "tenant_id = $1"
@@ -226,7 +226,8 @@ func auditListSQL(tenant uuid.UUID, f AuditFilter, before *int64, most int32) (s
 FROM audit WHERE ` + where + " ORDER BY sequence DESC LIMIT $" + strconv.Itoa(len(args)), args
 }
 
-// Audit lists the trail of the actor's tenant, newest first, and returns where the next page begins.
+// Audit lists the trail of the actor's tenant, newest first, and returns where the next page
+// begins.
 func (s *Store) Audit(ctx context.Context, a Actor, f AuditFilter, p Page) (out []AuditEntry, next string, err error) {
 	var before *int64
 	if p.After != "" {

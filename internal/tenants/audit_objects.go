@@ -255,8 +255,8 @@ var auditNames = map[string]string{
 	"is_default": "default",
 }
 
-// fieldOfColumn returns the name of a column in the API: limit_units is limit. A duration has two columns,
-// window_text and window_ms, of which a trail has the text.
+// fieldOfColumn returns the name of a column in the API: limit_units is limit. A duration has two
+// columns, window_text and window_ms, of which a trail has the text.
 func fieldOfColumn(column string) string {
 	if name, renamed := auditNames[column]; renamed {
 		return name
@@ -272,7 +272,8 @@ func fieldOfColumn(column string) string {
 	return column
 }
 
-// auditFieldsOf reads an object as it comes from the database. What is empty is left out, like null.
+// auditFieldsOf reads an object as it comes from the database. What is empty is left out, like
+// null.
 func auditFieldsOf(kind, object string) (auditFields, error) {
 	var columns, fields auditFields
 	if err := json.Unmarshal([]byte(object), &columns); err != nil {
@@ -293,12 +294,12 @@ func auditFieldsOf(kind, object string) (auditFields, error) {
 	return fields, nil
 }
 
-// overrideTime is a time of an override as Postgres writes it into JSON. Within a text no quote stands bare, so a
-// reason that reads like one is none.
+// overrideTime is a time of an override as Postgres writes it into JSON. Within a text no quote
+// stands bare, so a reason that reads like one is none.
 var overrideTime = regexp.MustCompile(`("(?:starts|expires)_at": ?"[0-9T:.-]+)\+00:00"`)
 
-// spellTimes writes the times of a field as the API does elsewhere, with Z; Postgres writes +00:00. Rows from before
-// stay as they are: their hashes are over what stands in them.
+// spellTimes writes the times of a field as the API does elsewhere, with Z; Postgres writes +00:00.
+// Rows from before stay as they are: their hashes are over what stands in them.
 func spellTimes(name string, value json.RawMessage) json.RawMessage {
 	switch {
 	case strings.HasSuffix(name, "_at"):

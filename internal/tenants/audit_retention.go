@@ -17,8 +17,8 @@ const auditPurgeRows = 5000
 
 // PurgeAudit removes the rows of all trails that are from before a time, from the beginning of each
 // on, and returns how many they were. What is left of a trail can be verified as before: the mark
-// of the last row that was removed is kept. A trail is left alone from where rows of it are missing.
-// Several servers may call it at once. Error: ErrUnavailable.
+// of the last row that was removed is kept. A trail is left alone from where rows of it are
+// missing. Several servers may call it at once. Error: ErrUnavailable.
 func (s *Store) PurgeAudit(ctx context.Context, before time.Time) (removed int64, err error) {
 	const most = 1000
 	var after uuid.UUID

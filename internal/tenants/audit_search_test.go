@@ -16,8 +16,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// However long a trail is, a page of it goes by an index, also when Postgres plans the statement once for all
-// values, as it may when it has seen it often.
+// However long a trail is, a page of it goes by an index, also when Postgres plans the statement
+// once for all values, as it may when it has seen it often.
 func TestAuditSearchesGoByAnIndex(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -26,7 +26,8 @@ func TestAuditSearchesGoByAnIndex(t *testing.T) {
 	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
 		for _, statement := range []string{
 			"ALTER TABLE audit NO FORCE ROW LEVEL SECURITY",
-			// Ten rows are of one key, five are resets, one in a hundred is of a plan, each target has ten rows; a row a second.
+			// Ten rows are of one key, five are resets, one in a hundred is of a plan, each target
+			// has ten rows; a row a second.
 			fmt.Sprintf(`INSERT INTO audit (tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id, action, kind, target, reason, hash)
 				SELECT '%s', n, gen_random_uuid(), '%s'::timestamptz + n * interval '1 second', 'key', CASE WHEN n %% 10000 = 1 THEN '%s'::uuid END,
 					CASE WHEN n %% 10000 = 1 THEN 'rare' WHEN n %% 2 = 1 THEN 'odd' ELSE 'even' END, '192.0.2.1', 'agent/1', 'request',
@@ -74,8 +75,9 @@ func requireAuditIndexed(ctx context.Context, t *testing.T, conn *pgx.Conn, tena
 	what := fmt.Sprintf("%+v, %s\n%s\n%s", f, mode, sql, raw)
 	eachNode(plans[0].Plan, func(node map[string]any) { require.NotEqual(t, "Seq Scan", node["Node Type"], what) })
 	blocks, _ := plans[0].Plan["Shared Hit Blocks"].(float64)
-	// By name, action or target: what is shown and a little beside it. Where an index has no order by sequence, or no
-	// column at all, Postgres may go through the trail from its end, of which 100 000 rows have 3 200 blocks.
+	// By name, action or target: what is shown and a little beside it. Where an index has no order
+	// by sequence, or no column at all, Postgres may go through the trail from its end, of which
+	// 100 000 rows have 3 200 blocks.
 	most := 3500.0
 	if f.Actor != "" || f.Action != "" || f.Target != "" {
 		most = 60

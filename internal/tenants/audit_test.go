@@ -396,8 +396,8 @@ func TestTamperedTrails(t *testing.T) {
 	require.EqualValues(t, last, report.BrokenAt)
 }
 
-// A long trail is verified in parts. Each goes on where the one before ended, also when old rows are removed
-// in between, and finds what is wrong in what it reads.
+// A long trail is verified in parts. Each goes on where the one before ended, also when old rows
+// are removed in between, and finds what is wrong in what it reads.
 func TestVerifyAuditInParts(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}

@@ -30,7 +30,8 @@ type AuditVerification struct {
 	// Remembered, a mark from before, must be in the trail. Somebody who can write to the database
 	// as its owner can make a shorter or different trail that is whole in itself; this tells.
 	Remembered *AuditMark
-	// After is the Head of an earlier report. Rows up to it are not read again; it must still be there.
+	// After is the Head of an earlier report. Rows up to it are not read again; it must still be
+	// there.
 	After *AuditMark
 	// Rows and Within bound one call: it ends once it has read that many rows, or after the page of
 	// rows in which that time was over. 0: no bound.
@@ -38,13 +39,13 @@ type AuditVerification struct {
 	Within time.Duration
 }
 
-// auditVerifyRows is how many rows of a trail are read at once, in a transaction of their own: to hold
-// one for as long as a long trail takes would keep Postgres from tidying up.
+// auditVerifyRows is how many rows of a trail are read at once, in a transaction of their own: to
+// hold one for as long as a long trail takes would keep Postgres from tidying up.
 const auditVerifyRows = 1000
 
-// VerifyAudit reads what is left of the trail of the actor's tenant, from the mark of what was removed
-// because of its age on, and tells whether each row follows from the one before and none is missing at
-// the end. Error: ErrUnavailable.
+// VerifyAudit reads what is left of the trail of the actor's tenant, from the mark of what was
+// removed because of its age on, and tells whether each row follows from the one before and none is
+// missing at the end. Error: ErrUnavailable.
 func (s *Store) VerifyAudit(ctx context.Context, a Actor, v AuditVerification) (AuditReport, error) {
 	w := auditWalk{AuditVerification: v, tenant: a.tenant}
 	begun := s.now()
@@ -136,8 +137,8 @@ func (w *auditWalk) begin(ctx context.Context, q *db.Queries) error {
 	return nil
 }
 
-// holds reports whether the trail has a row as the mark has it. Of one that was removed nobody can tell
-// any more, but of the last of those.
+// holds reports whether the trail has a row as the mark has it. Of one that was removed nobody can
+// tell any more, but of the last of those.
 func (w *auditWalk) holds(ctx context.Context, q *db.Queries, mark AuditMark) (bool, error) {
 	switch {
 	case mark.Sequence == w.Removed.Sequence:

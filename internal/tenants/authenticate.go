@@ -285,7 +285,8 @@ SELECT t.id, coalesce(k.id, t.id), coalesce(k.name, ''), coalesce(k.kind, ''), c
 FROM tenants t LEFT JOIN api_keys k ON k.tenant_id = t.id
 ORDER BY t.id`
 
-// Load reads the keys of all tenants, so that an outage of Postgres hits none of them. Errors: ErrUnavailable.
+// Load reads the keys of all tenants, so that an outage of Postgres hits none of them. Errors:
+// ErrUnavailable.
 func (a *Authenticator) Load(ctx context.Context) error {
 	history := a.store.history.Load()
 	err := a.store.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {

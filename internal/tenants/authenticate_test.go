@@ -287,8 +287,9 @@ func TestAuthenticateAllocatesNothing(t *testing.T) {
 	}))
 }
 
-// Reading all keys of a tenant may take longer than a lookup that begins later. It must not forget the
-// new key that the lookup has found: lookups are limited, and beyond the limit the key would get 401.
+// Reading all keys of a tenant may take longer than a lookup that begins later. It must not forget
+// the new key that the lookup has found: lookups are limited, and beyond the limit the key would
+// get 401.
 func TestOlderReadingKeepsANewerKey(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)

@@ -46,8 +46,8 @@ type Apply struct {
 	// Match is held against the version of Store.Document; with Subjects in the document, against
 	// the version of one with subjects.
 	Match Match
-	// Prune deletes what sections of the document leave out: rules, routes, plans, subjects; limits of
-	// plans and overrides of subjects that it has such a list of.
+	// Prune deletes what sections of the document leave out: rules, routes, plans, subjects; limits
+	// of plans and overrides of subjects that it has such a list of.
 	Prune  bool
 	DryRun bool // only answers what would change
 }

@@ -372,7 +372,8 @@ func TestConcurrentApplies(t *testing.T) {
 	}
 }
 
-// The bounds themselves are usable: 1 000 rules and 10 000 subjects, within the time that a request has.
+// The bounds themselves are usable: 1 000 rules and 10 000 subjects, within the time that a request
+// has.
 func TestLargeDocument(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -422,8 +423,9 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 	require.Empty(t, got.Rules)
 }
 
-// Changes of all tenants come one after the other once they have their numbers. A document, of which
-// there is much to write, takes its own when it and its trail are written, so nobody waits for that.
+// Changes of all tenants come one after the other once they have their numbers. A document, of
+// which there is much to write, takes its own when it and its trail are written, so nobody waits
+// for that.
 func TestApplyTakesItsNumberLast(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

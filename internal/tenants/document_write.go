@@ -16,9 +16,9 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// writeRevision writes what a document changes, all statements in one round trip. Nothing is left to
-// be refused. The change gets its number at the very end, into numbered: as in an import, the rows bear
-// one between those of the tenant's changes so far and that.
+// writeRevision writes what a document changes, all statements in one round trip. Nothing is left
+// to be refused. The change gets its number at the very end, into numbered: as in an import, the
+// rows bear one between those of the tenant's changes so far and that.
 func (c *change) writeRevision(ctx context.Context, r *revision, numbered *int64) error {
 	touched, err := c.partsOf(ctx, r)
 	if err != nil {
@@ -70,7 +70,8 @@ func (c *change) partsOf(ctx context.Context, r *revision) (p parts, err error) 
 	return p, err
 }
 
-// queueRevision goes from what others refer to, to what refers to it, and deletes in the reverse order.
+// queueRevision goes from what others refer to, to what refers to it, and deletes in the reverse
+// order.
 func (c *change) queueRevision(ctx context.Context, r *revision, version int64) error {
 	var errs []error
 	did := func(_ any, err error) { errs = append(errs, err) }

@@ -10,8 +10,9 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// Who tries keys learns nothing from how long a refusal takes: a key that is nearly right goes the road of one
-// that is not at all, asks Postgres the same, to the byte, and is looked for by its hash, which nobody can come near to.
+// Who tries keys learns nothing from how long a refusal takes: a key that is nearly right goes the
+// road of one that is not at all, asks Postgres the same, to the byte, and is looked for by its
+// hash, which nobody can come near to.
 func TestNearlyRightKeysTakeTheSameRoad(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
@@ -65,8 +66,8 @@ func TestNearlyRightKeysTakeTheSameRoad(t *testing.T) {
 	require.Equal(t, before, p.asked.Load())
 }
 
-// Nor does who tries addresses: an unknown one asks Postgres what a known one with a wrong password does, and a
-// password is hashed either way.
+// Nor does who tries addresses: an unknown one asks Postgres what a known one with a wrong password
+// does, and a password is hashed either way.
 func TestUnknownAddressesTakeTheSameRoad(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

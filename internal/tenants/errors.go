@@ -29,9 +29,11 @@ var (
 	ErrNotOperator = errors.New("only the operator may do this")
 	// ErrForbidden: the actor's role, or key, does not allow this kind of change.
 	ErrForbidden = errors.New("this role may not do that")
-	// ErrOwnersOnly: only an owner invites, makes, changes and removes owners. It is an ErrForbidden.
+	// ErrOwnersOnly: only an owner invites, makes, changes and removes owners. It is an
+	// ErrForbidden.
 	ErrOwnersOnly = fmt.Errorf("%w: only an owner may do that to an owner, or make one", ErrForbidden)
-	// ErrNotPermitted: a key cannot give another key, or a member, more than it has itself, or for longer.
+	// ErrNotPermitted: a key cannot give another key, or a member, more than it has itself, or for
+	// longer.
 	ErrNotPermitted = errors.New("a key cannot grant more than it has itself")
 )
 

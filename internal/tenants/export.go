@@ -16,10 +16,10 @@ const (
 	exportBatch   = 1000 // subjects in one statement, which takes far less than statement_timeout
 )
 
-// ExportSubjects calls each with the registered subjects that meet the filter, in the order of their
-// bytes, up to 1000 at a time and all of one instant; with their overrides, apart from those that are
-// over, if overrides is set. each may take up to a minute, for a client that reads slowly; all
-// together fifteen. An error of each ends the export and is returned. Errors: *InvalidError,
+// ExportSubjects calls each with the registered subjects that meet the filter, in the order of
+// their bytes, up to 1000 at a time and all of one instant; with their overrides, apart from those
+// that are over, if overrides is set. each may take up to a minute, for a client that reads slowly;
+// all together fifteen. An error of each ends the export and is returned. Errors: *InvalidError,
 // ErrUnavailable, also after a part has been told.
 func (s *Store) ExportSubjects(ctx context.Context, a Actor, f SubjectFilter, overrides bool, each func([]Subject) error) error {
 	if err := f.validate(); err != nil {

@@ -34,15 +34,16 @@ type Answer struct {
 	Body   []byte
 }
 
-// Idempotent serves a request that carries an Idempotency-Key. The first request of the actor with a
-// key runs: serve is called, and all that it changes through the store, with the context that it is
-// given, is committed together with the answer that it returns. So a server that dies has done either
-// both or nothing, and whoever repeats the request gets the answer, for 24 hours, as replay, which is
-// nil for the first. An answer from 400 undoes the changes; one from 500 is not kept either, nor one
-// that denies the right (401 and 403), so that a repetition tries again.
+// Idempotent serves a request that carries an Idempotency-Key. The first request of the actor with
+// a key runs: serve is called, and all that it changes through the store, with the context that it
+// is given, is committed together with the answer that it returns. So a server that dies has done
+// either both or nothing, and whoever repeats the request gets the answer, for 24 hours, as replay,
+// which is nil for the first. An answer from 400 undoes the changes; one from 500 is not kept
+// either, nor one that denies the right (401 and 403), so that a repetition tries again.
 //
-// What one API key was answered no other is, as it may have fewer rights, or more. An API key and those
-// that it was rotated to are one, so that who repeats a request amid a rotation does not do it twice.
+// What one API key was answered no other is, as it may have fewer rights, or more. An API key and
+// those that it was rotated to are one, so that who repeats a request amid a rotation does not do
+// it twice.
 //
 // requestHash stands for method, path and body. Errors: those of serve; *InvalidError where the
 // key is bad or was used for another request; *ConflictError with CodeInProgress where the first
@@ -137,8 +138,8 @@ func (p *post) lookUp(ctx context.Context) error {
 	})
 }
 
-// scope makes of the Idempotency-Key what stands for it in the table: one name for each API key that
-// sends it, counting those that it was rotated to as itself.
+// scope makes of the Idempotency-Key what stands for it in the table: one name for each API key
+// that sends it, counting those that it was rotated to as itself.
 func (p *post) scope(ctx context.Context, q *db.Queries) error {
 	if p.actor.kind != KeyActor {
 		return nil
@@ -177,7 +178,8 @@ func errInProgress() error {
 	return &ConflictError{CodeInProgress, "the first request with this Idempotency-Key has not ended: try again"}
 }
 
-// run runs fn in the request's transaction, which stays open. Where fn fails, what it wrote is undone.
+// run runs fn in the request's transaction, which stays open. Where fn fails, what it wrote is
+// undone.
 func (p *post) run(ctx context.Context, role string, timeout time.Duration, fn txFunc) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -291,7 +293,8 @@ func (s *Store) inTenant(ctx context.Context, a Actor, fn func(ctx context.Conte
 }
 
 // Purge removes what is kept only for a time: answers to idempotent requests, the traces of
-// deleted subjects, sessions and links that are over. Call it every hour or so; several servers may at once.
+// deleted subjects, sessions and links that are over. Call it every hour or so; several servers may
+// at once.
 func (s *Store) Purge(ctx context.Context) error {
 	err := s.asSystem(ctx, loadTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if _, err := q.PurgeIdempotent(ctx); err != nil {

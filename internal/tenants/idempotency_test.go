@@ -76,8 +76,8 @@ func TestIdempotency(t *testing.T) {
 	}
 }
 
-// An answer to a stronger key must not be given to a weaker one, nor the other way round. A key that
-// was rotated while a request was under way is still whoever sent it.
+// An answer to a stronger key must not be given to a weaker one, nor the other way round. A key
+// that was rotated while a request was under way is still whoever sent it.
 func TestIdempotencyOfEachKey(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)

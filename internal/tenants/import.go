@@ -106,7 +106,8 @@ type ImportCounts struct {
 	Unchanged int `json:"unchanged"`
 }
 
-// Validate returns what is wrong with a line by itself, without its overrides, which depend on rules.
+// Validate returns what is wrong with a line by itself, without its overrides, which depend on
+// rules.
 func (l *SubjectLine) Validate() []limit.FieldError {
 	var fields []limit.FieldError
 	s := l.over(Subject{Subject: l.Subject})
@@ -137,8 +138,9 @@ func (l *SubjectLine) over(s Subject) Subject {
 }
 
 // ImportSubjects registers and changes subjects, all of them or none, under one version, with a row
-// of the audit trail for each that it registers or changes and one for the whole. While it runs, up to a minute, other changes of the tenant, and resets, wait, but not
-// those of other tenants. Errors: *LinesError, ErrUnavailable.
+// of the audit trail for each that it registers or changes and one for the whole. While it runs, up
+// to a minute, other changes of the tenant, and resets, wait, but not those of other tenants.
+// Errors: *LinesError, ErrUnavailable.
 func (s *Store) ImportSubjects(ctx context.Context, a Actor, lines []SubjectLine, mode ImportMode) (counts ImportCounts, err error) {
 	err = s.changeWithin(ctx, a, MayEdit, importTimeout, func(ctx context.Context, c *change) error {
 		m, err := c.newSubjectImport(ctx, lines, mode)

@@ -16,7 +16,8 @@ func Checksummed(text string) string {
 // ByIndexSQL is what goes before SubjectSearchSQL.
 const ByIndexSQL = byIndexSQL
 
-// SubjectSearchSQL is the statement of Store.Subjects, for the tests of how Postgres carries it out.
+// SubjectSearchSQL is the statement of Store.Subjects, for the tests of how Postgres carries it
+// out.
 func SubjectSearchSQL(tenant uuid.UUID, f SubjectFilter, byName bool, after string, most int32) (sql string, args []any) {
 	search := subjectSearch{SubjectFilter: f, byName: byName, after: after}
 	return search.build(tenant, most)

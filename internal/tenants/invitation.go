@@ -36,7 +36,8 @@ type Invitation struct {
 	SentAt    time.Time
 	ExpiresAt time.Time
 	Mail      MailState
-	// Token stands for the link. It is kept nowhere, so only who has just made the invitation has it.
+	// Token stands for the link. It is kept nowhere, so only who has just made the invitation has
+	// it.
 	Token string
 }
 
@@ -82,8 +83,8 @@ func (s *Store) InviteMember(ctx context.Context, a Actor, email string, role Ro
 }
 
 // ResendInvitation makes a new link for a member who has not joined; the one before works no more.
-// Errors: ErrNotFound, ErrForbidden, ErrNotPermitted, *ConflictError with CodeMemberExists where they
-// have joined.
+// Errors: ErrNotFound, ErrForbidden, ErrNotPermitted, *ConflictError with CodeMemberExists where
+// they have joined.
 func (s *Store) ResendInvitation(ctx context.Context, a Actor, id uuid.UUID) (out Invitation, err error) {
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		m, err := c.member(ctx, id, Match{})

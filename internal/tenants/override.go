@@ -45,7 +45,8 @@ func (o *Override) validate(now time.Time) (fields []limit.FieldError) {
 // MaxBoost is how far ahead an override may end that is made with MayBoost alone.
 const MaxBoost = 30 * 24 * time.Hour
 
-// validateBoost returns what is wrong with an override for somebody who may only help out for a time.
+// validateBoost returns what is wrong with an override for somebody who may only help out for a
+// time.
 func (o *Override) validateBoost(now time.Time) (fields []limit.FieldError) {
 	if o.Limit.Unlimited {
 		fields = append(fields, limit.FieldProblem("unlimited", limit.Wrong("Send a limit, or ask an editor.", "requires the role editor: with the role support, an override has a limit")))

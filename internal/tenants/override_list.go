@@ -28,8 +28,8 @@ type SubjectOverride struct {
 	Active bool // in force now
 }
 
-// overridesListSQL selects overrides by a filter ($1 to $6); $7 is now, $8 to $10 are where the page
-// before ended. The order comes behind it.
+// overridesListSQL selects overrides by a filter ($1 to $6); $7 is now, $8 to $10 are where the
+// page before ended. The order comes behind it.
 const overridesListSQL = `
 SELECT o.subject, o.rule_id, r.slug AS rule, o.limit_units, o.burst_units, o.unlimited, o.reason, o.created_by, o.starts_at,
     o.expires_at, o.created_at, o.version,
@@ -64,8 +64,8 @@ type overrideRow struct {
 	Active     bool
 }
 
-// Overrides lists the overrides of all subjects, those that are over too, and returns where the next
-// page begins. They are in the order of subjects; with EndingBefore, in that of their ends.
+// Overrides lists the overrides of all subjects, those that are over too, and returns where the
+// next page begins. They are in the order of subjects; with EndingBefore, in that of their ends.
 func (s *Store) Overrides(ctx context.Context, a Actor, f OverrideFilter, p Page) (out []SubjectOverride, next string, err error) {
 	after, err := overridePlaceOf(p.After)
 	if err != nil {

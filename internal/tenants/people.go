@@ -26,8 +26,9 @@ type PurgedPeople struct {
 const peopleAtOnce = 1000
 
 // PurgePeople withdraws invitations whose link ended PeopleRetention ago, each with its row in the
-// tenant's trail, and forgets people who have been in no tenant for PeopleRetention. That time begins
-// when a call first finds them so. Several servers may call it at once. Error: ErrUnavailable.
+// tenant's trail, and forgets people who have been in no tenant for PeopleRetention. That time
+// begins when a call first finds them so. Several servers may call it at once. Error:
+// ErrUnavailable.
 func (s *Store) PurgePeople(ctx context.Context) (purged PurgedPeople, err error) {
 	before := s.instant().Add(-PeopleRetention)
 	if purged.Invitations, err = s.withdrawStale(ctx, before); err != nil {
@@ -67,7 +68,8 @@ func (s *Store) withdrawStale(ctx context.Context, before time.Time) (withdrawn 
 	}
 }
 
-// withdrawIfStale leaves alone who is to be a tenant's first owner, and whoever joined or was sent a new link meanwhile.
+// withdrawIfStale leaves alone who is to be a tenant's first owner, and whoever joined or was sent
+// a new link meanwhile.
 func (s *Store) withdrawIfStale(ctx context.Context, tenant, id uuid.UUID, before time.Time) (done bool, err error) {
 	ctx = WithReason(ctx, "the invitation was not followed")
 	err = s.change(ctx, AsSystem(tenant, "purge"), MayManage, func(ctx context.Context, c *change) error {
@@ -113,8 +115,8 @@ func (s *Store) forgetPeople(ctx context.Context, before time.Time) (n int64, er
 	return n, err
 }
 
-// holdPerson returns the id of the person with this email, and makes one with that login (nil: without
-// one) where there is none. Until the transaction ends nobody can forget them.
+// holdPerson returns the id of the person with this email, and makes one with that login (nil:
+// without one) where there is none. Until the transaction ends nobody can forget them.
 func holdPerson(ctx context.Context, q *db.Queries, email string, hash *string) (id uuid.UUID, created bool, err error) {
 	const tries = 3 // somebody may be forgotten between the two statements, and once only
 	for range tries {

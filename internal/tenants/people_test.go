@@ -25,8 +25,8 @@ func peopleIn(t *testing.T, d *tenantstest.Database) (emails []string) {
 	return emails
 }
 
-// Who was invited and never came, or has left the last tenant, is forgotten: their address and their
-// login are kept no longer than there is a reason for.
+// Who was invited and never came, or has left the last tenant, is forgotten: their address and
+// their login are kept no longer than there is a reason for.
 func TestPurgePeople(t *testing.T) {
 	t.Parallel()
 	d, a, b, now, ann := sessionStack(t)
@@ -93,7 +93,8 @@ func TestPurgePeople(t *testing.T) {
 	require.NotEmpty(t, ann.ID)
 }
 
-// Somebody who is made a member while they are being forgotten is a member afterwards, whoever comes first.
+// Somebody who is made a member while they are being forgotten is a member afterwards, whoever
+// comes first.
 func TestPurgePeopleWhileInviting(t *testing.T) {
 	t.Parallel()
 	d, a, _, now, _ := sessionStack(t)

@@ -21,7 +21,8 @@ type Plan struct {
 	ID                      uuid.UUID
 	Slug, Name, Description string
 	Default                 bool // subjects without a plan of their own have this one
-	// OnChange is what happens to the counters of a subject that gets the plan: one of OnChanges; "": carry.
+	// OnChange is what happens to the counters of a subject that gets the plan: one of OnChanges;
+	// "": carry.
 	OnChange   string
 	NotDefault bool // of a plan to be written: it is not to go on being the default. Never of one that was read
 	// Limits are by slug of the rule. As an input nil leaves the limits as they are; anything
@@ -67,8 +68,8 @@ func (s *Store) CreatePlan(ctx context.Context, a Actor, p Plan) (out Plan, err 
 }
 
 // PutPlan makes a plan or replaces the one with its slug; created tells which. Default false
-// leaves the default where it is, and with NotDefault that is refused where it is this plan. Errors:
-// *InvalidError, ErrPreconditionFailed, *ConflictError with CodeDefaultPlan.
+// leaves the default where it is, and with NotDefault that is refused where it is this plan.
+// Errors: *InvalidError, ErrPreconditionFailed, *ConflictError with CodeDefaultPlan.
 func (s *Store) PutPlan(ctx context.Context, a Actor, p Plan, m Match) (out Plan, created bool, err error) {
 	if err := p.validate(); err != nil {
 		return Plan{}, false, err

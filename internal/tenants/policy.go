@@ -16,8 +16,9 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// LoadPolicy reads a tenant's rules, plans, plan limits and routes, all of one instant, for check.Policies.
-// It fails with check.ErrUnknownTenant where there is no such active tenant, and with ErrUnavailable.
+// LoadPolicy reads a tenant's rules, plans, plan limits and routes, all of one instant, for
+// check.Policies. It fails with check.ErrUnknownTenant where there is no such active tenant, and
+// with ErrUnavailable.
 func (s *Store) LoadPolicy(ctx context.Context, tenant limit.TenantID) (data check.PolicyData, err error) {
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		head, err := activeTenant(ctx, q, tenant)
@@ -53,7 +54,8 @@ func (s *Store) LoadPolicy(ctx context.Context, tenant limit.TenantID) (data che
 	return data, nil
 }
 
-// TenantsByUse returns all active tenants, first those whose keys were used last. Errors: ErrUnavailable.
+// TenantsByUse returns all active tenants, first those whose keys were used last. Errors:
+// ErrUnavailable.
 func (s *Store) TenantsByUse(ctx context.Context) (ids []uuid.UUID, err error) {
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
 		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '60s'"); err != nil {
@@ -146,8 +148,8 @@ LEFT JOIN plans p ON p.tenant_id = $1 AND p.id = s.plan_id
 LEFT JOIN overrides o ON o.tenant_id = $1 AND o.subject = s.subject
 ORDER BY s.subject`
 	changedSubjectsSQL = subjectColumns + "(SELECT subject, plan_id, state, cycle_anchor, multiplier FROM subjects WHERE tenant_id = $1 AND version > $2)" + subjectJoins
-	// Postgres plans this once for all tenants, takes each for small, and would read all subjects of a large
-	// one and sort them for each page: hence the setting.
+	// Postgres plans this once for all tenants, takes each for small, and would read all subjects
+	// of a large one and sort them for each page: hence the setting.
 	subjectPageHeadSQL = "SELECT state, subjects_version, set_config('enable_sort', 'off', true) FROM tenants WHERE id = $1"
 	subjectPageSQL     = subjectColumns + "(SELECT subject, plan_id, state, cycle_anchor, multiplier FROM subjects WHERE tenant_id = $1 AND subject > $2 ORDER BY subject LIMIT $3)" + subjectJoins
 )
@@ -158,8 +160,8 @@ const subjectPage = 10_000
 
 // ListSubjects calls each for up to 10 000 subjects of the tenant, in the order of their bytes,
 // beginning behind the name after. more tells whether others follow, and version is that of the
-// tenant's subjects at the instant of this reading. What each has been told before an error is not the
-// whole page. It fails with check.ErrUnknownTenant and with ErrUnavailable.
+// tenant's subjects at the instant of this reading. What each has been told before an error is not
+// the whole page. It fails with check.ErrUnknownTenant and with ErrUnavailable.
 func (s *Store) ListSubjects(ctx context.Context, tenant limit.TenantID, after string, each func(check.SubjectData)) (version int64, more bool, err error) {
 	history := s.history.Load()
 	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {

@@ -43,8 +43,8 @@ func (s *Store) CreateRoute(ctx context.Context, a Actor, r route.Route) (out Ro
 	return out, err
 }
 
-// PutRoute creates a route or replaces the one with its slug; created tells which. Errors: *InvalidError,
-// ErrPreconditionFailed.
+// PutRoute creates a route or replaces the one with its slug; created tells which. Errors:
+// *InvalidError, ErrPreconditionFailed.
 func (s *Store) PutRoute(ctx context.Context, a Actor, r route.Route, m Match) (out Route, created bool, err error) {
 	if err := invalidIf(r.Validate()); err != nil {
 		return Route{}, false, err

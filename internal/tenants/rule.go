@@ -52,7 +52,8 @@ func (s *Store) CreateRule(ctx context.Context, a Actor, r limit.Rule) (Rule, er
 	return out, err
 }
 
-// PutRule makes a rule or replaces the one with its slug; created tells which. Errors: *InvalidError, ErrPreconditionFailed.
+// PutRule makes a rule or replaces the one with its slug; created tells which. Errors:
+// *InvalidError, ErrPreconditionFailed.
 func (s *Store) PutRule(ctx context.Context, a Actor, r limit.Rule, m Match) (out Rule, created bool, err error) {
 	if err := invalidIf(r.Validate()); err != nil {
 		return Rule{}, false, err
@@ -143,7 +144,8 @@ func (s *Store) Rules(ctx context.Context, a Actor, f RuleFilter, p Page) (out [
 	return out, next, err
 }
 
-// DeleteRule removes a rule with its limits in plans and its overrides. Errors: ErrNotFound, ErrPreconditionFailed.
+// DeleteRule removes a rule with its limits in plans and its overrides. Errors: ErrNotFound,
+// ErrPreconditionFailed.
 func (s *Store) DeleteRule(ctx context.Context, a Actor, slug string, m Match) error {
 	return s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := c.rule(ctx, slug)

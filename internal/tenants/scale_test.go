@@ -159,8 +159,8 @@ func TestPoliciesPageInFromPostgres(t *testing.T) {
 	require.Eventually(t, limitIs(t, policies, actors[0], 3), 20*time.Second, time.Millisecond)
 }
 
-// While Postgres is away, who is in memory is served, with all keys; who is not gets an error, and is
-// served when it is back.
+// While Postgres is away, who is in memory is served, with all keys; who is not gets an error, and
+// is served when it is back.
 func TestManyTenantsWhilePostgresIsAway(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -266,7 +266,8 @@ func newCounting(t *testing.T, databaseURL string) *counting {
 	return c
 }
 
-// read hands on what a client sends, message by message, and counts the executions of its statements.
+// read hands on what a client sends, message by message, and counts the executions of its
+// statements.
 func (c *counting) read(client io.Reader, server io.Writer) {
 	statements, bound := map[string]string{}, ""
 	head := make([]byte, 5)

@@ -22,8 +22,8 @@ type ScheduledPlan struct {
 	At       time.Time
 }
 
-// ScheduledPlans lists the changes of plans that are to come, the next first, and returns where the next
-// page begins.
+// ScheduledPlans lists the changes of plans that are to come, the next first, and returns where the
+// next page begins.
 func (s *Store) ScheduledPlans(ctx context.Context, a Actor, p Page) (out []ScheduledPlan, next string, err error) {
 	params := db.ScheduledPlansParams{TenantID: a.tenant, Most: p.most()}
 	if p.After != "" {
@@ -55,8 +55,8 @@ func (s *Store) ScheduledPlans(ctx context.Context, a Actor, p Page) (out []Sche
 	return out, next, err
 }
 
-// CycleEnd returns the end of the monthly cycle of a subject with this cycle anchor that an instant is in;
-// without an anchor that of the calendar's month. It is by the clock of UTC.
+// CycleEnd returns the end of the monthly cycle of a subject with this cycle anchor that an instant
+// is in; without an anchor that of the calendar's month. It is by the clock of UTC.
 func CycleEnd(anchor *time.Time, now time.Time) time.Time {
 	windows, err := limit.NewCalendarWindows(limit.CalendarMonth, time.UTC)
 	if anchor != nil {
@@ -71,9 +71,9 @@ func CycleEnd(anchor *time.Time, now time.Time) time.Time {
 // duePlans is how many changes of plans one round carries out.
 const duePlans = 500
 
-// ApplyDuePlans gives subjects the plans that are due, at most duePlans of them, and returns how many.
-// Several servers may call it at once: each change is carried out once, because the change of the plan
-// and the removal of what was scheduled are one transaction. Errors: ErrUnavailable.
+// ApplyDuePlans gives subjects the plans that are due, at most duePlans of them, and returns how
+// many. Several servers may call it at once: each change is carried out once, because the change of
+// the plan and the removal of what was scheduled are one transaction. Errors: ErrUnavailable.
 func (s *Store) ApplyDuePlans(ctx context.Context) (applied int, err error) {
 	var due []db.DuePlansRow
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {

@@ -95,8 +95,8 @@ func plainUpTo(most int) *limit.Problem {
 }
 
 // subjectProblem returns what is wrong with a subject that is to be registered, or nil. Checks also
-// count . and .., but browsers and many libraries remove these from a path, however they are encoded.
-// They could not show or delete what is registered under such a name.
+// count . and .., but browsers and many libraries remove these from a path, however they are
+// encoded. They could not show or delete what is registered under such a name.
 func subjectProblem(subject string) *limit.Problem {
 	if subject == "." || subject == ".." {
 		return limit.Wrong("Use another name.", "must not be . or .., which a path cannot contain")
@@ -166,7 +166,8 @@ func (s *Store) EditSubject(ctx context.Context, a Actor, subject string, m Matc
 	return out, err
 }
 
-// SubjectByName returns a registered subject with its overrides, those that are over too, or ErrNotFound.
+// SubjectByName returns a registered subject with its overrides, those that are over too, or
+// ErrNotFound.
 func (s *Store) SubjectByName(ctx context.Context, a Actor, subject string) (out Subject, err error) {
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		out, err = readSubject(ctx, q, a.tenant, subject)

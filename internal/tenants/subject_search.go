@@ -59,8 +59,9 @@ func (s *Store) Subjects(ctx context.Context, a Actor, f SubjectFilter, p Page) 
 	return out, next, err
 }
 
-// byIndexSQL lets Postgres take the rows of a search in the order of an index or not at all, whatever
-// it believes of their number: what is best on average is bad for the one tenant who has none.
+// byIndexSQL lets Postgres take the rows of a search in the order of an index or not at all,
+// whatever it believes of their number: what is best on average is bad for the one tenant who has
+// none.
 const byIndexSQL = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
     set_config('enable_sort', 'off', true)`
 
@@ -135,8 +136,8 @@ LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_i
 ORDER BY s.%s`, from, order), args
 }
 
-// behindPrefix returns the first text, in the order of the bytes, that is behind all that begin with
-// prefix; "" where there is none. In UTF-8 the order of the bytes is that of the code points.
+// behindPrefix returns the first text, in the order of the bytes, that is behind all that begin
+// with prefix; "" where there is none. In UTF-8 the order of the bytes is that of the code points.
 func behindPrefix(prefix string) string {
 	for prefix != "" {
 		last, size := utf8.DecodeLastRuneInString(prefix)

@@ -18,8 +18,8 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// A list with a prefix is in the order of the bytes, and its pages neither skip nor repeat, also where
-// the prefix ends in the last characters that there are.
+// A list with a prefix is in the order of the bytes, and its pages neither skip nor repeat, also
+// where the prefix ends in the last characters that there are.
 func TestSubjectsByPrefixPages(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -55,7 +55,8 @@ func TestSubjectsByPrefixPages(t *testing.T) {
 	requireInvalid(t, err, "cursor")
 }
 
-// Searches by label read a table of their own. Whatever writes subjects, it says the same as they do.
+// Searches by label read a table of their own. Whatever writes subjects, it says the same as they
+// do.
 func TestSubjectLabelsFollow(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -140,8 +141,8 @@ func requireLabelsFollow(t *testing.T, d *tenantstest.Database, step string) {
 }
 
 // However many subjects a tenant has, a page of any combination of filters comes from one index, in
-// whose order it is: Postgres sorts nothing and throws nothing away, not even where no subject meets
-// all conditions, of which each is met by thousands.
+// whose order it is: Postgres sorts nothing and throws nothing away, not even where no subject
+// meets all conditions, of which each is met by thousands.
 func TestSubjectSearchesGoByAnIndex(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -199,8 +200,8 @@ func requireIndexed(ctx context.Context, t *testing.T, conn *pgx.Conn, tenant uu
 		state = f.State.String()
 	}
 	what := fmt.Sprintf("prefix %q, plan %q, state %s, label %q %v\n%s", f.Prefix, f.Plan, state, f.LabelKey, f.LabelValue != nil, raw)
-	// What a narrow prefix leaves may be looked through. The indexes by state have no active subjects;
-	// where a search is for them, others between them may be thrown away.
+	// What a narrow prefix leaves may be looked through. The indexes by state have no active
+	// subjects; where a search is for them, others between them may be thrown away.
 	allowed := 20.0
 	if f.State != nil && *f.State == check.Active {
 		allowed = 200

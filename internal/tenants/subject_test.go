@@ -326,8 +326,8 @@ func TestPurgedSubjectHistory(t *testing.T) {
 	require.ErrorIs(t, err, check.ErrHistoryGone, "a version that the database has not reached is of another history")
 }
 
-// A tenant with more subjects than are read at once is read whole, with every override, and in the end it
-// is as it is by then.
+// A tenant with more subjects than are read at once is read whole, with every override, and in the
+// end it is as it is by then.
 func TestListSubjects(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)

@@ -126,8 +126,8 @@ func (q *UsageQuery) validate(now time.Time) error {
 	}
 	// Seconds, for a range of a thousand years is more than a Duration holds.
 	buckets := (q.To.Unix() - q.From.Unix()) / int64(q.Grain.Duration()/time.Second)
-	// An end that has not come yet gives what there is so far; one far off is a slip, and none that can be
-	// written comes out of rounding up the last day of year 9999.
+	// An end that has not come yet gives what there is so far; one far off is a slip, and none that
+	// can be written comes out of rounding up the last day of year 9999.
 	latest := now.Add(UsageRetention(q.Grain)).Truncate(q.Grain.Duration()).Add(q.Grain.Duration())
 	switch {
 	case q.To.After(latest):

@@ -137,7 +137,8 @@ func TestUsageConcurrentWriters(t *testing.T) {
 				for range 2 {
 					repeats.Go(func() error {
 						for {
-							// A server tries again, too. With so few connections some wait too long for one.
+							// A server tries again, too. With so few connections some wait too long
+							// for one.
 							if err := d.Store.WriteUsage(t.Context(), batch); err == nil || t.Context().Err() != nil {
 								return err
 							}

@@ -10,11 +10,11 @@ import (
 )
 
 // WriteRates bound how often each tenant may change its configuration. Every change is work for all
-// instances, which read the tenant anew, and changes of all tenants take their numbers one after the
-// other, so one tenant's program in a loop would be felt by the others.
+// instances, which read the tenant anew, and changes of all tenants take their numbers one after
+// the other, so one tenant's program in a loop would be felt by the others.
 //
-// An instance counts for itself and in memory: what is to keep a load away is no load itself. A tenant
-// that was quiet may write ten seconds' worth at once.
+// An instance counts for itself and in memory: what is to keep a load away is no load itself. A
+// tenant that was quiet may write ten seconds' worth at once.
 type WriteRates struct {
 	Writes int // a second; 0: unbounded
 	Resets int // of counters, a second, which count as writes as well; 0: unbounded

@@ -131,7 +131,8 @@ func (u *Recorder) note(err error) {
 }
 
 // flush takes what was counted and delivers all that waits, in batches. It stops at the first
-// one that fails, and the next flush continues with it. With last, the writer ends when it succeeds.
+// one that fails, and the next flush continues with it. With last, the writer ends when it
+// succeeds.
 func (u *Recorder) flush(ctx context.Context, last bool) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -3,8 +3,9 @@
 // A Recorder is told of every decision (check.Observer) and adds it to counts in memory: by tenant,
 // minute, rule, plan and resource, and the busiest subjects of each hour. Every second it hands a
 // Batch of what is new to a Sink, which stores it in Postgres. A batch has an id, so that one
-// whose fate is unknown can be sent again without counting twice. While the sink is unavailable, counts
-// wait in bounded memory and become coarser: first the subjects go, then minutes become hours.
+// whose fate is unknown can be sent again without counting twice. While the sink is unavailable,
+// counts wait in bounded memory and become coarser: first the subjects go, then minutes become
+// hours.
 //
 // An example: 1,000 checks of "orders:create" in one second, 10 of them denied by rule "api",
 // become one row for whole checks (990 allowed, 10 denied) and one row for the rule.

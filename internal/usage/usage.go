@@ -179,9 +179,9 @@ func New(o Options) *Recorder {
 	return u
 }
 
-// Decided is part of Observer. It counts the decision on a request at an instant of this process's clock, so that no
-// other machine's clock can move it to another day. A dry run is not usage. A nil Usage counts
-// nothing.
+// Decided is part of Observer. It counts the decision on a request at an instant of this process's
+// clock, so that no other machine's clock can move it to another day. A dry run is not usage. A nil
+// Usage counts nothing.
 func (u *Recorder) Decided(tenant limit.TenantID, req *check.Request, d *check.Decision, now time.Time) {
 	if req.DryRun {
 		return

@@ -135,7 +135,8 @@ func TestUsageCountsWhatWasDecided(t *testing.T) {
 	require.Equal(t, Counts{Allowed: 1, Degraded: 1, CostAllowed: 1}, r.row(checktest.Start+60_000, "", "free", "orders"))
 }
 
-// A policy that is swapped, and rules that are skipped now and then, must not move counts to another rule.
+// A policy that is swapped, and rules that are skipped now and then, must not move counts to
+// another rule.
 func TestUsageFollowsRules(t *testing.T) {
 	byIP := checktest.Minute("by-ip", 100)
 	byIP.By = []string{"attributes.ip"}
@@ -150,8 +151,8 @@ func TestUsageFollowsRules(t *testing.T) {
 	}
 }
 
-// A client that invents resources must not create rows without end; the sum stays right, and a resource
-// that matters keeps its line through the flood.
+// A client that invents resources must not create rows without end; the sum stays right, and a
+// resource that matters keeps its line through the flood.
 func TestUsageBoundsResources(t *testing.T) {
 	r := newUsageRig(t, Options{}, check.PolicyData{})
 	const hours, perHour = 3, 1000

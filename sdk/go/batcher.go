@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A batcher sends checks together that are asked while another request is under way. A check that meets nothing
-// under way goes out at once, alone, in its caller's goroutine.
+// A batcher sends checks together that are asked while another request is under way. A check that
+// meets nothing under way goes out at once, alone, in its caller's goroutine.
 type batcher struct {
 	client *Client
 
@@ -148,7 +148,8 @@ func (b *batcher) together(batch []*waiter) {
 	}
 }
 
-// refusedForOne reports whether a batch was refused for what one of its checks asks. Nothing was counted then.
+// refusedForOne reports whether a batch was refused for what one of its checks asks. Nothing was
+// counted then.
 func refusedForOne(err error) bool {
 	var misuse *MisuseError
 	if !errors.As(err, &misuse) {

@@ -36,7 +36,8 @@ func benchClient(b *testing.B, options ...Option) *Client {
 
 var benchCheck = Check{Subject: "user_42", Resource: "orders:create"}
 
-// BenchmarkClient is what the client adds to the HTTP transport: encoding, breaker, memory, decoding.
+// BenchmarkClient is what the client adds to the HTTP transport: encoding, breaker, memory,
+// decoding.
 func BenchmarkClient(b *testing.B) {
 	for name, options := range map[string][]Option{"plain": nil, "local": {WithOnFailure(Local)}, "batching": {WithBatching()}} {
 		b.Run(name, func(b *testing.B) {
@@ -64,7 +65,8 @@ func BenchmarkRemembered(b *testing.B) {
 	}
 }
 
-// BenchmarkLoopback compares a check over loopback with a bare POST that ignores the answer, both in this process with the server.
+// BenchmarkLoopback compares a check over loopback with a bare POST that ignores the answer, both
+// in this process with the server.
 func BenchmarkLoopback(b *testing.B) {
 	var requests, checks atomic.Int64
 	url := "http://" + answeringServer(b, &requests, &checks)

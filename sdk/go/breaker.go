@@ -24,9 +24,9 @@ const (
 	breakerProbeInterval = 200 * time.Millisecond
 )
 
-// A breaker keeps calls from waiting for a dead server. It counts the calls of the last second; when at least 20
-// ended and half of them failed, or 5 in a row were refused, it opens: calls end at once, but one every 200 ms is
-// sent as a probe. A probe that gets an answer closes it.
+// A breaker keeps calls from waiting for a dead server. It counts the calls of the last second;
+// when at least 20 ended and half of them failed, or 5 in a row were refused, it opens: calls end
+// at once, but one every 200 ms is sent as a probe. A probe that gets an answer closes it.
 type breaker struct {
 	changed func(from, to BreakerState) // called outside the lock
 

@@ -15,8 +15,8 @@ type Check struct {
 	Plan       string            // the plan whose limits apply; empty means the subject's own
 	Attributes map[string]string // at most 16 further values that rules can count by
 
-	// IdempotencyKey makes it safe to send the check again: within 60 s the same key answers the first
-	// decision and counts once. 1 to 64 visible ASCII characters; empty means none.
+	// IdempotencyKey makes it safe to send the check again: within 60 s the same key answers the
+	// first decision and counts once. 1 to 64 visible ASCII characters; empty means none.
 	IdempotencyKey string
 }
 
@@ -187,8 +187,8 @@ func (q *question) appendJSON(b []byte) []byte {
 	return append(b, '}')
 }
 
-// appendString appends s as a JSON string. Only a plan can hold bytes that are not valid UTF-8; the server
-// refuses them as it refuses any unknown plan.
+// appendString appends s as a JSON string. Only a plan can hold bytes that are not valid UTF-8; the
+// server refuses them as it refuses any unknown plan.
 func appendString(b []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')
@@ -205,8 +205,8 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// key is a text that two questions share if and only if they ask the same: every part has its length in
-// front, and attributes are in the order of their names.
+// key is a text that two questions share if and only if they ask the same: every part has its
+// length in front, and attributes are in the order of their names.
 func (q *question) key() string {
 	b := make([]byte, 0, 64+len(q.Subject)+len(q.Resource)+len(q.Plan))
 	b = strconv.AppendInt(b, q.Cost, 10)

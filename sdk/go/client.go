@@ -32,8 +32,8 @@ type Client struct {
 	batcher *batcher // nil if it is off
 }
 
-// New returns a client of the server at url, such as https://weir.example.com. The key needs the scope
-// check. The error is a [*MisuseError].
+// New returns a client of the server at url, such as https://weir.example.com. The key needs the
+// scope check. The error is a [*MisuseError].
 func New(url, key string, options ...Option) (*Client, error) {
 	s := defaults()
 	for _, option := range options {
@@ -70,7 +70,8 @@ func New(url, key string, options ...Option) (*Client, error) {
 	return c, nil
 }
 
-// Close closes idle connections. Calls that are under way are not disturbed, and the client stays usable.
+// Close closes idle connections. Calls that are under way are not disturbed, and the client stays
+// usable.
 func (c *Client) Close() { c.closeIdle() }
 
 // BreakerState returns the state of the circuit breaker.
@@ -85,8 +86,8 @@ func (c *Client) Check(ctx context.Context, check Check) (Decision, error) {
 	return c.single(ctx, "check", q)
 }
 
-// Peek tells how things stand and takes nothing. Its cost is 0, and it is always allowed unless the subject is
-// blocked.
+// Peek tells how things stand and takes nothing. Its cost is 0, and it is always allowed unless the
+// subject is blocked.
 func (c *Client) Peek(ctx context.Context, check Check) (Decision, error) {
 	q, err := ask(check, true)
 	if err != nil {
@@ -106,8 +107,8 @@ func (c *Client) Explain(ctx context.Context, check Check) (Decision, error) {
 	return c.single(ctx, "explain", q)
 }
 
-// CheckBatch asks up to 100 checks in one request. Each is decided on its own, in order, and has its own
-// outcome. One invalid check refuses the whole batch before anything is counted.
+// CheckBatch asks up to 100 checks in one request. Each is decided on its own, in order, and has
+// its own outcome. One invalid check refuses the whole batch before anything is counted.
 func (c *Client) CheckBatch(ctx context.Context, checks []Check) ([]Decision, error) {
 	questions, misuse := askBatch(checks)
 	if misuse != nil {
@@ -221,8 +222,8 @@ func (c *Client) askTogether(ctx context.Context, questions []question, automati
 	return decisions, failure, err
 }
 
-// settle tells the breaker how a call ended, and sorts its error into no decision, which is a value, and misuse or
-// cancellation, which are errors.
+// settle tells the breaker how a call ended, and sorts its error into no decision, which is a
+// value, and misuse or cancellation, which are errors.
 func (c *Client) settle(leave ticket, err error) (*NoDecision, error) {
 	var misuse *MisuseError
 	var failure *NoDecision

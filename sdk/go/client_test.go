@@ -64,7 +64,8 @@ func openFiles(t *testing.T) int {
 	return len(entries)
 }
 
-// A thousand callers meet a server that hangs or is dead. All are answered by the fallback, and nothing is left behind.
+// A thousand callers meet a server that hangs or is dead. All are answered by the fallback, and
+// nothing is left behind.
 func TestAThousandCallersLeaveNothingBehind(t *testing.T) {
 	for name, server := range map[string]struct {
 		address func(*testing.T) string
@@ -87,7 +88,8 @@ func TestAThousandCallersLeaveNothingBehind(t *testing.T) {
 				thousandCallers(t, client, strings.HasSuffix(name, "cancelled"), strings.HasSuffix(name, "key"))
 				client.Close()
 			})
-			// The transport's goroutines and sockets end by themselves, soon after the calls. How soon is the system's.
+			// The transport's goroutines and sockets end by themselves, soon after the calls. How
+			// soon is the system's.
 			deadline := time.Now().Add(patience)
 			for runtime.NumGoroutine() > goroutines || openFiles(t) > files {
 				if time.Now().After(deadline) {
@@ -129,7 +131,8 @@ func thousandCallers(t *testing.T, client *Client, cancelled, keyed bool) {
 	callers.Wait()
 }
 
-// The caller's own deadline is shorter than the client's timeout. It ends the call, and says nothing about the server.
+// The caller's own deadline is shorter than the client's timeout. It ends the call, and says
+// nothing about the server.
 func TestTheCallersDeadlineDoesNotOpenTheBreaker(t *testing.T) {
 	for _, options := range [][]Option{nil, {WithBatching()}} {
 		client, err := New("http://"+silentServer(t), "weir_test_key", append(options, WithLogger(quiet()), WithTimeout(patience))...)
@@ -149,7 +152,8 @@ func TestTheCallersDeadlineDoesNotOpenTheBreaker(t *testing.T) {
 	}
 }
 
-// Many callers, a server that answers: with batching, every caller gets the decision of its own check.
+// Many callers, a server that answers: with batching, every caller gets the decision of its own
+// check.
 func TestBatchedCallersGetTheirOwnDecisions(t *testing.T) {
 	var requests, checks atomic.Int64
 	address := answeringServer(t, &requests, &checks)

@@ -85,7 +85,8 @@ type Denial struct {
 // helps or nothing is known.
 func (d *Decision) RetryAfter() (time.Duration, bool) { return d.RetryAfterMS.duration() }
 
-// ResetAfter returns how long it takes until the whole quota is available, and whether that is known.
+// ResetAfter returns how long it takes until the whole quota is available, and whether that is
+// known.
 func (d *Decision) ResetAfter() (time.Duration, bool) { return d.ResetAfterMS.duration() }
 
 // Delay returns how long to hold an allowed request before you proceed.

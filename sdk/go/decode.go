@@ -1,8 +1,9 @@
 package weir
 
-// A scanner reads the answers that a server gives nearly always: objects of plain ASCII strings, whole numbers, booleans
-// and nulls. Whatever else it meets, it gives up, and encoding/json reads the answer instead: it must never accept
-// what that would refuse, nor understand it otherwise. It saves more than half of the client's time.
+// A scanner reads the answers that a server gives nearly always: objects of plain ASCII strings,
+// whole numbers, booleans and nulls. Whatever else it meets, it gives up, and encoding/json reads
+// the answer instead: it must never accept what that would refuse, nor understand it otherwise. It
+// saves more than half of the client's time.
 //
 // Strings that it returns share memory with s.
 type scanner struct {
@@ -143,8 +144,9 @@ func (r *scanner) denial(d *Denial) {
 	})
 }
 
-// other passes over a field of a newer server, if its value is simple. encoding/json finds fields in any letter case,
-// so a name with a capital is its business; so is what has a structure of its own.
+// other passes over a field of a newer server, if its value is simple. encoding/json finds fields
+// in any letter case, so a name with a capital is its business; so is what has a structure of its
+// own.
 func (r *scanner) other(name string) {
 	if name == "skipped" {
 		r.lost = true

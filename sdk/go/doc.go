@@ -13,12 +13,12 @@
 // A call ends in one of three outcomes that cannot be confused:
 //
 //   - A decision of the server: err is nil and Decision.NoDecision is nil.
-//   - No decision, because the server is unavailable, slow or talks nonsense: err is nil, the option
-//     [WithOnFailure] has answered instead, and Decision.NoDecision tells the cause.
-//   - Misuse, a mistake of the caller: err is a [*MisuseError] that names field and fix. The Decision is then
-//     the zero value, which denies.
+//   - No decision, because the server is unavailable, slow or sends an invalid response: err is
+//     nil, the option [WithOnFailure] supplies the answer, and Decision.NoDecision has the cause.
+//   - Misuse, a mistake of the caller: err is a [*MisuseError] that names the field and the fix.
+//     The Decision is the zero value, which denies.
 //
-// A call that its caller cancelled returns the context's error.
+// If the caller cancels the context, the call returns the context's error.
 //
 // A [Client] is safe for concurrent use. Create one for each server and key, and keep it.
 package weir

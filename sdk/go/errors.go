@@ -16,9 +16,9 @@ const (
 	codeInvalidRequest = "INVALID_REQUEST"
 )
 
-// A MisuseError is a mistake of the caller: a wrong key, an unknown plan, an invalid subject. Nothing was
-// decided and nothing was counted. It is never turned into a fallback, because a mistake must not switch the
-// limiter off.
+// A MisuseError is a mistake of the caller: a wrong key, an unknown plan, an invalid subject.
+// Nothing was decided and nothing was counted. It is never turned into a fallback, because a
+// mistake must not switch the limiter off.
 type MisuseError struct {
 	Status    int    // the HTTP status; 0 if the client refused the call and sent nothing
 	Code      string // a stable name such as UNKNOWN_PLAN; empty if the answer was no problem document

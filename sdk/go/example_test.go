@@ -16,7 +16,8 @@ import (
 	"github.com/weir-dev/weir-go/weirtest"
 )
 
-// Every Go sample of the README and of docs/clients.md is in this file, in examples/ or in frameworks/, word for word, so that it compiles.
+// Every Go sample of the README and of docs/clients.md is in this file, in examples/ or in
+// frameworks/, word for word, so that it compiles.
 func TestSamplesCompile(t *testing.T) {
 	var source strings.Builder
 	for _, file := range []string{"example_test.go", "examples/first/main.go", "frameworks/frameworks_test.go"} {
@@ -43,7 +44,8 @@ func TestSamplesCompile(t *testing.T) {
 	}
 }
 
-// dedent removes all indentation and empty lines: a sample stands at the margin, its source inside a function.
+// dedent removes all indentation and empty lines: a sample stands at the margin, its source inside
+// a function.
 func dedent(s string) string {
 	var lines []string
 	for line := range strings.Lines(s) {

@@ -27,8 +27,9 @@ const (
 	headerReset           = "X-Ratelimit-Reset"
 )
 
-// CopyHeaders copies the decision's rate-limit headers to an answer. Where the answer already has some, of
-// another limiter, the stricter set stands: the longer Retry-After, then the smaller share left.
+// CopyHeaders copies the decision's rate-limit headers to an answer. Where the answer already has
+// some, of another limiter, the stricter set stands: the longer Retry-After, then the smaller share
+// left.
 func (d *Decision) CopyHeaders(to http.Header) {
 	if d.Headers == (Headers{}) {
 		return
@@ -98,8 +99,8 @@ func (h Headers) share() (share float64, known bool) {
 	return share, known
 }
 
-// parameters reads one parameter of each member of a list such as `"api";r=5;t=3, "login";r=1`. Members name
-// rules, so they hold neither commas nor semicolons.
+// parameters reads one parameter of each member of a list such as `"api";r=5;t=3, "login";r=1`.
+// Members name rules, so they hold neither commas nor semicolons.
 func parameters(list, parameter string) map[string]float64 {
 	values := map[string]float64{}
 	for member := range strings.SplitSeq(list, ",") {

@@ -9,8 +9,9 @@ import (
 
 const localEntries = 10_000
 
-// A local remembers the limits that decisions have shown, and counts a share of them in process while there is
-// no decision. It knows nothing of other processes: the share is what this one may allow.
+// A local remembers the limits that decisions have shown, and counts a share of them in process
+// while there is no decision. It knows nothing of other processes: the share is what this one may
+// allow.
 type local struct {
 	share float64
 
@@ -157,8 +158,8 @@ func (l *local) take(q *question, v *localVerdict, now time.Time) {
 
 func (v *localVerdict) allows() bool { return v.wait == N(0) }
 
-// before reports whether v decides rather than the other one: of denials the longest wait, else the smallest
-// share left.
+// before reports whether v decides rather than the other one: of denials the longest wait, else the
+// smallest share left.
 func (v *localVerdict) before(other *localVerdict, allowed bool) bool {
 	if allowed {
 		return float64(v.remaining)*float64(max(1, other.share)) < float64(other.remaining)*float64(max(1, v.share))

@@ -12,7 +12,8 @@ const (
 	memoryEntries = 10_000
 )
 
-// A memory holds denials of the server until they end, so that a caller who keeps asking costs nothing.
+// A memory holds denials of the server until they end, so that a caller who keeps asking costs
+// nothing.
 type memory struct {
 	held atomic.Int64 // entries; without any, no key needs to be built
 

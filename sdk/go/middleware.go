@@ -17,9 +17,9 @@ import (
 type Guard struct {
 	Checker Checker
 
-	// Subject says whom to limit. A request without a subject is a misuse, so that a missing one never switches
-	// the limiter off. Hash what the customer chooses freely with HashSubject: a value of more than 256
-	// bytes is a misuse too.
+	// Subject says whom to limit. A request without a subject is a misuse, so that a missing one
+	// never switches the limiter off. Hash what the customer chooses freely with HashSubject: a
+	// value of more than 256 bytes is a misuse too.
 	Subject func(r *http.Request) string
 
 	// Resource says what is asked for. The default is [Route].
@@ -37,21 +37,21 @@ type Guard struct {
 	// Skip lets requests pass without a check, health checks for example.
 	Skip func(r *http.Request) bool
 
-	// OnDenied answers a request that is denied. The rate-limit headers are set already. The default is
-	// [WriteDenied].
+	// OnDenied answers a request that is denied. The rate-limit headers are set already. The
+	// default is [WriteDenied].
 	OnDenied func(w http.ResponseWriter, r *http.Request, d Decision)
 
-	// OnMisuse answers a request whose check was a mistake of this application. The default logs the error to
-	// Logger and answers 500.
+	// OnMisuse answers a request whose check was a mistake of this application. The default logs
+	// the error to Logger and answers 500.
 	OnMisuse func(w http.ResponseWriter, r *http.Request, err error)
 
 	// Logger is where misuse is logged. The default is slog.Default.
 	Logger *slog.Logger
 }
 
-// Handler returns a handler that lets a request through to next if Weir allows it. It sets the rate-limit headers,
-// holds the request for the delay of a queue, and passes the request's traceparent on. Where two limiters guard the same
-// request, the stricter one's headers stand.
+// Handler returns a handler that lets a request through to next if Weir allows it. It sets the
+// rate-limit headers, holds the request for the delay of a queue, and passes the request's
+// traceparent on. Where two limiters guard the same request, the stricter one's headers stand.
 func (g Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if g.Skip != nil && g.Skip(r) {
@@ -124,8 +124,9 @@ func clockOf(checker Checker) clock {
 }
 
 // Route is the method and the route template of a request that an http.ServeMux has routed, such as
-// "GET /orders/{id}". Before routing, or with a router that sets no Request.Pattern, it is the method alone: a
-// path as the customer writes it must not become a resource, or every new path would start a new counter.
+// "GET /orders/{id}". Before routing, or with a router that sets no Request.Pattern, it is the
+// method alone: a path as the customer writes it must not become a resource, or every new path
+// would start a new counter.
 func Route(r *http.Request) string {
 	template := r.Pattern
 	if i := strings.IndexByte(template, '/'); i >= 0 { // after a method and a host
@@ -134,7 +135,8 @@ func Route(r *http.Request) string {
 	return r.Method
 }
 
-// RouteOf returns a function like [Route] for a guard in front of a mux, where the request is not routed yet.
+// RouteOf returns a function like [Route] for a guard in front of a mux, where the request is not
+// routed yet.
 func RouteOf(mux *http.ServeMux) func(r *http.Request) string {
 	return func(r *http.Request) string {
 		_, pattern := mux.Handler(r)
@@ -145,9 +147,9 @@ func RouteOf(mux *http.ServeMux) func(r *http.Request) string {
 	}
 }
 
-// WriteDenied answers a denied request with status 429 and a problem document (RFC 9457). If the fallback Deny
-// has answered instead of the server, the status is 503, because nobody is over a limit. It does not set the
-// rate-limit headers.
+// WriteDenied answers a denied request with status 429 and a problem document (RFC 9457). If the
+// fallback Deny has answered instead of the server, the status is 503, because nobody is over a
+// limit. It does not set the rate-limit headers.
 func WriteDenied(w http.ResponseWriter, _ *http.Request, d Decision) {
 	p := problemAnswer{Status: http.StatusTooManyRequests}
 	if d.Denial != nil {
@@ -197,8 +199,8 @@ func (e *DeniedError) Error() string {
 // DefaultMaxWait is how long a [Transport] waits for leave to send.
 const DefaultMaxWait = 10 * time.Second
 
-// A Transport limits outgoing HTTP requests: it sends each only when Weir allows it. Use it as the Transport of an
-// http.Client that calls a service with limits of its own. Checker is required.
+// A Transport limits outgoing HTTP requests: it sends each only when Weir allows it. Use it as the
+// Transport of an http.Client that calls a service with limits of its own. Checker is required.
 type Transport struct {
 	Checker Checker
 	Base    http.RoundTripper // the default is http.DefaultTransport
@@ -212,13 +214,13 @@ type Transport struct {
 	// Cost says how many units the request takes. The default is 1.
 	Cost func(r *http.Request) int64
 
-	// MaxWait is how long a request may wait until it is allowed, if its context does not end first. The default is
-	// DefaultMaxWait; a negative value never waits.
+	// MaxWait is how long a request may wait until it is allowed, if its context does not end
+	// first. The default is DefaultMaxWait; a negative value never waits.
 	MaxWait time.Duration
 }
 
-// RoundTrip waits until the request is allowed and sends it. The error is a [*DeniedError] if that would take too
-// long.
+// RoundTrip waits until the request is allowed and sends it. The error is a [*DeniedError] if that
+// would take too long.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := t.admit(r); err != nil {
 		if r.Body != nil {

@@ -55,7 +55,8 @@ func defaults() settings {
 // An Option changes a default of a client.
 type Option func(*settings)
 
-// WithTimeout sets how long a call may take, all in all. A context that ends earlier still ends the call.
+// WithTimeout sets how long a call may take, all in all. A context that ends earlier still ends the
+// call.
 func WithTimeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
 
 // WithConnectTimeout sets how long connecting may take.
@@ -64,8 +65,8 @@ func WithConnectTimeout(d time.Duration) Option { return func(s *settings) { s.c
 // WithOnFailure sets who answers when the server has not decided.
 func WithOnFailure(f OnFailure) Option { return func(s *settings) { s.onFailure = f } }
 
-// WithLocalShare sets the share of each limit, greater than 0 and up to 1, that this process allows with the
-// fallback Local. With n processes, 1/n keeps the sum within the limit.
+// WithLocalShare sets the share of each limit, greater than 0 and up to 1, that this process allows
+// with the fallback Local. With n processes, 1/n keeps the sum within the limit.
 func WithLocalShare(share float64) Option { return func(s *settings) { s.localShare = share } }
 
 // WithoutBreaker sends every call, however many have failed.
@@ -74,17 +75,17 @@ func WithoutBreaker() Option { return func(s *settings) { s.breaker = false } }
 // WithoutDenialMemory asks the server even while a denial is known to hold.
 func WithoutDenialMemory() Option { return func(s *settings) { s.denialMemory = false } }
 
-// WithBatching sends checks that are asked while another one is under way together, up to 100 in one
-// request. A caller alone never waits for others. Batched decisions carry the X-RateLimit headers and
-// Retry-After, but not those of the IETF draft.
+// WithBatching sends checks that are asked while another one is under way together, up to 100 in
+// one request. A caller alone never waits for others. Batched decisions carry the X-RateLimit
+// headers and Retry-After, but not those of the IETF draft.
 func WithBatching() Option { return func(s *settings) { s.batching = true } }
 
-// WithTransport replaces the HTTP transport, and with it the connect timeout and the tuning of connections. It must
-// not retry by itself.
+// WithTransport replaces the HTTP transport, and with it the connect timeout and the tuning of
+// connections. It must not retry by itself.
 func WithTransport(t http.RoundTripper) Option { return func(s *settings) { s.transport = t } }
 
-// WithLogger sets where the one warning goes that the client logs when its breaker opens. The default is
-// slog.Default.
+// WithLogger sets where the one warning goes that the client logs when its breaker opens. The
+// default is slog.Default.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.logger = l } }
 
 // WithHooks adds hooks for metrics, traces and logs.
@@ -143,8 +144,8 @@ func validateKey(key string) *MisuseError {
 	return nil
 }
 
-// newTransport is tuned for many callers and one server: connections are kept, and none is opened for longer
-// than the caller waits.
+// newTransport is tuned for many callers and one server: connections are kept, and none is opened
+// for longer than the caller waits.
 func newTransport(s *settings) *http.Transport {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -161,14 +162,15 @@ func newTransport(s *settings) *http.Transport {
 	}
 }
 
-// Hooks are told what a client does. Each may be nil. They are called by the caller's goroutine, so they must be quick.
+// Hooks are told what a client does. Each may be nil. They are called by the caller's goroutine, so
+// they must be quick.
 type Hooks struct {
-	// Begin is called before a call and may return another context, one that carries a span for example. The
-	// function that it returns, if any, is called with the result.
+	// Begin is called before a call and may return another context, one that carries a span for
+	// example. The function that it returns, if any, is called with the result.
 	Begin func(ctx context.Context, call Call) (context.Context, func(Result))
 
-	// Inject may add headers to a request, such as traceparent. The context is the one that Begin returned. It is
-	// not called for automatic batches, which belong to many callers.
+	// Inject may add headers to a request, such as traceparent. The context is the one that Begin
+	// returned. It is not called for automatic batches, which belong to many callers.
 	Inject func(ctx context.Context, header http.Header)
 
 	// BreakerChanged is called when the circuit breaker changes its state.
@@ -190,8 +192,8 @@ type Result struct {
 
 type traceparentKey struct{}
 
-// ContextWithTraceparent returns a context whose checks carry a W3C traceparent. The middleware does this with
-// the header of the incoming request.
+// ContextWithTraceparent returns a context whose checks carry a W3C traceparent. The middleware
+// does this with the header of the incoming request.
 func ContextWithTraceparent(ctx context.Context, traceparent string) context.Context {
 	if traceparent == "" {
 		return ctx

@@ -13,10 +13,12 @@ import (
 	"time"
 )
 
-// patience is how long anything may take that a test awaits. No test that passes waits for all of it.
+// patience is how long anything may take that a test awaits. No test that passes waits for all of
+// it.
 const patience = 30 * time.Second
 
-// An action is what the scripted server does with one request. The README of the suite describes the fields.
+// An action is what the scripted server does with one request. The README of the suite describes
+// the fields.
 type action struct {
 	Use        string             `json:"use"`
 	Status     int                `json:"status"`
@@ -152,7 +154,8 @@ func (s *scripted) release() {
 	close(s.released)
 }
 
-// converse reads requests from a connection and plays an action for each, until one ends the connection.
+// converse reads requests from a connection and plays an action for each, until one ends the
+// connection.
 func (s *scripted) converse(conn net.Conn) {
 	reader := bufio.NewReader(conn)
 	for {
@@ -278,7 +281,8 @@ func (s *scripted) results(entries [][]any) []byte {
 	return body
 }
 
-// bodyOf merges the change into the fixture's body where both are objects, and returns the bytes to send.
+// bodyOf merges the change into the fixture's body where both are objects, and returns the bytes to
+// send.
 func bodyOf(t *testing.T, base, change json.RawMessage) []byte {
 	if change == nil {
 		change = base

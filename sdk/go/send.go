@@ -47,16 +47,16 @@ func (a *answer) release() {
 	}
 }
 
-// sendCheck sends one question and reads the decision. With an idempotency key it is sent once more if the connection
-// failed before an answer began.
+// sendCheck sends one question and reads the decision. With an idempotency key it is sent once more
+// if the connection failed before an answer began.
 func (c *Client) sendCheck(ctx context.Context, q *question) (Decision, error) {
 	body := q.appendJSON(make([]byte, 0, 96+len(q.Subject)+len(q.Resource)))
 	h := c.header(2)
 	c.inject(ctx, h)
 	var began atomic.Bool // an answer
 	if q.IdempotencyKey != "" {
-		// Spelled like this, net/http does not find the key and does not resend the request by itself. On
-		// the wire letter case means nothing.
+		// Spelled like this, net/http does not find the key and does not resend the request by
+		// itself. On the wire letter case means nothing.
 		h["idempotency-key"] = []string{q.IdempotencyKey}
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotFirstResponseByte: func() { began.Store(true) }})
 	}
@@ -126,14 +126,15 @@ func (c *Client) header(more int) http.Header {
 	return h
 }
 
-// exchange sends one request and reads the whole answer. It goes to the transport directly: http.Client would follow
-// redirects, and a check that is redirected shows the key to somebody else.
+// exchange sends one request and reads the whole answer. It goes to the transport directly:
+// http.Client would follow redirects, and a check that is redirected shows the key to somebody
+// else.
 func (c *Client) exchange(ctx context.Context, to *url.URL, h http.Header, body []byte, most int64) (*answer, error) {
 	r := (&http.Request{
 		Method: http.MethodPost, URL: to, Host: to.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: h,
 		ContentLength: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body)),
-		// With this, net/http may use another connection if the first was found closed before a byte was written.
-		// It does not resend what was written, because POST is not idempotent.
+		// With this, net/http may use another connection if the first was found closed before a
+		// byte was written. It does not resend what was written, because POST is not idempotent.
 		GetBody: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil },
 	}).WithContext(ctx)
 	response, err := c.transport.RoundTrip(r)
@@ -185,14 +186,15 @@ func failureOf(ctx context.Context, err error) error {
 // errTimeout is why a context ends whose call has used up the client's timeout.
 var errTimeout = errors.New("the timeout of the client has passed")
 
-// timedOut is the failure of a call whose context has met its deadline: the client's timeout or the caller's own.
+// timedOut is the failure of a call whose context has met its deadline: the client's timeout or the
+// caller's own.
 func timedOut(ctx context.Context) *NoDecision {
 	cause := context.Cause(ctx)
 	return &NoDecision{Cause: CauseTimeout, Err: cause, callersDeadline: cause != errTimeout}
 }
 
-// undecided returns the misuse or the failure that the status stands for, or nil for 200 and for a 429 that may be a
-// decision.
+// undecided returns the misuse or the failure that the status stands for, or nil for 200 and for a
+// 429 that may be a decision.
 func (a *answer) undecided() error {
 	switch a.status {
 	case http.StatusOK:
@@ -220,7 +222,8 @@ type problem struct {
 	Errors    []FieldError `json:"errors"`
 }
 
-// problem reads the answer's problem document. What is none leaves all fields empty: the status decides.
+// problem reads the answer's problem document. What is none leaves all fields empty: the status
+// decides.
 func (a *answer) problem() problem {
 	var p problem
 	if json.Unmarshal(a.body.Bytes(), &p) != nil {

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// These tests ask a real server. In the repository of Weir, make test-clients runs them; tests/withserver starts the
-// server and sets the environment.
+// These tests ask a real server. In the repository of Weir, make test-clients runs them;
+// tests/withserver starts the server and sets the environment.
 
 func environment(t *testing.T, name string) string {
 	value := os.Getenv(name)
@@ -29,7 +29,8 @@ func environment(t *testing.T, name string) string {
 	return value
 }
 
-// realClient is a client of the real server. Its timeout is long, so that a busy machine fails no test of decisions.
+// realClient is a client of the real server. Its timeout is long, so that a busy machine fails no
+// test of decisions.
 func realClient(t *testing.T, options ...Option) *Client {
 	options = append([]Option{WithTimeout(patience), WithConnectTimeout(patience), WithLogger(quiet())}, options...)
 	client, err := New(environment(t, "WEIR_TEST_URL"), environment(t, "WEIR_TEST_KEY"), options...)
@@ -264,7 +265,8 @@ func serverPid(t *testing.T) int {
 	return pid
 }
 
-// A server that hangs costs callers the timeout until the breaker opens, then nothing. When it answers again, decisions continue.
+// A server that hangs costs callers the timeout until the breaker opens, then nothing. When it
+// answers again, decisions continue.
 func TestServerHangs(t *testing.T) {
 	client, ctx := realClient(t, WithTimeout(DefaultTimeout)), context.Background()
 	pid := serverPid(t)

@@ -371,7 +371,8 @@ func (p *play) call(ctx context.Context, name string, raw json.RawMessage) callR
 	return r
 }
 
-// compare compares what a call returned and what can be seen from outside. r is nil where no call was made.
+// compare compares what a call returned and what can be seen from outside. r is nil where no call
+// was made.
 func (p *play) compare(name string, e *expectation, r *callResult) {
 	p.t.Helper()
 	if e == nil {

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Wait asks until the check is allowed, holds it for the delay of a queue, and returns. It waits no longer than the
-// context's deadline: a denial that would outlast it is returned at once, as is one that no wait cures. Look at
-// Decision.Allowed.
+// Wait asks until the check is allowed, holds it for the delay of a queue, and returns. It waits no
+// longer than the context's deadline: a denial that would outlast it is returned at once, as is one
+// that no wait cures. Look at Decision.Allowed.
 //
-// If an allowed check must be held beyond the deadline, the error is context.DeadlineExceeded: the units are
-// used, but the caller must not proceed.
+// If an allowed check must be held beyond the deadline, the error is context.DeadlineExceeded: the
+// units are used, but the caller must not proceed.
 func (c *Client) Wait(ctx context.Context, check Check) (Decision, error) {
 	deadline, has := ctx.Deadline()
 	return c.waitUntil(ctx, check, deadline, has)
@@ -59,7 +59,8 @@ func (c *Client) hold(ctx context.Context, d Decision, fits func(time.Duration) 
 	return d, nil
 }
 
-// deadlineOr returns nil if the deadline passed during a sleep that should have fitted: the last denial stands.
+// deadlineOr returns nil if the deadline passed during a sleep that should have fitted: the last
+// denial stands.
 func deadlineOr(err error, d Decision) error {
 	if err == context.DeadlineExceeded {
 		return nil

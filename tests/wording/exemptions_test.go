@@ -20,11 +20,9 @@ var exemptions = map[string][]string{
 		"hear of",
 		"the same as a table",
 		"whoever",
-		"wide comment",
 	},
 	"internal/check": {
 		"is away",
-		"wide comment",
 	},
 	"internal/dashboard": {
 		"all the same",
@@ -49,7 +47,6 @@ var exemptions = map[string][]string{
 		"while one types",
 		"while the counters",
 		"whoever",
-		"wide comment",
 		"worked out",
 	},
 	"internal/engine": {
@@ -73,18 +70,13 @@ var exemptions = map[string][]string{
 		"went on",
 		"whoever",
 		"whole again",
-		"wide comment",
 		"works out",
 	},
-	"internal/limit": {
-		"wide comment",
-	},
-	"internal/once": {
+	"internal/engine/redis/lua/evaluate_many.lua": {
 		"wide comment",
 	},
 	"internal/recent": {
 		"stranger",
-		"wide comment",
 	},
 	"internal/tenants": {
 		"all the same",
@@ -114,15 +106,8 @@ var exemptions = map[string][]string{
 		"where there is one",
 		"whoever",
 		"whole again",
-		"wide comment",
 		"worked out",
 		"works out",
-	},
-	"internal/usage": {
-		"wide comment",
-	},
-	"sdk/go": {
-		"wide comment",
 	},
 }
 

@@ -69,7 +69,8 @@ func giveCosts(r *rand.Rand, call *engine.Call) {
 	}
 }
 
-// randomWindows returns windows of all calendar units in one zone, of the calendar or from an anchor.
+// randomWindows returns windows of all calendar units in one zone, of the calendar or from an
+// anchor.
 func randomWindows(r *rand.Rand) map[limit.Calendar]*limit.CalendarWindows {
 	name := pick(r, "UTC", "UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu",
 		"America/Santiago", "Pacific/Apia", "Africa/Cairo", "America/St_Johns")
@@ -93,8 +94,8 @@ func randomWindows(r *rand.Rand) map[limit.Calendar]*limit.CalendarWindows {
 	return all
 }
 
-// aroundOrBeside returns bounds that hold an instant, as an instance computes them whose clock is right
-// or off.
+// aroundOrBeside returns bounds that hold an instant, as an instance computes them whose clock is
+// right or off.
 func aroundOrBeside(r *rand.Rand, windows *limit.CalendarWindows, now int64) *limit.Bounds {
 	if off := windows.Around(max(1, now+pick[int64](r, -1, 1)*r.Int64N(40*86_400_000))); off.Contain(now) {
 		return off
@@ -106,8 +107,9 @@ func aroundOrBeside(r *rand.Rand, windows *limit.CalendarWindows, now int64) *li
 // weeks, the engines take what is stored for foreign.
 const mostBackMS = 30 * 86_400_000
 
-// inGroup makes c one that may be kept in a group, and at times is asked for by its own key instead,
-// as that of a rule which leaves its group or joins it. An engine must not show the difference.
+// inGroup makes c one that may be kept in a group, and at times is asked for by its own key
+// instead, as that of a rule which leaves its group or joins it. An engine must not show the
+// difference.
 func inGroup(r *rand.Rand, c *engine.Counter, group, id string) {
 	switch c.Numbers.Algorithm {
 	case limit.SlidingWindowCounter, limit.FixedWindow, limit.FixedWindowFirstHit:

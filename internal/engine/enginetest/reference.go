@@ -24,8 +24,8 @@ type record struct {
 	whole  *big.Rat // buckets: the instant of being whole
 	limit  int64    // buckets: at the last charge
 	mark   int64    // end of a penalty
-	// The last counted fixed window, its number from 1, and where it begins and ends by the schedule
-	// that the rule had in the last call.
+	// The last counted fixed window, its number from 1, and where it begins and ends by the
+	// schedule that the rule had in the last call.
 	window     int
 	start, end int64
 }

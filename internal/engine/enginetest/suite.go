@@ -266,7 +266,8 @@ func testAllOrNothing(t *testing.T, eng engine.Engine) {
 	}
 }
 
-// Checks that are decided as one may have different costs. Each counter is charged its own, or none is.
+// Checks that are decided as one may have different costs. Each counter is charged its own, or none
+// is.
 func testCostPerCounter(t *testing.T, eng engine.Engine) {
 	for _, a := range limit.Algorithms {
 		prefix := Prefix()

@@ -27,8 +27,8 @@ func remains(tb testing.TB, eng engine.Engine, nowMS int64, c engine.Counter, n 
 	return ask(tb, eng, nowMS, 0, c).Outcome.Verdicts[0]
 }
 
-// The used share of the quota stays, rounded up, once for each name; a reset leaves nothing, penalties
-// included.
+// The used share of the quota stays, rounded up, once for each name; a reset leaves nothing,
+// penalties included.
 func testAmend(t *testing.T, eng engine.Engine) {
 	for _, a := range limit.Algorithms {
 		from, to := five(a), five(a)

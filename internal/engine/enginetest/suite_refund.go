@@ -135,7 +135,8 @@ func testRefundLate(t *testing.T, eng engine.Engine) {
 	}
 }
 
-// past reports whether an engine need not know any more what call charged: the reference never forgets.
+// past reports whether an engine need not know any more what call charged: the reference never
+// forgets.
 func past(call *engine.Call, now int64) bool {
 	n, ground := call.Counters[0].Numbers, groundOf(call, 0)
 	switch n.Algorithm {

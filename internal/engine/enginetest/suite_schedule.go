@@ -45,9 +45,9 @@ func scheduled(tb testing.TB, grouped bool, key, zone, anchor string, nowMS int6
 	return []engine.Counter{c, other}
 }
 
-// A changed zone or anchor keeps what was used in the open window, which ends when the new one does:
-// whether a check is allowed, denied or asks for nothing, and also after the instant at which the
-// window would have ended before the change.
+// A changed zone or anchor keeps what was used in the open window, which ends when the new one
+// does: whether a check is allowed, denied or asks for nothing, and also after the instant at which
+// the window would have ended before the change.
 func testSchedule(t *testing.T, eng engine.Engine) {
 	for _, grouped := range []bool{false, true} {
 		key := Prefix() + "scheduled"

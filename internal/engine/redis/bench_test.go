@@ -69,8 +69,8 @@ func BenchmarkEvaluateRedisAlone(b *testing.B) {
 	require.NoError(b, call.Err)
 }
 
-// BenchmarkRulesInRedis asks for 10 000 subjects under rules with windows of one minute and more, that
-// are in a group and that are not. redis-us/op is the CPU time of Redis, by its own account.
+// BenchmarkRulesInRedis asks for 10 000 subjects under rules with windows of one minute and more,
+// that are in a group and that are not. redis-us/op is the CPU time of Redis, by its own account.
 func BenchmarkRulesInRedis(b *testing.B) {
 	client := redisClient(b)
 	eng := redisengine.New(client, redisOptions())

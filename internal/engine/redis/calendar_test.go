@@ -16,7 +16,8 @@ import (
 )
 
 // Three instances, two of whose clocks are hours off, with 64 clients each, ask one counter while a
-// day in Berlin ends, the one on which the clock is set back. Each day admits its limit, to the unit.
+// day in Berlin ends, the one on which the clock is set back. Each day admits its limit, to the
+// unit.
 func TestCalendarWindowEndsExactly(t *testing.T) {
 	const (
 		limitOfDay = 700
@@ -63,7 +64,8 @@ func TestCalendarWindowEndsExactly(t *testing.T) {
 					if !call.Outcome.Allowed {
 						continue
 					}
-					// A call that was sent before midnight may come after one of the next day: then it counts there.
+					// A call that was sent before midnight may come after one of the next day: then
+					// it counts there.
 					switch call.Outcome.Verdicts[0].ResetMS {
 					case midnight:
 						admitted[0].Add(1)

@@ -73,8 +73,8 @@ func New(client redis.UniversalClient, o Options) *Engine {
 	return e
 }
 
-// Repaired returns how many foreign values (unreadable or out of range, and some of those of another
-// type) were found in the place of a counter and overwritten.
+// Repaired returns how many foreign values (unreadable or out of range, and some of those of
+// another type) were found in the place of a counter and overwritten.
 func (e *Engine) Repaired() int64 { return e.repaired.Load() }
 
 // ScriptLoads returns how many times a script was sent as text, because it was new or because
@@ -90,8 +90,8 @@ var (
 // ctx does carries its outcome; the rest carries Err, and may have been counted or not.
 // A pipeline that is under way is not cut off when ctx ends: others may share it.
 //
-// A call whose calendar windows are not those of Redis's time was refused, and counted nothing. It is
-// given the windows of the time that Redis told, and is evaluated once more, after the others.
+// A call whose calendar windows are not those of Redis's time was refused, and counted nothing. It
+// is given the windows of the time that Redis told, and is evaluated once more, after the others.
 func (e *Engine) Evaluate(ctx context.Context, calls ...*engine.Call) {
 	e.evaluate(ctx, calls)
 	var again []*engine.Call

@@ -303,8 +303,8 @@ func TestRedisValuesAreSmall(t *testing.T) {
 	require.LessOrEqual(t, used, int64(56))
 }
 
-// A counter is added to where it stands; it must go on expiring, when another script made it too, and
-// a number that is spelled in another way must not fail the checks that share its run.
+// A counter is added to where it stands; it must go on expiring, when another script made it too,
+// and a number that is spelled in another way must not fail the checks that share its run.
 func TestRedisAddsInPlace(t *testing.T) {
 	ctx := context.Background()
 	client := redisClient(t)

@@ -99,7 +99,8 @@ func TestGroupsCountExactly(t *testing.T) {
 	require.Zero(t, eng.Repaired())
 }
 
-// A group must go when nothing in it counts any more, and not before; who is denied changes nothing.
+// A group must go when nothing in it counts any more, and not before; who is denied changes
+// nothing.
 func TestGroupExpires(t *testing.T) {
 	ctx := context.Background()
 	client := redisClient(t)

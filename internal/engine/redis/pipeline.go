@@ -12,8 +12,8 @@ import (
 	"weir/internal/limit"
 )
 
-// pipeline is what one round trip carries: runs of evaluate_many.lua, each for many calls, and runs of evaluate_one.lua,
-// each for one. It is used again and again.
+// pipeline is what one round trip carries: runs of evaluate_many.lua, each for many calls, and runs
+// of evaluate_one.lua, each for one. It is used again and again.
 type pipeline struct {
 	engine *Engine
 	cmds   []*scriptCmd
@@ -44,8 +44,8 @@ func (c *scriptCmd) build(text bool) {
 	c.cmd = redis.NewStringCmd(context.Background(), c.args...)
 }
 
-// load takes requests on. The calls of each stay in order; those of different requests were asked at
-// once, so any order of them is right, and most of them share one run.
+// load takes requests on. The calls of each stay in order; those of different requests were asked
+// at once, so any order of them is right, and most of them share one run.
 func (p *pipeline) load(reqs []*request) {
 	for _, r := range reqs {
 		after := -1 // the command behind which the request's next call must be
@@ -110,8 +110,8 @@ func (p *pipeline) addOne(r *request, c *sentCall) {
 	p.cmds = append(p.cmds, &scriptCmd{script: p.engine.scripts.of(c.algorithms), args: args, call: c})
 }
 
-// run sends the commands in one pipeline and waits for the replies. A script that the server does not
-// know is sent once more, as text; nothing else is repeated.
+// run sends the commands in one pipeline and waits for the replies. A script that the server does
+// not know is sent once more, as text; nothing else is repeated.
 //
 // Calls of one request stay in order, except where the server forgets some of its scripts while
 // it works through them.
@@ -400,8 +400,8 @@ func (h *manyRun) deliver(reply string, err error) (repaired int64) {
 	return readUint(reply[6:manyHeadBytes])
 }
 
-// locate finds the groups' parts of the reply. One that is not of the right form, whatever it is, is
-// errReply.
+// locate finds the groups' parts of the reply. One that is not of the right form, whatever it is,
+// is errReply.
 func (h *manyRun) locate(reply string) error {
 	if len(reply) < manyHeadBytes || readUint(reply[:6]) > limit.MaxInstantMS {
 		return errReply

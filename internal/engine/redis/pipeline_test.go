@@ -35,7 +35,8 @@ func commandCalls(t *testing.T, client redis.UniversalClient, command string) in
 	return 0
 }
 
-// hotCounters are counters of every algorithm that equal calls are put together for, with room for limit.
+// hotCounters are counters of every algorithm that equal calls are put together for, with room for
+// limit.
 func hotCounters(prefix string, lim int64) []engine.Counter {
 	var counters []engine.Counter
 	for _, a := range limit.Algorithms {
@@ -70,8 +71,9 @@ func TestEqualCallsAreOne(t *testing.T) {
 	}
 }
 
-// What shares a pipeline is decided as if one had come after the other: in some order, but the calls
-// of one request in theirs. Two engines that are asked the same in that order answer the same.
+// What shares a pipeline is decided as if one had come after the other: in some order, but the
+// calls of one request in theirs. Two engines that are asked the same in that order answer the
+// same.
 func TestTogetherIsInOrder(t *testing.T) {
 	ctx := context.Background()
 	eng := redisengine.New(redisClient(t), redisOptions())
@@ -140,7 +142,8 @@ func TestRequestStaysInOrder(t *testing.T) {
 	}
 }
 
-// In a Cluster a script may touch one slot only; tenants are in many, and share pipelines all the same.
+// In a Cluster a script may touch one slot only; tenants are in many, and share pipelines all the
+// same.
 func TestRedisCluster(t *testing.T) {
 	ctx := context.Background()
 	server := testenv.StartRedis(t, "cluster-enabled yes")

@@ -9,8 +9,8 @@ import (
 	"weir/internal/engine"
 )
 
-// A silent store is given up at the deadline, after one late look; a busy one is waited for, until it
-// has been silent as long or the patience is at its end.
+// A silent store is given up at the deadline, after one late look; a busy one is waited for, until
+// it has been silent as long or the patience is at its end.
 func TestPulse(t *testing.T) {
 	const patience = time.Hour // so long that the time this test takes is nothing beside it
 	more := func(elapsed, silence time.Duration, first bool) time.Duration {

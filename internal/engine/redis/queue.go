@@ -11,13 +11,13 @@ import (
 )
 
 // exchangeFunc sends requests, waits until each has its replies or errors, and reports whether
-// the last was answered. It stops waiting for a silent store when ctx ends, and for a busy one later
-// (pulse).
+// the last was answered. It stops waiting for a silent store when ctx ends, and for a busy one
+// later (pulse).
 type exchangeFunc func(ctx context.Context, reqs []*request) (answered bool)
 
 // queue lets requests share pipelines. No request waits for a batch to fill: a request that
-// finds a pipeline free is sent at once, by its own goroutine, with those that are waiting. Requests
-// that arrive while all pipelines are in use travel together in the next one.
+// finds a pipeline free is sent at once, by its own goroutine, with those that are waiting.
+// Requests that arrive while all pipelines are in use travel together in the next one.
 type queue struct {
 	exchange  exchangeFunc
 	deadline  time.Duration // of a request, waiting included, and of a pipeline
@@ -73,7 +73,8 @@ func (q *queue) send(ctx context.Context, r *request) error {
 }
 
 // lead sends the waiting requests in the goroutine of a caller, whose own request is among them
-// unless another pipeline has just taken it. If more requests have arrived, another goroutine goes on.
+// unless another pipeline has just taken it. If more requests have arrived, another goroutine goes
+// on.
 func (q *queue) lead() {
 	var b batch
 	// Let other callers run first: an exchange costs hardly more with their requests.
@@ -93,8 +94,8 @@ func (q *queue) run() {
 	}
 }
 
-// exchangeBatch exchanges a batch and reports whether more is to be sent; if not, it has released the
-// pipeline.
+// exchangeBatch exchanges a batch and reports whether more is to be sent; if not, it has released
+// the pipeline.
 func (q *queue) exchangeBatch(b *batch) (more bool) {
 	if q.exchange(deadlineContext{time.Now().Add(q.deadline)}, b.reqs) {
 		q.life.beat()
@@ -112,8 +113,8 @@ func (q *queue) exchangeBatch(b *batch) (more bool) {
 	return more
 }
 
-// take moves waiting requests, up to maxBatch calls, into a batch. If there is none, it releases the
-// pipeline and reports false.
+// take moves waiting requests, up to maxBatch calls, into a batch. If there is none, it releases
+// the pipeline and reports false.
 func (q *queue) take(b *batch) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -45,7 +45,8 @@ func (e *Engine) Refund(ctx context.Context, refunds ...*engine.Refund) {
 	}
 }
 
-// sendRefunds runs refund.lua by a command and returns the refunds whose script the server does not know.
+// sendRefunds runs refund.lua by a command and returns the refunds whose script the server does not
+// know.
 func (e *Engine) sendRefunds(ctx context.Context, refunds []*engine.Refund, command, script string) (unknown []*engine.Refund) {
 	if len(refunds) == 0 {
 		return nil

@@ -58,7 +58,8 @@ type keyEntry struct {
 
 func newRequest() *request { return &request{done: make(chan struct{}, 1)} }
 
-// maxManyCounters is how many counters a call may have for evaluate_many.lua, which counts them in a byte.
+// maxManyCounters is how many counters a call may have for evaluate_many.lua, which counts them in
+// a byte.
 const maxManyCounters = 255
 
 func (r *request) add(c *engine.Call) {

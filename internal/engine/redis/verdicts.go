@@ -7,8 +7,9 @@ import (
 	"weir/internal/limit"
 )
 
-// verdicts works out the outcome of c from the reply of evaluate_many.lua: the state before all calls
-// that are equal to this one, and how many of them were allowed. The arithmetic is that of package limit.
+// verdicts works out the outcome of c from the reply of evaluate_many.lua: the state before all
+// calls that are equal to this one, and how many of them were allowed. The arithmetic is that of
+// package limit.
 func (r *request) verdicts(c *engine.Call, s *sentCall) error {
 	count := len(c.Counters)
 	out := &c.Outcome

@@ -1,5 +1,5 @@
-// Package weirotel connects a Weir client to OpenTelemetry: a span and three metrics for each call, and the trace
-// passed on to the server.
+// Package weirotel connects a Weir client to OpenTelemetry: a span and three metrics for each call,
+// and the trace passed on to the server.
 //
 //	hooks, err := weirotel.Hooks()
 //	client, err := weir.New(url, key, weir.WithHooks(hooks))
@@ -39,8 +39,8 @@ func WithTracerProvider(p trace.TracerProvider) Option { return func(s *settings
 // WithMeterProvider sets where metrics go. The default is the global provider.
 func WithMeterProvider(p metric.MeterProvider) Option { return func(s *settings) { s.meters = p } }
 
-// Hooks returns hooks for weir.WithHooks. Metrics: weir.client.duration (seconds, by call and outcome),
-// weir.client.checks (by outcome, source and cause) and weir.client.breaker.openings.
+// Hooks returns hooks for weir.WithHooks. Metrics: weir.client.duration (seconds, by call and
+// outcome), weir.client.checks (by outcome, source and cause) and weir.client.breaker.openings.
 func Hooks(options ...Option) (weir.Hooks, error) {
 	s := settings{tracers: otel.GetTracerProvider(), meters: otel.GetMeterProvider(), propagator: propagation.TraceContext{}}
 	for _, option := range options {
@@ -88,8 +88,8 @@ func Hooks(options ...Option) (weir.Hooks, error) {
 	}, nil
 }
 
-// outcomeOf is how a whole call ended. A call of several checks without an error is a decision unless none of them
-// was decided.
+// outcomeOf is how a whole call ended. A call of several checks without an error is a decision
+// unless none of them was decided.
 func outcomeOf(r weir.Result) string {
 	var misuse *weir.MisuseError
 	switch {

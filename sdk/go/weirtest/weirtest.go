@@ -1,4 +1,5 @@
-// Package weirtest has a fake of the Weir client for tests of code that asks Weir. It needs no server.
+// Package weirtest has a fake of the Weir client for tests of code that asks Weir. It needs no
+// server.
 package weirtest
 
 import (

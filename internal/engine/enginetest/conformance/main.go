@@ -4,8 +4,8 @@
 //	go run ./internal/engine/enginetest/conformance -redis URL DIR
 //
 // It takes every .json file under DIR, prints each difference, the counts of each file and
-// engine, and as its last line "N passed, M failed" (cases and rows, both engines together, and rows
-// of bounds by themselves). It exits with 1 if something failed or there was nothing to run.
+// engine, and as its last line "N passed, M failed" (cases and rows, both engines together, and
+// rows of bounds by themselves). It exits with 1 if something failed or there was nothing to run.
 package main
 
 import (

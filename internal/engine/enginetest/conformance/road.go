@@ -76,7 +76,8 @@ func (r *road) run(b enginetest.Bounds) []enginetest.Failure {
 	return failures
 }
 
-// policy compiles the policy of a tenant that has the row's rule, and a subject with the row's anchor.
+// policy compiles the policy of a tenant that has the row's rule, and a subject with the row's
+// anchor.
 func (r *road) policy(b enginetest.Bounds) (*check.Policy, error) {
 	window, err := limit.ParseWindow(b.Window)
 	if err != nil {

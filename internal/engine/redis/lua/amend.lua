@@ -1,13 +1,14 @@
--- Changes counters once because the numbers of their subject have become others (engine.Amendment).
+-- Changes counters once because the limits of their subject changed (engine.Amendment).
 --
 -- KEYS     a mark that this was done; for each counter its key and that of its penalty mark
 -- ARGV[1]  the instant in milliseconds 6 (0: this server's clock), reset 1; then for each counter
---          algorithm 1, limit 7, window 5, extra 5 and id 9 as in evaluate_one.lua, the limit from now on
---          7 and, of a bucket, the burst from now on 5; all packed little-endian
--- reply    1, or 0 where it was done before
+--          algorithm 1, limit 7, window 5, extra 5 and id 9 as in evaluate_one.lua, the new limit 7
+--          and, for a bucket, the new burst 5; all packed little-endian
+-- reply    1, or 0 if this was done before
 --
--- The used share of the quota stays: counts change by the ratio of the limits, the time until a bucket is
--- full by that of the limits and that of the bursts. All are rounded up. The twin is scale.go.
+-- The used share of the quota stays the same. Counts are scaled by the ratio of the limits, and
+-- the time until a bucket is full by the ratios of the limits and of the bursts. Results are
+-- rounded up. The twin is scale.go.
 
 local MARK_LIFE = 30 * 86400000
 

@@ -1,28 +1,29 @@
--- Decides one call on counters of any algorithm, with penalties: reads all counters, decides all, and
--- only then writes. Calls whose counters are all compact and have one cost take evaluate_many.lua
--- instead.
+-- Decides one call on counters of any algorithm, with penalties: reads all counters, decides all,
+-- and only then writes. Calls whose counters are all compact and have one cost take
+-- evaluate_many.lua instead.
 --
 -- KEYS     for each counter its key, followed by the key of its penalty mark if its rule has a
 --          penalty. The one key that is not named here is that of a group (group.lua).
 -- ARGV[1]  the instant in milliseconds 6 bytes (0: this server's clock), dry run 1; then for each
---          counter algorithm 1 (the numbers are those of limit.Algorithm), shadow 1, cost 7, limit 7,
---          window 5, extra 5 (burst, length of a sub-bucket or base of a counter), penalty 4, bounds 1
---          (which of ARGV[2], counted from 1; 0 for all but calendar windows), id 9 (group.lua; zeros:
---          none); all packed little-endian, as everything below
+--          counter algorithm 1 (the numbers are those of limit.Algorithm), shadow 1, cost 7,
+--          limit 7, window 5, extra 5 (burst, length of a sub-bucket or base of a counter),
+--          penalty 4, bounds 1 (which of ARGV[2], counted from 1; 0 for all but calendar windows),
+--          id 9 (group.lua; zeros: none); all packed little-endian, like everything below
 -- ARGV[2]  for each calendar window two windows, one after the other: the start of the first 6, its
 --          end 6, the end of the second 6
--- reply    one string: the instant of the decision 6, allowed 1 (2: the instant is in neither window
---          of a calendar counter; nothing was changed, and nothing follows); then for each counter flags 1
---          (1 admits, 2 cost exceeds the quota, 4 penalty runs, 8 a foreign value was
---          overwritten), remaining 7, wait 6 (0 where it admits or never will), instant of
---          being whole 6, instant of one unit more 6, delay 5
+-- reply    one string: the instant of the decision 6, allowed 1 (2: the instant is in neither
+--          window of a calendar counter; nothing was changed, and nothing follows); then for each
+--          counter flags 1 (1 allows, 2 cost exceeds the quota, 4 penalty runs, 8 an invalid value
+--          was overwritten), remaining 7, wait 6 (0 if it allows or never will), instant at which
+--          the full quota is available 6, instant at which one more unit is available 6, delay 5
 --
 -- A penalty mark is version 1 byte and the instant of its end 6.
 --
--- Example: a token bucket of burst 5, 1 a second, is empty since now; a call costs 2.
+-- Example: a token bucket of burst 5, 1 per second, has just become empty; a call costs 2.
 --   KEYS     { "w{..}key" }
 --   ARGV[1]  0, 0; one counter: 6 (token_bucket), 0, cost 2, 1, 1000, 5, 0, 0, nine zeros
---   reply    now; allowed 0; flags 0, remaining 0, wait 2000, full in 5000 ms, one more in 1000 ms, 0
+--   reply    now; allowed 0; flags 0, remaining 0, wait 2000, full in 5000 ms, one more in 1000 ms,
+--            delay 0
 -- Nothing is written.
 
 local now, dry = decode('<I6B', ARGV[1])

@@ -1,12 +1,14 @@
--- How counters that are always asked together share a key: those of one group, which count by the same
--- values under rules that match every resource. Their states stand in one value, beside a count
--- of the units that all of them were charged since: as long as no window ends and what was left to
--- the one with the least left is not used up, nothing else changes and no state need be looked at.
+-- How counters that are always asked together share a key: those of one group, which count by the
+-- same values under rules that match every resource. Their states stand in one value, beside a
+-- count of the units that all of them were charged since: as long as no window ends and what was
+-- left to the one with the least left is not used up, nothing else changes and no state need be
+-- looked at.
 --
 -- Value: version 1 byte, how many members are counted together 1, signature of these, their order
 -- and their limits 8, the instant from which on this holds 6, the one until which it does 6, units
 -- charged to each since 7, how many may be 7. Then of these members the states: window number or
--- end 6, count 7, count of the window before (of a calendar's window its length) 4; and of each its name 6 and until when it matters
+-- end 6, count 7, count of the window before (of a calendar's window its length) 4; and of each its
+-- name 6 and until when it matters
 -- 6. Then of all other members, which a rule that was changed or is off has left: name 6,
 -- until 6, state 17. All packed little-endian.
 --

@@ -1,6 +1,6 @@
 -- What every part of the scripts uses. The script of a call is this file, then the files of the
--- algorithms that the call's counters have, then evaluate_one.lua, which says what KEYS, ARGV and the
--- reply are. Most calls do with evaluate_many.lua instead, which needs no algorithm's file.
+-- algorithms that the call's counters have, then evaluate_one.lua, which says what KEYS, ARGV and
+-- the reply are. Most calls do with evaluate_many.lua instead, which needs no algorithm's file.
 --
 -- An algorithm is a table of functions on a counter s:
 --   read(s, t)        fetches the state, sets s.used: what counts against the quota at t, whole

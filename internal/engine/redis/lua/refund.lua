@@ -1,14 +1,14 @@
--- Takes units back that were charged and given to nobody, each counter by itself.
+-- Returns units that were charged and not used. Each counter is treated separately.
 --
 -- KEYS     the counters
--- ARGV[1]  for each counter algorithm 1 (the numbers are those of check.Algorithm), limit 7, window
---          5, extra 5 (base of a sliding window counter), ground 6, units 7, id 9 (group.lua; zeros:
---          none); all packed little-endian
--- reply    how many counters took their units back
+-- ARGV[1]  for each counter algorithm 1 (the numbers are those of limit.Algorithm), limit 7,
+--          window 5, extra 5 (base of a sliding window counter), ground 6, units 7, id 9
+--          (group.lua; zeros: none); all packed little-endian
+-- reply    the number of counters to which units were returned
 --
--- The ground names the state that was charged (check.RefundPart). A counter that is in another state,
--- of another form, or holds less than would go back, stays as it is. No expiry changes: what is left
--- is whole again no later than before.
+-- The ground names the state that was charged (engine.RefundPart). A counter stays unchanged if it
+-- is in another state, has another form, or holds fewer units than would be returned. Expiries do
+-- not change: the full quota is available no later than before.
 
 -- The counter's new value, '' where nothing is left of it, or nil where it stays.
 local function less(v, number, limit, window, base, ground, units)
