@@ -39,9 +39,11 @@ type Peers struct {
 	most  []peak // of the last ten minutes: counts fall, times rise
 }
 
+// peak is the instances that were alive at one instant, sorted. Their places in it stay theirs when
+// they stop hearing each other: a share without its place would be everybody's.
 type peak struct {
-	count int
-	at    time.Time
+	ids []string
+	at  time.Time
 }
 
 // New returns a Peers that assumes least live instances until it discovers more.
@@ -127,15 +129,26 @@ func (p *Peers) observe(id string, now time.Time) {
 		ids = append(ids, other)
 	}
 	slices.Sort(ids)
-	for len(p.most) > 0 && (p.most[len(p.most)-1].count <= len(ids)) {
+	for len(p.most) > 0 && len(p.most[len(p.most)-1].ids) <= len(ids) {
 		p.most = p.most[:len(p.most)-1]
 	}
-	p.most = append(p.most, peak{len(ids), now})
+	p.most = append(p.most, peak{ids, now})
 	for now.Sub(p.most[0].at) > peersMemory {
 		p.most = p.most[1:]
 	}
-	count := max(p.most[0].count, p.least)
-	rank, _ := slices.BinarySearch(ids, p.id)
-	p.share.Store(&engine.Share{Count: int64(count), Rank: int64(rank)})
+	ids = p.most[0].ids
+	count := max(len(ids), p.least)
+	p.share.Store(&engine.Share{Count: int64(count), Rank: int64(p.rank(ids, count))})
 	p.instances.Set(float64(count))
+}
+
+// rank returns the place of this instance among count. The remainder of a division goes to the first
+// places, so an instance that does not know its place takes a late one: two instances in one place
+// would both take the same unit.
+func (p *Peers) rank(ids []string, count int) int {
+	place, known := slices.BinarySearch(ids, p.id)
+	if !known {
+		return count - 1
+	}
+	return count - len(ids) + place
 }

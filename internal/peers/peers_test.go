@@ -22,3 +22,49 @@ func TestPeers(t *testing.T) {
 	p.observe(p.id, now.Add(11*time.Minute))
 	require.Equal(t, 1, p.Count())
 }
+
+// In an outage nobody hears anybody. Each instance must keep its own part of the remainder, or a limit of 4
+// is 6 for three instances, and one of 50 is 51.
+func TestPlacesOutliveTheOutage(t *testing.T) {
+	now := time.Now()
+	instances := []*Peers{New(1, prometheus.NewRegistry()), New(1, prometheus.NewRegistry()), New(1, prometheus.NewRegistry())}
+	sum := func(limit int64) (sum int64) {
+		for _, p := range instances {
+			sum += p.Share().Of(limit)
+		}
+		return sum
+	}
+	for _, p := range instances {
+		for _, other := range instances {
+			p.observe(other.id, now)
+		}
+	}
+	for _, limit := range []int64{3, 4, 50, 100} {
+		require.Equal(t, limit, sum(limit))
+	}
+	for _, p := range instances {
+		p.observe(p.id, now.Add(2*heartbeatLost))
+		require.Equal(t, 3, p.Count())
+	}
+	for _, limit := range []int64{3, 4, 50, 100} {
+		require.Equal(t, limit, sum(limit), "after the others fell silent")
+	}
+}
+
+// An instance that has heard of no other, and one that came after the most were alive, do not know their
+// place. They must not take a part of the remainder that another instance may take too.
+func TestUnknownPlacesTakeNoRemainder(t *testing.T) {
+	now := time.Now()
+	alone := New(3, prometheus.NewRegistry())
+	require.Equal(t, int64(1), alone.Share().Of(4))
+	require.Equal(t, int64(16), alone.Share().Of(50))
+
+	late := New(1, prometheus.NewRegistry())
+	late.mu.Lock()
+	late.most = []peak{{[]string{"a", "b", "c"}, now}}
+	late.mu.Unlock()
+	late.observe(late.id, now)
+	require.Equal(t, 3, late.Count())
+	require.Equal(t, int64(1), late.Share().Of(4))
+	require.Equal(t, int64(16), late.Share().Of(50))
+}
