@@ -28,6 +28,7 @@ type record struct {
 	// schedule that the rule had in the last call.
 	window     int
 	start, end int64
+	schedule   limit.CalendarWindows // of a calendar rule: that schedule
 }
 
 // event is an admitted cost and the instant it was counted at.
@@ -289,7 +290,7 @@ func (rec *record) charge(n limit.Numbers, cost, now int64) {
 	case limit.FixedWindow:
 		if now >= rec.end {
 			rec.window++
-			rec.start, rec.end = windowOf(n, now)
+			rec.open(n, now)
 		}
 		e.window, e.end = rec.window, rec.end
 	case limit.FixedWindowFirstHit:
@@ -306,11 +307,22 @@ func (rec *record) follow(n limit.Numbers, now int64) {
 	if n.Calendar == limit.NoCalendar || now < rec.start || now >= rec.end {
 		return
 	}
-	rec.start, rec.end = windowOf(n, now)
+	if n.Bounds.Windows() == rec.schedule {
+		return
+	}
+	rec.open(n, now)
 	for i := range rec.events {
 		if rec.events[i].window == rec.window {
 			rec.events[i].end = rec.end
 		}
+	}
+}
+
+// open sets where the window of now begins and ends.
+func (rec *record) open(n limit.Numbers, now int64) {
+	rec.start, rec.end = windowOf(n, now)
+	if n.Calendar != limit.NoCalendar {
+		rec.schedule = n.Bounds.Windows()
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 
 var (
 	seed      = flag.Uint64("seed", 1, "the random sequences to run are those of this seed")
-	sequences = flag.Int("sequences", 10_000, "random sequences for each algorithm")
+	sequences = flag.Int("sequences", defaultSequences, "random sequences for each algorithm")
 )
 
 // A customer must get the same answer to the millisecond and the unit from Redis, from an
