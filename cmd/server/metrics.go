@@ -50,7 +50,7 @@ func aboutInstance(configAge func() time.Duration) func() recent.Instance {
 func watchEngine(registry *prometheus.Registry, engine *redisengine.Engine) {
 	registry.MustRegister(
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "weir_redis_counters_repaired_total", Help: "Counters in Redis that held a foreign value and were reset.",
+			Name: "weir_redis_counters_repaired_total", Help: "Counters in Redis that contained an invalid value and were reset.",
 		}, func() float64 { return float64(engine.Repaired()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "weir_redis_script_loads_total", Help: "Times that a script was not loaded in Redis and was sent in full.",
@@ -61,6 +61,6 @@ func watchEngine(registry *prometheus.Registry, engine *redisengine.Engine) {
 // watchAge registers how old the knowledge of the configuration is.
 func watchAge(registry *prometheus.Registry, age func() time.Duration) {
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "weir_config_age_seconds", Help: "Time since this instance last confirmed that its configuration is current.",
+		Name: "weir_config_age_seconds", Help: "Time since this instance last verified that its configuration is current.",
 	}, func() float64 { return age().Seconds() }))
 }

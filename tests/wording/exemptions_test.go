@@ -8,12 +8,6 @@ type exemption struct{ folder, what string }
 // exemptions are the phrases, identifiers and wide comments that directories and files still have.
 // Remove them as they are cleaned; add none.
 var exemptions = map[string][]string{
-	"docs/architecture.md": {
-		"taken apart",
-		"the road of",
-		"who upgrades",
-		"works out",
-	},
 	"internal/api": {
 		"go on",
 		"goes on",
