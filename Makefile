@@ -56,8 +56,9 @@ readme-pictures: ## write docs/img/page-*.png, the screenshots in the README
 gateways: ## try every gateway of docs/gateways, and print the latency that Weir adds and what happens when it fails
 	@scripts/dev.sh --test gateways
 	@mkdir -p .dev/gateways
-	@echo 'building Caddy: the first build takes a few minutes'
+	@echo 'building Caddy and Traefik: the first build takes several minutes'
 	@CGO_ENABLED=0 go -C tests/gateways/caddy build -o "$(abspath .dev/gateways)/caddy-2.11" github.com/caddyserver/caddy/v2/cmd/caddy
+	@CGO_ENABLED=0 go -C tests/gateways/traefik build -o "$(abspath .dev/gateways)/traefik" github.com/traefik/traefik/v3/cmd/traefik
 	@set -o pipefail; scripts/dev.sh --test with go test ./tests/gateways -count=1 -v -timeout 20m -args -tables -built "$(abspath .dev/gateways)" | \
 		grep -vE '^ *(=== |--- PASS)'
 

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +26,7 @@ type gateway struct {
 	recipe  *recipe
 	address string
 	plain   string // the same program without Weir, to compare
+	inner   string // a second address of the same program, for those that need one
 	dir     string
 	relay   *relay
 	app     *app
@@ -72,7 +74,7 @@ func startGateway(t testing.TB, w *world, r *recipe, failOpen, patient bool) *ga
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o755))
-	g := &gateway{recipe: r, address: freeAddress(t), plain: freeAddress(t), dir: dir, app: newApp(t)}
+	g := &gateway{recipe: r, address: freeAddress(t), plain: freeAddress(t), inner: freeAddress(t), dir: dir, app: newApp(t)}
 	g.relay = newRelay(t, strings.TrimPrefix(w.url, "http://"))
 	g.relay.keys = map[string]string{"gateway": w.keys["gateway"], "exhausted": w.keys["exhausted"], "unknown": anotherEnd(w.keys["other"])}
 	_, port, err := net.SplitHostPort(g.address)
@@ -86,7 +88,7 @@ func startGateway(t testing.TB, w *world, r *recipe, failOpen, patient bool) *ga
 		g.replace[pageWeir], g.replace[pageApp] = host+":"+weirPort, host+":"+appPort
 	}
 	for from, to := range r.listen {
-		g.replace[from] = strings.NewReplacer("ADDRESS", g.address, "PORT", port).Replace(to)
+		g.replace[from] = strings.NewReplacer("INNER", g.inner, "ADDRESS", g.address, "PORT", port).Replace(to)
 	}
 	for from, to := range r.paths {
 		g.replace[from] = filepath.Join(dir, to)
@@ -96,7 +98,20 @@ func startGateway(t testing.TB, w *world, r *recipe, failOpen, patient bool) *ga
 			g.replace[from] = to
 		}
 	}
-	files := readPage(t, r.page()).configured(t, failOpen, g.replace)
+	page := readPage(t, r.page())
+	var changes [][2]string
+	if r.route {
+		require.NotEmpty(t, page.route, "%s.md creates no route", r.page())
+		changes = page.byRoute
+		g.replace[pageRoute] = "/v1/authorize/" + r.name
+		for _, key := range []string{w.keys["gateway"], w.keys["exhausted"]} {
+			w.call(key, http.MethodPut, "/v1/routes/"+r.name, page.route)
+		}
+	}
+	if !failOpen {
+		changes = append(changes, page.closed...)
+	}
+	files := page.configured(t, changes, g.replace)
 	args := r.arrange(g, files)
 	for name, content := range files {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
@@ -133,23 +148,28 @@ func (g *gateway) start(t testing.TB, args []string) {
 			t.Logf("log of %s:\n%s", g.recipe.name, g.log.String())
 		}
 	})
+	// A program may listen before it has read all of its configuration: then nothing is found.
+	c := customer(t)
 	require.Eventually(t, func() bool {
 		select {
 		case <-ended:
 			return true
 		default:
 		}
-		conn, err := net.Dial("tcp", g.address)
-		if err == nil {
-			_ = conn.Close()
+		response, err := c.Get("http://" + g.address)
+		if err != nil {
+			return false
 		}
-		return err == nil
+		_ = response.Body.Close()
+		return response.StatusCode != http.StatusNotFound
 	}, harness.Patience, harness.Tick, "%s does not start", g.recipe.name)
 	select {
 	case <-ended:
 		require.Fail(t, fmt.Sprintf("%s ended at once: %s", g.recipe.name, g.log.String()))
 	default:
 	}
+	g.relay.clear()
+	g.app.take()
 }
 
 // find looks for a program also where those of administrators are.

@@ -29,6 +29,9 @@ func TestGateways(t *testing.T) {
 				t.Parallel()
 				patient := startGateway(t, w, r, true, true)
 				t.Run("decisions", patient.decides)
+				if r.route {
+					t.Run("route", patient.followsTheRoute)
+				}
 				t.Run("the application", patient.leavesTheApplicationAlone)
 				t.Run("connections", patient.keepsConnections)
 				t.Run("hostile customers", patient.withstands)
@@ -52,9 +55,14 @@ type answer struct {
 	body   string
 }
 
+// customerAddress is where all customers come from: another address than that of the gateways.
+const customerAddress = "127.0.0.2"
+
+var outside = &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(customerAddress)}}
+
 // customer is a client of its own, which never repeats a request.
 func customer(t testing.TB) *http.Client {
-	transport := &http.Transport{DisableCompression: true}
+	transport := &http.Transport{DisableCompression: true, DialContext: outside.DialContext}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: harness.Patience,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -131,11 +139,64 @@ func (g *gateway) decides(t *testing.T) {
 	}
 	require.Empty(t, g.app.take(), "denied requests must not reach the application")
 
+	if g.recipe.route {
+		return // the subject is the address then: followsTheRoute
+	}
 	// A customer without a subject is denied. No wait helps, so there is no Retry-After.
 	got = g.send(t, c, http.MethodGet, "/orders", "")
 	require.Equal(t, http.StatusTooManyRequests, got.status, got.body)
 	require.Empty(t, got.header.Values("Retry-After"))
 	require.Empty(t, g.app.take())
+}
+
+// A route says what the subject, the resource and the cost of a request are. Customers cannot
+// say something else.
+func (g *gateway) followsTheRoute(t *testing.T) {
+	c := customer(t)
+	subject := g.recipe.name + " follows"
+	for range limit {
+		require.Equal(t, http.StatusOK, g.get(t, c, subject).status)
+	}
+	// The answers to those who have used up their limit say how the request was read.
+	read := func(method, path string, headers ...string) (denial string) {
+		t.Helper()
+		g.relay.clear()
+		require.Equal(t, http.StatusTooManyRequests, g.send(t, c, method, path, "", headers...).status)
+		requests := g.relay.requests()
+		require.Len(t, requests, 1)
+		_, denial, _ = strings.Cut(requests[0].answer, "\r\n\r\n")
+		return denial
+	}
+	for _, example := range []struct{ method, path, resource string }{
+		{http.MethodGet, "/orders/7?page=2", "orders:read"},
+		{http.MethodGet, "/%6frders/%37", "orders:read"},
+		{http.MethodPost, "/orders", "orders:create"},
+		{http.MethodDelete, "/orders/7", "default"},
+		{http.MethodGet, "/elsewhere", "default"},
+	} {
+		denial := read(example.method, example.path, "X-User", subject)
+		require.Contains(t, denial, `"subject":"`+subject+`"`)
+		require.Contains(t, denial, `"resource":"`+example.resource+`"`, "%s %s", example.method, example.path)
+		for _, forged := range []string{"X-Forwarded-Uri", "X-Original-Uri", "X-Original-Url"} {
+			denial = read(example.method, example.path, "X-User", subject, forged, "/orders/7/forged", "X-Forwarded-Method", "PUT", "X-Original-Method", "PUT")
+			require.Regexp(t, `"resource":"`+example.resource+`"|"code":"RESOURCE_INVALID"`, denial, "%s %s", example.method, example.path)
+		}
+	}
+	require.Equal(t, http.StatusTooManyRequests, g.send(t, c, http.MethodGet, "/", "", "X-User", subject, "X-User", subject).status)
+
+	// Two orders cost 4, which is more than the limit.
+	g.app.take()
+	require.Equal(t, http.StatusOK, g.send(t, c, http.MethodPost, "/orders", "", "X-User", subject+" costs").status)
+	require.Equal(t, http.StatusTooManyRequests, g.send(t, c, http.MethodPost, "/orders", "", "X-User", subject+" costs").status)
+	require.Len(t, g.app.take(), 1)
+
+	// Without X-User the address counts, and a customer cannot choose it.
+	for i := 0; i < limit; i++ {
+		g.send(t, c, http.MethodGet, "/orders/7", "", "X-Forwarded-For", "203.0.113."+strconv.Itoa(i))
+	}
+	denial := read(http.MethodGet, "/orders/7", "X-Forwarded-For", "203.0.113.99", "X-Real-Ip", "203.0.113.99", "Forwarded", "for=203.0.113.99")
+	require.Contains(t, denial, `"subject":"`+customerAddress+`"`)
+	g.app.take()
 }
 
 // The application gets the request as it was, and its answers reach the customer as they are,
@@ -311,6 +372,11 @@ func (g *gateway) clean(t *testing.T, attack string, a asked) {
 		}
 	}
 	require.Contains(t, headers, "weir-key", "%s:\n%s", attack, a.head)
+	if g.recipe.route {
+		require.Len(t, headers, 1, "%s: a route needs the key alone\n%s", attack, a.head)
+		require.Regexp(t, "^GET /v1/authorize/"+g.recipe.name+"[? ]", a.head, "%s", attack)
+		return
+	}
 	require.Contains(t, headers, "weir-resource", "%s:\n%s", attack, a.head)
 }
 
@@ -320,11 +386,11 @@ func (g *gateway) clean(t *testing.T, attack string, a asked) {
 // a while.
 func (g *gateway) sendRaw(t testing.TB, raw string) (answers []string) {
 	t.Helper()
-	conn, err := net.Dial("tcp", g.address)
+	conn, err := outside.Dial("tcp", g.address)
 	require.NoError(t, err)
 	defer conn.Close()
 	end := func() { _ = conn.(*net.TCPConn).CloseWrite() }
-	defer time.AfterFunc(time.Second, end).Stop()
+	defer time.AfterFunc(300*time.Millisecond, end).Stop()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(harness.Patience)))
 	_, _ = io.WriteString(conn, raw) // the gateway may refuse it before all was sent
 	for from := bufio.NewReader(conn); ; end() {

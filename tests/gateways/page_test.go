@@ -1,6 +1,7 @@
 package gateways
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,17 +18,26 @@ const (
 	pageWeir = "127.0.0.1:8080" // Weir, as `make run` starts it
 	pageApp  = "127.0.0.1:9000" // the application
 	pageKey  = "YOUR_WEIR_KEY"
+
+	pageRoute = "/v1/authorize/edge" // the address of the route that a page creates
 )
 
 // A page is the documentation of one gateway. A fence below `<!-- file: NAME -->` is a file of
 // the configuration, which fails open. The fences below `<!-- fail closed: replace -->` and
-// `<!-- fail closed: by -->` say what to change so that it fails closed.
+// `<!-- fail closed: by -->` say what to change so that it fails closed. The fence below
+// `<!-- route -->` creates a route, and those below `<!-- route: replace -->` and
+// `<!-- route: by -->` say what to change to use it.
 type page struct {
-	files  map[string]string
-	closed [][2]string
+	files   map[string]string
+	closed  [][2]string
+	route   string // as JSON
+	byRoute [][2]string
 }
 
-var fences = regexp.MustCompile("(?ms)^<!-- (file: \\S+|fail closed: replace|fail closed: by) -->\n+```[a-z]*\n(.*?)^```$")
+var (
+	fences      = regexp.MustCompile("(?ms)^<!-- (file: \\S+|fail closed: replace|fail closed: by|route|route: replace|route: by) -->\n+```[a-z]*\n(.*?)^```$")
+	createRoute = regexp.MustCompile(`(?s)curl -X PUT "\$WEIR_URL/v1/routes/edge" .* -d '(\{.*\})'`)
+)
 
 func readPage(t testing.TB, name string) *page {
 	t.Helper()
@@ -36,36 +46,48 @@ func readPage(t testing.TB, name string) *page {
 	p := &page{files: map[string]string{}}
 	for _, fence := range fences.FindAllStringSubmatch(string(text), -1) {
 		marker, content := fence[1], fence[2]
-		file, isFile := strings.CutPrefix(marker, "file: ")
-		switch {
-		case isFile:
+		if file, isFile := strings.CutPrefix(marker, "file: "); isFile {
 			require.NotContains(t, p.files, file, "%s.md has the file twice", name)
 			p.files[file] = content
-		case strings.HasSuffix(marker, "replace"):
-			p.closed = append(p.closed, [2]string{content})
-		default:
-			require.NotEmpty(t, p.closed, "%s.md: nothing to replace", name)
-			p.closed[len(p.closed)-1][1] = content
+			continue
 		}
+		if marker == "route" {
+			found := createRoute.FindStringSubmatch(content)
+			require.NotNil(t, found, "%s.md: no route in %s", name, content)
+			p.route = found[1]
+			continue
+		}
+		changes := &p.closed
+		if strings.HasPrefix(marker, "route") {
+			changes = &p.byRoute
+		}
+		if strings.HasSuffix(marker, "replace") {
+			*changes = append(*changes, [2]string{content})
+			continue
+		}
+		require.NotEmpty(t, *changes, "%s.md: nothing to replace", name)
+		(*changes)[len(*changes)-1][1] = content
 	}
 	require.NotEmpty(t, p.files, "%s.md shows no configuration", name)
 	return p
 }
 
-// configured returns the files with the values of a test. Every replacement must be found
-// exactly as often as it says, or the page no longer says what is tested.
-func (p *page) configured(t testing.TB, failOpen bool, replacements map[string]string) map[string]string {
+// configured returns the files with the values of a test, after the changes of the page.
+// Every change must be found exactly once, and every replacement at least once, or the page no
+// longer says what is tested.
+func (p *page) configured(t testing.TB, changes [][2]string, replacements map[string]string) map[string]string {
 	t.Helper()
-	all := map[string]string{}
-	found := map[string]int{}
-	closed := make([]int, len(p.closed))
-	for name, text := range p.files {
-		if !failOpen {
-			for i, change := range p.closed {
-				closed[i] += strings.Count(text, change[0])
-				text = strings.ReplaceAll(text, change[0], change[1])
-			}
+	all := maps.Clone(p.files)
+	for _, change := range changes {
+		found := 0
+		for name, text := range all {
+			found += strings.Count(text, change[0])
+			all[name] = strings.ReplaceAll(text, change[0], change[1])
 		}
+		require.Equal(t, 1, found, "not found once: %s", change[0])
+	}
+	found := map[string]int{}
+	for name, text := range all {
 		for from, to := range replacements {
 			found[from] += strings.Count(text, from)
 			text = strings.ReplaceAll(text, from, to)
@@ -74,9 +96,6 @@ func (p *page) configured(t testing.TB, failOpen bool, replacements map[string]s
 	}
 	for from := range replacements {
 		require.Positive(t, found[from], "the page does not show %q", from)
-	}
-	for i, count := range closed {
-		require.True(t, failOpen || count == 1, "found %d times: %s", count, p.closed[i][0])
 	}
 	return all
 }

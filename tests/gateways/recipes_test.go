@@ -16,6 +16,8 @@ type recipe struct {
 	patient     map[string]string // timeouts on the page, and longer ones
 	arrange     func(g *gateway, files map[string]string) (command []string)
 	built       bool // not from a package: only `make gateways` has it
+	route       bool // it uses the route that the page creates
+	routeToo    bool // the page says what to change to use a route
 
 	ownBody     bool // the gateway writes the body of a denial itself
 	noHeaders   bool // headers of allowed answers do not reach the customer
@@ -30,32 +32,32 @@ func (r *recipe) page() string {
 	return r.name
 }
 
-var recipes = []*recipe{
+var recipes = withRoutes([]*recipe{
 	{
-		name: "nginx", listen: map[string]string{"listen 8000": "listen ADDRESS"}, ownBody: true, connections: 1,
+		name: "nginx", routeToo: true, listen: map[string]string{"listen 8000": "listen ADDRESS"}, ownBody: true, connections: 1,
 		patient: map[string]string{"200ms": "60s"},
 		arrange: arrangeNginx(""),
 	},
 	{
-		name: "nginx-njs", listen: map[string]string{"listen 8000": "listen ADDRESS"}, connections: 1,
+		name: "nginx-njs", routeToo: true, listen: map[string]string{"listen 8000": "listen ADDRESS"}, connections: 1,
 		patient: map[string]string{"200ms": "60s"},
 		paths:   map[string]string{"/etc/nginx/weir.js": "weir.js"},
 		arrange: arrangeNginx("load_module /usr/lib/nginx/modules/ngx_http_js_module.so;"),
 	},
 	{
-		name: "nginx-lua", listen: map[string]string{"listen 8000": "listen ADDRESS"}, connections: 1,
+		name: "nginx-lua", routeToo: true, listen: map[string]string{"listen 8000": "listen ADDRESS"}, connections: 1,
 		patient: map[string]string{"200ms": "60s"},
 		arrange: arrangeNginx("load_module /usr/lib/nginx/modules/ndk_http_module.so;\nload_module /usr/lib/nginx/modules/ngx_http_lua_module.so;"),
 	},
 	{
-		name: "haproxy", listen: map[string]string{"bind :8000": "bind ADDRESS", "abns@weir": "abns@weir-PORT"}, connections: 2,
+		name: "haproxy", routeToo: true, listen: map[string]string{"bind :8000": "bind ADDRESS", "abns@weir": "abns@weir-PORT"}, connections: 2,
 		patient: map[string]string{"timeout connect 200ms": "timeout connect 60s", "timeout server 200ms": "timeout server 60s",
 			"timeout = 1000": "timeout = 100000"},
 		paths:   map[string]string{"/etc/haproxy/weir.lua": "weir.lua"},
 		arrange: arrangeHAProxy,
 	},
 	{
-		name: "caddy", listen: map[string]string{":8000 {": ":PORT {\n\tbind 127.0.0.1"}, connections: 1,
+		name: "caddy", routeToo: true, listen: map[string]string{":8000 {": ":PORT {\n\tbind 127.0.0.1"}, connections: 1,
 		patient: map[string]string{"200ms": "60s"},
 		arrange: arrangeCaddy("caddy"),
 	},
@@ -63,6 +65,13 @@ var recipes = []*recipe{
 		name: "caddy-2.11", doc: "caddy", listen: map[string]string{":8000 {": ":PORT {\n\tbind 127.0.0.1"}, connections: 1, built: true,
 		patient: map[string]string{"200ms": "60s"},
 		arrange: arrangeCaddy("caddy-2.11"),
+	},
+	{
+		name: "traefik", listen: map[string]string{":8000": "ADDRESS", "127.0.0.1:8079": "INNER"}, connections: 2, built: true,
+		route: true, noHeaders: true,
+		patient: map[string]string{"200ms": "60s"},
+		paths:   map[string]string{"/etc/traefik/weir.yml": "weir.yml"},
+		arrange: arrangeTraefik,
 	},
 	{
 		name: "apache", listen: map[string]string{"Listen 8000": "Listen ADDRESS", "*:8000": "ADDRESS"}, connections: 8,
@@ -75,6 +84,18 @@ var recipes = []*recipe{
 		patient: map[string]string{"200ms": "60s"},
 		arrange: arrangeVarnish,
 	},
+})
+
+// withRoutes adds the recipes that use a route where their page says how.
+func withRoutes(all []*recipe) []*recipe {
+	for _, r := range all {
+		if r.routeToo {
+			changed := *r
+			changed.name, changed.doc, changed.route = r.name+"-route", r.page(), true
+			all = append(all, &changed)
+		}
+	}
+	return all
 }
 
 // arrangeNginx puts the page's file where nginx.conf includes it, as Debian's does.
@@ -124,6 +145,15 @@ func arrangeCaddy(program string) func(g *gateway, files map[string]string) []st
 			"\n:" + port + " {\n\tbind 127.0.0.1\n\treverse_proxy " + g.app.address + "\n}\n"
 		return []string{program, "run", "--adapter", "caddyfile", "--config", filepath.Join(g.dir, "Caddyfile")}
 	}
+}
+
+// arrangeTraefik adds a way without Weir, and keeps Traefik from asking for its newest version.
+func arrangeTraefik(g *gateway, files map[string]string) []string {
+	files["traefik.yml"] = strings.Replace(files["traefik.yml"], "entryPoints:\n", "entryPoints:\n  plain:\n    address: "+g.plain+"\n", 1) +
+		"\nglobal:\n  checkNewVersion: false\n  sendAnonymousUsage: false\n"
+	files["weir.yml"] = strings.Replace(files["weir.yml"], "  routers:\n",
+		"  routers:\n    plain:\n      entryPoints: [plain]\n      rule: PathPrefix(`/`)\n      service: app\n", 1)
+	return []string{"traefik", "--configFile=" + filepath.Join(g.dir, "traefik.yml")}
 }
 
 func arrangeApache(g *gateway, files map[string]string) []string {

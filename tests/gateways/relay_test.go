@@ -46,10 +46,11 @@ type relay struct {
 	asked       []*asked
 }
 
-// asked is one request of a gateway, and the status of its answer; 0 if it got none.
+// asked is one request of a gateway, with the answer; status 0 if it got none.
 type asked struct {
 	head   string
 	status int
+	answer string // with its headers
 }
 
 func newRelay(t testing.TB, server string) *relay {
@@ -188,7 +189,7 @@ func (r *relay) serveOne(conn, server net.Conn, fromGateway, fromServer *bufio.R
 		<-release
 	}
 	r.mu.Lock()
-	question.status = status
+	question.status, question.answer = status, string(answer)
 	r.mu.Unlock()
 	if _, err = conn.Write(answer); err == nil && last {
 		err = errEnd

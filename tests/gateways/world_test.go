@@ -30,6 +30,7 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	settings := harness.NewSettings(t)
+	settings["WEIR_TRUSTED_PROXIES"] = "127.0.0.1/32" // where the gateways are; customers are elsewhere
 	server := harness.Start(t, settings).AwaitReady()
 	stdout, stderr, code := harness.Run(t, settings, "operator-key", "create", "gateways")
 	require.Zero(t, code, stderr)
