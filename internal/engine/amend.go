@@ -7,25 +7,25 @@ import (
 	"weir/internal/limit"
 )
 
-// Amendment changes what counters of one tenant hold because the numbers of their subject have
-// become others: it resets them, or keeps the used share of the quota. The store carries it out
-// once for each Once, at one instant, however often it is asked.
+// Amendment changes the stored state of counters of one tenant after the limits of their subject
+// changed. It resets the counters, or it keeps the used share of the quota. The store carries out
+// each Once only once, at one instant, even if the amendment is repeated.
 type Amendment struct {
 	Once  string // a key like those of counters, with their hash tag
 	NowMS int64  // milliseconds since 1970; 0: the engine's own clock
-	Reset bool   // else the used share stays
+	Reset bool   // false: keep the used share
 	Parts []AmendPart
 }
 
 // AmendPart is one counter of an Amendment.
 type AmendPart struct {
-	Counter               // with the numbers that it was counted under
+	Counter               // with the numbers under which it was counted
 	To      limit.Numbers // of the same algorithm and window
 }
 
-var errAmendment = errors.New("an amendment of counters that have other numbers or another tenant")
+var errAmendment = errors.New("an amendment can change only limits and bursts of counters of one tenant")
 
-// Validate returns why an engine cannot carry the amendment out, before it touches anything.
+// Validate returns why an engine cannot carry out the amendment. It changes nothing.
 func (a *Amendment) Validate() error {
 	for i := range a.Parts {
 		part := &a.Parts[i]
@@ -47,7 +47,8 @@ func (a *Amendment) counters() []Counter {
 	return out
 }
 
-// Amend is part of Engine. It forgets the denials by the counters, as they may be allowed now.
+// Amend implements Engine. It forgets the denials by these counters, because the calls may be
+// allowed now.
 func (d *Denials) Amend(ctx context.Context, a *Amendment) error {
 	if err := d.next.Amend(ctx, a); err != nil {
 		return err
@@ -56,11 +57,12 @@ func (d *Denials) Amend(ctx context.Context, a *Amendment) error {
 	return nil
 }
 
-// Amend is part of Engine. Local counters stay as they are: they are those of an outage.
+// Amend implements Engine. It does not change local counters, because they count only during an
+// outage.
 func (f *Fallback) Amend(ctx context.Context, a *Amendment) error { return f.next.Amend(ctx, a) }
 
-// Amend is part of Engine. It ends the leases of the counters: their units were charged under other
-// numbers.
+// Amend implements Engine. It ends the leases of the counters, because their units were charged
+// under other numbers.
 func (l *Leases) Amend(ctx context.Context, a *Amendment) error {
 	if err := l.next.Amend(ctx, a); err != nil {
 		return err
@@ -69,7 +71,7 @@ func (l *Leases) Amend(ctx context.Context, a *Amendment) error {
 	return nil
 }
 
-// Amend is part of Engine.
+// Amend implements Engine.
 func (b *Breaker) Amend(ctx context.Context, a *Amendment) error {
 	if !b.allow() {
 		return ErrBreakerOpen
@@ -82,7 +84,7 @@ func (b *Breaker) Amend(ctx context.Context, a *Amendment) error {
 	return err
 }
 
-// Amend is part of Engine. Counters that share an overflow counter keep it.
+// Amend implements Engine. Overflow counters are not changed.
 func (e *Memory) Amend(ctx context.Context, a *Amendment) error {
 	if err := a.Validate(); err != nil {
 		return err
@@ -104,7 +106,7 @@ func (e *Memory) Amend(ctx context.Context, a *Amendment) error {
 		shard.mu.Lock()
 		if kept := shard.counters[key]; kept != nil {
 			limit.Scale(kept.state, &part.Numbers, &part.To, now)
-			kept.expires += limit.MaxWindowMS // it may take longer to be full now; the next charge sets the expiry
+			kept.expires += limit.MaxWindowMS // the counter may take longer to be full now; the next charge sets the expiry
 		}
 		shard.mu.Unlock()
 	}

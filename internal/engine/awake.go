@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Awake time is time during which this process ran. A machine that is overloaded, or a container
-// that has used up its CPU quota, stops a process for longer than a deadline; when it goes on,
-// every timer has run out, though the answers have long been there. That is no silence of the
-// store, so waits for it are measured by a clock that stands still meanwhile: a goroutine advances
-// it every awakeTick by what has passed, but by no more than twice that.
+// Awake time is time during which this process ran. An overloaded machine, or a container that has
+// used up its CPU quota, can stop a process for longer than a timeout. When the process continues,
+// every timer has expired, although the answers arrived long ago. The store was not silent in this
+// case. Waits for the store are therefore measured by a clock that stops with the process: a
+// goroutine advances it every awakeTick by the elapsed time, but by at most twice awakeTick.
 var awakeNS atomic.Int64
 
 const AwakeTick = 5 * time.Millisecond
@@ -25,11 +25,11 @@ var startAwake = sync.OnceFunc(func() {
 	}()
 })
 
-// awake returns the awake time of the process, to within awakeTick.
+// Awake returns the awake time of the process, with the precision of awakeTick.
 func Awake() time.Duration {
 	startAwake()
 	return time.Duration(awakeNS.Load())
 }
 
-// awakeClock is awake as a clock, for differences only.
+// awakeClock returns Awake as a time. Only differences of such times are meaningful.
 func awakeClock() time.Time { return time.Unix(0, 0).Add(Awake()) }

@@ -10,8 +10,9 @@ import (
 	"weir/internal/limit"
 )
 
-// What docs/algorithms.md promises to be the most that passes in one window, by traffic made to
-// reach it: silence until shortly before an edge, then as much as there is, every millisecond.
+// docs/algorithms.md states the maximum that each algorithm allows in one window. This traffic
+// reaches it: nothing until shortly before an edge, then as many requests as possible in every
+// millisecond.
 func TestBoundsAreReachedAndKept(t *testing.T) {
 	const window, lim = 1_000, 10
 	for a, bound := range map[limit.Algorithm]int64{
@@ -39,12 +40,13 @@ func TestBoundsAreReachedAndKept(t *testing.T) {
 	}
 }
 
-// mostPassed returns the most that passes within one window of traffic that floods a new
-// counter from the millisecond first on, for three windows, early with a lone request before.
+// mostPassed returns the maximum that is allowed within one window. The traffic floods a new
+// counter from the millisecond first on, for three windows. If early is true, there is a single
+// request before it.
 func mostPassed(t *testing.T, n limit.Numbers, first int64, early bool) (most int64) {
 	const start = 1_704_672_000_000
 	eng := engine.NewMemory(engine.MemoryOptions{})
-	passed := make([]int64, 5*n.WindowMS) // at each millisecond; of a queue: started
+	passed := make([]int64, 5*n.WindowMS) // in each millisecond; for a queue: started
 	ask := func(at int64) bool {
 		call := &engine.Call{NowMS: start + at, Cost: 1, Counters: []engine.Counter{{Key: "k", Numbers: n}}}
 		eng.Evaluate(context.Background(), call)

@@ -14,15 +14,15 @@ import (
 // ErrBreakerOpen is a call's error while the circuit breaker is open.
 var ErrBreakerOpen = errors.New("the circuit breaker of the counter store is open")
 
-// A Breaker opens when the next engine is silent: five calls in a row failed, and nothing was
-// answered for some time. That time is short where calls are refused, and longer than one
-// deadline where they time out, because a machine that stood still for a moment is no outage. It
-// also opens when at least half of 20 or more calls failed over that time.
+// A Breaker opens when the next engine is silent: five consecutive calls failed, and nothing was
+// answered for some time. That time is short if calls are refused. If calls time out, it is longer
+// than one timeout, because a short pause of the machine is not an outage. The breaker also opens
+// when at least half of 20 or more calls failed over that time.
 //
-// While it is open, every call ends at once with ErrBreakerOpen and nothing is sent: a probe in the
-// background runs the real script, and three successful probes in a row close the breaker. Calls
-// then return over a quarter of a second, so that a store that has just started does not
-// receive all of them at once.
+// While it is open, every call fails immediately with ErrBreakerOpen, and nothing is sent. A probe
+// in the background runs the real script. Three consecutive successful probes close the breaker. It
+// then lets calls through gradually over a quarter of a second, so that a store that has just
+// started does not receive all of them at once.
 //
 // A success costs two atomic writes; the lock is taken only on failure.
 type Breaker struct {
@@ -30,7 +30,7 @@ type Breaker struct {
 	clock   func() time.Time // awake time: see awakeClock
 	probe   func(context.Context) error
 	metrics *Metrics
-	stop    chan struct{} // closed when the process ends its checks
+	stop    chan struct{} // closed by Close
 
 	state       atomic.Int32
 	succeeded   atomic.Int64
@@ -38,7 +38,7 @@ type Breaker struct {
 	inARow      atomic.Int64 // failures since the last success
 	rampFrom    atomic.Int64 // instant of clock, nanoseconds
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	window   time.Time  // when the present window began, with a failure
 	failed   int64      // in it
 	before   int64      // succeeded, when it began
@@ -53,7 +53,7 @@ const (
 	breakerMinCalls   = 20
 	breakerGoodProbes = 3
 	breakerRamp       = 250 * time.Millisecond
-	probeEvery        = 100 * time.Millisecond // and up to as much again, at random
+	probeEvery        = 100 * time.Millisecond // plus a random delay of up to the same duration
 )
 
 type breakerState int32
@@ -64,18 +64,19 @@ const (
 	breakerRamping
 )
 
-// NewBreaker returns a breaker in front of next. The clock measures how long next is silent.
+// NewBreaker returns a breaker in front of next. It uses the clock to measure how long next is
+// silent.
 func NewBreaker(next Engine, metrics *Metrics, clock func() time.Time) *Breaker {
 	b := &Breaker{next: next, clock: clock, metrics: metrics, stop: make(chan struct{})}
 	b.probe = func(ctx context.Context) error { return probeCall(ctx, next) }
-	b.lastSuccess.Store(clock().UnixNano()) // silence begins no earlier than the process
+	b.lastSuccess.Store(clock().UnixNano()) // silence is measured from the start of the process
 	return b
 }
 
-// Close ends the probes.
+// Close stops the probes.
 func (b *Breaker) Close() { close(b.stop) }
 
-// Evaluate is part of Engine.
+// Evaluate implements Engine.
 func (b *Breaker) Evaluate(ctx context.Context, calls ...*Call) {
 	if !b.allow() {
 		for _, c := range calls {
@@ -86,7 +87,7 @@ func (b *Breaker) Evaluate(ctx context.Context, calls ...*Call) {
 	start := time.Now()
 	b.next.Evaluate(ctx, calls...)
 	b.metrics.store.Observe(time.Since(start).Seconds())
-	// The calls of one Evaluate share its fate: they count once.
+	// The calls of one Evaluate succeed or fail together, so they count as one.
 	failure := calls[0].Err
 	for _, c := range calls {
 		if c.Err == nil {
@@ -98,7 +99,7 @@ func (b *Breaker) Evaluate(ctx context.Context, calls ...*Call) {
 	b.done(failure)
 }
 
-// Reset is part of Engine. A client that goes away is no failure of the store.
+// Reset implements Engine. A client that disconnects is not a failure of the store.
 func (b *Breaker) Reset(ctx context.Context, counters ...Counter) error {
 	if !b.allow() {
 		return ErrBreakerOpen
@@ -111,7 +112,7 @@ func (b *Breaker) Reset(ctx context.Context, counters ...Counter) error {
 	return err
 }
 
-// Refund is part of Engine.
+// Refund implements Engine.
 func (b *Breaker) Refund(ctx context.Context, refunds ...*Refund) {
 	if !b.allow() {
 		for _, r := range refunds {
@@ -129,8 +130,8 @@ func (b *Breaker) Refund(ctx context.Context, refunds ...*Refund) {
 	b.done(failure)
 }
 
-// probeCall is the real script on a counter of its own, so that a store that answers PING but
-// refuses writes (full, read-only, loading) does not count as healthy.
+// probeCall runs the real script on its own counter. A store that answers PING but refuses writes
+// (full, read-only, loading) therefore does not count as healthy.
 func probeCall(ctx context.Context, engine Engine) error {
 	call := Call{Cost: 1, Counters: []Counter{{
 		Key:     KeyPrefix + "probe}",
@@ -157,7 +158,7 @@ func (b *Breaker) allow() bool {
 	}
 }
 
-// done records how an exchange that was allowed ended.
+// done records the result of an exchange that was allowed.
 func (b *Breaker) done(err error) {
 	now := b.clock()
 	if err == nil {
@@ -189,7 +190,7 @@ func (b *Breaker) done(err error) {
 	}
 }
 
-// timedOut reports whether err says that no answer came in time, or no connection was free.
+// timedOut reports whether err means that no answer came in time, or that no connection was free.
 func timedOut(err error) bool {
 	var timeout interface{ Timeout() bool }
 	return errors.As(err, &timeout) && timeout.Timeout()
@@ -204,7 +205,8 @@ func (b *Breaker) open() {
 	go b.recover()
 }
 
-// recover probes until the store answers again. It ends with the breaker ramping up.
+// recover sends probes until the store answers again. Then the breaker lets calls through
+// gradually.
 func (b *Breaker) recover() {
 	for good := 0; good < breakerGoodProbes; {
 		timer := time.NewTimer(probeEvery + rand.N(probeEvery))

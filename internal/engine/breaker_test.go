@@ -41,8 +41,8 @@ func (r *breakerRig) fail(n int, err error) {
 
 var errRefused = errors.New("connection refused")
 
-// A machine that stands still for a moment fails all that is under way at once. That is no
-// outage: the next call is answered, and nobody's limits are counted apart.
+// If the machine pauses for a moment, all calls in flight fail at once. That is not an outage: the
+// next call is answered, and nothing is counted locally.
 func TestBreakerBearsAStall(t *testing.T) {
 	r := newBreakerRig(t)
 	for range 10 {
@@ -54,11 +54,11 @@ func TestBreakerBearsAStall(t *testing.T) {
 		require.True(t, r.allow())
 	}
 	r.done(nil)
-	r.fail(128, errRefused) // one broken connection, and all that shared it
+	r.fail(128, errRefused) // one broken connection, and all calls that shared it
 	require.True(t, r.allow())
 }
 
-// A store that is silent, refuses, or fails half of the time is taken to be away, soon.
+// The breaker opens soon if a store is silent, refuses calls, or fails half of the time.
 func TestBreakerOpens(t *testing.T) {
 	for name, outage := range map[string]func(*breakerRig){
 		"silent": func(r *breakerRig) {
@@ -92,7 +92,7 @@ func TestBreakerOpens(t *testing.T) {
 			outage(r)
 			require.False(t, r.allow())
 			require.False(t, r.DegradedSince().IsZero())
-			r.done(nil) // a late answer opens no door
+			r.done(nil) // a late answer does not close the breaker
 			require.False(t, r.allow())
 
 			r.healthy.Store(true)
@@ -105,7 +105,7 @@ func TestBreakerOpens(t *testing.T) {
 					let++
 				}
 			}
-			require.InDelta(t, 500, let, 150, "half of the calls, half-way up")
+			require.InDelta(t, 500, let, 150, "half of the calls, after half of the ramp")
 			r.move(breakerRamp)
 			require.True(t, r.allow())
 			require.Equal(t, int32(breakerClosed), r.state.Load())

@@ -8,12 +8,12 @@ import (
 
 var (
 	errNumbers   = errors.New("numbers of a counter are out of range")
-	errDuplicate = errors.New("the same counter twice in one call")
+	errDuplicate = errors.New("duplicate counter in one call")
 	errCost      = errors.New("cost is out of range")
 	errInstant   = errors.New("instant is out of range")
 )
 
-// validate returns why an engine cannot decide the call, before it touches anything.
+// Validate returns why an engine cannot decide the call. It changes nothing.
 func (c *Call) Validate() error {
 	if c.Cost < 0 {
 		return errCost

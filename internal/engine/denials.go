@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// Denials answers from memory, for a moment, what the next engine has just denied, so that a
-// client that hammers a closed limit does not reach the store each time.
+// Denials remembers for a short time which calls the next engine denied, and denies the same calls
+// from memory. A client that continues to send checks over its limit then does not reach the store
+// each time.
 //
-// A denial holds until its RetryAfterMS, whatever else is admitted meanwhile: usage never falls
-// faster by itself than the engine foresaw. Two things can end it early. A changed number is
-// another call, because the numbers are part of the question. A reset shows because a denial that
-// is denialMS old is asked again: the first call after that goes to the next engine, and all others
-// are answered from memory until its answer is there, for graceMS at most. So each instance asks
-// the store at most ten times a second about one closed limit, and what others consumed shows as
-// often.
+// A denial holds until its RetryAfterMS, whatever other calls are allowed in the meantime, because
+// usage never falls faster than the engine computed. Two things can end it early. If a number
+// changes, the call is another call, because the numbers are part of it. To notice a reset, a
+// denial that is denialMS old is verified: the first call after that goes to the next engine. Until
+// its answer arrives, for at most graceMS, the other calls are answered from memory. Each
+// instance therefore asks the store at most ten times per second about one exhausted limit.
 //
-// Only the same call is answered, cost included: a smaller cost may fit, and a greater one
-// has to wait longer.
+// Only the same call with the same cost is answered: a smaller cost may fit, and a greater cost has
+// to wait longer.
 type Denials struct {
 	next    Engine
 	metrics *Metrics
@@ -30,7 +30,7 @@ type Denials struct {
 }
 
 const (
-	denialSlots = 4096 // two calls with one slot evict each other; nothing else happens
+	denialSlots = 4096 // if two calls have the same slot, they evict each other
 	denialMS    = 100
 	graceMS     = 50
 )
@@ -39,18 +39,18 @@ const (
 type denial struct {
 	counters []Counter
 	cost     int64
-	started  time.Time // no later than the store's decision
+	started  time.Time // not later than the store's decision
 	until    time.Time
-	asked    atomic.Bool // some call asks again
+	asked    atomic.Bool // some call is asking the store again
 	outcome  Outcome
 }
 
-// NewDenials returns a memory of the denials of next.
+// NewDenials returns a layer that remembers the denials of next.
 func NewDenials(next Engine, metrics *Metrics) *Denials {
 	return &Denials{next: next, metrics: metrics, seed: maphash.MakeSeed()}
 }
 
-// Evaluate is part of Engine.
+// Evaluate implements Engine.
 func (d *Denials) Evaluate(ctx context.Context, calls ...*Call) {
 	resets := d.resets.Load()
 	calls = keepUnanswered(calls, d.answer)
@@ -63,7 +63,8 @@ func (d *Denials) Evaluate(ctx context.Context, calls ...*Call) {
 	}
 }
 
-// slot finds the place of a call by the keys of its first and last counter, which end in a hash.
+// slot returns the slot of a call. It is computed from the keys of the first and the last counter,
+// which end in a hash.
 func (d *Denials) slot(c *Call) *atomic.Pointer[denial] {
 	last := len(c.Counters) - 1
 	h := maphash.String(d.seed, c.Counters[0].Key)
@@ -74,13 +75,13 @@ func (d *Denials) slot(c *Call) *atomic.Pointer[denial] {
 	return &d.slots[h>>32%denialSlots]
 }
 
-// remembered reports whether the answer to a call may be kept, or come from memory. A dry denial
-// is as certain as another, but the real one may have to start a penalty.
+// remembered reports whether the answer to a call may be stored in memory, or come from memory. The
+// denial of a dry run also holds, but a real call may have to start a penalty.
 func (c *Call) remembered() bool {
 	return c.Cost > 0 && !c.DryRun && !c.Fresh && c.NowMS == 0 && len(c.Counters) > 0
 }
 
-// answer answers a call from memory where a denial is certain to hold.
+// answer answers a call from memory if a denial is known to hold.
 func (d *Denials) answer(c *Call) bool {
 	if !c.remembered() {
 		return false
@@ -94,12 +95,12 @@ func (d *Denials) answer(c *Call) bool {
 		return false
 	}
 	kept.outcome.after(elapsedMS, &c.Outcome)
-	c.Err, c.lease = nil, leasing{} // the call may be one that was used before
+	c.Err, c.lease = nil, leasing{} // the call may have been used before
 	d.metrics.fromDenials.Inc()
 	return true
 }
 
-// after writes the outcome as it reads so many milliseconds later, reusing the memory of to.
+// after writes the outcome with its times moved by elapsedMS. It reuses the memory of to.
 func (o *Outcome) after(elapsedMS int64, to *Outcome) {
 	verdicts := append(to.Verdicts[:0], o.Verdicts...)
 	*to = *o
@@ -115,8 +116,8 @@ func (o *Outcome) after(elapsedMS int64, to *Outcome) {
 	}
 }
 
-// remember keeps the answer to a call if it is a denial that is certain to hold for a while, and
-// if nothing was reset since the call began.
+// remember stores the answer to a call if it is a denial that will hold for a while, and if nothing
+// was reset since the call began.
 func (d *Denials) remember(c *Call, resets uint64) {
 	if c.Err != nil || c.Outcome.Allowed || c.Outcome.Degraded || !c.remembered() {
 		return
@@ -126,7 +127,7 @@ func (d *Denials) remember(c *Call, resets uint64) {
 		return
 	}
 	kept := &denial{
-		counters: slices.Clone(c.Counters), cost: c.Cost, // the caller uses its own again
+		counters: slices.Clone(c.Counters), cost: c.Cost, // the caller reuses its slice
 		started: c.Started, until: c.Started.Add(time.Duration(holdsMS) * time.Millisecond), outcome: c.Outcome,
 	}
 	kept.outcome.Verdicts = slices.Clone(c.Outcome.Verdicts)
@@ -137,8 +138,8 @@ func (d *Denials) remember(c *Call, resets uint64) {
 	}
 }
 
-// deniedForMS is how long the call is certain to be denied, milliseconds: the longest wait of its
-// enforcing counters. It is 0 where the cost exceeds a quota, which no wait can help.
+// deniedForMS returns for how many milliseconds the call will certainly be denied: the longest wait
+// of its enforcing counters. It is 0 if the cost exceeds a quota, because no wait helps then.
 func (c *Call) deniedForMS() (longest int64) {
 	for i := range c.Outcome.Verdicts {
 		v := &c.Outcome.Verdicts[i]
@@ -153,7 +154,7 @@ func (c *Call) deniedForMS() (longest int64) {
 	return longest
 }
 
-// Reset is part of Engine. It forgets the denials by the counters.
+// Reset implements Engine. It forgets the denials by the counters.
 func (d *Denials) Reset(ctx context.Context, counters ...Counter) error {
 	if err := d.next.Reset(ctx, counters...); err != nil {
 		return err
@@ -178,5 +179,5 @@ func (d *Denials) forget(counters []Counter) {
 	}
 }
 
-// Refund is part of Engine. A denial remains what it was: it is asked again soon.
+// Refund implements Engine. It keeps the denials, because each of them is verified soon.
 func (d *Denials) Refund(ctx context.Context, refunds ...*Refund) { d.next.Refund(ctx, refunds...) }

@@ -1,5 +1,5 @@
-// Package engine counts. It decides calls: a cost against the counters of one check, all of them or
-// none.
+// Package engine counts. It decides calls. A call charges a cost to all counters of one check, or
+// to none.
 //
 // # Words
 //
@@ -22,9 +22,9 @@
 //	Breaker    keeps calls away from a store that does not answer
 //	Redis      counts, one round trip for all calls that wait
 //
-// A layer answers what it can and passes the rest on. The way goes down and comes back once, with
-// one exception: Leases asks again for a check whose call also asked for units to prefetch, if
-// that call was denied.
+// A layer answers the calls that it can answer and passes on the others. A call passes through the
+// layers once, down and back. There is one exception: if a call that also prefetches units is
+// denied, Leases sends it again with the cost of the check only.
 //
 // A layer identifies a call by its counters, their numbers and its cost only. If a limit changes,
 // the numbers change, and the call is new to every layer. Configuration changes therefore need no

@@ -7,23 +7,23 @@ import (
 	"weir/internal/limit"
 )
 
-// Counter is one rule's counter in a Call.
+// Counter is the counter of one rule in a Call.
 type Counter struct {
 	// Key is the counter's own key or, if Grouped, the key of its group.
 	Key string
-	// ID names the rule among all that count by the same values: idBytes long, or "" for a counter
-	// that is never in a group.
+	// ID identifies the rule among all rules that count by the same values. It has idBytes bytes,
+	// or is "" for a counter that is never in a group.
 	ID      string
-	Grouped bool // an engine may store it together with the others of its group
+	Grouped bool // an engine may store it in one value with the other counters of its group
 	Numbers limit.Numbers
-	Shadow  bool // its verdict is reported and never denies
-	// OnUnavailable says what Fallback answers for this counter while the store cannot.
+	Shadow  bool // its verdict is reported but never denies
+	// OnUnavailable is how Fallback answers for this counter if the store is unavailable.
 	OnUnavailable limit.OnUnavailable
-	// Cost is what this counter is charged in a Call with PerCounter, and 0 in every other.
+	// Cost is the cost of this counter in a Call with PerCounter, and 0 in every other Call.
 	Cost int64
 }
 
-// OwnKey is the key of the counter alone, whether it is grouped or not.
+// OwnKey returns the key that the counter has outside of a group.
 func (c *Counter) OwnKey() string {
 	if c.Grouped {
 		return keyBeside(c.Key, c.ID)
@@ -31,38 +31,39 @@ func (c *Counter) OwnKey() string {
 	return c.Key
 }
 
-// Same reports whether both are one counter, whatever their numbers.
+// Same reports whether c and o are the same counter, with the same or other numbers.
 func (c *Counter) Same(o *Counter) bool {
 	return c.Key == o.Key && c.Grouped == o.Grouped && (!c.Grouped || c.ID == o.ID)
 }
 
 // Call is one check as an engine sees it: a cost against all counters at once.
 type Call struct {
-	Tenant limit.TenantID // the owner of the counters; an engine in memory bounds each tenant's
-	Cost   int64          // >= 0; 0 peeks: always allowed, counts nothing
-	// PerCounter says that each counter is charged its own Cost. The call's Cost is then the
-	// greatest of them. So one call can decide several checks, all of them or none.
+	Tenant limit.TenantID // the owner of the counters; an engine in memory limits the counters of each tenant
+	Cost   int64          // >= 0; 0 reads the state: always allowed, counts nothing
+	// PerCounter means that each counter is charged its own Cost. The call's Cost is then the
+	// greatest of them. One call can then decide several checks together: all of them or none.
 	PerCounter bool
-	DryRun     bool  // answer as if counted, and change nothing
+	DryRun     bool  // answer as if counted, but change nothing
 	NowMS      int64 // milliseconds since 1970; 0: the engine's own clock. Only tests and simulation set it
 	Counters   []Counter
 
-	// Started is when the check began, by a clock with a monotonic reading: no later than the
-	// moment at which the store decides. Denials and Leases need it.
+	// Started is when the check began, by a clock with a monotonic reading. It is not later than
+	// the store's decision. Denials and Leases need it.
 	Started time.Time
-	// Fresh asks for the store's own answer: not for one that this process remembers or prefetched.
+	// Fresh requires the store's own answer, not one from the memory of this process or from
+	// prefetched units.
 	Fresh bool
-	// Leased says that units of every counter may be prefetched.
+	// Leased means that units of every counter may be prefetched.
 	Leased bool
 
-	// Evaluate fills in the rest. It reuses the memory of Outcome.Verdicts.
+	// Evaluate fills in the fields below. It reuses the memory of Outcome.Verdicts.
 	Outcome Outcome
-	Err     error // the counters could not be reached, or the reply was invalid; Outcome is then void
+	Err     error // the counters could not be reached, or the reply was invalid; Outcome is then undefined
 
 	lease leasing // for Leases
 }
 
-// CostOf returns what counter i is charged.
+// CostOf returns the cost that counter i is charged.
 func (c *Call) CostOf(i int) int64 {
 	if c.PerCounter {
 		return c.Counters[i].Cost
@@ -73,32 +74,32 @@ func (c *Call) CostOf(i int) int64 {
 // Outcome is an engine's answer to a Call.
 type Outcome struct {
 	NowMS    int64 // the instant of the decision, milliseconds since 1970
-	Allowed  bool  // every enforcing counter admits (or Cost is 0)
+	Allowed  bool  // every enforcing counter allows it (or Cost is 0)
 	Degraded bool  // Fallback answered, not the store
 	Verdicts []limit.Verdict
 }
 
-// An Engine decides calls on counters. Engines wrap one another; Stack says in which order.
+// An Engine decides calls on counters. Engines wrap one another; Stack defines the order.
 //
-// Each call is atomic: all its counters are read at one instant, its cost is charged to every
-// admitting counter if all enforcing ones admit, and to none otherwise. A denied or dry call
-// changes nothing (except that a denial by a rule with a penalty starts that penalty). Calls
-// of one Evaluate are decided in order. An engine must not retry: a call whose fate is
-// unknown carries Err.
+// Each call is atomic. All its counters are read at one instant. If every enforcing counter allows
+// the call, its cost is charged to every counter that allows it, and otherwise to none. A denied
+// call or a dry run changes nothing, except that a denial by a rule with a penalty starts the
+// penalty. Calls of one Evaluate are decided in order. An engine must not retry: if the outcome of
+// a call is unknown, the call has an Err.
 type Engine interface {
-	// Evaluate fills in the Outcome or Err of every call. It may permute the slice of calls.
+	// Evaluate fills in the Outcome or Err of every call. It may reorder the slice of calls.
 	Evaluate(ctx context.Context, calls ...*Call)
-	// Reset deletes counters, penalties included. It ignores their Numbers.
+	// Reset deletes counters and their penalties. It ignores their Numbers.
 	Reset(ctx context.Context, counters ...Counter) error
-	// Amend carries out an amendment, once for each Amendment.Once. After an error, ask again.
+	// Amend carries out an amendment, once for each Amendment.Once. After an error, call it again.
 	Amend(ctx context.Context, a *Amendment) error
-	// Refund takes units back that allowed calls charged and nobody used. It fills in each
-	// refund's Refused and Err.
+	// Refund returns units that allowed calls charged and that were not used. It fills in Refused
+	// and Err of each refund.
 	Refund(ctx context.Context, refunds ...*Refund)
 }
 
-// keepUnanswered moves the calls that answered does not answer to the front, in their order, and
-// returns them.
+// keepUnanswered returns the calls for which answered returns false. It moves them to the front and
+// keeps their order.
 func keepUnanswered(calls []*Call, answered func(*Call) bool) []*Call {
 	kept := 0
 	for i, c := range calls {

@@ -1,10 +1,10 @@
 package engine
 
-// LeaseSets is how many sets of counters are leased, or may be.
+// LeaseSets returns the number of sets of counters that are leased, or may be.
 func (s *Stack) LeaseSets() int { return int(s.leases.count.Load()) }
 
-// LeaseHeld returns the units that s holds: those to be granted, and all that were charged and
-// are not used, what is about to be returned included.
+// LeaseHeld returns the units that s holds: those that can be granted, and all that were charged
+// and not used, including those that are about to be returned.
 func (s *Stack) LeaseHeld() (toGrant, charged int64) {
 	now := s.clock()
 	s.leases.sets.Range(func(_ uint64, set *leaseSet) bool {

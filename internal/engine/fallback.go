@@ -17,11 +17,12 @@ type Fallback struct {
 	clock func() time.Time
 }
 
-// Share is one instance's part of every limit: one of Count, at position Rank.
+// Share is the part of every limit that one instance may allow: one of Count equal parts, at
+// position Rank.
 type Share struct{ Count, Rank int64 }
 
-// Of returns this instance's part of n. The remainder of the division goes to the first
-// ranks; nobody's part is 0, so the parts of n add up to max(n, Count).
+// Of returns this instance's part of n. The remainder of the division goes to the first ranks.
+// Every part is at least 1, so the parts of n add up to max(n, Count).
 func (s Share) Of(n int64) int64 {
 	part := n / s.Count
 	if s.Rank < n%s.Count {
@@ -30,18 +31,19 @@ func (s Share) Of(n int64) int64 {
 	return max(part, 1)
 }
 
-// numbers returns the numbers of one instance's part of the limit.
+// numbers returns the numbers for one instance's part of the limit.
 func (s Share) numbers(n limit.Numbers) limit.Numbers {
 	n.Limit = s.Of(n.Limit)
 	if n.Algorithm.Bucket() {
-		// Rounding the two parts apart must not create a bucket that takes over a year to refill.
+		// The two parts are rounded separately. This must not create a bucket that takes over a
+		// year to refill.
 		most, _ := limit.MulDiv(n.Limit, limit.MaxWindowMS, n.WindowMS, 0)
 		n.Burst = min(s.Of(n.Burst), most)
 	}
 	return n
 }
 
-// Evaluate is part of Engine. No call ends with Err.
+// Evaluate implements Engine. No call ends with Err.
 func (f *Fallback) Evaluate(ctx context.Context, calls ...*Call) {
 	f.next.Evaluate(ctx, calls...)
 	for _, c := range calls {
@@ -53,8 +55,8 @@ func (f *Fallback) Evaluate(ctx context.Context, calls ...*Call) {
 	}
 }
 
-// answer answers a call without the store. Nothing is counted locally when an enforcing counter
-// denies.
+// answer answers a call without the store. If an enforcing counter denies, nothing is counted
+// locally.
 func (f *Fallback) answer(c *Call) {
 	out := &c.Outcome
 	*out = Outcome{Allowed: true, Degraded: true, NowMS: f.clock().UnixMilli(), Verdicts: out.Verdicts[:0]}
@@ -71,7 +73,7 @@ func (f *Fallback) answer(c *Call) {
 		case limit.Allow:
 			v.Allowed, v.Uncounted = true, true
 		case limit.Deny:
-			// Cost 0 asks without consuming, and is never denied.
+			// Cost 0 consumes nothing and is never denied.
 			v.Allowed, v.Uncounted = c.CostOf(i) == 0, true
 			if !v.Allowed {
 				v.RetryAfterMS = RetryAfterOutageMS()
@@ -88,16 +90,17 @@ func (f *Fallback) answer(c *Call) {
 	f.local.Evaluate(context.Background(), &local)
 	for n, i := range places {
 		v := &out.Verdicts[i]
-		if local.Err != nil { // the local table refused: as strict as possible
+		if local.Err != nil { // the local engine is full: deny
 			*v = limit.Verdict{Degraded: true, Uncounted: true, RetryAfterMS: RetryAfterOutageMS()}
 		} else {
 			*v = local.Outcome.Verdicts[n]
 			v.Degraded = true
-			// Local instants are those of the local engine's clock.
+			// Local times are those of the local engine's clock.
 			v.ResetMS += out.NowMS - local.Outcome.NowMS
 			v.NextMS += out.NowMS - local.Outcome.NowMS
 			if v.CostExceeds && c.CostOf(i) <= c.Counters[i].Numbers.Quota() {
-				// It does not fit this instance's share, but it fits the limit: wait for the store.
+				// The cost exceeds this instance's share but not the limit: the caller has to wait
+				// for the store.
 				v.CostExceeds, v.RetryAfterMS = false, RetryAfterOutageMS()
 			}
 		}
@@ -105,14 +108,14 @@ func (f *Fallback) answer(c *Call) {
 	}
 }
 
-// RetryAfterOutageMS is how long a caller that was denied for want of counters should wait,
-// milliseconds: until the probes can have closed the breaker, spread at random.
+// RetryAfterOutageMS returns how many milliseconds a caller should wait that was denied because the
+// counters are unavailable: until the probes can have closed the breaker, plus a random delay.
 func RetryAfterOutageMS() int64 {
 	least := breakerGoodProbes * probeEvery
 	return (least + rand.N(least)).Milliseconds()
 }
 
-// Reset is part of Engine. It deletes the local counters too.
+// Reset implements Engine. It also deletes the local counters.
 func (f *Fallback) Reset(ctx context.Context, counters ...Counter) error {
 	if err := f.next.Reset(ctx, counters...); err != nil {
 		return err
@@ -120,5 +123,6 @@ func (f *Fallback) Reset(ctx context.Context, counters ...Counter) error {
 	return f.local.Reset(ctx, counters...)
 }
 
-// Refund is part of Engine. Local counters keep their units: none of them was prefetched.
+// Refund implements Engine. Local counters are not changed, because none of their units was
+// prefetched.
 func (f *Fallback) Refund(ctx context.Context, refunds ...*Refund) { f.next.Refund(ctx, refunds...) }

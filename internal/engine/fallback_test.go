@@ -8,7 +8,7 @@ import (
 	"weir/internal/limit"
 )
 
-// A share of a limit is never nothing, and all shares add up to the limit.
+// A share of a limit is never zero, and all shares add up to the limit.
 func TestShares(t *testing.T) {
 	for _, limit := range []int64{1, 2, 3, 7, 100, limit.MaxFixedLimit} {
 		for count := int64(1); count <= 5; count++ {

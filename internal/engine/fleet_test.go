@@ -21,13 +21,13 @@ import (
 	"weir/internal/peers"
 )
 
-// leasing is an instance and its engines.
+// leasing is an instance with its engines.
 type leasing struct {
 	*check.Checker
 	*engine.Stack
 }
 
-// newInstance returns an instance over a store, by the real clock.
+// newInstance returns an instance that uses a store and the real clock.
 func newInstance(keys check.Keys, shared engine.Engine) *leasing {
 	registry := prometheus.NewRegistry()
 	stack := engine.NewStack(engine.StackOptions{
@@ -37,8 +37,7 @@ func newInstance(keys check.Keys, shared engine.Engine) *leasing {
 	return &leasing{check.NewChecker(check.CheckerOptions{Keys: keys, Engine: stack, Metrics: check.NewMetrics(registry)}), stack}
 }
 
-// fleet is instances of the service over one counter store, with a clock that stands until it is
-// moved.
+// fleet is a number of instances with one counter store and a clock that only the test moves.
 type fleet struct {
 	t         *testing.T
 	now       int64 // milliseconds since 1970
@@ -49,7 +48,7 @@ type fleet struct {
 	keys      check.Keys
 }
 
-// countingEngine counts what reaches an engine, and can be made to fail.
+// countingEngine counts the calls to an engine, and can be made to fail.
 type countingEngine struct {
 	engine.Engine
 	exchanges atomic.Int64
@@ -88,7 +87,7 @@ func newFleet(t *testing.T, instances int, rules ...limit.Rule) *fleet {
 	return f
 }
 
-// start puts an instance without any state in place i. One that was there is gone, with all it
+// start starts a new instance at place i. If there was one, it is gone, with all units that it
 // held.
 func (f *fleet) start(i int) {
 	f.registry[i] = prometheus.NewRegistry()
@@ -120,7 +119,7 @@ func (f *fleet) check(instance int, req check.Request) check.Decision {
 	return ds[0]
 }
 
-// move lets time pass, and every instance look after its leases each 50 ms of it.
+// move advances the clock, and lets every instance inspect its leases each 50 ms.
 func (f *fleet) move(ms int64) {
 	for next := f.now - f.now%50 + 50; next <= f.now+ms; next += 50 {
 		ms -= next - f.now
@@ -132,8 +131,8 @@ func (f *fleet) move(ms int64) {
 	f.now += ms
 }
 
-// heat asks until units are leased, and returns how many checks that took.
-func (f *fleet) heat(instance int, subject string) (asked int64) {
+// checkUntilLeased sends checks until units are leased, and returns the number of checks.
+func (f *fleet) checkUntilLeased(instance int, subject string) (asked int64) {
 	f.t.Helper()
 	for {
 		require.True(f.t, f.ask(instance, subject, 1).Allowed)
@@ -175,8 +174,8 @@ func leasableAlgorithms() (out []limit.Algorithm) {
 	return out
 }
 
-// The numbers that random traffic meets: small and great limits, short and long windows, and two or
-// three rules at once, one of them in shadow.
+// Numbers for random traffic: small and large limits, short and long windows, and two or three
+// rules at once, one of them in shadow mode.
 func randomLeasedRules(r *rand.Rand, a limit.Algorithm) []limit.Rule {
 	one := func(slug string, a limit.Algorithm) limit.Rule {
 		rule := leasedRule(slug, a, []int64{20, 100, 500, 5_000}[r.IntN(4)], []int64{1_000, 2_000, 10_000, 60_000}[r.IntN(4)])
@@ -186,7 +185,7 @@ func randomLeasedRules(r *rand.Rand, a limit.Algorithm) []limit.Rule {
 		return rule
 	}
 	rules := []limit.Rule{one("a", a)}
-	if a.Bucket() && r.IntN(2) == 0 { // one that is whole again while units of it are held
+	if a.Bucket() && r.IntN(2) == 0 { // a bucket that is full again while units of it are held
 		rules[0].Limit, rules[0].Burst = []int64{300, 700, 1_000, 3_000}[r.IntN(4)], []int64{50, 100, 300, 1_000}[r.IntN(4)]
 		rules[0].Window.MS = 1_000
 		return rules
@@ -201,7 +200,7 @@ func randomLeasedRules(r *rand.Rand, a limit.Algorithm) []limit.Rule {
 	return rules
 }
 
-// strictly asks the reference what instances have let through, at the instants at which they did.
+// strictly sends to the reference the checks that instances allowed, at the same instants.
 type strictly struct {
 	reference *enginetest.Reference
 	rules     []limit.Rule
@@ -216,9 +215,9 @@ func (s *strictly) call(now, cost int64, dry bool) *engine.Call {
 	return call
 }
 
-// However instances take, give out, return, lose and crash: what they let through is what a strict
-// engine could have let through at the very same instants. And nobody is denied early by more than
-// others hold or have lost.
+// Instances prefetch, grant, return, lose units and crash in random order. Whatever they allow, a
+// strict engine could have allowed at the same instants. No check is denied early because of more
+// units than other instances hold or have lost.
 func TestLeasesNeverExceed(t *testing.T) {
 	for _, a := range leasableAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
@@ -247,13 +246,13 @@ func runLeased(t *testing.T, a limit.Algorithm, seed uint64) (leased float64, ea
 			f.move(1 + r.Int64N(6))
 		case r.IntN(200) == 0:
 			f.move(50 + r.Int64N(400))
-		case r.IntN(400) == 0: // an instance crashes, and one that knows nothing takes its place
+		case r.IntN(400) == 0: // an instance crashes, and a new one replaces it
 			i := r.IntN(len(f.instances))
 			_, charged := f.instances[i].LeaseHeld()
 			run.lost += charged + int64(f.metric(i, "weir_lease_units_stranded_total"))
 			leased += f.metric(i, "weir_checks_leased_total")
 			f.start(i)
-		case r.IntN(60) == 0: // everybody takes all there is, at once
+		case r.IntN(60) == 0: // all instances prefetch as much as they can, at once
 			f.move(r.Int64N(120))
 			for i := range f.instances {
 				for units := int64(1_000) >> r.IntN(11); units > 0; units /= 2 {
@@ -275,13 +274,13 @@ func runLeased(t *testing.T, a limit.Algorithm, seed uint64) (leased float64, ea
 	return leased, run.early
 }
 
-// Units that were charged to a whole bucket must not drain while they are held: all that there is,
-// taken at one instant, is the burst and no more, whoever held how much of it and gave back what.
+// Units that were charged to a full bucket must not drain while they are held. If everything is
+// used at one instant, it is at most the burst, however many units each instance held or returned.
 func TestLeasedBucketIsNoFullerThanWhole(t *testing.T) {
 	for _, lim := range []int64{500, 1_000} {
-		for _, asks := range []int{6, 150} { // a bucket that was whole a moment ago, and one in steady use
+		for _, asks := range []int{6, 150} { // a bucket that was full a moment ago, and one in steady use
 			for _, wait := range []int64{1, 20, 60, 85, 150} {
-				for idle := range 3 { // how many instances fall silent before
+				for idle := range 3 { // how many instances become idle before
 					taken := takeAllOfBucket(t, 3, lim, asks, wait, idle)
 					require.LessOrEqual(t, taken, int64(1_000), "limit %d, asked %d times, wait %d, idle %d", lim, asks, wait, idle)
 				}
@@ -291,8 +290,8 @@ func TestLeasedBucketIsNoFullerThanWhole(t *testing.T) {
 	}
 }
 
-// takeAllOfBucket returns what passes in one millisecond of a bucket of 1000 that so many instances
-// lease.
+// takeAllOfBucket returns how many units of a bucket of 1000 are allowed in one millisecond, if as
+// many instances lease it.
 func takeAllOfBucket(t *testing.T, instances int, lim int64, asks int, wait int64, idle int) (taken int64) {
 	t.Helper()
 	rule := leasedRule("a", limit.TokenBucket, lim, 1_000)
@@ -310,20 +309,20 @@ func takeAllOfBucket(t *testing.T, instances int, lim int64, asks int, wait int6
 		held += toGive
 	}
 	require.Positive(t, held)
-	for range wait { // those that go on take more, while the others' units go back
+	for range wait { // instances in use prefetch more, while idle ones return their units
 		f.move(1)
 		for i := idle; i < instances && wait > 85; i++ {
 			f.ask(i, "s", 1)
 		}
 	}
-	for range 3 { // given out late; what is given back then has drained in part
+	for range 3 { // these are granted late; units that are returned then have drained in part
 		if f.ask(instances-1, "s", 1).Allowed {
 			taken++
 		}
 	}
 	for n := range instances {
 		i, units := (instances-1+n)%instances, int64(1_000)
-		if n > 0 { // what these hold is given out, and not given back for a cost that it is too little for
+		if n > 0 { // grant the remaining units one by one, so that no greater cost returns them
 			units = 1
 		}
 		for units > 0 {
@@ -343,7 +342,7 @@ type leasedRun struct {
 	strict strictly
 	seed   uint64
 	most   int64
-	lost   int64 // units, by crashes
+	lost   int64 // units lost by crashes
 	early  int
 }
 
@@ -354,18 +353,19 @@ func (r *leasedRun) ask(instance int, cost int64) (allowed bool) {
 		require.True(r.t, call.Outcome.Allowed, "seed %d at %d: the strict engine would deny: %+v", r.seed, r.now-fleetStart, call)
 		return true
 	}
-	if r.store.exchanges.Load() == before { // a denial that was remembered: it was true when it was made
+	if r.store.exchanges.Load() == before { // a denial from memory: it was correct when it was decided
 		return false
 	}
 	if would := r.strict.call(r.now, cost, true); would.Outcome.Allowed {
 		r.early++
 		require.LessOrEqual(r.t, r.room(would, r.strict.rules)-cost, r.missing()+r.lost+drains(r.strict.rules),
-			"seed %d at %d: denied earlier than others hold: %+v %+v", r.seed, r.now-fleetStart, r.strict.rules, would)
+			"seed %d at %d: denied early by more units than others hold: %+v %+v", r.seed, r.now-fleetStart, r.strict.rules, would)
 	}
 	return false
 }
 
-// room is the least that a strict engine would have left under an enforcing rule, before the call.
+// room returns the minimum that a strict engine would have left under an enforcing rule, before the
+// call.
 func (f *fleet) room(dry *engine.Call, rules []limit.Rule) int64 {
 	least := int64(1 << 62)
 	for i, v := range dry.Outcome.Verdicts {
@@ -376,7 +376,8 @@ func (f *fleet) room(dry *engine.Call, rules []limit.Rule) int64 {
 	return least
 }
 
-// drains is what leases of buckets may let drain unused, while they run and once they have ended.
+// drains returns how many units of buckets may drain unused, during leases and after they have
+// ended.
 func drains(rules []limit.Rule) (units int64) {
 	for i := range rules {
 		if n := rules[i].Numbers(); n.Algorithm.Bucket() {
@@ -386,7 +387,8 @@ func drains(rules []limit.Rule) (units int64) {
 	return units
 }
 
-// missing is what the instances hold, and have lost to windows that went on.
+// missing returns the units that the instances hold, and those that were lost to windows that are
+// not over.
 func (f *fleet) missing() (units int64) {
 	for i, c := range f.instances {
 		_, charged := c.LeaseHeld()

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// keyPrefix begins every key that Weir keeps in Redis.
+// KeyPrefix is the beginning of every key that Weir stores in Redis.
 const KeyPrefix = "w{"
 
-// hashTag returns the part of a key that chooses its slot.
+// HashTag returns the part of a key that determines its slot.
 func HashTag(key string) string {
 	if from := strings.IndexByte(key, '{'); from >= 0 {
 		if length := strings.IndexByte(key[from+1:], '}'); length > 0 {
@@ -32,7 +32,7 @@ func (n KeyName) Append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, uint32(n.High)) // the low bytes are meant
 }
 
-// readName is the opposite of append.
+// ReadName is the inverse of append.
 func ReadName(s string) (n KeyName) {
 	for i := idBytes - 1; i >= 5; i-- {
 		n.High = n.High<<8 | uint64(s[i])
@@ -43,7 +43,7 @@ func ReadName(s string) (n KeyName) {
 	return n
 }
 
-// keyBeside returns the own key of the counter with an ID, from the key of its group.
+// keyBeside returns the own key of a counter, from the key of its group and the counter's ID.
 func keyBeside(group, id string) string {
 	at := len(group) - idBytes
 	return string(ReadName(group[at:]).Plus(ReadName(id)).Append([]byte(group[:at])))

@@ -7,37 +7,37 @@ import (
 	"weir/internal/limit"
 )
 
-// A lease is units that this instance prefetched, in one call for all counters of a check, and
-// grants from memory to checks that ask the same counters.
+// A lease is a number of units that this instance prefetched, in one call for all counters of a
+// check. It grants them from memory to checks with the same counters.
 //
-// Granting a unit at an instant is right if charging it only then would have left its counters
-// no fuller than they are, because then a strict engine could have admitted it. That is so while
-// the window that was charged lasts (of sub-buckets: the one that was), since the counts of one
-// window have no order. A bucket drains meanwhile, unless it was full: units that were charged to a
-// full bucket at T0 and are granted at T1 have let it drain from T0 to T1 for nothing, and others
-// would be admitted on top. So some units are held back, the cushion: as many as drain between the
-// instant at which the bucket would have been full without these units and the end of the lease.
-// They keep the level of the bucket where it would be. docs/decisions/0007 has the proof.
+// A unit may be granted at an instant if a strict engine could have allowed it at that instant:
+// charging it only then must leave the counters no fuller than they are. For window algorithms this
+// is true until the end of the window that was charged (for sub-buckets, the part), because the
+// counts of a window have no order. A bucket drains in the meantime, but not if it was full. If
+// units are charged to a full bucket at T0 and granted at T1, the bucket drains from T0 to T1, and
+// other calls would be allowed in addition. Some units are therefore charged but not granted, the
+// cushion: as many as drain between the instant at which the bucket would have been full without
+// these units and the end of the lease. docs/decisions/0007 has the proof.
 type lease struct {
-	left    atomic.Int64 // to be granted; below 0 when the lease has ended
-	cushion int64        // charged, and not to be granted
-	size    int64        // that left began with, and what the one before had left then
-	total   int64        // that was charged, the own cost of the check included
+	left    atomic.Int64 // to be granted; negative when the lease has ended
+	cushion int64        // charged, but must not be granted
+	size    int64        // initial value of left, plus what the previous lease had left then
+	total   int64        // charged units, including the cost of the check itself
 	older   atomic.Pointer[lease]
-	// sent is an instant before the store was asked, so that the store's clock at a later instant x
-	// is at most nowMS + (x - sent).
+	// sent is an instant before the call to the store. At a later instant x, the store's clock
+	// shows at most nowMS + (x - sent).
 	sent     time.Time
 	until    time.Time // by the monotonic clock
 	wallMS   int64     // until, by the wall clock: leases end while a machine sleeps
-	nowMS    int64     // of the store, when it charged
+	nowMS    int64     // the store's time of the charge
 	verdicts []limit.Verdict
 }
 
 const (
-	leaseEvery   = 50 * time.Millisecond  // a busy set prefetches what it needs in this time
-	leaseIdle    = 100 * time.Millisecond // units that nobody asked for so long are returned
+	leaseEvery   = 50 * time.Millisecond  // a busy set prefetches the units that it needs for this long
+	leaseIdle    = 100 * time.Millisecond // units that no check uses for this long are returned
 	leaseBackoff = 50 * time.Millisecond  // after a prefetch that was denied
-	leaseLow     = 4                      // more is prefetched when less than one part in so many is left
+	leaseLow     = 4                      // more is prefetched when less than 1/leaseLow is left
 
 	leaseEnded = -1 << 62
 )
@@ -47,8 +47,7 @@ func (l *lease) live(now time.Time) bool {
 	return now.Before(l.until) && now.UnixMilli() < l.wallMS
 }
 
-// grant takes cost units out of what is held, from the older lease first, and returns how many are
-// left.
+// grant takes cost units from the lease, from the older lease first, and returns how many are left.
 func (l *lease) grant(now time.Time, cost int64) (left int64, ok bool) {
 	older := l.older.Load()
 	if older != nil && older.live(now) {
@@ -77,7 +76,7 @@ func (l *lease) grantOwn(cost int64) (left int64, ok bool) {
 	}
 }
 
-// held returns what can be granted, the older lease included.
+// held returns the units that can be granted, including those of the older lease.
 func (l *lease) held(now time.Time) (units int64) {
 	if l == nil {
 		return 0
@@ -91,17 +90,17 @@ func (l *lease) held(now time.Time) (units int64) {
 	return units
 }
 
-// low reports whether it is time to prefetch more.
+// low reports whether it is time to prefetch more units.
 func (l *lease) low(now time.Time) bool { return l.held(now) < max(1, l.size/leaseLow) }
 
-// end ends the lease and returns what was left to be granted; ok is false where it had ended
-// before.
+// end ends the lease and returns the units that were not granted; ok is false if it had already
+// ended.
 func (l *lease) end() (left int64, ok bool) {
 	left = l.left.Swap(leaseEnded)
 	return left, left != leaseEnded
 }
 
-// storeNow returns the latest that the store's clock can show at now.
+// storeNow returns the latest time that the store's clock can show at now.
 func (l *lease) storeNow(now time.Time) int64 {
 	elapsed := max(0, now.Sub(l.sent))
 	return l.nowMS + int64((elapsed+time.Millisecond-1)/time.Millisecond) + 1
@@ -116,8 +115,8 @@ func (l *lease) base(n *limit.Numbers, i int) int64 {
 	return l.verdicts[i].ResetMS - 1 - longer
 }
 
-// drained returns how many units of bucket i must stay charged so that granting others until the
-// instant atMS was right.
+// drained returns how many units of bucket i must stay charged if others are granted until the
+// instant atMS.
 func (l *lease) drained(n *limit.Numbers, i int, atMS int64) int64 {
 	gap := atMS - l.base(n, i)
 	if gap <= 0 {
@@ -130,8 +129,8 @@ func (l *lease) drained(n *limit.Numbers, i int, atMS int64) int64 {
 	return units
 }
 
-// windowEndOf returns the end of the window that a charge with verdict v went to, and false for a
-// bucket.
+// windowEndOf returns the end of the window that the charge with verdict v was counted in, and
+// false for a bucket.
 func windowEndOf(n *limit.Numbers, v *limit.Verdict, nowMS int64) (int64, bool) {
 	switch n.Algorithm {
 	case limit.SlidingWindowCounter:
@@ -144,8 +143,8 @@ func windowEndOf(n *limit.Numbers, v *limit.Verdict, nowMS int64) (int64, bool) 
 	return 0, false
 }
 
-// newLease returns a lease of what a call charged to counters: units of it, the cushion included,
-// are beyond the check's own cost.
+// newLease returns a lease of the units that a call charged in addition to the cost of its check.
+// The units include the cushion.
 func newLease(counters []Counter, call *Call, units int64, sent time.Time) *lease {
 	l := &lease{
 		total: call.Cost, sent: sent, nowMS: call.Outcome.NowMS,
@@ -164,8 +163,8 @@ func newLease(counters []Counter, call *Call, units int64, sent time.Time) *leas
 			untilMS = min(untilMS, end)
 		}
 	}
-	// Where the bucket is less full than expected, a short lease is better than one that is all
-	// cushion.
+	// If the bucket is less full than expected, a short lease is better than one that consists only
+	// of the cushion.
 	for {
 		l.cushion = 0
 		for i := range counters {
@@ -180,7 +179,7 @@ func newLease(counters []Counter, call *Call, units int64, sent time.Time) *leas
 	}
 	l.cushion = min(l.cushion, units)
 	l.left.Store(units - l.cushion)
-	// The store's clock shows untilMS no earlier than this: nowMS was rounded down.
+	// The store's clock shows untilMS no earlier than this, because nowMS was rounded down.
 	length := time.Duration(untilMS-1-l.nowMS) * time.Millisecond
 	l.until = sent.Add(length)
 	l.wallMS = sent.UnixMilli() + max(0, length.Milliseconds())

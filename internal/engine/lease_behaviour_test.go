@@ -18,15 +18,15 @@ import (
 	"weir/internal/testenv"
 )
 
-// used is what the counter of the fleet's only rule holds, by a peek.
+// used returns the usage of the fleet's only rule.
 func (f *fleet) used(subject string) int64 {
 	f.t.Helper()
 	d := f.ask(0, subject, 0)
 	return d.Rules[0].Quota - d.Rules[0].Remaining
 }
 
-// A subject that is asked for ten thousand times a second costs the store at most some forty
-// exchanges in it, and one that is asked for now and then is never leased.
+// A subject with ten thousand checks per second costs at most about forty calls to the store per
+// second. A subject with occasional checks is never leased.
 func TestLeasedHotSubjectCostsFewCalls(t *testing.T) {
 	f := newFleet(t, 1, leasedRule("api", limit.SlidingWindowCounter, 1_000_000, 60_000))
 	for range 500 { // the first half second: leases grow
@@ -59,17 +59,17 @@ func (f *fleet) heldBy(instance int) int64 {
 	return toGive
 }
 
-// What nobody asks for goes back within 150 ms, to the unit, and the set is forgotten.
+// Unused units are returned within 150 ms, all of them, and the set is removed.
 func TestLeasedUnitsGoBackWhenIdle(t *testing.T) {
 	for _, a := range leasableAlgorithms() {
 		f := newFleet(t, 1, leasedRule("api", a, 1_000, 60_000))
-		asked := f.heat(0, "s")
+		asked := f.checkUntilLeased(0, "s")
 		require.Positive(t, f.heldBy(0))
 		require.Greater(t, f.used("s"), asked)
 		f.move(200)
 		require.Zero(t, f.instances[0].LeaseSets())
 		if n := (limit.Numbers{Algorithm: a}); n.Algorithm.Bucket() {
-			require.InDelta(t, asked, f.used("s"), 4, "what has come back meanwhile besides")
+			require.InDelta(t, asked, f.used("s"), 4, "plus what was returned in the meantime")
 			continue
 		}
 		require.Equal(t, asked, f.used("s"), a)
@@ -78,7 +78,7 @@ func TestLeasedUnitsGoBackWhenIdle(t *testing.T) {
 	}
 }
 
-// Nothing is held for longer than 250 ms, however slowly it is asked for then.
+// Nothing is held for longer than 250 ms, even if the subject is still used occasionally.
 func TestLeasesEnd(t *testing.T) {
 	f := newFleet(t, 1, leasedRule("api", limit.FixedWindow, 10_000, 60_000))
 	for range 200 {
@@ -94,19 +94,19 @@ func TestLeasesEnd(t *testing.T) {
 	require.True(t, f.ask(0, "s", 1).Allowed)
 	require.Equal(t, before+1, f.store.exchanges.Load())
 	f.move(300)
-	require.EqualValues(t, 201, f.used("s"), "and what was left has gone back")
+	require.EqualValues(t, 201, f.used("s"), "and the rest was returned")
 }
 
-// An instance that stops gives back all it holds; one that crashes strands no more than that, until
-// the window has passed.
+// An instance that stops returns all units that it holds. If it crashes, exactly those units are
+// stranded, until the window is over.
 func TestLeasesOfAnInstanceThatGoes(t *testing.T) {
 	f := newFleet(t, 2, leasedRule("api", limit.FixedWindow, 1_000, 60_000))
-	admitted := f.heat(0, "s")
+	admitted := f.checkUntilLeased(0, "s")
 	f.instances[0].Close()
 	require.Equal(t, admitted, f.used("s"))
 
 	f.start(0)
-	admitted += f.heat(0, "s")
+	admitted += f.checkUntilLeased(0, "s")
 	_, charged := f.instances[0].LeaseHeld()
 	require.Positive(t, charged)
 	require.LessOrEqual(t, charged, int64(250))
@@ -117,27 +117,27 @@ func TestLeasesOfAnInstanceThatGoes(t *testing.T) {
 	require.Equal(t, 1_000-charged, admitted)
 	f.move(60_000)
 	for range 1_000 {
-		require.True(t, f.ask(1, "s", 1).Allowed, "the next window is whole")
+		require.True(t, f.ask(1, "s", 1).Allowed, "the next window has its full quota")
 	}
 	require.False(t, f.ask(1, "s", 1).Allowed)
 }
 
-// A reset, another number, another consistency and another rule hold with the next check.
+// A reset, another limit, another consistency and another rule take effect with the next check.
 func TestLeasesFollowChanges(t *testing.T) {
 	rule := leasedRule("api", limit.FixedWindow, 1_000, 60_000)
 	f := newFleet(t, 1, rule)
-	f.heat(0, "s")
+	f.checkUntilLeased(0, "s")
 	_, _, err := f.instances[0].Reset(context.Background(), f.policy, "", check.Request{Subject: "s"})
 	require.NoError(t, err)
 	require.Zero(t, f.heldBy(0))
 	require.True(t, f.ask(0, "s", 1).Allowed)
-	require.EqualValues(t, 1, f.used("s")-f.heldBy(0), "counted anew")
+	require.EqualValues(t, 1, f.used("s")-f.heldBy(0), "counted again from zero")
 	f.move(200)
-	require.EqualValues(t, 1, f.used("s"), "and nothing goes back to a counter that was begun anew")
+	require.EqualValues(t, 1, f.used("s"), "nothing is returned to a new counter")
 
-	f.heat(0, "s")
+	f.checkUntilLeased(0, "s")
 	used := f.used("s")
-	rule.Limit = used // with what is held nothing remains
+	rule.Limit = used // together with the units held, nothing remains
 	f.use(rule)
 	d := f.ask(0, "s", 1)
 	require.False(t, d.Allowed)
@@ -152,12 +152,12 @@ func TestLeasesFollowChanges(t *testing.T) {
 	require.Equal(t, before+10, f.store.exchanges.Load())
 }
 
-// Only checks whose every rule is leased are answered from memory, and only such as consume.
+// A check is answered from memory only if all its rules are leased and its cost is not 0.
 func TestWhatIsNotLeased(t *testing.T) {
 	strict := leasedRule("strict", limit.FixedWindow, 1_000_000, 60_000)
 	strict.Resource, strict.Consistency = "both", limit.Strict
 	f := newFleet(t, 1, leasedRule("api", limit.FixedWindow, 1_000_000, 60_000), strict)
-	f.heat(0, "s")
+	f.checkUntilLeased(0, "s")
 	held := f.heldBy(0)
 	for _, req := range []check.Request{
 		{Subject: "s", Resource: "both", Cost: 1},
@@ -175,10 +175,10 @@ func TestWhatIsNotLeased(t *testing.T) {
 	require.Equal(t, before, f.store.exchanges.Load())
 }
 
-// An answer from memory tells what is certain, in the words of any other.
+// An answer from memory has the same fields as any other answer.
 func TestLeasedAnswer(t *testing.T) {
 	f := newFleet(t, 2, leasedRule("api", limit.FixedWindow, 1_000, 60_000))
-	asked := f.heat(0, "s")
+	asked := f.checkUntilLeased(0, "s")
 	f.move(10)
 	d := f.ask(0, "s", 2)
 	require.EqualValues(t, 1, f.metric(0, "weir_checks_leased_total"))
@@ -192,11 +192,11 @@ func TestLeasedAnswer(t *testing.T) {
 	require.EqualValues(t, 1_000, r.Quota)
 	require.Equal(t, "rule", r.Source)
 	f.ask(1, "s", 100)
-	require.Equal(t, 1_000-asked-3, f.ask(0, "s", 1).Rules[0].Remaining, "what others took shows when more is taken")
+	require.Equal(t, 1_000-asked-3, f.ask(0, "s", 1).Rules[0].Remaining, "usage of other instances is visible after the next prefetch")
 }
 
-// While Redis is away, what is held is given out until it ends, and then each rule answers as it
-// says.
+// If Redis is unavailable, the units held are granted until the lease ends. After that, each rule's
+// on_unavailable answers.
 func TestLeasesWithoutTheStore(t *testing.T) {
 	rule := leasedRule("api", limit.FixedWindow, 10_000, 60_000)
 	rule.OnUnavailable = limit.Deny
@@ -217,15 +217,15 @@ func TestLeasesWithoutTheStore(t *testing.T) {
 	require.Equal(t, int64(1), d.Cost)
 }
 
-// A cost that is greater than what is held is not denied for what this very instance holds.
+// A cost that is greater than the units held is not denied because of units of the same instance.
 func TestGreatCostIsNotDeniedByOwnLease(t *testing.T) {
 	f := newFleet(t, 1, leasedRule("api", limit.SlidingWindowBuckets, 1_000, 60_000))
-	asked := f.heat(0, "s")
+	asked := f.checkUntilLeased(0, "s")
 	require.True(t, f.ask(0, "s", 1_000-asked).Allowed)
 	require.False(t, f.ask(0, "s", 1).Allowed)
 }
 
-// A rule in shadow is leased like another, and never denies.
+// A rule in shadow mode can be leased, and never denies.
 func TestLeasedShadow(t *testing.T) {
 	shadow := leasedRule("shadow", limit.FixedWindow, 40, 60_000)
 	shadow.Mode = limit.Shadow
@@ -242,7 +242,7 @@ func TestLeasedShadow(t *testing.T) {
 	require.Positive(t, f.metric(0, "weir_checks_leased_total"))
 }
 
-// In a batch the first check may take what those after it are given.
+// In a batch, the first check may prefetch the units for the checks after it.
 func TestLeasedBatch(t *testing.T) {
 	f := newFleet(t, 1, leasedRule("api", limit.FixedWindow, 150, 60_000))
 	allowed := 0
@@ -263,8 +263,8 @@ func TestLeasedBatch(t *testing.T) {
 	require.Equal(t, 150, allowed)
 }
 
-// Three instances with 64 clients each over one Redis let no more than the limit pass while they
-// lease, and all of it once they have given back what they held.
+// Three instances with 64 clients each, over one Redis, allow at most the limit while they lease,
+// and the full limit once they have returned the units that they held.
 func TestLeasesOverRedis(t *testing.T) {
 	const lim = 6_000
 	for _, a := range leasableAlgorithms() {
@@ -318,7 +318,7 @@ func TestLeasesOverRedis(t *testing.T) {
 				cost /= 2
 			}
 		}
-		if a.Bucket() { // what others were charged later stays between; it drains
+		if a.Bucket() { // units that other instances charged later stay in the bucket and drain
 			require.LessOrEqual(t, admitted.Load()+rest, int64(lim+1), a)
 			continue
 		}
@@ -326,8 +326,8 @@ func TestLeasesOverRedis(t *testing.T) {
 	}
 }
 
-// Whoever asks for however many subjects, leases are kept of so many at most, and of none a moment
-// later.
+// The number of leases is limited, however many subjects are used. All of them are removed shortly
+// after.
 func TestLeasesAreBounded(t *testing.T) {
 	f := newFleet(t, 1, leasedRule("api", limit.FixedWindow, 1_000, 60_000))
 	for subject := range 17_000 {

@@ -6,19 +6,18 @@ import (
 	"time"
 )
 
-// pendingRefund is what an ended lease returns.
+// pendingRefund is the refund of an ended lease.
 type pendingRefund struct {
-	units  int64 // that could have been given out
+	units  int64 // that could have been granted
 	refund Refund
-	stays  bool // charged to some counter
+	stays  bool // charged to at least one counter
 }
 
-// refundChunk is how many refunds one pipeline carries at most, so that no check waits long behind
-// it.
+// refundChunk is the maximum number of refunds in one pipeline, so that no check waits long for it.
 const refundChunk = 64
 
-// retire ends a lease of set and queues what is to be returned. Newest says that the set prefetched
-// nothing after it: otherwise a bucket takes nothing back.
+// retire ends a lease of set and queues the refund of its units. Newest means that the set
+// prefetched nothing after it; a bucket accepts a refund only in this case.
 func (l *Leases) retire(set *leaseSet, gone *lease, now time.Time, newest bool) {
 	left, ok := gone.end()
 	if !ok || left+gone.cushion == 0 {
@@ -46,7 +45,8 @@ func (l *Leases) retire(set *leaseSet, gone *lease, now time.Time, newest bool) 
 	l.mu.Unlock()
 }
 
-// drop ends a lease whose counters were reset: there is nothing to return units to.
+// drop ends a lease whose counters were reset. Its units are not returned, because their state no
+// longer exists.
 func (l *Leases) drop(gone *lease) {
 	if gone == nil {
 		return
@@ -61,7 +61,8 @@ func (l *Leases) drop(gone *lease) {
 	}
 }
 
-// retireAll ends what set holds. The caller holds set.busy, so nothing is prefetched meanwhile.
+// retireAll ends all leases of set. The caller holds set.busy, so nothing is prefetched at the same
+// time.
 func (l *Leases) retireAll(set *leaseSet, now time.Time) {
 	newest := set.lease.Swap(nil)
 	if newest == nil {
@@ -73,14 +74,14 @@ func (l *Leases) retireAll(set *leaseSet, now time.Time) {
 	l.retire(set, newest, now, true)
 }
 
-// returnAll returns at once what set holds, and reports whether that was anything.
+// returnAll returns all units of set immediately, and reports whether there were any.
 func (l *Leases) returnAll(set *leaseSet) bool {
 	now := l.clock()
 	held := set.lease.Load()
 	if held.held(now) == 0 {
 		return false
 	}
-	// A call that prefetches meanwhile holds the set; its units are not missing here.
+	// If another call prefetches now, it holds the set. Its units are not needed here.
 	if older := held.older.Swap(nil); older != nil {
 		l.retire(set, older, now, false)
 	}
@@ -115,7 +116,7 @@ func (l *Leases) returnPending() {
 	}
 }
 
-// inspectLater has the sets inspected after leaseEvery.
+// inspectLater schedules an inspection of the sets after leaseEvery.
 func (l *Leases) inspectLater() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,7 +131,7 @@ func (l *Leases) inspectLater() {
 	l.timed = true
 }
 
-// tick inspects the sets and sets the timer again.
+// tick inspects the sets and restarts the timer.
 func (l *Leases) tick() {
 	l.mu.Lock()
 	l.timed = false
@@ -141,7 +142,7 @@ func (l *Leases) tick() {
 	}
 }
 
-// inspect returns units that nobody asks for, and removes idle sets; with all every set.
+// inspect returns unused units and removes idle sets. If all is true, it removes every set.
 func (l *Leases) inspect(now time.Time, all bool) {
 	l.inspecting.Lock()
 	defer l.inspecting.Unlock()
@@ -152,8 +153,8 @@ func (l *Leases) inspect(now time.Time, all bool) {
 			return true
 		}
 		if all || set.idle(now) {
-			// It stays busy: no call that still knows it may prefetch units that nothing would
-			// return.
+			// The set stays busy, so that no call that still refers to it can prefetch units that
+			// would never be returned.
 			l.retireAll(set, now)
 			l.sets.Delete(set.hash)
 			l.count.Add(-1)
@@ -174,7 +175,7 @@ func (l *Leases) inspect(now time.Time, all bool) {
 	l.returnPending()
 }
 
-// idle reports whether nothing was asked of the set for leaseIdle.
+// idle reports whether no check has used the set for leaseIdle.
 func (s *leaseSet) idle(now time.Time) bool {
 	left, checks := s.lease.Load().held(now), s.rate.Load()
 	if left != s.seenLeft || checks != s.seenRate || now.Before(s.seenAt) {
@@ -183,10 +184,10 @@ func (s *leaseSet) idle(now time.Time) bool {
 	return now.Sub(s.seenAt) >= leaseIdle
 }
 
-// Refund is part of Engine.
+// Refund implements Engine.
 func (l *Leases) Refund(ctx context.Context, refunds ...*Refund) { l.next.Refund(ctx, refunds...) }
 
-// Reset is part of Engine. It ends the leases of the counters.
+// Reset implements Engine. It ends the leases of the counters.
 func (l *Leases) Reset(ctx context.Context, counters ...Counter) error {
 	if err := l.next.Reset(ctx, counters...); err != nil {
 		return err
@@ -215,7 +216,7 @@ func (l *Leases) forget(counters []Counter) {
 	})
 }
 
-// Close returns all that is held.
+// Close returns all units that are held.
 func (l *Leases) Close() {
 	l.mu.Lock()
 	l.closed = true

@@ -8,19 +8,19 @@ import (
 	"weir/internal/limit"
 )
 
-// leaseSet is a set of counters that is asked, with the same numbers, so often that units of it are
-// leased.
+// leaseSet is a set of counters, with their numbers, that is used often enough to lease units of
+// it.
 type leaseSet struct {
 	hash      uint64
 	tenant    limit.TenantID
 	counters  []Counter
-	remaining []atomic.Int64 // under each counter, when the store last answered
+	remaining []atomic.Int64 // of each counter, by the store's last answer
 	lease     atomic.Pointer[lease]
 	rate      rate // of checks that went to the store
-	// busy is held by the call that prefetches, and while leases are ended. A set that is removed
-	// stays busy.
+	// busy is held by the call that prefetches, and while leases are ended. A removed set stays
+	// busy.
 	busy         atomic.Bool
-	resets       atomic.Int64 // how often its counters were reset
+	resets       atomic.Int64 // number of resets of its counters
 	backoffUntil atomic.Int64 // UnixNano before which nothing is prefetched
 
 	// For Leases.inspect.
@@ -38,15 +38,15 @@ func newLeaseSet(hash uint64, call *Call, now time.Time) *leaseSet {
 	return s
 }
 
-// note stores what remains of the counters.
+// note stores the remaining units of the counters.
 func (s *leaseSet) note(out *Outcome) {
 	for i := range s.remaining {
 		s.remaining[i].Store(out.Verdicts[i].Remaining)
 	}
 }
 
-// plan returns how many units a check of this cost should prefetch now, the cushion of buckets
-// included; 0 for none.
+// plan returns how many units a check of this cost should prefetch now, including the cushion of
+// buckets; 0 for none.
 func (s *leaseSet) plan(now time.Time, cost int64) int64 {
 	if now.UnixNano() < s.backoffUntil.Load() {
 		return 0
@@ -63,8 +63,8 @@ func (s *leaseSet) plan(now time.Time, cost int64) int64 {
 		n, remaining := &s.counters[i].Numbers, s.remaining[i].Load()
 		most = min(most, (remaining+held-cost)/limit.LeaseShare-held)
 		if n.Algorithm.Bucket() {
-			// What refills until the lease ends, less what was charged when the store last
-			// answered.
+			// The units that refill until the lease ends, less the units that were used at the
+			// store's last answer.
 			cushion = max(cushion, n.RefillWhileLeased(since.Milliseconds())-(n.Burst-remaining))
 		}
 	}
@@ -75,8 +75,8 @@ func (s *leaseSet) plan(now time.Time, cost int64) int64 {
 	return grant + cushion
 }
 
-// rate counts checks in the present tick: the tick's number 28 bits, checks 10, units 26; the last
-// two stop at their maximum.
+// rate counts checks in the current tick: the number of the tick in 28 bits, checks in 10, units in
+// 26. The last two stop at their maximum.
 type rate struct{ atomic.Uint64 }
 
 const (
@@ -91,7 +91,7 @@ func rateTick(now time.Time) uint64 {
 	return uint64(now.UnixMilli()/rateTickMS) & (1<<28 - 1) // a part of an instant since 1970
 }
 
-// add counts a check and returns how many there were in this tick.
+// add counts a check and returns the number of checks in this tick.
 func (r *rate) add(now time.Time, units int64) (checks int) {
 	tick := rateTick(now)
 	for {
@@ -107,7 +107,7 @@ func (r *rate) add(now time.Time, units int64) (checks int) {
 	}
 }
 
-// units returns how many units were asked for in the present tick.
+// units returns the number of units requested in the current tick.
 func (r *rate) units(now time.Time) int64 {
 	if v := r.Load(); v>>(rateUnitBits+rateCheckBits) == rateTick(now) {
 		return int64(v & maxRateUnits) // 26 bits

@@ -9,7 +9,7 @@ import (
 	"weir/internal/limit"
 )
 
-// Giving out is one atomic operation: it makes no garbage, and nobody is given what is not there.
+// A grant is one atomic operation. It allocates nothing, and never grants more than the lease has.
 func TestLeaseGives(t *testing.T) {
 	now := time.UnixMilli(engineStart)
 	counters := []Counter{{Key: "w{a}k", Numbers: limit.Numbers{Algorithm: limit.FixedWindow, Limit: 10_000, WindowMS: 60_000}}}
@@ -25,29 +25,29 @@ func TestLeaseGives(t *testing.T) {
 	_, ok = l.end()
 	require.True(t, ok)
 	_, ok = l.end()
-	require.False(t, ok, "what it held goes back once")
+	require.False(t, ok, "the units are returned once")
 
 	older := newLease(counters, call, 5, now)
 	l = newLease(counters, call, 10, now)
 	l.older.Store(older)
 	rest, ok = l.grant(now, 5)
 	require.True(t, ok)
-	require.EqualValues(t, 10, rest, "the older first")
+	require.EqualValues(t, 10, rest, "the older lease first")
 	_, ok = l.grant(now.Add(limit.LeaseHold), 1)
 	require.False(t, ok)
 }
 
-// A reply that is slow in coming shortens the lease: the clock of the store is known by no more
-// than when it was asked.
+// A slow reply shortens the lease, because the store's clock is only known relative to the time of
+// the call.
 func TestLeaseEndsWithItsWindow(t *testing.T) {
 	counters := []Counter{{Key: "w{a}k", Numbers: limit.Numbers{Algorithm: limit.SlidingWindowBuckets, Limit: 100, WindowMS: 1_000, PrecisionMS: 100}}}
 	call := &Call{Cost: 11, Counters: counters, Outcome: Outcome{NowMS: engineStart + 60, Allowed: true, Verdicts: []limit.Verdict{{Allowed: true, Remaining: 89, ResetMS: engineStart + 1_000}}}}
-	sent := time.UnixMilli(engineStart + 50_000) // clocks need not agree
+	sent := time.UnixMilli(engineStart + 50_000) // the clocks may differ
 	l := newLease(counters, call, 10, sent)
 	require.True(t, l.live(sent.Add(38*time.Millisecond)))
-	require.False(t, l.live(sent.Add(39*time.Millisecond)), "40 ms are left of the part, less what the store's clock rounds off")
+	require.False(t, l.live(sent.Add(39*time.Millisecond)), "40 ms of the part remain, minus the rounding of the store's clock")
 	asleep := time.Now()
 	l = newLease(counters, call, 10, asleep)
 	l.wallMS -= 3_600_000
-	require.False(t, l.live(asleep), "the wall clock has gone on while the machine slept")
+	require.False(t, l.live(asleep), "the wall clock advanced while the machine was asleep")
 }

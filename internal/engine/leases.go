@@ -13,17 +13,17 @@ import (
 	"weir/internal/limit"
 )
 
-// Leases prefetches units of leased rules and grants them from memory. It stores nothing about
-// counters that are rarely asked but a cell of a small table that many share; only a set of
-// counters that is asked leaseBusy times within a tick becomes a leaseSet.
+// Leases prefetches units of leased rules and grants them from memory. A set of counters becomes a
+// leaseSet only if it is used leaseBusy times within a tick. For all other counters, Leases stores
+// nothing except a cell in a small shared table.
 //
 // One check at a time prefetches for a set: it charges its own cost and the units in one call. If
-// that call is denied, the check is asked again for its own cost alone.
+// that call is denied, the check is sent again with its own cost only.
 type Leases struct {
 	next    Engine
 	metrics *Metrics
 	clock   func() time.Time
-	own     bool // inspects its sets by itself; else somebody moves the clock and calls inspect
+	own     bool // it inspects its sets with a timer; otherwise the owner of the clock calls inspect
 	seed    maphash.Seed
 	rates   [leaseRates]rate
 	sets    *xsync.Map[uint64, *leaseSet]
@@ -43,7 +43,8 @@ const (
 	leaseSets  = 1 << 14 // some 500 bytes each
 )
 
-// NewLeases returns leases of the units of next. With own it returns idle units by itself.
+// NewLeases returns leases of the units of next. If own is true, it returns idle units with a
+// timer.
 func NewLeases(next Engine, metrics *Metrics, clock func() time.Time, own bool) *Leases {
 	return &Leases{
 		next: next, metrics: metrics, clock: clock, own: own, seed: maphash.MakeSeed(),
@@ -51,18 +52,18 @@ func NewLeases(next Engine, metrics *Metrics, clock func() time.Time, own bool) 
 	}
 }
 
-// leasing is a call's part in Leases.
+// leasing is the state of a call in Leases.
 type leasing struct {
 	hash       uint64    // of its counters
-	set        *leaseSet // of its counters; nil: none is known
-	busy       bool      // its counters are asked often enough to become a set
+	set        *leaseSet // of its counters; nil if there is none
+	busy       bool      // its counters are used often enough to become a set
 	prefetches bool      // its cost includes units to prefetch
 	units      int64     // as many
-	shadow     uint64    // which counters are in shadow, while it prefetches
+	shadow     uint64    // which counters are in shadow mode, while it prefetches
 	resets     int64     // of the set, before the call was sent
 }
 
-// Evaluate is part of Engine.
+// Evaluate implements Engine.
 func (l *Leases) Evaluate(ctx context.Context, calls ...*Call) {
 	calls = keepUnanswered(calls, l.answer)
 	if len(calls) == 0 {
@@ -90,10 +91,11 @@ func (c *Call) mayLease() bool {
 	return c.Leased && !c.PerCounter && c.Cost > 0 && !c.DryRun && !c.Fresh && c.NowMS == 0 && len(c.Counters) > 0 && len(c.Counters) <= maxLeased
 }
 
-// maxLeased is how many counters one lease has at most: leasing.shadow has a bit for each.
+// maxLeased is the maximum number of counters of one lease, because leasing.shadow has one bit for
+// each.
 const maxLeased = 64
 
-// hash is never 0.
+// hash returns a hash of the counters. It is never 0.
 func (l *Leases) hash(counters []Counter) (h uint64) {
 	for i := range counters {
 		h = h*0x9e3779b97f4a7c15 ^ maphash.String(l.seed, counters[i].Key)
@@ -101,10 +103,10 @@ func (l *Leases) hash(counters []Counter) (h uint64) {
 	return max(h, 1)
 }
 
-// answer answers c from memory or prepares its call: where it is time to, for more units than it
-// asks for itself.
+// answer answers c from memory or prepares its call to the store. When it is time to prefetch, the
+// call requests more units than the cost of its check.
 func (l *Leases) answer(c *Call) bool {
-	c.lease = leasing{} // the call may be one that was used before
+	c.lease = leasing{} // the call may have been used before
 	if !c.mayLease() {
 		return false
 	}
@@ -116,7 +118,7 @@ func (l *Leases) answer(c *Call) bool {
 		c.lease.busy = l.rates[c.lease.hash%leaseRates].add(now, c.Cost) >= leaseBusy && l.count.Load() < leaseSets
 		return false
 	case !slices.Equal(set.counters, c.Counters):
-		c.lease.hash = 0 // the numbers have changed, or two sets share a hash: the other is soon removed
+		c.lease.hash = 0 // the numbers have changed, or two sets have the same hash: the other one will soon be removed
 		return false
 	}
 	c.lease.set = set
@@ -131,7 +133,7 @@ func (l *Leases) answer(c *Call) bool {
 	return false
 }
 
-// grant answers c from memory if enough is held.
+// grant answers c from memory if enough units are held.
 func (l *Leases) grant(c *Call, from *lease) bool {
 	left, ok := from.grant(c.Started, c.Cost)
 	if ok {
@@ -141,8 +143,8 @@ func (l *Leases) grant(c *Call, from *lease) bool {
 	return ok
 }
 
-// answer answers c with what is certain at this instant: a unit was granted that was charged
-// before, and what remains is what the store said and what is held.
+// answer answers c from memory. The granted unit was charged before. The remaining units are those
+// of the store's last answer plus those that are held.
 func (l *lease) answer(c *Call, left int64) {
 	out := &c.Outcome
 	*out = Outcome{Allowed: true, NowMS: l.nowMS + max(0, c.Started.Sub(l.sent).Milliseconds()), Verdicts: out.Verdicts[:0]}
@@ -156,8 +158,8 @@ func (l *lease) answer(c *Call, left int64) {
 	}
 }
 
-// prepare makes c the call that prefetches, if it is time and no other does. The units are charged
-// as one cost to all counters or to none: so no counter is in shadow in this call.
+// prepare makes c the call that prefetches, if it is time and no other call does. The units are
+// charged as one cost to all counters or to none, so no counter is in shadow mode in this call.
 func (l *Leases) prepare(c *Call, now time.Time) bool {
 	set := c.lease.set
 	if set.busy.Load() {
@@ -178,7 +180,7 @@ func (l *Leases) prepare(c *Call, now time.Time) bool {
 	return true
 }
 
-// restore makes c ask again what its caller asked.
+// restore gives c back the cost and the counters of its caller.
 func (l *leasing) restore(c *Call) {
 	c.Cost -= l.units
 	for i := range c.Counters {
@@ -187,8 +189,8 @@ func (l *leasing) restore(c *Call) {
 	l.prefetches = false
 }
 
-// settle follows the store's answer to c. It reports whether c is to be asked again, for its own
-// cost; returned says that other units went back to the store since it was asked.
+// settle handles the store's answer to c. It reports whether c must be sent again with its own
+// cost. Returned means that other units were returned to the store since c was sent.
 func (l *Leases) settle(c *Call, returned bool) (again bool) {
 	set := c.lease.set
 	switch {
@@ -207,12 +209,12 @@ func (l *Leases) settle(c *Call, returned bool) (again bool) {
 		c.addRemaining(set.lease.Load().held(c.Started))
 		return false
 	}
-	// What this instance holds must not deny what it is asked for: a great cost, of which a part
-	// is held.
+	// Units that this instance holds must not cause a denial. This can happen if the cost is
+	// greater than the units held.
 	return l.returnAll(set) || returned
 }
 
-// settlePrefetch follows the answer to a call that was to prefetch units.
+// settlePrefetch handles the answer to a call that requested units to prefetch.
 func (l *Leases) settlePrefetch(c *Call) (again bool) {
 	set := c.lease.set
 	defer set.busy.Store(false)
@@ -233,7 +235,7 @@ func (l *Leases) settlePrefetch(c *Call) (again bool) {
 	return true
 }
 
-// addRemaining adds units that this instance holds to what the store says is left.
+// addRemaining adds units that this instance holds to the remaining units of the store's answer.
 func (c *Call) addRemaining(held int64) {
 	if held == 0 {
 		return
@@ -244,7 +246,7 @@ func (c *Call) addRemaining(held int64) {
 	}
 }
 
-// add creates a set of c's counters, from what the store has said about them.
+// add creates a set for c's counters, from the store's answer.
 func (l *Leases) add(c *Call) {
 	set := newLeaseSet(c.lease.hash, c, c.Started)
 	if _, known := l.sets.LoadOrStore(c.lease.hash, set); known {
@@ -255,14 +257,14 @@ func (l *Leases) add(c *Call) {
 	l.inspectLater()
 }
 
-// prefetched stores the units that c was charged for.
+// prefetched stores the units that c charged.
 func (l *Leases) prefetched(c *Call) {
 	set, units, now := c.lease.set, c.lease.units, l.clock()
 	set.note(&c.Outcome)
 	fresh := newLease(set.counters, c, units, c.Started)
 	l.metrics.leasePrefetches.Inc()
 	l.metrics.leasePrefetched.Add(float64(units))
-	if set.resets.Load() != c.lease.resets { // the counters were deleted, perhaps after they were charged
+	if set.resets.Load() != c.lease.resets { // the counters were deleted, perhaps after the charge
 		l.metrics.leaseStranded.Add(float64(units))
 		return
 	}
@@ -279,22 +281,22 @@ func (l *Leases) prefetched(c *Call) {
 	}
 	fresh.size = fresh.held(now)
 	set.lease.Store(fresh)
-	if set.resets.Load() != c.lease.resets { // a reset came in between, and may have missed it
+	if set.resets.Load() != c.lease.resets { // a reset happened in between, and may have missed this lease
 		l.drop(fresh)
 	}
 	c.addRemaining(fresh.held(now))
 }
 
-// Held are the units that this process holds of one set of counters. A caller that asks the same
-// counters again and again may grant them itself.
+// Held are the units that this process holds of one set of counters. A caller that uses the same
+// counters repeatedly can grant them directly.
 type Held struct{ set *leaseSet }
 
-// Held returns what is held of the call's counters, after Evaluate; false where they are not
+// Held returns the units held for the call's counters, after Evaluate; false if they are not
 // leased.
 func (c *Call) Held() (Held, bool) { return Held{c.lease.set}, c.Leased && c.lease.set != nil }
 
-// Grant grants cost units if more than a few are held at an instant. Otherwise it changes nothing,
-// and the caller is to Evaluate the call.
+// Grant grants cost units if more than a few are held. Otherwise it changes nothing, and the caller
+// has to Evaluate the call.
 func (h Held) Grant(now time.Time, cost int64) bool {
 	held := h.set.lease.Load()
 	if held == nil || held.low(now) {

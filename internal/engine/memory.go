@@ -11,36 +11,36 @@ import (
 	"weir/internal/limit"
 )
 
-// MemoryOptions are the bounds and the clock of a MemoryEngine. Zero values mean the defaults.
+// MemoryOptions are the bounds and the clock of a Memory engine. Zero values select the defaults.
 type MemoryOptions struct {
-	// Clock returns milliseconds since 1970 and should never step back. Default: the time of
-	// the process's start plus the monotonic clock.
+	// Clock returns milliseconds since 1970 and should never step back. Default: the start time of
+	// the process plus its monotonic clock.
 	Clock func() int64
-	// MaxCounters bounds the counters of all tenants together. Default 200 000.
+	// MaxCounters limits the number of counters of all tenants. Default 200 000.
 	MaxCounters int
-	// MaxPerTenant bounds those of one tenant. Default a tenth of MaxCounters.
+	// MaxPerTenant limits the number of counters of one tenant. Default a tenth of MaxCounters.
 	MaxPerTenant int
 }
 
 const (
 	defaultMaxCounters = 200_000
 	memoryShards       = 64
-	// overflowSlots is how many counters the unseen keys of a tenant at its bound share, for
-	// each algorithm and window.
+	// overflowSlots is the number of shared counters, per algorithm and window, for the new keys of
+	// a tenant that has reached its limit.
 	overflowSlots = 4096
-	// expirySlackMS is added to every expiry, against a clock that steps back.
+	// expirySlackMS is added to every expiry, in case the clock steps back.
 	expirySlackMS int64 = 1000
-	// virtualExpiryMS is the least expiry where the caller sets the time: virtual time does
-	// not move with the clock that expires state.
+	// virtualExpiryMS is the minimum expiry if the caller sets the time, because virtual time is
+	// independent of the clock that expires state.
 	virtualExpiryMS int64 = 600_000
 )
 
-// MemoryEngine is an Engine that counts in this process's memory. It serves the on_unavailable
-// policy "local", simulation and tests.
+// Memory is an Engine that counts in the memory of this process. It is used for on_unavailable
+// "local", for simulations and in tests.
 //
-// Its memory is bounded: past its bound a tenant's unseen keys share hashed overflow counters,
-// which can deny early but never admit more than a counter of their own would. A counter that
-// still matters is never evicted. Expired state is removed little by little as new state comes.
+// Its memory is limited. When a tenant has reached its limit, its new keys share hashed overflow
+// counters. These can deny early but never allow more than separate counters would. A counter that
+// still matters is never evicted. Expired state is removed gradually as new state is added.
 type Memory struct {
 	clock        func() int64
 	maxCounters  int64
@@ -49,18 +49,18 @@ type Memory struct {
 	counters     atomic.Int64
 	shards       [memoryShards]memoryShard
 	scratch      sync.Pool // *memoryScratch
-	amended      sync.Map  // Amendment.Once, true; it only grows, as this engine amends in tests and simulations
+	amended      sync.Map  // Amendment.Once, true; it is never cleaned, because this engine amends only in tests and simulations
 
 	mu      sync.RWMutex
-	tenants map[limit.TenantID]*atomic.Int64 // how many counters each has
+	tenants map[limit.TenantID]*atomic.Int64 // number of counters of each tenant
 }
 
-// memoryShard holds the counters whose hash ends in its number.
+// memoryShard has the counters whose hash ends in its number.
 type memoryShard struct {
 	mu       sync.Mutex
 	counters map[string]*memoryCounter
 	overflow map[overflowKey]*memoryCounter
-	// all lists the counters for sweeping: a few are looked at whenever one is added.
+	// all lists the counters for sweep, which inspects a few of them whenever a counter is added.
 	all    []*memoryCounter
 	cursor int
 }
@@ -80,21 +80,21 @@ type memoryCounter struct {
 	state    limit.State
 	mark     int64         // end of a penalty
 	expires  int64         // on the engine's clock
-	place    int           // in the shard's all
-	ofTenant *atomic.Int64 // nil in overflow
+	place    int           // index in the shard's all
+	ofTenant *atomic.Int64 // nil for an overflow counter
 }
 
-// memoryScratch is what one call needs while it is decided.
+// memoryScratch is the temporary memory of one call.
 type memoryScratch struct {
 	keys       []string
 	hashes     []uint64
 	shards     []int
-	sweep      []*memoryShard   // when the call is through
-	counters   []*memoryCounter // nil where unseen
+	sweep      []*memoryShard   // to sweep after the call
+	counters   []*memoryCounter // nil if the counter does not exist
 	judgements []limit.Judgement
 }
 
-// NewMemoryEngine returns an empty engine. It runs no goroutine and needs no closing.
+// NewMemory returns an empty engine. It starts no goroutine and needs no Close.
 func NewMemory(o MemoryOptions) *Memory {
 	if o.Clock == nil {
 		start := time.Now()
@@ -119,10 +119,10 @@ func NewMemory(o MemoryOptions) *Memory {
 	return e
 }
 
-// Len returns how many counters are held, expired ones that were not swept yet included.
+// Len returns the number of counters, including expired ones that were not removed yet.
 func (e *Memory) Len() int { return int(e.counters.Load()) }
 
-// Evaluate decides the calls in order. It never waits, so ctx is not asked.
+// Evaluate decides the calls in order. It never waits, so it ignores ctx.
 func (e *Memory) Evaluate(_ context.Context, calls ...*Call) {
 	s := e.scratch.Get().(*memoryScratch)
 	for _, c := range calls {
@@ -174,7 +174,7 @@ func (e *Memory) evaluate(s *memoryScratch, c *Call) {
 	}
 }
 
-// lock takes the locks of all shards that the call's keys are in, in one order.
+// lock takes the locks of all shards of the call's keys, always in the same order.
 func (e *Memory) lock(s *memoryScratch, c *Call) {
 	s.keys, s.hashes, s.shards = s.keys[:0], s.hashes[:0], s.shards[:0]
 	for i := range c.Counters {
@@ -192,8 +192,8 @@ func (e *Memory) lock(s *memoryScratch, c *Call) {
 	}
 }
 
-// unlock ends the call. Sweeping waits until here, so that it cannot remove a counter that the
-// call has found expired and is about to charge.
+// unlock releases the locks. Counters are swept only here, so that sweep cannot remove a counter
+// that the call has found expired and is about to charge.
 func (e *Memory) unlock(s *memoryScratch, clock int64) {
 	for _, shard := range s.sweep {
 		e.sweep(shard, clock)
@@ -204,8 +204,8 @@ func (e *Memory) unlock(s *memoryScratch, clock int64) {
 	}
 }
 
-// judgement finds the counter's state, or makes that of an unseen one, which is only kept if
-// the call charges it.
+// judgement returns the counter's state, or a new state if the counter does not exist. A new state
+// is stored only if the call charges it.
 func (e *Memory) judgement(s *memoryScratch, c *Call, i int) limit.Judgement {
 	counter := &c.Counters[i]
 	shard := &e.shards[s.hashes[i]%memoryShards]
@@ -229,8 +229,8 @@ func (e *Memory) shardOf(key string) *memoryShard {
 	return &e.shards[maphash.String(e.seed, key)%memoryShards]
 }
 
-// sharedKey returns the overflow counter of a key. Its slot is made of the bits that choose the
-// shard and some more, so that it is in the key's own shard and needs no other lock.
+// sharedKey returns the overflow counter of a key. Its slot consists of the bits that select the
+// shard and some more, so it is in the key's own shard and needs no other lock.
 func sharedKey(tenant limit.TenantID, hash uint64, n *limit.Numbers) overflowKey {
 	k := overflowKey{
 		tenant: tenant, slot: uint16(hash % overflowSlots), algorithm: n.Algorithm,
@@ -242,7 +242,7 @@ func sharedKey(tenant limit.TenantID, hash uint64, n *limit.Numbers) overflowKey
 	return k
 }
 
-// keep stores what the call made of counter i.
+// keep stores the new state of counter i.
 func (e *Memory) keep(s *memoryScratch, c *Call, i int, v *limit.Verdict, clock int64) {
 	kept, j := s.counters[i], &s.judgements[i]
 	if kept == nil {
@@ -266,7 +266,7 @@ func (e *Memory) add(s *memoryScratch, c *Call, i int, first limit.State) *memor
 		n := &c.Counters[i].Numbers
 		kept.shared = sharedKey(c.Tenant, s.hashes[i], n)
 		if other := shard.overflow[kept.shared]; other != nil {
-			// Another counter of this very call has just made it.
+			// Another counter of the same call has just created it.
 			if c.Outcome.Allowed && c.Outcome.Verdicts[i].Allowed {
 				other.state.Charge(n, c.CostOf(i), c.Outcome.NowMS)
 			}
@@ -284,7 +284,7 @@ func (e *Memory) add(s *memoryScratch, c *Call, i int, first limit.State) *memor
 	return kept
 }
 
-// full reports whether the tenant may add no counter of its own.
+// full reports whether the tenant has reached its number of counters.
 func (e *Memory) full(tenant limit.TenantID) bool {
 	if e.counters.Load() >= e.maxCounters {
 		return true
@@ -306,8 +306,8 @@ func (e *Memory) ofTenant(tenant limit.TenantID) *atomic.Int64 {
 	return held
 }
 
-// sweep looks at a few counters of a shard and removes those that have expired. Looking at more
-// than one for each that is added means that all expired ones go in time.
+// sweep inspects a few counters of a shard and removes the expired ones. It inspects more than one
+// for each added counter, so all expired counters are removed eventually.
 func (e *Memory) sweep(shard *memoryShard, clock int64) {
 	for range min(4, len(shard.all)) {
 		if shard.cursor >= len(shard.all) {
@@ -339,8 +339,8 @@ func (e *Memory) remove(shard *memoryShard, gone *memoryCounter) {
 	e.counters.Add(-1)
 }
 
-// Reset forgets counters. Those that share an overflow counter keep it: it holds what others used
-// too.
+// Reset deletes counters. It does not reset overflow counters, because they also contain the usage
+// of others.
 func (e *Memory) Reset(_ context.Context, counters ...Counter) error {
 	for i := range counters {
 		key := counters[i].OwnKey()

@@ -11,7 +11,8 @@ import (
 	"weir/internal/limit"
 )
 
-// One tenant with endless subjects must not take the memory of all, nor be let off its limits.
+// A tenant with an unlimited number of subjects must not use up the memory of all tenants, nor
+// exceed its limits.
 func TestMemoryEngineIsBounded(t *testing.T) {
 	ctx := context.Background()
 	now := int64(1_704_672_000_000)
@@ -31,7 +32,7 @@ func TestMemoryEngineIsBounded(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1_000, e.Len(), "a tenth")
-	require.Positive(t, denied, "what they share runs out")
+	require.Positive(t, denied, "the shared counters are used up")
 	shared := 0
 	for i := range e.shards {
 		shared += len(e.shards[i].overflow)
@@ -40,7 +41,7 @@ func TestMemoryEngineIsBounded(t *testing.T) {
 	for subject := range 900 {
 		require.True(t, ask(modest, subject, numbers))
 	}
-	require.True(t, ask(greedy, 0, numbers), "counters that it has, it keeps")
+	require.True(t, ask(greedy, 0, numbers), "existing counters are kept")
 	require.True(t, ask(greedy, 0, numbers))
 	require.False(t, ask(greedy, 0, numbers))
 	longer := numbers
@@ -59,7 +60,7 @@ func TestMemoryEngineIsBounded(t *testing.T) {
 	require.Equal(t, int64(1_000), e.tenants[modest].Load())
 }
 
-// Expired counters go without anybody asking for them again.
+// Expired counters are removed even if nothing uses them again.
 func TestMemoryEngineForgets(t *testing.T) {
 	now := int64(1_704_672_000_000)
 	e := NewMemory(MemoryOptions{Clock: func() int64 { return now }})
@@ -72,11 +73,11 @@ func TestMemoryEngineForgets(t *testing.T) {
 		e.Evaluate(context.Background(), call)
 		require.True(t, call.Outcome.Allowed)
 	}
-	// 200 live for their two seconds; the rest of what is held is what the sweep has not reached.
+	// 200 are live for their two seconds; the others were not swept yet.
 	require.Less(t, e.Len(), 1_000)
 }
 
-// Two counters of one call may come to share an overflow counter.
+// Two counters of one call may share an overflow counter.
 func TestMemoryEngineSharesWithinACall(t *testing.T) {
 	e := NewMemory(MemoryOptions{MaxPerTenant: 1})
 	numbers := limit.Numbers{Algorithm: limit.TokenBucket, Limit: 1_000, Burst: 1_000, WindowMS: 3_600_000}

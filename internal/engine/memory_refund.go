@@ -7,8 +7,8 @@ import (
 	"weir/internal/limit"
 )
 
-// Refund takes units back. Counters that share an overflow counter keep them: who was charged what
-// of it is not known.
+// Refund returns units. Overflow counters are not changed, because it is not known which key their
+// units belong to.
 func (e *Memory) Refund(_ context.Context, refunds ...*Refund) {
 	for _, r := range refunds {
 		r.Refused = 0

@@ -2,7 +2,7 @@ package engine
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// EngineMetrics is what the layers of a Stack count.
+// Metrics are the metrics of the layers of a Stack.
 type Metrics struct {
 	fromDenials     prometheus.Counter
 	store           prometheus.Histogram
@@ -17,7 +17,7 @@ type Metrics struct {
 	leaseHeld       prometheus.Gauge
 }
 
-// NewEngineMetrics registers the metrics with reg.
+// NewMetrics registers the metrics with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
@@ -30,18 +30,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return g
 	}
 	m := &Metrics{
-		fromDenials: counter("weir_checks_denied_in_process_total", "Denials answered without the counter store, because they were certain to hold."),
-		// 25 us to 1.6 s: a healthy round trip lies in the first buckets, the deadline in the
-		// middle.
+		fromDenials: counter("weir_checks_denied_in_process_total", "Denials answered from memory, without the counter store."),
+		// 25 us to 1.6 s: a normal round trip is in the first buckets, the timeout in the middle.
 		store: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "weir_redis_seconds", Help: "Time of a call to the counter store, queueing included.",
+			Name: "weir_redis_seconds", Help: "Time of a call to the counter store, including the queue.",
 			Buckets: prometheus.ExponentialBuckets(25e-6, 2, 17),
 		}),
 		storeErrors:     counter("weir_redis_errors_total", "Checks whose counters could not be reached in time."),
 		breakerOpen:     gauge("weir_degraded", "1 while the circuit breaker of the counter store is open, else 0."),
-		breakerOpened:   counter("weir_breaker_opened_total", "How often the circuit breaker of the counter store opened."),
+		breakerOpened:   counter("weir_breaker_opened_total", "Times that the circuit breaker of the counter store opened."),
 		leaseGranted:    counter("weir_checks_leased_total", "Checks answered from prefetched units, without the counter store."),
-		leasePrefetches: counter("weir_lease_takes_total", "How often units of leased rules, or of tenants' own quotas, were prefetched."),
+		leasePrefetches: counter("weir_lease_takes_total", "Times that units of leased rules, or of tenants' own quotas, were prefetched."),
 		leasePrefetched: counter("weir_lease_units_taken_total", "Prefetched units."),
 		leaseReturned:   counter("weir_lease_units_returned_total", "Prefetched units that were returned to their counters."),
 		leaseStranded:   counter("weir_lease_units_stranded_total", "Prefetched units that could not be returned: they count until their window ends."),

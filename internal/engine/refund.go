@@ -6,40 +6,39 @@ import (
 	"weir/internal/limit"
 )
 
-// Refund is units of one lease that nobody was given, on their way back to the counters that
-// they were charged to.
+// Refund returns the unused units of one lease to the counters that were charged.
 type Refund struct {
 	Parts []RefundPart // one for each counter, all of one tenant
 
-	// Filled in by Engine.Refund.
-	Refused int   // parts that changed nothing, because their counter has moved on
-	Err     error // the counters could not be reached: some parts may have been taken back
+	// Engine.Refund fills in the fields below.
+	Refused int   // parts that changed nothing, because the state of their counter has changed
+	Err     error // the counters could not be reached; some parts may have been applied
 }
 
-// RefundPart is what goes back to one counter.
+// RefundPart is the part of a Refund for one counter.
 //
-// A part changes nothing where the counter is not in the state that was charged any more, or holds
-// less than would go back: it creates no counter, brings none below zero, and leaves the expiry as
-// it is. What was counted of a window that is over by now still goes back as long as it weighs
-// on the present one.
+// A part changes nothing if the counter is no longer in the state that was charged, or has fewer
+// units than the part returns. It creates no counter, makes no count negative and does not change
+// the expiry. Units of a past window are still returned while that window has a weight in the
+// current one.
 type RefundPart struct {
 	Key     string        // Counter.OwnKey
 	ID      string        // Counter.ID
 	Numbers limit.Numbers // Leasable
 	Units   int64         // 1 and up
-	// Ground tells the state that was charged: of a fixed window its end; of a sliding window
-	// counter the number of the window; of sub-buckets the number of the one; of a bucket the
-	// instant of being whole as the charge left it (Verdict.ResetMS), which every later charge
-	// moves.
+	// Ground identifies the state that was charged. For a fixed window it is the end of the window.
+	// For a sliding window counter it is the number of the window, and for sub-buckets the number
+	// of the sub-bucket. For a bucket it is the instant at which the bucket is full after the
+	// charge (Verdict.ResetMS), which every later charge changes.
 	Ground int64
 }
 
 var (
-	errRefund = errors.New("nothing of a refund can go back: its units or numbers are out of range")
-	errSlots  = errors.New("a refund of counters of different tenants")
+	errRefund = errors.New("the units or numbers of a refund are out of range")
+	errSlots  = errors.New("the counters of a refund belong to different tenants")
 )
 
-// validate returns why an engine cannot take the refund, before it touches anything.
+// Validate returns why an engine cannot apply the refund. It changes nothing.
 func (r *Refund) Validate() error {
 	for i := range r.Parts {
 		part := &r.Parts[i]

@@ -2,8 +2,8 @@ package engine
 
 import "time"
 
-// Stack is the engine that serves checks: each layer answers what it can and asks the next for
-// the rest.
+// Stack is the engine that serves checks. Each layer answers the calls that it can answer and
+// passes the others to the next layer.
 //
 //	Denials   a denial that is certain to hold is answered from memory
 //	Fallback  what the store cannot answer, each rule's OnUnavailable answers
@@ -11,8 +11,8 @@ import "time"
 //	Breaker   no call waits for a store that does not answer
 //	Shared    the counter store of all instances
 //
-// Every layer is an Engine and knows calls alone: counters, their numbers and a cost. A changed
-// number is therefore another question, which no layer has an answer to yet.
+// Every layer is an Engine and knows only calls: counters, their numbers and a cost. A changed
+// number therefore makes another call, for which no layer has an answer.
 type Stack struct {
 	Engine
 	breaker *Breaker
@@ -23,11 +23,11 @@ type Stack struct {
 // StackOptions are the parts of a Stack. All fields but Clock are required.
 type StackOptions struct {
 	Shared  Engine       // the counter store that all instances share
-	Local   Engine       // counters in this process, for rules that are Local while Shared is unavailable
+	Local   Engine       // counters in this process, for rules with on_unavailable "local"
 	Share   func() Share // this instance's part of a limit
 	Metrics *Metrics
-	// Clock is the wall clock with a monotonic reading. Default time.Now. With a clock of its own
-	// a Stack does not return idle leases by itself: call ReturnIdle.
+	// Clock returns the wall clock with a monotonic reading. Default time.Now. A Stack with another
+	// clock does not return idle leases with a timer: call ReturnIdle.
 	Clock func() time.Time
 }
 
@@ -43,17 +43,17 @@ func NewStack(o StackOptions) *Stack {
 	return &Stack{Engine: NewDenials(fallback, o.Metrics), breaker: breaker, leases: leases, clock: clock}
 }
 
-// Now is the instant by the clock of the stack, for Call.Started.
+// Now returns the time of the stack's clock, for Call.Started.
 func (s *Stack) Now() time.Time { return s.clock() }
 
 // DegradedSince returns when the circuit breaker opened; zero if it is not open.
 func (s *Stack) DegradedSince() time.Time { return s.breaker.DegradedSince() }
 
-// ReturnIdle returns prefetched units that nobody asks for. A Stack with a clock of its own needs
-// it; any other does it by itself.
+// ReturnIdle returns unused prefetched units. Only a Stack with its own Clock needs it; any other
+// does this with a timer.
 func (s *Stack) ReturnIdle() { s.leases.inspect(s.clock(), false) }
 
-// Close ends the work in the background and returns all prefetched units.
+// Close stops the background work and returns all prefetched units.
 func (s *Stack) Close() {
 	s.leases.Close()
 	s.breaker.Close()

@@ -6,19 +6,20 @@ import (
 	"weir/internal/limit"
 )
 
-// Bounds is one row of a file of calendar windows: which window of a unit, in a zone, an instant is
-// in. Instants are milliseconds since 1970.
+// Bounds is one row of a file of calendar windows. It says which window of a unit, in a zone,
+// contains an instant. Instants are milliseconds since 1970.
 type Bounds struct {
 	Window   string `json:"window"`    // day, week, month or year
 	Zone     string `json:"zone"`      // an IANA name
-	AnchorMS *int64 `json:"anchor_ms"` // null: the calendar
+	AnchorMS *int64 `json:"anchor_ms"` // null: calendar windows
 	TimeMS   int64  `json:"t_ms"`
 	StartMS  int64  `json:"start_ms"`
 	EndMS    int64  `json:"end_ms"` // the first instant after the window
 }
 
-// RunBounds computes the window of a row and returns how it differs. No engine takes part: both
-// are given the bounds of windows in a zone. The failure's step is the row, from 0.
+// RunBounds computes the window of a row and returns the differences. It does not use an engine,
+// because engines get the bounds of windows as arguments. The failure's step is the number of the
+// row, from 0.
 func RunBounds(row int, b Bounds) []Failure {
 	anchor := "calendar"
 	if b.AnchorMS != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A quota that renews an hour early or late on the day of a clock change is a wrong invoice.
+// If a quota renews an hour early or late on the day of a clock change, the invoice is wrong.
 func TestBoundsOfCalendarWindows(t *testing.T) {
 	file, err := ReadFile(Vectors(), "cycles/cycles.json")
 	require.NoError(t, err)
@@ -19,7 +19,7 @@ func TestBoundsOfCalendarWindows(t *testing.T) {
 	}
 }
 
-// A run that passed over wrong bounds would prove nothing.
+// RunBounds must find wrong bounds; otherwise a passing run proves nothing.
 func TestRunBoundsReportsEachDifference(t *testing.T) {
 	noon := int64(43_200_000)
 	row := Bounds{Window: "day", Zone: "UTC", TimeMS: noon, StartMS: 1, EndMS: 86_400_001}

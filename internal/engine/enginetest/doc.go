@@ -1,4 +1,4 @@
-// Package enginetest holds every engine.Engine to one account: test vectors (testdata/conformance),
-// a suite of scenarios that each engine must pass, and an exact reference model against which
-// random sequences are compared.
+// Package enginetest tests every engine.Engine in the same way: test vectors
+// (testdata/conformance), a suite of scenarios that each engine must pass, and an exact reference
+// model with which the answers to random sequences are compared.
 package enginetest

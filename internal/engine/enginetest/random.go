@@ -8,10 +8,10 @@ import (
 	"weir/internal/limit"
 )
 
-// RandomCalls returns the calls of one random sequence, all its keys beginning with prefix:
-// requests of all costs on one to four rules, the first of them of the given algorithm, with
-// times at and beside every edge, clocks that step back, limits at and beyond the ends of
-// their ranges, and rules that change in between.
+// RandomCalls returns the calls of one random sequence, with keys that begin with prefix. They have
+// costs of all sizes on one to four rules, the first of them with the given algorithm. Times are at
+// and beside every edge, and some step back. Limits are at and beyond the ends of their ranges, and
+// rules change in between.
 func RandomCalls(r *rand.Rand, a limit.Algorithm, prefix string) []*engine.Call {
 	rules := []limit.Numbers{randomNumbers(r, a)}
 	windows := randomWindows(r)
@@ -59,7 +59,7 @@ func RandomCalls(r *rand.Rand, a limit.Algorithm, prefix string) []*engine.Call 
 	return calls
 }
 
-// giveCosts gives each counter of a call a cost of its own.
+// giveCosts gives each counter of a call its own cost.
 func giveCosts(r *rand.Rand, call *engine.Call) {
 	call.PerCounter, call.Cost = true, 0
 	for i := range call.Counters {
@@ -69,7 +69,7 @@ func giveCosts(r *rand.Rand, call *engine.Call) {
 	}
 }
 
-// randomWindows returns windows of all calendar units in one zone, of the calendar or from an
+// randomWindows returns windows of all calendar units in one zone, by the calendar or from an
 // anchor.
 func randomWindows(r *rand.Rand) map[limit.Calendar]*limit.CalendarWindows {
 	name := pick(r, "UTC", "UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu",
@@ -94,8 +94,8 @@ func randomWindows(r *rand.Rand) map[limit.Calendar]*limit.CalendarWindows {
 	return all
 }
 
-// aroundOrBeside returns bounds that hold an instant, as an instance computes them whose clock is
-// right or off.
+// aroundOrBeside returns bounds of windows around an instant, as computed by an instance with a
+// correct or a wrong clock.
 func aroundOrBeside(r *rand.Rand, windows *limit.CalendarWindows, now int64) *limit.Bounds {
 	if off := windows.Around(max(1, now+pick[int64](r, -1, 1)*r.Int64N(40*86_400_000))); off.Contain(now) {
 		return off
@@ -103,13 +103,13 @@ func aroundOrBeside(r *rand.Rand, windows *limit.CalendarWindows, now int64) *li
 	return windows.Around(now)
 }
 
-// mostBackMS is how far clocks step back: 30 days. Further, beyond the longest window and some
-// weeks, the engines take what is stored for foreign.
+// mostBackMS is how far clocks step back: 30 days. If a clock steps back further, beyond the
+// longest window and some weeks, engines treat the stored value as invalid.
 const mostBackMS = 30 * 86_400_000
 
-// inGroup makes c one that may be kept in a group, and at times is asked for by its own key
-// instead, as that of a rule which leaves its group or joins it. An engine must not show the
-// difference.
+// inGroup changes c to a counter that may be stored in a group. Sometimes it is used with its own
+// key instead, like the counter of a rule that leaves or joins its group. An engine must give the
+// same answers.
 func inGroup(r *rand.Rand, c *engine.Counter, group, id string) {
 	switch c.Numbers.Algorithm {
 	case limit.SlidingWindowCounter, limit.FixedWindow, limit.FixedWindowFirstHit:
@@ -183,7 +183,8 @@ func randomCost(r *rand.Rand, n limit.Numbers) int64 {
 		quota+1, 1<<31, 1<<53-1, 1+r.Int64N(quota))
 }
 
-// randomInstant returns the time of the next request: on and beside edges, nearer and farther.
+// randomInstant returns the time of the next request: on edges and beside them, at different
+// distances.
 func randomInstant(r *rand.Rand, now int64, n limit.Numbers) int64 {
 	window := n.WindowMS
 	if window == 0 {

@@ -10,39 +10,39 @@ import (
 	"weir/internal/limit"
 )
 
-// Reference is a engine.Engine made to be believed, not to be fast: it keeps every admitted
-// request for ever, counts by the definitions, in exact fractions, and finds each wait by
-// bisection, as what counts only falls with time. It shares no arithmetic with the engines.
-// Calls must carry their instant and be valid.
+// Reference is an engine.Engine that is simple rather than fast. It keeps every allowed request
+// forever, counts by the definitions, in exact fractions, and finds each wait by bisection, because
+// usage only falls with time. It shares no arithmetic with the engines. Calls must be valid and
+// have their instant.
 type Reference struct {
 	counters map[string]*record
 }
 
-// record is everything that happened to one counter.
+// record is the history of one counter.
 type record struct {
 	events []event
-	whole  *big.Rat // buckets: the instant of being whole
+	whole  *big.Rat // buckets: the instant at which it is full
 	limit  int64    // buckets: at the last charge
 	mark   int64    // end of a penalty
-	// The last counted fixed window, its number from 1, and where it begins and ends by the
-	// schedule that the rule had in the last call.
+	// The last counted fixed window: its number from 1, and its bounds by the schedule that the
+	// rule had in the last call.
 	window     int
 	start, end int64
 	schedule   limit.CalendarWindows // of a calendar rule: that schedule
 }
 
-// event is an admitted cost and the instant it was counted at.
+// event is an allowed cost and the instant at which it was counted.
 type event struct {
 	at, cost int64
-	start    int64 // fixed window of the first hit: of the window that it was counted in
-	window   int   // fixed window: the number of the window that it was counted in
-	end      int64 // fixed window: of that window
+	start    int64 // fixed_window_first_hit: the start of its window
+	window   int   // fixed window: the number of its window
+	end      int64 // fixed window: the end of its window
 }
 
 // NewReference returns a model without state.
 func NewReference() *Reference { return &Reference{counters: map[string]*record{}} }
 
-// Reset forgets counters.
+// Reset deletes counters.
 func (r *Reference) Reset(_ context.Context, keys ...string) error {
 	for _, key := range keys {
 		delete(r.counters, key)
@@ -107,7 +107,7 @@ func (r *Reference) evaluate(call *engine.Call) {
 	call.Outcome, call.Err = out, nil
 }
 
-// describe fills in the numbers of a verdict, from the state after the call.
+// describe fills in the numbers of a verdict from the state after the call.
 func describe(v *limit.Verdict, rec *record, n limit.Numbers, cost, now int64) {
 	quota := n.Quota()
 	v.Remaining = remaining(rec, n, now)
@@ -135,7 +135,7 @@ func describe(v *limit.Verdict, rec *record, n limit.Numbers, cost, now int64) {
 	}
 }
 
-// penaltyEnd returns the end of the penalty, or an instant that is past.
+// penaltyEnd returns the end of the penalty, or an instant in the past.
 func (rec *record) penaltyEnd(n limit.Numbers, now int64) int64 {
 	if n.PenaltyMS == 0 {
 		return 0
@@ -149,12 +149,12 @@ func (rec *record) copy() *record {
 	return &c
 }
 
-// remaining is floor(quota - used), at least 0.
+// remaining returns floor(quota - used), at least 0.
 func remaining(rec *record, n limit.Numbers, now int64) int64 {
 	return max(0, n.Quota()-rec.used(n, now))
 }
 
-// when searches for the earliest instant from now on at which used <= m.
+// when searches the earliest instant, from now on, at which used <= m.
 func when(rec *record, n limit.Numbers, now, m int64) int64 {
 	fits := func(t int64) bool { return rec.used(n, t) <= m }
 	if fits(now) {
@@ -165,7 +165,7 @@ func when(rec *record, n limit.Numbers, now, m int64) int64 {
 		low += step
 		step *= 2
 	}
-	high := low + step // low does not fit, high does
+	high := low + step // low is too early, high is not
 	for high-low > 1 {
 		if middle := low + (high-low)/2; fits(middle) {
 			high = middle
@@ -176,8 +176,8 @@ func when(rec *record, n limit.Numbers, now, m int64) int64 {
 	return high
 }
 
-// used is what counts against the quota at t, rounded up to whole units, which changes neither
-// what is at most a whole number nor what is left of one, rounded down.
+// used returns what counts against the quota at t, rounded up to whole units. Rounding changes
+// neither comparisons with whole numbers nor the remaining units, which are rounded down.
 func (rec *record) used(n limit.Numbers, t int64) int64 {
 	if n.Algorithm.Bucket() {
 		return rec.level(n, t)
@@ -212,8 +212,8 @@ func (rec *record) used(n limit.Numbers, t int64) int64 {
 	return sum
 }
 
-// weighted is used of the sliding window counter: this window in full, and of the one before
-// the part that a window ending at t covers, in whole units.
+// weighted returns used for the sliding window counter: the count of this window, plus the part of
+// the previous window that a window ending at t covers, in whole units.
 func (rec *record) weighted(n limit.Numbers, t int64) int64 {
 	window := t / n.WindowMS
 	var this, before int64
@@ -230,7 +230,7 @@ func (rec *record) weighted(n limit.Numbers, t int64) int64 {
 	return this + part.Quo(part, big.NewInt(n.WindowMS)).Int64()
 }
 
-// wholeUnder is the instant at which a bucket is whole under n's limit.
+// wholeUnder returns the instant at which a bucket is full, by n's limit.
 func (rec *record) wholeUnder(n limit.Numbers) *big.Rat {
 	if rec.whole == nil || rec.limit == n.Limit || rec.whole.IsInt() {
 		return rec.whole
@@ -239,7 +239,7 @@ func (rec *record) wholeUnder(n limit.Numbers) *big.Rat {
 	return new(big.Rat).SetInt(up.Add(up, big.NewInt(1)))
 }
 
-// level is ceil((whole - t) * limit / window), the instant being a fraction.
+// level returns ceil((whole - t) * limit / window); the instant is a fraction.
 func (rec *record) level(n limit.Numbers, t int64) int64 {
 	whole := rec.wholeUnder(n)
 	if whole == nil {
@@ -260,7 +260,7 @@ func (rec *record) level(n limit.Numbers, t int64) int64 {
 	return ahead.Int64()
 }
 
-// charge counts an admitted cost.
+// charge counts an allowed cost.
 func (rec *record) charge(n limit.Numbers, cost, now int64) {
 	if n.Algorithm.Bucket() {
 		from := new(big.Rat).SetInt64(now)
@@ -273,7 +273,7 @@ func (rec *record) charge(n limit.Numbers, cost, now int64) {
 		return
 	}
 	e := event{at: now, cost: cost}
-	if len(rec.events) > 0 { // a clock that stepped back
+	if len(rec.events) > 0 { // the clock stepped back
 		newest := rec.events[len(rec.events)-1]
 		switch n.Algorithm {
 		case limit.SlidingWindowLog:
@@ -301,8 +301,7 @@ func (rec *record) charge(n limit.Numbers, cost, now int64) {
 	rec.events = append(rec.events, e)
 }
 
-// follow gives an open calendar window, with what was counted in it, the bounds that it has by the
-// present schedule.
+// follow gives an open calendar window, with its count, the bounds of the current schedule.
 func (rec *record) follow(n limit.Numbers, now int64) {
 	if n.Calendar == limit.NoCalendar || now < rec.start || now >= rec.end {
 		return
@@ -318,7 +317,7 @@ func (rec *record) follow(n limit.Numbers, now int64) {
 	}
 }
 
-// open sets where the window of now begins and ends.
+// open sets the bounds of the window that contains now.
 func (rec *record) open(n limit.Numbers, now int64) {
 	rec.start, rec.end = windowOf(n, now)
 	if n.Calendar != limit.NoCalendar {
@@ -326,7 +325,7 @@ func (rec *record) open(n limit.Numbers, now int64) {
 	}
 }
 
-// windowOf returns the aligned window that t is in.
+// windowOf returns the aligned window that contains t.
 func windowOf(n limit.Numbers, t int64) (start, end int64) {
 	if n.Calendar == limit.NoCalendar {
 		start = t / n.WindowMS * n.WindowMS
@@ -351,7 +350,7 @@ func windowOf(n limit.Numbers, t int64) (start, end int64) {
 	return start, end
 }
 
-// boundary returns boundary k of a unit on a clock whose boundary 0 is first.
+// boundary returns boundary k of a unit on a clock; first is boundary 0.
 func boundary(unit limit.Calendar, first time.Time, k int) time.Time {
 	switch unit {
 	case limit.CalendarDay:
@@ -362,7 +361,7 @@ func boundary(unit limit.Calendar, first time.Time, k int) time.Time {
 		k *= 12
 	}
 	day := first.Day()
-	for { // a shorter month has no such day: AddDate would go on into the next
+	for { // a shorter month does not have this day: AddDate would return a day of the next month
 		at := first.AddDate(0, 0, day-first.Day())
 		at = time.Date(at.Year(), at.Month()+time.Month(k), day, at.Hour(), at.Minute(), at.Second(), at.Nanosecond(), time.UTC)
 		if at.Day() == day {
@@ -372,14 +371,14 @@ func boundary(unit limit.Calendar, first time.Time, k int) time.Time {
 	}
 }
 
-// clockOf returns what a zone's clock shows at an instant, as a time in UTC.
+// clockOf returns the time that a zone's clock shows at an instant, as a time in UTC.
 func clockOf(zone *time.Location, t int64) time.Time {
 	at := time.UnixMilli(t).In(zone)
 	return time.Date(at.Year(), at.Month(), at.Day(), at.Hour(), at.Minute(), at.Second(), at.Nanosecond(), time.UTC)
 }
 
 // instantOf returns the first instant at which a zone's clock shows a time or a later one. Clocks
-// are set at quarters of an hour.
+// are changed at quarters of an hour.
 func instantOf(zone *time.Location, clock time.Time) int64 {
 	const quarter = 15 * 60_000
 	shows := func(t int64) bool { return !clockOf(zone, t).Before(clock) }
@@ -387,7 +386,7 @@ func instantOf(zone *time.Location, clock time.Time) int64 {
 	for !shows(t) && !shows(t+quarter-1) {
 		t += quarter
 	}
-	late := int64(quarter - 1) // it shows the time at t + late
+	late := int64(quarter - 1) // at t + late it shows the time
 	for early := int64(-1); late-early > 1; {
 		if middle := (early + late) / 2; shows(t + middle) {
 			late = middle
@@ -398,7 +397,7 @@ func instantOf(zone *time.Location, clock time.Time) int64 {
 	return t + late
 }
 
-// Refund takes units back: it forgets that they were admitted.
+// Refund returns units: it forgets that they were charged.
 func (r *Reference) Refund(_ context.Context, refunds ...*engine.Refund) {
 	for _, refund := range refunds {
 		refund.Refused, refund.Err = 0, nil
@@ -410,7 +409,7 @@ func (r *Reference) Refund(_ context.Context, refunds ...*engine.Refund) {
 	}
 }
 
-// refund forgets units of the state that part names, the latest first.
+// refund removes units of the state that part names, the latest first.
 func (rec *record) refund(part engine.RefundPart) bool {
 	n := part.Numbers
 	if n.Algorithm.Bucket() {
@@ -442,7 +441,7 @@ func (rec *record) refund(part engine.RefundPart) bool {
 	return true
 }
 
-// of returns the ground that an event was counted on.
+// of returns the ground of an event.
 func of(n limit.Numbers, e event) int64 {
 	switch n.Algorithm {
 	case limit.SlidingWindowCounter:
@@ -455,7 +454,7 @@ func of(n limit.Numbers, e event) int64 {
 	return e.start + n.WindowMS
 }
 
-// ceil returns the whole number that x is, or the next.
+// ceil returns x rounded up to a whole number.
 func ceil(x *big.Rat) int64 {
 	up, rest := new(big.Int).QuoRem(x.Num(), x.Denom(), new(big.Int))
 	if rest.Sign() > 0 {

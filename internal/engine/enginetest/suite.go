@@ -21,7 +21,7 @@ import (
 //go:embed testdata/conformance
 var vectors embed.FS
 
-// Vectors returns the project's own test vectors.
+// Vectors returns the test vectors of the project.
 func Vectors() fs.FS {
 	files, err := fs.Sub(vectors, "testdata/conformance")
 	if err != nil {
@@ -30,10 +30,11 @@ func Vectors() fs.FS {
 	return files
 }
 
-// Prefix returns the beginning of keys that nobody used before, all in one slot of a cluster.
+// Prefix returns a new prefix of keys, all of them in one slot of a Cluster.
 func Prefix() string { return "w{" + rand.Text() + "}" }
 
-// Suite is what every engine must pass. The engine may be shared: all keys are fresh.
+// Suite is the set of tests that every engine must pass. The engine may be shared, because all keys
+// are new.
 func Suite(t *testing.T, eng engine.Engine) {
 	t.Run("Vectors", func(t *testing.T) { testVectors(t, eng) })
 	t.Run("PatientClient", func(t *testing.T) { eachAlgorithm(t, eng, testPatientClient) })
@@ -62,8 +63,8 @@ func Suite(t *testing.T, eng engine.Engine) {
 	t.Run("BoundsOff", func(t *testing.T) { testBoundsOff(t, eng) })
 }
 
-// start is the instant at which scenarios begin: a Monday, 00:00 UTC, and the first instant of
-// every window used.
+// start is the instant at which scenarios begin: Monday, 00:00 UTC, and the first instant of every
+// window used.
 const start int64 = 1_704_672_000_000
 
 // five returns the numbers of five units a minute by an algorithm.
@@ -80,7 +81,7 @@ func five(a limit.Algorithm) limit.Numbers {
 
 func counter(key string, n limit.Numbers) engine.Counter { return engine.Counter{Key: key, Numbers: n} }
 
-// ask decides one call and returns it; it must have been decided.
+// ask decides one call and returns it. It requires that the call was decided.
 func ask(tb testing.TB, eng engine.Engine, now, cost int64, counters ...engine.Counter) *engine.Call {
 	tb.Helper()
 	call := &engine.Call{NowMS: now, Cost: cost, Counters: counters}
@@ -110,7 +111,7 @@ func testVectors(t *testing.T, eng engine.Engine) {
 	}
 }
 
-// A client that waits as long as it is told is admitted, and waits no longer than it must.
+// A client that waits for the returned time is allowed, and one millisecond earlier it is denied.
 func testPatientClient(t *testing.T, eng engine.Engine, a limit.Algorithm) {
 	c := counter(Prefix()+"k", five(a))
 	now := start + 7_001
@@ -129,11 +130,11 @@ func testPatientClient(t *testing.T, eng engine.Engine, a limit.Algorithm) {
 			require.EqualValues(t, 1, early.Outcome.Verdicts[0].RetryAfterMS)
 		}
 		now += v.RetryAfterMS
-		require.True(t, ask(t, eng, now, cost, c).Outcome.Allowed, "after the wait that was asked for")
+		require.True(t, ask(t, eng, now, cost, c).Outcome.Allowed, "after the returned wait")
 	}
 }
 
-// The header that tells a client when one more unit is there must not come late or early.
+// The time at which one more unit is available must be exact.
 func testNext(t *testing.T, eng engine.Engine, a limit.Algorithm) {
 	c := counter(Prefix()+"k", five(a))
 	require.Equal(t, start, ask(t, eng, start, 0, c).Outcome.Verdicts[0].NextMS, "whole")
@@ -149,10 +150,10 @@ func testNext(t *testing.T, eng engine.Engine, a limit.Algorithm) {
 		}
 		v = at
 	}
-	t.Fatal("never whole again")
+	t.Fatal("the full quota is never available again")
 }
 
-// However many clients ask at once, exactly the quota is admitted.
+// With any number of concurrent clients, exactly the quota is allowed.
 func testConcurrent(t *testing.T, eng engine.Engine, a limit.Algorithm) {
 	n := five(a)
 	n.Limit = 500
@@ -184,10 +185,10 @@ func testConcurrent(t *testing.T, eng engine.Engine, a limit.Algorithm) {
 	}
 	clients.Wait()
 	require.EqualValues(t, 500, admitted.Load())
-	require.EqualValues(t, 4500, ask(t, eng, start, 0, other).Outcome.Verdicts[0].Remaining, "charged with the first, or not")
+	require.EqualValues(t, 4500, ask(t, eng, start, 0, other).Outcome.Verdicts[0].Remaining, "charged together with the first call, or not at all")
 }
 
-// What is denied, only asked, or tried dry changes no later answer.
+// A denied call, a read and a dry run change no later answer.
 func testNoTrace(t *testing.T, eng engine.Engine, a limit.Algorithm) {
 	c := counter(Prefix()+"k", five(a))
 	ask(t, eng, start, 3, c)
@@ -204,7 +205,7 @@ func testNoTrace(t *testing.T, eng engine.Engine, a limit.Algorithm) {
 	require.True(t, ask(t, eng, start, 0, unseen).Outcome.Allowed)
 	late := ask(t, eng, start+30_000, 1, unseen).Outcome.Verdicts[0]
 	fresh := ask(t, eng, start+30_000, 1, counter(c.Key+"fresh", five(a))).Outcome.Verdicts[0]
-	require.Equal(t, fresh, late, "a peek opens no window")
+	require.Equal(t, fresh, late, "cost 0 opens no window")
 }
 
 func testReset(t *testing.T, eng engine.Engine, a limit.Algorithm) {
@@ -217,13 +218,13 @@ func testReset(t *testing.T, eng engine.Engine, a limit.Algorithm) {
 	}
 	require.NoError(t, eng.Reset(context.Background(), one, engine.Counter{Key: Prefix() + "never used"}))
 	v := ask(t, eng, start, 1, one).Outcome.Verdicts[0]
-	require.True(t, v.Allowed, "used and penalty are forgotten")
+	require.True(t, v.Allowed, "usage and penalty are reset")
 	require.EqualValues(t, 4, v.Remaining)
 	require.False(t, ask(t, eng, start, 1, two).Outcome.Allowed)
 	require.NoError(t, eng.Reset(context.Background()))
 }
 
-// Without an instant in the call the engine's clock rules.
+// Without an instant in the call, the engine uses its own clock.
 func testOwnClock(t *testing.T, eng engine.Engine, a limit.Algorithm) {
 	n := five(a)
 	n.WindowMS, n.PenaltyMS = 3_600_000, 1_000
@@ -241,7 +242,7 @@ func testOwnClock(t *testing.T, eng engine.Engine, a limit.Algorithm) {
 	require.True(t, ask(t, eng, 0, 5, c).Outcome.Verdicts[0].Penalized)
 }
 
-// A check that one rule denies takes nothing from the others.
+// If one rule denies a check, the other rules count nothing.
 func testAllOrNothing(t *testing.T, eng engine.Engine) {
 	prefix := Prefix()
 	var counters []engine.Counter
@@ -257,7 +258,7 @@ func testAllOrNothing(t *testing.T, eng engine.Engine) {
 	call := ask(t, eng, start, 1, counters...)
 	require.False(t, call.Outcome.Allowed)
 	for i, v := range call.Outcome.Verdicts {
-		require.Equal(t, i != 3, v.Allowed, "says what it would do alone")
+		require.Equal(t, i != 3, v.Allowed, "reports its own result")
 		require.EqualValues(t, counters[i].Numbers.Limit-2, v.Remaining)
 		require.Zero(t, v.DelayMS)
 	}
@@ -266,8 +267,8 @@ func testAllOrNothing(t *testing.T, eng engine.Engine) {
 	}
 }
 
-// Checks that are decided as one may have different costs. Each counter is charged its own, or none
-// is.
+// Checks that are decided together may have different costs. Each counter is charged its own cost,
+// or none is charged.
 func testCostPerCounter(t *testing.T, eng engine.Engine) {
 	for _, a := range limit.Algorithms {
 		prefix := Prefix()
@@ -301,14 +302,14 @@ func remainders(call *engine.Call) (all []int64) {
 	return all
 }
 
-// The checks of a batch see what those before them used.
+// Each check of a batch sees the usage of the earlier ones.
 func testOrder(t *testing.T, eng engine.Engine) {
 	c := counter(Prefix()+"k", five(limit.TokenBucket))
 	calls := make([]*engine.Call, 300)
 	for i := range calls {
 		calls[i] = &engine.Call{NowMS: start, Cost: 1, Counters: []engine.Counter{c}}
 	}
-	calls[1].Counters[0].Numbers.Limit = 0 // refused on its own
+	calls[1].Counters[0].Numbers.Limit = 0 // invalid by itself
 	eng.Evaluate(context.Background(), calls...)
 	require.Error(t, calls[1].Err)
 	allowed := 0
@@ -326,7 +327,8 @@ func testOrder(t *testing.T, eng engine.Engine) {
 	eng.Evaluate(context.Background())
 }
 
-// A rule in shadow is on trial: it tells and denies nobody, and counts only what passed.
+// A rule in shadow mode reports its result and denies nothing. It counts only checks that were
+// allowed.
 func testShadow(t *testing.T, eng engine.Engine) {
 	prefix := Prefix()
 	shadow, enforced := counter(prefix+"s", five(limit.SlidingWindowLog)), counter(prefix+"e", five(limit.FixedWindow))
@@ -343,7 +345,7 @@ func testShadow(t *testing.T, eng engine.Engine) {
 	call := ask(t, eng, start, 1, other, enforced)
 	require.False(t, call.Outcome.Allowed)
 	require.True(t, call.Outcome.Verdicts[0].Allowed)
-	require.EqualValues(t, 2, call.Outcome.Verdicts[0].Remaining, "the check was denied: nothing to count")
+	require.EqualValues(t, 2, call.Outcome.Verdicts[0].Remaining, "the check was denied, so nothing is counted")
 
 	call = ask(t, eng, start, 3, other)
 	require.True(t, call.Outcome.Allowed)
@@ -351,7 +353,7 @@ func testShadow(t *testing.T, eng engine.Engine) {
 	require.Equal(t, limit.NeverMS, call.Outcome.Verdicts[0].RetryAfterMS)
 }
 
-// A dry run answers what the real one would.
+// A dry run has the answer of a real call.
 func testDryRun(t *testing.T, eng engine.Engine) {
 	for _, a := range limit.Algorithms {
 		n := five(a)
@@ -367,7 +369,7 @@ func testDryRun(t *testing.T, eng engine.Engine) {
 	}
 }
 
-// testRefused asks what no engine can decide; nothing of it may be counted.
+// testRefused sends calls that no engine can decide. None of them may be counted.
 func testRefused(t *testing.T, eng engine.Engine) {
 	key := Prefix() + "k"
 	good := counter(key, five(limit.TokenBucket))
@@ -395,7 +397,7 @@ func testRefused(t *testing.T, eng engine.Engine) {
 		eng.Evaluate(context.Background(), call)
 		require.Error(t, call.Err, name)
 		require.NotContains(t, call.Err.Error(), "\n")
-		require.False(t, strings.Contains(call.Err.Error(), key), "keys do not belong in logs")
+		require.False(t, strings.Contains(call.Err.Error(), key), "errors must not contain keys")
 	}
 	require.EqualValues(t, 5, ask(t, eng, start, 0, good).Outcome.Verdicts[0].Remaining)
 	huge := ask(t, eng, start, 1<<62, good).Outcome.Verdicts[0]

@@ -10,7 +10,7 @@ import (
 	"weir/internal/limit"
 )
 
-// amend changes counters of one call and requires that it is done.
+// amend changes the counters of one call and requires that it succeeds.
 func amend(tb testing.TB, eng engine.Engine, once string, nowMS int64, reset bool, to []limit.Numbers, counters ...engine.Counter) {
 	tb.Helper()
 	a := &engine.Amendment{Once: once, NowMS: nowMS, Reset: reset}
@@ -20,15 +20,15 @@ func amend(tb testing.TB, eng engine.Engine, once string, nowMS int64, reset boo
 	require.NoError(tb, eng.Amend(tb.Context(), a))
 }
 
-// remains returns what a peek shows.
+// remains returns the verdict of a read.
 func remains(tb testing.TB, eng engine.Engine, nowMS int64, c engine.Counter, n limit.Numbers) limit.Verdict {
 	tb.Helper()
 	c.Numbers = n
 	return ask(tb, eng, nowMS, 0, c).Outcome.Verdicts[0]
 }
 
-// The used share of the quota stays, rounded up, once for each name; a reset leaves nothing,
-// penalties included.
+// The used share of the quota stays the same, rounded up, and is changed once for each name. A
+// reset deletes everything, including penalties.
 func testAmend(t *testing.T, eng engine.Engine) {
 	for _, a := range limit.Algorithms {
 		from, to := five(a), five(a)
@@ -56,7 +56,7 @@ func testAmend(t *testing.T, eng engine.Engine) {
 	require.Error(t, eng.Amend(t.Context(), bad), "counters of another tenant")
 }
 
-// Engines agree with the arithmetic on states, after any calls, on counters alone and in groups.
+// Engines agree with the arithmetic on states, after any calls, for single counters and groups.
 func testAmendSequences(t *testing.T, eng engine.Engine) {
 	memory := engine.NewMemory(engine.MemoryOptions{})
 	for _, a := range limit.Algorithms {

@@ -13,7 +13,7 @@ import (
 	"weir/internal/limit"
 )
 
-// leasable lists the algorithms whose units can be charged ahead.
+// leasable returns the algorithms whose units can be prefetched.
 func leasable() []limit.Algorithm {
 	return slices.DeleteFunc(slices.Clone(limit.Algorithms), func(a limit.Algorithm) bool {
 		n := five(a)
@@ -21,7 +21,7 @@ func leasable() []limit.Algorithm {
 	})
 }
 
-// groundOf is what a refund of units charged by call to its counter i must name.
+// groundOf returns the ground for a refund of units that call charged to its counter i.
 func groundOf(call *engine.Call, i int) int64 {
 	n := call.Counters[i].Numbers
 	switch n.Algorithm {
@@ -33,7 +33,7 @@ func groundOf(call *engine.Call, i int) int64 {
 	return call.Outcome.Verdicts[i].ResetMS
 }
 
-// refundOf is units of what call charged to its first counter.
+// refundOf returns a refund of units that call charged to its first counter.
 func refundOf(call *engine.Call, units int64) *engine.Refund {
 	c := call.Counters[0]
 	return &engine.Refund{Parts: []engine.RefundPart{{Key: c.OwnKey(), ID: c.ID, Numbers: c.Numbers, Units: units, Ground: groundOf(call, 0)}}}
@@ -46,7 +46,7 @@ func giveBack(tb testing.TB, eng engine.Engine, r *engine.Refund) (refused int) 
 	return r.Refused
 }
 
-// What goes back is as if it had never been asked for, and what was used stays used.
+// Returned units are available again, and used units stay used.
 func testRefund(t *testing.T, eng engine.Engine) {
 	for _, a := range leasable() {
 		n := five(a)
@@ -66,7 +66,7 @@ func testRefund(t *testing.T, eng engine.Engine) {
 	}
 }
 
-// Nothing goes back to a counter that has moved on, that is not there, or that holds too little.
+// Nothing is returned to a counter that is in another state, does not exist, or has too few units.
 func testRefundRefused(t *testing.T, eng engine.Engine) {
 	for _, a := range leasable() {
 		n := five(a)
@@ -74,7 +74,7 @@ func testRefundRefused(t *testing.T, eng engine.Engine) {
 		took := ask(t, eng, start+7, 4, c)
 		want := ask(t, eng, start+7, 0, c).Outcome
 		if !a.Bucket() {
-			require.Equal(t, 1, giveBack(t, eng, refundOf(took, 5)), "%s: more than is counted", a)
+			require.Equal(t, 1, giveBack(t, eng, refundOf(took, 5)), "%s: more units than are counted", a)
 		}
 		other := refundOf(took, 1)
 		other.Parts[0].Ground += 2
@@ -88,7 +88,7 @@ func testRefundRefused(t *testing.T, eng engine.Engine) {
 		late := start + 125_000
 		ask(t, eng, late, 2, c)
 		want = ask(t, eng, late, 0, c).Outcome
-		require.Equal(t, 1, giveBack(t, eng, refundOf(took, 1)), "%s: a window that is over", a)
+		require.Equal(t, 1, giveBack(t, eng, refundOf(took, 1)), "%s: the window is over", a)
 		require.Equal(t, want, ask(t, eng, late, 0, c).Outcome, a)
 	}
 	for name, change := range map[string]func(*engine.RefundPart){
@@ -108,11 +108,12 @@ func testRefundRefused(t *testing.T, eng engine.Engine) {
 	eng.Refund(context.Background())
 }
 
-// A window that only what went back had opened was never open: the next request opens its own.
+// If all units of a window are returned, the window was never open: the next request opens a new
+// one.
 func testRefundOfAll(t *testing.T, eng engine.Engine) {
 	for _, a := range leasable() {
 		if a.Bucket() {
-			continue // it was being filled meanwhile
+			continue // the bucket has refilled in the meantime
 		}
 		c := counter(Prefix()+"k", five(a))
 		took := ask(t, eng, start+7, 5, c)
@@ -122,7 +123,7 @@ func testRefundOfAll(t *testing.T, eng engine.Engine) {
 	}
 }
 
-// What goes back late lightens the window that it still weighs on.
+// Units that are returned late reduce the usage of the window in which they still have a weight.
 func testRefundLate(t *testing.T, eng engine.Engine) {
 	for _, a := range []limit.Algorithm{limit.SlidingWindowCounter, limit.SlidingWindowBuckets} {
 		c, same := counter(Prefix()+"k", five(a)), counter(Prefix()+"k", five(a))
@@ -135,8 +136,7 @@ func testRefundLate(t *testing.T, eng engine.Engine) {
 	}
 }
 
-// past reports whether an engine need not know any more what call charged: the reference never
-// forgets.
+// past reports whether an engine may have forgotten what call charged. The reference never forgets.
 func past(call *engine.Call, now int64) bool {
 	n, ground := call.Counters[0].Numbers, groundOf(call, 0)
 	switch n.Algorithm {
@@ -150,7 +150,7 @@ func past(call *engine.Call, now int64) bool {
 	return false
 }
 
-// The engine takes back what the reference does, in any order of charges and refunds.
+// The engine accepts the same refunds as the reference, in any order of charges and refunds.
 func testRefundSequences(t *testing.T, eng engine.Engine) {
 	ctx := context.Background()
 	for _, a := range leasable() {

@@ -10,7 +10,7 @@ import (
 	"weir/internal/limit"
 )
 
-// instant returns milliseconds since 1970 of a time as RFC 3339 writes it.
+// instant returns the milliseconds since 1970 of a time in RFC 3339.
 func instant(tb testing.TB, text string) int64 {
 	tb.Helper()
 	at, err := time.Parse(time.RFC3339Nano, text)
@@ -18,8 +18,8 @@ func instant(tb testing.TB, text string) int64 {
 	return at.UnixMilli()
 }
 
-// monthly returns the numbers of five units a month in a zone, from an anchor or, with "", by the
-// calendar, for an instant.
+// monthly returns the numbers of a rule with five units per month in a zone, from an anchor or,
+// with "", by the calendar, at an instant.
 func monthly(tb testing.TB, zone, anchor string, nowMS int64) limit.Numbers {
 	tb.Helper()
 	location, err := limit.ParseZone(zone)
@@ -32,7 +32,7 @@ func monthly(tb testing.TB, zone, anchor string, nowMS int64) limit.Numbers {
 	return limit.Numbers{Algorithm: limit.FixedWindow, Calendar: limit.CalendarMonth, Limit: 5, Bounds: windows.Around(nowMS)}
 }
 
-// scheduled is a counter by the month, alone or in a group with another.
+// scheduled returns a counter per month, alone or in a group with another.
 func scheduled(tb testing.TB, grouped bool, key, zone, anchor string, nowMS int64) []engine.Counter {
 	c := engine.Counter{Key: key, Numbers: monthly(tb, zone, anchor, nowMS)}
 	if !grouped {
@@ -45,9 +45,9 @@ func scheduled(tb testing.TB, grouped bool, key, zone, anchor string, nowMS int6
 	return []engine.Counter{c, other}
 }
 
-// A changed zone or anchor keeps what was used in the open window, which ends when the new one
-// does: whether a check is allowed, denied or asks for nothing, and also after the instant at which
-// the window would have ended before the change.
+// If the zone or the anchor changes, the usage of the open window is kept, and the window ends when
+// the new one does. This holds whether a check is allowed, denied or of cost 0, and also after the
+// instant at which the window would have ended before the change.
 func testSchedule(t *testing.T, eng engine.Engine) {
 	for _, grouped := range []bool{false, true} {
 		key := Prefix() + "scheduled"
@@ -58,43 +58,43 @@ func testSchedule(t *testing.T, eng engine.Engine) {
 		v := ask(t, eng, at, 4, month("UTC", "", at)...).Outcome.Verdicts[0]
 		require.Equal(t, instant(t, "2026-04-01T00:00:00Z"), v.ResetMS)
 
-		// A dry run tells the new end, and changes nothing.
+		// A dry run returns the new end, and changes nothing.
 		dry := &engine.Call{NowMS: at, Cost: 1, DryRun: true, Counters: month("Europe/Berlin", "2026-01-20T09:30:00+01:00", at)}
 		eng.Evaluate(t.Context(), dry)
 		require.NoError(t, dry.Err)
 		require.Equal(t, instant(t, "2026-03-20T09:30:00+01:00"), dry.Outcome.Verdicts[0].ResetMS)
 		require.Equal(t, instant(t, "2026-04-01T00:00:00Z"), ask(t, eng, at, 0, month("UTC", "", at)...).Outcome.Verdicts[0].ResetMS)
 
-		// A denial moves the end to the new one.
+		// A denial changes the end to the new one.
 		v = ask(t, eng, at+1, 2, month("America/New_York", "2026-02-05T00:00:00Z", at)...).Outcome.Verdicts[0]
 		require.False(t, v.Allowed)
 		require.EqualValues(t, 1, v.Remaining)
 		end := instant(t, "2026-04-04T19:00:00-04:00")
 		require.Equal(t, end, v.ResetMS)
 		require.Equal(t, end-at-1, v.RetryAfterMS)
-		// April begins, in UTC, and nothing ends.
+		// April begins in UTC, but the window does not end.
 		april := instant(t, "2026-04-01T00:00:00Z")
 		v = ask(t, eng, april, 2, month("America/New_York", "2026-02-05T00:00:00Z", april)...).Outcome.Verdicts[0]
-		require.False(t, v.Allowed, "the wait that was promised holds")
+		require.False(t, v.Allowed, "the returned wait is correct")
 		require.True(t, ask(t, eng, april, 1, month("America/New_York", "2026-02-05T00:00:00Z", april)...).Outcome.Allowed)
 		require.False(t, ask(t, eng, end-1, 1, month("America/New_York", "2026-02-05T00:00:00Z", end-1)...).Outcome.Allowed)
 		v = ask(t, eng, end, 1, month("America/New_York", "2026-02-05T00:00:00Z", end)...).Outcome.Verdicts[0]
 		require.True(t, v.Allowed)
 		require.EqualValues(t, 4, v.Remaining)
 
-		// An earlier end counts at once, too.
+		// An earlier end takes effect immediately, too.
 		soon := end + 3_600_000
 		v = ask(t, eng, soon, 1, month("UTC", "2026-01-05T01:00:00Z", soon)...).Outcome.Verdicts[0]
 		require.EqualValues(t, 3, v.Remaining)
 		require.Equal(t, instant(t, "2026-04-05T01:00:00Z"), v.ResetMS)
-		// A clock that steps back, even into the window before, changes no end.
+		// A clock that steps back, even into the previous window, changes no end.
 		v = ask(t, eng, instant(t, "2026-03-30T00:00:00Z"), 1, month("UTC", "2026-01-05T01:00:00Z", instant(t, "2026-03-30T00:00:00Z"))...).Outcome.Verdicts[0]
 		require.EqualValues(t, 2, v.Remaining)
 		require.Equal(t, instant(t, "2026-04-05T01:00:00Z"), v.ResetMS)
 	}
 }
 
-// Bounds that an instance computed with a clock that is off, by however much, change no answer.
+// Bounds that were computed with a wrong clock, by any difference, change no answer.
 func testBoundsOff(t *testing.T, eng engine.Engine) {
 	at := instant(t, "2026-03-10T12:00:00Z")
 	for _, grouped := range []bool{false, true} {
@@ -105,7 +105,7 @@ func testBoundsOff(t *testing.T, eng engine.Engine) {
 			require.EqualValues(t, 4-i, v.Remaining, off)
 			require.Equal(t, instant(t, "2026-04-01T00:00:00+02:00"), v.ResetMS, off)
 		}
-		// With a counter that only the other script decides.
+		// Together with a counter that only the other script can decide.
 		log := engine.Counter{Key: key + "log", Numbers: limit.Numbers{Algorithm: limit.SlidingWindowLog, Limit: 5, WindowMS: 1000}}
 		v := ask(t, eng, at, 1, append(scheduled(t, grouped, key, "Europe/Berlin", "", instant(t, "2031-07-09T00:00:00Z")), log)...).Outcome.Verdicts
 		require.EqualValues(t, 0, v[0].Remaining)

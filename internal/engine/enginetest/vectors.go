@@ -15,26 +15,26 @@ import (
 // File is a file of test vectors: cases of requests with the exact answer to each, or the bounds of
 // calendar windows.
 type File struct {
-	Schema int      `json:"schema"` // 1 where there are cases
+	Schema int      `json:"schema"` // 1 if there are cases
 	Suite  string   `json:"suite"`
 	Cases  []Case   `json:"cases"`
 	Bounds []Bounds `json:"bounds"`
 }
 
-// Case begins with no state and takes its steps in order, each request against all rules.
+// Case starts without state and executes its steps in order, each request against all rules.
 type Case struct {
 	Name  string `json:"name"`
 	Rules []Rule `json:"rules"`
 	Steps []Step `json:"steps"`
 }
 
-// Rule is a rule as the files have it. Burst 0 means the limit's.
+// Rule is a rule in the files. Burst 0 means that the burst is the limit.
 type Rule struct {
 	Name        string `json:"name"`
 	Algorithm   string `json:"algorithm"`
 	Limit       int64  `json:"limit"`
 	WindowMS    int64  `json:"window_ms"`
-	Calendar    string `json:"calendar"` // fixed_window, in place of WindowMS: day, week, month
+	Calendar    string `json:"calendar"` // for fixed_window, instead of WindowMS: day, week, month
 	Burst       int64  `json:"burst"`
 	PrecisionMS int64  `json:"precision_ms"`
 }
@@ -48,18 +48,18 @@ type Step struct {
 	SetRules []Rule            `json:"set_rules"`
 }
 
-// Answer is what all rules together say, in the shape of the files.
+// Answer is the combined answer of all rules, in the form of the files.
 type Answer struct {
 	Allowed      bool         `json:"allowed"`
 	Remaining    int64        `json:"remaining"`      // the smallest
 	RetryAfterMS *int64       `json:"retry_after_ms"` // the largest; null: never
 	ResetMS      int64        `json:"reset_ms"`       // an instant, the latest
-	DelayMS      *int64       `json:"delay_ms"`       // the longest of queue rules, null where denied
+	DelayMS      *int64       `json:"delay_ms"`       // the longest of queue rules, null if denied
 	Error        string       `json:"error"`          // "cost_exceeds_limit"
-	Rules        []RuleAnswer `json:"rules"`          // where there are several
+	Rules        []RuleAnswer `json:"rules"`          // if there are several
 }
 
-// RuleAnswer is what one of several rules says.
+// RuleAnswer is the answer of one of several rules.
 type RuleAnswer struct {
 	Name         string `json:"name"`
 	Allowed      bool   `json:"allowed"`
@@ -68,10 +68,10 @@ type RuleAnswer struct {
 	ResetMS      int64  `json:"reset_ms"`
 }
 
-// Failure is one field of one answer that is not as it should be.
+// Failure is a field of an answer that differs from the expected value.
 type Failure struct {
 	Case      string
-	Step      int // from 0, changes of rules included
+	Step      int // from 0, including changes of rules
 	Field     string
 	Want, Got string
 }
@@ -96,7 +96,7 @@ func ReadFile(fsys fs.FS, name string) (File, error) {
 	return file, fmt.Errorf("read %s: must hold test vectors: cases of schema 1, or bounds", name)
 }
 
-// FileNames returns the JSON files under fsys, in all its folders, sorted.
+// FileNames returns the JSON files under fsys, in all its directories, sorted.
 func FileNames(fsys fs.FS) ([]string, error) {
 	var names []string
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
@@ -109,8 +109,8 @@ func FileNames(fsys fs.FS) ([]string, error) {
 	return names, err
 }
 
-// RunCase feeds a case to an engine and returns how the answers differ. Keys begin with prefix,
-// which must not have been used on the engine before.
+// RunCase sends a case to an engine and returns the differences. Keys begin with prefix, which must
+// be new to the engine.
 func RunCase(ctx context.Context, eng engine.Engine, prefix string, c Case) []Failure {
 	var calls []*engine.Call
 	var rules [][]Rule // of each call
@@ -216,7 +216,7 @@ func number(n *int64) string {
 	return fmt.Sprint(*n)
 }
 
-// combine says of several rules what the files say of them.
+// combine returns the combined answer of several rules, as defined for the files.
 func combine(call *engine.Call, rules []Rule) Answer {
 	out := call.Outcome
 	all := Answer{Allowed: out.Allowed, ResetMS: out.NowMS, RetryAfterMS: new(int64)}

@@ -9,7 +9,7 @@ import (
 	"weir/internal/limit"
 )
 
-// amendParts are the files of amend.lua: it changes counters of all algorithms.
+// amendParts are the files of amend.lua, which handles counters of all algorithms.
 func amendParts() []string {
 	parts := []string{"prelude"}
 	for _, a := range limit.Algorithms {
@@ -18,7 +18,7 @@ func amendParts() []string {
 	return append(parts, "amend")
 }
 
-// Amend changes counters once, all in one step.
+// Amend changes counters, once and in one step.
 func (e *Engine) Amend(ctx context.Context, a *engine.Amendment) error {
 	if err := a.Validate(); err != nil || len(a.Parts) == 0 {
 		return err

@@ -17,7 +17,7 @@ import (
 	"weir/internal/limit"
 )
 
-// benchmarkEvaluate asks for 10 000 subjects with 1, 3 and 10 counters a call.
+// benchmarkEvaluate evaluates calls of 10 000 subjects with 1, 3 and 10 counters each.
 func benchmarkEvaluate(b *testing.B, eng engine.Engine) {
 	prefix := enginetest.Prefix()
 	keys := make([]string, 10_000*10)
@@ -56,7 +56,7 @@ func BenchmarkEvaluateRedis(b *testing.B) {
 	benchmarkEvaluate(b, redisengine.New(redisClient(b), redisOptions()))
 }
 
-// BenchmarkEvaluateRedisAlone is one caller's round trip.
+// BenchmarkEvaluateRedisAlone measures the round trip of a single caller.
 func BenchmarkEvaluateRedisAlone(b *testing.B) {
 	eng := redisengine.New(redisClient(b), redisOptions())
 	call := engine.Call{Cost: 1, Counters: []engine.Counter{{
@@ -69,8 +69,8 @@ func BenchmarkEvaluateRedisAlone(b *testing.B) {
 	require.NoError(b, call.Err)
 }
 
-// BenchmarkRulesInRedis asks for 10 000 subjects under rules with windows of one minute and more,
-// that are in a group and that are not. redis-us/op is the CPU time of Redis, by its own account.
+// BenchmarkRulesInRedis evaluates 10 000 subjects under rules with windows of one minute and more,
+// with and without a group. redis-us/op is the CPU time of Redis, as Redis reports it.
 func BenchmarkRulesInRedis(b *testing.B) {
 	client := redisClient(b)
 	eng := redisengine.New(client, redisOptions())
@@ -126,7 +126,7 @@ func cpuOfRedis(tb testing.TB, client redis.UniversalClient) (seconds float64) {
 	return seconds
 }
 
-// BenchmarkBatchInRedis asks for a hundred subjects at a time under one rule; an op is one check.
+// BenchmarkBatchInRedis evaluates a hundred subjects at a time under one rule; an op is one check.
 func BenchmarkBatchInRedis(b *testing.B) {
 	client := redisClient(b)
 	eng := redisengine.New(client, redisOptions())

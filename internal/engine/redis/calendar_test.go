@@ -15,9 +15,9 @@ import (
 	"weir/internal/testenv"
 )
 
-// Three instances, two of whose clocks are hours off, with 64 clients each, ask one counter while a
-// day in Berlin ends, the one on which the clock is set back. Each day admits its limit, to the
-// unit.
+// Three instances with 64 clients each use one counter while a day in Berlin ends, the day on which
+// the clock is set back. Two of the instances have clocks that are hours off. Each day allows
+// exactly its limit.
 func TestCalendarWindowEndsExactly(t *testing.T) {
 	const (
 		limitOfDay = 700
@@ -35,7 +35,7 @@ func TestCalendarWindowEndsExactly(t *testing.T) {
 
 	var clock, asked atomic.Int64
 	clock.Store(midnight - around)
-	tick := func() int64 { // the time moves with the calls
+	tick := func() int64 { // the time advances with the calls
 		if n := asked.Add(1); n%eachMS == 0 {
 			clock.Add(1)
 		}
@@ -64,8 +64,8 @@ func TestCalendarWindowEndsExactly(t *testing.T) {
 					if !call.Outcome.Allowed {
 						continue
 					}
-					// A call that was sent before midnight may come after one of the next day: then
-					// it counts there.
+					// A call that was sent before midnight may arrive after a call of the next day.
+					// It then counts on that day.
 					switch call.Outcome.Verdicts[0].ResetMS {
 					case midnight:
 						admitted[0].Add(1)

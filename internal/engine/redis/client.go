@@ -19,38 +19,37 @@ import (
 	"weir/internal/engine"
 )
 
-// RedisClientOption changes a setting of NewRedisClient.
+// ClientOption changes a setting of NewClient.
 type ClientOption func(*clientSettings)
 
-// WithPoolSize sets how many connections are kept to each server. Default 16.
+// WithPoolSize sets the number of connections to each server. Default 16.
 func WithPoolSize(n int) ClientOption { return func(s *clientSettings) { s.poolSize = n } }
 
 type clientSettings struct {
 	poolSize int
 }
 
-// What every client has in common. Nothing is repeated: a script that ran and whose answer was
-// lost must not run again. Nothing queues for a connection behind a server that is away.
+// Settings of every client. Nothing is retried: a script whose answer was lost must not run twice.
+// No call waits in a queue for a connection to an unavailable server.
 const (
 	redisPoolSize     = 16
 	redisDialTimeout  = 250 * time.Millisecond
 	redisPoolTimeout  = 10 * time.Millisecond
-	redisIOTimeout    = time.Second // where no deadline is nearer
+	redisIOTimeout    = time.Second // if no other deadline is nearer
 	redisConnLifetime = 30 * time.Minute
 	redisConnJitter   = 5 * time.Minute
 	redisStateReload  = 5 * time.Second
 )
 
-// NewRedisClient returns a client for counters. It warms a few connections in the background and
-// returns at once, whether or not a server is there. The URL says what
-// stands at the other end (rediss for TLS):
+// NewClient returns a client for counters. It opens a few connections in the background and returns
+// immediately, even if no server answers. The URL defines the kind of server (rediss for TLS):
 //
 //	redis://[user:password@]host:port/[db]                        one server
 //	redis://...host:port?addr=host2:port2                         a Cluster; more addr as needed
 //	redis://...host:port/[db]?master_name=NAME&addr=host2:port2   Sentinels that know the primary
 //
-// A Cluster of one known address is given as addr=host:port twice. Errors name what is wrong
-// and never hold the password.
+// For a Cluster with one known address, repeat it as addr=host:port. Errors name the invalid part
+// and never contain the password.
 func NewClient(rawURL string, opts ...ClientOption) (redis.UniversalClient, error) {
 	s := clientSettings{poolSize: redisPoolSize}
 	for _, opt := range opts {
@@ -124,7 +123,7 @@ func (s *clientSettings) failover(rawURL string) (redis.UniversalClient, error) 
 	o.DialTimeout, o.DialerRetries = redisDialTimeout, 1
 	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = redisIOTimeout, redisIOTimeout, true
 	o.PoolSize, o.MinIdleConns, o.PoolTimeout = s.poolSize, s.poolSize/4, redisPoolTimeout
-	o.PipelinePoolSize = -1 // pipelines use the one pool
+	o.PipelinePoolSize = -1 // pipelines use the same pool
 	o.ConnMaxLifetime, o.ConnMaxLifetimeJitter = redisConnLifetime, redisConnJitter
 	o.DisableIdentity = true
 	conns := &trackedConns{open: map[*trackedConn]struct{}{}}
@@ -140,7 +139,7 @@ func (s *clientSettings) apply(o *redis.Options) {
 	o.DialTimeout, o.DialerRetries = redisDialTimeout, 1
 	o.ReadTimeout, o.WriteTimeout, o.ContextTimeoutEnabled = redisIOTimeout, redisIOTimeout, true
 	o.PoolSize, o.MinIdleConns, o.PoolTimeout = s.poolSize, s.poolSize/4, redisPoolTimeout
-	o.PipelinePoolSize = -1 // pipelines use the one pool
+	o.PipelinePoolSize = -1 // pipelines use the same pool
 	o.ConnMaxLifetime, o.ConnMaxLifetimeJitter = redisConnLifetime, redisConnJitter
 	o.DisableIdentity = true
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
@@ -154,10 +153,10 @@ func newTrackedClient(o *redis.Options) *redis.Client {
 	return client
 }
 
-// trackedConns are the open connections of one client. When a server says that it is read-only,
-// it has become a replica: all connections to it are closed, so that the next dial resolves the
-// name, or asks the Sentinels, again. go-redis itself closes one connection at a time, and only
-// for one wording.
+// trackedConns are the open connections of one client. If a server says that it is read-only, it
+// has become a replica. All connections to it are then closed, so that the next dial resolves the
+// name, or asks the Sentinels, again. go-redis itself closes one connection at a time, and only for
+// one form of the error.
 type trackedConns struct {
 	life pulse
 	mu   sync.Mutex
@@ -167,7 +166,7 @@ type trackedConns struct {
 type trackedConn struct {
 	net.Conn
 	all      *trackedConns
-	patience time.Duration // of the read under way; 0: without end
+	patience time.Duration // of the current read; 0: no limit
 	began    time.Duration // in awake time
 }
 
@@ -178,7 +177,7 @@ func (c *trackedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// SetReadDeadline notes how long this read is to take, for Read.
+// SetReadDeadline stores the timeout of the next Read.
 func (c *trackedConn) SetReadDeadline(t time.Time) error {
 	c.patience, c.began = 0, engine.Awake()
 	if !t.IsZero() {
@@ -187,7 +186,7 @@ func (c *trackedConn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// Read goes on past its deadline while the server shows life: see pulse.
+// Read continues after its deadline while the server answers other calls: see pulse.
 func (c *trackedConn) Read(b []byte) (int, error) {
 	for first := true; ; first = false {
 		n, err := c.Conn.Read(b)
@@ -204,12 +203,12 @@ func (c *trackedConn) Read(b []byte) (int, error) {
 	}
 }
 
-// SyscallConn lets the pool see that an idle connection was closed. Over TLS it may not look.
+// SyscallConn lets the pool detect a closed idle connection. This is not possible over TLS.
 func (c *trackedConn) SyscallConn() (syscall.RawConn, error) {
 	if sys, ok := c.Conn.(syscall.Conn); ok {
 		return sys.SyscallConn()
 	}
-	return nil, errors.New("no socket to look at")
+	return nil, errors.New("the connection has no socket")
 }
 
 func (t *trackedConns) dialer(tlsConfig *tls.Config) func(context.Context, string, string) (net.Conn, error) {
@@ -249,10 +248,10 @@ func (t *trackedConns) closeAll() {
 	}
 }
 
-// DialHook is part of redis.Hook.
+// DialHook implements redis.Hook.
 func (t *trackedConns) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessHook is part of redis.Hook.
+// ProcessHook implements redis.Hook.
 func (t *trackedConns) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
@@ -263,7 +262,7 @@ func (t *trackedConns) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook is part of redis.Hook.
+// ProcessPipelineHook implements redis.Hook.
 func (t *trackedConns) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
@@ -277,8 +276,8 @@ func (t *trackedConns) ProcessPipelineHook(next redis.ProcessPipelineHook) redis
 	}
 }
 
-// readOnly reports whether a server refused to write because it is a replica, in any of the
-// wordings: of a command, of one inside a script, of a script as a whole.
+// readOnly reports whether a server refused to write because it is a replica. The error has
+// different forms: for a command, for a command inside a script, and for a script as a whole.
 func readOnly(err error) bool {
 	var reply redis.Error
 	if !errors.As(err, &reply) {

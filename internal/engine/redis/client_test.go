@@ -43,7 +43,7 @@ func TestNewRedisClient(t *testing.T) {
 	}
 }
 
-// A wrong address is told in one line, and the password in no line.
+// An invalid address gives an error of one line, which does not contain the password.
 func TestNewRedisClientErrors(t *testing.T) {
 	for _, url := range []string{
 		"", "localhost:6379", "http://:geheim@localhost", "redis://:geheim@localhost:6379/x", "redis://:geheim@localhost:port",
@@ -60,8 +60,8 @@ func TestNewRedisClientErrors(t *testing.T) {
 	require.Error(t, err)
 }
 
-// After a failover the old primary is a replica that refuses to write. All connections to it
-// must go, or every check that meets one fails until the process is restarted.
+// After a failover, the old primary is a replica that refuses to write. All connections to it must
+// be closed. Otherwise every check that uses one fails until the process is restarted.
 func TestReadOnlyClosesConnections(t *testing.T) {
 	ctx := context.Background()
 	primary, other := testenv.StartRedis(t), testenv.StartRedis(t)
@@ -87,7 +87,7 @@ func TestReadOnlyClosesConnections(t *testing.T) {
 		counters.Evaluate(ctx, calls[0])
 		require.True(t, readOnly(calls[0].Err), "%v", calls[0].Err)
 	}
-	require.Greater(t, client.PoolStats().Misses, dials, "dialled anew")
+	require.Greater(t, client.PoolStats().Misses, dials, "dialed again")
 	require.NoError(t, client.SlaveOf(ctx, "NO", "ONE").Err())
 	counters.Evaluate(ctx, calls...)
 	require.NoError(t, calls[1].Err)

@@ -14,22 +14,24 @@ import (
 	"weir/internal/limit"
 )
 
-// RedisOptions tell how a RedisEngine talks to Redis. Zero values mean the defaults.
+// Options are the settings of an Engine. Zero values select the defaults.
 type Options struct {
-	// Deadline is how long one Evaluate waits for a silent store, its turn included; a store that
-	// answers others meanwhile is waited for up to four times as long. Default 50 ms.
+	// Deadline is how long one Evaluate waits for a silent store, including its time in the queue.
+	// If the store answers other calls in the meantime, Evaluate waits up to four times as long.
+	// Default 50 ms.
 	Deadline time.Duration
-	// MaxBatch is how many calls one shared pipeline carries. Default 128. An Evaluate of
-	// more calls than that still goes as one.
+	// MaxBatch is the maximum number of calls in a shared pipeline. Default 128. An Evaluate with
+	// more calls than that is still sent in one pipeline.
 	MaxBatch int
-	// Pipelines is how many shared pipelines are under way at once. Default 2.
+	// Pipelines is the number of shared pipelines that can be in flight at the same time. Default
+	// 2.
 	Pipelines int
 }
 
-// RedisEngine is an Engine whose counters all instances share. A script decides a call at one
-// instant of Redis's clock; one run of it decides many calls where it can, and the calls of one
-// Evaluate are one pipeline. It is safe for concurrent use
-// and needs no closing; the client is the caller's.
+// Engine is an engine.Engine whose counters all instances share. A script decides a call at one
+// instant of Redis's clock. If possible, one run of the script decides many calls. The calls of one
+// Evaluate are in one pipeline. An Engine is safe for concurrent use and needs no Close; the caller
+// owns the client.
 type Engine struct {
 	client    redis.UniversalClient
 	deadline  time.Duration
@@ -46,7 +48,7 @@ type Engine struct {
 	loads     atomic.Int64
 }
 
-// NewRedisEngine returns an engine on client, which NewRedisClient makes.
+// New returns an engine that uses client, which NewClient returns.
 func New(client redis.UniversalClient, o Options) *Engine {
 	if o.Deadline == 0 {
 		o.Deadline = 50 * time.Millisecond
@@ -73,25 +75,26 @@ func New(client redis.UniversalClient, o Options) *Engine {
 	return e
 }
 
-// Repaired returns how many foreign values (unreadable or out of range, and some of those of
-// another type) were found in the place of a counter and overwritten.
+// Repaired returns how many counters had an invalid value (unreadable, out of range, or in some
+// cases of another type) that was overwritten.
 func (e *Engine) Repaired() int64 { return e.repaired.Load() }
 
-// ScriptLoads returns how many times a script was sent as text, because it was new or because
-// Redis had forgotten it.
+// ScriptLoads returns how many times a script was sent as text, because it was new or because Redis
+// had forgotten it.
 func (e *Engine) ScriptLoads() int64 { return e.loads.Load() }
 
 var (
 	errReply = errors.New("unexpected script reply from Redis")
-	errStale = errors.New("the clock of Redis is in neither window that the call was given, twice")
+	errStale = errors.New("the calendar windows of the call do not contain the time of Redis, after one retry")
 )
 
-// Evaluate decides the calls in order, all in one round trip. What ends before the deadline or
-// ctx does carries its outcome; the rest carries Err, and may have been counted or not.
-// A pipeline that is under way is not cut off when ctx ends: others may share it.
+// Evaluate decides the calls in order, all in one round trip. A call that is answered before the
+// deadline or the end of ctx has its outcome. Any other call has an Err, and may have been counted.
+// The end of ctx does not cancel a pipeline in flight, because other requests may share it.
 //
-// A call whose calendar windows are not those of Redis's time was refused, and counted nothing. It
-// is given the windows of the time that Redis told, and is evaluated once more, after the others.
+// If the calendar windows of a call are not those of Redis's time, Redis refuses it and counts
+// nothing. The call gets the windows of the time that Redis returned, and is evaluated once more,
+// after the others.
 func (e *Engine) Evaluate(ctx context.Context, calls ...*engine.Call) {
 	e.evaluate(ctx, calls)
 	var again []*engine.Call
@@ -123,7 +126,7 @@ func (e *Engine) evaluate(ctx context.Context, calls []*engine.Call) {
 		return
 	}
 	if err := e.sender.send(ctx, r); err != nil {
-		// r stays with whoever may still be sending it.
+		// r is not reused, because another goroutine may still be sending it.
 		for _, c := range calls {
 			if c.Err == nil {
 				c.Err = fmt.Errorf("evaluate counters: %w", err)
@@ -142,7 +145,7 @@ func (e *Engine) evaluate(ctx context.Context, calls []*engine.Call) {
 	e.requests.Put(r)
 }
 
-// take fills in what became of a call.
+// take copies the result of a call from its request.
 func (e *Engine) take(c *engine.Call, r *request, s *sentCall) {
 	err := s.err
 	switch {
@@ -164,7 +167,7 @@ func (e *Engine) take(c *engine.Call, r *request, s *sentCall) {
 	}
 }
 
-// poolTimeout makes a wait for a connection that was too long what it is to callers: a timeout.
+// poolTimeout makes a long wait for a connection a timeout for callers.
 type poolTimeout struct{ error }
 
 func (poolTimeout) Timeout() bool   { return true }
@@ -181,7 +184,7 @@ func (e *Engine) exchange(ctx context.Context, reqs []*request) (answered bool) 
 	return answered
 }
 
-// Reset deletes counters, in groups too, and their penalty marks.
+// Reset deletes counters, also in groups, and their penalty marks.
 func (e *Engine) Reset(ctx context.Context, counters ...engine.Counter) error {
 	if len(counters) == 0 {
 		return nil
@@ -190,7 +193,7 @@ func (e *Engine) Reset(ctx context.Context, counters ...engine.Counter) error {
 	defer cancel()
 	pipe := e.client.Pipeline()
 	for i := range counters {
-		// One command for each counter: in a cluster different keys can be in different slots.
+		// One command for each counter: in a Cluster, different keys can be in different slots.
 		c := &counters[i]
 		key := c.OwnKey()
 		if c.ID == "" {
@@ -208,7 +211,7 @@ func (e *Engine) Reset(ctx context.Context, counters ...engine.Counter) error {
 // penaltyKey returns the key of a counter's penalty mark, in the same slot.
 func penaltyKey(key string) string { return key + ":p" }
 
-// The layout of ARGV and of the reply is that of lua/evaluate_one.lua.
+// The layout of ARGV and of the reply is defined in lua/evaluate_one.lua.
 const (
 	headReplyBytes    = 7
 	counterReplyBytes = 31
@@ -219,14 +222,14 @@ const (
 	flagRepaired = 8
 	flagsKnown   = 15
 
-	oneStale = 2 // in place of allowed
+	oneStale = 2 // instead of allowed
 
-	// maxScriptCost stands for every cost above all quotas, and is exact in the script.
+	// maxScriptCost represents every cost above all quotas. The script represents it exactly.
 	maxScriptCost = 1 << 52
 )
 
-// encode appends the argument of evaluate_one.lua for a call.
-// The second value are the bounds of its calendar windows.
+// encode appends the argument of evaluate_one.lua for a call. The second result has the bounds of
+// its calendar windows.
 func (c *sentCall) encode(b []byte, counters []engine.Counter) (args, bounds []byte) {
 	b = appendUint(b, c.nowMS, 6)
 	b = append(b, oneIf(c.dryRun))

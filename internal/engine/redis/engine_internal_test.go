@@ -18,16 +18,16 @@ func callOf(counters int) *engine.Call {
 	return call
 }
 
-// A reply that is not one of the script's must become an error, never a verdict.
+// A reply that is not one of the script must result in an error, never in a verdict.
 func TestDecodeRefusesOtherReplies(t *testing.T) {
 	head := "\x01\x02\x03\x04\x05\x06\x01"
 	one := "\x01" + strings.Repeat("\x07", counterReplyBytes-1)
 	for name, reply := range map[string]string{
 		"empty": "", "text": "OK", "head only": head, "cut": (head + one)[:headReplyBytes+counterReplyBytes-1],
 		"one too many": head + one + one, "a byte more": head + one + "x",
-		"allowed is 2":       head[:6] + "\x02" + one,
-		"unknown flag":       head + "\x10" + one[1:],
-		"admits and exceeds": head + "\x03" + one[1:],
+		"allowed is 2":             head[:6] + "\x02" + one,
+		"unknown flag":             head + "\x10" + one[1:],
+		"allowed and cost exceeds": head + "\x03" + one[1:],
 	} {
 		_, err := decodeReply(callOf(1), reply)
 		require.ErrorIs(t, err, errReply, name)
@@ -64,7 +64,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// A script holds what its calls need and no more, and its text is the same in every process.
+// A script contains only what its calls need, and its text is the same in every process.
 func TestScripts(t *testing.T) {
 	var all scripts
 	bucketsOnly := all.of(algorithmSet(0).with(limit.TokenBucket).with(limit.LeakyBucket))

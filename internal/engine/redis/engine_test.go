@@ -32,7 +32,7 @@ func clientOf(tb testing.TB, url string, opts ...redisengine.ClientOption) redis
 
 const patience = 30 * time.Second
 
-// redisOptions are those of tests that are not about time: a loaded machine may take longer
+// redisOptions returns options for tests that are not about time. A busy machine may take longer
 // than a service would wait.
 func redisOptions() redisengine.Options { return redisengine.Options{Deadline: patience} }
 
@@ -40,7 +40,7 @@ func TestRedisEngine(t *testing.T) {
 	enginetest.Suite(t, redisengine.New(redisClient(t), redisOptions()))
 }
 
-// numbersOf returns an algorithm's numbers with a penalty: limit a minute.
+// numbersOf returns the numbers of an algorithm, with a limit per minute and a penalty.
 func numbersOf(a limit.Algorithm, lim int64) limit.Numbers {
 	n := limit.Numbers{Algorithm: a, Limit: lim, WindowMS: 60_000, PenaltyMS: 30_000}
 	if a.Bucket() {
@@ -62,13 +62,13 @@ func allKeys(t *testing.T, client redis.UniversalClient, prefix string) []string
 	return keys
 }
 
-// A counter without an expiry blocks its customer for ever once nobody charges it again.
+// A counter without an expiry that nobody charges again would block its customer forever.
 func TestRedisKeysExpire(t *testing.T) {
 	ctx := context.Background()
 	client := redisClient(t)
 	eng := redisengine.New(client, redisOptions())
 	prefix := enginetest.Prefix()
-	latest := map[string]int64{} // after which each key's state can matter no more
+	latest := map[string]int64{} // after this time, the state of a key no longer matters
 	for _, a := range limit.Algorithms {
 		key := prefix + a.String()
 		for range 40 {
@@ -78,7 +78,7 @@ func TestRedisKeysExpire(t *testing.T) {
 			v := call.Outcome.Verdicts[0]
 			latest[key] = max(latest[key], v.ResetMS-call.Outcome.NowMS)
 			if a == limit.SlidingWindowCounter {
-				latest[key] = 120_000 // two windows, however little is counted
+				latest[key] = 120_000 // two windows, whatever the count
 			}
 			latest[key+":p"] = 30_000
 		}
@@ -92,7 +92,7 @@ func TestRedisKeysExpire(t *testing.T) {
 		require.LessOrEqual(t, ttl.Milliseconds(), latest[key]+1_000, key)
 	}
 
-	// A log that lost its expiry gets one, from a denial too.
+	// A log that lost its expiry gets one again, also from a denial.
 	log := prefix + limit.SlidingWindowLog.String()
 	require.NoError(t, client.Persist(ctx, log).Err())
 	eng.Evaluate(ctx, &engine.Call{Cost: 1, Counters: []engine.Counter{{Key: log, Numbers: numbersOf(limit.SlidingWindowLog, 30)}}})
@@ -101,7 +101,7 @@ func TestRedisKeysExpire(t *testing.T) {
 	require.Positive(t, ttl)
 }
 
-// Denied clients that keep trying must not push their own release away, nor use up anything.
+// Denied clients that continue to send requests must not extend their wait, nor use up anything.
 func TestRedisDenialWritesNothing(t *testing.T) {
 	ctx := context.Background()
 	client := redisClient(t)
@@ -121,7 +121,7 @@ func TestRedisDenialWritesNothing(t *testing.T) {
 	for i := range int64(30) {
 		require.True(t, ask(now+i, 1, full...).Allowed)
 	}
-	for _, c := range full { // the marks of the penalties
+	for _, c := range full { // the penalty marks
 		require.False(t, ask(now+30, 1, c).Allowed)
 	}
 	dump := func() map[string]string {
@@ -148,8 +148,8 @@ func TestRedisDenialWritesNothing(t *testing.T) {
 	require.Equal(t, before, dump())
 }
 
-// Whatever stands in a counter's place, the customer is served as if it were not there, by rules
-// with a penalty and by those without, which another script decides.
+// If a counter's key has an invalid value, the customer is served as if it did not exist. This
+// holds for rules with and without a penalty, which different scripts decide.
 func TestRedisRepairsForeignValues(t *testing.T) {
 	for _, penaltyMS := range []int64{30_000, 0} {
 		testRepairs(t, penaltyMS)
@@ -179,7 +179,7 @@ func testRepairs(t *testing.T, penaltyMS int64) {
 			"empty": "", "text": "not a counter", "digits": "12", "ones": strings.Repeat("\xff", len(good)),
 			"zeros": strings.Repeat("\x00", len(good)), "short": good[:len(good)-1], "long": good + "x",
 			"other version": "\xf0" + good[1:], "huge": strings.Repeat("\x11\x22", 100_000),
-			// of the right form, the instant or number after the first byte far in the future
+			// valid, except that the instant or number after the first byte is far in the future
 			"future": good[:1] + "\xff\xff\xff\xff\xff" + good[6:],
 		}
 		if a == limit.SlidingWindowLog {
@@ -196,8 +196,8 @@ func testRepairs(t *testing.T, penaltyMS int64) {
 			key := prefix + name
 			require.Equal(t, want, ask(key, 2), "%s, %s", a, name)
 			switch {
-			case name == "empty" && a == limit.SlidingWindowLog: // GETRANGE tells it from no key in no way
-			case (name == "list" || name == "hash") && penaltyMS == 0 && a != limit.SlidingWindowLog && a != limit.SlidingWindowBuckets: // MGET neither
+			case name == "empty" && a == limit.SlidingWindowLog: // GETRANGE cannot distinguish it from a missing key
+			case (name == "list" || name == "hash") && penaltyMS == 0 && a != limit.SlidingWindowLog && a != limit.SlidingWindowBuckets: // neither can MGET
 			default:
 				repairs++
 			}
@@ -220,7 +220,7 @@ func testRepairs(t *testing.T, penaltyMS int64) {
 			require.NoError(t, set(key+":p"))
 			require.Equal(t, want, ask(key, 2), name)
 			require.True(t, ask(key, 29).Verdicts[0].Penalized)
-			require.GreaterOrEqual(t, ask(key, 1).Verdicts[0].RetryAfterMS, int64(30_000), "the mark was made anew")
+			require.GreaterOrEqual(t, ask(key, 1).Verdicts[0].RetryAfterMS, int64(30_000), "the mark was written again")
 		}
 		for _, key := range allKeys(t, client, prefix) {
 			require.NoError(t, client.Del(ctx, key).Err())
@@ -228,7 +228,7 @@ func testRepairs(t *testing.T, penaltyMS int64) {
 	}
 }
 
-// A full log is checked without being read whole; it must still know each entry.
+// A check does not read all of a full log, but must still find each entry.
 func TestRedisLongLog(t *testing.T) {
 	ctx := context.Background()
 	client := redisClient(t)
@@ -262,11 +262,11 @@ func TestRedisLongLog(t *testing.T) {
 		require.NoError(t, err)
 		longest = max(longest, size)
 	}
-	require.Greater(t, longest, int64(12*300), "more than is read at once")
-	require.Less(t, longest, int64(2*12*2_500+7), "dead entries are dropped")
+	require.Greater(t, longest, int64(12*300), "more than one read returns")
+	require.Less(t, longest, int64(2*12*2_500+7), "expired entries are dropped")
 }
 
-// Bytes in Redis are what a million subjects cost.
+// The memory for a million subjects is limited by the bytes of each value in Redis.
 func TestRedisValuesAreSmall(t *testing.T) {
 	ctx := context.Background()
 	client := redisClient(t)
@@ -291,8 +291,8 @@ func TestRedisValuesAreSmall(t *testing.T) {
 		require.Equal(t, most, size, a)
 	}
 
-	// A whole number takes no room beside the object that holds it: an entry of the table of keys,
-	// the key's 14 bytes and the object are 56 bytes.
+	// A whole number takes no memory in addition to its object. The entry in the table of keys, the
+	// 14 bytes of the key and the object are 56 bytes.
 	counter := engine.Counter{Key: "w{" + cryptorand.Text()[:2] + "}" + cryptorand.Text()[:9], Numbers: numbersOf(limit.SlidingWindowCounter, 10_000)}
 	defer client.Del(ctx, counter.Key)
 	for _, cost := range []int64{10_000, 1, 1} {
@@ -303,8 +303,8 @@ func TestRedisValuesAreSmall(t *testing.T) {
 	require.LessOrEqual(t, used, int64(56))
 }
 
-// A counter is added to where it stands; it must go on expiring, when another script made it too,
-// and a number that is spelled in another way must not fail the checks that share its run.
+// A counter is incremented in place. It must keep its expiry, also if another script created it,
+// and a number in another notation must not fail the checks that share its run.
 func TestRedisAddsInPlace(t *testing.T) {
 	ctx := context.Background()
 	client := redisClient(t)
@@ -325,7 +325,7 @@ func TestRedisAddsInPlace(t *testing.T) {
 			last := ask(key, 0)
 			ttl, err := client.PTTL(ctx, key).Result()
 			require.NoError(t, err)
-			require.Greater(t, last.NowMS+ttl.Milliseconds(), last.Verdicts[0].ResetMS, "it matters until then")
+			require.Greater(t, last.NowMS+ttl.Milliseconds(), last.Verdicts[0].ResetMS, "the state matters until then")
 			require.LessOrEqual(t, last.NowMS+ttl.Milliseconds(), began+60_000+120_000+1_000)
 		}
 	}
@@ -339,7 +339,7 @@ func TestRedisAddsInPlace(t *testing.T) {
 	require.Positive(t, ttl)
 }
 
-// Counts that are too great for one whole number are as exact.
+// Counts that are too large for one whole number are exact, too.
 func TestRedisGreatCounts(t *testing.T) {
 	ctx := context.Background()
 	eng, memory := redisengine.New(redisClient(t), redisOptions()), engine.NewMemory(engine.MemoryOptions{})
@@ -359,7 +359,8 @@ func TestRedisGreatCounts(t *testing.T) {
 	}
 }
 
-// Redis forgets scripts when it restarts and when told to; no check may fail for it.
+// Redis forgets its scripts when it restarts and on SCRIPT FLUSH. No check may fail because of
+// this.
 func TestRedisForgetsScripts(t *testing.T) {
 	ctx := context.Background()
 	server := testenv.StartRedis(t)
@@ -383,8 +384,8 @@ func TestRedisForgetsScripts(t *testing.T) {
 	}
 }
 
-// While Redis hangs a check gets its answer from elsewhere, soon; when Redis wakes, nothing
-// that was given up is counted a second time.
+// While Redis hangs, a check is soon answered without it. When Redis continues, nothing that was
+// given up is counted a second time.
 func TestRedisHangs(t *testing.T) {
 	ctx := context.Background()
 	for _, own := range []redisengine.Options{{}, {Pipelines: 1024, MaxBatch: 1}} {
@@ -409,13 +410,13 @@ func TestRedisHangs(t *testing.T) {
 		for range asking {
 			require.Error(t, (<-done).Err)
 		}
-		require.Less(t, time.Since(began), 2*time.Second, "50 ms, and a loaded machine's slack")
+		require.Less(t, time.Since(began), 2*time.Second, "50 ms, plus slack for a busy machine")
 		server.Resume()
 		peek := ask(patient, 0)
 		require.NoError(t, peek.Err)
 		require.GreaterOrEqual(t, peek.Outcome.Verdicts[0].Remaining, int64(1_000-1-asking), "each at most once")
 		call := ask(patient, 1)
-		require.NoError(t, call.Err, "and it goes on")
+		require.NoError(t, call.Err, "and the next call succeeds")
 		require.GreaterOrEqual(t, call.Outcome.Verdicts[0].Remaining, int64(1_000-2-asking))
 		server.Kill()
 		require.Error(t, ask(eng, 1).Err)
@@ -423,7 +424,7 @@ func TestRedisHangs(t *testing.T) {
 	}
 }
 
-// A caller that has gone neither waits nor breaks what others share.
+// A caller that disconnects does not wait, and does not affect the calls that share its pipeline.
 func TestRedisCallerGone(t *testing.T) {
 	eng := redisengine.New(redisClient(t), redisOptions())
 	gone, leave := context.WithCancel(context.Background())

@@ -7,8 +7,8 @@ import (
 	"weir/internal/engine"
 )
 
-// EvaluateTogether decides the calls as those of different requests that share one pipeline, and
-// returns them in the order in which they were decided.
+// EvaluateTogether decides the calls as if they were of different requests that share one pipeline,
+// and returns them in the order in which they were decided.
 func (e *Engine) EvaluateTogether(calls ...*engine.Call) (order []*engine.Call) {
 	reqs := make([]*request, len(calls))
 	for i, c := range calls {

@@ -20,7 +20,7 @@ import (
 	"weir/internal/testenv"
 )
 
-// groupOf returns counters of all algorithms that groups hold, with their windows side by side.
+// groupOf returns counters of all algorithms that a group can contain, with the same windows.
 func groupOf(prefix string, lim int64) []engine.Counter {
 	var counters []engine.Counter
 	days, err := limit.NewCalendarWindows(limit.CalendarDay, nil)
@@ -48,8 +48,9 @@ func evaluate(t *testing.T, eng engine.Engine, now, cost int64, counters ...engi
 	return call.Outcome
 }
 
-// A customer under five rules gets from a group, which mostly is one sum, what five counters would
-// say: as time passes, limits change, rules join and leave, and the order of calls is any.
+// A customer under five rules gets the same answers from a group, which is mostly one sum, as from
+// five counters. This holds as time passes, limits change, and rules join and leave, for any order
+// of calls.
 func TestGroupsCountExactly(t *testing.T) {
 	server := testenv.StartRedis(t)
 	client := clientOf(t, server.URL)
@@ -66,7 +67,7 @@ func TestGroupsCountExactly(t *testing.T) {
 				group[r.IntN(len(group))].Numbers.Limit += r.Int64N(20)
 			}
 			some := group
-			if oneOf(r, 3) { // one that is changed or off for a while
+			if oneOf(r, 3) { // a rule that is changed or off for a while
 				some = append(append([]engine.Counter(nil), group[:2]...), group[3:]...)
 			}
 			calls := make([]*engine.Call, 1+r.IntN(20))
@@ -95,11 +96,11 @@ func TestGroupsCountExactly(t *testing.T) {
 			}
 		}
 	}
-	require.Greater(t, commandCalls(t, client, "setrange"), int64(500), "calls that added to a sum alone")
+	require.Greater(t, commandCalls(t, client, "setrange"), int64(500), "calls that only added to the sum")
 	require.Zero(t, eng.Repaired())
 }
 
-// A group must go when nothing in it counts any more, and not before; who is denied changes
+// A group must expire when nothing in it counts any more, and not before. A denied check changes
 // nothing.
 func TestGroupExpires(t *testing.T) {
 	ctx := context.Background()
@@ -111,7 +112,7 @@ func TestGroupExpires(t *testing.T) {
 		last = evaluate(t, eng, 0, 1, group...)
 		ttl, err := client.PTTL(ctx, group[0].Key).Result()
 		require.NoError(t, err)
-		require.Greater(t, last.NowMS+ttl.Milliseconds(), last.Verdicts[3].ResetMS, "the longest matters until then")
+		require.Greater(t, last.NowMS+ttl.Milliseconds(), last.Verdicts[3].ResetMS, "the longest window matters until then")
 		require.LessOrEqual(t, ttl.Milliseconds(), int64(2*3_600_000+1_000))
 	}
 	require.True(t, last.Allowed)
@@ -131,7 +132,7 @@ func TestGroupExpires(t *testing.T) {
 	require.Equal(t, until, now)
 }
 
-// Whatever stands in a group's place, the customer is served as if it were not there.
+// If a group's key has an invalid value, the customer is served as if it did not exist.
 func TestGroupRepairsForeignValues(t *testing.T) {
 	ctx := context.Background()
 	client := redisClient(t)
@@ -169,7 +170,7 @@ func TestGroupRepairsForeignValues(t *testing.T) {
 	}
 }
 
-// Support frees a customer of one limit: the others must not be forgotten with it.
+// If support resets one limit of a customer, the other limits keep their counts.
 func TestGroupMemberIsReset(t *testing.T) {
 	ctx := context.Background()
 	client := redisClient(t)
@@ -215,8 +216,8 @@ func TestGroupIsSmall(t *testing.T) {
 	require.EqualValues(t, 36+5*29, size)
 }
 
-// An admin adds a second limit, gives it a penalty, and deletes it again: the first one goes on
-// counting all the while, and so does the second when it comes back as it was.
+// An admin adds a second limit, gives it a penalty, and deletes it again. The first limit keeps
+// counting all the time, and so does the second when it is created again unchanged.
 func TestRulesJoinAndLeaveGroups(t *testing.T) {
 	keys, tenant := check.NewKeys([16]byte{7}), uuid.New()
 	registry := prometheus.NewRegistry()
@@ -253,18 +254,18 @@ func TestRulesJoinAndLeaveGroups(t *testing.T) {
 	}
 	a, b, c := rule("a", 100), rule("b", 200), rule("c", 300)
 	require.Equal(t, []int64{97}, left(a))
-	require.Equal(t, []int64{94, 197}, left(a, b), "two are a group")
+	require.Equal(t, []int64{94, 197}, left(a, b), "two counters are a group")
 	require.Equal(t, []int64{91, 194, 297}, left(a, b, c))
 	b.Penalty.MS = 1000
-	require.Equal(t, []int64{88, 191, 294}, left(a, b, c), "another script, and no group")
+	require.Equal(t, []int64{88, 191, 294}, left(a, b, c), "another script, without a group")
 	b.Penalty.MS = 0
 	require.Equal(t, []int64{188, 291}, left(b, c), "a is deleted")
 	a.Resource = "r"
-	require.Equal(t, []int64{85, 185, 288}, left(a, b, c), "a comes back, for one resource")
+	require.Equal(t, []int64{85, 185, 288}, left(a, b, c), "a is created again, for one resource")
 	require.Equal(t, []int64{82}, left(a))
 	require.Equal(t, []int64{285}, left(c))
 	a.Resource = "*"
 	require.Equal(t, []int64{79, 182, 282}, left(a, b, c))
 	b.Limit = 1000
-	require.Equal(t, []int64{76, 979, 279}, left(a, b, c), "a new limit holds at once")
+	require.Equal(t, []int64{76, 979, 279}, left(a, b, c), "a new limit takes effect immediately")
 }

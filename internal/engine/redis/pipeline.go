@@ -12,8 +12,8 @@ import (
 	"weir/internal/limit"
 )
 
-// pipeline is what one round trip carries: runs of evaluate_many.lua, each for many calls, and runs
-// of evaluate_one.lua, each for one. It is used again and again.
+// pipeline has the commands of one round trip: runs of evaluate_many.lua, each for many calls, and
+// runs of evaluate_one.lua, each for one call. It is reused.
 type pipeline struct {
 	engine *Engine
 	cmds   []*scriptCmd
@@ -28,11 +28,12 @@ type scriptCmd struct {
 	script *script
 	args   []any
 	text   bool      // sent as text, not by its hash
-	run    *manyRun  // that it is, of evaluate_many.lua
-	call   *sentCall // that it decides, of evaluate_one.lua
+	run    *manyRun  // if it is a run of evaluate_many.lua
+	call   *sentCall // if it is a run of evaluate_one.lua: the call
 }
 
-// build makes the command, by its hash, or with the script's text where the server may not know it.
+// build creates the command, with the hash of the script, or with its text if the server may not
+// know it.
 func (c *scriptCmd) build(text bool) {
 	c.text = text
 	if text {
@@ -44,11 +45,11 @@ func (c *scriptCmd) build(text bool) {
 	c.cmd = redis.NewStringCmd(context.Background(), c.args...)
 }
 
-// load takes requests on. The calls of each stay in order; those of different requests were asked
-// at once, so any order of them is right, and most of them share one run.
+// load adds requests. The calls of each request stay in order. Calls of different requests are
+// concurrent, so any order of them is correct, and most of them share one run.
 func (p *pipeline) load(reqs []*request) {
 	for _, r := range reqs {
-		after := -1 // the command behind which the request's next call must be
+		after := -1 // the command after which the request's next call must be
 		for i := range r.calls {
 			if c := &r.calls[i]; c.compact {
 				p.runFor(r, c, after).add(r, i)
@@ -66,7 +67,7 @@ func (p *pipeline) load(reqs []*request) {
 	}
 }
 
-// runFor returns the run that takes a call on. In a Cluster the keys of one run must share a slot.
+// runFor returns the run for a call. In a Cluster, the keys of one run must share a slot.
 func (p *pipeline) runFor(r *request, c *sentCall, after int) *manyRun {
 	tag := ""
 	if p.engine.cluster && c.count > 0 {
@@ -110,11 +111,11 @@ func (p *pipeline) addOne(r *request, c *sentCall) {
 	p.cmds = append(p.cmds, &scriptCmd{script: p.engine.scripts.of(c.algorithms), args: args, call: c})
 }
 
-// run sends the commands in one pipeline and waits for the replies. A script that the server does
-// not know is sent once more, as text; nothing else is repeated.
+// run sends the commands in one pipeline and waits for the replies. If the server does not know a
+// script, it is sent once more, as text; nothing else is retried.
 //
-// Calls of one request stay in order, except where the server forgets some of its scripts while
-// it works through them.
+// Calls of one request stay in order, except if the server forgets some of its scripts while it
+// processes them.
 func (p *pipeline) run(ctx context.Context) {
 	p.pipe = p.pipe[:0]
 	for _, c := range p.cmds {
@@ -148,7 +149,7 @@ func (p *pipeline) roundTrip(ctx context.Context) {
 	_, _ = pipe.Exec(ctx) // every command has its own error
 }
 
-// deliver hands the replies to the requests, and reports whether the last command was answered.
+// deliver passes the replies to the requests, and reports whether the last command was answered.
 func (p *pipeline) deliver() (answered bool) {
 	for _, c := range p.cmds {
 		err := c.cmd.Err()
@@ -175,14 +176,14 @@ func (p *pipeline) reset() {
 	p.runs, p.cmds, p.pipe = p.runs[:0], p.cmds[:0], p.pipe[:0]
 }
 
-// manyRun is one run of evaluate_many.lua: calls of many requests, equal ones put together.
+// manyRun is one run of evaluate_many.lua: calls of many requests, with equal calls in groups.
 type manyRun struct {
 	cmd      scriptCmd
 	tag      string // of the keys, in a Cluster
-	place    int    // among the commands of the pipeline
+	place    int    // index in the commands of the pipeline
 	work     int
 	rules    []runRule
-	hint     int // where the next rule is likely to be found: rules come in the same order again and again
+	hint     int // where the next rule probably is: rules usually come in the same order
 	sets     []ruleSet
 	rulesArg []byte
 	callsArg []byte
@@ -191,7 +192,7 @@ type manyRun struct {
 	boundsArg []byte
 	groups    []equalCalls
 	members   []member
-	slots     [256]uint16 // the last group whose first key hashes so, counted from 1
+	slots     [256]uint16 // by hash: the last group whose first key has it, counted from 1
 }
 
 type runRule struct {
@@ -200,13 +201,13 @@ type runRule struct {
 	shadow  bool
 }
 
-// ruleSet is the rules of a group.
+// ruleSet has the rules of a group.
 type ruleSet struct {
 	signature, bounds uint64
 	count             int
 }
 
-// equalCalls is calls of different requests, or next to each other in one, that ask the very same.
+// equalCalls are equal calls: of different requests, or consecutive calls of one request.
 type equalCalls struct {
 	r       *request
 	call    *sentCall
@@ -225,10 +226,10 @@ type member struct {
 const (
 	flagGiven     = 1 // flags of a call
 	flagDryRun    = 2
-	maxRunRules   = 255 // counted in a byte, as groups are
+	maxRunRules   = 255 // counted in one byte, like groups
 	maxEqualCalls = 254
-	manyStale     = 255 // in place of how many of them are allowed
-	maxRunWork    = 512 // for so long nobody else is served
+	manyStale     = 255 // instead of the number of allowed calls
+	maxRunWork    = 512 // Redis serves nothing else during a run
 	ruleLookahead = 32
 )
 
@@ -253,22 +254,22 @@ func (h *manyRun) reset() {
 	h.slots = [256]uint16{}
 }
 
-// work is about how much a call is to do for Redis; a counter by itself is 1. Those of a group
-// mostly are that together.
+// work estimates the work of a call for Redis; a single counter is 1. The counters of a group are
+// usually one value.
 func (s *sentCall) work() int { return s.width + (s.count-s.width)/4 }
 
-// fits reports whether the run can take on another call.
+// fits reports whether there is space for another call in the run.
 func (h *manyRun) fits(c *sentCall) bool {
 	return len(h.rules)+c.count <= maxRunRules && len(h.sets)+c.width <= maxRunRules && (h.work == 0 || h.work+c.work() <= maxRunWork)
 }
 
-// add takes on call i of a request.
+// add adds call i of a request.
 func (h *manyRun) add(r *request, i int) {
 	c := &r.calls[i]
 	counters := r.countersOf(c)
 	slot := slotOf(counters)
-	// A request's only call was asked at once with all others of the pipeline and may be put to an
-	// equal one anywhere; one of several must stay behind those before it.
+	// A request with one call is concurrent with all others of the pipeline, so its call may join
+	// an equal one anywhere. A call of a request with several must stay after the calls before it.
 	group := len(h.groups) - 1
 	if len(r.calls) == 1 {
 		group = int(h.slots[slot]) - 1
@@ -308,7 +309,7 @@ func (h *manyRun) add(r *request, i int) {
 	}
 }
 
-// slotOf is a hash of the first key, which ends in a hash.
+// slotOf returns a hash of the first key, which ends in a hash.
 func slotOf(counters []engine.Counter) byte {
 	if len(counters) == 0 || len(counters[0].Key) < 2 {
 		return 0
@@ -317,7 +318,7 @@ func slotOf(counters []engine.Counter) byte {
 	return key[len(key)-1] + 31*key[len(key)-2]
 }
 
-// equal reports whether a call asks the same as those of the group, and can be one of them.
+// equal reports whether a call is equal to those of the group, and can join it.
 func (g *equalCalls) equal(c *sentCall, counters []engine.Counter) bool {
 	if g.times == maxEqualCalls || g.call.count != c.count || g.call.cost != c.cost || g.call.nowMS != c.nowMS || g.call.dryRun || c.dryRun {
 		return false
@@ -348,7 +349,7 @@ func (h *manyRun) rule(c *engine.Counter) byte {
 	place := byte(0)
 	if n.Bounds != nil {
 		h.boundsArg = appendBounds(h.boundsArg, n.Bounds)
-		place = byte(len(h.boundsArg) / boundsBytes) // no more than rules
+		place = byte(len(h.boundsArg) / boundsBytes) // not more than the number of rules
 	}
 	h.rulesArg = appendID(append(b, place), c.ID)
 	h.hint = len(h.rules)
@@ -376,7 +377,8 @@ func (h *manyRun) finishArgs(c *scriptCmd) {
 	c.args = append(c.args, h.rulesArg, h.callsArg, h.setsArg, h.boundsArg)
 }
 
-// deliver hands the reply to the requests and returns how many foreign values were repaired.
+// deliver passes the reply to the requests and returns the number of invalid values that were
+// repaired.
 func (h *manyRun) deliver(reply string, err error) (repaired int64) {
 	if err == nil {
 		err = h.locate(reply)
@@ -400,8 +402,8 @@ func (h *manyRun) deliver(reply string, err error) (repaired int64) {
 	return readUint(reply[6:manyHeadBytes])
 }
 
-// locate finds the groups' parts of the reply. One that is not of the right form, whatever it is,
-// is errReply.
+// locate finds the groups' parts of the reply. It returns errReply for a reply that does not have
+// the expected form.
 func (h *manyRun) locate(reply string) error {
 	if len(reply) < manyHeadBytes || readUint(reply[:6]) > limit.MaxInstantMS {
 		return errReply
@@ -425,7 +427,7 @@ func (h *manyRun) locate(reply string) error {
 	return nil
 }
 
-// extra is the number of an algorithm besides limit and window that the scripts get.
+// extra returns the number of an algorithm that the scripts get in addition to limit and window.
 func extra(n *limit.Numbers) int64 {
 	switch {
 	case n.Algorithm.Bucket():
@@ -436,10 +438,10 @@ func extra(n *limit.Numbers) int64 {
 	return n.PrecisionMS
 }
 
-// counterBase is the number below which the two counts of a sliding window counter are stored
-// together with the number of the window as one number below 2^53 (lua/counter_value.lua), until
-// the year 2109: 1431 for a window of a second, 11 085 for a minute, 85 869 for an hour. It is part
-// of the format of what is stored.
+// counterBase is the base in which a sliding window counter is stored. If both counts are below it,
+// they are stored together with the number of the window as one number below 2^53
+// (lua/counter_value.lua), until the year 2109. The base is 1431 for a window of a second, 11 085
+// for a minute, 85 869 for an hour. It is part of the storage format.
 func counterBase(windowMS int64) int64 {
 	const last = 1 << 42 // ms since 1970
 	return int64(math.Sqrt(float64(1<<53) / float64(last/windowMS+2)))

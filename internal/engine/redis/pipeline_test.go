@@ -19,7 +19,7 @@ import (
 	"weir/internal/testenv"
 )
 
-// commandCalls returns how often a server has run a command, from its own books.
+// commandCalls returns how often a server has run a command, by its own statistics.
 func commandCalls(t *testing.T, client redis.UniversalClient, command string) int64 {
 	t.Helper()
 	info, err := client.Info(context.Background(), "commandstats").Result()
@@ -35,8 +35,8 @@ func commandCalls(t *testing.T, client redis.UniversalClient, command string) in
 	return 0
 }
 
-// hotCounters are counters of every algorithm that equal calls are put together for, with room for
-// limit.
+// hotCounters returns counters of every algorithm for which equal calls are combined, with the
+// given limit.
 func hotCounters(prefix string, lim int64) []engine.Counter {
 	var counters []engine.Counter
 	for _, a := range limit.Algorithms {
@@ -49,8 +49,8 @@ func hotCounters(prefix string, lim int64) []engine.Counter {
 	return counters
 }
 
-// Sixty-four clients that ask for one subject at once cost Redis one reading and one writing of its
-// counter, and of what they asked exactly the limit passes.
+// If 64 clients check one subject at once, Redis reads and writes its counter once, and exactly the
+// limit is allowed.
 func TestEqualCallsAreOne(t *testing.T) {
 	server := testenv.StartRedis(t)
 	client := clientOf(t, server.URL)
@@ -64,16 +64,15 @@ func TestEqualCallsAreOne(t *testing.T) {
 		for j, call := range calls {
 			require.NoError(t, call.Err)
 			require.Equal(t, j < 33, call.Outcome.Allowed, "call %d", j)
-			require.EqualValues(t, max(1, 100-3*(j+1)), call.Outcome.Verdicts[0].Remaining, "as if one came after the other")
+			require.EqualValues(t, max(1, 100-3*(j+1)), call.Outcome.Verdicts[0].Remaining, "as if they were sequential")
 		}
 		require.EqualValues(t, i+1, commandCalls(t, client, "mget"))
 		require.EqualValues(t, i+1, commandCalls(t, client, "set"))
 	}
 }
 
-// What shares a pipeline is decided as if one had come after the other: in some order, but the
-// calls of one request in theirs. Two engines that are asked the same in that order answer the
-// same.
+// Calls that share a pipeline are decided in some sequential order, which keeps the order of the
+// calls of each request. Another engine that gets the calls in that order gives the same answers.
 func TestTogetherIsInOrder(t *testing.T) {
 	ctx := context.Background()
 	eng := redisengine.New(redisClient(t), redisOptions())
@@ -115,7 +114,7 @@ func TestTogetherIsInOrder(t *testing.T) {
 
 func oneOf(r *rand.Rand, n int) bool { return r.IntN(n) == 0 }
 
-// A request's own calls are never reordered, whichever scripts decide them.
+// The calls of one request are never reordered, whichever scripts decide them.
 func TestRequestStaysInOrder(t *testing.T) {
 	ctx := context.Background()
 	eng, memory := redisengine.New(redisClient(t), redisOptions()), engine.NewMemory(engine.MemoryOptions{})
@@ -142,8 +141,8 @@ func TestRequestStaysInOrder(t *testing.T) {
 	}
 }
 
-// In a Cluster a script may touch one slot only; tenants are in many, and share pipelines all the
-// same.
+// In a Cluster, a script can access only one slot. Tenants are in many slots, but still share
+// pipelines.
 func TestRedisCluster(t *testing.T) {
 	ctx := context.Background()
 	server := testenv.StartRedis(t, "cluster-enabled yes")

@@ -7,27 +7,27 @@ import (
 	"weir/internal/engine"
 )
 
-// pulse tells a store that is silent from one that is busy. A deadline bounds how long a silent
-// store is waited for. A store that answers others meanwhile is not away: it, or this process,
-// is short of CPU, and a check that gave up would be answered apart from the shared counters
-// although Redis counts it in a moment. So while answers come, waiting goes on, up to
-// maxPatience times the deadline. All of it is measured in awake time.
+// pulse distinguishes a silent store from a busy one. The deadline is how long a call waits for a
+// silent store. If the store answers other calls in the meantime, it is not unavailable: the store
+// or this process has too little CPU time. A check that gave up would then be decided without the
+// shared counters, although Redis is about to count it. So the wait continues while answers arrive,
+// up to maxPatience times the deadline. All times are awake time.
 type pulse struct {
-	last atomic.Int64 // when an answer last came, in awake time
+	last atomic.Int64 // awake time of the last answer
 }
 
 const (
 	maxPatience = 4
-	// lateLook is for a goroutine that comes late to look, on a machine where others run: an
-	// answer may be here although the deadline has passed.
+	// lateLook is for a goroutine that checks late on a busy machine: an answer may have arrived
+	// although the deadline has passed.
 	lateLook = 5 * time.Millisecond
 )
 
 func (p *pulse) beat() { p.last.Store(int64(engine.Awake())) }
 
-// more returns how much longer to wait when the timer of a wait that began at began is over: until
-// patience is over and the store has been silent for as long, at most maxPatience times as
-// long; first asks for one late look where that is now.
+// more returns how much longer to wait when the timer of a wait that started at began has expired.
+// A wait ends when patience is over and the store has been silent for as long, or after maxPatience
+// times patience. If it would end now and first is true, more allows one late look.
 func (p *pulse) more(patience time.Duration, began time.Duration, first bool) time.Duration {
 	now := engine.Awake()
 	more := patience - min(now-began, now-time.Duration(p.last.Load()))

@@ -9,10 +9,10 @@ import (
 	"weir/internal/engine"
 )
 
-// A silent store is given up at the deadline, after one late look; a busy one is waited for, until
-// it has been silent as long or the patience is at its end.
+// A wait for a silent store ends at the deadline, after one late look. A wait for a busy store
+// continues until the store has been silent for as long, or until the maximum.
 func TestPulse(t *testing.T) {
-	const patience = time.Hour // so long that the time this test takes is nothing beside it
+	const patience = time.Hour // so long that the duration of this test does not matter
 	more := func(elapsed, silence time.Duration, first bool) time.Duration {
 		p := &pulse{}
 		p.last.Store(int64(engine.Awake() - silence))
@@ -22,7 +22,7 @@ func TestPulse(t *testing.T) {
 	require.Equal(t, lateLook, more(patience, 2*patience, true), "silent: one late look")
 	require.LessOrEqual(t, more(patience, 2*patience, false), time.Duration(0), "and no more")
 	require.InDelta(t, patience/4, more(patience, patience*3/4, false), near, "until it was silent for as long")
-	require.InDelta(t, patience/2, more(patience*7/2, 0, false), near, "what is left of all patience")
-	require.LessOrEqual(t, more(maxPatience*patience, 0, true), time.Duration(0), "which has an end")
-	require.InDelta(t, patience/2, more(patience/2, 2*patience, false), near, "the process stood still: the wait is not over")
+	require.InDelta(t, patience/2, more(patience*7/2, 0, false), near, "the rest of the maximum")
+	require.LessOrEqual(t, more(maxPatience*patience, 0, true), time.Duration(0), "the maximum is over")
+	require.InDelta(t, patience/2, more(patience/2, 2*patience, false), near, "the process was stopped: the wait is not over")
 }

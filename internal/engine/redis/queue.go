@@ -10,33 +10,33 @@ import (
 	"weir/internal/engine"
 )
 
-// exchangeFunc sends requests, waits until each has its replies or errors, and reports whether
-// the last was answered. It stops waiting for a silent store when ctx ends, and for a busy one
-// later (pulse).
+// exchangeFunc sends requests, waits until each has its replies or an error, and reports whether
+// the last one was answered. When ctx ends, it stops waiting for a silent store. For a busy store
+// it waits longer (pulse).
 type exchangeFunc func(ctx context.Context, reqs []*request) (answered bool)
 
-// queue lets requests share pipelines. No request waits for a batch to fill: a request that
-// finds a pipeline free is sent at once, by its own goroutine, with those that are waiting.
-// Requests that arrive while all pipelines are in use travel together in the next one.
+// queue lets requests share pipelines. No request waits for a batch to fill. A request that finds a
+// free pipeline is sent immediately, by its own goroutine, together with the waiting requests.
+// Requests that arrive while all pipelines are in use are sent together in the next one.
 type queue struct {
 	exchange  exchangeFunc
-	deadline  time.Duration // of a request, waiting included, and of a pipeline
+	deadline  time.Duration // of a request, including its wait, and of a pipeline
 	maxBatch  int           // calls
 	pipelines int
-	life      pulse // of answers to this sender
+	life      pulse // of answers to this queue
 
 	mu       sync.Mutex
-	busy     int // pipelines under way
+	busy     int // pipelines in flight
 	waiting  []*request
 	underway []*batch
-	watch    *time.Timer // looks after all requests; most are answered in a thousandth of their patience
+	watch    *time.Timer // checks all waiting requests; most are answered in a thousandth of their timeout
 	watching bool
 }
 
-// batch is the requests of one pipeline.
+// batch has the requests of one pipeline.
 type batch struct{ reqs []*request }
 
-// The states of a request. The first change from waiting decides whether it is sent.
+// The states of a request. The first change from waiting determines whether it is sent.
 const (
 	waiting int32 = iota
 	sent
@@ -72,30 +72,31 @@ func (q *queue) send(ctx context.Context, r *request) error {
 	return r.wait(ctx)
 }
 
-// lead sends the waiting requests in the goroutine of a caller, whose own request is among them
-// unless another pipeline has just taken it. If more requests have arrived, another goroutine goes
-// on.
+// lead sends the waiting requests in the goroutine of a caller. Its own request is among them,
+// unless another pipeline has just taken it. If more requests have arrived, another goroutine sends
+// them.
 func (q *queue) lead() {
 	var b batch
-	// Let other callers run first: an exchange costs hardly more with their requests.
+	// Let other callers run first: their requests add little to the cost of an exchange.
 	runtime.Gosched()
 	if q.take(&b) && q.exchangeBatch(&b) {
 		go q.run()
 	}
 }
 
-// run sends batch after batch until no request waits.
+// run sends batches until no request waits.
 func (q *queue) run() {
 	var b batch
 	for more := true; more; {
-		// The callers that the last pipeline answered are about to ask again: let them run first.
+		// The callers that the last pipeline answered will soon send their next calls: let them run
+		// first.
 		runtime.Gosched()
 		more = q.take(&b) && q.exchangeBatch(&b)
 	}
 }
 
-// exchangeBatch exchanges a batch and reports whether more is to be sent; if not, it has released
-// the pipeline.
+// exchangeBatch exchanges a batch and reports whether there is more to send. If not, it has
+// released the pipeline.
 func (q *queue) exchangeBatch(b *batch) (more bool) {
 	if q.exchange(deadlineContext{time.Now().Add(q.deadline)}, b.reqs) {
 		q.life.beat()
@@ -141,7 +142,7 @@ func (q *queue) take(b *batch) bool {
 	return true
 }
 
-// guard starts the timer that looks after the requests. The caller holds the lock.
+// guard starts the timer that checks the requests. The caller holds the lock.
 func (q *queue) guard() {
 	switch {
 	case q.watching:
@@ -153,7 +154,7 @@ func (q *queue) guard() {
 	q.watching = true
 }
 
-// look ends the wait of every request whose time is up.
+// look ends the wait of every request that has waited long enough.
 func (q *queue) look() {
 	now := engine.Awake()
 	q.mu.Lock()
@@ -183,7 +184,8 @@ func (q *queue) lookAfter(r *request, now time.Duration) {
 	}
 }
 
-// deadlineContext has a deadline and no timer: its reader looks at the deadline.
+// deadlineContext is a context with a deadline but without a timer: its reader compares the
+// deadline.
 type deadlineContext struct{ at time.Time }
 
 func (c deadlineContext) Deadline() (time.Time, bool) { return c.at, true }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// gate is an exchange that lets a test see each batch and say when it is through.
+// gate is an exchange with which a test sees each batch and decides when it ends.
 type gate struct {
 	batches chan []*request
 	through chan bool // whether the batch was answered
@@ -33,7 +33,7 @@ func requestOf(calls int) *request {
 	return r
 }
 
-// waitQueued returns when so many requests wait for a pipeline.
+// waitQueued returns when count requests wait for a pipeline.
 func waitQueued(t *testing.T, s *queue, count int) {
 	require.Eventually(t, func() bool {
 		s.mu.Lock()
@@ -42,8 +42,8 @@ func waitQueued(t *testing.T, s *queue, count int) {
 	}, time.Minute, time.Millisecond)
 }
 
-// A lone check goes at once; those that come meanwhile share the next pipeline, in order and
-// never in parts.
+// A single check is sent immediately. Checks that arrive in the meantime share the next pipeline,
+// in order and never split.
 func TestBatchSender(t *testing.T) {
 	g := newGate()
 	s := g.sender(time.Minute, 4, 1)
@@ -60,7 +60,7 @@ func TestBatchSender(t *testing.T) {
 	}
 	g.through <- true
 	require.NoError(t, <-done)
-	require.Equal(t, reqs[:2], <-g.batches, "two more would be five")
+	require.Equal(t, reqs[:2], <-g.batches, "with two more it would be five")
 	g.through <- true
 	require.Equal(t, reqs[2:], <-g.batches)
 	require.NoError(t, <-done)
@@ -78,10 +78,10 @@ func TestBatchSender(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.busy == 0
-	}, time.Minute, time.Millisecond, "pipelines are given back")
+	}, time.Minute, time.Millisecond, "pipelines are released")
 }
 
-// Who left while waiting is not sent: it would be counted with nobody there to use it.
+// If a caller stops waiting, its request is not sent: it would be counted, but nobody would use it.
 func TestBatchSenderAbandoned(t *testing.T) {
 	g := newGate()
 	s := g.sender(time.Minute, 100, 1)
@@ -104,7 +104,7 @@ func TestBatchSenderAbandoned(t *testing.T) {
 	require.ErrorIs(t, s.send(ctx, requestOf(1)), context.Canceled)
 }
 
-// However many wait behind a server that hangs, each gives up in time.
+// If many requests wait for a server that hangs, each of them times out in time.
 func TestBatchSenderDeadline(t *testing.T) {
 	var batches atomic.Int64
 	s := &queue{deadline: 30 * time.Millisecond, maxBatch: 1, pipelines: 2, exchange: func(ctx context.Context, _ []*request) bool {
@@ -125,7 +125,7 @@ func TestBatchSenderDeadline(t *testing.T) {
 	for range callers {
 		require.Less(t, <-took, time.Second)
 	}
-	require.Less(t, batches.Load(), int64(callers), "those who gave up are not sent")
+	require.Less(t, batches.Load(), int64(callers), "requests that timed out are not sent")
 
 	hurried, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"weir/internal/engine"
 )
 
-// refundPartBytes is the length of a counter's part of the argument of refund.lua.
+// refundPartBytes is the length of a counter's part in the argument of refund.lua.
 const refundPartBytes = 40
 
 // encodeRefund returns the argument of refund.lua.
@@ -28,7 +28,7 @@ func encodeRefund(r *engine.Refund) (b []byte) {
 	return b
 }
 
-// Refund takes units back, each refund in one step, all in one pipeline.
+// Refund returns units, each refund in one step, all of them in one pipeline.
 func (e *Engine) Refund(ctx context.Context, refunds ...*engine.Refund) {
 	ctx, cancel := context.WithTimeout(ctx, e.deadline)
 	defer cancel()
@@ -45,8 +45,8 @@ func (e *Engine) Refund(ctx context.Context, refunds ...*engine.Refund) {
 	}
 }
 
-// sendRefunds runs refund.lua by a command and returns the refunds whose script the server does not
-// know.
+// sendRefunds runs refund.lua with a command, and returns the refunds whose script the server does
+// not know.
 func (e *Engine) sendRefunds(ctx context.Context, refunds []*engine.Refund, command, script string) (unknown []*engine.Refund) {
 	if len(refunds) == 0 {
 		return nil

@@ -10,45 +10,46 @@ import (
 	"weir/internal/limit"
 )
 
-// request is one Evaluate on its way. It holds copies of all that is sent: its caller may stop
-// waiting, and use the calls for something else, before they are sent.
+// request is one Evaluate. It has copies of everything that is sent, because its caller may stop
+// waiting and reuse the calls before they are sent.
 type request struct {
 	calls      []sentCall
-	counters   []engine.Counter // of all calls, one after the other
+	counters   []engine.Counter // of all calls, consecutively
 	entries    []keyEntry       // of all compact calls
-	order      []int32          // places of a call's counters, by entry
+	order      []int32          // indexes of a call's counters, by entry
 	judgements []limit.Judgement
 	states     []limit.StoredState
 
-	// For the queue.
+	// Fields of the queue.
 	state    atomic.Int32
-	done     chan struct{} // holds one value when waiting is over
-	err      error         // why it is, if not by a reply
+	done     chan struct{} // has one value when the wait is over
+	err      error         // the reason, if there is no reply
 	began    time.Duration // awake time
-	until    time.Duration // awake time at which to look whether waiting is to go on
+	until    time.Duration // awake time of the next check whether the wait is over
 	patience time.Duration
 	looked   bool
 }
 
-// sentCall is a call of a request, and its answer.
+// sentCall is a call of a request, with its answer.
 type sentCall struct {
 	first, count int // in the request's counters
 	cost, nowMS  int64
 	perCounter   bool // each counter has its own cost
 	dryRun       bool
-	entry, width int          // where its entries begin, and how many they are
+	entry, width int          // first entry, and number of entries
 	compact      bool         // evaluate_many.lua can decide it
 	algorithms   algorithmSet // of its counters
 
 	err error
-	// reply is that of evaluate_one.lua, or of evaluate_many.lua the states of this call's entries.
+	// reply is the reply of evaluate_one.lua, or the states of this call's entries in the reply of
+	// evaluate_many.lua.
 	reply string
-	// Of evaluate_many.lua: so many of the equal calls before this one and it are allowed.
+	// For evaluate_many.lua: how many of the equal calls up to this one are allowed.
 	decidedMS     int64
 	allowed, turn int64
 }
 
-// keyEntry is what of a call is under one key: a counter, or a group of them.
+// keyEntry is a key of a call: a counter, or a group of counters.
 type keyEntry struct {
 	from, count int    // in order
 	signature   uint64 // of a group: its rules, their order and limits
@@ -58,8 +59,8 @@ type keyEntry struct {
 
 func newRequest() *request { return &request{done: make(chan struct{}, 1)} }
 
-// maxManyCounters is how many counters a call may have for evaluate_many.lua, which counts them in
-// a byte.
+// maxManyCounters is the maximum number of counters of a call for evaluate_many.lua, which counts
+// them in one byte.
 const maxManyCounters = 255
 
 func (r *request) add(c *engine.Call) {
@@ -81,7 +82,7 @@ func (r *request) add(c *engine.Call) {
 	r.calls = append(r.calls, s)
 }
 
-// arrange makes the entries of a call's counters.
+// arrange creates the entries of a call's counters.
 func (r *request) arrange(counters []engine.Counter) {
 	entries := len(r.entries)
 	for i := range counters {
@@ -109,7 +110,7 @@ func (r *request) arrange(counters []engine.Counter) {
 	}
 }
 
-// inGroup reports whether one of the entries from the given one on is the group of this key.
+// inGroup reports whether one of the entries from the given one on is the group with this key.
 func (r *request) inGroup(entries int, counters []engine.Counter, key string) bool {
 	for i := entries; i < len(r.entries); i++ {
 		if e := &r.entries[i]; e.grouped && counters[r.order[e.from]].Key == key {
@@ -121,8 +122,8 @@ func (r *request) inGroup(entries int, counters []engine.Counter, key string) bo
 
 const oddFactor = 0x9e3779b97f4a7c15
 
-// sign goes on with a signature. IDs are keyed hashes, so no tenant can make up two lists of
-// rules that have the same one.
+// sign adds a counter to a signature. IDs are keyed hashes, so no tenant can construct two lists of
+// rules with the same signature.
 func sign(signature uint64, c *engine.Counter) uint64 {
 	const odd = oddFactor
 	id := engine.ReadName(c.ID)
@@ -151,19 +152,19 @@ func (r *request) reset() {
 	r.err, r.looked = nil, false
 }
 
-// abandon ends the waiting for a request whose answer has not come, and reports whether it did.
+// abandon ends the wait for a request that has no answer yet, and reports whether it did.
 func (r *request) abandon() bool {
 	return r.state.CompareAndSwap(waiting, abandoned) || r.state.CompareAndSwap(sent, abandoned)
 }
 
-// finish tells the caller that the replies are there, unless it has gone.
+// finish tells the caller that the replies have arrived, unless it has stopped waiting.
 func (r *request) finish() {
 	if r.state.CompareAndSwap(sent, finished) {
 		r.done <- struct{}{}
 	}
 }
 
-// wait returns when waiting is over.
+// wait returns when the wait is over.
 func (r *request) wait(ctx context.Context) error {
 	if gone := ctx.Done(); gone != nil {
 		select {
@@ -179,7 +180,7 @@ func (r *request) wait(ctx context.Context) error {
 	return r.err
 }
 
-// late reports whether waiting is to end now.
+// late reports whether the wait must end now.
 func (r *request) late(now time.Duration, life *pulse) bool {
 	if now < r.until {
 		return false
@@ -189,14 +190,14 @@ func (r *request) late(now time.Duration, life *pulse) bool {
 	return more <= 0
 }
 
-// The lengths of what evaluate_many.lua answers.
+// The lengths of parts of evaluate_many.lua's reply.
 const (
 	manyHeadBytes = 10
 	spentBytes    = 7
 	stateBytes    = 17
 )
 
-// replyBytes is how long evaluate_many.lua's answer for an entry is.
+// replyBytes returns the length of evaluate_many.lua's reply for an entry.
 func (e *keyEntry) replyBytes() int {
 	if e.grouped {
 		return spentBytes + stateBytes*e.count

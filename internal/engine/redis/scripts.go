@@ -15,7 +15,7 @@ import (
 //go:embed lua/*.lua
 var luaFiles embed.FS
 
-// luaParts names the files, in order, that an algorithm adds to the script.
+// luaParts lists the files, in order, that an algorithm adds to the script.
 var luaParts = map[limit.Algorithm][]string{
 	limit.SlidingWindowCounter: {"fixed_value", "counter_value", "group", "sliding_window_counter"},
 	limit.SlidingWindowLog:     {"sliding_window_log"},
@@ -27,12 +27,12 @@ var luaParts = map[limit.Algorithm][]string{
 	limit.LeakyBucketQueue:     {"bucket", "leaky_bucket_queue"},
 }
 
-// script is the Lua text that decides calls of one set of algorithms, and no more than that:
-// what a script defines, Redis defines anew on every run.
+// script is the Lua text that decides calls with one set of algorithms. It contains only what they
+// need, because Redis executes all definitions of a script on every run.
 type script struct {
 	text string
 	sha  string
-	// sent tells that it was once run by its text, so that by now the server should know it.
+	// sent means that it was run as text before, so the server should know it.
 	sent atomic.Bool
 }
 
@@ -41,7 +41,7 @@ type algorithmSet uint8
 
 func (s algorithmSet) with(a limit.Algorithm) algorithmSet { return s | 1<<(a-1) }
 
-// scripts holds the script of every set that was asked for.
+// scripts has the script of every set that was used.
 type scripts [256]atomic.Pointer[script]
 
 func (s *scripts) of(set algorithmSet) *script {
@@ -58,7 +58,7 @@ func (s *scripts) of(set algorithmSet) *script {
 	return s[set].Load()
 }
 
-// newScript puts a script together from files of lua/, each once.
+// newScript assembles a script from files of lua/, each once.
 func newScript(parts ...string) *script {
 	var text strings.Builder
 	text.WriteString("#!lua\n")
@@ -70,7 +70,7 @@ func newScript(parts ...string) *script {
 		have[part] = true
 		lua, err := luaFiles.ReadFile("lua/" + part + ".lua")
 		if err != nil {
-			panic(err) // the file is not embedded: a mistake in the names
+			panic(err) // the file is not embedded: a wrong name in the code
 		}
 		text.Write(lua)
 	}

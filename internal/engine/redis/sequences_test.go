@@ -22,8 +22,8 @@ var (
 	sequences = flag.Int("sequences", defaultSequences, "random sequences for each algorithm")
 )
 
-// A customer must get the same answer to the millisecond and the unit from Redis, from an
-// instance that has lost Redis, and from the specification.
+// A customer must get the same answer, to the millisecond and the unit, from Redis, from an
+// instance without Redis, and from the specification.
 func TestRandomSequences(t *testing.T) {
 	for _, a := range limit.Algorithms {
 		t.Run(a.String(), func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestRandomSequences(t *testing.T) {
 func compareSequences(t *testing.T, a limit.Algorithm, first, count int, redis, memory engine.Engine) {
 	ctx := context.Background()
 	var all [3][]*engine.Call // of the same sequences: by Redis, in memory, by the reference
-	var sequence []int        // that each call belongs to
+	var sequence []int        // the sequence of each call
 	keys := map[string]engine.Counter{}
 	prefix := enginetest.Prefix()
 	for i := range count {
@@ -75,7 +75,7 @@ func compareSequences(t *testing.T, a limit.Algorithm, first, count int, redis, 
 	require.NoError(t, memory.Reset(ctx, used...))
 }
 
-// same is require.Equal for the hundreds of thousands of answers that are.
+// same is a faster require.Equal for the hundreds of thousands of equal answers.
 func same(a, b engine.Outcome) bool {
 	return a.NowMS == b.NowMS && a.Allowed == b.Allowed && slices.Equal(a.Verdicts, b.Verdicts)
 }

@@ -7,7 +7,7 @@ import (
 	"weir/internal/limit"
 )
 
-// verdicts works out the outcome of c from the reply of evaluate_many.lua: the state before all
+// verdicts computes the outcome of c from the reply of evaluate_many.lua: the state before all
 // calls that are equal to this one, and how many of them were allowed. The arithmetic is that of
 // package limit.
 func (r *request) verdicts(c *engine.Call, s *sentCall) error {
@@ -51,7 +51,7 @@ func (r *request) verdicts(c *engine.Call, s *sentCall) error {
 		}
 	}
 	if allowed != out.Allowed {
-		return errReply // the twins disagree: a defect, and no verdict is safe
+		return errReply // the twins disagree: this is a bug, and no verdict can be trusted
 	}
 	for i := range c.Counters {
 		v := &out.Verdicts[i]
@@ -63,8 +63,8 @@ func (r *request) verdicts(c *engine.Call, s *sentCall) error {
 	return nil
 }
 
-// decodeReply fills in the outcome from a reply and returns how many foreign values were repaired.
-// A reply that is not of the right form, whatever it is, is errReply.
+// decodeReply fills in the outcome from a reply and returns the number of invalid values that were
+// repaired. It returns errReply for a reply that does not have the expected form.
 func decodeReply(c *engine.Call, reply string) (repaired int64, err error) {
 	count := len(c.Counters)
 	if len(reply) == headReplyBytes && reply[6] == oneStale {

@@ -3,9 +3,9 @@
 //
 //	go run ./internal/engine/enginetest/conformance -redis URL DIR
 //
-// It takes every .json file under DIR, prints each difference, the counts of each file and
-// engine, and as its last line "N passed, M failed" (cases and rows, both engines together, and
-// rows of bounds by themselves). It exits with 1 if something failed or there was nothing to run.
+// It reads every .json file under DIR and prints each difference and the counts of each file and
+// engine. The last line is "N passed, M failed" (cases and rows of both engines, and rows of bounds
+// alone). The exit code is 1 if something failed or if there was nothing to run.
 package main
 
 import (
@@ -48,7 +48,7 @@ type eng struct {
 	tally
 }
 
-// patience is how long a case may take: the run is about answers, not about speed.
+// patience is the timeout of a case. It is long, because the command tests answers and not speed.
 const patience = 10 * time.Second
 
 func run(ctx context.Context, out io.Writer, redisURL, dir string) (ok bool, err error) {
@@ -64,7 +64,7 @@ func run(ctx context.Context, out io.Writer, redisURL, dir string) (ok bool, err
 	files := os.DirFS(dir)
 	names, err := enginetest.FileNames(files)
 	if err != nil {
-		return false, fmt.Errorf("look for vector files in %s: %w", dir, err)
+		return false, fmt.Errorf("find vector files in %s: %w", dir, err)
 	}
 	unread := 0
 	var calendar tally
@@ -110,10 +110,10 @@ func (e *eng) file(ctx context.Context, out io.Writer, name string, cases []engi
 	e.add(sum)
 }
 
-// bounds runs rows of calendar windows as decisions by rules with these windows.
+// bounds decides rows of calendar windows as checks by rules with these windows.
 func (e *eng) bounds(out io.Writer, name string, rows []enginetest.Bounds) {
 	var sum tally
-	r := newRoad(e.engine)
+	r := newServer(e.engine)
 	for _, row := range rows {
 		sum.count(out, name+": "+e.name, r.run(row))
 	}
@@ -121,7 +121,7 @@ func (e *eng) bounds(out io.Writer, name string, rows []enginetest.Bounds) {
 	e.add(sum)
 }
 
-// bounds runs rows of calendar windows.
+// bounds computes rows of calendar windows.
 func bounds(out io.Writer, name string, rows []enginetest.Bounds) tally {
 	var sum tally
 	for i, row := range rows {

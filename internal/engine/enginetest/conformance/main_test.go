@@ -29,7 +29,7 @@ func TestRunPassesOnTheProjectsVectors(t *testing.T) {
 	require.Contains(t, out.String(), "cycles/cycles.json: redis: 1200 passed, 0 failed\n")
 }
 
-// A run that says "passed" where an answer is wrong would let a broken engine out.
+// If a run reported "passed" for a wrong answer, a broken engine could be released.
 func TestRunReportsEachDifference(t *testing.T) {
 	dir := t.TempDir()
 	wrong := `{"schema": 1, "suite": "s", "cases": [{"name": "c", "rules": [{"name": "r",
@@ -71,5 +71,5 @@ func TestRunFailsWithoutVectors(t *testing.T) {
 	out.Reset()
 	ok, err = run(context.Background(), &out, testenv.RedisURL(t), dir)
 	require.NoError(t, err)
-	require.False(t, ok, "a file that is no file of vectors")
+	require.False(t, ok, "not a file of vectors")
 }

@@ -1,5 +1,5 @@
-// Command pictures draws docs/img/ALGORITHM.svg: what each algorithm admits of one and the same
-// traffic, as the real engine decides it. After a change of what is drawn:
+// Command pictures draws docs/img/ALGORITHM.svg: what each algorithm allows of the same traffic,
+// decided by the real engine. Run it again after a change:
 //
 //	go run ./internal/engine/enginetest/pictures docs/img
 package main
@@ -48,16 +48,16 @@ func numbers(a limit.Algorithm) limit.Numbers {
 	return n
 }
 
-// request is one of the traffic and what became of it; instants are milliseconds from the
-// picture's left edge, which is the beginning of a window.
+// request is a request of the traffic with its result. Instants are milliseconds from the left edge
+// of the picture, which is the beginning of a window.
 type request struct {
 	at      int64
 	allowed bool
-	start   int64 // when it goes on: later than at in a queue
+	start   int64 // when it proceeds: later than at in a queue
 }
 
-// traffic is a lone request, two bursts, one on either side of a window's end, and then two
-// requests a second.
+// traffic is a single request, a burst on each side of a window's end, and then two requests per
+// second.
 func traffic() []request {
 	all := []request{{at: 1_000}}
 	for i := range int64(20) {
@@ -83,7 +83,7 @@ func decide(a limit.Algorithm) []request {
 		}
 		eng.Evaluate(context.Background(), &call)
 		if call.Err != nil {
-			panic(call.Err) // numbers is wrong
+			panic(call.Err) // numbers is invalid
 		}
 		all[i].allowed = call.Outcome.Allowed
 		all[i].start = all[i].at + call.Outcome.Verdicts[0].DelayMS

@@ -7,7 +7,7 @@ import (
 	"weir/internal/limit"
 )
 
-// Where things are, in pixels; the same in all pictures, so that they can be compared.
+// Positions in pixels. They are the same in all pictures, so that pictures can be compared.
 const (
 	width, height     = 760, 362
 	left, right       = 64, 744
@@ -113,7 +113,7 @@ func (p *picture) legend(queue bool) {
 	}
 }
 
-// upper draws how many were asked and admitted in each half second.
+// upper draws how many requests there were, and how many were allowed, in each half second.
 func (p *picture) upper(all []request, queue bool) {
 	p.text(16, 52, "soft", "start", "requests in half a second")
 	for n := 0; n <= 10; n += 5 {
@@ -150,7 +150,7 @@ func (p *picture) upper(all []request, queue bool) {
 	}
 }
 
-// lower draws how many of the last ten seconds were admitted, at each instant.
+// lower draws how many requests were allowed in the last ten seconds, at each instant.
 func (p *picture) lower(all []request, queue bool, most int) {
 	what, class := "admitted", "line"
 	if queue {

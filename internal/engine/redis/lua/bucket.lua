@@ -1,6 +1,6 @@
--- What the three buckets share, the twin of bucket.go. Value: version and algorithm 1 byte, the
--- instant of being whole again in whole milliseconds 6, its fraction 4, the limit that this is
--- a fraction of 4.
+-- Shared by the three buckets, the twin of bucket.go. Value: version and algorithm 1 byte, the
+-- instant at which the bucket is full in whole milliseconds 6, its fraction 4, the limit that is
+-- the denominator of the fraction 4.
 
 local function bucket_read(s, t)
   local full, part = t, 0
@@ -23,7 +23,7 @@ local function bucket_read(s, t)
   s.used = level
 end
 
--- ceil(whole - m*W/L): m units earlier than being whole.
+-- ceil(whole - m*W/L): the instant at which m units are missing.
 local function bucket_when(s, t, m)
   local early, rest = muldiv(m, s.window, s.limit, 0)
   local at = s.full - early

@@ -1,12 +1,12 @@
--- How the state of a sliding window counter is stored: (index*base + cur)*base + prev as a whole
--- number below 2^53, which Redis keeps in the 16 bytes of its object; or, where the counts are too
--- great for that, version and algorithm 1 byte, window number 5, count of that window 4, count
--- of the one before 4. The base comes with the call and depends on the window alone.
+-- The storage format of a sliding window counter: (index*base + cur)*base + prev as a whole number
+-- below 2^53, which Redis stores in the 16 bytes of its object. If the counts are too large for
+-- that: version and algorithm 1 byte, window number 5, count of that window 4, count of the
+-- previous window 4. The base is an argument of the call and depends on the window only.
 --
--- It lives until two windows after the beginning of its own, however little it counts: a number is
--- then charged by adding to it, which leaves its expiry alone and costs half of storing it anew.
+-- The expiry is the end of the window after the next, whatever the counts are. A charge can then
+-- add to the number in place, which keeps the expiry and costs half as much as SET.
 
--- The parts, or nil of what is no such value. What is stored was charged, so cur is not 0.
+-- Returns the parts, or nil if the value is invalid. A stored value was charged, so cur is not 0.
 local function counter_decode(v, base)
   local x = tonumber(v)
   if not x then

@@ -39,8 +39,8 @@ local function life(till)
   return ttl
 end
 
--- The end of the penalty that runs, or 0. One that ends later than a penalty of now would is
--- cut down to that: the clock stepped back, or the rule's penalty was longer.
+-- Returns the end of the running penalty, or 0. An end that is later than that of a penalty which
+-- began now is reduced to it: the clock stepped back, or the rule's penalty was longer before.
 local function read_mark(s)
   local v = fetch(s, 'GET', s.mark_key)
   if not v then return 0 end
@@ -64,7 +64,7 @@ end
 
 local counters, allowed, k = {}, true, 0
 for i = 1, (#ARGV[1] - 7) / 40 do
-  -- All fields at once: a table that grows is copied at each power of two.
+  -- All fields at once: a growing table is copied at each power of two.
   local s = {
     key = 0, number = 0, algorithm = 0, cost = 0, limit = 0, window = 0, extra = 0, penalty = 0, id = '', quota = 0,
     used = 0, remaining = 0, mark = 0, admits = false, exceeds = false, charged = false, index = 0, cur = 0, prev = 0,

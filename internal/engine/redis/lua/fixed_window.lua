@@ -1,4 +1,4 @@
--- Both fixed windows, the twin of fixed_window.go. How they are stored, fixed_value.lua says.
+-- Both fixed windows, the twin of fixed_window.go. The storage format is in fixed_value.lua.
 
 local fixed = {
   read = function(s, t)
@@ -35,7 +35,7 @@ local fixed = {
     leave_group(s)
   end,
 }
--- A window that was not charged follows its rule's schedule all the same.
+-- A window that was not charged also gets the bounds of its rule's current schedule.
 fixed.heal = function(s, ttl)
   if s.follows then fixed.write(s, ttl) end
 end

@@ -1,23 +1,21 @@
--- How counters that are always asked together share a key: those of one group, which count by the
--- same values under rules that match every resource. Their states stand in one value, beside a
--- count of the units that all of them were charged since: as long as no window ends and what was
--- left to the one with the least left is not used up, nothing else changes and no state need be
--- looked at.
+-- The storage format of counters that share a key: the counters of one group, which count by the
+-- same values under rules that match every resource. Their states are stored in one value, with a
+-- count of the units charged to all of them since the states were written. As long as no window
+-- ends and the count stays below what the fullest counter had left, only this count changes, and no
+-- state is read.
 --
--- Value: version 1 byte, how many members are counted together 1, signature of these, their order
--- and their limits 8, the instant from which on this holds 6, the one until which it does 6, units
--- charged to each since 7, how many may be 7. Then of these members the states: window number or
--- end 6, count 7, count of the window before (of a calendar's window its length) 4; and of each its
--- name 6 and until when it matters
--- 6. Then of all other members, which a rule that was changed or is off has left: name 6,
--- until 6, state 17. All packed little-endian.
+-- Value: version 1 byte, number of members that are counted together 1, signature of these, their
+-- order and their limits 8, the instant from which this is valid 6, the instant until which it is
+-- valid 6, units charged to each since then 7, maximum of these units 7. Then the states of these
+-- members: window number or end 6, count 7, count of the previous window (for a calendar window:
+-- its length) 4; and for each of them its name 6 and its expiry 6. Then all other members, whose
+-- rules were changed or are off: name 6, expiry 6, state 17. All packed little-endian.
 --
--- A counter is in its group or under a key of its own, never in both: whichever way it is counted,
--- it is taken along, from the other place, when it is charged. That keeps counts as they are
--- while rules join and leave a group. One key tells the other by the rule's id, 9 bytes: the last
--- 9 bytes of a counter's own key are those of its group's and the id, added as numbers of 5 and
--- 4 bytes. So these keys are not in KEYS, but they have the same slot. A member's name is the
--- beginning of its id.
+-- A counter is in its group or under its own key, never in both. A charge moves it from the other
+-- place. This keeps counts when rules join and leave a group. One key is computed from the other by
+-- the rule's id, 9 bytes: the last 9 bytes of a counter's own key are those of its group's key plus
+-- the id, added as numbers of 5 and 4 bytes. These keys are therefore not in KEYS, but they have
+-- the same slot. A member's name is the beginning of its id.
 
 local byte, char, sub, rep = string.byte, string.char, string.sub, string.rep
 local GROUP = VERSION + 9
@@ -26,8 +24,8 @@ local SPENT_TEXT = '22'
 local MOST_OTHERS = 100
 local NO_ID = rep('\0', 9)
 
--- What this run has stored, by key; false where it has removed what was there. And units charged
--- to the members of a group, where that is all that has changed.
+-- written has the values that this run has stored, by key, and false for deleted ones. spents has
+-- the units charged to the members of a group if nothing else changed.
 local written, spents = {}, {}
 
 local function lookup(key)
@@ -36,14 +34,14 @@ local function lookup(key)
   return v
 end
 
--- The key that lies sign times an id away from another.
+-- Returns the key whose distance from another key is sign times the id.
 local function key_beside(key, id, sign)
   local a, b = decode('<I5I4', key, #key - 8)
   local c, d = decode('<I5I4', id)
   return sub(key, 1, -10) .. encode('<I5I4', (a + sign * c) % 1099511627776, (b + sign * d) % 4294967296)
 end
 
--- The members of a value, or nil of what is no such value.
+-- Returns the members of a value, or nil if it is invalid.
 local function group_decode(v, spent)
   local size = (#v - HEAD_SIZE) / MEMBER_SIZE
   if size < 1 or size ~= floor(size) or byte(v) ~= GROUP then return nil end
@@ -66,7 +64,7 @@ local function group_decode(v, spent)
   return g
 end
 
--- Adds the members of g that keep(j) says to a list of what is to be packed, and returns how many.
+-- Adds the members of g for which keep(j) is true to a list for packing, and returns their number.
 local function add_others(list, g, keep)
   local n, count = #list, 0
   for j = 1, g.size do
@@ -97,7 +95,7 @@ local function group_leave(key, id)
   written[key] = v
 end
 
--- The value that a counter would have under its own key, if it is in its group.
+-- Returns the value that a counter would have under its own key, if it is in its group.
 local function from_group(own, id, number, base)
   local key = key_beside(own, id, -1)
   local v = lookup(key)
@@ -108,7 +106,7 @@ local function from_group(own, id, number, base)
   return fixed_encode(number, g.a[at], g.b[at], g.c[at])
 end
 
--- For evaluate_one.lua: the value of counter s, and the end of a group's hold on it.
+-- For evaluate_one.lua: returns the value of counter s, and moves it out of its group.
 local function own_value(s)
   local v = fetch(s, 'GET', s.key)
   if v or s.foreign or s.id == NO_ID then return v end

@@ -1,35 +1,35 @@
--- What every part of the scripts uses. The script of a call is this file, then the files of the
--- algorithms that the call's counters have, then evaluate_one.lua, which says what KEYS, ARGV and
--- the reply are. Most calls do with evaluate_many.lua instead, which needs no algorithm's file.
+-- Definitions for all parts of the scripts. The script of a call consists of this file, the files
+-- of the algorithms of the call's counters, and evaluate_one.lua, which defines KEYS, ARGV and the
+-- reply. Most calls use evaluate_many.lua instead, which needs none of the algorithms' files.
 --
 -- An algorithm is a table of functions on a counter s:
---   read(s, t)        fetches the state, sets s.used: what counts against the quota at t, whole
---                     units, rounded up
---   when(s, t, m)     the earliest instant at which used <= m; asked only while s.used > m
---   charge(s, cost, t) counts cost in s (s.used is main's affair); writes nothing
+--   read(s, t)        reads the state and sets s.used: the units that count against the quota at t,
+--                     rounded up to whole units
+--   when(s, t, m)     returns the earliest instant at which used <= m; called only if s.used > m
+--   charge(s, cost, t) adds cost to s (the caller changes s.used); writes nothing
 --   write(s, ttl, t)  stores s for ttl milliseconds
---   ends(s)           optional: until when it must be kept, if not only until it is whole
---   delay(s, t)       optional: how long an admitted request must be held
---   heal(s, ttl)      optional: corrects what is stored where nothing is charged: gives a value
---                     without an expiry one, or the window's new end
--- and s holds key, number (of the algorithm), limit, window, extra (the burst of a bucket, the
--- sub-bucket's length), bounds (of a calendar's windows; nil of any other). read sets s.stale where
--- t is in neither window of the bounds.
+--   ends(s)           optional: until when the state must be kept; default: until it is full
+--   delay(s, t)       optional: how long an allowed request must wait
+--   heal(s, ttl)      optional: corrects the stored value if nothing is charged: a missing expiry,
+--                     or the window's new end
+-- s has the fields key, number (of the algorithm), limit, window, extra (the burst of a bucket, the
+-- length of a sub-bucket) and bounds (for calendar windows; otherwise nil). read sets s.stale if t
+-- is in neither window of the bounds.
 --
--- Stored values are packed little-endian and begin with a byte that tells format version (16
--- per version) and algorithm. A value that is not of that form, or out of range, is read as
--- absent, marked in s.foreign and overwritten by the next charge.
+-- Stored values are packed little-endian. The first byte has the format version (16 per version)
+-- and the algorithm. A value that has another form or is out of range counts as absent, sets
+-- s.foreign, and is overwritten by the next charge.
 --
--- All numbers are whole and below 2^53. They go to redis.call as numbers or packed: tostring
--- keeps 14 digits only.
+-- All numbers are whole and below 2^53. They are passed to redis.call as numbers or packed, because
+-- tostring keeps only 14 digits.
 
 local call, try, encode, decode = redis.call, redis.pcall, struct.pack, struct.unpack
 local floor, max, min = math.floor, math.max, math.min
 local VERSION = 16
-local HORIZON = 34359738368 -- 2^35 ms: no working clock writes instants further ahead
-local MOST = 1000000000 -- of limits, bursts and costs but the fixed windows'
-local SLACK = 1000 -- ms added to every expiry, against a clock that steps back
-local VIRTUAL_LIFE = 600000 -- least expiry where the caller sets the time, which expiry ignores
+local HORIZON = 34359738368 -- 2^35 ms: an instant further in the future is invalid
+local MOST = 1000000000 -- maximum limit, burst and cost, except for fixed windows
+local SLACK = 1000 -- ms added to every expiry, in case the clock steps back
+local VIRTUAL_LIFE = 600000 -- minimum expiry if the caller sets the time, which expiry ignores
 local algorithms = {}
 
 -- floor((a*b + add) / c) and the remainder, for a < 2^30 and b, c, add < 2^35: split so that
@@ -43,7 +43,8 @@ local function muldiv(a, b, c, add)
   return q1 * 32768 + q2, y - q2 * c
 end
 
--- What a reading command says of a key of counter s, or nil where that is of another type.
+-- Returns the result of a reading command for a key of counter s, or nil if the key has another
+-- type.
 local function fetch(s, command, key, from, to)
   local v
   if from then v = try(command, key, from, to) else v = try(command, key) end

@@ -10,7 +10,7 @@
 -- is in another state, has another form, or holds fewer units than would be returned. Expiries do
 -- not change: the full quota is available no later than before.
 
--- The counter's new value, '' where nothing is left of it, or nil where it stays.
+-- Returns the counter's new value, '' if nothing is left of it, or nil if it does not change.
 local function less(v, number, limit, window, base, ground, units)
   if number == 1 then
     local i, c, p = counter_decode(v, base)
@@ -41,7 +41,7 @@ local function less(v, number, limit, window, base, ground, units)
     end
     if not found then return nil end
     if #rest == 0 then return '' end
-    -- Where the newest one is gone the others keep their numbers: they are told from its own.
+    -- If the newest one is deleted, the others keep their numbers, which are relative to it.
     return string.sub(v, 1, 7) .. table.concat(rest)
   end
   if number > 5 then

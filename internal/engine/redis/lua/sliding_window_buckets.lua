@@ -1,6 +1,6 @@
--- The twin of sliding_window_buckets.go. Value: version and algorithm 1 byte, number of the
--- newest sub-bucket 6, then for each that has a count, oldest first: how many numbers before
--- the newest 1, count 4.
+-- The twin of sliding_window_buckets.go. Value: version and algorithm 1 byte, number of the newest
+-- sub-bucket 6, then for each sub-bucket with a count, oldest first: the distance of its number
+-- from the newest 1, count 4.
 
 algorithms[3] = {
   read = function(s, t)

@@ -1,4 +1,4 @@
--- The twin of sliding_window_counter.go. How it is stored, counter_value.lua says; s.extra is the
+-- The twin of sliding_window_counter.go. The storage format is in counter_value.lua; s.extra is the
 -- base.
 
 algorithms[1] = {

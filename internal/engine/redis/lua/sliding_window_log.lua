@@ -1,13 +1,13 @@
--- The twin of sliding_window_log.go. Value: version and algorithm 1 byte, sum of all costs
--- dropped 6, then an entry for each millisecond with an admission, oldest first: the instant 6,
--- the sum of all costs up to it 6. Sums make every question a binary search, so a check reads
--- some entries and never all.
+-- The twin of sliding_window_log.go. Value: version and algorithm 1 byte, sum of all dropped costs
+-- 6, then an entry for each millisecond with an allowed request, oldest first: the instant 6, the
+-- sum of all costs up to it 6. With sums, every lookup is a binary search, so a check reads only
+-- some entries.
 
 local HEAD, ENTRY = 7, 12
 local AHEAD = HEAD + 32 * ENTRY -- bytes read at once: short logs whole
 local MOST_SUM = 140737488355328 -- 2^47, in 6 bytes; centuries of admissions
 
--- The instant and the sum of entry i, counted from 1.
+-- Returns the instant and the sum of entry i, counted from 1.
 local function log_entry(s, i)
   if i == s.count then return s.newest, s.total end
   local at = HEAD + (i - 1) * ENTRY
@@ -15,8 +15,8 @@ local function log_entry(s, i)
   return decode('<I6I6', call('GETRANGE', s.key, at, at + ENTRY - 1))
 end
 
--- The first of entries from .. s.count that is past what, an instant (field 1) or a sum
--- (field 2); s.count + 1 if none is.
+-- Returns the first of the entries from .. s.count whose instant (field 1) or sum (field 2) is
+-- greater than what; s.count + 1 if there is none.
 local function search(s, from, field, what)
   local low, high = from, s.count + 1
   while low < high do
@@ -80,7 +80,8 @@ algorithms[2] = {
     end
     local after = HEAD + (s.count - 1) * ENTRY -- where the new entry goes
     if 2 * dead > s.stored then
-      -- Rewriting only when most are dead makes it one entry's work per admission.
+      -- Rewriting only when most entries have expired costs one entry per allowed request on
+      -- average.
       local live = ''
       if after > HEAD + dead * ENTRY then
         live = call('GETRANGE', s.key, HEAD + dead * ENTRY, after - 1)

@@ -14,31 +14,31 @@ import (
 	"weir/internal/limit"
 )
 
-// road decides checks as a server does, over one engine, at instants that the rows say: from a rule
-// with a window, a zone and an anchor, and a subject with a cycle anchor, to a decision.
-type road struct {
+// server decides checks as a real server does, with one engine, at the instants of the rows: from a
+// rule with a window, a zone and an anchor, and a subject with a cycle anchor, to a decision.
+type server struct {
 	checker *check.Checker
 	keys    check.Keys
 	nowMS   int64
-	clockMS int64 // what the instance's own clock shows
+	clockMS int64 // time of the instance's own clock
 	rows    int
 }
 
-// atInstant is an engine whose time is that of the road.
+// atInstant is an engine with the time of the server.
 type atInstant struct {
 	engine.Engine
-	road *road
+	server *server
 }
 
 func (a atInstant) Evaluate(ctx context.Context, calls ...*engine.Call) {
 	for _, c := range calls {
-		c.NowMS = a.road.nowMS
+		c.NowMS = a.server.nowMS
 	}
 	a.Engine.Evaluate(ctx, calls...)
 }
 
-func newRoad(eng engine.Engine) *road {
-	r := &road{keys: check.NewKeys([16]byte(uuid.New()))}
+func newServer(eng engine.Engine) *server {
+	r := &server{keys: check.NewKeys([16]byte(uuid.New()))}
 	r.checker = check.NewChecker(check.CheckerOptions{
 		Keys: r.keys, Engine: atInstant{eng, r}, Metrics: check.NewMetrics(prometheus.NewRegistry()),
 		Clock: func() time.Time { return time.UnixMilli(r.clockMS) },
@@ -46,11 +46,11 @@ func newRoad(eng engine.Engine) *road {
 	return r
 }
 
-// clocksOffMS are what the instance's clock is off by: a row must not depend on it.
+// clocksOffMS are the errors of the instance's clock. The result of a row must not depend on them.
 var clocksOffMS = []int64{0, -90 * 60_000, 40 * 60_000, 400 * 86_400_000, -400 * 86_400_000}
 
 // run decides a check of a row's rule and returns how the window differs.
-func (r *road) run(b enginetest.Bounds) []enginetest.Failure {
+func (r *server) run(b enginetest.Bounds) []enginetest.Failure {
 	r.rows++
 	name := fmt.Sprintf("a check by the %s in %s at %d", b.Window, b.Zone, b.TimeMS)
 	policy, err := r.policy(b)
@@ -76,9 +76,8 @@ func (r *road) run(b enginetest.Bounds) []enginetest.Failure {
 	return failures
 }
 
-// policy compiles the policy of a tenant that has the row's rule, and a subject with the row's
-// anchor.
-func (r *road) policy(b enginetest.Bounds) (*check.Policy, error) {
+// policy compiles the policy of a tenant with the row's rule and a subject with the row's anchor.
+func (r *server) policy(b enginetest.Bounds) (*check.Policy, error) {
 	window, err := limit.ParseWindow(b.Window)
 	if err != nil {
 		return nil, err
@@ -91,7 +90,7 @@ func (r *road) policy(b enginetest.Bounds) (*check.Policy, error) {
 		anchor := time.UnixMilli(*b.AnchorMS)
 		subject.CycleAnchor = &anchor
 	}
-	// Each row has counters of its own.
+	// Each row has its own counters.
 	policy, err := check.CompilePolicy(r.keys, limit.TenantID(uuid.New()), check.PolicyData{Slug: "t", Rules: []limit.Rule{rule}})
 	if err != nil {
 		return nil, err
