@@ -9,17 +9,18 @@ import (
 	"weir/internal/limit"
 )
 
-// CounterChange is what is to become of the counters of a subject that has another plan.
+// CounterChange describes the change of a subject's counters when the subject gets another plan.
 type CounterChange struct {
-	ID       int64 // of the tenant's changes
+	ID       int64 // unique within the tenant
 	Subject  string
-	Reset    bool   // else the used share of each quota stays
+	Reset    bool   // false: the used share of each quota stays
 	From, To string // slugs of plans
 }
 
-// Amend carries out a change of counters, once for each ID: of all rules that count by the subject
-// and by nothing else that it does not know, except those that an override of the subject gives a
-// number to, which no plan changes. It fails with an ErrCountersUnavailable, and may be repeated.
+// Amend changes counters, once for each ID. It changes the counters of all rules that count by the
+// subject, and by no value that it does not know. If an override defines the subject's limit for a
+// rule, that counter is not changed, because no plan applies to it. Amend fails with an
+// ErrCountersUnavailable, and can then be repeated.
 func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) error {
 	subject, _ := p.subjects.Load(change.Subject)
 	now := c.now().UnixMilli()
@@ -36,9 +37,9 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 			continue
 		}
 		if change.Reset {
-			to = from // whose numbers do not matter
+			to = from // the numbers do not matter
 		} else if from.unlimited || to.unlimited || from.numbers == to.numbers {
-			continue // there is no share, or it stays
+			continue // there is no ratio, or it is 1
 		}
 		counter := engine.Counter{Numbers: from.numbers}
 		if keys.counter(&counter, r, &req) != "" {
@@ -67,7 +68,7 @@ func (p *Policy) numberOf(i int, plan string) number {
 	return p.rules[i].number
 }
 
-// overridden reports whether an override gives the subject its number for rule i.
+// overridden reports whether an override defines the subject's number for rule i.
 func (p *Policy) overridden(i int, subject *subjectEntry, nowMS int64) bool {
 	return p.number(int32(i), nil, subject, nowMS).source == "override" // an index of at most MaxRules
 }

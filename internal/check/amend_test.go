@@ -9,8 +9,9 @@ import (
 	"weir/internal/limit"
 )
 
-// A customer who gets a plan keeps the used share of each limit that the plan changes, once, or
-// starts at zero; an override and a counter that others share stay as they are.
+// When a customer gets a plan, the used share of each limit that the plan changes stays the same,
+// or the counters are reset, exactly once. Limits with an override and counters that others share
+// are not changed.
 func TestAmend(t *testing.T) {
 	month := minute("month", 5)
 	month.Algorithm, month.Zone = limit.FixedWindow, "Europe/Berlin"

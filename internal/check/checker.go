@@ -10,15 +10,15 @@ import (
 	"weir/internal/limit"
 )
 
-// UnknownPlanError is the error for a request that names a plan the tenant does not have.
+// UnknownPlanError is the error for a request with a plan that the tenant does not have.
 type UnknownPlanError struct {
-	Index int // of the request
+	Index int // the index of the request
 	Plan  string
 }
 
 func (e *UnknownPlanError) Error() string { return fmt.Sprintf("unknown plan %q", e.Plan) }
 
-// Checker decides checks. It may be used by many goroutines at once.
+// Checker decides checks. It is safe for concurrent use.
 type Checker struct {
 	keys      Keys
 	engine    engine.Engine
@@ -27,8 +27,8 @@ type Checker struct {
 	observers []Observer
 }
 
-// Observer is told of decisions. It must not keep req or d, whose memory is used again, and must
-// not wait: it is on the path of every check.
+// Observer is notified of decisions. It must not keep req or d, whose memory is reused. It must not
+// wait, because it runs during every check.
 type Observer interface {
 	Decided(tenant limit.TenantID, req *Request, d *Decision, at time.Time)
 }
@@ -50,10 +50,10 @@ func NewChecker(o CheckerOptions) *Checker {
 	return &Checker{keys: o.Keys, engine: o.Engine, now: o.Clock, metrics: o.Metrics, observers: o.Observers}
 }
 
-// evaluation is one request on its way to a decision.
+// evaluation is the state of one request while it is decided.
 type evaluation struct {
 	policy   *Policy
-	subject  *subjectEntry // as found when the evaluation began; nil: not registered
+	subject  *subjectEntry // as found at the beginning; nil: not registered
 	req      *Request
 	decision Decision
 	call     engine.Call
@@ -61,8 +61,8 @@ type evaluation struct {
 	keys     keyMaker
 }
 
-// Scratch is memory that deciding needs and that the next checks can use again. The zero Scratch is
-// ready. It serves one call at a time.
+// Scratch is memory for deciding checks that later checks can reuse. The zero Scratch is ready to
+// use. It serves one call at a time.
 type Scratch struct {
 	evaluations []evaluation
 	calls       []*engine.Call
@@ -70,7 +70,7 @@ type Scratch struct {
 	together    together
 }
 
-// Bytes returns about how much memory the scratch holds: a large one is better released.
+// Bytes returns the approximate size of the scratch. A large one should be released.
 func (s *Scratch) Bytes() (n int) {
 	for i := range s.evaluations {
 		e := &s.evaluations[i]
@@ -79,14 +79,14 @@ func (s *Scratch) Bytes() (n int) {
 	return n + len(s.evaluations)*evaluatedBytes + cap(s.together.call.Counters)*countedBytes
 }
 
-// What a Scratch holds for a rule of a decision, for a counter, and for a request.
+// The memory of a Scratch for a rule of a decision, for a counter, and for a request.
 var (
 	decidedBytes   = sizeOf[RuleDecision]()
 	countedBytes   = sizeOf[engine.Counter]() + sizeOf[limit.Verdict]()
 	evaluatedBytes = sizeOf[evaluation]() + sizeOf[Decision]()
 )
 
-// grow returns n evaluations. Those that were used before keep their memory.
+// grow returns n evaluations. Evaluations that were used before keep their memory.
 func (s *Scratch) grow(n int) []evaluation {
 	if n > len(s.evaluations) {
 		s.evaluations = append(s.evaluations, make([]evaluation, n-len(s.evaluations))...)
@@ -94,16 +94,16 @@ func (s *Scratch) grow(n int) []evaluation {
 	return s.evaluations[:n]
 }
 
-// Check is CheckIn with a Scratch of its own.
+// Check is CheckIn with a new Scratch.
 func (c *Checker) Check(ctx context.Context, p *Policy, reqs []Request) ([]Decision, error) {
 	return c.CheckIn(ctx, p, reqs, new(Scratch))
 }
 
 // CheckIn decides the requests in order, each by itself, against one policy. The decisions are in
-// scratch, and valid until it is used again. It fails only with an *UnknownPlanError, before
-// anything is counted: counters that cannot be reached are answered by each rule's
-// OnUnavailable. It does not end with its context: others may share the exchange with the
-// counter store, which has a deadline of its own, and what was sent is counted in any case.
+// scratch, and valid until it is used again. CheckIn fails only with an *UnknownPlanError, before
+// anything is counted. If counters cannot be reached, each rule's OnUnavailable answers. CheckIn
+// does not end with its context: others may share the call to the counter store, which has its own
+// timeout, and what was sent is counted in any case.
 func (c *Checker) CheckIn(_ context.Context, p *Policy, reqs []Request, scratch *Scratch) ([]Decision, error) {
 	started := c.now()
 	evaluations := scratch.grow(len(reqs))
@@ -127,7 +127,7 @@ func (c *Checker) CheckIn(_ context.Context, p *Policy, reqs []Request, scratch 
 	return scratch.decisions, nil
 }
 
-// evaluate has the engine decide the calls of all evaluations that have counters.
+// evaluate evaluates the calls of all evaluations that have counters.
 func (s *Scratch) evaluate(ctx context.Context, engine engine.Engine, evaluations []evaluation) {
 	s.calls = s.calls[:0]
 	for i := range evaluations {
@@ -140,8 +140,9 @@ func (s *Scratch) evaluate(ctx context.Context, engine engine.Engine, evaluation
 	}
 }
 
-// resolve finds what applies: plan, subject, rules, numbers, keys. The subject is looked up here
-// and nowhere else, so one decision has one state of it. It reports false for an unknown plan.
+// resolve finds the plan, the subject, the rules, their limits and the keys. It is the only place
+// that looks up the subject, so a decision uses one state of it. It returns false for an unknown
+// plan.
 func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, now time.Time) bool {
 	e.policy, e.req = p, req
 	nowMS := now.UnixMilli()
@@ -184,7 +185,7 @@ func (e *evaluation) resolve(keys Keys, p *Policy, req *Request, now time.Time) 
 	return true
 }
 
-// addRule adds rule i of the policy to the decision, and its counter to the call.
+// addRule adds rule i of the policy to the decision, and the rule's counter to the call.
 func (e *evaluation) addRule(i int32, plan *planNumbers, subject *subjectEntry, nowMS int64) {
 	d, r := &e.decision, &e.policy.rules[i]
 	if r.rule.Mode == limit.Off {

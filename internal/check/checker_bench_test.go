@@ -15,8 +15,8 @@ import (
 	"weir/internal/peers"
 )
 
-// BenchmarkCheck is the path of a check inside the process: policy, keys, an engine in memory,
-// the decision. What it does not hold is HTTP and the round trip to Redis.
+// BenchmarkCheck measures a check inside the process: policy, keys, an engine in memory, the
+// decision. It does not include HTTP and the round trip to Redis.
 func BenchmarkCheck(b *testing.B) {
 	for _, rules := range []int{1, 3, 10} {
 		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
@@ -40,8 +40,9 @@ func BenchmarkCheck(b *testing.B) {
 	}
 }
 
-// BenchmarkCheckByCalendar is a check by a fixed window, by a month in a zone, and by a month from
-// the subject's cycle anchor: the bounds of windows are computed once and then cost no allocation.
+// BenchmarkCheckByCalendar measures a check by a fixed window, by a month in a zone, and by a month
+// from the subject's cycle anchor. The bounds of windows are computed once and then need no
+// allocation.
 func BenchmarkCheckByCalendar(b *testing.B) {
 	fixed := minute("quota", limit.MaxFixedLimit)
 	fixed.Algorithm = limit.FixedWindow
@@ -72,7 +73,7 @@ func BenchmarkCheckByCalendar(b *testing.B) {
 	}
 }
 
-// BenchmarkDenialInProcess is what a subject that hammers at a closed door costs.
+// BenchmarkDenialInProcess measures repeated checks of a subject that is over its limit.
 func BenchmarkDenialInProcess(b *testing.B) {
 	policy, err := CompilePolicy(NewKeys([16]byte{1}), uuid.New(), PolicyData{Rules: []limit.Rule{minute("api", 1)}})
 	if err != nil {
@@ -88,7 +89,7 @@ func BenchmarkDenialInProcess(b *testing.B) {
 	}
 }
 
-// BenchmarkPolicyGet is what every check pays to find its tenant's policy.
+// BenchmarkPolicyGet measures how a check finds its tenant's policy.
 func BenchmarkPolicyGet(b *testing.B) {
 	tenant := uuid.New()
 	p := NewPolicies(&fakeSource{data: map[limit.TenantID]PolicyData{tenant: {}}}, NewKeys([16]byte{1}),

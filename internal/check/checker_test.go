@@ -16,7 +16,7 @@ import (
 	"weir/internal/peers"
 )
 
-// rig is a Checker whose counter store is in memory and whose time stands until it is moved.
+// rig is a Checker with a counter store in memory and a clock that only the test moves.
 type rig struct {
 	t        *testing.T
 	now      atomic.Int64 // milliseconds since 1970
@@ -29,7 +29,7 @@ type rig struct {
 	policy   *Policy
 }
 
-// switchEngine is an engine that can be made to fail, and counts what reaches it.
+// switchEngine is an engine that can be made to fail, and that counts calls.
 type switchEngine struct {
 	engine.Engine
 	fail  atomic.Bool
@@ -111,8 +111,8 @@ func minute(slug string, units int64) limit.Rule {
 	return limit.Rule{Slug: slug, Resource: "*", Algorithm: limit.FixedWindow, Limit: units, Window: limit.Window{Duration: limit.Duration{Text: "1m", MS: 60_000}}, By: []string{"subject"}}
 }
 
-// A customer gets the first number that exists of override, plan limit and rule default, and
-// keeps what was used when the number changes.
+// A customer gets the override, or else the plan limit, or else the rule's own limit. When the
+// limit changes, the usage is kept.
 func TestNumberThatApplies(t *testing.T) {
 	data := PolicyData{
 		Rules: []limit.Rule{minute("api", 10)},
@@ -156,8 +156,8 @@ func TestNumberThatApplies(t *testing.T) {
 	require.Equal(t, -1, d.Deciding)
 
 	r.move(time.Second)
-	require.Equal(t, "plan:free", r.check(Request{Subject: "boosted"}).Rules[0].Source, "an override ends at its instant")
-	require.Equal(t, "override", r.check(Request{Subject: "later"}).Rules[0].Source, "and begins at its instant")
+	require.Equal(t, "plan:free", r.check(Request{Subject: "boosted"}).Rules[0].Source, "an override ends at expires_at")
+	require.Equal(t, "override", r.check(Request{Subject: "later"}).Rules[0].Source, "and begins at starts_at")
 	require.Equal(t, int64(47), r.check(Request{Subject: "pro-customer", Cost: 1}).Rules[0].Remaining, "used under pro and free together: 3 of 50")
 
 	_, err := r.checker.Check(context.Background(), r.policy, []Request{{Subject: "a", Resource: "x", Cost: 1}, {Subject: "a", Resource: "x", Cost: 1, Plan: "gold"}})
@@ -165,7 +165,8 @@ func TestNumberThatApplies(t *testing.T) {
 	require.Equal(t, int64(0), 10-r.check(Request{Subject: "a", Resource: "x", Plan: "bare"}).Rules[0].Remaining, "the refused batch counted nothing")
 }
 
-// A blocked customer is denied without a counter being touched; an exempt one is never denied.
+// A check of a blocked customer is denied without a read of a counter. An exempt customer is never
+// denied.
 func TestSubjectStates(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 1)}},
 		SubjectData{Subject: "bad", State: Blocked}, SubjectData{Subject: "friend", State: Exempt})
@@ -179,10 +180,10 @@ func TestSubjectStates(t *testing.T) {
 		require.True(t, d.Allowed)
 		require.Equal(t, limit.Shadow, d.Rules[0].Mode)
 	}
-	require.False(t, d.Rules[0].Allowed, "what the rule would have said is reported")
+	require.False(t, d.Rules[0].Allowed, "the result of the rule is reported")
 }
 
-// Every rule that matches is asked; a rule that cannot count is skipped and named.
+// Every matching rule is evaluated. A rule that cannot count is skipped and listed.
 func TestMatchingAndSkipping(t *testing.T) {
 	byIP := minute("by-ip", 5)
 	byIP.By = []string{"attributes.ip"}
@@ -210,7 +211,7 @@ func TestMatchingAndSkipping(t *testing.T) {
 	require.Equal(t, []string{"all"}, rules)
 }
 
-// The answer's own numbers are those of the rule that decides.
+// The numbers of the answer are those of the deciding rule.
 func TestDecidingRule(t *testing.T) {
 	hour := minute("hour", 3)
 	hour.Window = limit.Window{Duration: limit.Duration{Text: "1h", MS: 3_600_000}}
@@ -219,20 +220,20 @@ func TestDecidingRule(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("minute", 3), hour, shadow, minute("wide", 100)}})
 	deciding := func(d Decision) string { return d.Rules[d.Deciding].Rule.Slug }
 
-	require.Equal(t, "hour", deciding(r.check(Request{Subject: "s", Cost: 1})), "the first of those with the smallest share")
+	require.Equal(t, "hour", deciding(r.check(Request{Subject: "s", Cost: 1})), "the first rule with the smallest share")
 	r.check(Request{Subject: "s", Cost: 2})
 	d := r.check(Request{Subject: "s", Cost: 1})
 	require.False(t, d.Allowed)
 	require.Equal(t, RateLimitExceeded, d.Code)
-	require.Equal(t, "hour", deciding(d), "of the denying rules the one with the longest wait")
+	require.Equal(t, "hour", deciding(d), "the denying rule with the longest wait")
 	d = r.check(Request{Subject: "s", Cost: 4})
 	require.Equal(t, CostExceedsLimit, d.Code)
 	require.Equal(t, limit.NeverMS, d.Rules[d.Deciding].RetryAfterMS)
-	require.True(t, r.check(Request{Subject: "t", Cost: 3}).Allowed, "no denial was remembered for smaller costs or others")
+	require.True(t, r.check(Request{Subject: "t", Cost: 3}).Allowed, "denials are not remembered for smaller costs or other subjects")
 }
 
-// A subject that hammers at a closed door costs the store at most ten calls a second, hears
-// exact times, and is let in as soon as its wait is over or its numbers change.
+// A subject that continues to send checks over its limit causes at most ten calls to the store per
+// second. It gets exact times, and is allowed as soon as its wait is over or its limit changes.
 func TestDenialsInProcess(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 2)}, Plans: []PlanData{{Slug: "free", Default: true}}})
 	require.True(t, r.check(Request{Subject: "s", Cost: 2}).Allowed)
@@ -246,10 +247,10 @@ func TestDenialsInProcess(t *testing.T) {
 	}
 	require.LessOrEqual(t, r.store.calls.Load()-before, int64(10))
 	require.Equal(t, 990.0, r.metric("weir_checks_denied_in_process_total"))
-	require.True(t, r.check(Request{Subject: "s", Cost: 0}).Allowed, "a peek is another request")
+	require.True(t, r.check(Request{Subject: "s", Cost: 0}).Allowed, "cost 0 is another request")
 
 	r.policy.AddSubject(SubjectData{Subject: "s", Overrides: []OverrideData{{Rule: "api", Limit: limit.Limit{Limit: 5}}}})
-	require.True(t, r.check(Request{Subject: "s", Cost: 1}).Allowed, "an override lifts it at once")
+	require.True(t, r.check(Request{Subject: "s", Cost: 1}).Allowed, "an override ends the denial immediately")
 
 	require.False(t, r.check(Request{Subject: "s", Cost: 3}).Allowed)
 	raised := minute("api", 50)
@@ -265,11 +266,11 @@ func TestDenialsInProcess(t *testing.T) {
 	r.move(4 * time.Millisecond)
 	require.False(t, r.check(Request{Subject: "u", Cost: 1}).Allowed)
 	r.move(time.Millisecond)
-	require.True(t, r.check(Request{Subject: "u", Cost: 1}).Allowed, "and the end of the wait, to the millisecond")
+	require.True(t, r.check(Request{Subject: "u", Cost: 1}).Allowed, "and so does the end of the wait, to the millisecond")
 }
 
-// A dry run starts no penalty, and its denial must not keep the real one from doing so.
-func TestDryDenialKeepsNoPenaltyAway(t *testing.T) {
+// A dry run starts no penalty, and its denial must not prevent the real check from starting one.
+func TestDryRunStartsNoPenalty(t *testing.T) {
 	rule := minute("api", 1)
 	rule.Algorithm, rule.Window, rule.Penalty = limit.FixedWindowFirstHit, limit.Window{Duration: limit.Duration{Text: "2s", MS: 2000}}, limit.Duration{Text: "1m", MS: 60_000}
 	r := newRig(t, PolicyData{Rules: []limit.Rule{rule}})
@@ -278,10 +279,11 @@ func TestDryDenialKeepsNoPenaltyAway(t *testing.T) {
 	require.False(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
 	r.move(2200 * time.Millisecond)
 	require.False(t, r.check(Request{Subject: "s", Cost: 1}).Allowed, "the penalty runs")
-	require.False(t, r.check(Request{Subject: "s", Cost: 1, DryRun: true}).Allowed, "and a dry run says so")
+	require.False(t, r.check(Request{Subject: "s", Cost: 1, DryRun: true}).Allowed, "and a dry run reports it")
 }
 
-// If Redis is unavailable, each rule answers by its own on_unavailable, and says so.
+// If Redis is unavailable, each rule answers by its on_unavailable, and the answer is marked as
+// degraded.
 func TestOnUnavailable(t *testing.T) {
 	local, allow, deny := minute("local", 2), minute("allow", 1), minute("deny", 100)
 	local.Resource, allow.Resource, deny.Resource = "local*", "*", "*deny"
@@ -300,25 +302,26 @@ func TestOnUnavailable(t *testing.T) {
 	require.Positive(t, d.Rules[d.Deciding].RetryAfterMS)
 	for range 2 {
 		d = r.check(Request{Subject: "s", Resource: "local", Cost: 1})
-		require.True(t, d.Allowed, "the denied check before consumed nothing locally")
+		require.True(t, d.Allowed, "the previous, denied check consumed nothing locally")
 	}
 	require.Equal(t, "local", d.Rules[d.Deciding].Rule.Slug)
 	d = r.check(Request{Subject: "s", Resource: "local", Cost: 1})
 	require.False(t, d.Allowed)
 	require.Equal(t, RateLimitExceeded, d.Code)
-	require.True(t, r.check(Request{Subject: "s", Resource: "local:deny", Cost: 0}).Allowed, "cost 0 asks, and is never denied")
+	require.True(t, r.check(Request{Subject: "s", Resource: "local:deny", Cost: 0}).Allowed, "cost 0 is never denied")
 	r.move(150 * time.Millisecond)
 	r.check(Request{Subject: "s", Resource: "x", Cost: 1})
 
 	before := r.store.calls.Load()
-	require.False(t, r.stack.DegradedSince().IsZero(), "failures in a row, and silence for a while, opened the breaker")
+	require.False(t, r.stack.DegradedSince().IsZero(), "consecutive failures and silence opened the breaker")
 	for range 100 {
 		r.check(Request{Subject: "t", Resource: "x", Cost: 1})
 	}
 	require.LessOrEqual(t, r.store.calls.Load()-before, int64(1), "no check waits for a store that is unavailable; only probes go there")
 }
 
-// The platform's rules bound how many checks a tenant may ask: never more, and in few calls.
+// The rules of the platform limit how many checks a tenant may send: never more, and with few
+// calls.
 func TestQuota(t *testing.T) {
 	quota := minute("checks", 1000)
 	quota.Resource = QuotaResource
@@ -346,10 +349,10 @@ func TestQuota(t *testing.T) {
 		}
 	}
 	require.LessOrEqual(t, admitted, 1000)
-	require.GreaterOrEqual(t, admitted, 900, "what is stranded in leases is little")
+	require.GreaterOrEqual(t, admitted, 900, "few units are stranded in leases")
 	require.Less(t, r.store.calls.Load(), int64(150))
 	_, ok := q.Admit(ctx, tenant("other"), 1000)
-	require.True(t, ok, "another tenant has its own")
+	require.True(t, ok, "another tenant has its own quota")
 	_, ok = q.Admit(ctx, r.policy, 5000)
 	require.True(t, ok, "the operator's own tenant is not limited")
 	wait, ok := q.Admit(ctx, tenant("third"), 1001)
@@ -357,8 +360,8 @@ func TestQuota(t *testing.T) {
 	require.Equal(t, limit.NeverMS, wait)
 }
 
-// The operator raises a tenant's quota while its checks are on their way: what is held afterwards
-// must be held under the new number.
+// The operator raises a tenant's quota while the tenant's checks are in flight. Afterwards, units
+// must be held under the new limit.
 func TestQuotaFollowsItsOverride(t *testing.T) {
 	quota := minute("checks", 1000)
 	quota.Resource = QuotaResource
@@ -383,10 +386,10 @@ func TestQuotaFollowsItsOverride(t *testing.T) {
 	for range 50 { // units of the large quota are held
 		require.True(t, admit())
 	}
-	// A check was sent under the large number, and is answered after the change.
+	// A check was sent under the large limit, and is answered after the change.
 	last, _ := q.tenants.Load("acme")
 	held := &heldEngine{Engine: r.store.Engine, came: make(chan struct{}), leave: make(chan struct{})}
-	r.move(10 * time.Second) // what was held has ended
+	r.move(10 * time.Second) // the held units have expired
 	r.store.Engine = held
 	done := make(chan bool)
 	go func() { done <- admit() }()
@@ -395,12 +398,12 @@ func TestQuotaFollowsItsOverride(t *testing.T) {
 	close(held.leave)
 	require.True(t, <-done)
 	held.came = make(chan struct{}, 1000)
-	require.False(t, q.grant(last.Load(), platform, "acme", 1), "nothing is granted that was held under the old number")
+	require.False(t, q.grant(last.Load(), platform, "acme", 1), "units held under the old limit are not granted")
 	require.False(t, admit(), "51 of 10 are used")
 }
 
-// Two tenants' quotas are asked in turns, with the same memory: what one is denied from memory must
-// not give it the units that are held for the other.
+// The quotas of two tenants are used alternately, with the same scratch memory. If one tenant is
+// denied from memory, it must not get the units of the other.
 func TestQuotasDoNotShareUnits(t *testing.T) {
 	quota := minute("checks", 1000)
 	quota.Resource = QuotaResource
@@ -415,9 +418,9 @@ func TestQuotasDoNotShareUnits(t *testing.T) {
 	}
 	rich, poor := tenant("rich"), tenant("poor")
 	_, ok := q.Admit(t.Context(), poor, 1000)
-	require.True(t, ok, "poor has used its quota up")
+	require.True(t, ok, "poor has used up its quota")
 	scratch := new(Scratch)
-	q.scratches.New = func() any { return scratch } // one memory for all, as when there is little traffic
+	q.scratches.New = func() any { return scratch } // one scratch for all, as with little traffic
 	for i := range 200 {
 		_, ok = q.Admit(t.Context(), rich, 1)
 		require.True(t, ok, i)

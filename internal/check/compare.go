@@ -9,26 +9,29 @@ import (
 	"weir/internal/limit"
 )
 
-// Comparison tells where subjects stand under one rule, with the number that their plan gives it
-// now and with another one.
+// Comparison says which subjects are over the limit of one rule, with the current limit of their
+// plan and with another one.
 type Comparison struct {
-	// Asked are the subjects whose counters were asked: of those that were given, the active
-	// ones that have the plan and no override for the rule.
+	// Asked is the number of subjects whose counters were read: of the given subjects, those that
+	// are active, have the plan, and have no override for the rule.
 	Asked int
-	// Now and Then are those of them that a check of cost 1 would find denied by the rule at this
-	// instant, with either number. A subject in both is denied with either number.
+	// Now and Then are the subjects for which the rule would deny a check of cost 1 at this
+	// instant, with the current and with the other limit. A subject can be in both.
 	Now, Then []string
-	// Reason says why nothing was asked: ModeOff, NotBySubject or MissingValues; "": it was.
+	// Reason says why nothing was read: ModeOff, NotBySubject or MissingValues. It is "" if
+	// counters were read.
 	Reason   SkipReason
 	Degraded bool // the counter store is unavailable; nothing is known
 }
 
-// compareChunk bounds how many counters go in one pipeline, so that no check waits long behind it.
+// compareChunk is the maximum number of counters in one pipeline, so that no check waits long for
+// it.
 const compareChunk = 100
 
-// Compare holds a number for rule (a slug) against the counters of subjects that have the plan
-// ("": those without a plan), and consumes nothing. to nil is the rule's own number. A rule or
-// plan that the policy lacks, as one that was just deleted, concerns nobody.
+// Compare compares the counters of subjects that have the plan ("": those without a plan) with a
+// limit of the rule (a slug). It consumes nothing. If to is nil, it uses the rule's own limit. For
+// a rule or plan that the policy does not have, such as one that was just deleted, the result is
+// empty.
 func (c *Checker) Compare(ctx context.Context, p *Policy, plan, rule string, to *limit.Limit, subjects []string) (out Comparison) {
 	index := slices.IndexFunc(p.rules, func(r compiledRule) bool { return r.rule.Slug == rule })
 	if index < 0 {
@@ -72,7 +75,7 @@ func (c *Checker) compare(ctx context.Context, p *Policy, plan string, index int
 		e.req = &req
 		e.keys.begin(c.keys)
 		e.addRule(index, has, subject, nowMS)
-		if len(e.counted) == 0 { // unlimited now: there is no count that another number could meet
+		if len(e.counted) == 0 { // unlimited now: there is no count to compare
 			continue
 		}
 		other := newPeek(p)
@@ -108,7 +111,7 @@ func (c *Checker) compare(ctx context.Context, p *Policy, plan string, index int
 	}
 }
 
-// Subject returns what the policy knows of a registered subject, and false for one that is not.
+// Subject returns a registered subject, and false for one that is not registered.
 func (p *Policy) Subject(name string) (SubjectData, bool) {
 	e, registered := p.subjects.Load(name)
 	if !registered {

@@ -10,8 +10,8 @@ import (
 	"weir/internal/limit"
 )
 
-// Who would be denied at once by another number is known before it is saved, and asking takes
-// nothing from anybody.
+// Before a limit is saved, it is known who would be denied by it, and reading this consumes
+// nothing.
 func TestCompare(t *testing.T) {
 	onEachStore(t, func(t *testing.T, r *rig) {
 		r.policy.AddSubject(SubjectData{Subject: "raised", Overrides: []OverrideData{{Rule: "everywhere", Limit: limit.Limit{Limit: 60}}}})
@@ -30,14 +30,14 @@ func TestCompare(t *testing.T) {
 		for range 2 {
 			require.Equal(t, Comparison{Asked: 4, Now: []string{"heavy"}, Then: []string{"heavy", "registered"}}, compare("pro", "everywhere", &limit.Limit{Limit: 20}))
 		}
-		require.Equal(t, Comparison{Asked: 4, Now: []string{"heavy"}}, compare("pro", "everywhere", &limit.Limit{Unlimited: true}), "who is denied now is let through")
+		require.Equal(t, Comparison{Asked: 4, Now: []string{"heavy"}}, compare("pro", "everywhere", &limit.Limit{Unlimited: true}), "subjects that are denied now are allowed")
 		require.Equal(t, []string{"heavy", "registered"}, compare("pro", "everywhere", nil).Then, "the rule's own number is 5")
-		require.Zero(t, compare("", "everywhere", nil).Asked, "nobody is without a plan where there is a default one")
+		require.Zero(t, compare("", "everywhere", nil).Asked, "with a default plan, every subject has a plan")
 		require.Zero(t, compare("pro", "none", nil).Asked)
 		require.Equal(t, Comparison{Reason: NotBySubject}, compare("pro", "tenant-wide", nil))
 		require.Equal(t, Comparison{Reason: MissingValues}, compare("pro", "address", nil))
 		require.Equal(t, Comparison{Reason: ModeOff}, compare("pro", "off", nil))
-		require.Equal(t, 5, compare("pro", "create", &limit.Limit{Limit: 1}).Asked, "the resource of a rule for a single one need not be given")
+		require.Equal(t, 5, compare("pro", "create", &limit.Limit{Limit: 1}).Asked, "a rule for one resource needs no resource")
 	})
 }
 
@@ -50,7 +50,7 @@ func TestCompareDegraded(t *testing.T) {
 	require.Empty(t, got.Then)
 }
 
-// What a policy tells of a subject is what it was told.
+// Policy.Subject returns the data that was added.
 func TestPolicySubject(t *testing.T) {
 	r := newRig(t, inspected())
 	want := SubjectData{Subject: "ada", Plan: "pro", State: Exempt, Overrides: []OverrideData{

@@ -4,15 +4,15 @@ import (
 	"weir/internal/limit"
 )
 
-// Request is one check. The edge validates it (ValidName, ValidAttributeName, ranges).
+// Request is one check. The caller validates it (ValidName, ValidAttributeName, ranges).
 type Request struct {
 	Subject    string
 	Resource   string      // "default" where the caller named none
-	Cost       int64       // 0 to MaxFixedLimit; 0 asks without consuming
+	Cost       int64       // 0 to MaxFixedLimit; 0 reads the state and consumes nothing
 	Plan       string      // "": the subject's own, or else the tenant's default
 	Attributes []Attribute // at most MaxAttributes, names unique
-	DryRun     bool        // answer what would happen, consume nothing
-	Explain    bool        // list in Skipped every rule that was not evaluated, not only those that lack an attribute
+	DryRun     bool        // return what would happen, consume nothing
+	Explain    bool        // list in Skipped all rules that were not evaluated, not only those for which an attribute is missing
 }
 
 // Attribute is a named value of a check that rules can count by.
@@ -21,13 +21,13 @@ type Attribute struct{ Name, Value string }
 // Code says why a check was denied.
 type Code string
 
-// The codes of a denial; NoCode when allowed.
+// The codes of a denial; NoCode if the check is allowed.
 const (
 	NoCode              Code = ""
 	RateLimitExceeded   Code = "RATE_LIMIT_EXCEEDED"
-	CostExceedsLimit    Code = "COST_EXCEEDS_LIMIT"   // can never fit; RetryAfterMS is NeverMS
+	CostExceedsLimit    Code = "COST_EXCEEDS_LIMIT"   // can never be allowed; RetryAfterMS is NeverMS
 	SubjectBlocked      Code = "SUBJECT_BLOCKED"      // the subject's state
-	CountersUnavailable Code = "COUNTERS_UNAVAILABLE" // only because of rules whose OnUnavailable is Deny
+	CountersUnavailable Code = "COUNTERS_UNAVAILABLE" // only because of rules with OnUnavailable Deny
 )
 
 // Decision is the answer to one Request.
@@ -38,37 +38,37 @@ type Decision struct {
 	Resource string
 	Cost     int64
 	Plan     string // slug; "" where the tenant has no plans
-	// Deciding is the index in Rules of the rule whose numbers stand for the whole answer: of
-	// the denying rules the one with the longest wait, else the enforcing rule with the
-	// smallest share remaining; -1 where no enforcing rule with a limit matched.
+	// Deciding is the index in Rules of the rule whose numbers are those of the answer. If rules
+	// deny, it is the denying rule with the longest wait, otherwise the enforcing rule with the
+	// smallest share remaining. It is -1 if no enforcing rule with a limit matched.
 	Deciding int
 	Rules    []RuleDecision
 	Skipped  []SkippedRule
-	Degraded bool  // some rule was answered by its OnUnavailable policy
-	NowMS    int64 // the instant at which it was decided, milliseconds since 1970
-	DelayMS  int64 // the longest of the queue rules' delays; meaningful where HasDelay
-	HasDelay bool  // some queue rule was evaluated and the check was allowed
+	Degraded bool  // at least one rule was answered by its OnUnavailable
+	NowMS    int64 // the instant of the decision, milliseconds since 1970
+	DelayMS  int64 // the longest delay of queue rules; valid if HasDelay
+	HasDelay bool  // a queue rule was evaluated and the check was allowed
 }
 
-// RuleDecision is what one matching rule says. Times are durations in milliseconds from NowMS.
+// RuleDecision is the result of one matching rule. Times are durations in milliseconds from NowMS.
 type RuleDecision struct {
 	Rule         *limit.Rule
 	Mode         limit.Mode // Shadow for every rule of an exempt subject
 	Source       string     // where the number came from: "rule", "plan:SLUG" or "override"
 	Allowed      bool
-	Unlimited    bool // the numbers below are then void
+	Unlimited    bool // the numbers below are then undefined
 	CostExceeds  bool
 	Penalized    bool
 	Degraded     bool  // answered by Rule.OnUnavailable
-	Uncounted    bool  // degraded and answered without counting (allow, deny): Remaining and ResetAfterMS are void
+	Uncounted    bool  // degraded and answered without counting (allow, deny): Remaining and ResetAfterMS are undefined
 	Limit        int64 // units per window
 	Burst        int64 // buckets only
 	Quota        int64 // Burst for buckets, else Limit
-	WindowMS     int64 // of a calendar window: the length of the present one
+	WindowMS     int64 // for a calendar window: the length of the current one
 	Remaining    int64
-	RetryAfterMS int64 // 0 if Allowed; NeverMS if no wait can help
+	RetryAfterMS int64 // 0 if Allowed; NeverMS if no wait helps
 	ResetAfterMS int64 // until the full quota is available again
-	NextAfterMS  int64 // until at least one unit more than Remaining is there; 0 if whole
+	NextAfterMS  int64 // until at least one more unit than Remaining is available; 0 if the full quota is available
 	DelayMS      int64 // queue rules
 }
 
@@ -76,7 +76,7 @@ type RuleDecision struct {
 type SkippedRule struct {
 	Rule      *limit.Rule
 	Reason    SkipReason
-	Attribute string // the one that is missing, with MissingAttribute
+	Attribute string // the missing attribute, with MissingAttribute
 }
 
 // SkipReason says why a rule was not evaluated.
@@ -90,9 +90,8 @@ const (
 	BlockedSubject   SkipReason = "subject_blocked"
 )
 
-// take copies an engine's verdict, made at nowMS with these numbers, into the rule's decision. A
-// calendar window is the one that the verdict is in, which may not be the one that the check began
-// in.
+// take copies an engine's verdict of nowMS, for these numbers, into the rule's decision. A calendar
+// window is the one of the verdict, which can differ from the window at the beginning of the check.
 func (r *RuleDecision) take(numbers *limit.Numbers, v *limit.Verdict, nowMS int64) {
 	if numbers.Bounds != nil {
 		r.WindowMS = numbers.LengthMS(nowMS)
@@ -105,7 +104,7 @@ func (r *RuleDecision) take(numbers *limit.Numbers, v *limit.Verdict, nowMS int6
 	}
 }
 
-// conclude decides the whole from its rules.
+// conclude decides the check from the results of its rules.
 func (d *Decision) conclude() {
 	d.Allowed, d.Code, d.Deciding = true, NoCode, -1
 	denying := -1
@@ -130,14 +129,14 @@ func (d *Decision) conclude() {
 		if r.Rule.Algorithm != limit.LeakyBucketQueue || r.Unlimited || r.Uncounted || !d.Allowed {
 			continue
 		}
-		// A rule in shadow makes nobody wait, so its delay is not reported.
+		// A rule in shadow mode does not delay the caller, so its delay is not reported.
 		if r.Mode == limit.Enforce {
 			d.HasDelay, d.DelayMS = true, max(d.DelayMS, r.DelayMS)
 		}
 	}
 }
 
-// code says why this rule denies.
+// code returns the reason for which this rule denies.
 func (r *RuleDecision) code() Code {
 	switch {
 	case r.CostExceeds:
@@ -149,9 +148,9 @@ func (r *RuleDecision) code() Code {
 	}
 }
 
-// outweighs reports whether the denial by r says more than the one by other: never to be
-// admitted before a wait, a counted denial before one for want of counters, a longer wait
-// before a shorter.
+// outweighs reports whether the denial by r is more important than the denial by other. A denial
+// that no wait can end comes first, then a denial that was counted before one because counters are
+// unavailable, then the longer wait.
 func (r *RuleDecision) outweighs(other *RuleDecision) bool {
 	if r.CostExceeds != other.CostExceeds {
 		return r.CostExceeds
@@ -162,5 +161,5 @@ func (r *RuleDecision) outweighs(other *RuleDecision) bool {
 	return r.RetryAfterMS > other.RetryAfterMS
 }
 
-// share is the part of the quota that remains.
+// share returns the remaining share of the quota.
 func (r *RuleDecision) share() float64 { return float64(r.Remaining) / float64(r.Quota) }

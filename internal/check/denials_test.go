@@ -15,9 +15,9 @@ import (
 	"weir/internal/testenv"
 )
 
-// A subject that asks twenty thousand times a second costs Redis ten commands of each kind, by
-// Redis's own books.
-func TestHammeringCostsRedisLittle(t *testing.T) {
+// A subject with twenty thousand checks per second causes ten commands of each kind in Redis, by
+// Redis's own statistics.
+func TestDeniedChecksCostRedisLittle(t *testing.T) {
 	server := testenv.StartRedis(t)
 	client, err := redis.NewClient(server.URL)
 	require.NoError(t, err)
@@ -48,7 +48,7 @@ func TestHammeringCostsRedisLittle(t *testing.T) {
 	require.LessOrEqual(t, r.store.calls.Load()-runs, int64(10))
 }
 
-// heldEngine keeps calls until it is let go.
+// heldEngine holds calls until it is released.
 type heldEngine struct {
 	engine.Engine
 	came, leave chan struct{}
@@ -60,9 +60,9 @@ func (h *heldEngine) Evaluate(ctx context.Context, calls ...*engine.Call) {
 	h.Engine.Evaluate(ctx, calls...)
 }
 
-// However many checks come when a denial is due to be tried again, one goes to the store, and
-// nobody waits for it; if it does not come back in time, the next one goes.
-func TestDenialIsTriedAnewByOne(t *testing.T) {
+// When a denial must be verified, one check goes to the store, and no other check waits for it. If
+// it does not return in time, another check goes.
+func TestDenialIsVerifiedByOneCheck(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 2)}})
 	require.True(t, r.check(Request{Subject: "s", Cost: 2}).Allowed)
 	require.False(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
@@ -89,8 +89,8 @@ func TestDenialIsTriedAnewByOne(t *testing.T) {
 	require.False(t, (<-done).Allowed)
 }
 
-// An admin raises a customer's limit while a check of theirs is on its way. That check is denied
-// under the old number; the next one must find the new number, and not the denial.
+// An admin raises a customer's limit while a check of the customer is in flight. That check is
+// denied under the old limit. The next one must use the new limit, and not the denial.
 func TestDenialDoesNotOutliveOverride(t *testing.T) {
 	override := func(units int64) SubjectData {
 		return SubjectData{Subject: "s", Overrides: []OverrideData{{Rule: "api", Limit: limit.Limit{Limit: units}}}}
@@ -104,7 +104,7 @@ func TestDenialDoesNotOutliveOverride(t *testing.T) {
 	<-held.came
 	r.policy.AddSubject(override(5))
 	close(held.leave)
-	require.False(t, (<-done).Allowed, "it was sent with the old number")
+	require.False(t, (<-done).Allowed, "the call was sent with the old limit")
 
 	held.came = make(chan struct{}, 1)
 	d := r.check(Request{Subject: "s", Cost: 1})
@@ -113,7 +113,7 @@ func TestDenialDoesNotOutliveOverride(t *testing.T) {
 	require.Equal(t, int64(2), d.Rules[0].Remaining)
 }
 
-// The same for a reset: a denial from before it must not be remembered after it.
+// The same for a reset: a denial from before the reset must not be remembered after it.
 func TestDenialDoesNotOutliveReset(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 2)}})
 	require.True(t, r.check(Request{Subject: "s", Cost: 2}).Allowed)
@@ -128,13 +128,13 @@ func TestDenialDoesNotOutliveReset(t *testing.T) {
 	go func() { done <- r.check(Request{Subject: "s", Cost: 1}) }()
 	<-held.came
 	close(held.leave)
-	require.False(t, (<-done).Allowed, "it was decided before the reset")
+	require.False(t, (<-done).Allowed, "the call was decided before the reset")
 	held.came = make(chan struct{}, 1)
 	decided.reset = func() {}
 	require.True(t, r.check(Request{Subject: "s", Cost: 1}).Allowed)
 }
 
-// resetAfter resets counters when calls have been decided and their caller does not know it yet.
+// resetAfter resets counters after calls were decided and before their caller gets the result.
 type resetAfter struct {
 	engine.Engine
 	reset func()

@@ -1,5 +1,4 @@
-// Package check decides whether one check may pass: it resolves what applies, has an engine count,
-// and concludes.
+// Package check decides checks in three steps:
 //
 //   - Resolve: policy.go finds the rules that match the resource. For each rule it takes the
 //     subject's override, or else the limit of the subject's plan, or else the rule's own limit.
@@ -16,10 +15,10 @@
 // An example: a check of cost 1 by "ada" for "orders:create". The policy has two rules that match:
 // "burst", 10 a second for each subject, and "monthly", 10,000 a month. Ada's plan "pro" gives
 // "monthly" 50,000, and she has an override of 20 for "burst". The call has two counters, with the
-// numbers 20 a second and 50,000 a month. The engine answers 3 and 49,000 remaining. Both
-// enforce and allow, so the check is allowed. The deciding rule is the one with the smallest share
+// numbers 20 a second and 50,000 a month. The engine answers 3 and 49,000 remaining. Both enforce
+// and allow, so the check is allowed. The deciding rule is the one with the smallest share
 // remaining: "burst", with 3 of 20.
 //
-// Everything here is in memory. Nothing on the way of a check reads Postgres, and no lock is shared
-// by all requests.
+// Everything here is in memory. A check does not query Postgres and takes no lock that all requests
+// share.
 package check

@@ -7,7 +7,7 @@ import (
 	"weir/internal/limit"
 )
 
-// byLists are the different lists of values that a tenant's rules count by.
+// byLists are the different lists of values by which a tenant's rules count.
 type byLists struct {
 	tenant    limit.TenantID
 	keyPrefix string
@@ -15,7 +15,7 @@ type byLists struct {
 }
 
 func (l *byLists) of(by []string) *byList {
-	// A part holds no comma: attributes have names of letters, digits, _ . and -.
+	// A part contains no comma, because names of attributes consist of letters, digits, _ . and -.
 	name := strings.Join(by, ",")
 	list := l.lists[name]
 	if list == nil {
@@ -25,10 +25,10 @@ func (l *byLists) of(by []string) *byList {
 	return list
 }
 
-// groupable reports whether counters of the rule can be kept in a group: all of them rise by what a
-// check costs, and by nothing else, until their window ends. Rules that match every resource are
-// asked in every check together; of others one would be read and written for the sake of
-// the other. Of a leased rule units come back, which a sum cannot say.
+// groupable reports whether counters of the rule can be in a group. In a group, the cost of a check
+// is the only change of all counters until their window ends. Rules that match every resource are
+// evaluated together in every check. For other rules, a check of one would read and write the
+// others, too. Units of a leased rule can be returned, which a sum cannot represent.
 func (r *compiledRule) groupable() bool {
 	switch r.rule.Algorithm {
 	case limit.SlidingWindowCounter, limit.FixedWindow, limit.FixedWindowFirstHit:
@@ -37,10 +37,11 @@ func (r *compiledRule) groupable() bool {
 	return false
 }
 
-// groupRules has those rules grouped of which a tenant has at least two that count by the same.
+// groupRules marks the rules that are in a group: those of which a tenant has at least two that
+// count by the same values.
 func groupRules(rules []compiledRule) {
-	// Where some rule for every resource needs the other script, each check does, and that script
-	// keeps no groups.
+	// If a rule for every resource needs the other script, every check uses that script, which does
+	// not use groups.
 	if slices.ContainsFunc(rules, func(r compiledRule) bool {
 		return r.rule.Resource == "*" && r.rule.Mode != limit.Off && !r.number.numbers.Compact()
 	}) {

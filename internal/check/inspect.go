@@ -11,8 +11,8 @@ import (
 	"weir/internal/limit"
 )
 
-// ErrCountersUnavailable is wrapped by the error of a Reset that the counter store did not
-// confirm: counters may or may not have been forgotten, and asking again does no harm.
+// ErrCountersUnavailable is wrapped by the error of a Reset that the counter store did not confirm.
+// Counters may or may not have been reset; it is safe to repeat the Reset.
 var ErrCountersUnavailable = errors.New("the counters cannot be reached")
 
 // SubjectLimits is the live state of one subject.
@@ -20,45 +20,45 @@ type SubjectLimits struct {
 	Subject string
 	State   SubjectState
 	Plan    string // slug; "" where the tenant has no plans
-	// Rules are those that count by the subject, by slug. Allowed and RetryAfterMS tell of a
-	// check of cost 1 that meets this rule alone.
+	// Rules are the rules that count by the subject, by slug. Allowed and RetryAfterMS describe a
+	// check of cost 1 against this rule alone.
 	Rules    []RuleDecision
 	Hidden   []HiddenRule // all other rules, by slug
-	Degraded bool         // the counter store is unavailable: this is what checks are answered meanwhile
+	Degraded bool         // the counter store is unavailable: these are the numbers that checks use in the meantime
 }
 
-// HiddenRule is a rule that has no counter for the subject and the other values that are given.
+// HiddenRule is a rule that has no counter for the subject and the other given values.
 type HiddenRule struct {
 	Rule    *limit.Rule
 	Reason  SkipReason // ModeOff, ResourceMismatch, NotBySubject or MissingValues
-	Missing []string   // with MissingValues: what to give, as in Rule.By
+	Missing []string   // with MissingValues: the values to give, as in Rule.By
 }
 
-// The reasons for which a subject has no counter to show or to forget, beside those of a check.
+// The reasons, besides those of a check, for which a subject has no counter to show or to reset.
 const (
-	NotBySubject  SkipReason = "not_by_subject" // it counts others along with the subject
+	NotBySubject  SkipReason = "not_by_subject" // it counts other subjects together with this one
 	MissingValues SkipReason = "missing_values" // it counts by values that were not given
 )
 
-// UncountedError is the error of a Reset of one rule that has no counter for the values given.
+// UncountedError is the error of a Reset of one rule that has no counter for the given values.
 type UncountedError struct {
 	Rule    string // slug
-	Unknown bool   // there is no such rule; else:
+	Unknown bool   // the rule does not exist; otherwise:
 	Reason  SkipReason
-	Missing []string // with MissingValues: what to give, as in Rule.By
+	Missing []string // with MissingValues: the values to give, as in Rule.By
 }
 
 func (e *UncountedError) Error() string {
 	if e.Unknown {
-		return fmt.Sprintf("there is no rule %s", e.Rule)
+		return fmt.Sprintf("no rule %q", e.Rule)
 	}
 	return fmt.Sprintf("rule %s has no counter for these values: %s %s", e.Rule, e.Reason, strings.Join(e.Missing, ", "))
 }
 
-// Inspect tells what is left for values.Subject under each rule, and consumes nothing. Of
-// values, Resource ("": not given) and Attributes say which counter of a rule that counts by
-// them is meant; the rest of it says nothing here. While the counter store is unavailable, it tells
-// what a check would be answered.
+// Inspect returns the remaining units of values.Subject under each rule, and consumes nothing.
+// Resource ("": not given) and Attributes of values select the counter of a rule that counts by
+// them; the other fields are ignored. While the counter store is unavailable, it returns what a
+// check would be answered.
 func (c *Checker) Inspect(ctx context.Context, p *Policy, values Request) SubjectLimits {
 	now := c.now()
 	subject, _ := p.subjects.Load(values.Subject)
@@ -107,7 +107,7 @@ func newPeek(p *Policy) *evaluation {
 	return &evaluation{policy: p, call: engine.Call{Tenant: p.tenant, DryRun: true}, decision: Decision{Allowed: true, Deciding: -1}}
 }
 
-// peek asks the counters of evaluations.
+// peek reads the counters of evaluations.
 func (c *Checker) peek(ctx context.Context, evaluations []*evaluation) {
 	var calls []*engine.Call
 	for _, e := range evaluations {
@@ -118,7 +118,8 @@ func (c *Checker) peek(ctx context.Context, evaluations []*evaluation) {
 	if len(calls) == 0 {
 		return
 	}
-	// The engine has a deadline of its own; a client that disconnects is no failure of the store.
+	// The engine has its own timeout. A client that disconnects must not count as a failure of the
+	// store.
 	c.engine.Evaluate(context.WithoutCancel(ctx), calls...)
 	for _, e := range evaluations {
 		if len(e.counted) > 0 {
@@ -127,7 +128,7 @@ func (c *Checker) peek(ctx context.Context, evaluations []*evaluation) {
 	}
 }
 
-// asOfOne makes a peek, which every rule allows, tell of a check of cost 1.
+// asOfOne changes the result of a read, which every rule allows, to that of a check of cost 1.
 func (r *RuleDecision) asOfOne() {
 	switch {
 	case r.Unlimited:
@@ -140,13 +141,13 @@ func (r *RuleDecision) asOfOne() {
 	}
 }
 
-// Reset forgets the counters, penalties included, of values.Subject under the rule of this
-// slug, or under every rule that has a counter for the values ("": all). It returns the rules
-// whose counters are forgotten now, and with all rules also those that have none. A denial
-// that an instance remembers ends by itself within 100 ms.
+// Reset resets the counters and penalties of values.Subject: under the rule with this slug, or for
+// "" under every rule that has a counter for the values. It returns the rules whose counters were
+// reset and, if all rules were meant, those without a counter. A denial in the memory of another
+// instance ends within 100 ms.
 //
-// It fails with an *UncountedError where the rule that is named has no counter for the values,
-// before anything is forgotten; and with an ErrCountersUnavailable.
+// If the named rule has no counter for the values, Reset fails with an *UncountedError and resets
+// nothing. It can also fail with an ErrCountersUnavailable.
 func (c *Checker) Reset(ctx context.Context, p *Policy, rule string, values Request) (reset []*limit.Rule, hidden []HiddenRule, err error) {
 	var counters []engine.Counter
 	for i := range p.rules {
@@ -177,11 +178,11 @@ func (c *Checker) Reset(ctx context.Context, p *Policy, rule string, values Requ
 	return reset, hidden, nil
 }
 
-// resetChunk bounds how many counters go in one pipeline, so that no check waits long behind it.
+// resetChunk is the maximum number of counters in one pipeline, so that no check waits long for it.
 const resetChunk = 128
 
-// counted returns the request whose counter of rule r the values mean, or why there is none. A
-// rule for one exact resource needs no resource to be given.
+// counted returns the request for the counter of rule r that the values select, or why there is
+// none. A rule for one exact resource does not need a resource in values.
 func counted(r *limit.Rule, values Request) (req Request, reason SkipReason, missing []string) {
 	if !slices.Contains(r.By, "subject") {
 		return values, NotBySubject, nil

@@ -18,7 +18,8 @@ import (
 	"weir/internal/testenv"
 )
 
-// inspected are the rules by which these tests count: all but one by the subject, some by more.
+// inspected returns the rules of these tests: all but one count by the subject, some by further
+// values.
 func inspected() PolicyData {
 	everywhere := minute("everywhere", 5)
 	orders := minute("orders", 3)
@@ -34,8 +35,8 @@ func inspected() PolicyData {
 	penalized := minute("penalized", 1)
 	penalized.Resource, penalized.Penalty = "login", limit.Duration{Text: "10m", MS: 600_000}
 	for _, r := range []*limit.Rule{&everywhere, &orders, &create, &address, &tenantWide, &off, &penalized} {
-		// Begins with the first check, so that on a real clock no window ends in the middle of a
-		// test.
+		// The window begins with the first check, so that it does not end during a test with a real
+		// clock.
 		r.Algorithm, r.Window = limit.FixedWindowFirstHit, limit.Window{Duration: limit.Duration{Text: "1h", MS: 3_600_000}}
 	}
 	return PolicyData{
@@ -53,7 +54,7 @@ func onEachStore(t *testing.T, test func(t *testing.T, r *rig)) {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, client.Close()) })
 		r.store.Engine = redis.New(client, redis.Options{Deadline: 5 * time.Second})
-		// Keys of its own: all tests share the server.
+		// A new secret for the keys, because all tests share the server.
 		var secret [16]byte
 		_, _ = rand.Read(secret[:])
 		r.checker.keys = NewKeys(secret)
@@ -64,7 +65,7 @@ func onEachStore(t *testing.T, test func(t *testing.T, r *rig)) {
 	})
 }
 
-// lines puts what an inspection says into short texts.
+// lines formats an inspection as short texts.
 func lines(l SubjectLimits) (rules, hidden []string) {
 	for _, r := range l.Rules {
 		rules = append(rules, fmt.Sprintf("%s %d/%d %v %s", r.Rule.Slug, r.Remaining, r.Limit, r.Allowed, r.Source))
@@ -79,7 +80,7 @@ func (r *rig) inspect(values Request) SubjectLimits {
 	return r.checker.Inspect(context.Background(), r.policy, values)
 }
 
-// Support sees what is left for a customer under each rule, without using any of it up.
+// Support sees what remains for a customer under each rule, and consumes nothing.
 func TestInspect(t *testing.T) {
 	onEachStore(t, func(t *testing.T, r *rig) {
 		ip := []Attribute{{"ip", "203.0.113.7"}, {"region", "eu"}}
@@ -106,7 +107,7 @@ func TestInspect(t *testing.T) {
 	})
 }
 
-// The waits are those of a check of cost 1, a penalty included.
+// The waits are those of a check of cost 1, including a penalty.
 func TestInspectTimes(t *testing.T) {
 	r := newRig(t, inspected())
 	login := Request{Subject: "s", Resource: "login", Cost: 1}
@@ -136,8 +137,8 @@ func TestInspectTimes(t *testing.T) {
 	require.True(t, r.check(login).Allowed)
 }
 
-// All rules of a tenant are shown, however many there are, and in order; a blocked or exempt
-// subject is seen as what it is, and so is a rule without a limit.
+// All rules of a tenant are shown, in order, however many there are. The state of a blocked or
+// exempt subject is shown, and so is a rule without a limit.
 func TestInspectMany(t *testing.T) {
 	var data PolicyData
 	for i := range 100 {
@@ -167,7 +168,7 @@ func TestInspectMany(t *testing.T) {
 	require.True(t, bad.Rules[40].Unlimited)
 }
 
-// If Redis is unavailable, what is shown is what checks are answered, and says so.
+// If Redis is unavailable, the numbers are those that checks get, and are marked as degraded.
 func TestInspectDegraded(t *testing.T) {
 	local, allow, deny := minute("local", 5), minute("allow", 5), minute("deny", 5)
 	allow.OnUnavailable, deny.OnUnavailable = limit.Allow, limit.Deny
@@ -182,7 +183,7 @@ func TestInspectDegraded(t *testing.T) {
 	require.True(t, seen.Rules[0].Allowed && seen.Rules[0].Uncounted && seen.Rules[0].Degraded)
 	require.True(t, !seen.Rules[1].Allowed && seen.Rules[1].Uncounted)
 	require.Positive(t, seen.Rules[1].RetryAfterMS)
-	require.Equal(t, int64(3), seen.Rules[2].Remaining, "this instance's own count")
+	require.Equal(t, int64(3), seen.Rules[2].Remaining, "the local count of this instance")
 	require.True(t, seen.Rules[2].Degraded)
 }
 
@@ -197,10 +198,11 @@ func (r *rig) reset(rule string, values Request) (reset, hidden []string, err er
 	return reset, hidden, err
 }
 
-// A customer who is reset can use the whole limit again at once, penalty or not; nobody else can.
+// After a reset, a customer can use the full limit immediately, even during a penalty. Other
+// customers are not affected.
 func TestReset(t *testing.T) {
 	onEachStore(t, func(t *testing.T, r *rig) {
-		var denials atomic.Int64 // a clock that passes the moment for which a denial is remembered
+		var denials atomic.Int64 // a clock that passes the time for which a denial is remembered
 		base := r.clock
 		r.clock = func() time.Time { return base().Add(time.Duration(denials.Load()) * time.Millisecond) }
 		login := Request{Subject: "s", Resource: "login", Cost: 1}
@@ -239,7 +241,7 @@ func TestReset(t *testing.T) {
 		require.Contains(t, rules, "address 4/4 true rule")
 		require.Contains(t, rules, "orders 3/3 true rule")
 		d := r.check(Request{Subject: "other", Resource: "x", Cost: 0})
-		require.Equal(t, int64(100-4), remaining(t, d, "tenant-wide"), "what is counted for the whole tenant is nobody's to reset")
+		require.Equal(t, int64(100-4), remaining(t, d, "tenant-wide"), "a reset of a subject keeps the tenant's counters")
 	})
 }
 
@@ -254,7 +256,7 @@ func remaining(t *testing.T, d Decision, rule string) int64 {
 	return 0
 }
 
-// A reset that cannot be done does nothing, and says what is missing.
+// A reset that is not possible changes nothing, and the error says what is missing.
 func TestResetErrors(t *testing.T) {
 	r := newRig(t, inspected())
 	require.True(t, r.check(Request{Subject: "s", Resource: "orders:create", Cost: 1}).Allowed)
@@ -284,7 +286,7 @@ func TestResetErrors(t *testing.T) {
 		_, _, _ = r.reset("create", Request{Subject: "s"})
 	}
 	_, _, err = r.reset("create", Request{Subject: "s"})
-	require.ErrorIs(t, err, engine.ErrBreakerOpen, "a store that is unavailable is not asked each time")
+	require.ErrorIs(t, err, engine.ErrBreakerOpen, "an unavailable store is not called each time")
 }
 
 var errBroken = errors.New("broken")
@@ -293,7 +295,7 @@ type brokenReset struct{ engine.Engine }
 
 func (brokenReset) Reset(context.Context, ...engine.Counter) error { return errBroken }
 
-// What this instance counted by itself while the store was unavailable is reset, too.
+// A reset also resets what this instance counted locally while the store was unavailable.
 func TestResetLocal(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 2)}})
 	s := Request{Subject: "s", Cost: 2}
@@ -307,8 +309,8 @@ func TestResetLocal(t *testing.T) {
 	require.True(t, d.Allowed && d.Degraded)
 }
 
-// Checks that run while counters are reset are each decided on a whole counter: nobody is let in
-// more often than limit times (resets + 1).
+// Checks run while counters are reset. Each of them is decided on a consistent counter: at most
+// limit times (resets + 1) are allowed.
 func TestResetWhileChecksRun(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{minute("api", 10)}})
 	const resets, workers = 20, 4
@@ -317,7 +319,7 @@ func TestResetWhileChecksRun(t *testing.T) {
 	for w := range workers {
 		go func() {
 			for i := range 2000 {
-				// Another cost of the same counter each time, so that no remembered denial answers.
+				// A different cost each time, so that no remembered denial answers.
 				d, err := r.checker.Check(context.Background(), r.policy, []Request{{Subject: "s", Resource: fmt.Sprint(w, i), Cost: 1}})
 				if err == nil && d[0].Allowed {
 					admitted.Add(1)

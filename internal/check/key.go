@@ -12,36 +12,36 @@ import (
 	"weir/internal/limit"
 )
 
-// Keys spells counter keys: "w{tag}name", 14 bytes and not all of them text, so that Redis keeps
-// one in 16 bytes. The tag, in Redis Cluster's braces, is two bytes that depend on the tenant
-// alone, so all counters of a check share a slot. The name is 72 bits: a keyed hash (SipHash-2-4)
-// of the tenant and the values counted by, each with its length before it, and added to that
-// another one of the rule. No separator can be forged, no collision be built without the secret,
-// and no customer's data stands in Redis. That any two of a tenant's hundred million counters meet
-// by chance has a probability of one in a million.
+// Keys creates counter keys: "w{tag}name", 14 bytes that are not all text, so that Redis stores a
+// key in 16 bytes. The tag, in the braces of Redis Cluster, is two bytes that depend on the tenant
+// only, so all counters of a check share a slot. The name has 72 bits. It is a keyed hash
+// (SipHash-2-4) of the tenant and the counted values, each with its length before it, plus a hash
+// of the rule. Separators cannot be forged, collisions cannot be constructed without the secret,
+// and Redis contains no customer data. The probability that any two of a tenant's hundred million
+// counters have the same key by chance is one in a million.
 //
-// Without the rule's part it is the name of the group of these values (lua/group.lua), so that
-// from any two of a counter's key, its group's and the rule's ID the third is known.
+// Without the rule's hash, the name is that of the group of these values (lua/group.lua). From any
+// two of a counter's key, its group's key and the rule's ID, the third can be computed.
 type Keys struct{ k0, k1 uint64 }
 
-// NewKeys returns the Keys of one deployment. All its instances must have the same secret.
+// NewKeys returns the Keys of one deployment. All its instances must use the same secret.
 func NewKeys(secret [16]byte) Keys {
 	return Keys{binary.LittleEndian.Uint64(secret[:8]), binary.LittleEndian.Uint64(secret[8:])}
 }
 
 // Derive returns a secret of 32 bytes for a purpose. All instances of the deployment derive the
-// same.
+// same secret.
 func (k Keys) Derive(purpose string) []byte {
 	secret := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, k.k0), k.k1)
 	derived, err := hkdf.Key(sha256.New, secret, nil, purpose, 32)
 	if err != nil {
-		panic("check: " + err.Error()) // 32 bytes are few enough
+		panic("check: " + err.Error()) // 32 bytes are within the limit
 	}
 	return derived
 }
 
-// tenantPrefix returns what all counter keys of a tenant begin with. Tenants that share a tag share
-// a slot, and nothing else.
+// tenantPrefix returns the prefix of all counter keys of a tenant. Tenants with the same tag share
+// a slot but no keys.
 func (k Keys) tenantPrefix(tenant limit.TenantID) string {
 	h, _ := siphash.Hash128(k.k0, k.k1, tenant[:])
 	return engine.KeyPrefix + string([]byte{tagByte(h), tagByte(h >> 32), '}'})
@@ -61,8 +61,9 @@ func (k Keys) name(of []byte) engine.KeyName {
 	return engine.KeyName{Low: h0 & (1<<40 - 1), High: (h0>>40 | h1<<24) & (1<<32 - 1)}
 }
 
-// ruleID is what names a rule's counters apart from the values counted by: changing any
-// part of it begins with fresh state (docs/algorithms.md, "Changing a rule").
+// ruleID returns a hash that distinguishes the counters of a rule from those of other rules that
+// count the same values. If any part of it changes, the rule starts with new counters
+// (docs/algorithms.md, "Changing a rule").
 func (k Keys) ruleID(tenant limit.TenantID, r *limit.Rule) engine.KeyName {
 	n := r.Numbers()
 	b := append([]byte("rule"), tenant[:]...)
@@ -78,21 +79,21 @@ func appendPart(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// keyMaker spells the keys of one request. Rules that count by the same values share the hash of
-// these.
+// keyMaker creates the keys of one request. Rules that count by the same values share the hash of
+// these values.
 type keyMaker struct {
 	keys   Keys
 	buf    []byte  // used again
-	last   *byList // whose values were hashed last, and to what
+	last   *byList // the list whose values were hashed last
 	values engine.KeyName
 	group  string // the key of the group of these values; "": not spelled yet
 }
 
-// begin forgets the last request.
+// begin resets the keyMaker for a request.
 func (m *keyMaker) begin(keys Keys) { *m = keyMaker{keys: keys, buf: m.buf} }
 
-// counter fills in the key of a rule's counter for the request's values, or returns the name of the
-// attribute that the rule counts by and the request lacks.
+// counter fills in the key of a rule's counter for the request's values, or returns the name of an
+// attribute by which the rule counts and that the request does not have.
 func (m *keyMaker) counter(c *engine.Counter, r *compiledRule, req *Request) (missing string) {
 	if m.last != r.by {
 		if missing = m.hash(r.by, req); missing != "" {
@@ -116,7 +117,7 @@ func (m *keyMaker) spell(by *byList, name engine.KeyName) string {
 	return string(m.buf)
 }
 
-// hash hashes the values that rules count by.
+// hash hashes the values by which rules count.
 func (m *keyMaker) hash(by *byList, req *Request) (missing string) {
 	m.last = nil
 	b := append(m.buf[:0], by.prefix...)
@@ -141,14 +142,14 @@ func (m *keyMaker) hash(by *byList, req *Request) (missing string) {
 	return ""
 }
 
-// byList is what some rules of a tenant count by.
+// byList is a list of values by which some rules of a tenant count.
 type byList struct {
 	parts     []byPart
-	prefix    []byte // of what is hashed: the tenant, and the parts' names
+	prefix    []byte // the beginning of the hashed text: the tenant, and the parts' names
 	keyPrefix string
 }
 
-// bytes returns how much memory the list takes, roughly.
+// bytes returns the approximate size of the list.
 func (l *byList) bytes() int {
 	return sizeOf[byList]() + len(l.prefix) + len(l.keyPrefix) + len(l.parts)*sizeOf[byPart]()
 }

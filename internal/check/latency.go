@@ -9,13 +9,13 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Latency is how long this process took to decide in the last minute, counters included and HTTP
-// not. A batch counts as one. Quantiles are read out of a histogram, whose buckets double, and so
-// are right to within a third.
+// Latency is how long this process took to decide checks in the last minute, including counters but
+// not HTTP. A batch counts as one check. Quantiles come from a histogram whose buckets double, so
+// their error is at most a third.
 type Latency struct {
 	Checks   uint64
-	P50, P99 time.Duration // 0 where there were no checks
-	Over     time.Duration // for how long it was counted
+	P50, P99 time.Duration // 0 if there were no checks
+	Over     time.Duration // the measured period
 }
 
 const (
@@ -23,10 +23,10 @@ const (
 	latencyOver  = time.Minute
 )
 
-// latencies remembers what the histogram of evaluations was during the last minute.
+// latencies has the state of the histogram of evaluations during the last minute.
 type latencies struct {
 	mu   sync.Mutex
-	past []latencyMark // the oldest first
+	past []latencyMark // oldest first
 }
 
 type latencyMark struct {
@@ -35,7 +35,7 @@ type latencyMark struct {
 	buckets []*dto.Bucket // cumulative
 }
 
-// RunLatency looks at how long evaluations took, every few seconds until ctx ends.
+// RunLatency reads the histogram of evaluations every few seconds until ctx ends.
 func (c *Checker) RunLatency(ctx context.Context) {
 	ticks := time.NewTicker(latencyEvery)
 	defer ticks.Stop()
@@ -49,7 +49,7 @@ func (c *Checker) RunLatency(ctx context.Context) {
 	}
 }
 
-// Latency returns how long checks took in about the last minute, where RunLatency runs.
+// Latency returns how long checks took in about the last minute. It requires RunLatency.
 func (c *Checker) Latency() Latency { return c.metrics.latency(c.now()) }
 
 func (m *Metrics) latencyMark(now time.Time) latencyMark {
@@ -87,8 +87,8 @@ func (m *Metrics) latency(now time.Time) Latency {
 	return out
 }
 
-// quantile finds the bucket in which the share of all lies, and continues within it as if the
-// logarithms in it were spread evenly.
+// quantile finds the bucket that contains the quantile, and interpolates in it as if logarithms
+// were evenly distributed.
 func quantile(begin, end *latencyMark, share float64) time.Duration {
 	rank := share * float64(end.count-begin.count)
 	var before float64

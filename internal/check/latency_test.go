@@ -11,7 +11,7 @@ import (
 func TestLatency(t *testing.T) {
 	m := NewMetrics(prometheus.NewRegistry())
 	now := time.UnixMilli(testStart)
-	require.Zero(t, m.latency(now), "nobody has looked yet")
+	require.Zero(t, m.latency(now), "no measurement yet")
 	m.evaluation.Observe(1)
 	m.noteLatency(now)
 	now = now.Add(30 * time.Second)
@@ -30,7 +30,7 @@ func TestLatency(t *testing.T) {
 		now = now.Add(latencyEvery)
 		m.noteLatency(now)
 	}
-	require.Zero(t, m.latency(now).Checks, "what is over a minute ago does not count")
+	require.Zero(t, m.latency(now).Checks, "checks of more than a minute ago do not count")
 	require.LessOrEqual(t, len(m.recently.past), int(latencyOver/latencyEvery)+2)
 	m.evaluation.Observe(1e6)
 	require.Greater(t, m.latency(now).P99, time.Second, "past the last bucket")

@@ -4,8 +4,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics is what this package counts. Every label comes from a closed set, and is bound
-// before the first check, so that counting one is an addition.
+// Metrics are the metrics of this package. Every label has a closed set of values, which are bound
+// before the first check, so that counting is a single addition.
 type Metrics struct {
 	decisions     map[Code]prometheus.Counter
 	degraded      prometheus.Counter
@@ -28,7 +28,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg.MustRegister(g)
 		return g
 	}
-	// 25 us to 1.6 s: a healthy round trip lies in the first buckets, the deadline in the middle.
+	// 25 us to 1.6 s: a normal round trip is in the first buckets, the timeout in the middle.
 	histogram := func(name, help string) prometheus.Histogram {
 		h := prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(25e-6, 2, 17),
@@ -42,8 +42,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	reg.MustRegister(decisions)
 	m := &Metrics{
 		decisions:     map[Code]prometheus.Counter{NoCode: decisions.WithLabelValues("allowed")},
-		degraded:      counter("weir_checks_degraded_total", "Checks answered, in part at least, by a rule's on_unavailable policy."),
-		evaluation:    histogram("weir_rule_evaluation_seconds", "Time to evaluate all matching rules of one request (a batch is one), counters included."),
+		degraded:      counter("weir_checks_degraded_total", "Checks answered, at least in part, by a rule's on_unavailable."),
+		evaluation:    histogram("weir_rule_evaluation_seconds", "Time to evaluate all matching rules of one request (a batch is one), including counters."),
 		policyErrors:  counter("weir_policy_errors_total", "Configurations that did not compile or caused a panic. The last valid one stays active."),
 		tenantsLoaded: gauge("weir_policy_tenants", "Tenants whose compiled policy is in memory."),
 		policies:      newPolicyMetrics(counter, gauge, histogram),

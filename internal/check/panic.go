@@ -25,7 +25,7 @@ func RecoverTo(err *error) {
 
 // PanicAgain panics with err if it is a PanicError.
 func PanicAgain(err error) {
-	if fault, ok := err.(*PanicError); ok { // RecoverTo wraps none
+	if fault, ok := err.(*PanicError); ok { // RecoverTo does not wrap it
 		panic(fault)
 	}
 }

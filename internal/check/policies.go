@@ -15,99 +15,99 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// ErrUnknownTenant is a PolicySource's answer for a tenant that does not exist or is suspended.
+// ErrUnknownTenant is returned by a PolicySource for a tenant that does not exist or is suspended.
 var ErrUnknownTenant = errors.New("unknown tenant")
 
-// ErrHistoryGone is a PolicySource's answer where changes that old are no longer kept.
-var ErrHistoryGone = errors.New("the changes asked for are no longer kept")
+// ErrHistoryGone is returned by a PolicySource if it no longer has the requested changes.
+var ErrHistoryGone = errors.New("the requested changes are no longer available")
 
-// Errors of Policies itself, beside those of its source. All wrap ErrPolicyUnavailable.
+// Errors of Policies itself, in addition to those of its source. All wrap ErrPolicyUnavailable.
 var (
 	ErrPolicyUnavailable = errors.New("the tenant's policy is not in memory")
 	errNotInTime         = fmt.Errorf("%w, and could not be read in time", ErrPolicyUnavailable)
-	errTooManyWait       = fmt.Errorf("%w, and too many checks wait for others already", ErrPolicyUnavailable)
-	errClosed            = fmt.Errorf("%w, and no more tenants are loaded: the instance is stopping", ErrPolicyUnavailable)
-	errTooLarge          = fmt.Errorf("%w, for it alone would take more than all may", ErrPolicyUnavailable)
+	errTooManyWait       = fmt.Errorf("%w, and too many checks wait for tenants that are not in memory", ErrPolicyUnavailable)
+	errClosed            = fmt.Errorf("%w, and it is not loaded because the instance is stopping", ErrPolicyUnavailable)
+	errTooLarge          = fmt.Errorf("%w, because it exceeds the memory limit", ErrPolicyUnavailable)
 )
 
-// PolicySource reads a tenant's configuration. Versions are compared for equality only: after
-// the restore of a backup they may go back.
+// PolicySource reads a tenant's configuration. Versions are compared only for equality, because
+// after the restore of a backup they can be lower.
 type PolicySource interface {
-	// LoadPolicy reads rules, plans, plan limits and routes, all at one instant.
-	// ErrUnknownTenant where there is no such active tenant.
+	// LoadPolicy reads rules, plans, plan limits and routes, all at one instant. It returns
+	// ErrUnknownTenant if there is no such active tenant.
 	LoadPolicy(ctx context.Context, tenant limit.TenantID) (PolicyData, error)
-	// ListSubjects calls each for registered subjects in the order of their names, for as many as
-	// are well read at once, beginning behind the name after. more tells whether others follow.
-	// version is that of the tenant's subjects at the instant of the reading.
+	// ListSubjects calls each for a page of registered subjects, in the order of their names,
+	// beginning after the name after. more reports whether others follow. version is that of the
+	// tenant's subjects at the instant of the read.
 	ListSubjects(ctx context.Context, tenant limit.TenantID, after string, each func(SubjectData)) (version int64, more bool, err error)
 	// LoadSubjects calls each for every registered subject that was changed or deleted after
-	// version since, which is not 0, and returns the version of the tenant's subjects that it
-	// read. ErrHistoryGone: list all of them again.
+	// version since, which is not 0, and returns the version of the tenant's subjects that it read.
+	// After ErrHistoryGone, list all of them again.
 	LoadSubjects(ctx context.Context, tenant limit.TenantID, since int64, each func(SubjectData)) (upTo int64, err error)
 }
 
-// Policies keeps compiled policies of the tenants that were asked for. Reading one that is
-// loaded takes no lock and waits for nothing; a policy is replaced whole. While the source is
-// away, or when a new configuration does not compile, the last good one stays. With a Limit, the
-// least recently used tenants are evicted when memory runs short, and read again
-// when they are.
+// Policies caches the compiled policies of tenants. Reading a loaded policy takes no lock and does
+// not wait. A policy is replaced as a whole. While the source is unavailable, or if a new
+// configuration does not compile, the last valid policy stays active. With a Limit, each load
+// evicts the least recently used tenants when memory runs short. An evicted tenant is loaded again
+// when it is used.
 type Policies struct {
 	source  PolicySource
 	keys    Keys
 	log     *slog.Logger
 	metrics *Metrics
 	clock   func() time.Time
-	tenants *xsync.Map[limit.TenantID, *tenantEntry] // loaded, or about to be
+	tenants *xsync.Map[limit.TenantID, *tenantEntry] // loaded, or being loaded
 	loads   singleflight.Group
 	lanes   lanes
 
-	// working ends with Close, and with it every goroutine of the cache.
+	// working ends when Close is called, and ends every goroutine of the cache.
 	working context.Context
 	stop    context.CancelFunc
 	closing sync.Mutex // guards closed
 	closed  bool
 	work    sync.WaitGroup // Add only while closed is false
 
-	waiting    atomic.Int64 // checks of tenants that are not loaded
+	waiting    atomic.Int64 // number of checks of tenants that are not loaded
 	maxWaiting int64
 	coldWait   time.Duration
 
 	memory memory
 }
 
-// tenantEntry exists from before a tenant's first load begins, so that a change which arrives
-// in the middle of it is not lost.
+// tenantEntry is created before a tenant's first load begins, so that a change during the load is
+// not lost.
 type tenantEntry struct {
 	policy atomic.Pointer[Policy]
-	used   atomic.Int64 // when a check last asked for it, as memory.now has it
+	used   atomic.Int64 // when a check last used it, by memory.now
 	pinned atomic.Bool
 
 	loading  sync.Mutex   // held while reading
-	subjects atomic.Int64 // version of the subjects in policy; 0: all of them are to be read
+	subjects atomic.Int64 // version of the subjects in policy; 0: all of them must be read
 
-	mu         sync.Mutex    // guards what follows
-	stale      stale         // what is to be read again
-	first      chan struct{} // closed when the first load ends; nil while there is none
-	refreshing chan struct{} // closed when the refresh under way ends; nil while there is none
-	bytes      int64         // that memory has been told of
+	mu         sync.Mutex    // guards the fields below
+	stale      stale         // what must be read again
+	first      chan struct{} // closed when the first load ends; nil if there is none
+	refreshing chan struct{} // closed when the current refresh ends; nil if there is none
+	bytes      int64         // as counted by memory
 	gone       bool          // the entry is no longer in the map
 }
 
-// stale tells which halves of a tenant's configuration changed since they were last read.
+// stale says which parts of a tenant's configuration changed since they were last read.
 type stale struct {
 	rules, subjects bool
-	all             bool // of the subjects, from the first to the last
+	all             bool // all subjects, from the first to the last
 }
 
 func (s stale) any() bool { return s.rules || s.subjects }
 
-// How long checks wait for a tenant that is not loaded, and how many of them do.
+// How long checks wait for a tenant that is not loaded, and how many checks can wait.
 const (
 	coldWait   = 2 * time.Second
 	maxWaiting = 1000
 )
 
-// NewPolicies returns a cache over source, without a limit.
+// NewPolicies returns a cache of source, without a limit.
 func NewPolicies(source PolicySource, keys Keys, log *slog.Logger, metrics *Metrics) *Policies {
 	p := &Policies{
 		source: source, keys: keys, log: log, metrics: metrics, clock: time.Now,
@@ -120,9 +120,9 @@ func NewPolicies(source PolicySource, keys Keys, log *slog.Logger, metrics *Metr
 	return p
 }
 
-// Get returns the tenant's policy. Only for a tenant that is not loaded it waits, for one reading
-// of the source that all share, and two seconds at most. Its errors are ErrPolicyUnavailable and
-// the source's. If the source panics, so does Get.
+// Get returns the tenant's policy. It waits only for a tenant that is not loaded, two seconds at
+// most, for one read of the source that all callers share. Its errors are ErrPolicyUnavailable and
+// those of the source. If the source panics, so does Get.
 func (p *Policies) Get(ctx context.Context, tenant limit.TenantID) (*Policy, error) {
 	policy, err := p.get(ctx, tenant)
 	if err != nil {
@@ -131,8 +131,8 @@ func (p *Policies) Get(ctx context.Context, tenant limit.TenantID) (*Policy, err
 	return policy, err
 }
 
-// Loaded returns the policy of a tenant that is in memory, nil for one that is not. It waits for
-// nothing.
+// Loaded returns the policy of a tenant that is in memory, and nil for one that is not. It does not
+// wait.
 func (p *Policies) Loaded(tenant limit.TenantID) *Policy {
 	if e, ok := p.tenants.Load(tenant); ok {
 		return e.policy.Load()
@@ -144,7 +144,8 @@ func (p *Policies) Loaded(tenant limit.TenantID) *Policy {
 func (p *Policies) get(ctx context.Context, tenant limit.TenantID) (*Policy, error) {
 	if e, ok := p.tenants.Load(tenant); ok {
 		if policy := e.policy.Load(); policy != nil {
-			// Once a second, so that busy tenants do not pull a line of memory to and fro.
+			// Write only once per second, so that CPUs do not exchange the cache line of a busy
+			// tenant.
 			if now := p.memory.now.Load(); e.used.Load() != now {
 				e.used.Store(now)
 			}
@@ -154,9 +155,9 @@ func (p *Policies) get(ctx context.Context, tenant limit.TenantID) (*Policy, err
 	return p.await(ctx, tenant)
 }
 
-// await is Get for a tenant that is not loaded. However many tenants are read at the time, and
-// however slow the source is, no more than maxWaiting checks wait here, so that there is room
-// left for those of tenants that are loaded.
+// await is Get for a tenant that is not loaded. At most maxWaiting checks wait here, however many
+// tenants are being read and however slow the source is, so that checks of loaded tenants are not
+// affected.
 func (p *Policies) await(ctx context.Context, tenant limit.TenantID) (policy *Policy, err error) {
 	defer func() {
 		if err != nil {
@@ -176,19 +177,19 @@ func (p *Policies) await(ctx context.Context, tenant limit.TenantID) (policy *Po
 	if own || err != nil && !errors.Is(err, ErrUnknownTenant) {
 		return policy, err
 	}
-	// This load began before the check did. If the tenant was evicted since then, or changed its
-	// state, the load may have missed a change that the check must see.
+	// This load began before the check. If the tenant was evicted since then, or changed its state,
+	// the load may have missed a change that the check must see.
 	if e, ok := p.tenants.Load(tenant); ok {
 		if policy := e.policy.Load(); policy != nil {
 			return policy, nil
 		}
 	}
-	// The next load began after the one above ended, and so after the check began.
+	// The next load began after the previous one ended, and therefore after the check began.
 	policy, _, err = p.wait(ctx, tenant)
 	return policy, err
 }
 
-// wait waits for a load of the tenant. own tells that this call began it.
+// wait waits for a load of the tenant. own reports whether this call began it.
 func (p *Policies) wait(ctx context.Context, tenant limit.TenantID) (policy *Policy, own bool, err error) {
 	result, began := p.fetch(tenant)
 	select {
@@ -201,7 +202,7 @@ func (p *Policies) wait(ctx context.Context, tenant limit.TenantID) (policy *Pol
 }
 
 // fetch loads a tenant that is not loaded, once for all callers that wait at the same time. own
-// tells that this call began the load; read it after the result.
+// reports whether this call began the load; read it after the result.
 func (p *Policies) fetch(tenant limit.TenantID) (result <-chan singleflight.Result, own *bool) {
 	own = new(bool)
 	// The load continues without the caller that began it, because others wait for it too.
@@ -215,8 +216,8 @@ func (p *Policies) fetch(tenant limit.TenantID) (result <-chan singleflight.Resu
 	}), own
 }
 
-// begin reports whether a goroutine of the cache may begin to work. It calls p.work.Done at its
-// end.
+// begin reports whether a goroutine of the cache may start. The goroutine must call p.work.Done at
+// its end.
 func (p *Policies) begin() bool {
 	p.closing.Lock()
 	defer p.closing.Unlock()
@@ -227,7 +228,7 @@ func (p *Policies) begin() bool {
 	return true
 }
 
-// Close ends all reading and waits for it. Tenants that are loaded can still be asked for.
+// Close ends all reads and waits for them. Get still returns tenants that are loaded.
 func (p *Policies) Close() {
 	p.closing.Lock()
 	p.closed = true
@@ -236,8 +237,8 @@ func (p *Policies) Close() {
 	p.work.Wait()
 }
 
-// Preload is Get ahead of any check: it waits for as long as the reading takes, and its errors are
-// the source's, a PanicError, and ErrPolicyUnavailable for a tenant that does not fit.
+// Preload loads a tenant before any check. It waits as long as the read takes. Its errors are those
+// of the source, a PanicError, and ErrPolicyUnavailable for a tenant that does not fit.
 func (p *Policies) Preload(ctx context.Context, tenant limit.TenantID) error {
 	if e, ok := p.tenants.Load(tenant); ok && e.policy.Load() != nil {
 		return nil
@@ -251,9 +252,9 @@ func (p *Policies) Preload(ctx context.Context, tenant limit.TenantID) error {
 	}
 }
 
-// Changed tells that the source now has these versions of a tenant. Where they differ from
-// those of a loaded tenant, it is read again in the background; the old policy answers until then.
-// A tenant that is not loaded costs nothing.
+// Changed reports the source's current versions of a tenant. If they differ from those of a loaded
+// tenant, it is read again in the background, and the old policy answers until then. For a tenant
+// that is not loaded, Changed does nothing.
 func (p *Policies) Changed(tenant limit.TenantID, policyVersion, subjectsVersion int64) {
 	p.memory.forgive(tenant)
 	e, ok := p.tenants.Load(tenant)
@@ -262,7 +263,7 @@ func (p *Policies) Changed(tenant limit.TenantID, policyVersion, subjectsVersion
 	}
 	policy := e.policy.Load()
 	e.mu.Lock()
-	// In the middle of the first load it is not known what will have been read: read both again.
+	// During the first load it is not known what it has read: read both again.
 	if policy == nil || policy.version != policyVersion {
 		e.stale.rules = true
 	}
@@ -273,7 +274,7 @@ func (p *Policies) Changed(tenant limit.TenantID, policyVersion, subjectsVersion
 	p.refreshLater(tenant, e)
 }
 
-// Reload tells that what was read of a tenant may be of another history, even at an equal version.
+// Reload means that the data of a tenant may be from another history, even with an equal version.
 func (p *Policies) Reload(tenant limit.TenantID) {
 	p.memory.forgive(tenant)
 	e, ok := p.tenants.Load(tenant)
@@ -286,7 +287,7 @@ func (p *Policies) Reload(tenant limit.TenantID) {
 	p.refreshLater(tenant, e)
 }
 
-// Gone tells that a tenant was deleted or suspended: its checks are no longer answered.
+// Gone means that a tenant was deleted or suspended: its checks are no longer answered.
 func (p *Policies) Gone(tenant limit.TenantID) {
 	p.memory.forgive(tenant)
 	if e, ok := p.tenants.Load(tenant); ok {
@@ -294,16 +295,16 @@ func (p *Policies) Gone(tenant limit.TenantID) {
 	}
 }
 
-// Pin keeps a tenant from ever being evicted.
+// Pin makes sure that a tenant is never evicted.
 func (p *Policies) Pin(tenant limit.TenantID) {
 	e, _ := p.tenants.LoadOrCompute(tenant, func() (*tenantEntry, bool) { return &tenantEntry{}, false })
 	e.pinned.Store(true)
 }
 
-// Settle waits until the policy in force is as new as Changed was last told, or ctx ends.
+// Settle waits until the active policy is as new as the last call of Changed, or until ctx ends.
 func (p *Policies) Settle(ctx context.Context, tenant limit.TenantID) error {
 	for {
-		// A tenant that is not there is read after the change, at its next check.
+		// A tenant that is not loaded is read after the change, at its next check.
 		e, ok := p.tenants.Load(tenant)
 		if !ok {
 			return nil
@@ -320,7 +321,8 @@ func (p *Policies) Settle(ctx context.Context, tenant limit.TenantID) error {
 	}
 }
 
-// pending returns what to wait for before a change is in force; nil: nothing.
+// pending returns a channel to wait for until a change is active; nil if there is nothing to wait
+// for.
 func (e *tenantEntry) pending() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -328,7 +330,7 @@ func (e *tenantEntry) pending() <-chan struct{} {
 	case e.refreshing != nil:
 		return e.refreshing
 	case e.stale.any():
-		// The first load may have read before the change. When it ends, a refresh is under way.
+		// The first load may have read before the change. When it ends, a refresh is running.
 		return e.first
 	}
 	return nil

@@ -10,14 +10,13 @@ import (
 	"time"
 )
 
-// lanes bound how many readings of the source are under way at once, and let none wait behind
-// another of another sort: a change does not wait until many tenants are loaded for the first
-// time, and these do not wait behind a tenant with a million subjects. In one lane, who comes
-// first goes first.
+// lanes limit the number of concurrent reads of the source. Reads of one kind do not wait for reads
+// of another: changes do not wait for first loads of many tenants, and first loads do not wait for
+// a tenant with a million subjects. Each lane is first in, first out.
 type lanes struct {
 	first   chan struct{} // tenants that are not loaded
-	changes chan struct{} // of tenants that are
-	long    chan struct{} // loads that have read a page of subjects already
+	changes chan struct{} // of tenants that are loaded
+	long    chan struct{} // loads that have already read a page of subjects
 }
 
 func newLanes() lanes {
@@ -46,7 +45,7 @@ func (r *reading) end() {
 	}
 }
 
-// giveWay changes to the lane of those that take long. The source is not being read meanwhile.
+// giveWay moves the read to the lane of long reads. The source is not being read at this time.
 func (r *reading) giveWay(ctx context.Context) error {
 	if r.in == r.lanes.long {
 		return nil
@@ -89,7 +88,7 @@ func (p *Policies) first(ctx context.Context, tenant limit.TenantID) (*Policy, e
 	return e.policy.Load(), nil
 }
 
-// beginFirst notes that the first load is under way. The caller calls ended when it is over.
+// beginFirst records that the first load is running. The caller calls ended when it is over.
 func (e *tenantEntry) beginFirst() (ended func()) {
 	first := make(chan struct{})
 	e.mu.Lock()
@@ -103,7 +102,7 @@ func (e *tenantEntry) beginFirst() (ended func()) {
 	}
 }
 
-// load reads what is stale and swaps it in. It works for several callers, so it returns a
+// load reads what is stale and replaces the policy. It works for several callers, so it returns a
 // panic as a PanicError.
 func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEntry, lane chan struct{}, what stale) (err error) {
 	defer RecoverTo(&err)
@@ -152,22 +151,23 @@ func (p *Policies) load(ctx context.Context, tenant limit.TenantID, e *tenantEnt
 	return nil
 }
 
-// loadSubjects brings those of the policy up to date and returns them, or a new set where the
-// changes since the last reading are no longer kept.
+// loadSubjects updates the subjects of the policy and returns them, or returns a new set if the
+// source no longer has the changes since the last read.
 func (p *Policies) loadSubjects(ctx context.Context, tenant limit.TenantID, e *tenantEntry, policy *Policy, r *reading) (*subjects, int64, error) {
 	if since := e.subjects.Load(); since != 0 {
 		upTo, err := p.source.LoadSubjects(ctx, tenant, since, policy.subjects.store)
 		if !errors.Is(err, ErrHistoryGone) {
 			return policy.subjects, upTo, err
 		}
-		// If the read ends half way, the next one must not continue from this set.
+		// If the read fails halfway, the next one must not continue from this set.
 		e.subjects.Store(0)
 	}
 	return p.listSubjects(ctx, tenant, e, policy, r)
 }
 
-// listSubjects reads all subjects, page by page, and then what changed while it did so. The source
-// may be asked for others between two pages: what is read is not of one instant before the end.
+// listSubjects reads all subjects, page by page, and then the changes that happened in the
+// meantime. The source may serve other reads between two pages, so the subjects are consistent only
+// at the end.
 func (p *Policies) listSubjects(ctx context.Context, tenant limit.TenantID, e *tenantEntry, policy *Policy, r *reading) (*subjects, int64, error) {
 	all := &subjects{}
 	var from int64
@@ -209,8 +209,8 @@ type compileError struct {
 func (e *compileError) Error() string { return "policy does not compile: " + e.err.Error() }
 func (e *compileError) Unwrap() error { return e.err }
 
-// refreshLater begins to read what is stale of a loaded tenant, unless a refresh is running. Of one
-// that is being loaded for the first time, that load does so when it ends.
+// refreshLater starts to read what is stale of a loaded tenant, unless a refresh is running. If the
+// tenant is being loaded for the first time, that load does it when it ends.
 func (p *Policies) refreshLater(tenant limit.TenantID, e *tenantEntry) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -220,7 +220,7 @@ func (p *Policies) refreshLater(tenant limit.TenantID, e *tenantEntry) {
 	}
 }
 
-// take returns what is stale, which is then being read; false at the end of the refresh.
+// take returns what is stale and is now read; false at the end of the refresh.
 func (e *tenantEntry) take() (what stale, more bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -232,8 +232,8 @@ func (e *tenantEntry) take() (what stale, more bool) {
 	return what, true
 }
 
-// giveBack makes stale again what could not be read.
-func (e *tenantEntry) giveBack(what stale) {
+// restore marks what could not be read as stale again.
+func (e *tenantEntry) restore(what stale) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.stale.rules = e.stale.rules || what.rules
@@ -241,9 +241,9 @@ func (e *tenantEntry) giveBack(what stale) {
 	e.stale.all = e.stale.all || what.all
 }
 
-// refresh reads until nothing is stale, or Close. An unavailable source is asked again, less and
-// less often. A read begins after the notification of a change, so it sees that change or a later
-// one.
+// refresh reads until nothing is stale, or until Close. If the source is unavailable, it retries
+// with increasing delays. A read begins after the notification of a change, so it sees that change
+// or a later one.
 func (p *Policies) refresh(tenant limit.TenantID, e *tenantEntry) {
 	const first, longest = 50 * time.Millisecond, time.Second
 	defer p.work.Done()
@@ -260,7 +260,7 @@ func (p *Policies) refresh(tenant limit.TenantID, e *tenantEntry) {
 		case err == nil:
 			wait = first
 		case p.working.Err() != nil:
-			e.giveBack(what)
+			e.restore(what)
 			e.mu.Lock()
 			e.endRefresh()
 			e.mu.Unlock()
@@ -269,10 +269,10 @@ func (p *Policies) refresh(tenant limit.TenantID, e *tenantEntry) {
 			p.remove(tenant, e)
 		case errors.As(err, &broken): // until the next change, which comes with a notification
 			p.metrics.policyErrors.Inc()
-			p.log.Error("policy does not compile; the last good one stays", "tenant_id", tenant, "version", broken.version, "error", broken.err)
+			p.log.Error("policy does not compile; the last valid one stays active", "tenant_id", tenant, "version", broken.version, "error", broken.err)
 		case errors.Is(err, errTooLarge):
 			p.metrics.policyErrors.Inc()
-			p.log.Error("the policy of a tenant has become larger than WEIR_POLICY_MEMORY; the last good one stays", "tenant_id", tenant)
+			p.log.Error("the policy of a tenant has become larger than WEIR_POLICY_MEMORY; the last valid one stays active", "tenant_id", tenant)
 		default:
 			level := slog.LevelWarn
 			if errors.As(err, &panicked) {
@@ -280,8 +280,8 @@ func (p *Policies) refresh(tenant limit.TenantID, e *tenantEntry) {
 				p.metrics.policyErrors.Inc()
 				what.all = what.subjects // some of them may have been stored
 			}
-			p.log.Log(context.Background(), level, "policy cannot be read; the last good one stays", "tenant_id", tenant, "error", err)
-			e.giveBack(what)
+			p.log.Log(context.Background(), level, "policy cannot be read; the last valid one stays active", "tenant_id", tenant, "error", err)
+			e.restore(what)
 			pause(p.working, wait/2+rand.N(wait))
 			wait = min(2*wait, longest)
 		}

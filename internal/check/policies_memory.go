@@ -14,16 +14,16 @@ import (
 	"weir/internal/limit"
 )
 
-// memory bounds what the compiled policies take together.
+// memory limits the total size of compiled policies.
 type memory struct {
-	limit    int64        // bytes; 0: none
+	limit    int64        // bytes; 0: no limit
 	bytes    atomic.Int64 // of all entries
 	now      atomic.Int64 // seconds since 1970, as of the last tick
 	evicting sync.Mutex   // held while tenants are evicted
-	shortAt  time.Time    // when the log was last told that active tenants do not fit
+	shortAt  time.Time    // when the log last said that active tenants do not fit
 
 	mu      sync.Mutex
-	refused map[limit.TenantID]refusal // tenants that do not fit at all
+	refused map[limit.TenantID]refusal // tenants that exceed the limit by themselves
 }
 
 type refusal struct {
@@ -32,29 +32,29 @@ type refusal struct {
 }
 
 const (
-	// A tenant that does not fit is not tried again for this time, unless it changes: to find that
-	// out takes about as long as to load all that does fit.
+	// A tenant that exceeds the limit is not tried again for this time, unless it changes, because
+	// the attempt takes about as long as loading all tenants that fit.
 	refuseFor = 30 * time.Second
-	// A tenant that was asked for within so many seconds is active.
+	// A tenant that was used within this number of seconds is active.
 	activeFor = 60
 	// The eviction of active tenants is logged at most this often.
 	shortEvery = time.Minute
 )
 
-// Limit bounds what the policies take together, in bytes, by estimate: what is beyond it by the
-// page that is being read is evicted at once. Call it before the first Get.
+// Limit limits the estimated total size of policies, in bytes. When it is exceeded by at most the
+// page that is being read, tenants are evicted immediately. Call it before the first Get.
 func (p *Policies) Limit(bytes int64) {
 	p.memory.limit = bytes
 	p.metrics.policies.limit.Set(float64(bytes))
 }
 
-// HalfFree reports whether the policies take less than half of what they may: then there is room
-// for tenants that nobody has asked for yet.
+// HalfFree reports whether the policies take less than half of the limit. There is then space for
+// tenants that are not in use yet.
 func (p *Policies) HalfFree() bool {
 	return p.memory.limit == 0 || 2*p.memory.bytes.Load() < p.memory.limit
 }
 
-// Run keeps the time by which it is known who was asked for when, until ctx ends.
+// Run updates the clock that records when tenants were used, until ctx ends.
 func (p *Policies) Run(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -75,7 +75,7 @@ func (p *Policies) tick() int64 {
 	return now
 }
 
-// refusal returns why the tenant is not to be loaded now.
+// refusal returns why the tenant must not be loaded now.
 func (m *memory) refusal(tenant limit.TenantID, now time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -93,14 +93,14 @@ func (m *memory) refuse(tenant limit.TenantID, err error, now time.Time) {
 	m.refused[tenant] = refusal{err, now.Add(refuseFor)}
 }
 
-// forgive lets a tenant be tried again, for it has changed.
+// forgive allows another attempt to load a tenant, because it has changed.
 func (m *memory) forgive(tenant limit.TenantID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.refused, tenant)
 }
 
-// account notes what an entry takes now.
+// account records the current size of an entry.
 func (p *Policies) account(e *tenantEntry, bytes int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -112,7 +112,7 @@ func (p *Policies) account(e *tenantEntry, bytes int64) {
 	p.metrics.policies.bytes.Set(float64(p.memory.bytes.Load()))
 }
 
-// remove takes an entry out, if it is still there.
+// remove removes an entry, if it is still in the map.
 func (p *Policies) remove(tenant limit.TenantID, e *tenantEntry) bool {
 	removed := false
 	p.tenants.Compute(tenant, func(there *tenantEntry, _ bool) (*tenantEntry, xsync.ComputeOp) {
@@ -134,22 +134,22 @@ func (p *Policies) remove(tenant limit.TenantID, e *tenantEntry) bool {
 	return true
 }
 
-// fits counts what has been read of a tenant, makes room for it, and fails with errTooLarge where
-// there would not be enough with all others evicted.
+// fits counts what has been read of a tenant and evicts others if necessary. It fails with
+// errTooLarge if the tenant does not fit even without all others.
 func (p *Policies) fits(e *tenantEntry, policy *Policy, read *subjects) error {
 	bytes := policy.size + read.bytes()
 	if read.overflown() || p.memory.limit > 0 && bytes > p.memory.limit {
 		return errTooLarge
 	}
-	if e.policy.Load() == nil { // else what it has stays until the new set is there
+	if e.policy.Load() == nil { // otherwise the old set stays until the new one is complete
 		p.account(e, bytes)
 		p.evict(e)
 	}
 	return nil
 }
 
-// evict removes the least recently used tenants, all but keep, until the
-// others fit with a sixteenth to spare: so it has something to do only once in many loads.
+// evict removes the least recently used tenants, except keep, until the others fit with a sixteenth
+// to spare, so that only one of many loads has to evict.
 func (p *Policies) evict(keep *tenantEntry) {
 	m := &p.memory
 	if m.limit == 0 || m.bytes.Load() <= m.limit {
@@ -157,7 +157,7 @@ func (p *Policies) evict(keep *tenantEntry) {
 	}
 	m.evicting.Lock()
 	defer m.evicting.Unlock()
-	if m.bytes.Load() <= m.limit { // another has made some
+	if m.bytes.Load() <= m.limit { // another load has evicted enough
 		return
 	}
 	type candidate struct {
@@ -176,7 +176,7 @@ func (p *Policies) evict(keep *tenantEntry) {
 	active, now := 0, m.now.Load()
 	for _, c := range candidates {
 		enough := m.limit - m.limit/16
-		if now-c.used < activeFor { // these are spared what can be spared
+		if now-c.used < activeFor { // active tenants are evicted last
 			enough = m.limit - m.limit/64
 		}
 		if m.bytes.Load() <= enough {
@@ -195,11 +195,11 @@ func (p *Policies) evict(keep *tenantEntry) {
 	p.metrics.policies.activeEvictions.Add(float64(active))
 	if now := p.clock(); now.Sub(m.shortAt) >= shortEvery {
 		m.shortAt = now
-		p.log.Warn("WEIR_POLICY_MEMORY is too small for the tenants that are being asked for", "bytes", m.limit, "put_out", active)
+		p.log.Warn("WEIR_POLICY_MEMORY is too small for the tenants in use", "bytes", m.limit, "put_out", active)
 	}
 }
 
-// policyMetrics is what Policies count, beside the number of tenants.
+// policyMetrics are the metrics of Policies, except the number of tenants.
 type policyMetrics struct {
 	bytes, limit               prometheus.Gauge
 	evictions, activeEvictions prometheus.Counter
@@ -210,15 +210,15 @@ type policyMetrics struct {
 func newPolicyMetrics(counter func(name, help string) prometheus.Counter, gauge func(name, help string) prometheus.Gauge,
 	histogram func(name, help string) prometheus.Histogram) policyMetrics {
 	return policyMetrics{
-		bytes:           gauge("weir_policy_memory_bytes", "Memory that compiled policies take together, by estimate."),
-		limit:           gauge("weir_policy_memory_limit_bytes", "Memory that they may take; 0: there is no limit."),
+		bytes:           gauge("weir_policy_memory_bytes", "Estimated memory of compiled policies."),
+		limit:           gauge("weir_policy_memory_limit_bytes", "Memory limit of compiled policies; 0 for no limit."),
 		evictions:       counter("weir_policy_evictions_total", "Tenants whose policy was evicted from memory."),
-		activeEvictions: counter("weir_policy_evictions_active_total", "Those of them that had been asked for within a minute: the limit is too small."),
-		load:            histogram("weir_policy_load_seconds", "Time to load a tenant that was not in memory, waiting for its turn included."),
+		activeEvictions: counter("weir_policy_evictions_active_total", "Evicted tenants that were used within the last minute: the limit is too low."),
+		load:            histogram("weir_policy_load_seconds", "Time to load a tenant that was not in memory, including the queue."),
 		loadErrors:      counter("weir_policy_load_errors_total", "Loads of such a tenant that failed."),
 		unanswered:      counter("weir_policy_unavailable_total", "Requests that failed because their tenant's policy was not in memory and could not be loaded in time."),
 	}
 }
 
-// bytes returns how much memory the policy takes with its subjects, roughly.
+// bytes returns the approximate size of the policy with its subjects.
 func (p *Policy) bytes() int64 { return p.size + p.subjects.bytes() }

@@ -19,14 +19,14 @@ import (
 	"weir/internal/limit"
 )
 
-// manyTenants is a source of tenants that are all alike except for their versions, and of which
-// some have many subjects.
+// manyTenants is a source of tenants that differ only in their versions, and of which some have
+// many subjects.
 type manyTenants struct {
 	mu       sync.Mutex
 	versions map[limit.TenantID]int64
-	subjects map[limit.TenantID]int // how many; else 10
+	subjects map[limit.TenantID]int // number of subjects; default 10
 	loads    map[limit.TenantID]int
-	pages    chan limit.TenantID // if set, told of each page but the first, which then waits for release
+	pages    chan limit.TenantID // if set, gets each page except the first, which then waits for release
 	release  chan struct{}
 }
 
@@ -101,7 +101,8 @@ func (s *manyTenants) loadsOf(t limit.TenantID) int {
 	return s.loads[t]
 }
 
-// limited returns a cache that may hold about so many of those tenants, on a clock that stands.
+// limited returns a cache with space for about this number of tenants, and a clock that only the
+// test moves.
 func limited(t *testing.T, source *manyTenants, tenants int) (*Policies, *Metrics, *atomic.Int64) {
 	p, metrics := newPolicies(source)
 	now := new(atomic.Int64)
@@ -124,9 +125,9 @@ func sizeOfOne(t *testing.T, source *manyTenants) int64 {
 	return p.memory.bytes.Load()
 }
 
-// With less memory than all tenants need, those that were asked for last are there, the others are
-// read when they are asked for, and the bound holds at every moment.
-func TestMemoryHoldsWhoWasAskedForLast(t *testing.T) {
+// If memory is too small for all tenants, the most recently used ones are loaded, and the others
+// are loaded when they are used. The limit is never exceeded.
+func TestMemoryKeepsRecentlyUsedTenants(t *testing.T) {
 	source, ids := newManyTenants(200)
 	p, metrics, now := limited(t, source, 100)
 	get := func(i int) *Policy {
@@ -142,7 +143,7 @@ func TestMemoryHoldsWhoWasAskedForLast(t *testing.T) {
 	require.Zero(t, testutil.ToFloat64(metrics.policies.evictions))
 	now.Add(120)
 	p.tick()
-	for i := range 50 { // the first half is asked for again
+	for i := range 50 { // the first half is used again
 		get(i)
 	}
 	for i := 100; i < 140; i++ {
@@ -151,22 +152,22 @@ func TestMemoryHoldsWhoWasAskedForLast(t *testing.T) {
 	}
 	for i := range 50 {
 		get(i)
-		require.Equal(t, 1, source.loadsOf(ids[i]), "who was asked for a moment ago has stayed")
+		require.Equal(t, 1, source.loadsOf(ids[i]), "recently used tenants are still loaded")
 	}
 	require.Equal(t, float64(p.tenants.Size()), testutil.ToFloat64(metrics.tenantsLoaded))
 	require.Equal(t, float64(p.memory.bytes.Load()), testutil.ToFloat64(metrics.policies.bytes))
 	require.Equal(t, 140.0-float64(p.tenants.Size()), testutil.ToFloat64(metrics.policies.evictions))
 	require.Zero(t, testutil.ToFloat64(metrics.policies.activeEvictions))
 
-	for i := range 200 { // and when all are wanted at once, the bound still holds
+	for i := range 200 { // if all are used at once, the limit still holds
 		get(i)
 	}
 	require.Positive(t, testutil.ToFloat64(metrics.policies.activeEvictions))
 }
 
-// An evicted tenant returns with the configuration of that time, and what changed while it was
-// evicted cost nothing at the time.
-func TestWhoWasPutOutComesBackAsItIsNow(t *testing.T) {
+// An evicted tenant is loaded again with its current configuration. Changes while it was evicted
+// cost nothing.
+func TestEvictedTenantIsLoadedAgain(t *testing.T) {
 	source, ids := newManyTenants(20)
 	p, _, now := limited(t, source, 10)
 	p.Pin(ids[0])
@@ -178,11 +179,11 @@ func TestWhoWasPutOutComesBackAsItIsNow(t *testing.T) {
 	_, there := p.tenants.Load(ids[1])
 	require.False(t, there)
 	_, there = p.tenants.Load(ids[0])
-	require.True(t, there, "a pinned tenant stays")
+	require.True(t, there, "a pinned tenant is not evicted")
 	version := source.change(ids[1])
 	p.Changed(ids[1], version, version)
 	require.NoError(t, p.Settle(t.Context(), ids[1]))
-	require.Equal(t, 1, source.loadsOf(ids[1]), "nothing is read for who is not there")
+	require.Equal(t, 1, source.loadsOf(ids[1]), "a tenant that is not loaded causes no read")
 	policy, err := p.Get(t.Context(), ids[1])
 	require.NoError(t, err)
 	require.Equal(t, version, policy.Version())
@@ -197,8 +198,8 @@ func TestWhoWasPutOutComesBackAsItIsNow(t *testing.T) {
 	})
 }
 
-// A tenant that would fill all the memory is refused, so that the others have theirs. It is not
-// read again for every check, and is when it has changed.
+// A tenant that would take all of the memory is refused, so that the others keep theirs. It is not
+// read again for every check, but only when it has changed.
 func TestTooLargeATenantIsRefused(t *testing.T) {
 	source, ids := newManyTenants(10)
 	p, metrics, now := limited(t, source, 10)
@@ -230,9 +231,9 @@ func TestTooLargeATenantIsRefused(t *testing.T) {
 	require.Equal(t, bytes, p.memory.bytes.Load())
 }
 
-// However many tenants with a million subjects are being read, a small one is read at once, and a
-// change of a loaded one is seen.
-func TestGiantsDoNotBlock(t *testing.T) {
+// While many tenants with a million subjects are being read, a small tenant is loaded immediately,
+// and a change of a loaded tenant is applied.
+func TestLargeTenantsDoNotBlock(t *testing.T) {
 	source, ids := newManyTenants(20)
 	for _, giant := range ids[:10] {
 		source.subjects[giant] = 3 * testPage
@@ -246,7 +247,7 @@ func TestGiantsDoNotBlock(t *testing.T) {
 	for _, giant := range ids[:10] {
 		go func() { done <- p.Preload(t.Context(), giant) }()
 	}
-	<-source.pages // two of them read on, the others wait for their turn
+	<-source.pages // two of them continue to read, the others wait
 	<-source.pages
 	for _, small := range ids[10:19] {
 		_, err := p.Get(t.Context(), small)
@@ -268,8 +269,8 @@ func TestGiantsDoNotBlock(t *testing.T) {
 	require.True(t, registered)
 }
 
-// While the source is silent, a check of a tenant that is not loaded fails in time, only so many
-// wait, and loaded tenants notice nothing.
+// While the source does not answer, a check of a tenant that is not loaded times out, the number of
+// waiting checks is limited, and loaded tenants are not affected.
 func TestSilentSource(t *testing.T) {
 	tenant, loaded := uuid.New(), uuid.New()
 	source := &fakeSource{data: map[limit.TenantID]PolicyData{tenant: {Version: 1}, loaded: {Version: 1}}}
@@ -305,7 +306,7 @@ func TestSilentSource(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Loads, changes, evictions and checks at once leave the sum right.
+// Concurrent loads, changes, evictions and checks leave a correct sum.
 func TestMemoryIsAccountedFor(t *testing.T) {
 	source, ids := newManyTenants(64)
 	p, _, now := limited(t, source, 16)
@@ -345,7 +346,7 @@ func TestMemoryIsAccountedFor(t *testing.T) {
 	require.LessOrEqual(t, bytes, p.memory.limit)
 }
 
-// The memory that an operator allows is about what the process takes.
+// The estimated memory is approximately the memory of the process.
 func TestPolicyBytesAreAboutRight(t *testing.T) {
 	source, ids := newManyTenants(500)
 	p, _ := newPolicies(source)

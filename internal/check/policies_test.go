@@ -18,8 +18,8 @@ import (
 	"weir/internal/limit"
 )
 
-// fakeSource is a configuration store whose failures a test can choose. The real one, in
-// Postgres, is tested with this cache in the tests of the running system.
+// fakeSource is a configuration store that a test can make fail. The real one, in Postgres, is
+// tested with this cache in the tests of the running system.
 type fakeSource struct {
 	mu       sync.Mutex
 	data     map[limit.TenantID]PolicyData
@@ -29,7 +29,7 @@ type fakeSource struct {
 	err      error
 	fault    any // LoadPolicy panics with it, once
 	loads    int
-	entered  chan struct{} // if set, LoadPolicy says that it began ...
+	entered  chan struct{} // if set, LoadPolicy reports that it began ...
 	release  chan struct{} // ... and waits
 }
 
@@ -87,8 +87,8 @@ func eventually(t *testing.T, f func() bool) {
 	require.Eventually(t, f, 5*time.Second, time.Millisecond)
 }
 
-// A change is seen, a broken or unreadable configuration leaves the last good one, and a
-// loaded tenant never waits for the source.
+// A change takes effect. If a configuration is invalid or unreadable, the last valid one stays
+// active. A loaded tenant never waits for the source.
 func TestPoliciesFollowTheirSource(t *testing.T) {
 	tenant, ctx := uuid.New(), context.Background()
 	source := &fakeSource{data: map[limit.TenantID]PolicyData{tenant: {Version: 1, Rules: []limit.Rule{minute("api", 1)}}}, subjAt: 1}
@@ -111,7 +111,7 @@ func TestPoliciesFollowTheirSource(t *testing.T) {
 	eventually(t, func() bool { return testutil.ToFloat64(metrics.policyErrors) == 1 })
 	require.Equal(t, int64(2), get().Version())
 
-	source.set(func() { source.err = errors.New("away") })
+	source.set(func() { source.err = errors.New("unavailable") })
 	p.Changed(tenant, 4, 1)
 	require.Equal(t, int64(2), get().Version())
 	source.set(func() {
@@ -126,14 +126,14 @@ func TestPoliciesFollowTheirSource(t *testing.T) {
 	loads := 0
 	source.set(func() { loads = source.loads })
 	p.Changed(tenant, 2, 1)
-	source.set(func() { require.Equal(t, loads, source.loads, "what is known already is not read again") })
+	source.set(func() { require.Equal(t, loads, source.loads, "known versions are not read again") })
 	p.Gone(tenant)
 	source.set(func() { delete(source.data, tenant) })
 	_, err = p.Get(ctx, tenant)
 	require.ErrorIs(t, err, ErrUnknownTenant)
 }
 
-// Registered subjects change one by one, and from the start when their history is gone.
+// Registered subjects are updated one by one, or all of them if the history is no longer available.
 func TestPoliciesFollowSubjects(t *testing.T) {
 	tenant, ctx := uuid.New(), context.Background()
 	source := &fakeSource{
@@ -163,8 +163,8 @@ func TestPoliciesFollowSubjects(t *testing.T) {
 	require.False(t, has("b")() || has("c")())
 }
 
-// A change that is heard while the first load is under way is not lost, and all who wait for
-// a tenant share one load.
+// A change that arrives during the first load is not lost, and all callers that wait for a tenant
+// share one load.
 func TestChangeDuringFirstLoad(t *testing.T) {
 	tenant, ctx := uuid.New(), context.Background()
 	source := &fakeSource{
@@ -187,12 +187,12 @@ func TestChangeDuringFirstLoad(t *testing.T) {
 	require.NotNil(t, <-got)
 }
 
-// Who has just written waits for what was written, and for no longer than told.
+// After a write, the writer waits until the write is active, but not longer than ctx allows.
 func TestSettle(t *testing.T) {
 	tenant, ctx := uuid.New(), context.Background()
 	source := &fakeSource{data: map[limit.TenantID]PolicyData{tenant: {Version: 1}}}
 	p, _ := newPolicies(source)
-	require.NoError(t, p.Settle(ctx, tenant), "what is not loaded has nothing to wait for")
+	require.NoError(t, p.Settle(ctx, tenant), "a tenant that is not loaded has nothing to wait for")
 	_, err := p.Get(ctx, tenant)
 	require.NoError(t, err)
 	require.NoError(t, p.Settle(ctx, tenant))
@@ -212,8 +212,8 @@ func TestSettle(t *testing.T) {
 	require.Equal(t, int64(2), policy.Version())
 }
 
-// A panic of the source is passed on to callers that wait for the load. In the background it leaves
-// the last good policy in force, and the load is retried.
+// A panic of the source is passed on to callers that wait for the load. In the background, the last
+// valid policy stays active, and the load is retried.
 func TestPanicWhileAPolicyIsRead(t *testing.T) {
 	tenant, ctx := uuid.New(), context.Background()
 	source := &fakeSource{data: map[limit.TenantID]PolicyData{tenant: {Version: 1}}, fault: "broken"}
@@ -231,7 +231,7 @@ func TestPanicWhileAPolicyIsRead(t *testing.T) {
 	require.Contains(t, string(panicked.Stack), "LoadPolicy")
 	source.set(func() { source.fault = "broken" })
 	require.ErrorAs(t, p.Preload(ctx, tenant), &panicked)
-	require.Zero(t, p.tenants.Size(), "what could not be read is not there")
+	require.Zero(t, p.tenants.Size(), "the tenant is not loaded")
 
 	_, err := p.Get(ctx, tenant)
 	require.NoError(t, err)
@@ -246,8 +246,8 @@ func TestPanicWhileAPolicyIsRead(t *testing.T) {
 	require.Contains(t, log.String(), "LoadPolicy")
 }
 
-// A write that arrives during the first load waits for it: the load may have read before the write,
-// and the policy that it puts in force must be replaced before the writer's next check.
+// A write that arrives during the first load waits for it. The load may have read before the write,
+// and its policy must be replaced before the writer's next check.
 func TestSettleDuringFirstLoad(t *testing.T) {
 	tenant, ctx := uuid.New(), context.Background()
 	source := &fakeSource{
@@ -257,12 +257,12 @@ func TestSettleDuringFirstLoad(t *testing.T) {
 	p, _ := newPolicies(source)
 	loaded := make(chan error, 1)
 	go func() { loaded <- p.Preload(ctx, tenant) }()
-	<-source.entered // version 1 is read, and not yet in force
+	<-source.entered // version 1 was read, and is not active yet
 	source.set(func() { source.data[tenant] = PolicyData{Version: 2} })
 	p.Changed(tenant, 2, 0)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	require.ErrorIs(t, p.Settle(ended, tenant), context.Canceled, "there is something to wait for")
+	require.ErrorIs(t, p.Settle(ended, tenant), context.Canceled, "there is a load to wait for")
 	settled := make(chan error, 1)
 	go func() { settled <- p.Settle(ctx, tenant) }()
 	source.release <- struct{}{}
@@ -275,13 +275,13 @@ func TestSettleDuringFirstLoad(t *testing.T) {
 	require.Equal(t, int64(2), policy.Version())
 }
 
-// A check may find a load that is about to end. If the tenant has been evicted and changed since
-// that load read it, the check loads it again.
+// A check may join a load that is about to end. If the tenant was evicted and changed after that
+// load read it, the check loads it again.
 func TestLoadBeforeAnEviction(t *testing.T) {
 	tenant, ctx := uuid.New(), context.Background()
 	source := &fakeSource{data: map[limit.TenantID]PolicyData{tenant: {Version: 1}}}
 	p, _ := newPolicies(source)
-	// Loading asks for the time when it begins, when the policy is put in force, and at its end.
+	// Loading reads the clock when it begins, when the policy becomes active, and at its end.
 	asked, ending, end := 0, make(chan struct{}), make(chan struct{})
 	p.clock = func() time.Time {
 		if asked++; asked == 3 {
@@ -301,7 +301,7 @@ func TestLoadBeforeAnEviction(t *testing.T) {
 	p.Changed(tenant, 2, 0)
 	require.NoError(t, p.Settle(ctx, tenant))
 
-	result, own := p.fetch(tenant) // joins, as a check would now
+	result, own := p.fetch(tenant) // joins the load, as a check would now
 	checked := make(chan *Policy, 1)
 	go func() {
 		policy, err := p.Get(ctx, tenant)
@@ -318,8 +318,8 @@ func TestLoadBeforeAnEviction(t *testing.T) {
 	require.Equal(t, int64(2), (<-checked).Version())
 }
 
-// Close ends every goroutine: one that reads, one that waits for its turn, one that waits to try
-// again, and a load of a page that continues later.
+// Close ends every goroutine: one that reads, one that waits in a lane, one that waits to retry,
+// and a load that waits for its next page.
 func TestPoliciesClose(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	tenant, broken, waiting, ctx := uuid.New(), uuid.New(), uuid.New(), context.Background()
@@ -329,13 +329,13 @@ func TestPoliciesClose(t *testing.T) {
 		_, err := p.Get(ctx, t3)
 		require.NoError(t, err)
 	}
-	// One refresh fails, and is to be tried again.
-	source.set(func() { source.err = errors.New("away") })
+	// One refresh fails, and will be retried.
+	source.set(func() { source.err = errors.New("unavailable") })
 	loads := 0
 	source.set(func() { loads = source.loads })
 	p.Changed(broken, 2, 0)
 	eventually(t, func() (began bool) { source.set(func() { began = source.loads > loads }); return began })
-	// The lane of changes is taken, so the next one waits for its turn, as does a first load.
+	// The lane of changes is full, so the next one waits, as does a first load.
 	for range cap(p.lanes.changes) {
 		p.lanes.changes <- struct{}{}
 	}
@@ -351,7 +351,7 @@ func TestPoliciesClose(t *testing.T) {
 	require.ErrorIs(t, <-first, context.Canceled)
 	p.Close() // again
 	policy, err := p.Get(ctx, waiting)
-	require.NoError(t, err, "what is loaded is answered to the end")
+	require.NoError(t, err, "loaded tenants are still answered")
 	require.Equal(t, int64(1), policy.Version())
 	_, err = p.Get(ctx, uuid.New())
 	require.ErrorIs(t, err, ErrPolicyUnavailable)

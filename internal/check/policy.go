@@ -12,16 +12,16 @@ import (
 	"weir/internal/route"
 )
 
-// PolicyData is one tenant's rules, plans and routes as a PolicySource reads them.
+// PolicyData has the rules, plans and routes of one tenant, as a PolicySource reads them.
 type PolicyData struct {
-	Slug    string // the tenant's
-	Version int64  // the tenant's policy version that they were read at
+	Slug    string // slug of the tenant
+	Version int64  // the tenant's policy version at the read
 	Rules   []limit.Rule
 	Plans   []PlanData
 	Routes  []route.Route
 }
 
-// PlanData is a plan and the numbers it gives to rules, by their slugs.
+// PlanData is a plan and the limits that it sets, by slugs of rules.
 type PlanData struct {
 	Slug    string
 	Default bool
@@ -33,37 +33,36 @@ type SubjectData struct {
 	Subject string
 	Plan    string // "": the tenant's default
 	State   SubjectState
-	// CycleAnchor is where the windows of rules with the anchor "subject" begin; nil: by the
-	// calendar.
+	// CycleAnchor is where the windows of rules with the anchor "subject" begin; nil: calendar
+	// windows.
 	CycleAnchor *time.Time
-	// Multiplier multiplies the numbers of the plan, as far as they stay in their range; 0 or 1:
-	// they are as they are.
+	// Multiplier multiplies the limits of the plan, within their ranges; 0 or 1: no change.
 	Multiplier int64
 	Overrides  []OverrideData
-	Deleted    bool // only in changes: forget the subject
+	Deleted    bool // only in changes: remove the subject
 }
 
-// OverrideData is the number that one subject has for one rule, and when.
+// OverrideData is the limit of one subject for one rule, with its period.
 type OverrideData struct {
 	Rule      string // slug
 	Limit     limit.Limit
-	StartsAt  time.Time // zero: at once
-	ExpiresAt time.Time // zero: never; at this instant it is over
+	StartsAt  time.Time // zero: immediately
+	ExpiresAt time.Time // zero: never; at this instant it is no longer active
 }
 
-// Policy is all that decides a tenant's checks, compiled: which rules match a resource, and
-// which numbers apply. It is immutable, except the registered subjects, which are kept
-// beside it and change one by one.
+// Policy is the compiled configuration that decides a tenant's checks: which rules match a
+// resource, and which limits apply. It is immutable, except for the registered subjects, which are
+// changed one by one.
 type Policy struct {
 	tenant   limit.TenantID
 	slug     string
 	version  int64
-	rules    []compiledRule // by slug: the order of every answer
+	rules    []compiledRule // by slug, as in every answer
 	exact    map[string][]int32
 	prefixes map[string][]int32
-	lengths  []int // of the prefixes, each once
+	lengths  []int // of the prefixes, without duplicates
 	plans    map[string]*planNumbers
-	fallback *planNumbers // the default plan; nil where the tenant has no plans
+	fallback *planNumbers // the default plan; nil if the tenant has no plans
 	routes   map[string]*route.Compiled
 	subjects *subjects
 	size     int64 // bytes, without the subjects
@@ -72,14 +71,14 @@ type Policy struct {
 type compiledRule struct {
 	rule    limit.Rule
 	by      *byList
-	name    engine.KeyName // its part in keys
-	id      string         // the same, as counters have it
+	name    engine.KeyName // the rule's part of keys
+	id      string         // the same, as used in counters
 	grouped bool
-	number  number       // the rule's own default
-	cycle   *limit.Cycle // of a calendar window; else nil
+	number  number       // the rule's own limit
+	cycle   *limit.Cycle // for a calendar window; otherwise nil
 }
 
-// number is what applies to a subject under a rule, and where it came from.
+// number is the limit that applies to a subject under a rule, with its source.
 type number struct {
 	numbers   limit.Numbers
 	unlimited bool
@@ -88,11 +87,11 @@ type number struct {
 
 type planNumbers struct {
 	slug    string
-	at      []uint16 // by rule index, where in numbers the plan's begins: 1 for the first, 0 for none; nil: none at all
+	at      []uint16 // by rule index: the index in numbers, from 1; 0 if the plan has none; nil if it has none at all
 	numbers []number
 }
 
-// number returns what the plan gives rule i, nil where it says nothing.
+// number returns the limit that the plan sets for rule i, or nil.
 func (p *planNumbers) number(i int32) *number {
 	if p == nil || p.at == nil || p.at[i] == 0 {
 		return nil
@@ -100,22 +99,22 @@ func (p *planNumbers) number(i int32) *number {
 	return &p.numbers[p.at[i]-1]
 }
 
-// Tenant returns whose policy this is.
+// Tenant returns the tenant of the policy.
 func (p *Policy) Tenant() limit.TenantID { return p.tenant }
 
-// Version returns the version of the configuration that the rules and plans were read at.
+// Version returns the version of the configuration when the rules and plans were read.
 func (p *Policy) Version() int64 { return p.version }
 
-// HasPlan reports whether a check may name this plan; "", for no name, is always right.
+// HasPlan reports whether a check may name this plan; "" (no plan) is always valid.
 func (p *Policy) HasPlan(slug string) bool { return slug == "" || p.plans[slug] != nil }
 
-// Route returns the route with this slug, nil where the tenant has none.
+// Route returns the route with this slug, or nil.
 func (p *Policy) Route(slug []byte) *route.Compiled { return p.routes[string(slug)] }
 
-// Rules returns how many rules the policy has, those that are off included.
+// Rules returns the number of rules, including those that are off.
 func (p *Policy) Rules() int { return len(p.rules) }
 
-// EachRule yields the rules by slug, those that are off included. They are not to be changed.
+// EachRule yields the rules by slug, including those that are off. They must not be changed.
 func (p *Policy) EachRule() iter.Seq[*limit.Rule] {
 	return func(yield func(*limit.Rule) bool) {
 		for i := range p.rules {
@@ -126,7 +125,7 @@ func (p *Policy) EachRule() iter.Seq[*limit.Rule] {
 	}
 }
 
-// CompilePolicy makes a Policy of data. Registered subjects are none yet: AddSubject.
+// CompilePolicy compiles data into a Policy without registered subjects: add them with AddSubject.
 func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, error) {
 	p := &Policy{
 		tenant: tenant, slug: data.Slug, version: data.Version,
@@ -219,7 +218,8 @@ func (p *Policy) index(i int32, pattern string) {
 	}
 }
 
-// matching appends the indices of the rules whose pattern matches resource, in rule order.
+// matching appends the indexes of the rules whose pattern matches resource, in the order of the
+// rules.
 func (p *Policy) matching(to []int32, resource string) []int32 {
 	to = append(to, p.exact[resource]...)
 	for _, n := range p.lengths {
@@ -247,8 +247,8 @@ func (n number) with(l limit.Limit, source string) number {
 	return n
 }
 
-// times returns n with its limit and burst multiplied, both by as much as both ranges allow: so a
-// bucket takes as long to refill as before.
+// times returns n with its limit and burst multiplied, by a factor that both ranges allow, so that
+// a bucket takes as long to refill as before.
 func (n number) times(factor int64) number {
 	if n.unlimited {
 		return n
@@ -263,15 +263,15 @@ func (n number) times(factor int64) number {
 	return n
 }
 
-// plan returns the plan that a check runs under: the one it names, else the subject's, else
-// the tenant's default (nil where the tenant has none). ok is false for a name that is unknown.
+// plan returns the plan of a check: the plan that it names, or else the subject's plan, or else the
+// tenant's default plan (nil if the tenant has none). ok is false for an unknown name.
 func (p *Policy) plan(named string, s *subjectEntry) (plan *planNumbers, ok bool) {
 	if named != "" {
 		plan, ok = p.plans[named]
 		return plan, ok
 	}
 	if s != nil && s.plan != "" {
-		// A plan that was deleted a moment ago may still be named by a subject: then the default.
+		// A subject may still name a plan that was just deleted: it then has the default plan.
 		if plan, ok = p.plans[s.plan]; ok {
 			return plan, true
 		}
@@ -279,8 +279,8 @@ func (p *Policy) plan(named string, s *subjectEntry) (plan *planNumbers, ok bool
 	return p.fallback, true
 }
 
-// number returns what applies to a subject under rule i at an instant: the first that exists
-// of its override, its plan's limit, and the rule's default.
+// number returns what applies to a subject under rule i at an instant: the subject's override, or
+// else the limit of the plan, or else the rule's own limit.
 func (p *Policy) number(i int32, plan *planNumbers, s *subjectEntry, nowMS int64) number {
 	r := &p.rules[i]
 	if s != nil {
@@ -299,5 +299,5 @@ func (p *Policy) number(i int32, plan *planNumbers, s *subjectEntry, nowMS int64
 	return r.number
 }
 
-// AddSubject makes a registered subject known to the policy, or forgets a deleted one.
+// AddSubject adds a registered subject to the policy, or removes a deleted one.
 func (p *Policy) AddSubject(d SubjectData) { p.subjects.store(d) }

@@ -6,22 +6,22 @@ import (
 	"weir/internal/limit"
 )
 
-// sizeOf returns how many bytes a T takes, without what it points to.
+// sizeOf returns the size of a T in bytes, without what it points to.
 func sizeOf[T any]() int { return int(reflect.TypeFor[T]().Size()) } // small
 
-// measure returns how much memory a policy takes without its subjects, roughly: what was
-// allocated for it, with what the allocator rounds up and what maps keep free.
+// measure returns the approximate size of a policy without its subjects, including the overhead of
+// the allocator and the free space of maps.
 func (p *Policy) measure() int64 {
 	const (
-		object = 16 // lost by rounding up, for each object
+		object = 16 // lost by rounding, per object
 		table  = 48 // an empty map
 	)
-	n := sizeOf[Policy]() + sizeOf[tenantEntry]() + 64 + len(p.slug) + object // 64: the place among all tenants
+	n := sizeOf[Policy]() + sizeOf[tenantEntry]() + 64 + len(p.slug) + object // 64: the entry in the map of tenants
 	n += len(p.rules) * sizeOf[compiledRule]()
 	for i := range p.rules {
 		r := &p.rules[i]
 		n += len(r.id) + object/2
-		if i == 0 || r.by != p.rules[i-1].by { // most rules of a tenant count by the same
+		if i == 0 || r.by != p.rules[i-1].by { // most rules of a tenant count by the same values
 			n += r.by.bytes() + object
 		}
 		n += textBytes(&r.rule, object/2)
@@ -46,7 +46,7 @@ func (p *Policy) measure() int64 {
 	return int64(n)
 }
 
-// textBytes returns how much memory the texts of a rule take, with so many bytes more for each.
+// textBytes returns the size of the texts of a rule, plus each for every text.
 func textBytes(r *limit.Rule, each int) (n int) {
 	for i := range limit.Fields {
 		f := &limit.Fields[i]

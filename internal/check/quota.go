@@ -12,15 +12,15 @@ import (
 	"weir/internal/limit"
 )
 
-// QuotaResource is the resource under which the operator's own tenant counts the checks of
-// all others: a rule of the platform tenant that matches it is every tenant's quota, its
-// plans are the service's tiers, and its subjects are the tenants' slugs.
+// QuotaResource is the resource under which the operator's tenant counts the checks of all other
+// tenants. A rule of the platform tenant that matches it is every tenant's quota. The plans of the
+// platform tenant are the tiers of the service, and its subjects are the tenants' slugs.
 const QuotaResource = "checks"
 
-// Quota bounds how many checks each tenant may ask, by the ordinary rules of the platform
-// tenant. To ask the counter store for each check would double the cost of all, so these rules
-// are leased, whatever they say, where their algorithm lets them be: the limit is never exceeded,
-// and a tenant may be denied early by what its instances hold at that moment.
+// Quota limits the number of checks of each tenant by the ordinary rules of the platform tenant. A
+// call to the counter store per check would double the cost of every check. These rules are
+// therefore leased, whatever their consistency, if their algorithm allows it. The limit is never
+// exceeded, and a tenant may be denied early because of units that other instances hold.
 type Quota struct {
 	keys      Keys
 	engine    engine.Engine
@@ -31,16 +31,17 @@ type Quota struct {
 	scratches sync.Pool // *Scratch
 }
 
-// quotaHeld is what this instance holds of a tenant's quota, under the numbers that applied when
-// the store was last asked. It saves matching and keys as long as policy and subject are the same.
+// quotaHeld has the units of a tenant's quota that this instance holds, under the numbers of the
+// last call to the store. As long as policy and subject are the same, it saves matching rules and
+// computing keys.
 type quotaHeld struct {
 	policy  *Policy
 	subject *subjectEntry
 	held    engine.Held
 }
 
-// NewQuota returns the quotas that the platform tenant's rules define, counted by the engine of
-// checker.
+// NewQuota returns the quotas that the platform tenant's rules define. The engine of checker counts
+// them.
 func NewQuota(checker *Checker, policies *Policies, platform limit.TenantID) *Quota {
 	return &Quota{
 		keys: checker.keys, engine: checker.engine, now: checker.now, policies: policies, platform: platform,
@@ -49,9 +50,9 @@ func NewQuota(checker *Checker, policies *Policies, platform limit.TenantID) *Qu
 	}
 }
 
-// Admit takes n checks (1 or more) from the quota of the tenant whose policy this is. Where it
-// does not admit them, retryAfterMS is how long to wait, or NeverMS. Without rules of the
-// platform for QuotaResource, and while the platform's policy cannot be read, it admits all.
+// Admit takes n checks (1 or more) from the quota of the tenant with this policy. If they are not
+// allowed, retryAfterMS is the wait, or NeverMS. If the platform has no rule for QuotaResource, or
+// while the platform's policy cannot be read, Admit allows everything.
 func (q *Quota) Admit(ctx context.Context, tenant *Policy, n int64) (retryAfterMS int64, ok bool) {
 	if tenant.tenant == q.platform {
 		return 0, true
@@ -71,7 +72,7 @@ func (q *Quota) Admit(ctx context.Context, tenant *Policy, n int64) (retryAfterM
 	return q.ask(last, policy, slug, n)
 }
 
-// grant reports whether n checks were granted from what is held.
+// grant reports whether n checks were granted from the units held.
 func (q *Quota) grant(last *quotaHeld, policy *Policy, slug string, n int64) bool {
 	if last == nil || last.policy != policy {
 		return false
@@ -82,7 +83,7 @@ func (q *Quota) grant(last *quotaHeld, policy *Policy, slug string, n int64) boo
 	return last.held.Grant(q.now(), n)
 }
 
-// ask decides as a check of the platform's would be, with all its rules leased.
+// ask decides a check of the platform tenant, with all its rules leased.
 func (q *Quota) ask(last *atomic.Pointer[quotaHeld], policy *Policy, slug string, n int64) (retryAfterMS int64, ok bool) {
 	scratch := q.scratches.Get().(*Scratch)
 	defer q.scratches.Put(scratch)
@@ -96,7 +97,7 @@ func (q *Quota) ask(last *atomic.Pointer[quotaHeld], policy *Policy, slug string
 	}
 	scratch.evaluate(context.Background(), q.engine, evaluations)
 	if held, ok := e.call.Held(); ok && len(e.counted) > 0 {
-		// With the subject whose numbers were asked, not the one of now.
+		// Store the subject whose numbers were used, not the current one.
 		if kept := last.Load(); kept == nil || kept.held != held || kept.policy != policy || kept.subject != e.subject {
 			last.Store(&quotaHeld{policy: policy, subject: e.subject, held: held})
 		}

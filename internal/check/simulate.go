@@ -9,7 +9,7 @@ import (
 	"weir/internal/limit"
 )
 
-// Simulation asks what requests would be answered, without asking any counter that is in use.
+// Simulation describes requests to decide without any live counter.
 type Simulation struct {
 	Policy   PolicyData         // the rules, and plans if there are any
 	Subjects []SubjectData      // registered subjects: plans, states, overrides
@@ -17,24 +17,24 @@ type Simulation struct {
 	Requests []SimulatedRequest // in the order in which they are decided
 }
 
-// SimulatedRequest is a request and its instant on the virtual clock. A later request may have
-// an earlier instant: then the clock steps back, and the algorithms meet that as they do in life.
+// SimulatedRequest is a request and its instant on the virtual clock. A later request may have an
+// earlier instant: the clock then steps back, as a real clock can.
 type SimulatedRequest struct {
 	AtMS int64 // milliseconds after StartMS; the sum is an instant from 0 to MaxInstantMS
 	Request
 }
 
-// Simulate decides the requests of s one after the other on a virtual clock, beginning with no
-// state, and gives each decision to decided, with the request's index. The decision is only
-// valid until decided returns. Matching, numbers, counting and the answer are those of a
-// Checker over a MemoryEngine; there is no denial kept in process, for time stands still
-// between requests, and no metric.
+// Simulate decides the requests of s in order on a virtual clock, beginning without state, and
+// calls decided with each decision and the index of its request. The decision is valid only until
+// decided returns. Matching, limits, counting and the answer are those of a Checker with an engine
+// in memory. Denials are not remembered, because time does not advance between requests, and
+// nothing is counted in metrics.
 //
-// It ends with the error of ctx when that ends, with the first error of decided, with an
-// *UnknownPlanError for a request that names a plan that s lacks, and with an error for a
-// policy that does not compile or an instant out of range.
+// It returns the error of ctx when that ends, the first error of decided, an *UnknownPlanError for
+// a request with a plan that s does not have, and an error for a policy that does not compile or an
+// instant out of range.
 func Simulate(ctx context.Context, s Simulation, decided func(index int, d *Decision) error) error {
-	// No counter leaves this function, so there is nobody to keep its key from.
+	// The counters exist only in this function, so their keys need no secret.
 	keys := NewKeys([16]byte{})
 	policy, err := CompilePolicy(keys, limit.TenantID{}, s.Policy)
 	if err != nil {
@@ -43,8 +43,8 @@ func Simulate(ctx context.Context, s Simulation, decided func(index int, d *Deci
 	for _, subject := range s.Subjects {
 		policy.AddSubject(subject)
 	}
-	// As many counters as there can be: shared ones would answer wrongly. The engine's own
-	// clock stands still, so that nothing expires before the virtual clock reaches it, or
+	// The engine has space for all possible counters, because shared ones would give wrong answers.
+	// Its own clock stands still, so that nothing expires before the virtual clock reaches it or
 	// returns to it.
 	most := max(1, len(s.Requests)*len(s.Policy.Rules))
 	engine := engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return 0 }, MaxCounters: most, MaxPerTenant: most})
@@ -58,7 +58,7 @@ func Simulate(ctx context.Context, s Simulation, decided func(index int, d *Deci
 			return &UnknownPlanError{Index: i, Plan: r.Plan}
 		}
 		if len(e.counted) > 0 {
-			e.call.NowMS = s.StartMS + r.AtMS // 0 asks for the engine's clock, which is 0 too
+			e.call.NowMS = s.StartMS + r.AtMS // 0 means the engine's clock, which is 0 too
 			engine.Evaluate(ctx, &e.call)
 			if e.call.Err != nil {
 				return fmt.Errorf("simulate request %d: %w", i, e.call.Err)

@@ -47,8 +47,8 @@ func ask(atMS int64, subject string, cost int64) check.SimulatedRequest {
 	return check.SimulatedRequest{AtMS: atMS, Request: check.Request{Subject: subject, Resource: "default", Cost: cost}}
 }
 
-// ruleOf turns a rule of the vectors into one that a tenant could have written; ok is false for
-// numbers that only the engine takes.
+// ruleOf converts a rule of the vectors to one that a tenant could have written; ok is false for
+// numbers that only the engine accepts.
 func ruleOf(t *testing.T, r enginetest.Rule) (rule limit.Rule, ok bool) {
 	t.Helper()
 	algorithm, err := limit.ParseAlgorithm(r.Algorithm)
@@ -67,7 +67,8 @@ func ruleOf(t *testing.T, r enginetest.Rule) (rule limit.Rule, ok bool) {
 	return rule, len(rule.Validate()) == 0
 }
 
-// A simulation answers what the service would: all vectors with one rule, fed to it as requests.
+// A simulation gives the same answers as the service: all vectors with one rule are simulated as
+// requests.
 func TestSimulationOfVectors(t *testing.T) {
 	files := os.DirFS("../engine/enginetest/testdata/conformance")
 	names, err := enginetest.FileNames(files)
@@ -86,7 +87,7 @@ func TestSimulationOfVectors(t *testing.T) {
 			}
 			s := check.Simulation{Policy: check.PolicyData{Rules: []limit.Rule{rule}}}
 			for _, step := range c.Steps {
-				if step.Expect == nil { // the rules change here; a simulation has one set of them
+				if step.Expect == nil { // the rules change here; a simulation has one set of rules
 					break
 				}
 				subject, named := step.Keys[c.Rules[0].Name]
@@ -107,8 +108,8 @@ func TestSimulationOfVectors(t *testing.T) {
 	require.Greater(t, answers, 1000)
 }
 
-// vectorAnswer puts a decision into the shape of the vectors. What is expected says only
-// whether each rule is to be spelled out.
+// vectorAnswer converts a decision to the form of the vectors. It uses want only to decide whether
+// to list each rule.
 func vectorAnswer(d *check.Decision, want *enginetest.Answer) enginetest.Answer {
 	r := &d.Rules[0]
 	a := enginetest.Answer{Allowed: d.Allowed, Remaining: r.Remaining, ResetMS: d.NowMS + r.ResetAfterMS}
@@ -129,7 +130,8 @@ func vectorAnswer(d *check.Decision, want *enginetest.Answer) enginetest.Answer 
 	return a
 }
 
-// A simulation knows all that a policy says: several rules, plans, overrides, states, shadow.
+// A simulation supports everything in a policy: several rules, plans, overrides, states, shadow
+// mode.
 func TestSimulationOfPolicy(t *testing.T) {
 	strict, shadow, byIP := subjectRule(t, "strict", 3), subjectRule(t, "shadow", 1), subjectRule(t, "by-ip", 1)
 	shadow.Mode = limit.Shadow
@@ -156,14 +158,14 @@ func TestSimulationOfPolicy(t *testing.T) {
 	require.Equal(t, []bool{true, true, false, true, true, false, false}, allowed)
 	require.Equal(t, "plan:free", d[0].Rules[1].Source)
 	require.Equal(t, "by-ip", d[0].Skipped[0].Rule.Slug)
-	require.False(t, d[1].Rules[0].Allowed, "the shadow rule would have denied")
+	require.False(t, d[1].Rules[0].Allowed, "the rule in shadow mode would have denied")
 	require.Equal(t, int64(1), d[2].Rules[1].RetryAfterMS)
 	require.Equal(t, "override", d[4].Rules[1].Source)
 	require.Equal(t, check.CostExceedsLimit, d[5].Code, "the override ends on the virtual clock")
 	require.Equal(t, check.SubjectBlocked, d[6].Code)
 }
 
-// Every request of a full simulation has counters of its own: none is shared with another subject.
+// Every request of a full simulation has its own counters. None is shared with another subject.
 func TestSimulationHasRoom(t *testing.T) {
 	s := check.Simulation{Policy: check.PolicyData{Rules: []limit.Rule{subjectRule(t, "one", 1)}}}
 	for i := range check.MaxSimulatedRequests {
@@ -174,7 +176,8 @@ func TestSimulationHasRoom(t *testing.T) {
 	}
 }
 
-// What cannot be simulated is refused with the reason; what takes too long ends.
+// A simulation that is not possible is refused with the reason. A simulation that takes too long is
+// cancelled.
 func TestSimulationErrors(t *testing.T) {
 	rules := check.PolicyData{Rules: []limit.Rule{subjectRule(t, "one", 1)}}
 	never := func(int, *check.Decision) error { t.Fatal("decided"); return nil }

@@ -4,10 +4,11 @@ import (
 	"weir/internal/limit"
 )
 
-// SubjectState tells how a registered subject is treated.
+// SubjectState is the state of a registered subject.
 type SubjectState uint8
 
-// A blocked subject is denied every check; for an exempt one every rule acts as in shadow.
+// Every check of a blocked subject is denied. For an exempt subject, every rule acts as in shadow
+// mode.
 const (
 	Active SubjectState = iota
 	Blocked
@@ -18,5 +19,5 @@ var subjectStateNames = limit.Names[SubjectState]{Active: "active", Blocked: "bl
 
 func (s SubjectState) String() string { return subjectStateNames.Of(s) }
 
-// ParseSubjectState returns the state of a name such as "blocked".
+// ParseSubjectState returns the state with a name such as "blocked".
 func ParseSubjectState(s string) (SubjectState, error) { return subjectStateNames.Parse(s) }

@@ -10,34 +10,34 @@ import (
 	"weir/internal/limit"
 )
 
-// subjects is a tenant's registered subjects. A tenant may have millions, nearly all of them with
-// a plan, a state and nothing else, so it is made to be small: 29 bytes for a name of 16, and
-// nothing in it that the garbage collector would have to follow for each subject.
+// subjects has the registered subjects of a tenant. A tenant may have millions, and nearly all of
+// them have only a plan and a state. The structure is therefore compact: 29 bytes for a name of 16,
+// and nothing per subject that the garbage collector has to follow.
 //
-// It is a hash table with open addressing. A slot is one word: where the name stands among all
-// names, eight bits of its hash, and which entry it has. Subjects that have the same plan and
-// state, no override and no cycle anchor, share their entry. Load takes no lock and may run beside
-// everything; store takes one for itself. What a reader can have seen is never written again: names
-// and entries are only added, and unused ones are removed when the table is rebuilt.
+// It is a hash table with open addressing. A slot is one word: the position of the name among all
+// names, eight bits of its hash, and the number of its entry. Subjects with the same plan and
+// state, without override and cycle anchor, share their entry. Load takes no lock and may run
+// concurrently with everything. store takes a lock. What a reader may have seen never changes:
+// names and entries are only added, and unused ones are removed when the table is rebuilt.
 type subjects struct {
 	table atomic.Pointer[subjectTable] // nil: none yet
 	size  atomic.Int64                 // bytes
 
-	mu         sync.Mutex // held by writers; guards what follows
+	mu         sync.Mutex // held by writers; guards the fields below
 	live       int        // subjects
-	used       int        // slots that are not empty: live, or of a deleted subject
-	deadNames  int        // bytes of names that are used no more
-	dead       int        // entries that are used no more
+	used       int        // slots that are not empty: of live or deleted subjects
+	deadNames  int        // bytes of names that are no longer used
+	dead       int        // entries that are no longer used
 	shared     []uint32   // entries that subjects share
-	ownEntries int        // bytes of all others
+	ownEntries int        // bytes of all other entries
 	overflow   bool       // something did not fit
 }
 
-// subjectTable is replaced when its slots get few. A reader takes a slot first, and then the names
-// and entries: those are then as new as the slot, or newer.
+// subjectTable is replaced when few slots are free. A reader reads a slot first, and then the names
+// and entries, which are then as new as the slot or newer.
 type subjectTable struct {
 	slots   []atomic.Uint64
-	names   atomic.Pointer[[]byte] // a byte of length less 1, then the name; the first byte is of no name
+	names   atomic.Pointer[[]byte] // a byte with length minus 1, then the name; the first byte belongs to no name
 	entries atomic.Pointer[[]*subjectEntry]
 }
 
@@ -46,18 +46,18 @@ type subjectEntry struct {
 	state     SubjectState
 	overrides []overrideEntry
 	anchorMS  int64 // cycle anchor, milliseconds since 1970; limit.NoAnchor for none
-	// multiplier is of the plan's numbers; 0 or 1: none.
+	// multiplier of the plan's limits; 0 or 1: none.
 	multiplier int64
 }
 
 type overrideEntry struct {
-	rule              unique.Handle[string] // slug: all tenants share it
+	rule              unique.Handle[string] // slug, shared by all tenants
 	limit             limit.Limit
 	startsMS, expires int64 // instants, milliseconds since 1970; expires 0: never
 }
 
-// A slot: where the name begins in bits 32 to 63, a part of the hash in 24 to 31, the entry in the
-// others. An empty one is 0. No name begins at 0.
+// A slot: the start of the name in bits 32 to 63, a part of the hash in 24 to 31, the entry in the
+// others. An empty slot is 0. No name begins at 0.
 const (
 	slotDeleted    uint64 = 1
 	slotEntryBits         = 24
@@ -65,10 +65,10 @@ const (
 	slotEntryMask  uint64 = maxEntries - 1
 	slotKeepsName  uint64 = ^slotEntryMask
 	maxNamesBytes         = 1 << 32
-	maxSharedEntry        = 256 // beyond, entries are not looked for one by one
+	maxSharedEntry        = 256 // with more, entries are not searched linearly
 )
 
-// Sizes of what there is one of for each tenant, and for each subject with overrides.
+// Sizes of the parts that each tenant, and each subject with overrides, has once.
 var (
 	subjectsBytes = sizeOf[subjects]()
 	tableBytes    = sizeOf[subjectTable]() + 2*sizeOf[[]byte]()
@@ -76,7 +76,7 @@ var (
 	overrideBytes = sizeOf[overrideEntry]()
 )
 
-// subjectSeed makes it impossible to choose names that meet in one slot.
+// subjectSeed makes it impossible to choose names with the same slot.
 var subjectSeed = maphash.MakeSeed()
 
 func slotTag(hash uint64) uint64 { return (hash & 0xff) << slotEntryBits }
@@ -87,8 +87,8 @@ func (t *subjectTable) home(hash uint64) int {
 	return int(high) // below len
 }
 
-// find returns the slot of a name and what is in it; if the name is not there, 0, and a slot for
-// it.
+// find returns the slot of a name and its value. If the name does not exist, the value is 0, and
+// the slot is free for it.
 func (t *subjectTable) find(name string, hash uint64) (slot int, value uint64) {
 	free := -1
 	for i := t.home(hash); ; i++ {
@@ -127,7 +127,7 @@ func (t *subjectTable) entry(v uint64) *subjectEntry {
 	return (*t.entries.Load())[v&slotEntryMask]
 }
 
-// Load returns what is registered of a subject. The same pointer means that nothing has changed.
+// Load returns a registered subject. If the pointer is the same as before, nothing has changed.
 func (s *subjects) Load(name string) (*subjectEntry, bool) {
 	t := s.table.Load()
 	if t == nil || len(name) == 0 || len(name) > limit.MaxNameBytes {
@@ -140,12 +140,12 @@ func (s *subjects) Load(name string) (*subjectEntry, bool) {
 	return t.entry(v), true
 }
 
-// store takes over one subject, or forgets a deleted one.
+// store stores one subject, or removes a deleted one.
 func (s *subjects) store(d SubjectData) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(d.Subject) == 0 || len(d.Subject) > limit.MaxNameBytes {
-		return // cannot be asked for
+		return // no check can have this name
 	}
 	if d.Deleted {
 		s.delete(d.Subject)
@@ -160,7 +160,7 @@ func (s *subjects) store(d SubjectData) {
 
 func (s *subjects) put(d SubjectData) {
 	t := s.table.Load()
-	// A search ends at an empty slot, and is short where there are many.
+	// A search ends at an empty slot, so it is short if there are many.
 	if t == nil || 5*(s.used+1) > 4*len(t.slots) {
 		s.grow()
 		t = s.table.Load()
@@ -203,7 +203,7 @@ func (s *subjects) delete(name string) {
 	t.slots[slot].Store(slotDeleted)
 }
 
-// drop notes that a subject has its entry no more.
+// drop records that a subject no longer uses its entry.
 func (s *subjects) drop(t *subjectTable, v uint64) {
 	if e := t.entry(v); e.own() {
 		s.dead++
@@ -211,7 +211,8 @@ func (s *subjects) drop(t *subjectTable, v uint64) {
 	}
 }
 
-// entryOf returns the number of an entry that says what d does, false where there are too many.
+// entryOf returns the number of an entry with the values of d, and false if there are too many
+// entries.
 func (s *subjects) entryOf(t *subjectTable, d SubjectData) (uint32, bool) {
 	entries := *t.entries.Load()
 	var plan string
@@ -220,7 +221,7 @@ func (s *subjects) entryOf(t *subjectTable, d SubjectData) (uint32, bool) {
 			if e.state == d.State && e.multiplier == d.Multiplier && !d.own() {
 				return i, true
 			}
-			plan = e.plan // of the same bytes
+			plan = e.plan // shares the bytes
 		}
 	}
 	if plan == "" {
@@ -242,10 +243,10 @@ func (s *subjects) entryOf(t *subjectTable, d SubjectData) (uint32, bool) {
 	return i, true
 }
 
-// own reports whether a subject does not share its entry: it has overrides or a cycle anchor.
+// own reports whether a subject has its own entry, because it has overrides or a cycle anchor.
 func (e *subjectEntry) own() bool { return len(e.overrides) > 0 || e.anchorMS != limit.NoAnchor }
 
-// anchor returns the subject's cycle anchor, and NoAnchor for a subject that is not registered.
+// anchor returns the subject's cycle anchor, or NoAnchor for a subject that is not registered.
 func (e *subjectEntry) anchor() int64 {
 	if e == nil {
 		return limit.NoAnchor
@@ -280,8 +281,8 @@ func (e *subjectEntry) bytes() int {
 	return entryBytes + len(e.overrides)*overrideBytes
 }
 
-// extend returns list with room for n more, which grows by an eighth: append would double it, and
-// half of it would lie idle.
+// extend returns list with capacity for n more. It grows by an eighth, because append would double
+// it and leave half of it unused.
 func extend[E any](list []E, n int) []E {
 	if len(list)+n <= cap(list) {
 		return list
@@ -289,7 +290,7 @@ func extend[E any](list []E, n int) []E {
 	return append(make([]E, 0, len(list)+max(n, len(list)/8)), list...)
 }
 
-// grow makes half as many slots again, and leaves out those of deleted subjects.
+// grow increases the number of slots by half, and removes those of deleted subjects.
 func (s *subjects) grow() {
 	old := s.table.Load()
 	t := &subjectTable{}
@@ -301,7 +302,7 @@ func (s *subjects) grow() {
 		t.names.Store(old.names.Load())
 		t.entries.Store(old.entries.Load())
 	}
-	t.slots = make([]atomic.Uint64, 8+s.live*15/8) // live is at most 4/5 of those there were
+	t.slots = make([]atomic.Uint64, 8+s.live*15/8) // live is at most 4/5 of the previous slots
 	old.each(func(v uint64) {
 		t.slots[t.findEmpty(maphash.Bytes(subjectSeed, t.name(v)))].Store(v)
 	})
@@ -309,7 +310,8 @@ func (s *subjects) grow() {
 	s.table.Store(t)
 }
 
-// findEmpty is find for a name that is not there, in a table without deleted ones.
+// findEmpty returns a free slot for a name that does not exist, in a table without deleted
+// subjects.
 func (t *subjectTable) findEmpty(hash uint64) int {
 	i := t.home(hash)
 	for t.slots[i].Load() != 0 {
@@ -332,7 +334,7 @@ func (t *subjectTable) each(f func(v uint64)) {
 	}
 }
 
-// seal makes the table as small as it can be, when many subjects have come.
+// seal makes the table as small as possible, after many subjects were added.
 func (s *subjects) seal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -342,13 +344,13 @@ func (s *subjects) seal() {
 	}
 }
 
-// rebuild builds the table again, for so many subjects and without unused entries.
+// rebuild creates the table again, for live subjects and without unused entries.
 func (s *subjects) rebuild(live int) {
 	old := s.table.Load()
 	t := &subjectTable{slots: make([]atomic.Uint64, 4+live*3/2)}
 	names := make([]byte, 1, len(*old.names.Load())-s.deadNames)
 	entries := make([]*subjectEntry, 0, len(*old.entries.Load())-s.dead)
-	moved := make([]uint32, len(*old.entries.Load())) // by old number, the new one and 1
+	moved := make([]uint32, len(*old.entries.Load())) // by old number: the new number plus 1
 	old.each(func(v uint64) {
 		name, i := old.name(v), v&slotEntryMask
 		if moved[i] == 0 {
@@ -371,7 +373,7 @@ func (s *subjects) rebuild(live int) {
 	s.table.Store(t)
 }
 
-// measure notes how much memory all that takes.
+// measure updates the size.
 func (s *subjects) measure() {
 	t := s.table.Load()
 	if t == nil {
@@ -381,11 +383,11 @@ func (s *subjects) measure() {
 		len(s.shared)*(4+entryBytes) + s.ownEntries))
 }
 
-// bytes returns how much memory the subjects take, roughly.
+// bytes returns the approximate size of the subjects.
 func (s *subjects) bytes() int64 { return int64(subjectsBytes) + s.size.Load() }
 
-// overflown reports whether there were more than a table can hold: 4 GiB of names, or 16 million
-// subjects with overrides or a cycle anchor.
+// overflown reports whether the table was too small for all subjects: it can hold 4 GiB of names,
+// and 16 million subjects with overrides or a cycle anchor.
 func (s *subjects) overflown() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

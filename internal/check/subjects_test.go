@@ -18,9 +18,9 @@ func (s *subjects) data(name string) (SubjectData, bool) {
 	return (&Policy{subjects: s}).Subject(name)
 }
 
-// Whatever comes and goes in whatever order, each subject is as it was last told, and no other is
-// taken for it.
-func TestSubjectsAreAsTheyWereTold(t *testing.T) {
+// After any sequence of changes, each subject has the values that were stored last, and no subject
+// is confused with another.
+func TestSubjectsAfterRandomChanges(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		table, want := &subjects{}, map[string]SubjectData{}
@@ -65,8 +65,8 @@ func TestSubjectsAreAsTheyWereTold(t *testing.T) {
 	}
 }
 
-// Checks read while changes come: they see a subject as it was before a change or after it, never
-// another's.
+// Checks read while subjects change: they see a subject before or after a change, never another
+// subject.
 func TestSubjectsAreReadWhileTheyChange(t *testing.T) {
 	table := &subjects{}
 	const names = 500
@@ -84,7 +84,7 @@ func TestSubjectsAreReadWhileTheyChange(t *testing.T) {
 					return
 				default:
 				}
-				// an even one is always there, an odd one comes and goes
+				// an even subject always exists, an odd one is added and deleted
 				if e, ok := table.Load(name(n)); ok && !strings.HasPrefix(e.plan, name(n)+"-") || !ok && n%2 == 0 {
 					panic(fmt.Sprintf("%s reads as %v %v", name(n), e, ok))
 				}
@@ -110,8 +110,8 @@ func TestSubjectsAreReadWhileTheyChange(t *testing.T) {
 	readers.Wait()
 }
 
-// Subjects that come, change and go for ever do not let the table grow for ever.
-func TestSubjectsForgetWhatIsNoMore(t *testing.T) {
+// If subjects are added, changed and deleted forever, the table does not grow forever.
+func TestSubjectsFreeDeletedEntries(t *testing.T) {
 	table := &subjects{}
 	var most int64
 	for i := range 200_000 {
@@ -126,7 +126,7 @@ func TestSubjectsForgetWhatIsNoMore(t *testing.T) {
 	require.Less(t, most, int64(100_000), "of 100 subjects")
 }
 
-// The memory that an operator allows holds what docs/operations.md says of it.
+// The memory per subject is as documented in docs/operations.md.
 func TestSubjectsAreSmall(t *testing.T) {
 	const count = 200_000
 	before := heap()
@@ -146,7 +146,7 @@ func TestSubjectsAreSmall(t *testing.T) {
 	runtime.KeepAlive(table)
 }
 
-// heap returns the bytes of all that is reachable.
+// heap returns the size of all reachable objects.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -167,7 +167,7 @@ func BenchmarkSubjects(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
 			if _, ok := table.Load(names[i*7919%len(names)]); !ok {
-				b.Fatal("it is not there")
+				b.Fatal("the subject does not exist")
 			}
 		}
 	})
@@ -175,7 +175,7 @@ func BenchmarkSubjects(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
 			if _, ok := table.Load(names[i*7919%len(names)][1:]); ok {
-				b.Fatal("it is there")
+				b.Fatal("the subject exists")
 			}
 		}
 	})

@@ -8,24 +8,25 @@ import (
 	"weir/internal/limit"
 )
 
-// together is the one call of several requests that are decided as one.
+// together is the call of several requests that are decided as one.
 type together struct {
 	call   engine.Call
-	places []int // of each counter of each evaluation, one after the other, in call.Counters
+	places []int // for each counter of each evaluation, in order: its index in call.Counters
 }
 
-// CheckTogetherIn decides the requests as one: all of them are charged if every decision allows, or
-// else none is. Each decision says what holds for its own request, so one that allows is of no use
-// where another denies.
+// CheckTogetherIn decides the requests as one: if every decision allows, all of them are charged,
+// and otherwise none. Each decision is the result of its own request, so an allowing decision has
+// no effect if another one denies.
 //
-// All counters are evaluated at one instant. A counter that several requests share is asked for the
-// sum of their costs. Where their numbers differ, the smallest applies, so the sum never exceeds
+// All counters are evaluated at one instant. A counter that several requests share is charged the
+// sum of their costs. If their limits differ, the smallest one applies, so the sum never exceeds
 // any of them.
 //
-// Observers are told of all requests if they were allowed, and otherwise of those that were denied
-// by themselves: about the others nothing was decided.
+// Observers are notified of all requests if they were allowed, and otherwise only of those that
+// were denied by themselves, because nothing was decided about the others.
 //
-// The decisions are in scratch, and valid until it is used again. It fails as CheckIn does.
+// The decisions are in scratch, and valid until it is used again. It fails in the same way as
+// CheckIn.
 func (c *Checker) CheckTogetherIn(ctx context.Context, p *Policy, reqs []Request, scratch *Scratch) ([]Decision, error) {
 	if len(reqs) == 1 {
 		return c.CheckIn(ctx, p, reqs, scratch)
@@ -59,8 +60,8 @@ func (c *Checker) CheckTogetherIn(ctx context.Context, p *Policy, reqs []Request
 	return scratch.decisions, nil
 }
 
-// join makes one call of all evaluations. A blocked subject denies all of them, so nothing may be
-// charged then.
+// join creates one call for all evaluations. A blocked subject denies all of them, so nothing may
+// be charged then.
 func (t *together) join(evaluations []evaluation, started time.Time) {
 	first := &evaluations[0]
 	t.places = t.places[:0]
@@ -94,8 +95,8 @@ func (t *together) join(evaluations []evaluation, started time.Time) {
 	}
 }
 
-// add adds a counter of a request of this cost, and says where it is and whether an earlier request
-// has it too.
+// add adds a counter of a request with this cost. It returns the counter's index, and whether an
+// earlier request has it too.
 func (t *together) add(c *engine.Counter, cost int64) (place int, shared bool) {
 	for i := range t.call.Counters {
 		other := &t.call.Counters[i]
@@ -103,7 +104,7 @@ func (t *together) add(c *engine.Counter, cost int64) (place int, shared bool) {
 			continue
 		}
 		other.Cost += cost
-		other.Shadow = other.Shadow && c.Shadow // it is in shadow for an exempt subject
+		other.Shadow = other.Shadow && c.Shadow // for an exempt subject it is in shadow mode
 		if smaller(&c.Numbers, &other.Numbers) {
 			other.Numbers = c.Numbers
 		}
@@ -145,7 +146,7 @@ func (t *together) conclude(evaluations []evaluation) (allowed bool) {
 	}
 	for i := range evaluations {
 		if d := &evaluations[i].decision; !allowed {
-			d.HasDelay, d.DelayMS = false, 0 // nothing was admitted that would have to wait
+			d.HasDelay, d.DelayMS = false, 0 // nothing was allowed, so there is no delay
 		}
 	}
 	return allowed

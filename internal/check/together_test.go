@@ -13,7 +13,7 @@ import (
 	"weir/internal/limit"
 )
 
-// heard is an observer that keeps what it is told.
+// heard is an observer that stores its notifications.
 type heard struct {
 	mu        sync.Mutex
 	decisions []Decision
@@ -67,17 +67,17 @@ func TestTogetherAllOrNone(t *testing.T) {
 
 	decisions, allowed = r.together(a, b)
 	require.False(t, allowed)
-	require.True(t, decisions[0].Allowed, "what holds for it alone")
+	require.True(t, decisions[0].Allowed, "the result of the request alone")
 	require.EqualValues(t, 4, decisions[0].Rules[0].Remaining)
 	require.False(t, decisions[1].Allowed)
 	require.Equal(t, RateLimitExceeded, decisions[1].Code)
 	require.EqualValues(t, 60_000, decisions[1].Rules[0].RetryAfterMS)
 	require.EqualValues(t, 4, r.remaining(a), "nothing was charged")
 	require.Equal(t, "y", listener.decisions[2].Subject)
-	require.Len(t, listener.decisions, 4, "a denial, and the peek above")
+	require.Len(t, listener.decisions, 4, "a denial, and the read above")
 }
 
-// What two requests share counts both.
+// A counter that two requests share counts both.
 func TestTogetherSharedCounter(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{ruleFor("all", "*", 5, "subject")}})
 	one, two := Request{Subject: "x", Resource: "a", Cost: 1}, Request{Subject: "x", Resource: "b", Cost: 2}
@@ -87,7 +87,7 @@ func TestTogetherSharedCounter(t *testing.T) {
 		require.EqualValues(t, 2, d.Rules[0].Remaining)
 	}
 	decisions, allowed = r.together(one, two)
-	require.False(t, allowed, "each alone would fit, both do not")
+	require.False(t, allowed, "each fits alone, but not both together")
 	for _, d := range decisions {
 		require.False(t, d.Allowed)
 		require.EqualValues(t, 2, d.Rules[0].Remaining)
@@ -97,10 +97,10 @@ func TestTogetherSharedCounter(t *testing.T) {
 	require.EqualValues(t, 0, r.remaining(one))
 	decisions, allowed = r.together(Request{Subject: "z", Resource: "a", Cost: 3}, Request{Subject: "z", Resource: "a", Cost: 3})
 	require.False(t, allowed)
-	require.Equal(t, CostExceedsLimit, decisions[0].Code, "no wait can help these two")
+	require.Equal(t, CostExceedsLimit, decisions[0].Code, "no wait helps these two")
 }
 
-// Two customers on different plans share a counter of the whole tenant: neither number is exceeded.
+// Two customers on different plans share a counter of the tenant: neither limit is exceeded.
 func TestTogetherSharedCounterOfDifferentNumbers(t *testing.T) {
 	r := newRig(t, PolicyData{
 		Rules: []limit.Rule{ruleFor("tenant", "*", 100)},
@@ -120,8 +120,8 @@ func TestTogetherSharedCounterOfDifferentNumbers(t *testing.T) {
 	require.True(t, allowed)
 }
 
-// A blocked subject denies what is asked with it, and nothing is charged. An exempt one denies
-// nothing.
+// A blocked subject denies the other requests, too, and nothing is charged. An exempt subject
+// denies nothing.
 func TestTogetherStates(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{ruleFor("each", "*", 2, "subject")}},
 		SubjectData{Subject: "blocked", State: Blocked}, SubjectData{Subject: "exempt", State: Exempt})
@@ -142,7 +142,7 @@ func TestTogetherStates(t *testing.T) {
 	require.EqualValues(t, 1, r.remaining(ask("x")))
 }
 
-// Requests with nothing to count are allowed, and memory that was used before leaves no trace.
+// Requests with nothing to count are allowed, and reused memory has no effect.
 func TestTogetherWithoutCounters(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{ruleFor("a", "a", 1, "subject")}})
 	scratch := new(Scratch)
@@ -171,18 +171,18 @@ func TestTogetherDegraded(t *testing.T) {
 		decisions, allowed := r.together(a, b)
 		require.False(t, allowed)
 		require.Equal(t, CountersUnavailable, decisions[0].Code)
-		require.True(t, decisions[1].Allowed, "not charged by the denials before")
+		require.True(t, decisions[1].Allowed, "not charged by the previous denials")
 		require.True(t, decisions[1].Degraded)
 	}
 	peek := a
 	peek.Cost = 0
 	_, allowed := r.together(peek, b)
-	require.True(t, allowed, "to ask is never denied")
+	require.True(t, allowed, "cost 0 is never denied")
 	_, allowed = r.together(peek, b)
 	require.False(t, allowed)
 }
 
-// However many ask at once, the sum of what was allowed is never over any limit, and both counters
+// With concurrent callers, the sum of what was allowed never exceeds a limit, and both counters
 // agree.
 func TestTogetherConcurrent(t *testing.T) {
 	r := newRig(t, PolicyData{Rules: []limit.Rule{

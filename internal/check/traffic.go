@@ -9,7 +9,7 @@ import (
 	"weir/internal/limit"
 )
 
-// Pattern names how described traffic is spread over time. The zero value is not a pattern.
+// Pattern is how generated traffic is distributed over time. The zero value is not a pattern.
 type Pattern uint8
 
 // The patterns of Traffic.
@@ -18,12 +18,12 @@ const (
 	Steady Pattern = iota + 1
 	// Burst sends Requests at once, at each instant of AtMS.
 	Burst
-	// Ramp moves evenly from a rate of From to a rate of To requests in PerMS.
+	// Ramp changes the rate linearly from From to To requests in PerMS.
 	Ramp
 	// Poisson sends Requests in PerMS on average, each independent of the others, by Seed.
 	Poisson
-	// WindowEdge sends Requests in the last millisecond of a window and again in the first
-	// of the next: the traffic that passes twice the limit where windows are fixed.
+	// WindowEdge sends Requests in the last millisecond of a window and again in the first of the
+	// next. Fixed windows allow twice the limit of this traffic.
 	WindowEdge
 )
 
@@ -33,33 +33,33 @@ var patternNames = limit.Names[Pattern]{
 
 func (p Pattern) String() string { return patternNames.Of(p) }
 
-// ParsePattern returns the pattern of a name such as "window_edge".
+// ParsePattern returns the pattern with a name such as "window_edge".
 func ParsePattern(s string) (Pattern, error) { return patternNames.Parse(s) }
 
-// Traffic describes the requests of a simulation. Every subject makes the whole pattern.
-// A number that is 0 is not given.
+// Traffic describes the requests of a simulation. Every subject sends the full pattern. A number
+// that is 0 is not given.
 type Traffic struct {
 	Pattern    Pattern
-	Request    Request  // what each request asks; its Subject is replaced
-	Subjects   []string // 1 to MaxTrafficSubjects, each once
+	Request    Request  // the request to send; its Subject is replaced
+	Subjects   []string // 1 to MaxTrafficSubjects, without duplicates
 	Requests   int64    // not in Ramp: 1 to MaxSimulatedRequests
 	PerMS      int64    // Steady, Ramp, Poisson: 1 to MaxWindowMS
-	DurationMS int64    // Steady, Ramp, Poisson: when it ends; 1 to MaxWindowMS
+	DurationMS int64    // Steady, Ramp, Poisson: the end; 1 to MaxWindowMS
 	From, To   int64    // Ramp: 0 to MaxSimulatedRequests, not both 0
 	AtMS       []int64  // Burst: the instants, milliseconds after the start, 0 to MaxWindowMS
 	WindowMS   int64    // WindowEdge: MinWindowMS to MaxWindowMS; windows begin at multiples of it since 1970
-	Edges      int64    // WindowEdge: at how many ends of windows in a row; 1 to MaxTrafficEdges
-	Seed       uint64   // Poisson: the same seed makes the same requests
+	Edges      int64    // WindowEdge: number of consecutive window ends; 1 to MaxTrafficEdges
+	Seed       uint64   // Poisson: the same seed gives the same requests
 }
 
-// Bounds of described traffic.
+// Limits of generated traffic.
 const (
 	MaxSimulatedRequests = 10_000 // in all
 	MaxTrafficSubjects   = 1_000
 	MaxTrafficEdges      = 1_000
 )
 
-// trafficFields names the numbers that each pattern needs; others are not taken.
+// trafficFields lists the numbers that each pattern needs. Other numbers are invalid.
 var trafficFields = map[Pattern][]string{
 	Steady:     {"requests", "per_ms", "duration_ms"},
 	Burst:      {"requests", "at_ms"},
@@ -68,9 +68,8 @@ var trafficFields = map[Pattern][]string{
 	WindowEdge: {"requests", "window_ms", "edges"},
 }
 
-// Expand lists the requests that t describes for a simulation that starts at startMS, by time;
-// of those at one instant, by subject as t names them. Errors name the fields as
-// docs/simulate.md spells them.
+// Expand lists the requests of t for a simulation that starts at startMS, ordered by time and then
+// by subject as in t. Errors name the fields as in docs/simulate.md.
 func (t *Traffic) Expand(startMS int64) ([]SimulatedRequest, []limit.FieldError) {
 	if errs := t.validate(); len(errs) > 0 {
 		return nil, errs
@@ -169,7 +168,7 @@ func (t *Traffic) validateSubjects(errs *limit.FieldErrors) {
 	}
 }
 
-// times returns the instants at which one subject asks, in order, or ok false where there are
+// times returns the instants of the requests of one subject, in order; ok is false if there are
 // more than most.
 func (t *Traffic) times(startMS int64, subject uint64, most int) (times []int64, ok bool) {
 	switch t.Pattern {
@@ -189,7 +188,7 @@ func (t *Traffic) times(startMS int64, subject uint64, most int) (times []int64,
 	next := t.arrivals(subject)
 	for k := int64(0); ; k++ {
 		at := next(k)
-		if !(at < float64(t.DurationMS)) { // a ramp that has come down to nothing answers NaN
+		if !(at < float64(t.DurationMS)) { // a ramp whose rate has fallen to 0 returns NaN
 			return times, true
 		}
 		if len(times) == most {
@@ -199,7 +198,7 @@ func (t *Traffic) times(startMS int64, subject uint64, most int) (times []int64,
 	}
 }
 
-// atOnce is Requests requests at each instant.
+// atOnce returns Requests requests at each instant.
 func (t *Traffic) atOnce(instants []int64, most int) (times []int64, ok bool) {
 	if t.Requests*int64(len(instants)) > int64(most) {
 		return nil, false
@@ -210,9 +209,9 @@ func (t *Traffic) atOnce(instants []int64, most int) (times []int64, ok bool) {
 	return times, true
 }
 
-// arrivals returns a function that says when request k comes, in milliseconds after the start;
-// it is called with 0, 1, 2 and so on. Every product is converted to float64: that keeps it
-// from being fused with a sum, which would make another instant on another processor.
+// arrivals returns a function that returns the time of request k, in milliseconds after the start.
+// It must be called with 0, 1, 2 and so on. Every product is converted to float64, so that it is
+// not fused with a sum, which would give other instants on other processors.
 func (t *Traffic) arrivals(subject uint64) func(k int64) float64 {
 	per := float64(t.PerMS)
 	switch t.Pattern {
@@ -222,7 +221,7 @@ func (t *Traffic) arrivals(subject uint64) func(k int64) float64 {
 			if k == 0 {
 				return 0
 			}
-			// By the instant x, from*x + slope*x*x/2 requests have come, in units of 1/per.
+			// Until the instant x, there are from*x + slope*x*x/2 requests, in units of 1/per.
 			area := float64(float64(k) * per)
 			root := math.Sqrt(float64(from*from) + float64(2*slope*area))
 			return float64(2*area) / (from + root)

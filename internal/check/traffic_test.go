@@ -9,7 +9,7 @@ import (
 	"weir/internal/limit"
 )
 
-// times expands traffic and returns the instants, asserting that they are in order.
+// times expands traffic and returns the instants. It requires that they are in order.
 func times(t *testing.T, traffic check.Traffic, startMS int64) []int64 {
 	t.Helper()
 	if traffic.Subjects == nil {
@@ -25,7 +25,7 @@ func times(t *testing.T, traffic check.Traffic, startMS int64) []int64 {
 	return out
 }
 
-// Each pattern is what its name says, to the millisecond.
+// Each pattern is as documented, to the millisecond.
 func TestTrafficPatterns(t *testing.T) {
 	require.Equal(t, []int64{0, 333, 666, 1000, 1333, 1666, 2000},
 		times(t, check.Traffic{Pattern: check.Steady, Requests: 3, PerMS: 1000, DurationMS: 2001}, 0))
@@ -34,7 +34,7 @@ func TestTrafficPatterns(t *testing.T) {
 	require.Equal(t, []int64{59_999, 59_999, 60_000, 60_000, 119_999, 119_999, 120_000, 120_000},
 		times(t, check.Traffic{Pattern: check.WindowEdge, Requests: 2, WindowMS: 60_000, Edges: 2}, 0))
 	require.Equal(t, []int64{0, 1},
-		times(t, check.Traffic{Pattern: check.WindowEdge, Requests: 1, WindowMS: 60_000, Edges: 1}, 60_000*100-1), "edges are those of the clock")
+		times(t, check.Traffic{Pattern: check.WindowEdge, Requests: 1, WindowMS: 60_000, Edges: 1}, 60_000*100-1), "edges are at multiples of the window")
 
 	require.Equal(t, times(t, check.Traffic{Pattern: check.Steady, Requests: 3, PerMS: 1000, DurationMS: 9000}, 0),
 		times(t, check.Traffic{Pattern: check.Ramp, From: 3, To: 3, PerMS: 1000, DurationMS: 9000}, 0), "a flat ramp is steady")
@@ -56,8 +56,8 @@ func countIn(times []int64, from, to int64) int {
 	return n
 }
 
-// Random traffic is the same for everybody who names the same seed, has the mean that was asked
-// for, and differs between subjects.
+// Random traffic is the same for the same seed, has the requested mean, and differs between
+// subjects.
 func TestTrafficPoisson(t *testing.T) {
 	traffic := check.Traffic{Pattern: check.Poisson, Requests: 10, PerMS: 1000, DurationMS: 500_000, Seed: 7}
 	first := times(t, traffic, 0)
@@ -78,7 +78,7 @@ func TestTrafficPoisson(t *testing.T) {
 	require.NotEqual(t, of["a"], of["b"])
 }
 
-// Every subject makes the whole pattern, with the request that was described.
+// Every subject sends the full pattern, with the given request.
 func TestTrafficSubjects(t *testing.T) {
 	traffic := check.Traffic{
 		Pattern: check.Burst, Requests: 2, AtMS: []int64{0, 10}, Subjects: []string{"b", "a"},
@@ -96,8 +96,8 @@ func TestTrafficSubjects(t *testing.T) {
 	require.Equal(t, []string{"b", "b", "a", "a", "b", "b", "a", "a"}, order)
 }
 
-// Traffic that cannot be is refused by field, and however much is described, no more than the
-// bound is ever made.
+// Invalid traffic is refused with the name of the field, and never expands to more requests than
+// the limit.
 func TestTrafficBounds(t *testing.T) {
 	s := []string{"s"}
 	many := make([]string, check.MaxTrafficSubjects+1)
@@ -136,7 +136,7 @@ func TestTrafficBounds(t *testing.T) {
 	require.Len(t, times(t, check.Traffic{Pattern: check.Burst, Subjects: []string{"a", "b"}, Requests: 5_000, AtMS: []int64{0}}, 0), check.MaxSimulatedRequests)
 }
 
-// Fixed windows pass twice their limit at an edge, and sliding ones do not: the pattern exists to
+// Fixed windows allow twice their limit at an edge, and sliding ones do not. The pattern exists to
 // show this.
 func TestTrafficAtWindowEdge(t *testing.T) {
 	traffic := check.Traffic{Pattern: check.WindowEdge, Requests: 100, WindowMS: 60_000, Edges: 1, Subjects: []string{"s"},

@@ -43,7 +43,7 @@ var errRefused = errors.New("connection refused")
 
 // If the machine pauses for a moment, all calls in flight fail at once. That is not an outage: the
 // next call is answered, and nothing is counted locally.
-func TestBreakerBearsAStall(t *testing.T) {
+func TestBreakerIgnoresAPause(t *testing.T) {
 	r := newBreakerRig(t)
 	for range 10 {
 		for range 1000 {

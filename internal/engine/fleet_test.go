@@ -276,7 +276,7 @@ func runLeased(t *testing.T, a limit.Algorithm, seed uint64) (leased float64, ea
 
 // Units that were charged to a full bucket must not drain while they are held. If everything is
 // used at one instant, it is at most the burst, however many units each instance held or returned.
-func TestLeasedBucketIsNoFullerThanWhole(t *testing.T) {
+func TestLeasedBucketNeverExceedsItsBurst(t *testing.T) {
 	for _, lim := range []int64{500, 1_000} {
 		for _, asks := range []int{6, 150} { // a bucket that was full a moment ago, and one in steady use
 			for _, wait := range []int64{1, 20, 60, 85, 150} {

@@ -99,7 +99,7 @@ func TestLeasesEnd(t *testing.T) {
 
 // An instance that stops returns all units that it holds. If it crashes, exactly those units are
 // stranded, until the window is over.
-func TestLeasesOfAnInstanceThatGoes(t *testing.T) {
+func TestLeasesOfAStoppedInstance(t *testing.T) {
 	f := newFleet(t, 2, leasedRule("api", limit.FixedWindow, 1_000, 60_000))
 	admitted := f.checkUntilLeased(0, "s")
 	f.instances[0].Close()
@@ -153,7 +153,7 @@ func TestLeasesFollowChanges(t *testing.T) {
 }
 
 // A check is answered from memory only if all its rules are leased and its cost is not 0.
-func TestWhatIsNotLeased(t *testing.T) {
+func TestChecksThatAreNotLeased(t *testing.T) {
 	strict := leasedRule("strict", limit.FixedWindow, 1_000_000, 60_000)
 	strict.Resource, strict.Consistency = "both", limit.Strict
 	f := newFleet(t, 1, leasedRule("api", limit.FixedWindow, 1_000_000, 60_000), strict)

@@ -10,7 +10,7 @@ import (
 )
 
 // A grant is one atomic operation. It allocates nothing, and never grants more than the lease has.
-func TestLeaseGives(t *testing.T) {
+func TestLeaseGrants(t *testing.T) {
 	now := time.UnixMilli(engineStart)
 	counters := []Counter{{Key: "w{a}k", Numbers: limit.Numbers{Algorithm: limit.FixedWindow, Limit: 10_000, WindowMS: 60_000}}}
 	call := &Call{Cost: 1_001, Counters: counters, Outcome: Outcome{NowMS: engineStart, Allowed: true, Verdicts: []limit.Verdict{{Allowed: true, Remaining: 8_999, ResetMS: engineStart + 60_000}}}}

@@ -1,7 +1,7 @@
 // Package peers counts the instances of the service.
 //
 // Each instance publishes its name on a Redis channel every second and listens to the others. The
-// number matters while Redis is unavailable: each instance then allows its share of a limit. With
-// 3 instances and a limit of 10 the shares are 4, 3 and 3. The highest number of the last ten
-// minutes counts, so that a Redis that is failing does not make the shares grow.
+// number is used while Redis is unavailable: each instance then allows its share of a limit. With 3
+// instances and a limit of 10 the shares are 4, 3 and 3. The highest number of the last ten minutes
+// counts, so a failing Redis does not increase the shares.
 package peers

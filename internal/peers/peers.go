@@ -15,8 +15,8 @@ import (
 	"weir/internal/engine"
 )
 
-// peersChannel is where every instance calls its name. It is a channel and not a key, so the
-// counters' database holds counters and nothing else.
+// peersChannel is the channel on which every instance publishes its name. It is a channel and not a
+// key, so the database contains only counters.
 const peersChannel = "w1:instances"
 
 const (
@@ -25,9 +25,9 @@ const (
 	peersMemory    = 10 * time.Minute
 )
 
-// Peers knows how many instances of the service there are, so that each can take its share of
-// a limit while Redis is unavailable. It counts the most that were alive at once in the last ten
-// minutes, so a failing Redis cannot reduce the number.
+// Peers knows the number of instances of the service, from which each instance computes its share
+// of a limit while Redis is unavailable. It uses the maximum of the last ten minutes, so a failing
+// Redis cannot reduce the number.
 type Peers struct {
 	id        string
 	least     int
@@ -39,8 +39,9 @@ type Peers struct {
 	most  []peak // of the last ten minutes: counts fall, times rise
 }
 
-// peak is the instances that were alive at one instant, sorted. Their places in it stay theirs when
-// they stop hearing each other: a share without its place would be everybody's.
+// peak has the names of the instances that were alive at one instant, sorted. Each instance keeps
+// its place in the list when the instances no longer receive each other's names. Without a place,
+// all instances would have the same share.
 type peak struct {
 	ids []string
 	at  time.Time
@@ -51,7 +52,7 @@ func New(least int, reg prometheus.Registerer) *Peers {
 	p := &Peers{
 		id: uuid.NewString(), least: max(least, 1), heard: map[string]time.Time{},
 		instances: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "weir_instances", Help: "Instances of the service known to be alive; local shares divide by it.",
+			Name: "weir_instances", Help: "Live instances of the service; local shares of limits are divided by it.",
 		}),
 	}
 	reg.MustRegister(p.instances)
@@ -62,7 +63,7 @@ func New(least int, reg prometheus.Registerer) *Peers {
 // Count returns how many instances share the limits now.
 func (p *Peers) Count() int { return int(p.share.Load().Count) }
 
-// ID names this instance among all.
+// ID returns the name of this instance.
 func (p *Peers) ID() string { return p.id }
 
 // Share returns this instance's part of every limit.
@@ -80,7 +81,8 @@ func (p *Peers) Others() (n int) {
 	return n
 }
 
-// Run calls this instance's name every second and hears the others', until ctx ends.
+// Run publishes this instance's name every second and receives the names of the others, until ctx
+// ends.
 func (p *Peers) Run(ctx context.Context, client redis.UniversalClient, log *slog.Logger) {
 	sub := client.Subscribe(ctx, peersChannel)
 	defer func() { _ = sub.Close() }()
@@ -111,7 +113,7 @@ func (p *Peers) Run(ctx context.Context, client redis.UniversalClient, log *slog
 	}
 }
 
-// maxPeers bounds the table against nonsense on the channel.
+// maxPeers limits the size of the table, in case other programs use the channel.
 const maxPeers = 10_000
 
 func (p *Peers) observe(id string, now time.Time) {
@@ -142,9 +144,9 @@ func (p *Peers) observe(id string, now time.Time) {
 	p.instances.Set(float64(count))
 }
 
-// rank returns the place of this instance among count. The remainder of a division goes to the first
-// places, so an instance that does not know its place takes a late one: two instances in one place
-// would both take the same unit.
+// rank returns the place of this instance among count. The remainder of a division goes to the
+// first places. An instance that does not know its place therefore takes a late one: two instances
+// with the same place would both use the same unit.
 func (p *Peers) rank(ids []string, count int) int {
 	place, known := slices.BinarySearch(ids, p.id)
 	if !known {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Instances that stop answering still count for a while, so a store that dies does not shrink the
+// Instances that stop publishing still count for a while, so a failing store does not reduce the
 // number.
 func TestPeers(t *testing.T) {
 	p := New(1, prometheus.NewRegistry())
@@ -18,13 +18,13 @@ func TestPeers(t *testing.T) {
 	}
 	require.Equal(t, 4, p.Count())
 	p.observe(p.id, now.Add(9*time.Minute))
-	require.Equal(t, 4, p.Count(), "instances that fell silent still count for ten minutes")
+	require.Equal(t, 4, p.Count(), "instances that stopped publishing still count for ten minutes")
 	p.observe(p.id, now.Add(11*time.Minute))
 	require.Equal(t, 1, p.Count())
 }
 
-// In an outage nobody hears anybody. Each instance must keep its own part of the remainder, or a limit of 4
-// is 6 for three instances, and one of 50 is 51.
+// In an outage, no instance receives the names of the others. Each instance must keep its own part
+// of the remainder. Otherwise a limit of 4 is 6 for three instances, and a limit of 50 is 51.
 func TestPlacesOutliveTheOutage(t *testing.T) {
 	now := time.Now()
 	instances := []*Peers{New(1, prometheus.NewRegistry()), New(1, prometheus.NewRegistry()), New(1, prometheus.NewRegistry())}
@@ -47,12 +47,12 @@ func TestPlacesOutliveTheOutage(t *testing.T) {
 		require.Equal(t, 3, p.Count())
 	}
 	for _, limit := range []int64{3, 4, 50, 100} {
-		require.Equal(t, limit, sum(limit), "after the others fell silent")
+		require.Equal(t, limit, sum(limit), "after the others stopped publishing")
 	}
 }
 
-// An instance that has heard of no other, and one that came after the most were alive, do not know their
-// place. They must not take a part of the remainder that another instance may take too.
+// An instance does not know its place if it knows no other instance, or if it started after the
+// peak. It must not use a part of the remainder that another instance may use too.
 func TestUnknownPlacesTakeNoRemainder(t *testing.T) {
 	now := time.Now()
 	alone := New(3, prometheus.NewRegistry())

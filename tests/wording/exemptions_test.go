@@ -15,9 +15,6 @@ var exemptions = map[string][]string{
 		"the same as a table",
 		"whoever",
 	},
-	"internal/check": {
-		"is away",
-	},
 	"internal/dashboard": {
 		"all the same",
 		"anew",

@@ -1,4 +1,4 @@
-// Package checktest builds a checker and its engines for tests, as the server does.
+// Package checktest builds a checker and its engines for tests, in the same way as the server.
 package checktest
 
 import (
@@ -17,17 +17,18 @@ import (
 	"weir/internal/peers"
 )
 
-// Options are what tests choose. The zero Options are a checker over memory by the real clock.
+// Options are the settings of a test. The zero Options select counters in memory and the real
+// clock.
 type Options struct {
 	Keys      check.Keys
 	Shared    engine.Engine    // nil: a Memory
 	Clock     func() time.Time // nil: the real clock
-	Instances int              // that share the limits during an outage; 0: 1
+	Instances int              // number of instances that share the limits during an outage; 0: 1
 	Observers []check.Observer
 	Registry  *prometheus.Registry // nil: a new one
 }
 
-// Parts are a checker and what it consists of.
+// Parts are a checker and its parts.
 type Parts struct {
 	Registry *prometheus.Registry
 	Metrics  *check.Metrics
@@ -36,7 +37,7 @@ type Parts struct {
 	Checker  *check.Checker
 }
 
-// New returns the parts of a checker, which end with the test.
+// New returns the parts of a checker. They are closed when the test ends.
 func New(tb testing.TB, o Options) *Parts {
 	tb.Helper()
 	p := &Parts{Registry: o.Registry}
@@ -62,8 +63,8 @@ func New(tb testing.TB, o Options) *Parts {
 	return p
 }
 
-// Rig is a Checker whose counter store is in memory and can fail, and whose time stands until it
-// is moved.
+// Rig is a Checker with a counter store in memory that can be made to fail, and with a clock that
+// only the test moves.
 type Rig struct {
 	*Parts
 	T      *testing.T
@@ -72,7 +73,7 @@ type Rig struct {
 	Policy *check.Policy
 }
 
-// Start is when the time of a Rig begins: a whole minute.
+// Start is the initial time of a Rig: a whole minute.
 const Start = int64(1_800_000_000_000)
 
 // SwitchEngine is an engine that can be made to fail.
@@ -81,7 +82,7 @@ type SwitchEngine struct {
 	Fail atomic.Bool
 }
 
-// Evaluate is part of engine.Engine.
+// Evaluate implements engine.Engine.
 func (s *SwitchEngine) Evaluate(ctx context.Context, calls ...*engine.Call) {
 	if s.Fail.Load() {
 		for _, c := range calls {
@@ -105,10 +106,10 @@ func NewRig(t *testing.T, data check.PolicyData, observers []check.Observer, sub
 
 var rigKeys = check.NewKeys([16]byte{1})
 
-// Clock is the time of the rig.
+// Clock returns the time of the rig.
 func (r *Rig) Clock() time.Time { return time.UnixMilli(r.Now.Load()) }
 
-// Move moves the time.
+// Move advances the time.
 func (r *Rig) Move(d time.Duration) { r.Now.Add(d.Milliseconds()) }
 
 // Compile returns a policy of the rig's tenant.
@@ -133,7 +134,7 @@ func (r *Rig) Check(req check.Request) check.Decision {
 	return decisions[0]
 }
 
-// Minute returns a rule of so many units a minute for each subject.
+// Minute returns a rule with a limit per minute for each subject.
 func Minute(slug string, units int64) limit.Rule {
 	return limit.Rule{
 		Slug: slug, Resource: "*", Algorithm: limit.FixedWindow, Limit: units,

@@ -425,7 +425,7 @@ func TestRedisHangs(t *testing.T) {
 }
 
 // A caller that disconnects does not wait, and does not affect the calls that share its pipeline.
-func TestRedisCallerGone(t *testing.T) {
+func TestRedisCallerDisconnects(t *testing.T) {
 	eng := redisengine.New(redisClient(t), redisOptions())
 	gone, leave := context.WithCancel(context.Background())
 	leave()
