@@ -101,7 +101,7 @@ func playGuard(t *testing.T, fixtures map[string]fixture, c *guardCase) {
 		t.Errorf("%d errors logged, want %d", logged.count(slog.LevelError), *e.ErrorsLogged)
 	}
 	p.compare("request", &expectation{Requests: e.Requests, Request: e.Request}, nil)
-	if n := p.server.unmet(); n > 0 {
+	if n := p.server.Unmet(); n > 0 {
 		t.Errorf("%d actions of the script met no request", n)
 	}
 }

@@ -1,7 +1,6 @@
 package weir
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -17,30 +16,26 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/weir-dev/weir-go/internal/scripted"
 )
 
 // The suite in ../suite is what all clients must pass. Its README describes the tables.
 const suiteFolder = "../suite"
 
-func strict(b []byte, into any) error {
-	decoder := json.NewDecoder(bytes.NewReader(b))
-	decoder.DisallowUnknownFields()
-	return decoder.Decode(into)
-}
-
 func readSuite(t *testing.T, name string, into any) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(suiteFolder, name))
 	must(t, err)
-	if err := strict(content, into); err != nil {
+	if err := scripted.Strict(content, into); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
 }
 
 func readFixtures(t *testing.T) map[string]fixture {
 	t.Helper()
-	var fixtures map[string]fixture
-	readSuite(t, "fixtures.json", &fixtures)
+	fixtures, err := scripted.ReadFixtures(suiteFolder)
+	must(t, err)
 	return fixtures
 }
 
@@ -158,7 +153,7 @@ func TestSuite(t *testing.T) {
 type play struct {
 	t        *testing.T
 	c        suiteCase
-	server   *scripted
+	server   *scriptedServer
 	client   *Client
 	clock    *fakeClock
 	warnings *countingHandler
@@ -182,7 +177,7 @@ func newPlay(t *testing.T, fixtures map[string]fixture, c suiteCase) *play {
 	p := &play{t: t, c: c, clock: newFakeClock(), warnings: &countingHandler{}, started: map[string]*startedCall{}}
 	p.server = newScripted(t, fixtures, c.Server, c.ServerUp == nil || *c.ServerUp)
 	options := append(c.Options.options(), WithLogger(slog.New(p.warnings)), withClock(p.clock))
-	client, err := New("http://"+p.server.address, "weir_test_key", options...)
+	client, err := New("http://"+p.server.Address, "weir_test_key", options...)
 	must(t, err)
 	p.client = client
 	t.Cleanup(client.Close)
@@ -196,7 +191,7 @@ func (p *play) run() {
 			return
 		}
 	}
-	if n := p.server.unmet(); n > 0 {
+	if n := p.server.Unmet(); n > 0 {
 		p.t.Errorf("%d actions of the script met no request", n)
 	}
 }
@@ -233,11 +228,11 @@ func (p *play) step(name string, s step) {
 	case s.AwaitWaiting > 0:
 		p.awaitWaiting(s.AwaitWaiting)
 	case s.Release:
-		p.server.release()
+		p.server.Release()
 	case s.AdvanceMS > 0:
 		p.clock.advance(time.Duration(s.AdvanceMS) * time.Millisecond)
 	case s.Server == "down":
-		p.server.down()
+		p.server.Down()
 		p.client.Close()
 	case s.Server == "up":
 		p.server.up()
@@ -330,7 +325,7 @@ func expand(t *testing.T, v any) any {
 
 func (p *play) call(ctx context.Context, name string, raw json.RawMessage) callResult {
 	var args suiteArgs
-	if err := strict(raw, &args); err != nil {
+	if err := scripted.Strict(raw, &args); err != nil {
 		p.t.Errorf("args: %v", err)
 		return callResult{}
 	}
@@ -357,7 +352,7 @@ func (p *play) call(ctx context.Context, name string, raw json.RawMessage) callR
 			encoded, err := json.Marshal(entry)
 			must(p.t, err)
 			var check suiteCheck
-			must(p.t, strict(encoded, &check))
+			must(p.t, scripted.Strict(encoded, &check))
 			checks = append(checks, check.check(p.t))
 		}
 		r.decisions, r.err = p.client.CheckBatch(ctx, checks)
@@ -381,8 +376,8 @@ func (p *play) compare(name string, e *expectation, r *callResult) {
 	if r != nil {
 		p.compareResult(name, e, r)
 	}
-	if e.Requests != nil && p.server.count() != *e.Requests {
-		p.t.Errorf("%s: %d requests, want %d", name, p.server.count(), *e.Requests)
+	if e.Requests != nil && p.server.Count() != *e.Requests {
+		p.t.Errorf("%s: %d requests, want %d", name, p.server.Count(), *e.Requests)
 	}
 	p.compareRequest(name, e.Request, 0)
 	p.compareRequest(name, e.RequestBefore, 1)
@@ -565,7 +560,7 @@ func (p *play) compareRequest(name string, want *requestPattern, back int) {
 	if want == nil {
 		return
 	}
-	got, ok := p.server.fromLatest(back)
+	got, ok := p.server.FromLatest(back)
 	if !ok {
 		p.t.Fatalf("%s: no request", name)
 	}
