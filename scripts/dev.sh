@@ -10,6 +10,7 @@
 #   scripts/dev.sh compiler      install a C compiler if there is none (the race detector wants one)
 #   scripts/dev.sh browser       install Chromium and curl if missing (tests/browser walks the pages with them)
 #   scripts/dev.sh gateways      install the gateways that tests/gateways runs, if missing
+#   scripts/dev.sh node          install Node.js and npm if missing (the tests of the TypeScript client want them)
 #
 # These servers keep their data in .dev/ and are handed over as WEIR_DATABASE_URL and
 # WEIR_REDIS_URL. With --test first, it is another pair in .dev/test/, throwaway and tuned for
@@ -342,6 +343,13 @@ case $cmd in
     done
     [ ${#missing[@]} -gt 0 ] || exit 0
     HINT=" (packages of Debian 12)"
+    lock; apt_install "${missing[@]}"; unlock ;;
+  node)
+    missing=()
+    { command -v node && node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)'; } >/dev/null || missing+=(nodejs)
+    command -v npm >/dev/null || missing+=(npm)
+    [ ${#missing[@]} -gt 0 ] || exit 0
+    HINT=" (Node.js 18 or newer)"
     lock; apt_install "${missing[@]}"; unlock ;;
   env) [ -e "$DEV/env" ] || die "nothing set up yet"; cat "$DEV/env" ;;
   status)

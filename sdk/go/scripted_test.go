@@ -6,7 +6,8 @@ import (
 	"github.com/weir-dev/weir-go/internal/scripted"
 )
 
-// patience is how long anything may take that a test awaits. No test that passes waits for all of it.
+// patience is how long anything may take that a test awaits. No test that passes waits for all of
+// it.
 const patience = scripted.Patience
 
 type (
@@ -15,7 +16,8 @@ type (
 	request = scripted.Request
 )
 
-// A scriptedServer is a scripted server that ends with its test, and fails it if the script was not followed.
+// A scriptedServer is a scripted server that ends with its test, and fails it if the script was not
+// followed.
 type scriptedServer struct {
 	*scripted.Server
 	t *testing.T

@@ -1,5 +1,6 @@
-// Package scripted is a server that plays the actions of the behaviour suite in ../../../suite, whose README describes
-// them. The tests of this client use it as a package, those of other languages through the command withscripted.
+// Package scripted is a server that plays the actions of the behaviour suite in ../../../suite,
+// whose README describes them. The tests of this client use it as a package, those of other
+// languages through the command withscripted.
 package scripted
 
 import (
@@ -17,10 +18,12 @@ import (
 	"time"
 )
 
-// Patience is how long anything may take that a test awaits. No test that passes waits for all of it.
+// Patience is how long anything may take that a test awaits. No test that passes waits for all of
+// it.
 const Patience = 30 * time.Second
 
-// An Action is what the scripted server does with one request. The README of the suite describes the fields.
+// An Action is what the scripted server does with one request. The README of the suite describes
+// the fields.
 type Action struct {
 	Use        string             `json:"use"`
 	Status     int                `json:"status"`
@@ -126,7 +129,8 @@ func (s *Server) problem(format string, args ...any) {
 	s.problems = append(s.problems, fmt.Sprintf(format, args...))
 }
 
-// Problems returns what was wrong so far: a request beyond the end of the script, or an action that makes no sense.
+// Problems returns what was wrong so far: a request beyond the end of the script, or an action that
+// makes no sense.
 func (s *Server) Problems() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +199,8 @@ func (s *Server) Release() {
 	}
 }
 
-// converse reads requests from a connection and plays an action for each, until one ends the connection.
+// converse reads requests from a connection and plays an action for each, until one ends the
+// connection.
 func (s *Server) converse(conn net.Conn) {
 	reader := bufio.NewReader(conn)
 	for {
@@ -314,7 +319,8 @@ func (s *Server) results(entries [][]any) []byte {
 	return encode(map[string]any{"results": results})
 }
 
-// bodyOf merges the change into the fixture's body where both are objects, and returns the bytes to send.
+// bodyOf merges the change into the fixture's body where both are objects, and returns the bytes to
+// send.
 func bodyOf(base, change json.RawMessage) []byte {
 	if change == nil {
 		change = base
@@ -335,7 +341,8 @@ func merged(base json.RawMessage, changes map[string]any) map[string]any {
 	return body
 }
 
-// decode and encode work on what has been read as JSON before, so an error is a mistake in this package.
+// decode and encode work on what has been read as JSON before, so an error is a mistake in this
+// package.
 func decode[T any](b []byte) (v T) {
 	if err := json.Unmarshal(b, &v); err != nil {
 		panic(err)

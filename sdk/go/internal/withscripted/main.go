@@ -1,5 +1,5 @@
-// Command withscripted runs a command that can ask for scripted servers, and ends with its exit code.
-// The behaviour suite in other languages uses it, so that all of them meet the same server:
+// Command withscripted runs a command that can ask for scripted servers, and ends with its exit
+// code. The behaviour suite in other languages uses it, so that all of them meet the same server:
 //
 //	go run ./internal/withscripted CMD...
 //
@@ -11,7 +11,8 @@
 //	GET  /servers/ID             {"requests", "latest", "unmet", "problems"}
 //	DELETE /servers/ID           ends it
 //
-// Each answers 200, or 500 and a line that says what is wrong. "latest" has the last two requests, the latest first.
+// Each answers 200, or 500 and a line that says what is wrong. "latest" has the last two requests,
+// the latest first.
 package main
 
 import (

@@ -1,0 +1,145 @@
+import { Deadline } from "./clock.js";
+import type { Decision } from "./decision.js";
+import { MisuseError, type NoDecision } from "./errors.js";
+import { maxBatch, type Question } from "./question.js";
+
+/** What the server reads of a batch is 256 KiB; half of it leaves room. */
+const maxBytes = 128 << 10;
+
+/** A check that waits for its turn, and then for its answer. */
+interface Waiter {
+  readonly question: Question;
+  readonly deadline: Deadline;
+  readonly bytes: number;
+  readonly settle: (answer: Promise<Decision>) => void;
+}
+
+/** What a batcher needs of its client. */
+export interface Sending {
+  ask(question: Question, headers: Record<string, string>, deadline: Deadline): Promise<Decision>;
+  askTogether(questions: readonly Question[], deadline: Deadline): Promise<Decision[] | NoDecision>;
+  fallback(question: Question, failure: NoDecision): Decision;
+  learn(question: Question, decision: Decision, sentAt: number): void;
+  now(): number;
+}
+
+/**
+ * Sends checks together that are asked while another request is under way. A check that meets nothing under way
+ * goes out at once, alone.
+ */
+export class Batcher {
+  readonly #client: Sending;
+  #underWay = 0;
+  #waiting: Waiter[] = [];
+  #bytes = 0;
+
+  constructor(client: Sending) {
+    this.#client = client;
+  }
+
+  /** How many checks wait to travel. */
+  get waiting(): number {
+    return this.#waiting.length;
+  }
+
+  /** Answers a question. */
+  async ask(question: Question, headers: Record<string, string>, deadline: Deadline): Promise<Decision> {
+    if (this.#underWay === 0) {
+      return this.#during(() => this.#client.ask(question, headers, deadline));
+    }
+    return new Promise((resolve) => {
+      const bytes = 128 + 3 * JSON.stringify(question.json()).length;
+      const ended = () => {
+        this.#withdraw(waiter);
+        settle(this.#ended(waiter));
+      };
+      const settle = (answer: Promise<Decision>) => {
+        deadline.signal.removeEventListener("abort", ended);
+        answer.catch(() => {}); // where the check has ended before, nobody else takes the error
+        resolve(answer);
+      };
+      const waiter: Waiter = { question, deadline, bytes, settle };
+      deadline.signal.addEventListener("abort", ended, { once: true });
+      this.#waiting.push(waiter);
+      this.#bytes += bytes;
+      if (this.#waiting.length >= maxBatch || this.#bytes >= maxBytes) this.#send();
+    });
+  }
+
+  /** The answer to a check whose time has ended while it waited. */
+  async #ended({ question, deadline }: Waiter): Promise<Decision> {
+    if (deadline.cancelled) throw deadline.signal.reason;
+    return this.#client.fallback(question, { cause: "timeout", status: null, code: "", retryAfterMs: null, error: deadline.signal.reason });
+  }
+
+  /** Takes a check back that nobody waits for any more, unless it is under way. */
+  #withdraw(waiter: Waiter): void {
+    const i = this.#waiting.indexOf(waiter);
+    if (i < 0) return;
+    this.#waiting.splice(i, 1);
+    this.#bytes -= waiter.bytes;
+  }
+
+  /** Runs a request. When it has ended, what has waited for it goes out. */
+  async #during<T>(request: () => Promise<T>): Promise<T> {
+    this.#underWay++;
+    try {
+      return await request();
+    } finally {
+      this.#underWay--;
+      if (this.#underWay === 0 && this.#waiting.length > 0) this.#send();
+    }
+  }
+
+  /** Sends all that waits. */
+  #send(): void {
+    const batch = this.#waiting;
+    this.#waiting = [];
+    this.#bytes = 0;
+    const [only] = batch;
+    void this.#during(async () => {
+      if (batch.length === 1 && only) await this.#alone(only);
+      else await this.#together(batch);
+    });
+  }
+
+  /** Sends one check, in its own time. It never rejects: the check's caller gets the error. */
+  async #alone(waiter: Waiter): Promise<void> {
+    const answer = this.#client.ask(waiter.question, {}, waiter.deadline);
+    waiter.settle(answer);
+    await answer.catch(() => {});
+  }
+
+  /** Sends a batch, in the time of the check that was asked last, and hands the answers out. */
+  async #together(batch: readonly Waiter[]): Promise<void> {
+    const deadline = new Deadline(batch.at(-1)?.deadline.left ?? 0, undefined);
+    const sentAt = this.#client.now();
+    const questions = batch.map((waiter) => waiter.question);
+    const answer = await this.#client.askTogether(questions, deadline).catch((error: unknown) => new Refused(error));
+    deadline.dispose();
+    if (answer instanceof Refused && answer.forOne) {
+      // Nothing was counted. Each check travels alone, so that only the wrong one sees a misuse.
+      await Promise.all(batch.map((waiter) => this.#alone(waiter)));
+      return;
+    }
+    batch.forEach((waiter, i) => waiter.settle(this.#answerOf(waiter, answer, i, sentAt)));
+  }
+
+  async #answerOf(waiter: Waiter, answer: Decision[] | NoDecision | Refused, i: number, sentAt: number): Promise<Decision> {
+    if (answer instanceof Refused) throw answer.error;
+    const decision = Array.isArray(answer) ? answer[i] : undefined;
+    if (decision === undefined) return this.#client.fallback(waiter.question, answer as NoDecision);
+    this.#client.learn(waiter.question, decision, sentAt);
+    return decision;
+  }
+}
+
+/** How a batch ended that the server refused. */
+class Refused {
+  constructor(readonly error: unknown) {}
+
+  /** Whether it was refused for what one of its checks asks. */
+  get forOne(): boolean {
+    return this.error instanceof MisuseError && [400, 413, 415, 422].includes(this.error.status ?? 0);
+  }
+}

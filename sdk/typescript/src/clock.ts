@@ -1,0 +1,87 @@
+/** The time as a client sees it. Tests pass one that they move by hand. */
+export interface Clock {
+  /** Milliseconds that only grow, from any origin. */
+  now(): number;
+  /** Milliseconds since 1970. */
+  unixMs(): number;
+  /** Resolves after so many milliseconds, or rejects with the signal's reason. */
+  sleep(ms: number, signal?: AbortSignal): Promise<void>;
+}
+
+/** The longest time that a timer takes. */
+const longestTimer = 2_147_483_647;
+
+export const systemClock: Clock = {
+  now: () => performance.now(),
+  unixMs: () => Date.now(),
+  async sleep(ms, signal) {
+    for (let left = ms; left > 0; left -= longestTimer) {
+      await timer(Math.min(left, longestTimer), signal);
+    }
+  },
+};
+
+function timer(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    if (signal?.aborted) {
+      reject(signal.reason);
+      return;
+    }
+    const aborted = () => {
+      clearTimeout(id);
+      reject(signal?.reason);
+    };
+    const id = setTimeout(() => {
+      signal?.removeEventListener("abort", aborted);
+      resolve();
+    }, ms);
+    signal?.addEventListener("abort", aborted, { once: true });
+  });
+}
+
+/**
+ * The time that one call has. Its signal aborts when the time is up or when the caller aborts; dispose must
+ * be called when the call has ended.
+ */
+export class Deadline {
+  timedOut = false;
+  readonly #ends: number;
+  readonly #controller = new AbortController();
+  readonly #timer: ReturnType<typeof setTimeout>;
+  readonly #caller: AbortSignal | undefined;
+  readonly #abort: () => void;
+
+  constructor(ms: number, caller: AbortSignal | undefined) {
+    this.#ends = performance.now() + ms;
+    this.#caller = caller;
+    this.#abort = () => this.#controller.abort(caller?.reason);
+    this.#timer = setTimeout(() => {
+      this.timedOut = true;
+      this.#controller.abort(new DOMException("The timeout of the client has passed", "TimeoutError"));
+    }, Math.min(ms, longestTimer));
+    if (caller?.aborted) {
+      this.#abort();
+    } else {
+      caller?.addEventListener("abort", this.#abort, { once: true });
+    }
+  }
+
+  get signal(): AbortSignal {
+    return this.#controller.signal;
+  }
+
+  /** Whether the caller has ended the call, and not the timeout. */
+  get cancelled(): boolean {
+    return this.signal.aborted && !this.timedOut;
+  }
+
+  /** How many milliseconds are left. */
+  get left(): number {
+    return Math.max(0, this.#ends - performance.now());
+  }
+
+  dispose(): void {
+    clearTimeout(this.#timer);
+    this.#caller?.removeEventListener("abort", this.#abort);
+  }
+}

@@ -1,0 +1,80 @@
+/** Middleware for Express and for any framework with (request, response, next) of Node. */
+import type { Decision } from "./decision.js";
+import type { MisuseError } from "./errors.js";
+import { type GuardOptions, judge, type Problem, routeName } from "./guard.js";
+import { copyHeaders } from "./headers.js";
+
+/** What the middleware needs of a request. That of Express has it. */
+export interface ExpressRequest {
+  readonly method: string;
+  readonly headers: Readonly<Record<string, string | string[] | undefined>>;
+  readonly route?: { readonly path?: unknown };
+}
+
+/** What the middleware needs of a response. That of Express has it. */
+export interface ExpressResponse {
+  statusCode: number;
+  readonly writableFinished: boolean;
+  getHeader(name: string): unknown;
+  setHeader(name: string, value: string): unknown;
+  removeHeader(name: string): unknown;
+  end(body: string): unknown;
+  once(event: "close", listener: () => void): unknown;
+}
+
+export interface ExpressGuardOptions<Req, Res> extends GuardOptions<Req> {
+  /** Answers a request that is denied. The rate-limit headers are set already. */
+  onDenied?(request: Req, response: Res, decision: Decision): unknown;
+  /** Answers a request whose check was a mistake of this application. The default logs the error and answers 500. */
+  onMisuse?(request: Req, response: Res, error: MisuseError): unknown;
+}
+
+/**
+ * Lets a request through if Weir allows it. Put it on routes, where the route template is known. In a router that is
+ * mounted at a path, the resource is the route within the router; the option resource can say more.
+ *
+ *     app.get("/orders/:id", guard({ client, subject: (request) => request.get("X-Customer") }), orders);
+ */
+export function guard<Req extends ExpressRequest, Res extends ExpressResponse>(
+  options: ExpressGuardOptions<Req, Res>,
+): (request: Req, response: Res, next: (error?: unknown) => void) => void {
+  return (request, response, next) => {
+    const gone = new AbortController();
+    response.once("close", () => {
+      if (!response.writableFinished) gone.abort();
+    });
+    handle(options, request, response, gone.signal).then((pass) => {
+      if (pass) next();
+    }, next);
+  };
+}
+
+/** Whether the request passes. Otherwise it is answered. */
+async function handle<Req extends ExpressRequest, Res extends ExpressResponse>(
+  options: ExpressGuardOptions<Req, Res>,
+  request: Req,
+  response: Res,
+  signal: AbortSignal,
+): Promise<boolean> {
+  const { traceparent } = request.headers;
+  const verdict = await judge(options, request, {
+    route: routeName(request.method, request.route?.path),
+    traceparent: typeof traceparent === "string" ? traceparent : undefined,
+    signal,
+  });
+  if ("decision" in verdict && verdict.decision) copyHeaders(verdict.decision, response);
+  if (verdict.kind === "denied") {
+    if (options.onDenied) await options.onDenied(request, response, verdict.decision);
+    else send(response, verdict.answer);
+  } else if (verdict.kind === "misuse") {
+    if (options.onMisuse) await options.onMisuse(request, response, verdict.error);
+    else send(response, verdict.log());
+  }
+  return verdict.kind === "pass";
+}
+
+function send(response: ExpressResponse, { status, headers, body }: Problem): void {
+  response.statusCode = status;
+  for (const [name, value] of Object.entries(headers)) response.setHeader(name, value);
+  response.end(body);
+}

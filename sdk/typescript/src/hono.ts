@@ -1,0 +1,71 @@
+/** Middleware for Hono. */
+import type { Decision } from "./decision.js";
+import type { MisuseError } from "./errors.js";
+import { type GuardOptions, judge, type Problem, routeName } from "./guard.js";
+import { copyHeaders } from "./headers.js";
+
+/** What the middleware needs of a context. That of Hono has it. */
+export interface HonoContext {
+  readonly req: {
+    readonly method: string;
+    readonly raw: Request;
+    readonly routePath: string;
+    header(name: string): string | undefined;
+  };
+  readonly res: Response;
+  header(name: string, value?: string): void;
+}
+
+export interface HonoGuardOptions<C> extends GuardOptions<C> {
+  /** Answers a request that is denied; the rate-limit headers are added. */
+  onDenied?(context: C, decision: Decision): Response | Promise<Response>;
+  /** Answers a request whose check was a mistake of this application. The default logs the error and answers 500. */
+  onMisuse?(context: C, error: MisuseError): Response | Promise<Response>;
+}
+
+/**
+ * Lets a request through if Weir allows it. Put it on routes, where the route template is known:
+ *
+ *     app.get("/orders/:id", guard({ client, subject: (c) => c.req.header("X-Customer") }), orders);
+ */
+export function guard<C extends HonoContext>(
+  options: HonoGuardOptions<C>,
+): (context: C, next: () => Promise<void>) => Promise<Response | void> {
+  return async (context, next) => {
+    const path = context.req.routePath;
+    const verdict = await judge(options, context, {
+      // Middleware for all paths has a path with a star, which is no template of a route.
+      route: routeName(context.req.method, path.includes("*") ? undefined : path),
+      traceparent: context.req.header("traceparent"),
+      signal: context.req.raw.signal,
+    });
+    switch (verdict.kind) {
+      case "pass":
+        await next();
+        if (verdict.decision) add(context, verdict.decision);
+        return undefined;
+      case "denied": {
+        const response = options.onDenied ? await options.onDenied(context, verdict.decision) : responseOf(verdict.answer);
+        copyHeaders(verdict.decision, response.headers);
+        return response;
+      }
+      case "misuse":
+        return options.onMisuse ? options.onMisuse(context, verdict.error) : responseOf(verdict.log());
+      case "gone":
+        return new Response(null, { status: 499 });
+    }
+  };
+}
+
+/** Adds the decision's headers to the handler's answer. The context replaces an answer that is read-only. */
+function add(context: HonoContext, decision: Decision): void {
+  copyHeaders(decision, {
+    get: (name) => context.res.headers.get(name),
+    set: (name, value) => context.header(name, value),
+    delete: (name) => context.header(name),
+  });
+}
+
+function responseOf({ status, headers, body }: Problem): Response {
+  return new Response(body, { status, headers: { ...headers } });
+}

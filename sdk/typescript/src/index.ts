@@ -1,0 +1,17 @@
+export type { BreakerState } from "./breaker.js";
+export { Client, defaults } from "./client.js";
+export type { CallOptions, Checker, ClientOptions, Logger, OnFailure, WaitOptions } from "./client.js";
+export type { Clock } from "./clock.js";
+export type { Decision, Denial, RuleDecision, SkippedRule, Source } from "./decision.js";
+export { MisuseError } from "./errors.js";
+export type { Cause, FieldError, NoDecision } from "./errors.js";
+export type { GuardOptions } from "./guard.js";
+export { hashSubject } from "./hash.js";
+export { copyHeaders, rateLimitHeaders } from "./headers.js";
+export type { HeaderTarget, RateLimitHeaders } from "./headers.js";
+export type { Call, Hooks, Result } from "./hooks.js";
+export type { Check } from "./question.js";
+export type { Fetch } from "./send.js";
+export { version } from "./version.js";
+export { guardFetch } from "./web.js";
+export type { WebGuardOptions } from "./web.js";

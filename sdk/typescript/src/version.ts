@@ -1,0 +1,2 @@
+/** The version of this client. */
+export const version = "0.1.0";
