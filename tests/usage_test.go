@@ -58,7 +58,7 @@ func TestUsageAddsUp(t *testing.T) {
 
 	door.close()
 	ask(20, shaky)
-	shaky.AwaitLog("usage cannot be written now")
+	shaky.AwaitLog("usage cannot be written and is buffered")
 	ask(20, shaky)
 	require.Equal(t, asked-40, tenant.usage(steady))
 	door.open()

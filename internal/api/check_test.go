@@ -147,7 +147,7 @@ func TestCheckPlansAndStates(t *testing.T) {
 
 func TestCheckRules(t *testing.T) {
 	s := newCheckStack(t)
-	// A rule that counts by what the check does not carry is left out, and says so.
+	// A rule that counts by an attribute that the check does not have is skipped and listed.
 	d := s.check(`{"subject":"a","resource":"ip"}`).decision(200)
 	require.Equal(t, []CheckSkip{{Rule: "by-ip", Reason: "missing_attribute", Attribute: "ip"}}, d.Skipped)
 	require.Empty(t, d.Rules)

@@ -36,7 +36,7 @@ func TestRulePreview(t *testing.T) {
 	got = b.preview("limit", "x")
 	require.Contains(t, got.body, `data-field="limit"`)
 	require.NotContains(t, got.body, "units in any minute")
-	require.Contains(t, b.preview("by_subject", "").body, "a single one can use it up for all others")
+	require.Contains(t, b.preview("by_subject", "").body, "one of them can use it up for all others")
 	require.Contains(t, b.preview("attributes", "ip").body, "usage does not store attributes")
 	got = b.preview("rule", "requests", "algorithm", "sliding_window_log", "limit", "10")
 	require.NotContains(t, got.body, "resets the counters")

@@ -4,40 +4,39 @@ import (
 	"fmt"
 )
 
-// state is what is kept of one counter. Each algorithm has its own, in the file of its name,
-// and its twin of the same name in lua/. The zero state is that of an unseen counter.
+// State is the stored state of one counter. Each algorithm has its own state, in the file of its
+// name, and a twin with the same name in lua/. The zero state is that of a new counter.
 //
-// What counts against the quota at an instant is called used. It falls by itself and rises
-// only by a charge, so that one question, when it is down to some m, answers how long to wait
-// for any cost and when the full quota is available.
+// The units that count against the quota at an instant are called used. They fall with time and
+// rise only by a charge. Therefore one function, the instant at which at most m units are used,
+// computes both the wait for any cost and the time at which the full quota is available.
 //
-// Instants are milliseconds since 1970. An instant before the newest thing stored (a clock
-// that stepped back) is read as that thing's own. No method but charge changes the state.
+// Instants are milliseconds since 1970. An instant before the newest stored one (the clock stepped
+// back) is replaced by that one. Only Charge changes the state.
 type State interface {
-	// remaining returns max(0, floor(quota - used)) at t. A cost is admitted if and only if it
-	// is at most that.
+	// Remaining returns max(0, floor(quota - used)) at t. A cost is allowed if and only if it is at
+	// most that.
 	Remaining(n *Numbers, t int64) int64
 	// when returns the earliest instant >= t at which used <= m, for 0 <= m < quota.
 	when(n *Numbers, t, m int64) int64
-	// delay returns how many milliseconds a request that is admitted at t must be held.
+	// delay returns how many milliseconds a request that is allowed at t must wait.
 	delay(n *Numbers, t int64) int64
-	// charge counts an admitted cost >= 1.
+	// Charge counts an allowed cost >= 1.
 	Charge(n *Numbers, cost, t int64)
 	Clone() State
 }
 
-// immediate is embedded by the states of algorithms that hold nobody up.
+// immediate is embedded by the states of algorithms without delays.
 type immediate struct{}
 
 func (immediate) delay(*Numbers, int64) int64 { return 0 }
 
-// horizonMS bounds how far ahead of now a stored instant can lie: no window and no refill is
-// longer than 366 days, and the rest is for clocks that step back. What lies further ahead was
-// not written by a working clock and is read as absent. It is also the bound below which the
-// products of the scripts are exact.
+// horizonMS is the maximum distance of a stored instant from now: no window and no refill is longer
+// than 366 days, and the rest is for clocks that step back. A stored instant further in the future
+// is invalid and treated as absent. The products of the scripts are exact below this bound.
 const horizonMS int64 = 1 << 35
 
-// MaxInstantMS is the last instant that an engine decides at: 14 digits, some 3000 years.
+// MaxInstantMS is the last instant for which an engine decides: 14 digits, some 3000 years.
 const MaxInstantMS int64 = 99_999_999_999_999
 
 func NewState(a Algorithm) State {
@@ -62,7 +61,7 @@ func NewState(a Algorithm) State {
 	panic(fmt.Sprintf("check: no algorithm %d", a))
 }
 
-// MaxLimit returns the greatest limit that the algorithm takes.
+// MaxLimit returns the maximum limit for the algorithm.
 func (a Algorithm) MaxLimit() int64 {
 	switch a {
 	case FixedWindow, FixedWindowFirstHit:
@@ -73,7 +72,7 @@ func (a Algorithm) MaxLimit() int64 {
 	return MaxLimit
 }
 
-// valid reports whether the arithmetic of n's algorithm is exact and bounded.
+// Valid reports whether the arithmetic of n's algorithm is exact for n.
 func (n *Numbers) Valid() bool {
 	if n.Limit < 1 || n.Limit > n.Algorithm.MaxLimit() || n.PenaltyMS < 0 || n.PenaltyMS > MaxPenaltyMS {
 		return false

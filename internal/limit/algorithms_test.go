@@ -26,12 +26,12 @@ func TestMuldiv(t *testing.T) {
 	}
 }
 
-// The largest products that a rule may have are past 2^63.
+// The largest products of a valid rule exceed 2^63.
 func TestNumbersValidAtTheEndsOfTheirRanges(t *testing.T) {
 	n := Numbers{Algorithm: TokenBucket, Limit: MaxLimit, Burst: MaxLimit, WindowMS: MaxWindowMS}
 	require.True(t, n.Valid())
 	n.Limit--
-	require.False(t, n.Valid(), "a bucket that takes longer than 366 days to refill")
+	require.False(t, n.Valid(), "a bucket with a refill of more than 366 days")
 	n.WindowMS -= 32
 	require.True(t, n.Valid())
 }

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Anchor tells where the windows of a calendar unit begin.
+// Anchor says where the windows of a calendar unit begin.
 type Anchor uint8
 
-// AnchorCalendar windows begin at midnight: of every day, every Monday, every 1st of a month, every
-// 1 January. AnchorSubject windows begin at the subject's cycle anchor and whole units before and
-// after it; of a subject without a cycle anchor, as those of the calendar.
+// AnchorCalendar windows begin at midnight: every day, every Monday, every 1st of a month, or every
+// 1 January. AnchorSubject windows begin at the subject's cycle anchor, and whole units before and
+// after it. A subject without a cycle anchor has calendar windows.
 const (
 	AnchorCalendar Anchor = iota
 	AnchorSubject
@@ -24,21 +24,21 @@ var anchorNames = Names[Anchor]{AnchorCalendar: "calendar", AnchorSubject: "subj
 
 func (a Anchor) String() string { return anchorNames.Of(a) }
 
-// ParseAnchor returns the anchor of a name such as "subject".
+// ParseAnchor returns the anchor with a name such as "subject".
 func ParseAnchor(s string) (Anchor, error) { return anchorNames.Parse(s) }
 
-// Bounds are two calendar windows, one after the other. They are computed ahead, and the engine,
-// whose clock decides, chooses between them: an instance whose clock is off decides nothing wrong.
-// A value never changes.
+// Bounds are two consecutive calendar windows. An instance computes them in advance, and the engine
+// chooses one of them by its own clock, so an instance with a wrong clock does not decide wrongly.
+// A Bounds value never changes.
 type Bounds struct {
-	StartMS   int64 // of the first window; 0 where it begins before 1970
-	EndMS     int64 // of the first window, where the second begins
+	StartMS   int64 // of the first window; 0 if it begins before 1970
+	EndMS     int64 // of the first window; the start of the second
 	NextEndMS int64 // of the second window
 	windows   CalendarWindows
 }
 
-// Around returns the window of an instant with the neighbour that the instant is closer to, so
-// that a clock may be off by half a window in either direction.
+// Around returns the window of an instant and the closer one of its neighbors, so that a clock may
+// be wrong by half a window in either direction.
 func (w *CalendarWindows) Around(t int64) *Bounds {
 	b := &Bounds{windows: *w}
 	s := w.At(t)
@@ -55,16 +55,15 @@ func (w *CalendarWindows) Around(t int64) *Bounds {
 // Around returns the bounds for another instant.
 func (b *Bounds) Around(t int64) *Bounds { return b.windows.Around(t) }
 
-// Contain reports whether an instant is in one of the two windows.
+// Contain reports whether one of the two windows contains an instant.
 func (b *Bounds) Contain(t int64) bool { return b.StartMS <= t && t < b.NextEndMS }
 
-// Serve reports whether the bounds are those that Around returns for an instant, or would do as
-// well.
+// Serve reports whether the bounds can be used for an instant instead of the result of Around.
 func (b *Bounds) Serve(t int64) bool {
 	return t >= b.EndMS-(b.EndMS-b.StartMS)/2 && t < b.EndMS+(b.NextEndMS-b.EndMS)/2
 }
 
-// At returns the window of an instant. It allocates nothing.
+// At returns the window that contains an instant. It allocates nothing.
 func (b *Bounds) At(t int64) Span {
 	switch {
 	case !b.Contain(t):
@@ -75,10 +74,10 @@ func (b *Bounds) At(t int64) Span {
 	return Span{StartMS: b.EndMS, EndMS: b.NextEndMS}
 }
 
-// Windows returns the windows that the bounds are of.
+// Windows returns the windows of which the bounds are two.
 func (b *Bounds) Windows() CalendarWindows { return b.windows }
 
-// Zone returns the time zone by whose clock the windows begin.
+// Zone returns the time zone of the windows.
 func (w *CalendarWindows) Zone() *time.Location {
 	if w.zone == nil {
 		return time.UTC
@@ -86,14 +85,14 @@ func (w *CalendarWindows) Zone() *time.Location {
 	return w.zone
 }
 
-// First returns boundary 0: what the zone's clock shows at it, as a time in UTC.
+// First returns boundary 0: the time on the zone's clock, as a time in UTC.
 func (w *CalendarWindows) First() time.Time { return time.UnixMilli(w.clock).UTC() }
 
-// Schedule tells schedules of windows apart: those with another unit, zone or anchor have another
-// one. It is the same in all processes.
+// Schedule identifies the unit, the zone and the anchor of the windows. It is the same in all
+// processes.
 func (b *Bounds) Schedule() uint64 { return b.windows.schedule }
 
-// scheduleOf returns the Schedule of windows.
+// scheduleOf computes the Schedule of windows.
 func scheduleOf(unit Calendar, zone *time.Location, clock int64) uint64 {
 	h := fnv.New64a()
 	name := "UTC"
@@ -104,8 +103,8 @@ func scheduleOf(unit Calendar, zone *time.Location, clock int64) uint64 {
 	return h.Sum64()
 }
 
-// Cycle is the schedule of a rule's windows, with the bounds that are current. Any number of
-// goroutines may use it.
+// Cycle is the schedule of a rule's windows, with the current bounds. It is safe for concurrent
+// use.
 type Cycle struct {
 	unit     Calendar
 	zone     *time.Location
@@ -114,8 +113,8 @@ type Cycle struct {
 	current  atomic.Pointer[Bounds] // of calendar
 }
 
-// Cycle returns the schedule of the rule's windows, nil for a rule whose window is a duration.
-// The error says that there is no such time zone.
+// Cycle returns the schedule of the rule's windows, and nil for a rule whose window is a duration.
+// The error means that the time zone does not exist.
 func (r *Rule) Cycle() (*Cycle, error) {
 	if r.Window.Calendar == NoCalendar {
 		return nil, nil
@@ -131,11 +130,11 @@ func (r *Rule) Cycle() (*Cycle, error) {
 	return c, nil
 }
 
-// NoAnchor stands for a subject without a cycle anchor.
+// NoAnchor means that a subject has no cycle anchor.
 const NoAnchor int64 = math.MinInt64
 
 // Bounds returns the bounds around an instant for a subject with this cycle anchor, or NoAnchor. It
-// allocates nothing while they hold.
+// allocates nothing while the bounds are valid.
 func (c *Cycle) Bounds(anchorMS, t int64) *Bounds {
 	if c.anchor == AnchorSubject && anchorMS != NoAnchor {
 		return anchored.bounds(c, anchorMS, t)
@@ -158,12 +157,12 @@ func (c *Cycle) Windows(anchorMS int64) CalendarWindows {
 	return c.calendar
 }
 
-// anchored are the bounds of anchored windows that were asked for last, of all rules and subjects.
-// Bounds depend on unit, zone and anchor alone.
+// anchored has the most recently used bounds of anchored windows, for all rules and subjects.
+// Bounds depend only on unit, zone and anchor.
 var anchored boundsCache
 
-// boundsCache is a table of a fixed size: about 4 MiB when it is full. A place holds one of those
-// that hash to it; each has a few places, and a new one displaces another.
+// boundsCache is a table of a fixed size: about 4 MiB when it is full. Each hash has a few slots,
+// and new bounds replace older ones.
 type boundsCache [1 << 15]atomic.Pointer[anchoredBounds]
 
 type anchoredBounds struct {
@@ -199,8 +198,8 @@ func (a *boundsCache) bounds(c *Cycle, anchorMS, t int64) *Bounds {
 	return &b.Bounds
 }
 
-// zones are the time zones that rules have named, by name: reading one from the database allocates
-// some kilobytes. There are about 600.
+// zones has the time zones of rules, by name, because reading one from the database allocates some
+// kilobytes. There are about 600.
 var zones sync.Map
 
 // zoneOf returns the time zone of a rule; "" is UTC.

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// monthRule is a rule by the month in a zone.
+// monthRule returns a rule per month in a zone.
 func monthRule(zone string, anchor Anchor) Rule {
 	r := NewRule("r")
 	r.Algorithm, r.Limit, r.Zone, r.Anchor = FixedWindow, 10, zone, anchor
@@ -15,8 +15,8 @@ func monthRule(zone string, anchor Anchor) Rule {
 	return r
 }
 
-// Bounds hold the window of the instant that they are for, and the one that is closer to it, so
-// that clocks may differ by half a window.
+// Bounds contain the window of their instant and its closer neighbor, so that clocks may differ by
+// half a window.
 func TestBoundsAroundAnInstant(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, name := range []string{"UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Apia"} {
@@ -42,7 +42,7 @@ func TestBoundsAroundAnInstant(t *testing.T) {
 	}
 }
 
-// The bounds of a rule are computed again when time has moved on, and not before.
+// The bounds of a rule are computed again when they no longer contain the time, and not before.
 func TestCycleKeepsItsBounds(t *testing.T) {
 	for _, anchor := range []Anchor{AnchorCalendar, AnchorSubject} {
 		rule := monthRule("Europe/Berlin", anchor)
@@ -67,7 +67,8 @@ func TestCycleKeepsItsBounds(t *testing.T) {
 	require.Equal(t, calendar.At(dayMS*400), cycle.Bounds(NoAnchor, dayMS*400).At(dayMS*400), "a subject without an anchor")
 }
 
-// More subjects than the table of bounds has places share them: each still gets its own windows.
+// If there are more subjects than slots in the table of bounds, each subject still gets its own
+// windows.
 func TestAnchoredBoundsOfManySubjects(t *testing.T) {
 	rule := monthRule("America/New_York", AnchorSubject)
 	cycle, err := rule.Cycle()

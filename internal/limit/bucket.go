@@ -1,18 +1,18 @@
 package limit
 
-// bucket is the arithmetic of the three buckets: Burst units of room, of which Limit come back
-// every WindowMS, evenly and in exact fractions. All that is kept is the instant at which the
-// bucket will be full again, full + part/limit milliseconds.
+// bucket is the arithmetic of the three buckets: a capacity of Burst units, of which Limit are
+// refilled every WindowMS, evenly and in exact fractions. The only stored value is the instant at
+// which the bucket is full, full + part/limit milliseconds.
 //
 //	used = max(0, whole - t) * L / W
 type bucket struct {
 	full  int64 // whole milliseconds
 	part  int64 // 0 <= part < limit
-	limit int64 // that part is a fraction of: the rule's may have changed since
+	limit int64 // the denominator of part; the rule's limit may have changed since
 }
 
-// under returns the instant of being full as a fraction of n's limit. A fraction of another
-// limit is rounded up, which costs the subject less than a millisecond.
+// under returns the instant at which the bucket is full as a fraction of n's limit. A fraction of
+// another limit is rounded up, which delays the subject by less than a millisecond.
 func (s *bucket) under(n *Numbers, t int64) (full, part int64) {
 	full, part = s.full, s.part
 	if s.limit != n.Limit && part > 0 {
@@ -28,12 +28,12 @@ func (s *bucket) Remaining(n *Numbers, t int64) int64 {
 	full, part := s.under(n, t)
 	level, fraction := MulDiv(n.Limit, full-t, n.WindowMS, part)
 	if fraction > 0 {
-		level++ // what is left is rounded down
+		level++ // remaining units are rounded down
 	}
 	return max(0, n.Burst-level)
 }
 
-// when returns ceil(full - m*W/L), m units earlier than being full.
+// when returns ceil(full - m*W/L), the instant at which m units are missing.
 func (s *bucket) when(n *Numbers, t, m int64) int64 {
 	full, part := s.under(n, t)
 	early, rest := MulDiv(m, n.WindowMS, n.Limit, 0)
@@ -50,8 +50,8 @@ func (s *bucket) Charge(n *Numbers, cost, t int64) {
 	*s = bucket{full: full + longer, part: rest, limit: n.Limit}
 }
 
-// refund takes units back only where nothing was charged since: what others were charged later
-// began where the units ended, and stands on them.
+// Refund returns units only if nothing was charged since, because later charges were added to these
+// units.
 func (s *bucket) Refund(n *Numbers, units, ground int64) bool {
 	whole := s.full
 	if s.part > 0 {

@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// Anchors lie in the years that RFC 3339 can write, without the year 0.
+// Anchors are in the years that RFC 3339 can represent, without the year 0.
 const (
 	MinAnchorMS int64 = -62_135_596_800_000 // 0001-01-01T00:00:00Z
 	MaxAnchorMS int64 = 253_402_300_799_999 // 9999-12-31T23:59:59.999Z
 )
 
-// maxOffsetMS is more than any zone's clock differs from UTC. RFC 9636 keeps offsets between
+// maxOffsetMS is greater than the offset of any zone from UTC. RFC 9636 limits offsets to between
 // -25 h and 26 h.
 const maxOffsetMS = 26 * 60 * 60 * 1000
 
-// CalendarWindows are the windows of one calendar unit in one time zone, one after the other.
+// CalendarWindows are the consecutive windows of one calendar unit in one time zone.
 //
-// A boundary is a time on the zone's clock. The boundaries have numbers k, of any sign. Number k
-// is the first one plus k days, 7k days, k months or 12k months. A month or year always counts
-// from the first boundary itself: from 31 January the boundaries are 28 or 29 February, 31 March,
-// 30 April.
+// A boundary is a time on the zone's clock. The boundaries have numbers k, of any sign. Number k is
+// the first one plus k days, 7k days, k months or 12k months. A month or year always counts from
+// the first boundary itself: from 31 January the boundaries are 28 or 29 February, 31 March, 30
+// April.
 //
 // A time on the clock becomes the first instant at which the clock shows it. If the clock jumps
 // over it, it becomes the first instant after the jump. Two boundaries on one instant count as one:
@@ -30,7 +30,7 @@ const maxOffsetMS = 26 * 60 * 60 * 1000
 // The bounds come from the time zone database that the process finds. They are exact as long as no
 // zone jumps over a time and then shows it after all, which no zone of the database does.
 //
-// A value never changes. Any number of goroutines may use it.
+// A value never changes. It is safe for concurrent use.
 type CalendarWindows struct {
 	zone *time.Location
 	unit Calendar
@@ -44,8 +44,8 @@ type CalendarWindows struct {
 }
 
 // NewCalendarWindows returns the windows that begin at midnight in the zone: every day, every
-// Monday, every 1st of a month or every 1 January. A nil zone is UTC.
-// The error says that the unit is none of day, week, month and year.
+// Monday, every 1st of a month or every 1 January. A nil zone is UTC. It returns an error if the
+// unit is not day, week, month or year.
 func NewCalendarWindows(unit Calendar, zone *time.Location) (CalendarWindows, error) {
 	var monday int64
 	if unit == CalendarWeek {
@@ -56,10 +56,8 @@ func NewCalendarWindows(unit Calendar, zone *time.Location) (CalendarWindows, er
 
 // NewAnchoredWindows returns the windows that begin at the anchor's time on the zone's clock, and
 // whole units before and after it. The anchor is an instant in milliseconds since 1970, from
-// MinAnchorMS to MaxAnchorMS. It may lie after the instants that the windows are asked for. A nil
-// zone is UTC.
-// The error says that the unit is none of day, week, month and year, or that the anchor is out of
-// range.
+// MinAnchorMS to MaxAnchorMS. It may be later than the instants of interest. A nil zone is UTC. It
+// returns an error if the unit is not day, week, month or year, or if the anchor is out of range.
 func NewAnchoredWindows(unit Calendar, zone *time.Location, anchorMS int64) (CalendarWindows, error) {
 	if anchorMS < MinAnchorMS || anchorMS > MaxAnchorMS {
 		return CalendarWindows{}, fmt.Errorf("anchor %d ms: must be an instant from the year 1 to the year 9999", anchorMS)
@@ -82,8 +80,8 @@ func windowsFrom(unit Calendar, zone *time.Location, clock int64) (CalendarWindo
 // Span is one window: the instants from StartMS on and before EndMS, in milliseconds since 1970.
 type Span struct{ StartMS, EndMS int64 }
 
-// Contains reports whether the instant t is in the window. While it is, the window can be kept
-// instead of being computed again.
+// Contains reports whether the instant t is in the window. As long as it is, the window need not be
+// computed again.
 func (s Span) Contains(t int64) bool { return s.StartMS <= t && t < s.EndMS }
 
 // At returns the window that contains the instant t, from 1 to MaxInstantMS: from the last boundary
@@ -91,8 +89,8 @@ func (s Span) Contains(t int64) bool { return s.StartMS <= t && t < s.EndMS }
 func (w *CalendarWindows) At(t int64) Span {
 	k := w.numberAt(clockAt(w.zone, t))
 	end := w.boundary(k + 1)
-	// Where the clock was set back over a boundary, the boundary has passed although the clock
-	// shows an earlier time. Where it jumped over several, they are one instant.
+	// If the clock was set back over a boundary, the boundary has passed although the clock shows
+	// an earlier time. If the clock jumped over several boundaries, they are one instant.
 	for end <= t {
 		k++
 		end = w.boundary(k + 1)
@@ -139,12 +137,12 @@ func (w *CalendarWindows) clockOf(k int64) int64 {
 	return first.UnixMilli() + (min(w.day, length)-1)*dayMS + w.ofDay
 }
 
-// boundary returns the instant of boundary k: the first one at which the zone's clock shows its
+// boundary returns the instant of boundary k: the first instant at which the zone's clock shows its
 // time or a later one.
 func (w *CalendarWindows) boundary(k int64) int64 {
 	clock := w.clockOf(k)
-	// No clock shows its time as early as this. From here on, one stretch of constant offset
-	// follows another, and the first that reaches the time holds the answer.
+	// No zone's clock shows the time as early as this. From here on, look at consecutive periods of
+	// constant offset. The first one that reaches the time contains the instant.
 	from := clock - maxOffsetMS
 	for {
 		offset, end, ends := stretch(w.zone, from)
@@ -156,8 +154,8 @@ func (w *CalendarWindows) boundary(k int64) int64 {
 	}
 }
 
-// stretch returns what the zone's clock is ahead of UTC at an instant, and an instant until which
-// that stays so, if there is one. All are milliseconds.
+// stretch returns the offset of the zone's clock from UTC at an instant, and an instant until which
+// it does not change, if there is one. All are milliseconds.
 func stretch(zone *time.Location, t int64) (offset, end int64, ends bool) {
 	at := inZone(zone, t)
 	_, seconds := at.Zone()
@@ -167,16 +165,16 @@ func stretch(zone *time.Location, t int64) (offset, end int64, ends bool) {
 	}
 	end = until.UnixMilli()
 	if end <= t {
-		// After a zone's last listed change, package time lets its stretches end with the year, and
-		// takes 365 days for every year (tzset in zoneinfo.go). On the last day of a leap year that
-		// end has passed. The stretch continues at least until the next midnight in UTC.
+		// After a zone's last listed change, package time ends a period with the year, and assumes
+		// 365 days for every year (tzset in zoneinfo.go). On the last day of a leap year, that end
+		// is in the past. The period continues at least until the next midnight in UTC.
 		end = floorDiv(t, dayMS)*dayMS + dayMS
 	}
 	return int64(seconds) * 1000, end, true
 }
 
-// clockAt returns what the zone's clock shows at an instant, in milliseconds since 1970-01-01 00:00
-// on that clock.
+// clockAt returns the time of the zone's clock at an instant, in milliseconds since 1970-01-01
+// 00:00 on that clock.
 func clockAt(zone *time.Location, t int64) int64 {
 	_, seconds := inZone(zone, t).Zone()
 	return t + int64(seconds)*1000
@@ -189,7 +187,7 @@ func inZone(zone *time.Location, t int64) time.Time {
 	return time.UnixMilli(t).In(zone)
 }
 
-// monthOf returns the months from January of the year 0 to the month of at.
+// monthOf returns the number of months from January of the year 0 to the month of at.
 func monthOf(at time.Time) int64 {
 	year, month, _ := at.Date()
 	return int64(year)*12 + int64(month) - 1
@@ -210,10 +208,10 @@ var errZone = &Problem{
 	Fix: "Use the IANA name of a time zone, such as Europe/Berlin.",
 }
 
-// ParseZone returns the time zone of an IANA name such as "Europe/Berlin". It reads the system's
-// time zone database or, if there is none, the one that the program contains: keep the result. The
-// error says that the database has no such zone. "Local" and the like, which depend on the machine,
-// are no zones.
+// ParseZone returns the time zone with an IANA name such as "Europe/Berlin". It reads the system's
+// time zone database or, if there is none, the one in the program, so keep the result. It returns
+// an error if the database does not have the zone. "Local" and similar names depend on the machine
+// and are invalid.
 func ParseZone(name string) (*time.Location, error) {
 	switch {
 	case name == "", name == "Local", name == "localtime", name == "posixrules",

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// calendarZones have the clocks of the world: without changes, with half-hour and with
-// three-quarter offsets, with changes at midnight, of half an hour and around Ramadan, with a day
-// that was skipped, and with a negative summer time.
+// calendarZones have different kinds of clocks: without changes, with half-hour and three-quarter
+// offsets, with changes at midnight, of half an hour and around Ramadan, with a skipped day, and
+// with a negative summer time.
 var calendarZones = []string{
 	"UTC", "Africa/Cairo", "Africa/Casablanca", "Africa/El_Aaiun", "Africa/Johannesburg", "Africa/Juba",
 	"America/Argentina/Buenos_Aires", "America/Asuncion", "America/Caracas", "America/Chicago",
@@ -33,8 +33,8 @@ func zoneNamed(tb testing.TB, name string) *time.Location {
 	return zone
 }
 
-// clockOffsets are what a zone's clock is ahead of UTC, found by looking at it every hour and,
-// between two hours that differ, at every second that bisection visits.
+// clockOffsets are the offsets of a zone's clock from UTC. They are found by reading the clock
+// every hour and, between two hours that differ, by bisection to the second.
 type clockOffsets []struct {
 	from, until int64 // milliseconds
 	offset      int64 // milliseconds
@@ -65,8 +65,8 @@ func scanOffsets(zone *time.Location, from, until int64) (found clockOffsets) {
 	return append(found, struct{ from, until, offset int64 }{start * 1000, 1 << 60, offset})
 }
 
-// instant is the definition to the letter: the first instant that shows the time, or else the end
-// of the jump over it.
+// instant is the literal definition: the first instant that shows the time, or else the end of the
+// jump over it.
 func (c clockOffsets) instant(clock int64) int64 {
 	for _, s := range c {
 		if t := clock - s.offset; s.from <= t && t < s.until {
@@ -78,11 +78,11 @@ func (c clockOffsets) instant(clock int64) int64 {
 			return jump
 		}
 	}
-	panic("the time lies outside the years that were looked at")
+	panic("the time is outside of the compared years")
 }
 
-// boundaries are all instants from the first year to the last at which windows begin, by the dates
-// of package time instead of arithmetic: each date is tried, day by day.
+// boundaries returns all instants from the first year to the last at which windows begin. It uses
+// the dates of package time instead of arithmetic, and tries every day.
 func (c clockOffsets) boundaries(unit Calendar, anchor *time.Time, firstYear, lastYear int) []int64 {
 	var found []int64
 	var clock time.Duration // of the day
@@ -117,8 +117,8 @@ func begins(unit Calendar, anchor *time.Time, date time.Time) bool {
 	return date.Month() == month && thatDay
 }
 
-// Ten years of windows, in forty zones and from some hundred anchors, begin and end where a search
-// through every day finds it.
+// Ten years of windows, in forty zones and from some hundred anchors, have the same bounds as a
+// search through every day.
 func TestCalendarWindowsForTenYears(t *testing.T) {
 	const firstYear, lastYear = 2018, 2028
 	from := time.Date(firstYear, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
@@ -162,8 +162,8 @@ func TestCalendarWindowsForTenYears(t *testing.T) {
 	require.Greater(t, windows, 300_000)
 }
 
-// anchorFor picks anchors where windows go wrong: around clock changes, on the last days of months,
-// far before and after the years that are compared, and anywhere.
+// anchorFor returns anchors at difficult times: around clock changes, on the last days of months,
+// far before and after the compared years, and anywhere.
 func anchorFor(r *rand.Rand, i int, offsets clockOffsets) int64 {
 	switch i % 4 {
 	case 0:
@@ -178,8 +178,8 @@ func anchorFor(r *rand.Rand, i int, offsets clockOffsets) int64 {
 	return time.Date(2020, 2, 29, 0, 0, 0, 0, time.UTC).UnixMilli() + r.Int64N(dayMS)
 }
 
-// Each kind of odd day, one by one: clock changes on a boundary, short months, leap days, and
-// instants before the anchor.
+// Single cases: clock changes on a boundary, short months, leap days, and instants before the
+// anchor.
 func TestCalendarWindowsOnOddDays(t *testing.T) {
 	anchor := func(s string) *string { return &s }
 	for name, c := range map[string]struct {
@@ -190,15 +190,15 @@ func TestCalendarWindowsOnOddDays(t *testing.T) {
 	}{
 		"the clock jumps over midnight": {CalendarDay, "America/Havana", nil,
 			"2025-03-09T12:00:00-04:00", "2025-03-09T01:00:00-04:00", "2025-03-10T00:00:00-04:00"},
-		"midnight comes twice": {CalendarDay, "America/Havana", nil,
+		"midnight occurs twice": {CalendarDay, "America/Havana", nil,
 			"2025-11-02T00:30:00-05:00", "2025-11-02T00:00:00-04:00", "2025-11-03T00:00:00-05:00"},
-		"the day begins, and the clock goes back to the day before": {CalendarDay, "America/Sao_Paulo", nil,
+		"the day begins, and the clock goes back to the previous day": {CalendarDay, "America/Sao_Paulo", nil,
 			"2019-02-16T23:30:00-03:00", "2019-02-16T00:00:00-02:00", "2019-02-17T00:00:00-03:00"},
 		"half an hour forward": {CalendarDay, "Australia/Lord_Howe", anchor("2024-01-10T02:15:00+11:00"),
 			"2024-10-06T12:00:00+11:00", "2024-10-06T02:30:00+11:00", "2024-10-07T02:15:00+11:00"},
 		"half an hour back, the first of two": {CalendarDay, "Australia/Lord_Howe", anchor("2024-01-10T01:45:00+11:00"),
 			"2024-04-07T12:00:00+10:30", "2024-04-07T01:45:00+11:00", "2024-04-08T01:45:00+10:30"},
-		"a day that the calendar skips is no window": {CalendarDay, "Pacific/Apia", nil,
+		"a skipped day is not a window": {CalendarDay, "Pacific/Apia", nil,
 			"2011-12-31T00:00:00+14:00", "2011-12-31T00:00:00+14:00", "2012-01-01T00:00:00+14:00"},
 		"and the day before it": {CalendarDay, "Pacific/Apia", nil,
 			"2011-12-29T23:59:59.999-10:00", "2011-12-29T00:00:00-10:00", "2011-12-31T00:00:00+14:00"},
@@ -269,8 +269,7 @@ func TestCalendarWindowsRefuse(t *testing.T) {
 	}
 }
 
-// A window in a zone is kept until it passes, but a check that finds it past must not pay for that
-// with the garbage collector's time.
+// A check that needs a new window must not allocate memory for it.
 func TestCalendarWindowsAllocateNothing(t *testing.T) {
 	zone := zoneNamed(t, "Europe/Berlin")
 	for _, unit := range calendarUnits {
@@ -281,15 +280,15 @@ func TestCalendarWindowsAllocateNothing(t *testing.T) {
 	}
 }
 
-// FuzzCalendarWindows holds the window of any instant to what a window is, and its bounds to the
-// search through every day.
+// FuzzCalendarWindows verifies the properties of the window of any instant, and compares its bounds
+// with a search through every day.
 func FuzzCalendarWindows(f *testing.F) {
 	f.Add(uint8(0), uint8(11), false, int64(0), int64(1_741_496_400_000))                // Havana jumps over midnight
 	f.Add(uint8(2), uint8(30), true, int64(1_580_389_259_000), int64(1_798_635_659_000)) // Lord Howe, the end of a month
 	f.Add(uint8(3), uint8(32), true, int64(1_709_164_800_000), int64(2_240_521_200_000)) // Berlin, a leap day, the last day of 2040
-	f.Add(uint8(1), uint8(36), true, int64(4_000_000_000_000), int64(1_325_239_200_000)) // Apia left a day out
+	f.Add(uint8(1), uint8(36), true, int64(4_000_000_000_000), int64(1_325_239_200_000)) // Apia skipped a day
 	f.Add(uint8(2), uint8(3), true, int64(-2_000_000_000_000), int64(3_600_000_000_000)) // El Aaiun, month of fasting
-	f.Add(uint8(2), uint8(33), true, MinAnchorMS, MaxInstantMS)                          // Dublin, as far as can be
+	f.Add(uint8(2), uint8(33), true, MinAnchorMS, MaxInstantMS)                          // Dublin, the last possible instant
 	f.Add(uint8(0), uint8(18), true, int64(1_162_098_060_000), int64(1_162_100_000_000)) // St John's, changes a minute after midnight
 	f.Fuzz(func(t *testing.T, u, z uint8, anchored bool, anchor, at int64) {
 		zone := zoneNamed(t, calendarZones[int(z)%len(calendarZones)])

@@ -1,5 +1,5 @@
-// Package limit says what a rule is and how each algorithm counts. It is pure: it stores nothing,
-// reads no clock and imports nothing of this module.
+// Package limit defines rules and how each algorithm counts. It is pure: it stores nothing, reads
+// no clock and imports no other package of this module.
 //
 // Its words:
 //
@@ -10,8 +10,8 @@
 //     charge. The quota is the limit, or the burst of a bucket.
 //   - A Verdict is what one counter says about a cost: allowed, remaining, and how long to wait.
 //
-// A Judgement puts these together in three steps, so that an engine can ask several counters
-// before it charges any of them: Admit, Charge, Finish.
+// A Judgement combines these in three steps, Admit, Charge and Finish, so that an engine can
+// evaluate several counters before it charges any of them.
 //
 // An example: a fixed window of 10 units a minute, 8 of them used, at 20 s past the minute. A cost
 // of 3 does not fit: Admit answers Allowed false and Remaining 2. Nothing is charged. Finish

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Duration is a length of time as people write it. The text is kept, so that what was
-// written ("60s") is what is read back.
+// Duration is a length of time in text form. The text is stored, so that a value is read back as it
+// was written ("60s").
 type Duration struct {
 	Text string // "" for none
 	MS   int64  // whole milliseconds
@@ -18,7 +18,7 @@ var errDuration = MustBe("a duration: a whole number and one of ms, s, m, h, d, 
 
 var durationUnits = map[string]int64{"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": dayMS}
 
-// ParseDuration reads a positive duration such as "500ms", "10s", "1m", "1h" or "30d".
+// ParseDuration parses a positive duration such as "500ms", "10s", "1m", "1h" or "30d".
 func ParseDuration(s string) (Duration, error) {
 	digits := 0
 	for digits < len(s) && s[digits] >= '0' && s[digits] <= '9' {
@@ -51,7 +51,7 @@ var calendarNames = Names[Calendar]{CalendarDay: "day", CalendarWeek: "week", Ca
 
 func (c Calendar) String() string { return calendarNames.Of(c) }
 
-// ParseCalendar returns the unit of a name such as "month".
+// ParseCalendar returns the unit with a name such as "month".
 func ParseCalendar(s string) (Calendar, error) { return calendarNames.Parse(s) }
 
 // Window is a rule's window: a duration, or a calendar unit.
@@ -60,7 +60,7 @@ type Window struct {
 	Calendar Calendar // if set, MS is 0
 }
 
-// ParseWindow reads a duration, or one of day, week, month and year.
+// ParseWindow parses a duration, or one of day, week, month and year.
 func ParseWindow(s string) (Window, error) {
 	if c, err := ParseCalendar(s); err == nil {
 		return Window{Duration: Duration{Text: s}, Calendar: c}, nil

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Kind is the form of a field's values.
+// Kind is the type of a field's values.
 type Kind uint8
 
 // The kinds, and the Go type of their values: Field.Get returns it and Field.Set takes it. In JSON,
@@ -31,14 +31,14 @@ type Field struct {
 	Shown    string // what an answer holds, ""
 	Choices  []Choice
 	Schema   map[string]any // the range, as keywords of JSON Schema
-	Required bool           // a rule cannot be without it: it has no default
-	Fixed    bool           // it cannot change once the rule is created
-	Resets   bool           // a change of it resets the counters of the rule
+	Required bool           // required; it has no default
+	Fixed    bool           // cannot change after the rule is created
+	Resets   bool           // a change resets the counters of the rule
 
 	value
-	initial func(*Rule) any           // the default; nil: the value is not set
-	applies func(*Rule) bool          // whether rules like this one use the field; nil: all do
-	check   func(*Rule, *FieldErrors) // adds an error if the value is out of range; nil: any will do
+	initial func(*Rule) any           // the default; nil: not set
+	applies func(*Rule) bool          // whether a rule uses the field; nil: all do
+	check   func(*Rule, *FieldErrors) // adds an error if the value is out of range; nil: all values are valid
 }
 
 // Choice is one of the values of a field. If Text is not empty, it explains the choice.
@@ -53,13 +53,13 @@ type value struct {
 	same  func(a, b *Rule) bool
 }
 
-// Kind returns the form of the field's values.
+// Kind returns the type of the field's values.
 func (f *Field) Kind() Kind { return f.kind }
 
 // Get returns the value that a rule has: a string, an int64 or a []string, or nil if it is not set.
 func (f *Field) Get(r *Rule) any { return f.get(r) }
 
-// Set gives a rule a value, and nil is the default. An error is a *Problem.
+// Set sets the value of a rule; nil is the default. An error is a *Problem.
 func (f *Field) Set(r *Rule, v any) error {
 	if v == nil {
 		f.Reset(r)
@@ -91,7 +91,7 @@ func setJSON[T any](f *Field, r *Rule, raw []byte, problem *Problem) error {
 	return f.Set(r, *v)
 }
 
-// Reset gives a rule the default value of the field.
+// Reset sets a rule to the default value of the field.
 func (f *Field) Reset(r *Rule) {
 	f.clear(r)
 	if f.initial != nil {
@@ -122,7 +122,7 @@ func (f *Field) names() string {
 	return strings.Join(names, ", ")
 }
 
-// text is a value of free text.
+// text is a value with free text.
 func text(at func(*Rule) *string) value {
 	return value{
 		kind:  TextKind,
@@ -149,8 +149,7 @@ func number(at func(*Rule) *int64) value {
 	}
 }
 
-// optionalNumber is a number from 1 to most. 0 is how a rule stores that it is not set, so it
-// cannot be sent.
+// optionalNumber is a number from 1 to most. 0 means that it is not set, so 0 cannot be sent.
 func optionalNumber(at func(*Rule) *int64, most int64) value {
 	v := number(at)
 	v.set = func(r *Rule, n any) error {
@@ -203,8 +202,7 @@ func windowValue() value {
 	}
 }
 
-// byCalendar reports whether the rule's windows are those of a calendar unit: only these have a
-// zone and an anchor.
+// byCalendar reports whether the rule has calendar windows. Only these have a zone and an anchor.
 func (r *Rule) byCalendar() bool { return r.Window.Calendar != NoCalendar }
 
 // zoneValue is the time zone of a calendar window.

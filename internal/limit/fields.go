@@ -3,9 +3,8 @@ package limit
 import "slices"
 
 // Fields are the settings of a rule, in the order in which the API, documents and pages show them.
-// A field is defined here once: its names, its values, what it may be, and what a change of it
-// does. The API, the configuration document, the audit trail and the dashboard iterate over this
-// table.
+// A field is defined only here: its names, its values, their range, and the effect of a change. The
+// API, the configuration document, the audit trail and the dashboard iterate over this table.
 //
 // To add a field, see "Add a field to a rule" in docs/architecture.md.
 var Fields = []Field{
@@ -158,7 +157,7 @@ var Fields = []Field{
 	},
 }
 
-// FieldNamed returns the field of a name, or nil.
+// FieldNamed returns the field with a name, or nil.
 func FieldNamed(name string) *Field {
 	i := slices.IndexFunc(Fields, func(f Field) bool { return f.Name == name })
 	if i < 0 {
@@ -167,7 +166,7 @@ func FieldNamed(name string) *Field {
 	return &Fields[i]
 }
 
-// NewRule returns a rule in which every field but the required ones has its default.
+// NewRule returns a rule with the defaults of all fields that are not required.
 func NewRule(slug string) Rule {
 	r := Rule{Slug: slug}
 	for i := range Fields {
@@ -190,7 +189,7 @@ func (r *Rule) Validate() []FieldError {
 			f.check(r, &errs)
 		}
 		if f.Name == "algorithm" && len(errs) > before {
-			return errs // what the other fields may be depends on it
+			return errs // the ranges of other fields depend on it
 		}
 	}
 	return errs

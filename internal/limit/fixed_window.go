@@ -1,20 +1,20 @@
 package limit
 
-// fixedWindow counts what was admitted in the window of now, one of those that lie end to end
-// from 1970 on, or one of a calendar's.
+// fixedWindow counts what was allowed in the current window. Windows are aligned to 1970, or are
+// calendar windows.
 type fixedWindow struct {
 	immediate
 	end     int64 // of the last counted window
-	count   int64 // admitted in it
-	seconds int64 // its length in whole seconds, where it is a calendar's; else 0
+	count   int64 // units allowed in it
+	seconds int64 // length in whole seconds for a calendar window; otherwise 0
 }
 
 func (s *fixedWindow) open(t int64) bool { return t < s.end && s.end-t < horizonMS }
 
-// openSpan returns the end and the length of the window that is open at t, and whether it has
-// another schedule than the rule by now: another zone, or another anchor. Then the count is kept,
-// and ends with the rule's window. An instant before the window begins is that of a clock that
-// stepped back: it says nothing about the schedule.
+// openSpan returns the end and the length of the window that is open at t, and whether the rule's
+// schedule has changed since: another zone, or another anchor. The count is then kept, and ends
+// with the rule's window. An instant before the start of the window means that the clock stepped
+// back; it says nothing about the schedule.
 func (s *fixedWindow) openSpan(n *Numbers, t int64) (end, seconds int64, moved bool) {
 	if n.Bounds == nil || t < s.end-1000*s.seconds {
 		return s.end, s.seconds, false
@@ -25,11 +25,11 @@ func (s *fixedWindow) openSpan(n *Numbers, t int64) (end, seconds int64, moved b
 	return s.end, s.seconds, false
 }
 
-// seconds is how a counter keeps the length of a window.
+// seconds returns the length of a window as counters store it.
 func (s Span) seconds() int64 { return (s.EndMS - s.StartMS) / 1000 }
 
-// Follow gives the window that is open at t the end that it has by the rule's present schedule, and
-// reports whether that is another one.
+// Follow changes the end of the window that is open at t to that of the rule's current schedule,
+// and reports whether it changed.
 func (s *fixedWindow) Follow(n *Numbers, t int64) (moved bool) {
 	if s.open(t) {
 		s.end, s.seconds, moved = s.openSpan(n, t)
@@ -67,7 +67,7 @@ func (s *fixedWindow) Charge(n *Numbers, cost, t int64) {
 
 func (s *fixedWindow) Clone() State { c := *s; return &c }
 
-// fixedWindowFirstHit is a fixed window that the first admitted request opens.
+// fixedWindowFirstHit is a fixed window that begins with the first allowed request.
 type fixedWindowFirstHit struct{ fixedWindow }
 
 func (s *fixedWindowFirstHit) Charge(n *Numbers, cost, t int64) {
@@ -79,7 +79,7 @@ func (s *fixedWindowFirstHit) Charge(n *Numbers, cost, t int64) {
 
 func (s *fixedWindowFirstHit) Clone() State { c := *s; return &c }
 
-// Refund takes units back from the window that ends at ground.
+// Refund returns units to the window that ends at ground.
 func (s *fixedWindow) Refund(_ *Numbers, units, ground int64) bool {
 	if s.end != ground || s.count < units {
 		return false
@@ -88,5 +88,5 @@ func (s *fixedWindow) Refund(_ *Numbers, units, ground int64) bool {
 	return true
 }
 
-// Idle reports whether nothing is counted: a window that nobody is left in was never opened.
+// Idle reports whether nothing is counted: a window without units was never opened.
 func (s *fixedWindow) Idle() bool { return s.count == 0 }

@@ -1,20 +1,20 @@
 package limit
 
-// judgement is one counter's part in a call that an engine decides in this process.
+// Judgement is the part of one counter in a call that an engine decides in this process.
 type Judgement struct {
 	Numbers *Numbers
 	State   State
-	Mark    int64 // end of the penalty that runs, or 0
-	Marks   bool  // the call starts the penalty, or cuts down one that ends too late
-	Moved   bool  // the open window has another end by now (Follow)
+	Mark    int64 // end of the running penalty, or 0
+	Marks   bool  // the call starts the penalty, or shortens one that ends too late
+	Moved   bool  // the end of the open window has changed (Follow)
 }
 
-// admit says whether the counter alone would admit cost at now, and what it has left. It is
-// the first half of a verdict: nothing is written before every counter has had its say.
+// Admit decides whether the counter alone allows cost at now, and what remains. It is the first
+// half of a verdict: nothing is written before all counters have decided.
 func (j *Judgement) Admit(cost, now int64) Verdict {
 	n := j.Numbers
-	// A mark further ahead than any penalty of now lasts is from a clock that stepped back
-	// or from a longer penalty.
+	// If a mark ends later than a penalty that begins now, the clock stepped back, or the penalty
+	// was longer before.
 	latest := now + n.PenaltyMS
 	cut := j.Mark > latest
 	j.Mark = min(j.Mark, latest)
@@ -38,15 +38,15 @@ func (j *Judgement) Admit(cost, now int64) Verdict {
 	return v
 }
 
-// Follow has the state follow the schedule of the rule's windows, which may have changed. It
-// changes the state: a dry call must not ask for it.
+// Follow updates the state to the schedule of the rule's windows, which may have changed. A dry run
+// must not call it.
 func (j *Judgement) Follow(now int64) {
 	if s, fixed := j.State.(*fixedWindow); fixed {
 		j.Moved = s.Follow(j.Numbers, now)
 	}
 }
 
-// charge counts cost on an admitting counter of an allowed call.
+// Charge counts cost on a counter that allows it, in an allowed call.
 func (j *Judgement) Charge(v *Verdict, cost, now int64) {
 	v.DelayMS = j.State.delay(j.Numbers, now)
 	if cost > 0 {
@@ -55,7 +55,7 @@ func (j *Judgement) Charge(v *Verdict, cost, now int64) {
 	}
 }
 
-// finish fills in the times, from the state as the call leaves it.
+// Finish fills in the times, from the state after the call.
 func (j *Judgement) Finish(v *Verdict, cost, now int64) {
 	n := j.Numbers
 	quota := n.Quota()
@@ -74,6 +74,6 @@ func (j *Judgement) Finish(v *Verdict, cost, now int64) {
 		v.Penalized = true
 		v.Remaining = 0
 		v.ResetMS = max(v.ResetMS, j.Mark)
-		v.NextMS = max(j.State.when(n, now, quota-1), j.Mark) // one unit more than the 0 shown
+		v.NextMS = max(j.State.when(n, now, quota-1), j.Mark) // one unit more than 0
 	}
 }

@@ -1,7 +1,7 @@
 package limit
 
-// leakyBucket is a meter: each request pours its cost in, Limit per window drain out, evenly,
-// and what would overflow Burst is denied. It is the token bucket seen from the other side.
+// leakyBucket is a meter: each request adds its cost, Limit per window drains evenly, and a request
+// that would exceed Burst is denied. It makes the same decisions as the token bucket.
 type leakyBucket struct {
 	immediate
 	bucket

@@ -2,32 +2,32 @@ package limit
 
 import "time"
 
-// The bounds of leasing that people are told of.
+// The bounds of leases, which pages and documents state.
 const (
-	LeaseHold       = 250 * time.Millisecond // the longest that units are held
+	LeaseHold       = 250 * time.Millisecond // the maximum time for which units are held
 	LeaseHoldBucket = 100 * time.Millisecond // shorter, because the cushion of a bucket grows with it
-	LeaseShare      = 4                      // at most one part in so many of what remains is prefetched
-	LeaseLeast      = 2                      // units; fewer save nothing
+	LeaseShare      = 4                      // at most 1/LeaseShare of the remaining units is prefetched
+	LeaseLeast      = 2                      // units; fewer are not worth a prefetch
 )
 
-// LeaseBounds says what leasing costs a rule at most.
+// LeaseBounds states the maximum cost of leasing for a rule.
 type LeaseBounds struct {
-	// Units is how many one instance can hold of a counter that nothing was used of: a quarter. A
-	// check elsewhere can be denied so many early, and a crash strands no more. Of one that is
-	// asked for n units a second it is about n/20.
+	// Units is the maximum that one instance can hold of an unused counter: a quarter. A check on
+	// another instance can be denied early by as many units, and a crash strands no more. For a
+	// counter with n units per second it is about n/20.
 	Units int64
-	// HoldMS is how long they can be held, milliseconds.
+	// HoldMS is the maximum time for which units are held, in milliseconds.
 	HoldMS int64
-	// Refill is how many units a bucket can fail to get back while units of it are leased; 0
-	// elsewhere.
+	// Refill is the number of units by which a bucket may refill less while units of it are leased;
+	// 0 for other algorithms.
 	Refill int64
-	// StrandedMS is how long units that an instance took with it when it crashed can count as used,
-	// milliseconds; for a calendar unit the longest one.
+	// StrandedMS is the maximum time for which the units of a crashed instance count as used, in
+	// milliseconds; for a calendar unit, that of the longest window.
 	StrandedMS int64
 }
 
-// LeaseBounds returns what leasing a counter with these numbers costs. Leased is false where no
-// units can be prefetched, because the algorithm forbids it or the quota is too small.
+// LeaseBounds returns the cost of leasing a counter with these numbers. Leased is false if no units
+// can be prefetched, because of the algorithm or a small quota.
 func (n *Numbers) LeaseBounds() (b LeaseBounds, leased bool) {
 	if !n.Leasable() {
 		return b, false
@@ -59,8 +59,8 @@ func (n *Numbers) LeaseBounds() (b LeaseBounds, leased bool) {
 	return b, b.Units >= LeaseLeast
 }
 
-// refillWhileLeased is how many units come back to a bucket until a lease ends that is taken so
-// many milliseconds from now, and some more for what is rounded.
+// RefillWhileLeased returns how many units are refilled until the end of a lease that begins
+// fromNowMS milliseconds from now, rounded up generously.
 func (n *Numbers) RefillWhileLeased(fromNowMS int64) int64 {
 	units, _ := MulDiv(n.Limit, LeaseHoldBucket.Milliseconds()+fromNowMS+2, n.WindowMS, 0)
 	return units + 2

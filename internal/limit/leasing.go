@@ -1,18 +1,18 @@
 package limit
 
 // Leasable reports whether units of a counter with these numbers can be charged now and granted
-// a moment later, as if they had been asked for then. Not so where each request counts at its
-// own instant (sliding_window_log), is held up by those before it (leaky_bucket_queue), or
-// starts a penalty when denied.
+// later, with the same result as charging them then. This is not possible if each request counts at
+// its own instant (sliding_window_log), is delayed by earlier ones (leaky_bucket_queue), or starts
+// a penalty when it is denied.
 func (n *Numbers) Leasable() bool {
 	return n.Algorithm != SlidingWindowLog && n.Algorithm != LeakyBucketQueue && n.PenaltyMS == 0
 }
 
-// refundable reports whether units can go back at all: a unit of a bucket must move the instant of
-// being full by a millisecond or more, so that no charge goes unnoticed.
+// Refundable reports whether units can be returned at all. A unit of a bucket must move the instant
+// at which it is full by a millisecond or more, so that every charge is detected.
 func (n *Numbers) Refundable() bool { return !n.Algorithm.Bucket() || n.Limit <= n.WindowMS }
 
-// ground is RefundPart.Ground of a charge that was answered with v at nowMS.
+// Ground returns RefundPart.Ground of a charge with the verdict v at nowMS.
 func (n *Numbers) Ground(v *Verdict, nowMS int64) int64 {
 	switch n.Algorithm {
 	case SlidingWindowCounter:
@@ -23,12 +23,12 @@ func (n *Numbers) Ground(v *Verdict, nowMS int64) int64 {
 	return v.ResetMS
 }
 
-// refundable is a state that units can go back to.
+// Refundable is a state to which units can be returned.
 type Refundable interface {
 	State
-	// refund takes units back that were charged to the state ground names (RefundPart.Ground), or
-	// reports false and changes nothing.
+	// Refund returns units that were charged to the state that ground names (RefundPart.Ground).
+	// Otherwise it returns false and changes nothing.
 	Refund(n *Numbers, units, ground int64) bool
-	// idle reports whether nothing is counted, so that the state is that of an unseen counter.
+	// Idle reports whether nothing is counted, so that the state is that of a new counter.
 	Idle() bool
 }

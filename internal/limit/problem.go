@@ -19,25 +19,25 @@ func Wrong(fix, format string, args ...any) *Problem {
 	return &Problem{Message: fmt.Sprintf(format, args...), Fix: fix}
 }
 
-// MustBe returns the problem of a value that is not what it must be. The fix says the same.
+// MustBe returns the problem of a value that is not what it must be. The fix has the same text.
 func MustBe(format string, args ...any) *Problem {
 	what := fmt.Sprintf(format, args...)
 	return &Problem{Message: "must be " + what, Fix: "Make it " + what + "."}
 }
 
-// OneOf returns the problem of a value that is none of these, which are separated by commas.
+// OneOf returns the problem of a value that is not one of names, a list separated by commas.
 func OneOf(names string) *Problem {
 	return &Problem{Message: "must be one of " + names, Fix: "Use one of " + names + "."}
 }
 
-// Problems that arise in several places.
+// Problems that occur in several places.
 var (
 	Duplicate   = &Problem{"is a duplicate", "Remove one of the two."}
 	InvalidSlug = MustBe("1 to %d of a-z, 0-9 and -", MaxSlugBytes)
 	HasControls = &Problem{"must not contain control characters", "Remove the control characters."}
 )
 
-// ProblemOf returns the problem that an error of this package is.
+// ProblemOf returns the Problem of an error of this package.
 func ProblemOf(err error) *Problem {
 	var p *Problem
 	if errors.As(err, &p) {

@@ -9,12 +9,12 @@ import (
 	"unicode/utf8"
 )
 
-// Algorithm names how a rule counts. Package documentation tells them apart; the zero value is not
-// an algorithm.
+// Algorithm is how a rule counts. docs/algorithms.md explains each one. The zero value is not an
+// algorithm.
 type Algorithm uint8
 
-// The eight algorithms. Their numbers are part of the Lua script's arguments (lua/main.lua) and of
-// no stored data.
+// The eight algorithms. Their numbers are part of the arguments of the Lua scripts, and of stored
+// values.
 const (
 	SlidingWindowCounter Algorithm = iota + 1
 	SlidingWindowLog
@@ -45,19 +45,19 @@ var algorithmNames = Names[Algorithm]{
 
 func (a Algorithm) String() string { return algorithmNames.Of(a) }
 
-// ParseAlgorithm returns the algorithm of a name such as "token_bucket".
+// ParseAlgorithm returns the algorithm with a name such as "token_bucket".
 func ParseAlgorithm(s string) (Algorithm, error) { return algorithmNames.Parse(s) }
 
-// Bucket reports whether the algorithm has a capacity (burst) of its own beside its limit.
+// Bucket reports whether the algorithm has a capacity (burst) in addition to its limit.
 func (a Algorithm) Bucket() bool {
 	return a == TokenBucket || a == LeakyBucket || a == LeakyBucketQueue
 }
 
-// Mode tells what a rule's verdict does to the check.
+// Mode is the effect of a rule's verdict on the check.
 type Mode uint8
 
-// A shadow rule is evaluated and reported and counts what it would have admitted of the
-// checks that were allowed; it never denies. A rule that is off is not evaluated.
+// A rule in shadow mode is evaluated and reported but never denies. Of the checks that were
+// allowed, it counts those that it would have allowed. A rule that is off is not evaluated.
 const (
 	Enforce Mode = iota
 	Shadow
@@ -68,13 +68,14 @@ var modeNames = Names[Mode]{Enforce: "enforce", Shadow: "shadow", Off: "off"}
 
 func (m Mode) String() string { return modeNames.Of(m) }
 
-// ParseMode returns the mode of a name such as "shadow".
+// ParseMode returns the mode with a name such as "shadow".
 func ParseMode(s string) (Mode, error) { return modeNames.Parse(s) }
 
-// OnUnavailable tells what answers for a rule while its counters cannot be reached.
+// OnUnavailable is how a rule is answered while its counters cannot be reached.
 type OnUnavailable uint8
 
-// Local counts in this instance's memory with its share of the limit; Allow admits; Deny denies.
+// Local counts in this instance's memory with its share of the limit. Allow allows, and Deny
+// denies.
 const (
 	Local OnUnavailable = iota
 	Allow
@@ -85,10 +86,10 @@ var onUnavailableNames = Names[OnUnavailable]{Local: "local", Allow: "allow", De
 
 func (o OnUnavailable) String() string { return onUnavailableNames.Of(o) }
 
-// ParseOnUnavailable returns the policy of a name such as "local".
+// ParseOnUnavailable returns the policy with a name such as "local".
 func ParseOnUnavailable(s string) (OnUnavailable, error) { return onUnavailableNames.Parse(s) }
 
-// Consistency tells where the units of a rule are granted.
+// Consistency says where the units of a rule are granted.
 type Consistency uint8
 
 // Each check of a strict rule goes to Redis. For a leased rule, an instance prefetches units of
@@ -102,15 +103,14 @@ var consistencyNames = Names[Consistency]{Strict: "strict", Leased: "leased"}
 
 func (c Consistency) String() string { return consistencyNames.Of(c) }
 
-// ParseConsistency returns the consistency of a name such as "leased".
+// ParseConsistency returns the consistency with a name such as "leased".
 func ParseConsistency(s string) (Consistency, error) { return consistencyNames.Parse(s) }
 
-// Ranges at the edge, where a rule enters the system. The engine itself takes all that
-// docs/algorithms.md allows.
+// Ranges of the API. The engine itself accepts everything that docs/algorithms.md allows.
 const (
 	MaxLimit             int64 = 1_000_000_000         // limit, burst and cost, except:
 	MaxFixedLimit        int64 = 1_000_000_000_000_000 // limit of the two fixed windows, and cost
-	MaxLogLimit          int64 = 10_000                // sliding_window_log keeps an entry for each admission
+	MaxLogLimit          int64 = 10_000                // sliding_window_log has an entry for each allowed request
 	MinWindowMS          int64 = 1_000
 	MaxWindowMS          int64 = 366 * dayMS
 	MaxSubBuckets        int64 = 120
@@ -128,18 +128,18 @@ const (
 
 // Rule is what is limited and how: one row of a tenant's policy.
 type Rule struct {
-	Slug        string // [a-z0-9-]{1,63}, fixed once made; counters are kept under it
+	Slug        string // [a-z0-9-]{1,63}; cannot be changed; the key of the counters
 	Name        string
 	Description string
 	Resource    string // exact ("orders:create"), prefix ("orders:*"), or all ("*")
 	Algorithm   Algorithm
 	Limit       int64    // units of cost per window, >= 1
 	Window      Window   // 1 s to 366 d, or a calendar unit (fixed_window only)
-	Burst       int64    // capacity of the three buckets, >= 1; 0: the same as Limit
+	Burst       int64    // capacity of the buckets, >= 1; 0: the same as Limit
 	Precision   Duration // sub-bucket length of sliding_window_buckets; divides Window
 	By          []string // "subject", "resource", "attributes.NAME"; empty: one counter for the tenant
 	Mode        Mode
-	// OnUnavailable answers while the counter store cannot.
+	// OnUnavailable answers if the counter store is unavailable.
 	OnUnavailable OnUnavailable
 	Penalty       Duration // how long the rule continues to deny after a denial, up to 30 d; 0: none
 	Consistency   Consistency
@@ -147,7 +147,7 @@ type Rule struct {
 	Anchor        Anchor // of a calendar window
 }
 
-// Numbers returns what the rule's algorithm decides by, with its own default limit. Those of a
+// Numbers returns the parameters of the rule's algorithm, with the rule's own limit. Those of a
 // calendar window lack the Bounds, which depend on the instant (Rule.Cycle).
 func (r *Rule) Numbers() Numbers {
 	n := Numbers{
@@ -213,23 +213,23 @@ var (
 	nameUTF8   = MustBe("valid UTF-8")
 )
 
-// checkConsistency refuses to lease what cannot be charged ahead of being asked for.
+// checkConsistency refuses leased rules whose units cannot be prefetched.
 func (r *Rule) checkConsistency(errs *FieldErrors) {
 	switch {
 	case r.Consistency != Leased:
 	case r.Algorithm == SlidingWindowLog:
 		errs.Add("consistency", Wrong("Choose strict, or the algorithm sliding_window_buckets, which is nearly as exact.",
-			"cannot be leased with sliding_window_log, where each request counts at its own instant"))
+			"cannot be leased with sliding_window_log, because each request counts at its own instant"))
 	case r.Algorithm == LeakyBucketQueue:
-		errs.Add("consistency", Wrong("Choose strict, or the algorithm leaky_bucket, which delays nobody.",
-			"cannot be leased with leaky_bucket_queue, where each request waits for those before it"))
+		errs.Add("consistency", Wrong("Choose strict, or the algorithm leaky_bucket, which has no delays.",
+			"cannot be leased with leaky_bucket_queue, because each request waits for earlier ones"))
 	case r.Penalty.MS != 0:
 		errs.Add("consistency", Wrong("Choose strict, or remove the penalty.",
-			"cannot be leased with a penalty, which a denial by any instance must start on all"))
+			"cannot be leased with a penalty, because a denial must start the penalty on all instances"))
 	}
 }
 
-// checkZone refuses a zone that nobody knows, and one for a window that has none.
+// checkZone refuses an unknown zone, and a zone for a window that has none.
 func (r *Rule) checkZone(errs *FieldErrors) {
 	if r.Window.Calendar == NoCalendar {
 		if r.ZoneName() != "UTC" {
@@ -240,7 +240,7 @@ func (r *Rule) checkZone(errs *FieldErrors) {
 	}
 }
 
-// checkAnchor refuses windows of each subject's own where subjects share a counter.
+// checkAnchor refuses windows per subject if subjects share a counter.
 func (r *Rule) checkAnchor(errs *FieldErrors) {
 	switch {
 	case r.Anchor != AnchorSubject:
@@ -248,14 +248,14 @@ func (r *Rule) checkAnchor(errs *FieldErrors) {
 		errs.Add("anchor", Wrong("Use calendar, or such a window.", "can be subject only with a window of day, week, month or year"))
 	case !slices.Contains(r.By, "subject"):
 		errs.Add("anchor", Wrong("Use calendar, or count by subject.",
-			"can be subject only if by names subject: a counter that subjects share has one window for all of them"))
+			"can be subject only if by contains subject: a counter that subjects share has only one window"))
 	}
 }
 
 // ZoneName returns the time zone of the rule's calendar window.
 func (r *Rule) ZoneName() string { return cmp.Or(r.Zone, "UTC") }
 
-// ValidateText refuses a text for people that is too long or holds control characters.
+// ValidateText refuses a text that is too long or contains control characters.
 func ValidateText(errs *FieldErrors, field, s string, most int) {
 	if utf8.RuneCountInString(s) > most || !utf8.ValidString(s) {
 		errs.Add(field, MustBe("at most %d characters of UTF-8", most))
@@ -306,7 +306,7 @@ func (r *Rule) checkPenalty(errs *FieldErrors) {
 	}
 }
 
-// maxLimit returns the greatest limit that the rule may have.
+// maxLimit returns the maximum limit of the rule.
 func (r *Rule) maxLimit() int64 { return r.Algorithm.MaxLimit() }
 
 // checkLimit checks a limit for the rule: its own, or that of a plan or an override.
@@ -316,7 +316,7 @@ func (r *Rule) checkLimit(errs *FieldErrors, limit int64) {
 	}
 }
 
-// checkBurst checks the burst that stands beside a limit; 0 is not set.
+// checkBurst checks the burst for a limit; 0 is not set.
 func (r *Rule) checkBurst(errs *FieldErrors, limit, burst int64) {
 	if !r.Algorithm.Bucket() {
 		if burst != 0 {
@@ -358,7 +358,7 @@ func (r *Rule) checkBy(errs *FieldErrors) {
 	}
 }
 
-// Limit is the number that a plan or an override gives a rule.
+// Limit is the limit that a plan or an override sets for a rule.
 type Limit struct {
 	Limit     int64 // units of cost per window; 0 when Unlimited
 	Burst     int64 // capacity of a bucket; 0: the same as Limit
@@ -378,15 +378,15 @@ func (l Limit) Validate(r *Rule) []FieldError {
 	r.checkLimit(&errs, l.Limit)
 	r.checkBurst(&errs, l.Limit, l.Burst)
 	for i := range errs {
-		if errs[i].Field == "limit" && l.Limit == 0 { // it was not given
+		if errs[i].Field == "limit" && l.Limit == 0 { // the limit was not given
 			errs[i].Fix = "Send a number, or unlimited: true instead."
 		}
 	}
 	return errs
 }
 
-// MaxMatching returns the largest number of rules, those that are off left out, that match
-// one resource, and a pattern at which it is reached.
+// MaxMatching returns the maximum number of rules, without those that are off, that match one
+// resource, and a pattern for which it is reached.
 func MaxMatching(rules []Rule) (most int, pattern string) {
 	for i := range rules {
 		base := strings.TrimSuffix(rules[i].Resource, "*")

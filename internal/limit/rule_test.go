@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is out of range is refused where it enters, by the name of its field; what the engines can
-// decide exactly is taken.
+// A value that is out of range is refused with the name of its field. Values that the engines can
+// decide exactly are accepted.
 func TestRuleValidate(t *testing.T) {
 	window := func(s string) Window { w, err := ParseWindow(s); require.NoError(t, err, s); return w }
 	duration := func(s string) Duration { d, err := ParseDuration(s); require.NoError(t, err, s); return d }
@@ -21,7 +21,7 @@ func TestRuleValidate(t *testing.T) {
 		"calendar":               func(r *Rule) { r.Window = window("month") },
 		"longest window":         func(r *Rule) { r.Window = window("366d") },
 		"one counter for all":    func(r *Rule) { r.By = nil },
-		"all that can be a by":   func(r *Rule) { r.By = []string{"subject", "resource", "attributes.Ip_4.x-y"} },
+		"all values of by":   func(r *Rule) { r.By = []string{"subject", "resource", "attributes.Ip_4.x-y"} },
 		"largest bucket":         func(r *Rule) { r.Algorithm, r.Limit, r.Window = TokenBucket, MaxLimit, window("366d") },
 		"slowest refill":         func(r *Rule) { r.Algorithm, r.Limit, r.Burst, r.Window = LeakyBucket, 1, 366, window("1d") },
 		"120 sub-buckets":        func(r *Rule) { r.Algorithm, r.Precision = SlidingWindowBuckets, duration("500ms") },
@@ -62,7 +62,7 @@ func TestRuleValidate(t *testing.T) {
 		"no precision":          {"precision", func(r *Rule) { r.Algorithm = SlidingWindowBuckets }},
 		"121 sub-buckets":       {"precision", func(r *Rule) { r.Algorithm, r.Precision = SlidingWindowBuckets, duration("400ms") }},
 		"uneven sub-buckets":    {"precision", func(r *Rule) { r.Algorithm, r.Precision = SlidingWindowBuckets, duration("7s") }},
-		"by nothing known":      {"by.0", func(r *Rule) { r.By = []string{"tenant"} }},
+		"an unknown value of by":      {"by.0", func(r *Rule) { r.By = []string{"tenant"} }},
 		"by twice":              {"by.1", func(r *Rule) { r.By = []string{"subject", "subject"} }},
 		"by attribute subject":  {"by.0", func(r *Rule) { r.By = []string{"attributes.subject"} }},
 		"17 values":             {"by", func(r *Rule) { r.By = make([]string, 17) }},
@@ -70,9 +70,9 @@ func TestRuleValidate(t *testing.T) {
 		"leased log":            {"consistency", func(r *Rule) { r.Algorithm, r.Consistency = SlidingWindowLog, Leased }},
 		"leased queue":          {"consistency", func(r *Rule) { r.Algorithm, r.Consistency = LeakyBucketQueue, Leased }},
 		"leased penalty":        {"consistency", func(r *Rule) { r.Penalty, r.Consistency = duration("1m"), Leased }},
-		"control in a name":     {"name", func(r *Rule) { r.Name = "a\x00" }},
+		"control character in a name":     {"name", func(r *Rule) { r.Name = "a\x00" }},
 		"long description":      {"description", func(r *Rule) { r.Description = strings.Repeat("a", 2001) }},
-		"control in a resource": {"resource", func(r *Rule) { r.Resource = "a\x7f" }},
+		"control character in a resource": {"resource", func(r *Rule) { r.Resource = "a\x7f" }},
 	}
 	for name, c := range bad {
 		r := base()
@@ -84,7 +84,7 @@ func TestRuleValidate(t *testing.T) {
 	}
 }
 
-// A plan's number is held to the ranges of the rule that it is for.
+// The limit of a plan must be in the ranges of its rule.
 func TestLimitValidate(t *testing.T) {
 	bucket := perMinute("api", 10)
 	bucket.Algorithm, bucket.Window = TokenBucket, Window{Duration: Duration{"366d", MaxWindowMS}}
@@ -95,7 +95,7 @@ func TestLimitValidate(t *testing.T) {
 	require.Equal(t, "limit", Limit{}.Validate(&bucket)[0].Field)
 }
 
-// Durations are read back as they were written, and nothing else passes for one.
+// Durations are read back as they were written, and other texts are refused.
 func TestParseDuration(t *testing.T) {
 	for text, ms := range map[string]int64{"1ms": 1, "10s": 10_000, "90s": 90_000, "1m": 60_000, "24h": 86_400_000, "30d": 2_592_000_000} {
 		d, err := ParseDuration(text)
@@ -108,7 +108,7 @@ func TestParseDuration(t *testing.T) {
 	}
 }
 
-// No check may have to evaluate more rules than one script can bear.
+// The number of rules that a check evaluates is limited by the script.
 func TestMaxMatching(t *testing.T) {
 	rules := []Rule{{Resource: "*"}, {Resource: "orders:*"}, {Resource: "orders:create"}, {Resource: "orders:create*"}, {Resource: "billing"}, {Resource: "orders:*", Mode: Off}}
 	most, pattern := MaxMatching(rules)
@@ -134,7 +134,7 @@ func TestFields(t *testing.T) {
 		require.Equal(t, f.Kind() == ChoiceKind, len(f.Choices) > 0, f.Name)
 		for _, c := range f.Choices {
 			r := NewRule("api")
-			r.Window.Calendar = CalendarDay // which has a zone and an anchor
+			r.Window.Calendar = CalendarDay // a calendar window has a zone and an anchor
 			require.NoError(t, f.Set(&r, c.Value), f.Name)
 			require.Equal(t, c.Value, f.Get(&r), f.Name)
 		}
@@ -162,8 +162,7 @@ func TestFields(t *testing.T) {
 	}
 	require.Equal(t, full, read)
 
-	// A field that this test does not set would be missing above: the table has every field of
-	// Rule.
+	// If this test does not set a field of Rule, the field is missing in the table.
 	for i := range reflect.TypeFor[Rule]().NumField() {
 		require.False(t, reflect.ValueOf(full).Field(i).IsZero(), reflect.TypeFor[Rule]().Field(i).Name)
 	}
@@ -183,7 +182,7 @@ func TestFieldSame(t *testing.T) {
 	require.Equal(t, "1500ms", FieldNamed("penalty").Get(&b))
 }
 
-// What documents leave out has, when they are read, the value that it had.
+// A field that documents omit has the same value when they are read.
 func TestFieldOmitted(t *testing.T) {
 	r := NewRule("api")
 	r.Name = ""

@@ -5,8 +5,9 @@ import "math/bits"
 // Share is a ratio by which the counts of a counter change.
 type Share struct{ To, Of int64 }
 
-// ScaleTo returns the ratio by which the counts of a counter change so that the used share of its
-// quota stays when its numbers become to. Of a bucket it is that of the time until it is full.
+// ScaleTo returns the ratios by which the counts of a counter change so that the used share of its
+// quota stays the same when its numbers become to. For a bucket they are those of the time until it
+// is full.
 func (n *Numbers) ScaleTo(to *Numbers) []Share {
 	if n.Algorithm.Bucket() {
 		// level/B = level'/B' with level = time x L/W.
@@ -15,8 +16,8 @@ func (n *Numbers) ScaleTo(to *Numbers) []Share {
 	return []Share{{to.Limit, n.Limit}}
 }
 
-// up returns ceil(a x To/Of), at most most: rounded up, so that a change of plans gives nobody a
-// unit.
+// up returns ceil(a x To/Of), but not more than most. It rounds up, so that a change of plans never
+// adds a unit.
 func (s Share) up(a, most int64) int64 {
 	if a <= 0 || s.To == s.Of {
 		return min(max(a, 0), most)
@@ -32,11 +33,11 @@ func (s Share) up(a, most int64) int64 {
 	if rest > 0 {
 		q++
 	}
-	return int64(q) // at most most
+	return int64(q) // not more than most
 }
 
-// Scale changes what is counted, by the ratio of ScaleTo, as it stands at t. n are the numbers that
-// it was counted under. Instants of windows and entries stay.
+// Scale changes the counts of s at t by the ratios of ScaleTo. n are the numbers under which they
+// were counted. Instants of windows and entries stay the same.
 func Scale(s State, n, to *Numbers, t int64) {
 	shares := n.ScaleTo(to)
 	switch s := s.(type) {
@@ -63,8 +64,8 @@ func Scale(s State, n, to *Numbers, t int64) {
 	}
 }
 
-// scaleSums changes counts so that each sum of the first ones changes by the share, rounded up: the
-// total is then no more than one count would be.
+// scaleSums changes counts so that each sum of the first ones is scaled by the share, rounded up.
+// The total is then not greater than that of a single count.
 func scaleSums(share Share, count int, at func(int) *int64) {
 	var before, after int64
 	for i := range count {

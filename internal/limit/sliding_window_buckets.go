@@ -3,7 +3,7 @@ package limit
 import "slices"
 
 // slidingWindowBuckets counts by parts of the window, each PrecisionMS long and aligned to 1970.
-// The part of now, though not over, and the n-1 before it count in full.
+// The current part and the n-1 parts before it count in full.
 type slidingWindowBuckets struct {
 	immediate
 	parts []subBucket // with a count, oldest first
@@ -14,7 +14,7 @@ type subBucket struct {
 	count  int64
 }
 
-// at returns the number of the part that t is in, and the parts that count then.
+// at returns the number of the part that contains t, and the parts that count at t.
 func (s *slidingWindowBuckets) at(n *Numbers, t int64) (number int64, live []subBucket) {
 	number = t / n.PrecisionMS
 	if len(s.parts) == 0 {

@@ -1,16 +1,16 @@
 package limit
 
-// slidingWindowCounter keeps two numbers: what was admitted in the window of now and in the one
-// before. The earlier one counts by the share of it that a window ending now still covers:
+// slidingWindowCounter stores two counts: of the current window and of the previous one. The
+// previous count is weighted by the share of the previous window that a window ending now covers:
 //
 //	used = cur + floor(prev * (W - e) / W), e = milliseconds since the window began
 type slidingWindowCounter struct {
 	immediate
-	index     int64 // of the window of cur: floor(t / W)
+	index     int64 // of the current window: floor(t / W)
 	cur, prev int64
 }
 
-// at returns the state as it stands at t, and how long the window of cur has run then.
+// at returns the state at t, and how long the window of cur has lasted by then.
 func (s *slidingWindowCounter) at(n *Numbers, t int64) (slidingWindowCounter, int64) {
 	i := t / n.WindowMS
 	now := slidingWindowCounter{index: i}
@@ -37,15 +37,15 @@ func (s *slidingWindowCounter) Remaining(n *Numbers, t int64) int64 {
 	return max(0, n.Limit-now.used(n, e))
 }
 
-// when asks for the share of a count that is at most m: floor(count * (W - e) / W) <= m means
-// count * (W - e) < (m + 1) * W, which gives e.
+// when finds the instant at which the weighted count is at most m: floor(count * (W - e) / W) <= m
+// means count * (W - e) < (m + 1) * W, from which e follows.
 func (s *slidingWindowCounter) when(n *Numbers, t, m int64) int64 {
 	now, e := s.at(n, t)
 	if now.used(n, e) <= m {
 		return t
 	}
 	start, count, rest := now.index*n.WindowMS, now.prev, m-now.cur
-	if rest < 0 { // cur alone is too much: it must become the window before
+	if rest < 0 { // cur alone is too much: it must become the previous window
 		start, count, rest = start+n.WindowMS, now.cur, m
 	}
 	ceil, _ := MulDiv(rest+1, n.WindowMS, count, count-1)
@@ -61,7 +61,7 @@ func (s *slidingWindowCounter) Clone() State { c := *s; return &c }
 
 func (s *slidingWindowCounter) Refund(_ *Numbers, units, ground int64) bool {
 	count := &s.cur
-	if s.index == ground+1 { // the window that was charged has become the one before
+	if s.index == ground+1 { // the window that was charged is now the previous one
 		count = &s.prev
 	} else if s.index != ground {
 		return false

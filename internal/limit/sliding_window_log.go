@@ -5,21 +5,21 @@ import (
 	"sort"
 )
 
-// slidingWindowLog keeps every admitted request of the last window. It is exact and pays for it
-// with memory; running sums make each question a binary search.
+// slidingWindowLog stores every allowed request of the last window. It is exact but needs more
+// memory. With running sums, every lookup is a binary search.
 type slidingWindowLog struct {
 	immediate
-	base    int64 // sum of all that was dropped
+	base    int64 // sum of all dropped costs
 	entries []logEntry
 }
 
-// logEntry is what was admitted in one millisecond.
+// logEntry has the cost allowed in one millisecond.
 type logEntry struct {
 	at  int64
 	sum int64 // of all costs up to and including this entry's
 }
 
-// at returns the instant as which t is read and the index of the first entry that counts then.
+// at returns the instant that is used for t, and the index of the first entry that counts at it.
 func (s *slidingWindowLog) at(n *Numbers, t int64) (now int64, first int) {
 	count := len(s.entries)
 	if count == 0 {
@@ -54,7 +54,7 @@ func (s *slidingWindowLog) when(n *Numbers, t, m int64) int64 {
 	if total-s.sumBefore(first) <= m {
 		return t
 	}
-	// The last entry to be gone is the first after which at most m is left.
+	// The last entry that must expire is the first one after which at most m is left.
 	last := sort.Search(len(s.entries), func(i int) bool { return s.entries[i].sum >= total-m })
 	return s.entries[last].at + n.WindowMS
 }
@@ -62,7 +62,8 @@ func (s *slidingWindowLog) when(n *Numbers, t, m int64) int64 {
 func (s *slidingWindowLog) Charge(n *Numbers, cost, t int64) {
 	now, first := s.at(n, t)
 	if 2*first > len(s.entries) {
-		// Dropping only when most are dead makes the copying cost one entry per admission.
+		// Dropping only when most entries have expired makes copying cost one entry per allowed
+		// request.
 		s.base = s.sumBefore(first)
 		s.entries = slices.Delete(s.entries, 0, first)
 	}

@@ -1,7 +1,7 @@
 package limit
 
-// StoredState holds the state of one compact counter (Numbers.Compact), of whatever algorithm,
-// without an allocation.
+// StoredState is the state of one compact counter (Numbers.Compact) of any algorithm, without an
+// allocation.
 type StoredState struct {
 	counter  slidingWindowCounter
 	fixed    fixedWindow
@@ -10,11 +10,11 @@ type StoredState struct {
 	queue    leakyBucketQueue
 }
 
-// Load sets the state from its stored numbers and returns it: of a sliding window counter the
-// number of its window and the counts of that and the window before; of a fixed window its end,
-// count and, of a calendar's, length in seconds; of a bucket the instant at which it is full and
-// the fraction of that. spent is added to the count. ok is false for numbers that no counter can
-// have.
+// Load sets the state from its stored numbers and returns it. For a sliding window counter they are
+// the number of its window and the counts of that and of the previous window. For a fixed window
+// they are its end, its count and, for a calendar window, its length in seconds. For a bucket they
+// are the instant at which it is full, and its fraction. spent is added to the count. ok is false
+// for impossible numbers.
 func (s *StoredState) Load(n *Numbers, at, count, before, spent int64) (_ State, ok bool) {
 	switch n.Algorithm {
 	case SlidingWindowCounter:
@@ -33,6 +33,6 @@ func (s *StoredState) Load(n *Numbers, at, count, before, spent int64) (_ State,
 		s.queue = leakyBucketQueue{b}
 		return &s.queue, count < n.Limit
 	}
-	s.bucket = tokenBucket{bucket: b} // a leaky bucket decides alike
+	s.bucket = tokenBucket{bucket: b} // a leaky bucket makes the same decisions
 	return &s.bucket, count < n.Limit
 }

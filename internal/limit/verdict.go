@@ -1,19 +1,19 @@
 package limit
 
-// NeverMS stands in RetryAfterMS where no wait can help.
+// NeverMS is the value of RetryAfterMS if no wait helps.
 const NeverMS int64 = -1
 
-// Verdict is what one counter says. Where the call was allowed and this counter charged, the
-// numbers are those after the charge; otherwise those of the unchanged state.
+// Verdict is the result of one counter. If the call was allowed and this counter was charged, the
+// numbers are those after the charge. Otherwise they are those of the unchanged state.
 type Verdict struct {
-	Allowed      bool  // this rule alone would admit
-	CostExceeds  bool  // the cost is greater than the quota: never to be admitted
-	Penalized    bool  // a penalty (Numbers.PenaltyMS) runs, or is started by this denial; a peek is Allowed even so
+	Allowed      bool  // this rule alone allows it
+	CostExceeds  bool  // the cost is greater than the quota: it can never be allowed
+	Penalized    bool  // a penalty (Numbers.PenaltyMS) runs, or begins with this denial; cost 0 is Allowed in any case
 	Remaining    int64 // max(0, floor(quota - used)); 0 while penalized
-	RetryAfterMS int64 // 0 if Allowed; else the smallest wait, >= 1, until the same cost is admitted; NeverMS
+	RetryAfterMS int64 // 0 if Allowed; otherwise the shortest wait, >= 1, until the same cost is allowed, or NeverMS
 	ResetMS      int64 // instant at which the full quota is available again; NowMS if it is now
-	NextMS       int64 // instant at which at least one unit more than Remaining is there; NowMS if the full quota is
-	DelayMS      int64 // leaky_bucket_queue: how long an admitted request must be held; 0 elsewhere and when denied
-	Degraded     bool  // the rule's OnUnavailable answered, because the counter store could not
-	Uncounted    bool  // degraded and answered without counting (allow, deny): Remaining, ResetMS and NextMS are void
+	NextMS       int64 // instant at which at least one unit more than Remaining is available; NowMS if the full quota is
+	DelayMS      int64 // leaky_bucket_queue: the delay of an allowed request; otherwise 0
+	Degraded     bool  // the rule's OnUnavailable answered, because the counter store is unavailable
+	Uncounted    bool  // degraded and answered without counting (allow, deny): Remaining, ResetMS and NextMS are undefined
 }

@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// manyLogged is from where on a sliding window log is worth a word: a counter holds that many
+// manyLogged is the limit from which a sliding window log causes a warning: a counter has as many
 // entries.
 const manyLogged = 1_000
 
-// Warning says what the author of a valid rule may not expect.
+// Warning describes an effect that the author of a valid rule may not expect.
 type Warning struct {
-	Field   string // that causes it
+	Field   string // the field that causes it
 	Message string
 }
 
-// Warnings tells of a valid rule what its author may not expect of it, each with the field that
-// brings it about. instances is how many servers answer checks, at least 1.
+// Warnings returns the effects of a valid rule that its author may not expect, each with the field
+// that causes it. instances is the number of instances, at least 1.
 func (r *Rule) Warnings(instances int) []Warning {
 	if r.Mode == Off {
 		return nil
@@ -30,21 +30,21 @@ func (r *Rule) Warnings(instances int) []Warning {
 	}
 	switch attributes := r.countedAttributes(); {
 	case len(r.By) == 0:
-		add("by", "all subjects share one counter: a single one can use it up for all others")
+		add("by", "all subjects share one counter: one of them can use it up for all others")
 	case len(attributes) > 0:
-		add("by", "a check that does not carry %s is not limited by this rule", strings.Join(attributes, " and "))
+		add("by", "a check without %s is not limited by this rule", strings.Join(attributes, " and "))
 	}
 	quota := r.Numbers().Quota()
 	switch r.Algorithm {
 	case FixedWindow, FixedWindowFirstHit:
-		add("algorithm", "around the end of a window up to twice the limit can pass in a short time")
+		add("algorithm", "around the end of a window, up to twice the limit can be allowed in a short time")
 	case SlidingWindowLog:
 		if r.Limit > manyLogged {
-			add("algorithm", "each counter keeps up to %d instants in memory: sliding_window_counter is nearly as exact and keeps two numbers", r.Limit)
+			add("algorithm", "each counter stores up to %d instants: sliding_window_counter is nearly as exact and stores two numbers", r.Limit)
 		}
 	case LeakyBucketQueue:
 		if wait := float64(quota) * float64(r.Window.MS) / float64(r.Limit); wait > 60_000 {
-			add("burst", "the last in a full queue is told to wait %.0f seconds for its turn", wait/1000)
+			add("burst", "if the queue is full, its last request waits %.0f seconds", wait/1000)
 		}
 	}
 	if numbers := r.Numbers(); r.Consistency == Leased {
@@ -53,12 +53,12 @@ func (r *Rule) Warnings(instances int) []Warning {
 		}
 	}
 	if r.Algorithm.Bucket() && r.Burst != 0 && r.Burst < r.Limit {
-		add("burst", "a single check of a cost above %d can never pass, though the limit is %d", quota, r.Limit)
+		add("burst", "a check with a cost above %d can never be allowed, although the limit is %d", quota, r.Limit)
 	}
 	return out
 }
 
-// countedAttributes are the names of the attributes that the rule counts by.
+// countedAttributes returns the names of the attributes by which the rule counts.
 func (r *Rule) countedAttributes() (names []string) {
 	for _, by := range r.By {
 		if name, isAttribute := strings.CutPrefix(by, "attributes."); isAttribute {

@@ -6,14 +6,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A trap that nobody is told of costs somebody an evening; one that is not there costs trust.
+// A missing warning costs somebody an evening. A wrong warning costs trust.
 func TestWarnings(t *testing.T) {
 	for name, c := range map[string]struct {
 		change    func(*Rule)
 		instances int
 		want      string // field: ...
 	}{
-		"nothing to tell":     {func(*Rule) {}, 1, ""},
+		"no warnings":     {func(*Rule) {}, 1, ""},
 		"more instances":      {func(r *Rule) { r.Limit = 2 }, 3, "on_unavailable"},
 		"as many instances":   {func(r *Rule) { r.Limit = 3 }, 3, ""},
 		"more, but denied":    {func(r *Rule) { r.Limit, r.OnUnavailable = 2, Deny }, 3, ""},

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// What records in this process may take. The oldest record is evicted first.
+// Limits for the records in this process. The oldest record is evicted first.
 const (
 	maxLocalRecords = 10_000
 	maxLocalBytes   = 16 << 20
 )
 
-// local are the records of this process, for as long as Redis is unavailable.
+// local has the records of this process, which are used while Redis is unavailable.
 type local struct {
 	mu      sync.Mutex
 	entries map[string]*entry
@@ -26,7 +26,7 @@ type entry struct {
 	name    string
 	print   Print
 	answer  []byte
-	settled chan struct{} // closed when the answer is there, or the claim was released
+	settled chan struct{} // closed when the answer is stored, or the claim is released
 	expires time.Time
 	at      *list.Element
 }
@@ -73,7 +73,7 @@ func (l *local) finish(claim *Claim, answer []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := claim.entry
-	if e == nil { // the claim was made in Redis
+	if e == nil { // the claim was created in Redis
 		if l.entries[claim.name] != nil {
 			return
 		}
@@ -95,14 +95,15 @@ func (l *local) release(claim *Claim) {
 	}
 }
 
-// add makes a pending entry. The caller holds the lock.
+// add creates a pending entry. The caller holds the lock.
 func (l *local) add(claim *Claim, expires time.Time) *entry {
 	e := &entry{name: claim.name, print: claim.print, settled: make(chan struct{}), expires: expires}
 	l.entries[e.name], e.at = e, l.oldest.PushBack(e)
 	return e
 }
 
-// evict removes what has expired and what is too much. The caller holds the lock.
+// evict removes expired entries, and the oldest ones if there are too many. The caller holds the
+// lock.
 func (l *local) evict() {
 	for front := l.oldest.Front(); front != nil; front = l.oldest.Front() {
 		e, _ := front.Value.(*entry)
@@ -113,7 +114,7 @@ func (l *local) evict() {
 	}
 }
 
-// remove forgets an entry, and wakes the callers that wait for it. The caller holds the lock.
+// remove removes an entry and wakes the callers that wait for it. The caller holds the lock.
 func (l *local) remove(e *entry) {
 	delete(l.entries, e.name)
 	l.oldest.Remove(e.at)

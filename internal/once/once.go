@@ -1,22 +1,22 @@
-// Package once makes a request safe to send again: the first request with a key is carried out, and
-// for a minute every repeat gets the answer of the first.
+// Package once makes it safe to repeat a request. The first request with a key is executed, and
+// every repeat within a minute gets the answer of the first.
 //
-// A record stands in Redis, so it holds on every instance. Its life has two steps. Begin claims the
-// key: one script sets the record to "pending" unless it exists. The holder of the claim then
-// carries the request out, and Finish replaces "pending" by the answer. A repeat that finds
-// "pending" waits for the answer for a short time. If the holder crashes in between, the record
-// stays pending until it expires: repeats are told so, and none of them is carried out. So a
-// request is carried out at most once within a minute, whatever fails.
+// A record is stored in Redis, so it is valid on every instance. It has two states. Begin claims
+// the key: one script sets the record to "pending" unless it exists. The holder of the claim then
+// executes the request, and Finish replaces "pending" by the answer. A repeat that finds "pending"
+// waits a short time for the answer. If the holder crashes in between, the record stays pending
+// until it expires. Repeats then get an error and are not executed. A request is therefore executed
+// at most once within a minute, whatever fails.
 //
-// For example, the key "order-7" of a tenant is sent twice at once, to two instances. Both run the
-// claim script; Redis runs them one after the other. The first gets the claim, counts, and finishes
-// with its answer of 400 bytes. The second sees "pending", asks again after 1 ms and after 2 ms
-// more, and gets the 400 bytes.
+// For example, a tenant sends the key "order-7" twice at the same time, to two instances. Both run
+// the claim script; Redis runs them one after the other. The first gets the claim, counts, and
+// finishes with its answer of 400 bytes. The second sees "pending", retries after 1 ms and after 2
+// ms more, and gets the 400 bytes.
 //
-// While Redis is unavailable, the records are in this process, bounded in number and in bytes.
-// Repeats that reach another instance are then carried out again.
+// While Redis is unavailable, the records are stored in this process, limited in number and size.
+// Repeats on another instance are then executed again.
 //
-// docs/decisions/0009-idempotent-checks.md says why it is done this way.
+// docs/decisions/0009-idempotent-checks.md has the reasons.
 package once
 
 import (
@@ -36,7 +36,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Lifetime is how long a record is kept, counted from its claim.
+// Lifetime is how long a record is stored, from its claim.
 const Lifetime = time.Minute
 
 // Errors of Begin.
@@ -47,16 +47,16 @@ var (
 	ErrPending = errors.New("the first request with this idempotency key has no answer yet")
 )
 
-// Print tells requests from each other.
+// Print identifies a request.
 type Print [16]byte
 
-// PrintOf returns the print of a request that is spelled out without ambiguity.
+// PrintOf returns the print of a request. The encoding of the request must be unambiguous.
 func PrintOf(request []byte) Print {
 	sum := sha256.Sum256(request)
 	return Print(sum[:16])
 }
 
-// Records keeps answers. It may be used by many goroutines at once.
+// Records stores answers. It is safe for concurrent use.
 type Records struct {
 	client  redis.UniversalClient
 	secret  [16]byte
@@ -66,13 +66,13 @@ type Records struct {
 	local   *local
 }
 
-// Options are what Records are made of.
+// Options are the parts and settings of Records.
 type Options struct {
-	Client  redis.UniversalClient // nil: records are in this process only
-	Secret  [16]byte              // of the deployment: no key that a client chooses stands in Redis
+	Client  redis.UniversalClient // nil: records are stored only in this process
+	Secret  [16]byte              // of the deployment: Redis contains no keys of clients
 	Away    func() bool           // reports whether Redis is known to be unavailable; nil: never
-	Timeout time.Duration         // of one exchange with Redis; 0: 100 ms
-	Wait    time.Duration         // how long a repeat waits for the first; 0: one second
+	Timeout time.Duration         // of one call to Redis; 0: 100 ms
+	Wait    time.Duration         // how long a repeat waits for the first request; 0: one second
 }
 
 // New returns Records.
@@ -90,17 +90,17 @@ func New(o Options) *Records {
 	return r
 }
 
-// Claim is the right, and the duty, to carry a request out: Finish or Release must follow.
+// Claim is the right and the obligation to execute a request: Finish or Release must follow.
 type Claim struct {
 	name    string
 	print   Print
 	pending []byte
 	since   time.Time
-	entry   *entry // of local records; nil: the record is in Redis
+	entry   *entry // for local records; nil: the record is in Redis
 }
 
-// Begin claims a key of a tenant for a request. Of the two results one is nil: the claim, if the
-// request is the first, or else the answer of the first.
+// Begin claims a key of a tenant for a request. It returns the claim if the request is the first,
+// and otherwise the answer of the first request. The other result is nil.
 func (r *Records) Begin(ctx context.Context, tenant uuid.UUID, key string, print Print) (*Claim, []byte, error) {
 	name := r.name(tenant, key)
 	deadline := time.Now().Add(r.wait)
@@ -111,7 +111,7 @@ func (r *Records) Begin(ctx context.Context, tenant uuid.UUID, key string, print
 		}
 		record, err := r.claim(ctx, claim)
 		switch {
-		case err != nil: // whether the claim arrived is unknown: Finish overwrites it
+		case err != nil: // it is unknown whether the claim arrived: Finish overwrites it
 			return r.local.begin(ctx, claim, time.Until(deadline))
 		case record == nil:
 			return claim, nil, nil
@@ -138,8 +138,8 @@ func (r *Records) Begin(ctx context.Context, tenant uuid.UUID, key string, print
 	}
 }
 
-// Finish keeps the answer for repeats, until Lifetime after the claim. If Redis does not take it,
-// this process keeps it.
+// Finish stores the answer for repeats, until Lifetime after the claim. If Redis fails, it is
+// stored in this process.
 func (r *Records) Finish(claim *Claim, answer []byte) {
 	if r.client != nil && !r.away() {
 		left := Lifetime - time.Since(claim.since)
@@ -153,7 +153,7 @@ func (r *Records) Finish(claim *Claim, answer []byte) {
 	r.local.finish(claim, answer)
 }
 
-// Release gives the claim back: the request was not carried out, and a repeat may be.
+// Release releases the claim: the request was not executed, and a repeat may be.
 func (r *Records) Release(claim *Claim) {
 	r.local.release(claim)
 	if r.client == nil || r.away() {
@@ -178,7 +178,7 @@ local record = redis.call('GET', KEYS[1])
 if record then return record end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return false`)
-	// A record that is gone is written again: Redis may have restarted since the claim.
+	// A missing record is written again: Redis may have restarted since the claim.
 	finishScript = redis.NewScript(`
 local record = redis.call('GET', KEYS[1])
 if record and record ~= ARGV[1] then return 0 end
@@ -189,9 +189,9 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
 return 1`)
 )
 
-// claim returns the record that exists, or nil if the claim was made.
+// claim returns the existing record, or nil if the claim was created.
 func (r *Records) claim(ctx context.Context, claim *Claim) ([]byte, error) {
-	// A client that disconnects must not leave a claim that nobody owns.
+	// If the client disconnects, no claim without an owner may remain.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
 	defer cancel()
 	record, err := claimScript.Run(ctx, r.client, []string{claim.name}, claim.pending, Lifetime.Milliseconds()).Text()
@@ -204,7 +204,7 @@ func (r *Records) claim(ctx context.Context, claim *Claim) ([]byte, error) {
 	return []byte(record), nil
 }
 
-// A record is its state, the print of the request, and then the claim's token or the answer.
+// A record consists of its state, the print of the request, and the claim's token or the answer.
 const (
 	statePending = 'p'
 	stateDone    = 'd'
@@ -221,8 +221,8 @@ func pendingRecord(print Print) []byte {
 	return b
 }
 
-// packFrom is the size from which answers are compressed. A batch of a hundred checks answers some
-// 50 KB, which repeat themselves.
+// packFrom is the size from which answers are compressed. The answer to a batch of a hundred checks
+// has about 50 KB with many repetitions.
 const packFrom = 1 << 10
 
 func answerRecord(print Print, answer []byte) []byte {
@@ -233,8 +233,8 @@ func answerRecord(print Print, answer []byte) []byte {
 	}
 	b[0] = statePacked
 	packed := bytes.NewBuffer(b)
-	w, _ := flate.NewWriter(packed, flate.BestSpeed) // the level is a known one
-	_, _ = w.Write(answer)                           // a buffer takes everything
+	w, _ := flate.NewWriter(packed, flate.BestSpeed) // the level is valid
+	_, _ = w.Write(answer)                           // a buffer accepts all writes
 	_ = w.Close()
 	return packed.Bytes()
 }
@@ -258,8 +258,8 @@ func readRecord(record []byte) (print Print, answer []byte, err error) {
 	return print, nil, fmt.Errorf("idempotency record in the unknown state %q", record[0])
 }
 
-// AppendPart appends a part of a request with its length before it, so that no two requests are
-// spelled alike.
+// AppendPart appends a part of a request after its length, so that different requests have
+// different encodings.
 func AppendPart(b []byte, part string) []byte {
 	b = binary.AppendUvarint(b, uint64(len(part)))
 	return append(b, part...)

@@ -71,11 +71,11 @@ func TestRecords(t *testing.T) {
 		r.Release(claim)
 		claim, _, err = r.Begin(ctx, tenant, key, print2)
 		require.NoError(t, err)
-		require.NotNil(t, claim, "a request that was not carried out may be")
+		require.NotNil(t, claim, "a request that was not executed can be repeated")
 	})
 }
 
-// Of many repeats at once on three instances, one holds the claim, and the others get its answer.
+// Of many concurrent repeats on three instances, one gets the claim, and the others get its answer.
 func TestConcurrentClaims(t *testing.T) {
 	var instances []*Records
 	for range 3 {
@@ -109,7 +109,7 @@ func TestConcurrentClaims(t *testing.T) {
 	}
 }
 
-// Every record expires, whatever becomes of its claim, and no client's key stands in Redis.
+// Every record expires, whatever happens to its claim, and Redis contains no keys of clients.
 func TestRecordsExpire(t *testing.T) {
 	client := newRedis(t)
 	r := New(Options{Client: client, Timeout: 10 * time.Second})
@@ -126,7 +126,7 @@ func TestRecordsExpire(t *testing.T) {
 		require.NotContains(t, claim.name, "secret")
 	}
 
-	// The same in this process, on a clock of the test.
+	// The same in this process, with a clock of the test.
 	now := time.Now()
 	l := newLocal(func() time.Time { return now })
 	local := &Records{local: l, away: func() bool { return true }}
@@ -140,7 +140,7 @@ func TestRecordsExpire(t *testing.T) {
 	require.Len(t, l.entries, 1)
 }
 
-// Without Redis a repeat on the same instance is still answered as the first, also where Redis
+// Without Redis, a repeat on the same instance still gets the answer of the first, also if Redis
 // fails between the two.
 func TestWithoutRedis(t *testing.T) {
 	away := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
@@ -165,7 +165,7 @@ func TestWithoutRedis(t *testing.T) {
 	require.Equal(t, "y", string(answer))
 }
 
-// What waits for a claim in this process wakes when it is released, and takes it over.
+// If a claim in this process is released, a waiting repeat gets it.
 func TestLocalWaiters(t *testing.T) {
 	r := New(Options{Wait: 20 * time.Second})
 	claim, _, err := r.Begin(ctx, tenant, "k", print1)
@@ -183,10 +183,10 @@ func TestLocalWaiters(t *testing.T) {
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
 	_, _, err = r.Begin(gone, tenant, "k", print1)
-	require.ErrorIs(t, err, ErrPending, "a client that went away waits for nothing")
+	require.ErrorIs(t, err, ErrPending, "a client that disconnected does not wait")
 }
 
-// The memory of this process is bounded: the oldest record goes first.
+// The memory of this process is limited: the oldest record is evicted first.
 func TestLocalBounds(t *testing.T) {
 	r := New(Options{Wait: time.Millisecond})
 	first, _, err := r.Begin(ctx, tenant, "first", print1)

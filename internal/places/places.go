@@ -1,14 +1,14 @@
-// Package places bounds how much is done at once, in all and for each holder. So one holder cannot
-// keep everybody else waiting. A holder is whatever the caller counts by: a tenant, a person, an
+// Package places limits how many things are done at once, in total and for each holder, so that one
+// holder cannot block all others. A holder is whatever the caller counts by: a tenant, a person, an
 // address.
 //
 // With 64 places, of which a holder may have 16, an address that opens 64 slow forms gets 16 of
-// them. The other 48 places stay free for everybody else.
+// them. The other 48 places stay free for others.
 package places
 
 import "sync"
 
-// Places are a number of places. Use New.
+// Places is a number of places. Use New.
 type Places[K comparable] struct {
 	mu         sync.Mutex
 	most, each int
@@ -16,13 +16,13 @@ type Places[K comparable] struct {
 	held       map[K]int
 }
 
-// New returns places for most things at once, of which each holder may have so many.
+// New returns most places, of which a holder may have up to each.
 func New[K comparable](most, each int) *Places[K] {
 	return &Places[K]{most: most, each: each, held: map[K]int{}}
 }
 
-// Take takes a place, or reports false: all places are taken, or the holder has its share. If it
-// reports true, the caller must call leave once.
+// Take takes a place. It returns false if all places are taken or the holder has its share. If it
+// returns true, the caller must call leave once.
 func (p *Places[K]) Take(holder K) (leave func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

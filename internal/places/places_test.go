@@ -28,7 +28,7 @@ func TestShares(t *testing.T) {
 	require.True(t, ok)
 }
 
-// However many holders come and go, no more places are taken than there are, and none gets lost.
+// With any number of concurrent holders, no more places are taken than exist, and none is lost.
 func TestPlacesConcurrently(t *testing.T) {
 	t.Parallel()
 	p := places.New[int](4, 2)

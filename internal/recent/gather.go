@@ -18,35 +18,36 @@ import (
 	"weir/internal/limit"
 )
 
-// recentChannel is where an instance asks all others for what they keep of one tenant. They
-// answer on the channel of that name and the asking one's id. So nothing is sent while nobody
-// looks, and nothing is stored; and messages are sealed, so that Redis sees no customer's data
-// here either, and nobody with no more than its password can forge a decision.
+// recentChannel is the channel on which an instance requests the decisions of one tenant from all
+// others. They answer on a channel with that name and the id of the requesting instance. Nothing is
+// sent while nobody looks at a page, and nothing is stored. Messages are encrypted, so Redis
+// contains no customer data, and a client that has only the password of Redis cannot forge a
+// decision.
 const recentChannel = "w1:recent"
 
 const (
 	recentWait    = 250 * time.Millisecond // for the others' answers
 	recentMost    = recentDenied + recentAllowed
-	recentMessage = 1 << 20 // bytes: larger ones are not ours
+	recentMessage = 1 << 20 // bytes: a larger message is not from Weir
 )
 
-// RecentList is what instances keep.
+// List has the decisions of instances.
 type List struct {
-	Decisions []Decision  // the newest first
-	Near      []NearLimit // the most used first
-	// Instances is how many are known to be alive, this one included, and Answered how many of
-	// these the list is of.
+	Decisions []Decision  // newest first
+	Near      []NearLimit // most used first
+	// Instances is the number of live instances, including this one. Answered is the number of
+	// those that contributed to the list.
 	Instances, Answered int
 
-	instances []Instance // the others, where that was asked
+	instances []Instance // the others, if requested
 }
 
 type recentRequest struct {
 	ID     uint64
 	From   string
 	Tenant limit.TenantID
-	Near   bool // whether it is about who is near a limit
-	// Instances asks for nothing of a tenant, but how the instance is.
+	Near   bool // whether subjects near a limit are requested
+	// Instances requests only the state of the instance, and nothing of a tenant.
 	Instances bool `json:",omitempty"`
 	Query     Query
 }
@@ -55,18 +56,18 @@ type recentAnswer struct {
 	ID        uint64
 	Decisions []Decision  `json:",omitempty"`
 	Near      []NearLimit `json:",omitempty"`
-	Instance  *Instance   `json:",omitempty"` // nil also from a version that cannot say
+	Instance  *Instance   `json:",omitempty"` // nil also from a version that does not have it
 }
 
-// asking is what this instance has asked the others.
+// asking has the requests of this instance to the others.
 type asking struct {
 	mu     sync.Mutex
-	client redis.UniversalClient // nil while Run does not
+	client redis.UniversalClient // nil while Run does not run
 	open   map[uint64]chan recentAnswer
 }
 
-// List returns recent decisions of a tenant, of all instances that answer soon. It never fails:
-// with Redis away, and before Run, there are those of this instance.
+// List returns recent decisions of a tenant, from all instances that answer in time. It never
+// fails: if Redis is unavailable, and before Run, it returns those of this instance.
 func (r *Log) List(ctx context.Context, tenant limit.TenantID, q Query) List {
 	if q.Most <= 0 || q.Most > recentMost {
 		q.Most = recentMost
@@ -76,15 +77,15 @@ func (r *Log) List(ctx context.Context, tenant limit.TenantID, q Query) List {
 	return out
 }
 
-// Near returns who was seen near a limit and may still be there, of all instances that answer
-// soon. It is of what these saw, not of all there is, and as old as each entry says.
+// Near returns subjects that were near a limit and may still be, from all instances that answer in
+// time. The list contains only what these instances saw, and each entry has its own time.
 func (r *Log) Near(ctx context.Context, tenant limit.TenantID, most int) List {
 	out := r.gather(ctx, recentRequest{Tenant: tenant, Near: true})
 	out.Near = mostUsedFirst(append(out.Near, r.near(tenant)...), most)
 	return out
 }
 
-// gather asks the other instances, and returns what they say within recentWait.
+// gather sends a request to the other instances, and returns their answers within recentWait.
 func (r *Log) gather(ctx context.Context, req recentRequest) (out List) {
 	others := r.peers.Others()
 	out.Instances, out.Answered = others+1, 1
@@ -128,7 +129,7 @@ func (r *Log) gather(ctx context.Context, req recentRequest) (out List) {
 	return out
 }
 
-// Run answers the other instances, and hears their answers, until ctx ends.
+// Run answers the other instances and receives their answers, until ctx ends.
 func (r *Log) Run(ctx context.Context, client redis.UniversalClient, log *slog.Logger) {
 	mine := recentChannel + ":" + r.peers.ID()
 	sub := client.Subscribe(ctx, recentChannel, mine)
@@ -148,7 +149,7 @@ func (r *Log) Run(ctx context.Context, client redis.UniversalClient, log *slog.L
 			content, err := r.seal.open(m.Payload)
 			switch {
 			case err != nil:
-				log.Debug("a message about recent decisions cannot be opened", "error", err)
+				log.Debug("cannot decrypt a message about recent decisions", "error", err)
 			case m.Channel == mine:
 				r.hear(content)
 			default:
@@ -158,7 +159,7 @@ func (r *Log) Run(ctx context.Context, client redis.UniversalClient, log *slog.L
 	}
 }
 
-// hear hands an answer to the request that waits for it.
+// hear passes an answer to the request that waits for it.
 func (r *Log) hear(content []byte) {
 	var a recentAnswer
 	if json.Unmarshal(content, &a) != nil {
@@ -176,7 +177,7 @@ func (r *Log) hear(content []byte) {
 	}
 }
 
-// reply answers another instance. An instance without a reply continues: nothing is repeated.
+// reply answers another instance. If the reply is lost, nothing is retried.
 func (r *Log) reply(ctx context.Context, client redis.UniversalClient, content []byte) {
 	var req recentRequest
 	if json.Unmarshal(content, &req) != nil || req.From == r.peers.ID() {
@@ -201,11 +202,11 @@ func (r *Log) reply(ctx context.Context, client redis.UniversalClient, content [
 	_ = client.Publish(ctx, recentChannel+":"+req.From, r.seal.close(message)).Err()
 }
 
-// seal encrypts messages between the instances of one deployment, and tells forged ones.
+// seal encrypts messages between the instances of one deployment, and detects forged ones.
 type seal struct{ aead cipher.AEAD }
 
 func newSeal(keys check.Keys) seal {
-	// Sizes are constants, so none of these fails.
+	// The sizes are constants, so none of these calls fails.
 	block, err := aes.NewCipher(keys.Derive("weir recent decisions"))
 	if err != nil {
 		panic("recent: " + err.Error())
@@ -223,7 +224,7 @@ func (s seal) close(message []byte) []byte {
 	return s.aead.Seal(nonce, nonce, message, nil)
 }
 
-var errSealed = errors.New("not sealed by an instance of this deployment")
+var errSealed = errors.New("not encrypted by an instance of this deployment")
 
 func (s seal) open(payload string) ([]byte, error) {
 	size := s.aead.NonceSize()

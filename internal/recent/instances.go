@@ -9,21 +9,22 @@ import (
 	"weir/internal/check"
 )
 
-// Instance is how one instance of the service is, by what it says itself.
+// Instance is the state of one instance, as it reports itself.
 type Instance struct {
-	// Name is the machine's, Version the program's; StartedAt is by the machine's clock.
+	// Name is the name of the machine, Version that of the program. StartedAt is by the machine's
+	// clock.
 	Name, Version string
 	StartedAt     time.Time
 	Latency       check.Latency
-	DegradedSince time.Time // since when the circuit breaker is open; zero: it is closed
-	// ConfigAge is how long ago the configuration was last found to be what the database says;
-	// negative: never.
+	DegradedSince time.Time // when the circuit breaker opened; zero: it is closed
+	// ConfigAge is the time since the configuration was last verified to be current; negative:
+	// never.
 	ConfigAge time.Duration
-	This      bool `json:"-"` // the one that was asked
+	This      bool `json:"-"` // the instance that was asked
 }
 
-// Instances returns how the instances are that answer soon, by name, and how many are known to
-// be alive, this one included. It never fails: without Redis there is this one.
+// Instances returns the state of the instances that answer in time, by name, and the number of live
+// instances, including this one. It never fails: without Redis, it returns this instance.
 func (r *Log) Instances(ctx context.Context) (list []Instance, known int) {
 	got := r.gather(ctx, recentRequest{Instances: true})
 	this := r.self()

@@ -15,7 +15,7 @@ import (
 	"weir/internal/peers"
 )
 
-// RecentDecision is a decision as Recent keeps it. Lengths of time count from At.
+// Decision is a recorded decision. Durations start at At.
 type Decision struct {
 	At           time.Time // when the check began, by the clock of the instance that answered
 	Subject      string
@@ -29,24 +29,24 @@ type Decision struct {
 	Quota        int64
 	WindowMS     int64
 	Remaining    int64
-	RetryAfterMS int64 // NeverMS if no wait can help
+	RetryAfterMS int64 // NeverMS if no wait helps
 	ResetAfterMS int64
 	Penalized    bool
 	Uncounted    bool // answered without counting, because Redis was unavailable
-	Degraded     bool // of the whole decision
-	// Repeats is how often the same was denied again, by the same instance, within RepeatsWithin
-	// after At. Those have no entry of their own.
+	Degraded     bool // of the decision as a whole
+	// Repeats is the number of equal denials by the same instance within RepeatsWithin after At.
+	// These have no entry of their own.
 	Repeats int64
 }
 
-// RepeatsWithin is for how long a denial stands for the same ones that follow it.
+// RepeatsWithin is the time in which equal denials are counted on the first one.
 const RepeatsWithin = time.Second
 
-// NearLimit is a subject that was seen with little left of a quota, or nothing.
+// NearLimit is a subject with little or nothing left of a quota.
 type NearLimit struct {
-	At           time.Time // when it was last seen so
+	At           time.Time // when it was last seen near the limit
 	Subject      string
-	Resource     string // of the check that showed it
+	Resource     string // resource of that check
 	Rule         string // slug
 	Quota        int64
 	Remaining    int64
@@ -56,7 +56,7 @@ type NearLimit struct {
 // Used is the share of the quota that is used up, 0 to 1.
 func (n *NearLimit) Used() float64 { return 1 - float64(n.Remaining)/float64(n.Quota) }
 
-// RecentQuery selects recent decisions that meet all of its conditions.
+// Query selects the recent decisions that meet all of its conditions.
 type Query struct {
 	Subject  string    // exactly; "": any
 	Prefix   string    // of the subject
@@ -72,14 +72,14 @@ func (q *Query) selects(d *Decision) bool {
 		(q.Resource == "" || q.Resource == d.Resource) && (q.Rule == "" || q.Rule == d.Rule) && !d.At.Before(q.Since)
 }
 
-// Recent keeps some of the decisions that this process has made, in memory alone: the last
-// denials of each tenant, a sample of what was allowed, and who is near a limit. It exists so
-// that people can see why somebody was denied.
+// Log keeps some of the decisions of this process, only in memory: the last denials of each tenant,
+// a sample of allowed checks, and the subjects near a limit. It shows people why a check was
+// denied.
 //
-// Most decisions end at a few comparisons. What is kept goes through a lock, and bounds that are
-// looked at before keep that rare, however much is decided: so many a second of each tenant,
-// and in all. A denial that repeats within a second is counted on the first one, so that
-// a busy subject does not evict the others.
+// Most decisions cost only a few comparisons. Recording one takes a lock. It is rare, because the
+// number of recorded decisions per second is limited for each tenant and for all tenants, and these
+// limits are checked before. A denial that repeats within a second is counted on the first one, so
+// that a busy subject does not evict the others.
 type Log struct {
 	seed  maphash.Seed
 	clock func() time.Time
@@ -88,20 +88,20 @@ type Log struct {
 	ask   asking
 	self  func() Instance
 
-	seen   [recentSeen]atomic.Pointer[keptDecision] // what was last kept, by what it is of
+	seen   [recentSeen]atomic.Pointer[keptDecision] // the last recorded decisions, by hash
 	paces  [recentPaces]recentPace                  // by tenant
 	inAll  pace
 	budget int64 // bytes
 
-	mu      sync.Mutex // of all below
+	mu      sync.Mutex // guards the fields below
 	bytes   int64      // roughly
 	tenants map[limit.TenantID]*list.Element
-	order   *list.List // of *tenantRecent, the one kept for last in front
+	order   *list.List // of *tenantRecent, most recently used first
 }
 
 const (
-	recentSeen  = 8192 // two that meet in one place push each other out, and repeats show as entries of their own
-	recentPaces = 1024 // tenants that meet in one place share its bounds
+	recentSeen  = 8192 // two decisions with the same slot evict each other, so repeats can get their own entries
+	recentPaces = 1024 // tenants with the same slot share its limits
 
 	recentDenied  = 200 // entries of a tenant
 	recentAllowed = 100
@@ -113,8 +113,8 @@ const (
 	recentPerSecond        = 2000 // in all
 
 	recentBytes         = 32 << 20
-	bytesPerRecent      = 400 // an entry, beside its texts
-	nearShare           = 5   // near a limit is who has less than one in nearShare left
+	bytesPerRecent      = 400 // an entry, without its texts
+	nearShare           = 5   // a subject is near a limit if less than 1/nearShare is left
 	recentNearStaysLong = time.Hour
 )
 
@@ -123,7 +123,7 @@ type recentPace struct {
 	_                     [40]byte // keeps neighbours on different cache lines
 }
 
-// pace lets through so many a second. Past that it is only read.
+// pace allows a number of decisions per second. Above that number it is only read.
 type pace struct{ v atomic.Uint64 } // the second, and 16 bits of count
 
 func (p *pace) take(second, most uint64) bool {
@@ -142,16 +142,16 @@ func (p *pace) take(second, most uint64) bool {
 	}
 }
 
-// keptDecision never changes, except for what repeats add.
+// keptDecision never changes, except for its repeats.
 type keptDecision struct {
 	Decision
 	tenant    limit.TenantID
 	untilMS   int64
 	repeats   atomic.Int64
-	remaining atomic.Int64 // of the last of them
+	remaining atomic.Int64 // after the last repeat
 }
 
-// tenantRecent is what is kept of one tenant.
+// tenantRecent has the recorded decisions of one tenant.
 type tenantRecent struct {
 	tenant  limit.TenantID
 	denied  ring
@@ -159,13 +159,13 @@ type tenantRecent struct {
 	near    []*keptDecision
 }
 
-// ring holds the last entries: the oldest are overwritten.
+// ring has the last entries. The oldest are overwritten.
 type ring struct {
 	entries []*keptDecision
 	next    int
 }
 
-// put returns what had to go, nil where there was room.
+// put adds an entry and returns the one that it replaced, or nil.
 func (r *ring) put(k *keptDecision, most int) (gone *keptDecision) {
 	if len(r.entries) < most {
 		r.entries = append(r.entries, k)
@@ -176,16 +176,16 @@ func (r *ring) put(k *keptDecision, most int) (gone *keptDecision) {
 	return gone
 }
 
-// RecentOptions are the parts of a Recent. Keys and Peers are required.
+// Options are the parts of a Log. Keys and Peers are required.
 type Options struct {
 	Keys  check.Keys   // instances with the same keys answer each other
 	Peers *peers.Peers // the other instances
-	// Self says how this instance is. nil: nothing is known about it.
+	// Self returns the state of this instance. nil: it is unknown.
 	Self  func() Instance
 	Clock func() time.Time // nil: time.Now
 }
 
-// NewRecent returns a Recent without decisions. It is an Observer of a Checker.
+// New returns a Log without decisions. It is an Observer of a Checker.
 func New(o Options) *Log {
 	if o.Clock == nil {
 		o.Clock = time.Now
@@ -199,7 +199,7 @@ func New(o Options) *Log {
 	}
 }
 
-// Decided is part of Observer. A dry run is not recorded.
+// Decided implements check.Observer. A dry run is not recorded.
 func (r *Log) Decided(tenant limit.TenantID, req *check.Request, d *check.Decision, now time.Time) {
 	if req.DryRun {
 		return
@@ -234,7 +234,7 @@ func (r *Log) Decided(tenant limit.TenantID, req *check.Request, d *check.Decisi
 	}
 }
 
-// nearLimit reports whether the deciding rule has little left, or nothing.
+// nearLimit reports whether the deciding rule has little or nothing left.
 func nearLimit(d *check.Decision) bool {
 	if d.Deciding < 0 {
 		return false
@@ -251,13 +251,13 @@ func (r *Log) place(tenant limit.TenantID, d *check.Decision) *atomic.Pointer[ke
 	return &r.seen[h%recentSeen]
 }
 
-// same reports whether a decision of now repeats what was kept.
+// same reports whether a decision repeats the recorded one.
 func (k *keptDecision) same(tenant limit.TenantID, d *check.Decision) bool {
 	return k.Allowed == d.Allowed && k.Code == d.Code && k.Subject == d.Subject && k.Resource == d.Resource && k.tenant == tenant &&
 		(d.Deciding < 0 && k.Rule == "" || d.Deciding >= 0 && k.Rule == d.Rules[d.Deciding].Rule.Slug)
 }
 
-// keep keeps a decision in the list of its kind, or as a note of who is near a limit, or both.
+// keep records a decision in the list of its kind, or as a subject near a limit, or both.
 func (r *Log) keep(tenant limit.TenantID, d *check.Decision, now time.Time, listed, near bool) *keptDecision {
 	k := &keptDecision{Decision: recentOf(d, now), tenant: tenant, untilMS: now.Add(RepeatsWithin).UnixMilli()}
 	k.remaining.Store(k.Remaining)
@@ -283,8 +283,8 @@ func (r *Log) keep(tenant limit.TenantID, d *check.Decision, now time.Time, list
 	return k
 }
 
-// recentOf copies what is kept of a decision. A request's strings are parts of a larger text;
-// those of rules and plans live as long as their policy anyway.
+// recentOf copies the recorded fields of a decision. The strings of a request are parts of a larger
+// text, so they are cloned. Those of rules and plans live as long as their policy.
 func recentOf(d *check.Decision, now time.Time) Decision {
 	out := Decision{
 		At: now, Subject: strings.Clone(d.Subject), Resource: strings.Clone(d.Resource), Plan: d.Plan, Cost: d.Cost,
@@ -324,8 +324,8 @@ func (r *Log) forget(e *list.Element) {
 	}
 }
 
-// noteNear notes that a subject was seen near a limit, and returns by how much the notes grew.
-// If the list is full, it removes a subject whose full quota is available, or else the one with the
+// noteNear records that a subject is near a limit, and returns by how many bytes the notes grew. If
+// the list is full, it removes a subject whose full quota is available, or else the one with the
 // most left.
 func (t *tenantRecent) noteNear(k *keptDecision) (bytes int64) {
 	for i, n := range t.near {
@@ -349,7 +349,7 @@ func (t *tenantRecent) noteNear(k *keptDecision) (bytes int64) {
 	return bytes
 }
 
-// rank is the share used, or less than any if the full quota is available.
+// rank returns the used share, or less than any share if the full quota is available.
 func (k *keptDecision) rank(now time.Time) float64 {
 	if !k.holds(now) {
 		return -1
@@ -358,7 +358,7 @@ func (k *keptDecision) rank(now time.Time) float64 {
 	return n.Used()
 }
 
-// holds reports whether what was seen may still be so.
+// holds reports whether the note may still be true.
 func (k *keptDecision) holds(now time.Time) bool {
 	age := now.Sub(k.At)
 	return age < time.Duration(k.ResetAfterMS)*time.Millisecond && age < recentNearStaysLong
@@ -370,7 +370,7 @@ func (k *keptDecision) note() NearLimit {
 	}
 }
 
-// list returns this process's entries, the newest first.
+// list returns this process's entries, newest first.
 func (r *Log) list(tenant limit.TenantID, q Query) (out []Decision) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -401,7 +401,7 @@ func newestFirst(list []Decision, most int) []Decision {
 	return list
 }
 
-// near returns whom this process has seen near a limit and may still be there.
+// near returns the subjects that this process has seen near a limit and that may still be.
 func (r *Log) near(tenant limit.TenantID) (out []NearLimit) {
 	now := r.clock()
 	r.mu.Lock()
@@ -416,7 +416,7 @@ func (r *Log) near(tenant limit.TenantID) (out []NearLimit) {
 	return out
 }
 
-// mostUsedFirst leaves of each subject and rule what was seen last.
+// mostUsedFirst keeps the latest note of each subject and rule.
 func mostUsedFirst(list []NearLimit, most int) []NearLimit {
 	slices.SortFunc(list, func(a, b NearLimit) int {
 		return cmp.Or(cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Rule, b.Rule), b.At.Compare(a.At))

@@ -40,7 +40,7 @@ func (r *rig) recent(q Query) []Decision {
 	return r.log.List(context.Background(), r.Policy.Tenant(), q).Decisions
 }
 
-// Support looks for one line: who was denied, by what, until when.
+// Support needs one line: who was denied, by which rule, until when.
 func TestRecentDenial(t *testing.T) {
 	r := newRig(t, check.PolicyData{Rules: []limit.Rule{checktest.Minute("api", 2)}}, check.SubjectData{Subject: "blocked", State: check.Blocked})
 	for range 5 {
@@ -63,7 +63,7 @@ func TestRecentDenial(t *testing.T) {
 	require.Equal(t, []int64{0, 2}, []int64{got[0].Repeats, got[1].Repeats}, "newest first")
 
 	r.Check(check.Request{Subject: "dry", Cost: 3, DryRun: true})
-	require.Empty(t, r.recent(Query{Subject: "dry"}), "nobody was denied")
+	require.Empty(t, r.recent(Query{Subject: "dry"}), "no check was denied")
 }
 
 func TestRecentFilters(t *testing.T) {
@@ -89,7 +89,7 @@ func TestRecentFilters(t *testing.T) {
 	require.Empty(t, r.log.List(t.Context(), uuid.New(), Query{}).Decisions, "another tenant's")
 }
 
-// A subject that hammers must not push out those whom support looks for, nor fill the memory.
+// A busy subject must not evict the entries that support needs, nor fill the memory.
 func TestRecentIsBounded(t *testing.T) {
 	r := newRig(t, check.PolicyData{Rules: []limit.Rule{checktest.Minute("api", 1)}})
 	r.Check(check.Request{Subject: "quiet", Cost: 1})
@@ -105,7 +105,7 @@ func TestRecentIsBounded(t *testing.T) {
 	for _, d := range r.recent(Query{Denied: true, Subject: "loud"}) {
 		loud += 1 + d.Repeats
 	}
-	require.Equal(t, int64(99_999), loud, "each denial counts on some entry")
+	require.Equal(t, int64(99_999), loud, "each denial is counted on an entry")
 
 	r.Move(time.Second)
 	for i := range 1000 {
@@ -140,13 +140,13 @@ func TestRecentForgetsIdleTenants(t *testing.T) {
 		r.Move(time.Second)
 		decide(ids[0])
 	}
-	require.NotEmpty(t, recent.list(ids[0], Query{}), "it was active all the time")
+	require.NotEmpty(t, recent.list(ids[0], Query{}), "the tenant was active all the time")
 	require.NotEmpty(t, recent.list(ids[99], Query{}))
 	require.Empty(t, recent.list(ids[1], Query{}))
 	for recent.order.Len() > 0 {
 		recent.forget(recent.order.Back())
 	}
-	require.Zero(t, recent.bytes, "what was added is what was taken away")
+	require.Zero(t, recent.bytes, "the same number was added and removed")
 }
 
 func TestNearLimit(t *testing.T) {
@@ -172,7 +172,7 @@ func TestNearLimit(t *testing.T) {
 	require.Equal(t, []string{"out 1.0", "near 0.9"}, near())
 	r.Move(2 * time.Second)
 	use("near", 1)
-	require.ElementsMatch(t, []string{"out 1.0", "near 1.0"}, near(), "what was seen last")
+	require.ElementsMatch(t, []string{"out 1.0", "near 1.0"}, near(), "the latest note")
 	r.Move(time.Minute)
 	require.Empty(t, near(), "their full quota is available")
 
@@ -186,10 +186,10 @@ func TestNearLimit(t *testing.T) {
 	use("last", 10)
 	require.Len(t, near(), 10)
 	require.Equal(t, "last 1.0", near()[0])
-	require.Len(t, r.log.near(r.Policy.Tenant()), recentNear, "no more than there is room for")
+	require.Len(t, r.log.near(r.Policy.Tenant()), recentNear, "not more than the maximum")
 }
 
-// member is one instance of a deployment over a real Redis.
+// member is one instance of a deployment with a real Redis.
 type member struct {
 	*check.Checker
 	*Log
@@ -220,7 +220,7 @@ func instance(t *testing.T, url string, secret byte) member {
 	return member{c, recent}
 }
 
-// Whichever instance a customer was denied by, support finds it on any.
+// A denial by any instance can be found on every instance.
 func TestRecentOfAllInstances(t *testing.T) {
 	server := testenv.StartRedis(t)
 	a, b, other := instance(t, server.URL, 1), instance(t, server.URL, 1), instance(t, server.URL, 2)
@@ -232,7 +232,7 @@ func TestRecentOfAllInstances(t *testing.T) {
 	}
 	deny(a, "of a")
 	deny(b, "of b")
-	deny(other, "of a stranger")
+	deny(other, "of an unknown sender")
 	list := func() (subjects []string) {
 		got := b.List(t.Context(), policy.Tenant(), Query{Denied: true})
 		if got.Answered < 2 {
@@ -244,7 +244,7 @@ func TestRecentOfAllInstances(t *testing.T) {
 		return subjects
 	}
 	require.Eventually(t, func() bool { return list() != nil }, 20*time.Second, time.Millisecond)
-	require.ElementsMatch(t, []string{"of a", "of b"}, list(), "an instance with another secret is not believed")
+	require.ElementsMatch(t, []string{"of a", "of b"}, list(), "messages of an instance with another secret are ignored")
 	near := b.Near(t.Context(), policy.Tenant(), 1)
 	require.Len(t, near.Near, 1)
 	require.Equal(t, 2, near.Answered)
@@ -252,11 +252,11 @@ func TestRecentOfAllInstances(t *testing.T) {
 	server.Kill()
 	got := b.List(t.Context(), policy.Tenant(), Query{Denied: true})
 	require.Equal(t, 1, got.Answered)
-	require.Len(t, got.Decisions, 1, "what this instance knows is there in any case")
+	require.Len(t, got.Decisions, 1, "the decisions of this instance are always listed")
 }
 
-// The operator sees how all instances are from any of them, and of an instance of another cluster
-// only that it exists.
+// The operator sees the state of all instances on any of them. Of an instance of another
+// deployment, only its existence is visible.
 func TestAllInstances(t *testing.T) {
 	server := testenv.StartRedis(t)
 	a := instance(t, server.URL, 1)
@@ -269,18 +269,18 @@ func TestAllInstances(t *testing.T) {
 		return known == 3 && len(list) == 2
 	}, 20*time.Second, time.Millisecond)
 	for _, i := range list {
-		require.Equal(t, "of 1", i.Name, "an instance with another secret is not believed")
+		require.Equal(t, "of 1", i.Name, "messages of an instance with another secret are ignored")
 		require.Equal(t, time.Second, i.ConfigAge)
 	}
-	require.NotEqual(t, list[0].This, list[1].This, "one of them was asked")
+	require.NotEqual(t, list[0].This, list[1].This, "one of them is this instance")
 
 	server.Kill()
 	list, _ = a.Instances(t.Context())
-	require.Len(t, list, 1, "this one is there in any case")
+	require.Len(t, list, 1, "this instance is always listed")
 	require.True(t, list[0].This)
 }
 
-// Many at once: nothing is counted twice or lost, whatever meets whatever.
+// With concurrent calls, nothing is counted twice or lost.
 func TestRecentConcurrently(t *testing.T) {
 	r := newRig(t, check.PolicyData{Rules: []limit.Rule{checktest.Minute("api", 1)}})
 	r.Check(check.Request{Subject: "ada", Cost: 1})

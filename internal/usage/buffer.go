@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// usageBuffer holds counts that wait to be delivered. What is of the same key is added up, so
-// that a long wait costs memory by what it is about, not by how many checks there were.
+// usageBuffer has counts that are not delivered yet. Counts with the same key are added, so the
+// memory depends on the number of keys and not on the number of checks.
 type usageBuffer struct {
 	rows     map[Key]Counts
 	subjects map[Key]TopSubjects // Rule, Plan and Resource are empty
 	bytes    int64               // roughly
 }
 
-// What an entry takes beside its texts: itself, and its part of the map.
+// The size of an entry without its texts: itself, and its part of the map.
 const (
 	bytesPerRow     = 240
 	bytesPerSubject = 96
@@ -59,7 +59,7 @@ func (b *usageBuffer) addSubjects(s *Subjects) {
 	b.subjects[key] = top
 }
 
-// cut takes out up to n rows.
+// cut removes and returns up to n rows.
 func (b *usageBuffer) cut(n int) (rows []Row) {
 	for key, counts := range b.rows {
 		if len(rows) == n {
@@ -72,7 +72,7 @@ func (b *usageBuffer) cut(n int) (rows []Row) {
 	return rows
 }
 
-// cutSubjects takes out up to n lists.
+// cutSubjects removes and returns up to n lists.
 func (b *usageBuffer) cutSubjects(n int) (lists []Subjects) {
 	for key, top := range b.subjects {
 		if len(lists) == n {
@@ -85,7 +85,7 @@ func (b *usageBuffer) cutSubjects(n int) (lists []Subjects) {
 	return lists
 }
 
-// repack frees the memory of removed entries, which a map keeps otherwise.
+// repack frees the memory of removed entries, which a map would keep.
 func (b *usageBuffer) repack() {
 	rows, subjects := make(map[Key]Counts, len(b.rows)), make(map[Key]TopSubjects, len(b.subjects))
 	maps.Copy(rows, b.rows)
@@ -93,7 +93,7 @@ func (b *usageBuffer) repack() {
 	b.rows, b.subjects = rows, subjects
 }
 
-// oldest returns the beginning of the oldest rows.
+// oldest returns the start of the oldest rows.
 func (b *usageBuffer) oldest() (start time.Time, some bool) {
 	ms := int64(math.MaxInt64)
 	for key := range b.rows {
@@ -102,7 +102,7 @@ func (b *usageBuffer) oldest() (start time.Time, some bool) {
 	return time.UnixMilli(ms), len(b.rows) > 0
 }
 
-// checks counts the checks that wait.
+// checks returns the number of buffered checks.
 func (b *usageBuffer) checks() (n int64) {
 	for key, counts := range b.rows {
 		if key.Rule == "" {
@@ -112,9 +112,9 @@ func (b *usageBuffer) checks() (n int64) {
 	return n
 }
 
-// shrink brings the buffer under a limit: the minutes of the oldest hours become those hours, an
-// eighth of all that are left at a time, and then the oldest hours go. It returns how many rows
-// are known by the hour only from now on, and how many checks were dropped.
+// shrink reduces the buffer to a limit. First the minutes of the oldest hours are merged into
+// hours, an eighth of the remaining ones at a time. Then the oldest hours are dropped. It returns
+// the number of rows that are now counted per hour only, and the number of dropped checks.
 func (b *usageBuffer) shrink(limit int64) (coarsened int, lost int64) {
 	for b.bytes > limit && len(b.rows)+len(b.subjects) > 0 {
 		if upTo, some := b.oldestHours(Minute); some {
@@ -130,8 +130,8 @@ func (b *usageBuffer) shrink(limit int64) (coarsened int, lost int64) {
 	return coarsened, lost
 }
 
-// oldestHours returns the last hour of the oldest eighth of the hours that have entries of a
-// grain, or of the oldest hour where that is less.
+// oldestHours returns the last hour of the oldest eighth of the hours that have entries of a grain,
+// but at least the oldest hour.
 func (b *usageBuffer) oldestHours(grain Grain) (upTo int64, some bool) {
 	seen := map[int64]struct{}{}
 	for key := range b.rows {
@@ -151,7 +151,7 @@ func (b *usageBuffer) oldestHours(grain Grain) (upTo int64, some bool) {
 	return hours[(len(hours)-1)/8], true
 }
 
-// coarsen makes one row of an hour out of the rows of its minutes, for all hours up to one.
+// coarsen merges the minutes of each hour into one row, for all hours up to upTo.
 func (b *usageBuffer) coarsen(upTo int64) (rows int) {
 	old := func(key Key) bool { return key.Grain == Minute && Hour.start(key.StartMS) <= upTo }
 	for key, counts := range b.rows {
@@ -173,7 +173,7 @@ func (b *usageBuffer) coarsen(upTo int64) (rows int) {
 	return rows
 }
 
-// drop forgets the hours up to one.
+// drop removes the hours up to upTo.
 func (b *usageBuffer) drop(upTo int64) (lost int64) {
 	for key, counts := range b.rows {
 		if key.StartMS <= upTo {

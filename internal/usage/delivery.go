@@ -13,16 +13,16 @@ import (
 
 const (
 	usageFlushEvery    = time.Second
-	usageSubjectsEvery = 10 * time.Second // they cost the sink more, and are approximate anyway
-	usageAliveEvery    = 5 * time.Second  // an idle process still tells up to when it is complete
-	usageWriteTimeout  = 10 * time.Second // bounds the wait for a sink that is stuck
-	usageLastFlush     = 5 * time.Second  // to deliver what is left when the process ends
+	usageSubjectsEvery = 10 * time.Second // they cost the sink more, and are approximate in any case
+	usageAliveEvery    = 5 * time.Second  // an idle process still reports up to when it is complete
+	usageWriteTimeout  = 10 * time.Second // limits the wait for a sink that hangs
+	usageLastFlush     = 5 * time.Second  // to deliver the rest when the process ends
 
 	maxBatchRows     = 5000
 	maxBatchSubjects = 200 // lists
 )
 
-// delivery brings counts to the sink, each exactly once.
+// delivery passes counts to the sink, each exactly once.
 type delivery struct {
 	sink    Sink
 	log     *slog.Logger
@@ -30,12 +30,12 @@ type delivery struct {
 	limit   int64
 	metrics usageMetrics
 
-	mu       sync.Mutex // of all below; held while the sink writes, never by a check
+	mu       sync.Mutex // guards the fields below; held while the sink writes, never by a check
 	writer   uuid.UUID
 	waiting  usageBuffer
-	unacked  *Batch    // given to the sink, and perhaps written: it must not change any more
-	tops     time.Time // when subjects were last handed on
-	told     time.Time // when the sink last took a batch
+	unacked  *Batch    // passed to the sink, and perhaps written: it must not change
+	tops     time.Time // when subjects were last delivered
+	told     time.Time // when the sink last accepted a batch
 	failures int       // in a row
 }
 
@@ -64,17 +64,17 @@ func newDelivery(o Options) *delivery {
 	}
 	d.metrics = usageMetrics{
 		lost:      counter("weir_usage_lost_checks_total", "Checks that were answered but are missing from usage, because the buffer was full or the store refused them."),
-		coarsened: counter("weir_usage_coarsened_rows_total", "Rows of usage that are counted by the hour only, because the buffer was full."),
-		failures:  counter("weir_usage_write_errors_total", "Writes of usage that failed; they are tried again."),
-		bytes:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_usage_buffer_bytes", Help: "Usage that waits to be written, roughly."}),
+		coarsened: counter("weir_usage_coarsened_rows_total", "Rows of usage kept per hour instead of per minute, because the buffer was full."),
+		failures:  counter("weir_usage_write_errors_total", "Failed writes of usage; they are retried."),
+		bytes:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_usage_buffer_bytes", Help: "Approximate size of usage that waits to be written."}),
 	}
 	o.Registerer.MustRegister(d.metrics.bytes)
 	return d
 }
 
-// Run delivers what was counted every second until ctx ends, and then what is left, for which
-// it takes at most five seconds more. While the sink fails, counts are kept: by the minute, then
-// by the hour if they outgrow the buffer; only then the oldest are dropped.
+// Run delivers new counts every second until ctx ends, and then the rest, which takes at most five
+// seconds. While the sink fails, counts are buffered: per minute first, per hour if they exceed the
+// buffer, and only then the oldest are dropped.
 func (u *Recorder) Run(ctx context.Context) {
 	ticks := time.NewTicker(usageFlushEvery)
 	defer ticks.Stop()
@@ -91,7 +91,7 @@ func (u *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// finish delivers what is left and ends the writer.
+// finish delivers the rest and ends the writer.
 func (u *Recorder) finish(ctx context.Context) {
 	for {
 		err := u.flush(ctx, true)
@@ -107,14 +107,14 @@ func (u *Recorder) finish(ctx context.Context) {
 				lost += checksOf(u.unacked.Rows)
 			}
 			u.metrics.lost.Add(float64(lost))
-			u.log.Error("usage is lost: the store did not take it before the end", "checks", lost, "error", err)
+			u.log.Error("usage is lost: it could not be written before the process ended", "checks", lost, "error", err)
 			return
 		case <-time.After(usageFlushEvery / 4):
 		}
 	}
 }
 
-// note logs when deliveries begin to fail and when they work again.
+// note logs when deliveries begin to fail and when they succeed again.
 func (u *Recorder) note(err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -122,7 +122,7 @@ func (u *Recorder) note(err error) {
 	case err != nil:
 		u.failures++
 		if u.failures == 1 {
-			u.log.Warn("usage cannot be written now and is kept", "error", err)
+			u.log.Warn("usage cannot be written and is buffered", "error", err)
 		}
 	case u.failures > 0:
 		u.log.Info("usage is written again", "failed_attempts", u.failures)
@@ -130,13 +130,12 @@ func (u *Recorder) note(err error) {
 	}
 }
 
-// flush takes what was counted and delivers all that waits, in batches. It stops at the first
-// one that fails, and the next flush continues with it. With last, the writer ends when it
-// succeeds.
+// flush delivers everything that was counted, in batches. It stops at the first one that fails, and
+// the next flush continues with it. If last is true, the writer ends when it succeeds.
 func (u *Recorder) flush(ctx context.Context, last bool) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	// What is being decided at this moment may be recorded after the drain.
+	// A check that is being decided now may be recorded after the drain.
 	now := u.clock()
 	complete := now.Add(-time.Second)
 	u.drain(now, &u.waiting)
@@ -152,7 +151,7 @@ func (u *Recorder) flush(ctx context.Context, last bool) error {
 		if u.unacked == nil {
 			if withSubjects {
 				u.tops = now
-				u.waiting.repack() // nearly nothing is left, even after a long outage
+				u.waiting.repack() // almost nothing is left, even after a long outage
 			}
 			return nil
 		}
@@ -169,7 +168,7 @@ func (u *Recorder) flush(ctx context.Context, last bool) error {
 	}
 }
 
-// next cuts the next batch out of what waits; nil if there is nothing to tell.
+// next returns the next batch of the buffer, or nil if there is nothing to send.
 func (u *Recorder) next(complete time.Time, withSubjects, last bool, now time.Time) *Batch {
 	b := &Batch{Writer: u.writer, ID: uuid.Must(uuid.NewV7())}
 	b.Rows = u.waiting.cut(maxBatchRows)
@@ -201,7 +200,8 @@ func (u *Recorder) write(ctx context.Context) error {
 	return nil
 }
 
-// checksOf counts the checks of rows: those of whole checks, for the rules' rows are of the same.
+// checksOf returns the number of checks in rows. It counts only rows without a rule, because those
+// of rules are of the same checks.
 func checksOf(rows []Row) (n int64) {
 	for i := range rows {
 		if rows[i].Rule == "" {

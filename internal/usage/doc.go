@@ -1,12 +1,12 @@
 // Package usage counts decisions for people and invoices.
 //
-// A Recorder is told of every decision (check.Observer) and adds it to counts in memory: by tenant,
-// minute, rule, plan and resource, and the busiest subjects of each hour. Every second it hands a
-// Batch of what is new to a Sink, which stores it in Postgres. A batch has an id, so that one
-// whose fate is unknown can be sent again without counting twice. While the sink is unavailable,
-// counts wait in bounded memory and become coarser: first the subjects go, then minutes become
-// hours.
+// A Recorder is notified of every decision (check.Observer) and adds it to counts in memory: by
+// tenant, minute, rule, plan and resource, and the busiest subjects of each hour. Every second it
+// passes a Batch of new counts to a Sink, which stores it in Postgres. A batch has an id, so that
+// one with an unknown outcome can be sent again without counting twice. While the sink is
+// unavailable, counts wait in limited memory and become coarser: first subjects are dropped, then
+// minutes become hours.
 //
 // An example: 1,000 checks of "orders:create" in one second, 10 of them denied by rule "api",
-// become one row for whole checks (990 allowed, 10 denied) and one row for the rule.
+// become one row for the checks (990 allowed, 10 denied) and one row for the rule.
 package usage

@@ -7,35 +7,35 @@ import (
 	"weir/internal/check"
 )
 
-// topSubjects is how many subjects a SubjectList keeps.
+// topSubjects is the maximum number of subjects in a SubjectList.
 const topSubjects = 100
 
-// TopSubjects are lists of the busiest subjects.
+// TopSubjects has lists of the busiest subjects.
 type TopSubjects struct {
 	Checks SubjectList // by checks, allowed or denied
-	Denied SubjectList // by denied checks, which are all that it counts
+	Denied SubjectList // by denied checks; it counts only these
 }
 
-// SubjectList is an approximate list of the busiest subjects, in no order: of N checks it knows
-// every subject with more than N/100 of them. It is a summary after the Space-Saving algorithm:
-// a subject that is not listed replaces the least busy one, and might have had as many checks
+// SubjectList is an approximate list of the busiest subjects, in no order. Of N checks, it has
+// every subject with more than N/100 of them. It is computed by the Space-Saving algorithm: a
+// subject that is not in the list replaces the least busy one, and may have had as many checks
 // before as that one.
 type SubjectList []Subject
 
-// UsageSubject is one subject of a list.
+// Subject is one subject of a list.
 type Subject struct {
 	Subject string
-	// Error is how many checks more, at most, the subject may have had than are counted here;
-	// never more than a hundredth of all checks. The counts are never too large.
+	// Error is the maximum number of checks that the subject may have had in addition to the
+	// counted ones. It is at most a hundredth of all checks. The counts are never too large.
 	Error int64
 	Counts
 }
 
 func (s *Subject) weight() int64 { return s.Error + s.Allowed + s.Denied }
 
-// Merge returns the list of the checks of both, which must be of different checks.
+// Merge returns the list for the checks of both lists, which must be of different checks.
 func (l SubjectList) Merge(o SubjectList) SubjectList {
-	// A subject that is missing from a list may have had as many checks as its last.
+	// A subject that is missing from a list may have had as many checks as its last one.
 	missingL, missingO := l.missing(), o.missing()
 	at := make(map[string]int, len(l))
 	merged := make(SubjectList, len(l), len(l)+len(o))
@@ -62,7 +62,7 @@ func (l SubjectList) Merge(o SubjectList) SubjectList {
 	return merged
 }
 
-// missing is the most checks that a subject may have had that is not in the list.
+// missing returns the maximum number of checks of a subject that is not in the list.
 func (l SubjectList) missing() int64 {
 	if len(l) < topSubjects {
 		return 0
@@ -79,16 +79,16 @@ func (t TopSubjects) Merge(o TopSubjects) TopSubjects {
 	return TopSubjects{Checks: t.Checks.Merge(o.Checks), Denied: t.Denied.Merge(o.Denied)}
 }
 
-// subjectSketch makes a SubjectList, one check at a time. It makes no garbage: places and their
-// texts are used again. The zero value is ready.
+// subjectSketch creates a SubjectList, one check at a time. It allocates nothing, because slots and
+// their texts are reused. The zero value is ready to use.
 type subjectSketch struct {
 	places  []sketchPlace
-	weights []int64 // of the places, apart from them to be searched quickly
-	// table finds a place by hash: open addressing, each entry is a place + 1. It is two and a
-	// half times as large as the number of places.
+	weights []int64 // of the slots, in a separate array for a fast search
+	// table finds a slot by hash, with open addressing. Each entry is a slot + 1. It is two and a
+	// half times as large as the number of slots.
 	table [256]uint8
-	least int64 // no weight is below this
-	hand  int   // where to look for the next one of that weight
+	least int64 // the minimum of the weights
+	hand  int   // where to search for the next slot with that weight
 }
 
 type sketchPlace struct {
@@ -98,7 +98,7 @@ type sketchPlace struct {
 	counts  Counts
 }
 
-// count counts the decision for its subject, whose hash this is.
+// count counts the decision for its subject, which has this hash.
 func (k *subjectSketch) count(hash uint64, d *check.Decision, shadowDenied bool) {
 	i, found := k.find(hash, d.Subject)
 	if !found {
@@ -109,7 +109,7 @@ func (k *subjectSketch) count(hash uint64, d *check.Decision, shadowDenied bool)
 }
 
 func (k *subjectSketch) find(hash uint64, subject string) (place int, found bool) {
-	for at := uint8(hash); k.table[at] != 0; at++ { // the low byte is meant
+	for at := uint8(hash); k.table[at] != 0; at++ { // the low byte is intended
 		p := &k.places[k.table[at]-1]
 		if p.hash == hash && string(p.subject) == subject {
 			return int(k.table[at]) - 1, true
@@ -118,7 +118,7 @@ func (k *subjectSketch) find(hash uint64, subject string) (place int, found bool
 	return 0, false
 }
 
-// enter gives a subject that is not there a place: a new one, or that of the least busy.
+// enter gives a new subject a slot: a free one, or that of the least busy subject.
 func (k *subjectSketch) enter(hash uint64, subject string) int {
 	i := len(k.weights)
 	if i < topSubjects {
@@ -132,7 +132,7 @@ func (k *subjectSketch) enter(hash uint64, subject string) int {
 	}
 	p := &k.places[i]
 	p.hash, p.subject, p.error, p.counts = hash, append(p.subject[:0], subject...), k.weights[i], Counts{}
-	at := uint8(hash) // the low byte is meant
+	at := uint8(hash) // the low byte is intended
 	for k.table[at] != 0 {
 		at++
 	}
@@ -140,8 +140,8 @@ func (k *subjectSketch) enter(hash uint64, subject string) int {
 	return i
 }
 
-// leastBusy returns the place of the smallest weight. Weights only grow, so those of the
-// smallest are taken one after the other, and all are searched only when none is left.
+// leastBusy returns the slot with the smallest weight. Weights only grow, so slots with the minimum
+// are used one after the other, and all slots are searched only when none is left.
 func (k *subjectSketch) leastBusy() int {
 	for ; k.hand < len(k.weights); k.hand++ {
 		if k.weights[k.hand] == k.least {
@@ -153,22 +153,22 @@ func (k *subjectSketch) leastBusy() int {
 	return k.hand
 }
 
-// drop takes a place out of the table, and closes the gap.
+// drop removes a slot from the table and closes the gap.
 func (k *subjectSketch) drop(i int) {
-	gap := uint8(k.places[i].hash)   // the low byte is meant
+	gap := uint8(k.places[i].hash)   // the low byte is intended
 	for k.table[gap] != uint8(i+1) { // at most topSubjects
 		gap++
 	}
 	for at := gap + 1; k.table[at] != 0; at++ {
-		home := uint8(k.places[k.table[at]-1].hash) // the low byte is meant
-		if at-home >= at-gap {                      // its search passes the gap
+		home := uint8(k.places[k.table[at]-1].hash) // the low byte is intended
+		if at-home >= at-gap {                      // its search path contains the gap
 			k.table[gap], gap = k.table[at], at
 		}
 	}
 	k.table[gap] = 0
 }
 
-// take returns the list, and starts an empty one.
+// take returns the list and starts an empty one.
 func (k *subjectSketch) take() SubjectList {
 	list := make(SubjectList, len(k.weights))
 	for i := range list {

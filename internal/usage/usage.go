@@ -19,14 +19,14 @@ import (
 	"weir/internal/limit"
 )
 
-// UsageCounts are what was decided in some stretch of time. A check is either allowed or denied;
-// the next two counts are of these same checks.
+// Counts are the decisions of a period. A check is either allowed or denied; the next two counts
+// are of the same checks.
 type Counts struct {
 	Allowed      int64
 	Denied       int64
-	ShadowDenied int64 // a rule in shadow would have denied it
-	Degraded     int64 // answered in part at least by a rule's OnUnavailable
-	CostAllowed  int64 // units; stays at the largest int64 once there
+	ShadowDenied int64 // a rule in shadow mode would have denied it
+	Degraded     int64 // answered, at least in part, by a rule's OnUnavailable
+	CostAllowed  int64 // units; stops at the largest int64
 	CostDenied   int64
 }
 
@@ -40,8 +40,8 @@ func (c *Counts) Add(o Counts) {
 	c.CostDenied = addUnits(c.CostDenied, o.CostDenied)
 }
 
-// addUnits adds numbers that are not negative. Ten thousand checks of the largest cost are more
-// than an int64 holds.
+// addUnits adds two numbers that are not negative. The sum stops at the largest int64, which ten
+// thousand checks of the largest cost exceed.
 func addUnits(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -66,7 +66,7 @@ func (c *Counts) count(allowed, shadowDenied, degraded bool, cost int64) {
 	}
 }
 
-// UsageGrain is the length of the stretches of time that usage is counted by.
+// Grain is the length of the periods by which usage is counted.
 type Grain uint8
 
 // The grains.
@@ -76,38 +76,38 @@ const (
 	Day
 )
 
-// UsageGrains lists the grains, the finest first.
+// Grains lists the grains, finest first.
 var Grains = []Grain{Minute, Hour, Day}
 
 // String returns "minute", "hour" or "day".
 func (g Grain) String() string { return [...]string{"minute", "hour", "day"}[g] }
 
-// Duration is the length of one stretch. Days are those of UTC.
+// Duration returns the length of one period. Days are those of UTC.
 func (g Grain) Duration() time.Duration {
 	return [...]time.Duration{time.Minute, time.Hour, 24 * time.Hour}[g]
 }
 
-// start returns when the stretch that an instant lies in began; both in milliseconds since 1970.
+// start returns the start of the period that contains an instant; both in milliseconds since 1970.
 func (g Grain) start(ms int64) int64 { return ms - ms%g.Duration().Milliseconds() }
 
-// UsageKey says what counts are of.
+// Key says what counts are about.
 type Key struct {
 	Tenant  limit.TenantID
 	StartMS int64 // milliseconds since 1970, a whole Grain
-	Grain   Grain // the finest at which these are known; they count at all coarser ones too
-	// Rule is a slug: the verdicts of that rule alone. "": the answers to whole checks.
+	Grain   Grain // the finest grain of these counts; they are part of all coarser ones
+	// Rule is a slug, for the verdicts of that rule. "": the answers to checks.
 	Rule     string
 	Plan     string // slug; "" where the tenant has no plans
 	Resource string // "": all those that have no line of their own
 }
 
-// UsageRow is counts and what they are of.
+// Row is counts with their key.
 type Row struct {
 	Key
 	Counts
 }
 
-// UsageSubjects are the busiest subjects of one tenant in one stretch of time.
+// Subjects are the busiest subjects of one tenant in one period.
 type Subjects struct {
 	Tenant  limit.TenantID
 	StartMS int64
@@ -115,44 +115,44 @@ type Subjects struct {
 	TopSubjects
 }
 
-// UsageBatch is a part of what one process has counted.
+// Batch is a part of the counts of one process.
 type Batch struct {
 	Writer   uuid.UUID // the process
-	ID       uuid.UUID // of version 7: a writer's batches are in the order of their ids
+	ID       uuid.UUID // of version 7: the batches of a writer are in the order of their ids
 	Rows     []Row
 	Subjects []Subjects
-	// CompleteUntil is an instant: once this batch is written, so is all that the writer
-	// decided before it.
+	// CompleteUntil is an instant: when this batch is written, everything that the writer decided
+	// before it is written too.
 	CompleteUntil time.Time
 	Last          bool // the writer ends with this batch
 }
 
-// ErrUsageRefused is the error for a batch that will never be taken, however often it is tried.
+// ErrRefused is the error for a batch that will never be accepted.
 var ErrRefused = errors.New("the usage store refuses the batch")
 
-// UsageSink keeps what was counted.
+// Sink stores counts.
 type Sink interface {
-	// WriteUsage adds a batch to what is there, all of it or nothing. It may be called again with
-	// a batch whose fate is unknown: what was written before then counts no second time. A writer
-	// gives its batches one after the other, the next only when one was written or refused.
-	// Errors: ErrUsageRefused; any other means to try again.
+	// WriteUsage adds a batch to the stored counts, all of it or nothing. It may be called again
+	// with a batch whose outcome is unknown: if the batch was written before, it does not count
+	// again. A writer writes its batches in order, each only after the previous one was written or
+	// refused. After ErrRefused the batch is dropped; after any other error it is retried.
 	WriteUsage(ctx context.Context, batch *Batch) error
 }
 
-// UsageOptions are what Usage is made of. Sink and Registerer are required.
+// Options are the parts and settings of a Recorder. Sink and Registerer are required.
 type Options struct {
 	Sink        Sink
 	Registerer  prometheus.Registerer
 	Logger      *slog.Logger     // nil: none
 	Clock       func() time.Time // nil: time.Now
-	BufferBytes int64            // memory for what cannot be delivered now, roughly; 0: 64 MiB
+	BufferBytes int64            // approximate memory for counts that cannot be delivered; 0: 64 MiB
 }
 
 const defaultUsageBuffer = 64 << 20
 
-// Usage counts decisions in this process, and hands the counts to a UsageSink every second. A
-// check adds to counters in memory, under a lock that it shares with a part of all tenants only,
-// and never waits for the sink. All methods may be called from many goroutines at once.
+// Recorder counts decisions in this process, and passes the counts to a Sink every second. A check
+// adds to counters in memory, under a lock that it shares with some of the tenants. It never waits
+// for the sink. All methods are safe for concurrent use.
 type Recorder struct {
 	seed   maphash.Seed
 	shards [usageShards]usageShard
@@ -164,13 +164,13 @@ const usageShards = 64 // a power of two
 type usageShard struct {
 	mu      sync.Mutex
 	tenants map[limit.TenantID]*tenantUsage
-	dirty   []*tenantUsage // those that counted something since the last drain
-	rows    []Row          // of minutes that ended since then
+	dirty   []*tenantUsage // those with new counts since the last drain
+	rows    []Row          // of minutes that have ended since then
 	tops    []Subjects
 	_       [64]byte // keeps the locks of neighbours on different cache lines
 }
 
-// NewUsage returns a Usage; Run delivers what it counts.
+// New returns a Recorder; Run delivers its counts.
 func New(o Options) *Recorder {
 	u := &Recorder{seed: maphash.MakeSeed(), delivery: newDelivery(o)}
 	for i := range u.shards {
@@ -179,16 +179,16 @@ func New(o Options) *Recorder {
 	return u
 }
 
-// Decided is part of Observer. It counts the decision on a request at an instant of this process's
-// clock, so that no other machine's clock can move it to another day. A dry run is not usage. A nil
-// Usage counts nothing.
+// Decided implements check.Observer. It counts the decision on a request at an instant of this
+// process's clock, so that the clock of another machine cannot move it to another day. A dry run is
+// not counted. A nil Recorder counts nothing.
 func (u *Recorder) Decided(tenant limit.TenantID, req *check.Request, d *check.Decision, now time.Time) {
 	if req.DryRun {
 		return
 	}
 	minute := now.UnixMilli() / time.Minute.Milliseconds()
 	hash := maphash.String(u.seed, d.Subject)
-	// Ids of tenants end in random bits.
+	// The ids of tenants end in random bits.
 	s := &u.shards[tenant[len(tenant)-1]&(usageShards-1)]
 	s.mu.Lock()
 	t := s.tenants[tenant]
@@ -196,8 +196,8 @@ func (u *Recorder) Decided(tenant limit.TenantID, req *check.Request, d *check.D
 		t = newTenantUsage(tenant)
 		s.tenants[tenant] = t
 	}
-	// Checks that began at the end of a minute may come after the first ones of the next: those
-	// count in the next, or the two minutes would take turns.
+	// Checks that began at the end of a minute may arrive after the first ones of the next. They
+	// count in the next minute, because otherwise the two minutes would alternate.
 	if minute > t.minute || minute < t.minute-1 {
 		s.closeMinute(t)
 		t.turn(minute)
@@ -214,7 +214,7 @@ func (u *Recorder) Decided(tenant limit.TenantID, req *check.Request, d *check.D
 	s.mu.Unlock()
 }
 
-// drain takes out all that was counted, and forgets tenants that have been idle for long.
+// drain moves all counts to a buffer, and removes tenants that have been idle for long.
 func (u *Recorder) drain(now time.Time, to *usageBuffer) {
 	oldest := now.Add(-usageIdle).UnixMilli() / time.Minute.Milliseconds()
 	for i := range u.shards {
@@ -241,10 +241,10 @@ func (u *Recorder) drain(now time.Time, to *usageBuffer) {
 	}
 }
 
-// usageIdle is for how long what has no traffic keeps its counters.
+// usageIdle is how long the counters of an idle tenant or cell are kept.
 const usageIdle = 5 * time.Minute
 
-// closeMinute moves what t has counted to the shard's ended minutes.
+// closeMinute moves the counts of t to the shard's ended minutes.
 func (s *usageShard) closeMinute(t *tenantUsage) {
 	start := t.minute * time.Minute.Milliseconds()
 	for _, c := range t.changed {
@@ -260,23 +260,24 @@ func (s *usageShard) closeMinute(t *tenantUsage) {
 	t.dirty = false
 }
 
-// Bounds on what one tenant may spread its counts over.
+// Limits for the number of counters of one tenant.
 const (
-	maxUsageResources = 128 // that have lines of their own, within an hour
+	maxUsageResources = 128 // that have their own rows, within an hour
 	maxUsageCells     = 1024
 )
 
-// tenantUsage is what one tenant has counted since the last drain, in one minute.
+// tenantUsage has the counts of one tenant since the last drain, in one minute.
 type tenantUsage struct {
 	tenant  limit.TenantID
 	minute  int64 // since 1970; 0 before the first check
 	dirty   bool  // listed in its shard
 	cells   map[cellKey]*usageCell
-	last    *usageCell // the one counted in last: mostly the next check's, too
+	last    *usageCell // the last one used, which the next check usually needs too
 	changed []*usageCell
-	// resources have lines of their own, with their checks in this hour. The first ones to come
-	// get a line, and with each hour the busier half of them keeps it: so a caller that makes up
-	// resources cannot make lines without end, nor push out for long those that matter.
+	// resources are those with their own rows, with their checks in this hour. New resources get a
+	// row until the maximum is reached. At the end of each hour, only the busier half stays. A
+	// client that invents resources can therefore not create rows without end, nor displace
+	// important ones for long.
 	resources map[string]int64
 	checks    subjectSketch
 	denied    subjectSketch
@@ -294,7 +295,7 @@ type usageCell struct {
 }
 
 type usageRule struct {
-	rule   *limit.Rule // as last seen: a policy that is swapped brings new ones with the same slugs
+	rule   *limit.Rule // as last seen: a new policy has new rules with the same slugs
 	slug   string
 	counts Counts
 }
@@ -303,8 +304,8 @@ func newTenantUsage(tenant limit.TenantID) *tenantUsage {
 	return &tenantUsage{tenant: tenant, cells: map[cellKey]*usageCell{}, resources: map[string]int64{}}
 }
 
-// turn begins a minute: cells that have been idle are forgotten, and with a new hour the
-// resources that the tenant asks for least.
+// turn begins a minute. It removes cells that have been idle and, at the beginning of an hour, the
+// resources with the fewest checks.
 func (t *tenantUsage) turn(minute int64) {
 	const idle = int64(usageIdle / time.Minute)
 	newHour := minute/60 != t.minute/60
@@ -361,7 +362,7 @@ func (t *tenantUsage) cell(plan, resource string) *usageCell {
 	return c
 }
 
-// count counts a decision, and reports whether some rule in shadow would have denied it.
+// count counts a decision, and reports whether a rule in shadow mode would have denied it.
 func (c *usageCell) count(t *tenantUsage, d *check.Decision) (shadowDenied bool) {
 	if !c.changed {
 		c.changed, c.lastMinute = true, t.minute
@@ -380,8 +381,8 @@ func (c *usageCell) count(t *tenantUsage, d *check.Decision) (shadowDenied bool)
 	return shadowDenied
 }
 
-// bring puts the counts of a rule at place i, where the next check of this kind finds them
-// without a search. i is at most the number of rules.
+// bring moves the counts of a rule to index i, where the next check of this kind finds them without
+// a search. i is at most the number of rules.
 func (c *usageCell) bring(rule *limit.Rule, i int) {
 	at := slices.IndexFunc(c.rules, func(r usageRule) bool { return r.slug == rule.Slug })
 	if at < 0 {
@@ -392,7 +393,7 @@ func (c *usageCell) bring(rule *limit.Rule, i int) {
 	c.rules[i], c.rules[at] = c.rules[at], c.rules[i]
 }
 
-// take appends the counts as rows, and begins at zero again.
+// take appends the counts as rows, and resets them to zero.
 func (c *usageCell) take(to []Row, key Key) []Row {
 	to = append(to, Row{key, c.whole})
 	c.changed, c.whole = false, Counts{}

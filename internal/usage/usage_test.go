@@ -21,11 +21,11 @@ import (
 	"weir/internal/limit"
 )
 
-// ledger is a UsageSink in memory that fails as a network does.
+// ledger is a Sink in memory that fails like a network.
 type ledger struct {
 	mu       sync.Mutex
-	away     error // what every write answers, while not nil
-	loseAcks int   // so many writes succeed, and are answered with an error
+	away     error // the error of every write, if not nil
+	loseAcks int   // this many writes succeed but return an error
 	last     map[uuid.UUID]string
 	rows     map[Key]Counts
 	subjects map[Key]TopSubjects
@@ -67,7 +67,7 @@ func (l *ledger) WriteUsage(_ context.Context, b *Batch) error {
 	return nil
 }
 
-// checks adds up the whole checks of all rows.
+// checks returns the sum of checks in all rows without a rule.
 func (l *ledger) checks() (n int64) {
 	for key, counts := range l.rows {
 		if key.Rule == "" {
@@ -106,7 +106,7 @@ func (r *usageRig) row(startMS int64, rule, plan, resource string) Counts {
 	return r.ledger.rows[Key{Tenant: r.Policy.Tenant(), StartMS: startMS, Rule: rule, Plan: plan, Resource: resource}]
 }
 
-// What a tenant reads about its traffic is what was answered: by rule and as a whole.
+// The usage of a tenant is what was answered: by rule and for whole checks.
 func TestUsageCountsWhatWasDecided(t *testing.T) {
 	shadow := checktest.Minute("watch", 1)
 	shadow.Mode = limit.Shadow
@@ -115,9 +115,9 @@ func TestUsageCountsWhatWasDecided(t *testing.T) {
 		Plans: []check.PlanData{{Slug: "free", Default: true}},
 	}, check.SubjectData{Subject: "bad", State: check.Blocked})
 
-	require.True(t, r.Check(check.Request{Subject: "a", Cost: 2}).Allowed)  // over what watch allows
+	require.True(t, r.Check(check.Request{Subject: "a", Cost: 2}).Allowed)  // exceeds the limit of watch
 	require.True(t, r.Check(check.Request{Subject: "a", Cost: 1}).Allowed)  // fits both
-	require.False(t, r.Check(check.Request{Subject: "a", Cost: 3}).Allowed) // fits neither
+	require.False(t, r.Check(check.Request{Subject: "a", Cost: 3}).Allowed) // exceeds both limits
 	require.False(t, r.Check(check.Request{Subject: "bad", Cost: 5}).Allowed)
 	require.True(t, r.Check(check.Request{Subject: "b", Cost: 1, DryRun: true}).Allowed)
 	r.flush()
@@ -135,8 +135,7 @@ func TestUsageCountsWhatWasDecided(t *testing.T) {
 	require.Equal(t, Counts{Allowed: 1, Degraded: 1, CostAllowed: 1}, r.row(checktest.Start+60_000, "", "free", "orders"))
 }
 
-// A policy that is swapped, and rules that are skipped now and then, must not move counts to
-// another rule.
+// If a policy is replaced, or rules are sometimes skipped, counts must not move to another rule.
 func TestUsageFollowsRules(t *testing.T) {
 	byIP := checktest.Minute("by-ip", 100)
 	byIP.By = []string{"attributes.ip"}
@@ -151,8 +150,8 @@ func TestUsageFollowsRules(t *testing.T) {
 	}
 }
 
-// A client that invents resources must not create rows without end; the sum stays right, and a
-// resource that matters keeps its line through the flood.
+// A client that invents resources must not create rows without end. The sum stays correct, and an
+// important resource keeps its row.
 func TestUsageBoundsResources(t *testing.T) {
 	r := newUsageRig(t, Options{}, check.PolicyData{})
 	const hours, perHour = 3, 1000
@@ -181,14 +180,14 @@ func TestUsageBoundsResources(t *testing.T) {
 	}
 }
 
-// Checks that end in another order than they began, at the turn of an hour, must not make the
-// resources that matter lose their lines.
+// At the beginning of an hour, checks may end in another order than they began. Important resources
+// must keep their rows.
 func TestUsageTurnOfHour(t *testing.T) {
 	r := newUsageRig(t, Options{}, check.PolicyData{})
 	hour := Hour.start(checktest.Start) + 3_600_000
 	r.Now.Store(hour - 60_000)
 	for i := range maxUsageResources {
-		for range 1 + i/(maxUsageResources/2) { // the later half is asked for twice as often
+		for range 1 + i/(maxUsageResources/2) { // the second half is used twice as often
 			r.Check(check.Request{Subject: "a", Resource: fmt.Sprint("r", i)})
 		}
 	}
@@ -211,7 +210,7 @@ func TestUsageTurnOfHour(t *testing.T) {
 	}
 }
 
-// Ten minutes without Postgres must cost nobody a count.
+// In ten minutes without Postgres, no count is lost.
 func TestUsageOutage(t *testing.T) {
 	r := newUsageRig(t, Options{}, check.PolicyData{Rules: []limit.Rule{checktest.Minute("api", 5)}})
 	r.Check(check.Request{Subject: "a", Cost: 1})
@@ -237,7 +236,7 @@ func TestUsageOutage(t *testing.T) {
 	require.Zero(t, testutil.ToFloat64(r.usage.metrics.lost))
 }
 
-// An answer that is lost on its way back must not count what was written twice.
+// If an answer is lost, the written counts must not be written twice.
 func TestUsageLostAcknowledgement(t *testing.T) {
 	r := newUsageRig(t, Options{}, check.PolicyData{})
 	for i := range 10 {
@@ -245,14 +244,14 @@ func TestUsageLostAcknowledgement(t *testing.T) {
 		r.ledger.loseAcks = i % 3
 		for range i % 3 {
 			require.Error(t, r.usage.flush(context.Background(), false))
-			r.Check(check.Request{Subject: "a"}) // goes into a later batch, not into the one whose outcome is unknown
+			r.Check(check.Request{Subject: "a"}) // is part of a later batch, not of the one with the unknown outcome
 		}
 		r.flush()
 	}
 	require.EqualValues(t, 10+9, r.ledger.checks())
 }
 
-// A buffer that is full gives up minutes before counts, and says what it gave up.
+// A full buffer loses minutes before it loses counts, and reports what was lost.
 func TestUsageBufferFull(t *testing.T) {
 	r := newUsageRig(t, Options{BufferBytes: 50_000}, check.PolicyData{})
 	r.ledger.away = errAway
@@ -270,7 +269,7 @@ func TestUsageBufferFull(t *testing.T) {
 	require.Positive(t, testutil.ToFloat64(r.usage.metrics.coarsened))
 
 	r.ledger.away = errAway
-	for i := range 300 { // one row an hour, far more than fit
+	for i := range 300 { // one row per hour, many more than fit
 		r.Check(check.Request{Subject: "a", Resource: fmt.Sprint("resource-", i%100)})
 		require.Error(t, r.usage.flush(context.Background(), false))
 		r.Now.Add(3_600_000)
@@ -282,7 +281,7 @@ func TestUsageBufferFull(t *testing.T) {
 	require.EqualValues(t, minutes+300, r.ledger.checks()+lost)
 }
 
-// A batch that the store can never take must not hold up all that come after it.
+// A batch that the store always refuses must not block the later ones.
 func TestUsageRefused(t *testing.T) {
 	r := newUsageRig(t, Options{}, check.PolicyData{})
 	r.Check(check.Request{Subject: "a"})
@@ -295,7 +294,7 @@ func TestUsageRefused(t *testing.T) {
 	require.EqualValues(t, 1, testutil.ToFloat64(r.usage.metrics.lost))
 }
 
-// Usage is delivered within a second or so while the process runs, and the rest when it ends.
+// Usage is delivered within about a second while the process runs, and the rest when it ends.
 func TestUsageRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger()
@@ -338,7 +337,7 @@ func newestKey(m map[Key]TopSubjects) (newest Key) {
 	return newest
 }
 
-// A process that must end while the store is unavailable says how much is lost, and ends.
+// A process that must end while the store is unavailable reports how much is lost, and ends.
 func TestUsageRunEndsWithoutStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLedger()
@@ -354,7 +353,7 @@ func TestUsageRunEndsWithoutStore(t *testing.T) {
 	})
 }
 
-// Many checks at once, with flushes between: each counts once.
+// With concurrent checks and flushes, each check counts once.
 func TestUsageConcurrent(t *testing.T) {
 	r := newUsageRig(t, Options{}, check.PolicyData{Rules: []limit.Rule{checktest.Minute("api", 1000)}})
 	const workers, each = 8, 500
@@ -380,16 +379,16 @@ func TestUsageConcurrent(t *testing.T) {
 	require.EqualValues(t, workers*each, r.ledger.checks())
 }
 
-// Costs that add up past what a number holds must not turn negative.
+// Sums of costs that exceed the range of an int64 must not become negative.
 func TestUsageCostStaysInRange(t *testing.T) {
 	c := Counts{CostDenied: math.MaxInt64 - 1}
 	c.count(false, false, false, limit.MaxFixedLimit)
 	require.EqualValues(t, math.MaxInt64, c.CostDenied)
 }
 
-// The bound of the list of the busiest holds: a subject had at least what is
-// counted and at most the error more, the error is at most a hundredth of all, and nobody with
-// more than a hundredth is missing, however often lists were merged.
+// The error of the list of the busiest subjects is bounded. A subject had at least the counted
+// checks and at most the error more. The error is at most a hundredth of all checks, and every
+// subject with more than a hundredth is in the list, however often lists were merged.
 func TestSubjectListBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		u := New(Options{Sink: newLedger(), Registerer: prometheus.NewRegistry()})
@@ -442,7 +441,7 @@ func checkBounds(t *rapid.T, list SubjectList, truth map[string]int64, n int64) 
 	}
 }
 
-// BenchmarkUsage is what counting adds to each check; it aims at 100 ns and no garbage.
+// BenchmarkUsage measures the cost of counting a check; the goal is 100 ns without an allocation.
 func BenchmarkUsage(b *testing.B) {
 	many := make([]string, 100_000)
 	for i := range many {

@@ -47,9 +47,6 @@ var exemptions = map[string][]string{
 		"wide comment",
 		"works out",
 	},
-	"internal/recent": {
-		"stranger",
-	},
 	"internal/tenants": {
 		"all the same",
 		"anew",
