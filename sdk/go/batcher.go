@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// A batcher sends checks together that are asked while another request is under way. A check that
-// meets nothing under way goes out at once, alone, in its caller's goroutine.
+// A batcher sends checks that start during another request together in the next one. If no request
+// is in flight, a check is sent immediately and alone, in its caller's goroutine.
 type batcher struct {
 	client *Client
 
 	mu       sync.Mutex
 	underWay int
 	waiting  []*waiter
-	bytes    int // of the waiting questions, about
+	bytes    int // approximate size of the waiting questions
 }
 
-// A waiter is a check that waits for its turn, and then for its answer.
+// A waiter is a check that waits to be sent, and then for its answer.
 type waiter struct {
 	ctx      context.Context // the caller's, with the call's deadline
 	question question
@@ -63,7 +63,7 @@ func (b *batcher) ask(ctx context.Context, q *question) (Decision, error) {
 	return c.fallback(q, timedOut(ctx)), nil
 }
 
-// size is about how many bytes a question takes in a batch.
+// size returns the approximate size of a question in a batch.
 func (w *waiter) size() int {
 	n := 128 + len(w.question.Subject) + len(w.question.Resource) + len(w.question.Plan)
 	for name, value := range w.question.Attributes {
@@ -72,7 +72,7 @@ func (w *waiter) size() int {
 	return n
 }
 
-// withdraw takes a check back that nobody waits for any more, unless it is under way.
+// withdraw removes a check for which nobody waits any more, unless it was sent.
 func (b *batcher) withdraw(w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -85,7 +85,7 @@ func (b *batcher) withdraw(w *waiter) {
 	}
 }
 
-// ended is called when a request has ended: what has waited for it goes out.
+// ended is called when a request has ended. It sends the waiting checks.
 func (b *batcher) ended() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -95,7 +95,7 @@ func (b *batcher) ended() {
 	}
 }
 
-// send sends all that waits. The caller holds the lock.
+// send sends all waiting checks. The caller holds the lock.
 func (b *batcher) send() {
 	batch := b.waiting
 	b.waiting, b.bytes = nil, 0
@@ -115,7 +115,7 @@ func (b *batcher) alone(w *waiter) {
 	close(w.done)
 }
 
-// together sends a batch and hands the answers out.
+// together sends a batch and distributes the answers.
 func (b *batcher) together(batch []*waiter) {
 	c := b.client
 	questions := make([]question, len(batch))
@@ -148,8 +148,8 @@ func (b *batcher) together(batch []*waiter) {
 	}
 }
 
-// refusedForOne reports whether a batch was refused for what one of its checks asks. Nothing was
-// counted then.
+// refusedForOne reports whether a batch was refused because of one of its checks. Nothing was
+// counted in this case.
 func refusedForOne(err error) bool {
 	var misuse *MisuseError
 	if !errors.As(err, &misuse) {
@@ -162,7 +162,7 @@ func refusedForOne(err error) bool {
 	return false
 }
 
-// oneByOne sends each check alone, so that only the wrong one sees a misuse.
+// oneByOne sends each check alone, so that only the invalid one returns a misuse.
 func (b *batcher) oneByOne(batch []*waiter) {
 	var all sync.WaitGroup
 	for _, w := range batch {

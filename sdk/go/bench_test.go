@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A cannedTransport answers at once, so that what is measured is the client alone.
+// A cannedTransport answers immediately, so that only the client is measured.
 type cannedTransport struct{ header http.Header }
 
 func (c *cannedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -36,7 +36,7 @@ func benchClient(b *testing.B, options ...Option) *Client {
 
 var benchCheck = Check{Subject: "user_42", Resource: "orders:create"}
 
-// BenchmarkClient is what the client adds to the HTTP transport: encoding, breaker, memory,
+// BenchmarkClient measures what the client adds to the HTTP transport: encoding, breaker, memory,
 // decoding.
 func BenchmarkClient(b *testing.B) {
 	for name, options := range map[string][]Option{"plain": nil, "local": {WithOnFailure(Local)}, "batching": {WithBatching()}} {
@@ -51,7 +51,7 @@ func BenchmarkClient(b *testing.B) {
 	}
 }
 
-// BenchmarkRemembered is a denial answered from memory.
+// BenchmarkRemembered measures a denial from memory.
 func BenchmarkRemembered(b *testing.B) {
 	client := benchClient(b)
 	q, _ := ask(benchCheck, false)
@@ -103,7 +103,7 @@ func BenchmarkLoopback(b *testing.B) {
 	})
 }
 
-// measure runs a call and reports the processor time of this process beside the time that passed.
+// measure runs a call and reports the CPU time of this process in addition to the elapsed time.
 func measure(b *testing.B, call func()) {
 	call()
 	b.ReportAllocs()

@@ -12,7 +12,7 @@ type BreakerState string
 const (
 	BreakerClosed   BreakerState = "closed"
 	BreakerOpen     BreakerState = "open"
-	BreakerHalfOpen BreakerState = "half_open" // a probe is under way
+	BreakerHalfOpen BreakerState = "half_open" // a probe is in flight
 )
 
 const (
@@ -24,28 +24,29 @@ const (
 	breakerProbeInterval = 200 * time.Millisecond
 )
 
-// A breaker keeps calls from waiting for a dead server. It counts the calls of the last second;
-// when at least 20 ended and half of them failed, or 5 in a row were refused, it opens: calls end
-// at once, but one every 200 ms is sent as a probe. A probe that gets an answer closes it.
+// A breaker prevents calls from waiting for a dead server. It counts the calls of the last second.
+// It opens if at least 20 calls ended and half of them failed, or if 5 consecutive calls were
+// refused. Calls then fail immediately, except one every 200 ms, which is sent as a probe. A probe
+// that gets an answer closes the breaker.
 type breaker struct {
 	changed func(from, to BreakerState) // called outside the lock
 
 	mu      sync.Mutex
 	state   BreakerState
 	buckets [breakerBuckets]struct {
-		slot          int64 // which tenth of a second it counts
+		slot          int64 // the tenth of a second that it counts
 		calls, failed int
 	}
 	refused   int       // in a row
-	probeFrom time.Time // when the next probe may begin
+	probeFrom time.Time // when the next probe may start
 }
 
-// A ticket is the leave to send one call.
+// A ticket is the permission to send one call.
 type ticket struct {
 	probe bool
 }
 
-// blocked reports whether a call would be turned away now. It takes no ticket.
+// blocked reports whether a call would be refused now. It takes no ticket.
 func (b *breaker) blocked(now time.Time) bool {
 	if b == nil {
 		return false
@@ -55,7 +56,7 @@ func (b *breaker) blocked(now time.Time) bool {
 	return b.state == BreakerHalfOpen || b.state == BreakerOpen && now.Before(b.probeFrom)
 }
 
-// enter asks for a ticket. Who gets one must call leave or cancel.
+// enter returns a ticket if a call may be sent. The caller must then call leave or cancel.
 func (b *breaker) enter(now time.Time) (ticket, bool) {
 	if b == nil {
 		return ticket{}, true
@@ -76,7 +77,7 @@ func (b *breaker) enter(now time.Time) (ticket, bool) {
 	return ticket{}, false
 }
 
-// cancel gives a ticket back that found out nothing.
+// cancel returns a ticket without a result.
 func (b *breaker) cancel(t ticket, now time.Time) {
 	if b == nil || !t.probe {
 		return
@@ -88,7 +89,7 @@ func (b *breaker) cancel(t ticket, now time.Time) {
 	b.changed(BreakerHalfOpen, BreakerOpen)
 }
 
-// leave records how a call ended: failure is nil if the server answered.
+// leave records the result of a call: failure is nil if the server answered.
 func (b *breaker) leave(t ticket, failure *NoDecision, now time.Time) {
 	if b == nil {
 		return
@@ -116,8 +117,8 @@ func (b *breaker) close() {
 	clear(b.buckets[:])
 }
 
-// count counts an ordinary call and opens the breaker where the counts say so. Calls that were sent
-// before it opened may end after that: they change nothing.
+// count counts an ordinary call and opens the breaker if necessary. Calls that were sent before it
+// opened may end later: they change nothing.
 func (b *breaker) count(failed, refused bool, now time.Time) {
 	if b.state != BreakerClosed {
 		return

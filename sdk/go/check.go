@@ -7,15 +7,15 @@ import (
 	"unicode/utf8"
 )
 
-// A Check is a question: may the subject do this now? Only Subject is required.
+// A Check asks whether the subject may do something now. Only Subject is required.
 type Check struct {
-	Subject    string            // whom to limit: 1 to 256 bytes of UTF-8 without control characters
+	Subject    string            // what to limit: 1 to 256 bytes of UTF-8 without control characters
 	Resource   string            // what is asked for; empty means "default"
-	Cost       int64             // units to take; 0 means 1 (Peek asks with cost 0)
+	Cost       int64             // units to take; 0 means 1 (Peek sends cost 0)
 	Plan       string            // the plan whose limits apply; empty means the subject's own
 	Attributes map[string]string // at most 16 further values that rules can count by
 
-	// IdempotencyKey makes it safe to send the check again: within 60 s the same key answers the
+	// IdempotencyKey makes it safe to send the check again: within 60 s, the same key gets the
 	// first decision and counts once. 1 to 64 visible ASCII characters; empty means none.
 	IdempotencyKey string
 }
@@ -28,7 +28,7 @@ const (
 	maxAttributeName  = 64
 	maxIdempotencyKey = 64
 	maxBatch          = 100
-	maxBatchBytes     = 256 << 10 // what the server reads of a batch
+	maxBatchBytes     = 256 << 10 // the server's limit for a batch
 )
 
 // A question is a valid check with its defaults filled in.
@@ -38,7 +38,7 @@ type question struct {
 	explain bool
 }
 
-// ask validates a check and fills in its defaults. peek asks with cost 0.
+// ask validates a check and fills in its defaults. If peek is true, the cost is 0.
 func ask(check Check, peek bool) (question, *MisuseError) {
 	if err := validate(&check, peek); err != nil {
 		return question{}, err
@@ -68,7 +68,7 @@ func validate(check *Check, peek bool) *MisuseError {
 		return invalid("/cost", "is "+strconv.FormatInt(check.Cost, 10), "Pass a whole number from 0 to 1000000000000000.")
 	}
 	if peek && check.Cost != 0 {
-		return invalid("/cost", "is "+strconv.FormatInt(check.Cost, 10)+" in a peek, which takes nothing", "Leave the cost out.")
+		return invalid("/cost", "is "+strconv.FormatInt(check.Cost, 10)+" in a peek, which has cost 0", "Omit the cost.")
 	}
 	if err := validateAttributes(check.Attributes); err != nil {
 		return err
@@ -94,7 +94,7 @@ func validateAttributes(attributes map[string]string) *MisuseError {
 	return nil
 }
 
-// nameProblem says what is wrong with a subject, a resource or an attribute's value, or nothing.
+// nameProblem returns what is wrong with a subject, a resource or an attribute's value, or "".
 func nameProblem(s string) string {
 	if s == "" {
 		return "is empty"
@@ -148,7 +148,7 @@ func validIdempotencyKey(key string) bool {
 	return true
 }
 
-// appendJSON appends the question as the server reads it. Defaults are left out.
+// appendJSON appends the question in the form that the server reads. Defaults are omitted.
 func (q *question) appendJSON(b []byte) []byte {
 	b = append(b, `{"subject":`...)
 	b = appendString(b, q.Subject)
@@ -187,8 +187,8 @@ func (q *question) appendJSON(b []byte) []byte {
 	return append(b, '}')
 }
 
-// appendString appends s as a JSON string. Only a plan can hold bytes that are not valid UTF-8; the
-// server refuses them as it refuses any unknown plan.
+// appendString appends s as a JSON string. Only a plan can contain invalid UTF-8. The server
+// refuses it as an unknown plan.
 func appendString(b []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')
@@ -205,8 +205,8 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// key is a text that two questions share if and only if they ask the same: every part has its
-// length in front, and attributes are in the order of their names.
+// key returns a text that is the same for two questions if and only if the questions are equal:
+// every part has its length in front, and attributes are sorted by name.
 func (q *question) key() string {
 	b := make([]byte, 0, 64+len(q.Subject)+len(q.Resource)+len(q.Plan))
 	b = strconv.AppendInt(b, q.Cost, 10)
@@ -234,7 +234,7 @@ func appendPart(b []byte, part string) []byte {
 	return append(b, part...)
 }
 
-// joinKey is the key of several parts.
+// joinKey returns the key of several parts.
 func joinKey(parts ...string) string {
 	var b []byte
 	for _, part := range parts {
@@ -243,7 +243,7 @@ func joinKey(parts ...string) string {
 	return string(b)
 }
 
-// invalid is a misuse that the client finds before it sends anything.
+// invalid returns a misuse that the client detects before it sends anything.
 func invalid(field, problem, fix string) *MisuseError {
 	name := strings.TrimPrefix(strings.TrimPrefix(field, "header:"), "/")
 	detail := name + " " + problem + "."

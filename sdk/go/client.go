@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A Checker answers checks. A [*Client] is one, and so is the fake in the package weirtest.
+// A Checker answers checks. A [*Client] is a Checker, and so is the fake in the package weirtest.
 type Checker interface {
 	Check(ctx context.Context, check Check) (Decision, error)
 	CheckBatch(ctx context.Context, checks []Check) ([]Decision, error)
@@ -19,7 +19,7 @@ type Checker interface {
 	Wait(ctx context.Context, check Check) (Decision, error)
 }
 
-// A Client asks one server with one key. It is safe for concurrent use.
+// A Client sends checks to one server with one key. It is safe for concurrent use.
 type Client struct {
 	settings
 	checkURL, batchURL *url.URL
@@ -70,14 +70,13 @@ func New(url, key string, options ...Option) (*Client, error) {
 	return c, nil
 }
 
-// Close closes idle connections. Calls that are under way are not disturbed, and the client stays
-// usable.
+// Close closes idle connections. Calls in flight are not affected, and the client stays usable.
 func (c *Client) Close() { c.closeIdle() }
 
 // BreakerState returns the state of the circuit breaker.
 func (c *Client) BreakerState() BreakerState { return c.brk.current() }
 
-// Check asks whether the subject may do it now, and counts it if so.
+// Check asks whether the subject may proceed, and counts the check if it is allowed.
 func (c *Client) Check(ctx context.Context, check Check) (Decision, error) {
 	q, err := ask(check, false)
 	if err != nil {
@@ -86,8 +85,8 @@ func (c *Client) Check(ctx context.Context, check Check) (Decision, error) {
 	return c.single(ctx, "check", q)
 }
 
-// Peek tells how things stand and takes nothing. Its cost is 0, and it is always allowed unless the
-// subject is blocked.
+// Peek returns the current state and takes nothing. Its cost is 0, and it is always allowed unless
+// the subject is blocked.
 func (c *Client) Peek(ctx context.Context, check Check) (Decision, error) {
 	q, err := ask(check, true)
 	if err != nil {
@@ -96,8 +95,8 @@ func (c *Client) Peek(ctx context.Context, check Check) (Decision, error) {
 	return c.single(ctx, "peek", q)
 }
 
-// Explain answers what Check would, consumes nothing, and lists in Skipped the rules that were not
-// evaluated, with the reason. It always asks the server.
+// Explain returns the answer that Check would return, consumes nothing, and lists in Skipped the
+// rules that were not evaluated, with the reason. It always asks the server.
 func (c *Client) Explain(ctx context.Context, check Check) (Decision, error) {
 	q, err := ask(check, false)
 	if err != nil {
@@ -107,8 +106,8 @@ func (c *Client) Explain(ctx context.Context, check Check) (Decision, error) {
 	return c.single(ctx, "explain", q)
 }
 
-// CheckBatch asks up to 100 checks in one request. Each is decided on its own, in order, and has
-// its own outcome. One invalid check refuses the whole batch before anything is counted.
+// CheckBatch sends up to 100 checks in one request. They are decided in order, and each has its own
+// outcome. If one check is invalid, the whole batch is refused before anything is counted.
 func (c *Client) CheckBatch(ctx context.Context, checks []Check) ([]Decision, error) {
 	questions, misuse := askBatch(checks)
 	if misuse != nil {
@@ -128,7 +127,7 @@ func askBatch(checks []Check) ([]question, *MisuseError) {
 	for i, check := range checks {
 		q, err := ask(check, false)
 		if err == nil && check.IdempotencyKey != "" {
-			err = invalid("/idempotency_key", "is set", "Leave it out: checks of a batch carry no key.")
+			err = invalid("/idempotency_key", "is set", "Omit it: checks of a batch cannot have a key.")
 		}
 		if err != nil {
 			at := "/checks/" + strconv.Itoa(i)
@@ -190,7 +189,7 @@ func (c *Client) ask(ctx context.Context, q *question) (Decision, error) {
 	return d, nil
 }
 
-// batch sends an explicit batch.
+// batch sends a batch of CheckBatch.
 func (c *Client) batch(ctx context.Context, questions []question) ([]Decision, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, errTimeout)
 	defer cancel()
@@ -222,8 +221,8 @@ func (c *Client) askTogether(ctx context.Context, questions []question, automati
 	return decisions, failure, err
 }
 
-// settle tells the breaker how a call ended, and sorts its error into no decision, which is a
-// value, and misuse or cancellation, which are errors.
+// settle reports the result of a call to the breaker. It converts the error to no decision, which
+// is a value, or to misuse or cancellation, which are errors.
 func (c *Client) settle(leave ticket, err error) (*NoDecision, error) {
 	var misuse *MisuseError
 	var failure *NoDecision
@@ -243,7 +242,7 @@ func (c *Client) settle(leave ticket, err error) (*NoDecision, error) {
 	return nil, err
 }
 
-// learn keeps what a decision of the server tells about later questions.
+// learn stores what a decision of the server implies for later questions.
 func (c *Client) learn(q *question, d *Decision, sentAt time.Time) {
 	c.local.learn(q, d)
 	if !q.explain {
@@ -264,14 +263,15 @@ func (c *Client) fallback(q *question, failure *NoDecision) Decision {
 	return d
 }
 
-// refused is how a call ends that is never sent.
+// refused ends a call that is not sent.
 func (c *Client) refused(ctx context.Context, name string, checks []Check, err *MisuseError) error {
 	_, end := c.begin(ctx, name, checks)
 	end(nil, err)
 	return err
 }
 
-// begin tells the hooks that a call begins. The function must be called with its result.
+// begin calls the hooks at the beginning of a call. The returned function must be called with the
+// result.
 func (c *Client) begin(ctx context.Context, name string, checks []Check) (context.Context, func([]Decision, error)) {
 	if len(c.hooks) == 0 {
 		return ctx, func([]Decision, error) {}
@@ -314,7 +314,7 @@ func (c *Client) breakerChanged(from, to BreakerState) {
 	}
 }
 
-// inject adds what traces need to a request.
+// inject adds the headers of traces to a request.
 func (c *Client) inject(ctx context.Context, h http.Header) {
 	if traceparent, _ := ctx.Value(traceparentKey{}).(string); traceparent != "" {
 		h["Traceparent"] = []string{traceparent}

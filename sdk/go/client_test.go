@@ -45,7 +45,7 @@ func silentServer(t *testing.T) (address string) {
 	return listener.Addr().String()
 }
 
-// deadAddress is one where nobody listens.
+// deadAddress returns an address on which nothing listens.
 func deadAddress(t *testing.T) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -55,17 +55,17 @@ func deadAddress(t *testing.T) string {
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-// openFiles counts the descriptors of this process, sockets among them.
+// openFiles returns the number of file descriptors of this process, including sockets.
 func openFiles(t *testing.T) int {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		return 0 // not Linux: goroutines alone are counted
+		return 0 // not Linux: only goroutines are counted
 	}
 	return len(entries)
 }
 
-// A thousand callers meet a server that hangs or is dead. All are answered by the fallback, and
-// nothing is left behind.
+// A thousand callers use a server that hangs or refuses connections. The fallback answers all of
+// them, and no goroutine or socket remains.
 func TestAThousandCallersLeaveNothingBehind(t *testing.T) {
 	for name, server := range map[string]struct {
 		address func(*testing.T) string
@@ -88,8 +88,7 @@ func TestAThousandCallersLeaveNothingBehind(t *testing.T) {
 				thousandCallers(t, client, strings.HasSuffix(name, "cancelled"), strings.HasSuffix(name, "key"))
 				client.Close()
 			})
-			// The transport's goroutines and sockets end by themselves, soon after the calls. How
-			// soon is the system's.
+			// The transport closes its goroutines and sockets by itself, some time after the calls.
 			deadline := time.Now().Add(patience)
 			for runtime.NumGoroutine() > goroutines || openFiles(t) > files {
 				if time.Now().After(deadline) {
@@ -131,8 +130,8 @@ func thousandCallers(t *testing.T, client *Client, cancelled, keyed bool) {
 	callers.Wait()
 }
 
-// The caller's own deadline is shorter than the client's timeout. It ends the call, and says
-// nothing about the server.
+// If the caller's own deadline is shorter than the client's timeout, it ends the call, and does not
+// count as a failure of the server.
 func TestTheCallersDeadlineDoesNotOpenTheBreaker(t *testing.T) {
 	for _, options := range [][]Option{nil, {WithBatching()}} {
 		client, err := New("http://"+silentServer(t), "weir_test_key", append(options, WithLogger(quiet()), WithTimeout(patience))...)
@@ -152,8 +151,7 @@ func TestTheCallersDeadlineDoesNotOpenTheBreaker(t *testing.T) {
 	}
 }
 
-// Many callers, a server that answers: with batching, every caller gets the decision of its own
-// check.
+// With batching and many callers, every caller gets the decision of its own check.
 func TestBatchedCallersGetTheirOwnDecisions(t *testing.T) {
 	var requests, checks atomic.Int64
 	address := answeringServer(t, &requests, &checks)
@@ -247,7 +245,7 @@ func TestErrorsReadWell(t *testing.T) {
 	}
 }
 
-// The zero decision, which a caller sees who forgets the error, denies.
+// The zero decision, which a caller sees who ignores the error, denies.
 func TestTheZeroDecisionDenies(t *testing.T) {
 	p := newPlay(t, readFixtures(t), suiteCase{})
 	if d, _ := p.client.Check(context.Background(), Check{}); d.Allowed {
@@ -255,7 +253,7 @@ func TestTheZeroDecisionDenies(t *testing.T) {
 	}
 }
 
-// Memory and limits are bounded, whatever callers ask.
+// Memory and limits are bounded for any sequence of checks.
 func TestMemoryIsBounded(t *testing.T) {
 	m, l, now := newMemory(), newLocal(0.1), time.Now()
 	denial := Decision{Source: SourceServer, RetryAfterMS: N(1000), Rules: []RuleDecision{{Rule: "api", Mode: "enforce", Limit: N(10), WindowMS: N(1000)}}}

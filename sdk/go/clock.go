@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// A clock is the time as the client sees it. Tests move one by hand.
+// A clock is the client's time. Tests move it by hand.
 type clock interface {
 	Now() time.Time
-	// Sleep returns after d, or with the context's error when that ends first.
+	// Sleep returns after d, or with the context's error if that ends first.
 	Sleep(ctx context.Context, d time.Duration) error
 }
 

@@ -13,8 +13,8 @@ type Source string
 // The sources.
 const (
 	SourceServer   Source = "server"
-	SourceMemory   Source = "memory"   // a denial of the server that still holds
-	SourceFallback Source = "fallback" // nobody: see Decision.NoDecision
+	SourceMemory   Source = "memory"   // a denial of the server that is still valid
+	SourceFallback Source = "fallback" // no decision: see Decision.NoDecision
 )
 
 // A Decision is the answer to a check. The zero value denies.
@@ -26,8 +26,8 @@ type Decision struct {
 	Cost     int64
 	Plan     string // empty if the tenant has none
 
-	// Rule is the deciding rule, whose numbers follow. It is empty, and they are unknown, if no
-	// enforcing rule with a limit matched.
+	// Rule is the deciding rule, to which the next fields belong. If no enforcing rule with a limit
+	// matched, it is empty and they are unknown.
 	Rule         string
 	Limit        Number
 	Remaining    Number
@@ -35,19 +35,20 @@ type Decision struct {
 	ResetAfterMS Number
 	DelayMS      Number // wait this long before you proceed
 
-	Rules    []RuleDecision // what each matching rule says; do not change it
+	Rules    []RuleDecision // the result of each matching rule; do not change it
 	Skipped  []SkippedRule
 	Degraded bool    // a rule was answered without the shared counters
 	Warning  bool    // the subject is near a limit
 	Replayed bool    // the first decision of the same idempotency key
-	Denial   *Denial // why; nil if allowed
-	Headers  Headers // what to pass on to your own client; see CopyHeaders
+	Denial   *Denial // the reason; nil if allowed
+	Headers  Headers // to forward to your own client; see CopyHeaders
 
-	// NoDecision says why the server has not decided. It is nil unless Source is SourceFallback.
+	// NoDecision says why there is no decision of the server. It is nil unless Source is
+	// SourceFallback.
 	NoDecision *NoDecision
 }
 
-// A RuleDecision is what one rule says.
+// A RuleDecision is the result of one rule.
 type RuleDecision struct {
 	Rule         string `json:"rule"`
 	Algorithm    string `json:"algorithm"`
@@ -74,22 +75,21 @@ type SkippedRule struct {
 	Attribute string `json:"attribute"`
 }
 
-// A Denial says why a check was denied, in a form that can be shown to an end user.
+// A Denial is the reason of a denial, in a form that can be shown to an end user.
 type Denial struct {
 	Code       string `json:"code"`
 	Message    string `json:"message"`
 	RetryAfter Number `json:"retry_after"` // in seconds, rounded up
 }
 
-// RetryAfter returns how long to wait before the same check may be allowed. It is false if no wait
-// helps or nothing is known.
+// RetryAfter returns how long to wait before the same check may be allowed. ok is false if no wait
+// helps or the time is unknown.
 func (d *Decision) RetryAfter() (time.Duration, bool) { return d.RetryAfterMS.duration() }
 
-// ResetAfter returns how long it takes until the whole quota is available, and whether that is
-// known.
+// ResetAfter returns the time until the full quota is available, and whether it is known.
 func (d *Decision) ResetAfter() (time.Duration, bool) { return d.ResetAfterMS.duration() }
 
-// Delay returns how long to hold an allowed request before you proceed.
+// Delay returns how long to wait before you proceed with an allowed request.
 func (d *Decision) Delay() time.Duration {
 	if !d.Allowed {
 		return 0
@@ -149,7 +149,7 @@ func (n *Number) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// wireDecision is a decision as the server writes it.
+// wireDecision is a decision as the server encodes it.
 type wireDecision struct {
 	Allowed      *bool          `json:"allowed"`
 	Subject      string         `json:"subject"`

@@ -1,8 +1,8 @@
 package weir
 
-// A scanner reads the answers that a server gives nearly always: objects of plain ASCII strings,
-// whole numbers, booleans and nulls. Whatever else it meets, it gives up, and encoding/json reads
-// the answer instead: it must never accept what that would refuse, nor understand it otherwise. It
+// A scanner reads the usual answers of a server: objects of plain ASCII strings, whole numbers,
+// booleans and nulls. If it finds anything else, it gives up, and encoding/json reads the answer
+// instead. It must never accept an answer that encoding/json refuses, nor return another result. It
 // saves more than half of the client's time.
 //
 // Strings that it returns share memory with s.
@@ -144,9 +144,8 @@ func (r *scanner) denial(d *Denial) {
 	})
 }
 
-// other passes over a field of a newer server, if its value is simple. encoding/json finds fields
-// in any letter case, so a name with a capital is its business; so is what has a structure of its
-// own.
+// other skips a field of a newer server, if its value is simple. encoding/json matches fields in
+// any letter case, so other gives up on a name with a capital letter, and on a nested value.
 func (r *scanner) other(name string) {
 	if name == "skipped" {
 		r.lost = true
@@ -166,7 +165,7 @@ func (r *scanner) other(name string) {
 	}
 }
 
-// object reads an object and calls field before each value, which field must read.
+// object reads an object and calls field before each value. field must read the value.
 func (r *scanner) object(field func(name string)) {
 	r.expect('{')
 	if r.peek() == '}' {
@@ -217,7 +216,7 @@ func (r *scanner) space() {
 	}
 }
 
-// peek returns the next byte that is no space, or 0.
+// peek returns the next byte that is not white space, or 0.
 func (r *scanner) peek() byte {
 	r.space()
 	if r.at < len(r.s) {
@@ -242,7 +241,7 @@ func (r *scanner) word(w string) bool {
 	return false
 }
 
-// text reads a string into a field. null leaves it, as encoding/json does.
+// text reads a string into a field. null leaves it unchanged, like encoding/json.
 func (r *scanner) text(into *string) {
 	if !r.word("null") {
 		*into = r.quoted()
@@ -279,7 +278,7 @@ func (r *scanner) boolean() bool {
 	return false
 }
 
-// number reads a whole number that an int64 surely holds, or null.
+// number reads null, or a whole number with so few digits that it fits into an int64.
 func (r *scanner) number() Number {
 	if r.word("null") {
 		return Number{}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Where the scanner reads an answer, encoding/json must read the same.
+// If the scanner reads an answer, encoding/json must return the same result.
 func FuzzScanner(f *testing.F) {
 	f.Add([]byte(benchAnswer))
 	fixtures, err := os.ReadFile(filepath.Join(suiteFolder, "fixtures.json"))
@@ -48,7 +48,7 @@ func FuzzScanner(f *testing.F) {
 	})
 }
 
-// The scanner is there for what the server answers nearly always.
+// The scanner must read the usual answers of a server.
 func TestScannerReadsWhatServersAnswer(t *testing.T) {
 	for name, answer := range readFixtures(t) {
 		var w wireDecision

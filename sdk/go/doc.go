@@ -10,7 +10,7 @@
 //		return tooManyRequests(decision)
 //	}
 //
-// A call ends in one of three outcomes that cannot be confused:
+// A call has one of three distinct outcomes:
 //
 //   - A decision of the server: err is nil and Decision.NoDecision is nil.
 //   - No decision, because the server is unavailable, slow or sends an invalid response: err is

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// Codes of denials and misuse that a program may branch on. A server may send others.
+// Codes of denials and misuse for which a program may branch. A server may send others.
 const (
 	CodeRateLimitExceeded   = "RATE_LIMIT_EXCEEDED"
 	CodeCostExceedsLimit    = "COST_EXCEEDS_LIMIT"
 	CodeSubjectBlocked      = "SUBJECT_BLOCKED"
 	CodeCountersUnavailable = "COUNTERS_UNAVAILABLE"
-	CodeLimiterUnavailable  = "LIMITER_UNAVAILABLE" // the fallback Deny has answered
+	CodeLimiterUnavailable  = "LIMITER_UNAVAILABLE" // the fallback Deny answered
 
 	codeInvalidRequest = "INVALID_REQUEST"
 )
@@ -21,11 +21,11 @@ const (
 // mistake must not switch the limiter off.
 type MisuseError struct {
 	Status    int    // the HTTP status; 0 if the client refused the call and sent nothing
-	Code      string // a stable name such as UNKNOWN_PLAN; empty if the answer was no problem document
+	Code      string // a stable name such as UNKNOWN_PLAN; empty if the answer was not a problem document
 	Field     string // a JSON pointer to the first wrong field, such as /subject; may be empty
 	Fix       string // what to do about it; may be empty
 	Detail    string // what is wrong, for people
-	RequestID string // the request, as in the server's log
+	RequestID string // id of the request, as in the server's log
 	Errors    []FieldError
 }
 
@@ -59,21 +59,21 @@ func (e *MisuseError) Error() string {
 	return b.String()
 }
 
-// A Cause says why there is no decision.
+// A Cause is the reason for which there is no decision.
 type Cause string
 
 // The causes.
 const (
 	CauseTimeout           Cause = "timeout"            // no complete answer within the timeout
-	CauseConnectionRefused Cause = "connection_refused" // nobody listens at the address
-	CauseConnectionLost    Cause = "connection_lost"    // any other fault of the connection
+	CauseConnectionRefused Cause = "connection_refused" // the address refuses connections
+	CauseConnectionLost    Cause = "connection_lost"    // any other failure of the connection
 	CauseServerError       Cause = "server_error"       // status 5xx
-	CauseQuotaExceeded     Cause = "quota_exceeded"     // the tenant itself is over its quota of checks
+	CauseQuotaExceeded     Cause = "quota_exceeded"     // the tenant is over its own quota of checks
 	CauseInvalidAnswer     Cause = "invalid_answer"     // an answer that is neither a decision nor misuse
 	CauseBreakerOpen       Cause = "breaker_open"       // the circuit breaker is open; nothing was sent
 )
 
-// NoDecision says why the server has not decided.
+// NoDecision says why there is no decision of the server.
 type NoDecision struct {
 	Cause        Cause
 	Status       int    // the HTTP status; 0 if there was no answer
@@ -81,7 +81,7 @@ type NoDecision struct {
 	RetryAfterMS Number // from Retry-After
 	Err          error  // the error of the network, or what is wrong with the answer; may be nil
 
-	callersDeadline bool // it says nothing about the server
+	callersDeadline bool // not a failure of the server
 }
 
 func (n *NoDecision) Error() string {
@@ -98,10 +98,10 @@ func (n *NoDecision) Error() string {
 	return s
 }
 
-// Unwrap returns the error behind it, or nil.
+// Unwrap returns the underlying error, or nil.
 func (n *NoDecision) Unwrap() error { return n.Err }
 
-// fails reports whether it counts as a failure for the circuit breaker.
+// fails reports whether this counts as a failure for the circuit breaker.
 func (n *NoDecision) fails() bool {
 	return n.Cause != CauseQuotaExceeded && n.Cause != CauseBreakerOpen
 }

@@ -50,8 +50,8 @@ func TestSamplesCompile(t *testing.T) {
 	}
 }
 
-// dedent removes all indentation and empty lines: a sample stands at the margin, its source inside
-// a function.
+// dedent removes all indentation and empty lines, because a sample is not indented but its source
+// is in a function.
 func dedent(s string) string {
 	var lines []string
 	for line := range strings.Lines(s) {

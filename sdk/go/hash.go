@@ -6,8 +6,8 @@ import (
 	"encoding/hex"
 )
 
-// HashSubject makes a subject of a secret or a long value, such as an API key of your customer:
-// "sha256:" and the hexadecimal SHA-256. Values that can be guessed, such as addresses, want
+// HashSubject returns a subject for a secret or a long value, such as an API key of your customer:
+// "sha256:" and the hexadecimal SHA-256. For values that can be guessed, such as addresses, use
 // HashSubjectWith. An empty value stays empty, so that a missing subject is still refused.
 func HashSubject(value string) string {
 	if value == "" {
@@ -17,7 +17,7 @@ func HashSubject(value string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// HashSubjectWith is HashSubject with a secret of yours: "hmac-sha256:" and the hexadecimal
+// HashSubjectWith is HashSubject with your own secret: "hmac-sha256:" and the hexadecimal
 // HMAC-SHA-256.
 func HashSubjectWith(secret, value string) string {
 	if value == "" {

@@ -17,7 +17,7 @@ type Headers struct {
 	Reset           string // X-RateLimit-Reset, in Unix seconds
 }
 
-// The map keys that net/http finds by itself. HTTP/1 sends them as they stand.
+// The keys under which net/http looks up headers. HTTP/1 sends them unchanged.
 const (
 	headerRateLimit       = "Ratelimit"
 	headerRateLimitPolicy = "Ratelimit-Policy"
@@ -27,9 +27,9 @@ const (
 	headerReset           = "X-Ratelimit-Reset"
 )
 
-// CopyHeaders copies the decision's rate-limit headers to an answer. Where the answer already has
-// some, of another limiter, the stricter set stands: the longer Retry-After, then the smaller share
-// left.
+// CopyHeaders copies the decision's rate-limit headers to an answer. If the answer already has
+// headers of another limiter, the stricter set is used: the one with the longer Retry-After, then
+// with the smaller share left.
 func (d *Decision) CopyHeaders(to http.Header) {
 	if d.Headers == (Headers{}) {
 		return
@@ -77,13 +77,13 @@ func (h Headers) stricter(than Headers) bool {
 	return known && (!thanKnown || share < thanShare)
 }
 
-// number reads a header of whole seconds; what is no number is 0.
+// number reads a header of whole seconds; an invalid number is 0.
 func number(s string) int64 {
 	n, _ := strconv.ParseInt(s, 10, 64)
 	return n
 }
 
-// share is the smallest share of a quota that is left.
+// share returns the smallest remaining share of a quota.
 func (h Headers) share() (share float64, known bool) {
 	limit, errLimit := strconv.ParseFloat(h.Limit, 64)
 	remaining, errRemaining := strconv.ParseFloat(h.Remaining, 64)
@@ -100,7 +100,7 @@ func (h Headers) share() (share float64, known bool) {
 }
 
 // parameters reads one parameter of each member of a list such as `"api";r=5;t=3, "login";r=1`.
-// Members name rules, so they hold neither commas nor semicolons.
+// Members are names of rules, which contain neither commas nor semicolons.
 func parameters(list, parameter string) map[string]float64 {
 	values := map[string]float64{}
 	for member := range strings.SplitSeq(list, ",") {
@@ -115,7 +115,7 @@ func parameters(list, parameter string) map[string]float64 {
 	return values
 }
 
-// builtHeaders are the headers of a decision that came without any, in a batch.
+// builtHeaders returns headers for a decision of a batch, which has none.
 func builtHeaders(d *Decision, now time.Time) Headers {
 	var h Headers
 	quota := d.Limit
@@ -139,7 +139,7 @@ func builtHeaders(d *Decision, now time.Time) Headers {
 	return h
 }
 
-// ceilSeconds turns milliseconds into seconds, rounded up.
+// ceilSeconds converts milliseconds to seconds, rounded up.
 func ceilSeconds(ms int64) int64 {
 	s := ms / 1000
 	if ms%1000 > 0 {

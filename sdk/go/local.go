@@ -9,15 +9,14 @@ import (
 
 const localEntries = 10_000
 
-// A local remembers the limits that decisions have shown, and counts a share of them in process
-// while there is no decision. It knows nothing of other processes: the share is what this one may
-// allow.
+// A local remembers the limits of earlier decisions, and counts a share of them in process while
+// there is no decision. It does not know other processes: the share is what this process may allow.
 type local struct {
 	share float64
 
 	mu         sync.Mutex
-	ofSubject  map[string]*knownLimits // by subject, resource and plan asked
-	ofResource map[string]*knownLimits // by resource and plan asked: the latest
+	ofSubject  map[string]*knownLimits // by subject, resource and plan of the check
+	ofResource map[string]*knownLimits // by resource and plan of the check: the latest
 	counters   map[counterKey]*localCounter
 }
 
@@ -43,7 +42,7 @@ func newLocal(share float64) *local {
 	return &local{share: share, ofSubject: map[string]*knownLimits{}, ofResource: map[string]*knownLimits{}, counters: map[counterKey]*localCounter{}}
 }
 
-// learn remembers the limits that a decision of the server shows.
+// learn stores the limits of a decision of the server.
 func (l *local) learn(q *question, d *Decision) {
 	if l == nil || q.explain {
 		return
@@ -63,7 +62,7 @@ func (l *local) learn(q *question, d *Decision) {
 	}
 }
 
-// keep adds an entry to a bounded map, in place of another one if the map is full.
+// keep adds an entry to a bounded map. If the map is full, it replaces another one.
 func keep[K comparable, V any](entries map[K]V, key K, value V) {
 	if _, found := entries[key]; !found && len(entries) >= localEntries {
 		for other := range entries {
@@ -74,18 +73,18 @@ func keep[K comparable, V any](entries map[K]V, key K, value V) {
 	entries[key] = value
 }
 
-// A localVerdict is what one rule says without the server.
+// A localVerdict is the result of one rule without the server.
 type localVerdict struct {
 	rule      string
 	share     int64
 	remaining int64
-	wait      Number // until it passes; 0 if it does now, unknown if it never does
+	wait      Number // until it would be allowed; 0 if it is allowed now, unknown if it never is
 	reset     time.Duration
 	counter   *localCounter // nil until its window begins
 	window    time.Duration
 }
 
-// decide answers a question. It fills in d, which allows.
+// decide answers a question. It fills in d, which allows at first.
 func (l *local) decide(q *question, d *Decision, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,7 +119,7 @@ func (l *local) decide(q *question, d *Decision, now time.Time) {
 	}
 }
 
-// judge says what one limit says, and counts nothing.
+// judge evaluates one limit and counts nothing.
 func (l *local) judge(q *question, limit localLimit, now time.Time) localVerdict {
 	v := localVerdict{rule: limit.rule, window: limit.window, wait: N(0)}
 	if limit.limit > 0 {
@@ -158,8 +157,8 @@ func (l *local) take(q *question, v *localVerdict, now time.Time) {
 
 func (v *localVerdict) allows() bool { return v.wait == N(0) }
 
-// before reports whether v decides rather than the other one: of denials the longest wait, else the
-// smallest share left.
+// before reports whether v decides rather than other: among denials the one with the longest wait,
+// otherwise the one with the smallest share left.
 func (v *localVerdict) before(other *localVerdict, allowed bool) bool {
 	if allowed {
 		return float64(v.remaining)*float64(max(1, other.share)) < float64(other.remaining)*float64(max(1, v.share))

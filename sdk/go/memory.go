@@ -12,10 +12,10 @@ const (
 	memoryEntries = 10_000
 )
 
-// A memory holds denials of the server until they end, so that a caller who keeps asking costs
-// nothing.
+// A memory stores denials of the server until they end, so that a caller that continues to check
+// costs nothing.
 type memory struct {
-	held atomic.Int64 // entries; without any, no key needs to be built
+	held atomic.Int64 // number of entries; if it is 0, no key is built
 
 	mu      sync.Mutex
 	entries map[string]remembered
@@ -23,13 +23,13 @@ type memory struct {
 
 type remembered struct {
 	decision Decision
-	sentAt   time.Time // when the request was sent, which is not after the decision
+	sentAt   time.Time // when the request was sent, which is before the decision
 	until    time.Time
 }
 
 func newMemory() *memory { return &memory{entries: map[string]remembered{}} }
 
-// recall returns the denial that still answers a question.
+// recall returns the stored denial for a question, if it is still valid.
 func (m *memory) recall(q *question, now time.Time) (Decision, bool) {
 	if m == nil || m.held.Load() == 0 {
 		return Decision{}, false
@@ -49,7 +49,7 @@ func (m *memory) recall(q *question, now time.Time) (Decision, bool) {
 	return entry.at(now), true
 }
 
-// at is the decision as it reads now.
+// at returns the decision with the times of now.
 func (r *remembered) at(now time.Time) Decision {
 	d := r.decision
 	d.Source = SourceMemory
@@ -71,7 +71,7 @@ func (r *remembered) at(now time.Time) Decision {
 	return d
 }
 
-// remember keeps a denial. Whatever else it is given it leaves alone.
+// remember stores a denial. It ignores other decisions.
 func (m *memory) remember(q *question, d *Decision, sentAt time.Time) {
 	if m == nil || d.Allowed || d.Source != SourceServer || d.Replayed {
 		return
@@ -93,7 +93,7 @@ func (m *memory) remember(q *question, d *Decision, sentAt time.Time) {
 	m.held.Store(int64(len(m.entries)))
 }
 
-// evict makes room: all that has ended, and one more if that is nothing.
+// evict removes all entries that have ended, or else one other entry.
 func (m *memory) evict(now time.Time) {
 	for key, entry := range m.entries {
 		if !now.Before(entry.until) {

@@ -17,24 +17,24 @@ import (
 type Guard struct {
 	Checker Checker
 
-	// Subject says whom to limit. A request without a subject is a misuse, so that a missing one
-	// never switches the limiter off. Hash what the customer chooses freely with HashSubject: a
-	// value of more than 256 bytes is a misuse too.
+	// Subject returns whom to limit. A request without a subject is a misuse, so that a missing
+	// subject never switches the limiter off. Use HashSubject for values that the customer chooses:
+	// a value of more than 256 bytes is a misuse, too.
 	Subject func(r *http.Request) string
 
-	// Resource says what is asked for. The default is [Route].
+	// Resource returns the resource of a request. The default is [Route].
 	Resource func(r *http.Request) string
 
-	// Cost says how many units the request takes. The default is 1.
+	// Cost returns how many units the request takes. The default is 1.
 	Cost func(r *http.Request) int64
 
-	// Plan names the plan. The default is the subject's own.
+	// Plan returns the plan. The default is the subject's own.
 	Plan func(r *http.Request) string
 
-	// Attributes are further values that rules can count by. The default is none.
+	// Attributes returns further values that rules can count by. The default is none.
 	Attributes func(r *http.Request) map[string]string
 
-	// Skip lets requests pass without a check, health checks for example.
+	// Skip returns true for requests without a check, such as health checks.
 	Skip func(r *http.Request) bool
 
 	// OnDenied answers a request that is denied. The rate-limit headers are set already. The
@@ -49,9 +49,9 @@ type Guard struct {
 	Logger *slog.Logger
 }
 
-// Handler returns a handler that lets a request through to next if Weir allows it. It sets the
-// rate-limit headers, holds the request for the delay of a queue, and passes the request's
-// traceparent on. Where two limiters guard the same request, the stricter one's headers stand.
+// Handler returns a handler that calls next if Weir allows the request. It sets the rate-limit
+// headers, waits for the delay of a queue rule, and forwards the request's traceparent. If two
+// limiters guard the same request, the headers of the stricter one are sent.
 func (g Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if g.Skip != nil && g.Skip(r) {
@@ -74,7 +74,7 @@ func (g Guard) Handler(next http.Handler) http.Handler {
 			return
 		}
 		if delay := d.Delay(); delay > 0 && clockOf(g.Checker).Sleep(r.Context(), delay) != nil {
-			return // the customer has gone
+			return // the customer has disconnected
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -101,7 +101,7 @@ func (g *Guard) check(r *http.Request) Check {
 
 func (g *Guard) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil && errors.Is(err, context.Canceled) {
-		return // the customer has gone
+		return // the customer has disconnected
 	}
 	if g.OnMisuse != nil {
 		g.OnMisuse(w, r, err)
@@ -111,11 +111,11 @@ func (g *Guard) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if logger == nil {
 		logger = slog.Default()
 	}
-	logger.Error("weir: the check of a request is wrong", "error", err)
+	logger.Error("weir: the check of a request is invalid", "error", err)
 	writeProblem(w, problemAnswer{Title: http.StatusText(http.StatusInternalServerError), Status: http.StatusInternalServerError})
 }
 
-// clockOf is the clock of a client, or the system's.
+// clockOf returns the clock of a client, or the system clock.
 func clockOf(checker Checker) clock {
 	if c, ok := checker.(*Client); ok {
 		return c.clock
@@ -123,10 +123,10 @@ func clockOf(checker Checker) clock {
 	return systemClock{}
 }
 
-// Route is the method and the route template of a request that an http.ServeMux has routed, such as
-// "GET /orders/{id}". Before routing, or with a router that sets no Request.Pattern, it is the
-// method alone: a path as the customer writes it must not become a resource, or every new path
-// would start a new counter.
+// Route returns the method and the route template of a request that an http.ServeMux has routed,
+// such as "GET /orders/{id}". Before routing, or with a router that does not set Request.Pattern,
+// it returns only the method. The path of the request must not become a resource, because every new
+// path would start a new counter.
 func Route(r *http.Request) string {
 	template := r.Pattern
 	if i := strings.IndexByte(template, '/'); i >= 0 { // after a method and a host
@@ -135,7 +135,7 @@ func Route(r *http.Request) string {
 	return r.Method
 }
 
-// RouteOf returns a function like [Route] for a guard in front of a mux, where the request is not
+// RouteOf returns a function like [Route] for a guard in front of a mux, when the request is not
 // routed yet.
 func RouteOf(mux *http.ServeMux) func(r *http.Request) string {
 	return func(r *http.Request) string {
@@ -148,8 +148,8 @@ func RouteOf(mux *http.ServeMux) func(r *http.Request) string {
 }
 
 // WriteDenied answers a denied request with status 429 and a problem document (RFC 9457). If the
-// fallback Deny has answered instead of the server, the status is 503, because nobody is over a
-// limit. It does not set the rate-limit headers.
+// fallback Deny answered instead of the server, the status is 503, because no limit was exceeded.
+// It does not set the rate-limit headers.
 func WriteDenied(w http.ResponseWriter, _ *http.Request, d Decision) {
 	p := problemAnswer{Status: http.StatusTooManyRequests}
 	if d.Denial != nil {
@@ -183,7 +183,7 @@ func writeProblem(w http.ResponseWriter, p problemAnswer) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(append(body, '\n')) // the customer is gone if this fails
+	_, _ = w.Write(append(body, '\n')) // if this fails, the customer has disconnected
 }
 
 // A DeniedError is the error of a [Transport] whose check was denied.
@@ -196,31 +196,31 @@ func (e *DeniedError) Error() string {
 	return "weir: denied"
 }
 
-// DefaultMaxWait is how long a [Transport] waits for leave to send.
+// DefaultMaxWait is how long a [Transport] waits until a request is allowed.
 const DefaultMaxWait = 10 * time.Second
 
-// A Transport limits outgoing HTTP requests: it sends each only when Weir allows it. Use it as the
-// Transport of an http.Client that calls a service with limits of its own. Checker is required.
+// A Transport limits outgoing HTTP requests: it sends a request when Weir allows it. Use it as the
+// Transport of an http.Client for a service that has its own limits. Checker is required.
 type Transport struct {
 	Checker Checker
 	Base    http.RoundTripper // the default is http.DefaultTransport
 
-	// Subject says who shares the limit. The default is the host that is called.
+	// Subject returns the subject of a request. The default is the host of the URL.
 	Subject func(r *http.Request) string
 
-	// Resource says what is asked for. The default is the method and the host.
+	// Resource returns the resource of a request. The default is the method and the host.
 	Resource func(r *http.Request) string
 
-	// Cost says how many units the request takes. The default is 1.
+	// Cost returns how many units the request takes. The default is 1.
 	Cost func(r *http.Request) int64
 
-	// MaxWait is how long a request may wait until it is allowed, if its context does not end
-	// first. The default is DefaultMaxWait; a negative value never waits.
+	// MaxWait is how long a request may wait until it is allowed, unless its context ends first.
+	// The default is DefaultMaxWait; with a negative value, it does not wait.
 	MaxWait time.Duration
 }
 
-// RoundTrip waits until the request is allowed and sends it. The error is a [*DeniedError] if that
-// would take too long.
+// RoundTrip waits until the request is allowed and sends it. The error is a [*DeniedError] if the
+// wait would be too long.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := t.admit(r); err != nil {
 		if r.Body != nil {

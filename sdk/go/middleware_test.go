@@ -156,7 +156,7 @@ func compareBody(t *testing.T, want any, got string) {
 	}
 }
 
-// Two limiters in a row must not loosen what the customer is told.
+// With two limiters, the customer gets the headers of the stricter one.
 func TestTwoGuardsLeaveTheStricterHeaders(t *testing.T) {
 	p := newPlay(t, readFixtures(t), suiteCase{Server: []action{
 		{Use: "delayed", Body: json.RawMessage(`{"delay_ms": 0}`)}, {Use: "allowed"},
@@ -173,7 +173,7 @@ func TestTwoGuardsLeaveTheStricterHeaders(t *testing.T) {
 	}
 }
 
-// A path as the customer writes it must not become a resource: each new one would be a new counter.
+// The path of a request must not become a resource, because each new path would be a new counter.
 func TestRouteIsNeverThePath(t *testing.T) {
 	r := httptest.NewRequest("GET", "/orders/7", nil)
 	if got := Route(r); got != "GET" {
@@ -204,12 +204,12 @@ func TestGuardAsksWithPlanAndAttributes(t *testing.T) {
 	p.compareRequest("request", &requestPattern{Body: json.RawMessage(`{"subject": "user_42", "resource": "GET", "plan": "pro", "attributes": {"region": "eu"}}`)}, 0)
 }
 
-// An outgoing request waits for its turn, and is not sent when that would take too long.
+// An outgoing request waits until it is allowed, and is not sent if the wait would be too long.
 func TestTransport(t *testing.T) {
 	p := newPlay(t, readFixtures(t), suiteCase{Server: []action{
 		{Use: "allowed"}, {Use: "denied_shortly"}, {Use: "allowed"}, {Use: "delayed"}, {Use: "denied"}, {Use: "unknown_key"},
 	}, Options: suiteOptions{DenialMemory: new(bool)}})
-	p.clock.now = time.Now() // the deadline of the wait is real
+	p.clock.now = time.Now() // the deadline of the wait uses the real time
 	sent := 0
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { sent++ }))
 	defer upstream.Close()

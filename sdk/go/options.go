@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// OnFailure says who answers when the server has not decided.
+// OnFailure is what answers if there is no decision of the server.
 type OnFailure string
 
 // The choices.
@@ -55,36 +55,36 @@ func defaults() settings {
 // An Option changes a default of a client.
 type Option func(*settings)
 
-// WithTimeout sets how long a call may take, all in all. A context that ends earlier still ends the
-// call.
+// WithTimeout sets the timeout of a call, including all its steps. A context that ends earlier
+// still ends the call.
 func WithTimeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
 
-// WithConnectTimeout sets how long connecting may take.
+// WithConnectTimeout sets the timeout for connecting.
 func WithConnectTimeout(d time.Duration) Option { return func(s *settings) { s.connectTimeout = d } }
 
-// WithOnFailure sets who answers when the server has not decided.
+// WithOnFailure sets what answers if there is no decision of the server.
 func WithOnFailure(f OnFailure) Option { return func(s *settings) { s.onFailure = f } }
 
 // WithLocalShare sets the share of each limit, greater than 0 and up to 1, that this process allows
 // with the fallback Local. With n processes, 1/n keeps the sum within the limit.
 func WithLocalShare(share float64) Option { return func(s *settings) { s.localShare = share } }
 
-// WithoutBreaker sends every call, however many have failed.
+// WithoutBreaker sends every call, even if many have failed.
 func WithoutBreaker() Option { return func(s *settings) { s.breaker = false } }
 
-// WithoutDenialMemory asks the server even while a denial is known to hold.
+// WithoutDenialMemory sends a check even if a denial is known to be still valid.
 func WithoutDenialMemory() Option { return func(s *settings) { s.denialMemory = false } }
 
-// WithBatching sends checks that are asked while another one is under way together, up to 100 in
-// one request. A caller alone never waits for others. Batched decisions carry the X-RateLimit
-// headers and Retry-After, but not those of the IETF draft.
+// WithBatching sends checks that start during another request together in the next one, up to 100
+// in one request. A single caller never waits for others. Batched decisions have the X-RateLimit
+// headers and Retry-After, but not the headers of the IETF draft.
 func WithBatching() Option { return func(s *settings) { s.batching = true } }
 
-// WithTransport replaces the HTTP transport, and with it the connect timeout and the tuning of
-// connections. It must not retry by itself.
+// WithTransport replaces the HTTP transport, including the connect timeout and the settings of
+// connections. The transport must not retry.
 func WithTransport(t http.RoundTripper) Option { return func(s *settings) { s.transport = t } }
 
-// WithLogger sets where the one warning goes that the client logs when its breaker opens. The
+// WithLogger sets the logger for the warning that the client logs when its breaker opens. The
 // default is slog.Default.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.logger = l } }
 
@@ -105,19 +105,19 @@ func (s *settings) validate() *MisuseError {
 	return nil
 }
 
-// parseURL reads the address of the server, without a slash at the end.
+// parseURL parses the address of the server, without a trailing slash.
 func parseURL(text string) (*url.URL, *MisuseError) {
 	const fix = "Pass the address of the server, such as https://weir.example.com."
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return nil, invalid("url", "cannot be read", fix)
+		return nil, invalid("url", "cannot be parsed", fix)
 	case u.Scheme != "http" && u.Scheme != "https":
 		return nil, invalid("url", "has the scheme \""+u.Scheme+"\"", fix)
 	case u.Host == "":
 		return nil, invalid("url", "has no host", fix)
 	case u.User != nil:
-		return nil, invalid("url", "has a user in it", fix+" The key is an argument of its own.")
+		return nil, invalid("url", "contains a user", fix+" The key is an argument of its own.")
 	case u.RawQuery != "" || u.Fragment != "":
 		return nil, invalid("url", "has a query string or a fragment", fix)
 	}
@@ -144,8 +144,8 @@ func validateKey(key string) *MisuseError {
 	return nil
 }
 
-// newTransport is tuned for many callers and one server: connections are kept, and none is opened
-// for longer than the caller waits.
+// newTransport returns a transport for many callers and one server: connections are kept open, and
+// connecting takes no longer than the caller waits.
 func newTransport(s *settings) *http.Transport {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -162,28 +162,28 @@ func newTransport(s *settings) *http.Transport {
 	}
 }
 
-// Hooks are told what a client does. Each may be nil. They are called by the caller's goroutine, so
-// they must be quick.
+// Hooks are called when a client does something. Each may be nil. They are called in the caller's
+// goroutine, so they must be fast.
 type Hooks struct {
-	// Begin is called before a call and may return another context, one that carries a span for
-	// example. The function that it returns, if any, is called with the result.
+	// Begin is called before a call and may return another context, for example one with a span.
+	// The returned function, if any, is called with the result.
 	Begin func(ctx context.Context, call Call) (context.Context, func(Result))
 
-	// Inject may add headers to a request, such as traceparent. The context is the one that Begin
-	// returned. It is not called for automatic batches, which belong to many callers.
+	// Inject can add headers to a request, such as traceparent. The context is the one that Begin
+	// returned. It is not called for automatic batches, which contain checks of several callers.
 	Inject func(ctx context.Context, header http.Header)
 
 	// BreakerChanged is called when the circuit breaker changes its state.
 	BreakerChanged func(from, to BreakerState)
 }
 
-// A Call is a call of Check, Peek, Explain or CheckBatch. Wait makes several.
+// A Call is a call of Check, Peek, Explain or CheckBatch. Wait makes several calls.
 type Call struct {
 	Name   string  // "check", "peek", "explain" or "batch"
-	Checks []Check // what is asked; do not change it
+	Checks []Check // the checks of the call; do not change them
 }
 
-// A Result is how a call ended.
+// A Result is the result of a call.
 type Result struct {
 	Decisions []Decision // one for each check, unless Err is set
 	Err       error      // misuse, or the context's error
@@ -192,8 +192,8 @@ type Result struct {
 
 type traceparentKey struct{}
 
-// ContextWithTraceparent returns a context whose checks carry a W3C traceparent. The middleware
-// does this with the header of the incoming request.
+// ContextWithTraceparent returns a context whose checks are sent with a W3C traceparent. The
+// middleware does this with the header of the incoming request.
 func ContextWithTraceparent(ctx context.Context, traceparent string) context.Context {
 	if traceparent == "" {
 		return ctx

@@ -6,8 +6,7 @@ import (
 	"github.com/weir-dev/weir-go/internal/scripted"
 )
 
-// patience is how long anything may take that a test awaits. No test that passes waits for all of
-// it.
+// patience is the maximum time that a test waits for anything. No passing test waits for all of it.
 const patience = scripted.Patience
 
 type (

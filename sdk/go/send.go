@@ -31,11 +31,11 @@ var (
 	userAgent       = []string{"weir-go/" + Version}
 )
 
-// An answer is what came back over HTTP.
+// An answer is an HTTP response.
 type answer struct {
 	status int
 	header http.Header
-	body   *bytes.Buffer // of the pool; release gives it back
+	body   *bytes.Buffer // from the pool; release returns it
 }
 
 var buffers = sync.Pool{New: func() any { return bytes.NewBuffer(make([]byte, 0, 4096)) }}
@@ -47,16 +47,16 @@ func (a *answer) release() {
 	}
 }
 
-// sendCheck sends one question and reads the decision. With an idempotency key it is sent once more
-// if the connection failed before an answer began.
+// sendCheck sends one question and reads the decision. With an idempotency key, it retries once if
+// the connection failed before an answer began.
 func (c *Client) sendCheck(ctx context.Context, q *question) (Decision, error) {
 	body := q.appendJSON(make([]byte, 0, 96+len(q.Subject)+len(q.Resource)))
 	h := c.header(2)
 	c.inject(ctx, h)
 	var began atomic.Bool // an answer
 	if q.IdempotencyKey != "" {
-		// Spelled like this, net/http does not find the key and does not resend the request by
-		// itself. On the wire letter case means nothing.
+		// With this spelling, net/http does not find the key and does not retry the request by
+		// itself. The letter case has no meaning in HTTP.
 		h["idempotency-key"] = []string{q.IdempotencyKey}
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotFirstResponseByte: func() { began.Store(true) }})
 	}
@@ -97,7 +97,7 @@ func (c *Client) sendBatch(ctx context.Context, questions []question, automatic 
 	}
 	body = append(body, "]}"...)
 	h := c.header(1)
-	if !automatic { // which belongs to no one caller's trace
+	if !automatic { // an automatic batch belongs to the traces of several callers
 		c.inject(ctx, h)
 	}
 	a, err := c.exchange(ctx, c.batchURL, h, body, maxBatchAnswer)
@@ -126,15 +126,14 @@ func (c *Client) header(more int) http.Header {
 	return h
 }
 
-// exchange sends one request and reads the whole answer. It goes to the transport directly:
-// http.Client would follow redirects, and a check that is redirected shows the key to somebody
-// else.
+// exchange sends one request and reads the whole answer. It calls the transport directly, because
+// http.Client would follow redirects and so send the key to another server.
 func (c *Client) exchange(ctx context.Context, to *url.URL, h http.Header, body []byte, most int64) (*answer, error) {
 	r := (&http.Request{
 		Method: http.MethodPost, URL: to, Host: to.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: h,
 		ContentLength: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body)),
-		// With this, net/http may use another connection if the first was found closed before a
-		// byte was written. It does not resend what was written, because POST is not idempotent.
+		// With this, net/http may use another connection if the first one was closed before a byte
+		// was written. It does not resend written data, because POST is not idempotent.
 		GetBody: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil },
 	}).WithContext(ctx)
 	response, err := c.transport.RoundTrip(r)
@@ -162,7 +161,7 @@ func tooLong(status int, most int64) error {
 	return &NoDecision{Cause: CauseInvalidAnswer, Status: status, Err: fmt.Errorf("the answer has more than %d bytes", most)}
 }
 
-// failureOf sorts an error of the network. The caller's own cancellation is returned as it is.
+// failureOf classifies a network error. A cancellation by the caller is returned unchanged.
 func failureOf(ctx context.Context, err error) error {
 	var failure *NoDecision
 	var network net.Error
@@ -173,7 +172,7 @@ func failureOf(ctx context.Context, err error) error {
 		return context.Canceled
 	case ctx.Err() != nil:
 		return timedOut(ctx)
-	case errors.As(err, &network) && network.Timeout(): // of connecting
+	case errors.As(err, &network) && network.Timeout(): // during connect
 		return &NoDecision{Cause: CauseTimeout, Err: err}
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return &NoDecision{Cause: CauseConnectionRefused, Err: err}
@@ -183,18 +182,18 @@ func failureOf(ctx context.Context, err error) error {
 	return &NoDecision{Cause: CauseConnectionLost, Err: err}
 }
 
-// errTimeout is why a context ends whose call has used up the client's timeout.
+// errTimeout is the cause of a context that ends because of the client's timeout.
 var errTimeout = errors.New("the timeout of the client has passed")
 
-// timedOut is the failure of a call whose context has met its deadline: the client's timeout or the
-// caller's own.
+// timedOut returns the failure of a call whose context has reached its deadline: the client's
+// timeout or the caller's own.
 func timedOut(ctx context.Context) *NoDecision {
 	cause := context.Cause(ctx)
 	return &NoDecision{Cause: CauseTimeout, Err: cause, callersDeadline: cause != errTimeout}
 }
 
-// undecided returns the misuse or the failure that the status stands for, or nil for 200 and for a
-// 429 that may be a decision.
+// undecided returns the misuse or the failure for the status, or nil for 200 and for a 429 that may
+// be a decision.
 func (a *answer) undecided() error {
 	switch a.status {
 	case http.StatusOK:
@@ -214,7 +213,7 @@ func (a *answer) undecided() error {
 	return a.failure(CauseInvalidAnswer)
 }
 
-// A problem is an RFC 9457 document as the server writes it.
+// A problem is an RFC 9457 document of the server.
 type problem struct {
 	Code      string       `json:"code"`
 	Detail    string       `json:"detail"`
@@ -222,8 +221,8 @@ type problem struct {
 	Errors    []FieldError `json:"errors"`
 }
 
-// problem reads the answer's problem document. What is none leaves all fields empty: the status
-// decides.
+// problem parses the answer's problem document. If the body is not one, all fields are empty, and
+// the status decides.
 func (a *answer) problem() problem {
 	var p problem
 	if json.Unmarshal(a.body.Bytes(), &p) != nil {
@@ -252,7 +251,7 @@ func (a *answer) failure(cause Cause) *NoDecision {
 	return n
 }
 
-// nonsense is the failure of an answer that is no decision although its status says so.
+// nonsense returns the failure of an answer that is not a decision although its status says so.
 func (a *answer) nonsense(err error) *NoDecision {
 	n := a.failure(CauseInvalidAnswer)
 	n.Err = err

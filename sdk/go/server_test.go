@@ -29,8 +29,8 @@ func environment(t *testing.T, name string) string {
 	return value
 }
 
-// realClient is a client of the real server. Its timeout is long, so that a busy machine fails no
-// test of decisions.
+// realClient returns a client of the real server. Its timeout is long, so that no test of decisions
+// fails on a busy machine.
 func realClient(t *testing.T, options ...Option) *Client {
 	options = append([]Option{WithTimeout(patience), WithConnectTimeout(patience), WithLogger(quiet())}, options...)
 	client, err := New(environment(t, "WEIR_TEST_URL"), environment(t, "WEIR_TEST_KEY"), options...)
@@ -56,7 +56,7 @@ func admin(t *testing.T, method, path, body string) {
 	}
 }
 
-// rule creates a rule for one resource and returns when the server answers by it.
+// rule creates a rule for one resource and returns when it is active on the server.
 func rule(t *testing.T, client *Client, slug, fields string) {
 	t.Helper()
 	admin(t, http.MethodPut, "/v1/rules/"+slug, `{"resource":"`+slug+`",`+fields+`}`)
@@ -66,7 +66,7 @@ func rule(t *testing.T, client *Client, slug, fields string) {
 	})
 }
 
-// eventually polls: nobody tells a client when a rule has arrived.
+// eventually polls, because clients are not notified of new rules.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(5 * time.Millisecond) {
@@ -125,7 +125,7 @@ func TestServerBatches(t *testing.T) {
 	}
 }
 
-// However many callers ask, with batching or without, a limit of 100 lets 100 through.
+// With any number of callers, with or without batching, a limit of 100 allows exactly 100.
 func TestServerNeverExceedsWithManyCallers(t *testing.T) {
 	for name, options := range map[string][]Option{"go-callers": nil, "go-callers-batching": {WithBatching()}} {
 		t.Run(name, func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestServerFindsMisuse(t *testing.T) {
 	}
 }
 
-// Whatever this client takes for valid, the server must take too, and the other way round.
+// The client and the server must agree on which values are valid.
 func TestServerAgreesOnWhatIsValid(t *testing.T) {
 	client, ctx := realClient(t), context.Background()
 	long := strings.Repeat("a", maxNameBytes)
@@ -213,7 +213,7 @@ func TestServerAgreesOnWhatIsValid(t *testing.T) {
 	}
 }
 
-// The same key counts once, also when the first answer got lost.
+// The same key counts once, even if the first answer was lost.
 func TestServerReplaysIdempotentChecks(t *testing.T) {
 	client, ctx := realClient(t), context.Background()
 	rule(t, client, "go-idempotent", `"limit":5,"window":"1h","algorithm":"fixed_window_first_hit"`)
@@ -256,7 +256,7 @@ func TestServerGuardsRequests(t *testing.T) {
 	}
 }
 
-// serverPid reads which process is the server now.
+// serverPid returns the current process id of the server.
 func serverPid(t *testing.T) int {
 	content, err := os.ReadFile(environment(t, "WEIR_TEST_PIDFILE"))
 	must(t, err)
@@ -265,8 +265,8 @@ func serverPid(t *testing.T) int {
 	return pid
 }
 
-// A server that hangs costs callers the timeout until the breaker opens, then nothing. When it
-// answers again, decisions continue.
+// If a server hangs, callers wait for the timeout until the breaker opens, and then not at all.
+// When the server answers again, decisions continue.
 func TestServerHangs(t *testing.T) {
 	client, ctx := realClient(t, WithTimeout(DefaultTimeout)), context.Background()
 	pid := serverPid(t)
@@ -275,7 +275,7 @@ func TestServerHangs(t *testing.T) {
 	defer resume()
 	eventually(t, "an open breaker", func() bool {
 		var callers sync.WaitGroup
-		for range breakerMinCalls { // at once, for so many must fail within a second
+		for range breakerMinCalls { // concurrently, because this number must fail within a second
 			callers.Add(1)
 			go func() {
 				defer callers.Done()
@@ -297,7 +297,7 @@ func TestServerHangs(t *testing.T) {
 	})
 }
 
-// A server that is killed and started again is found again, by the same client.
+// A server that is killed and restarted is used again by the same client.
 func TestServerRestarts(t *testing.T) {
 	client, ctx := realClient(t, WithOnFailure(Deny)), context.Background()
 	decided := func() bool {

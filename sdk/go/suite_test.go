@@ -20,7 +20,7 @@ import (
 	"github.com/weir-dev/weir-go/internal/scripted"
 )
 
-// The suite in ../suite is what all clients must pass. Its README describes the tables.
+// All clients must pass the suite in ../suite. Its README describes the tables.
 const suiteFolder = "../suite"
 
 func readSuite(t *testing.T, name string, into any) {
@@ -110,7 +110,7 @@ type expectation struct {
 	SleptMS       *[]int64        `json:"slept_ms"`
 }
 
-// An entry is what is expected of one check.
+// An entry is the expected result of one check.
 type entry struct {
 	Outcome           string         `json:"outcome"`
 	Decision          map[string]any `json:"decision"`
@@ -149,7 +149,7 @@ func TestSuite(t *testing.T) {
 	}
 }
 
-// A play is one case being played.
+// A play is a case that is being executed.
 type play struct {
 	t        *testing.T
 	c        suiteCase
@@ -243,7 +243,7 @@ func (p *play) step(name string, s step) {
 	}
 }
 
-// awaitWaiting polls: the batcher has no reason to tell anybody how many wait.
+// awaitWaiting polls, because the batcher does not report how many checks wait.
 func (p *play) awaitWaiting(n int) {
 	p.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
@@ -366,8 +366,8 @@ func (p *play) call(ctx context.Context, name string, raw json.RawMessage) callR
 	return r
 }
 
-// compare compares what a call returned and what can be seen from outside. r is nil where no call
-// was made.
+// compare compares what a call returned and what is visible from outside. r is nil if no call was
+// made.
 func (p *play) compare(name string, e *expectation, r *callResult) {
 	p.t.Helper()
 	if e == nil {
@@ -476,7 +476,7 @@ func compareMisuse(t *testing.T, name string, want map[string]any, m *MisuseErro
 	subset(t, name+", misuse", want, got)
 }
 
-// decisionFields are the fields of a decision by their names in the API.
+// decisionFields returns the fields of a decision by their names in the API.
 func decisionFields(t *testing.T, d *Decision) map[string]any {
 	t.Helper()
 	rules := make([]any, len(d.Rules))
@@ -526,7 +526,7 @@ func numberOrNil(n Number) any {
 	return float64(n.Value)
 }
 
-// subset compares the fields that are wanted.
+// subset compares the fields of want.
 func subset(t *testing.T, path string, want, got any) {
 	t.Helper()
 	switch want := want.(type) {
@@ -716,7 +716,7 @@ func TestSuiteHash(t *testing.T) {
 	}
 }
 
-// A fakeClock stands still until it is moved, and by sleeping.
+// A fakeClock advances only when a test moves it, and by sleeping.
 type fakeClock struct {
 	mu     sync.Mutex
 	now    time.Time

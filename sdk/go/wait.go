@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Wait asks until the check is allowed, holds it for the delay of a queue, and returns. It waits no
-// longer than the context's deadline: a denial that would outlast it is returned at once, as is one
-// that no wait cures. Look at Decision.Allowed.
+// Wait sends the check until it is allowed, waits for the delay of a queue rule, and returns. It
+// waits no longer than the context's deadline: if the wait would exceed it, or if no wait helps,
+// the denial is returned immediately. Check Decision.Allowed.
 //
-// If an allowed check must be held beyond the deadline, the error is context.DeadlineExceeded: the
+// If the delay of an allowed check exceeds the deadline, the error is context.DeadlineExceeded: the
 // units are used, but the caller must not proceed.
 func (c *Client) Wait(ctx context.Context, check Check) (Decision, error) {
 	deadline, has := ctx.Deadline()
@@ -20,7 +20,7 @@ func (c *Client) Wait(ctx context.Context, check Check) (Decision, error) {
 func (c *Client) waitUntil(ctx context.Context, check Check, deadline time.Time, hasDeadline bool) (Decision, error) {
 	if check.IdempotencyKey != "" {
 		return Decision{}, c.refused(ctx, "check", []Check{check},
-			invalid("header:Idempotency-Key", "is set", "Leave it out: the same key would get the same denial forever."))
+			invalid("header:Idempotency-Key", "is set", "Omit it: the same key would get the same denial again."))
 	}
 	fits := func(d time.Duration) bool { return !hasDeadline || !c.clock.Now().Add(d).After(deadline) }
 	for {
@@ -59,8 +59,8 @@ func (c *Client) hold(ctx context.Context, d Decision, fits func(time.Duration) 
 	return d, nil
 }
 
-// deadlineOr returns nil if the deadline passed during a sleep that should have fitted: the last
-// denial stands.
+// deadlineOr returns nil if the deadline passed during a sleep that should have been short enough:
+// the last denial is then the result.
 func deadlineOr(err error, d Decision) error {
 	if err == context.DeadlineExceeded {
 		return nil

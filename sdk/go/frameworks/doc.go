@@ -1,4 +1,3 @@
-// Package frameworks tests the samples of the documentation that put a weir.Guard into chi, Echo
-// and Gin. It has a module of its own, so that the client does not depend on them. It is not meant
-// to be imported.
+// Package frameworks tests the samples of the documentation that use a weir.Guard with chi, Echo
+// and Gin. It is a separate module, so that the client does not depend on them. Do not import it.
 package frameworks

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-dev/weir-go/weirtest"
 )
 
-// try sends an allowed and a denied request, and looks at what was asked and answered.
+// try sends an allowed and a denied request, and verifies the checks and the answers.
 func try(t *testing.T, limiter *weirtest.Fake, server http.Handler, resource string, called *int) {
 	t.Helper()
 	for i, want := range []int{http.StatusOK, http.StatusTooManyRequests} {

@@ -1,5 +1,5 @@
 // Package weirotel connects a Weir client to OpenTelemetry: a span and three metrics for each call,
-// and the trace passed on to the server.
+// and propagation of the trace to the server.
 //
 //	hooks, err := weirotel.Hooks()
 //	client, err := weir.New(url, key, weir.WithHooks(hooks))
@@ -88,7 +88,7 @@ func Hooks(options ...Option) (weir.Hooks, error) {
 	}, nil
 }
 
-// outcomeOf is how a whole call ended. A call of several checks without an error is a decision
+// outcomeOf returns the outcome of a call. A call of several checks without an error is a decision
 // unless none of them was decided.
 func outcomeOf(r weir.Result) string {
 	var misuse *weir.MisuseError

@@ -1,4 +1,4 @@
-// Package weirtest has a fake of the Weir client for tests of code that asks Weir. It needs no
+// Package weirtest has a fake of the Weir client for tests of code that uses Weir. It needs no
 // server.
 package weirtest
 
@@ -11,7 +11,7 @@ import (
 	weir "github.com/weir-dev/weir-go"
 )
 
-// A Fake answers checks as it is told and records what was asked. It is safe for concurrent use.
+// A Fake gives scripted answers and records the checks. It is safe for concurrent use.
 type Fake struct {
 	mu     sync.Mutex
 	answer func(weir.Check) Answer
@@ -28,30 +28,30 @@ type Answer struct {
 // AllowAll returns a fake that allows every check.
 func AllowAll() *Fake { return Func(func(weir.Check) Answer { return Allowed() }) }
 
-// DenyAll returns a fake that denies every check, to be tried again in a minute.
+// DenyAll returns a fake that denies every check, with a retry after one minute.
 func DenyAll() *Fake { return Func(func(weir.Check) Answer { return Denied(time.Minute) }) }
 
 // Func returns a fake that answers with a function.
 func Func(answer func(weir.Check) Answer) *Fake { return &Fake{answer: answer} }
 
-// Script returns a fake that gives these answers in order. It panics when more is asked.
+// Script returns a fake that gives these answers in order. It panics if there are more checks.
 func Script(answers ...Answer) *Fake { return &Fake{script: answers} }
 
-// Allowed is an allowed check of a rule "test" with 99 of 100 units left.
+// Allowed is the answer that allows a check, of a rule "test" with 99 of 100 units left.
 func Allowed() Answer {
 	return Answer{Decision: weir.Decision{Allowed: true, Source: weir.SourceServer, Rule: "test",
 		Limit: weir.N(100), Remaining: weir.N(99), RetryAfterMS: weir.N(0), ResetAfterMS: weir.N(60_000),
 		Headers: weir.Headers{Limit: "100", Remaining: "99"}}}
 }
 
-// Delayed is an allowed check that must be held before the caller proceeds.
+// Delayed is the answer that allows a check with a delay.
 func Delayed(delay time.Duration) Answer {
 	a := Allowed()
 	a.Decision.DelayMS = weir.N(delay.Milliseconds())
 	return a
 }
 
-// Denied is a denied check that may be allowed after a time.
+// Denied is the answer that denies a check, with the time to wait.
 func Denied(retryAfter time.Duration) Answer {
 	seconds := int64((retryAfter + time.Second - 1) / time.Second)
 	return Answer{Decision: weir.Decision{Source: weir.SourceServer, Rule: "test",
@@ -73,10 +73,10 @@ func NoDecisionDenied(cause weir.Cause) Answer {
 	return a
 }
 
-// Misuse is a call that is wrong.
+// Misuse is the answer to an invalid call.
 func Misuse(code string) Answer { return Answer{Err: &weir.MisuseError{Status: 422, Code: code}} }
 
-// Asked returns what was asked so far, in order.
+// Asked returns the checks so far, in order.
 func (f *Fake) Asked() []weir.Check {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,7 +112,7 @@ func (f *Fake) next(check weir.Check) (weir.Decision, error) {
 	return d, nil
 }
 
-// Check answers a check with cost 1 unless it says another one.
+// Check answers a check. Its default cost is 1.
 func (f *Fake) Check(ctx context.Context, check weir.Check) (weir.Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return weir.Decision{}, err
@@ -132,17 +132,17 @@ func (f *Fake) Peek(ctx context.Context, check weir.Check) (weir.Decision, error
 	return f.next(check)
 }
 
-// Explain answers as Check does.
+// Explain answers like Check.
 func (f *Fake) Explain(ctx context.Context, check weir.Check) (weir.Decision, error) {
 	return f.Check(ctx, check)
 }
 
-// Wait answers as Check does, and does not wait.
+// Wait answers like Check, and does not wait.
 func (f *Fake) Wait(ctx context.Context, check weir.Check) (weir.Decision, error) {
 	return f.Check(ctx, check)
 }
 
-// CheckBatch answers each check as Check does. The first error ends it.
+// CheckBatch answers each check like Check. It stops at the first error.
 func (f *Fake) CheckBatch(ctx context.Context, checks []weir.Check) ([]weir.Decision, error) {
 	decisions := make([]weir.Decision, len(checks))
 	for i, check := range checks {

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-dev/weir-go/weirtest"
 )
 
-// placeOrder stands for code of an application.
+// placeOrder represents the code of an application.
 func placeOrder(ctx context.Context, limiter weir.Checker, customer string) string {
 	d, err := limiter.Check(ctx, weir.Check{Subject: customer, Resource: "orders:create"})
 	switch {

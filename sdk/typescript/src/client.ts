@@ -176,7 +176,7 @@ export class Client implements Checker {
     for (;;) {
       const decision = await this.#told("check", [check], options, async (headers) => {
         if (check?.idempotencyKey) {
-          throw invalid("header:Idempotency-Key", "is set", "Leave it out: the same key would get the same denial forever.");
+          throw invalid("header:Idempotency-Key", "is set", "Omit it: the same key would get the same denial again.");
         }
         return [await this.#answer(ask(check), headers, options.signal)];
       }).then(([first]) => first as Decision);
@@ -334,10 +334,10 @@ function validURL(text: string | undefined): string {
   try {
     url = new URL(text ?? "");
   } catch {
-    throw invalid("url", "cannot be read", fix);
+    throw invalid("url", "cannot be parsed", fix);
   }
   if (url.protocol !== "http:" && url.protocol !== "https:") throw invalid("url", `has the scheme "${url.protocol.slice(0, -1)}"`, fix);
-  if (url.username !== "" || url.password !== "") throw invalid("url", "has a user in it", `${fix} The key is an option of its own.`);
+  if (url.username !== "" || url.password !== "") throw invalid("url", "contains a user", `${fix} The key is an option of its own.`);
   if (url.search !== "" || url.hash !== "") throw invalid("url", "has a query string or a fragment", fix);
   return url.href.replace(/\/$/, "");
 }

@@ -70,7 +70,7 @@ export function ask(check: Check, kind: "check" | "peek" | "explain" = "check"):
   const resource = check.resource ?? "";
   const resourceProblem = resource === "" ? "" : nameProblem(resource);
   if (resourceProblem) throw invalid("/resource", resourceProblem, nameRule);
-  if (kind === "peek" && check.cost) throw invalid("/cost", `is ${check.cost} in a peek, which takes nothing`, "Leave the cost out.");
+  if (kind === "peek" && check.cost) throw invalid("/cost", `is ${check.cost} in a peek, which has cost 0`, "Omit the cost.");
   const cost = check.cost ?? (kind === "peek" ? 0 : 1);
   if (!Number.isInteger(cost) || cost < 0 || cost > maxCost) {
     throw invalid("/cost", `is ${shown(cost)}`, "Pass a whole number from 0 to 1000000000000000.");
@@ -93,7 +93,7 @@ export function askBatch(checks: readonly Check[]): Question[] {
   return checks.map((check: Check, i) => {
     try {
       const question = ask(check);
-      if (question.idempotencyKey !== "") throw invalid("/idempotency_key", "is set", "Leave it out: checks of a batch carry no key.");
+      if (question.idempotencyKey !== "") throw invalid("/idempotency_key", "is set", "Omit it: checks of a batch cannot have a key.");
       return question;
     } catch (error) {
       throw error instanceof MisuseError ? moved(error, `/checks/${i}`) : error;
