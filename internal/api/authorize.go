@@ -29,6 +29,7 @@ const (
 	subjectInvalid   check.Code = "SUBJECT_INVALID"
 	resourceInvalid  check.Code = "RESOURCE_INVALID"
 	attributeInvalid check.Code = "ATTRIBUTE_INVALID"
+	requestInvalid   check.Code = "REQUEST_INVALID"
 )
 
 // isAuthorize reports whether a path is /v1/authorize or below it.
@@ -56,9 +57,11 @@ type authorizeQuestion struct {
 	unreadable   *Problem // the transport found the request wrong before anything else
 	via          via
 	proxies      origin.Proxies // for a route that counts by address
+	reading      bool           // what a customer may have sent is being read
 }
 
 func (q *authorizeQuestion) credentials() (string, *Problem) {
+	q.reading = false
 	switch {
 	case q.unreadable != nil:
 		return "", q.unreadable
@@ -109,7 +112,7 @@ func (s *server) authorize(w http.ResponseWriter, r *http.Request) {
 		q.Header()["Connection"] = closeConnection
 	}
 	sc := scratches.get()
-	defer scratches.put(sc)
+	defer s.recoverAuthorize(r, sc)
 	ask := &sc.authorize
 	ask.fromHTTP(r, sc)
 	ask.proxies = s.proxies
@@ -133,8 +136,13 @@ func (s *server) authorize(w http.ResponseWriter, r *http.Request) {
 
 // undecided answers a request about which nothing was decided.
 func (s *server) undecided(r *http.Request, ask *authorizeQuestion, p *Problem) {
+	p = ask.undecidedAs(p)
+	s.answerUndecided(r, p, s.failsOpen(r.Context(), ask, p))
+}
+
+func (s *server) answerUndecided(r *http.Request, p *Problem, open bool) {
 	q := requestFrom(r.Context())
-	if p = ask.undecidedAs(p); s.failsOpen(r.Context(), ask, p) {
+	if open {
 		q.code = p.Code
 		q.Header()["Cache-Control"] = noStore
 		q.WriteHeader(http.StatusNoContent)
@@ -157,7 +165,7 @@ var closeConnection = []string{"close"}
 
 // fromHTTP takes the question out of a request that net/http has read.
 func (q *authorizeQuestion) fromHTTP(r *http.Request, sc *scratch) {
-	*q = authorizeQuestion{deniedStatus: http.StatusTooManyRequests}
+	*q = authorizeQuestion{deniedStatus: http.StatusTooManyRequests, reading: true}
 	if path := routePath(r); path != "" {
 		q.via = via{path: []byte(path), method: []byte(r.Method), remote: r.RemoteAddr}
 	}

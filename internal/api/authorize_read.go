@@ -37,10 +37,19 @@ const (
 
 // decode reads what is asked from the headers. A mistake of the gateway is a problem; a value that
 // a customer may have sent, and that cannot be used, is a denial.
-func (q *authorizeQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
+func (q *authorizeQuestion) decode(policy *check.Policy, sc *scratch) (reqs []check.Request, p *Problem) {
+	q.reading = true
 	if q.via.named() {
-		return q.decodeRoute(policy, sc)
+		reqs, p = q.decodeRoute(policy, sc)
+	} else {
+		reqs, p = q.decodeHeaders(sc)
 	}
+	q.reading = false
+	return reqs, p
+}
+
+// decodeHeaders reads the headers Weir-Subject and others.
+func (q *authorizeQuestion) decodeHeaders(sc *scratch) ([]check.Request, *Problem) {
 	f := &sc.decoder.fields
 	*f = checkFields{cost: 1}
 	sc.decoder.text = sc.decoder.text[:0]

@@ -167,9 +167,11 @@ func appendMessage(b []byte, d *check.Decision, deciding *check.RuleDecision, wa
 	case subjectInvalid:
 		return append(b, "The subject is not 1 to 256 bytes of UTF-8 without control characters."...)
 	case resourceInvalid:
-		return append(b, "The resource is not 1 to 256 bytes of UTF-8 without control characters."...)
+		return append(b, "The resource is not 1 to 256 bytes of UTF-8 without control characters, or the URI of the request can be read in two ways."...)
 	case attributeInvalid:
 		return append(b, "An attribute is not 1 to 256 bytes of UTF-8 without control characters, or there are more than 16."...)
+	case requestInvalid:
+		return append(b, "The request cannot be read: it is malformed, or its headers are longer than 16 KiB."...)
 	case check.CountersUnavailable:
 		b = append(b, "The limit cannot be checked at the moment."...)
 	default:

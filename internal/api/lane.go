@@ -173,6 +173,8 @@ type laneConn struct {
 
 	startedAt  time.Time // when the request in head had arrived; zero: it has not
 	unanswered bool      // nothing has been written for the current request
+	// asked is the question of a gateway that is being decided; nil: none is.
+	asked *authorizeQuestion
 }
 
 // serve answers one request after the other.
@@ -290,18 +292,34 @@ func (c *laneConn) send(answer []byte, request int) {
 // handedConn is a connection of which something was read already.
 type handedConn struct {
 	net.Conn
+	lane *Lane
 	rest []byte
+	unread
 }
 
-func (c *handedConn) Read(b []byte) (int, error) {
+func (c *handedConn) Read(b []byte) (n int, err error) {
 	if len(c.rest) == 0 {
-		return c.Conn.Read(b)
-	}
-	n := copy(b, c.rest)
-	if c.rest = c.rest[n:]; len(c.rest) == 0 {
+		n, err = c.Conn.Read(b)
+	} else if n = copy(b, c.rest); n == len(c.rest) {
 		c.rest = nil
+	} else {
+		c.rest = c.rest[n:]
 	}
-	return n, nil
+	c.note(b[:n])
+	return n, err
+}
+
+// Write replaces what net/http says of requests that it cannot read (unread.go).
+func (c *handedConn) Write(b []byte) (int, error) {
+	line, ok := unreadLine(b)
+	if !ok {
+		c.forget()
+		return c.Conn.Write(b)
+	}
+	if _, err := c.Conn.Write(c.lane.answerUnread(line, c.path())); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 // CloseWrite lets net/http end a connection in two steps, so that a client that is still sending

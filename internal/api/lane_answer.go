@@ -52,6 +52,7 @@ func (s *server) answerLane(c *laneConn) (answered bool) {
 	} else {
 		answered = s.checkLane(c, sc)
 	}
+	c.asked = nil
 	scratches.put(sc) // not after a panic: a pipeline may still use it
 	return answered
 }
@@ -77,6 +78,7 @@ func (s *server) authorizeLane(c *laneConn, sc *scratch) (answered bool) {
 		key: c.key, lines: c.head.lines, deniedStatus: c.head.deniedStatus, proxies: s.proxies,
 		via: via{path: c.head.path, method: c.head.method, conn: c.Conn},
 	}
+	c.asked = q
 	decisions, p := s.decide(context.Background(), q, sc)
 	if p != nil || len(sc.refused) > 0 && !q.via.named() {
 		return false

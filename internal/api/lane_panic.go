@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"io"
 	"log/slog"
 	"net/http"
@@ -40,24 +39,24 @@ func (c *laneConn) recovered() {
 	// If the connection itself panics, no answer can be sent, and the log has the first panic
 	// already.
 	defer func() { _ = recover() }()
-	c.sendFault(id)
+	status := c.sendFault(s, id)
 	if s != nil {
 		if read {
 			route := routeCheck
 			if c.head.authorize {
 				route = routeAuthorize
 			}
-			s.metrics.observe(route, "", http.StatusInternalServerError, time.Since(c.startedAt))
+			s.metrics.observe(route, "", status, time.Since(c.startedAt))
 		} else {
-			s.metrics.observe(coldRoute, noRoute, http.StatusInternalServerError, 0)
+			s.metrics.observe(coldRoute, noRoute, status, 0)
 		}
 	}
 	c.linger()
 }
 
-// sendFault answers the current request with the same 500 as the middleware, and with
+// sendFault answers the current request as the middleware does after a panic, and with
 // "Connection: close".
-func (c *laneConn) sendFault(id string) {
+func (c *laneConn) sendFault(s *server, id string) (status int) {
 	p := *internalProblem()
 	p.RequestID = id
 	for _, line := range laneLines {
@@ -69,21 +68,46 @@ func (c *laneConn) sendFault(id string) {
 		path, _, _ = bytes.Cut(path, []byte{'?'})
 		p.Instance = authorizePath + string(path)
 	}
-	body, err := json.Marshal(&p)
-	if err != nil { // strings and numbers only: cannot fail
-		panic(err)
-	}
 	answer := http.Response{
 		StatusCode: p.Status, ProtoMajor: 1, ProtoMinor: 1, Close: true,
 		Header: http.Header{
 			"Cache-Control": noStore, "Content-Type": {p.ContentType("")}, "Date": {httpDate(time.Now())}, "X-Request-Id": {id},
 			decisionHeader: undecided,
 		},
-		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
+	}
+	body := p.document()
+	if ask := c.asked; ask != nil && s != nil {
+		body = s.gatewayFault(ask, &p, &answer)
+	}
+	if answer.StatusCode != http.StatusNoContent {
+		answer.Body, answer.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	}
+	if c.head.withHead {
+		answer.Request = &http.Request{Method: http.MethodHead}
 	}
 	var wire bytes.Buffer
 	_ = answer.Write(&wire) // a buffer takes everything
 	c.send(wire.Bytes(), 0)
+	return answer.StatusCode
+}
+
+// gatewayFault makes the answer to a gateway after a panic, and returns its body.
+func (s *server) gatewayFault(ask *authorizeQuestion, p *Problem, answer *http.Response) (body []byte) {
+	if ask.reading {
+		answer.StatusCode = ask.deniedStatus
+		answer.Header["Content-Type"], answer.Header[decisionHeader] = jsonContentType, []string{decisionDeny}
+		var sc scratch
+		sc.encodeRefusal(s.style, requestInvalid)
+		return sc.out
+	}
+	p = ask.undecidedAs(p)
+	if s.failsOpenAfterPanic(context.Background(), ask, p) {
+		answer.StatusCode = http.StatusNoContent
+		delete(answer.Header, "Content-Type")
+		return nil
+	}
+	answer.StatusCode = p.Status
+	return p.document()
 }
 
 // linger closes the connection for writing, and then discards what the client still sends for a

@@ -28,7 +28,16 @@ import (
 )
 
 // faults panics once at the stage that it is set to.
-type faults struct{ stage atomic.Value }
+type faults struct {
+	stage  atomic.Value
+	client atomic.Value // the address of the client at whose connection it panics
+}
+
+// arm sets a fault of one connection. Other connections read and write at the same time.
+func (f *faults) arm(stage string, client net.Conn) {
+	f.client.Store(client.LocalAddr().String())
+	f.stage.Store(stage)
+}
 
 func (f *faults) at(stage string) {
 	if f.stage.CompareAndSwap(stage, "") {
@@ -86,20 +95,31 @@ type faultyConn struct {
 	faults *faults
 }
 
+func (c *faultyConn) at(stage string) {
+	if c.faults.client.Load() == c.Conn.RemoteAddr().String() {
+		c.faults.at(stage)
+	}
+}
+
 func (c *faultyConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.faults.at("head")
+	c.at("head")
 	return n, err
 }
 
 func (c *faultyConn) Write(b []byte) (int, error) {
-	c.faults.at("answer")
+	c.at("answer")
 	return c.Conn.Write(b)
 }
 
 func (c *faultyConn) SetDeadline(t time.Time) error {
-	c.faults.at("handover")
+	c.at("handover")
 	return c.Conn.SetDeadline(t)
+}
+
+func (c *faultyConn) RemoteAddr() net.Addr {
+	c.at("address")
+	return c.Conn.RemoteAddr()
 }
 
 func (c *faultyConn) CloseWrite() error { return c.Conn.(*net.TCPConn).CloseWrite() }
@@ -254,7 +274,7 @@ func testLanePanics(t *testing.T, secure bool) {
 				if stage == "decoding" { // which has nothing else that could fail
 					delete(problemTitles, codeMalformedJSON)
 				} else {
-					s.faults.stage.Store(stage)
+					s.faults.arm(stage, c)
 				}
 				// The second request stays unread. The answer must still reach the client.
 				c.send(request + good)
@@ -310,7 +330,7 @@ func testLanePanicsWithoutAnswer(t *testing.T, secure bool) {
 				c.send(good)
 				c.receive().decision(200)
 			}
-			s.faults.stage.Store(stage)
+			s.faults.arm(stage, c)
 			if secure && request == "" {
 				require.Error(t, c.Conn.(*tls.Conn).Handshake())
 			} else {
@@ -333,7 +353,7 @@ func TestLanePanicsAtTheHandover(t *testing.T) { overPlainAndTLS(t, testLanePani
 func testLanePanicsAtTheHandover(t *testing.T, secure bool) {
 	s := newFaultStack(t, secure)
 	c := s.dial()
-	s.faults.stage.Store("handover")
+	s.faults.arm("handover", c)
 	c.send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
 	c.receive().fault(false)
 	c.closed()

@@ -117,9 +117,7 @@ func (s *server) finish(q *request, r *http.Request, start time.Time) {
 		if fault == http.ErrAbortHandler { // net/http compares it so, too
 			panic(fault)
 		}
-		s.metrics.panics.Inc()
-		s.logger.LogAttrs(r.Context(), slog.LevelError, "panic while serving a request",
-			slog.String("request_id", q.id), slog.Any("panic", fault), slog.String("stack", string(debug.Stack())))
+		s.notePanic(r.Context(), q, fault)
 		if q.status != 0 { // the head is out: it only remains not to pretend that the body is complete
 			panic(http.ErrAbortHandler)
 		}
@@ -144,6 +142,13 @@ func (s *server) finish(q *request, r *http.Request, start time.Time) {
 	if route != healthPath && route != readyPath { // asked every second by every balancer
 		s.logAccess(q, r, route, took)
 	}
+}
+
+// notePanic counts and logs a panic. Its caller was deferred, so that the stack is that of the panic.
+func (s *server) notePanic(ctx context.Context, q *request, fault any) {
+	s.metrics.panics.Inc()
+	s.logger.LogAttrs(ctx, slog.LevelError, "panic while serving a request",
+		slog.String("request_id", q.id), slog.Any("panic", fault), slog.String("stack", string(debug.Stack())))
 }
 
 // logAccess writes the line of a request outside the hot path. The route's pattern stands in it,

@@ -74,7 +74,7 @@ type CheckSkip struct {
 
 // CheckFailure says why a check was denied.
 type CheckFailure struct {
-	Code       string `json:"code" enum:"RATE_LIMIT_EXCEEDED,COST_EXCEEDS_LIMIT,SUBJECT_BLOCKED,COUNTERS_UNAVAILABLE,SUBJECT_MISSING,SUBJECT_INVALID,RESOURCE_INVALID,ATTRIBUTE_INVALID" doc:"The last four only at /v1/authorize"`
+	Code       string `json:"code" enum:"RATE_LIMIT_EXCEEDED,COST_EXCEEDS_LIMIT,SUBJECT_BLOCKED,COUNTERS_UNAVAILABLE,SUBJECT_MISSING,SUBJECT_INVALID,RESOURCE_INVALID,ATTRIBUTE_INVALID,REQUEST_INVALID" doc:"The last five only at /v1/authorize"`
 	Message    string `json:"message" doc:"For people"`
 	RetryAfter *int64 `json:"retry_after" doc:"Whole seconds, rounded up; null if no wait helps"`
 }

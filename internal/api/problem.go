@@ -17,6 +17,8 @@ const (
 	codeMalformedYAML          = "MALFORMED_YAML"
 	codeMalformedCSV           = "MALFORMED_CSV"
 	codeMalformedMessage       = "MALFORMED_MESSAGE"
+	codeMalformedRequest       = "MALFORMED_REQUEST"
+	codeHeadersTooLarge        = "HEADERS_TOO_LARGE"
 	codeUnknownField           = "UNKNOWN_FIELD"
 	codeDuplicateField         = "DUPLICATE_FIELD"
 	codeUnknownParameter       = "UNKNOWN_PARAMETER"
@@ -77,6 +79,8 @@ var problemTitles = map[string]string{
 	codeMalformedYAML:          "The body is not supported YAML",
 	codeMalformedCSV:           "The body is not well-formed CSV",
 	codeMalformedMessage:       "The message is not well-formed",
+	codeMalformedRequest:       "The HTTP request is not well-formed",
+	codeHeadersTooLarge:        "The headers of the request are too large",
 	codeUnknownField:           "The body has an unknown field",
 	codeDuplicateField:         "The body has a duplicate field",
 	codeUnknownParameter:       "The query has an unknown parameter",
