@@ -148,7 +148,6 @@ func (g *gateway) start(t testing.TB, args []string) {
 			t.Logf("log of %s:\n%s", g.recipe.name, g.log.String())
 		}
 	})
-	// A program may listen before it has read all of its configuration: then nothing is found.
 	c := customer(t)
 	require.Eventually(t, func() bool {
 		select {
@@ -161,7 +160,7 @@ func (g *gateway) start(t testing.TB, args []string) {
 			return false
 		}
 		_ = response.Body.Close()
-		return response.StatusCode != http.StatusNotFound
+		return !g.recipe.listensEarly || response.StatusCode != http.StatusNotFound
 	}, harness.Patience, harness.Tick, "%s does not start", g.recipe.name)
 	select {
 	case <-ended:

@@ -16,8 +16,10 @@ type recipe struct {
 	patient     map[string]string // timeouts on the page, and longer ones
 	arrange     func(g *gateway, files map[string]string) (command []string)
 	built       bool // not from a package: only `make gateways` has it
-	route       bool // it uses the route that the page creates
-	routeToo    bool // the page says what to change to use a route
+	// It listens before it has read its configuration, and finds nothing until then.
+	listensEarly bool
+	route        bool // it uses the route that the page creates
+	routeToo     bool // the page says what to change to use a route
 
 	ownBody     bool // the gateway writes the body of a denial itself
 	noHeaders   bool // headers of allowed answers do not reach the customer
@@ -68,7 +70,7 @@ var recipes = withRoutes([]*recipe{
 	},
 	{
 		name: "traefik", listen: map[string]string{":8000": "ADDRESS", "127.0.0.1:8079": "INNER"}, connections: 2, built: true,
-		route: true, noHeaders: true,
+		route: true, noHeaders: true, listensEarly: true,
 		patient: map[string]string{"200ms": "60s"},
 		paths:   map[string]string{"/etc/traefik/weir.yml": "weir.yml"},
 		arrange: arrangeTraefik,
@@ -101,7 +103,18 @@ func withRoutes(all []*recipe) []*recipe {
 // arrangeNginx puts the page's file where nginx.conf includes it, as Debian's does.
 func arrangeNginx(modules string) func(g *gateway, files map[string]string) []string {
 	return func(g *gateway, files map[string]string) []string {
-		files["nginx.conf"] = modules + `
+		files["nginx.conf"] = nginxConf(modules, filepath.Join(g.dir, "weir.conf"), `
+    server {
+        listen `+g.plain+`;
+        location / { proxy_pass http://app; }
+    }`)
+		return []string{"nginx", "-p", g.dir, "-e", "stderr", "-g", "daemon off;", "-c", filepath.Join(g.dir, "nginx.conf")}
+	}
+}
+
+// nginxConf keeps all files of nginx in its own folder.
+func nginxConf(modules, include, servers string) string {
+	return modules + `
 worker_processes 1;
 pid nginx.pid;
 error_log stderr warn;
@@ -113,15 +126,9 @@ http {
     fastcgi_temp_path fastcgi;
     uwsgi_temp_path uwsgi;
     scgi_temp_path scgi;
-    include ` + filepath.Join(g.dir, "weir.conf") + `;
-    server {
-        listen ` + g.plain + `;
-        location / { proxy_pass http://app; }
-    }
+    include ` + include + `;` + servers + `
 }
 `
-		return []string{"nginx", "-p", g.dir, "-e", "stderr", "-g", "daemon off;", "-c", filepath.Join(g.dir, "nginx.conf")}
-	}
 }
 
 func arrangeHAProxy(g *gateway, files map[string]string) []string {

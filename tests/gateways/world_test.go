@@ -23,6 +23,7 @@ const limit = 3
 type world struct {
 	t        testing.TB
 	url      string
+	grpc     string // the address of Envoy's service
 	operator string
 	keys     map[string]string
 }
@@ -30,11 +31,13 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	settings := harness.NewSettings(t)
+	grpc := freeAddress(t)
+	settings["WEIR_GRPC_ADDR"] = grpc
 	settings["WEIR_TRUSTED_PROXIES"] = "127.0.0.1/32" // where the gateways are; customers are elsewhere
 	server := harness.Start(t, settings).AwaitReady()
 	stdout, stderr, code := harness.Run(t, settings, "operator-key", "create", "gateways")
 	require.Zero(t, code, stderr)
-	w := &world{t: t, url: server.URL(), operator: strings.TrimSpace(stdout)}
+	w := &world{t: t, url: server.URL(), grpc: grpc, operator: strings.TrimSpace(stdout)}
 	w.keys = map[string]string{"gateway": w.tenant("gateways"), "exhausted": w.tenant("exhausted"), "other": w.tenant("other")}
 	key := w.keys["gateway"]
 	w.call(key, http.MethodPut, "/v1/rules/api", `{"resource":"*","algorithm":"fixed_window_first_hit","limit":3,"window":"1h"}`)
