@@ -297,6 +297,8 @@ CREATE TABLE counter_changes (
     from_plan text NOT NULL,
     to_plan text NOT NULL,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
+    from_version integer NOT NULL DEFAULT 0,
+    to_version integer NOT NULL DEFAULT 0,
     PRIMARY KEY (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     CHECK ((action = ANY (ARRAY['reset'::text, 'scale'::text])))
@@ -499,6 +501,88 @@ CREATE POLICY read_all ON plan_limits FOR SELECT TO weir_system
 GRANT DELETE, INSERT, SELECT, UPDATE ON plan_limits TO weir_app;
 GRANT SELECT (burst_units, limit_units, plan_id, rule_id, tenant_id, unlimited) ON plan_limits TO weir_system;
 
+CREATE TABLE plan_migrations (
+    tenant_id uuid NOT NULL,
+    id uuid NOT NULL,
+    plan_id uuid NOT NULL,
+    from_version integer,
+    to_plan_id uuid NOT NULL,
+    starts_at timestamp with time zone NOT NULL,
+    at_cycle_end boolean NOT NULL,
+    state text NOT NULL,
+    subjects bigint NOT NULL,
+    moved bigint NOT NULL DEFAULT 0,
+    created_by text NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    ended_at timestamp with time zone,
+    PRIMARY KEY (tenant_id, id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, plan_id) REFERENCES plans(tenant_id, id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, to_plan_id) REFERENCES plans(tenant_id, id) ON DELETE CASCADE,
+    CHECK (((ended_at IS NULL) = (state = ANY (ARRAY['scheduled'::text, 'running'::text, 'waiting'::text, 'canceling'::text])))),
+    CHECK ((from_version >= 1)),
+    CHECK ((moved >= 0)),
+    CHECK ((state = ANY (ARRAY['scheduled'::text, 'running'::text, 'waiting'::text, 'done'::text, 'canceling'::text, 'canceled'::text]))),
+    CHECK ((subjects >= 0))
+);
+CREATE INDEX plan_migrations_open ON plan_migrations USING btree (starts_at) WHERE (ended_at IS NULL);
+CREATE INDEX plan_migrations_plan ON plan_migrations USING btree (tenant_id, plan_id, id);
+CREATE INDEX plan_migrations_to_plan ON plan_migrations USING btree (tenant_id, to_plan_id);
+ALTER TABLE plan_migrations ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON plan_migrations FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON plan_migrations FOR SELECT TO weir_system
+    USING (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON plan_migrations TO weir_app;
+GRANT SELECT ON plan_migrations TO weir_system;
+
+CREATE TABLE plan_version_limits (
+    tenant_id uuid NOT NULL,
+    plan_id uuid NOT NULL,
+    number integer NOT NULL,
+    rule_id uuid NOT NULL,
+    limit_units bigint,
+    burst_units bigint,
+    unlimited boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (tenant_id, plan_id, number, rule_id),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, plan_id, number) REFERENCES plan_versions(tenant_id, plan_id, number) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, rule_id) REFERENCES rules(tenant_id, id) ON DELETE CASCADE,
+    CHECK (((burst_units >= 1) AND (burst_units <= 1000000000))),
+    CHECK (((burst_units IS NULL) OR (NOT unlimited))),
+    CHECK (((limit_units >= 1) AND (limit_units <= '1000000000000000'::bigint))),
+    CHECK ((unlimited = (limit_units IS NULL)))
+);
+CREATE INDEX plan_version_limits_rule ON plan_version_limits USING btree (tenant_id, rule_id);
+ALTER TABLE plan_version_limits ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON plan_version_limits FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON plan_version_limits FOR SELECT TO weir_system
+    USING (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON plan_version_limits TO weir_app;
+GRANT SELECT ON plan_version_limits TO weir_system;
+
+CREATE TABLE plan_versions (
+    tenant_id uuid NOT NULL,
+    plan_id uuid NOT NULL,
+    number integer NOT NULL,
+    published_at timestamp with time zone NOT NULL,
+    PRIMARY KEY (tenant_id, plan_id, number),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, plan_id) REFERENCES plans(tenant_id, id) ON DELETE CASCADE,
+    CHECK ((number >= 1))
+);
+ALTER TABLE plan_versions ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON plan_versions FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+CREATE POLICY read_all ON plan_versions FOR SELECT TO weir_system
+    USING (true);
+GRANT DELETE, INSERT, SELECT, UPDATE ON plan_versions TO weir_app;
+GRANT SELECT ON plan_versions TO weir_system;
+
 CREATE TABLE plans (
     tenant_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -510,11 +594,14 @@ CREATE TABLE plans (
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
     version bigint NOT NULL,
     on_change text NOT NULL DEFAULT 'carry'::text,
+    newest_version integer NOT NULL DEFAULT 1,
+    published_at timestamp with time zone,
     PRIMARY KEY (tenant_id, id),
     UNIQUE (tenant_id, slug),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     CHECK ((char_length(description) <= 2000)),
     CHECK ((char_length(name) <= 200)),
+    CHECK ((newest_version >= 1)),
     CHECK ((on_change = ANY (ARRAY['carry'::text, 'reset'::text, 'scale'::text]))),
     CHECK ((slug ~ '^[a-z0-9-]{1,63}$'::text))
 );
@@ -526,7 +613,7 @@ CREATE POLICY own_tenant ON plans FOR ALL TO weir_app
 CREATE POLICY read_all ON plans FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON plans TO weir_app;
-GRANT SELECT (id, is_default, on_change, slug, tenant_id, version) ON plans TO weir_system;
+GRANT SELECT (id, is_default, newest_version, on_change, slug, tenant_id, version) ON plans TO weir_system;
 
 CREATE TABLE routes (
     tenant_id uuid NOT NULL,
@@ -730,6 +817,8 @@ CREATE TABLE subjects (
     multiplier integer NOT NULL DEFAULT 1,
     next_plan_id uuid,
     next_plan_at timestamp with time zone,
+    plan_version integer NOT NULL DEFAULT 1,
+    migration_id uuid,
     PRIMARY KEY (tenant_id, subject),
     UNIQUE (tenant_id, id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
@@ -741,19 +830,22 @@ CREATE TABLE subjects (
     CHECK (((octet_length(subject) >= 1) AND (octet_length(subject) <= 256))),
     CHECK ((jsonb_typeof(labels) = 'object'::text)),
     CHECK ((octet_length(billing_ref) <= 256)),
+    CHECK ((plan_version >= 1)),
     CHECK ((state = ANY (ARRAY['active'::text, 'blocked'::text, 'exempt'::text])))
 );
 CREATE INDEX subjects_billing_ref ON subjects USING btree (tenant_id, billing_ref) WHERE (billing_ref <> ''::text);
+CREATE INDEX subjects_migration ON subjects USING btree (tenant_id, migration_id) WHERE (migration_id IS NOT NULL);
 CREATE INDEX subjects_next_plan ON subjects USING btree (next_plan_at) WHERE (next_plan_at IS NOT NULL);
 CREATE INDEX subjects_next_plan_of ON subjects USING btree (tenant_id, next_plan_id) WHERE (next_plan_id IS NOT NULL);
 CREATE INDEX subjects_plan ON subjects USING btree (tenant_id, plan_id, id, state);
 CREATE INDEX subjects_plan_subject ON subjects USING btree (tenant_id, plan_id, subject, state);
+CREATE INDEX subjects_plan_version ON subjects USING btree (tenant_id, plan_id, plan_version);
 CREATE INDEX subjects_state ON subjects USING btree (tenant_id, state, id, plan_id) WHERE (state <> 'active'::text);
 CREATE INDEX subjects_state_subject ON subjects USING btree (tenant_id, state, subject, plan_id) WHERE (state <> 'active'::text);
 CREATE INDEX subjects_version ON subjects USING btree (tenant_id, version);
 CREATE TRIGGER add_labels AFTER INSERT ON subjects REFERENCING NEW TABLE AS new_subjects FOR EACH STATEMENT EXECUTE FUNCTION add_subject_labels();
 CREATE TRIGGER move_labels AFTER UPDATE ON subjects REFERENCING OLD TABLE AS old_subjects NEW TABLE AS new_subjects FOR EACH STATEMENT EXECUTE FUNCTION move_subject_labels();
-CREATE TRIGGER note_changed_plan AFTER UPDATE OF plan_id ON subjects FOR EACH ROW WHEN ((old.plan_id IS DISTINCT FROM new.plan_id)) EXECUTE FUNCTION note_changed_plan();
+CREATE TRIGGER note_changed_plan AFTER UPDATE OF plan_id, plan_version ON subjects FOR EACH ROW WHEN (((old.plan_id IS DISTINCT FROM new.plan_id) OR (old.plan_version <> new.plan_version))) EXECUTE FUNCTION note_changed_plan();
 CREATE TRIGGER note_first_plan AFTER INSERT ON subjects FOR EACH ROW WHEN ((new.plan_id IS NOT NULL)) EXECUTE FUNCTION note_changed_plan();
 CREATE TRIGGER note_last_plan AFTER DELETE ON subjects FOR EACH ROW WHEN ((old.plan_id IS NOT NULL)) EXECUTE FUNCTION note_changed_plan();
 CREATE TRIGGER remove_labels AFTER DELETE ON subjects REFERENCING OLD TABLE AS old_subjects FOR EACH STATEMENT EXECUTE FUNCTION remove_subject_labels();
@@ -764,7 +856,7 @@ CREATE POLICY own_tenant ON subjects FOR ALL TO weir_app
 CREATE POLICY read_all ON subjects FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON subjects TO weir_app;
-GRANT SELECT (cycle_anchor, multiplier, next_plan_at, next_plan_id, plan_id, state, subject, tenant_id, version) ON subjects TO weir_system;
+GRANT SELECT (cycle_anchor, migration_id, multiplier, next_plan_at, next_plan_id, plan_id, plan_version, state, subject, tenant_id, version) ON subjects TO weir_system;
 
 CREATE TABLE tenants (
     id uuid NOT NULL,

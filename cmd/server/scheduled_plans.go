@@ -58,3 +58,25 @@ func changeCounters(ctx context.Context, store *tenants.Store, policies *check.P
 		wait = applyDuePlansEvery
 	}
 }
+
+// runPlanMigrations moves subjects to the plans of migrations, until ctx ends.
+func runPlanMigrations(ctx context.Context, store *tenants.Store, log *slog.Logger) {
+	wait := rand.N(applyDuePlansEvery)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		moved, more, err := store.RunPlanMigrations(ctx)
+		if moved > 0 {
+			log.Info("subjects migrated", "subjects", moved)
+		}
+		if err != nil && ctx.Err() == nil {
+			log.Warn("plan migrations failed; retrying", "error", err)
+		}
+		if wait = applyDuePlansEvery; more && err == nil {
+			wait = 0
+		}
+	}
+}

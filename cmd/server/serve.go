@@ -150,6 +150,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 	s.background.Go(func() { s.front.failIf("listen for changes", following.run(working)) })
 	s.background.Go(func() { purge(working, s.store, s.cfg.AuditRetention, s.log) })
 	s.background.Go(func() { applyDuePlans(working, s.store, s.log) })
+	s.background.Go(func() { runPlanMigrations(working, s.store, s.log) })
 	s.background.Go(func() { changeCounters(working, s.store, policies, checker, s.log) })
 	s.background.Go(func() { logAuditHeads(working, s.store, s.log) })
 	s.background.Go(func() { recorder.Run(working) })

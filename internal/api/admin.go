@@ -93,6 +93,18 @@ func (a *admin) routes() {
 	read(a, "/v1/plans/{plan}/limits/{rule}", "get-plan-limit", "Get a plan limit", a.getPlanLimit)
 	put(a, "/v1/plans/{plan}/limits/{rule}", "put-plan-limit", "Set a plan limit", a.putPlanLimit)
 	remove(a, "/v1/plans/{plan}/limits/{rule}", "delete-plan-limit", "Delete a plan limit", a.deletePlanLimit)
+	list(a, "/v1/plans/{plan}/versions", "list-plan-versions", "List the versions of a plan", a.listPlanVersions, about(
+		"plans", "Newest first. Subjects keep the version that they have until they are migrated."))
+	create(a, "/v1/plans/{plan}/versions", "publish-plan", "Publish a new version of a plan", a.publishPlan, about(
+		"plans", "Subjects that have the plan keep its present limits; subjects that get it from now on, and those without a plan if it is the default, get the new ones."))
+	remove(a, "/v1/plans/{plan}/versions/{version}", "delete-plan-version", "Delete an older version of a plan", a.deletePlanVersion)
+	ask[PlanPreview](a, "/v1/plans/{plan}/preview", "preview-plan", "Compare changed limits of a plan with the present counters", a.previewPlan)
+	list(a, "/v1/plans/{plan}/migrations", "list-plan-migrations", "List the migrations of a plan", a.listPlanMigrations)
+	create(a, "/v1/plans/{plan}/migrations", "create-plan-migration", "Migrate the subjects of a plan", a.createPlanMigration, about(
+		"plans", "Gives subjects of the plan the newest version of it, or another plan. It runs in the background; the migration shows its progress. A plan has one migration at a time."), dryRuns[PlanMigration](a))
+	show(a, "/v1/plans/{plan}/migrations/{id}", "get-plan-migration", "Get a migration and its progress", a.getPlanMigration)
+	act(a, "/v1/plans/{plan}/migrations/{id}/cancel", "cancel-plan-migration", "Cancel a migration", a.cancelPlanMigration, about(
+		"plans", "Subjects that were moved stay where they are. Changes that the migration scheduled are canceled."))
 
 	list(a, "/v1/subjects", "list-subjects", "List registered subjects", a.listSubjects)
 	list(a, "/v1/plan-changes", "list-plan-changes", "List scheduled plan changes", a.listPlanChanges, about(
@@ -174,6 +186,11 @@ const (
 	metaReset    = "reset"    // true: forgets counters
 	metaRedact   = "redact"   // func([]byte) ([]byte, error): the answer without its secret
 )
+
+// dryRuns says that an answer to a dry run is 200 and has the shape of a T, too.
+func dryRuns[T any](a *admin) option {
+	return func(op *huma.Operation) { op.Responses["200"] = jsonResponse[T](a.api, "What would happen") }
+}
 
 func resets(op *huma.Operation) { op.Metadata[metaReset] = true }
 

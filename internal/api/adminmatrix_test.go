@@ -30,6 +30,7 @@ type adminCase struct {
 	badPath string   // or a path with a query that is refused
 	names   []string // what the refusal points at
 	pure    bool     // a POST that changes nothing and asks no database
+	asks    bool     // a POST that changes nothing
 	rows    int      // of the trail that it writes; 0: one, if it changes anything
 }
 
@@ -69,6 +70,15 @@ var adminCases = map[string]adminCase{
 	"get-plan-limit":    {path: "/v1/plans/{plan}/limits/{rule}", foreign: "/v1/plans/{b-plan}/limits/{b-rule}", status: 200, badPath: "/v1/plans/{plan}/limits/{rule}?x=1"},
 	"put-plan-limit":    {path: "/v1/plans/{plan}/limits/{rule}", foreign: "/v1/plans/{b-plan}/limits/{rule}", body: obj{"limit": 50}, status: 200, bad: obj{"limit": 50, "unlimited": true}, names: []string{"/unlimited"}},
 	"delete-plan-limit": {path: "/v1/plans/{plan}/limits/{rule}", foreign: "/v1/plans/{b-plan}/limits/{b-rule}", status: 204, badPath: "/v1/plans/{plan}/limits/{rule}?x=1"},
+
+	"list-plan-versions":    {path: "/v1/plans/default/versions", foreign: "/v1/plans/{b-plan}/versions", status: 200, badPath: "/v1/plans/default/versions?limit=0", names: []string{"query:limit"}},
+	"publish-plan":          {path: "/v1/plans/{plan}/versions", foreign: "/v1/plans/{b-plan}/versions", body: obj{}, status: 201, bad: obj{"limits": obj{"no-such-rule": obj{"limit": 1}}}, names: []string{"/limits/no-such-rule"}},
+	"delete-plan-version":   {path: "/v1/plans/{versioned}/versions/1", foreign: "/v1/plans/{b-versioned}/versions/1", status: 204, badPath: "/v1/plans/{versioned}/versions/1?x=1"},
+	"preview-plan":          {path: "/v1/plans/{plan}/preview", foreign: "/v1/plans/{b-plan}/preview", body: obj{"limits": obj{}}, status: 200, asks: true, bad: obj{"limits": obj{"no-such-rule": obj{"limit": 1}}}, names: []string{"/limits/no-such-rule"}},
+	"list-plan-migrations":  {path: "/v1/plans/default/migrations", foreign: "/v1/plans/{b-plan}/migrations", status: 200, badPath: "/v1/plans/default/migrations?limit=0", names: []string{"query:limit"}},
+	"create-plan-migration": {path: "/v1/plans/{plan}/migrations", foreign: "/v1/plans/{b-plan}/migrations", body: obj{"to": "default"}, status: 201, bad: obj{"to": "no-such-plan"}, names: []string{"/to"}},
+	"get-plan-migration":    {path: "/v1/plans/{versioned}/migrations/{migration}", foreign: "/v1/plans/{b-versioned}/migrations/{b-migration}", status: 200, badPath: "/v1/plans/{versioned}/migrations/{migration}?x=1"},
+	"cancel-plan-migration": {path: "/v1/plans/{versioned}/migrations/{migration}/cancel", foreign: "/v1/plans/{b-versioned}/migrations/{b-migration}/cancel", status: 200, badPath: "/v1/plans/{versioned}/migrations/{migration}/cancel?x=1"},
 
 	"list-plan-changes": {path: "/v1/plan-changes", status: 200, badPath: "/v1/plan-changes?limit=0", names: []string{"query:limit"}},
 
@@ -162,7 +172,7 @@ func TestEveryAdminOperation(t *testing.T) {
 			call(s, "", path, c.body).problem(http.StatusUnauthorized, codeMissingKey)
 			call(s, s.checkKey, path, c.body).problem(http.StatusForbidden, codeInsufficientScope)
 			wrong := s.readKey
-			if op.method == http.MethodGet || c.pure {
+			if op.method == http.MethodGet || c.pure || c.asks {
 				wrong = s.wKey
 			}
 			call(s, wrong, path, c.body).problem(http.StatusForbidden, codeInsufficientScope)
@@ -193,7 +203,7 @@ func TestEveryAdminOperation(t *testing.T) {
 
 			done := call(s, key, path, c.body).ok(c.status)
 			rows := s.auditRows(done.header.Get("X-Request-Id"), operator)
-			if op.method == http.MethodGet || c.pure {
+			if op.method == http.MethodGet || c.pure || c.asks {
 				require.Zero(t, rows)
 			} else {
 				require.Equal(t, max(c.rows, 1), rows, "each change writes its row into the trail of who made it")
@@ -250,6 +260,9 @@ func (s *adminStack) prepare(id string) *strings.Replacer {
 			})
 			require.NoError(s.t, err)
 		}
+		if strings.Contains(id, "plan-version") || strings.Contains(id, "plan-migration") {
+			names = append(names, s.prepareVersions(id, prefix, actor)...)
+		}
 		if strings.Contains(id, "billing") { // a tenant may have few endpoints
 			names = append(names, s.prepareBilling(id, prefix, actor, plan.Slug, subject)...)
 		}
@@ -259,6 +272,28 @@ func (s *adminStack) prepare(id string) *strings.Replacer {
 	tenant, _, _, err := s.store.CreateTenant(ctx, tenants.AsOperator("test"), tenants.NewTenant{Slug: "t-" + id, Name: id})
 	require.NoError(s.t, err)
 	return strings.NewReplacer(append(names, "{tenant}", tenant.Slug)...)
+}
+
+// prepareVersions publishes versions of the plan default and of one of the case's own, and
+// migrates the subjects of both.
+func (s *adminStack) prepareVersions(id, prefix string, actor tenants.Actor) []string {
+	s.t.Helper()
+	ctx := s.t.Context()
+	versioned := prefix + "v-" + id
+	_, err := s.store.CreatePlan(ctx, actor, tenants.Plan{Slug: versioned})
+	require.NoError(s.t, err)
+	var last tenants.PlanMigration
+	for _, plan := range []string{"default", versioned} {
+		_, err := s.store.PublishPlan(ctx, actor, plan, nil, tenants.Match{})
+		require.NoError(s.t, err)
+		last, err = s.store.CreatePlanMigration(ctx, actor, tenants.NewPlanMigration{Plan: plan})
+		require.NoError(s.t, err)
+		if plan == "default" { // the next case creates another
+			_, err = s.store.CancelPlanMigration(ctx, actor, plan, last.ID)
+			require.NoError(s.t, err)
+		}
+	}
+	return []string{"{" + prefix + "versioned}", versioned, "{" + prefix + "migration}", last.ID.String()}
 }
 
 // prepareBilling makes an endpoint, a price and an event that moves the subject.

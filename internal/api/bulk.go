@@ -35,6 +35,7 @@ const (
 type BulkSubject struct {
 	Subject     string                                        `json:"subject" doc:"1 to 256 bytes of UTF-8 without control characters"`
 	Plan        Optional[string]                              `json:"plan,omitempty" doc:"Slug of a plan; null: the tenant's default plan"`
+	PlanVersion Optional[int64]                               `json:"plan_version,omitempty" minimum:"1" maximum:"1000000000" doc:"Version of the plan; null: the present version of the same plan, and the newest of another one"`
 	State       Optional[string]                              `json:"state,omitempty" enum:"active,blocked,exempt" doc:"null: active"`
 	BillingRef  Optional[string]                              `json:"billing_ref,omitempty" doc:"Name in your billing system; up to 256 bytes"`
 	CycleAnchor Optional[time.Time]                           `json:"cycle_anchor,omitempty" doc:"RFC 3339: where the windows of rules with the anchor subject begin; null: by the calendar"`
@@ -74,7 +75,7 @@ func (a *admin) bulkRoutes() {
 	const path = "/v1/bulk/subjects"
 	text := &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Description: "One BulkSubject per line"}}
 	table := &huma.MediaType{Schema: &huma.Schema{
-		Type: huma.TypeString, Description: "The columns subject, plan, state, billing_ref, cycle_anchor and labels (a JSON object), with their names in the first line",
+		Type: huma.TypeString, Description: "The columns subject, plan, state, billing_ref, cycle_anchor, labels (a JSON object) and plan_version, with their names in the first line",
 	}}
 	schemaOf[BulkSubject](a.api) // a component of the document, for readers of the line above
 

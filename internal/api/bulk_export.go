@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -145,6 +146,7 @@ func (e *export) begin() {
 type exportLine struct {
 	Subject     string                    `json:"subject"`
 	Plan        *string                   `json:"plan"`
+	PlanVersion *int64                    `json:"plan_version"`
 	State       string                    `json:"state"`
 	BillingRef  *string                   `json:"billing_ref"`
 	CycleAnchor *time.Time                `json:"cycle_anchor"`
@@ -167,6 +169,14 @@ func instantCell(t *time.Time) string {
 	return t.Format(time.RFC3339Nano)
 }
 
+// planVersionCell is the cell of a version of a plan, empty without a plan.
+func planVersionCell(number int) string {
+	if number == 0 {
+		return ""
+	}
+	return strconv.Itoa(number)
+}
+
 func (e *export) one(s *tenants.Subject) error {
 	if e.table != nil {
 		labels := ""
@@ -175,11 +185,11 @@ func (e *export) one(s *tenants.Subject) error {
 		}
 		return e.table.Write([]string{
 			tenants.CSVCell(s.Subject), tenants.CSVCell(s.Plan), s.State.String(), tenants.CSVCell(s.BillingRef),
-			instantCell(s.CycleAnchor), labels,
+			instantCell(s.CycleAnchor), labels, planVersionCell(s.PlanVersion),
 		})
 	}
 	line := exportLine{
-		Subject: s.Subject, Plan: optionalText(s.Plan), State: s.State.String(), BillingRef: optionalText(s.BillingRef),
+		Subject: s.Subject, Plan: optionalText(s.Plan), PlanVersion: optionalInt(int64(s.PlanVersion)), State: s.State.String(), BillingRef: optionalText(s.BillingRef),
 		CycleAnchor: s.CycleAnchor, Labels: s.Labels, Overrides: make(map[string]exportOverride, len(s.Overrides)),
 	}
 	if line.Labels == nil {

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -133,7 +134,7 @@ func (f *importFile) add(l tenants.SubjectLine) error {
 }
 
 // The columns of a table of subjects.
-var importColumns = []string{"subject", "plan", "state", "billing_ref", "cycle_anchor", "labels"}
+var importColumns = []string{"subject", "plan", "state", "billing_ref", "cycle_anchor", "labels", "plan_version"}
 
 func (f *importFile) readCSV(body io.Reader) error {
 	buffered := bufio.NewReaderSize(body, 64<<10)
@@ -203,6 +204,15 @@ func (f *importFile) lineOfCells(line int, columns, cells []string) tenants.Subj
 			l.Plan = &cell
 		case "billing_ref":
 			l.BillingRef = &cell
+		case "plan_version":
+			if cell == "" {
+				continue
+			}
+			number, err := strconv.ParseInt(cell, 10, 32)
+			if err != nil || number < 1 {
+				f.wrong.Add(line, limit.FieldProblem("plan_version", limit.MustBe("a whole number of at least 1")))
+			}
+			l.PlanVersion = int(number)
 		case "cycle_anchor":
 			var anchor *time.Time
 			if cell != "" {
@@ -301,6 +311,7 @@ func (f *importFile) lineOfJSON(number int, data []byte, schema *huma.Schema) (t
 		return l, err
 	}
 	l.Subject = in.Subject
+	l.PlanVersion = int(in.PlanVersion.or(0))
 	if in.Plan.Set {
 		l.Plan = ptr(in.Plan.or(""))
 	}

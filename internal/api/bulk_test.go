@@ -81,7 +81,7 @@ func TestBulkRoundTrip(t *testing.T) {
 		return s.call(s.other, http.MethodPost, bulkPath, body, header{"Content-Type", mediaType}).ok(200).json()
 	}
 	require.Empty(t, s.export(s.other, ""))
-	require.Equal(t, "subject,plan,state,billing_ref,cycle_anchor,labels\r\n", s.export(s.other, "?format=csv"))
+	require.Equal(t, "subject,plan,state,billing_ref,cycle_anchor,labels,plan_version\r\n", s.export(s.other, "?format=csv"))
 	require.Equal(t, counts(15, 0, 0), there(csvType, table))
 	require.Equal(t, table, s.export(s.other, "?format=csv"))
 	require.Equal(t, counts(0, 2, 13), there(jsonLinesType, lines), "overrides come with JSON only")

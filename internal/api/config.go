@@ -3,8 +3,11 @@ package api
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -28,7 +31,7 @@ type ConfigDocument struct {
 	Tenant   Optional[ConfigTenant]    `json:"tenant,omitempty"`
 	Rules    Optional[[]RuleCreate]    `json:"rules,omitempty" maxItems:"1000"`
 	Routes   Optional[[]RouteCreate]   `json:"routes,omitempty" maxItems:"200"`
-	Plans    Optional[[]PlanCreate]    `json:"plans,omitempty" doc:"A plan without the field limits keeps its limits"`
+	Plans    Optional[[]ConfigPlan]    `json:"plans,omitempty" doc:"A plan without the field limits keeps its limits"`
 	Subjects Optional[[]ConfigSubject] `json:"subjects,omitempty" maxItems:"10000" doc:"Registered subjects"`
 
 	BillingEndpoints Optional[[]ConfigBillingEndpoint] `json:"billing_endpoints,omitempty" maxItems:"100" doc:"Billing endpoints without their secrets: a document changes existing ones, and neither creates nor deletes any"`
@@ -40,10 +43,18 @@ type ConfigTenant struct {
 	Name Optional[string] `json:"name,omitempty" doc:"Up to 200 characters"`
 }
 
+// ConfigPlan is a plan in a document.
+type ConfigPlan struct {
+	PlanCreate
+	NewestVersion Optional[int64]                            `json:"newest_version,omitempty" minimum:"1" maximum:"1000000000" doc:"Number of the newest version, which has the limits; a greater one than now publishes a new version; default: the present one"`
+	OlderVersions Optional[map[string]map[string]LimitInput] `json:"older_versions,omitempty" maxProperties:"50" doc:"The limits of older versions, by number and slug of the rule; versions that are omitted stay"`
+}
+
 // ConfigSubject is a registered subject in a document.
 type ConfigSubject struct {
 	Subject     string                              `json:"subject" doc:"1 to 256 bytes of UTF-8 without control characters"`
 	Plan        Optional[string]                    `json:"plan,omitempty" doc:"Slug of a plan; default: the tenant's default plan"`
+	PlanVersion Optional[int64]                     `json:"plan_version,omitempty" minimum:"1" maximum:"1000000000" doc:"Version of the plan; default: the present version of the same plan, and the newest of another one"`
 	State       Optional[string]                    `json:"state,omitempty" enum:"active,blocked,exempt" doc:"Default active"`
 	Labels      Optional[map[string]string]         `json:"labels,omitempty" doc:"At most 32; default none"`
 	BillingRef  Optional[string]                    `json:"billing_ref,omitempty" doc:"Name in your billing system; up to 256 bytes"`
@@ -68,8 +79,8 @@ type ConfigChanges struct {
 // ConfigChange is one thing that a document changes.
 type ConfigChange struct {
 	Action string       `json:"action" enum:"create,update,delete"`
-	Kind   string       `json:"kind" enum:"tenant,rule,route,plan,plan_limit,subject,override,endpoint,price"`
-	Name   string       `json:"name" doc:"The slug or subject; PLAN/RULE of a plan_limit, SUBJECT/RULE of an override"`
+	Kind   string       `json:"kind" enum:"tenant,rule,route,plan,plan_limit,plan_version,subject,override,endpoint,price"`
+	Name   string       `json:"name" doc:"The slug or subject; PLAN/RULE of a plan_limit, PLAN/NUMBER of a plan_version, SUBJECT/RULE of an override"`
 	Text   string       `json:"text" doc:"The change as text"`
 	Before ConfigFields `json:"before" doc:"The changed fields before, or all fields of a deleted object; null for a created object"`
 	After  ConfigFields `json:"after" doc:"The changed fields after, or all fields of a created object; null for a deleted object"`
@@ -185,6 +196,25 @@ func (a *admin) putConfig(ctx context.Context, in *ApplyQuery) (*object[ConfigCh
 	return found(answer, applied.Version), nil
 }
 
+// olderVersions reads the older versions of a plan, in the order of their numbers.
+func olderVersions(in map[string]map[string]LimitInput) (out []tenants.PlanVersion, errs []ProblemField) {
+	for _, text := range slices.Sorted(maps.Keys(in)) {
+		at := "/older_versions/" + escapePointer(text)
+		number, err := strconv.ParseInt(text, 10, 32)
+		if err != nil || strconv.FormatInt(number, 10) != text {
+			errs = append(errs, wrongField(at, limit.MustBe("named by the number of a version, such as 1")))
+			continue
+		}
+		limits, wrong := limitsOf(Optional[map[string]LimitInput]{Set: true, Value: in[text]})
+		for _, e := range wrong { // which are of the field limits
+			e.Pointer = at + strings.TrimPrefix(e.Pointer, "/limits")
+			errs = append(errs, e)
+		}
+		out = append(out, tenants.PlanVersion{Number: int(number), Limits: limits})
+	}
+	return out, errs
+}
+
 // document is the body as the store takes it, with what is wrong with it that the store cannot see.
 func (in *ConfigDocument) document() (d tenants.Document, errs []ProblemField) {
 	if name := in.Tenant.Value.Name; name.Set && !name.Null {
@@ -211,6 +241,10 @@ func (in *ConfigDocument) document() (d tenants.Document, errs []ProblemField) {
 	for i := range in.Plans.Value {
 		body := &in.Plans.Value[i]
 		d.Plans[i] = newPlan(body.Slug, body.PlanFields)
+		d.Plans[i].NewestVersion = int(body.NewestVersion.or(0))
+		var wrong []ProblemField
+		d.Plans[i].Older, wrong = olderVersions(body.OlderVersions.or(nil))
+		errs = append(errs, below("/plans/"+strconv.Itoa(i), wrong)...)
 		if body.Limits.given() {
 			var wrong []ProblemField
 			d.Plans[i].Limits, wrong = limitsOf(body.Limits)
@@ -278,7 +312,7 @@ func (o Optional[T]) given() bool { return o.Set && !o.Null }
 
 func (in *ConfigSubject) subject() (tenants.Subject, []ProblemField) {
 	s := tenants.Subject{Subject: in.Subject, Labels: in.Labels.or(nil)}
-	fields := SubjectFields{Plan: in.Plan, State: in.State, BillingRef: in.BillingRef, CycleAnchor: in.CycleAnchor, Multiplier: in.Multiplier}
+	fields := SubjectFields{Plan: in.Plan, State: in.State, BillingRef: in.BillingRef, CycleAnchor: in.CycleAnchor, Multiplier: in.Multiplier, PlanVersion: in.PlanVersion}
 	errs := fields.apply(&s)
 	if !in.Overrides.given() {
 		return s, errs

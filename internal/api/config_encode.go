@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"strconv"
 	"time"
 
 	"weir/internal/limit"
@@ -91,11 +92,15 @@ type writtenPlan struct {
 	Default     bool                    `json:"default,omitempty"`
 	OnChange    string                  `json:"on_change,omitempty"`
 	Limits      map[string]writtenLimit `json:"limits"`
+
+	NewestVersion int                                `json:"newest_version,omitempty"` // 0: the plan has one version
+	OlderVersions map[string]map[string]writtenLimit `json:"older_versions,omitempty"`
 }
 
 type writtenSubject struct {
 	Subject     string                     `json:"subject"`
 	Plan        string                     `json:"plan,omitempty"`
+	PlanVersion int                        `json:"plan_version,omitempty"`
 	State       string                     `json:"state"`
 	Labels      map[string]string          `json:"labels,omitempty"`
 	BillingRef  string                     `json:"billing_ref,omitempty"`
@@ -109,6 +114,14 @@ type writtenOverride struct {
 	Reason    string     `json:"reason,omitempty"`
 	StartsAt  *time.Time `json:"starts_at,omitempty"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+}
+
+func writeLimits(limits map[string]limit.Limit) map[string]writtenLimit {
+	out := make(map[string]writtenLimit, len(limits))
+	for rule, l := range limits {
+		out[rule] = writtenLimit(l)
+	}
+	return out
 }
 
 // encodeConfig writes a document in JSON, for people: it is kept in files and compared.
@@ -125,16 +138,24 @@ func encodeConfig(d *tenants.Document) ([]byte, error) {
 	for i := range d.Routes {
 		out.Routes[i] = writeRoute(d.Routes[i])
 	}
+	versioned := map[string]bool{} // plans with several versions
 	for i := range d.Plans {
 		p := &d.Plans[i]
 		out.Plans[i] = writtenPlan{
-			Slug: p.Slug, Name: p.Name, Description: p.Description, Default: p.Default, Limits: make(map[string]writtenLimit, len(p.Limits)),
+			Slug: p.Slug, Name: p.Name, Description: p.Description, Default: p.Default, Limits: writeLimits(p.Limits),
 		}
 		if p.OnChange != tenants.OnChangeCarry { // the default
 			out.Plans[i].OnChange = p.OnChange
 		}
-		for rule, l := range p.Limits {
-			out.Plans[i].Limits[rule] = writtenLimit(l)
+		if p.NewestVersion > 1 {
+			out.Plans[i].NewestVersion = p.NewestVersion
+			versioned[p.Slug] = true
+		}
+		for _, v := range p.Older {
+			if out.Plans[i].OlderVersions == nil {
+				out.Plans[i].OlderVersions = map[string]map[string]writtenLimit{}
+			}
+			out.Plans[i].OlderVersions[strconv.Itoa(v.Number)] = writeLimits(v.Limits)
 		}
 	}
 	if d.Subjects != nil {
@@ -142,6 +163,9 @@ func encodeConfig(d *tenants.Document) ([]byte, error) {
 	}
 	for i := range d.Subjects {
 		out.Subjects[i] = writeSubject(&d.Subjects[i])
+		if s := &d.Subjects[i]; versioned[s.Plan] {
+			out.Subjects[i].PlanVersion = s.PlanVersion
+		}
 	}
 	for _, e := range d.Endpoints {
 		out.BillingEndpoints = append(out.BillingEndpoints, writtenEndpoint{

@@ -32,6 +32,10 @@ var docsExamples = map[string]string{
 	"patch-plan":     `{"description": null}`,
 	"put-plan-limit": `{"limit": 1000}`,
 
+	"publish-plan":          `{}`,
+	"preview-plan":          `{"limits": {}}`,
+	"create-plan-migration": `{"dry_run": true}`,
+
 	"put-subject":   `{"state": "active", "labels": {"region": "eu"}, "billing_ref": "cus_8123"}`,
 	"patch-subject": `{"labels": {"region": "us"}}`,
 	"put-override":  `{"limit": 5000, "reason": "launch week", "expires_at": "2099-12-31T23:59:59Z"}`,

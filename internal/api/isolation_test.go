@@ -14,13 +14,16 @@ import (
 // foreignBodies name an object of tenant B inside a body of A's, by operation. {b-rule} and
 // {b-plan} are names that B has and A has not.
 var foreignBodies = map[string]string{
-	"create-plan":       `{"slug":"borrows","limits":{"{b-rule}":{"limit":1}}}`,
-	"put-plan":          `{"limits":{"{b-rule}":{"limit":1}}}`,
-	"patch-plan":        `{"limits":{"{b-rule}":{"limit":1}}}`,
-	"put-subject":       `{"plan":"{b-plan}"}`,
-	"patch-subject":     `{"plan":"{b-plan}"}`,
-	"put-billing-price": `{"plan":"{b-plan}"}`,
-	"reset-subject":     `{"rule":"{b-rule}","reason":"r"}`,
+	"create-plan":           `{"slug":"borrows","limits":{"{b-rule}":{"limit":1}}}`,
+	"put-plan":              `{"limits":{"{b-rule}":{"limit":1}}}`,
+	"patch-plan":            `{"limits":{"{b-rule}":{"limit":1}}}`,
+	"publish-plan":          `{"limits":{"{b-rule}":{"limit":1}}}`,
+	"preview-plan":          `{"limits":{"{b-rule}":{"limit":1}}}`,
+	"create-plan-migration": `{"to":"{b-plan}"}`,
+	"put-subject":           `{"plan":"{b-plan}"}`,
+	"patch-subject":         `{"plan":"{b-plan}"}`,
+	"put-billing-price":     `{"plan":"{b-plan}"}`,
+	"reset-subject":         `{"rule":"{b-rule}","reason":"r"}`,
 	"put-config": `{"plans":[{"slug":"borrows","limits":{"{b-rule}":{"limit":1}}}],
 		"subjects":[{"subject":"s","plan":"{b-plan}","overrides":{"{b-rule}":{"limit":1}}}]}`,
 	"import-subjects": `{"subject":"s","plan":"{b-plan}","overrides":{"{b-rule}":{"limit":1}}}`,
@@ -110,7 +113,7 @@ func namesObjects(op *openapi3.Operation) bool {
 	var names func(s *openapi3.Schema, depth int) bool
 	names = func(s *openapi3.Schema, depth int) bool {
 		for name, p := range s.Properties {
-			if name == "plan" || name == "rule" || name == "limits" || name == "overrides" {
+			if name == "plan" || name == "rule" || name == "limits" || name == "to" || name == "overrides" {
 				return true
 			}
 			if depth < 4 && (names(p.Value, depth+1) || p.Value.Items != nil && names(p.Value.Items.Value, depth+1)) {

@@ -26,16 +26,17 @@ type LimitInput struct {
 
 // Plan is a billing tier, as the API shows it.
 type Plan struct {
-	ID          string           `json:"id" format:"uuid"`
-	Slug        string           `json:"slug" doc:"Cannot be changed"`
-	Name        string           `json:"name"`
-	Description string           `json:"description"`
-	Default     bool             `json:"default" doc:"The plan of subjects without a plan"`
-	OnChange    string           `json:"on_change" enum:"carry,reset,scale" doc:"What happens to the counters of a subject that gets the plan"`
-	Limits      map[string]Limit `json:"limits" doc:"By the slug of the rule; an omitted rule keeps its own limit"`
-	CreatedAt   time.Time        `json:"created_at"`
-	UpdatedAt   time.Time        `json:"updated_at"`
-	Version     int64            `json:"version"`
+	ID            string           `json:"id" format:"uuid"`
+	Slug          string           `json:"slug" doc:"Cannot be changed"`
+	Name          string           `json:"name"`
+	Description   string           `json:"description"`
+	Default       bool             `json:"default" doc:"The plan of subjects without a plan"`
+	OnChange      string           `json:"on_change" enum:"carry,reset,scale" doc:"What happens to the counters of a subject that gets the plan"`
+	Limits        map[string]Limit `json:"limits" doc:"Those of the newest version, by the slug of the rule; an omitted rule keeps its own limit"`
+	NewestVersion int64            `json:"newest_version" doc:"Number of the newest version"`
+	CreatedAt     time.Time        `json:"created_at"`
+	UpdatedAt     time.Time        `json:"updated_at"`
+	Version       int64            `json:"version"`
 	Warned
 }
 
@@ -92,13 +93,9 @@ func limitAnswer(l limit.Limit) Limit {
 }
 
 func planAnswer(p tenants.Plan) Plan {
-	limits := make(map[string]Limit, len(p.Limits))
-	for rule, l := range p.Limits {
-		limits[rule] = limitAnswer(l)
-	}
 	return Plan{
 		ID: p.ID.String(), Slug: p.Slug, Name: p.Name, Description: p.Description, Default: p.Default, OnChange: p.OnChange,
-		Limits: limits, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt, Version: p.Version,
+		Limits: limitsAnswer(p.Limits), NewestVersion: int64(p.NewestVersion), CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt, Version: p.Version,
 	}
 }
 

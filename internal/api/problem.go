@@ -42,6 +42,9 @@ const (
 	codeSlugTaken              = "SLUG_TAKEN"
 	codeDefaultPlan            = "DEFAULT_PLAN"
 	codePlanInUse              = "PLAN_IN_USE"
+	codeTooManyPlanVersions    = "TOO_MANY_PLAN_VERSIONS"
+	codeMigrationRunning       = "MIGRATION_RUNNING"
+	codeMigrationEnded         = "MIGRATION_ENDED"
 	codeKeyNotActive           = "KEY_NOT_ACTIVE"
 	codePlatformTenant         = "PLATFORM_TENANT"
 	codeLastOwner              = "LAST_OWNER"
@@ -104,6 +107,9 @@ var problemTitles = map[string]string{
 	codeSlugTaken:              "The slug is already in use",
 	codeDefaultPlan:            "The plan is the default plan",
 	codePlanInUse:              "The plan is in use",
+	codeTooManyPlanVersions:    "The plan has too many versions",
+	codeMigrationRunning:       "Another migration of the plan has not ended",
+	codeMigrationEnded:         "The migration has ended",
 	codeKeyNotActive:           "The API key is no longer active",
 	codePlatformTenant:         "The operator's tenant cannot be changed this way",
 	codeLastOwner:              "A tenant needs an owner",

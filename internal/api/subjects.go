@@ -16,6 +16,7 @@ import (
 type Subject struct {
 	Subject     string              `json:"subject"`
 	Plan        *string             `json:"plan" doc:"null: the tenant's default plan"`
+	PlanVersion *int64              `json:"plan_version" doc:"Version of the plan; null: the newest of the default plan"`
 	State       string              `json:"state" enum:"active,blocked,exempt" doc:"blocked: every check is denied; exempt: its rules act as in shadow mode"`
 	Labels      map[string]string   `json:"labels"`
 	BillingRef  *string             `json:"billing_ref" doc:"Name in your billing system"`
@@ -44,6 +45,7 @@ type Override struct {
 type SubjectFields struct {
 	Subject     Optional[string]    `json:"subject,omitempty" doc:"If sent, must equal the path"`
 	Plan        Optional[string]    `json:"plan,omitempty" doc:"Slug of a plan; default: the tenant's default plan"`
+	PlanVersion Optional[int64]     `json:"plan_version,omitempty" minimum:"1" maximum:"1000000000" doc:"Version of the plan; default: the present version of the same plan, and the newest of another one"`
 	State       Optional[string]    `json:"state,omitempty" enum:"active,blocked,exempt" doc:"Default active"`
 	BillingRef  Optional[string]    `json:"billing_ref,omitempty" doc:"Name in your billing system; up to 256 bytes"`
 	CycleAnchor Optional[time.Time] `json:"cycle_anchor,omitempty" doc:"RFC 3339, to the millisecond: where the windows of rules with the anchor subject begin; default: by the calendar"`
@@ -107,7 +109,7 @@ func subjectAnswer(s tenants.Subject) Subject {
 		labels = map[string]string{}
 	}
 	return Subject{
-		Subject: s.Subject, Plan: optionalText(s.Plan), State: s.State.String(), Labels: labels,
+		Subject: s.Subject, Plan: optionalText(s.Plan), PlanVersion: optionalInt(int64(s.PlanVersion)), State: s.State.String(), Labels: labels,
 		BillingRef: optionalText(s.BillingRef), CycleAnchor: s.CycleAnchor, Multiplier: int64(s.Multiplier),
 		NextPlan: optionalText(s.NextPlan), NextPlanAt: s.NextPlanAt, Overrides: overrides,
 		CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, Version: s.Version,
@@ -131,7 +133,11 @@ func (f *SubjectFields) apply(s *tenants.Subject) []ProblemField {
 	s.Multiplier = int(f.Multiplier.patch(int64(max(s.Multiplier, 1)), 1))
 	// The name has been validated against the schema, which lists them.
 	s.State, _ = check.ParseSubjectState(f.State.patch(s.State.String(), check.Active.String()))
+	s.GivePlanVersion = int(f.PlanVersion.or(0))
 	errs := mismatch(f.Subject, "/subject", s.Subject)
+	if f.PlanVersion.given() && s.Plan == "" {
+		errs = append(errs, wrongField("/plan_version", limit.Wrong("Send plan, too, or omit it.", "requires a plan")))
+	}
 	if f.Plan.Set && !f.Plan.Null && f.Plan.Value == "" { // the store takes "" for none
 		errs = append(errs, wrongField("/plan", notSlugOrNull))
 	}
@@ -167,19 +173,46 @@ func (f *NextPlanFields) schedule(s *tenants.Subject) []ProblemField {
 
 // PlanChange is a change of a subject's plan that is to come.
 type PlanChange struct {
-	Subject  string    `json:"subject"`
-	Plan     *string   `json:"plan" doc:"The present plan; null: the tenant's default plan"`
-	NextPlan string    `json:"next_plan"`
-	At       time.Time `json:"at"`
+	Subject     string     `json:"subject"`
+	Plan        *string    `json:"plan" doc:"The present plan; null: the tenant's default plan"`
+	PlanVersion *int64     `json:"plan_version" doc:"Version of the present plan"`
+	NextPlan    string     `json:"next_plan"`
+	At          time.Time  `json:"at"`
+	Over        []PlanOver `json:"over" doc:"The limits that the subject would be over if the change were made now"`
 }
 
 func (a *admin) listPlanChanges(ctx context.Context, in *struct{ PageParams }) (*page[PlanChange], error) {
 	answer := func(c tenants.ScheduledPlan) PlanChange {
-		return PlanChange{Subject: c.Subject, Plan: optionalText(c.Plan), NextPlan: c.NextPlan, At: c.At}
+		return PlanChange{
+			Subject: c.Subject, Plan: optionalText(c.Plan), PlanVersion: optionalInt(int64(c.PlanVersion)), NextPlan: c.NextPlan, At: c.At, Over: []PlanOver{},
+		}
 	}
-	return listPage(ctx, a, "plan-changes", in.PageParams, answer, func(p tenants.Page) ([]tenants.ScheduledPlan, string, error) {
+	out, err := listPage(ctx, a, "plan-changes", in.PageParams, answer, func(p tenants.Page) ([]tenants.ScheduledPlan, string, error) {
 		return a.store.ScheduledPlans(ctx, actorFrom(ctx), p)
 	})
+	if err != nil {
+		return nil, err
+	}
+	return out, a.foreseeChanges(ctx, out.Body.Items)
+}
+
+// foreseeChanges adds to changes of plans which limits their subjects would be over.
+func (a *admin) foreseeChanges(ctx context.Context, changes []PlanChange) error {
+	subjects, at := map[string][]string{}, map[string]int{} // by plan, by subject
+	for i, c := range changes {
+		subjects[c.NextPlan], at[c.Subject] = append(subjects[c.NextPlan], c.Subject), i
+	}
+	for plan, names := range subjects {
+		preview, err := a.preview(ctx, check.PlanChange{Plan: plan}, int64(len(names)), names)
+		if err != nil {
+			return err
+		}
+		for _, o := range preview.Over {
+			c := &changes[at[o.Subject]]
+			c.Over = append(c.Over, o)
+		}
+	}
+	return nil
 }
 
 func (a *admin) listSubjects(ctx context.Context, in *SubjectsQuery) (*page[Subject], error) {

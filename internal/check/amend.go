@@ -15,6 +15,8 @@ type CounterChange struct {
 	Subject  string
 	Reset    bool   // false: the used share of each quota stays
 	From, To string // slugs of plans
+	// The versions of these plans; 0: the newest.
+	FromVersion, ToVersion int
 }
 
 // Amend changes counters, once for each ID. It changes the counters of all rules that count by the
@@ -32,7 +34,7 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 	for i := range p.rules {
 		r := &p.rules[i]
 		req, reason, _ := counted(&r.rule, Request{Subject: change.Subject})
-		from, to := p.numberOf(i, change.From), p.numberOf(i, change.To)
+		from, to := p.numberOf(i, change.From, change.FromVersion), p.numberOf(i, change.To, change.ToVersion)
 		if reason != "" || r.rule.Mode == limit.Off || p.overridden(i, subject, now) {
 			continue
 		}
@@ -61,9 +63,11 @@ func (c *Checker) Amend(ctx context.Context, p *Policy, change CounterChange) er
 }
 
 // numberOf returns the number of rule i for a subject with a plan and no override.
-func (p *Policy) numberOf(i int, plan string) number {
-	if n := p.plans[plan].number(int32(i)); n != nil { // an index of at most MaxRules
-		return *n
+func (p *Policy) numberOf(i int, plan string, version int) number {
+	if has := p.plans[plan]; has != nil {
+		if n := has.ofVersion(int32(version)).number(int32(i)); n != nil { // an index of at most MaxRules
+			return *n
+		}
 	}
 	return p.rules[i].number
 }

@@ -10,7 +10,8 @@ import (
 )
 
 // Comparison says which subjects are over the limit of one rule, with the current limit of their
-// plan and with another one.
+// plan and with another one. Subjects with an older version of the plan are not
+// compared.
 type Comparison struct {
 	// Asked is the number of subjects whose counters were read: of the given subjects, those that
 	// are active, have the plan, and have no override for the rule.
@@ -63,7 +64,7 @@ func (c *Checker) compare(ctx context.Context, p *Policy, plan string, index int
 	for _, name := range subjects {
 		subject, _ := p.subjects.Load(name)
 		has, _ := p.plan("", subject)
-		if (has == nil) != (plan == "") || has != nil && has.slug != plan || subject != nil && subject.state != Active {
+		if (has == nil) != (plan == "") || has != nil && has != p.plans[plan] || subject != nil && subject.state != Active {
 			continue
 		}
 		if p.number(index, has, subject, nowMS).source == "override" {
@@ -117,7 +118,7 @@ func (p *Policy) Subject(name string) (SubjectData, bool) {
 	if !registered {
 		return SubjectData{}, false
 	}
-	d := SubjectData{Subject: name, Plan: e.plan, State: e.state}
+	d := SubjectData{Subject: name, Plan: e.plan, PlanVersion: int(e.planVersion), State: e.state}
 	if e.anchorMS != limit.NoAnchor {
 		at := time.UnixMilli(e.anchorMS).UTC()
 		d.CycleAnchor = &at

@@ -25,14 +25,25 @@ type PolicyData struct {
 type PlanData struct {
 	Slug    string
 	Default bool
-	Limits  map[string]limit.Limit
+	Limits  map[string]limit.Limit // of the newest version
+	Version int                    // number of the newest version; 0: the plan has one version
+	Older   []PlanVersionData
+}
+
+// PlanVersionData is an older version of a plan.
+type PlanVersionData struct {
+	Number int
+	Limits map[string]limit.Limit
 }
 
 // SubjectData is a registered subject.
 type SubjectData struct {
 	Subject string
 	Plan    string // "": the tenant's default
-	State   SubjectState
+	// PlanVersion is the version of the plan. 0, and a version that the policy lacks, is the
+	// newest.
+	PlanVersion int
+	State       SubjectState
 	// CycleAnchor is where the windows of rules with the anchor "subject" begin; nil: calendar
 	// windows.
 	CycleAnchor *time.Time
@@ -87,8 +98,24 @@ type number struct {
 
 type planNumbers struct {
 	slug    string
-	at      []uint16 // by rule index: the index in numbers, from 1; 0 if the plan has none; nil if it has none at all
+	version int            // of an older version its number, else that of the newest
+	older   []*planNumbers // of the newest version: the others
+	at      []uint16       // by rule index: the index in numbers, from 1; 0 if the plan has none; nil if it has none at all
 	numbers []number
+}
+
+// ofVersion returns a version of the plan, or the newest one for a number that the plan lacks:
+// a version that was just published or deleted may reach subjects and plans in either order.
+func (p *planNumbers) ofVersion(number int32) *planNumbers {
+	if number == int32(p.version) { // as of nearly all subjects; at most the 2^31 of the database
+		return p
+	}
+	for _, older := range p.older {
+		if older.version == int(number) {
+			return older
+		}
+	}
+	return p
 }
 
 // number returns the limit that the plan sets for rule i, or nil.
@@ -161,21 +188,17 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 	}
 	groupRules(p.rules)
 	for _, plan := range data.Plans {
-		pn := &planNumbers{slug: plan.Slug}
-		if len(plan.Limits) > 0 {
-			pn.at, pn.numbers = make([]uint16, len(rules)), make([]number, 0, len(plan.Limits))
+		source := "plan:" + plan.Slug // shared by all versions
+		pn, err := p.compilePlan(plan.Slug, plan.Version, plan.Limits, bySlug, source)
+		if err != nil {
+			return nil, err
 		}
-		source := "plan:" + plan.Slug
-		for slug, limit := range plan.Limits {
-			i, known := bySlug[slug]
-			if !known {
-				return nil, fmt.Errorf("plan %s: there is no rule %s", plan.Slug, slug)
+		for _, version := range plan.Older {
+			older, err := p.compilePlan(plan.Slug, version.Number, version.Limits, bySlug, source)
+			if err != nil {
+				return nil, err
 			}
-			if errs := limit.Validate(&rules[i]); len(errs) > 0 {
-				return nil, fmt.Errorf("plan %s: rule %s: %w", plan.Slug, slug, errs[0])
-			}
-			pn.numbers = append(pn.numbers, p.rules[i].number.with(limit, source))
-			pn.at[i] = uint16(len(pn.numbers)) // at most MaxRules
+			pn.older = append(pn.older, older)
 		}
 		p.plans[plan.Slug] = pn
 		if plan.Default {
@@ -187,6 +210,26 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 	}
 	p.size = p.measure()
 	return p, nil
+}
+
+// compilePlan compiles one version of a plan. The rules are compiled already.
+func (p *Policy) compilePlan(slug string, version int, limits map[string]limit.Limit, bySlug map[string]int, source string) (*planNumbers, error) {
+	pn := &planNumbers{slug: slug, version: version}
+	if len(limits) > 0 {
+		pn.at, pn.numbers = make([]uint16, len(p.rules)), make([]number, 0, len(limits))
+	}
+	for rule, lim := range limits {
+		i, known := bySlug[rule]
+		if !known {
+			return nil, fmt.Errorf("plan %s: there is no rule %s", slug, rule)
+		}
+		if errs := lim.Validate(&p.rules[i].rule); len(errs) > 0 {
+			return nil, fmt.Errorf("plan %s: rule %s: %w", slug, rule, errs[0])
+		}
+		pn.numbers = append(pn.numbers, p.rules[i].number.with(lim, source))
+		pn.at[i] = uint16(len(pn.numbers)) // at most MaxRules
+	}
+	return pn, nil
 }
 
 func (p *Policy) compileRoutes(routes []route.Route) error {
@@ -273,7 +316,7 @@ func (p *Policy) plan(named string, s *subjectEntry) (plan *planNumbers, ok bool
 	if s != nil && s.plan != "" {
 		// A subject may still name a plan that was just deleted: it then has the default plan.
 		if plan, ok = p.plans[s.plan]; ok {
-			return plan, true
+			return plan.ofVersion(s.planVersion), true
 		}
 	}
 	return p.fallback, true

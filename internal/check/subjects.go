@@ -42,10 +42,11 @@ type subjectTable struct {
 }
 
 type subjectEntry struct {
-	plan      string
-	state     SubjectState
-	overrides []overrideEntry
-	anchorMS  int64 // cycle anchor, milliseconds since 1970; limit.NoAnchor for none
+	plan        string
+	planVersion int32
+	state       SubjectState
+	overrides   []overrideEntry
+	anchorMS    int64 // cycle anchor, milliseconds since 1970; limit.NoAnchor for none
 	// multiplier of the plan's limits; 0 or 1: none.
 	multiplier int64
 }
@@ -218,7 +219,7 @@ func (s *subjects) entryOf(t *subjectTable, d SubjectData) (uint32, bool) {
 	var plan string
 	for _, i := range s.shared {
 		if e := entries[i]; e.plan == d.Plan {
-			if e.state == d.State && e.multiplier == d.Multiplier && !d.own() {
+			if e.state == d.State && e.multiplier == d.Multiplier && int(e.planVersion) == d.PlanVersion && !d.own() {
 				return i, true
 			}
 			plan = e.plan // shares the bytes
@@ -257,7 +258,7 @@ func (e *subjectEntry) anchor() int64 {
 func (d *SubjectData) own() bool { return len(d.Overrides) > 0 || d.CycleAnchor != nil }
 
 func newSubjectEntry(d SubjectData, plan string) *subjectEntry {
-	e := &subjectEntry{plan: plan, state: d.State, anchorMS: limit.NoAnchor, multiplier: d.Multiplier}
+	e := &subjectEntry{plan: plan, planVersion: int32(d.PlanVersion), state: d.State, anchorMS: limit.NoAnchor, multiplier: d.Multiplier}
 	if d.CycleAnchor != nil {
 		e.anchorMS = d.CycleAnchor.UnixMilli()
 	}

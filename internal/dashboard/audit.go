@@ -55,7 +55,7 @@ var auditActions = []option{
 }
 
 var auditKinds = []option{
-	{"", "Any"}, {"rule", "A rule"}, {"route", "A route"}, {"plan", "A plan"}, {"subject", "A subject"}, {"key", "An API key"}, {"member", "A member"}, {"tenant", "The tenant"},
+	{"", "Any"}, {"rule", "A rule"}, {"route", "A route"}, {"plan", "A plan"}, {"subject", "A subject"}, {"key", "An API key"}, {"member", "A member"}, {"endpoint", "A billing endpoint"}, {"price", "The plan of a price"}, {"migration", "A plan migration"}, {"tenant", "The tenant"},
 }
 
 // errVerifying: as many trails are being verified as may be at once.
@@ -218,6 +218,7 @@ func auditLines(entries []tenants.AuditEntry, names ruleNames) []auditLine {
 func auditVerb(e *tenants.AuditEntry) string {
 	object := map[string]string{
 		"rule": "the rule", "route": "the route", "plan": "the plan", "subject": "the subject", "key": "the API key", "member": "the member", "tenant": "the tenant",
+		"endpoint": "the billing endpoint", "price": "the plan of the price", "migration": "the migration of plan",
 	}[e.Kind]
 	switch e.Action {
 	case "create":
@@ -226,6 +227,8 @@ func auditVerb(e *tenants.AuditEntry) string {
 		return "changed " + object
 	case "delete":
 		return "deleted " + object
+	case "publish":
+		return "published a version of " + object
 	case "rotate":
 		return "rotated " + object
 	case "revoke":
@@ -249,6 +252,8 @@ func auditLink(e *tenants.AuditEntry) string {
 		return routeURL(e.Target)
 	case e.Kind == "subject":
 		return subjectURL(e.Target)
+	case e.Kind == "migration":
+		return planVersionsURL(e.Target)
 	case e.Kind == "plan":
 		return "/plans"
 	case e.Kind == "key":

@@ -86,3 +86,6 @@ func lineOf(rule *limit.Rule, plans []tenants.Plan) planLine {
 
 // limitURL is the address of the number that a plan gives a rule.
 func limitURL(plan, rule string) string { return "/plans/" + plan + "/limits/" + rule }
+
+// planVersionsURL is the page of the versions of a plan, and of its migrations.
+func planVersionsURL(plan string) string { return "/plans/" + url.PathEscape(plan) + "/versions" }

@@ -17,19 +17,20 @@ import (
 
 // The kinds of objects in a trail.
 const (
-	auditTenant   = "tenant"
-	auditKey      = "key"
-	auditRule     = "rule"
-	auditRoute    = "route"
-	auditPlan     = "plan"    // with its limits
-	auditSubject  = "subject" // with its overrides
-	auditMember   = "member"
-	auditEndpoint = "endpoint" // of a billing system
-	auditPrice    = "price"    // of a billing system
+	auditTenant    = "tenant"
+	auditKey       = "key"
+	auditRule      = "rule"
+	auditRoute     = "route"
+	auditPlan      = "plan"    // with its limits
+	auditSubject   = "subject" // with its overrides
+	auditMember    = "member"
+	auditEndpoint  = "endpoint"  // of a billing system
+	auditPrice     = "price"     // of a billing system
+	auditMigration = "migration" // of subjects to a plan
 )
 
 // auditKinds lists the kinds.
-var auditKinds = []string{auditTenant, auditKey, auditRule, auditRoute, auditPlan, auditSubject, auditMember, auditEndpoint, auditPrice}
+var auditKinds = []string{auditTenant, auditKey, auditRule, auditRoute, auditPlan, auditSubject, auditMember, auditEndpoint, auditPrice, auditMigration}
 
 // trail notes during a change which objects it writes, each as it was before. At the end they are
 // read again, and what differs is what the change did: the writes themselves need not say it.
@@ -252,7 +253,7 @@ func (f auditFields) encode() json.RawMessage {
 // a trail, because another field says the same.
 var auditNames = map[string]string{
 	"tenant_id": "", "id": "", "plan_id": "", "next_plan_id": "", "created_at": "", "updated_at": "", "version": "",
-	"is_default": "default",
+	"is_default": "default", "migration_id": "migration", "published_at": "",
 }
 
 // fieldOfColumn returns the name of a column in the API: limit_units is limit. A duration has two
@@ -284,7 +285,7 @@ func auditFieldsOf(kind, object string) (auditFields, error) {
 		if kind == auditRule || kind == auditRoute || kind == auditPlan || kind == auditSubject {
 			name = fieldOfColumn(name)
 		}
-		if name == "multiplier" && string(value) == "1" { // as it is of nearly all
+		if string(value) == "1" && (name == "multiplier" || name == "plan_version" || name == "newest_version") { // as of nearly all
 			continue
 		}
 		if text := string(value); name != "" && text != `""` && text != "{}" {
@@ -345,6 +346,8 @@ func auditObjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, kind str
 		err = eachRow(q.AuditEndpoints(ctx, db.AuditEndpointsParams{TenantID: tenant, Ids: ids}))(func(r db.AuditEndpointsRow) { add(r.ID.String(), r.Target, r.Object) })
 	case auditPrice:
 		err = eachRow(q.AuditPrices(ctx, db.AuditPricesParams{TenantID: tenant, Prices: names}))(func(r db.AuditPricesRow) { add(r.Target, r.Target, r.Object) })
+	case auditMigration:
+		err = eachRow(q.AuditMigrations(ctx, db.AuditMigrationsParams{TenantID: tenant, Ids: ids}))(func(r db.AuditMigrationsRow) { add(r.ID.String(), r.Target, r.Object) })
 	case auditMember:
 		err = eachRow(q.AuditMembers(ctx, db.AuditMembersParams{TenantID: tenant, Ids: ids}))(func(r db.AuditMembersRow) { add(r.ID.String(), r.Target, r.Object) })
 	}

@@ -117,6 +117,124 @@ func (c *change) DeletePlan(ctx context.Context, p db.DeletePlanParams) error {
 	return c.Queries.DeletePlan(ctx, p)
 }
 
+// KeepPlanVersion makes the newest version of a plan an older one.
+func (c *change) KeepPlanVersion(ctx context.Context, p db.KeepPlanVersionParams) error {
+	t, err := c.touch(ctx, auditPlan, p.PlanID.String(), false)
+	if err != nil {
+		return err
+	}
+	t.action = "publish"
+	return c.Queries.KeepPlanVersion(ctx, p)
+}
+
+// KeepPlanLimits is KeepPlanVersion of the limits.
+func (c *change) KeepPlanLimits(ctx context.Context, p db.KeepPlanLimitsParams) error {
+	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
+		return err
+	}
+	return c.Queries.KeepPlanLimits(ctx, p)
+}
+
+// PublishPlan gives a plan its next version.
+func (c *change) PublishPlan(ctx context.Context, p db.PublishPlanParams) error {
+	if _, err := c.touch(ctx, auditPlan, p.ID.String(), false); err != nil {
+		return err
+	}
+	return c.Queries.PublishPlan(ctx, p)
+}
+
+// PutPlanVersion creates an older version of a plan.
+func (c *change) PutPlanVersion(ctx context.Context, p db.PutPlanVersionParams) error {
+	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
+		return err
+	}
+	return c.Queries.PutPlanVersion(ctx, p)
+}
+
+// PutPlanVersionLimit sets the number that an older version gives a rule.
+func (c *change) PutPlanVersionLimit(ctx context.Context, p db.PutPlanVersionLimitParams) error {
+	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
+		return err
+	}
+	return c.Queries.PutPlanVersionLimit(ctx, p)
+}
+
+// ClearPlanVersionLimits removes the numbers of an older version.
+func (c *change) ClearPlanVersionLimits(ctx context.Context, p db.ClearPlanVersionLimitsParams) error {
+	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
+		return err
+	}
+	return c.Queries.ClearPlanVersionLimits(ctx, p)
+}
+
+// DeletePlanVersion removes an older version of a plan.
+func (c *change) DeletePlanVersion(ctx context.Context, p db.DeletePlanVersionParams) error {
+	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
+		return err
+	}
+	return c.Queries.DeletePlanVersion(ctx, p)
+}
+
+// InsertPlanMigration creates a migration.
+func (c *change) InsertPlanMigration(ctx context.Context, p db.InsertPlanMigrationParams) (row db.PlanMigration, err error) {
+	if _, err = c.touch(ctx, auditMigration, p.ID.String(), true); err == nil {
+		row, err = c.Queries.InsertPlanMigration(ctx, p)
+	}
+	return row, err
+}
+
+// UpdatePlanMigration notes the progress of a migration.
+func (c *change) UpdatePlanMigration(ctx context.Context, p db.UpdatePlanMigrationParams) error {
+	if _, err := c.touch(ctx, auditMigration, p.ID.String(), false); err != nil {
+		return err
+	}
+	return c.Queries.UpdatePlanMigration(ctx, p)
+}
+
+// CountMigrated notes the progress of a migration.
+func (c *change) CountMigrated(ctx context.Context, p db.CountMigratedParams) error {
+	if _, err := c.touch(ctx, auditMigration, p.ID.String(), false); err != nil {
+		return err
+	}
+	return c.Queries.CountMigrated(ctx, p)
+}
+
+// MigrateSubjects gives subjects a plan.
+func (c *change) MigrateSubjects(ctx context.Context, p db.MigrateSubjectsParams) error {
+	if err := c.touchSubjects(ctx, p.Subjects); err != nil {
+		return err
+	}
+	return c.Queries.MigrateSubjects(ctx, p)
+}
+
+// ScheduleMigration gives subjects their next plan.
+func (c *change) ScheduleMigration(ctx context.Context, p db.ScheduleMigrationParams) error {
+	if err := c.touchSubjects(ctx, p.Subjects); err != nil {
+		return err
+	}
+	return c.Queries.ScheduleMigration(ctx, p)
+}
+
+// CancelMigrationOf takes their next plan from subjects.
+func (c *change) CancelMigrationOf(ctx context.Context, p db.CancelMigrationOfParams) error {
+	if err := c.touchSubjects(ctx, p.Subjects); err != nil {
+		return err
+	}
+	return c.Queries.CancelMigrationOf(ctx, p)
+}
+
+// touchSubjects notes registered subjects, and reads them all at once.
+func (c *change) touchSubjects(ctx context.Context, subjects []string) error {
+	if c.trail == nil {
+		return errors.New("a change without an audit trail")
+	}
+	noted := make([]*touched, len(subjects))
+	for i, subject := range subjects {
+		noted[i] = c.trail.note(auditSubject, subject, false)
+	}
+	return c.trail.readBefore(ctx, noted...)
+}
+
 // UpsertPlanLimit sets the number that a plan gives a rule.
 func (c *change) UpsertPlanLimit(ctx context.Context, p db.UpsertPlanLimitParams) error {
 	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {

@@ -143,12 +143,14 @@ func reconcileAt(e BillingEndpoint, now time.Time) *time.Time {
 }
 
 func (c *change) fallbackPlan(ctx context.Context, slug string) (*uuid.UUID, error) {
-	plan, err := c.planID(ctx, slug)
-	var wrong *InvalidError
-	if errors.As(err, &wrong) {
+	if slug == "" {
+		return nil, nil
+	}
+	plan, err := c.plan(ctx, slug)
+	if errors.Is(err, ErrNotFound) {
 		return nil, invalid("fallback_plan", noSuchPlan)
 	}
-	return plan, err
+	return &plan.ID, err
 }
 
 // EditBillingEndpoint lets edit change an endpoint and returns what to change of its secrets; an

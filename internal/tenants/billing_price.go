@@ -84,7 +84,7 @@ func (s *Store) PutBillingPrice(ctx context.Context, a Actor, in BillingPrice, m
 		if in.Plan == "" {
 			return invalid("plan", limit.Wrong("Use the slug of a plan that GET /v1/plans lists.", "must be the slug of a plan"))
 		}
-		plan, err := c.planID(ctx, in.Plan)
+		plan, err := c.planNamed(ctx, in.Plan)
 		if err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func (s *Store) PutBillingPrice(ctx context.Context, a Actor, in BillingPrice, m
 		if err != nil {
 			return err
 		}
-		out, err = c.writeBillingPrice(ctx, in, *plan, version)
+		out, err = c.writeBillingPrice(ctx, in, plan.ID, version)
 		return err
 	})
 	return out, created && err == nil, err

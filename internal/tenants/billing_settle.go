@@ -421,8 +421,10 @@ func (st *settling) write(ctx context.Context, subject, customer, plan string, s
 	if err := in.validate(); err != nil {
 		return err
 	}
-	if _, err := st.planID(ctx, in.Plan); err != nil {
-		return err
+	if in.Plan != "" {
+		if _, err := st.planNamed(ctx, in.Plan); err != nil {
+			return err
+		}
 	}
 	t, err := st.touch(ctx, auditSubject, subject, isNew)
 	if err != nil {

@@ -93,7 +93,7 @@ func TestImportSubjects(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, after.subjects, upTo)
 	require.Equal(t, map[string]check.SubjectData{
-		"changed": {Subject: "changed", State: check.Exempt}, "returned": {Subject: "returned", Plan: "pro"}, "new": {Subject: "new"},
+		"changed": {Subject: "changed", State: check.Exempt}, "returned": {Subject: "returned", Plan: "pro", PlanVersion: 1}, "new": {Subject: "new"},
 	}, told, "servers hear of what changed and of nothing else")
 
 	rows, _, err := s.Audit(t.Context(), a, tenants.AuditFilter{Action: "import"}, tenants.Page{})

@@ -47,6 +47,7 @@ func (s *Store) CarryOutCounterChanges(ctx context.Context, carry func(tenant uu
 		}
 		change := check.CounterChange{
 			ID: row.ID, Subject: row.Subject, Reset: row.Action == OnChangeReset, From: row.FromPlan, To: row.ToPlan,
+			FromVersion: int(row.FromVersion), ToVersion: int(row.ToVersion),
 		}
 		if err := carry(row.TenantID, change); err != nil {
 			failed[row.TenantID] = true

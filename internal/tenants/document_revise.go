@@ -43,12 +43,13 @@ type revision struct {
 }
 
 type revisedPlan struct {
-	Plan              // as it will be
-	old      *Plan    // nil: new
-	edited   bool     // its own fields change
-	relimits bool     // its limits change
-	goes     bool     // it will be deleted
-	rules    []string // whose limits the document names
+	Plan                   // as it will be
+	old      *Plan         // nil: new
+	edited   bool          // its own fields change
+	relimits bool          // its limits change
+	goes     bool          // it will be deleted
+	rules    []string      // whose limits the document names
+	kept     []PlanVersion // older versions that there are without those of the document
 }
 
 type revisedSubject struct {
@@ -212,7 +213,7 @@ func (r *revision) revisePlans() {
 			now = &revisedPlan{Plan: Plan{ID: newID(), Slug: in.Slug, Limits: map[string]limit.Limit{}}}
 			r.plans[in.Slug] = now
 		}
-		now.Name, now.Description, now.goes = in.Name, in.Description, false
+		now.Name, now.Description, now.OnChange, now.goes = in.Name, in.Description, in.OnChange, false
 	}
 	for slug, now := range r.plans {
 		now.Default = slug == standard
@@ -265,6 +266,7 @@ func (r *revision) revisePlan(i int) {
 	if in.NotDefault && now.Default && now.old != nil {
 		r.wrong(fmt.Sprintf("plans.%d.default", i), limit.Wrong("Make another plan the default.", "cannot be false: this is the default plan, and the document names no other"))
 	}
+	r.reviseVersions(i, now)
 	if now.old != nil {
 		now.edited = r.update("plan", in.Slug, planFields(now.old, false), planFields(&now.Plan, false))
 	}
@@ -307,6 +309,57 @@ func (r *revision) revisePlan(i int) {
 	}
 }
 
+// reviseVersions works out the versions of a plan of the document: a greater newest_version
+// publishes one.
+func (r *revision) reviseVersions(i int, now *revisedPlan) {
+	in, at := &r.Plans[i], fmt.Sprintf("plans.%d.", i)
+	switch {
+	case now.old == nil:
+		now.NewestVersion = max(in.NewestVersion, 1)
+	case in.NewestVersion == 0 || in.NewestVersion == now.old.NewestVersion:
+		now.kept = now.old.Older
+	case in.NewestVersion < now.old.NewestVersion:
+		r.wrong(at+"newest_version", limit.Wrong("Omit it, or send the present number, or a greater one to publish a new version.",
+			"cannot be less than %d, the newest version of this plan", now.old.NewestVersion))
+	default:
+		now.NewestVersion = in.NewestVersion
+		now.kept = append([]PlanVersion{{Number: now.old.NewestVersion, Limits: now.old.Limits}}, now.old.Older...)
+	}
+	now.Older = slices.Clone(now.kept)
+	seen := map[int]bool{}
+	for _, v := range in.Older {
+		at, name := fmt.Sprintf("%solder_versions.%d", at, v.Number), fmt.Sprintf("%s/%d", in.Slug, v.Number)
+		if v.Number < 1 || v.Number >= now.NewestVersion || seen[v.Number] {
+			r.wrong(at, limit.Wrong("Send the number of an older version, each once.", "must be from 1 to %d, below newest_version", now.NewestVersion-1))
+			continue
+		}
+		seen[v.Number] = true
+		for _, slug := range slices.Sorted(maps.Keys(v.Limits)) {
+			if rule, exists := r.rules[slug]; exists {
+				r.problems = append(r.problems, prefixed(at+"."+slug+".", new(v.Limits[slug]).Validate(&rule.Rule))...)
+			} else {
+				r.wrong(at+"."+slug, noSuchRule)
+			}
+		}
+		switch old := now.older(v.Number); {
+		case now.old == nil:
+			now.Older = append(now.Older, v) // a part of the plan that is created
+		case old == nil:
+			now.Older, now.relimits = append(now.Older, v), true
+			r.create("plan_version", name, "", versionFields(v.Limits))
+		case !maps.Equal(old.Limits, v.Limits):
+			r.changes = append(r.changes, DocumentChange{
+				Action: "update", Kind: "plan_version", Name: name, Before: asMap(versionFields(old.Limits)), After: asMap(versionFields(v.Limits)),
+				Text: "Change " + title("plan_version", name) + ".",
+			})
+			*old, now.relimits = v, true
+		}
+	}
+	if len(now.Older) > MaxOlderVersions {
+		r.wrong(at+"older_versions", limit.Wrong("Delete versions that no subject has.", "may be at most %d", MaxOlderVersions))
+	}
+}
+
 // checkKeptLimits refuses a change of a rule that a limit which is not in the document would not
 // survive.
 func (r *revision) checkKeptLimits() {
@@ -317,6 +370,11 @@ func (r *revision) checkKeptLimits() {
 			lim, has := now.Limits[slug]
 			if has && !slices.Contains(now.rules, slug) {
 				r.misfit(slug, "plan "+plan, lim.Validate(&rule.Rule))
+			}
+			for _, v := range now.Older {
+				if lim, has := v.Limits[slug]; has {
+					r.misfit(slug, fmt.Sprintf("plan %s (version %d)", plan, v.Number), lim.Validate(&rule.Rule))
+				}
 			}
 		}
 	}
@@ -383,8 +441,13 @@ func (c *change) reviseSubject(r *revision, i int, old *Subject) {
 	r.subjects = append(r.subjects, now)
 	if now.Plan != "" && (r.plans[now.Plan] == nil) {
 		r.wrong(at+"plan", noSuchPlan)
+	} else if now.Plan != "" {
+		if p := r.plans[now.Plan].chooseVersion(&now.Subject, old); p != nil {
+			r.wrong(at+"plan_version", p)
+		}
 	}
 	if old != nil {
+		now.migration = old.migration
 		now.NextPlan, now.NextPlanAt = old.NextPlan, old.NextPlanAt // what is to come is not in a document
 		now.edited = r.update("subject", now.Subject.Subject, subjectFields(old, false), subjectFields(&now.Subject, false))
 	}

@@ -1,9 +1,13 @@
 package tenants
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -15,8 +19,8 @@ import (
 // DocumentChange is one thing that a document changes.
 type DocumentChange struct {
 	Action string // create, update or delete
-	Kind   string // tenant, rule, route, plan, plan_limit, subject or override
-	Name   string // the slug or subject; PLAN/RULE of a plan_limit, SUBJECT/RULE of an override
+	Kind   string // tenant, rule, route, plan, plan_limit, plan_version, subject or override
+	Name   string // the slug or subject; PLAN/RULE of a plan_limit, PLAN/NUMBER of a plan_version, SUBJECT/RULE of an override
 	Text   string // the same as a sentence
 	// Before and After are fields by their JSON names: of an update those that change, of a
 	// creation and a deletion all. Nil where there is none.
@@ -70,6 +74,8 @@ func title(kind, name string) string {
 	switch kind {
 	case "plan_limit":
 		return fmt.Sprintf("the limit of plan %s for rule %s", owner, rule)
+	case "plan_version":
+		return fmt.Sprintf("version %s of plan %s", rule, owner)
 	case "override":
 		return fmt.Sprintf("the override of subject %q for rule %s", owner, rule)
 	case "endpoint":
@@ -151,13 +157,36 @@ func limitFields(l limit.Limit) []field {
 
 // planFields has the limits only where they are wanted: they are compared one by one.
 func planFields(p *Plan, limits bool) []field {
-	fields := []field{{"slug", p.Slug}, {"name", p.Name}, {"description", p.Description}, {"default", p.Default}, {"on_change", p.OnChange}}
+	fields := []field{{"slug", p.Slug}, {"name", p.Name}, {"description", p.Description}, {"default", p.Default}, {"on_change", cmp.Or(p.OnChange, OnChangeCarry)}, {"newest_version", max(p.NewestVersion, 1)}}
 	if limits {
 		all := make(map[string]any, len(p.Limits))
 		for slug, l := range p.Limits {
 			all[slug] = asMap(limitFields(l))
 		}
 		fields = append(fields, field{"limits", all})
+		if len(p.Older) > 0 {
+			older := make(map[string]any, len(p.Older))
+			for _, v := range p.Older {
+				older[strconv.Itoa(v.Number)] = asMap(versionFields(v.Limits))
+			}
+			fields = append(fields, field{"older_versions", older})
+		}
+	}
+	return fields
+}
+
+// laterVersion is null in JSON for the first version of a plan, which nearly all subjects have.
+func laterVersion(number int) any {
+	if number <= 1 {
+		return nil
+	}
+	return number
+}
+
+// versionFields are the limits of a version of a plan, by the slugs of the rules.
+func versionFields(limits map[string]limit.Limit) (fields []field) {
+	for _, slug := range slices.Sorted(maps.Keys(limits)) {
+		fields = append(fields, field{slug, asMap(limitFields(limits[slug]))})
 	}
 	return fields
 }
@@ -170,7 +199,7 @@ func overrideFields(o Override) []field {
 // subjectFields has the overrides only where they are wanted: they are compared one by one.
 func subjectFields(s *Subject, overrides bool) []field {
 	fields := []field{
-		{"subject", s.Subject}, {"plan", textOrNil(s.Plan)}, {"state", s.State.String()}, {"labels", labelsOf(s.Labels)},
+		{"subject", s.Subject}, {"plan", textOrNil(s.Plan)}, {"plan_version", laterVersion(s.PlanVersion)}, {"state", s.State.String()}, {"labels", labelsOf(s.Labels)},
 		{"billing_ref", textOrNil(s.BillingRef)}, {"cycle_anchor", timeOrNil(anchorOf(s.CycleAnchor))}, {"multiplier", s.multiplier()},
 	}
 	if overrides {

@@ -53,7 +53,7 @@ func (c *change) partsOf(ctx context.Context, r *revision) (p parts, err error) 
 		switch made.Kind {
 		case "tenant", "endpoint", "price":
 			p.itself = true
-		case "rule", "route", "plan", "plan_limit":
+		case "rule", "route", "plan", "plan_limit", "plan_version":
 			p.policy = true
 		case "subject", "override":
 			p.subjects = true
@@ -132,6 +132,11 @@ func (c *change) queuePlans(ctx context.Context, r *revision, version int64) err
 			_, err = c.insertPlan(ctx, now.ID, now.Plan, version)
 		case now.edited || now.relimits:
 			before = *now.old
+			if now.NewestVersion > before.NewestVersion {
+				if err := c.publish(ctx, &before, now.NewestVersion, version); err != nil {
+					return err
+				}
+			}
 			_, err = c.updatePlan(ctx, now.ID, now.Plan, version)
 		default:
 			continue
@@ -145,6 +150,9 @@ func (c *change) queuePlans(ctx context.Context, r *revision, version int64) err
 			before.Limits = withoutRules(before.Limits, r.goneRules)
 		}
 		if err := c.writeLimits(ctx, before, after, rules, version); err != nil {
+			return err
+		}
+		if err := c.putOlder(ctx, now.ID, now.kept, r.Plans[i].Older, rules); err != nil {
 			return err
 		}
 	}
@@ -179,6 +187,7 @@ func (c *change) queueNewSubjects(ctx context.Context, r *revision, version int6
 			plan = r.plans[s.Plan].ID
 		}
 		subjects.Subjects, subjects.Ids = append(subjects.Subjects, s.Subject.Subject), append(subjects.Ids, newID())
+		subjects.PlanVersions = append(subjects.PlanVersions, max(int32(s.PlanVersion), 1)) // a number of the database
 		subjects.PlanIds, subjects.States = append(subjects.PlanIds, plan), append(subjects.States, s.State.String())
 		subjects.Labels, subjects.BillingRefs = append(subjects.Labels, string(labels)), append(subjects.BillingRefs, s.BillingRef)
 		subjects.CycleAnchors = append(subjects.CycleAnchors, timeText(anchorOf(s.CycleAnchor)))

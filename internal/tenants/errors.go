@@ -39,15 +39,19 @@ var (
 
 // Codes of ConflictError.
 const (
-	CodeSlugTaken    = "SLUG_TAKEN"
-	CodeDefaultPlan  = "DEFAULT_PLAN"    // the default plan can only be replaced as such
-	CodePlanInUse    = "PLAN_IN_USE"     // subjects have it
-	CodeKeyInactive  = "KEY_NOT_ACTIVE"  // revoked, expired or rotated
-	CodePlatform     = "PLATFORM_TENANT" // the operator's own tenant stays
-	CodeInProgress   = "IDEMPOTENCY_KEY_IN_USE"
-	CodeLastOwner    = "LAST_OWNER"    // a tenant has at least one
-	CodeMemberExists = "MEMBER_EXISTS" // has this email already
-	CodeConflict     = "CONFLICT"
+	CodeSlugTaken   = "SLUG_TAKEN"
+	CodeDefaultPlan = "DEFAULT_PLAN" // the default plan can only be replaced as such
+	CodePlanInUse   = "PLAN_IN_USE"  // subjects have it
+	// A plan has so many older versions that it gets no more.
+	CodeTooManyVersions  = "TOO_MANY_PLAN_VERSIONS"
+	CodeMigrationRunning = "MIGRATION_RUNNING" // of this plan
+	CodeMigrationEnded   = "MIGRATION_ENDED"
+	CodeKeyInactive      = "KEY_NOT_ACTIVE"  // revoked, expired or rotated
+	CodePlatform         = "PLATFORM_TENANT" // the operator's own tenant stays
+	CodeInProgress       = "IDEMPOTENCY_KEY_IN_USE"
+	CodeLastOwner        = "LAST_OWNER"    // a tenant has at least one
+	CodeMemberExists     = "MEMBER_EXISTS" // has this email already
+	CodeConflict         = "CONFLICT"
 )
 
 // ConflictError says that the change contradicts what is there, and in Detail what to do about it.

@@ -26,11 +26,12 @@ const (
 // SubjectLine is what one line of an import says of a subject. What it leaves out stays as it is,
 // or is as in a new subject.
 type SubjectLine struct {
-	Line       int // of the file, from 1
-	Subject    string
-	Plan       *string             // slug; "": the tenant's default plan; nil: left out
-	State      *check.SubjectState // nil: left out
-	BillingRef *string             // nil: left out
+	Line        int // of the file, from 1
+	Subject     string
+	Plan        *string             // slug; "": the tenant's default plan; nil: left out
+	PlanVersion int                 // of the plan; 0: left out
+	State       *check.SubjectState // nil: left out
+	BillingRef  *string             // nil: left out
 	// CycleAnchor points to nil for none; nil: left out.
 	CycleAnchor **time.Time
 	Labels      PackedLabels   // all of them; nil: left out
@@ -122,6 +123,7 @@ func (l *SubjectLine) over(s Subject) Subject {
 	if l.Plan != nil {
 		s.Plan = *l.Plan
 	}
+	s.GivePlanVersion = l.PlanVersion
 	if l.State != nil {
 		s.State = *l.State
 	}
@@ -177,9 +179,9 @@ type subjectImport struct {
 	*change
 	mode    ImportMode
 	version int64
-	plans   map[string]uuid.UUID // by slug
-	rules   map[string]Rule      // by slug; only where a line has overrides
-	seen    map[string]int       // subject to its line
+	plans   map[string]*Plan // by slug
+	rules   map[string]Rule  // by slug; only where a line has overrides
+	seen    map[string]int   // subject to its line
 	counts  ImportCounts
 	wrong   LinesError
 }
@@ -193,7 +195,7 @@ type subjectImport struct {
 func (c *change) newSubjectImport(ctx context.Context, lines []SubjectLine, mode ImportMode) (*subjectImport, error) {
 	c.trail.whole = &auditRow{action: "import", kind: auditSubject}
 	m := &subjectImport{
-		change: c, mode: mode, plans: map[string]uuid.UUID{}, rules: map[string]Rule{}, seen: make(map[string]int, len(lines)),
+		change: c, mode: mode, plans: map[string]*Plan{}, rules: map[string]Rule{}, seen: make(map[string]int, len(lines)),
 	}
 	// Plans that were made while the tables were small would read all of them for each batch.
 	if _, err := c.tx.Exec(ctx, "SET LOCAL enable_seqscan = off"); err != nil {
@@ -208,8 +210,12 @@ func (c *change) newSubjectImport(ctx context.Context, lines []SubjectLine, mode
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range plans {
-		m.plans[p.Slug] = p.ID
+	all, err := withLimits(ctx, c.Queries, c.tenant, plans)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		m.plans[all[i].Slug] = &all[i]
 	}
 	if !slices.ContainsFunc(lines, func(l SubjectLine) bool { return len(l.Overrides) > 0 }) {
 		return m, nil
@@ -288,9 +294,18 @@ func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *imp
 		old = Subject{Subject: l.Subject}
 	}
 	now := l.over(old)
-	plan, known := m.plans[now.Plan]
-	if now.Plan != "" && !known {
+	plan := m.plans[now.Plan]
+	switch {
+	case now.Plan == "":
+		if now.PlanVersion = 0; now.GivePlanVersion != 0 {
+			wrong = append(wrong, limit.FieldProblem("plan_version", limit.Wrong("Send plan, too, or omit it.", "requires a plan")))
+		}
+	case plan == nil:
 		wrong = append(wrong, limit.FieldProblem("plan", noSuchPlan))
+	default:
+		if p := plan.chooseVersion(&now, &old); p != nil {
+			wrong = append(wrong, limit.FieldProblem("plan_version", p))
+		}
 	}
 	put, removed, more := m.compareOverrides(l, old)
 	if wrong = append(wrong, more...); len(wrong) > 0 {
@@ -366,14 +381,20 @@ type importWrites struct {
 type subjectRows struct {
 	subjects    []string
 	plans       []uuid.UUID
+	versions    []int32 // of the plans; 1 without one
 	states      []string
 	labels      []string
 	billingRefs []string
 	anchors     []string
 }
 
-func (r *subjectRows) add(s Subject, plan uuid.UUID) {
-	r.subjects, r.plans = append(r.subjects, s.Subject), append(r.plans, plan)
+func (r *subjectRows) add(s Subject, plan *Plan) {
+	id := uuid.Nil
+	if plan != nil {
+		id = plan.ID
+	}
+	r.subjects, r.plans = append(r.subjects, s.Subject), append(r.plans, id)
+	r.versions = append(r.versions, max(int32(s.PlanVersion), 1)) // a number of the database
 	r.states, r.billingRefs = append(r.states, s.State.String()), append(r.billingRefs, s.BillingRef)
 	r.anchors = append(r.anchors, instantText(anchorOf(s.CycleAnchor)))
 	r.labels = append(r.labels, string(PackLabels(s.Labels)))
@@ -402,7 +423,7 @@ func (w *importWrites) run(ctx context.Context, c *change) error {
 			return err
 		}
 		err = c.ImportNewSubjects(ctx, db.ImportNewSubjectsParams{
-			TenantID: w.tenant, Version: w.version, Subjects: n.subjects, Ids: w.ids, PlanIds: n.plans, States: n.states,
+			TenantID: w.tenant, Version: w.version, Subjects: n.subjects, Ids: w.ids, PlanIds: n.plans, PlanVersions: n.versions, States: n.states,
 			Labels: n.labels, BillingRefs: n.billingRefs, CycleAnchors: n.anchors,
 		})
 		if err != nil {
@@ -438,7 +459,7 @@ func (c *change) planAnew(ctx context.Context, do func(context.Context, *change)
 func (w *importWrites) runJoined(ctx context.Context, c *change) error {
 	if n := &w.changed; len(n.subjects) > 0 {
 		err := c.ImportChangedSubjects(ctx, db.ImportChangedSubjectsParams{
-			TenantID: w.tenant, Version: w.version, Subjects: n.subjects, PlanIds: n.plans, States: n.states,
+			TenantID: w.tenant, Version: w.version, Subjects: n.subjects, PlanIds: n.plans, PlanVersions: n.versions, States: n.states,
 			Labels: n.labels, BillingRefs: n.billingRefs, CycleAnchors: n.anchors,
 		})
 		if err != nil {

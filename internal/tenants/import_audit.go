@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 )
 
 // importRow is a subject that an import registers or changes, for the trail.
@@ -67,6 +68,12 @@ func (s *Subject) auditFields() auditFields {
 	fields := auditFields{"subject": quoted(s.Subject), "state": quoted(s.State.String())}
 	if s.Plan != "" {
 		fields["plan"] = quoted(s.Plan)
+	}
+	if s.PlanVersion > 1 {
+		fields["plan_version"] = json.RawMessage(strconv.Itoa(s.PlanVersion))
+	}
+	if s.migration != nil {
+		fields["migration"] = quoted(s.migration.String())
 	}
 	if s.BillingRef != "" {
 		fields["billing_ref"] = quoted(s.BillingRef)

@@ -27,7 +27,13 @@ type Plan struct {
 	NotDefault bool // of a plan to be written: it is not to go on being the default. Never of one that was read
 	// Limits are by slug of the rule. As an input nil leaves the limits as they are; anything
 	// else replaces all of them.
-	Limits    map[string]limit.Limit
+	Limits map[string]limit.Limit // of the newest version
+	// NewestVersion is the number of the newest version. Subjects that get the plan get that
+	// version.
+	NewestVersion int
+	// Older are the other versions, the newest of them first. As an input, of a document alone,
+	// they are put beside those that there are.
+	Older     []PlanVersion
 	Version   int64 // raised by changes of its limits too
 	CreatedAt time.Time
 	UpdatedAt time.Time
@@ -295,18 +301,23 @@ func (c *change) plan(ctx context.Context, slug string) (Plan, error) {
 }
 
 func readPlan(ctx context.Context, q *db.Queries, tenant uuid.UUID, slug string) (Plan, error) {
-	if !limit.ValidSlug(slug) {
-		return Plan{}, ErrNotFound
-	}
-	row, err := q.PlanBySlug(ctx, db.PlanBySlugParams{TenantID: tenant, Slug: slug})
+	row, err := planRow(ctx, q, tenant, slug)
 	if err != nil {
-		return Plan{}, translate(err)
+		return Plan{}, err
 	}
 	plans, err := withLimits(ctx, q, tenant, []db.Plan{row})
 	if err != nil {
 		return Plan{}, err
 	}
 	return plans[0], nil
+}
+
+func planRow(ctx context.Context, q *db.Queries, tenant uuid.UUID, slug string) (db.Plan, error) {
+	if !limit.ValidSlug(slug) {
+		return db.Plan{}, ErrNotFound
+	}
+	row, err := q.PlanBySlug(ctx, db.PlanBySlugParams{TenantID: tenant, Slug: slug})
+	return row, translate(err)
 }
 
 func withLimits(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.Plan) ([]Plan, error) {
@@ -322,13 +333,13 @@ func withLimits(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.
 	for _, l := range limits {
 		plans[slices.Index(ids, l.PlanID)].Limits[l.Slug] = limitOf(l.LimitUnits, l.BurstUnits, l.Unlimited)
 	}
-	return plans, nil
+	return plans, withOlder(ctx, q, tenant, plans, ids)
 }
 
 func planOf(row db.Plan) Plan {
 	return Plan{
 		ID: row.ID, Slug: row.Slug, Name: row.Name, Description: row.Description, Default: row.IsDefault, OnChange: row.OnChange,
-		Limits: map[string]limit.Limit{}, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
+		NewestVersion: int(row.NewestVersion), Limits: map[string]limit.Limit{}, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}
 }
 
@@ -368,7 +379,7 @@ func (c *change) createPlan(ctx context.Context, p Plan) (Plan, error) {
 func (c *change) insertPlan(ctx context.Context, id uuid.UUID, p Plan, version int64) (db.Plan, error) {
 	return c.InsertPlan(ctx, db.InsertPlanParams{
 		TenantID: c.tenant, ID: id, Slug: p.Slug, Name: p.Name, Description: p.Description,
-		IsDefault: p.Default, OnChange: cmp.Or(p.OnChange, OnChangeCarry), Version: version,
+		IsDefault: p.Default, OnChange: cmp.Or(p.OnChange, OnChangeCarry), NewestVersion: int32(p.NewestVersion), Version: version,
 	})
 }
 
@@ -408,7 +419,7 @@ func (c *change) replacePlan(ctx context.Context, old, p Plan) (Plan, error) {
 		return Plan{}, err
 	}
 	out := planOf(row)
-	out.Limits = p.Limits
+	out.Limits, out.Older = p.Limits, old.Older
 	return out, nil
 }
 

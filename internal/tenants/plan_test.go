@@ -128,7 +128,7 @@ func TestPlanLimits(t *testing.T) {
 	require.False(t, created)
 	_, _, err = s.PutPlanLimit(ctx, a, "free", "r", limit.Limit{Limit: 12}, at(p.Version))
 	require.ErrorIs(t, err, tenants.ErrPreconditionFailed)
-	require.Equal(t, []check.PlanData{{Slug: "free", Default: true, Limits: map[string]limit.Limit{"r": {Limit: 11}, "q": {Unlimited: true}}}},
+	require.Equal(t, []check.PlanData{{Slug: "free", Default: true, Limits: map[string]limit.Limit{"r": {Limit: 11}, "q": {Unlimited: true}}, Version: 1}},
 		policyOf(t, s, a.TenantID()).Plans)
 
 	require.ErrorIs(t, s.DeletePlanLimit(ctx, a, "free", "q", at(1)), tenants.ErrPreconditionFailed)

@@ -93,14 +93,35 @@ func loadPlans(ctx context.Context, q *db.Queries, tenant uuid.UUID) ([]check.Pl
 	if err != nil {
 		return nil, err
 	}
+	older, err := q.PolicyPlanVersions(ctx, tenant)
+	if err != nil {
+		return nil, err
+	}
+	olderLimits, err := q.PolicyPlanVersionLimits(ctx, tenant)
+	if err != nil {
+		return nil, err
+	}
+	type version struct {
+		plan   uuid.UUID
+		number int32 // 0: the newest
+	}
 	data := make([]check.PlanData, len(plans))
-	byID := make(map[uuid.UUID]map[string]limit.Limit, len(plans))
+	index := make(map[uuid.UUID]int, len(plans))
+	byVersion := make(map[version]map[string]limit.Limit, len(plans)+len(older))
 	for i, p := range plans {
-		data[i] = check.PlanData{Slug: p.Slug, Default: p.IsDefault, Limits: map[string]limit.Limit{}}
-		byID[p.ID] = data[i].Limits
+		data[i] = check.PlanData{Slug: p.Slug, Default: p.IsDefault, Limits: map[string]limit.Limit{}, Version: int(p.NewestVersion)}
+		byVersion[version{p.ID, 0}], index[p.ID] = data[i].Limits, i
+	}
+	for _, o := range older {
+		limits, plan := map[string]limit.Limit{}, &data[index[o.PlanID]]
+		byVersion[version{o.PlanID, o.Number}] = limits
+		plan.Older = append(plan.Older, check.PlanVersionData{Number: int(o.Number), Limits: limits})
 	}
 	for _, l := range limits {
-		byID[l.PlanID][l.Slug] = limitOf(l.LimitUnits, l.BurstUnits, l.Unlimited)
+		byVersion[version{l.PlanID, 0}][l.Slug] = limitOf(l.LimitUnits, l.BurstUnits, l.Unlimited)
+	}
+	for _, l := range olderLimits {
+		byVersion[version{l.PlanID, l.Number}][l.Slug] = limitOf(l.LimitUnits, l.BurstUnits, l.Unlimited)
 	}
 	return data, nil
 }
@@ -140,18 +161,18 @@ func (l *loadedHistories) forget(tenant uuid.UUID) {
 // Both read subjects with their overrides, one row an override, subject after subject.
 const (
 	subjectColumns = `
-SELECT s.subject, coalesce(p.slug, ''), s.state, s.cycle_anchor, s.multiplier,
+SELECT s.subject, coalesce(p.slug, ''), s.plan_version, s.state, s.cycle_anchor, s.multiplier,
     CASE WHEN o.rule_id IS NOT NULL THEN (SELECT r.slug FROM rules r WHERE r.tenant_id = $1 AND r.id = o.rule_id) END, o.limit_units, o.burst_units, o.unlimited, o.starts_at, o.expires_at
 FROM `
 	subjectJoins = ` s
 LEFT JOIN plans p ON p.tenant_id = $1 AND p.id = s.plan_id
 LEFT JOIN overrides o ON o.tenant_id = $1 AND o.subject = s.subject
 ORDER BY s.subject`
-	changedSubjectsSQL = subjectColumns + "(SELECT subject, plan_id, state, cycle_anchor, multiplier FROM subjects WHERE tenant_id = $1 AND version > $2)" + subjectJoins
+	changedSubjectsSQL = subjectColumns + "(SELECT subject, plan_id, plan_version, state, cycle_anchor, multiplier FROM subjects WHERE tenant_id = $1 AND version > $2)" + subjectJoins
 	// Postgres plans this once for all tenants, takes each for small, and would read all subjects
 	// of a large one and sort them for each page: hence the setting.
 	subjectPageHeadSQL = "SELECT state, subjects_version, set_config('enable_sort', 'off', true) FROM tenants WHERE id = $1"
-	subjectPageSQL     = subjectColumns + "(SELECT subject, plan_id, state, cycle_anchor, multiplier FROM subjects WHERE tenant_id = $1 AND subject > $2 ORDER BY subject LIMIT $3)" + subjectJoins
+	subjectPageSQL     = subjectColumns + "(SELECT subject, plan_id, plan_version, state, cycle_anchor, multiplier FROM subjects WHERE tenant_id = $1 AND subject > $2 ORDER BY subject LIMIT $3)" + subjectJoins
 )
 
 // subjectPage is how many subjects are read at once: a tenth of a second, so that neither a time
@@ -241,6 +262,7 @@ func eachSubject(ctx context.Context, tx pgx.Tx, each func(check.SubjectData), s
 	var (
 		current              check.SubjectData // collects its overrides until the next subject begins
 		subject, plan, state string
+		planVersion          int
 		multiplier           int64
 		rule                 *string
 		lim, burst           *int64
@@ -248,7 +270,7 @@ func eachSubject(ctx context.Context, tx pgx.Tx, each func(check.SubjectData), s
 		startsAt, expiresAt  *time.Time
 		anchor               *time.Time
 	)
-	_, err = pgx.ForEachRow(rows, []any{&subject, &plan, &state, &anchor, &multiplier, &rule, &lim, &burst, &unlimited, &startsAt, &expiresAt}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&subject, &plan, &planVersion, &state, &anchor, &multiplier, &rule, &lim, &burst, &unlimited, &startsAt, &expiresAt}, func() error {
 		if subject != current.Subject {
 			if current.Subject != "" {
 				each(current)
@@ -258,6 +280,9 @@ func eachSubject(ctx context.Context, tx pgx.Tx, each func(check.SubjectData), s
 				return fmt.Errorf("read a subject's state: %w", err)
 			}
 			current = check.SubjectData{Subject: subject, Plan: plan, State: parsed, CycleAnchor: anchor}
+			if plan != "" {
+				current.PlanVersion = planVersion
+			}
 			if multiplier > 1 {
 				current.Multiplier = multiplier
 			}

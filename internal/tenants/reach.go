@@ -2,6 +2,7 @@ package tenants
 
 import (
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -29,7 +30,9 @@ func (s *Store) RuleReach(ctx context.Context, a Actor, rule string) (out RuleRe
 			return err
 		}
 		for _, l := range limits {
-			out.Plans = append(out.Plans, l.Slug)
+			if !slices.Contains(out.Plans, l.Slug) {
+				out.Plans = append(out.Plans, l.Slug)
+			}
 		}
 		out.Overrides, err = q.CountRuleOverrides(ctx, db.CountRuleOverridesParams{TenantID: a.tenant, RuleID: r.ID, Most: MostCounted + 1})
 		return err
@@ -40,7 +43,7 @@ func (s *Store) RuleReach(ctx context.Context, a Actor, rule string) (out RuleRe
 // PlanReach says whom the numbers of a plan concern, of those who are registered. Everybody else
 // has the default plan.
 type PlanReach struct {
-	Subjects   int64 // that have the plan, with the default one those without a plan of their own; no further than MostCounted + 1
+	Subjects   int64 // that have the newest version of the plan, with the default one those without a plan of their own; no further than MostCounted + 1
 	Overridden int64 // of these, those with an override in force for the rule; the same bound
 }
 
@@ -54,7 +57,7 @@ func (s *Store) PlanReach(ctx context.Context, a Actor, plan, rule string) (out 
 			return err
 		}
 		subjects, err := q.CountPlanSubjects(ctx, db.CountPlanSubjectsParams{
-			TenantID: a.tenant, PlanID: &p.ID, IsDefault: p.Default, Most: MostCounted + 1,
+			TenantID: a.tenant, PlanID: &p.ID, NewestVersion: int32(p.NewestVersion), IsDefault: p.Default, Most: MostCounted + 1,
 		})
 		if err != nil {
 			return err
@@ -68,7 +71,7 @@ func (s *Store) PlanReach(ctx context.Context, a Actor, plan, rule string) (out 
 			return err
 		}
 		out.Overridden, err = q.CountPlanOverrides(ctx, db.CountPlanOverridesParams{
-			TenantID: a.tenant, RuleID: r.ID, PlanID: &p.ID, IsDefault: p.Default, Now: &now, Most: MostCounted + 1,
+			TenantID: a.tenant, RuleID: r.ID, PlanID: &p.ID, NewestVersion: int32(p.NewestVersion), IsDefault: p.Default, Now: &now, Most: MostCounted + 1,
 		})
 		return err
 	})

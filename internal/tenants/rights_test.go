@@ -106,6 +106,21 @@ func TestRoles(t *testing.T) {
 		"DeletePlan": {editors, func(ctx context.Context, m tenants.Actor) error {
 			return s.DeletePlan(ctx, m, "nothing", tenants.Match{})
 		}},
+		"PublishPlan": {editors, func(ctx context.Context, m tenants.Actor) error {
+			_, err := s.PublishPlan(ctx, m, "pro", nil, tenants.Match{})
+			return err
+		}},
+		"DeletePlanVersion": {editors, func(ctx context.Context, m tenants.Actor) error {
+			return s.DeletePlanVersion(ctx, m, "nothing", 1, tenants.Match{})
+		}},
+		"CreatePlanMigration": {editors, func(ctx context.Context, m tenants.Actor) error {
+			_, err := s.CreatePlanMigration(ctx, m, tenants.NewPlanMigration{Plan: "nothing"})
+			return err
+		}},
+		"CancelPlanMigration": {editors, func(ctx context.Context, m tenants.Actor) error {
+			_, err := s.CancelPlanMigration(ctx, m, "pro", uuid.New())
+			return err
+		}},
 		"PutPlanLimit": {editors, func(ctx context.Context, m tenants.Actor) error {
 			_, _, err := s.PutPlanLimit(ctx, m, "pro", "requests", limit.Limit{Limit: 20}, tenants.Match{})
 			return err

@@ -287,7 +287,11 @@ func (c *change) checkNumbersOf(ctx context.Context, old Rule, r limit.Rule) err
 		return err
 	}
 	for _, l := range limits {
-		test(limitOf(l.LimitUnits, l.BurstUnits, l.Unlimited), "plan "+l.Slug)
+		whose := "plan " + l.Slug
+		if l.Number > 0 {
+			whose += fmt.Sprintf(" (version %d)", l.Number)
+		}
+		test(limitOf(l.LimitUnits, l.BurstUnits, l.Unlimited), whose)
 	}
 	numbers, err := c.RuleOverrideNumbers(ctx, db.RuleOverrideNumbersParams{TenantID: c.tenant, RuleID: old.ID, Now: &c.now, But: []string{}})
 	if err != nil {

@@ -16,10 +16,11 @@ import (
 
 // ScheduledPlan is a change of a subject's plan that is to come.
 type ScheduledPlan struct {
-	Subject  string
-	Plan     string // slug of the present plan; "": the tenant's default plan
-	NextPlan string // slug
-	At       time.Time
+	Subject     string
+	Plan        string // slug of the present plan; "": the tenant's default plan
+	PlanVersion int    // of the present plan; 0 without one
+	NextPlan    string // slug
+	At          time.Time
 }
 
 // ScheduledPlans lists the changes of plans that are to come, the next first, and returns where the
@@ -42,7 +43,7 @@ func (s *Store) ScheduledPlans(ctx context.Context, a Actor, p Page) (out []Sche
 		for _, row := range rows[:min(len(rows), p.Limit)] {
 			change := ScheduledPlan{Subject: row.Subject, NextPlan: row.NextPlanSlug, At: row.NextPlanAt.UTC()}
 			if row.PlanSlug != nil {
-				change.Plan = *row.PlanSlug
+				change.Plan, change.PlanVersion = *row.PlanSlug, int(row.PlanVersion)
 			}
 			out = append(out, change)
 		}
@@ -106,9 +107,17 @@ func (s *Store) applyDuePlan(ctx context.Context, tenant uuid.UUID, subject stri
 		if err != nil {
 			return err
 		}
+		if old.migration != nil {
+			canceled, err := c.MigrationCanceled(ctx, db.MigrationCanceledParams{TenantID: c.tenant, ID: *old.migration})
+			if err != nil || canceled {
+				return err // and soon nothing is scheduled
+			}
+		}
 		in := old
-		in.Plan, in.NextPlan, in.NextPlanAt = old.NextPlan, "", nil
-		_, err = c.replaceSubject(ctx, old, in)
+		in.Plan, in.GivePlanVersion, in.NextPlan, in.NextPlanAt = old.NextPlan, NewestPlanVersion, "", nil
+		if _, err = c.replaceSubject(ctx, old, in); err == nil {
+			err = c.countMigrated(ctx, old.migration)
+		}
 		done = err == nil
 		return err
 	})

@@ -23,11 +23,15 @@ import (
 
 // Subject is a registered subject: one that has something of its own.
 type Subject struct {
-	Subject    string
-	Plan       string // slug; "": the tenant's default plan
-	State      check.SubjectState
-	Labels     map[string]string // at most 32
-	BillingRef string            // what the billing system calls it; up to 256 bytes
+	Subject string
+	Plan    string // slug; "": the tenant's default plan
+	// PlanVersion is the version of that plan, 0 without one. It is not an input:
+	// GivePlanVersion is, where 0 keeps the version of the same plan and takes the newest of
+	// another one, as NewestPlanVersion does of both.
+	PlanVersion, GivePlanVersion int
+	State                        check.SubjectState
+	Labels                       map[string]string // at most 32
+	BillingRef                   string            // what the billing system calls it; up to 256 bytes
 	// CycleAnchor is where the windows of rules with the anchor "subject" begin for the subject, to
 	// the millisecond; nil: by the calendar.
 	CycleAnchor *time.Time
@@ -35,6 +39,7 @@ type Subject struct {
 	// NextPlan is the slug of the plan that the subject gets at NextPlanAt; "" and nil: none.
 	NextPlan   string
 	NextPlanAt *time.Time
+	migration  *uuid.UUID // that scheduled the next plan
 	Overrides  []Override // by rule; not an input: see PutOverride
 	Version    int64      // raised by changes of its overrides too
 	CreatedAt  time.Time
@@ -255,24 +260,21 @@ func subjectOf(row db.SubjectByNameRow) (Subject, error) {
 		Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}
 	if row.PlanSlug != nil {
-		s.Plan = *row.PlanSlug
+		s.Plan, s.PlanVersion = *row.PlanSlug, int(row.PlanVersion)
 	}
 	if row.NextPlanSlug != nil {
-		s.NextPlan, s.NextPlanAt = *row.NextPlanSlug, inUTC(row.NextPlanAt)
+		s.NextPlan, s.NextPlanAt, s.migration = *row.NextPlanSlug, inUTC(row.NextPlanAt), row.MigrationID
 	}
 	return s, nil
 }
 
-// planID returns the id of a plan that a subject names, nil for none.
-func (c *change) planID(ctx context.Context, slug string) (*uuid.UUID, error) {
-	if slug == "" {
-		return nil, nil
-	}
+// planNamed returns the plan that a subject names.
+func (c *change) planNamed(ctx context.Context, slug string) (Plan, error) {
 	plan, err := c.plan(ctx, slug)
 	if errors.Is(err, ErrNotFound) {
-		return nil, invalid("plan", noSuchPlan)
+		return Plan{}, invalid("plan", noSuchPlan)
 	}
-	return &plan.ID, err
+	return plan, err
 }
 
 // nextPlanID returns the id of the plan that a subject is to get, nil for none.
@@ -288,7 +290,7 @@ func (c *change) nextPlanID(ctx context.Context, s Subject) (*uuid.UUID, error) 
 }
 
 func (c *change) createSubject(ctx context.Context, in Subject) (Subject, error) {
-	plan, err := c.planID(ctx, in.Plan)
+	plan, err := c.choosePlan(ctx, &in, nil)
 	if err != nil {
 		return Subject{}, err
 	}
@@ -301,7 +303,7 @@ func (c *change) createSubject(ctx context.Context, in Subject) (Subject, error)
 		return Subject{}, err
 	}
 	return Subject{
-		Subject: row.Subject, Plan: in.Plan, NextPlan: in.NextPlan, NextPlanAt: inUTC(row.NextPlanAt), State: in.State,
+		Subject: row.Subject, Plan: in.Plan, PlanVersion: in.PlanVersion, NextPlan: in.NextPlan, NextPlanAt: inUTC(row.NextPlanAt), State: in.State,
 		Labels: row.Labels, BillingRef: row.BillingRef, CycleAnchor: inUTC(row.CycleAnchor), Multiplier: int(row.Multiplier),
 		Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}, nil
@@ -317,7 +319,7 @@ func (c *change) insertSubject(ctx context.Context, in Subject, plan *uuid.UUID,
 		return db.Subject{}, err
 	}
 	return c.InsertSubject(ctx, db.InsertSubjectParams{
-		TenantID: c.tenant, Subject: in.Subject, ID: newID(), PlanID: plan, State: in.State.String(),
+		TenantID: c.tenant, Subject: in.Subject, ID: newID(), PlanID: plan, PlanVersion: int32(in.PlanVersion), State: in.State.String(),
 		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, CycleAnchor: anchorOf(in.CycleAnchor), Multiplier: int32(in.Multiplier),
 		NextPlanID: next, NextPlanAt: stored(in.NextPlanAt), Version: version,
 	})
@@ -329,9 +331,9 @@ func (c *change) updateSubject(ctx context.Context, in Subject, plan *uuid.UUID,
 		return db.Subject{}, err
 	}
 	return c.UpdateSubject(ctx, db.UpdateSubjectParams{
-		TenantID: c.tenant, Subject: in.Subject, PlanID: plan, State: in.State.String(),
+		TenantID: c.tenant, Subject: in.Subject, PlanID: plan, PlanVersion: int32(in.PlanVersion), State: in.State.String(),
 		Labels: labelsOf(in.Labels), BillingRef: in.BillingRef, CycleAnchor: anchorOf(in.CycleAnchor), Multiplier: int32(in.Multiplier),
-		NextPlanID: next, NextPlanAt: stored(in.NextPlanAt), Version: version,
+		NextPlanID: next, NextPlanAt: stored(in.NextPlanAt), MigrationID: in.migration, Version: version,
 	})
 }
 
@@ -340,12 +342,15 @@ func (s *Subject) multiplier() int { return max(s.Multiplier, 1) }
 
 // replaceSubject writes in in place of old, if they differ.
 func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, error) {
+	plan, err := c.choosePlan(ctx, &in, &old)
+	if err != nil {
+		return Subject{}, err
+	}
 	if in.same(&old) {
 		return old, nil
 	}
-	plan, err := c.planID(ctx, in.Plan)
-	if err != nil {
-		return Subject{}, err
+	if in.migration = nil; in.sameNext(&old) {
+		in.migration = old.migration
 	}
 	version, err := c.next(ctx, parts{subjects: true})
 	if err != nil {
@@ -356,6 +361,7 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 		return Subject{}, err
 	}
 	out := old
+	out.PlanVersion, out.migration = in.PlanVersion, in.migration
 	out.Plan, out.State, out.Labels, out.BillingRef = in.Plan, in.State, row.Labels, row.BillingRef
 	out.CycleAnchor, out.NextPlan, out.NextPlanAt = inUTC(row.CycleAnchor), in.NextPlan, inUTC(row.NextPlanAt)
 	out.Multiplier = int(row.Multiplier)
@@ -365,10 +371,15 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 
 // same reports whether both are registered alike, apart from their overrides.
 func (s *Subject) same(other *Subject) bool {
-	return s.Plan == other.Plan && s.State == other.State && s.BillingRef == other.BillingRef &&
+	return s.Plan == other.Plan && s.PlanVersion == other.PlanVersion && s.State == other.State && s.BillingRef == other.BillingRef &&
 		(s.Multiplier == 0 || s.multiplier() == other.multiplier()) &&
 		sameInstant(anchorOf(s.CycleAnchor), anchorOf(other.CycleAnchor)) &&
-		s.NextPlan == other.NextPlan && sameInstant(stored(s.NextPlanAt), stored(other.NextPlanAt)) && maps.Equal(s.Labels, other.Labels)
+		s.sameNext(other) && maps.Equal(s.Labels, other.Labels)
+}
+
+// sameNext reports whether the same change of the plan is to come of both.
+func (s *Subject) sameNext(other *Subject) bool {
+	return s.NextPlan == other.NextPlan && sameInstant(stored(s.NextPlanAt), stored(other.NextPlanAt))
 }
 
 // anchorOf returns a cycle anchor as it is stored: in UTC, to the millisecond.

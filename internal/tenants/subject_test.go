@@ -32,6 +32,7 @@ func TestSubjectRoundTrip(t *testing.T) {
 		got, err := s.SubjectByName(ctx, a, name)
 		require.NoError(t, err)
 		require.Equal(t, put, got)
+		in.PlanVersion = 1
 		in.Version, in.CreatedAt, in.UpdatedAt = got.Version, got.CreatedAt, got.UpdatedAt
 		require.Equal(t, in, got)
 		_, err = s.SubjectByName(ctx, b, name)
@@ -275,7 +276,7 @@ func TestLoadSubjects(t *testing.T) {
 		require.NoError(t, err)
 	}
 	got, upTo = load(upTo)
-	alice := check.SubjectData{Subject: "alice", Plan: "pro", State: check.Exempt, Overrides: got["alice"].Overrides}
+	alice := check.SubjectData{Subject: "alice", Plan: "pro", PlanVersion: 1, State: check.Exempt, Overrides: got["alice"].Overrides}
 	require.ElementsMatch(t, []check.OverrideData{
 		{Rule: "r", Limit: limit.Limit{Limit: 5}, ExpiresAt: ends}, {Rule: "q", Limit: limit.Limit{Limit: 5}, ExpiresAt: ends},
 	}, alice.Overrides)

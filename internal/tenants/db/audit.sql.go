@@ -348,12 +348,59 @@ func (q *Queries) AuditMembers(ctx context.Context, arg AuditMembersParams) ([]A
 	return items, nil
 }
 
+const auditMigrations = `-- name: AuditMigrations :many
+SELECT m.id, p.slug AS target, jsonb_strip_nulls(jsonb_build_object('id', m.id, 'from', p.slug, 'from_version', m.from_version,
+    'to', target.slug, 'starts_at', m.starts_at, 'at_cycle_end', nullif(m.at_cycle_end, false), 'subjects', m.subjects,
+    'state', nullif(m.state, 'running')))::text AS object
+FROM plan_migrations m JOIN plans p ON p.tenant_id = m.tenant_id AND p.id = m.plan_id
+JOIN plans target ON target.tenant_id = m.tenant_id AND target.id = m.to_plan_id
+WHERE m.tenant_id = $1 AND m.id = ANY($2::uuid[])
+`
+
+type AuditMigrationsParams struct {
+	TenantID uuid.UUID
+	Ids      []uuid.UUID
+}
+
+type AuditMigrationsRow struct {
+	ID     uuid.UUID
+	Target string
+	Object string
+}
+
+// Without its progress, which the rows of its subjects tell.
+func (q *Queries) AuditMigrations(ctx context.Context, arg AuditMigrationsParams) ([]AuditMigrationsRow, error) {
+	rows, err := q.db.Query(ctx, auditMigrations, arg.TenantID, arg.Ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AuditMigrationsRow
+	for rows.Next() {
+		var i AuditMigrationsRow
+		if err := rows.Scan(&i.ID, &i.Target, &i.Object); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const auditPlans = `-- name: AuditPlans :many
 SELECT p.id, p.slug AS target, jsonb_strip_nulls(to_jsonb(p) || jsonb_build_object('on_change', nullif(p.on_change, 'carry'), 'limits', coalesce((
     SELECT jsonb_object_agg(r.slug, jsonb_build_object(
         'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false)))
     FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
-    WHERE l.tenant_id = p.tenant_id AND l.plan_id = p.id), '{}')))::text AS object
+    WHERE l.tenant_id = p.tenant_id AND l.plan_id = p.id), '{}'), 'older_versions', (
+    SELECT jsonb_object_agg(v.number, coalesce((
+        SELECT jsonb_object_agg(r.slug, jsonb_build_object(
+            'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false)))
+        FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
+        WHERE l.tenant_id = v.tenant_id AND l.plan_id = v.plan_id AND l.number = v.number), '{}'))
+    FROM plan_versions v WHERE v.tenant_id = p.tenant_id AND v.plan_id = p.id)))::text AS object
 FROM plans p WHERE p.tenant_id = $1 AND p.id = ANY($2::uuid[])
 `
 
@@ -464,10 +511,13 @@ func (q *Queries) AuditRoutes(ctx context.Context, arg AuditRoutesParams) ([]Aud
 const auditRuleUse = `-- name: AuditRuleUse :one
 SELECT jsonb_build_object(
     'plan_limits', coalesce((
-        SELECT jsonb_object_agg(p.slug, jsonb_strip_nulls(jsonb_build_object(
+        SELECT jsonb_object_agg(p.slug || coalesce(' ' || l.number, ''), jsonb_strip_nulls(jsonb_build_object(
             'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false))))
-        FROM plan_limits l JOIN plans p ON p.tenant_id = l.tenant_id AND p.id = l.plan_id
-        WHERE l.tenant_id = $1 AND l.rule_id = $2), '{}'),
+        FROM (SELECT n.plan_id, NULL::int AS number, n.limit_units, n.burst_units, n.unlimited
+            FROM plan_limits n WHERE n.tenant_id = $1 AND n.rule_id = $2
+            UNION ALL SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited
+            FROM plan_version_limits v WHERE v.tenant_id = $1 AND v.rule_id = $2
+        ) AS l JOIN plans p ON p.tenant_id = $1 AND p.id = l.plan_id), '{}'),
     'overrides', (SELECT count(*) FROM overrides o WHERE o.tenant_id = $1 AND o.rule_id = $2))::text AS object
 `
 

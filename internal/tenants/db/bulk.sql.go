@@ -13,11 +13,12 @@ import (
 )
 
 const importChangedSubjects = `-- name: ImportChangedSubjects :exec
-UPDATE subjects s SET plan_id = nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), state = n.state,
+UPDATE subjects s SET plan_id = nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), plan_version = n.plan_version, state = n.state,
     labels = n.labels::jsonb, billing_ref = n.billing_ref, cycle_anchor = nullif(n.cycle_anchor, '')::timestamptz, version = $1, updated_at = now()
 FROM (SELECT unnest($3::text[]) AS subject, unnest($4::uuid[]) AS plan_id,
-    unnest($5::text[]) AS state, unnest($6::text[]) AS labels, unnest($7::text[]) AS billing_ref,
-    unnest($8::text[]) AS cycle_anchor) AS n
+    unnest($5::int[]) AS plan_version,
+    unnest($6::text[]) AS state, unnest($7::text[]) AS labels, unnest($8::text[]) AS billing_ref,
+    unnest($9::text[]) AS cycle_anchor) AS n
 WHERE s.tenant_id = $2 AND s.subject = n.subject
 `
 
@@ -26,6 +27,7 @@ type ImportChangedSubjectsParams struct {
 	TenantID     uuid.UUID
 	Subjects     []string
 	PlanIds      []uuid.UUID
+	PlanVersions []int32
 	States       []string
 	Labels       []string
 	BillingRefs  []string
@@ -38,6 +40,7 @@ func (q *Queries) ImportChangedSubjects(ctx context.Context, arg ImportChangedSu
 		arg.TenantID,
 		arg.Subjects,
 		arg.PlanIds,
+		arg.PlanVersions,
 		arg.States,
 		arg.Labels,
 		arg.BillingRefs,
@@ -47,12 +50,13 @@ func (q *Queries) ImportChangedSubjects(ctx context.Context, arg ImportChangedSu
 }
 
 const importNewSubjects = `-- name: ImportNewSubjects :exec
-INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, version)
-SELECT $1, n.subject, n.id, nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), n.state, n.labels::jsonb,
+INSERT INTO subjects (tenant_id, subject, id, plan_id, plan_version, state, labels, billing_ref, cycle_anchor, version)
+SELECT $1, n.subject, n.id, nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), n.plan_version, n.state, n.labels::jsonb,
     n.billing_ref, nullif(n.cycle_anchor, '')::timestamptz, $2
 FROM (SELECT unnest($3::text[]) AS subject, unnest($4::uuid[]) AS id, unnest($5::uuid[]) AS plan_id,
-    unnest($6::text[]) AS state, unnest($7::text[]) AS labels, unnest($8::text[]) AS billing_ref,
-    unnest($9::text[]) AS cycle_anchor) AS n
+    unnest($6::int[]) AS plan_version,
+    unnest($7::text[]) AS state, unnest($8::text[]) AS labels, unnest($9::text[]) AS billing_ref,
+    unnest($10::text[]) AS cycle_anchor) AS n
 `
 
 type ImportNewSubjectsParams struct {
@@ -61,6 +65,7 @@ type ImportNewSubjectsParams struct {
 	Subjects     []string
 	Ids          []uuid.UUID
 	PlanIds      []uuid.UUID
+	PlanVersions []int32
 	States       []string
 	Labels       []string
 	BillingRefs  []string
@@ -75,6 +80,7 @@ func (q *Queries) ImportNewSubjects(ctx context.Context, arg ImportNewSubjectsPa
 		arg.Subjects,
 		arg.Ids,
 		arg.PlanIds,
+		arg.PlanVersions,
 		arg.States,
 		arg.Labels,
 		arg.BillingRefs,
@@ -162,9 +168,9 @@ func (q *Queries) ImportReturnedSubjects(ctx context.Context, arg ImportReturned
 }
 
 const subjectsByName = `-- name: SubjectsByName :many
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, p.slug AS plan_slug, next.slug AS next_plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, s.plan_version, s.migration_id, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM (SELECT unnest($1::text[]) AS subject) AS n
-CROSS JOIN LATERAL (SELECT tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at FROM subjects WHERE subjects.tenant_id = $2 AND subjects.subject = n.subject OFFSET 0) AS s
+CROSS JOIN LATERAL (SELECT tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at, plan_version, migration_id FROM subjects WHERE subjects.tenant_id = $2 AND subjects.subject = n.subject OFFSET 0) AS s
 LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 `
@@ -189,6 +195,8 @@ type SubjectsByNameRow struct {
 	Multiplier   int32
 	NextPlanID   *uuid.UUID
 	NextPlanAt   *time.Time
+	PlanVersion  int32
+	MigrationID  *uuid.UUID
 	PlanSlug     *string
 	NextPlanSlug *string
 }
@@ -218,6 +226,8 @@ func (q *Queries) SubjectsByName(ctx context.Context, arg SubjectsByNameParams) 
 			&i.Multiplier,
 			&i.NextPlanID,
 			&i.NextPlanAt,
+			&i.PlanVersion,
+			&i.MigrationID,
 			&i.PlanSlug,
 			&i.NextPlanSlug,
 		); err != nil {

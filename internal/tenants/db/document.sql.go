@@ -27,7 +27,7 @@ func (q *Queries) DeleteTombstones(ctx context.Context, arg DeleteTombstonesPara
 }
 
 const documentPlans = `-- name: DocumentPlans :many
-SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change FROM plans WHERE tenant_id = $1
+SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at FROM plans WHERE tenant_id = $1
 `
 
 func (q *Queries) DocumentPlans(ctx context.Context, tenantID uuid.UUID) ([]Plan, error) {
@@ -50,6 +50,8 @@ func (q *Queries) DocumentPlans(ctx context.Context, tenantID uuid.UUID) ([]Plan
 			&i.UpdatedAt,
 			&i.Version,
 			&i.OnChange,
+			&i.NewestVersion,
+			&i.PublishedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -160,7 +162,7 @@ func (q *Queries) DocumentRulesOverridden(ctx context.Context, arg DocumentRules
 }
 
 const documentSubjects = `-- name: DocumentSubjects :many
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, p.slug AS plan_slug, next.slug AS next_plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, s.plan_version, s.migration_id, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 WHERE s.tenant_id = $1
@@ -187,6 +189,8 @@ type DocumentSubjectsRow struct {
 	Multiplier   int32
 	NextPlanID   *uuid.UUID
 	NextPlanAt   *time.Time
+	PlanVersion  int32
+	MigrationID  *uuid.UUID
 	PlanSlug     *string
 	NextPlanSlug *string
 }
@@ -215,6 +219,8 @@ func (q *Queries) DocumentSubjects(ctx context.Context, arg DocumentSubjectsPara
 			&i.Multiplier,
 			&i.NextPlanID,
 			&i.NextPlanAt,
+			&i.PlanVersion,
+			&i.MigrationID,
 			&i.PlanSlug,
 			&i.NextPlanSlug,
 		); err != nil {
@@ -269,11 +275,11 @@ func (q *Queries) InsertOverrides(ctx context.Context, arg InsertOverridesParams
 }
 
 const insertSubjects = `-- name: InsertSubjects :exec
-INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, multiplier, version)
+INSERT INTO subjects (tenant_id, subject, id, plan_id, plan_version, state, labels, billing_ref, cycle_anchor, multiplier, version)
 SELECT $1, unnest($2::text[]), unnest($3::uuid[]),
-    nullif(unnest($4::uuid[]), '00000000-0000-0000-0000-000000000000'), unnest($5::text[]),
-    unnest($6::text[])::jsonb, unnest($7::text[]),
-    nullif(unnest($8::text[]), '')::timestamptz, unnest($9::int[]), $10
+    nullif(unnest($4::uuid[]), '00000000-0000-0000-0000-000000000000'), unnest($5::int[]), unnest($6::text[]),
+    unnest($7::text[])::jsonb, unnest($8::text[]),
+    nullif(unnest($9::text[]), '')::timestamptz, unnest($10::int[]), $11
 `
 
 type InsertSubjectsParams struct {
@@ -281,6 +287,7 @@ type InsertSubjectsParams struct {
 	Subjects     []string
 	Ids          []uuid.UUID
 	PlanIds      []uuid.UUID
+	PlanVersions []int32
 	States       []string
 	Labels       []string
 	BillingRefs  []string
@@ -296,6 +303,7 @@ func (q *Queries) InsertSubjects(ctx context.Context, arg InsertSubjectsParams) 
 		arg.Subjects,
 		arg.Ids,
 		arg.PlanIds,
+		arg.PlanVersions,
 		arg.States,
 		arg.Labels,
 		arg.BillingRefs,

@@ -147,13 +147,15 @@ type ConfigVersion struct {
 }
 
 type CounterChange struct {
-	TenantID  uuid.UUID
-	ID        int64
-	Subject   string
-	Action    string
-	FromPlan  string
-	ToPlan    string
-	CreatedAt time.Time
+	TenantID    uuid.UUID
+	ID          int64
+	Subject     string
+	Action      string
+	FromPlan    string
+	ToPlan      string
+	CreatedAt   time.Time
+	FromVersion int32
+	ToVersion   int32
 }
 
 type DeletedTenant struct {
@@ -227,16 +229,18 @@ type Person struct {
 }
 
 type Plan struct {
-	TenantID    uuid.UUID
-	ID          uuid.UUID
-	Slug        string
-	Name        string
-	Description string
-	IsDefault   bool
-	CreatedAt   time.Time
-	UpdatedAt   time.Time
-	Version     int64
-	OnChange    string
+	TenantID      uuid.UUID
+	ID            uuid.UUID
+	Slug          string
+	Name          string
+	Description   string
+	IsDefault     bool
+	CreatedAt     time.Time
+	UpdatedAt     time.Time
+	Version       int64
+	OnChange      string
+	NewestVersion int32
+	PublishedAt   *time.Time
 }
 
 type PlanLimit struct {
@@ -247,6 +251,39 @@ type PlanLimit struct {
 	BurstUnits *int64
 	Unlimited  bool
 	Version    int64
+}
+
+type PlanMigration struct {
+	TenantID    uuid.UUID
+	ID          uuid.UUID
+	PlanID      uuid.UUID
+	FromVersion *int32
+	ToPlanID    uuid.UUID
+	StartsAt    time.Time
+	AtCycleEnd  bool
+	State       string
+	Subjects    int64
+	Moved       int64
+	CreatedBy   string
+	CreatedAt   time.Time
+	EndedAt     *time.Time
+}
+
+type PlanVersion struct {
+	TenantID    uuid.UUID
+	PlanID      uuid.UUID
+	Number      int32
+	PublishedAt time.Time
+}
+
+type PlanVersionLimit struct {
+	TenantID   uuid.UUID
+	PlanID     uuid.UUID
+	Number     int32
+	RuleID     uuid.UUID
+	LimitUnits *int64
+	BurstUnits *int64
+	Unlimited  bool
 }
 
 type Route struct {
@@ -322,6 +359,8 @@ type Subject struct {
 	Multiplier  int32
 	NextPlanID  *uuid.UUID
 	NextPlanAt  *time.Time
+	PlanVersion int32
+	MigrationID *uuid.UUID
 }
 
 type SubjectLabel struct {

@@ -7,6 +7,7 @@ package db
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -23,6 +24,47 @@ type ClearDefaultPlanParams struct {
 func (q *Queries) ClearDefaultPlan(ctx context.Context, arg ClearDefaultPlanParams) error {
 	_, err := q.db.Exec(ctx, clearDefaultPlan, arg.Version, arg.TenantID)
 	return err
+}
+
+const clearPlanVersionLimits = `-- name: ClearPlanVersionLimits :exec
+DELETE FROM plan_version_limits WHERE tenant_id = $1 AND plan_id = $2 AND number = $3
+`
+
+type ClearPlanVersionLimitsParams struct {
+	TenantID uuid.UUID
+	PlanID   uuid.UUID
+	Number   int32
+}
+
+func (q *Queries) ClearPlanVersionLimits(ctx context.Context, arg ClearPlanVersionLimitsParams) error {
+	_, err := q.db.Exec(ctx, clearPlanVersionLimits, arg.TenantID, arg.PlanID, arg.Number)
+	return err
+}
+
+const countPlanVersion = `-- name: CountPlanVersion :one
+SELECT count(*) FROM (
+    SELECT FROM subjects WHERE tenant_id = $1 AND plan_id = $2 AND plan_version = $3 LIMIT $4
+) AS s
+`
+
+type CountPlanVersionParams struct {
+	TenantID uuid.UUID
+	PlanID   *uuid.UUID
+	Number   int32
+	Most     int32
+}
+
+// How many subjects have a version, no further than most.
+func (q *Queries) CountPlanVersion(ctx context.Context, arg CountPlanVersionParams) (int64, error) {
+	row := q.db.QueryRow(ctx, countPlanVersion,
+		arg.TenantID,
+		arg.PlanID,
+		arg.Number,
+		arg.Most,
+	)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
 const countPlans = `-- name: CountPlans :one
@@ -68,21 +110,37 @@ func (q *Queries) DeletePlanLimit(ctx context.Context, arg DeletePlanLimitParams
 	return result.RowsAffected(), nil
 }
 
+const deletePlanVersion = `-- name: DeletePlanVersion :exec
+DELETE FROM plan_versions WHERE tenant_id = $1 AND plan_id = $2 AND number = $3
+`
+
+type DeletePlanVersionParams struct {
+	TenantID uuid.UUID
+	PlanID   uuid.UUID
+	Number   int32
+}
+
+func (q *Queries) DeletePlanVersion(ctx context.Context, arg DeletePlanVersionParams) error {
+	_, err := q.db.Exec(ctx, deletePlanVersion, arg.TenantID, arg.PlanID, arg.Number)
+	return err
+}
+
 const insertPlan = `-- name: InsertPlan :one
-INSERT INTO plans (tenant_id, id, slug, name, description, is_default, on_change, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change
+INSERT INTO plans (tenant_id, id, slug, name, description, is_default, on_change, newest_version, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, greatest($8::int, 1), $9)
+RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at
 `
 
 type InsertPlanParams struct {
-	TenantID    uuid.UUID
-	ID          uuid.UUID
-	Slug        string
-	Name        string
-	Description string
-	IsDefault   bool
-	OnChange    string
-	Version     int64
+	TenantID      uuid.UUID
+	ID            uuid.UUID
+	Slug          string
+	Name          string
+	Description   string
+	IsDefault     bool
+	OnChange      string
+	NewestVersion int32
+	Version       int64
 }
 
 func (q *Queries) InsertPlan(ctx context.Context, arg InsertPlanParams) (Plan, error) {
@@ -94,6 +152,7 @@ func (q *Queries) InsertPlan(ctx context.Context, arg InsertPlanParams) (Plan, e
 		arg.Description,
 		arg.IsDefault,
 		arg.OnChange,
+		arg.NewestVersion,
 		arg.Version,
 	)
 	var i Plan
@@ -108,12 +167,49 @@ func (q *Queries) InsertPlan(ctx context.Context, arg InsertPlanParams) (Plan, e
 		&i.UpdatedAt,
 		&i.Version,
 		&i.OnChange,
+		&i.NewestVersion,
+		&i.PublishedAt,
 	)
 	return i, err
 }
 
+const keepPlanLimits = `-- name: KeepPlanLimits :exec
+INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited)
+SELECT l.tenant_id, l.plan_id, p.newest_version, l.rule_id, l.limit_units, l.burst_units, l.unlimited
+FROM plan_limits l JOIN plans p ON p.tenant_id = l.tenant_id AND p.id = l.plan_id
+WHERE l.tenant_id = $1 AND l.plan_id = $2
+`
+
+type KeepPlanLimitsParams struct {
+	TenantID uuid.UUID
+	PlanID   uuid.UUID
+}
+
+// As KeepPlanVersion, of the limits.
+func (q *Queries) KeepPlanLimits(ctx context.Context, arg KeepPlanLimitsParams) error {
+	_, err := q.db.Exec(ctx, keepPlanLimits, arg.TenantID, arg.PlanID)
+	return err
+}
+
+const keepPlanVersion = `-- name: KeepPlanVersion :exec
+INSERT INTO plan_versions (tenant_id, plan_id, number, published_at)
+SELECT p.tenant_id, p.id, p.newest_version, coalesce(p.published_at, p.created_at) FROM plans p
+WHERE p.tenant_id = $1 AND p.id = $2
+`
+
+type KeepPlanVersionParams struct {
+	TenantID uuid.UUID
+	PlanID   uuid.UUID
+}
+
+// Makes the newest version of a plan an older one.
+func (q *Queries) KeepPlanVersion(ctx context.Context, arg KeepPlanVersionParams) error {
+	_, err := q.db.Exec(ctx, keepPlanVersion, arg.TenantID, arg.PlanID)
+	return err
+}
+
 const planBySlug = `-- name: PlanBySlug :one
-SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change FROM plans WHERE tenant_id = $1 AND slug = $2
+SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at FROM plans WHERE tenant_id = $1 AND slug = $2
 `
 
 type PlanBySlugParams struct {
@@ -135,6 +231,8 @@ func (q *Queries) PlanBySlug(ctx context.Context, arg PlanBySlugParams) (Plan, e
 		&i.UpdatedAt,
 		&i.Version,
 		&i.OnChange,
+		&i.NewestVersion,
+		&i.PublishedAt,
 	)
 	return i, err
 }
@@ -202,8 +300,148 @@ func (q *Queries) PlanLimits(ctx context.Context, arg PlanLimitsParams) ([]PlanL
 	return items, nil
 }
 
+const planSubjects = `-- name: PlanSubjects :many
+SELECT s.subject FROM subjects s
+WHERE s.tenant_id = $1 AND (s.plan_id = $2 AND s.plan_version >= $3 OR $4::boolean AND s.plan_id IS NULL)
+LIMIT $5
+`
+
+type PlanSubjectsParams struct {
+	TenantID      uuid.UUID
+	PlanID        *uuid.UUID
+	NewestVersion int32
+	IsDefault     bool
+	Most          int32
+}
+
+// Those of CountPlanSubjects, up to most.
+func (q *Queries) PlanSubjects(ctx context.Context, arg PlanSubjectsParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, planSubjects,
+		arg.TenantID,
+		arg.PlanID,
+		arg.NewestVersion,
+		arg.IsDefault,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var subject string
+		if err := rows.Scan(&subject); err != nil {
+			return nil, err
+		}
+		items = append(items, subject)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const planVersionHasSubjects = `-- name: PlanVersionHasSubjects :one
+SELECT EXISTS (SELECT FROM subjects WHERE tenant_id = $1 AND plan_id = $2 AND plan_version = $3)
+`
+
+type PlanVersionHasSubjectsParams struct {
+	TenantID uuid.UUID
+	PlanID   *uuid.UUID
+	Number   int32
+}
+
+func (q *Queries) PlanVersionHasSubjects(ctx context.Context, arg PlanVersionHasSubjectsParams) (bool, error) {
+	row := q.db.QueryRow(ctx, planVersionHasSubjects, arg.TenantID, arg.PlanID, arg.Number)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
+const planVersionLimits = `-- name: PlanVersionLimits :many
+SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited
+FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
+WHERE l.tenant_id = $1 AND l.plan_id = ANY($2::uuid[])
+`
+
+type PlanVersionLimitsParams struct {
+	TenantID uuid.UUID
+	PlanIds  []uuid.UUID
+}
+
+type PlanVersionLimitsRow struct {
+	PlanID     uuid.UUID
+	Number     int32
+	Slug       string
+	LimitUnits *int64
+	BurstUnits *int64
+	Unlimited  bool
+}
+
+func (q *Queries) PlanVersionLimits(ctx context.Context, arg PlanVersionLimitsParams) ([]PlanVersionLimitsRow, error) {
+	rows, err := q.db.Query(ctx, planVersionLimits, arg.TenantID, arg.PlanIds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []PlanVersionLimitsRow
+	for rows.Next() {
+		var i PlanVersionLimitsRow
+		if err := rows.Scan(
+			&i.PlanID,
+			&i.Number,
+			&i.Slug,
+			&i.LimitUnits,
+			&i.BurstUnits,
+			&i.Unlimited,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const planVersions = `-- name: PlanVersions :many
+SELECT tenant_id, plan_id, number, published_at FROM plan_versions WHERE tenant_id = $1 AND plan_id = ANY($2::uuid[]) ORDER BY number DESC
+`
+
+type PlanVersionsParams struct {
+	TenantID uuid.UUID
+	PlanIds  []uuid.UUID
+}
+
+// The older versions of some plans, the newest of them first.
+func (q *Queries) PlanVersions(ctx context.Context, arg PlanVersionsParams) ([]PlanVersion, error) {
+	rows, err := q.db.Query(ctx, planVersions, arg.TenantID, arg.PlanIds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []PlanVersion
+	for rows.Next() {
+		var i PlanVersion
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.PlanID,
+			&i.Number,
+			&i.PublishedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const plans = `-- name: Plans :many
-SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change FROM plans
+SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at FROM plans
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
 ORDER BY id DESC LIMIT $3
 `
@@ -234,6 +472,8 @@ func (q *Queries) Plans(ctx context.Context, arg PlansParams) ([]Plan, error) {
 			&i.UpdatedAt,
 			&i.Version,
 			&i.OnChange,
+			&i.NewestVersion,
+			&i.PublishedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -245,11 +485,79 @@ func (q *Queries) Plans(ctx context.Context, arg PlansParams) ([]Plan, error) {
 	return items, nil
 }
 
+const publishPlan = `-- name: PublishPlan :exec
+UPDATE plans SET newest_version = $1, published_at = $2, version = $3, updated_at = now()
+WHERE tenant_id = $4 AND id = $5
+`
+
+type PublishPlanParams struct {
+	NewestVersion int32
+	PublishedAt   *time.Time
+	Version       int64
+	TenantID      uuid.UUID
+	ID            uuid.UUID
+}
+
+func (q *Queries) PublishPlan(ctx context.Context, arg PublishPlanParams) error {
+	_, err := q.db.Exec(ctx, publishPlan,
+		arg.NewestVersion,
+		arg.PublishedAt,
+		arg.Version,
+		arg.TenantID,
+		arg.ID,
+	)
+	return err
+}
+
+const putPlanVersion = `-- name: PutPlanVersion :exec
+INSERT INTO plan_versions (tenant_id, plan_id, number, published_at) VALUES ($1, $2, $3, now())
+ON CONFLICT DO NOTHING
+`
+
+type PutPlanVersionParams struct {
+	TenantID uuid.UUID
+	PlanID   uuid.UUID
+	Number   int32
+}
+
+func (q *Queries) PutPlanVersion(ctx context.Context, arg PutPlanVersionParams) error {
+	_, err := q.db.Exec(ctx, putPlanVersion, arg.TenantID, arg.PlanID, arg.Number)
+	return err
+}
+
+const putPlanVersionLimit = `-- name: PutPlanVersionLimit :exec
+INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+`
+
+type PutPlanVersionLimitParams struct {
+	TenantID   uuid.UUID
+	PlanID     uuid.UUID
+	Number     int32
+	RuleID     uuid.UUID
+	LimitUnits *int64
+	BurstUnits *int64
+	Unlimited  bool
+}
+
+func (q *Queries) PutPlanVersionLimit(ctx context.Context, arg PutPlanVersionLimitParams) error {
+	_, err := q.db.Exec(ctx, putPlanVersionLimit,
+		arg.TenantID,
+		arg.PlanID,
+		arg.Number,
+		arg.RuleID,
+		arg.LimitUnits,
+		arg.BurstUnits,
+		arg.Unlimited,
+	)
+	return err
+}
+
 const updatePlan = `-- name: UpdatePlan :one
 UPDATE plans SET name = $1, description = $2, is_default = $3, on_change = $4,
     version = $5, updated_at = now()
 WHERE tenant_id = $6 AND id = $7
-RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change
+RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at
 `
 
 type UpdatePlanParams struct {
@@ -284,6 +592,8 @@ func (q *Queries) UpdatePlan(ctx context.Context, arg UpdatePlanParams) (Plan, e
 		&i.UpdatedAt,
 		&i.Version,
 		&i.OnChange,
+		&i.NewestVersion,
+		&i.PublishedAt,
 	)
 	return i, err
 }

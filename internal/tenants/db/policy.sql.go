@@ -51,14 +51,86 @@ func (q *Queries) PolicyPlanLimits(ctx context.Context, tenantID uuid.UUID) ([]P
 	return items, nil
 }
 
+const policyPlanVersionLimits = `-- name: PolicyPlanVersionLimits :many
+SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited
+FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
+WHERE l.tenant_id = $1
+`
+
+type PolicyPlanVersionLimitsRow struct {
+	PlanID     uuid.UUID
+	Number     int32
+	Slug       string
+	LimitUnits *int64
+	BurstUnits *int64
+	Unlimited  bool
+}
+
+func (q *Queries) PolicyPlanVersionLimits(ctx context.Context, tenantID uuid.UUID) ([]PolicyPlanVersionLimitsRow, error) {
+	rows, err := q.db.Query(ctx, policyPlanVersionLimits, tenantID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []PolicyPlanVersionLimitsRow
+	for rows.Next() {
+		var i PolicyPlanVersionLimitsRow
+		if err := rows.Scan(
+			&i.PlanID,
+			&i.Number,
+			&i.Slug,
+			&i.LimitUnits,
+			&i.BurstUnits,
+			&i.Unlimited,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const policyPlanVersions = `-- name: PolicyPlanVersions :many
+SELECT plan_id, number FROM plan_versions WHERE tenant_id = $1 ORDER BY plan_id, number
+`
+
+type PolicyPlanVersionsRow struct {
+	PlanID uuid.UUID
+	Number int32
+}
+
+func (q *Queries) PolicyPlanVersions(ctx context.Context, tenantID uuid.UUID) ([]PolicyPlanVersionsRow, error) {
+	rows, err := q.db.Query(ctx, policyPlanVersions, tenantID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []PolicyPlanVersionsRow
+	for rows.Next() {
+		var i PolicyPlanVersionsRow
+		if err := rows.Scan(&i.PlanID, &i.Number); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const policyPlans = `-- name: PolicyPlans :many
-SELECT id, slug, is_default FROM plans WHERE tenant_id = $1 ORDER BY slug
+SELECT id, slug, is_default, newest_version FROM plans WHERE tenant_id = $1 ORDER BY slug
 `
 
 type PolicyPlansRow struct {
-	ID        uuid.UUID
-	Slug      string
-	IsDefault bool
+	ID            uuid.UUID
+	Slug          string
+	IsDefault     bool
+	NewestVersion int32
 }
 
 func (q *Queries) PolicyPlans(ctx context.Context, tenantID uuid.UUID) ([]PolicyPlansRow, error) {
@@ -70,7 +142,12 @@ func (q *Queries) PolicyPlans(ctx context.Context, tenantID uuid.UUID) ([]Policy
 	var items []PolicyPlansRow
 	for rows.Next() {
 		var i PolicyPlansRow
-		if err := rows.Scan(&i.ID, &i.Slug, &i.IsDefault); err != nil {
+		if err := rows.Scan(
+			&i.ID,
+			&i.Slug,
+			&i.IsDefault,
+			&i.NewestVersion,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -17,18 +17,19 @@ SELECT count(*) FROM (
     SELECT FROM overrides o JOIN subjects s ON s.tenant_id = o.tenant_id AND s.subject = o.subject
     WHERE o.tenant_id = $1 AND o.rule_id = $2
         AND (o.starts_at IS NULL OR o.starts_at <= $3) AND (o.expires_at IS NULL OR o.expires_at > $3)
-        AND (s.plan_id = $4 OR $5::boolean AND s.plan_id IS NULL)
-    LIMIT $6
+        AND (s.plan_id = $4 AND s.plan_version >= $5 OR $6::boolean AND s.plan_id IS NULL)
+    LIMIT $7
 ) AS o
 `
 
 type CountPlanOverridesParams struct {
-	TenantID  uuid.UUID
-	RuleID    uuid.UUID
-	Now       *time.Time
-	PlanID    *uuid.UUID
-	IsDefault bool
-	Most      int32
+	TenantID      uuid.UUID
+	RuleID        uuid.UUID
+	Now           *time.Time
+	PlanID        *uuid.UUID
+	NewestVersion int32
+	IsDefault     bool
+	Most          int32
 }
 
 // Those of CountPlanSubjects that have an override in force for the rule, no further than most.
@@ -38,6 +39,7 @@ func (q *Queries) CountPlanOverrides(ctx context.Context, arg CountPlanOverrides
 		arg.RuleID,
 		arg.Now,
 		arg.PlanID,
+		arg.NewestVersion,
 		arg.IsDefault,
 		arg.Most,
 	)
@@ -48,26 +50,28 @@ func (q *Queries) CountPlanOverrides(ctx context.Context, arg CountPlanOverrides
 
 const countPlanSubjects = `-- name: CountPlanSubjects :one
 SELECT (SELECT count(*) FROM (
-            SELECT FROM subjects s WHERE s.tenant_id = $1 AND s.plan_id = $2 LIMIT $3
+            SELECT FROM subjects s WHERE s.tenant_id = $1 AND s.plan_id = $2 AND s.plan_version >= $3 LIMIT $4
         ) AS own)
     + (SELECT count(*) FROM (
-            SELECT FROM subjects s WHERE $4::boolean AND s.tenant_id = $1 AND s.plan_id IS NULL LIMIT $3
+            SELECT FROM subjects s WHERE $5::boolean AND s.tenant_id = $1 AND s.plan_id IS NULL LIMIT $4
         ) AS others) AS subjects
 `
 
 type CountPlanSubjectsParams struct {
-	TenantID  uuid.UUID
-	PlanID    *uuid.UUID
-	Most      int32
-	IsDefault bool
+	TenantID      uuid.UUID
+	PlanID        *uuid.UUID
+	NewestVersion int32
+	Most          int32
+	IsDefault     bool
 }
 
 // Those that are registered with the plan, and with the default plan those that have none of their
-// own; of each no further than most.
+// own; of each no further than most. Those with an older version are not among them.
 func (q *Queries) CountPlanSubjects(ctx context.Context, arg CountPlanSubjectsParams) (int32, error) {
 	row := q.db.QueryRow(ctx, countPlanSubjects,
 		arg.TenantID,
 		arg.PlanID,
+		arg.NewestVersion,
 		arg.Most,
 		arg.IsDefault,
 	)

@@ -339,9 +339,13 @@ func (q *Queries) RulePatterns(ctx context.Context, arg RulePatternsParams) ([]R
 }
 
 const rulePlanLimits = `-- name: RulePlanLimits :many
-SELECT p.slug, l.limit_units, l.burst_units, l.unlimited
-FROM plan_limits l JOIN plans p ON p.tenant_id = l.tenant_id AND p.id = l.plan_id
-WHERE l.tenant_id = $1 AND l.rule_id = $2 ORDER BY p.slug
+SELECT p.slug, l.number, l.limit_units, l.burst_units, l.unlimited
+FROM (
+    SELECT n.plan_id, 0 AS number, n.limit_units, n.burst_units, n.unlimited FROM plan_limits n WHERE n.tenant_id = $1 AND n.rule_id = $2
+    UNION ALL
+    SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited FROM plan_version_limits v WHERE v.tenant_id = $1 AND v.rule_id = $2
+) AS l JOIN plans p ON p.tenant_id = $1 AND p.id = l.plan_id
+ORDER BY p.slug, l.number
 `
 
 type RulePlanLimitsParams struct {
@@ -351,11 +355,13 @@ type RulePlanLimitsParams struct {
 
 type RulePlanLimitsRow struct {
 	Slug       string
+	Number     int32
 	LimitUnits *int64
 	BurstUnits *int64
 	Unlimited  bool
 }
 
+// Those of older versions have their number, those of the newest 0.
 func (q *Queries) RulePlanLimits(ctx context.Context, arg RulePlanLimitsParams) ([]RulePlanLimitsRow, error) {
 	rows, err := q.db.Query(ctx, rulePlanLimits, arg.TenantID, arg.RuleID)
 	if err != nil {
@@ -367,6 +373,7 @@ func (q *Queries) RulePlanLimits(ctx context.Context, arg RulePlanLimitsParams) 
 		var i RulePlanLimitsRow
 		if err := rows.Scan(
 			&i.Slug,
+			&i.Number,
 			&i.LimitUnits,
 			&i.BurstUnits,
 			&i.Unlimited,

@@ -13,17 +13,19 @@ import (
 )
 
 const counterChanges = `-- name: CounterChanges :many
-SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.to_plan FROM counter_changes c
+SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.to_plan, c.to_version FROM counter_changes c
 JOIN tenants t ON t.id = c.tenant_id WHERE t.state = 'active' ORDER BY c.id LIMIT $1
 `
 
 type CounterChangesRow struct {
-	TenantID uuid.UUID
-	ID       int64
-	Subject  string
-	Action   string
-	FromPlan string
-	ToPlan   string
+	TenantID    uuid.UUID
+	ID          int64
+	Subject     string
+	Action      string
+	FromPlan    string
+	FromVersion int32
+	ToPlan      string
+	ToVersion   int32
 }
 
 // What changed plans have left to be done to counters, of all tenants, in order.
@@ -42,7 +44,9 @@ func (q *Queries) CounterChanges(ctx context.Context, most int32) ([]CounterChan
 			&i.Subject,
 			&i.Action,
 			&i.FromPlan,
+			&i.FromVersion,
 			&i.ToPlan,
+			&i.ToVersion,
 		); err != nil {
 			return nil, err
 		}
@@ -144,11 +148,11 @@ func (q *Queries) DuePlans(ctx context.Context, arg DuePlansParams) ([]DuePlansR
 }
 
 const insertSubject = `-- name: InsertSubject :one
-INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, multiplier,
+INSERT INTO subjects (tenant_id, subject, id, plan_id, plan_version, state, labels, billing_ref, cycle_anchor, multiplier,
     next_plan_id, next_plan_at, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, greatest($9::int, 1),
-    $10, $11, $12)
-RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at
+VALUES ($1, $2, $3, $4, greatest($5::int, 1), $6, $7, $8, $9, greatest($10::int, 1),
+    $11, $12, $13)
+RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at, plan_version, migration_id
 `
 
 type InsertSubjectParams struct {
@@ -156,6 +160,7 @@ type InsertSubjectParams struct {
 	Subject     string
 	ID          uuid.UUID
 	PlanID      *uuid.UUID
+	PlanVersion int32
 	State       string
 	Labels      map[string]string
 	BillingRef  string
@@ -172,6 +177,7 @@ func (q *Queries) InsertSubject(ctx context.Context, arg InsertSubjectParams) (S
 		arg.Subject,
 		arg.ID,
 		arg.PlanID,
+		arg.PlanVersion,
 		arg.State,
 		arg.Labels,
 		arg.BillingRef,
@@ -197,6 +203,8 @@ func (q *Queries) InsertSubject(ctx context.Context, arg InsertSubjectParams) (S
 		&i.Multiplier,
 		&i.NextPlanID,
 		&i.NextPlanAt,
+		&i.PlanVersion,
+		&i.MigrationID,
 	)
 	return i, err
 }
@@ -309,7 +317,7 @@ func (q *Queries) RaiseSubjectsHistory(ctx context.Context) error {
 }
 
 const scheduledPlans = `-- name: ScheduledPlans :many
-SELECT s.subject, s.next_plan_at, p.slug AS plan_slug, next.slug AS next_plan_slug
+SELECT s.subject, s.plan_version, s.next_plan_at, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 WHERE s.tenant_id = $1 AND s.next_plan_id IS NOT NULL
@@ -326,6 +334,7 @@ type ScheduledPlansParams struct {
 
 type ScheduledPlansRow struct {
 	Subject      string
+	PlanVersion  int32
 	NextPlanAt   *time.Time
 	PlanSlug     *string
 	NextPlanSlug string
@@ -348,6 +357,7 @@ func (q *Queries) ScheduledPlans(ctx context.Context, arg ScheduledPlansParams) 
 		var i ScheduledPlansRow
 		if err := rows.Scan(
 			&i.Subject,
+			&i.PlanVersion,
 			&i.NextPlanAt,
 			&i.PlanSlug,
 			&i.NextPlanSlug,
@@ -378,7 +388,7 @@ func (q *Queries) StampSubject(ctx context.Context, arg StampSubjectParams) erro
 }
 
 const subjectByName = `-- name: SubjectByName :one
-SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, p.slug AS plan_slug, next.slug AS next_plan_slug
+SELECT s.tenant_id, s.subject, s.id, s.plan_id, s.state, s.labels, s.billing_ref, s.created_at, s.updated_at, s.version, s.cycle_anchor, s.multiplier, s.next_plan_id, s.next_plan_at, s.plan_version, s.migration_id, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 WHERE s.tenant_id = $1 AND s.subject = $2
@@ -404,6 +414,8 @@ type SubjectByNameRow struct {
 	Multiplier   int32
 	NextPlanID   *uuid.UUID
 	NextPlanAt   *time.Time
+	PlanVersion  int32
+	MigrationID  *uuid.UUID
 	PlanSlug     *string
 	NextPlanSlug *string
 }
@@ -426,6 +438,8 @@ func (q *Queries) SubjectByName(ctx context.Context, arg SubjectByNameParams) (S
 		&i.Multiplier,
 		&i.NextPlanID,
 		&i.NextPlanAt,
+		&i.PlanVersion,
+		&i.MigrationID,
 		&i.PlanSlug,
 		&i.NextPlanSlug,
 	)
@@ -433,15 +447,17 @@ func (q *Queries) SubjectByName(ctx context.Context, arg SubjectByNameParams) (S
 }
 
 const updateSubject = `-- name: UpdateSubject :one
-UPDATE subjects SET plan_id = $1, state = $2, labels = $3, billing_ref = $4,
-    cycle_anchor = $5, multiplier = coalesce(nullif($6::int, 0), multiplier),
-    next_plan_id = $7, next_plan_at = $8, version = $9, updated_at = now()
-WHERE tenant_id = $10 AND subject = $11
-RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at
+UPDATE subjects SET plan_id = $1, plan_version = greatest($2::int, 1), state = $3, labels = $4, billing_ref = $5,
+    cycle_anchor = $6, multiplier = coalesce(nullif($7::int, 0), multiplier),
+    next_plan_id = $8, next_plan_at = $9,
+    migration_id = $10, version = $11, updated_at = now()
+WHERE tenant_id = $12 AND subject = $13
+RETURNING tenant_id, subject, id, plan_id, state, labels, billing_ref, created_at, updated_at, version, cycle_anchor, multiplier, next_plan_id, next_plan_at, plan_version, migration_id
 `
 
 type UpdateSubjectParams struct {
 	PlanID      *uuid.UUID
+	PlanVersion int32
 	State       string
 	Labels      map[string]string
 	BillingRef  string
@@ -449,6 +465,7 @@ type UpdateSubjectParams struct {
 	Multiplier  int32
 	NextPlanID  *uuid.UUID
 	NextPlanAt  *time.Time
+	MigrationID *uuid.UUID
 	Version     int64
 	TenantID    uuid.UUID
 	Subject     string
@@ -457,6 +474,7 @@ type UpdateSubjectParams struct {
 func (q *Queries) UpdateSubject(ctx context.Context, arg UpdateSubjectParams) (Subject, error) {
 	row := q.db.QueryRow(ctx, updateSubject,
 		arg.PlanID,
+		arg.PlanVersion,
 		arg.State,
 		arg.Labels,
 		arg.BillingRef,
@@ -464,6 +482,7 @@ func (q *Queries) UpdateSubject(ctx context.Context, arg UpdateSubjectParams) (S
 		arg.Multiplier,
 		arg.NextPlanID,
 		arg.NextPlanAt,
+		arg.MigrationID,
 		arg.Version,
 		arg.TenantID,
 		arg.Subject,
@@ -484,6 +503,8 @@ func (q *Queries) UpdateSubject(ctx context.Context, arg UpdateSubjectParams) (S
 		&i.Multiplier,
 		&i.NextPlanID,
 		&i.NextPlanAt,
+		&i.PlanVersion,
+		&i.MigrationID,
 	)
 	return i, err
 }

@@ -19,10 +19,13 @@ FROM rules r WHERE tenant_id = @tenant_id AND id = ANY(@ids::uuid[]);
 -- What goes with a rule: the numbers that plans have for it, and how many subjects have one.
 SELECT jsonb_build_object(
     'plan_limits', coalesce((
-        SELECT jsonb_object_agg(p.slug, jsonb_strip_nulls(jsonb_build_object(
+        SELECT jsonb_object_agg(p.slug || coalesce(' ' || l.number, ''), jsonb_strip_nulls(jsonb_build_object(
             'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false))))
-        FROM plan_limits l JOIN plans p ON p.tenant_id = l.tenant_id AND p.id = l.plan_id
-        WHERE l.tenant_id = @tenant_id AND l.rule_id = @rule_id), '{}'),
+        FROM (SELECT n.plan_id, NULL::int AS number, n.limit_units, n.burst_units, n.unlimited
+            FROM plan_limits n WHERE n.tenant_id = @tenant_id AND n.rule_id = @rule_id
+            UNION ALL SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited
+            FROM plan_version_limits v WHERE v.tenant_id = @tenant_id AND v.rule_id = @rule_id
+        ) AS l JOIN plans p ON p.tenant_id = @tenant_id AND p.id = l.plan_id), '{}'),
     'overrides', (SELECT count(*) FROM overrides o WHERE o.tenant_id = @tenant_id AND o.rule_id = @rule_id))::text AS object;
 
 -- name: AuditPlans :many
@@ -30,7 +33,13 @@ SELECT p.id, p.slug AS target, jsonb_strip_nulls(to_jsonb(p) || jsonb_build_obje
     SELECT jsonb_object_agg(r.slug, jsonb_build_object(
         'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false)))
     FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
-    WHERE l.tenant_id = p.tenant_id AND l.plan_id = p.id), '{}')))::text AS object
+    WHERE l.tenant_id = p.tenant_id AND l.plan_id = p.id), '{}'), 'older_versions', (
+    SELECT jsonb_object_agg(v.number, coalesce((
+        SELECT jsonb_object_agg(r.slug, jsonb_build_object(
+            'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false)))
+        FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
+        WHERE l.tenant_id = v.tenant_id AND l.plan_id = v.plan_id AND l.number = v.number), '{}'))
+    FROM plan_versions v WHERE v.tenant_id = p.tenant_id AND v.plan_id = p.id)))::text AS object
 FROM plans p WHERE p.tenant_id = @tenant_id AND p.id = ANY(@ids::uuid[]);
 
 -- name: AuditRoutes :many
@@ -125,3 +134,12 @@ DELETE FROM audit WHERE tenant_id = @tenant_id AND sequence <= @sequence;
 
 -- name: MoveAuditMark :exec
 UPDATE audit_heads SET removed_sequence = @sequence, removed_hash = @hash WHERE tenant_id = @tenant_id;
+
+-- name: AuditMigrations :many
+-- Without its progress, which the rows of its subjects tell.
+SELECT m.id, p.slug AS target, jsonb_strip_nulls(jsonb_build_object('id', m.id, 'from', p.slug, 'from_version', m.from_version,
+    'to', target.slug, 'starts_at', m.starts_at, 'at_cycle_end', nullif(m.at_cycle_end, false), 'subjects', m.subjects,
+    'state', nullif(m.state, 'running')))::text AS object
+FROM plan_migrations m JOIN plans p ON p.tenant_id = m.tenant_id AND p.id = m.plan_id
+JOIN plans target ON target.tenant_id = m.tenant_id AND target.id = m.to_plan_id
+WHERE m.tenant_id = @tenant_id AND m.id = ANY(@ids::uuid[]);

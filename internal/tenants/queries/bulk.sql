@@ -8,17 +8,19 @@ LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_i
 
 -- name: ImportNewSubjects :exec
 -- The writes of an import take thousands of rows in one statement, as arrays of equal length.
-INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, version)
-SELECT @tenant_id, n.subject, n.id, nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), n.state, n.labels::jsonb,
+INSERT INTO subjects (tenant_id, subject, id, plan_id, plan_version, state, labels, billing_ref, cycle_anchor, version)
+SELECT @tenant_id, n.subject, n.id, nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), n.plan_version, n.state, n.labels::jsonb,
     n.billing_ref, nullif(n.cycle_anchor, '')::timestamptz, @version
 FROM (SELECT unnest(@subjects::text[]) AS subject, unnest(@ids::uuid[]) AS id, unnest(@plan_ids::uuid[]) AS plan_id,
+    unnest(@plan_versions::int[]) AS plan_version,
     unnest(@states::text[]) AS state, unnest(@labels::text[]) AS labels, unnest(@billing_refs::text[]) AS billing_ref,
     unnest(@cycle_anchors::text[]) AS cycle_anchor) AS n;
 
 -- name: ImportChangedSubjects :exec
-UPDATE subjects s SET plan_id = nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), state = n.state,
+UPDATE subjects s SET plan_id = nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), plan_version = n.plan_version, state = n.state,
     labels = n.labels::jsonb, billing_ref = n.billing_ref, cycle_anchor = nullif(n.cycle_anchor, '')::timestamptz, version = @version, updated_at = now()
 FROM (SELECT unnest(@subjects::text[]) AS subject, unnest(@plan_ids::uuid[]) AS plan_id,
+    unnest(@plan_versions::int[]) AS plan_version,
     unnest(@states::text[]) AS state, unnest(@labels::text[]) AS labels, unnest(@billing_refs::text[]) AS billing_ref,
     unnest(@cycle_anchors::text[]) AS cycle_anchor) AS n
 WHERE s.tenant_id = @tenant_id AND s.subject = n.subject;

@@ -22,9 +22,9 @@ SELECT EXISTS (SELECT FROM overrides WHERE tenant_id = @tenant_id AND rule_id = 
 
 -- name: InsertSubjects :exec
 -- As InsertSubject, of many. The nil UUID stands for no plan.
-INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, multiplier, version)
+INSERT INTO subjects (tenant_id, subject, id, plan_id, plan_version, state, labels, billing_ref, cycle_anchor, multiplier, version)
 SELECT @tenant_id, unnest(@subjects::text[]), unnest(@ids::uuid[]),
-    nullif(unnest(@plan_ids::uuid[]), '00000000-0000-0000-0000-000000000000'), unnest(@states::text[]),
+    nullif(unnest(@plan_ids::uuid[]), '00000000-0000-0000-0000-000000000000'), unnest(@plan_versions::int[]), unnest(@states::text[]),
     unnest(@labels::text[])::jsonb, unnest(@billing_refs::text[]),
     nullif(unnest(@cycle_anchors::text[]), '')::timestamptz, unnest(@multipliers::int[]), @version;
 

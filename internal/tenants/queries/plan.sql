@@ -1,6 +1,6 @@
 -- name: InsertPlan :one
-INSERT INTO plans (tenant_id, id, slug, name, description, is_default, on_change, version)
-VALUES (@tenant_id, @id, @slug, @name, @description, @is_default, @on_change, @version)
+INSERT INTO plans (tenant_id, id, slug, name, description, is_default, on_change, newest_version, version)
+VALUES (@tenant_id, @id, @slug, @name, @description, @is_default, @on_change, greatest(@newest_version::int, 1), @version)
 RETURNING *;
 
 -- name: UpdatePlan :one
@@ -42,3 +42,58 @@ ON CONFLICT (tenant_id, plan_id, rule_id) DO UPDATE SET limit_units = excluded.l
 
 -- name: DeletePlanLimit :execrows
 DELETE FROM plan_limits WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND rule_id = @rule_id;
+
+-- name: KeepPlanVersion :exec
+-- Makes the newest version of a plan an older one.
+INSERT INTO plan_versions (tenant_id, plan_id, number, published_at)
+SELECT p.tenant_id, p.id, p.newest_version, coalesce(p.published_at, p.created_at) FROM plans p
+WHERE p.tenant_id = @tenant_id AND p.id = @plan_id;
+
+-- name: KeepPlanLimits :exec
+-- As KeepPlanVersion, of the limits.
+INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited)
+SELECT l.tenant_id, l.plan_id, p.newest_version, l.rule_id, l.limit_units, l.burst_units, l.unlimited
+FROM plan_limits l JOIN plans p ON p.tenant_id = l.tenant_id AND p.id = l.plan_id
+WHERE l.tenant_id = @tenant_id AND l.plan_id = @plan_id;
+
+-- name: PublishPlan :exec
+UPDATE plans SET newest_version = @newest_version, published_at = @published_at, version = @version, updated_at = now()
+WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: PlanVersions :many
+-- The older versions of some plans, the newest of them first.
+SELECT * FROM plan_versions WHERE tenant_id = @tenant_id AND plan_id = ANY(@plan_ids::uuid[]) ORDER BY number DESC;
+
+-- name: PlanVersionLimits :many
+SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited
+FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
+WHERE l.tenant_id = @tenant_id AND l.plan_id = ANY(@plan_ids::uuid[]);
+
+-- name: PutPlanVersion :exec
+INSERT INTO plan_versions (tenant_id, plan_id, number, published_at) VALUES (@tenant_id, @plan_id, @number, now())
+ON CONFLICT DO NOTHING;
+
+-- name: PutPlanVersionLimit :exec
+INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited)
+VALUES (@tenant_id, @plan_id, @number, @rule_id, @limit_units, @burst_units, @unlimited);
+
+-- name: ClearPlanVersionLimits :exec
+DELETE FROM plan_version_limits WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND number = @number;
+
+-- name: DeletePlanVersion :exec
+DELETE FROM plan_versions WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND number = @number;
+
+-- name: PlanVersionHasSubjects :one
+SELECT EXISTS (SELECT FROM subjects WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND plan_version = @number);
+
+-- name: CountPlanVersion :one
+-- How many subjects have a version, no further than most.
+SELECT count(*) FROM (
+    SELECT FROM subjects WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND plan_version = @number LIMIT @most
+) AS s;
+
+-- name: PlanSubjects :many
+-- Those of CountPlanSubjects, up to most.
+SELECT s.subject FROM subjects s
+WHERE s.tenant_id = @tenant_id AND (s.plan_id = @plan_id AND s.plan_version >= @newest_version OR @is_default::boolean AND s.plan_id IS NULL)
+LIMIT @most;

@@ -38,9 +38,14 @@ SELECT resource, mode FROM rules WHERE tenant_id = @tenant_id AND id <> @but;
 DELETE FROM rules WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: RulePlanLimits :many
-SELECT p.slug, l.limit_units, l.burst_units, l.unlimited
-FROM plan_limits l JOIN plans p ON p.tenant_id = l.tenant_id AND p.id = l.plan_id
-WHERE l.tenant_id = @tenant_id AND l.rule_id = @rule_id ORDER BY p.slug;
+-- Those of older versions have their number, those of the newest 0.
+SELECT p.slug, l.number, l.limit_units, l.burst_units, l.unlimited
+FROM (
+    SELECT n.plan_id, 0 AS number, n.limit_units, n.burst_units, n.unlimited FROM plan_limits n WHERE n.tenant_id = @tenant_id AND n.rule_id = @rule_id
+    UNION ALL
+    SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited FROM plan_version_limits v WHERE v.tenant_id = @tenant_id AND v.rule_id = @rule_id
+) AS l JOIN plans p ON p.tenant_id = @tenant_id AND p.id = l.plan_id
+ORDER BY p.slug, l.number;
 
 -- name: RuleOverrideNumbers :many
 -- Each different number among the rule's overrides that are not over, some subjects' left out,

@@ -5,16 +5,17 @@ LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_i
 WHERE s.tenant_id = @tenant_id AND s.subject = @subject;
 
 -- name: InsertSubject :one
-INSERT INTO subjects (tenant_id, subject, id, plan_id, state, labels, billing_ref, cycle_anchor, multiplier,
+INSERT INTO subjects (tenant_id, subject, id, plan_id, plan_version, state, labels, billing_ref, cycle_anchor, multiplier,
     next_plan_id, next_plan_at, version)
-VALUES (@tenant_id, @subject, @id, @plan_id, @state, @labels, @billing_ref, @cycle_anchor, greatest(@multiplier::int, 1),
+VALUES (@tenant_id, @subject, @id, @plan_id, greatest(@plan_version::int, 1), @state, @labels, @billing_ref, @cycle_anchor, greatest(@multiplier::int, 1),
     @next_plan_id, @next_plan_at, @version)
 RETURNING *;
 
 -- name: UpdateSubject :one
-UPDATE subjects SET plan_id = @plan_id, state = @state, labels = @labels, billing_ref = @billing_ref,
+UPDATE subjects SET plan_id = @plan_id, plan_version = greatest(@plan_version::int, 1), state = @state, labels = @labels, billing_ref = @billing_ref,
     cycle_anchor = @cycle_anchor, multiplier = coalesce(nullif(@multiplier::int, 0), multiplier),
-    next_plan_id = @next_plan_id, next_plan_at = @next_plan_at, version = @version, updated_at = now()
+    next_plan_id = @next_plan_id, next_plan_at = @next_plan_at,
+    migration_id = @migration_id, version = @version, updated_at = now()
 WHERE tenant_id = @tenant_id AND subject = @subject
 RETURNING *;
 
@@ -73,7 +74,7 @@ ORDER BY s.next_plan_at LIMIT @most;
 
 -- name: ScheduledPlans :many
 -- What is to come, the next first, after one of them.
-SELECT s.subject, s.next_plan_at, p.slug AS plan_slug, next.slug AS next_plan_slug
+SELECT s.subject, s.plan_version, s.next_plan_at, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
 WHERE s.tenant_id = @tenant_id AND s.next_plan_id IS NOT NULL
@@ -82,7 +83,7 @@ ORDER BY s.next_plan_at, s.subject LIMIT @most;
 
 -- name: CounterChanges :many
 -- What changed plans have left to be done to counters, of all tenants, in order.
-SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.to_plan FROM counter_changes c
+SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.to_plan, c.to_version FROM counter_changes c
 JOIN tenants t ON t.id = c.tenant_id WHERE t.state = 'active' ORDER BY c.id LIMIT @most;
 
 -- name: DeleteCounterChanges :exec

@@ -1,0 +1,325 @@
+package tenants
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/limit"
+	"weir/internal/tenants/db"
+	"weir/internal/usage"
+)
+
+// PlanVersion is one version of a plan. Subjects keep the version that they have until they are
+// migrated. Subjects without a plan of their own have the newest version of the default plan.
+type PlanVersion struct {
+	Number      int
+	Newest      bool
+	Limits      map[string]limit.Limit // by slug of the rule
+	Subjects    int64                  // that have it as a plan of their own; no further than MostCounted + 1
+	PublishedAt time.Time
+}
+
+// MaxOlderVersions is how many older versions a plan may have.
+const MaxOlderVersions = 50
+
+// NewestPlanVersion stands for the newest version in Subject.GivePlanVersion.
+const NewestPlanVersion = -1
+
+var noSuchVersion = &limit.Problem{Message: "names no version of this plan", Fix: "Use one that GET /v1/plans/{plan}/versions lists, or omit it."}
+
+// PublishPlan publishes a new version of a plan: subjects that have the plan keep its present
+// limits as an older version, and subjects that get it from now on have the new limits. Nil
+// limits are the present ones. Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError,
+// *ConflictError with CodeTooManyVersions.
+func (s *Store) PublishPlan(ctx context.Context, a Actor, slug string, limits map[string]limit.Limit, m Match) (out Plan, err error) {
+	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
+		old, err := c.plan(ctx, slug)
+		if err != nil {
+			return err
+		}
+		if err := m.check(old.Version); err != nil {
+			return err
+		}
+		if len(old.Older) >= MaxOlderVersions {
+			return &ConflictError{CodeTooManyVersions, "a plan has at most 50 older versions: delete versions that no subject has"}
+		}
+		if limits == nil {
+			limits = old.Limits
+		}
+		rules, err := c.checkLimits(ctx, old.Limits, limits)
+		if err != nil {
+			return err
+		}
+		version, err := c.next(ctx, parts{policy: true})
+		if err != nil {
+			return err
+		}
+		if err := c.publish(ctx, &old, old.NewestVersion+1, version); err != nil {
+			return err
+		}
+		if err := c.writeLimits(ctx, old, limits, rules, version); err != nil {
+			return err
+		}
+		out, err = c.plan(ctx, slug)
+		return err
+	})
+	return out, err
+}
+
+// publish keeps the present limits of a plan as an older version and gives the plan the next
+// number.
+func (c *change) publish(ctx context.Context, p *Plan, number int, version int64) error {
+	if err := c.KeepPlanVersion(ctx, db.KeepPlanVersionParams{TenantID: c.tenant, PlanID: p.ID}); err != nil {
+		return err
+	}
+	if err := c.KeepPlanLimits(ctx, db.KeepPlanLimitsParams{TenantID: c.tenant, PlanID: p.ID}); err != nil {
+		return err
+	}
+	return c.PublishPlan(ctx, db.PublishPlanParams{
+		TenantID: c.tenant, ID: p.ID, NewestVersion: int32(number), PublishedAt: &c.now, Version: version, // at most MaxInt32
+	})
+}
+
+// PlanVersions lists the versions of a plan, the newest first, and returns where the next page
+// begins. Errors: ErrNotFound.
+func (s *Store) PlanVersions(ctx context.Context, a Actor, slug string, page Page) (out []PlanVersion, next string, err error) {
+	after := math.MaxInt
+	if page.After != "" {
+		if after, err = strconv.Atoi(page.After); err != nil {
+			return nil, "", fmt.Errorf("read a cursor: %w", err) // we wrote it
+		}
+	}
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := planRow(ctx, q, a.tenant, slug)
+		if err != nil {
+			return err
+		}
+		plans, err := withLimits(ctx, q, a.tenant, []db.Plan{row})
+		if err != nil {
+			return err
+		}
+		p := &plans[0]
+		newest := PlanVersion{Number: p.NewestVersion, Newest: true, Limits: p.Limits, PublishedAt: p.CreatedAt}
+		if row.PublishedAt != nil {
+			newest.PublishedAt = *row.PublishedAt
+		}
+		out = append([]PlanVersion{newest}, p.Older...)
+		out = slices.DeleteFunc(out, func(v PlanVersion) bool { return v.Number >= after })
+		if size := int(page.most()) - 1; len(out) > size {
+			out, next = out[:size], strconv.Itoa(out[size-1].Number)
+		}
+		for i := range out {
+			out[i].Subjects, err = q.CountPlanVersion(ctx, db.CountPlanVersionParams{
+				TenantID: a.tenant, PlanID: &p.ID, Number: int32(out[i].Number), Most: MostCounted + 1, // a number of the database
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return out, next, err
+}
+
+// CheckPlanLimits tells what is wrong with limits that a plan is to have. Errors: *InvalidError.
+func (s *Store) CheckPlanLimits(ctx context.Context, a Actor, limits map[string]limit.Limit) error {
+	return s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
+		_, err := newChange(q, tx, a, a.tenant, s.instant()).checkLimits(ctx, nil, limits)
+		return err
+	})
+}
+
+// PlanSubjects returns how many registered subjects have the newest version of a plan, as
+// PlanReach counts them, and the names of up to most of them; of the default plan also names of
+// others that sent checks of late. Errors: ErrNotFound.
+func (s *Store) PlanSubjects(ctx context.Context, a Actor, slug string, most int) (total int64, names []string, err error) {
+	reach, err := s.PlanReach(ctx, a, slug, "")
+	if err != nil {
+		return 0, nil, err
+	}
+	isDefault := false
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		p, err := readPlan(ctx, q, a.tenant, slug)
+		if err != nil {
+			return err
+		}
+		isDefault = p.Default
+		names, err = q.PlanSubjects(ctx, db.PlanSubjectsParams{
+			TenantID: a.tenant, PlanID: &p.ID, NewestVersion: int32(p.NewestVersion), IsDefault: p.Default, Most: int32(most), // numbers of the database and of code
+		})
+		return err
+	})
+	if err != nil || !isDefault {
+		return reach.Subjects, names, err
+	}
+	now := s.instant()
+	report, err := s.Usage(ctx, a, UsageQuery{Grain: usage.Hour, From: now.Add(-24 * time.Hour), To: now, BySubject: true})
+	if err != nil {
+		return 0, nil, err
+	}
+	seen := map[string]bool{}
+	for _, name := range names {
+		seen[name] = true
+	}
+	var others []string
+	for _, item := range report.Items {
+		if !seen[item.Subject] {
+			seen[item.Subject] = true
+			others = append(others, item.Subject)
+		}
+	}
+	others, err = s.unregistered(ctx, a, others)
+	return reach.Subjects, append(names, others...), err
+}
+
+// unregistered returns those of some subjects that are not registered, and so have the default
+// plan.
+func (s *Store) unregistered(ctx context.Context, a Actor, names []string) (out []string, err error) {
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.SubjectsByName(ctx, db.SubjectsByNameParams{TenantID: a.tenant, Subjects: names})
+		registered := map[string]bool{}
+		for _, row := range rows {
+			registered[row.Subject] = true
+		}
+		out = slices.DeleteFunc(names, func(name string) bool { return registered[name] })
+		return err
+	})
+	return out, err
+}
+
+// DeletePlanVersion removes an older version that no subject has. Errors: ErrNotFound,
+// ErrPreconditionFailed (m is held against the plan's version), *ConflictError with
+// CodePlanInUse, also of the newest version.
+func (s *Store) DeletePlanVersion(ctx context.Context, a Actor, slug string, number int, m Match) error {
+	return s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
+		p, err := c.plan(ctx, slug)
+		if err != nil {
+			return err
+		}
+		if err := m.check(p.Version); err != nil {
+			return err
+		}
+		switch {
+		case number == p.NewestVersion:
+			return &ConflictError{CodePlanInUse, "this is the newest version, which subjects get: publish another one first, or delete the plan"}
+		case p.older(number) == nil:
+			return ErrNotFound
+		}
+		used, err := c.PlanVersionHasSubjects(ctx, db.PlanVersionHasSubjectsParams{TenantID: c.tenant, PlanID: &p.ID, Number: int32(number)}) // one of the database
+		if err != nil {
+			return err
+		}
+		if used {
+			return &ConflictError{CodePlanInUse, "subjects have this version: migrate them first"}
+		}
+		version, err := c.next(ctx, parts{policy: true})
+		if err != nil {
+			return err
+		}
+		if err := c.DeletePlanVersion(ctx, db.DeletePlanVersionParams{TenantID: c.tenant, PlanID: p.ID, Number: int32(number)}); err != nil { // as above
+			return err
+		}
+		_, err = c.updatePlan(ctx, p.ID, p, version)
+		return err
+	})
+}
+
+// older returns an older version of a plan, nil where there is none of this number.
+func (p *Plan) older(number int) *PlanVersion {
+	i := slices.IndexFunc(p.Older, func(v PlanVersion) bool { return v.Number == number })
+	if i < 0 {
+		return nil
+	}
+	return &p.Older[i]
+}
+
+// withOlder adds the older versions to plans, whose rows have the ids.
+func withOlder(ctx context.Context, q *db.Queries, tenant uuid.UUID, plans []Plan, ids []uuid.UUID) error {
+	versions, err := q.PlanVersions(ctx, db.PlanVersionsParams{TenantID: tenant, PlanIds: ids})
+	if err != nil || len(versions) == 0 {
+		return err
+	}
+	for _, v := range versions {
+		p := &plans[slices.Index(ids, v.PlanID)]
+		p.Older = append(p.Older, PlanVersion{Number: int(v.Number), Limits: map[string]limit.Limit{}, PublishedAt: v.PublishedAt})
+	}
+	limits, err := q.PlanVersionLimits(ctx, db.PlanVersionLimitsParams{TenantID: tenant, PlanIds: ids})
+	if err != nil {
+		return err
+	}
+	for _, l := range limits {
+		plans[slices.Index(ids, l.PlanID)].older(int(l.Number)).Limits[l.Slug] = limitOf(l.LimitUnits, l.BurstUnits, l.Unlimited)
+	}
+	return nil
+}
+
+// chooseVersion sets the version of in, a subject that is to be written in place of old (nil: a
+// new one): that which is asked for, else the one that it has of the same plan, else the
+// newest.
+func (p *Plan) chooseVersion(in, old *Subject) *limit.Problem {
+	switch ask := in.GivePlanVersion; {
+	case ask > 0 && ask != p.NewestVersion && p.older(ask) == nil:
+		return noSuchVersion
+	case ask > 0:
+		in.PlanVersion = ask
+	case ask == 0 && old != nil && old.Plan == in.Plan:
+		in.PlanVersion = old.PlanVersion
+	default:
+		in.PlanVersion = p.NewestVersion
+	}
+	return nil
+}
+
+// choosePlan returns the id of the plan that in names, nil for none, and sets the version of in.
+func (c *change) choosePlan(ctx context.Context, in, old *Subject) (*uuid.UUID, error) {
+	if in.Plan == "" {
+		in.PlanVersion = 0
+		return nil, nil
+	}
+	plan, err := c.planNamed(ctx, in.Plan)
+	if err != nil {
+		return nil, err
+	}
+	if p := plan.chooseVersion(in, old); p != nil {
+		return nil, invalid("plan_version", p)
+	}
+	return &plan.ID, nil
+}
+
+// putOlder writes older versions of a plan as a document has them. The plan's other versions stay.
+func (c *change) putOlder(ctx context.Context, plan uuid.UUID, before, after []PlanVersion, rules map[string]Rule) error {
+	was := Plan{Older: before}
+	for _, v := range after {
+		old := was.older(v.Number)
+		if old != nil && maps.Equal(old.Limits, v.Limits) {
+			continue
+		}
+		number := int32(v.Number) // at most MaxPlanVersion
+		if old == nil {
+			if err := c.PutPlanVersion(ctx, db.PutPlanVersionParams{TenantID: c.tenant, PlanID: plan, Number: number}); err != nil {
+				return err
+			}
+		} else if err := c.ClearPlanVersionLimits(ctx, db.ClearPlanVersionLimitsParams{TenantID: c.tenant, PlanID: plan, Number: number}); err != nil {
+			return err
+		}
+		for _, slug := range slices.Sorted(maps.Keys(v.Limits)) {
+			lim := v.Limits[slug]
+			err := c.PutPlanVersionLimit(ctx, db.PutPlanVersionLimitParams{
+				TenantID: c.tenant, PlanID: plan, Number: number, RuleID: rules[slug].ID, LimitUnits: orNull(lim.Limit),
+				BurstUnits: orNull(lim.Burst), Unlimited: lim.Unlimited,
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,396 @@
+package tenants_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/limit"
+	"weir/internal/tenants"
+)
+
+func limitsOf(n int64) map[string]limit.Limit { return map[string]limit.Limit{"r": {Limit: n}} }
+
+func mustPublish(t *testing.T, s *tenants.Store, a tenants.Actor, plan string, n int64) tenants.Plan {
+	t.Helper()
+	out, err := s.PublishPlan(t.Context(), a, plan, limitsOf(n), tenants.Match{})
+	require.NoError(t, err)
+	return out
+}
+
+// versionOf is what a subject has of a plan, as in "pro 1".
+func versionOf(t *testing.T, s *tenants.Store, a tenants.Actor, subject string) string {
+	t.Helper()
+	got, err := s.SubjectByName(t.Context(), a, subject)
+	require.NoError(t, err)
+	return fmt.Sprint(got.Plan, " ", got.PlanVersion)
+}
+
+// Customers keep the limits that they signed up for, whatever is published later; new ones get
+// the newest.
+func TestPlanVersions(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	s := d.Store
+	for _, actor := range []tenants.Actor{a, b} {
+		mustRule(t, s, actor, rule("r"))
+		mustPlan(t, s, actor, "free")
+		_, err := s.CreatePlan(t.Context(), actor, tenants.Plan{Slug: "pro", Limits: limitsOf(10)})
+		require.NoError(t, err)
+	}
+	mustSubject(t, s, a, tenants.Subject{Subject: "old", Plan: "pro"})
+	changed := versionsOf(t, d, a)
+	published := mustPublish(t, s, a, "pro", 20)
+	require.Equal(t, 2, published.NewestVersion)
+	require.Equal(t, limitsOf(20), published.Limits)
+	require.Equal(t, changed.subjects, versionsOf(t, d, a).subjects, "no subject is touched, however many have the plan")
+
+	mustSubject(t, s, a, tenants.Subject{Subject: "new", Plan: "pro"})
+	require.Equal(t, "pro 1", versionOf(t, s, a, "old"))
+	require.Equal(t, "pro 2", versionOf(t, s, a, "new"))
+	mustSubject(t, s, a, tenants.Subject{Subject: "old", Plan: "pro", BillingRef: "cus_1"})
+	require.Equal(t, "pro 1", versionOf(t, s, a, "old"), "a write of the same plan keeps the version")
+	mustSubject(t, s, a, tenants.Subject{Subject: "old", Plan: "free"})
+	mustSubject(t, s, a, tenants.Subject{Subject: "old", Plan: "pro"})
+	require.Equal(t, "pro 2", versionOf(t, s, a, "old"), "a subject that comes back is a new one")
+	mustSubject(t, s, a, tenants.Subject{Subject: "old", Plan: "pro", GivePlanVersion: 1})
+	require.Equal(t, "pro 1", versionOf(t, s, a, "old"))
+	_, _, err := s.PutSubject(t.Context(), a, tenants.Subject{Subject: "old", Plan: "pro", GivePlanVersion: 3}, tenants.Match{})
+	requireInvalid(t, err, "plan_version")
+
+	list, next, err := s.PlanVersions(t.Context(), a, "pro", tenants.Page{Limit: 1})
+	require.NoError(t, err)
+	require.Equal(t, []any{2, true, limitsOf(20), int64(1)}, []any{list[0].Number, list[0].Newest, list[0].Limits, list[0].Subjects})
+	list, next, err = s.PlanVersions(t.Context(), a, "pro", tenants.Page{Limit: 1, After: next})
+	require.NoError(t, err)
+	require.Empty(t, next)
+	require.Equal(t, []any{1, false, limitsOf(10), int64(1)}, []any{list[0].Number, list[0].Newest, list[0].Limits, list[0].Subjects})
+
+	// A change in place is of the newest version.
+	_, _, err = s.PutPlanLimit(t.Context(), a, "pro", "r", limit.Limit{Limit: 25}, tenants.Match{})
+	require.NoError(t, err)
+	policy := policyOf(t, s, a.TenantID())
+	require.Equal(t, check.PlanData{
+		Slug: "pro", Limits: limitsOf(25), Version: 2, Older: []check.PlanVersionData{{Number: 1, Limits: limitsOf(10)}},
+	}, policy.Plans[1])
+	data := map[string]int{}
+	_, err = s.LoadSubjects(t.Context(), a.TenantID(), 0, func(d check.SubjectData) { data[d.Subject] = d.PlanVersion })
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{"old": 1, "new": 2}, data)
+
+	// The limits of an older version bind what a rule may become.
+	_, err = s.EditRule(t.Context(), a, "r", tenants.Match{}, func(r *limit.Rule) error {
+		r.Algorithm = limit.SlidingWindowLog
+		return nil
+	})
+	require.NoError(t, err)
+
+	requireConflict(t, s.DeletePlanVersion(t.Context(), a, "pro", 1, tenants.Match{}), tenants.CodePlanInUse)
+	requireConflict(t, s.DeletePlanVersion(t.Context(), a, "pro", 2, tenants.Match{}), tenants.CodePlanInUse)
+	require.ErrorIs(t, s.DeletePlanVersion(t.Context(), a, "pro", 3, tenants.Match{}), tenants.ErrNotFound)
+	require.ErrorIs(t, s.DeletePlanVersion(t.Context(), b, "pro", 1, tenants.Match{Versions: []int64{1}}), tenants.ErrPreconditionFailed)
+	mustSubject(t, s, a, tenants.Subject{Subject: "old", Plan: "pro", GivePlanVersion: tenants.NewestPlanVersion})
+	require.NoError(t, s.DeletePlanVersion(t.Context(), a, "pro", 1, tenants.Match{}))
+	require.Empty(t, policyOf(t, s, a.TenantID()).Plans[1].Older)
+
+	trail, _, err := s.Audit(t.Context(), a, tenants.AuditFilter{Kind: "plan", Target: "pro"}, tenants.Page{Limit: 10})
+	require.NoError(t, err)
+	var actions []string
+	for _, row := range trail {
+		actions = append(actions, row.Action)
+	}
+	require.Equal(t, []string{"update", "update", "publish", "create"}, actions)
+	require.JSONEq(t, `{"newest_version":2,"limits":{"r":{"limit":20}},"older_versions":{"1":{"r":{"limit":10}}}}`, string(trail[2].After))
+
+	_, err = s.PublishPlan(t.Context(), a, "gold", nil, tenants.Match{})
+	require.ErrorIs(t, err, tenants.ErrNotFound)
+	_, err = s.PublishPlan(t.Context(), a, "pro", map[string]limit.Limit{"none": {Limit: 1}}, tenants.Match{})
+	requireInvalid(t, err, "limits.none")
+}
+
+// A plan cannot collect versions without bound: each costs every instance memory.
+func TestTooManyPlanVersions(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	mustRule(t, d.Store, a, rule("r"))
+	mustPlan(t, d.Store, a, "pro")
+	for n := range tenants.MaxOlderVersions {
+		mustPublish(t, d.Store, a, "pro", int64(n)+1)
+	}
+	_, err := d.Store.PublishPlan(t.Context(), a, "pro", nil, tenants.Match{})
+	requireConflict(t, err, tenants.CodeTooManyVersions)
+	require.NoError(t, d.Store.DeletePlanVersion(t.Context(), a, "pro", 7, tenants.Match{}))
+	require.Equal(t, tenants.MaxOlderVersions+2, mustPublish(t, d.Store, a, "pro", 5).NewestVersion)
+}
+
+// migrated is a tenant with 700 subjects on version 1 of pro, 2 on version 2, and 1 of another
+// plan.
+func migrated(t *testing.T, onChange string) (s *tenants.Store, a, b tenants.Actor) {
+	t.Helper()
+	d, a, b := two(t)
+	s = d.Store
+	mustRule(t, s, a, rule("r"))
+	mustPlan(t, s, a, "free")
+	_, err := s.CreatePlan(t.Context(), a, tenants.Plan{Slug: "pro", Limits: limitsOf(10), OnChange: onChange})
+	require.NoError(t, err)
+	pro := "pro"
+	var lines []tenants.SubjectLine
+	for n := range 700 {
+		lines = append(lines, tenants.SubjectLine{Line: n + 1, Subject: fmt.Sprintf("s%03d", n), Plan: &pro})
+	}
+	_, err = s.ImportSubjects(t.Context(), a, lines, tenants.ImportMode{})
+	require.NoError(t, err)
+	mustPublish(t, s, a, "pro", 20)
+	mustSubject(t, s, a, tenants.Subject{Subject: "new", Plan: "pro"})
+	mustSubject(t, s, a, tenants.Subject{Subject: "newer", Plan: "pro"})
+	mustSubject(t, s, a, tenants.Subject{Subject: "other", Plan: "free"})
+	return s, a, b
+}
+
+// runAll runs migrations until nothing is left to be done now.
+func runAll(t *testing.T, s *tenants.Store) (moved int) {
+	t.Helper()
+	for {
+		n, more, err := s.RunPlanMigrations(t.Context())
+		require.NoError(t, err)
+		if moved += n; !more {
+			return moved
+		}
+	}
+}
+
+// A migration moves whom it names, each once, and tells how far it is.
+func TestPlanMigration(t *testing.T) {
+	t.Parallel()
+	s, a, b := migrated(t, "")
+	total, names, err := s.MigrationSubjects(t.Context(), a, tenants.NewPlanMigration{Plan: "pro"}, 10)
+	require.NoError(t, err)
+	require.EqualValues(t, 700, total)
+	require.Len(t, names, 10)
+
+	m, err := s.CreatePlanMigration(t.Context(), a, tenants.NewPlanMigration{Plan: "pro"})
+	require.NoError(t, err)
+	require.Equal(t, []any{tenants.MigrationRunning, "pro", int64(700), int64(0)}, []any{m.State, m.To, m.Subjects, m.Moved})
+	_, err = s.CreatePlanMigration(t.Context(), a, tenants.NewPlanMigration{Plan: "pro"})
+	requireConflict(t, err, tenants.CodeMigrationRunning)
+	_, err = s.PlanMigrationByID(t.Context(), b, "pro", m.ID)
+	require.ErrorIs(t, err, tenants.ErrNotFound)
+	_, err = s.CancelPlanMigration(t.Context(), b, "pro", m.ID)
+	require.ErrorIs(t, err, tenants.ErrNotFound)
+
+	require.Equal(t, 700, runAll(t, s))
+	m, err = s.PlanMigrationByID(t.Context(), a, "pro", m.ID)
+	require.NoError(t, err)
+	require.Equal(t, []any{tenants.MigrationDone, int64(700)}, []any{m.State, m.Moved})
+	require.NotNil(t, m.EndedAt)
+	require.Equal(t, "pro 2", versionOf(t, s, a, "s000"))
+	require.Equal(t, "free 1", versionOf(t, s, a, "other"))
+	_, err = s.CancelPlanMigration(t.Context(), a, "pro", m.ID)
+	requireConflict(t, err, tenants.CodeMigrationEnded)
+	require.NoError(t, s.DeletePlanVersion(t.Context(), a, "pro", 1, tenants.Match{}))
+
+	trail, _, err := s.Audit(t.Context(), a, tenants.AuditFilter{Kind: "subject", Target: "s699"}, tenants.Page{Limit: 1})
+	require.NoError(t, err)
+	require.Equal(t, "plan migration", trail[0].ActorName)
+	require.JSONEq(t, `{"plan_version":2}`, string(trail[0].After))
+	trail, _, err = s.Audit(t.Context(), a, tenants.AuditFilter{Kind: "migration"}, tenants.Page{Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, trail, 2, "its creation and its end, not each batch")
+	require.Equal(t, "pro", trail[0].Target)
+
+	// To another plan, from one version, at a later time.
+	later := time.Now().Add(time.Hour)
+	m, err = s.CreatePlanMigration(t.Context(), a, tenants.NewPlanMigration{Plan: "pro", FromVersion: 2, To: "free", StartsAt: later})
+	require.NoError(t, err)
+	require.Equal(t, []any{tenants.MigrationScheduled, int64(702)}, []any{m.State, m.Subjects})
+	require.Zero(t, runAll(t, s))
+	m, err = s.CancelPlanMigration(t.Context(), a, "pro", m.ID)
+	require.NoError(t, err)
+	require.Equal(t, tenants.MigrationCanceled, m.State)
+	m, err = s.CreatePlanMigration(t.Context(), a, tenants.NewPlanMigration{Plan: "pro", FromVersion: 2, To: "free"})
+	require.NoError(t, err)
+	require.Equal(t, 702, runAll(t, s))
+	require.Equal(t, "free 1", versionOf(t, s, a, "newer"))
+	require.NoError(t, s.DeletePlan(t.Context(), a, "pro", tenants.Match{}), "nobody has it any more")
+
+	for field, in := range map[string]tenants.NewPlanMigration{
+		"to": {Plan: "free", To: "gold"}, "from_version": {Plan: "free", FromVersion: 1},
+	} {
+		_, err = s.CreatePlanMigration(t.Context(), a, in)
+		requireInvalid(t, err, field)
+	}
+	_, err = s.CreatePlanMigration(t.Context(), a, tenants.NewPlanMigration{Plan: "gold"})
+	require.ErrorIs(t, err, tenants.ErrNotFound)
+}
+
+// At the cycle's end each subject has its own day. What a subject had scheduled itself stays;
+// what somebody cancels is not scheduled again; the cancellation of the migration leaves
+// nothing behind.
+func TestPlanMigrationAtCycleEnd(t *testing.T) {
+	t.Parallel()
+	s, a, _ := migrated(t, "")
+	future := time.Now().Add(90 * 24 * time.Hour)
+	anchor := time.Date(2026, 1, 15, 9, 0, 0, 0, time.UTC)
+	mustSubject(t, s, a, tenants.Subject{Subject: "s000", Plan: "pro", NextPlan: "free", NextPlanAt: &future})
+	mustSubject(t, s, a, tenants.Subject{Subject: "s001", Plan: "pro", CycleAnchor: &anchor})
+	m, err := s.CreatePlanMigration(t.Context(), a, tenants.NewPlanMigration{Plan: "pro", AtCycleEnd: true})
+	require.NoError(t, err)
+	require.Zero(t, runAll(t, s))
+	m, err = s.PlanMigrationByID(t.Context(), a, "pro", m.ID)
+	require.NoError(t, err)
+	require.Equal(t, []any{tenants.MigrationWaiting, int64(0), int64(699)}, []any{m.State, m.Moved, m.Waiting})
+
+	own, err := s.SubjectByName(t.Context(), a, "s000")
+	require.NoError(t, err)
+	require.Equal(t, "free", own.NextPlan)
+	one, err := s.SubjectByName(t.Context(), a, "s001")
+	require.NoError(t, err)
+	require.Equal(t, tenants.CycleEnd(&anchor, time.Now()), *one.NextPlanAt)
+	require.Equal(t, "pro", one.NextPlan)
+
+	_, err = s.EditSubject(t.Context(), a, "s002", tenants.Match{}, func(in *tenants.Subject) error {
+		in.NextPlan, in.NextPlanAt = "", nil
+		return nil
+	})
+	require.NoError(t, err)
+	_, err = s.EditSubject(t.Context(), a, "s003", tenants.Match{}, func(in *tenants.Subject) error {
+		in.BillingRef = "cus_3" // and the change stays the migration's
+		return nil
+	})
+	require.NoError(t, err)
+	require.Zero(t, runAll(t, s))
+	m, err = s.CancelPlanMigration(t.Context(), a, "pro", m.ID)
+	require.NoError(t, err)
+	require.Equal(t, []any{tenants.MigrationCanceling, int64(198)}, []any{m.State, m.Waiting})
+	runAll(t, s)
+	m, err = s.PlanMigrationByID(t.Context(), a, "pro", m.ID)
+	require.NoError(t, err)
+	require.Equal(t, []any{tenants.MigrationCanceled, int64(0)}, []any{m.State, m.Waiting})
+	list, _, err := s.ScheduledPlans(t.Context(), a, tenants.Page{Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, list, 1, "what the subject had scheduled itself")
+}
+
+// A scheduled change of a migration is carried out like any other, and counted.
+func TestPlanMigrationIsDone(t *testing.T) {
+	t.Parallel()
+	d, a, _ := two(t)
+	s := d.Store
+	mustRule(t, s, a, rule("r"))
+	mustPlan(t, s, a, "pro")
+	mustSubject(t, s, a, tenants.Subject{Subject: "ada", Plan: "pro"})
+	mustPublish(t, s, a, "pro", 20)
+	m, err := s.CreatePlanMigration(t.Context(), a, tenants.NewPlanMigration{Plan: "pro", AtCycleEnd: true})
+	require.NoError(t, err)
+	require.Zero(t, runAll(t, s))
+	later := d.Open(tenants.Config{Now: func() time.Time { return time.Now().Add(40 * 24 * time.Hour) }})
+	applied, err := later.ApplyDuePlans(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, applied)
+	require.Equal(t, "pro 2", versionOf(t, s, a, "ada"))
+	require.Zero(t, runAll(t, s))
+	m, err = s.PlanMigrationByID(t.Context(), a, "pro", m.ID)
+	require.NoError(t, err)
+	require.Equal(t, []any{tenants.MigrationDone, int64(1), int64(0)}, []any{m.State, m.Moved, m.Waiting})
+}
+
+// What on_change says holds between versions, too.
+func TestPlanMigrationChangesCounters(t *testing.T) {
+	t.Parallel()
+	s, a, _ := migrated(t, tenants.OnChangeScale)
+	_, err := s.CreatePlanMigration(t.Context(), a, tenants.NewPlanMigration{Plan: "pro"})
+	require.NoError(t, err)
+	runAll(t, s)
+	seen := map[check.CounterChange]int{}
+	for len(seen) == 0 || seen[check.CounterChange{}] > 0 {
+		seen[check.CounterChange{}] = 0
+		_, err := s.CarryOutCounterChanges(t.Context(), func(_ limit.TenantID, c check.CounterChange) error {
+			c.ID, c.Subject = 0, ""
+			seen[c]++
+			seen[check.CounterChange{}] = 1 // some are left
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	delete(seen, check.CounterChange{})
+	require.Equal(t, map[check.CounterChange]int{{From: "pro", To: "pro", FromVersion: 1, ToVersion: 2}: 700,
+		{From: "free", To: "pro", ToVersion: 1}: 700, {From: "free", To: "pro", ToVersion: 2}: 2}, seen)
+}
+
+// What a document writes, another tenant becomes by it: with versions, and with who has which.
+func TestDocumentPlanVersions(t *testing.T) {
+	t.Parallel()
+	d, a, b := two(t)
+	s := d.Store
+	mustRule(t, s, a, rule("r"))
+	_, err := s.CreatePlan(t.Context(), a, tenants.Plan{Slug: "pro", Limits: limitsOf(10), OnChange: tenants.OnChangeReset})
+	require.NoError(t, err)
+	mustSubject(t, s, a, tenants.Subject{Subject: "old", Plan: "pro"})
+	mustPublish(t, s, a, "pro", 20)
+	mustSubject(t, s, a, tenants.Subject{Subject: "new", Plan: "pro"})
+
+	read := func(actor tenants.Actor) tenants.Document {
+		doc, _, err := s.Document(t.Context(), actor, true)
+		require.NoError(t, err)
+		doc.TenantName = nil
+		for i := range doc.Subjects {
+			doc.Subjects[i].GivePlanVersion = doc.Subjects[i].PlanVersion
+		}
+		return doc
+	}
+	apply := func(actor tenants.Actor, doc tenants.Document) []tenants.DocumentChange {
+		t.Helper()
+		applied, err := s.ApplyDocument(t.Context(), actor, doc, tenants.Apply{Prune: true})
+		require.NoError(t, err)
+		again, err := s.ApplyDocument(t.Context(), actor, doc, tenants.Apply{Prune: true, DryRun: true})
+		require.NoError(t, err)
+		require.Empty(t, again.Changes, "a document that was applied changes nothing")
+		return applied.Changes
+	}
+	doc := read(a)
+	apply(b, doc)
+	for _, actor := range []tenants.Actor{a, b} {
+		require.Equal(t, "pro 1", versionOf(t, s, actor, "old"))
+		require.Equal(t, "pro 2", versionOf(t, s, actor, "new"))
+		plan := policyOf(t, s, actor.TenantID()).Plans[0]
+		require.Equal(t, check.PlanData{
+			Slug: "pro", Default: true, Limits: limitsOf(20), Version: 2, Older: []check.PlanVersionData{{Number: 1, Limits: limitsOf(10)}},
+		}, plan)
+	}
+	copied, err := s.PlanBySlug(t.Context(), b, "pro")
+	require.NoError(t, err)
+	require.Equal(t, tenants.OnChangeReset, copied.OnChange)
+
+	// A greater number publishes a version; what there was is kept.
+	doc = read(b)
+	doc.Plans[0].NewestVersion, doc.Plans[0].Limits = 3, limitsOf(30)
+	changes := apply(b, doc)
+	require.NotEmpty(t, changes)
+	require.Equal(t, "pro 2", versionOf(t, s, b, "new"))
+	require.Equal(t, check.PlanData{
+		Slug: "pro", Default: true, Limits: limitsOf(30), Version: 3,
+		Older: []check.PlanVersionData{{Number: 1, Limits: limitsOf(10)}, {Number: 2, Limits: limitsOf(20)}},
+	}, policyOf(t, s, b.TenantID()).Plans[0])
+
+	// A mistake in an older version can be corrected.
+	doc = read(b)
+	doc.Plans[0].Older[1].Limits = limitsOf(11)
+	changes = apply(b, doc)
+	require.Equal(t, "pro/1", changes[0].Name)
+	require.Equal(t, limitsOf(11), policyOf(t, s, b.TenantID()).Plans[0].Older[0].Limits)
+
+	for field, spoil := range map[string]func(*tenants.Document){
+		"plans.0.newest_version":     func(d *tenants.Document) { d.Plans[0].NewestVersion = 2 },
+		"plans.0.older_versions.3":   func(d *tenants.Document) { d.Plans[0].Older[0].Number = 3 },
+		"plans.0.older_versions.2.x": func(d *tenants.Document) { d.Plans[0].Older[0].Limits = map[string]limit.Limit{"x": {Limit: 1}} },
+		"subjects.0.plan_version":    func(d *tenants.Document) { d.Subjects[0].GivePlanVersion = 9 },
+	} {
+		doc := read(b)
+		spoil(&doc)
+		_, err := s.ApplyDocument(t.Context(), b, doc, tenants.Apply{})
+		requireInvalid(t, err, field)
+	}
+}

@@ -1,0 +1,70 @@
+-- name: InsertPlanMigration :one
+INSERT INTO plan_migrations (tenant_id, id, plan_id, from_version, to_plan_id, starts_at, at_cycle_end, state, subjects, created_by)
+VALUES (@tenant_id, @id, @plan_id, @from_version, @to_plan_id, @starts_at, @at_cycle_end, @state, @subjects, @created_by)
+RETURNING *;
+
+-- name: PlanMigration :one
+SELECT m.*, p.slug AS plan_slug, target.slug AS to_slug,
+    (SELECT count(*) FROM subjects s WHERE s.tenant_id = m.tenant_id AND s.migration_id = m.id)::bigint AS waiting
+FROM plan_migrations m JOIN plans p ON p.tenant_id = m.tenant_id AND p.id = m.plan_id
+JOIN plans target ON target.tenant_id = m.tenant_id AND target.id = m.to_plan_id
+WHERE m.tenant_id = @tenant_id AND p.slug = @slug AND m.id = @id;
+
+-- name: PlanMigrations :many
+SELECT m.*, p.slug AS plan_slug, target.slug AS to_slug,
+    (SELECT count(*) FROM subjects s WHERE s.tenant_id = m.tenant_id AND s.migration_id = m.id)::bigint AS waiting
+FROM plan_migrations m JOIN plans p ON p.tenant_id = m.tenant_id AND p.id = m.plan_id
+JOIN plans target ON target.tenant_id = m.tenant_id AND target.id = m.to_plan_id
+WHERE m.tenant_id = @tenant_id AND p.slug = @slug AND (sqlc.narg(after)::uuid IS NULL OR m.id < sqlc.narg(after))
+ORDER BY m.id DESC LIMIT @most;
+
+-- name: OpenPlanMigrations :many
+-- Those of all tenants that have something to do.
+SELECT m.tenant_id, m.id, p.slug FROM plan_migrations m JOIN tenants t ON t.id = m.tenant_id
+JOIN plans p ON p.tenant_id = m.tenant_id AND p.id = m.plan_id
+WHERE m.ended_at IS NULL AND (m.starts_at <= @now::timestamptz OR m.state = 'canceling') AND t.state = 'active'
+ORDER BY m.starts_at LIMIT @most;
+
+-- name: OpenMigrationOfPlan :one
+SELECT EXISTS (SELECT FROM plan_migrations WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND ended_at IS NULL);
+
+-- name: UpdatePlanMigration :exec
+UPDATE plan_migrations SET state = @state, moved = moved + @moved::bigint, ended_at = @ended_at
+WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: CountMigrating :one
+SELECT count(*) FROM subjects s
+WHERE s.tenant_id = @tenant_id AND s.plan_id = @plan_id
+    AND (sqlc.narg(from_version)::int IS NULL OR s.plan_version = sqlc.narg(from_version))
+    AND s.plan_version < @below::int;
+
+-- name: Migrating :many
+-- Subjects that a migration has not moved yet. below is the newest version if it is to be the plan's own.
+SELECT s.subject, s.cycle_anchor FROM subjects s
+WHERE s.tenant_id = @tenant_id AND s.plan_id = @plan_id
+    AND (sqlc.narg(from_version)::int IS NULL OR s.plan_version = sqlc.narg(from_version))
+    AND s.plan_version < @below::int AND (@scheduled_too::boolean OR s.next_plan_id IS NULL)
+LIMIT @most;
+
+-- name: MigrateSubjects :exec
+UPDATE subjects SET plan_id = @plan_id, plan_version = @plan_version, version = @version, updated_at = now()
+WHERE tenant_id = @tenant_id AND subject = ANY(@subjects::text[]);
+
+-- name: ScheduleMigration :exec
+UPDATE subjects s SET next_plan_id = @next_plan_id, next_plan_at = n.at::timestamptz, migration_id = @migration_id,
+    version = @version, updated_at = now()
+FROM (SELECT unnest(@subjects::text[]) AS subject, unnest(@ats::text[]) AS at) AS n
+WHERE s.tenant_id = @tenant_id AND s.subject = n.subject;
+
+-- name: WaitingForMigration :many
+SELECT subject FROM subjects WHERE tenant_id = @tenant_id AND migration_id = @migration_id LIMIT @most;
+
+-- name: CancelMigrationOf :exec
+UPDATE subjects SET next_plan_id = NULL, next_plan_at = NULL, migration_id = NULL, version = @version, updated_at = now()
+WHERE tenant_id = @tenant_id AND subject = ANY(@subjects::text[]);
+
+-- name: CountMigrated :exec
+UPDATE plan_migrations SET moved = moved + 1 WHERE tenant_id = @tenant_id AND id = @id;
+
+-- name: MigrationCanceled :one
+SELECT EXISTS (SELECT FROM plan_migrations WHERE tenant_id = @tenant_id AND id = @id AND state = 'canceling');
