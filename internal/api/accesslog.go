@@ -9,18 +9,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// accessBudget bounds the lines that the log gets about requests that are refused, or that nobody
-// has signed with a key: anybody can send those, and a flood of them is not to fill a disk or to
-// push everything else out of a log. Each second the first ones are written, and then one line that
-// tells how many were not.
+// accessBudget limits the log lines about requests that are refused or have no valid key. Anybody
+// can send such requests, and a flood of them must not fill a disk or displace other lines. In each
+// second, the first ones are written, and then one line with the number of the others.
 type accessBudget struct {
 	logger *slog.Logger
 	mu     sync.Mutex
-	open   map[uuid.UUID]int // requests in the second that runs, by tenant; uuid.Nil is everybody without a key
+	open   map[uuid.UUID]int // requests in the current second, by tenant; uuid.Nil is all requests without a key
 }
 
 const (
-	accessLines  = 20 // a second, of each tenant and of everybody without a key
+	accessLines  = 20 // per second, for each tenant and for all requests without a key
 	accessWindow = time.Second
 )
 
@@ -47,7 +46,7 @@ func (b *accessBudget) take(q *request) bool {
 	return n <= accessLines
 }
 
-// end closes a second, and says what it left out.
+// end ends a second, and logs the number of requests without a line.
 func (b *accessBudget) end(who uuid.UUID) {
 	b.mu.Lock()
 	n := b.open[who]

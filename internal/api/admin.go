@@ -17,9 +17,9 @@ import (
 	"weir/internal/tenants"
 )
 
-// admin is the REST API by which programs edit a tenant's configuration, and the operator the
-// tenants. Each noun has a file of its own; what all of them share is in guard.go, page.go,
-// etag.go, idempotency.go and patch.go.
+// admin is the REST API with which programs edit a tenant's configuration, and the operator the
+// tenants. Each noun has its own file. The common parts are in guard.go, page.go, etag.go,
+// idempotency.go and patch.go.
 type admin struct {
 	store          *tenants.Store
 	policies       *check.Policies
@@ -58,7 +58,7 @@ func mountAdmin(r chi.Router, deps Deps) {
 	mountDocs(r, a.api.OpenAPI())
 }
 
-// routes is every operation of the admin API.
+// routes registers every operation of the admin API.
 func (a *admin) routes() {
 	read(a, "/v1/tenant", "get-tenant", "Get the tenant of the key", a.getTenant)
 	patch(a, "/v1/tenant", "patch-tenant", "Change the tenant of the key", a.patchTenant)
@@ -147,7 +147,7 @@ func (a *admin) routes() {
 	remove(a, "/v1/tenants/{tenant}", "delete-tenant", "Delete a tenant and all its data", a.deleteTenant, operatorOnly)
 }
 
-// object is the answer that carries one object.
+// object is an answer with one object.
 type object[T any] struct {
 	Status   int
 	ETag     string `header:"ETag" doc:"Version of the object, for If-Match and If-None-Match"`
@@ -155,7 +155,7 @@ type object[T any] struct {
 	Body     T
 }
 
-// found answers an object that was there, or was changed.
+// found answers with an object that exists or was changed.
 func found[T any](body T, version int64) *object[T] {
 	return &object[T]{Status: http.StatusOK, ETag: etagOf(version), Body: body}
 }
@@ -169,7 +169,7 @@ func stored[T any](body T, version int64, isNew bool, location string) *object[T
 	return o
 }
 
-// page is the answer that carries a page of a list.
+// page is an answer with a page of a list.
 type page[T any] struct{ Body List[T] }
 
 // option changes an operation before it is registered.
@@ -179,11 +179,11 @@ type option func(*huma.Operation)
 const (
 	metaOperator = "operator" // true: operator keys only
 	metaReadOnly = "readOnly" // true: changes nothing, although it is a POST
-	metaMaxBody  = "maxBody"  // int: bytes that a body may have, where it is not maxAdminBody
-	metaReader   = "reader"   // bodyReader: reads the body, where it is none that the guard reads
-	metaSlots    = "slots"    // *slots: how many of the requests run at once
+	metaMaxBody  = "maxBody"  // int: maximum bytes of a body, if it is not maxAdminBody
+	metaReader   = "reader"   // bodyReader: reads the body, if the guard does not
+	metaSlots    = "slots"    // *slots: limits how many of the requests run at once
 	metaShown    = "shown"    // map[string]bool: the fields of answers about the same object
-	metaReset    = "reset"    // true: forgets counters
+	metaReset    = "reset"    // true: resets counters
 	metaRedact   = "redact"   // func([]byte) ([]byte, error): the answer without its secret
 )
 
@@ -196,12 +196,12 @@ func resets(op *huma.Operation) { op.Metadata[metaReset] = true }
 
 func operatorOnly(op *huma.Operation) { op.Metadata[metaOperator] = true }
 
-// about puts an operation under the tag of another noun, and says more of it.
+// about puts an operation under the tag of another noun, and adds a description.
 func about(tag, description string) option {
 	return func(op *huma.Operation) { op.Tags, op.Description = []string{tag}, description }
 }
 
-// redacts says how the secret is left out of an answer that is kept for a replay.
+// redacts sets how the secret is removed from an answer that is stored for replays.
 func redacts(without func(answer []byte) ([]byte, error)) option {
 	return func(op *huma.Operation) { op.Metadata[metaRedact] = without }
 }
@@ -261,7 +261,7 @@ func remove[I any](a *admin, path, id, summary string, h func(context.Context, *
 	register(a, op, func(ctx context.Context, in *I) (*struct{}, error) { return nil, h(ctx, in) })
 }
 
-// register adds an operation whose errors are turned into problem documents.
+// register adds an operation. Its errors are converted to problem documents.
 func register[I, O any](a *admin, op huma.Operation, h func(context.Context, *I) (*O, error)) {
 	huma.Register(a.api, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := h(ctx, in)
@@ -275,18 +275,17 @@ func register[I, O any](a *admin, op huma.Operation, h func(context.Context, *I)
 	}
 }
 
-// problem is what a client sees of err. What is our fault is logged.
+// problem returns the problem document for err. Internal errors are logged.
 func (a *admin) problem(ctx context.Context, err error) *Problem {
 	p := problemOf(err)
-	// A write that turns out to repeat another is given up, and what that answered is answered
-	// again.
+	// A write that repeats another one is cancelled, and the stored answer is sent again.
 	if p.Status >= http.StatusInternalServerError && !errors.Is(err, tenants.ErrAnswered) {
 		a.logger.ErrorContext(ctx, "admin request failed", "request_id", requestID(ctx), "code", p.Code, "error", err)
 	}
 	return p
 }
 
-// operation is what all operations have in common.
+// operation returns an operation with the fields that all operations share.
 func (a *admin) operation(method, path, id, summary string, opts []option) huma.Operation {
 	op := huma.Operation{
 		Method: method, Path: path, OperationID: id, Summary: summary,
@@ -294,7 +293,7 @@ func (a *admin) operation(method, path, id, summary string, opts []option) huma.
 		Security:     []map[string][]string{{"key": {}}},
 		Metadata:     map[string]any{},
 		Responses:    map[string]*huma.Response{},
-		MaxBodyBytes: -1, // the guard bounds and reads it
+		MaxBodyBytes: -1, // the guard limits and reads it
 		Errors: []int{
 			http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests,
 			http.StatusServiceUnavailable,
@@ -325,7 +324,7 @@ func (a *admin) operation(method, path, id, summary string, opts []option) huma.
 	return op
 }
 
-// scopeOf is the scope that an operation asks of a key.
+// scopeOf returns the scope that an operation requires.
 func scopeOf(op *huma.Operation) tenants.Scope {
 	if op.Method == http.MethodGet || op.Metadata[metaReadOnly] == true {
 		return tenants.ScopeRead
@@ -336,12 +335,12 @@ func scopeOf(op *huma.Operation) tenants.Scope {
 	return tenants.ScopeWrite
 }
 
-// managed are the tags of the operations that ask for the scope manage instead of write.
+// managed are the tags of the operations that require the scope manage instead of write.
 var managed = []string{"keys", "members", "billing"}
 
 func ptr[T any](v T) *T { return &v }
 
-// optionalInt is nil for 0, which stands for "not given" in limits.
+// optionalInt returns nil for 0, which means "not given" in limits.
 func optionalInt(n int64) *int64 {
 	if n == 0 {
 		return nil
@@ -349,7 +348,7 @@ func optionalInt(n int64) *int64 {
 	return &n
 }
 
-// optionalText is nil for "".
+// optionalText returns nil for "".
 func optionalText(s string) *string {
 	if s == "" {
 		return nil

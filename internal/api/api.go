@@ -1,13 +1,13 @@
-// Package api speaks HTTP and JSON: it routes and authenticates requests, answers checks, and
+// Package api serves HTTP and JSON: it routes and authenticates requests, answers checks, and
 // serves the admin API.
 //
-// A check takes the road in decide.go, whichever transport brings it: authenticate, scope, read,
-// policy, decode, quota, check, encode. check.go asks and answers for net/http, lane_answer.go for
-// the lane, which most checks take. check_decode.go reads a body, check_encode.go and headers.go
-// write a decision. A check writes no log line; metrics.go counts it.
+// Every check runs the sequence in decide.go, on all transports: authenticate, scope, read, policy,
+// decode, quota, check, encode. check.go connects it to net/http, and lane_answer.go to the lane,
+// which serves most checks. check_decode.go decodes a body, check_encode.go and headers.go encode a
+// decision. A check writes no log line; metrics.go counts it.
 //
-// The admin API is described once, as operations with types; routing, validation and the OpenAPI
-// document follow from that. Errors of both are problem documents (problem.go).
+// The admin API is defined once, as operations with types. Routing, validation and the OpenAPI
+// document are derived from that. Errors are problem documents (problem.go).
 package api
 
 import (
@@ -31,44 +31,45 @@ import (
 	"weir/internal/tenants"
 )
 
-// Config is what the operator chooses.
+// Config has the settings of the operator.
 type Config struct {
-	Headers     HeaderStyle // which rate-limit headers a check answers; the zero value: none
-	MaxInFlight int         // requests served at once, further ones get 503; 0: DefaultMaxInFlight
-	Lane        *Lane       // answers checks in short; nil: net/http answers them all
-	GRPC        *GRPC       // answers Envoy; nil: nothing does
-	// Proxies stand before gateways and the service, for routes that count by address.
+	Headers     HeaderStyle // which rate-limit headers an answer to a check has; the zero value: none
+	MaxInFlight int         // maximum number of concurrent requests, further ones get 503; 0: DefaultMaxInFlight
+	Lane        *Lane       // answers checks without net/http; nil: net/http answers all of them
+	GRPC        *GRPC       // answers Envoy; nil: off
+	// Proxies are the trusted proxies before gateways and the service, for routes that count by
+	// address.
 	Proxies origin.Proxies
 }
 
-// DefaultMaxInFlight is far more than a machine can usefully serve at once, and few enough that all
-// of them fit in memory.
+// DefaultMaxInFlight is far more than a machine can usefully serve at once, but few enough to fit
+// in memory.
 const DefaultMaxInFlight = 10_000
 
-// Deps are the parts that the API is made of.
+// Deps are the parts of the API.
 type Deps struct {
 	Store         *tenants.Store
 	Authenticator *tenants.Authenticator
 	Policies      *check.Policies
 	Checker       *check.Checker
-	Quota         *check.Quota  // of checks, each tenant's own; nil: none
-	Instances     func() int    // how many instances share the limits during an outage
-	Once          *once.Records // answers of idempotent checks; nil: kept in this process only
+	Quota         *check.Quota  // limits the checks of each tenant; nil: no limit
+	Instances     func() int    // the number of instances that share the limits during an outage
+	Once          *once.Records // answers of idempotent checks; nil: stored only in this process
 	Logger        *slog.Logger
 	Metrics       *Metrics
-	Readiness     func() Readiness // asked by /readyz, from any goroutine
-	// Follow makes this instance act on what was just written for a tenant, before the writer is
-	// answered; nil: it is notified as all others are.
+	Readiness     func() Readiness // for /readyz; called from any goroutine
+	// Follow applies a tenant's change on this instance before the write is answered; nil: this
+	// instance learns of it like all others.
 	Follow func(ctx context.Context, tenant limit.TenantID)
-	// Invited is told of an invitation that was made, whose link is to be sent; nil: nobody is. It
+	// Invited is called after an invitation was created, to send its link; nil: nothing is sent. It
 	// does not wait.
 	Invited func(tenants.Invitation)
-	// InvitationLink returns the link of an invitation where its maker is to hand it on, and ""
-	// where it goes out by mail; nil: it always does.
+	// InvitationLink returns the link of an invitation if the inviting person has to pass it on,
+	// and "" if it is sent by mail; nil: it is always sent by mail.
 	InvitationLink func(tenants.Invitation) string
-	// Billing settles events; nil: one of its own, which only replays.
+	// Billing processes events; nil: a new runner, which only replays.
 	Billing *billing.Runner
-	// PublicURL begins the addresses of webhooks; "": as the caller came.
+	// PublicURL is the beginning of webhook addresses; "": the address that the caller used.
 	PublicURL string
 	CursorKey []byte // authenticates the cursors of lists; the same on all instances
 }
@@ -113,8 +114,8 @@ func New(cfg Config, deps Deps) chi.Router {
 	r.NotFound(notFound)
 	r.MethodNotAllowed(methodNotAllowed(r))
 
-	// Paths are matched as they were sent: no slash is added, dropped or merged, nothing is decoded
-	// first, so no other spelling leads round a limit.
+	// Paths are matched as they were sent. No slash is added, removed or merged, and nothing is
+	// decoded first, so another spelling of a path cannot bypass a limit.
 	r.Post("/v1/check", s.check)
 	r.Post("/check", s.check)
 	r.Post("/v1/check/batch", s.checkBatch)
@@ -137,7 +138,7 @@ func New(cfg Config, deps Deps) chi.Router {
 	return r
 }
 
-// NewInternal returns the handler of the internal address: metrics and profiles. It asks for no key
+// NewInternal returns the handler of the internal address: metrics and profiles. It requires no key
 // and must not be reachable from outside.
 func NewInternal(metrics prometheus.Gatherer) http.Handler {
 	r := chi.NewRouter()
@@ -150,13 +151,14 @@ func NewInternal(metrics prometheus.Gatherer) http.Handler {
 	return r
 }
 
-// health tells that the process lives and answers; nothing else is looked at, for a process is not
-// to be restarted because something else is broken.
+// health reports that the process is alive. It checks nothing else, because restarting the process
+// would not repair another part.
 func (s *server) health(w http.ResponseWriter, _ *http.Request) {
 	writeStatus(w, []byte(`{"status":"ok"}`+"\n"))
 }
 
-// ready tells whether to send checks here. Parts that checks can do without are named, no more.
+// ready reports whether this instance can serve checks. Unavailable parts that checks do not need
+// are only named.
 func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 	readiness := s.Readiness()
 	if readiness.Reason != "" {
@@ -180,7 +182,7 @@ func writeStatus(w http.ResponseWriter, body []byte) {
 	_, _ = w.Write(body)
 }
 
-// Header values that never change, and are only read.
+// Header values that never change and are only read.
 var (
 	jsonContentType = []string{"application/json"}
 	noStore         = []string{"no-store"}
@@ -195,8 +197,8 @@ var methods = []string{
 	http.MethodOptions, http.MethodTrace, http.MethodConnect,
 }
 
-// methodNotAllowed answers what no route of this method matched: 405 with the methods that the path
-// does answer, or 404 if there is none.
+// methodNotAllowed answers if no route matches the method: 405 with the methods of the path, or 404
+// if there are none.
 func methodNotAllowed(routes chi.Routes) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		path := r.URL.RawPath
@@ -221,13 +223,13 @@ func methodNotAllowed(routes chi.Routes) http.HandlerFunc {
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// HeaderStyle says which rate-limit headers a check answers.
+// HeaderStyle selects the rate-limit headers of a check.
 type HeaderStyle struct {
 	Draft bool // RateLimit-Policy and RateLimit
 	X     bool // X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset
 }
 
-// ParseHeaderStyle reads a comma list of draft and x, or none.
+// ParseHeaderStyle parses a comma-separated list of draft and x, or none.
 func ParseHeaderStyle(s string) (HeaderStyle, error) {
 	var style HeaderStyle
 	if s == "none" {

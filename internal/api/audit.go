@@ -19,7 +19,7 @@ import (
 
 const jsonLinesType = "application/jsonl"
 
-// AuditParams say which rows of the trail to show.
+// AuditParams select rows of the trail.
 type AuditParams struct {
 	PageParams
 	Actor  string `query:"actor" doc:"Only rows with this actor, by name or id"`
@@ -33,19 +33,19 @@ type AuditParams struct {
 	asked auditAsked
 }
 
-// auditAsked is what the request says of the form of the answer, beside the parameters.
+// auditAsked is what the request says about the form of the answer, in addition to the parameters.
 type auditAsked struct {
 	limited bool   // it has the parameter limit
 	accept  string // its header Accept
 }
 
-// Resolve is called by huma when it has read the parameters.
+// Resolve is called by huma after it has read the parameters.
 func (in *AuditParams) Resolve(ctx huma.Context) []error {
 	in.asked = auditAsked{limited: ctx.Query("limit") != "", accept: ctx.Header("Accept")}
 	return nil
 }
 
-// format is json, csv or jsonl.
+// format returns json, csv or jsonl.
 func (in *AuditParams) format() string {
 	if in.Format != "" {
 		return in.Format
@@ -59,7 +59,7 @@ func (in *AuditParams) format() string {
 	return "json"
 }
 
-// pagesOnly refuses what an export of all rows would ignore.
+// pagesOnly refuses parameters that an export of all rows would ignore.
 func (in *AuditParams) pagesOnly() error {
 	var wrong []ProblemField
 	for _, given := range []struct {
@@ -91,21 +91,21 @@ type AuditEntry struct {
 	Hash      string      `json:"hash" doc:"SHA-256 over the hash of the previous row and all fields of this one"`
 }
 
-// AuditActor is who did something.
+// AuditActor is the actor of a change.
 type AuditActor struct {
 	Kind string  `json:"kind" doc:"key, operator (of the service), system (the service itself)"`
 	ID   *string `json:"id" format:"uuid" doc:"Of the key"`
 	Name string  `json:"name" doc:"Of the key at that time"`
 }
 
-// AuditVerifyParams say what of the trail to verify, and what must be in it.
+// AuditVerifyParams select what to verify.
 type AuditVerifyParams struct {
 	Head  string `query:"head" doc:"The head of an earlier answer, or from the server's log. It must still be in the trail"`
 	From  string `query:"from" doc:"The verified_to of an earlier answer: continue after that row, which must still be in the trail"`
 	Limit int64  `query:"limit" minimum:"1" maximum:"100000" default:"100000" doc:"Maximum number of rows to read"`
 }
 
-// auditVerifyTime is when one request stops reading, however many rows it was to read.
+// auditVerifyTime is the time after which one request stops reading.
 const auditVerifyTime = 2 * time.Second
 
 // AuditVerifyAnswer is the answer of GET /v1/audit/verify.
@@ -144,12 +144,12 @@ func (f AuditFields) MarshalJSON() ([]byte, error) {
 	return f, nil
 }
 
-// Schema tells huma what the fields are: an object of any shape.
+// Schema describes the fields to huma: an object of any form.
 func (AuditFields) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true, Nullable: true}
 }
 
-// trail registers the list of audit rows, which is also a table or lines of JSON.
+// trail registers the list of audit rows, which can also be a table or lines of JSON.
 func (a *admin) trail(path, id, summary string) {
 	op := a.operation(http.MethodGet, path, id, summary, nil)
 	ok := jsonResponse[List[AuditEntry]](a.api, "OK")
@@ -187,7 +187,7 @@ func (a *admin) listAudit(ctx context.Context, in *AuditParams) (*huma.StreamRes
 	return varying(jsonAnswer(body)), nil
 }
 
-// varying says of an answer that it depends on the header Accept.
+// varying adds to an answer that it depends on the header Accept.
 func varying(answer *huma.StreamResponse) *huma.StreamResponse {
 	return &huma.StreamResponse{Body: func(ctx huma.Context) {
 		ctx.SetHeader("Vary", "Accept")
@@ -213,11 +213,11 @@ func (in *AuditParams) filter() (tenants.AuditFilter, error) {
 	return f, nil
 }
 
-// auditExportRows is how many rows of an export are in memory at once.
+// auditExportRows is the number of rows of an export in memory.
 const auditExportRows = 1000
 
-// exportAudit streams all rows. The first page is read before anything is sent, so that what is
-// wrong with the request can be said.
+// exportAudit streams all rows. It reads the first page before it sends anything, so that it can
+// report errors of the request.
 func (a *admin) exportAudit(format string, fetch func(tenants.Page) ([]tenants.AuditEntry, string, error)) (*huma.StreamResponse, error) {
 	rows, next, err := fetch(tenants.Page{Limit: auditExportRows})
 	if err != nil {
@@ -235,22 +235,22 @@ func (a *admin) exportAudit(format string, fetch func(tenants.Page) ([]tenants.A
 		deadline := http.NewResponseController(w)
 		out := newAuditWriter(format, w)
 		for {
-			_ = deadline.SetWriteDeadline(time.Now().Add(writeTimeout)) // where it cannot be set, there is none
+			_ = deadline.SetWriteDeadline(time.Now().Add(writeTimeout)) // if it cannot be set, there is no deadline
 			if err := out(rows); err != nil {
-				return // the client is gone
+				return // the client has disconnected
 			}
 			if next == "" {
 				return
 			}
 			if rows, next, err = fetch(tenants.Page{Limit: auditExportRows, After: next}); err != nil {
 				a.problem(hctx.Context(), err)
-				panic(http.ErrAbortHandler) // nobody is to take a part for the whole
+				panic(http.ErrAbortHandler) // the client must not take a part for the whole
 			}
 		}
 	}}, nil
 }
 
-// newAuditWriter returns what writes rows as a table, or a line of JSON each.
+// newAuditWriter returns a function that writes rows as a table, or as one line of JSON each.
 func newAuditWriter(format string, w io.Writer) func(rows []tenants.AuditEntry) error {
 	if format == "csv" {
 		return tenants.NewAuditTable(w).Write

@@ -10,20 +10,20 @@ import (
 )
 
 // /v1/authorize answers subrequests of gateways: nginx's auth_request, Caddy's forward_auth,
-// Traefik's forwardAuth, Envoy's ext_authz and others. What is asked comes in headers, never in a
-// document that a header could break out of (authorize_read.go). The status alone is the answer:
-// 204 lets the customer's request pass, anything else does not.
+// Traefik's forwardAuth, Envoy's ext_authz and others. The check is in the headers, and never in a
+// document that a header could break out of (authorize_read.go). The gateway needs only the status:
+// 204 allows the customer's request, any other status does not.
 //
-// A customer must not be able to switch the limiter off. Whatever a customer can cause is therefore
-// a decision: a subject that is missing or cannot be used is a denial. Only mistakes of the gateway
-// and failures of Weir leave a request undecided.
+// A customer must not be able to switch the limiter off. Every error that a customer can cause is
+// therefore a decision: a missing or unusable subject is a denial. A request is undecided only
+// after a mistake of the gateway or a failure of Weir.
 
 const (
 	authorizePath = "/v1/authorize"
 	keyHeader     = "Weir-Key"
 )
 
-// The codes of denials that no rule made. They do not count on any limit.
+// The codes of denials without a rule. They count on no limit.
 const (
 	subjectMissing   check.Code = "SUBJECT_MISSING"
 	subjectInvalid   check.Code = "SUBJECT_INVALID"
@@ -38,7 +38,7 @@ func isAuthorize(path string) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// gateways takes requests for /v1/authorize out of the router, which knows only some methods.
+// gateways handles requests for /v1/authorize before the router, which supports only some methods.
 func (s *server) gateways(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isAuthorize(r.URL.EscapedPath()) {
@@ -54,7 +54,7 @@ type authorizeQuestion struct {
 	key          string // "": none was sent
 	lines        headerLines
 	deniedStatus int
-	unreadable   *Problem // the transport found the request wrong before anything else
+	unreadable   *Problem // an error that the transport found before anything else
 	via          via
 	proxies      origin.Proxies // for a route that counts by address
 	reading      bool           // what a customer may have sent is being read
@@ -77,7 +77,7 @@ func (q *authorizeQuestion) together() bool { return false }
 
 func (q *authorizeQuestion) planField(int) string { return "header:Weir-Plan" }
 
-// encode leaves the answer in sc: a denial has the body of a check, an allowed request has none.
+// encode stores the answer in sc: a denial has the body of a check, an allowed request has no body.
 func (q *authorizeQuestion) encode(style HeaderStyle, decisions []check.Decision, sc *scratch) {
 	sc.encodeCheck(style, &decisions[0])
 	if decisions[0].Allowed {
@@ -85,7 +85,7 @@ func (q *authorizeQuestion) encode(style HeaderStyle, decisions []check.Decision
 	}
 }
 
-// status is the status of a decision.
+// status returns the status of a decision.
 func (q *authorizeQuestion) status(allowed bool) int {
 	if allowed {
 		return http.StatusNoContent
@@ -93,8 +93,8 @@ func (q *authorizeQuestion) status(allowed bool) int {
 	return q.deniedStatus
 }
 
-// undecidedAs is the problem as a gateway must see it. A mistake of the gateway keeps its status.
-// For everything else the status is 503: a 429 would look like a denial.
+// undecidedAs returns the problem in the form for gateways. A mistake of the gateway keeps its
+// status. Every other status becomes 503, because a 429 would look like a denial.
 func (q *authorizeQuestion) undecidedAs(p *Problem) *Problem {
 	if p.Status == http.StatusTooManyRequests || p.Status >= http.StatusInternalServerError {
 		p.Status = http.StatusServiceUnavailable
@@ -107,8 +107,8 @@ func (s *server) authorize(w http.ResponseWriter, r *http.Request) {
 	q := requestFrom(r.Context())
 	q.hot = routeAuthorize
 	if r.ContentLength != 0 && r.ProtoMajor == 1 {
-		// The body is never read. Whether the gateway sends it at all is unknown, so nothing that
-		// follows on this connection can be told from it.
+		// The body is never read. It is unknown whether the gateway sends it, so no further request
+		// can be read from this connection.
 		q.Header()["Connection"] = closeConnection
 	}
 	sc := scratches.get()
@@ -134,7 +134,7 @@ func (s *server) authorize(w http.ResponseWriter, r *http.Request) {
 	q.sendJSON(ask.status(false), sc.out)
 }
 
-// undecided answers a request about which nothing was decided.
+// undecided answers a request without a decision.
 func (s *server) undecided(r *http.Request, ask *authorizeQuestion, p *Problem) {
 	p = ask.undecidedAs(p)
 	s.answerUndecided(r, p, s.failsOpen(r.Context(), ask, p))
@@ -151,7 +151,7 @@ func (s *server) answerUndecided(r *http.Request, p *Problem, open bool) {
 	q.refuse(r, p)
 }
 
-// shedGateway answers a request to /v1/authorize for which there is no room.
+// shedGateway answers a request to /v1/authorize if there are too many concurrent requests.
 func (s *server) shedGateway(r *http.Request) {
 	requestFrom(r.Context()).hot = routeAuthorize
 	sc := scratches.get()
@@ -160,10 +160,10 @@ func (s *server) shedGateway(r *http.Request) {
 	s.undecided(r, &sc.authorize, overloaded())
 }
 
-// closeConnection has net/http close the connection after the answer.
+// closeConnection makes net/http close the connection after the answer.
 var closeConnection = []string{"close"}
 
-// fromHTTP takes the question out of a request that net/http has read.
+// fromHTTP reads the question from a request of net/http.
 func (q *authorizeQuestion) fromHTTP(r *http.Request, sc *scratch) {
 	*q = authorizeQuestion{deniedStatus: http.StatusTooManyRequests, reading: true}
 	if path := routePath(r); path != "" {

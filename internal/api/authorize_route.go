@@ -12,17 +12,17 @@ import (
 	"weir/internal/route"
 )
 
-// A request to /v1/authorize/{route} is what the gateway's customer sent, or tells of it. The
-// route (package route) makes a check of it. Of the headers Weir-* only Weir-Key is read: any
-// other one may be the customer's.
+// A request to /v1/authorize/{route} is the request of the gateway's customer, or describes it. The
+// route (package route) turns it into a check. Of the headers Weir-*, only Weir-Key is read,
+// because all others may be the customer's.
 
-// via is what a request to a route has beside its headers.
+// via has the parts of a request to a route besides its headers.
 type via struct {
 	method []byte
-	path   []byte // that follows /v1/authorize, with the query: /edge/orders/1?page=2
+	path   []byte // after /v1/authorize, with the query: /edge/orders/1?page=2
 	conn   net.Conn
 	remote string          // of a request of net/http, which has no conn
-	route  *route.Compiled // the route of that name; nil: not found, or not looked for yet
+	route  *route.Compiled // the route with that name; nil: not found, or not looked up yet
 }
 
 // named reports whether the request names a route.
@@ -40,7 +40,7 @@ func (v *via) cut() (name, target []byte) {
 	return name, target
 }
 
-// find looks the route up.
+// find looks up the route.
 func (v *via) find(policy *check.Policy) *Problem {
 	name, _ := v.cut()
 	if v.route = policy.Route(name); v.route == nil {
@@ -49,7 +49,7 @@ func (v *via) find(policy *check.Policy) *Problem {
 	return nil
 }
 
-// decodeRoute asks the route what becomes of the request.
+// decodeRoute evaluates the route for the request.
 func (q *authorizeQuestion) decodeRoute(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	if p := q.via.find(policy); p != nil {
 		return nil, p
@@ -89,8 +89,8 @@ func (q *authorizeQuestion) decodeRoute(policy *check.Policy, sc *scratch) ([]ch
 	return sc.checks[:], nil
 }
 
-// client finds the address of the gateway's customer. The gateway has a key of the tenant, so it is
-// believed to say truly, at the end of X-Forwarded-For, whom it has the request from.
+// client returns the address of the gateway's customer. The gateway has a key of the tenant, so its
+// own entry at the end of X-Forwarded-For is trusted.
 func (q *authorizeQuestion) client() netip.Addr {
 	var forwarded []string
 	for lines := q.lines; len(lines) > 0; {
@@ -103,7 +103,7 @@ func (q *authorizeQuestion) client() netip.Addr {
 	return q.proxies.Behind(q.via.peer(), forwarded)
 }
 
-// peer is the address that the request comes from.
+// peer returns the address of the connection.
 func (v *via) peer() netip.Addr {
 	if v.conn == nil {
 		peer, _ := netip.ParseAddrPort(v.remote) // as net/http or a proxy's handler wrote it
@@ -112,11 +112,10 @@ func (v *via) peer() netip.Addr {
 	if tcp, ok := v.conn.RemoteAddr().(*net.TCPAddr); ok {
 		return tcp.AddrPort().Addr()
 	}
-	return netip.Addr{} // not of a network
+	return netip.Addr{} // not a network connection
 }
 
-// allLines makes the lines of all headers of a request that net/http has read, which keeps Host
-// apart.
+// allLines returns the lines of all headers of a request of net/http, which stores Host separately.
 func allLines(r *http.Request, b []byte) headerLines {
 	b = appendLines(b, "Host", []string{r.Host})
 	for name, values := range r.Header {
@@ -135,11 +134,11 @@ func appendLines(b []byte, name string, values []string) []byte {
 	return b
 }
 
-// routePath is what follows /v1/authorize in the request line, as it was sent; "" for nothing,
-// or no more than a query.
+// routePath returns what follows /v1/authorize in the request line, unchanged; "" for nothing or
+// only a query.
 func routePath(r *http.Request) string {
 	target := r.RequestURI
-	if !strings.HasPrefix(target, "/") { // a proxy's form
+	if !strings.HasPrefix(target, "/") { // in a proxy's form
 		target = r.URL.EscapedPath()
 	}
 	target = strings.TrimPrefix(target, authorizePath)
@@ -149,8 +148,8 @@ func routePath(r *http.Request) string {
 	return target
 }
 
-// failsOpen reports whether the route of a request about which nothing was decided lets it pass. It
-// looks the route up if the request did not come as far, and waits for nothing.
+// failsOpen reports whether the route allows a request about which nothing was decided. It looks up
+// the route if necessary, and does not wait.
 func (s *server) failsOpen(ctx context.Context, q *authorizeQuestion, p *Problem) bool {
 	if !q.via.named() || p.Status != http.StatusServiceUnavailable {
 		return false

@@ -29,7 +29,7 @@ type BillingEndpoint struct {
 	Version            int64      `json:"version"`
 }
 
-// BillingEndpointFields are the fields of an endpoint that may be left out.
+// BillingEndpointFields are the optional fields of an endpoint.
 type BillingEndpointFields struct {
 	Name         Optional[string] `json:"name,omitempty" doc:"Up to 200 characters"`
 	APIKey       Optional[string] `json:"api_key,omitempty" doc:"Restricted API key of the provider with read access to subscriptions and customers; stored encrypted, never shown; null: none"`
@@ -61,8 +61,8 @@ const defaultGraceDays = 7
 
 func billingEndpointLocation(id uuid.UUID) string { return "/v1/billing/endpoints/" + id.String() }
 
-// billingEndpointAnswer shows an endpoint. Its address begins with the public one of the
-// installation, or where that is not set with the one that the caller has used.
+// billingEndpointAnswer returns an endpoint for the API. Its address begins with the public address
+// of the installation or, if that is not set, with the address that the caller used.
 func (a *admin) billingEndpointAnswer(ctx context.Context) func(tenants.BillingEndpoint) BillingEndpoint {
 	base := a.publicURL
 	if base == "" {
@@ -78,7 +78,7 @@ func (a *admin) billingEndpointAnswer(ctx context.Context) func(tenants.BillingE
 	}
 }
 
-// apply puts the fields of a body into e.
+// apply sets e's fields from a body.
 func (f *BillingEndpointFields) apply(e *tenants.BillingEndpoint) []ProblemField {
 	e.Name = f.Name.patch(e.Name, "")
 	e.SubjectFrom = f.SubjectFrom.patch(e.SubjectFrom, tenants.FromCustomer)

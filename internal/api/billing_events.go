@@ -11,7 +11,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// BillingEvent is an event with what became of it, as the API shows it.
+// BillingEvent is an event with its outcome, as the API shows it.
 type BillingEvent struct {
 	ID           string     `json:"id" format:"uuid"`
 	Endpoint     string     `json:"endpoint" format:"uuid"`
@@ -29,7 +29,7 @@ type BillingEvent struct {
 	Deliveries   int64      `json:"deliveries" doc:"How often the event was received; of a duplicate, how often it was received again"`
 }
 
-// BillingEventsQuery says which events to list.
+// BillingEventsQuery selects events.
 type BillingEventsQuery struct {
 	PageParams
 	Endpoint string `query:"endpoint" doc:"Id of a billing endpoint"`

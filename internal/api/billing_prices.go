@@ -10,7 +10,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// BillingPrice says which plan a price stands for, as the API shows it.
+// BillingPrice maps a price to a plan, as the API shows it.
 type BillingPrice struct {
 	ID        string    `json:"id" doc:"Id of a price or product at the provider"`
 	Endpoint  string    `json:"endpoint" format:"uuid" doc:"Id of the billing endpoint"`

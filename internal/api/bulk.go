@@ -17,16 +17,15 @@ import (
 	"weir/internal/tenants"
 )
 
-// Bulk transfer of subjects: a GET that streams all of them, and a POST that takes as many. Both go
-// through the guard as all operations do, except for their bodies, which are too large to be held
-// as text: bulk_export.go writes one as it is read from Postgres, bulk_import.go reads one line by
-// line.
+// Bulk transfer of subjects: a GET streams all of them, and a POST reads many. Both go through the
+// guard like all operations, except for their bodies, which are too large for memory.
+// bulk_export.go writes a body as it is read from Postgres; bulk_import.go reads it line by line.
 
 const (
-	olderLinesType = "application/x-ndjson" // jsonLinesType by its older name
+	olderLinesType = "application/x-ndjson" // the older name of jsonLinesType
 
-	maxImports = 2 // at once on an instance; each may take some 200 MiB of memory
-	maxExports = 4 // at once on an instance; each holds a connection to Postgres
+	maxImports = 2 // concurrent, per instance; each may take some 200 MiB of memory
+	maxExports = 4 // concurrent, per instance; each uses a connection to Postgres
 
 	bulkRetryAfter = 5 // seconds
 )
@@ -43,20 +42,20 @@ type BulkSubject struct {
 	Overrides   Optional[map[string]Optional[ConfigOverride]] `json:"overrides,omitempty" doc:"By the slug of the rule; omitted overrides are unchanged, null deletes one"`
 }
 
-// ImportAnswer counts what an import did, or would do.
+// ImportAnswer has the counts of an import or of its dry run.
 type ImportAnswer struct {
 	Created   int `json:"created" doc:"Subjects that were not registered"`
 	Updated   int `json:"updated" doc:"Subjects that were registered and differed"`
 	Unchanged int `json:"unchanged" doc:"Subjects that did not change"`
 }
 
-// ImportQuery says how to carry an import out.
+// ImportQuery has the options of an import.
 type ImportQuery struct {
 	Mode   string `query:"mode" enum:"upsert,create" default:"upsert" doc:"create: an already registered subject is an error"`
 	DryRun bool   `query:"dry_run" doc:"Answer what would happen, and change nothing"`
 }
 
-// SubjectFilterParams say which subjects are meant.
+// SubjectFilterParams select subjects.
 type SubjectFilterParams struct {
 	Prefix string `query:"prefix" doc:"Only subjects that begin with this text, ordered by their bytes"`
 	Plan   string `query:"plan" doc:"Only subjects with this plan"`
@@ -64,20 +63,20 @@ type SubjectFilterParams struct {
 	Label  string `query:"label" doc:"Only subjects with this label: NAME=VALUE, or NAME for any value"`
 }
 
-// ExportQuery says which subjects to export, and how.
+// ExportQuery selects the subjects to export, and the format.
 type ExportQuery struct {
 	SubjectFilterParams
 	Format string `query:"format" enum:"jsonl,csv" doc:"Overrides the header Accept; default jsonl. CSV has no overrides"`
 }
 
-// bulkRoutes adds both operations. Their path is none that a subject could have.
+// bulkRoutes adds both operations. No subject can have their path.
 func (a *admin) bulkRoutes() {
 	const path = "/v1/bulk/subjects"
 	text := &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Description: "One BulkSubject per line"}}
 	table := &huma.MediaType{Schema: &huma.Schema{
 		Type: huma.TypeString, Description: "The columns subject, plan, state, billing_ref, cycle_anchor, labels (a JSON object) and plan_version, with their names in the first line",
 	}}
-	schemaOf[BulkSubject](a.api) // a component of the document, for readers of the line above
+	schemaOf[BulkSubject](a.api) // a component of the document, for readers of the previous line
 
 	get := a.operation(http.MethodGet, path, "export-subjects", "Export subjects", nil)
 	get.Tags = []string{tagOf("/v1/subjects")}
@@ -103,11 +102,11 @@ func (a *admin) bulkRoutes() {
 	register(a, post, a.importSubjects)
 }
 
-// bodyReader reads a body that is too large to be held as text. What it makes of it goes to the
-// handler in the context that it returns; digest tells the body from all others.
+// bodyReader reads a body that is too large for memory. Its result is passed to the handler in the
+// returned context. digest identifies the body.
 type bodyReader func(r *http.Request, mediaType string) (ctx context.Context, digest []byte, p *Problem)
 
-// readStream is readDocument for an operation that reads its body itself.
+// readStream is readDocument for an operation that reads its own body.
 func readStream(r *http.Request, op *huma.Operation, read bodyReader) (*http.Request, []byte, *Problem) {
 	mediaType, p := checkBodyType(r.Header, op.RequestBody.Content)
 	if p != nil {
@@ -120,15 +119,14 @@ func readStream(r *http.Request, op *huma.Operation, read bodyReader) (*http.Req
 	return r.WithContext(ctx), digest, nil
 }
 
-// slots bound how many transfers run at once: of each tenant one, so that none can keep the others
-// waiting alone.
+// slots limit concurrent transfers: one for each tenant, so that no tenant can block the others.
 type slots struct {
 	mu      sync.Mutex
 	most    int
 	running map[uuid.UUID]transfer // by tenant
 }
 
-// transfer is what tells one that runs from another.
+// transfer identifies a running transfer.
 type transfer struct {
 	apiKey         uuid.UUID
 	idempotencyKey string // "": none
@@ -136,9 +134,9 @@ type transfer struct {
 
 func newSlots(most int) *slots { return &slots{most: most, running: map[uuid.UUID]transfer{}} }
 
-// take returns what gives the slot back. A request that repeats the one that runs is told so, as it
-// would be by the store if its body were read: it is that one's answer that it waits for, not a
-// place.
+// take returns a function that releases the slot. If the running request is the same one with the
+// same key, the problem says so, as the store would say if it had read the body: the client waits
+// for that answer and not for a slot.
 func (s *slots) take(actor tenants.Actor, idempotencyKey string) (release func(), p *Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,28 +161,28 @@ func (s *slots) take(actor tenants.Actor, idempotencyKey string) (release func()
 	}, nil
 }
 
-// deadlines moves the server's time limits of one request. They are kept where a connection cannot
-// have others.
+// deadlines changes the server's timeouts for one request. If the connection does not support this,
+// they stay unchanged.
 type deadlines struct{ connection *http.ResponseController }
 
 func deadlinesOf(ctx context.Context) deadlines {
 	return deadlines{http.NewResponseController(requestFrom(ctx).ResponseWriter)}
 }
 
-// read is when reading ends. After the body too: the server watches for the client to hang up, and
-// takes the deadline for that.
+// read sets the deadline for reading. It applies after the body, too, because the server waits for
+// the client to disconnect.
 func (d deadlines) read(after time.Duration) { _ = d.connection.SetReadDeadline(time.Now().Add(after)) }
 
 func (d deadlines) write(after time.Duration) {
 	_ = d.connection.SetWriteDeadline(time.Now().Add(after))
 }
 
-// linesProblem is the 422 that names bad lines.
+// linesProblem returns the 422 that lists invalid lines.
 func linesProblem(e *tenants.LinesError) *Problem {
 	fields := make([]ProblemField, len(e.Lines))
 	for i, l := range e.Lines {
 		pointer := l.Field
-		if !strings.HasPrefix(pointer, "/") { // as the store spells it
+		if !strings.HasPrefix(pointer, "/") { // in the notation of the store
 			pointer = jsonPointer(pointer)
 		}
 		fields[i] = ProblemField{Pointer: "line:" + itoa(int64(l.Line)) + pointer, Message: l.Message, Fix: l.Fix}
@@ -196,7 +194,7 @@ func linesProblem(e *tenants.LinesError) *Problem {
 	return p
 }
 
-// mergedLines are the errors of both, in the order of the lines, as many as are listed.
+// mergedLines returns the errors of both, in the order of the lines, up to the maximum.
 func mergedLines(a, b *tenants.LinesError) *tenants.LinesError {
 	if b == nil {
 		return a
@@ -210,7 +208,7 @@ type importKey struct{}
 
 func (a *admin) importSubjects(ctx context.Context, in *ImportQuery) (*struct{ Body ImportAnswer }, error) {
 	file, _ := ctx.Value(importKey{}).(*importFile)
-	bad := file.wrong.Total > 0 // then the rest is looked through, so that all that is wrong is told at once
+	bad := file.wrong.Total > 0 // the rest is checked too, so that all errors are reported at once
 	mode := tenants.ImportMode{CreateOnly: in.Mode == "create", DryRun: in.DryRun || bad}
 	counts, err := a.store.ImportSubjects(ctx, actorFrom(ctx), file.lines, mode)
 	var more *tenants.LinesError

@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	exportTimeout      = 16 * time.Minute // of all; longer than the store takes
-	exportWriteTimeout = 30 * time.Second // of one batch; shorter than the store waits
+	exportTimeout      = 16 * time.Minute // in total; longer than the store's timeout
+	exportWriteTimeout = 30 * time.Second // for one batch; shorter than the store waits
 )
 
-// filter is what the store takes.
+// filter returns the filter for the store.
 func (in *SubjectFilterParams) filter() (tenants.SubjectFilter, error) {
 	filter := tenants.SubjectFilter{Prefix: in.Prefix, Plan: in.Plan}
 	if in.State != "" {
-		state, _ := check.ParseSubjectState(in.State) // validated against the schema, which lists them
+		state, _ := check.ParseSubjectState(in.State) // valid according to the schema, which lists the names
 		filter.State = &state
 	}
 	name, value, hasValue := strings.Cut(in.Label, "=")
@@ -64,7 +64,7 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 		err := a.store.ExportSubjects(ctx, actorFrom(ctx), filter, !table, e.write)
 		switch {
 		case err == nil:
-			err = e.write(nil) // an empty one has a head, too
+			err = e.write(nil) // an empty table has a header, too
 		case !e.begun:
 			writeProblem(w, r, a.problem(ctx, queryErrors(err)))
 			return
@@ -75,29 +75,29 @@ func (a *admin) exportSubjects(ctx context.Context, in *ExportQuery) (*huma.Stre
 		if !errors.Is(err, errClientGone) {
 			_ = a.problem(ctx, err) // logs it
 		}
-		// The status is out; it only remains not to pretend that the body is complete.
+		// The status was sent, so the client can only be told by an incomplete body.
 		panic(http.ErrAbortHandler)
 	}}, nil
 }
 
-// errClientGone: writing failed, and nobody is left to tell.
+// errClientGone means that writing failed because the client has disconnected.
 var errClientGone = errors.New("the client does not read on")
 
-// export writes subjects as they come.
+// export writes subjects as they arrive.
 type export struct {
 	w         http.ResponseWriter
 	deadlines deadlines
 	buffer    *bufio.Writer
-	table     *csv.Writer   // of both, the one that is asked for
+	table     *csv.Writer   // of the two writers, the requested one
 	lines     *json.Encoder //
-	begun     bool          // the head is out
+	begun     bool          // the header was written
 }
 
 func newExport(w http.ResponseWriter, d deadlines, table bool) *export {
 	e := &export{w: w, deadlines: d, buffer: bufio.NewWriterSize(w, 64<<10)}
 	if table {
 		e.table = csv.NewWriter(e.buffer)
-		e.table.UseCRLF = true // as RFC 4180 has it
+		e.table.UseCRLF = true // as in RFC 4180
 		return e
 	}
 	e.lines = json.NewEncoder(e.buffer)
@@ -105,7 +105,7 @@ func newExport(w http.ResponseWriter, d deadlines, table bool) *export {
 	return e
 }
 
-// write writes subjects and sends them off.
+// write writes subjects and flushes them.
 func (e *export) write(subjects []tenants.Subject) error {
 	e.deadlines.write(exportWriteTimeout)
 	e.begin()
@@ -134,7 +134,7 @@ func (e *export) begin() {
 	contentType, name := jsonLinesType, "subjects.jsonl"
 	if e.table != nil {
 		contentType, name = csvType+"; charset=utf-8", "subjects.csv"
-		_ = e.table.Write(importColumns) // an error stays, for table.Error
+		_ = e.table.Write(importColumns) // table.Error returns the error
 	}
 	h := e.w.Header()
 	h.Set("Content-Type", contentType)
@@ -142,7 +142,7 @@ func (e *export) begin() {
 	h.Set("Vary", "Accept")
 }
 
-// exportLine is a BulkSubject as it is written: what is not set is null.
+// exportLine is a BulkSubject in the form for export: fields that are not set are null.
 type exportLine struct {
 	Subject     string                    `json:"subject"`
 	Plan        *string                   `json:"plan"`
@@ -161,7 +161,7 @@ type exportOverride struct {
 	ExpiresAt *time.Time `json:"expires_at"`
 }
 
-// instantCell is the cell of an instant, empty for none.
+// instantCell returns the cell of an instant, empty for nil.
 func instantCell(t *time.Time) string {
 	if t == nil {
 		return ""

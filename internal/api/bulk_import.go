@@ -34,12 +34,12 @@ const (
 	importReadTimeout = 2 * time.Minute   // for the whole body
 	importIdleTimeout = 15 * time.Second  // without a byte
 	importGrace       = 10 * time.Second  // before importLeastRate counts
-	importLeastRate   = 64 << 10          // bytes a second, on average: an import holds one of few places
-	importRunTimeout  = 210 * time.Second // from the end of the body to that of the answer; longer than the store takes
+	importLeastRate   = 64 << 10          // bytes per second, on average: an import uses one of few slots
+	importRunTimeout  = 210 * time.Second // from the end of the body to the end of the answer; longer than the store's timeout
 )
 
-// readImport reads the body of an import into lines. It holds no transaction meanwhile: a client
-// may be as slow as importReadTimeout lets it.
+// readImport reads the body of an import into lines. It holds no transaction at this time, because
+// a client may be as slow as importReadTimeout allows.
 func (a *admin) readImport(r *http.Request, mediaType string) (context.Context, []byte, *Problem) {
 	if r.ContentLength > maxImportBody {
 		return nil, nil, bodyTooLarge(r, maxImportBody)
@@ -66,8 +66,8 @@ func (a *admin) readImport(r *http.Request, mediaType string) (context.Context, 
 	case body.failed:
 		return nil, nil, closing(r, newProblem(http.StatusBadRequest, malformedCode(mediaType), "The body ended before it was complete."))
 	case errors.As(err, &p):
-		return nil, nil, closing(r, p) // what is left of the body is not read
-	case f.wrong.Total > 0 && len(f.lines) == 0: // so the store has nothing to add
+		return nil, nil, closing(r, p) // the rest of the body is not read
+	case f.wrong.Total > 0 && len(f.lines) == 0: // the store would find no further errors
 		return nil, nil, linesProblem(&f.wrong)
 	}
 	d.read(importRunTimeout)
@@ -81,23 +81,23 @@ func malformedCode(mediaType string) string {
 	return codeMalformedJSON
 }
 
-// pacedBody is a body that has to keep coming, and to end in time and in size.
+// pacedBody is a body with limits for its time, its rate and its size.
 type pacedBody struct {
 	body      io.Reader
 	deadlines deadlines
 	started   time.Time
 	read      int64 // bytes
-	left      int64 // bytes; negative: there were too many
+	left      int64 // remaining bytes; negative: too many
 	failed    bool
-	late      bool // it failed by that
+	late      bool // it failed because of the time
 }
 
-// Read reads on, if the body may.
+// Read reads more of the body, within the limits.
 func (b *pacedBody) Read(p []byte) (int, error) {
 	b.deadlines.read(b.patience(time.Now()))
 	n, err := b.body.Read(p)
 	b.read += int64(n)
-	b.failed = err != nil && err != io.EOF // a wrapped one would be an early end
+	b.failed = err != nil && err != io.EOF // a wrapped io.EOF would be an early end
 	b.late = errors.Is(err, os.ErrDeadlineExceeded)
 	if b.left -= int64(n); b.left < 0 {
 		return 0, errors.New("the body is too large")
@@ -105,20 +105,20 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// patience is how long the next byte is waited for: a body is cut that stands still, that takes too
-// long, or whose average rate is too low.
+// patience returns how long to wait for the next byte. A body is refused if it stops, takes too
+// long, or has a low average rate.
 func (b *pacedBody) patience(now time.Time) time.Duration {
 	spent := now.Sub(b.started)
 	paid := importGrace + time.Duration(b.read)*time.Second/importLeastRate
 	return min(importIdleTimeout, importReadTimeout-spent, paid-spent)
 }
 
-// importFile is an import as it is read.
+// importFile is an import that is being read.
 type importFile struct {
 	registry  huma.Registry
 	lines     []tenants.SubjectLine
 	overrides int
-	wrong     tenants.LinesError // what the store does not see, as it is not in lines
+	wrong     tenants.LinesError // errors that the store does not see, because they are not in lines
 }
 
 func (f *importFile) add(l tenants.SubjectLine) error {
@@ -138,7 +138,7 @@ var importColumns = []string{"subject", "plan", "state", "billing_ref", "cycle_a
 
 func (f *importFile) readCSV(body io.Reader) error {
 	buffered := bufio.NewReaderSize(body, 64<<10)
-	if mark, _ := buffered.Peek(3); string(mark) == "\ufeff" { // spreadsheets put one before UTF-8
+	if mark, _ := buffered.Peek(3); string(mark) == "\ufeff" { // spreadsheets put a byte order mark before UTF-8
 		_, _ = buffered.Discard(len(mark))
 	}
 	table := csv.NewReader(buffered)
@@ -192,7 +192,7 @@ func (f *importFile) checkHeader(columns []string) {
 	}
 }
 
-// lineOfCells is a line of a table. An empty cell clears what its column is about.
+// lineOfCells converts a row of a table to a line. An empty cell clears its field.
 func (f *importFile) lineOfCells(line int, columns, cells []string) tenants.SubjectLine {
 	l := tenants.SubjectLine{Line: line}
 	for i, cell := range cells {
@@ -243,7 +243,7 @@ func (f *importFile) lineOfCells(line int, columns, cells []string) tenants.Subj
 	return l
 }
 
-// labelsOfCell reads labels from a cell of a table, which has them in JSON.
+// labelsOfCell parses the labels in a cell, which are JSON.
 func labelsOfCell(cell string) (labels map[string]string, ok bool) {
 	if cell == "" {
 		return nil, true
@@ -262,7 +262,7 @@ func labelsOfCell(cell string) (labels map[string]string, ok bool) {
 	return labels, true
 }
 
-// readLines reads JSON, one object a line; empty lines are nothing.
+// readLines reads JSON, one object per line, and skips empty lines.
 func (f *importFile) readLines(body io.Reader) error {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(make([]byte, 0, 64<<10), maxImportLine)
@@ -280,7 +280,7 @@ func (f *importFile) readLines(body io.Reader) error {
 		}
 		before := f.wrong.Total
 		l, err := f.lineOfJSON(number, lines.Bytes(), schema)
-		if err == nil && f.wrong.Total == before { // of one that is no subject there is nothing more to say
+		if err == nil && f.wrong.Total == before { // if the line is not a subject, there is nothing else to validate
 			err = f.add(l)
 		}
 		if err != nil {
@@ -290,10 +290,10 @@ func (f *importFile) readLines(body io.Reader) error {
 	if errors.Is(lines.Err(), bufio.ErrTooLong) {
 		return newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, fmt.Sprintf("A line may be at most %d bytes long.", maxImportLine))
 	}
-	return nil // what else ends a body early, its reader knows
+	return nil // the reader of the body knows why it ended early
 }
 
-// lineOfJSON is a line of JSON, which has passed checkJSON. It is validated as bodies are.
+// lineOfJSON converts a line of JSON, which has passed checkJSON. It is validated like a body.
 func (f *importFile) lineOfJSON(number int, data []byte, schema *huma.Schema) (tenants.SubjectLine, error) {
 	l := tenants.SubjectLine{Line: number}
 	var tree any
@@ -325,7 +325,7 @@ func (f *importFile) lineOfJSON(number int, data []byte, schema *huma.Schema) (t
 		l.CycleAnchor = ptr(optionalTime(in.CycleAnchor))
 	}
 	if in.State.Set {
-		state, _ := check.ParseSubjectState(in.State.or(check.Active.String())) // validated against the schema, which lists them
+		state, _ := check.ParseSubjectState(in.State.or(check.Active.String())) // valid according to the schema, which lists the names
 		l.State = &state
 	}
 	if in.Labels.Set {

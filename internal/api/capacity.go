@@ -9,14 +9,13 @@ import (
 	"weir/internal/limit"
 )
 
-// capacity bounds what is served at once, so that no client takes the service from the others: all
-// requests together, and of each tenant the requests being served and the bodies being read. A
-// request whose body is still on its way is not being served. It costs memory, but no other request
-// waits for it.
+// capacity limits concurrent work, so that no client can block the others: all requests together,
+// and for each tenant the requests being served and the bodies being read. A request whose body has
+// not arrived is not being served. It takes memory, but no other request waits for it.
 //
-// With a maximum of 10 000, a tenant has at most 5 000 requests served at once, and at most 2 500
-// whose bodies are on their way. A client that opens 10 000 HTTP/2 streams and sends no body gets
-// 503 for 7 500 of them, and everybody else is served as before.
+// With a maximum of 10 000, a tenant has at most 5 000 requests being served, and at most 2 500
+// whose bodies have not arrived. A client that opens 10 000 HTTP/2 streams and sends no body gets
+// 503 for 7 500 of them, and other clients are not affected.
 type capacity struct {
 	inFlight *atomic.Int64
 	max      int64
@@ -24,11 +23,11 @@ type capacity struct {
 	shares   [shareCells]share
 }
 
-// Tenants have their shares in cells, by a hash with a random seed. Two tenants in one cell have
-// one share together: at one instance, until it restarts.
+// The shares of tenants are in cells, by a hash with a random seed. Two tenants in the same cell
+// share one share, on one instance, until it restarts.
 const shareCells = 4096
 
-// share counts what one tenant holds.
+// share counts the requests of one tenant.
 type share struct {
 	serving, reading atomic.Int64
 	_                [48]byte // a cache line each
@@ -43,14 +42,14 @@ func (a *capacity) of(tenant limit.TenantID) *share {
 	return &a.shares[maphash.Bytes(a.seed, tenant[:])%shareCells]
 }
 
-// enter begins to serve a request of any tenant, or reports false. It is followed by leave in
-// either case.
+// enter starts to serve a request of any tenant, or returns false. leave must follow in either
+// case.
 func (a *capacity) enter() bool { return a.inFlight.Add(1) <= a.max }
 
 func (a *capacity) leave() { a.inFlight.Add(-1) }
 
-// serve begins to serve a request of the tenant, or reports false. If true, serve is followed by
-// done.
+// serve starts to serve a request of the tenant, or returns false. If it returns true, done must
+// follow.
 func (a *capacity) serve(s *share) bool {
 	if s.serving.Add(1) <= max(1, a.max/2) {
 		return true
@@ -61,7 +60,8 @@ func (a *capacity) serve(s *share) bool {
 
 func (s *share) done() { s.serving.Add(-1) }
 
-// read reads the body of a request that has entered, which does not count as served meanwhile.
+// read reads the body of a request that has entered. The request does not count as served at this
+// time.
 func (a *capacity) read(s *share, r *http.Request, buf []byte, limit int) ([]byte, *Problem) {
 	if r.ContentLength == 0 {
 		return readBody(r, buf, limit)
@@ -76,7 +76,7 @@ func (a *capacity) read(s *share, r *http.Request, buf []byte, limit int) ([]byt
 	return body, p
 }
 
-// await begins to wait for a body, or reports false. If true, await is followed by resume.
+// await starts to wait for a body, or returns false. If it returns true, resume must follow.
 func (a *capacity) await(s *share) bool {
 	if s.reading.Add(1) > max(1, a.max/4) {
 		s.reading.Add(-1)
@@ -86,26 +86,26 @@ func (a *capacity) await(s *share) bool {
 	return true
 }
 
-// resume ends the wait for a body. It reports whether the request may be served now, and the
-// request counts as served in either case.
+// resume ends the wait for a body. It reports whether the request may be served now. The request
+// counts as served in either case.
 func (a *capacity) resume(s *share) bool {
 	s.reading.Add(-1)
 	return a.enter()
 }
 
 const (
-	// checkBodyTimeout is how long the body of a check may take. A body has at most 16 KiB, a
-	// batch's somewhat more, and an application sends it at once.
+	// checkBodyTimeout is the timeout for the body of a check. A body has at most 16 KiB (a batch
+	// somewhat more), and an application sends it at once.
 	checkBodyTimeout = 2 * time.Second
-	// fewBodies of a tenant over HTTP/2 have readTimeout instead: a deadline costs a stream there
-	// more than its check.
+	// The first fewBodies of a tenant over HTTP/2 have readTimeout instead, because a deadline for
+	// a stream costs more than its check.
 	fewBodies = 16
 )
 
-// hurry bounds the time for a check's body.
+// hurry sets the deadline for the body of a check.
 func (s *share) hurry(q *request, r *http.Request) {
 	if r.ContentLength != 0 && (r.ProtoMajor < 2 || s.reading.Load() >= fewBodies) {
-		// Where there is no such deadline, as in some tests, readTimeout remains.
+		// If the connection does not support deadlines, as in some tests, readTimeout applies.
 		_ = http.NewResponseController(q.ResponseWriter).SetReadDeadline(time.Now().Add(checkBodyTimeout))
 	}
 }

@@ -18,7 +18,7 @@ func (q *httpQuestion) credentials() (string, *Problem) { return bearer(q.r.Head
 
 // read checks everything but the body, then reads the body.
 func (q *httpQuestion) read(sc *scratch) (p *Problem) {
-	if q.r.URL.RawQuery != "" { // a parameter that is not read must not look as if it were
+	if q.r.URL.RawQuery != "" { // an ignored parameter must not look as if it had an effect
 		if p = checkQuery(q.r.URL.RawQuery, nil); p != nil {
 			return p
 		}
@@ -82,7 +82,7 @@ func (s *server) check(w http.ResponseWriter, r *http.Request) {
 		sc.headers.write(q.Header(), q.headers[1:])
 		q.sendJSON(status, sc.out)
 	}
-	scratches.put(sc) // not after a panic: a pipeline may still use it
+	scratches.put(sc) // not after a panic, because a pipeline may still use it
 }
 
 // checkBatch answers POST /v1/check/batch.
@@ -97,11 +97,11 @@ func (s *server) checkBatch(w http.ResponseWriter, r *http.Request) {
 		sc.headers.write(q.Header(), q.headers[1:])
 		q.sendJSON(http.StatusOK, sc.out)
 	}
-	batchScratches.put(sc) // not after a panic: a pipeline may still use it
+	batchScratches.put(sc) // not after a panic, because a pipeline may still use it
 }
 
-// deniedStatusOf reads the header by which a client whose HTTP library retries a 429 by itself asks
-// for denials with status 200.
+// deniedStatusOf reads the header with which a client requests denials with status 200, because its
+// HTTP library retries a 429 by itself.
 func deniedStatusOf(h http.Header) (int, *Problem) {
 	values := h["Weir-Denied-Status"]
 	switch {
@@ -113,7 +113,7 @@ func deniedStatusOf(h http.Header) (int, *Problem) {
 	return 0, invalidHeader("Weir-Denied-Status", limit.MustBe("200 or 429, once"))
 }
 
-// refuse answers a request about which nothing was decided.
+// refuse answers a request without a decision.
 func (q *request) refuse(r *http.Request, p *Problem) {
 	q.code = p.Code
 	writeProblem(q, r, p)
@@ -124,9 +124,9 @@ func (q *request) sendJSON(status int, body []byte) {
 	h := q.Header()
 	h["Content-Type"] = jsonContentType
 	h["Cache-Control"] = noStore
-	if len(body) > 2000 { // net/http finds the length of less by itself
+	if len(body) > 2000 { // net/http computes the length of shorter bodies itself
 		h["Content-Length"] = []string{itoa(int64(len(body)))}
 	}
 	q.WriteHeader(status)
-	_, _ = q.Write(body) // the client is gone if this fails; nobody is left to tell
+	_, _ = q.Write(body) // if this fails, the client has disconnected
 }

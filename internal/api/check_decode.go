@@ -17,11 +17,11 @@ const (
 	maxCheckDepth  = 16  // levels of objects and arrays; a batch needs four
 	maxFieldErrors = 100 // entries of a problem's errors list
 	maxCost        = limit.MaxFixedLimit
-	// defaultResource is what a check that names no resource asks about.
+	// defaultResource is the resource of a check that names none.
 	defaultResource = "default"
 )
 
-// What may be wrong with the fields of a check.
+// Problems of the fields of a check.
 var (
 	badCost = limit.Wrong("Send a whole number from 0 to 1000000000000000, in digits alone.",
 		"must be a whole number from 0 to 1000000000000000, written without sign, point or exponent")
@@ -36,25 +36,25 @@ var (
 	notCheck          = limit.Wrong("Write each check in braces: {...}.", "must be a check: an object")
 )
 
-// decoder reads the body of a check. It is written by hand because it is on the path of every
-// check, and because no lenient reading will do: two bodies that a proxy or a log reads differently
-// must not count on the same counter.
+// decoder decodes the body of a check. It is hand-written because it runs for every check, and
+// because it must be strict: two bodies that a proxy or a log reads differently must not count on
+// the same counter.
 //
-// Malformed JSON, unknown and repeated fields end it at once (400). A field with a value that it
-// may not have (422) is noted, and reading continues, so that the answer names all such fields.
+// Malformed JSON, unknown and duplicate fields end decoding immediately (400). An invalid value
+// (422) is recorded, and decoding continues, so that the answer lists all invalid fields.
 type decoder struct {
 	body []byte
 	pos  int
-	text []byte // strings that had escapes, without them
+	text []byte // strings that had escapes, decoded
 	errs []ProblemField
-	// onlyPlans tells that no error but unknown plans was noted.
+	// onlyPlans means that all recorded errors are unknown plans.
 	onlyPlans bool
 	entry     int             // index in a batch; -1 for a single check
 	reqs      []check.Request // of a batch
 	fields    checkFields
 }
 
-// forget lets go what a batch has brought. The memory for it stays.
+// forget releases the contents of a batch and keeps the memory.
 func (d *decoder) forget() {
 	clear(d.reqs[:cap(d.reqs)])
 	d.body, d.errs, d.reqs = nil, nil, d.reqs[:0]
@@ -70,7 +70,7 @@ type checkFields struct {
 	attributeCount          int
 }
 
-// checkField is a bit for each field of a check.
+// checkField is one bit for each field of a check.
 type checkField uint8
 
 const (
@@ -109,7 +109,7 @@ func (d *decoder) start(body []byte) {
 	d.body, d.pos, d.text, d.errs, d.onlyPlans, d.entry = body, 0, d.text[:0], nil, true, -1
 }
 
-// decodeCheck reads the body of a single check into req, which shares no memory with it.
+// decodeCheck decodes the body of a single check into req, which shares no memory with it.
 func (d *decoder) decodeCheck(body []byte, req *check.Request) *Problem {
 	d.start(body)
 	if p := d.open(); p != nil {
@@ -124,7 +124,7 @@ func (d *decoder) decodeCheck(body []byte, req *check.Request) *Problem {
 	return d.invalid()
 }
 
-// check reads one check, an object at this depth.
+// check decodes one check, an object at this depth.
 func (d *decoder) check(req *check.Request, depth int) *Problem {
 	f := &d.fields
 	*f = checkFields{}
@@ -158,7 +158,7 @@ func (d *decoder) check(req *check.Request, depth int) *Problem {
 	return nil
 }
 
-// value reads the value of one field of a check.
+// value decodes the value of one field of a check.
 func (d *decoder) value(f *checkFields, field checkField, depth int) (p *Problem) {
 	switch field {
 	case fieldSubject:
@@ -179,7 +179,7 @@ func (d *decoder) value(f *checkFields, field checkField, depth int) (p *Problem
 	return p
 }
 
-// nameValue reads a subject or a resource.
+// nameValue decodes a subject or a resource.
 func (d *decoder) nameValue(field string, depth int) ([]byte, *Problem) {
 	if d.peek() != '"' {
 		return nil, d.wrong(field, notName, depth)
@@ -193,7 +193,7 @@ func (d *decoder) nameValue(field string, depth int) ([]byte, *Problem) {
 	return s, p
 }
 
-// nameProblem is limit.ValidName, and quicker for the plain strings that nearly all names are.
+// nameProblem is limit.ValidName, but faster for plain strings.
 func nameProblem(s []byte, plain bool) *limit.Problem {
 	if plain && len(s) >= 1 && len(s) <= limit.MaxNameBytes {
 		return nil
@@ -201,7 +201,7 @@ func nameProblem(s []byte, plain bool) *limit.Problem {
 	return limit.ValidName(string(s))
 }
 
-// costValue reads a cost. Digits are the only spelling, so that no number is ever rounded.
+// costValue decodes a cost. Only digits are allowed, so that no number is ever rounded.
 func (d *decoder) costValue(depth int) (int64, *Problem) {
 	if c := d.peek(); c != '-' && (c < '0' || c > '9') {
 		return 0, d.wrong("cost", badCost, depth)
@@ -224,8 +224,8 @@ func (d *decoder) costValue(depth int) (int64, *Problem) {
 	return n, nil
 }
 
-// planValue reads the slug of a plan. Whether the tenant has it, the policy knows; "" stands for no
-// plan further down, so it is turned away here, in the same words.
+// planValue decodes the slug of a plan. The policy knows whether the plan exists. "" means no plan
+// elsewhere, so it is refused here, with the same message.
 func (d *decoder) planValue(depth int) ([]byte, *Problem) {
 	if d.peek() != '"' {
 		return nil, d.wrong("plan", badPlan, depth)
@@ -247,12 +247,12 @@ func (d *decoder) boolValue(field string, depth int) (bool, *Problem) {
 	return false, d.wrong(field, notBoolean, depth)
 }
 
-// attributes reads the object of attributes.
+// attributes decodes the object of attributes.
 func (d *decoder) attributes(f *checkFields, depth int) *Problem {
 	if d.peek() != '{' {
 		return d.wrong("attributes", notStrings, depth)
 	}
-	var rest map[string]bool // names beyond the 16th: they are refused, but must not repeat either
+	var rest map[string]bool // names after the 16th: they are refused, but duplicates must still be detected
 	d.pos++                  // {
 	n := 0
 	for ; ; n++ {
@@ -313,8 +313,8 @@ func (d *decoder) attributeValue(name []byte, depth int) ([]byte, *Problem) {
 
 func attributePath(name []byte) string { return "attributes/" + pointerToken(name) }
 
-// copyTo makes a Request of the fields, with all its strings in one allocation of just their size:
-// they may be kept for long after the body is gone.
+// copyTo converts the fields to a Request, with all its strings in one allocation of exactly their
+// size, because they may be kept for long after the body is released.
 func (f *checkFields) copyTo(req *check.Request) {
 	size := len(f.subject) + len(f.resource) + len(f.plan)
 	attributes := f.attributes[:f.attributeCount]
@@ -346,7 +346,7 @@ func (f *checkFields) copyTo(req *check.Request) {
 	}
 }
 
-// note records what is wrong with a field, given by its path below the check.
+// note records an invalid field, by its path in the check.
 func (d *decoder) note(path string, problem *limit.Problem) {
 	if len(d.errs) < maxFieldErrors {
 		d.errs = append(d.errs, wrongField(d.pointer(path), problem))
@@ -369,7 +369,7 @@ func (d *decoder) pointer(path string) string {
 	return pointer
 }
 
-// wrong skips a value of a type that the field may not have, and notes that.
+// wrong skips a value of an invalid type and records the problem.
 func (d *decoder) wrong(path string, problem *limit.Problem, depth int) *Problem {
 	if p := d.skip(depth); p != nil {
 		return p
@@ -382,7 +382,7 @@ func (d *decoder) wrong(path string, problem *limit.Problem, depth int) *Problem
 	return nil
 }
 
-// invalid is the problem that names all noted fields, or nil.
+// invalid returns the problem with all recorded fields, or nil.
 func (d *decoder) invalid() *Problem {
 	switch {
 	case d.errs == nil:
@@ -393,8 +393,8 @@ func (d *decoder) invalid() *Problem {
 	return invalid(d.errs...)
 }
 
-// unknownPlan is the one answer for every plan that the tenant does not have: misspelled,
-// malformed, or another tenant's.
+// unknownPlan is the answer for every plan that the tenant does not have: misspelled, malformed, or
+// of another tenant.
 func unknownPlan(fields ...ProblemField) *Problem {
 	p := newProblem(http.StatusUnprocessableEntity, codeUnknownPlan, fieldsDetail(fields))
 	p.Errors = fields
@@ -426,8 +426,7 @@ func badField(code string, field ProblemField) *Problem {
 	return p
 }
 
-// pointerToken makes a token of a JSON pointer of a member's name. A long one is cut: it is shown
-// to help, not to be sent back in full.
+// pointerToken converts a member's name to a token of a JSON pointer. A long name is truncated.
 func pointerToken(name []byte) string {
 	const most = 64
 	if len(name) > most {

@@ -4,7 +4,7 @@ import (
 	"weir/internal/check"
 )
 
-// decodeBatch reads the body of a batch. All of it is refused if one check is.
+// decodeBatch decodes the body of a batch. If one check is invalid, the whole batch is refused.
 func (d *decoder) decodeBatch(body []byte) ([]check.Request, *Problem) {
 	d.start(body)
 	if p := d.open(); p != nil {
@@ -47,7 +47,7 @@ func (d *decoder) decodeBatch(body []byte) ([]check.Request, *Problem) {
 	return reqs, d.invalid()
 }
 
-// checks reads the list of a batch, the first 100 entries of it; the rest only has to be JSON.
+// checks decodes the list of a batch: the first 100 entries; the others only have to be valid JSON.
 func (d *decoder) checks(reqs []check.Request) (_ []check.Request, p *Problem) {
 	n := 0
 	d.pos++ // [

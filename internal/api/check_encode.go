@@ -7,7 +7,7 @@ import (
 	"weir/internal/limit"
 )
 
-// The answer to a check is appended field by field: its shape is fixed, and this is the path of
+// The answer to a check is appended field by field, because its form is fixed and this runs for
 // every check. docs/check.md describes the fields.
 
 // appendDecision appends one decision as a JSON object.
@@ -59,7 +59,7 @@ func appendDecision(b []byte, d *check.Decision) []byte {
 	return append(b, '}')
 }
 
-// decidingRule is the rule whose numbers stand for the whole decision, or nil.
+// decidingRule returns the rule whose numbers are those of the decision, or nil.
 func decidingRule(d *check.Decision) *check.RuleDecision {
 	if d.Deciding < 0 {
 		return nil
@@ -67,7 +67,7 @@ func decidingRule(d *check.Decision) *check.RuleDecision {
 	return &d.Rules[d.Deciding]
 }
 
-// appendState appends what is left of a rule's quota and when more comes.
+// appendState appends the remaining units of a rule and when there will be more.
 func appendState(b []byte, r *check.RuleDecision) []byte {
 	b = append(b, `,"remaining":`...)
 	b = appendNumber(b, r.Remaining, !r.Uncounted)
@@ -132,7 +132,7 @@ func appendSkipped(b []byte, skipped []check.SkippedRule) []byte {
 	return append(b, ']')
 }
 
-// appendDenial appends why a check was denied, in a shape that can be handed on to an end user.
+// appendDenial appends the reason of a denial, in a form that can be shown to an end user.
 func appendDenial(b []byte, d *check.Decision, deciding *check.RuleDecision) []byte {
 	wait, curable := retryAfter(d)
 	b = append(b, `,"error":{"code":"`...)
@@ -144,8 +144,8 @@ func appendDenial(b []byte, d *check.Decision, deciding *check.RuleDecision) []b
 	return append(b, '}')
 }
 
-// appendMessage appends a sentence for people. It holds only words of ours, slugs and numbers, so
-// nothing in it needs escaping.
+// appendMessage appends a sentence for people. It contains only fixed words, slugs and numbers, so
+// nothing needs escaping.
 func appendMessage(b []byte, d *check.Decision, deciding *check.RuleDecision, wait int64, curable bool) []byte {
 	switch d.Code {
 	case check.CostExceedsLimit:
@@ -185,8 +185,8 @@ func appendMessage(b []byte, d *check.Decision, deciding *check.RuleDecision, wa
 	return b
 }
 
-// retryAfter returns the whole seconds, rounded up, after which a denied check may pass, and
-// whether there is such a time.
+// retryAfter returns the number of seconds, rounded up, after which a denied check may be allowed;
+// curable is false if there is no such time.
 func retryAfter(d *check.Decision) (seconds int64, curable bool) {
 	r := decidingRule(d)
 	if d.Allowed || r == nil || r.RetryAfterMS == limit.NeverMS {
@@ -195,7 +195,7 @@ func retryAfter(d *check.Decision) (seconds int64, curable bool) {
 	return ceilSeconds(r.RetryAfterMS), true
 }
 
-// ceilSeconds turns milliseconds into seconds, rounded up. (Adding 999 first could overflow.)
+// ceilSeconds converts milliseconds to seconds, rounded up. (Adding 999 first could overflow.)
 func ceilSeconds(ms int64) int64 {
 	s := ms / 1000
 	if ms%1000 > 0 {
@@ -204,8 +204,8 @@ func ceilSeconds(ms int64) int64 {
 	return s
 }
 
-// appendWait appends a time in words, in the two largest units that say it well, rounded up: "45
-// seconds", "2 minutes 5 seconds", "3 hours", "30 days 1 hour".
+// appendWait appends a duration in words, in one or two units, rounded up: "45 seconds", "2 minutes
+// 5 seconds", "3 hours", "30 days 1 hour".
 func appendWait(b []byte, seconds int64) []byte {
 	const minute, hour, day = 60, 60 * 60, 24 * 60 * 60
 	switch {
@@ -242,7 +242,7 @@ func appendUnit(b []byte, n int64, unit string) []byte {
 	return b
 }
 
-// appendNumber appends n, or null where it means nothing.
+// appendNumber appends n, or null if it is not known.
 func appendNumber(b []byte, n int64, known bool) []byte {
 	if !known {
 		return append(b, "null"...)
@@ -252,8 +252,8 @@ func appendNumber(b []byte, n int64, known bool) []byte {
 
 const hexDigits = "0123456789abcdef"
 
-// appendString appends s as a JSON string. s is valid UTF-8: nothing else gets past the decoder.
-// U+2028 and U+2029 are escaped because they end a line in older JavaScript.
+// appendString appends s as a JSON string. s is valid UTF-8, because the decoder refuses everything
+// else. U+2028 and U+2029 are escaped because they end a line in older JavaScript.
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	from := 0

@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// The JSON of RFC 8259, for decoder: UTF-8 only, no repeated members, bounded depth.
+// The JSON of RFC 8259 for decoder: only UTF-8, no duplicate members, limited depth.
 
-// peek returns the next byte that is not white space, without taking it; 0 at the end.
+// peek returns the next byte that is not white space, without consuming it; 0 at the end.
 func (d *decoder) peek() byte {
 	for d.pos < len(d.body) {
 		switch c := d.body[d.pos]; c {
@@ -21,7 +21,7 @@ func (d *decoder) peek() byte {
 	return 0
 }
 
-// malformed is the problem with the body at the present byte.
+// malformed returns the problem of the body at the current byte.
 func (d *decoder) malformed(expected string) *Problem {
 	if d.pos >= len(d.body) {
 		return newProblem(http.StatusBadRequest, codeMalformedJSON, "The body ends where there should be "+expected+".")
@@ -29,12 +29,12 @@ func (d *decoder) malformed(expected string) *Problem {
 	return newProblem(http.StatusBadRequest, codeMalformedJSON, "At byte "+itoa(int64(d.pos))+" of the body there should be "+expected+".")
 }
 
-// open goes to the { with which the document begins.
+// open advances to the { at the beginning of the document.
 func (d *decoder) open() *Problem {
 	if d.peek() == '{' {
 		return nil
 	}
-	if checkJSON(d.body) == nil { // well-formed, and not what is asked for, as in the admin API
+	if checkJSON(d.body) == nil { // well-formed, but not an object
 		return invalid(wrongField("", notObject))
 	}
 	return d.malformed("a JSON object")
@@ -49,8 +49,8 @@ func (d *decoder) end() *Problem {
 	return nil
 }
 
-// member goes to the value of the next member of an object and returns its name, or to behind the
-// object if there is none.
+// member advances to the value of the next member of an object and returns its name, or to the end
+// of the object.
 func (d *decoder) member(first bool) (name []byte, done bool, p *Problem) {
 	c := d.peek()
 	if c == '}' {
@@ -78,7 +78,7 @@ func (d *decoder) member(first bool) (name []byte, done bool, p *Problem) {
 	return name, false, nil
 }
 
-// element goes to the next element of a list, or to behind the list if there is none.
+// element advances to the next element of a list, or to the end of the list.
 func (d *decoder) element(first bool) (done bool, p *Problem) {
 	c := d.peek()
 	if c == ']' && first {
@@ -100,9 +100,9 @@ func (d *decoder) element(first bool) (done bool, p *Problem) {
 	return false, d.malformed("a comma or ]")
 }
 
-// skip reads any value inside an object or list of this depth, and drops it. It is only for values
-// that will be refused, yet it is as strict as all the rest: what is malformed is never called
-// merely invalid.
+// skip reads any value at this depth and discards it. It is used only for values that will be
+// refused, but it is as strict as the rest: malformed JSON must never be reported as an invalid
+// value.
 func (d *decoder) skip(depth int) *Problem {
 	switch c := d.peek(); c {
 	case '"':
@@ -166,7 +166,7 @@ func (d *decoder) literal(word string) *Problem {
 	return nil
 }
 
-// number reads a number and returns it as it is written.
+// number reads a number and returns its text.
 func (d *decoder) number() ([]byte, *Problem) {
 	from := d.pos
 	if d.at('-') {
@@ -198,7 +198,7 @@ func (d *decoder) number() ([]byte, *Problem) {
 
 func (d *decoder) at(c byte) bool { return d.pos < len(d.body) && d.body[d.pos] == c }
 
-// digits takes as many digits as there are and reports whether there was one.
+// digits reads digits and reports whether there was at least one.
 func (d *decoder) digits() bool {
 	from := d.pos
 	for d.pos < len(d.body) && d.body[d.pos] >= '0' && d.body[d.pos] <= '9' {
@@ -207,8 +207,8 @@ func (d *decoder) digits() bool {
 	return d.pos > from
 }
 
-// str reads a string and returns it without escapes: a part of the body where it has none, else of
-// text. plain tells that it is ASCII without control characters.
+// str reads a string and returns it without escapes: a part of the body if it has no escapes,
+// otherwise a part of text. plain means that it is ASCII without control characters.
 func (d *decoder) str() (s []byte, plain bool, p *Problem) {
 	d.pos++ // "
 	from := d.pos
@@ -235,7 +235,7 @@ func (d *decoder) str() (s []byte, plain bool, p *Problem) {
 	return nil, false, d.malformed("the end of a string")
 }
 
-// escapedStr reads on in a string that began at from, at its first escape.
+// escapedStr continues at the first escape of a string that began at from.
 func (d *decoder) escapedStr(from int) (s []byte, plain bool, p *Problem) {
 	start := len(d.text)
 	d.text = append(d.text, d.body[from:d.pos]...)
@@ -265,7 +265,7 @@ func (d *decoder) escapedStr(from int) (s []byte, plain bool, p *Problem) {
 	return nil, false, d.malformed("the end of a string")
 }
 
-// escape reads one escape sequence; of surrogates, a whole pair.
+// escape reads one escape sequence, or a pair of surrogates.
 func (d *decoder) escape() (rune, *Problem) {
 	if d.pos+1 >= len(d.body) {
 		d.pos = len(d.body)
@@ -280,7 +280,7 @@ func (d *decoder) escape() (rune, *Problem) {
 		if !utf16.IsSurrogate(r) {
 			return r, nil
 		}
-		// Half a pair is no character. Replacing it would make different strings equal.
+		// Half of a pair is not a character. Replacing it would make different strings equal.
 		if d.at('\\') && d.pos+1 < len(d.body) && d.body[d.pos+1] == 'u' {
 			if low, ok := d.hex4(); ok {
 				if pair := utf16.DecodeRune(r, low); pair != utf8.RuneError {

@@ -11,8 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// configBody is a document as it was read: its fields of the right shape, and what is wrong with
-// the others.
+// configBody is a decoded document: its fields with valid types, and the errors of the others.
 type configBody struct {
 	document ConfigDocument
 	wrong    []ProblemField
@@ -20,9 +19,9 @@ type configBody struct {
 
 type configKey struct{}
 
-// readConfig reads the body of PUT /v1/config. A document is long, and whoever wrote it wants to
-// hear of all that is wrong with it at once. So what has the wrong shape is noted and taken out,
-// and the rest goes on to be looked at for what it means.
+// readConfig reads the body of PUT /v1/config. A document is long, and its author wants to see all
+// errors at once. Values of the wrong type are therefore recorded and removed, and the rest is
+// validated further.
 func (a *admin) readConfig(r *http.Request, op *huma.Operation) (context.Context, []byte, *Problem) {
 	body, p := readDocument(r, op)
 	if p != nil {
@@ -31,7 +30,7 @@ func (a *admin) readConfig(r *http.Request, op *huma.Operation) (context.Context
 	var read configBody
 	var tree any
 	if err := jsonFormat.Unmarshal(body, &tree); err != nil {
-		return nil, nil, problemOf(err) // checkJSON has passed it
+		return nil, nil, problemOf(err) // checkJSON accepted it
 	}
 	read.wrong = validate(a.api.OpenAPI().Components.Schemas, op.RequestBody.Content[jsonType].Schema, tree)
 	whole, isObject := tree.(map[string]any)
@@ -46,7 +45,7 @@ func (a *admin) readConfig(r *http.Request, op *huma.Operation) (context.Context
 			return nil, nil, p
 		}
 	}
-	if err := json.Unmarshal(body, &read.document); err != nil { // something of the wrong shape was not found again
+	if err := json.Unmarshal(body, &read.document); err != nil { // a value of the wrong type was not found by the validation
 		if len(read.wrong) > 0 {
 			return nil, nil, invalid(read.wrong...)
 		}
@@ -63,7 +62,7 @@ func remarshal(tree any) ([]byte, *Problem) {
 	return body, nil
 }
 
-// validate returns what of a decoded document is not of the shape that the schema wants.
+// validate returns the parts of a decoded document that do not match the schema.
 func validate(registry huma.Registry, schema *huma.Schema, tree any) []ProblemField {
 	path := huma.NewPathBuffer(make([]byte, 0, 64), 0)
 	path.Push("body")
@@ -72,8 +71,8 @@ func validate(registry huma.Registry, schema *huma.Schema, tree any) []ProblemFi
 	return validationFields(found.Errors, nil)
 }
 
-// takeOut removes what a pointer points at. An entry of a list of objects becomes an empty one, so
-// that the others keep their places; of another list nothing stays.
+// takeOut removes the value at a pointer. An entry of a list of objects becomes an empty object, so
+// that the others keep their indexes. Other lists are removed.
 func takeOut(tree map[string]any, pointer string) {
 	var holder any = tree
 	parts := strings.Split(strings.TrimPrefix(pointer, "/"), "/")
@@ -104,7 +103,7 @@ func takeOut(tree map[string]any, pointer string) {
 	}
 }
 
-// besides returns those of more that are not about the fields of errs, nor about what is in these.
+// besides returns the errors of more that are not about the fields of errs or their contents.
 func besides(errs, more []ProblemField) []ProblemField {
 	named := make(map[string]bool, len(errs))
 	for _, e := range errs {

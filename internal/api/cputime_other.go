@@ -6,6 +6,5 @@ import "time"
 
 var started = time.Now()
 
-// threadTime returns the time that has passed: no less than the processor time that a thread has
-// used.
+// threadTime returns the elapsed time, which is at least the CPU time of a thread.
 func threadTime() time.Duration { return time.Since(started) }

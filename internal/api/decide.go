@@ -10,36 +10,34 @@ import (
 	"weir/internal/tenants"
 )
 
-// question is one request of a hot endpoint, as its transport has read it: a check or a batch over
+// question is one request of a hot endpoint, as read by its transport: a check or a batch over
 // net/http (check.go), a check on the lane (lane_answer.go), a gateway's subrequest on either
-// (authorize.go), a call of Envoy's (envoy.go). It gives its parts in the order in which
-// decide asks for them.
+// (authorize.go), or a call of Envoy (envoy.go). decide calls its methods in this order.
 type question interface {
-	// credentials returns the API key that the request carries.
+	// credentials returns the API key of the request.
 	credentials() (key string, p *Problem)
-	// read brings in what is still on its way, such as the body. Nothing after it waits for the
-	// client.
+	// read reads the rest of the request, such as the body. After it, nothing waits for the client.
 	read(sc *scratch) *Problem
-	// decode returns the checks that are asked. They share no memory with the request. On failure
-	// it names every invalid field. It may also leave a denial of its own in sc.refused.
+	// decode returns the checks of the request. They share no memory with it. On failure the
+	// problem lists every invalid field. decode may also store a denial in sc.refused.
 	decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem)
-	// together reports whether the checks are decided as one: all are charged, or none is.
+	// together reports whether the checks are decided as one: all of them are charged, or none.
 	together() bool
-	// planField points at the field that names the plan of check i.
+	// planField returns the pointer to the field with the plan of check i.
 	planField(i int) string
-	// encode leaves the answer's body and headers in sc.
+	// encode stores the body and the headers of the answer in sc.
 	encode(style HeaderStyle, decisions []check.Decision, sc *scratch)
 }
 
-// decide is the one road of a decision: all hot endpoints take it, on every transport, from the API
-// key to the encoded answer in sc. A problem says that nothing was decided, and that nothing was
-// counted. The decisions are valid until sc is used again.
+// decide is the sequence of a decision for all hot endpoints and transports, from the API key to
+// the encoded answer in sc. A problem means that nothing was decided and nothing was counted. The
+// decisions are valid until sc is used again.
 //
-// A check of {"subject":"user_42"} with a key of the tenant acme passes it like this: the key's
-// hash names an actor of acme (1) that may check (2); the body arrives (3); acme's policy is a
-// snapshot in memory (4); the body becomes a check.Request for the resource "default" at a cost of
-// 1, with a plan that exists (5); acme's own quota gives one check out of its lease (6); Redis
-// evaluates the matching rules (7); the decision becomes JSON and rate-limit headers (8).
+// An example: a check of {"subject":"user_42"} with a key of the tenant acme. The key's hash
+// identifies an actor of acme (1) with the scope check (2). The body arrives (3). acme's policy is
+// a snapshot in memory (4). The body becomes a check.Request for the resource "default" with cost 1
+// and a plan that exists (5). acme's own quota grants one check from its lease (6). Redis evaluates
+// the matching rules (7). The decision becomes JSON and rate-limit headers (8).
 func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.Decision, *Problem) {
 	// 1. Authenticate.
 	key, p := q.credentials()
@@ -50,7 +48,8 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 	if p != nil {
 		return nil, p
 	}
-	// 2. Scope. The operator's tenant limits the other tenants: a check there would find no limits.
+	// 2. Scope. The operator's tenant limits the other tenants, so a check in it would have no
+	// effect.
 	if !actor.Has(tenants.ScopeCheck) {
 		return nil, lackingScope(actor, tenants.ScopeCheck)
 	}
@@ -58,7 +57,7 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 		return nil, newProblem(http.StatusForbidden, codeInsufficientScope,
 			"Operator keys cannot run checks. Use a key of the tenant whose customers you want to limit.")
 	}
-	// 3. Read. Only authenticated clients are waited for, and each tenant has its share.
+	// 3. Read. Only authenticated clients may take time for a body, and each tenant has a limit.
 	sc.share = s.capacity.of(actor.TenantID())
 	if p := q.read(sc); p != nil {
 		return nil, p
@@ -68,8 +67,8 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 		return nil, overloaded()
 	}
 	defer sc.share.done()
-	// 4. Policy. It is taken after the last wait, so that a change made before the request was
-	// complete applies to it.
+	// 4. Policy. It is loaded after the last wait, so that a change which was made before the
+	// request was complete applies to it.
 	policy, err := s.Policies.Get(ctx, actor.TenantID())
 	if err != nil {
 		return nil, policyUnavailable(err)
@@ -94,7 +93,7 @@ func (s *server) decide(ctx context.Context, q question, sc *scratch) ([]check.D
 	return s.count(ctx, policy, q, reqs, sc)
 }
 
-// count takes the last steps of decide, which count.
+// count runs the last steps of decide, which count.
 func (s *server) count(ctx context.Context, policy *check.Policy, q question, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
 	// 6. Quota.
 	if s.Quota != nil {
@@ -118,7 +117,7 @@ func (s *server) count(ctx context.Context, policy *check.Policy, q question, re
 	return decisions, nil
 }
 
-// checkFailed turns an error of the checker into a problem.
+// checkFailed converts an error of the checker to a problem.
 func checkFailed(q question, err error) *Problem {
 	var unknown *check.UnknownPlanError
 	if errors.As(err, &unknown) {
@@ -128,7 +127,7 @@ func checkFailed(q question, err error) *Problem {
 }
 
 // policyUnavailable is the answer while a tenant's rules cannot be loaded. The tenant of a valid
-// key exists, so a source that does not know the tenant lags behind the key, or the key behind the
+// key exists. If the source does not know it, the source is behind the key, or the key behind the
 // source.
 func policyUnavailable(err error) *Problem {
 	p := newProblem(http.StatusServiceUnavailable, codePolicyUnavailable, "The tenant's rules are not loaded, and cannot be loaded now.").withRetryAfter(1)
@@ -136,8 +135,8 @@ func policyUnavailable(err error) *Problem {
 	return p
 }
 
-// overQuota is the answer to a tenant that has used up its own quota. It is no decision: nothing
-// was decided about the subject.
+// overQuota is the answer to a tenant that has used up its own quota. Nothing was decided about the
+// subject.
 func overQuota(retryAfterMS int64) *Problem {
 	p := newProblem(http.StatusTooManyRequests, codeTenantQuotaExceeded, "The tenant has used up its quota of checks.")
 	if retryAfterMS == limit.NeverMS {

@@ -17,7 +17,7 @@ import (
 // maxCheckKey is the length of a check's Idempotency-Key, in bytes.
 const maxCheckKey = 64
 
-// checkKey reads the Idempotency-Key of a check, "" for none.
+// checkKey returns the Idempotency-Key of a check, or "".
 func checkKey(h http.Header) (string, *Problem) {
 	values := h[idempotencyHeader]
 	switch {
@@ -41,7 +41,7 @@ func validCheckKey[T string | []byte](key T) bool {
 }
 
 // countOnce is count for a request with an Idempotency-Key: only the first request with a key is
-// counted, and every repeat within a minute is answered as the first was (package once).
+// counted, and every repeat within a minute gets the answer of the first (package once).
 func (s *server) countOnce(ctx context.Context, policy *check.Policy, q question, reqs []check.Request, sc *scratch) ([]check.Decision, *Problem) {
 	claim, answer, err := s.once.Begin(ctx, policy.Tenant(), sc.idempotencyKey, printOf(reqs))
 	switch {
@@ -65,7 +65,7 @@ func (s *server) countOnce(ctx context.Context, policy *check.Policy, q question
 	return decisions, nil
 }
 
-// printOf spells the checks of a request out.
+// printOf returns the print of the checks of a request.
 func printOf(reqs []check.Request) once.Print {
 	var b []byte
 	for i := range reqs {
@@ -92,8 +92,8 @@ func bit(set bool) byte {
 	return 0
 }
 
-// appendRecord appends the answer in sc as it is kept for repeats: whether it allows, the lines of
-// its headers, an empty line, the body.
+// appendRecord appends the answer in sc in the form that is stored for repeats: whether it allows,
+// the lines of its headers, an empty line, the body.
 func (sc *scratch) appendRecord(b []byte, decisions []check.Decision) []byte {
 	b = append(b, bit(decisions[0].Allowed))
 	from := 0
@@ -108,7 +108,7 @@ func (sc *scratch) appendRecord(b []byte, decisions []check.Decision) []byte {
 	return append(b, sc.out...)
 }
 
-// replay leaves a kept answer in sc, and says in its body that it is one.
+// replay stores a recorded answer in sc, and marks its body as replayed.
 func (sc *scratch) replay(record []byte) ([]check.Decision, *Problem) {
 	unreadable := func() ([]check.Decision, *Problem) {
 		return nil, problemOf(errors.New("the record of an idempotent check is unreadable"))

@@ -23,14 +23,14 @@ import (
 //go:embed docs.html.tmpl
 var docsText string
 
-// docsPolicy lets the page of /docs load what this server has, ask what this server answers, and
-// nothing else. Swagger UI draws its icons from data: addresses.
+// docsPolicy allows the page of /docs to load files and call operations of this server only. The
+// icons of Swagger UI are data: addresses.
 const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// mountDocs serves the finished OpenAPI document, a page on which its operations can be read and
-// tried, what that page loads, and the pages of the problem codes. None needs a key. Document and
-// page are written when the first reader asks: no start of the service waits for them.
+// mountDocs serves the OpenAPI document, a page to read and try its operations, the files of that
+// page, and the pages of the problem codes. None of them needs a key. Document and page are created
+// at the first request, so that they do not delay startup.
 func mountDocs(r chi.Router, doc *huma.OpenAPI) {
 	addExamples(doc)
 	document := sync.OnceValue(func() []byte { return docsJSON(doc) })
@@ -79,7 +79,8 @@ func mountDocs(r chi.Router, doc *huma.OpenAPI) {
 	})
 }
 
-// contentTag is an entity tag of a text that is the same on all instances that serve the same text.
+// contentTag returns the entity tag of a text, which is the same on all instances with the same
+// text.
 func contentTag(text []byte) string {
 	sum := sha256.Sum256(text)
 	return `"` + hex.EncodeToString(sum[:16]) + `"`
@@ -123,11 +124,11 @@ func serveDoc(w http.ResponseWriter, contentType string, body []byte) {
 	h.Set("Content-Type", contentType)
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write(body) // the client is gone if this fails
+	_, _ = w.Write(body) // if this fails, the client has disconnected
 }
 
-// docsTag, docsOperation, docsParam, docsField and docsAnswer are what the page shows of the
-// document.
+// docsTag, docsOperation, docsParam, docsField and docsAnswer are the parts of the document that
+// the page shows.
 type docsTag struct {
 	Name, Description string
 	Operations        []docsOperation
@@ -192,7 +193,7 @@ func docsOperations(doc *huma.OpenAPI, tag string) []docsOperation {
 	return ops
 }
 
-// operationsOf returns what a path answers.
+// operationsOf returns the operations of a path.
 func operationsOf(item *huma.PathItem) []*huma.Operation {
 	all := []*huma.Operation{item.Get, item.Post, item.Put, item.Patch, item.Delete}
 	return slices.DeleteFunc(all, func(op *huma.Operation) bool { return op == nil })

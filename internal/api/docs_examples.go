@@ -6,8 +6,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// docsExamples are the bodies that /docs suggests, by operation: each works as it is, for a rule,
-// plan or subject that exists. Without one, a reader would get a body of zeros, which is refused.
+// docsExamples are the bodies that /docs suggests, by operation. Each is valid if the rule, plan or
+// subject exists. Without an example, the suggestion would be a body of zeros, which is refused.
 var docsExamples = map[string]string{
 	"check":       `{"subject": "user_42", "resource": "orders:create"}`,
 	"check-short": `{"subject": "user_42", "resource": "orders:create"}`,
@@ -57,8 +57,7 @@ var docsExamples = map[string]string{
 	"patch-tenant-by-ref": `{"name": "Globex Inc."}`,
 }
 
-// docsFiles are the files that /docs suggests for an operation whose body is none in JSON, by media
-// type.
+// docsFiles are the files that /docs suggests for operations whose body is not JSON, by media type.
 var docsFiles = map[string]map[string]string{
 	"import-subjects": {
 		csvType:        "subject,state,billing_ref,labels\r\nuser_42,active,cus_8123,\"{\"\"region\"\":\"\"eu\"\"}\"\r\nuser_43,blocked,,\r\n",
@@ -67,7 +66,7 @@ var docsFiles = map[string]map[string]string{
 	},
 }
 
-// addExamples puts the examples into the document.
+// addExamples adds the examples to the document.
 func addExamples(doc *huma.OpenAPI) {
 	for _, item := range doc.Paths {
 		for _, op := range operationsOf(item) {

@@ -17,19 +17,19 @@ import (
 	"weir/internal/route"
 )
 
-// envoy.service.ratelimit.v3.RateLimitService is what Envoy, and every gateway built on it, asks
-// before it forwards a request. A request of it names a domain and descriptors, each a list of
-// entries; a descriptor becomes one check (envoy_read.go). All checks of a request are one: all are
+// Envoy, and every gateway based on it, calls envoy.service.ratelimit.v3.RateLimitService before it
+// forwards a request. The call has a domain and descriptors, each of which is a list of entries. A
+// descriptor becomes one check (envoy_read.go). All checks of a call are decided as one: all are
 // charged, or none.
 //
-// As on /v1/authorize, a customer must not be able to switch the limiter off. Envoy lets a request
-// pass if the call fails, unless failure_mode_deny is set. Whatever a customer can cause is
-// therefore a decision, and only mistakes of the gateway and failures of Weir are errors of the
+// As for /v1/authorize, a customer must not be able to switch the limiter off. If the call fails,
+// Envoy allows the request, unless failure_mode_deny is set. Every error that a customer can cause
+// is therefore a decision. Only mistakes of the gateway and failures of Weir are errors of the
 // call.
 //
-// The messages are read and written by hand (envoy_read.go, envoy_answer.go). A protobuf library
-// refuses a message with a text that is not UTF-8, and such a text may be a customer's header: the
-// call would fail, and the request would pass.
+// The messages are decoded and encoded by hand (envoy_read.go, envoy_answer.go). A protobuf library
+// refuses a message with a text that is not UTF-8, and such a text may be a customer's header. The
+// call would then fail, and the request would be allowed.
 
 const (
 	envoyService = "envoy.service.ratelimit.v3.RateLimitService"
@@ -42,17 +42,17 @@ const (
 type envoyQuestion struct {
 	stream   grpc.ServerStream
 	capacity *capacity
-	// message is the request as it came, and then the answer as it is to be sent.
+	// message is the received request, and later the answer to send.
 	message     wireMessage
 	domain      []byte
-	hits        int64 // units of a descriptor that does not say how many itself
+	hits        int64 // units of descriptors without their own hits
 	descriptors []descriptor
-	entries     []route.Entry   // of all descriptors, one after the other
-	route       *route.Compiled // of the domain; nil: none
+	entries     []route.Entry   // of all descriptors, consecutively
+	route       *route.Compiled // of the domain; nil: there is none
 	input       route.Input
 	reqs        []check.Request // of the descriptors that count
 	uncounted   []bool          // of each descriptor
-	ignored     int             // limits and refunds that descriptors asked for
+	ignored     int             // number of ignored limits and refunds in descriptors
 }
 
 func (q *envoyQuestion) credentials() (string, *Problem) {
@@ -68,8 +68,7 @@ func (q *envoyQuestion) credentials() (string, *Problem) {
 
 const keyMetadata = "weir-key"
 
-// read waits for the message. grpc has bounded it by then, and refuses it itself where it is too
-// long or does not come.
+// read waits for the message. grpc limits its size and its time.
 func (q *envoyQuestion) read(sc *scratch) *Problem {
 	q.message.bytes = sc.body[:0]
 	if !q.capacity.await(sc.share) {
@@ -87,7 +86,7 @@ func (q *envoyQuestion) read(sc *scratch) *Problem {
 	return q.parse(sc.body)
 }
 
-// planField finds the descriptor of check i.
+// planField returns the pointer to the descriptor of check i.
 func (q *envoyQuestion) planField(i int) string {
 	for at, uncounted := range q.uncounted {
 		if uncounted {
@@ -101,10 +100,10 @@ func (q *envoyQuestion) planField(i int) string {
 	return "/descriptors"
 }
 
-// together: all descriptors of a request are charged, or none is.
+// together returns true: all descriptors of a request are charged, or none.
 func (q *envoyQuestion) together() bool { return true }
 
-// forget lets go what a request has brought. The memory for it stays.
+// forget releases the contents of a request and keeps the memory.
 func (q *envoyQuestion) forget() {
 	clear(q.reqs[:cap(q.reqs)])
 	clear(q.entries[:cap(q.entries)])
@@ -137,11 +136,12 @@ func (g *GRPC) shouldRateLimit(stream grpc.ServerStream) (err error) {
 	}()
 	sc := envoyScratches.get()
 	answered, err = s.answerEnvoy(stream, sc)
-	envoyScratches.put(sc) // not after a panic: a pipeline may still use it
+	envoyScratches.put(sc) // not after a panic, because a pipeline may still use it
 	return err
 }
 
-// answerEnvoy decides one call and answers it. status is what the same answer would have over HTTP.
+// answerEnvoy decides one call and answers it. status is the status that the same answer would have
+// over HTTP.
 func (s *server) answerEnvoy(stream grpc.ServerStream, sc *scratch) (status int, err error) {
 	q := &sc.envoy
 	q.stream, q.capacity = stream, s.capacity
@@ -173,7 +173,8 @@ func allAllow(decisions []check.Decision) bool {
 	return true
 }
 
-// callError is a problem as the error of a call. Its code is in the trailer too, for programs.
+// callError converts a problem to the error of a call. Its code is also in the trailer, for
+// programs.
 func callError(stream grpc.ServerStream, p *Problem) error {
 	code, known := callCodes[p.Status]
 	if !known {
@@ -185,12 +186,12 @@ func callError(stream grpc.ServerStream, p *Problem) error {
 	}
 	stream.SetTrailer(trailer)
 	if p.Code == codeMalformedMessage && p.cause != nil {
-		return p.cause // grpc says it itself
+		return p.cause // grpc reports it itself
 	}
 	return status.Error(code, p.Code+": "+p.Detail)
 }
 
-// callCodes are the codes of problems by their status in HTTP.
+// callCodes are the gRPC codes of problems, by HTTP status.
 var callCodes = map[int]codes.Code{
 	http.StatusBadRequest:          codes.InvalidArgument,
 	http.StatusUnauthorized:        codes.Unauthenticated,
@@ -201,5 +202,5 @@ var callCodes = map[int]codes.Code{
 	http.StatusServiceUnavailable:  codes.Unavailable,
 }
 
-// clampedUint32 is n as the messages hold numbers.
+// clampedUint32 limits n to the range of the messages' numbers.
 func clampedUint32(n int64) uint64 { return uint64(min(max(n, 0), math.MaxUint32)) }

@@ -9,7 +9,7 @@ import (
 	"weir/internal/limit"
 )
 
-// The numbers of the fields of a RateLimitResponse, its parts and its codes.
+// The field numbers of a RateLimitResponse and its parts, and its codes.
 const (
 	fieldOverallCode     = 1
 	fieldStatuses        = 2
@@ -35,11 +35,11 @@ const (
 	envoyOverLimit = 2
 )
 
-// encode leaves the RateLimitResponse in sc.out: the verdict, the state of every descriptor, and
-// what the gateway is to add to its answer.
+// encode stores the RateLimitResponse in sc.out: the verdict, the state of every descriptor, and
+// the headers and the body for the gateway's answer.
 //
-// The headers are those of the descriptor that decides: of the denied ones the one with the longest
-// wait, else the one with the smallest share remaining. Headers of several would contradict each
+// The headers are those of the deciding descriptor: the denied one with the longest wait, or else
+// the one with the smallest share remaining. Headers of several descriptors would contradict each
 // other.
 func (q *envoyQuestion) encode(style HeaderStyle, decisions []check.Decision, sc *scratch) {
 	deciding, allowed := decidingDescriptor(decisions)
@@ -77,7 +77,8 @@ func envoyCode(allowed bool) uint64 {
 	return envoyOverLimit
 }
 
-// decidingDescriptor finds the decision whose numbers stand for all, and says whether all allow.
+// decidingDescriptor returns the decision whose numbers are those of the answer, and whether all
+// decisions allow.
 func decidingDescriptor(decisions []check.Decision) (deciding int, allowed bool) {
 	deciding, allowed = 0, true
 	var longest int64
@@ -132,7 +133,7 @@ func appendLimit(b []byte, r *check.RuleDecision) []byte {
 	return b
 }
 
-// envoyUnits are the units that a window can be told in, the longest first.
+// envoyUnits are the units in which a window can be expressed, longest first.
 var envoyUnits = []struct {
 	unit   uint64
 	length int64 // milliseconds
@@ -140,8 +141,8 @@ var envoyUnits = []struct {
 
 const dayMS = 24 * 60 * 60 * 1000
 
-// envoyUnit returns a rule's window as a unit and how many of these it is long; 0 and 1 for one
-// that is not a whole number of seconds.
+// envoyUnit returns a rule's window as a unit and a factor; 0 and 1 if the window is not a whole
+// number of seconds.
 func envoyUnit(r *check.RuleDecision) (unit uint64, times int64) {
 	switch r.Rule.Window.Calendar {
 	case limit.CalendarMonth: // of any length
@@ -165,7 +166,7 @@ func appendHeader(b []byte, name string, value []byte) []byte {
 	})
 }
 
-// appendNumberField appends a field that holds a number. 0 is what a field holds that is not there.
+// appendNumberField appends a field with a number. 0 is the default and is omitted.
 func appendNumberField(b []byte, field protowire.Number, n uint64) []byte {
 	if n == 0 {
 		return b
@@ -173,8 +174,8 @@ func appendNumberField(b []byte, field protowire.Number, n uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
 }
 
-// appendNested appends a field that holds a message, which body appends. Its length stands before
-// it, in one byte where it is short, as nearly all are.
+// appendNested appends a field with a message, which body appends. Its length precedes it, in one
+// byte if it is short, as nearly all are.
 func appendNested(b []byte, field protowire.Number, body func([]byte) []byte) []byte {
 	b = append(protowire.AppendTag(b, field, protowire.BytesType), 0)
 	from := len(b)

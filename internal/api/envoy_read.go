@@ -18,16 +18,16 @@ import (
 // descriptor is a RateLimitDescriptor: one check.
 type descriptor struct {
 	first, count int   // in the question's entries
-	hits         int64 // of its own; meaningful where ownHits
+	hits         int64 // its own hits; valid if ownHits
 	ownHits      bool
-	routed       bool // the route of the domain decided about it
+	routed       bool // the route of the domain decided it
 }
 
-// maxDescriptors is how many descriptors one request may have. Their checks are one run of a
-// script, during which Redis does nothing else.
+// maxDescriptors is the maximum number of descriptors of one request. Their checks are one script
+// call, during which Redis does nothing else.
 const maxDescriptors = 16
 
-// The numbers of the fields that are read.
+// The field numbers of a request.
 const (
 	fieldDomain      = 1
 	fieldDescriptors = 2
@@ -42,15 +42,15 @@ const (
 	fieldWrappedValue   = 1
 )
 
-// The entries of a descriptor that mean something by themselves.
+// The entries of a descriptor with a special meaning.
 const (
 	subjectEntry  = "subject"
 	resourceEntry = "resource"
 	planEntry     = "plan"
 )
 
-// fields calls f for every field of a message, with the number that it holds, or its bytes. It
-// reports whether the message is well-formed and f never said no.
+// fields calls f for every field of a message, with its number or its bytes. It reports whether the
+// message is well-formed and f always returned true.
 func fields(b []byte, f func(number protowire.Number, n uint64, bytes []byte) bool) bool {
 	for len(b) > 0 {
 		number, kind, size := protowire.ConsumeTag(b)
@@ -79,7 +79,7 @@ func fields(b []byte, f func(number protowire.Number, n uint64, bytes []byte) bo
 	return true
 }
 
-// parse reads a RateLimitRequest. What it keeps are slices of b.
+// parse decodes a RateLimitRequest. It keeps slices of b.
 func (q *envoyQuestion) parse(b []byte) *Problem {
 	q.domain, q.hits, q.descriptors, q.entries, q.ignored = nil, 0, q.descriptors[:0], q.entries[:0], 0
 	ok := fields(b, func(number protowire.Number, n uint64, bytes []byte) bool {
@@ -89,7 +89,7 @@ func (q *envoyQuestion) parse(b []byte) *Problem {
 		case number == fieldDescriptors && bytes != nil:
 			return len(q.descriptors) > maxDescriptors || q.parseDescriptor(bytes)
 		case number == fieldHitsAddend && bytes == nil:
-			q.hits = int64(uint32(n)) // as every reader of a uint32 takes it
+			q.hits = int64(uint32(n)) // like every reader of a uint32
 		}
 		return true
 	})
@@ -153,8 +153,8 @@ func (q *envoyQuestion) parseEntry(b []byte) bool {
 	return ok
 }
 
-// decode makes a check of each descriptor. A value that a customer may have sent, and that cannot
-// be used, denies the whole request.
+// decode converts each descriptor to a check. An unusable value that a customer may have sent
+// denies the whole request.
 func (q *envoyQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Request, *Problem) {
 	q.reqs, q.uncounted = q.reqs[:0], q.uncounted[:0]
 	q.route = policy.Route(route.DomainSlug(nil, q.domain))
@@ -179,8 +179,8 @@ func (q *envoyQuestion) decode(policy *check.Policy, sc *scratch) ([]check.Reque
 	return q.reqs, nil
 }
 
-// dropUncounted leaves in reqs the checks of the descriptors that count. Those do not whose
-// resource another one of the request replaces.
+// dropUncounted removes from reqs the checks of descriptors that do not count, because another
+// descriptor of the request replaces their resource.
 func (q *envoyQuestion) dropUncounted() {
 	if q.route == nil {
 		return
@@ -204,7 +204,7 @@ func (q *envoyQuestion) dropUncounted() {
 	q.reqs = q.reqs[:kept]
 }
 
-// decodeDescriptor makes a check of descriptor i, or says why it is refused.
+// decodeDescriptor converts descriptor i to a check, or returns why it is denied.
 func (q *envoyQuestion) decodeDescriptor(i int, req *check.Request, sc *scratch) (refused check.Code, p *Problem) {
 	d := &q.descriptors[i]
 	entries := q.entries[d.first : d.first+d.count]
@@ -228,7 +228,7 @@ func (q *envoyQuestion) decodeDescriptor(i int, req *check.Request, sc *scratch)
 			q.uncounted[i] = true
 		case route.Check:
 			f.subject = decided.Subject
-			if decided.ByEntries { // then resource and plan are entries like all others
+			if decided.ByEntries { // resource and plan are then ordinary entries
 				f.resource, f.plan = nil, nil
 			}
 			if len(f.resource) == 0 {
@@ -254,7 +254,7 @@ func (q *envoyQuestion) decodeDescriptor(i int, req *check.Request, sc *scratch)
 	return refused, nil
 }
 
-// decideByRoute has the route of the domain decide about a descriptor.
+// decideByRoute evaluates the domain's route for a descriptor.
 func (q *envoyQuestion) decideByRoute(entries []route.Entry) route.Decision {
 	in := &q.input
 	in.Reset()
@@ -267,7 +267,7 @@ func (q *envoyQuestion) decideByRoute(entries []route.Entry) route.Decision {
 			in.Target = e.Value
 		case "remote_address":
 			if q.route.NeedsAddress() {
-				in.Address, _ = netip.ParseAddr(string(e.Value)) // none is missing
+				in.Address, _ = netip.ParseAddr(string(e.Value)) // an invalid address counts as missing
 			}
 		}
 		q.route.Take(in, e.Key, e.Value)
@@ -275,7 +275,7 @@ func (q *envoyQuestion) decideByRoute(entries []route.Entry) route.Decision {
 	return q.route.Decide(in)
 }
 
-// product is the cost of so many hits.
+// product returns the cost of a number of hits.
 func product(hits, cost int64) int64 {
 	if cost > 0 && hits > maxCost/cost {
 		return maxCost
@@ -283,13 +283,13 @@ func product(hits, cost int64) int64 {
 	return hits * cost
 }
 
-// readEntries reads the entries of descriptor i into f.
+// readEntries copies the entries of descriptor i to f.
 func (q *envoyQuestion) readEntries(i int, entries []route.Entry, f *checkFields, sc *scratch) (refused check.Code, p *Problem) {
 	for _, e := range entries {
 		switch string(e.Key) {
 		case subjectEntry:
 			if f.seen&fieldSubject != 0 {
-				refused = subjectInvalid // nobody can tell which of the two is right
+				refused = subjectInvalid // it is unknown which of the two is right
 			}
 			f.seen |= fieldSubject
 			f.subject = e.Value
@@ -314,7 +314,7 @@ func (q *envoyQuestion) readEntries(i int, entries []route.Entry, f *checkFields
 	return refused, nil
 }
 
-// append adds an attribute, or reports false where there are too many.
+// append adds an attribute, or returns false if there are too many.
 func (f *checkFields) append(name, value []byte) bool {
 	if f.attributeCount == len(f.attributes) {
 		return false
@@ -332,7 +332,8 @@ func tooManyEntries(i int) *Problem {
 	return entryProblem(i, limit.Wrong("Send fewer.", "may be at most %d besides subject, resource and plan", limit.MaxAttributes))
 }
 
-// namesRefusal says why the subject or the resource cannot be used; check.NoCode if both can.
+// namesRefusal returns why the subject or the resource cannot be used, and check.NoCode if both
+// can.
 func (f *checkFields) namesRefusal() check.Code {
 	switch {
 	case len(f.subject) == 0:
@@ -345,9 +346,9 @@ func (f *checkFields) namesRefusal() check.Code {
 	return check.NoCode
 }
 
-// attributeName makes the name of an attribute of an entry's key. Characters that a name cannot
-// have become _, and a duplicate key gets a number: envoy writes generic_key for each of its
-// generic keys.
+// attributeName returns the name of the attribute for an entry's key. Invalid characters become _,
+// and a duplicate key gets a number, because Envoy uses the key generic_key for each of its generic
+// keys.
 func (sc *scratch) attributeName(f *checkFields, key []byte) (name []byte, ok bool) {
 	plain := limit.ValidAttributeName(key)
 	if plain && !f.hasAttribute(key) {
@@ -383,9 +384,9 @@ func (f *checkFields) hasAttribute(name []byte) bool {
 	return false
 }
 
-// attributeValue makes a value of an attribute usable. One that is too long or is not text is
-// replaced by its hash, which counts just as well. An empty value stays one: a client that sends an
-// empty header must not get past the rule that counts by it.
+// attributeValue returns a valid attribute value. A value that is too long or not text is replaced
+// by its hash, which counts as well. An empty value is kept: a client that sends an empty header
+// must not bypass the rule that counts by it.
 func (sc *scratch) attributeValue(value []byte) []byte {
 	if len(value) == 0 || usable(value) {
 		return value

@@ -11,10 +11,10 @@ import (
 	"weir/internal/tenants"
 )
 
-// storeRetryAfter is how long a client is told to wait for Postgres, in seconds.
+// storeRetryAfter is the Retry-After if Postgres is unavailable, in seconds.
 const storeRetryAfter = 2
 
-// failure says what one error means to a client.
+// failure is the answer for one error.
 type failure struct {
 	err    error
 	status int
@@ -22,7 +22,7 @@ type failure struct {
 	detail string
 }
 
-// failures is the table from errors to answers; the first that matches counts.
+// failures maps errors to answers; the first match is used.
 var failures = []failure{
 	{tenants.ErrMalformedKey, http.StatusUnauthorized, codeMalformedKey, "The API key is truncated or mistyped: its checksum is wrong."},
 	{tenants.ErrUnknownKey, http.StatusUnauthorized, codeUnknownKey, "The API key does not exist."},
@@ -43,8 +43,8 @@ var failures = []failure{
 	{check.ErrUnknownTenant, http.StatusUnauthorized, codeTenantSuspended, "The tenant of this API key is suspended."},
 }
 
-// problemOf is the one way from an error to what a client sees. What it does not know is a failure
-// of ours: 500, with the error kept for the log and out of the answer.
+// problemOf converts an error to the problem document for a client. An unknown error is an internal
+// error: 500, with the error in the log but not in the answer.
 func problemOf(err error) *Problem {
 	var p *Problem
 	if errors.As(err, &p) {
@@ -99,10 +99,10 @@ func problemFields(fields []limit.FieldError) []ProblemField {
 	return out
 }
 
-// wholeSeconds rounds up, as a client that comes too early is refused again.
+// wholeSeconds rounds up, because a client that retries too early is refused again.
 func wholeSeconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 
-// sentence makes a text of a store's error one that stands alone.
+// sentence converts the text of a store's error to a sentence.
 func sentence(s string) string {
 	if s == "" {
 		return ""
@@ -110,8 +110,8 @@ func sentence(s string) string {
 	return strings.ToUpper(s[:1]) + strings.TrimSuffix(s[1:], ".") + "."
 }
 
-// queryErrors makes what the store says of the fields of a filter point at query parameters. Other
-// errors stay as they are.
+// queryErrors changes the store's errors about fields of a filter so that they point to query
+// parameters. Other errors are unchanged.
 func queryErrors(err error) error {
 	var wrong *tenants.InvalidError
 	if !errors.As(err, &wrong) {
@@ -124,7 +124,7 @@ func queryErrors(err error) error {
 	return invalid(fields...)
 }
 
-// internalProblem is the answer to a fault of ours.
+// internalProblem is the answer to an internal error.
 func internalProblem() *Problem {
 	return newProblem(http.StatusInternalServerError, codeInternal,
 		"The service failed on this request. The error is logged under its request id.")

@@ -7,12 +7,12 @@ import (
 	"weir/internal/tenants"
 )
 
-// etagOf is the entity tag of an object at a version.
+// etagOf returns the entity tag of an object with a version.
 func etagOf(version int64) string { return `"v` + strconv.FormatInt(version, 10) + `"` }
 
-// parseMatch reads the If-Match headers of a request into the condition that the store checks in
-// the transaction of the write. Tags that are not ours are kept as a version that no object has:
-// they are well-formed, and match nothing.
+// parseMatch converts the If-Match headers of a request to the condition that the store checks in
+// the transaction of the write. A well-formed tag that Weir did not create becomes a version that
+// no object has, so it matches nothing.
 func parseMatch(values []string) (tenants.Match, *Problem) {
 	tags, any, ok := parseTags(values)
 	if !ok {
@@ -39,7 +39,7 @@ func versionOf(tag string) int64 {
 	return n
 }
 
-// noneMatch reports whether If-None-Match of a GET names the tag, so that 304 is the answer.
+// noneMatch reports whether If-None-Match of a GET contains the tag, so that the answer is 304.
 func noneMatch(values []string, etag string) (bool, *Problem) {
 	tags, any, ok := parseTags(values)
 	if !ok {
@@ -51,7 +51,7 @@ func noneMatch(values []string, etag string) (bool, *Problem) {
 	return any, nil
 }
 
-// parseTags reads a list of entity tags (RFC 9110 section 8.8.3), or *.
+// parseTags parses a list of entity tags (RFC 9110 section 8.8.3), or *.
 func parseTags(values []string) (tags []string, any, ok bool) {
 	list := strings.Join(values, ",")
 	if len(values) == 0 {

@@ -10,8 +10,8 @@ import (
 	"weir/internal/limit"
 )
 
-// Every entry of errors says how to fix what it points at. The code that finds the problem states
-// the fix: limit.Problem holds both. Problems that several handlers find are here.
+// Every entry of errors has a fix. The code that finds the problem also states the fix:
+// limit.Problem has both. Problems of several handlers are here.
 var (
 	notRFC3339    = limit.Wrong("Write it with date, time and zone, such as 2026-01-31T12:00:00Z.", "must be a time such as 2026-01-31T12:00:00Z (RFC 3339)")
 	notBoolean    = limit.Wrong("Write true or false, without quotes.", "must be true or false")
@@ -30,12 +30,12 @@ var (
 	notSlugOrNull = limit.Wrong("Use the slug of a plan, or null for none.", "must be the slug of a plan, or null")
 )
 
-// wrongField is the entry for a field.
+// wrongField returns the entry for a field.
 func wrongField(pointer string, p *limit.Problem) ProblemField {
 	return ProblemField{Pointer: pointer, Message: p.Message, Fix: p.Fix}
 }
 
-// fixName is what to do about a name that is not among the known ones.
+// fixName returns the fix for an unknown name.
 func fixName(name string, known []string) string {
 	if len(known) == 0 {
 		return "Omit it: nothing is known here."
@@ -53,8 +53,8 @@ func fixName(name string, known []string) string {
 	return "Omit it, or use one of " + strings.Join(known, ", ") + "."
 }
 
-// edits counts the letters to be changed, added or taken away between a and b; it is large where
-// the lengths tell as much.
+// edits returns the number of letters to change, add or remove between a and b, or a large number
+// if their lengths differ too much.
 func edits(a, b string) int {
 	const many = 100
 	if len(a) > len(b)+2 || len(b) > len(a)+2 {
@@ -79,7 +79,8 @@ func edits(a, b string) int {
 	return row[len(b)]
 }
 
-// fixUnknown says of the unknown fields of a body which ones are known where they stand.
+// fixUnknown adds fixes for unknown fields of a body: the similar fields that exist in the same
+// place.
 func fixUnknown(registry huma.Registry, op *huma.Operation, fields []ProblemField) []ProblemField {
 	if op == nil || op.RequestBody == nil || op.RequestBody.Content[jsonType] == nil || op.RequestBody.Content[jsonType].Schema == nil {
 		return fields
@@ -103,7 +104,7 @@ func fixUnknown(registry huma.Registry, op *huma.Operation, fields []ProblemFiel
 	return out
 }
 
-// schemaAt is the schema of what the parts of a pointer lead to, or nil.
+// schemaAt returns the schema at the parts of a pointer, or nil.
 func schemaAt(registry huma.Registry, s *huma.Schema, parts []string) *huma.Schema {
 	for i := 0; ; i++ {
 		if s != nil && s.Ref != "" {

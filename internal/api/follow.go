@@ -8,12 +8,12 @@ import (
 	"weir/internal/limit"
 )
 
-// committed answers a write when the change is committed, what afterCommit was given is done, and
-// this instance has applied the change: a check that a client sends to the same instance after the
-// answer finds it. Other instances learn of it within a second, like of every change. So does this
-// instance if it cannot apply the change in time.
+// committed sends the answer to a write after three steps: the change is committed, the functions
+// of afterCommit have run, and this instance has applied the change. A check that a client then
+// sends to the same instance uses the change. Other instances apply it within a second. So does
+// this instance if it cannot apply it in time.
 //
-// The answer is held back until then. net/http would send at once what exceeds its buffer.
+// The answer is buffered until then, because net/http would send what exceeds its buffer.
 func (a *admin) committed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		held := &heldBody{ResponseWriter: w}
@@ -42,20 +42,20 @@ func (a *admin) followAll(ctx context.Context, changed []limit.TenantID) {
 
 type followKey struct{}
 
-// followTenant notes that the request has changed a tenant that is not the actor's own.
+// followTenant records that the request has changed a tenant other than the actor's.
 func followTenant(ctx context.Context, tenant limit.TenantID) {
 	others := ctx.Value(followKey{}).(*[]limit.TenantID)
 	*others = append(*others, tenant)
 }
 
-// heldBody is a ResponseWriter that sends nothing before send.
+// heldBody is a ResponseWriter that buffers everything until send.
 type heldBody struct {
 	http.ResponseWriter
-	status int // 0: nothing was written
+	status int // 0 until it is written
 	body   bytes.Buffer
 }
 
-// WriteHeader notes the status.
+// WriteHeader stores the status.
 func (h *heldBody) WriteHeader(status int) {
 	if h.status == 0 {
 		h.status = status
@@ -72,7 +72,7 @@ func (h *heldBody) send() {
 		return
 	}
 	h.ResponseWriter.WriteHeader(h.status)
-	_, _ = h.ResponseWriter.Write(h.body.Bytes()) // an error means that the client is gone
+	_, _ = h.ResponseWriter.Write(h.body.Bytes()) // an error means that the client has disconnected
 }
 
 // Unwrap lets http.ResponseController reach the connection.
@@ -80,8 +80,8 @@ func (h *heldBody) Unwrap() http.ResponseWriter { return h.ResponseWriter }
 
 type afterKey struct{}
 
-// afterCommit has something done once what the request has changed is kept, and not otherwise: a
-// mail cannot be called back. A replay of an answer does nothing again.
+// afterCommit runs a function after the request's change was committed, and not otherwise, because
+// a mail cannot be recalled. It does not run for a replay of an answer.
 func afterCommit(ctx context.Context, do func()) {
 	list := ctx.Value(afterKey{}).(*[]func())
 	*list = append(*list, do)

@@ -21,43 +21,43 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// GRPC serves the rate-limit service of Envoy, and beside it the services that tools expect: health
-// and reflection. It can listen before the service is ready, and says until then that it is
-// unavailable.
+// GRPC serves Envoy's rate-limit service, and the services that tools expect: health and
+// reflection. It can listen before the service is ready, and answers that it is unavailable until
+// then.
 type GRPC struct {
 	server *atomic.Pointer[server]
 	health *health.Server
 	served *grpc.Server
-	aside  atomic.Int64 // calls to health and reflection that are under way
+	aside  atomic.Int64 // number of open calls to health and reflection
 }
 
-// Bounds of what a connection may ask for.
+// Limits of a connection.
 const (
-	// maxMessage holds 16 descriptors with all headers that Envoy accepts of a customer, 60 KiB by
-	// default. A message that is longer fails, and most gateways let the request pass then.
+	// maxMessage has space for 16 descriptors with all headers that Envoy accepts from a customer,
+	// 60 KiB by default. A longer message fails, and most gateways then allow the request.
 	maxMessage     = 1 << 20
 	maxCallHeaders = 16 << 10 // bytes of metadata
-	maxCallStreams = 250      // calls at once on one connection
-	// maxAside bounds the calls to health and reflection, which need no key and may stay open.
+	maxCallStreams = 250      // concurrent calls on one connection
+	// maxAside limits the calls to health and reflection, which need no key and may stay open.
 	maxAside = 256
 
-	// callWorkers are goroutines that serve one call after another. A new one for each call would
-	// have to grow its stack again and again.
+	// callWorkers are goroutines that serve calls one after the other. With a new goroutine per
+	// call, its stack would have to grow each time.
 	callWorkers = 256
 
-	// Windows of fixed size: to find the right size of others, the server would ping its clients
-	// all the time. They also bound what a connection can have it hold.
+	// Windows of fixed size: for dynamic windows, the server would ping its clients all the time.
+	// They also limit the memory of a connection.
 	callWindow     = 64 << 10
 	callConnWindow = 1 << 20
 
 	callHandshake = 5 * time.Second
 	callIdle      = 5 * time.Minute
-	callPing      = 30 * time.Second // a client that is silent for this long is pinged
+	callPing      = 30 * time.Second // a client that is silent for this long gets a ping
 	callPong      = 10 * time.Second
-	leastPing     = 10 * time.Second // clients may ask as often
+	leastPing     = 10 * time.Second // minimum interval of clients' pings
 )
 
-// NewGRPC returns a server. config is that of TLS, nil for none.
+// NewGRPC returns a server. config is the TLS configuration, or nil.
 func NewGRPC(config *tls.Config) *GRPC {
 	g := &GRPC{server: new(atomic.Pointer[server]), health: health.NewServer()}
 	g.ready(false)
@@ -81,8 +81,8 @@ func NewGRPC(config *tls.Config) *GRPC {
 	g.served = grpc.NewServer(options...)
 	g.served.RegisterService(&grpc.ServiceDesc{
 		ServiceName: envoyService, Metadata: envoyFile,
-		// The method is registered as a stream, so that the key is looked at before the message is
-		// waited for. On the wire there is no difference.
+		// The method is registered as a stream, so that the key is checked before the server waits
+		// for the message. The protocol is the same.
 		Streams: []grpc.StreamDesc{{
 			StreamName: envoyMethod,
 			Handler:    func(_ any, stream grpc.ServerStream) error { return g.shouldRateLimit(stream) },
@@ -93,10 +93,10 @@ func NewGRPC(config *tls.Config) *GRPC {
 	return g
 }
 
-// Serve serves a listener until the server is shut down. It returns nil then.
+// Serve serves a listener until the server is shut down, and then returns nil.
 func (g *GRPC) Serve(listener net.Listener) error { return g.served.Serve(listener) }
 
-// open lets calls through to s.
+// open directs calls to s.
 func (g *GRPC) open(s *server) {
 	g.server.Store(s)
 	g.ready(true)
@@ -114,8 +114,8 @@ func (g *GRPC) ready(ready bool) {
 // Drain makes health checks report that the server is about to stop. Calls are still answered.
 func (g *GRPC) Drain() { g.health.Shutdown() }
 
-// Shutdown tells all clients to go elsewhere, and waits until their calls are answered, or ctx
-// ends.
+// Shutdown asks all clients to reconnect elsewhere, and waits until their calls are answered, or
+// ctx ends.
 func (g *GRPC) Shutdown(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
@@ -132,7 +132,7 @@ func (g *GRPC) Shutdown(ctx context.Context) error {
 	}
 }
 
-// admitAside bounds the calls that need no key.
+// admitAside limits the calls that need no key.
 func (g *GRPC) admitAside() error {
 	if g.aside.Add(1) <= maxAside {
 		return nil
@@ -160,10 +160,11 @@ func (g *GRPC) asideStream(srv any, stream grpc.ServerStream, info *grpc.StreamS
 	return handle(srv, stream)
 }
 
-// wireMessage is a message as its bytes.
+// wireMessage has the bytes of a message.
 type wireMessage struct{ bytes []byte }
 
-// wireCodec passes a wireMessage through as it is. Other messages are those of the services beside.
+// wireCodec passes the bytes of a wireMessage unchanged. Other messages belong to the services
+// beside.
 type wireCodec struct{ encoding.CodecV2 }
 
 func (c wireCodec) Marshal(v any) (mem.BufferSlice, error) {
@@ -171,7 +172,7 @@ func (c wireCodec) Marshal(v any) (mem.BufferSlice, error) {
 	if !raw {
 		return c.CodecV2.Marshal(v)
 	}
-	// A copy: the connection sends it when the caller has gone on.
+	// A copy, because the connection sends it after the caller has continued.
 	return mem.BufferSlice{mem.Copy(m.bytes, mem.DefaultBufferPool())}, nil
 }
 

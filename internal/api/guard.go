@@ -27,8 +27,8 @@ const (
 	mergePatchType = "application/merge-patch+json"
 )
 
-// adapter puts huma's operations on the router, each behind the guard. Having the operation at
-// hand, the guard knows which scope, parameters and body each route takes.
+// adapter registers huma's operations with the router, each behind the guard. The guard gets the
+// operation, which defines the scope, the parameters and the body of the route.
 type adapter struct {
 	router       chi.Router
 	admin        *admin
@@ -47,14 +47,14 @@ func (ad *adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 	}
 }
 
-// ServeHTTP makes the adapter a handler, as huma asks.
+// ServeHTTP implements http.Handler, as huma requires.
 func (ad *adapter) ServeHTTP(w http.ResponseWriter, r *http.Request) { ad.router.ServeHTTP(w, r) }
 
 // conditions are the preconditions of a request.
 type conditions struct {
 	match     tenants.Match
 	noneMatch []string // values of If-None-Match, read only by GET
-	base      string   // scheme and host that the caller has used
+	base      string   // scheme and host that the caller used
 }
 
 type conditionsKey struct{}
@@ -64,8 +64,8 @@ func conditionsFrom(ctx context.Context) conditions {
 	return c
 }
 
-// guard refuses what no handler of op is to see, in the order in which the answers matter: who may,
-// then whether the request can be understood.
+// guard refuses invalid requests before the handler of op runs, in the order of importance: first
+// permissions, then whether the request can be parsed.
 func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 	scope := scopeOf(op)
 	query := queryParameters(op)
@@ -94,12 +94,12 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 			}
 			defer release()
 		}
-		var body []byte // or, of one that is too large, what tells it from others
+		var body []byte // or a digest, if the body is too large for memory
 		if read, ok := op.Metadata[metaReader].(bodyReader); ok {
 			r, body, err = readStream(r, op, read)
 		} else if op.RequestBody != nil {
 			body, err = readDocument(r, op)
-			r.Header.Set("Content-Type", jsonType) // one spelling of what has been checked
+			r.Header.Set("Content-Type", jsonType) // normalized, because it has been checked
 		}
 		if err != nil {
 			writeProblem(w, r, err)
@@ -110,7 +110,7 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 		r = r.WithContext(context.WithValue(ctx, conditionsKey{}, cond))
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		answer := next
-		// What changes nothing can be repeated anyway.
+		// A request that changes nothing can be repeated in any case.
 		if r.Method == http.MethodPost && scope != tenants.ScopeRead && len(r.Header.Values(idempotencyHeader)) > 0 {
 			answer = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.idempotent(w, r, op, body, next) })
 		}
@@ -121,7 +121,7 @@ func (a *admin) guard(op *huma.Operation, next http.Handler) http.Handler {
 	})
 }
 
-// baseOf is scheme and host as the caller has used them. It is only shown to the caller.
+// baseOf returns the scheme and the host that the caller used. They are only shown to the caller.
 func baseOf(r *http.Request) string {
 	if r.TLS != nil {
 		return "https://" + r.Host
@@ -129,8 +129,9 @@ func baseOf(r *http.Request) string {
 	return "http://" + r.Host
 }
 
-// originOf says where a request came from, for the audit trail: by its connection, or by what a
-// trusted proxy has put in its place (package origin), as anybody may write anything into a header.
+// originOf returns the origin of a request for the audit trail: the address of the connection or,
+// behind a trusted proxy, the address that the proxy reports (package origin). Other headers cannot
+// be trusted.
 func originOf(r *http.Request) tenants.Origin {
 	address := r.RemoteAddr
 	if host, _, err := net.SplitHostPort(address); err == nil {
@@ -139,7 +140,7 @@ func originOf(r *http.Request) tenants.Origin {
 	return tenants.Origin{Address: address, UserAgent: r.UserAgent(), RequestID: requestID(r.Context())}
 }
 
-// admit checks everything but the body.
+// admit checks everything except the body.
 func (a *admin) admit(op *huma.Operation, scope tenants.Scope, query map[string]parameter, r *http.Request) (conditions, *Problem) {
 	var cond conditions
 	actor := actorFrom(r.Context())
@@ -158,7 +159,7 @@ func (a *admin) admit(op *huma.Operation, scope tenants.Scope, query map[string]
 	return readConditions(r)
 }
 
-// cacheControl lets nobody keep an answer, but a GET may be asked again with If-None-Match.
+// cacheControl forbids storing answers, but a GET can be revalidated with If-None-Match.
 func cacheControl(method string) string {
 	if method == http.MethodGet || method == http.MethodHead {
 		return "private, no-cache"
@@ -166,8 +167,8 @@ func cacheControl(method string) string {
 	return "no-store"
 }
 
-// checkPath refuses path parameters that name nothing. What is a slug or an id and malformed is
-// simply not there; a subject can be any string but those that no check can carry.
+// checkPath refuses path parameters that cannot exist. A malformed slug or id is not found. A
+// subject can be any string that a check can contain.
 func checkPath(r *http.Request) *Problem {
 	params := chi.RouteContext(r.Context()).URLParams
 	for i, name := range params.Keys {
@@ -189,16 +190,16 @@ func checkPath(r *http.Request) *Problem {
 	return nil
 }
 
-// validText reports whether Postgres can hold s.
+// validText reports whether Postgres can store s.
 func validText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
-// parameter is what the query may have under one name.
+// parameter describes a query parameter.
 type parameter struct {
-	repeats bool // it may be there more than once
+	repeats bool // it may appear more than once
 	boolean bool
 }
 
-// checkQuery refuses parameters that are not in known, and those given twice that do not repeat:
+// checkQuery refuses unknown parameters, and duplicates of those that may appear only once, because
 // one of the two values would be ignored.
 func checkQuery(raw string, known map[string]parameter) *Problem {
 	values, err := url.ParseQuery(raw)
@@ -225,7 +226,7 @@ func checkQuery(raw string, known map[string]parameter) *Problem {
 			wrong = append(wrong, wrongField(pointer, limit.MustBe("UTF-8 without NUL")))
 		case slices.Contains(v, ""):
 			wrong = append(wrong, wrongField(pointer, isEmpty))
-		case takes.boolean && v[0] != "true" && v[0] != "false": // not all that strconv takes for one
+		case takes.boolean && v[0] != "true" && v[0] != "false": // stricter than strconv
 			wrong = append(wrong, wrongField(pointer, notBoolean))
 		}
 	}
@@ -240,7 +241,7 @@ func checkQuery(raw string, known map[string]parameter) *Problem {
 	return nil
 }
 
-// queryParameters are the query parameters of op by their names.
+// queryParameters returns the query parameters of op by name.
 func queryParameters(op *huma.Operation) map[string]parameter {
 	known := map[string]parameter{}
 	for _, p := range op.Parameters {
@@ -251,8 +252,8 @@ func queryParameters(op *huma.Operation) map[string]parameter {
 	return known
 }
 
-// readConditions reads If-Match and If-None-Match. Where a method does not honour one, a request
-// with it is refused: to ignore a condition would be to do what the caller asked not to.
+// readConditions parses If-Match and If-None-Match. If a method does not support one of them, the
+// request is refused: ignoring a condition would do what the caller wanted to prevent.
 func readConditions(r *http.Request) (conditions, *Problem) {
 	ifMatch, ifNoneMatch := r.Header.Values("If-Match"), r.Header.Values("If-None-Match")
 	switch r.Method {
@@ -271,8 +272,7 @@ func readConditions(r *http.Request) (conditions, *Problem) {
 	return conditions{match: m}, p
 }
 
-// readDocument reads the body that an operation takes, whole and checked for form. One in YAML
-// becomes JSON.
+// readDocument reads the body of an operation and checks its form. YAML is converted to JSON.
 func readDocument(r *http.Request, op *huma.Operation) ([]byte, *Problem) {
 	takes, lim := op.RequestBody, maxAdminBody
 	if most, ok := op.Metadata[metaMaxBody].(int); ok {
@@ -301,8 +301,8 @@ func readDocument(r *http.Request, op *huma.Operation) ([]byte, *Problem) {
 	return body, checkJSON(body)
 }
 
-// checkBodyType asks for one of the media types that the operation takes, in UTF-8, uncompressed,
-// and returns which it is.
+// checkBodyType requires one of the operation's media types, in UTF-8, uncompressed, and returns
+// it.
 func checkBodyType(h http.Header, takes map[string]*huma.MediaType) (string, *Problem) {
 	names := make([]string, 0, len(takes))
 	for name := range takes {

@@ -8,11 +8,11 @@ import (
 	"weir/internal/limit"
 )
 
-// maxStructuredInt is the greatest integer that a structured field can hold (RFC 9651).
+// maxStructuredInt is the maximum integer of a structured field (RFC 9651).
 const maxStructuredInt = 999_999_999_999_999
 
-// headerWriter builds the rate-limit headers of one decision: all their text in one buffer, turned
-// into one string at the end.
+// headerWriter builds the rate-limit headers of one decision. All their text is in one buffer,
+// which becomes one string at the end.
 type headerWriter struct {
 	buf   []byte
 	ends  [len(headerNames)]int
@@ -20,16 +20,16 @@ type headerWriter struct {
 	count int
 }
 
-// headerNames are the headers that a headerWriter can write, spelled as their documents spell them,
-// in the order in which net/http sends them.
-// HTTP/1 sends the map's keys as they stand, and letter case means nothing in HTTP.
+// headerNames are the headers that a headerWriter can write, with their usual spelling, in the
+// order in which net/http sends them. HTTP/1 sends the keys of the map unchanged, and letter case
+// has no meaning in HTTP.
 var headerNames = [...]string{
 	"RateLimit", "RateLimit-Policy", "Retry-After", decisionHeader, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
 }
 
-// decisionHeader is on every answer of the hot endpoints, problem documents included. It tells a
-// denial from an answer that says nothing about the subject, which the status alone does not: 429
-// also says that the tenant is over its own quota.
+// decisionHeader is in every answer of the hot endpoints, including problem documents. It
+// distinguishes a denial from an answer without a decision. The status does not, because 429 can
+// also mean that the tenant is over its own quota.
 const decisionHeader = "Weir-Decision"
 
 // The values of decisionHeader.
@@ -39,22 +39,21 @@ const (
 	decisionNone  = "none" // nothing was decided, and nothing was counted
 )
 
-// undecided is the header of an answer until something is decided.
+// undecided is the header of an answer until a decision exists.
 var undecided = []string{decisionNone}
 
-// Headers of every answer but those of the hot endpoints, the second over TLS only.
+// Headers of every answer except those of the hot endpoints; the second one over TLS only.
 var (
 	noSniff         = []string{"nosniff"}
 	strictTransport = []string{"max-age=31536000"}
 )
 
-// isHot reports whether a path is a hot endpoint's.
+// isHot reports whether a path is that of a hot endpoint.
 func isHot(path string) bool {
 	return path == "/v1/check" || path == "/check" || path == "/v1/check/batch" || isAuthorize(path)
 }
 
-// write sets the headers that were built. values is memory for them that lives as long as the
-// answer.
+// write sets the headers. values is memory for them that lives as long as the answer.
 func (h *headerWriter) write(header http.Header, values []string) {
 	text := string(h.buf)
 	from := 0
@@ -65,12 +64,12 @@ func (h *headerWriter) write(header http.Header, values []string) {
 	}
 }
 
-// build leaves the headers of a decision in h.
+// build stores the headers of a decision in h.
 //
-// The draft's two fields are lists of quoted strings naming rules
-// (draft-ietf-httpapi-ratelimit-headers, revision 11): of every rule that enforces a limit, its
-// quota q and window w in seconds, what remains (r), and the seconds until there is more (t,
-// omitted if the full quota is available).
+// The two fields of the draft are lists of quoted strings that name rules
+// (draft-ietf-httpapi-ratelimit-headers, revision 11). For every rule that enforces a limit they
+// have its quota q and window w in seconds, the remaining units r, and the seconds t until there
+// are more (omitted if the full quota is available).
 func (h *headerWriter) build(style HeaderStyle, d *check.Decision) {
 	h.buf, h.count = h.buf[:0], 0
 	deciding := decidingRule(d)
@@ -121,8 +120,8 @@ func (h *headerWriter) states(rules []check.RuleDecision) {
 	h.end("RateLimit", from)
 }
 
-// moreAfterMS is when there is more than remains now. A denied check asked for more than remains,
-// so that is no later than when it may come again: t must not point behind Retry-After.
+// moreAfterMS returns when more units than now will be available. A denied check needs more than
+// remains, so this is not later than its wait: t must not exceed Retry-After.
 func moreAfterMS(r *check.RuleDecision) int64 {
 	if r.Allowed || r.RetryAfterMS == limit.NeverMS {
 		return r.NextAfterMS
@@ -130,8 +129,8 @@ func moreAfterMS(r *check.RuleDecision) int64 {
 	return min(r.NextAfterMS, r.RetryAfterMS)
 }
 
-// enforced reports whether a rule limits the subject: shadow rules and unlimited ones are nobody's
-// business outside.
+// enforced reports whether a rule limits the subject. Rules in shadow mode and unlimited rules are
+// not shown to customers.
 func enforced(r *check.RuleDecision) bool { return r.Mode == limit.Enforce && !r.Unlimited }
 
 // item begins a member of a list that begins at from. A slug needs no escaping.
@@ -149,8 +148,8 @@ func (h *headerWriter) param(name string, n int64) {
 	h.buf = strconv.AppendInt(h.buf, min(n, maxStructuredInt), 10)
 }
 
-// buildBatch leaves the headers of a batch in h: rate-limit headers would have to speak for one of
-// its checks.
+// buildBatch stores the headers of a batch in h. Rate-limit headers could describe only one of its
+// checks.
 func (h *headerWriter) buildBatch(decisions []check.Decision) {
 	h.buf, h.count = h.buf[:0], 0
 	allowed := true
@@ -176,7 +175,7 @@ func (h *headerWriter) number(name string, n int64) {
 	h.end(name, from)
 }
 
-// end makes a header of what was written since from; of nothing, none.
+// end converts what was written since from to a header; if nothing was written, there is no header.
 func (h *headerWriter) end(name string, from int) {
 	if len(h.buf) > from {
 		h.names[h.count], h.ends[h.count] = name, len(h.buf)

@@ -22,14 +22,12 @@ const (
 	maxIdempotencyKey = 255 // bytes
 )
 
-// replayedHeaders are the headers of an answer that a replay repeats; the others belong to the
-// request that is answered.
+// replayedHeaders are the headers that a replay repeats. All others belong to the current request.
 var replayedHeaders = []string{"Content-Type", "Etag", "Location"}
 
-// idempotent serves a POST that carries an Idempotency-Key: the first request with a key runs, and
-// what it changes is committed with its answer, without the secret, before that is sent; later
-// ones get what was kept. What may come out otherwise next time (our faults) is not kept, so that
-// a repetition tries again.
+// idempotent serves a POST with an Idempotency-Key. The first request with a key runs, and its
+// answer, without secrets, is committed together with its changes before it is sent. Later requests
+// get the stored answer. Internal errors are not stored, so that a repeat tries again.
 func (a *admin) idempotent(w http.ResponseWriter, r *http.Request, op *huma.Operation, body []byte, next http.Handler) {
 	key, p := idempotencyKey(r.Header.Values(idempotencyHeader))
 	if p != nil {
@@ -44,7 +42,7 @@ func (a *admin) idempotent(w http.ResponseWriter, r *http.Request, op *huma.Oper
 	kept, err := a.store.Idempotent(r.Context(), actorFrom(r.Context()), key, requestHash(r, body), serve)
 	var reused *tenants.InvalidError
 	switch {
-	case errors.As(err, &reused): // its form has been checked
+	case errors.As(err, &reused): // its form was checked before
 		writeProblem(w, r, newProblem(http.StatusUnprocessableEntity, codeIdempotencyKeyReused,
 			"This Idempotency-Key was used for another request. Use a new one for each operation."))
 	case err != nil:
@@ -54,11 +52,11 @@ func (a *admin) idempotent(w http.ResponseWriter, r *http.Request, op *huma.Oper
 	default:
 		maps.Copy(w.Header(), rec.head)
 		w.WriteHeader(rec.status)
-		_, _ = w.Write(rec.body.Bytes()) // the client is gone if this fails
+		_, _ = w.Write(rec.body.Bytes()) // if this fails, the client has disconnected
 	}
 }
 
-// answer is what is kept for replays.
+// answer returns the answer in the form that is stored for replays.
 func (r *recorder) answer(op *huma.Operation) (tenants.Answer, error) {
 	kept := tenants.Answer{Status: r.status, Header: http.Header{}, Body: r.body.Bytes()}
 	if redact, ok := op.Metadata[metaRedact].(func([]byte) ([]byte, error)); ok && r.status < http.StatusBadRequest {
@@ -79,7 +77,7 @@ func replay(w http.ResponseWriter, status int, header http.Header, body []byte) 
 	maps.Copy(w.Header(), header)
 	w.Header().Set(replayedHeader, "true")
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // the client is gone if this fails
+	_, _ = w.Write(body) // if this fails, the client has disconnected
 }
 
 func idempotencyKey(values []string) (string, *Problem) {
@@ -94,7 +92,7 @@ func idempotencyKey(values []string) (string, *Problem) {
 	return key, nil
 }
 
-// requestHash tells requests apart: by what they ask for, not by how their headers are spelled.
+// requestHash identifies a request by its content, not by the spelling of its headers.
 func requestHash(r *http.Request, body []byte) [32]byte {
 	h := sha256.New()
 	for _, part := range [][]byte{[]byte(r.Method), []byte(r.URL.RequestURI()), body} {
@@ -106,7 +104,7 @@ func requestHash(r *http.Request, body []byte) [32]byte {
 	return [32]byte(h.Sum(nil))
 }
 
-// recorder takes an answer that is to be kept before it is sent.
+// recorder records an answer that must be stored before it is sent.
 type recorder struct {
 	head   http.Header
 	status int

@@ -16,14 +16,15 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxJSONDepth bounds how deep objects and arrays of an admin body may nest. Ours need three.
+// maxJSONDepth limits the depth of objects and arrays in an admin body. Valid bodies need three
+// levels.
 const maxJSONDepth = 16
 
-// checkJSON returns what makes data no acceptable JSON document: it must be one document of valid
-// UTF-8, with no member named twice and no deep nesting. It returns nil for an acceptable one.
+// checkJSON returns the problem if data is not an acceptable JSON document: one document in valid
+// UTF-8, without duplicate members and deep nesting.
 //
-// encoding/json alone would take the last of two equal members and replace invalid UTF-8, so that
-// what is stored would not be what was sent.
+// encoding/json alone would use the last of two equal members and replace invalid UTF-8, so the
+// stored value would differ from the sent one.
 func checkJSON(data []byte) *Problem {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return newProblem(http.StatusBadRequest, codeMalformedJSON, "A JSON body is required.")
@@ -62,14 +63,14 @@ func jsonProblem(err error) *Problem {
 		"The body is not well-formed JSON in UTF-8 at byte "+strconv.FormatInt(syntax.ByteOffset, 10)+".")
 }
 
-// jsonFormat reads and writes the bodies of the admin API. Bodies have passed checkJSON before.
+// jsonFormat decodes and encodes the bodies of the admin API. Bodies have passed checkJSON before.
 var jsonFormat = huma.Format{
 	Marshal: func(w io.Writer, v any) error {
 		body, err := encodeJSON(v)
 		if err != nil {
-			panic(err) // answerWhole says why not return it
+			panic(err) // answerWhole explains why it does not return the error
 		}
-		_, _ = w.Write(body) // the client is gone if this fails
+		_, _ = w.Write(body) // if this fails, the client has disconnected
 		return nil
 	},
 	Unmarshal: func(data []byte, v any) error {
@@ -87,7 +88,7 @@ var jsonFormat = huma.Format{
 	},
 }
 
-// encodeJSON is v as all answers are written, with a newline behind it.
+// encodeJSON encodes v like all answers, with a newline at the end.
 func encodeJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -98,10 +99,10 @@ func encodeJSON(v any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// wholeNumbers replaces the numbers of a decoded document by what validation is to see: an int64
-// for each whole number, so that none is rounded through a float64, and the literal itself for any
-// other, which then is no integer. No field of ours is a fraction; 1e2 and 1.0 are not taken for
-// integers either, as nothing is gained by a second spelling.
+// wholeNumbers replaces the numbers of a decoded document for validation: an int64 for each whole
+// number, so that none is rounded through a float64, and the literal for any other number, which is
+// then not an integer. No field is a fraction. 1e2 and 1.0 are not accepted as integers, because a
+// second notation has no advantage.
 func wholeNumbers(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -120,13 +121,13 @@ func wholeNumbers(v any) any {
 	return v
 }
 
-// jsonPointer turns a path as the validator and the store spell it ("by[0]", "limits.api.burst")
-// into an RFC 6901 pointer ("/by/0", "/limits/api/burst").
+// jsonPointer converts a path in the notation of the validator and the store ("by[0]",
+// "limits.api.burst") to an RFC 6901 pointer ("/by/0", "/limits/api/burst").
 func jsonPointer(path string) string {
 	if path == "" {
 		return ""
 	}
-	// The keys of labels may hold dots and brackets themselves.
+	// The keys of labels may contain dots and brackets.
 	if key, ok := strings.CutPrefix(path, "labels."); ok {
 		return "/labels/" + escapePointer(key)
 	}

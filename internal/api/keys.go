@@ -53,7 +53,7 @@ type KeyPath struct {
 	ID string `path:"id" doc:"Id of the key"`
 }
 
-// defaultOverlap leaves a day to bring the new key to wherever the old one is in use.
+// defaultOverlap leaves a day to replace the old key where it is used.
 const defaultOverlap = 24 * time.Hour
 
 func keyLocation(id uuid.UUID) string { return "/v1/keys/" + id.String() }
@@ -72,14 +72,14 @@ func keyAnswer(k tenants.APIKey) APIKey {
 	return out
 }
 
-// newKeyAnswer is the one answer that carries the secret.
+// newKeyAnswer returns the only answer with the secret.
 func newKeyAnswer(k tenants.APIKey, secret tenants.Key) APIKey {
 	out := keyAnswer(k)
 	out.Secret = secret.Secret()
 	return out
 }
 
-// redactKey leaves the secret out of the answer that is kept for replays, and says so.
+// redactKey removes the secret from the answer that is stored for replays, and marks it as omitted.
 func redactKey(answer []byte) ([]byte, error) {
 	var k APIKey
 	if err := json.Unmarshal(answer, &k); err != nil {
@@ -97,10 +97,10 @@ func scopesOf(names []string) []tenants.Scope {
 	return scopes
 }
 
-// objectID reads the id of a path. What is no id names nothing.
+// objectID parses the id in a path. An invalid id is not found.
 func objectID(text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
-	if err != nil || id.String() != text { // uuid.Parse takes other spellings, too
+	if err != nil || id.String() != text { // uuid.Parse accepts other notations, too
 		return uuid.UUID{}, tenants.ErrNotFound
 	}
 	return id, nil

@@ -11,40 +11,38 @@ import (
 	"time"
 )
 
-// Lane answers checks that come as nearly all do, from the connection to the connection, without
-// net/http, which takes several times as long to read a request and to write an answer as
-// Weir takes to decide.
+// Lane answers checks in the usual form directly on the connection, without net/http. net/http
+// takes several times as long to read a request and to write an answer as Weir takes to decide.
 //
-// A Lane is strict and knows little. It reads one form of request (lane_head.go), and gives one
-// kind of answer, a decision. At the first thing on a connection that is anything else (another
-// path, a header that it does not know, a wrong key, a body with a mistake) it hands the
-// connection, with all that was read of that request, to net/http for good, and the ordinary road
-// answers. So whatever can go wrong is dealt with in one place, and nothing is counted twice: a
-// request is handed over before it is counted, or not at all.
+// A Lane is strict. It reads one form of request (lane_head.go), and writes one kind of answer, a
+// decision. For anything else on a connection (another path, an unknown header, a wrong key, an
+// invalid body) it passes the connection, with everything that was read of that request, to
+// net/http for good. Errors are therefore handled in one place, and nothing is counted twice,
+// because a request is passed on before it is counted or not at all. See
 // docs/decisions/0006-a-lane-for-checks.md.
 //
 // A Lane serves HTTP/1.1, with and without TLS.
 type Lane struct {
-	server   atomic.Pointer[server] // nil: everything is handed over
-	draining atomic.Bool            // everything is handed over
+	server   atomic.Pointer[server] // nil: everything is passed to net/http
+	draining atomic.Bool            // everything is passed to net/http
 
 	mu     sync.Mutex
 	open   map[*laneConn]struct{}
 	closed atomic.Bool   // changed under the lock
-	empty  chan struct{} // closed when closed is set, and nothing is open
+	empty  chan struct{} // closed when closed is set and no connection is open
 }
 
-// NewLane returns a lane that hands everything over until it is in the Config of New.
+// NewLane returns a lane that passes everything to net/http until it is in the Config of New.
 func NewLane() *Lane {
 	return &Lane{open: map[*laneConn]struct{}{}, empty: make(chan struct{})}
 }
 
-// Drain hands over every request that is still to come, so that net/http can say that the
-// connection is about to end.
+// Drain passes all further requests to net/http, which tells clients that the connection is about
+// to be closed.
 func (l *Lane) Drain() { l.draining.Store(true) }
 
-// Shutdown waits until every request that a connection of the lane has brought is answered, or
-// ctx ends. The listeners have been closed before.
+// Shutdown waits until every request that the lane has read is answered, or ctx ends. The listeners
+// must be closed before.
 func (l *Lane) Shutdown(ctx context.Context) error {
 	l.mu.Lock()
 	l.close()
@@ -57,13 +55,13 @@ func (l *Lane) Shutdown(ctx context.Context) error {
 	}
 }
 
-// close has all connections end after the request that they are at. The caller holds the lock.
+// close ends all connections after their current request. The caller holds the lock.
 func (l *Lane) close() {
 	if l.closed.Swap(true) {
 		return
 	}
 	for c := range l.open {
-		_ = c.SetReadDeadline(longAgo) // who waits for a request wakes
+		_ = c.SetReadDeadline(longAgo) // a goroutine that waits for a request wakes
 	}
 	if len(l.open) == 0 {
 		close(l.empty)
@@ -90,7 +88,7 @@ func (l *Lane) remove(c *laneConn) {
 	}
 }
 
-// Listen returns a listener whose Accept returns the connections that the lane hands over. Closing
+// Listen returns a listener whose Accept returns the connections that the lane passes on. Closing
 // it closes inner.
 func (l *Lane) Listen(inner net.Listener) net.Listener { return l.listen(inner, nil) }
 
@@ -103,7 +101,7 @@ func (l *Lane) listen(inner net.Listener, config *tls.Config) net.Listener {
 type laneListener struct {
 	net.Listener
 	lane   *Lane
-	tls    *tls.Config // nil: none is spoken
+	tls    *tls.Config // nil: without TLS
 	handed chan net.Conn
 	failed chan error
 	once   sync.Once
@@ -128,7 +126,7 @@ func (l *laneListener) accept() {
 	}
 }
 
-// Accept is part of net.Listener.
+// Accept implements net.Listener.
 func (l *laneListener) Accept() (net.Conn, error) {
 	select {
 	case conn := <-l.handed:
@@ -140,7 +138,7 @@ func (l *laneListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close is part of net.Listener. The lane's connections end after the request that they are at.
+// Close implements net.Listener. The lane's connections end after their current request.
 func (l *laneListener) Close() error {
 	l.once.Do(func() { close(l.done) })
 	l.lane.mu.Lock()
@@ -150,12 +148,13 @@ func (l *laneListener) Close() error {
 }
 
 const (
-	// laneBuffer is room for the head and body of one request. What is larger is handed over.
+	// laneBuffer is the maximum size of the head and body of one request. Larger ones are passed
+	// on.
 	laneBuffer = 4 << 10
-	// lanePatience is how long the rest of a request may take before net/http waits for it.
+	// lanePatience is how long to wait for the rest of a request before net/http does.
 	lanePatience = time.Second
-	// laneSlack is by how much later than due a deadline may pass: setting one costs more than the
-	// rest of reading, so it is moved on only when that much of it is over.
+	// laneSlack is the maximum delay of a deadline. Setting a deadline costs more than the rest of
+	// reading, so it is moved only after this time.
 	laneSlack = 5 * time.Second
 )
 
@@ -165,9 +164,9 @@ var longAgo = time.Unix(1, 0)
 type laneConn struct {
 	net.Conn
 	lane    *Lane
-	in      []byte   // read and not yet answered
-	head    laneHead // of the request that is being answered
-	key     string   // of the last request: the next one's is the same
+	in      []byte   // read but not yet answered
+	head    laneHead // of the current request
+	key     string   // of the last request, because the next one usually has the same
 	readBy  time.Time
 	writeBy time.Time
 
@@ -177,7 +176,7 @@ type laneConn struct {
 	asked *authorizeQuestion
 }
 
-// serve answers one request after the other.
+// serve answers requests one after the other.
 func (l *laneListener) serve(c *laneConn) {
 	keep := false
 	defer func() {
@@ -190,7 +189,7 @@ func (l *laneListener) serve(c *laneConn) {
 		defer l.lane.remove(c)
 	}
 	defer c.recovered()
-	if !added { // another listener of the lane was closed before this one
+	if !added { // another listener of the lane was closed before
 		if l.tls != nil {
 			c.Conn = tls.Server(c.Conn, l.tls)
 		}
@@ -222,7 +221,7 @@ func (l *laneListener) serve(c *laneConn) {
 	}
 }
 
-// handOver gives the connection to net/http, and reports whether it was taken.
+// handOver passes the connection to net/http, and reports whether it was accepted.
 func (l *laneListener) handOver(c *laneConn) bool {
 	if c.SetDeadline(time.Time{}) != nil {
 		return false
@@ -235,7 +234,7 @@ func (l *laneListener) handOver(c *laneConn) bool {
 	}
 }
 
-// next reads until the next request is there as a whole, and leaves it in c.head.
+// next reads until the next request is complete, and stores it in c.head.
 func (c *laneConn) next(first bool) (verdict laneVerdict) {
 	if !first {
 		if now := time.Now(); c.readBy.Sub(now) < idleTimeout {
@@ -269,13 +268,13 @@ func (c *laneConn) next(first bool) (verdict laneVerdict) {
 
 func (c *laneConn) waitUntil(t time.Time) {
 	c.readBy = t
-	_ = c.SetReadDeadline(t) // a connection that is closed says so when it is read
+	_ = c.SetReadDeadline(t) // reading from a closed connection returns an error
 	if c.lane.closed.Load() {
 		_ = c.SetReadDeadline(longAgo)
 	}
 }
 
-// send writes an answer and forgets the request, which took up so many bytes.
+// send writes an answer and removes the request, of the given length, from the buffer.
 func (c *laneConn) send(answer []byte, request int) {
 	if now := time.Now(); c.writeBy.Sub(now) < writeTimeout {
 		c.writeBy = now.Add(writeTimeout + laneSlack)
@@ -289,7 +288,7 @@ func (c *laneConn) send(answer []byte, request int) {
 	c.in = c.in[:copy(c.in, c.in[request:])]
 }
 
-// handedConn is a connection of which something was read already.
+// handedConn is a connection from which some bytes were already read.
 type handedConn struct {
 	net.Conn
 	lane *Lane
@@ -322,8 +321,8 @@ func (c *handedConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// CloseWrite lets net/http end a connection in two steps, so that a client that is still sending
-// sees the last answer.
+// CloseWrite allows net/http to close a connection in two steps, so that a client that is still
+// sending receives the last answer.
 func (c *handedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

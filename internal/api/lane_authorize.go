@@ -6,8 +6,8 @@ import (
 	"weir/internal/origin"
 )
 
-// The lane's form of a request to /v1/authorize. A gateway hands its customer's headers on, so
-// names that mean nothing to Weir are accepted here; those that mean something to HTTP are not.
+// The lane's form of a request to /v1/authorize. A gateway forwards its customer's headers, so
+// unknown names are accepted here, but not names with a meaning in HTTP.
 
 // laneMethods are the methods of the lane's form.
 var laneMethods = [][]byte{
@@ -21,7 +21,7 @@ const (
 	laneAskNeeded = laneHost | laneKey
 )
 
-// laneAsk takes the first line of a request to /v1/authorize away, or to a route below it.
+// laneAsk parses the first line of a request to /v1/authorize, or to a route below it.
 func laneAsk(b []byte) (rest, method, path []byte, verdict laneVerdict) {
 	verdict = laneOther
 	for _, start := range laneMethods {
@@ -46,8 +46,8 @@ func laneAsk(b []byte) (rest, method, path []byte, verdict laneVerdict) {
 	return nil, nil, nil, verdict
 }
 
-// lanePath takes what follows /v1/authorize: nothing, or the name of a route and perhaps the
-// URI of the gateway's customer, who may write into it what net/http does not take for a URI.
+// lanePath parses what follows /v1/authorize: nothing, or the name of a route and perhaps the URI
+// of the gateway's customer. The customer may write a URI that net/http does not accept.
 func lanePath(b []byte) (path, rest []byte, verdict laneVerdict) {
 	if len(b) == 0 {
 		return nil, nil, lanePartial
@@ -67,7 +67,7 @@ func lanePath(b []byte) (path, rest []byte, verdict laneVerdict) {
 }
 
 // readLaneAsk looks for a request to /v1/authorize at the beginning of b, as readLaneHead does for
-// checks. rest is what follows the first line.
+// checks. rest follows the first line.
 func readLaneAsk(b, rest, path []byte) (h laneHead, verdict laneVerdict) {
 	h.authorize, h.deniedStatus, h.lines, h.path = true, 429, rest, path
 	var seen uint
@@ -89,7 +89,7 @@ func readLaneAsk(b, rest, path []byte) (h laneHead, verdict laneVerdict) {
 			return h, laneOther
 		}
 		bit := laneAskHeader(name)
-		if bit == laneDeniedStatus && path != nil { // the route says that
+		if bit == laneDeniedStatus && path != nil { // the route defines that
 			bit = 0
 		}
 		if bit < 0 || seen&uint(bit) != 0 || !h.takeAsk(bit, value) {
@@ -104,8 +104,8 @@ func readLaneAsk(b, rest, path []byte) (h laneHead, verdict laneVerdict) {
 	return h, laneCheck
 }
 
-// laneAskField splits a header's line into name and value. Values may hold bytes beyond ASCII,
-// which net/http takes as they are, too.
+// laneAskField splits a header line into name and value. Values may contain bytes beyond ASCII,
+// which net/http also accepts.
 func laneAskField(line []byte) (name, value []byte, ok bool) {
 	colon := bytes.IndexByte(line, ':')
 	if colon < 1 {
@@ -131,8 +131,8 @@ func laneAskField(line []byte) (name, value []byte, ok bool) {
 	return name, value, true
 }
 
-// laneAskHeader returns the bit of a header that may be there once, 0 for one that means nothing
-// here or is read later, and -1 for one that changes how HTTP continues.
+// laneAskHeader returns the bit of a header that may appear only once, 0 for a header that has no
+// meaning here or is read later, and -1 for a header that changes the framing of HTTP.
 func laneAskHeader(name []byte) int {
 	switch len(name) {
 	case 2:
@@ -182,7 +182,7 @@ func laneAskHeader(name []byte) int {
 	return 0
 }
 
-// takeAsk notes what a header says, and reports whether the lane can go on with that.
+// takeAsk records a header, and reports whether the lane can continue.
 func (h *laneHead) takeAsk(bit int, value []byte) bool {
 	switch bit {
 	case laneHost:

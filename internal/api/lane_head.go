@@ -8,12 +8,12 @@ import (
 	"weir/internal/origin"
 )
 
-// laneVerdict is what the lane makes of the bytes that a connection has brought.
+// laneVerdict is the lane's classification of the bytes that it has read.
 type laneVerdict uint8
 
 const (
-	laneCheck   laneVerdict = iota // a whole request, in the lane's form
-	lanePartial                    // the beginning of one, so far
+	laneCheck   laneVerdict = iota // a complete request in the lane's form
+	lanePartial                    // the beginning of one
 	laneOther                      // anything else
 	laneGone                       // the connection has ended
 )
@@ -21,7 +21,7 @@ const (
 // laneHead is a request in the lane's form, as parts of the connection's buffer.
 type laneHead struct {
 	key          []byte // the API key
-	requestID    []byte // the caller's; nil: it sent none
+	requestID    []byte // of the caller; nil: none
 	body         []byte
 	deniedStatus int
 
@@ -33,15 +33,15 @@ type laneHead struct {
 	withHead  bool        // its method is HEAD: the answer has no body
 	lines     headerLines // its headers
 	method    []byte
-	path      []byte // that follows /v1/authorize, with the query; nil: nothing does
+	path      []byte // after /v1/authorize, with the query; nil: nothing follows
 }
 
 func isEnd(err error) bool { return errors.Is(err, io.EOF) }
 
-// laneLines are the lines that a request in the lane's form begins with.
+// laneLines are the first lines of requests in the lane's form.
 var laneLines = [][]byte{[]byte("POST /v1/check HTTP/1.1\r\n"), []byte("POST /check HTTP/1.1\r\n")}
 
-// The headers that make a request, a bit for each. Each may be there once.
+// The headers of a request, one bit for each. Each may appear only once.
 const (
 	laneHost = 1 << iota
 	laneAuthorization
@@ -56,9 +56,9 @@ const (
 )
 
 // readLaneHead looks for a request in the lane's form at the beginning of b: lines that end in CR
-// LF, headers whose meaning is known here or which mean nothing to a check, values of visible
-// ASCII, a body of the length that its one Content-Length says. It never accepts what net/http
-// would refuse or read differently; whatever it is not sure of is laneOther.
+// LF, headers that are known here or have no meaning for a check, values of visible ASCII, and a
+// body with the length of its only Content-Length. It never accepts what net/http would refuse or
+// read differently. If in any way uncertain, it returns laneOther.
 func readLaneHead(b []byte) (h laneHead, verdict laneVerdict) {
 	rest, verdict := laneLine(b)
 	if verdict == laneOther || verdict == lanePartial {
@@ -109,7 +109,7 @@ func readLaneHead(b []byte) (h laneHead, verdict laneVerdict) {
 	return h, laneCheck
 }
 
-// laneLine takes the first line away.
+// laneLine parses the first line.
 func laneLine(b []byte) (rest []byte, verdict laneVerdict) {
 	verdict = laneOther
 	for _, line := range laneLines {
@@ -123,7 +123,7 @@ func laneLine(b []byte) (rest []byte, verdict laneVerdict) {
 	return nil, verdict
 }
 
-// laneField splits a header's line into name and value.
+// laneField splits a header line into name and value.
 func laneField(line []byte) (name, value []byte, ok bool) {
 	colon := bytes.IndexByte(line, ':')
 	if colon < 1 {
@@ -149,8 +149,8 @@ func laneField(line []byte) (name, value []byte, ok bool) {
 	return name, value, true
 }
 
-// laneHeader returns the bit of a header, 0 for one that means nothing to a check, and -1 for one
-// that may mean anything.
+// laneHeader returns the bit of a header, 0 for one that has no meaning for a check, and -1 for an
+// unknown one.
 func laneHeader(name []byte) int {
 	switch len(name) {
 	case 4:
@@ -210,7 +210,7 @@ func laneHeader(name []byte) int {
 	return -1
 }
 
-// is reports whether a name, of the right length, is this one in lower case.
+// is reports whether a name, which has the right length, is equal to lower.
 func is(name []byte, lower string) bool {
 	for i := range name {
 		c := name[i]
@@ -224,7 +224,7 @@ func is(name []byte, lower string) bool {
 	return true
 }
 
-// take notes what a header says, and reports whether the lane can go on with that.
+// take records a header, and reports whether the lane can continue.
 func (h *laneHead) take(bit int, value []byte, length *int) bool {
 	switch bit {
 	case laneHost:
@@ -268,7 +268,7 @@ func (h *laneHead) take(bit int, value []byte, length *int) bool {
 	return true
 }
 
-// laneHostname reports whether a Host is of the plain form, which names and addresses have.
+// laneHostname reports whether a Host has the plain form of names and addresses.
 func laneHostname(value []byte) bool {
 	for _, c := range value {
 		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == ':' || c == '[' || c == ']' || c == '_') {

@@ -15,15 +15,15 @@ import (
 	"weir/internal/tenants"
 )
 
-// LimitsQuery is a subject, and the values that rules may count by beside it.
+// LimitsQuery has a subject, and the other values that rules may count by.
 type LimitsQuery struct {
 	SubjectPath
 	Resource   string   `query:"resource" doc:"The resource whose counter to show, for rules that count by resource"`
 	Attributes []string `query:"attribute,explode" doc:"NAME:VALUE, for rules that count by an attribute; may be repeated"`
 }
 
-// LimitsAnswer is the answer of GET /v1/subjects/{subject}/limits. The type describes it to readers
-// of the OpenAPI document; it is written by hand, in the words of a check's answer.
+// LimitsAnswer is the answer of GET /v1/subjects/{subject}/limits. The type is only for the OpenAPI
+// document; the answer is encoded by hand, like that of a check.
 type LimitsAnswer struct {
 	Subject  string       `json:"subject"`
 	State    string       `json:"state" enum:"active,blocked,exempt"`
@@ -33,7 +33,7 @@ type LimitsAnswer struct {
 	Degraded bool         `json:"degraded" doc:"Redis is unavailable: the numbers are those that this instance uses in the meantime"`
 }
 
-// HiddenRule is a rule that has no counter for the values given.
+// HiddenRule is a rule that has no counter for the given values.
 type HiddenRule struct {
 	Rule    string   `json:"rule"`
 	Reason  string   `json:"reason" enum:"mode_off,resource_mismatch,not_by_subject,missing_values"`
@@ -54,8 +54,7 @@ type ResetAnswer struct {
 	Skipped []HiddenRule `json:"skipped" doc:"If no rule was named: the rules that have no counter for the given values"`
 }
 
-// getLimits answers GET /v1/subjects/{subject}/limits. A subject need not be registered to have
-// counters.
+// getLimits answers GET /v1/subjects/{subject}/limits. The subject need not be registered.
 func (a *admin) getLimits(ctx context.Context, in *LimitsQuery) (*huma.StreamResponse, error) {
 	values, errs := in.values()
 	if len(errs) > 0 {
@@ -69,7 +68,7 @@ func (a *admin) getLimits(ctx context.Context, in *LimitsQuery) (*huma.StreamRes
 	return jsonAnswer(appendLimits(nil, &limits)), nil
 }
 
-// values reads the query.
+// values parses the query.
 func (in *LimitsQuery) values() (check.Request, []ProblemField) {
 	var errs []ProblemField
 	attributes := make(map[string]string, len(in.Attributes))
@@ -93,7 +92,7 @@ func (in *LimitsQuery) values() (check.Request, []ProblemField) {
 	return values, errs
 }
 
-// attributesOf is the attributes of a body by name, or what is wrong with them.
+// attributesOf converts the attributes of a body, or returns their errors.
 func attributesOf(in map[string]string) ([]check.Attribute, []ProblemField) {
 	if len(in) > limit.MaxAttributes {
 		return nil, []ProblemField{wrongField("/attributes", tooManyAttributes)}
@@ -206,7 +205,7 @@ func (a *admin) resetSubject(ctx context.Context, in *struct {
 	return &answerOf[ResetAnswer]{Body: ResetAnswer{Reset: slugs, Skipped: hiddenRules(hidden)}}, nil
 }
 
-// resetProblem says why a reset was not done, and what to give where that helps.
+// resetProblem returns why a reset was not possible and, if it helps, which values to add.
 func resetProblem(err error) error {
 	if errors.Is(err, check.ErrCountersUnavailable) {
 		p := newProblem(http.StatusServiceUnavailable, codeCountersUnavailable,
@@ -237,34 +236,33 @@ func resetProblem(err error) error {
 	return invalid(errs...)
 }
 
-// answerOf is the answer that carries what is no object with a version.
+// answerOf is an answer without a version.
 type answerOf[T any] struct{ Body T }
 
-// jsonAnswer is an answer that was written by hand.
+// jsonAnswer is an answer that was encoded by hand.
 func jsonAnswer(body []byte) *huma.StreamResponse {
 	return &huma.StreamResponse{Body: func(ctx huma.Context) {
 		ctx.SetHeader("Content-Type", jsonType)
 		ctx.SetHeader("Content-Length", itoa(int64(len(body))))
 		ctx.SetStatus(http.StatusOK)
-		_, _ = ctx.BodyWriter().Write(body) // the client is gone if this fails
+		_, _ = ctx.BodyWriter().Write(body) // if this fails, the client has disconnected
 	}}
 }
 
-// watch registers a GET of what changes by itself, so that no entity tag tells one answer from
-// another. The answer is a T, written by hand.
+// watch registers a GET of live data, which has no entity tag. The answer is a T, encoded by hand.
 func watch[T, I any](a *admin, path, id, summary string, h func(context.Context, *I) (*huma.StreamResponse, error)) {
 	op := a.operation(http.MethodGet, path, id, summary, nil)
 	op.Responses["200"] = jsonResponse[T](a.api, "OK")
 	register(a, op, h)
 }
 
-// show registers a GET of what is no object with a version.
+// show registers a GET of something that has no version.
 func show[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*answerOf[T], error)) {
 	register(a, a.operation(http.MethodGet, path, id, summary, nil), h)
 }
 
-// ask registers a POST that changes nothing, and so needs no more than the scope read. The answer
-// is a T, written by hand.
+// ask registers a POST that changes nothing, and therefore needs only the scope read. The answer is
+// a T, encoded by hand.
 func ask[T, I any](a *admin, path, id, summary string, h func(context.Context, *I) (*huma.StreamResponse, error)) {
 	op := a.operation(http.MethodGet, path, id, summary, nil)
 	op.Method = http.MethodPost
@@ -274,7 +272,7 @@ func ask[T, I any](a *admin, path, id, summary string, h func(context.Context, *
 	register(a, op, h)
 }
 
-// act registers a POST that does something and creates nothing.
+// act registers a POST that executes an action and creates nothing.
 func act[I, T any](a *admin, path, id, summary string, h func(context.Context, *I) (*answerOf[T], error), opts ...option) {
 	op := a.operation(http.MethodPost, path, id, summary, opts)
 	op.DefaultStatus = http.StatusOK

@@ -60,7 +60,7 @@ func (a *admin) createMember(ctx context.Context, in *struct{ Body MemberCreate 
 	return stored(answer, m.Version, true, "/v1/members/"+m.ID.String()), nil
 }
 
-// redactMember takes the link out of an answer that is kept.
+// redactMember removes the link from an answer that is stored.
 func redactMember(answer []byte) ([]byte, error) {
 	var m Member
 	if err := json.Unmarshal(answer, &m); err != nil {
