@@ -10,10 +10,10 @@ import (
 )
 
 // headerLines are the lines "Name: value" of a request's head, each ending in CR LF. Every
-// transport hands its headers over in this form, so that they are read in one place.
+// transport passes headers in this form, so that they are parsed in one place.
 type headerLines []byte
 
-// next splits off the first line. The value has no spaces around it.
+// next returns the first line and the rest. The value has no spaces around it.
 func (l headerLines) next() (name, value []byte, rest headerLines) {
 	end := bytes.IndexByte(l, '\n')
 	line := l[:end-1]
@@ -26,7 +26,7 @@ const (
 	attributePrefix = "weir-attribute-"
 )
 
-// A header of the question, a bit for each, to find duplicates.
+// The headers of the question, one bit for each, to detect duplicates.
 const (
 	askedSubject = 1 << iota
 	askedResource
@@ -35,8 +35,8 @@ const (
 	askedEncoding
 )
 
-// decode reads what is asked from the headers. A mistake of the gateway is a problem; a value that
-// a customer may have sent, and that cannot be used, is a denial.
+// decode reads the check from the headers. A mistake of the gateway is a problem. An unusable value
+// that a customer may have sent is a denial.
 func (q *authorizeQuestion) decode(policy *check.Policy, sc *scratch) (reqs []check.Request, p *Problem) {
 	q.reading = true
 	if q.via.named() {
@@ -93,7 +93,7 @@ func (q *authorizeQuestion) decodeHeaders(sc *scratch) ([]check.Request, *Proble
 	}
 	switch {
 	case twice&askedSubject != 0:
-		// The customer's own header beside the gateway's: nobody can tell which of the two is
+		// The customer sent the same header as the gateway: it is unknown which of the two is
 		// right.
 		refused = subjectInvalid
 	case twice&askedResource != 0:
@@ -119,7 +119,7 @@ func (q *authorizeQuestion) decodeHeaders(sc *scratch) ([]check.Request, *Proble
 	return sc.checks[:], nil
 }
 
-// refusal says why the values cannot be used; check.NoCode if they can.
+// refusal returns why the values cannot be used, and check.NoCode if they can.
 func (f *checkFields) refusal() check.Code {
 	switch {
 	case len(f.subject) == 0:
@@ -137,7 +137,7 @@ func (f *checkFields) refusal() check.Code {
 	return check.NoCode
 }
 
-// usable reports whether a value may be a subject, a resource or an attribute (limit.ValidName).
+// usable reports whether a value can be a subject, a resource or an attribute (limit.ValidName).
 func usable(value []byte) bool {
 	for _, c := range value {
 		if c < ' ' || c > '~' {
@@ -148,7 +148,7 @@ func usable(value []byte) bool {
 }
 
 // addAttribute adds an attribute. Header names have no letter case, so names of attributes are in
-// lower case here. An empty value is no attribute, as an empty subject is none.
+// lower case here. An empty value is no attribute, like an empty subject.
 func (f *checkFields) addAttribute(name, value []byte, sc *scratch) bool {
 	if len(value) == 0 {
 		return true
@@ -186,7 +186,7 @@ func (f *checkFields) percentDecode(sc *scratch) check.Code {
 	case !decode(&f.resource):
 		return resourceInvalid
 	}
-	decode(&f.plan) // a plan that cannot be decoded is no plan of the tenant
+	decode(&f.plan) // a plan that cannot be decoded does not exist
 	for i := range f.attributes[:f.attributeCount] {
 		if !decode(&f.attributes[i].value) {
 			return attributeInvalid
@@ -195,7 +195,7 @@ func (f *checkFields) percentDecode(sc *scratch) check.Code {
 	return check.NoCode
 }
 
-// percentDecode replaces each %XX by its byte. Anything else stands for itself, + too.
+// percentDecode replaces each %XX by its byte. Other characters are unchanged, including +.
 func (sc *scratch) percentDecode(value []byte) ([]byte, bool) {
 	if bytes.IndexByte(value, '%') < 0 {
 		return value, true
@@ -233,7 +233,7 @@ func hexDigit(c byte) (byte, bool) {
 	return 0, false
 }
 
-// parseCost reads a cost in the one spelling that a check's body has.
+// parseCost parses a cost in the same notation as in the body of a check.
 func parseCost(value []byte) (n int64, ok bool) {
 	for _, c := range value {
 		if c < '0' || c > '9' {
@@ -246,7 +246,7 @@ func parseCost(value []byte) (n int64, ok bool) {
 	return n, len(value) > 0 && (value[0] != '0' || len(value) == 1)
 }
 
-// named reports whether a name is this one in lower case.
+// named reports whether a name is equal to lower, which is in lower case.
 func named(name []byte, lower string) bool { return len(name) == len(lower) && is(name, lower) }
 
 func repeatedHeader(twice uint) *Problem {
@@ -258,7 +258,7 @@ func repeatedHeader(twice uint) *Problem {
 	return newProblem(http.StatusBadRequest, codeInvalidHeader, "A header may appear only once, and appears twice.")
 }
 
-// refuse leaves a denial in sc that no rule made. decide answers it as it stands.
+// refuse stores in sc a denial without a rule. decide answers it unchanged.
 func (sc *scratch) refuse(code check.Code) {
 	sc.refused = append(sc.refused[:0], check.Decision{Code: code, Resource: defaultResource, Cost: 1, Deciding: -1})
 }

@@ -11,11 +11,11 @@ import (
 	"weir/internal/origin"
 )
 
-// A laneConn is the question of the request that it has read (decide.go).
+// A laneConn is the question for the request that it has read (decide.go).
 
 func (c *laneConn) credentials() (string, *Problem) { return c.key, nil }
 
-// read has nothing to wait for: the body came with the head.
+// read does not wait, because the body came with the head.
 func (c *laneConn) read(sc *scratch) *Problem {
 	if c.head.idempotencyKey != nil {
 		sc.idempotencyKey = string(c.head.idempotencyKey)
@@ -35,8 +35,8 @@ func (c *laneConn) encode(style HeaderStyle, decisions []check.Decision, sc *scr
 	sc.encodeCheck(style, &decisions[0])
 }
 
-// answerLane answers the request that c has read, or reports false for one that net/http must
-// answer: a problem is never answered here, and says that nothing was counted.
+// answerLane answers the request that c has read, or returns false for one that net/http must
+// answer. A problem is never answered here, and means that nothing was counted.
 func (s *server) answerLane(c *laneConn) (answered bool) {
 	c.startedAt = time.Now()
 	defer s.capacity.leave()
@@ -53,7 +53,7 @@ func (s *server) answerLane(c *laneConn) (answered bool) {
 		answered = s.checkLane(c, sc)
 	}
 	c.asked = nil
-	scratches.put(sc) // not after a panic: a pipeline may still use it
+	scratches.put(sc) // not after a panic, because a pipeline may still use it
 	return answered
 }
 
@@ -96,7 +96,7 @@ func (s *server) authorizeLane(c *laneConn, sc *scratch) (answered bool) {
 	return true
 }
 
-// appendAnswer appends the answer as it is sent: the same headers as on the ordinary road.
+// appendAnswer appends the answer with the same headers as net/http would send.
 func (sc *scratch) appendAnswer(b []byte, status int, requestID []byte, now time.Time) []byte {
 	switch status {
 	case http.StatusOK:
@@ -141,7 +141,7 @@ type dateText struct {
 
 var lastDate atomic.Pointer[dateText]
 
-// httpDate returns the value of the header Date. It is made once a second.
+// httpDate returns the value of the header Date. It is computed once a second.
 func httpDate(now time.Time) string {
 	second := now.Unix()
 	if last := lastDate.Load(); last != nil && last.second == second {

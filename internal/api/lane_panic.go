@@ -12,16 +12,16 @@ import (
 	"weir/internal/origin"
 )
 
-// recovered keeps a panic on the connection's goroutine from ending the process. It counts and logs
-// the panic, and answers 500 if nothing has been written for the current request. The caller closes
-// the connection. Defer recovered itself: recover works only in the deferred function.
+// recovered prevents a panic on the connection's goroutine from ending the process. It counts and
+// logs the panic, and answers 500 if nothing has been written for the current request. The caller
+// closes the connection. Defer recovered itself: recover works only in the deferred function.
 func (c *laneConn) recovered() {
 	fault := recover()
 	if fault == nil {
 		return
 	}
 	id := string(origin.AppendID(nil))
-	read := c.unanswered && !c.startedAt.IsZero() // head is of the current request
+	read := c.unanswered && !c.startedAt.IsZero() // head belongs to the current request
 	if read && c.head.requestID != nil {
 		id = string(c.head.requestID)
 	}
@@ -86,7 +86,7 @@ func (c *laneConn) sendFault(s *server, id string) (status int) {
 		answer.Request = &http.Request{Method: http.MethodHead}
 	}
 	var wire bytes.Buffer
-	_ = answer.Write(&wire) // a buffer takes everything
+	_ = answer.Write(&wire) // a buffer accepts all writes
 	c.send(wire.Bytes(), 0)
 	return answer.StatusCode
 }

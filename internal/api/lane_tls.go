@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// ListenTLS returns a listener as Listen does, for connections that speak TLS. The lane makes the
-// handshake, as config says. Who agreed on HTTP/2, and who failed, goes right to the server that
-// accepts: it finds a *tls.Conn whose handshake is over, and says all there is to say. For HTTP/2
-// its TLSConfig has to name h2, as config does (PrepareTLS).
+// ListenTLS is Listen for TLS connections. The lane makes the handshake with config. A connection
+// that negotiated HTTP/2, or whose handshake failed, is passed to the accepting server immediately.
+// The server gets a *tls.Conn with a completed handshake. For HTTP/2, its TLSConfig must contain
+// h2, as config does (PrepareTLS).
 func (l *Lane) ListenTLS(inner net.Listener, config *tls.Config) net.Listener {
-	return l.listen(inner, config.Clone()) // net/http changes its server's
+	return l.listen(inner, config.Clone()) // net/http changes the configuration of its server
 }
 
 // PrepareTLS returns a copy of config that offers HTTP/2 and HTTP/1.1, for ListenTLS and for the
@@ -29,31 +29,31 @@ func (c *laneConn) secure(config *tls.Config) bool {
 	conn := tls.Server(c.Conn, config)
 	c.Conn = conn
 	by := time.Now().Add(readHeaderTimeout)
-	_ = conn.SetWriteDeadline(by) // a connection that is closed says so in the handshake
+	_ = conn.SetWriteDeadline(by) // the handshake of a closed connection returns an error
 	c.waitUntil(by)
 	if conn.HandshakeContext(context.Background()) != nil {
-		return false // the error stays with the connection, and net/http will find it
+		return false // the connection keeps the error, and net/http will find it
 	}
 	_ = conn.SetWriteDeadline(time.Time{})
 	return slices.Contains([]string{"", "http/1.1"}, conn.ConnectionState().NegotiatedProtocol)
 }
 
-// handedTLSConn is a handedConn of which net/http can see that it is secure.
+// handedTLSConn is a handedConn with the TLS state of its connection.
 type handedTLSConn struct {
 	handedConn
 	tls *tls.Conn
 }
 
-// ConnectionState is what net/http gives to a request as its TLS.
+// ConnectionState returns the state that net/http adds to requests.
 func (c *handedTLSConn) ConnectionState() tls.ConnectionState { return c.tls.ConnectionState() }
 
-// handed is the connection as net/http is to get it.
+// handed returns the connection in the form for net/http.
 func (c *laneConn) handed() net.Conn {
 	secure, ok := c.Conn.(*tls.Conn)
 	switch {
 	case !ok:
 		return &handedConn{Conn: c.Conn, lane: c.lane, rest: c.in}
-	case len(c.in) == 0: // as it would be without a lane
+	case len(c.in) == 0: // as without a lane
 		return secure
 	}
 	return &handedTLSConn{handedConn: handedConn{Conn: secure, lane: c.lane, rest: c.in}, tls: secure}
