@@ -24,8 +24,7 @@ const (
 	maxConfigBody = 4 << 20 // bytes
 )
 
-// ConfigDocument is a tenant's configuration as one document. What it leaves out of the fields
-// below is left alone.
+// ConfigDocument is a tenant's configuration as one document. Omitted fields are unchanged.
 type ConfigDocument struct {
 	Format   Optional[int64]           `json:"format,omitempty" minimum:"1" maximum:"1" doc:"Version of the format of this document; default 1"`
 	Tenant   Optional[ConfigTenant]    `json:"tenant,omitempty"`
@@ -38,7 +37,7 @@ type ConfigDocument struct {
 	BillingPrices    Optional[[]ConfigBillingPrice]    `json:"billing_prices,omitempty" maxItems:"2000" doc:"The plans of prices. Changes of billing require the scope manage"`
 }
 
-// ConfigTenant is what a document says of the tenant itself.
+// ConfigTenant has the fields of the tenant itself.
 type ConfigTenant struct {
 	Name Optional[string] `json:"name,omitempty" doc:"Up to 200 characters"`
 }
@@ -63,7 +62,7 @@ type ConfigSubject struct {
 	Overrides   Optional[map[string]ConfigOverride] `json:"overrides,omitempty" doc:"By the slug of the rule; if omitted, the subject keeps its overrides"`
 }
 
-// ConfigOverride is the number of one subject for a rule in a document.
+// ConfigOverride is the limit of one subject for a rule in a document.
 type ConfigOverride struct {
 	LimitInput
 	Reason    Optional[string]    `json:"reason,omitempty" doc:"Up to 500 characters"`
@@ -71,12 +70,12 @@ type ConfigOverride struct {
 	ExpiresAt Optional[time.Time] `json:"expires_at,omitempty" doc:"RFC 3339, in the future; default: never. Expired overrides are not listed"`
 }
 
-// ConfigChanges is what a document changes.
+// ConfigChanges are the changes of a document.
 type ConfigChanges struct {
 	Changes []ConfigChange `json:"changes" nullable:"false" doc:"Empty if nothing changes"`
 }
 
-// ConfigChange is one thing that a document changes.
+// ConfigChange is one change of a document.
 type ConfigChange struct {
 	Action string       `json:"action" enum:"create,update,delete"`
 	Kind   string       `json:"kind" enum:"tenant,rule,route,plan,plan_limit,plan_version,subject,override,endpoint,price"`
@@ -89,24 +88,24 @@ type ConfigChange struct {
 // ConfigFields are fields of an object by their names, or null.
 type ConfigFields map[string]any
 
-// Schema lets the fields be anything.
+// Schema allows any fields.
 func (ConfigFields) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeObject, Nullable: true, AdditionalProperties: true}
 }
 
-// ConfigQuery says what to export.
+// ConfigQuery selects what to export.
 type ConfigQuery struct {
 	Subjects bool   `query:"subjects" doc:"Include the registered subjects, up to 10 000"`
 	Format   string `query:"format" enum:"json,yaml" doc:"Overrides the header Accept"`
 }
 
-// ApplyQuery says how to apply a document.
+// ApplyQuery has the options for applying a document.
 type ApplyQuery struct {
 	DryRun bool `query:"dry_run" doc:"Answer what would change, and change nothing"`
 	Prune  bool `query:"prune" doc:"Delete objects that the sections and lists of the document omit"`
 }
 
-// configRoutes adds both operations, which take and answer YAML, too.
+// configRoutes adds both operations, which also support YAML.
 func (a *admin) configRoutes() {
 	get := a.operation(http.MethodGet, "/v1/config", "get-config", "Export the configuration as one document", nil)
 	get.Parameters = append(get.Parameters, headerParam("If-None-Match", "Answer 304 where nothing in the document has changed"))
@@ -156,7 +155,7 @@ func (a *admin) getConfig(ctx context.Context, in *ConfigQuery) (*huma.StreamRes
 			body, contentType = yamlOf(body), yamlType
 		}
 		hctx.SetHeader("Content-Type", contentType)
-		_, _ = hctx.BodyWriter().Write(body) // where it fails, the client is gone
+		_, _ = hctx.BodyWriter().Write(body) // if it fails, the client has disconnected
 	}}, nil
 }
 
@@ -169,8 +168,8 @@ func (in *ConfigQuery) wantsYAML(accept string) bool {
 
 func (a *admin) putConfig(ctx context.Context, in *ApplyQuery) (*object[ConfigChanges], error) {
 	body, _ := ctx.Value(configKey{}).(*configBody)
-	// A large document takes longer than other answers may. Where this is not possible, the client
-	// of one is cut off, and finds it applied when it looks.
+	// A large document takes longer than other answers. If the deadline cannot be changed, the
+	// client is disconnected although the document is applied.
 	_ = http.NewResponseController(requestFrom(ctx).ResponseWriter).SetWriteDeadline(time.Now().Add(tenants.DocumentTimeout + writeTimeout))
 	d, meant := body.document.document()
 	errs := append(body.wrong, besides(body.wrong, meant)...)
@@ -215,7 +214,7 @@ func olderVersions(in map[string]map[string]LimitInput) (out []tenants.PlanVersi
 	return out, errs
 }
 
-// document is the body as the store takes it, with what is wrong with it that the store cannot see.
+// document converts the body for the store, with the errors that the store cannot detect.
 func (in *ConfigDocument) document() (d tenants.Document, errs []ProblemField) {
 	if name := in.Tenant.Value.Name; name.Set && !name.Null {
 		d.TenantName = &name.Value
@@ -282,7 +281,7 @@ type ConfigBillingPrice struct {
 	Priority Optional[int64] `json:"priority,omitempty" minimum:"0" maximum:"1000000" doc:"Default 0"`
 }
 
-// billing reads the sections of billing. The store says which ids name nothing.
+// billing converts the sections of billing. The store reports ids that do not exist.
 func (in *ConfigDocument) billing(d *tenants.Document, errs *[]ProblemField) {
 	if in.BillingEndpoints.given() {
 		d.Endpoints = make([]tenants.BillingEndpoint, len(in.BillingEndpoints.Value))
@@ -307,7 +306,7 @@ func (in *ConfigDocument) billing(d *tenants.Document, errs *[]ProblemField) {
 	}
 }
 
-// given reports whether the body has the field, and not as null.
+// given reports whether the body has the field with a value other than null.
 func (o Optional[T]) given() bool { return o.Set && !o.Null }
 
 func (in *ConfigSubject) subject() (tenants.Subject, []ProblemField) {

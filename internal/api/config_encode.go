@@ -11,10 +11,9 @@ import (
 	"weir/internal/tenants"
 )
 
-// How a document is written. It has the members of ConfigDocument in the order in which people
-// read them, and leaves out what has nothing to say; applied, it is the same all over again. The
-// same configuration is always written the same, byte for byte: lists are in the order of names,
-// and so are the keys of objects.
+// The encoding of a document. It has the members of ConfigDocument in a readable order, and omits
+// empty ones. Applying it changes nothing. The same configuration always has the same encoding:
+// lists and the keys of objects are sorted by name.
 
 type writtenConfig struct {
 	Format   int              `json:"format"`
@@ -50,7 +49,7 @@ type writtenTenant struct {
 	Name string `json:"name"`
 }
 
-// writtenRule is a rule in a document. It leaves out what is empty.
+// writtenRule is a rule in a document. It omits empty fields.
 type writtenRule struct{ *limit.Rule }
 
 // MarshalJSON writes the fields of the rule.
@@ -124,7 +123,8 @@ func writeLimits(limits map[string]limit.Limit) map[string]writtenLimit {
 	return out
 }
 
-// encodeConfig writes a document in JSON, for people: it is kept in files and compared.
+// encodeConfig encodes a document in JSON, indented, because documents are stored in files and
+// compared.
 func encodeConfig(d *tenants.Document) ([]byte, error) {
 	out := writtenConfig{
 		Format: configFormat, Rules: make([]writtenRule, len(d.Rules)), Routes: make([]writtenRoute, len(d.Routes)), Plans: make([]writtenPlan, len(d.Plans)),
