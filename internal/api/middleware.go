@@ -144,7 +144,8 @@ func (s *server) finish(q *request, r *http.Request, start time.Time) {
 	}
 }
 
-// notePanic counts and logs a panic. Its caller was deferred, so that the stack is that of the panic.
+// notePanic counts and logs a panic. Its caller was deferred, so that the stack is that of the
+// panic.
 func (s *server) notePanic(ctx context.Context, q *request, fault any) {
 	s.metrics.panics.Inc()
 	s.logger.LogAttrs(ctx, slog.LevelError, "panic while serving a request",

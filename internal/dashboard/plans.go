@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 
 	"weir/internal/limit"
 	"weir/internal/tenants"
@@ -15,6 +16,7 @@ const maxPlanColumns = 100
 type planColumn struct {
 	Slug, Name string
 	Default    bool
+	Version    string // of the newest version, "" if it is the first
 }
 
 type planCell struct {
@@ -34,7 +36,7 @@ type plansView struct {
 	Next  string
 	Later bool
 
-	Scheduled     []tenants.ScheduledPlan // the next changes of subjects' plans
+	Scheduled     []scheduledLine // the next changes of subjects' plans
 	MoreScheduled bool
 }
 
@@ -58,7 +60,11 @@ func (d *dashboard) plans(w http.ResponseWriter, r *http.Request, v *visit) erro
 		view.Next = withCursor("/plans", url.Values{}, next)
 	}
 	for _, p := range plans {
-		view.Plans = append(view.Plans, planColumn{p.Slug, nameOr(p.Name, p.Slug), p.Default})
+		column := planColumn{Slug: p.Slug, Name: nameOr(p.Name, p.Slug), Default: p.Default}
+		if p.NewestVersion > 1 {
+			column.Version = strconv.Itoa(p.NewestVersion)
+		}
+		view.Plans = append(view.Plans, column)
 	}
 	for i := range rules {
 		view.Lines = append(view.Lines, lineOf(&rules[i].Rule, plans))
@@ -68,7 +74,10 @@ func (d *dashboard) plans(w http.ResponseWriter, r *http.Request, v *visit) erro
 	if err != nil {
 		return err
 	}
-	view.Scheduled, view.MoreScheduled = scheduled, more != ""
+	if view.Scheduled, err = d.scheduledLines(r.Context(), v, scheduled); err != nil {
+		return err
+	}
+	view.MoreScheduled = more != ""
 	return d.render(w, r, http.StatusOK, plansPage(v.frame, &view))
 }
 

@@ -214,7 +214,9 @@ func TestPlanRoles(t *testing.T) {
 	s := newStack(t)
 	s.members()
 	s.fill(s.a, "mark")
-	writes := []string{"/plans", "/plans/free/edit", "/plans/free/default", "/plans/free/limits/requests", "/plans/free/limits/requests/preview", "/plans/spare/delete"}
+	writes := []string{"/plans", "/plans/free/edit", "/plans/free/default", "/plans/free/limits/requests", "/plans/free/limits/requests/preview", "/plans/spare/delete",
+		"/plans/free/versions", "/plans/free/migrations/preview"}
+	once := []string{"/plans/free/versions/1/delete", "/plans/free/migrations", "/plans/free/migrations/00000000-0000-4000-8000-000000000000/cancel"}
 	for email, may := range map[string]bool{"admin@example.com": true, "editor@example.com": true, "support@example.com": false, "viewer@example.com": false} {
 		_, _, err := s.store.PutPlan(t.Context(), s.a, tenants.Plan{Slug: "spare"}, tenants.Match{})
 		require.NoError(t, err)
@@ -228,6 +230,9 @@ func TestPlanRoles(t *testing.T) {
 				require.Equal(t, http.StatusForbidden, got.status, "%s %s", email, path)
 			}
 		}
+		for _, path := range once {
+			require.Equal(t, !may, b.post(path, s.planForm()).status == http.StatusForbidden, "%s %s", email, path)
+		}
 		for _, path := range []string{"/plans/new", "/plans/free/edit", "/plans/free/limits/requests"} {
 			require.Equal(t, may, b.get(path).status == http.StatusOK, "%s %s", email, path)
 		}
@@ -235,17 +240,18 @@ func TestPlanRoles(t *testing.T) {
 	}
 	bob := s.as("bob@example.com")
 	own := s.planForm("tenant", s.b.TenantID().String(), "slug", "x", "kind", "number", "limit", "9", "like", "free")
-	for _, path := range writes {
+	for _, path := range append(writes, once...) {
 		require.Equal(t, http.StatusConflict, bob.post(path, s.planForm()).status, path)
 		require.Equal(t, http.StatusNotFound, bob.post(path, own).status, path)
 	}
 	require.Equal(t, http.StatusNotFound, bob.get("/plans/free/limits/requests").status)
+	require.Equal(t, http.StatusNotFound, bob.get("/plans/free/versions").status)
 
 	ann := s.as("ann@example.com")
 	token := ann.token()
 	away := s.db.Open(tenants.Config{DatabaseURL: "postgres://x:y@127.0.0.1:1/z?sslmode=disable"})
 	s.serve(away, testenv.RedisURL(t))
-	for _, path := range append(writes, "/rules", "/rules/preview", "/rules/requests/edit", "/rules/requests/mode", "/rules/requests/delete", "/rules/requests/restore") {
+	for _, path := range append(append(writes, once...), "/rules", "/rules/preview", "/rules/requests/edit", "/rules/requests/mode", "/rules/requests/delete", "/rules/requests/restore") {
 		r := s.browser().request(http.MethodPost, path, s.ruleForm("kind", "number", "limit", "9"))
 		r.AddCookie(&http.Cookie{Name: sessionCookie, Value: token})
 		got := s.browser().send(r)

@@ -1,0 +1,392 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+const (
+	maxVersionColumns = 8   // of the comparison; the API lists all
+	maxVersionRules   = 100 // rows of the comparison
+	maxMigrations     = 20  // that the page lists
+	maxForeseen       = 10_000
+)
+
+// versionsView is the page of the versions of a plan and of its migrations.
+type versionsView struct {
+	Slug, Name string
+	Version    int64 // of the plan, for its forms
+	Default    bool
+	Columns    []versionColumn
+	Lines      []planLine
+	MoreLines  bool
+	Older      int64 // subjects with an older version
+	Targets    []option
+	From       []option
+	Migrations []migrationLine
+	Open       bool // a migration has not ended
+	Form       *form
+}
+
+type versionColumn struct {
+	Number   int
+	Newest   bool
+	Subjects string
+	At       string
+}
+
+type migrationLine struct {
+	ID                       string
+	From, To, When, State    string
+	Progress, Created, Ended string
+	Tone                     string
+	Open                     bool
+}
+
+func (d *dashboard) planVersions(w http.ResponseWriter, r *http.Request, v *visit) error {
+	f := &form{values: url.Values{}}
+	return d.showVersions(w, r, v, f, http.StatusOK)
+}
+
+func (d *dashboard) showVersions(
+	w http.ResponseWriter, r *http.Request, v *visit, f *form, status int,
+) error {
+	view, err := d.versionsOf(r.Context(), v, chi.URLParam(r, "plan"))
+	if err != nil {
+		return err
+	}
+	view.Form = f
+	v.frame.Title = "Versions of " + view.Name
+	return d.render(w, r, status, versionsPage(v.frame, view))
+}
+
+func (d *dashboard) versionsOf(ctx context.Context, v *visit, slug string) (*versionsView, error) {
+	plan, err := d.Store.PlanBySlug(ctx, v.actor(), slug)
+	if err != nil {
+		return nil, err
+	}
+	versions, _, err := d.Store.PlanVersions(ctx, v.actor(), slug, tenants.Page{Limit: maxPlanColumns})
+	if err != nil {
+		return nil, err
+	}
+	view := &versionsView{
+		Slug: slug, Name: nameOr(plan.Name, slug), Version: plan.Version, Default: plan.Default,
+		From: []option{{"", "Any older version"}},
+	}
+	for _, version := range versions {
+		if version.Newest {
+			view.From = append(view.From, option{strconv.Itoa(version.Number),
+				"Version " + strconv.Itoa(version.Number) + " (newest)"})
+			continue
+		}
+		view.Older += version.Subjects
+		view.From = append(view.From, option{strconv.Itoa(version.Number), "Version " + strconv.Itoa(version.Number)})
+	}
+	versions = versions[:min(len(versions), maxVersionColumns)]
+	for _, version := range versions {
+		view.Columns = append(view.Columns, versionColumn{
+			Number: version.Number, Newest: version.Newest, At: version.PublishedAt.Format("2006-01-02"),
+			Subjects: countText(version.Subjects, "subject", "subjects"),
+		})
+	}
+	if err := d.versionLines(ctx, v, view, versions); err != nil {
+		return nil, err
+	}
+	plans, _, err := d.Store.Plans(ctx, v.actor(), tenants.Page{Limit: maxPlanColumns})
+	if err != nil {
+		return nil, err
+	}
+	view.Targets = []option{{slug, view.Name + ", newest version"}}
+	for _, p := range plans {
+		if p.Slug != slug {
+			view.Targets = append(view.Targets, option{p.Slug, nameOr(p.Name, p.Slug)})
+		}
+	}
+	migrations, _, err := d.Store.PlanMigrations(ctx, v.actor(), slug, tenants.Page{Limit: maxMigrations})
+	for i := range migrations {
+		line := migrationLineOf(&migrations[i])
+		view.Migrations, view.Open = append(view.Migrations, line), view.Open || line.Open
+	}
+	return view, err
+}
+
+// versionLines are the rules that some version has its own limit for.
+func (d *dashboard) versionLines(
+	ctx context.Context, v *visit, view *versionsView, versions []tenants.PlanVersion,
+) error {
+	policy, err := d.Policies.Get(ctx, v.actor().TenantID())
+	if err != nil {
+		return err
+	}
+	for rule := range policy.EachRule() {
+		line := planLine{Slug: rule.Slug, Name: nameOr(rule.Name, rule.Slug), Path: ruleURL(rule.Slug)}
+		own := false
+		for i := range versions {
+			lim, has := versions[i].Limits[rule.Slug]
+			if own = own || has; !has {
+				lim = ownLimit(rule)
+			}
+			line.Cells = append(line.Cells, planCell{Text: limitText(rule, lim), Own: has})
+		}
+		switch {
+		case !own:
+		case len(view.Lines) == maxVersionRules:
+			view.MoreLines = true
+		default:
+			view.Lines = append(view.Lines, line)
+		}
+	}
+	return nil
+}
+
+func migrationLineOf(m *tenants.PlanMigration) migrationLine {
+	line := migrationLine{
+		ID: m.ID.String(), From: "Older versions", To: m.To + ", newest version", State: m.State,
+		Created: m.CreatedAt.Format("2006-01-02 15:04 UTC") + ", " + m.CreatedBy, Open: m.EndedAt == nil,
+		When: m.StartsAt.Format("2006-01-02 15:04 UTC"),
+	}
+	if m.To != m.Plan {
+		line.From, line.To = "Any version", m.To
+	}
+	if m.FromVersion > 0 {
+		line.From = "Version " + strconv.Itoa(m.FromVersion)
+	}
+	if m.AtCycleEnd {
+		line.When = "at each cycle end"
+	}
+	line.Progress = grouped(m.Moved) + " of " + grouped(m.Subjects) + " moved"
+	if m.Waiting > 0 {
+		line.Progress += ", " + grouped(m.Waiting) + " scheduled"
+	}
+	if m.State == tenants.MigrationDone {
+		line.Tone = "good"
+	}
+	if line.Open && m.State == tenants.MigrationCanceling {
+		line.Open = false
+	}
+	return line
+}
+
+// askedMigration reads the form of a migration; what is invalid is written into the form.
+func askedMigration(plan string, f *form) tenants.NewPlanMigration {
+	in := tenants.NewPlanMigration{Plan: plan, To: f.Get("to"), AtCycleEnd: f.Get("at") == "cycle_end"}
+	if from := f.Get("from_version"); from != "" {
+		number, err := strconv.ParseInt(from, 10, 32)
+		if err != nil || number < 1 {
+			f.wrong("from_version", "must be the number of a version")
+		}
+		in.FromVersion = int(number)
+	}
+	return in
+}
+
+// migrationView is the preview of a migration.
+type migrationView struct {
+	Slug, Name      string
+	Subjects        int64
+	Words           string
+	Impact          foreseenView
+	From, To, At    string // of the form
+	Allowed         bool
+	FromText, AtTxt string
+}
+
+// foreseenView names the subjects that a change of plans would put over a limit.
+type foreseenView struct {
+	Over      []foreseenLine
+	More      int
+	Degraded  bool
+	Compared  int
+	Sentence  string
+	Truncated bool
+}
+
+type foreseenLine struct{ Subject, Path, Rule, Used, Old, New, Note string }
+
+func foreseenOf(f check.Foresight, total int64) foreseenView {
+	view := foreseenView{Degraded: f.Degraded, Compared: f.Compared, Truncated: total > maxForeseen}
+	subjects := map[string]bool{}
+	for _, o := range f.Over {
+		subjects[o.Subject] = true
+		if len(view.Over) == maxNamedOver {
+			view.More++
+			continue
+		}
+		line := foreseenLine{
+			Subject: o.Subject, Path: subjectURL(o.Subject), Rule: o.Rule, Used: grouped(o.Used), Old: grouped(o.Limit),
+			New: grouped(o.NewLimit),
+		}
+		if o.Denied {
+			line.Note = "denied now, too"
+		}
+		view.Over = append(view.Over, line)
+	}
+	switch n := int64(len(subjects)); {
+	case f.Degraded:
+		view.Sentence = "Subjects over a new limit: unknown. Redis is unavailable."
+	case n == 0:
+		view.Sentence = "None of the " + plural(int64(f.Compared), "compared subject", "compared subjects") +
+			" would be over a limit now."
+	default:
+		view.Sentence = "Of the " + plural(int64(f.Compared), "compared subject", "compared subjects") + ", " +
+			plural(n, "would be over a limit at once.", "would be over a limit at once.")
+	}
+	return view
+}
+
+// maxNamedOver is how many lines a page shows of a preview.
+const maxNamedOver = 50
+
+func (d *dashboard) previewMigration(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	slug := chi.URLParam(r, "plan")
+	in := askedMigration(slug, f)
+	if f.invalid() {
+		return d.showVersions(w, r, v, f, http.StatusUnprocessableEntity)
+	}
+	plan, err := d.Store.PlanBySlug(r.Context(), v.actor(), slug)
+	if err != nil {
+		return err
+	}
+	total, names, err := d.Store.MigrationSubjects(r.Context(), v.actor(), in, maxForeseen)
+	if status := f.refuse(err); status != 0 {
+		return d.showVersions(w, r, v, f, status)
+	}
+	if err != nil {
+		return err
+	}
+	policy, err := d.Policies.Get(r.Context(), v.actor().TenantID())
+	if err != nil {
+		return err
+	}
+	foreseen := d.Checker.Foresee(r.Context(), policy, check.PlanChange{Plan: nameOr(in.To, slug)}, names)
+	view := &migrationView{
+		Slug: slug, Name: nameOr(plan.Name, slug), Subjects: total, Impact: foreseenOf(foreseen, total), Allowed: total > 0,
+		From: f.Get("from_version"), To: f.Get("to"), At: f.Get("at"),
+	}
+	to := "version " + strconv.Itoa(plan.NewestVersion)
+	if in.To != "" && in.To != slug {
+		to = "plan " + in.To
+	}
+	when := "now"
+	if in.AtCycleEnd {
+		when = "when its billing cycle ends"
+	}
+	view.Words = plural(total, "subject gets ", "subjects get ") + to + ", each " + when + "."
+	if total == 0 {
+		view.Words = "No subject has such a version."
+	}
+	v.frame.Title = "Preview"
+	return d.render(w, r, http.StatusOK, migrationPage(v.frame, view))
+}
+
+func (d *dashboard) createMigration(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	slug := chi.URLParam(r, "plan")
+	in := askedMigration(slug, f)
+	if f.invalid() {
+		return d.showVersions(w, r, v, f, http.StatusUnprocessableEntity)
+	}
+	made, err := d.Store.CreatePlanMigration(r.Context(), v.actor(), in)
+	if err == nil {
+		said := "Migration of " + plural(made.Subjects, "subject", "subjects") + " started."
+		return d.done(w, r, planVersionsURL(slug), said)
+	}
+	if status := f.refuse(err); status != 0 {
+		return d.showVersions(w, r, v, f, status)
+	}
+	return err
+}
+
+func (d *dashboard) cancelMigration(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	id, err := uuid.Parse(chi.URLParam(r, "id"))
+	if err != nil {
+		return tenants.ErrNotFound
+	}
+	slug := chi.URLParam(r, "plan")
+	_, err = d.Store.CancelPlanMigration(r.Context(), v.actor(), slug, id)
+	if err == nil {
+		return d.done(w, r, planVersionsURL(slug), "Migration canceled.")
+	}
+	if status := f.refuse(err); status != 0 {
+		return d.showVersions(w, r, v, f, status)
+	}
+	return err
+}
+
+func (d *dashboard) publishPlan(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	slug := chi.URLParam(r, "plan")
+	made, err := d.Store.PublishPlan(r.Context(), v.actor(), slug, nil, f.match())
+	if err == nil {
+		return d.done(w, r, planVersionsURL(slug), "Version "+strconv.Itoa(made.NewestVersion)+
+			" published. Change its limits on the page Plans.")
+	}
+	if status := f.refuse(err); status != 0 {
+		return d.showVersions(w, r, v, f, status)
+	}
+	return err
+}
+
+func (d *dashboard) deleteVersion(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
+	number, err := strconv.ParseInt(chi.URLParam(r, "version"), 10, 32)
+	if err != nil {
+		return tenants.ErrNotFound
+	}
+	slug := chi.URLParam(r, "plan")
+	err = d.Store.DeletePlanVersion(r.Context(), v.actor(), slug, int(number), f.match())
+	if err == nil {
+		return d.done(w, r, planVersionsURL(slug), "Version "+strconv.FormatInt(number, 10)+" deleted.")
+	}
+	if status := f.refuse(err); status != 0 {
+		return d.showVersions(w, r, v, f, status)
+	}
+	return err
+}
+
+// scheduledLine is a change of a plan that is to come, with the limits that the subject would be
+// over if it were made now.
+type scheduledLine struct {
+	Subject, From, To, At string
+	Over                  []string
+	Unknown               bool
+}
+
+// scheduledLines compares each change with the present counters.
+func (d *dashboard) scheduledLines(
+	ctx context.Context, v *visit, scheduled []tenants.ScheduledPlan,
+) (lines []scheduledLine, err error) {
+	if len(scheduled) == 0 {
+		return nil, nil
+	}
+	policy, err := d.Policies.Get(ctx, v.actor().TenantID())
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range scheduled {
+		line := scheduledLine{
+			Subject: s.Subject, From: nameOr(s.Plan, "default plan"), To: s.NextPlan,
+			At: s.At.Format("2006-01-02 15:04 UTC"),
+		}
+		if s.PlanVersion > 1 || s.Plan == s.NextPlan {
+			line.From += " " + strconv.Itoa(s.PlanVersion)
+		}
+		f := d.Checker.Foresee(ctx, policy, check.PlanChange{Plan: s.NextPlan}, []string{s.Subject})
+		line.Unknown = f.Degraded
+		for _, o := range f.Over {
+			line.Over = append(line.Over, o.Rule+": "+grouped(o.Used)+" used, "+grouped(o.Limit)+" → "+grouped(o.NewLimit))
+		}
+		lines = append(lines, line)
+	}
+	return lines, nil
+}
+
+// whenOptions are when a migration may move subjects.
+func whenOptions() []option {
+	return []option{{"now", "Now"}, {"cycle_end", "At the end of each subject's cycle"}}
+}

@@ -1,0 +1,90 @@
+package dashboard
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/limit"
+	"weir/internal/tenants"
+	"weir/internal/testenv"
+)
+
+// Somebody publishes a version, sees who keeps the old one, is told whom a migration would deny at
+// once, and migrates.
+func TestPlanVersionsPage(t *testing.T) {
+	s := newStack(t)
+	s.fill(s.a, "mark") // free: 20
+	for _, name := range []string{"heavy", "light"} {
+		_, _, err := s.store.PutSubject(t.Context(), s.a, tenants.Subject{Subject: name, Plan: "free"}, tenants.Match{})
+		require.NoError(t, err)
+	}
+	b := s.as("ann@example.com")
+	require.Contains(t, b.get("/plans/free/edit").body, `href="/plans/free/versions"`)
+	page := b.get("/plans/free/versions").body
+	require.Contains(t, page, "Version 1")
+	require.NotContains(t, page, "Delete version")
+	require.NotContains(t, b.get("/plans").body, "/plans/free/versions", "one version needs no words")
+
+	got := b.post("/plans/free/versions", s.planForm("version", s.planVersion("free")))
+	require.Equal(t, http.StatusSeeOther, got.status, got.body)
+	require.Contains(t, b.get("/plans").body, `<a class="small" href="/plans/free/versions">version 2</a>`)
+	_, _, err := s.store.PutPlanLimit(t.Context(), s.a, "free", "requests", limit.Limit{Limit: 5}, tenants.Match{})
+	require.NoError(t, err)
+	page = b.get("/plans/free/versions").body
+	for _, want := range []string{"Version 2", "Version 1", "2 subjects", "0 subjects", "5 per minute", "20 per minute"} {
+		require.Contains(t, page, want)
+	}
+
+	s.serve(s.store, testenv.RedisURL(t)) // with the present configuration
+	b = s.as("ann@example.com")
+	policy, err := s.policies.Get(t.Context(), s.a.TenantID())
+	require.NoError(t, err)
+	_, err = s.checker.Check(t.Context(), policy, []check.Request{{Subject: "heavy", Resource: "default", Cost: 12}})
+	require.NoError(t, err)
+	got = b.post("/plans/free/migrations/preview", s.planForm("from_version", "1", "to", "free", "at", "now"))
+	require.Equal(t, http.StatusOK, got.status, got.body)
+	require.Contains(t, got.body, "2 subjects get version 2, each now.")
+	require.Contains(t, got.body, "Of the 2 compared subjects, 1 would be over a limit at once.")
+	require.Contains(t, got.body, `<a href="/subjects/heavy">heavy</a>`)
+	require.Contains(t, got.body, `<td class="num">12</td>`)
+	require.NotContains(t, got.body, "/subjects/light")
+
+	at := time.Now().Add(time.Hour)
+	_, _, err = s.store.PutSubject(t.Context(), s.a, tenants.Subject{Subject: "heavy", Plan: "free", NextPlan: "free", NextPlanAt: &at}, tenants.Match{})
+	require.NoError(t, err)
+	require.Contains(t, b.get("/plans").body, "requests: 12 used, 20 → 5", "a scheduled change says the same")
+
+	got = b.post("/plans/free/migrations", s.planForm("from_version", "1", "to", "free", "at", "now"))
+	require.Equal(t, http.StatusSeeOther, got.status, got.body)
+	page = b.get("/plans/free/versions").body
+	require.Contains(t, page, "0 of 2 moved")
+	require.Contains(t, page, "Cancel migration")
+	require.NotContains(t, page, "Preview migration", "one at a time")
+	got = b.post("/plans/free/migrations", s.planForm("from_version", "1"))
+	require.Equal(t, http.StatusConflict, got.status)
+	require.Contains(t, got.body, "has not ended")
+	_, _, err = s.store.RunPlanMigrations(t.Context())
+	require.NoError(t, err)
+	page = b.get("/plans/free/versions").body
+	require.Contains(t, page, "2 of 2 moved")
+	require.NotContains(t, page, "Cancel migration")
+	require.Contains(t, page, "Delete version 1")
+	got = b.post("/plans/free/versions/1/delete", s.planForm("version", s.planVersion("free")))
+	require.Equal(t, http.StatusSeeOther, got.status, got.body)
+	require.NotContains(t, b.get("/plans/free/versions").body, `<th scope="col">Version 1`)
+
+	for words, pairs := range map[string][]string{
+		"Must be the number of a version":    {"from_version", "one"},
+		"Names no plan of this tenant":       {"to", "none"},
+		"Names no version of this plan":      {"from_version", "9"},
+		"Is the newest version of this plan": {"from_version", "2"},
+	} {
+		got = b.post("/plans/free/migrations/preview", s.planForm(pairs...))
+		require.Equal(t, http.StatusUnprocessableEntity, got.status, words)
+		require.Contains(t, got.body, words)
+	}
+}
