@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A flood of refused requests leaves a bounded number of lines, which tell of the whole; who does
-// nothing wrong is logged as ever.
+// A flood of refused requests writes a limited number of lines, which have the total. Valid
+// requests are logged as usual.
 func TestAccessBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lockedBuffer
@@ -45,7 +45,7 @@ func TestAccessBudget(t *testing.T) {
 	})
 }
 
-// The same over HTTP: tenants apart from each other and from unknown clients.
+// The same over HTTP: tenants are separate from each other and from unknown clients.
 func TestLogUnderAttack(t *testing.T) {
 	s := newAdminStack(t)
 	for range 200 {

@@ -18,8 +18,8 @@ import (
 
 type obj = map[string]any
 
-// adminCase is how one operation is exercised. {NAME} in paths stands for objects of the case's
-// own: {rule}, {plan}, {subject}, {key}, {tenant} of tenant A, and with b- in front of tenant B.
+// adminCase is a test of one operation. {NAME} in paths is an object of the case: {rule}, {plan},
+// {subject}, {key}, {tenant} of tenant A, and with b- in front of tenant B.
 type adminCase struct {
 	path    string
 	foreign string // the same for an object of tenant B; "" where the path names no object that must exist
@@ -28,14 +28,14 @@ type adminCase struct {
 	status  int
 	bad     any      // a body that is refused; nil for operations without one
 	badPath string   // or a path with a query that is refused
-	names   []string // what the refusal points at
+	names   []string // the fields or parameters that the refusal names
 	pure    bool     // a POST that changes nothing and asks no database
 	asks    bool     // a POST that changes nothing
-	rows    int      // of the trail that it writes; 0: one, if it changes anything
+	rows    int      // rows of the trail; 0: one, if it changes anything
 }
 
-// Every operation of the OpenAPI document has its case here; one that is added without fails the
-// test.
+// Every operation of the OpenAPI document has a case here. The test fails for an operation without
+// a case.
 var adminCases = map[string]adminCase{
 	"get-tenant":   {path: "/v1/tenant", status: 200, badPath: "/v1/tenant?limit=1"},
 	"patch-tenant": {path: "/v1/tenant", body: obj{"name": "New"}, status: 200, bad: obj{"state": "suspended", "id": "x"}, names: []string{"/id", "/state"}},
@@ -138,8 +138,8 @@ var adminCases = map[string]adminCase{
 	"delete-tenant":       {path: "/v1/tenants/{tenant}", foreign: "/v1/tenants/no-such-tenant", status: 204, badPath: "/v1/tenants/{tenant}?x=1"},
 }
 
-// For each operation: who may not, what it refuses, that another tenant's objects do not exist for
-// it, what it answers while Postgres is unavailable, and that it works.
+// For each operation: which roles and scopes it refuses, which inputs it refuses, that another
+// tenant's objects are not found, its answer while Postgres is unavailable, and that it works.
 func TestEveryAdminOperation(t *testing.T) {
 	s := newAdminStack(t)
 	broken := s.withoutDatabase()
@@ -212,7 +212,8 @@ func TestEveryAdminOperation(t *testing.T) {
 	}
 }
 
-// auditRows counts what a request has written into the trail of tenant A or of the operator.
+// auditRows returns the number of rows that a request has written into the trail of tenant A or of
+// the operator.
 func (s *adminStack) auditRows(requestID string, ofOperator bool) (n int) {
 	s.t.Helper()
 	require.NotEmpty(s.t, requestID)
@@ -223,7 +224,7 @@ func (s *adminStack) auditRows(requestID string, ofOperator bool) (n int) {
 	return n
 }
 
-// prepare makes the objects that a case needs, named after it, and returns their names.
+// prepare creates the objects of a case, named after it, and returns their names.
 func (s *adminStack) prepare(id string) *strings.Replacer {
 	s.t.Helper()
 	ctx := s.t.Context()
@@ -296,7 +297,7 @@ func (s *adminStack) prepareVersions(id, prefix string, actor tenants.Actor) []s
 	return []string{"{" + prefix + "versioned}", versioned, "{" + prefix + "migration}", last.ID.String()}
 }
 
-// prepareBilling makes an endpoint, a price and an event that moves the subject.
+// prepareBilling creates an endpoint, a price and an event that changes the subject's plan.
 func (s *adminStack) prepareBilling(id, prefix string, actor tenants.Actor, plan, subject string) []string {
 	s.t.Helper()
 	ctx := s.t.Context()
@@ -317,8 +318,8 @@ func (s *adminStack) prepareBilling(id, prefix string, actor tenants.Actor, plan
 	return []string{"{" + prefix + "endpoint}", e.ID.String(), "{" + prefix + "price}", price, "{" + prefix + "event}", events[0].ID.String()}
 }
 
-// A PUT under a name that another tenant uses makes an object of one's own, and leaves the other's
-// alone.
+// A PUT with a name that another tenant uses creates a new object, and does not change the other
+// tenant's.
 func TestPutUnderAnotherTenantsName(t *testing.T) {
 	s := newAdminStack(t)
 	fill := s.prepare("put")
@@ -330,7 +331,7 @@ func TestPutUnderAnotherTenantsName(t *testing.T) {
 	} {
 		path = fill.Replace(path)
 		before := s.call(s.other, http.MethodGet, path, nil).ok(200)
-		// Not even the other's version is of use.
+		// The version of the other tenant's object cannot be used either.
 		s.call(s.key, http.MethodPut, path, body, header{"If-Match", before.header.Get("ETag")}).
 			problem(http.StatusPreconditionFailed, codePreconditionFailed)
 		s.call(s.key, http.MethodPut, path, body).ok(201)

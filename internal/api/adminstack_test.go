@@ -26,7 +26,7 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// adminStack is the API over a real database, with two tenants and the operator.
+// adminStack is the API with a real database, two tenants and the operator.
 type adminStack struct {
 	t     *testing.T
 	db    *tenantstest.Database
@@ -63,7 +63,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// newAdminStack also makes the test run beside others: its database is its own.
+// newAdminStack also runs the test in parallel with others, because it has its own database.
 func newAdminStack(t *testing.T) *adminStack {
 	t.Helper()
 	t.Parallel()
@@ -86,7 +86,7 @@ func newAdminStack(t *testing.T) *adminStack {
 	return s
 }
 
-// newKey makes a key of tenant A and returns its secret.
+// newKey creates a key of tenant A and returns its secret.
 func (s *adminStack) newKey(k tenants.NewAPIKey) string {
 	s.t.Helper()
 	_, secret, err := s.store.CreateKey(s.t.Context(), s.a, k)
@@ -94,8 +94,8 @@ func (s *adminStack) newKey(k tenants.NewAPIKey) string {
 	return secret.Secret()
 }
 
-// serve starts a server whose handlers use store, while keys are looked up in the stack's own, and
-// returns its URL.
+// serve starts a server whose handlers use store, and returns its URL. Keys are looked up in the
+// stack's own store.
 func (s *adminStack) serve(store *tenants.Store) string {
 	s.t.Helper()
 	secrets, err := s.store.Secrets(s.t.Context())
@@ -121,14 +121,14 @@ func (s *adminStack) serve(store *tenants.Store) string {
 	return server.URL
 }
 
-// in is the stack for a subtest.
+// in returns the stack for a subtest.
 func (s *adminStack) in(t *testing.T) *adminStack {
 	sub := *s
 	sub.t = t
 	return &sub
 }
 
-// withoutDatabase is a server that knows the same keys, and whose store cannot reach Postgres.
+// withoutDatabase starts a server that knows the same keys, and whose store cannot reach Postgres.
 func (s *adminStack) withoutDatabase() *adminStack {
 	s.t.Helper()
 	away := s.db.Open(tenants.Config{})
@@ -138,8 +138,8 @@ func (s *adminStack) withoutDatabase() *adminStack {
 	return broken
 }
 
-// loadDocument is the OpenAPI document as it is served. It is the same on every server, and takes
-// its time to read: all tests share one.
+// loadDocument returns the served OpenAPI document. It is the same on every server and slow to
+// parse, so all tests share it.
 func loadDocument(t *testing.T) *openapi3.T {
 	t.Helper()
 	doc, err := document()
@@ -151,7 +151,7 @@ var document = sync.OnceValues(func() (*openapi3.T, error) {
 	return openapi3.NewLoader().LoadFromData(documentText())
 })
 
-// documentText is the document as bytes.
+// documentText returns the document as bytes.
 var documentText = sync.OnceValue(func() []byte {
 	h := New(Config{}, Deps{Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry())})
 	w := httptest.NewRecorder()
@@ -159,7 +159,7 @@ var documentText = sync.OnceValue(func() []byte {
 	return w.Body.Bytes()
 })
 
-// answer is a response whose body has been read.
+// answer is a response with its body.
 type answer struct {
 	t      *testing.T
 	status int
@@ -167,7 +167,7 @@ type answer struct {
 	body   []byte
 }
 
-// json is the body, decoded.
+// json returns the decoded body.
 func (a answer) json() map[string]any {
 	a.t.Helper()
 	var v map[string]any
@@ -193,7 +193,7 @@ func (a answer) problem(status int, code string) Problem {
 	return p
 }
 
-// pointers are the places of a 422, in order.
+// pointers returns the pointers of a 422, in order.
 func (a answer) pointers(status int, code string) []string {
 	a.t.Helper()
 	var out []string
@@ -214,8 +214,8 @@ func (a answer) ok(status int) answer {
 // header is one header of a request.
 type header struct{ name, value string }
 
-// call sends a request and holds the answer against the OpenAPI document. A body that is a string
-// is sent as it is, nil is none.
+// call sends a request and compares the answer with the OpenAPI document. A string body is sent
+// unchanged; nil is no body.
 func (s *adminStack) call(key, method, path string, body any, headers ...header) answer {
 	s.t.Helper()
 	var reader io.Reader
@@ -257,7 +257,7 @@ func (s *adminStack) send(r *http.Request) answer {
 	return a
 }
 
-// checkContract fails the test where an answer is not as the document says: an unknown status, a
+// checkContract fails the test if an answer does not match the document: an unknown status, a
 // missing or unknown field, another type.
 func (s *adminStack) checkContract(r *http.Request, a answer) {
 	s.t.Helper()
@@ -290,7 +290,7 @@ func (s *adminStack) checkContract(r *http.Request, a answer) {
 	validated.add(op.OperationID, a.status)
 }
 
-// pathOf finds the path of the document that an escaped path of a request belongs to.
+// pathOf returns the path of the document for an escaped path of a request.
 func (s *adminStack) pathOf(escaped string) (string, map[string]string) {
 	parts := strings.Split(escaped, "/")
 	var best string
@@ -316,7 +316,7 @@ func (s *adminStack) pathOf(escaped string) (string, map[string]string) {
 	return best, bestParams
 }
 
-// operations lists the documented operations of the admin API by id.
+// operations returns the documented operations of the admin API by id.
 func (s *adminStack) operations() map[string]documented {
 	out := map[string]documented{}
 	for path, item := range s.doc.Paths.Map() {

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is not an object is well-formed and cannot be: 422 everywhere, as every other value of the
-// wrong type. What is not JSON is 400 everywhere.
+// A body that is JSON but not an object is 422 for every operation, like every other value of a
+// wrong type. A body that is not JSON is 400.
 func TestBodiesThatAreNoObjects(t *testing.T) {
 	s := newAdminStack(t)
 	for id, op := range s.operations() {
@@ -44,11 +44,11 @@ func TestBodiesThatAreNoObjects(t *testing.T) {
 	}
 }
 
-// A default plan cannot just stop being it. To take the wish without a word would be worse than to
-// refuse it.
+// A default plan cannot be made an ordinary plan without another default. The request is refused
+// and not ignored.
 func TestDefaultPlanPutFalse(t *testing.T) {
 	s := newAdminStack(t)
-	s.call(s.key, http.MethodPut, "/v1/plans/free", obj{"default": false}).ok(201) // a tenant's first plan is it anyway
+	s.call(s.key, http.MethodPut, "/v1/plans/free", obj{"default": false}).ok(201) // a tenant's first plan is the default in any case
 	s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{"default": false}).ok(201)
 	s.call(s.key, http.MethodPut, "/v1/plans/free", obj{"default": false}).problem(409, codeDefaultPlan)
 	s.call(s.key, http.MethodPatch, "/v1/plans/free", obj{"default": false}).problem(409, codeDefaultPlan)
@@ -63,8 +63,8 @@ func TestDefaultPlanPutFalse(t *testing.T) {
 	require.Equal(t, false, s.call(s.key, http.MethodPut, "/v1/plans/free", obj{"default": false}).ok(200).json()["default"])
 }
 
-// Only what is written as true or false is one: True, 1 or t in a script is a mistake that a dry
-// run would hide.
+// Only true and false are valid booleans. True, 1 or t in a script is a mistake that a dry run
+// would hide.
 func TestBooleanParameters(t *testing.T) {
 	s := newAdminStack(t)
 	document := obj{"plans": []obj{{"slug": "p"}}}
@@ -77,8 +77,8 @@ func TestBooleanParameters(t *testing.T) {
 	require.Empty(t, s.call(s.key, http.MethodPut, "/v1/config?dry_run=true", document).ok(200).json()["changes"])
 }
 
-// A pointer says where the bad thing stands: a JSON pointer into the body, or query:, path: or
-// header: and a name.
+// A pointer names the invalid value: a JSON pointer into the body, or query:, path: or header: and
+// a name.
 func TestPointers(t *testing.T) {
 	s := newAdminStack(t)
 	rule := obj{"limit": 1, "window": "1m"}
@@ -113,7 +113,7 @@ func TestPointers(t *testing.T) {
 	}
 }
 
-// A patch that cannot be merged into the present number says what to write instead.
+// If a patch cannot be merged into the current limit, the fix says what to send instead.
 func TestFixesOfLimits(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPut, "/v1/rules/r", obj{"limit": 1, "window": "1m"}).ok(201)
@@ -135,8 +135,8 @@ func TestFixesOfLimits(t *testing.T) {
 	require.NotEmpty(t, p.Errors[0].Fix)
 }
 
-// A client that sends back what it read learns which fields are read-only, not that they are
-// unknown.
+// If a client sends back what it read, the error says which fields are read-only, and not that they
+// are unknown.
 func TestReadOnlyFields(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPut, "/v1/rules/r", obj{"limit": 1, "window": "1m"}).ok(201)

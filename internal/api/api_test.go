@@ -24,8 +24,8 @@ func prometheusRegistry() *prometheus.Registry { return prometheus.NewRegistry()
 
 func memoryEngine() engine.Engine { return engine.NewMemory(engine.MemoryOptions{}) }
 
-// A balancer sends checks where they can be answered, and a process is not restarted for what it
-// cannot help.
+// A balancer sends checks to instances that can serve them, and a process is not restarted because
+// of other parts.
 func TestHealthAndReadiness(t *testing.T) {
 	s := newCheckStack(t)
 	get := func(path string) answer { return s.contract.call("", http.MethodGet, path, nil) }
@@ -49,7 +49,7 @@ func TestHealthAndReadiness(t *testing.T) {
 		require.Equal(t, "GET, HEAD", a.header.Get("Allow"))
 		require.Equal(t, "no-store", get(path).header.Get("Cache-Control"))
 	}
-	// What is internal stays so.
+	// Internal paths are not public.
 	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/vars", "/debug/pprof/heap"} {
 		get(path).problem(404, "NOT_FOUND")
 	}
@@ -71,8 +71,8 @@ func TestInternal(t *testing.T) {
 	require.Equal(t, 404, get("/v1/check").Code)
 }
 
-// Beyond what fits, requests are refused at once, and monitoring still gets an
-// answer. A request whose body is on its way takes no place.
+// If there are too many concurrent requests, further ones are refused immediately, but monitoring
+// still works. A request whose body has not arrived does not count.
 func TestShedding(t *testing.T) {
 	s := newCheckStack(t)
 	deps := s.deps
@@ -112,8 +112,8 @@ func TestShedding(t *testing.T) {
 	require.Zero(t, deps.Metrics.inFlight.Load())
 }
 
-// A client that opens many streams and never sends a body harms nobody else, and not even itself
-// beyond its share.
+// A client that opens many streams without bodies affects nobody else, and itself only up to its
+// share.
 func TestBodiesThatNeverCome(t *testing.T) {
 	s := newCheckStack(t)
 	h := New(Config{MaxInFlight: 40}, s.deps)
@@ -139,7 +139,7 @@ func TestBodiesThatNeverCome(t *testing.T) {
 	require.Equal(t, 200, check(s.key, strings.NewReader(`{"subject":"ada"}`)).Code)
 }
 
-// One tenant is served at most half of what is served at once.
+// One tenant can use at most half of the concurrent requests.
 func TestShareOfATenant(t *testing.T) {
 	t.Parallel()
 	var inFlight atomic.Int64
@@ -157,7 +157,7 @@ func TestShareOfATenant(t *testing.T) {
 	require.True(t, a.serve(first))
 }
 
-// blockingBody tells when it is read, and has nothing until it may.
+// blockingBody reports when it is read, and blocks until it is released.
 type blockingBody struct{ inside, leave chan struct{} }
 
 func (b blockingBody) Read([]byte) (int, error) {
@@ -166,8 +166,7 @@ func (b blockingBody) Read([]byte) (int, error) {
 	return 0, context.Canceled
 }
 
-// A fault of ours is one request's misfortune: an answer, a line in the log, and the next is
-// served.
+// A panic affects one request only: it is answered and logged, and the next request is served.
 func TestPanics(t *testing.T) {
 	var log lockedBuffer
 	logger := slog.New(slog.NewJSONHandler(&log, nil))
@@ -193,7 +192,7 @@ func TestPanics(t *testing.T) {
 	require.Contains(t, log.String(), `"request_id":"the-id"`)
 	require.Equal(t, 1.0, testutil.ToFloat64(s.metrics.panics))
 
-	// Half an answer cannot be taken back: the client must see that it is broken.
+	// Half an answer cannot be recalled: the client must see that it is incomplete.
 	_, fault = serve(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("half"))
 		panic("x")
@@ -204,7 +203,7 @@ func TestPanics(t *testing.T) {
 	require.Equal(t, int64(0), s.metrics.inFlight.Load())
 }
 
-// A request can be found again by its id, and nobody can write into our log by choosing one.
+// A request can be found by its id, and a client cannot forge log lines with an id.
 func TestRequestIDs(t *testing.T) {
 	s := newCheckStack(t)
 	a := s.check(`{"subject":"a"}`, header{"X-Request-Id", "abc-1.2:Z_9"})
@@ -221,7 +220,7 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-// The log tells what happened, and not to whom.
+// The log contains what happened, but no subjects.
 func TestAccessLog(t *testing.T) {
 	s := newCheckStack(t)
 	before := s.log.String()
@@ -272,7 +271,7 @@ func TestMetrics(t *testing.T) {
 	require.Empty(t, problems)
 }
 
-// A browser that is made to open an answer of the admin API must not guess what it is.
+// A browser that opens an answer of the admin API must not guess its type.
 func TestBrowserHeaders(t *testing.T) {
 	s := newCheckStack(t)
 	h := New(Config{}, s.deps)

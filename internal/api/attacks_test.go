@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// reliability row 48: nobody sets what the service sets, in any body.
+// A body cannot set fields that only the service sets (reliability row 48).
 func TestMassAssignment(t *testing.T) {
 	s := newAdminStack(t)
 	for id, op := range s.operations() {
@@ -39,7 +39,8 @@ func TestMassAssignment(t *testing.T) {
 	}
 }
 
-// reliability row 52: text is text, whatever it would be to Postgres, a shell or a browser.
+// Texts are stored unchanged, whatever they mean to Postgres, a shell or a browser (reliability row
+// 52).
 func TestTextsAreStoredAsTheyAre(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPut, "/v1/rules/r", obj{"limit": 1, "window": "1m"}).ok(201)
@@ -70,7 +71,7 @@ func TestTextsAreStoredAsTheyAre(t *testing.T) {
 	require.True(t, json.Valid(s.call(s.key, http.MethodGet, "/v1/config", nil).ok(200).body))
 }
 
-// reliability row 49: a cursor of a megabyte does not come as far as to be read.
+// A cursor of a megabyte is not read (reliability row 49).
 func TestHugeCursor(t *testing.T) {
 	s := newAdminStack(t)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/v1/rules?cursor="+strings.Repeat("A", 1<<20), nil)

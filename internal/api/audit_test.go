@@ -33,7 +33,7 @@ func init() { // the decoder that checks answers against the document has to be 
 	openapi3filter.RegisterBodyDecoder(jsonLinesType, openapi3filter.PlainBodyDecoder)
 }
 
-// Who changed what, from where, can be found by each of the filters; and only by the tenant.
+// Changes can be found by each of the filters, and only by the tenant itself.
 func TestAudit(t *testing.T) {
 	s := newAdminStack(t)
 	agent := header{"User-Agent", "tests/1"}
@@ -87,7 +87,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// Exports hold what the list holds, in all its pages, and no cell that a spreadsheet would run.
+// Exports contain all rows of the list, and no cell that a spreadsheet would execute.
 func TestAuditExport(t *testing.T) {
 	s := newAdminStack(t)
 	const subjects = 1010 // more than are read at once
@@ -125,7 +125,7 @@ func TestAuditExport(t *testing.T) {
 	require.Equal(t, "tenant-a", last.Target)
 }
 
-// A trail that somebody changed in the database is told, and where.
+// A trail that was changed in the database is reported, with the position.
 func TestAuditVerify(t *testing.T) {
 	s := newAdminStack(t)
 	verify := func(query string) obj {
@@ -141,7 +141,7 @@ func TestAuditVerify(t *testing.T) {
 	s.call(s.key, http.MethodPost, "/v1/plans", obj{"slug": "p"}).ok(201)
 	require.Equal(t, true, verify("?head=" + head)["valid"])
 
-	// A long trail is verified in parts, of which each says where the next begins.
+	// A long trail is verified in parts, and each answer says where the next one begins.
 	part := verify("?limit=4")
 	require.Nil(t, part["valid"], "nobody knows yet")
 	require.Equal(t, false, part["complete"])
@@ -170,7 +170,7 @@ func TestAuditVerify(t *testing.T) {
 	require.NotEmpty(t, forged["problem"])
 }
 
-// A reset for which there is no trail to write into does not happen.
+// If the audit row of a reset cannot be written, the reset is not executed.
 func TestResetNeedsItsRow(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPost, "/v1/rules", obj{"slug": "r", "limit": 1, "window": "1h"}).ok(201)

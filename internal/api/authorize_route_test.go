@@ -16,7 +16,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// edge is the route of these tests. Its templates lead to resources that have rules.
+// edge returns the route of these tests. Its templates lead to resources that have rules.
 func edge() route.Route {
 	r := route.New("edge")
 	r.Subject = []string{"header:X-User", "cookie:sid"}
@@ -27,7 +27,7 @@ func edge() route.Route {
 	return r
 }
 
-// addRoute puts a route, and waits until checks use it.
+// addRoute stores a route, and waits until checks use it.
 func (s *checkStack) addRoute(r route.Route) {
 	s.t.Helper()
 	_, _, err := s.db.Store.PutRoute(s.t.Context(), s.actor, r, tenants.Match{})
@@ -36,13 +36,13 @@ func (s *checkStack) addRoute(r route.Route) {
 	require.NoError(s.t, s.deps.Policies.Settle(s.t.Context(), s.actor.TenantID()))
 }
 
-// askRoute is a request to a route in the lane's form.
+// askRoute returns a request to a route in the lane's form.
 func (s *checkStack) askRoute(method, path string, lines ...string) string {
 	return strings.Replace(s.ask(method, lines...), authorizePath, authorizePath+path, 1)
 }
 
 // through sends a request to a route on both transports, and returns the answer, which must be the
-// same. Each transport has a subject of its own where a line names SUBJECT.
+// same. If a line contains SUBJECT, each transport uses another subject.
 func (s *checkStack) through(method, path string, lines ...string) answer {
 	s.t.Helper()
 	var answers [2]answer
@@ -70,7 +70,7 @@ func (s *checkStack) through(method, path string, lines ...string) answer {
 	return answers[0]
 }
 
-// What a gateway forwards becomes a check, on every transport.
+// A forwarded request becomes a check, on every transport.
 func TestRoute(t *testing.T) { overBoth(t, testRoute) }
 
 func testRoute(t *testing.T, s *checkStack) {
@@ -85,7 +85,7 @@ func testRoute(t *testing.T, s *checkStack) {
 	require.EqualValues(t, 1_000_000-8, s.remaining("lane", "bulk"))
 	require.EqualValues(t, 1_000_000-8, s.remaining("http", "bulk"))
 
-	// Of the headers Weir-* only the key is read: a customer may have sent the others.
+	// Of the headers Weir-*, only the key is read, because a customer may have sent the others.
 	s.through("GET", "/edge/orders/7", "X-User: SUBJECT", "Weir-Cost: 0", "Weir-Subject: other", "Weir-Resource: free", "Weir-Plan: none",
 		"Weir-Denied-Status: 999", "Weir-Encoding: x", "Weir-Attribute-A: a", "Weir-Attribute-a: b")
 	require.EqualValues(t, 1_000_000-9, s.remaining("http", "bulk"))
@@ -107,7 +107,7 @@ func testRoute(t *testing.T, s *checkStack) {
 	s.through("GET", "/host")
 	require.EqualValues(t, 1_000_000-2, s.remaining("weir", "bulk"))
 
-	// Another tenant's route is not found, and neither is what is none.
+	// Another tenant's route is not found, and neither is an invalid name.
 	for _, path := range []string{"/none", "/", "//edge", "/edge%2Forders", "/EDGE"} {
 		c := s.dial()
 		c.send(s.askRoute("GET", path, "X-User: a"))
@@ -120,7 +120,7 @@ func testRoute(t *testing.T, s *checkStack) {
 	c.receive().problem(404, codeNotFound)
 }
 
-// Whatever customers write, it is a decision: a value is what it is, or the request is denied.
+// Every value of a customer leads to a decision: it is used unchanged, or the request is denied.
 func TestRouteHostileValues(t *testing.T) {
 	s := newCheckStack(t)
 	r := edge()
@@ -155,7 +155,7 @@ func TestRouteHostileValues(t *testing.T) {
 	} {
 		require.Equal(t, http.StatusTooManyRequests, s.through("GET", "/edge", lines...).status, name)
 	}
-	// A URI below the route that is none: the lane says so, as net/http would answer without a
+	// An invalid URI below the route is denied by the lane, because net/http would answer without a
 	// decision.
 	c := s.dial()
 	c.send(s.askRoute("GET", "/edge/orders/%zz", "X-User: a"))
@@ -164,7 +164,7 @@ func TestRouteHostileValues(t *testing.T) {
 	require.Contains(t, string(a.body), `"code":"RESOURCE_INVALID"`)
 }
 
-// Without a subject the route decides.
+// Without a subject, no_subject of the route decides.
 func TestRouteWithoutSubject(t *testing.T) {
 	s := newCheckStack(t)
 	r := edge()
@@ -185,7 +185,7 @@ func TestRouteWithoutSubject(t *testing.T) {
 	require.EqualValues(t, 1_000_000-2, s.remaining("127.0.0.1", "bulk"), "a gateway that does not say is counted itself")
 }
 
-// Proxies before the gateway are passed over.
+// Trusted proxies before the gateway are skipped.
 func TestRouteBehindProxies(t *testing.T) {
 	proxies := origin.Proxies{netip.MustParsePrefix("10.0.0.0/8")}
 	q := authorizeQuestion{proxies: proxies, via: via{remote: "127.0.0.1:4711"}}
@@ -206,8 +206,8 @@ func TestRouteBehindProxies(t *testing.T) {
 	}
 }
 
-// Where nothing can be decided, the gateway is told what the route says. Its own mistakes stay
-// mistakes.
+// If nothing can be decided, the answer is that of the route's setting fail. Mistakes of the
+// gateway are still errors.
 func TestRouteFailsOpen(t *testing.T) {
 	s := newCheckStack(t)
 	r := edge()

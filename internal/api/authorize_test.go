@@ -18,13 +18,13 @@ import (
 	"weir/internal/limit"
 )
 
-// ask is a request to /v1/authorize in the lane's form.
+// ask returns a request to /v1/authorize in the lane's form.
 func (s *checkStack) ask(method string, lines ...string) string {
 	return method + " /v1/authorize HTTP/1.1\r\nHost: weir\r\nWeir-Key: " + s.key + "\r\n" + strings.Join(append(lines, "", ""), "\r\n")
 }
 
 // authorize sends a request to /v1/authorize on both transports, and returns the answer, which must
-// be the same. Each transport has a subject of its own where lines name SUBJECT.
+// be the same. If lines contain SUBJECT, each transport uses another subject.
 func (s *checkStack) authorize(method string, lines ...string) answer {
 	s.t.Helper()
 	var answers [2]answer
@@ -52,8 +52,8 @@ func (s *checkStack) authorize(method string, lines ...string) answer {
 	return answers[0]
 }
 
-// withoutTimes is the text of an answer with every number replaced by 0: a moment passes between
-// two.
+// withoutTimes returns the text of an answer with every number replaced by 0, because time passes
+// between two answers.
 func withoutTimes(a answer) string {
 	var b strings.Builder
 	_ = a.header.Write(&b)
@@ -66,7 +66,7 @@ var numbers = regexp.MustCompile(`[0-9]+`)
 func TestAuthorize(t *testing.T) { overBoth(t, testAuthorize) }
 
 func testAuthorize(t *testing.T, s *checkStack) {
-	// An allowed request: nothing but headers.
+	// An allowed request has only headers.
 	before := s.ordinary.Load()
 	c := s.dial()
 	c.send(s.ask("GET", "Weir-Subject: user_42", "Cookie: a=b; c=d", "User-Agent: m\xc3\xbcnchen", "Authorization: Bearer customer's"))
@@ -81,7 +81,7 @@ func testAuthorize(t *testing.T, s *checkStack) {
 	require.Equal(t, before, s.ordinary.Load(), "the lane answered")
 	require.EqualValues(t, 4, s.remaining("user_42", "default"))
 
-	// Every method, and every value.
+	// Every method, and every header.
 	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "PURGE", "brew"} {
 		a := s.authorize(method, "Weir-Subject: SUBJECT", "Weir-Resource: bulk")
 		require.Equal(t, http.StatusNoContent, a.status, "%s: %s", method, a.body)
@@ -101,7 +101,7 @@ func testAuthorize(t *testing.T, s *checkStack) {
 	require.Equal(t, 429, a.status)
 	require.Empty(t, a.body)
 
-	// A percent sign is one unless the gateway says otherwise, and nothing is decoded twice.
+	// Percent-encoding is decoded only if the gateway requests it, and only once.
 	for value, subject := range map[string]string{"%41": "%41", "a+b": "a+b", "d\xc3\xa9j\xc3\xa0": "déjà", `x","plan":"pro`: `x","plan":"pro`} {
 		a := s.authorize("GET", "Weir-Subject: "+value, "Weir-Resource: costly", "Weir-Cost: 11")
 		require.Equal(t, subject, a.decision(429).Subject)
@@ -110,14 +110,14 @@ func testAuthorize(t *testing.T, s *checkStack) {
 		a := s.authorize("GET", "Weir-Encoding: percent", "Weir-Subject: "+value, "Weir-Resource: co%73tly", "Weir-Cost: 11")
 		require.Equal(t, subject, a.decision(429).Subject)
 	}
-	// The query is the customer's, and means nothing.
+	// The query is the customer's, and is ignored.
 	c = s.dial()
 	c.send(strings.Replace(s.ask("GET", "Weir-Subject: query", "Weir-Resource: bulk"), "/v1/authorize ", "/v1/authorize?subject=x&a=%zz ", 1))
 	require.Equal(t, http.StatusNoContent, c.receive().status)
 	require.EqualValues(t, 1_000_000-1, s.remaining("query", "bulk"))
 }
 
-// A customer cannot switch the limiter off: a subject that is missing or cannot be used is denied.
+// A customer cannot switch the limiter off: a missing or invalid subject is denied.
 func TestAuthorizeUnusableSubjects(t *testing.T) {
 	s := newCheckStack(t)
 	long := strings.Repeat("a", limit.MaxNameBytes+1)
@@ -171,7 +171,7 @@ func attributeLines(n int) (lines []string) {
 	return lines
 }
 
-// Mistakes of the gateway and failures of Weir are no decisions.
+// Mistakes of the gateway and failures of Weir are not decisions.
 func TestAuthorizeUndecided(t *testing.T) {
 	s := newCheckStack(t)
 	for name, c := range map[string]struct {
@@ -210,8 +210,8 @@ func TestAuthorizeUndecided(t *testing.T) {
 	s.untouched("a")
 }
 
-// The body is never waited for, and what comes on a connection after a body that may never come is
-// not taken for a request.
+// The server does not wait for the body. The bytes after the head of a request with a body are not
+// read as a request.
 func TestAuthorizeIgnoresBodies(t *testing.T) {
 	s := newCheckStack(t)
 	for name, lines := range map[string][]string{
@@ -229,7 +229,7 @@ func TestAuthorizeIgnoresBodies(t *testing.T) {
 	require.EqualValues(t, 1_000_000, s.remaining("body", "bulk"))
 }
 
-// Whatever the lane takes for a request to /v1/authorize, net/http reads as the very same.
+// If the lane accepts a request to /v1/authorize, net/http must parse it in the same way.
 func FuzzLaneAsk(f *testing.F) {
 	head := "GET /v1/authorize HTTP/1.1\r\nHost: x\r\nWeir-Key: k\r\n"
 	f.Add([]byte(head + "\r\n"))

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An import holds one of few places: one that comes in drops is cut, one that comes at a fair rate
-// may use all of its time.
+// An import uses one of few slots. A slow one is cancelled, and one with a sufficient rate may use
+// all of its time.
 func TestImportLeastRate(t *testing.T) {
 	t.Parallel()
 	start := time.Now()

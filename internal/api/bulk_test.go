@@ -27,7 +27,7 @@ func (s *adminStack) bulk(query, mediaType, body string, headers ...header) answ
 	return s.call(s.key, http.MethodPost, bulkPath+query, body, append(headers, header{"Content-Type", mediaType})...)
 }
 
-// export returns what is exported, having held each line of JSON against the document.
+// export returns the exported text, after it has compared each line of JSON with the document.
 func (s *adminStack) export(key, query string) string {
 	s.t.Helper()
 	a := s.call(key, http.MethodGet, bulkPath+query, nil).ok(200)
@@ -48,8 +48,8 @@ func counts(created, updated, unchanged float64) obj {
 	return obj{"created": created, "updated": updated, "unchanged": unchanged}
 }
 
-// What is exported can be imported, in both formats, whatever the texts look like: into the same
-// tenant, where it changes nothing, and into an empty one, which is then the same.
+// An export can be imported, in both formats, with any texts. It changes nothing in the same
+// tenant, and makes an empty tenant equal.
 func TestBulkRoundTrip(t *testing.T) {
 	s := newSubjectStack(t)
 	for subject, body := range map[string]obj{
@@ -112,7 +112,7 @@ func subjectOfTest(subject string, body obj) tenants.Subject {
 	return s
 }
 
-// A file with the columns that change leaves the others alone.
+// A file with some columns does not change the other fields.
 func TestImportOfSomeColumns(t *testing.T) {
 	s := newSubjectStack(t)
 	s.call(s.key, http.MethodPut, "/v1/subjects/u", obj{"plan": "pro", "labels": obj{"a": "b"}, "billing_ref": "cus_1"}).ok(201)
@@ -133,7 +133,7 @@ func TestImportOfSomeColumns(t *testing.T) {
 	require.Equal(t, []string{"query:mode"}, s.bulk("?mode=replace", csvType, "subject\n").pointers(422, codeInvalidRequest))
 }
 
-// Each line is held against what a PUT takes, and what is wrong is told by line and field.
+// Each line is validated like a PUT, and errors have the line and the field.
 func TestImportRefusals(t *testing.T) {
 	s := newSubjectStack(t)
 	for name, c := range map[string]struct {
@@ -183,7 +183,7 @@ func TestImportRefusals(t *testing.T) {
 	require.Equal(t, "599 fields are not valid; errors names 100 of them.", bad.Detail, "300 states, and a subject 300 times")
 }
 
-// What is larger than an import may be is refused before it is held.
+// An import that is too large is refused before it is read into memory.
 func TestImportBounds(t *testing.T) {
 	s := newSubjectStack(t)
 	line := tenants.SubjectLine{Line: 1, Subject: "s"}
@@ -209,7 +209,7 @@ func TestImportBounds(t *testing.T) {
 	require.Empty(t, s.export(s.key, ""))
 }
 
-// A repeated import is answered, and not done again; another file under the key is refused.
+// A repeated import is answered but not executed again. Another file with the same key is refused.
 func TestImportIsIdempotent(t *testing.T) {
 	s := newSubjectStack(t)
 	again := header{"Idempotency-Key", "import-1"}
@@ -222,7 +222,7 @@ func TestImportIsIdempotent(t *testing.T) {
 	s.bulk("?dry_run=true", csvType, "subject\nu\n", again).problem(422, codeIdempotencyKeyReused)
 }
 
-// One tenant has one transfer at a time, and cannot take the place of the others.
+// A tenant has one transfer at a time, and cannot use the slots of others.
 func TestBulkSlots(t *testing.T) {
 	s := newSubjectStack(t)
 	body, feed := io.Pipe()
@@ -232,8 +232,7 @@ func TestBulkSlots(t *testing.T) {
 	r.Header.Set("Content-Type", jsonLinesType)
 	ended := make(chan answer, 1)
 	go func() { ended <- s.send(r) }()
-	// More than both ends of a connection keep to themselves: when it is gone, the import is being
-	// read.
+	// More than the buffers of both ends: when all of it is written, the import is being read.
 	_, err = io.WriteString(feed, strings.Repeat(strings.Repeat(" ", maxImportLine/2)+"\n", 32))
 	require.NoError(t, err)
 	busy := s.bulk("?dry_run=true", csvType, "subject\n")
@@ -248,11 +247,11 @@ func TestBulkSlots(t *testing.T) {
 	s.bulk("", csvType, "subject\n").ok(200)
 }
 
-// An export that cannot be finished does not look complete.
+// An export that fails does not look complete.
 func TestExportThatBreaksOff(t *testing.T) {
 	s := newSubjectStack(t)
-	// More than all buffers between Postgres and here hold: both ends of the connection are told to
-	// keep little.
+	// More than all buffers between Postgres and the test hold, because both ends of the connection
+	// have small ones.
 	s.buffer = 64 << 10
 	s.url = s.serve(s.store)
 	lines := make([]tenants.SubjectLine, 3000)
@@ -276,7 +275,7 @@ func TestExportThatBreaksOff(t *testing.T) {
 	require.NoError(t, err)
 	defer response.Body.Close()
 	require.Equal(t, http.StatusOK, response.StatusCode)
-	// Nothing is read here, so the export is held up by what the connection holds.
+	// The test does not read, so the export waits when the buffers are full.
 	s.db.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'weir_app'")
 	_, err = io.Copy(io.Discard, response.Body)
 	require.Error(t, err)
@@ -314,8 +313,8 @@ func TestOverridesOfAllSubjects(t *testing.T) {
 	}
 }
 
-// What is wrong with a file is reported at once, wherever it is found: what a line lacks, and what
-// the tenant lacks.
+// All errors of a file are reported at once: invalid lines, and names that the tenant does not
+// have.
 func TestImportNamesAllThatIsWrong(t *testing.T) {
 	s := newSubjectStack(t)
 	require.Equal(t, []string{"line:2/plan", "line:4/subject", "line:5/plan"},

@@ -14,8 +14,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// Who has no valid key gets no decision, and every way of sending a key but one is refused: what
-// one proxy reads as the key another might not.
+// Without a valid key there is no decision. Every way of sending a key except one is refused,
+// because proxies could read it differently.
 func TestAuthorization(t *testing.T) {
 	s := newCheckStack(t)
 	random := tenants.NewKey(tenants.TenantKey)
@@ -71,7 +71,7 @@ func TestAuthorization(t *testing.T) {
 			}
 		})
 	}
-	// Letter case of the scheme means nothing in HTTP.
+	// The letter case of the scheme has no meaning in HTTP.
 	for _, scheme := range []string{"bearer", "BEARER", "bEaReR"} {
 		s.contract.call("", "POST", "/v1/check", `{"subject":"ok"}`, header{"Authorization", scheme + " " + s.key}).decision(200)
 	}
@@ -87,8 +87,8 @@ func TestAuthorization(t *testing.T) {
 	c.closed()
 }
 
-// A key anywhere but in its header ends up in logs, histories and referrers: it is not taken there,
-// and not written to our log either.
+// A key outside of its header would be logged and sent to other sites. It is not accepted there,
+// and not written to the log.
 func TestKeyElsewhere(t *testing.T) {
 	s := newCheckStack(t)
 	for _, path := range []string{"/v1/check?key=" + s.key, "/v1/check?access_token=" + s.key, "/v1/rules?api_key=" + s.key, "/v1/rules/" + s.key, "/" + s.key} {
@@ -107,7 +107,8 @@ func TestKeyElsewhere(t *testing.T) {
 	require.NotEmpty(t, s.log.String(), "the log was looked at for nothing")
 }
 
-// Only who holds the real secret learns that it was revoked; and a scope is not a wish.
+// Only a client with the real secret learns that the key was revoked. A key without the scope is
+// refused.
 func TestKeysThatEnd(t *testing.T) {
 	s := newCheckStack(t)
 	ctx := t.Context()
@@ -129,7 +130,7 @@ func TestKeysThatEnd(t *testing.T) {
 	s.deps.Authenticator.Changed(ctx, s.actor.TenantID())
 	s.contract.call(secret, "POST", "/v1/check", `{"subject":"a"}`).problem(401, "KEY_REVOKED")
 
-	// Rotated with overlap, both are good.
+	// After a rotation with overlap, both keys work.
 	old, oldSecret := make(tenants.ScopeCheck)
 	_, fresh, err := s.db.Store.RotateKey(ctx, s.actor, old.ID, 3_600_000_000_000)
 	require.NoError(t, err)
@@ -139,8 +140,8 @@ func TestKeysThatEnd(t *testing.T) {
 	s.untouched("a")
 }
 
-// While Postgres is unavailable, a known key works, and an unknown key is not called wrong: a
-// client takes a 401 for final.
+// While Postgres is unavailable, a known key works. An unknown key is not refused as invalid,
+// because clients do not retry a 401.
 func TestChecksWithoutPostgres(t *testing.T) {
 	s := newCheckStack(t)
 	gate := newGate(t, s.db.URL)
@@ -161,7 +162,7 @@ func TestChecksWithoutPostgres(t *testing.T) {
 	require.Empty(t, a.header.Get("WWW-Authenticate"))
 }
 
-// gate is a way to Postgres that can be closed.
+// gate is a connection to Postgres that can be closed.
 type gate struct {
 	url      string
 	listener net.Listener
@@ -219,7 +220,7 @@ func (g *gate) close() {
 	}
 }
 
-// A client that uses an operator key by mistake would have no limits, and no error.
+// With an operator key, a client would have no limits and no error.
 func TestOperatorKeyAsksNoChecks(t *testing.T) {
 	s := newCheckStack(t)
 	_, key, err := s.db.Store.CreateOperatorKey(t.Context(), "test")

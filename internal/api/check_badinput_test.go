@@ -8,8 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every body that is refused is refused over the wire too, with the same code, and consumes
-// nothing.
+// Every invalid body is also refused over HTTP, with the same code, and consumes nothing.
 func TestBadBodies(t *testing.T) {
 	s := newCheckStack(t)
 	for _, c := range badBodies {
@@ -29,8 +28,7 @@ func TestBadBodies(t *testing.T) {
 	require.NotContains(t, s.log.String(), s.key)
 }
 
-// The body is what it says it is. A proxy in between that guessed differently would see another
-// request.
+// The content type must be correct. A proxy that guesses differently would see another request.
 func TestContentTypes(t *testing.T) {
 	s := newCheckStack(t)
 	for _, good := range []string{
@@ -57,8 +55,8 @@ func TestContentTypes(t *testing.T) {
 	s.untouched("a")
 }
 
-// Only POST asks. A GET that a browser or a crawler sends must never consume, and no page of
-// another site may be told that it could.
+// Only POST is allowed. A GET of a browser or a crawler must not consume anything, and CORS does
+// not allow pages of other sites.
 func TestMethods(t *testing.T) {
 	s := newCheckStack(t)
 	for _, path := range []string{"/v1/check", "/check", "/v1/check/batch"} {
@@ -83,8 +81,7 @@ func TestMethods(t *testing.T) {
 	s.untouched("a")
 }
 
-// Another spelling of the path must not lead to a handler without the limits, or to a second
-// counter.
+// Another spelling of the path must not reach a handler without limits, or another counter.
 func TestPaths(t *testing.T) {
 	s := newCheckStack(t)
 	for _, path := range []string{
@@ -97,20 +94,20 @@ func TestPaths(t *testing.T) {
 		c.receive().problem(404, "NOT_FOUND")
 	}
 	s.untouched("a")
-	// A query is no part of the path, and nothing is taken from it.
+	// The query is not part of the path, and nothing is read from it.
 	for _, path := range []string{"/v1/check?x=1", "/check?subject=q", "/v1/check?dry_run=true&dry_run=true", "/v1/check?="} {
 		s.post(path, `{"subject":"q"}`).problem(400, "UNKNOWN_PARAMETER")
 	}
 	s.post("/v1/check/batch?x=1", `{"checks":[{"subject":"q"}]}`).problem(400, "UNKNOWN_PARAMETER")
 	s.post("/v1/check?%zz", `{"subject":"q"}`).problem(400, "MALFORMED_QUERY")
 	s.post("/v1/check?", `{"subject":"q"}`).decision(200)
-	// An absolute target is the same request, whatever host it names.
+	// A request with an absolute target is the same request, for any host.
 	c := s.dial()
 	c.send(strings.Replace(s.head("Content-Length: 15"), "/v1/check", "http://elsewhere.example/v1/check", 1) + `{"subject":"q"}`)
 	require.Equal(t, int64(3), *c.receive().decision(200).Remaining)
 }
 
-// Nobody can be another tenant, another address or another time by a header.
+// A header cannot change the tenant, the address or the time.
 func TestHeadersWithoutAuthority(t *testing.T) {
 	s := newCheckStack(t)
 	a := s.check(`{"subject":"h"}`,

@@ -16,7 +16,7 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// discard is a ResponseWriter that keeps nothing but the status.
+// discard is a ResponseWriter that records only the status.
 type discard struct {
 	header http.Header
 	status int
@@ -26,8 +26,8 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) WriteHeader(status int)      { d.status = status }
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 
-// BenchmarkHandler is a whole check, from the parsed head of a request to its written answer, with
-// the counters in memory: what the HTTP side costs.
+// BenchmarkHandler measures a check from the parsed head of a request to its written answer, with
+// counters in memory: the cost of HTTP.
 func BenchmarkHandler(b *testing.B) {
 	s := &checkStack{db: tenantstest.New(b), registry: prometheusRegistry()}
 	s.ready.Store(&Readiness{})
@@ -59,7 +59,7 @@ func BenchmarkHandler(b *testing.B) {
 	}
 }
 
-// BenchmarkBatch is a batch of a hundred checks, with the counters in memory.
+// BenchmarkBatch measures a batch of a hundred checks, with counters in memory.
 func BenchmarkBatch(b *testing.B) {
 	s := &checkStack{db: tenantstest.New(b), registry: prometheusRegistry()}
 	s.ready.Store(&Readiness{})
@@ -88,8 +88,8 @@ func BenchmarkBatch(b *testing.B) {
 	require.Equal(b, http.StatusOK, w.status)
 }
 
-// BenchmarkLane is a whole check on the lane, from the connection's bytes to the bytes of its
-// answer, with the counters in memory.
+// BenchmarkLane measures a check on the lane, from the bytes of the request to the bytes of the
+// answer, with counters in memory.
 func BenchmarkLane(b *testing.B) {
 	s := &checkStack{db: tenantstest.New(b), registry: prometheusRegistry()}
 	s.ready.Store(&Readiness{})
@@ -136,7 +136,7 @@ func (l *oneListener) Accept() (net.Conn, error) {
 func (l *oneListener) Close() error   { return nil }
 func (l *oneListener) Addr() net.Addr { return nil }
 
-// repeatedConn is a connection that brings the same request again and again.
+// repeatedConn is a connection that delivers the same request repeatedly.
 type repeatedConn struct {
 	net.Conn
 	request []byte

@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A body of the greatest size is read; of one byte more, nothing is, and the connection ends.
+// A body of the maximum size is read. A body with one byte more is refused, and the connection is
+// closed.
 func TestBodySizes(t *testing.T) {
 	s := newCheckStack(t)
 	full := `{"subject":"full"}` + strings.Repeat(" ", maxCheckBody)
@@ -32,7 +33,7 @@ func TestBodySizes(t *testing.T) {
 	c.receive().problem(413, "BODY_TOO_LARGE")
 	c.closed()
 
-	// Chunks without end: it must not depend on the client to stop.
+	// Endless chunks: the server must stop reading.
 	c = s.dial()
 	c.send(s.head("Transfer-Encoding: chunked"))
 	chunk := "1000\r\n" + strings.Repeat(" ", 0x1000) + "\r\n"
@@ -48,10 +49,10 @@ func TestBodySizes(t *testing.T) {
 	require.Equal(t, int64(perSubject-1), s.remaining("full", "default"))
 }
 
-// A body that is not of the length it says: no guess is made.
+// A body whose length differs from the declared one is refused.
 func TestBodyLengths(t *testing.T) {
 	s := newCheckStack(t)
-	// Too short, and the client has gone.
+	// Too short, and the client has disconnected.
 	c := s.dial()
 	c.send(s.head("Content-Length: 100") + `{"subject":"a"}`)
 	require.NoError(t, c.Conn.(*net.TCPConn).CloseWrite())
@@ -60,14 +61,14 @@ func TestBodyLengths(t *testing.T) {
 	require.Equal(t, "close", a.header.Get("Connection"))
 	c.closed()
 
-	// Too long: the rest is read as a request, which it is not.
+	// Too long: the rest is parsed as a request, and is invalid.
 	c = s.dial()
 	c.send(s.head("Content-Length: 14") + `{"subject":"a"}` + "\r\n\r\n")
 	c.receive().problem(400, "MALFORMED_JSON")
 	require.Equal(t, 400, c.receive().status)
 	c.closed()
 
-	// Both lengths, two lengths, a broken chunk: ways to hide a request inside another.
+	// Both kinds of length, two lengths, an invalid chunk: request smuggling.
 	for _, lines := range [][]string{
 		{"Content-Length: 15", "Content-Length: 16"}, {"Content-Length: -1"}, {"Content-Length: +15"}, {"Transfer-Encoding: gzip, chunked"},
 	} {
@@ -83,8 +84,8 @@ func TestBodyLengths(t *testing.T) {
 	s.untouched("a")
 }
 
-// Ten thousand requests sent ahead on one connection are answered one by one and in order, and each
-// consumes its own.
+// Ten thousand pipelined requests on one connection are answered in order, and each consumes its
+// own units.
 func TestPipelining(t *testing.T) {
 	s := newCheckStack(t)
 	s.registry = prometheusRegistry()
@@ -112,8 +113,8 @@ func TestPipelining(t *testing.T) {
 	require.Equal(t, 1_000_000-used, s.remaining("p", "bulk"))
 }
 
-// A client whose body does not come in time is told so, though the time for the answer began with
-// that for the body.
+// A client whose body is late gets an answer, although the time for the answer began with that for
+// the body.
 func TestSlowBodies(t *testing.T) {
 	s := newCheckStack(t)
 	server := httptest.NewUnstartedServer(nil)
@@ -132,7 +133,7 @@ func TestSlowBodies(t *testing.T) {
 	s.untouched("a")
 }
 
-// A client that hangs up right after asking is counted at most once, and costs the others nothing.
+// A client that disconnects after its request is counted at most once, and does not affect others.
 func TestDisconnects(t *testing.T) {
 	s := newCheckStack(t)
 	const n = 50
@@ -152,7 +153,7 @@ func TestDisconnects(t *testing.T) {
 	require.NotContains(t, s.log.String(), "panic")
 }
 
-// Headers beyond all measure end before they fill the memory.
+// Headers that are too large are refused before they fill the memory.
 func TestHeaderLimits(t *testing.T) {
 	s := newCheckStack(t)
 	for _, lines := range []string{
@@ -169,7 +170,7 @@ func TestHeaderLimits(t *testing.T) {
 	s.untouched("a")
 }
 
-// Over TLS the same, by HTTP/2 where the client can; and never by cleartext HTTP/2.
+// The same over TLS, with HTTP/2 if the client supports it. HTTP/2 without TLS is not supported.
 func TestHTTP2(t *testing.T) {
 	s := newCheckStack(t)
 	server := httptest.NewUnstartedServer(nil)
@@ -212,7 +213,7 @@ func TestHTTP2(t *testing.T) {
 	require.GreaterOrEqual(t, c.receive().status, 400)
 }
 
-// A body that does not come is not waited for long, and its connection is closed.
+// The server does not wait long for a late body, and closes its connection.
 func TestLateBody(t *testing.T) {
 	s := newCheckStack(t)
 	c := s.dial()

@@ -24,7 +24,7 @@ func decodeOne(body string) (check.Request, *Problem) {
 	return req, p
 }
 
-// What a well-behaved client sends arrives as it was sent, with the documented defaults.
+// A valid check is decoded unchanged, with the documented defaults.
 func TestDecodeCheck(t *testing.T) {
 	req, p := decodeOne(`{"subject":"user_42"}`)
 	require.Nil(t, p)
@@ -37,7 +37,7 @@ func TestDecodeCheck(t *testing.T) {
 		Attributes: []check.Attribute{{Name: "ip", Value: "203.0.113.7"}, {Name: "a.b", Value: "x"}},
 	}, req)
 
-	// Escapes in values and in names are the characters they stand for.
+	// Escapes in values and names are decoded.
 	req, p = decodeOne(`{"\u0073ubject":"\"\\\/\u00e9\ud83d\ude00é"}`)
 	require.Nil(t, p)
 	require.Equal(t, "\"\\/é😀é", req.Subject)
@@ -47,7 +47,7 @@ func TestDecodeCheck(t *testing.T) {
 	require.Equal(t, int64(1_000_000_000_000_000), req.Cost)
 }
 
-// The next check must not change the strings of the one before: they are kept in counts of usage.
+// The next check must not change the strings of the previous one, because usage keeps them.
 func TestDecodedStringsAreTheirOwn(t *testing.T) {
 	var d decoder
 	var first, second check.Request
@@ -79,10 +79,10 @@ func many(n int) string {
 	return b.String()
 }
 
-// badBodies is what must never be counted. Each line says what would go wrong for a customer if it
-// were accepted, or misread.
+// badBodies are bodies that must never be counted. Each comment says what would go wrong if they
+// were accepted or misread.
 var badBodies = []badBody{
-	// Nothing is asked: a client that lost its body must not get a limit of its own.
+	// An empty body: a client that lost its body must not get a limit of its own.
 	{"empty", ``, 400, "MALFORMED_JSON", nil},
 	{"white space", " \n\t", 400, "MALFORMED_JSON", nil},
 	{"null", `null`, 422, "INVALID_REQUEST", []string{""}},
@@ -91,7 +91,7 @@ var badBodies = []badBody{
 	{"number", `1`, 422, "INVALID_REQUEST", []string{""}},
 	{"no subject", `{}`, 422, "INVALID_REQUEST", []string{"/subject"}},
 	{"byte order mark", "\ufeff" + `{"subject":"a"}`, 400, "MALFORMED_JSON", nil},
-	// Half a request, or two in one: which of them was meant?
+	// Half a request, or two in one: it is unclear which one was meant.
 	{"truncated", `{"subject":"a"`, 400, "MALFORMED_JSON", nil},
 	{"truncated in a name", `{"subj`, 400, "MALFORMED_JSON", nil},
 	{"truncated in an escape", `{"subject":"\u00`, 400, "MALFORMED_JSON", nil},
@@ -106,13 +106,13 @@ var badBodies = []badBody{
 	{"single quotes", `{'subject':'a'}`, 400, "MALFORMED_JSON", nil},
 	{"comment", `{"subject":"a"/**/}`, 400, "MALFORMED_JSON", nil},
 	{"form feed as white space", "{\f\"subject\":\"a\"}", 400, "MALFORMED_JSON", nil},
-	// One reader takes the first, another the last: two subjects for one check.
+	// One parser takes the first, another the last: two subjects for one check.
 	{"repeated member", `{"subject":"a","subject":"b"}`, 400, "DUPLICATE_FIELD", []string{"/subject"}},
 	{"repeated by an escape", `{"subject":"a","s\u0075bject":"b"}`, 400, "DUPLICATE_FIELD", []string{"/subject"}},
 	{"repeated attribute", `{"subject":"a","attributes":{"ip":"1","ip":"2"}}`, 400, "DUPLICATE_FIELD", []string{"/attributes/ip"}},
 	{"repeated beyond the 16th", `{"subject":"a","attributes":{` + many(18) + `,"a17":"v"}}`, 400, "DUPLICATE_FIELD", []string{"/attributes/a17"}},
 	{"repeated inside a wrong value", `{"subject":{"x":1,"x":2}}`, 400, "DUPLICATE_FIELD", nil},
-	// A misspelled field would be ignored, and with it what its sender meant.
+	// A misspelled field would be ignored, and so would the intention of its sender.
 	{"other letter case", `{"Subject":"a"}`, 400, "UNKNOWN_FIELD", []string{"/Subject"}},
 	{"upper case", `{"SUBJECT":"a"}`, 400, "UNKNOWN_FIELD", []string{"/SUBJECT"}},
 	{"Kelvin sign is no k", `{"sub\u212aect":"a"}`, 400, "UNKNOWN_FIELD", []string{"/sub\u212aect"}},
@@ -124,7 +124,7 @@ var badBodies = []badBody{
 	{"degraded", `{"subject":"a","degraded":true}`, 400, "UNKNOWN_FIELD", []string{"/degraded"}},
 	{"name with a slash", `{"subject":"a","a/b~c":true}`, 400, "UNKNOWN_FIELD", []string{"/a~1b~0c"}},
 	{"name without end", `{"subject":"a","` + strings.Repeat("é", 5000) + `":1}`, 400, "UNKNOWN_FIELD", []string{"/" + strings.Repeat("é", 32) + "..."}},
-	// Bodies made to cost the server time or stack.
+	// Bodies that take much time or stack.
 	{"10,000 levels", `{"subject":` + strings.Repeat("[", 10_000), 400, "MALFORMED_JSON", nil},
 	{"17 levels", `{"subject":` + strings.Repeat("[", 16) + strings.Repeat("]", 16) + `}`, 400, "MALFORMED_JSON", nil},
 	{"16 levels", `{"subject":` + strings.Repeat("[", 15) + strings.Repeat("]", 15) + `}`, 422, "INVALID_REQUEST", []string{"/subject"}},
@@ -132,7 +132,7 @@ var badBodies = []badBody{
 	{"10,000 attributes", `{"subject":"a","attributes":{` + many(10_000) + `}}`, 422, "INVALID_REQUEST", []string{"/attributes"}},
 	{"a number of 16 KiB", `{"subject":"a","cost":` + strings.Repeat("1", 16_000) + `}`, 422, "INVALID_REQUEST", []string{"/cost"}},
 	{"a string of 16 KiB of escapes", `{"subject":"` + strings.Repeat(`\u0061`, 2_700) + `"}`, 422, "INVALID_REQUEST", []string{"/subject"}},
-	// A cost read through a double would charge something else than was asked.
+	// A cost that is parsed as a double would charge another number than requested.
 	{"cost -1", `{"subject":"a","cost":-1}`, 422, "INVALID_REQUEST", []string{"/cost"}},
 	{"cost -0", `{"subject":"a","cost":-0}`, 422, "INVALID_REQUEST", []string{"/cost"}},
 	{"cost 0.5", `{"subject":"a","cost":0.5}`, 422, "INVALID_REQUEST", []string{"/cost"}},
@@ -156,7 +156,7 @@ var badBodies = []badBody{
 	{"cost 1.", `{"subject":"a","cost":1.}`, 400, "MALFORMED_JSON", nil},
 	{"cost -", `{"subject":"a","cost":-}`, 400, "MALFORMED_JSON", nil},
 	{"cost 1e", `{"subject":"a","cost":1e}`, 400, "MALFORMED_JSON", nil},
-	// Names that logs, pages or keys could be broken with, or that are nobody's.
+	// Names that could break logs or pages, or that nobody has.
 	{"subject of 0 bytes", `{"subject":""}`, 422, "INVALID_REQUEST", []string{"/subject"}},
 	{"subject of 257 bytes", `{"subject":"` + strings.Repeat("s", 257) + `"}`, 422, "INVALID_REQUEST", []string{"/subject"}},
 	{"subject of 256 characters of 4 bytes", `{"subject":"` + strings.Repeat("😀", 256) + `"}`, 422, "INVALID_REQUEST", []string{"/subject"}},
@@ -172,7 +172,7 @@ var badBodies = []badBody{
 	{"resource empty", `{"subject":"a","resource":""}`, 422, "INVALID_REQUEST", []string{"/resource"}},
 	{"resource of 257 bytes", `{"subject":"a","resource":"` + strings.Repeat("r", 257) + `"}`, 422, "INVALID_REQUEST", []string{"/resource"}},
 	{"resource null", `{"subject":"a","resource":null}`, 422, "INVALID_REQUEST", []string{"/resource"}},
-	// Replaced by U+FFFD, different subjects would share a counter.
+	// If invalid bytes were replaced by U+FFFD, different subjects would share a counter.
 	{"invalid UTF-8", "{\"subject\":\"\xff\"}", 400, "MALFORMED_JSON", nil},
 	{"invalid UTF-8 in a string with escapes", "{\"subject\":\"\\n\xc3\"}", 400, "MALFORMED_JSON", nil},
 	{"invalid UTF-8 in a name", "{\"subject\xff\":\"a\"}", 400, "MALFORMED_JSON", nil},
@@ -185,7 +185,7 @@ var badBodies = []badBody{
 	{"high surrogate and a letter", `{"subject":"\ud800a"}`, 400, "MALFORMED_JSON", nil},
 	{"escape that is none", `{"subject":"\x"}`, 400, "MALFORMED_JSON", nil},
 	{"escape with three digits", `{"subject":"\u12 4"}`, 400, "MALFORMED_JSON", nil},
-	// Attributes that a rule could count by without anybody seeing what.
+	// Attributes that a rule could count by although they are invisible.
 	{"17 attributes", `{"subject":"a","attributes":{` + many(17) + `}}`, 422, "INVALID_REQUEST", []string{"/attributes"}},
 	{"attributes null", `{"subject":"a","attributes":null}`, 422, "INVALID_REQUEST", []string{"/attributes"}},
 	{"attributes list", `{"subject":"a","attributes":[]}`, 422, "INVALID_REQUEST", []string{"/attributes"}},
@@ -198,7 +198,7 @@ var badBodies = []badBody{
 	{"attribute of 0 bytes", `{"subject":"a","attributes":{"ip":""}}`, 422, "INVALID_REQUEST", []string{"/attributes/ip"}},
 	{"attribute of 257 bytes", `{"subject":"a","attributes":{"ip":"` + strings.Repeat("v", 257) + `"}}`, 422, "INVALID_REQUEST", []string{"/attributes/ip"}},
 	{"attribute with a control", `{"subject":"a","attributes":{"ip":"\u0007"}}`, 422, "INVALID_REQUEST", []string{"/attributes/ip"}},
-	// "" means the default plan further down; asked for by name it is an ordinary plan.
+	// "" means the default plan elsewhere. In a body it is an unknown plan.
 	{"plan empty", `{"subject":"a","plan":""}`, 422, "UNKNOWN_PLAN", []string{"/plan"}},
 	{"plan null", `{"subject":"a","plan":null}`, 422, "UNKNOWN_PLAN", []string{"/plan"}},
 	{"plan number", `{"subject":"a","plan":1}`, 422, "UNKNOWN_PLAN", []string{"/plan"}},
@@ -206,7 +206,7 @@ var badBodies = []badBody{
 	{"dry_run null", `{"subject":"a","dry_run":null}`, 422, "INVALID_REQUEST", []string{"/dry_run"}},
 	{"explain 1", `{"subject":"a","explain":1}`, 422, "INVALID_REQUEST", []string{"/explain"}},
 	{"literal cut", `{"subject":"a","explain":tru}`, 400, "MALFORMED_JSON", nil},
-	// All that is wrong is said at once.
+	// All errors are reported at once.
 	{"several", `{"subject":"","cost":-1,"plan":"","attributes":{"ip":1},"explain":null}`, 422, "INVALID_REQUEST",
 		[]string{"/subject", "/cost", "/plan", "/attributes/ip", "/explain"}},
 	{"malformed after invalid", `{"subject":"","cost":-1`, 400, "MALFORMED_JSON", nil},
@@ -239,7 +239,7 @@ func TestDecodeCheckRefuses(t *testing.T) {
 	}
 }
 
-// Odd names are names like any others, and every one is another subject.
+// Unusual names are valid, and each is a different subject.
 func TestDecodeKeepsOddNames(t *testing.T) {
 	seen := map[string]bool{}
 	for _, name := range []string{
@@ -274,8 +274,8 @@ func TestDecodeBatch(t *testing.T) {
 	require.Nil(t, p)
 	require.Len(t, reqs, 100)
 
-	// One bad entry refuses all; nothing may be counted for the others, so the client must be told
-	// which it was.
+	// One invalid entry refuses the batch. Nothing is counted for the others, so the client must
+	// learn which one it was.
 	for _, c := range []badBody{
 		{"none", `{"checks":[]}`, 422, "INVALID_REQUEST", []string{"/checks"}},
 		{"101", entries(101, `{"subject":"a"}`), 422, "INVALID_REQUEST", []string{"/checks"}},
@@ -308,8 +308,7 @@ func TestDecodeBatch(t *testing.T) {
 	require.Len(t, p.Errors, maxFieldErrors, "the answer must stay bounded")
 }
 
-// The strings of a check are its only allocation: at thousands of checks a second, garbage is
-// latency.
+// Decoding allocates only the strings of a check, because garbage would increase latency.
 func TestDecodeAllocations(t *testing.T) {
 	body := []byte(`{"subject":"user_42","resource":"orders:create","cost":1}`)
 	var d decoder
@@ -321,15 +320,15 @@ func TestDecodeAllocations(t *testing.T) {
 	}), 1.0)
 }
 
-// verdict is what an answer to a body comes down to.
+// verdict is the essential part of an answer to a body.
 type verdict struct {
 	status   int
 	req      check.Request
 	pointers []string
 }
 
-// referenceCheck reads a check by a general JSON library in its strict mode; only the meaning of
-// the fields is written out again.
+// referenceCheck decodes a check with a general JSON library in its strict mode. Only the meaning
+// of the fields is implemented again.
 func referenceCheck(body []byte) verdict {
 	switch {
 	case depth(body) > maxCheckDepth:
@@ -419,7 +418,7 @@ func referenceAttributes(raw jsontext.Value, v *verdict, bad func(string)) {
 	}
 }
 
-// depth is how deep a document nests before it ends or stops being JSON.
+// depth returns the depth at which a document ends or stops being JSON.
 func depth(body []byte) int {
 	deepest := 0
 	for d := jsontext.NewDecoder(bytes.NewReader(body), jsontext.AllowDuplicateNames(true)); ; {
@@ -430,9 +429,8 @@ func depth(body []byte) int {
 	}
 }
 
-// FuzzDecodeCheck compares the decoder with the reference: the same verdict, the same value, the
-// same bad fields. A difference is a body that a proxy in front, or a log, reads otherwise than
-// Weir.
+// FuzzDecodeCheck compares the decoder with the reference: the same verdict, value and invalid
+// fields. A difference would be a body that a proxy or a log reads differently than Weir.
 func FuzzDecodeCheck(f *testing.F) {
 	for _, c := range badBodies {
 		if len(c.body) < 1000 {

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The answers that docs/check.md shows have the shape of ours, to the last field. tests runs its
-// commands.
+// The answers in docs/check.md have the form of real answers, including all fields. The package
+// tests runs the commands.
 func TestDocumentedChecks(t *testing.T) {
 	text, err := os.ReadFile("../../docs/check.md")
 	require.NoError(t, err)

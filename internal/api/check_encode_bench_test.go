@@ -8,7 +8,7 @@ import (
 	"weir/internal/limit"
 )
 
-// BenchmarkAnswer is what answering costs when all is decided: JSON and headers of one check.
+// BenchmarkAnswer measures encoding: JSON and headers of one check.
 func BenchmarkAnswer(b *testing.B) {
 	for _, rules := range []int{1, 3, 10} {
 		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {

@@ -15,7 +15,7 @@ import (
 
 var apiRequests = &limit.Rule{Slug: "api-requests", Algorithm: limit.SlidingWindowCounter}
 
-// The shape that clients rely on, to the letter: names, order, and null where there is no number.
+// The form on which clients rely, exactly: names, order, and null if there is no number.
 func TestAppendDecision(t *testing.T) {
 	window := check.RuleDecision{
 		Rule: apiRequests, Source: "plan:free", Limit: 100, Quota: 100, WindowMS: 60_000, RetryAfterMS: 1250, ResetAfterMS: 41_250, NextAfterMS: 600,
@@ -133,7 +133,7 @@ func TestAppendDecision(t *testing.T) {
 	}
 }
 
-// A wait in words is never shorter than the wait, and reads like something a person would say.
+// A wait in words is never shorter than the wait.
 func TestAppendWait(t *testing.T) {
 	for seconds, want := range map[int64]string{
 		1: "1 second", 2: "2 seconds", 59: "59 seconds", 60: "1 minute", 61: "1 minute 1 second", 90: "1 minute 30 seconds",
@@ -144,7 +144,7 @@ func TestAppendWait(t *testing.T) {
 	}
 }
 
-// Any string that a check can carry comes back as it was, also through a parser of JavaScript.
+// Any string of a check is encoded without loss, also for a JavaScript parser.
 func TestAppendString(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.String().Draw(t, "s")
@@ -161,7 +161,7 @@ func TestAppendString(t *testing.T) {
 	}
 }
 
-// The answer is what the API's description says, for any decision.
+// The answer matches the API's description for any decision.
 func TestAppendDecisionFitsDescription(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := anyDecision(t)
@@ -197,7 +197,7 @@ func TestAppendDecisionFitsDescription(t *testing.T) {
 	})
 }
 
-// anyDecision draws a decision such as a Checker can make.
+// anyDecision returns a random decision that a Checker could return.
 func anyDecision(t *rapid.T) check.Decision {
 	d := check.Decision{
 		Allowed: true, Subject: rapid.StringN(1, 20, 256).Draw(t, "subject"), Resource: "default",
@@ -253,7 +253,7 @@ func anyRule(t *rapid.T, i int) check.RuleDecision {
 	r.ResetAfterMS = rapid.Int64Range(0, limit.MaxWindowMS).Draw(t, "reset")
 	r.NextAfterMS = rapid.Int64Range(0, r.ResetAfterMS).Draw(t, "next")
 	if !r.Allowed {
-		// More than remains was asked for, so the wait is at least the one for one unit more.
+		// The cost is more than what remains, so the wait is at least that for one more unit.
 		r.RetryAfterMS = max(1, rapid.Int64Range(r.NextAfterMS, r.ResetAfterMS).Draw(t, "retry"))
 		if rapid.IntRange(0, 9).Draw(t, "never") == 0 {
 			r.RetryAfterMS, r.CostExceeds = limit.NeverMS, true

@@ -20,7 +20,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// A check from the first to the one that is denied: what an application sees.
+// Checks from the first to a denied one, as an application sees them.
 func TestCheck(t *testing.T) {
 	s := newCheckStack(t)
 	require.Equal(t, s.post("/check", `{"subject":"peek","cost":0}`).decision(200), s.check(`{"subject":"peek","cost":0}`).decision(200), "one handler, two paths")
@@ -47,7 +47,7 @@ func TestCheck(t *testing.T) {
 	require.Equal(t, "0", a.header.Get("X-RateLimit-Remaining"))
 	require.Contains(t, a.header.Get("RateLimit"), `"per-subject";r=0;t=`)
 
-	// A client whose library repeats every 429 by itself can have it otherwise.
+	// A client whose library retries every 429 can request another status.
 	d = s.check(`{"subject":"user_42"}`, header{"Weir-Denied-Status", "200"}).decision(200)
 	require.False(t, d.Allowed)
 	s.check(`{"subject":"user_42"}`, header{"Weir-Denied-Status", "429"}).decision(429)
@@ -57,9 +57,9 @@ func TestCheck(t *testing.T) {
 		s.check(`{"subject":"user_42"}`, bad...).problem(400, "INVALID_HEADER")
 	}
 
-	// /check is the same handler, and the same counter.
+	// /check has the same handler and the same counter.
 	s.post("/check", `{"subject":"user_42"}`).decision(429)
-	// Another tenant's subject of that name has its own quota, or here no rule at all.
+	// Another tenant's subject with the same name has its own quota, or here no rule.
 	other := s.contract.call(s.other, http.MethodPost, "/v1/check", `{"subject":"user_42"}`).decision(200)
 	require.Nil(t, other.Rule)
 	require.Empty(t, other.Rules)
@@ -67,13 +67,13 @@ func TestCheck(t *testing.T) {
 
 func TestCheckCosts(t *testing.T) {
 	s := newCheckStack(t)
-	// 0 asks without consuming, also when nothing remains.
+	// Cost 0 reads the state and consumes nothing, also if nothing remains.
 	s.untouched("zero")
 	s.check(`{"subject":"zero","cost":5}`).decision(200)
 	require.Equal(t, int64(0), s.remaining("zero", "default"))
 	s.check(`{"subject":"zero"}`).decision(429)
 
-	// What can never pass says so, and no denial of it stands in the way of what can.
+	// A cost above the limit has its own code, and its denial does not affect other checks.
 	a := s.check(`{"subject":"greedy","cost":6}`)
 	d := a.decision(429)
 	require.Equal(t, "COST_EXCEEDS_LIMIT", d.Error.Code)
@@ -83,16 +83,16 @@ func TestCheckCosts(t *testing.T) {
 	require.Empty(t, a.header.Get("Retry-After"))
 	s.check(`{"subject":"greedy","cost":5}`).decision(200)
 
-	// A denied cost leaves a smaller one its units.
+	// A denied cost leaves units for a smaller one.
 	s.check(`{"subject":"mixed","cost":3}`).decision(200)
 	s.check(`{"subject":"mixed","cost":3}`).decision(429)
 	s.check(`{"subject":"mixed","cost":2}`).decision(200)
 
-	// A dry run tells what would be, and consumes nothing.
+	// A dry run reports what would happen, and consumes nothing.
 	d = s.check(`{"subject":"dry","cost":5,"dry_run":true}`).decision(200)
 	require.Equal(t, int64(0), *d.Remaining)
 	s.untouched("dry")
-	// Sent twice by a proxy that repeats, it is counted twice: a check carries no identity.
+	// A check that a proxy sends twice is counted twice, because checks have no identity.
 	s.check(`{"subject":"twice"}`)
 	s.check(`{"subject":"twice"}`)
 	require.Equal(t, int64(3), s.remaining("twice", "default"))
@@ -104,8 +104,7 @@ func TestCheckPlansAndStates(t *testing.T) {
 	require.Equal(t, "pro", *d.Plan)
 	require.Equal(t, int64(50), *d.Limit)
 
-	// A client may name any plan of its tenant; the next check that names none is not touched by
-	// it.
+	// A client may name any plan of its tenant. The next check without a plan is not affected.
 	d = s.check(`{"subject":"guest","plan":"pro"}`).decision(200)
 	require.Equal(t, "plan:pro", d.Rules[0].Source)
 	require.Equal(t, int64(49), *d.Remaining)
@@ -129,7 +128,8 @@ func TestCheckPlansAndStates(t *testing.T) {
 	d = s.check(`{"subject":"exempt","cost":3}`).decision(200)
 	require.Equal(t, "shadow", d.Rules[0].Mode)
 
-	// Unknown, another tenant's, malformed: nobody learns which plans others have.
+	// An unknown plan, another tenant's plan and a malformed one get the same answer, so nobody
+	// learns which plans others have.
 	var first []byte
 	for _, plan := range []string{"unknown", "theirs", "", "unlimited", "Pro", "pro ", "\\u0000", strings.Repeat("p", 300)} {
 		a := s.check(`{"subject":"a","plan":"` + plan + `"}`)
@@ -156,18 +156,18 @@ func TestCheckRules(t *testing.T) {
 	d = s.check(`{"subject":"b","resource":"ip","attributes":{"ip":"203.0.113.7"}}`).decision(200)
 	require.Equal(t, int64(1), *d.Remaining, "subjects behind one address share its counter")
 
-	// Who asks why learns of every rule.
+	// With explain, the answer lists every rule.
 	d = s.check(`{"subject":"a","resource":"ip","explain":true}`).decision(200)
 	require.Len(t, d.Skipped, len(testRules()))
 	require.Contains(t, d.Skipped, CheckSkip{Rule: "switched-off", Reason: "mode_off"})
 	require.Contains(t, d.Skipped, CheckSkip{Rule: "orders", Reason: "resource_mismatch"})
 
-	// A resource has no pattern meaning, whatever it looks like.
+	// A resource in a check is never a pattern.
 	require.Empty(t, s.check(`{"subject":"a","resource":"*"}`).decision(200).Rules)
 	require.Len(t, s.check(`{"subject":"a","resource":"orders:*"}`).decision(200).Rules, 1)
 	require.Empty(t, s.check(`{"subject":"a","resource":"orders"}`).decision(200).Rules)
 
-	// A rule in shadow is reported, denies nothing, and is nobody's business in headers.
+	// A rule in shadow mode is reported, denies nothing, and is not in the headers.
 	s.check(`{"subject":"a","resource":"shadow"}`).decision(200)
 	a := s.check(`{"subject":"a","resource":"shadow"}`)
 	d = a.decision(200)
@@ -175,15 +175,15 @@ func TestCheckRules(t *testing.T) {
 	require.Nil(t, d.Rule)
 	require.Empty(t, a.header.Get("RateLimit"))
 
-	// A queue says how long to hold what it admits.
+	// A queue rule returns the delay of an allowed request.
 	s.check(`{"subject":"a","resource":"queue"}`).decision(200)
 	d = s.check(`{"subject":"a","resource":"queue"}`).decision(200)
 	require.InDelta(t, 3_600_000, *d.DelayMS, 60_000)
 	require.Equal(t, *d.DelayMS, *d.Rules[0].DelayMS)
 }
 
-// Names that look like another's, or like two joined, are counters of their own: else one customer
-// could use up another's quota.
+// Names that look like others, or like two names joined, have their own counters. Otherwise one
+// customer could use up another's quota.
 func TestCheckKeepsNamesApart(t *testing.T) {
 	s := newCheckStack(t)
 	for _, name := range []string{
@@ -208,7 +208,7 @@ func TestCheckKeepsNamesApart(t *testing.T) {
 
 func TestBatch(t *testing.T) {
 	s := newCheckStack(t)
-	// Each is decided on its own and in order: the sum over one subject is exact.
+	// Each check is decided by itself and in order: the sum for one subject is exact.
 	a := s.post("/v1/check/batch", entries(100, `{"subject":"same"}`)).ok(200)
 	require.Equal(t, "no-store", a.header.Get("Cache-Control"))
 	require.Empty(t, a.header.Get("RateLimit"), "there is no one decision to tell of")
@@ -224,7 +224,7 @@ func TestBatch(t *testing.T) {
 	require.Equal(t, []string{"default", "one", "default"}, []string{out.Results[0].Resource, out.Results[1].Resource, out.Results[2].Resource})
 	require.Equal(t, []bool{false, true, false}, []bool{out.Results[0].Allowed, out.Results[1].Allowed, out.Results[2].Allowed})
 
-	// One bad entry, and nothing of the others is counted.
+	// If one entry is invalid, nothing is counted for the others.
 	for _, bad := range []string{
 		`{"checks":[{"subject":"a"},{"subject":"a","cost":-1}]}`, `{"checks":[{"subject":"a"},{}]}`, `{"checks":[{"subject":"a"},null]}`,
 		`{"checks":[{"subject":"a"},{"subject":"a","plan":"unknown"}]}`, `{"checks":[{"subject":"a"},{"Subject":"a"}]}`,
@@ -236,14 +236,14 @@ func TestBatch(t *testing.T) {
 		s.post("/v1/check/batch", `{"checks":[{"subject":"a"},{"subject":"a","plan":"unknown"}]}`).pointers(422, "UNKNOWN_PLAN"))
 	s.untouched("a")
 
-	// The whole batch is counted against the tenant's own quota, before any of it.
+	// The whole batch is counted against the tenant's own quota first.
 	pad := strings.Repeat(" ", maxBatchBody)
 	s.post("/v1/check/batch", (`{"checks":[{"subject":"a"}]}` + pad)[:maxBatchBody]).ok(200)
 	s.post("/v1/check/batch", (`{"checks":[{"subject":"a"}]}` + pad)[:maxBatchBody+1]).problem(413, "BODY_TOO_LARGE")
 	require.Equal(t, int64(perSubject-1), s.remaining("a", "default"))
 }
 
-// A thousand at once with one unit left: exactly one gets it.
+// A thousand concurrent checks with one unit left: exactly one is allowed.
 func TestConcurrentChecks(t *testing.T) {
 	s := newCheckStack(t)
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, MaxConnsPerHost: 64}}
@@ -276,8 +276,8 @@ func TestConcurrentChecks(t *testing.T) {
 	require.Equal(t, int64(1), allowed.Load())
 }
 
-// A tenant over its own quota, a rule of the platform's, is told so, and nothing is decided or
-// counted for its customers.
+// A tenant that is over its own quota, a rule of the platform, gets an error, and nothing is
+// decided or counted for its customers.
 func TestTenantQuota(t *testing.T) {
 	s := newCheckStack(t)
 	ctx, store := t.Context(), s.db.Store
@@ -314,8 +314,7 @@ func TestTenantQuota(t *testing.T) {
 	s.check(`{"subject":"a"}`).decision(200)
 }
 
-// While the store is unavailable, tenants that are loaded are served; one that is not is told to
-// come back.
+// While the store is unavailable, loaded tenants are served, and others are asked to retry.
 func TestPolicyUnavailable(t *testing.T) {
 	s := newCheckStack(t)
 	deps := s.deps
@@ -335,8 +334,8 @@ func (brokenSource) LoadPolicy(context.Context, limit.TenantID) (check.PolicyDat
 	return check.PolicyData{}, fmt.Errorf("password authentication failed: %w", tenants.ErrUnavailable)
 }
 
-// Redis is unavailable: each rule answers by its own policy, marked as degraded, and no check
-// fails.
+// If Redis is unavailable, each rule answers by its on_unavailable, the answer is marked as
+// degraded, and no check fails.
 func TestCheckDegraded(t *testing.T) {
 	s := newCheckStack(t)
 	deny := hourly("strict", "strict", 5, "subject")
@@ -369,7 +368,7 @@ func TestCheckDegraded(t *testing.T) {
 	require.NotEmpty(t, a.header.Get("Retry-After"))
 }
 
-// awayEngine answers like a counter store that cannot be reached.
+// awayEngine is an engine with an unavailable counter store.
 type awayEngine struct{ engine.Engine }
 
 func (awayEngine) Evaluate(_ context.Context, calls ...*engine.Call) {
@@ -378,8 +377,8 @@ func (awayEngine) Evaluate(_ context.Context, calls ...*engine.Call) {
 	}
 }
 
-// A rule that a person changes takes effect without a restart, and the counter continues, also
-// where the rule was deleted and made again.
+// A changed rule takes effect without a restart, and its counter continues, also if the rule is
+// deleted and created again.
 func TestCheckFollowsChanges(t *testing.T) {
 	s := newCheckStack(t)
 	s.check(`{"subject":"a","cost":5}`).decision(200)

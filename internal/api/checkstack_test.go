@@ -29,8 +29,8 @@ import (
 	"weir/internal/testenv"
 )
 
-// checkStack is the API as it runs: a real database behind keys and policy, a real Redis behind the
-// counters, a real listener with the limits of the public one.
+// checkStack is the API as it runs: with a real database for keys and policies, a real Redis for
+// counters, and a real listener with the limits of the public one.
 type checkStack struct {
 	t        *testing.T
 	db       *tenantstest.Database
@@ -49,7 +49,7 @@ type checkStack struct {
 	ordinary atomic.Int64 // requests that the lane did not answer
 }
 
-// hourly is a rule whose window begins with the first check, so that none ends in the middle of a
+// hourly returns a rule whose window begins with the first check, so that it does not end during a
 // test.
 func hourly(slug, resource string, lim int64, by ...string) limit.Rule {
 	return limit.Rule{
@@ -78,8 +78,8 @@ func testRules() []limit.Rule {
 	}
 }
 
-// newCheckStack also makes the test run beside others: its database is its own, and no other test
-// has its tenants, by which the counters in the shared Redis are kept apart.
+// newCheckStack also runs the test in parallel with others. It has its own database, and no other
+// test has its tenants, which separate the counters in the shared Redis.
 func newCheckStack(t *testing.T) *checkStack {
 	t.Helper()
 	t.Parallel()
@@ -91,8 +91,8 @@ func newCheckStack(t *testing.T) *checkStack {
 	return s
 }
 
-// redisDeps are the parts of one instance, with a Redis client of its own. A repeat of an
-// idempotent check waits so long for the first.
+// redisDeps returns the parts of one instance, with its own Redis client. A repeat of an idempotent
+// check waits for the first request for up to wait.
 func (s *checkStack) redisDeps(t testing.TB, wait time.Duration) Deps {
 	t.Helper()
 	options, err := redis.ParseURL(testenv.RedisURL(t))
@@ -100,13 +100,13 @@ func (s *checkStack) redisDeps(t testing.TB, wait time.Duration) Deps {
 	options.MaxRetries = -1
 	client := redis.NewClient(options)
 	t.Cleanup(func() { _ = client.Close() })
-	// The deadline is for slow test machines; how it is kept is the engine's own tests' matter.
+	// The timeout is long for slow test machines. The tests of the engine test timeouts.
 	deps := s.newDeps(t, redisengine.New(client, redisengine.Options{Deadline: 5 * time.Second}))
 	deps.Once = once.New(once.Options{Client: client, Timeout: 5 * time.Second, Wait: wait})
 	return deps
 }
 
-// prepare writes the configuration that the tests ask about.
+// prepare writes the configuration of the tests.
 func (s *checkStack) prepare(t testing.TB) {
 	t.Helper()
 	ctx, store := t.Context(), s.db.Store
@@ -149,7 +149,7 @@ func (s *checkStack) newDeps(tb testing.TB, eng engine.Engine) Deps {
 	}
 }
 
-// serve starts a server with a lane, which the calls that follow go to.
+// serve starts a server with a lane, for the calls that follow.
 func (s *checkStack) serve(cfg Config, deps Deps) {
 	cfg.Lane = NewLane()
 	s.server = httptest.NewUnstartedServer(nil)
@@ -165,8 +165,8 @@ func (s *checkStack) serve(cfg Config, deps Deps) {
 	s.contract = &adminStack{t: s.t, url: s.server.URL, doc: loadDocument(s.t)}
 }
 
-// post sends a body as it is, with the stack's key, and holds the answer against the description of
-// the API.
+// post sends a body unchanged, with the stack's key, and compares the answer with the description
+// of the API.
 func (s *checkStack) post(path, body string, headers ...header) answer {
 	s.t.Helper()
 	return s.contract.call(s.key, http.MethodPost, path, body, headers...)
@@ -177,7 +177,7 @@ func (s *checkStack) check(body string, headers ...header) answer {
 	return s.post("/v1/check", body, headers...)
 }
 
-// decision is the answer to a check, decoded.
+// decision returns the decoded answer to a check.
 func (a answer) decision(status int) CheckAnswer {
 	a.t.Helper()
 	require.Equal(a.t, status, a.status, "%s", a.body)
@@ -188,7 +188,7 @@ func (a answer) decision(status int) CheckAnswer {
 	return d
 }
 
-// remaining asks, without consuming, what is left for a subject on a resource.
+// remaining returns what remains for a subject on a resource, without consuming.
 func (s *checkStack) remaining(subject, resource string) int64 {
 	s.t.Helper()
 	body, err := json.Marshal(map[string]any{"subject": subject, "resource": resource, "cost": 0})
@@ -204,7 +204,7 @@ func (s *checkStack) untouched(subject string) {
 	require.Equal(s.t, int64(perSubject), s.remaining(subject, "default"), "a refused request has consumed of %s's quota", subject)
 }
 
-// conn is a connection on which anything can be sent.
+// conn is a connection for arbitrary bytes.
 type conn struct {
 	net.Conn
 	t      *testing.T
@@ -220,7 +220,7 @@ func (s *checkStack) dial() *conn {
 	return dialTo(s.t, s.server.Listener.Addr(), nil)
 }
 
-// dialTo connects to an address, by TLS where trust is not nil.
+// dialTo connects to an address, with TLS if trust is not nil.
 func dialTo(t *testing.T, addr net.Addr, trust *tls.Config) *conn {
 	t.Helper()
 	c, err := net.Dial("tcp", addr.String())
@@ -259,7 +259,7 @@ func (c *conn) receive() answer {
 	return answer{t: c.t, status: response.StatusCode, header: response.Header, body: body}
 }
 
-// closed asserts that the server has ended the connection.
+// closed asserts that the server has closed the connection.
 func (c *conn) closed() {
 	c.t.Helper()
 	_, err := c.r.ReadByte()
@@ -276,7 +276,7 @@ func asTimeout(err error, to *net.Error) bool {
 	return ok && e.Timeout()
 }
 
-// head is the head of a check's request, up to its Content-Length.
+// head returns the head of a check's request, without its Content-Length.
 func (s *checkStack) head(lines ...string) string {
 	return "POST /v1/check HTTP/1.1\r\nHost: weir\r\nAuthorization: Bearer " + s.key + "\r\nContent-Type: application/json\r\n" +
 		strings.Join(append(lines, "", ""), "\r\n")

@@ -25,7 +25,7 @@ import (
 
 var asYAML = header{"Content-Type", yamlType}
 
-// changes are the sentences of an answer.
+// changes returns the texts of the changes in an answer.
 func (a answer) changes() []string {
 	a.t.Helper()
 	texts := []string{}
@@ -95,8 +95,8 @@ plans:
       monthly: {unlimited: true}
 `
 
-// What people keep in a file is what comes back, in their order of fields, and it does not change
-// by itself; a second tenant can be made the same.
+// A configuration in a file is exported unchanged, in the order of its fields, and a second tenant
+// can be made equal.
 func TestConfigInAFile(t *testing.T) {
 	s := newAdminStack(t)
 	put := s.call(s.key, http.MethodPut, "/v1/config", configYAML, asYAML)
@@ -135,7 +135,7 @@ func TestConfigInAFile(t *testing.T) {
 		problem(http.StatusPreconditionFailed, codePreconditionFailed)
 }
 
-// The example of docs/config.md is what an export is.
+// The example of docs/config.md is a real export.
 func TestDocumentedConfig(t *testing.T) {
 	s := newAdminStack(t)
 	page, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "config.md"))
@@ -146,8 +146,8 @@ func TestDocumentedConfig(t *testing.T) {
 	require.Equal(t, example, string(s.call(s.key, http.MethodGet, "/v1/config?subjects=true&format=yaml", nil).ok(200).body))
 }
 
-// Whatever a tenant has: exported, applied to another one and exported again it is the same, byte
-// for byte, in JSON and in YAML, and applied to itself it changes nothing.
+// Any configuration that is exported, applied to another tenant and exported again has the same
+// bytes, in JSON and in YAML. Applying it to the same tenant changes nothing.
 func TestConfigRoundTrip(t *testing.T) {
 	s := newAdminStack(t)
 	for seed := range uint64(12) {
@@ -170,7 +170,7 @@ func TestConfigRoundTrip(t *testing.T) {
 	}
 }
 
-// Texts that some reader of YAML or JSON might take for something else, or lose a part of.
+// Texts that parsers of YAML or JSON might misinterpret or truncate.
 var oddTexts = []string{
 	"", " ", "yes", "off", "N", "null", "~", "true", "1", "0x10", "1_000", "1:30", "1e3", ".5", "2026-01-01", "2026-01-01T00:00:00Z", "<<", "=",
 	"# no comment", "a # b", "a: b", "- a", "? a", "[a]", "{a}", "*a", "&a", "!a", "|", ">", "%a", "@a", "`a", "'", `"`, `\`, `\n`, "a\nb", "a\n\nb\n",
@@ -178,7 +178,7 @@ var oddTexts = []string{
 	"a,b", "<a&b>", strings.Repeat("long ", 30),
 }
 
-// claims are names that YAML could take for something else.
+// claims are names that YAML could misinterpret.
 var claims = []string{"sub", "https://example.com/id", "a: b", "# c", "realm.id", "é"}
 
 func randomDocument(r *rand.Rand) tenants.Document {
@@ -264,8 +264,8 @@ func randomDocument(r *rand.Rand) tenants.Document {
 	return d
 }
 
-// Everything that is wrong is named with its place in the document, what only the API sees
-// together with what only the store knows.
+// All errors have their position in the document, those of the API together with those of the
+// store.
 func TestConfigPointsAtWhatIsWrong(t *testing.T) {
 	s := newAdminStack(t)
 	body := obj{
@@ -284,7 +284,7 @@ func TestConfigPointsAtWhatIsWrong(t *testing.T) {
 		}, s.call(s.key, http.MethodPut, "/v1/config"+query, body).pointers(http.StatusUnprocessableEntity, codeInvalidRequest))
 	}
 	require.Empty(t, s.call(s.key, http.MethodGet, "/v1/rules", nil).ok(200).json()["items"])
-	// What has the wrong shape hides nothing of what has the right one, and is told once.
+	// A value of a wrong type hides no other errors, and is reported once.
 	require.Equal(t, []string{
 		"/plans/0/limits/nowhere", "/plans/1", "/rules/0/by/1", "/rules/0/window", "/rules/1/id", "/rules/1/limit", "/rules/1/penalty", "/rules/1/slug", "/rules/2",
 		"/rules/3/slug", "/subjects/0/labels/a", "/subjects/0/plan", "/surplus",
@@ -315,7 +315,7 @@ func TestConfigPointsAtWhatIsWrong(t *testing.T) {
 	s.call(s.key, http.MethodPut, "/v1/config", `{"rules": null, "plans": null, "tenant": null, "format": null}`).ok(200)
 }
 
-// The whole road with as many rules as a tenant may have.
+// The whole process with the maximum number of rules.
 func TestConfigOfAThousandRules(t *testing.T) {
 	s := newAdminStack(t)
 	rules := make([]obj, limit.MaxRules)
@@ -353,8 +353,7 @@ func TestConfigOfAThousandRules(t *testing.T) {
 		problem(http.StatusUnsupportedMediaType, codeUnsupportedMediaType)
 }
 
-// Nothing of YAML is taken that would read as something else than it says, or unfold to more than
-// was sent.
+// YAML is refused if it could be misinterpreted, or expand to more than was sent.
 func TestYAMLRefusals(t *testing.T) {
 	s := newAdminStack(t)
 	bomb := "a: &a [x, x]\n"
@@ -443,7 +442,7 @@ func TestYAMLCost(t *testing.T) {
 	}
 }
 
-// filled returns texts of a length with one thing over and over again.
+// filled returns texts of a given length that repeat one part.
 func filled(before, again, after string) func(size int) string {
 	return func(size int) string { return before + strings.Repeat(again, size/len(again)) + after }
 }
@@ -456,7 +455,7 @@ func distinctKeys(size int) string {
 	return b.String()
 }
 
-// Whatever comes in: what is taken is JSON that says the same in YAML again.
+// If a document is accepted, its JSON converted to YAML has the same meaning.
 func FuzzJSONOfYAML(f *testing.F) {
 	f.Add([]byte(configYAML))
 	for _, text := range oddTexts {
@@ -482,7 +481,7 @@ func FuzzJSONOfYAML(f *testing.F) {
 	})
 }
 
-// onlyOurs reports whether a value has nothing that documents never have: null and fractions.
+// onlyOurs reports whether a value has nothing that documents never contain: null and fractions.
 func onlyOurs(v any) bool {
 	switch v := v.(type) {
 	case map[string]any:

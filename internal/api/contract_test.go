@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tally counts the answers that were held against the document, by operation and status.
+// tally counts the answers that were compared with the document, by operation and status.
 type tally struct {
 	mu      sync.Mutex
 	answers map[string]map[int]int
@@ -36,7 +36,7 @@ func (c *tally) add(operation string, status int) {
 	c.answers[operation][status]++
 }
 
-// String says how many answers of how many kinds there were.
+// String returns the numbers of answers and of their kinds.
 func (c *tally) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,7 +51,7 @@ func (c *tally) String() string {
 		len(c.answers), kinds, answers)
 }
 
-// missing lists the operations that never succeeded or never failed.
+// missing returns the operations that never succeeded or never failed.
 func (c *tally) missing(doc *openapi3.T) (out []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,8 +74,8 @@ func (c *tally) missing(doc *openapi3.T) (out []string) {
 	return out
 }
 
-// canFail reports whether an operation has a failure of its own; that of a head that is too large
-// is every operation's.
+// canFail reports whether an operation has its own failure, besides that of a head that is too
+// large.
 func canFail(op *openapi3.Operation) bool {
 	for status := range op.Responses.Map() {
 		if n, _ := strconv.Atoi(status); n >= 400 && n != http.StatusRequestHeaderFieldsTooLarge {
@@ -85,8 +85,8 @@ func canFail(op *openapi3.Operation) bool {
 	return false
 }
 
-// After a run of all tests each operation must have succeeded and failed, and each of these answers
-// have been as the document says.
+// After a run of all tests, each operation must have succeeded and failed, and every answer must
+// have matched the document.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	fmt.Println(validated.String())
@@ -103,7 +103,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// allTests reports whether no test was left out of this run.
+// allTests reports whether all tests were run.
 func allTests() bool {
 	for name, whole := range map[string]string{"test.run": "", "test.skip": "", "test.list": "", "test.fuzz": ""} {
 		if f := flag.Lookup(name); f != nil && f.Value.String() != whole {
@@ -118,16 +118,16 @@ var commonHeaders = []string{
 	"Cache-Control", "Connection", "Content-Disposition", "Content-Length", "Content-Type", "Date", "Vary", "X-Content-Type-Options",
 }
 
-// bodySchemas holds the schemas of JSON bodies, by their place in the document. openapi3filter can
-// check such a body as well, but compiles the schema again for each one: that took a fifth of the
-// processor time of all tests here.
+// bodySchemas has the compiled schemas of JSON bodies, by their place in the document.
+// openapi3filter could validate bodies, too, but compiles the schema for each one, which took a
+// fifth of the CPU time of all tests here.
 var bodySchemas = struct {
 	mu       sync.Mutex
 	compiler *jsonschema.Compiler
 	compiled map[string]*jsonschema.Schema
 }{compiled: map[string]*jsonschema.Schema{}}
 
-// bodySchema compiles the schema at that place, once.
+// bodySchema compiles the schema at a place, once.
 func bodySchema(place string) (*jsonschema.Schema, error) {
 	bodySchemas.mu.Lock()
 	defer bodySchemas.mu.Unlock()
@@ -155,7 +155,7 @@ func bodySchema(place string) (*jsonschema.Schema, error) {
 	return schema, err
 }
 
-// checkBody fails the test where a JSON body is not as the document says.
+// checkBody fails the test if a JSON body does not match the document.
 func (a answer) checkBody(path, method string, op *openapi3.Operation) {
 	a.t.Helper()
 	pointer := strings.NewReplacer("~", "~0", "/", "~1")
@@ -173,7 +173,7 @@ func (a answer) checkBody(path, method string, op *openapi3.Operation) {
 	require.NoError(a.t, schema.Validate(body), "%s %s\n%s", method, path, a.body)
 }
 
-// checkHeaders fails the test where an answer has a header that the document does not tell of.
+// checkHeaders fails the test if an answer has a header that is not in the document.
 func (a answer) checkHeaders(op *openapi3.Operation) {
 	a.t.Helper()
 	response := op.Responses.Status(a.status)
@@ -187,8 +187,8 @@ func (a answer) checkHeaders(op *openapi3.Operation) {
 	}
 }
 
-// checkDecisionHeader fails the test where an answer of a hot endpoint does not say, or says
-// wrongly, what was decided.
+// checkDecisionHeader fails the test if an answer of a hot endpoint has a missing or wrong
+// Weir-Decision.
 func (a answer) checkDecisionHeader() {
 	a.t.Helper()
 	if len(a.body) == 0 { // to a gateway, or to HEAD

@@ -25,7 +25,7 @@ func TestOpenAPIDocument(t *testing.T) {
 	}
 }
 
-// reliability rows 2 to 6 for admin bodies: what is stored must be what was sent.
+// Admin bodies: what is stored must be what was sent (reliability rows 2 to 6).
 func TestBodiesAreReadStrictly(t *testing.T) {
 	s := newAdminStack(t)
 	const whole = `{"slug":"r","limit":1,"window":"1s"}`
@@ -67,7 +67,7 @@ func TestBodiesAreReadStrictly(t *testing.T) {
 		})
 	}
 	require.Equal(t, "The body must be an object.", s.call(s.key, http.MethodPost, "/v1/rules", "null").problem(422, codeInvalidRequest).Detail)
-	// What is wrong is told in one order, and not at any length.
+	// Errors are reported in a fixed order, up to a maximum.
 	unknown := obj{}
 	for i := range 5000 {
 		unknown[fmt.Sprintf("x-%04d", i)] = i
@@ -127,7 +127,7 @@ func TestQueriesAreReadStrictly(t *testing.T) {
 	}
 }
 
-// The bounds of a schema read as sentences, and a parameter is pointed at by its name alone.
+// The bounds of a schema are sentences, and a pointer to a parameter is its name.
 func TestBoundsInWords(t *testing.T) {
 	s := newAdminStack(t)
 	rule := obj{"slug": "r", "limit": 1, "window": "1s"}
@@ -153,7 +153,7 @@ func TestBoundsInWords(t *testing.T) {
 	}}, p.Errors)
 }
 
-// Every item of a list comes once, whatever is made while it is paged through.
+// Every item of a list is returned once, even if items are created between pages.
 func TestPaging(t *testing.T) {
 	s := newAdminStack(t)
 	for i := range 7 {
@@ -176,7 +176,7 @@ func TestPaging(t *testing.T) {
 	require.Equal(t, []string{"r-6", "r-5", "r-4", "r-3", "r-2", "r-1", "r-0"}, seen, "newest first")
 }
 
-// reliability row 49: a cursor is good for its tenant, its list and its filter only.
+// A cursor is valid only for its tenant, its list and its filter (reliability row 49).
 func TestCursorsAreAuthenticated(t *testing.T) {
 	s := newAdminStack(t)
 	for i := range 3 {
@@ -216,7 +216,7 @@ func TestCursorsAreAuthenticated(t *testing.T) {
 	bad(s.key, "/v1/subjects?prefix=use&cursor="+filtered)
 }
 
-// reliability row 56, and the conditions of RFC 9110.
+// Entity tags, and the conditions of RFC 9110 (reliability row 56).
 func TestEntityTags(t *testing.T) {
 	s := newAdminStack(t)
 	const path = "/v1/rules/r"
@@ -257,7 +257,7 @@ func TestEntityTags(t *testing.T) {
 	s.call(s.key, http.MethodPatch, path, obj{"limit": 1}).problem(404, codeNotFound)
 }
 
-// Two edits that began with the same version: one is told to look again.
+// Of two edits of the same version, one is refused.
 func TestConcurrentPatches(t *testing.T) {
 	s := newAdminStack(t)
 	tag := s.call(s.key, http.MethodPut, "/v1/rules/r", obj{"limit": 1, "window": "1m"}).ok(201).header.Get("ETag")
@@ -284,7 +284,7 @@ func TestConcurrentPatches(t *testing.T) {
 	require.ElementsMatch(t, []int{200, 412}, []int{<-statuses, <-statuses})
 }
 
-// reliability row 53: a subject in a path comes back as it was sent, and leads nowhere else.
+// A subject in a path is read unchanged, and leads to no other path (reliability row 53).
 func TestSubjectsInPaths(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPut, "/v1/rules/r", obj{"limit": 1, "window": "1s"}).ok(201)
@@ -311,8 +311,8 @@ func TestSubjectsInPaths(t *testing.T) {
 		}
 		require.Equal(t, []string{"path:subject"}, s.raw(http.MethodPut, "/v1/subjects/"+escaped+"/overrides/r", `{"limit":1}`).pointers(422, codeInvalidRequest))
 	}
-	// Most clients fold these away, so nobody may register what they could not remove. Checks count
-	// them.
+	// Most clients remove these from a path, so they cannot be registered, because they could not
+	// be removed. Checks still count them.
 	for _, escaped := range []string{".", "..", "%2E", "%2e%2E"} {
 		require.Equal(t, []string{"path:subject"}, s.raw(http.MethodPut, "/v1/subjects/"+escaped, `{}`).pointers(422, codeInvalidRequest), escaped)
 		require.Equal(t, []string{"path:subject"}, s.raw(http.MethodPut, "/v1/subjects/"+escaped+"/overrides/r", `{"limit":1}`).pointers(422, codeInvalidRequest))
@@ -333,7 +333,7 @@ func TestSubjectsInPaths(t *testing.T) {
 
 func digest(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) }
 
-// raw sends a request whose path is not touched by the client.
+// raw sends a request with an unchanged path.
 func (s *adminStack) raw(method, path, body string) answer {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url, strings.NewReader(body))
@@ -349,7 +349,7 @@ func (s *adminStack) raw(method, path, body string) answer {
 	return s.send(r)
 }
 
-// reliability row 46.
+// Idempotency keys (reliability row 46).
 func TestIdempotencyKeys(t *testing.T) {
 	s := newAdminStack(t)
 	with := func(key string) header { return header{"Idempotency-Key", key} }
@@ -365,7 +365,7 @@ func TestIdempotencyKeys(t *testing.T) {
 	}
 	s.call(s.key, http.MethodPost, "/v1/rules", rule).problem(409, codeSlugTaken)
 
-	// The first answer is the answer, also where it was a refusal.
+	// The first answer is final, also if it was a refusal.
 	taken := s.call(s.key, http.MethodPost, "/v1/rules", rule, with("k2"))
 	taken.problem(409, codeSlugTaken)
 	s.call(s.key, http.MethodDelete, "/v1/rules/r", nil).ok(204)
@@ -381,11 +381,11 @@ func TestIdempotencyKeys(t *testing.T) {
 	}
 	s.call(s.key, http.MethodPost, "/v1/rules", rule, with(strings.Repeat("k", 255))).ok(201)
 	s.call(s.key, http.MethodPost, "/v1/rules", rule, with("a"), with("b")).problem(400, codeInvalidHeader)
-	// A replay asks for the same scope as the first request.
+	// A replay requires the same scope as the first request.
 	s.call(s.readKey, http.MethodPost, "/v1/rules", rule, with("k1")).problem(403, codeInsufficientScope)
 }
 
-// No secret is stored, and a replay says that it has left it out.
+// Secrets are not stored, and a replay says that they are omitted.
 func TestReplaysLeaveSecretsOut(t *testing.T) {
 	s := newAdminStack(t)
 	post := func(key, path string, body any) (first, again answer) {
@@ -413,7 +413,7 @@ func TestReplaysLeaveSecretsOut(t *testing.T) {
 	require.NotContains(t, tenant.json(), "secret")
 }
 
-// storedAnswersWith counts the kept answers that hold text.
+// storedAnswersWith counts the stored answers that contain text.
 func (s *adminStack) storedAnswersWith(text string) (n int) {
 	s.t.Helper()
 	s.db.Conn(func(ctx context.Context, conn *pgx.Conn) {
@@ -425,8 +425,8 @@ func (s *adminStack) storedAnswersWith(text string) (n int) {
 	return n
 }
 
-// While the first request runs, the second waits, and is told to try again where that takes long;
-// afterwards it gets the same answer.
+// While the first request runs, the second waits. If that takes long, it is asked to retry, and
+// then gets the same answer.
 func TestIdempotencyKeyInUse(t *testing.T) {
 	s := newAdminStack(t)
 	body := []byte(`{"slug":"r","limit":1,"window":"1s"}`)
@@ -454,8 +454,8 @@ func TestIdempotencyKeyInUse(t *testing.T) {
 	require.Equal(t, "true", again.header.Get("Idempotency-Replayed"))
 }
 
-// A failure of ours is told without its inner text, logged with it, and not kept: the same
-// Idempotency-Key works once we do.
+// An internal error is answered without details, logged with them, and not stored: the same
+// Idempotency-Key works later.
 func TestFailuresStayInside(t *testing.T) {
 	s := newAdminStack(t)
 	s.db.Exec("ALTER TABLE rules RENAME TO rules_gone")

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A rule by the month in a zone, from each subject's cycle anchor, is read back as it was sent, on
-// every way in; what a rule cannot be is refused at the field.
+// The fields of calendar windows are read back as they were sent, over all endpoints. Invalid
+// values are refused with their field.
 func TestCalendarFields(t *testing.T) {
 	s := newAdminStack(t)
 	monthly := obj{
@@ -40,7 +40,7 @@ func TestCalendarFields(t *testing.T) {
 	require.Equal(t, []any{"UTC", "calendar"}, []any{utc["zone"], utc["anchor"]})
 }
 
-// A cycle anchor is kept to the millisecond, and null removes it.
+// A cycle anchor is stored with milliseconds, and null removes it.
 func TestCycleAnchor(t *testing.T) {
 	s := newAdminStack(t)
 	put := s.call(s.key, http.MethodPut, "/v1/subjects/ada", obj{"cycle_anchor": "2026-01-31T09:30:00.123456+01:00"}).ok(201).json()
@@ -52,7 +52,7 @@ func TestCycleAnchor(t *testing.T) {
 	require.Equal(t, []string{"/cycle_anchor"}, a.pointers(422, codeInvalidRequest))
 }
 
-// A change of the plan is scheduled, listed, moved and canceled with the fields of the subject.
+// A plan change is scheduled, listed, moved and cancelled with the fields of the subject.
 func TestNextPlan(t *testing.T) {
 	s := newAdminStack(t)
 	for _, plan := range []string{"basic", "gold"} {

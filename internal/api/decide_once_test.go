@@ -16,10 +16,10 @@ import (
 
 func withKey(key string) header { return header{"Idempotency-Key", key} }
 
-// keyOf is a key that belongs to one body.
+// keyOf returns a key that belongs to one body.
 func keyOf(body string) header { return withKey(body[:min(len(body), maxCheckKey)]) }
 
-// A repeat gets the first answer, to the byte except for "replayed", and is not counted.
+// A repeat gets the first answer, with the same bytes except for "replayed", and is not counted.
 func TestIdempotentCheck(t *testing.T) {
 	s := newCheckStack(t)
 	for _, body := range []string{
@@ -43,11 +43,12 @@ func TestIdempotentCheck(t *testing.T) {
 	s.check(`{"subject":"a"}`).decision(200)
 	require.EqualValues(t, perSubject-2, s.remaining("a", "default"), "a check without a key counts")
 
-	// The same check in other words is the same; the status of a denial is the repeat's own.
+	// The same check in another notation is the same request. The status of a denial is chosen by
+	// the repeat.
 	s.check(`{"attributes":{"a":"2","x":"1"},"explain":true,"cost":1,"subject":"e"}`, keyOf(`{"subject":"e","explain":true,"attributes":{"x":"1","a":"2"}}`)).decision(200)
 	s.check(`{"subject":"blocked"}`, keyOf(`{"subject":"blocked"}`), header{"Weir-Denied-Status", "200"}).decision(200)
 
-	// The lane answers repeats alike.
+	// The lane answers repeats in the same way.
 	before := s.ordinary.Load()
 	c := s.dial()
 	for i := range 3 {
@@ -68,7 +69,7 @@ func TestIdempotentCheck(t *testing.T) {
 	s.post("/v1/check/batch", entries(99, `{"subject":"f","resource":"bulk"}`), withKey("batch")).problem(422, "IDEMPOTENCY_KEY_REUSED")
 }
 
-// A key names one request of one tenant.
+// A key identifies one request of one tenant.
 func TestIdempotencyKeysOfChecks(t *testing.T) {
 	s := newCheckStack(t)
 	s.check(`{"subject":"a"}`, withKey("k")).decision(200)
@@ -86,14 +87,14 @@ func TestIdempotencyKeysOfChecks(t *testing.T) {
 	s.check(`{"subject":"a"}`, withKey("a"), withKey("b")).problem(400, "INVALID_HEADER")
 	s.check(`{"subject":"long"}`, withKey(strings.Repeat("k", 64))).decision(200)
 
-	// What was refused may be sent again, corrected, with the same key.
+	// After a refusal, a corrected request may use the same key.
 	s.check(`{"subject":"a","cost":-1}`, withKey("c")).problem(422, "INVALID_REQUEST")
 	s.check(`{"subject":"a","plan":"gold"}`, withKey("c")).problem(422, "UNKNOWN_PLAN")
 	s.check(`{"subject":"a"}`, withKey("c")).decision(200)
 	require.EqualValues(t, perSubject-2, s.remaining("a", "default"))
 }
 
-// 32 repeats at once, on three instances, count once.
+// 32 concurrent repeats on three instances count once.
 func TestConcurrentRepeats(t *testing.T) {
 	s := newCheckStack(t)
 	urls := []string{s.server.URL}
@@ -145,7 +146,7 @@ func TestConcurrentRepeats(t *testing.T) {
 }
 
 // An instance that stops between claim and answer may have counted. A repeat must not count again,
-// and says so.
+// and returns an error.
 func TestRepeatAfterACrash(t *testing.T) {
 	s := newCheckStack(t)
 	s.registry = prometheus.NewRegistry()

@@ -25,8 +25,8 @@ func (s *checkStack) serveOnce(h http.Handler, method, path, body string) answer
 	return a
 }
 
-// Every answer says whether something was decided about the subject. What the tests of checks send
-// besides is checked by the contract (checkContract).
+// Every answer says whether the subject was decided. The contract (checkContract) verifies this for
+// all other tests.
 func TestDecisionHeader(t *testing.T) {
 	s := newCheckStack(t)
 	s.check(`{"subject":"a"}`, header{"X-Unknown", "net/http"}).decision(200)
@@ -52,7 +52,7 @@ func TestDecisionHeader(t *testing.T) {
 	a.problem(422, "INVALID_REQUEST")
 	a.checkDecisionHeader()
 
-	// What goes wrong inside, after a part of the answer is known.
+	// Failures after a part of the answer is known.
 	with := func(change func(*Deps)) http.Handler {
 		deps := s.deps
 		deps.Metrics = NewMetrics(prometheusRegistry())

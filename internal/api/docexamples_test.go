@@ -21,8 +21,8 @@ var updateDocs = flag.Bool("update-docs", false, "write the answers into the pag
 
 var exampleBlock = regexp.MustCompile("(?s)```http\n(.*?)```")
 
-// differing is what is another in each run: ids, times, secrets, versions, request ids. Each kind
-// is compared as such.
+// differing matches values that differ in each run: ids, times, secrets, versions, request ids.
+// Each kind is replaced by a fixed value.
 var differing = []struct {
 	is   *regexp.Regexp
 	kind string
@@ -38,7 +38,8 @@ var differing = []struct {
 	{regexp.MustCompile(`"(head|verified_to)": "[0-9]+:[0-9a-f]{64}"`), "$1 MARK"},
 }
 
-// secretText is what the page shortens: nobody is to mistake an example for a key that leaked.
+// secretText matches secrets, which the page shortens, so that nobody mistakes an example for a
+// leaked key.
 var secretText = regexp.MustCompile(`weir_key_[0-9A-Za-z]{36}`)
 
 func alike(s string) string {
@@ -48,15 +49,14 @@ func alike(s string) string {
 	return s
 }
 
-// The examples of a page, run in their order in a new tenant, answer what they say.
+// The examples of a page, run in order in a new tenant, give the documented answers.
 func TestDocumentedExamples(t *testing.T) {
 	for page, least := range map[string]int{"admin-api.md": 10, "simulate.md": 8, "subjects.md": 5, "audit.md": 2} {
 		t.Run(page, func(t *testing.T) { runExamples(t, page, least) })
 	}
 }
 
-// givenExamples are the configurations, one after the other, that the examples of a page begin
-// with; of other pages, none.
+// givenExamples are the configurations before the examples of a page, in order.
 var givenExamples = map[string][]obj{
 	"subjects.md": {{
 		"rules": []obj{{"slug": "api-requests", "limit": 100, "window": "1m"}},
@@ -68,7 +68,7 @@ var givenExamples = map[string][]obj{
 	},
 }
 
-// runExamples runs the examples of a page, of which there are at least that many.
+// runExamples runs the examples of a page, and requires a minimum number of them.
 func runExamples(t *testing.T, page string, least int) {
 	path := filepath.Join(testenv.Root(), "docs", page)
 	text, err := os.ReadFile(path)
@@ -93,7 +93,7 @@ func runExamples(t *testing.T, page string, least int) {
 	}
 }
 
-// exampleRun is what one example takes over from those before it.
+// exampleRun is the state that one example takes over from earlier ones.
 type exampleRun struct {
 	*adminStack
 	keyID             string // what KEY_ID stands for: the key that was made last
@@ -104,7 +104,7 @@ var headerLine = regexp.MustCompile(`^[A-Z][A-Za-z-]*: `)
 
 var writtenTag = regexp.MustCompile(`ETag: (".*")`)
 
-// run sends a request as it is written, and returns the answer as it is to be written.
+// run sends a request as written, and returns the answer in the form of the page.
 func (e *exampleRun) run(request, want string) string {
 	lines := strings.Split(strings.TrimSpace(request), "\n")
 	method, path, _ := strings.Cut(lines[0], " ")
@@ -140,7 +140,7 @@ func (e *exampleRun) run(request, want string) string {
 	return written(a)
 }
 
-// written is an answer as the page shows it.
+// written formats an answer as the page shows it.
 func written(a answer) string {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%d %s\n", a.status, http.StatusText(a.status))

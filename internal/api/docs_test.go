@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A reader who blocks scripts can still read the operations.
+// The operations can be read without scripts.
 func TestDocsListsTheOperations(t *testing.T) {
 	s := newAdminStack(t)
 	page := string(s.call("", http.MethodGet, "/docs", nil).ok(200).body)
@@ -24,8 +24,8 @@ func TestDocsListsTheOperations(t *testing.T) {
 	}
 }
 
-// /docs works without another network: all that it loads is here, and the browser is told to load
-// and to ask nothing elsewhere, and to run no script that stands in a page.
+// /docs works without other networks: it loads everything from this server, and the browser may not
+// load or call anything else, nor run inline scripts.
 func TestDocsLoadsOnlyFromHere(t *testing.T) {
 	s := newAdminStack(t)
 	page := s.call("", http.MethodGet, "/docs", nil).ok(200)
@@ -50,7 +50,7 @@ func TestDocsLoadsOnlyFromHere(t *testing.T) {
 	s.call("", http.MethodGet, "/assets/js/docs.js", nil).problem(http.StatusNotFound, codeNotFound)
 }
 
-// The type of a problem document leads to a page.
+// The type of a problem document is the address of a page.
 func TestPagesOfProblemCodes(t *testing.T) {
 	s := newAdminStack(t)
 	p := s.call("", http.MethodGet, "/v1/keys", nil).problem(http.StatusUnauthorized, codeMissingKey)
@@ -59,7 +59,7 @@ func TestPagesOfProblemCodes(t *testing.T) {
 	s.call("", http.MethodGet, "/docs/errors/..%2Fpages.go", nil).problem(http.StatusNotFound, codeNotFound)
 }
 
-// What /docs suggests can be sent as it is.
+// The suggestions of /docs can be sent unchanged.
 func TestDocsExamplesWork(t *testing.T) {
 	s := newAdminStack(t)
 	for id, op := range s.operations() {
@@ -102,7 +102,7 @@ func parsed(t *testing.T, text string) (v any) {
 	return v
 }
 
-// A HEAD request gets the head of a page, and no body.
+// A HEAD request gets the headers of a page, and no body.
 func TestDocsHeads(t *testing.T) {
 	s := newAdminStack(t)
 	for _, path := range []string{"/docs", "/openapi.json", "/docs/errors/invalid-request"} {

@@ -37,14 +37,14 @@ func descriptorOf(text string) *envoyratelimit.RateLimitDescriptor {
 	return described(entries...)
 }
 
-// What is imported from envoyproxy/ratelimit limits the same descriptors as it did there.
+// An imported configuration of envoyproxy/ratelimit limits the same descriptors as before.
 func TestImportedRateLimits(t *testing.T) {
 	for name, sequence := range map[string][]asked{
 		"two-values": join(one("collection=accounts", "OOX"), one("collection=other", "OX"), one("collection=unknown", "OOO")),
 		"nested": join(
 			one("kind=campaign&receiver=ada", "OX"), one("kind=campaign&receiver=grace", "O"), one("kind=news&receiver=ada", "OO"),
 			one("receiver=ada", "O"),
-			// Both are asked at once: one denies, so neither is charged.
+			// Both are decided together: one denies, so neither is charged.
 			[]asked{{[]string{"kind=campaign&receiver=ada", "receiver=ada"}, "XO"}},
 			one("receiver=ada", "OOX"), one("kind=campaign", "OO"),
 		),
@@ -106,8 +106,7 @@ func join(parts ...[]asked) (all []asked) {
 	return all
 }
 
-// A route of the domain decides about descriptors that do not say their subject, and about no
-// others.
+// A route of the domain decides descriptors without a subject, and no others.
 func TestEnvoyRoutes(t *testing.T) {
 	s := newEnvoyStack(t)
 	document := `{"rules":[{"slug":"routed","resource":"orders","limit":3,"window":"365d","algorithm":"fixed_window"}],

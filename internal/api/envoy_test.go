@@ -30,7 +30,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// envoyStack is the stack with a gRPC server, and a connection as Envoy has one.
+// envoyStack is the stack with a gRPC server and a connection like Envoy's.
 type envoyStack struct {
 	*checkStack
 	grpc *GRPC
@@ -46,7 +46,7 @@ func newEnvoyStack(t *testing.T) *envoyStack {
 	return s
 }
 
-// serveCalls puts a gRPC server on a listener and connects to it.
+// serveCalls serves a gRPC server on a listener and connects to it.
 func (s *checkStack) serveCalls(g *GRPC) *grpc.ClientConn {
 	s.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -65,7 +65,7 @@ func (s *checkStack) serveCalls(g *GRPC) *grpc.ClientConn {
 	return conn
 }
 
-// described makes a descriptor of keys and values in turn.
+// described returns a descriptor with alternating keys and values.
 func described(entries ...string) *envoyratelimit.RateLimitDescriptor {
 	d := &envoyratelimit.RateLimitDescriptor{}
 	for i := 0; i < len(entries); i += 2 {
@@ -74,7 +74,7 @@ func described(entries ...string) *envoyratelimit.RateLimitDescriptor {
 	return d
 }
 
-// costing gives a descriptor a cost of its own.
+// costing sets the cost of a descriptor.
 func costing(cost uint64, d *envoyratelimit.RateLimitDescriptor) *envoyratelimit.RateLimitDescriptor {
 	d.HitsAddend = wrapperspb.UInt64(cost)
 	return d
@@ -115,8 +115,8 @@ func envoyHeaders(response *rls.RateLimitResponse) map[string]string {
 	return headers
 }
 
-// A gateway gets everything that it shows its customer: the verdict, the limit, what is left, and
-// when there is more.
+// A gateway gets everything that it shows to its customer: the verdict, the limit, the remaining
+// units, and when there will be more.
 func TestEnvoyDecision(t *testing.T) {
 	s := newEnvoyStack(t)
 	ask := asking(described("subject", "user_1"))
@@ -171,7 +171,7 @@ func TestEnvoyAllOrNone(t *testing.T) {
 	}
 	require.EqualValues(t, perSubject-1, s.remaining("u", "default"))
 
-	// What two descriptors share counts both.
+	// A counter that two descriptors share counts both.
 	twice := asking(described("subject", "v"), described("subject", "v"))
 	require.Equal(t, uint32(perSubject-2), s.answered(twice).Statuses[0].LimitRemaining)
 	require.Equal(t, uint32(perSubject-4), s.answered(twice).Statuses[1].LimitRemaining)
@@ -179,7 +179,7 @@ func TestEnvoyAllOrNone(t *testing.T) {
 	require.EqualValues(t, 1, s.remaining("v", "default"))
 }
 
-// The cost is what the request says, or each descriptor for itself. 0 asks without consuming.
+// The cost is that of the request, or of each descriptor. 0 consumes nothing.
 func TestEnvoyCost(t *testing.T) {
 	s := newEnvoyStack(t)
 	ask := asking(described("subject", "u", "resource", "costly"), costing(3, described("subject", "v", "resource", "costly")),
@@ -195,7 +195,7 @@ func TestEnvoyCost(t *testing.T) {
 	require.Empty(t, envoyHeaders(r)["Retry-After"], "no wait can help")
 	require.Contains(t, string(r.RawBody), "COST_EXCEEDS_LIMIT")
 
-	// Weir neither takes a limit of a descriptor nor returns units. The rules still apply.
+	// Weir ignores limits of descriptors and returns no units. The rules still apply.
 	d := described("subject", "y", "resource", "costly")
 	d.Limit = &envoyratelimit.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1000}
 	require.Equal(t, uint32(9), s.answered(asking(d)).Statuses[0].LimitRemaining)
@@ -203,7 +203,7 @@ func TestEnvoyCost(t *testing.T) {
 	require.Equal(t, uint32(9), s.answered(asking(d)).Statuses[0].LimitRemaining)
 }
 
-// Whatever else a descriptor says is an attribute, under a name that an attribute can have.
+// All other entries of a descriptor are attributes, with a valid name.
 func TestEnvoyAttributes(t *testing.T) {
 	s := newEnvoyStack(t)
 	rule := hourly("by-path", "odd", 2, "attributes._path", "attributes.generic_key.2")
@@ -218,7 +218,7 @@ func TestEnvoyAttributes(t *testing.T) {
 	}
 }
 
-// A customer can write what he likes: the call never fails, and he is not let through.
+// A customer can send any value: the call never fails, and no limit is bypassed.
 func TestEnvoyHostileValues(t *testing.T) {
 	s := newEnvoyStack(t)
 	for name, c := range map[string]struct {
@@ -249,7 +249,7 @@ func TestEnvoyHostileValues(t *testing.T) {
 	s.untouched("fine")
 }
 
-// callRaw sends a message as it is: no library writes a text that is not UTF-8.
+// callRaw sends a message unchanged, because libraries refuse texts that are not UTF-8.
 func (s *envoyStack) callRaw(message []byte) (*rls.RateLimitResponse, error) {
 	s.t.Helper()
 	ctx := metadata.AppendToOutgoingContext(s.t.Context(), keyMetadata, s.key)
@@ -263,8 +263,8 @@ func (s *envoyStack) callRaw(message []byte) (*rls.RateLimitResponse, error) {
 	return response, nil
 }
 
-// A protobuf library fails a message with a text that is not UTF-8, and a gateway whose call fails
-// lets its customer through. Here it is a denial, or an ordinary value.
+// A protobuf library refuses a message with a text that is not UTF-8, and a gateway whose call
+// fails allows the request. Weir denies it, or treats it as an ordinary value.
 func TestEnvoyTextsThatAreNotUTF8(t *testing.T) {
 	s := newEnvoyStack(t)
 	message := func(entries ...string) []byte {
@@ -290,8 +290,8 @@ func TestEnvoyTextsThatAreNotUTF8(t *testing.T) {
 	}
 }
 
-// Only mistakes of the gateway and failures of Weir are errors of the call, which its failure mode
-// answers.
+// Only mistakes of the gateway and failures of Weir are errors of the call, for which the failure
+// mode applies.
 func TestEnvoyErrors(t *testing.T) {
 	s := newEnvoyStack(t)
 	fine := asking(described("subject", "u"))
@@ -346,7 +346,7 @@ func TestEnvoyErrors(t *testing.T) {
 	require.Equal(t, rls.RateLimitResponse_OK, s.answered(fine).OverallCode, "the connection is as good as before")
 }
 
-// A server that is not ready, that is full or that fails says so, and nothing is counted.
+// A server that is not ready, overloaded or failing returns an error, and counts nothing.
 func TestEnvoyFailures(t *testing.T) {
 	s := newEnvoyStack(t)
 	fine := asking(described("subject", "u"))
@@ -383,7 +383,7 @@ func TestEnvoyFailures(t *testing.T) {
 	s.untouched("u")
 }
 
-// However many gateways ask at once, two limits that are asked together are both exact.
+// With concurrent gateways, two limits that are decided together are both exact.
 func TestEnvoyConcurrent(t *testing.T) {
 	s := newEnvoyStack(t)
 	_, err := s.db.Store.CreateRule(t.Context(), s.actor, hourly("shared", "shared:*", 60, "attributes.org"))
@@ -416,7 +416,7 @@ func TestEnvoyConcurrent(t *testing.T) {
 	require.Equal(t, uint32(980), r.Statuses[0].LimitRemaining, "charged with the other, or not at all")
 }
 
-// Tools that know nothing of Weir find out whether it lives and what it serves.
+// Generic tools can query health and the list of services.
 func TestHealthAndReflection(t *testing.T) {
 	s := newEnvoyStack(t)
 	health := healthpb.NewHealthClient(s.conn)
@@ -442,7 +442,7 @@ func TestHealthAndReflection(t *testing.T) {
 	require.Equal(t, rls.RateLimitResponse_OK, s.answered(asking(described("subject", "u"))).OverallCode, "calls are answered to the end")
 }
 
-// Calls that need no key and stay open must not fill the server.
+// Open calls without a key must not fill the server.
 func TestCallsBesideAreBounded(t *testing.T) {
 	s := newEnvoyStack(t)
 	s.grpc.aside.Store(maxAside)
@@ -455,7 +455,7 @@ func TestCallsBesideAreBounded(t *testing.T) {
 	require.EqualValues(t, 0, s.grpc.aside.Load())
 }
 
-// What the library reads of a message, the reading by hand reads too.
+// The hand-written parser accepts every message that the library accepts.
 func FuzzEnvoyRequest(f *testing.F) {
 	d := costing(7, described("subject", "a", "resource", "b", "k", "v"))
 	d.Limit = &envoyratelimit.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 3}
@@ -464,7 +464,7 @@ func FuzzEnvoyRequest(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(seed)
 	f.Add([]byte{})
-	f.Add(append(seed, 0x98, 0x06, 0x01))                                                   // a field of tomorrow
+	f.Add(append(seed, 0x98, 0x06, 0x01))                                                   // an unknown field of a later version
 	f.Add(protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), 1<<40)) // more than 32 bits
 	f.Fuzz(func(t *testing.T, message []byte) {
 		var q envoyQuestion

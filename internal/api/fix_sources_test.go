@@ -14,7 +14,7 @@ import (
 	"weir/internal/testenv"
 )
 
-// No problem can be written without its fix: a literal with a message has one, too.
+// Every problem in the source has a fix, including literals with a message.
 func TestProblemsHaveFixes(t *testing.T) {
 	literals := 0
 	for _, folder := range []string{"limit", "check", "route", "tenants", "api"} {
@@ -60,7 +60,7 @@ func TestProblemsHaveFixes(t *testing.T) {
 	require.Greater(t, literals, 5)
 }
 
-// isProblem reports whether a type is one that holds a message and its fix.
+// isProblem reports whether a type has a message and a fix.
 func isProblem(expr ast.Expr) bool {
 	if s, qualified := expr.(*ast.SelectorExpr); qualified {
 		expr = s.Sel

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An error says how to fix it; answer.problem requires this of every error that a test provokes.
+// Every error has a fix. answer.problem requires this for every error of the tests.
 func TestFixes(t *testing.T) {
 	s := newAdminStack(t)
 	fix := func(a answer) string {
@@ -41,7 +41,7 @@ func TestEdits(t *testing.T) {
 	}
 }
 
-// Where a write says that its object lies, there it can be read.
+// The Location of a write can be read.
 func TestLocationsCanBeRead(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPut, "/v1/rules/r", obj{"limit": 1, "window": "1m"}).ok(201)
@@ -67,7 +67,7 @@ func TestLocationsCanBeRead(t *testing.T) {
 	}
 }
 
-// Tools that fetch the document again and again need not load it again, and each code can be found.
+// Tools need not load an unchanged document again, and every code can be found.
 func TestDocumentTagAndIndexOfCodes(t *testing.T) {
 	s := newAdminStack(t)
 	first := s.call("", http.MethodGet, "/openapi.json", nil).ok(200)

@@ -16,7 +16,7 @@ import (
 )
 
 // The operator's writes change other tenants. This instance applies them to those tenants before it
-// answers: the first key of a new tenant works at once, and no key of a suspended tenant does.
+// answers: the first key of a new tenant works immediately, and no key of a suspended tenant does.
 func TestFollowTheTenantThatChanged(t *testing.T) {
 	s := newCheckStack(t)
 	_, operator, err := s.db.Store.CreateOperatorKey(t.Context(), "test")
@@ -47,7 +47,7 @@ func TestFollowTheTenantThatChanged(t *testing.T) {
 	require.Empty(t, followed, "nothing was written")
 }
 
-// An answer of any size is sent after this instance has applied the change, and not before.
+// An answer of any size is sent after this instance has applied the change.
 func TestAnswersWaitForTheChange(t *testing.T) {
 	w := &countingWriter{ResponseWriter: httptest.NewRecorder()}
 	order := ""
@@ -58,7 +58,7 @@ func TestAnswersWaitForTheChange(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/v1/rules/r", nil)
 	q := &request{ResponseWriter: w, actor: tenants.AsSystem(uuid.New(), "test"), authed: true}
 	r = r.WithContext(context.WithValue(r.Context(), requestKey{}, q))
-	body := strings.Repeat("x", 100_000) // far more than net/http keeps back
+	body := strings.Repeat("x", 100_000) // far more than net/http buffers
 	a.committed(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		afterCommit(r.Context(), func() { order += "committed " })
 		w.WriteHeader(http.StatusCreated)
@@ -68,7 +68,7 @@ func TestAnswersWaitForTheChange(t *testing.T) {
 	require.Equal(t, len(body), w.written)
 	require.Equal(t, http.StatusCreated, q.status)
 
-	// What fails has changed nothing.
+	// A failed request has changed nothing.
 	a.committed(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		afterCommit(r.Context(), func() { order += "committed " })
 		w.WriteHeader(http.StatusConflict)

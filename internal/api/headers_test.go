@@ -62,12 +62,12 @@ func TestHeaders(t *testing.T) {
 	require.NotContains(t, headersOf(HeaderStyle{Draft: true}, denied()), "X-Ratelimit-Limit")
 	require.NotContains(t, headersOf(HeaderStyle{X: true}, denied()), "Ratelimit")
 
-	// A client must not be told to wait for what never comes.
+	// A client must not wait for something that never happens.
 	never := denied()
 	never.Rules[1].RetryAfterMS = limit.NeverMS
 	require.NotContains(t, headersOf(bothStyles, never), "Retry-After")
 
-	// The full quota is available: there is nothing to wait for.
+	// The full quota is available, so there is no wait.
 	whole := denied()
 	whole.Allowed, whole.Code = true, check.NoCode
 	whole.Rules = whole.Rules[1:2]
@@ -79,7 +79,7 @@ func TestHeaders(t *testing.T) {
 	require.NotContains(t, h, "Retry-After")
 	require.Equal(t, "1800000001", h.Get("X-RateLimit-Reset"))
 
-	// Nothing was counted: there is a policy, and nothing to say about its state.
+	// Nothing was counted: the policy is known, but not its state.
 	away := denied()
 	away.Rules = away.Rules[1:2]
 	away.Deciding, away.Code = 0, check.CountersUnavailable
@@ -88,10 +88,10 @@ func TestHeaders(t *testing.T) {
 		"Ratelimit-Policy": {`"burst";q=90;w=2`}, "X-Ratelimit-Limit": {"90"}, "Retry-After": {"3"},
 	}, headersOf(bothStyles, away))
 
-	// No rule, no headers: a client must not read a limit out of a block.
+	// Without a rule there are no headers, so that a client does not derive a limit from a block.
 	require.Empty(t, headersOf(bothStyles, &check.Decision{Code: check.SubjectBlocked, Deciding: -1}))
 
-	// A structured field holds 15 digits; a limit may have 16.
+	// A structured field has at most 15 digits; a limit may have 16.
 	huge := denied()
 	huge.Rules = huge.Rules[:1]
 	huge.Deciding = 0
@@ -99,8 +99,8 @@ func TestHeaders(t *testing.T) {
 	require.Contains(t, headersOf(bothStyles, huge).Get("RateLimit-Policy"), "q=999999999999999;")
 }
 
-// Whatever is decided, the fields parse as the structured fields that they are, and agree with each
-// other and with the decision.
+// For any decision, the headers are valid structured fields, and agree with each other and with the
+// decision.
 func TestHeadersAreStructuredFields(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := anyDecision(t)
@@ -133,7 +133,8 @@ func TestHeadersAreStructuredFields(t *testing.T) {
 	})
 }
 
-// requireNotBefore: who obeys Retry-After must not come before the deciding rule has more to give.
+// requireNotBefore asserts that a client which respects Retry-After does not return before the
+// deciding rule has more units.
 func requireNotBefore(t *rapid.T, d *check.Decision, r *check.RuleDecision, retryAfter string, seconds int64) {
 	if retryAfter == "" || r != &d.Rules[d.Deciding] {
 		return
@@ -198,8 +199,8 @@ func BenchmarkHeaders(b *testing.B) {
 	}
 }
 
-// The same with real decisions: whatever the rules and the traffic, who obeys Retry-After never
-// comes before any of the rules that denied has more to give.
+// The same with real decisions: for any rules and traffic, a client that respects Retry-After never
+// returns before the denying rules have more units.
 func TestRetryAfterIsNeverEarly(t *testing.T) {
 	keys := check.NewKeys([16]byte{1})
 	metrics := check.NewMetrics(prometheusRegistry())

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// foreignBodies name an object of tenant B inside a body of A's, by operation. {b-rule} and
-// {b-plan} are names that B has and A has not.
+// foreignBodies are bodies of tenant A with an object of tenant B, by operation. Tenant B has
+// {b-rule} and {b-plan}, and A does not.
 var foreignBodies = map[string]string{
 	"create-plan":           `{"slug":"borrows","limits":{"{b-rule}":{"limit":1}}}`,
 	"put-plan":              `{"limits":{"{b-rule}":{"limit":1}}}`,
@@ -29,15 +29,14 @@ var foreignBodies = map[string]string{
 	"import-subjects": `{"subject":"s","plan":"{b-plan}","overrides":{"{b-rule}":{"limit":1}}}`,
 }
 
-// foreignFilters are values of query parameters that find objects of tenant B, and nothing of A's.
+// foreignFilters are query parameters that match objects of tenant B, and none of A.
 var foreignFilters = map[string]string{
 	"rule": "{b-rule}", "plan": "{b-plan}", "subject": "{b-subject}", "target": "{b-subject}", "prefix": "b-s-", "q": "b-r-",
 	"actor": "{b-key}", "endpoint": "{b-endpoint}", "customer": "b-cus_1",
 }
 
-// Every way in which a request can name something leads to one's own tenant only: what another has
-// is as if it were nowhere, in a body, a filter, a cursor and a condition. Paths are
-// TestEveryAdminOperation's.
+// Every name in a request refers to the tenant's own objects. Another tenant's object does not
+// exist, in a body, a filter, a cursor and a condition. TestEveryAdminOperation tests paths.
 func TestAnotherTenantsObjects(t *testing.T) {
 	s := newAdminStack(t)
 	for id, op := range s.operations() {
@@ -91,7 +90,7 @@ func TestAnotherTenantsObjects(t *testing.T) {
 	}
 }
 
-// foreignCursor takes a cursor of tenant B's list to the same list of A.
+// foreignCursor uses a cursor of tenant B's list for the same list of A.
 func (s *adminStack) foreignCursor(id, path string) {
 	s.t.Helper()
 	s.prepare(id + "-2") // a second item, so that there is a next page
@@ -101,7 +100,7 @@ func (s *adminStack) foreignCursor(id, path string) {
 	s.call(s.key, http.MethodGet, path+"?limit=1&cursor="+cursor, nil).problem(http.StatusBadRequest, codeInvalidCursor)
 }
 
-// namesObjects reports whether the body of an operation can name a rule or a plan.
+// namesObjects reports whether the body of an operation can contain a rule or a plan.
 func namesObjects(op *openapi3.Operation) bool {
 	if op.RequestBody == nil {
 		return false

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What checkJSON lets pass, the decoder behind it reads, and reads as what it says: no member is
-// lost to a second one of its name, nothing is replaced.
+// If checkJSON accepts a document, the decoder decodes it without loss: no member is lost to a
+// duplicate, and nothing is replaced.
 func FuzzCheckJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"slug":"r","limit":1,"window":"1s"}`, `{"a":1,"a":2}`, `{"a":1,"\u0061":2}`, `[1,2`, `{} {}`, "\"\xff\"", `"\ud800"`, `-0`, `1e400`,
@@ -44,8 +44,7 @@ func depthOf(v any) (depth int) {
 	return depth + 1
 }
 
-// Entity tags come from any client: whatever stands in the header, each tag that is read is one
-// that was sent, and a list is never taken for *.
+// Clients can send any entity tags. Each parsed tag was sent, and a list is never read as *.
 func FuzzEntityTags(f *testing.F) {
 	for _, seed := range []string{`"v1"`, `W/"v1", "x"`, `*`, `,"a",,`, `"a`, `"a" "b"`, ``, `W/`, `"*"`} {
 		f.Add(seed)

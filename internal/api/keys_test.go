@@ -57,7 +57,7 @@ func TestKeyLife(t *testing.T) {
 	s.call(s.key, http.MethodDelete, nextPath, nil).ok(204)
 }
 
-// A rotation without overlap ends the old key at once, for a secret that has leaked.
+// A rotation without overlap ends the old key immediately, for a secret that has leaked.
 func TestRotationOverlap(t *testing.T) {
 	s := newAdminStack(t)
 	for overlap, want := range map[string]time.Duration{"0s": 0, "90m": 90 * time.Minute, "30d": 30 * 24 * time.Hour} {
@@ -74,7 +74,7 @@ func TestRotationOverlap(t *testing.T) {
 	require.Nil(t, s.call(s.key, http.MethodGet, path, nil).ok(200).json()["rotated_to"])
 }
 
-// reliability rows 43 and 44: nobody gets more out of a key than is in it.
+// A key cannot create a key with more permissions (reliability rows 43 and 44).
 func TestKeysCannotGrow(t *testing.T) {
 	s := newAdminStack(t)
 	end := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
@@ -100,8 +100,8 @@ func TestKeysCannotGrow(t *testing.T) {
 	require.Equal(t, "op", create(s.operator, obj{"scopes": []string{"read"}, "kind": "op"}).ok(201).json()["kind"])
 }
 
-// Keys and members are changed with the scope manage only, and a membership, which does not
-// expire, is worth more than a key that does.
+// Keys and members can be changed only with the scope manage. A membership does not expire, so a
+// key with an expiry cannot invite.
 func TestKeysCannotGrowIntoMembers(t *testing.T) {
 	s := newAdminStack(t)
 	end := time.Now().Add(30 * time.Minute)

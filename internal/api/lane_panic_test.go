@@ -45,8 +45,8 @@ func (f *faults) at(stage string) {
 	}
 }
 
-// now panics where authentication asks for the time: for a known key in the goroutine of the
-// connection, for an unknown one in that of the lookup, which asks for the second time.
+// now panics when authentication reads the clock: for a known key in the goroutine of the
+// connection, for an unknown one in that of the lookup, which reads it a second time.
 func (f *faults) now() time.Time {
 	f.at("authentication")
 	f.at("lookup")
@@ -124,7 +124,7 @@ func (c *faultyConn) RemoteAddr() net.Addr {
 
 func (c *faultyConn) CloseWrite() error { return c.Conn.(*net.TCPConn).CloseWrite() }
 
-// faultStack is a stack whose parts panic on demand, and which serves two requests at once.
+// faultStack is a stack with parts that panic on demand, and that serves two concurrent requests.
 type faultStack struct {
 	*checkStack
 	faults    faults
@@ -190,8 +190,7 @@ func (s *faultStack) listen(secure bool) {
 	s.t.Cleanup(func() { _ = s.ordinarys.Close() })
 }
 
-// panicked asserts the total number of panics, and that the last one is logged and left no slot
-// taken.
+// panicked asserts the total number of panics, and that the last one is logged and holds no slot.
 func (s *faultStack) panicked(panics int, logged string) {
 	s.t.Helper()
 	require.EqualValues(s.t, panics, testutil.ToFloat64(s.deps.Metrics.panics))
@@ -199,12 +198,12 @@ func (s *faultStack) panicked(panics int, logged string) {
 	require.Contains(s.t, s.log.String(), logged)
 	require.Contains(s.t, s.log.String(), `"stack":"goroutine `)
 	require.NotContains(s.t, s.log.String(), s.key)
-	// A request before it may have its answer already, and be about to leave its slot.
+	// An earlier request may have its answer already, and not have left its slot yet.
 	require.Eventually(s.t, func() bool { return s.deps.Metrics.inFlight.Load() == 0 }, 5*time.Second, 10*time.Millisecond,
 		"the panic leaked an in-flight slot")
 }
 
-// shutDown asserts that nothing keeps the instance from ending.
+// shutDown asserts that the instance can shut down.
 func (s *faultStack) shutDown() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
@@ -234,7 +233,8 @@ func overPlainAndTLS(t *testing.T, test func(t *testing.T, secure bool)) {
 	t.Run("TLS", func(t *testing.T) { test(t, true) })
 }
 
-// A panic costs one request its connection. The process lives, and other connections are served.
+// A panic closes the connection of one request. The process continues, and other connections are
+// served.
 func TestLanePanics(t *testing.T) { overPlainAndTLS(t, testLanePanics) }
 
 func testLanePanics(t *testing.T, secure bool) {
@@ -276,7 +276,7 @@ func testLanePanics(t *testing.T, secure bool) {
 				} else {
 					s.faults.arm(stage, c)
 				}
-				// The second request stays unread. The answer must still reach the client.
+				// The second request is not read. The answer must still reach the client.
 				c.send(request + good)
 				a := c.receive()
 				problemTitles[codeMalformedJSON] = title
@@ -347,7 +347,7 @@ func testLanePanicsWithoutAnswer(t *testing.T, secure bool) {
 	s.shutDown()
 }
 
-// If handing a connection over to net/http panics, the lane answers 500.
+// If passing a connection to net/http panics, the lane answers 500.
 func TestLanePanicsAtTheHandover(t *testing.T) { overPlainAndTLS(t, testLanePanicsAtTheHandover) }
 
 func testLanePanicsAtTheHandover(t *testing.T, secure bool) {
@@ -364,7 +364,7 @@ func testLanePanicsAtTheHandover(t *testing.T, secure bool) {
 	s.shutDown()
 }
 
-// Keys and policies are loaded in goroutines of their own, where net/http recovers nothing.
+// Keys and policies are loaded in separate goroutines, in which net/http recovers nothing.
 func TestPanicsWhileLoadingForSeveralRequests(t *testing.T) {
 	s := newFaultStack(t, false)
 	request := s.laneRequest(`{"subject":"a","resource":"bulk"}`, "X-Unknown: 1")
@@ -388,7 +388,7 @@ func TestPanicsWhileLoadingForSeveralRequests(t *testing.T) {
 	s.shutDown()
 }
 
-// A quota that cannot be loaded denies no check.
+// If the quota cannot be loaded, no check is denied.
 func TestPanicWhileLoadingTheQuota(t *testing.T) {
 	s := newFaultStack(t, false)
 	require.NoError(t, s.deps.Policies.Preload(t.Context(), s.actor.TenantID()))

@@ -21,7 +21,7 @@ func (s *checkStack) laneRequest(body string, headers ...string) string {
 	return s.head(append(headers, "Content-Length: "+itoa(int64(len(body))))...) + body
 }
 
-// A client cannot tell which road its check took.
+// A client cannot distinguish the lane from net/http.
 func TestLaneAnswersAsTheOrdinaryRoad(t *testing.T) { overBoth(t, testLaneAnswersAsTheOrdinaryRoad) }
 
 func testLaneAnswersAsTheOrdinaryRoad(t *testing.T, s *checkStack) {
@@ -60,7 +60,7 @@ func testLaneAnswersAsTheOrdinaryRoad(t *testing.T, s *checkStack) {
 	}
 }
 
-// Nor by the order of the headers.
+// Not even by the order of the headers.
 func TestLaneOrdersHeadersAsTheOrdinaryRoad(t *testing.T) {
 	overBoth(t, testLaneOrdersHeadersAsTheOrdinaryRoad)
 }
@@ -88,8 +88,8 @@ func testLaneOrdersHeadersAsTheOrdinaryRoad(t *testing.T, s *checkStack) {
 	require.Equal(t, before, s.ordinary.Load(), "the lane has answered")
 }
 
-// What is not a check in the lane's form takes the ordinary road, on the same connection: the
-// answer is that of a server without a lane, and nothing is lost, repeated or counted twice.
+// A request that is not in the lane's form is passed to net/http on the same connection. The answer
+// is that of a server without a lane, and nothing is lost, repeated or counted twice.
 func TestLaneHandsOver(t *testing.T) { overBoth(t, testLaneHandsOver) }
 
 func testLaneHandsOver(t *testing.T, s *checkStack) {
@@ -145,7 +145,7 @@ func testLaneHandsOver(t *testing.T, s *checkStack) {
 		t.Run(name, func(t *testing.T) {
 			ask := func(c *conn) answer {
 				c.t = t
-				// A check by the lane before, on the same connection, and sent with it.
+				// An earlier check by the lane, on the same connection, sent together with it.
 				c.send(s.laneRequest(`{"subject":"before","resource":"bulk","cost":0}`) + sent)
 				c.receive().decision(200)
 				a := c.receive()
@@ -170,7 +170,7 @@ func testLaneHandsOver(t *testing.T, s *checkStack) {
 	require.Equal(t, 1_000_000-counted, s.remaining("over", "bulk"))
 }
 
-// A request may come in any pieces, and several in one.
+// A request may arrive in pieces, and several may arrive together.
 func TestLanePieces(t *testing.T) { overBoth(t, testLanePieces) }
 
 func testLanePieces(t *testing.T, s *checkStack) {
@@ -189,7 +189,7 @@ func testLanePieces(t *testing.T, s *checkStack) {
 	require.Zero(t, s.ordinary.Load())
 	require.EqualValues(t, 1_000_000-32, s.remaining("pieces", "bulk"))
 
-	// A client that disconnects in the middle of a request has asked nothing.
+	// A client that disconnects during a request has sent no check.
 	c = s.dial()
 	c.send(request[:len(request)-1])
 	require.NoError(t, c.Conn.(interface{ CloseWrite() error }).CloseWrite())
@@ -197,7 +197,7 @@ func testLanePieces(t *testing.T, s *checkStack) {
 	require.EqualValues(t, 1_000_000-32, s.remaining("pieces", "bulk"))
 }
 
-// An instance that stops answers what has come, and keeps no connection that waits for more.
+// An instance that stops answers what it has received, and closes idle connections.
 func TestLaneDrainsAndEnds(t *testing.T) {
 	s := newCheckStack(t)
 	lane := NewLane()
@@ -227,8 +227,8 @@ func TestLaneDrainsAndEnds(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Whatever the lane takes for a request, net/http reads as the very same: nobody in between can be
-// made to see another one.
+// If the lane accepts a request, net/http must parse it in the same way, so that no proxy can be
+// made to see another request.
 func FuzzLaneHead(f *testing.F) {
 	head := "POST /v1/check HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
 	f.Add([]byte(head + "\r\n{}"))

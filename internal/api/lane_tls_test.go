@@ -16,17 +16,17 @@ import (
 type secureSide struct {
 	addr   net.Addr
 	trust  *tls.Config         // a client's
-	server *http.Server        // gets what the lane hands over
-	handed chan http.ConnState // of each connection that was handed over, its first
+	server *http.Server        // gets the connections that the lane passes on
+	handed chan http.ConnState // the first state of each connection that was passed on
 }
 
-// overBoth runs a test of the lane on plain connections, and on secure ones.
+// overBoth runs a test of the lane with and without TLS.
 func overBoth(t *testing.T, test func(t *testing.T, s *checkStack)) {
 	t.Run("HTTP", func(t *testing.T) { test(t, newCheckStack(t)) })
 	t.Run("TLS", func(t *testing.T) { test(t, newSecureCheckStack(t)) })
 }
 
-// newSecureCheckStack is a stack whose dial speaks TLS.
+// newSecureCheckStack returns a stack whose dial uses TLS.
 func newSecureCheckStack(t *testing.T) *checkStack {
 	s := newCheckStack(t)
 	certificate := httptest.NewTLSServer(nil) // has one, and a client that trusts it
@@ -57,14 +57,14 @@ func newSecureCheckStack(t *testing.T) *checkStack {
 	return s
 }
 
-// clientTLS is a configuration that trusts a test server, and does not say what it wants to speak.
+// clientTLS returns a configuration that trusts a test server, without a list of protocols.
 func clientTLS(s *httptest.Server) *tls.Config {
 	config := s.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 	config.ServerName, config.NextProtos = "example.com", nil
 	return config
 }
 
-// Whatever a client asks for in the handshake is what it gets: the lane is no other server.
+// The handshake negotiates what the client requests, as with any other server.
 func TestLaneTLSSpeaksWhatWasAgreed(t *testing.T) {
 	s := newSecureCheckStack(t)
 	request := s.laneRequest(`{"subject":"agreed","resource":"bulk"}`)
@@ -91,7 +91,7 @@ func TestLaneTLSSpeaksWhatWasAgreed(t *testing.T) {
 	require.Error(t, c.Conn.(*tls.Conn).Handshake(), "nothing in common")
 }
 
-// Who forgot the s in https is told so.
+// A client that uses http instead of https gets an explanation.
 func TestLaneTLSToldInPlainText(t *testing.T) {
 	s := newSecureCheckStack(t)
 	c := dialTo(t, s.secure.addr, nil)
@@ -101,7 +101,7 @@ func TestLaneTLSToldInPlainText(t *testing.T) {
 	require.Contains(t, string(answer), "Client sent an HTTP request to an HTTPS server.")
 }
 
-// slowConn lets a test hold back the last bytes of what is written.
+// slowConn delays the last bytes of each write.
 type slowConn struct {
 	net.Conn
 	hold bool
@@ -120,8 +120,7 @@ func (c *slowConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// The lane loses patience in the middle of a record, of which it can have seen a part: the ordinary
-// road must have all of it.
+// The lane's wait ends in the middle of a TLS record. net/http must get all of it.
 func TestLaneTLSHandsOverAHalfRecord(t *testing.T) {
 	s := newSecureCheckStack(t)
 	raw, err := net.Dial("tcp", s.secure.addr.String())
@@ -146,8 +145,8 @@ func TestLaneTLSHandsOverAHalfRecord(t *testing.T) {
 	require.EqualValues(t, 1_000_000-1, s.remaining("half", "bulk"))
 }
 
-// Listeners of one lane are closed one after the other. A connection that comes in between to the
-// one that is still open must not be dropped.
+// The listeners of a lane are closed one after the other. A connection that arrives in between, at
+// the listener that is still open, must not be dropped.
 func TestLaneTLSWhileAnotherListenerIsClosed(t *testing.T) {
 	s := newSecureCheckStack(t)
 	s.server.Close()

@@ -14,7 +14,7 @@ import (
 	"weir/internal/engine"
 )
 
-// limits asks for the live limits of a subject; query is without its question mark.
+// limits requests the live limits of a subject; query has no question mark.
 func (s *checkStack) limits(subject, query string) LimitsAnswer {
 	s.t.Helper()
 	a := s.contract.call(s.key, http.MethodGet, "/v1/subjects/"+url.PathEscape(subject)+"/limits?"+query, nil).ok(200)
@@ -23,7 +23,7 @@ func (s *checkStack) limits(subject, query string) LimitsAnswer {
 	return out
 }
 
-// rule finds a rule in an answer; nil where it is not shown.
+// rule returns a rule of an answer, or nil.
 func (l LimitsAnswer) rule(slug string) *CheckRule {
 	for i := range l.Rules {
 		if l.Rules[i].Rule == slug {
@@ -46,7 +46,7 @@ func (s *checkStack) resetCounters(subject string, body obj, headers ...header) 
 	return s.contract.call(s.key, http.MethodPost, "/v1/subjects/"+url.PathEscape(subject)+"/reset", body, headers...)
 }
 
-// Support looks up a customer who complains, sees the numbers that checks see, and uses nothing up.
+// Support sees the same numbers as checks, and consumes nothing.
 func TestSubjectLimits(t *testing.T) {
 	s := newCheckStack(t)
 	const subject = "täglich/user 42"
@@ -98,7 +98,7 @@ func TestSubjectLimits(t *testing.T) {
 	require.Equal(t, "plan:pro", paying.rule("per-subject").Source)
 }
 
-// Rules that count by attributes are shown where these are given, each with its own value.
+// Rules that count by attributes are shown if the attributes are given, each with its own value.
 func TestSubjectLimitsByAttributes(t *testing.T) {
 	s := newCheckStack(t)
 	for _, r := range []string{"eu", "us"} {
@@ -128,7 +128,8 @@ func TestSubjectLimitsByAttributes(t *testing.T) {
 	s.contract.call(s.key, http.MethodGet, "/v1/subjects/a%0ab/limits", nil).problem(422, codeInvalidRequest)
 }
 
-// A customer who was reset starts afresh; other subjects, other rules and other tenants do not.
+// After a reset, the customer has the full quota. Other subjects, rules and tenants are not
+// affected.
 func TestResetSubject(t *testing.T) {
 	s := newCheckStack(t)
 	for range 2 {
@@ -142,7 +143,7 @@ func TestResetSubject(t *testing.T) {
 	require.Equal(t, int64(1), s.remaining("s", "one"))
 	require.Equal(t, int64(3), s.remaining("s", "default"))
 
-	// Another tenant's reset of a subject of that name is of its own.
+	// Another tenant's reset of a subject with this name has no effect here.
 	other := s.contract.call(s.other, http.MethodPost, "/v1/subjects/s/reset", obj{"reason": "mine"}).ok(200)
 	require.JSONEq(t, `{"reset":[],"skipped":[]}`, string(other.body))
 	require.Equal(t, []string{"/rule"}, s.contract.call(s.other, http.MethodPost, "/v1/subjects/s/reset", obj{"rule": "one", "reason": "mine"}).
@@ -160,7 +161,7 @@ func TestResetSubject(t *testing.T) {
 	require.Equal(t, int64(3), s.remaining("s", "orders:create"))
 }
 
-// A reset that the client repeats because the answer was lost does not give the quota twice.
+// A reset that is repeated because its answer was lost does not give the quota twice.
 func TestResetIsRepeatedSafely(t *testing.T) {
 	s := newCheckStack(t)
 	key := header{"Idempotency-Key", "reset-1"}
@@ -173,7 +174,7 @@ func TestResetIsRepeatedSafely(t *testing.T) {
 	require.Equal(t, int64(perSubject-1), s.remaining("s", "default"))
 }
 
-// What a reset lacks is named, so that the next try can succeed.
+// The error of a reset names the missing values.
 func TestResetErrors(t *testing.T) {
 	s := newCheckStack(t)
 	_, err := s.db.Store.CreateRule(t.Context(), s.actor, hourly("in", "in:*", 4, "subject", "resource", "attributes.ip"))
@@ -202,13 +203,12 @@ func TestResetErrors(t *testing.T) {
 	s.resetCounters("s", obj{"reason": "r", "rule": "in", "resource": "in:a", "attributes": obj{"ip": "1"}}).ok(200)
 }
 
-// awayCounters cannot be reached for anything.
+// awayCounters is unavailable for all operations.
 type awayCounters struct{ awayEngine }
 
 func (awayCounters) Reset(context.Context, ...engine.Counter) error { return errors.New("inner text") }
 
-// If Redis is unavailable, the limits say what answers meanwhile, and a reset does not
-// pretend.
+// If Redis is unavailable, the limits show what checks are answered, and a reset fails.
 func TestCountersAway(t *testing.T) {
 	s := newCheckStack(t)
 	s.registry = prometheus.NewRegistry()

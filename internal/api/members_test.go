@@ -11,7 +11,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// A member from the invitation to the end, and what would lock a tenant out.
+// A member from invitation to removal, and the changes that would lock out a tenant.
 func TestMemberLife(t *testing.T) {
 	s := newAdminStack(t)
 	made := s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "Ann@Example.com", "role": "owner"}).ok(201)
@@ -32,7 +32,7 @@ func TestMemberLife(t *testing.T) {
 	same := s.call(s.key, http.MethodPatch, path, obj{}).ok(200)
 	require.Equal(t, patched.body, same.body)
 
-	// The same person may be a member elsewhere, under another id that is of no use here.
+	// The same person may be a member of another tenant, with another id that is invalid here.
 	elsewhere := s.call(s.other, http.MethodPost, "/v1/members", obj{"email": "ann@example.com", "role": "owner"}).ok(201)
 	s.call(s.key, http.MethodGet, elsewhere.header.Get("Location"), nil).problem(http.StatusNotFound, codeNotFound)
 
@@ -46,7 +46,7 @@ func TestMemberLife(t *testing.T) {
 	s.call(s.other, http.MethodGet, elsewhere.header.Get("Location"), nil).ok(200)
 }
 
-// A key is no owner: once one has joined, who has the key cannot become one, nor put him out.
+// A key is not an owner: once an owner has joined, a key cannot create an owner or remove one.
 func TestKeysLeaveOwnersAlone(t *testing.T) {
 	s := newAdminStack(t)
 	mistyped := s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "olg@example.com", "role": "owner"}).ok(201)
@@ -65,7 +65,7 @@ func TestKeysLeaveOwnersAlone(t *testing.T) {
 	}
 }
 
-// Who asks for what never was is not sent to read it again.
+// If an object never existed, the answer is 404 and not a failed condition.
 func TestConditionsOnWhatIsNotThere(t *testing.T) {
 	s := newAdminStack(t)
 	for path, body := range map[string]obj{
@@ -84,7 +84,7 @@ func TestConditionsOnWhatIsNotThere(t *testing.T) {
 	require.Contains(t, p.Detail, "has changed. Read it again")
 }
 
-// Addresses that a mail would go astray for, or that are costly to read.
+// Addresses that would misdirect a mail, or that are slow to parse.
 func TestMemberEmails(t *testing.T) {
 	s := newAdminStack(t)
 	for _, email := range []string{
@@ -98,8 +98,8 @@ func TestMemberEmails(t *testing.T) {
 	s.call(s.key, http.MethodPost, "/v1/members", obj{"email": "a+b.c'd@sub.example.com", "role": "viewer"}).ok(201)
 }
 
-// An invited person must get one mail, whatever the network does to the request, and none of an
-// invitation that was not made.
+// An invited person gets exactly one mail, whatever happens to the request, and none if the
+// invitation was not created.
 func TestInvitationsAreSentOnce(t *testing.T) {
 	s := newAdminStack(t)
 	var told []tenants.Invitation
@@ -123,7 +123,7 @@ func TestInvitationsAreSentOnce(t *testing.T) {
 	require.Len(t, told, 2)
 }
 
-// Without mail, nobody else could tell the person: neither a page nor a later answer has the link.
+// Without mail, only the inviting person can pass on the link: no page and no later answer has it.
 func TestInvitationToHandOn(t *testing.T) {
 	s := newAdminStack(t)
 	s.handOn = func(i tenants.Invitation) string { return "https://weir.example.com/invitation/" + i.Token }

@@ -9,8 +9,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// The routes of the hot path, whose metrics are bound beforehand: finding a counter by its labels
-// costs more than counting. All other routes are coldRoute.
+// The routes of the hot path. Their metrics are bound in advance, because finding a counter by its
+// labels costs more than counting. All other routes are coldRoute.
 type hotRoute uint8
 
 const (
@@ -24,8 +24,8 @@ const (
 
 var hotRouteNames = [hotRoutes]string{routeCheck: "/v1/check", routeBatch: "/v1/check/batch", routeAuthorize: authorizePath, routeEnvoy: envoyPath}
 
-// statusClasses are the values of the label "code". 429 stands apart from the other client errors:
-// a denied check is no fault of anybody's.
+// statusClasses are the values of the label "code". 429 is separate from other client errors,
+// because a denied check is not an error.
 var statusClasses = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx", "429"}
 
 func statusClass(status int) int {
@@ -35,10 +35,10 @@ func statusClass(status int) int {
 	return min(max(status/100-1, 0), 4)
 }
 
-// noRoute is the label of requests that no route answers, whatever their path.
+// noRoute is the label of requests without a route.
 const noRoute = "none"
 
-// Metrics counts what the HTTP side does. All labels are from closed sets: patterns of routes,
+// Metrics are the metrics of HTTP. All labels have a closed set of values: patterns of routes,
 // classes of status codes, codes of problems.
 type Metrics struct {
 	requests *prometheus.CounterVec   // route, code
@@ -48,14 +48,14 @@ type Metrics struct {
 	shed     prometheus.Counter
 	panics   prometheus.Counter
 	inFlight atomic.Int64
-	// envoyIgnored counts what descriptors ask for and Weir does not do.
+	// envoyIgnored counts what descriptors request and Weir does not support.
 	envoyIgnored prometheus.Counter
 
 	hotRequests [hotRoutes][len(statusClasses)]prometheus.Counter
 	hotDuration [hotRoutes]prometheus.Observer
 }
 
-// NewMetrics makes the metrics and registers them.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -107,8 +107,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// Route returns what counts the answered requests of one route that is not the API's own. pattern
-// is the route's, "" where none answers; it is bound here, once.
+// Route returns a function that counts the requests of one route outside of the API. pattern is
+// that of the route, or "" if there is none.
 func (m *Metrics) Route(pattern string) func(status int, took time.Duration) {
 	if pattern == "" {
 		pattern = noRoute
@@ -124,7 +124,7 @@ func (m *Metrics) Route(pattern string) func(status int, took time.Duration) {
 	}
 }
 
-// observe counts one answered request. route is the pattern, used only where hot is coldRoute.
+// observe counts one answered request. route is the pattern; it is used only if hot is coldRoute.
 func (m *Metrics) observe(hot hotRoute, route string, status int, took time.Duration) {
 	class := statusClass(status)
 	if hot != coldRoute {

@@ -18,8 +18,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// request is what the service knows of one request while it serves it. It is the ResponseWriter of
-// all handlers too, to see the status, so that both cost one allocation.
+// request is the state of one request. It is also the ResponseWriter of all handlers, to record the
+// status, so that both need only one allocation.
 type request struct {
 	http.ResponseWriter
 	id       string
@@ -30,13 +30,13 @@ type request struct {
 	authed   bool
 	code     string // of the problem that a hot route answered; "" for none
 
-	// Memory that every check needs, to save its allocations.
+	// Memory that every check needs, to avoid allocations.
 	headers [8]string
 }
 
-// WriteHeader notes the status.
+// WriteHeader stores the status.
 func (q *request) WriteHeader(status int) {
-	if q.status == 0 && status >= 200 { // 1xx are not the answer
+	if q.status == 0 && status >= 200 { // 1xx is not the answer
 		q.status = status
 	}
 	q.ResponseWriter.WriteHeader(status)
@@ -59,7 +59,7 @@ func requestFrom(ctx context.Context) *request {
 	return q
 }
 
-// requestID returns the id of the request that ctx belongs to, or "".
+// requestID returns the id of the request of ctx, or "".
 func requestID(ctx context.Context) string {
 	if q := requestFrom(ctx); q != nil {
 		return q.id
@@ -67,8 +67,8 @@ func requestID(ctx context.Context) string {
 	return ""
 }
 
-// actorFrom returns who acts. It panics where authenticate has not run before: a handler that is
-// reachable without a key must not ask.
+// actorFrom returns the authenticated actor. It panics if authenticate has not run: a handler
+// without a key must not call it.
 func actorFrom(ctx context.Context) tenants.Actor {
 	q := requestFrom(ctx)
 	if q == nil || !q.authed {
@@ -77,8 +77,8 @@ func actorFrom(ctx context.Context) tenants.Actor {
 	return q.actor
 }
 
-// track is the outermost middleware: it gives the request its id, bounds how many are served at
-// once, turns a panic into an answer, and counts and logs what was answered.
+// track is the outermost middleware. It gives the request its id, limits concurrent requests,
+// converts a panic to an answer, and counts and logs answers.
 func (s *server) track(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -87,16 +87,16 @@ func (s *server) track(next http.Handler) http.Handler {
 		w.Header()["X-Request-Id"] = q.headers[0:1:1]
 		if isHot(r.URL.Path) {
 			w.Header()[decisionHeader] = undecided
-		} else { // what a browser may be made to open
+		} else { // pages for a browser
 			w.Header()["X-Content-Type-Options"] = noSniff
-			if r.TLS != nil && !origin.IsLocal(r.Host) { // it would bind http://localhost on other ports, too
+			if r.TLS != nil && !origin.IsLocal(r.Host) { // it would also affect http://localhost on other ports
 				w.Header()["Strict-Transport-Security"] = strictTransport
 			}
 		}
 		r = r.WithContext(context.WithValue(r.Context(), requestKey{}, q))
 		defer s.finish(q, r, start)
 
-		// Monitoring needs answers most when the process is overloaded.
+		// Monitoring must work especially when the process is overloaded.
 		health := r.URL.Path == healthPath || r.URL.Path == readyPath
 		defer s.capacity.leave()
 		if !s.capacity.enter() && !health {
@@ -114,11 +114,11 @@ func (s *server) track(next http.Handler) http.Handler {
 
 func (s *server) finish(q *request, r *http.Request, start time.Time) {
 	if fault := recover(); fault != nil {
-		if fault == http.ErrAbortHandler { // net/http compares it so, too
+		if fault == http.ErrAbortHandler { // net/http compares it in the same way
 			panic(fault)
 		}
 		s.notePanic(r.Context(), q, fault)
-		if q.status != 0 { // the head is out: it only remains not to pretend that the body is complete
+		if q.status != 0 { // the head was sent: the client must see that the body is incomplete
 			panic(http.ErrAbortHandler)
 		}
 		writeProblem(q, r, internalProblem())
@@ -139,7 +139,7 @@ func (s *server) finish(q *request, r *http.Request, start time.Time) {
 		route = rctx.RoutePattern()
 	}
 	s.metrics.observe(coldRoute, route, q.status, took)
-	if route != healthPath && route != readyPath { // asked every second by every balancer
+	if route != healthPath && route != readyPath { // every balancer requests them every second
 		s.logAccess(q, r, route, took)
 	}
 }
@@ -152,8 +152,8 @@ func (s *server) notePanic(ctx context.Context, q *request, fault any) {
 		slog.String("request_id", q.id), slog.Any("panic", fault), slog.String("stack", string(debug.Stack())))
 }
 
-// logAccess writes the line of a request outside the hot path. The route's pattern stands in it,
-// not the path: a path carries subjects, and in the wrong hands keys; so does a query.
+// logAccess writes the log line of a request outside the hot path. It contains the pattern of the
+// route and not the path, because a path contains subjects and a query may contain keys.
 func (s *server) logAccess(q *request, r *http.Request, route string, took time.Duration) {
 	level := slog.LevelInfo
 	if q.status >= 500 {
@@ -174,8 +174,7 @@ func (s *server) logAccess(q *request, r *http.Request, route string, took time.
 	s.logger.LogAttrs(r.Context(), level, "request", attrs...)
 }
 
-// authenticate lets only requests with a valid API key through; handlers find who acts by
-// actorFrom.
+// authenticate allows only requests with a valid API key. Handlers get the actor with actorFrom.
 func authenticate(authenticator *tenants.Authenticator) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -188,8 +187,8 @@ func authenticate(authenticator *tenants.Authenticator) func(http.Handler) http.
 	}
 }
 
-// authenticateRequest finds who acts by the API key in the Authorization header, the only place
-// where a key is taken: URLs and cookies end up in logs and in other sites' hands.
+// authenticateRequest returns the actor of the API key in the Authorization header. Keys are
+// accepted only there, because URLs and cookies are logged and sent to other sites.
 func authenticateRequest(authenticator *tenants.Authenticator, q *request, r *http.Request) *Problem {
 	key, p := bearer(r.Header["Authorization"])
 	if p == nil {
@@ -199,7 +198,7 @@ func authenticateRequest(authenticator *tenants.Authenticator, q *request, r *ht
 	return p
 }
 
-// authenticateKey finds who acts by the API key.
+// authenticateKey returns the actor of an API key.
 func authenticateKey(ctx context.Context, authenticator *tenants.Authenticator, key string) (tenants.Actor, *Problem) {
 	actor, err := authenticator.Authenticate(ctx, key)
 	if err == nil {
@@ -218,14 +217,14 @@ func unauthorized(code, detail string) *Problem {
 	return newProblem(http.StatusUnauthorized, code, detail).withHeader("Www-Authenticate", challenge)
 }
 
-// bearer takes the key out of the Authorization header: one header, the scheme in any case, one
-// space, the key.
+// bearer returns the key in the Authorization header: one header, the scheme in any letter case,
+// one space, the key.
 func bearer(values []string) (key string, p *Problem) {
 	switch {
 	case len(values) == 0:
 		return "", unauthorized(codeMissingKey, "Send the API key as \"Authorization: Bearer KEY\".")
 	case len(values) > 1:
-		// Which of them a proxy in between has looked at, nobody can tell.
+		// It is unknown which of them a proxy has validated.
 		return "", invalidHeader("Authorization", isRepeated)
 	}
 	const scheme = "bearer"
@@ -240,7 +239,7 @@ func bearer(values []string) (key string, p *Problem) {
 	return key, nil
 }
 
-// lackingScope is nil if the actor has the scope.
+// lackingScope returns nil if the actor has the scope.
 func lackingScope(actor tenants.Actor, scope tenants.Scope) *Problem {
 	if actor.Has(scope) {
 		return nil
@@ -248,9 +247,9 @@ func lackingScope(actor tenants.Actor, scope tenants.Scope) *Problem {
 	return newProblem(http.StatusForbidden, codeInsufficientScope, "This operation requires an API key with the scope \""+string(scope)+"\".")
 }
 
-// jsonBody returns nil if the body says that it is plain JSON in UTF-8.
+// jsonBody returns nil if the body is declared as uncompressed JSON in UTF-8.
 func jsonBody(h http.Header) *Problem {
-	// Nothing is decompressed: a few bytes could unfold to any size.
+	// Nothing is decompressed, because a few bytes could expand to any size.
 	if _, encoded := h["Content-Encoding"]; encoded {
 		return newProblem(http.StatusUnsupportedMediaType, codeUnsupportedMediaType, "Content-Encoding is not supported. Send the body uncompressed.")
 	}
@@ -270,8 +269,8 @@ func isJSON(contentType string) bool {
 	return len(params) == 0 || given && strings.EqualFold(charset, "utf-8")
 }
 
-// readBody reads the whole body into buf, which it may grow. A body of more than limit bytes is
-// refused without reading on, and its connection closed.
+// readBody reads the whole body into buf, which it may grow. If a body has more than limit bytes,
+// it is refused without reading the rest, and its connection is closed.
 func readBody(r *http.Request, buf []byte, limit int) ([]byte, *Problem) {
 	if r.ContentLength > int64(limit) {
 		return buf, bodyTooLarge(r, limit)
@@ -287,12 +286,12 @@ func readBody(r *http.Request, buf []byte, limit int) ([]byte, *Problem) {
 		case len(buf) > limit:
 			return buf, bodyTooLarge(r, limit)
 		case err == nil:
-		case err == io.EOF: // a wrapped one would be an early end
+		case err == io.EOF: // a wrapped io.EOF would be an early end
 			return buf, nil
 		default:
-			// The client is gone, too slow, or cannot count: no answer on this connection is sure
-			// to be understood as the last one. Who was too slow has used up the time for the
-			// answer, too.
+			// The client has disconnected, is too slow, or sent a wrong length: it may not
+			// understand an answer on this connection as the last one. A slow client has also used
+			// up the time for the answer.
 			if q := requestFrom(r.Context()); q != nil {
 				_ = http.NewResponseController(q.ResponseWriter).SetWriteDeadline(time.Now().Add(lingerTimeout))
 			}
@@ -312,14 +311,14 @@ func bodyTooLarge(r *http.Request, limit int) *Problem {
 	return closing(r, newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, "The body may be at most "+itoa(int64(limit))+" bytes long."))
 }
 
-// lingerTimeout is how long the rest of a refused body is read, and dropped, before the connection
-// is closed: a client that is cut off while it sends may never see the answer.
+// lingerTimeout is how long the rest of a refused body is read and discarded before the connection
+// is closed, because a client that is disconnected while it sends may never see the answer.
 const lingerTimeout = 500 * time.Millisecond
 
-// closing has the connection closed after the answer.
+// closing closes the connection after the answer.
 func closing(r *http.Request, p *Problem) *Problem {
 	if q := requestFrom(r.Context()); q != nil {
-		// Where this is not possible, the server's own timeout does the same, later.
+		// If this is not possible, the server's own timeout has the same effect, later.
 		_ = http.NewResponseController(q.ResponseWriter).SetReadDeadline(time.Now().Add(lingerTimeout))
 	}
 	return p.withHeader("Connection", "close")

@@ -15,9 +15,9 @@ import (
 	"weir/internal/limit"
 )
 
-// huma keeps these settings in package variables, so they are set once for the process: errors are
-// our problem documents, names of fields are exact, arrays are not null, and messages complete the
-// sentence "FIELD ...", as those of package check do.
+// huma stores these settings in package variables, so they are set once for the process: errors are
+// problem documents, names of fields are case-sensitive, arrays are not null, and messages complete
+// the sentence "FIELD ...", like those of package limit.
 func init() {
 	huma.ValidateStrictCasing = true
 	huma.DefaultArrayNullable = false
@@ -27,7 +27,7 @@ func init() {
 	huma.NewErrorWithContext = func(ctx huma.Context, status int, message string, errs ...error) huma.StatusError {
 		return validationProblem(status, message, errs, ctx.Operation())
 	}
-	// A message of the validator is a template. Behind fixMark stands the template of the fix.
+	// A message of the validator is a template. The template of the fix follows fixMark.
 	mustBe := func(what string) string { return "must be " + what + fixMark + "Make it " + what + "." }
 	withFix := func(p *limit.Problem) string { return p.Message + fixMark + p.Fix }
 	validation.MsgUnexpectedProperty = validatorUnknown
@@ -40,7 +40,7 @@ func init() {
 	validation.MsgExpectedArray = "must be an array" + fixMark + "Write it in brackets: [...]."
 	validation.MsgExpectedObject = withFix(notObject)
 	validation.MsgExpectedOneOf = "must be one of %[1]s" + fixMark + "Use one of %[1]s."
-	validation.MsgExpectedMinimumNumber = mustBe("at least %.16[1]g") // whole numbers to 10^15 in digits alone
+	validation.MsgExpectedMinimumNumber = mustBe("at least %.16[1]g") // whole numbers to 10^15 without exponent
 	validation.MsgExpectedMaximumNumber = mustBe("at most %.16[1]g")
 	validation.MsgExpectedMinLength = mustBe("%[1]d or more characters long")
 	validation.MsgExpectedMaxLength = mustBe("at most %[1]d characters long")
@@ -49,34 +49,34 @@ func init() {
 	validation.MsgExpectedArrayItemsUnique = "must not have duplicate items" + fixMark + limit.Duplicate.Fix
 }
 
-// What the messages of the validator hold beside a text.
+// Parts of the messages of the validator.
 const (
 	fixMark           = "\x1f"
 	validatorUnknown  = fixMark + "unknown"
 	validatorRequired = fixMark + "required " // and the name
 )
 
-// validatorProblem reads a message of the validator.
+// validatorProblem converts a message of the validator.
 func validatorProblem(message string) *limit.Problem {
 	text, fix, ours := strings.Cut(message, fixMark)
-	if !ours { // a check that none of our schemas has
+	if !ours { // a validation that none of the schemas uses
 		fix = "Correct the value: /openapi.json describes it."
 	}
 	return &limit.Problem{Message: text, Fix: fix}
 }
 
-// readOnlyFields are members of answers that the service alone sets.
+// readOnlyFields are members of answers that only the service sets.
 var readOnlyFields = map[string]bool{
 	"id": true, "created_at": true, "updated_at": true, "version": true, "created_by": true,
 	"last_used_at": true, "last4": true, "revoked_at": true, "secret": true, "rotated_to": true,
 	"warnings": true,
 }
 
-// validationProblem turns what huma's validation found into a problem document.
+// validationProblem converts the errors of huma's validation to a problem document.
 func validationProblem(status int, message string, errs []error, op *huma.Operation) *Problem {
 	switch status {
 	case http.StatusUnprocessableEntity:
-	case 0: // asked for by huma to learn the type of errors
+	case 0: // huma calls it to find the type of errors
 		return &Problem{}
 	default:
 		p := newProblem(http.StatusInternalServerError, codeInternal, "")
@@ -86,8 +86,7 @@ func validationProblem(status int, message string, errs []error, op *huma.Operat
 	return invalid(validationFields(errs, op)...)
 }
 
-// validationFields are the fields that huma's validation names. op is the operation, if it is
-// known.
+// validationFields returns the fields of huma's validation errors. op is the operation, if known.
 func validationFields(errs []error, op *huma.Operation) []ProblemField {
 	fields := make([]ProblemField, 0, len(errs))
 	for _, err := range errs {
@@ -95,12 +94,12 @@ func validationFields(errs []error, op *huma.Operation) []ProblemField {
 			fields = append(fields, validationField(detailer.ErrorDetail(), op))
 		}
 	}
-	// The validator finds unknown fields in the order of a map.
+	// The validator reports unknown fields in the random order of a map.
 	slices.SortStableFunc(fields, func(a, b ProblemField) int { return strings.Compare(a.Pointer, b.Pointer) })
 	return fields
 }
 
-// validatorError is a refusal by huma of what the guard is to have refused before.
+// validatorError is a refusal by huma that the guard should have found before.
 type validatorError struct {
 	status  int
 	message string
@@ -141,9 +140,9 @@ func validationField(d *huma.ErrorDetail, op *huma.Operation) ProblemField {
 	return f
 }
 
-// noteShown tells each operation with a body which fields the answers about the same object have.
-// One of them that the body does not take is read-only, and a client that sends back what it read
-// is told so.
+// noteShown stores for each operation with a body the fields of answers about the same object. If
+// the body contains such a field that it does not accept, the field is read-only, and the error
+// says so.
 func noteShown(doc *huma.OpenAPI) {
 	for _, item := range doc.Paths {
 		for _, op := range operationsOf(item) {
@@ -176,8 +175,8 @@ func resolved(doc *huma.OpenAPI, s *huma.Schema) *huma.Schema {
 	return s
 }
 
-// parameterProblem is what is wrong with a parameter. huma keeps its texts about values that it
-// cannot parse to itself, so the type of the parameter tells what it must be.
+// parameterProblem returns what is wrong with a parameter. huma does not report why it cannot parse
+// a value, so the message comes from the type of the parameter.
 func parameterProblem(d *huma.ErrorDetail, op *huma.Operation, name string) *limit.Problem {
 	if strings.Contains(d.Message, fixMark) || op == nil {
 		return validatorProblem(d.Message)
@@ -201,8 +200,8 @@ func parameterProblem(d *huma.ErrorDetail, op *huma.Operation, name string) *lim
 	return validatorProblem(d.Message)
 }
 
-// newDocument is the huma API over an adapter, and with it the OpenAPI 3.1 document that its
-// operations add themselves to.
+// newDocument returns the huma API over an adapter, including the OpenAPI 3.1 document of its
+// operations.
 func newDocument(adapter huma.Adapter, logger *slog.Logger) huma.API {
 	registry := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
 	config := huma.Config{
@@ -253,7 +252,7 @@ var documentTags = []*huma.Tag{
 	{Name: "tenants", Description: "All tenants; only for the operator"},
 }
 
-// tagOf is the noun of a path: "rules" of /v1/rules/{rule}.
+// tagOf returns the noun of a path: "rules" for /v1/rules/{rule}.
 func tagOf(path string) string {
 	tag, _, _ := strings.Cut(strings.TrimPrefix(path, "/v1/"), "/")
 	return tag
@@ -261,7 +260,7 @@ func tagOf(path string) string {
 
 func hasParameter(path string) bool { return strings.Contains(path, "{") }
 
-// completeProblem adds to a problem document what only the request tells.
+// completeProblem adds the parts of a problem document that depend on the request.
 func completeProblem(registry huma.Registry, logger *slog.Logger) huma.Transformer {
 	return func(ctx huma.Context, _ string, v any) (any, error) {
 		p, ok := v.(*Problem)
@@ -275,14 +274,14 @@ func completeProblem(registry huma.Registry, logger *slog.Logger) huma.Transform
 		answer.RequestID = requestID(ctx.Context())
 		answer.Errors = fixUnknown(registry, ctx.Operation(), p.Errors)
 		var unexpected *validatorError
-		if errors.As(p.cause, &unexpected) { // what handlers return is logged where they return
+		if errors.As(p.cause, &unexpected) { // errors that handlers return are logged there
 			logger.ErrorContext(ctx.Context(), "admin request failed", "request_id", answer.RequestID, "code", p.Code, "error", unexpected)
 		}
 		return &answer, nil
 	}
 }
 
-// GetHeaders are the headers that huma adds to the answer.
+// GetHeaders returns the headers that huma adds to the answer.
 func (p *Problem) GetHeaders() http.Header {
 	h := p.header.Clone()
 	if h == nil {
@@ -317,7 +316,7 @@ func etagHeader() map[string]*huma.Param {
 	return map[string]*huma.Param{"ETag": {Description: "Version of the object", Schema: &huma.Schema{Type: "string"}}}
 }
 
-// allowMergePatch documents both names under which a merge patch may be sent.
+// allowMergePatch documents both media types of a merge patch.
 func allowMergePatch(body *huma.RequestBody) {
 	body.Content[mergePatchType] = body.Content[jsonType]
 }

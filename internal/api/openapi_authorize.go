@@ -6,8 +6,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// describeAuthorize adds /v1/authorize to the OpenAPI document, as a GET: the document cannot say
-// that every method is the same.
+// describeAuthorize adds /v1/authorize to the OpenAPI document, as a GET, because the document
+// cannot express that all methods are equal.
 func describeAuthorize(api huma.API) {
 	describeGateway(api, &huma.Operation{
 		Path: authorizePath, OperationID: "authorize", Summary: "Decide on a gateway's request",
@@ -39,7 +39,7 @@ func describeAuthorize(api huma.API) {
 	})
 }
 
-// describeGateway adds an operation with what all of them have in common.
+// describeGateway adds an operation with the common parts.
 func describeGateway(api huma.API, op *huma.Operation) {
 	op.Method, op.Tags = http.MethodGet, []string{"check"}
 	op.Security = []map[string][]string{{"gateway": {}}}

@@ -9,10 +9,10 @@ import (
 	"weir/internal/route"
 )
 
-// The document says of a body what is true of it, wherever it is checked. What has the wrong shape
-// huma refuses, by the same schemas; ranges that package check and the store hold are written in
-// beside, for if huma refused them, a body with a number out of range and a window that is none
-// would be told of the first alone. TestBounds tries each bound on both sides.
+// The document has the bounds of a body, wherever they are validated. huma refuses invalid types by
+// the same schemas. The ranges of package limit and of the store are added only to the document: if
+// huma validated them, a body with a number out of range and an invalid window would report only
+// the number. TestBounds tries both sides of each bound.
 
 // keywords are members of a JSON schema.
 type keywords map[string]any
@@ -32,7 +32,7 @@ var (
 	limitOf   = keywords{"minimum": 1, "maximum": limit.MaxFixedLimit}
 	burstOf   = keywords{"minimum": 1, "maximum": limit.MaxLimit}
 	subjectOf = keywords{"minLength": 1, "maxLength": limit.MaxNameBytes}
-	neverNull = keywords{"type": nil} // the type alone, which describeBounds puts in
+	neverNull = keywords{"type": nil} // only the type, which describeBounds adds
 
 	limitBounds    = map[string]keywords{"limit": limitOf, "burst": burstOf}
 	overrideBounds = with(limitBounds, "reason", keywords{"maxLength": maxReasonText})
@@ -49,7 +49,7 @@ var (
 	onlyName = map[string]keywords{"name": nameText}
 )
 
-// bodyBounds are the bounds of the fields of bodies, by the names of their schemas.
+// bodyBounds are the bounds of the fields of bodies, by name of the schema.
 var bodyBounds = map[string]map[string]keywords{
 	"RuleCreate": ruleBounds(slugText),
 	"RulePut":    ruleBounds(neverNull),
@@ -93,8 +93,8 @@ func with(bounds map[string]keywords, field string, more keywords) map[string]ke
 	return out
 }
 
-// describeBounds writes the bounds into the document, and null into the choices of fields that may
-// be null.
+// describeBounds adds the bounds to the document, and null to the choices of fields that may be
+// null.
 func describeBounds(doc *huma.OpenAPI) {
 	for name, schema := range doc.Components.Schemas.Map() {
 		for field, property := range schema.Properties {

@@ -12,21 +12,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a field needs around it for all of its range to be open, by the field.
+// The other fields that a field needs for its full range.
 var boundsNeed = map[string]obj{
 	"limit":  {"algorithm": "fixed_window"},
 	"burst":  {"algorithm": "token_bucket", "limit": 1_000_000_000, "window": "1s"},
 	"anchor": {"algorithm": "fixed_window", "window": "month"},
 }
 
-// A client generated from the document can send all that the server takes, and nothing that it
-// refuses for its range: each bound of each field of a body is tried on both sides, and so is null.
+// A client generated from the document can send everything that the server accepts, and nothing
+// that is out of range. For each field of a body, both sides of each bound are tried, and null.
 func TestBounds(t *testing.T) {
 	s := newAdminStack(t)
 	tried := 0
 	for id, op := range s.operations() {
 		if op.op.RequestBody == nil || op.op.RequestBody.Value.Content[jsonType] == nil || id == "simulate" || id == "reset-subject" {
-			continue // those two hold their ranges by the schema itself, and take null for left out
+			continue // these use the schema itself, and treat null as omitted
 		}
 		schema := op.op.RequestBody.Value.Content[jsonType].Schema.Value
 		for _, field := range slices.Sorted(maps.Keys(schema.Properties)) {
@@ -47,7 +47,7 @@ type boundsCase struct {
 	op              documented
 }
 
-// prepareFor makes the objects of the case, and returns its path.
+// prepareFor creates the objects of the case, and returns its path.
 func (b boundsCase) prepareFor(field string) string {
 	name := b.id + "-" + strings.ReplaceAll(field, "_", "-")
 	fill := b.prepare(name)
@@ -57,7 +57,7 @@ func (b boundsCase) prepareFor(field string) string {
 	return fill.Replace(adminCases[b.id].path)
 }
 
-// refuses reports whether the server finds fault with the field where it has the value.
+// refuses reports whether the server refuses the value of the field.
 func (b boundsCase) refuses(value any) bool {
 	b.t.Helper()
 	body := maps.Clone(adminCases[b.id].body.(obj))
@@ -89,7 +89,7 @@ func (b boundsCase) refuses(value any) bool {
 	})
 }
 
-// try tries all that the schema says of the field, and counts it.
+// try tries everything that the schema says about the field, and counts it.
 func (b boundsCase) try(s *openapi3.Schema) (tried int) {
 	check := func(refused bool, value any, why string) {
 		b.t.Helper()
@@ -146,7 +146,7 @@ func attributeNames(n int) (names []string) {
 	return names
 }
 
-// membersOf are so many members that the field takes.
+// membersOf returns n valid members of the field.
 func membersOf(field string, n int) map[string]string {
 	value := "v"
 	if field == "attributes" {

@@ -6,9 +6,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// The types in this file describe the check's bodies to readers of the OpenAPI document. They are
-// never decoded into: check_decode.go and check_encode.go do that by hand, for speed, and tests
-// hold their answers against this description.
+// The types in this file describe the bodies of a check in the OpenAPI document. check_decode.go
+// and check_encode.go decode and encode by hand, for speed. Tests compare their answers with this
+// description.
 
 // CheckRequest is the body of POST /v1/check.
 type CheckRequest struct {
@@ -46,7 +46,7 @@ type CheckAnswer struct {
 	Replayed     bool          `json:"replayed,omitempty" doc:"The answer to an earlier request with the same Idempotency-Key; nothing was counted"`
 }
 
-// CheckRule is what one matching rule says.
+// CheckRule is the result of one matching rule.
 type CheckRule struct {
 	Rule         string `json:"rule"`
 	Algorithm    string `json:"algorithm"`
@@ -72,7 +72,7 @@ type CheckSkip struct {
 	Attribute string `json:"attribute,omitempty" doc:"The missing attribute"`
 }
 
-// CheckFailure says why a check was denied.
+// CheckFailure is the reason of a denial.
 type CheckFailure struct {
 	Code       string `json:"code" enum:"RATE_LIMIT_EXCEEDED,COST_EXCEEDS_LIMIT,SUBJECT_BLOCKED,COUNTERS_UNAVAILABLE,SUBJECT_MISSING,SUBJECT_INVALID,RESOURCE_INVALID,ATTRIBUTE_INVALID,REQUEST_INVALID" doc:"The last five only at /v1/authorize"`
 	Message    string `json:"message" doc:"For people"`
@@ -91,7 +91,7 @@ type Health struct {
 	Degraded []string `json:"degraded,omitempty" doc:"Unavailable parts, while checks are still answered"`
 }
 
-// describeChecks adds the operations that are not served through huma to its document.
+// describeChecks adds the operations that are not served by huma to its document.
 func describeChecks(api huma.API) {
 	for _, path := range []string{"/v1/check", "/check"} {
 		op := checkOperation[CheckRequest, CheckAnswer](api, path, "Check whether a subject may do something now", "The check is allowed")

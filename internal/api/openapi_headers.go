@@ -9,12 +9,12 @@ import (
 	"weir/internal/tenants"
 )
 
-// What net/http answers by itself, before any of this package is asked.
+// The answer of net/http itself, before any handler runs.
 const headTooLarge = "The request line and the headers together exceed 16 KiB. " +
 	"Plain text, without a request id, and the connection is closed"
 
-// describeAnswers adds to every operation what all of them have in common and huma cannot know: the
-// headers of answers, and the answer to a head that is too large.
+// describeAnswers adds the common parts to every operation that huma does not know: the headers of
+// answers, and the answer to a head that is too large.
 func describeAnswers(doc *huma.OpenAPI) {
 	for _, item := range doc.Paths {
 		for _, op := range operationsOf(item) {
@@ -40,7 +40,7 @@ func describeHeaders(op *huma.Operation, status string, response *huma.Response)
 	}
 	add("X-Request-Id", "Id of the request, also in the log: the sent one, if it is 1 to 128 of A-Z, a-z, 0-9, - _ . and :, otherwise a new one")
 	replays := slices.ContainsFunc(op.Parameters, func(p *huma.Param) bool { return p.Name == idempotencyHeader })
-	if replays && !slices.Contains(op.Tags, "check") { // a check says so in its body
+	if replays && !slices.Contains(op.Tags, "check") { // the answer to a check has this in its body
 		add(replayedHeader, "true if this is the stored answer to the first request with the same Idempotency-Key")
 	}
 	switch status {
@@ -63,8 +63,7 @@ func describeHeaders(op *huma.Operation, status string, response *huma.Response)
 	}
 }
 
-// describeLimitHeaders adds the headers that a decision carries; WEIR_HEADERS chooses which of
-// them.
+// describeLimitHeaders adds the headers of a decision; WEIR_HEADERS selects them.
 func describeLimitHeaders(response *huma.Response) {
 	if response.Headers == nil {
 		response.Headers = map[string]*huma.Param{}
@@ -81,8 +80,8 @@ func describeLimitHeaders(response *huma.Response) {
 	}
 }
 
-// describeDecisionHeader adds the header that tells a decision from everything else. decided says
-// what it is on a decision.
+// describeDecisionHeader adds the header that distinguishes a decision from other answers. decided
+// describes its value on a decision.
 func describeDecisionHeader(op *huma.Operation, decided string) {
 	for status, response := range op.Responses {
 		if response.Headers == nil {

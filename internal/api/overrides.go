@@ -8,7 +8,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// SubjectOverride is an override in the list of all.
+// SubjectOverride is an override in the list of all overrides.
 type SubjectOverride struct {
 	Subject string `json:"subject"`
 	Rule    string `json:"rule" doc:"Slug"`
@@ -16,7 +16,7 @@ type SubjectOverride struct {
 	Override
 }
 
-// OverridesQuery says which overrides to list.
+// OverridesQuery selects overrides.
 type OverridesQuery struct {
 	PageParams
 	Rule         string `query:"rule" doc:"Only overrides of the rule with this slug"`
@@ -39,15 +39,15 @@ func (a *admin) listOverrides(ctx context.Context, in *OverridesQuery) (*page[Su
 	}
 	list := strings.Join([]string{
 		"overrides", "rule=" + in.Rule, "prefix=" + in.Prefix, "ending_before=" + in.EndingBefore, "active=" + in.Active,
-	}, "\x00") // no query value holds NUL, so no two filters read the same
+	}, "\x00") // no query value contains NUL, so no two filters have the same text
 	return listPage(ctx, a, list, in.PageParams, subjectOverrideAnswer, func(p tenants.Page) ([]tenants.SubjectOverride, string, error) {
 		items, next, err := a.store.Overrides(ctx, actorFrom(ctx), filter, p)
 		return items, next, queryErrors(err)
 	})
 }
 
-// getOverride answers an override, also one that has not begun or is over. Its entity tag is its
-// own, as that of a write is.
+// getOverride returns an override, including one that has not started or has expired. It has its
+// own entity tag, as for a write.
 func (a *admin) getOverride(ctx context.Context, in *OverridePath) (*object[Override], error) {
 	s, err := a.store.SubjectByName(ctx, actorFrom(ctx), in.Subject)
 	if err != nil {

@@ -25,17 +25,17 @@ type PageParams struct {
 	Cursor string `query:"cursor" doc:"The next_cursor of the previous page"`
 }
 
-// cursors makes and reads cursors. A cursor holds the place where a page ended, readable by
-// nobody's contract but ours, and a code that only this deployment can compute over the place, the
-// tenant, the list and its filter. So a cursor that was edited, or that belongs to another tenant
-// or list, is refused instead of being interpreted.
+// cursors creates and reads cursors. A cursor contains the position at which a page ended, and a
+// code that only this deployment can compute from the position, the tenant, the list and its
+// filter. A cursor that was edited, or that belongs to another tenant or list, is therefore
+// refused.
 type cursors struct {
-	key []byte // the deployment's, the same on all instances
+	key []byte // of the deployment, the same on all instances
 }
 
 const cursorCodeBytes = 16
 
-// open returns the page that the parameters ask for. list names the list with its filter.
+// open returns the requested page. list identifies the list with its filter.
 func (c *cursors) open(ctx context.Context, list string, p PageParams) (tenants.Page, error) {
 	page := tenants.Page{Limit: p.Limit}
 	if p.Cursor == "" {
@@ -53,7 +53,7 @@ func (c *cursors) open(ctx context.Context, list string, p PageParams) (tenants.
 	return page, nil
 }
 
-// next returns the cursor of the page that follows after, or nil at the end.
+// next returns the cursor of the page after after, or nil at the end.
 func (c *cursors) next(ctx context.Context, list, after string) *string {
 	if after == "" {
 		return nil
@@ -62,8 +62,8 @@ func (c *cursors) next(ctx context.Context, list, after string) *string {
 	return ptr(base64.RawURLEncoding.EncodeToString(append(code, after...)))
 }
 
-// code authenticates a cursor. Each part goes in behind its length, so that no two sets of
-// parts read the same.
+// code authenticates a cursor. Each part is preceded by its length, so that different parts have
+// different texts.
 func (c *cursors) code(tenant uuid.UUID, list, after string) []byte {
 	mac := hmac.New(sha256.New, c.key)
 	for _, part := range []string{"cursor/1", string(tenant[:]), list, after} {
@@ -84,8 +84,7 @@ func errInvalidCursor() *Problem {
 	return p
 }
 
-// listPage answers one page of the list called name, which tells the list and its filter apart
-// from all others.
+// listPage answers one page of the list with this name, which identifies the list and its filter.
 func listPage[S, T any](
 	ctx context.Context, a *admin, name string, params PageParams, answer func(S) T,
 	fetch func(tenants.Page) (items []S, next string, err error),

@@ -11,8 +11,7 @@ import (
 	errorpages "weir/docs/errors"
 )
 
-// A problem's type is a link. It must lead somewhere, for every code; and a page that no code
-// leads to is one that nobody keeps true.
+// A problem's type is a link. Every code has a page, and every page has a code.
 func TestEveryProblemCodeHasItsPage(t *testing.T) {
 	pages, err := fs.Glob(errorpages.Pages, "*.md")
 	require.NoError(t, err)
@@ -28,8 +27,7 @@ func TestEveryProblemCodeHasItsPage(t *testing.T) {
 	}
 }
 
-// The failures table can only name codes that have a title; newProblem panics otherwise, and must
-// not do so for the first time in front of a customer.
+// The table of failures contains only codes with a title. newProblem would panic otherwise.
 func TestFailuresNameKnownCodes(t *testing.T) {
 	for _, f := range failures {
 		p := problemOf(f.err)

@@ -7,11 +7,11 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// Optional is a field of a body that may be left out, and may be null: in a JSON merge patch null
-// clears the field, which gives it its default again; elsewhere null is the same as leaving it out.
+// Optional is a field of a body that may be omitted or null. In a JSON merge patch, null resets the
+// field to its default. Elsewhere null is the same as omitting it.
 type Optional[T any] struct {
 	Set   bool // the body has the field
-	Null  bool // ... and it is null
+	Null  bool // the field is null
 	Value T
 }
 
@@ -25,10 +25,10 @@ func (o *Optional[T]) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, &o.Value)
 }
 
-// Schema is that of T, or null.
+// Schema returns the schema of T, or null.
 func (o Optional[T]) Schema(r huma.Registry) *huma.Schema {
 	s := r.Schema(reflect.TypeFor[T](), true, "")
-	if s.Ref != "" { // a reference cannot be null, so the object is spelled out
+	if s.Ref != "" { // a reference cannot be null, so the object is written inline
 		s = r.SchemaFromRef(s.Ref)
 	}
 	nullable := *s
@@ -36,7 +36,7 @@ func (o Optional[T]) Schema(r huma.Registry) *huma.Schema {
 	return &nullable
 }
 
-// or returns the value, or def where the body has none.
+// or returns the value, or def if the body has none.
 func (o Optional[T]) or(def T) T {
 	if !o.Set || o.Null {
 		return def
@@ -44,8 +44,7 @@ func (o Optional[T]) or(def T) T {
 	return o.Value
 }
 
-// patch returns what becomes of the present value: itself where the body leaves the field out,
-// cleared where the body has null.
+// patch returns the new value: present if the body omits the field, cleared if the body has null.
 func (o Optional[T]) patch(present, cleared T) T {
 	if !o.Set {
 		return present
@@ -53,7 +52,7 @@ func (o Optional[T]) patch(present, cleared T) T {
 	return o.or(cleared)
 }
 
-// refuseNull records a 422 where the field is null and the object cannot be without it.
+// refuseNull records a 422 if the field is null and the object requires it.
 func (o Optional[T]) refuseNull(errs *[]ProblemField, pointer string) {
 	if o.Null {
 		*errs = append(*errs, wrongField(pointer, notNull))

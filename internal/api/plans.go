@@ -10,7 +10,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// Limit is the number that a plan or an override gives a rule, as the API shows it.
+// Limit is the limit that a plan or an override sets for a rule, as the API shows it.
 type Limit struct {
 	Limit     *int64 `json:"limit" doc:"Units of cost per window; null if unlimited"`
 	Burst     *int64 `json:"burst" doc:"Capacity of a bucket; null: the same as limit"`
@@ -40,13 +40,13 @@ type Plan struct {
 	Warned
 }
 
-// PlanLimit is the answer to a write of one number of a plan.
+// PlanLimit is the answer to a write of one limit of a plan.
 type PlanLimit struct {
 	Limit
 	Warned
 }
 
-// PlanFields are the fields of a plan that may be left out.
+// PlanFields are the optional fields of a plan.
 type PlanFields struct {
 	Name        Optional[string] `json:"name,omitempty" doc:"Up to 200 characters; default: the slug"`
 	Description Optional[string] `json:"description,omitempty" doc:"Up to 2000 characters"`
@@ -99,9 +99,8 @@ func planAnswer(p tenants.Plan) Plan {
 	}
 }
 
-// patch is the limit after a merge patch of the present one; the zero Limit is the present one of
-// a limit that is made. Zeros that a body names itself are refused here, for in limit.Limit they
-// stand for "not given".
+// patch returns the limit after a merge patch. present is the zero Limit if the limit is new. An
+// explicit 0 in the body is refused here, because 0 means "not given" in limit.Limit.
 func (in LimitInput) patch(present limit.Limit, pointer string, errs *[]ProblemField) limit.Limit {
 	for _, f := range []struct {
 		name string
@@ -140,7 +139,7 @@ func (a *admin) listPlans(ctx context.Context, in *struct{ PageParams }) (*page[
 	})
 }
 
-// planWritten is the answer to a write.
+// planWritten returns the answer to a write.
 func (a *admin) planWritten(ctx context.Context, p tenants.Plan) Plan {
 	answer := planAnswer(p)
 	answer.Warned = a.planWarnings(ctx, p)
@@ -213,8 +212,8 @@ func (a *admin) patchPlan(ctx context.Context, in *struct {
 	return found(a.planWritten(ctx, p), p.Version), nil
 }
 
-// patchLimits merges a patch into the limits of a plan: null removes a rule's limit, and what a
-// limit's patch leaves out stays.
+// patchLimits merges a patch into the limits of a plan: null removes a rule's limit, and omitted
+// fields are unchanged.
 func patchLimits(present map[string]limit.Limit, patch Optional[map[string]Optional[LimitInput]], errs *[]ProblemField) map[string]limit.Limit {
 	if patch.Null {
 		return map[string]limit.Limit{}
@@ -237,7 +236,7 @@ func (a *admin) deletePlan(ctx context.Context, in *PlanPath) error {
 	return a.store.DeletePlan(ctx, actorFrom(ctx), in.Plan, conditionsFrom(ctx).match)
 }
 
-// getPlanLimit answers the limit; its entity tag is the plan's, as that of a write is.
+// getPlanLimit returns the limit. Its entity tag is that of the plan, as for a write.
 func (a *admin) getPlanLimit(ctx context.Context, in *PlanLimitPath) (*object[PlanLimit], error) {
 	p, err := a.store.PlanBySlug(ctx, actorFrom(ctx), in.Plan)
 	if err != nil {
@@ -250,7 +249,7 @@ func (a *admin) getPlanLimit(ctx context.Context, in *PlanLimitPath) (*object[Pl
 	return found(PlanLimit{Limit: limitAnswer(lim)}, p.Version), nil
 }
 
-// putPlanLimit answers the limit; its entity tag is the plan's, as it is a part of the plan.
+// putPlanLimit sets the limit. Its entity tag is that of the plan, of which it is a part.
 func (a *admin) putPlanLimit(ctx context.Context, in *struct {
 	PlanLimitPath
 	Body LimitInput

@@ -35,7 +35,7 @@ func TestPlanLife(t *testing.T) {
 	require.Equal(t, obj{"api": number(nil, nil, true), "bucket": number(50.0, 60.0, false)}, pro["limits"])
 	require.Equal(t, false, s.call(s.key, http.MethodGet, "/v1/plans/free", nil).ok(200).json()["default"], "there is one default plan")
 
-	// A patch merges into limits; a PUT replaces them.
+	// A patch merges limits; a PUT replaces them.
 	limits := func(a answer) any { return a.ok(200).json()["limits"] }
 	patch := func(body obj) answer { return s.call(s.key, http.MethodPatch, "/v1/plans/pro", body) }
 	require.Equal(t, obj{"bucket": number(70.0, 60.0, false)}, limits(patch(obj{"limits": obj{"api": nil, "bucket": obj{"limit": 70}}})))
@@ -45,7 +45,7 @@ func TestPlanLife(t *testing.T) {
 	require.Equal(t, obj{"api": number(1.0, nil, false)}, limits(s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{"limits": obj{"api": obj{"limit": 1}}})))
 	require.Equal(t, obj{}, limits(s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{})))
 
-	// reliability row 62
+	// A plan with subjects cannot be deleted (reliability row 62).
 	s.call(s.key, http.MethodDelete, "/v1/plans/pro", nil).problem(409, codeDefaultPlan)
 	patch(obj{"default": false}).problem(409, codeDefaultPlan)
 	s.call(s.key, http.MethodPut, "/v1/subjects/u", obj{"plan": "free"}).ok(201)

@@ -76,7 +76,7 @@ const (
 	codeNotReady               = "NOT_READY"
 )
 
-// problemTitles says in a few words what each code means, whatever the occasion.
+// problemTitles describes each code in a few words.
 var problemTitles = map[string]string{
 	codeMalformedJSON:          "The body is not well-formed JSON",
 	codeMalformedYAML:          "The body is not supported YAML",
@@ -141,7 +141,7 @@ var problemTitles = map[string]string{
 	codeNotReady:               "The instance is not ready",
 }
 
-// Problem is an error as clients see it: an RFC 9457 problem document with a stable code.
+// Problem is an error in the form for clients: an RFC 9457 problem document with a stable code.
 type Problem struct {
 	Type      string         `json:"type" format:"uri-reference" doc:"Page that explains the code"`
 	Title     string         `json:"title" doc:"Short description of the code"`
@@ -157,16 +157,17 @@ type Problem struct {
 	cause      error       // for the log; never for the client
 }
 
-// ProblemField points at one bad field of the input.
+// ProblemField is one invalid field of the input.
 type ProblemField struct {
 	Pointer string `json:"pointer" doc:"JSON pointer into the body, such as /by/0; elsewhere query:NAME, path:NAME or header:NAME; in a file of lines, line:N and a pointer into the line"`
 	Message string `json:"message" doc:"What is wrong, with the valid range or values"`
 	Fix     string `json:"fix,omitempty" doc:"What to do"`
 
-	unknown bool // the body has no such field: fixUnknown names the known ones
+	unknown bool // the body has no such field: fixUnknown lists the known ones
 }
 
-// newProblem makes a problem. The code must be one of problemTitles; detail is shown to the client.
+// newProblem returns a problem. The code must be one of problemTitles; detail is shown to the
+// client.
 func newProblem(status int, code, detail string) *Problem {
 	title, known := problemTitles[code]
 	if !known {
@@ -175,24 +176,24 @@ func newProblem(status int, code, detail string) *Problem {
 	return &Problem{Type: problemType(code), Title: title, Status: status, Code: code, Detail: detail}
 }
 
-// problemType is where the code's page is served. It is relative, so that it needs no knowledge of
-// the address under which clients see the service.
+// problemType returns the path of the code's page. It is relative, because the public address of
+// the service is not known.
 func problemType(code string) string { return "/docs/errors/" + problemSlug(code) }
 
 func problemSlug(code string) string { return strings.ReplaceAll(strings.ToLower(code), "_", "-") }
 
-// maxProblemFields bounds what one problem lists: a body of a megabyte can have a hundred thousand
-// bad fields, and the answer is not to be larger than the question.
+// maxProblemFields limits the entries of one problem. A body of a megabyte can have a hundred
+// thousand invalid fields, and the answer must not be larger than the request.
 const maxProblemFields = 100
 
-// invalid is the 422 that names bad fields, the first maxProblemFields of them.
+// invalid returns the 422 with the first maxProblemFields invalid fields.
 func invalid(fields ...ProblemField) *Problem {
 	p := newProblem(http.StatusUnprocessableEntity, codeInvalidRequest, fieldsDetail(fields))
 	p.Errors = fields[:min(len(fields), maxProblemFields)]
 	return p
 }
 
-// invalidHeader is the 400 that names a header.
+// invalidHeader returns the 400 for a header.
 func invalidHeader(name string, wrong *limit.Problem) *Problem {
 	fields := []ProblemField{wrongField("header:"+name, wrong)}
 	p := newProblem(http.StatusBadRequest, codeInvalidHeader, name+" "+wrong.Message+".")
@@ -200,8 +201,8 @@ func invalidHeader(name string, wrong *limit.Problem) *Problem {
 	return p
 }
 
-// pathField points at the path where the path is where the field stands: what the store says of
-// slug, say, of a PUT whose body does not have it. Other errors stay as they are.
+// pathField changes an error of the store so that it points to the path, if the field is part of
+// the path, such as the slug of a PUT. Other errors are unchanged.
 func pathField(err error, pointer, name string) error {
 	if err == nil {
 		return nil
@@ -242,7 +243,7 @@ func fieldsDetail(fields []ProblemField) string {
 	}
 }
 
-// Error is the problem in one line, for logs.
+// Error returns the problem in one line, for logs.
 func (p *Problem) Error() string {
 	s := p.Code
 	if p.Detail != "" {
@@ -254,16 +255,16 @@ func (p *Problem) Error() string {
 	return s
 }
 
-// Unwrap is the error behind the problem, or nil.
+// Unwrap returns the underlying error, or nil.
 func (p *Problem) Unwrap() error { return p.cause }
 
-// GetStatus is the HTTP status.
+// GetStatus returns the HTTP status.
 func (p *Problem) GetStatus() int { return p.Status }
 
-// ContentType is the media type of problem documents, whatever else was agreed on.
+// ContentType returns the media type of problem documents.
 func (p *Problem) ContentType(string) string { return "application/problem+json" }
 
-// withRetryAfter tells the client how many seconds to wait.
+// withRetryAfter sets the number of seconds to wait.
 func (p *Problem) withRetryAfter(seconds int) *Problem {
 	p.retryAfter = seconds
 	return p
@@ -278,13 +279,13 @@ func (p *Problem) withHeader(name, value string) *Problem {
 	return p
 }
 
-// writeProblem answers r with p. Instance and request id are filled in here.
+// writeProblem answers r with p. It fills in the instance and the request id.
 func writeProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
 	answer := *p
 	answer.Instance = r.URL.EscapedPath()
 	answer.RequestID = requestID(r.Context())
 	body, err := json.Marshal(&answer)
-	if err != nil { // strings and numbers only: cannot fail
+	if err != nil { // only strings and numbers: cannot fail
 		panic(err)
 	}
 	h := w.Header()
@@ -302,6 +303,6 @@ func writeProblem(w http.ResponseWriter, r *http.Request, p *Problem) {
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(p.Status)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(body) // the client is gone if this fails; nobody is left to tell
+		_, _ = w.Write(body) // if this fails, the client has disconnected
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// Route is how the requests of a gateway become checks, as the API shows it.
+// Route defines how the requests of a gateway become checks, as the API shows it.
 type Route struct {
 	ID              string            `json:"id" format:"uuid"`
 	Slug            string            `json:"slug" doc:"Cannot be changed. The gateway asks /v1/authorize/SLUG"`
@@ -42,8 +42,7 @@ type RouteTemplateInput struct {
 	Cost     Optional[int64]  `json:"cost,omitempty" doc:"Units, 0 to 10^15; default: the route's cost"`
 }
 
-// RouteFields are the fields of a route that may be left out of a POST or PUT and cleared by a
-// PATCH.
+// RouteFields are the fields of a route that a POST or PUT may omit and a PATCH may clear.
 type RouteFields struct {
 	Name            Optional[string]               `json:"name,omitempty" doc:"Up to 200 characters; default: the slug"`
 	Description     Optional[string]               `json:"description,omitempty" doc:"Up to 2000 characters"`
@@ -100,7 +99,7 @@ func routeAnswer(r tenants.Route) Route {
 	return out
 }
 
-// apply puts the fields of a body into r; a field that is null gets its default again.
+// apply sets r's fields from a body; a field that is null gets its default.
 func (f *RouteFields) apply(r *route.Route) {
 	def := route.New(r.Slug)
 	r.Name = f.Name.patch(r.Name, def.Name)
@@ -190,7 +189,7 @@ func (a *admin) patchRoute(ctx context.Context, in *struct {
 	return found(routeAnswer(r), r.Version), nil
 }
 
-// mergeAttributes merges the attributes of the body into the route's.
+// mergeAttributes merges the attributes of the body into the route's attributes.
 func (b *RoutePatch) mergeAttributes(r *route.Route) {
 	switch {
 	case !b.Attributes.Set:

@@ -10,10 +10,10 @@ import (
 	"weir/internal/limit"
 )
 
-// Bodies and answers have the fields of a rule as limit.Fields defines them: each is read, written
-// and described from there.
+// Bodies and answers have the fields of a rule as defined in limit.Fields, which also reads, writes
+// and describes them.
 
-// ruleBody holds the fields of a rule that a body has, each in JSON.
+// ruleBody has the fields of a rule in a body, each in JSON.
 type ruleBody struct{ fields map[string]json.RawMessage }
 
 // UnmarshalJSON reads a body that has passed validation.
@@ -63,8 +63,8 @@ func addFields(o *jsonObject, r *limit.Rule) {
 	}
 }
 
-// describeRule adds the fields of a rule to the schema of a body. slugDoc, if
-// not empty, describes the slug; required are the fields that the body cannot be without.
+// describeRule adds the fields of a rule to the schema of a body. slugDoc, if not empty, describes
+// the slug; required are the required fields.
 func describeRule(s *huma.Schema, slugDoc string, required ...string) *huma.Schema {
 	for i := range limit.Fields {
 		f := &limit.Fields[i]
@@ -80,7 +80,8 @@ func describeRule(s *huma.Schema, slugDoc string, required ...string) *huma.Sche
 	return s
 }
 
-// describeShownRule adds the fields of a rule to the schema of an answer, which always has all.
+// describeShownRule adds the fields of a rule to the schema of an answer, which always has all
+// fields.
 func describeShownRule(s *huma.Schema) *huma.Schema {
 	empty := limit.Rule{}
 	for i := range limit.Fields {
@@ -110,7 +111,7 @@ func fieldSchema(f *limit.Field) *huma.Schema {
 	return s
 }
 
-// ruleBounds are the ranges of all fields, with slug in place of the slug's.
+// ruleBounds returns the ranges of all fields, with slug instead of that of the slug.
 func ruleBounds(slug keywords) map[string]keywords {
 	out := map[string]keywords{}
 	for i := range limit.Fields {
@@ -122,12 +123,12 @@ func ruleBounds(slug keywords) map[string]keywords {
 	return out
 }
 
-// jsonObject is a JSON object whose members have an order.
+// jsonObject is a JSON object with ordered members.
 type jsonObject struct{ buf bytes.Buffer }
 
 func (o *jsonObject) add(name string, value any) {
 	encoded, err := encodeJSON(value)
-	if err != nil { // names, numbers and times only
+	if err != nil { // only names, numbers and times
 		panic("api: encode " + name + ": " + err.Error())
 	}
 	if o.buf.Len() > 0 {

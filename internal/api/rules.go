@@ -11,7 +11,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// Rule is what is limited and how, as the API shows it, with the fields of limit.Fields.
+// Rule is a rule, as the API shows it, with the fields of limit.Fields.
 type Rule struct {
 	ID        string    `json:"id" format:"uuid"`
 	CreatedAt time.Time `json:"created_at"`
@@ -75,8 +75,8 @@ func ruleAnswer(r tenants.Rule) Rule {
 	return Rule{ID: r.ID.String(), CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, Version: r.Version, rule: r.Rule}
 }
 
-// ruleErrors is nil if errs is empty. Otherwise it is the 422 with errs and with whatever else is
-// wrong with the rule, so that a client can fix everything at once.
+// ruleErrors returns nil if errs is empty. Otherwise it returns the 422 with errs and all other
+// errors of the rule, so that a client can fix everything at once.
 func ruleErrors(r *limit.Rule, errs []ProblemField) error {
 	if len(errs) == 0 {
 		return nil
@@ -84,7 +84,7 @@ func ruleErrors(r *limit.Rule, errs []ProblemField) error {
 	return invalid(allRuleErrors(r, errs)...)
 }
 
-// allRuleErrors is errs and whatever else is wrong with the rule.
+// allRuleErrors returns errs and all other errors of the rule.
 func allRuleErrors(r *limit.Rule, errs []ProblemField) []ProblemField {
 	named := map[string]bool{}
 	for _, e := range errs {
@@ -98,7 +98,7 @@ func allRuleErrors(r *limit.Rule, errs []ProblemField) []ProblemField {
 	return errs
 }
 
-// mismatch is the 422 of a body that names another object than its path.
+// mismatch returns the 422 of a body with a name that differs from its path.
 func mismatch(o Optional[string], pointer, path string) []ProblemField {
 	if !o.Set || o.Value == path && !o.Null {
 		return nil
@@ -106,7 +106,7 @@ func mismatch(o Optional[string], pointer, path string) []ProblemField {
 	return []ProblemField{wrongField(pointer, notThePath)}
 }
 
-// RulesQuery says which rules to list.
+// RulesQuery selects rules.
 type RulesQuery struct {
 	PageParams
 	Q         string `query:"q" maxLength:"200" doc:"Only rules whose slug or name begins with this text"`
@@ -117,7 +117,7 @@ type RulesQuery struct {
 
 func (a *admin) listRules(ctx context.Context, in *RulesQuery) (*page[Rule], error) {
 	filter := tenants.RuleFilter{Resource: in.Resource, Prefix: in.Q}
-	// The names have been validated against the schema, which lists them.
+	// The names are valid according to the schema, which lists them.
 	filter.Algorithm, _ = limit.ParseAlgorithm(in.Algorithm)
 	if in.Mode != "" {
 		mode, _ := limit.ParseMode(in.Mode)
@@ -125,14 +125,14 @@ func (a *admin) listRules(ctx context.Context, in *RulesQuery) (*page[Rule], err
 	}
 	list := strings.Join([]string{
 		"rules", "q=" + in.Q, "resource=" + in.Resource, "algorithm=" + in.Algorithm, "mode=" + in.Mode,
-	}, "\x00") // no query value holds NUL, so no two filters read the same
+	}, "\x00") // no query value contains NUL, so no two filters have the same text
 	return listPage(ctx, a, list, in.PageParams, ruleAnswer, func(p tenants.Page) ([]tenants.Rule, string, error) {
 		items, next, err := a.store.Rules(ctx, actorFrom(ctx), filter, p)
 		return items, next, queryErrors(err)
 	})
 }
 
-// ruleWritten is the answer to a write.
+// ruleWritten returns the answer to a write.
 func (a *admin) ruleWritten(r tenants.Rule) Rule {
 	answer := ruleAnswer(r)
 	answer.Warned = a.ruleWarnings(&r.Rule)

@@ -45,8 +45,8 @@ func TestRuleDefaultsAndShape(t *testing.T) {
 	s.call(s.key, http.MethodPost, "/v1/rules", full).problem(http.StatusConflict, codeSlugTaken)
 }
 
-// reliability rows 54, 55, 48: whatever a rule cannot be is refused with the field's name, and
-// nothing is stored.
+// An invalid rule is refused with the names of its fields, and nothing is stored (reliability rows
+// 54, 55, 48).
 func TestRuleRefusals(t *testing.T) {
 	s := newAdminStack(t)
 	base := func(change obj) obj {
@@ -122,7 +122,7 @@ func TestRuleRefusals(t *testing.T) {
 	}
 	require.Empty(t, s.call(s.key, http.MethodGet, "/v1/rules", nil).json()["items"])
 
-	// Everything that is wrong is told at once.
+	// All errors are reported at once.
 	p := s.call(s.key, http.MethodPost, "/v1/rules", base(obj{"limit": 0, "window": "soon", "slug": "R"}))
 	require.Equal(t, []string{"/limit", "/slug", "/window"}, p.pointers(422, codeInvalidRequest))
 
@@ -130,7 +130,7 @@ func TestRuleRefusals(t *testing.T) {
 	require.Equal(t, "is read-only", readOnly.Errors[0].Message)
 }
 
-// A plan's number or an override that a changed rule could not carry keeps the rule from changing.
+// A rule cannot be changed if the limit of a plan or an override would become invalid.
 func TestRulePatch(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPost, "/v1/rules", obj{
@@ -174,7 +174,7 @@ func TestRulePutIsIdempotent(t *testing.T) {
 	again := s.call(s.key, http.MethodPut, "/v1/rules/r", body).ok(200)
 	require.Equal(t, first.header.Get("ETag"), again.header.Get("ETag"), "nothing changed, so no version either")
 	require.Empty(t, again.header.Get("Location"))
-	// What a PUT leaves out is at its default again.
+	// A PUT resets omitted fields to their defaults.
 	third := s.call(s.key, http.MethodPut, "/v1/rules/r", obj{"slug": "r", "limit": 10, "window": "1m"}).ok(200)
 	require.Empty(t, third.json()["description"])
 	require.Equal(t, []string{"/slug"}, s.call(s.key, http.MethodPut, "/v1/rules/r", obj{"slug": "q", "limit": 10, "window": "1m"}).pointers(422, codeInvalidRequest))
@@ -184,7 +184,7 @@ func TestRulePutIsIdempotent(t *testing.T) {
 	s.call(s.key, http.MethodPatch, "/v1/rules/r", obj{"limit": 1}).problem(404, codeNotFound)
 }
 
-// A 33rd rule that matches one check is refused: each check would pay for it.
+// A 33rd rule that matches one check is refused, because every check would pay for it.
 func TestRulesMatchingOneCheck(t *testing.T) {
 	s := newAdminStack(t)
 	for i := range limit.MaxMatchingRules {

@@ -7,29 +7,29 @@ import (
 	"weir/internal/route"
 )
 
-// scratch is the memory that answering one request of a hot endpoint needs and that the next one
-// can use again. Nothing that outlives the request may point into it.
+// scratch is the memory for answering one request of a hot endpoint, which the next request reuses.
+// Nothing that outlives the request may point into it.
 type scratch struct {
 	body    []byte
 	out     []byte // the answer's body
-	wire    []byte // the lane's whole answer
+	wire    []byte // the complete answer of the lane
 	decoder decoder
 	headers headerWriter
 	check   check.Scratch
 	checks  [1]check.Request
 	http    httpQuestion
 	share   *share // of the tenant
-	// idempotencyKey is the request's, put here by read; "": it has none.
+	// idempotencyKey is the key of the request, set by read; "": none.
 	idempotencyKey string
 	decided        []check.Decision // of a replayed answer: only Allowed is set
-	// refused is a denial that the question itself makes, before any rule; empty: none.
+	// refused is a denial by the question itself, before any rule; empty: none.
 	refused   []check.Decision
 	authorize authorizeQuestion
 	route     route.Input
 	envoy     envoyQuestion
 }
 
-// Batches have a pool of their own, so that the memory of one never serves a single check.
+// Batches have their own pool, so that the memory of a batch is never used for a single check.
 var (
 	scratches      = scratchPool{most: 64 << 10}
 	batchScratches = scratchPool{most: 512 << 10}
@@ -48,7 +48,7 @@ func (p *scratchPool) get() *scratch {
 	return &scratch{body: make([]byte, 0, 1024), out: make([]byte, 0, 2048)}
 }
 
-// put gives the memory back, unless an unusual request has made it grow.
+// put returns the memory to the pool, unless an unusual request has made it too large.
 func (p *scratchPool) put(sc *scratch) {
 	sc.idempotencyKey = ""
 	sc.share = nil
@@ -61,14 +61,14 @@ func (p *scratchPool) put(sc *scratch) {
 	}
 }
 
-// encodeCheck leaves the answer to a single check in sc: the body in out, the rate-limit headers in
+// encodeCheck stores the answer to a single check in sc: the body in out, the rate-limit headers in
 // headers.
 func (sc *scratch) encodeCheck(style HeaderStyle, d *check.Decision) {
 	sc.out = append(appendDecision(sc.out[:0], d), '\n')
 	sc.headers.build(style, d)
 }
 
-// encodeBatch leaves the answer to a batch in sc, as encodeCheck does.
+// encodeBatch stores the answer to a batch in sc.
 func (sc *scratch) encodeBatch(decisions []check.Decision) {
 	sc.out = append(sc.out[:0], `{"results":[`...)
 	for i := range decisions {

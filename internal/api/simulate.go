@@ -28,7 +28,7 @@ type SimulateInput struct {
 	StartMS  int64             `json:"start_ms,omitempty" minimum:"0" maximum:"99999999999999" doc:"The instant of at_ms 0, milliseconds since 1970; default 0. Only fixed_window depends on it, because its windows follow the clock"`
 }
 
-// SimulateAsk is what a simulated request asks for.
+// SimulateAsk has the fields of a check in a simulation.
 type SimulateAsk struct {
 	Resource   string            `json:"resource,omitempty" minLength:"1" maxLength:"256" doc:"Default default"`
 	Cost       *int64            `json:"cost,omitempty" minimum:"0" maximum:"1000000000000000" doc:"Units to take; default 1, 0 consumes nothing"`
@@ -43,7 +43,7 @@ type SimulateRequest struct {
 	SimulateAsk
 }
 
-// SimulateTraffic describes requests. Which numbers a pattern takes, docs/simulate.md says.
+// SimulateTraffic describes requests. docs/simulate.md lists the numbers of each pattern.
 type SimulateTraffic struct {
 	Pattern    string   `json:"pattern" enum:"steady,burst,ramp,poisson,window_edge"`
 	Subjects   []string `json:"subjects,omitempty" minItems:"1" maxItems:"1000" doc:"Each one sends the full pattern; default user_1"`
@@ -59,8 +59,8 @@ type SimulateTraffic struct {
 	SimulateAsk
 }
 
-// SimulateAnswer is the answer of POST /v1/simulate. The type describes it to readers of the
-// OpenAPI document; it is written by hand, in the words of a check's answer.
+// SimulateAnswer is the answer of POST /v1/simulate. The type is only for the OpenAPI document; the
+// answer is encoded by hand, like that of a check.
 type SimulateAnswer struct {
 	Decisions []SimulatedDecision `json:"decisions" doc:"In the order of the requests; for traffic, by time"`
 	Summary   SimulateSummary     `json:"summary"`
@@ -80,30 +80,31 @@ type SimulateSummary struct {
 	Rules    []SimulateRuleSummary `json:"rules" doc:"By slug; the results of each rule, whether or not it decided"`
 }
 
-// SimulateRuleSummary counts what one rule said of the requests that it was asked about.
+// SimulateRuleSummary counts the results of one rule.
 type SimulateRuleSummary struct {
 	Rule    string `json:"rule"`
 	Allowed int64  `json:"allowed"`
 	Denied  int64  `json:"denied" doc:"For a shadow rule: what it would have denied"`
 }
 
-// simulator runs simulations: few at once, and each for a short time, for they take the processor
-// from checks.
+// simulator runs simulations: few at the same time, and each for a short time, because they use CPU
+// time that checks need.
 type simulator struct {
 	slots   *places.Places[limit.TenantID]
-	budget  time.Duration // of one simulation, in processor time: on a busy machine the same one passes
-	timeout time.Duration // of one simulation, by the clock on the wall: a client waits no longer
+	budget  time.Duration // of one simulation, in CPU time, so that it does not depend on other load
+	timeout time.Duration // of one simulation, in wall time: the maximum wait of a client
 }
 
 const (
 	maxSimulations = 2
-	// maxTenantSimulations leaves a place for everybody else.
+	// maxTenantSimulations leaves a place for other tenants.
 	maxTenantSimulations = 1
 	simulationBudget     = 200 * time.Millisecond
 	simulationTimeout    = 5 * time.Second
-	// maxSimulationBytes bounds the answer: 10 000 decisions by one rule take 5 MB, by 32 rules 60.
+	// maxSimulationBytes limits the answer: 10 000 decisions of one rule take 5 MB, of 32 rules 60
+	// MB.
 	maxSimulationBytes = 16 << 20
-	budgetEvery        = 8 // decisions between two looks at the processor time
+	budgetEvery        = 8 // decisions between two checks of the CPU time
 	maxShownErrors     = 20
 	oneSubject         = "user_1"
 )
@@ -127,7 +128,8 @@ func (s *simulator) simulate(ctx context.Context, in *struct{ Body SimulateInput
 	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	// The time that a thread has used is this simulation's as long as nothing else runs on it.
+	// The CPU time of the thread is that of this simulation, because nothing else runs on the
+	// thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	end := threadTime() + s.budget
@@ -151,8 +153,8 @@ func simulationTooLarge(detail string) *Problem {
 	return newProblem(http.StatusUnprocessableEntity, codeSimulationTooLarge, detail)
 }
 
-// simulationAnswer decides the requests and writes each decision as it comes, until the thread has
-// used processor time up to end.
+// simulationAnswer decides the requests and encodes each decision, until the CPU time of the thread
+// reaches end.
 func simulationAnswer(ctx context.Context, s check.Simulation, end time.Duration) ([]byte, error) {
 	b := append([]byte(nil), `{"decisions":[`...)
 	summary := newSummary(s.Policy.Rules)
@@ -167,7 +169,7 @@ func simulationAnswer(ctx context.Context, s check.Simulation, end time.Duration
 		b = strconv.AppendInt(b, s.Requests[i].AtMS, 10)
 		start := len(b)
 		b = appendDecision(b, d)
-		b[start] = ',' // the members of the decision go on where at_ms is
+		b[start] = ',' // the members of the decision follow at_ms
 		summary.add(d)
 		if len(b) > maxSimulationBytes {
 			return errAnswerTooLarge
@@ -182,7 +184,7 @@ func simulationAnswer(ctx context.Context, s check.Simulation, end time.Duration
 	return append(b, "}\n"...), nil
 }
 
-// newSummary is a summary of nothing yet, with a row for every rule.
+// newSummary returns an empty summary with a row for every rule.
 func newSummary(rules []limit.Rule) *SimulateSummary {
 	s := &SimulateSummary{Rules: make([]SimulateRuleSummary, len(rules))}
 	for i := range rules {
@@ -200,7 +202,7 @@ func (s *SimulateSummary) add(d *check.Decision) {
 		s.Denied++
 	}
 	row := 0
-	for i := range d.Rules { // both lists are by slug
+	for i := range d.Rules { // both lists are sorted by slug
 		for s.Rules[row].Rule != d.Rules[i].Rule.Slug {
 			row++
 		}
@@ -223,7 +225,7 @@ func (s *SimulateSummary) append(b []byte) []byte {
 	return append(b, "]}"...)
 }
 
-// simulation is what the body asks for, or what is wrong with it.
+// simulation converts the body, or returns its errors.
 func (in *SimulateInput) simulation() (check.Simulation, []ProblemField) {
 	s := check.Simulation{StartMS: in.StartMS}
 	var errs []ProblemField
@@ -264,7 +266,7 @@ func below(pointer string, errs []ProblemField) []ProblemField {
 	return errs
 }
 
-// simulatedRule is the rule of a body, validated as the store would.
+// simulatedRule returns the rule of a body, with the validation of the store.
 func simulatedRule(in *RuleCreate) (limit.Rule, []ProblemField) {
 	r, errs := in.newRule(in.slug())
 	return r, allRuleErrors(&r, errs)
@@ -287,7 +289,7 @@ func simulatedRequests(in []SimulateRequest) ([]check.SimulatedRequest, []Proble
 	return out, errs
 }
 
-// request is the check to simulate, without its subject.
+// request returns the check to simulate, without its subject.
 func (in *SimulateAsk) request() (check.Request, []ProblemField) {
 	req := check.Request{Resource: "default", Cost: 1, Plan: in.Plan}
 	var errs []ProblemField

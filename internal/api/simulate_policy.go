@@ -11,14 +11,14 @@ import (
 	"weir/internal/limit"
 )
 
-// SimulatePlan is a plan to try the rules with.
+// SimulatePlan is a plan of a simulation.
 type SimulatePlan struct {
 	Slug    string                `json:"slug" doc:"1 to 63 of a-z, 0-9 and -"`
 	Default bool                  `json:"default,omitempty" doc:"The plan of subjects without a plan. At most one plan may be the default; without one, such subjects have no plan"`
 	Limits  map[string]LimitInput `json:"limits,omitempty" doc:"By the slug of one of the rules; an omitted rule keeps its own limit"`
 }
 
-// SimulateSubject is a registered subject to try the rules with.
+// SimulateSubject is a registered subject of a simulation.
 type SimulateSubject struct {
 	Subject   string                      `json:"subject" minLength:"1" maxLength:"256"`
 	Plan      string                      `json:"plan,omitempty" minLength:"1" doc:"Slug of one of the plans; default: the default plan"`
@@ -26,14 +26,14 @@ type SimulateSubject struct {
 	Overrides map[string]SimulateOverride `json:"overrides,omitempty" doc:"By the slug of one of the rules"`
 }
 
-// SimulateOverride is the number that a subject has for a rule, for a part of the simulated time.
+// SimulateOverride is the limit of a subject for a rule, for a part of the simulated time.
 type SimulateOverride struct {
 	LimitInput
 	StartsAtMS  *int64 `json:"starts_at_ms,omitempty" minimum:"0" maximum:"99999999999999" doc:"Milliseconds after start_ms; default: from the start"`
 	ExpiresAtMS *int64 `json:"expires_at_ms,omitempty" minimum:"1" maximum:"99999999999999" doc:"Milliseconds after start_ms; default: never"`
 }
 
-// simulatedNumbers checks the numbers of plans and overrides against the rules of a simulation.
+// simulatedNumbers validates the limits of plans and overrides for the rules of a simulation.
 type simulatedNumbers struct {
 	rules map[string]*limit.Rule
 	plans map[string]bool
@@ -44,7 +44,7 @@ func (n *simulatedNumbers) wrong(pointer string, p *limit.Problem) {
 	n.errs = append(n.errs, wrongField(pointer, p))
 }
 
-// limit is the number in at a place for the rule with this slug.
+// limit validates and returns the limit of a body for the rule with this slug.
 func (n *simulatedNumbers) limit(rule string, in LimitInput, at string) limit.Limit {
 	r, known := n.rules[rule]
 	if !known {
@@ -53,21 +53,21 @@ func (n *simulatedNumbers) limit(rule string, in LimitInput, at string) limit.Li
 	}
 	before := len(n.errs)
 	lim := in.patch(limit.Limit{}, at, &n.errs)
-	// Of a rule that is wrong itself, that is said already.
+	// The errors of an invalid rule are reported already.
 	if len(n.errs) == before && len(r.Validate()) == 0 {
 		n.errs = append(n.errs, below(at, problemFields(lim.Validate(r)))...)
 	}
 	return lim
 }
 
-// plan checks that a slug names one of the plans; "" names none.
+// plan validates that a slug is one of the plans; "" is no plan.
 func (n *simulatedNumbers) plan(slug, at string) {
 	if slug != "" && !n.plans[slug] {
 		n.wrong(at, limit.MustBe("the slug of one of the plans"))
 	}
 }
 
-// numbers puts the plans and subjects of the body into s, whose rules are there.
+// numbers sets the plans and subjects of s, which already has the rules.
 func (in *SimulateInput) numbers(s *check.Simulation) []ProblemField {
 	n := simulatedNumbers{rules: map[string]*limit.Rule{}, plans: map[string]bool{}}
 	for i := range s.Policy.Rules {
@@ -134,7 +134,7 @@ func (n *simulatedNumbers) subject(in *SimulateSubject, startMS int64, at string
 	return out
 }
 
-// askedPlans checks the plans that requests name.
+// askedPlans validates the plans of the requests.
 func (n *simulatedNumbers) askedPlans(in *SimulateInput) {
 	for i := range in.Requests {
 		n.plan(in.Requests[i].Plan, strings.Join([]string{"/requests", strconv.Itoa(i), "plan"}, "/"))

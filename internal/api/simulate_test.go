@@ -22,7 +22,7 @@ func (s *checkStack) simulate(body any) answer {
 	return s.contract.call(s.key, http.MethodPost, "/v1/simulate", body)
 }
 
-// simulated is the answer to a simulation, decoded.
+// simulated returns the decoded answer to a simulation.
 func (a answer) simulated() SimulateAnswer {
 	a.t.Helper()
 	a.ok(200)
@@ -33,7 +33,7 @@ func (a answer) simulated() SimulateAnswer {
 	return out
 }
 
-// Who writes a rule sees the timeline of decisions before it is in force, in the words of a check.
+// The author of a rule sees its decisions before it is live, in the form of a check.
 func TestSimulate(t *testing.T) {
 	s := newCheckStack(t)
 	out := s.simulate(`{"rules":[
@@ -64,8 +64,8 @@ func TestSimulate(t *testing.T) {
 	}}, out.Summary)
 }
 
-// A simulated decision is a check's answer with the instant before it: for the same rules and the
-// same requests, the two are the same text.
+// A simulated decision is the answer to a check with the instant in front: for the same rules and
+// requests, both have the same text.
 func TestSimulationIsInTheWordsOfACheck(t *testing.T) {
 	s := newCheckStack(t)
 	simulated := s.simulate(`{"rules":[{"slug":"queue","resource":"queue","algorithm":"leaky_bucket_queue","limit":1,"burst":3,"window":"1h"}],
@@ -82,7 +82,7 @@ func TestSimulationIsInTheWordsOfACheck(t *testing.T) {
 	}
 }
 
-// Described traffic is the same every time, and the rules that it is told to show show.
+// Generated traffic is reproducible, and shows the documented effects.
 func TestSimulateTraffic(t *testing.T) {
 	s := newCheckStack(t)
 	rules := `"rules":[{"slug":"fixed","limit":10,"window":"1m","algorithm":"fixed_window"}]`
@@ -103,8 +103,8 @@ func TestSimulateTraffic(t *testing.T) {
 	require.Equal(t, "user_1", s.simulate(`{` + rules + `,"traffic":{"pattern":"burst","requests":1,"at_ms":[0]}}`).simulated().Decisions[0].Subject)
 }
 
-// Before a change of a pricing page, its author sees what each tier would have got, an override's
-// beginning and end, and an upgrade on the way.
+// Before a change of the pricing page, its author sees the effect for each tier, the start and end
+// of an override, and an upgrade.
 func TestSimulatePlans(t *testing.T) {
 	s := newCheckStack(t)
 	out := s.simulate(`{"rules":[{"slug":"api","limit":1,"window":"1m","algorithm":"fixed_window"}],
@@ -157,7 +157,7 @@ func TestSimulatePlansRefuses(t *testing.T) {
 		"traffic":{"pattern":"burst","requests":5,"at_ms":[0],"plan":"pro"}}`).pointers(422, codeInvalidRequest))
 }
 
-// What a simulation cannot be is refused by field, in the words in which a rule would be.
+// Invalid simulations are refused by field, with the messages for rules.
 func TestSimulateRefuses(t *testing.T) {
 	s := newCheckStack(t)
 	rule := obj{"slug": "r", "limit": 1, "window": "1m"}
@@ -195,7 +195,7 @@ func TestSimulateRefuses(t *testing.T) {
 	s.simulate(obj{"rules": []obj{rule}, "requests": many(10_000, obj{"at_ms": 0, "subject": strings.Repeat("s", 120)})}).problem(413, codeBodyTooLarge)
 }
 
-// ruleOf returns a rule as a body has it.
+// ruleOf returns a rule in the form of a body.
 func ruleOf(t *testing.T, fields obj) (out RuleCreate) {
 	t.Helper()
 	body, err := json.Marshal(fields)
@@ -204,8 +204,7 @@ func ruleOf(t *testing.T, fields obj) (out RuleCreate) {
 	return out
 }
 
-// A simulation cannot take the instance from its checks: it has a time, an answer has a size, and
-// two run at once.
+// Simulations are limited in time, in the size of the answer, and to two at a time.
 func TestSimulateIsBounded(t *testing.T) {
 	input := func(rules, requests int) *struct{ Body SimulateInput } {
 		in := &struct{ Body SimulateInput }{}
@@ -252,7 +251,7 @@ func TestSimulateIsBounded(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A hundred people who press the button at once get an answer each, and checks go on.
+// A hundred concurrent simulations are all answered, and checks continue.
 func TestManySimulationsAtOnce(t *testing.T) {
 	s := newCheckStack(t)
 	body := `{"rules":[{"slug":"r","limit":10,"window":"1m"}],"traffic":{"pattern":"burst","requests":2000,"at_ms":[0]}}`
@@ -285,8 +284,7 @@ func TestManySimulationsAtOnce(t *testing.T) {
 	s.simulate(`{"rules":[{"slug":"r","limit":10,"window":"1m"}],"traffic":{"pattern":"burst","requests":10,"at_ms":[0]}}`).simulated()
 }
 
-// What a simulation answers is never kept: it would be a way to fill the database with a key that
-// may only read.
+// Answers of simulations are not stored: a key that may only read could fill the database.
 func TestSimulationsAreNotKept(t *testing.T) {
 	s := newCheckStack(t)
 	body := `{"rules":[{"slug":"r","limit":10,"window":"1m"}],"requests":[{"at_ms":0,"subject":"s"}]}`

@@ -30,7 +30,7 @@ type Subject struct {
 	Version     int64               `json:"version"`
 }
 
-// Override is the number that one subject has for one rule, as the API shows it.
+// Override is the limit of one subject for one rule, as the API shows it.
 type Override struct {
 	Limit
 	Reason    string     `json:"reason"`
@@ -41,7 +41,7 @@ type Override struct {
 	Warned
 }
 
-// SubjectFields are the plain fields of a subject; each may be left out.
+// SubjectFields are the optional fields of a subject.
 type SubjectFields struct {
 	Subject     Optional[string]    `json:"subject,omitempty" doc:"If sent, must equal the path"`
 	Plan        Optional[string]    `json:"plan,omitempty" doc:"Slug of a plan; default: the tenant's default plan"`
@@ -58,7 +58,7 @@ type NextPlanFields struct {
 	NextPlanAt Optional[string] `json:"next_plan_at,omitempty" doc:"RFC 3339, or cycle_end: when the month of the cycle_anchor ends (without one, that of the calendar), in UTC. Required with next_plan"`
 }
 
-// SubjectPut is the body of PUT /v1/subjects/{subject}. It leaves the subject's overrides alone.
+// SubjectPut is the body of PUT /v1/subjects/{subject}. It does not change the subject's overrides.
 type SubjectPut struct {
 	SubjectFields
 	NextPlanFields
@@ -91,7 +91,7 @@ type OverridePath struct {
 	RulePath
 }
 
-// SubjectsQuery says which subjects to list.
+// SubjectsQuery selects subjects.
 type SubjectsQuery struct {
 	PageParams
 	SubjectFilterParams
@@ -123,7 +123,7 @@ func overrideAnswer(o tenants.Override) Override {
 	}
 }
 
-// apply puts the fields of a body into s; a field that is null is cleared.
+// apply sets s's fields from a body; a field that is null is cleared.
 func (f *SubjectFields) apply(s *tenants.Subject) []ProblemField {
 	s.Plan = f.Plan.patch(s.Plan, "")
 	s.BillingRef = f.BillingRef.patch(s.BillingRef, "")
@@ -131,7 +131,7 @@ func (f *SubjectFields) apply(s *tenants.Subject) []ProblemField {
 		s.CycleAnchor = optionalTime(f.CycleAnchor)
 	}
 	s.Multiplier = int(f.Multiplier.patch(int64(max(s.Multiplier, 1)), 1))
-	// The name has been validated against the schema, which lists them.
+	// The name is valid according to the schema, which lists the names.
 	s.State, _ = check.ParseSubjectState(f.State.patch(s.State.String(), check.Active.String()))
 	s.GivePlanVersion = int(f.PlanVersion.or(0))
 	errs := mismatch(f.Subject, "/subject", s.Subject)
@@ -144,11 +144,12 @@ func (f *SubjectFields) apply(s *tenants.Subject) []ProblemField {
 	return errs
 }
 
-// schedule puts the fields of a body into s, after all others: the cycle is that of the anchor.
+// schedule sets the scheduled plan change from a body, after all other fields, because the cycle
+// depends on the anchor.
 func (f *NextPlanFields) schedule(s *tenants.Subject) []ProblemField {
 	if f.NextPlan.Set {
 		s.NextPlan = f.NextPlan.or("")
-		if s.NextPlan == "" && !f.NextPlanAt.Set { // it is canceled
+		if s.NextPlan == "" && !f.NextPlanAt.Set { // it is cancelled
 			s.NextPlanAt = nil
 		}
 	}
@@ -171,7 +172,7 @@ func (f *NextPlanFields) schedule(s *tenants.Subject) []ProblemField {
 	return nil
 }
 
-// PlanChange is a change of a subject's plan that is to come.
+// PlanChange is a scheduled change of a subject's plan.
 type PlanChange struct {
 	Subject     string     `json:"subject"`
 	Plan        *string    `json:"plan" doc:"The present plan; null: the tenant's default plan"`
@@ -222,7 +223,7 @@ func (a *admin) listSubjects(ctx context.Context, in *SubjectsQuery) (*page[Subj
 	}
 	list := strings.Join([]string{
 		"subjects", "prefix=" + in.Prefix, "plan=" + in.Plan, "state=" + in.State, "label=" + in.Label,
-	}, "\x00") // no query value holds NUL, so no two filters read the same
+	}, "\x00") // no query value contains NUL, so no two filters have the same text
 	return listPage(ctx, a, list, in.PageParams, subjectAnswer, func(p tenants.Page) ([]tenants.Subject, string, error) {
 		items, next, err := a.store.Subjects(ctx, actorFrom(ctx), filter, p)
 		return items, next, queryErrors(err)
@@ -266,7 +267,7 @@ func (a *admin) patchSubject(ctx context.Context, in *struct {
 	return found(subjectAnswer(s), s.Version), nil
 }
 
-// patchLabels merges a patch into labels: null removes one, what is left out stays.
+// patchLabels merges a patch into labels: null removes a label, and omitted ones are unchanged.
 func patchLabels(present map[string]string, patch Optional[map[string]Optional[string]]) map[string]string {
 	if patch.Null {
 		return nil
@@ -289,7 +290,7 @@ func (a *admin) deleteSubject(ctx context.Context, in *SubjectPath) error {
 	return a.store.DeleteSubject(ctx, actorFrom(ctx), in.Subject, conditionsFrom(ctx).match)
 }
 
-// putOverride registers a subject that is not registered yet.
+// putOverride registers the subject if it is not registered yet.
 func (a *admin) putOverride(ctx context.Context, in *struct {
 	OverridePath
 	Body OverrideInput
@@ -317,7 +318,7 @@ func (a *admin) deleteOverride(ctx context.Context, in *OverridePath) error {
 	return a.store.DeleteOverride(ctx, actorFrom(ctx), in.Subject, in.Rule, conditionsFrom(ctx).match)
 }
 
-// optionalTime is nil where the body gives no time.
+// optionalTime returns nil if the body has no time.
 func optionalTime(o Optional[time.Time]) *time.Time {
 	if !o.Set || o.Null {
 		return nil

@@ -79,14 +79,14 @@ func TestSubjectRefusals(t *testing.T) {
 			require.Equal(t, []string{c.at}, s.in(t).call(s.key, http.MethodPut, "/v1/subjects/u", c.body).pointers(422, codeInvalidRequest))
 		})
 	}
-	// The plan of another tenant is as unknown as one that nobody has.
+	// The plan of another tenant is unknown, like one that does not exist.
 	s.call(s.other, http.MethodPut, "/v1/plans/theirs", obj{}).ok(201)
 	theirs := s.call(s.key, http.MethodPut, "/v1/subjects/u", obj{"plan": "theirs"}).problem(422, codeInvalidRequest)
 	nobodys := s.call(s.key, http.MethodPut, "/v1/subjects/u", obj{"plan": "nobodys"}).problem(422, codeInvalidRequest)
 	require.Equal(t, nobodys.Errors, theirs.Errors)
 }
 
-// reliability row 51: a filter is text, whatever stands in it.
+// A filter is text, whatever it contains (reliability row 51).
 func TestSubjectSearch(t *testing.T) {
 	s := newSubjectStack(t)
 	for subject, body := range map[string]obj{
@@ -127,7 +127,7 @@ func TestSubjectSearch(t *testing.T) {
 	require.Equal(t, []string{"query:label"}, s.call(s.key, http.MethodGet, "/v1/subjects?label==red", nil).pointers(422, codeInvalidRequest))
 }
 
-// reliability row 61.
+// Overrides (reliability row 61).
 func TestOverrides(t *testing.T) {
 	s := newSubjectStack(t)
 	const path = "/v1/subjects/user_42/overrides/api"

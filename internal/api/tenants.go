@@ -8,7 +8,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// Tenant is an organisation, as the API shows it.
+// Tenant is a tenant, as the API shows it.
 type Tenant struct {
 	ID        string    `json:"id" format:"uuid"`
 	Slug      string    `json:"slug" doc:"Cannot be changed"`
@@ -92,7 +92,7 @@ func (a *admin) createTenant(ctx context.Context, in *struct{ Body TenantCreate 
 	return stored(body, t.Version, true, "/v1/tenants/"+t.Slug), nil
 }
 
-// redactTenant leaves the first key's secret out of the answer that is kept for replays.
+// redactTenant removes the first key's secret from the answer that is stored for replays.
 func redactTenant(answer []byte) ([]byte, error) {
 	var t TenantCreated
 	if err := json.Unmarshal(answer, &t); err != nil {

@@ -47,7 +47,7 @@ func TestTenantLife(t *testing.T) {
 	s.call(s.operator, http.MethodGet, "/v1/tenants/acme", nil).problem(404, codeNotFound)
 }
 
-// The tenant comes from the key alone, whatever else a request says.
+// The tenant is determined only by the key.
 func TestTenantComesFromTheKey(t *testing.T) {
 	s := newAdminStack(t)
 	for _, name := range []string{"X-Tenant", "X-Tenant-Id", "Weir-Tenant", "X-Forwarded-User"} {

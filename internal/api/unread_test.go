@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// unreadable are requests that net/http cannot read. TARGET is the path and HEADERS are further
+// unreadable are requests that net/http cannot parse. TARGET is the path and HEADERS are further
 // lines.
 var unreadable = map[string]struct {
 	raw    string
@@ -30,8 +30,8 @@ var unreadable = map[string]struct {
 	"long path":         {"POST TARGET?" + strings.Repeat("a", 30<<10) + " HTTP/1.1\r\nHost: weir\r\n\r\n", 431, codeHeadersTooLarge},
 }
 
-// A request that net/http refuses by itself is answered as any other wrong request. A gateway's
-// customer may have caused it, so there it is a denial.
+// A request that net/http refuses is answered as usual for invalid requests. A gateway's customer
+// may have caused it, so for a gateway it is a denial.
 func TestUnreadableRequests(t *testing.T) { overBoth(t, testUnreadableRequests) }
 
 func testUnreadableRequests(t *testing.T, s *checkStack) {
@@ -68,7 +68,7 @@ func testUnreadableRequests(t *testing.T, s *checkStack) {
 	}
 }
 
-// An answer of a handler is never taken for one of net/http, whatever is in it.
+// The answer of a handler is never confused with one of net/http.
 func TestAnswersOfHandlersStay(t *testing.T) {
 	for _, answer := range []string{
 		"", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nDate: x\r\nConnection: close\r\n\r\n",

@@ -15,7 +15,7 @@ import (
 
 const csvType = "text/csv"
 
-// UsageParams say which usage to report.
+// UsageParams select usage.
 type UsageParams struct {
 	Grain    string   `query:"grain" enum:"minute,hour,day" default:"hour" doc:"Length of each interval. Minutes are stored for 2 days, hours for 35, days for 400; days are in UTC"`
 	From     string   `query:"from" format:"date-time" doc:"Start of the period, RFC 3339, rounded down to the grain; default: an hour (minute), a day (hour) or 30 days (day) before to"`
@@ -29,7 +29,7 @@ type UsageParams struct {
 	Format   string   `query:"format" enum:"json,csv" doc:"Overrides the header Accept"`
 }
 
-// UsageAnswer is what was decided over time.
+// UsageAnswer is the usage over time.
 type UsageAnswer struct {
 	Grain         string      `json:"grain" enum:"minute,hour,day"`
 	From          time.Time   `json:"from"`
@@ -39,7 +39,7 @@ type UsageAnswer struct {
 	Items         []UsageItem `json:"items" doc:"Ordered by time; intervals without checks are omitted"`
 }
 
-// UsageItem is what was decided in one stretch of time.
+// UsageItem is the usage of one period.
 type UsageItem struct {
 	Start        time.Time `json:"start"`
 	Rule         *string   `json:"rule,omitempty" doc:"Slug, if grouped by rule"`
@@ -55,8 +55,8 @@ type UsageItem struct {
 	CostDenied   int64     `json:"cost_denied" doc:"Units of cost of the denied checks"`
 }
 
-// tabulate registers a GET that answers a T in JSON, or the same as a table in CSV. It is written
-// by hand.
+// tabulate registers a GET that answers a T in JSON, or as a table in CSV. The answer is encoded by
+// hand.
 func tabulate[T, I any](a *admin, path, id, summary string, h func(context.Context, *I) (*huma.StreamResponse, error)) {
 	op := a.operation(http.MethodGet, path, id, summary, nil)
 	ok := jsonResponse[T](a.api, "OK")
@@ -88,7 +88,7 @@ func (a *admin) getUsage(ctx context.Context, in *UsageParams) (*huma.StreamResp
 		hctx.SetHeader(completeUntilHeader, answer.CompleteUntil.Format(time.RFC3339Nano))
 		hctx.SetHeader("Vary", "Accept")
 		w := hctx.BodyWriter()
-		// Where writing fails, the client is gone and nobody is left to tell.
+		// If writing fails, the client has disconnected.
 		if in.wantsCSV(hctx.Header("Accept")) {
 			hctx.SetHeader("Content-Type", csvType+"; charset=utf-8")
 			hctx.SetHeader("Content-Disposition", `attachment; filename="usage-`+answer.Grain+`.csv"`)
@@ -149,7 +149,7 @@ func usageAnswer(in *UsageParams, q tenants.UsageQuery, r tenants.UsageReport) *
 	return answer
 }
 
-// item has the members that the query asks for.
+// item converts an item, with the members for this query.
 func (in *UsageParams) item(item *tenants.UsageItem) UsageItem {
 	out := UsageItem{
 		Start: item.Start, Allowed: item.Allowed, Denied: item.Denied, ShadowDenied: item.ShadowDenied,

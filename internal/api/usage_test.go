@@ -14,7 +14,7 @@ import (
 	"weir/internal/usage"
 )
 
-// usageOf writes usage of tenant A, in an hour that is over, and returns when that began.
+// usageOf writes usage of tenant A in a past hour, and returns the start of the hour.
 func (s *adminStack) usageOf(resources ...string) time.Time {
 	s.t.Helper()
 	start := time.Now().UTC().Truncate(time.Hour).Add(-2 * time.Hour)
@@ -47,7 +47,7 @@ func items(a answer) (out []map[string]any) {
 	return out
 }
 
-// What a tenant reads: sums, grouped as requested, with the range and until when it is complete.
+// Usage has sums, grouped as requested, with the period and the time until which it is complete.
 func TestUsage(t *testing.T) {
 	s := newAdminStack(t)
 	start := s.usageOf("orders", "carts", "")
@@ -88,7 +88,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// What cannot be answered names the parameter.
+// Errors name the parameter.
 func TestUsageInvalid(t *testing.T) {
 	s := newAdminStack(t)
 	for query, want := range map[string]string{
@@ -112,7 +112,7 @@ func TestUsageInvalid(t *testing.T) {
 	s.usage("", "").problem(http.StatusUnauthorized, codeMissingKey)
 }
 
-// The table holds what the JSON holds, and no cell that a spreadsheet would run.
+// The table has the same data as the JSON, and no cell that a spreadsheet would execute.
 func TestUsageCSV(t *testing.T) {
 	s := newAdminStack(t)
 	nasty := []string{`=HYPERLINK("http://x","y")`, "+1", "-1", "@SUM(A1)", "plain", `quote " and, comma`, "über"}
@@ -138,7 +138,7 @@ func TestUsageCSV(t *testing.T) {
 			require.Equal(t, itoa(int64(i+1)), seen[resource][3])
 		}
 	}
-	// Subjects too, and a table without rows still has its line of names.
+	// Subjects too. A table without rows still has its header.
 	bySubject := s.usage(s.readKey, "group_by=subject&format=csv", header{"Accept", "application/json"}).ok(200)
 	require.Contains(t, string(bySubject.body), ",'@SUM(A1),4,4,8,")
 	none := s.usage(s.other, "group_by=subject&format=csv").ok(200)
@@ -147,8 +147,7 @@ func TestUsageCSV(t *testing.T) {
 	require.Equal(t, jsonType, s.usage(s.readKey, "", header{"Accept", "*/*"}).ok(200).header.Get("Content-Type"))
 }
 
-// Read by somebody who may only check, or while Postgres is unavailable, usage is a problem, not a
-// guess.
+// With a key that may only check, or while Postgres is unavailable, usage returns a problem.
 func TestUsageUnavailable(t *testing.T) {
 	s := newAdminStack(t)
 	s.usage(s.checkKey, "").problem(http.StatusForbidden, codeInsufficientScope)

@@ -9,13 +9,13 @@ import (
 	"weir/internal/tenants"
 )
 
-// Warning tells of something that is taken as it is, and may do what its author does not expect.
+// Warning describes a valid value that may have an unexpected effect.
 type Warning struct {
 	Pointer string `json:"pointer" doc:"JSON pointer to the field that causes it"`
 	Message string `json:"message" doc:"What to expect, for people"`
 }
 
-// Warned are the warnings in the answer to a write. What only reads lacks them.
+// Warned are the warnings in the answer to a write. Answers to reads have none.
 type Warned struct {
 	Warnings []Warning `json:"warnings,omitempty" nullable:"false" doc:"Only in the answer to a write with an unexpected effect; the write is done"`
 }
@@ -32,8 +32,8 @@ func warningsOf(fields []limit.Warning, under string) []Warning {
 	return out
 }
 
-// limitWarnings is what there is to say of a rule with another number that is not said of the rule
-// itself. It points at the number, the only thing that is chosen here.
+// limitWarnings returns the warnings of a rule with another limit, except those of the rule itself.
+// They point to the limit.
 func (a *admin) limitWarnings(r *limit.Rule, l limit.Limit, at string) []Warning {
 	if l.Unlimited {
 		return nil
@@ -56,8 +56,8 @@ func (a *admin) limitWarnings(r *limit.Rule, l limit.Limit, at string) []Warning
 	return out
 }
 
-// oneLimitWarnings are the warnings of a number for the rule with this slug. What was written stays
-// written where the rule cannot be read: then there is nothing to say of it.
+// oneLimitWarnings returns the warnings of a limit for the rule with this slug. If the rule cannot
+// be read, the write stays valid and there are no warnings.
 func (a *admin) oneLimitWarnings(ctx context.Context, slug string, l limit.Limit) Warned {
 	r, err := a.store.RuleBySlug(ctx, actorFrom(ctx), slug)
 	if err != nil {
@@ -66,7 +66,7 @@ func (a *admin) oneLimitWarnings(ctx context.Context, slug string, l limit.Limit
 	return Warned{a.limitWarnings(&r.Rule, l, "")}
 }
 
-// planWarnings are those of all numbers of a plan.
+// planWarnings returns the warnings of all limits of a plan.
 func (a *admin) planWarnings(ctx context.Context, p tenants.Plan) Warned {
 	if len(p.Limits) == 0 {
 		return Warned{}

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// warned are the places that an answer warns of.
+// warned returns the pointers of the warnings in an answer.
 func (a answer) warned() (at []string) {
 	a.t.Helper()
 	warnings, _ := a.json()["warnings"].([]any)
@@ -17,7 +17,7 @@ func (a answer) warned() (at []string) {
 	return at
 }
 
-// A valid value that may surprise is still written, and its author told so once.
+// A valid value with an unexpected effect is stored, and its author is warned once.
 func TestWarnings(t *testing.T) {
 	s := newAdminStack(t)
 	s.instances = 3
@@ -46,7 +46,7 @@ func TestWarnings(t *testing.T) {
 	require.Equal(t, []string{"/limit"}, write(http.MethodPut, "/v1/subjects/s/overrides/log", 201, obj{"limit": 5000}).warned())
 	require.Empty(t, write(http.MethodPut, "/v1/subjects/s/overrides/log", 200, obj{"unlimited": true}).warned())
 
-	// What a rule warns of itself is not said again of each number.
+	// A warning of the rule itself is not repeated for each limit.
 	write(http.MethodPatch, "/v1/rules/few", 200, obj{"by": []string{"attributes.ip"}})
 	require.Empty(t, write(http.MethodPut, "/v1/plans/p/limits/few", 200, obj{"limit": 9}).warned())
 	require.Equal(t, []string{"/warnings"}, s.call(s.key, http.MethodPatch, "/v1/rules/few", obj{"warnings": []obj{}}).pointers(422, codeInvalidRequest))
@@ -78,7 +78,7 @@ func TestRuleFilters(t *testing.T) {
 	s.call(s.key, http.MethodGet, "/v1/rules?cursor="+first, nil).problem(400, codeInvalidCursor)
 }
 
-// A parameter that is no number, no time or no truth is named, with what it is to be.
+// A parameter that is not a number, a time or a boolean is named, with the expected type.
 func TestParametersSayWhatTheyTake(t *testing.T) {
 	s := newAdminStack(t)
 	for path, detail := range map[string]string{

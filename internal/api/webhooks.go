@@ -18,27 +18,27 @@ import (
 	"weir/internal/tenants"
 )
 
-// Webhooks receive the events of billing systems. There is no API key: the signature over the raw
-// body is the key, and the endpoint's random id says whose secrets it is held against. An event is
-// answered 200 once it is stored; what becomes of it is decided afterwards (internal/billing).
+// Webhooks receive the events of billing systems without an API key. The signature over the raw
+// body authenticates them, and the endpoint's random id determines the secrets. An event is
+// answered with 200 once it is stored. It is processed later (internal/billing).
 //
-// Anybody can send to these addresses, so each step is bounded before the next one costs more:
-// looking an endpoint up, bodies in memory, signatures, and writes to Postgres. Of each there are a
-// few at once for the whole instance, and fewer for one endpoint. What does not fit is refused, and
-// the provider sends it again later. Checks use none of this.
+// Anybody can send requests to these addresses, so each step has a limit before the next, more
+// expensive one: lookups of endpoints, bodies in memory, signatures, and writes to Postgres. The
+// whole instance runs only a few of each at the same time, and fewer for one endpoint. Requests
+// beyond that are refused, and the provider sends them again later. Checks are not affected.
 
 const (
 	maxWebhookBody = 1 << 20 // bytes
 
-	webhookLookups   = 2                // endpoints looked up at once
-	webhookBodies    = 64               // requests past the lookup at once, of all endpoints
+	webhookLookups   = 2                // concurrent lookups of endpoints
+	webhookBodies    = 64               // concurrent requests after the lookup, of all endpoints
 	webhookBodiesOf  = 16               // of one endpoint
-	webhookWrites    = 3                // events written at once: of the connections to Postgres the admin API needs the rest
+	webhookWrites    = 3                // concurrent writes of events; the other connections to Postgres are for the admin API
 	webhookWait      = 2 * time.Second  // for a turn
-	webhookRate      = 50               // events of one endpoint that an instance stores a second
+	webhookRate      = 50               // events per second of one endpoint that an instance stores
 	webhookBurst     = 1000             // and at once
-	webhookFresh     = time.Second      // how long an endpoint is remembered: a change of its secrets counts within it
-	webhookUnknown   = 5 * time.Second  // how long an id is remembered that no endpoint has
+	webhookFresh     = time.Second      // how long an endpoint is cached: a change of its secrets takes effect within this time
+	webhookUnknown   = 5 * time.Second  // how long an unknown id is cached
 	webhookRemember  = 10_000           // ids
 	webhookReadLimit = 20 * time.Second // for a body
 )
@@ -71,11 +71,11 @@ type webhooks struct {
 
 	mu    sync.Mutex
 	known map[uuid.UUID]*knownWebhook
-	// serving counts the requests past the lookup, of each endpoint that has some.
+	// serving is the number of requests after the lookup, by endpoint.
 	serving map[uuid.UUID]int
 }
 
-// knownWebhook is what was found of an id.
+// knownWebhook is the cached result of a lookup.
 type knownWebhook struct {
 	tenants.Webhook
 	err   error
@@ -108,7 +108,7 @@ func mountWebhooks(r chi.Router, s *server) {
 	}
 }
 
-// receive stores the event of a request, or says why not.
+// receive stores the event of a request, or answers with a problem.
 func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider string) (result string, p *Problem) {
 	ctx := r.Context()
 	known, p := w.endpoint(ctx, chi.URLParam(r, "endpoint"), provider)
@@ -120,7 +120,7 @@ func (w *webhooks) receive(writer http.ResponseWriter, r *http.Request, provider
 		return webhookBusy, busyWebhook()
 	}
 	defer give(w.bodies)
-	_ = http.NewResponseController(writer).SetReadDeadline(time.Now().Add(webhookReadLimit)) // else the server's own counts
+	_ = http.NewResponseController(writer).SetReadDeadline(time.Now().Add(webhookReadLimit)) // otherwise the server's own timeout applies
 	body, p := readBody(r, nil, maxWebhookBody)
 	if p != nil {
 		return webhookBadBody, p
@@ -177,7 +177,7 @@ func busyWebhook() *Problem {
 	return newProblem(http.StatusServiceUnavailable, codeOverloaded, "Too many webhooks are being received. Send the event again.").withRetryAfter(1)
 }
 
-// take waits for a place, at most so long.
+// take waits for a place, at most for wait.
 func take(ctx context.Context, places chan struct{}, wait time.Duration) bool {
 	select {
 	case places <- struct{}{}:
@@ -200,7 +200,7 @@ func take(ctx context.Context, places chan struct{}, wait time.Duration) bool {
 
 func give(places chan struct{}) { <-places }
 
-// endpoint finds the endpoint of a path and takes one of its places: leave gives it back.
+// endpoint looks up the endpoint of a path and takes one of its places; leave releases it.
 func (w *webhooks) endpoint(ctx context.Context, text, provider string) (*knownWebhook, *Problem) {
 	id, err := objectID(text)
 	if err != nil || id.Version() != 4 {
@@ -230,7 +230,7 @@ func (w *webhooks) leave(known *knownWebhook) {
 	}
 }
 
-// find returns what is remembered of an id, or looks it up.
+// find returns the cached result for an id, or looks it up.
 func (w *webhooks) find(ctx context.Context, id uuid.UUID) (*knownWebhook, *Problem) {
 	known := w.remembered(id)
 	if known == nil {
@@ -270,12 +270,12 @@ func (w *webhooks) lookUp(ctx context.Context, id uuid.UUID) *knownWebhook {
 		if !errors.Is(err, tenants.ErrUnavailable) {
 			w.logger.ErrorContext(ctx, "webhook endpoint cannot be used", "endpoint", id, "error", err)
 		}
-		return known // the next request looks again
+		return known // the next request tries again
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.known) >= webhookRemember {
-		for other := range w.known { // an arbitrary one
+		for other := range w.known { // an arbitrary entry
 			delete(w.known, other)
 			break
 		}
@@ -284,7 +284,7 @@ func (w *webhooks) lookUp(ctx context.Context, id uuid.UUID) *knownWebhook {
 	return known
 }
 
-// verify holds the signature against the raw body, and reads the event.
+// verify verifies the signature over the raw body, and decodes the event.
 func (w *webhooks) verify(ctx context.Context, r *http.Request, known *knownWebhook, body []byte) (e subscription.Event, result string, p *Problem) {
 	if !take(ctx, w.verifying, webhookWait) {
 		return e, webhookBusy, busyWebhook()
@@ -307,7 +307,7 @@ func (w *webhooks) verify(ctx context.Context, r *http.Request, known *knownWebh
 	return e, "", nil
 }
 
-// overRate counts an event of an endpoint, and returns how long to wait where there were too many.
+// overRate counts an event of an endpoint. If there were too many, it returns how long to wait.
 func (w *webhooks) overRate(ctx context.Context, known tenants.Webhook) time.Duration {
 	call := engine.Call{Tenant: known.Tenant, Cost: 1, Counters: []engine.Counter{{
 		Key: "webhooks " + string(known.Endpoint[:]), Numbers: limit.Numbers{

@@ -66,8 +66,8 @@ func hookOf(t *testing.T, endpoint map[string]any) string {
 	return "/v1/" + path
 }
 
-// A customer pays, and the subject has the plan; what is not signed by the provider, or is too old,
-// or is somebody else's, changes nothing.
+// After a customer pays, the subject has the plan. Events without a valid signature, old ones and
+// those of another endpoint change nothing.
 func TestStripeWebhook(t *testing.T) {
 	s, endpoint := billingStack(t)
 	hook := hookOf(t, endpoint)
@@ -96,7 +96,7 @@ func TestStripeWebhook(t *testing.T) {
 		require.Empty(t, s.call(s.key, http.MethodGet, "/v1/billing/events", nil).ok(200).json()["items"], name)
 	}
 
-	// of another tenant: its secret does not open this one's, and its events are its own
+	// Another tenant: its secret is not valid for this endpoint, and its events are separate.
 	other := s.call(s.other, http.MethodPost, "/v1/billing/endpoints", obj{"provider": "stripe", "signing_secrets": []string{"whsec_of_b"}}).ok(201).json()
 	s.call("", http.MethodPost, hook, body, stripeSignature(body, "whsec_of_b", now)).problem(400, codeInvalidSignature)
 	s.call("", http.MethodPost, hookOf(t, other), body, stripeSignature(body, "whsec_of_b", now)).ok(200)
@@ -120,9 +120,9 @@ func TestStripeWebhook(t *testing.T) {
 	require.Equal(t, "bob", applied["subject"])
 	require.Equal(t, "evt_2", applied["event_id"])
 
-	// test mode is not live mode
+	// Test mode is separate from live mode.
 	test := strings.Replace(subscriptionEvent("evt_3", "eve", "price_pro", now), `"livemode":true`, `"livemode":false`, 1)
-	require.Eventually(t, func() bool { // the endpoint is remembered for a moment
+	require.Eventually(t, func() bool { // the endpoint is cached for a moment
 		a := s.call("", http.MethodPost, hook, test, stripeSignature(test, stripeSecret, now))
 		return a.status == 400 && strings.Contains(string(a.body), codeWrongMode)
 	}, 10*time.Second, 50*time.Millisecond)
@@ -145,7 +145,7 @@ func TestGenericWebhook(t *testing.T) {
 	require.Equal(t, "pro", s.planOf("ada"))
 }
 
-// Secrets go in, and never come out: not in an answer, the trail, the log or the database.
+// Secrets are never returned: not in an answer, the trail, the log or the database.
 func TestBillingSecretsStaySecret(t *testing.T) {
 	s, endpoint := billingStack(t)
 	id := endpoint["id"].(string)
@@ -167,7 +167,7 @@ func TestBillingSecretsStaySecret(t *testing.T) {
 		require.NotContains(t, string(shown), secret)
 	}
 
-	// Without a key of the installation nothing can be stored, and the answer says what to do.
+	// Without an encryption key nothing can be stored, and the answer says what to do.
 	store, err := tenants.Open(t.Context(), tenants.Config{DatabaseURL: s.db.URL})
 	require.NoError(t, err)
 	t.Cleanup(store.Close)
@@ -178,7 +178,7 @@ func TestBillingSecretsStaySecret(t *testing.T) {
 	require.Contains(t, p.Detail, "WEIR_ENCRYPTION_KEY")
 }
 
-// The rate of one endpoint is bounded, and that of another one is not touched by it.
+// The rate of one endpoint is limited, and does not affect other endpoints.
 func TestWebhookRate(t *testing.T) {
 	t.Parallel()
 	w := &webhooks{rates: engine.NewMemory(engine.MemoryOptions{Clock: func() int64 { return 1_700_000_000_000 }})}
@@ -190,7 +190,7 @@ func TestWebhookRate(t *testing.T) {
 	require.Zero(t, w.overRate(t.Context(), other))
 }
 
-// A sender that knows an endpoint's address and never sends a body takes slots from nobody else.
+// A sender that never sends a body uses no slots of others.
 func TestSlowWebhooks(t *testing.T) {
 	s, endpoint := billingStack(t)
 	hook := hookOf(t, endpoint)

@@ -5,18 +5,19 @@ import (
 	"net/http"
 )
 
-// answerWhole has answer write to a writer that holds the status back until the first byte of the
-// body is there. huma gives the status first and encodes then: of a body that cannot be encoded
-// nothing but a success without a body would reach the client. So jsonFormat panics before it has
-// written anything, and who recovers from that (server.finish) logs it and answers 500.
+// answerWhole runs answer with a writer that delays the status until the first byte of the body.
+// huma sends the status first and encodes then, so a body that cannot be encoded would be a success
+// without a body. jsonFormat therefore panics before it has written anything, and server.finish
+// recovers, logs the panic and answers 500.
 //
-// A HEAD ends where the body would begin: what streams long bodies is not to read them for nobody.
+// For a HEAD request, answer ends where the body would begin, so that streams do not read long
+// bodies.
 func answerWhole(w http.ResponseWriter, r *http.Request, answer func(http.ResponseWriter)) {
 	held := &heldAnswer{ResponseWriter: w, withoutBody: r.Method == http.MethodHead}
 	before := w.Header().Clone()
 	defer func() {
 		if !held.ended {
-			if !held.sent { // it failed, and its headers are none of those of the failure
+			if !held.sent { // it failed, and its headers are not those of the failure
 				clear(w.Header())
 				maps.Copy(w.Header(), before)
 			}
@@ -33,20 +34,20 @@ func answerWhole(w http.ResponseWriter, r *http.Request, answer func(http.Respon
 // heldAnswer is the writer of answerWhole.
 type heldAnswer struct {
 	http.ResponseWriter
-	status      int // 0: none was given
+	status      int // 0: none yet
 	sent        bool
-	withoutBody bool // of an answer to HEAD
-	ended       bool // and it has had all that it may
+	withoutBody bool // answer to HEAD
+	ended       bool // nothing more may be written
 }
 
-// WriteHeader notes the status.
+// WriteHeader stores the status.
 func (h *heldAnswer) WriteHeader(status int) {
 	if h.status == 0 {
 		h.status = status
 	}
 }
 
-// Write sends the head if that is still to be done.
+// Write sends the head first, if it was not sent yet.
 func (h *heldAnswer) Write(b []byte) (int, error) {
 	h.send()
 	if h.withoutBody {

@@ -11,8 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An answer that cannot be encoded is our failure, told and logged; before, it was a success
-// without a body.
+// An answer that cannot be encoded is an internal error, answered and logged.
 func TestAnswersThatCannotBeEncoded(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPost, "/v1/rules", obj{"slug": "r", "limit": 1, "window": "1m"}).ok(201)
@@ -22,7 +21,7 @@ func TestAnswersThatCannotBeEncoded(t *testing.T) {
 		require.NotContains(t, p.Detail, "10000")
 		require.Contains(t, s.log.String(), p.RequestID)
 	}
-	// Nor is it kept for a repetition, which would get it for a day.
+	// It is not stored for a repeat, which would get it for a day.
 	s.db.Exec("ALTER TABLE rules ALTER created_at SET DEFAULT '10000-01-01T00:00:00Z'")
 	post := func() answer {
 		return s.call(s.key, http.MethodPost, "/v1/rules", obj{"slug": "made", "limit": 1, "window": "1m"}, header{"Idempotency-Key", "k"})
@@ -32,7 +31,7 @@ func TestAnswersThatCannotBeEncoded(t *testing.T) {
 	post().ok(201)
 }
 
-// What a range of time may be, usage says of its end as well.
+// The end of a period in usage is validated like other times.
 func TestUsageEnds(t *testing.T) {
 	s := newAdminStack(t)
 	for _, grain := range []string{"minute", "hour", "day"} {
@@ -43,7 +42,7 @@ func TestUsageEnds(t *testing.T) {
 	}
 }
 
-// HEAD answers as GET does, without the body.
+// HEAD answers like GET, without the body.
 func TestHead(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPut, "/v1/subjects/s", obj{}).ok(201)
@@ -74,7 +73,7 @@ func TestHead(t *testing.T) {
 	require.Equal(t, "GET, HEAD, PATCH", s.call(s.key, http.MethodPut, "/v1/tenant", nil).header.Get("Allow"))
 }
 
-// A filter that is refused is pointed at in the query, where it stands.
+// The error of an invalid filter points to the query.
 func TestFiltersThatAreTooLong(t *testing.T) {
 	s := newAdminStack(t)
 	long := strings.Repeat("p", 600)
@@ -86,7 +85,7 @@ func TestFiltersThatAreTooLong(t *testing.T) {
 	}
 }
 
-// The trail comes in the form that Accept asks for, and a limit is honoured or refused.
+// The trail has the format that Accept requests. A limit is applied or refused.
 func TestFormsOfTheTrail(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPut, "/v1/rules/r", obj{"limit": 1, "window": "1m"}).ok(201)
@@ -107,7 +106,8 @@ func TestFormsOfTheTrail(t *testing.T) {
 		s.call(s.key, http.MethodGet, "/v1/audit?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z", nil).pointers(422, codeInvalidRequest))
 }
 
-// A client that repeats an import while the first is running is told so, as of every other POST.
+// If an import is repeated while the first one runs, the repeat is refused like that of every other
+// POST.
 func TestImportThatIsRepeatedWhileItRuns(t *testing.T) {
 	s := newSubjectStack(t)
 	body, feed := io.Pipe()
@@ -118,8 +118,7 @@ func TestImportThatIsRepeatedWhileItRuns(t *testing.T) {
 	r.Header.Set("Idempotency-Key", "k")
 	ended := make(chan answer, 1)
 	go func() { ended <- s.send(r) }()
-	// More than both ends of a connection keep to themselves: when it is gone, the import is being
-	// read.
+	// More than the buffers of both ends: when all of it is written, the import is being read.
 	padding := strings.Repeat(strings.Repeat(" ", maxImportLine/2)+"\n", 32)
 	_, err = io.WriteString(feed, padding)
 	require.NoError(t, err)
@@ -140,7 +139,7 @@ func TestImportThatIsRepeatedWhileItRuns(t *testing.T) {
 	require.Equal(t, counts(1, 0, 0), replay.json())
 }
 
-// 0 is a number that was given, and none that the pattern takes.
+// 0 is a given number, and not valid for the pattern.
 func TestNoEdges(t *testing.T) {
 	s := newAdminStack(t)
 	require.Equal(t, []string{"/traffic/edges"}, s.call(s.key, http.MethodPost, "/v1/simulate", obj{

@@ -12,8 +12,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// A tenant that writes in a loop is told so by every operation that writes, before anything is
-// done; it can go on reading, and other tenants writing.
+// A tenant that writes too often is refused by every writing operation, before anything is
+// executed. It can still read, and other tenants can write.
 func TestWriteRateOfEveryOperation(t *testing.T) {
 	s := newAdminStack(t)
 	var now atomic.Int64 // seconds
@@ -59,7 +59,7 @@ func TestWriteRateOfEveryOperation(t *testing.T) {
 	held.call(s.key, http.MethodPost, "/v1/plans", obj{"slug": "p"}, header{"Idempotency-Key", "used once more"}).ok(201)
 }
 
-// Resets are bounded more tightly than other writes, and do not keep anybody from those.
+// Resets have a lower rate than other writes, and do not block those.
 func TestResetRate(t *testing.T) {
 	s := newAdminStack(t)
 	var now atomic.Int64 // seconds

@@ -17,16 +17,17 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// YAML is taken as another spelling of JSON, and turned into it at the door. What JSON cannot say
+// YAML is another notation for JSON, and is converted to JSON first. YAML that JSON cannot express
 // (anchors, tags, several documents, values of other types) is refused.
 
 const yamlType = "application/yaml"
 
-// yamlTurn lets one YAML body be read at a time: read, it takes many times its size in memory.
+// yamlTurn allows one YAML body at a time, because a parsed body takes many times its size in
+// memory.
 var yamlTurn = make(chan struct{}, 1)
 
-// jsonOfYAML turns a YAML document into JSON, or says what makes it unacceptable. The JSON still
-// has to pass checkJSON.
+// jsonOfYAML converts a YAML document to JSON, or returns the problem. The JSON must still pass
+// checkJSON.
 func jsonOfYAML(ctx context.Context, data []byte) ([]byte, *Problem) {
 	select {
 	case yamlTurn <- struct{}{}:
@@ -64,7 +65,7 @@ func malformedYAML(detail string) *Problem {
 
 var yamlLinePattern = regexp.MustCompile(`line \d+`)
 
-// yamlLine takes the place out of a parser's message.
+// yamlLine returns the line number in a parser's message.
 func yamlLine(err error) string {
 	if line := yamlLinePattern.FindString(err.Error()); line != "" {
 		return " at " + line
@@ -72,7 +73,7 @@ func yamlLine(err error) string {
 	return ""
 }
 
-// yamlConverter appends the JSON of nodes to out until something is wrong.
+// yamlConverter appends the JSON of nodes to out until an error.
 type yamlConverter struct {
 	out     []byte
 	problem *Problem
@@ -137,7 +138,8 @@ func (c *yamlConverter) mapping(n *yaml.Node, pointer string, depth int) {
 
 var plainNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$`)
 
-// scalar writes a value as YAML 1.2 has it: only true, false, null and numbers are no texts.
+// scalar converts a value as defined by YAML 1.2: everything except true, false, null and numbers
+// is text.
 func (c *yamlConverter) scalar(n *yaml.Node) {
 	switch n.ShortTag() {
 	case "!!null":
@@ -164,7 +166,7 @@ func (c *yamlConverter) text(s string) {
 	}
 }
 
-// yamlOf writes a JSON document of ours in YAML, in the same order.
+// yamlOf converts a JSON document to YAML, in the same order.
 func yamlOf(data []byte) []byte {
 	d := jsontext.NewDecoder(bytes.NewReader(data))
 	var out bytes.Buffer
@@ -181,7 +183,7 @@ func yamlOf(data []byte) []byte {
 func yamlNode(d *jsontext.Decoder) *yaml.Node {
 	token, err := d.ReadToken()
 	if err != nil {
-		panic("api: not JSON: " + err.Error()) // it was written here
+		panic("api: not JSON: " + err.Error()) // this package wrote it
 	}
 	switch token.Kind() {
 	case '{', '[':
@@ -209,11 +211,11 @@ func yamlNode(d *jsontext.Decoder) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Value: token.String()} // a number
 }
 
-// ambiguous are texts that other readers of YAML take for something else: YAML 1.1 has more words
-// for true and false, numbers to the base of 60, and signs of its own.
+// ambiguous matches texts that other YAML parsers interpret differently: YAML 1.1 has more words
+// for true and false, base-60 numbers, and special signs.
 var ambiguous = regexp.MustCompile(`^(?i:y|n|yes|no|on|off|<<|=)$|^[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$`)
 
-// yamlText writes a text as people would, as long as no reader can take it for another one.
+// yamlText writes a text in a readable form that no parser can misinterpret.
 func yamlText(s string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
 	odd := strings.ContainsFunc(s, func(r rune) bool {
@@ -224,7 +226,7 @@ func yamlText(s string) *yaml.Node {
 		n.Style = yaml.DoubleQuotedStyle
 	case len(lines) > 1:
 		n.Style = yaml.LiteralStyle
-		for _, line := range lines { // such are easily lost or misread in a block
+		for _, line := range lines { // such lines are easily lost or misread in a block
 			if line == "" || line != strings.TrimSpace(line) {
 				n.Style = yaml.DoubleQuotedStyle
 			}

@@ -13,7 +13,7 @@ func TestWarnings(t *testing.T) {
 		instances int
 		want      string // field: ...
 	}{
-		"no warnings":     {func(*Rule) {}, 1, ""},
+		"no warnings":         {func(*Rule) {}, 1, ""},
 		"more instances":      {func(r *Rule) { r.Limit = 2 }, 3, "on_unavailable"},
 		"as many instances":   {func(r *Rule) { r.Limit = 3 }, 3, ""},
 		"more, but denied":    {func(r *Rule) { r.Limit, r.OnUnavailable = 2, Deny }, 3, ""},
