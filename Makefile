@@ -15,7 +15,7 @@ NO_RACE := golang.org/x/crypto/argon2 golang.org/x/crypto/blake2b compress/flate
 	crypto/internal/fips140/sha256 crypto/internal/fips140/hmac
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-clients test-client-go test-client-typescript test-envoy screenshots readme-pictures gateways test-idempotency conformance bench microbench build generate web verify clean-dev
+.PHONY: help run test test-clients test-client-go test-client-typescript test-client-python test-envoy screenshots readme-pictures gateways test-idempotency conformance bench microbench build generate web verify clean-dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,7 +34,7 @@ test: ## run all tests under the race detector, with a private PostgreSQL and Re
 	@go -C tests/container test ./...
 	@$(MAKE) --no-print-directory test-client-go
 
-test-clients: test-client-go test-client-typescript ## run the shared suite of the clients in every language, against a scripted server and a real one
+test-clients: test-client-go test-client-typescript test-client-python ## run the shared suite of the clients in every language, against a scripted server and a real one
 
 test-client-go: ## run the tests of the Go client
 	@scripts/dev.sh --test compiler
@@ -49,6 +49,14 @@ test-client-typescript: ## run the tests of the TypeScript client, verify its ty
 	@cd sdk/typescript && npm run --silent compile
 	@scripts/dev.sh --test with go run ./tests/withserver go -C sdk/go run ./internal/withscripted npm --prefix ../typescript run --silent verify
 	@cd sdk/typescript && npm pack --dry-run --ignore-scripts
+
+test-client-python: ## run the tests of the Python client with Debian's Python, verify its types, and build it
+	@scripts/dev.sh --test python
+	@cd sdk/python && mypy --strict src
+	@scripts/dev.sh --test with go run ./tests/withserver go -C sdk/go run ./internal/withscripted \
+		sh -c 'cd ../python && PYTHONPATH=src exec /usr/bin/python3 -W error -W ignore:unclosed:ResourceWarning -m unittest discover --top-level-directory . tests'
+	@cd sdk/python && rm -rf build src/*.egg-info && /usr/bin/python3 -m build --no-isolation --outdir build/dist >build.log 2>&1 || { cat build.log >&2; exit 1; }
+	@ls sdk/python/build/dist
 
 test-envoy: ## ask the rate-limit service with the client of envoyproxy/ratelimit and with grpcurl; the first build takes minutes
 	@scripts/dev.sh --test with go test -tags envoy ./tests -run 'EnvoyRatelimit|Grpcurl' -count=1 -v

@@ -11,6 +11,7 @@
 #   scripts/dev.sh browser       install Chromium and curl if missing (tests/browser walks the pages with them)
 #   scripts/dev.sh gateways      install the gateways that tests/gateways runs, if missing
 #   scripts/dev.sh node          install Node.js and npm if missing (the tests of the TypeScript client want them)
+#   scripts/dev.sh python        install Python and the packages that the tests of the Python client use, if missing
 #
 # These servers keep their data in .dev/ and are handed over as WEIR_DATABASE_URL and
 # WEIR_REDIS_URL. With --test first, it is another pair in .dev/test/, throwaway and tuned for
@@ -78,6 +79,9 @@ find_browser() { # as tests/browser looks for one
 
 # What tests/gateways runs: the programs, and the modules that their configurations use.
 GATEWAYS=(nginx libnginx-mod-http-js libnginx-mod-http-lua haproxy caddy apache2 lua-socket varnish varnish-modules)
+
+# What the tests of the Python client run and import.
+PYTHON=(python3 python3-flask python3-starlette python3-build python3-setuptools python3-wheel mypy)
 
 apt_install() {
   local sudo=()
@@ -350,6 +354,14 @@ case $cmd in
     command -v npm >/dev/null || missing+=(npm)
     [ ${#missing[@]} -gt 0 ] || exit 0
     HINT=" (Node.js 18 or newer)"
+    lock; apt_install "${missing[@]}"; unlock ;;
+  python)
+    missing=()
+    for package in "${PYTHON[@]}"; do
+      [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null)" = "ii " ] || missing+=("$package")
+    done
+    [ ${#missing[@]} -gt 0 ] || exit 0
+    HINT=" (packages of Debian 12)"
     lock; apt_install "${missing[@]}"; unlock ;;
   env) [ -e "$DEV/env" ] || die "nothing set up yet"; cat "$DEV/env" ;;
   status)

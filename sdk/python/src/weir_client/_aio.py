@@ -1,0 +1,396 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+from ._breaker import BreakerState
+from ._check import MAX_BATCH, Check, Question, ask, ask_batch
+from ._client import MAX_BATCH_BYTES, Attributes
+from ._clock import Clock
+from ._core import (
+    BREAKER_OPEN,
+    DEFAULT_CONNECT_TIMEOUT_MS,
+    DEFAULT_LOCAL_SHARE,
+    DEFAULT_ON_FAILURE,
+    DEFAULT_TIMEOUT_MS,
+    MAX_ANSWER,
+    MAX_BATCH_ANSWER,
+    TIMED_OUT,
+    Core,
+    OnFailure,
+    batch_bytes,
+    refuse_key,
+    refused_for_one,
+)
+from ._decision import Decision
+from ._errors import MisuseError, NoDecision, Undecided
+from ._hooks import Call, Hooks, Telling
+from ._http import AsyncConnections
+
+
+class AsyncChecker(Protocol):
+    """Answers checks. An AsyncClient is one, and so is the fake for tests."""
+
+    async def check(
+        self,
+        subject: str,
+        resource: str | None = None,
+        cost: int | None = None,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+        *,
+        idempotency_key: str | None = None,
+        traceparent: str | None = None,
+    ) -> Decision: ...
+
+    async def hold(self, decision: Decision) -> None: ...
+
+
+class AsyncClient:
+    """Asks one server with one key, on asyncio. Its options are those of Client.
+
+    Use it in one event loop. A cancelled call raises CancelledError, as everywhere in asyncio.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        timeout_ms: float = DEFAULT_TIMEOUT_MS,
+        connect_timeout_ms: float = DEFAULT_CONNECT_TIMEOUT_MS,
+        on_failure: OnFailure = DEFAULT_ON_FAILURE,
+        local_share: float = DEFAULT_LOCAL_SHARE,
+        breaker: bool = True,
+        denial_memory: bool = True,
+        batching: bool = False,
+        hooks: Sequence[Hooks] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        self._core = Core(
+            url,
+            key,
+            timeout_ms=timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+            on_failure=on_failure,
+            local_share=local_share,
+            breaker=breaker,
+            denial_memory=denial_memory,
+            hooks=hooks,
+            clock=clock,
+        )
+        self._connections = AsyncConnections(self._core.address, self._core.connect_timeout)
+        self._batcher = _Batcher(self) if batching else None
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes idle connections. The client stays usable."""
+        await self._connections.close()
+
+    @property
+    def breaker_state(self) -> BreakerState:
+        """The state of the circuit breaker."""
+        return self._core.breaker_state
+
+    @property
+    def waiting(self) -> int:
+        """How many checks wait to travel together."""
+        return self._batcher.waiting if self._batcher else 0
+
+    async def check(
+        self,
+        subject: str,
+        resource: str | None = None,
+        cost: int | None = None,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+        *,
+        idempotency_key: str | None = None,
+        traceparent: str | None = None,
+    ) -> Decision:
+        """Asks whether the subject may do it now, and counts it if so."""
+        check = Check(subject, resource, cost, plan, attributes, idempotency_key)
+        return await self._single("check", check, traceparent)
+
+    async def peek(
+        self,
+        subject: str,
+        resource: str | None = None,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+        *,
+        traceparent: str | None = None,
+    ) -> Decision:
+        """Tells how things stand and takes nothing."""
+        return await self._single("peek", Check(subject, resource, None, plan, attributes), traceparent)
+
+    async def explain(
+        self,
+        subject: str,
+        resource: str | None = None,
+        cost: int | None = None,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+        *,
+        traceparent: str | None = None,
+    ) -> Decision:
+        """Answers what check would, consumes nothing, and lists the rules that were not evaluated."""
+        check = Check(subject, resource, cost, plan, attributes)
+        return await self._single("explain", check, traceparent)
+
+    async def check_batch(self, checks: Sequence[Check], *, traceparent: str | None = None) -> list[Decision]:
+        """Asks up to 100 checks in one request, as Client.check_batch does."""
+        telling = Telling(self._core.hooks, Call("batch", checks), traceparent)
+        try:
+            questions = ask_batch(checks)
+            until = time.monotonic() + self._core.timeout
+            answer = await self._ask_together(questions, telling.headers, until)
+        except BaseException as error:
+            telling.end(None, error)
+            raise
+        if isinstance(answer, NoDecision):
+            answer = [self._core.fallback(question, answer) for question in questions]
+        else:
+            for question, decision in zip(questions, answer, strict=True):
+                self._core.learn_limits(question, decision)
+        telling.end(answer)
+        return answer
+
+    async def wait(
+        self,
+        subject: str,
+        resource: str | None = None,
+        cost: int | None = None,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+        *,
+        max_wait_ms: float | None = None,
+        idempotency_key: str | None = None,
+        traceparent: str | None = None,
+    ) -> Decision:
+        """Asks until the check is allowed, holds it for the delay of a queue, and returns.
+
+        max_wait_ms and the errors are those of Client.wait.
+        """
+        refuse_key(idempotency_key)
+        core = self._core
+        until = core.wait_until(max_wait_ms)
+        while True:
+            decision = await self.check(subject, resource, cost, plan, attributes, traceparent=traceparent)
+            if decision.allowed:
+                core.require_fitting_delay(decision, until)
+                await self.hold(decision)
+                return decision
+            pause = core.pause_after(decision, until)
+            if pause is None:
+                return decision
+            await core.clock.sleep_async(pause)
+
+    async def hold(self, decision: Decision) -> None:
+        """Waits for the delay of an allowed decision, if it has one. The middleware does this."""
+        if decision.allowed and decision.delay_ms:
+            await self._core.clock.sleep_async(decision.delay_ms)
+
+    async def _single(
+        self, name: Literal["check", "peek", "explain"], check: Check, traceparent: str | None
+    ) -> Decision:
+        telling = Telling(self._core.hooks, Call(name, (check,)), traceparent)
+        try:
+            decision = await self._answer(ask(check, name), telling.headers)
+        except BaseException as error:
+            telling.end(None, error)
+            raise
+        telling.end((decision,))
+        return decision
+
+    async def _answer(self, question: Question, headers: Mapping[str, str]) -> Decision:
+        """Answers one question: from memory, by the server, or by the fallback."""
+        remembered = self._core.recall(question)
+        if remembered is not None:
+            return remembered
+        until = time.monotonic() + self._core.timeout
+        if self._batcher is None or question.alone:
+            return await self._ask(question, headers, until)
+        if self._core.blocked():
+            return self._core.fallback(question, BREAKER_OPEN)
+        return await self._batcher.ask(question, headers, until)
+
+    async def _ask(self, question: Question, headers: Mapping[str, str], until: float) -> Decision:
+        """Sends one question."""
+        core = self._core
+        sent_at = core.clock.now()
+        ticket = core.enter()
+        if ticket is None:
+            return core.fallback(question, BREAKER_OPEN)
+        try:
+            decision = await self._send(question, core.check_request(question, headers), until)
+        except Undecided as error:
+            core.undecided(ticket, error.failure)
+            return core.fallback(question, error.failure)
+        except MisuseError:
+            core.answered(ticket)
+            raise
+        except BaseException:
+            core.cancelled(ticket)
+            raise
+        core.answered(ticket)
+        core.learn(question, decision, sent_at)
+        return decision
+
+    async def _send(self, question: Question, request: bytes, until: float) -> Decision:
+        """With an idempotency key it sends once more if the connection failed before an answer began."""
+        try:
+            answer = await self._connections.exchange(request, until, MAX_ANSWER)
+        except Undecided as error:
+            if not (error.resendable and question.idempotency_key):
+                raise
+            answer = await self._connections.exchange(request, until, MAX_ANSWER)
+        return self._core.read_check(answer)
+
+    async def _ask_together(
+        self, questions: Sequence[Question], headers: Mapping[str, str], until: float
+    ) -> list[Decision] | NoDecision:
+        """Sends one batch."""
+        core = self._core
+        ticket = core.enter()
+        if ticket is None:
+            return BREAKER_OPEN
+        try:
+            request = core.batch_request(questions, headers)
+            answer = await self._connections.exchange(request, until, MAX_BATCH_ANSWER)
+            decisions = core.read_batch(answer, len(questions))
+        except Undecided as error:
+            core.undecided(ticket, error.failure)
+            return error.failure
+        except MisuseError:
+            core.answered(ticket)
+            raise
+        except BaseException:
+            core.cancelled(ticket)
+            raise
+        core.answered(ticket)
+        return decisions
+
+
+class _Waiter:
+    """A check that waits for its turn, and then for its answer."""
+
+    def __init__(self, question: Question, until: float) -> None:
+        self.question = question
+        self.until = until
+        self.size = batch_bytes(question)
+        self.answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+
+    def decide(self, decision: Decision) -> None:
+        if not self.answer.done():
+            self.answer.set_result(decision)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+class _Batcher:
+    """Sends checks together that are asked while another request is under way.
+
+    A check that meets nothing under way goes out at once, alone. Batches have tasks of their own, so
+    that a caller who cancels ends no check of another one.
+    """
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._under_way = 0
+        self._waiting: list[_Waiter] = []
+        self._size = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    async def ask(self, question: Question, headers: Mapping[str, str], until: float) -> Decision:
+        if self._under_way == 0:
+            self._under_way += 1
+            try:
+                return await self._client._ask(question, headers, until)
+            finally:
+                self._ended()
+        waiter = _Waiter(question, until)
+        self._waiting.append(waiter)
+        self._size += waiter.size
+        if len(self._waiting) >= MAX_BATCH or self._size >= MAX_BATCH_BYTES:
+            self._send()
+        try:
+            async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                return await waiter.answer
+        except TimeoutError:
+            return self._client._core.fallback(question, TIMED_OUT)
+        finally:
+            self._withdraw(waiter)
+
+    def _withdraw(self, waiter: _Waiter) -> None:
+        """Takes a check back that nobody waits for any more, unless it is under way."""
+        if waiter in self._waiting:
+            self._waiting.remove(waiter)
+            self._size -= waiter.size
+
+    def _ended(self) -> None:
+        """When a request has ended, what has waited for it goes out."""
+        self._under_way -= 1
+        if self._under_way == 0 and self._waiting:
+            self._send()
+
+    def _send(self) -> None:
+        """Sends all that waits."""
+        batch, self._waiting, self._size = self._waiting, [], 0
+        self._under_way += 1
+        task = asyncio.get_running_loop().create_task(self._run(batch))
+        self._tasks.add(task)  # which keeps it alive
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, batch: list[_Waiter]) -> None:
+        try:
+            if len(batch) == 1:
+                await self._alone(batch[0])
+            else:
+                await self._together(batch)
+        except BaseException as error:
+            for waiter in batch:
+                waiter.fail(error if isinstance(error, Exception) else asyncio.CancelledError())
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._ended()
+
+    async def _alone(self, waiter: _Waiter) -> None:
+        try:
+            waiter.decide(await self._client._ask(waiter.question, {}, waiter.until))
+        except Exception as error:  # which is the caller's
+            waiter.fail(error)
+
+    async def _together(self, batch: list[_Waiter]) -> None:
+        """Sends a batch, in the time of the check that was asked last, and hands the answers out."""
+        core = self._client._core
+        sent_at = core.clock.now()
+        questions = [waiter.question for waiter in batch]
+        try:
+            answer = await self._client._ask_together(questions, {}, batch[-1].until)
+        except MisuseError as error:
+            if not refused_for_one(error):
+                raise
+            # So that only the wrong one sees a misuse.
+            await asyncio.gather(*(self._alone(waiter) for waiter in batch))
+            return
+        for i, waiter in enumerate(batch):
+            if isinstance(answer, NoDecision):
+                waiter.decide(core.fallback(waiter.question, answer))
+            else:
+                core.learn(waiter.question, answer[i], sent_at)
+                waiter.decide(answer[i])

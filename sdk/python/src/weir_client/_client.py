@@ -1,0 +1,430 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+from ._breaker import BreakerState
+from ._check import MAX_BATCH, Check, Question, ask, ask_batch
+from ._clock import Clock
+from ._core import (
+    BREAKER_OPEN,
+    DEFAULT_CONNECT_TIMEOUT_MS,
+    DEFAULT_LOCAL_SHARE,
+    DEFAULT_ON_FAILURE,
+    DEFAULT_TIMEOUT_MS,
+    MAX_ANSWER,
+    MAX_BATCH_ANSWER,
+    TIMED_OUT,
+    Core,
+    OnFailure,
+    batch_bytes,
+    refuse_key,
+    refused_for_one,
+)
+from ._decision import Decision
+from ._errors import MisuseError, NoDecision, Undecided
+from ._hooks import Call, Hooks, Telling
+from ._http import Connections
+
+Attributes = Mapping[str, str]
+
+MAX_BATCH_BYTES = 128 << 10
+"""The server reads 256 KiB of a batch; half of it leaves room."""
+
+
+class Checker(Protocol):
+    """Answers checks. A Client is one, and so is the fake for tests."""
+
+    def check(
+        self,
+        subject: str,
+        resource: str | None = None,
+        cost: int | None = None,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+        *,
+        idempotency_key: str | None = None,
+        traceparent: str | None = None,
+    ) -> Decision: ...
+
+    def hold(self, decision: Decision) -> None: ...
+
+
+class Client:
+    """Asks one server with one key. It is safe for threads: create one, and keep it.
+
+    The key needs the scope check. A wrong option raises a MisuseError.
+
+    timeout_ms: how long a call may take, all in all. Finding the address of a name is not included,
+        because the operating system has no limit for it.
+    connect_timeout_ms: how long connecting may take.
+    on_failure: who answers when the server has not decided: "allow", "deny" or "local".
+    local_share: the share of each limit that this process allows with on_failure="local".
+    breaker: False sends every call, however many have failed.
+    denial_memory: False asks the server even while a denial is known to hold.
+    batching: True sends checks that threads ask while another one is under way together, up to 100
+        in one request. A caller alone never waits for others. Batched decisions carry the X-RateLimit
+        headers and Retry-After, but not those of the IETF draft.
+    hooks: for metrics, traces and logs.
+    clock: for tests.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        timeout_ms: float = DEFAULT_TIMEOUT_MS,
+        connect_timeout_ms: float = DEFAULT_CONNECT_TIMEOUT_MS,
+        on_failure: OnFailure = DEFAULT_ON_FAILURE,
+        local_share: float = DEFAULT_LOCAL_SHARE,
+        breaker: bool = True,
+        denial_memory: bool = True,
+        batching: bool = False,
+        hooks: Sequence[Hooks] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        self._core = Core(
+            url,
+            key,
+            timeout_ms=timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+            on_failure=on_failure,
+            local_share=local_share,
+            breaker=breaker,
+            denial_memory=denial_memory,
+            hooks=hooks,
+            clock=clock,
+        )
+        self._connections = Connections(self._core.address, self._core.connect_timeout)
+        self._batcher = _Batcher(self) if batching else None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes idle connections. The client stays usable."""
+        self._connections.close()
+
+    @property
+    def breaker_state(self) -> BreakerState:
+        """The state of the circuit breaker."""
+        return self._core.breaker_state
+
+    @property
+    def waiting(self) -> int:
+        """How many checks wait to travel together."""
+        return self._batcher.waiting if self._batcher else 0
+
+    def check(
+        self,
+        subject: str,
+        resource: str | None = None,
+        cost: int | None = None,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+        *,
+        idempotency_key: str | None = None,
+        traceparent: str | None = None,
+    ) -> Decision:
+        """Asks whether the subject may do it now, and counts it if so."""
+        check = Check(subject, resource, cost, plan, attributes, idempotency_key)
+        return self._single("check", check, traceparent)
+
+    def peek(
+        self,
+        subject: str,
+        resource: str | None = None,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+        *,
+        traceparent: str | None = None,
+    ) -> Decision:
+        """Tells how things stand and takes nothing.
+
+        Its cost is 0, and it is always allowed unless the subject is blocked.
+        """
+        return self._single("peek", Check(subject, resource, None, plan, attributes), traceparent)
+
+    def explain(
+        self,
+        subject: str,
+        resource: str | None = None,
+        cost: int | None = None,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+        *,
+        traceparent: str | None = None,
+    ) -> Decision:
+        """Answers what check would, and consumes nothing.
+
+        It lists in skipped the rules that were not evaluated, with the reason. It always asks the
+        server.
+        """
+        return self._single("explain", Check(subject, resource, cost, plan, attributes), traceparent)
+
+    def check_batch(self, checks: Sequence[Check], *, traceparent: str | None = None) -> list[Decision]:
+        """Asks up to 100 checks in one request.
+
+        Each is decided on its own, in order, and has its own outcome. One invalid check refuses the
+        whole batch before anything is counted.
+        """
+        telling = Telling(self._core.hooks, Call("batch", checks), traceparent)
+        try:
+            questions = ask_batch(checks)
+            answer = self._ask_together(questions, telling.headers, time.monotonic() + self._core.timeout)
+        except BaseException as error:
+            telling.end(None, error)
+            raise
+        if isinstance(answer, NoDecision):
+            answer = [self._core.fallback(question, answer) for question in questions]
+        else:
+            for question, decision in zip(questions, answer, strict=True):
+                self._core.learn_limits(question, decision)
+        telling.end(answer)
+        return answer
+
+    def wait(
+        self,
+        subject: str,
+        resource: str | None = None,
+        cost: int | None = None,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+        *,
+        max_wait_ms: float | None = None,
+        idempotency_key: str | None = None,
+        traceparent: str | None = None,
+    ) -> Decision:
+        """Asks until the check is allowed, holds it for the delay of a queue, and returns.
+
+        A denial that would outlast max_wait_ms is returned at once, as is one that no wait cures: look
+        at allowed. If an allowed check must be held for longer, it raises a TimeoutError: the units are
+        used, but the caller must not proceed. It takes no idempotency key.
+        """
+        refuse_key(idempotency_key)
+        core = self._core
+        until = core.wait_until(max_wait_ms)
+        while True:
+            decision = self.check(subject, resource, cost, plan, attributes, traceparent=traceparent)
+            if decision.allowed:
+                core.require_fitting_delay(decision, until)
+                self.hold(decision)
+                return decision
+            pause = core.pause_after(decision, until)
+            if pause is None:
+                return decision
+            core.clock.sleep(pause)
+
+    def hold(self, decision: Decision) -> None:
+        """Waits for the delay of an allowed decision, if it has one. The middleware does this."""
+        if decision.allowed and decision.delay_ms:
+            self._core.clock.sleep(decision.delay_ms)
+
+    def _single(self, name: Literal["check", "peek", "explain"], check: Check, traceparent: str | None) -> Decision:
+        telling = Telling(self._core.hooks, Call(name, (check,)), traceparent)
+        try:
+            decision = self._answer(ask(check, name), telling.headers)
+        except BaseException as error:
+            telling.end(None, error)
+            raise
+        telling.end((decision,))
+        return decision
+
+    def _answer(self, question: Question, headers: Mapping[str, str]) -> Decision:
+        """Answers one question: from memory, by the server, or by the fallback."""
+        remembered = self._core.recall(question)
+        if remembered is not None:
+            return remembered
+        until = time.monotonic() + self._core.timeout
+        if self._batcher is None or question.alone:
+            return self._ask(question, headers, until)
+        if self._core.blocked():
+            return self._core.fallback(question, BREAKER_OPEN)
+        return self._batcher.ask(question, headers, until)
+
+    def _ask(self, question: Question, headers: Mapping[str, str], until: float) -> Decision:
+        """Sends one question."""
+        core = self._core
+        sent_at = core.clock.now()
+        ticket = core.enter()
+        if ticket is None:
+            return core.fallback(question, BREAKER_OPEN)
+        try:
+            decision = self._send(question, core.check_request(question, headers), until)
+        except Undecided as error:
+            core.undecided(ticket, error.failure)
+            return core.fallback(question, error.failure)
+        except MisuseError:
+            core.answered(ticket)
+            raise
+        except BaseException:
+            core.cancelled(ticket)
+            raise
+        core.answered(ticket)
+        core.learn(question, decision, sent_at)
+        return decision
+
+    def _send(self, question: Question, request: bytes, until: float) -> Decision:
+        """With an idempotency key it sends once more if the connection failed before an answer began."""
+        try:
+            answer = self._connections.exchange(request, until, MAX_ANSWER)
+        except Undecided as error:
+            if not (error.resendable and question.idempotency_key):
+                raise
+            answer = self._connections.exchange(request, until, MAX_ANSWER)
+        return self._core.read_check(answer)
+
+    def _ask_together(
+        self, questions: Sequence[Question], headers: Mapping[str, str], until: float
+    ) -> list[Decision] | NoDecision:
+        """Sends one batch."""
+        core = self._core
+        ticket = core.enter()
+        if ticket is None:
+            return BREAKER_OPEN
+        try:
+            request = core.batch_request(questions, headers)
+            answer = self._connections.exchange(request, until, MAX_BATCH_ANSWER)
+            decisions = core.read_batch(answer, len(questions))
+        except Undecided as error:
+            core.undecided(ticket, error.failure)
+            return error.failure
+        except MisuseError:
+            core.answered(ticket)
+            raise
+        except BaseException:
+            core.cancelled(ticket)
+            raise
+        core.answered(ticket)
+        return decisions
+
+
+class _Waiter:
+    """A check that waits for its turn, and then for its answer."""
+
+    def __init__(self, question: Question, until: float) -> None:
+        self.question = question
+        self.until = until
+        self.size = batch_bytes(question)
+        self.turn = threading.Event()
+        self.batch: list[_Waiter] | None = None  # what its thread must send
+        self.alone = False  # its thread must send it alone
+        self.decision: Decision | None = None
+        self.error: BaseException | None = None
+
+
+class _Batcher:
+    """Sends checks together that threads ask while another request is under way.
+
+    A check that meets nothing under way goes out at once, alone. There is no thread of its own: when a
+    request ends, the thread that asked last, whose time ends last, sends what has waited.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._waiting: list[_Waiter] = []
+        self._size = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def ask(self, question: Question, headers: Mapping[str, str], until: float) -> Decision:
+        with self._lock:
+            first = self._under_way == 0
+            if first:
+                self._under_way += 1
+            else:
+                waiter = _Waiter(question, until)
+                self._waiting.append(waiter)
+                self._size += waiter.size
+                if len(self._waiting) >= MAX_BATCH or self._size >= MAX_BATCH_BYTES:
+                    self._hand_out()
+        if first:
+            try:
+                return self._client._ask(question, headers, until)
+            finally:
+                self._ended()
+        return self._await(waiter)
+
+    def _await(self, waiter: _Waiter) -> Decision:
+        try:
+            waiter.turn.wait(max(0.0, waiter.until - time.monotonic()))
+        except BaseException:  # an interrupt
+            if not self._withdraw(waiter) and waiter.batch is not None:
+                self._send(waiter.batch)
+            raise
+        if not waiter.turn.is_set() and (self._withdraw(waiter) or waiter.batch is None):
+            return self._client._core.fallback(waiter.question, TIMED_OUT)
+        if waiter.batch is not None:
+            self._send(waiter.batch)
+        if waiter.alone:
+            return self._client._ask(waiter.question, {}, waiter.until)
+        if waiter.error is not None:
+            raise waiter.error
+        assert waiter.decision is not None
+        return waiter.decision
+
+    def _withdraw(self, waiter: _Waiter) -> bool:
+        """Takes a check back that nobody waits for any more, unless it is under way."""
+        with self._lock:
+            if waiter not in self._waiting:
+                return False
+            self._waiting.remove(waiter)
+            self._size -= waiter.size
+            return True
+
+    def _ended(self) -> None:
+        """When a request has ended, what has waited for it goes out."""
+        with self._lock:
+            self._under_way -= 1
+            if self._under_way == 0 and self._waiting:
+                self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Lets the thread that asked last send all that waits. The caller holds the lock."""
+        batch, self._waiting, self._size = self._waiting, [], 0
+        self._under_way += 1
+        batch[-1].batch = batch
+        batch[-1].turn.set()
+
+    def _send(self, batch: list[_Waiter]) -> None:
+        try:
+            if len(batch) == 1:
+                batch[0].decision = self._client._ask(batch[0].question, {}, batch[0].until)
+            else:
+                self._send_together(batch)
+        except BaseException as error:
+            for waiter in batch:
+                waiter.error = error
+        finally:
+            self._ended()
+            for waiter in batch:
+                waiter.turn.set()
+
+    def _send_together(self, batch: list[_Waiter]) -> None:
+        core = self._client._core
+        sent_at = core.clock.now()
+        questions = [waiter.question for waiter in batch]
+        try:
+            answer = self._client._ask_together(questions, {}, batch[-1].until)
+        except MisuseError as error:
+            if not refused_for_one(error):
+                raise
+            for waiter in batch:  # so that only the wrong one sees a misuse
+                waiter.alone = True
+            return
+        for i, waiter in enumerate(batch):
+            if isinstance(answer, NoDecision):
+                waiter.decision = core.fallback(waiter.question, answer)
+            else:
+                core.learn(waiter.question, answer[i], sent_at)
+                waiter.decision = answer[i]

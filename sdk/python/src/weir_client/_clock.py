@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+
+class Clock:
+    """The time as a client sees it, in milliseconds. Tests pass one that they move by hand."""
+
+    def now(self) -> float:
+        """A time that only grows, from any origin."""
+        return time.monotonic() * 1000
+
+    def unix_ms(self) -> float:
+        """The time since 1970."""
+        return time.time() * 1000
+
+    def sleep(self, ms: float) -> None:
+        time.sleep(ms / 1000)
+
+    async def sleep_async(self, ms: float) -> None:
+        await asyncio.sleep(ms / 1000)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+
+from ._check import Question
+from ._decision import Decision
+from ._headers import ceil_seconds
+
+MEMORY_MS = 1000
+MEMORY_ENTRIES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    decision: Decision
+    sent_at: float  # when the request was sent, which is not after the decision
+    until: float
+
+    def as_of(self, now: float) -> Decision:
+        """The decision as it reads now."""
+        decision = self.decision
+        passed = int(now - self.sent_at)
+        retry = _less(decision.retry_after_ms, passed)
+        denial, headers = decision.denial, decision.headers
+        if retry is not None:
+            seconds = ceil_seconds(retry)
+            if denial is not None:
+                denial = replace(denial, retry_after=seconds)
+            if "Retry-After" in headers:
+                headers = {**headers, "Retry-After": str(seconds)}
+        return replace(
+            decision,
+            source="memory",
+            retry_after_ms=retry,
+            reset_after_ms=_less(decision.reset_after_ms, passed),
+            denial=denial,
+            headers=headers,
+        )
+
+
+def _less(ms: int | None, passed: int) -> int | None:
+    return None if ms is None else max(0, ms - passed)
+
+
+class Memory:
+    """Holds denials of the server until they end, so that a caller who keeps asking costs nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[object, _Remembered] = {}
+
+    def recall(self, question: Question, now: float) -> Decision | None:
+        """Returns the denial that still answers a question."""
+        if not self._entries:
+            return None
+        key = question.key()
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None and now >= entry.until:
+                del self._entries[key]
+                entry = None
+        return None if entry is None else entry.as_of(now)
+
+    def remember(self, question: Question, decision: Decision, sent_at: float) -> None:
+        """Keeps a denial. Whatever else it is given it leaves alone."""
+        if decision.allowed or decision.source != "server" or decision.replayed:
+            return
+        lasts = MEMORY_MS if decision.retry_after_ms is None else min(MEMORY_MS, decision.retry_after_ms)
+        if lasts <= 0:
+            return
+        key = question.key()
+        with self._lock:
+            self._entries.pop(key, None)
+            if len(self._entries) >= MEMORY_ENTRIES:
+                self._evict(sent_at)
+            self._entries[key] = _Remembered(decision, sent_at, sent_at + lasts)
+
+    def _evict(self, now: float) -> None:
+        """Makes room: all that has ended, and the oldest if that is nothing."""
+        self._entries = {key: entry for key, entry in self._entries.items() if now < entry.until}
+        if len(self._entries) >= MEMORY_ENTRIES:
+            del self._entries[next(iter(self._entries))]

@@ -1,0 +1,163 @@
+"""Fakes of the clients for tests of code that asks Weir. They need no server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ._check import Check
+from ._client import Attributes
+from ._decision import Decision, Denial
+from ._errors import Cause, MisuseError, NoDecision
+from ._headers import ceil_seconds
+
+Answer = Decision | Exception
+"""What a fake returns for one check: a decision, whose subject, resource and cost are those asked, or
+an error to raise."""
+
+
+def allowed() -> Decision:
+    """An allowed check of a rule "test" with 99 of 100 units left."""
+    return Decision(
+        allowed=True,
+        rule="test",
+        limit=100,
+        remaining=99,
+        retry_after_ms=0,
+        reset_after_ms=60_000,
+        headers={"X-RateLimit-Limit": "100", "X-RateLimit-Remaining": "99"},
+    )
+
+
+def delayed(delay_ms: int) -> Decision:
+    """An allowed check that must be held before the caller proceeds."""
+    return replace(allowed(), delay_ms=delay_ms)
+
+
+def denied(retry_after_ms: int) -> Decision:
+    """A denied check that may be allowed after a time."""
+    seconds = ceil_seconds(retry_after_ms)
+    return replace(
+        allowed(),
+        allowed=False,
+        remaining=0,
+        retry_after_ms=retry_after_ms,
+        reset_after_ms=retry_after_ms,
+        denial=Denial("RATE_LIMIT_EXCEEDED", "Rate limit exceeded.", seconds),
+        headers={"X-RateLimit-Limit": "100", "X-RateLimit-Remaining": "0", "Retry-After": str(seconds)},
+    )
+
+
+def no_decision(cause: Cause, on_failure: str = "allow") -> Decision:
+    """What a client with on_failure "allow" or "deny" returns if the server has not decided."""
+    deny = on_failure == "deny"
+    return Decision(
+        allowed=not deny,
+        source="fallback",
+        degraded=True,
+        denial=Denial("LIMITER_UNAVAILABLE", "The rate limiter is unavailable.") if deny else None,
+        no_decision=NoDecision(cause),
+    )
+
+
+def misuse(code: str) -> MisuseError:
+    """A call that is wrong."""
+    return MisuseError(422, code)
+
+
+class Fake:
+    """Answers checks as it is told and records what was asked."""
+
+    def __init__(self, answer: Callable[[Check], Answer]) -> None:
+        self.asked: list[Check] = []
+        """What was asked so far, in order. A peek has cost 0."""
+        self.held: list[int] = []
+        """The delays that were to be waited for, in milliseconds. None is."""
+        self._answer = answer
+
+    @classmethod
+    def allow_all(cls) -> Fake:
+        """A fake that allows every check."""
+        return cls(lambda _: allowed())
+
+    @classmethod
+    def deny_all(cls) -> Fake:
+        """A fake that denies every check, to be tried again in a minute."""
+        return cls(lambda _: denied(60_000))
+
+    @classmethod
+    def script(cls, *answers: Answer) -> Fake:
+        """A fake that gives these answers in order. It raises an AssertionError when more is asked."""
+        left = list(answers)
+
+        def answer(check: Check) -> Answer:
+            assert left, f"the script has no answer left for the check of {check.subject}"
+            return left.pop(0)
+
+        return cls(answer)
+
+    def check(
+        self,
+        subject: str,
+        resource: str | None = None,
+        cost: int | None = None,
+        plan: str | None = None,
+        attributes: Attributes | None = None,
+        *,
+        idempotency_key: str | None = None,
+        traceparent: str | None = None,
+    ) -> Decision:
+        cost = 1 if cost is None else cost
+        check = Check(subject, resource or "default", cost, plan, attributes, idempotency_key)
+        self.asked.append(check)
+        answer = self._answer(check)
+        if isinstance(answer, Exception):
+            raise answer
+        return replace(answer, subject=subject, resource=resource or "default", cost=cost)
+
+    def peek(self, subject: str, resource: str | None = None, *args: Any, **more: Any) -> Decision:
+        return self.check(subject, resource, 0, *args, **more)
+
+    def explain(self, *args: Any, **more: Any) -> Decision:
+        return self.check(*args, **more)
+
+    def wait(self, *args: Any, max_wait_ms: float | None = None, **more: Any) -> Decision:
+        """Answers as check does, and does not wait."""
+        return self.check(*args, **more)
+
+    def check_batch(self, checks: Sequence[Check], *, traceparent: str | None = None) -> list[Decision]:
+        return [self.check(c.subject, c.resource, c.cost, c.plan, c.attributes) for c in checks]
+
+    def hold(self, decision: Decision) -> None:
+        if decision.allowed and decision.delay_ms:
+            self.held.append(decision.delay_ms)
+
+    def asynchronous(self) -> AsyncFake:
+        """The same fake for code that uses AsyncClient."""
+        return AsyncFake(self)
+
+
+class AsyncFake:
+    """A fake with the calls of AsyncClient. Fake.asynchronous makes one."""
+
+    def __init__(self, fake: Fake) -> None:
+        self._fake = fake
+
+    async def check(self, *args: Any, **more: Any) -> Decision:
+        return self._fake.check(*args, **more)
+
+    async def peek(self, *args: Any, **more: Any) -> Decision:
+        return self._fake.peek(*args, **more)
+
+    async def explain(self, *args: Any, **more: Any) -> Decision:
+        return self._fake.explain(*args, **more)
+
+    async def wait(self, *args: Any, **more: Any) -> Decision:
+        return self._fake.wait(*args, **more)
+
+    async def check_batch(self, checks: Sequence[Check], *, traceparent: str | None = None) -> list[Decision]:
+        return self._fake.check_batch(checks)
+
+    async def hold(self, decision: Decision) -> None:
+        self._fake.hold(decision)
