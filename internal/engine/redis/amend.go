@@ -11,7 +11,7 @@ import (
 
 // amendParts are the files of amend.lua, which handles counters of all algorithms.
 func amendParts() []string {
-	parts := []string{"prelude"}
+	parts := []string{"prelude", "counter"}
 	for _, a := range limit.Algorithms {
 		parts = append(parts, luaParts[a]...)
 	}

@@ -108,9 +108,18 @@ local function first_end(rule, t)
   return t - t % rule[4] + rule[4], 0
 end
 
--- Reads the counters of a group one by one. In s are a, b and c, the states as they stand at t, kept, as
--- they were where the rule is in shadow, with the instant until which they matter; rooms, and the least of an enforcing rule; and
--- moved, the keys of those that are not in the group yet.
+-- Stores a value that matters until ends.
+local function store(key, v, ends, t, virtual)
+  local ttl = ends - t + SLACK
+  if virtual then ttl = max(ttl, VIRTUAL_LIFE) end
+  call('SET', key, v, 'PX', ttl)
+  written[key] = v
+end
+
+-- Reads the members of a group one by one. In s are a, b and c, their states at t; kept, the stored
+-- states of those that may not be charged, with the instant until which they matter; rooms, their free
+-- units; least, the fewest of an enforcing rule; and moved, the keys of those that are not in the
+-- group yet.
 local function group_open(group, key, v, t)
   local count, from = group[3], group[4]
   local g = v and group_decode(v, spents[key]) or nil
@@ -201,7 +210,7 @@ local function group_reply(s)
   return encode('<I7' .. rep('I6I7I4', s.group[3]), 0, unpack(list))
 end
 
--- Charges the counters that group_open has read, and stores them together. With allowed 0 it stores
+-- Charges the members that group_open has read, and stores them together. With allowed 0 it stores
 -- them as they stand.
 local function group_charge(s, key, t, virtual, cost, allowed)
   local count = s.group[3]
@@ -245,10 +254,8 @@ local function group_charge(s, key, t, virtual, cost, allowed)
   end
   local v = encode('<c10I6I6I7I7' .. rep('I6I7I4', count) .. rep('c6I6', count) .. rep('c6I6I6I7I4', others),
     s.group[1], t, till, 0, most, unpack(list))
-  local ttl = longest - t + SLACK
-  if virtual then ttl = max(ttl, VIRTUAL_LIFE) end
-  call('SET', key, v, 'PX', ttl)
-  written[key], spents[key] = v, nil
+  store(key, v, longest, t, virtual)
+  spents[key] = nil
   for _, own in pairs(s.moved) do
     call('UNLINK', own)
     written[own] = false
@@ -258,14 +265,135 @@ end
 local reply, n, k, clock, repaired = { '' }, 1, 0, 0, 0
 local values = {} -- of all keys, read at once: most of what a single reading costs is around it
 if #KEYS > 0 then values = call('MGET', unpack(KEYS)) end
--- Of the entries of one call; follows are those whose window has another end than what is stored.
+-- Of the entries of one call: the rule or group; a, b and c, the state of a counter at the call's
+-- instant, or in a what read_group returned; the free units; whether the value is foreign; whether it
+-- is in a group; and whether its window has another end than what is stored.
 local entries, a, b, c, rooms, foreigns, homes, follows = {}, {}, {}, {}, {}, {}, {}, {}
+
+-- Reads a fixed window's value v, false of none. Returns the state at t, the units in use, whether the
+-- value is foreign, and whether the window has another end than what is stored.
+local function read_fixed(rule, v, t)
+  local x, y, z, used, moved
+  if v then
+    local finish, counted, seconds = fixed_decode(v, rule[1])
+    if finish then x, y, z, used, moved = fixed_at(rule, t, finish, counted, seconds) end
+  end
+  if x then return x, y, z, used, false, moved end
+  return 0, 0, 0, 0, v and true, false
+end
+
+-- The same of a bucket, whose state is the instant of being full and its fraction.
+local function read_bucket(rule, v, t)
+  local x, y, foreign = t, 0, false
+  if v then
+    local known = #v == 15 and byte(v) == VERSION + rule[1]
+    if known then
+      local _, full, part, limit = decode('<BI6I4I4', v)
+      known = full - t < HORIZON and part < limit and limit <= MOST
+      if known then
+        if limit ~= rule[3] and part > 0 then full, part = full + 1, 0 end
+        if full >= t then x, y = full, part end
+      end
+    end
+    foreign = not known
+  end
+  local used, rest = muldiv(rule[3], x - t, rule[4], y)
+  if rest > 0 then used = used + 1 end
+  return x, y, 0, used, foreign
+end
+
+-- Reads entry i, a counter under its own key. Returns its state at t and its free units.
+local function read_alone(i, rule, key, v, t)
+  local number, quota, home = rule[1], rule[3], false
+  if not v and number < 6 and rule[7] ~= NO_ID then
+    v = from_group(key, rule[7], number, rule[5])
+    home = v ~= nil
+  end
+  local x, y, z, used, foreign, moved
+  if number == 1 then
+    if v then
+      local index, cur, prev = counter_decode(v, rule[5])
+      if index then x, y, z, used = counter_at(rule[4], t, index, cur, prev) end
+      foreign = not x
+    end
+    if not x then x, y, z, used = floor(t / rule[4]), 0, 0, 0 end
+  elseif number > 5 then
+    quota = rule[5]
+    x, y, z, used, foreign = read_bucket(rule, v, t)
+  else
+    x, y, z, used, foreign, moved = read_fixed(rule, v, t)
+  end
+  local room = quota - used
+  rooms[i], foreigns[i], homes[i], follows[i] = room, foreign, home, moved
+  return x, y, z, room
+end
+
+-- Reads entry i, a group, of which a call wants these units. If its value shows that they fit and that
+-- no window has ended, nothing more is read. Returns how many units were added to the states in
+-- the value, with these states; or what group_open read.
+local function read_group(i, group, key, v, t, units)
+  follows[i] = false
+  if v and #v >= group[2] then
+    local begins, since, till, spent, most = decode('<c10I6I6I7I7', v)
+    if begins == group[1] and since <= t and t < till and till - t < HORIZON then
+      spent = spents[key] or spent
+      if units <= most - spent then return spent, sub(v, HEAD_SIZE + 1, HEAD_SIZE + STATE_SIZE * group[3]) end
+    end
+  end
+  local s = group_open(group, key, v, t)
+  follows[i] = s.follows
+  return s
+end
+
+-- Charges units to entry i, a counter under its own key.
+local function charge_alone(i, rule, key, t, virtual, units)
+  local number, v, ends = rule[1]
+  if number == 1 then
+    local cur = b[i] + units
+    v = counter_encode(a[i], cur, c[i], rule[5])
+    ends = (a[i] + 2) * rule[4]
+    -- In the same window, what is stored as a number is added to. It may be spelled in another
+    -- way, or longer than it must be: then it is stored anew.
+    if cur > units and not foreigns[i] and not homes[i] and type(v) == 'number' and
+      type(try('INCRBY', key, step(rule, units))) == 'number' then
+      written[key] = v
+      return
+    end
+  elseif number > 5 then
+    local longer, rest = muldiv(units, rule[4], rule[3], b[i])
+    ends = a[i] + longer
+    v = encode('<BI6I4I4', VERSION + number, ends, rest, rule[3])
+    if rest > 0 then ends = ends + 1 end
+  else
+    local seconds = c[i]
+    ends = a[i]
+    if ends == 0 then ends, seconds = first_end(rule, t) end
+    v = fixed_encode(number, ends, b[i] + units, seconds)
+  end
+  store(key, v, ends, t, virtual)
+  if foreigns[i] then repaired = repaired + 1 end
+end
+
+-- Stores the entries that were not charged and whose window has another end than what is stored: the
+-- caller is told the new one.
+local function follow_windows(from, count, t, virtual)
+  for i = 1, count do
+    local rule, key = entries[i], KEYS[from + i]
+    if follows[i] and not rule[5] then
+      group_charge(a[i], key, t, virtual, 1, 0)
+    elseif follows[i] then
+      store(key, fixed_encode(rule[1], a[i], b[i], c[i]), a[i], t, virtual)
+      if homes[i] then group_leave(key_beside(key, rule[7], -1), rule[7]) end
+    end
+  end
+end
+
+-- Most of the cost of a call is here, so the two loops over its entries stand in this one.
 local pos, size = 1, #calls
 while pos <= size do
+  -- Decode the call.
   local flags, count, times = byte(calls, pos, pos + 2)
-  local from, head = k, n + 1
   pos = pos + 3
-  local first = pos
   for i = 1, count do
     local entry = byte(calls, pos)
     pos = pos + 1
@@ -287,181 +415,69 @@ while pos <= size do
     t = clock
   end
 
+  -- Read its entries, reply with their states, and find how often it is allowed.
+  local from, head = k, n + 1
   local allowed, stale, follow = times, false, false
   n = head
   for i = 1, count do
-    local entry = entries[i]
-    k = k + 1
-    local key = KEYS[k]
-    local v = written[key]
-    if v == nil then v = values[k] end -- false of no value, and of another type
-    local number, room = entry[1]
+    local entry, key = entries[i], KEYS[from + i]
+    local v, room = written[key]
+    if v == nil then v = values[from + i] end -- false of no value, and of another type
     n = n + 1
-    if not entry[5] then -- a group
-      local opened
-      if v and #v >= entry[2] then
-        local begins, since, till, spent, most = decode('<c10I6I6I7I7', v)
-        if begins == number and since <= t and t < till and till - t < HORIZON then
-          spent = spents[key] or spent
-          if cost * times <= most - spent then
-            opened = spent
-            reply[n] = encode('<I7', spent)
-            n = n + 1
-            reply[n] = sub(v, HEAD_SIZE + 1, HEAD_SIZE + STATE_SIZE * entry[3])
-          end
-        end
-      end
-      if not opened then
-        opened = group_open(entry, key, v, t)
-        reply[n] = group_reply(opened)
-        room = opened.least
-        stale, follow = stale or opened.stale, follow or opened.follows
-        follows[i] = opened.follows
-      else
-        follows[i] = false
-      end
-      a[i] = opened
-    else
-      local quota, window = entry[3], entry[4]
-      local used, home = nil, false
-      if not v and number < 6 and entry[7] ~= NO_ID then
-        v = from_group(key, entry[7], number, entry[5])
-        home = v ~= nil
-      end
-      local foreign, moved = false, false
+    if entry[5] then
       local x, y, z
-      if number == 1 then
-        local i, p, q
-        if v then
-          i, p, q = counter_decode(v, entry[5])
-          if i then x, y, z, used = counter_at(window, t, i, p, q) end
-          foreign = not x
-        end
-        if not x then x, y, z, used = floor(t / window), 0, 0, 0 end
-      elseif number > 5 then
-        quota = entry[5]
-        x, y, z = t, 0, 0
-        if v then
-          local known = #v == 15 and byte(v) == VERSION + number
-          if known then
-            local _, f, p, limit = decode('<BI6I4I4', v)
-            known = f - t < HORIZON and p < limit and limit <= MOST
-            if known then
-              if limit ~= entry[3] and p > 0 then f, p = f + 1, 0 end
-              if f >= t then x, y = f, p end
-            end
-          end
-          foreign = not known
-        end
-        local rest
-        used, rest = muldiv(entry[3], x - t, window, y)
-        if rest > 0 then used = used + 1 end
-      else
-        if entry.ends and (t < entry.starts or t >= entry.next) then stale = true end
-        if v then
-          local e, counted, seconds = fixed_decode(v, number)
-          if e then x, y, z, used, moved = fixed_at(entry, t, e, counted, seconds) end
-          foreign = not x
-        end
-        if not x then x, y, z, used = 0, 0, 0, 0 end
-      end
-      follows[i], follow = moved, follow or moved
+      x, y, z, room = read_alone(i, entry, key, v, t)
       reply[n] = encode('<I6I7I4', x, y, z)
       a[i], b[i], c[i] = x, y, z
-      room = quota - used
-      rooms[i], foreigns[i], homes[i] = room, foreign, home
       if entry[2] == 1 then room = nil end
+      if entry.ends and (t < entry.starts or t >= entry.next) then stale = true end
+    else
+      local s, states = read_group(i, entry, key, v, t, cost * times)
+      a[i] = s
+      if states then
+        reply[n], reply[n + 1] = encode('<I7', s), states
+        n = n + 1
+      else
+        reply[n], room, stale = group_reply(s), s.least, stale or s.stale
+      end
     end
+    follow = follow or follows[i]
     if room and cost > 0 then
       if cost > 1 then room = floor(room / cost) end
       if room < allowed then allowed = max(0, room) end
     end
   end
-  if stale then
-    allowed, follow = 0, false
-    reply[head] = STALE
-  else
-    reply[head] = char(allowed)
-  end
+  k = from + count
+  if stale then allowed, follow = 0, false end
+  reply[head] = stale and STALE or char(allowed)
 
+  -- Charge them, those in shadow as often as fits.
   if allowed > 0 and cost > 0 and flags < 2 then
     local leaves = false
     for i = 1, count do
-      local rule = entries[i]
-      local number, window, units = rule[1], rule[4], cost * allowed
-      local key, v, whole = KEYS[from + i]
-      if not rule[5] then
-        local opened = a[i]
-        if type(opened) == 'number' then
-          opened = opened + units
-          call('SETRANGE', key, SPENT_TEXT, encode('<I7', opened))
-          spents[key] = opened
-        else
-          group_charge(opened, key, t, virtual, cost, allowed)
-          if opened.foreign then repaired = repaired + 1 end
+      local rule, key, units, s = entries[i], KEYS[from + i], cost * allowed, a[i]
+      if rule[5] then
+        if rule[2] == 1 then units = cost * min(allowed, max(0, floor(rooms[i] / cost))) end
+        if units > 0 then
+          charge_alone(i, rule, key, t, virtual, units)
+          follows[i], leaves = false, leaves or homes[i]
         end
-        units = 0
-      elseif rule[2] == 1 then
-        units = cost * min(allowed, max(0, floor(rooms[i] / cost)))
-      end
-      local added = false
-      if units == 0 then -- it is in shadow, and admits nothing; or is done
-      elseif number == 1 then
-        local index, cur = a[i], b[i] + units
-        v = counter_encode(index, cur, c[i], rule[5])
-        whole = (index + 2) * window
-        -- In the same window, what is stored as a number is added to. It may be spelled in another
-        -- way, or longer than it must be: then it is stored anew.
-        if cur > units and not foreigns[i] and not homes[i] and type(v) == 'number' then
-          added = type(try('INCRBY', key, step(rule, units))) == 'number'
-        end
-      elseif number > 5 then
-        local longer, rest = muldiv(units, window, rule[3], b[i])
-        whole = a[i] + longer
-        v = encode('<BI6I4I4', VERSION + number, whole, rest, rule[3])
-        if rest > 0 then whole = whole + 1 end
+      elseif type(s) == 'number' then -- of a group whose value shows enough
+        call('SETRANGE', key, SPENT_TEXT, encode('<I7', s + units))
+        spents[key] = s + units
       else
-        local seconds = c[i]
-        whole = a[i]
-        if whole == 0 then whole, seconds = first_end(rule, t) end
-        v = fixed_encode(number, whole, b[i] + units, seconds)
-      end
-      if units > 0 or not rule[5] then follows[i] = false end
-      if units > 0 then
-        if not added then
-          local ttl = whole - t + SLACK
-          if virtual then ttl = max(ttl, VIRTUAL_LIFE) end
-          call('SET', key, v, 'PX', ttl)
-        end
-        written[key] = v
-        if foreigns[i] then repaired = repaired + 1 end
-        leaves = leaves or homes[i]
+        group_charge(s, key, t, virtual, cost, allowed)
+        follows[i] = false
+        if s.foreign then repaired = repaired + 1 end
       end
     end
     -- Those that were found in a group leave it now, when the group itself has been written.
     for i = 1, leaves and count or 0 do
-      local rule = entries[i]
-      if rule[5] and homes[i] and written[KEYS[from + i]] then
-        group_leave(key_beside(KEYS[from + i], rule[7], -1), rule[7])
-      end
-    end
-  end
-  -- What was not charged follows its rule's schedule all the same: the caller is told the new end.
-  for i = 1, follow and flags < 2 and count or 0 do
-    if follows[i] then
       local rule, key = entries[i], KEYS[from + i]
-      if not rule[5] then
-        group_charge(a[i], key, t, virtual, 1, 0)
-      else
-        local v = fixed_encode(rule[1], a[i], b[i], c[i])
-        local ttl = a[i] - t + SLACK
-        if virtual then ttl = max(ttl, VIRTUAL_LIFE) end
-        call('SET', key, v, 'PX', ttl)
-        written[key] = v
-        if homes[i] then group_leave(key_beside(key, rule[7], -1), rule[7]) end
-      end
+      if rule[5] and homes[i] and written[key] then group_leave(key_beside(key, rule[7], -1), rule[7]) end
     end
   end
+  if follow and flags < 2 then follow_windows(from, count, t, virtual) end
 end
 reply[1] = encode('<I6I4', clock, repaired)
 return table.concat(reply)

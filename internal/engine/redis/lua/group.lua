@@ -105,16 +105,3 @@ local function from_group(own, id, number, base)
   if number == 1 then return counter_encode(g.a[at], g.b[at], g.c[at], base) end
   return fixed_encode(number, g.a[at], g.b[at], g.c[at])
 end
-
--- For evaluate_one.lua: returns the value of counter s, and moves it out of its group.
-local function own_value(s)
-  local v = fetch(s, 'GET', s.key)
-  if v or s.foreign or s.id == NO_ID then return v end
-  v = from_group(s.key, s.id, s.number, s.extra)
-  s.home = v ~= nil
-  return v
-end
-
-local function leave_group(s)
-  if s.home then group_leave(key_beside(s.key, s.id, -1), s.id) end
-end

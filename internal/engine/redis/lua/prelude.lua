@@ -30,7 +30,6 @@ local HORIZON = 34359738368 -- 2^35 ms: an instant further in the future is inva
 local MOST = 1000000000 -- maximum limit, burst and cost, except for fixed windows
 local SLACK = 1000 -- ms added to every expiry, in case the clock steps back
 local VIRTUAL_LIFE = 600000 -- minimum expiry if the caller sets the time, which expiry ignores
-local algorithms = {}
 
 -- floor((a*b + add) / c) and the remainder, for a < 2^30 and b, c, add < 2^35: split so that
 -- every intermediate is below 2^52, where doubles are exact.
@@ -41,14 +40,4 @@ local function muldiv(a, b, c, add)
   local y = (x - q1 * c) * 32768 + (a - ah * 32768) * b + add
   local q2 = floor(y / c)
   return q1 * 32768 + q2, y - q2 * c
-end
-
--- Returns the result of a reading command for a key of counter s, or nil if the key has another
--- type.
-local function fetch(s, command, key, from, to)
-  local v
-  if from then v = try(command, key, from, to) else v = try(command, key) end
-  if type(v) ~= 'table' then return v or nil end
-  if not string.find(v.err, 'WRONGTYPE', 1, true) then error(v) end
-  s.foreign = true
 end
