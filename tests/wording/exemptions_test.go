@@ -33,13 +33,6 @@ var exemptions = map[string][]string{
 		"whoever",
 		"worked out",
 	},
-	"internal/engine/redis/lua/evaluate_many.lua": {
-		"all the same",
-		"anew",
-		"being whole",
-		"wide comment",
-		"works out",
-	},
 	"internal/tenants": {
 		"all the same",
 		"anew",

@@ -78,9 +78,9 @@ func newScript(parts ...string) *script {
 			text.Write(lua)
 			continue
 		}
-		// Redis creates the functions of a script on every run, and for each local that a function uses, Lua
-		// searches a list, unless the local belongs to an outer function. So each file is a function
-		// inside that of the file before: a run of one call then takes a tenth less.
+		// Redis creates the functions of a script on every run, and Lua searches a list for each
+		// local that a function uses, unless the local belongs to an outer function. So each file
+		// is a function inside that of the previous file.
 		fmt.Fprintf(&text, "return (function()\n%s", lua)
 		ends += "end)()\n"
 	}

@@ -1,46 +1,48 @@
--- Decides many calls, one after the other. All their counters are compact: sliding window counters,
--- fixed windows and buckets without a penalty, as most are. It decides exactly as evaluate_one.lua
--- does, but without tables of functions, and it replies with the states that it found: the caller
--- works out the verdicts, with the algorithms' twins in Go (limit, verdicts.go). Redis then does no
--- more than must be atomic.
+-- Decides many calls in one run, in order. Every counter is compact: a sliding window counter, a
+-- fixed window, or a bucket without a penalty. The decisions are those of evaluate_one.lua. To keep
+-- Redis free, this script replies with the states that it found, and the caller computes the
+-- verdicts with the twins of the algorithms in Go (limit, verdicts.go).
 --
--- KEYS     for each call the keys of its entries: counters under a key of their own, and groups
--- ARGV[1]  for each rule algorithm 1 (the numbers are those of check.Algorithm), shadow 1, limit
---          7, window 5, extra 5 (burst of a bucket, base of a sliding window counter), bounds 1
---          (which of ARGV[4], counted from 1; 0 for all but calendar windows), id 9 (zeros: none, it
---          is never in a group); all packed little-endian
--- ARGV[2]  for each call flags 1 (1 cost and time are given, 2 dry run), how many entries 1, how
---          often it is asked 1; for each entry its rule 1, counted from 1, or 0 and its group 1;
---          and if given the cost 7 (else 1), the instant in milliseconds 6 (else, and for 0,
---          this server's clock)
--- ARGV[3]  for each group how many rules 1, signature of these 8, the rules 1 each
--- ARGV[4]  for each rule with a calendar window two windows, one after the other: the start of
---          the first 6, its end 6, the end of the second 6
--- reply    one string: the instant by this server's clock 6 (0: not asked), how many foreign
---          values were overwritten 4; then for each call how often it is allowed 1 (255: its
---          instant is in neither window of a calendar rule, and nothing was changed), and for each
---          entry the state before the call: of a group units 7 that are to be added to the count
---          of each counter, then the counters' states in the order of its rules; 17 bytes each.
---          They are of a sliding window counter the window's number 6, its count 7 and the one
---          before 4; of a fixed window its end 6, count 7 and, of a calendar's, length in seconds 4
---          (zeros: none is open); of a bucket the instant of being whole 6 and its fraction 7
+-- The number after a field is its length in bytes. All numbers are packed little-endian.
 --
--- A call that is asked k times is k calls of the same counters and cost at one instant. The first
--- of them are allowed, as many as fit, and every one after that is denied, so they are one sum.
+-- KEYS     for each call, the keys of its entries: counters under their own keys, and groups
+-- ARGV[1]  for each rule: algorithm 1 (the numbers of limit.Algorithm), shadow 1, limit 7,
+--          window 5, extra 5 (burst of a bucket, base of a sliding window counter), bounds 1
+--          (index in ARGV[4], from 1; 0 if the window is not a calendar's), id 9 (zeros: the rule
+--          is never in a group)
+-- ARGV[2]  for each call: flags 1 (bit 0: cost and time follow, bit 1: dry run), number of
+--          entries 1, number of equal requests 1; for each entry its rule 1 (from 1), or 0 and its
+--          group 1; then, if flagged, the cost 7 (default 1) and the time in milliseconds 6
+--          (default and 0: the clock of this server)
+-- ARGV[3]  for each group: number of rules 1, signature 8, the rules 1 each
+-- ARGV[4]  for each rule with a calendar window, two adjacent windows: start of the first 6, its
+--          end 6, end of the second 6
+-- reply    one string: time by this server's clock 6 (0: it was not needed), number of foreign
+--          values that were overwritten 4; for each call the number of allowed requests 1 (255:
+--          the time is in neither window of a calendar rule, and nothing changed); for each entry
+--          the state before the call, 17 bytes a counter. A group has units 7 before the states,
+--          which the caller adds to the count of each counter.
+--          sliding window counter: window number 6, count 7, count of the window before 4
+--          fixed window: end 6, count 7, length in seconds 4 (0 if not a calendar's); zeros if no
+--          window is open
+--          bucket: time at which it is full 6, fraction of a millisecond 7, zeros 4
 --
--- Example: a fixed window of 10 a minute holds a count of 8, and one call of cost 1 is asked 3 times.
+-- A call for k equal requests is k requests for the same counters, with the same cost and time. As
+-- many as fit are allowed, and the rest are denied, so the script adds them up.
+--
+-- Example: a fixed window of 10 a minute holds a count of 8. One call is for 3 requests of cost 1.
 --   KEYS     { "w{..}key" }
 --   ARGV[1]  one rule: 4 (fixed_window), 0, 10, 60000, 0, 0, nine zeros
---   ARGV[2]  one call: flags 0, 1 entry, asked 3 times; the entry's rule 1
+--   ARGV[2]  one call: flags 0, 1 entry, 3 requests; rule 1
 --   ARGV[3]  "": no groups
---   reply    clock, 0 repaired; allowed 2; end of the window, count 8, 0
--- The count is then 10, and the caller allows the first two and denies the third.
+--   reply    clock, 0 overwritten; 2 allowed; end of the window, count 8, 0
+-- The count is now 10. The caller allows the first two requests and denies the third.
 
 local rules, calls = {}, ARGV[2]
 local STALE = char(255)
 
--- What units add to a stored number, as text: making that takes longer than most else, and units are
--- mostly the same.
+-- Returns as text what units add to a stored number. The last text is kept, since making one is
+-- expensive and most calls have the same cost.
 local function step(rule, units)
   if rule.units ~= units then
     rule.units, rule.step = units, string.format('%.0f', units * rule[5])
@@ -48,6 +50,7 @@ local function step(rule, units)
   return rule.step
 end
 
+-- Returns rule i of ARGV[1], decoded once.
 local function rule_at(i)
   local rule = rules[i]
   if not rule then
@@ -61,7 +64,8 @@ local function rule_at(i)
   return rule
 end
 
--- Of each group what its value begins with, the least size of that, how many rules, and where they begin.
+-- For each group: the first bytes of its value, the minimum size of a value, the number of rules, and
+-- their position in ARGV[3].
 local groups, at, last = {}, 1, #ARGV[3]
 while at <= last do
   local count = byte(ARGV[3], at)
@@ -69,15 +73,15 @@ while at <= last do
   at = at + 9 + count
 end
 
--- floor(a*b / c), where it can without splitting.
+-- Returns floor(a*b / c), without muldiv if the product is small enough.
 local function share(a, b, c)
   local product = a * b
   if product < 4503599627370496 then return floor(product / c) end
   return (muldiv(a, b, c, 0))
 end
 
--- The state of a sliding window counter as it stands at t, and how much of it counts; nil of one that
--- no working clock wrote.
+-- Returns the state of a sliding window counter at t, and the units in use; nil if the stored time
+-- is too far in the future.
 local function counter_at(window, t, a, b, c)
   if a * window - t >= HORIZON or b > MOST or c > MOST then return nil end
   local index = floor(t / window)
@@ -90,7 +94,7 @@ local function counter_at(window, t, a, b, c)
   return index, b, 0, b
 end
 
--- The same of a fixed window, and at last whether it has another end than what is stored.
+-- Returns the same for a fixed window, and whether its end differs from the stored one.
 local function fixed_at(rule, t, a, b, c)
   if a - t >= HORIZON or b > 1000000000000000 then return nil end
   if t >= a then return 0, 0, 0, 0, false end
@@ -101,14 +105,15 @@ local function fixed_at(rule, t, a, b, c)
   return a, b, c, b, false
 end
 
--- The end of the fixed window that opens at t, and its length in seconds if it is a calendar's.
+-- Returns the end of the fixed window that opens at t, and its length in seconds, 0 if it is not a
+-- calendar's.
 local function first_end(rule, t)
   if rule[1] == 5 then return t + rule[4], 0 end
   if rule.ends then return calendar_window(t, rule.starts, rule.ends, rule.next) end
   return t - t % rule[4] + rule[4], 0
 end
 
--- Stores a value that matters until ends.
+-- Stores a value that has an effect until ends.
 local function store(key, v, ends, t, virtual)
   local ttl = ends - t + SLACK
   if virtual then ttl = max(ttl, VIRTUAL_LIFE) end
@@ -116,10 +121,10 @@ local function store(key, v, ends, t, virtual)
   written[key] = v
 end
 
--- Reads the members of a group one by one. In s are a, b and c, their states at t; kept, the stored
--- states of those that may not be charged, with the instant until which they matter; rooms, their free
--- units; least, the fewest of an enforcing rule; and moved, the keys of those that are not in the
--- group yet.
+-- Reads the members of a group. Returns a table: a, b and c are their states at t; kept, the stored
+-- states of members that may not be charged, with the time until which they have an effect; rooms,
+-- their free units; least, the fewest free units of an enforcing rule; and moved, the keys of
+-- members that are not in the group yet.
 local function group_open(group, key, v, t)
   local count, from = group[3], group[4]
   local g = v and group_decode(v, spents[key]) or nil
@@ -192,7 +197,7 @@ local function group_open(group, key, v, t)
     if follows then
       s.follows, a, b, c, till = true, p, q, r, p
     end
-    if rule[2] == 1 or s.calendar then s.kept[i] = { a, b, c, till } end -- it may not be charged
+    if rule[2] == 1 or s.calendar then s.kept[i] = { a, b, c, till } end -- may not be charged
     s.a[i], s.b[i], s.c[i] = p, q, r
     local room = rule[3] - used
     s.rooms[i] = room
@@ -210,8 +215,8 @@ local function group_reply(s)
   return encode('<I7' .. rep('I6I7I4', s.group[3]), 0, unpack(list))
 end
 
--- Charges the members that group_open has read, and stores them together. With allowed 0 it stores
--- them as they stand.
+-- Charges the members that group_open returned, and stores them in one value. If allowed is 0, it
+-- stores them unchanged.
 local function group_charge(s, key, t, virtual, cost, allowed)
   local count = s.group[3]
   local list, ends, n = {}, {}, 0
@@ -232,7 +237,7 @@ local function group_charge(s, key, t, virtual, cost, allowed)
         till = min(till, a)
       end
       most = min(most, s.rooms[i] - units)
-    else -- then it is not true that all are charged the same
+    else -- not all members are charged the same
       a, b, c, matters = unpack(s.kept[i])
       most, till = 0, t
     end
@@ -263,15 +268,15 @@ local function group_charge(s, key, t, virtual, cost, allowed)
 end
 
 local reply, n, k, clock, repaired = { '' }, 1, 0, 0, 0
-local values = {} -- of all keys, read at once: most of what a single reading costs is around it
+local values = {} -- of all keys, by one command, since most of the cost is per command
 if #KEYS > 0 then values = call('MGET', unpack(KEYS)) end
--- Of the entries of one call: the rule or group; a, b and c, the state of a counter at the call's
--- instant, or in a what read_group returned; the free units; whether the value is foreign; whether it
--- is in a group; and whether its window has another end than what is stored.
+-- For each entry of the current call: the rule or group; a, b and c, the state of a counter (for a
+-- group, a is the first result of read_group); the free units; whether the value is foreign;
+-- whether the counter is in a group; and whether the end of its window differs from the stored one.
 local entries, a, b, c, rooms, foreigns, homes, follows = {}, {}, {}, {}, {}, {}, {}, {}
 
--- Reads a fixed window's value v, false of none. Returns the state at t, the units in use, whether the
--- value is foreign, and whether the window has another end than what is stored.
+-- Reads value v of a fixed window, false if there is none. Returns the state at t, the units in use,
+-- whether the value is foreign, and whether the end differs from the stored one.
 local function read_fixed(rule, v, t)
   local x, y, z, used, moved
   if v then
@@ -282,7 +287,7 @@ local function read_fixed(rule, v, t)
   return 0, 0, 0, 0, v and true, false
 end
 
--- The same of a bucket, whose state is the instant of being full and its fraction.
+-- Returns the same for a bucket, without the last.
 local function read_bucket(rule, v, t)
   local x, y, foreign = t, 0, false
   if v then
@@ -302,7 +307,7 @@ local function read_bucket(rule, v, t)
   return x, y, 0, used, foreign
 end
 
--- Reads entry i, a counter under its own key. Returns its state at t and its free units.
+-- Reads entry i, a counter with its own key. Returns its state at t and its free units.
 local function read_alone(i, rule, key, v, t)
   local number, quota, home = rule[1], rule[3], false
   if not v and number < 6 and rule[7] ~= NO_ID then
@@ -328,9 +333,9 @@ local function read_alone(i, rule, key, v, t)
   return x, y, z, room
 end
 
--- Reads entry i, a group, of which a call wants these units. If its value shows that they fit and that
--- no window has ended, nothing more is read. Returns how many units were added to the states in
--- the value, with these states; or what group_open read.
+-- Reads entry i, a group. If its value shows that the units fit and that no window has ended,
+-- returns the units spent since the states in the value, and these states. Otherwise returns the
+-- result of group_open.
 local function read_group(i, group, key, v, t, units)
   follows[i] = false
   if v and #v >= group[2] then
@@ -345,15 +350,15 @@ local function read_group(i, group, key, v, t, units)
   return s
 end
 
--- Charges units to entry i, a counter under its own key.
+-- Charges units to entry i, a counter with its own key.
 local function charge_alone(i, rule, key, t, virtual, units)
   local number, v, ends = rule[1]
   if number == 1 then
     local cur = b[i] + units
     v = counter_encode(a[i], cur, c[i], rule[5])
     ends = (a[i] + 2) * rule[4]
-    -- In the same window, what is stored as a number is added to. It may be spelled in another
-    -- way, or longer than it must be: then it is stored anew.
+    -- A number of the same window is incremented. That fails if it is not in its shortest form:
+    -- then it is overwritten.
     if cur > units and not foreigns[i] and not homes[i] and type(v) == 'number' and
       type(try('INCRBY', key, step(rule, units))) == 'number' then
       written[key] = v
@@ -374,8 +379,8 @@ local function charge_alone(i, rule, key, t, virtual, units)
   if foreigns[i] then repaired = repaired + 1 end
 end
 
--- Stores the entries that were not charged and whose window has another end than what is stored: the
--- caller is told the new one.
+-- Stores the entries that were not charged and whose end differs from the stored one, since the
+-- reply has the new end.
 local function follow_windows(from, count, t, virtual)
   for i = 1, count do
     local rule, key = entries[i], KEYS[from + i]
@@ -388,7 +393,7 @@ local function follow_windows(from, count, t, virtual)
   end
 end
 
--- Most of the cost of a call is here, so the two loops over its entries stand in this one.
+-- The two loops over the entries are not functions: this is the most expensive part of a run.
 local pos, size = 1, #calls
 while pos <= size do
   -- Decode the call.
@@ -415,14 +420,14 @@ while pos <= size do
     t = clock
   end
 
-  -- Read its entries, reply with their states, and find how often it is allowed.
+  -- Read its entries, reply with their states, and compute how many requests are allowed.
   local from, head = k, n + 1
   local allowed, stale, follow = times, false, false
   n = head
   for i = 1, count do
     local entry, key = entries[i], KEYS[from + i]
     local v, room = written[key]
-    if v == nil then v = values[from + i] end -- false of no value, and of another type
+    if v == nil then v = values[from + i] end -- false if there is no value, or one of another type
     n = n + 1
     if entry[5] then
       local x, y, z
@@ -451,7 +456,7 @@ while pos <= size do
   if stale then allowed, follow = 0, false end
   reply[head] = stale and STALE or char(allowed)
 
-  -- Charge them, those in shadow as often as fits.
+  -- Charge them; a rule in shadow, for as many requests as fit.
   if allowed > 0 and cost > 0 and flags < 2 then
     local leaves = false
     for i = 1, count do
@@ -462,7 +467,7 @@ while pos <= size do
           charge_alone(i, rule, key, t, virtual, units)
           follows[i], leaves = false, leaves or homes[i]
         end
-      elseif type(s) == 'number' then -- of a group whose value shows enough
+      elseif type(s) == 'number' then -- a group whose units fit
         call('SETRANGE', key, SPENT_TEXT, encode('<I7', s + units))
         spents[key] = s + units
       else
@@ -471,7 +476,7 @@ while pos <= size do
         if s.foreign then repaired = repaired + 1 end
       end
     end
-    -- Those that were found in a group leave it now, when the group itself has been written.
+    -- Remove counters from the group in which they were found, now that the group is written.
     for i = 1, leaves and count or 0 do
       local rule, key = entries[i], KEYS[from + i]
       if rule[5] and homes[i] and written[key] then group_leave(key_beside(key, rule[7], -1), rule[7]) end
