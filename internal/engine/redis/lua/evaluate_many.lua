@@ -64,8 +64,8 @@ local function rule_at(i)
   return rule
 end
 
--- For each group: the first bytes of its value, the minimum size of a value, the number of rules, and
--- their position in ARGV[3].
+-- For each group: the first bytes of its value, the minimum size of a value, the number of rules,
+-- and their position in ARGV[3].
 local groups, at, last = {}, 1, #ARGV[3]
 while at <= last do
   local count = byte(ARGV[3], at)
@@ -275,8 +275,8 @@ if #KEYS > 0 then values = call('MGET', unpack(KEYS)) end
 -- whether the counter is in a group; and whether the end of its window differs from the stored one.
 local entries, a, b, c, rooms, foreigns, homes, follows = {}, {}, {}, {}, {}, {}, {}, {}
 
--- Reads value v of a fixed window, false if there is none. Returns the state at t, the units in use,
--- whether the value is foreign, and whether the end differs from the stored one.
+-- Reads value v of a fixed window, false if there is none. Returns the state at t, the units in
+-- use, whether the value is foreign, and whether the end differs from the stored one.
 local function read_fixed(rule, v, t)
   local x, y, z, used, moved
   if v then
