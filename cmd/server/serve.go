@@ -127,7 +127,8 @@ func (s *service) assemble(ctx, working context.Context) error {
 	var checker *check.Checker
 	decisions := recent.New(recent.Options{Keys: keys, Peers: instances, Self: func() recent.Instance {
 		self := about()
-		self.Latency, self.DegradedSince = checker.Latency(), s.engine.DegradedSince()
+		health := s.engine.Health()
+		self.Latency, self.DegradedSince, self.Failure = checker.Latency(), health.DegradedSince, string(health.Failure)
 		return self
 	}})
 	checker = check.NewChecker(check.CheckerOptions{
@@ -141,7 +142,8 @@ func (s *service) assemble(ctx, working context.Context) error {
 	s.background.Go(func() { instances.Run(working, s.redis, s.log) })
 	s.background.Go(func() { decisions.Run(working, s.redis, s.log) })
 	s.background.Go(func() { checker.RunLatency(working) })
-	s.background.Go(func() { logRedisState(working, s.engine, s.redis, s.log) })
+	redisState := newRedisState(s.engine, counters, s.registry, s.log)
+	s.background.Go(func() { redisState.run(working) })
 	s.background.Go(func() { s.front.failIf("write down when keys were used", authenticator.Run(working)) })
 	s.background.Go(func() {
 		policies.Run(working)
@@ -174,9 +176,9 @@ func (s *service) assemble(ctx, working context.Context) error {
 		Quota: check.NewQuota(checker, policies, deployment.platform),
 		Once: once.New(once.Options{
 			Client: s.redis, Secret: deployment.secrets.CounterKey, Timeout: s.cfg.RedisTimeout,
-			Away: func() bool { return !s.engine.DegradedSince().IsZero() },
+			Away: s.engine.Away,
 		}),
-		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, s.store, s.engine),
+		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, s.store, redisState),
 		Follow:         following.now,
 		Invited:        func(i tenants.Invitation) { dashboard.SendInvitation(s.store, post, s.log, i) },
 		InvitationLink: func(i tenants.Invitation) string { return dashboard.LinkToHandOn(post, i) },
@@ -223,14 +225,12 @@ const configStale = 2 * time.Second
 
 // readiness tells /readyz what it should say. Checks are answered without Redis and without
 // Postgres, so neither makes the instance leave the balancer: all would leave at once.
-func readiness(front *front, store *tenants.Store, engines *engine.Stack) func() api.Readiness {
+func readiness(front *front, store *tenants.Store, redis *redisState) func() api.Readiness {
 	return func() (r api.Readiness) {
 		if front.draining.Load() {
 			r.Reason = "The instance is stopping."
 		}
-		if !engines.DegradedSince().IsZero() {
-			r.Degraded = append(r.Degraded, "redis")
-		}
+		redis.tell(&r)
 		if store.Watcher().Age() > configStale {
 			r.Degraded = append(r.Degraded, "postgres")
 		}

@@ -78,7 +78,12 @@ type Deps struct {
 type Readiness struct {
 	Reason   string   // why it cannot now, for people; "" when it can
 	Degraded []string // parts that are unavailable while checks are still answered, such as "redis"
+	Causes   []Cause  // why parts are degraded, where that is known
+	Warnings []string // what is set up so that checks may be wrong one day
 }
+
+// Cause is the class of the failure that degrades a part.
+type Cause struct{ Part, Failure string }
 
 type server struct {
 	Deps
@@ -172,7 +177,28 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 		}
 		b = appendString(b, part)
 	}
-	writeStatus(w, append(b, "]}\n"...))
+	b = append(b, ']')
+	if len(readiness.Causes) > 0 {
+		b = append(b, `,"causes":{`...)
+		for i, cause := range readiness.Causes {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendString(append(appendString(b, cause.Part), ':'), cause.Failure)
+		}
+		b = append(b, '}')
+	}
+	if len(readiness.Warnings) > 0 {
+		b = append(b, `,"warnings":[`...)
+		for i, warning := range readiness.Warnings {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendString(b, warning)
+		}
+		b = append(b, ']')
+	}
+	writeStatus(w, append(b, "}\n"...))
 }
 
 func writeStatus(w http.ResponseWriter, body []byte) {

@@ -35,6 +35,12 @@ func TestHealthAndReadiness(t *testing.T) {
 	s.ready.Store(&Readiness{Degraded: []string{"redis", "postgres"}})
 	require.JSONEq(t, `{"status":"ready","degraded":["redis","postgres"]}`, string(get("/readyz").ok(200).body))
 
+	s.ready.Store(&Readiness{
+		Degraded: []string{"redis"}, Causes: []Cause{{"redis", "wrong_credentials"}, {"postgres", "timeout"}}, Warnings: []string{"redis_eviction", "other"},
+	})
+	require.JSONEq(t, `{"status":"ready","degraded":["redis"],"causes":{"redis":"wrong_credentials","postgres":"timeout"},"warnings":["redis_eviction","other"]}`,
+		string(get("/readyz").ok(200).body))
+
 	s.ready.Store(&Readiness{Reason: "The server is shutting down."})
 	a := get("/readyz")
 	require.Equal(t, "The server is shutting down.", a.problem(503, "NOT_READY").Detail)

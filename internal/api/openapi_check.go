@@ -89,6 +89,9 @@ type CheckResults struct {
 type Health struct {
 	Status   string   `json:"status" enum:"ok,ready"`
 	Degraded []string `json:"degraded,omitempty" doc:"Unavailable parts, while checks are still answered"`
+	// Causes and Warnings are of /readyz alone.
+	Causes   map[string]string `json:"causes,omitempty" doc:"The class of the failure of a degraded part, such as wrong_credentials"`
+	Warnings []string          `json:"warnings,omitempty" doc:"Settings that make decisions wrong one day: redis_eviction, if Redis may evict counters"`
 }
 
 // describeChecks adds the operations that are not served by huma to its document.

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"weir/internal/recent"
@@ -50,6 +51,9 @@ func instanceRowOf(i *recent.Instance, now time.Time) instanceRow {
 	}
 	if !i.DegradedSince.IsZero() {
 		row.Counters, row.CountersTone = "unavailable for "+inWords(max(now.Sub(i.DegradedSince), time.Second)), "bad"
+		if i.Failure != "" {
+			row.Counters += ": " + strings.ReplaceAll(i.Failure, "_", " ")
+		}
 	}
 	switch {
 	case i.ConfigAge < 0:

@@ -333,5 +333,7 @@ func TestInstanceRows(t *testing.T) {
 	row = instanceRowOf(&ill, now)
 	require.Equal(t, []string{"unnamed", "unknown", "unavailable for 2 minutes", "bad", "1 minute old", "bad", ""},
 		[]string{row.Name, row.Version, row.Counters, row.CountersTone, row.Config, row.ConfigTone, row.Checks})
+	ill.Failure = "wrong_credentials"
+	require.Equal(t, "unavailable for 2 minutes: wrong credentials", func() string { return instanceRowOf(&ill, now).Counters }())
 	require.Equal(t, "not loaded yet", func() string { r := instanceRowOf(&recent.Instance{ConfigAge: -1}, now); return r.Config }())
 }

@@ -73,11 +73,12 @@ func (l *Leases) Amend(ctx context.Context, a *Amendment) error {
 
 // Amend implements Engine.
 func (b *Breaker) Amend(ctx context.Context, a *Amendment) error {
-	if !b.allow() {
+	circuit := b.circuitOf(a.Once)
+	if !circuit.allow() {
 		return ErrBreakerOpen
 	}
 	err := b.next.Amend(context.WithoutCancel(ctx), a)
-	b.done(err)
+	circuit.done(err)
 	if err != nil {
 		b.metrics.storeErrors.Inc()
 	}

@@ -3,10 +3,11 @@ package engine
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/puzpuzpuz/xsync/v4"
 
 	"weir/internal/limit"
 )
@@ -14,71 +15,169 @@ import (
 // ErrBreakerOpen is a call's error while the circuit breaker is open.
 var ErrBreakerOpen = errors.New("the circuit breaker of the counter store is open")
 
-// A Breaker opens when the next engine is silent: five consecutive calls failed, and nothing was
-// answered for some time. That time is short if calls are refused. If calls time out, it is longer
-// than one timeout, because a short pause of the machine is not an outage. The breaker also opens
-// when at least half of 20 or more calls failed over that time.
-//
-// While it is open, every call fails immediately with ErrBreakerOpen, and nothing is sent. A probe
-// in the background runs the real script. Three consecutive successful probes close the breaker. It
-// then lets calls through gradually over a quarter of a second, so that a store that has just
-// started does not receive all of them at once.
-//
-// A success costs two atomic writes; the lock is taken only on failure.
-type Breaker struct {
-	next    Engine
-	clock   func() time.Time // awake time: see awakeClock
-	probe   func(context.Context) error
-	metrics *Metrics
-	stop    chan struct{} // closed by Close
-
-	state       atomic.Int32
-	succeeded   atomic.Int64
-	lastSuccess atomic.Int64 // instant of clock, nanoseconds
-	inARow      atomic.Int64 // failures since the last success
-	rampFrom    atomic.Int64 // instant of clock, nanoseconds
-
-	mu       sync.Mutex // guards the fields below
-	window   time.Time  // when the present window began, with a failure
-	failed   int64      // in it
-	before   int64      // succeeded, when it began
-	openedAt time.Time  // by the wall clock
+// Servers is an Engine whose counters are on servers that fail independently.
+type Servers interface {
+	Engine
+	// Only returns the server if there is exactly one, else nil.
+	Only() Server
+	// ServerOf returns the server that holds a key at present. It does not wait.
+	ServerOf(key string) Server
+	// All asks the store for all servers that hold keys. If that fails, it returns the known ones.
+	All(ctx context.Context) []Server
+	// Class returns the class of a failure.
+	Class(err error) Failure
 }
 
-const (
-	breakerInARow     = 5
-	breakerRefused    = 25 * time.Millisecond
-	breakerTimedOut   = 150 * time.Millisecond
-	breakerWindow     = time.Second
-	breakerMinCalls   = 20
-	breakerGoodProbes = 3
-	breakerRamp       = 250 * time.Millisecond
-	probeEvery        = 100 * time.Millisecond // plus a random delay of up to the same duration
-)
+// Server is one server of a counter store, a comparable value.
+type Server interface {
+	// ProbeKey returns a key that the server holds, or "" if it holds none any more.
+	ProbeKey() string
+	// Renew closes the connections to a server that does not answer, and finds out in the
+	// background where its keys are by now. It returns the error of the last probe, or one that
+	// says more.
+	Renew(err error) error
+}
 
-type breakerState int32
+// Failure is a class of errors, of a closed set.
+type Failure string
 
-const (
-	breakerClosed breakerState = iota
-	breakerOpen
-	breakerRamping
-)
+// A Breaker fails calls immediately with ErrBreakerOpen while the server that holds their counters
+// does not answer. Each server has its own circuit, so a server that fails degrades only its own
+// counters.
+//
+// It also probes each server every second with the real script. So it finds a store that cannot
+// count, or that has lost its counters (see canaries), even if there are no checks.
+type Breaker struct {
+	next     Engine
+	servers  Servers // nil: next is one server
+	only     *circuit
+	circuits *xsync.Map[Server, *circuit]
+	clock    func() time.Time // awake time: see awakeClock
+	metrics  *Metrics
+	stop     chan struct{}            // closed when the process ends its checks
+	sleep    func(time.Duration) bool // reports false once the breaker is closed
+	canaries canaries
+	last     atomic.Pointer[lastFailure]
 
-// NewBreaker returns a breaker in front of next. It uses the clock to measure how long next is
-// silent.
+	mu   sync.Mutex
+	open int // circuits
+}
+
+type lastFailure struct {
+	class Failure
+	err   error
+}
+
+const watchEvery = time.Second
+
+// NewBreaker returns a breaker in front of next. The clock measures how long a server is silent.
 func NewBreaker(next Engine, metrics *Metrics, clock func() time.Time) *Breaker {
-	b := &Breaker{next: next, clock: clock, metrics: metrics, stop: make(chan struct{})}
-	b.probe = func(ctx context.Context) error { return probeCall(ctx, next) }
-	b.lastSuccess.Store(clock().UnixNano()) // silence is measured from the start of the process
+	b := &Breaker{
+		next: next, clock: clock, metrics: metrics, stop: make(chan struct{}),
+		circuits: xsync.NewMap[Server, *circuit](),
+	}
+	b.canaries.metrics, b.sleep = metrics, b.wait
+	b.servers, _ = next.(Servers)
+	switch {
+	case b.servers == nil:
+		b.only = newCircuit(b, oneServer{})
+	case b.servers.Only() != nil:
+		b.only = newCircuit(b, b.servers.Only())
+	}
 	return b
 }
 
-// Close stops the probes.
+// oneServer is the server of an engine that tells nothing about its servers.
+type oneServer struct{}
+
+func (oneServer) ProbeKey() string      { return CanaryKey(0) }
+func (oneServer) Renew(err error) error { return err }
+
+// Close ends the probes.
 func (b *Breaker) Close() { close(b.stop) }
+
+// circuitOf returns the circuit of the server that holds a key.
+func (b *Breaker) circuitOf(key string) *circuit {
+	if b.only != nil {
+		return b.only
+	}
+	return b.circuit(b.servers.ServerOf(key))
+}
+
+func (b *Breaker) circuit(server Server) *circuit {
+	if c, known := b.circuits.Load(server); known {
+		return c
+	}
+	c, _ := b.circuits.LoadOrStore(server, newCircuit(b, server))
+	return c
+}
+
+// forget forgets the circuit of a server that holds no counters any more.
+func (b *Breaker) forget(c *circuit) {
+	if c != b.only {
+		b.circuits.Delete(c.server)
+	}
+}
+
+// Watch probes all servers every second until the breaker is closed.
+func (b *Breaker) Watch() {
+	for {
+		if b.only != nil {
+			go b.only.look(context.Background())
+		} else {
+			ctx, cancel := context.WithTimeout(context.Background(), watchEvery)
+			for _, server := range b.servers.All(ctx) {
+				go b.circuit(server).look(context.Background())
+			}
+			cancel()
+		}
+		if !b.sleep(watchEvery) {
+			return
+		}
+	}
+}
+
+// wait waits, and reports whether the breaker is not closed.
+func (b *Breaker) wait(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-b.stop:
+		return false
+	}
+}
 
 // Evaluate implements Engine.
 func (b *Breaker) Evaluate(ctx context.Context, calls ...*Call) {
-	if !b.allow() {
+	if b.only != nil {
+		b.evaluate(ctx, b.only, calls)
+		return
+	}
+	if len(calls) == 1 {
+		b.evaluate(ctx, b.circuitOf(calls[0].firstKey()), calls)
+		return
+	}
+	for len(calls) > 0 {
+		c := b.circuitOf(calls[0].firstKey())
+		others := keepUnanswered(calls, func(call *Call) bool { return b.circuitOf(call.firstKey()) == c })
+		b.evaluate(ctx, c, calls[len(others):])
+		calls = others
+	}
+}
+
+// firstKey is a key of the call: all its counters are on one server.
+func (c *Call) firstKey() string {
+	if len(c.Counters) == 0 {
+		return ""
+	}
+	return c.Counters[0].Key
+}
+
+// evaluate passes on calls whose counters are on one server.
+func (b *Breaker) evaluate(ctx context.Context, circuit *circuit, calls []*Call) {
+	if !circuit.allow() {
 		for _, c := range calls {
 			c.Err = ErrBreakerOpen
 		}
@@ -96,16 +195,20 @@ func (b *Breaker) Evaluate(ctx context.Context, calls ...*Call) {
 			b.metrics.storeErrors.Inc()
 		}
 	}
-	b.done(failure)
+	circuit.done(failure)
 }
 
 // Reset implements Engine. A client that disconnects is not a failure of the store.
 func (b *Breaker) Reset(ctx context.Context, counters ...Counter) error {
-	if !b.allow() {
+	if len(counters) == 0 {
+		return nil
+	}
+	circuit := b.circuitOf(counters[0].Key) // of one tenant, so on one server
+	if !circuit.allow() {
 		return ErrBreakerOpen
 	}
 	err := b.next.Reset(context.WithoutCancel(ctx), counters...)
-	b.done(err)
+	circuit.done(err)
 	if err != nil {
 		b.metrics.storeErrors.Inc()
 	}
@@ -114,7 +217,26 @@ func (b *Breaker) Reset(ctx context.Context, counters ...Counter) error {
 
 // Refund implements Engine.
 func (b *Breaker) Refund(ctx context.Context, refunds ...*Refund) {
-	if !b.allow() {
+	for len(refunds) > 0 {
+		circuit := b.circuitOf(refunds[0].firstKey())
+		together := 1
+		for together < len(refunds) && (b.only != nil || b.circuitOf(refunds[together].firstKey()) == circuit) {
+			together++
+		}
+		b.refund(ctx, circuit, refunds[:together])
+		refunds = refunds[together:]
+	}
+}
+
+func (r *Refund) firstKey() string {
+	if len(r.Parts) == 0 {
+		return ""
+	}
+	return r.Parts[0].Key
+}
+
+func (b *Breaker) refund(ctx context.Context, circuit *circuit, refunds []*Refund) {
+	if !circuit.allow() {
 		for _, r := range refunds {
 			r.Err = ErrBreakerOpen
 		}
@@ -127,114 +249,83 @@ func (b *Breaker) Refund(ctx context.Context, refunds ...*Refund) {
 			failure = nil
 		}
 	}
-	b.done(failure)
+	circuit.done(failure)
 }
 
-// probeCall runs the real script on its own counter. A store that answers PING but refuses writes
-// (full, read-only, loading) therefore does not count as healthy.
-func probeCall(ctx context.Context, engine Engine) error {
+// probe runs the real script on its own counter, a canary. A server that answers PING but refuses
+// writes (full, read-only, loading) therefore does not count as healthy.
+func (b *Breaker) probe(ctx context.Context, server Server) error {
+	key := server.ProbeKey()
+	if key == "" {
+		return errNoKeys
+	}
 	call := Call{Cost: 1, Counters: []Counter{{
-		Key:     KeyPrefix + "probe}",
-		Numbers: limit.Numbers{Algorithm: limit.FixedWindowFirstHit, Limit: limit.MaxFixedLimit, WindowMS: limit.MinWindowMS},
+		Key:     key,
+		Numbers: limit.Numbers{Algorithm: limit.FixedWindowFirstHit, Limit: limit.MaxFixedLimit, WindowMS: limit.MaxWindowMS},
 	}}}
-	engine.Evaluate(ctx, &call)
+	started := time.Now()
+	b.next.Evaluate(ctx, &call)
+	if call.Err == nil {
+		b.canaries.compare(key, started, &call.Outcome)
+	}
 	return call.Err
 }
 
-// allow reports whether a call may be sent to the store.
-func (b *Breaker) allow() bool {
-	switch breakerState(b.state.Load()) {
-	case breakerClosed:
+// note keeps the class of a failure, for people.
+func (b *Breaker) note(err error) {
+	class := Failure("other")
+	switch {
+	case b.servers != nil:
+		class = b.servers.Class(err)
+	case timedOut(err):
+		class = "timeout"
+	}
+	b.metrics.failures.WithLabelValues(string(class)).Inc()
+	b.last.Store(&lastFailure{class, err})
+}
+
+// openings follows how many circuits are open.
+func (b *Breaker) openings(more int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.open += more
+	b.metrics.serversOpen.Set(float64(b.open))
+	b.metrics.breakerOpen.Set(float64(min(b.open, 1)))
+}
+
+// Health is the state of the counter store, for people.
+type Health struct {
+	DegradedSince time.Time // when the first of the open circuits opened, by the wall clock; zero: none is open
+	Failure       Failure   // class of the last failure, also if it is over; "": there was none
+	Err           error     // that failure
+	Losses        int64     // how often a server lost counters
+}
+
+// Health returns the state of the counter store.
+func (b *Breaker) Health() (h Health) {
+	h.DegradedSince, h.Losses = b.DegradedSince(), b.canaries.losses.Load()
+	if last := b.last.Load(); last != nil {
+		h.Failure, h.Err = last.class, last.err
+	}
+	return h
+}
+
+// DegradedSince returns when the first of the circuits that are open opened, by the wall clock;
+// zero if none is open.
+func (b *Breaker) DegradedSince() (since time.Time) {
+	if b.only != nil {
+		return b.only.degradedSince()
+	}
+	b.circuits.Range(func(_ Server, c *circuit) bool {
+		if at := c.degradedSince(); !at.IsZero() && (since.IsZero() || at.Before(since)) {
+			since = at
+		}
 		return true
-	case breakerRamping:
-		since := time.Duration(b.clock().UnixNano() - b.rampFrom.Load())
-		if since >= breakerRamp {
-			b.state.CompareAndSwap(int32(breakerRamping), int32(breakerClosed))
-			return true
-		}
-		return rand.N(breakerRamp) < since
-	default:
-		return false
-	}
+	})
+	return since
 }
 
-// done records the result of an exchange that was allowed.
-func (b *Breaker) done(err error) {
-	now := b.clock()
-	if err == nil {
-		b.succeeded.Add(1)
-		b.lastSuccess.Store(now.UnixNano())
-		if b.inARow.Load() != 0 {
-			b.inARow.Store(0)
-		}
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if breakerState(b.state.Load()) == breakerOpen {
-		return // sent before it opened
-	}
-	if now.Sub(b.window) > breakerWindow {
-		b.window, b.failed, b.before = now, 0, b.succeeded.Load()
-	}
-	b.failed++
-	while := breakerRefused
-	if timedOut(err) {
-		while = breakerTimedOut
-	}
-	silent := time.Duration(now.UnixNano()-b.lastSuccess.Load()) >= while
-	total := b.failed + b.succeeded.Load() - b.before
-	mostly := total >= breakerMinCalls && 2*b.failed >= total && now.Sub(b.window) >= while
-	if b.inARow.Add(1) >= breakerInARow && silent || mostly {
-		b.open()
-	}
-}
-
-// timedOut reports whether err means that no answer came in time, or that no connection was free.
-func timedOut(err error) bool {
-	var timeout interface{ Timeout() bool }
-	return errors.As(err, &timeout) && timeout.Timeout()
-}
-
-func (b *Breaker) open() {
-	b.state.Store(int32(breakerOpen))
-	b.openedAt, b.window = time.Now(), time.Time{}
-	b.inARow.Store(0)
-	b.metrics.breakerOpen.Set(1)
-	b.metrics.breakerOpened.Inc()
-	go b.recover()
-}
-
-// recover sends probes until the store answers again. Then the breaker lets calls through
-// gradually.
-func (b *Breaker) recover() {
-	for good := 0; good < breakerGoodProbes; {
-		timer := time.NewTimer(probeEvery + rand.N(probeEvery))
-		select {
-		case <-timer.C:
-		case <-b.stop:
-			timer.Stop()
-			return
-		}
-		if b.probe(context.Background()) == nil {
-			good++
-		} else {
-			good = 0
-		}
-	}
-	now := b.clock().UnixNano()
-	b.lastSuccess.Store(now)
-	b.rampFrom.Store(now)
-	b.state.Store(int32(breakerRamping))
-	b.metrics.breakerOpen.Set(0)
-}
-
-// DegradedSince returns when the breaker opened, by the wall clock; zero if it is not open.
-func (b *Breaker) DegradedSince() time.Time {
-	if breakerState(b.state.Load()) != breakerOpen {
-		return time.Time{}
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.openedAt
+// Away reports whether the server that holds a key is known not to answer.
+func (b *Breaker) Away(key string) bool {
+	return breakerState(b.circuitOf(key).state.Load()) == breakerOpen
 }

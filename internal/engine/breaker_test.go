@@ -13,7 +13,7 @@ import (
 )
 
 type breakerRig struct {
-	*Breaker
+	*circuit
 	now     atomic.Int64
 	healthy atomic.Bool
 }
@@ -21,14 +21,14 @@ type breakerRig struct {
 func newBreakerRig(t *testing.T) *breakerRig {
 	r := &breakerRig{}
 	r.now.Store(engineStart * int64(time.Millisecond))
-	r.Breaker = NewBreaker(nil, NewMetrics(prometheus.NewRegistry()), func() time.Time { return time.Unix(0, r.now.Load()) })
+	r.circuit = NewBreaker(nil, NewMetrics(prometheus.NewRegistry()), func() time.Time { return time.Unix(0, r.now.Load()) }).only
 	r.probe = func(context.Context) error {
 		if r.healthy.Load() {
 			return nil
 		}
 		return errors.New("away")
 	}
-	t.Cleanup(r.Close)
+	t.Cleanup(r.breaker.Close)
 	return r
 }
 
@@ -88,15 +88,16 @@ func TestBreakerOpens(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newBreakerRig(t)
 			r.done(nil)
-			require.True(t, r.DegradedSince().IsZero())
+			require.True(t, r.degradedSince().IsZero())
 			outage(r)
 			require.False(t, r.allow())
-			require.False(t, r.DegradedSince().IsZero())
+			require.False(t, r.degradedSince().IsZero())
+			r.move(time.Minute)
 			r.done(nil) // a late answer does not close the breaker
 			require.False(t, r.allow())
 
 			r.healthy.Store(true)
-			require.Eventually(t, func() bool { return r.DegradedSince().IsZero() }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return r.degradedSince().IsZero() }, 5*time.Second, time.Millisecond)
 			require.Equal(t, int32(breakerRamping), r.state.Load())
 			r.move(breakerRamp / 2)
 			let := 0
@@ -111,6 +112,87 @@ func TestBreakerOpens(t *testing.T) {
 			require.Equal(t, int32(breakerClosed), r.state.Load())
 		})
 	}
+}
+
+// The probes of an outage follow its length: a server that stood still for 200 ms is back at once,
+// and one that is unavailable for long is asked ten times a second at most, and five times at
+// least.
+func TestProbesFollowTheOutage(t *testing.T) {
+	for name, failing := range map[string]int{"stall": 0, "short": 2, "long": 50} {
+		t.Run(name, func(t *testing.T) {
+			r := newBreakerRig(t)
+			waits, probes, recovered := []time.Duration(nil), 0, make(chan struct{})
+			r.breaker.sleep = func(d time.Duration) bool {
+				waits = append(waits, d)
+				r.move(d)
+				return true
+			}
+			r.probe = func(context.Context) error {
+				if probes++; probes <= failing {
+					return errRefused
+				}
+				if probes == failing+breakerGoodProbes {
+					defer close(recovered)
+				}
+				return nil
+			}
+			r.move(time.Second)
+			r.fail(breakerInARow, os.ErrDeadlineExceeded)
+			<-recovered
+			require.Len(t, waits, failing+breakerGoodProbes)
+			require.GreaterOrEqual(t, waits[0], 20*time.Millisecond)
+			require.LessOrEqual(t, waits[0], 30*time.Millisecond)
+			for i, wait := range waits[1:] {
+				switch {
+				case i >= failing: // after a good one
+					require.LessOrEqual(t, wait, 10*time.Millisecond)
+				default:
+					require.LessOrEqual(t, wait, 200*time.Millisecond)
+					require.GreaterOrEqual(t, wait, min(20*time.Millisecond<<i, 100*time.Millisecond))
+				}
+			}
+		})
+	}
+}
+
+// A server that was unavailable for a moment gets its calls back in a moment: the way back is as
+// long as the outage was.
+func TestCallsReturnAsFastAsTheyWent(t *testing.T) {
+	r := newBreakerRig(t)
+	recovered := make(chan struct{})
+	r.breaker.sleep = func(d time.Duration) bool { r.move(d); return true }
+	good := 0
+	r.probe = func(context.Context) error {
+		if good++; good == breakerGoodProbes {
+			close(recovered)
+		}
+		return nil
+	}
+	r.move(time.Second)
+	r.fail(breakerInARow, os.ErrDeadlineExceeded)
+	<-recovered
+	require.Eventually(t, func() bool { return r.state.Load() == int32(breakerRamping) }, 5*time.Second, time.Millisecond)
+	r.move(50 * time.Millisecond)
+	for range 100 {
+		require.True(t, r.allow())
+	}
+}
+
+// A store that cannot count is found before anybody asks, with the class of what it says.
+func TestLookFindsAServerThatFails(t *testing.T) {
+	r := newBreakerRig(t)
+	r.breaker.sleep = func(d time.Duration) bool { r.move(d); return true }
+	r.look(context.Background())
+	require.False(t, r.degradedSince().IsZero())
+	health := r.breaker.Health()
+	require.Equal(t, Failure("other"), health.Failure)
+	require.EqualError(t, health.Err, "away")
+
+	r = newBreakerRig(t)
+	r.healthy.Store(true)
+	r.look(context.Background())
+	require.True(t, r.degradedSince().IsZero())
+	require.Empty(t, r.breaker.Health().Failure)
 }
 
 const engineStart = int64(1_800_000_000_000) // a whole minute

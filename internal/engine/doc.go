@@ -19,7 +19,7 @@
 //	Denials    answers a denial that is certain to hold, for 150 ms at most
 //	Fallback   answers if the store cannot, by the OnUnavailable of each counter
 //	Leases     grants prefetched units of leased rules
-//	Breaker    keeps calls away from a store that does not answer
+//	Breaker    keeps calls away from a server of the store that does not answer
 //	Redis      counts, one round trip for all calls that wait
 //
 // A layer answers the calls that it can answer and passes on the others. A call passes through the

@@ -108,11 +108,12 @@ func (f *Fallback) answer(c *Call) {
 	}
 }
 
+const retryAfterOutage = 300 * time.Millisecond
+
 // RetryAfterOutageMS returns how many milliseconds a caller should wait that was denied because the
 // counters are unavailable: until the probes can have closed the breaker, plus a random delay.
 func RetryAfterOutageMS() int64 {
-	least := breakerGoodProbes * probeEvery
-	return (least + rand.N(least)).Milliseconds()
+	return (retryAfterOutage + rand.N(retryAfterOutage)).Milliseconds()
 }
 
 // Reset implements Engine. It also deletes the local counters.

@@ -7,7 +7,10 @@ type Metrics struct {
 	fromDenials     prometheus.Counter
 	store           prometheus.Histogram
 	storeErrors     prometheus.Counter
+	failures        *prometheus.CounterVec
+	losses          prometheus.Counter
 	breakerOpen     prometheus.Gauge
+	serversOpen     prometheus.Gauge
 	breakerOpened   prometheus.Counter
 	leaseGranted    prometheus.Counter
 	leasePrefetches prometheus.Counter
@@ -36,9 +39,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "weir_redis_seconds", Help: "Time of a call to the counter store, including the queue.",
 			Buckets: prometheus.ExponentialBuckets(25e-6, 2, 17),
 		}),
-		storeErrors:     counter("weir_redis_errors_total", "Checks whose counters could not be reached in time."),
-		breakerOpen:     gauge("weir_degraded", "1 while the circuit breaker of the counter store is open, else 0."),
-		breakerOpened:   counter("weir_breaker_opened_total", "Times that the circuit breaker of the counter store opened."),
+		storeErrors: counter("weir_redis_errors_total", "Checks whose counters could not be reached in time."),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weir_redis_failures_total", Help: "Failed calls to the counter store, probes included, by class of the error.",
+		}, []string{"class"}),
+		losses:          counter("weir_redis_losses_total", "Times that a server of the counter store was found to have lost counters."),
+		breakerOpen:     gauge("weir_degraded", "1 while a circuit breaker of the counter store is open, else 0."),
+		serversOpen:     gauge("weir_redis_servers_degraded", "Servers of the counter store whose circuit breaker is open."),
+		breakerOpened:   counter("weir_breaker_opened_total", "Times that a circuit breaker of the counter store opened."),
 		leaseGranted:    counter("weir_checks_leased_total", "Checks answered from prefetched units, without the counter store."),
 		leasePrefetches: counter("weir_lease_takes_total", "Times that units of leased rules, or of tenants' own quotas, were prefetched."),
 		leasePrefetched: counter("weir_lease_units_taken_total", "Prefetched units."),
@@ -46,6 +54,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		leaseStranded:   counter("weir_lease_units_stranded_total", "Prefetched units that could not be returned: they count until their window ends."),
 		leaseHeld:       gauge("weir_lease_units_held", "Prefetched units held for granting, when last inspected, at most 50 ms ago."),
 	}
-	reg.MustRegister(m.store)
+	reg.MustRegister(m.store, m.failures)
+	m.failures.WithLabelValues("timeout") // so that the metric exists before the first failure
 	return m
 }

@@ -27,7 +27,8 @@ type StackOptions struct {
 	Share   func() Share // this instance's part of a limit
 	Metrics *Metrics
 	// Clock returns the wall clock with a monotonic reading. Default time.Now. A Stack with another
-	// clock does not return idle leases with a timer: call ReturnIdle.
+	// clock does not return idle leases with a timer (call ReturnIdle), and does not probe an idle
+	// store.
 	Clock func() time.Time
 }
 
@@ -39,6 +40,9 @@ func NewStack(o StackOptions) *Stack {
 	}
 	breaker := NewBreaker(o.Shared, o.Metrics, breakerClock)
 	leases := NewLeases(breaker, o.Metrics, clock, o.Clock == nil)
+	if o.Clock == nil {
+		go breaker.Watch()
+	}
 	fallback := &Fallback{next: leases, local: o.Local, share: o.Share, clock: clock}
 	return &Stack{Engine: NewDenials(fallback, o.Metrics), breaker: breaker, leases: leases, clock: clock}
 }
@@ -48,6 +52,12 @@ func (s *Stack) Now() time.Time { return s.clock() }
 
 // DegradedSince returns when the circuit breaker opened; zero if it is not open.
 func (s *Stack) DegradedSince() time.Time { return s.breaker.DegradedSince() }
+
+// Health returns the state of the counter store.
+func (s *Stack) Health() Health { return s.breaker.Health() }
+
+// Away reports whether the server that holds a key is known to be unavailable.
+func (s *Stack) Away(key string) bool { return s.breaker.Away(key) }
 
 // ReturnIdle returns unused prefetched units. Only a Stack with its own Clock needs it; any other
 // does this with a timer.

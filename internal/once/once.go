@@ -60,7 +60,7 @@ func PrintOf(request []byte) Print {
 type Records struct {
 	client  redis.UniversalClient
 	secret  [16]byte
-	away    func() bool
+	away    func(key string) bool
 	timeout time.Duration
 	wait    time.Duration
 	local   *local
@@ -70,7 +70,7 @@ type Records struct {
 type Options struct {
 	Client  redis.UniversalClient // nil: records are stored only in this process
 	Secret  [16]byte              // of the deployment: Redis contains no keys of clients
-	Away    func() bool           // reports whether Redis is known to be unavailable; nil: never
+	Away    func(key string) bool // reports whether the server of a key is known to be unavailable; nil: never
 	Timeout time.Duration         // of one call to Redis; 0: 100 ms
 	Wait    time.Duration         // how long a repeat waits for the first request; 0: one second
 }
@@ -79,7 +79,7 @@ type Options struct {
 func New(o Options) *Records {
 	r := &Records{client: o.Client, secret: o.Secret, away: o.Away, timeout: o.Timeout, wait: o.Wait, local: newLocal(time.Now)}
 	if r.away == nil {
-		r.away = func() bool { return false }
+		r.away = func(string) bool { return false }
 	}
 	if r.timeout == 0 {
 		r.timeout = 100 * time.Millisecond
@@ -106,7 +106,7 @@ func (r *Records) Begin(ctx context.Context, tenant uuid.UUID, key string, print
 	deadline := time.Now().Add(r.wait)
 	claim := &Claim{name: name, print: print, pending: pendingRecord(print), since: time.Now()}
 	for pause := time.Millisecond; ; pause = min(2*pause, 32*time.Millisecond) {
-		if r.client == nil || r.away() {
+		if r.client == nil || r.away(name) {
 			return r.local.begin(ctx, claim, time.Until(deadline))
 		}
 		record, err := r.claim(ctx, claim)
@@ -141,7 +141,7 @@ func (r *Records) Begin(ctx context.Context, tenant uuid.UUID, key string, print
 // Finish stores the answer for repeats, until Lifetime after the claim. If Redis fails, it is
 // stored in this process.
 func (r *Records) Finish(claim *Claim, answer []byte) {
-	if r.client != nil && !r.away() {
+	if r.client != nil && !r.away(claim.name) {
 		left := Lifetime - time.Since(claim.since)
 		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 		defer cancel()
@@ -156,7 +156,7 @@ func (r *Records) Finish(claim *Claim, answer []byte) {
 // Release releases the claim: the request was not executed, and a repeat may be.
 func (r *Records) Release(claim *Claim) {
 	r.local.release(claim)
-	if r.client == nil || r.away() {
+	if r.client == nil || r.away(claim.name) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)

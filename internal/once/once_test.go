@@ -129,7 +129,7 @@ func TestRecordsExpire(t *testing.T) {
 	// The same in this process, with a clock of the test.
 	now := time.Now()
 	l := newLocal(func() time.Time { return now })
-	local := &Records{local: l, away: func() bool { return true }}
+	local := &Records{local: l, away: func(string) bool { return true }}
 	claim, _, err := local.Begin(ctx, tenant, "k", print1)
 	require.NoError(t, err)
 	local.Finish(claim, []byte("x"))

@@ -17,6 +17,7 @@ type Instance struct {
 	StartedAt     time.Time
 	Latency       check.Latency
 	DegradedSince time.Time // when the circuit breaker opened; zero: it is closed
+	Failure       string    // class of the last failure of Redis; "": there was none
 	// ConfigAge is the time since the configuration was last verified to be current; negative:
 	// never.
 	ConfigAge time.Duration

@@ -3,7 +3,6 @@ package testenv
 import (
 	"context"
 	"fmt"
-	"net"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -31,11 +30,7 @@ type Redis struct {
 // valkey-server and fails the test without.
 func StartRedis(tb testing.TB, settings ...string) *Redis {
 	tb.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(tb, err)
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	require.NoError(tb, err)
-	require.NoError(tb, listener.Close())
+	port := freePort(tb)
 	r := &Redis{URL: "redis://127.0.0.1:" + port + "/0", tb: tb, port: port, settings: settings, dir: tb.TempDir()}
 	tb.Cleanup(func() {
 		if r.cmd != nil {

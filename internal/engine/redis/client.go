@@ -248,12 +248,42 @@ func (t *trackedConns) closeAll() {
 	}
 }
 
-// DialHook implements redis.Hook.
-func (t *trackedConns) DialHook(next redis.DialHook) redis.DialHook { return next }
+// DialHook implements redis.Hook. If a dial fails, it returns a connection that fails when it is
+// used. After failed dials, go-redis dials only once a second, and a server that is available again
+// would get no calls for that long. The circuit breaker prevents a dial for each call.
+func (t *trackedConns) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := next(ctx, network, addr)
+		if err != nil {
+			return failedConn{err}, nil
+		}
+		return conn, nil
+	}
+}
+
+// failedConn stands for a connection that could not be made, for the reason err.
+type failedConn struct{ err error }
+
+func (c failedConn) Read([]byte) (int, error)              { return 0, c.err }
+func (c failedConn) Write([]byte) (int, error)             { return 0, c.err }
+func (c failedConn) Close() error                          { return nil }
+func (c failedConn) LocalAddr() net.Addr                   { return &net.TCPAddr{} }
+func (c failedConn) RemoteAddr() net.Addr                  { return &net.TCPAddr{} }
+func (c failedConn) SetDeadline(time.Time) error           { return nil }
+func (c failedConn) SetReadDeadline(time.Time) error       { return nil }
+func (c failedConn) SetWriteDeadline(time.Time) error      { return nil }
+func (c failedConn) SyscallConn() (syscall.RawConn, error) { return nil, c.err } // the pool discards it
+
+// closeCmd closes all connections instead of being sent.
+type closeCmd struct{ *redis.StatusCmd }
 
 // ProcessHook implements redis.Hook.
 func (t *trackedConns) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
+		if _, closes := cmd.(closeCmd); closes {
+			t.closeAll()
+			return nil
+		}
 		err := next(ctx, cmd)
 		if readOnly(err) {
 			t.closeAll()

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/puzpuzpuz/xsync/v4"
 	"github.com/redis/go-redis/v9"
 
 	"weir/internal/engine"
@@ -34,14 +35,18 @@ type Options struct {
 // owns the client.
 type Engine struct {
 	client    redis.UniversalClient
+	options   Options
 	deadline  time.Duration
-	cluster   bool
+	cluster   *redis.ClusterClient // nil: one server
+	mapped    atomic.Bool          // the slot map of the Cluster was read
+	reading   atomic.Bool          // it is being read
+	lanes     *xsync.Map[*redis.Client, *lane]
+	first     *lane
 	scripts   scripts
 	many      *script
 	refund    *script
 	forget    *script
 	amend     *script
-	sender    *queue
 	requests  sync.Pool // *request
 	pipelines sync.Pool // *pipeline
 	repaired  atomic.Int64
@@ -60,18 +65,16 @@ func New(client redis.UniversalClient, o Options) *Engine {
 		o.Pipelines = 2
 	}
 	e := &Engine{
-		client: client, deadline: o.Deadline,
+		client: client, options: o, deadline: o.Deadline, lanes: xsync.NewMap[*redis.Client, *lane](),
 		many:   newScript("prelude", "fixed_value", "counter_value", "group", "evaluate_many"),
 		refund: newScript("prelude", "fixed_value", "counter_value", "group", "refund"),
 		forget: newScript("prelude", "fixed_value", "counter_value", "group", "forget"),
 		amend:  newScript(amendParts()...),
 	}
-	_, e.cluster = client.(*redis.ClusterClient)
+	e.cluster, _ = client.(*redis.ClusterClient)
 	e.requests.New = func() any { return newRequest() }
 	e.pipelines.New = func() any { return &pipeline{engine: e} }
-	e.sender = &queue{
-		exchange: e.exchange, deadline: o.Deadline, maxBatch: o.MaxBatch, pipelines: o.Pipelines,
-	}
+	e.first = e.newLane(client, true)
 	return e
 }
 
@@ -114,6 +117,35 @@ func (e *Engine) Evaluate(ctx context.Context, calls ...*engine.Call) {
 }
 
 func (e *Engine) evaluate(ctx context.Context, calls []*engine.Call) {
+	if e.cluster == nil {
+		e.evaluateOn(ctx, e.first, calls)
+		return
+	}
+	for len(calls) > 0 { // nearly always all calls are of one tenant, and on one server
+		l, together := e.laneOf(firstKey(calls[0])), 1
+		for i := 1; i < len(calls); i++ {
+			if e.laneOf(firstKey(calls[i])) == l {
+				c := calls[i]
+				copy(calls[together+1:i+1], calls[together:i])
+				calls[together] = c
+				together++
+			}
+		}
+		e.evaluateOn(ctx, l, calls[:together])
+		calls = calls[together:]
+	}
+}
+
+// firstKey is a key of the call: all its counters are in one slot.
+func firstKey(c *engine.Call) string {
+	if len(c.Counters) == 0 {
+		return ""
+	}
+	return c.Counters[0].Key
+}
+
+// evaluateOn evaluates calls whose counters are on one server.
+func (e *Engine) evaluateOn(ctx context.Context, l *lane, calls []*engine.Call) {
 	r := e.requests.Get().(*request)
 	for _, c := range calls {
 		if c.Err = c.Validate(); c.Err != nil {
@@ -125,7 +157,7 @@ func (e *Engine) evaluate(ctx context.Context, calls []*engine.Call) {
 		e.requests.Put(r)
 		return
 	}
-	if err := e.sender.send(ctx, r); err != nil {
+	if err := l.sender.send(ctx, r); err != nil {
 		// r is not reused, because another goroutine may still be sending it.
 		for _, c := range calls {
 			if c.Err == nil {
@@ -172,17 +204,6 @@ type poolTimeout struct{ error }
 
 func (poolTimeout) Timeout() bool   { return true }
 func (t poolTimeout) Unwrap() error { return t.error }
-
-// exchange sends requests in one pipeline and waits for the replies.
-func (e *Engine) exchange(ctx context.Context, reqs []*request) (answered bool) {
-	p := e.pipelines.Get().(*pipeline)
-	p.load(reqs)
-	p.run(ctx)
-	answered = p.deliver()
-	p.reset()
-	e.pipelines.Put(p)
-	return answered
-}
 
 // Reset deletes counters, also in groups, and their penalty marks.
 func (e *Engine) Reset(ctx context.Context, counters ...engine.Counter) error {

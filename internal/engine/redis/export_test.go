@@ -15,7 +15,7 @@ func (e *Engine) EvaluateTogether(calls ...*engine.Call) (order []*engine.Call) 
 		reqs[i] = newRequest()
 		reqs[i].add(c)
 	}
-	p := &pipeline{engine: e}
+	p := &pipeline{engine: e, lane: e.first}
 	p.load(reqs)
 	of := func(r *request) *engine.Call { return calls[slices.Index(reqs, r)] }
 	for _, cmd := range p.cmds {

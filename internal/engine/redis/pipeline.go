@@ -16,6 +16,7 @@ import (
 // runs of evaluate_one.lua, each for one call. It is reused.
 type pipeline struct {
 	engine *Engine
+	lane   *lane
 	cmds   []*scriptCmd
 	runs   []*manyRun // of this pipeline
 	spare  []*manyRun
@@ -70,7 +71,7 @@ func (p *pipeline) load(reqs []*request) {
 // runFor returns the run for a call. In a Cluster, the keys of one run must share a slot.
 func (p *pipeline) runFor(r *request, c *sentCall, after int) *manyRun {
 	tag := ""
-	if p.engine.cluster && c.count > 0 {
+	if p.engine.cluster != nil && c.count > 0 {
 		tag = engine.HashTag(r.counters[c.first].Key)
 	}
 	for i := len(p.runs) - 1; i >= 0; i-- {
@@ -111,8 +112,13 @@ func (p *pipeline) addOne(r *request, c *sentCall) {
 	p.cmds = append(p.cmds, &scriptCmd{script: p.engine.scripts.of(c.algorithms), args: args, call: c})
 }
 
-// run sends the commands in one pipeline and waits for the replies. If the server does not know a
-// script, it is sent once more, as text; nothing else is retried.
+// maxTrips is the maximum number of round trips of one pipeline. A command may have to follow two
+// redirections, and the last server may not know the script.
+const maxTrips = 4
+
+// run sends the commands in one pipeline and waits for the replies. A command that was not executed
+// is sent again: as text, if the server does not know its script; to another server, if its slot
+// has moved. Nothing else is retried.
 //
 // Calls of one request stay in order, except if the server forgets some of its scripts while it
 // processes them.
@@ -120,34 +126,93 @@ func (p *pipeline) run(ctx context.Context) {
 	p.pipe = p.pipe[:0]
 	for _, c := range p.cmds {
 		p.pipe = append(p.pipe, c.cmd)
-	}
-	p.roundTrip(ctx)
-	p.pipe = p.pipe[:0]
-	for _, c := range p.cmds {
 		if c.text {
 			p.engine.loads.Add(1)
-		} else if err := c.cmd.Err(); err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {
-			p.engine.loads.Add(1)
-			c.build(true)
-			p.pipe = append(p.pipe, c.cmd)
 		}
 	}
-	if len(p.pipe) > 0 {
-		p.roundTrip(ctx)
+	p.roundTrip(ctx, p.engine.cluster != nil && p.lane.first)
+	for range maxTrips - 1 {
+		p.pipe = p.pipe[:0]
+		moved := p.lane.first && p.engine.cluster != nil
+		for _, c := range p.cmds {
+			switch err := c.cmd.Err(); {
+			case err == nil:
+			case !c.text && strings.HasPrefix(err.Error(), "NOSCRIPT"):
+				p.engine.loads.Add(1)
+				c.build(true)
+				p.pipe = append(p.pipe, c.cmd)
+			case p.engine.cluster != nil && redirected(err):
+				moved = true
+				c.build(c.text)
+				p.pipe = append(p.pipe, c.cmd)
+			}
+		}
+		if len(p.pipe) == 0 {
+			return
+		}
+		if moved && !p.lane.first {
+			p.engine.cluster.ReloadState(ctx)
+		}
+		p.roundTrip(ctx, moved)
 	}
 }
 
-func (p *pipeline) roundTrip(ctx context.Context) {
-	if len(p.pipe) == 1 {
-		_ = p.engine.client.Process(ctx, p.pipe[0]) // the error is the command's
+// redirected reports whether a server refused a command because the slot of its keys is, or will
+// be, another's.
+func redirected(err error) bool {
+	text := err.Error()
+	return strings.HasPrefix(text, "MOVED ") || strings.HasPrefix(text, "ASK ")
+}
+
+// roundTrip sends the commands and waits for the replies: to the server of the lane, or search
+// finds the server of each.
+func (p *pipeline) roundTrip(ctx context.Context, search bool) {
+	if search {
+		p.search(ctx)
 		return
 	}
-	pipe := p.engine.client.Pipeline()
+	if len(p.pipe) == 1 {
+		_ = p.lane.client.Process(ctx, p.pipe[0]) // the error is the command's
+		return
+	}
+	pipe := p.lane.client.Pipeline()
 	for _, cmd := range p.pipe {
 		_ = pipe.Process(ctx, cmd)
 	}
 	_, _ = pipe.Exec(ctx) // every command has its own error
 }
+
+// search sends the commands through the client of the Cluster, which follows redirections.
+func (p *pipeline) search(ctx context.Context) {
+	pipe := p.engine.cluster.Pipeline()
+	sent := make([]onceCmd, len(p.pipe))
+	for i, cmd := range p.pipe {
+		args := cmd.Args()
+		spelled := make([]any, len(args))
+		for j, arg := range args {
+			if key, ok := arg.(*string); ok { // the client cannot tell the slot of a key behind a pointer
+				arg = *key
+			}
+			spelled[j] = arg
+		}
+		sent[i] = onceCmd{redis.NewStringCmd(ctx, spelled...)}
+		_ = pipe.Process(ctx, sent[i])
+	}
+	_, _ = pipe.Exec(ctx) // every command has its own error
+	for i, cmd := range p.pipe {
+		reply, err := sent[i].Result()
+		own := cmd.(*redis.StringCmd)
+		own.SetVal(reply)
+		own.SetErr(err)
+	}
+}
+
+// onceCmd is a command that the client of a Cluster sends again only where it is redirected: a
+// script whose reply was lost may have run.
+type onceCmd struct{ *redis.StringCmd }
+
+// NoRetry implements redis.Cmder.
+func (onceCmd) NoRetry() bool { return true }
 
 // deliver passes the replies to the requests, and reports whether the last command was answered.
 func (p *pipeline) deliver() (answered bool) {
@@ -173,6 +238,7 @@ func (p *pipeline) reset() {
 	clear(p.runs)
 	clear(p.cmds)
 	clear(p.pipe)
+	p.lane = nil
 	p.runs, p.cmds, p.pipe = p.runs[:0], p.cmds[:0], p.pipe[:0]
 }
 

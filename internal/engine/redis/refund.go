@@ -58,7 +58,8 @@ func (e *Engine) sendRefunds(ctx context.Context, refunds []*engine.Refund, comm
 		for j := range r.Parts {
 			args = append(args, r.Parts[j].Key)
 		}
-		cmds[i] = pipe.Do(ctx, append(args, encodeRefund(r))...)
+		cmds[i] = redis.NewCmd(ctx, append(args, encodeRefund(r))...)
+		_ = pipe.Process(ctx, onceRefund{cmds[i]})
 	}
 	_, _ = pipe.Exec(ctx) // every command has its own error
 	for i, r := range refunds {
@@ -76,3 +77,9 @@ func (e *Engine) sendRefunds(ctx context.Context, refunds []*engine.Refund, comm
 	}
 	return unknown
 }
+
+// onceRefund is the same as onceCmd: units must not go back twice.
+type onceRefund struct{ *redis.Cmd }
+
+// NoRetry implements redis.Cmder.
+func (onceRefund) NoRetry() bool { return true }

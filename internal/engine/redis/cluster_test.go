@@ -1,0 +1,130 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/engine"
+	"weir/internal/limit"
+	"weir/internal/testenv"
+)
+
+// clusterRig is a stack of engines on a Cluster.
+type clusterRig struct {
+	t       *testing.T
+	cluster *testenv.Cluster
+	engine  *Engine
+	stack   *engine.Stack
+}
+
+func newClusterRig(t *testing.T, masters, replicasEach int, nodeTimeout time.Duration) *clusterRig {
+	r := &clusterRig{t: t, cluster: testenv.StartCluster(t, masters, replicasEach, nodeTimeout)}
+	client, err := NewClient(r.cluster.URL)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	r.engine = New(client, Options{})
+	r.stack = engine.NewStack(engine.StackOptions{
+		Shared: r.engine, Local: engine.NewMemory(engine.MemoryOptions{}), Metrics: engine.NewMetrics(prometheus.NewRegistry()),
+		Share: func() engine.Share { return engine.Share{Count: 1} },
+	})
+	t.Cleanup(r.stack.Close)
+	require.Eventually(t, r.engine.mapped.Load, testPatience, time.Millisecond)
+	return r
+}
+
+func tenantKey(tenant int) string { return fmt.Sprintf("w{%03d}counter", tenant) }
+
+// ask charges one unit of the counter of a tenant.
+func (r *clusterRig) ask(tenant int) engine.Outcome {
+	r.t.Helper()
+	call := engine.Call{Cost: 1, Started: r.stack.Now(), Counters: []engine.Counter{{
+		Key: tenantKey(tenant), OnUnavailable: limit.Allow,
+		Numbers: limit.Numbers{Algorithm: limit.FixedWindowFirstHit, Limit: 1_000_000, WindowMS: 3_600_000},
+	}}}
+	r.stack.Evaluate(context.Background(), &call)
+	require.NoError(r.t, call.Err)
+	return call.Outcome
+}
+
+// A master that is gone must degrade the tenants that it holds, and nobody else: not by the circuit
+// breaker, and not by the wait for a pipeline that others share. When its replica has taken its
+// place, its tenants are served by that at once.
+func TestMasterKilledDegradesWhatItHolds(t *testing.T) {
+	r := newClusterRig(t, 3, 1, 500*time.Millisecond)
+	const tenants = 30
+	gone := r.cluster.MasterOf(tenantKey(0))
+	lost := map[int]bool{}
+	for n := range tenants {
+		lost[n] = r.cluster.MasterOf(tenantKey(n)) == gone
+		require.Eventually(t, func() bool { return !r.ask(n).Degraded }, testPatience, time.Millisecond)
+	}
+	gone.Kill()
+	require.Eventually(t, func() bool { return r.ask(0).Degraded && r.stack.Away(tenantKey(0)) }, testPatience, time.Millisecond)
+	require.False(t, r.stack.DegradedSince().IsZero())
+	for n := range tenants {
+		require.Equal(t, lost[n], r.stack.Away(tenantKey(n)))
+		if !lost[n] {
+			require.False(t, r.ask(n).Degraded, "tenant %d lives on another master", n)
+		}
+	}
+	require.Eventually(t, func() bool { return !r.ask(0).Degraded }, 4*testPatience, time.Millisecond)
+	require.NotEqual(t, gone, r.cluster.MasterOf(tenantKey(0)))
+	for n := range tenants {
+		require.False(t, r.ask(n).Degraded)
+	}
+	require.Eventually(t, func() bool { return r.stack.DegradedSince().IsZero() }, testPatience, time.Millisecond,
+		"the server that holds no keys any more is forgotten")
+}
+
+// A master that is frozen, with nobody to take its place, must be waited for by those whom it holds
+// alone.
+func TestFrozenMasterHoldsNobodyElseUp(t *testing.T) {
+	r := newClusterRig(t, 2, 0, time.Minute)
+	frozen := r.cluster.MasterOf(tenantKey(0))
+	other := 1
+	for r.cluster.MasterOf(tenantKey(other)) == frozen {
+		other++
+	}
+	for _, n := range []int{0, other} {
+		require.Eventually(t, func() bool { return !r.ask(n).Degraded }, testPatience, time.Millisecond)
+	}
+	frozen.Pause()
+	done := make(chan struct{})
+	go func() { // many calls wait for the frozen one
+		defer close(done)
+		for !r.stack.Away(tenantKey(0)) {
+			r.ask(0)
+		}
+	}()
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+			require.False(t, r.ask(other).Degraded)
+		}
+	}
+	frozen.Resume()
+	require.Eventually(t, func() bool { return !r.ask(0).Degraded }, testPatience, time.Millisecond)
+}
+
+// The suite of all engines holds on a Cluster, whose slots it uses as they come.
+func TestMovedSlotsAreFollowed(t *testing.T) {
+	r := newClusterRig(t, 2, 1, time.Minute)
+	before := r.cluster.MasterOf(tenantKey(0))
+	require.Eventually(t, func() bool { return !r.ask(0).Degraded }, testPatience, time.Millisecond)
+	left := r.ask(0).Verdicts[0].Remaining
+	r.cluster.Failover(before)
+	for r.cluster.MasterOf(tenantKey(0)) == before {
+		require.False(t, r.stack.Away(tenantKey(0)))
+		r.ask(0)
+	}
+	require.Eventually(t, func() bool { return !r.ask(0).Degraded }, testPatience, time.Millisecond)
+	require.Less(t, r.ask(0).Verdicts[0].Remaining, left)
+	require.Zero(t, r.stack.Health().Losses)
+}

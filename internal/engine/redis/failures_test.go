@@ -1,0 +1,81 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/engine"
+	"weir/internal/testenv"
+)
+
+type replyError string
+
+func (e replyError) Error() string { return string(e) }
+func (replyError) RedisError()     {}
+
+// The class is what an operator acts on: each wording that Redis and Valkey use must have the right
+// one.
+func TestClasses(t *testing.T) {
+	for err, want := range map[error]engine.Failure{
+		replyError("WRONGPASS invalid username-password pair or user is disabled."):                                                                failCredentials,
+		replyError("NOAUTH Authentication required."):                                                                                              failCredentials,
+		replyError("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?"): failCredentials,
+		replyError("NOPERM User weir has no permissions to run the 'evalsha' command"):                                                             failPermission,
+		replyError("ERR unknown command 'EVALSHA', with args beginning with: "):                                                                    failScripting,
+		replyError("READONLY You can't write against a read only replica."):                                                                        failReadOnly,
+		replyError("ERR READONLY You can't write against a read only replica. script: f_1, on @user_script:1."):                                    failReadOnly,
+		replyError("OOM command not allowed when used memory > 'maxmemory'."):                                                                      failMemory,
+		replyError("ERR max number of clients reached"):                                                                                            failClients,
+		replyError("DENIED Redis is running in protected mode because protected mode is enabled"):                                                  failProtected,
+		replyError("MISCONF Redis is configured to save RDB snapshots"):                                                                            failPersistence,
+		replyError("LOADING Redis is loading the dataset in memory"):                                                                               failLoading,
+		replyError("BUSY Redis is busy running a script."):                                                                                         failBusy,
+		replyError("CLUSTERDOWN The cluster is down"):                                                                                              failCluster,
+		replyError("MOVED 1 127.0.0.1:7000"):                                                                                                       failMoving,
+		replyError("ERR something new"):                                                                                                            failOther,
+		context.DeadlineExceeded:                                                                                                                   failTimeout,
+		os.ErrDeadlineExceeded:                                                                                                                     failTimeout,
+		poolTimeout{redis.ErrPoolTimeout}:                                                                                                          failTimeout,
+		io.EOF:                                                                                                                                     failUnreachable,
+		errReply:                                                                                                                                   failReply,
+		errors.New("?"):                                                                                                                            failOther,
+	} {
+		require.Equal(t, want, classOf(fmt.Errorf("evaluate counters: %w", err)), err)
+	}
+	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	require.Equal(t, failUnreachable, classOf(refused))
+}
+
+// A server that takes no more clients hangs up on its own. That must not look like a network at
+// fault.
+func TestServerWithoutPlacesIsTold(t *testing.T) {
+	server := testenv.StartRedis(t, "maxclients 1")
+	options, err := redis.ParseURL(server.URL)
+	require.NoError(t, err)
+	other := redis.NewClient(options)
+	defer other.Close()
+	conn := other.Conn()
+	defer conn.Close()
+	require.NoError(t, conn.Ping(t.Context()).Err())
+	client, err := NewClient(server.URL)
+	require.NoError(t, err)
+	defer client.Close()
+	counters := New(client, Options{Deadline: testPatience})
+	for range 20 {
+		require.Equal(t, failClients, classOf(counters.first.Renew(io.EOF)))
+	}
+	require.NoError(t, conn.Close())
+	require.NoError(t, other.Close())
+	require.Eventually(t, func() bool { return counters.first.Renew(io.EOF) == io.EOF }, testPatience, time.Millisecond,
+		"it takes connections, and says nothing")
+}

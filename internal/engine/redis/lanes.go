@@ -1,0 +1,235 @@
+package redis
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"weir/internal/engine"
+)
+
+// lane is the way to one server: its client and the pipelines to it. In a Cluster each master has
+// its own, so that one that is silent delays no call to another.
+//
+// Until the slot map was read, and where a slot has no master, calls take the first lane, which
+// goes through the Cluster's client and finds out.
+type lane struct {
+	engine *Engine
+	client redis.UniversalClient
+	sender *queue
+	first  bool
+	canary atomic.Int64 // number of a canary that was on the server
+}
+
+var (
+	_ engine.Servers = (*Engine)(nil)
+	_ engine.Server  = (*lane)(nil)
+)
+
+func (e *Engine) newLane(client redis.UniversalClient, first bool) *lane {
+	l := &lane{engine: e, client: client, first: first}
+	l.sender = &queue{
+		exchange: l.exchange, deadline: e.deadline, maxBatch: e.options.MaxBatch, pipelines: e.options.Pipelines,
+	}
+	return l
+}
+
+// laneOf returns the lane to the master of a key.
+func (e *Engine) laneOf(key string) *lane {
+	if e.cluster == nil || !e.mapped.Load() || key == "" {
+		return e.first
+	}
+	master, err := e.cluster.MasterForKey(context.Background(), key) // from memory, once the map was read
+	if err != nil {
+		return e.first
+	}
+	return e.laneTo(master)
+}
+
+func (e *Engine) laneTo(master *redis.Client) *lane {
+	if l, known := e.lanes.Load(master); known {
+		return l
+	}
+	l, _ := e.lanes.LoadOrStore(master, e.newLane(master, false))
+	return l
+}
+
+// Only implements engine.Servers.
+func (e *Engine) Only() engine.Server {
+	if e.cluster != nil {
+		return nil
+	}
+	return e.first
+}
+
+// ServerOf implements engine.Servers.
+func (e *Engine) ServerOf(key string) engine.Server { return e.laneOf(key) }
+
+// All implements engine.Servers. It reads the slot map again.
+func (e *Engine) All(ctx context.Context) []engine.Server {
+	if e.cluster == nil {
+		return []engine.Server{e.first}
+	}
+	masters, err := e.readMap(ctx)
+	if err != nil && !e.mapped.Load() {
+		return []engine.Server{e.first}
+	}
+	if err == nil {
+		e.lanes.Range(func(master *redis.Client, _ *lane) bool {
+			if !masters[master] {
+				e.lanes.Delete(master)
+			}
+			return true
+		})
+	}
+	var servers []engine.Server
+	e.lanes.Range(func(_ *redis.Client, l *lane) bool {
+		servers = append(servers, l)
+		return true
+	})
+	return servers
+}
+
+// readMap reads the slot map from any server that answers, and makes lanes to the masters.
+func (e *Engine) readMap(ctx context.Context) (map[*redis.Client]bool, error) {
+	found := make(chan *redis.Client, 16_384) // one for each slot at most
+	err := e.cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
+		found <- master
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	close(found)
+	masters := map[*redis.Client]bool{}
+	for master := range found {
+		masters[master] = true
+		e.laneTo(master)
+	}
+	e.mapped.Store(true)
+	return masters, nil
+}
+
+// mapPatience is how long a server is waited for that is asked for the slot map.
+const mapPatience = 500 * time.Millisecond
+
+// maxCanaries bounds the search for a key of a master: with 1,000 masters of equal size, one of
+// them is missed once in 10^28 times.
+const maxCanaries = 1 << 16
+
+// ProbeKey implements engine.Server.
+func (l *lane) ProbeKey() string {
+	if l.first {
+		return engine.CanaryKey(0)
+	}
+	for n := range maxCanaries {
+		n = (n + int(l.canary.Load())) % maxCanaries
+		if key := engine.CanaryKey(n); l.engine.laneOf(key) == l {
+			l.canary.Store(int64(n))
+			return key
+		}
+	}
+	return ""
+}
+
+// Renew implements engine.Server.
+func (l *lane) Renew(err error) error {
+	e := l.engine
+	if one, ok := l.client.(*redis.Client); ok {
+		_ = one.Process(context.Background(), closeCmd{redis.NewStatusCmd(context.Background())}) // cannot fail
+		if classOf(err) == failUnreachable {
+			err = listen(one.Options(), err)
+		}
+	}
+	if e.cluster != nil {
+		l.readMap()
+	}
+	return err
+}
+
+// readMap reads the slot map in the background.
+func (l *lane) readMap() {
+	e := l.engine
+	if !e.reading.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		defer e.reading.Store(false)
+		ctx, cancel := context.WithTimeout(context.Background(), mapPatience)
+		defer cancel()
+		_, _ = e.readMap(ctx) // the next failed probe asks again
+	}()
+}
+
+// listenPatience is how long a server may take to say why it does not take a connection.
+const listenPatience = 10 * time.Millisecond
+
+// listen connects to a server that hangs up, and returns what it says by itself, such as that it
+// takes no more clients. A command would be answered by a reset, which loses those words. If the
+// server says nothing, it returns err.
+func listen(o *redis.Options, err error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), redisDialTimeout)
+	defer cancel()
+	conn, dialErr := o.Dialer(ctx, o.Network, o.Addr)
+	if dialErr != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	var words [256]byte
+	if conn.SetReadDeadline(time.Now().Add(listenPatience)) != nil {
+		return err
+	}
+	length, _ := conn.Read(words[:]) // if that fails, there is nothing
+	if line, _, whole := strings.Cut(string(words[:length]), "\r\n"); whole && strings.HasPrefix(line, "-") {
+		return spoken(line[1:])
+	}
+	return err
+}
+
+// spoken is an error that a server tells without being asked.
+type spoken string
+
+func (s spoken) Error() string { return string(s) }
+
+// RedisError implements redis.Error.
+func (spoken) RedisError() {}
+
+// exchange sends requests in one pipeline and waits for the replies.
+func (l *lane) exchange(ctx context.Context, reqs []*request) (answered bool) {
+	e := l.engine
+	p := e.pipelines.Get().(*pipeline)
+	p.lane = l
+	p.load(reqs)
+	p.run(ctx)
+	if answered = p.deliver(); answered && e.cluster != nil && !e.mapped.Load() {
+		l.readMap()
+	}
+	p.reset()
+	e.pipelines.Put(p)
+	return answered
+}
+
+// EvictionPolicies returns the maxmemory-policy of each server.
+func (e *Engine) EvictionPolicies(ctx context.Context) (policies []string, err error) {
+	lanes := []*lane{e.first}
+	if e.cluster != nil {
+		lanes = lanes[:0]
+		e.lanes.Range(func(_ *redis.Client, l *lane) bool {
+			lanes = append(lanes, l)
+			return true
+		})
+	}
+	for _, l := range lanes {
+		info, err := l.client.Info(ctx, "memory").Result()
+		if err != nil {
+			return nil, err
+		}
+		_, rest, _ := strings.Cut(info, "maxmemory_policy:")
+		policy, _, _ := strings.Cut(rest, "\r\n")
+		policies = append(policies, policy)
+	}
+	return policies, nil
+}

@@ -1,0 +1,148 @@
+package testenv
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// Cluster is a Redis Cluster of one test's own.
+type Cluster struct {
+	URL string // as WEIR_REDIS_URL takes it
+
+	tb    testing.TB
+	nodes map[string]*Redis // by address
+	first string
+}
+
+// clusterPatience is how long a Cluster may take to agree on something.
+const clusterPatience = 30 * time.Second
+
+// StartCluster starts a Cluster of so many masters, each with so many replicas, on free loopback
+// ports, and ends it with the test. A master that is gone is noticed after nodeTimeout. Slots of a
+// master that is gone are unavailable, and no others.
+func StartCluster(tb testing.TB, masters, replicasEach int, nodeTimeout time.Duration) *Cluster {
+	tb.Helper()
+	c := &Cluster{tb: tb, nodes: map[string]*Redis{}}
+	query := url.Values{}
+	type member struct {
+		*Redis
+		client  *redis.Client
+		busPort string
+	}
+	var members []member
+	for range masters * (1 + replicasEach) {
+		bus := freePort(tb)
+		node := StartRedis(tb, "cluster-enabled yes", "cluster-port "+bus, "cluster-config-file nodes.conf",
+			"cluster-node-timeout 500", "cluster-require-full-coverage no", "cluster-replica-validity-factor 0",
+			"repl-diskless-sync-delay 0")
+		client := redis.NewClient(&redis.Options{Addr: node.addr(), MaxRetries: -1})
+		defer client.Close()
+		c.nodes[node.addr()] = node
+		query.Add("addr", node.addr())
+		members = append(members, member{node, client, bus})
+	}
+	c.first = members[0].addr()
+	c.URL = "redis://" + c.first + "?" + query.Encode()
+	ctx, cancel := context.WithTimeout(context.Background(), clusterPatience)
+	defer cancel()
+	for i, m := range members[:masters] {
+		from, to := i*16_384/masters, (i+1)*16_384/masters-1
+		require.NoError(tb, m.client.Do(ctx, "cluster", "addslotsrange", from, to).Err())
+		require.NoError(tb, m.client.Do(ctx, "cluster", "set-config-epoch", i+1).Err())
+	}
+	for _, m := range members[1:] {
+		require.NoError(tb, members[0].client.Do(ctx, "cluster", "meet", "127.0.0.1", m.port, m.busPort).Err())
+	}
+	agree := func(what string, holds func(member) bool) {
+		tb.Helper()
+		require.Eventually(tb, func() bool {
+			for _, m := range members {
+				if !holds(m) {
+					return false
+				}
+			}
+			return true
+		}, clusterPatience, 10*time.Millisecond, what)
+	}
+	agree("all know all", func(m member) bool {
+		nodes, err := m.client.ClusterNodes(ctx).Result()
+		return err == nil && strings.Count(nodes, " connected") == len(members) && !strings.Contains(nodes, "handshake")
+	})
+	for i, m := range members[masters:] {
+		id := members[i%masters].client.Do(ctx, "cluster", "myid").Val()
+		require.NoError(tb, m.client.Do(ctx, "cluster", "replicate", id).Err())
+	}
+	agree("all slots are served, and replicated", func(m member) bool {
+		info, err := m.client.ClusterInfo(ctx).Result()
+		slots, errSlots := m.client.ClusterSlots(ctx).Result()
+		for _, s := range slots {
+			if len(s.Nodes) != 1+replicasEach {
+				return false
+			}
+		}
+		replication := m.client.Info(ctx, "replication").Val()
+		return err == nil && errSlots == nil && strings.Contains(info, "cluster_state:ok") && len(slots) == masters &&
+			(strings.Contains(replication, "role:master") || strings.Contains(replication, "master_link_status:up"))
+	})
+	for _, m := range members { // not before: servers tell each other what they know at this pace
+		require.NoError(tb, m.client.ConfigSet(ctx, "cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10)).Err())
+	}
+	return c
+}
+
+// MasterOf returns the master that holds a key, by what a node that answers says.
+func (c *Cluster) MasterOf(key string) *Redis {
+	c.tb.Helper()
+	for addr, node := range c.nodes {
+		if node.cmd == nil {
+			continue
+		}
+		client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
+		defer client.Close()
+		slot, err := client.ClusterKeySlot(context.Background(), key).Result()
+		require.NoError(c.tb, err)
+		slots, err := client.ClusterSlots(context.Background()).Result()
+		require.NoError(c.tb, err)
+		for _, s := range slots {
+			if int64(s.Start) <= slot && slot <= int64(s.End) {
+				return c.nodes[s.Nodes[0].Addr]
+			}
+		}
+	}
+	require.Fail(c.tb, "no node answers")
+	return nil
+}
+
+func (r *Redis) addr() string { return "127.0.0.1:" + r.port }
+
+func freePort(tb testing.TB) string {
+	tb.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(tb, err)
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	require.NoError(tb, err)
+	require.NoError(tb, listener.Close())
+	return port
+}
+
+// Failover makes a replica of a master take its place, as an operator does before maintenance.
+func (c *Cluster) Failover(master *Redis) {
+	c.tb.Helper()
+	for addr, node := range c.nodes {
+		client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
+		defer client.Close()
+		if info := client.Info(context.Background(), "replication").Val(); node != master && strings.Contains(info, "role:slave") && strings.Contains(info, "master_port:"+master.port+"\r") {
+			require.NoError(c.tb, client.ClusterFailover(context.Background()).Err())
+			return
+		}
+	}
+	require.Fail(c.tb, "the master has no replica")
+}

@@ -1,0 +1,120 @@
+package tests
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/testenv"
+)
+
+// readiness is what /readyz says.
+func readiness(t *testing.T, i *instance) string {
+	t.Helper()
+	response, err := http.Get(i.URL() + "/readyz")
+	require.NoError(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, response.StatusCode, "%s", body)
+	return string(body)
+}
+
+func redisAdmin(t *testing.T, r *testenv.Redis) *redis.Client {
+	t.Helper()
+	options, err := redis.ParseURL(r.URL)
+	require.NoError(t, err)
+	options.MaxRetries = -1
+	client := redis.NewClient(options)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// A Redis that answers and cannot count must be found before a customer asks: an operator who has
+// mistyped a password would otherwise learn of it from the first customers whose limits are not
+// shared.
+func TestRedisThatCannotCountIsFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		settings []string
+		prepare  func(t *testing.T, r *testenv.Redis, u *url.URL)
+		failure  string
+	}{
+		"wrong password": {
+			prepare: func(t *testing.T, r *testenv.Redis, u *url.URL) {
+				require.NoError(t, redisAdmin(t, r).ConfigSet(t.Context(), "requirepass", "right").Err())
+				u.User = url.UserPassword("", "wrong")
+			},
+			failure: "wrong_credentials",
+		},
+		"no scripting": {
+			prepare: func(t *testing.T, r *testenv.Redis, u *url.URL) {
+				require.NoError(t, redisAdmin(t, r).Do(t.Context(), "acl", "setuser", "weir", "on", ">pass", "~*", "&*", "+@all", "-@scripting").Err())
+				u.User = url.UserPassword("weir", "pass")
+			},
+			failure: "no_permission",
+		},
+		"replica": {settings: []string{"replicaof 127.0.0.1 1"}, failure: "read_only"},
+		"full": {
+			prepare: func(t *testing.T, r *testenv.Redis, _ *url.URL) {
+				require.NoError(t, redisAdmin(t, r).ConfigSet(t.Context(), "maxmemory", "1").Err())
+			},
+			failure: "out_of_memory",
+		},
+		"no free clients": {
+			settings: []string{"maxclients 1"},
+			prepare: func(t *testing.T, r *testenv.Redis, _ *url.URL) {
+				conn := redisAdmin(t, r).Conn()
+				t.Cleanup(func() { _ = conn.Close() })
+				require.NoError(t, conn.Ping(t.Context()).Err()) // holds the only place
+			},
+			failure: "too_many_clients",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := testenv.StartRedis(t, c.settings...)
+			u, err := url.Parse(r.URL)
+			require.NoError(t, err)
+			if c.prepare != nil {
+				c.prepare(t, r, u)
+			}
+			i := start(t, newSettings(t).With(settings{"WEIR_REDIS_URL": u.String()})).AwaitReady()
+			i.AwaitLog(`"failure":"` + c.failure + `"`)
+			require.JSONEq(t, `{"status":"ready","degraded":["redis"],"causes":{"redis":"`+c.failure+`"}}`, readiness(t, i))
+			metrics := i.Metrics()
+			require.Contains(t, metrics, "weir_degraded 1")
+			require.Regexp(t, `weir_redis_failures_total\{class="`+c.failure+`"\} [1-9]`, metrics)
+			require.NotContains(t, i.Log(), "right")
+		})
+	}
+}
+
+// A Redis that evicts counts until its memory is full, and forgets limits from then on.
+func TestEvictingRedisIsFound(t *testing.T) {
+	r := testenv.StartRedis(t, "maxmemory-policy allkeys-lru")
+	i := start(t, newSettings(t).With(settings{"WEIR_REDIS_URL": r.URL})).AwaitReady()
+	i.AwaitLog(`"maxmemory_policy":"allkeys-lru"`)
+	require.JSONEq(t, `{"status":"ready","degraded":[],"warnings":["redis_eviction"]}`, readiness(t, i))
+	require.Contains(t, i.Metrics(), "weir_redis_servers_evicting 1")
+}
+
+// Counters that are gone are limits that were forgotten: the operator must learn of it.
+func TestLostCountersAreTold(t *testing.T) {
+	r := testenv.StartRedis(t)
+	i := start(t, newSettings(t).With(settings{"WEIR_REDIS_URL": r.URL})).AwaitReady()
+	admin := redisAdmin(t, r)
+	require.Eventually(t, func() bool { return admin.Exists(t.Context(), "w{canary0}").Val() == 1 }, patience, tick)
+	require.Contains(t, i.Metrics(), "weir_redis_losses_total 0")
+	backup := admin.Dump(t.Context(), "w{canary0}").Val()
+	require.NoError(t, admin.FlushAll(t.Context()).Err())
+	i.AwaitLog(`"losses":1`)
+	require.Contains(t, i.Metrics(), "weir_redis_losses_total 1")
+
+	require.NoError(t, admin.RestoreReplace(t.Context(), "w{canary0}", 0, backup).Err())
+	i.AwaitLog(`"losses":2`)
+	require.Equal(t, 2, strings.Count(i.Log(), "redis lost counters"))
+}
