@@ -145,6 +145,12 @@ func curlText(method, path, body string) string {
 		method, shellWord(path), body)
 }
 
+// gatewayText is a command that asks a route, as curlText is one.
+func gatewayText(slug string) string {
+	return fmt.Sprintf("curl -i \"$WEIR_URL/v1/authorize/%s\" -H \"Weir-Key: $WEIR_KEY\" \\\n"+
+		"  -H 'X-User: user_42' -H 'X-Forwarded-Method: GET' -H 'X-Forwarded-Uri: /orders/7'", slug)
+}
+
 // shellWord leaves a plain path as it is and quotes any other.
 func shellWord(s string) string {
 	plain := !strings.ContainsFunc(s, func(c rune) bool {

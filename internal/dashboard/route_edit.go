@@ -102,7 +102,8 @@ func routeValues(r *route.Route) url.Values {
 	}
 }
 
-var templatePattern = regexp.MustCompile(`^(.+?)(?:\s+->\s+(.+?))?(?:\s+cost=(\S+))?$`)
+// The arrow may also be one character: some fonts draw -> as →, and it is copied so.
+var templatePattern = regexp.MustCompile(`^(.+?)(?:\s+(?:->|→)\s+(.+?))?(?:\s+cost=(\S+))?$`)
 
 // routeOf reads the route of a form. A line that the form was shown with keeps its meaning, even
 // if its text could be read in another way.

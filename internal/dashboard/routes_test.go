@@ -279,3 +279,10 @@ func TestRouteRights(t *testing.T) {
 	require.NotContains(t, bob.get("/routes").body, "mark")
 	require.NotContains(t, bob.get("/search?q=edge").body, "/routes/edge")
 }
+
+// A font may draw the arrow of a template as one character, which somebody copies.
+func TestArrowsOfTemplates(t *testing.T) {
+	for _, arrow := range []string{"->", "→"} {
+		require.Equal(t, []string{"POST /orders", "orders:create", "5"}, templatePattern.FindStringSubmatch("POST /orders " + arrow + " orders:create cost=5")[1:])
+	}
+}
