@@ -20,6 +20,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,8 +132,14 @@ func EnvoyRateLimit(data []byte) (*Document, []Note, error) {
 	var file envoyFile
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	d.KnownFields(true)
-	if err := d.Decode(&file); err != nil {
-		return nil, nil, fmt.Errorf("the file is not a configuration of envoyproxy/ratelimit: %w", err)
+	switch err := d.Decode(&file); {
+	case errors.Is(err, io.EOF):
+		return nil, nil, errors.New("the file is empty")
+	case err != nil:
+		return nil, nil, fmt.Errorf("the file is not a configuration of envoyproxy/ratelimit: %s", yamlError(err))
+	}
+	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, nil, errors.New("the file has more than one document (---): import each from a file of its own")
 	}
 	if file.Domain == "" {
 		return nil, nil, errors.New("the file has no domain")
@@ -143,6 +151,12 @@ func EnvoyRateLimit(data []byte) (*Document, []Note, error) {
 	}
 	return im.finish()
 }
+
+// goTypes are what a message of the YAML library says of our types.
+var goTypes = regexp.MustCompile(` (?:in|into) (?:type )?\S*importer\.\w+`)
+
+// yamlError is what is wrong with a file, for people.
+func yamlError(err error) string { return goTypes.ReplaceAllString(err.Error(), "") }
 
 type envoyImport struct {
 	domain    string
@@ -222,6 +236,9 @@ func (im *envoyImport) descriptors(list []envoyDescriptor, path []step) error {
 			return fmt.Errorf("a descriptor below %q has no key", pathName(path))
 		}
 		ordered[i] = step{&list[i]}
+		if slices.ContainsFunc(ordered[:i], func(s step) bool { return s.Key == list[i].Key && s.Value == list[i].Value }) {
+			return fmt.Errorf("%s: the descriptor appears twice; remove one of them", pathName(append(slices.Clone(path), ordered[i])))
+		}
 	}
 	rank := func(s step) int {
 		switch {

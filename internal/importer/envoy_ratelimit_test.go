@@ -131,15 +131,19 @@ descriptors:
 // A file that envoyproxy/ratelimit would refuse, or that Weir cannot hold, is refused whole.
 func TestRefused(t *testing.T) {
 	for text, says := range map[string]string{
-		"":                         "is not a configuration",
+		"":                         "the file is empty",
+		"- edge":                   "is not a configuration",
 		"domain: edge\nlimits: []": "limits",
 		"descriptors: []":          "no domain",
 		"domain: edge\ndescriptors: [{value: x}]":                                                    "has no key",
 		"domain: edge\ndescriptors: [{key: a, rate_limit: {unit: fortnight, requests_per_unit: 1}}]": "fortnight",
 		"domain: edge\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: -1}}]":      "negative",
+		"domain: edge\n---\ndomain: other":                                                           "more than one document",
+		"domain: edge\ndescriptors: [{key: a, value: b}, {key: c}, {key: a, value: b}]":              "a=b: the descriptor appears twice",
 	} {
 		_, _, err := EnvoyRateLimit([]byte(text))
 		require.ErrorContains(t, err, says, text)
+		require.NotContains(t, err.Error(), "importer.", "a name of our own: %s", text)
 	}
 	many := "domain: edge\ndescriptors:\n"
 	for i := range route.MaxTemplates + 1 {
