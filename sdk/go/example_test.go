@@ -20,7 +20,7 @@ import (
 // frameworks/, word for word, so that it compiles.
 func TestSamplesCompile(t *testing.T) {
 	var source strings.Builder
-	for _, file := range []string{"example_test.go", "examples/first/main.go", "frameworks/frameworks_test.go"} {
+	for _, file := range []string{"example_test.go", "examples/first/main.go", "frameworks/frameworks_test.go", "weirgrpc/example_test.go"} {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
