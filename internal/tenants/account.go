@@ -13,19 +13,19 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// PasswordLinkLife is how long a link works by which somebody chooses a new password.
+// PasswordLinkLife is how long a password link is valid.
 const PasswordLinkLife = time.Hour
 
 const linkForPassword = "password"
 
-// newToken returns what stands for a link or a session, and the hash that is kept of it.
+// newToken returns a token for a link or a session, and the hash that is stored.
 func newToken() (token string, hash []byte) {
 	secret := make([]byte, sessionTokenBytes)
 	_, _ = rand.Read(secret) // never fails: the runtime aborts instead
 	return base64.RawURLEncoding.EncodeToString(secret), sessionHash(secret)
 }
 
-// tokenHash returns the hash of a token, and whether it has the form of one.
+// tokenHash returns the hash of a token, and whether the token is well-formed.
 func tokenHash(token string) ([]byte, bool) {
 	secret, err := base64.RawURLEncoding.Strict().DecodeString(token)
 	if err != nil || len(secret) != sessionTokenBytes {
@@ -34,7 +34,7 @@ func tokenHash(token string) ([]byte, bool) {
 	return sessionHash(secret), true
 }
 
-// person returns somebody with all of their memberships.
+// person returns a person with all memberships.
 func (s *Store) person(ctx context.Context, id uuid.UUID) (out Person, err error) {
 	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.PersonByID(ctx, id)
@@ -49,7 +49,7 @@ func (s *Store) person(ctx context.Context, id uuid.UUID) (out Person, err error
 }
 
 // PersonWithLogin returns the person with this email, without memberships. Errors: ErrNotFound,
-// also where somebody was only invited; ErrUnavailable.
+// also for a person who was only invited; ErrUnavailable.
 func (s *Store) PersonWithLogin(ctx context.Context, email string) (out Person, err error) {
 	email, ok := normalEmail(email)
 	if !ok {
@@ -66,8 +66,8 @@ func (s *Store) PersonWithLogin(ctx context.Context, email string) (out Person, 
 	return out, err
 }
 
-// NewPasswordLink makes a link by which a person chooses a new password, and returns its token,
-// which is kept nowhere. Links made before go on working. Errors: ErrUnavailable.
+// NewPasswordLink creates a link with which a person sets a new password, and returns its token,
+// which is not stored. Earlier links stay valid. Errors: ErrUnavailable.
 func (s *Store) NewPasswordLink(ctx context.Context, p Person) (token string, err error) {
 	token, hash := newToken()
 	now := s.instant()
@@ -78,8 +78,8 @@ func (s *Store) NewPasswordLink(ctx context.Context, p Person) (token string, er
 	})
 }
 
-// PasswordLink returns whose password a link is for. Errors: ErrNotFound where it is unknown, used
-// or too old; ErrUnavailable.
+// PasswordLink returns the person of a link. Errors: ErrNotFound if it is unknown, used or expired;
+// ErrUnavailable.
 func (s *Store) PasswordLink(ctx context.Context, token string) (email string, err error) {
 	return s.accountLink(ctx, token, linkForPassword)
 }
@@ -97,9 +97,9 @@ func (s *Store) accountLink(ctx context.Context, token, purpose string) (email s
 	return email, err
 }
 
-// UsePasswordLink gives the person of a link a new password. All of their sessions end, and all of
-// their links. Errors: ErrNotFound as PasswordLink; *InvalidError of the field password;
-// ErrUnavailable; that of ctx while too many passwords are hashed.
+// UsePasswordLink sets a new password for the person of a link. All sessions and links of the
+// person end. Errors: ErrNotFound as PasswordLink; *InvalidError of the field password;
+// ErrUnavailable; that of ctx while too many passwords are being hashed.
 func (s *Store) UsePasswordLink(ctx context.Context, token, password string) (Person, error) {
 	email, err := s.PasswordLink(ctx, token)
 	if err != nil {
@@ -112,14 +112,14 @@ func (s *Store) UsePasswordLink(ctx context.Context, token, password string) (Pe
 	if err != nil {
 		return Person{}, err
 	}
-	hash, _ := tokenHash(token) // it was found by it
+	hash, _ := tokenHash(token) // the link was found by it
 	var person uuid.UUID
 	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		link, err := q.TakeAccountLink(ctx, db.TakeAccountLinkParams{TokenHash: hash, Purpose: linkForPassword, Now: s.instant()})
 		if err != nil {
 			return err
 		}
-		person = *link.PersonID // a constraint says that it is there
+		person = *link.PersonID // a constraint makes sure that it is set
 		return setPassword(ctx, q, person, encoded)
 	})
 	if err != nil {
@@ -128,7 +128,7 @@ func (s *Store) UsePasswordLink(ctx context.Context, token, password string) (Pe
 	return s.person(ctx, person)
 }
 
-// setPassword replaces a password and ends all that the former one opened: sessions, and links.
+// setPassword replaces a password and ends all sessions and links of the person.
 func setPassword(ctx context.Context, q *db.Queries, person uuid.UUID, hash string) error {
 	if err := q.UpdatePassword(ctx, db.UpdatePasswordParams{ID: person, PasswordHash: &hash}); err != nil {
 		return err
@@ -139,9 +139,9 @@ func setPassword(ctx context.Context, q *db.Queries, person uuid.UUID, hash stri
 	return q.DeleteSessionsOf(ctx, person)
 }
 
-// ChangePassword gives a person another password, who has shown the present one. All of their
-// sessions end. Errors: *InvalidError of the field password; ErrUnavailable; that of ctx while too
-// many passwords are hashed.
+// ChangePassword changes the password of a person who has proved the current one. All sessions of
+// the person end. Errors: *InvalidError of the field password; ErrUnavailable; that of ctx while
+// too many passwords are being hashed.
 func (s *Store) ChangePassword(ctx context.Context, p Person, password string) error {
 	if err := invalidIf(checkPassword(password, p.Email)); err != nil {
 		return err
@@ -155,8 +155,7 @@ func (s *Store) ChangePassword(ctx context.Context, p Person, password string) e
 	})
 }
 
-// IsBusy reports whether err says that too many passwords were hashed at once for this one to get
-// its turn in time.
+// IsBusy reports whether err means that too many passwords were being hashed at the same time.
 func IsBusy(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnavailable)
 }

@@ -23,7 +23,7 @@ func TestPasswords(t *testing.T) {
 		_, err := d.Store.CreateMember(t.Context(), a, "eve.mallory@example.com", bad, tenants.Owner)
 		requireInvalid(t, err, "password")
 	}
-	// the end of a long password counts: none is cut
+	// The end of a long password counts, because passwords are not truncated.
 	long := strings.Repeat("ä", 511)
 	_, err := d.Store.CreateMember(t.Context(), a, "eve@example.com", long+"1!", tenants.Owner)
 	require.NoError(t, err)
@@ -33,7 +33,7 @@ func TestPasswords(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A forgotten password's link works once, for an hour, and ends what the old password opened.
+// A password link is single-use, valid for an hour, and ends all sessions of the old password.
 func TestPasswordLink(t *testing.T) {
 	t.Parallel()
 	d, a, _, now, ann := sessionStack(t)
@@ -123,7 +123,7 @@ func TestChangePassword(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// While passwords are hashed one after another, whoever waits too long is told so.
+// While passwords are hashed one after the other, a request that waits too long gets an error.
 func TestHashingIsBounded(t *testing.T) {
 	t.Parallel()
 	d, _, _, _, ann := sessionStack(t)
@@ -134,7 +134,7 @@ func TestHashingIsBounded(t *testing.T) {
 	require.False(t, tenants.IsBusy(tenants.ErrUnavailable))
 }
 
-// Who signs up gets a tenant of their own, and nothing of anybody else's.
+// A person who signs up gets a new tenant, and no access to others.
 func TestSignUp(t *testing.T) {
 	t.Parallel()
 	d, a, _, now, _ := sessionStack(t)

@@ -7,19 +7,19 @@ import (
 	"github.com/google/uuid"
 )
 
-// Scope is something that a key may be used for.
+// Scope is a permission of a key.
 type Scope string
 
 // The scopes.
 const (
-	ScopeCheck Scope = "check" // ask for decisions
+	ScopeCheck Scope = "check" // run checks
 	ScopeRead  Scope = "read"  // read the configuration
-	ScopeWrite Scope = "write" // change it, except what ScopeManage is for
+	ScopeWrite Scope = "write" // change it, except for changes that need ScopeManage
 	// ScopeManage is for changes of API keys, members and billing.
 	ScopeManage Scope = "manage"
 )
 
-// AllScopes lists the scopes in the order in which they are shown.
+// AllScopes lists the scopes in the order of pages and documents.
 var AllScopes = []Scope{ScopeCheck, ScopeRead, ScopeWrite, ScopeManage}
 
 // Scopes is a set of scopes.
@@ -53,7 +53,7 @@ func (s Scopes) List() []Scope {
 
 const everyScope Scopes = 1<<4 - 1
 
-// Right is a kind of change. What a role may do is a set of them.
+// Right is a kind of change. A role has a set of rights.
 type Right uint8
 
 // The rights. All members, and all keys with the scope read, may read everything of their tenant.
@@ -68,15 +68,15 @@ const (
 
 const everyRight = MayReset | MayBoost | MayEdit | MayConfigure | MayManage | MayOwn
 
-// roleRights says what each role may change.
+// roleRights has the rights of each role.
 var roleRights = map[Role]Right{
 	Owner: everyRight, Admin: everyRight &^ MayOwn, Editor: MayReset | MayBoost | MayEdit, Support: MayReset | MayBoost, Viewer: 0,
 }
 
-// Rights returns what the role may change.
+// Rights returns the rights of the role.
 func (r Role) Rights() Right { return roleRights[r] }
 
-// ActorKind tells what somebody acts through.
+// ActorKind is the kind of an actor.
 type ActorKind uint8
 
 // The kinds of actors.
@@ -88,26 +88,26 @@ const (
 	ProviderActor                      // a billing system, through one of its events
 )
 
-// Actor is who acts, in which tenant. All stores take the tenant from here. Only Authenticator
-// and Session make one of a request; the zero value may do nothing.
+// Actor is the actor of a request and its tenant. All stores take the tenant from here. Only
+// Authenticator and Session create one for a request; the zero value has no permissions.
 type Actor struct {
 	tenant       uuid.UUID
 	kind         ActorKind
 	id           uuid.UUID // of the key or the member
 	name         string
 	scopes       Scopes
-	rights       Right // of a member; others have them by their scopes
+	rights       Right // of a member; other actors have them by their scopes
 	operator     bool
 	keyExpiresAt time.Time // zero: never
 }
 
-// AsOperator returns the operator of the service, as whom the server's own commands act. It is
-// in no tenant.
+// AsOperator returns the operator of the service, as which the server's own commands act. It has no
+// tenant.
 func AsOperator(name string) Actor {
 	return Actor{kind: OperatorActor, name: name, scopes: everyScope, operator: true}
 }
 
-// AsSystem returns the server itself acting in one tenant, as for demo data.
+// AsSystem returns the server itself as an actor in one tenant, for example for demo data.
 func AsSystem(tenant uuid.UUID, name string) Actor {
 	return Actor{tenant: tenant, kind: SystemActor, name: name, scopes: everyScope}
 }
@@ -115,10 +115,10 @@ func AsSystem(tenant uuid.UUID, name string) Actor {
 // TenantID returns the tenant in which the actor acts.
 func (a Actor) TenantID() uuid.UUID { return a.tenant }
 
-// Kind tells what the actor acts through.
+// Kind returns the kind of the actor.
 func (a Actor) Kind() ActorKind { return a.kind }
 
-// KeyID returns the id of the key that the actor uses, the nil UUID for none.
+// KeyID returns the id of the actor's key, or the nil UUID.
 func (a Actor) KeyID() uuid.UUID {
 	if a.kind != KeyActor {
 		return uuid.Nil
@@ -129,14 +129,14 @@ func (a Actor) KeyID() uuid.UUID {
 // Name returns a name for people, such as that of the key.
 func (a Actor) Name() string { return a.name }
 
-// Operator reports whether the actor may do what only the operator of the service may.
+// Operator reports whether the actor is the operator of the service.
 func (a Actor) Operator() bool { return a.operator }
 
-// Has reports whether the actor may do what the scope stands for.
+// Has reports whether the actor has the scope.
 func (a Actor) Has(scope Scope) bool { return a.scopes.Has(scope) }
 
-// May reports whether the actor may make changes of these kinds: a member by role, a key by the
-// scopes manage and write, but at most what an admin may, and all others by the scope write.
+// May reports whether the actor has these rights: a member by the role, a key by the scopes manage
+// and write (but at most those of an admin), and all others by the scope write.
 func (a Actor) May(rights Right) bool {
 	switch a.kind {
 	case MemberActor:
@@ -147,7 +147,7 @@ func (a Actor) May(rights Right) bool {
 	return a.Has(ScopeWrite)
 }
 
-// scopes returns the scopes that a key needs for changes of these kinds.
+// scopes returns the scopes that a key needs for these rights.
 func (r Right) scopes() Scopes {
 	var scopes []Scope
 	if r&(MayManage|MayOwn) != 0 {
@@ -159,10 +159,10 @@ func (r Right) scopes() Scopes {
 	return newScopes(scopes)
 }
 
-// KeyExpiresAt returns when the actor's key ends, the zero time for never.
+// KeyExpiresAt returns when the actor's key expires; the zero time means never.
 func (a Actor) KeyExpiresAt() time.Time { return a.keyExpiresAt }
 
-// mayGrant reports whether the actor has itself what a key with these scopes and that end would
+// mayGrant reports whether the actor itself has what a key with these scopes and this expiry would
 // have.
 func (a Actor) mayGrant(scopes Scopes, expiresAt *time.Time) bool {
 	if scopes&^a.scopes != 0 {
@@ -171,11 +171,11 @@ func (a Actor) mayGrant(scopes Scopes, expiresAt *time.Time) bool {
 	return a.keyExpiresAt.IsZero() || expiresAt != nil && !expiresAt.After(a.keyExpiresAt)
 }
 
-// mayGrantRole reports whether the actor has itself what a member with that role would have. A
-// membership does not expire, so a key that expires grants none.
+// mayGrantRole reports whether the actor itself has what a member with that role would have. A
+// membership does not expire, so a key with an expiry grants none.
 func (a Actor) mayGrantRole(role Role) bool {
 	if a.kind != KeyActor {
-		return true // members are judged by their own role (mayChangeRole)
+		return true // members are checked by their own role (mayChangeRole)
 	}
 	needed := everyScope
 	switch role {
@@ -187,10 +187,10 @@ func (a Actor) mayGrantRole(role Role) bool {
 	return a.mayGrant(needed, nil)
 }
 
-// Label says in a record who the actor is: "key:NAME", or by id where it has no name.
+// Label returns the actor's name in a record: "key:NAME", or the id if it has no name.
 func (a Actor) Label() string { return a.label() }
 
-// label says in a record who did something: "key:NAME", or by id where it has no name.
+// label returns an actor's name in a record: "key:NAME", or the id if it has no name.
 func (a Actor) label() string {
 	switch {
 	case a.kind != KeyActor:

@@ -12,7 +12,7 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// APIKey is what is known of a key: all but the key itself.
+// APIKey is a stored key, without its secret.
 type APIKey struct {
 	ID         uuid.UUID
 	Name       string
@@ -24,11 +24,11 @@ type APIKey struct {
 	CreatedAt  time.Time
 	ExpiresAt  *time.Time
 	RevokedAt  *time.Time
-	LastUsedAt *time.Time // at most a minute or so behind
+	LastUsedAt *time.Time // at most about a minute behind
 	RotatedTo  *uuid.UUID // the key that replaces it
 }
 
-// NewAPIKey is what a key is made of.
+// NewAPIKey has the fields of a new key.
 type NewAPIKey struct {
 	Name      string
 	Kind      KeyKind // "": TenantKey. OperatorKey only by the operator, in the platform tenant
@@ -36,7 +36,7 @@ type NewAPIKey struct {
 	ExpiresAt *time.Time
 }
 
-// MaxRotationOverlap is the longest time for which a replaced key may go on working.
+// MaxRotationOverlap is the maximum time for which a replaced key may continue to work.
 const MaxRotationOverlap = 30 * 24 * time.Hour
 
 func keyOf(row db.ApiKey) APIKey {
@@ -55,7 +55,7 @@ func keyParams(tenant uuid.UUID, key Key, name string, scopes Scopes, expiresAt 
 	}
 }
 
-// texts returns the scopes as they are stored.
+// texts returns the scopes in the form of the database.
 func (s Scopes) texts() []string {
 	texts := []string{}
 	for _, scope := range s.List() {
@@ -81,8 +81,8 @@ func validateKey(name string, scopes []Scope, expiresAt *time.Time, now time.Tim
 	return fields
 }
 
-// CreateKey makes a key; the Key that it returns is kept nowhere. Errors: *InvalidError (also
-// for a kind that is not the actor's to make), ErrNotPermitted.
+// CreateKey creates a key; the returned Key is not stored. Errors: *InvalidError (also for a kind
+// that the actor must not create), ErrNotPermitted.
 func (s *Store) CreateKey(ctx context.Context, a Actor, n NewAPIKey) (out APIKey, key Key, err error) {
 	n.ExpiresAt = stored(n.ExpiresAt)
 	if n.Kind == "" {
@@ -115,8 +115,8 @@ func (s *Store) CreateKey(ctx context.Context, a Actor, n NewAPIKey) (out APIKey
 	return out, key, nil
 }
 
-// CreateOperatorKey makes a key of the operator, in the platform tenant, which it makes too where
-// there is none. Only the server's own commands call it.
+// CreateOperatorKey creates a key of the operator, in the platform tenant, which it creates if
+// necessary. Only the server's own commands call it.
 func (s *Store) CreateOperatorKey(ctx context.Context, name string) (APIKey, Key, error) {
 	platform, err := s.EnsurePlatform(ctx)
 	if err != nil {
@@ -127,7 +127,7 @@ func (s *Store) CreateOperatorKey(ctx context.Context, name string) (APIKey, Key
 	return s.CreateKey(ctx, a, NewAPIKey{Name: name, Kind: OperatorKey, Scopes: AllScopes})
 }
 
-// Keys lists keys, revoked ones too, newest first, and returns where the next page begins.
+// Keys lists keys, including revoked ones, newest first, and returns where the next page begins.
 func (s *Store) Keys(ctx context.Context, a Actor, p Page) (out []APIKey, next string, err error) {
 	after, err := p.after()
 	if err != nil {
@@ -158,7 +158,7 @@ func (s *Store) KeyByID(ctx context.Context, a Actor, id uuid.UUID) (out APIKey,
 	return out, err
 }
 
-// key reads a key that the actor may change. The operator's keys are the operator's to change.
+// key reads a key that the actor may change. Only the operator may change the operator's keys.
 func (c *change) key(ctx context.Context, id uuid.UUID, m Match) (APIKey, error) {
 	row, err := c.KeyByID(ctx, db.KeyByIDParams{TenantID: c.tenant, ID: id})
 	if err != nil {
@@ -171,7 +171,7 @@ func (c *change) key(ctx context.Context, id uuid.UUID, m Match) (APIKey, error)
 	return old, m.check(old.Version)
 }
 
-// active returns why a key can be neither edited nor rotated, if so.
+// active returns the error if a key can be neither edited nor rotated.
 func (k *APIKey) active(now time.Time) error {
 	switch {
 	case k.RevokedAt != nil:
@@ -220,8 +220,8 @@ func (s *Store) EditKey(ctx context.Context, a Actor, id uuid.UUID, m Match, edi
 	return out, err
 }
 
-// RevokeKey ends a key at once and for good; once more changes nothing. Errors: ErrNotFound,
-// ErrPreconditionFailed.
+// RevokeKey revokes a key immediately and permanently. Revoking it again changes nothing. Errors:
+// ErrNotFound, ErrPreconditionFailed.
 func (s *Store) RevokeKey(ctx context.Context, a Actor, id uuid.UUID, m Match) error {
 	return s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		old, err := c.key(ctx, id, m)
@@ -234,7 +234,7 @@ func (s *Store) RevokeKey(ctx context.Context, a Actor, id uuid.UUID, m Match) e
 	})
 }
 
-// RotateKey makes a key with the name, scopes and expiry of another one, which goes on working
+// RotateKey creates a key with the name, scopes and expiry of another key, which continues to work
 // for overlap (0 to MaxRotationOverlap). Errors: ErrNotFound, *InvalidError, ErrNotPermitted,
 // *ConflictError with CodeKeyInactive.
 func (s *Store) RotateKey(ctx context.Context, a Actor, id uuid.UUID, overlap time.Duration) (out APIKey, key Key, err error) {
@@ -250,8 +250,8 @@ func (s *Store) RotateKey(ctx context.Context, a Actor, id uuid.UUID, overlap ti
 			return err
 		}
 		scopes := newScopes(old.Scopes)
-		// The new key's secret is told to the actor, so it may not be worth more than the actor's
-		// own.
+		// The actor gets the secret of the new key, so the key must not have more permissions than
+		// the actor.
 		if old.ID != a.id && !a.mayGrant(scopes, old.ExpiresAt) {
 			return ErrNotPermitted
 		}

@@ -50,12 +50,12 @@ func TestKeyForm(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, key, parsed)
 	}
-	// The checksum is part of the format that secret scanners are told: it may never change.
+	// The checksum is part of the format for secret scanners: it must never change.
 	_, err := tenants.ParseKey("weir_key_" + strings.Repeat("0", 30) + "4TL41Z")
 	require.NoError(t, err)
 }
 
-// Any one wrong character is found without a lookup.
+// A single wrong character is detected without a lookup.
 func TestKeyChecksum(t *testing.T) {
 	t.Parallel()
 	text := tenants.NewKey(tenants.TenantKey).Secret()
@@ -69,7 +69,7 @@ func TestKeyChecksum(t *testing.T) {
 	}
 }
 
-// A key that reaches a log, an error or a dump by mistake is masked there.
+// A key that is printed in a log, an error or a dump by mistake is masked.
 func TestKeyMasked(t *testing.T) {
 	t.Parallel()
 	key := tenants.NewKey(tenants.TenantKey)
@@ -131,7 +131,7 @@ func TestCreateKey(t *testing.T) {
 	require.Equal(t, made, list[0])
 }
 
-// Nobody gets more out of a key than was put into it, by whatever way.
+// A key cannot grant more permissions than it has, in any way.
 func TestKeyCannotExceedItself(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -168,7 +168,7 @@ func TestKeyCannotExceedItself(t *testing.T) {
 	require.NoError(t, err, "its own key")
 }
 
-// In the platform tenant, a tenant's kind of key is no operator either.
+// In the platform tenant, an ordinary key is not an operator key.
 func TestOperatorKeysAreTheOperators(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)

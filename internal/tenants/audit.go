@@ -18,13 +18,13 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// AuditEntry is one row of a tenant's trail: what one change did to one object.
+// AuditEntry is one row of a tenant's trail: the effect of one change on one object.
 type AuditEntry struct {
-	Sequence  int64 // 1, 2, 3... in each tenant
+	Sequence  int64 // 1, 2, 3, ... in each tenant
 	ID        uuid.UUID
 	At        time.Time
 	ActorKind string     // key, operator, system, member, provider
-	ActorID   *uuid.UUID // of the key; nil where there is none
+	ActorID   *uuid.UUID // of the key; nil if there is none
 	ActorName string
 	Address   string // of the client that the request came from; "": no request
 	UserAgent string // "": none was sent
@@ -32,35 +32,35 @@ type AuditEntry struct {
 	Action    string // create, update, delete, revoke, rotate, reset, import
 	Kind      string // tenant, key, rule, plan, subject, member, endpoint, price
 	Target    string // slug, subject, email, or id of a key
-	// Before and After are JSON objects with the fields that differ; null in one of them stands for
-	// what is not set. Before is nil for what was created, After for what was deleted.
+	// Before and After are JSON objects with the fields that differ; null means not set. Before is
+	// nil for a created object, After for a deleted one.
 	Before, After json.RawMessage
-	Reason        string // where one was given
+	Reason        string // if one was given
 	Hash          [32]byte
 }
 
-// AuditFilter selects of a trail the rows that meet all of its conditions. Texts are compared
-// exactly, "" is any.
+// AuditFilter selects the rows of a trail that meet all of its conditions. Texts are compared
+// exactly; "" matches all.
 type AuditFilter struct {
 	Actor    string // the name or the id
 	Action   string
 	Kind     string
 	Target   string
-	From, To *time.Time // From is included, To is not, and is after it
+	From, To *time.Time // From is inclusive, To is exclusive and later than From
 }
 
-// Origin is where a request came from, for the trail.
+// Origin is the origin of a request, for the trail.
 type Origin struct {
-	Address   string // of the client: of the connection, or what a trusted proxy says
+	Address   string // of the client: of the connection, or as reported by a trusted proxy
 	UserAgent string
 	RequestID string
 }
 
 type originKey struct{}
 
-// WithOrigin returns a context whose changes are written down as coming from there.
+// WithOrigin returns a context whose changes are recorded with this origin.
 func WithOrigin(ctx context.Context, o Origin) context.Context {
-	const most = 512 // bytes of each; what is longer says nothing more
+	const most = 512 // bytes of each; longer values are truncated
 	for _, text := range []*string{&o.Address, &o.UserAgent, &o.RequestID} {
 		*text = strings.ToValidUTF8(strings.ReplaceAll((*text)[:min(len(*text), most)], "\x00", ""), "")
 	}
@@ -69,8 +69,8 @@ func WithOrigin(ctx context.Context, o Origin) context.Context {
 
 type reasonKey struct{}
 
-// WithReason returns a context whose changes are written down with that reason, up to 500
-// characters, where they have none of their own.
+// WithReason returns a context whose changes are recorded with that reason, up to 500 characters,
+// unless they have their own reason.
 func WithReason(ctx context.Context, reason string) context.Context {
 	return context.WithValue(ctx, reasonKey{}, reason)
 }
@@ -92,15 +92,15 @@ func (k ActorKind) String() string {
 	return "unknown"
 }
 
-// auditRow is a row before it has a place in the chain.
+// auditRow is a row without its place in the chain.
 type auditRow struct {
 	action, kind, target string
 	before, after        json.RawMessage
 	reason               string
 }
 
-// appendAudit adds rows to the end of a tenant's chain. It is called in the transaction of the
-// change, as weir_app with the tenant set.
+// appendAudit appends rows to a tenant's chain. It runs in the transaction of the change, as
+// weir_app with the tenant set.
 func appendAudit(ctx context.Context, q *db.Queries, tenant uuid.UUID, a Actor, now time.Time, rows []auditRow) error {
 	if len(rows) == 0 {
 		return nil
@@ -145,8 +145,8 @@ func appendAudit(ctx context.Context, q *db.Queries, tenant uuid.UUID, a Actor, 
 // genesis is the hash before the first row.
 var genesis [32]byte
 
-// auditHash is SHA-256 over the hash of the row before and all fields of this one. Each field
-// stands behind its length, so that no two rows read the same.
+// auditHash is SHA-256 over the hash of the previous row and all fields of this one. Each field is
+// preceded by its length, so that different rows have different texts.
 func auditHash(previous [32]byte, row db.Audit) [32]byte {
 	h := sha256.New()
 	part := func(b []byte) {
@@ -156,7 +156,7 @@ func auditHash(previous [32]byte, row db.Audit) [32]byte {
 		h.Write(b)
 	}
 	number := func(n int64) { part(strconv.AppendInt(nil, n, 10)) }
-	part([]byte("weir audit 1")) // so that another form can follow one day
+	part([]byte("weir audit 1")) // a version, so that the format can change
 	part(previous[:])
 	part(row.TenantID[:])
 	number(row.Sequence)
@@ -177,9 +177,9 @@ func auditHash(previous [32]byte, row db.Audit) [32]byte {
 	return [32]byte(h.Sum(nil))
 }
 
-// auditListSQL selects a page of a trail. Only the conditions that there are stand in it: Postgres
-// plans a statement that it has seen often for all values at once, and one that asks of each
-// condition whether it is there would then go by no index.
+// auditListSQL selects a page of a trail. The statement contains only the given conditions.
+// Otherwise Postgres would plan a frequent statement for all parameters at once, and would use no
+// index for optional conditions.
 func auditListSQL(tenant uuid.UUID, f AuditFilter, before *int64, most int32) (sql string, args []any) {
 	args = []any{tenant}
 	where := "tenant_id = $1"
@@ -204,13 +204,13 @@ func auditListSQL(tenant uuid.UUID, f AuditFilter, before *int64, most int32) (s
 	switch {
 	case f.Kind != "":
 		add("kind = ?", f.Kind)
-	case f.Target != "": // the index is by both
+	case f.Target != "": // the index has both columns
 		add("kind = ANY(?)", auditKinds)
 	}
 	if f.Target != "" {
 		add("target = ?", f.Target)
 	}
-	if f.From != nil || f.To != nil { // always both: a range is worth going by an index, and a half of all times not
+	if f.From != nil || f.To != nil { // always both, because Postgres uses an index only for a range with two ends
 		from, to := pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
 		if f.From != nil {
 			from = pgtype.Timestamptz{Time: *f.From, Valid: true}
@@ -283,8 +283,8 @@ func auditEntryOf(row db.Audit) AuditEntry {
 	}
 }
 
-// AuditMark is the end of a trail at some time: what to remember, to notice later that rows of it
-// are gone. Its text is SEQUENCE:HASH.
+// AuditMark is the end of a trail at some time. It is stored to detect later that rows are missing.
+// Its text is SEQUENCE:HASH.
 type AuditMark struct {
 	Sequence int64
 	Hash     [32]byte
@@ -295,7 +295,7 @@ func (m AuditMark) String() string {
 	return strconv.FormatInt(m.Sequence, 10) + ":" + hex.EncodeToString(m.Hash[:])
 }
 
-// ParseAuditMark reads a mark's text.
+// ParseAuditMark parses a mark's text.
 func ParseAuditMark(text string) (AuditMark, error) {
 	number, hash, _ := strings.Cut(text, ":")
 	sequence, err1 := strconv.ParseInt(number, 10, 64)
@@ -306,22 +306,22 @@ func ParseAuditMark(text string) (AuditMark, error) {
 	return AuditMark{Sequence: sequence, Hash: [32]byte(raw)}, nil
 }
 
-// Reset is a request to forget counters of a subject.
+// Reset is a request to reset counters of a subject.
 type Reset struct {
 	Subject    string
 	Resource   string            // "": the rules that count by no resource
-	Attributes map[string]string // that rules count by
+	Attributes map[string]string // by which rules count
 	Reason     string
 }
 
-// RecordReset lets reset forget counters, and writes into the trail who wanted it and why. reset
-// returns the slugs of the rules whose counters are gone. It is not called where the trail
-// cannot be reached; what it returns as an error is returned as it is, and no row is written.
+// RecordReset calls reset, which resets counters, and records the actor and the reason in the
+// trail. reset returns the slugs of the rules whose counters were reset. It is not called if the
+// trail cannot be written. Its error is returned unchanged, and no row is written.
 func (s *Store) RecordReset(ctx context.Context, a Actor, r Reset, reset func(ctx context.Context) (rules []string, err error)) error {
 	if !a.May(MayReset) {
 		return ErrForbidden
 	}
-	var refused error // not to be taken for one of the database's
+	var refused error // to distinguish it from errors of the database
 	err := s.inTenant(ctx, a, func(ctx context.Context, q *db.Queries) error {
 		if _, err := q.LockAuditHead(ctx, db.LockAuditHeadParams{TenantID: a.tenant, Genesis: genesis[:]}); err != nil {
 			return err

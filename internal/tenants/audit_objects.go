@@ -32,16 +32,17 @@ const (
 // auditKinds lists the kinds.
 var auditKinds = []string{auditTenant, auditKey, auditRule, auditRoute, auditPlan, auditSubject, auditMember, auditEndpoint, auditPrice, auditMigration}
 
-// trail notes during a change which objects it writes, each as it was before. At the end they are
-// read again, and what differs is what the change did: the writes themselves need not say it.
+// trail records during a change which objects it writes, with their state before. At the end it
+// reads them again, and the differences are the rows of the trail. The writes themselves need not
+// report their changes.
 type trail struct {
-	queries  *db.Queries // that read at once, whatever the change writes through
+	queries  *db.Queries // that read immediately, also if the change queues its writes
 	tenant   uuid.UUID
 	touched  []*touched // in the order of the writes
 	index    map[auditName]*touched
 	numbered bool      // the change has a version
-	queued   bool      // the writes are not done yet, so what was before them can be read at once later
-	whole    *auditRow // of an import, which has written the rows of its subjects already
+	queued   bool      // the writes are queued, so the state before can be read later, all at once
+	whole    *auditRow // of an import, which has already written the rows of its subjects
 }
 
 func newTrail(q *db.Queries, tenant uuid.UUID) *trail {
@@ -56,11 +57,11 @@ type touched struct {
 	action string // "": told by before and after
 	reason string
 	target string
-	before auditFields // nil: there was none
-	unread bool        // before is still to be read
+	before auditFields // nil: the object did not exist
+	unread bool        // before was not read yet
 }
 
-// auditFields is an object, field by field. Postgres writes equal values of jsonb equally.
+// auditFields is an object by fields. Postgres writes equal jsonb values equally.
 type auditFields map[string]json.RawMessage
 
 type auditObject struct {
@@ -68,8 +69,8 @@ type auditObject struct {
 	fields auditFields
 }
 
-// touch notes that the change writes an object. It is called before the write; isNew says that
-// there is no such object yet.
+// touch records that the change writes an object. It is called before the write; isNew means that
+// the object does not exist yet.
 func (c *change) touch(ctx context.Context, kind, id string, isNew bool) (*touched, error) {
 	if c.trail == nil {
 		return nil, errors.New("a change without an audit trail")
@@ -84,7 +85,8 @@ func (c *change) touch(ctx context.Context, kind, id string, isNew bool) (*touch
 	return t, c.trail.readBefore(ctx, t)
 }
 
-// note adds an object that was not noted yet; what was before is still to be read, if anything.
+// note adds an object that was not recorded yet; its state before must still be read, if it
+// existed.
 func (t *trail) note(kind, id string, isNew bool) *touched {
 	o := &touched{auditName: auditName{kind, id}, unread: !isNew}
 	t.index[o.auditName] = o
@@ -257,7 +259,7 @@ var auditNames = map[string]string{
 }
 
 // fieldOfColumn returns the name of a column in the API: limit_units is limit. A duration has two
-// columns, window_text and window_ms, of which a trail has the text.
+// columns, window_text and window_ms; the trail has only the text.
 func fieldOfColumn(column string) string {
 	if name, renamed := auditNames[column]; renamed {
 		return name
@@ -273,8 +275,7 @@ func fieldOfColumn(column string) string {
 	return column
 }
 
-// auditFieldsOf reads an object as it comes from the database. What is empty is left out, like
-// null.
+// auditFieldsOf parses an object from the database. Empty fields are omitted, like null.
 func auditFieldsOf(kind, object string) (auditFields, error) {
 	var columns, fields auditFields
 	if err := json.Unmarshal([]byte(object), &columns); err != nil {
@@ -285,7 +286,7 @@ func auditFieldsOf(kind, object string) (auditFields, error) {
 		if kind == auditRule || kind == auditRoute || kind == auditPlan || kind == auditSubject {
 			name = fieldOfColumn(name)
 		}
-		if string(value) == "1" && (name == "multiplier" || name == "plan_version" || name == "newest_version") { // as of nearly all
+		if string(value) == "1" && (name == "multiplier" || name == "plan_version" || name == "newest_version") { // nearly all have 1
 			continue
 		}
 		if text := string(value); name != "" && text != `""` && text != "{}" {
@@ -295,12 +296,12 @@ func auditFieldsOf(kind, object string) (auditFields, error) {
 	return fields, nil
 }
 
-// overrideTime is a time of an override as Postgres writes it into JSON. Within a text no quote
-// stands bare, so a reason that reads like one is none.
+// overrideTime matches a time of an override in the JSON of Postgres. Quotes within texts are
+// escaped, so a reason cannot match.
 var overrideTime = regexp.MustCompile(`("(?:starts|expires)_at": ?"[0-9T:.-]+)\+00:00"`)
 
-// spellTimes writes the times of a field as the API does elsewhere, with Z; Postgres writes +00:00.
-// Rows from before stay as they are: their hashes are over what stands in them.
+// spellTimes converts the times of a field to the form of the API, with Z; Postgres writes +00:00.
+// Existing rows stay unchanged, because their hashes include the text.
 func spellTimes(name string, value json.RawMessage) json.RawMessage {
 	switch {
 	case strings.HasSuffix(name, "_at"):
@@ -313,7 +314,7 @@ func spellTimes(name string, value json.RawMessage) json.RawMessage {
 	return value
 }
 
-// auditObjects reads objects of one kind, as far as they exist.
+// auditObjects reads the existing objects of one kind.
 func auditObjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, kind string, names []string) (map[string]auditObject, error) {
 	objects := make(map[string]auditObject, len(names))
 	var failed error
@@ -325,7 +326,7 @@ func auditObjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, kind str
 	var ids []uuid.UUID
 	if kind != auditSubject && kind != auditPrice {
 		for _, name := range names {
-			ids = append(ids, uuid.MustParse(name)) // touch was given the id as text
+			ids = append(ids, uuid.MustParse(name)) // touch got the id as text
 		}
 	}
 	var err error

@@ -12,13 +12,13 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// auditPurgeRows is how many rows of a trail are removed at once, so that no statement takes long.
+// auditPurgeRows is the maximum number of rows that one statement deletes, so that none takes long.
 const auditPurgeRows = 5000
 
-// PurgeAudit removes the rows of all trails that are from before a time, from the beginning of each
-// on, and returns how many they were. What is left of a trail can be verified as before: the mark
-// of the last row that was removed is kept. A trail is left alone from where rows of it are
-// missing. Several servers may call it at once. Error: ErrUnavailable.
+// PurgeAudit deletes the rows of all trails that are older than before, from the beginning of each
+// trail, and returns their number. The rest of a trail can still be verified, because the mark of
+// the last deleted row is stored. If a trail has a gap, the rows from the gap on are not deleted.
+// Several servers may call it concurrently. Error: ErrUnavailable.
 func (s *Store) PurgeAudit(ctx context.Context, before time.Time) (removed int64, err error) {
 	const most = 1000
 	var after uuid.UUID
@@ -48,7 +48,7 @@ func (s *Store) PurgeAudit(ctx context.Context, before time.Time) (removed int64
 func (s *Store) purgeAuditOf(ctx context.Context, tenant uuid.UUID, before time.Time) (n int64, err error) {
 	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		mark, err := q.LockAuditMark(ctx, tenant)
-		if errors.Is(err, pgx.ErrNoRows) { // the tenant was deleted meanwhile
+		if errors.Is(err, pgx.ErrNoRows) { // the tenant was deleted in the meantime
 			return nil
 		}
 		if err != nil {
@@ -60,7 +60,7 @@ func (s *Store) purgeAuditOf(ctx context.Context, tenant uuid.UUID, before time.
 		}
 		var last db.AuditAgesRow
 		for _, row := range rows {
-			if row.Sequence != mark+1 || !row.At.Before(before) { // beyond a missing row nothing goes, which would hide that
+			if row.Sequence != mark+1 || !row.At.Before(before) { // rows after a gap are not deleted, because that would hide the gap
 				break
 			}
 			mark, last = row.Sequence, row

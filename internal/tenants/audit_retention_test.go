@@ -11,8 +11,8 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// What is too old goes, and what is left is verified as before: a trail that could not be would
-// be worth nothing, and one whose beginning may be cut off unnoticed neither.
+// Old rows are deleted, and the rest can be verified as before. It must also be detected if the
+// beginning is deleted in another way.
 func TestAuditRetention(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
@@ -42,10 +42,10 @@ func TestAuditRetention(t *testing.T) {
 
 	mustRule(t, s, b, rule("r"))
 	report = trailIsWhole(t, s, b)
-	require.True(t, report.Valid, "it goes on: %s", report.Problem)
+	require.True(t, report.Valid, "the trail continues: %s", report.Problem)
 	require.EqualValues(t, 3, report.Head.Sequence)
 	for mark, valid := range map[tenants.AuditMark]bool{
-		{Sequence: 2, Hash: rows[1].Hash}: true, // nobody can tell any more
+		{Sequence: 2, Hash: rows[1].Hash}: true, // it cannot be verified any more
 		{Sequence: 4, Hash: rows[3].Hash}: true,
 		{Sequence: 4, Hash: rows[2].Hash}: false,
 		{Sequence: 6, Hash: rows[2].Hash}: false,

@@ -16,8 +16,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// However long a trail is, a page of it goes by an index, also when Postgres plans the statement
-// once for all values, as it may when it has seen it often.
+// A page of a long trail uses an index, also if Postgres makes a generic plan for a frequent
+// statement.
 func TestAuditSearchesGoByAnIndex(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -26,8 +26,8 @@ func TestAuditSearchesGoByAnIndex(t *testing.T) {
 	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
 		for _, statement := range []string{
 			"ALTER TABLE audit NO FORCE ROW LEVEL SECURITY",
-			// Ten rows are of one key, five are resets, one in a hundred is of a plan, each target
-			// has ten rows; a row a second.
+			// Ten rows are of one key, five are resets, one in a hundred is of a plan, and each
+			// target has ten rows. There is one row per second.
 			fmt.Sprintf(`INSERT INTO audit (tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id, action, kind, target, reason, hash)
 				SELECT '%s', n, gen_random_uuid(), '%s'::timestamptz + n * interval '1 second', 'key', CASE WHEN n %% 10000 = 1 THEN '%s'::uuid END,
 					CASE WHEN n %% 10000 = 1 THEN 'rare' WHEN n %% 2 = 1 THEN 'odd' ELSE 'even' END, '192.0.2.1', 'agent/1', 'request',
@@ -75,20 +75,20 @@ func requireAuditIndexed(ctx context.Context, t *testing.T, conn *pgx.Conn, tena
 	what := fmt.Sprintf("%+v, %s\n%s\n%s", f, mode, sql, raw)
 	eachNode(plans[0].Plan, func(node map[string]any) { require.NotEqual(t, "Seq Scan", node["Node Type"], what) })
 	blocks, _ := plans[0].Plan["Shared Hit Blocks"].(float64)
-	// By name, action or target: what is shown and a little beside it. Where an index has no order
-	// by sequence, or no column at all, Postgres may go through the trail from its end, of which
+	// By name, action or target, few more blocks are read than those of the result. If an index
+	// does not have the order by sequence or the column, Postgres may read the trail from its end;
 	// 100 000 rows have 3 200 blocks.
 	most := 3500.0
 	if f.Actor != "" || f.Action != "" || f.Target != "" {
 		most = 60
-		if strings.Contains(mode, "generic") { // by what a sample says of all values, it may read all rows of this one
+		if strings.Contains(mode, "generic") { // with a generic plan, it may read all rows of this value
 			most = 800
 		}
 	}
 	require.LessOrEqual(t, blocks, most, what)
 }
 
-// literal is a value as SQL writes it.
+// literal returns a value in SQL notation.
 func literal(v any) string {
 	switch v := v.(type) {
 	case []string:

@@ -43,7 +43,7 @@ func trailOf(t *testing.T, s *tenants.Store, a tenants.Actor, after int64) (rows
 	return rows
 }
 
-// A story of one tenant: what each write leaves in the trail.
+// The rows of the trail for each kind of write.
 func TestAuditTrail(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -165,7 +165,7 @@ func TestAuditTrail(t *testing.T) {
 
 var instants = regexp.MustCompile(`"(expires_at|revoked_at)":"[^"]*"`)
 
-// requireJSON compares objects. EXPIRES and REVOKED in want stand for any instant.
+// requireJSON compares objects. EXPIRES and REVOKED in want match any instant.
 func requireJSON(t *testing.T, want string, got json.RawMessage, name string) {
 	t.Helper()
 	if want == "" {
@@ -179,7 +179,7 @@ func requireJSON(t *testing.T, want string, got json.RawMessage, name string) {
 	require.JSONEq(t, want, text, name)
 }
 
-// What changes two objects writes two rows, one after the other.
+// A change of two objects writes two rows.
 func TestAuditDefaultPlan(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -195,8 +195,8 @@ func TestAuditDefaultPlan(t *testing.T) {
 	}, got)
 }
 
-// What the operator does to a tenant is in the tenant's trail and in the operator's own, which
-// outlives the tenant.
+// A change by the operator is in the tenant's trail and in the operator's own, which remains when
+// the tenant is deleted.
 func TestAuditOfTheOperator(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -281,12 +281,12 @@ func TestAuditFilters(t *testing.T) {
 	requireInvalid(t, err, "cursor")
 }
 
-// Many at once make one chain each.
+// Concurrent changes make one chain per tenant.
 func TestAuditConcurrently(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
 	var all sync.WaitGroup
-	for worker := range 2 { // for each tenant: as many in all as there are connections
+	for worker := range 2 { // for each tenant: in total as many as there are connections
 		for _, actor := range []tenants.Actor{a, b} {
 			all.Go(func() {
 				for i := range 10 {
@@ -310,7 +310,7 @@ func TestAuditConcurrently(t *testing.T) {
 	}
 }
 
-// The roles of the server can add to the trail, and nothing else.
+// The roles of the server can only append to the trail.
 func TestAuditIsAppendOnly(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -323,7 +323,7 @@ func TestAuditIsAppendOnly(t *testing.T) {
 				_, err := tx.Exec(ctx, "SELECT set_config('weir.tenant_id', $1, true)", a.TenantID().String())
 				require.NoError(t, err)
 				if role == "weir_system" && statement == "DELETE FROM audit" {
-					return // what is too old; TestAuditRetention
+					return // old rows: see TestAuditRetention
 				}
 				_, err = tx.Exec(ctx, statement)
 				var pgErr *pgconn.PgError
@@ -345,8 +345,8 @@ func TestAuditIsAppendOnly(t *testing.T) {
 	})
 }
 
-// Whoever writes as the owner of the database is found out: a hundred copies of a trail, each
-// tampered with in another way.
+// Changes by the owner of the database are detected: a hundred copies of a trail, each of them
+// manipulated in another way.
 func TestTamperedTrails(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -380,10 +380,11 @@ func TestTamperedTrails(t *testing.T) {
 	}
 	report, err := s.VerifyAudit(t.Context(), a, tenants.AuditVerification{Remembered: &remembered})
 	require.NoError(t, err)
-	require.True(t, report.Valid, "and the copy itself is whole")
+	require.True(t, report.Valid, "and the copy itself is intact")
 	t.Logf("%d tampered copies, all detected", len(copies))
 
-	// A trail that is made anew from some row on is whole in itself. What was remembered tells.
+	// A trail that was written again from some row on is valid by itself. Only a stored mark
+	// detects it.
 	d.Exec("DELETE FROM audit WHERE tenant_id = $1 AND sequence > 5", a.TenantID())
 	d.Exec("UPDATE audit_heads h SET sequence = 5, hash = a.hash FROM audit a WHERE a.tenant_id = $1 AND h.tenant_id = $1 AND a.sequence = 5", a.TenantID())
 	for i := range last {
@@ -396,8 +397,8 @@ func TestTamperedTrails(t *testing.T) {
 	require.EqualValues(t, last, report.BrokenAt)
 }
 
-// A long trail is verified in parts. Each goes on where the one before ended, also when old rows
-// are removed in between, and finds what is wrong in what it reads.
+// A long trail is verified in parts. Each part continues where the previous one ended, also if old
+// rows are deleted in between, and detects errors in the rows that it reads.
 func TestVerifyAuditInParts(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
@@ -449,7 +450,7 @@ func TestVerifyAuditInParts(t *testing.T) {
 	require.EqualValues(t, 7, verify(tenants.AuditVerification{After: mark(6)}).BrokenAt)
 }
 
-// However long a trail is, a request ends: after the page in which its time is over.
+// A request for a long trail ends after the page in which its time is over.
 func TestVerifyAuditWithin(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -482,7 +483,7 @@ func tamperings(last int64) (all []tampering) {
 	add := func(brokenAt int64, format string, args ...any) {
 		all = append(all, tampering{fmt.Sprintf(format, args...), brokenAt})
 	}
-	for n := int64(1); n <= last; n += 3 { // edits: each column in some row
+	for n := int64(1); n <= last; n += 3 { // edits of each column
 		columns := []string{
 			"at = at + interval '1 microsecond'", "actor_kind = 'key'", "actor_name = actor_name || ' '", "actor_id = gen_random_uuid()",
 			"address = '::1'", "user_agent = 'x'", "request_id = 'x'", "action = 'forge'", "kind = 'plan'", "target = target || 'x'",
@@ -493,22 +494,22 @@ func tamperings(last int64) (all []tampering) {
 			add(n, "UPDATE audit SET %s WHERE tenant_id = $A AND sequence = %d", columns[(int(n)+7*i)%len(columns)], n)
 		}
 	}
-	for n := int64(1); n <= last; n += 2 { // deletions; of the last one, the recorded end tells
+	for n := int64(1); n <= last; n += 2 { // deletions; that of the last row is detected by the recorded end
 		add(n, "DELETE FROM audit WHERE tenant_id = $A AND sequence = %d", n)
 	}
-	for n := int64(2); n < last; n += 3 { // a deletion with all later rows moved up
+	for n := int64(2); n < last; n += 3 { // a deletion after which all later rows are renumbered
 		add(n, "DELETE FROM audit WHERE tenant_id = $A AND sequence = %d; "+
 			"UPDATE audit SET sequence = sequence + 1000 WHERE tenant_id = $A AND sequence > %[1]d; "+
 			"UPDATE audit SET sequence = sequence - 1001 WHERE tenant_id = $A AND sequence > 1000", n)
 	}
-	for n := int64(1); n <= last; n += 4 { // insertions: of a copy of the row, and of another tenant's row
+	for n := int64(1); n <= last; n += 4 { // insertions of a copy of the row, and of another tenant's row
 		for _, tenant := range []string{"= $A", "<> $A AND EXISTS (SELECT FROM audit b WHERE b.tenant_id = audit.tenant_id AND b.target = 'r1')"} {
 			if n > 18 && tenant != "= $A" {
 				continue
 			}
-			at := n // where the other tenant's row stands
+			at := n // position of the other tenant's row
 			if tenant == "= $A" {
-				at++ // where the row stands itself, behind its copy
+				at++ // position of the row itself, after its copy
 			}
 			add(at, "UPDATE audit SET sequence = sequence + 1000 WHERE tenant_id = $A AND sequence >= %d; "+
 				"INSERT INTO audit SELECT $A, %[1]d, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id, action, kind, target, "+
@@ -517,12 +518,12 @@ func tamperings(last int64) (all []tampering) {
 				"UPDATE audit_heads SET sequence = sequence + 1 WHERE tenant_id = $A", n, tenant)
 		}
 	}
-	for n := int64(1); n < last; n += 2 { // two rows swapped
+	for n := int64(1); n < last; n += 2 { // two rows exchanged
 		add(n, "UPDATE audit SET sequence = 1000 WHERE tenant_id = $A AND sequence = %d; "+
 			"UPDATE audit SET sequence = %[1]d WHERE tenant_id = $A AND sequence = %[2]d; "+
 			"UPDATE audit SET sequence = %[2]d WHERE tenant_id = $A AND sequence = 1000", n, n+1)
 	}
-	for n := int64(0); n < last; n += 3 { // cut short, and the recorded end with it
+	for n := int64(0); n < last; n += 3 { // truncated, together with the recorded end
 		add(n+1, "DELETE FROM audit WHERE tenant_id = $A AND sequence > %d; UPDATE audit_heads h SET sequence = %[1]d, "+
 			"hash = coalesce((SELECT hash FROM audit a WHERE a.tenant_id = $A AND a.sequence = %[1]d), '\\x%064d') WHERE tenant_id = $A", n, 0)
 	}
@@ -530,7 +531,7 @@ func tamperings(last int64) (all []tampering) {
 	return all
 }
 
-// A trail of the wrong text is no mark.
+// An invalid text is not a mark.
 func TestParseAuditMark(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "1", "1:", "x:" + strings.Repeat("0", 64), "1:" + strings.Repeat("0", 63), "-1:" + strings.Repeat("0", 64), "0:" + strings.Repeat("1", 64), "1:" + strings.Repeat("g", 64)} {
@@ -539,7 +540,7 @@ func TestParseAuditMark(t *testing.T) {
 	}
 }
 
-// An empty trail is whole, as of a tenant from before there were trails.
+// An empty trail is valid, for example that of a tenant from before there were trails.
 func TestEmptyTrail(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -555,11 +556,11 @@ func TestEmptyTrail(t *testing.T) {
 	require.NotEqual(t, uuid.Nil, a.TenantID())
 }
 
-// Each statement that writes configuration goes by the trail. A new one is found here before its
-// change is missing there.
+// Each statement that writes configuration also writes the trail. This test fails for a new
+// statement that does not.
 func TestEveryWriteIsAudited(t *testing.T) {
 	t.Parallel()
-	// What writes no configuration, with the reason.
+	// Statements that write no configuration, with the reason.
 	exempt := map[string]string{
 		"NextVersion":          "the number of a change, whose writes are noted",
 		"StampPlansOfRule":     "versions only",

@@ -13,39 +13,39 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// AuditReport says whether a trail is whole, as far as it was read.
+// AuditReport says whether a trail is intact, as far as it was read.
 type AuditReport struct {
-	Valid    bool      // nothing that was read is wrong
-	Complete bool      // the end of the trail was reached, or what is wrong with it; else Head is how far
-	Rows     int64     // that were read and are right
+	Valid    bool      // everything that was read is valid
+	Complete bool      // the end of the trail or an error was reached; otherwise Head is the last row that was read
+	Rows     int64     // number of rows that were read and are valid
 	From     AuditMark // the row after which reading began
-	Removed  AuditMark // the last row that was removed because of its age; no row before it is read
-	Head     AuditMark // the last row that is right: with it as After, another call goes on
-	BrokenAt int64     // number of the first row that is missing or wrong; 0 where Valid
+	Removed  AuditMark // the last row that was deleted because of its age; no row up to it is read
+	Head     AuditMark // the last valid row: another call continues with it as After
+	BrokenAt int64     // number of the first missing or invalid row; 0 if Valid
 	Problem  string    // what is wrong with it; "" where Valid
 }
 
-// AuditVerification says what of a trail to verify. The zero value is all of it.
+// AuditVerification selects the part of a trail to verify. The zero value selects all of it.
 type AuditVerification struct {
-	// Remembered, a mark from before, must be in the trail. Somebody who can write to the database
-	// as its owner can make a shorter or different trail that is whole in itself; this tells.
+	// Remembered, an earlier mark, must be in the trail. The owner of the database could create a
+	// shorter or different trail that is valid by itself. This detects it.
 	Remembered *AuditMark
-	// After is the Head of an earlier report. Rows up to it are not read again; it must still be
-	// there.
+	// After is the Head of an earlier report. Rows up to it are not read again; it must still
+	// exist.
 	After *AuditMark
-	// Rows and Within bound one call: it ends once it has read that many rows, or after the page of
-	// rows in which that time was over. 0: no bound.
+	// Rows and Within limit one call: it ends when it has read that many rows, or after the page of
+	// rows during which the time ended. 0: no limit.
 	Rows   int64
 	Within time.Duration
 }
 
-// auditVerifyRows is how many rows of a trail are read at once, in a transaction of their own: to
-// hold one for as long as a long trail takes would keep Postgres from tidying up.
+// auditVerifyRows is the number of rows that one transaction reads. A transaction over a long trail
+// would prevent Postgres from cleaning up.
 const auditVerifyRows = 1000
 
-// VerifyAudit reads what is left of the trail of the actor's tenant, from the mark of what was
-// removed because of its age on, and tells whether each row follows from the one before and none is
-// missing at the end. Error: ErrUnavailable.
+// VerifyAudit reads the trail of the actor's tenant, from the mark of the deleted rows on. It
+// verifies that each row follows from the previous one and that none is missing at the end. Error:
+// ErrUnavailable.
 func (s *Store) VerifyAudit(ctx context.Context, a Actor, v AuditVerification) (AuditReport, error) {
 	w := auditWalk{AuditVerification: v, tenant: a.tenant}
 	begun := s.now()
@@ -62,7 +62,7 @@ func (s *Store) VerifyAudit(ctx context.Context, a Actor, v AuditVerification) (
 	}
 }
 
-// auditWalk is a verification under way.
+// auditWalk is a running verification.
 type auditWalk struct {
 	AuditVerification
 	AuditReport
@@ -70,8 +70,8 @@ type auditWalk struct {
 	begun  bool
 }
 
-// page reads the next rows. The trail may meanwhile have grown at its end and lost old rows at its
-// beginning, so both ends are looked at anew, at the same instant as the rows.
+// page reads the next rows. In the meantime the trail may have grown at its end and lost old rows
+// at its beginning, so both ends are read again, at the same instant as the rows.
 func (w *auditWalk) page(ctx context.Context, q *db.Queries) error {
 	end, err := q.AuditHead(ctx, w.tenant)
 	missing := errors.Is(err, pgx.ErrNoRows)
@@ -109,7 +109,7 @@ func (w *auditWalk) page(ctx context.Context, q *db.Queries) error {
 	return nil
 }
 
-// begin finds where to begin, and looks up the marks that no row to be read will be held against.
+// begin finds where to begin, and looks up the marks that will not be compared with a row.
 func (w *auditWalk) begin(ctx context.Context, q *db.Queries) error {
 	w.begun = true
 	w.From = w.Removed
@@ -120,9 +120,9 @@ func (w *auditWalk) begin(ctx context.Context, q *db.Queries) error {
 	for _, c := range []struct {
 		mark *AuditMark
 		name string
-	}{{w.After, "the row after which to go on"}, {w.Remembered, "the row that is remembered"}} {
+	}{{w.After, "the row after which to continue"}, {w.Remembered, "the stored row"}} {
 		if c.mark == nil || c.mark.Sequence > w.From.Sequence {
-			continue // it comes yet
+			continue // it will be read later
 		}
 		there, err := w.holds(ctx, q, *c.mark)
 		if err != nil {
@@ -137,8 +137,8 @@ func (w *auditWalk) begin(ctx context.Context, q *db.Queries) error {
 	return nil
 }
 
-// holds reports whether the trail has a row as the mark has it. Of one that was removed nobody can
-// tell any more, but of the last of those.
+// holds reports whether the trail has a row with the mark. Of the deleted rows, only the last one
+// can be verified.
 func (w *auditWalk) holds(ctx context.Context, q *db.Queries, mark AuditMark) (bool, error) {
 	switch {
 	case mark.Sequence == w.Removed.Sequence:
@@ -153,7 +153,7 @@ func (w *auditWalk) holds(ctx context.Context, q *db.Queries, mark AuditMark) (b
 	return bytes.Equal(hash, mark.Hash[:]), err
 }
 
-// finish compares the last row with where the trail is to end.
+// finish compares the last row with the end of the trail.
 func (w *auditWalk) finish(end db.AuditHeadRow, missing bool) {
 	switch {
 	case missing && w.Head.Sequence > 0:
@@ -170,7 +170,7 @@ func (w *auditWalk) broken(at int64, problem string) {
 	w.Complete, w.BrokenAt, w.Problem = true, at, problem
 }
 
-// follow takes the next row in, or says what is wrong with it.
+// follow adds the next row, or returns what is wrong with it.
 func (w *auditWalk) follow(row *db.Audit) string {
 	if row.Sequence != w.Head.Sequence+1 {
 		return "the row is missing"
@@ -194,7 +194,7 @@ type AuditHead struct {
 	AuditMark
 }
 
-// AuditHeads hands the end of every tenant's trail to each.
+// AuditHeads calls each with the end of every tenant's trail.
 func (s *Store) AuditHeads(ctx context.Context, each func(AuditHead)) error {
 	const most = 1000
 	var after uuid.UUID

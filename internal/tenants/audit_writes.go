@@ -12,9 +12,9 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// The writes of a change, which stand before those of db.Queries: each notes first which object
-// it is about to write. So whoever writes within a change writes the trail, too;
-// TestEveryWriteIsAudited knows when one is added that does not.
+// The writes of a change, which hide those of db.Queries. Each records first which object it
+// writes, so every write within a change also writes the trail. TestEveryWriteIsAudited fails for a
+// write that does not.
 
 // NextVersion gives the change its number.
 func (c *change) NextVersion(ctx context.Context, p db.NextVersionParams) (int64, error) {
@@ -38,8 +38,8 @@ func (c *change) UpdateRule(ctx context.Context, p db.UpdateRuleParams) (row db.
 	return row, err
 }
 
-// DeleteRule removes a rule with the numbers that plans and subjects have for it. They go into the
-// rule's row: thousands of subjects would make thousands.
+// DeleteRule deletes a rule with the limits that plans and subjects have for it. They are part of
+// the rule's row, because thousands of subjects would need thousands of rows.
 func (c *change) DeleteRule(ctx context.Context, p db.DeleteRuleParams) error {
 	t, err := c.touch(ctx, auditRule, p.ID.String(), false)
 	if err != nil {
@@ -49,7 +49,7 @@ func (c *change) DeleteRule(ctx context.Context, p db.DeleteRuleParams) error {
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal([]byte(object), &t.before); err != nil { // adds to what is there
+	if err := json.Unmarshal([]byte(object), &t.before); err != nil { // adds to the existing fields
 		return err
 	}
 	return c.Queries.DeleteRule(ctx, p)
@@ -87,7 +87,7 @@ func (c *change) InsertPlan(ctx context.Context, p db.InsertPlanParams) (row db.
 	return row, err
 }
 
-// UpdatePlan replaces a plan apart from its limits.
+// UpdatePlan replaces a plan without its limits.
 func (c *change) UpdatePlan(ctx context.Context, p db.UpdatePlanParams) (row db.Plan, err error) {
 	if _, err = c.touch(ctx, auditPlan, p.ID.String(), false); err == nil {
 		row, err = c.Queries.UpdatePlan(ctx, p)
@@ -95,7 +95,7 @@ func (c *change) UpdatePlan(ctx context.Context, p db.UpdatePlanParams) (row db.
 	return row, err
 }
 
-// ClearDefaultPlan takes being the default from the plan that is it.
+// ClearDefaultPlan makes the default plan an ordinary plan.
 func (c *change) ClearDefaultPlan(ctx context.Context, p db.ClearDefaultPlanParams) error {
 	ids, err := c.trail.queries.AuditDefaultPlan(ctx, p.TenantID)
 	if err != nil {
@@ -117,7 +117,7 @@ func (c *change) DeletePlan(ctx context.Context, p db.DeletePlanParams) error {
 	return c.Queries.DeletePlan(ctx, p)
 }
 
-// KeepPlanVersion makes the newest version of a plan an older one.
+// KeepPlanVersion stores the newest version of a plan as an older one.
 func (c *change) KeepPlanVersion(ctx context.Context, p db.KeepPlanVersionParams) error {
 	t, err := c.touch(ctx, auditPlan, p.PlanID.String(), false)
 	if err != nil {
@@ -127,7 +127,7 @@ func (c *change) KeepPlanVersion(ctx context.Context, p db.KeepPlanVersionParams
 	return c.Queries.KeepPlanVersion(ctx, p)
 }
 
-// KeepPlanLimits is KeepPlanVersion of the limits.
+// KeepPlanLimits is KeepPlanVersion for the limits.
 func (c *change) KeepPlanLimits(ctx context.Context, p db.KeepPlanLimitsParams) error {
 	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
 		return err
@@ -235,7 +235,7 @@ func (c *change) touchSubjects(ctx context.Context, subjects []string) error {
 	return c.trail.readBefore(ctx, noted...)
 }
 
-// UpsertPlanLimit sets the number that a plan gives a rule.
+// UpsertPlanLimit sets the limit that a plan has for a rule.
 func (c *change) UpsertPlanLimit(ctx context.Context, p db.UpsertPlanLimitParams) error {
 	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
 		return err
@@ -243,7 +243,7 @@ func (c *change) UpsertPlanLimit(ctx context.Context, p db.UpsertPlanLimitParams
 	return c.Queries.UpsertPlanLimit(ctx, p)
 }
 
-// DeletePlanLimit takes a plan's number for a rule away.
+// DeletePlanLimit deletes a plan's limit for a rule.
 func (c *change) DeletePlanLimit(ctx context.Context, p db.DeletePlanLimitParams) (int64, error) {
 	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
 		return 0, err
@@ -269,7 +269,7 @@ func (c *change) InsertSubjects(ctx context.Context, p db.InsertSubjectsParams) 
 	return c.Queries.InsertSubjects(ctx, p)
 }
 
-// UpdateSubject replaces a subject apart from its overrides.
+// UpdateSubject replaces a subject without its overrides.
 func (c *change) UpdateSubject(ctx context.Context, p db.UpdateSubjectParams) (row db.Subject, err error) {
 	if _, err = c.touch(ctx, auditSubject, p.Subject, false); err == nil {
 		row, err = c.Queries.UpdateSubject(ctx, p)
@@ -277,7 +277,7 @@ func (c *change) UpdateSubject(ctx context.Context, p db.UpdateSubjectParams) (r
 	return row, err
 }
 
-// DeleteSubject forgets a subject with its overrides.
+// DeleteSubject deletes a subject with its overrides.
 func (c *change) DeleteSubject(ctx context.Context, p db.DeleteSubjectParams) error {
 	if _, err := c.touch(ctx, auditSubject, p.Subject, false); err != nil {
 		return err
@@ -285,7 +285,7 @@ func (c *change) DeleteSubject(ctx context.Context, p db.DeleteSubjectParams) er
 	return c.Queries.DeleteSubject(ctx, p)
 }
 
-// UpsertOverride sets the number that a subject has for a rule. Its reason is the change's, too.
+// UpsertOverride sets the limit of a subject for a rule. Its reason is also that of the change.
 func (c *change) UpsertOverride(ctx context.Context, p db.UpsertOverrideParams) (row db.Override, err error) {
 	t, err := c.touch(ctx, auditSubject, p.Subject, false)
 	if err != nil {
@@ -295,7 +295,7 @@ func (c *change) UpsertOverride(ctx context.Context, p db.UpsertOverrideParams) 
 	return c.Queries.UpsertOverride(ctx, p)
 }
 
-// InsertOverrides sets numbers that subjects have for rules.
+// InsertOverrides sets limits of subjects for rules.
 func (c *change) InsertOverrides(ctx context.Context, p db.InsertOverridesParams) error {
 	for _, subject := range p.Subjects {
 		if _, err := c.touch(ctx, auditSubject, subject, false); err != nil {
@@ -305,7 +305,7 @@ func (c *change) InsertOverrides(ctx context.Context, p db.InsertOverridesParams
 	return c.Queries.InsertOverrides(ctx, p)
 }
 
-// DeleteOverride takes a subject's own number for a rule away.
+// DeleteOverride deletes a subject's limit for a rule.
 func (c *change) DeleteOverride(ctx context.Context, p db.DeleteOverrideParams) error {
 	if _, err := c.touch(ctx, auditSubject, p.Subject, false); err != nil {
 		return err
@@ -313,7 +313,8 @@ func (c *change) DeleteOverride(ctx context.Context, p db.DeleteOverrideParams) 
 	return c.Queries.DeleteOverride(ctx, p)
 }
 
-// errNoImport: the writes of an import are for changes whose trail it writes.
+// errNoImport means that the writes of an import were used by another change, which does not write
+// their trail.
 var errNoImport = errors.New("an import that is not in the audit trail")
 
 // ImportNewSubjects registers subjects.
@@ -324,7 +325,7 @@ func (c *change) ImportNewSubjects(ctx context.Context, p db.ImportNewSubjectsPa
 	return c.Queries.ImportNewSubjects(ctx, p)
 }
 
-// ImportChangedSubjects replaces subjects apart from their overrides.
+// ImportChangedSubjects replaces subjects without their overrides.
 func (c *change) ImportChangedSubjects(ctx context.Context, p db.ImportChangedSubjectsParams) error {
 	if c.trail.whole == nil {
 		return errNoImport
@@ -332,7 +333,7 @@ func (c *change) ImportChangedSubjects(ctx context.Context, p db.ImportChangedSu
 	return c.Queries.ImportChangedSubjects(ctx, p)
 }
 
-// ImportOverrides sets numbers that subjects have for rules.
+// ImportOverrides sets limits of subjects for rules.
 func (c *change) ImportOverrides(ctx context.Context, p db.ImportOverridesParams) error {
 	if c.trail.whole == nil {
 		return errNoImport
@@ -340,7 +341,7 @@ func (c *change) ImportOverrides(ctx context.Context, p db.ImportOverridesParams
 	return c.Queries.ImportOverrides(ctx, p)
 }
 
-// ImportRemovedOverrides takes numbers that subjects have for rules away.
+// ImportRemovedOverrides deletes limits of subjects for rules.
 func (c *change) ImportRemovedOverrides(ctx context.Context, p db.ImportRemovedOverridesParams) error {
 	if c.trail.whole == nil {
 		return errNoImport
@@ -396,7 +397,8 @@ func (c *change) InsertTenant(ctx context.Context, p db.InsertTenantParams) (row
 	return row, err
 }
 
-// DeleteTenant removes a tenant with all that it has. Its trail goes, too; where it ended stays.
+// DeleteTenant deletes a tenant with everything that belongs to it. Its trail is deleted, too; the
+// end of the trail is kept.
 func (c *change) DeleteTenant(ctx context.Context, id uuid.UUID) error {
 	t, err := c.touch(ctx, auditTenant, id.String(), false)
 	if err != nil {
@@ -429,7 +431,7 @@ func (c *change) UpdateMemberRole(ctx context.Context, p db.UpdateMemberRolePara
 	return row, err
 }
 
-// DeleteMember takes a person out of a tenant.
+// DeleteMember removes a person from a tenant.
 func (c *change) DeleteMember(ctx context.Context, p db.DeleteMemberParams) error {
 	if err := c.touchMember(ctx, p.TenantID, p.ID); err != nil {
 		return err
@@ -437,7 +439,7 @@ func (c *change) DeleteMember(ctx context.Context, p db.DeleteMemberParams) erro
 	return c.Queries.DeleteMember(ctx, p)
 }
 
-// touchMember notes a member, who is known by the person because a new one has no id yet.
+// touchMember records a member, by the id of the person, because a new member has no id yet.
 func (c *change) touchMember(ctx context.Context, tenant, id uuid.UUID) error {
 	people, err := c.trail.queries.AuditMemberPerson(ctx, db.AuditMemberPersonParams{TenantID: tenant, ID: id})
 	if err != nil {

@@ -23,72 +23,72 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// Why a key does not authenticate. All but the last wrap ErrUnauthorized. Which one it is may be
-// told: whoever causes any but the first two holds the real key.
+// Why a key does not authenticate. All but the last wrap ErrUnauthorized. A client may learn the
+// reason, because for all except the first two it must have the real key.
 var (
 	ErrUnknownKey      = fmt.Errorf("%w: no such API key", ErrUnauthorized)
 	ErrKeyRevoked      = fmt.Errorf("%w: this API key has been revoked", ErrUnauthorized)
 	ErrKeyExpired      = fmt.Errorf("%w: this API key has expired", ErrUnauthorized)
 	ErrKeyRotated      = fmt.Errorf("%w: this API key has been replaced by another and its overlap is over", ErrUnauthorized)
 	ErrTenantSuspended = fmt.Errorf("%w: the tenant of this API key is suspended", ErrUnauthorized)
-	// ErrKeyLookupUnavailable: the key is not known here, and Postgres cannot be asked now.
+	// ErrKeyLookupUnavailable: the key is not in memory, and Postgres is unavailable.
 	ErrKeyLookupUnavailable = errors.New("the API key cannot be looked up now")
 )
 
 const (
-	maxLookups    = 50 // a second, of keys that are not known here
+	maxLookups    = 50 // per second, of keys that are not in memory
 	lookupTimeout = 2 * time.Second
 	// Unknown keys are remembered for one to two periods, at most maxUnknown of them.
 	unknownPeriod = 2 * time.Second
 	maxUnknown    = 100_000
-	// touchEvery bounds how often the use of one key is written down.
+	// touchEvery is the minimum interval in which the use of a key is stored.
 	touchEvery   = time.Minute
 	touchPeriod  = 5 * time.Second
 	touchBatch   = 1000
 	retryPending = 250 * time.Millisecond
 )
 
-// Authenticator tells whose a key is. Keys that are known are found in this process, by their
-// SHA-256, without a lock or a wait; what is known follows the database by way of Apply.
+// Authenticator finds the tenant of a key. Known keys are found in memory, by their SHA-256,
+// without a lock or a wait. Apply updates the known keys after changes of the database.
 type Authenticator struct {
 	store *Store
 	log   *slog.Logger
 	known *xsync.Map[[32]byte, *knownKey]
 
-	flight  singleflight.Group
+	loads   singleflight.Group
 	lookups *rate.Limiter
 	unknown unknownKeys
-	down    atomic.Bool  // the last question to Postgres went unanswered
-	asked   atomic.Int64 // lookups so far
+	down    atomic.Bool  // the last query to Postgres was not answered
+	asked   atomic.Int64 // number of lookups
 
 	touches chan touch
 
-	mu      sync.Mutex // guards what follows, and is held by whoever writes to known
+	mu      sync.Mutex // guards the fields below; held by every write to known
 	tenants map[uuid.UUID]*tenantKeys
-	pending map[uuid.UUID]bool // tenants whose keys could not be read when they had changed
-	reload  bool               // those of all tenants could not be read when the database had gone back
+	pending map[uuid.UUID]bool // tenants whose keys could not be read after a change
+	reload  bool               // the keys of all tenants could not be read after the database went back
 }
 
-// knownKey is a key as it was read. It is replaced, never changed. There is one for each key that
-// there is, so it is kept small.
+// knownKey is a key in memory. It is replaced, never changed. There is one for each key, so it is
+// small.
 type knownKey struct {
-	actor     Actor // with the time at which the key ends
+	actor     Actor // includes the expiry of the key
 	at        reading
 	lastTouch atomic.Int64 // milliseconds since 1970
 	state     keyState
 }
 
-// keyState tells why a key does not work.
+// keyState says why a key does not work.
 type keyState uint8
 
 const (
-	keyWorks     keyState = iota // until it ends
-	keyRotated                   // as keyWorks, for another has taken its place
-	keyRevoked                   // whatever the time
-	keySuspended                 // whatever the time, as long as its tenant is
+	keyWorks     keyState = iota // until it expires
+	keyRotated                   // as keyWorks, but another key has replaced it
+	keyRevoked                   // at any time
+	keySuspended                 // at any time, while its tenant is suspended
 )
 
-// refusal returns why the key does not work at this time, nil where it does.
+// refusal returns why the key does not work at this time, or nil.
 func (k *knownKey) refusal(now time.Time) error {
 	switch k.state {
 	case keyRevoked:
@@ -105,14 +105,14 @@ func (k *knownKey) refusal(now time.Time) error {
 	return nil
 }
 
-// tenantKeys is what is known of one tenant's keys.
+// tenantKeys has the known keys of one tenant.
 type tenantKeys struct {
 	at     reading
 	hashes [][32]byte
 }
 
-// reading tells how new something is that was read: the history of the database, then the
-// version within it.
+// reading says how new data is that was read: the history of the database, then the version within
+// it.
 type reading struct{ history, version int64 }
 
 func (r reading) olderThan(o reading) bool {
@@ -124,8 +124,8 @@ type touch struct {
 	at          time.Time
 }
 
-// NewAuthenticator returns an authenticator over the store's keys. It knows none until Load, and
-// follows changes only while Apply is called for each; Run must run beside it.
+// NewAuthenticator returns an authenticator for the store's keys. It knows none until Load, and is
+// updated only while Apply is called for each change; Run must run.
 func NewAuthenticator(s *Store) *Authenticator {
 	return &Authenticator{
 		store: s, log: s.log, known: xsync.NewMap[[32]byte, *knownKey](),
@@ -135,7 +135,7 @@ func NewAuthenticator(s *Store) *Authenticator {
 	}
 }
 
-// Authenticate tells who acts with the key in text. For a known key it neither waits nor
+// Authenticate returns the actor with the key in text. For a known key it neither waits nor
 // allocates. Errors: those that wrap ErrUnauthorized, and ErrKeyLookupUnavailable.
 func (a *Authenticator) Authenticate(ctx context.Context, text string) (Actor, error) {
 	key, err := ParseKey(text)
@@ -157,25 +157,25 @@ func (a *Authenticator) Authenticate(ctx context.Context, text string) (Actor, e
 	return k.actor, nil
 }
 
-// touch notes the use of a key, once in touchEvery, and never waits.
+// touch records the use of a key, once in touchEvery, and never waits.
 func (a *Authenticator) touch(k *knownKey, now time.Time) {
 	last := k.lastTouch.Load()
 	if at := now.UnixMilli(); at-last >= touchEvery.Milliseconds() && k.lastTouch.CompareAndSwap(last, at) {
 		select {
 		case a.touches <- touch{k.actor.tenant, k.actor.id, now}:
-		default: // so many keys at once that one may look unused for a minute more
+		default: // there are so many keys that this one may look unused for a minute more
 			k.lastTouch.Store(last)
 		}
 	}
 }
 
-// lookUp asks the database for a key that is not known here.
+// lookUp looks up a key in the database that is not in memory.
 func (a *Authenticator) lookUp(ctx context.Context, hash [32]byte) (*knownKey, error) {
 	if a.unknown.has(hash, a.store.now()) {
 		return nil, ErrUnknownKey
 	}
-	// The lookup goes on when who began it goes away: others may wait for it too.
-	done := a.flight.DoChan(hex.EncodeToString(hash[:]), func() (_ any, err error) {
+	// The lookup continues if its caller disconnects, because others may wait for it, too.
+	done := a.loads.DoChan(hex.EncodeToString(hash[:]), func() (_ any, err error) {
 		defer check.RecoverTo(&err)
 		if !a.lookups.Allow() {
 			if a.down.Load() {
@@ -216,8 +216,8 @@ func (a *Authenticator) fill(ctx context.Context, hash [32]byte) (*knownKey, err
 	return a.keep(hash, row, reading{history, row.KeysVersion})
 }
 
-// keep makes known what one lookup read, unless what is known already is newer: a lookup that
-// began before a revocation must not bring the key back after it.
+// keep stores the result of a lookup, unless the known key is newer: a lookup that began before a
+// revocation must not restore the key after it.
 func (a *Authenticator) keep(hash [32]byte, row db.LookUpKeyRow, at reading) (*knownKey, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -232,14 +232,14 @@ func (a *Authenticator) keep(hash [32]byte, row db.LookUpKeyRow, at reading) (*k
 		tenant = &tenantKeys{}
 		a.tenants[row.TenantID] = tenant
 	}
-	// tenant.at stays: of the tenant's other keys this lookup read nothing.
+	// tenant.at stays, because this lookup read none of the tenant's other keys.
 	if !slices.Contains(tenant.hashes, hash) {
 		tenant.hashes = append(tenant.hashes, hash)
 	}
 	return a.put(hash, row, at), nil
 }
 
-// put replaces a known key, unless it was read later. a.mu is held.
+// put replaces a known key, unless the known one was read later. The caller holds a.mu.
 func (a *Authenticator) put(hash [32]byte, row db.LookUpKeyRow, at reading) *knownKey {
 	k := knownKeyOf(row)
 	k.at = at
@@ -247,7 +247,7 @@ func (a *Authenticator) put(hash [32]byte, row db.LookUpKeyRow, at reading) *kno
 		if at.olderThan(old.at) {
 			return old
 		}
-		k.lastTouch.Store(old.lastTouch.Load()) // one that comes in between is written down again
+		k.lastTouch.Store(old.lastTouch.Load()) // a use in between is stored again
 	}
 	a.known.Store(hash, k)
 	return k
@@ -257,7 +257,7 @@ func knownKeyOf(row db.LookUpKeyRow) *knownKey {
 	k := &knownKey{}
 	k.actor = Actor{
 		tenant: row.TenantID, kind: KeyActor, id: row.ID, name: row.Name, scopes: newScopes(row.Scopes),
-		// Both must hold: a key of that kind in any other tenant is nobody's operator.
+		// Both must be true: a key of this kind in another tenant is not an operator key.
 		operator: KeyKind(row.Kind) == OperatorKey && row.TenantSlug == PlatformSlug,
 	}
 	if row.ExpiresAt != nil {
@@ -274,18 +274,18 @@ func knownKeyOf(row db.LookUpKeyRow) *knownKey {
 	return k
 }
 
-// Lookups returns how often a key was looked up in Postgres because it was not known here.
+// Lookups returns how often a key was looked up in Postgres because it was not in memory.
 func (a *Authenticator) Lookups() int64 { return a.asked.Load() }
 
-// allKeysSQL reads the keys of all tenants, tenant after tenant; of one that has none, a row
-// without a hash.
+// allKeysSQL reads the keys of all tenants, by tenant; a tenant without keys has a row without a
+// hash.
 const allKeysSQL = `
 SELECT t.id, coalesce(k.id, t.id), coalesce(k.name, ''), coalesce(k.kind, ''), coalesce(k.scopes, '{}'), coalesce(k.hash, ''),
     k.expires_at, k.revoked_at, k.rotated_to, t.state, t.slug, t.keys_version
 FROM tenants t LEFT JOIN api_keys k ON k.tenant_id = t.id
 ORDER BY t.id`
 
-// Load reads the keys of all tenants, so that an outage of Postgres hits none of them. Errors:
+// Load reads the keys of all tenants, so that an outage of Postgres affects none of them. Errors:
 // ErrUnavailable.
 func (a *Authenticator) Load(ctx context.Context) error {
 	history := a.store.history.Load()
@@ -306,13 +306,13 @@ func (a *Authenticator) Load(ctx context.Context) error {
 	return nil
 }
 
-// takeAll replaces what is known of each tenant's keys, as its last row has come.
+// takeAll replaces the known keys of each tenant when its last row has been read.
 func (a *Authenticator) takeAll(found pgx.Rows, history int64) error {
 	var r db.LookUpTenantKeysRow
 	var of []db.LookUpTenantKeysRow // the tenant that is being read
 	var tenant uuid.UUID
 	var version int64
-	names := map[string]string{} // most keys have one of a few names: all have it in common
+	names := map[string]string{} // most keys have one of a few names, which they share
 	_, err := pgx.ForEachRow(found, []any{&r.TenantID, &r.ID, &r.Name, &r.Kind, &r.Scopes, &r.Hash, &r.ExpiresAt, &r.RevokedAt, &r.RotatedTo,
 		&r.TenantState, &r.TenantSlug, &r.KeysVersion}, func() error {
 		if r.TenantID != tenant {
@@ -339,8 +339,7 @@ func (a *Authenticator) takeAll(found pgx.Rows, history int64) error {
 	return err
 }
 
-// Apply follows a change that Store.Watch tells. Where Postgres does not answer, Run tries again
-// until it does.
+// Apply handles a change from Store.Watch. If Postgres does not answer, Run retries until it does.
 func (a *Authenticator) Apply(ctx context.Context, c Change) {
 	if c.Gone {
 		a.forget(c.Tenant)
@@ -354,12 +353,12 @@ func (a *Authenticator) Apply(ctx context.Context, c Change) {
 	case tenant != nil && !tenant.at.olderThan(now):
 	case tenant == nil || tenant.at.history == now.history:
 		a.Changed(ctx, c.Tenant)
-	case !reload: // the database went back: all are to be read, which is better done at once
+	case !reload: // the database went back: all keys must be read, which is faster in one query
 		a.loadAgain(ctx)
 	}
 }
 
-// loadAgain reads all keys, or has Run do it where Postgres does not answer.
+// loadAgain reads all keys, or schedules it in Run if Postgres does not answer.
 func (a *Authenticator) loadAgain(ctx context.Context) {
 	err := a.Load(ctx)
 	if err != nil {
@@ -370,7 +369,7 @@ func (a *Authenticator) loadAgain(ctx context.Context) {
 	a.mu.Unlock()
 }
 
-// Changed reads the keys of a tenant anew.
+// Changed reads the keys of a tenant again.
 func (a *Authenticator) Changed(ctx context.Context, tenant uuid.UUID) {
 	history := a.store.history.Load()
 	rows, version, err := a.readTenantKeys(ctx, tenant)
@@ -400,7 +399,7 @@ func (a *Authenticator) readTenantKeys(ctx context.Context, tenant uuid.UUID) (r
 	return rows, version, err
 }
 
-// replace makes rows all that is known of the tenant's keys, unless that is newer.
+// replace replaces the known keys of a tenant by rows, unless the known ones are newer.
 func (a *Authenticator) replace(id uuid.UUID, rows []db.LookUpTenantKeysRow, at reading) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -434,7 +433,7 @@ func (a *Authenticator) replace(id uuid.UUID, rows []db.LookUpTenantKeysRow, at 
 	}
 }
 
-// forget makes the keys of a tenant that was deleted unknown.
+// forget removes the keys of a deleted tenant.
 func (a *Authenticator) forget(id uuid.UUID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -444,12 +443,12 @@ func (a *Authenticator) forget(id uuid.UUID) {
 			a.known.Delete(hash)
 		}
 	}
-	// What stays is empty and newer than anything: a lookup that is under way finds it.
+	// What remains is empty and newer than any read: a running lookup will find it.
 	a.tenants[id] = &tenantKeys{at: reading{a.store.history.Load(), math.MaxInt64}}
 }
 
-// Run writes down when keys were last used, and reads changed keys again that could not be read,
-// until ctx ends; then it writes what is left and returns nil.
+// Run stores when keys were last used, and retries to read changed keys, until ctx ends. Then it
+// stores what is left and returns nil.
 func (a *Authenticator) Run(ctx context.Context) error {
 	write, retry := time.NewTicker(touchPeriod), time.NewTicker(retryPending)
 	defer write.Stop()
@@ -485,16 +484,16 @@ func (a *Authenticator) retry(ctx context.Context) {
 	}
 }
 
-// writeTouches writes down what is queued, in batches. What fails is lost, and written at the
-// key's next use a minute later.
+// writeTouches stores what is queued, in batches. If it fails, the batch is lost, and the next use
+// of the key a minute later is stored.
 func (a *Authenticator) writeTouches(ctx context.Context) {
 	for len(a.touches) > 0 {
 		batch := make([]db.TouchKeysParams, 0, min(len(a.touches), touchBatch))
 		for len(batch) < cap(batch) {
-			t := <-a.touches // this goroutine alone takes from it, so there is one
+			t := <-a.touches // only this goroutine receives, so there is one
 			batch = append(batch, db.TouchKeysParams{TenantID: t.tenant, ID: t.key, At: t.at})
 		}
-		// In one order on all servers, so that two of them never wait for each other.
+		// In the same order on all servers, so that two of them never wait for each other.
 		slices.SortFunc(batch, func(x, y db.TouchKeysParams) int { return bytes.Compare(x.ID[:], y.ID[:]) })
 		err := a.store.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) (err error) {
 			q.TouchKeys(ctx, batch).Exec(func(_ int, e error) { err = errors.Join(err, e) })
@@ -507,8 +506,8 @@ func (a *Authenticator) writeTouches(ctx context.Context) {
 	}
 }
 
-// unknownKeys remembers keys that the database does not know, for one to two periods: two
-// generations, of which the older is dropped whole. It evicts nothing but its own.
+// unknownKeys remembers keys that the database does not have, for one to two periods: two
+// generations, of which the older one is dropped completely. It evicts only its own entries.
 type unknownKeys struct {
 	mu           sync.Mutex
 	young, old   map[[32]byte]struct{}

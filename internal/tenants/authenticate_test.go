@@ -48,7 +48,8 @@ func TestAuthenticate(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrKeyRevoked, "one who never knew it learns the same")
 }
 
-// A key of a suspended or deleted tenant stops at once, and one of a tenant that is back works.
+// A key of a suspended or deleted tenant stops working immediately, and works again when the tenant
+// is active again.
 func TestAuthenticateTenantState(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -77,7 +78,7 @@ func TestAuthenticateTenantState(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Who tries keys at random must neither load the database nor hurt those who have one.
+// Clients that try random keys must neither load the database nor affect clients with valid keys.
 func TestUnknownKeysAreFewLookups(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
@@ -103,13 +104,13 @@ func TestUnknownKeysAreFewLookups(t *testing.T) {
 
 	now.nowMS += 5000
 	before := lookups()
-	require.Eventually(t, func() bool { // as soon as there is room for a lookup
+	require.Eventually(t, func() bool { // as soon as a lookup is allowed
 		_, err := auth.Authenticate(t.Context(), unknown)
 		return lookups() > before && err != nil
 	}, 5*time.Second, time.Millisecond, "it is forgotten within five seconds")
 }
 
-// Many who come at once with one key that is not known yet cause one lookup.
+// Many concurrent requests with one unknown key cause one lookup.
 func TestLookupsAreShared(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -132,10 +133,10 @@ func TestLookupsAreShared(t *testing.T) {
 	for _, err := range errs {
 		require.NoError(t, err)
 	}
-	require.LessOrEqual(t, lookups(), int64(2)) // one may come after the others have theirs
+	require.LessOrEqual(t, lookups(), int64(2)) // one may arrive after the others were answered
 }
 
-// blockLookups holds a lock that readers of keys wait for, until release.
+// blockLookups holds a lock for which readers of keys wait, until release.
 func blockLookups(t *testing.T, d *tenantstest.Database) (release func()) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -146,7 +147,7 @@ func blockLookups(t *testing.T, d *tenantstest.Database) (release func()) {
 	return sync.OnceFunc(func() { require.NoError(t, conn.Close(ctx)) })
 }
 
-// waitForWaiters returns when so many sessions of the server wait for a lock.
+// waitForWaiters returns when count sessions of the server wait for a lock.
 func waitForWaiters(t *testing.T, d *tenantstest.Database, n int) {
 	t.Helper()
 	require.Eventually(t, func() (enough bool) {
@@ -158,14 +159,14 @@ func waitForWaiters(t *testing.T, d *tenantstest.Database, n int) {
 	}, 10*time.Second, 5*time.Millisecond)
 }
 
-// A lookup that read "active" just before the key was revoked must not bring it back.
+// A lookup that read "active" just before the key was revoked must not restore it.
 func TestLateFillDoesNotResurrect(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
 	a, key := d.Tenant("tenant-a")
 	s, ctx := d.Store, t.Context()
 	auth := tenants.NewAuthenticator(s)
-	late := heldFill(t, auth, key) // has read, and not yet made it known
+	late := heldFill(t, auth, key) // has read the key, and not stored it yet
 	list, _, err := s.Keys(ctx, a, tenants.Page{})
 	require.NoError(t, err)
 	require.NoError(t, s.RevokeKey(ctx, a, list[0].ID, tenants.Match{}))
@@ -183,7 +184,7 @@ func TestLateFillDoesNotResurrect(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrUnknownKey)
 }
 
-// While Postgres is away, known keys work and unknown ones are not called wrong.
+// While Postgres is unavailable, known keys work, and unknown keys are not refused as invalid.
 func TestAuthenticateWithoutPostgres(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -206,7 +207,8 @@ func TestAuthenticateWithoutPostgres(t *testing.T) {
 	}
 	require.Less(t, time.Since(began), 30*time.Second)
 
-	// What changed meanwhile is learned when Postgres is back, without being told again.
+	// When Postgres is available again, changes in the meantime are read without another
+	// notification.
 	auth.Changed(t.Context(), a.TenantID())
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -227,7 +229,7 @@ func TestAuthenticateWithoutPostgres(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// People see which keys are in use, without a write for each request.
+// The last use of a key is shown, without a write for each request.
 func TestLastUsed(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
@@ -240,7 +242,7 @@ func TestLastUsed(t *testing.T) {
 		require.NoError(t, err)
 		ended, stop := context.WithCancel(t.Context())
 		stop()
-		require.NoError(t, auth.Run(ended)) // writes what is left, and ends
+		require.NoError(t, auth.Run(ended)) // stores what is left, and ends
 		list, _, err := d.Store.Keys(t.Context(), a, tenants.Page{})
 		require.NoError(t, err)
 		return list[0]
@@ -273,7 +275,7 @@ func BenchmarkAuthenticate(b *testing.B) {
 	})
 }
 
-// The road of a check must not make garbage.
+// A check must not allocate memory for authentication.
 func TestAuthenticateAllocatesNothing(t *testing.T) {
 	d := tenantstest.New(t)
 	_, key := d.Tenant("tenant-a")
@@ -287,9 +289,9 @@ func TestAuthenticateAllocatesNothing(t *testing.T) {
 	}))
 }
 
-// Reading all keys of a tenant may take longer than a lookup that begins later. It must not forget
-// the new key that the lookup has found: lookups are limited, and beyond the limit the key would
-// get 401.
+// Reading all keys of a tenant may take longer than a lookup that begins later. It must not remove
+// the new key that the lookup has found, because lookups are limited, and beyond the limit the key
+// would get 401.
 func TestOlderReadingKeepsANewerKey(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -308,7 +310,7 @@ func TestOlderReadingKeepsANewerKey(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, lookups())
 
-	// What is read later replaces it as before.
+	// A later read replaces it as usual.
 	auth.Changed(t.Context(), a.TenantID())
 	d.Exec("DELETE FROM api_keys WHERE name = 'new'")
 	d.Exec("UPDATE tenants SET keys_version = keys_version + 1")

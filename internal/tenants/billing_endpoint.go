@@ -18,10 +18,10 @@ import (
 // The providers of billing events.
 const (
 	StripeProvider  = "stripe"
-	GenericProvider = "generic" // signed as Standard Webhooks says
+	GenericProvider = "generic" // signed as in Standard Webhooks
 )
 
-// Where an endpoint's events name the subject.
+// Where the events of an endpoint name the subject.
 const (
 	FromCustomer  = "customer"            // the customer's id
 	FromReference = "client_reference_id" // of the checkout
@@ -30,8 +30,8 @@ const (
 
 // BillingEndpoint receives the events of a billing system. Its secrets are never returned.
 type BillingEndpoint struct {
-	ID            uuid.UUID // stands in the public address, and is random
-	Provider      string    // fixed once the endpoint is created
+	ID            uuid.UUID // part of the public address, and random
+	Provider      string    // cannot be changed
 	Name          string
 	SecretHints   []string // the last four characters of each signing secret
 	APIKeyHint    string   // the same of the API key; "": there is none
@@ -57,7 +57,7 @@ const (
 	reconcileEvery = 24 * time.Hour
 )
 
-// fixedProvider is the problem of an endpoint that is to have another provider.
+// fixedProvider is the problem of a changed provider.
 var fixedProvider = limit.Wrong("Omit it, or create another endpoint.", "cannot change once the endpoint is created")
 
 var metadataKey = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,40}$`)
@@ -98,7 +98,7 @@ func (s *Store) CreateBillingEndpoint(ctx context.Context, a Actor, in BillingEn
 	if err := invalidIf(fields); err != nil {
 		return BillingEndpoint{}, err
 	}
-	in.ID = uuid.New() // of random bits only: it must not be guessed
+	in.ID = uuid.New() // only random bits, because it must not be guessable
 	in.SecretHints, in.Live = hints(secrets.Signing), liveOf(key)
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		plan, err := c.fallbackPlan(ctx, in.FallbackPlan)
@@ -134,7 +134,7 @@ func (s *Store) CreateBillingEndpoint(ctx context.Context, a Actor, in BillingEn
 	return out, err
 }
 
-// reconcileAt is when an endpoint is compared with the provider next: at once where it can be.
+// reconcileAt returns when an endpoint is compared with the provider next: immediately if possible.
 func reconcileAt(e BillingEndpoint, now time.Time) *time.Time {
 	if e.apiKeySealed == nil {
 		return nil
@@ -153,8 +153,8 @@ func (c *change) fallbackPlan(ctx context.Context, slug string) (*uuid.UUID, err
 	return &plan.ID, err
 }
 
-// EditBillingEndpoint lets edit change an endpoint and returns what to change of its secrets; an
-// error of edit is returned as it is and nothing changes. Errors: ErrNotFound,
+// EditBillingEndpoint calls edit to change an endpoint; edit returns what to change of its secrets.
+// An error of edit is returned unchanged and nothing changes. Errors: ErrNotFound,
 // ErrPreconditionFailed, *InvalidError, *ConflictError with CodeNoEncryptionKey.
 func (s *Store) EditBillingEndpoint(ctx context.Context, a Actor, id uuid.UUID, m Match, edit func(*BillingEndpoint) (BillingSecrets, error)) (out BillingEndpoint, err error) {
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
@@ -221,8 +221,8 @@ func (c *change) storeBillingEndpoint(ctx context.Context, in BillingEndpoint, p
 	return billingEndpointOf(row, in.FallbackPlan), err
 }
 
-// DeleteBillingEndpoint removes an endpoint with its prices, events, and what is known of its
-// subscriptions. Subjects keep their plans. Errors: ErrNotFound, ErrPreconditionFailed.
+// DeleteBillingEndpoint deletes an endpoint with its prices, events and subscriptions. Subjects
+// keep their plans. Errors: ErrNotFound, ErrPreconditionFailed.
 func (s *Store) DeleteBillingEndpoint(ctx context.Context, a Actor, id uuid.UUID, m Match) error {
 	return s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		old, err := readBillingEndpoint(ctx, c.Queries, c.tenant, id)
@@ -315,7 +315,7 @@ func billingEndpointOf(row db.BillingEndpoint, fallback string) BillingEndpoint 
 	}
 }
 
-// Webhook is an endpoint as whoever receives its events needs it.
+// Webhook is an endpoint in the form for receiving its events.
 type Webhook struct {
 	Tenant   uuid.UUID
 	Endpoint uuid.UUID
@@ -324,8 +324,8 @@ type Webhook struct {
 	Live     *bool // whether its events are of live mode; nil: not known yet
 }
 
-// Webhook returns the endpoint with this id, of whichever active tenant. Errors: ErrNotFound,
-// ErrUnavailable, and what went wrong in decrypting its secrets.
+// Webhook returns the endpoint with this id, of any active tenant. Errors: ErrNotFound,
+// ErrUnavailable, and an error if its secrets cannot be decrypted.
 func (s *Store) Webhook(ctx context.Context, id uuid.UUID) (out Webhook, err error) {
 	err = s.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.WebhookEndpoint(ctx, id)

@@ -18,16 +18,16 @@ import (
 const (
 	EventApplied   = "applied"
 	EventDuplicate = "duplicate" // it was received before
-	EventStale     = "stale"     // a newer one was received before
-	EventParked    = "parked"    // it waits for something to become known
+	EventStale     = "stale"     // a newer event was received before
+	EventParked    = "parked"    // it waits for missing data
 	EventIgnored   = "ignored"   // nothing follows from it
-	EventFailed    = "failed"    // it cannot be applied as it is
+	EventFailed    = "failed"    // it cannot be applied
 )
 
 // EventOutcomes lists the outcomes.
 var EventOutcomes = []string{EventApplied, EventDuplicate, EventStale, EventParked, EventIgnored, EventFailed}
 
-// BillingEvent is an event of a billing system with what became of it.
+// BillingEvent is an event of a billing system with its outcome.
 type BillingEvent struct {
 	ID           uuid.UUID
 	Endpoint     uuid.UUID
@@ -42,7 +42,7 @@ type BillingEvent struct {
 	Subscription string
 	Subject      string
 	DuplicateOf  *uuid.UUID
-	Deliveries   int // how often it came; of a duplicate, how often it came again
+	Deliveries   int // how often it was received; for a duplicate, how often it was repeated
 	Body         []byte
 }
 
@@ -64,8 +64,8 @@ func (f BillingEventFilter) validate() error {
 	return nil
 }
 
-// StoreBillingEvent keeps an event that was verified. first reports whether it was not received
-// before. What becomes of it is decided later: SettleBillingEvent. Error: ErrUnavailable.
+// StoreBillingEvent stores a verified event. first reports whether it was not received before.
+// SettleBillingEvent decides its outcome later. Error: ErrUnavailable.
 func (s *Store) StoreBillingEvent(ctx context.Context, w Webhook, e subscription.Event, body []byte) (first bool, err error) {
 	now := s.instant()
 	due := now
@@ -121,8 +121,8 @@ func (s *Store) BillingEvents(ctx context.Context, a Actor, f BillingEventFilter
 	return out, next, err
 }
 
-// billingEventsSQL selects a page of events, without their bodies. Only the conditions that there
-// are stand in it, so that Postgres plans for them.
+// billingEventsSQL selects a page of events, without their bodies. The statement contains only the
+// given conditions, so that Postgres plans for them.
 func billingEventsSQL(tenant uuid.UUID, f BillingEventFilter, after *uuid.UUID, most int32) (sql string, args []any) {
 	args = []any{tenant}
 	where := "tenant_id = $1"
@@ -171,8 +171,8 @@ func billingEventOf(row db.BillingEvent) BillingEvent {
 	return e
 }
 
-// BillingTask is something that is due: an event to look at, a subscription whose grace period
-// ends, or an endpoint to compare with its provider.
+// BillingTask is a task that is due: an event to process, a subscription whose grace period ends,
+// or an endpoint to compare with its provider.
 type BillingTask struct {
 	Tenant       uuid.UUID
 	Event        uuid.UUID // the nil UUID: none
@@ -180,14 +180,14 @@ type BillingTask struct {
 	Subscription string
 }
 
-// BillingDue is what is due at an instant, oldest first.
+// BillingDue has the tasks that are due at an instant, oldest first.
 type BillingDue struct {
 	Events, Subscriptions, Reconciles []BillingTask
 }
 
-// DueBilling returns what is due, up to most of each kind. Before, it has events looked at again
-// that wait for a subject, where subjects have changed. Several servers may ask at once: each task
-// is done once, whoever does it.
+// DueBilling returns the tasks that are due, up to most of each kind. Before, it wakes events that
+// wait for a subject, if subjects have changed. Several servers may call it concurrently: each task
+// is executed once.
 func (s *Store) DueBilling(ctx context.Context, most int) (due BillingDue, err error) {
 	now := s.instant()
 	var unseen []db.UnseenBillingSubjectsRow
@@ -240,7 +240,7 @@ func (s *Store) lookAtSubjects(ctx context.Context, row db.UnseenBillingSubjects
 	})
 }
 
-// BillingBacklog returns how many events nobody has looked at, and for how long the oldest waits.
+// BillingBacklog returns the number of unprocessed events, and how long the oldest one has waited.
 func (s *Store) BillingBacklog(ctx context.Context) (events int64, oldest time.Duration, err error) {
 	now := s.instant()
 	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
@@ -254,12 +254,13 @@ func (s *Store) BillingBacklog(ctx context.Context) (events int64, oldest time.D
 	return events, oldest, err
 }
 
-// postponeFor is how long an event waits that could not be looked at, by how often that was so.
+// postponeFor returns how long to wait before an event is processed again, by the number of
+// attempts.
 func postponeFor(attempts int32) time.Duration {
 	return min(time.Second<<min(attempts, 12), time.Hour)
 }
 
-// PostponeBillingEvent has an event looked at later, because something was unavailable.
+// PostponeBillingEvent schedules an event for later, because a service was unavailable.
 func (s *Store) PostponeBillingEvent(ctx context.Context, tenant, event uuid.UUID, why string) error {
 	return s.inTenant(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
 		row, err := q.BillingEventByID(ctx, db.BillingEventByIDParams{TenantID: tenant, ID: event})

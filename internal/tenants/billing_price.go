@@ -13,13 +13,13 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// BillingPrice says which plan a price, or a product, of a billing system stands for.
+// BillingPrice maps a price or a product of a billing system to a plan.
 type BillingPrice struct {
 	Price     string // the provider's id of the price or product
 	Endpoint  uuid.UUID
 	Plan      string
 	Multiply  bool // the plan's limits are multiplied by the quantity
-	Priority  int  // of several mapped prices of a customer, the highest priority counts
+	Priority  int  // of several mapped prices of a customer, the one with the highest priority is used
 	CreatedAt time.Time
 	UpdatedAt time.Time
 	Version   int64
@@ -45,8 +45,8 @@ func (p *BillingPrice) validate() (fields []limit.FieldError) {
 	return fields
 }
 
-// PutBillingPrice maps a price to a plan, or replaces its mapping; created tells which. The nil
-// endpoint stands for the one that the price has, or else the only one of the tenant. Errors:
+// PutBillingPrice maps a price to a plan, or replaces its mapping; created reports which. The nil
+// endpoint means the endpoint of the existing mapping, or else the tenant's only endpoint. Errors:
 // *InvalidError (also for an unknown plan or endpoint), ErrPreconditionFailed.
 func (s *Store) PutBillingPrice(ctx context.Context, a Actor, in BillingPrice, m Match) (out BillingPrice, created bool, err error) {
 	if err := invalidIf(in.validate()); err != nil {
@@ -122,7 +122,7 @@ func (c *change) priceEndpoint(ctx context.Context, in *BillingPrice) error {
 	return nil
 }
 
-// writeBillingPrice writes a mapping, and has events that wait for it looked at again.
+// writeBillingPrice writes a mapping, and wakes events that wait for it.
 func (c *change) writeBillingPrice(ctx context.Context, in BillingPrice, plan uuid.UUID, version int64) (BillingPrice, error) {
 	if in.id == uuid.Nil {
 		in.id = newID()
@@ -141,7 +141,7 @@ func (c *change) writeBillingPrice(ctx context.Context, in BillingPrice, plan uu
 	}, err
 }
 
-// DeleteBillingPrice removes a mapping. Subjects keep their plans until the next event. Errors:
+// DeleteBillingPrice deletes a mapping. Subjects keep their plans until the next event. Errors:
 // ErrNotFound, ErrPreconditionFailed.
 func (s *Store) DeleteBillingPrice(ctx context.Context, a Actor, price string, m Match) error {
 	return s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {

@@ -14,7 +14,8 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// SettleBillingSubscription looks at a subscription again, as when its grace period has ended.
+// SettleBillingSubscription processes a subscription again, for example when its grace period has
+// ended.
 func (s *Store) SettleBillingSubscription(ctx context.Context, tenant, endpoint uuid.UUID, name string) error {
 	e, err := s.BillingEndpointByID(ctx, AsSystem(tenant, "billing"), endpoint)
 	if err != nil {
@@ -39,17 +40,17 @@ func (s *Store) SettleBillingSubscription(ctx context.Context, tenant, endpoint 
 	})
 }
 
-// ReconcileResult is what came, or would come, of comparing one subscription with the provider.
+// ReconcileResult is the result of comparing one subscription with the provider.
 type ReconcileResult struct {
 	Subscription, Subject string
-	Changes               []string // in words; empty: all was right
+	Changes               []string // in words; empty: all correct
 	Problem               string   // why it could not be settled; "": it could
 }
 
-// errDryRun undoes a change that was only to be worked out.
+// errDryRun rolls back a change that was only computed.
 var errDryRun = errors.New("a dry run")
 
-// ReconcileBilling compares one subscription with what the provider has, and repairs it unless
+// ReconcileBilling compares one subscription with that of the provider, and corrects it unless
 // dryRun.
 func (s *Store) ReconcileBilling(ctx context.Context, tenant uuid.UUID, e BillingEndpoint, fetched subscription.Fetched, dryRun bool) (out ReconcileResult, err error) {
 	out.Subscription = fetched.ID
@@ -95,8 +96,8 @@ func (s *Store) ReconcileBilling(ctx context.Context, tenant uuid.UUID, e Billin
 	return out, err
 }
 
-// BillingSubscriptionNames lists the subscriptions that are known at an endpoint, in order, behind
-// the one that is named.
+// BillingSubscriptionNames lists the known subscriptions of an endpoint, in order, after the given
+// one.
 func (s *Store) BillingSubscriptionNames(ctx context.Context, tenant, endpoint uuid.UUID, after string) (names []string, err error) {
 	err = s.read(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		names, err = q.BillingSubscriptionNames(ctx, db.BillingSubscriptionNamesParams{
@@ -107,8 +108,8 @@ func (s *Store) BillingSubscriptionNames(ctx context.Context, tenant, endpoint u
 	return names, err
 }
 
-// ClaimReconcile reports whether the caller is to compare an endpoint with its provider now. Where
-// the caller dies, another one may after within.
+// ClaimReconcile reports whether the caller must compare an endpoint with its provider now. If the
+// caller crashes, another one may claim it after within.
 func (s *Store) ClaimReconcile(ctx context.Context, tenant, endpoint uuid.UUID, within time.Duration) (mine bool, err error) {
 	now := s.instant()
 	next := now.Add(within)
@@ -120,7 +121,7 @@ func (s *Store) ClaimReconcile(ctx context.Context, tenant, endpoint uuid.UUID, 
 	return mine, err
 }
 
-// NoteReconcile writes down that an endpoint was compared with its provider.
+// NoteReconcile records that an endpoint was compared with its provider.
 func (s *Store) NoteReconcile(ctx context.Context, tenant, endpoint uuid.UUID) error {
 	now := s.instant()
 	next := now.Add(reconcileEvery)

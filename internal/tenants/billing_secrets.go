@@ -17,10 +17,10 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// BillingSecrets are what is changed of an endpoint's secrets. What is nil stays.
+// BillingSecrets are changes of an endpoint's secrets. A nil field is unchanged.
 type BillingSecrets struct {
-	Signing    []string // replaces all; the first one that matches counts
-	AddSigning *string  // is put before those that there are
+	Signing    []string // replaces all
+	AddSigning *string  // is added before the existing ones
 	APIKey     *string  // "": none
 }
 
@@ -69,7 +69,7 @@ func hints(secrets []string) []string {
 	return out
 }
 
-// liveOf tells the mode by the API key, nil where it does not say.
+// liveOf returns the mode of an API key, or nil if it is unknown.
 func liveOf(key string) *bool {
 	for prefix, live := range map[string]bool{"rk_live_": true, "sk_live_": true, "rk_test_": false, "sk_test_": false} {
 		if strings.HasPrefix(key, prefix) {
@@ -130,7 +130,7 @@ func (b BillingSecrets) none() bool {
 	return b.Signing == nil && b.AddSigning == nil && b.APIKey == nil
 }
 
-// changeSecrets puts new secrets into the endpoint. With other secrets, its events may be of
+// changeSecrets stores new secrets in the endpoint. With other secrets, its events may be of
 // another mode.
 func (s *Store) changeSecrets(c *change, e *BillingEndpoint, secrets BillingSecrets, fields *[]limit.FieldError) error {
 	signing := secrets.Signing
@@ -168,7 +168,7 @@ func (s *Store) changeSecrets(c *change, e *BillingEndpoint, secrets BillingSecr
 	return s.sealAPIKey(c, e, *secrets.APIKey)
 }
 
-// BillingAPIKey returns the API key of an endpoint, "" where it has none.
+// BillingAPIKey returns the API key of an endpoint, or "".
 func (s *Store) BillingAPIKey(e BillingEndpoint, tenant uuid.UUID) (string, error) {
 	if e.apiKeySealed == nil {
 		return "", nil
@@ -181,7 +181,7 @@ func (s *Store) BillingAPIKey(e BillingEndpoint, tenant uuid.UUID) (string, erro
 }
 
 // Reencrypt encrypts the secrets of all endpoints of the actor's tenant with the first key, and
-// returns how many were encrypted with another one. Errors: ErrUnavailable, seal.ErrUnknownKey.
+// returns how many were encrypted with another key. Errors: ErrUnavailable, seal.ErrUnknownKey.
 func (s *Store) Reencrypt(ctx context.Context, a Actor) (done int, err error) {
 	if !a.May(MayManage) {
 		return 0, ErrForbidden

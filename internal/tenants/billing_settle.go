@@ -18,7 +18,7 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// BillingWork is an event with what is known about it, to decide whether to ask the provider.
+// BillingWork is an event with the data for deciding whether to query the provider.
 type BillingWork struct {
 	Event    BillingEvent
 	Parsed   subscription.Event
@@ -57,7 +57,7 @@ func (s *Store) BillingWork(ctx context.Context, tenant, event uuid.UUID) (w Bil
 	return w, err
 }
 
-// parseStored reads an event again that was read when it came.
+// parseStored parses a stored event again.
 func parseStored(provider string, e BillingEvent) subscription.Event {
 	var parsed subscription.Event
 	var err error
@@ -66,22 +66,22 @@ func parseStored(provider string, e BillingEvent) subscription.Event {
 	} else {
 		parsed, err = subscription.ParseStripe(e.Body)
 	}
-	if err != nil { // a release that read it otherwise stored it
+	if err != nil { // an earlier release parsed it differently
 		parsed = subscription.Event{ID: e.ProviderID, Type: e.Type, At: e.ProviderAt, Kind: subscription.Unreadable, Why: err.Error()}
 	}
 	return parsed
 }
 
-// AsProvider returns a billing system acting in one tenant through an endpoint. what names the
-// event, or what else it acts by.
+// AsProvider returns a billing system as an actor in one tenant, through an endpoint. what names
+// the event or the other reason.
 func AsProvider(tenant uuid.UUID, e BillingEndpoint, what string) Actor {
 	return Actor{tenant: tenant, kind: ProviderActor, id: e.ID, name: e.Provider + " " + what, scopes: everyScope}
 }
 
-// SettleBillingEvent decides what becomes of an event, does it, and writes it down: all of it or
-// nothing. fetched is the subscription as the provider has it now, nil where it was not asked. An
-// event that is settled is left alone, unless replayedBy names who wants it again. Errors:
-// ErrNotFound, ErrUnavailable.
+// SettleBillingEvent decides the outcome of an event, applies it and records it, all of it or
+// nothing. fetched is the current subscription of the provider, or nil if it was not queried. A
+// processed event is not processed again, unless replayedBy is set. Errors: ErrNotFound,
+// ErrUnavailable.
 func (s *Store) SettleBillingEvent(ctx context.Context, w BillingWork, tenant uuid.UUID, fetched *subscription.Fetched, replayedBy string) (out BillingEvent, err error) {
 	reason := w.Event.Type
 	if replayedBy != "" {
@@ -118,7 +118,7 @@ func (s *Store) SettleBillingEvent(ctx context.Context, w BillingWork, tenant uu
 
 func shortWhy(why string) string { return strings.ToValidUTF8(why[:min(len(why), maxWhy)], "") }
 
-// verdict is what became of an event.
+// verdict is the outcome of an event.
 type verdict struct {
 	outcome, why, waits, subject string
 	due                          *time.Time
@@ -147,7 +147,7 @@ func (st *settling) event(ctx context.Context, e *subscription.Event) (verdict, 
 	case e.Kind == subscription.Ignored:
 		return verdict{outcome: EventIgnored, why: e.Why}, nil
 	case e.Kind == subscription.Unreadable && st.fetched != nil:
-		e.Kind = subscription.Changed // the provider tells it in a form that is understood
+		e.Kind = subscription.Changed // the form of the fetched subscription is known
 		e.Snapshot = st.fetched.Snapshot
 	case e.Kind == subscription.Unreadable && st.endpoint.Provider == GenericProvider:
 		return verdict{outcome: EventFailed, why: e.Why}, nil
@@ -159,7 +159,7 @@ func (st *settling) event(ctx context.Context, e *subscription.Event) (verdict, 
 	return st.subscription(ctx, e)
 }
 
-// customer settles an event that says something of a customer.
+// customer processes an event about a customer.
 func (st *settling) customer(ctx context.Context, e *subscription.Event) (verdict, error) {
 	facts, err := st.facts(ctx, e.Customer)
 	if err != nil {
@@ -189,7 +189,7 @@ func (st *settling) customer(ctx context.Context, e *subscription.Event) (verdic
 			return settled, nil
 		}
 	}
-	// What waited for this customer may be known now.
+	// Events that wait for this customer may be applicable now.
 	_, err = st.WakeBillingCustomer(ctx, db.WakeBillingCustomerParams{
 		TenantID: st.tenant, EndpointID: st.endpoint.ID, Customer: e.Customer, Now: &st.now,
 	})
@@ -209,7 +209,7 @@ func (st *settling) customer(ctx context.Context, e *subscription.Event) (verdic
 	return v, nil
 }
 
-// subscription settles an event of one subscription.
+// subscription processes an event of one subscription.
 func (st *settling) subscription(ctx context.Context, e *subscription.Event) (verdict, error) {
 	row, state, err := st.state(ctx, e.Subscription)
 	if err != nil {
@@ -244,7 +244,8 @@ func (st *settling) subscription(ctx context.Context, e *subscription.Event) (ve
 	return v, err
 }
 
-// settle finds whom a subscription belongs to, keeps the subscription, and moves the subject.
+// settle finds the subject of a subscription, stores the subscription, and changes the subject's
+// plan.
 func (st *settling) settle(ctx context.Context, row db.BillingSubscription, facts subscription.Facts) (verdict, error) {
 	var state subscription.State
 	if err := json.Unmarshal(row.State, &state); err != nil {
@@ -264,7 +265,7 @@ func (st *settling) settle(ctx context.Context, row db.BillingSubscription, fact
 	if err := st.put(ctx, row, state, standing); err != nil {
 		return verdict{}, err
 	}
-	if before != "" && before != subject { // it belongs to somebody else now
+	if before != "" && before != subject { // it belongs to another subject now
 		if err := st.move(ctx, before, row.Customer); err != nil {
 			return failed(err)
 		}
@@ -292,7 +293,7 @@ func (st *settling) settle(ctx context.Context, row db.BillingSubscription, fact
 	return v, nil
 }
 
-// failed is the verdict where a subject cannot be written as the event wants it.
+// failed is the verdict if a subject cannot be written as the event requires.
 func failed(err error) (verdict, error) {
 	var wrong *InvalidError
 	if errors.As(err, &wrong) {
@@ -394,14 +395,14 @@ func (st *settling) move(ctx context.Context, subject, customer string) error {
 	return nil
 }
 
-// write makes the subject so, if it is not.
+// write writes the subject if it differs.
 func (st *settling) write(ctx context.Context, subject, customer, plan string, standing subscription.Standing) error {
 	old, err := readSubject(ctx, st.Queries, st.tenant, subject)
 	isNew := errors.Is(err, ErrNotFound)
 	if err != nil && !isNew {
 		return err
 	}
-	if isNew && plan == "" { // it has nothing of its own, and needs nothing
+	if isNew && plan == "" { // it has no own settings and needs none
 		return nil
 	}
 	in := old
@@ -412,7 +413,7 @@ func (st *settling) write(ctx context.Context, subject, customer, plan string, s
 	if st.endpoint.Provider == StripeProvider {
 		in.BillingRef = cmp.Or(in.BillingRef, customer)
 	}
-	if !standing.Anchor.IsZero() { // windows follow the period that is paid for
+	if !standing.Anchor.IsZero() { // windows follow the paid period
 		in.CycleAnchor = &standing.Anchor
 	}
 	if standing.Right == subscription.Ended {

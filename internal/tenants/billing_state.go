@@ -19,10 +19,10 @@ func staleWhy(s *subscription.State) string {
 	return fmt.Sprintf("a newer event of the subscription was received before: %s of %s", s.Newest.Event, time.Unix(s.Newest.At, 0).UTC().Format(time.RFC3339))
 }
 
-// observe takes over what was fetched.
+// observe stores what was fetched.
 func (st *settling) observe(ctx context.Context, row *db.BillingSubscription, state *subscription.State, facts *subscription.Facts) error {
 	f := st.fetched
-	if f.Snapshot == nil { // the provider has it no more
+	if f.Snapshot == nil { // the provider has deleted it
 		state.Gone = st.now.Unix()
 		return nil
 	}
@@ -48,7 +48,7 @@ func (st *settling) state(ctx context.Context, name string) (row db.BillingSubsc
 		return row, state, err
 	}
 	err = json.Unmarshal(row.State, &state)
-	if err == nil { // as it is written here, for comparison
+	if err == nil { // in the form of this package, for comparison
 		row.State, err = json.Marshal(state)
 	}
 	return row, state, err

@@ -17,7 +17,7 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// mustImport imports lines, numbered as they stand.
+// mustImport imports lines, numbered in order.
 func mustImport(t *testing.T, s *tenants.Store, a tenants.Actor, lines ...tenants.SubjectLine) tenants.ImportCounts {
 	t.Helper()
 	counts, err := s.ImportSubjects(t.Context(), a, numbered(lines), tenants.ImportMode{})
@@ -32,7 +32,7 @@ func numbered(lines []tenants.SubjectLine) []tenants.SubjectLine {
 	return lines
 }
 
-// refusedLines are the errors of an import, as "LINE FIELD".
+// refusedLines returns the errors of an import, as "LINE FIELD".
 func refusedLines(t *testing.T, s *tenants.Store, a tenants.Actor, mode tenants.ImportMode, lines ...tenants.SubjectLine) (told []string) {
 	t.Helper()
 	_, err := s.ImportSubjects(t.Context(), a, numbered(lines), mode)
@@ -46,7 +46,8 @@ func refusedLines(t *testing.T, s *tenants.Store, a tenants.Actor, mode tenants.
 	return told
 }
 
-// What a line leaves out stays, what is as it says is left alone, and servers hear of the rest.
+// Omitted fields are unchanged, equal subjects are not written, and instances are notified of the
+// rest.
 func TestImportSubjects(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -59,7 +60,7 @@ func TestImportSubjects(t *testing.T) {
 	mustSubject(t, s, a, tenants.Subject{Subject: "returned"})
 	require.NoError(t, s.DeleteSubject(t.Context(), a, "returned", tenants.Match{}))
 	before := versionsOf(t, d, a)
-	theirs := mustSubject(t, s, b, tenants.Subject{Subject: "kept"}) // a number between this tenant's
+	theirs := mustSubject(t, s, b, tenants.Subject{Subject: "kept"}) // a version between this tenant's
 
 	counts := mustImport(t, s, a,
 		tenants.SubjectLine{Subject: "kept"},
@@ -94,23 +95,24 @@ func TestImportSubjects(t *testing.T) {
 	require.Equal(t, after.subjects, upTo)
 	require.Equal(t, map[string]check.SubjectData{
 		"changed": {Subject: "changed", State: check.Exempt}, "returned": {Subject: "returned", Plan: "pro", PlanVersion: 1}, "new": {Subject: "new"},
-	}, told, "servers hear of what changed and of nothing else")
+	}, told, "instances are notified of changes only")
 
 	rows, _, err := s.Audit(t.Context(), a, tenants.AuditFilter{Action: "import"}, tenants.Page{})
 	require.NoError(t, err)
 	require.Len(t, rows, 1, "one row for the whole")
 	require.JSONEq(t, `{"created":2,"updated":1,"unchanged":1}`, string(rows[0].After))
 
-	// The same again changes nothing, and nobody hears of it.
+	// The same import again changes nothing, and nobody is notified.
 	require.Equal(t, tenants.ImportCounts{Unchanged: 2}, mustImport(t, s, a,
 		tenants.SubjectLine{Subject: "changed", State: ptr(check.Exempt)}, tenants.SubjectLine{Subject: "new", BillingRef: ptr("cus_3")}))
 	require.Equal(t, after, versionsOf(t, d, a))
-	// Who had read a subject before the import is told that it has changed.
+	// A version that was read before the import is no longer current.
 	require.ErrorIs(t, s.DeleteSubject(t.Context(), a, "changed", at(before.subjects)), tenants.ErrPreconditionFailed)
 	require.NoError(t, s.DeleteSubject(t.Context(), a, "changed", at(changed.Version)))
 }
 
-// One bad line among thousands, and nothing has happened; all bad lines are told at once.
+// One invalid line among thousands, and nothing is imported; all invalid lines are reported at
+// once.
 func TestImportIsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -156,7 +158,8 @@ func TestImportIsAllOrNothing(t *testing.T) {
 	require.Equal(t, counts, mustImport(t, s, a, lines...), "the dry run told the truth")
 }
 
-// Overrides are set and removed one by one. One that is over may stay in a file, but not come back.
+// Overrides are set and deleted one by one. An expired one may stay in a file, but cannot be
+// created again.
 func TestImportOverrides(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
@@ -205,7 +208,7 @@ func TestImportOverrides(t *testing.T) {
 	require.ElementsMatch(t, []string{"r", "s"}, rules)
 }
 
-// While thousands of rows are written, the other tenants can be changed.
+// While thousands of rows are written, other tenants can be changed.
 func TestImportKeepsNobodyElseWaiting(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -232,7 +235,7 @@ func TestImportKeepsNobodyElseWaiting(t *testing.T) {
 	})
 }
 
-// An export is of one instant and in one order, whatever is written meanwhile.
+// An export is of one instant and in one order, whatever is written at the same time.
 func TestExportSubjects(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}

@@ -13,54 +13,53 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// Change says that parts of a tenant's configuration are, or may be, at other versions than was
-// told before.
+// Change says that parts of a tenant's configuration have, or may have, new versions.
 type Change struct {
 	Tenant          uuid.UUID
 	PolicyVersion   int64
 	SubjectsVersion int64
 	KeysVersion     int64
-	Gone            bool // the tenant was deleted; the versions are void
-	// Reload: the database went back or was replaced (a restored backup), so what was loaded
-	// before may be of another history, even at an equal version.
+	Gone            bool // the tenant was deleted; the versions are undefined
+	// Reload: the database went back or was replaced (a restored backup), so loaded data may be of
+	// another history, even with an equal version.
 	Reload bool
 }
 
 const (
 	compareEvery = 500 * time.Millisecond
-	// compareGap bounds how often notifications make us read: anyone who can connect to the
-	// database can send them.
+	// compareGap limits how often notifications cause a read, because every database client can
+	// send them.
 	compareGap   = 20 * time.Millisecond
 	maxBackOff   = time.Second
-	notifyPeriod = 10 * time.Second // how long a listener may hear nothing before its connection is tried
+	notifyPeriod = 10 * time.Second // how long a listener may receive nothing before its connection is tested
 )
 
-// Watcher learns of changes: at once by notification, and where one was lost by comparing the
-// one version number every 500 ms. The comparison has nothing to do with the listener's health.
+// Watcher detects changes: immediately by notification, and if one was lost, by comparing one
+// version number every 500 ms. The comparison does not depend on the listener.
 type Watcher struct {
 	store   *Store
 	listen  *pgx.ConnConfig
 	every   time.Duration
 	wake    chan struct{}
-	full    atomic.Bool // the next comparison looks at all tenants
+	full    atomic.Bool // the next comparison includes all tenants
 	success atomic.Int64
 	ready   chan struct{}
 	once    sync.Once
 
-	// listening is told the back end's process id whenever a listener has begun; for tests.
+	// listening is called with the backend's process id whenever a listener has started; for tests.
 	listening func(pid uint32)
 
-	// What was told last. Only the comparing goroutine touches it.
+	// The last reported state. Only the comparing goroutine uses it.
 	epoch   uuid.UUID
 	version int64
 	known   map[uuid.UUID]told
-	round   uint32 // of full comparisons
+	round   uint32 // number of full comparisons
 }
 
-// told is what was told last of a tenant. There is one for each that there is, loaded or not.
+// told is the last reported state of a tenant. There is one for each tenant, loaded or not.
 type told struct {
 	policy, subjects, keys int64
-	round                  uint32 // in which full comparison it was last there
+	round                  uint32 // the last full comparison that contained it
 }
 
 func (c Change) told() told {
@@ -77,10 +76,10 @@ func newWatcher(s *Store, listen *pgx.ConnConfig) *Watcher {
 // Watcher returns the store's watcher, which Watch runs.
 func (s *Store) Watcher() *Watcher { return s.watcher }
 
-// Watch calls notify for each tenant that was changed, one at a time, until ctx ends, and returns
-// nil then. The first comparison tells every tenant, and so does the first after the database
-// went back. It bears outages of Postgres. notify must not block for long: the next change waits
-// for it. Call Watch once.
+// Watch calls notify for each changed tenant, one at a time, until ctx ends, and then returns nil.
+// The first comparison reports every tenant, and so does the first one after the database went
+// back. It continues after outages of Postgres. notify must not block for long, because the next
+// change waits for it. Call Watch once.
 func (s *Store) Watch(ctx context.Context, notify func(Change)) error {
 	var all sync.WaitGroup
 	all.Go(func() { s.watcher.listenForever(ctx) })
@@ -89,8 +88,8 @@ func (s *Store) Watch(ctx context.Context, notify func(Change)) error {
 	return nil
 }
 
-// Versions returns at which versions a tenant's configuration is now, as a Change that says so. It
-// fails with ErrNotFound and ErrUnavailable.
+// Versions returns the current versions of a tenant's configuration, as a Change. It fails with
+// ErrNotFound and ErrUnavailable.
 func (s *Store) Versions(ctx context.Context, tenant uuid.UUID) (c Change, err error) {
 	err = s.asSystem(ctx, lookupTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		head, err := q.TenantByID(ctx, tenant)
@@ -102,8 +101,8 @@ func (s *Store) Versions(ctx context.Context, tenant uuid.UUID) (c Change, err e
 	return c, err
 }
 
-// Age returns how long ago the configuration was last found to be what was told, or -1 where it
-// never was.
+// Age returns the time since the configuration was last verified to be current, or -1 before the
+// first verification.
 func (w *Watcher) Age() time.Duration {
 	last := w.success.Load()
 	if last == 0 {
@@ -115,8 +114,8 @@ func (w *Watcher) Age() time.Duration {
 // Ready is closed when the first comparison has succeeded.
 func (w *Watcher) Ready() <-chan struct{} { return w.ready }
 
-// processStart makes Age a matter of the monotonic clock: a jump of the machine's time must not
-// make the configuration look stale.
+// processStart makes Age independent of the wall clock: if the machine's time jumps, the
+// configuration must not look stale.
 var processStart = time.Now()
 
 func (w *Watcher) listenForever(ctx context.Context) {
@@ -133,10 +132,10 @@ func (w *Watcher) listenForever(ctx context.Context) {
 	}
 }
 
-// backOff returns 50 ms, 100 ms, ... up to maxBackOff, less up to a half by chance.
+// backOff returns 50 ms, 100 ms, ... up to maxBackOff, minus a random part of up to a half.
 func backOff(failures int) time.Duration {
 	d := min(50*time.Millisecond<<min(failures, 10), maxBackOff)
-	return d/2 + rand.N(d/2+1) // spreads reconnections, hides nothing
+	return d/2 + rand.N(d/2+1) // distributes reconnections
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -148,7 +147,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// listenOnce listens on one connection until it breaks. heard tells whether it got so far.
+// listenOnce listens on one connection until it fails. heard reports whether it got that far.
 func (w *Watcher) listenOnce(ctx context.Context) (heard bool, err error) {
 	config := w.listen.Copy()
 	config.RuntimeParams["application_name"] = "weir_listener"
@@ -159,13 +158,13 @@ func (w *Watcher) listenOnce(ctx context.Context) (heard bool, err error) {
 	defer func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
 		defer cancel()
-		_ = conn.Close(closing) // broken or not, it is of no more use
+		_ = conn.Close(closing) // the connection is no longer needed
 	}()
 	if _, err := conn.Exec(ctx, "LISTEN weir_changes"); err != nil {
 		return false, err
 	}
 	w.listening(conn.PgConn().PID())
-	// What changed while nobody listened was not told.
+	// Changes between two listeners were not notified.
 	w.full.Store(true)
 	w.poke()
 	for {
@@ -175,7 +174,7 @@ func (w *Watcher) listenOnce(ctx context.Context) (heard bool, err error) {
 		cancel()
 		switch {
 		case err == nil:
-			// The payload is only a hint: whatever it says, the tables are read.
+			// The payload is only a hint: the tables are read in any case.
 			w.poke()
 		case timedOut && !conn.IsClosed():
 			alive, cancel := context.WithTimeout(ctx, connectTimeout)
@@ -190,11 +189,11 @@ func (w *Watcher) listenOnce(ctx context.Context) (heard bool, err error) {
 	}
 }
 
-// poke asks for a comparison now.
+// poke requests a comparison.
 func (w *Watcher) poke() {
 	select {
 	case w.wake <- struct{}{}:
-	default: // one is asked for already
+	default: // a comparison is requested already
 	}
 }
 
@@ -224,7 +223,7 @@ func (w *Watcher) compareForever(ctx context.Context, notify func(Change)) {
 	}
 }
 
-// compare reads the version, and where it is another than was told, which tenants that concerns.
+// compare reads the version and, if it has changed, the tenants that changed.
 func (w *Watcher) compare(ctx context.Context, notify func(Change)) error {
 	full := w.full.Swap(false)
 	changes, commit, err := w.read(ctx, full)
@@ -241,7 +240,7 @@ func (w *Watcher) compare(ctx context.Context, notify func(Change)) error {
 	return nil
 }
 
-// read returns what has changed, and what to call before that is told.
+// read returns the changes, and a function to call before they are reported.
 func (w *Watcher) read(ctx context.Context, full bool) (changes []Change, commit func(), err error) {
 	commit = func() {}
 	err = w.store.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
@@ -288,8 +287,8 @@ func (w *Watcher) read(ctx context.Context, full bool) (changes []Change, commit
 	return changes, commit, err
 }
 
-// gone returns the tenants that are no more: in a full comparison those that are missing, else
-// those that were deleted since.
+// gone returns the deleted tenants: in a full comparison those that are missing, otherwise those
+// that were deleted since the last one.
 func (w *Watcher) gone(ctx context.Context, q *db.Queries, since int64, full bool) ([]Change, error) {
 	var changes []Change
 	if full {
@@ -310,7 +309,7 @@ func (w *Watcher) gone(ctx context.Context, q *db.Queries, since int64, full boo
 func (w *Watcher) remember(epoch uuid.UUID, version int64, changes []Change, back bool) {
 	w.epoch, w.version = epoch, version
 	if back {
-		// Before anyone is told, so that whoever reads from here on knows its reading for newer.
+		// Before changes are reported, so that a read from now on counts as newer.
 		w.store.history.Add(1)
 	}
 	for _, change := range changes {

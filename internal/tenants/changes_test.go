@@ -16,7 +16,7 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// watched runs a watcher and keeps what it tells.
+// watched runs a watcher and stores its notifications.
 type watched struct {
 	t       *testing.T
 	store   *tenants.Store
@@ -115,7 +115,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// With every notification lost, a change is still there within a second.
+// If every notification is lost, a change is still detected within a second.
 func TestWatchWithoutNotifications(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -137,7 +137,7 @@ func limited(r limit.Rule, lim int64) limit.Rule {
 	return r
 }
 
-// The listener's connection may be killed at any time.
+// The listener's connection may be terminated at any time.
 func TestWatchListenerKilled(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -152,7 +152,8 @@ func TestWatchListenerKilled(t *testing.T) {
 	w.listening()
 }
 
-// While Postgres is away the age grows; when it is back, all that happened is told.
+// While Postgres is unavailable, the age grows. When it is available again, all changes are
+// reported.
 func TestWatchOutage(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -172,8 +173,8 @@ func TestWatchOutage(t *testing.T) {
 	require.Eventually(t, func() bool { return s.Watcher().Age() < time.Second }, 20*time.Second, 10*time.Millisecond)
 }
 
-// After a backup is restored servers follow the database, also where its versions have come to
-// be equal to what they know.
+// After the restore of a backup, instances follow the database, even if its versions are equal to
+// those that they know.
 func TestWatchRestore(t *testing.T) {
 	t.Parallel()
 	for name, restore := range map[string]string{
@@ -203,7 +204,7 @@ func TestWatchRestore(t *testing.T) {
 	}
 }
 
-// A restored key works or not as the restored database says, whatever the server had read.
+// After a restore, a key works or not as in the restored database, whatever the instance had read.
 func TestRestoreBringsKeyBack(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -240,8 +241,8 @@ func TestRestoreBringsKeyBack(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// Changes are seen in the order of their numbers: whoever has seen one has seen all before it,
-// however many write at once.
+// Changes become visible in the order of their versions: a reader that has seen one has seen all
+// before it, with any number of concurrent writers.
 func TestVersionsBecomeVisibleInOrder(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)

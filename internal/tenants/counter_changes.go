@@ -22,13 +22,13 @@ const (
 // OnChanges are the values of Plan.OnChange.
 var OnChanges = []string{OnChangeCarry, OnChangeReset, OnChangeScale}
 
-// counterChanges is how many changes of counters one round carries out.
+// counterChanges is the maximum number of counter changes in one round.
 const counterChanges = 500
 
-// CarryOutCounterChanges hands carry the changes of counters that changed plans have left, of all
-// tenants, in their order, and forgets those that it carried out. After an error the tenant's
-// others wait for the next round. Several servers may call it at once, and each change may be
-// handed out more than once. Errors: ErrUnavailable, and the first error of carry.
+// CarryOutCounterChanges calls carry with the pending changes of counters, of all tenants, in
+// order, and deletes those that succeed. After an error, the tenant's further changes wait for the
+// next round. Several servers may call it concurrently, and a change may be passed to carry more
+// than once. Errors: ErrUnavailable, and the first error of carry.
 func (s *Store) CarryOutCounterChanges(ctx context.Context, carry func(tenant uuid.UUID, c check.CounterChange) error) (done int, err error) {
 	var rows []db.CounterChangesRow
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {

@@ -12,8 +12,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// Whatever gives a subject another plan leaves a task for its counters, if the plan says so, until
-// the task is carried out.
+// Every way to give a subject another plan creates a task for its counters, if the plan requires
+// it, until the task is executed.
 func TestCounterChanges(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)

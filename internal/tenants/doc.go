@@ -1,15 +1,20 @@
-// Package tenants keeps, in Postgres, who may ask and what they asked for: tenants, API keys,
-// rules, plans, subjects, overrides, members.
+// Package tenants stores the configuration in Postgres: tenants, API keys, rules, plans, subjects,
+// overrides, members.
 //
-// A Store works as two roles of the database. For everything that one tenant does, as weir_app:
-// each transaction names the tenant, and row security shows it nothing else. For what crosses
-// tenants (loading policies, finding a key, the operator's pages), as weir_system, which reads
-// no more columns than that takes.
+// A Store uses two roles of the database. For everything of a single tenant it uses weir_app: each
+// transaction sets the tenant, and row-level security hides everything else. For operations on
+// several tenants (loading policies, finding a key, the operator's pages) it uses weir_system,
+// which can read only the columns that these need.
 //
-// Which tenant that is comes from an Actor, and an Actor comes from Authenticator alone (or from
-// the operator's own commands), never from a request's body or path.
+// The tenant comes from an Actor. Only Authenticator and the operator's own commands create an
+// Actor; a request's body or path cannot determine the tenant.
 //
-// Every change of configuration gets a number, the version, larger than all before it. The
-// changed object carries it (its ETag), and so does the tenant. Watcher hears of changes by
-// notification, and compares the number twice a second where a notification was lost.
+// Every change of configuration gets a number, the version, which is greater than all before it.
+// The changed object has the version (its ETag), and so does the tenant. Watcher is notified of
+// changes, and compares the number twice per second in case a notification was lost.
+//
+// An example: an admin changes a rule of the tenant acme. The transaction updates the rule, appends
+// a row to acme's audit trail, and stores version 1042 in both the rule and the tenant. With the
+// commit, all instances are notified; each reads the rows of acme that are newer than the version
+// that it knows, and compiles the policy again.
 package tenants

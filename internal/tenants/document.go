@@ -16,52 +16,51 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// Document is a tenant's configuration as a whole, without its keys and members. To apply one is
-// to make the tenant so. What is nil is left alone.
+// Document is a tenant's configuration, without its keys and members. Nil fields are not changed
+// when a document is applied.
 type Document struct {
 	TenantName *string
 	Rules      []limit.Rule
 	Routes     []route.Route
-	// Plans: a plan whose Limits are nil keeps those that it has. At most one is the default.
+	// Plans: if the Limits of a plan are nil, it keeps its limits. At most one plan is the default.
 	Plans []Plan
-	// Subjects: one whose Overrides are nil keeps those that it has.
+	// Subjects: if the Overrides of a subject are nil, it keeps its overrides.
 	Subjects []Subject
-	// Endpoints are those of billing systems, by their ids and without secrets: a document changes
-	// them, and neither creates nor deletes any.
+	// Endpoints are those of billing systems, by their ids and without secrets. A document can
+	// change them, but neither create nor delete them.
 	Endpoints []BillingEndpoint
 	Prices    []BillingPrice
 }
 
-// Bounds on a document.
+// Limits of a document.
 const (
 	MaxDocumentSubjects = 10_000
 	maxDocumentNumbers  = 50_000 // plans, their limits, and overrides
 
-	// DocumentTimeout is how long it may take to apply one.
+	// DocumentTimeout is the timeout for applying a document.
 	DocumentTimeout = 20 * time.Second
 )
 
-// Apply says how to apply a document.
+// Apply has the options for applying a document.
 type Apply struct {
-	// Match is held against the version of Store.Document; with Subjects in the document, against
-	// the version of one with subjects.
+	// Match is compared with the version of Store.Document or, if the document has Subjects, with
+	// the version of a document with subjects.
 	Match Match
-	// Prune deletes what sections of the document leave out: rules, routes, plans, subjects; limits
-	// of plans and overrides of subjects that it has such a list of.
+	// Prune deletes what sections of the document omit: rules, routes, plans, subjects, and limits
+	// of plans and overrides of subjects for which it has such a list.
 	Prune  bool
-	DryRun bool // only answers what would change
+	DryRun bool // only returns what would change
 }
 
-// Applied is what came, or would come, of a document.
+// Applied is the result of applying a document.
 type Applied struct {
-	Changes []DocumentChange // empty: the tenant was so already
-	Version int64            // as of Store.Document, of the state after
+	Changes []DocumentChange // empty: nothing had to change
+	Version int64            // as of Store.Document, after the change
 }
 
-// Document returns the configuration of the actor's tenant, each list in the order of the names,
-// and its version, which rises with every change of anything in it. Subjects are in it only when
-// they are asked for, and without overrides that are over. Errors: *InvalidError for more than
-// MaxDocumentSubjects subjects.
+// Document returns the configuration of the actor's tenant, with lists sorted by name, and its
+// version, which increases with every change of its contents. It contains subjects only on request,
+// without expired overrides. Errors: *InvalidError for more than MaxDocumentSubjects subjects.
 func (s *Store) Document(ctx context.Context, a Actor, subjects bool) (d Document, version int64, err error) {
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		k, err := readConfiguration(ctx, q, a.tenant)
@@ -93,16 +92,16 @@ func (s *Store) Document(ctx context.Context, a Actor, subjects bool) (d Documen
 	return d, version, err
 }
 
-// present returns the overrides that are not over.
+// present returns the overrides that have not expired.
 func present(overrides []Override, now time.Time) []Override {
 	return slices.DeleteFunc(overrides, func(o Override) bool { return o.over(now) })
 }
 
 func (o *Override) over(now time.Time) bool { return o.ExpiresAt != nil && !o.ExpiresAt.After(now) }
 
-// ApplyDocument makes the actor's tenant as the document says, all of it or nothing, under one
-// version. Who applies at the same time comes after. Errors: *InvalidError, whose fields are paths
-// into the document such as "rules.3.limit", with everything that is wrong; ErrPreconditionFailed.
+// ApplyDocument applies a document to the actor's tenant, all of it or nothing, under one version.
+// Concurrent calls are serialized. Errors: *InvalidError with all errors, whose fields are paths
+// into the document such as "rules.3.limit"; ErrPreconditionFailed.
 func (s *Store) ApplyDocument(ctx context.Context, a Actor, d Document, how Apply) (out Applied, err error) {
 	if err := invalidIf(d.tooLarge()); err != nil {
 		return Applied{}, err
@@ -124,7 +123,7 @@ func (s *Store) ApplyDocument(ctx context.Context, a Actor, d Document, how Appl
 	return out, err
 }
 
-// tooLarge returns what makes the document too long to look at.
+// tooLarge returns the errors if the document is too long to validate.
 func (d *Document) tooLarge() (fields []limit.FieldError) {
 	add := func(field, format string, args ...any) {
 		fields = append(fields, limit.FieldProblem(field, limit.Wrong("Split the document.", format, args...)))
@@ -151,7 +150,7 @@ func (d *Document) tooLarge() (fields []limit.FieldError) {
 	return fields
 }
 
-// validate returns what is wrong with the document, whatever tenant it is for.
+// validate returns the errors of the document that do not depend on the tenant.
 func (d *Document) validate() (fields []limit.FieldError) {
 	if d.TenantName != nil {
 		checkText(&fields, "tenant.name", *d.TenantName, 200)
@@ -204,7 +203,7 @@ func fieldsOf(err error) []limit.FieldError {
 	return nil
 }
 
-// configuration is what a document is compared with.
+// configuration is the state with which a document is compared.
 type configuration struct {
 	tenant db.Tenant
 	rules  []Rule  // by slug
@@ -244,15 +243,15 @@ func readConfiguration(ctx context.Context, q *db.Queries, tenant uuid.UUID) (k 
 		return k, err
 	}
 	k.endpoints, k.prices, err = readBilling(ctx, q, tenant)
-	// Sorted here, for the order of the database depends on its locale.
+	// Sorted here, because the order of the database depends on its locale.
 	slices.SortFunc(k.rules, func(a, b Rule) int { return strings.Compare(a.Slug, b.Slug) })
 	slices.SortFunc(k.routes, func(a, b Route) int { return strings.Compare(a.Slug, b.Slug) })
 	slices.SortFunc(k.plans, func(a, b Plan) int { return strings.Compare(a.Slug, b.Slug) })
 	return k, err
 }
 
-// version is that of a document with or without subjects. As no two changes have the same
-// version, none of the one is ever taken for the other in another state.
+// version returns the version of a document with or without subjects. No two changes have the same
+// version, so the two kinds are never confused.
 func (k *configuration) version(subjects bool) int64 {
 	version := max(k.tenant.Version, k.tenant.PolicyVersion)
 	if subjects {
@@ -261,8 +260,8 @@ func (k *configuration) version(subjects bool) int64 {
 	return version
 }
 
-// readSubjects returns subjects with their overrides: those that are named, or all where names is
-// nil, in the order of the names, of which it stops at one more than a document may have.
+// readSubjects returns subjects with their overrides: the named ones, or all if names is nil,
+// sorted by name. It stops at one more than a document may have.
 func readSubjects(ctx context.Context, q *db.Queries, tenant uuid.UUID, names []string) ([]Subject, error) {
 	var found []db.SubjectByNameRow
 	var err error

@@ -12,10 +12,10 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// Billing in a document: endpoints without their secrets, which therefore can be changed but not
+// Billing in a document: endpoints without their secrets, which can therefore be changed but not
 // created or deleted, and the plans of prices.
 
-// readBilling reads what a document has of billing, in the order of the names.
+// readBilling reads the billing part of a document, sorted by name.
 func readBilling(ctx context.Context, q *db.Queries, tenant uuid.UUID) (endpoints []BillingEndpoint, prices []BillingPrice, err error) {
 	rows, err := q.BillingEndpoints(ctx, db.BillingEndpointsParams{TenantID: tenant, Most: maxBillingEndpoints + 1})
 	if err != nil {
@@ -109,7 +109,7 @@ func (r *revision) reviseEndpoint(i int) {
 	}
 }
 
-// checkPaidPlans refuses to delete plans that prices or endpoints will have.
+// checkPaidPlans refuses to delete plans that prices or endpoints use.
 func (r *revision) checkPaidPlans(named map[string]bool) {
 	gone := func(slug string) bool { return slug != "" && r.plans[slug] == nil }
 	for _, p := range r.before.prices {

@@ -16,8 +16,8 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// revision is all that a document makes of a tenant, worked out before anything is written: what
-// is refused is refused without keeping others waiting, and a dry run is the same up to here.
+// revision has all changes of a document, computed before anything is written. Invalid documents
+// are therefore refused without blocking others, and a dry run is identical up to this point.
 type revision struct {
 	*Document
 	prune    bool
@@ -25,14 +25,14 @@ type revision struct {
 	changes  []DocumentChange
 	problems []limit.FieldError
 
-	// What there will be, by slug.
+	// The state after the change, by slug.
 	rules map[string]Rule
 	plans map[string]*revisedPlan
 
 	newRules, editedRules, goneRules    []Rule
 	newRoutes, editedRoutes, goneRoutes []Route
-	renumbered                          map[string]int // rules whose limits may not fit any more, and their places in the document
-	goneDefault                         bool           // some plan is the default no more
+	renumbered                          map[string]int // rules whose limits may no longer be valid, with their index in the document
+	goneDefault                         bool           // a plan is no longer the default
 
 	editedEndpoints []BillingEndpoint
 	putPrices       []BillingPrice
@@ -43,17 +43,17 @@ type revision struct {
 }
 
 type revisedPlan struct {
-	Plan                   // as it will be
+	Plan                   // after the change
 	old      *Plan         // nil: new
 	edited   bool          // its own fields change
 	relimits bool          // its limits change
 	goes     bool          // it will be deleted
-	rules    []string      // whose limits the document names
-	kept     []PlanVersion // older versions that there are without those of the document
+	rules    []string      // for which the document has limits
+	kept     []PlanVersion // existing older versions that are not in the document
 }
 
 type revisedSubject struct {
-	Subject          // as the document has it
+	Subject          // from the document
 	old     *Subject // nil: new
 	edited  bool     // its own fields change
 	put     []Override
@@ -77,7 +77,7 @@ func (c *change) revise(ctx context.Context, d *Document, how Apply) (*revision,
 	if err := how.Match.check(versions...); err != nil {
 		return nil, err
 	}
-	// What is wrong whatever is there is told together with what does not go with what is there.
+	// Errors of the document are reported together with conflicts with the existing state.
 	r := &revision{Document: d, prune: how.Prune, before: before, problems: d.validate()}
 	r.reviseTenant()
 	r.reviseRules()
@@ -175,7 +175,7 @@ func (r *revision) reviseRoutes() {
 	}
 }
 
-// checkMatching points at a rule with which too many match one check.
+// checkMatching reports a rule if too many rules match one check.
 func (r *revision) checkMatching() {
 	all := make([]limit.Rule, 0, len(r.rules))
 	for _, slug := range slices.Sorted(maps.Keys(r.rules)) {
@@ -186,7 +186,7 @@ func (r *revision) checkMatching() {
 		return
 	}
 	at := slices.IndexFunc(r.Rules, func(in limit.Rule) bool { return in.Resource == pattern })
-	if at < 0 { // the pattern is that of a rule that stays; the document's match it by a prefix
+	if at < 0 { // the pattern is that of an existing rule; rules of the document match it by a prefix
 		at = slices.IndexFunc(r.Rules, func(in limit.Rule) bool {
 			return strings.HasPrefix(pattern, strings.TrimSuffix(in.Resource, "*"))
 		})
@@ -200,7 +200,7 @@ func (r *revision) revisePlans() {
 		old := &r.before.plans[i]
 		now := &revisedPlan{Plan: *old, old: old, goes: r.prune && r.Plans != nil}
 		now.Limits = maps.Clone(old.Limits)
-		for _, rule := range r.goneRules { // they take the limits with them
+		for _, rule := range r.goneRules { // their limits are deleted with them
 			delete(now.Limits, rule.Slug)
 		}
 		r.plans[old.Slug] = now
@@ -229,14 +229,14 @@ func (r *revision) revisePlans() {
 			r.remove("plan", old.Slug, ", with its limits", planFields(old, true))
 			delete(r.plans, old.Slug)
 		} else if !slices.ContainsFunc(r.Plans, func(p Plan) bool { return p.Slug == old.Slug }) {
-			r.update("plan", old.Slug, planFields(old, false), planFields(&now.Plan, false)) // it may be the default no more
+			r.update("plan", old.Slug, planFields(old, false), planFields(&now.Plan, false)) // it may no longer be the default
 		}
 	}
 	r.checkKeptLimits()
 }
 
-// defaultPlan returns which plan will be the default: the one that the document says, else the one
-// that is it already, else, where there are no plans yet, the document's first.
+// defaultPlan returns the default plan after the change: that of the document, or else the current
+// one, or else, if there are no plans yet, the first one of the document.
 func (r *revision) defaultPlan() string {
 	for i := range r.Plans {
 		if r.Plans[i].Default {
@@ -259,7 +259,7 @@ func (r *revision) defaultPlan() string {
 	return ""
 }
 
-// revisePlan works out a plan of the document.
+// revisePlan computes the changes of a plan.
 func (r *revision) revisePlan(i int) {
 	in := &r.Plans[i]
 	now := r.plans[in.Slug]
@@ -286,7 +286,7 @@ func (r *revision) revisePlan(i int) {
 		}
 		r.problems = append(r.problems, prefixed(at+".", lim.Validate(&rule.Rule))...)
 		switch {
-		case now.old == nil: // a part of the plan that is made
+		case now.old == nil: // part of the created plan
 		case !had:
 			now.relimits = true
 			r.create("plan_limit", in.Slug+"/"+slug, "", limitFields(lim))
@@ -309,8 +309,8 @@ func (r *revision) revisePlan(i int) {
 	}
 }
 
-// reviseVersions works out the versions of a plan of the document: a greater newest_version
-// publishes one.
+// reviseVersions computes the versions of a plan of the document: a greater newest_version
+// publishes a version.
 func (r *revision) reviseVersions(i int, now *revisedPlan) {
 	in, at := &r.Plans[i], fmt.Sprintf("plans.%d.", i)
 	switch {
@@ -343,7 +343,7 @@ func (r *revision) reviseVersions(i int, now *revisedPlan) {
 		}
 		switch old := now.older(v.Number); {
 		case now.old == nil:
-			now.Older = append(now.Older, v) // a part of the plan that is created
+			now.Older = append(now.Older, v) // part of the created plan
 		case old == nil:
 			now.Older, now.relimits = append(now.Older, v), true
 			r.create("plan_version", name, "", versionFields(v.Limits))
@@ -360,8 +360,8 @@ func (r *revision) reviseVersions(i int, now *revisedPlan) {
 	}
 }
 
-// checkKeptLimits refuses a change of a rule that a limit which is not in the document would not
-// survive.
+// checkKeptLimits refuses a change of a rule that would make a limit invalid that is not in the
+// document.
 func (r *revision) checkKeptLimits() {
 	for _, slug := range slices.Sorted(maps.Keys(r.renumbered)) {
 		rule := r.rules[slug]
@@ -380,7 +380,7 @@ func (r *revision) checkKeptLimits() {
 	}
 }
 
-// misfit says that a rule's new algorithm or window does not go with a limit that stays.
+// misfit returns the error that a rule's new algorithm or window does not fit an existing limit.
 func (r *revision) misfit(slug, whose string, problems []limit.FieldError) {
 	i := r.renumbered[slug]
 	name := "window"
@@ -396,7 +396,7 @@ func (r *revision) misfit(slug, whose string, problems []limit.FieldError) {
 
 func (c *change) reviseSubjects(ctx context.Context, r *revision) error {
 	if slices.ContainsFunc(r.Subjects, func(in Subject) bool { return limit.ValidName(in.Subject) != nil }) {
-		r.Subjects = nil // it is said that they are wrong, and Postgres would stumble over them
+		r.Subjects = nil // they have errors already, and Postgres could not store them
 	}
 	if r.Subjects == nil {
 		return nil
@@ -434,7 +434,7 @@ func (c *change) reviseSubjects(ctx context.Context, r *revision) error {
 	return nil
 }
 
-// reviseSubject works out a subject of the document; old is nil where it is not registered.
+// reviseSubject computes the changes of a subject; old is nil if it is not registered.
 func (c *change) reviseSubject(r *revision, i int, old *Subject) {
 	at := fmt.Sprintf("subjects.%d.", i)
 	now := &revisedSubject{Subject: r.Subjects[i], old: old}
@@ -448,7 +448,7 @@ func (c *change) reviseSubject(r *revision, i int, old *Subject) {
 	}
 	if old != nil {
 		now.migration = old.migration
-		now.NextPlan, now.NextPlanAt = old.NextPlan, old.NextPlanAt // what is to come is not in a document
+		now.NextPlan, now.NextPlanAt = old.NextPlan, old.NextPlanAt // scheduled changes are not part of a document
 		now.edited = r.update("subject", now.Subject.Subject, subjectFields(old, false), subjectFields(&now.Subject, false))
 	}
 	slices.SortFunc(now.Overrides, func(a, b Override) int { return cmp.Compare(a.Rule, b.Rule) })
@@ -486,13 +486,13 @@ func (c *change) reviseOverride(r *revision, now *revisedSubject, at string, o O
 	if _, renumbered := r.renumbered[o.Rule]; !same || renumbered {
 		r.problems = append(r.problems, prefixed(at+".", o.Limit.Validate(&rule.Rule))...)
 	}
-	if same { // one that is over stands in a document as long as it did no harm to keep it there
+	if same { // an expired override may be in a document if the tenant has exactly this one
 		return
 	}
 	r.problems = append(r.problems, prefixed(at+".", o.validate(c.now))...)
 	now.put = append(now.put, o)
 	switch {
-	case now.old == nil: // a part of the subject that is made
+	case now.old == nil: // part of the created subject
 	case !had:
 		r.create("override", now.Subject.Subject+"/"+o.Rule, "", overrideFields(o))
 	default:
@@ -500,8 +500,8 @@ func (c *change) reviseOverride(r *revision, now *revisedSubject, at string, o O
 	}
 }
 
-// checkKeptOverrides refuses a change of a rule that an override which is not in the document
-// would not survive.
+// checkKeptOverrides refuses a change of a rule that would make an override invalid that is not in
+// the document.
 func (c *change) checkKeptOverrides(ctx context.Context, r *revision) error {
 	for _, slug := range slices.Sorted(maps.Keys(r.renumbered)) {
 		but := []string{}
@@ -525,7 +525,7 @@ func (c *change) checkKeptOverrides(ctx context.Context, r *revision) error {
 	return nil
 }
 
-// checkGonePlans refuses to delete plans that subjects will have.
+// checkGonePlans refuses to delete plans that subjects have after the change.
 func (c *change) checkGonePlans(ctx context.Context, r *revision) error {
 	var ids []uuid.UUID
 	for _, old := range r.before.plans {
@@ -540,7 +540,7 @@ func (c *change) checkGonePlans(ctx context.Context, r *revision) error {
 	for _, s := range r.gone {
 		but = append(but, s.Subject)
 	}
-	for _, s := range r.subjects { // whose plan is one that stays, or wrong already
+	for _, s := range r.subjects { // their plan exists, or is reported already
 		but = append(but, s.Subject.Subject)
 	}
 	used, err := c.DocumentPlansInUse(ctx, db.DocumentPlansInUseParams{TenantID: c.tenant, PlanIds: ids, But: but})

@@ -37,7 +37,7 @@ func textsOf(a tenants.Applied) []string {
 	return texts
 }
 
-// sample is a document with something of everything.
+// sample returns a document with all kinds of objects.
 func sample(t *testing.T) tenants.Document {
 	t.Helper()
 	counted := rule("api")
@@ -61,7 +61,8 @@ func sample(t *testing.T) tenants.Document {
 	}
 }
 
-// From nothing, once more, and back: what is written is what is read, under one version.
+// A document is applied, applied again, and undone: what is written is what is read, under one
+// version.
 func TestApplyDocument(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -99,7 +100,7 @@ func TestApplyDocument(t *testing.T) {
 	}
 	require.Equal(t, after, versionsOf(t, d, a), "nothing changed")
 
-	// Another tenant has nothing of it, and may have the same.
+	// Another tenant is not affected, and may have the same names.
 	empty, _ := documentOf(t, s, b)
 	require.Empty(t, empty.Rules)
 	require.Empty(t, empty.Subjects)
@@ -109,7 +110,7 @@ func TestApplyDocument(t *testing.T) {
 	require.Len(t, policy.Plans, 2)
 }
 
-// What a document leaves out stays, and goes only with prune.
+// Omitted objects are kept, and deleted only with prune.
 func TestApplyPrunes(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -135,7 +136,7 @@ func TestApplyPrunes(t *testing.T) {
 	require.Len(t, got.Subjects, 1)
 	require.Empty(t, got.Subjects[0].Overrides)
 
-	// Servers that load only what changed hear of the deletions.
+	// Instances that load only changes are notified of the deletions.
 	var told []check.SubjectData
 	_, err := s.LoadSubjects(t.Context(), a.TenantID(), version, func(in check.SubjectData) { told = append(told, in) })
 	require.NoError(t, err)
@@ -152,7 +153,7 @@ func TestApplyPrunes(t *testing.T) {
 	}, tenants.Apply{Prune: true}), 6)
 }
 
-// A rule that goes alone tells the servers of the subjects that lose an override by it.
+// If only a rule is deleted, instances are notified of the subjects that lose an override.
 func TestApplyDropsOverriddenRule(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -167,7 +168,7 @@ func TestApplyDropsOverriddenRule(t *testing.T) {
 	require.Equal(t, after.config, got.Plans[0].Version, "a plan that loses a limit is changed by that")
 }
 
-// The default plan moves to where a document says, and never away from all plans.
+// A document can change the default plan, but a tenant always has one.
 func TestApplyDefaultPlan(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -188,7 +189,7 @@ func TestApplyDefaultPlan(t *testing.T) {
 	require.Len(t, invalid.Fields, 2)
 	require.Contains(t, invalid.Fields[0].Message, "omit the default plan pro")
 	require.Contains(t, invalid.Fields[1].Message, "omit plan pro, which subjects have")
-	// In one document the subject can be moved and the plan go.
+	// One document can change the subject's plan and delete the plan.
 	mustApply(t, s, a, tenants.Document{
 		Plans:    []tenants.Plan{{Slug: "free", Name: "Free", Default: true}},
 		Subjects: []tenants.Subject{{Subject: "alice"}},
@@ -198,7 +199,7 @@ func TestApplyDefaultPlan(t *testing.T) {
 	require.True(t, got.Plans[0].Default)
 }
 
-// Everything that is wrong is told at once, with its place, and nothing is written.
+// All errors are reported at once, with their place, and nothing is written.
 func TestApplyInvalid(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -238,7 +239,8 @@ func TestApplyInvalid(t *testing.T) {
 	refused(tenants.Document{Subjects: make([]tenants.Subject, tenants.MaxDocumentSubjects+1)}, false, "subjects")
 }
 
-// A rule must go with the numbers that stay, and those of the document with the rule as it will be.
+// A rule must fit the existing limits, and those of the document must fit the rule after the
+// change.
 func TestApplyMisfits(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -266,7 +268,7 @@ func TestApplyMisfits(t *testing.T) {
 	mustApply(t, s, a, tenants.Document{Subjects: alice(tenants.Override{Rule: "monthly", Limit: limit.Limit{Limit: limit.MaxFixedLimit}})}, tenants.Apply{})
 	bucket := rule("monthly")
 	refused(tenants.Document{Rules: []limit.Rule{bucket}}, "rules.0.algorithm")
-	// ... unless the same document gives the subject a number that fits.
+	// ... unless the same document gives the subject a valid limit.
 	mustApply(t, s, a, tenants.Document{
 		Rules: []limit.Rule{bucket}, Subjects: alice(tenants.Override{Rule: "monthly", Limit: limit.Limit{Limit: 3}}),
 	}, tenants.Apply{})
@@ -283,8 +285,7 @@ func TestApplyMisfits(t *testing.T) {
 	refused(tenants.Document{Rules: []limit.Rule{rule("everywhere")}}, "rules.0.resource")
 }
 
-// An override ends by itself: it is shown no more, and a document that has it still applies as
-// long as it says the same.
+// An expired override is omitted, and a document that contains it unchanged can still be applied.
 func TestDocumentOverrideThatIsOver(t *testing.T) {
 	t.Parallel()
 	clock := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
@@ -309,7 +310,7 @@ func TestDocumentOverrideThatIsOver(t *testing.T) {
 	requireInvalid(t, err, "subjects.0.overrides.api.expires_at")
 }
 
-// Versions are those of all that a document shows: an edit of any of it in between is noticed.
+// The version covers everything in a document: every edit in between is detected.
 func TestApplyMatch(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -336,7 +337,7 @@ func TestApplyMatch(t *testing.T) {
 	mustApply(t, s, a, without, tenants.Apply{Match: existing})
 }
 
-// Applies at the same time come one after the other: the end is one of the documents, whole.
+// Concurrent applies are serialized: the result is one of the documents, completely.
 func TestConcurrentApplies(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -372,8 +373,7 @@ func TestConcurrentApplies(t *testing.T) {
 	}
 }
 
-// The bounds themselves are usable: 1 000 rules and 10 000 subjects, within the time that a request
-// has.
+// The limits are usable: 1 000 rules and 10 000 subjects, within the timeout of a request.
 func TestLargeDocument(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -406,7 +406,7 @@ func TestLargeDocument(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A write that fails in its midst leaves nothing of it behind.
+// A write that fails halfway leaves no changes.
 func TestApplyIsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -423,9 +423,8 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 	require.Empty(t, got.Rules)
 }
 
-// Changes of all tenants come one after the other once they have their numbers. A document, of
-// which there is much to write, takes its own when it and its trail are written, so nobody waits
-// for that.
+// Changes of all tenants are serialized once they have their versions. A document has many writes,
+// so it takes its version after them, and nobody waits for them.
 func TestApplyTakesItsNumberLast(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

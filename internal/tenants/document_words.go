@@ -16,18 +16,18 @@ import (
 	"weir/internal/route"
 )
 
-// DocumentChange is one thing that a document changes.
+// DocumentChange is one change of a document.
 type DocumentChange struct {
 	Action string // create, update or delete
 	Kind   string // tenant, rule, route, plan, plan_limit, plan_version, subject or override
 	Name   string // the slug or subject; PLAN/RULE of a plan_limit, PLAN/NUMBER of a plan_version, SUBJECT/RULE of an override
-	Text   string // the same as a sentence
-	// Before and After are fields by their JSON names: of an update those that change, of a
-	// creation and a deletion all. Nil where there is none.
+	Text   string // as a sentence
+	// Before and After are fields by their JSON names: the changed fields of an update, or all
+	// fields of a creation or deletion. Nil if there are none.
 	Before, After map[string]any
 }
 
-// field is one field of an object, as JSON shows it.
+// field is one field of an object in JSON.
 type field struct {
 	name  string
 	value any
@@ -45,7 +45,7 @@ func (r *revision) remove(kind, name, more string, before []field) {
 	})
 }
 
-// update records a change of the fields that differ, if any, and reports whether some do.
+// update records a change if fields differ, and reports whether they do.
 func (r *revision) update(kind, name string, before, after []field) bool {
 	was, is := map[string]any{}, map[string]any{}
 	var words []string
@@ -65,7 +65,7 @@ func (r *revision) update(kind, name string, before, after []field) bool {
 	return true
 }
 
-// title names an object in a sentence.
+// title returns the name of an object in a sentence.
 func title(kind, name string) string {
 	owner, rule := name, ""
 	if i := strings.LastIndexByte(name, '/'); i >= 0 {
@@ -88,11 +88,11 @@ func title(kind, name string) string {
 	return kind + " " + name
 }
 
-const maxSpoken = 60 // characters of a value in a sentence; the data has all of it
+const maxSpoken = 60 // characters of a value in a sentence; the data has the complete value
 
 func spoken(value any) string {
 	text, err := json.Marshal(value)
-	if err != nil { // texts and numbers only: cannot fail
+	if err != nil { // only texts and numbers: cannot fail
 		panic(err)
 	}
 	if utf8.RuneCount(text) > maxSpoken {
@@ -112,7 +112,7 @@ func asMap(fields []field) map[string]any {
 	return m
 }
 
-// textOrNil and numberOrNil are null in JSON for what is not given.
+// textOrNil and numberOrNil return nil (null in JSON) for values that are not set.
 func textOrNil(s string) any {
 	if s == "" {
 		return nil
@@ -143,7 +143,7 @@ func ruleFields(r *limit.Rule) []field {
 }
 
 func routeFields(r route.Route) []field {
-	u := routeParams([16]byte{}, [16]byte{}, r, 0) // as it is stored
+	u := routeParams([16]byte{}, [16]byte{}, r, 0) // in the form of the database
 	return []field{
 		{"slug", r.Slug}, {"name", u.Name}, {"description", u.Description}, {"subject", u.Subject}, {"hash", u.Hash},
 		{"no_subject", u.NoSubject}, {"resources", u.Resources}, {"default_resource", u.DefaultResource}, {"cost", u.Cost},
@@ -155,7 +155,7 @@ func limitFields(l limit.Limit) []field {
 	return []field{{"limit", numberOrNil(l.Limit)}, {"burst", numberOrNil(l.Burst)}, {"unlimited", l.Unlimited}}
 }
 
-// planFields has the limits only where they are wanted: they are compared one by one.
+// planFields includes the limits only if requested, because they are compared one by one.
 func planFields(p *Plan, limits bool) []field {
 	fields := []field{{"slug", p.Slug}, {"name", p.Name}, {"description", p.Description}, {"default", p.Default}, {"on_change", cmp.Or(p.OnChange, OnChangeCarry)}, {"newest_version", max(p.NewestVersion, 1)}}
 	if limits {
@@ -175,7 +175,8 @@ func planFields(p *Plan, limits bool) []field {
 	return fields
 }
 
-// laterVersion is null in JSON for the first version of a plan, which nearly all subjects have.
+// laterVersion returns nil (null in JSON) for the first version of a plan, which nearly all
+// subjects have.
 func laterVersion(number int) any {
 	if number <= 1 {
 		return nil
@@ -196,7 +197,7 @@ func overrideFields(o Override) []field {
 		field{"reason", o.Reason}, field{"starts_at", timeOrNil(o.StartsAt)}, field{"expires_at", timeOrNil(o.ExpiresAt)})
 }
 
-// subjectFields has the overrides only where they are wanted: they are compared one by one.
+// subjectFields includes the overrides only if requested, because they are compared one by one.
 func subjectFields(s *Subject, overrides bool) []field {
 	fields := []field{
 		{"subject", s.Subject}, {"plan", textOrNil(s.Plan)}, {"plan_version", laterVersion(s.PlanVersion)}, {"state", s.State.String()}, {"labels", labelsOf(s.Labels)},

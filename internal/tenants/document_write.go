@@ -16,9 +16,9 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// writeRevision writes what a document changes, all statements in one round trip. Nothing is left
-// to be refused. The change gets its number at the very end, into numbered: as in an import, the
-// rows bear one between those of the tenant's changes so far and that.
+// writeRevision writes the changes of a document, all statements in one round trip. Everything was
+// validated before. The change gets its number at the end, into numbered. As in an import, the rows
+// have a number between those of the tenant's earlier changes and that.
 func (c *change) writeRevision(ctx context.Context, r *revision, numbered *int64) error {
 	touched, err := c.partsOf(ctx, r)
 	if err != nil {
@@ -47,7 +47,7 @@ func (c *change) writeRevision(ctx context.Context, r *revision, numbered *int64
 	return c.tx.SendBatch(ctx, &queue.batch).Close()
 }
 
-// partsOf tells which parts of the tenant servers have to load anew.
+// partsOf returns which parts of the tenant instances have to load again.
 func (c *change) partsOf(ctx context.Context, r *revision) (p parts, err error) {
 	for _, made := range r.changes {
 		switch made.Kind {
@@ -70,8 +70,8 @@ func (c *change) partsOf(ctx context.Context, r *revision) (p parts, err error) 
 	return p, err
 }
 
-// queueRevision goes from what others refer to, to what refers to it, and deletes in the reverse
-// order.
+// queueRevision writes first what others refer to, then what refers to it, and deletes in the
+// reverse order.
 func (c *change) queueRevision(ctx context.Context, r *revision, version int64) error {
 	var errs []error
 	did := func(_ any, err error) { errs = append(errs, err) }
@@ -146,7 +146,7 @@ func (c *change) queuePlans(ctx context.Context, r *revision, version int64) err
 		}
 		after := now.Limits
 		rules := r.rules
-		if len(r.goneRules) > 0 { // whose limits go with them
+		if len(r.goneRules) > 0 { // their limits are deleted with them
 			before.Limits = withoutRules(before.Limits, r.goneRules)
 		}
 		if err := c.writeLimits(ctx, before, after, rules, version); err != nil {
@@ -169,8 +169,8 @@ func withoutRules(limits map[string]limit.Limit, gone []Rule) map[string]limit.L
 	return out
 }
 
-// queueNewSubjects registers subjects with their overrides, all in few statements: there may be
-// thousands, and each statement costs more than its row.
+// queueNewSubjects registers subjects with their overrides in few statements: there may be
+// thousands, and a statement costs more than its row.
 func (c *change) queueNewSubjects(ctx context.Context, r *revision, version int64) error {
 	subjects := db.InsertSubjectsParams{TenantID: c.tenant, Version: version}
 	overrides := db.InsertOverridesParams{TenantID: c.tenant, CreatedBy: c.actor.label(), Version: version}
@@ -213,7 +213,7 @@ func (c *change) queueNewSubjects(ctx context.Context, r *revision, version int6
 	return c.InsertOverrides(ctx, overrides)
 }
 
-// timeText is "" for none.
+// timeText returns the time, or "" for nil.
 func timeText(t *time.Time) string {
 	if t == nil {
 		return ""
@@ -250,9 +250,9 @@ func (c *change) queueSubject(ctx context.Context, r *revision, s *revisedSubjec
 	return nil
 }
 
-// queue takes the statements that write instead of running them, so that the same functions that
-// write one row at a time can write thousands in one round trip. What such a statement returns is
-// not known. Statements that read are run at once, and see the state before.
+// queue collects the statements that write instead of running them, so that functions that write
+// one row can write thousands in one round trip. The results of such statements are not known.
+// Statements that read are run immediately, and see the state before.
 type queue struct {
 	tx    pgx.Tx
 	batch pgx.Batch
@@ -264,7 +264,7 @@ func (q *queue) Exec(_ context.Context, sql string, args ...any) (pgconn.Command
 }
 
 func (q *queue) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	_, body, _ := strings.Cut(sql, "\n") // behind the line with the statement's name
+	_, body, _ := strings.Cut(sql, "\n") // after the line with the statement's name
 	if strings.HasPrefix(body, "SELECT") {
 		return q.tx.QueryRow(ctx, sql, args...)
 	}
@@ -273,14 +273,14 @@ func (q *queue) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 }
 
 func (q *queue) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return q.tx.Query(ctx, sql, args...) // rows are what reads return: the writes here return one or none
+	return q.tx.Query(ctx, sql, args...) // only reads return rows: the writes here return one or none
 }
 
 func (q *queue) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
 	return q.tx.SendBatch(ctx, batch)
 }
 
-// unknownRow leaves what it is scanned into as it is.
+// unknownRow leaves the destinations of Scan unchanged.
 type unknownRow struct{}
 
 func (unknownRow) Scan(...any) error { return nil }

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// normalEmail returns the one form of an address that is stored, compared, shown and mailed to: the
-// letters A to Z in lower case, and the domain in ASCII. It refuses an address with characters that
-// compatibility or case folding would change: a letter such as the Kelvin sign folds to k, so that
-// the owner of one mailbox could be taken for the owner of another.
+// normalEmail returns the normal form of an address, which is stored, compared, shown and mailed
+// to: the letters A to Z in lower case, and the domain in ASCII. It refuses an address with
+// characters that compatibility or case folding would change. For example, the Kelvin sign folds to
+// k, so the owner of one mailbox could be confused with the owner of another.
 func normalEmail(email string) (string, bool) {
 	if len(email) > maxEmail { // before parsing, whose cost grows faster than the length
 		return "", false

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// One mailbox has one form, and no two mailboxes share one.
+// One mailbox has one normal form, and no two mailboxes share one.
 func TestNormalEmail(t *testing.T) {
 	t.Parallel()
 	for email, want := range map[string]string{

@@ -10,9 +10,8 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// Who tries keys learns nothing from how long a refusal takes: a key that is nearly right goes the
-// road of one that is not at all, asks Postgres the same, to the byte, and is looked for by its
-// hash, which nobody can come near to.
+// The time of a refusal reveals nothing about a key: a key that is nearly correct takes the same
+// path as a random one, sends the same bytes to Postgres, and is looked up by its hash.
 func TestNearlyRightKeysTakeTheSameRoad(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
@@ -59,15 +58,15 @@ func TestNearlyRightKeysTakeTheSameRoad(t *testing.T) {
 		}
 	}
 	require.Greater(t, near, 20)
-	// A revoked key is known, and says so to whoever holds all of it.
+	// A revoked key is known, and only a client with the complete key learns that it was revoked.
 	before := p.asked.Load()
 	_, err = auth.Authenticate(t.Context(), revoked.Secret())
 	require.ErrorIs(t, err, tenants.ErrKeyRevoked)
 	require.Equal(t, before, p.asked.Load())
 }
 
-// Nor does who tries addresses: an unknown one asks Postgres what a known one with a wrong password
-// does, and a password is hashed either way.
+// The same holds for addresses: an unknown one sends the same query to Postgres as a known one with
+// a wrong password, and a password is hashed in both cases.
 func TestUnknownAddressesTakeTheSameRoad(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

@@ -20,41 +20,41 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrPreconditionFailed: the object is not, or no longer, at a version that Match names.
 	ErrPreconditionFailed = errors.New("the object has changed or does not exist")
-	// ErrMissing: there is no object, where Match asks for one. It is an ErrPreconditionFailed.
+	// ErrMissing: the object does not exist, but Match requires it. It is an ErrPreconditionFailed.
 	ErrMissing = fmt.Errorf("%w: there is none", ErrPreconditionFailed)
-	// ErrUnavailable: Postgres cannot be reached, is overloaded or does not take writes. A write
-	// that was cut off may have happened.
+	// ErrUnavailable: Postgres is unavailable, overloaded or read-only. A write that was
+	// interrupted may have been committed.
 	ErrUnavailable = errors.New("the database is not available")
 	// ErrNotOperator: only the operator of the service may do this.
 	ErrNotOperator = errors.New("only the operator may do this")
-	// ErrForbidden: the actor's role, or key, does not allow this kind of change.
+	// ErrForbidden: the actor's role or key does not allow this kind of change.
 	ErrForbidden = errors.New("this role may not do that")
-	// ErrOwnersOnly: only an owner invites, makes, changes and removes owners. It is an
+	// ErrOwnersOnly: only an owner can invite, create, change and remove owners. It is an
 	// ErrForbidden.
 	ErrOwnersOnly = fmt.Errorf("%w: only an owner may do that to an owner, or make one", ErrForbidden)
-	// ErrNotPermitted: a key cannot give another key, or a member, more than it has itself, or for
-	// longer.
+	// ErrNotPermitted: a key cannot give another key or a member more permissions or a later expiry
+	// than it has.
 	ErrNotPermitted = errors.New("a key cannot grant more than it has itself")
 )
 
 // Codes of ConflictError.
 const (
 	CodeSlugTaken   = "SLUG_TAKEN"
-	CodeDefaultPlan = "DEFAULT_PLAN" // the default plan can only be replaced as such
+	CodeDefaultPlan = "DEFAULT_PLAN" // the default plan can only be replaced by another one
 	CodePlanInUse   = "PLAN_IN_USE"  // subjects have it
 	// A plan has so many older versions that it gets no more.
 	CodeTooManyVersions  = "TOO_MANY_PLAN_VERSIONS"
 	CodeMigrationRunning = "MIGRATION_RUNNING" // of this plan
 	CodeMigrationEnded   = "MIGRATION_ENDED"
 	CodeKeyInactive      = "KEY_NOT_ACTIVE"  // revoked, expired or rotated
-	CodePlatform         = "PLATFORM_TENANT" // the operator's own tenant stays
+	CodePlatform         = "PLATFORM_TENANT" // the operator's own tenant cannot be deleted
 	CodeInProgress       = "IDEMPOTENCY_KEY_IN_USE"
-	CodeLastOwner        = "LAST_OWNER"    // a tenant has at least one
-	CodeMemberExists     = "MEMBER_EXISTS" // has this email already
+	CodeLastOwner        = "LAST_OWNER"    // a tenant must have at least one
+	CodeMemberExists     = "MEMBER_EXISTS" // a member has this email already
 	CodeConflict         = "CONFLICT"
 )
 
-// ConflictError says that the change contradicts what is there, and in Detail what to do about it.
+// ConflictError means that a change contradicts the existing state. Detail says what to do.
 type ConflictError struct{ Code, Detail string }
 
 func (e *ConflictError) Error() string { return e.Detail }
@@ -74,7 +74,7 @@ func invalid(field string, p *limit.Problem) error {
 	return &InvalidError{Fields: []limit.FieldError{limit.FieldProblem(field, p)}}
 }
 
-// Problems that arise in several places.
+// Problems that occur in several places.
 var (
 	noSuchPlan     = &limit.Problem{Message: "names no plan of this tenant", Fix: "Create the plan first, or use one that GET /v1/plans lists."}
 	noSuchRule     = &limit.Problem{Message: "names no rule of this tenant", Fix: "Create the rule first, or use one that GET /v1/rules lists."}
@@ -83,12 +83,12 @@ var (
 	notAnyYear     = limit.MustBe("a time from year 1 to year %d", maxYear)
 )
 
-// isFixed is the problem of a name that cannot change.
+// isFixed returns the problem of a name that cannot change.
 func isFixed(what string) *limit.Problem {
 	return limit.Wrong("Omit it, or create another "+what+" with the new name.", "cannot change once the %s is created", what)
 }
 
-// invalidIf returns an InvalidError of the fields, or nil where there are none.
+// invalidIf returns an InvalidError with the fields, or nil if there are none.
 func invalidIf(fields []limit.FieldError) error {
 	if len(fields) == 0 {
 		return nil
@@ -104,8 +104,8 @@ var uniqueConflicts = map[string]ConflictError{
 	"tenants_slug_key":          {CodeSlugTaken, "there is a tenant with this slug already"},
 }
 
-// translate turns what Postgres and its driver say into this package's errors. Errors of this
-// package pass as they are.
+// translate converts errors of Postgres and its driver to errors of this package. Errors of this
+// package are unchanged.
 func translate(err error) error {
 	if err == nil {
 		return nil
@@ -113,7 +113,7 @@ func translate(err error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ErrNotFound
 	}
-	var connectErr *pgconn.ConnectError // whatever the reason, as a login that lacks our roles
+	var connectErr *pgconn.ConnectError // for any reason, such as a login without the required roles
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && !errors.As(err, &connectErr) {
 		return translateCode(pgErr, err)
@@ -132,7 +132,8 @@ func translateCode(pgErr *pgconn.PgError, err error) error {
 		}
 		return &ConflictError{CodeConflict, "something else has these values already"}
 	case "25006", "40001", "40P01", "55P03", "57014":
-		// a read-only server, lost a race or a deadlock, waited too long for a lock, took too long
+		// a read-only server, a serialization failure or a deadlock, a lock timeout, a statement
+		// timeout
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	switch pgErr.Code[:2] {

@@ -10,25 +10,25 @@ import (
 )
 
 const (
-	// exportTimeout bounds an export: as long as it runs, it holds a connection, and Postgres keeps
-	// what has been deleted since it began.
+	// exportTimeout limits an export: while it runs, it uses a connection, and Postgres keeps
+	// deleted rows.
 	exportTimeout = 15 * time.Minute
-	exportBatch   = 1000 // subjects in one statement, which takes far less than statement_timeout
+	exportBatch   = 1000 // subjects per statement, which takes far less than statement_timeout
 )
 
-// ExportSubjects calls each with the registered subjects that meet the filter, in the order of
-// their bytes, up to 1000 at a time and all of one instant; with their overrides, apart from those
-// that are over, if overrides is set. each may take up to a minute, for a client that reads slowly;
-// all together fifteen. An error of each ends the export and is returned. Errors: *InvalidError,
-// ErrUnavailable, also after a part has been told.
+// ExportSubjects calls each with the registered subjects that match the filter, sorted by bytes, up
+// to 1000 at a time and all of one instant, and with their overrides that have not expired if
+// overrides is set. A call of each may take up to a minute, for a client that reads slowly, and the
+// whole export fifteen. An error of each ends the export and is returned. Errors: *InvalidError,
+// ErrUnavailable, also after a part was passed to each.
 func (s *Store) ExportSubjects(ctx context.Context, a Actor, f SubjectFilter, overrides bool, each func([]Subject) error) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
 	now := s.instant()
-	var failed error // of each, which is none of the database's
+	var failed error // of each, to distinguish it from errors of the database
 	err := s.readWithin(ctx, a, exportTimeout, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
-		// Each batch is to go on in an index, whatever the tables were like when a plan was made.
+		// Each batch must use an index, whatever the statistics were when a plan was made.
 		for _, sql := range []string{byIndexSQL, `SELECT set_config('idle_in_transaction_session_timeout', '60s', true),
 			set_config('plan_cache_mode', 'force_custom_plan', true)`} {
 			if _, err := tx.Exec(ctx, sql); err != nil {

@@ -9,7 +9,7 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// ReadKey does the first half of a lookup: it reads.
+// ReadKey is the first half of a lookup: it reads.
 func (a *Authenticator) ReadKey(ctx context.Context, key Key) (keep func(), err error) {
 	history := a.store.history.Load()
 	hash := key.Hash()
@@ -21,12 +21,12 @@ func (a *Authenticator) ReadKey(ctx context.Context, key Key) (keep func(), err 
 	return func() { _, _ = a.keep(hash, row, reading{history, row.KeysVersion}) }, err
 }
 
-// ReadTenantKeys does the first half of Changed: it reads.
+// ReadTenantKeys is the first half of Changed: it reads.
 func (a *Authenticator) ReadTenantKeys(ctx context.Context, tenant uuid.UUID) (replace func(), err error) {
 	history := a.store.history.Load()
 	rows, version, err := a.readTenantKeys(ctx, tenant)
 	return func() { a.replace(tenant, rows, reading{history, version}) }, err
 }
 
-// OnListening sets what is called with the process id of the watcher's back end.
+// OnListening sets the function that is called with the process id of the watcher's backend.
 func (w *Watcher) OnListening(f func(pid uint32)) { w.listening = f }

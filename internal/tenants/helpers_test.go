@@ -24,8 +24,8 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// TestMain fails where a test leaves a goroutine behind, as a server that opens and closes
-// stores would.
+// TestMain fails if a test leaves a goroutine behind, as a server that opens and closes stores
+// would.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
@@ -87,7 +87,7 @@ func mustSubject(t *testing.T, s *tenants.Store, a tenants.Actor, in tenants.Sub
 	return out
 }
 
-// requireInvalid requires an InvalidError that names exactly these fields.
+// requireInvalid requires an InvalidError with exactly these fields.
 func requireInvalid(t *testing.T, err error, fields ...string) {
 	t.Helper()
 	var invalid *tenants.InvalidError
@@ -158,7 +158,7 @@ func lookupsOf(auth *tenants.Authenticator) func() int64 {
 	return func() int64 { return auth.Lookups() - before }
 }
 
-// heldFill lets auth read a key, and returns what makes it known.
+// heldFill makes auth read a key, and returns a function that stores it.
 func heldFill(t *testing.T, auth *tenants.Authenticator, key tenants.Key) (keep func()) {
 	t.Helper()
 	keep, err := auth.ReadKey(t.Context(), key)
@@ -166,7 +166,7 @@ func heldFill(t *testing.T, auth *tenants.Authenticator, key tenants.Key) (keep 
 	return keep
 }
 
-// proxy stands between a store and Postgres, and can be cut.
+// proxy is between a store and Postgres, and can be disconnected.
 type proxy struct {
 	t      *testing.T
 	url    string
@@ -226,7 +226,7 @@ func (p *proxy) listen(address string) {
 	})
 }
 
-// counted adds what is read to n.
+// counted adds the number of read bytes to n.
 type counted struct {
 	io.Reader
 	n *atomic.Int64
@@ -238,7 +238,7 @@ func (c counted) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// cut breaks all connections, and refuses new ones.
+// cut closes all connections, and refuses new ones.
 func (p *proxy) cut() {
 	_ = p.listener.Close()
 	p.mu.Lock()

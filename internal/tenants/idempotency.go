@@ -22,33 +22,33 @@ import (
 
 const (
 	idempotencyLife = 24 * time.Hour
-	// abandonedAfter is when a request that a server of an older release began is taken for dead,
-	// far beyond the longest that one may take.
+	// abandonedAfter is when a request of a server of an older release counts as crashed, far
+	// beyond the longest possible request.
 	abandonedAfter = time.Minute
 )
 
-// Answer is what a request was answered, without any secret.
+// Answer is the answer to a request, without any secret.
 type Answer struct {
 	Status int // 200 to 599
 	Header http.Header
 	Body   []byte
 }
 
-// Idempotent serves a request that carries an Idempotency-Key. The first request of the actor with
-// a key runs: serve is called, and all that it changes through the store, with the context that it
-// is given, is committed together with the answer that it returns. So a server that dies has done
-// either both or nothing, and whoever repeats the request gets the answer, for 24 hours, as replay,
-// which is nil for the first. An answer from 400 undoes the changes; one from 500 is not kept
-// either, nor one that denies the right (401 and 403), so that a repetition tries again.
+// Idempotent serves a request with an Idempotency-Key. The first request of the actor with a key
+// runs: it calls serve, and everything that serve changes through the store, with the given
+// context, is committed together with the returned answer. If a server crashes, either both are
+// stored or nothing. For 24 hours, a repeat of the request gets the answer as replay, which is nil
+// for the first. An answer with status 400 or more undoes the changes. An answer with 500 or more,
+// 401 or 403 is not stored, so that a repeat tries again.
 //
-// What one API key was answered no other is, as it may have fewer rights, or more. An API key and
-// those that it was rotated to are one, so that who repeats a request amid a rotation does not do
-// it twice.
+// The answer for one API key is never returned to another one, which may have other permissions. An
+// API key and those that it was rotated to count as one, so that a repeat during a rotation is not
+// executed twice.
 //
-// requestHash stands for method, path and body. Errors: those of serve; *InvalidError where the
-// key is bad or was used for another request; *ConflictError with CodeInProgress where the first
-// has not ended within two seconds; ErrUnavailable, after which nobody knows whether it happened
-// but who repeats.
+// requestHash identifies method, path and body. Errors: those of serve; *InvalidError if the key is
+// malformed or was used for another request; *ConflictError with CodeInProgress if the first
+// request has not ended within two seconds; ErrUnavailable, after which only a repeat can find out
+// whether the request was executed.
 func (s *Store) Idempotent(ctx context.Context, a Actor, key string, requestHash [32]byte,
 	serve func(ctx context.Context) (Answer, error),
 ) (replay *Answer, err error) {
@@ -57,7 +57,8 @@ func (s *Store) Idempotent(ctx context.Context, a Actor, key string, requestHash
 	}
 	p := &post{store: s, actor: a, key: key, requestHash: requestHash, attempt: newID()}
 	defer p.rollback()
-	// Told before serve sees the request: what was valid yesterday may not be today.
+	// The stored answer is returned before serve sees the request, because validation may have
+	// changed since.
 	if err := p.lookUp(ctx); err != nil || p.replay != nil {
 		return p.replay, err
 	}
@@ -70,7 +71,7 @@ func (s *Store) Idempotent(ctx context.Context, a Actor, key string, requestHash
 	case answer.Status >= http.StatusBadRequest:
 		p.rollback()
 	}
-	// The client may be gone; what was done is kept all the same.
+	// The client may have disconnected, but the changes are still committed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
 	defer cancel()
 	if err := p.begin(ctx); err != nil {
@@ -82,24 +83,24 @@ func (s *Store) Idempotent(ctx context.Context, a Actor, key string, requestHash
 	return nil, translate(p.finish(ctx, answer))
 }
 
-// kept reports whether an answer is the same the next time.
+// kept reports whether an answer would be the same the next time.
 func kept(status int) bool {
 	return status < http.StatusInternalServerError && status != http.StatusUnauthorized && status != http.StatusForbidden
 }
 
-// post is a request with an Idempotency-Key while it is served, with the transaction in which it
-// is, from its first write on.
+// post is a request with an Idempotency-Key while it is served, with its transaction from the first
+// write on.
 type post struct {
 	store       *Store
 	actor       Actor
-	key         string // from lookUp on as in the table
+	key         string // after lookUp in the form of the table
 	requestHash [32]byte
 	attempt     uuid.UUID
 
 	conn   *pgxpool.Conn // nil: no transaction yet
 	tx     pgx.Tx
-	lost   error   // why this request may not run: another one did
-	replay *Answer // what that was answered
+	lost   error   // why this request must not run: another one did
+	replay *Answer // the answer of that request
 }
 
 // postKey finds the post in a context.
@@ -115,7 +116,7 @@ func (p *post) lostError() error {
 	return p.lost
 }
 
-// lookUp reads the answer that there may be already.
+// lookUp reads the stored answer, if there is one.
 func (p *post) lookUp(ctx context.Context) error {
 	return p.store.read(ctx, p.actor, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if err := p.scope(ctx, q); err != nil {
@@ -134,12 +135,12 @@ func (p *post) lookUp(ctx context.Context) error {
 		if err := p.judge(row); !errors.Is(err, ErrAnswered) && !inProgress(err) {
 			return err
 		}
-		return nil // what is in progress, begin decides about
+		return nil // begin handles a request in progress
 	})
 }
 
-// scope makes of the Idempotency-Key what stands for it in the table: one name for each API key
-// that sends it, counting those that it was rotated to as itself.
+// scope converts the Idempotency-Key to its form in the table: a separate name for each API key
+// that sends it. An API key and those that it was rotated to have the same name.
 func (p *post) scope(ctx context.Context, q *db.Queries) error {
 	if p.actor.kind != KeyActor {
 		return nil
@@ -158,7 +159,7 @@ func inProgress(err error) bool {
 	return errors.As(err, &conflict) && conflict.Code == CodeInProgress
 }
 
-// judge says what a key that is taken means for this request.
+// judge returns the effect of a used key on this request.
 func (p *post) judge(row db.IdempotencyKey) error {
 	if !bytes.Equal(row.RequestHash, p.requestHash[:]) {
 		return invalid("header:Idempotency-Key", limit.Wrong("Use a new key for each request.", "was used for another request"))
@@ -178,8 +179,7 @@ func errInProgress() error {
 	return &ConflictError{CodeInProgress, "the first request with this Idempotency-Key has not ended: try again"}
 }
 
-// run runs fn in the request's transaction, which stays open. Where fn fails, what it wrote is
-// undone.
+// run runs fn in the request's transaction, which stays open. If fn fails, its writes are undone.
 func (p *post) run(ctx context.Context, role string, timeout time.Duration, fn txFunc) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -194,8 +194,7 @@ func (p *post) run(ctx context.Context, role string, timeout time.Duration, fn t
 	}))
 }
 
-// begin opens the transaction, if it is not, and takes the key. A request that was first is waited
-// for.
+// begin opens the transaction if necessary, and claims the key. It waits for an earlier request.
 func (p *post) begin(ctx context.Context) (err error) {
 	if p.tx != nil || p.lost != nil {
 		return p.lost
@@ -240,7 +239,7 @@ func (p *post) take(ctx context.Context) error {
 	return p.lost
 }
 
-// finish writes the answer down and commits.
+// finish stores the answer and commits.
 func (p *post) finish(ctx context.Context, answer Answer) error {
 	if answer.Header == nil {
 		answer.Header = http.Header{}
@@ -256,7 +255,7 @@ func (p *post) finish(ctx context.Context, answer Answer) error {
 	if err := q.SetTenant(ctx, p.actor.tenant.String()); err != nil {
 		return err
 	}
-	status := int32(answer.Status) // the database takes 200 to 599
+	status := int32(answer.Status) // the database accepts 200 to 599
 	kept, err := q.FinishIdempotent(ctx, db.FinishIdempotentParams{
 		TenantID: p.actor.tenant, Key: p.key, Attempt: p.attempt, Status: &status, Header: header, Body: answer.Body,
 	})
@@ -269,12 +268,12 @@ func (p *post) finish(ctx context.Context, answer Answer) error {
 	return p.tx.Commit(ctx)
 }
 
-// rollback ends the transaction, if there is one. After a commit it only gives the connection back.
+// rollback ends the transaction, if there is one. After a commit it only releases the connection.
 func (p *post) rollback() {
 	if p.tx != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_ = p.tx.Rollback(ctx) // a connection that cannot do it is closed
+		_ = p.tx.Rollback(ctx) // a connection that fails here is closed
 	}
 	if p.conn != nil {
 		p.conn.Release()
@@ -282,7 +281,7 @@ func (p *post) rollback() {
 	p.conn, p.tx = nil, nil
 }
 
-// inTenant runs fn in the actor's tenant, for writes that are no configuration and get no version.
+// inTenant runs fn in the actor's tenant, for writes that are not configuration and get no version.
 func (s *Store) inTenant(ctx context.Context, a Actor, fn func(ctx context.Context, q *db.Queries) error) error {
 	return s.write(ctx, roleApp, operationTimeout, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if err := q.SetTenant(ctx, a.tenant.String()); err != nil {
@@ -292,9 +291,8 @@ func (s *Store) inTenant(ctx context.Context, a Actor, fn func(ctx context.Conte
 	})
 }
 
-// Purge removes what is kept only for a time: answers to idempotent requests, the traces of
-// deleted subjects, sessions and links that are over. Call it every hour or so; several servers may
-// at once.
+// Purge deletes expired data: answers to idempotent requests, traces of deleted subjects, sessions
+// and links. Call it about every hour; several servers may call it concurrently.
 func (s *Store) Purge(ctx context.Context) error {
 	err := s.asSystem(ctx, loadTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		if _, err := q.PurgeIdempotent(ctx); err != nil {

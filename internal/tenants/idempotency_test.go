@@ -19,7 +19,7 @@ import (
 
 type serving = func(context.Context) (tenants.Answer, error)
 
-// answers is a request that does something and answers with that status.
+// answers returns a request that does something and answers with that status.
 func answers(status int, do func(ctx context.Context) error) serving {
 	return func(ctx context.Context) (tenants.Answer, error) {
 		if do != nil {
@@ -31,7 +31,7 @@ func answers(status int, do func(ctx context.Context) error) serving {
 	}
 }
 
-// never is a request that may not run.
+// never returns a request that must not run.
 func never(t *testing.T) serving {
 	return func(context.Context) (tenants.Answer, error) {
 		t.Error("the request ran")
@@ -76,8 +76,8 @@ func TestIdempotency(t *testing.T) {
 	}
 }
 
-// An answer to a stronger key must not be given to a weaker one, nor the other way round. A key
-// that was rotated while a request was under way is still whoever sent it.
+// The answer for a key with more permissions must not be returned to one with fewer, nor the
+// reverse. A key that was rotated during a request is still the same sender.
 func TestIdempotencyOfEachKey(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -113,7 +113,7 @@ func TestIdempotencyOfEachKey(t *testing.T) {
 	requireInvalid(t, err, "header:Idempotency-Key")
 }
 
-// The change and the kept answer are there together or not at all, whatever the answer.
+// The change and the stored answer are committed together, whatever the answer.
 func TestIdempotencyIsOneTransaction(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -126,7 +126,7 @@ func TestIdempotencyIsOneTransaction(t *testing.T) {
 		return func(ctx context.Context) error {
 			require.NoError(t, second(s.CreateRule(ctx, a, rule(slug))))
 			require.ErrorAs(t, second(s.CreateRule(ctx, a, rule(slug))), new(*tenants.ConflictError), "it sees its own writes")
-			require.NoError(t, second(s.CreatePlan(ctx, a, tenants.Plan{Slug: slug})), "and goes on after a refusal")
+			require.NoError(t, second(s.CreatePlan(ctx, a, tenants.Plan{Slug: slug})), "and continues after a refusal")
 			require.False(t, there(slug), "others see nothing before the answer is kept")
 			return nil
 		}
@@ -185,7 +185,8 @@ func TestIdempotencyOfTheOperator(t *testing.T) {
 	require.NoError(t, second(s.TenantBySlugOrID(ctx, a, "made")))
 }
 
-// A request that a server of the release before had begun when it died holds its key for a minute.
+// A request that a server of the previous release had begun when it crashed holds its key for a
+// minute.
 func TestIdempotencyTakeOver(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
@@ -204,7 +205,7 @@ func TestIdempotencyTakeOver(t *testing.T) {
 	require.Nil(t, replay)
 }
 
-// Of many at once, one runs, and the others wait for its answer.
+// Of concurrent requests, one runs, and the others wait for its answer.
 func TestIdempotencyConcurrently(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -237,7 +238,7 @@ func TestIdempotencyConcurrently(t *testing.T) {
 	require.Len(t, keys, 2, "with the tenant's first")
 }
 
-// One that takes too long is not waited for.
+// The others do not wait for a request that takes too long.
 func TestIdempotencyInProgress(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

@@ -18,33 +18,35 @@ import (
 
 const (
 	importTimeout = 3 * time.Minute
-	importBatch   = 2000 // lines whose subjects are read, compared and written at once
-	// MaxLineErrors is how many errors of an import are told apart; the others are counted.
+	importBatch   = 2000 // lines that are read, compared and written together
+	// MaxLineErrors is the maximum number of listed errors of an import; further ones are only
+	// counted.
 	MaxLineErrors = 100
 )
 
-// SubjectLine is what one line of an import says of a subject. What it leaves out stays as it is,
-// or is as in a new subject.
+// SubjectLine is one line of an import. Omitted fields are unchanged, or have the defaults for a
+// new subject.
 type SubjectLine struct {
 	Line        int // of the file, from 1
 	Subject     string
 	Plan        *string             // slug; "": the tenant's default plan; nil: left out
-	PlanVersion int                 // of the plan; 0: left out
-	State       *check.SubjectState // nil: left out
-	BillingRef  *string             // nil: left out
-	// CycleAnchor points to nil for none; nil: left out.
+	PlanVersion int                 // of the plan; 0: omitted
+	State       *check.SubjectState // nil: omitted
+	BillingRef  *string             // nil: omitted
+	// CycleAnchor points to nil for none; nil: omitted.
 	CycleAnchor **time.Time
-	Labels      PackedLabels   // all of them; nil: left out
+	Labels      PackedLabels   // all of them; nil: omitted
 	Overrides   []OverrideLine // those that change; the subject keeps its others
 }
 
-// OverrideLine sets the override of a subject for a rule, or removes it.
+// OverrideLine sets or deletes the override of a subject for a rule.
 type OverrideLine struct {
 	Override
 	Remove bool
 }
 
-// PackedLabels are labels in less room than a map takes: an import holds hundreds of thousands.
+// PackedLabels are labels in less memory than a map, because an import has hundreds of thousands of
+// them.
 type PackedLabels []byte
 
 // PackLabels packs labels; nil are none.
@@ -64,19 +66,19 @@ func (p PackedLabels) unpack() map[string]string {
 	return labels
 }
 
-// LineError is what is wrong with one field of one line.
+// LineError is an error of one field of one line.
 type LineError struct {
 	Line int
 	limit.FieldError
 }
 
-// LinesError says which lines of an import are wrong; nothing of it was imported.
+// LinesError lists the invalid lines of an import; nothing of it was imported.
 type LinesError struct {
 	Total int         // of errors
-	Lines []LineError // the first MaxLineErrors of them
+	Lines []LineError // the first MaxLineErrors
 }
 
-// Error tells the first error and how many there are.
+// Error returns the first error and the number of errors.
 func (e *LinesError) Error() string {
 	if len(e.Lines) == 0 {
 		return "nothing is wrong"
@@ -85,7 +87,7 @@ func (e *LinesError) Error() string {
 	return "line " + strconv.Itoa(first.Line) + ": " + first.FieldError.Error() + ", and " + strconv.Itoa(e.Total-1) + " more"
 }
 
-// Add notes what is wrong with a line.
+// Add records errors of a line.
 func (e *LinesError) Add(line int, fields ...limit.FieldError) {
 	for _, f := range fields {
 		if e.Total++; len(e.Lines) < MaxLineErrors {
@@ -94,21 +96,21 @@ func (e *LinesError) Add(line int, fields ...limit.FieldError) {
 	}
 }
 
-// ImportMode says how an import is carried out.
+// ImportMode has the options of an import.
 type ImportMode struct {
-	CreateOnly bool // a subject that is registered is an error
-	DryRun     bool // only tell what would happen
+	CreateOnly bool // a registered subject is an error
+	DryRun     bool // only report what would happen
 }
 
-// ImportCounts are how many subjects an import has registered, changed, and found to be as it says.
+// ImportCounts are the numbers of subjects that an import has registered, changed and left
+// unchanged.
 type ImportCounts struct {
 	Created   int `json:"created"`
 	Updated   int `json:"updated"`
 	Unchanged int `json:"unchanged"`
 }
 
-// Validate returns what is wrong with a line by itself, without its overrides, which depend on
-// rules.
+// Validate returns the errors of a line by itself, except for its overrides, which depend on rules.
 func (l *SubjectLine) Validate() []limit.FieldError {
 	var fields []limit.FieldError
 	s := l.over(Subject{Subject: l.Subject})
@@ -118,7 +120,7 @@ func (l *SubjectLine) Validate() []limit.FieldError {
 	return fields
 }
 
-// over is what becomes of a subject, apart from its overrides.
+// over returns the subject after the line, without its overrides.
 func (l *SubjectLine) over(s Subject) Subject {
 	if l.Plan != nil {
 		s.Plan = *l.Plan
@@ -139,10 +141,10 @@ func (l *SubjectLine) over(s Subject) Subject {
 	return s
 }
 
-// ImportSubjects registers and changes subjects, all of them or none, under one version, with a row
-// of the audit trail for each that it registers or changes and one for the whole. While it runs, up
-// to a minute, other changes of the tenant, and resets, wait, but not those of other tenants.
-// Errors: *LinesError, ErrUnavailable.
+// ImportSubjects registers and changes subjects, all of them or none, under one version. The audit
+// trail has a row for each subject that it registers or changes and one for the import. While it
+// runs, up to a minute, other changes of the tenant, and resets, wait, but not those of other
+// tenants. Errors: *LinesError, ErrUnavailable.
 func (s *Store) ImportSubjects(ctx context.Context, a Actor, lines []SubjectLine, mode ImportMode) (counts ImportCounts, err error) {
 	err = s.changeWithin(ctx, a, MayEdit, importTimeout, func(ctx context.Context, c *change) error {
 		m, err := c.newSubjectImport(ctx, lines, mode)
@@ -180,24 +182,25 @@ type subjectImport struct {
 	mode    ImportMode
 	version int64
 	plans   map[string]*Plan // by slug
-	rules   map[string]Rule  // by slug; only where a line has overrides
-	seen    map[string]int   // subject to its line
+	rules   map[string]Rule  // by slug; only if a line has overrides
+	seen    map[string]int   // line of each subject
 	counts  ImportCounts
 	wrong   LinesError
 }
 
-// newSubjectImport reads what lines refer to.
+// newSubjectImport reads what the lines refer to.
 //
 // Its rows are written before the change has its number, because all other tenants' changes wait
-// from then on, and writing takes seconds. They bear a number between those of the tenant's changes
-// so far and its own: nobody else can change the tenant meanwhile, so whoever has read up to the
-// former reads these rows next, and no version of a subject comes twice.
+// from then on, and writing takes seconds. They have a number between those of the tenant's earlier
+// changes and its own. Nobody else can change the tenant in the meantime, so an instance that has
+// read up to the former reads these rows next, and no version of a subject is used twice.
 func (c *change) newSubjectImport(ctx context.Context, lines []SubjectLine, mode ImportMode) (*subjectImport, error) {
 	c.trail.whole = &auditRow{action: "import", kind: auditSubject}
 	m := &subjectImport{
 		change: c, mode: mode, plans: map[string]*Plan{}, rules: map[string]Rule{}, seen: make(map[string]int, len(lines)),
 	}
-	// Plans that were made while the tables were small would read all of them for each batch.
+	// Plans that were made while the tables were small would read the complete tables for each
+	// batch.
 	if _, err := c.tx.Exec(ctx, "SET LOCAL enable_seqscan = off"); err != nil {
 		return nil, err
 	}
@@ -232,7 +235,7 @@ func (c *change) newSubjectImport(ctx context.Context, lines []SubjectLine, mode
 	return m, nil
 }
 
-// batch compares lines with what is registered, and writes what differs.
+// batch compares lines with the registered subjects, and writes the differences.
 func (m *subjectImport) batch(ctx context.Context, lines []SubjectLine) error {
 	registered, err := m.registered(ctx, lines)
 	if err != nil {
@@ -250,7 +253,7 @@ func (m *subjectImport) batch(ctx context.Context, lines []SubjectLine) error {
 		wrong := m.compare(l, old, exists, &w)
 		m.wrong.Add(l.Line, wrong...)
 	}
-	if m.mode.DryRun || m.wrong.Total > 0 { // what is left is only looked through for more errors
+	if m.mode.DryRun || m.wrong.Total > 0 { // the rest is only checked for further errors
 		return nil
 	}
 	return m.write(ctx, &w)
@@ -261,7 +264,7 @@ func (m *subjectImport) registered(ctx context.Context, lines []SubjectLine) (ma
 	overrides := false
 	for i := range lines {
 		overrides = overrides || len(lines[i].Overrides) > 0
-		if limit.ValidName(lines[i].Subject) == nil { // Postgres would stumble over a NUL
+		if limit.ValidName(lines[i].Subject) == nil { // Postgres cannot store NUL
 			names = append(names, lines[i].Subject)
 		}
 	}
@@ -284,7 +287,8 @@ func (m *subjectImport) registered(ctx context.Context, lines []SubjectLine) (ma
 	return byName, nil
 }
 
-// compare adds to w what makes the subject as the line says, and returns what is wrong with that.
+// compare adds the differences between the line and the subject to w, and returns the line's
+// errors.
 func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *importWrites) []limit.FieldError {
 	wrong := l.Validate()
 	if exists && m.mode.CreateOnly {
@@ -336,8 +340,8 @@ func (m *subjectImport) compare(l *SubjectLine, old Subject, exists bool, w *imp
 	return nil
 }
 
-// compareOverrides returns the overrides of a line that the subject does not have, and the rules of
-// those that it is to have no more.
+// compareOverrides returns the overrides of a line that the subject does not have, and the rules
+// whose overrides are deleted.
 func (m *subjectImport) compareOverrides(l *SubjectLine, old Subject) (put []Override, removed []string, wrong []limit.FieldError) {
 	for _, given := range l.Overrides {
 		o, at := given.Override, "overrides."+given.Rule
@@ -354,7 +358,7 @@ func (m *subjectImport) compareOverrides(l *SubjectLine, old Subject) (put []Ove
 				removed = append(removed, o.Rule)
 			}
 			continue
-		case has && before.same(o): // one that is over may stay in a file
+		case has && before.same(o): // an expired override may stay in a file
 			continue
 		}
 		wrong = append(wrong, prefixed(at+".", append(o.Limit.Validate(&r.Rule), o.validate(m.now)...))...)
@@ -369,7 +373,7 @@ type importWrites struct {
 	version      int64
 	createdBy    string
 	created      subjectRows
-	ids          []uuid.UUID // of those that are created
+	ids          []uuid.UUID // of the created subjects
 	changed      subjectRows
 	overrides    db.ImportOverridesParams
 	removedFrom  []string
@@ -377,7 +381,7 @@ type importWrites struct {
 	rows         []importRow
 }
 
-// subjectRows are subjects, column by column.
+// subjectRows are subjects by column.
 type subjectRows struct {
 	subjects    []string
 	plans       []uuid.UUID
@@ -408,7 +412,7 @@ func (w *importWrites) put(subject string, rule uuid.UUID, o Override) {
 	p.Starts, p.Ends = append(p.Starts, instantText(o.StartsAt)), append(p.Ends, instantText(o.ExpiresAt))
 }
 
-// instantText is what Postgres reads the instant from, "" for none.
+// instantText returns the instant in the form for Postgres, or "".
 func instantText(t *time.Time) string {
 	if t == nil {
 		return ""
@@ -439,12 +443,12 @@ func (w *importWrites) run(ctx context.Context, c *change) error {
 	if len(w.changed.subjects)+len(w.removedFrom) == 0 {
 		return nil
 	}
-	return c.planAnew(ctx, w.runJoined)
+	return c.replan(ctx, w.runJoined)
 }
 
-// planAnew lets do run with plans that are made for the tables as they are now. It is not for
-// statements that only insert: the check of each foreign key of each row would be planned, too.
-func (c *change) planAnew(ctx context.Context, do func(context.Context, *change) error) error {
+// replan runs do with plans for the current tables. It is not for statements that only insert,
+// because the foreign key checks of each row would be planned, too.
+func (c *change) replan(ctx context.Context, do func(context.Context, *change) error) error {
 	if _, err := c.tx.Exec(ctx, "SET LOCAL plan_cache_mode = force_custom_plan"); err != nil {
 		return err
 	}
@@ -455,7 +459,7 @@ func (c *change) planAnew(ctx context.Context, do func(context.Context, *change)
 	return err
 }
 
-// runJoined writes what changes rows that are there.
+// runJoined writes changes of existing rows.
 func (w *importWrites) runJoined(ctx context.Context, c *change) error {
 	if n := &w.changed; len(n.subjects) > 0 {
 		err := c.ImportChangedSubjects(ctx, db.ImportChangedSubjectsParams{

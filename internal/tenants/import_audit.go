@@ -11,16 +11,16 @@ import (
 type importRow struct {
 	old, now  Subject // without their overrides
 	exists    bool    // old does
-	overrides bool    // some of them change
+	overrides bool    // some overrides change
 	reason    string  // of an override
 }
 
 // write writes a batch, and a row of the trail for each subject that it registers or changes. The
-// trail of 200 000 subjects is too much to hold until the import's end, so it grows batch by batch;
-// the import's own row comes last.
+// trail of 200 000 subjects is too large to keep in memory until the end of the import, so it is
+// written batch by batch, and the import's own row last.
 //
-// What a subject is apart from its overrides the import knows already: to read it again, before and
-// after, would take longer than to write it.
+// The import already knows the fields of a subject, except for its overrides. Reading them again,
+// before and after, would take longer than writing them.
 func (m *subjectImport) write(ctx context.Context, w *importWrites) error {
 	if len(w.rows) == 0 {
 		return nil
@@ -63,7 +63,7 @@ func (m *subjectImport) write(ctx context.Context, w *importWrites) error {
 	return appendAudit(ctx, m.Queries, m.tenant, m.actor, m.now, rows)
 }
 
-// auditFields is what the query AuditSubjects shows of a subject that has no overrides.
+// auditFields returns what the query AuditSubjects returns for a subject without overrides.
 func (s *Subject) auditFields() auditFields {
 	fields := auditFields{"subject": quoted(s.Subject), "state": quoted(s.State.String())}
 	if s.Plan != "" {

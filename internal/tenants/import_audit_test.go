@@ -13,8 +13,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// Whoever blocks a customer, or gives one another number, is found in the trail, also where it came
-// in a file; and the row is the one that a change of that subject alone would have left.
+// The trail shows who blocked a customer or changed a limit, also if the change was part of a file.
+// The row is the same as that of a change of the subject alone.
 func TestImportIsInTheTrailSubjectBySubject(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -27,7 +27,7 @@ func TestImportIsInTheTrailSubjectBySubject(t *testing.T) {
 	full := func(name string) tenants.Subject {
 		return tenants.Subject{Subject: name, Plan: "pro", State: check.Blocked, BillingRef: "<cus>", Labels: labels}
 	}
-	// The subjects of the file, each beside one that is treated alike by itself.
+	// The subjects of the file, each with another one that is changed in the same way alone.
 	for _, name := range []string{"file-changed", "one-changed", "file-raised", "one-raised", "file-lowered", "one-lowered", "file-same"} {
 		mustSubject(t, s, a, tenants.Subject{Subject: name, Labels: map[string]string{"region": "us"}})
 	}
@@ -82,7 +82,7 @@ func TestImportIsInTheTrailSubjectBySubject(t *testing.T) {
 	require.True(t, trailIsWhole(t, s, a).Valid)
 }
 
-// The rows of a long import are one chain, and those of one that fails at its end are not there.
+// The rows of a long import are one chain, and a failed import leaves no rows.
 func TestLongImportsAreOneChain(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

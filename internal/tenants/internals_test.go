@@ -7,7 +7,7 @@ func AuditListSQL(tenant uuid.UUID, f AuditFilter) (sql string, args []any) {
 	return auditListSQL(tenant, f, nil, 51)
 }
 
-// Checksummed gives the text of a key without its checksum the one that fits.
+// Checksummed appends the correct checksum to the text of a key.
 func Checksummed(text string) string {
 	sum := keyChecksum(text)
 	return text + string(sum[:])

@@ -12,39 +12,39 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// InvitationLife is how long the link of an invitation works.
+// InvitationLife is how long the link of an invitation is valid.
 const InvitationLife = 7 * 24 * time.Hour
 
-// MailState tells what became of the mail that carries a link.
+// MailState is the state of the mail with a link.
 type MailState string
 
 // What becomes of a mail.
 const (
-	MailOff     MailState = "off" // there was none to send
+	MailOff     MailState = "off" // there was no mail to send
 	MailWaiting MailState = "waiting"
 	MailSent    MailState = "sent"
-	MailFailed  MailState = "failed" // it was given up
+	MailFailed  MailState = "failed" // all attempts failed
 )
 
-// Invitation is a member who has not joined, with the link by which they may.
+// Invitation is a member who has not joined yet, with the link for joining.
 type Invitation struct {
 	Member
-	Tenant    string // its name, or its slug where it has none
+	Tenant    string // its name, or its slug if it has none
 	TenantID  uuid.UUID
-	HasLogin  bool   // the person has a password already
+	HasLogin  bool   // the person already has a password
 	By        string // the email of who has just made it; "": no person did, or it was made before
 	SentAt    time.Time
 	ExpiresAt time.Time
 	Mail      MailState
-	// Token stands for the link. It is kept nowhere, so only who has just made the invitation has
-	// it.
+	// Token is the secret of the link. It is not stored, so it is known only when the invitation
+	// was just created.
 	Token string
 }
 
-// InviteMember makes the person with this email a member who has not joined yet, and a link with
-// which they may. What it answers does not depend on whether that person has a login: HasLogin is
-// false. Sending the link is up to the caller, who notes what became of it by NoteInvitation.
-// Errors: *InvalidError; ErrForbidden; ErrNotPermitted; *ConflictError with CodeMemberExists.
+// InviteMember creates a membership for the person with this email, who has not joined yet, and a
+// link for joining. The result does not depend on whether that person has a login: HasLogin is
+// false. The caller sends the link and reports the result with NoteInvitation. Errors:
+// *InvalidError; ErrForbidden; ErrNotPermitted; *ConflictError with CodeMemberExists.
 func (s *Store) InviteMember(ctx context.Context, a Actor, email string, role Role) (out Invitation, err error) {
 	email, fields := checkMember(email, role)
 	if err := invalidIf(fields); err != nil {
@@ -82,8 +82,8 @@ func (s *Store) InviteMember(ctx context.Context, a Actor, email string, role Ro
 	return out, err
 }
 
-// ResendInvitation makes a new link for a member who has not joined; the one before works no more.
-// Errors: ErrNotFound, ErrForbidden, ErrNotPermitted, *ConflictError with CodeMemberExists where
+// ResendInvitation creates a new link for a member who has not joined; the previous link becomes
+// void. Errors: ErrNotFound, ErrForbidden, ErrNotPermitted, *ConflictError with CodeMemberExists if
 // they have joined.
 func (s *Store) ResendInvitation(ctx context.Context, a Actor, id uuid.UUID) (out Invitation, err error) {
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
@@ -103,8 +103,8 @@ func (s *Store) ResendInvitation(ctx context.Context, a Actor, id uuid.UUID) (ou
 	return out, err
 }
 
-// WithdrawInvitation ends the membership of somebody who has not joined, and their link. Errors:
-// ErrNotFound, ErrForbidden, *ConflictError with CodeMemberExists where they have joined.
+// WithdrawInvitation ends the membership and the link of a member who has not joined. Errors:
+// ErrNotFound, ErrForbidden, *ConflictError with CodeMemberExists if they have joined.
 func (s *Store) WithdrawInvitation(ctx context.Context, a Actor, id uuid.UUID) (out Member, err error) {
 	err = s.change(ctx, a, MayManage, func(ctx context.Context, c *change) error {
 		if out, err = c.member(ctx, id, Match{}); err != nil {
@@ -118,7 +118,7 @@ func (s *Store) WithdrawInvitation(ctx context.Context, a Actor, id uuid.UUID) (
 	return out, err
 }
 
-// invite makes a link for a member.
+// invite creates a link for a member.
 func (c *change) invite(ctx context.Context, m Member) (Invitation, error) {
 	tenant, err := c.TenantByID(ctx, c.tenant)
 	if err != nil {
@@ -145,8 +145,8 @@ func nameOrSlug(name, slug string) string {
 	return slug
 }
 
-// NoteInvitation writes down what became of the mail with this link. One that was replaced
-// meanwhile is left alone.
+// NoteInvitation records the state of the mail with this link. It ignores a link that was replaced
+// in the meantime.
 func (s *Store) NoteInvitation(ctx context.Context, i Invitation, state MailState) error {
 	hash, ok := tokenHash(i.Token)
 	if !ok {
@@ -159,14 +159,15 @@ func (s *Store) NoteInvitation(ctx context.Context, i Invitation, state MailStat
 	})
 }
 
-// Link is how an invitation stands, as the tenant sees it.
+// Link is the state of an invitation, as the tenant sees it.
 type Link struct {
 	SentAt    time.Time
 	ExpiresAt time.Time
 	Mail      MailState
 }
 
-// Invitations returns how the invitations of these members stand. Who has none is left out.
+// Invitations returns the state of the invitations of these members. Members without one are
+// omitted.
 func (s *Store) Invitations(ctx context.Context, a Actor, members []uuid.UUID) (map[uuid.UUID]Link, error) {
 	out := make(map[uuid.UUID]Link, len(members))
 	err := s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
@@ -179,8 +180,8 @@ func (s *Store) Invitations(ctx context.Context, a Actor, members []uuid.UUID) (
 	return out, err
 }
 
-// InvitationByToken returns the invitation of a link. Errors: ErrNotFound where it is unknown,
-// replaced, used or too old; ErrUnavailable.
+// InvitationByToken returns the invitation of a link. Errors: ErrNotFound if it is unknown,
+// replaced, used or expired; ErrUnavailable.
 func (s *Store) InvitationByToken(ctx context.Context, token string) (out Invitation, err error) {
 	hash, ok := tokenHash(token)
 	if !ok {
@@ -204,8 +205,8 @@ func (s *Store) InvitationByToken(ctx context.Context, token string) (out Invita
 	}, nil
 }
 
-// Join accepts the invitation of a link for somebody who has shown to be person, by a password or
-// a session. Errors: ErrNotFound as InvitationByToken, also for an invitation of somebody else;
+// Join accepts the invitation of a link for person, who was authenticated by a password or a
+// session. Errors: ErrNotFound as InvitationByToken, also for an invitation of another person;
 // ErrUnavailable.
 func (s *Store) Join(ctx context.Context, token string, person uuid.UUID) (Person, error) {
 	i, err := s.InvitationByToken(ctx, token)
@@ -218,9 +219,9 @@ func (s *Store) Join(ctx context.Context, token string, person uuid.UUID) (Perso
 	return s.join(ctx, i, token, nil)
 }
 
-// JoinNew accepts the invitation of a link for somebody who has no login yet and chooses a
-// password. Errors: those of Join; *InvalidError of the field password; *ConflictError with
-// CodeMemberExists where the person has a login meanwhile.
+// JoinNew accepts the invitation of a link for a person without a login, who sets a password.
+// Errors: those of Join; *InvalidError of the field password; *ConflictError with CodeMemberExists
+// if the person got a login in the meantime.
 func (s *Store) JoinNew(ctx context.Context, token, password string) (Person, error) {
 	i, err := s.InvitationByToken(ctx, token)
 	if err != nil {
@@ -243,17 +244,17 @@ func errHasLogin() error {
 	return &ConflictError{CodeMemberExists, "there is a login with this email already: sign in with it"}
 }
 
-// join makes an invited person a member who has joined, and gives them their first password where
-// there is one. The link is dead with that, in one transaction.
+// join activates the membership of an invited person, and sets their first password if one is
+// given. The link becomes void in the same transaction.
 func (s *Store) join(ctx context.Context, i Invitation, token string, password *string) (Person, error) {
-	hash, _ := tokenHash(token) // it was found by it
+	hash, _ := tokenHash(token) // the invitation was found by it
 	self := Actor{tenant: i.TenantID, kind: MemberActor, id: i.ID, name: i.Email}
 	err := s.change(ctx, self, 0, func(ctx context.Context, c *change) error {
 		taken, err := c.DeleteInvitation(ctx, db.DeleteInvitationParams{TenantID: c.tenant, MemberID: i.ID, TokenHash: hash, Now: c.now})
 		if err != nil {
 			return err
 		}
-		m, err := c.member(ctx, i.ID, Match{}) // the role may have changed meanwhile
+		m, err := c.member(ctx, i.ID, Match{}) // the role may have changed in the meantime
 		if err != nil {
 			return err
 		}
@@ -274,8 +275,8 @@ func (s *Store) join(ctx context.Context, i Invitation, token string, password *
 	return s.person(ctx, i.PersonID)
 }
 
-// firstPassword gives somebody a login who has none. People belong to no tenant, so another role
-// writes them.
+// firstPassword creates the login of a person who has none. People belong to no tenant, so another
+// role of the database writes them.
 func (c *change) firstPassword(ctx context.Context, person uuid.UUID, hash string) error {
 	if _, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleSystem); err != nil {
 		return err

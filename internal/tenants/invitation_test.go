@@ -12,7 +12,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// A link lets in whom it was made for, once, and nobody else.
+// A link works for the invited person, once, and for nobody else.
 func TestInvitationLink(t *testing.T) {
 	t.Parallel()
 	d, _, _, now, ann := sessionStack(t)
@@ -65,7 +65,7 @@ func TestInvitationLink(t *testing.T) {
 		require.ErrorIs(t, err, tenants.ErrNotFound)
 	}
 
-	// who has a login does not get a new password by a link
+	// A person with a login does not get a new password by a link.
 	second, err := s.InviteMember(ctx, c, "ann@example.com", tenants.Admin)
 	require.NoError(t, err)
 	read, err = s.InvitationByToken(ctx, second.Token)
@@ -80,7 +80,7 @@ func TestInvitationLink(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A link is dead when it was replaced, withdrawn, is too old, or its tenant is suspended.
+// A link is void if it was replaced or withdrawn, has expired, or its tenant is suspended.
 func TestDeadInvitations(t *testing.T) {
 	t.Parallel()
 	d, a, b, now, _ := sessionStack(t)
@@ -128,7 +128,7 @@ func TestDeadInvitations(t *testing.T) {
 	requireConflict(t, err, tenants.CodeMemberExists)
 }
 
-// Of two who follow a link at the same time one joins.
+// Of two people who use a link at the same time, one joins.
 func TestInvitationIsTakenOnce(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -149,7 +149,7 @@ func TestInvitationIsTakenOnce(t *testing.T) {
 	require.Equal(t, 1, joined, "%v", errs)
 }
 
-// An admin must not make owners, by no way.
+// An admin cannot create owners in any way.
 func TestWhoInvitesWhom(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

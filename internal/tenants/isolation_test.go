@@ -13,7 +13,7 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// Every table that belongs to tenants must be fenced; a new one that is not fails here.
+// Every table of tenants must have row-level security. A new one without it fails here.
 func TestCatalogue(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -25,7 +25,7 @@ func TestCatalogue(t *testing.T) {
 			require.NoError(t, err)
 			return names
 		}
-		// A table is a tenant's if it has the column, or is the table of tenants.
+		// A table belongs to tenants if it has the column, or is the table of tenants.
 		const fenced = `WITH fenced AS (
 			SELECT c.oid, c.relname, c.relrowsecurity, c.relforcerowsecurity, a.attnotnull, a.attnum
 			FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -73,7 +73,7 @@ func asRole(t *testing.T, d *tenantstest.Database, role string, fn func(ctx cont
 	})
 }
 
-// Should a query of ours ever forget its tenant, the database shows nothing and takes nothing.
+// If a query ever forgot its tenant, the database would return nothing and accept nothing.
 func TestRowSecurity(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -139,7 +139,7 @@ func TestRowSecurity(t *testing.T) {
 	refused(denied, "weir_app", "UPDATE rules SET tenant_id = $1", b.TenantID())
 	refused(denied, "weir_app", "UPDATE tenants SET id = $1", b.TenantID())
 	refused(denied, "weir_app", "INSERT INTO plans (tenant_id, id, slug, version) VALUES ($1, gen_random_uuid(), 'x', 1)", b.TenantID())
-	// another tenant's row, by its true id
+	// Another tenant's row, by its real id.
 	refused("23503", "weir_app", "UPDATE subjects SET plan_id = $1", planID(t, d, b))
 	refused(denied, "weir_app", "UPDATE tenants SET state = 'active'")
 	refused(denied, "weir_app", "UPDATE tenants SET slug = 'platform'")
@@ -167,7 +167,7 @@ func planID(t *testing.T, d *tenantstest.Database, a tenants.Actor) (id string) 
 	return id
 }
 
-// A server in production logs in as a member of the two roles and of nothing else.
+// In production, a server logs in as a member of only the two roles.
 func TestPlainLogin(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -182,7 +182,7 @@ func TestPlainLogin(t *testing.T) {
 	require.NoError(t, s.DeleteTenant(t.Context(), operator, "tenant-a", tenants.Match{}))
 }
 
-// The ranges hold whoever writes: each row here gets past the store's own checks.
+// The database enforces all ranges: each row here bypasses the validation of the store.
 func TestDatabaseConstraints(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

@@ -10,18 +10,18 @@ import (
 	"strings"
 )
 
-// KeyKind tells whose a key is.
+// KeyKind is the kind of a key.
 type KeyKind string
 
 // The kinds of keys.
 const (
 	TenantKey   KeyKind = "key" // a tenant's
-	OperatorKey KeyKind = "op"  // the operator's, of the platform tenant only
+	OperatorKey KeyKind = "op"  // of the operator, only in the platform tenant
 )
 
-// A key is "weir_", its kind, "_", 30 random characters of base62 (178 bits), and 6 that are the
-// CRC-32 (IEEE) of all before them: a mistyped key is told from an unknown one without a lookup,
-// and secret scanners know ours from other strings.
+// A key is "weir_", its kind, "_", 30 random characters of base62 (178 bits), and the CRC-32 (IEEE)
+// of all of that in 6 characters. A mistyped key is therefore detected without a lookup, and secret
+// scanners can recognize keys.
 const (
 	keyPrefix    = "weir_"
 	randomLength = 30
@@ -29,23 +29,24 @@ const (
 	base62       = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
 
-// ErrMalformedKey: the text is no key, by form or checksum.
+// ErrMalformedKey: the text is not a key, by its form or checksum.
 var ErrMalformedKey = fmt.Errorf("%w: not an API key", ErrUnauthorized)
 
 // ErrUnauthorized is what all errors about a key itself wrap.
 var ErrUnauthorized = errors.New("unauthorized")
 
-// Key is an API key in the clear. It prints masked; only Secret tells it.
+// Key is an API key in clear text. It is masked when printed; only Secret returns it.
 type Key struct {
 	text string
 	kind KeyKind
 }
 
-// NewKey makes a new random key.
+// NewKey creates a new random key.
 func NewKey(kind KeyKind) Key {
 	var b strings.Builder
 	b.WriteString(keyPrefix + string(kind) + "_")
-	// A byte below 248 (4 x 62) picks each character equally often; others are drawn anew.
+	// A byte below 248 (4 x 62) selects each character with the same probability; other bytes are
+	// replaced.
 	var buf [2 * randomLength]byte
 	for n := 0; n < randomLength; {
 		_, _ = rand.Read(buf[:]) // never fails: the runtime aborts instead
@@ -61,7 +62,7 @@ func NewKey(kind KeyKind) Key {
 	return Key{text: b.String(), kind: kind}
 }
 
-// ParseKey reads a key's text. It checks form and checksum and looks nothing up; it fails with
+// ParseKey parses a key. It verifies form and checksum without a lookup, and fails with
 // ErrMalformedKey.
 func ParseKey(text string) (Key, error) {
 	rest, ok := strings.CutPrefix(text, keyPrefix)
@@ -88,9 +89,9 @@ func isBase62(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
 }
 
-// keyChecksum returns the CRC-32 as six digits of base62, the highest first. 62^6 exceeds 2^32.
+// keyChecksum returns the CRC-32 as six digits of base62, highest first. 62^6 exceeds 2^32.
 func keyChecksum(s string) (out [crcLength]byte) {
-	// One byte a step, without converting the string: no allocation on the road of a check.
+	// One byte at a time, without converting the string, so that a check does not allocate.
 	sum := ^uint32(0)
 	for i := range len(s) {
 		sum = crc32.IEEETable[byte(sum)^s[i]] ^ sum>>8
@@ -103,22 +104,22 @@ func keyChecksum(s string) (out [crcLength]byte) {
 	return out
 }
 
-// Hash returns the SHA-256 of the key, under which it is stored and found.
+// Hash returns the SHA-256 of the key, by which it is stored and looked up.
 func (k Key) Hash() [32]byte {
 	var buf [64]byte // a key has 45 or 46 bytes
 	return sha256.Sum256(append(buf[:0], k.text...))
 }
 
-// Kind tells whose the key is.
+// Kind returns the kind of the key.
 func (k Key) Kind() KeyKind { return k.kind }
 
-// Secret returns the key in the clear, to be shown to its owner once.
+// Secret returns the key in clear text, to show it to its owner once.
 func (k Key) Secret() string { return k.text }
 
-// Last4 returns the last four characters, by which people tell keys apart.
+// Last4 returns the last four characters, by which people identify keys.
 func (k Key) Last4() string { return k.text[len(k.text)-4:] }
 
-// String returns the key masked: its kind and last four characters.
+// String returns the masked key: its kind and last four characters.
 func (k Key) String() string {
 	if k.text == "" {
 		return ""

@@ -9,8 +9,8 @@ import (
 	"weir/internal/limit"
 )
 
-// How limits, durations and texts cross between Go, where 0 and "" mean none, and the database,
-// where null does.
+// Conversions of limits, durations and texts between Go, where 0 and "" mean none, and the
+// database, where null does.
 
 func orNull(n int64) *int64 {
 	if n == 0 {
@@ -34,7 +34,7 @@ func durationOf(text string, ms *int64) limit.Duration {
 	return limit.Duration{Text: text, MS: orZero(ms)}
 }
 
-// prefixed puts the errors of an inner object under the outer's field.
+// prefixed adds the field of the outer object to the errors of an inner object.
 func prefixed(prefix string, fields []limit.FieldError) []limit.FieldError {
 	for i := range fields {
 		fields[i].Field = prefix + fields[i].Field
@@ -53,17 +53,17 @@ func ValidText(s string, most int) *limit.Problem {
 	return nil
 }
 
-// checkText adds an error for a text that is too long or holds what no text should.
+// checkText adds an error for a text that is too long or has invalid characters.
 func checkText(fields *[]limit.FieldError, field, s string, most int) {
 	if problem := ValidText(s, most); problem != nil {
 		*fields = append(*fields, limit.FieldProblem(field, problem))
 	}
 }
 
-// maxYear is the last that RFC 3339 can write.
+// maxYear is the last year that RFC 3339 can represent.
 const maxYear = 9999
 
-// stored returns the instant as Postgres keeps it.
+// stored returns the instant in the precision of Postgres.
 func stored(t *time.Time) *time.Time {
 	if t == nil {
 		return nil
@@ -72,7 +72,7 @@ func stored(t *time.Time) *time.Time {
 	return &u
 }
 
-// inUTC returns an instant from the database, in UTC.
+// inUTC returns an instant of the database in UTC.
 func inUTC(t *time.Time) *time.Time {
 	if t == nil {
 		return nil

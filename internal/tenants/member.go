@@ -13,7 +13,7 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// Role is what a member may do in a tenant.
+// Role is the role of a member in a tenant.
 type Role string
 
 // The roles.
@@ -21,17 +21,17 @@ const (
 	Owner   Role = "owner"
 	Admin   Role = "admin"
 	Editor  Role = "editor"  // rules, plans, subjects
-	Support Role = "support" // may reset a subject and grant a temporary override
+	Support Role = "support" // may reset a subject and create a temporary override
 	Viewer  Role = "viewer"
 )
 
-// Roles lists the roles, the mightiest first.
+// Roles lists the roles, the one with most rights first.
 var Roles = []Role{Owner, Admin, Editor, Support, Viewer}
 
-// MemberState tells whether a member has accepted the invitation.
+// MemberState says whether a member has accepted the invitation.
 type MemberState string
 
-// The states of a member. One who is invited has no rights yet.
+// The states of a member. An invited member has no rights yet.
 const (
 	MemberInvited MemberState = "invited"
 	MemberActive  MemberState = "active"
@@ -63,7 +63,7 @@ func memberOf(row db.MemberByIDRow) Member {
 	}
 }
 
-// writtenMember is a row as a write returns it, which lacks the email.
+// writtenMember converts a row that a write returned, which has no email.
 func writtenMember(row db.Member, email string) Member {
 	return memberOf(db.MemberByIDRow{
 		ID: row.ID, PersonID: row.PersonID, Role: row.Role, JoinedAt: row.JoinedAt, Version: row.Version,
@@ -71,7 +71,7 @@ func writtenMember(row db.Member, email string) Member {
 	})
 }
 
-// Person is somebody who can log in.
+// Person is a person who can log in.
 type Person struct {
 	ID          uuid.UUID
 	Email       string
@@ -83,9 +83,9 @@ type Membership struct {
 	MemberID   uuid.UUID
 	TenantID   uuid.UUID
 	Slug, Name string // of the tenant
-	Suspended  bool   // the tenant is: nobody works in it
+	Suspended  bool   // the tenant is suspended: nobody can work in it
 	Role       Role
-	State      MemberState // the role counts only when MemberActive
+	State      MemberState // the role is valid only if MemberActive
 }
 
 func membershipsOf(rows []db.MembershipsRow) (out []Membership) {
@@ -103,9 +103,9 @@ const (
 	maxMembers = 1000 // of a tenant
 )
 
-// CreateMember makes the person with this email a member of the actor's tenant at once, or gives a
-// member that role. A person who has no login yet gets one with the password; one who has keeps
-// their own, unless it is the server itself (SystemActor) that acts. Errors: *InvalidError,
+// CreateMember makes the person with this email an active member of the actor's tenant, or gives a
+// member that role. A person without a login gets one with the password. A person with a login
+// keeps it, unless the actor is the server itself (SystemActor). Errors: *InvalidError,
 // *ConflictError with CodeLastOwner, ErrUnavailable.
 func (s *Store) CreateMember(ctx context.Context, a Actor, email, password string, role Role) (out Member, err error) {
 	email, fields := checkMember(email, role)
@@ -187,7 +187,7 @@ func (s *Store) Members(ctx context.Context, a Actor, p Page) (out []Member, nex
 	return out, next, err
 }
 
-// EditMember lets edit change a member, which is the role; other changes are ignored. Errors:
+// EditMember calls edit to change the role of a member; other changes are ignored. Errors:
 // ErrNotFound, ErrForbidden, ErrNotPermitted, ErrPreconditionFailed, *InvalidError, *ConflictError
 // with CodeLastOwner.
 func (s *Store) EditMember(ctx context.Context, a Actor, id uuid.UUID, m Match, edit func(*Member)) (out Member, err error) {
@@ -282,9 +282,9 @@ func (c *change) member(ctx context.Context, id uuid.UUID, m Match) (Member, err
 	return memberOf(row), m.check(row.Version)
 }
 
-// mayChangeRole returns ErrOwnersOnly where a change from or to one of these roles is not the
-// actor's to make. While no owner has joined, a key may: whoever sets a tenant up invites its first
-// owner with one, and takes back an invitation that went to a wrong address.
+// mayChangeRole returns ErrOwnersOnly if the actor may not make a change from or to one of these
+// roles. While no owner has joined, a key may: it can invite the first owner of a new tenant, and
+// withdraw an invitation to a wrong address.
 func (c *change) mayChangeRole(ctx context.Context, roles ...Role) error {
 	if !slices.Contains(roles, Owner) || c.actor.May(MayOwn) {
 		return nil
@@ -298,8 +298,8 @@ func (c *change) mayChangeRole(ctx context.Context, roles ...Role) error {
 	return ErrOwnersOnly
 }
 
-// mayGiveRole returns ErrOwnersOnly where the role is not the actor's to give, and ErrNotPermitted
-// where the member would have more than the actor has, or for longer.
+// mayGiveRole returns ErrOwnersOnly if the actor may not give the role, and ErrNotPermitted if the
+// member would have more permissions than the actor, or for longer.
 func (c *change) mayGiveRole(ctx context.Context, role Role) error {
 	if err := c.mayChangeRole(ctx, role); err != nil {
 		return err
@@ -310,8 +310,8 @@ func (c *change) mayGiveRole(ctx context.Context, role Role) error {
 	return nil
 }
 
-// keepAnOwner refuses to take the role from the last owner who has joined. Those who were only
-// invited do not count: they may never come.
+// keepAnOwner refuses to take the role from the last owner who has joined. Invited owners do not
+// count, because they may never join.
 func (c *change) keepAnOwner(ctx context.Context, m Member) error {
 	if m.Role != Owner || m.State == MemberInvited {
 		return nil
@@ -334,9 +334,9 @@ func (c *change) writeMember(ctx context.Context, person uuid.UUID, email string
 	return writtenMember(row, email), err
 }
 
-// ensurePerson returns the id of the person with this email and makes one where there is none,
-// without a login where hash is nil; reset gives an existing one the password. People belong to no
-// tenant, so another role writes them, in the same transaction.
+// ensurePerson returns the id of the person with this email, and creates the person if necessary,
+// without a login if hash is nil. If reset is set, an existing person gets the password. People
+// belong to no tenant, so another role of the database writes them, in the same transaction.
 func (c *change) ensurePerson(ctx context.Context, email string, hash *string, reset bool) (uuid.UUID, error) {
 	if _, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleSystem); err != nil {
 		return uuid.Nil, err
@@ -354,7 +354,7 @@ func (c *change) ensurePerson(ctx context.Context, email string, hash *string, r
 	return id, err
 }
 
-// ValidEmail reports whether text has the form of an address that a person may have.
+// ValidEmail reports whether text is a valid address of a person.
 func ValidEmail(text string) bool {
 	_, ok := normalEmail(text)
 	return ok

@@ -51,8 +51,8 @@ func TestMembers(t *testing.T) {
 	require.Equal(t, tenants.Admin, person.Memberships[0].Role)
 }
 
-// A store keeps passwords at the cost that OWASP recommends, unless it is told another one. A
-// stored hash of another cost is a fault of the server, not a wrong password.
+// A store hashes passwords with the cost that OWASP recommends, unless it is configured otherwise.
+// A stored hash with another cost is an internal error, not a wrong password.
 func TestPasswordCost(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -93,7 +93,7 @@ func TestMemberInvalid(t *testing.T) {
 	}
 }
 
-// Who is invited is told nothing of, and has no rights, before they accept.
+// An invited person gets no information and has no rights before they accept.
 func TestInvitations(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -112,7 +112,7 @@ func TestInvitations(t *testing.T) {
 	_, err = s.InviteMember(ctx, a, "ANN@example.com", tenants.Viewer)
 	requireConflict(t, err, tenants.CodeMemberExists)
 
-	// The same person elsewhere, with a login: the answer must not tell that there is one.
+	// The same person in another tenant, with a login: the answer must not reveal the login.
 	_, err = s.CreateMember(ctx, b, "zoe@example.com", "correct horse", tenants.Owner)
 	require.NoError(t, err)
 	known, err := s.InviteMember(ctx, a, "zoe@example.com", tenants.Viewer)
@@ -151,7 +151,7 @@ func TestInvitations(t *testing.T) {
 
 func role(r tenants.Role) func(*tenants.Member) { return func(m *tenants.Member) { m.Role = r } }
 
-// Without an owner nobody could let anybody in again.
+// Without an owner nobody could invite anybody.
 func TestTheLastOwnerStays(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

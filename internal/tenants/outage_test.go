@@ -13,7 +13,7 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// With Postgres away, each operation says so, soon, and works again when it is back.
+// While Postgres is unavailable, each operation fails soon, and works again afterwards.
 func TestUnavailable(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -47,7 +47,7 @@ func TestUnavailable(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// An address that takes connections and answers nothing must not hold requests for long.
+// An address that accepts connections but does not answer must not block requests for long.
 func TestSilentPostgres(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -73,7 +73,7 @@ func TestOpenBadURL(t *testing.T) {
 	}
 }
 
-// A table that somebody has locked must not hold a request beyond the bound on waiting for locks.
+// A locked table must not block a request for longer than the lock timeout.
 func TestLockedTable(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -86,7 +86,7 @@ func TestLockedTable(t *testing.T) {
 	require.Less(t, time.Since(began), 5*time.Second)
 }
 
-// A server whose database takes no writes (a standby, a full disk) still reads.
+// A server whose database is read-only (a standby, a full disk) can still read.
 func TestReadOnlyDatabase(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -99,7 +99,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrUnavailable)
 }
 
-// Who has gone away is not told that the database was at fault.
+// If the client has disconnected, the database is not reported as the cause.
 func TestCancelled(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -110,8 +110,8 @@ func TestCancelled(t *testing.T) {
 	require.NotErrorIs(t, err, tenants.ErrUnavailable)
 }
 
-// A login that is no member of the roles, or a database without them, is an outage of ours: the
-// log says why, clients may try again.
+// A login without the roles, or a database without them, counts as unavailable: the log has the
+// reason, and clients may retry.
 func TestLoginWithoutRoles(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)

@@ -11,7 +11,7 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// Override is the number that one subject has for one rule.
+// Override is the limit of one subject for one rule.
 type Override struct {
 	Rule      string // slug
 	Limit     limit.Limit
@@ -20,7 +20,7 @@ type Override struct {
 	StartsAt  *time.Time
 	ExpiresAt *time.Time // in the future when written; nil: never
 	Version   int64
-	CreatedAt time.Time // when it was written last
+	CreatedAt time.Time // when it was last written
 }
 
 func (o *Override) validate(now time.Time) (fields []limit.FieldError) {
@@ -42,11 +42,10 @@ func (o *Override) validate(now time.Time) (fields []limit.FieldError) {
 	return fields
 }
 
-// MaxBoost is how far ahead an override may end that is made with MayBoost alone.
+// MaxBoost is how far in the future an override with MayBoost alone may expire.
 const MaxBoost = 30 * 24 * time.Hour
 
-// validateBoost returns what is wrong with an override for somebody who may only help out for a
-// time.
+// validateBoost returns the errors of an override by an actor who may create only temporary ones.
 func (o *Override) validateBoost(now time.Time) (fields []limit.FieldError) {
 	if o.Limit.Unlimited {
 		fields = append(fields, limit.FieldProblem("unlimited", limit.Wrong("Send a limit, or ask an editor.", "requires the role editor: with the role support, an override has a limit")))
@@ -57,14 +56,14 @@ func (o *Override) validateBoost(now time.Time) (fields []limit.FieldError) {
 	return fields
 }
 
-// mayTouch reports whether the actor may replace or remove this override: one that lasts is not
-// for somebody who may only help out for a time.
+// mayTouch reports whether the actor may replace or delete this override. An actor who may create
+// only temporary overrides must not change a permanent one.
 func (c *change) mayTouch(o Override) bool { return c.actor.May(MayEdit) || o.ExpiresAt != nil }
 
-// PutOverride gives a subject a number of its own for the rule o.Rule, in place of one it may
-// have; created tells whether it had none. A subject that is not registered is registered by
-// that. m is held against the override's version and the subject's. Errors: ErrNotFound (rule),
-// ErrForbidden, ErrPreconditionFailed, *InvalidError.
+// PutOverride sets the limit of a subject for the rule o.Rule, or replaces it; created reports
+// which. A subject that is not registered is registered. m is compared with the versions of the
+// override and the subject. Errors: ErrNotFound (rule), ErrForbidden, ErrPreconditionFailed,
+// *InvalidError.
 func (s *Store) PutOverride(ctx context.Context, a Actor, subject string, o Override, m Match) (out Override, created bool, err error) {
 	o.StartsAt, o.ExpiresAt = stored(o.StartsAt), stored(o.ExpiresAt)
 	err = s.change(ctx, a, MayBoost, func(ctx context.Context, c *change) error {
@@ -151,8 +150,8 @@ func (c *change) upsertOverride(ctx context.Context, subject string, rule uuid.U
 	})
 }
 
-// DeleteOverride takes a subject's own number for a rule away. Errors: ErrNotFound (subject, rule
-// or override), ErrPreconditionFailed.
+// DeleteOverride deletes a subject's limit for a rule. Errors: ErrNotFound (subject, rule or
+// override), ErrPreconditionFailed.
 func (s *Store) DeleteOverride(ctx context.Context, a Actor, subject, rule string, m Match) error {
 	return s.change(ctx, a, MayBoost, func(ctx context.Context, c *change) error {
 		owner, err := readSubject(ctx, c.Queries, c.tenant, subject)

@@ -13,23 +13,23 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// OverrideFilter selects of a tenant's overrides those that meet all of its conditions.
+// OverrideFilter selects the overrides of a tenant that meet all of its conditions.
 type OverrideFilter struct {
 	Rule         string     // slug; "": any
-	Prefix       string     // the subject begins with it, byte for byte
-	EndingBefore *time.Time // it is not over, and will be before then; nil: any
-	Active       *bool      // whether it is in force now: it has begun and is not over; nil: any
+	Prefix       string     // the subject begins with these bytes
+	EndingBefore *time.Time // it has not expired, and expires before this time; nil: any
+	Active       *bool      // whether it is active now: it has started and has not expired; nil: any
 }
 
-// SubjectOverride is an override with the subject that has it.
+// SubjectOverride is an override with its subject.
 type SubjectOverride struct {
 	Subject string
 	Override
-	Active bool // in force now
+	Active bool // it is active now
 }
 
-// overridesListSQL selects overrides by a filter ($1 to $6); $7 is now, $8 to $10 are where the
-// page before ended. The order comes behind it.
+// overridesListSQL selects overrides by a filter ($1 to $6); $7 is now, $8 to $10 are the end of
+// the previous page. The order is appended.
 const overridesListSQL = `
 SELECT o.subject, o.rule_id, r.slug AS rule, o.limit_units, o.burst_units, o.unlimited, o.reason, o.created_by, o.starts_at,
     o.expires_at, o.created_at, o.version,
@@ -40,7 +40,7 @@ WHERE o.tenant_id = $1 AND ($2 = '' OR r.slug = $2)
     AND ($4::timestamptz IS NULL OR o.expires_at > $7 AND o.expires_at < $4)
     AND ($5::boolean IS NULL OR $5 = ((o.starts_at IS NULL OR o.starts_at <= $7) AND (o.expires_at IS NULL OR o.expires_at > $7)))`
 
-// The orders of the list, each from where the page before ended.
+// The orders of the list, each from the end of the previous page.
 const (
 	overridesBySubjectSQL = ` AND ($6::timestamptz IS NULL) AND (o.subject, o.rule_id) > ($8::text, $9::uuid)
 ORDER BY o.subject, o.rule_id LIMIT $10`
@@ -64,8 +64,8 @@ type overrideRow struct {
 	Active     bool
 }
 
-// Overrides lists the overrides of all subjects, those that are over too, and returns where the
-// next page begins. They are in the order of subjects; with EndingBefore, in that of their ends.
+// Overrides lists the overrides of all subjects, including expired ones, and returns where the next
+// page begins. They are sorted by subject or, with EndingBefore, by expiry.
 func (s *Store) Overrides(ctx context.Context, a Actor, f OverrideFilter, p Page) (out []SubjectOverride, next string, err error) {
 	after, err := overridePlaceOf(p.After)
 	if err != nil {
@@ -125,9 +125,9 @@ func (f OverrideFilter) validate() error {
 	return invalidIf(fields)
 }
 
-// overridePlace is where a page of overrides ended.
+// overridePlace is the end of a page of overrides.
 type overridePlace struct {
-	end     *time.Time // nil: from the start, or by subject
+	end     *time.Time // nil: from the start, or sorted by subject
 	rule    uuid.UUID
 	subject string
 }
@@ -140,7 +140,7 @@ func placeOf(r overrideRow, byEnd bool) overridePlace {
 	return p
 }
 
-// String writes the subject last, as it can hold any sign.
+// String writes the subject last, because it can contain any character.
 func (p overridePlace) String() string {
 	end := ""
 	if p.end != nil {

@@ -12,8 +12,8 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// The list of all overrides finds those that are about to end, and each page goes on where the one
-// before ended.
+// The list of all overrides finds those that expire soon, and each page continues where the
+// previous one ended.
 func TestListOverrides(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}

@@ -8,14 +8,14 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// MostCountedSubjects is where Configured stops counting subjects.
+// MostCountedSubjects is the number at which Configured stops counting subjects.
 const MostCountedSubjects = 10_000
 
-// Configured says how much a tenant has set up.
+// Configured has the numbers of a tenant's objects.
 type Configured struct {
 	Rules, Plans int64
-	Subjects     int64 // MostCountedSubjects + 1 stands for more than MostCountedSubjects
-	Keys         int64 // that work now
+	Subjects     int64 // MostCountedSubjects + 1 means more than MostCountedSubjects
+	Keys         int64 // that are valid now
 }
 
 // Configured counts what the tenant has set up.

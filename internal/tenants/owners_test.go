@@ -8,8 +8,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// An admin can make a key; with it he must not become an owner, nor be rid of the real one. Whoever
-// sets a tenant up has nothing but a key, and has to let its first owner in.
+// An admin can create a key, but the key cannot make the admin an owner or remove the real one. The
+// person who sets up a tenant has only a key, and must be able to invite its first owner.
 func TestKeysAndOwners(t *testing.T) {
 	t.Parallel()
 	d, _, _ := two(t)
@@ -58,7 +58,7 @@ func TestKeysAndOwners(t *testing.T) {
 	require.Equal(t, tenants.Owner, person.Memberships[0].Role)
 }
 
-// A tenant is named by its slug or its id, so that one must not be taken for the other.
+// A tenant is named by its slug or its id, so the two must not be confused.
 func TestSlugsAreNoIDs(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

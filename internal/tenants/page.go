@@ -6,7 +6,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Page asks for a part of a list, newest first.
+// Page selects a page of a list, newest first.
 type Page struct {
 	Limit int    // 1 to 1000; 0: 50
 	After string // what the call before returned as next; "" from the start. Opaque
@@ -17,7 +17,7 @@ const (
 	maxPage     = 1000
 )
 
-// most returns how many rows to ask for: one more than the page holds tells whether there are more.
+// most returns how many rows to read: one more than the page has, to detect whether there are more.
 func (p Page) most() int32 {
 	limit := p.Limit
 	if limit <= 0 {
@@ -26,7 +26,7 @@ func (p Page) most() int32 {
 	return int32(min(limit, maxPage)) + 1 // at most 1001
 }
 
-// after returns the id of the last object that was seen, nil from the start.
+// after returns the id of the last object of the previous page, or nil.
 func (p Page) after() (*uuid.UUID, error) {
 	if p.After == "" {
 		return nil, nil
@@ -38,7 +38,7 @@ func (p Page) after() (*uuid.UUID, error) {
 	return &id, nil
 }
 
-// cut takes the one row too many off, and returns where the next page goes on, "" at the end.
+// cut removes the additional row, and returns where the next page continues, "" at the end.
 func cut[T any](p Page, rows []T, id func(T) uuid.UUID) ([]T, string) {
 	size := int(p.most()) - 1
 	if len(rows) <= size {
@@ -63,8 +63,8 @@ func (m Match) missing() error {
 	return nil
 }
 
-// check holds the condition against an object that exists, at any of the versions by which
-// answers have named its present state.
+// check compares the condition with an existing object, at any of the versions by which answers
+// have named its current state.
 func (m Match) check(versions ...int64) error {
 	if !m.conditional() || m.Any {
 		return nil

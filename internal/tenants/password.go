@@ -20,13 +20,13 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// ErrWrongPassword: there is no such login, or its password is another.
+// ErrWrongPassword: the login does not exist, or its password is another.
 var ErrWrongPassword = errors.New("wrong email or password")
 
-// The bounds of a password.
+// The limits of a password.
 const (
 	MinPassword = 10   // characters
-	MaxPassword = 1024 // bytes; longer ones are refused before any hashing, and none is cut
+	MaxPassword = 1024 // bytes; longer ones are refused before hashing, and none is truncated
 )
 
 // breachedList holds passwords that are tried first, a line each, in lower case: the most frequent
@@ -43,8 +43,8 @@ var breached = sync.OnceValue(func() map[string]bool {
 	return list
 })
 
-// checkPassword says what is wrong with a password that somebody chooses. What kinds of characters
-// it has does not matter: people meet such demands in ways that guessers know.
+// checkPassword returns what is wrong with a new password. Kinds of characters do not matter,
+// because people meet such requirements in predictable ways.
 func checkPassword(password, email string) []limit.FieldError {
 	wrong := func(p *limit.Problem) []limit.FieldError {
 		return []limit.FieldError{limit.FieldProblem("password", p)}
@@ -81,7 +81,7 @@ func (s *Store) VerifyPassword(ctx context.Context, email, password string) (Per
 			if row, err = q.PersonByEmail(ctx, email); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 				return err
 			}
-			memberships, err = q.Memberships(ctx, row.ID) // also of nobody, to take as long
+			memberships, err = q.Memberships(ctx, row.ID) // also for an unknown email, to take as long
 			return err
 		})
 		if err != nil {
@@ -96,13 +96,13 @@ func (s *Store) VerifyPassword(ctx context.Context, email, password string) (Per
 	if err != nil {
 		return Person{}, err
 	}
-	if !right || row.PasswordHash == nil { // nobody, or somebody who was only invited
+	if !right || row.PasswordHash == nil { // unknown, or only invited
 		return Person{}, ErrWrongPassword
 	}
 	return Person{ID: row.ID, Email: row.Email, Memberships: membershipsOf(memberships)}, nil
 }
 
-// PasswordCost is the work of hashing one password with Argon2id.
+// PasswordCost is the cost of hashing one password with Argon2id.
 type PasswordCost struct {
 	Memory uint32 // KiB
 	Passes uint32
@@ -117,11 +117,11 @@ const (
 	argonSalt  = 16 // bytes
 )
 
-// hashing bounds how many passwords are hashed at once, and with that the memory it takes.
+// hashing limits how many passwords are hashed concurrently, and so the memory for it.
 var hashing = make(chan struct{}, runtime.NumCPU())
 
-// dummy is the hash of no password. VerifyPassword compares with it for an unknown email, which
-// therefore takes as long as a wrong password.
+// dummy is a hash of no password. VerifyPassword compares with it for an unknown email, so that it
+// takes as long as for a wrong password.
 func (c PasswordCost) dummy() string {
 	return c.encode(make([]byte, argonSalt), make([]byte, argonKey))
 }
@@ -151,7 +151,7 @@ func (c PasswordCost) encode(salt, key []byte) string {
 		base64.RawStdEncoding.EncodeToString(salt), base64.RawStdEncoding.EncodeToString(key))
 }
 
-// matches compares with a stored hash. A hash of another cost is an error, not a wrong password.
+// matches compares with a stored hash. A hash with another cost is an error, not a wrong password.
 func (c PasswordCost) matches(ctx context.Context, stored, password string) (bool, error) {
 	fields := strings.Split(stored, "$")
 	parameters := c.encode(nil, nil) // ends in two empty fields

@@ -12,22 +12,22 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// PeopleRetention is how long somebody is remembered who is in no tenant any more, and how long an
-// invitation that nobody followed stays in the list of members after its link has ended.
+// PeopleRetention is how long a person without a tenant is kept, and how long an unaccepted
+// invitation stays in the list of members after its link has expired.
 const PeopleRetention = 30 * 24 * time.Hour
 
-// PurgedPeople is what PurgePeople has removed.
+// PurgedPeople is what PurgePeople has deleted.
 type PurgedPeople struct {
 	Invitations int64 // withdrawn
-	People      int64 // forgotten, with their logins
+	People      int64 // people who were deleted, with their logins
 }
 
-// peopleAtOnce is how many people or invitations are looked at in one transaction.
+// peopleAtOnce is the maximum number of people or invitations in one transaction.
 const peopleAtOnce = 1000
 
-// PurgePeople withdraws invitations whose link ended PeopleRetention ago, each with its row in the
-// tenant's trail, and forgets people who have been in no tenant for PeopleRetention. That time
-// begins when a call first finds them so. Several servers may call it at once. Error:
+// PurgePeople withdraws invitations whose link expired PeopleRetention ago, each with a row in the
+// tenant's trail, and deletes people who have been in no tenant for PeopleRetention. That time
+// begins when a call first finds them. Several servers may call it concurrently. Error:
 // ErrUnavailable.
 func (s *Store) PurgePeople(ctx context.Context) (purged PurgedPeople, err error) {
 	before := s.instant().Add(-PeopleRetention)
@@ -68,8 +68,8 @@ func (s *Store) withdrawStale(ctx context.Context, before time.Time) (withdrawn 
 	}
 }
 
-// withdrawIfStale leaves alone who is to be a tenant's first owner, and whoever joined or was sent
-// a new link meanwhile.
+// withdrawIfStale does not withdraw the invitation of a tenant's first owner, nor that of a person
+// who joined or got a new link in the meantime.
 func (s *Store) withdrawIfStale(ctx context.Context, tenant, id uuid.UUID, before time.Time) (done bool, err error) {
 	ctx = WithReason(ctx, "the invitation was not followed")
 	err = s.change(ctx, AsSystem(tenant, "purge"), MayManage, func(ctx context.Context, c *change) error {
@@ -115,10 +115,10 @@ func (s *Store) forgetPeople(ctx context.Context, before time.Time) (n int64, er
 	return n, err
 }
 
-// holdPerson returns the id of the person with this email, and makes one with that login (nil:
-// without one) where there is none. Until the transaction ends nobody can forget them.
+// holdPerson returns the id of the person with this email, and creates the person with that login
+// (nil: without one) if necessary. Until the transaction ends, the person cannot be deleted.
 func holdPerson(ctx context.Context, q *db.Queries, email string, hash *string) (id uuid.UUID, created bool, err error) {
-	const tries = 3 // somebody may be forgotten between the two statements, and once only
+	const tries = 3 // a person can be deleted between the two statements, but only once
 	for range tries {
 		id = newID()
 		n, err := q.InsertPerson(ctx, db.InsertPersonParams{ID: id, Email: email, PasswordHash: hash})

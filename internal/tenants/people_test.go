@@ -13,7 +13,7 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// peopleIn lists the addresses that are kept.
+// peopleIn lists the stored addresses.
 func peopleIn(t *testing.T, d *tenantstest.Database) (emails []string) {
 	t.Helper()
 	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
@@ -25,8 +25,8 @@ func peopleIn(t *testing.T, d *tenantstest.Database) (emails []string) {
 	return emails
 }
 
-// Who was invited and never came, or has left the last tenant, is forgotten: their address and
-// their login are kept no longer than there is a reason for.
+// A person who never accepted an invitation, or has left the last tenant, is deleted: address and
+// login are not kept without a reason.
 func TestPurgePeople(t *testing.T) {
 	t.Parallel()
 	d, a, b, now, ann := sessionStack(t)
@@ -59,13 +59,13 @@ func TestPurgePeople(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, second(s.StartSession(ctx, person, "", "")))
 
-	purge(0, 0) // from now on the two are alone
+	purge(0, 0) // from now on both have no tenant
 	*now = now.Add(tenants.PeopleRetention)
 	_, err = s.CreateMember(ctx, a, "back@example.com", "correct horse", tenants.Viewer)
 	require.NoError(t, err)
 	_, err = s.ResendInvitation(ctx, a, again.ID)
 	require.NoError(t, err)
-	purge(0, 0) // not a moment too early
+	purge(0, 0) // not earlier
 	require.Equal(t, everybody, peopleIn(t, d))
 	*now = now.Add(time.Millisecond)
 	purge(0, 1) // left
@@ -76,7 +76,7 @@ func TestPurgePeople(t *testing.T) {
 	})
 
 	*now = now.Add(tenants.InvitationLife)
-	purge(2, 0) // never and elsewhere: their links ended so long ago
+	purge(2, 0) // never and elsewhere: their links have expired
 	trail, _, err := s.Audit(ctx, a, tenants.AuditFilter{Kind: "member", Target: "never@example.com"}, tenants.Page{})
 	require.NoError(t, err)
 	require.Equal(t, "delete", trail[0].Action)
@@ -84,7 +84,7 @@ func TestPurgePeople(t *testing.T) {
 	require.Equal(t, "the invitation was not followed", trail[0].Reason)
 	require.True(t, trailIsWhole(t, s, a).Valid)
 	*now = now.Add(tenants.PeopleRetention + time.Millisecond)
-	purge(1, 1) // again's second link ended; never is forgotten
+	purge(1, 1) // again's second link has expired; never is deleted
 	*now = now.Add(tenants.PeopleRetention + time.Millisecond)
 	purge(0, 1)
 	require.Equal(t, []string{"ann@example.com", "back@example.com", "elsewhere@example.com", "only-owner@example.com"}, peopleIn(t, d),
@@ -93,8 +93,8 @@ func TestPurgePeople(t *testing.T) {
 	require.NotEmpty(t, ann.ID)
 }
 
-// Somebody who is made a member while they are being forgotten is a member afterwards, whoever
-// comes first.
+// A person who becomes a member while they are being deleted is a member afterwards, in either
+// order.
 func TestPurgePeopleWhileInviting(t *testing.T) {
 	t.Parallel()
 	d, a, _, now, _ := sessionStack(t)

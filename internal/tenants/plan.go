@@ -16,7 +16,7 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// Plan is a billing tier: the numbers it gives to rules.
+// Plan is a billing tier: the limits that it sets for rules.
 type Plan struct {
 	ID                      uuid.UUID
 	Slug, Name, Description string
@@ -24,7 +24,7 @@ type Plan struct {
 	// OnChange is what happens to the counters of a subject that gets the plan: one of OnChanges;
 	// "": carry.
 	OnChange   string
-	NotDefault bool // of a plan to be written: it is not to go on being the default. Never of one that was read
+	NotDefault bool // for a write: the plan must not stay the default; never set in results
 	// Limits are by slug of the rule. As an input nil leaves the limits as they are; anything
 	// else replaces all of them.
 	Limits map[string]limit.Limit // of the newest version
@@ -52,8 +52,8 @@ func (p *Plan) validate() error {
 	return invalidIf(fields)
 }
 
-// CreatePlan makes a plan. A tenant's first plan becomes its default; a later one that asks for
-// it takes that over. Errors: *InvalidError; *ConflictError with CodeSlugTaken.
+// CreatePlan creates a plan. A tenant's first plan becomes its default. A later one becomes the
+// default if Default is set. Errors: *InvalidError; *ConflictError with CodeSlugTaken.
 func (s *Store) CreatePlan(ctx context.Context, a Actor, p Plan) (out Plan, err error) {
 	if err := p.validate(); err != nil {
 		return Plan{}, err
@@ -73,9 +73,9 @@ func (s *Store) CreatePlan(ctx context.Context, a Actor, p Plan) (out Plan, err 
 	return out, err
 }
 
-// PutPlan makes a plan or replaces the one with its slug; created tells which. Default false
-// leaves the default where it is, and with NotDefault that is refused where it is this plan.
-// Errors: *InvalidError, ErrPreconditionFailed, *ConflictError with CodeDefaultPlan.
+// PutPlan creates a plan or replaces the one with its slug; created reports which. Default false
+// leaves the default unchanged. NotDefault is refused if the plan is the default. Errors:
+// *InvalidError, ErrPreconditionFailed, *ConflictError with CodeDefaultPlan.
 func (s *Store) PutPlan(ctx context.Context, a Actor, p Plan, m Match) (out Plan, created bool, err error) {
 	if err := p.validate(); err != nil {
 		return Plan{}, false, err
@@ -106,9 +106,9 @@ func (s *Store) PutPlan(ctx context.Context, a Actor, p Plan, m Match) (out Plan
 	return out, created && err == nil, err
 }
 
-// EditPlan lets edit change the plan, its limits too; an error of edit is returned as it is and
+// EditPlan calls edit to change the plan and its limits; an error of edit is returned unchanged and
 // nothing changes. Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError (also for another
-// slug), *ConflictError with CodeDefaultPlan where edit takes Default away.
+// slug), *ConflictError with CodeDefaultPlan if edit unsets Default.
 func (s *Store) EditPlan(ctx context.Context, a Actor, slug string, m Match, edit func(*Plan) error) (out Plan, err error) {
 	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := c.plan(ctx, slug)
@@ -169,7 +169,7 @@ func (s *Store) Plans(ctx context.Context, a Actor, p Page) (out []Plan, next st
 	return out, next, err
 }
 
-// DeletePlan removes a plan with its limits. Errors: ErrNotFound, ErrPreconditionFailed,
+// DeletePlan deletes a plan with its limits. Errors: ErrNotFound, ErrPreconditionFailed,
 // *ConflictError with CodeDefaultPlan while there are other plans, or with CodePlanInUse.
 func (s *Store) DeletePlan(ctx context.Context, a Actor, slug string, m Match) error {
 	return s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
@@ -208,8 +208,8 @@ func (s *Store) DeletePlan(ctx context.Context, a Actor, slug string, m Match) e
 	})
 }
 
-// PutPlanLimit sets the number that a plan gives a rule; created tells whether it had none. m is
-// held against the plan's version and the limit's own. Errors: ErrNotFound (plan or rule),
+// PutPlanLimit sets the limit of a plan for a rule; created reports whether it had none. m is
+// compared with the versions of the plan and of the limit. Errors: ErrNotFound (plan or rule),
 // ErrPreconditionFailed, *InvalidError.
 func (s *Store) PutPlanLimit(ctx context.Context, a Actor, plan, rule string, lim limit.Limit, m Match) (out Plan, created bool, err error) {
 	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
@@ -238,8 +238,8 @@ func (s *Store) PutPlanLimit(ctx context.Context, a Actor, plan, rule string, li
 	return out, created && err == nil, err
 }
 
-// DeletePlanLimit takes a plan's number for a rule away, so that the rule's default applies.
-// Errors: ErrNotFound (plan, rule or limit), ErrPreconditionFailed.
+// DeletePlanLimit deletes a plan's limit for a rule, so that the rule's own limit applies. Errors:
+// ErrNotFound (plan, rule or limit), ErrPreconditionFailed.
 func (s *Store) DeletePlanLimit(ctx context.Context, a Actor, plan, rule string, m Match) error {
 	return s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, r, err := c.planLimit(ctx, plan, rule)
@@ -390,7 +390,7 @@ func (c *change) updatePlan(ctx context.Context, id uuid.UUID, p Plan, version i
 	})
 }
 
-// replacePlan writes p in place of old, if they differ.
+// replacePlan writes p instead of old, if they differ.
 func (c *change) replacePlan(ctx context.Context, old, p Plan) (Plan, error) {
 	if p.Limits == nil {
 		p.Limits = old.Limits
@@ -423,8 +423,8 @@ func (c *change) replacePlan(ctx context.Context, old, p Plan) (Plan, error) {
 	return out, nil
 }
 
-// checkLimits validates those limits that differ from before, and returns the rules of all whose
-// limits come, change or go, by slug.
+// checkLimits validates the limits that differ from before, and returns the rules of all added,
+// changed and deleted limits, by slug.
 func (c *change) checkLimits(ctx context.Context, before, after map[string]limit.Limit) (map[string]Rule, error) {
 	changed := map[string]bool{}
 	for slug, lim := range after {
@@ -464,7 +464,7 @@ func (c *change) checkLimits(ctx context.Context, before, after map[string]limit
 	return rules, invalidIf(fields)
 }
 
-// writeLimits writes what differs between the limits of the plan and after.
+// writeLimits writes the differences between the limits of the plan and after.
 func (c *change) writeLimits(ctx context.Context, old Plan, after map[string]limit.Limit, rules map[string]Rule, version int64) error {
 	for slug, lim := range after {
 		if before, had := old.Limits[slug]; had && before == lim {

@@ -10,8 +10,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// Subjects without a plan of their own get the default one, so there is exactly one while there
-// is any.
+// Subjects without a plan of their own have the default plan, so there is exactly one if there are
+// any plans.
 func TestDefaultPlan(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -140,7 +140,7 @@ func TestPlanLimits(t *testing.T) {
 	require.Equal(t, map[string]limit.Limit{"r": {Limit: 11}}, left.Limits)
 }
 
-// A plan may come with all of its limits, and then these are all.
+// A plan may be created with all its limits, and then has exactly these.
 func TestPlanWithLimits(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)

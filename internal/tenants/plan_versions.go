@@ -137,9 +137,9 @@ func (s *Store) CheckPlanLimits(ctx context.Context, a Actor, limits map[string]
 	})
 }
 
-// PlanSubjects returns how many registered subjects have the newest version of a plan, as
-// PlanReach counts them, and the names of up to most of them; of the default plan also names of
-// others that sent checks of late. Errors: ErrNotFound.
+// PlanSubjects returns how many registered subjects have the newest version of a plan, counted as
+// in PlanReach, and the names of up to most of them. For the default plan, these include other
+// subjects that sent checks recently. Errors: ErrNotFound.
 func (s *Store) PlanSubjects(ctx context.Context, a Actor, slug string, most int) (total int64, names []string, err error) {
 	reach, err := s.PlanReach(ctx, a, slug, "")
 	if err != nil {
@@ -232,7 +232,7 @@ func (s *Store) DeletePlanVersion(ctx context.Context, a Actor, slug string, num
 	})
 }
 
-// older returns an older version of a plan, nil where there is none of this number.
+// older returns an older version of a plan, or nil if it does not exist.
 func (p *Plan) older(number int) *PlanVersion {
 	i := slices.IndexFunc(p.Older, func(v PlanVersion) bool { return v.Number == number })
 	if i < 0 {

@@ -21,7 +21,7 @@ func mustPublish(t *testing.T, s *tenants.Store, a tenants.Actor, plan string, n
 	return out
 }
 
-// versionOf is what a subject has of a plan, as in "pro 1".
+// versionOf returns the plan and version of a subject, as in "pro 1".
 func versionOf(t *testing.T, s *tenants.Store, a tenants.Actor, subject string) string {
 	t.Helper()
 	got, err := s.SubjectByName(t.Context(), a, subject)
@@ -29,7 +29,7 @@ func versionOf(t *testing.T, s *tenants.Store, a tenants.Actor, subject string) 
 	return fmt.Sprint(got.Plan, " ", got.PlanVersion)
 }
 
-// Customers keep the limits that they signed up for, whatever is published later; new ones get
+// Customers keep the limits that they signed up for when a new version is published; new ones get
 // the newest.
 func TestPlanVersions(t *testing.T) {
 	t.Parallel()
@@ -69,7 +69,7 @@ func TestPlanVersions(t *testing.T) {
 	require.Empty(t, next)
 	require.Equal(t, []any{1, false, limitsOf(10), int64(1)}, []any{list[0].Number, list[0].Newest, list[0].Limits, list[0].Subjects})
 
-	// A change in place is of the newest version.
+	// A change in place changes the newest version.
 	_, _, err = s.PutPlanLimit(t.Context(), a, "pro", "r", limit.Limit{Limit: 25}, tenants.Match{})
 	require.NoError(t, err)
 	policy := policyOf(t, s, a.TenantID())
@@ -81,7 +81,7 @@ func TestPlanVersions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]int{"old": 1, "new": 2}, data)
 
-	// The limits of an older version bind what a rule may become.
+	// A change of a rule must keep the limits of older versions valid.
 	_, err = s.EditRule(t.Context(), a, "r", tenants.Match{}, func(r *limit.Rule) error {
 		r.Algorithm = limit.SlidingWindowLog
 		return nil
@@ -111,7 +111,7 @@ func TestPlanVersions(t *testing.T) {
 	requireInvalid(t, err, "limits.none")
 }
 
-// A plan cannot collect versions without bound: each costs every instance memory.
+// The number of versions of a plan is limited, because each costs memory on every instance.
 func TestTooManyPlanVersions(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -126,8 +126,8 @@ func TestTooManyPlanVersions(t *testing.T) {
 	require.Equal(t, tenants.MaxOlderVersions+2, mustPublish(t, d.Store, a, "pro", 5).NewestVersion)
 }
 
-// migrated is a tenant with 700 subjects on version 1 of pro, 2 on version 2, and 1 of another
-// plan.
+// migrated returns a tenant with 700 subjects on version 1 of pro, 2 on version 2, and 1 with
+// another plan.
 func migrated(t *testing.T, onChange string) (s *tenants.Store, a, b tenants.Actor) {
 	t.Helper()
 	d, a, b := two(t)
@@ -150,7 +150,7 @@ func migrated(t *testing.T, onChange string) (s *tenants.Store, a, b tenants.Act
 	return s, a, b
 }
 
-// runAll runs migrations until nothing is left to be done now.
+// runAll runs migrations until nothing is left to do now.
 func runAll(t *testing.T, s *tenants.Store) (moved int) {
 	t.Helper()
 	for {
@@ -162,7 +162,7 @@ func runAll(t *testing.T, s *tenants.Store) (moved int) {
 	}
 }
 
-// A migration moves whom it names, each once, and tells how far it is.
+// A migration moves the selected subjects, each once, and reports its progress.
 func TestPlanMigration(t *testing.T) {
 	t.Parallel()
 	s, a, b := migrated(t, "")
@@ -226,9 +226,8 @@ func TestPlanMigration(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrNotFound)
 }
 
-// At the cycle's end each subject has its own day. What a subject had scheduled itself stays;
-// what somebody cancels is not scheduled again; the cancellation of the migration leaves
-// nothing behind.
+// At the end of the cycle, each subject has its own day. A subject's own schedule is kept, a
+// cancelled change is not scheduled again, and cancelling the migration leaves nothing behind.
 func TestPlanMigrationAtCycleEnd(t *testing.T) {
 	t.Parallel()
 	s, a, _ := migrated(t, "")
@@ -257,7 +256,7 @@ func TestPlanMigrationAtCycleEnd(t *testing.T) {
 	})
 	require.NoError(t, err)
 	_, err = s.EditSubject(t.Context(), a, "s003", tenants.Match{}, func(in *tenants.Subject) error {
-		in.BillingRef = "cus_3" // and the change stays the migration's
+		in.BillingRef = "cus_3" // and the change still belongs to the migration
 		return nil
 	})
 	require.NoError(t, err)
@@ -274,7 +273,7 @@ func TestPlanMigrationAtCycleEnd(t *testing.T) {
 	require.Len(t, list, 1, "what the subject had scheduled itself")
 }
 
-// A scheduled change of a migration is carried out like any other, and counted.
+// A scheduled change of a migration is executed as usual, and counted.
 func TestPlanMigrationIsDone(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -297,7 +296,7 @@ func TestPlanMigrationIsDone(t *testing.T) {
 	require.Equal(t, []any{tenants.MigrationDone, int64(1), int64(0)}, []any{m.State, m.Moved, m.Waiting})
 }
 
-// What on_change says holds between versions, too.
+// on_change also applies between versions.
 func TestPlanMigrationChangesCounters(t *testing.T) {
 	t.Parallel()
 	s, a, _ := migrated(t, tenants.OnChangeScale)
@@ -320,7 +319,7 @@ func TestPlanMigrationChangesCounters(t *testing.T) {
 		{From: "free", To: "pro", ToVersion: 1}: 700, {From: "free", To: "pro", ToVersion: 2}: 2}, seen)
 }
 
-// What a document writes, another tenant becomes by it: with versions, and with who has which.
+// A document makes another tenant equal, including versions and the subjects that have them.
 func TestDocumentPlanVersions(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -364,7 +363,7 @@ func TestDocumentPlanVersions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, tenants.OnChangeReset, copied.OnChange)
 
-	// A greater number publishes a version; what there was is kept.
+	// A greater number publishes a version; the previous one is kept.
 	doc = read(b)
 	doc.Plans[0].NewestVersion, doc.Plans[0].Limits = 3, limitsOf(30)
 	changes := apply(b, doc)

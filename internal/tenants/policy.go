@@ -17,8 +17,8 @@ import (
 )
 
 // LoadPolicy reads a tenant's rules, plans, plan limits and routes, all of one instant, for
-// check.Policies. It fails with check.ErrUnknownTenant where there is no such active tenant, and
-// with ErrUnavailable.
+// check.Policies. It fails with check.ErrUnknownTenant if there is no such active tenant, and with
+// ErrUnavailable.
 func (s *Store) LoadPolicy(ctx context.Context, tenant limit.TenantID) (data check.PolicyData, err error) {
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		head, err := activeTenant(ctx, q, tenant)
@@ -54,7 +54,7 @@ func (s *Store) LoadPolicy(ctx context.Context, tenant limit.TenantID) (data che
 	return data, nil
 }
 
-// TenantsByUse returns all active tenants, first those whose keys were used last. Errors:
+// TenantsByUse returns all active tenants, those whose keys were used last first. Errors:
 // ErrUnavailable.
 func (s *Store) TenantsByUse(ctx context.Context) (ids []uuid.UUID, err error) {
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
@@ -126,8 +126,8 @@ func loadPlans(ctx context.Context, q *db.Queries, tenant uuid.UUID) ([]check.Pl
 	return data, nil
 }
 
-// loadedHistories remembers in which history each tenant's subjects were last read, because
-// changes can be told only within one.
+// loadedHistories stores in which history each tenant's subjects were last read, because changes
+// can be read only within one.
 type loadedHistories struct {
 	mu        sync.Mutex
 	histories map[uuid.UUID]int64
@@ -142,7 +142,7 @@ func (l *loadedHistories) same(tenant uuid.UUID, history int64) bool {
 func (l *loadedHistories) set(tenant uuid.UUID, history int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if history == 0 { // what is not here is of the first: a tenant costs nothing until the database goes back
+	if history == 0 { // a missing entry is of the first history, so that a tenant needs no entry until the database goes back
 		delete(l.histories, tenant)
 		return
 	}
@@ -158,7 +158,7 @@ func (l *loadedHistories) forget(tenant uuid.UUID) {
 	delete(l.histories, tenant)
 }
 
-// Both read subjects with their overrides, one row an override, subject after subject.
+// Both read subjects with their overrides, one row per override, sorted by subject.
 const (
 	subjectColumns = `
 SELECT s.subject, coalesce(p.slug, ''), s.plan_version, s.state, s.cycle_anchor, s.multiplier,
@@ -169,20 +169,20 @@ LEFT JOIN plans p ON p.tenant_id = $1 AND p.id = s.plan_id
 LEFT JOIN overrides o ON o.tenant_id = $1 AND o.subject = s.subject
 ORDER BY s.subject`
 	changedSubjectsSQL = subjectColumns + "(SELECT subject, plan_id, plan_version, state, cycle_anchor, multiplier FROM subjects WHERE tenant_id = $1 AND version > $2)" + subjectJoins
-	// Postgres plans this once for all tenants, takes each for small, and would read all subjects
-	// of a large one and sort them for each page: hence the setting.
+	// Postgres plans this once for all tenants and assumes that each is small. For each page of a
+	// large tenant it would read and sort all subjects: hence the setting.
 	subjectPageHeadSQL = "SELECT state, subjects_version, set_config('enable_sort', 'off', true) FROM tenants WHERE id = $1"
 	subjectPageSQL     = subjectColumns + "(SELECT subject, plan_id, plan_version, state, cycle_anchor, multiplier FROM subjects WHERE tenant_id = $1 AND subject > $2 ORDER BY subject LIMIT $3)" + subjectJoins
 )
 
-// subjectPage is how many subjects are read at once: a tenth of a second, so that neither a time
-// limit nor others that want the connection are met.
+// subjectPage is how many subjects are read at once: about a tenth of a second, so that no timeout
+// is exceeded and no other reader waits long for the connection.
 const subjectPage = 10_000
 
-// ListSubjects calls each for up to 10 000 subjects of the tenant, in the order of their bytes,
-// beginning behind the name after. more tells whether others follow, and version is that of the
-// tenant's subjects at the instant of this reading. What each has been told before an error is not
-// the whole page. It fails with check.ErrUnknownTenant and with ErrUnavailable.
+// ListSubjects calls each for up to 10 000 subjects of the tenant, sorted by bytes, beginning after
+// the name after. more reports whether others follow, and version is that of the tenant's subjects
+// at the instant of the read. After an error, each was called for only a part of the page. It fails
+// with check.ErrUnknownTenant and with ErrUnavailable.
 func (s *Store) ListSubjects(ctx context.Context, tenant limit.TenantID, after string, each func(check.SubjectData)) (version int64, more bool, err error) {
 	history := s.history.Load()
 	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, _ *db.Queries) error {
@@ -209,10 +209,10 @@ func (s *Store) ListSubjects(ctx context.Context, tenant limit.TenantID, after s
 }
 
 // LoadSubjects calls each for every subject of the tenant that was registered, changed or deleted
-// after version since, or for all that there are with 0, and returns the version that it read.
-// What each has been told before an error is not the whole. It fails with check.ErrHistoryGone
-// where deletions since then are forgotten or the database has gone back, with
-// check.ErrUnknownTenant, and with ErrUnavailable.
+// after version since, or for all subjects if since is 0, and returns the version that it read.
+// After an error, each was called for only a part. It fails with check.ErrHistoryGone if deletions
+// since then were purged or the database has gone back, with check.ErrUnknownTenant, and with
+// ErrUnavailable.
 func (s *Store) LoadSubjects(ctx context.Context, tenant limit.TenantID, since int64, each func(check.SubjectData)) (upTo int64, err error) {
 	history := s.history.Load()
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {

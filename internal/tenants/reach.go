@@ -9,16 +9,17 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// MostCounted is where the counts of a reach stop: MostCounted + 1 stands for more than that.
+// MostCounted is the number at which the counts of a reach stop: MostCounted + 1 means more than
+// that.
 const MostCounted = 100_000
 
-// RuleReach says what hangs on a rule, and goes when it is deleted.
+// RuleReach says what depends on a rule, and is deleted with it.
 type RuleReach struct {
-	Plans     []string // slugs of those that give it a number
-	Overrides int64    // those that are over, too; no further than MostCounted + 1
+	Plans     []string // slugs of plans with a limit for it
+	Overrides int64    // including expired ones; at most MostCounted + 1
 }
 
-// RuleReach counts what hangs on a rule. Errors: ErrNotFound.
+// RuleReach counts what depends on a rule. Errors: ErrNotFound.
 func (s *Store) RuleReach(ctx context.Context, a Actor, rule string) (out RuleReach, err error) {
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		r, err := readRule(ctx, q, a.tenant, rule)
@@ -40,15 +41,15 @@ func (s *Store) RuleReach(ctx context.Context, a Actor, rule string) (out RuleRe
 	return out, err
 }
 
-// PlanReach says whom the numbers of a plan concern, of those who are registered. Everybody else
-// has the default plan.
+// PlanReach says which registered subjects the limits of a plan affect. All other subjects have the
+// default plan.
 type PlanReach struct {
 	Subjects   int64 // that have the newest version of the plan, with the default one those without a plan of their own; no further than MostCounted + 1
 	Overridden int64 // of these, those with an override in force for the rule; the same bound
 }
 
-// PlanReach counts whom a plan's number for a rule concerns; rule "" counts nobody as overridden.
-// Errors: ErrNotFound (plan or rule).
+// PlanReach counts the subjects that a plan's limit for a rule affects; with rule "" none is
+// counted as overridden. Errors: ErrNotFound (plan or rule).
 func (s *Store) PlanReach(ctx context.Context, a Actor, plan, rule string) (out PlanReach, err error) {
 	now := s.instant()
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {

@@ -13,7 +13,7 @@ import (
 	"weir/internal/usage"
 )
 
-// Whoever changes a number or deletes a rule is told whom it concerns before it is done.
+// Before a limit is changed or a rule is deleted, the affected subjects are shown.
 func TestReach(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
@@ -73,7 +73,7 @@ func TestReach(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrNotFound)
 }
 
-// A page of rules asks for the usage of these alone: a tenant may have a thousand.
+// A page of rules reads the usage of these rules only: a tenant may have a thousand.
 func TestUsageOfSomeRules(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

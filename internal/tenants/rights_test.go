@@ -18,7 +18,7 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// asMember returns a person with that role as the dashboard has them: through a session.
+// asMember returns a person with that role in the form of the dashboard: through a session.
 func asMember(t *testing.T, d *tenantstest.Database, a tenants.Actor, email string, role tenants.Role) tenants.Actor {
 	t.Helper()
 	_, err := d.Store.CreateMember(t.Context(), a, email, "correct horse", role)
@@ -32,8 +32,7 @@ func asMember(t *testing.T, d *tenantstest.Database, a tenants.Actor, email stri
 	return session.Actor()
 }
 
-// A role that could do more than it says would let support staff, or a viewer, change what
-// customers pay for. What is refused is refused by the store, whatever a page offers.
+// The store enforces the rights of each role, whatever a page offers.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -53,7 +52,7 @@ func TestRoles(t *testing.T) {
 	}
 	_, secret, err := s.CreateKey(t.Context(), a, tenants.NewAPIKey{Name: "w", Scopes: tenants.AllScopes})
 	require.NoError(t, err)
-	byKey := d.Actor(secret) // as an admin, who can make one
+	byKey := d.Actor(secret) // like an admin, who can create one
 	soon := time.Now().Add(time.Hour)
 
 	const everybody, editors, managers = "owner admin editor support", "owner admin editor", "owner admin"
@@ -261,7 +260,7 @@ func TestRoles(t *testing.T) {
 		for _, role := range tenants.Roles {
 			err := w.do(t.Context(), members[role])
 			if slices.Contains([]string{"a lasting override", "an unlimited boost"}, name) && role == tenants.Support {
-				var wrong *tenants.InvalidError // there is a field that would make it right
+				var wrong *tenants.InvalidError // a valid value of a field exists
 				require.ErrorAs(t, err, &wrong, "%s as %s", name, role)
 				continue
 			}
@@ -271,7 +270,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// Who manages the operator's own tenant is the operator; members of it with less are not.
+// A person who manages the operator's own tenant is the operator; members of it with fewer rights
+// are not.
 func TestOperatorsAreMembersOfThePlatform(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

@@ -14,7 +14,7 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// Route is how a gateway's requests become checks, as it is stored.
+// Route is a stored route: how a gateway's requests become checks.
 type Route struct {
 	route.Route
 	ID        uuid.UUID
@@ -43,7 +43,7 @@ func (s *Store) CreateRoute(ctx context.Context, a Actor, r route.Route) (out Ro
 	return out, err
 }
 
-// PutRoute creates a route or replaces the one with its slug; created tells which. Errors:
+// PutRoute creates a route or replaces the one with its slug; created reports which. Errors:
 // *InvalidError, ErrPreconditionFailed.
 func (s *Store) PutRoute(ctx context.Context, a Actor, r route.Route, m Match) (out Route, created bool, err error) {
 	if err := invalidIf(r.Validate()); err != nil {
@@ -71,8 +71,8 @@ func (s *Store) PutRoute(ctx context.Context, a Actor, r route.Route, m Match) (
 	return out, created && err == nil, err
 }
 
-// EditRoute lets edit change the route; an error of edit is returned as it is and nothing changes.
-// Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError (also for another slug).
+// EditRoute calls edit to change the route; an error of edit is returned unchanged and nothing
+// changes. Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError (also for another slug).
 func (s *Store) EditRoute(ctx context.Context, a Actor, slug string, m Match, edit func(*route.Route) error) (out Route, err error) {
 	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := c.route(ctx, slug)
@@ -185,7 +185,7 @@ func (c *change) insertRoute(ctx context.Context, id uuid.UUID, r route.Route, v
 	})
 }
 
-// replaceRoute writes r in place of old, if they differ.
+// replaceRoute writes r instead of old, if they differ.
 func (c *change) replaceRoute(ctx context.Context, old Route, r route.Route) (Route, error) {
 	if err := invalidIf(r.Validate()); err != nil {
 		return Route{}, err

@@ -14,7 +14,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// byHeader is a route whose subject comes from a header.
+// byHeader returns a route with a header as its subject.
 func byHeader(slug string) route.Route {
 	r := route.New(slug)
 	r.Subject = []string{"header:X-User"}
@@ -28,7 +28,7 @@ func mustRoute(t *testing.T, s *tenants.Store, a tenants.Actor, r route.Route) t
 	return out
 }
 
-// fullRoute is a route with something in every field.
+// fullRoute returns a route with a value in every field.
 func fullRoute(slug string) route.Route {
 	return route.Route{
 		Slug: slug, Name: "Shop", Description: "Before the shop", Subject: []string{"jwt:sub", "cookie:sid", "ip"}, Hash: route.HashAll,
@@ -40,7 +40,7 @@ func fullRoute(slug string) route.Route {
 	}
 }
 
-// A route is read as it was written, changes under a version of its own, and reaches the policy.
+// A route is read as it was written, has its own version, and is part of the policy.
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -64,7 +64,7 @@ func TestRoutes(t *testing.T) {
 	require.Empty(t, next)
 	require.ElementsMatch(t, []route.Route{full, plain.Route}, policyOf(t, s, a.TenantID()).Routes)
 
-	// What is the same is not written.
+	// An equal route is not written.
 	same, created, err := s.PutRoute(ctx, a, full, tenants.Match{})
 	require.NoError(t, err)
 	require.False(t, created)
@@ -86,7 +86,7 @@ func TestRoutes(t *testing.T) {
 	require.ErrorAs(t, err, &taken)
 	require.Equal(t, tenants.CodeSlugTaken, taken.Code)
 
-	// The other tenant has nothing of it.
+	// The other tenant is not affected.
 	_, err = s.RouteBySlug(ctx, b, "shop")
 	require.ErrorIs(t, err, tenants.ErrNotFound)
 	require.ErrorIs(t, s.DeleteRoute(ctx, b, "shop", tenants.Match{}), tenants.ErrNotFound)
@@ -98,7 +98,7 @@ func TestRoutes(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrNotFound)
 }
 
-// The trail has a row for each change of a route, with what changed.
+// The trail has a row for each change of a route, with the differences.
 func TestRoutesAreAudited(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -120,7 +120,7 @@ func TestRoutesAreAudited(t *testing.T) {
 	require.NotContains(t, made, "tenant_id")
 }
 
-// A document creates, changes and prunes routes, and reads back as it was written.
+// A document creates, changes and prunes routes, and is read as it was written.
 func TestRoutesInADocument(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -146,7 +146,7 @@ func TestRoutesInADocument(t *testing.T) {
 	requireInvalid(t, err, "routes.1.slug", "routes.2.subject", "routes.2.resources.0.match")
 }
 
-// sortedEmpties are routes as they are written here: without empty lists.
+// sortedEmpties returns routes in the form of this test: without empty lists.
 func sortedEmpties(routes []route.Route) []route.Route {
 	for i := range routes {
 		if len(routes[i].Resources) == 0 {
@@ -159,7 +159,7 @@ func sortedEmpties(routes []route.Route) []route.Route {
 	return routes
 }
 
-// One tenant cannot fill the memory of every instance with routes.
+// A tenant cannot fill the memory of every instance with routes.
 func TestMostRoutes(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -177,7 +177,7 @@ func TestMostRoutes(t *testing.T) {
 	mustApply(t, d.Store, a, tenants.Document{Routes: append(all[1:], byHeader("more"))}, tenants.Apply{Prune: true})
 }
 
-// The ranges of a route hold whoever writes.
+// The database enforces the ranges of a route.
 func TestRouteConstraints(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

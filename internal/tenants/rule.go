@@ -14,7 +14,7 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// Rule is what is limited and how, as it is stored.
+// Rule is a stored rule.
 type Rule struct {
 	limit.Rule
 	ID        uuid.UUID
@@ -23,7 +23,7 @@ type Rule struct {
 	UpdatedAt time.Time
 }
 
-// RuleFilter selects of a list of rules those that meet all of its conditions.
+// RuleFilter selects the rules that meet all of its conditions.
 type RuleFilter struct {
 	Resource  string          // the pattern, exactly; "": any
 	Algorithm limit.Algorithm // 0: any
@@ -31,7 +31,7 @@ type RuleFilter struct {
 	Prefix    string          // what the slug or the name begins with; "": any
 }
 
-// CreateRule makes a rule. Errors: *InvalidError; *ConflictError with CodeSlugTaken.
+// CreateRule creates a rule. Errors: *InvalidError; *ConflictError with CodeSlugTaken.
 func (s *Store) CreateRule(ctx context.Context, a Actor, r limit.Rule) (Rule, error) {
 	if err := invalidIf(r.Validate()); err != nil {
 		return Rule{}, err
@@ -52,7 +52,7 @@ func (s *Store) CreateRule(ctx context.Context, a Actor, r limit.Rule) (Rule, er
 	return out, err
 }
 
-// PutRule makes a rule or replaces the one with its slug; created tells which. Errors:
+// PutRule creates a rule or replaces the one with its slug; created reports which. Errors:
 // *InvalidError, ErrPreconditionFailed.
 func (s *Store) PutRule(ctx context.Context, a Actor, r limit.Rule, m Match) (out Rule, created bool, err error) {
 	if err := invalidIf(r.Validate()); err != nil {
@@ -80,8 +80,8 @@ func (s *Store) PutRule(ctx context.Context, a Actor, r limit.Rule, m Match) (ou
 	return out, created && err == nil, err
 }
 
-// EditRule lets edit change the rule; an error of edit is returned as it is and nothing changes.
-// Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError (also for another slug).
+// EditRule calls edit to change the rule; an error of edit is returned unchanged and nothing
+// changes. Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError (also for another slug).
 func (s *Store) EditRule(ctx context.Context, a Actor, slug string, m Match, edit func(*limit.Rule) error) (out Rule, err error) {
 	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := c.rule(ctx, slug)
@@ -167,7 +167,7 @@ func (s *Store) DeleteRule(ctx context.Context, a Actor, slug string, m Match) e
 	})
 }
 
-// removeRule deletes a rule. The plans and subjects that lose a number are changed by that.
+// removeRule deletes a rule. This also changes the plans and subjects that have a limit for it.
 func (c *change) removeRule(ctx context.Context, id uuid.UUID, version int64) error {
 	err := c.StampPlansOfRule(ctx, db.StampPlansOfRuleParams{TenantID: c.tenant, RuleID: id, Version: version})
 	if err != nil {
@@ -186,7 +186,7 @@ func (c *change) rule(ctx context.Context, slug string) (Rule, error) {
 
 func readRule(ctx context.Context, q *db.Queries, tenant uuid.UUID, slug string) (Rule, error) {
 	if !limit.ValidSlug(slug) {
-		return Rule{}, ErrNotFound // Postgres would stumble over a NUL
+		return Rule{}, ErrNotFound // Postgres cannot store NUL
 	}
 	row, err := q.RuleBySlug(ctx, db.RuleBySlugParams{TenantID: tenant, Slug: slug})
 	if err != nil {
@@ -214,7 +214,7 @@ func (c *change) insertRule(ctx context.Context, id uuid.UUID, r limit.Rule, ver
 	return c.InsertRule(ctx, db.InsertRuleParams(ruleParams(c.tenant, id, r, version)))
 }
 
-// replaceRule writes r in place of old, if they differ.
+// replaceRule writes r instead of old, if they differ.
 func (c *change) replaceRule(ctx context.Context, old Rule, r limit.Rule) (Rule, error) {
 	if err := invalidIf(r.Validate()); err != nil {
 		return Rule{}, err
@@ -243,8 +243,8 @@ func (c *change) replaceRule(ctx context.Context, old Rule, r limit.Rule) (Rule,
 	return ruleOf(row)
 }
 
-// checkMatching refuses a rule, new (id nil) or changed, with which a tenant would have too many
-// rules in all or for one check.
+// checkMatching refuses a new (id nil) or changed rule with which the tenant would have too many
+// rules, in total or for one check.
 func (c *change) checkMatching(ctx context.Context, id uuid.UUID, r limit.Rule) error {
 	others, err := c.RulePatterns(ctx, db.RulePatternsParams{TenantID: c.tenant, But: id})
 	if err != nil {
@@ -267,8 +267,8 @@ func (c *change) checkMatching(ctx context.Context, id uuid.UUID, r limit.Rule) 
 	return nil
 }
 
-// checkNumbersOf refuses a change of a rule that a plan's limit or an override of it would not
-// survive: what a limit may be depends on algorithm and window.
+// checkNumbersOf refuses a change of a rule that would make a plan's limit or an override invalid,
+// because their ranges depend on algorithm and window.
 func (c *change) checkNumbersOf(ctx context.Context, old Rule, r limit.Rule) error {
 	field := "window"
 	if r.Algorithm != old.Algorithm {
@@ -304,7 +304,7 @@ func (c *change) checkNumbersOf(ctx context.Context, old Rule, r limit.Rule) err
 		}
 		test(limitOf(n.LimitUnits, n.BurstUnits, n.Unlimited), whose)
 	}
-	const enough = 20 // nobody reads more; the others show once these are fixed
+	const enough = 20 // the others are reported once these are fixed
 	return invalidIf(fields[:min(len(fields), enough)])
 }
 
@@ -330,7 +330,7 @@ func ruleParams(tenant, id uuid.UUID, r limit.Rule, version int64) db.UpdateRule
 	}
 }
 
-// textOf returns the value of a field of a rule, nil if it is not set.
+// textOf returns the value of a field of a rule, or nil if it is not set.
 func textOf(r *limit.Rule, field string) *string {
 	if text, set := limit.FieldNamed(field).Get(r).(string); set {
 		return &text

@@ -15,7 +15,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// What was written is what is read back, to the spelling of durations.
+// A rule is read as it was written, including the text of durations.
 func TestRuleRoundTrip(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -41,7 +41,7 @@ func TestRuleRoundTrip(t *testing.T) {
 	require.Equal(t, bucket, mustRule(t, d.Store, a, bucket).Rule)
 }
 
-// Every range that rule.Validate tells holds in the database too, and the store tells it first.
+// Every range of rule.Validate is also enforced by the database, after the store.
 func TestRuleInvalid(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -86,7 +86,7 @@ func TestRulePutAndEdit(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, created)
 	require.Equal(t, first, same)
-	require.Equal(t, before, versionsOf(t, d, a), "what changes nothing must not make every server load anew")
+	require.Equal(t, before, versionsOf(t, d, a), "an equal write must not make every instance load again")
 
 	changed := rule("r")
 	changed.Limit = 200
@@ -123,7 +123,7 @@ func TestRulePutAndEdit(t *testing.T) {
 	require.ErrorIs(t, s.DeleteRule(ctx, a, "r", tenants.Match{}), tenants.ErrNotFound)
 }
 
-// Two tenants' rules have nothing to do with each other, names included.
+// Rules of two tenants are independent, also if they have the same name.
 func TestRuleOtherTenant(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -146,7 +146,7 @@ func TestRuleOtherTenant(t *testing.T) {
 	require.Equal(t, mine, still)
 }
 
-// An actor that nobody authenticated may do nothing.
+// An actor that was not authenticated has no permissions.
 func TestZeroActor(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -157,7 +157,7 @@ func TestZeroActor(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrForbidden)
 }
 
-// Of many who edit from the same state, one wins and the others are told.
+// Of concurrent edits of the same state, one succeeds and the others get an error.
 func TestRuleEditConcurrently(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -184,7 +184,7 @@ func TestRuleEditConcurrently(t *testing.T) {
 	require.Equal(t, 1, won)
 }
 
-// Of many who create the same rule at once, one succeeds.
+// Of concurrent creations of the same rule, one succeeds.
 func TestRuleCreateConcurrently(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -205,7 +205,7 @@ func TestRuleCreateConcurrently(t *testing.T) {
 	require.Equal(t, 1, won)
 }
 
-// A page that was begun goes on where it was, whatever is made meanwhile.
+// A list continues after its last page, whatever is created in the meantime.
 func TestRulesPages(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -244,7 +244,7 @@ func TestRulesPages(t *testing.T) {
 	require.Empty(t, rules)
 }
 
-// One check must stay cheap: the 33rd rule that would match it is refused, however it comes.
+// A check must stay cheap: the 33rd rule that would match it is refused, however it is created.
 func TestRulesMatchingOneCheck(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -277,7 +277,7 @@ func TestRulesOfOneTenant(t *testing.T) {
 	require.NoError(t, err, "the last rule can still be edited")
 }
 
-// A rule must not change under the numbers that plans and subjects have for it.
+// A change of a rule must keep the limits of plans and subjects valid.
 func TestRuleKeepsLimitsValid(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -304,7 +304,8 @@ func TestRuleKeepsLimitsValid(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// With a rule go its limits and overrides; the plans and subjects that had them have changed.
+// A rule is deleted with its limits and overrides; this changes the plans and subjects that had
+// them.
 func TestDeleteRuleTakesLimitsAlong(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -336,7 +337,7 @@ func TestDeleteRuleTakesLimitsAlong(t *testing.T) {
 	require.Equal(t, []check.SubjectData{{Subject: "alice"}}, changed)
 }
 
-// A change is told to listeners once, after it can be read.
+// A change is notified once, after it can be read.
 func TestChangesAreNotified(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -348,7 +349,7 @@ func TestChangesAreNotified(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, a.TenantID().String(), n.Payload)
 		require.Len(t, policyOf(t, d.Store, a.TenantID()).Rules, 1)
-		// Were the change told twice, the next notification would not be this one.
+		// If the change were notified twice, the next notification would not be this one.
 		_, err = conn.Exec(ctx, "SELECT pg_notify('weir_changes', 'end')")
 		require.NoError(t, err)
 		n, err = conn.WaitForNotification(ctx)
@@ -357,7 +358,7 @@ func TestChangesAreNotified(t *testing.T) {
 	})
 }
 
-// While a release is rolled out, servers of the one before run on the new schema.
+// During a rollout, servers of the previous release run with the new schema.
 func TestOldServerOnNewSchema(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

@@ -27,7 +27,7 @@ func newPolicies(s *tenants.Store) *check.Policies {
 	return check.NewPolicies(s, check.NewKeys([16]byte{1}), slog.New(slog.DiscardHandler), check.NewMetrics(prometheus.NewRegistry()))
 }
 
-// manyTenants adds tenants that nobody asks for, with a rule and a key each.
+// manyTenants adds tenants without traffic, with a rule and a key each.
 func manyTenants(d *tenantstest.Database, count int) {
 	d.Exec(`INSERT INTO tenants (id, slug, version, policy_version, subjects_version, keys_version)
 		SELECT md5('t' || n)::uuid, 'many-' || n, 1, 1, 1, 1 FROM generate_series(1, $1::int) n`, count)
@@ -35,7 +35,7 @@ func manyTenants(d *tenantstest.Database, count int) {
 		SELECT md5('t' || n)::uuid, md5('k' || n)::uuid, 'key', '{check}', sha256(('k' || n)::bytea), 'last', 1 FROM generate_series(1, $1::int) n`, count)
 }
 
-// follow does what the server does to keep up, and returns when it has begun.
+// follow runs what the server runs to follow changes, and returns when it has started.
 func follow(t *testing.T, s *tenants.Store, policies *check.Policies) *tenants.Authenticator {
 	t.Helper()
 	auth := tenants.NewAuthenticator(s)
@@ -77,8 +77,8 @@ func limitIs(t *testing.T, policies *check.Policies, a tenants.Actor, limit int6
 	}
 }
 
-// A change asks Postgres the same questions however many tenants there are, and none about a tenant
-// that is not in memory but which versions it has.
+// A change causes the same queries for any number of tenants, and none about a tenant that is not
+// in memory except for its versions.
 func TestAChangeCostsTheSameAmongManyTenants(t *testing.T) {
 	t.Parallel()
 	var asked []map[string]int
@@ -91,12 +91,12 @@ func TestAChangeCostsTheSameAmongManyTenants(t *testing.T) {
 		s := d.Open(tenants.Config{DatabaseURL: counting.url})
 		policies := newPolicies(s)
 		follow(t, s, policies)
-		for limit := range int64(2) { // until the comparison of all, with which a listener begins, is over
+		for limit := range int64(2) { // until the comparison of all tenants, with which a listener begins, is over
 			_, _, err := d.Store.PutRule(t.Context(), a, limited(rule("api"), 10+limit), tenants.Match{})
 			require.NoError(t, err)
 			require.Eventually(t, limitIs(t, policies, a, 10+limit), 20*time.Second, time.Millisecond)
 		}
-		require.NoError(t, policies.Settle(t.Context(), a.TenantID())) // no read of these is under way
+		require.NoError(t, policies.Settle(t.Context(), a.TenantID())) // no read of these is running
 		counting.take()
 		_, _, err := d.Store.PutRule(t.Context(), a, limited(rule("api"), 2), tenants.Match{})
 		require.NoError(t, err)
@@ -108,7 +108,7 @@ func TestAChangeCostsTheSameAmongManyTenants(t *testing.T) {
 		heard := versionsOf(t, d, b).config
 		_, _, err = d.Store.PutRule(t.Context(), b, limited(rule("api"), 2), tenants.Match{})
 		require.NoError(t, err)
-		// seen when the next change of a is: they come in their order
+		// It is seen when the next change of a is, because changes are in order.
 		_, _, err = d.Store.PutRule(t.Context(), a, limited(rule("api"), 3), tenants.Match{})
 		require.NoError(t, err)
 		require.Eventually(t, limitIs(t, policies, a, 3), 20*time.Second, time.Millisecond)
@@ -120,7 +120,7 @@ func TestAChangeCostsTheSameAmongManyTenants(t *testing.T) {
 	require.Equal(t, asked[0], asked[1])
 }
 
-// Tenants that do not fit are put out, and come back with what changed meanwhile.
+// Tenants that do not fit are evicted, and are loaded again with their changes.
 func TestPoliciesPageInFromPostgres(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -132,7 +132,7 @@ func TestPoliciesPageInFromPostgres(t *testing.T) {
 			SELECT $1, 'customer' || lpad(n::text, 8, '0'), gen_random_uuid(), 'blocked', 1 FROM generate_series(1, 3000) n`, actors[i].TenantID())
 	}
 	policies := newPolicies(d.Store)
-	policies.Limit(400_000) // four of them
+	policies.Limit(400_000) // space for four of them
 	follow(t, d.Store, policies)
 	for _, a := range actors {
 		require.True(t, limitIs(t, policies, a, 1)())
@@ -153,14 +153,14 @@ func TestPoliciesPageInFromPostgres(t *testing.T) {
 	_, registered = policy.Subject("customer00003000")
 	require.True(t, registered)
 
-	// and it is followed again
+	// and its changes are applied again
 	_, _, err = d.Store.PutRule(t.Context(), actors[0], limited(rule("api"), 3), tenants.Match{})
 	require.NoError(t, err)
 	require.Eventually(t, limitIs(t, policies, actors[0], 3), 20*time.Second, time.Millisecond)
 }
 
-// While Postgres is away, who is in memory is served, with all keys; who is not gets an error, and
-// is served when it is back.
+// While Postgres is unavailable, tenants in memory are served, with all keys. Other tenants get an
+// error, and are served afterwards.
 func TestManyTenantsWhilePostgresIsAway(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -188,8 +188,8 @@ func TestManyTenantsWhilePostgresIsAway(t *testing.T) {
 	}, 20*time.Second, 10*time.Millisecond)
 }
 
-// After a restore all keys are read at once, not tenant by tenant: with many tenants those would be
-// minutes.
+// After a restore all keys are read at once, not tenant by tenant, which would take minutes with
+// many tenants.
 func TestRestoreReadsAllKeysAtOnce(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -210,7 +210,7 @@ func TestRestoreReadsAllKeysAtOnce(t *testing.T) {
 	require.Zero(t, asked["WHERE k.tenant_id"], "%v", asked)
 }
 
-// Those whose keys were used last come first.
+// Tenants whose keys were used last come first.
 func TestTenantsByUse(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -224,14 +224,14 @@ func TestTenantsByUse(t *testing.T) {
 	require.Equal(t, []uuid.UUID{a.TenantID(), c.TenantID(), b.TenantID()}, list)
 }
 
-// counting is a road to Postgres that counts what is asked on it.
+// counting is a connection to Postgres that counts statements.
 type counting struct {
 	url   string
 	mu    sync.Mutex
 	asked map[string]int // by a part of the statement
 }
 
-// countedParts tell statements apart. Those of the comparison every half second are not among them.
+// countedParts identify statements. Those of the comparison every half second are not counted.
 var countedParts = []string{
 	"changed_version", "deleted_tenants", "FROM rules", "FROM plans", "FROM plan_limits", "FROM subjects", "FROM subject_tombstones",
 	"FROM tenants t LEFT JOIN api_keys", "WHERE k.tenant_id", "policy_version, subjects_version, subjects_history_from",
@@ -266,12 +266,11 @@ func newCounting(t *testing.T, databaseURL string) *counting {
 	return c
 }
 
-// read hands on what a client sends, message by message, and counts the executions of its
-// statements.
+// read forwards the messages of a client, and counts the executions of statements.
 func (c *counting) read(client io.Reader, server io.Writer) {
 	statements, bound := map[string]string{}, ""
 	head := make([]byte, 5)
-	first := true // the first message has no kind
+	first := true // the first message has no type
 	for {
 		from := head
 		if first {
@@ -314,7 +313,7 @@ func (c *counting) count(statement string) {
 	}
 }
 
-// take returns what was asked since the last time.
+// take returns the counts since the last call.
 func (c *counting) take() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

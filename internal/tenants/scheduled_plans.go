@@ -14,7 +14,7 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// ScheduledPlan is a change of a subject's plan that is to come.
+// ScheduledPlan is a scheduled change of a subject's plan.
 type ScheduledPlan struct {
 	Subject     string
 	Plan        string // slug of the present plan; "": the tenant's default plan
@@ -23,8 +23,8 @@ type ScheduledPlan struct {
 	At          time.Time
 }
 
-// ScheduledPlans lists the changes of plans that are to come, the next first, and returns where the
-// next page begins.
+// ScheduledPlans lists the scheduled plan changes, earliest first, and returns where the next page
+// begins.
 func (s *Store) ScheduledPlans(ctx context.Context, a Actor, p Page) (out []ScheduledPlan, next string, err error) {
 	params := db.ScheduledPlansParams{TenantID: a.tenant, Most: p.most()}
 	if p.After != "" {
@@ -56,8 +56,8 @@ func (s *Store) ScheduledPlans(ctx context.Context, a Actor, p Page) (out []Sche
 	return out, next, err
 }
 
-// CycleEnd returns the end of the monthly cycle of a subject with this cycle anchor that an instant
-// is in; without an anchor that of the calendar's month. It is by the clock of UTC.
+// CycleEnd returns the end of the monthly cycle that contains an instant, for a subject with this
+// cycle anchor; without an anchor, of the calendar month. It uses UTC.
 func CycleEnd(anchor *time.Time, now time.Time) time.Time {
 	windows, err := limit.NewCalendarWindows(limit.CalendarMonth, time.UTC)
 	if anchor != nil {
@@ -69,12 +69,12 @@ func CycleEnd(anchor *time.Time, now time.Time) time.Time {
 	return time.UnixMilli(windows.At(now.UnixMilli()).EndMS).UTC()
 }
 
-// duePlans is how many changes of plans one round carries out.
+// duePlans is the maximum number of plan changes in one round.
 const duePlans = 500
 
-// ApplyDuePlans gives subjects the plans that are due, at most duePlans of them, and returns how
-// many. Several servers may call it at once: each change is carried out once, because the change of
-// the plan and the removal of what was scheduled are one transaction. Errors: ErrUnavailable.
+// ApplyDuePlans gives subjects their due plans, at most duePlans of them, and returns their number.
+// Several servers may call it concurrently: each change is executed once, because the change of the
+// plan and the removal of the schedule are one transaction. Errors: ErrUnavailable.
 func (s *Store) ApplyDuePlans(ctx context.Context) (applied int, err error) {
 	var due []db.DuePlansRow
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
@@ -96,13 +96,13 @@ func (s *Store) ApplyDuePlans(ctx context.Context) (applied int, err error) {
 	return applied, nil
 }
 
-// applyDuePlan gives one subject its next plan, if that is still due.
+// applyDuePlan gives one subject its next plan, if it is still due.
 func (s *Store) applyDuePlan(ctx context.Context, tenant uuid.UUID, subject string) (done bool, err error) {
 	a := AsSystem(tenant, "scheduled plan change")
 	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := readSubject(ctx, c.Queries, c.tenant, subject)
 		if errors.Is(err, ErrNotFound) || err == nil && (old.NextPlanAt == nil || old.NextPlanAt.After(c.now)) {
-			return nil // deleted, canceled, put off, or another server was faster
+			return nil // deleted, cancelled, rescheduled, or another server was faster
 		}
 		if err != nil {
 			return err

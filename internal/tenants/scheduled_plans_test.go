@@ -12,8 +12,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// A subject gets its next plan once, when it is due, however many servers look; what was canceled
-// or put off is not carried out.
+// A subject gets its next plan once, when it is due, with any number of servers. A cancelled or
+// rescheduled change is not executed.
 func TestScheduledPlans(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)

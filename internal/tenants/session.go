@@ -14,7 +14,7 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// How long a session lasts.
+// The duration of a session.
 const (
 	SessionIdle = 12 * time.Hour     // without a request
 	SessionLife = 7 * 24 * time.Hour // in all
@@ -22,50 +22,51 @@ const (
 
 const (
 	sessionTokenBytes = 32
-	// sessionTouchAfter is how old the note of a session's last use may get before it is renewed.
+	// sessionTouchAfter is the interval in which the last use of a session is stored.
 	sessionTouchAfter = time.Minute
 	maxUserAgent      = 512 // bytes
 )
 
-// ErrNoSession: there is no such session, or it is over.
+// ErrNoSession: the session does not exist or has ended.
 var ErrNoSession = errors.New("no session")
 
-// Session is somebody signed in to the dashboard, as of now: a role that was changed, or a
-// membership that has ended, shows in the next one that is read.
+// Session is a person signed in to the dashboard. It has the current roles: a changed role or an
+// ended membership shows in the next read.
 type Session struct {
 	ID          uuid.UUID
 	PersonID    uuid.UUID
 	Email       string
 	CreatedAt   time.Time
-	Memberships []Membership // those that give rights: joined, in active tenants; by slug
-	Current     *Membership  // of the chosen tenant, or else the first; nil where there is none
+	Memberships []Membership // those with rights: joined, in active tenants; by slug
+	Current     *Membership  // of the chosen tenant, or else the first; nil if there is none
 }
 
 // Actor returns the person as a member of the current tenant, who may read it and change what the
-// role allows. There must be one. Who manages the operator's own tenant is the operator.
+// role allows. There must be a current tenant. A member who manages the operator's own tenant is
+// the operator.
 func (s *Session) Actor() Actor {
 	a := Actor{
 		tenant: s.Current.TenantID, kind: MemberActor, id: s.Current.MemberID, name: s.Email,
 		scopes: newScopes([]Scope{ScopeRead}), rights: s.Current.Role.Rights(),
 	}
 	if a.May(MayManage) {
-		a.scopes = everyScope // a key that they make may have any
+		a.scopes = everyScope // a key that they create may have any scope
 		a.operator = s.Current.Slug == PlatformSlug
 	}
 	return a
 }
 
-// OpenSession is a session as its owner sees it in a list.
+// OpenSession is a session in the list of its owner.
 type OpenSession struct {
 	ID        uuid.UUID
-	Address   string // from which it was opened
+	Address   string // from which it was started
 	UserAgent string
 	CreatedAt time.Time
-	SeenAt    time.Time // a minute or so behind
+	SeenAt    time.Time // about a minute behind
 }
 
-// StartSession opens a session for a person who has just shown a password, and returns the token
-// that stands for it, which is kept nowhere. Errors: ErrUnavailable.
+// StartSession starts a session for a person who was authenticated by a password, and returns its
+// token, which is not stored. Errors: ErrUnavailable.
 func (s *Store) StartSession(ctx context.Context, person Person, address, userAgent string) (token string, err error) {
 	token, hash := newToken()
 	var chosen *uuid.UUID
@@ -87,7 +88,7 @@ func (s *Store) StartSession(ctx context.Context, person Person, address, userAg
 	return token, err
 }
 
-// Session returns the session of a token, and notes that it is in use. Errors: ErrNoSession,
+// Session returns the session of a token, and records its use. Errors: ErrNoSession,
 // ErrUnavailable.
 func (s *Store) Session(ctx context.Context, token string) (Session, error) {
 	hash, ok := tokenHash(token)
@@ -141,13 +142,13 @@ func (s *Session) choose(tenant *uuid.UUID) {
 	}
 }
 
-// usableMemberships leaves out those that give no rights.
+// usableMemberships returns the memberships that have rights.
 func usableMemberships(all []Membership) []Membership {
 	return slices.DeleteFunc(slices.Clone(all), func(m Membership) bool { return m.State != MemberActive || m.Suspended })
 }
 
 // ChooseTenant makes another of the person's tenants the current one of the session. Errors:
-// ErrNotFound where the person has not joined it; ErrUnavailable.
+// ErrNotFound if the person has not joined it; ErrUnavailable.
 func (s *Store) ChooseTenant(ctx context.Context, session Session, tenant uuid.UUID) error {
 	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		n, err := q.ChooseTenant(ctx, db.ChooseTenantParams{ID: session.ID, TenantID: tenant})
@@ -158,7 +159,7 @@ func (s *Store) ChooseTenant(ctx context.Context, session Session, tenant uuid.U
 	})
 }
 
-// OpenSessions lists the person's sessions, the one used last first, at most 100.
+// OpenSessions lists the person's sessions, most recently used first, at most 100.
 func (s *Store) OpenSessions(ctx context.Context, session Session) (out []OpenSession, err error) {
 	now := s.instant()
 	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
@@ -173,8 +174,8 @@ func (s *Store) OpenSessions(ctx context.Context, session Session) (out []OpenSe
 	return out, err
 }
 
-// EndSession ends one of the person's sessions. Errors: ErrNotFound, also for a session of
-// somebody else; ErrUnavailable.
+// EndSession ends one of the person's sessions. Errors: ErrNotFound, also for a session of another
+// person; ErrUnavailable.
 func (s *Store) EndSession(ctx context.Context, session Session, id uuid.UUID) error {
 	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		n, err := q.DeleteSession(ctx, db.DeleteSessionParams{PersonID: session.PersonID, ID: id})
@@ -193,8 +194,8 @@ func (s *Store) EndOtherSessions(ctx context.Context, session Session) error {
 	})
 }
 
-// endSessionsHere ends the sessions in which the person works in this tenant: what they may do
-// there has changed. People's sessions are another role's, as people are.
+// endSessionsHere ends the person's sessions in this tenant, because the person's rights there have
+// changed. Another role of the database writes sessions, as for people.
 func (c *change) endSessionsHere(ctx context.Context, person uuid.UUID) error {
 	if _, err := c.tx.Exec(ctx, "SET LOCAL ROLE "+roleSystem); err != nil {
 		return err

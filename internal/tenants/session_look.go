@@ -9,12 +9,11 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// SessionLook is a session with a tenant that its person looks at.
+// SessionLook is a session with a tenant that its person views.
 type SessionLook struct{ Session, Tenant uuid.UUID }
 
-// SessionsThatHold returns those of the looks whose session is not over and whose person is still
-// a member there, in an active tenant. Asking is no use of a session: it does not prolong one.
-// Error: ErrUnavailable.
+// SessionsThatHold returns the looks whose session has not ended and whose person is still a member
+// of an active tenant. It does not count as use of the session. Error: ErrUnavailable.
 func (s *Store) SessionsThatHold(ctx context.Context, looks []SessionLook) (map[SessionLook]bool, error) {
 	now := s.instant()
 	params := db.SessionsThatHoldParams{Oldest: now.Add(-SessionLife), IdleSince: now.Add(-SessionIdle)}

@@ -14,7 +14,7 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// sessionStack is a database with two tenants, a clock, and somebody who may log in to both.
+// sessionStack returns a database with two tenants, a clock, and a person who can log in to both.
 func sessionStack(t *testing.T) (d *tenantstest.Database, a, b tenants.Actor, now *time.Time, person tenants.Person) {
 	t.Helper()
 	at := time.Now().UTC().Truncate(time.Microsecond)
@@ -96,7 +96,7 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// What changes in one tenant ends the sessions there and leaves those in others.
+// A change in one tenant ends the sessions in it, and not those in other tenants.
 func TestSessionsEndWhereRightsChange(t *testing.T) {
 	t.Parallel()
 	d, a, b, _, person := sessionStack(t)

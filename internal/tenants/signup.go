@@ -14,23 +14,23 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// How long a link works by which somebody ends a sign-up.
+// How long a sign-up link is valid.
 const (
-	SignupLinkLife = 24 * time.Hour     // that people ask for themselves
-	SignupGiftLife = 7 * 24 * time.Hour // that the operator gives out
+	SignupLinkLife = 24 * time.Hour     // requested on the sign-up page
+	SignupGiftLife = 7 * 24 * time.Hour // created by the operator
 )
 
 const linkForSignup = "signup"
 
-// NewSignup is what somebody chooses who signs up.
+// NewSignup has the inputs of a person who signs up.
 type NewSignup struct {
 	Tenant   string // its name
 	Password string
 }
 
-// NewSignupLink makes a link by which whoever reads mail at this address may make a tenant, and
-// returns its token, which is kept nowhere. Errors: *InvalidError of the field email;
-// *ConflictError where the address has a login; ErrUnavailable.
+// NewSignupLink creates a link with which the person who reads mail at this address can create a
+// tenant, and returns its token, which is not stored. Errors: *InvalidError of the field email;
+// *ConflictError if the address has a login; ErrUnavailable.
 func (s *Store) NewSignupLink(ctx context.Context, email string, life time.Duration) (token string, err error) {
 	email, err = signupEmail(email)
 	if err != nil {
@@ -60,22 +60,22 @@ func signupEmail(email string) (string, error) {
 	return normal, nil
 }
 
-// SignupLink returns who signs up with a link. Errors: ErrNotFound where it is unknown, used or
-// too old; ErrUnavailable.
+// SignupLink returns the email of a link. Errors: ErrNotFound if it is unknown, used or expired;
+// ErrUnavailable.
 func (s *Store) SignupLink(ctx context.Context, token string) (email string, err error) {
 	return s.accountLink(ctx, token, linkForSignup)
 }
 
-// SignUp makes the person of a link a login, and a tenant with them as its owner. All of the
-// address's links are used up. Errors: ErrNotFound as SignupLink; *InvalidError of the fields
-// tenant and password; *ConflictError with CodeMemberExists where the address has a login
-// meanwhile; ErrUnavailable; that of ctx while too many passwords are hashed.
+// SignUp creates a login for the person of a link, and a tenant with the person as its owner. All
+// links of the address become void. Errors: ErrNotFound as SignupLink; *InvalidError of the fields
+// tenant and password; *ConflictError with CodeMemberExists if the address got a login in the
+// meantime; ErrUnavailable; that of ctx while too many passwords are being hashed.
 func (s *Store) SignUp(ctx context.Context, token string, n NewSignup) (Person, error) {
 	email, err := s.SignupLink(ctx, token)
 	if err != nil {
 		return Person{}, err
 	}
-	hash, _ := tokenHash(token) // it was found by it
+	hash, _ := tokenHash(token) // the link was found by it
 	return s.signUp(ctx, email, n, func(ctx context.Context, q *db.Queries) error {
 		_, err := q.TakeAccountLink(ctx, db.TakeAccountLinkParams{TokenHash: hash, Purpose: linkForSignup, Now: s.instant()})
 		if err != nil {
@@ -85,9 +85,9 @@ func (s *Store) SignUp(ctx context.Context, token string, n NewSignup) (Person, 
 	})
 }
 
-// SignUpUnproved is SignUp for an address that nobody has proved to be theirs: where no mail can be
-// sent. Somebody who was only invited is refused, too: the address may be another's. Errors: those
-// of SignUp, and of the field email.
+// SignUpUnproved is SignUp for an unverified address, when no mail can be sent. It also refuses a
+// person who was only invited, because the address may be another person's. Errors: those of
+// SignUp, and of the field email.
 func (s *Store) SignUpUnproved(ctx context.Context, email string, n NewSignup) (Person, error) {
 	email, err := signupEmail(email)
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *Store) SignUpUnproved(ctx context.Context, email string, n NewSignup) (
 	})
 }
 
-// signUp makes login, tenant and membership in one transaction, if prove lets it.
+// signUp creates login, tenant and membership in one transaction, if prove allows it.
 func (s *Store) signUp(ctx context.Context, email string, n NewSignup, prove func(context.Context, *db.Queries) error) (Person, error) {
 	var fields []limit.FieldError
 	n.Tenant = strings.TrimSpace(n.Tenant)
@@ -152,7 +152,7 @@ func (s *Store) signUp(ctx context.Context, email string, n NewSignup, prove fun
 	return s.person(ctx, person)
 }
 
-// personSigningUp makes a person with this login, or gives it to one who was invited somewhere.
+// personSigningUp creates a person with this login, or adds it to an invited person.
 func personSigningUp(ctx context.Context, q *db.Queries, email, hash string) (uuid.UUID, error) {
 	id, created, err := holdPerson(ctx, q, email, &hash)
 	if err != nil || created {
@@ -165,7 +165,7 @@ func personSigningUp(ctx context.Context, q *db.Queries, email, hash string) (uu
 	return id, err
 }
 
-// freeSlug makes a slug of a tenant's name that no tenant has.
+// freeSlug returns an unused slug for a tenant's name.
 func freeSlug(ctx context.Context, q *db.Queries, name string) (string, error) {
 	slug := slugOf(name)
 	if slug != PlatformSlug && uuid.Validate(slug) != nil {
@@ -177,10 +177,10 @@ func freeSlug(ctx context.Context, q *db.Queries, name string) (string, error) {
 			return "", err
 		}
 	}
-	return slug + "-" + strings.ToLower(rand.Text()[:6]), nil // should even that be taken, it is a conflict
+	return slug + "-" + strings.ToLower(rand.Text()[:6]), nil // if that is used too, there is a conflict
 }
 
-// slugOf makes a slug of a name: its letters and digits, with a dash for whatever is between.
+// slugOf converts a name to a slug: its letters and digits, with a dash for everything in between.
 func slugOf(name string) string {
 	const most = 40 // of the 63 characters, so that something can be added
 	var b strings.Builder

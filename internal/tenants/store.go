@@ -17,32 +17,31 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// Bounds on how long a request waits for Postgres.
+// Timeouts of a request for Postgres.
 const (
 	connectTimeout   = time.Second
-	acquireTimeout   = time.Second     // for a connection of the pool, unless Config says otherwise
-	operationTimeout = 5 * time.Second // for one operation in all
-	loadTimeout      = time.Minute     // for reading a whole tenant, off the road of any request
+	acquireTimeout   = time.Second     // for a connection of the pool, unless Config has another value
+	operationTimeout = 5 * time.Second // for one operation in total
+	loadTimeout      = time.Minute     // for reading a whole tenant, outside of requests
 )
 
-// Config is what a Store needs.
+// Config has the settings of a Store.
 type Config struct {
-	// DatabaseURL is of a login that is a member of weir_app and weir_system. A pooler before
-	// Postgres must keep sessions: role and time limits are set once for each connection.
+	// DatabaseURL is for a login that is a member of weir_app and weir_system. A pooler before
+	// Postgres must keep sessions: role and timeouts are set once for each connection.
 	DatabaseURL string
 	ListenURL   string           // for LISTEN, where a pooler stands before DatabaseURL; "": DatabaseURL
 	MaxConns    int32            // of each of the two roles; 0: 8
 	Acquire     time.Duration    // how long an operation waits for a connection; 0: a second
-	WriteRates  WriteRates       // of each tenant; the zero value: unbounded
+	WriteRates  WriteRates       // of each tenant; the zero value: no limit
 	Now         func() time.Time // nil: time.Now
 	Seal        *seal.Ring       // encrypts the secrets of billing endpoints; nil: they cannot be stored
-	Passwords   PasswordCost     // the zero value: DefaultPasswordCost; tests take a lower one
+	Passwords   PasswordCost     // the zero value: DefaultPasswordCost; tests use a lower one
 	Logger      *slog.Logger     // nil: none
 }
 
-// Store is the configuration of all tenants, in Postgres. Its methods may be called at once
-// from many goroutines. Each answers within about five seconds, with ErrUnavailable where
-// Postgres does not.
+// Store has the configuration of all tenants, in Postgres. Its methods are safe for concurrent use.
+// Each answers within about five seconds, with ErrUnavailable if Postgres does not answer.
 type Store struct {
 	app     *pool // as weir_app
 	system  *pool // as weir_system
@@ -52,14 +51,14 @@ type Store struct {
 	watcher *Watcher
 	writes  *writeRates
 	seal    *seal.Ring
-	// history counts how often the database was found to have gone back or to another history.
-	// Versions are comparable only within one.
+	// history counts how often the database went back or changed to another history. Versions are
+	// comparable only within one history.
 	history atomic.Int64
 	loaded  loadedHistories
 }
 
-// Open prepares a store. It does not wait for Postgres: while that cannot be reached, methods
-// fail with ErrUnavailable. It fails on a URL that makes no sense.
+// Open returns a store. It does not wait for Postgres: while Postgres is unavailable, methods fail
+// with ErrUnavailable. Open fails if the URL is invalid.
 func Open(ctx context.Context, config Config) (*Store, error) {
 	if config.Now == nil {
 		config.Now = time.Now
@@ -97,7 +96,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	return s, nil
 }
 
-// Close ends all connections, after the operations that use them.
+// Close closes all connections, after the operations that use them.
 func (s *Store) Close() {
 	s.app.Close()
 	s.system.Close()
@@ -126,9 +125,8 @@ func connConfig(databaseURL, role string) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// prepareConn sets what holds on each connection from its start, so that no statement ever runs
-// without: the role, and the bounds on how long a statement may take, wait for a lock, or hold
-// one while its client is silent.
+// prepareConn sets the settings of each connection at its start, so that no statement runs without
+// them: the role, and the timeouts for statements, locks and idle transactions.
 func prepareConn(config *pgx.ConnConfig, role string) {
 	config.ConnectTimeout = connectTimeout
 	for name, value := range map[string]string{
@@ -149,7 +147,7 @@ func newPool(ctx context.Context, config Config, role string) (*pool, error) {
 		return nil, fmt.Errorf("read the database URL: %w", err)
 	}
 	prepareConn(c.ConnConfig, role)
-	c.ConnConfig.ConnectTimeout = max(connectTimeout, config.Acquire) // who waits longer for a connection waits for a new one, too
+	c.ConnConfig.ConnectTimeout = max(connectTimeout, config.Acquire) // a longer wait for a connection includes the wait for a new one
 	c.MaxConns = config.MaxConns
 	c.MaxConnLifetime = 30 * time.Minute
 	c.MaxConnLifetimeJitter = 5 * time.Minute
@@ -167,13 +165,13 @@ func newPool(ctx context.Context, config Config, role string) (*pool, error) {
 	return &pool{Pool: p, acquire: config.Acquire}, nil
 }
 
-// pool is connections of one role, none of which is waited for longer than acquire.
+// pool has connections of one role. No operation waits longer than acquire for a connection.
 type pool struct {
 	*pgxpool.Pool
 	acquire time.Duration
 }
 
-// Acquire takes a connection. Release it.
+// Acquire takes a connection. The caller must release it.
 func (p *pool) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.acquire)
 	defer cancel()
@@ -182,7 +180,7 @@ func (p *pool) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
 
 type txFunc func(ctx context.Context, tx pgx.Tx, q *db.Queries) error
 
-// inTx runs fn in one transaction and gives back its connection.
+// inTx runs fn in one transaction and releases its connection.
 func inTx(ctx context.Context, from *pool, timeout time.Duration, options pgx.TxOptions, fn txFunc) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -195,7 +193,7 @@ func inTx(ctx context.Context, from *pool, timeout time.Duration, options pgx.Tx
 	return translate(err)
 }
 
-// asSystem runs fn across tenants.
+// asSystem runs fn with access to all tenants.
 func (s *Store) asSystem(ctx context.Context, timeout time.Duration, access pgx.TxAccessMode, fn txFunc) error {
 	if access != pgx.ReadOnly {
 		return s.write(ctx, roleSystem, timeout, fn)
@@ -204,8 +202,8 @@ func (s *Store) asSystem(ctx context.Context, timeout time.Duration, access pgx.
 	return inTx(ctx, s.system, timeout, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, fn)
 }
 
-// write runs fn as one of the roles, in a transaction of its own or in that of the idempotent
-// request which it belongs to.
+// write runs fn as one of the roles, in a new transaction or in that of the idempotent request to
+// which it belongs.
 func (s *Store) write(ctx context.Context, role string, timeout time.Duration, fn txFunc) error {
 	if p, ok := ctx.Value(postKey{}).(*post); ok {
 		return p.run(ctx, role, timeout, fn)
@@ -217,7 +215,7 @@ func (s *Store) write(ctx context.Context, role string, timeout time.Duration, f
 	return inTx(ctx, pool, timeout, pgx.TxOptions{}, fn)
 }
 
-// read runs fn with the actor's tenant to read. All that it reads is of one instant.
+// read runs fn with read access to the actor's tenant. All reads are of one instant.
 func (s *Store) read(ctx context.Context, a Actor, fn txFunc) error {
 	return s.readWithin(ctx, a, operationTimeout, fn)
 }
@@ -233,7 +231,7 @@ func (s *Store) readWithin(ctx context.Context, a Actor, timeout time.Duration, 
 }
 
 // change is one change of a tenant's configuration, all or nothing. Its tenant is locked against
-// other changes, so what was read and counted holds until the end.
+// other changes, so what was read stays true until the end.
 type change struct {
 	*db.Queries
 	tx     pgx.Tx
@@ -241,8 +239,8 @@ type change struct {
 	tenant uuid.UUID
 	now    time.Time
 	trail  *trail
-	// late takes the change's number after all its writes, its trail included, for a change that
-	// writes so much that the others should not wait for it. nil: it has one, or needs none.
+	// late takes the change's number after all its writes, including its trail, for a change with
+	// so many writes that others should not wait for it. nil: it has a number, or needs none.
 	late func(ctx context.Context) error
 }
 
@@ -250,8 +248,8 @@ func newChange(q *db.Queries, tx pgx.Tx, a Actor, tenant uuid.UUID, now time.Tim
 	return &change{Queries: q, tx: tx, actor: a, tenant: tenant, now: now, trail: newTrail(q, tenant)}
 }
 
-// change runs fn with the actor's tenant to change, if the actor has the right to. Errors besides
-// those of fn: ErrForbidden, ErrUnavailable.
+// change runs fn with write access to the actor's tenant, if the actor has the right. Errors
+// besides those of fn: ErrForbidden, ErrUnavailable.
 func (s *Store) change(ctx context.Context, a Actor, right Right, fn func(ctx context.Context, c *change) error) error {
 	return s.changeWithin(ctx, a, right, operationTimeout, fn)
 }
@@ -282,30 +280,31 @@ func (s *Store) changeWithin(ctx context.Context, a Actor, right Right, timeout 
 	})
 }
 
-// parts are what servers load of a tenant separately.
+// parts are the parts of a tenant that instances load separately.
 type parts struct{ policy, subjects, keys, itself bool }
 
-// next returns the number of this change, tells the tenant's parts of it, and at commit all
-// servers. From here on changes of all tenants wait, so everything that can be refused has been.
+// next returns the number of this change, stores it in the tenant's parts, and notifies all
+// instances at commit. From here on changes of all tenants wait, so everything must have been
+// validated.
 func (c *change) next(ctx context.Context, p parts) (int64, error) {
 	return c.NextVersion(ctx, db.NextVersionParams{
 		TenantID: c.tenant.String(), Policy: p.policy, Subjects: p.subjects, Keys: p.keys, Itself: p.itself,
 	})
 }
 
-// instant returns the time as Postgres can keep it.
+// instant returns the time in the precision of Postgres.
 func (s *Store) instant() time.Time { return s.now().UTC().Truncate(time.Microsecond) }
 
-// newID returns a new id. Ids are in the order in which they were made, and so are lists.
+// newID returns a new id. Ids are in the order of their creation, and so are lists.
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
-// Secrets are what all servers of a deployment share.
+// Secrets are shared by all instances of a deployment.
 type Secrets struct {
 	CounterKey [16]byte // makes the names of counters
 	CursorKey  [32]byte // signs the cursors of lists
 }
 
-// Secrets returns the deployment's secrets, which the migration made.
+// Secrets returns the deployment's secrets, which the migration created.
 func (s *Store) Secrets(ctx context.Context) (secrets Secrets, err error) {
 	err = s.asSystem(ctx, operationTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		row, err := q.Secrets(ctx)

@@ -21,27 +21,27 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// Subject is a registered subject: one that has something of its own.
+// Subject is a registered subject.
 type Subject struct {
 	Subject string
 	Plan    string // slug; "": the tenant's default plan
-	// PlanVersion is the version of that plan, 0 without one. It is not an input:
-	// GivePlanVersion is, where 0 keeps the version of the same plan and takes the newest of
-	// another one, as NewestPlanVersion does of both.
+	// PlanVersion is the version of that plan, and 0 without a plan. It is not an input.
+	// GivePlanVersion is the input: 0 keeps the version of the same plan, and takes the newest
+	// version of another plan; NewestPlanVersion takes the newest version in both cases.
 	PlanVersion, GivePlanVersion int
 	State                        check.SubjectState
 	Labels                       map[string]string // at most 32
-	BillingRef                   string            // what the billing system calls it; up to 256 bytes
-	// CycleAnchor is where the windows of rules with the anchor "subject" begin for the subject, to
-	// the millisecond; nil: by the calendar.
+	BillingRef                   string            // its name in the billing system; up to 256 bytes
+	// CycleAnchor is where the windows of rules with the anchor "subject" begin for the subject, in
+	// milliseconds; nil: calendar windows.
 	CycleAnchor *time.Time
-	Multiplier  int // of the numbers of its plan, 1 to 10^6; as an input 0 leaves it as it is
+	Multiplier  int // of the limits of its plan, 1 to 10^6; as an input, 0 leaves it unchanged
 	// NextPlan is the slug of the plan that the subject gets at NextPlanAt; "" and nil: none.
 	NextPlan   string
 	NextPlanAt *time.Time
-	migration  *uuid.UUID // that scheduled the next plan
+	migration  *uuid.UUID // the migration that scheduled the next plan
 	Overrides  []Override // by rule; not an input: see PutOverride
-	Version    int64      // raised by changes of its overrides too
+	Version    int64      // changes of its overrides increase it, too
 	CreatedAt  time.Time
 	UpdatedAt  time.Time
 }
@@ -99,9 +99,9 @@ func plainUpTo(most int) *limit.Problem {
 	return limit.MustBe("at most %d bytes of UTF-8 without control characters", most)
 }
 
-// subjectProblem returns what is wrong with a subject that is to be registered, or nil. Checks also
-// count . and .., but browsers and many libraries remove these from a path, however they are
-// encoded. They could not show or delete what is registered under such a name.
+// subjectProblem returns why a subject cannot be registered, or nil. Checks also count . and ..,
+// but browsers and many libraries remove these from a path, even if they are encoded. They could
+// not show or delete a subject with such a name.
 func subjectProblem(subject string) *limit.Problem {
 	if subject == "." || subject == ".." {
 		return limit.Wrong("Use another name.", "must not be . or .., which a path cannot contain")
@@ -111,8 +111,8 @@ func subjectProblem(subject string) *limit.Problem {
 
 func plain(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
 
-// PutSubject registers a subject, or replaces what is registered of it apart from its overrides;
-// created tells which. Errors: *InvalidError (also for an unknown plan), ErrPreconditionFailed.
+// PutSubject registers a subject, or replaces it without its overrides; created reports which.
+// Errors: *InvalidError (also for an unknown plan), ErrPreconditionFailed.
 func (s *Store) PutSubject(ctx context.Context, a Actor, in Subject, m Match) (out Subject, created bool, err error) {
 	if err := in.validate(); err != nil {
 		return Subject{}, false, err
@@ -139,9 +139,8 @@ func (s *Store) PutSubject(ctx context.Context, a Actor, in Subject, m Match) (o
 	return out, created && err == nil, err
 }
 
-// EditSubject lets edit change what is registered of a subject, apart from its overrides; an
-// error of edit is returned as it is and nothing changes. Errors: ErrNotFound,
-// ErrPreconditionFailed, *InvalidError.
+// EditSubject calls edit to change a subject, without its overrides; an error of edit is returned
+// unchanged and nothing changes. Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError.
 func (s *Store) EditSubject(ctx context.Context, a Actor, subject string, m Match, edit func(*Subject) error) (out Subject, err error) {
 	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := readSubject(ctx, c.Queries, c.tenant, subject)
@@ -171,7 +170,7 @@ func (s *Store) EditSubject(ctx context.Context, a Actor, subject string, m Matc
 	return out, err
 }
 
-// SubjectByName returns a registered subject with its overrides, those that are over too, or
+// SubjectByName returns a registered subject with its overrides, including expired ones, or
 // ErrNotFound.
 func (s *Store) SubjectByName(ctx context.Context, a Actor, subject string) (out Subject, err error) {
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
@@ -181,7 +180,7 @@ func (s *Store) SubjectByName(ctx context.Context, a Actor, subject string) (out
 	return out, err
 }
 
-// DeleteSubject forgets a subject with its overrides: it is treated like any other again.
+// DeleteSubject deletes a subject with its overrides: from then on it is an unregistered subject.
 // Errors: ErrNotFound, ErrPreconditionFailed.
 func (s *Store) DeleteSubject(ctx context.Context, a Actor, subject string, m Match) error {
 	return s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
@@ -200,7 +199,7 @@ func (s *Store) DeleteSubject(ctx context.Context, a Actor, subject string, m Ma
 	})
 }
 
-// removeSubject deletes a subject and leaves a tombstone, by which servers hear of it.
+// removeSubject deletes a subject and leaves a tombstone, which notifies instances of the deletion.
 func (c *change) removeSubject(ctx context.Context, subject string, version int64) error {
 	err := c.InsertTombstone(ctx, db.InsertTombstoneParams{TenantID: c.tenant, Subject: subject, Version: version})
 	if err != nil {
@@ -211,7 +210,7 @@ func (c *change) removeSubject(ctx context.Context, subject string, version int6
 
 func readSubject(ctx context.Context, q *db.Queries, tenant uuid.UUID, subject string) (Subject, error) {
 	if limit.ValidName(subject) != nil {
-		return Subject{}, ErrNotFound // Postgres would stumble over a NUL or bad UTF-8
+		return Subject{}, ErrNotFound // Postgres cannot store NUL or invalid UTF-8
 	}
 	row, err := q.SubjectByName(ctx, db.SubjectByNameParams{TenantID: tenant, Subject: subject})
 	if err != nil {
@@ -249,7 +248,7 @@ func withOverrides(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []
 	return subjects, nil
 }
 
-// subjectOf is a row without its overrides.
+// subjectOf converts a row, without overrides.
 func subjectOf(row db.SubjectByNameRow) (Subject, error) {
 	state, err := check.ParseSubjectState(row.State)
 	if err != nil {
@@ -268,7 +267,7 @@ func subjectOf(row db.SubjectByNameRow) (Subject, error) {
 	return s, nil
 }
 
-// planNamed returns the plan that a subject names.
+// planNamed returns the plan of a subject.
 func (c *change) planNamed(ctx context.Context, slug string) (Plan, error) {
 	plan, err := c.plan(ctx, slug)
 	if errors.Is(err, ErrNotFound) {
@@ -277,7 +276,7 @@ func (c *change) planNamed(ctx context.Context, slug string) (Plan, error) {
 	return plan, err
 }
 
-// nextPlanID returns the id of the plan that a subject is to get, nil for none.
+// nextPlanID returns the id of a subject's next plan, or nil.
 func (c *change) nextPlanID(ctx context.Context, s Subject) (*uuid.UUID, error) {
 	if s.NextPlan == "" {
 		return nil, nil
@@ -337,10 +336,10 @@ func (c *change) updateSubject(ctx context.Context, in Subject, plan *uuid.UUID,
 	})
 }
 
-// multiplier is 1 where none is given.
+// multiplier returns the multiplier; the default is 1.
 func (s *Subject) multiplier() int { return max(s.Multiplier, 1) }
 
-// replaceSubject writes in in place of old, if they differ.
+// replaceSubject writes in instead of old, if they differ.
 func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, error) {
 	plan, err := c.choosePlan(ctx, &in, &old)
 	if err != nil {
@@ -369,7 +368,7 @@ func (c *change) replaceSubject(ctx context.Context, old, in Subject) (Subject, 
 	return out, nil
 }
 
-// same reports whether both are registered alike, apart from their overrides.
+// same reports whether both are equal, without their overrides.
 func (s *Subject) same(other *Subject) bool {
 	return s.Plan == other.Plan && s.PlanVersion == other.PlanVersion && s.State == other.State && s.BillingRef == other.BillingRef &&
 		(s.Multiplier == 0 || s.multiplier() == other.multiplier()) &&
@@ -377,12 +376,12 @@ func (s *Subject) same(other *Subject) bool {
 		s.sameNext(other) && maps.Equal(s.Labels, other.Labels)
 }
 
-// sameNext reports whether the same change of the plan is to come of both.
+// sameNext reports whether both have the same scheduled plan change.
 func (s *Subject) sameNext(other *Subject) bool {
 	return s.NextPlan == other.NextPlan && sameInstant(stored(s.NextPlanAt), stored(other.NextPlanAt))
 }
 
-// anchorOf returns a cycle anchor as it is stored: in UTC, to the millisecond.
+// anchorOf returns a cycle anchor in the form of the database: in UTC, in milliseconds.
 func anchorOf(t *time.Time) *time.Time {
 	if t == nil {
 		return nil
@@ -391,7 +390,7 @@ func anchorOf(t *time.Time) *time.Time {
 	return &u
 }
 
-// labelsOf returns labels as they are stored, never null.
+// labelsOf returns labels in the form of the database, never null.
 func labelsOf(labels map[string]string) map[string]string {
 	if labels == nil {
 		return map[string]string{}

@@ -14,18 +14,18 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// SubjectFilter selects of a list of subjects those that meet all of its conditions.
+// SubjectFilter selects the subjects that meet all of its conditions.
 type SubjectFilter struct {
-	Prefix     string              // the subject begins with it, byte for byte
+	Prefix     string              // the subject begins with these bytes
 	Plan       string              // the slug of its own plan; "": any or none
 	State      *check.SubjectState // nil: any
 	LabelKey   string              // it has this label
 	LabelValue *string             // with this value; nil: any
 }
 
-// Subjects lists registered subjects with their overrides, and returns where the next page begins:
-// newest first, or with a prefix in the order of their bytes, because what begins alike stands
-// together only there. Errors: *InvalidError, ErrUnavailable.
+// Subjects lists registered subjects with their overrides, and returns where the next page begins.
+// They are sorted newest first, or with a prefix by their bytes, because only then subjects with
+// the same prefix are adjacent. Errors: *InvalidError, ErrUnavailable.
 func (s *Store) Subjects(ctx context.Context, a Actor, f SubjectFilter, p Page) (out []Subject, next string, err error) {
 	if err := f.validate(); err != nil {
 		return nil, "", err
@@ -59,9 +59,8 @@ func (s *Store) Subjects(ctx context.Context, a Actor, f SubjectFilter, p Page) 
 	return out, next, err
 }
 
-// byIndexSQL lets Postgres take the rows of a search in the order of an index or not at all,
-// whatever it believes of their number: what is best on average is bad for the one tenant who has
-// none.
+// byIndexSQL makes Postgres read the rows of a search in the order of an index, whatever its
+// statistics are: the plan that is best on average is bad for a tenant without matching rows.
 const byIndexSQL = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
     set_config('enable_sort', 'off', true)`
 
@@ -73,16 +72,15 @@ func searchSubjects(ctx context.Context, tx pgx.Tx, sql string, args []any) ([]d
 	return pgx.CollectRows(rows, pgx.RowToStructByName[db.SubjectByNameRow])
 }
 
-// subjectSearch is a page of a filter. It becomes a statement that has only the conditions that
-// are asked for, so that for each combination there is one index (migrations/000015) which has the
-// page in one piece.
+// subjectSearch is a page of a filter. Its statement contains only the given conditions, so that
+// for each combination there is one index (migrations/000015) that has the page in one range.
 type subjectSearch struct {
 	SubjectFilter
-	byName bool   // in the order of the subjects' bytes; else newest first
+	byName bool   // sorted by bytes; otherwise newest first
 	after  string // the subject or the id that the page before ended with; "": from the start
 }
 
-// build returns the statement and its arguments. most is how many rows it returns at most.
+// build returns the statement and its arguments. most is the maximum number of rows.
 func (f *subjectSearch) build(tenant uuid.UUID, most int32) (sql string, args []any) {
 	value := func(v any) string {
 		args = append(args, v)
@@ -103,7 +101,7 @@ func (f *subjectSearch) build(tenant uuid.UUID, most int32) (sql string, args []
 	if f.State != nil {
 		add("state = %s", value(f.State.String()))
 		if *f.State != check.Active {
-			add("state <> 'active'") // as the indexes say, which have no active ones
+			add("state <> 'active'") // like the indexes, which have no active subjects
 		}
 	}
 	if f.Prefix != "" {
@@ -136,15 +134,15 @@ LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_i
 ORDER BY s.%s`, from, order), args
 }
 
-// behindPrefix returns the first text, in the order of the bytes, that is behind all that begin
-// with prefix; "" where there is none. In UTF-8 the order of the bytes is that of the code points.
+// behindPrefix returns the first text, in the order of bytes, after all texts that begin with
+// prefix; "" if there is none. In UTF-8 the order of bytes is that of code points.
 func behindPrefix(prefix string) string {
 	for prefix != "" {
 		last, size := utf8.DecodeLastRuneInString(prefix)
 		prefix = prefix[:len(prefix)-size]
 		switch last {
-		case utf8.MaxRune: // nothing is behind it but what comes behind the text before it
-		case 0xD7FF: // the surrogates are no characters
+		case utf8.MaxRune: // nothing follows it except what follows the text before it
+		case 0xD7FF: // surrogates are not characters
 			return prefix + "\uE000"
 		default:
 			return prefix + string(last+1)

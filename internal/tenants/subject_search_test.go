@@ -18,14 +18,14 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// A list with a prefix is in the order of the bytes, and its pages neither skip nor repeat, also
-// where the prefix ends in the last characters that there are.
+// A list with a prefix is sorted by bytes, and its pages neither skip nor repeat subjects, also if
+// the prefix ends with the last characters of Unicode.
 func TestSubjectsByPrefixPages(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
 	s := d.Store
 	names := []string{"a", "ab", "aé", "a\ud7ff", "a\ue000", "a\U0010ffff", "a\U0010ffff\U0010ffffz", "b", "Z", "\U0010ffff", "\U0010ffffx"}
-	for _, name := range []int{4, 9, 0, 7, 2, 10, 6, 1, 8, 3, 5} { // not in their order
+	for _, name := range []int{4, 9, 0, 7, 2, 10, 6, 1, 8, 3, 5} { // in random order
 		mustSubject(t, s, a, tenants.Subject{Subject: names[name]})
 	}
 	mustSubject(t, s, b, tenants.Subject{Subject: "ac"})
@@ -55,8 +55,8 @@ func TestSubjectsByPrefixPages(t *testing.T) {
 	requireInvalid(t, err, "cursor")
 }
 
-// Searches by label read a table of their own. Whatever writes subjects, it says the same as they
-// do.
+// Searches by label read a separate table. It is consistent with the subjects after every kind of
+// write.
 func TestSubjectLabelsFollow(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -140,9 +140,9 @@ func requireLabelsFollow(t *testing.T, d *tenantstest.Database, step string) {
 	})
 }
 
-// However many subjects a tenant has, a page of any combination of filters comes from one index, in
-// whose order it is: Postgres sorts nothing and throws nothing away, not even where no subject
-// meets all conditions, of which each is met by thousands.
+// For any number of subjects, a page of any combination of filters comes from one index, in its
+// order: Postgres neither sorts nor discards rows, even if no subject meets all conditions and
+// thousands meet each.
 func TestSubjectSearchesGoByAnIndex(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -200,8 +200,8 @@ func requireIndexed(ctx context.Context, t *testing.T, conn *pgx.Conn, tenant uu
 		state = f.State.String()
 	}
 	what := fmt.Sprintf("prefix %q, plan %q, state %s, label %q %v\n%s", f.Prefix, f.Plan, state, f.LabelKey, f.LabelValue != nil, raw)
-	// What a narrow prefix leaves may be looked through. The indexes by state have no active
-	// subjects; where a search is for them, others between them may be thrown away.
+	// The matches of a narrow prefix may be scanned. The indexes by state have no active subjects;
+	// a search for these may discard others between them.
 	allowed := 20.0
 	if f.State != nil && *f.State == check.Active {
 		allowed = 200

@@ -15,7 +15,7 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// Subjects are the tenant's own strings: whatever they look like, they come back byte for byte.
+// Subjects are arbitrary strings of the tenant: they are returned with the same bytes.
 func TestSubjectRoundTrip(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -94,7 +94,7 @@ func TestSubjectPutAndEdit(t *testing.T) {
 	require.Equal(t, map[string]string{"more": "x"}, edited.Labels)
 	after := versionsOf(t, d, a)
 	require.Equal(t, edited.Version, after.subjects)
-	require.Equal(t, before.policy, after.policy, "subjects must not make policies compile anew")
+	require.Equal(t, before.policy, after.policy, "subjects must not make policies compile again")
 	_, err = s.EditSubject(ctx, a, "s", at(first.Version), func(*tenants.Subject) error { return nil })
 	require.ErrorIs(t, err, tenants.ErrPreconditionFailed)
 	_, err = s.EditSubject(ctx, a, "s", tenants.Match{}, func(in *tenants.Subject) error { in.Subject = "t"; return nil })
@@ -109,7 +109,7 @@ func TestSubjectPutAndEdit(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrNotFound, "deleted, then patched")
 }
 
-// A search finds what is meant literally, and only in its own tenant.
+// A search treats its texts literally, and only in its own tenant.
 func TestSubjectsFilters(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -243,7 +243,7 @@ func TestOverrides(t *testing.T) {
 	require.Greater(t, alice.Version, second.Version)
 }
 
-// Servers load only what changed: changes, overrides that come and go, deletions, returns.
+// Instances load only changes: of subjects, of overrides, deletions, and new registrations.
 func TestLoadSubjects(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -298,8 +298,8 @@ func TestLoadSubjects(t *testing.T) {
 	require.Equal(t, map[string]check.SubjectData{"bob": {Subject: "bob", State: check.Blocked}}, got)
 }
 
-// Deletions are told for a day. Who asks for older changes must begin anew, and not keep a
-// subject for ever that was deleted.
+// Deletions are kept for a day. A reader of older changes must read all subjects again, so that it
+// does not keep a deleted subject forever.
 func TestPurgedSubjectHistory(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -327,8 +327,8 @@ func TestPurgedSubjectHistory(t *testing.T) {
 	require.ErrorIs(t, err, check.ErrHistoryGone, "a version that the database has not reached is of another history")
 }
 
-// A tenant with more subjects than are read at once is read whole, with every override, and in the
-// end it is as it is by then.
+// A tenant with more subjects than one read returns is read completely, with every override, and is
+// up to date at the end.
 func TestListSubjects(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)

@@ -12,9 +12,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// CSVCell keeps a spreadsheet from taking a text in a table for a formula, by an apostrophe before
-// it: whoever asks checks chooses subjects and resources, and somebody else opens the table. A text
-// that looks as if it had been written so gets one more, so that CSVText finds every text again.
+// CSVCell prevents a spreadsheet from treating a text in a table as a formula, by an apostrophe in
+// front. Clients choose subjects and resources, and other people open the table. A text that
+// already looks like the result gets one more apostrophe, so that CSVText can restore every text.
 func CSVCell(text string) string {
 	if looksLikeFormula(strings.TrimLeft(text, "'")) {
 		return "'" + text
@@ -22,7 +22,7 @@ func CSVCell(text string) string {
 	return text
 }
 
-// CSVText is the text that CSVCell made a cell of.
+// CSVText returns the text from which CSVCell made a cell.
 func CSVText(cell string) string {
 	if text, quoted := strings.CutPrefix(cell, "'"); quoted && looksLikeFormula(strings.TrimLeft(text, "'")) {
 		return text
@@ -34,19 +34,19 @@ func looksLikeFormula(text string) bool {
 	return text != "" && strings.ContainsRune("=+-@\t\r", rune(text[0]))
 }
 
-// newTable returns a writer of CSV as RFC 4180 has it.
+// newTable returns a CSV writer as in RFC 4180.
 func newTable(w io.Writer) *csv.Writer {
 	table := csv.NewWriter(w)
 	table.UseCRLF = true
 	return table
 }
 
-// WriteCSV writes the items as a table with a line of names. What the query tells apart has a
+// WriteCSV writes the items as a table with a header. Each value by which the query groups has a
 // column.
 func (r *UsageReport) WriteCSV(w io.Writer, q *UsageQuery) error {
 	table := newTable(w)
 	_ = table.Write(append(append([]string{"start"}, q.names()...),
-		"allowed", "denied", "shadow_denied", "degraded", "cost_allowed", "cost_denied")) // an error stays, for table.Error
+		"allowed", "denied", "shadow_denied", "degraded", "cost_allowed", "cost_denied")) // table.Error returns the error
 	for i := range r.Items {
 		item := &r.Items[i]
 		row := append([]string{item.Start.Format(time.RFC3339)}, item.cells(q)...)
@@ -59,7 +59,7 @@ func (r *UsageReport) WriteCSV(w io.Writer, q *UsageQuery) error {
 	return table.Error()
 }
 
-// names are those of the columns that an item has only in some queries.
+// names returns the names of the columns that depend on the query.
 func (q *UsageQuery) names() (names []string) {
 	for _, c := range []struct {
 		name string
@@ -91,7 +91,7 @@ func (item *UsageItem) cells(q *UsageQuery) (cells []string) {
 var auditColumns = []string{"sequence", "id", "at", "actor_kind", "actor_id", "actor_name", "address", "user_agent",
 	"request_id", "action", "kind", "target", "before", "after", "reason", "hash"}
 
-// AuditTable writes rows of a trail as CSV, with a line of names before the first.
+// AuditTable writes rows of a trail as CSV, with a header before the first.
 type AuditTable struct {
 	table *csv.Writer
 	begun bool
@@ -100,11 +100,11 @@ type AuditTable struct {
 // NewAuditTable returns an AuditTable that writes to w.
 func NewAuditTable(w io.Writer) *AuditTable { return &AuditTable{table: newTable(w)} }
 
-// Write writes rows, and what was written before. Its error is that of the writer below.
+// Write writes rows and flushes. Its error is that of the underlying writer.
 func (t *AuditTable) Write(rows []AuditEntry) error {
 	if !t.begun {
 		t.begun = true
-		_ = t.table.Write(auditColumns) // an error stays, for table.Error
+		_ = t.table.Write(auditColumns) // table.Error returns the error
 	}
 	for i := range rows {
 		_ = t.table.Write(rows[i].cells())
@@ -123,7 +123,7 @@ func (e *AuditEntry) cells() []string {
 		CSVCell(e.Target), string(e.Before), string(e.After), CSVCell(e.Reason), hex.EncodeToString(e.Hash[:])}
 }
 
-// auditLine is a row of a trail as JSON, in the shape of the admin API.
+// auditLine is a row of a trail as JSON, in the form of the admin API.
 type auditLine struct {
 	Sequence  int64           `json:"sequence"`
 	ID        uuid.UUID       `json:"id"`
@@ -147,7 +147,7 @@ type auditLineActor struct {
 	Name string     `json:"name"`
 }
 
-// NewAuditLines returns what writes rows of a trail to w, as a JSON object on each line.
+// NewAuditLines returns a function that writes rows of a trail to w, as one JSON object per line.
 func NewAuditLines(w io.Writer) func(rows []AuditEntry) error {
 	lines := json.NewEncoder(w)
 	return func(rows []AuditEntry) error {

@@ -23,7 +23,7 @@ const (
 // PlatformSlug is the slug of the operator's own tenant, whose subjects are the other tenants.
 const PlatformSlug = "platform"
 
-// Tenant is an organisation.
+// Tenant is a customer of the service.
 type Tenant struct {
 	ID         uuid.UUID
 	Slug, Name string
@@ -33,7 +33,7 @@ type Tenant struct {
 	UpdatedAt  time.Time
 }
 
-// NewTenant is what a tenant is made of.
+// NewTenant has the fields of a new tenant.
 type NewTenant struct{ Slug, Name string }
 
 func tenantOf(row db.Tenant) Tenant {
@@ -53,8 +53,8 @@ func (s *Store) Tenant(ctx context.Context, a Actor) (out Tenant, err error) {
 	return out, err
 }
 
-// EditTenant lets edit change the actor's own tenant, which is its name. Errors:
-// ErrPreconditionFailed, *InvalidError (also for changes of anything else).
+// EditTenant calls edit to change the name of the actor's own tenant. Errors:
+// ErrPreconditionFailed, *InvalidError (also for changes of other fields).
 func (s *Store) EditTenant(ctx context.Context, a Actor, m Match, edit func(*Tenant) error) (out Tenant, err error) {
 	err = s.change(ctx, a, MayConfigure, func(ctx context.Context, c *change) error {
 		row, err := c.TenantByID(ctx, c.tenant)
@@ -102,7 +102,7 @@ func editedTenant(old Tenant, m Match, edit func(*Tenant) error) (Tenant, error)
 	return in, invalidIf(fields)
 }
 
-// CreateTenant makes a tenant with its first key, which has all scopes. For the operator only.
+// CreateTenant creates a tenant with its first key, which has all scopes. For the operator only.
 // Errors: ErrNotOperator; *InvalidError; *ConflictError with CodeSlugTaken.
 func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant, APIKey, Key, error) {
 	var fields []limit.FieldError
@@ -129,7 +129,7 @@ func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant,
 			return err
 		}
 		tenant = tenantOf(row)
-		return c.endOperator(ctx, func() error { // the key is the tenant's, so the other role writes it
+		return c.endOperator(ctx, func() error { // the key belongs to the tenant, so the other role writes it
 			saved, err := c.InsertKey(ctx, keyParams(row.ID, key, "first key", everyScope, nil, a, row.Version))
 			first = keyOf(saved)
 			return err
@@ -141,9 +141,9 @@ func (s *Store) CreateTenant(ctx context.Context, a Actor, n NewTenant) (Tenant,
 	return tenant, first, key, nil
 }
 
-// insertTenant makes a tenant, in a change that the caller ends.
+// insertTenant creates a tenant, in a change that the caller ends.
 func (s *Store) insertTenant(ctx context.Context, tx pgx.Tx, q *db.Queries, a Actor, n NewTenant) (*change, db.Tenant, error) {
-	// Told before the version's lock is taken, on which every change waits.
+	// Checked before the version's lock is taken, for which every change waits.
 	if _, err := q.TenantBySlug(ctx, n.Slug); err == nil {
 		conflict := uniqueConflicts["tenants_slug_key"]
 		return nil, db.Tenant{}, &conflict
@@ -172,7 +172,7 @@ func (s *Store) TenantBySlugOrID(ctx context.Context, a Actor, ref string) (out 
 }
 
 func tenantByRef(ctx context.Context, q *db.Queries, ref string) (db.Tenant, error) {
-	// Slugs of older tenants may look like ids. Ids come first, because nobody chooses one.
+	// Slugs of older tenants may look like ids. Ids are tried first, because they cannot be chosen.
 	if id, err := uuid.Parse(ref); err == nil {
 		row, err := q.TenantByID(ctx, id)
 		if !errors.Is(err, pgx.ErrNoRows) {
@@ -185,8 +185,8 @@ func tenantByRef(ctx context.Context, q *db.Queries, ref string) (db.Tenant, err
 	return q.TenantBySlug(ctx, ref)
 }
 
-// EditTenantByRef lets edit change the name and state of any tenant, named by slug or id. For
-// the operator only. Errors: ErrNotOperator, ErrNotFound, ErrPreconditionFailed, *InvalidError,
+// EditTenantByRef calls edit to change the name and state of any tenant, by slug or id. For the
+// operator only. Errors: ErrNotOperator, ErrNotFound, ErrPreconditionFailed, *InvalidError,
 // *ConflictError with CodePlatform.
 func (s *Store) EditTenantByRef(ctx context.Context, a Actor, ref string, m Match, edit func(*Tenant) error) (out Tenant, err error) {
 	err = s.changeTenant(ctx, a, ref, m, func(ctx context.Context, c *change, old Tenant) error {
@@ -212,8 +212,9 @@ func (s *Store) EditTenantByRef(ctx context.Context, a Actor, ref string, m Matc
 	return out, err
 }
 
-// DeleteTenant removes a tenant with all that it has, for good. For the operator only. Errors:
-// ErrNotOperator, ErrNotFound, ErrPreconditionFailed, *ConflictError with CodePlatform.
+// DeleteTenant deletes a tenant with everything that belongs to it, permanently. For the operator
+// only. Errors: ErrNotOperator, ErrNotFound, ErrPreconditionFailed, *ConflictError with
+// CodePlatform.
 func (s *Store) DeleteTenant(ctx context.Context, a Actor, ref string, m Match) error {
 	return s.changeTenant(ctx, a, ref, m, func(ctx context.Context, c *change, old Tenant) error {
 		if old.Slug == PlatformSlug {
@@ -257,10 +258,9 @@ func (s *Store) changeTenant(ctx context.Context, a Actor, ref string, m Match,
 	})
 }
 
-// endOperator ends a change of a tenant by the operator, in the trails of both: the tenant's, as
-// long as there is one, which names the operator and not which person or machine of theirs it
-// was; and the operator's own, which also keeps that a tenant was deleted. asTenant is what else
-// is to be written, as weir_app in the tenant.
+// endOperator ends a change of a tenant by the operator, in the trails of both. The tenant's trail
+// names only the operator, and not the person or key. The operator's own trail has all details, and
+// also the deletion of a tenant. asTenant does further writes as weir_app in the tenant.
 func (c *change) endOperator(ctx context.Context, asTenant func() error) error {
 	platform, err := c.TenantBySlug(ctx, PlatformSlug)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
@@ -292,7 +292,7 @@ func (c *change) endOperator(ctx context.Context, asTenant func() error) error {
 		switch {
 		case isOwn:
 			operator = c.actor
-		case c.actor.tenant == c.tenant: // somebody who signs up, and is nobody to hide
+		case c.actor.tenant == c.tenant: // a person who signs up, and is not the operator
 			inTrail, operator = ctx, c.actor
 		}
 		if err := appendAudit(inTrail, c.Queries, c.tenant, operator, c.now, rows); err != nil {
@@ -308,7 +308,7 @@ func (c *change) endOperator(ctx context.Context, asTenant func() error) error {
 	return appendAudit(ctx, c.Queries, platform.ID, c.actor, c.now, ofTenant)
 }
 
-// EnsurePlatform returns the operator's own tenant, and makes it where there is none yet.
+// EnsurePlatform returns the operator's own tenant, and creates it if necessary.
 func (s *Store) EnsurePlatform(ctx context.Context) (out Tenant, err error) {
 	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		row, err := q.TenantBySlug(ctx, PlatformSlug)
@@ -325,7 +325,7 @@ func (s *Store) EnsurePlatform(ctx context.Context) (out Tenant, err error) {
 	})
 	var conflict *ConflictError
 	if errors.As(err, &conflict) {
-		// Another server that starts at this moment made it.
+		// Another server that started at the same time created it.
 		return s.TenantBySlugOrID(ctx, AsOperator("start"), PlatformSlug)
 	}
 	if err != nil {

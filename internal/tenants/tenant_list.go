@@ -55,14 +55,14 @@ func (s *Store) ListTenants(ctx context.Context, a Actor, f TenantFilter, p Page
 	return out, next, err
 }
 
-// Served is how the operator serves a tenant: as a subject of the platform tenant.
+// Served has the operator's settings for a tenant, as a subject of the platform tenant.
 type Served struct {
 	Tier            string // slug of the plan that the tenant has; "": the default one
 	State           check.SubjectState
-	Allowed, Denied int64 // checks that the tenant asked for
+	Allowed, Denied int64 // checks of the tenant
 }
 
-// Served tells of tenants how they are served, and what they asked from since on, which is
+// Served returns the operator's settings for tenants, and their checks since since, which is
 // rounded down to the hour. For the operator only. Errors: ErrNotOperator.
 func (s *Store) Served(ctx context.Context, a Actor, ids []uuid.UUID, since time.Time) (map[uuid.UUID]Served, error) {
 	if !a.operator {

@@ -45,7 +45,7 @@ func TestCreateTenant(t *testing.T) {
 	requireInvalid(t, err, "slug", "name")
 }
 
-// What only the operator may do, a tenant's owner may not, with whatever key.
+// Operations of the operator are refused for a tenant's owner, with any key.
 func TestOperatorOnly(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -94,7 +94,7 @@ func TestEditTenant(t *testing.T) {
 	require.Empty(t, other.Name)
 }
 
-// A suspended tenant is as good as unknown to every server, and whole again when it is back.
+// A suspended tenant is unknown to every instance, and works again after it is reopened.
 func TestSuspendTenant(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -173,7 +173,7 @@ func TestListTenants(t *testing.T) {
 	}
 }
 
-// The operator finds a tenant by a part of its name, and sees how it is served; nobody else does.
+// The operator finds a tenant by a part of its name, and sees its settings; nobody else does.
 func TestServed(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -216,7 +216,7 @@ func TestServed(t *testing.T) {
 	require.NoError(t, err)
 	_, _, err = s.PutSubject(ctx, own, tenants.Subject{Subject: "tenant-a", Plan: "gold", State: check.Exempt}, tenants.Match{})
 	require.NoError(t, err)
-	_, _, err = s.PutSubject(ctx, a, tenants.Subject{Subject: "tenant-b", State: check.Blocked}, tenants.Match{}) // not the operator's
+	_, _, err = s.PutSubject(ctx, a, tenants.Subject{Subject: "tenant-b", State: check.Blocked}, tenants.Match{}) // not that of the operator
 	require.NoError(t, err)
 	now := time.Now()
 	counts := func(allowed, denied int64) usage.Counts {
@@ -236,7 +236,7 @@ func TestServed(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrNotOperator)
 }
 
-// Servers that start at once make one platform tenant among them.
+// Servers that start at the same time create one platform tenant.
 func TestEnsurePlatform(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -264,7 +264,7 @@ func TestEnsurePlatform(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Counters and cursors must mean the same to all servers of a deployment.
+// Counters and cursors must be the same on all servers of a deployment.
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -278,7 +278,8 @@ func TestSecrets(t *testing.T) {
 	require.NotEqual(t, one.CounterKey[:], one.CursorKey[:16])
 }
 
-// Two operators who take one slug at the same moment: one gets it, the other one is told.
+// Two operators create a tenant with the same slug at the same time: one succeeds, the other gets
+// an error.
 func TestCreateTenantConcurrently(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -301,7 +302,7 @@ func TestCreateTenantConcurrently(t *testing.T) {
 	require.Equal(t, 1, won)
 }
 
-// Keys that replace each other, and subjects on plans, must not keep a tenant from going.
+// Keys that replace each other, and subjects with plans, must not prevent the deletion of a tenant.
 func TestDeleteTenantWithRotatedKeys(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

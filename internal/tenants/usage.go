@@ -21,10 +21,10 @@ const (
 	usageWriteTimeout = 10 * time.Second
 	usageUpkeepEvery  = 10 * time.Minute
 	usageUpkeepLock   = 7_305_418 // an advisory lock's number
-	usagePurgeRows    = 5000      // at once, so that no statement takes long
+	usagePurgeRows    = 5000      // per statement, so that none takes long
 )
 
-// UsageRetention is for how long usage is kept at a grain.
+// UsageRetention is how long usage is kept at a grain.
 func UsageRetention(g usage.Grain) time.Duration {
 	const day = 24 * time.Hour
 	return [...]time.Duration{2 * day, 35 * day, 400 * day}[g]
@@ -32,9 +32,9 @@ func UsageRetention(g usage.Grain) time.Duration {
 
 var _ usage.Sink = (*Store)(nil)
 
-// WriteUsage adds a batch to the usage of its tenants, at all grains at once: all of it or, with
-// an error, nothing. A batch that is written already changes nothing. Errors: ErrUnavailable;
-// usage.ErrRefused for what the database will never take.
+// WriteUsage adds a batch to the usage of its tenants, at all grains, all of it or nothing. A batch
+// that was already written changes nothing. Errors: ErrUnavailable; usage.ErrRefused for data that
+// the database will never accept.
 func (s *Store) WriteUsage(ctx context.Context, b *usage.Batch) error {
 	return s.asSystem(ctx, usageWriteTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		fresh, err := q.TakeUsageBatch(ctx, db.TakeUsageBatchParams{
@@ -50,7 +50,7 @@ func (s *Store) WriteUsage(ctx context.Context, b *usage.Batch) error {
 	})
 }
 
-// refused marks the errors that no repetition cures: those about the data itself.
+// refused wraps the errors that a retry cannot fix: those about the data itself.
 func refused(err error) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && (strings.HasPrefix(pgErr.Code, "22") || strings.HasPrefix(pgErr.Code, "23")) {
@@ -107,15 +107,15 @@ func interval(d time.Duration) pgtype.Interval {
 	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
 }
 
-// subjectsKey names one stored list of subjects.
+// subjectsKey identifies one stored list of subjects.
 type subjectsKey struct {
 	tenant uuid.UUID
 	grain  string
 	start  int64 // Unix milliseconds
 }
 
-// addUsageSubjects merges the lists into those that are stored, at their own grain and at all
-// coarser ones.
+// addUsageSubjects merges the lists into the stored ones, at their own grain and at all coarser
+// ones.
 func addUsageSubjects(ctx context.Context, q *db.Queries, lists []usage.Subjects) error {
 	if len(lists) == 0 {
 		return nil
@@ -150,7 +150,7 @@ func addUsageSubjects(ctx context.Context, q *db.Queries, lists []usage.Subjects
 	for _, row := range rows {
 		stored, err := decodeTop(row.Top)
 		if err != nil {
-			stored = usage.TopSubjects{} // begin anew: one unreadable list must not hold up all usage
+			stored = usage.TopSubjects{} // start from zero: one unreadable list must not block all usage
 		}
 		top := stored.Merge(merged[subjectsKey{row.TenantID, row.Grain, row.Start.UnixMilli()}])
 		encoded, err := encodeTop(top)
@@ -165,8 +165,8 @@ func addUsageSubjects(ctx context.Context, q *db.Queries, lists []usage.Subjects
 	return q.SetUsageSubjects(ctx, set)
 }
 
-// storedTop is usage.TopSubjects as usage_subjects.top holds it. The names are short, for there
-// is one row with a hundred of them for every minute.
+// storedTop is usage.TopSubjects in the form of usage_subjects.top. The names are short, because
+// there is one row with a hundred of them for every minute.
 type storedTop struct {
 	Checks []storedSubject `json:"checks,omitempty"`
 	Denied []storedSubject `json:"denied,omitempty"`
@@ -212,7 +212,7 @@ func decodeTop(data []byte) (usage.TopSubjects, error) {
 	return usage.TopSubjects{Checks: load(stored.Checks), Denied: load(stored.Denied)}, nil
 }
 
-// RunUsageUpkeep does KeepUsage every ten minutes until ctx ends.
+// RunUsageUpkeep calls KeepUsage every ten minutes until ctx ends.
 func (s *Store) RunUsageUpkeep(ctx context.Context) {
 	ticks := time.NewTicker(usageUpkeepEvery)
 	defer ticks.Stop()
@@ -228,8 +228,8 @@ func (s *Store) RunUsageUpkeep(ctx context.Context) {
 	}
 }
 
-// KeepUsage removes usage that is past its retention, or whose tenant was deleted. Of all
-// servers one does it, the others return at once. Error: ErrUnavailable.
+// KeepUsage deletes usage that exceeds its retention, or whose tenant was deleted. Only one server
+// does it at a time; the others return immediately. Error: ErrUnavailable.
 func (s *Store) KeepUsage(ctx context.Context) error {
 	if err := s.upkeep(ctx, emptyOldMinutes); err != nil {
 		return err
@@ -250,7 +250,7 @@ func (s *Store) KeepUsage(ctx context.Context) error {
 	return nil
 }
 
-// usagePurges are deletions of at most usagePurgeRows rows each, which say how many they were.
+// usagePurges are deletions of at most usagePurgeRows rows each, which return the number of rows.
 func usagePurges() []func(context.Context, *db.Queries) (int64, error) {
 	type purge = func(context.Context, *db.Queries) (int64, error)
 	purges := []purge{
@@ -281,7 +281,7 @@ func usagePurges() []func(context.Context, *db.Queries) (int64, error) {
 	return purges
 }
 
-// upkeep runs fn if no other server is at it.
+// upkeep runs fn unless another server is running it.
 func (s *Store) upkeep(ctx context.Context, fn txFunc) error {
 	return s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		alone, err := q.TryUsageUpkeep(ctx, usageUpkeepLock)
@@ -298,7 +298,7 @@ const usageSlots = 5
 func usageSlot(day time.Time) int16 { return int16(day.Unix() / 86400 % usageSlots) } // below usageSlots
 
 // emptyOldMinutes empties the table of three days ago. Minutes are kept for 48 hours, so those of
-// the day before yesterday are still read; and the table is needed again the day after tomorrow.
+// the day before yesterday are still read, and the table is used again the day after tomorrow.
 func emptyOldMinutes(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 	now, err := q.DatabaseTime(ctx)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"weir/internal/usage"
 )
 
-// commitEater forwards to Postgres, and can break the connection with the answer to a COMMIT on
-// it: what was written stays, and the client never hears of it.
+// commitEater forwards to Postgres, and can close the connection after a COMMIT: the data is
+// written, but the client does not get the answer.
 type commitEater struct {
 	url     string
 	armed   atomic.Bool
@@ -70,7 +70,8 @@ func (p *commitEater) answer(client, server net.Conn) {
 	}
 }
 
-// The answer to a commit that is lost leaves a server in doubt; the counts must come out exact.
+// If the answer to a commit is lost, the server does not know the outcome; the counts must still be
+// exact.
 func TestUsageLostCommitAnswer(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -86,7 +87,7 @@ func TestUsageLostCommitAnswer(t *testing.T) {
 	s.Close()
 }
 
-// A server that dies in the middle of a write leaves nothing of it.
+// A server that crashes during a write leaves no part of it.
 func TestUsageCutOffWrite(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -100,7 +101,7 @@ func TestUsageCutOffWrite(t *testing.T) {
 		batch := usageBatch(uuid.New(), usageRow(a, usageStart(), "", "", "r", everyCount))
 		failed := make(chan error, 1)
 		go func() { failed <- s.WriteUsage(ctx, batch) }()
-		require.Eventually(t, func() bool { // minutes and hours are done, days wait
+		require.Eventually(t, func() bool { // minutes and hours are written, days wait
 			var waits bool
 			require.NoError(t, tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'usage_days'::regclass AND NOT granted)").Scan(&waits))
 			return waits

@@ -16,30 +16,30 @@ import (
 	"weir/internal/usage"
 )
 
-// Bounds of one report.
+// Limits of one report.
 const (
-	maxUsageBuckets  = 10_000 // stretches of time
-	maxUsageSubjects = 1_000  // of them with a list of subjects each
+	maxUsageBuckets  = 10_000 // number of periods
+	maxUsageSubjects = 1_000  // number of periods with a list of subjects each
 	maxUsageItems    = 50_000
-	// usageSilence is for how long a server is waited for that writes no more: it may be cut off
-	// from Postgres and go on counting.
+	// usageSilence is how long a server without writes is waited for: it may still count while it
+	// cannot reach Postgres.
 	usageSilence = 10 * time.Minute
 )
 
-// UsageQuery asks for a tenant's usage.
+// UsageQuery selects a tenant's usage.
 type UsageQuery struct {
 	Grain usage.Grain
-	// From is included, To is not; both are rounded outward to whole grains. Zero: up to now, and
-	// from an hour (by the minute), a day (by the hour) or 30 days (by the day) before To.
+	// From is inclusive, To is exclusive; both are rounded outward to whole grains. Defaults: To is
+	// now, and From is an hour (for minutes), a day (for hours) or 30 days (for days) before To.
 	From, To time.Time
 
-	ByRule, ByPlan, ByResource bool   // one item for each of them
+	ByRule, ByPlan, ByResource bool   // one item for each value
 	Rule, Plan, Resource       string // only that one; "": all
-	// Rules are the only ones to be told apart, with ByRule. nil: all.
+	// Rules limits ByRule to these rules. nil: all.
 	Rules []string
 
-	// BySubject asks for the busiest subjects; with Subject for one of them. Lists of subjects are
-	// kept for a tenant as a whole, so none of the others goes with these.
+	// BySubject selects the busiest subjects; with Subject only that one. Lists of subjects are
+	// kept for the tenant as a whole, so the other groups and filters cannot be combined with them.
 	BySubject   bool
 	Subject     string
 	DeniedFirst bool // busiest by denied checks, and only those are counted
@@ -48,25 +48,25 @@ type UsageQuery struct {
 // UsageReport is the answer to a UsageQuery.
 type UsageReport struct {
 	From, To time.Time // whole grains
-	// CompleteUntil is an instant: all that was decided before is counted here.
+	// CompleteUntil is an instant: all decisions before it are counted.
 	CompleteUntil time.Time
 	Approximate   bool // of subjects
 	Items         []UsageItem
 }
 
-// UsageItem is what was decided in one stretch of time.
+// UsageItem is the usage of one period.
 type UsageItem struct {
 	Start time.Time
-	// What was asked to be told apart; otherwise "". Resource is "" too for the resources that
-	// have no item of their own, and Plan for checks without a plan.
+	// The values of the grouped fields; "" for others. Resource is also "" for the resources
+	// without an item of their own, and Plan for checks without a plan.
 	Rule, Plan, Resource, Subject string
-	Error                         int64 // of a subject: how many checks more it may have had
+	Error                         int64 // for a subject: how many more checks it may have had
 	usage.Counts
 }
 
-// Usage reports what was decided, in the order of time, then of rule, plan and resource, or of
-// subjects the busiest first. Stretches in which nothing was asked are left out. Errors:
-// *InvalidError; ErrUnavailable also for a query that takes too long.
+// Usage returns usage, sorted by time, then by rule, plan and resource, or with the busiest
+// subjects first. Periods without checks are omitted. Errors: *InvalidError; ErrUnavailable, also
+// for a query that takes too long.
 func (s *Store) Usage(ctx context.Context, a Actor, query UsageQuery) (out UsageReport, err error) {
 	now := s.instant()
 	query.fill(now)
@@ -93,14 +93,14 @@ func (s *Store) Usage(ctx context.Context, a Actor, query UsageQuery) (out Usage
 
 func (q *UsageQuery) ofSubjects() bool { return q.BySubject || q.Subject != "" }
 
-// fill sets the range that was left out, and makes it one of whole grains.
+// fill sets the defaults of the period, and rounds it to whole grains.
 func (q *UsageQuery) fill(now time.Time) {
 	if q.To.IsZero() {
 		q.To = now
 	}
 	length := q.Grain.Duration()
 	if q.From.IsZero() {
-		// Without the part of the grain that the end is rounded up by.
+		// Without the part by which the end is rounded up.
 		q.From = q.To.Add(-[...]time.Duration{time.Hour, 24 * time.Hour, 30 * 24 * time.Hour}[q.Grain])
 	}
 	q.From = q.From.UTC().Truncate(length)
@@ -111,7 +111,7 @@ func (q *UsageQuery) fill(now time.Time) {
 	}
 }
 
-// afterFrom is the problem of a range that ends before it starts.
+// afterFrom is the problem of a period that ends before it starts.
 var afterFrom = limit.Wrong("Use a later end, or an earlier start.", "must be after from")
 
 func (q *UsageQuery) validate(now time.Time) error {
@@ -124,10 +124,10 @@ func (q *UsageQuery) validate(now time.Time) error {
 	if q.ofSubjects() {
 		most = maxUsageSubjects
 	}
-	// Seconds, for a range of a thousand years is more than a Duration holds.
+	// In seconds, because a thousand years exceed a Duration.
 	buckets := (q.To.Unix() - q.From.Unix()) / int64(q.Grain.Duration()/time.Second)
-	// An end that has not come yet gives what there is so far; one far off is a slip, and none that
-	// can be written comes out of rounding up the last day of year 9999.
+	// For an end in the future, the report has what exists so far. An end far in the future is a
+	// mistake, and rounding up the last day of year 9999 gives a time that cannot be written.
 	latest := now.Add(UsageRetention(q.Grain)).Truncate(q.Grain.Duration()).Add(q.Grain.Duration())
 	switch {
 	case q.To.After(latest):
@@ -155,7 +155,7 @@ func (q *UsageQuery) validate(now time.Time) error {
 	return invalidIf(fields)
 }
 
-// usageItems reads one item more than maxUsageItems where there are too many.
+// usageItems reads one item more than maxUsageItems if there are too many.
 func usageItems(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, q *UsageQuery) ([]UsageItem, error) {
 	args := pgx.NamedArgs{"tenant": tenant, "from": q.From, "to": q.To, "most": maxUsageItems + 1}
 	where := []string{"tenant_id = @tenant", "start >= @from", "start < @to"}
@@ -183,7 +183,7 @@ func usageItems(ctx context.Context, tx pgx.Tx, tenant uuid.UUID, q *UsageQuery)
 		}
 	}
 	if q.Grain == usage.Minute {
-		where = append(where, "slot = ANY(@slots)") // leaves out the tables of other days
+		where = append(where, "slot = ANY(@slots)") // excludes the tables of other days
 		args["slots"] = usageSlotsOf(q.From, q.To)
 	}
 	rows, err := tx.Query(ctx, fmt.Sprintf(`SELECT %s, '' AS subject, 0::bigint AS error,

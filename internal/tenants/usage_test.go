@@ -17,7 +17,7 @@ import (
 	"weir/internal/usage"
 )
 
-// usageStart is a minute that usage can be of: whole, in the past, and at the beginning of an hour.
+// usageStart returns a whole minute in the past, at the beginning of an hour.
 func usageStart() time.Time { return time.Now().UTC().Truncate(time.Hour).Add(-2 * time.Hour) }
 
 func usageRow(a tenants.Actor, start time.Time, rule, plan, resource string, counts usage.Counts) usage.Row {
@@ -41,7 +41,7 @@ func usageOf(t *testing.T, s *tenants.Store, a tenants.Actor, q tenants.UsageQue
 	return report
 }
 
-// total adds up a tenant's usage at a grain.
+// total returns the sum of a tenant's usage at a grain.
 func total(t *testing.T, s *tenants.Store, a tenants.Actor, grain usage.Grain) (sum usage.Counts) {
 	t.Helper()
 	for _, item := range usageOf(t, s, a, tenants.UsageQuery{Grain: grain}).Items {
@@ -52,7 +52,7 @@ func total(t *testing.T, s *tenants.Store, a tenants.Actor, grain usage.Grain) (
 
 var everyCount = usage.Counts{Allowed: 1, Denied: 2, ShadowDenied: 3, Degraded: 4, CostAllowed: 5, CostDenied: 6}
 
-// What is written adds up in minutes, hours and days, and can be told apart by what it was.
+// Written usage is summed per minute, hour and day, and can be grouped by each field.
 func TestUsageReport(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -96,7 +96,7 @@ func TestUsageReport(t *testing.T) {
 	require.Empty(t, usageOf(t, s, a, tenants.UsageQuery{Grain: usage.Minute, From: start.Add(2 * time.Minute), To: start.Add(time.Hour)}).Items)
 }
 
-// A write that is repeated must not bill a customer twice.
+// A repeated write must not bill a customer twice.
 func TestUsageRepeatedBatch(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -115,7 +115,7 @@ func TestUsageRepeatedBatch(t *testing.T) {
 	require.EqualValues(t, 3, top[0].Allowed)
 }
 
-// Many servers at once, each repeating what it is unsure of: every count is there once.
+// Many concurrent servers repeat writes with unknown outcomes: every count is stored exactly once.
 func TestUsageConcurrentWriters(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -126,7 +126,7 @@ func TestUsageConcurrentWriters(t *testing.T) {
 			writer := uuid.New()
 			for i := range batches {
 				batch := usageBatch(writer)
-				for n := range 20 { // the same keys, each writer from another end
+				for n := range 20 { // the same keys, in another order for each writer
 					n = (n*7 + w + i) % 20
 					for _, tenant := range []tenants.Actor{a, b} {
 						batch.Rows = append(batch.Rows, usageRow(tenant, usageStart(), "", "", fmt.Sprint("r", n), everyCount))
@@ -137,8 +137,8 @@ func TestUsageConcurrentWriters(t *testing.T) {
 				for range 2 {
 					repeats.Go(func() error {
 						for {
-							// A server tries again, too. With so few connections some wait too long
-							// for one.
+							// A server retries, too. With so few connections some writers wait too
+							// long for one.
 							if err := d.Store.WriteUsage(t.Context(), batch); err == nil || t.Context().Err() != nil {
 								return err
 							}
@@ -166,7 +166,8 @@ func subjectsOf(a tenants.Actor, start time.Time, subject string, allowed int64)
 	}}
 }
 
-// The busiest subjects of an hour come out of its minutes, busiest first, those denied apart.
+// The busiest subjects of an hour are computed from its minutes, busiest first, and separately by
+// denials.
 func TestUsageSubjects(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -195,7 +196,7 @@ func TestUsageSubjects(t *testing.T) {
 	require.Empty(t, names(tenants.UsageQuery{Grain: usage.Hour, Subject: "secret-of-b"}))
 }
 
-// A tenant's traffic is nobody else's business, whichever way it is asked for.
+// A tenant's usage is not visible to other tenants, in any query.
 func TestUsageIsolation(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -231,7 +232,7 @@ func TestUsageIsolation(t *testing.T) {
 	}
 }
 
-// Usage goes when its time is over, and not before.
+// Usage is deleted after its retention, and not before.
 func TestUsageRetention(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -270,8 +271,8 @@ func TestUsageRetention(t *testing.T) {
 	})
 }
 
-// A deleted tenant's usage cannot be read from then on, and goes; a server that has not heard of
-// it and writes on must not lose the rest of its batch.
+// A deleted tenant's usage cannot be read any more, and is deleted. A server that does not know of
+// the deletion yet and continues to write must not lose the rest of its batch.
 func TestUsageOfDeletedTenant(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -294,7 +295,7 @@ func TestUsageOfDeletedTenant(t *testing.T) {
 	require.EqualValues(t, 2, total(t, d.Store, b, usage.Hour).Allowed)
 }
 
-// One server at a time removes, and the others do not wait for it.
+// Only one server at a time deletes, and the others do not wait for it.
 func TestUsageUpkeepAlone(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -318,7 +319,7 @@ func TestUsageUpkeepAlone(t *testing.T) {
 	require.Zero(t, rows(), "more than one statement removes")
 }
 
-// A server whose clock is wrong must not put its counts where nobody finds or removes them.
+// A server with a wrong clock must not write its counts where nobody finds or deletes them.
 func TestUsageWrongClock(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -332,7 +333,7 @@ func TestUsageWrongClock(t *testing.T) {
 	require.Len(t, usageOf(t, d.Store, a, tenants.UsageQuery{Grain: usage.Minute, BySubject: true}).Items, 1)
 }
 
-// Counts that a server could keep by the hour only are in hours and days.
+// Counts that a server kept only per hour are in hours and days.
 func TestUsageCoarse(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -349,7 +350,7 @@ func TestUsageCoarse(t *testing.T) {
 	require.Equal(t, 2*everyCount.Allowed, total(t, d.Store, a, usage.Day).Allowed)
 }
 
-// Costs can add up past what the column holds; that must not stop all usage after it.
+// The sum of costs can exceed the range of the column; this must not block later usage.
 func TestUsageCostStaysInRange(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -362,7 +363,7 @@ func TestUsageCostStaysInRange(t *testing.T) {
 	require.Equal(t, usage.Counts{Denied: 4, CostDenied: 1<<63 - 1}, total(t, d.Store, a, usage.Hour))
 }
 
-// What the database will never take is refused for good, so that the server goes on.
+// Data that the database will never accept is refused permanently, so that the server continues.
 func TestUsageRefused(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -373,7 +374,7 @@ func TestUsageRefused(t *testing.T) {
 	require.Zero(t, total(t, d.Store, a, usage.Hour))
 }
 
-// Readers are told up to when they can trust the numbers: the slowest of the servers decides.
+// A report says up to when its numbers are complete: the slowest server decides.
 func TestUsageCompleteUntil(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -388,7 +389,7 @@ func TestUsageCompleteUntil(t *testing.T) {
 		require.NoError(t, d.Store.WriteUsage(t.Context(), b))
 	}
 	require.Equal(t, now.Add(-time.Minute), until())
-	// One that ended is not waited for, nor one that has been silent for long.
+	// A server that has ended is not waited for, nor one that has been silent for long.
 	slow.ID, slow.Last = uuid.Must(uuid.NewV7()), true
 	require.NoError(t, d.Store.WriteUsage(t.Context(), slow))
 	require.Equal(t, now, until())
@@ -396,7 +397,7 @@ func TestUsageCompleteUntil(t *testing.T) {
 	require.WithinRange(t, until(), now, time.Now().Add(time.Second))
 }
 
-// A range is bounded before Postgres is asked.
+// The length of a period is checked before Postgres is queried.
 func TestUsageQueryInvalid(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 5, 12, 30, 30, 0, time.UTC)

@@ -9,21 +9,21 @@ import (
 	"weir/internal/limit"
 )
 
-// WriteRates bound how often each tenant may change its configuration. Every change is work for all
-// instances, which read the tenant anew, and changes of all tenants take their numbers one after
-// the other, so one tenant's program in a loop would be felt by the others.
+// WriteRates limit how often each tenant may change its configuration. Every change is work for all
+// instances, which read the tenant again, and changes of all tenants take their numbers one after
+// the other. Without a limit, one tenant's program in a loop would slow down the others.
 //
-// An instance counts for itself and in memory: what is to keep a load away is no load itself. A
-// tenant that was quiet may write ten seconds' worth at once.
+// Each instance counts by itself and in memory, so that the limit itself causes no load. A tenant
+// that was idle may write ten seconds' worth at once.
 type WriteRates struct {
-	Writes int // a second; 0: unbounded
-	Resets int // of counters, a second, which count as writes as well; 0: unbounded
+	Writes int // per second; 0: no limit
+	Resets int // of counters, per second, which count as writes, too; 0: no limit
 }
 
 // writeBurst is how many seconds' worth of writes may come at once.
 const writeBurst = 10
 
-// WriteKind is what a write is counted as.
+// WriteKind is the kind of a write.
 type WriteKind int
 
 // The kinds of writes.
@@ -32,7 +32,7 @@ const (
 	ResetWrite              // a reset of counters
 )
 
-// TooOftenError says that a tenant writes more often than it may.
+// TooOftenError means that a tenant exceeds its rate of writes.
 type TooOftenError struct{ RetryAfter time.Duration }
 
 func (e *TooOftenError) Error() string {
@@ -42,7 +42,7 @@ func (e *TooOftenError) Error() string {
 // writeRates counts the writes of each tenant.
 type writeRates struct {
 	engine *engine.Memory
-	counts [2]engine.Counter // without the tenant's part of the key; Limit 0: unbounded
+	counts [2]engine.Counter // without the tenant's part of the key; Limit 0: no limit
 }
 
 func newWriteRates(rates WriteRates, now func() time.Time) *writeRates {
@@ -55,8 +55,8 @@ func newWriteRates(rates WriteRates, now func() time.Time) *writeRates {
 	return w
 }
 
-// AdmitWrite counts one write of the actor's tenant, before it is tried. Error: *TooOftenError, and
-// then nothing is counted.
+// AdmitWrite counts one write of the actor's tenant before it is executed. Error: *TooOftenError,
+// and then nothing is counted.
 func (s *Store) AdmitWrite(ctx context.Context, a Actor, kind WriteKind) error {
 	w := s.writes
 	call := engine.Call{Tenant: a.tenant, Cost: 1}

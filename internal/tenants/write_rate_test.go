@@ -12,7 +12,7 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// A tenant that writes in a loop is held back, and told for how long; nobody else is.
+// A tenant that writes in a loop is refused, with the time to wait; others are not affected.
 func TestWriteRates(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: 1_900_000_000_000}
@@ -63,7 +63,7 @@ func TestWriteRates(t *testing.T) {
 	require.EqualValues(t, 40, admitted.Load(), "exact, however many write at once")
 }
 
-// Without a bound, nothing is counted.
+// Without a limit, nothing is counted.
 func TestWriteRatesUnbounded(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: 1_900_000_000_000}

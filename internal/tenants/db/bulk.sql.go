@@ -161,7 +161,7 @@ type ImportReturnedSubjectsParams struct {
 	Subjects []string
 }
 
-// Those that are registered anew are not to be told as deleted any more.
+// Subjects that are registered again are no longer reported as deleted.
 func (q *Queries) ImportReturnedSubjects(ctx context.Context, arg ImportReturnedSubjectsParams) error {
 	_, err := q.db.Exec(ctx, importReturnedSubjects, arg.TenantID, arg.Subjects)
 	return err

@@ -64,7 +64,7 @@ type LockPeopleAloneParams struct {
 	Most   int32
 }
 
-// Whoever is just being made a member is locked, and passed over.
+// People who are becoming members at this moment are locked, and skipped.
 func (q *Queries) LockPeopleAlone(ctx context.Context, arg LockPeopleAloneParams) ([]uuid.UUID, error) {
 	rows, err := q.db.Query(ctx, lockPeopleAlone, arg.Before, arg.Most)
 	if err != nil {
@@ -123,7 +123,7 @@ type StaleInvitationsRow struct {
 	ID       uuid.UUID
 }
 
-// Members who have not joined, and whose link, or where there is none whose membership, is from before a time.
+// Members who have not joined, and whose link (or membership, if there is no link) is older than a time.
 func (q *Queries) StaleInvitations(ctx context.Context, arg StaleInvitationsParams) ([]StaleInvitationsRow, error) {
 	rows, err := q.db.Query(ctx, staleInvitations,
 		arg.Before,

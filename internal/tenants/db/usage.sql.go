@@ -261,7 +261,7 @@ DELETE FROM usage_hours WHERE (tenant_id, start, rule, plan, resource) IN (
     WHERE d.deleted_at > now() - interval '2 days' LIMIT $1)
 `
 
-// Of tenants deleted lately. A server that has not heard of it may write a little longer.
+// Of tenants deleted recently. A server that does not know of the deletion may write a little longer.
 func (q *Queries) PurgeDeletedUsageHours(ctx context.Context, most int32) (int64, error) {
 	result, err := q.db.Exec(ctx, purgeDeletedUsageHours, most)
 	if err != nil {
@@ -396,8 +396,8 @@ type TakeUsageBatchParams struct {
 	Ended         bool
 }
 
-// Notes a writer's batch. No row: the batch, or a later one, is written already. Whoever comes
-// while another connection writes the same batch waits here for how that ends.
+// Records a writer's batch. No row: the batch or a later one was already written. If another
+// connection is writing the same batch, this statement waits for its end.
 func (q *Queries) TakeUsageBatch(ctx context.Context, arg TakeUsageBatchParams) (int64, error) {
 	result, err := q.db.Exec(ctx, takeUsageBatch,
 		arg.Writer,

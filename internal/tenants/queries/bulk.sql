@@ -45,5 +45,5 @@ USING (SELECT unnest(@subjects::text[]) AS subject, unnest(@rule_ids::uuid[]) AS
 WHERE o.tenant_id = @tenant_id AND o.subject = n.subject AND o.rule_id = n.rule_id;
 
 -- name: ImportReturnedSubjects :exec
--- Those that are registered anew are not to be told as deleted any more.
+-- Subjects that are registered again are no longer reported as deleted.
 DELETE FROM subject_tombstones WHERE tenant_id = @tenant_id AND subject = ANY(@subjects::text[]);

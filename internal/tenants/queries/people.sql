@@ -3,7 +3,7 @@
 UPDATE people SET alone_since = NULL WHERE email = @email RETURNING id;
 
 -- name: StaleInvitations :many
--- Members who have not joined, and whose link, or where there is none whose membership, is from before a time.
+-- Members who have not joined, and whose link (or membership, if there is no link) is older than a time.
 SELECT m.tenant_id, m.id FROM members m LEFT JOIN invitations i ON i.tenant_id = m.tenant_id AND i.member_id = m.id
 WHERE m.joined_at IS NULL AND coalesce(i.expires_at, m.updated_at) < @before
     AND (m.tenant_id, m.id) > (@after_tenant::uuid, @after_member::uuid)
@@ -22,7 +22,7 @@ UPDATE people p SET alone_since = @now WHERE alone_since IS NULL AND NOT EXISTS 
 UPDATE people p SET alone_since = NULL WHERE alone_since IS NOT NULL AND EXISTS (SELECT FROM members m WHERE m.person_id = p.id);
 
 -- name: LockPeopleAlone :many
--- Whoever is just being made a member is locked, and passed over.
+-- People who are becoming members at this moment are locked, and skipped.
 SELECT id FROM people WHERE alone_since < @before ORDER BY alone_since LIMIT @most FOR UPDATE SKIP LOCKED;
 
 -- name: ForgetPeople :execrows

@@ -1,6 +1,6 @@
 -- name: TakeUsageBatch :execrows
--- Notes a writer's batch. No row: the batch, or a later one, is written already. Whoever comes
--- while another connection writes the same batch waits here for how that ends.
+-- Records a writer's batch. No row: the batch or a later one was already written. If another
+-- connection is writing the same batch, this statement waits for its end.
 INSERT INTO usage_writers AS w (writer, batch, complete_until, written_at, ended)
 VALUES (@writer, @batch, @complete_until, now(), @ended)
 ON CONFLICT (writer) DO UPDATE SET batch = excluded.batch, written_at = excluded.written_at, ended = excluded.ended,
@@ -133,7 +133,7 @@ DELETE FROM usage_subjects WHERE (tenant_id, grain, start) IN (
     WHERE o.grain = @grain AND o.start < now() - @retention::interval LIMIT @most);
 
 -- name: PurgeDeletedUsageHours :execrows
--- Of tenants deleted lately. A server that has not heard of it may write a little longer.
+-- Of tenants deleted recently. A server that does not know of the deletion may write a little longer.
 DELETE FROM usage_hours WHERE (tenant_id, start, rule, plan, resource) IN (
     SELECT o.tenant_id, o.start, o.rule, o.plan, o.resource
     FROM usage_hours o JOIN deleted_tenants d ON d.id = o.tenant_id

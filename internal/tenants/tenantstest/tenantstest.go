@@ -1,5 +1,5 @@
-// Package tenantstest gives each test a database of its own: freshly migrated, empty, and gone
-// with the test.
+// Package tenantstest gives each test its own database: migrated, empty, and deleted at the end of
+// the test.
 package tenantstest
 
 import (
@@ -26,11 +26,11 @@ import (
 	"weir/migrations"
 )
 
-// passwords is the lowest cost of hashing a password. Tests sign in often, and at the default cost
-// that took half of the processor time of the dashboard's tests.
+// passwords is the lowest cost of hashing a password. Tests sign in often, and with the default
+// cost that took half of the CPU time of the dashboard's tests.
 var passwords = tenants.PasswordCost{Memory: 8, Passes: 1}
 
-// encryption is what encrypts the secrets of a test.
+// encryption encrypts the secrets of tests.
 var encryption = func() *seal.Ring {
 	ring, err := seal.Parse(seal.NewKey())
 	if err != nil {
@@ -39,21 +39,21 @@ var encryption = func() *seal.Ring {
 	return ring
 }()
 
-// Database is one test's own database.
+// Database is the database of one test.
 type Database struct {
-	URL   string // logs in as the owner, who may act as both roles
+	URL   string // for the owner, who may use both roles
 	Store *tenants.Store
 
 	tb testing.TB
 }
 
-// New returns a new, migrated, empty database with a store on it. Both end with the test.
+// New returns a new, migrated, empty database with a store. Both end with the test.
 func New(tb testing.TB) *Database {
 	tb.Helper()
 	return NewWith(tb, tenants.Config{})
 }
 
-// NewWith is New with a store of that configuration; the URL is filled in.
+// NewWith is New with a configuration of the store, without its URL.
 func NewWith(tb testing.TB, config tenants.Config) *Database {
 	tb.Helper()
 	d := &Database{URL: create(tb), tb: tb}
@@ -87,8 +87,8 @@ func (d *Database) Open(config tenants.Config) *tenants.Store {
 	return store
 }
 
-// Tenant makes a tenant and returns the system acting in it, the actor of its first key, and that
-// key.
+// Tenant creates a tenant and returns the system as an actor in it, the actor of its first key, and
+// that key.
 func (d *Database) Tenant(slug string) (system tenants.Actor, key tenants.Key) {
 	d.tb.Helper()
 	tenant, _, key, err := d.Store.CreateTenant(d.tb.Context(), tenants.AsOperator("test"), tenants.NewTenant{Slug: slug})
@@ -96,7 +96,7 @@ func (d *Database) Tenant(slug string) (system tenants.Actor, key tenants.Key) {
 	return tenants.AsSystem(tenant.ID, "test"), key
 }
 
-// Actor returns who acts with a key.
+// Actor returns the actor of a key.
 func (d *Database) Actor(key tenants.Key) tenants.Actor {
 	d.tb.Helper()
 	actor, err := tenants.NewAuthenticator(d.Store).Authenticate(d.tb.Context(), key.Secret())
@@ -137,14 +137,14 @@ func create(tb testing.TB) string {
 	return withDatabase(server, name)
 }
 
-// cloneSQL copies files: that takes Postgres two thirds of the processor time of its default, which
-// writes each page to the log too.
+// cloneSQL clones by copying files, which takes a third of the CPU time of the default, which also
+// writes each page to the log.
 func cloneSQL(name, template string) string {
 	return fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s STRATEGY file_copy", name, template)
 }
 
-// template returns the name of a migrated database to clone. Its name carries a hash of the
-// schema, so that it is made once for each schema, whichever test process comes first.
+// template returns the name of a migrated database to clone. The name contains a hash of the
+// schema, so that it is created once for each schema, by the first test process.
 var template = func() func(server string) (string, error) {
 	var mu sync.Mutex
 	done := map[string]string{}
@@ -162,7 +162,7 @@ var template = func() func(server string) (string, error) {
 	}
 }()
 
-// templateLock is an advisory lock held while a template is made.
+// templateLock is an advisory lock that is held while a template is created.
 const templateLock = 7_305_417
 
 func ensureTemplate(server string) (string, error) {
@@ -176,7 +176,7 @@ func ensureTemplate(server string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer conn.Close(ctx) // lets go of the lock, too
+	defer conn.Close(ctx) // releases the lock, too
 	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", templateLock); err != nil {
 		return "", err
 	}
@@ -184,7 +184,8 @@ func ensureTemplate(server string) (string, error) {
 	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name).Scan(&ready); err != nil || ready {
 		return name, err
 	}
-	// Under another name until it is whole: who finds the name may rely on it.
+	// The database has another name until it is complete, because other processes use it once it
+	// exists.
 	making := name + "_making"
 	if _, err := conn.Exec(ctx, "DROP DATABASE IF EXISTS "+making+" WITH (FORCE)"); err != nil {
 		return "", err
@@ -213,8 +214,8 @@ func templateName() (string, error) {
 	return "weir_template_" + hex.EncodeToString(hash.Sum(nil)[:8]), err
 }
 
-// admin runs a statement on the server's own database. A clone fails while another one reads
-// the template (55006, object in use), so that is tried again.
+// admin runs a statement on the server's own database. A clone fails while another one reads the
+// template (55006, object in use), so it is retried.
 func admin(server, statement string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
