@@ -129,7 +129,7 @@ type requestPattern struct {
 
 func TestSuite(t *testing.T) {
 	fixtures := readFixtures(t)
-	for _, file := range []string{"requests", "answers", "failures", "retries", "breaker", "memory", "local", "batch", "wait"} {
+	for _, file := range []string{"requests", "answers", "outcomes", "failures", "retries", "breaker", "memory", "local", "batch", "wait"} {
 		var table struct {
 			Cases []suiteCase `json:"cases"`
 		}

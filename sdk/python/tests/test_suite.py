@@ -20,7 +20,7 @@ from .support import (
     read_suite,
 )
 
-FILES = ("requests", "answers", "failures", "retries", "breaker", "memory", "local", "batch", "wait")
+FILES = ("requests", "answers", "outcomes", "failures", "retries", "breaker", "memory", "local", "batch", "wait")
 
 
 def call_of(client, name, args):

@@ -42,7 +42,7 @@ interface Case {
   steps: Step[];
 }
 
-for (const file of ["requests", "answers", "failures", "retries", "breaker", "memory", "local", "batch", "wait"]) {
+for (const file of ["requests", "answers", "outcomes", "failures", "retries", "breaker", "memory", "local", "batch", "wait"]) {
   const { cases } = readSuite<{ cases: Case[] }>(file);
   assert(cases.length > 0);
   for (const one of cases) {
