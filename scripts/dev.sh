@@ -77,8 +77,9 @@ find_browser() { # as tests/browser looks for one
   command -v chromium || command -v chromium-browser || command -v google-chrome
 }
 
-# What tests/gateways runs: the programs, and the modules that their configurations use.
-GATEWAYS=(nginx libnginx-mod-http-js libnginx-mod-http-lua haproxy caddy apache2 lua-socket varnish varnish-modules)
+# What tests/gateways runs: the programs, and the modules that their configurations use. With curl,
+# tests run the commands of the documentation.
+GATEWAYS=(curl nginx libnginx-mod-http-js libnginx-mod-http-lua haproxy caddy apache2 lua-socket varnish varnish-modules)
 
 # What the tests of the Python client run and import.
 PYTHON=(python3 python3-flask python3-starlette python3-build python3-setuptools python3-wheel mypy)
@@ -105,9 +106,10 @@ apt_install() {
     policy=1
   fi
   local rc=0
-  local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@")
-  { (umask 022; "${sudo[@]}" "${install[@]}") ||
-    (umask 022; "${sudo[@]}" apt-get update -qq && "${sudo[@]}" "${install[@]}"); } \
+  local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@") # another apt-get may be at work
+  { (umask 022; "${sudo[@]}" "${install[@]}") || # without lists of packages, or with old ones: get them
+    (umask 022; "${sudo[@]}" apt-get update -qq -o Acquire::Retries=3 && "${sudo[@]}" "${install[@]}"); } \
     >"$DEV/apt.log" 2>&1 8>&- 9>&- || rc=$?
   [ -z "$policy" ] || "${sudo[@]}" rm -f /usr/sbin/policy-rc.d
   [ $rc = 0 ] || { tail -5 "$DEV/apt.log" >&2; die "apt-get failed; its log is $DEV/apt.log"; }

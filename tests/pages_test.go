@@ -83,6 +83,8 @@ func followPage(t *testing.T, path, dir string) {
 		}
 	}
 	require.NotEmpty(t, commands, "the page shows what its commands print")
+	_, err = exec.LookPath("curl")
+	require.NoError(t, err, "Run: scripts/dev.sh gateways")
 	shell := exec.Command("bash", "-e", "-u", "-o", "pipefail")
 	shell.Dir, shell.Stdin = dir, strings.NewReader(script.String())
 	printed, err := shell.CombinedOutput()

@@ -213,8 +213,8 @@ func newDocument(adapter huma.Adapter, logger *slog.Logger) huma.API {
 				Description: "Rate limits for many tenants: check before you do something that costs, and edit the rules. " +
 					"Errors are problem documents (RFC 9457) whose code is stable. " +
 					"An unknown path answers 404, and an unsupported method 405 with the header Allow. " +
-					"A request that is not HTTP (a malformed request line, path or header) is answered 400, and one with headers of more than 16 KiB 431, " +
-					"as plain text, before it reaches the API; the connection is closed.",
+					"A request that is not valid HTTP (a malformed request line, path or header) is answered 400, 417, 501 or 505, and one with headers of more than 16 KiB 431; " +
+					"the connection is closed.",
 			},
 			Servers: []*huma.Server{{URL: "/"}},
 			Components: &huma.Components{

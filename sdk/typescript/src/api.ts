@@ -54,10 +54,10 @@ export interface components {
         };
         CheckFailure: {
             /**
-             * @description The last four only at /v1/authorize
+             * @description The last five only at /v1/authorize
              * @enum {string}
              */
-            code: "RATE_LIMIT_EXCEEDED" | "COST_EXCEEDS_LIMIT" | "SUBJECT_BLOCKED" | "COUNTERS_UNAVAILABLE" | "SUBJECT_MISSING" | "SUBJECT_INVALID" | "RESOURCE_INVALID" | "ATTRIBUTE_INVALID";
+            code: "RATE_LIMIT_EXCEEDED" | "COST_EXCEEDS_LIMIT" | "SUBJECT_BLOCKED" | "COUNTERS_UNAVAILABLE" | "SUBJECT_MISSING" | "SUBJECT_INVALID" | "RESOURCE_INVALID" | "ATTRIBUTE_INVALID" | "REQUEST_INVALID";
             /** @description For people */
             message: string;
             /**
