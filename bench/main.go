@@ -1,8 +1,8 @@
-// Command bench measures a check from end to end: real processes on loopback, Weir and a bare
-// net/http server in turns, and prints tables in Markdown. docs/performance.md says how to
-// read them. Start it with bench/run.sh, which brings a PostgreSQL; it is for Linux.
+// Command bench measures a check from end to end: in real processes on loopback, with Weir and a
+// bare net/http server in turns. It prints tables in Markdown, which docs/performance.md explains.
+// Start it with bench/run.sh, which starts a PostgreSQL. It is for Linux.
 //
-// Everything it starts it ends, also after Ctrl-C, and its data goes with it.
+// It ends every process that it started, also after Ctrl-C, and deletes their data.
 package main
 
 import (

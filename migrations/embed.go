@@ -1,4 +1,4 @@
-// Package migrations holds the history of the database schema and applies it.
+// Package migrations has the changes of the database schema, and applies them.
 package migrations
 
 import "embed"

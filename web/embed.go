@@ -1,5 +1,5 @@
-// Package web holds the assets that browsers load: styles, scripts, icons, and the vendored files
-// of others (vendor.sh). The binary embeds all of them, so pages need no other network.
+// Package web has the files that browsers load: styles, scripts, icons, and files of other projects
+// (vendor.sh). The binary embeds all of them, so pages need no other server.
 package web
 
 import (

@@ -1,5 +1,5 @@
-// Command bare answers every check at once: the bare HTTP server that all figures are
-// compared with.
+// Command bare answers every check immediately. It is the bare HTTP server to which all figures are
+// relative.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package kernel reads what the kernel knows of other processes: the CPU time they took and
-// the memory they held. It is for Linux.
+// Package kernel reads the CPU time and the memory of other processes from the kernel. It is for
+// Linux.
 package kernel
 
 import (

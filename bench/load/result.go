@@ -1,10 +1,9 @@
-// Package load asks a server for checks, as fast as it answers (Closed) or at a fixed rate
-// (Open), and counts what comes back.
+// Package load sends checks to a server and counts the answers, as fast as the server answers
+// (Closed) or at a fixed rate (Open).
 //
-// It runs on the machine of the server that it measures, so it has to be cheap: requests are
-// prepared, HTTP/1.1 is spoken on raw connections, and of an answer only the status, the
-// length and one word of the body are read. The remaining cost is the caller's to
-// measure.
+// It runs on the machine of the server that it measures, so it must be cheap. Requests are
+// prepared, HTTP/1.1 is written to raw connections, and only the status, the length and one word of
+// the body of an answer are read. The caller has to measure the remaining cost.
 package load
 
 import (

@@ -1,7 +1,7 @@
-// Package minimal is the least of an HTTP server that answers checks: net/http, a JSON
-// request decoded, a JSON answer of the size of Weir's and four headers. Nothing
-// authenticates, nothing is validated, nothing is recorded. By itself it shows what an HTTP
-// request costs at all; with a peer's library behind it, what the peer adds.
+// Package minimal is the smallest HTTP server that answers checks: net/http, a decoded JSON
+// request, a JSON answer of the size of Weir's, and four headers. It does not authenticate,
+// validate or record anything. Alone, it shows the cost of an HTTP request. With the library of a
+// peer behind it, it shows what that library adds.
 package minimal
 
 import (

@@ -1,7 +1,7 @@
-// Command peers answers checks by a rate limiter that can be had as a Go module, behind the
+// Command peers answers checks with rate limiters of other projects that are Go modules, behind the
 // same minimal server as the bare one. A subject that begins with "tight" has a limit that is
-// soon reached, every other one that never is. It is a module of its own, so that what peers need
-// does not become what Weir's benchmark needs.
+// reached soon, and every other subject one that is never reached. The command is a module of its
+// own, so that Weir's benchmark does not depend on the peers.
 package main
 
 import (

@@ -14,10 +14,10 @@ import (
 	"weir/internal/tenants"
 )
 
-// follower carries changes of the configuration from Postgres to what this instance has in
-// memory. It also reads tenants ahead of their first check, so that an outage of Postgres finds
-// them loaded: all of them where they take no more than half of the memory that policies may
-// take, else those whose keys were used last.
+// follower applies changes of the configuration in Postgres to the keys and policies in the memory
+// of this instance. It also loads tenants before their first check, so that they are in memory if
+// Postgres becomes unavailable: all tenants if they take at most half of the memory for policies,
+// else those whose keys were used last.
 type follower struct {
 	authenticator *tenants.Authenticator
 	policies      *check.Policies

@@ -1,6 +1,6 @@
-// Command server is Weir: it serves checks and the admin API, and does the few things around
-// that a machine's operator needs. Everything it is told comes by the environment
-// (config.go); parts are built in order and closed in reverse (serve.go).
+// Command server is Weir: it serves checks, the admin API and the dashboard, and has commands for
+// the operator of a deployment. config.go reads the settings from the environment. serve.go builds
+// the parts of the server in order and closes them in reverse.
 package main
 
 import (

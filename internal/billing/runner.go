@@ -1,12 +1,17 @@
-// Package billing moves subjects between plans as billing systems say.
+// Package billing processes events of billing systems, and moves subjects between plans.
 //
-// Events are stored when they are received (internal/api), and what becomes of them is decided
-// here: a Runner in every instance looks for what is due in Postgres, and does it. What is due is a
-// row with a time: an event that nobody has looked at, a grace period that ends, a daily comparison
-// with the provider. So nothing is lost where an instance dies, and any instance can do it. Two
-// that take the same task at once do it one after the other, and the second finds it done.
+// internal/api stores each event when it arrives. A Runner in every instance then looks in Postgres
+// for tasks that are due and executes them. A task is a row with a time: a new event, the end of a
+// grace period, or the daily comparison with the provider. Tasks are stored, so a crash loses none,
+// and any instance can execute them. If two instances take the same task, the second one waits for
+// the first, and then finds the task done.
 //
-// The arithmetic is in internal/subscription, the writes are in internal/tenants.
+// An example: Stripe sends that the payment of subscription sub_1 failed. The webhook stores the
+// event and answers 200. The runner finds the event: internal/subscription computes that the plan
+// stays for a grace period of 7 days, and internal/tenants stores a task for its end. No payment
+// arrives, so 7 days later a runner moves the subject to the fallback plan.
+//
+// internal/subscription has the arithmetic, internal/tenants the queries.
 package billing
 
 import (

@@ -1,9 +1,16 @@
-// Package dashboard shows a tenant to its members, in HTML that works without a script.
+// Package dashboard serves the pages for people, in HTML that works without JavaScript. New has the
+// list of all paths.
 //
-// A request passes middleware.go (headers, cross-origin protection, session) to the handler of
-// its page. NAME.go reads what the page shows into a view model, through the same methods as the
-// admin API; NAME.templ draws it and calls nothing. layout.templ is the frame around every page,
-// components.templ the pieces that pages share, web/static/css/app.css their look.
+// A request passes middleware.go (headers, cross-origin protection, session) and then the handler
+// of its page. PAGE.go has the handler. It reads the data through the methods of internal/tenants
+// that the admin API also uses, and stores the result in a view. PAGE.templ has the HTML of the
+// view and calls nothing else. PAGE_templ.go is generated from it.
+//
+// layout.templ is the frame of every page, and frame.go has its data and the navigation.
+// components.templ has the parts that several pages use. web/static/css/app.css has the styles.
+//
+// An example: GET /instances. middleware.go finds the session of an operator. instances.go asks all
+// instances for their state, and makes a row of text for each. instances.templ writes the table.
 package dashboard
 
 import (

@@ -1,8 +1,9 @@
-// Package mail sends the service's own letters: invitations, links for a new password, sign-up.
+// Package mail sends the mails of the service: invitations, password links and sign-up links.
 //
-// A letter (letters.go) is given to the post, which never makes a request wait: it sends from a
-// bounded queue, tries again what failed for a time, and tells at the end how it went. Behind it
-// stands an SMTP server (smtp.go), or in development a box in memory that a page shows (box.go).
+// letters.go writes the text of a mail. A Post takes the mail without making a request wait. It
+// sends mails from a bounded queue, retries for some minutes, and reports at the end whether a mail
+// was sent. smtp.go sends to the mail server. In the demo, box.go stores the mails in memory, and a
+// page shows them.
 package mail
 
 import (

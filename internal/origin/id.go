@@ -1,6 +1,6 @@
-// Package origin reads of a request where it comes from: the id by which logs tell it from
-// others, and the address of its client, also behind proxies. The API and the pages read both
-// alike.
+// Package origin reads the origin of an HTTP request: its id, which logs contain, and the address
+// of its client. Behind trusted proxies, that is the address that the proxies report. internal/api
+// and internal/dashboard both use it.
 package origin
 
 import (

@@ -1,7 +1,7 @@
-// Package route turns requests into checks by the routes that tenants configure: who asks (the
-// subject), what is asked for (the resource), at what cost, and what happens where that cannot
-// be told. It knows neither HTTP nor Postgres: a transport hands the header fields of a request
-// over.
+// Package route turns the requests of a gateway into checks, by the routes that a tenant
+// configures. A route says where the subject is (a source), which resource and cost the request has
+// (templates), and what happens if one of them is missing or invalid. The package knows neither
+// HTTP nor Postgres: the caller passes the header fields of a request.
 //
 // A route with the sources jwt:sub and ip, and the template GET /orders/{id}, makes of
 //
@@ -11,9 +11,10 @@
 //
 // a check of the subject ada for the resource "GET /orders/{id}" at a cost of 1.
 //
-// A customer writes much of what a route reads, so two rules hold everywhere. Whatever a
-// customer can cause is a decision, never an error. And a request that can be read in two ways,
-// of which one would be counted elsewhere, is denied: nobody gets round a limit by spelling.
+// A customer can choose much of what a route reads. Two rules therefore hold in this package.
+// First, whatever a customer sends leads to a decision, never to an error. Second, a request that
+// can be read in two ways, which would be counted differently, is denied. So no other spelling of a
+// request avoids a limit.
 package route
 
 import (

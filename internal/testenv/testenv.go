@@ -1,7 +1,6 @@
-// Package testenv gives tests a real PostgreSQL and Redis, also where they are started by a
-// plain `go test ./...` or from an editor: it borrows them from scripts/dev.sh for as long as
-// the test process lives. The kernel closes the pipe between the two when that ends, however
-// it ends. Only tests and their helpers import it.
+// Package testenv gives tests a real PostgreSQL and Redis, also with a plain `go test ./...` or
+// from an editor. scripts/dev.sh starts them and stops them when the test process ends: it reads
+// from a pipe that the kernel then closes. Only tests and their helpers import this package.
 package testenv
 
 import (

@@ -1,5 +1,5 @@
-// Package harness starts the real program for tests that look at the running system from
-// outside: server processes with settings of their own, on databases of their own.
+// Package harness starts the real program for tests that observe it from outside. Each server
+// process has its own settings and database.
 package harness
 
 import (
