@@ -15,8 +15,8 @@ import (
 	"weir/internal/testenv"
 )
 
-// An importRule says that only some packages may import a thing. Names are folders of this
-// module or import paths of others, and each stands for all below it.
+// An importRule says which packages may import a package. Names are folders of this module or
+// import paths of other modules, and each includes all packages below it.
 type importRule struct {
 	imported string
 	by       []string // who may, in code that is shipped
@@ -28,27 +28,27 @@ type importRule struct {
 // limit.
 var importRules = []importRule{
 	{"tests", nil, false, "it starts the whole program, which no part of that may do"},
-	{"cmd", nil, false, "a command is where everything ends: nothing is built on it"},
-	{"internal/api", []string{"cmd/server", "internal/api"}, false, "HTTP is the top floor; the dashboard speaks to the same stores, not to the API"},
-	{"internal/dashboard", []string{"cmd/server", "internal/dashboard"}, false, "the API must not come to depend on pages"},
-	{"internal/tenants", []string{"cmd/server", "internal/api", "internal/billing", "internal/dashboard", "internal/tenants"}, false, "a check is decided without Postgres, so check must not know of it"},
-	{"internal/usage", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/usage"}, true, "it counts decisions; packages that store or show the counts may name them"},
+	{"cmd", nil, false, "a command is the end of the program: no package uses it"},
+	{"internal/api", []string{"cmd/server", "internal/api"}, false, "HTTP is the top layer; the dashboard uses the same stores, not the API"},
+	{"internal/dashboard", []string{"cmd/server", "internal/dashboard"}, false, "the API must not depend on pages"},
+	{"internal/tenants", []string{"cmd/server", "internal/api", "internal/billing", "internal/dashboard", "internal/tenants"}, false, "a check is decided without Postgres, so package check must not use it"},
+	{"internal/usage", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/usage"}, true, "it counts decisions; only packages that store or show the counts need them"},
 	{"internal/recent", []string{"cmd/server", "internal/dashboard", "internal/recent"}, true, "recent decisions are for people: the dashboard shows them"},
-	{"internal/peers", []string{"cmd/server", "internal/recent", "internal/check/checktest", "internal/peers"}, true, "an engine is given its share; only the wiring and messages between instances know the other instances"},
-	{"internal/check", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/usage", "internal/recent", "internal/engine/enginetest/conformance", "internal/check"}, true, "engines decide calls and must not know policies, requests or decisions; the conformance command asks as applications do"},
-	{"internal/engine/redis", []string{"cmd/server", "internal/engine/redis", "internal/engine/enginetest"}, true, "everything above asks an engine.Engine; only the wiring knows that it is Redis"},
+	{"internal/peers", []string{"cmd/server", "internal/recent", "internal/check/checktest", "internal/peers"}, true, "an engine gets its share from outside; only cmd/server and messages between instances know the other instances"},
+	{"internal/check", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/usage", "internal/recent", "internal/engine/enginetest/conformance", "internal/check"}, true, "engines decide calls and must not know policies, requests or decisions; the conformance command sends checks as applications do"},
+	{"internal/engine/redis", []string{"cmd/server", "internal/engine/redis", "internal/engine/enginetest"}, true, "all layers above use an engine.Engine; only cmd/server knows that it is Redis"},
 	{"internal/engine", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/check", "internal/peers", "internal/engine"}, true, "arithmetic must not depend on where a state is stored"},
-	{"internal/limit", []string{"cmd/server", "internal"}, true, "the bottom floor: everything may use it"},
-	{"internal/route", []string{"cmd/server", "internal/api", "internal/check", "internal/dashboard", "internal/tenants", "internal/importer", "internal/route"}, true, "what a request becomes is pure: it reads no HTTP and no SQL"},
+	{"internal/limit", []string{"cmd/server", "internal"}, true, "the bottom layer: all packages may use it"},
+	{"internal/route", []string{"cmd/server", "internal/api", "internal/check", "internal/dashboard", "internal/tenants", "internal/importer", "internal/route"}, true, "it is pure: it reads no HTTP and no SQL"},
 	{"internal/importer", []string{"cmd/server"}, true, "it turns files into documents, and needs no running service"},
 	{"internal/once", []string{"cmd/server", "internal/api"}, true, "it keeps answers, and knows nothing of checks"},
-	{"internal/places", []string{"internal/api", "internal/dashboard"}, false, "requests have shares; a decision waits for no place"},
-	{"internal/seal", []string{"cmd/server", "internal/tenants", "internal/seal"}, true, "secrets are encrypted where they are stored; nobody else needs a key"},
-	{"internal/subscription", []string{"internal/api", "internal/tenants", "internal/billing", "internal/subscription"}, true, "what a provider says is arithmetic; only billing and its store need it"},
+	{"internal/places", []string{"internal/api", "internal/dashboard"}, false, "only requests have places; a decision waits for none"},
+	{"internal/seal", []string{"cmd/server", "internal/tenants", "internal/seal"}, true, "secrets are encrypted where they are stored; no other package needs a key"},
+	{"internal/subscription", []string{"internal/api", "internal/tenants", "internal/billing", "internal/subscription"}, true, "only billing and its store need the events of providers"},
 	{"internal/billing", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/billing"}, false, "it works through the store, and the store must not know who calls it"},
-	{"internal/mail", []string{"cmd/server", "internal/dashboard", "internal/mail"}, false, "letters are written where people are spoken to; the API asks for one by a function that it is given"},
-	{"internal/origin", []string{"cmd/server", "internal/api", "internal/dashboard"}, false, "it reads HTTP requests, of which nothing below knows"},
-	{"migrations", []string{"cmd/server", "internal/tenants/tenantstest", "migrations"}, false, "the schema is applied by the server and by test databases, and by nobody in passing"},
+	{"internal/mail", []string{"cmd/server", "internal/dashboard", "internal/mail"}, false, "the dashboard writes mails; the API uses a function that it gets"},
+	{"internal/origin", []string{"cmd/server", "internal/api", "internal/dashboard"}, false, "it reads HTTP requests, which no lower layer knows"},
+	{"migrations", []string{"cmd/server", "internal/tenants/tenantstest", "migrations"}, false, "only the server and test databases apply the schema"},
 	{"web", []string{"internal/dashboard", "internal/api"}, false, "assets belong to pages; the API has one, its reference at /docs"},
 	{"internal/testenv", []string{"internal/testenv", "internal/tenants/tenantstest", "internal/engine/enginetest"}, true, "it starts servers, which no shipped code may do"},
 	{"internal/tenants/tenantstest", []string{"internal/tenants/tenantstest"}, true, "test databases are for tests"},
@@ -56,24 +56,24 @@ var importRules = []importRule{
 
 	{"github.com/jackc/pgx", []string{"internal/tenants", "migrations"}, true, "only tenants queries Postgres, so row security is set up in one place"},
 	{"database/sql", []string{"internal/tenants", "migrations"}, true, "only tenants queries Postgres, so row security is set up in one place"},
-	{"github.com/golang-migrate/migrate", []string{"migrations"}, true, "one package knows how the schema is brought up to date"},
+	{"github.com/golang-migrate/migrate", []string{"migrations"}, true, "one package updates the schema"},
 	{"github.com/redis/go-redis", []string{"internal/engine/redis", "internal/engine/enginetest", "internal/once", "internal/peers", "internal/recent", "internal/testenv", "cmd/server"}, true, "a check reaches Redis through engine/redis alone, so no deadline and no breaker can be bypassed; peers and recent send messages between instances"},
-	{"github.com/go-chi/chi", []string{"internal/api", "internal/dashboard", "cmd/server"}, true, "routing is HTTP's; cmd/server puts the two beside each other"},
-	{"github.com/a-h/templ", []string{"internal/dashboard"}, false, "pages are drawn in one place"},
+	{"github.com/go-chi/chi", []string{"internal/api", "internal/dashboard", "cmd/server"}, true, "routing belongs to HTTP; cmd/server combines the two"},
+	{"github.com/a-h/templ", []string{"internal/dashboard"}, false, "one package writes HTML"},
 	{"google.golang.org/grpc", []string{"internal/api"}, false, "gRPC is a transport, as HTTP is"},
-	{"github.com/envoyproxy/go-control-plane", []string{"internal/api"}, false, "gateways are spoken to in one place"},
-	{"github.com/alecthomas/kong", []string{"cmd/server"}, true, "settings are read in one place and handed down as values"},
+	{"github.com/envoyproxy/go-control-plane", []string{"internal/api"}, false, "one package speaks with gateways"},
+	{"github.com/alecthomas/kong", []string{"cmd/server"}, true, "one package reads the settings and passes them as values"},
 	{"github.com/stripe/stripe-go", []string{"internal/subscription"}, true, "one package speaks with Stripe"},
 	{"github.com/standard-webhooks/standard-webhooks", []string{"internal/subscription"}, true, "signatures are verified in one place"},
 	{"github.com/wneessen/go-mail", []string{"internal/mail"}, false, "one package speaks with mail servers"},
 	{"net/http", []string{"cmd/server", "internal/api", "internal/billing", "internal/dashboard", "internal/origin", "internal/subscription", "internal/tenants", "web"}, true, "a decision does not depend on how it was asked for (tenants keeps answers for Idempotency-Key)"},
 	{"github.com/stretchr/testify", []string{"internal/testenv", "internal/tenants/tenantstest", "internal/engine/enginetest", "internal/check/checktest"}, true, "assertions end the program: they are for tests"},
 	{"testing", []string{"internal/testenv", "internal/tenants/tenantstest", "internal/engine/enginetest", "internal/check/checktest"}, true, "shipped code does not know that it is tested"},
-	{"unsafe", nil, false, "nothing here is worth it"},
+	{"unsafe", nil, false, "no code here needs it"},
 	{"github.com/alicebob/miniredis", nil, false, "it runs another Lua and another clock: tests use the real Redis"},
 }
 
-// Without this, the floors would grow into each other one convenient import at a time.
+// A package of a lower layer must not import one of a higher layer.
 func TestImportsRunOneWay(t *testing.T) {
 	seen := map[string]bool{}
 	forEachGoFile(t, func(file string, imports []string) {
@@ -91,7 +91,7 @@ func TestImportsRunOneWay(t *testing.T) {
 			}
 		}
 	})
-	// a rule that meets no import at all may be misspelt; these are the ones that matter
+	// a rule that matches no import may be misspelled: check the most important ones
 	for _, must := range []string{"internal/check", "internal/tenants", "github.com/jackc/pgx", "github.com/redis/go-redis", "net/http"} {
 		require.True(t, seen[must], "nothing imports %s: is the rule spelt right?", must)
 	}
@@ -106,7 +106,7 @@ func (r importRule) allows(folder string, isTest bool) bool {
 			return true
 		}
 	}
-	// a package's own tests, and those of the floors above, stand where the package stands
+	// tests in the folder of the package may import it
 	return isTest && within(folder, r.imported)
 }
 
@@ -114,8 +114,8 @@ func within(name, parent string) bool {
 	return name == parent || strings.HasPrefix(name, parent+"/")
 }
 
-// forEachGoFile calls visit with each file's path and what it imports: of this module the
-// folder, of others the path without a version.
+// forEachGoFile calls visit with each file's path and its imports: the folder for
+// packages of this module, the path for others.
 func forEachGoFile(t *testing.T, visit func(file string, imports []string)) {
 	root := testenv.Root()
 	files := 0
