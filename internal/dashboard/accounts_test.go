@@ -22,7 +22,7 @@ import (
 
 const publicURL = "https://weir.example"
 
-// mailing serves the stack anew, with mails that land in the box that it returns.
+// mailing restarts the stack with mail, and returns the box of the mails.
 func (s *stack) mailing(signup Signup) *mail.Box {
 	s.t.Helper()
 	box := &mail.Box{}
@@ -39,14 +39,14 @@ func (s *stack) mailing(signup Signup) *mail.Box {
 	return box
 }
 
-// newest waits until there are n letters, and returns the newest.
+// newest waits until there are n mails, and returns the newest.
 func newest(t *testing.T, box *mail.Box, n int) mail.Kept {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(box.Letters()) == n }, 20*time.Second, 5*time.Millisecond)
 	return box.Letters()[0]
 }
 
-// path is where a letter's link leads, of ours.
+// path returns the path of the link in a mail.
 func path(t *testing.T, l mail.Kept) string {
 	t.Helper()
 	path, ours := strings.CutPrefix(l.Link.URL, publicURL)
@@ -54,7 +54,7 @@ func path(t *testing.T, l mail.Kept) string {
 	return path
 }
 
-// inTenant adds what a form that changes the tenant carries.
+// inTenant adds the tenant to a form.
 func (s *stack) inTenant(a tenants.Actor, pairs ...string) url.Values {
 	form := url.Values{"tenant": {a.TenantID().String()}}
 	for i := 0; i < len(pairs); i += 2 {
@@ -71,7 +71,7 @@ func TestForgottenPassword(t *testing.T) {
 	require.Contains(t, b.get("/login").body, `href="/forgot"`)
 	checkHeaders(t, b.get("/forgot"), "/forgot")
 
-	// the Host that a request names must not end up in a link
+	// The Host of a request must not become part of a link.
 	r := b.request(http.MethodPost, "/forgot", url.Values{"email": {"Ann@example.com"}})
 	r.Host = "evil.example"
 	r.Header.Set("Origin", "https://evil.example")
@@ -79,12 +79,12 @@ func TestForgottenPassword(t *testing.T) {
 	known := b.send(r)
 	require.Equal(t, http.StatusOK, known.status)
 	unknown := b.post("/forgot", url.Values{"email": {"eve@example.com"}})
-	require.Equal(t, strings.ReplaceAll(known.body, "Ann@example.com", "x"), strings.ReplaceAll(unknown.body, "eve@example.com", "x"), "nobody learns who has a login")
+	require.Equal(t, strings.ReplaceAll(known.body, "Ann@example.com", "x"), strings.ReplaceAll(unknown.body, "eve@example.com", "x"), "it is not revealed who has a login")
 	letter := newest(t, box, 1)
 	require.Equal(t, "ann@example.com", letter.To)
 	link := path(t, letter)
 
-	for range 2 { // as robots do that look behind links
+	for range 2 { // like robots that open links
 		got := b.get(link)
 		require.Equal(t, http.StatusOK, got.status)
 		require.Contains(t, got.body, "ann@example.com")
@@ -111,7 +111,7 @@ func TestForgottenPassword(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, s.browser().login("ann@example.com", "a better horse").status)
 }
 
-// Nobody may have a mailbox filled, and an account that exists must not be told by its limit.
+// A mailbox cannot be filled, and the limit does not reveal whether an account exists.
 func TestAskingForMailIsLimited(t *testing.T) {
 	s := newStack(t)
 	box := s.mailing(SignupOpen)
@@ -165,9 +165,9 @@ func TestAccount(t *testing.T) {
 		change("wrong horse", "a better horse")
 	}
 	got = change("a better horse", "an even better horse")
-	require.Equal(t, http.StatusTooManyRequests, got.status, "whoever found her browser open cannot guess for long")
+	require.Equal(t, http.StatusTooManyRequests, got.status, "a person at her open browser cannot guess for long")
 
-	// somebody without a tenant has an account, too
+	// A person without a tenant has an account, too.
 	require.NoError(t, s.store.DeleteTenant(t.Context(), tenants.AsOperator("test"), "tenant-b", tenants.Match{}))
 	require.Equal(t, http.StatusOK, s.as("bob@example.com").get("/account").status)
 }
@@ -207,7 +207,7 @@ func TestInvite(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, s.browser().get(path(t, letter)).status, "it works once")
 }
 
-// An invitation is for one person, whoever else is signed in.
+// An invitation is for one person, whatever person is signed in.
 func TestInvitationOfSomebodyKnown(t *testing.T) {
 	s := newStack(t)
 	box := s.mailing(SignupClosed)
@@ -219,7 +219,7 @@ func TestInvitationOfSomebodyKnown(t *testing.T) {
 	carl := s.as("carl@example.com")
 	require.Contains(t, carl.get(link).body, "signed in as carl@example.com")
 	got := carl.post(link, url.Values{"password": {"carl's own guess"}})
-	require.Equal(t, http.StatusUnprocessableEntity, got.status, "another person's session lets nobody in")
+	require.Equal(t, http.StatusUnprocessableEntity, got.status, "another person's session is refused")
 	require.Contains(t, carl.get("/rules").body, "carl@example.com")
 
 	nobody := s.browser()
@@ -264,7 +264,7 @@ func TestResendAndWithdraw(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, s.browser().get(second).status, "withdrawn")
 	require.NotContains(t, ann.get("/members").body[strings.Index(ann.get("/members").body, "<table"):], "zoe@example.com")
 
-	// who has joined is not withdrawn by a page that was opened before
+	// A person who has joined is not removed by a page that was opened before.
 	third := invite("yan@example.com", "viewer")
 	id = regexp.MustCompile(`/members/([0-9a-f-]{36})/resend`).FindStringSubmatch(ann.get("/members").body)[1]
 	require.Equal(t, http.StatusSeeOther, s.browser().post(third, url.Values{"password": {"yan's own horse"}}).status)
@@ -274,7 +274,7 @@ func TestResendAndWithdraw(t *testing.T) {
 		require.Contains(t, got.body, "joined already")
 	}
 
-	// each role, in the handler and not by a hidden button
+	// Each role is enforced in the handler, not only by a hidden button.
 	owners := invite("owner2@example.com", "owner")
 	require.NotEmpty(t, owners)
 	id = regexp.MustCompile(`/members/([0-9a-f-]{36})/resend`).FindStringSubmatch(ann.get("/members").body)[1]
@@ -294,7 +294,7 @@ func TestResendAndWithdraw(t *testing.T) {
 	}
 }
 
-// Without mail the link is shown to who invites, once; nothing else needs mail.
+// Without mail, the link is shown once to the inviting person; nothing else needs mail.
 func TestWithoutMail(t *testing.T) {
 	s := newStack(t)
 	s.serve(s.store, testenv.RedisURL(t), func(d *Deps) { d.Signup = SignupOpen })
@@ -330,7 +330,7 @@ func TestSignUp(t *testing.T) {
 	require.Equal(t, http.StatusOK, unknown.status)
 	letter := newest(t, box, 1)
 	known := b.post("/signup", url.Values{"email": {"ann@example.com"}})
-	require.Equal(t, strings.ReplaceAll(unknown.body, "new@", "ann@"), known.body, "nobody learns who has a login")
+	require.Equal(t, strings.ReplaceAll(unknown.body, "new@", "ann@"), known.body, "it is not revealed who has a login")
 	require.Equal(t, "/login", path(t, newest(t, box, 2)))
 
 	require.Equal(t, http.StatusUnauthorized, s.browser().login("new@example.com", "").status, "nothing is made before the link")
@@ -378,7 +378,7 @@ func TestDevMail(t *testing.T) {
 	require.Contains(t, got.body, letter.Link.URL)
 	require.Contains(t, got.body, letter.Subject)
 
-	// Links to sign in are for whoever sits at this machine.
+	// Links to sign in are only for a person at this machine.
 	for name, change := range map[string]func(r *http.Request){
 		"from elsewhere":         func(r *http.Request) { r.RemoteAddr = "192.0.2.7:4711" },
 		"by another site's name": func(r *http.Request) { r.Host = "rebound.example" },
@@ -392,7 +392,7 @@ func TestDevMail(t *testing.T) {
 	}
 }
 
-// While Postgres is away, pages say so; nothing is promised that was not done.
+// While Postgres is unavailable, pages say so, and report nothing as done.
 func TestAccountsWithoutPostgres(t *testing.T) {
 	s := newStack(t)
 	box := s.mailing(SignupOpen)
@@ -410,7 +410,7 @@ func TestAccountsWithoutPostgres(t *testing.T) {
 	require.Empty(t, box.Letters())
 }
 
-// What another site's page sends must not act for anybody.
+// Requests from another site's page are refused.
 func TestCrossSiteAccounts(t *testing.T) {
 	s := newStack(t)
 	s.mailing(SignupOpen)

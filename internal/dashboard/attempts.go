@@ -14,38 +14,37 @@ import (
 	"weir/internal/limit"
 )
 
-// The failures that sign-in bears, as rules of the engine that we sell. What all addresses
-// together may try on one account refills little by little: a stranger can slow its owner down,
-// and not lock them out.
+// The limits for failed sign-ins, as rules of the engine. The limit for one account from all
+// addresses refills gradually: an unknown client can slow down the owner, but not lock them out.
 var attemptRules = [...]limit.Rule{
 	{Slug: "account-address", Algorithm: limit.SlidingWindowLog, Limit: 10, Window: limit.Window{Duration: limit.Duration{MS: 15 * 60_000}}},
 	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 50, Window: limit.Window{Duration: limit.Duration{MS: 3_600_000}}},
 	{Slug: "account", Algorithm: limit.TokenBucket, Limit: 100, Window: limit.Window{Duration: limit.Duration{MS: 24 * 3_600_000}}},
 }
 
-// What may be asked for by mail, so that nobody can have another's mailbox filled.
+// The limits for mails that anybody can request, so that nobody can fill another person's mailbox.
 var askRules = [...]limit.Rule{
 	{Slug: "account-address", Algorithm: limit.SlidingWindowLog, Limit: 3, Window: limit.Window{Duration: limit.Duration{MS: 15 * 60_000}}},
 	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 20, Window: limit.Window{Duration: limit.Duration{MS: 3_600_000}}},
 	{Slug: "account", Algorithm: limit.TokenBucket, Limit: 10, Window: limit.Window{Duration: limit.Duration{MS: 24 * 3_600_000}}},
 }
 
-// Invitations that one tenant's members may send, so that nobody can have the world's mailboxes
-// filled: by address and tenant, by address, and by tenant.
+// The limits for invitations of a tenant's members, so that nobody can fill mailboxes: per address
+// and tenant, per address, and per tenant.
 var inviteRules = [...]limit.Rule{
 	{Slug: "tenant-address", Algorithm: limit.SlidingWindowLog, Limit: 100, Window: limit.Window{Duration: limit.Duration{MS: 3_600_000}}},
 	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 100, Window: limit.Window{Duration: limit.Duration{MS: 3_600_000}}},
 	{Slug: "tenant", Algorithm: limit.TokenBucket, Limit: 200, Window: limit.Window{Duration: limit.Duration{MS: 24 * 3_600_000}}},
 }
 
-// attempts counts failures to sign in, on this instance, so that it holds with Redis down. An
-// attempt that runs counts as if it had failed until it is known: many at once get no more
-// guesses than one after another.
+// attempts counts failed sign-ins in memory, per instance, so that it also works while Redis is
+// unavailable. A running attempt counts as failed until its result is known, so concurrent attempts
+// allow no more guesses than sequential ones.
 type attempts struct {
 	rules  [len(attemptRules)]limit.Rule
 	engine *engine.Memory
 	mu     sync.Mutex
-	trying map[string]int64 // attempts that run, by counter
+	trying map[string]int64 // running attempts, by counter
 }
 
 func newAttempts(now func() time.Time) *attempts { return newAttemptsOf(attemptRules, now) }
@@ -61,13 +60,13 @@ func newAttemptsOf(rules [len(attemptRules)]limit.Rule, now func() time.Time) *a
 	}
 }
 
-// attempt is one that was let through. Exactly one of its ends is to be called.
+// attempt is an allowed attempt. Exactly one of failed, succeeded and undecided must be called.
 type attempt struct {
 	of   *attempts
 	keys [len(attemptRules)]string
 }
 
-// begin lets an attempt through, or says after how long to try again.
+// begin allows an attempt, or returns how long to wait.
 func (a *attempts) begin(email, address string) (*attempt, time.Duration) {
 	account := accountKey(email)
 	try := &attempt{of: a, keys: [...]string{"pair " + account + " " + address, "address " + address, "account " + account}}
@@ -81,7 +80,7 @@ func (a *attempts) begin(email, address string) (*attempt, time.Duration) {
 			continue
 		}
 		wait := time.Duration(call.Outcome.Verdicts[0].RetryAfterMS) * time.Millisecond
-		return nil, max(wait, time.Second) // less: those that run at this moment are too many
+		return nil, max(wait, time.Second) // a shorter wait: too many attempts are running now
 	}
 	for _, key := range try.keys {
 		a.trying[key]++
@@ -93,7 +92,7 @@ func (a *attempts) counterCall(rule int, key string, cost int64) engine.Call {
 	return engine.Call{Cost: cost, Counters: []engine.Counter{{Key: key, Numbers: a.rules[rule].Numbers()}}}
 }
 
-// take counts one attempt of which each counts, or says after how long to try again.
+// take counts one attempt, or returns how long to wait.
 func (a *attempts) take(account, address string) time.Duration {
 	try, wait := a.begin(account, address)
 	if try == nil {
@@ -114,15 +113,15 @@ func (t *attempt) failed() {
 	t.ended()
 }
 
-// succeeded ends an attempt of somebody who knows the password: their own slips are forgotten.
+// succeeded ends an attempt with the right password: the person's own failures are reset.
 func (t *attempt) succeeded() {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
-	_ = t.of.engine.Reset(context.Background(), engine.Counter{Key: t.keys[0]}) // memory does not fail
+	_ = t.of.engine.Reset(context.Background(), engine.Counter{Key: t.keys[0]}) // an engine in memory does not fail
 	t.ended()
 }
 
-// undecided ends an attempt that came to no verdict.
+// undecided ends an attempt without a result.
 func (t *attempt) undecided() {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
@@ -137,14 +136,14 @@ func (t *attempt) ended() {
 	}
 }
 
-// accountKey is short however long the text is that somebody sent.
+// accountKey returns a short key for a text of any length.
 func accountKey(email string) string {
 	sum := sha256.Sum256([]byte(strings.ToLower(email)))
 	return hex.EncodeToString(sum[:16])
 }
 
-// addressOf returns the address of a connection; of IPv6 the network of 64 bits, which one
-// customer has all of.
+// addressOf returns the address of a connection; for IPv6 the network of 64 bits, which belongs to
+// one customer.
 func addressOf(remote string) string {
 	host := hostOf(remote)
 	ip, err := netip.ParseAddr(host)

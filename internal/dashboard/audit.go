@@ -12,9 +12,9 @@ import (
 const (
 	auditPage       = 50
 	auditExportRows = 1000 // in memory at once
-	// maxVerifying bounds the trails that are read from end to end at once, for pages.
+	// maxVerifying is the maximum number of audit trails that pages verify at the same time.
 	maxVerifying = 2
-	// verifyTime is when one page stops reading a trail, and offers to go on.
+	// verifyTime is the time after which a page stops reading a trail and offers to continue.
 	verifyTime = 2 * time.Second
 )
 
@@ -24,8 +24,8 @@ type auditView struct {
 	First, Next       string
 	Later             bool
 	CSV, JSON, Verify string
-	Verified          *tenants.AuditReport // nil: not asked for
-	GoOn              string               // where the verification goes on; "" where it reached the end
+	Verified          *tenants.AuditReport // nil: not requested
+	Continue          string               // where the verification continues; "" if it reached the end
 }
 
 // auditLine is one row of the trail in words.
@@ -37,10 +37,10 @@ type auditLine struct {
 	Request                                    string
 	Sequence                                   string
 	Changes                                    []fieldChange
-	Whole                                      bool // of an object that was created or deleted
+	Whole                                      bool // of a created or deleted object
 }
 
-// Machine, Clock and Day are when it was.
+// Machine, Clock and Day return the time of the row.
 func (l *auditLine) Machine() string { return l.At.UTC().Format(time.RFC3339) }
 
 // Clock is the time of day.
@@ -58,10 +58,10 @@ var auditKinds = []option{
 	{"", "Any"}, {"rule", "A rule"}, {"route", "A route"}, {"plan", "A plan"}, {"subject", "A subject"}, {"key", "An API key"}, {"member", "A member"}, {"endpoint", "A billing endpoint"}, {"price", "The plan of a price"}, {"migration", "A plan migration"}, {"tenant", "The tenant"},
 }
 
-// errVerifying: as many trails are being verified as may be at once.
+// errVerifying: the maximum number of trails is being verified.
 var errVerifying = errors.New("too many audit trails are being verified at once")
 
-// audit shows the trail, or gives it as a file.
+// audit shows the trail, or returns it as a file.
 func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) error {
 	f := &form{values: r.URL.Query()}
 	filter := auditFilterOf(f)
@@ -95,8 +95,8 @@ func (d *dashboard) audit(w http.ResponseWriter, r *http.Request, v *visit) erro
 	return d.render(w, r, status, auditPageOf(v.frame, &view))
 }
 
-// verifyTrail reads the trail, from where an earlier page came to. It changes nothing, so a GET may
-// ask for it; how many do at once is bounded.
+// verifyTrail reads the trail, from where an earlier page stopped. It changes nothing, so it can be
+// a GET; the number of concurrent verifications is limited.
 func (d *dashboard) verifyTrail(r *http.Request, v *visit, view *auditView) error {
 	select {
 	case d.verifying <- struct{}{}:
@@ -105,7 +105,7 @@ func (d *dashboard) verifyTrail(r *http.Request, v *visit, view *auditView) erro
 		return errVerifying
 	}
 	what := tenants.AuditVerification{Within: verifyTime}
-	if mark, err := tenants.ParseAuditMark(view.Form.Get("verified")); err == nil { // else from the beginning
+	if mark, err := tenants.ParseAuditMark(view.Form.Get("verified")); err == nil { // otherwise from the beginning
 		what.After = &mark
 	}
 	report, err := d.Store.VerifyAudit(r.Context(), v.actor(), what)
@@ -114,12 +114,12 @@ func (d *dashboard) verifyTrail(r *http.Request, v *visit, view *auditView) erro
 	}
 	view.Verified = &report
 	if !report.Complete {
-		view.GoOn = auditAddress(view.Form.values, "verify", "1", "") + "&verified=" + url.QueryEscape(report.Head.String())
+		view.Continue = auditAddress(view.Form.values, "verify", "1", "") + "&verified=" + url.QueryEscape(report.Head.String())
 	}
 	return nil
 }
 
-// ReadFrom tells which rows the verdict is about.
+// ReadFrom returns which rows were verified.
 func (v *auditView) ReadFrom() string {
 	r := v.Verified
 	switch {
@@ -146,7 +146,7 @@ func auditFilterOf(f *form) tenants.AuditFilter {
 	return filter
 }
 
-// auditAddress is the page's with one thing more and one less.
+// auditAddress returns the address of the page with one parameter added and one removed.
 func auditAddress(values url.Values, name, value, without string) string {
 	out := url.Values{}
 	for _, field := range []string{"actor", "action", "kind", "target", "from", "to", "after"} {
@@ -160,8 +160,8 @@ func auditAddress(values url.Values, name, value, without string) string {
 	return withCursor("/audit", out, "")
 }
 
-// exportAudit streams all rows that fit. The first are read before anything is sent, so that what
-// is wrong can be said.
+// exportAudit streams all matching rows. It reads the first ones before it sends anything, so that
+// it can report errors of the request.
 func (d *dashboard) exportAudit(w http.ResponseWriter, r *http.Request, v *visit, filter tenants.AuditFilter, format string) error {
 	read := func(after string) ([]tenants.AuditEntry, string, error) {
 		return d.Store.Audit(r.Context(), v.actor(), filter, tenants.Page{Limit: auditExportRows, After: after})
@@ -179,16 +179,16 @@ func (d *dashboard) exportAudit(w http.ResponseWriter, r *http.Request, v *visit
 	h.Set("Content-Disposition", `attachment; filename="audit.`+format+`"`)
 	deadline := http.NewResponseController(w)
 	for {
-		_ = deadline.SetWriteDeadline(time.Now().Add(liveWrite)) // where it cannot be set, there is none
+		_ = deadline.SetWriteDeadline(time.Now().Add(liveWrite)) // if it cannot be set, there is no deadline
 		if err := write(rows); err != nil {
-			return nil // the browser is gone
+			return nil // the browser has disconnected
 		}
 		if next == "" {
 			return nil
 		}
 		if rows, next, err = read(next); err != nil {
 			d.Logger.Error("cannot finish an audit trail export", "error", err)
-			panic(http.ErrAbortHandler) // nobody is to take a part for the whole
+			panic(http.ErrAbortHandler) // the browser must not take a part for the whole
 		}
 	}
 }
@@ -241,7 +241,7 @@ func auditVerb(e *tenants.AuditEntry) string {
 	return e.Action + " " + object
 }
 
-// auditLink leads to what was changed, where there is a page that still shows it.
+// auditLink returns the page of the changed object, if it still exists.
 func auditLink(e *tenants.AuditEntry) string {
 	switch {
 	case e.Target == "" || e.Action == "delete" && e.Kind != "subject" || e.Action == "import":
@@ -264,7 +264,7 @@ func auditLink(e *tenants.AuditEntry) string {
 	return ""
 }
 
-// Called is the object's name as people know it: a key's is in what changed, if anywhere.
+// Called returns the name of the object for people: that of a key is in its changes, if anywhere.
 func (l *auditLine) Called() string {
 	if l.Kind == "key" {
 		for _, c := range l.Changes {
@@ -276,8 +276,7 @@ func (l *auditLine) Called() string {
 	return l.Target
 }
 
-// Folded reports whether the fields are those of a whole object, which is long and seldom looked
-// for.
+// Folded reports whether the fields are those of a whole object, which is long and rarely needed.
 func (l *auditLine) Folded() bool {
 	const few = 2
 	return l.Whole && len(l.Changes) > few

@@ -7,9 +7,9 @@ import (
 	"weir/internal/tenants"
 )
 
-// subjectVerb says what a change of a subject did, as somebody would: "boosted API requests to 200
-// until 23 Nov 2026, 10:00 UTC for". It is "" for a change of several things at once, which the
-// list of fields explains better.
+// subjectVerb describes a change of a subject: "boosted API requests to 200 until 23 Nov 2026,
+// 10:00 UTC for". It is "" for a change of several fields, which the list of fields explains
+// better.
 func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames) string {
 	if e.Kind != "subject" || e.Action == "delete" || e.Action == "reset" || e.Action == "import" {
 		return ""
@@ -53,7 +53,7 @@ func subjectVerb(e *tenants.AuditEntry, changes []fieldChange, names ruleNames) 
 	return ""
 }
 
-// overrideVerb is the same for the override of one rule, from the changes of its fields.
+// overrideVerb does the same for the override of one rule, from the changes of its fields.
 func overrideVerb(rule string, fields map[string]fieldChange) string {
 	limit, unlimited, ends := fields["limit"], fields["unlimited"], fields["expires_at"]
 	switch {

@@ -9,7 +9,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// Support reads what happened to a customer, not which object a request wrote.
+// The trail describes what happened to a customer, not which object was written.
 func TestAuditSaysWhatHappenedToASubject(t *testing.T) {
 	t.Parallel()
 	names := ruleNames{"api-requests": "API requests"}

@@ -52,7 +52,7 @@ func TestAuditPage(t *testing.T) {
 	}
 }
 
-// Pages follow one another, and keep the filter.
+// Pages are consecutive, and keep the filter.
 func TestAuditPages(t *testing.T) {
 	s := newStack(t)
 	for range auditPage {
@@ -97,7 +97,7 @@ func TestAuditExport(t *testing.T) {
 	require.Equal(t, http.StatusUnprocessableEntity, b.get("/audit?format=csv&kind=people").status)
 }
 
-// A trail that somebody has changed behind our back is said to be broken, and where.
+// A trail that was manipulated in the database is reported as broken, with the position.
 func TestAuditVerify(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -109,7 +109,7 @@ func TestAuditVerify(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, b.get("/audit?verify=1&verified="+report.Head.String()).body, "starting with row 3; earlier rows were verified before.")
 	var html strings.Builder
-	require.NoError(t, auditVerdict(&auditView{Verified: &report, GoOn: "/audit?verify=1&verified=" + report.Head.String()}).Render(t.Context(), &html))
+	require.NoError(t, auditVerdict(&auditView{Verified: &report, Continue: "/audit?verify=1&verified=" + report.Head.String()}).Render(t.Context(), &html))
 	require.Contains(t, html.String(), "The audit trail is intact up to row 2.")
 	require.Contains(t, html.String(), "Verify next rows")
 	require.NotContains(t, html.String(), "whole")

@@ -20,7 +20,7 @@ type endpointRow struct {
 	LastEvent               *moment // nil: none came yet
 }
 
-// Path is the endpoint's page.
+// Path returns the endpoint's page.
 func (e endpointRow) Path() string { return "/billing/endpoints/" + e.ID }
 
 type priceRow struct {
@@ -39,10 +39,10 @@ type billingView struct {
 	sentForms
 }
 
-// providerNames are what people call the providers.
+// providerNames are the names of the providers for people.
 var providerNames = map[string]string{tenants.StripeProvider: "Stripe", tenants.GenericProvider: "Signed webhook"}
 
-// maxBillingShown bounds the lists of the page: a tenant has no more endpoints, and rarely more
+// maxBillingShown limits the lists of the page: a tenant has no more endpoints, and rarely more
 // prices.
 const maxBillingShown = 1000
 
@@ -76,12 +76,12 @@ func (d *dashboard) showBilling(w http.ResponseWriter, r *http.Request, v *visit
 			Price: p.Price, Endpoint: p.Endpoint.String(), EndpointName: names[p.Endpoint], Plan: p.Plan, Multiply: p.Multiply, Priority: int64(p.Priority),
 		})
 	}
-	slices.Reverse(view.Prices) // in the order in which they were mapped, as a pricing page has them
+	slices.Reverse(view.Prices) // in the order of creation, as on a pricing page
 	v.frame.Title = "Billing"
 	return d.render(w, r, status, billingPage(v.frame, &view))
 }
 
-// planChoices are the tenant's plans, for a choice.
+// planChoices returns the tenant's plans as options.
 func (d *dashboard) planChoices(r *http.Request, v *visit) ([]option, error) {
 	plans, _, err := d.Store.Plans(r.Context(), v.actor(), tenants.Page{Limit: maxBillingShown})
 	if err != nil {
@@ -118,7 +118,7 @@ func (d *dashboard) endpointRowOf(r *http.Request, e tenants.BillingEndpoint) en
 	return row
 }
 
-// actOnBilling carries out what a form on the page of billing asks for.
+// actOnBilling executes the form of the page of billing.
 func (d *dashboard) actOnBilling(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	path, said := "/billing", ""
 	var err error
@@ -139,7 +139,7 @@ func (d *dashboard) actOnBilling(w http.ResponseWriter, r *http.Request, v *visi
 		}
 		f.moveError("signing_secrets.0", "signing_secret")
 	case "map":
-		id, _ := uuid.Parse(f.Get("endpoint")) // the store says what is wrong with it
+		id, _ := uuid.Parse(f.Get("endpoint")) // the store reports an invalid id
 		p := tenants.BillingPrice{
 			Price: f.Get("id"), Endpoint: id, Plan: f.Get("plan"), Multiply: f.Checked("multiply", false), Priority: int(f.wholeUpTo("priority", 1_000_000)),
 		}
@@ -179,7 +179,7 @@ func (f *form) endpoint(e *tenants.BillingEndpoint) {
 	e.GraceDays, e.FallbackPlan = int(f.wholeUpTo("grace_days", 365)), f.Get("fallback_plan")
 }
 
-// moveError shows the error of one field beside another.
+// moveError shows the error of one field at another field.
 func (f *form) moveError(from, to string) {
 	if message := f.errors[from]; message != "" {
 		delete(f.errors, from)
@@ -201,16 +201,16 @@ type endpointView struct {
 	sentForms
 }
 
-// eventWait waits for the first event of an endpoint, or tells of the newest.
+// eventWait waits for the first event of an endpoint, or shows the newest one.
 type eventWait struct {
 	Endpoint string
-	Events   []eventRow // the newest one, if any
+	Events   []eventRow // the newest event, if any
 }
 
-// Page is the endpoint's page.
+// Page returns the endpoint's page.
 func (e eventWait) Page() string { return "/billing/endpoints/" + e.Endpoint }
 
-// Path is what the page polls.
+// Path returns the address that the page polls.
 func (e eventWait) Path() string { return "/billing/endpoints/" + e.Endpoint + "/wait" }
 
 func (d *dashboard) endpointPage(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -268,8 +268,7 @@ func (d *dashboard) eventWait(r *http.Request, v *visit, id uuid.UUID) (eventWai
 	return wait, err
 }
 
-// waitForEvent is the part of an endpoint's page that waits for the first event, for the page to
-// put in its place.
+// waitForEvent returns the part of an endpoint's page that waits for the first event.
 func (d *dashboard) waitForEvent(w http.ResponseWriter, r *http.Request, v *visit) error {
 	id, err := keyID(r)
 	if err != nil {
@@ -285,7 +284,7 @@ func (d *dashboard) waitForEvent(w http.ResponseWriter, r *http.Request, v *visi
 	return d.render(w, r, http.StatusOK, eventWaiting(wait))
 }
 
-// actOnEndpoint carries out what a form on an endpoint's page asks for.
+// actOnEndpoint executes a form of an endpoint's page.
 func (d *dashboard) actOnEndpoint(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	id, err := keyID(r)
 	if err != nil {
@@ -341,7 +340,7 @@ func (d *dashboard) actOnEndpoint(w http.ResponseWriter, r *http.Request, v *vis
 	return d.done(w, r, path, said)
 }
 
-// eventRow is a billing event in the stream.
+// eventRow is a billing event in the list.
 type eventRow struct {
 	ID, EventID, Type, Outcome, Tone, Why, Subject, Customer string
 	At, Received                                             moment
@@ -349,7 +348,7 @@ type eventRow struct {
 	Replayable                                               bool
 }
 
-// SubjectPath is the page of the subject.
+// SubjectPath returns the page of the subject.
 func (e eventRow) SubjectPath() string { return "/subjects/" + url.PathEscape(e.Subject) }
 
 var outcomeTones = map[string]string{
@@ -373,7 +372,7 @@ type eventsView struct {
 	Later   bool
 }
 
-// outcomeOptions are the outcomes to choose from.
+// outcomeOptions returns the outcomes as options.
 func outcomeOptions() []option {
 	options := []option{{"", "Any outcome"}}
 	for _, outcome := range tenants.EventOutcomes {
@@ -412,7 +411,7 @@ func (d *dashboard) billingEvents(w http.ResponseWriter, r *http.Request, v *vis
 	return d.render(w, r, http.StatusOK, eventsPage(v.frame, &view))
 }
 
-// replayEvent looks at an event again.
+// replayEvent processes an event again.
 func (d *dashboard) replayEvent(w http.ResponseWriter, r *http.Request, v *visit, _ *form) error {
 	id, err := uuid.Parse(chi.URLParam(r, "id"))
 	if err != nil {

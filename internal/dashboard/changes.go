@@ -16,7 +16,8 @@ type fieldChange struct {
 	Before, After string // "": not set
 }
 
-// fieldChanges compares two JSON objects field by field, down into objects. Either may be missing.
+// fieldChanges compares two JSON objects field by field, including nested objects. Either may be
+// missing.
 func fieldChanges(before, after json.RawMessage) []fieldChange {
 	was, is := map[string]string{}, map[string]string{}
 	flatten("", before, was)
@@ -40,14 +41,14 @@ func fieldChanges(before, after json.RawMessage) []fieldChange {
 	return out
 }
 
-// flatten writes the leaves of a JSON value into out, by their paths.
+// flatten adds the leaves of a JSON value to out, by path.
 func flatten(path string, raw json.RawMessage, out map[string]string) {
 	var object map[string]json.RawMessage
 	if json.Unmarshal(raw, &object) == nil {
 		for name, value := range object {
 			inner := name
 			if path != "" {
-				inner = path + "\x00" + name // keys of labels and limits hold dots
+				inner = path + "\x00" + name // keys of labels and limits may contain dots
 			}
 			flatten(inner, value, out)
 		}
@@ -58,7 +59,7 @@ func flatten(path string, raw json.RawMessage, out map[string]string) {
 	}
 }
 
-// leaf is a value as people write it.
+// leaf returns a value in the form for people.
 func leaf(raw json.RawMessage) string {
 	var value any
 	decoder := json.NewDecoder(strings.NewReader(string(raw)))
@@ -101,15 +102,14 @@ func leaf(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// fieldWords are the labels of fields that are not those of a rule, if they are not the words of
-// the name.
+// fieldWords are the labels of fields that are not fields of a rule, if they differ from the name.
 var fieldWords = map[string]string{
 	"last4": "Last four characters", "billing_ref": "Billing reference", "cycle_anchor": "Cycle anchor", "on_change": "When a subject gets the plan", "next_plan_at": "Plan changes at",
 	"expires_at": "Expires", "starts_at": "Starts", "is_default": "Default plan", "default": "Default plan", "id": "ID", "rotated_to": "Replaced by",
 	"revoked_at": "Revoked",
 }
 
-// fieldName names a field, with what it belongs to.
+// fieldName returns the label of a field, with the object that it belongs to.
 func fieldName(path string) string {
 	parts := strings.Split(path, "\x00")
 	name := func(field string) string {

@@ -14,18 +14,18 @@ import (
 type stretch struct {
 	Grain    usage.Grain
 	From, To time.Time
-	Now      time.Time // the grain that it lies in is still running
-	Before   bool      // whether usage of the previous period is kept, too
+	Now      time.Time // its grain is not over yet
+	Before   bool      // whether usage of the previous period is also stored
 }
 
-// stretchUntil returns the period of so many grains that ends with the running one.
+// stretchUntil returns the period with this number of grains that ends with the current one.
 func stretchUntil(now time.Time, grain usage.Grain, grains int) stretch {
 	length := grain.Duration()
 	to := now.UTC().Truncate(length).Add(length)
 	return newStretch(now, grain, to.Add(-time.Duration(grains)*length), to)
 }
 
-// newStretch rounds outward to whole grains.
+// newStretch returns a period rounded outward to whole grains.
 func newStretch(now time.Time, grain usage.Grain, from, to time.Time) stretch {
 	length := grain.Duration()
 	s := stretch{Grain: grain, From: from.UTC().Truncate(length), To: to.UTC().Truncate(length), Now: now}
@@ -36,14 +36,14 @@ func newStretch(now time.Time, grain usage.Grain, from, to time.Time) stretch {
 	return s
 }
 
-// earlier is when the previous period begins.
+// earlier returns the start of the previous period.
 func (s stretch) earlier() time.Time { return s.From.Add(-s.To.Sub(s.From)) }
 
-// count is the number of grains.
+// count returns the number of grains.
 func (s stretch) count() int { return int(s.To.Sub(s.From) / s.Grain.Duration()) }
 
-// chart is checks over time, one bar for each grain, compared with the previous period. Allowed and
-// denied checks have scales of their own, so that neither hides the other.
+// chart shows checks over time, one bar per grain, compared with the previous period. Allowed and
+// denied checks have their own scales, so that neither hides the other.
 type chart struct {
 	stretch
 	Title           string
@@ -55,7 +55,7 @@ type chart struct {
 }
 
 // bar is one grain. The coordinates are those of small charts, which stack denied on allowed: each
-// bar is barWidth units wide, the chart is chartHeight units high and stretches to its place.
+// bar is barWidth units wide, the chart is chartHeight units high and is stretched to its place.
 type bar struct {
 	Start                       time.Time
 	Allowed, Denied             int64
@@ -70,7 +70,7 @@ const (
 	chartHeight = 1000
 )
 
-// series reads a chart's numbers. The query says of what; the time is the stretch's.
+// series reads the numbers of a chart for a query and a period.
 func (d *dashboard) series(ctx context.Context, a tenants.Actor, title string, s stretch, query tenants.UsageQuery) (chart, error) {
 	query.Grain, query.From, query.To = s.Grain, s.From, s.To
 	if s.Before {
@@ -178,7 +178,7 @@ func (c *chart) MostDenied() int64 {
 	return roundScale(most)
 }
 
-// roundScale is the next number that reads well at the top of a scale and in its middle.
+// roundScale returns the next number that is suitable for the top of a scale and its middle.
 func roundScale(most int64) int64 {
 	for unit := int64(1); ; unit *= 10 {
 		for _, n := range []int64{2, 4, 6, 10} {
@@ -189,7 +189,7 @@ func roundScale(most int64) int64 {
 	}
 }
 
-// Left and Wide place a bar; Slot is the whole width of its grain.
+// Left and Wide return the position of a bar; Slot is the whole width of its grain.
 func (c *chart) Left(i int) string {
 	return percentage((float64(i) + 0.12) * 100 / float64(len(c.Bars)))
 }
@@ -222,7 +222,7 @@ type tick struct {
 	Odd     bool // a narrow screen omits it
 }
 
-// Ticks are at round times, at most eight of them.
+// Ticks returns labels at round times, at most eight of them.
 func (c *chart) Ticks() (out []tick) {
 	steps := []time.Duration{
 		5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 4 * time.Hour,
@@ -250,7 +250,8 @@ func (c *chart) Ticks() (out []tick) {
 	return out
 }
 
-// Points draw the allowed checks of the previous period, in the units of a small chart.
+// Points returns the line of the allowed checks of the previous period, in the units of a small
+// chart.
 func (c *chart) Points() string {
 	most := c.MostAllowed()
 	var b strings.Builder
@@ -273,8 +274,8 @@ func (c *chart) Summary() string {
 // Empty reports whether there are no checks.
 func (c *chart) Empty() bool { return c.Allowed+c.Denied+c.BeforeAllowed+c.BeforeDenied == 0 }
 
-// Data is the JSON that scripts read for tooltips: seconds since 1970, allowed, denied, and both
-// together of the previous period.
+// Data returns the JSON that scripts read for tooltips: seconds since 1970, allowed, denied, and
+// the total of the previous period.
 func (c *chart) Data() string {
 	columns := make([][]byte, 4)
 	for i := range c.Bars {

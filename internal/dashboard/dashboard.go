@@ -31,58 +31,58 @@ import (
 	"weir/internal/tenants"
 )
 
-// Deps are the parts that the dashboard is made of.
+// Deps are the parts of the dashboard.
 type Deps struct {
 	Store    *tenants.Store
 	Policies *check.Policies
 	Checker  *check.Checker
 	Recent   *recent.Log // recent decisions, of all instances
-	// Instances returns how many instances share the limits during an outage, DegradedSince
-	// when the circuit breaker opened; zero: it is not open.
+	// Instances returns the number of instances that share the limits during an outage.
+	// DegradedSince returns when the circuit breaker opened; zero: it is not open.
 	Instances     func() int
 	DegradedSince func() time.Time
 	Logger        *slog.Logger
-	// Follow makes this instance act on what was just written for a tenant, or gives up soon. nil:
-	// it hears of it as of every change.
+	// Follow makes this instance apply what was just written for a tenant, within a short time.
+	// nil: it is notified as for every change.
 	Follow func(ctx context.Context, tenant limit.TenantID)
-	// Observe returns what counts the requests that one route answered, "" being none; nil: nobody
-	// counts.
+	// Observe returns a function that counts the answered requests of a route, "" for none; nil:
+	// nothing is counted.
 	Observe func(pattern string) func(status int, took time.Duration)
 	Mail    *mail.Post      // nil: mail is off
-	Billing *billing.Runner // replays events; nil: one of its own
-	// PublicURL begins the addresses of webhooks; "": as the browser came.
+	Billing *billing.Runner // replays events; nil: a new runner
+	// PublicURL is the beginning of webhook addresses; "": the address that the browser used.
 	PublicURL string
 	Signup    Signup // "": SignupClosed
-	// Stopping is closed when the process is about to end: pages that are kept up to date are to
-	// connect elsewhere. nil: never.
+	// Stopping is closed when the process is about to end: live pages must connect elsewhere. nil:
+	// never.
 	Stopping <-chan struct{}
 	Now      func() time.Time // nil: time.Now
 }
 
 type dashboard struct {
 	Deps
-	attempts   *attempts // to show a password
-	asked      *attempts // to be sent a mail
-	invited    *attempts // to have one sent to somebody else
+	attempts   *attempts // sign-ins
+	asked      *attempts // requests for mails
+	invited    *attempts // invitations
 	playground *playground
-	errands    chan struct{}          // has a place for each thing that may be done at once after an answer
-	forms      *places.Places[string] // a place for each form on its way, by address
-	working    chan struct{}          // has a place for each request that may be served at once
-	trying     chan struct{}          // and for each draft of a rule that is tried out at once
+	errands    chan struct{}          // has a place for each concurrent task after an answer
+	forms      *places.Places[string] // places for forms that are being sent, by address
+	working    chan struct{}          // has a place for each concurrent request
+	trying     chan struct{}          // has a place for each concurrent preview of a rule
 	observers  map[string]observer    // by pattern of the route
 	hub        *hub
-	verifying  chan struct{} // has a place for each audit trail that may be verified at once
+	verifying  chan struct{} // has a place for each concurrent verification of an audit trail
 }
 
-// maxWorking bounds the pages that are made at once, so that browsers do not crowd out checks.
-// It is more than Postgres answers at once.
+// maxWorking is the maximum number of pages that are created concurrently, so that browsers do not
+// slow down checks. It is more than Postgres can answer concurrently.
 const maxWorking = 64
 
-// maxErrands bounds what is done at once after answers.
+// maxErrands is the maximum number of concurrent tasks after answers.
 const maxErrands = 4
 
-// New returns the handler of all paths that Serves reports. What pages load is served beside it,
-// where package web says.
+// New returns the handler of all paths that Serves reports. Package web serves the files of the
+// pages.
 func New(deps Deps) http.Handler {
 	if deps.Now == nil {
 		deps.Now = time.Now
@@ -175,7 +175,7 @@ func New(deps Deps) http.Handler {
 	r.Post("/routes/{slug}/delete", d.write(tenants.MayEdit, d.deleteRoute))
 	r.Get("/subjects", d.page(d.subjects))
 	r.Get("/subjects/*", d.page(d.subject))
-	r.Post("/subjects/*", d.write(0, d.actOnSubject)) // each action asks for its own right
+	r.Post("/subjects/*", d.write(0, d.actOnSubject)) // each action requires its own right
 	r.Get("/keys", d.page(d.keys))
 	r.Post("/keys", d.write(tenants.MayManage, d.createKey))
 	r.Get("/keys/{id}", d.page(d.key))
@@ -217,7 +217,7 @@ func New(deps Deps) http.Handler {
 	return r
 }
 
-// segments are the first parts of the dashboard's paths, beside its start page.
+// segments are the first segments of the dashboard's paths, besides its start page.
 var segments = map[string]bool{
 	"login": true, "logout": true, "theme": true, "search": true, "settings": true, "start": true, "tenant": true, "sessions": true, "playground": true, "tester": true,
 	"forgot": true, "reset": true, "invitation": true, "signup": true, "account": true, "dev": true,
@@ -226,8 +226,8 @@ var segments = map[string]bool{
 	"tenants": true, "instances": true,
 }
 
-// Serves reports whether a path belongs to the dashboard. All others are left to whoever it
-// shares a listener with.
+// Serves reports whether a path belongs to the dashboard. Other handlers of the listener serve all
+// other paths.
 func Serves(path string) bool {
 	if path == "/" {
 		return true

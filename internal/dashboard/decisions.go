@@ -97,7 +97,7 @@ func (d *dashboard) readDecisions(ctx context.Context, tenant uuid.UUID, f *deci
 	return decisionsView{Filter: *f, Rows: decisionRows(list.Decisions, d.ruleNames(ctx, tenant)), Watching: watching{list.Answered, list.Instances}}
 }
 
-// decisions shows what was decided lately.
+// decisions shows recent decisions.
 func (d *dashboard) decisions(w http.ResponseWriter, r *http.Request, v *visit) error {
 	f, err := decisionFilterOf(r)
 	if err != nil {

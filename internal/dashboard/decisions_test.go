@@ -14,7 +14,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// A denial of a moment ago is found, with its reason, by whoever may look.
+// A recent denial is listed with its reason, for every role.
 func TestRecentDecisions(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -46,7 +46,7 @@ func TestRecentDecisions(t *testing.T) {
 	require.NotContains(t, b.get("/decisions?subject="+url.QueryEscape(`"><script>`)).body, "<script>")
 }
 
-// The sentence must be the reason, or support tells customers what is not so.
+// The sentence must be the real reason, because support passes it on to customers.
 func TestWhyThen(t *testing.T) {
 	denied := func(code check.Code, more func(*recent.Decision)) *recent.Decision {
 		d := &recent.Decision{Code: code, Rule: "api", Source: "rule", Quota: 100, Cost: 1, WindowMS: 60_000, RetryAfterMS: 1500}

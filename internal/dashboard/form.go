@@ -109,8 +109,8 @@ func (f *form) match() tenants.Match {
 	return tenants.Match{Versions: []int64{version}}
 }
 
-// refuse takes what a write says of the input into the form. It returns the status with which the
-// form is to be shown again, and 0 where the error, if there is one, is not about the input.
+// refuse adds the errors of a write to the form. It returns the status for showing the form again,
+// and 0 if the error is not about the input.
 func (f *form) refuse(err error) int {
 	var invalid *tenants.InvalidError
 	var conflict *tenants.ConflictError
@@ -130,7 +130,7 @@ func (f *form) refuse(err error) int {
 	return 0
 }
 
-// stray returns the messages about fields that the page has no place for, so that none is lost.
+// stray returns the messages about fields that the page does not show, so that none is lost.
 func (f *form) stray(shown ...string) (out []limit.FieldError) {
 	for name, message := range f.errors {
 		known := false
@@ -144,7 +144,7 @@ func (f *form) stray(shown ...string) (out []limit.FieldError) {
 	return out
 }
 
-// sentence makes a sentence of a message.
+// sentence converts a message to a sentence.
 func sentence(message string) string {
 	if message == "" {
 		return ""
@@ -152,12 +152,12 @@ func sentence(message string) string {
 	return strings.ToUpper(message[:1]) + message[1:] + "."
 }
 
-// sentForms are the forms of a page that has several, told apart by their field "do".
+// sentForms are the forms of a page with several forms, which differ in their field "do".
 type sentForms struct {
-	form *form // the one that was sent, empty before
+	form *form // the form that was sent, otherwise empty
 }
 
-// Sent is the form of one of the actions, with what was filled in if it is the one that was sent.
+// Sent returns the form of one of the actions, with its input if it is the one that was sent.
 func (s sentForms) Sent(action string) *form {
 	if s.form.Get("do") == action {
 		return s.form
@@ -165,7 +165,8 @@ func (s sentForms) Sent(action string) *form {
 	return &form{}
 }
 
-// SentFor is the form of an action that there is several times, told apart by one more field.
+// SentFor returns the form of an action that the page has several times, distinguished by one more
+// field.
 func (s sentForms) SentFor(action, name, value string) *form {
 	if sent := s.Sent(action); sent.Get(name) == value {
 		return sent
@@ -175,9 +176,9 @@ func (s sentForms) SentFor(action, name, value string) *form {
 
 type formHandler func(w http.ResponseWriter, r *http.Request, v *visit, f *form) error
 
-// write makes a handler of one that changes the tenant. Whoever may not, is refused before the
-// handler, and by the store once more. A form that was made for another tenant, in another tab,
-// is not carried out: it would change the wrong one.
+// write makes a handler of a function that changes the tenant. The handler refuses users without
+// the right, and so does the store. A form that was created for another tenant, in another tab, is
+// refused, because it would change the wrong one.
 func (d *dashboard) write(right tenants.Right, handle formHandler) http.HandlerFunc {
 	return d.sent(right, func(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 		kind := tenants.OrdinaryWrite
@@ -195,7 +196,7 @@ func (d *dashboard) write(right tenants.Right, handle formHandler) http.HandlerF
 	})
 }
 
-// sent is write for a form that changes nothing yet, such as one that asks what a change would do.
+// sent is write for a form that changes nothing yet, such as a preview of a change.
 func (d *dashboard) sent(right tenants.Right, handle formHandler) http.HandlerFunc {
 	return d.page(func(w http.ResponseWriter, r *http.Request, v *visit) error {
 		if !v.actor().May(right) {
@@ -213,32 +214,32 @@ func (d *dashboard) sent(right tenants.Right, handle formHandler) http.HandlerFu
 	})
 }
 
-// follow waits until this instance acts on what was just written, so that the page to which the
-// answer leads shows it. An answer reaches its reader when the handler has returned.
+// follow waits until this instance applies what was just written, so that the next page shows it.
+// The answer is sent when the handler has returned.
 func (d *dashboard) follow(ctx context.Context, v *visit) { d.followTenant(ctx, v.actor().TenantID()) }
 
-// followTenant is follow for what was written for any tenant.
+// followTenant is follow for a write to any tenant.
 func (d *dashboard) followTenant(ctx context.Context, tenant limit.TenantID) {
 	if d.Follow != nil {
 		d.Follow(ctx, tenant)
 	}
 }
 
-// done ends a write: it leads to a page of ours, which says what was done.
+// done ends a write: it redirects to a page that shows what was done.
 func (d *dashboard) done(w http.ResponseWriter, r *http.Request, to, said string) error {
 	http.SetCookie(w, flash(base64.RawURLEncoding.EncodeToString([]byte(said)), 60))
 	http.Redirect(w, r, to, http.StatusSeeOther)
 	return nil
 }
 
-// flashCookie carries what was done to the next page, once.
+// flashCookie carries the message about what was done to the next page, once.
 const flashCookie = "__Host-weir-said"
 
 func flash(value string, seconds int) *http.Cookie {
 	return &http.Cookie{Name: flashCookie, Value: value, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode, MaxAge: seconds}
 }
 
-// said takes what was done from the request, and makes the browser forget it.
+// said returns the message of the request, and deletes it in the browser.
 func said(w http.ResponseWriter, r *http.Request) string {
 	cookie, err := r.Cookie(flashCookie)
 	if err != nil || r.Method != http.MethodGet {
@@ -252,7 +253,7 @@ func said(w http.ResponseWriter, r *http.Request) string {
 	return string(text)
 }
 
-// invalidField says what is wrong with one field of an address or a form.
+// invalidField returns the error of one field of an address or a form.
 func invalidField(field, message string) error {
 	return &tenants.InvalidError{Fields: []limit.FieldError{{Field: field, Message: message}}}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// slowForm tells when it is read, and ends when it may.
+// slowForm reports when it is read, and ends when it is released.
 type slowForm struct {
 	inside chan<- struct{}
 	once   *sync.Once
@@ -23,8 +23,8 @@ func (f slowForm) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// However many strangers send forms slowly, pages are served: a form takes a place of those who are
-// served when all of it has arrived. An address has a share of the places for forms, too.
+// If many clients send forms slowly, pages are still served: a form takes a place for pages only
+// when it is complete. Each address has a share of the places for forms.
 func TestSlowForms(t *testing.T) {
 	s := newStack(t)
 	handler := s.server.Config.Handler
@@ -53,7 +53,7 @@ func TestSlowForms(t *testing.T) {
 	require.NotEqual(t, http.StatusServiceUnavailable, send("192.0.2.1", strings.NewReader("email=a")))
 }
 
-// status is an answer of which only the status counts.
+// status is an answer of which only the status matters.
 type status struct {
 	header http.Header
 	code   int

@@ -11,7 +11,7 @@ import (
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// grouped writes a number with commas between thousands, as in 1,670.
+// grouped formats a number with commas between thousands, as in 1,670.
 func grouped(n int64) string {
 	digits := strconv.FormatInt(n, 10)
 	start := 0
@@ -29,7 +29,7 @@ func grouped(n int64) string {
 	return b.String()
 }
 
-// compact writes a number for an axis, as in "2.5k".
+// compact formats a number for an axis, as in "2.5k".
 func compact(n int64) string {
 	for _, u := range []struct {
 		size int64
@@ -60,14 +60,14 @@ var units = []struct {
 	{24 * time.Hour, "day", "days"}, {time.Hour, "hour", "hours"}, {time.Minute, "minute", "minutes"}, {time.Second, "second", "seconds"},
 }
 
-// inWords writes a length of time rounded up to one unit, as in "2 minutes".
+// inWords formats a duration rounded up to one unit, as in "2 minutes".
 func inWords(d time.Duration) string {
 	for i, u := range units {
 		if d < u.length && i < len(units)-1 {
 			continue
 		}
 		n := int64(math.Ceil(float64(d) / float64(u.length)))
-		if i > 0 && time.Duration(n)*u.length >= units[i-1].length { // 59.5 minutes are an hour
+		if i > 0 && time.Duration(n)*u.length >= units[i-1].length { // 59.5 minutes are shown as an hour
 			u, n = units[i-1], 1
 		}
 		return plural(max(n, 0), u.one, u.many)
@@ -75,15 +75,15 @@ func inWords(d time.Duration) string {
 	return ""
 }
 
-// short writes a length of time as inWords does, with abbreviated units, as in "2 min".
+// short formats a duration as inWords does, with abbreviated units, as in "2 min".
 func short(d time.Duration) string {
 	return shortUnit.Replace(inWords(d))
 }
 
 var shortUnit = strings.NewReplacer("seconds", "s", "second", "s", "minutes", "min", "minute", "min", "hours", "h", "hour", "h")
 
-// exactly writes a length of time that a rule is made of, as "90 seconds" or "minute"; with one,
-// "1 minute" keeps its number.
+// exactly formats a duration of a rule, as "90 seconds" or "minute"; with one, "1 minute" keeps its
+// number.
 func exactly(ms int64, withOne bool) string {
 	for _, u := range units {
 		if length := u.length.Milliseconds(); ms%length == 0 {
@@ -96,18 +96,18 @@ func exactly(ms int64, withOne bool) string {
 	return plural(ms, "millisecond", "milliseconds")
 }
 
-// meterWidth is the width of used thousandths in a meter, whose crest is at 80 %.
+// meterWidth returns the width of used thousandths in a meter, whose mark is at 80 %.
 func meterWidth(used int64) string {
 	return strconv.FormatFloat(max(1.5, 80*float64(min(used, 1000))/1000), 'f', 1, 64) + "%"
 }
 
-// moment is an instant as pages write it.
+// moment is an instant on a page.
 type moment struct{ At time.Time }
 
-// Machine is the form for <time datetime>.
+// Machine returns the form for <time datetime>.
 func (m moment) Machine() string { return m.At.UTC().Format(time.RFC3339) }
 
-// Human is the form that is read.
+// Human returns the form for people.
 func (m moment) Human() string { return m.At.UTC().Format("2 Jan 2006, 15:04 UTC") }
 
 func subjectURL(subject string) string { return "/subjects/" + url.PathEscape(subject) }
@@ -138,20 +138,20 @@ func percent(part, whole int64) string {
 	return fmt.Sprintf("%.0f\u202f%%", share)
 }
 
-// curlText is a command for a shell in which WEIR_URL and WEIR_KEY are set. What comes from
-// outside is quoted for it.
+// curlText returns a command for a shell in which WEIR_URL and WEIR_KEY are set. Values of users
+// are quoted.
 func curlText(method, path, body string) string {
 	return fmt.Sprintf("curl -X %s \"$WEIR_URL\"%s -H \"Authorization: Bearer $WEIR_KEY\" -H 'Content-Type: application/json' -d '%s'",
 		method, shellWord(path), body)
 }
 
-// gatewayText is a command that asks a route, as curlText is one.
+// gatewayText returns a command that sends a request to a route, like curlText.
 func gatewayText(slug string) string {
 	return fmt.Sprintf("curl -i \"$WEIR_URL/v1/authorize/%s\" -H \"Weir-Key: $WEIR_KEY\" \\\n"+
 		"  -H 'X-User: user_42' -H 'X-Forwarded-Method: GET' -H 'X-Forwarded-Uri: /orders/7'", slug)
 }
 
-// shellWord leaves a plain path as it is and quotes any other.
+// shellWord returns a plain path unchanged and quotes any other.
 func shellWord(s string) string {
 	plain := !strings.ContainsFunc(s, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("/_-.~%", c)

@@ -10,13 +10,13 @@ import (
 	"weir/internal/tenants"
 )
 
-// frame holds what every page shows around its content.
+// frame has what every page shows around its content.
 type frame struct {
 	Title         string
 	Email, Role   string
 	Tenant        string // "" if there is none
 	TenantID      string // for forms
-	May           rights // what to offer; the handlers enforce it
+	May           rights // what to show; the handlers enforce it
 	Said          string // what was just done; "" if nothing was
 	Navigation    []navGroup
 	Others        []tenantChoice // the tenants to switch to
@@ -76,7 +76,7 @@ func newFrame(s *tenants.Session, path string, now, degradedSince time.Time) fra
 	return f
 }
 
-// initials are the letters of an avatar: those of "ann.lee@example.com" are "al".
+// initials returns the letters of an avatar: those of "ann.lee@example.com" are "al".
 func initials(email string) string {
 	name, _, _ := strings.Cut(email, "@")
 	var out string

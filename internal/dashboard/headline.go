@@ -10,7 +10,7 @@ import (
 // headline says in one sentence what matters most in a period.
 type headline struct {
 	Subject string // whom it is about; "": nobody in particular
-	Text    string // the sentence, which continues the subject's name if there is one
+	Text    string // the sentence, after the subject's name if there is one
 	Denied  string // its part about denials, between Text and Since
 	Since   string
 	Note    string
@@ -21,16 +21,16 @@ func (h *headline) Denials() string {
 	return "/decisions?" + url.Values{"show": {"denied"}, "subject": {h.Subject}}.Encode()
 }
 
-// deniedSubject is a subject with what was denied to it.
+// deniedSubject is a subject with its denials.
 type deniedSubject struct {
 	Subject string
 	Denied  int64
 }
 
-// mostDeniedSubjects is how many the overview lists.
+// mostDeniedSubjects is how many subjects the overview lists.
 const mostDeniedSubjects = 5
 
-// deniedSubjects sums up the busiest denied subjects, the most denied first.
+// deniedSubjects sums up the busiest denied subjects, most denials first.
 func deniedSubjects(items []tenants.UsageItem) (out []deniedSubject) {
 	for _, group := range usageGroups("subject", items, true) {
 		if group.Denied > 0 {
@@ -40,10 +40,10 @@ func deniedSubjects(items []tenants.UsageItem) (out []deniedSubject) {
 	return out[:min(len(out), mostDeniedSubjects)]
 }
 
-// outstanding is the share of all denials, in percent, from which one subject is the news.
+// outstanding is the share of all denials, in percent, from which one subject is mentioned first.
 const outstanding = 50
 
-// headlineOf finds what to say first. denying and subjects are sorted by their denials.
+// headlineOf chooses the most important sentence. denying and subjects are sorted by their denials.
 func headlineOf(c *chart, within string, denying []denyingRule, subjects []deniedSubject) headline {
 	since := "in the last " + strings.TrimPrefix(within, "1 ")
 	switch {

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The first sentence of the overview says what a person would say.
+// The first sentence of the overview is the most important one.
 func TestHeadline(t *testing.T) {
 	t.Parallel()
 	api := []denyingRule{{Slug: "api", Name: "API requests", Denied: 75, Decided: 9000}}
@@ -37,7 +37,7 @@ func TestHeadline(t *testing.T) {
 	require.Equal(t, "in the last 7 days", (func() string { h := headlineOf(&chart{Denied: 1}, "7 days", nil, nil); return h.Since })())
 }
 
-// The operator sees how the service is, not how to send a first check.
+// The operator sees the health of the service, not the first steps.
 func TestServiceHealth(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]serviceView{

@@ -8,28 +8,28 @@ import (
 	"weir/internal/recent"
 )
 
-// instancesView is how the service itself is.
+// instancesView shows the state of the service.
 type instancesView struct {
 	Instances []instanceRow
-	Silent    int // that are alive and did not answer
+	Silent    int // that are alive but did not answer
 }
 
 type instanceRow struct {
 	Name, Version          string
 	This                   bool
 	Started                moment
-	Up                     string // for how long, in words
-	Counters, CountersTone string // whether it reaches them
+	Up                     string // how long it has been running, in words
+	Counters, CountersTone string // whether it reaches Redis
 	Config, ConfigTone     string // whether it is up to date
 	Checks, Half, Nearly   string // of the last minute; "": there were none
 }
 
-// configLate is the age from which a configuration counts as out of date: it is compared each
-// second, and a comparison that is under way is none that has failed.
+// configLate is the age from which a configuration is out of date: it is compared each second, and
+// a running comparison is not a failed one.
 const configLate = 2 * time.Second
 
-// instances shows how each instance is, and whether it reaches Redis and Postgres. With
-// fragment=list it is the live part alone.
+// instances shows the state of each instance, and whether it reaches Redis and Postgres. With
+// fragment=list it returns only the live part.
 func (d *dashboard) instances(w http.ResponseWriter, r *http.Request, v *visit) error {
 	list, known := d.Recent.Instances(r.Context())
 	view := instancesView{Silent: max(0, known-len(list))}

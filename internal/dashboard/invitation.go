@@ -13,13 +13,13 @@ import (
 	"weir/internal/tenants"
 )
 
-// roleWords say what somebody joins as.
+// roleWords describe what the person joins as.
 var roleWords = map[tenants.Role]string{
 	tenants.Owner: "an owner", tenants.Admin: "an admin", tenants.Editor: "an editor", tenants.Support: "support", tenants.Viewer: "a viewer",
 }
 
-// SendInvitation has the link of an invitation mailed, and what became of the mail written down.
-// It does not wait. Where mail is off it only writes that down.
+// SendInvitation sends the mail with the link of an invitation, and records the result. It does not
+// wait. If mail is off, it only records that.
 func SendInvitation(store *tenants.Store, post *mail.Post, log *slog.Logger, i tenants.Invitation) {
 	letter := mail.Invitation(i.Email, i.Tenant, i.By, roleWords[i.Role], post.Link(invitationPath(i)), inWords(tenants.InvitationLife))
 	post.Send(letter, func(err error) {
@@ -38,7 +38,7 @@ func SendInvitation(store *tenants.Store, post *mail.Post, log *slog.Logger, i t
 	})
 }
 
-// LinkToHandOn returns the link of an invitation where no mail takes it to the person, else "".
+// LinkToHandOn returns the link of an invitation if it is not sent by mail, otherwise "".
 func LinkToHandOn(post *mail.Post, i tenants.Invitation) string {
 	if post.On() {
 		return ""
@@ -48,12 +48,12 @@ func LinkToHandOn(post *mail.Post, i tenants.Invitation) string {
 
 func invitationPath(i tenants.Invitation) string { return "/invitation/" + i.Token }
 
-// invitationView is the page on which somebody accepts an invitation.
+// invitationView is the page for accepting an invitation.
 type invitationView struct {
 	Form                       form
 	Tenant, Role, Email, Until string
 	HasLogin                   bool
-	You                        bool   // who is invited is signed in
+	You                        bool   // the invited person is signed in
 	Other                      string // who is signed in, and is not invited; "": nobody
 	Action                     string
 }
@@ -89,8 +89,9 @@ func (d *dashboard) renderInvitation(w http.ResponseWriter, r *http.Request, sta
 	return d.render(w, r, status, invitationPage(&view))
 }
 
-// accept makes somebody a member: whoever is invited and signed in; who shows the password of the
-// login that is invited; or who chooses one, where there is no login yet. Nobody else joins by it.
+// accept makes a person a member who is invited and signed in, who enters the password of the
+// invited login, or who sets a password if there is no login yet. Nobody else can join with the
+// link.
 func (d *dashboard) accept(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(w, r); err != nil {
 		return err

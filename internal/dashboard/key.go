@@ -11,19 +11,19 @@ import (
 	"weir/internal/tenants"
 )
 
-// keyView is one key, and what can be done to it.
+// keyView is one key with its actions.
 type keyView struct {
 	keyRow
 	Version     int64
 	OwnName     string // as it was given, "" for none
-	ExpiresText string // as a browser's field has it
+	ExpiresText string // in the form of a browser's field
 	Successor   string // the path of the key that replaces it
 	Revocable   bool
 
 	sentForms
 }
 
-// Has reports whether the key has a scope, for the boxes of a form.
+// Has reports whether the key has a scope, for the checkboxes of a form.
 func (k *keyView) Has(scope tenants.Scope) string {
 	for _, s := range k.Scopes {
 		if s == string(scope) {
@@ -33,15 +33,15 @@ func (k *keyView) Has(scope tenants.Scope) string {
 	return ""
 }
 
-// secretView is a key that was just made. Its secret is on this page and nowhere else.
+// secretView is a new key. Its secret is shown only on this page.
 type secretView struct {
 	Name, Secret, Path string
-	Checks             bool // it may ask for decisions
+	Checks             bool // it has the scope check
 	Note               string
 	Invited            *newLink // the owner of a new tenant; nil if nobody was invited
 }
 
-// scopeChoices say what each scope is for.
+// scopeChoices describe each scope.
 var scopeChoices = []struct {
 	Scope tenants.Scope
 	Text  string
@@ -52,7 +52,7 @@ var scopeChoices = []struct {
 	{tenants.ScopeManage, "manage: change API keys, members and billing."},
 }
 
-// overlaps are for how long a replaced key may go on.
+// overlaps are how long a replaced key can continue to work.
 var overlaps = []option{{"0s", "no time: it stops immediately"}, {"1h", "1 hour"}, {"1d", "1 day"}, {"7d", "7 days"}, {"30d", "30 days"}}
 
 func (d *dashboard) key(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -87,7 +87,7 @@ func keyID(r *http.Request) (uuid.UUID, error) {
 	return id, nil
 }
 
-// scopes reads the boxes of a key's form.
+// scopes reads the checkboxes of a key's form.
 func (f *form) scopes() (out []tenants.Scope) {
 	for _, scope := range tenants.AllScopes {
 		if f.Checked(string(scope), false) {
@@ -112,8 +112,7 @@ func (d *dashboard) createKey(w http.ResponseWriter, r *http.Request, v *visit, 
 	return d.showSecret(w, r, v, &made, key, "")
 }
 
-// showSecret answers with the new key itself: no redirect could carry it without keeping it
-// somewhere.
+// showSecret answers with the new key itself, because a redirect would have to store it.
 func (d *dashboard) showSecret(w http.ResponseWriter, r *http.Request, v *visit, made *tenants.APIKey, key tenants.Key, note string) error {
 	row := keyRowOf(made, v.now)
 	view := secretView{Name: row.Name, Secret: key.Secret(), Path: row.Path(), Note: note}
@@ -125,7 +124,7 @@ func (d *dashboard) showSecret(w http.ResponseWriter, r *http.Request, v *visit,
 	return d.render(w, r, http.StatusOK, secretPage(v.frame, &view))
 }
 
-// actOnKey carries out what a form on a key's page asks for.
+// actOnKey executes a form of a key's page.
 func (d *dashboard) actOnKey(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	id, err := keyID(r)
 	if err != nil {
@@ -178,8 +177,8 @@ func (d *dashboard) actOnKey(w http.ResponseWriter, r *http.Request, v *visit, f
 	return d.done(w, r, "/keys/"+id.String(), said)
 }
 
-// sameMinute reports whether two times are the same as browsers' fields have them, which know no
-// seconds: a form that was not touched must not move an end.
+// sameMinute reports whether two times are equal in the form of a browser's field, which has no
+// seconds: an unchanged form must not change an expiry.
 func sameMinute(a, b *time.Time) bool {
 	if a == nil || b == nil {
 		return a == b

@@ -15,7 +15,7 @@ import (
 
 var secretPattern = regexp.MustCompile(`<code id="secret">(weir_[a-zA-Z0-9_]+)</code>`)
 
-// A key's secret is on the page that answers its making, and nowhere afterwards.
+// A key's secret is shown once, when it is created.
 func TestKeyIsShownOnce(t *testing.T) {
 	s := newStack(t)
 	b := s.as("ann@example.com")
@@ -42,7 +42,7 @@ func TestKeyIsShownOnce(t *testing.T) {
 	require.Equal(t, "ann@example.com", rows[0].ActorName)
 	require.NotContains(t, string(rows[0].After), found[1])
 
-	// rotated: the new one is shown, the old one goes on for a day
+	// rotated: the new key is shown, the old key works for another day
 	got = b.write(path, url.Values{"do": {"rotate"}, "overlap": {"1d"}})
 	require.Equal(t, http.StatusOK, got.status, got.body)
 	require.Contains(t, got.body, "keeps working for 1 day")
@@ -68,7 +68,7 @@ func withoutNoTransform(h http.Header) http.Header {
 	return h
 }
 
-// Who may not manage keys cannot, whatever they send; what is wrong comes back.
+// A user without the right cannot manage keys, whatever they send. An invalid form is shown again.
 func TestKeyActionsRefuse(t *testing.T) {
 	s := newStack(t)
 	s.staff()
@@ -104,7 +104,7 @@ func TestKeyActionsRefuse(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, admin.get("/keys/x").status)
 }
 
-// The tenant's name is the admins' to change.
+// Only admins and owners can change the tenant's name.
 func TestSettings(t *testing.T) {
 	s := newStack(t)
 	s.staff()

@@ -17,7 +17,7 @@ type keyRow struct {
 	Working                             bool    // neither revoked, nor expired, nor replaced
 }
 
-// Path is the key's page.
+// Path returns the key's page.
 func (k keyRow) Path() string { return "/keys/" + k.ID }
 
 type keysView struct {

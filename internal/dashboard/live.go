@@ -16,23 +16,23 @@ import (
 	"weir/internal/tenants"
 )
 
-// Bounds on pages that are kept up to date.
+// Limits for live pages.
 const (
 	maxStreams        = 256 // of this process
 	maxTenantStreams  = 96
-	maxPersonStreams  = 24 // with all their sessions
+	maxPersonStreams  = 24 // of all sessions of a person
 	maxSessionStreams = 6  // of one session: a browser opens no more to one host over HTTP/1.1
 	liveEvery         = time.Second
-	liveHeartbeat     = 15 * time.Second // shorter than what proxies take for silence
-	liveWrite         = 10 * time.Second // for one write: a browser that stands still is given up
-	liveCheck         = 5 * time.Second  // bounds one question about sessions
-	// liveUnknown is for how long pages go on while Postgres cannot say whether they may.
+	liveHeartbeat     = 15 * time.Second // shorter than the idle timeout of proxies
+	liveWrite         = 10 * time.Second // for one write: a browser that does not read is disconnected
+	liveCheck         = 5 * time.Second  // for one query of sessions
+	// liveUnknown is how long pages continue while Postgres cannot verify their sessions.
 	liveUnknown = 30 * time.Second
 )
 
-// hub keeps open pages up to date by server-sent events. What pages have in common is worked out
-// once a second, however many look, and only while somebody does. A stream ends with its
-// session, with the membership in its tenant, and with the process.
+// hub updates live pages by server-sent events. The content that pages share is computed once a
+// second for any number of pages, and only while somebody looks. A stream ends with its session,
+// with the membership in its tenant, and with the process.
 type hub struct {
 	d *dashboard
 
@@ -46,22 +46,22 @@ func newHub(d *dashboard) *hub {
 	return &hub{d: d, streams: map[*openPage]struct{}{}, topics: map[topicKey]*topic{}}
 }
 
-// topicKey names what streams have in common.
+// topicKey identifies the content that streams share.
 type topicKey struct {
 	tenant uuid.UUID
-	name   string // of the page with what it was asked for
+	name   string // of the page with its parameters
 }
 
-// part is one piece of a page, by the name under which the page waits for it.
+// part is one piece of a page, by the name that the page uses for it.
 type part struct {
 	name string
 	page templ.Component
 }
 
-// source works a topic's parts out, as of now. It may leave out those that have not changed.
+// source computes a topic's parts for the current time. It may omit unchanged parts.
 type source func(ctx context.Context, tick int) ([]part, error)
 
-// topic is the present state of what some streams show.
+// topic is the current content of some streams.
 type topic struct {
 	key  topicKey
 	stop context.CancelFunc
@@ -70,7 +70,7 @@ type topic struct {
 	listeners int // guarded by the hub's lock
 	version   int64
 	parts     []livePart
-	changed   chan struct{} // closed with the next change
+	changed   chan struct{} // closed at the next change
 }
 
 type livePart struct {
@@ -79,19 +79,19 @@ type livePart struct {
 	version int64
 }
 
-// openPage is one page that is kept up to date.
+// openPage is one live page.
 type openPage struct {
 	session, person, tenant uuid.UUID
 
-	over chan struct{} // closed when the session does not hold any more
+	over chan struct{} // closed when the session has ended
 	end  func()
 }
 
-// errStreams: more pages are kept up to date than there is room for.
+// errStreams: the maximum number of live pages is open.
 var errStreams = errors.New("too many live pages are open")
 
-// stream makes a handler of one that keeps a page of a tenant up to date. Unlike a page it takes no
-// message about what was just done: that is the page's.
+// stream makes a handler of a function that updates a page of a tenant. It does not use up the
+// message about what was just done, which is for the page.
 func (d *dashboard) stream(handle func(http.ResponseWriter, *http.Request, *visit) error) http.HandlerFunc {
 	return d.person(func(w http.ResponseWriter, r *http.Request, v *visit) error {
 		if v.session.Current == nil {
@@ -101,21 +101,21 @@ func (d *dashboard) stream(handle func(http.ResponseWriter, *http.Request, *visi
 	})
 }
 
-// live serves a topic to a page that is open.
+// live serves a topic to an open page.
 func (d *dashboard) live(w http.ResponseWriter, r *http.Request, v *visit, name string, from source) error {
 	s, t, err := d.hub.join(v, topicKey{v.actor().TenantID(), name}, from)
 	if err != nil {
 		return err
 	}
 	defer d.hub.leave(s, t)
-	leavePlace(r.Context()) // it is no work while nothing happens
+	leavePlace(r.Context()) // it uses no place while nothing happens
 	out := &eventWriter{w: w, control: http.NewResponseController(w)}
-	// The server's bounds are those of a request that is answered at once. Where they cannot be
-	// lifted, the browser connects again.
+	// The server's timeouts are for requests that are answered immediately. If they cannot be
+	// disabled, the browser reconnects.
 	_ = out.control.SetReadDeadline(time.Time{})
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
-	h.Set("X-Accel-Buffering", "no") // for proxies that would collect it
+	h.Set("X-Accel-Buffering", "no") // for proxies that would buffer it
 	w.WriteHeader(http.StatusOK)
 	out.comment("open")
 	beat := time.NewTicker(liveHeartbeat)
@@ -142,10 +142,10 @@ func (d *dashboard) live(w http.ResponseWriter, r *http.Request, v *visit, name 
 			return nil
 		}
 	}
-	return nil // the browser is gone
+	return nil // the browser has disconnected
 }
 
-// join takes a stream in. Leave with it.
+// join adds a stream. The caller must call leave.
 func (h *hub) join(v *visit, key topicKey, from source) (*openPage, *topic, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -202,7 +202,7 @@ func stopped(c <-chan struct{}) bool {
 	}
 }
 
-// run works a topic out once a second, until nobody listens.
+// run computes a topic once a second, until no stream uses it.
 func (h *hub) run(ctx context.Context, t *topic, from source) {
 	ticks := time.NewTicker(liveEvery)
 	defer ticks.Stop()
@@ -222,7 +222,7 @@ func (h *hub) run(ctx context.Context, t *topic, from source) {
 	}
 }
 
-// take draws parts, and tells the streams if anything looks different now.
+// take renders parts, and notifies the streams if anything has changed.
 func (t *topic) take(ctx context.Context, parts []part) error {
 	drawn := make([]livePart, len(parts))
 	for i, p := range parts {
@@ -245,7 +245,7 @@ func (t *topic) take(ctx context.Context, parts []part) error {
 	return nil
 }
 
-// put reports whether the part is new or different.
+// put reports whether the part is new or has changed.
 func (t *topic) put(d livePart) bool {
 	for i := range t.parts {
 		p := &t.parts[i]
@@ -265,8 +265,8 @@ func (t *topic) put(d livePart) bool {
 	return true
 }
 
-// since returns the parts that changed after a version, the version that this is, and what is
-// closed when there is a later one.
+// since returns the parts that changed after a version, the current version, and a channel that is
+// closed at the next one.
 func (t *topic) since(version int64) (parts []livePart, now int64, changed <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -278,7 +278,7 @@ func (t *topic) since(version int64) (parts []livePart, now int64, changed <-cha
 	return parts, t.version, t.changed
 }
 
-// watch ends streams whose sessions do not hold any more, until there are none.
+// watch ends streams whose sessions have ended, until there are no streams.
 func (h *hub) watch() {
 	ticks := time.NewTicker(liveEvery)
 	defer ticks.Stop()
@@ -308,7 +308,7 @@ func (h *hub) watch() {
 	}
 }
 
-// open returns the streams there are. With none, the watch that asks is to end.
+// open returns the current streams. If there are none, the calling watch must end.
 func (h *hub) open() []*openPage {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -320,7 +320,7 @@ func (h *hub) open() []*openPage {
 	return open
 }
 
-// eventWriter writes server-sent events. Its first error stays.
+// eventWriter writes server-sent events. It keeps its first error.
 type eventWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -353,7 +353,7 @@ func (e *eventWriter) flush() {
 	}
 }
 
-// leavePlace gives back the place among the requests that are worked on, before they end.
+// leavePlace releases the place of a request before the request ends.
 func leavePlace(ctx context.Context) {
 	if leave, ok := ctx.Value(placeKey{}).(func()); ok {
 		leave()
@@ -362,7 +362,7 @@ func leavePlace(ctx context.Context) {
 
 type placeKey struct{}
 
-// recentWithin bounds how long a page waits for what instances decided lately.
+// recentWithin is how long a page waits for recent decisions of all instances.
 const recentWithin = time.Second
 
 // recent returns recent decisions of the visit's tenant.

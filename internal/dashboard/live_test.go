@@ -46,7 +46,7 @@ func (b *browser) listen(path string) *events {
 	return e
 }
 
-// hears waits for a line with a text.
+// hears waits for a line that contains a text.
 func (e *events) hears(text string) {
 	e.t.Helper()
 	deadline := time.After(30 * time.Second)
@@ -74,12 +74,12 @@ func (e *events) ends() {
 				return
 			}
 		case <-deadline:
-			require.Fail(e.t, "the stream goes on")
+			require.Fail(e.t, "the stream continues")
 		}
 	}
 }
 
-// A page that is open shows a denial without being asked again; another tenant's does not.
+// An open page shows a denial without a reload; a page of another tenant does not.
 func TestLiveDecisions(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -109,7 +109,7 @@ func TestLiveOverview(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, got.status)
 }
 
-// Who is signed out, or thrown out, sees nothing more; and one page too many is refused.
+// After a sign-out or the end of a membership, the stream ends. One page too many is refused.
 func TestLiveEnds(t *testing.T) {
 	s := newStack(t)
 	member := s.member(s.a, "viewer@example.com", tenants.Viewer)
@@ -135,7 +135,7 @@ func TestLiveEnds(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, s.browser().get("/live/overview").status)
 }
 
-// A person who signs in again and again does not get ever more streams, and leaves some to others.
+// A person with many sessions does not get more streams, and leaves some for others.
 func TestLiveSharesStreams(t *testing.T) {
 	s := newStack(t)
 	s.member(s.a, "viewer@example.com", tenants.Viewer)
@@ -149,7 +149,7 @@ func TestLiveSharesStreams(t *testing.T) {
 	s.as("viewer@example.com").listen("/live/decisions").hears(": open")
 }
 
-// Streams are no work: more of them than may be worked on at once leave room for pages.
+// Streams use no places of pages: any number of them leaves places free.
 func TestLiveLeavesRoom(t *testing.T) {
 	s := newStack(t)
 	s.staff()

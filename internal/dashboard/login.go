@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	maxForm = 4 << 10 // bytes; no form of ours is longer
-	// loginWait is how long somebody waits for a turn to have a password hashed.
+	maxForm = 4 << 10 // bytes; forms are shorter
+	// loginWait is how long a sign-in waits for its password to be hashed.
 	loginWait = 2 * time.Second
 )
 
 // loginView is what the sign-in page shows.
 type loginView struct {
 	Email, Next, Problem string
-	Signup               bool // there is something like it
+	Signup               bool // sign-up is enabled
 }
 
 func (d *dashboard) loginPage(w http.ResponseWriter, r *http.Request) error {
@@ -35,8 +35,8 @@ func (d *dashboard) loginPage(w http.ResponseWriter, r *http.Request) error {
 	return d.renderLogin(w, r, http.StatusOK, loginView{Next: next})
 }
 
-// login checks a password and opens a session, always a new one: a token that was there before
-// is worth nothing afterwards.
+// login verifies a password and starts a session. The session is always new: an earlier token
+// becomes invalid.
 func (d *dashboard) login(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(w, r); err != nil {
 		return err
@@ -69,8 +69,8 @@ func (d *dashboard) renderLogin(w http.ResponseWriter, r *http.Request, status i
 	return d.render(w, r, status, signInPage(view))
 }
 
-// prove checks a password, within the limits on failures: it returns who has shown it, or after how
-// long to try again, or an error, ErrWrongPassword among them.
+// prove verifies a password, within the limits for failures. It returns the person, or how long to
+// wait, or an error such as ErrWrongPassword.
 func (d *dashboard) prove(ctx context.Context, email, password, address string) (tenants.Person, time.Duration, error) {
 	try, wait := d.attempts.begin(email, address)
 	if try == nil {
@@ -89,15 +89,15 @@ func (d *dashboard) prove(ctx context.Context, email, password, address string) 
 	return person, 0, err
 }
 
-// tooMany writes down that somebody has to wait, and returns the status that says so.
+// tooMany adds the wait to the form, and returns the status for it.
 func tooMany(w http.ResponseWriter, f *form, wait time.Duration) int {
 	w.Header().Set("Retry-After", itoa(int64(math.Ceil(wait.Seconds()))))
 	f.problem = "Too many attempts. Try again in " + inWords(wait) + "."
 	return http.StatusTooManyRequests
 }
 
-// signIn opens a session for somebody who has just shown who they are, always a new one, in that
-// tenant (the nil UUID: any). The one that the browser had before ends.
+// signIn starts a new session for an authenticated person, in a tenant (the nil UUID: any). The
+// browser's previous session ends.
 func (d *dashboard) signIn(w http.ResponseWriter, r *http.Request, person tenants.Person, tenant uuid.UUID) error {
 	if old, err := d.session(r); err == nil {
 		if err := d.Store.EndSession(r.Context(), old, old.ID); err != nil && !errors.Is(err, tenants.ErrNotFound) {
@@ -154,8 +154,8 @@ func readForm(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// localPath returns next if it is the path of a page of ours, and else "/": who sends somebody
-// to our sign-in must not choose where they end up.
+// localPath returns next if it is the path of a page of the dashboard, and otherwise "/", so that a
+// link to the sign-in page cannot redirect elsewhere.
 func localPath(next string) string {
 	u, err := url.Parse(next)
 	switch {

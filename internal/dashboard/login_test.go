@@ -43,10 +43,10 @@ func TestLogin(t *testing.T) {
 	require.Equal(t, http.SameSiteLaxMode, cookie.SameSite)
 	require.Len(t, cookie.Value, 43, "256 bits")
 	b.signedIn(true, "after the login")
-	require.Equal(t, http.StatusSeeOther, b.get("/login").status, "who is signed in need not sign in")
+	require.Equal(t, http.StatusSeeOther, b.get("/login").status, "a signed-in person need not sign in")
 }
 
-// A long body must not be hashed, nor a form be read without end.
+// A long password is not hashed, and a form is not read without limit.
 func TestLoginBounds(t *testing.T) {
 	s := newStack(t)
 	b := s.browser()
@@ -55,7 +55,7 @@ func TestLoginBounds(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, b.login("ann@example.com\r\nBcc: x", "x").status)
 }
 
-// Guessing must end long before it helps, and its end must not lock out who waits.
+// Guessing is stopped early, and the owner can sign in after the wait.
 func TestLoginLimit(t *testing.T) {
 	s := newStack(t)
 	b := s.browser()
@@ -77,7 +77,7 @@ func TestLoginLimit(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, other.login("ann@example.com", password).status)
 }
 
-// Many guesses at once get no further than one after another.
+// Concurrent guesses are limited like sequential ones.
 func TestLoginLimitAtOnce(t *testing.T) {
 	now := &clock{now: time.Now()}
 	a := newAttempts(now.Now)
@@ -108,7 +108,7 @@ func TestLoginLimitAtOnce(t *testing.T) {
 	try.undecided()
 }
 
-// One address cannot go through a list of accounts, nor many addresses at one account.
+// One address cannot try many accounts, nor many addresses one account.
 func TestLoginLimitsOfAddressAndAccount(t *testing.T) {
 	now := &clock{now: time.Now()}
 	a := newAttempts(now.Now)
@@ -141,7 +141,7 @@ func TestAddressOf(t *testing.T) {
 	}
 }
 
-// A link to our sign-in must not end on somebody else's page.
+// A link to the sign-in page must not lead to another site.
 func TestNextStaysHere(t *testing.T) {
 	for _, next := range []string{
 		"", "//evil.example", "https://evil.example/rules", "https:evil", "javascript:alert(1)", `/\evil.example`, `/rules\..`, "/rules\r\nX: y",
@@ -154,7 +154,7 @@ func TestNextStaysHere(t *testing.T) {
 	}
 }
 
-// A token that somebody planted before the login must not be worth anything after it.
+// A token that somebody planted before the sign-in is invalid after it.
 func TestSessionFixation(t *testing.T) {
 	s := newStack(t)
 	b := s.as("bob@example.com")
@@ -210,7 +210,7 @@ func TestSessionsEnd(t *testing.T) {
 	}
 }
 
-// What a person may do changes with the next click, not with the next login.
+// A changed role takes effect with the next request, not with the next sign-in.
 func TestRightsEndAtOnce(t *testing.T) {
 	s := newStack(t)
 	member := s.member(s.a, "eve@example.com", tenants.Editor)
@@ -222,7 +222,7 @@ func TestRightsEndAtOnce(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, got.status)
 	require.Contains(t, got.body, "not a member of an active tenant")
 
-	member = s.member(s.a, "eve@example.com", tenants.Editor) // the server gives a password anew
+	member = s.member(s.a, "eve@example.com", tenants.Editor) // the server sets a new password
 	b.signedIn(false, "after a change of the password")
 	b = s.as("eve@example.com")
 	_, err := s.store.EditMember(t.Context(), s.a, member.ID, tenants.Match{}, func(m *tenants.Member) { m.Role = tenants.Viewer })
@@ -257,7 +257,7 @@ func TestSessionsPage(t *testing.T) {
 	b.signedIn(true, "this one stays")
 }
 
-// Another site's page must not be able to act, nor to sign its visitor in as somebody else.
+// Another site's page can neither send forms nor sign its visitor in as another person.
 func TestCrossSiteForms(t *testing.T) {
 	s := newStack(t)
 	b := s.as("ann@example.com")

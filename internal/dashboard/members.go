@@ -26,13 +26,13 @@ type membersView struct {
 	Next    string
 	Later   bool
 	Form    form     // of an invitation
-	Change  form     // of a role, or a removal, that was refused
-	Roles   []option // that the viewer may invite as
+	Change  form     // of a refused change of a role, or a refused removal
+	Roles   []option // as which the viewer may invite
 	MailOn  bool
-	New     *newLink // an invitation that was just made, whose link nobody mails
+	New     *newLink // a new invitation whose link is not mailed
 }
 
-// newLink is shown once: the token is kept nowhere.
+// newLink is shown once, because the token is not stored.
 type newLink struct{ Email, URL string }
 
 func (d *dashboard) members(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -81,8 +81,8 @@ func (d *dashboard) renderMembers(w http.ResponseWriter, r *http.Request, v *vis
 	return d.render(w, r, status, membersPage(v.frame, view))
 }
 
-// changeMember gives a member another role, or removes them. Both end the member's sessions here,
-// so that it holds at once.
+// changeMember gives a member another role, or removes them. Both end the member's sessions in this
+// tenant, so that it takes effect immediately.
 func (d *dashboard) changeMember(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	id, err := uuid.Parse(chi.URLParam(r, "id"))
 	if err != nil {
@@ -108,15 +108,15 @@ func (d *dashboard) changeMember(w http.ResponseWriter, r *http.Request, v *visi
 	return d.done(w, r, "/members", said)
 }
 
-// roleNames say what a role is for, where one is chosen.
+// roleNames describe each role.
 var roleNames = map[tenants.Role]string{
 	tenants.Owner: "Owner: everything, including owners", tenants.Admin: "Admin: everything except owners", tenants.Editor: "Editor: rules, plans and subjects",
 	tenants.Support: "Support: resets and temporary overrides", tenants.Viewer: "Viewer: read only",
 }
 
-// linkWords say how an invitation stands.
+// linkWords describe the state of an invitation.
 func linkWords(link tenants.Link, exists bool, now time.Time) (words, tone string) {
-	const slow = time.Hour // a mail that is on its way for longer was lost with the instance that had it
+	const slow = time.Hour // a mail that has been pending for longer was lost with its instance
 	switch {
 	case !exists:
 		return "invited, no link", "warn"
@@ -132,7 +132,7 @@ func linkWords(link tenants.Link, exists bool, now time.Time) (words, tone strin
 	return "invited, email sent", "warn"
 }
 
-// invite makes somebody a member who has not joined, and has them told.
+// invite creates an invitation and sends it.
 func (d *dashboard) invite(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	if wait := d.invited.take(v.session.Current.TenantID.String(), addressOf(r.RemoteAddr)); wait > 0 {
 		return d.renderMembers(w, r, v, tooMany(w, f, wait), &membersView{Form: *f})
@@ -147,7 +147,7 @@ func (d *dashboard) invite(w http.ResponseWriter, r *http.Request, v *visit, f *
 	return d.sendInvitation(w, r, v, made, made.Email+" is invited.")
 }
 
-// resend makes a new link for somebody who has not joined; the one before works no more.
+// resend creates a new link for an invited person; the previous one becomes void.
 func (d *dashboard) resend(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	id, err := uuid.Parse(chi.URLParam(r, "id"))
 	if err != nil {
@@ -166,8 +166,8 @@ func (d *dashboard) resend(w http.ResponseWriter, r *http.Request, v *visit, f *
 	return d.sendInvitation(w, r, v, made, "New link sent to "+made.Email+". The old link is void.")
 }
 
-// sendInvitation mails a link, or shows it once where no mail can be sent. That page is the answer
-// to the form itself: a redirect would have to carry the link.
+// sendInvitation mails a link, or shows it once if mail is off. That page is the answer to the form
+// itself, because a redirect would have to contain the link.
 func (d *dashboard) sendInvitation(w http.ResponseWriter, r *http.Request, v *visit, made tenants.Invitation, said string) error {
 	SendInvitation(d.Store, d.Mail, d.Logger, made)
 	link := LinkToHandOn(d.Mail, made)
@@ -177,7 +177,7 @@ func (d *dashboard) sendInvitation(w http.ResponseWriter, r *http.Request, v *vi
 	return d.renderMembers(w, r, v, http.StatusOK, &membersView{New: &newLink{made.Email, link}})
 }
 
-// withdraw takes an invitation back. Who has joined meanwhile stays.
+// withdraw withdraws an invitation. It has no effect if the person has joined in the meantime.
 func (d *dashboard) withdraw(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	id, err := uuid.Parse(chi.URLParam(r, "id"))
 	if err != nil {
@@ -216,8 +216,8 @@ func (d *dashboard) sessions(w http.ResponseWriter, r *http.Request, v *visit) e
 	return d.render(w, r, http.StatusOK, sessionsPage(v.frame, rows))
 }
 
-// The marks by which a browser and its system are told in what it says of itself. Their order
-// counts: most browsers also name those that they are like.
+// The marks of browsers and systems in User-Agent headers. Their order matters: most browsers also
+// name those that they are compatible with.
 var (
 	browsers = [][2]string{{"Edg/", "Edge"}, {"OPR/", "Opera"}, {"Firefox/", "Firefox"}, {"Chrome/", "Chrome"}, {"Safari/", "Safari"}, {"curl/", "curl"}}
 	systems  = [][2]string{
@@ -225,7 +225,7 @@ var (
 	}
 )
 
-// deviceName says in two words what a browser says of itself in twenty.
+// deviceName summarizes a User-Agent header in two words.
 func deviceName(userAgent string) string {
 	find := func(marks [][2]string) string {
 		for _, m := range marks {

@@ -11,7 +11,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// Roles change and members go, at once; an owner is only an owner's to touch, and one stays.
+// Role changes and removals take effect immediately. Only owners can change owners, and one must
+// remain.
 func TestChangeMembers(t *testing.T) {
 	s := newStack(t)
 	s.staff()

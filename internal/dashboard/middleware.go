@@ -13,27 +13,27 @@ import (
 	"weir/internal/tenants"
 )
 
-// sessionCookie carries the session's token. Its prefix makes browsers take it over HTTPS only
+// sessionCookie has the session's token. Because of its prefix, browsers accept it only over HTTPS
 // (or from localhost), for this host and all of its paths.
 const sessionCookie = "__Host-weir"
 
-// contentPolicy lets a page load our own styles, scripts and pictures, talk to us, and nothing
-// else. No style and no script stands in a page itself, so nothing that is injected is run.
+// contentPolicy allows a page only our own styles, scripts and pictures, and connections to us.
+// Pages contain no inline styles and scripts, so nothing that is injected is run.
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 var (
 	errMethod = errors.New("method not allowed")
 	errForm   = errors.New("the form cannot be read")
 	errBusy   = errors.New("too many concurrent requests")
-	// errOtherTenant: the form was made while another tenant was the current one.
+	// errOtherTenant: the form was created while another tenant was the current one.
 	errOtherTenant = errors.New("the form belongs to another tenant")
 )
 
-// crossOrigin refuses what another site's page makes a browser send. GET changes nothing.
+// crossOrigin refuses requests that another site's page makes a browser send. GET changes nothing.
 var crossOrigin = http.NewCrossOriginProtection()
 
-// guard comes after track: headers that hold for every answer, cross-origin
-// protection, a bound on how much is done at once, and an answer where a handler panics.
+// guard comes after track: headers of all answers, cross-origin protection, a limit for concurrent
+// requests, and an answer if a handler panics.
 func (d *dashboard) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -42,7 +42,7 @@ func (d *dashboard) guard(next http.Handler) http.Handler {
 		h.Set("Referrer-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
-		if r.TLS != nil && !origin.IsLocal(r.Host) { // it would bind http://localhost on other ports, too
+		if r.TLS != nil && !origin.IsLocal(r.Host) { // it would also affect http://localhost on other ports
 			h.Set("Strict-Transport-Security", "max-age=31536000")
 		}
 		h.Set("Cache-Control", "no-store")
@@ -52,7 +52,7 @@ func (d *dashboard) guard(next http.Handler) http.Handler {
 				"Another website sent this request. Nothing was changed.")
 			return
 		}
-		if r.Method == http.MethodPost { // a slow sender must not hold a place of those who are served
+		if r.Method == http.MethodPost { // a slow sender must not use a place for pages
 			if err := d.readForm(w, r); err != nil {
 				d.answer(w, r, err)
 				return
@@ -76,14 +76,14 @@ func (d *dashboard) recovered(w http.ResponseWriter, r *http.Request) {
 	if fault == nil {
 		return
 	}
-	if fault == http.ErrAbortHandler { // net/http compares it so, too
+	if fault == http.ErrAbortHandler { // net/http compares it in the same way
 		panic(fault)
 	}
 	d.Logger.Error("a page panicked", "request_id", requestOf(r.Context()).id, "path", patternOf(r), "panic", fault, "stack", string(debug.Stack()))
 	d.fail(w, r, http.StatusInternalServerError, "Something went wrong", "The error is on our side and was logged. Try again.")
 }
 
-// open makes a handler of one that needs no session.
+// open makes a handler of a function that needs no session.
 func (d *dashboard) open(handle func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := handle(w, r); err != nil {
@@ -92,19 +92,19 @@ func (d *dashboard) open(handle func(http.ResponseWriter, *http.Request) error) 
 	}
 }
 
-// visit is one request of somebody who is signed in.
+// visit is one request of a signed-in person.
 type visit struct {
 	session tenants.Session
 	frame   frame
 	now     time.Time
 }
 
-// actor is the person as a member of the current tenant.
+// actor returns the person as a member of the current tenant.
 func (v *visit) actor() tenants.Actor { return v.session.Actor() }
 
 type visitKey struct{}
 
-// person makes a handler of one that needs somebody signed in, and no tenant.
+// person makes a handler of a function that needs a signed-in person but no tenant.
 func (d *dashboard) person(handle func(http.ResponseWriter, *http.Request, *visit) error) http.HandlerFunc {
 	return d.open(func(w http.ResponseWriter, r *http.Request) error {
 		session, err := d.session(r)
@@ -128,7 +128,8 @@ func (d *dashboard) person(handle func(http.ResponseWriter, *http.Request, *visi
 	})
 }
 
-// page makes a handler of one that shows a tenant to a member. Every role may read all of it.
+// page makes a handler of a function that shows a tenant to a member. Every role may read
+// everything.
 func (d *dashboard) page(handle func(http.ResponseWriter, *http.Request, *visit) error) http.HandlerFunc {
 	return d.person(func(w http.ResponseWriter, r *http.Request, v *visit) error {
 		if v.session.Current == nil {
@@ -148,7 +149,7 @@ func (d *dashboard) session(r *http.Request) (tenants.Session, error) {
 	return d.Store.Session(r.Context(), cookie.Value)
 }
 
-// loginURL leads to the sign-in page, and from there back to the page that was asked for.
+// loginURL returns the sign-in page, with the requested page as its destination.
 func loginURL(r *http.Request) string {
 	if r.Method != http.MethodGet || r.URL.Path == "/" && r.URL.RawQuery == "" {
 		return "/login"

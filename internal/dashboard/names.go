@@ -12,7 +12,7 @@ type ruleNames map[string]string
 // Of returns the name of a rule, or its slug if it has none or is deleted.
 func (n ruleNames) Of(slug string) string { return nameOr(n[slug], slug) }
 
-// ruleNames reads the names from the policy in memory. Without one, slugs stand in for them.
+// ruleNames reads the names from the policy in memory. If it is not in memory, slugs are used.
 func (d *dashboard) ruleNames(ctx context.Context, tenant uuid.UUID) ruleNames {
 	names := ruleNames{}
 	policy, err := d.Policies.Get(ctx, tenant)

@@ -23,16 +23,16 @@ type overviewView struct {
 	Headline   headline
 	Denied     []deniedSubject
 	Denying    []denyingRule
-	Service    *serviceView // of the operator's tenant; nil: another's
+	Service    *serviceView // only in the operator's tenant
 	Near       []nearLimit
 	Watching   watching
 	Ending     []endingOverride
 }
 
-// FirstRun tells that there is nothing yet that could be limited.
+// FirstRun reports whether there is nothing to limit yet.
 func (v *overviewView) FirstRun() bool { return v.Configured.Rules == 0 }
 
-// Subjects is their number, as far as it is counted.
+// Subjects returns the number of subjects, up to the maximum.
 func (v *overviewView) Subjects() string {
 	if v.Configured.Subjects > tenants.MostCountedSubjects {
 		return "over " + grouped(tenants.MostCountedSubjects)
@@ -52,7 +52,7 @@ var periods = []period{
 	{"7d", "7 days", usage.Hour, 7 * 24}, {"30d", "30 days", usage.Day, 30},
 }
 
-// periodOf finds a period by its value; "" is the first one.
+// periodOf returns the period with a value; "" is the first one.
 func periodOf(value string) (period, error) {
 	for _, p := range periods {
 		if p.Value == cmp.Or(value, periods[0].Value) {
@@ -62,7 +62,7 @@ func periodOf(value string) (period, error) {
 	return period{}, invalidField("period", "must be 1h, 24h, 7d or 30d")
 }
 
-// nowView compares the last minutes with the same ones of yesterday.
+// nowView compares the last minutes with the same minutes of yesterday.
 type nowView struct {
 	Allowed, Denied                   int64
 	AllowedYesterday, DeniedYesterday int64
@@ -76,13 +76,13 @@ type denyingRule struct {
 	Denied, Decided int64
 }
 
-// nearLimit is a subject that was seen close to a limit.
+// nearLimit is a subject near a limit.
 type nearLimit struct {
 	Subject, Rule, Used, Ago, Whole string
 	Left                            int64 // thousandths
 }
 
-// Over is the class of what flows over the crest of the meter.
+// Over returns the class of the part of the meter beyond its mark.
 func (n *nearLimit) Over() string {
 	if n.Left == 0 {
 		return "denied"
@@ -90,7 +90,7 @@ func (n *nearLimit) Over() string {
 	return ""
 }
 
-// watching tells of how many instances what was seen lately is.
+// watching says how many instances contributed recent decisions.
 type watching struct{ Answered, Instances int }
 
 type endingOverride struct {
@@ -104,7 +104,8 @@ const (
 	mostEnding   = 8
 	endingWithin = 7 * 24 * time.Hour
 	nowMinutes   = 15
-	// overviewSlow is how many ticks lie between two looks at what changes by the hour or day.
+	// overviewSlow is the number of ticks between two reads of data that changes by the hour or
+	// day.
 	overviewSlow = 10
 )
 
@@ -140,7 +141,7 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request, v *visit) e
 	return d.render(w, r, http.StatusOK, overviewPage(v.frame, &view))
 }
 
-// readOverview reads all that changes by itself.
+// readOverview reads all live data.
 func (d *dashboard) readOverview(ctx context.Context, actor tenants.Actor, view *overviewView) (err error) {
 	now := d.Now()
 	if view.Now, err = d.readNow(ctx, actor, now); err != nil {
@@ -150,7 +151,7 @@ func (d *dashboard) readOverview(ctx context.Context, actor tenants.Actor, view 
 	return d.readPeriod(ctx, actor, view, now)
 }
 
-// readPeriod reads what lies in the chosen period.
+// readPeriod reads the data of the chosen period.
 func (d *dashboard) readPeriod(ctx context.Context, actor tenants.Actor, view *overviewView, now time.Time) (err error) {
 	s := stretchUntil(now, view.Period.Grain, view.Period.Grains)
 	if view.Chart, err = d.series(ctx, actor, "Checks in the last "+strings.TrimPrefix(view.Period.Name, "1 "), s, tenants.UsageQuery{}); err != nil {
@@ -161,7 +162,7 @@ func (d *dashboard) readPeriod(ctx context.Context, actor tenants.Actor, view *o
 		return err
 	}
 	view.Denying = denying(byRule.Items, d.ruleNames(ctx, actor.TenantID()))
-	if s.Grain == usage.Hour && view.Period.Grains > 24 { // as many lists as there are hours would be slow
+	if s.Grain == usage.Hour && view.Period.Grains > 24 { // one list per hour would be slow
 		s = stretchUntil(now, usage.Day, view.Period.Grains/24)
 	}
 	bySubject, err := d.Store.Usage(ctx, actor, tenants.UsageQuery{Grain: s.Grain, From: s.From, To: s.To, BySubject: true, DeniedFirst: true})
@@ -187,7 +188,7 @@ func (d *dashboard) readNow(ctx context.Context, actor tenants.Actor, now time.T
 		for i := range report.Items {
 			item := &report.Items[i]
 			allowed, denied := item.Allowed, item.Denied
-			// Of yesterday's last minute there counts as much as has passed of today's.
+			// Yesterday's last minute counts by the elapsed share of today's.
 			if rest := today.To.Sub(now); day.back > 0 && rest > 0 && item.Start.Equal(today.To.Add(-day.back-time.Minute)) {
 				part := 1 - float64(rest)/float64(time.Minute)
 				allowed, denied = int64(float64(allowed)*part), int64(float64(denied)*part)
@@ -224,13 +225,13 @@ func agoInWords(d time.Duration) string {
 	return inWords(d.Truncate(time.Minute)) + " ago"
 }
 
-// liveOverview keeps the overview up to date.
+// liveOverview updates the overview.
 func (d *dashboard) liveOverview(w http.ResponseWriter, r *http.Request, v *visit) error {
 	p, err := periodOf(r.URL.Query().Get("period"))
 	if err != nil {
 		return err
 	}
-	actor := tenants.AsSystem(v.actor().TenantID(), "live") // outlives this visit, and reads only
+	actor := tenants.AsSystem(v.actor().TenantID(), "live") // outlives this visit, and only reads
 	return d.live(w, r, v, "overview "+p.Value, func(ctx context.Context, tick int) ([]part, error) {
 		now, view := d.Now(), overviewView{Period: p}
 		if tick%2 == 1 { // usage is written once a second, and read half as often
@@ -253,7 +254,7 @@ func (d *dashboard) liveOverview(w http.ResponseWriter, r *http.Request, v *visi
 	})
 }
 
-// denying sums up the rules that denied anything, the busiest first.
+// denying sums up the rules with denials, busiest first.
 func denying(items []tenants.UsageItem, names ruleNames) []denyingRule {
 	sums := map[string]*denyingRule{}
 	for _, item := range items {
@@ -277,7 +278,7 @@ func denying(items []tenants.UsageItem, names ruleNames) []denyingRule {
 	return out[:min(len(out), mostDenying)]
 }
 
-// plainLimit is a number without its rule at hand.
+// plainLimit formats a limit without its rule.
 func plainLimit(l limit.Limit) string {
 	switch {
 	case l.Unlimited:
@@ -288,7 +289,7 @@ func plainLimit(l limit.Limit) string {
 	return grouped(l.Limit)
 }
 
-// latencyText is a length of time as people measure checks.
+// latencyText formats a latency.
 func latencyText(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -299,7 +300,7 @@ func latencyText(d time.Duration) string {
 	return grouped(d.Round(time.Millisecond).Milliseconds()) + " ms"
 }
 
-// Words says whose sight it is.
+// Words says which instances contributed.
 func (w watching) Words() string {
 	switch {
 	case w.Instances <= 1:

@@ -13,7 +13,7 @@ import (
 	"weir/internal/usage"
 )
 
-// decided writes down what tenant a decided, so long before now.
+// decided writes usage of tenant a for a time in the past.
 func (s *stack) decided(a tenants.Actor, grain usage.Grain, ago time.Duration, rule string, allowed, denied int64) {
 	s.t.Helper()
 	start := s.clock.Now().Add(-ago).UTC().Truncate(grain.Duration())
@@ -25,7 +25,7 @@ func (s *stack) decided(a tenants.Actor, grain usage.Grain, ago time.Duration, r
 		VALUES (%s$1, $2, $3, 'free', 'orders', $4, $5, 0, 0, $4, $5)`, grain, columns, values), a.TenantID(), start, rule, allowed, denied)
 }
 
-// ask makes checks, each by itself.
+// ask sends checks one after the other.
 func (s *stack) ask(a tenants.Actor, subject string, times int) {
 	s.t.Helper()
 	policy, err := s.policies.Get(s.t.Context(), a.TenantID())
@@ -36,7 +36,7 @@ func (s *stack) ask(a tenants.Actor, subject string, times int) {
 	}
 }
 
-// Numbers of the chart and its table are those of the usage, of the chosen time.
+// The chart and its table have the numbers of the usage in the chosen period.
 func TestOverviewCounts(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -56,20 +56,20 @@ func TestOverviewCounts(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, b.get("/?period=2h").status)
 }
 
-// "Is this normal?" is answered by yesterday.
+// The overview is compared with yesterday.
 func TestOverviewYesterday(t *testing.T) {
 	s := newStack(t)
 	s.clock.to(time.Now().UTC().Truncate(time.Minute).Add(-10 * time.Second)) // five sixths of a minute
 	s.decided(s.a, usage.Minute, 0, "", 10, 30)
 	s.decided(s.a, usage.Minute, 20*time.Minute, "", 999, 999)
-	s.decided(s.a, usage.Minute, 24*time.Hour, "", 60, 12) // of which 50 and 10 have passed by now
+	s.decided(s.a, usage.Minute, 24*time.Hour, "", 60, 12) // of which 50 and 10 are in the elapsed part
 	s.decided(s.a, usage.Minute, 24*time.Hour+time.Minute, "", 0, 10)
 	got := s.as("ann@example.com").get("/")
 	require.Contains(t, got.body, `<dd class="bad">30</dd><dd class="note">Yesterday at this time: 20 (+50`+"\u202f%)</dd>")
 	require.Contains(t, got.body, "<dd>10</dd><dd class=\"note\">Yesterday at this time: 50 (\u221280\u202f%)</dd>")
 }
 
-// Who is about to be denied stands on the first page.
+// Subjects near a limit are on the first page.
 func TestNearestTheirLimit(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")

@@ -16,7 +16,7 @@ import (
 	"weir/internal/testenv"
 )
 
-// pagePaths are the pages of a tenant that fill filled with mark.
+// pagePaths returns the pages of a tenant that fill has filled with mark.
 func pagePaths(mark string) []string {
 	return []string{
 		"/", "/rules", "/rules/requests", "/plans", "/routes", "/routes/edge", "/subjects", "/subjects?q=ada", subjectURL("ada " + mark),
@@ -27,10 +27,10 @@ func pagePaths(mark string) []string {
 	}
 }
 
-// ownScripts are the tags that load scripts of ours. No page holds any other.
+// ownScripts matches the tags that load our scripts. No page has any other script.
 var ownScripts = regexp.MustCompile(`<script defer src="/assets/[a-zA-Z0-9/._-]+\.js"></script>`)
 
-// checkHeaders requires what holds for every answer.
+// checkHeaders requires the headers of every answer.
 func checkHeaders(t *testing.T, got page, path string) {
 	t.Helper()
 	for name, want := range map[string]string{
@@ -47,7 +47,7 @@ func checkHeaders(t *testing.T, got page, path string) {
 	}
 }
 
-// Every role may look at every page, whether there is anything on it or not.
+// Every role can read every page, whether it has contents or not.
 func TestPages(t *testing.T) {
 	s := newStack(t)
 	for _, role := range tenants.Roles {
@@ -68,7 +68,7 @@ func TestPages(t *testing.T) {
 	require.Contains(t, viewer.get("/subjects").body, "curl -X PUT")
 
 	s.fill(s.a, "mark")
-	s.serve(s.store, testenv.RedisURL(t)) // which reads the policy anew
+	s.serve(s.store, testenv.RedisURL(t)) // which reads the policy again
 	for _, email := range []string{"ann@example.com", "admin@example.com", "editor@example.com", "support@example.com", "viewer@example.com"} {
 		b := s.as(email)
 		for _, path := range pagePaths("mark") {
@@ -98,7 +98,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// What support looks for: why somebody is denied now, and until when.
+// The page says why a subject is denied now, and until when.
 func TestLiveLimits(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -141,7 +141,7 @@ func TestTenantsNeverMeet(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, bob.get("/rules?after="+ruleCursor).body, "mark of A", "another tenant's cursor is no way in")
 
-	// bob cannot choose what he is no member of, nor where he is only invited
+	// Bob cannot choose a tenant of which he is not a member, nor one to which he was only invited.
 	choose := func() page { return bob.post("/tenant", url.Values{"tenant": {s.a.TenantID().String()}}) }
 	require.Equal(t, http.StatusNotFound, choose().status)
 	member, err := s.store.InviteMember(t.Context(), s.a, "bob@example.com", tenants.Owner)
@@ -174,7 +174,7 @@ func TestSwitchOfTenant(t *testing.T) {
 	require.NotContains(t, got.body, "Switch to")
 }
 
-// Customers' names come from strangers.
+// Names of customers are untrusted input.
 func TestEscaping(t *testing.T) {
 	s := newStack(t)
 	const script = `"><script>alert(1)</script><img src=x onerror=alert(1)>`
@@ -245,7 +245,7 @@ func TestPaging(t *testing.T) {
 	require.Contains(t, got.body, `value="user"`, "the search goes along")
 }
 
-// Without Redis the pages stand and say since when; without Postgres they say what is missing.
+// Without Redis, pages work and say since when; without Postgres, they say what is unavailable.
 func TestDegraded(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -275,7 +275,7 @@ func TestDegraded(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, got.status)
 }
 
-// Whose a path is decides whether an API client gets a page or a problem document.
+// The path determines whether an API client gets a page or a problem document.
 func TestServes(t *testing.T) {
 	for path, want := range map[string]bool{
 		"/": true, "/login": true, "/playground": true, "/playground/token-bucket": true, "/tester": true, "/rules": true, "/rules/x": true, "/routes": true, "/subjects/a/b": true,
@@ -286,7 +286,7 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// The theme is the browser's own, lasts, and leads back to where it was chosen.
+// The theme is stored in the browser, and choosing it leads back to the same page.
 func TestTheme(t *testing.T) {
 	s := newStack(t)
 	b := s.as("ann@example.com")

@@ -13,14 +13,14 @@ import (
 	"weir/internal/tenants"
 )
 
-// askedView is the page after somebody has asked for a mail. It says the same to everybody.
+// askedView is the page after a mail was requested. It is the same for everybody.
 type askedView struct {
 	Title, Email, Text string
-	Back               string // the page to ask again on
-	Box                bool   // mails are at /dev/mail
+	Back               string // the page for another request
+	Box                bool   // mails are shown at /dev/mail
 }
 
-// forgotView is the page on which somebody says that they forgot their password.
+// forgotView is the page for a forgotten password.
 type forgotView struct {
 	Form   form
 	MailOn bool
@@ -30,8 +30,8 @@ func (d *dashboard) forgotPage(w http.ResponseWriter, r *http.Request) error {
 	return d.render(w, r, http.StatusOK, forgotPage(&forgotView{MailOn: d.Mail.On()}))
 }
 
-// forgot has a link mailed to whoever has a login with that address. Whether there is one shows
-// neither in the answer nor in how long it takes: the mail is made after it.
+// forgot mails a link to the person with a login for that address. Neither the answer nor its time
+// reveals whether there is a login: the mail is created after the answer.
 func (d *dashboard) forgot(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(w, r); err != nil {
 		return err
@@ -64,8 +64,7 @@ func (d *dashboard) forgot(w http.ResponseWriter, r *http.Request) error {
 	}))
 }
 
-// errand does something after the answer. A few at once are enough; where more are asked for, they
-// wait.
+// errand runs a function after the answer. A few run concurrently; further ones wait.
 func (d *dashboard) errand(r *http.Request, what string, do func(ctx context.Context) error) {
 	const longest = 10 * time.Second
 	id := requestOf(r.Context()).id
@@ -80,7 +79,7 @@ func (d *dashboard) errand(r *http.Request, what string, do func(ctx context.Con
 	}()
 }
 
-// linkView is a page behind a link out of a mail.
+// linkView is the page of a link in a mail.
 type linkView struct {
 	Form   form
 	Email  string
@@ -98,7 +97,7 @@ func (d *dashboard) resetPage(w http.ResponseWriter, r *http.Request) error {
 	return d.render(w, r, http.StatusOK, resetPage(&linkView{Email: email, Action: r.URL.Path}))
 }
 
-// reset gives whoever has followed the link a new password, and signs them in.
+// reset sets a new password for the person of the link, and signs them in.
 func (d *dashboard) reset(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(w, r); err != nil {
 		return err
@@ -127,8 +126,8 @@ func (d *dashboard) reset(w http.ResponseWriter, r *http.Request) error {
 	return d.done(w, r, "/", "Password changed. All other sessions ended.")
 }
 
-// passwordChanged writes it down, and tells the person by mail: should it not have been them,
-// nobody else would.
+// passwordChanged logs the change, and reports it to the person by mail, in case somebody else did
+// it.
 func (d *dashboard) passwordChanged(r *http.Request, p tenants.Person) {
 	d.Logger.Info("a password was changed", "request_id", requestOf(r.Context()).id, "person_id", p.ID)
 	if d.Mail.On() {
@@ -136,7 +135,7 @@ func (d *dashboard) passwordChanged(r *http.Request, p tenants.Person) {
 	}
 }
 
-// busyOr tells that somebody did not get their turn to have a password hashed from other errors.
+// busyOr converts the error of a busy password hashing to an answer; other errors are unchanged.
 func busyOr(err error) error {
 	if tenants.IsBusy(err) {
 		return errBusy
@@ -144,13 +143,13 @@ func busyOr(err error) error {
 	return err
 }
 
-// deadLink says that a link works no more, and where to get another. Why it does not is the same
-// for all: whoever guesses learns nothing.
+// deadLink says that a link is void, and where to get another. The reason is not shown, so a guess
+// reveals nothing.
 func (d *dashboard) deadLink(w http.ResponseWriter, r *http.Request, text, path, name string) error {
 	return d.render(w, r, http.StatusNotFound, deadLinkPage(text, path, name))
 }
 
-// accountView is what people see of their own login.
+// accountView shows people their own login.
 type accountView struct {
 	Form    form
 	Email   string
@@ -174,7 +173,7 @@ func (d *dashboard) renderAccount(w http.ResponseWriter, r *http.Request, v *vis
 	return d.render(w, r, status, accountPage(v.frame, &view))
 }
 
-// changePassword gives somebody who shows their password another one.
+// changePassword sets another password for a person who enters the current one.
 func (d *dashboard) changePassword(w http.ResponseWriter, r *http.Request, v *visit) error {
 	if err := readForm(w, r); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// planView is the page on which a plan is made or changed.
+// planView is the page for creating or changing a plan.
 type planView struct {
 	Form    *form
 	Slug    string // "": a new one
@@ -20,11 +20,11 @@ type planView struct {
 	Version int64
 	Default bool
 	Reach   string
-	Copies  []option // plans whose numbers a new one can begin with
+	Copies  []option // plans whose limits a new one can start with
 	Stray   []limit.FieldError
 }
 
-// Action is where the form is sent.
+// Action returns the address of the form.
 func (v *planView) Action() string {
 	if v.Slug == "" {
 		return "/plans"
@@ -78,14 +78,14 @@ func (d *dashboard) showPlan(w http.ResponseWriter, r *http.Request, v *visit, v
 	return d.render(w, r, status, planPage(v.frame, view))
 }
 
-// onChangeOptions are what can happen to the counters of a subject that gets a plan.
+// onChangeOptions are the values of on_change as options.
 func onChangeOptions() []option {
 	return []option{
 		{tenants.OnChangeCarry, "Keep the usage"}, {tenants.OnChangeReset, "Reset the usage"}, {tenants.OnChangeScale, "Keep the used share of each limit"},
 	}
 }
 
-// reachText says who has a plan.
+// reachText says how many subjects have a plan.
 func reachText(reach tenants.PlanReach, isDefault bool) string {
 	if isDefault {
 		return countText(reach.Subjects, "registered subject uses it, and so does every subject that is not registered.", "registered subjects use it, and so does every subject that is not registered.")
@@ -134,7 +134,7 @@ func (d *dashboard) editPlan(w http.ResponseWriter, r *http.Request, v *visit, f
 	return d.refusedPlan(w, r, v, f, &now, err)
 }
 
-// refusedPlan shows a plan's page again, with why its form was not carried out.
+// refusedPlan shows a plan's page again, with the errors of its form.
 func (d *dashboard) refusedPlan(w http.ResponseWriter, r *http.Request, v *visit, f *form, now *tenants.Plan, err error) error {
 	status := f.refuse(err)
 	if status == 0 {
@@ -151,7 +151,7 @@ func (d *dashboard) refusedPlan(w http.ResponseWriter, r *http.Request, v *visit
 	return d.showPlan(w, r, v, &view, status)
 }
 
-// makeDefault gives the plan to everybody who has none of their own.
+// makeDefault makes the plan the default.
 func (d *dashboard) makeDefault(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	return d.changePlan(w, r, v, f, func(now *tenants.Plan) (string, error) {
 		_, err := d.Store.EditPlan(r.Context(), v.actor(), now.Slug, f.match(), func(p *tenants.Plan) error {

@@ -12,7 +12,7 @@ import (
 	"weir/internal/usage"
 )
 
-// impactView says whom a plan's number would concern, before it is saved.
+// impactView shows whom a new limit of a plan would affect, before it is saved.
 type impactView struct {
 	From, To  string
 	Same      bool
@@ -20,22 +20,22 @@ type impactView struct {
 	Over      []named  // subjects over the new limit that are not denied now
 	Already   []named  // subjects that are denied with either limit
 	OverMore  int      // how many more
-	Freed     int      // who are denied now and would be let through
-	Verdict   string   // the same in a sentence, and of whom
+	Freed     int      // number of subjects that are denied now and would be allowed
+	Verdict   string   // a summary in one sentence
 	Tone      string   // "bad" where somebody would be denied at once
-	Explained string   // what the verdict is made of
+	Explained string   // how the verdict was computed
 }
 
-// named is a subject with its usage under the present limit.
+// named is a subject with its usage under the current limit.
 type named struct{ Name, Path, Used string }
 
 const (
-	mostCompared = 1_000 // subjects whose counters are asked
+	mostCompared = 1_000 // subjects whose counters are read
 	mostNamed    = 10
 )
 
-// impactOf counts who has the plan, and holds the number against the counters of those who asked
-// most of late.
+// impactOf counts the subjects with the plan, and compares the new limit with the counters of the
+// busiest ones.
 func (d *dashboard) impactOf(ctx context.Context, v *visit, c *cell, to *limit.Limit) (*impactView, error) {
 	lim, own := c.number()
 	view := &impactView{From: limitText(&c.rule.Rule, lim), To: c.textOf(to), Same: own == (to != nil) && (to == nil || *to == lim)}
@@ -64,7 +64,7 @@ func (d *dashboard) impactOf(ctx context.Context, v *visit, c *cell, to *limit.L
 	return view, nil
 }
 
-// usedUnder says what a subject has used under a rule, as in "60 of 100 used".
+// usedUnder returns the usage of a subject under a rule, as in "60 of 100 used".
 func (d *dashboard) usedUnder(ctx context.Context, policy *check.Policy, rule, subject string) string {
 	state := d.Checker.Inspect(ctx, policy, check.Request{Subject: subject})
 	for i := range state.Rules {
@@ -76,8 +76,8 @@ func (d *dashboard) usedUnder(ctx context.Context, policy *check.Policy, rule, s
 	return "usage unknown"
 }
 
-// busiest names the subjects that asked most of late, and says since when: what they used within a
-// window and a half can still count.
+// busiest returns the busiest recent subjects, and since when: usage within a window and a half can
+// still count.
 func (d *dashboard) busiest(ctx context.Context, v *visit, rule *limit.Rule) (names []string, since string, err error) {
 	grain, back := usage.Minute, time.Hour
 	if window := drawable(rule).Window.MS; window > back.Milliseconds()/2 {
@@ -101,7 +101,7 @@ func (d *dashboard) busiest(ctx context.Context, v *visit, rule *limit.Rule) (na
 	return names[:min(len(names), mostCompared)], inWords(back), nil
 }
 
-// judge puts what the counters say into words.
+// judge describes the result of the comparison.
 func (view *impactView) judge(c check.Comparison, since string) {
 	already := map[string]bool{}
 	for _, name := range c.Now {

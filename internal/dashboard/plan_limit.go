@@ -11,8 +11,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// A cell of the matrix is changed in two steps: the number, then whom it concerns and the word to
-// save it. Each step is a page; for a script it is a piece of the matrix.
+// A cell of the matrix is changed in two steps: the limit, then its impact and the confirmation.
+// Each step is a page; for a script it is a piece of the matrix.
 
 type limitForm struct {
 	Form                         *form
@@ -20,17 +20,17 @@ type limitForm struct {
 	Rule, RuleName, RuleSentence string
 	Bucket                       bool
 	Version                      int64  // of the plan
-	Now                          string // the number that applies now
-	Own                          bool   // it is the plan's
-	Default                      string // the rule's own number
+	Now                          string // the limit that applies now
+	Own                          bool   // it is the plan's own
+	Default                      string // the rule's own limit
 }
 
-// kinds are what a cell can hold.
+// Kinds returns the possible contents of a cell.
 func (v *limitForm) Kinds() []option {
 	return []option{{"number", "Limit"}, {"unlimited", "Unlimited"}, {"default", "Limit of the rule: " + v.Default}}
 }
 
-// cell is a plan and a rule that a request names.
+// cell is the plan and the rule of a request.
 type cell struct {
 	plan tenants.Plan
 	rule tenants.Rule
@@ -44,7 +44,7 @@ func (d *dashboard) cellOf(r *http.Request, v *visit) (c cell, err error) {
 	return c, err
 }
 
-// number is what applies now, and whether it is the plan's own.
+// number returns the limit that applies now, and whether it is the plan's own.
 func (c *cell) number() (limit.Limit, bool) {
 	lim, own := c.plan.Limits[c.rule.Slug]
 	if !own {
@@ -63,8 +63,7 @@ func (c *cell) view(f *form) *limitForm {
 	}
 }
 
-// asked reads the number that a form asks for; nil is the rule's own. What is wrong is written into
-// the form.
+// asked reads the limit of a form; nil is the rule's own. Errors are added to the form.
 func (c *cell) asked(f *form) *limit.Limit {
 	var lim limit.Limit
 	switch f.Get("kind") {
@@ -108,7 +107,7 @@ func (d *dashboard) limitPage(w http.ResponseWriter, r *http.Request, v *visit) 
 	switch {
 	case lim.Unlimited:
 		f.values.Set("kind", "unlimited")
-	case !own && !isFragment(r): // who opens a cell in the matrix is about to write a number
+	case !own && !isFragment(r): // a cell that is opened in the matrix will get its own limit
 		f.values.Set("kind", "default")
 	}
 	if isFragment(r) {
@@ -129,7 +128,7 @@ func (d *dashboard) showLimit(w http.ResponseWriter, r *http.Request, v *visit, 
 	return d.render(w, r, status, limitPage(v.frame, view))
 }
 
-// previewLimit says whom the number would concern, and asks for the word to save it.
+// previewLimit shows the impact of a limit, with a button to save it.
 func (d *dashboard) previewLimit(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	c, err := d.cellOf(r, v)
 	if err != nil {

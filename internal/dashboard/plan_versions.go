@@ -175,7 +175,7 @@ func migrationLineOf(m *tenants.PlanMigration) migrationLine {
 	return line
 }
 
-// askedMigration reads the form of a migration; what is invalid is written into the form.
+// askedMigration reads the form of a migration; errors are added to the form.
 func askedMigration(plan string, f *form) tenants.NewPlanMigration {
 	in := tenants.NewPlanMigration{Plan: plan, To: f.Get("to"), AtCycleEnd: f.Get("at") == "cycle_end"}
 	if from := f.Get("from_version"); from != "" {
@@ -199,7 +199,7 @@ type migrationView struct {
 	FromText, AtTxt string
 }
 
-// foreseenView names the subjects that a change of plans would put over a limit.
+// foreseenView lists the subjects that would be over a limit after a change of plans.
 type foreseenView struct {
 	Over      []foreseenLine
 	More      int
@@ -349,15 +349,15 @@ func (d *dashboard) deleteVersion(w http.ResponseWriter, r *http.Request, v *vis
 	return err
 }
 
-// scheduledLine is a change of a plan that is to come, with the limits that the subject would be
-// over if it were made now.
+// scheduledLine is a scheduled plan change, with the limits that the subject would exceed if it
+// happened now.
 type scheduledLine struct {
 	Subject, From, To, At string
 	Over                  []string
 	Unknown               bool
 }
 
-// scheduledLines compares each change with the present counters.
+// scheduledLines compares each change with the current counters.
 func (d *dashboard) scheduledLines(
 	ctx context.Context, v *visit, scheduled []tenants.ScheduledPlan,
 ) (lines []scheduledLine, err error) {
@@ -386,7 +386,7 @@ func (d *dashboard) scheduledLines(
 	return lines, nil
 }
 
-// whenOptions are when a migration may move subjects.
+// whenOptions are the times at which a migration can move subjects.
 func whenOptions() []option {
 	return []option{{"now", "Now"}, {"cycle_end", "At the end of each subject's cycle"}}
 }

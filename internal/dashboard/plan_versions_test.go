@@ -13,8 +13,8 @@ import (
 	"weir/internal/testenv"
 )
 
-// Somebody publishes a version, sees who keeps the old one, is told whom a migration would deny at
-// once, and migrates.
+// A user publishes a version, sees who keeps the old one and whom a migration would deny at once,
+// and migrates.
 func TestPlanVersionsPage(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark") // free: 20
@@ -39,7 +39,7 @@ func TestPlanVersionsPage(t *testing.T) {
 		require.Contains(t, page, want)
 	}
 
-	s.serve(s.store, testenv.RedisURL(t)) // with the present configuration
+	s.serve(s.store, testenv.RedisURL(t)) // with the current configuration
 	b = s.as("ann@example.com")
 	policy, err := s.policies.Get(t.Context(), s.a.TenantID())
 	require.NoError(t, err)

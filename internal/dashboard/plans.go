@@ -10,7 +10,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// maxPlanColumns bounds the matrix; a pricing page has a handful.
+// maxPlanColumns limits the matrix; a pricing page has only a few plans.
 const maxPlanColumns = 100
 
 type planColumn struct {
@@ -21,8 +21,8 @@ type planColumn struct {
 
 type planCell struct {
 	Plan, Text string
-	Path       string // of the form that changes it
-	Own        bool   // the plan's; else the rule's default
+	Path       string // of the form for changing it
+	Own        bool   // the plan's own; otherwise the rule's limit
 }
 
 type planLine struct {
@@ -43,7 +43,7 @@ type plansView struct {
 // mostScheduled is how many scheduled changes the page shows.
 const mostScheduled = 20
 
-// plans shows the pricing page: rules down, plans across, oldest plan first.
+// plans shows the matrix of limits: rules as rows, plans as columns, oldest plan first.
 func (d *dashboard) plans(w http.ResponseWriter, r *http.Request, v *visit) error {
 	plans, _, err := d.Store.Plans(r.Context(), v.actor(), tenants.Page{Limit: maxPlanColumns})
 	if err != nil {
@@ -93,7 +93,7 @@ func lineOf(rule *limit.Rule, plans []tenants.Plan) planLine {
 	return line
 }
 
-// limitURL is the address of the number that a plan gives a rule.
+// limitURL returns the address of a plan's limit for a rule.
 func limitURL(plan, rule string) string { return "/plans/" + plan + "/limits/" + rule }
 
 // planVersionsURL is the page of the versions of a plan, and of its migrations.

@@ -15,7 +15,7 @@ import (
 	"weir/internal/testenv"
 )
 
-// planForm is a form of tenant A.
+// planForm returns a form of tenant A.
 func (s *stack) planForm(pairs ...string) url.Values {
 	form := url.Values{"tenant": {s.a.TenantID().String()}}
 	for i := 0; i < len(pairs); i += 2 {
@@ -38,7 +38,7 @@ func (s *stack) limits(plan string) map[string]limit.Limit {
 	return p.Limits
 }
 
-// A number is looked at before it is saved, and saved as it was looked at.
+// A limit is previewed before it is saved, and saved as previewed.
 func TestPlanNumber(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -69,7 +69,7 @@ func TestPlanNumber(t *testing.T) {
 
 	require.Equal(t, http.StatusSeeOther, b.post(path, s.planForm("kind", "unlimited", "limit", "junk")).status)
 	require.Equal(t, limit.Limit{Unlimited: true}, s.limits("free")["requests"])
-	for range 2 { // the second finds nothing left to take away
+	for range 2 { // the second time there is nothing to delete
 		require.Equal(t, http.StatusSeeOther, b.post(path, s.planForm("kind", "default")).status)
 		require.Empty(t, s.limits("free"))
 	}
@@ -94,7 +94,7 @@ func TestPlanNumber(t *testing.T) {
 	require.Equal(t, int64(5), s.limits("free")["requests"].Limit)
 }
 
-// A script is given the pieces of the matrix, a bucket's with its burst.
+// A script gets pieces of the matrix; for a bucket they include the burst.
 func TestPlanNumberInPlace(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -123,7 +123,7 @@ func TestPlanNumberInPlace(t *testing.T) {
 	require.Equal(t, limit.Limit{Limit: 7, Burst: 70}, s.limits("free")["bucket"])
 }
 
-// Before a lower number is saved, the page names who would be over it at once, by the counters.
+// Before a lower limit is saved, the page lists who would be over it at once, by the live counters.
 func TestPlanImpact(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark") // free: 20; "ada mark" has an override
@@ -157,8 +157,8 @@ func TestPlanImpact(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, preview("kind", "number", "limit", "30"), "1 subject that is denied now would be allowed.")
 	got = preview("kind", "number", "limit", "18")
-	require.Contains(t, got, "No further subject of the 2 busiest affected subjects is over the new limit now.", "who is over already is not new")
-	require.Contains(t, got, `heavy</a>: 20 of 20 used, new limit 18 per minute`, "and is named all the same")
+	require.Contains(t, got, "No further subject of the 2 busiest affected subjects is over the new limit now.", "subjects that are over the old limit are not new")
+	require.Contains(t, got, `heavy</a>: 20 of 20 used, new limit 18 per minute`, "and is still listed")
 
 	s.serve(s.store, "redis://127.0.0.1:1")
 	got = s.as("ann@example.com").post("/plans/free/limits/requests/preview", s.planForm("kind", "number", "limit", "1")).body
@@ -208,8 +208,8 @@ func TestMakeAndChangePlans(t *testing.T) {
 	require.Contains(t, got.body, "Subjects have this plan")
 }
 
-// Each role may do what it may; another tenant's plans and rules are not there; and while Postgres
-// is away nothing is said to be done.
+// Roles are enforced, another tenant's plans and rules are not found, and while Postgres is
+// unavailable nothing is reported as done.
 func TestPlanRoles(t *testing.T) {
 	s := newStack(t)
 	s.members()

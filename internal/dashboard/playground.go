@@ -15,30 +15,30 @@ import (
 	"weir/internal/limit"
 )
 
-// What the playground takes. It is open to everybody, so that all of it is small: what one
-// request can ask for costs some ten milliseconds.
+// Limits of the playground. It is public, so they are small: one request costs some ten
+// milliseconds.
 const (
 	maxPlayLimit    = 100
 	maxPlayBurst    = 200
 	maxPlayWindowMS = 86_400_000
-	maxPlayHits     = 200 // of the visitor's own
-	playWindows     = 3   // how many windows a picture shows
+	maxPlayHits     = 200 // of the visitor
+	playWindows     = 3   // how many windows a chart shows
 	playSubject     = "you"
-	maxPlays        = 2 // at once; more wait their turn
+	maxPlays        = 2 // concurrent; further ones wait
 	playWait        = 500 * time.Millisecond
-	// playFresh is how long an answer may be kept: the same question has the same answer until
+	// playFresh is how long an answer may be cached: the same request has the same answer until
 	// another version of Weir runs.
 	playFresh = "public, max-age=60"
 )
 
-// playground bounds what strangers ask of it: for each address by the engine that we sell, in
-// this instance's memory, and for all together by places.
+// playground limits public requests: per address by the engine, in this instance's memory, and in
+// total by places.
 type playground struct {
 	engine *engine.Memory
 	places chan struct{}
 }
 
-// playRule lets an address hit about as fast as fingers can.
+// playRule allows an address about as many requests as a person can click.
 var playRule = limit.Rule{
 	Slug: "playground", Algorithm: limit.TokenBucket, Limit: 300, Burst: 150, Window: limit.Window{Duration: limit.Duration{MS: 60_000}},
 }
@@ -53,17 +53,18 @@ func newPlayground(now func() time.Time) *playground {
 	}
 }
 
-// admit returns nothing, or how long the address is to wait.
+// admit returns 0, or how long the address has to wait.
 func (p *playground) admit(address string) time.Duration {
 	call := engine.Call{Cost: 1, Counters: []engine.Counter{{Key: address, Numbers: playRule.Numbers()}}}
-	p.engine.Evaluate(context.Background(), &call) // memory does not fail
+	p.engine.Evaluate(context.Background(), &call) // an engine in memory does not fail
 	if call.Outcome.Allowed {
 		return 0
 	}
 	return max(time.Duration(call.Outcome.Verdicts[0].RetryAfterMS)*time.Millisecond, time.Millisecond)
 }
 
-// enter takes a place, or fails where none comes free in time. What it returns gives it back.
+// enter takes a place, or fails if none becomes free in time. It returns a function that releases
+// the place.
 func (p *playground) enter(ctx context.Context) (leave func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, playWait)
 	defer cancel()
@@ -75,7 +76,7 @@ func (p *playground) enter(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// playSettings is what the address of the page holds.
+// playSettings are the settings in the address of the page.
 type playSettings struct {
 	Traffic, Window, Penalty string
 	Limit, Burst             int64 // Burst 0: the same as Limit
@@ -88,15 +89,15 @@ type playSettings struct {
 type playView struct {
 	playSettings
 	Form    form
-	Lanes   []*timeline // none where something is wrong with the form
+	Lanes   []*timeline // empty if the form has errors
 	Story   []string
 	LastHit string
 }
 
-// SpanMS is how long the pictures are.
+// SpanMS returns the length of the charts.
 func (s *playSettings) SpanMS() int64 { return playWindows * s.windowMS }
 
-// Instants are those of all requests, in order, for the script.
+// Instants returns the instants of all requests, in order, for the script.
 func (v *playView) Instants() string {
 	if len(v.Lanes) == 0 {
 		return ""
@@ -108,10 +109,10 @@ func (v *playView) Instants() string {
 	return joined(at)
 }
 
-// playDefaults are what a first visitor sees.
+// playDefaults are the default settings.
 var playDefaults = url.Values{"traffic": {"edge"}, "limit": {"10"}, "window": {"10s"}, "burst": {""}, "penalty": {""}, "hits": {""}}
 
-// readPlay reads the settings. What is left out is as in playDefaults.
+// readPlay reads the settings. Omitted ones have the values of playDefaults.
 func readPlay(query url.Values) (s playSettings, f form) {
 	f.values = url.Values{}
 	for name, usual := range playDefaults {
@@ -146,7 +147,7 @@ func (f *form) wholeUpTo(name string, most int64) int64 {
 func (f *form) playLength(name string) int64 {
 	d, err := limit.ParseDuration(f.Get(name))
 	if err != nil || d.MS%1000 != 0 || d.MS > maxPlayWindowMS {
-		f.wrong(name, "must be whole seconds, minutes or hours up to a day, such as 10s")
+		f.wrong(name, "must be a duration in whole seconds, up to a day, such as 10s")
 	}
 	return d.MS
 }
@@ -162,7 +163,7 @@ func (s *playSettings) readHits(text string, f *form) {
 	}
 }
 
-// query is the settings as they stand in an address; what is usual is left out.
+// query returns the settings for an address, without defaults.
 func (s *playSettings) query() string {
 	values := url.Values{}
 	for name, value := range map[string]string{
@@ -175,7 +176,7 @@ func (s *playSettings) query() string {
 	return values.Encode()
 }
 
-// rule is the settings as a rule with this algorithm.
+// rule returns a rule with the settings and this algorithm.
 func (s *playSettings) rule(a limit.Algorithm) limit.Rule {
 	r := limit.Rule{
 		Slug: strings.ReplaceAll(a.String(), "_", "-"), Resource: "*", Algorithm: a, Limit: s.Limit, By: []string{"subject"},
@@ -191,7 +192,7 @@ func (s *playSettings) rule(a limit.Algorithm) limit.Rule {
 	return r
 }
 
-// play runs the traffic against these algorithms, each by itself.
+// play runs the traffic against each of these algorithms separately.
 func (s *playSettings) play(ctx context.Context, algorithms []limit.Algorithm) ([]*timeline, error) {
 	instants := append(s.scenario.instants(s.Limit, s.windowMS), s.Hits...)
 	requests := onlyAt(playSubject, instants)
@@ -208,13 +209,14 @@ func (s *playSettings) play(ctx context.Context, algorithms []limit.Algorithm) (
 	return lanes, nil
 }
 
-// playOrder puts side by side what is told apart best, beginning with the plainest.
+// playOrder puts algorithms next to each other that are easy to compare, beginning with the
+// simplest.
 var playOrder = []limit.Algorithm{
 	limit.FixedWindow, limit.SlidingWindowCounter, limit.FixedWindowFirstHit, limit.SlidingWindowLog,
 	limit.SlidingWindowBuckets, limit.TokenBucket, limit.LeakyBucket, limit.LeakyBucketQueue,
 }
 
-// playView reads the request and plays it, within the bounds for strangers.
+// playView reads the request and runs it, within the limits for public requests.
 func (d *dashboard) playView(r *http.Request) (*playView, error) {
 	if wait := d.playground.admit(addressOf(r.RemoteAddr)); wait > 0 {
 		return nil, &tooFastError{wait}
@@ -237,7 +239,7 @@ func (d *dashboard) playView(r *http.Request) (*playView, error) {
 	return view, nil
 }
 
-// lastHit tells what became of the visitor's newest hit.
+// lastHit describes the result of the visitor's newest hit.
 func lastHit(lanes []*timeline, hits []int64) string {
 	if len(hits) == 0 {
 		return ""
@@ -263,7 +265,7 @@ func lastHit(lanes []*timeline, hits []int64) string {
 	return text + " Shortest retry after: " + soonest(lanes, i) + "."
 }
 
-// soonest names who of those that denied request i would let it pass first.
+// soonest returns which of the denying algorithms would allow request i first.
 func soonest(lanes []*timeline, i int) string {
 	var best *timeline
 	for _, t := range lanes {
@@ -274,23 +276,23 @@ func soonest(lanes []*timeline, i int) string {
 	return lowerFirst(best.Title) + ", in " + span(best.Hits[i].RetryAfterMS)
 }
 
-// tooFastError is for who asks more than is good for the others.
+// tooFastError means that an address sends too many requests.
 type tooFastError struct{ wait time.Duration }
 
 func (e *tooFastError) Error() string { return "too many requests from one address" }
 
-// playgroundPage is open to everybody and holds nothing of any tenant.
+// playgroundPage is public and shows no tenant's data.
 func (d *dashboard) playgroundPage(w http.ResponseWriter, r *http.Request) error {
 	view, err := d.playView(r)
 	if err != nil {
 		return d.playFailed(w, r, err)
 	}
 	status := playHeaders(w, view)
-	w.Header().Add("Vary", "Cookie") // that of the theme
+	w.Header().Add("Vary", "Cookie") // the cookie of the theme
 	return d.render(w, r, status, playgroundPage(view))
 }
 
-// playgroundStage answers the parts of the page that change with the settings, for the script.
+// playgroundStage returns the parts of the page that depend on the settings, for the script.
 func (d *dashboard) playgroundStage(w http.ResponseWriter, r *http.Request) error {
 	view, err := d.playView(r)
 	if err != nil {

@@ -12,8 +12,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// algorithmNote explains an algorithm to who chooses one. docs/algorithms.md says the same at
-// length.
+// algorithmNote explains an algorithm for choosing one. docs/algorithms.md has more details.
 type algorithmNote struct{ How, Choose, Bound, Used, Example string }
 
 var algorithmNotes = map[limit.Algorithm]algorithmNote{
@@ -84,7 +83,7 @@ var algorithmNotes = map[limit.Algorithm]algorithmNote{
 	},
 }
 
-// algorithmSlug is an algorithm's name in a path.
+// algorithmSlug returns an algorithm's name in a path.
 func algorithmSlug(a limit.Algorithm) string { return strings.ReplaceAll(a.String(), "_", "-") }
 
 // algorithmView is the page of one algorithm.
@@ -100,8 +99,8 @@ type algorithmPicture struct {
 	Timeline          *timeline
 }
 
-// algorithmPage shows what one algorithm makes of each traffic, with the numbers that the
-// playground begins with.
+// algorithmPage shows how one algorithm handles each kind of traffic, with the playground's default
+// settings.
 func (d *dashboard) algorithmPage(w http.ResponseWriter, r *http.Request) error {
 	i := slices.IndexFunc(playOrder, func(a limit.Algorithm) bool { return algorithmSlug(a) == chi.URLParam(r, "algorithm") })
 	if i < 0 {
@@ -137,7 +136,7 @@ var playLengths = []option{
 	{"1s", "1 second"}, {"5s", "5 seconds"}, {"10s", "10 seconds"}, {"30s", "30 seconds"}, {"1m", "1 minute"}, {"1h", "1 hour"}, {"24h", "24 hours"},
 }
 
-// lengthOptions are the usual lengths, and one that somebody wrote into the address.
+// lengthOptions returns the usual durations, and the one in the address.
 func lengthOptions(chosen string) []option {
 	if chosen == "" || slices.ContainsFunc(playLengths, func(o option) bool { return o.Value == chosen }) {
 		return playLengths

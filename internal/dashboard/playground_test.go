@@ -21,8 +21,8 @@ func values(query string) url.Values {
 	return v
 }
 
-// Strangers see the playground whole, and nothing of any tenant; so does who keeps pages for
-// others. It needs no database.
+// The playground is public, complete, and shows no tenant's data, also for caches. It needs no
+// database.
 func TestPlaygroundIsOpen(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "secret")
@@ -71,7 +71,7 @@ func TestPlaygroundSaysWhatHappened(t *testing.T) {
 	require.Contains(t, got.body, "No requests.")
 }
 
-// What is asked for in an address is bounded, said in words, and never drawn when it does not fit.
+// Settings in the address have limits, errors are explained, and invalid settings are not drawn.
 func TestPlaygroundRefuses(t *testing.T) {
 	s := newStack(t)
 	b := s.browser()
@@ -95,7 +95,7 @@ func TestPlaygroundRefuses(t *testing.T) {
 	}
 }
 
-// A stranger must not take the processor from checks: one address has a rate, all together
+// Public requests must not take CPU time from checks: each address has a rate, and all together
 // have few places.
 func TestPlaygroundIsLimited(t *testing.T) {
 	s := newStack(t)
@@ -110,7 +110,7 @@ func TestPlaygroundIsLimited(t *testing.T) {
 	require.Contains(t, got.body, "Try again in 1 second")
 	checkHeaders(t, got, path)
 	require.Equal(t, http.StatusTooManyRequests, b.get("/playground/token-bucket").status, "the other pages count, too")
-	require.Equal(t, http.StatusOK, b.get("/login").status, "what is not the playground goes on")
+	require.Equal(t, http.StatusOK, b.get("/login").status, "other pages are not affected")
 	s.clock.move(time.Second)
 	require.Equal(t, http.StatusOK, b.get(path).status)
 }
@@ -130,7 +130,7 @@ func TestPlaygroundHasFewPlaces(t *testing.T) {
 	require.Len(t, p.places, maxPlays-1)
 }
 
-// The address holds all settings, so that a picture can be handed on.
+// The address contains all settings, so that a chart can be shared.
 func TestPlaygroundAddress(t *testing.T) {
 	for _, query := range []string{"", "burst=20&hits=1%2C2&limit=5&penalty=30s&traffic=own&window=1m"} {
 		s, f := readPlay(values(query))
@@ -139,7 +139,7 @@ func TestPlaygroundAddress(t *testing.T) {
 	}
 }
 
-// Each page of an algorithm leads to the others, and shows every traffic.
+// Each page of an algorithm links to the others, and shows every traffic.
 func TestAlgorithmPages(t *testing.T) {
 	s := newStack(t)
 	for _, a := range playOrder {

@@ -4,11 +4,11 @@ import (
 	"weir/internal/check"
 )
 
-// scenario is a traffic of the playground, made to measure for a limit and a window.
+// scenario is a kind of traffic in the playground, scaled to a limit and a window.
 type scenario struct {
 	Name, Title string
 	Story       string // what comes
-	Lesson      string // what to look at
+	Lesson      string // what to notice
 	instants    func(limit, windowMS int64) []int64
 }
 
@@ -78,7 +78,7 @@ func scenarioNamed(name string) *scenario {
 	return nil
 }
 
-// expand lists the instants of a traffic that fits the bounds of the playground.
+// expand returns the instants of a traffic within the limits of the playground.
 func expand(t check.Traffic) []int64 {
 	t.Subjects, t.Request = []string{playSubject}, check.Request{Resource: "default", Cost: 1}
 	requests, errs := t.Expand(0)
@@ -92,7 +92,7 @@ func expand(t check.Traffic) []int64 {
 	return out
 }
 
-// evenly is n requests in every per milliseconds, from the instant from until the instant to.
+// evenly returns n requests in every per milliseconds, from the instant from until the instant to.
 func evenly(n, from, per, to int64) []int64 {
 	out := expand(check.Traffic{Pattern: check.Steady, Requests: n, PerMS: per, DurationMS: to - from})
 	for i := range out {
@@ -101,7 +101,7 @@ func evenly(n, from, per, to int64) []int64 {
 	return out
 }
 
-// edgeTraffic is a limit within a tenth of a window on either side of the first edge.
+// edgeTraffic returns one limit within a tenth of a window on each side of the first edge.
 func edgeTraffic(limit, windowMS int64) []int64 {
 	return append(evenly(limit, windowMS*9/10, windowMS/10, windowMS), evenly(limit, windowMS, windowMS/10, windowMS*11/10)...)
 }

@@ -18,7 +18,7 @@ import (
 	"weir/web"
 )
 
-// render writes a page, whole or not at all.
+// render writes a complete page, or nothing.
 func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, page templ.Component) error {
 	var b bytes.Buffer
 	if err := page.Render(r.Context(), &b); err != nil {
@@ -28,19 +28,18 @@ func (d *dashboard) render(w http.ResponseWriter, r *http.Request, status int, p
 	return nil
 }
 
-// minGzip is from how many bytes on a page is compressed: shorter ones fit a packet or two as they
-// are.
+// minGzip is the minimum size of a compressed page: smaller ones fit into a packet or two.
 const minGzip = 1 << 10
 
 // gzipLevel takes less than half the time of the default, for pages a tenth longer.
 const gzipLevel = 4
 
 var gzipWriters = sync.Pool{New: func() any {
-	z, _ := gzip.NewWriterLevel(nil, gzipLevel) // fails for other levels only
+	z, _ := gzip.NewWriterLevel(nil, gzipLevel) // fails only for invalid levels
 	return z
 }}
 
-// writePage writes HTML, compressed where the browser takes that and the page shows no secret.
+// writePage writes HTML, compressed if the browser supports it and the page shows no secret.
 func writePage(w http.ResponseWriter, r *http.Request, status int, body []byte) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
@@ -51,7 +50,7 @@ func writePage(w http.ResponseWriter, r *http.Request, status int, body []byte) 
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // the browser is gone if this fails
+	_, _ = w.Write(body) // if this fails, the browser has disconnected
 }
 
 func compressed(body []byte) []byte {
@@ -59,19 +58,18 @@ func compressed(body []byte) []byte {
 	z := gzipWriters.Get().(*gzip.Writer)
 	defer gzipWriters.Put(z)
 	z.Reset(&b)
-	_, _ = z.Write(body) // a buffer takes everything
+	_, _ = z.Write(body) // a buffer accepts all writes
 	_ = z.Close()
 	return b.Bytes()
 }
 
 const noTransform = "no-transform"
 
-// showsSecret says, before the page is rendered, that it holds a secret. Neither we nor a proxy may
-// compress it: the length of a compressed page that also holds what somebody else chose would tell
-// about the secret.
+// showsSecret marks a page with a secret before it is rendered. Neither we nor a proxy may compress
+// it: the compressed length of a page that also contains values of others would reveal the secret.
 func showsSecret(w http.ResponseWriter) { w.Header().Set("Cache-Control", "no-store, "+noTransform) }
 
-// answer turns an error into a page. What went wrong inside is logged, not shown.
+// answer converts an error to a page. Internal errors are logged, not shown.
 func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	var invalid *tenants.InvalidError
 	var often *tenants.TooOftenError
@@ -114,8 +112,7 @@ func (d *dashboard) answer(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// fail writes a page about something that was not done, within the frame where somebody is
-// signed in.
+// fail writes a page about a failed request, within the frame if a person is signed in.
 func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, status int, title, text string) {
 	page := plainFailure(title, text)
 	if v, ok := r.Context().Value(visitKey{}).(*visit); ok {
@@ -128,7 +125,7 @@ func (d *dashboard) fail(w http.ResponseWriter, r *http.Request, status int, tit
 	}
 }
 
-// patternOf is the pattern that a request matched: unlike its path it names no subject.
+// patternOf returns the matched pattern of a request, which contains no subject, unlike its path.
 func patternOf(r *http.Request) string {
 	if c := chi.RouteContext(r.Context()); c != nil {
 		return c.RoutePattern()

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// On a slow line a page is there in a quarter of the time.
+// On a slow connection, a compressed page takes a quarter of the time.
 func TestPagesAreCompressed(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "x")
@@ -36,8 +36,7 @@ func TestPagesAreCompressed(t *testing.T) {
 	require.Equal(t, string(page), got.body)
 }
 
-// The length of a compressed page that shows a key and repeats what somebody else wrote would give
-// the key away.
+// The length of a compressed page with a key and text of another user would reveal the key.
 func TestSecretsAreNotCompressed(t *testing.T) {
 	body := []byte(strings.Repeat("a page ", 1000))
 	r := httptest.NewRequest(http.MethodGet, "/keys", http.NoBody)

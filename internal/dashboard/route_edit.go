@@ -34,7 +34,7 @@ type routeEditView struct {
 // New reports whether the form creates a route.
 func (v *routeEditView) New() bool { return v.Slug == "" }
 
-// Action is where the form is sent.
+// Action returns the address of the form.
 func (v *routeEditView) Action() string {
 	if v.New() {
 		return "/routes"
@@ -42,7 +42,7 @@ func (v *routeEditView) Action() string {
 	return "/routes/" + v.Slug + "/edit"
 }
 
-// Back is the page that a cancelled form leads to.
+// Back returns the page for a cancelled form.
 func (v *routeEditView) Back() string {
 	if v.New() {
 		return "/routes"
@@ -58,7 +58,7 @@ type formLine struct {
 
 func (l formLine) where() string { return "line " + itoa(int64(l.Number)) + ", “" + l.Text + "”," }
 
-// lines returns the lines of a field that hold something.
+// lines returns the lines of a field that are not empty.
 func (f *form) lines(name string) (out []formLine) {
 	number := 0
 	for text := range strings.Lines(f.values.Get(name)) {
@@ -88,7 +88,7 @@ func attributeLines(r *route.Route) (lines []string) {
 	return lines
 }
 
-// routeValues is a route as its form shows it.
+// routeValues returns the values of a route's form.
 func routeValues(r *route.Route) url.Values {
 	templates := make([]string, len(r.Resources))
 	for i := range r.Resources {
@@ -102,11 +102,12 @@ func routeValues(r *route.Route) url.Values {
 	}
 }
 
-// The arrow may also be one character: some fonts draw -> as →, and it is copied so.
+// The arrow may also be one character, because some fonts show -> as →, and it is copied in this
+// form.
 var templatePattern = regexp.MustCompile(`^(.+?)(?:\s+(?:->|→)\s+(.+?))?(?:\s+cost=(\S+))?$`)
 
-// routeOf reads the route of a form. A line that the form was shown with keeps its meaning, even
-// if its text could be read in another way.
+// routeOf reads the route of a form. A line that is unchanged keeps its meaning, even if its text
+// could be parsed in another way.
 func routeOf(f *form, slug string, now *route.Route) route.Route {
 	r := route.New(slug)
 	r.Name = nameOr(f.Get("name"), slug)
@@ -171,7 +172,7 @@ func (f *form) attributeSources() map[string]string {
 	return sources
 }
 
-// wrongRoute records errors of a route at the inputs of its form: those of an entry name its line.
+// wrongRoute adds errors of a route at the inputs of its form: those of an entry name its line.
 func (f *form) wrongRoute(errs []limit.FieldError) {
 	messages := map[string][]string{}
 	for _, e := range errs {
@@ -206,7 +207,7 @@ func (f *form) refuseRoute(err error) int {
 	return status
 }
 
-// newRoutePage begins with the defaults of a route. A query fills fields in.
+// newRoutePage starts with the defaults of a route. The query can set fields.
 func (d *dashboard) newRoutePage(w http.ResponseWriter, r *http.Request, v *visit) error {
 	if !v.actor().May(tenants.MayEdit) {
 		return tenants.ErrForbidden

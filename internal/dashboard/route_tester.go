@@ -22,25 +22,25 @@ const (
 	maxTestTarget  = 16 << 10
 )
 
-// triedRequest is a request that somebody tries on a route.
+// triedRequest is the request in the route tester.
 type triedRequest struct {
 	method, target string
 	headers        [][2]string
 	address        netip.Addr
 }
 
-// routeAnswer is what a route makes of a request.
+// routeAnswer is the result of a request.
 type routeAnswer struct {
 	Sentence string
 	Facts    []fact
 	Headline string // of a decision without the rules; "": the rules decide
 	Tone     string
 	Why      string
-	Verdict  *testerVerdict // what the rules say; nil: they are not asked
+	Verdict  *testerVerdict // results of the rules; nil: not evaluated
 }
 
 // testRoute decides a request by the route, and as a dry run by the tenant's rules and counters.
-// The request is sent in a form, because its headers may hold secrets, which no address may.
+// The request is sent in a form and not in the address, because its headers may contain secrets.
 func (d *dashboard) testRoute(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	stored, err := d.Store.RouteBySlug(r.Context(), v.actor(), chi.URLParam(r, "slug"))
 	if err != nil {
@@ -92,7 +92,7 @@ func (d *dashboard) tryRequest(r *http.Request, v *visit, on *route.Route, tried
 	return answer, nil
 }
 
-// decide asks a route. The decision is valid until in is used again.
+// decide evaluates a route. The decision is valid until in is used again.
 func (t *triedRequest) decide(on *route.Route, in *route.Input) (route.Decision, error) {
 	compiled, err := route.Compile(*on)
 	if err != nil {
@@ -106,7 +106,7 @@ func (t *triedRequest) decide(on *route.Route, in *route.Input) (route.Decision,
 	return compiled.Decide(in), nil
 }
 
-// answerOf says what check a request is.
+// answerOf describes the check of a request.
 func answerOf(on *route.Route, d *route.Decision) *routeAnswer {
 	a := &routeAnswer{}
 	if d.Verdict == route.Check {
@@ -135,8 +135,8 @@ func answerOf(on *route.Route, d *route.Decision) *routeAnswer {
 	return a
 }
 
-// whyRefused explains the code of a denial. It names the source that is at fault, which it finds
-// by asking a route with that source alone.
+// whyRefused explains the code of a denial. It finds the invalid source by evaluating a route with
+// each source alone.
 func (t *triedRequest) whyRefused(on *route.Route, code route.Code) string {
 	const valid = " is invalid. A value must be UTF-8 of up to 256 bytes without control characters, and may appear only once."
 	alone := func(source string) route.Code {
@@ -176,14 +176,14 @@ var (
 	headerPattern = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 )
 
-// triedRequest reads the request that is tried.
+// triedRequest reads the request from the form.
 func (f *form) triedRequest() (t triedRequest) {
 	if t.method = f.Get("method"); !methodPattern.MatchString(t.method) {
 		f.wrong("method", "must be a method such as GET")
 	}
 	t.target = f.Get("path")
 	switch {
-	case t.target == "": // headers name the URI, or nothing does
+	case t.target == "": // the URI is in headers, or missing
 	case len(t.target) > maxTestTarget:
 		f.wrong("path", "must be at most "+grouped(maxTestTarget)+" bytes")
 	case !targetPattern.MatchString(t.target):
@@ -211,7 +211,7 @@ func (f *form) triedRequest() (t triedRequest) {
 
 var parameterPattern = regexp.MustCompile(`\{[^}]*\}`)
 
-// sampleRequest is a request that the route makes a check of, to begin with.
+// sampleRequest returns an example of a request that becomes a check.
 func sampleRequest(r *route.Route) *form {
 	const subject = "user_42"
 	method, path, headers := http.MethodGet, "/", ""

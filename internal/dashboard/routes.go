@@ -24,7 +24,7 @@ type routesView struct {
 	Later  bool   // it is not the first page
 }
 
-// routes lists how the requests of the tenant's gateways become checks.
+// routes lists the tenant's routes.
 func (d *dashboard) routes(w http.ResponseWriter, r *http.Request, v *visit) error {
 	after := r.URL.Query().Get("after")
 	routes, next, err := d.Store.Routes(r.Context(), v.actor(), tenants.Page{Limit: pageSize, After: after})
@@ -81,16 +81,16 @@ func hashText(h route.Hash) string {
 
 type templateLine struct{ Match, Resource, Cost string }
 
-// routePageView is a route, and what it makes of a request that somebody tries.
+// routePageView is a route with a tester for requests.
 type routePageView struct {
 	Slug, Name, Description string
 	Version                 int64
-	Form                    *form // of what was just refused
+	Form                    *form // of a refused form
 	Facts                   []fact
 	Templates               []templateLine
 	DefaultResource, Cost   string
 	Changed                 moment
-	Test                    *form // the request that is tried
+	Test                    *form // the tested request
 	Answer                  *routeAnswer
 }
 

@@ -91,7 +91,7 @@ func TestCreateAndEditRoute(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, b.get("/routes/shop").status)
 }
 
-// Lines that read in two ways stay what they are in the route.
+// Ambiguous lines keep their meaning in the route.
 func TestRouteLinesKeepTheirMeaning(t *testing.T) {
 	odd := route.New("odd")
 	odd.Subject = []string{"header:X-User"}
@@ -145,7 +145,7 @@ func TestRouteFormRefused(t *testing.T) {
 	require.Len(t, routes, 1)
 }
 
-// The tester says what becomes of a request, and uses nothing.
+// The tester shows the result of a request, and consumes nothing.
 func TestRouteTester(t *testing.T) {
 	s := newStack(t)
 	_, err := s.store.CreateRule(t.Context(), s.a, limit.Rule{
@@ -161,7 +161,7 @@ func TestRouteTester(t *testing.T) {
 		}
 		return b.write("/routes/shop", form)
 	}
-	for range 3 { // a dry run uses no units: each of them would use all
+	for range 3 { // a dry run uses no units: each real check would use all
 		got := try()
 		require.Equal(t, http.StatusOK, got.status, got.body)
 		for _, words := range []string{
@@ -218,7 +218,7 @@ func TestRouteTester(t *testing.T) {
 	}
 }
 
-// A new route's tester begins with a request of which the route makes a check.
+// The tester of a new route starts with a request that becomes a check.
 func TestSampleRequest(t *testing.T) {
 	for _, source := range []string{"header:X-User", "header:Authorization", "cookie:sid", "jwt:sub", "jwt:https://example.com/id", "ip"} {
 		for match, want := range map[string]string{"GET /orders/{id}/items": "GET /orders/{id}/items", "/a b/{rest...}": "", "/café": "/café", "?user={}": "default"} {
@@ -239,7 +239,7 @@ func TestSampleRequest(t *testing.T) {
 	}
 }
 
-// Each role may do what it may, whatever the page shows; and a form counts for its own tenant only.
+// Roles are enforced, whatever the page shows, and a form is valid only for its own tenant.
 func TestRouteRights(t *testing.T) {
 	s := newStack(t)
 	s.members()
@@ -280,7 +280,7 @@ func TestRouteRights(t *testing.T) {
 	require.NotContains(t, bob.get("/search?q=edge").body, "/routes/edge")
 }
 
-// A font may draw the arrow of a template as one character, which somebody copies.
+// A font may draw the arrow of a template as one character, which users copy.
 func TestArrowsOfTemplates(t *testing.T) {
 	for _, arrow := range []string{"->", "→"} {
 		require.Equal(t, []string{"POST /orders", "orders:create", "5"}, templatePattern.FindStringSubmatch("POST /orders " + arrow + " orders:create cost=5")[1:])

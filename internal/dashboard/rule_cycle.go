@@ -6,7 +6,7 @@ import (
 	"weir/internal/limit"
 )
 
-// nextWindows are the windows of a rule from now on, for one subject.
+// nextWindows are the next windows of a rule for one subject.
 type nextWindows struct {
 	Whose   string // "" for all subjects
 	Windows []windowLine
@@ -18,12 +18,12 @@ type windowLine struct{ Starts, Ends string }
 // mostNextWindows is how many windows the preview of a rule shows.
 const mostNextWindows = 5
 
-// anchorField is the input that the preview of the windows takes its cycle anchor from. It is not
-// part of the rule.
+// anchorField is the input for the cycle anchor of the preview of windows. It is not part of the
+// rule.
 const anchorField = "preview_anchor"
 
-// windowsOf returns the present window of a draft and the next four, nil for a draft whose window
-// is a duration.
+// windowsOf returns the current window of a draft and the next four, or nil for a draft whose
+// window is a duration.
 func windowsOf(f *form, draft *limit.Rule, now time.Time) *nextWindows {
 	cycle, err := draft.Cycle()
 	if err != nil || cycle == nil {

@@ -15,7 +15,7 @@ import (
 	"weir/internal/usage"
 )
 
-// replaySpans say how far back a replay goes, and how finely, by the draft's window.
+// replaySpans are the length and the grain of a replay, by the draft's window.
 var replaySpans = []struct {
 	window, back time.Duration
 	grain        usage.Grain
@@ -27,21 +27,20 @@ var replaySpans = []struct {
 	{time.Duration(limit.MaxWindowMS) * time.Millisecond, 90 * 24 * time.Hour, usage.Day},
 }
 
-// series is the demand on one counter: how many checks came in each stretch of time.
+// series is the demand on one counter: the number of checks in each period.
 type series struct {
 	subject, resource string
 	checks            []int64
 	total, units      int64
-	each              int64 // checks that one simulated request stands for
-	// quota is the least, and windowMS the longest, of the rules that are replayed; quota 0:
-	// unlimited
+	each              int64 // checks that one simulated request represents
+	// quota is the smallest, and windowMS the longest, of the replayed rules; quota 0: unlimited
 	quota, windowMS int64
 }
 
-// cost is the units of one check, on average and at least 1.
+// cost returns the average cost of a check, at least 1.
 func (s *series) cost() int64 { return max(1, (s.units+s.total/2)/max(s.total, 1)) }
 
-// demand is all series of a tenant in a span of time.
+// demand has all series of a tenant in a span of time.
 type demand struct {
 	from, to time.Time
 	step     time.Duration
@@ -50,7 +49,7 @@ type demand struct {
 	all      int64
 }
 
-// demand reads what the tenant was asked of late, as far as the rule is for it.
+// demand reads the tenant's recent checks that match the rule.
 func (d *dashboard) demand(ctx context.Context, v *visit, rule *limit.Rule) (*demand, error) {
 	i := slices.IndexFunc(replaySpans, func(s struct {
 		window, back time.Duration
@@ -60,7 +59,7 @@ func (d *dashboard) demand(ctx context.Context, v *visit, rule *limit.Rule) (*de
 	})
 	span := replaySpans[max(i, 0)]
 	byResource := rule.Resource != "*" || slices.Contains(rule.By, "resource")
-	to := v.now.Truncate(span.grain.Duration()).Add(span.grain.Duration()) // with the stretch that has not ended
+	to := v.now.Truncate(span.grain.Duration()).Add(span.grain.Duration()) // including the current period
 	from := to.Add(-span.back)
 	totals, err := d.Store.Usage(ctx, v.actor(), tenants.UsageQuery{Grain: span.grain, From: from, To: to, ByResource: byResource})
 	if err != nil {
@@ -84,13 +83,13 @@ func (d *dashboard) demand(ctx context.Context, v *visit, rule *limit.Rule) (*de
 	return out, nil
 }
 
-// stretch is which stretch of the span an instant is in.
+// stretch returns the index of the period that contains an instant.
 func (d *demand) stretch(at time.Time) int { return int(at.Sub(d.from) / d.step) }
 
 func (d *demand) stretches() int { return int(d.to.Sub(d.from) / d.step) }
 
-// resourceShares tells of each stretch which part of its checks was of which of the rule's
-// resources, and adds up all that are. Resources without a line of their own count for "*" alone.
+// resourceShares returns for each period the shares of the rule's resources in its checks, and
+// their sum. Resources without their own row match only "*".
 func resourceShares(rule *limit.Rule, totals tenants.UsageReport, d *demand) []map[string]float64 {
 	each := make([]map[string]float64, d.stretches())
 	sums := make([]int64, len(each))
@@ -124,7 +123,7 @@ func resourceFits(pattern, resource string) bool {
 	return pattern == resource
 }
 
-// countedResource is the resource of a counter: any, where the rule counts all of its resources
+// countedResource returns the resource of a counter: any, if the rule counts all of its resources
 // together.
 func countedResource(rule *limit.Rule, resource string) string {
 	switch {
@@ -136,7 +135,7 @@ func countedResource(rule *limit.Rule, resource string) string {
 	return resource
 }
 
-// ofAll makes the series of a rule that does not count by subject.
+// ofAll returns the series of a rule that does not count by subject.
 func (d *demand) ofAll(rule *limit.Rule, totals tenants.UsageReport) {
 	made := map[string]*series{}
 	for _, item := range totals.Items {
@@ -146,8 +145,8 @@ func (d *demand) ofAll(rule *limit.Rule, totals tenants.UsageReport) {
 	}
 }
 
-// ofSubjects makes the series of the subjects that are listed. What each of them asked of which
-// resource is not kept: all are taken to ask as the tenant did as a whole.
+// ofSubjects returns the series of the listed subjects. Usage does not have the resources of a
+// subject, so each subject is assumed to use them like the tenant as a whole.
 func (d *demand) ofSubjects(rule *limit.Rule, report tenants.UsageReport, shares []map[string]float64) {
 	made := map[string]*series{}
 	rest := map[string]float64{} // of shares of checks that were not whole
@@ -186,7 +185,7 @@ func (d *demand) add(made map[string]*series, subject, resource string, stretch 
 	s.units += units
 }
 
-// quotaFor is the most that a subject could use at once under the rule, 0 for no limit.
+// quotaFor returns the maximum that a subject can use at once under the rule, 0 for no limit.
 func quotaFor(rule *limit.Rule, plans []check.PlanData, subject check.SubjectData) int64 {
 	lim := ownLimit(rule)
 	for _, p := range plans {
@@ -205,8 +204,8 @@ func quotaFor(rule *limit.Rule, plans []check.PlanData, subject check.SubjectDat
 	return min(r.Numbers().Quota(), r.Limit)
 }
 
-// safe reports whether the series can never be denied: in no two windows in a row does it ask for
-// more than there is.
+// safe reports whether the series can never be denied, because no two consecutive windows exceed
+// the quota.
 func (s *series) safe(step time.Duration) bool {
 	if s.quota == 0 {
 		return true
@@ -225,7 +224,7 @@ func (s *series) safe(step time.Duration) bool {
 	return true
 }
 
-// requests spreads the checks of each stretch over it by chance.
+// requests distributes the checks of each period at random.
 func (d *demand) requests() (out []check.SimulatedRequest, of []int) {
 	type arrival struct {
 		check.SimulatedRequest

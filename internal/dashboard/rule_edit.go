@@ -10,20 +10,20 @@ import (
 	"weir/internal/tenants"
 )
 
-// editorView is the page on which a rule is made or changed.
+// editorView is the page for creating or changing a rule.
 type editorView struct {
 	Form    *form
 	Slug    string // of the rule that is changed; "": a new one
 	Name    string
 	Version int64
 	Stray   []limit.FieldError
-	Effect  *effectView // nil: nothing was tried yet
+	Effect  *effectView // nil: there was no preview
 }
 
-// New reports whether the rule is still to be made.
+// New reports whether the form creates a rule.
 func (v *editorView) New() bool { return v.Slug == "" }
 
-// Action is where the form is sent.
+// Action returns the address of the form.
 func (v *editorView) Action() string {
 	if v.New() {
 		return "/rules"
@@ -31,7 +31,7 @@ func (v *editorView) Action() string {
 	return "/rules/" + v.Slug + "/edit"
 }
 
-// Back is where one goes who changes nothing.
+// Back returns the page for a cancelled form.
 func (v *editorView) Back() string {
 	if v.New() {
 		return "/rules"
@@ -39,7 +39,7 @@ func (v *editorView) Back() string {
 	return ruleURL(v.Slug)
 }
 
-// units offers, beside the usual ones, the unit that is in use.
+// units returns the usual units and the one that is in use.
 func (v *editorView) units(name string, usual ...option) []option {
 	if v.Form.values.Get(name) == "ms" {
 		return append([]option{shortUnits[0]}, usual...)
@@ -47,8 +47,8 @@ func (v *editorView) units(name string, usual ...option) []option {
 	return usual
 }
 
-// draftRule is what a new rule starts as: in shadow, so that it denies nothing before somebody has
-// seen what it would deny.
+// draftRule returns the default of a new rule: in shadow mode, so that its effect can be seen
+// before it denies anything.
 func draftRule() limit.Rule {
 	window, _ := limit.ParseWindow("1m")
 	return limit.Rule{
@@ -57,8 +57,8 @@ func draftRule() limit.Rule {
 	}
 }
 
-// newRulePage begins with a draft that is complete but for its slug. A query fills fields in, so
-// that other pages can lead here with a proposal.
+// newRulePage starts with a draft that is complete except for its slug. The query can set fields,
+// so that other pages can link here with a proposal.
 func (d *dashboard) newRulePage(w http.ResponseWriter, r *http.Request, v *visit) error {
 	if !v.actor().May(tenants.MayEdit) {
 		return tenants.ErrForbidden
@@ -99,7 +99,7 @@ func (d *dashboard) showEditor(w http.ResponseWriter, r *http.Request, v *visit,
 	}
 	view.Stray = view.Form.stray(formFields()...)
 	if view.Effect == nil {
-		tried := form{values: view.Form.values} // what it finds wrong is not said before anybody has tried
+		tried := form{values: view.Form.values} // no errors are shown before the first preview
 		effect, err := d.effectOf(r, v, view.Slug, &tried)
 		if err != nil {
 			return err
@@ -160,13 +160,13 @@ func (d *dashboard) editRule(w http.ResponseWriter, r *http.Request, v *visit, f
 			return err
 		}
 		if status == http.StatusPreconditionFailed {
-			view.Version = now.Version // who saves once more has been told
+			view.Version = now.Version // saving again replaces the other change
 		}
 	}
 	return d.showEditor(w, r, v, &view, status)
 }
 
-// version is the one that the form was made from, else that of now.
+// version returns the version of the form, or else the current one.
 func (f *form) version(now int64) int64 {
 	if m := f.match(); len(m.Versions) > 0 {
 		return m.Versions[0]
@@ -174,7 +174,7 @@ func (f *form) version(now int64) int64 {
 	return now
 }
 
-// refuseRule is refuse, with the errors of a rule at the places of its form.
+// refuseRule is refuse, with the errors of a rule at the inputs of its form.
 func (f *form) refuseRule(err error) int {
 	heard := form{values: f.values}
 	status := heard.refuse(err)
@@ -185,8 +185,8 @@ func (f *form) refuseRule(err error) int {
 	return status
 }
 
-// previewRule tells what a draft would do: to a script as a piece of page, to everybody else as
-// the page of the editor.
+// previewRule shows the effect of a draft: to a script as a piece of the page, otherwise as the
+// page of the editor.
 func (d *dashboard) previewRule(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	slug := f.Get("rule")
 	effect, err := d.effectOf(r, v, slug, f)
@@ -211,7 +211,7 @@ func (d *dashboard) previewRule(w http.ResponseWriter, r *http.Request, v *visit
 	return d.showEditor(w, r, v, &view, status)
 }
 
-// isFragment reports whether a script asks for a piece of a page.
+// isFragment reports whether a script requests a piece of a page.
 func isFragment(r *http.Request) bool {
 	return r.Header.Get("HX-Request") == "true" && r.Header.Get("HX-Boosted") == ""
 }

@@ -13,33 +13,33 @@ import (
 	"weir/internal/tenants"
 )
 
-// effectView says what a draft of a rule is and does.
+// effectView describes a draft of a rule and its effect.
 type effectView struct {
 	Wrong            []fieldProblem
 	Sentence, Outage string // "": it cannot be said yet
 	Lease            []string
-	Windows          *nextWindows // of a calendar window; else nil
+	Windows          *nextWindows // of a calendar window; otherwise nil
 	Resets           bool         // the change resets its counters
 	Warnings         []string
 	Tries            []try
-	Replay           *replayView // nil: it was not tried
-	Busy             bool        // too many drafts are tried at this moment
+	Replay           *replayView // nil: there was none
+	Busy             bool        // too many previews are running
 }
 
 type fieldProblem struct{ Field, Message string }
 
-// try is made-up traffic that the draft has met.
+// try is generated traffic with the draft's decisions.
 type try struct {
 	*timeline
 	Intro string
 	Scale string // what one request of the picture stands for; "": for itself
 }
 
-// maxTrying bounds the drafts that are tried at once, so that who types leaves room for checks.
+// maxTrying limits concurrent previews, so that enough CPU time is left for checks.
 const maxTrying = 2
 
-// effectOf reads a draft, for the rule of this slug ("": a new one), and tries it out. What is
-// wrong with it is written into the form.
+// effectOf reads a draft, for the rule with this slug ("": a new one), and simulates it. Errors are
+// added to the form.
 func (d *dashboard) effectOf(r *http.Request, v *visit, slug string, f *form) (*effectView, error) {
 	var saved *limit.Rule
 	before := limit.Rule{}
@@ -97,7 +97,7 @@ func resetsCounters(a, b *limit.Rule) bool {
 	return false
 }
 
-// tries lets the draft meet a steady stream and a burst, for three windows.
+// tries simulates the draft with a steady stream and a burst, for three windows.
 func tries(ctx context.Context, draft *limit.Rule, now time.Time) ([]try, error) {
 	rule := drawable(draft)
 	window := rule.Window.MS
@@ -132,8 +132,8 @@ func tries(ctx context.Context, draft *limit.Rule, now time.Time) ([]try, error)
 	return out, nil
 }
 
-// drawable is the rule as it is tried: enforced, and with a length for its window. The calendar's
-// day is a window like others; its week, month and year are drawn as 7, 30 and 365 days.
+// drawable returns the rule for a simulation: enforced, and with a duration as its window. A
+// calendar day is an ordinary window; a week, month and year are drawn as 7, 30 and 365 days.
 func drawable(draft *limit.Rule) limit.Rule {
 	rule := *draft
 	rule.Mode = limit.Enforce
@@ -145,13 +145,13 @@ func drawable(draft *limit.Rule) limit.Rule {
 	return rule
 }
 
-// Bounds of the requests in one picture.
+// Limits for the requests in one chart.
 const (
 	mostStream = 900
 	mostAtOnce = 300
 )
 
-// stream spreads units evenly over a span, in requests of each units.
+// stream distributes units evenly over a span, in requests of each units.
 func stream(units, span int64) (requests []check.SimulatedRequest, each int64) {
 	units = max(units, 4)
 	each = (units + mostStream - 1) / mostStream
@@ -162,7 +162,7 @@ func stream(units, span int64) (requests []check.SimulatedRequest, each int64) {
 	return requests, each
 }
 
-// atOnce asks for units at each of these instants, in requests of each units.
+// atOnce requests units at each of these instants, in requests of each units.
 func atOnce(units int64, instants ...int64) (requests []check.SimulatedRequest, each int64) {
 	each = (units + mostAtOnce - 1) / mostAtOnce
 	for _, at := range instants {
@@ -177,7 +177,7 @@ func somebodyAt(ms, cost int64) check.SimulatedRequest {
 	return check.SimulatedRequest{AtMS: ms, Request: check.Request{Subject: "somebody", Cost: cost}}
 }
 
-// resourceFor is a resource that the rule is for.
+// resourceFor returns a resource that the rule matches.
 func resourceFor(r *limit.Rule) string {
 	if prefix, isPrefix := strings.CutSuffix(r.Resource, "*"); isPrefix {
 		return prefix[:min(len(prefix), limit.MaxNameBytes-1)] + "x"
@@ -185,7 +185,7 @@ func resourceFor(r *limit.Rule) string {
 	return r.Resource
 }
 
-// attributesFor are values for all attributes that the rule counts by.
+// attributesFor returns values for all attributes by which the rule counts.
 func attributesFor(r *limit.Rule) (out []check.Attribute) {
 	for _, by := range r.By {
 		if name, isAttribute := strings.CutPrefix(by, "attributes."); isAttribute {
@@ -195,8 +195,8 @@ func attributesFor(r *limit.Rule) (out []check.Attribute) {
 	return out
 }
 
-// plansFor are the tenant's plans with their numbers for one rule, as far as these fit the draft,
-// and the slugs of those that do not.
+// plansFor returns the tenant's plans with their limits for one rule, if they are valid for the
+// draft, and the slugs of those that are not.
 func plansFor(plans []tenants.Plan, draft *limit.Rule) (out []check.PlanData, misfits []string) {
 	for _, p := range plans {
 		data := check.PlanData{Slug: p.Slug, Default: p.Default}

@@ -14,14 +14,14 @@ import (
 	"weir/internal/usage"
 )
 
-// preview asks what a draft does, as the editor's script does.
+// preview requests the effect of a draft, as the editor's script does.
 func (b *browser) preview(pairs ...string) page {
 	r := b.request(http.MethodPost, "/rules/preview", b.s.ruleForm(pairs...))
 	r.Header.Set("HX-Request", "true")
 	return b.send(r)
 }
 
-// While one types, the rule is read back and tried; what is wrong is named, and nothing is saved.
+// As the user types, the rule is described and simulated. Errors are shown, and nothing is saved.
 func TestRulePreview(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -30,8 +30,8 @@ func TestRulePreview(t *testing.T) {
 	require.Equal(t, http.StatusOK, got.status)
 	require.NotContains(t, got.body, "<html", "a script asks for a piece")
 	require.Contains(t, got.body, `data-field="slug"`)
-	require.Contains(t, got.body, "Each subject can use 100 units in any minute on all resources.", "and what is there is tried all the same")
-	require.Contains(t, got.body, "300 of 450 requests allowed.", "the steady stream is half as much again as fits")
+	require.Contains(t, got.body, "Each subject can use 100 units in any minute on all resources.", "and the given fields are still simulated")
+	require.Contains(t, got.body, "300 of 450 requests allowed.", "the steady stream is 150 % of the limit")
 	require.Contains(t, got.body, "No checks matched this rule")
 	got = b.preview("limit", "x")
 	require.Contains(t, got.body, `data-field="limit"`)
@@ -53,7 +53,7 @@ func TestRulePreview(t *testing.T) {
 		require.Contains(t, got.body, "Each request uses", unit)
 	}
 
-	// without a script the same stands in the page
+	// Without a script, the page has the same contents.
 	got = b.post("/rules/preview", s.ruleForm("rule", "requests", "limit", "7", "version", "1"))
 	require.Equal(t, http.StatusOK, got.status)
 	require.Contains(t, got.body, "Each subject can use 7 units in any minute")
@@ -67,7 +67,7 @@ func TestRulePreview(t *testing.T) {
 	require.Equal(t, int64(10), rule.Limit)
 }
 
-// asked writes down what subjects of tenant A asked in the minute that began so long ago.
+// asked writes usage of subjects of tenant A for a minute in the past.
 func (s *stack) asked(ago time.Duration, resource string, checks map[string]int64) {
 	s.t.Helper()
 	start := s.clock.Now().Truncate(time.Minute).Add(-ago).UnixMilli()
@@ -87,8 +87,8 @@ func (s *stack) asked(ago time.Duration, resource string, checks map[string]int6
 	}))
 }
 
-// A draft meets what the tenant was asked of late: who would have been denied, with the numbers
-// that plans and overrides give them.
+// A draft is simulated with recent traffic: who would have been denied, with the limits of plans
+// and overrides.
 func TestRuleReplay(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark") // plan free: 20 a minute; "ada mark": 30
@@ -103,8 +103,8 @@ func TestRuleReplay(t *testing.T) {
 	require.Contains(t, got.body, `<a href="/subjects/ada%20mark">ada mark</a>`)
 	require.NotContains(t, got.body, `<a href="/subjects/light">`)
 
-	// all that is asked in one minute meets one window of an hour that begins with it, so the
-	// numbers are exact
+	// All checks of one minute are in one window of an hour that begins with it, so the numbers are
+	// exact.
 	hour := []string{"algorithm", "fixed_window_first_hit", "window", "3", "window_unit", "h", "limit", "40"}
 	got = b.preview(append(hour, "slug", "fresh")...)
 	require.Contains(t, got.body, "80 of 190 checks (42\u202f%) would be denied, from 2 of 3 subjects.", "heavy 110 - 40, ada 50 - 40")
@@ -117,7 +117,7 @@ func TestRuleReplay(t *testing.T) {
 	got = b.preview(append(hour, "slug", "fresh", "by_subject", "", "by_resource", "on")...)
 	require.Contains(t, got.body, "would be denied, from 2 of 2 resources.")
 
-	// against the rule as it is saved
+	// compared with the saved rule
 	require.Equal(t, http.StatusSeeOther, b.post("/rules", s.ruleForm(append(hour, "slug", "saved")...)).status)
 	got = b.preview(append(hour, "rule", "saved", "limit", "100")...)
 	require.Contains(t, got.body, "10 of 190 checks (5.3\u202f%) would be denied, from 1 of 3 subjects.")
@@ -126,7 +126,7 @@ func TestRuleReplay(t *testing.T) {
 	require.NotContains(t, s.as("bob@example.com").preview("tenant", s.b.TenantID().String()).body, "heavy", "another tenant's traffic")
 }
 
-// However much was asked, a preview is bounded, and says what it left out.
+// A preview is limited for any amount of traffic, and says what it omitted.
 func TestReplayBounds(t *testing.T) {
 	demand := demand{from: time.Unix(0, 0), to: time.Unix(3600, 0), step: time.Minute}
 	for i := range int64(100) {
@@ -148,7 +148,7 @@ func TestReplayBounds(t *testing.T) {
 	require.Contains(t, view.Notes[0], "busiest of 100 counters")
 }
 
-// A number of a plan that does not fit the draft is said, and left out.
+// A plan's limit that does not fit the draft is reported and omitted.
 func TestPlansForDraft(t *testing.T) {
 	draft := limit.Rule{Slug: "r", Algorithm: limit.SlidingWindowLog, Window: window(t, "1m")}
 	plans, misfits := plansFor([]tenants.Plan{

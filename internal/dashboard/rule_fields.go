@@ -116,7 +116,7 @@ func ruleValues(r *limit.Rule) map[string]string {
 	return values
 }
 
-// plainText returns a value as one types it; a value that is not set is empty.
+// plainText returns a value in the form in which a user types it; a value that is not set is empty.
 func plainText(v any) string {
 	switch v := v.(type) {
 	case string:

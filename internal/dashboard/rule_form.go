@@ -9,18 +9,17 @@ import (
 	"weir/internal/limit"
 )
 
-// The form of a rule, in the units that people speak in. A window is a number and a unit; what a
-// rule counts by is boxes to tick and names of attributes. What its algorithm does not use is
-// left out, whatever the form says of it.
+// The form of a rule, in human units. A window is a number and a unit; what a rule counts by is a
+// set of checkboxes and names of attributes. Fields that the algorithm does not use are ignored.
 
-// The units of a length of time in a form, and how a rule writes them.
+// The units of a duration in a form, and how a rule writes them.
 var (
 	durationUnits = []option{{"s", "seconds"}, {"m", "minutes"}, {"h", "hours"}, {"d", "days"}}
 	shortUnits    = append([]option{{"ms", "milliseconds"}}, durationUnits...)
 	calendarUnits = []option{{"day", "calendar day"}, {"week", "calendar week"}, {"month", "calendar month"}, {"year", "calendar year"}}
 )
 
-// unitName is a unit of time beside a number: "minute" after 1, "minutes" after any other.
+// unitName returns the unit of time for a number: "minute" for 1, "minutes" for any other.
 func unitName(name, number string) string {
 	if number == "1" {
 		return strings.TrimSuffix(name, "s")
@@ -33,7 +32,7 @@ type algorithmChoice struct {
 	Title, Text string
 }
 
-// algorithmChoices are the algorithms with one sentence each, to choose from.
+// algorithmChoices are the algorithms with one sentence each.
 var algorithmChoices = []algorithmChoice{
 	{limit.SlidingWindowCounter, "Sliding window counter", "Recommended"},
 	{limit.SlidingWindowLog, "Sliding window log", "Exact, small limits"},
@@ -57,7 +56,7 @@ var algorithmCurves = map[limit.Algorithm]string{
 	limit.LeakyBucketQueue:     "M4 24V8M16 24V8M28 24V8M40 24V8M52 24V8M64 24V8M76 24V8M86 24V8",
 }
 
-// choice reads one of a few names; a form of ours has no others.
+// choice reads one of a few names; forms have no others.
 func choice[T any](f *form, name string, parse func(string) (T, error)) T {
 	value, err := parse(f.Get(name))
 	if err != nil {
@@ -86,7 +85,7 @@ func windowOf(f *form, algorithm limit.Algorithm) (w limit.Window) {
 	return w
 }
 
-// durationOf reads a number and its unit; the zero value where there is no number.
+// durationOf reads a number and its unit; the zero value if there is no number.
 func durationOf(f *form, name string) limit.Duration {
 	text := digitsOf(f.Get(name))
 	if text == "" {
@@ -104,7 +103,7 @@ func durationOf(f *form, name string) limit.Duration {
 	return d
 }
 
-// byOf reads what a rule counts by. The order says which counters are meant, so one that names the
+// byOf reads what a rule counts by. The order is part of the counters' identity, so a rule with the
 // same values keeps it.
 func byOf(f *form, before []string) []string {
 	by := []string{}
@@ -128,14 +127,14 @@ func byOf(f *form, before []string) []string {
 
 func sorted(texts []string) string { return strings.Join(slices.Sorted(slices.Values(texts)), "\x00") }
 
-// validate records what the validation of the rule says, at the inputs of the form.
+// validate adds the errors of the rule's validation, at the inputs of the form.
 func (f *form) validate(r *limit.Rule) {
 	for _, e := range r.Validate() {
 		f.wrongOf(e)
 	}
 }
 
-// wrongOf records an error of a rule at its input.
+// wrongOf adds an error of a rule at its input.
 func (f *form) wrongOf(e limit.FieldError) {
 	field, message := e.Field, e.Message
 	if i, nested := strings.CutPrefix(field, "by"); nested {

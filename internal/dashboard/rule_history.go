@@ -14,18 +14,19 @@ import (
 	"weir/internal/tenants"
 )
 
-// The history of a rule is its rows in the audit trail. A row holds the fields that a change made
-// differ, so what the rule was after each change comes from what it is now, going back row by row.
+// The history of a rule consists of its rows in the audit trail. A row has the fields that a change
+// modified, so the state after each change is computed from the current state, going back row by
+// row.
 
 const (
 	historyPage = 50
-	// mostHistory bounds how many changes one request goes back over.
+	// mostHistory is the maximum number of changes that one request goes back.
 	mostHistory = 2_000
 )
 
 type historyView struct {
 	Slug, Name string
-	Version    int64 // of the rule now
+	Version    int64 // of the current rule
 	Form       *form
 	Changes    []ruleChange
 	Next       string
@@ -40,12 +41,12 @@ type ruleChange struct {
 	Reason        string
 	Differences   []difference
 	Sentence      string // the rule as the change left it; "": it was deleted, or cannot be read
-	Now           bool   // that is what it is now
+	Now           bool   // this is the current state
 	Restorable    bool
 	fieldsOfAfter map[string]json.RawMessage
 }
 
-// difference is one field that a change made another, in words; "none" for what is not set.
+// difference is one changed field in words; "none" for a value that is not set.
 type difference struct{ Field, Before, After string }
 
 func (d *dashboard) ruleHistory(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -88,9 +89,9 @@ func (d *dashboard) showHistory(w http.ResponseWriter, r *http.Request, v *visit
 	return d.render(w, r, status, historyPageOf(v.frame, &view))
 }
 
-// eachChange goes back over the changes of a rule, the newest first, until each returns false.
+// eachChange goes back over the changes of a rule, newest first, until each returns false.
 func (d *dashboard) eachChange(ctx context.Context, v *visit, now *limit.Rule, each func(*ruleChange) bool) error {
-	var state map[string]json.RawMessage // the rule after the change at hand; nil: not known
+	var state map[string]json.RawMessage // the rule after the current change; nil: unknown
 	filter, page := tenants.AuditFilter{Kind: "rule", Target: now.Slug}, tenants.Page{Limit: 200}
 	for seen := 0; seen < mostHistory; {
 		entries, next, err := d.Store.Audit(ctx, v.actor(), filter, page)
@@ -114,12 +115,12 @@ func (d *dashboard) eachChange(ctx context.Context, v *visit, now *limit.Rule, e
 	return nil
 }
 
-// changeOf reads a row of the trail, and returns what the rule was before it. after is what it was
-// after it, nil where a deletion follows or nothing does.
+// changeOf parses a row of the trail, and returns the rule before it. after is the rule after it,
+// nil if it was deleted next or is unknown.
 func changeOf(e *tenants.AuditEntry, after map[string]json.RawMessage, newest bool, now *limit.Rule) (c ruleChange, before map[string]json.RawMessage) {
 	c = ruleChange{Sequence: e.Sequence, At: moment{e.At}, Who: whoOf(e), Action: e.Action, Reason: e.Reason, Now: newest}
 	var was, is map[string]json.RawMessage
-	_ = json.Unmarshal(e.Before, &was) // null, or an object that the trail's author wrote
+	_ = json.Unmarshal(e.Before, &was) // null, or an object that this package wrote
 	_ = json.Unmarshal(e.After, &is)
 	switch {
 	case e.Action == "delete":
@@ -152,7 +153,7 @@ func changeOf(e *tenants.AuditEntry, after map[string]json.RawMessage, newest bo
 	return c, before
 }
 
-// whoOf names who did something.
+// whoOf returns the name of the actor.
 func whoOf(e *tenants.AuditEntry) string {
 	switch {
 	case e.ActorKind == "key" && e.ActorName != "":
@@ -185,7 +186,7 @@ func fieldText(value json.RawMessage) string {
 	return string(value)
 }
 
-// restoreRule makes the rule again what it was after one of its changes.
+// restoreRule restores the rule to the state after one of its changes.
 func (d *dashboard) restoreRule(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	slug := chi.URLParam(r, "slug")
 	now, err := d.Store.RuleBySlug(r.Context(), v.actor(), slug)
@@ -235,7 +236,7 @@ func (d *dashboard) restoreRule(w http.ResponseWriter, r *http.Request, v *visit
 	return d.showHistory(w, r, v, f, status)
 }
 
-// Title says in a word what the change did.
+// Title returns the change in one word.
 func (c *ruleChange) Title() string {
 	switch c.Action {
 	case "create":

@@ -12,7 +12,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// Who changed what is told in words, and each state that the rule had can be had again.
+// Changes are described in words, and every earlier state can be restored.
 func TestRuleHistory(t *testing.T) {
 	s := newStack(t)
 	s.members()
@@ -61,7 +61,7 @@ func TestRuleHistory(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, ann.get("/rules/requests/history?after=x").status)
 	require.Equal(t, http.StatusNotFound, ann.get("/rules/none/history").status)
 
-	// a rule that was deleted and made anew has the history of both
+	// A rule that was deleted and created again has the history of both.
 	made(ann.post("/rules/requests/delete", s.ruleForm()))
 	made(ann.post("/rules", s.ruleForm("slug", "requests", "limit", "77")))
 	got = ann.get("/rules/requests/history")
@@ -69,7 +69,7 @@ func TestRuleHistory(t *testing.T) {
 	require.Equal(t, 4, strings.Count(got.body, `name="sequence"`), "made, changed twice, restored; not the deletion, not the present")
 }
 
-// A long history comes in pages, each row with what the rule was then.
+// A long history has pages, and each row has the state of the rule at that time.
 func TestRuleHistoryPages(t *testing.T) {
 	s := newStack(t)
 	b := s.as("ann@example.com")

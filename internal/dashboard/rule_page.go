@@ -20,7 +20,7 @@ type planNumber struct{ Plan, Name, Limit string }
 
 type ruleView struct {
 	ruleRow
-	Form                *form // of what was just refused
+	Form                *form // of a refused form
 	Version             int64
 	Description, Outage string
 	Lease               []string
@@ -29,14 +29,14 @@ type ruleView struct {
 	Plans               []planNumber
 	Limit               string // the rule's own
 	Changed             moment
-	Goes                []string // what goes with the rule when it is deleted
+	Goes                []string // what is deleted with the rule
 }
 
 func (d *dashboard) rule(w http.ResponseWriter, r *http.Request, v *visit) error {
 	return d.showRule(w, r, v, &form{}, http.StatusOK)
 }
 
-// showRule shows a rule, after a form of its page was refused too.
+// showRule shows a rule, also after a form of its page was refused.
 func (d *dashboard) showRule(w http.ResponseWriter, r *http.Request, v *visit, f *form, status int) error {
 	slug := chi.URLParam(r, "slug")
 	rule, err := d.Store.RuleBySlug(r.Context(), v.actor(), slug)
@@ -72,7 +72,7 @@ func (d *dashboard) showRule(w http.ResponseWriter, r *http.Request, v *visit, f
 	return d.render(w, r, status, rulePage(v.frame, &view))
 }
 
-// warningTexts are the traps of a rule as sentences.
+// warningTexts returns the warnings of a rule as sentences.
 func warningTexts(r *limit.Rule, instances int) (out []string) {
 	for _, warning := range r.Warnings(instances) {
 		out = append(out, sentence(warning.Message))
@@ -80,7 +80,7 @@ func warningTexts(r *limit.Rule, instances int) (out []string) {
 	return out
 }
 
-// goesWith says what is lost with a rule.
+// goesWith describes what is deleted with a rule.
 func goesWith(reach tenants.RuleReach) (out []string) {
 	if n := int64(len(reach.Plans)); n > 0 {
 		out = append(out, plural(n, "plan loses its limit for this rule: ", "plans lose their limit for this rule: ")+strings.Join(reach.Plans, ", ")+".")
@@ -91,7 +91,7 @@ func goesWith(reach tenants.RuleReach) (out []string) {
 	return append(out, "Its counters are deleted. Its usage and its history are kept.")
 }
 
-// countText writes a count that stops at tenants.MostCounted.
+// countText formats a count that stops at tenants.MostCounted.
 func countText(n int64, one, many string) string {
 	if n > tenants.MostCounted {
 		return "More than " + plural(tenants.MostCounted, one, many)
@@ -101,7 +101,7 @@ func countText(n int64, one, many string) string {
 
 func ownLimit(r *limit.Rule) limit.Limit { return limit.Limit{Limit: r.Limit, Burst: r.Burst} }
 
-// setRuleMode is the switch between enforce, shadow and off.
+// setRuleMode changes the mode to enforce, shadow or off.
 func (d *dashboard) setRuleMode(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	mode := choice(f, "mode", limit.ParseMode)
 	if f.invalid() {
@@ -132,7 +132,7 @@ func (d *dashboard) deleteRule(w http.ResponseWriter, r *http.Request, v *visit,
 	return d.done(w, r, "/rules", "Rule “"+slug+"” deleted.")
 }
 
-// refusedOnRule shows a rule again, with why the form on its page was not carried out.
+// refusedOnRule shows a rule again, with the errors of the form on its page.
 func (d *dashboard) refusedOnRule(w http.ResponseWriter, r *http.Request, v *visit, f *form, err error) error {
 	if errors.Is(err, tenants.ErrPreconditionFailed) {
 		f.problem = "Nothing changed. Somebody else changed this rule after you opened the page. The page shows the current rule: review it, then try again."

@@ -12,34 +12,34 @@ import (
 	"weir/internal/tenants"
 )
 
-// A replay lets a draft meet what this tenant was asked of late. Of that, usage knows how many
-// checks each of the busiest subjects made in each minute, hour or day, and what they cost on
-// average; nothing of single checks. So the checks of a stretch are spread over it by chance (the
-// same chance each time), and the answer says what is guessed.
+// A replay simulates a draft with the tenant's recent traffic. Usage has the number of checks of
+// the busiest subjects per minute, hour or day, and their average cost, but no single checks. The
+// checks of a period are therefore distributed over it at random (with the same seed each time),
+// and the answer says what is estimated.
 
-// replayView is what a draft would have done.
+// replayView shows what a draft would have done.
 type replayView struct {
 	Why           string // it cannot be told; "": the rest holds
 	From, To      moment
 	Length        string // such as "3 hours"
 	Line          *timeline
 	Whose         string // "subjects" or what else is counted
-	Counted       int    // how many of them were replayed
-	Hurt          int    // how many of them would have been denied
+	Counted       int    // number of replayed subjects
+	Hurt          int    // number of subjects that would have been denied
 	Asked, Denied int64  // checks
-	Before        *int64 // denied by the rule as it is saved; nil: there is none
+	Before        *int64 // denied by the saved rule; nil: there is none
 	Worst         []replayed
 	Notes         []string
 }
 
-// replayed is what one subject, or one counter, would have met.
+// replayed is the result for one subject, or one counter.
 type replayed struct {
 	Name          string
 	Path          string // "": no subject
 	Asked, Denied int64
 }
 
-// Share of the checks that would have been denied.
+// Share returns the share of the checks that would have been denied.
 func (r replayed) Share() string { return percent(r.Denied, r.Asked) }
 
 const (
@@ -90,8 +90,9 @@ func (d *dashboard) replay(ctx context.Context, v *visit, draft, saved *limit.Ru
 	return view, nil
 }
 
-// replayable is the saved rule as it can be replayed beside the draft, drawable as rule: nil where
-// it is for other checks, counts by other values, or answers alike.
+// replayable returns the saved rule for a replay beside the draft, which is drawable as rule. It
+// returns nil if the saved rule matches other checks, counts by other values, or gives the same
+// answers.
 func replayable(saved, draft, rule *limit.Rule) *limit.Rule {
 	if saved == nil || saved.Mode == limit.Off || saved.Resource != draft.Resource || !slices.Equal(saved.By, draft.By) {
 		return nil
@@ -103,7 +104,7 @@ func replayable(saved, draft, rule *limit.Rule) *limit.Rule {
 	return &was
 }
 
-// plansOf reads the tenant's plans with their numbers for the rule.
+// plansOf reads the tenant's plans with their limits for the rule.
 func (d *dashboard) plansOf(ctx context.Context, v *visit, rule *limit.Rule) (out []check.PlanData, misfits []string, err error) {
 	plans, _, err := d.Store.Plans(ctx, v.actor(), tenants.Page{Limit: maxPlanColumns})
 	if err != nil {
@@ -113,8 +114,8 @@ func (d *dashboard) plansOf(ctx context.Context, v *visit, rule *limit.Rule) (ou
 	return out, misfits, nil
 }
 
-// replayPolicy is the draft with the numbers that plans and overrides give it now, and fills in
-// the quota of each series.
+// replayPolicy compiles the draft with the current limits of plans and overrides, and fills in the
+// quota of each series.
 func (d *dashboard) replayPolicy(ctx context.Context, v *visit, rule *limit.Rule, demand *demand) (sim check.Simulation, misfits []string, err error) {
 	policy, err := d.Policies.Get(ctx, v.actor().TenantID())
 	if err != nil {
@@ -128,12 +129,12 @@ func (d *dashboard) replayPolicy(ctx context.Context, v *visit, rule *limit.Rule
 	added := map[string]bool{}
 	for _, s := range demand.series {
 		subject, registered := policy.Subject(s.subject)
-		subject.State = check.Active // who is blocked or exempt now was counted all the same
+		subject.State = check.Active // checks of blocked or exempt subjects were counted, too
 		subject.Overrides = slices.DeleteFunc(subject.Overrides, func(o check.OverrideData) bool {
 			over := !o.ExpiresAt.IsZero() && !o.ExpiresAt.After(v.now) || o.StartsAt.After(v.now)
 			return over || o.Rule != rule.Slug || len(o.Limit.Validate(rule)) > 0
 		})
-		for i := range subject.Overrides { // those in force now, for the whole of the replay
+		for i := range subject.Overrides { // those that are active now, for the whole replay
 			subject.Overrides[i].StartsAt, subject.Overrides[i].ExpiresAt = time.Time{}, time.Time{}
 		}
 		if registered && !added[s.subject] {
@@ -148,9 +149,9 @@ func (d *dashboard) replayPolicy(ctx context.Context, v *visit, rule *limit.Rule
 	return sim, misfits, nil
 }
 
-// thin keeps the replay within its bounds: several checks become one request of a greater cost,
-// where that is small beside the quota; then the time is cut, and then the least busy subjects.
-// Series that can never be denied need no replay.
+// thin keeps the replay within its limits. First several checks become one request of a greater
+// cost, if that is small compared to the quota. Then the time is reduced, and then the least busy
+// subjects are dropped. Series that can never be denied are not replayed.
 func (view *replayView) thin(d *demand) {
 	var open []*series
 	names := map[string]bool{}
@@ -181,7 +182,7 @@ func (view *replayView) thin(d *demand) {
 	}
 }
 
-// run decides the requests, and fills in what came of them.
+// run decides the requests, and fills in the results.
 func (view *replayView) run(ctx context.Context, sim check.Simulation, d *demand) error {
 	requests, of := d.requests()
 	sim.Requests = requests
@@ -233,7 +234,7 @@ func (view *replayView) run(ctx context.Context, sim check.Simulation, d *demand
 	return nil
 }
 
-// nameOf is whose counter a series is.
+// nameOf returns the name of a series.
 func (view *replayView) nameOf(s *series) string {
 	if view.Whose == "resources" {
 		return s.resource
@@ -241,7 +242,7 @@ func (view *replayView) nameOf(s *series) string {
 	return s.subject
 }
 
-// note says what is replayed and what of it is guessed.
+// note describes what is replayed and what is estimated.
 func (view *replayView) note(draft, rule *limit.Rule, d *demand, misfits []string) {
 	view.Whose = "subjects"
 	stretch := map[time.Duration]string{time.Minute: "minute", time.Hour: "hour", 24 * time.Hour: "day"}[d.step]
@@ -269,7 +270,7 @@ func (view *replayView) note(draft, rule *limit.Rule, d *demand, misfits []strin
 	}
 }
 
-// Verdict says in one sentence what the draft would have done.
+// Verdict returns in one sentence what the draft would have done.
 func (view *replayView) Verdict() string {
 	checks := plural(view.Asked, "check", "checks")
 	if view.Denied == 0 {
@@ -282,7 +283,7 @@ func (view *replayView) Verdict() string {
 	return text + ", from " + grouped(int64(view.Hurt)) + " of " + grouped(int64(view.Counted)) + " " + view.Whose + "."
 }
 
-// Difference compares that with the rule as it is saved.
+// Difference compares this with the saved rule.
 func (view *replayView) Difference() string {
 	switch {
 	case view.Before == nil:
@@ -295,7 +296,7 @@ func (view *replayView) Difference() string {
 	return grouped(*view.Before-view.Denied) + " fewer than with the current rule (" + grouped(*view.Before) + ")."
 }
 
-// Who heads the list of those that would have been denied most.
+// Who is the heading of the list of those that would have been denied most.
 func (view *replayView) Who() string {
 	if view.Whose == "resources" {
 		return "Resource"

@@ -16,7 +16,7 @@ type ruleRow struct {
 	Slug, Name, Sentence, Mode string
 	Leased                     bool
 	Path                       string
-	Day                        *chart // what it said to the checks of the last 24 hours
+	Day                        *chart // its checks of the last 24 hours
 }
 
 type rulesView struct {
@@ -27,7 +27,7 @@ type rulesView struct {
 	Later                             bool   // it is not the first page
 }
 
-// Filtered reports whether only some rules are asked for.
+// Filtered reports whether a filter is set.
 func (v *rulesView) Filtered() bool { return v.Prefix+v.Mode+v.Algorithm+v.Resource != "" }
 
 func (d *dashboard) rules(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -65,7 +65,7 @@ func (d *dashboard) rules(w http.ResponseWriter, r *http.Request, v *visit) erro
 	return d.render(w, r, http.StatusOK, rulesPage(v.frame, &view))
 }
 
-// filter reads what is asked for, and returns with it what the addresses of other pages carry on.
+// filter reads the filter, and returns the parameters for the addresses of other pages.
 func (view *rulesView) filter() (f tenants.RuleFilter, kept url.Values, err error) {
 	kept = url.Values{}
 	var fields []limit.FieldError
@@ -102,14 +102,14 @@ func (view *rulesView) filter() (f tenants.RuleFilter, kept url.Values, err erro
 	return f, kept, nil
 }
 
-// lastDay draws what each of these rules said to the checks of the last 24 hours.
+// lastDay draws the results of each rule in the last 24 hours.
 func (d *dashboard) lastDay(r *http.Request, v *visit, slugs []string) (map[string]*chart, error) {
 	if len(slugs) == 0 {
 		return nil, nil
 	}
 	day := stretchUntil(v.now, usage.Hour, 24)
 	query := tenants.UsageQuery{Grain: day.Grain, From: day.From, To: day.To, ByRule: true, Rules: slugs}
-	if day.Before = day.Before && len(slugs) == 1; day.Before { // a list has no room for the day before
+	if day.Before = day.Before && len(slugs) == 1; day.Before { // a list has no space for the previous day
 		query.From = day.earlier()
 	}
 	report, err := d.Store.Usage(r.Context(), v.actor(), query)
@@ -139,7 +139,8 @@ func nameOr(name, slug string) string {
 	return slug
 }
 
-// ruleURL is the address of a rule's page. A rule may be called what the page for a new one is.
+// ruleURL returns the address of a rule's page. The slug of a rule may be equal to the path of the
+// page for new rules.
 func ruleURL(slug string) string { return objectURL("/rules/", slug) }
 
 func objectURL(list, slug string) string {

@@ -39,7 +39,7 @@ func (s *stack) ruleForm(pairs ...string) url.Values {
 	return form
 }
 
-// version is that of a rule of tenant A, as forms carry it.
+// version returns the version of a rule of tenant A, as forms contain it.
 func (s *stack) ruleVersion(slug string) string {
 	s.t.Helper()
 	rule, err := s.store.RuleBySlug(s.t.Context(), s.a, slug)
@@ -47,7 +47,7 @@ func (s *stack) ruleVersion(slug string) string {
 	return itoa(rule.Version)
 }
 
-// What somebody means is what is stored: units of people, and only what the algorithm uses.
+// A rule is stored as meant: human units are converted, and unused fields are omitted.
 func TestMakeRule(t *testing.T) {
 	s := newStack(t)
 	b := s.as("ann@example.com")
@@ -87,7 +87,7 @@ func TestMakeRule(t *testing.T) {
 		}
 		require.Equal(t, c.want, stored.Rule)
 
-		// saved again as it is, it is the same
+		// An unchanged form changes nothing.
 		form := url.Values{"tenant": {s.a.TenantID().String()}, "version": {itoa(stored.Version)}}
 		for name, value := range ruleValues(&stored.Rule) {
 			form.Set(name, value)
@@ -110,7 +110,7 @@ func window(t *testing.T, text string) limit.Window {
 	return w
 }
 
-// What is wrong is said by its field, and what was filled in is still there.
+// Errors are shown at their fields, and the input is kept.
 func TestRuleFormRefused(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -152,7 +152,7 @@ func TestRuleFormRefused(t *testing.T) {
 	require.Len(t, rules, 2, "nothing was made")
 }
 
-// Each role may do what it may, whatever the page shows; and a form counts for its own tenant only.
+// Roles are enforced, whatever the page shows, and a form is valid only for its own tenant.
 func TestRuleRoles(t *testing.T) {
 	s := newStack(t)
 	s.members()
@@ -198,7 +198,7 @@ func TestRuleRoles(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, bob.get("/rules/only-a/edit").status)
 }
 
-// Who saves over somebody else's change is told first, and may then insist.
+// A user who would overwrite another change is told first, and may then save.
 func TestRuleConflicts(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -225,7 +225,7 @@ func TestRuleConflicts(t *testing.T) {
 	require.Equal(t, int64(11), rule.Limit)
 	require.Equal(t, limit.Enforce, rule.Mode)
 
-	// a plan's number that would not survive is a reason, in the form
+	// A plan's limit that would become invalid is reported in the form.
 	got = b.post("/rules/requests/edit", s.ruleForm("algorithm", "token_bucket", "window", "366", "window_unit", "d"))
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
 	_, _, err = s.store.PutPlanLimit(t.Context(), s.a, "free", "requests", limit.Limit{Limit: 5, Burst: 5}, tenants.Match{})
@@ -249,7 +249,7 @@ func TestDeleteRule(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, b.get("/rules/requests").status)
 }
 
-// The list shows of each rule what it said of late, and keeps what one asks for in the address.
+// The list shows the recent results of each rule, and has its filters in the address.
 func TestRulesList(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -274,8 +274,7 @@ func TestRulesList(t *testing.T) {
 	}
 }
 
-// usage writes down that a rule, and so its tenant, was asked in the stretch before the present
-// one.
+// usage writes usage of a rule and its tenant for the previous period.
 func (s *stack) usage(a tenants.Actor, grain time.Duration, rule string, allowed, denied int64) {
 	s.t.Helper()
 	start := s.clock.Now().Truncate(grain).Add(-grain).UnixMilli()

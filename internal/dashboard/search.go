@@ -10,14 +10,13 @@ import (
 	"weir/internal/tenants"
 )
 
-// searchView is what was looked for and what was found. The palette shows the same as a list to
-// choose from.
+// searchView has a search and its results. The palette shows the same results as a list.
 type searchView struct {
 	Query string
 	Found []foundItem
 }
 
-// foundItem is somewhere to go, or something to do.
+// foundItem is a page or an action.
 type foundItem struct {
 	Kind, Title, Note string
 	Path              string // "": it sends Form instead
@@ -27,9 +26,9 @@ type foundItem struct {
 // mostFound is how many of each kind a search shows.
 const mostFound = 8
 
-// search finds subjects, rules, plans, routes and pages by what they begin with or hold, and
-// actions by their names: "reset user_42" leads to that form. With fragment=options it is the
-// palette's list.
+// search finds subjects, rules, plans, routes and pages by a part of their names, and actions by
+// their names: "reset user_42" opens that form. With fragment=options it returns the list of the
+// palette.
 func (d *dashboard) search(w http.ResponseWriter, r *http.Request, v *visit) error {
 	view := searchView{Query: strings.TrimSpace(r.URL.Query().Get("q"))}
 	if len(view.Query) > limit.MaxNameBytes {
@@ -50,7 +49,7 @@ func (d *dashboard) search(w http.ResponseWriter, r *http.Request, v *visit) err
 	return d.render(w, r, http.StatusOK, searchPage(v.frame, &view))
 }
 
-// holds reports whether one of the texts has what is looked for in it, whatever its case.
+// holds reports whether one of the texts contains the query, ignoring case.
 func holds(query string, texts ...string) bool {
 	for _, text := range texts {
 		if strings.Contains(strings.ToLower(text), strings.ToLower(query)) {

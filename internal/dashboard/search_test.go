@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// From anywhere to any customer, rule, plan or page, and straight to what is to be done there.
+// The search leads to any customer, rule, plan or page, and to their actions.
 func TestSearch(t *testing.T) {
 	s := newStack(t)
 	s.staff()

@@ -7,8 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Support types what a customer wrote: a transposed letter or a missing one must still lead to
-// them.
+// A misspelled name of a customer still leads to them.
 func TestSimilarSubjects(t *testing.T) {
 	t.Parallel()
 	seen := []seenSubject{{Name: "globex"}, {Name: "acme-corp"}, {Name: "user_1"}}
@@ -23,7 +22,7 @@ func TestSimilarSubjects(t *testing.T) {
 	require.Equal(t, 3, editDistance("", "abc"))
 }
 
-// A customer who is not registered is found by what they sent, and says that they are limited.
+// A customer who is not registered can be found, and the result says that they are limited.
 func TestSearchFindsUnregisteredSubjects(t *testing.T) {
 	s := newStack(t)
 	s.staff()

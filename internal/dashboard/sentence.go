@@ -7,7 +7,7 @@ import (
 	"weir/internal/limit"
 )
 
-// ruleSentence reads a rule back in plain words.
+// ruleSentence describes a rule in plain words.
 func ruleSentence(r *limit.Rule) string {
 	s := countedBy(r.By) + " can use " + amount(r) + " " + onResources(r.Resource) + "."
 	switch r.Mode {
@@ -25,7 +25,7 @@ func ruleSentence(r *limit.Rule) string {
 	return s
 }
 
-// outageSentence says what the rule does while the counters are away.
+// outageSentence describes what the rule does if Redis is unavailable.
 func outageSentence(o limit.OnUnavailable) string {
 	switch o {
 	case limit.Allow:
@@ -38,8 +38,8 @@ func outageSentence(o limit.OnUnavailable) string {
 	return ""
 }
 
-// leaseSentences say of a leased rule, with its own numbers, how early it may deny and what a crash
-// can strand, and for how long.
+// leaseSentences describe for a leased rule, with its own limits, how early it may deny, and how
+// many units a crash can strand, and for how long.
 func leaseSentences(r *limit.Rule, instances int) (out []string) {
 	if r.Consistency != limit.Leased {
 		return nil
@@ -47,7 +47,7 @@ func leaseSentences(r *limit.Rule, instances int) (out []string) {
 	numbers := r.Numbers()
 	bounds, leased := numbers.LeaseBounds()
 	if !leased {
-		return nil // a warning says so
+		return nil // there is a warning for this
 	}
 	units := plural(bounds.Units, "unit", "units")
 	ahead := "An instance prefetches units of a busy counter: the demand of 50 ms, at most a quarter of the remaining units (" +
@@ -142,7 +142,7 @@ func fixedWindow(r *limit.Rule) string {
 	return unit.String() + ", from " + from[unit] + zone
 }
 
-// limitText is a number as it stands in a table: "100 per minute", with a bucket's capacity.
+// limitText formats a limit for a table: "100 per minute", with the capacity of a bucket.
 func limitText(r *limit.Rule, l limit.Limit) string {
 	if l.Unlimited {
 		return "unlimited"
@@ -161,7 +161,7 @@ func windowName(w limit.Window) string {
 	return exactly(w.MS, false)
 }
 
-// originText says where a number came from.
+// originText describes the source of a limit.
 func originText(source string) string {
 	if plan, ok := strings.CutPrefix(source, "plan:"); ok {
 		return "from plan " + plan

@@ -7,7 +7,7 @@ import (
 
 // serviceView is the health of the whole service at a glance, for the operator.
 type serviceView struct {
-	Instances, Silent int // that answered, and that are alive but did not
+	Instances, Silent int // that answered, and that are alive but did not answer
 	Degraded          int // instances that cannot reach Redis
 	Outdated          int // instances whose configuration is out of date
 	Checks            int64
@@ -17,7 +17,7 @@ type serviceView struct {
 // Healthy reports whether there is nothing to do.
 func (s *serviceView) Healthy() bool { return s.Silent+s.Degraded+s.Outdated == 0 }
 
-// Lead is the one sentence.
+// Lead returns the summary sentence.
 func (s *serviceView) Lead() string {
 	switch {
 	case s.Degraded > 0:
@@ -30,7 +30,7 @@ func (s *serviceView) Lead() string {
 	return "The service is healthy"
 }
 
-// readService asks all instances how they are.
+// readService reads the state of all instances.
 func (d *dashboard) readService(ctx context.Context, now time.Time) *serviceView {
 	ctx, cancel := context.WithTimeout(ctx, recentWithin)
 	defer cancel()

@@ -12,25 +12,25 @@ import (
 	"weir/internal/tenants"
 )
 
-// Signup says who may make a tenant of their own.
+// Signup says who may create a tenant.
 type Signup string
 
 // Who may sign up.
 const (
 	SignupOpen   Signup = "open"   // everybody
-	SignupInvite Signup = "invite" // whom the operator has sent a link
+	SignupInvite Signup = "invite" // people with a link from the operator
 	SignupClosed Signup = "closed" // nobody
 )
 
-// Signups lists what Signup may be.
+// Signups lists the values of Signup.
 var Signups = []Signup{SignupOpen, SignupInvite, SignupClosed}
 
-// signupView is the page on which somebody signs up.
+// signupView is the sign-up page.
 type signupView struct {
 	Form   form
-	Open   bool   // everybody may
+	Open   bool   // open to everybody
 	Email  string // proved by a link; "": not yet
-	Whole  bool   // all is asked at once, as no mail can be sent
+	Whole  bool   // all inputs on one page, because no mail can be sent
 	Action string
 }
 
@@ -46,7 +46,7 @@ func (d *dashboard) renderSignup(w http.ResponseWriter, r *http.Request, status 
 	return d.render(w, r, status, signupPage(v))
 }
 
-// signup mails a link to go on with. Where no mail can be sent, it makes the tenant at once.
+// signup mails a link for the next step. If mail is off, it creates the tenant immediately.
 func (d *dashboard) signup(w http.ResponseWriter, r *http.Request) error {
 	if d.Signup != SignupOpen {
 		return tenants.ErrNotFound
@@ -68,7 +68,7 @@ func (d *dashboard) signup(w http.ResponseWriter, r *http.Request) error {
 	return d.signedUp(w, r, &view, person, err)
 }
 
-// mailSignup answers everybody alike. Who has a login already is told so by mail.
+// mailSignup gives everybody the same answer. A person who has a login already is told so by mail.
 func (d *dashboard) mailSignup(w http.ResponseWriter, r *http.Request, view *signupView, email string) error {
 	if !tenants.ValidEmail(email) {
 		view.Form.wrong("email", "must be an email such as name@example.com")
@@ -119,7 +119,7 @@ func (d *dashboard) deadSignup(w http.ResponseWriter, r *http.Request) error {
 	return d.deadLink(w, r, "A sign-up link is single-use and valid for a short time.", "/signup", "Sign up")
 }
 
-// endSignup makes the tenant of whoever has followed a link.
+// endSignup creates the tenant of the person of a link.
 func (d *dashboard) endSignup(w http.ResponseWriter, r *http.Request) error {
 	if d.Signup == SignupClosed {
 		return tenants.ErrNotFound
@@ -145,7 +145,7 @@ func (d *dashboard) endSignup(w http.ResponseWriter, r *http.Request) error {
 	return d.signedUp(w, r, &view, person, err)
 }
 
-// signedUp ends a sign-up: the page once more, or the new tenant.
+// signedUp ends a sign-up: it shows the page again, or the new tenant.
 func (d *dashboard) signedUp(w http.ResponseWriter, r *http.Request, view *signupView, person tenants.Person, err error) error {
 	if status := view.Form.refuse(err); status != 0 {
 		return d.renderSignup(w, r, status, view)
@@ -155,7 +155,7 @@ func (d *dashboard) signedUp(w http.ResponseWriter, r *http.Request, view *signu
 	}
 	tenant := uuid.Nil
 	for _, m := range person.Memberships {
-		if m.State == tenants.MemberActive { // the only one so far
+		if m.State == tenants.MemberActive { // so far there is only one
 			tenant = m.TenantID
 		}
 	}

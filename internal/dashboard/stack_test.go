@@ -30,7 +30,7 @@ import (
 
 const password = "correct horse"
 
-// clock is a time that tests move.
+// clock is a time that only tests change.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -54,8 +54,8 @@ func (c *clock) move(by time.Duration) {
 	c.now = c.now.Add(by)
 }
 
-// stack is the dashboard over a real database and a real Redis, with two tenants. Ann owns
-// tenant A; Bob owns tenant B.
+// stack is the dashboard with a real database and a real Redis, and two tenants. Ann owns tenant A;
+// Bob owns tenant B.
 type stack struct {
 	t        *testing.T
 	db       *tenantstest.Database
@@ -64,7 +64,7 @@ type stack struct {
 	checker  *check.Checker
 	engines  *engine.Stack
 	recent   *recent.Log
-	policies *check.Policies // they follow what pages write, and hear of nothing else
+	policies *check.Policies // updated only with what pages write
 	server   *httptest.Server
 	stopping chan struct{} // closed when the process is about to end
 	a, b     tenants.Actor
@@ -85,10 +85,10 @@ func newStack(t *testing.T) *stack {
 	return s
 }
 
-// observers lets a log that is created after its checker hear of decisions.
+// observers notifies a log of decisions that is created after its checker.
 type observers struct{ *recent.Log }
 
-// serve starts a dashboard over that store and that Redis.
+// serve starts a dashboard with this store and this Redis.
 func (s *stack) serve(store *tenants.Store, redisURL string, changes ...func(*Deps)) {
 	s.t.Helper()
 	client, err := redisengine.NewClient(redisURL)
@@ -126,7 +126,7 @@ func (s *stack) member(a tenants.Actor, email string, role tenants.Role) tenants
 	return m
 }
 
-// follow takes over what was written for the two tenants.
+// follow applies what was written for the two tenants.
 func (s *stack) follow(ctx context.Context) {
 	for _, a := range []tenants.Actor{s.a, s.b} {
 		change, err := s.store.Versions(ctx, a.TenantID())
@@ -144,7 +144,7 @@ func (s *stack) staff() {
 	}
 }
 
-// check asks for one decision in tenant A, as an application would.
+// check sends one check in tenant A, as an application would.
 func (s *stack) check(subject string, cost int64) check.Decision {
 	s.t.Helper()
 	policy, err := s.policies.Get(s.t.Context(), s.a.TenantID())
@@ -154,7 +154,7 @@ func (s *stack) check(subject string, cost int64) check.Decision {
 	return decisions[0]
 }
 
-// browser keeps cookies and follows no redirect.
+// browser keeps cookies and does not follow redirects.
 type browser struct {
 	s    *stack
 	http *http.Client
@@ -168,7 +168,7 @@ func (s *stack) browser() *browser {
 	return &browser{s, &http.Client{Jar: jar, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// as returns a browser in which that person is signed in.
+// as returns a browser in which this person is signed in.
 func (s *stack) as(email string) *browser {
 	s.t.Helper()
 	b := s.browser()
@@ -215,7 +215,7 @@ func (b *browser) post(path string, form url.Values) page {
 	return b.send(b.request(http.MethodPost, path, form))
 }
 
-// write sends a form that was made for tenant A.
+// write sends a form of tenant A.
 func (b *browser) write(path string, form url.Values) page {
 	form.Set("tenant", b.s.a.TenantID().String())
 	return b.post(path, form)
@@ -225,7 +225,7 @@ func (b *browser) login(email, password string) page {
 	return b.post("/login", url.Values{"email": {email}, "password": {password}, "next": {"/"}})
 }
 
-// token is the session's, "" for none.
+// token returns the token of the session, or "".
 func (b *browser) token() string {
 	u, err := url.Parse(b.s.url)
 	require.NoError(b.s.t, err)
@@ -237,7 +237,7 @@ func (b *browser) token() string {
 	return ""
 }
 
-// signedIn requires that the session works, or that it does not.
+// signedIn requires that the session is valid or not.
 func (b *browser) signedIn(want bool, why string) {
 	b.s.t.Helper()
 	got := b.get("/")
@@ -249,7 +249,7 @@ func (b *browser) signedIn(want bool, why string) {
 	require.Equal(b.s.t, "/login", got.header.Get("Location"), why)
 }
 
-// fill gives a tenant something on every page. What people wrote holds mark.
+// fill adds objects for every page to a tenant. Texts contain mark.
 func (s *stack) fill(a tenants.Actor, mark string) {
 	s.t.Helper()
 	ctx := context.WithoutCancel(s.t.Context())
@@ -274,7 +274,7 @@ func (s *stack) fill(a tenants.Actor, mark string) {
 	require.NoError(s.t, err)
 	edge := route.New("edge")
 	edge.Name, edge.Description = "Route "+mark, "In front "+mark
-	edge.Hash = route.HashNone // the word of the default is a mark of some tests
+	edge.Hash = route.HashNone // some tests search for the word of the default
 	edge.Subject, edge.Resources = []string{"jwt:" + mark, "ip"}, []route.Template{{Match: "GET /orders/{id}", Resource: "orders " + mark}}
 	_, err = s.store.CreateRoute(ctx, a, edge)
 	require.NoError(s.t, err)

@@ -12,27 +12,27 @@ import (
 	"weir/internal/tenants"
 )
 
-// startView is the way from an empty tenant to the first check.
+// startView is the page for the first check of a new tenant.
 type startView struct {
 	Configured tenants.Configured
 	Sent       *form
 	Secret     string // of the key that was just made; "" before
-	Curl       string // a command that works as it stands
+	Curl       string // a command that works unchanged
 	Wait       waitView
 }
 
-// waitView waits for the first check, or tells of it.
+// waitView waits for the first check, or shows it.
 type waitView struct {
 	Since   time.Time
 	Arrived bool
-	Said    string // what was decided, in words
+	Said    string // the decision, in words
 	Subject string
 }
 
-// Path is where to ask again.
+// Path returns the address to poll.
 func (w waitView) Path() string { return "/start/wait?since=" + itoa(w.Since.UnixMilli()) }
 
-// startUnits are the windows that the first rule may have.
+// startUnits are the units for the window of the first rule.
 var startUnits = []option{{"s", "seconds"}, {"m", "minutes"}, {"h", "hours"}, {"d", "days"}}
 
 func (d *dashboard) start(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -47,8 +47,8 @@ func (d *dashboard) showStart(w http.ResponseWriter, r *http.Request, v *visit, 
 	return d.render(w, r, status, startPage(v.frame, view))
 }
 
-// makeStart makes a plan, a rule and a key, or only a key where there are rules already, and shows
-// how to ask. The page waits for the first check to arrive.
+// makeStart creates a plan, a rule and a key, or only a key if there are rules already, and shows
+// the command for a check. The page waits for the first check to arrive.
 func (d *dashboard) makeStart(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	view := &startView{Sent: f, Wait: waitView{Since: v.now}}
 	document := startDocument(f)
@@ -75,7 +75,7 @@ func (d *dashboard) makeStart(w http.ResponseWriter, r *http.Request, v *visit, 
 	return d.showStart(w, r, v, http.StatusOK, view)
 }
 
-// startDocument is the first plan and the first rule; a tenant that has rules keeps to them.
+// startDocument returns the first plan and the first rule; if the tenant has rules, they are kept.
 func startDocument(f *form) (out tenants.Document) {
 	if f.Get("only") == "key" {
 		return out
@@ -95,8 +95,8 @@ func startDocument(f *form) (out tenants.Document) {
 	return out
 }
 
-// checkURL is where to ask for decisions: at the service's public address, or where the browser
-// that asks has reached us.
+// checkURL returns the address for checks: at the service's public address, or at the address that
+// the browser used.
 func (d *dashboard) checkURL(r *http.Request) string {
 	link := d.Mail.Link("/v1/check")
 	switch {
@@ -108,8 +108,8 @@ func (d *dashboard) checkURL(r *http.Request) string {
 	return "https://" + r.Host + link
 }
 
-// waitForCheck tells whether a check has arrived since, at any instance. With fragment it is the
-// part of the page that asks again by itself.
+// waitForCheck reports whether a check has arrived since then, on any instance. With fragment it
+// returns the part of the page that polls.
 func (d *dashboard) waitForCheck(w http.ResponseWriter, r *http.Request, v *visit) error {
 	query := r.URL.Query()
 	ms, err := strconv.ParseInt(query.Get("since"), 10, 64)
@@ -141,7 +141,7 @@ func arrivalWords(first *recent.Decision) string {
 	return said + "."
 }
 
-// startDone is where to go from there.
+// startDone returns the next steps.
 func startDone(subject string) []foundItem {
 	return []foundItem{
 		{Title: "Open " + subject, Note: "its limits, live", Path: subjectURL(subject)},

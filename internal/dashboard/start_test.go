@@ -12,7 +12,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// From an empty tenant to the first check, and the page that waits tells of it.
+// From an empty tenant to the first check, which the waiting page reports.
 func TestFirstRun(t *testing.T) {
 	s := newStack(t)
 	s.staff()

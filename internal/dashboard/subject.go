@@ -16,10 +16,10 @@ import (
 	"weir/internal/tenants"
 )
 
-// subjectView is one customer on one screen.
+// subjectView shows one customer on one page.
 type subjectView struct {
 	Subject, Path     string
-	Query             string // the values asked for, as in the address
+	Query             string // the requested values, as in the address
 	Registered        bool
 	Version           int64
 	State, Plan       string // as checks see them
@@ -33,21 +33,21 @@ type subjectView struct {
 	NextPlanAt        *time.Time
 	Limits            []limitView
 	Hidden            []hiddenView
-	All               bool         // show every limit, however many there are
-	Asked             []askedValue // values that some rules count by beside the subject
+	All               bool         // show every limit
+	Asked             []askedValue // values besides the subject that some rules count by
 	Overrides         []overrideView
-	Denied            []decisionRow // lately, the newest first
+	Denied            []decisionRow // recent denials, newest first
 	Watching          watching      // whose denials these are
 	Trail             []trailLine
 	Degraded, AnyRule bool
 
 	sentForms
 	Unseen bool         // nothing is known about the subject
-	Meant  *seenSubject // whose name is close; nil if none is
-	open   string       // the action whose form to show from the start
+	Meant  *seenSubject // with a similar name; nil if there is none
+	open   string       // the action whose form is open at the start
 }
 
-// Here is the address of the page with the counters that it shows.
+// Here returns the address of the page with the counters that it shows.
 func (view *subjectView) Here() string {
 	if view.Query == "" {
 		return view.Path
@@ -55,12 +55,11 @@ func (view *subjectView) Here() string {
 	return view.Path + "?" + view.Query
 }
 
-// mostLimits is how many limits, and how many rules that do not apply, are shown before somebody
-// asks for all.
+// mostLimits is how many limits, and how many rules that do not apply, are shown by default.
 const mostLimits = 100
 
-// Shown are the limits to show: where there are many, those with the least left. What it leaves out
-// is in more.
+// Shown returns the limits to show: if there are many, those with the least left. more is the
+// number of the others.
 func (view *subjectView) Shown() (shown []limitView, more int) {
 	if view.All || len(view.Limits) <= mostLimits {
 		return view.Limits, 0
@@ -81,7 +80,7 @@ func (l *limitView) rank() int64 {
 	return l.Left
 }
 
-// ShownHidden are the rules to show that do not apply.
+// ShownHidden returns the rules to show that do not apply.
 func (view *subjectView) ShownHidden() (shown []hiddenView, more int) {
 	if view.All || len(view.Hidden) <= mostLimits {
 		return view.Hidden, 0
@@ -89,7 +88,7 @@ func (view *subjectView) ShownHidden() (shown []hiddenView, more int) {
 	return view.Hidden[:mostLimits], len(view.Hidden) - mostLimits
 }
 
-// WithAll is the address of the page with every limit on it.
+// WithAll returns the address of the page with every limit.
 func (view *subjectView) WithAll() string {
 	if view.Query == "" {
 		return view.Path + "?show=all"
@@ -97,7 +96,7 @@ func (view *subjectView) WithAll() string {
 	return view.Path + "?" + view.Query + "&show=all"
 }
 
-// Live is the address of the part that changes by itself.
+// Live returns the address of the live part.
 func (view *subjectView) Live() string {
 	here := view.Here()
 	if view.All {
@@ -109,7 +108,7 @@ func (view *subjectView) Live() string {
 	return here + "&fragment=limits"
 }
 
-// Denying lists the limits that deny the subject now, the longest wait first.
+// Denying returns the limits that deny the subject now, longest wait first.
 func (view *subjectView) Denying() (out []limitView) {
 	for _, l := range view.Limits {
 		if l.Denies {
@@ -120,8 +119,8 @@ func (view *subjectView) Denying() (out []limitView) {
 	return out
 }
 
-// DeniedElsewhere is the last denial by a rule that does not count by the subject alone, if that is
-// what was denied last: nothing of the numbers below tells of it.
+// DeniedElsewhere returns the last denial by a rule that does not count by the subject alone, if
+// that is the latest denial: the numbers below do not show it.
 func (view *subjectView) DeniedElsewhere() *decisionRow {
 	if len(view.Denied) == 0 {
 		return nil
@@ -133,7 +132,7 @@ func (view *subjectView) DeniedElsewhere() *decisionRow {
 	return nil
 }
 
-// RuleOptions are the rules under which the subject has a number.
+// RuleOptions returns the rules under which the subject has a limit.
 func (view *subjectView) RuleOptions() (out []option) {
 	for _, l := range view.Limits {
 		out = append(out, option{l.Rule, l.Name + ": " + l.Number})
@@ -154,7 +153,7 @@ type limitView struct {
 	Remaining, Quota               int64
 	Left                           int64 // of 1000
 	Whole                          string
-	Denies                         bool // a check of cost 1 now
+	Denies                         bool // it would deny a check of cost 1 now
 	waitMS                         int64
 }
 
@@ -191,15 +190,15 @@ func (view *subjectView) WhyDenied() string {
 	return text
 }
 
-// Used is what is used, in thousandths of the limit.
+// Used returns the usage in thousandths of the limit.
 func (l *limitView) Used() int64 { return 1000 - l.Left }
 
-// UsedText says the same in words.
+// UsedText returns the same in words.
 func (l *limitView) UsedText() string {
 	return grouped(max(l.Quota-l.Remaining, 0)) + " of " + grouped(l.Quota) + " used"
 }
 
-// Over is the class of what flows over the crest of the meter: "" if the limit denies nothing.
+// Over returns the class of the part of the meter beyond its mark: "" if the limit denies nothing.
 func (l *limitView) Over() string {
 	switch {
 	case l.Denies:
@@ -212,7 +211,7 @@ func (l *limitView) Over() string {
 
 type hiddenView struct{ Rule, Name, Why string }
 
-// NameOf is the name of a rule by its slug.
+// NameOf returns the name of a rule by its slug.
 func (view *subjectView) NameOf(slug string) string {
 	for i := range view.Limits {
 		if view.Limits[i].Rule == slug {
@@ -235,7 +234,7 @@ type overrideView struct {
 	Removable                            bool // by this person
 }
 
-// subject shows any subject, registered or not: it needs no registration to have counters.
+// subject shows any subject, registered or not, because counters need no registration.
 func (d *dashboard) subject(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name, err := subjectOf(r)
 	if err != nil {
@@ -253,8 +252,8 @@ func subjectOf(r *http.Request) (string, error) {
 	return name, nil
 }
 
-// showSubject draws a subject's page, and in it the form that was just sent if it was refused.
-// With fragment=limits it is the live part alone.
+// showSubject shows a subject's page, including a refused form. With fragment=limits it returns
+// only the live part.
 func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit, name string, status int, f *form) error {
 	query := r.URL.Query()
 	values, asked, err := countedValues(name, query)
@@ -280,8 +279,8 @@ func (d *dashboard) showSubject(w http.ResponseWriter, r *http.Request, v *visit
 	return d.render(w, r, status, subjectPage(v.frame, &view))
 }
 
-// lookFor finds out whether a subject that is not registered and has used nothing was ever seen,
-// and which one may be meant if not.
+// lookFor finds out whether an unregistered subject without usage was ever seen, and otherwise
+// which similar one may be meant.
 func (d *dashboard) lookFor(ctx context.Context, v *visit, view *subjectView) error {
 	if view.Registered || slices.ContainsFunc(view.Limits, func(l limitView) bool { return l.Used() > 0 && !l.Unlimited && !l.Uncounted }) {
 		return nil
@@ -296,7 +295,7 @@ func (d *dashboard) lookFor(ctx context.Context, v *visit, view *subjectView) er
 	return nil
 }
 
-// readSubject takes what is kept about the subject into its view.
+// readSubject reads the stored subject into its view.
 func (d *dashboard) readSubject(ctx context.Context, v *visit, view *subjectView) error {
 	registered, err := d.Store.SubjectByName(ctx, v.actor(), view.Subject)
 	switch {
@@ -333,7 +332,7 @@ const mostSubjectDenied = 10
 // mostSubjectAudit is how many rows of the trail a subject's page shows.
 const mostSubjectAudit = 10
 
-// askedQuery is what was asked for, as it stands in an address.
+// askedQuery returns the requested values in the form for an address.
 func askedQuery(asked map[string]string) string {
 	values := url.Values{}
 	for field, value := range asked {
@@ -342,10 +341,10 @@ func askedQuery(asked map[string]string) string {
 	return values.Encode()
 }
 
-// labelLines is the labels as one edits them: one a line.
+// labelLines returns the labels in the form for editing: one per line.
 func labelLines(labels map[string]string) string { return strings.Join(labelTexts(labels), "\n") }
 
-// countedValues reads the values that a rule may count by beside the subject: "resource" and
+// countedValues reads the values besides the subject that a rule may count by: "resource" and
 // "attributes.NAME".
 func countedValues(subject string, query url.Values) (values check.Request, asked map[string]string, err error) {
 	values, asked = check.Request{Subject: subject}, map[string]string{}

@@ -14,8 +14,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// subjectAction is something that is done to a subject: it writes, and says what it did. What it
-// finds wrong with the form it writes into it.
+// subjectAction changes a subject, and returns the message about it. Errors of the input are added
+// to the form.
 type subjectAction struct {
 	right tenants.Right
 	do    func(d *dashboard, ctx context.Context, s *subjectChange) (said string, err error)
@@ -26,11 +26,11 @@ type subjectChange struct {
 	*form
 	visit   *visit
 	subject string
-	values  check.Request // which counters are meant
+	values  check.Request // select the counters
 	reason  string
 }
 
-// actReset is what the form of a reset asks to do.
+// actReset is the action of the reset form.
 const actReset = "reset"
 
 var subjectActions = map[string]subjectAction{
@@ -44,7 +44,7 @@ var subjectActions = map[string]subjectAction{
 	"delete":          {tenants.MayEdit, (*dashboard).deleteSubject},
 }
 
-// actOnSubject carries out the action that a form on a subject's page asks for.
+// actOnSubject executes a form of a subject's page.
 func (d *dashboard) actOnSubject(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	name, err := subjectOf(r)
 	if err != nil {
@@ -82,7 +82,7 @@ func (d *dashboard) actOnSubject(w http.ResponseWriter, r *http.Request, v *visi
 	return d.done(w, r, back.Here(), said)
 }
 
-// resetSubject resets limits of the subject: of the rules that the form names, or all of them.
+// resetSubject resets the limits of the subject: those of the rules in the form, or all of them.
 func (d *dashboard) resetSubject(ctx context.Context, s *subjectChange) (string, error) {
 	policy, err := d.Policies.Get(ctx, s.visit.actor().TenantID())
 	if err != nil {
@@ -123,13 +123,13 @@ func (d *dashboard) resetSubject(ctx context.Context, s *subjectChange) (string,
 	return "Limits of " + s.subject + " reset: " + strings.Join(slugs, ", ") + ".", nil
 }
 
-// How much more, and for how long, a boost gives.
+// The multiples and durations of a boost.
 var (
 	boostFactors = []option{{"2", "2 times the limit"}, {"5", "5 times the limit"}, {"10", "10 times the limit"}, {"", "Other limit"}}
 	boostTimes   = []option{{"1h", "1 hour"}, {"4h", "4 hours"}, {"1d", "1 day"}, {"7d", "7 days"}, {"30d", "30 days"}}
 )
 
-// boostSubject gives the subject more under one rule, for a time.
+// boostSubject raises a limit of the subject for some time.
 func (d *dashboard) boostSubject(ctx context.Context, s *subjectChange) (string, error) {
 	lim, err := d.boosted(ctx, s)
 	length, badLength := limit.ParseDuration(s.Get("for"))
@@ -148,7 +148,7 @@ func (d *dashboard) boostSubject(ctx context.Context, s *subjectChange) (string,
 	return "Limit of " + s.subject + " under " + o.Rule + " boosted to " + plainLimit(lim) + " for " + inWords(ends.Sub(s.visit.now)) + ".", err
 }
 
-// boosted is the number that a boost gives: a multiple of the present one, or another.
+// boosted returns the limit of a boost: a multiple of the current one, or another.
 func (d *dashboard) boosted(ctx context.Context, s *subjectChange) (limit.Limit, error) {
 	if s.Get("factor") == "" {
 		return limit.Limit{Limit: s.whole("limit")}, nil
@@ -179,7 +179,7 @@ func (d *dashboard) boosted(ctx context.Context, s *subjectChange) (limit.Limit,
 	return limit.Limit{}, nil
 }
 
-// overrideSubject gives the subject a number of its own under one rule.
+// overrideSubject sets a limit of the subject for one rule.
 func (d *dashboard) overrideSubject(ctx context.Context, s *subjectChange) (string, error) {
 	o := tenants.Override{
 		Rule: s.Get("rule"), Reason: s.reason, StartsAt: s.instant("starts_at"), ExpiresAt: s.instant("expires_at"),
@@ -202,14 +202,14 @@ func (d *dashboard) overrideSubject(ctx context.Context, s *subjectChange) (stri
 	return "Override of " + s.subject + " under " + o.Rule + " set to " + plainLimit(o.Limit) + ".", err
 }
 
-// removeOverride takes the subject's own number away again.
+// removeOverride deletes the subject's limit.
 func (d *dashboard) removeOverride(ctx context.Context, s *subjectChange) (string, error) {
 	rule := s.Get("rule")
 	err := d.Store.DeleteOverride(ctx, s.visit.actor(), s.subject, rule, tenants.Match{})
 	return "Override of " + s.subject + " under " + rule + " removed.", err
 }
 
-// editSubject changes what is kept about the subject, and registers it where it is not.
+// editSubject changes the stored fields of the subject, and registers it if necessary.
 func (d *dashboard) editSubject(ctx context.Context, s *subjectChange, m tenants.Match, edit func(*tenants.Subject) error) error {
 	_, err := d.Store.EditSubject(ctx, s.visit.actor(), s.subject, m, edit)
 	if !errors.Is(err, tenants.ErrNotFound) || len(m.Versions) > 0 {
@@ -246,7 +246,7 @@ func (d *dashboard) planSubject(ctx context.Context, s *subjectChange) (string, 
 	return "Plan of " + s.subject + " changed to " + nameOr(plan, "the default plan") + ".", err
 }
 
-// What a state means, as it is said when it begins.
+// The messages about a changed state.
 var stateSaid = map[check.SubjectState]string{
 	check.Active:  " is active.",
 	check.Blocked: " is blocked. Every check is denied.",
@@ -280,7 +280,7 @@ func (d *dashboard) deleteSubject(ctx context.Context, s *subjectChange) (string
 	return "Registration of " + s.subject + " deleted. Its counters are kept.", err
 }
 
-// anchorValue is a cycle anchor as the input of a form has it.
+// anchorValue returns a cycle anchor in the form of an input.
 func anchorValue(t *time.Time) string {
 	if t == nil {
 		return ""
@@ -288,7 +288,7 @@ func anchorValue(t *time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05.000")
 }
 
-// labels reads labels, one a line, as "name: value".
+// labels reads labels, one per line, as "name: value".
 func (f *form) labels() map[string]string {
 	labels := map[string]string{}
 	for line := range strings.Lines(f.values.Get("labels")) {
@@ -305,8 +305,8 @@ func (f *form) labels() map[string]string {
 	return labels
 }
 
-// instant reads a time as browsers send one, nil where there is none. It is UTC, as all times on
-// pages are.
+// instant parses a time in the form of browsers; nil if there is none. It is UTC, like all times on
+// pages.
 func (f *form) instant(name string) *time.Time {
 	text := f.Get(name)
 	if text == "" {

@@ -13,7 +13,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// The support person's task: find out why a customer is denied, and free them.
+// A support person finds out why a customer is denied, and resets the limit.
 func TestSupportFreesACustomer(t *testing.T) {
 	s := newStack(t)
 	s.staff()
@@ -33,12 +33,12 @@ func TestSupportFreesACustomer(t *testing.T) {
 	require.Contains(t, got.body, "user_7 reset: requests")
 	require.Contains(t, got.body, "they wrote in", "the trail shows it")
 	require.NotContains(t, got.body, "Denied by")
-	require.NotContains(t, b.get("/subjects/user_7").body, "user_7 begins anew", "it is said once")
+	require.NotContains(t, b.get("/subjects/user_7").body, "user_7 reset: requests", "the message is shown once")
 	require.True(t, s.check("user_7", 1).Allowed)
 }
 
-// A denial by a rule that counts by more than the subject shows in none of the subject's numbers,
-// and is told all the same.
+// A denial by a rule that counts by more than the subject is not visible in the subject's numbers,
+// so it is shown separately.
 func TestSubjectDeniedElsewhere(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -57,7 +57,7 @@ func TestSubjectDeniedElsewhere(t *testing.T) {
 	require.NotContains(t, b.get("/subjects/user_9").body, "Last denied at")
 }
 
-// Every action, what it needs, and what it does.
+// Every action with its requirements and its effect.
 func TestSubjectActions(t *testing.T) {
 	s := newStack(t)
 	s.staff()
@@ -126,7 +126,7 @@ func TestSubjectActions(t *testing.T) {
 	}
 }
 
-// What is wrong with a form comes back beside its field, with what was filled in.
+// Errors of a form are shown at their fields, with the input.
 func TestSubjectActionsRefuse(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -160,7 +160,7 @@ func TestSubjectActionsRefuse(t *testing.T) {
 	require.Contains(t, got.body, `value="mine"`)
 }
 
-// A form that was made for one tenant must not act in another, nor reach another's subjects.
+// A form of one tenant has no effect in another, nor on its subjects.
 func TestSubjectActionsKeepToTheirTenant(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -184,7 +184,7 @@ func TestSubjectActionsKeepToTheirTenant(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, s.browser().send(r).status, "nobody is signed in")
 }
 
-// The part of the page that lives comes alone, and to members only.
+// The live part of the page is returned alone, and only to members.
 func TestSubjectLimitsLive(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")

@@ -11,7 +11,7 @@ import (
 	"weir/internal/limit"
 )
 
-// Whoever has hundreds of rules wants to see first which of them a customer is about to meet.
+// With hundreds of rules, the limits with the least left are shown first.
 func TestSubjectShowsTheLimitsWithTheLeastLeft(t *testing.T) {
 	view := subjectView{Path: "/subjects/x"}
 	for n := range mostLimits {
@@ -37,7 +37,7 @@ func TestSubjectShowsTheLimitsWithTheLeastLeft(t *testing.T) {
 	require.Equal(t, "/subjects/x?show=all&fragment=limits", view.Live())
 }
 
-// What is left out is said, and one link away.
+// The page says how many limits are omitted, and links to all of them.
 func TestSubjectWithManyRules(t *testing.T) {
 	s := newStack(t)
 	window, err := limit.ParseWindow("1m")
@@ -52,7 +52,7 @@ func TestSubjectWithManyRules(t *testing.T) {
 	ann := s.as("ann@example.com")
 	got := ann.get("/subjects/user_7")
 	require.Equal(t, http.StatusOK, got.status)
-	const last = `<a href="/rules/rule-99">rule-99` // by the name, as rules come
+	const last = `<a href="/rules/rule-99">rule-99` // by name, like the rules
 	require.Contains(t, got.body, "100 of 101 limits, least remaining first.")
 	require.False(t, strings.Contains(got.body, last))
 	require.Contains(t, got.body, `<a href="/subjects/user_7?show=all">Show all</a>`)

@@ -18,7 +18,7 @@ type subjectRow struct {
 	Overrides            int
 }
 
-// subjectsView is a search and what it found.
+// subjectsView is a search with its results.
 type subjectsView struct {
 	Prefix, Plan, State, Label string
 	Plans                      []option
@@ -64,8 +64,7 @@ func (d *dashboard) subjects(w http.ResponseWriter, r *http.Request, v *visit) e
 	return d.render(w, r, http.StatusOK, subjectsPage(v.frame, &view))
 }
 
-// unlisted returns the subjects that match and were seen, but are not in the list of registered
-// ones.
+// unlisted returns the matching subjects that were seen but are not in the list of registered ones.
 func (d *dashboard) unlisted(ctx context.Context, v *visit, view *subjectsView) ([]seenSubject, error) {
 	seen, err := d.seenSubjects(ctx, v.actor())
 	if err != nil {
@@ -77,7 +76,7 @@ func (d *dashboard) unlisted(ctx context.Context, v *visit, view *subjectsView) 
 	return found[:min(len(found), mostFound)], nil
 }
 
-// filter is what the search asks of the store.
+// filter returns the filter for the store.
 func (view *subjectsView) filter() (f tenants.SubjectFilter, err error) {
 	f = tenants.SubjectFilter{Prefix: view.Prefix, Plan: view.Plan}
 	if view.State != "" {
@@ -96,7 +95,7 @@ func (view *subjectsView) filter() (f tenants.SubjectFilter, err error) {
 	return f, nil
 }
 
-// values is the search as its address has it.
+// values returns the search in the form of an address.
 func (view *subjectsView) values() url.Values {
 	values := url.Values{}
 	for name, value := range map[string]string{"q": view.Prefix, "plan": view.Plan, "state": view.State, "label": view.Label} {
@@ -107,7 +106,7 @@ func (view *subjectsView) values() url.Values {
 	return values
 }
 
-// planOptions are the tenant's plans to choose from, after one that is none.
+// planOptions returns the tenant's plans as options, after an empty one.
 func (d *dashboard) planOptions(ctx context.Context, v *visit, none string) ([]option, error) {
 	options := []option{{"", none}}
 	for page := (tenants.Page{Limit: 1000}); ; {

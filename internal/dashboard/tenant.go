@@ -38,7 +38,7 @@ type tenantView struct {
 	sentForms
 }
 
-// QuotaOptions are the quotas that the tenant can have a number of its own for.
+// QuotaOptions returns the quotas that the tenant can have overrides for.
 func (view *tenantView) QuotaOptions() (out []option) {
 	for _, q := range view.Quotas {
 		out = append(out, option{q.Rule, q.Name + ": " + q.Number})
@@ -95,8 +95,8 @@ func (d *dashboard) showTenantWith(w http.ResponseWriter, r *http.Request, v *vi
 	return d.render(w, r, status, tenantPage(v.frame, &view))
 }
 
-// readTenant counts what the tenant has and what it asked. The operator reads that as the server
-// itself, in the tenant that the operator may name.
+// readTenant counts the tenant's objects and checks. It reads as the server itself, in the tenant
+// that the operator names.
 func (d *dashboard) readTenant(ctx context.Context, v *visit, view *tenantView, t *tenants.Tenant) (err error) {
 	within := tenants.AsSystem(t.ID, "operator")
 	if view.Configured, err = d.Store.Configured(ctx, within); err != nil {
@@ -120,8 +120,8 @@ func (d *dashboard) readTenant(ctx context.Context, v *visit, view *tenantView, 
 	return err
 }
 
-// readQuotas reads the tenant as a subject of the operator's own tenant: its tier, and what the
-// rules for checks leave it.
+// readQuotas reads the tenant as a subject of the operator's own tenant: its tier, and what remains
+// of its quotas.
 func (d *dashboard) readQuotas(ctx context.Context, v *visit, view *tenantView) error {
 	registered, err := d.Store.SubjectByName(ctx, v.actor(), view.Slug)
 	if err != nil && !errors.Is(err, tenants.ErrNotFound) {
@@ -155,7 +155,7 @@ func (d *dashboard) readQuotas(ctx context.Context, v *visit, view *tenantView) 
 	return nil
 }
 
-// tenantAction is something that the operator does to a tenant: it writes, and says what it did.
+// tenantAction changes a tenant, and returns the message about it.
 type tenantAction func(d *dashboard, ctx context.Context, v *visit, t *tenants.Tenant, f *form) (said string, err error)
 
 var tenantActions = map[string]tenantAction{
@@ -168,7 +168,7 @@ var tenantActions = map[string]tenantAction{
 	"delete":  (*dashboard).deleteTenant,
 }
 
-// actOnTenant carries out what a form on a tenant's page asks for.
+// actOnTenant executes a form of a tenant's page.
 func (d *dashboard) actOnTenant(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	tenant, err := d.Store.TenantBySlugOrID(r.Context(), v.actor(), chi.URLParam(r, "slug"))
 	if err != nil {
@@ -205,8 +205,8 @@ func (d *dashboard) actOnTenant(w http.ResponseWriter, r *http.Request, v *visit
 	return d.done(w, r, to, said)
 }
 
-// inviteOwner invites an owner into a tenant. Without email, the page shows the link once: a
-// redirect would have to carry it.
+// inviteOwner invites an owner into a tenant. Without mail, the page shows the link once, because a
+// redirect would have to contain it.
 func (d *dashboard) inviteOwner(w http.ResponseWriter, r *http.Request, v *visit, t *tenants.Tenant, f *form) error {
 	if wait := d.invited.take(t.ID.String(), addressOf(r.RemoteAddr)); wait > 0 {
 		return d.showTenant(w, r, v, tooMany(w, f, wait), f)
@@ -224,8 +224,8 @@ func (d *dashboard) inviteOwner(w http.ResponseWriter, r *http.Request, v *visit
 	return d.done(w, r, tenantURL(t.Slug), link.Email+" is invited as an owner.")
 }
 
-// ownerInvitation invites an owner as the server itself, because the operator is no member of the
-// tenant. The link is empty if it goes out by email.
+// ownerInvitation invites an owner as the server itself, because the operator is not a member of
+// the tenant. The link is empty if it is sent by mail.
 func (d *dashboard) ownerInvitation(ctx context.Context, v *visit, t *tenants.Tenant, email string) (*newLink, error) {
 	made, err := d.Store.InviteMember(ctx, tenants.AsSystem(t.ID, "operator "+v.session.Email), email, tenants.Owner)
 	if err != nil {
@@ -264,7 +264,7 @@ func (d *dashboard) renameTenant(ctx context.Context, v *visit, t *tenants.Tenan
 	return "Saved.", err
 }
 
-// deleteTenant removes a tenant for good, for somebody who has typed its slug.
+// deleteTenant deletes a tenant permanently, after its slug was typed.
 func (d *dashboard) deleteTenant(ctx context.Context, v *visit, t *tenants.Tenant, f *form) (string, error) {
 	if f.Get("slug") != t.Slug {
 		f.wrong("slug", "must be "+t.Slug)

@@ -11,8 +11,7 @@ import (
 	"weir/internal/usage"
 )
 
-// operated makes a handler of a page that is the operator's own: for everybody else it is not
-// there.
+// operated makes a handler of a page for the operator only: for everybody else it does not exist.
 func (d *dashboard) operated(handle func(http.ResponseWriter, *http.Request, *visit) error) http.HandlerFunc {
 	return d.page(func(w http.ResponseWriter, r *http.Request, v *visit) error {
 		if !v.actor().Operator() {
@@ -22,7 +21,7 @@ func (d *dashboard) operated(handle func(http.ResponseWriter, *http.Request, *vi
 	})
 }
 
-// operates is operated for what the operator sends.
+// operates is operated for forms.
 func (d *dashboard) operates(handle formHandler) http.HandlerFunc {
 	return d.write(0, func(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 		if !v.actor().Operator() {
@@ -41,12 +40,12 @@ type tenantRow struct {
 	Made            moment
 }
 
-// Path is the tenant's page.
+// Path returns the tenant's page.
 func (t tenantRow) Path() string { return tenantURL(t.Slug) }
 
 func tenantURL(slug string) string { return "/tenants/" + url.PathEscape(slug) }
 
-// tenantsView is a search among the tenants, and the form that makes one.
+// tenantsView is a search for tenants, and the form for creating one.
 type tenantsView struct {
 	Search, State string
 	Tenants       []tenantRow
@@ -66,8 +65,8 @@ func (view *tenantsView) values() url.Values {
 	return values
 }
 
-// servedHours is how far back the list of tenants counts their checks, this hour included, as their
-// pages do.
+// servedHours is how many hours of checks the list of tenants counts, including the current one,
+// like their pages.
 const servedHours = 24
 
 func (d *dashboard) tenants(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -119,10 +118,10 @@ func tenantRowOf(t *tenants.Tenant, served tenants.Served, tiers []option) tenan
 	return row
 }
 
-// createTenant makes a tenant, puts it on its tier, and shows its first key, this once.
+// createTenant creates a tenant, sets its tier, and shows its first key once.
 func (d *dashboard) createTenant(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
 	ctx, tier := r.Context(), f.Get("tier")
-	if tier != "" { // looked at first, so that no tenant is made that cannot have it
+	if tier != "" { // checked first, so that no tenant is created without its tier
 		if _, err := d.Store.PlanBySlug(ctx, v.actor(), tier); err != nil {
 			f.wrong("tier", "must be one of the plans of the operator’s tenant")
 			return d.showTenants(w, r, v, http.StatusUnprocessableEntity, f)
@@ -141,7 +140,7 @@ func (d *dashboard) createTenant(w http.ResponseWriter, r *http.Request, v *visi
 	}
 	if owner := f.Get("owner"); owner != "" {
 		if view.Invited, err = d.ownerInvitation(ctx, v, &made, owner); err != nil {
-			// The key is shown here only, so the page comes in any case.
+			// The key is shown only here, so the page is shown in any case.
 			d.Logger.Error("cannot invite the owner of a new tenant", "request_id", requestOf(ctx).id, "error", err)
 			view.Invited, view.Note = nil, view.Note+" The owner was not invited. Check the email and invite them on the tenant's page."
 		}
@@ -149,12 +148,12 @@ func (d *dashboard) createTenant(w http.ResponseWriter, r *http.Request, v *visi
 	if tier != "" {
 		change := &subjectChange{form: &form{values: url.Values{"plan": {tier}}}, visit: v, subject: made.Slug}
 		if _, err := d.planSubject(ctx, change); err != nil {
-			// The tenant is made and its key is shown here only, so the page comes in any case.
+			// The tenant exists and its key is shown only here, so the page is shown in any case.
 			d.Logger.Error("cannot set the tier of a new tenant", "request_id", requestOf(ctx).id, "error", err)
 			view.Note += " The tier was not set. Set it on the tenant's page."
 		}
 	}
-	d.followTenant(ctx, made.ID) // so that its key works when the page shows it
+	d.followTenant(ctx, made.ID) // so that its key works when the page is shown
 	v.frame.Title = "New tenant"
 	showsSecret(w)
 	return d.render(w, r, http.StatusOK, secretPage(v.frame, &view))

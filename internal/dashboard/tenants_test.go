@@ -18,7 +18,7 @@ import (
 	"weir/internal/usage"
 )
 
-// operated is a stack whose operator Olga is, an admin of the platform tenant, and her browser.
+// operated is a stack with the operator Olga, an admin of the platform tenant, and her browser.
 type operated struct {
 	*stack
 	olga     *browser
@@ -45,7 +45,7 @@ func newOperated(t *testing.T) *operated {
 	return o
 }
 
-// quota makes the tiers basic (the default one, 100 checks a minute) and gold (1000).
+// quota creates the tiers basic (the default, 100 checks per minute) and gold (1000).
 func (o *operated) quota() {
 	o.t.Helper()
 	window, err := limit.ParseWindow("1m")
@@ -62,12 +62,12 @@ func (o *operated) quota() {
 	}
 }
 
-// send is a form of the operator's own tenant.
+// send sends a form of the operator's own tenant.
 func (o *operated) send(path string, pairs ...string) page {
 	return o.olga.post(path, o.inTenant(o.platform, pairs...))
 }
 
-// Nobody but who runs the service may know that there are other tenants.
+// Only the operator may know that there are other tenants.
 func TestTenantsAreTheOperators(t *testing.T) {
 	s := newOperated(t)
 	s.staff()
@@ -97,7 +97,7 @@ func TestTenantsAreTheOperators(t *testing.T) {
 	}
 	require.Contains(t, s.olga.get("/search?q=tenants").body, `href="/tenants"`)
 
-	// in another tenant the operator is one of its members
+	// In another tenant, the operator is an ordinary member.
 	require.Equal(t, http.StatusConflict, s.olga.write("/tenants", url.Values{"slug": {"new"}}).status, "a form of another tenant")
 	require.Equal(t, http.StatusSeeOther, s.olga.post("/tenant", url.Values{"tenant": {s.a.TenantID().String()}}).status)
 	require.Equal(t, http.StatusNotFound, s.olga.get("/tenants").status)
@@ -106,7 +106,7 @@ func TestTenantsAreTheOperators(t *testing.T) {
 	require.Len(t, list, 3, "nothing was made or suspended")
 }
 
-// A new tenant can be used at once with the key that its page shows, and the key is nowhere else.
+// A new tenant's key works immediately, and is shown only on that page.
 func TestCreateTenant(t *testing.T) {
 	s := newOperated(t)
 	s.quota()
@@ -154,7 +154,7 @@ func TestCreateTenant(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrNotFound)
 }
 
-// What the operator does to a tenant holds at once, and stands in both trails.
+// An operator's change of a tenant takes effect immediately, and is in both trails.
 func TestTenantActions(t *testing.T) {
 	s := newOperated(t)
 	s.quota()
@@ -228,7 +228,7 @@ func TestTenantActions(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, s.send("/tenants/tenant-b", "do", "reopen", "reason", "x").status)
 }
 
-// What cannot be done says so, and changes nothing.
+// An invalid action is refused with the reason, and changes nothing.
 func TestTenantActionsRefuse(t *testing.T) {
 	s := newOperated(t)
 	s.quota()
@@ -271,7 +271,7 @@ func TestTenantActionsRefuse(t *testing.T) {
 	require.Contains(t, s.olga.get("/tenants?q=nobody").body, "No tenants found")
 }
 
-// Usage is that of the tenant, not of the operator's own; and a name of another's is only text.
+// The usage is that of the tenant, not of the operator's own.
 func TestTenantUsage(t *testing.T) {
 	s := newOperated(t)
 	const script = `"><script>alert(1)</script>`
@@ -296,7 +296,7 @@ func TestTenantUsage(t *testing.T) {
 	require.Equal(t, http.StatusOK, s.olga.get(newQuota()).status)
 }
 
-// Without Postgres nothing is done, and the page says what is missing.
+// Without Postgres nothing is changed, and the page says what is unavailable.
 func TestTenantsDuringOutage(t *testing.T) {
 	s := newOperated(t)
 	token := s.olga.token()
@@ -316,7 +316,7 @@ func TestTenantsDuringOutage(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrNotFound)
 }
 
-// An instance that has lost a server must be told from one that has not.
+// An instance that has lost a server is shown differently.
 func TestInstanceRows(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

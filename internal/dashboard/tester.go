@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	attributeField    = "attributes." // begins the name of a field for an attribute that rules count by
+	attributeField    = "attributes." // prefix of a field for an attribute by which rules count
 	maxTesterSkipped  = 50            // rules for other resources that are listed
 	maxTesterPlans    = 100
-	maxTesterSubjects = 20 // that are suggested
+	maxTesterSubjects = 20 // suggestions
 )
 
-// testerView is the form, and once it was sent, what every rule says.
+// testerView is the form and, after it was sent, the result of every rule.
 type testerView struct {
 	Form       form
-	Attributes []string // names that rules count by
-	Resources  []string // what rules are for, as far as it is exact
+	Attributes []string // by which rules count
+	Resources  []string // exact resources of rules
 	Plans      []option
 	Subjects   []string // suggested
 	Verdict    *testerVerdict
@@ -36,24 +36,24 @@ type testerVerdict struct {
 	Details                 []string
 	Degraded                bool
 	Rules                   []testerRule
-	Skipped                 []hiddenView // rules that would have had a say
+	Skipped                 []hiddenView // rules that were skipped
 	Elsewhere               []hiddenView // rules for other resources
 	MoreElsewhere           int
 	Codes                   []codeSample
 }
 
-// testerRule is what one matching rule says.
+// testerRule is the result of one matching rule.
 type testerRule struct {
 	Slug, Name, Number, Origin, Sentence string
 	Verdict, Tone                        string
 	Decides                              bool
-	Counted                              bool // Left and After mean something
+	Counted                              bool // Left and After are valid
 	Left                                 int64
 	LeftText, After                      string
 }
 
-// tester decides a check as a dry run: by the tenant's own rules and counters, and nothing is
-// consumed. The address holds what is asked, so that an answer can be handed on.
+// tester decides a check as a dry run, with the tenant's own rules and counters. It consumes
+// nothing. The address contains the check, so that the page can be shared.
 func (d *dashboard) tester(w http.ResponseWriter, r *http.Request, v *visit) error {
 	policy, err := d.Policies.Get(r.Context(), v.actor().TenantID())
 	if err != nil {
@@ -88,7 +88,7 @@ func (d *dashboard) tester(w http.ResponseWriter, r *http.Request, v *visit) err
 	return d.render(w, r, http.StatusOK, testerPage(v.frame, &view))
 }
 
-// offer finds what rules count by and are for.
+// offer collects the attributes and resources of rules.
 func (view *testerView) offer(policy *check.Policy) {
 	names, resources := map[string]bool{}, map[string]bool{}
 	for rule := range policy.EachRule() {
@@ -121,7 +121,7 @@ func (d *dashboard) offerFromStore(r *http.Request, v *visit, view *testerView) 
 	return err
 }
 
-// suggested lists registered subjects that begin with what is typed so far.
+// suggested returns registered subjects that begin with the typed text.
 func (d *dashboard) suggested(r *http.Request, v *visit) (names []string, err error) {
 	prefix := r.URL.Query().Get("subject")
 	if prefix != "" && limit.ValidName(prefix) != nil {
@@ -134,7 +134,7 @@ func (d *dashboard) suggested(r *http.Request, v *visit) (names []string, err er
 	return names, err
 }
 
-// testerSubjects answers the suggestions while somebody types.
+// testerSubjects answers the suggestions as the user types.
 func (d *dashboard) testerSubjects(w http.ResponseWriter, r *http.Request, v *visit) error {
 	names, err := d.suggested(r, v)
 	if err != nil {
@@ -143,7 +143,7 @@ func (d *dashboard) testerSubjects(w http.ResponseWriter, r *http.Request, v *vi
 	return d.render(w, r, http.StatusOK, suggestions(names))
 }
 
-// check reads the request that is asked about. Names count as they are written, blanks too.
+// check reads the check of the form. Names are unchanged, including blanks.
 func (f *form) check(attributes []string) check.Request {
 	r := check.Request{Subject: f.values.Get("subject"), Resource: "default", Cost: 1, Plan: f.Get("plan"), DryRun: true, Explain: true}
 	if r.Subject == "" {
@@ -230,7 +230,7 @@ func verdictOf(d *check.Decision) *testerVerdict {
 	return v
 }
 
-// rank puts first what decides, and then what denies.
+// rank sorts the deciding rule first, then denying rules.
 func (r *testerRule) rank() (n int) {
 	if r.Decides {
 		n += 2
@@ -241,7 +241,7 @@ func (r *testerRule) rank() (n int) {
 	return n
 }
 
-// whyDecided is the decision's reason in a sentence.
+// whyDecided returns the reason of the decision as a sentence.
 func whyDecided(d *check.Decision) string {
 	if d.Code == check.SubjectBlocked {
 		return "The subject is blocked. Every check is denied, regardless of the rules."

@@ -9,16 +9,16 @@ import (
 	"weir/internal/check"
 )
 
-// codeSample is a program that makes a check, to copy.
+// codeSample is a program that sends a check, for copying.
 type codeSample struct{ ID, Language, Text string }
 
-// codeSamples are programs that make this check for real. They take WEIR_URL and WEIR_KEY from
-// the environment, so that no key stands in them.
+// codeSamples are programs that send this check. They read WEIR_URL and WEIR_KEY from the
+// environment, so that they contain no key.
 func codeSamples(r *check.Request) []codeSample {
 	return []codeSample{{"curl", "curl", curlCheck(r)}, {"go", "Go", goCheck(r)}, {"ts", "TypeScript", typeScriptCheck(r)}}
 }
 
-// checkJSON is the body of the check, without what is usual.
+// checkJSON returns the body of the check, without defaults.
 func checkJSON(r *check.Request, indent string) string {
 	body := struct {
 		Subject    string            `json:"subject"`
@@ -41,7 +41,7 @@ func checkJSON(r *check.Request, indent string) string {
 	}
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
-	encoder.SetEscapeHTML(false) // it stands in no page but through templ, which escapes
+	encoder.SetEscapeHTML(false) // templ escapes it on pages
 	if indent != "" {
 		encoder.SetIndent(indent, "  ")
 	}

@@ -22,7 +22,7 @@ import (
 	"weir/internal/testenv"
 )
 
-// hostile is a name that wants to be something else in every language that it is written into.
+// hostile is a name with special characters of every language in which it is written.
 const hostile = "it's \"q\" \\ `b` ${x} $(id) <script>alert(1)</script> %00\u2028"
 
 func (s *stack) tested(b *browser, fields ...string) page {
@@ -33,8 +33,7 @@ func (s *stack) tested(b *browser, fields ...string) page {
 	return b.get("/tester?" + values.Encode())
 }
 
-// Whoever asks why a check is denied sees every rule, the number with its origin and the wait,
-// and uses nothing up by asking.
+// The tester shows every rule, its limit with the source, and the wait, and consumes nothing.
 func TestTesterExplains(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -109,7 +108,7 @@ func TestTesterSeesStates(t *testing.T) {
 	require.Contains(t, got.body, "A check without matching rules is allowed.")
 }
 
-// What does not fit is said by its field, and nothing is asked.
+// Errors are shown at their fields, and nothing is evaluated.
 func TestTesterRefuses(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -147,7 +146,7 @@ func TestTesterIsForMembers(t *testing.T) {
 		require.Equal(t, http.StatusSeeOther, s.browser().get(path).status)
 		require.NotContains(t, s.as("bob@example.com").get(path).body, "secret")
 	}
-	// a plan of another tenant is as unknown as one that nobody has
+	// A plan of another tenant is unknown, like one that does not exist.
 	_, err := s.store.CreatePlan(t.Context(), s.a, tenants.Plan{Slug: "only-a"})
 	require.NoError(t, err)
 	require.Equal(t, http.StatusUnprocessableEntity, s.tested(s.as("bob@example.com"), "subject", "x", "plan", "only-a").status)
@@ -166,7 +165,7 @@ func TestTesterEscapes(t *testing.T) {
 	require.NotContains(t, got.body, "<script>alert")
 }
 
-// If Redis is unavailable, the tester tells what checks are answered.
+// If Redis is unavailable, the tester shows what checks are answered.
 func TestTesterDegraded(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
@@ -177,7 +176,7 @@ func TestTesterDegraded(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 }
 
-// What is copied must run as it is, whatever the names are.
+// Copied samples must run unchanged, for any names.
 func TestCodeSamples(t *testing.T) {
 	for _, r := range []check.Request{
 		{Subject: "user_42", Resource: "default", Cost: 1},
@@ -212,7 +211,7 @@ func TestCodeSamples(t *testing.T) {
 		require.Equal(t, "Bearer secret", sent.Header.Get("Authorization"))
 		require.Equal(t, "application/json", sent.Header.Get("Content-Type"))
 
-		// the shell is real; what it would call writes down its arguments
+		// The shell is real; the program that it would call writes its arguments.
 		words := strings.Split(run("bash", "-c", `curl() { printf '%s\0' "$@"; }`+"\n"+curlCheck(&r)), "\x00")
 		require.Equal(t, []string{
 			server.URL + "/v1/check", "-H", "Authorization: Bearer secret", "-H", "Content-Type: application/json", "-d", want, "",

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// themeCookie remembers how this browser wants pages. It is no secret and grants nothing.
+// themeCookie stores the theme of this browser. It is not secret and grants nothing.
 const themeCookie = "weir_theme"
 
 type themeChoice struct{ Value, Name string }
@@ -16,7 +16,7 @@ var themes = []themeChoice{{"system", "Auto"}, {"light", "Light"}, {"dark", "Dar
 
 type themeKey struct{}
 
-// withTheme hands the theme that the browser asks for to what draws the page.
+// withTheme stores the theme of the browser in the request's context, for rendering.
 func withTheme(r *http.Request) *http.Request {
 	cookie, err := r.Cookie(themeCookie)
 	if err != nil || cookie.Value != "light" && cookie.Value != "dark" {
@@ -35,11 +35,11 @@ func themeOr(ctx context.Context, none string) string {
 	return none
 }
 
-// htmxConfig keeps htmx within the content policy (it adds no style and evaluates no text), and
-// pages out of the browser's storage, where they would outlive a session.
+// htmxConfig restricts htmx to the content policy (it adds no style and evaluates no text), and
+// keeps pages out of the browser's storage, where they would outlive a session.
 const htmxConfig = `{"historyCacheSize":0,"refreshOnHistoryMiss":true,"includeIndicatorStyles":false,"allowEval":false,"selfRequestsOnly":true,"scrollBehavior":"auto"}`
 
-// chooseTheme takes the theme, and leads back to the page on which it was chosen.
+// chooseTheme stores the theme, and leads back to the page on which it was chosen.
 func (d *dashboard) chooseTheme(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(w, r); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (d *dashboard) chooseTheme(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// backTo returns the page of ours that a form was sent from, "/" where that is not known.
+// backTo returns the page from which a form was sent, or "/" if it is unknown.
 func backTo(r *http.Request) string {
 	from, err := url.Parse(r.Referer())
 	if err != nil || from.Host != r.Host {

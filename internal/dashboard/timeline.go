@@ -11,20 +11,20 @@ import (
 	"weir/internal/limit"
 )
 
-// trial is one rule, and the traffic that it is to meet.
+// trial is one rule with its traffic.
 type trial struct {
 	Title    string
 	Rule     limit.Rule
 	StartMS  int64                    // the instant of AtMS 0, milliseconds since 1970
-	SpanMS   int64                    // how long the picture is, from AtMS 0 on
+	SpanMS   int64                    // length of the chart, from AtMS 0
 	Requests []check.SimulatedRequest // by time, within the span
-	// Watch is the subject whose quota is drawn. All requests are then to be its own, of one
-	// resource and with the same attributes. "": many subjects ask, and only what passed and
-	// what was denied is drawn.
+	// Watch is the subject whose quota is drawn. All requests must then be of this subject, with
+	// one resource and the same attributes. "": there are many subjects, and only allowed and
+	// denied requests are drawn.
 	Watch string
 }
 
-// timeline is what a rule made of traffic, to be drawn by timelinePicture. All of it comes from
+// timeline is the result of a rule for traffic, drawn by timelinePicture. All of it is computed by
 // check.Simulate.
 type timeline struct {
 	Title                 string
@@ -33,14 +33,14 @@ type timeline struct {
 	Asked, Passed, Denied int64 // requests
 	Hits                  []timelineHit
 	Bins                  [timelineBins]timelineBin
-	// Left is what remained at timelineSamples+1 instants, evenly spread from 0 to SpanMS; nil
+	// Left is what remained at timelineSamples+1 instants, evenly distributed from 0 to SpanMS; nil
 	// without a Watch. Steps are the instants at which it changed.
 	Left  []int64
 	Steps []timelineStep
-	Quota int64 // the most that can be left
-	// Crowd is the most that passed within any one window: of a queue, that were let go.
+	Quota int64 // the maximum of Left
+	// Crowd is the maximum that was allowed within any one window; for a queue, that started.
 	Crowd timelineCrowd
-	Shut  []timelineStretch // times in which a penalty denied everything
+	Shut  []timelineStretch // periods in which a penalty denied everything
 	Scale timelineScale
 }
 
@@ -50,7 +50,7 @@ type timelineHit struct {
 	RetryAfterMS, DelayMS int64
 }
 
-// startMS is when a request that was admitted goes on.
+// startMS returns when an allowed request proceeds.
 func (h timelineHit) startMS() int64 { return h.AtMS + h.DelayMS }
 
 type timelineBin struct{ Passed, Denied int64 }
@@ -59,16 +59,16 @@ type timelineStep struct{ AtMS, Left int64 }
 
 type timelineStretch struct{ FromMS, ToMS int64 }
 
-// timelineCrowd is Count units that passed from FromMS to ToMS, both included.
+// timelineCrowd is Count units that were allowed from FromMS to ToMS, both inclusive.
 type timelineCrowd struct{ Count, FromMS, ToMS int64 }
 
-// compare orders crowds by how many they are, and then by how close together.
+// compare orders crowds by their number, and then by their duration.
 func (c timelineCrowd) compare(other timelineCrowd) int {
 	return cmp.Or(cmp.Compare(c.Count, other.Count), cmp.Compare(other.ToMS-other.FromMS, c.ToMS-c.FromMS))
 }
 
-// timelineScale is the height of the drawing, in requests of one bin. Timelines side by side
-// share one, so that bars of one height mean the same.
+// timelineScale is the height of the drawing, in requests per bin. Adjacent timelines share one, so
+// that bars of the same height mean the same.
 type timelineScale struct{ Passed, Denied int64 }
 
 const (
@@ -76,8 +76,8 @@ const (
 	timelineSamples = 180 // two in a bin
 )
 
-// run decides the trial's requests, each as a check that meets this rule alone. Its errors are
-// those of check.Simulate.
+// run decides the trial's requests, each as a check against this rule alone. Its errors are those
+// of check.Simulate.
 func (t *trial) run(ctx context.Context) (*timeline, error) {
 	requests, peeks := t.withPeeks()
 	out := &timeline{Title: t.Title, Rule: t.Rule, SpanMS: t.SpanMS, Hits: make([]timelineHit, 0, len(t.Requests))}
@@ -118,8 +118,7 @@ func (t *trial) run(ctx context.Context) (*timeline, error) {
 	return out, nil
 }
 
-// withPeeks adds questions of cost 0 between the requests, which tell what is left and take
-// nothing.
+// withPeeks adds requests of cost 0 in between, which show what remains and take nothing.
 func (t *trial) withPeeks() (all []check.SimulatedRequest, peeks []bool) {
 	if t.Watch == "" {
 		return t.Requests, make([]bool, len(t.Requests))
@@ -161,8 +160,7 @@ func (t *timeline) add(hit timelineHit) {
 	}
 }
 
-// crowd finds the window in which most passed; of several, the one in which they came closest
-// together.
+// crowd returns the window in which most was allowed; of several, the shortest.
 func (t *timeline) crowd() (most timelineCrowd) {
 	var passed []timelineHit
 	for _, h := range t.Hits {
@@ -186,7 +184,7 @@ func (t *timeline) crowd() (most timelineCrowd) {
 	return most
 }
 
-// shut lists the stretches during which a penalty ran.
+// shut returns the periods in which a penalty ran.
 func (t *timeline) shut() (out []timelineStretch) {
 	if t.Rule.Penalty.MS == 0 {
 		return nil
@@ -212,7 +210,7 @@ func (t *timeline) ownScale() (s timelineScale) {
 	return s
 }
 
-// shareScale makes timelines comparable that stand side by side.
+// shareScale gives adjacent timelines the same scale.
 func shareScale(all []*timeline) {
 	var s timelineScale
 	for _, t := range all {
@@ -223,8 +221,8 @@ func shareScale(all []*timeline) {
 	}
 }
 
-// The drawing: timelineWidth wide and timelineHeight high, stretched to the place that there
-// is. The upper part is what is left, the lower one what passed (up) and was denied (down).
+// The drawing is timelineWidth wide and timelineHeight high, and stretched to its place. The upper
+// part shows what remains, the lower part what was allowed (up) and denied (down).
 const (
 	timelineWidth   = 1000
 	timelineHeight  = 120
@@ -234,18 +232,18 @@ const (
 
 func (t *timeline) x(ms int64) float64 { return float64(ms) * timelineWidth / float64(t.SpanMS) }
 
-// baseline is where bars stand and hang.
+// baseline returns the line between the bars.
 func (t *timeline) baseline() float64 {
 	return timelineBarsTop + float64(t.Scale.Passed)*t.unit()
 }
 
-// unit is the height of one request.
+// unit returns the height of one request.
 func (t *timeline) unit() float64 {
 	const room = timelineHeight - timelineBarsTop
 	return min(room/float64(max(t.Scale.Passed+t.Scale.Denied, 1)), room/4) // a lone request is no tower
 }
 
-// number writes a coordinate: a tenth of a unit is finer than a screen.
+// number formats a coordinate: a tenth of a unit is finer than a screen.
 func number(f float64) string {
 	return strings.TrimSuffix(strconv.FormatFloat(f, 'f', 1, 64), ".0")
 }
@@ -308,7 +306,7 @@ func (t *timeline) Baseline() string {
 	return "M0 " + number(t.baseline()) + "H" + strconv.Itoa(timelineWidth)
 }
 
-// StartsPath marks when a queue lets its requests go on.
+// StartsPath marks when a queue lets its requests proceed.
 func (t *timeline) StartsPath() string {
 	var b strings.Builder
 	if t.Rule.Algorithm != limit.LeakyBucketQueue {
@@ -348,7 +346,7 @@ func (t *timeline) ShutBoxes() (out []box) {
 	return out
 }
 
-// CrowdBox is where more than the limit passed within one window; empty where nothing did.
+// CrowdBox returns where more than the limit was allowed within one window; false if nowhere.
 func (t *timeline) CrowdBox() (box, bool) {
 	if t.Crowd.Count <= t.Rule.Limit {
 		return box{}, false
@@ -391,8 +389,8 @@ func (t *timeline) Slices() []timelineSlice {
 	return out
 }
 
-// PassedBits says of each request, in order, whether it passed, for the script that plays the
-// picture.
+// PassedBits returns for each request, in order, whether it was allowed, for the script that plays
+// the chart.
 func (t *timeline) PassedBits() string {
 	b := make([]byte, len(t.Hits))
 	for i, h := range t.Hits {

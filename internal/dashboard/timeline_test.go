@@ -20,8 +20,7 @@ func play(t require.TestingT, query string, algorithms ...limit.Algorithm) []*ti
 	return lanes
 }
 
-// The picture's numbers are those of docs/algorithms.md: what everybody learns first about
-// fixed windows must be true here.
+// The charts have the numbers of docs/algorithms.md.
 func TestTimelineShowsTheDoubleBurst(t *testing.T) {
 	lanes := play(t, "traffic=edge&limit=10&window=10s", limit.FixedWindow, limit.SlidingWindowCounter, limit.SlidingWindowLog)
 	fixed, counter, log := lanes[0], lanes[1], lanes[2]
@@ -44,7 +43,7 @@ func TestTimelineShowsTheDoubleBurst(t *testing.T) {
 	require.Equal(t, fixed.Scale, log.Scale, "bars of one height mean the same side by side")
 }
 
-// What a traffic is said to teach must be what its pictures show.
+// The lesson of a traffic must be visible in its charts.
 func TestLessonsAreTrue(t *testing.T) {
 	lane := func(query string, a limit.Algorithm) *timeline { return play(t, query, a)[0] }
 	bits := func(query string, a limit.Algorithm, from int64) (last string) {
@@ -61,19 +60,19 @@ func TestLessonsAreTrue(t *testing.T) {
 	require.Equal(t, "111111111100000", bits("traffic=steady", limit.FixedWindow, 20_000))
 	require.Equal(t, "101101101", bits("traffic=steady", limit.TokenBucket, 24_000))
 
-	// spammer: who hammers gets no more and no less than who does not; with a penalty, less
+	// spammer: a client that sends more gets no more and no less; with a penalty, less
 	require.Equal(t, lane("traffic=steady", limit.FixedWindow).Passed, lane("traffic=spammer", limit.FixedWindow).Passed)
 	require.Less(t, lane("traffic=spammer&penalty=30s", limit.TokenBucket).Passed, lane("traffic=spammer", limit.TokenBucket).Passed)
 
-	// silence: a burst is saved up, and the trickle passes all the same
+	// silence: a burst is saved up, and the even traffic is still allowed
 	require.Greater(t, lane("traffic=silence&burst=20", limit.TokenBucket).Crowd.Count, lane("traffic=silence", limit.TokenBucket).Crowd.Count)
 	require.NotContains(t, bits("traffic=silence&burst=20", limit.TokenBucket, 17_000), "0")
 
-	// early: what the counter guesses, the log knows
+	// early: the log is exact where the counter estimates
 	require.Zero(t, lane("traffic=early", limit.SlidingWindowLog).Denied)
 	require.Positive(t, lane("traffic=early", limit.SlidingWindowCounter).Denied)
 
-	// ramp: what passes does not grow with what is asked
+	// ramp: the allowed rate does not grow with the requests
 	ramp := lane("traffic=ramp", limit.SlidingWindowLog).Slices()
 	third := func(n int) (asked, passed int64) {
 		for _, s := range ramp[5*n : 5*n+5] {
@@ -86,13 +85,13 @@ func TestLessonsAreTrue(t *testing.T) {
 	_, before := third(1)
 	require.LessOrEqual(t, passed, before+1)
 
-	// random: the average is the limit, and still some are denied
+	// random: the average is the limit, but some requests are denied
 	random := lane("traffic=random", limit.SlidingWindowLog)
 	require.InDelta(t, 30, random.Asked, 5)
 	require.Positive(t, random.Denied)
 }
 
-// What is left is drawn at every instant, not only when somebody asks.
+// The remaining units are drawn at every instant, not only at requests.
 func TestTimelineDrawsWhatIsLeft(t *testing.T) {
 	bucket := play(t, "traffic=own&limit=10&window=10s&burst=5&hits=0,0,0,0,0,0", limit.TokenBucket)[0]
 	require.EqualValues(t, 5, bucket.Quota)
@@ -121,7 +120,7 @@ func TestTimelineOfAPenalty(t *testing.T) {
 	require.Contains(t, shut.Said(), "The penalty then denied everything for 2 seconds.")
 }
 
-// No setting that the page takes makes a picture that contradicts itself.
+// For all valid settings, the numbers of a chart are consistent.
 func TestTimelinesAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		query := "traffic=" + rapid.SampledFrom(scenarios).Draw(t, "traffic").Name +
@@ -155,7 +154,7 @@ func TestTimelinesAddUp(t *testing.T) {
 	})
 }
 
-// A timeline of many subjects has no single quota to draw, and still says what passed.
+// A timeline of many subjects has no single quota, but shows what was allowed.
 func TestTimelineOfManySubjects(t *testing.T) {
 	settings, _ := readPlay(nil)
 	ask := trial{Title: "Everybody", Rule: settings.rule(limit.FixedWindow), SpanMS: 30_000}

@@ -12,7 +12,7 @@ import (
 	"weir/internal/limit"
 )
 
-// algorithmTitles are the algorithms as people say them.
+// algorithmTitles are the names of the algorithms for people.
 var algorithmTitles = map[limit.Algorithm]string{
 	limit.SlidingWindowCounter: "Sliding window counter",
 	limit.SlidingWindowLog:     "Sliding window log",
@@ -24,7 +24,7 @@ var algorithmTitles = map[limit.Algorithm]string{
 	limit.LeakyBucketQueue:     "Leaky bucket queue",
 }
 
-// Said tells in words what the rule made of the traffic, one sentence after another.
+// Said describes the result of the rule in sentences.
 func (t *timeline) Said() (out []string) {
 	if t.Asked == 0 {
 		return []string{"No requests."}
@@ -107,7 +107,7 @@ func (t *timeline) longest(of func(timelineHit) int64) (most int64) {
 	return most
 }
 
-// Summary is the picture in one sentence, for who does not see it.
+// Summary describes the chart in one sentence, for people who cannot see it.
 func (t *timeline) Summary() string {
 	return t.Title + ": " + plural(t.Asked, "request", "requests") + " in " + span(t.SpanMS) + ", " +
 		grouped(t.Passed) + " allowed, " + grouped(t.Denied) + " denied."
@@ -146,7 +146,7 @@ func clockText(ms, of int64) string {
 	return strconv.FormatFloat(math.Round(100*float64(ms)/float64(unit))/100, 'f', -1, 64) + " " + name
 }
 
-// compared tells what sets timelines of the same traffic apart.
+// compared describes the differences between timelines of the same traffic.
 func compared(all []*timeline) (out []string) {
 	if len(all) == 0 || all[0].Asked == 0 {
 		return nil

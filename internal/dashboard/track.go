@@ -16,17 +16,17 @@ import (
 // observer counts one answered request of one route.
 type observer func(status int, took time.Duration)
 
-// tracked is one request on its way: the ResponseWriter of all handlers, to see the status.
+// tracked is the state of one request: the ResponseWriter of all handlers, to record the status.
 type tracked struct {
 	http.ResponseWriter
 	id     string    // of the request
 	status int       // 0 until the head is written
-	tenant uuid.UUID // in which somebody works; the nil UUID: nobody is signed in, or in no tenant
+	tenant uuid.UUID // current tenant; the nil UUID: nobody is signed in, or there is no tenant
 }
 
-// WriteHeader notes the status.
+// WriteHeader stores the status.
 func (t *tracked) WriteHeader(status int) {
-	if t.status == 0 && status >= 200 { // 1xx are not the answer
+	if t.status == 0 && status >= 200 { // 1xx is not the answer
 		t.status = status
 	}
 	t.ResponseWriter.WriteHeader(status)
@@ -44,7 +44,7 @@ func (t *tracked) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
 type trackedKey struct{}
 
-// requestOf returns what is noted of the request that ctx belongs to.
+// requestOf returns the state of the request of ctx.
 func requestOf(ctx context.Context) *tracked {
 	t, _ := ctx.Value(trackedKey{}).(*tracked)
 	if t == nil {
@@ -53,8 +53,7 @@ func requestOf(ctx context.Context) *tracked {
 	return t
 }
 
-// track gives a request its id, notes for the audit trail where it comes from, and counts and logs
-// what was answered.
+// track gives a request its id, stores its origin for the audit trail, and counts and logs answers.
 func (d *dashboard) track(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -80,7 +79,7 @@ func (d *dashboard) finish(t *tracked, r *http.Request, took time.Duration) {
 		observe = d.observers[""]
 	}
 	observe(t.status, took)
-	if !known || pattern == "" { // no route answers it
+	if !known || pattern == "" { // there is no route for it
 		pattern = "none"
 	}
 	level := slog.LevelInfo
@@ -96,8 +95,7 @@ func (d *dashboard) finish(t *tracked, r *http.Request, took time.Duration) {
 	d.Logger.LogAttrs(r.Context(), level, "request", attrs...)
 }
 
-// observersOf binds what counts the requests of each route, and under "" of those that no route
-// answers.
+// observersOf binds the counters of each route, and under "" of requests without a route.
 func observersOf(routes chi.Routes, observe func(pattern string) func(status int, took time.Duration)) map[string]observer {
 	if observe == nil {
 		observe = func(string) func(int, time.Duration) { return func(int, time.Duration) {} }

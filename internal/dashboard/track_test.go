@@ -14,8 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A page that fails must be found again in the logs and the metrics, and neither may hold what a
-// page was about.
+// A failed page can be found in the logs and the metrics, which contain none of its contents.
 func TestPagesAreCountedAndLogged(t *testing.T) {
 	s := newStack(t)
 	token := s.as("ann@example.com").token()

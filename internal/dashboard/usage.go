@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	mostGroups    = 50 // that a page lists; the table to download has all
+	mostGroups    = 50 // groups on a page; the download has all
 	mostSuggested = 200
 )
 
@@ -35,7 +35,7 @@ type usageView struct {
 // GroupName heads the column of groups.
 func (v *usageView) GroupName() string { return strings.ToUpper(v.By[:1]) + v.By[1:] }
 
-// usageGroup is what was decided for one rule, plan, resource or subject in the whole time.
+// usageGroup is the usage of one rule, plan, resource or subject in the whole period.
 type usageGroup struct {
 	Name, Link string
 	tenants.UsageItem
@@ -49,7 +49,7 @@ var usageGroupings = []option{{"", "Nothing"}, {"rule", "Rule"}, {"plan", "Plan"
 
 var usageTops = []option{{"", "Most checks"}, {"denied", "Most denied"}}
 
-// usagePeriods are the common ones and that of two dates.
+// usagePeriods returns the usual periods and one between two dates.
 func usagePeriods() []option {
 	out := make([]option, 0, len(periods)+1)
 	for _, p := range periods {
@@ -58,7 +58,7 @@ func usagePeriods() []option {
 	return append(out, option{"custom", "Custom"})
 }
 
-// usage shows what was decided over time, or gives it as a table to download.
+// usage shows usage over time, or returns it as a table.
 func (d *dashboard) usage(w http.ResponseWriter, r *http.Request, v *visit) error {
 	f := &form{values: r.URL.Query()}
 	if len(f.values) == 0 {
@@ -87,7 +87,7 @@ func (d *dashboard) usage(w http.ResponseWriter, r *http.Request, v *visit) erro
 	return d.render(w, r, status, usagePage(v.frame, &view))
 }
 
-// usageQuery reads the address. What is wrong with it, the form says.
+// usageQuery reads the address. Errors are added to the form.
 func usageQuery(f *form, now time.Time) (s stretch, query tenants.UsageQuery) {
 	s = usageSpan(f, now)
 	by := f.Get("by")
@@ -158,7 +158,7 @@ func grainOf(f *form) (g usage.Grain, chosen bool) {
 	return 0, false
 }
 
-// instantOf reads a time as a browser's field gives it, in UTC, or with a zone; zero for none.
+// instantOf parses a time of a browser's field, in UTC, or with a zone; zero for none.
 func instantOf(f *form, name string) time.Time {
 	text := f.Get(name)
 	if text == "" {
@@ -174,7 +174,7 @@ func instantOf(f *form, name string) time.Time {
 	return time.Time{}
 }
 
-// usageFields names the page's fields where the store has names of its own.
+// usageFields converts the store's names of fields to those of the page.
 func usageFields(err error) error {
 	if invalid, ok := err.(*tenants.InvalidError); ok { // the store wraps none of these
 		for i := range invalid.Fields {
@@ -192,7 +192,7 @@ func (d *dashboard) readUsage(ctx context.Context, a tenants.Actor, view *usageV
 	if whole.Subject == "" {
 		whole.DeniedFirst = false
 	} else if s.count() > 500 {
-		s.Before = false // lists of subjects are read for so many stretches of time only
+		s.Before = false // lists of subjects can be read only for a limited number of periods
 	}
 	var err error
 	if view.Chart, err = d.series(ctx, a, usageTitle(&query), s, whole); err != nil {
@@ -235,7 +235,7 @@ func copied(values url.Values) url.Values {
 	return out
 }
 
-// zoomAddress is that of the page over a part of the time, to which from and to are to be added.
+// zoomAddress returns the address of the page for a part of the period, without from and to.
 func zoomAddress(values url.Values) string {
 	out := copied(values)
 	for _, name := range []string{"from", "to", "grain", "format"} {
@@ -258,7 +258,7 @@ func usageTitle(q *tenants.UsageQuery) string {
 	return "Checks of " + strings.Join(of, ", ")
 }
 
-// usageGroups sums up the time for each group, the busiest first.
+// usageGroups sums up the period for each group, busiest first.
 func usageGroups(by string, items []tenants.UsageItem, deniedFirst bool) []usageGroup {
 	at := map[string]int{}
 	var groups []usageGroup
@@ -291,8 +291,8 @@ func usageGroups(by string, items []tenants.UsageItem, deniedFirst bool) []usage
 	return groups
 }
 
-// DeniedOnly reports whether the groups are the most denied subjects: of these, usage keeps denials
-// only.
+// DeniedOnly reports whether the groups are the most denied subjects, for which usage has only
+// denials.
 func (v *usageView) DeniedOnly() bool { return v.By == "subject" && v.Form.Get("top") == "denied" }
 
 func usageLink(by, name string) string {
@@ -307,7 +307,7 @@ func usageLink(by, name string) string {
 	return ""
 }
 
-// Called names a group that has no name.
+// Called returns the name of a group that has none.
 func (g *usageGroup) Called(by string) string {
 	switch {
 	case g.Title != "":
@@ -327,7 +327,7 @@ func keptSentence(g usage.Grain) string {
 
 func keptDays(g usage.Grain) int { return int(tenants.UsageRetention(g) / (24 * time.Hour)) }
 
-// suggest reads the names of rules and plans that can be filled in.
+// suggest reads the names of rules and plans for the form.
 func (d *dashboard) suggest(ctx context.Context, a tenants.Actor, view *usageView) error {
 	rules, _, err := d.Store.Rules(ctx, a, tenants.RuleFilter{}, tenants.Page{Limit: mostSuggested})
 	if err != nil {
@@ -343,7 +343,7 @@ func (d *dashboard) suggest(ctx context.Context, a tenants.Actor, view *usageVie
 	return err
 }
 
-// usageTable gives the query as a table to download.
+// usageTable returns the query as a table.
 func (d *dashboard) usageTable(w http.ResponseWriter, r *http.Request, v *visit, s stretch, query tenants.UsageQuery) error {
 	report, err := d.Store.Usage(r.Context(), v.actor(), query)
 	if err != nil {
@@ -357,7 +357,7 @@ func (d *dashboard) usageTable(w http.ResponseWriter, r *http.Request, v *visit,
 	return nil
 }
 
-// Narrowed reports whether the fields that are mostly empty have something.
+// Narrowed reports whether one of the rarely used fields is set.
 func (v *usageView) Narrowed() bool {
 	for _, name := range []string{"rule", "plan", "resource", "subject", "from", "to"} {
 		if v.Form.Get(name) != "" || v.Form.Error(name) != "" {

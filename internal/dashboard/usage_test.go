@@ -38,7 +38,7 @@ func TestUsagePage(t *testing.T) {
 	require.NotContains(t, s.as("bob@example.com").get("/usage?by=rule").body, "1,200", "another tenant's")
 }
 
-// What is downloaded is what the page shows, and no formula for whoever opens it.
+// The download has the data of the page, and no formulas.
 func TestUsageTable(t *testing.T) {
 	s := newStack(t)
 	s.decided(s.a, usage.Hour, time.Hour, "requests", 5, 2)
@@ -58,7 +58,7 @@ func TestUsageTable(t *testing.T) {
 	require.NotContains(t, s.as("bob@example.com").get("/usage?period=24h&by=rule&format=csv").body, "requests")
 }
 
-// A wrong address comes back as a form that says what is wrong, and where.
+// An invalid address shows the form with the errors at their fields.
 func TestUsageBadInput(t *testing.T) {
 	s := newStack(t)
 	b := s.as("ann@example.com")

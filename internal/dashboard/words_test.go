@@ -11,7 +11,7 @@ import (
 	"weir/internal/usage"
 )
 
-// A sentence that says something else than the rule is worse than none.
+// The sentence must match the rule.
 func TestRuleSentence(t *testing.T) {
 	window := func(text string) limit.Window {
 		w, err := limit.ParseWindow(text)
@@ -67,7 +67,7 @@ func TestNumbers(t *testing.T) {
 	require.Equal(t, "100\u202f%", percent(3, 3))
 }
 
-// Bars stay within the drawing, and what is not nothing is seen.
+// Bars stay within the drawing, and every number above 0 is visible.
 func TestChart(t *testing.T) {
 	now := time.Date(2026, 1, 2, 2, 30, 0, 0, time.UTC)
 	start := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
@@ -114,7 +114,7 @@ func TestDeviceName(t *testing.T) {
 	}
 }
 
-// Who chooses to lease a rule is told what it costs, in the numbers of that very rule.
+// The page of a leased rule shows the cost, with the limits of that rule.
 func TestLeaseSentences(t *testing.T) {
 	window := limit.Window{Duration: limit.Duration{Text: "1m", MS: 60_000}}
 	rule := limit.Rule{Algorithm: limit.SlidingWindowCounter, Limit: 1_000, Window: window, Consistency: limit.Leased}
@@ -132,7 +132,7 @@ func TestLeaseSentences(t *testing.T) {
 	require.Contains(t, text[1], "Up to 3 units do not refill meanwhile.")
 	require.Contains(t, text[2], "until they refill, for at most 15 seconds.")
 	rule.Limit = 5
-	require.Empty(t, leaseSentences(&rule, 2), "nothing can be taken ahead: a warning says so")
+	require.Empty(t, leaseSentences(&rule, 2), "no units can be prefetched: a warning says so")
 	rule.Limit, rule.Consistency = 1_000, limit.Strict
 	require.Empty(t, leaseSentences(&rule, 2))
 }

@@ -12,7 +12,7 @@ import (
 	"weir/internal/testenv"
 )
 
-// Pages count as the admin API does: a script that sends forms is held back as one that sends JSON.
+// Forms count as writes like requests of the admin API.
 func TestWriteRate(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
