@@ -596,11 +596,13 @@ CREATE TABLE plans (
     on_change text NOT NULL DEFAULT 'carry'::text,
     newest_version integer NOT NULL DEFAULT 1,
     published_at timestamp with time zone,
+    fail text NOT NULL DEFAULT 'closed'::text,
     PRIMARY KEY (tenant_id, id),
     UNIQUE (tenant_id, slug),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     CHECK ((char_length(description) <= 2000)),
     CHECK ((char_length(name) <= 200)),
+    CHECK ((fail = ANY (ARRAY['closed'::text, 'open'::text]))),
     CHECK ((newest_version >= 1)),
     CHECK ((on_change = ANY (ARRAY['carry'::text, 'reset'::text, 'scale'::text]))),
     CHECK ((slug ~ '^[a-z0-9-]{1,63}$'::text))
@@ -613,7 +615,30 @@ CREATE POLICY own_tenant ON plans FOR ALL TO weir_app
 CREATE POLICY read_all ON plans FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON plans TO weir_app;
-GRANT SELECT (id, is_default, newest_version, on_change, slug, tenant_id, version) ON plans TO weir_system;
+GRANT SELECT (fail, id, is_default, newest_version, on_change, slug, tenant_id, version) ON plans TO weir_system;
+
+CREATE TABLE quota_notices (
+    tenant_id uuid NOT NULL,
+    rule text NOT NULL,
+    window_end timestamp with time zone NOT NULL,
+    percent integer NOT NULL,
+    used bigint NOT NULL,
+    quota bigint NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant_id, rule, window_end, percent),
+    FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
+    CHECK ((percent = ANY (ARRAY[80, 95, 100])))
+);
+CREATE INDEX quota_notices_end ON quota_notices USING btree (window_end);
+ALTER TABLE quota_notices ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY keep ON quota_notices FOR ALL TO weir_system
+    USING (true)
+    WITH CHECK (true);
+CREATE POLICY own_tenant ON quota_notices FOR ALL TO weir_app
+    USING ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid))
+    WITH CHECK ((tenant_id = (NULLIF(current_setting('weir.tenant_id'::text, true), ''::text))::uuid));
+GRANT DELETE, INSERT, SELECT ON quota_notices TO weir_system;
+GRANT SELECT ON quota_notices TO weir_app;
 
 CREATE TABLE routes (
     tenant_id uuid NOT NULL,

@@ -167,7 +167,11 @@ func seedPatiently(ctx context.Context, store *tenants.Store, env map[string]str
 
 // seed makes what the demo lacks and fills in env's keys, e-mail and password.
 func seed(ctx context.Context, store *tenants.Store, env map[string]string) error {
-	if _, err := store.EnsurePlatform(ctx); err != nil {
+	platform, err := store.EnsurePlatform(ctx)
+	if err != nil {
+		return err
+	}
+	if err := store.ProposeTiers(ctx, platform); err != nil {
 		return err
 	}
 	authenticator := tenants.NewAuthenticator(store)

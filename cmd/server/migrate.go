@@ -117,8 +117,11 @@ func prepareOnce(ctx context.Context, cfg *Config, store *tenants.Store) (d depl
 		return d, err
 	}
 	platform, err := store.EnsurePlatform(ctx)
+	if err != nil {
+		return d, err
+	}
 	d.platform = platform.ID
-	return d, err
+	return d, store.ProposeTiers(ctx, platform)
 }
 
 // checkSchema tells whether somebody else has applied the migrations that this program needs. A

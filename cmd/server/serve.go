@@ -153,6 +153,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 	s.background.Go(func() { purge(working, s.store, s.cfg.AuditRetention, s.log) })
 	s.background.Go(func() { applyDuePlans(working, s.store, s.log) })
 	s.background.Go(func() { runPlanMigrations(working, s.store, s.log) })
+	s.background.Go(func() { noteQuotas(working, s.store, policies, checker, deployment.platform, s.log) })
 	s.background.Go(func() { changeCounters(working, s.store, policies, checker, s.log) })
 	s.background.Go(func() { logAuditHeads(working, s.store, s.log) })
 	s.background.Go(func() { recorder.Run(working) })
@@ -189,7 +190,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 	pages := dashboard.New(dashboard.Deps{
 		Store: s.store, Policies: policies, Checker: checker, Recent: decisions, Instances: instances.Count,
 		DegradedSince: s.engine.DegradedSince, Logger: s.log, Follow: following.now, Observe: httpMetrics.Route,
-		Billing: biller, PublicURL: s.cfg.PublicURL, Mail: post, Signup: dashboard.Signup(s.cfg.Signup),
+		Billing: biller, PublicURL: s.cfg.PublicURL, Mail: post, Platform: deployment.platform, Signup: dashboard.Signup(s.cfg.Signup),
 		Stopping: ctx.Done(),
 	})
 	s.front.handle(beside(public, pages))

@@ -90,6 +90,7 @@ type writtenPlan struct {
 	Description string                  `json:"description,omitempty"`
 	Default     bool                    `json:"default,omitempty"`
 	OnChange    string                  `json:"on_change,omitempty"`
+	Fail        string                  `json:"fail,omitempty"`
 	Limits      map[string]writtenLimit `json:"limits"`
 
 	NewestVersion int                                `json:"newest_version,omitempty"` // 0: the plan has one version
@@ -146,6 +147,9 @@ func encodeConfig(d *tenants.Document) ([]byte, error) {
 		}
 		if p.OnChange != tenants.OnChangeCarry { // the default
 			out.Plans[i].OnChange = p.OnChange
+		}
+		if p.Fail != tenants.FailClosed { // the default
+			out.Plans[i].Fail = p.Fail
 		}
 		if p.NewestVersion > 1 {
 			out.Plans[i].NewestVersion = p.NewestVersion

@@ -138,7 +138,7 @@ func policyUnavailable(err error) *Problem {
 // overQuota is the answer to a tenant that has used up its own quota. Nothing was decided about the
 // subject.
 func overQuota(retryAfterMS int64) *Problem {
-	p := newProblem(http.StatusTooManyRequests, codeTenantQuotaExceeded, "The tenant has used up its quota of checks.")
+	p := newProblem(http.StatusTooManyRequests, codeTenantQuotaExceeded, "The tenant has used up its quota of checks. Wait for Retry-After, or ask the operator of the service for a higher tier.")
 	if retryAfterMS == limit.NeverMS {
 		return p
 	}

@@ -32,6 +32,7 @@ type Plan struct {
 	Description   string           `json:"description"`
 	Default       bool             `json:"default" doc:"The plan of subjects without a plan"`
 	OnChange      string           `json:"on_change" enum:"carry,reset,scale" doc:"What happens to the counters of a subject that gets the plan"`
+	Fail          string           `json:"fail" enum:"closed,open" doc:"Only of the operator's tenant, whose plans are tiers: what checks of a tenant over its quota get"`
 	Limits        map[string]Limit `json:"limits" doc:"Those of the newest version, by the slug of the rule; an omitted rule keeps its own limit"`
 	NewestVersion int64            `json:"newest_version" doc:"Number of the newest version"`
 	CreatedAt     time.Time        `json:"created_at"`
@@ -52,6 +53,7 @@ type PlanFields struct {
 	Description Optional[string] `json:"description,omitempty" doc:"Up to 2000 characters"`
 	Default     Optional[bool]   `json:"default,omitempty" doc:"true makes it the default plan instead of the current one; false is invalid for the default plan. The first plan of a tenant is always the default"`
 	OnChange    Optional[string] `json:"on_change,omitempty" enum:"carry,reset,scale" doc:"What happens to the counters of a subject that gets the plan: carry: usage is kept; reset: usage starts at zero; scale: the used share of each limit is kept, rounded up. Default carry"`
+	Fail        Optional[string] `json:"fail,omitempty" enum:"closed,open" doc:"Only of the operator's tenant, whose plans are tiers: what checks of a tenant over its quota get: closed (default): 429 TENANT_QUOTA_EXCEEDED; open: they pass"`
 }
 
 // PlanCreate is the body of POST /v1/plans.
@@ -94,7 +96,7 @@ func limitAnswer(l limit.Limit) Limit {
 
 func planAnswer(p tenants.Plan) Plan {
 	return Plan{
-		ID: p.ID.String(), Slug: p.Slug, Name: p.Name, Description: p.Description, Default: p.Default, OnChange: p.OnChange,
+		ID: p.ID.String(), Slug: p.Slug, Name: p.Name, Description: p.Description, Default: p.Default, OnChange: p.OnChange, Fail: p.Fail,
 		Limits: limitsAnswer(p.Limits), NewestVersion: int64(p.NewestVersion), CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt, Version: p.Version,
 	}
 }
@@ -149,7 +151,7 @@ func (a *admin) planWritten(ctx context.Context, p tenants.Plan) Plan {
 func newPlan(slug string, f PlanFields) tenants.Plan {
 	return tenants.Plan{
 		Slug: slug, Name: f.Name.or(slug), Description: f.Description.or(""), Default: f.Default.or(false),
-		NotDefault: f.Default.given() && !f.Default.Value, OnChange: f.OnChange.or(tenants.OnChangeCarry),
+		NotDefault: f.Default.given() && !f.Default.Value, OnChange: f.OnChange.or(tenants.OnChangeCarry), Fail: f.Fail.or(tenants.FailClosed),
 	}
 }
 
@@ -202,6 +204,7 @@ func (a *admin) patchPlan(ctx context.Context, in *struct {
 		p.Description = b.Description.patch(p.Description, "")
 		p.Default = b.Default.patch(p.Default, false)
 		p.OnChange = b.OnChange.patch(p.OnChange, tenants.OnChangeCarry)
+		p.Fail = b.Fail.patch(p.Fail, tenants.FailClosed)
 		errs := mismatch(b.Slug, "/slug", in.Plan)
 		p.Limits = patchLimits(p.Limits, b.Limits, &errs)
 		return invalidIfAny(errs)

@@ -28,6 +28,8 @@ type PlanData struct {
 	Limits  map[string]limit.Limit // of the newest version
 	Version int                    // number of the newest version; 0: the plan has one version
 	Older   []PlanVersionData
+	// FailOpen admits checks of a tenant over its quota; of a plan of the operator's tenant.
+	FailOpen bool
 }
 
 // PlanVersionData is an older version of a plan.
@@ -97,11 +99,12 @@ type number struct {
 }
 
 type planNumbers struct {
-	slug    string
-	version int            // of an older version its number, else that of the newest
-	older   []*planNumbers // of the newest version: the others
-	at      []uint16       // by rule index: the index in numbers, from 1; 0 if the plan has none; nil if it has none at all
-	numbers []number
+	slug     string
+	version  int            // of an older version its number, else that of the newest
+	older    []*planNumbers // of the newest version: the others
+	failOpen bool           // PlanData.FailOpen
+	at       []uint16       // by rule index: the index in numbers, from 1; 0 if the plan has none; nil if it has none at all
+	numbers  []number
 }
 
 // ofVersion returns a version of the plan, or the newest one for a number that the plan lacks:
@@ -199,6 +202,10 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 				return nil, err
 			}
 			pn.older = append(pn.older, older)
+		}
+		pn.failOpen = plan.FailOpen
+		for _, older := range pn.older {
+			older.failOpen = plan.FailOpen
 		}
 		p.plans[plan.Slug] = pn
 		if plan.Default {

@@ -38,6 +38,7 @@ type quotaHeld struct {
 	policy  *Policy
 	subject *subjectEntry
 	held    engine.Held
+	free    bool // no quota applies to the tenant, at any time
 }
 
 // NewQuota returns the quotas that the platform tenant's rules define. The engine of checker counts
@@ -80,7 +81,7 @@ func (q *Quota) grant(last *quotaHeld, policy *Policy, slug string, n int64) boo
 	if subject, _ := policy.subjects.Load(slug); subject != last.subject {
 		return false
 	}
-	return last.held.Grant(q.now(), n)
+	return last.free || last.held.Grant(q.now(), n)
 }
 
 // ask decides a check of the platform tenant, with all its rules leased.
@@ -102,10 +103,18 @@ func (q *Quota) ask(last *atomic.Pointer[quotaHeld], policy *Policy, slug string
 			last.Store(&quotaHeld{policy: policy, subject: e.subject, held: held})
 		}
 	}
+	if len(e.counted) == 0 && (e.subject == nil || e.subject.state == Active && len(e.subject.overrides) == 0) {
+		// Overrides begin and end; nothing else of a policy depends on the time.
+		last.Store(&quotaHeld{policy: policy, subject: e.subject, free: true})
+		return 0, true
+	}
 	e.conclude()
 	d := &e.decision
+	plan, _ := policy.plan("", e.subject)
 	switch {
 	case d.Allowed:
+		return 0, true
+	case plan != nil && plan.failOpen && d.Code != SubjectBlocked:
 		return 0, true
 	case d.Deciding < 0:
 		return limit.NeverMS, false
@@ -122,4 +131,81 @@ func (p *Policy) limits(resource string) bool {
 		}
 	}
 	return false
+}
+
+// QuotaUse is what a tenant has used of a quota in the current window.
+type QuotaUse struct {
+	Rule      *limit.Rule
+	Used      int64
+	Limit     int64
+	WindowEnd time.Time // to the millisecond, by the clock of the counters
+	// Length of the window, and the time since its start.
+	Length, Elapsed time.Duration
+}
+
+// RunsOut returns when the quota runs out if the tenant continues as since the start of the
+// window, and false if it does not run out in this window.
+func (u *QuotaUse) RunsOut() (time.Time, bool) {
+	now := u.WindowEnd.Add(u.Elapsed - u.Length)
+	switch {
+	case u.Used >= u.Limit:
+		return now, true
+	case u.Used <= 0 || u.Elapsed <= 0:
+		return time.Time{}, false
+	}
+	left := float64(u.Elapsed) * (float64(u.Limit-u.Used) / float64(u.Used))
+	if left >= float64(u.Length-u.Elapsed) {
+		return time.Time{}, false
+	}
+	return now.Add(time.Duration(left)), true
+}
+
+// shortestNoted is the shortest window of a quota that people watch.
+const shortestNoted = time.Hour
+
+// Quotas returns what the tenant with this slug has used of its quotas, by the policy of the
+// platform tenant: of rules with fixed windows of an hour or more, in the order of their slugs.
+// While the counter store is unavailable it returns none. Units that instances hold as leases
+// count as used.
+func (c *Checker) Quotas(ctx context.Context, platform *Policy, slug string) (out []QuotaUse) {
+	state := c.Inspect(ctx, platform, Request{Subject: slug, Resource: QuotaResource})
+	if state.Degraded {
+		return nil
+	}
+	for i := range state.Rules {
+		r := &state.Rules[i]
+		length := time.Duration(r.WindowMS) * time.Millisecond
+		if r.Rule.Algorithm != limit.FixedWindow || r.Unlimited || r.Uncounted || length < shortestNoted ||
+			!limit.Matches(r.Rule.Resource, QuotaResource) {
+			continue
+		}
+		now := c.now()
+		subject, _ := platform.subjects.Load(slug)
+		end := windowEnd(platform, r.Rule.Slug, subject, now)
+		out = append(out, QuotaUse{
+			Rule: r.Rule, Used: r.Limit - r.Remaining, Limit: r.Limit, WindowEnd: end, Length: length, Elapsed: length - end.Sub(now),
+		})
+	}
+	return out
+}
+
+// windowEnd returns when the fixed window of a rule ends that an instant is in.
+func windowEnd(p *Policy, rule string, subject *subjectEntry, now time.Time) time.Time {
+	nowMS := now.UnixMilli()
+	for i := range p.rules {
+		r := &p.rules[i]
+		switch {
+		case r.rule.Slug != rule:
+		case r.cycle == nil:
+			windowMS := r.number.numbers.WindowMS
+			return time.UnixMilli(nowMS - nowMS%windowMS + windowMS).UTC()
+		default:
+			anchor := limit.NoAnchor
+			if subject != nil {
+				anchor = subject.anchorMS
+			}
+			return time.UnixMilli(r.cycle.Bounds(anchor, nowMS).At(nowMS).EndMS).UTC()
+		}
+	}
+	return now
 }

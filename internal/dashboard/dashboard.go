@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
 
 	"weir/internal/billing"
 	"weir/internal/check"
@@ -53,6 +54,9 @@ type Deps struct {
 	// PublicURL is the beginning of webhook addresses; "": the address that the browser used.
 	PublicURL string
 	Signup    Signup // "": SignupClosed
+	// Platform is the operator's tenant, whose rules are the quotas of all others; nil: pages
+	// show none.
+	Platform uuid.UUID
 	// Stopping is closed when the process is about to end: live pages must connect elsewhere. nil:
 	// never.
 	Stopping <-chan struct{}

@@ -27,6 +27,7 @@ type overviewView struct {
 	Near       []nearLimit
 	Watching   watching
 	Ending     []endingOverride
+	Notices    []string // about the tenant's own quotas
 }
 
 // FirstRun reports whether there is nothing to limit yet.
@@ -136,6 +137,9 @@ func (d *dashboard) overview(w http.ResponseWriter, r *http.Request, v *visit) e
 			Subject: o.Subject, Rule: names.Of(o.Rule), Limit: plainLimit(o.Limit), Reason: o.Reason,
 			In: inWords(o.ExpiresAt.Sub(v.now)), Ends: moment{*o.ExpiresAt},
 		})
+	}
+	if view.Notices, err = d.quotaNotices(ctx, v); err != nil {
+		return err
 	}
 	v.frame.Title = "Overview"
 	return d.render(w, r, http.StatusOK, overviewPage(v.frame, &view))

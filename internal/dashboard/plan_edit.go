@@ -47,7 +47,7 @@ func (d *dashboard) editPlanPage(w http.ResponseWriter, r *http.Request, v *visi
 	if err != nil {
 		return err
 	}
-	f := &form{values: url.Values{"name": {plan.Name}, "description": {plan.Description}, "on_change": {plan.OnChange}}}
+	f := &form{values: url.Values{"name": {plan.Name}, "description": {plan.Description}, "on_change": {plan.OnChange}, "fail": {plan.Fail}}}
 	return d.showPlan(w, r, v, &planView{Form: f, Slug: plan.Slug, Version: plan.Version}, http.StatusOK)
 }
 
@@ -74,8 +74,13 @@ func (d *dashboard) showPlan(w http.ResponseWriter, r *http.Request, v *visit, v
 			view.Copies = append(view.Copies, option{p.Slug, "Plan " + nameOr(p.Name, p.Slug)})
 		}
 	}
-	view.Stray = view.Form.stray("slug", "name", "description", "on_change", "like")
+	view.Stray = view.Form.stray("slug", "name", "description", "on_change", "fail", "like")
 	return d.render(w, r, status, planPage(v.frame, view))
+}
+
+// failOptions are what checks of a tenant over its quota can get.
+func failOptions() []option {
+	return []option{{tenants.FailClosed, "Deny them: 429 TENANT_QUOTA_EXCEEDED"}, {tenants.FailOpen, "Let them pass"}}
 }
 
 // onChangeOptions are the values of on_change as options.
@@ -94,7 +99,7 @@ func reachText(reach tenants.PlanReach, isDefault bool) string {
 }
 
 func (d *dashboard) createPlan(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
-	plan := tenants.Plan{Slug: f.Get("slug"), Name: f.Get("name"), Description: f.Get("description"), OnChange: f.Get("on_change")}
+	plan := tenants.Plan{Slug: f.Get("slug"), Name: f.Get("name"), Description: f.Get("description"), OnChange: f.Get("on_change"), Fail: f.Get("fail")}
 	if like := f.Get("like"); like != "" {
 		model, err := d.Store.PlanBySlug(r.Context(), v.actor(), like)
 		if err != nil {
@@ -126,6 +131,7 @@ func (d *dashboard) editPlan(w http.ResponseWriter, r *http.Request, v *visit, f
 	made, err := d.Store.EditPlan(r.Context(), v.actor(), slug, f.match(), func(p *tenants.Plan) error {
 		p.Name, p.Description = f.Get("name"), strings.ReplaceAll(f.Get("description"), "\r\n", "\n")
 		p.OnChange = nameOr(f.Get("on_change"), p.OnChange)
+		p.Fail = nameOr(f.Get("fail"), p.Fail)
 		return nil
 	})
 	if err == nil {

@@ -31,6 +31,7 @@ type tenantView struct {
 	Quotas     []limitView
 	Shared     []string // slugs of quotas that all tenants share
 	Overrides  []overrideView
+	Uses       []quotaLine
 	Degraded   bool
 	Period     period
 	Chart      chart
@@ -90,6 +91,7 @@ func (d *dashboard) showTenantWith(w http.ResponseWriter, r *http.Request, v *vi
 		if err := d.readQuotas(ctx, v, &view); err != nil {
 			return err
 		}
+		view.Uses = d.quotasOf(ctx, view.Slug, v.now)
 	}
 	v.frame.Title = view.Name
 	return d.render(w, r, status, tenantPage(v.frame, &view))

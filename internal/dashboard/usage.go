@@ -30,6 +30,7 @@ type usageView struct {
 	Kept, CSV       string
 	Rules, Plans    []string
 	Shadow, Degrade int64
+	Quotas          []quotaLine
 }
 
 // GroupName heads the column of groups.
@@ -83,6 +84,7 @@ func (d *dashboard) usage(w http.ResponseWriter, r *http.Request, v *visit) erro
 	if err := d.suggest(r.Context(), v.actor(), &view); err != nil {
 		return err
 	}
+	view.Quotas = d.quotasOf(r.Context(), v.session.Current.Slug, v.now)
 	v.frame.Title = "Usage"
 	return d.render(w, r, status, usagePage(v.frame, &view))
 }

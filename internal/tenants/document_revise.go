@@ -213,7 +213,7 @@ func (r *revision) revisePlans() {
 			now = &revisedPlan{Plan: Plan{ID: newID(), Slug: in.Slug, Limits: map[string]limit.Limit{}}}
 			r.plans[in.Slug] = now
 		}
-		now.Name, now.Description, now.OnChange, now.goes = in.Name, in.Description, in.OnChange, false
+		now.Name, now.Description, now.OnChange, now.Fail, now.goes = in.Name, in.Description, in.OnChange, in.Fail, false
 	}
 	for slug, now := range r.plans {
 		now.Default = slug == standard

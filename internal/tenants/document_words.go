@@ -157,7 +157,7 @@ func limitFields(l limit.Limit) []field {
 
 // planFields includes the limits only if requested, because they are compared one by one.
 func planFields(p *Plan, limits bool) []field {
-	fields := []field{{"slug", p.Slug}, {"name", p.Name}, {"description", p.Description}, {"default", p.Default}, {"on_change", cmp.Or(p.OnChange, OnChangeCarry)}, {"newest_version", max(p.NewestVersion, 1)}}
+	fields := []field{{"slug", p.Slug}, {"name", p.Name}, {"description", p.Description}, {"default", p.Default}, {"on_change", cmp.Or(p.OnChange, OnChangeCarry)}, {"fail", cmp.Or(p.Fail, FailClosed)}, {"newest_version", max(p.NewestVersion, 1)}}
 	if limits {
 		all := make(map[string]any, len(p.Limits))
 		for slug, l := range p.Limits {

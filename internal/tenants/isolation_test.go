@@ -34,7 +34,7 @@ func TestCatalogue(t *testing.T) {
 			WHERE n.nspname = 'public' AND c.relkind IN ('r', 'p')) `
 		require.Subset(t, list(fenced+"SELECT relname FROM fenced"), []string{
 			"tenants", "api_keys", "rules", "routes", "plans", "plan_limits", "subjects", "overrides", "subject_tombstones", "members", "idempotency_keys", "invitations",
-			"plan_versions", "plan_version_limits", "plan_migrations", "billing_endpoints", "billing_prices", "billing_customers", "billing_subscriptions", "billing_events",
+			"plan_versions", "plan_version_limits", "plan_migrations", "quota_notices", "billing_endpoints", "billing_prices", "billing_customers", "billing_subscriptions", "billing_events",
 		}, "tables that belong to tenants")
 		require.Empty(t, list(fenced+`SELECT relname FROM fenced
 			WHERE NOT (attnotnull AND relrowsecurity AND relforcerowsecurity)`), "not null, enabled and forced")

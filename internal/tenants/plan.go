@@ -23,7 +23,10 @@ type Plan struct {
 	Default                 bool // subjects without a plan of their own have this one
 	// OnChange is what happens to the counters of a subject that gets the plan: one of OnChanges;
 	// "": carry.
-	OnChange   string
+	OnChange string
+	// Fail is what checks of a tenant over its quota get, of a plan of the operator's tenant:
+	// FailClosed or FailOpen; "": FailClosed. Plans of other tenants have FailClosed.
+	Fail       string
 	NotDefault bool // for a write: the plan must not stay the default; never set in results
 	// Limits are by slug of the rule. As an input nil leaves the limits as they are; anything
 	// else replaces all of them.
@@ -49,8 +52,17 @@ func (p *Plan) validate() error {
 	if p.OnChange = cmp.Or(p.OnChange, OnChangeCarry); !slices.Contains(OnChanges, p.OnChange) {
 		fields = append(fields, limit.FieldProblem("on_change", limit.OneOf(strings.Join(OnChanges, ", "))))
 	}
+	if p.Fail = cmp.Or(p.Fail, FailClosed); p.Fail != FailClosed && p.Fail != FailOpen {
+		fields = append(fields, limit.FieldProblem("fail", limit.OneOf(FailClosed+", "+FailOpen)))
+	}
 	return invalidIf(fields)
 }
+
+// What checks of a tenant over its quota get: they are refused, or pass.
+const (
+	FailClosed = "closed"
+	FailOpen   = "open"
+)
 
 // CreatePlan creates a plan. A tenant's first plan becomes its default. A later one becomes the
 // default if Default is set. Errors: *InvalidError; *ConflictError with CodeSlugTaken.
@@ -338,7 +350,7 @@ func withLimits(ctx context.Context, q *db.Queries, tenant uuid.UUID, rows []db.
 
 func planOf(row db.Plan) Plan {
 	return Plan{
-		ID: row.ID, Slug: row.Slug, Name: row.Name, Description: row.Description, Default: row.IsDefault, OnChange: row.OnChange,
+		ID: row.ID, Slug: row.Slug, Name: row.Name, Description: row.Description, Default: row.IsDefault, OnChange: row.OnChange, Fail: row.Fail,
 		NewestVersion: int(row.NewestVersion), Limits: map[string]limit.Limit{}, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}
 }
@@ -379,14 +391,14 @@ func (c *change) createPlan(ctx context.Context, p Plan) (Plan, error) {
 func (c *change) insertPlan(ctx context.Context, id uuid.UUID, p Plan, version int64) (db.Plan, error) {
 	return c.InsertPlan(ctx, db.InsertPlanParams{
 		TenantID: c.tenant, ID: id, Slug: p.Slug, Name: p.Name, Description: p.Description,
-		IsDefault: p.Default, OnChange: cmp.Or(p.OnChange, OnChangeCarry), NewestVersion: int32(p.NewestVersion), Version: version,
+		IsDefault: p.Default, OnChange: cmp.Or(p.OnChange, OnChangeCarry), Fail: cmp.Or(p.Fail, FailClosed), NewestVersion: int32(p.NewestVersion), Version: version,
 	})
 }
 
 func (c *change) updatePlan(ctx context.Context, id uuid.UUID, p Plan, version int64) (db.Plan, error) {
 	return c.UpdatePlan(ctx, db.UpdatePlanParams{
 		TenantID: c.tenant, ID: id, Name: p.Name, Description: p.Description, IsDefault: p.Default,
-		OnChange: cmp.Or(p.OnChange, OnChangeCarry), Version: version,
+		OnChange: cmp.Or(p.OnChange, OnChangeCarry), Fail: cmp.Or(p.Fail, FailClosed), Version: version,
 	})
 }
 
@@ -395,7 +407,7 @@ func (c *change) replacePlan(ctx context.Context, old, p Plan) (Plan, error) {
 	if p.Limits == nil {
 		p.Limits = old.Limits
 	}
-	if p.Name == old.Name && p.Description == old.Description && p.Default == old.Default && p.OnChange == old.OnChange && maps.Equal(p.Limits, old.Limits) {
+	if p.Name == old.Name && p.Description == old.Description && p.Default == old.Default && p.OnChange == old.OnChange && p.Fail == old.Fail && maps.Equal(p.Limits, old.Limits) {
 		return old, nil
 	}
 	rules, err := c.checkLimits(ctx, old.Limits, p.Limits)

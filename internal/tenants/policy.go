@@ -109,7 +109,7 @@ func loadPlans(ctx context.Context, q *db.Queries, tenant uuid.UUID) ([]check.Pl
 	index := make(map[uuid.UUID]int, len(plans))
 	byVersion := make(map[version]map[string]limit.Limit, len(plans)+len(older))
 	for i, p := range plans {
-		data[i] = check.PlanData{Slug: p.Slug, Default: p.IsDefault, Limits: map[string]limit.Limit{}, Version: int(p.NewestVersion)}
+		data[i] = check.PlanData{Slug: p.Slug, Default: p.IsDefault, Limits: map[string]limit.Limit{}, Version: int(p.NewestVersion), FailOpen: p.Fail == FailOpen}
 		byVersion[version{p.ID, 0}], index[p.ID] = data[i].Limits, i
 	}
 	for _, o := range older {

@@ -27,7 +27,7 @@ func (q *Queries) DeleteTombstones(ctx context.Context, arg DeleteTombstonesPara
 }
 
 const documentPlans = `-- name: DocumentPlans :many
-SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at FROM plans WHERE tenant_id = $1
+SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at, fail FROM plans WHERE tenant_id = $1
 `
 
 func (q *Queries) DocumentPlans(ctx context.Context, tenantID uuid.UUID) ([]Plan, error) {
@@ -52,6 +52,7 @@ func (q *Queries) DocumentPlans(ctx context.Context, tenantID uuid.UUID) ([]Plan
 			&i.OnChange,
 			&i.NewestVersion,
 			&i.PublishedAt,
+			&i.Fail,
 		); err != nil {
 			return nil, err
 		}

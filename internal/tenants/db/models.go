@@ -241,6 +241,7 @@ type Plan struct {
 	OnChange      string
 	NewestVersion int32
 	PublishedAt   *time.Time
+	Fail          string
 }
 
 type PlanLimit struct {
@@ -284,6 +285,16 @@ type PlanVersionLimit struct {
 	LimitUnits *int64
 	BurstUnits *int64
 	Unlimited  bool
+}
+
+type QuotaNotice struct {
+	TenantID  uuid.UUID
+	Rule      string
+	WindowEnd time.Time
+	Percent   int32
+	Used      int64
+	Quota     int64
+	CreatedAt time.Time
 }
 
 type Route struct {

@@ -126,9 +126,9 @@ func (q *Queries) DeletePlanVersion(ctx context.Context, arg DeletePlanVersionPa
 }
 
 const insertPlan = `-- name: InsertPlan :one
-INSERT INTO plans (tenant_id, id, slug, name, description, is_default, on_change, newest_version, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, greatest($8::int, 1), $9)
-RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at
+INSERT INTO plans (tenant_id, id, slug, name, description, is_default, on_change, fail, newest_version, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, greatest($9::int, 1), $10)
+RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at, fail
 `
 
 type InsertPlanParams struct {
@@ -139,6 +139,7 @@ type InsertPlanParams struct {
 	Description   string
 	IsDefault     bool
 	OnChange      string
+	Fail          string
 	NewestVersion int32
 	Version       int64
 }
@@ -152,6 +153,7 @@ func (q *Queries) InsertPlan(ctx context.Context, arg InsertPlanParams) (Plan, e
 		arg.Description,
 		arg.IsDefault,
 		arg.OnChange,
+		arg.Fail,
 		arg.NewestVersion,
 		arg.Version,
 	)
@@ -169,6 +171,7 @@ func (q *Queries) InsertPlan(ctx context.Context, arg InsertPlanParams) (Plan, e
 		&i.OnChange,
 		&i.NewestVersion,
 		&i.PublishedAt,
+		&i.Fail,
 	)
 	return i, err
 }
@@ -209,7 +212,7 @@ func (q *Queries) KeepPlanVersion(ctx context.Context, arg KeepPlanVersionParams
 }
 
 const planBySlug = `-- name: PlanBySlug :one
-SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at FROM plans WHERE tenant_id = $1 AND slug = $2
+SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at, fail FROM plans WHERE tenant_id = $1 AND slug = $2
 `
 
 type PlanBySlugParams struct {
@@ -233,6 +236,7 @@ func (q *Queries) PlanBySlug(ctx context.Context, arg PlanBySlugParams) (Plan, e
 		&i.OnChange,
 		&i.NewestVersion,
 		&i.PublishedAt,
+		&i.Fail,
 	)
 	return i, err
 }
@@ -441,7 +445,7 @@ func (q *Queries) PlanVersions(ctx context.Context, arg PlanVersionsParams) ([]P
 }
 
 const plans = `-- name: Plans :many
-SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at FROM plans
+SELECT tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at, fail FROM plans
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
 ORDER BY id DESC LIMIT $3
 `
@@ -474,6 +478,7 @@ func (q *Queries) Plans(ctx context.Context, arg PlansParams) ([]Plan, error) {
 			&i.OnChange,
 			&i.NewestVersion,
 			&i.PublishedAt,
+			&i.Fail,
 		); err != nil {
 			return nil, err
 		}
@@ -554,10 +559,10 @@ func (q *Queries) PutPlanVersionLimit(ctx context.Context, arg PutPlanVersionLim
 }
 
 const updatePlan = `-- name: UpdatePlan :one
-UPDATE plans SET name = $1, description = $2, is_default = $3, on_change = $4,
-    version = $5, updated_at = now()
-WHERE tenant_id = $6 AND id = $7
-RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at
+UPDATE plans SET name = $1, description = $2, is_default = $3, on_change = $4, fail = $5,
+    version = $6, updated_at = now()
+WHERE tenant_id = $7 AND id = $8
+RETURNING tenant_id, id, slug, name, description, is_default, created_at, updated_at, version, on_change, newest_version, published_at, fail
 `
 
 type UpdatePlanParams struct {
@@ -565,6 +570,7 @@ type UpdatePlanParams struct {
 	Description string
 	IsDefault   bool
 	OnChange    string
+	Fail        string
 	Version     int64
 	TenantID    uuid.UUID
 	ID          uuid.UUID
@@ -576,6 +582,7 @@ func (q *Queries) UpdatePlan(ctx context.Context, arg UpdatePlanParams) (Plan, e
 		arg.Description,
 		arg.IsDefault,
 		arg.OnChange,
+		arg.Fail,
 		arg.Version,
 		arg.TenantID,
 		arg.ID,
@@ -594,6 +601,7 @@ func (q *Queries) UpdatePlan(ctx context.Context, arg UpdatePlanParams) (Plan, e
 		&i.OnChange,
 		&i.NewestVersion,
 		&i.PublishedAt,
+		&i.Fail,
 	)
 	return i, err
 }

@@ -123,7 +123,7 @@ func (q *Queries) PolicyPlanVersions(ctx context.Context, tenantID uuid.UUID) ([
 }
 
 const policyPlans = `-- name: PolicyPlans :many
-SELECT id, slug, is_default, newest_version FROM plans WHERE tenant_id = $1 ORDER BY slug
+SELECT id, slug, is_default, newest_version, fail FROM plans WHERE tenant_id = $1 ORDER BY slug
 `
 
 type PolicyPlansRow struct {
@@ -131,6 +131,7 @@ type PolicyPlansRow struct {
 	Slug          string
 	IsDefault     bool
 	NewestVersion int32
+	Fail          string
 }
 
 func (q *Queries) PolicyPlans(ctx context.Context, tenantID uuid.UUID) ([]PolicyPlansRow, error) {
@@ -147,6 +148,7 @@ func (q *Queries) PolicyPlans(ctx context.Context, tenantID uuid.UUID) ([]Policy
 			&i.Slug,
 			&i.IsDefault,
 			&i.NewestVersion,
+			&i.Fail,
 		); err != nil {
 			return nil, err
 		}

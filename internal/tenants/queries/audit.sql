@@ -29,7 +29,7 @@ SELECT jsonb_build_object(
     'overrides', (SELECT count(*) FROM overrides o WHERE o.tenant_id = @tenant_id AND o.rule_id = @rule_id))::text AS object;
 
 -- name: AuditPlans :many
-SELECT p.id, p.slug AS target, jsonb_strip_nulls(to_jsonb(p) || jsonb_build_object('on_change', nullif(p.on_change, 'carry'), 'limits', coalesce((
+SELECT p.id, p.slug AS target, jsonb_strip_nulls(to_jsonb(p) || jsonb_build_object('on_change', nullif(p.on_change, 'carry'), 'fail', nullif(p.fail, 'closed'), 'limits', coalesce((
     SELECT jsonb_object_agg(r.slug, jsonb_build_object(
         'limit', l.limit_units, 'burst', l.burst_units, 'unlimited', nullif(l.unlimited, false)))
     FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id

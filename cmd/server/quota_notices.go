@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+
+	"weir/internal/check"
+	"weir/internal/tenants"
+)
+
+// noteQuotasEvery is how late a notice about a quota may be.
+const noteQuotasEvery = 30 * time.Second
+
+// noteQuotas notes which tenants have used 80, 95 and 100 % of a quota, until ctx ends. Every
+// instance looks; the database keeps one notice for each share and window.
+func noteQuotas(
+	ctx context.Context, store *tenants.Store, policies *check.Policies, checker *check.Checker, platform uuid.UUID, log *slog.Logger,
+) {
+	wait := rand.N(noteQuotasEvery)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		if err := noteQuotasOnce(ctx, store, policies, checker, platform, log); err != nil && ctx.Err() == nil {
+			log.Warn("quotas were not all looked at; retrying", "error", err)
+		}
+		wait = noteQuotasEvery
+	}
+}
+
+func noteQuotasOnce(
+	ctx context.Context, store *tenants.Store, policies *check.Policies, checker *check.Checker, platform uuid.UUID, log *slog.Logger,
+) error {
+	policy, err := policies.Get(ctx, platform)
+	if err != nil {
+		return err
+	}
+	const page = 1000
+	for after := ""; ; {
+		list, err := store.TenantsInTiers(ctx, platform, after, page)
+		if err != nil {
+			return err
+		}
+		for _, t := range list {
+			for _, q := range checker.Quotas(ctx, policy, t.Slug) {
+				fresh, err := store.NoteQuota(ctx, t.ID, q.Rule.Slug, q.WindowEnd, q.Used, q.Limit)
+				if err != nil {
+					return err
+				}
+				for _, n := range fresh {
+					log.Warn("a tenant has used a share of its quota", "tenant_id", t.ID, "rule", n.Rule, "percent", n.Percent)
+				}
+			}
+			after = t.Slug
+		}
+		if len(list) < page {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package check
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
+)
+
+// tiered is a platform with the tiers small (10 an hour), open (the same, but it admits what is
+// over) and a default that limits nothing.
+func tiered(t *testing.T) (r *rig, q *Quota, platform *Policy, tenant func(slug string) *Policy) {
+	t.Helper()
+	quota := minute("checks", 1_000_000)
+	quota.Resource, quota.Algorithm = QuotaResource, limit.FixedWindow
+	quota.Window = limit.Window{Duration: limit.Duration{Text: "1h", MS: 3_600_000}}
+	ten := map[string]limit.Limit{"checks": {Limit: 10}}
+	data := PolicyData{Rules: []limit.Rule{quota}, Plans: []PlanData{
+		{Slug: "custom", Default: true, Limits: map[string]limit.Limit{"checks": {Unlimited: true}}},
+		{Slug: "small", Limits: ten}, {Slug: "open", Limits: ten, FailOpen: true},
+	}}
+	r = newRig(t, data)
+	source := &fakeSource{data: map[limit.TenantID]PolicyData{r.policy.tenant: data}}
+	policies := NewPolicies(source, NewKeys([16]byte{1}), slog.New(slog.DiscardHandler), r.metrics)
+	platform, err := policies.Get(t.Context(), r.policy.tenant)
+	require.NoError(t, err)
+	platform.AddSubject(SubjectData{Subject: "small", Plan: "small"})
+	platform.AddSubject(SubjectData{Subject: "open", Plan: "open"})
+	platform.AddSubject(SubjectData{Subject: "blocked", Plan: "open", State: Blocked})
+	return r, NewQuota(r.checker, policies, r.policy.tenant), platform, func(slug string) *Policy {
+		policy, err := CompilePolicy(NewKeys([16]byte{1}), uuid.New(), PolicyData{Slug: slug})
+		require.NoError(t, err)
+		return policy
+	}
+}
+
+// A quota applies only to tenants that were given a tier; the others cost no call. A tier that
+// fails open admits what is over its quota, but not a tenant that is blocked.
+func TestQuotaOfTiers(t *testing.T) {
+	r, q, platform, tenant := tiered(t)
+	ctx := context.Background()
+	admitted := func(slug string, checks int) (n int) {
+		policy := tenant(slug)
+		for range checks {
+			if _, ok := q.Admit(ctx, policy, 1); ok {
+				n++
+			}
+		}
+		return n
+	}
+	before := r.store.calls.Load()
+	require.Equal(t, 1000, admitted("nobody", 1000))
+	require.Equal(t, before, r.store.calls.Load())
+	require.Equal(t, 10, admitted("small", 20))
+	require.Equal(t, 20, admitted("open", 20))
+	require.Zero(t, admitted("blocked", 5))
+
+	// A tier takes effect at once, and so does its end.
+	platform.AddSubject(SubjectData{Subject: "nobody", Plan: "small"})
+	require.Equal(t, 10, admitted("nobody", 20))
+	platform.AddSubject(SubjectData{Subject: "nobody", Deleted: true})
+	require.Equal(t, 20, admitted("nobody", 20))
+
+	// An override that begins later is not overlooked because nothing applies now.
+	platform.AddSubject(SubjectData{Subject: "later", Overrides: []OverrideData{
+		{Rule: "checks", Limit: limit.Limit{Limit: 5}, StartsAt: time.UnixMilli(r.now.Load() + 1000)},
+	}})
+	require.Equal(t, 20, admitted("later", 20))
+	r.move(2 * time.Second)
+	require.Equal(t, 5, admitted("later", 20))
+}
+
+// People see how much is used, and the day on which it runs out if nothing changes.
+func TestQuotaUse(t *testing.T) {
+	r, q, platform, tenant := tiered(t)
+	ctx := context.Background()
+	require.Empty(t, r.checker.Quotas(ctx, platform, "nobody"))
+	_, ok := q.Admit(ctx, tenant("small"), 8)
+	require.True(t, ok)
+	uses := r.checker.Quotas(ctx, platform, "small")
+	require.Len(t, uses, 1)
+	u := uses[0]
+	require.Equal(t, []any{"checks", int64(10), time.Hour}, []any{u.Rule.Slug, u.Limit, u.Length})
+	require.GreaterOrEqual(t, u.Used, int64(8), "units that are held as leases are used")
+	now := r.now.Load()
+	require.Equal(t, now-now%3_600_000+3_600_000, u.WindowEnd.UnixMilli())
+	r.store.fail.Store(true)
+	require.Empty(t, r.checker.Quotas(ctx, platform, "small"), "nothing is known")
+
+	end := time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)
+	const day = 24 * time.Hour
+	for _, c := range []struct {
+		used    int64
+		elapsed time.Duration
+		want    string // "": not in this window
+	}{
+		{0, 10 * day, ""}, {50, 10 * day, "2026-01-21"}, {50, 20 * day, ""}, {90, 27 * day, "2026-01-31"},
+		{100, 10 * day, "2026-01-11"}, {120, 10 * day, "2026-01-11"}, {10, 0, ""},
+	} {
+		u := QuotaUse{Used: c.used, Limit: 100, WindowEnd: end, Length: 31 * day, Elapsed: c.elapsed}
+		at, runsOut := u.RunsOut()
+		require.Equal(t, c.want != "", runsOut, "%+v", c)
+		if runsOut {
+			require.Equal(t, c.want, at.Format("2006-01-02"))
+		}
+	}
+}

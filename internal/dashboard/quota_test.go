@@ -1,0 +1,68 @@
+package dashboard
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/check"
+	"weir/internal/limit"
+	"weir/internal/tenants"
+	"weir/internal/testenv"
+)
+
+// A tenant sees what it has used of its quota and when that runs out, and so does the operator; a
+// tenant without a tier sees nothing of the kind.
+func TestQuotaUse(t *testing.T) {
+	s := newStack(t)
+	platform, err := s.store.EnsurePlatform(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, s.store.ProposeTiers(t.Context(), platform))
+	operator := tenants.AsSystem(platform.ID, "test")
+	s.member(operator, "olga@example.com", tenants.Admin)
+	_, _, err = s.store.PutSubject(t.Context(), operator, tenants.Subject{Subject: "tenant-a", Plan: "free"}, tenants.Match{})
+	require.NoError(t, err)
+	own := tenants.Override{Rule: tenants.ChecksPerMonth, Limit: limit.Limit{Limit: 100}, Reason: "a trial"}
+	_, _, err = s.store.PutOverride(t.Context(), operator, "tenant-a", own, tenants.Match{})
+	require.NoError(t, err)
+	s.serve(s.store, testenv.RedisURL(t), func(d *Deps) { d.Platform = platform.ID })
+
+	policy, err := s.policies.Get(t.Context(), platform.ID)
+	require.NoError(t, err)
+	_, err = s.checker.Check(t.Context(), policy, []check.Request{{Subject: "tenant-a", Resource: check.QuotaResource, Cost: 90}})
+	require.NoError(t, err)
+	page := s.as("ann@example.com").get("/usage").body
+	require.Contains(t, page, "<strong>Checks per month</strong>: 90 of 100 checks used")
+	require.Contains(t, page, "Resets on ")
+	require.NotContains(t, page, "Checks per second", "nobody can watch that")
+	require.NotContains(t, s.as("bob@example.com").get("/usage").body, "checks used")
+	page = s.as("olga@example.com").get("/tenants/tenant-a").body
+	require.Contains(t, page, "90 of 100 checks used")
+
+	require.NotContains(t, s.as("ann@example.com").get("/").body, "is used.")
+	end := time.Now().Add(48 * time.Hour)
+	_, err = s.store.NoteQuota(t.Context(), s.a.TenantID(), tenants.ChecksPerMonth, end, 96, 100)
+	require.NoError(t, err)
+	page = s.as("ann@example.com").get("/").body
+	require.Contains(t, page, "95 % of the quota Checks per month (100 checks) is used.")
+	require.NotContains(t, page, "80 % of the quota", "the greatest share says it all")
+	require.NotContains(t, s.as("bob@example.com").get("/").body, "of the quota")
+}
+
+// The words fit the numbers.
+func TestQuotaForecast(t *testing.T) {
+	now := time.Date(2026, 1, 11, 0, 0, 0, 0, time.UTC)
+	end := time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)
+	r := limit.NewRule("checks")
+	for used, want := range map[int64][2]string{
+		0: {"No checks in this window.", ""}, 5: {"At the current rate it lasts until the reset.", ""},
+		50: {"At the current rate it runs out on 21 January 2026.", "warn"}, 99: {"At the current rate it runs out on 11 January 02:25 UTC.", "warn"},
+		100: {"The quota is used up.", "bad"}, 130: {"The quota is used up.", "bad"},
+	} {
+		const day = 24 * time.Hour
+		line := quotaLineOf(&check.QuotaUse{Rule: &r, Used: used, Limit: 100, WindowEnd: end, Length: 31 * day, Elapsed: 10 * day}, now)
+		require.Equal(t, want, [2]string{line.Forecast, line.Tone}, used)
+		require.LessOrEqual(t, line.Permille, int64(1000))
+	}
+}

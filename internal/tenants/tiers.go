@@ -1,0 +1,156 @@
+package tenants
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"weir/internal/limit"
+	"weir/internal/tenants/db"
+)
+
+// The rules of the operator's tenant that a fresh installation begins with: they count the
+// checks of each tenant.
+const (
+	ChecksPerSecond = "checks-per-second"
+	ChecksPerMonth  = "checks-per-month"
+)
+
+// checksResource is check.QuotaResource, which this package does not import for it.
+const checksResource = "checks"
+
+// Tiers returns the rules and plans that a fresh installation proposes to its operator. The default
+// plan limits nothing, so a quota applies only to tenants that were given a tier.
+func Tiers() ([]limit.Rule, []Plan) {
+	second := limit.NewRule(ChecksPerSecond)
+	second.Name, second.Description = "Checks per second", "How many checks a tenant may send per second."
+	second.Resource, second.Algorithm, second.Limit = checksResource, limit.FixedWindow, 100
+	second.Window = limit.Window{Duration: limit.Duration{Text: "1s", MS: 1000}}
+	month := limit.NewRule(ChecksPerMonth)
+	month.Name, month.Description = "Checks per month", "How many checks a tenant may send per calendar month, in UTC."
+	month.Resource, month.Algorithm, month.Limit = checksResource, limit.FixedWindow, 1_000_000
+	month.Window = limit.Window{Duration: limit.Duration{Text: "month"}, Calendar: limit.CalendarMonth}
+	tier := func(slug, name, description string, perSecond, perMonth int64) Plan {
+		return Plan{Slug: slug, Name: name, Description: description, Limits: map[string]limit.Limit{
+			ChecksPerSecond: {Limit: perSecond}, ChecksPerMonth: {Limit: perMonth},
+		}}
+	}
+	custom := Plan{
+		Slug: "custom", Name: "Custom", Default: true,
+		Description: "Limits nothing by itself. Give a tenant its own numbers as overrides.",
+		Limits:      map[string]limit.Limit{ChecksPerSecond: {Unlimited: true}, ChecksPerMonth: {Unlimited: true}},
+	}
+	scale := tier("scale", "Scale", "For large applications. Checks over the quota pass.", 10_000, 1_000_000_000)
+	scale.Fail = FailOpen
+	return []limit.Rule{second, month}, []Plan{
+		custom,
+		tier("free", "Free", "For trying the service.", 100, 1_000_000),
+		tier("pro", "Pro", "For an application in production.", 1000, 50_000_000),
+		scale,
+	}
+}
+
+// ProposeTiers gives the operator's tenant the rules and plans of Tiers, if its configuration was
+// never changed. Several servers may call it at once.
+func (s *Store) ProposeTiers(ctx context.Context, platform Tenant) error {
+	a := AsSystem(platform.ID, "start")
+	untouched, version := false, int64(0)
+	err := s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		row, err := q.TenantByID(ctx, platform.ID)
+		// Both have the version of the creation. Deleting the proposal raises one of them.
+		untouched, version = row.PolicyVersion == row.SubjectsVersion, max(row.Version, row.PolicyVersion)
+		return err
+	})
+	if err != nil || !untouched {
+		return err
+	}
+	rules, plans := Tiers()
+	_, err = s.ApplyDocument(ctx, a, Document{Rules: rules, Plans: plans}, Apply{Match: Match{Versions: []int64{version}}})
+	if errors.Is(err, ErrPreconditionFailed) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("propose tiers: %w", err)
+	}
+	return nil
+}
+
+// QuotaNotice says that a tenant has used a share of a quota. There is one for each share and
+// window.
+type QuotaNotice struct {
+	Rule        string // slug of a rule of the operator's tenant
+	WindowEnd   time.Time
+	Percent     int // one of NoticePercents
+	Used, Quota int64
+	CreatedAt   time.Time
+}
+
+// NoticePercents are the shares of a quota that become notices.
+var NoticePercents = []int{80, 95, 100}
+
+// NoteQuota notes that a tenant has used so much of a quota, and returns the notices that are new.
+// Errors: ErrUnavailable.
+func (s *Store) NoteQuota(
+	ctx context.Context, tenant uuid.UUID, rule string, windowEnd time.Time, used, quota int64,
+) (fresh []QuotaNotice, err error) {
+	if quota < 1 {
+		return nil, nil
+	}
+	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		fresh = nil
+		for _, percent := range NoticePercents {
+			// The quota is at most 10^15, so its product fits.
+			if used*100 < quota*int64(percent) {
+				break
+			}
+			n, err := q.InsertQuotaNotice(ctx, db.InsertQuotaNoticeParams{
+				TenantID: tenant, Rule: rule, WindowEnd: windowEnd, Percent: int32(percent), Used: used, Quota: quota, // a constant
+			})
+			if err != nil {
+				return err
+			}
+			if n > 0 {
+				fresh = append(fresh, QuotaNotice{Rule: rule, WindowEnd: windowEnd, Percent: percent, Used: used, Quota: quota})
+			}
+		}
+		return nil
+	})
+	return fresh, err
+}
+
+// QuotaNotices lists the notices of windows that have not ended, the newest first.
+func (s *Store) QuotaNotices(ctx context.Context, a Actor) (out []QuotaNotice, err error) {
+	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.QuotaNotices(ctx, db.QuotaNoticesParams{TenantID: a.tenant, Now: s.instant()})
+		for _, row := range rows {
+			out = append(out, QuotaNotice{
+				Rule: row.Rule, WindowEnd: row.WindowEnd.UTC(), Percent: int(row.Percent), Used: row.Used, Quota: row.Quota, CreatedAt: row.CreatedAt,
+			})
+		}
+		return err
+	})
+	return out, err
+}
+
+// TenantInTier is an active tenant that is a registered subject of the operator's tenant.
+type TenantInTier struct {
+	ID   uuid.UUID
+	Slug string
+}
+
+// TenantsInTiers lists tenants that have a tier or a quota of their own, in the order of their
+// slugs, after one of them. Errors: ErrUnavailable.
+func (s *Store) TenantsInTiers(ctx context.Context, platform uuid.UUID, after string, most int) (out []TenantInTier, err error) {
+	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
+		rows, err := q.TenantsInTiers(ctx, db.TenantsInTiersParams{Platform: platform, After: after, Most: int32(most)}) // a constant
+		for _, row := range rows {
+			out = append(out, TenantInTier{row.ID, row.Slug})
+		}
+		return err
+	})
+	return out, err
+}

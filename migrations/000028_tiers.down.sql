@@ -1,0 +1,2 @@
+DROP TABLE quota_notices;
+ALTER TABLE plans DROP COLUMN fail;
