@@ -15,7 +15,7 @@ var unreadable = map[string]struct {
 	status int
 	code   string
 }{
-	"path":              {"POST TARGET%zz HTTP/1.1\r\nHost: weir\r\n\r\n", 400, codeMalformedRequest},
+	"path":              {"POST TARGET/%zz HTTP/1.1\r\nHost: weir\r\n\r\n", 400, codeMalformedRequest},
 	"path with control": {"POST TARGET?\x01 HTTP/1.1\r\nHost: weir\r\n\r\n", 400, codeMalformedRequest},
 	"header":            {"POST TARGET HTTP/1.1\r\nHost: weir\r\nno colon\r\n\r\n", 400, codeMalformedRequest},
 	"name of a header":  {"POST TARGET HTTP/1.1\r\nHost: weir\r\nX A: b\r\n\r\n", 400, codeMalformedRequest},
