@@ -25,11 +25,13 @@ import (
 // of the same name in lower case; the flag wins. `server --help` prints this list.
 type Config struct {
 	DatabaseURL        Secret `env:"WEIR_DATABASE_URL" placeholder:"postgres://..." help:"PostgreSQL, as postgres://USER:PASSWORD@HOST:PORT/DATABASE. Required."`
+	DatabaseURLFile    string `env:"WEIR_DATABASE_URL_FILE" name:"database-url-file" placeholder:"FILE" help:"File with WEIR_DATABASE_URL. User and password are read again for each new connection."`
 	MigrateDatabaseURL Secret `env:"WEIR_MIGRATE_DATABASE_URL" placeholder:"postgres://..." help:"The same database with the login that owns its tables, for migrations. Defaults to WEIR_DATABASE_URL."`
 	DatabaseListenURL  Secret `env:"WEIR_DATABASE_LISTEN_URL" placeholder:"postgres://..." help:"The same database without a pooler, to listen for changes. Defaults to WEIR_DATABASE_URL."`
 	Migrate            bool   `env:"WEIR_MIGRATE" default:"true" negatable:"" help:"Apply migrations at startup. On by default."`
 
 	RedisURL     Secret        `env:"WEIR_REDIS_URL" placeholder:"redis://..." help:"Redis or Valkey, as redis://USER:PASSWORD@HOST:PORT/0 (rediss:// with TLS). Required."`
+	RedisURLFile string        `env:"WEIR_REDIS_URL_FILE" name:"redis-url-file" placeholder:"FILE" help:"File with WEIR_REDIS_URL. User and password are read again for each new connection."`
 	RedisTimeout time.Duration `env:"WEIR_REDIS_TIMEOUT" default:"50ms" help:"How long a check waits for a silent Redis, 5ms to 1s; then each rule's on_unavailable answers. While Redis answers other checks, up to four times as long."`
 	Instances    int           `env:"WEIR_INSTANCES" default:"1" help:"Number of instances that share the limits while Redis is unavailable, until they have discovered each other."`
 
@@ -66,6 +68,8 @@ type Config struct {
 
 	AuditRetention int `env:"WEIR_AUDIT_RETENTION" default:"0" help:"Days to keep rows of audit trails, up to 36500; 0 keeps them as long as the tenant exists."`
 
+	databaseFile, redisFile *urlFile // nil: the URL is in no file
+
 	box *mail.Box // where the demo keeps mails, with no mail server set
 }
 
@@ -96,6 +100,9 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Validate says in one line which variable has which bad value, the first if there are several.
 func (c *Config) Validate() error {
+	if err := c.readFiles(); err != nil {
+		return err
+	}
 	_, headersErr := api.ParseHeaderStyle(c.Headers)
 	_, proxiesErr := origin.ParseProxies(c.TrustedProxies)
 	var level slog.Level
@@ -103,7 +110,7 @@ func (c *Config) Validate() error {
 		checkDatabaseURL("WEIR_DATABASE_URL", c.DatabaseURL),
 		checkDatabaseURL("WEIR_MIGRATE_DATABASE_URL", c.MigrateDatabaseURL),
 		checkDatabaseURL("WEIR_DATABASE_LISTEN_URL", c.DatabaseListenURL),
-		checkRedisURL(c.RedisURL),
+		checkRedisURL("WEIR_REDIS_URL", c.RedisURL),
 		bad(c.RedisTimeout < 5*time.Millisecond || c.RedisTimeout > time.Second, "WEIR_REDIS_TIMEOUT", c.RedisTimeout, "must be 5ms to 1s"),
 		bad(c.Instances < 1 || c.Instances > 10_000, "WEIR_INSTANCES", c.Instances, "must be 1 to 10000"),
 		checkAddr("WEIR_HTTP_ADDR", c.HTTPAddr),
@@ -143,9 +150,8 @@ func (c *Config) requireDatabase() error {
 	return nil
 }
 
-// migrateURL is the address for migrations, and listenURL the one that listens for changes.
+// migrateURL is the address for migrations.
 func (c *Config) migrateURL() string { return string(orElse(c.MigrateDatabaseURL, c.DatabaseURL)) }
-func (c *Config) listenURL() string  { return string(orElse(c.DatabaseListenURL, c.DatabaseURL)) }
 
 func orElse(s, other Secret) Secret {
 	if s == "" {
@@ -188,13 +194,13 @@ func checkDatabaseURL(name string, s Secret) error {
 	return nil
 }
 
-func checkRedisURL(s Secret) error {
+func checkRedisURL(name string, s Secret) error {
 	if s == "" {
 		return nil
 	}
 	u, err := url.Parse(string(s))
 	if err != nil || !slices.Contains([]string{"redis", "rediss", "unix"}, strings.SplitN(u.Scheme, "+", 2)[0]) {
-		return fmt.Errorf("WEIR_REDIS_URL: must be redis://USER:PASSWORD@HOST:PORT/0, and is %s", s)
+		return fmt.Errorf("%s: must be redis://USER:PASSWORD@HOST:PORT/0, and is %s", name, s)
 	}
 	return nil
 }

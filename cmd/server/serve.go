@@ -60,7 +60,12 @@ func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err e
 		return nil, err
 	}
 	redis.SetLogger(redisLog{log})
-	if s.redis, err = redisengine.NewClient(string(cfg.RedisURL)); err != nil {
+	var options []redisengine.ClientOption
+	if cfg.redisFile != nil {
+		cfg.redisFile.logTo(log)
+		options = append(options, redisengine.WithCredentials(cfg.redisFile.credentials))
+	}
+	if s.redis, err = redisengine.NewClient(string(cfg.RedisURL), options...); err != nil {
 		s.store.Close()
 		return nil, fmt.Errorf("WEIR_REDIS_URL: %w", err)
 	}
@@ -202,8 +207,13 @@ func openStore(ctx context.Context, cfg *Config, log *slog.Logger) (*tenants.Sto
 	if err != nil {
 		return nil, fmt.Errorf("WEIR_ENCRYPTION_KEY: %w", err)
 	}
+	var credentials func() (user, password string)
+	if cfg.databaseFile != nil {
+		cfg.databaseFile.logTo(log)
+		credentials = cfg.databaseFile.credentials
+	}
 	store, err := tenants.Open(context.WithoutCancel(ctx), tenants.Config{
-		DatabaseURL: string(cfg.DatabaseURL), ListenURL: cfg.listenURL(), Logger: log, Seal: ring,
+		DatabaseURL: string(cfg.DatabaseURL), ListenURL: string(cfg.DatabaseListenURL), Logger: log, Seal: ring, Credentials: credentials,
 		WriteRates: tenants.WriteRates{Writes: cfg.WriteRate, Resets: cfg.ResetRate},
 	})
 	if err != nil {

@@ -59,7 +59,13 @@ func (d *Denials) Amend(ctx context.Context, a *Amendment) error {
 
 // Amend implements Engine. It does not change local counters, because they count only during an
 // outage.
-func (f *Fallback) Amend(ctx context.Context, a *Amendment) error { return f.next.Amend(ctx, a) }
+func (f *Fallback) Amend(ctx context.Context, a *Amendment) error {
+	if err := f.next.Amend(ctx, a); err != nil {
+		return err
+	}
+	f.seen.forget(a.counters())
+	return nil
+}
 
 // Amend implements Engine. It ends the leases of the counters, because their units were charged
 // under other numbers.

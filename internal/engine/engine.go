@@ -60,7 +60,8 @@ type Call struct {
 	Outcome Outcome
 	Err     error // the counters could not be reached, or the reply was invalid; Outcome is then undefined
 
-	lease leasing // for Leases
+	local *localCall // for Memory, from Fallback
+	lease leasing    // for Leases
 }
 
 // CostOf returns the cost that counter i is charged.

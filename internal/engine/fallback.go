@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"weir/internal/limit"
@@ -11,10 +13,29 @@ import (
 // Fallback answers the calls that the next engine cannot answer, by the OnUnavailable of each
 // counter. Such an outcome is Degraded.
 type Fallback struct {
-	next  Engine
-	local Engine
-	share func() Share
-	clock func() time.Time
+	next    Engine
+	local   Engine
+	memory  *Memory // local, if its counters begin with what the store said, and are settled
+	share   func() Share
+	clock   func() time.Time
+	metrics *Metrics
+	away    func(key string) bool
+	losses  func() int64
+	seen    *seen
+	start   time.Time
+	startMS int64
+	ahead   atomic.Int64 // milliseconds that the store's clock is ahead
+}
+
+// newFallback returns a Fallback in front of next. The breaker says which servers are unavailable.
+func newFallback(next Engine, breaker *Breaker, o StackOptions, clock func() time.Time) *Fallback {
+	f := &Fallback{
+		next: next, local: o.Local, share: o.Share, clock: clock, metrics: o.Metrics, seen: newSeen(),
+		away: breaker.Away, losses: breaker.canaries.losses.Load, start: clock(),
+	}
+	f.memory, _ = o.Local.(*Memory)
+	f.startMS = f.start.UnixMilli()
+	return f
 }
 
 // Share is the part of every limit that one instance may allow: one of Count equal parts, at
@@ -45,12 +66,13 @@ func (s Share) numbers(n limit.Numbers) limit.Numbers {
 
 // Evaluate implements Engine. No call ends with Err.
 func (f *Fallback) Evaluate(ctx context.Context, calls ...*Call) {
-	f.next.Evaluate(ctx, calls...)
+	f.evaluate(ctx, calls)
 	for _, c := range calls {
 		if c.Err != nil {
 			f.answer(c)
 		} else {
 			c.Outcome.Degraded = false
+			f.note(c)
 		}
 	}
 }
@@ -63,6 +85,7 @@ func (f *Fallback) answer(c *Call) {
 	local := Call{Tenant: c.Tenant, Cost: c.Cost, PerCounter: c.PerCounter, DryRun: c.DryRun}
 	var places []int // of the local counters
 	share := f.share()
+	outage := &localCall{nowMS: f.storeMS(f.clock()), losses: f.losses(), unknown: !errors.Is(c.Err, ErrBreakerOpen)}
 	for i := range c.Counters {
 		counter, v := &c.Counters[i], limit.Verdict{Degraded: true}
 		switch counter.OnUnavailable {
@@ -70,6 +93,8 @@ func (f *Fallback) answer(c *Call) {
 			own := *counter
 			own.Numbers = share.numbers(own.Numbers)
 			local.Counters, places = append(local.Counters, own), append(places, i)
+			outage.counters = append(outage.counters, *counter)
+			outage.primes = append(outage.primes, f.prime(counter, &own.Numbers, share, outage.nowMS))
 		case limit.Allow:
 			v.Allowed, v.Uncounted = true, true
 		case limit.Deny:
@@ -86,7 +111,7 @@ func (f *Fallback) answer(c *Call) {
 	if len(places) == 0 {
 		return
 	}
-	local.DryRun = local.DryRun || !out.Allowed
+	local.DryRun, local.local = local.DryRun || !out.Allowed, outage
 	f.local.Evaluate(context.Background(), &local)
 	for n, i := range places {
 		v := &out.Verdicts[i]
@@ -121,6 +146,7 @@ func (f *Fallback) Reset(ctx context.Context, counters ...Counter) error {
 	if err := f.next.Reset(ctx, counters...); err != nil {
 		return err
 	}
+	f.seen.forget(counters)
 	return f.local.Reset(ctx, counters...)
 }
 

@@ -82,6 +82,7 @@ type memoryCounter struct {
 	expires  int64         // on the engine's clock
 	place    int           // index in the shard's all
 	ofTenant *atomic.Int64 // nil for an overflow counter
+	outage   *outageState  // nil, if no Fallback uses the counter
 }
 
 // memoryScratch is the temporary memory of one call.
@@ -136,7 +137,10 @@ func (e *Memory) Evaluate(_ context.Context, calls ...*Call) {
 func (e *Memory) evaluate(s *memoryScratch, c *Call) {
 	clock := e.clock()
 	now := c.NowMS
-	if now == 0 {
+	switch {
+	case c.local != nil:
+		now = c.local.nowMS
+	case now == 0:
 		now = clock
 	}
 	e.lock(s, c)
@@ -218,6 +222,9 @@ func (e *Memory) judgement(s *memoryScratch, c *Call, i int) limit.Judgement {
 	j := limit.Judgement{Numbers: &counter.Numbers}
 	if kept == nil {
 		j.State = limit.NewState(counter.Numbers.Algorithm)
+		if c.local != nil && c.local.primes[i].used > 0 {
+			j.State.Charge(&counter.Numbers, c.local.primes[i].used, c.local.primes[i].atMS)
+		}
 	} else {
 		j.State, j.Mark = kept.state, kept.mark
 	}
@@ -248,6 +255,9 @@ func (e *Memory) keep(s *memoryScratch, c *Call, i int, v *limit.Verdict, clock 
 	if kept == nil {
 		kept = e.add(s, c, i, j.State)
 	}
+	if kept.outage != nil && c.local != nil {
+		kept.outage.follow(c, i, v)
+	}
 	if j.Marks {
 		kept.mark = j.Mark
 	}
@@ -275,6 +285,7 @@ func (e *Memory) add(s *memoryScratch, c *Call, i int, first limit.State) *memor
 		shard.overflow[kept.shared] = kept
 	} else {
 		kept.key = s.keys[i]
+		kept.outage = newOutageState(c, i)
 		kept.ofTenant = e.ofTenant(c.Tenant)
 		kept.ofTenant.Add(1)
 		e.counters.Add(1)

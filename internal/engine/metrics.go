@@ -9,6 +9,7 @@ type Metrics struct {
 	storeErrors     prometheus.Counter
 	failures        *prometheus.CounterVec
 	losses          prometheus.Counter
+	regressions     prometheus.Counter
 	breakerOpen     prometheus.Gauge
 	serversOpen     prometheus.Gauge
 	breakerOpened   prometheus.Counter
@@ -44,6 +45,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "weir_redis_failures_total", Help: "Failed calls to the counter store, probes included, by class of the error.",
 		}, []string{"class"}),
 		losses:          counter("weir_redis_losses_total", "Times that a server of the counter store was found to have lost counters."),
+		regressions:     counter("weir_counter_regressions_total", "Counters that held less than before in the same fixed window."),
 		breakerOpen:     gauge("weir_degraded", "1 while a circuit breaker of the counter store is open, else 0."),
 		serversOpen:     gauge("weir_redis_servers_degraded", "Servers of the counter store whose circuit breaker is open."),
 		breakerOpened:   counter("weir_breaker_opened_total", "Times that a circuit breaker of the counter store opened."),

@@ -1,6 +1,9 @@
 package engine
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Stack is the engine that serves checks. Each layer answers the calls that it can answer and
 // passes the others to the next layer.
@@ -15,9 +18,10 @@ import "time"
 // number therefore makes another call, for which no layer has an answer.
 type Stack struct {
 	Engine
-	breaker *Breaker
-	leases  *Leases
-	clock   func() time.Time
+	breaker  *Breaker
+	leases   *Leases
+	fallback *Fallback
+	clock    func() time.Time
 }
 
 // StackOptions are the parts of a Stack. All fields but Clock are required.
@@ -43,8 +47,11 @@ func NewStack(o StackOptions) *Stack {
 	if o.Clock == nil {
 		go breaker.Watch()
 	}
-	fallback := &Fallback{next: leases, local: o.Local, share: o.Share, clock: clock}
-	return &Stack{Engine: NewDenials(fallback, o.Metrics), breaker: breaker, leases: leases, clock: clock}
+	fallback := newFallback(leases, breaker, o, clock)
+	if o.Clock == nil {
+		go fallback.run(breaker)
+	}
+	return &Stack{Engine: NewDenials(fallback, o.Metrics), breaker: breaker, leases: leases, fallback: fallback, clock: clock}
 }
 
 // Now returns the time of the stack's clock, for Call.Started.
@@ -59,9 +66,12 @@ func (s *Stack) Health() Health { return s.breaker.Health() }
 // Away reports whether the server that holds a key is known to be unavailable.
 func (s *Stack) Away(key string) bool { return s.breaker.Away(key) }
 
-// ReturnIdle returns unused prefetched units. Only a Stack with its own Clock needs it; any other
-// does this with a timer.
-func (s *Stack) ReturnIdle() { s.leases.inspect(s.clock(), false) }
+// ReturnIdle returns unused prefetched units, and charges to the store what was admitted without
+// it. Only a Stack with its own Clock needs it; any other does this with a timer.
+func (s *Stack) ReturnIdle() {
+	s.leases.inspect(s.clock(), false)
+	s.fallback.settleAll(context.Background())
+}
 
 // Close stops the background work and returns all prefetched units.
 func (s *Stack) Close() {

@@ -37,14 +37,15 @@ const (
 // Watcher detects changes: immediately by notification, and if one was lost, by comparing one
 // version number every 500 ms. The comparison does not depend on the listener.
 type Watcher struct {
-	store   *Store
-	listen  *pgx.ConnConfig
-	every   time.Duration
-	wake    chan struct{}
-	full    atomic.Bool // the next comparison includes all tenants
-	success atomic.Int64
-	ready   chan struct{}
-	once    sync.Once
+	store       *Store
+	listen      *pgx.ConnConfig
+	credentials func() (user, password string)
+	every       time.Duration
+	wake        chan struct{}
+	full        atomic.Bool // the next comparison includes all tenants
+	success     atomic.Int64
+	ready       chan struct{}
+	once        sync.Once
 
 	// listening is called with the backend's process id whenever a listener has started; for tests.
 	listening func(pid uint32)
@@ -151,6 +152,7 @@ func pause(ctx context.Context, d time.Duration) {
 func (w *Watcher) listenOnce(ctx context.Context) (heard bool, err error) {
 	config := w.listen.Copy()
 	config.RuntimeParams["application_name"] = "weir_listener"
+	setCredentials(config, w.credentials)
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return false, err

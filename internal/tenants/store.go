@@ -38,6 +38,9 @@ type Config struct {
 	Seal        *seal.Ring       // encrypts the secrets of billing endpoints; nil: they cannot be stored
 	Passwords   PasswordCost     // the zero value: DefaultPasswordCost; tests use a lower one
 	Logger      *slog.Logger     // nil: none
+	// Credentials returns user and password for each new connection to DatabaseURL; "" for those of
+	// the URL. nil: those of the URL always.
+	Credentials func() (user, password string)
 }
 
 // Store has the configuration of all tenants, in Postgres. Its methods are safe for concurrent use.
@@ -66,8 +69,12 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
+	listenCredentials := func() (user, password string) { return "", "" }
+	if config.Credentials == nil {
+		config.Credentials = listenCredentials
+	}
 	if config.ListenURL == "" {
-		config.ListenURL = config.DatabaseURL
+		config.ListenURL, listenCredentials = config.DatabaseURL, config.Credentials
 	}
 	if config.MaxConns == 0 {
 		config.MaxConns = 8
@@ -93,6 +100,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	}
 	s := &Store{app: app, system: system, now: config.Now, cost: config.Passwords, log: config.Logger, writes: newWriteRates(config.WriteRates, config.Now), seal: config.Seal}
 	s.watcher = newWatcher(s, listen)
+	s.watcher.credentials = listenCredentials
 	return s, nil
 }
 
@@ -158,11 +166,22 @@ func newPool(ctx context.Context, config Config, role string) (*pool, error) {
 		})
 		return nil
 	}
+	c.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error {
+		setCredentials(conn, config.Credentials)
+		return nil
+	}
 	p, err := pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("open a pool of connections: %w", err)
 	}
 	return &pool{Pool: p, acquire: config.Acquire}, nil
+}
+
+// setCredentials sets the present user and password, if there are any besides those of the URL.
+func setCredentials(conn *pgx.ConnConfig, credentials func() (user, password string)) {
+	if user, password := credentials(); user != "" {
+		conn.User, conn.Password = user, password
+	}
 }
 
 // pool has connections of one role. No operation waits longer than acquire for a connection.

@@ -25,8 +25,15 @@ type ClientOption func(*clientSettings)
 // WithPoolSize sets the number of connections to each server. Default 16.
 func WithPoolSize(n int) ClientOption { return func(s *clientSettings) { s.poolSize = n } }
 
+// WithCredentials sets a function that returns user and password for each new connection, in place
+// of those of the URL. The Sentinels keep theirs.
+func WithCredentials(credentials func() (user, password string)) ClientOption {
+	return func(s *clientSettings) { s.credentials = credentials }
+}
+
 type clientSettings struct {
-	poolSize int
+	poolSize    int
+	credentials func() (user, password string) // nil: those of the URL
 }
 
 // Settings of every client. Nothing is retried: a script whose answer was lost must not run twice.
@@ -126,6 +133,7 @@ func (s *clientSettings) failover(rawURL string) (redis.UniversalClient, error) 
 	o.PipelinePoolSize = -1 // pipelines use the same pool
 	o.ConnMaxLifetime, o.ConnMaxLifetimeJitter = redisConnLifetime, redisConnJitter
 	o.DisableIdentity = true
+	o.CredentialsProvider = s.credentials
 	conns := &trackedConns{open: map[*trackedConn]struct{}{}}
 	o.Dialer = conns.dialer(o.TLSConfig)
 	client := redis.NewFailoverClient(o)
@@ -142,6 +150,7 @@ func (s *clientSettings) apply(o *redis.Options) {
 	o.PipelinePoolSize = -1 // pipelines use the same pool
 	o.ConnMaxLifetime, o.ConnMaxLifetimeJitter = redisConnLifetime, redisConnJitter
 	o.DisableIdentity = true
+	o.CredentialsProvider = s.credentials
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 

@@ -1,0 +1,291 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"weir/internal/limit"
+)
+
+// An outage must not give customers their limits twice. Fallback therefore continues from what the
+// store last said: a local counter begins with this instance's share of what remained, not with its
+// share of the limit. After the outage, what was admitted locally is charged to the store, once, so
+// that the window that spans the end of the outage holds it too.
+// A call that timed out may have been counted there already, so its units are not charged.
+//
+// Example: a limit of 90 a minute and three instances. The store last said 30 remaining. Each
+// instance then admits 10 units until the window ends, and 30 in each window after that. Redis is
+// available again when each has admitted 6: each charges 6, and 12 remain.
+
+// localCall is what Fallback adds to a call of local counters.
+type localCall struct {
+	nowMS   int64 // by the store's clock
+	losses  int64 // of counters, that are known by now
+	unknown bool  // the store may have counted the call
+	// Of each counter: itself, with the numbers of all instances, and what it begins with.
+	counters []Counter
+	primes   []prime
+}
+
+// prime is units that a local counter holds when it is created.
+type prime struct{ used, atMS int64 }
+
+// outageState is what a local counter must know to be settled.
+type outageState struct {
+	counter Counter // with the numbers of all instances
+	numbers limit.Numbers
+	base    limit.State // what the store knows of it; nil: nothing
+	losses  int64
+	settles bool // its units are on their way to the store
+}
+
+// newOutageState returns what the local counter i of a call must know.
+func newOutageState(c *Call, i int) *outageState {
+	if c.local == nil {
+		return nil
+	}
+	o := &outageState{counter: c.local.counters[i], numbers: c.Counters[i].Numbers, losses: c.local.losses}
+	if p := c.local.primes[i]; p.used > 0 {
+		o.base = limit.NewState(o.numbers.Algorithm)
+		o.base.Charge(&o.numbers, p.used, p.atMS)
+	}
+	return o
+}
+
+// follow notes a charge of counter i that the store may know of.
+func (o *outageState) follow(c *Call, i int, v *limit.Verdict) {
+	if cost := c.CostOf(i); c.local.unknown && cost > 0 && c.Outcome.Allowed && v.Allowed {
+		if o.base == nil {
+			o.base = limit.NewState(o.numbers.Algorithm)
+		}
+		o.base.Charge(&o.numbers, cost, c.Outcome.NowMS)
+	}
+}
+
+// prime returns what the local counter of this instance begins with.
+func (f *Fallback) prime(c *Counter, own *limit.Numbers, share Share, nowMS int64) prime {
+	last := f.seen.last(c)
+	if last.used == 0 || nowMS >= last.resetMS {
+		return prime{}
+	}
+	remaining := max(0, c.Numbers.Quota()-last.used)
+	part := remaining / share.Count
+	if share.Rank < remaining%share.Count {
+		part++
+	}
+	return prime{max(0, own.Quota()-part), last.chargedAt(&c.Numbers)}
+}
+
+// storeMS returns the time by the store's clock, estimated by this process's monotonic clock.
+func (f *Fallback) storeMS(at time.Time) int64 {
+	return f.startMS + at.Sub(f.start).Milliseconds() + f.ahead.Load()
+}
+
+// follow notes how far the store's clock is ahead of this process's. It writes only what differs:
+// all calls share the value.
+func (f *Fallback) follow(c *Call) {
+	if c.Started.IsZero() || c.NowMS != 0 {
+		return
+	}
+	if off := c.Outcome.NowMS - f.storeMS(c.Started); off > maxClockError || off < -maxClockError {
+		f.ahead.Add(off)
+	}
+}
+
+// maxClockError is how much the estimate of the store's clock may differ, milliseconds.
+const maxClockError = 100
+
+// note keeps what the store said about the counters of a call.
+func (f *Fallback) note(c *Call) {
+	f.follow(c)
+	for i := range c.Outcome.Verdicts {
+		if counter := &c.Counters[i]; counter.OnUnavailable == limit.Local {
+			if f.seen.note(counter, &c.Outcome.Verdicts[i], c.Outcome.NowMS) && !c.Leased {
+				f.metrics.regressions.Inc()
+			}
+		}
+	}
+}
+
+// evaluate passes calls on, and before each one what its local counters owe to the store, in the
+// same round trip. Usually there is nothing.
+func (f *Fallback) evaluate(ctx context.Context, calls []*Call) {
+	if f.memory == nil || f.memory.Len() == 0 {
+		f.next.Evaluate(ctx, calls...)
+		return
+	}
+	var owed []*debt
+	for _, c := range calls {
+		for i := range c.Counters {
+			counter := &c.Counters[i]
+			if counter.OnUnavailable != limit.Local || c.DryRun || c.NowMS != 0 || f.away(counter.Key) {
+				continue
+			}
+			if d := f.memory.owed(counter.OwnKey(), f.storeMS(f.clock()), f.losses()); d != nil {
+				owed = append(owed, d)
+			}
+		}
+	}
+	f.next.Evaluate(ctx, append(f.charges(owed), calls...)...)
+	if left, _ := f.conclude(owed); len(left) > 0 {
+		f.charge(ctx, left)
+	}
+}
+
+// run settles local counters in the background, until the breaker is closed.
+func (f *Fallback) run(breaker *Breaker) {
+	for breaker.wait(settleEvery) {
+		f.settleAll(context.Background())
+	}
+}
+
+// settleAll charges all local counters to the store, if it is available again.
+func (f *Fallback) settleAll(ctx context.Context) {
+	if f.memory == nil {
+		return
+	}
+	for f.memory.Len() > 0 {
+		owed := f.memory.allOwed(f.storeMS(f.clock()), f.losses(), f.away, maxSettled)
+		if len(owed) == 0 || f.charge(ctx, owed) == 0 {
+			return
+		}
+	}
+}
+
+const (
+	settleEvery = 50 * time.Millisecond
+	maxSettled  = 100 // counters of one call
+	maxCharges  = 3   // of one counter
+)
+
+// debt is what a local counter must charge to the store.
+type debt struct {
+	key   string
+	call  Call
+	units int64
+}
+
+// charge charges debts to the store, and returns how many local counters it has settled. If a
+// charge does not fit, as much as fits is charged.
+func (f *Fallback) charge(ctx context.Context, owed []*debt) (settled int) {
+	for range maxCharges {
+		f.next.Evaluate(context.WithoutCancel(ctx), f.charges(owed)...)
+		left, done := f.conclude(owed)
+		settled += done
+		if owed = left; len(owed) == 0 {
+			return settled
+		}
+	}
+	for _, d := range owed { // others take what becomes free: the store is at its limit
+		f.memory.settled(d.key, debtPaid)
+	}
+	return settled + len(owed)
+}
+
+// charges returns the calls that charge debts. A debt of nothing is a peek, which tells that the
+// store counts again.
+func (f *Fallback) charges(owed []*debt) (calls []*Call) {
+	for _, d := range owed {
+		d.call.Cost, d.call.Err, d.call.Started = d.units, nil, f.clock()
+		calls = append(calls, &d.call)
+	}
+	return calls
+}
+
+// conclude follows what became of charges, and returns those that did not fit, with what would.
+func (f *Fallback) conclude(owed []*debt) (left []*debt, settled int) {
+	for _, d := range owed {
+		switch c := &d.call; {
+		case errors.Is(c.Err, ErrBreakerOpen):
+			f.memory.settled(d.key, debtStays)
+		case c.Err != nil:
+			f.memory.settled(d.key, debtUnknown)
+		case !c.Outcome.Allowed && c.Outcome.Verdicts[0].Remaining > 0:
+			d.units = min(d.units, c.Outcome.Verdicts[0].Remaining)
+			left = append(left, d)
+		default:
+			f.memory.settled(d.key, debtPaid)
+			settled++
+		}
+	}
+	return left, settled
+}
+
+// What became of a debt.
+const (
+	debtStays   = iota // it was not sent
+	debtUnknown        // the store may have charged it: it must not be charged again
+	debtPaid
+)
+
+// owed claims the debt of a local counter; nil: there is none, or it is claimed. The caller must
+// call settled.
+func (e *Memory) owed(key string, nowMS, losses int64) *debt {
+	shard := e.shardOf(key)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	return shard.counters[key].owed(nowMS, losses)
+}
+
+// allOwed claims the debts of up to most local counters.
+func (e *Memory) allOwed(nowMS, losses int64, away func(key string) bool, most int) (owed []*debt) {
+	for i := range e.shards {
+		shard := &e.shards[i]
+		shard.mu.Lock()
+		for _, kept := range shard.all {
+			if kept.outage == nil || away(kept.outage.counter.Key) {
+				continue
+			}
+			if d := kept.owed(nowMS, losses); d != nil {
+				owed = append(owed, d)
+			}
+			if len(owed) == most {
+				break
+			}
+		}
+		shard.mu.Unlock()
+		if len(owed) == most {
+			return owed
+		}
+	}
+	return owed
+}
+
+// owed is what the counter holds beyond what it began with. If the store has lost its counters,
+// that is gone there too, and all is owed.
+func (m *memoryCounter) owed(nowMS, losses int64) *debt {
+	if m == nil || m.outage == nil || m.outage.settles || m.key == "" {
+		return nil
+	}
+	o := m.outage
+	o.settles = true
+	n := &o.numbers
+	units := n.Quota() - m.state.Remaining(n, nowMS)
+	if o.base != nil && losses == o.losses {
+		units -= n.Quota() - o.base.Remaining(n, nowMS)
+	}
+	c := o.counter
+	c.Numbers.PenaltyMS, c.Shadow, c.Cost = 0, false, 0
+	return &debt{key: m.key, units: min(max(0, units), c.Numbers.Quota()), call: Call{Counters: []Counter{c}}}
+}
+
+// settled ends a claim. A counter whose debt is paid is removed.
+func (e *Memory) settled(key string, debt int) {
+	shard := e.shardOf(key)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	kept := shard.counters[key]
+	if kept == nil || kept.outage == nil {
+		return
+	}
+	switch debt {
+	case debtPaid:
+		e.remove(shard, kept)
+	case debtUnknown:
+		kept.outage.base = kept.state.Clone()
+		fallthrough
+	default:
+		kept.outage.settles = false
+	}
+}

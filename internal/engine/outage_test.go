@@ -1,0 +1,202 @@
+package engine
+
+import (
+	"context"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"weir/internal/limit"
+)
+
+// outageRig is three instances over a store that can fail, and whose time stands until it is moved.
+type outageRig struct {
+	t      *testing.T
+	now    atomic.Int64 // milliseconds since 1970
+	ahead  int64        // of the store's clock, milliseconds
+	memory atomic.Pointer[Memory]
+	fail   atomic.Bool
+	stacks []*Stack
+}
+
+func newOutageRig(t *testing.T, ahead int64) *outageRig {
+	r := &outageRig{t: t, ahead: ahead}
+	r.now.Store(engineStart)
+	r.empty()
+	for i := range 3 {
+		stack := NewStack(StackOptions{
+			Shared: r, Local: NewMemory(MemoryOptions{Clock: r.now.Load}), Metrics: NewMetrics(prometheus.NewRegistry()),
+			Share: func() Share { return Share{3, int64(i)} }, Clock: func() time.Time { return time.UnixMilli(r.now.Load()) },
+		})
+		t.Cleanup(stack.Close)
+		stack.breaker.only.look(context.Background())
+		r.stacks = append(r.stacks, stack)
+	}
+	return r
+}
+
+// empty makes the store one that has lost all it held.
+func (r *outageRig) empty() {
+	r.memory.Store(NewMemory(MemoryOptions{Clock: func() int64 { return r.now.Load() + r.ahead }}))
+}
+
+func (r *outageRig) Evaluate(ctx context.Context, calls ...*Call) {
+	if r.fail.Load() {
+		for _, c := range calls {
+			c.Err = os.ErrDeadlineExceeded
+		}
+		return
+	}
+	r.memory.Load().Evaluate(ctx, calls...)
+}
+func (r *outageRig) Reset(ctx context.Context, counters ...Counter) error {
+	return r.memory.Load().Reset(ctx, counters...)
+}
+func (r *outageRig) Amend(ctx context.Context, a *Amendment) error {
+	return r.memory.Load().Amend(ctx, a)
+}
+func (r *outageRig) Refund(ctx context.Context, refunds ...*Refund) {
+	r.memory.Load().Refund(ctx, refunds...)
+}
+
+func (r *outageRig) ask(instance int, key string, policy limit.OnUnavailable, n limit.Numbers) Outcome {
+	stack := r.stacks[instance]
+	call := &Call{Cost: 1, Started: stack.Now(), Counters: []Counter{{Key: key, Numbers: n, OnUnavailable: policy}}}
+	stack.Evaluate(context.Background(), call)
+	require.NoError(r.t, call.Err)
+	return call.Outcome
+}
+
+// fails makes the store fail, until each circuit is open.
+func (r *outageRig) fails() {
+	r.fail.Store(true)
+	n := limit.Numbers{Algorithm: limit.FixedWindow, Limit: 1, WindowMS: 1_000}
+	for i, stack := range r.stacks {
+		for asked := 0; stack.DegradedSince().IsZero(); asked++ {
+			require.Less(r.t, asked, 100)
+			r.now.Add(10)
+			r.ask(i, "w{other}", limit.Allow, n)
+		}
+	}
+}
+
+// recovers makes the store work again, until each circuit is closed.
+func (r *outageRig) recovers() {
+	r.fail.Store(false)
+	for i, stack := range r.stacks {
+		require.Eventually(r.t, func() bool { return stack.DegradedSince().IsZero() }, 10*time.Second, time.Millisecond, "instance %d", i)
+	}
+	r.now.Add(breakerRamp.Milliseconds())
+	for _, stack := range r.stacks { // as a timer does, within 50 ms
+		require.Eventually(r.t, func() bool {
+			stack.ReturnIdle()
+			return stack.fallback.memory.Len() == 0
+		}, 10*time.Second, time.Millisecond)
+	}
+}
+
+// flood asks each instance until it denies, and returns how much was allowed.
+func (r *outageRig) flood(key string, n limit.Numbers) (allowed int64) {
+	for i := range r.stacks {
+		for r.ask(i, key, limit.Local, n).Allowed {
+			allowed++
+			require.LessOrEqual(r.t, allowed, int64(1_000))
+		}
+	}
+	return allowed
+}
+
+// A customer must not get a limit twice because Redis is unavailable for a moment: the windows that
+// span the start and the end of an outage hold at most a tenth more than the limit, whether Redis
+// comes back with its counters or without, and whatever its clock says.
+func TestWindowsThatSpanAnOutageHoldTheLimit(t *testing.T) {
+	const lim, window = int64(90), int64(60_000)
+	for _, algorithm := range limit.Algorithms {
+		for name, lost := range map[string]bool{"counters kept": false, "counters lost": true} {
+			t.Run(algorithm.String()+", "+name, func(t *testing.T) {
+				n := limit.Numbers{Algorithm: algorithm, Limit: lim, WindowMS: window}
+				switch {
+				case algorithm.Bucket():
+					n.Burst = lim
+				case algorithm == limit.SlidingWindowBuckets:
+					n.PrecisionMS = window / 10
+				}
+				r := newOutageRig(t, 3_600_000+17_000)
+				r.now.Add(20_000) // the store's windows begin at other instants than the instances'
+				for asked := range 60 {
+					require.True(t, r.ask(asked%3, "w{t}key", limit.Local, n).Allowed)
+					r.now.Add(50)
+				}
+				r.fails()
+				allowed := 60 + r.flood("w{t}key", n)
+				if !lost {
+					r.now.Add(1_000)
+				} else {
+					r.empty()
+				}
+				r.recovers()
+				allowed += r.flood("w{t}key", n)
+				most := lim + lim/10
+				if algorithm.Bucket() {
+					most += lim * (r.now.Load() - engineStart - 20_000) / window
+				}
+				require.LessOrEqual(t, allowed, most)
+				require.GreaterOrEqual(t, allowed, lim-3, "nobody is denied too early")
+			})
+		}
+	}
+}
+
+// What was admitted locally is charged once, with the next check or without one.
+func TestLocalUnitsAreChargedOnce(t *testing.T) {
+	n := limit.Numbers{Algorithm: limit.FixedWindow, Limit: 90, WindowMS: 60_000}
+	r := newOutageRig(t, 0)
+	require.True(t, r.ask(0, "w{t}key", limit.Local, n).Allowed)
+	r.fails()
+	for i := range r.stacks {
+		for range 5 {
+			require.True(t, r.ask(i, "w{t}key", limit.Local, n).Allowed)
+		}
+	}
+	r.recovers()
+	for _, stack := range r.stacks {
+		stack.ReturnIdle()
+	}
+	peek := &Call{Counters: []Counter{{Key: "w{t}key", Numbers: n}}}
+	r.Evaluate(context.Background(), peek)
+	require.Equal(t, int64(90-1-15), peek.Outcome.Verdicts[0].Remaining)
+}
+
+// A call that timed out may have been counted. Its unit must not be charged a second time.
+func TestUnitsOfUnknownFateAreNotCharged(t *testing.T) {
+	n := limit.Numbers{Algorithm: limit.FixedWindow, Limit: 90, WindowMS: 60_000}
+	r := newOutageRig(t, 0)
+	require.True(t, r.ask(0, "w{t}key", limit.Local, n).Allowed)
+	r.fail.Store(true)
+	for range 3 { // the circuit is closed: each call is sent
+		require.True(t, r.ask(0, "w{t}key", limit.Local, n).Degraded)
+	}
+	require.Equal(t, int64(30-3), r.ask(0, "w{t}key", limit.Local, n).Verdicts[0].Remaining+1, "still counted locally")
+	r.fail.Store(false)
+	require.Equal(t, int64(88), r.ask(0, "w{t}key", limit.Local, n).Verdicts[0].Remaining)
+}
+
+// A counter that holds less than it did is counted. A new window and an answer that was overtaken
+// are no such case.
+func TestRegressionsAreSeen(t *testing.T) {
+	s := newSeen()
+	c := &Counter{Key: "w{t}key", Numbers: limit.Numbers{Algorithm: limit.FixedWindow, Limit: 90, WindowMS: 60_000}}
+	note := func(remaining, atMS, resetMS int64) bool {
+		return s.note(c, &limit.Verdict{Remaining: remaining, ResetMS: resetMS}, atMS)
+	}
+	require.False(t, note(80, 1_000, 60_000))
+	require.False(t, note(81, 1_000, 60_000), "the same instant: the order is not known")
+	require.False(t, note(79, 2_000, 60_000))
+	require.False(t, note(85, 1_500, 60_000), "overtaken")
+	require.True(t, note(85, 3_000, 60_000))
+	require.False(t, note(89, 61_000, 120_000), "a new window")
+}
