@@ -1,0 +1,87 @@
+// Command weir asks a Weir server from a terminal or a script: checks, lists, the configuration as
+// a file, and configurations of gateways.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+const description = `Asks a Weir server.
+
+The server and the key come from WEIR_URL and WEIR_KEY, or else from "weir login".
+The exit code is 0; 1 if something failed; 2 if the command line is wrong; 3 if a check is denied or a
+configuration differs.`
+
+type cli struct {
+	Output string `short:"o" enum:"table,json,csv" default:"table" help:"How to print: ${enum}."`
+
+	Login    loginCmd   `cmd:"" help:"Store the address of a server and a key, which is read from standard input."`
+	Check    checkCmd   `cmd:"" help:"Check whether a subject may do something now, and count it."`
+	Explain  explainCmd `cmd:"" help:"Tell what a check would answer, which rules do not apply, and why. Counts nothing."`
+	Rules    rulesCmd   `cmd:"" help:"List the rules."`
+	Plans    plansCmd   `cmd:"" help:"List the plans."`
+	Subjects subjectCmd `cmd:"" help:"List the registered subjects."`
+	Keys     keysCmd    `cmd:"" help:"List the API keys."`
+	Config   struct {
+		Pull configPullCmd `cmd:"" help:"Write the configuration to a file or standard output."`
+		Diff configDiffCmd `cmd:"" help:"Print what a push of a file would change. The exit code is 3 if anything would."`
+		Push configPushCmd `cmd:"" help:"Print what a file changes, and apply it when you approve."`
+	} `cmd:"" help:"Keep the configuration in a file."`
+	Gateway gatewayCmd `cmd:"" help:"Print the configuration of a gateway with the address and the key filled in."`
+}
+
+// A terminal is where a command reads and writes.
+type terminal struct {
+	in       io.Reader
+	out, err io.Writer
+	getenv   func(string) string
+	output   string // table, json or csv
+}
+
+// errNegative ends a command that has worked, but whose answer is no.
+var errNegative = errors.New("")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	t := &terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv}
+	code := run(ctx, t, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// run returns the exit code.
+func run(ctx context.Context, t *terminal, args []string) (code int) {
+	var c cli
+	ended := -1
+	parser := kong.Must(&c, kong.Name("weir"), kong.Description(description), kong.Writers(t.out, t.err),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Exit(func(code int) { ended = code }))
+	command, err := parser.Parse(args)
+	if ended >= 0 { // it has printed the help
+		return ended
+	}
+	if err != nil {
+		fmt.Fprintln(t.err, "weir:", err)
+		return 2
+	}
+	t.output = c.Output
+	command.BindTo(ctx, (*context.Context)(nil))
+	command.Bind(t)
+	switch err := command.Run(); {
+	case err == nil:
+		return 0
+	case errors.Is(err, errNegative):
+		return 3
+	default:
+		fmt.Fprintln(t.err, "weir:", err)
+		return 1
+	}
+}

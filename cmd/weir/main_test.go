@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A shell runs the command with an environment of its own.
+type shell struct {
+	t   *testing.T
+	env map[string]string
+}
+
+// run returns what the command prints, and its exit code.
+func (s *shell) run(input string, args ...string) (stdout, stderr string, code int) {
+	s.t.Helper()
+	var out, err bytes.Buffer
+	t := &terminal{in: strings.NewReader(input), out: &out, err: &err, getenv: func(name string) string { return s.env[name] }}
+	code = run(s.t.Context(), t, args)
+	return out.String(), err.String(), code
+}
+
+func TestCommandLine(t *testing.T) {
+	s := &shell{t: t, env: map[string]string{}}
+	for _, wrong := range [][]string{{}, {"chek"}, {"check"}, {"-o", "xml", "rules"}, {"check", "a", "--cost", "many"}} {
+		_, stderr, code := s.run("", wrong...)
+		require.Equal(t, 2, code, wrong)
+		require.Contains(t, stderr, "weir: ", wrong)
+	}
+	stdout, _, code := s.run("", "--help")
+	require.Zero(t, code)
+	for _, command := range []string{"login", "check", "explain", "rules", "plans", "subjects", "keys", "config pull", "config diff", "config push", "gateway"} {
+		require.Contains(t, stdout, command)
+	}
+	for name, env := range map[string]map[string]string{
+		"half a server":    {"WEIR_URL": "http://localhost:1"},
+		"no home":          {},
+		"no address":       {"WEIR_URL": "localhost:8080", "WEIR_KEY": "weir_key"},
+		"an address alone": {"WEIR_URL": "ftp://localhost", "WEIR_KEY": "weir_key"},
+		"nobody listens":   {"WEIR_URL": "http://127.0.0.1:1", "WEIR_KEY": "weir_key"},
+	} {
+		s.env = env
+		_, stderr, code := s.run("", "rules")
+		require.Equal(t, 1, code, name)
+		require.NotContains(t, stderr, "weir_key", name)
+	}
+	_, stderr, code := s.run("", "gateway", "toaster")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "nginx")
+	_, _, code = s.run("", "login", "localhost")
+	require.Equal(t, 1, code)
+	_, stderr, code = s.run("", "login", "http://localhost:1")
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "the key is empty")
+}
+
+// What a terminal shows must be what was meant, not what a name does to it.
+func TestTablesAreSafe(t *testing.T) {
+	var out bytes.Buffer
+	shown := &terminal{out: &out, output: "table"}
+	require.NoError(t, shown.print([]json.RawMessage{[]byte(`{"a": "x\u001b[2Jy\nz", "b": 1000000000000000, "c": ["d", "e"], "f": {"g": 1}}`)}, "a", "b", "c", "f", "h"))
+	require.Equal(t, "A         B                 C    F        H\nx\ufffd[2Jy\ufffdz  1000000000000000  d e  {\"g\":1}  -\n", out.String())
+}

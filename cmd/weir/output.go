@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+)
+
+// print prints objects as the option output says. Each is a JSON object; columns are the fields to
+// show in a table.
+func (t *terminal) print(objects []json.RawMessage, columns ...string) error {
+	if t.output == "json" {
+		if objects == nil {
+			objects = []json.RawMessage{}
+		}
+		return t.printJSON(objects)
+	}
+	rows := [][]string{columns}
+	for _, object := range objects {
+		var fields map[string]any
+		decoder := json.NewDecoder(bytes.NewReader(object))
+		decoder.UseNumber() // or large limits would lose digits
+		if err := decoder.Decode(&fields); err != nil {
+			return err
+		}
+		row := make([]string, len(columns))
+		for i, column := range columns {
+			row[i] = text(fields[column])
+		}
+		rows = append(rows, row)
+	}
+	return t.printRows(rows)
+}
+
+func (t *terminal) printRows(rows [][]string) error {
+	if t.output == "csv" {
+		w := csv.NewWriter(t.out)
+		return w.WriteAll(rows)
+	}
+	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	for i, row := range rows {
+		for j := range row {
+			row[j] = plain(row[j])
+			if i == 0 {
+				row[j] = strings.ToUpper(strings.ReplaceAll(row[j], "_", " "))
+			} else if row[j] == "" {
+				row[j] = "-"
+			}
+		}
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	return w.Flush()
+}
+
+func (t *terminal) printJSON(v any) error {
+	encoder := json.NewEncoder(t.out)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
+}
+
+// text is a value as a cell.
+func text(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	case []any:
+		parts := make([]string, len(v))
+		for i := range v {
+			parts[i] = text(v[i])
+		}
+		return strings.Join(parts, " ")
+	case map[string]any:
+		encoded, err := json.Marshal(v)
+		if err != nil {
+			panic(err) // it was JSON before
+		}
+		return string(encoded)
+	}
+	return fmt.Sprint(v)
+}
+
+// plain replaces what would move the cursor of a terminal or break a table.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r <= 0x9f || r == '\u2028' || r == '\u2029' {
+			return '\ufffd'
+		}
+		return r
+	}, s)
+}
