@@ -275,11 +275,11 @@ func (d *dashboard) previewMigration(w http.ResponseWriter, r *http.Request, v *
 	if in.To != "" && in.To != slug {
 		to = "plan " + in.To
 	}
-	when := "now"
+	when := " now."
 	if in.AtCycleEnd {
-		when = "when its billing cycle ends"
+		when = ", each at the end of its cycle."
 	}
-	view.Words = plural(total, "subject gets ", "subjects get ") + to + ", each " + when + "."
+	view.Words = plural(total, "subject gets ", "subjects get ") + to + when
 	if total == 0 {
 		view.Words = "No subject has such a version."
 	}

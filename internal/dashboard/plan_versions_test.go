@@ -47,7 +47,7 @@ func TestPlanVersionsPage(t *testing.T) {
 	require.NoError(t, err)
 	got = b.post("/plans/free/migrations/preview", s.planForm("from_version", "1", "to", "free", "at", "now"))
 	require.Equal(t, http.StatusOK, got.status, got.body)
-	require.Contains(t, got.body, "2 subjects get version 2, each now.")
+	require.Contains(t, got.body, "2 subjects get version 2 now.")
 	require.Contains(t, got.body, "Of the 2 compared subjects, 1 would be over a limit at once.")
 	require.Contains(t, got.body, `<a href="/subjects/heavy">heavy</a>`)
 	require.Contains(t, got.body, `<td class="num">12</td>`)
