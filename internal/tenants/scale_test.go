@@ -137,6 +137,13 @@ func TestPoliciesPageInFromPostgres(t *testing.T) {
 	for _, a := range actors {
 		require.True(t, limitIs(t, policies, a, 1)())
 	}
+	loaded := 0
+	for _, a := range actors {
+		if policies.Loaded(a.TenantID()) != nil {
+			loaded++
+		}
+	}
+	require.Less(t, loaded, len(actors), "some are evicted")
 	_, _, err := d.Store.PutRule(t.Context(), actors[0], limited(rule("api"), 2), tenants.Match{})
 	require.NoError(t, err)
 	require.NoError(t, d.Store.DeleteSubject(t.Context(), actors[0], "customer00000001", tenants.Match{}))
