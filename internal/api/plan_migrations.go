@@ -33,7 +33,7 @@ type PlanMigrationCreate struct {
 	FromVersion Optional[int64]  `json:"from_version,omitempty" minimum:"1" maximum:"1000000000" doc:"Only subjects with this version; default: with any, except the newest if to is the same plan"`
 	To          Optional[string] `json:"to,omitempty" doc:"Slug of the plan that the subjects get, in its newest version; default: the same plan"`
 	At          Optional[string] `json:"at,omitempty" doc:"now (default), cycle_end: each subject when the month of its cycle_anchor ends (without one, that of the calendar), in UTC; or a time (RFC 3339)"`
-	DryRun      bool             `json:"dry_run,omitempty" doc:"Migrate nothing: the answer is 200 and says how many subjects there are, and which would be over a limit at once"`
+	DryRun      Optional[bool]   `json:"dry_run,omitempty" doc:"Migrate nothing: the answer is 200 and says how many subjects there are, and which would be over a limit at once"`
 }
 
 // PlanMigrationPath names a migration.
@@ -81,7 +81,7 @@ func (a *admin) createPlanMigration(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	if in.Body.DryRun {
+	if in.Body.DryRun.or(false) {
 		return a.dryRunMigration(ctx, asked)
 	}
 	m, err := a.store.CreatePlanMigration(ctx, actorFrom(ctx), asked)
