@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -61,7 +62,14 @@ func anotherEnd(key string) string {
 	return key[:len(key)-1] + end
 }
 
-func freePort() string { return strconv.Itoa(20000 + rand.IntN(10000)) }
+func freePort() string { return strconv.Itoa(20000 + int(lastPort.Add(1)%10000)) }
+
+// lastPort makes each port differ from the previous ones: a gateway cannot use one twice.
+var lastPort = func() *atomic.Uint32 {
+	p := new(atomic.Uint32)
+	p.Store(rand.Uint32N(10000))
+	return p
+}()
 
 // nobody is the user that gateways run as where the tests run as root. Some refuse to be root.
 const nobody = 65534
