@@ -482,6 +482,7 @@ CREATE TABLE plan_limits (
     burst_units bigint,
     unlimited boolean NOT NULL DEFAULT false,
     version bigint NOT NULL,
+    warn_at double precision,
     PRIMARY KEY (tenant_id, plan_id, rule_id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, plan_id) REFERENCES plans(tenant_id, id) ON DELETE CASCADE,
@@ -489,6 +490,8 @@ CREATE TABLE plan_limits (
     CHECK (((burst_units >= 1) AND (burst_units <= 1000000000))),
     CHECK (((burst_units IS NULL) OR (NOT unlimited))),
     CHECK (((limit_units >= 1) AND (limit_units <= '1000000000000000'::bigint))),
+    CHECK (((warn_at >= (0)::double precision) AND (warn_at <= (1)::double precision))),
+    CHECK (((warn_at IS NULL) OR (NOT unlimited))),
     CHECK ((unlimited = (limit_units IS NULL)))
 );
 CREATE INDEX plan_limits_rule ON plan_limits USING btree (tenant_id, rule_id);
@@ -499,7 +502,7 @@ CREATE POLICY own_tenant ON plan_limits FOR ALL TO weir_app
 CREATE POLICY read_all ON plan_limits FOR SELECT TO weir_system
     USING (true);
 GRANT DELETE, INSERT, SELECT, UPDATE ON plan_limits TO weir_app;
-GRANT SELECT (burst_units, limit_units, plan_id, rule_id, tenant_id, unlimited) ON plan_limits TO weir_system;
+GRANT SELECT (burst_units, limit_units, plan_id, rule_id, tenant_id, unlimited, warn_at) ON plan_limits TO weir_system;
 
 CREATE TABLE plan_migrations (
     tenant_id uuid NOT NULL,
@@ -545,6 +548,7 @@ CREATE TABLE plan_version_limits (
     limit_units bigint,
     burst_units bigint,
     unlimited boolean NOT NULL DEFAULT false,
+    warn_at double precision,
     PRIMARY KEY (tenant_id, plan_id, number, rule_id),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
     FOREIGN KEY (tenant_id, plan_id, number) REFERENCES plan_versions(tenant_id, plan_id, number) ON DELETE CASCADE,
@@ -552,6 +556,8 @@ CREATE TABLE plan_version_limits (
     CHECK (((burst_units >= 1) AND (burst_units <= 1000000000))),
     CHECK (((burst_units IS NULL) OR (NOT unlimited))),
     CHECK (((limit_units >= 1) AND (limit_units <= '1000000000000000'::bigint))),
+    CHECK (((warn_at >= (0)::double precision) AND (warn_at <= (1)::double precision))),
+    CHECK (((warn_at IS NULL) OR (NOT unlimited))),
     CHECK ((unlimited = (limit_units IS NULL)))
 );
 CREATE INDEX plan_version_limits_rule ON plan_version_limits USING btree (tenant_id, rule_id);
@@ -708,6 +714,7 @@ CREATE TABLE rules (
     consistency text NOT NULL DEFAULT 'strict'::text,
     zone text,
     anchor text,
+    warn_at double precision,
     PRIMARY KEY (tenant_id, id),
     UNIQUE (tenant_id, slug),
     FOREIGN KEY (tenant_id) REFERENCES tenants(id) ON DELETE CASCADE,
@@ -738,6 +745,7 @@ END))),
     CHECK (((penalty_ms >= 1) AND (penalty_ms <= '2592000000'::bigint))),
     CHECK (((penalty_ms IS NULL) = (penalty_text = ''::text))),
     CHECK (((precision_ms IS NULL) = (precision_text = ''::text))),
+    CHECK (((warn_at >= (0)::double precision) AND (warn_at <= (1)::double precision))),
     CHECK (((window_ms >= 1000) AND (window_ms <= '31622400000'::bigint))),
     CHECK (((window_ms IS NULL) OR ((zone IS NULL) AND (anchor IS NULL)))),
     CHECK ((algorithm = ANY (ARRAY['sliding_window_counter'::text, 'sliding_window_log'::text, 'sliding_window_buckets'::text, 'fixed_window'::text, 'fixed_window_first_hit'::text, 'token_bucket'::text, 'leaky_bucket'::text, 'leaky_bucket_queue'::text]))),

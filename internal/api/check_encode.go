@@ -53,6 +53,9 @@ func appendDecision(b []byte, d *check.Decision) []byte {
 	}
 	b = append(b, `,"degraded":`...)
 	b = strconv.AppendBool(b, d.Degraded)
+	if d.Warning {
+		b = append(b, `,"warning":true`...)
+	}
 	if !d.Allowed {
 		b = appendDenial(b, d, deciding)
 	}
@@ -109,6 +112,9 @@ func appendRule(b []byte, r *check.RuleDecision, admitted bool) []byte {
 	}
 	if r.Degraded {
 		b = append(b, `,"degraded":true`...)
+	}
+	if r.Warning {
+		b = append(b, `,"warning":true`...)
 	}
 	return append(b, '}')
 }

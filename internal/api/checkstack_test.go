@@ -67,7 +67,10 @@ func testRules() []limit.Rule {
 	off.Mode = limit.Off
 	queue := hourly("queue", "queue", 1, "subject")
 	queue.Algorithm, queue.Burst = limit.LeakyBucketQueue, 3
+	warned := hourly("warned", "warned", 10, "subject")
+	warned.WarnAt = limit.PortionOrNone(new(0.8))
 	return []limit.Rule{
+		warned,
 		hourly("per-subject", "default", 100, "subject"),
 		hourly("orders", "orders:*", 3, "subject", "resource"),
 		hourly("bulk", "bulk", 1_000_000, "subject"),

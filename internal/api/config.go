@@ -45,8 +45,8 @@ type ConfigTenant struct {
 // ConfigPlan is a plan in a document.
 type ConfigPlan struct {
 	PlanCreate
-	NewestVersion Optional[int64]                            `json:"newest_version,omitempty" minimum:"1" maximum:"1000000000" doc:"Number of the newest version, which has the limits; a greater one than now publishes a new version; default: the present one"`
-	OlderVersions Optional[map[string]map[string]LimitInput] `json:"older_versions,omitempty" maxProperties:"50" doc:"The limits of older versions, by number and slug of the rule; versions that are omitted stay"`
+	NewestVersion Optional[int64]                                `json:"newest_version,omitempty" minimum:"1" maximum:"1000000000" doc:"Number of the newest version, which has the limits; a greater one than now publishes a new version; default: the present one"`
+	OlderVersions Optional[map[string]map[string]PlanLimitInput] `json:"older_versions,omitempty" maxProperties:"50" doc:"The limits of older versions, by number and slug of the rule; versions that are omitted stay"`
 }
 
 // ConfigSubject is a registered subject in a document.
@@ -196,7 +196,7 @@ func (a *admin) putConfig(ctx context.Context, in *ApplyQuery) (*object[ConfigCh
 }
 
 // olderVersions reads the older versions of a plan, in the order of their numbers.
-func olderVersions(in map[string]map[string]LimitInput) (out []tenants.PlanVersion, errs []ProblemField) {
+func olderVersions(in map[string]map[string]PlanLimitInput) (out []tenants.PlanVersion, errs []ProblemField) {
 	for _, text := range slices.Sorted(maps.Keys(in)) {
 		at := "/older_versions/" + escapePointer(text)
 		number, err := strconv.ParseInt(text, 10, 32)
@@ -204,7 +204,7 @@ func olderVersions(in map[string]map[string]LimitInput) (out []tenants.PlanVersi
 			errs = append(errs, wrongField(at, limit.MustBe("named by the number of a version, such as 1")))
 			continue
 		}
-		limits, wrong := limitsOf(Optional[map[string]LimitInput]{Set: true, Value: in[text]})
+		limits, wrong := limitsOf(Optional[map[string]PlanLimitInput]{Set: true, Value: in[text]})
 		for _, e := range wrong { // which are of the field limits
 			e.Pointer = at + strings.TrimPrefix(e.Pointer, "/limits")
 			errs = append(errs, e)

@@ -79,9 +79,10 @@ type writtenRoute struct {
 }
 
 type writtenLimit struct {
-	Limit     int64 `json:"limit,omitempty"`
-	Burst     int64 `json:"burst,omitempty"`
-	Unlimited bool  `json:"unlimited,omitempty"`
+	Limit     int64    `json:"limit,omitempty"`
+	Burst     int64    `json:"burst,omitempty"`
+	Unlimited bool     `json:"unlimited,omitempty"`
+	WarnAt    *float64 `json:"warn_at,omitempty"` // only of a plan
 }
 
 type writtenPlan struct {
@@ -116,10 +117,14 @@ type writtenOverride struct {
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 }
 
+func writeLimit(l limit.Limit) writtenLimit {
+	return writtenLimit{Limit: l.Limit, Burst: l.Burst, Unlimited: l.Unlimited, WarnAt: l.WarnAt.Value()}
+}
+
 func writeLimits(limits map[string]limit.Limit) map[string]writtenLimit {
 	out := make(map[string]writtenLimit, len(limits))
 	for rule, l := range limits {
-		out[rule] = writtenLimit(l)
+		out[rule] = writeLimit(l)
 	}
 	return out
 }
@@ -207,7 +212,7 @@ func writeSubject(s *tenants.Subject) writtenSubject {
 	}
 	for _, o := range s.Overrides {
 		out.Overrides[o.Rule] = writtenOverride{
-			writtenLimit: writtenLimit(o.Limit), Reason: o.Reason, StartsAt: o.StartsAt, ExpiresAt: o.ExpiresAt,
+			writtenLimit: writeLimit(o.Limit), Reason: o.Reason, StartsAt: o.StartsAt, ExpiresAt: o.ExpiresAt,
 		}
 	}
 	return out

@@ -54,7 +54,7 @@ func (q *envoyQuestion) encode(style HeaderStyle, decisions []check.Decision, sc
 		next++
 	}
 	d := &decisions[deciding]
-	sc.headers.build(style, d)
+	sc.headers.build(style, d, decisions...)
 	from := 0
 	for i := range sc.headers.count {
 		b = appendHeader(b, sc.headers.names[i], sc.headers.buf[from:sc.headers.ends[i]])

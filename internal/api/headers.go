@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"net/http"
 	"strconv"
 
@@ -24,13 +25,17 @@ type headerWriter struct {
 // order in which net/http sends them. HTTP/1 sends the keys of the map unchanged, and letter case
 // has no meaning in HTTP.
 var headerNames = [...]string{
-	"RateLimit", "RateLimit-Policy", "Retry-After", decisionHeader, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
+	"RateLimit", "RateLimit-Policy", "Retry-After", decisionHeader, warningHeader, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
 }
 
 // decisionHeader is in every answer of the hot endpoints, including problem documents. It
 // distinguishes a denial from an answer without a decision. The status does not, because 429 can
 // also mean that the tenant is over its own quota.
 const decisionHeader = "Weir-Decision"
+
+// warningHeader lists the enforcing rules of which more than warn_at of the limit is used. It is
+// absent if there are none.
+const warningHeader = "Weir-Warning"
 
 // The values of decisionHeader.
 const (
@@ -70,7 +75,9 @@ func (h *headerWriter) write(header http.Header, values []string) {
 // (draft-ietf-httpapi-ratelimit-headers, revision 11). For every rule that enforces a limit they
 // have its quota q and window w in seconds, the remaining units r, and the seconds t until there
 // are more (omitted if the full quota is available).
-func (h *headerWriter) build(style HeaderStyle, d *check.Decision) {
+//
+// If others were decided in the same request, their warnings are added.
+func (h *headerWriter) build(style HeaderStyle, d *check.Decision, others ...check.Decision) {
 	h.buf, h.count = h.buf[:0], 0
 	deciding := decidingRule(d)
 	if style.Draft {
@@ -81,6 +88,9 @@ func (h *headerWriter) build(style HeaderStyle, d *check.Decision) {
 		h.number("Retry-After", wait)
 	}
 	h.decision(d.Allowed)
+	from := len(h.buf)
+	h.warn(from, d)
+	h.warnings(from, others)
 	if style.X && deciding != nil {
 		h.number("X-RateLimit-Limit", deciding.Quota)
 		if !deciding.Uncounted {
@@ -157,6 +167,44 @@ func (h *headerWriter) buildBatch(decisions []check.Decision) {
 		allowed = allowed && decisions[i].Allowed
 	}
 	h.decision(allowed)
+	h.warnings(len(h.buf), decisions)
+}
+
+// warnings ends the list of warnings that begins at from, with those of some decisions.
+func (h *headerWriter) warnings(from int, decisions []check.Decision) {
+	for i := range decisions {
+		h.warn(from, &decisions[i])
+	}
+	h.end(warningHeader, from)
+}
+
+// warn adds the enforcing rules with a warning to the list that begins at from, each once.
+func (h *headerWriter) warn(from int, d *check.Decision) {
+	if !d.Warning {
+		return
+	}
+	for i := range d.Rules {
+		r := &d.Rules[i]
+		if !r.Warning || !enforced(r) || listed(h.buf[from:], r.Rule.Slug) {
+			continue
+		}
+		if len(h.buf) > from {
+			h.buf = append(h.buf, ", "...)
+		}
+		h.buf = append(h.buf, r.Rule.Slug...)
+	}
+}
+
+// listed reports whether a list of slugs has one.
+func listed(list []byte, slug string) bool {
+	for len(list) > 0 {
+		item, rest, _ := bytes.Cut(list, []byte(", "))
+		if string(item) == slug {
+			return true
+		}
+		list = rest
+	}
+	return false
 }
 
 func (h *headerWriter) decision(allowed bool) {

@@ -34,6 +34,34 @@ func headersOf(style HeaderStyle, d *check.Decision) http.Header {
 	return h
 }
 
+// The header lists the enforcing rules with a warning, of all decisions of a request, each once.
+func TestWarningHeader(t *testing.T) {
+	near := func(slug string, mode limit.Mode) check.RuleDecision {
+		return check.RuleDecision{Rule: &limit.Rule{Slug: slug}, Mode: mode, Allowed: true, Limit: 10, Quota: 10, WindowMS: 1000, Warning: true}
+	}
+	quiet := check.RuleDecision{Rule: &limit.Rule{Slug: "quiet"}, Allowed: true, Limit: 10, Quota: 10, WindowMS: 1000}
+	one := check.Decision{Allowed: true, Warning: true, Rules: []check.RuleDecision{near("api", limit.Enforce), quiet, near("ghost", limit.Shadow), near("monthly", limit.Enforce)}}
+	require.Equal(t, "api, monthly", headersOf(HeaderStyle{}, &one).Get(warningHeader))
+	require.Contains(t, string(appendDecision(nil, &one)), `"degraded":false,"warning":true}`)
+	require.Contains(t, string(appendDecision(nil, &one)), `"reset_after_ms":0,"warning":true}`)
+
+	quietly := check.Decision{Allowed: true, Rules: []check.RuleDecision{quiet}}
+	require.Empty(t, headersOf(bothStyles, &quietly).Values(warningHeader))
+	require.NotContains(t, string(appendDecision(nil, &quietly)), "warning")
+
+	other := check.Decision{Allowed: true, Warning: true, Rules: []check.RuleDecision{near("month", limit.Enforce), near("api", limit.Enforce)}}
+	for _, build := range []func(*headerWriter){
+		func(h *headerWriter) { h.buildBatch([]check.Decision{quietly, one, other}) },
+		func(h *headerWriter) { h.build(bothStyles, &quietly, quietly, one, other) },
+	} {
+		var h headerWriter
+		header := http.Header{}
+		build(&h)
+		h.write(header, make([]string, len(headerNames)))
+		require.Equal(t, []string{"api, monthly, month"}, header[warningHeader])
+	}
+}
+
 func denied() *check.Decision {
 	return &check.Decision{
 		Code: check.RateLimitExceeded, NowMS: 1_800_000_000_001, Deciding: 1,

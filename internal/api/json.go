@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -100,9 +101,9 @@ func encodeJSON(v any) ([]byte, error) {
 }
 
 // wholeNumbers replaces the numbers of a decoded document for validation: an int64 for each whole
-// number, so that none is rounded through a float64, and the literal for any other number, which is
-// then not an integer. No field is a fraction. 1e2 and 1.0 are not accepted as integers, because a
-// second notation has no advantage.
+// number, so that none is rounded through a float64, and a float64 for a fraction. 1e2 and 1.0 are
+// not accepted as integers, because a second notation has no advantage, but as other numbers: some
+// encoders write 1.0 for 1. The validator therefore sees the nearest number that is not whole.
 func wholeNumbers(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -116,6 +117,12 @@ func wholeNumbers(v any) any {
 	case json.Number:
 		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
 			return n
+		}
+		if f, err := v.Float64(); err == nil && math.Abs(f) < 1<<52 {
+			if f == math.Trunc(f) {
+				f = math.Nextafter(f, 0.5)
+			}
+			return f
 		}
 	}
 	return v

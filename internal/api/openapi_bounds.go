@@ -35,6 +35,7 @@ var (
 	neverNull = keywords{"type": nil} // only the type, which describeBounds adds
 
 	limitBounds    = map[string]keywords{"limit": limitOf, "burst": burstOf}
+	planLimitOf    = with(limitBounds, "warn_at", keywords{"minimum": 0, "maximum": 1})
 	overrideBounds = with(limitBounds, "reason", keywords{"maxLength": maxReasonText})
 	subjectBounds  = map[string]keywords{"billing_ref": {"maxLength": limit.MaxNameBytes}, "labels": {"maxProperties": maxLabels}}
 	planBounds     = map[string]keywords{"name": nameText, "description": longText}
@@ -61,10 +62,10 @@ var bodyBounds = map[string]map[string]keywords{
 		keywords{"type": nil, "minItems": 1, "maxItems": route.MaxSources}),
 	"RouteTemplateInput": {"match": {"minLength": 1, "maxLength": route.MaxMatchBytes}, "resource": routeResource, "cost": routeCost},
 
-	"PlanCreate": with(planBounds, "slug", slugText),
-	"PlanPut":    with(planBounds, "slug", neverNull),
-	"PlanPatch":  with(planBounds, "slug", neverNull),
-	"LimitInput": limitBounds,
+	"PlanCreate":     with(planBounds, "slug", slugText),
+	"PlanPut":        with(planBounds, "slug", neverNull),
+	"PlanPatch":      with(planBounds, "slug", neverNull),
+	"PlanLimitInput": planLimitOf,
 
 	"SubjectPut":     with(subjectBounds, "subject", neverNull),
 	"SubjectPatch":   with(map[string]keywords{"billing_ref": subjectBounds["billing_ref"]}, "subject", neverNull),

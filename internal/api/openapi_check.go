@@ -42,6 +42,7 @@ type CheckAnswer struct {
 	Rules        []CheckRule   `json:"rules" doc:"All matching rules"`
 	Skipped      []CheckSkip   `json:"skipped,omitempty" doc:"Rules that were not evaluated"`
 	Degraded     bool          `json:"degraded" doc:"Redis was unavailable, and some rule was answered by its on_unavailable"`
+	Warning      bool          `json:"warning,omitempty" doc:"An enforcing rule has a warning"`
 	Error        *CheckFailure `json:"error,omitempty" doc:"Only on a denial"`
 	Replayed     bool          `json:"replayed,omitempty" doc:"The answer to an earlier request with the same Idempotency-Key; nothing was counted"`
 }
@@ -63,6 +64,7 @@ type CheckRule struct {
 	DelayMS      *int64 `json:"delay_ms,omitempty" nullable:"true"`
 	Penalized    bool   `json:"penalized,omitempty" doc:"Denied by the rule's penalty"`
 	Degraded     bool   `json:"degraded,omitempty" doc:"Answered by the rule's on_unavailable"`
+	Warning      bool   `json:"warning,omitempty" doc:"More than warn_at of the limit is used"`
 }
 
 // CheckSkip is a rule that was not evaluated.
@@ -114,6 +116,7 @@ func describeChecks(api huma.API) {
 	batch.OperationID = "check-batch"
 	batch.Parameters = []*huma.Param{checkKeyParam()}
 	describeDecisionHeader(batch, "allow if every check of the batch is allowed, deny if at least one is denied")
+	describeWarningHeader(batch.Responses["200"])
 	api.OpenAPI().AddOperation(batch)
 
 	describeAuthorize(api)

@@ -78,6 +78,15 @@ func describeLimitHeaders(response *huma.Response) {
 	} {
 		response.Headers[name] = &huma.Param{Description: description, Schema: &huma.Schema{Type: huma.TypeString}}
 	}
+	describeWarningHeader(response)
+}
+
+// describeWarningHeader adds the header of warnings to the answer with a decision.
+func describeWarningHeader(response *huma.Response) {
+	response.Headers[warningHeader] = &huma.Param{
+		Description: "The enforcing rules with a warning, separated by commas; absent if there are none",
+		Schema:      &huma.Schema{Type: huma.TypeString},
+	}
 }
 
 // describeDecisionHeader adds the header that distinguishes a decision from other answers. decided

@@ -14,16 +14,16 @@ import (
 
 // PlanVersion is one version of a plan, as the API shows it.
 type PlanVersion struct {
-	Number      int64            `json:"number"`
-	Newest      bool             `json:"newest" doc:"Subjects that get the plan get this version"`
-	Limits      map[string]Limit `json:"limits" doc:"By the slug of the rule; an omitted rule keeps its own limit"`
-	Subjects    int64            `json:"subjects" doc:"Subjects that have this version as a plan of their own; 100001 stands for more than 100000"`
-	PublishedAt time.Time        `json:"published_at"`
+	Number      int64                `json:"number"`
+	Newest      bool                 `json:"newest" doc:"Subjects that get the plan get this version"`
+	Limits      map[string]PlanLimit `json:"limits" doc:"By the slug of the rule; an omitted rule keeps its own limit"`
+	Subjects    int64                `json:"subjects" doc:"Subjects that have this version as a plan of their own; 100001 stands for more than 100000"`
+	PublishedAt time.Time            `json:"published_at"`
 }
 
 // PlanVersionCreate is the body of POST /v1/plans/{plan}/versions.
 type PlanVersionCreate struct {
-	Limits Optional[map[string]Optional[LimitInput]] `json:"limits,omitempty" doc:"What differs from the present limits, by the slug of the rule; null deletes one"`
+	Limits Optional[map[string]Optional[PlanLimitInput]] `json:"limits,omitempty" doc:"What differs from the present limits, by the slug of the rule; null deletes one"`
 }
 
 // PlanVersionPath names a version of a plan.
@@ -36,10 +36,10 @@ func planVersionAnswer(v tenants.PlanVersion) PlanVersion {
 	return PlanVersion{Number: int64(v.Number), Newest: v.Newest, Limits: limitsAnswer(v.Limits), Subjects: v.Subjects, PublishedAt: v.PublishedAt}
 }
 
-func limitsAnswer(limits map[string]limit.Limit) map[string]Limit {
-	out := make(map[string]Limit, len(limits))
+func limitsAnswer(limits map[string]limit.Limit) map[string]PlanLimit {
+	out := make(map[string]PlanLimit, len(limits))
 	for rule, l := range limits {
-		out[rule] = limitAnswer(l)
+		out[rule] = planLimitAnswer(l)
 	}
 	return out
 }
@@ -99,7 +99,7 @@ type PlanOver struct {
 
 // PlanPreviewInput is the body of POST /v1/plans/{plan}/preview.
 type PlanPreviewInput struct {
-	Limits Optional[map[string]Optional[LimitInput]] `json:"limits" doc:"What differs from the present limits, by the slug of the rule; null deletes one"`
+	Limits Optional[map[string]Optional[PlanLimitInput]] `json:"limits" doc:"What differs from the present limits, by the slug of the rule; null deletes one"`
 }
 
 const (

@@ -17,6 +17,18 @@ type Limit struct {
 	Unlimited bool   `json:"unlimited" doc:"The rule neither counts nor denies"`
 }
 
+// PlanLimit is the limit of a plan, as the API shows it.
+type PlanLimit struct {
+	Limit
+	WarnAt *float64 `json:"warn_at" doc:"The share of the limit beyond which checks carry a warning; null: that of the rule"`
+}
+
+// PlanLimitInput is the limit of a plan in a body.
+type PlanLimitInput struct {
+	LimitInput
+	WarnAt Optional[float64] `json:"warn_at,omitempty" doc:"A check that leaves more than this share of the limit used carries a warning: 0 to 1, with at most 4 decimal places; default: the rule's own"`
+}
+
 // LimitInput is a limit in a body: a number, or unlimited.
 type LimitInput struct {
 	Limit     Optional[int64] `json:"limit,omitempty" doc:"Units of cost per window, in the range of the rule's algorithm; required unless unlimited"`
@@ -26,24 +38,24 @@ type LimitInput struct {
 
 // Plan is a billing tier, as the API shows it.
 type Plan struct {
-	ID            string           `json:"id" format:"uuid"`
-	Slug          string           `json:"slug" doc:"Cannot be changed"`
-	Name          string           `json:"name"`
-	Description   string           `json:"description"`
-	Default       bool             `json:"default" doc:"The plan of subjects without a plan"`
-	OnChange      string           `json:"on_change" enum:"carry,reset,scale" doc:"What happens to the counters of a subject that gets the plan"`
-	Fail          string           `json:"fail" enum:"closed,open" doc:"Only of the operator's tenant, whose plans are tiers: what checks of a tenant over its quota get"`
-	Limits        map[string]Limit `json:"limits" doc:"Those of the newest version, by the slug of the rule; an omitted rule keeps its own limit"`
-	NewestVersion int64            `json:"newest_version" doc:"Number of the newest version"`
-	CreatedAt     time.Time        `json:"created_at"`
-	UpdatedAt     time.Time        `json:"updated_at"`
-	Version       int64            `json:"version"`
+	ID            string               `json:"id" format:"uuid"`
+	Slug          string               `json:"slug" doc:"Cannot be changed"`
+	Name          string               `json:"name"`
+	Description   string               `json:"description"`
+	Default       bool                 `json:"default" doc:"The plan of subjects without a plan"`
+	OnChange      string               `json:"on_change" enum:"carry,reset,scale" doc:"What happens to the counters of a subject that gets the plan"`
+	Fail          string               `json:"fail" enum:"closed,open" doc:"Only of the operator's tenant, whose plans are tiers: what checks of a tenant over its quota get"`
+	Limits        map[string]PlanLimit `json:"limits" doc:"Those of the newest version, by the slug of the rule; an omitted rule keeps its own limit"`
+	NewestVersion int64                `json:"newest_version" doc:"Number of the newest version"`
+	CreatedAt     time.Time            `json:"created_at"`
+	UpdatedAt     time.Time            `json:"updated_at"`
+	Version       int64                `json:"version"`
 	Warned
 }
 
-// PlanLimit is the answer to a write of one limit of a plan.
-type PlanLimit struct {
-	Limit
+// PlanLimitAnswer is the answer to a write of one limit of a plan.
+type PlanLimitAnswer struct {
+	PlanLimit
 	Warned
 }
 
@@ -60,21 +72,21 @@ type PlanFields struct {
 type PlanCreate struct {
 	Slug string `json:"slug" doc:"1 to 63 of a-z, 0-9 and -; cannot be changed later"`
 	PlanFields
-	Limits Optional[map[string]LimitInput] `json:"limits,omitempty" doc:"By the slug of the rule"`
+	Limits Optional[map[string]PlanLimitInput] `json:"limits,omitempty" doc:"By the slug of the rule"`
 }
 
 // PlanPut is the body of PUT /v1/plans/{plan}: the path names the plan.
 type PlanPut struct {
 	Slug Optional[string] `json:"slug,omitempty" doc:"If sent, must equal the path"`
 	PlanFields
-	Limits Optional[map[string]LimitInput] `json:"limits,omitempty" doc:"By the slug of the rule; default: none"`
+	Limits Optional[map[string]PlanLimitInput] `json:"limits,omitempty" doc:"By the slug of the rule; default: none"`
 }
 
 // PlanPatch is the merge patch of PATCH /v1/plans/{plan}.
 type PlanPatch struct {
 	Slug Optional[string] `json:"slug,omitempty" doc:"Cannot be changed"`
 	PlanFields
-	Limits Optional[map[string]Optional[LimitInput]] `json:"limits,omitempty" doc:"By the slug of the rule; null deletes one"`
+	Limits Optional[map[string]Optional[PlanLimitInput]] `json:"limits,omitempty" doc:"By the slug of the rule; null deletes one"`
 }
 
 // PlanPath names a plan.
@@ -92,6 +104,10 @@ func planLocation(slug string) string { return "/v1/plans/" + slug }
 
 func limitAnswer(l limit.Limit) Limit {
 	return Limit{Limit: optionalInt(l.Limit), Burst: optionalInt(l.Burst), Unlimited: l.Unlimited}
+}
+
+func planLimitAnswer(l limit.Limit) PlanLimit {
+	return PlanLimit{Limit: limitAnswer(l), WarnAt: l.WarnAt.Value()}
 }
 
 func planAnswer(p tenants.Plan) Plan {
@@ -119,7 +135,23 @@ func (in LimitInput) patch(present limit.Limit, pointer string, errs *[]ProblemF
 	}
 }
 
-func limitsOf(in Optional[map[string]LimitInput]) (map[string]limit.Limit, []ProblemField) {
+// patch is LimitInput.patch for the limit of a plan.
+func (in PlanLimitInput) patch(present limit.Limit, pointer string, errs *[]ProblemField) limit.Limit {
+	l := in.LimitInput.patch(present, pointer, errs)
+	l.WarnAt = present.WarnAt
+	if in.WarnAt.Null {
+		l.WarnAt = 0
+	} else if in.WarnAt.Set {
+		share, err := limit.PortionOf(in.WarnAt.Value)
+		if err != nil {
+			*errs = append(*errs, wrongField(pointer+"/warn_at", limit.ProblemOf(err)))
+		}
+		l.WarnAt = share
+	}
+	return l
+}
+
+func limitsOf(in Optional[map[string]PlanLimitInput]) (map[string]limit.Limit, []ProblemField) {
 	limits := map[string]limit.Limit{}
 	var errs []ProblemField
 	for _, rule := range slices.Sorted(maps.Keys(in.or(nil))) {
@@ -217,7 +249,7 @@ func (a *admin) patchPlan(ctx context.Context, in *struct {
 
 // patchLimits merges a patch into the limits of a plan: null removes a rule's limit, and omitted
 // fields are unchanged.
-func patchLimits(present map[string]limit.Limit, patch Optional[map[string]Optional[LimitInput]], errs *[]ProblemField) map[string]limit.Limit {
+func patchLimits(present map[string]limit.Limit, patch Optional[map[string]Optional[PlanLimitInput]], errs *[]ProblemField) map[string]limit.Limit {
 	if patch.Null {
 		return map[string]limit.Limit{}
 	}
@@ -240,7 +272,7 @@ func (a *admin) deletePlan(ctx context.Context, in *PlanPath) error {
 }
 
 // getPlanLimit returns the limit. Its entity tag is that of the plan, as for a write.
-func (a *admin) getPlanLimit(ctx context.Context, in *PlanLimitPath) (*object[PlanLimit], error) {
+func (a *admin) getPlanLimit(ctx context.Context, in *PlanLimitPath) (*object[PlanLimitAnswer], error) {
 	p, err := a.store.PlanBySlug(ctx, actorFrom(ctx), in.Plan)
 	if err != nil {
 		return nil, err
@@ -249,14 +281,14 @@ func (a *admin) getPlanLimit(ctx context.Context, in *PlanLimitPath) (*object[Pl
 	if !given {
 		return nil, tenants.ErrNotFound
 	}
-	return found(PlanLimit{Limit: limitAnswer(lim)}, p.Version), nil
+	return found(PlanLimitAnswer{PlanLimit: planLimitAnswer(lim)}, p.Version), nil
 }
 
 // putPlanLimit sets the limit. Its entity tag is that of the plan, of which it is a part.
 func (a *admin) putPlanLimit(ctx context.Context, in *struct {
 	PlanLimitPath
-	Body LimitInput
-}) (*object[PlanLimit], error) {
+	Body PlanLimitInput
+}) (*object[PlanLimitAnswer], error) {
 	var errs []ProblemField
 	lim := in.Body.patch(limit.Limit{}, "", &errs)
 	if len(errs) > 0 {
@@ -267,7 +299,7 @@ func (a *admin) putPlanLimit(ctx context.Context, in *struct {
 		return nil, err
 	}
 	location := planLocation(p.Slug) + "/limits/" + in.Rule
-	answer := PlanLimit{Limit: limitAnswer(p.Limits[in.Rule]), Warned: a.oneLimitWarnings(ctx, in.Rule, p.Limits[in.Rule])}
+	answer := PlanLimitAnswer{PlanLimit: planLimitAnswer(p.Limits[in.Rule]), Warned: a.oneLimitWarnings(ctx, in.Rule, p.Limits[in.Rule])}
 	return stored(answer, p.Version, created, location), nil
 }
 

@@ -15,7 +15,69 @@ func newPlanStack(t *testing.T) *adminStack {
 }
 
 func number(limit, burst any, unlimited bool) obj {
-	return obj{"limit": limit, "burst": burst, "unlimited": unlimited}
+	return obj{"limit": limit, "burst": burst, "unlimited": unlimited, "warn_at": nil}
+}
+
+// warnedAt adds a share to a limit.
+func warnedAt(share any, limit obj) obj {
+	limit["warn_at"] = share
+	return limit
+}
+
+// The share of a warning belongs to the limit of a plan, and can be set, merged and removed.
+func TestPlanLimitWarnAt(t *testing.T) {
+	s := newPlanStack(t)
+	s.call(s.key, http.MethodPut, "/v1/plans/pro", obj{"limits": obj{"api": obj{"limit": 100, "warn_at": 0.8}}}).ok(201)
+	limits := func() any { return s.call(s.key, http.MethodGet, "/v1/plans/pro", nil).ok(200).json()["limits"] }
+	patch := func(limit any) answer {
+		return s.call(s.key, http.MethodPatch, "/v1/plans/pro", obj{"limits": obj{"api": limit}})
+	}
+	require.Equal(t, obj{"api": warnedAt(0.8, number(100.0, nil, false))}, limits())
+	patch(obj{"limit": 200}).ok(200)
+	require.Equal(t, obj{"api": warnedAt(0.8, number(200.0, nil, false))}, limits())
+	require.Equal(t, []string{"/limits/api/warn_at"}, patch(obj{"unlimited": true, "limit": nil}).pointers(422, codeInvalidRequest))
+	patch(obj{"warn_at": 0.3333}).ok(200)
+	require.Equal(t, obj{"api": warnedAt(0.3333, number(200.0, nil, false))}, limits())
+	patch(obj{"warn_at": 0}).ok(200)
+	require.Equal(t, obj{"api": warnedAt(0.0, number(200.0, nil, false))}, limits())
+	patch(obj{"warn_at": nil}).ok(200)
+	require.Equal(t, obj{"api": number(200.0, nil, false)}, limits())
+
+	const path = "/v1/plans/pro/limits/api"
+	require.Equal(t, warnedAt(1.0, number(5.0, nil, false)), s.call(s.key, http.MethodPut, path, obj{"limit": 5, "warn_at": 1}).ok(200).json())
+	for _, one := range []string{"1.0", "1e0", "0.1e1"} { // as some encoders write it
+		s.call(s.key, http.MethodPut, path, `{"limit":5,"warn_at":`+one+`}`).ok(200)
+		s.call(s.key, http.MethodPut, path, `{"limit":`+one+`}`).pointers(422, codeInvalidRequest)
+	}
+	for _, share := range []any{-0.1, 1.1, 80, 0.33333, "0.8", true} {
+		require.Equal(t, []string{"/warn_at"}, s.call(s.key, http.MethodPut, path, obj{"limit": 5, "warn_at": share}).pointers(422, codeInvalidRequest), share)
+	}
+	s.call(s.key, http.MethodPut, "/v1/subjects/u/overrides/api", obj{"limit": 5, "warn_at": 0.5}).pointers(422, codeInvalidRequest)
+
+	// The newest version keeps the share when it becomes an older one, and the document has both.
+	s.call(s.key, http.MethodPost, "/v1/plans/pro/versions", obj{"limits": obj{"api": obj{"warn_at": 0.9}}}).ok(201)
+	require.Equal(t, obj{"api": warnedAt(1.0, number(5.0, nil, false))},
+		s.call(s.key, http.MethodGet, "/v1/plans/pro/versions", nil).ok(200).json()["items"].([]any)[1].(obj)["limits"])
+	s.call(s.key, http.MethodPut, "/v1/rules/api", obj{"limit": 10, "window": "1m", "warn_at": 0.25}).ok(200)
+	document := s.call(s.key, http.MethodGet, "/v1/config", nil).ok(200).json()
+	plan := document["plans"].([]any)[0].(obj)
+	require.Equal(t, obj{"api": obj{"limit": 5.0, "warn_at": 0.9}}, plan["limits"])
+	require.Equal(t, obj{"1": obj{"api": obj{"limit": 5.0, "warn_at": 1.0}}}, plan["older_versions"])
+	require.Equal(t, 0.25, document["rules"].([]any)[0].(obj)["warn_at"])
+	dryRun := func(document obj) []any {
+		return s.call(s.key, http.MethodPut, "/v1/config?dry_run=true", document).ok(200).json()["changes"].([]any)
+	}
+	require.Empty(t, dryRun(document))
+	asText := string(s.call(s.key, http.MethodGet, "/v1/config?format=yaml", nil).ok(200).body)
+	require.Contains(t, asText, "warn_at: 0.25")
+	require.Empty(t, s.call(s.key, http.MethodPut, "/v1/config?dry_run=true", asText, asYAML).ok(200).json()["changes"])
+	plan["limits"].(obj)["api"].(obj)["warn_at"] = 0.5
+	changes := dryRun(document)
+	require.Len(t, changes, 1)
+	require.Contains(t, changes[0].(obj)["text"], "warn_at")
+	trail := s.call(s.key, http.MethodGet, "/v1/audit?limit=1", nil).ok(200).json()["items"].([]any)[0].(obj)
+	require.Equal(t, obj{"warn_at": nil}, trail["before"])
+	require.Equal(t, obj{"warn_at": 0.25}, trail["after"])
 }
 
 func TestPlanLife(t *testing.T) {

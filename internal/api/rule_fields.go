@@ -101,6 +101,8 @@ func fieldSchema(f *limit.Field) *huma.Schema {
 	switch f.Kind() {
 	case limit.NumberKind:
 		s.Type, s.Format = huma.TypeInteger, "int64"
+	case limit.PortionKind:
+		s.Type, s.Format = huma.TypeNumber, "double"
 	case limit.ListKind:
 		s.Type, s.Items = huma.TypeArray, &huma.Schema{Type: huma.TypeString}
 	case limit.ChoiceKind:

@@ -13,9 +13,9 @@ import (
 
 // SimulatePlan is a plan of a simulation.
 type SimulatePlan struct {
-	Slug    string                `json:"slug" doc:"1 to 63 of a-z, 0-9 and -"`
-	Default bool                  `json:"default,omitempty" doc:"The plan of subjects without a plan. At most one plan may be the default; without one, such subjects have no plan"`
-	Limits  map[string]LimitInput `json:"limits,omitempty" doc:"By the slug of one of the rules; an omitted rule keeps its own limit"`
+	Slug    string                    `json:"slug" doc:"1 to 63 of a-z, 0-9 and -"`
+	Default bool                      `json:"default,omitempty" doc:"The plan of subjects without a plan. At most one plan may be the default; without one, such subjects have no plan"`
+	Limits  map[string]PlanLimitInput `json:"limits,omitempty" doc:"By the slug of one of the rules; an omitted rule keeps its own limit"`
 }
 
 // SimulateSubject is a registered subject of a simulation.
@@ -45,7 +45,9 @@ func (n *simulatedNumbers) wrong(pointer string, p *limit.Problem) {
 }
 
 // limit validates and returns the limit of a body for the rule with this slug.
-func (n *simulatedNumbers) limit(rule string, in LimitInput, at string) limit.Limit {
+func (n *simulatedNumbers) limit(rule string, in interface {
+	patch(limit.Limit, string, *[]ProblemField) limit.Limit
+}, at string) limit.Limit {
 	r, known := n.rules[rule]
 	if !known {
 		n.wrong(at, limit.MustBe("the slug of one of the rules"))

@@ -48,19 +48,24 @@ type Decision struct {
 	NowMS    int64 // the instant of the decision, milliseconds since 1970
 	DelayMS  int64 // the longest delay of queue rules; valid if HasDelay
 	HasDelay bool  // a queue rule was evaluated and the check was allowed
+	Warning  bool  // an enforcing rule has a Warning
 }
 
 // RuleDecision is the result of one matching rule. Times are durations in milliseconds from NowMS.
 type RuleDecision struct {
-	Rule         *limit.Rule
-	Mode         limit.Mode // Shadow for every rule of an exempt subject
-	Source       string     // where the number came from: "rule", "plan:SLUG" or "override"
-	Allowed      bool
-	Unlimited    bool // the numbers below are then undefined
-	CostExceeds  bool
-	Penalized    bool
-	Degraded     bool  // answered by Rule.OnUnavailable
-	Uncounted    bool  // degraded and answered without counting (allow, deny): Remaining and ResetAfterMS are undefined
+	Rule        *limit.Rule
+	Mode        limit.Mode // Shadow for every rule of an exempt subject
+	Source      string     // where the number came from: "rule", "plan:SLUG" or "override"
+	Allowed     bool
+	Unlimited   bool // the numbers below are then undefined
+	CostExceeds bool
+	Penalized   bool
+	Degraded    bool // answered by Rule.OnUnavailable
+	Uncounted   bool // degraded and answered without counting (allow, deny): Remaining and ResetAfterMS are undefined
+	// Warning means that more than WarnAt of the quota is used after this check. WarnAt is 0 if the
+	// rule never warns.
+	Warning      bool
+	WarnAt       limit.Portion
 	Limit        int64 // units per window
 	Burst        int64 // buckets only
 	Quota        int64 // Burst for buckets, else Limit
@@ -99,6 +104,14 @@ func (r *RuleDecision) take(numbers *limit.Numbers, v *limit.Verdict, nowMS int6
 	r.Allowed, r.CostExceeds, r.Penalized = v.Allowed, v.CostExceeds, v.Penalized
 	r.Remaining, r.RetryAfterMS, r.DelayMS = v.Remaining, v.RetryAfterMS, v.DelayMS
 	r.Degraded, r.Uncounted = v.Degraded, v.Uncounted
+	r.Warning = false
+	if r.WarnAt != 0 && !v.Uncounted {
+		quota := r.Quota
+		if v.PartQuota > 0 {
+			quota = v.PartQuota
+		}
+		r.Warning = quota-v.Remaining > r.WarnAt.Of(quota)
+	}
 	if !v.Uncounted {
 		r.ResetAfterMS, r.NextAfterMS = v.ResetMS-nowMS, v.NextMS-nowMS
 	}
@@ -106,13 +119,14 @@ func (r *RuleDecision) take(numbers *limit.Numbers, v *limit.Verdict, nowMS int6
 
 // conclude decides the check from the results of its rules.
 func (d *Decision) conclude() {
-	d.Allowed, d.Code, d.Deciding = true, NoCode, -1
+	d.Allowed, d.Code, d.Deciding, d.Warning = true, NoCode, -1, false
 	denying := -1
 	for i := range d.Rules {
 		r := &d.Rules[i]
 		if r.Mode != limit.Enforce || r.Unlimited {
 			continue
 		}
+		d.Warning = d.Warning || r.Warning
 		if !r.Allowed {
 			if denying < 0 || r.outweighs(&d.Rules[denying]) {
 				denying = i

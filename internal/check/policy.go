@@ -95,7 +95,8 @@ type compiledRule struct {
 type number struct {
 	numbers   limit.Numbers
 	unlimited bool
-	source    string // "rule", "plan:SLUG", "override"
+	source    string        // "rule", "plan:SLUG", "override"
+	warnAt    limit.Portion // checks beyond it carry a warning; 0: none does
 }
 
 type planNumbers struct {
@@ -179,7 +180,7 @@ func CompilePolicy(keys Keys, tenant limit.TenantID, data PolicyData) (*Policy, 
 		bySlug[r.Slug] = i
 		p.rules[i] = compiledRule{
 			rule: *r, by: byLists.of(r.By), name: keys.ruleID(tenant, r),
-			number: number{numbers: r.Numbers(), source: "rule"},
+			number: number{numbers: r.Numbers(), source: "rule", warnAt: r.WarnAt},
 		}
 		cycle, err := r.Cycle()
 		if err != nil {
@@ -284,6 +285,9 @@ func (p *Policy) matching(to []int32, resource string) []int32 {
 // with returns n with the limit and burst of l.
 func (n number) with(l limit.Limit, source string) number {
 	n.source, n.unlimited = source, l.Unlimited
+	if l.WarnAt != 0 {
+		n.warnAt = l.WarnAt
+	}
 	if l.Unlimited {
 		return n
 	}
@@ -330,13 +334,18 @@ func (p *Policy) plan(named string, s *subjectEntry) (plan *planNumbers, ok bool
 }
 
 // number returns what applies to a subject under rule i at an instant: the subject's override, or
-// else the limit of the plan, or else the rule's own limit.
+// else the limit of the plan, or else the rule's own limit. An override replaces only the number:
+// when checks carry a warning is up to the plan, or else the rule.
 func (p *Policy) number(i int32, plan *planNumbers, s *subjectEntry, nowMS int64) number {
 	r := &p.rules[i]
 	if s != nil {
 		for _, o := range s.overrides {
 			if o.rule.Value() == r.rule.Slug && o.startsMS <= nowMS && (o.expires == 0 || nowMS < o.expires) {
-				return r.number.with(o.limit, "override")
+				n := r.number.with(o.limit, "override")
+				if p := plan.number(i); p != nil {
+					n.warnAt = p.warnAt
+				}
+				return n
 			}
 		}
 	}

@@ -71,6 +71,24 @@ func (f *form) whole(name string) int64 {
 	return n
 }
 
+// share returns the share in a field, nil for an empty one, and writes down where it is none.
+// People also write 80 % for 0.8.
+func (f *form) share(name string) *float64 {
+	text, isPercent := strings.CutSuffix(f.Get(name), "%")
+	if text = strings.TrimSpace(text); text == "" && !isPercent {
+		return nil
+	}
+	value, err := strconv.ParseFloat(strings.ReplaceAll(text, ",", "."), 64)
+	if err != nil {
+		f.wrong(name, "must be a number from 0 to 1, such as 0.8")
+		return nil
+	}
+	if isPercent {
+		value /= 100
+	}
+	return &value
+}
+
 // actionTone is the class of the button of an action: red words if it deletes or denies.
 func actionTone(do string) string {
 	switch do {

@@ -23,11 +23,23 @@ type limitForm struct {
 	Now                          string // the limit that applies now
 	Own                          bool   // it is the plan's own
 	Default                      string // the rule's own limit
+	RuleWarns                    string // the share at which the rule itself warns, ""
 }
 
 // Kinds returns the possible contents of a cell.
 func (v *limitForm) Kinds() []option {
 	return []option{{"number", "Limit"}, {"unlimited", "Unlimited"}, {"default", "Limit of the rule: " + v.Default}}
+}
+
+// limitInputs are the inputs of a cell's form.
+var limitInputs = []string{"kind", "limit", "burst", "warn_at"}
+
+// WarnHint explains the share of a warning, with that of the rule.
+func (v *limitForm) WarnHint() string {
+	if v.RuleWarns != "" {
+		return "Optional. A share of the limit, such as 0.8. The rule’s own is " + v.RuleWarns + "."
+	}
+	return limit.FieldNamed("warn_at").Hint
 }
 
 // cell is the plan and the rule of a request.
@@ -55,8 +67,13 @@ func (c *cell) number() (limit.Limit, bool) {
 
 func (c *cell) view(f *form) *limitForm {
 	lim, own := c.number()
+	warns := ""
+	if c.rule.WarnAt != 0 {
+		warns = c.rule.WarnAt.Percent()
+	}
 	return &limitForm{
-		Form: f, Path: limitURL(c.plan.Slug, c.rule.Slug), Plan: c.plan.Slug, PlanName: nameOr(c.plan.Name, c.plan.Slug),
+		RuleWarns: warns,
+		Form:      f, Path: limitURL(c.plan.Slug, c.rule.Slug), Plan: c.plan.Slug, PlanName: nameOr(c.plan.Name, c.plan.Slug),
 		Rule: c.rule.Slug, RuleName: nameOr(c.rule.Name, c.rule.Slug), RuleSentence: ruleSentence(&c.rule.Rule),
 		Bucket: c.rule.Algorithm.Bucket(), Version: f.version(c.plan.Version), Now: limitText(&c.rule.Rule, lim), Own: own,
 		Default: limitText(&c.rule.Rule, ownLimit(&c.rule.Rule)),
@@ -76,6 +93,12 @@ func (c *cell) asked(f *form) *limit.Limit {
 		if c.rule.Algorithm.Bucket() && f.Get("burst") != "" {
 			if lim.Burst = f.whole("burst"); lim.Burst < 1 {
 				f.wrong("burst", "must be a whole number from 1 to "+grouped(limit.MaxLimit))
+			}
+		}
+		if share := f.share("warn_at"); share != nil {
+			var err error
+			if lim.WarnAt, err = limit.PortionOf(*share); err != nil {
+				f.wrong("warn_at", err.Error())
 			}
 		}
 	default:
@@ -104,6 +127,9 @@ func (d *dashboard) limitPage(w http.ResponseWriter, r *http.Request, v *visit) 
 	}
 	lim, own := c.number()
 	f := &form{values: url.Values{"kind": {"number"}, "limit": {numberOrNone(lim.Limit)}, "burst": {numberOrNone(lim.Burst)}}}
+	if own && lim.WarnAt != 0 { // otherwise the rule's applies, which the plan need not repeat
+		f.values.Set("warn_at", plainText(*lim.WarnAt.Value()))
+	}
 	switch {
 	case lim.Unlimited:
 		f.values.Set("kind", "unlimited")

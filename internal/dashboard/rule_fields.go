@@ -123,6 +123,8 @@ func plainText(v any) string {
 		return v
 	case int64:
 		return strconv.FormatInt(v, 10)
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64)
 	case []string:
 		return strings.Join(v, ", ")
 	}
@@ -177,6 +179,12 @@ func readField(f *form, field *limit.Field, r *limit.Rule) {
 		setField(f, field, r, text)
 	case limit.NumberKind:
 		readNumber(f, field, r)
+	case limit.PortionKind:
+		if share := f.share(field.Name); share != nil {
+			setField(f, field, r, *share)
+		} else {
+			field.Reset(r)
+		}
 	case limit.DurationKind:
 		field.Reset(r)
 		if d := durationOf(f, field.Name); d.MS != 0 {
@@ -213,6 +221,8 @@ func ruleFacts(r *limit.Rule) (out []fact) {
 		switch v := value.(type) {
 		case int64:
 			shown.Value, shown.Mono = grouped(v), false
+		case float64:
+			shown.Mono = false
 		case []string:
 			if len(v) == 0 {
 				shown.Value, shown.Mono = "one counter for the tenant", false

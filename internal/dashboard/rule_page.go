@@ -99,7 +99,9 @@ func countText(n int64, one, many string) string {
 	return plural(n, one, many)
 }
 
-func ownLimit(r *limit.Rule) limit.Limit { return limit.Limit{Limit: r.Limit, Burst: r.Burst} }
+func ownLimit(r *limit.Rule) limit.Limit {
+	return limit.Limit{Limit: r.Limit, Burst: r.Burst, WarnAt: r.WarnAt}
+}
 
 // setRuleMode changes the mode to enforce, shadow or off.
 func (d *dashboard) setRuleMode(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {

@@ -22,6 +22,9 @@ func ruleSentence(r *limit.Rule) string {
 	case limit.Off:
 		s += " The rule is off: it neither counts nor denies."
 	}
+	if r.WarnAt != 0 && r.Mode != limit.Off {
+		s += " Checks beyond " + r.WarnAt.Percent() + " of the limit carry a warning."
+	}
 	return s
 }
 
@@ -150,6 +153,9 @@ func limitText(r *limit.Rule, l limit.Limit) string {
 	text := rate(l.Limit, windowName(r.Window))
 	if burst := l.Burst; r.Algorithm.Bucket() && burst != 0 && burst != l.Limit {
 		text += ", burst " + grouped(burst)
+	}
+	if l.WarnAt != 0 {
+		text += ", warning at " + l.WarnAt.Percent()
 	}
 	return text
 }

@@ -442,6 +442,9 @@ func limitViewOf(r *check.RuleDecision) limitView {
 		}
 		l.Left = int64(1000 * float64(r.Remaining) / float64(max(r.Quota, 1)))
 	}
+	if l.Note == "" && r.Warning {
+		l.Note, l.Tone = "Warning, beyond "+r.WarnAt.Percent(), "warn"
+	}
 	if l.Note == "" && l.Left <= 200 && !r.Uncounted && l.Left > 0 {
 		l.Note, l.Tone = "Near limit", "warn"
 	}

@@ -317,6 +317,9 @@ func testerRuleOf(d *check.Decision, i int) testerRule {
 	default:
 		t.After = "Fully available."
 	}
+	if r.Warning {
+		t.After += " Warning: more than " + r.WarnAt.Percent() + " used."
+	}
 	return t
 }
 

@@ -119,7 +119,7 @@ func (f *Fallback) answer(c *Call) {
 			*v = limit.Verdict{Degraded: true, Uncounted: true, RetryAfterMS: RetryAfterOutageMS()}
 		} else {
 			*v = local.Outcome.Verdicts[n]
-			v.Degraded = true
+			v.Degraded, v.PartQuota = true, local.Counters[n].Numbers.Quota()
 			// Local times are those of the local engine's clock.
 			v.ResetMS += out.NowMS - local.Outcome.NowMS
 			v.NextMS += out.NowMS - local.Outcome.NowMS

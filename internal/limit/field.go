@@ -20,6 +20,7 @@ const (
 	WindowKind                   // string: a duration, or a unit of the calendar
 	ChoiceKind                   // string: one of Field.Choices
 	ListKind                     // []string
+	PortionKind                  // float64
 )
 
 // Field is one setting of a rule.
@@ -56,7 +57,8 @@ type value struct {
 // Kind returns the type of the field's values.
 func (f *Field) Kind() Kind { return f.kind }
 
-// Get returns the value that a rule has: a string, an int64 or a []string, or nil if it is not set.
+// Get returns the value that a rule has: a string, an int64, a float64 or a []string, or nil if it
+// is not set.
 func (f *Field) Get(r *Rule) any { return f.get(r) }
 
 // Set sets the value of a rule; nil is the default. An error is a *Problem.
@@ -75,6 +77,8 @@ func (f *Field) SetJSON(r *Rule, raw []byte) error {
 		return setJSON[int64](f, r, raw, MustBe("a whole number"))
 	case ListKind:
 		return setJSON[[]string](f, r, raw, MustBe("a list of strings"))
+	case PortionKind:
+		return setJSON[float64](f, r, raw, invalidPortion)
 	default:
 		return setJSON[string](f, r, raw, MustBe("a string"))
 	}
@@ -160,6 +164,25 @@ func optionalNumber(at func(*Rule) *int64, most int64) value {
 		return nil
 	}
 	return v
+}
+
+// share is a part of the quota; the zero Portion is not set.
+func share(at func(*Rule) *Portion) value {
+	return value{
+		kind: PortionKind,
+		get: func(r *Rule) any {
+			if s := *at(r); s != 0 {
+				return s.float()
+			}
+			return nil
+		},
+		set: func(r *Rule, v any) (err error) {
+			*at(r), err = PortionOf(v.(float64))
+			return err
+		},
+		clear: func(r *Rule) { *at(r) = 0 },
+		same:  func(a, b *Rule) bool { return *at(a) == *at(b) },
+	}
 }
 
 // duration is a length of time; the zero Duration is not set.

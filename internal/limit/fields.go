@@ -99,6 +99,14 @@ var Fields = []Field{
 		check:   func(r *Rule, errs *FieldErrors) { r.checkBurst(errs, r.Limit, r.Burst) },
 	},
 	{
+		Name: "warn_at", Label: "Warn at",
+		Hint:   "Optional. A share of the limit, such as 0.8.",
+		Sent:   "A check that leaves more than this share of the limit used carries a warning: 0 to 1, with at most 4 decimal places; default: no warnings",
+		Shown:  "The share of the limit beyond which checks carry a warning; null: no warnings",
+		Schema: map[string]any{"minimum": 0, "maximum": 1},
+		value:  share(func(r *Rule) *Portion { return &r.WarnAt }),
+	},
+	{
 		Name: "precision", Label: "Precision", Resets: true,
 		Sent:    "Length of a part of the window; required for sliding_window_buckets, invalid for others; divides the window into at most 120 parts",
 		Shown:   "Length of a part of sliding_window_buckets; null for other algorithms",

@@ -143,8 +143,9 @@ type Rule struct {
 	OnUnavailable OnUnavailable
 	Penalty       Duration // how long the rule continues to deny after a denial, up to 30 d; 0: none
 	Consistency   Consistency
-	Zone          string // IANA time zone of a calendar window; "": UTC
-	Anchor        Anchor // of a calendar window
+	Zone          string  // IANA time zone of a calendar window; "": UTC
+	Anchor        Anchor  // of a calendar window
+	WarnAt        Portion // checks beyond this share of the quota carry a warning; 0: none does
 }
 
 // Numbers returns the parameters of the rule's algorithm, with the rule's own limit. Those of a
@@ -363,6 +364,8 @@ type Limit struct {
 	Limit     int64 // units of cost per window; 0 when Unlimited
 	Burst     int64 // capacity of a bucket; 0: the same as Limit
 	Unlimited bool  // the rule neither counts nor denies
+	// WarnAt replaces that of the rule; 0: the rule's own applies. Only the limit of a plan has it.
+	WarnAt Portion
 }
 
 // Validate returns one error for each field that is out of range for rule r.
@@ -372,6 +375,9 @@ func (l Limit) Validate(r *Rule) []FieldError {
 		if l.Limit != 0 || l.Burst != 0 {
 			errs.Add("unlimited", Wrong("Omit limit and burst. In a merge patch that makes a limit unlimited, set both to null.",
 				"cannot be combined with limit or burst"))
+		}
+		if l.WarnAt != 0 {
+			errs.Add("warn_at", Wrong("Omit it. In a merge patch that makes a limit unlimited, set it to null.", "cannot be combined with unlimited"))
 		}
 		return errs
 	}

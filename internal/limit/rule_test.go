@@ -93,6 +93,8 @@ func TestLimitValidate(t *testing.T) {
 	require.NotEmpty(t, Limit{Unlimited: true, Limit: 1}.Validate(&bucket))
 	require.Equal(t, "burst", Limit{Limit: 1, Burst: MaxLimit}.Validate(&bucket)[0].Field)
 	require.Equal(t, "limit", Limit{}.Validate(&bucket)[0].Field)
+	require.Empty(t, Limit{Limit: 5, WarnAt: 1}.Validate(&bucket))
+	require.Equal(t, "warn_at", Limit{Unlimited: true, WarnAt: 1}.Validate(&bucket)[0].Field)
 }
 
 // Durations are read back as they were written, and other texts are refused.
@@ -147,7 +149,7 @@ func TestFields(t *testing.T) {
 		Slug: "full", Name: "Full", Description: "All fields", Resource: "orders:*", Algorithm: TokenBucket, Limit: 5,
 		Window: Window{Duration: Duration{"1m", 60_000}}, Burst: 7, Precision: Duration{"5s", 5_000}, By: []string{"resource"},
 		Mode: Shadow, OnUnavailable: Deny, Penalty: Duration{"2h", 7_200_000}, Consistency: Leased,
-		Zone: "Europe/Berlin", Anchor: AnchorSubject,
+		Zone: "Europe/Berlin", Anchor: AnchorSubject, WarnAt: 8_001,
 	}
 	read := Rule{}
 	for i := range Fields {

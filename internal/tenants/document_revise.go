@@ -289,17 +289,17 @@ func (r *revision) revisePlan(i int) {
 		case now.old == nil: // part of the created plan
 		case !had:
 			now.relimits = true
-			r.create("plan_limit", in.Slug+"/"+slug, "", limitFields(lim))
+			r.create("plan_limit", in.Slug+"/"+slug, "", planLimitFields(lim))
 		case old != lim:
 			now.relimits = true
-			r.update("plan_limit", in.Slug+"/"+slug, limitFields(old), limitFields(lim))
+			r.update("plan_limit", in.Slug+"/"+slug, planLimitFields(old), planLimitFields(lim))
 		}
 	}
 	if r.prune && in.Limits != nil {
 		for _, slug := range slices.Sorted(maps.Keys(now.Limits)) {
 			if _, stays := in.Limits[slug]; !stays {
 				now.relimits = true
-				r.remove("plan_limit", in.Slug+"/"+slug, "", limitFields(now.Limits[slug]))
+				r.remove("plan_limit", in.Slug+"/"+slug, "", planLimitFields(now.Limits[slug]))
 				delete(now.Limits, slug)
 			}
 		}

@@ -127,6 +127,13 @@ func numberOrNil(n int64) any {
 	return n
 }
 
+func shareOrNil(s limit.Portion) any {
+	if value := s.Value(); value != nil {
+		return *value
+	}
+	return nil
+}
+
 func timeOrNil(t *time.Time) any {
 	if t == nil {
 		return nil
@@ -155,13 +162,18 @@ func limitFields(l limit.Limit) []field {
 	return []field{{"limit", numberOrNil(l.Limit)}, {"burst", numberOrNil(l.Burst)}, {"unlimited", l.Unlimited}}
 }
 
+// planLimitFields are those of the limit of a plan.
+func planLimitFields(l limit.Limit) []field {
+	return append(limitFields(l), field{"warn_at", shareOrNil(l.WarnAt)})
+}
+
 // planFields includes the limits only if requested, because they are compared one by one.
 func planFields(p *Plan, limits bool) []field {
 	fields := []field{{"slug", p.Slug}, {"name", p.Name}, {"description", p.Description}, {"default", p.Default}, {"on_change", cmp.Or(p.OnChange, OnChangeCarry)}, {"fail", cmp.Or(p.Fail, FailClosed)}, {"newest_version", max(p.NewestVersion, 1)}}
 	if limits {
 		all := make(map[string]any, len(p.Limits))
 		for slug, l := range p.Limits {
-			all[slug] = asMap(limitFields(l))
+			all[slug] = asMap(planLimitFields(l))
 		}
 		fields = append(fields, field{"limits", all})
 		if len(p.Older) > 0 {
@@ -187,7 +199,7 @@ func laterVersion(number int) any {
 // versionFields are the limits of a version of a plan, by the slugs of the rules.
 func versionFields(limits map[string]limit.Limit) (fields []field) {
 	for _, slug := range slices.Sorted(maps.Keys(limits)) {
-		fields = append(fields, field{slug, asMap(limitFields(limits[slug]))})
+		fields = append(fields, field{slug, asMap(planLimitFields(limits[slug]))})
 	}
 	return fields
 }

@@ -30,6 +30,13 @@ func limitOf(lim, burst *int64, unlimited bool) limit.Limit {
 	return limit.Limit{Limit: orZero(lim), Burst: orZero(burst), Unlimited: unlimited}
 }
 
+// planLimitOf returns the limit of a plan, which also says what happens near it.
+func planLimitOf(lim, burst *int64, unlimited bool, warnAt *float64) limit.Limit {
+	l := limitOf(lim, burst, unlimited)
+	l.WarnAt = limit.PortionOrNone(warnAt)
+	return l
+}
+
 func durationOf(text string, ms *int64) limit.Duration {
 	return limit.Duration{Text: text, MS: orZero(ms)}
 }

@@ -256,7 +256,7 @@ func withOlder(ctx context.Context, q *db.Queries, tenant uuid.UUID, plans []Pla
 		return err
 	}
 	for _, l := range limits {
-		plans[slices.Index(ids, l.PlanID)].older(int(l.Number)).Limits[l.Slug] = limitOf(l.LimitUnits, l.BurstUnits, l.Unlimited)
+		plans[slices.Index(ids, l.PlanID)].older(int(l.Number)).Limits[l.Slug] = planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt)
 	}
 	return nil
 }
@@ -314,7 +314,7 @@ func (c *change) putOlder(ctx context.Context, plan uuid.UUID, before, after []P
 			lim := v.Limits[slug]
 			err := c.PutPlanVersionLimit(ctx, db.PutPlanVersionLimitParams{
 				TenantID: c.tenant, PlanID: plan, Number: number, RuleID: rules[slug].ID, LimitUnits: orNull(lim.Limit),
-				BurstUnits: orNull(lim.Burst), Unlimited: lim.Unlimited,
+				BurstUnits: orNull(lim.Burst), Unlimited: lim.Unlimited, WarnAt: lim.WarnAt.Value(),
 			})
 			if err != nil {
 				return err

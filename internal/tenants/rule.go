@@ -291,7 +291,7 @@ func (c *change) checkNumbersOf(ctx context.Context, old Rule, r limit.Rule) err
 		if l.Number > 0 {
 			whose += fmt.Sprintf(" (version %d)", l.Number)
 		}
-		test(limitOf(l.LimitUnits, l.BurstUnits, l.Unlimited), whose)
+		test(planLimitOf(l.LimitUnits, l.BurstUnits, l.Unlimited, l.WarnAt), whose)
 	}
 	numbers, err := c.RuleOverrideNumbers(ctx, db.RuleOverrideNumbersParams{TenantID: c.tenant, RuleID: old.ID, Now: &c.now, But: []string{}})
 	if err != nil {
@@ -326,7 +326,7 @@ func ruleParams(tenant, id uuid.UUID, r limit.Rule, version int64) db.UpdateRule
 		BurstUnits: orNull(r.Burst), PrecisionText: r.Precision.Written(), PrecisionMs: orNull(r.Precision.MS),
 		ByValues: append([]string{}, r.By...), Mode: r.Mode.String(), OnUnavailable: r.OnUnavailable.String(),
 		PenaltyText: r.Penalty.Written(), PenaltyMs: orNull(r.Penalty.MS), Consistency: r.Consistency.String(),
-		Zone: textOf(&r, "zone"), Anchor: textOf(&r, "anchor"), Version: version,
+		Zone: textOf(&r, "zone"), Anchor: textOf(&r, "anchor"), WarnAt: r.WarnAt.Value(), Version: version,
 	}
 }
 
@@ -346,6 +346,7 @@ func ruleOf(row db.Rule) (Rule, error) {
 			Window:    limit.Window{Duration: durationOf(row.WindowText, row.WindowMs)},
 			Precision: durationOf(row.PrecisionText, row.PrecisionMs),
 			Penalty:   durationOf(row.PenaltyText, row.PenaltyMs),
+			WarnAt:    limit.PortionOrNone(row.WarnAt),
 		},
 		ID: row.ID, Version: row.Version, CreatedAt: row.CreatedAt, UpdatedAt: row.UpdatedAt,
 	}

@@ -38,7 +38,7 @@ type Decision struct {
 	Rules    []RuleDecision // the result of each matching rule; do not change it
 	Skipped  []SkippedRule
 	Degraded bool    // a rule was answered without the shared counters
-	Warning  bool    // the subject is near a limit
+	Warning  bool    // the subject is near the limit of an enforcing rule
 	Replayed bool    // the first decision of the same idempotency key
 	Denial   *Denial // the reason; nil if allowed
 	Headers  Headers // to forward to your own client; see CopyHeaders
@@ -183,7 +183,7 @@ func (w *wireDecision) decision() (Decision, error) {
 		Replayed: w.Replayed, Denial: w.Error,
 	}
 	for i := range d.Rules {
-		d.Warning = d.Warning || d.Rules[i].Warning
+		d.Warning = d.Warning || d.Rules[i].Warning && d.Rules[i].Mode != "shadow"
 	}
 	return d, nil
 }

@@ -252,6 +252,7 @@ type PlanLimit struct {
 	BurstUnits *int64
 	Unlimited  bool
 	Version    int64
+	WarnAt     *float64
 }
 
 type PlanMigration struct {
@@ -285,6 +286,7 @@ type PlanVersionLimit struct {
 	LimitUnits *int64
 	BurstUnits *int64
 	Unlimited  bool
+	WarnAt     *float64
 }
 
 type QuotaNotice struct {
@@ -342,6 +344,7 @@ type Rule struct {
 	Consistency   string
 	Zone          *string
 	Anchor        *string
+	WarnAt        *float64
 }
 
 type Session struct {

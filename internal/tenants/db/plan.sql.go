@@ -177,8 +177,8 @@ func (q *Queries) InsertPlan(ctx context.Context, arg InsertPlanParams) (Plan, e
 }
 
 const keepPlanLimits = `-- name: KeepPlanLimits :exec
-INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited)
-SELECT l.tenant_id, l.plan_id, p.newest_version, l.rule_id, l.limit_units, l.burst_units, l.unlimited
+INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at)
+SELECT l.tenant_id, l.plan_id, p.newest_version, l.rule_id, l.limit_units, l.burst_units, l.unlimited, l.warn_at
 FROM plan_limits l JOIN plans p ON p.tenant_id = l.tenant_id AND p.id = l.plan_id
 WHERE l.tenant_id = $1 AND l.plan_id = $2
 `
@@ -258,7 +258,7 @@ func (q *Queries) PlanHasSubjects(ctx context.Context, arg PlanHasSubjectsParams
 }
 
 const planLimits = `-- name: PlanLimits :many
-SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.version
+SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at, l.version
 FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = $1 AND l.plan_id = ANY($2::uuid[])
 `
@@ -274,6 +274,7 @@ type PlanLimitsRow struct {
 	LimitUnits *int64
 	BurstUnits *int64
 	Unlimited  bool
+	WarnAt     *float64
 	Version    int64
 }
 
@@ -292,6 +293,7 @@ func (q *Queries) PlanLimits(ctx context.Context, arg PlanLimitsParams) ([]PlanL
 			&i.LimitUnits,
 			&i.BurstUnits,
 			&i.Unlimited,
+			&i.WarnAt,
 			&i.Version,
 		); err != nil {
 			return nil, err
@@ -363,7 +365,7 @@ func (q *Queries) PlanVersionHasSubjects(ctx context.Context, arg PlanVersionHas
 }
 
 const planVersionLimits = `-- name: PlanVersionLimits :many
-SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited
+SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at
 FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = $1 AND l.plan_id = ANY($2::uuid[])
 `
@@ -380,6 +382,7 @@ type PlanVersionLimitsRow struct {
 	LimitUnits *int64
 	BurstUnits *int64
 	Unlimited  bool
+	WarnAt     *float64
 }
 
 func (q *Queries) PlanVersionLimits(ctx context.Context, arg PlanVersionLimitsParams) ([]PlanVersionLimitsRow, error) {
@@ -398,6 +401,7 @@ func (q *Queries) PlanVersionLimits(ctx context.Context, arg PlanVersionLimitsPa
 			&i.LimitUnits,
 			&i.BurstUnits,
 			&i.Unlimited,
+			&i.WarnAt,
 		); err != nil {
 			return nil, err
 		}
@@ -531,8 +535,8 @@ func (q *Queries) PutPlanVersion(ctx context.Context, arg PutPlanVersionParams) 
 }
 
 const putPlanVersionLimit = `-- name: PutPlanVersionLimit :exec
-INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 `
 
 type PutPlanVersionLimitParams struct {
@@ -543,6 +547,7 @@ type PutPlanVersionLimitParams struct {
 	LimitUnits *int64
 	BurstUnits *int64
 	Unlimited  bool
+	WarnAt     *float64
 }
 
 func (q *Queries) PutPlanVersionLimit(ctx context.Context, arg PutPlanVersionLimitParams) error {
@@ -554,6 +559,7 @@ func (q *Queries) PutPlanVersionLimit(ctx context.Context, arg PutPlanVersionLim
 		arg.LimitUnits,
 		arg.BurstUnits,
 		arg.Unlimited,
+		arg.WarnAt,
 	)
 	return err
 }
@@ -607,10 +613,10 @@ func (q *Queries) UpdatePlan(ctx context.Context, arg UpdatePlanParams) (Plan, e
 }
 
 const upsertPlanLimit = `-- name: UpsertPlanLimit :exec
-INSERT INTO plan_limits (tenant_id, plan_id, rule_id, limit_units, burst_units, unlimited, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO plan_limits (tenant_id, plan_id, rule_id, limit_units, burst_units, unlimited, warn_at, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT (tenant_id, plan_id, rule_id) DO UPDATE SET limit_units = excluded.limit_units,
-    burst_units = excluded.burst_units, unlimited = excluded.unlimited, version = excluded.version
+    burst_units = excluded.burst_units, unlimited = excluded.unlimited, warn_at = excluded.warn_at, version = excluded.version
 `
 
 type UpsertPlanLimitParams struct {
@@ -620,6 +626,7 @@ type UpsertPlanLimitParams struct {
 	LimitUnits *int64
 	BurstUnits *int64
 	Unlimited  bool
+	WarnAt     *float64
 	Version    int64
 }
 
@@ -631,6 +638,7 @@ func (q *Queries) UpsertPlanLimit(ctx context.Context, arg UpsertPlanLimitParams
 		arg.LimitUnits,
 		arg.BurstUnits,
 		arg.Unlimited,
+		arg.WarnAt,
 		arg.Version,
 	)
 	return err

@@ -12,7 +12,7 @@ import (
 )
 
 const policyPlanLimits = `-- name: PolicyPlanLimits :many
-SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited
+SELECT l.plan_id, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at
 FROM plan_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = $1
 `
@@ -23,6 +23,7 @@ type PolicyPlanLimitsRow struct {
 	LimitUnits *int64
 	BurstUnits *int64
 	Unlimited  bool
+	WarnAt     *float64
 }
 
 func (q *Queries) PolicyPlanLimits(ctx context.Context, tenantID uuid.UUID) ([]PolicyPlanLimitsRow, error) {
@@ -40,6 +41,7 @@ func (q *Queries) PolicyPlanLimits(ctx context.Context, tenantID uuid.UUID) ([]P
 			&i.LimitUnits,
 			&i.BurstUnits,
 			&i.Unlimited,
+			&i.WarnAt,
 		); err != nil {
 			return nil, err
 		}
@@ -52,7 +54,7 @@ func (q *Queries) PolicyPlanLimits(ctx context.Context, tenantID uuid.UUID) ([]P
 }
 
 const policyPlanVersionLimits = `-- name: PolicyPlanVersionLimits :many
-SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited
+SELECT l.plan_id, l.number, r.slug, l.limit_units, l.burst_units, l.unlimited, l.warn_at
 FROM plan_version_limits l JOIN rules r ON r.tenant_id = l.tenant_id AND r.id = l.rule_id
 WHERE l.tenant_id = $1
 `
@@ -64,6 +66,7 @@ type PolicyPlanVersionLimitsRow struct {
 	LimitUnits *int64
 	BurstUnits *int64
 	Unlimited  bool
+	WarnAt     *float64
 }
 
 func (q *Queries) PolicyPlanVersionLimits(ctx context.Context, tenantID uuid.UUID) ([]PolicyPlanVersionLimitsRow, error) {
@@ -82,6 +85,7 @@ func (q *Queries) PolicyPlanVersionLimits(ctx context.Context, tenantID uuid.UUI
 			&i.LimitUnits,
 			&i.BurstUnits,
 			&i.Unlimited,
+			&i.WarnAt,
 		); err != nil {
 			return nil, err
 		}
@@ -161,7 +165,7 @@ func (q *Queries) PolicyPlans(ctx context.Context, tenantID uuid.UUID) ([]Policy
 }
 
 const policyRules = `-- name: PolicyRules :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor FROM rules WHERE tenant_id = $1 ORDER BY slug
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at FROM rules WHERE tenant_id = $1 ORDER BY slug
 `
 
 func (q *Queries) PolicyRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, error) {
@@ -198,6 +202,7 @@ func (q *Queries) PolicyRules(ctx context.Context, tenantID uuid.UUID) ([]Rule, 
 			&i.Consistency,
 			&i.Zone,
 			&i.Anchor,
+			&i.WarnAt,
 		); err != nil {
 			return nil, err
 		}

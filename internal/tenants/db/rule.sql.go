@@ -29,11 +29,11 @@ func (q *Queries) DeleteRule(ctx context.Context, arg DeleteRuleParams) error {
 const insertRule = `-- name: InsertRule :one
 INSERT INTO rules (slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units,
     precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, consistency,
-    zone, anchor, version, tenant_id, id)
+    zone, anchor, warn_at, version, tenant_id, id)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
     $10, $11, $12, $13, $14, $15, $16, $17,
-    $18, $19, $20, $21, $22)
-RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor
+    $18, $19, $20, $21, $22, $23)
+RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at
 `
 
 type InsertRuleParams struct {
@@ -56,6 +56,7 @@ type InsertRuleParams struct {
 	Consistency   string
 	Zone          *string
 	Anchor        *string
+	WarnAt        *float64
 	Version       int64
 	TenantID      uuid.UUID
 	ID            uuid.UUID
@@ -83,6 +84,7 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		arg.Consistency,
 		arg.Zone,
 		arg.Anchor,
+		arg.WarnAt,
 		arg.Version,
 		arg.TenantID,
 		arg.ID,
@@ -113,12 +115,13 @@ func (q *Queries) InsertRule(ctx context.Context, arg InsertRuleParams) (Rule, e
 		&i.Consistency,
 		&i.Zone,
 		&i.Anchor,
+		&i.WarnAt,
 	)
 	return i, err
 }
 
 const listRules = `-- name: ListRules :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor FROM rules
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at FROM rules
 WHERE tenant_id = $1 AND ($2::uuid IS NULL OR id < $2)
     AND ($3::text = '' OR resource = $3) AND ($4::text = '' OR algorithm = $4)
     AND ($5::text = '' OR mode = $5)
@@ -179,6 +182,7 @@ func (q *Queries) ListRules(ctx context.Context, arg ListRulesParams) ([]Rule, e
 			&i.Consistency,
 			&i.Zone,
 			&i.Anchor,
+			&i.WarnAt,
 		); err != nil {
 			return nil, err
 		}
@@ -191,7 +195,7 @@ func (q *Queries) ListRules(ctx context.Context, arg ListRulesParams) ([]Rule, e
 }
 
 const ruleBySlug = `-- name: RuleBySlug :one
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor FROM rules WHERE tenant_id = $1 AND slug = $2
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at FROM rules WHERE tenant_id = $1 AND slug = $2
 `
 
 type RuleBySlugParams struct {
@@ -227,6 +231,7 @@ func (q *Queries) RuleBySlug(ctx context.Context, arg RuleBySlugParams) (Rule, e
 		&i.Consistency,
 		&i.Zone,
 		&i.Anchor,
+		&i.WarnAt,
 	)
 	return i, err
 }
@@ -339,11 +344,11 @@ func (q *Queries) RulePatterns(ctx context.Context, arg RulePatternsParams) ([]R
 }
 
 const rulePlanLimits = `-- name: RulePlanLimits :many
-SELECT p.slug, l.number, l.limit_units, l.burst_units, l.unlimited
+SELECT p.slug, l.number, l.limit_units, l.burst_units, l.unlimited, l.warn_at
 FROM (
-    SELECT n.plan_id, 0 AS number, n.limit_units, n.burst_units, n.unlimited FROM plan_limits n WHERE n.tenant_id = $1 AND n.rule_id = $2
+    SELECT n.plan_id, 0 AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at FROM plan_limits n WHERE n.tenant_id = $1 AND n.rule_id = $2
     UNION ALL
-    SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited FROM plan_version_limits v WHERE v.tenant_id = $1 AND v.rule_id = $2
+    SELECT v.plan_id, v.number, v.limit_units, v.burst_units, v.unlimited, v.warn_at FROM plan_version_limits v WHERE v.tenant_id = $1 AND v.rule_id = $2
 ) AS l JOIN plans p ON p.tenant_id = $1 AND p.id = l.plan_id
 ORDER BY p.slug, l.number
 `
@@ -359,6 +364,7 @@ type RulePlanLimitsRow struct {
 	LimitUnits *int64
 	BurstUnits *int64
 	Unlimited  bool
+	WarnAt     *float64
 }
 
 // Those of older versions have their number, those of the newest 0.
@@ -377,6 +383,7 @@ func (q *Queries) RulePlanLimits(ctx context.Context, arg RulePlanLimitsParams) 
 			&i.LimitUnits,
 			&i.BurstUnits,
 			&i.Unlimited,
+			&i.WarnAt,
 		); err != nil {
 			return nil, err
 		}
@@ -389,7 +396,7 @@ func (q *Queries) RulePlanLimits(ctx context.Context, arg RulePlanLimitsParams) 
 }
 
 const rulesBySlug = `-- name: RulesBySlug :many
-SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor FROM rules WHERE tenant_id = $1 AND slug = ANY($2::text[])
+SELECT tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at FROM rules WHERE tenant_id = $1 AND slug = ANY($2::text[])
 `
 
 type RulesBySlugParams struct {
@@ -431,6 +438,7 @@ func (q *Queries) RulesBySlug(ctx context.Context, arg RulesBySlugParams) ([]Rul
 			&i.Consistency,
 			&i.Zone,
 			&i.Anchor,
+			&i.WarnAt,
 		); err != nil {
 			return nil, err
 		}
@@ -481,10 +489,10 @@ UPDATE rules SET slug = $1, name = $2, description = $3, resource = $4, algorith
     limit_units = $6, window_text = $7, window_ms = $8, burst_units = $9,
     precision_text = $10, precision_ms = $11, by_values = $12, mode = $13,
     on_unavailable = $14, penalty_text = $15, penalty_ms = $16,
-    consistency = $17, zone = $18, anchor = $19,
-    version = $20, updated_at = now()
-WHERE tenant_id = $21 AND id = $22
-RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor
+    consistency = $17, zone = $18, anchor = $19, warn_at = $20,
+    version = $21, updated_at = now()
+WHERE tenant_id = $22 AND id = $23
+RETURNING tenant_id, id, slug, name, description, resource, algorithm, limit_units, window_text, window_ms, burst_units, precision_text, precision_ms, by_values, mode, on_unavailable, penalty_text, penalty_ms, created_at, updated_at, version, consistency, zone, anchor, warn_at
 `
 
 type UpdateRuleParams struct {
@@ -507,6 +515,7 @@ type UpdateRuleParams struct {
 	Consistency   string
 	Zone          *string
 	Anchor        *string
+	WarnAt        *float64
 	Version       int64
 	TenantID      uuid.UUID
 	ID            uuid.UUID
@@ -533,6 +542,7 @@ func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, e
 		arg.Consistency,
 		arg.Zone,
 		arg.Anchor,
+		arg.WarnAt,
 		arg.Version,
 		arg.TenantID,
 		arg.ID,
@@ -563,6 +573,7 @@ func (q *Queries) UpdateRule(ctx context.Context, arg UpdateRuleParams) (Rule, e
 		&i.Consistency,
 		&i.Zone,
 		&i.Anchor,
+		&i.WarnAt,
 	)
 	return i, err
 }

@@ -47,6 +47,8 @@ export interface components {
             /** @description Rules that were not evaluated */
             skipped?: components["schemas"]["CheckSkip"][];
             subject: string;
+            /** @description An enforcing rule has a warning */
+            warning?: boolean;
         };
         CheckBatch: {
             /** @description Decided one by one, in order */
@@ -126,6 +128,8 @@ export interface components {
             source: string;
             /** @description The rule has no limit here; the numbers are null */
             unlimited?: boolean;
+            /** @description More than warn_at of the limit is used */
+            warning?: boolean;
             /** Format: int64 */
             window_ms: number | null;
         };

@@ -28,7 +28,7 @@ export interface Decision {
   readonly skipped: readonly SkippedRule[];
   /** A rule was answered without the shared counters. */
   readonly degraded: boolean;
-  /** The subject is near a limit. */
+  /** The subject is near the limit of an enforcing rule. */
   readonly warning: boolean;
   /** The first decision of the same idempotency key. */
   readonly replayed: boolean;
@@ -78,7 +78,7 @@ export interface Denial {
   readonly retryAfter: number | null;
 }
 
-// The fields of the API, so that a renamed one does not compile. warning comes from servers with warnings.
+// The fields of the API, so that a renamed one does not compile.
 type WireDecision = components["schemas"]["CheckAnswer"];
 type WireRule = components["schemas"]["CheckRule"];
 type WireSkip = components["schemas"]["CheckSkip"];
@@ -89,7 +89,7 @@ export class Nonsense extends Error {}
 
 /** Reads the decision in an answer. The headers are the caller's to add. */
 export function decodeDecision(value: unknown, headers: RateLimitHeaders): Decision {
-  const w = new Fields<keyof WireDecision | "warning">(value, "the answer");
+  const w = new Fields<keyof WireDecision>(value, "the answer");
   const allowed = w.required("allowed");
   const rules = w.list("rules").map(decodeRule);
   const denial = w.object("error");
@@ -109,7 +109,7 @@ export function decodeDecision(value: unknown, headers: RateLimitHeaders): Decis
     rules,
     skipped: w.list("skipped").map(decodeSkip),
     degraded: w.flag("degraded"),
-    warning: w.flag("warning") || rules.some((rule) => rule.warning),
+    warning: w.flag("warning") || rules.some((rule) => rule.warning && rule.mode !== "shadow"),
     replayed: w.flag("replayed"),
     denial: denial === null ? null : decodeDenial(denial),
     headers,
@@ -128,7 +128,7 @@ export function decodeBatch(value: unknown, n: number, unixMs: number): Decision
 }
 
 function decodeRule(value: unknown): RuleDecision {
-  const w = new Fields<keyof WireRule | "warning">(value, "a rule");
+  const w = new Fields<keyof WireRule>(value, "a rule");
   return {
     rule: w.text("rule") ?? "",
     algorithm: w.text("algorithm") ?? "",

@@ -83,7 +83,7 @@ class Decision:
     degraded: bool = False
     """A rule was answered without the shared counters."""
     warning: bool = False
-    """The subject is near a limit."""
+    """The subject is near the limit of an enforcing rule."""
     replayed: bool = False
     """The first decision of the same idempotency key."""
     denial: Denial | None = None
@@ -125,7 +125,7 @@ def decode_decision(value: object, headers: Mapping[str, str]) -> Decision:
         rules=rules,
         skipped=tuple(_decode_skip(skip) for skip in w.list("skipped")),
         degraded=w.flag("degraded"),
-        warning=w.flag("warning") or any(rule.warning for rule in rules),
+        warning=w.flag("warning") or any(rule.warning and rule.mode != "shadow" for rule in rules),
         replayed=w.flag("replayed"),
         denial=None if denial is None else _decode_denial(denial),
         headers=headers,
