@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,18 +19,12 @@ const noteQuotasEvery = 30 * time.Second
 func noteQuotas(
 	ctx context.Context, store *tenants.Store, policies *check.Policies, checker *check.Checker, platform uuid.UUID, log *slog.Logger,
 ) {
-	wait := rand.N(noteQuotasEvery)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
+	repeat(ctx, noteQuotasEvery, func() (more bool) {
 		if err := noteQuotasOnce(ctx, store, policies, checker, platform, log); err != nil && ctx.Err() == nil {
-			log.Warn("quotas were not all looked at; retrying", "error", err)
+			log.Warn("quotas were not all read; retrying", "error", err)
 		}
-		wait = noteQuotasEvery
-	}
+		return false
+	})
 }
 
 func noteQuotasOnce(

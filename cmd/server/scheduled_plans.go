@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,16 +14,9 @@ import (
 // applyDuePlansEvery is how late a scheduled change of a plan may be.
 const applyDuePlansEvery = time.Second
 
-// applyDuePlans gives subjects the plans that are due, until ctx ends. Instances that were started
-// together spread out.
+// applyDuePlans gives subjects the plans that are due, until ctx ends.
 func applyDuePlans(ctx context.Context, store *tenants.Store, log *slog.Logger) {
-	wait := rand.N(applyDuePlansEvery)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
+	repeat(ctx, applyDuePlansEvery, func() (more bool) {
 		applied, err := store.ApplyDuePlans(ctx)
 		if applied > 0 {
 			log.Info("scheduled plan changes applied", "subjects", applied)
@@ -32,19 +24,13 @@ func applyDuePlans(ctx context.Context, store *tenants.Store, log *slog.Logger) 
 		if err != nil && ctx.Err() == nil {
 			log.Warn("scheduled plan changes failed; retrying", "error", err)
 		}
-		wait = applyDuePlansEvery
-	}
+		return false
+	})
 }
 
-// changeCounters carries out what changed plans have left to be done to counters, until ctx ends.
+// changeCounters changes the counters of subjects with a new plan as the plan says, until ctx ends.
 func changeCounters(ctx context.Context, store *tenants.Store, policies *check.Policies, checker *check.Checker, log *slog.Logger) {
-	wait := rand.N(applyDuePlansEvery)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
+	repeat(ctx, applyDuePlansEvery, func() (more bool) {
 		_, err := store.CarryOutCounterChanges(ctx, func(tenant uuid.UUID, c check.CounterChange) error {
 			policy, err := policies.Get(ctx, tenant)
 			if err != nil {
@@ -55,19 +41,13 @@ func changeCounters(ctx context.Context, store *tenants.Store, policies *check.P
 		if err != nil && ctx.Err() == nil {
 			log.Warn("counters of subjects with a new plan were not all changed; retrying", "error", err)
 		}
-		wait = applyDuePlansEvery
-	}
+		return false
+	})
 }
 
 // runPlanMigrations moves subjects to the plans of migrations, until ctx ends.
 func runPlanMigrations(ctx context.Context, store *tenants.Store, log *slog.Logger) {
-	wait := rand.N(applyDuePlansEvery)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
+	repeat(ctx, applyDuePlansEvery, func() (more bool) {
 		moved, more, err := store.RunPlanMigrations(ctx)
 		if moved > 0 {
 			log.Info("subjects migrated", "subjects", moved)
@@ -75,8 +55,6 @@ func runPlanMigrations(ctx context.Context, store *tenants.Store, log *slog.Logg
 		if err != nil && ctx.Err() == nil {
 			log.Warn("plan migrations failed; retrying", "error", err)
 		}
-		if wait = applyDuePlansEvery; more && err == nil {
-			wait = 0
-		}
-	}
+		return more && err == nil
+	})
 }

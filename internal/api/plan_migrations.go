@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/google/uuid"
+
 	"weir/internal/check"
 	"weir/internal/limit"
 	"weir/internal/tenants"
@@ -124,23 +126,23 @@ func (a *admin) listPlanMigrations(ctx context.Context, in *struct {
 }
 
 func (a *admin) getPlanMigration(ctx context.Context, in *PlanMigrationPath) (*answerOf[PlanMigration], error) {
-	id, err := objectID(in.ID)
-	if err != nil {
-		return nil, err
-	}
-	m, err := a.store.PlanMigrationByID(ctx, actorFrom(ctx), in.Plan, id)
-	if err != nil {
-		return nil, err
-	}
-	return &answerOf[PlanMigration]{Body: planMigrationAnswer(m)}, nil
+	return a.onePlanMigration(ctx, in, a.store.PlanMigrationByID)
 }
 
 func (a *admin) cancelPlanMigration(ctx context.Context, in *PlanMigrationPath) (*answerOf[PlanMigration], error) {
+	return a.onePlanMigration(ctx, in, a.store.CancelPlanMigration)
+}
+
+// onePlanMigration answers with the migration that the path names, after do has read or changed it.
+func (a *admin) onePlanMigration(
+	ctx context.Context, in *PlanMigrationPath,
+	do func(context.Context, tenants.Actor, string, uuid.UUID) (tenants.PlanMigration, error),
+) (*answerOf[PlanMigration], error) {
 	id, err := objectID(in.ID)
 	if err != nil {
 		return nil, err
 	}
-	m, err := a.store.CancelPlanMigration(ctx, actorFrom(ctx), in.Plan, id)
+	m, err := do(ctx, actorFrom(ctx), in.Plan, id)
 	if err != nil {
 		return nil, err
 	}

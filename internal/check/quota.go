@@ -172,6 +172,8 @@ func (c *Checker) Quotas(ctx context.Context, platform *Policy, slug string) (ou
 	if state.Degraded {
 		return nil
 	}
+	now := c.now()
+	subject, _ := platform.subjects.Load(slug)
 	for i := range state.Rules {
 		r := &state.Rules[i]
 		length := time.Duration(r.WindowMS) * time.Millisecond
@@ -179,8 +181,6 @@ func (c *Checker) Quotas(ctx context.Context, platform *Policy, slug string) (ou
 			!limit.Matches(r.Rule.Resource, QuotaResource) {
 			continue
 		}
-		now := c.now()
-		subject, _ := platform.subjects.Load(slug)
 		end := windowEnd(platform, r.Rule.Slug, subject, now)
 		out = append(out, QuotaUse{
 			Rule: r.Rule, Used: r.Limit - r.Remaining, Limit: r.Limit, WindowEnd: end, Length: length, Elapsed: length - end.Sub(now),
@@ -200,11 +200,7 @@ func windowEnd(p *Policy, rule string, subject *subjectEntry, now time.Time) tim
 			windowMS := r.number.numbers.WindowMS
 			return time.UnixMilli(nowMS - nowMS%windowMS + windowMS).UTC()
 		default:
-			anchor := limit.NoAnchor
-			if subject != nil {
-				anchor = subject.anchorMS
-			}
-			return time.UnixMilli(r.cycle.Bounds(anchor, nowMS).At(nowMS).EndMS).UTC()
+			return time.UnixMilli(r.cycle.Bounds(subject.anchor(), nowMS).At(nowMS).EndMS).UTC()
 		}
 	}
 	return now
