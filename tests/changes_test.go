@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"testing"
 	"time"
 
@@ -109,4 +110,49 @@ func TestRevocationReachesEveryInstance(t *testing.T) {
 			t.Logf("revocation took %v on this machine", took)
 		}
 	}
+}
+
+// A revocation also travels through Redis: an instance that cannot reach Postgres must not accept a
+// revoked key until Postgres is available again.
+func TestRevocationReachesAnInstanceWithoutPostgres(t *testing.T) {
+	s := newSettings(t)
+	u, err := url.Parse(s["WEIR_DATABASE_URL"])
+	require.NoError(t, err)
+	door := newDoor(t, u.Host)
+	u.Host = door.addr
+	door.open()
+	here := start(t, s)
+	away := start(t, s.With(settings{"WEIR_DATABASE_URL": u.String(), "WEIR_MAX_CONFIG_AGE": "2s"}))
+	here.AwaitReady()
+	away.AwaitReady()
+	tenant := newTenant(t, s, here)
+	const body = `{"subject":"ada"}`
+	var keys [2]struct{ ID, Secret string }
+	var holders [2]*client
+	for i := range keys {
+		answer := tenant.do(http.MethodPost, here.URL()+"/v1/keys", `{"name":"check","scopes":["check"]}`, http.StatusCreated)
+		require.NoError(t, json.Unmarshal(answer.body, &keys[i]))
+		holders[i] = newClient(t, keys[i].Secret)
+		holders[i].do(http.MethodPost, away.URL()+"/v1/check", body, http.StatusOK)
+	}
+	refused := func(holder *client) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			got, err := holder.try(http.MethodPost, away.URL()+"/v1/check", body)
+			require.NoError(t, err)
+			return got.status == http.StatusUnauthorized
+		}, patience, time.Millisecond)
+	}
+
+	door.close()
+	tenant.do(http.MethodDelete, here.URL()+"/v1/keys/"+keys[0].ID, "", http.StatusNoContent)
+	refused(holders[0])
+	holders[1].do(http.MethodPost, away.URL()+"/v1/check", body, http.StatusOK)
+
+	require.Eventually(t, func() bool { return status(away.URL()+"/readyz") == http.StatusServiceUnavailable }, patience, 10*time.Millisecond,
+		"the configuration is older than WEIR_MAX_CONFIG_AGE")
+	require.Equal(t, http.StatusOK, status(here.URL()+"/readyz"))
+	door.open()
+	away.AwaitReady()
+	holders[1].do(http.MethodPost, away.URL()+"/v1/check", body, http.StatusOK)
 }

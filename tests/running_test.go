@@ -121,6 +121,7 @@ func TestBadSettingStopsTheStartWithOneLine(t *testing.T) {
 		{"WEIR_TLS_CERT", https.With(settings{"WEIR_HTTPS_ADDR": ""})},
 		{"WEIR_HTTP_ADDR", settings{"WEIR_HTTP_ADDR": "off"}},
 		{"WEIR_HEADERS", settings{"WEIR_HEADERS": "draft,y"}},
+		{"WEIR_MAX_CONFIG_AGE", settings{"WEIR_MAX_CONFIG_AGE": "1s"}},
 		{"WEIR_MAX_IN_FLIGHT", settings{"WEIR_MAX_IN_FLIGHT": "0"}},
 		{"WEIR_DRAIN", settings{"WEIR_DRAIN": "-1s"}},
 		{"WEIR_DRAIN", settings{"WEIR_DRAIN": "1h"}},

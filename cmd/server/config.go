@@ -59,9 +59,11 @@ type Config struct {
 	// PolicyMemory is in bytes.
 	PolicyMemory byteSize `env:"WEIR_POLICY_MEMORY" default:"512MiB" placeholder:"SIZE" help:"Memory for the rules and subjects of tenants, as 512MiB or 2GiB, 16MiB or more; 0 for no limit. The least recently used tenants are evicted, and loaded again when needed."`
 
-	MaxInFlight int           `env:"WEIR_MAX_IN_FLIGHT" default:"10000" help:"Maximum number of concurrent requests, 1 to 1000000; further ones get 503."`
-	Drain       time.Duration `env:"WEIR_DRAIN" default:"5s" help:"How long to continue serving after SIGTERM, 0s to 5m, while load balancers see that /readyz is 503."`
-	LogLevel    string        `env:"WEIR_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
+	MaxInFlight int `env:"WEIR_MAX_IN_FLIGHT" default:"10000" help:"Maximum number of concurrent requests, 1 to 1000000; further ones get 503."`
+	// MaxConfigAge is 0 for no maximum.
+	MaxConfigAge time.Duration `env:"WEIR_MAX_CONFIG_AGE" default:"0s" help:"While an instance cannot reach Postgres, it answers checks by the configuration in memory. Beyond this age of the configuration, 2s or more, /readyz is 503; 0s for no maximum."`
+	Drain        time.Duration `env:"WEIR_DRAIN" default:"5s" help:"How long to continue serving after SIGTERM, 0s to 5m, while load balancers see that /readyz is 503."`
+	LogLevel     string        `env:"WEIR_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
 
 	WriteRate int `env:"WEIR_WRITE_RATE" default:"100" help:"Writes per second that each instance accepts from one tenant, over the admin API and the dashboard, with a burst of ten times as many; up to 1000000, 0 for no limit."`
 	ResetRate int `env:"WEIR_RESET_RATE" default:"20" help:"The same for resets of counters."`
@@ -126,6 +128,7 @@ func (c *Config) Validate() error {
 		checkText("WEIR_STRIPE_URL", c.StripeURL, checkHTTPURL),
 		bad(headersErr != nil, "WEIR_HEADERS", c.Headers, fmt.Sprint(headersErr)),
 		bad(c.PolicyMemory != 0 && c.PolicyMemory < 16<<20, "WEIR_POLICY_MEMORY", c.PolicyMemory, "must be 16MiB or more, or 0"),
+		bad(c.MaxConfigAge != 0 && c.MaxConfigAge < configStale, "WEIR_MAX_CONFIG_AGE", c.MaxConfigAge, "must be 0s, or 2s or more"),
 		bad(c.MaxInFlight < 1 || c.MaxInFlight > 1_000_000, "WEIR_MAX_IN_FLIGHT", c.MaxInFlight, "must be 1 to 1000000"),
 		bad(c.WriteRate < 0 || c.WriteRate > 1_000_000, "WEIR_WRITE_RATE", c.WriteRate, "must be 0 to 1000000"),
 		bad(c.ResetRate < 0 || c.ResetRate > 1_000_000, "WEIR_RESET_RATE", c.ResetRate, "must be 0 to 1000000"),

@@ -140,11 +140,20 @@ func (s *service) assemble(ctx, working context.Context) error {
 		Keys: keys, Engine: s.engine, Metrics: metrics, Observers: []check.Observer{recorder, decisions},
 	})
 	authenticator := tenants.NewAuthenticator(s.store)
+	keyNews := peers.NewBroadcast("keys", deployment.secrets.CounterKey[:])
+	authenticator.Tell(keyNews.Send)
 	following := newFollower(s.store, authenticator, policies, deployment.platform, s.log)
 	watchEngine(s.registry, counters)
 	watchAge(s.registry, s.store.Watcher().Age)
 
 	s.background.Go(func() { instances.Run(working, s.redis, s.log) })
+	s.background.Go(func() {
+		keyNews.Run(working, s.redis, s.log, func(message []byte) {
+			if err := authenticator.Learn(message); err != nil {
+				s.log.Warn("ignored a message of another version of Weir", "error", err)
+			}
+		})
+	})
 	s.background.Go(func() { decisions.Run(working, s.redis, s.log) })
 	s.background.Go(func() { checker.RunLatency(working) })
 	redisState := newRedisState(s.engine, counters, s.registry, s.log)
@@ -184,7 +193,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 			Client: s.redis, Secret: deployment.secrets.CounterKey, Timeout: s.cfg.RedisTimeout,
 			Away: s.engine.Away,
 		}),
-		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, s.store, redisState),
+		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, s.store.Watcher().Age, s.cfg.MaxConfigAge, redisState),
 		Follow:         following.now,
 		Invited:        func(i tenants.Invitation) { dashboard.SendInvitation(s.store, post, s.log, i) },
 		InvitationLink: func(i tenants.Invitation) string { return dashboard.LinkToHandOn(post, i) },
@@ -234,16 +243,21 @@ func unlessEnded(ctx context.Context, err error) error {
 // comparisons have failed.
 const configStale = 2 * time.Second
 
-// readiness tells /readyz what it should say. Checks are answered without Redis and without
-// Postgres, so neither makes the instance leave the balancer: all would leave at once.
-func readiness(front *front, store *tenants.Store, redis *redisState) func() api.Readiness {
+// readiness tells /readyz what to answer. Checks are answered without Redis and without Postgres,
+// so neither outage makes the instance leave the load balancer: all instances would leave together.
+// An operator who prefers that sets maxAge, the maximum age of the configuration; 0: none.
+func readiness(front *front, age func() time.Duration, maxAge time.Duration, redis *redisState) func() api.Readiness {
 	return func() (r api.Readiness) {
-		if front.draining.Load() {
-			r.Reason = "The instance is stopping."
-		}
 		redis.tell(&r)
-		if store.Watcher().Age() > configStale {
+		old := age()
+		if old > configStale {
 			r.Degraded = append(r.Degraded, "postgres")
+		}
+		switch {
+		case front.draining.Load():
+			r.Reason = "The instance is stopping."
+		case maxAge > 0 && old > maxAge:
+			r.Reason = fmt.Sprintf("The configuration is %s old, more than WEIR_MAX_CONFIG_AGE (%s). Postgres cannot be reached.", old.Truncate(time.Second), maxAge)
 		}
 		return r
 	}

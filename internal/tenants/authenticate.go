@@ -62,6 +62,7 @@ type Authenticator struct {
 	asked   atomic.Int64 // number of lookups
 
 	touches chan touch
+	send    func(message []byte) // tells other instances of changed keys; may be nil
 
 	mu      sync.Mutex // guards the fields below; held by every write to known
 	tenants map[uuid.UUID]*tenantKeys
@@ -103,6 +104,11 @@ func (k *knownKey) refusal(now time.Time) error {
 		return ErrKeyExpired
 	}
 	return nil
+}
+
+// worksAs reports whether two states of a key are the same for its users.
+func (k *knownKey) worksAs(o *knownKey) bool {
+	return k.state == o.state && k.actor.keyExpiresAt.Equal(o.actor.keyExpiresAt)
 }
 
 // tenantKeys has the known keys of one tenant.
@@ -399,14 +405,20 @@ func (a *Authenticator) readTenantKeys(ctx context.Context, tenant uuid.UUID) (r
 	return rows, version, err
 }
 
-// replace replaces the known keys of a tenant by rows, unless the known ones are newer.
+// replace replaces the known keys of a tenant by rows, unless the known ones are newer, and tells
+// the other instances what has changed.
 func (a *Authenticator) replace(id uuid.UUID, rows []db.LookUpTenantKeysRow, at reading) {
+	a.tell(KeyChanges{Tenant: id, Version: at.version, Keys: a.replaceKnown(id, rows, at)})
+}
+
+// replaceKnown returns the keys that work differently now.
+func (a *Authenticator) replaceKnown(id uuid.UUID, rows []db.LookUpTenantKeysRow, at reading) (changed []KeyChange) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.pending, id)
 	old := a.tenants[id]
 	if old != nil && at.olderThan(old.at) {
-		return
+		return nil
 	}
 	tenant := &tenantKeys{at: at}
 	if len(rows) > 0 {
@@ -414,11 +426,17 @@ func (a *Authenticator) replace(id uuid.UUID, rows []db.LookUpTenantKeysRow, at 
 	}
 	a.tenants[id] = tenant
 	for i, row := range rows {
-		tenant.hashes[i] = [32]byte(row.Hash)
-		a.put(tenant.hashes[i], db.LookUpKeyRow(row), at)
+		hash := [32]byte(row.Hash)
+		tenant.hashes[i] = hash
+		before, found := a.known.Load(hash)
+		now := a.put(hash, db.LookUpKeyRow(row), at)
+		// After the database went back, each instance reads everything again by itself.
+		if found && before.at.history == at.history && !now.worksAs(before) {
+			changed = append(changed, now.change(hash))
+		}
 	}
 	if old == nil {
-		return
+		return changed
 	}
 	for _, hash := range old.hashes {
 		if slices.Contains(tenant.hashes, hash) {
@@ -430,21 +448,31 @@ func (a *Authenticator) replace(id uuid.UUID, rows []db.LookUpTenantKeysRow, at 
 			continue
 		}
 		a.known.Delete(hash)
+		if old.at.history == at.history {
+			changed = append(changed, KeyChange{Hash: hash[:], State: uint8(keyRevoked)})
+		}
 	}
+	return changed
 }
 
-// forget removes the keys of a deleted tenant.
+// forget removes the keys of a deleted tenant, and tells the other instances.
 func (a *Authenticator) forget(id uuid.UUID) {
+	a.tell(KeyChanges{Tenant: id, Version: math.MaxInt64, Keys: a.forgetKnown(id)})
+}
+
+func (a *Authenticator) forgetKnown(id uuid.UUID) (removed []KeyChange) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.pending, id)
 	if tenant := a.tenants[id]; tenant != nil {
 		for _, hash := range tenant.hashes {
 			a.known.Delete(hash)
+			removed = append(removed, KeyChange{Hash: hash[:], State: uint8(keyRevoked)})
 		}
 	}
 	// What remains is empty and newer than any read: a running lookup will find it.
 	a.tenants[id] = &tenantKeys{at: reading{a.store.history.Load(), math.MaxInt64}}
+	return removed
 }
 
 // Run stores when keys were last used, and retries to read changed keys, until ctx ends. Then it

@@ -2,6 +2,9 @@ package tenants_test
 
 import (
 	"context"
+	"encoding/json"
+	"math"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -227,6 +230,82 @@ func TestAuthenticateWithoutPostgres(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrKeyRevoked)
 	stop()
 	require.NoError(t, <-ended)
+}
+
+// An instance without Postgres learns from others which keys work differently, but believes no
+// older version than its own, and nothing about keys of other tenants.
+func TestAuthenticatorLearns(t *testing.T) {
+	t.Parallel()
+	d := tenantstest.New(t)
+	proxy := newProxy(t, d.URL)
+	a, key := d.Tenant("tenant-a")
+	b, other := d.Tenant("tenant-b")
+	ctx := t.Context()
+	reader, cutOff := tenants.NewAuthenticator(d.Store), tenants.NewAuthenticator(d.Open(tenants.Config{DatabaseURL: proxy.url}))
+	var messages [][]byte
+	reader.Tell(func(m []byte) { messages = append(messages, m) })
+	require.NoError(t, reader.Load(ctx))
+	require.NoError(t, cutOff.Load(ctx))
+	require.Empty(t, messages, "the first reading changes nothing")
+	proxy.cut()
+
+	list, _, err := d.Store.Keys(ctx, a, tenants.Page{})
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	early := time.Now().Add(-time.Hour).Truncate(time.Millisecond)
+	_, err = d.Store.EditKey(ctx, a, list[0].ID, tenants.Match{}, func(k *tenants.APIKey) error { k.Name = "renamed"; return nil })
+	require.NoError(t, err)
+	reader.Changed(ctx, a.TenantID())
+	require.Empty(t, messages, "a name changes nothing for the users of a key")
+
+	require.NoError(t, d.Store.RevokeKey(ctx, a, list[0].ID, tenants.Match{}))
+	reader.Changed(ctx, a.TenantID())
+	require.Len(t, messages, 1)
+	reader.Changed(ctx, a.TenantID())
+	require.Len(t, messages, 1, "once")
+	_, err = cutOff.Authenticate(ctx, key.Secret())
+	require.NoError(t, err)
+	require.NoError(t, cutOff.Learn(messages[0]))
+	_, err = cutOff.Authenticate(ctx, key.Secret())
+	require.ErrorIs(t, err, tenants.ErrKeyRevoked)
+
+	var change tenants.KeyChanges
+	require.NoError(t, json.Unmarshal(messages[0], &change))
+	for what, edit := range map[string]func(*tenants.KeyChanges){
+		"an older version":      func(c *tenants.KeyChanges) { c.Version--; c.Keys[0].State = 0 },
+		"the same version":      func(c *tenants.KeyChanges) { c.Keys[0].State = 0 },
+		"a key of another":      func(c *tenants.KeyChanges) { c.Tenant, c.Version, c.Keys[0].State = b.TenantID(), math.MaxInt64, 0 },
+		"a key that is unknown": func(c *tenants.KeyChanges) { c.Version, c.Keys[0].Hash = math.MaxInt64, make([]byte, 32) },
+	} {
+		edited := change
+		edited.Keys = slices.Clone(change.Keys)
+		edit(&edited)
+		message, err := json.Marshal(edited)
+		require.NoError(t, err)
+		require.NoError(t, cutOff.Learn(message), what)
+		_, err = cutOff.Authenticate(ctx, key.Secret())
+		require.ErrorIs(t, err, tenants.ErrKeyRevoked, what)
+	}
+	for _, message := range []string{"", "{", `{"keys":[{"hash":"AAAA"}]}`, `{"keys":[{"hash":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=","state":99}]}`} {
+		require.Error(t, cutOff.Learn([]byte(message)), message)
+	}
+
+	change.Version++
+	change.Keys[0].State, change.Keys[0].ExpiresAtMS = 0, early.UnixMilli()
+	message, err := json.Marshal(change)
+	require.NoError(t, err)
+	require.NoError(t, cutOff.Learn(message))
+	_, err = cutOff.Authenticate(ctx, key.Secret())
+	require.ErrorIs(t, err, tenants.ErrKeyExpired)
+
+	require.NoError(t, d.Store.DeleteTenant(ctx, operator, "tenant-b", tenants.Match{}))
+	reader.Changed(ctx, b.TenantID())
+	require.Len(t, messages, 2)
+	_, err = cutOff.Authenticate(ctx, other.Secret())
+	require.NoError(t, err)
+	require.NoError(t, cutOff.Learn(messages[1]))
+	_, err = cutOff.Authenticate(ctx, other.Secret())
+	require.ErrorIs(t, err, tenants.ErrKeyRevoked)
 }
 
 // The last use of a key is shown, without a write for each request.
