@@ -14,21 +14,20 @@ import (
 	"time"
 )
 
-// adminGoal is what 99 of 100 lists and searches stay under.
+// adminGoal is the limit of the p99 of lists and searches.
 const adminGoal = 20 * time.Millisecond
 
-// adminCallers is how many requests to the admin API are out at once: people and their programs
-// are few.
+// adminCallers is the number of concurrent requests to the admin API: it has few users.
 const adminCallers = 2
 
-// adminOptions are the sizes of the run that measures the admin API.
+// adminOptions are the options of the run that measures the admin API.
 type adminOptions struct {
 	wanted   bool
 	tenants  int
 	rules    int
 	subjects int
 	requests int  // for each line of the table
-	one      bool // the largest of two tenants has all but a rule and a few subjects
+	one      bool // the largest of two tenants has all but one rule and a few subjects
 }
 
 func (o adminOptions) validate() error {
@@ -45,22 +44,21 @@ func (o adminOptions) validate() error {
 	return nil
 }
 
-// lookup is a line of the table: one way to ask the admin API.
+// lookup is a row of the table: one kind of request to the admin API.
 type lookup struct {
 	name  string
-	large bool                         // ask as the largest tenant; else as one of the others
-	path  func(n int, t *owner) string // of the n-th request
-	key   string                       // instead of the tenant's
+	large bool                         // send the requests as the largest tenant, not as one of the others
+	path  func(n int, t *owner) string // path of the n-th request
+	key   string                       // used instead of the tenant's key
 }
 
-// timing is what a line has found.
+// timing is the result of a row.
 type timing struct {
 	lookup
 	p50, p99, most time.Duration
 }
 
-// measureAdmin loads a deployment of the size that o says, and prints how long lists and searches
-// take.
+// measureAdmin loads a deployment of the sizes in o, and prints the latency of lists and searches.
 func measureAdmin(ctx context.Context, o options) error {
 	s := &stage{servers: map[string]*server{}, timeout: o.timeout}
 	defer s.close()
@@ -91,7 +89,7 @@ func measureAdmin(ctx context.Context, o options) error {
 	return nil
 }
 
-// lookups are the lists and searches that the dashboard and programs make.
+// lookups returns the lists and searches that the dashboard and programs use.
 func lookups(operator string) []lookup {
 	fixed := func(path string) func(int, *owner) string { return func(int, *owner) string { return path } }
 	all := []lookup{
@@ -131,8 +129,8 @@ func lookups(operator string) []lookup {
 	return all
 }
 
-// timeLookup asks for a line of the table, a few at a time. The first requests, which find
-// nothing in the caches, count too.
+// timeLookup measures a row of the table, with a few concurrent callers. The first requests, with
+// cold caches, count too.
 func (s *stage) timeLookup(ctx context.Context, l lookup, owners []*owner, requests int) (timing, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -168,7 +166,7 @@ func (s *stage) timeLookup(ctx context.Context, l lookup, owners []*owner, reque
 	return timing{lookup: l, p50: took[requests/2], p99: took[(requests*99-1)/100], most: took[requests-1]}, nil
 }
 
-// get asks once, and returns how long it took until the whole answer was there.
+// get sends one request, and returns the time until the end of the response.
 func (a *admin) get(ctx context.Context, key, path string) (time.Duration, error) {
 	_, took, err := a.fetch(ctx, key, path)
 	return took, err
@@ -194,10 +192,10 @@ func (a *admin) fetch(ctx context.Context, key, path string) ([]byte, time.Durat
 	return answer, took, err
 }
 
-// adminReport is the table, with what must be known to judge it.
+// adminReport returns the table, with the facts needed to judge it.
 func adminReport(f facts, o adminOptions, timings []timing) string {
 	var b strings.Builder
-	for _, fact := range f[:3] { // the rest is of checks
+	for _, fact := range f[:3] { // the others are about checks
 		fmt.Fprintf(&b, "- %s\n", fact)
 	}
 	fmt.Fprintf(&b, "- %s tenants, %s rules, %s subjects, of which the largest tenant has %s rules and %s subjects.\n",

@@ -11,18 +11,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// askedTenants is how many tenants, besides the largest, are asked for: enough that each is not
-// always in the caches, few enough to make their keys by the API.
+// askedTenants is how many tenants, besides the largest, get requests: enough that not all of them
+// are always in the caches, few enough to create their keys with the API.
 const askedTenants = 20
 
-// owner is a tenant in whose name requests are made.
+// owner is a tenant that gets requests.
 type owner struct {
 	tenant
 	rules, subjects int
 	cursor          string // of a page in the middle of its subjects
 }
 
-// The largest tenant has as many rules as one may have, and a tenth of all subjects.
+// The largest tenant has the maximum number of rules, and a tenth of all subjects.
 func (o adminOptions) largestRules() int {
 	if o.one {
 		return o.rules - 1
@@ -37,12 +37,12 @@ func (o adminOptions) largestSubjects() int {
 	return o.subjects / 10
 }
 
-// share is how many rules and subjects the tenant of this number has, 0 being the largest.
+// share returns the numbers of rules and subjects of a tenant. Tenant 0 is the largest.
 func (o adminOptions) share(number int) (rules, subjects int) {
 	if number == 0 {
 		return o.largestRules(), o.largestSubjects()
 	}
-	part := func(all int) int { // equal, the first ones taking the rest
+	part := func(all int) int { // equal shares; the first ones get the remainder
 		n := all / (o.tenants - 1)
 		if number <= all%(o.tenants-1) {
 			n++
@@ -54,8 +54,8 @@ func (o adminOptions) share(number int) (rules, subjects int) {
 
 func subjectName(n int) string { return fmt.Sprintf("user_%08d", n) }
 
-// rowID is a key of a row, in the order of its numbers as version 7 UUIDs are in that of their
-// time.
+// rowID returns the primary key of a row. Keys are in the order of their numbers, as version 7
+// UUIDs are in the order of their time.
 func rowID(kind byte, tenant, number int) (id [16]byte) {
 	id[0], id[6], id[8] = kind, 0x70, 0x80
 	binary.BigEndian.PutUint32(id[2:6], uint32(tenant))
@@ -74,8 +74,8 @@ const (
 	rowKey
 )
 
-// loadAdmin makes the tenants that are asked for by the API, as they need keys, and writes all the
-// rest right into Postgres. The first of the answer is the largest.
+// loadAdmin creates the tenants that get requests with the API, because they need keys, and writes
+// the other rows directly to Postgres. The largest tenant is first in the result.
 func (s *stage) loadAdmin(ctx context.Context, o adminOptions) ([]*owner, error) {
 	api := newAdmin(s.servers[weirName].http)
 	defer api.client.CloseIdleConnections()
@@ -115,7 +115,7 @@ func (s *stage) loadAdmin(ctx context.Context, o adminOptions) ([]*owner, error)
 	return owners, nil
 }
 
-// loadTenants returns the ids of all tenants, those of owners first.
+// loadTenants returns the ids of all tenants, owners first.
 func loadTenants(ctx context.Context, conn *pgx.Conn, o adminOptions, owners []*owner) ([][16]byte, error) {
 	ids := make([][16]byte, o.tenants)
 	for i := range ids {
@@ -173,7 +173,8 @@ func loadSubjects(ctx context.Context, conn *pgx.Conn, o adminOptions, ids [][16
 		})
 }
 
-// walk returns a function that goes through what the tenants have, of which count says how much.
+// walk returns a function that iterates over the objects of the tenants. count returns the number
+// of objects of a tenant.
 func (o adminOptions) walk(count func(tenant int) int) func() (tenant, number int) {
 	t, n := 0, -1
 	return func() (int, int) {
@@ -184,8 +185,8 @@ func (o adminOptions) walk(count func(tenant int) int) func() (tenant, number in
 	}
 }
 
-// copyRows fills a table, telling now and then how far it is.
-// It does so some at a time, because triggers see them only when all of a statement have come.
+// copyRows fills a table, and reports the progress. It copies in chunks, because triggers run only
+// after all rows of a statement.
 func copyRows(ctx context.Context, conn *pgx.Conn, table string, columns []string, count int, row func(n int) []any) error {
 	const atOnce = 20_000
 	told, begin := time.Now(), time.Now()
@@ -205,8 +206,8 @@ func copyRows(ctx context.Context, conn *pgx.Conn, table string, columns []strin
 	return nil
 }
 
-// findMiddle pages through a tenant's subjects, up to some thousand, to have a cursor that leads
-// on.
+// findMiddle pages through a tenant's subjects, up to some thousand, to get a cursor of a page in
+// the middle.
 func (a *admin) findMiddle(ctx context.Context, t *owner) error {
 	for range min(t.subjects/200/2, 50) + 1 {
 		path := "/v1/subjects?limit=200"

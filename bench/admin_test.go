@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is loaded must be what the report says.
+// The loaded data is what the report says.
 func TestAdminSharesAddUp(t *testing.T) {
 	for _, o := range []adminOptions{
 		{tenants: 1000, rules: 100_000, subjects: 1_000_000}, {tenants: 2, rules: 3, subjects: 21}, {tenants: 7, rules: 5000, subjects: 101},
@@ -24,7 +24,7 @@ func TestAdminSharesAddUp(t *testing.T) {
 	}
 }
 
-// Lists are newest first, by id: rows that are loaded later must sort later.
+// Lists are newest first, by id, so rows that are loaded later must sort later.
 func TestRowIDsAscend(t *testing.T) {
 	last := rowID(rowSubject, 3, 0)
 	for _, n := range []int{1, 2, 255, 256, 99_999} {
@@ -44,7 +44,7 @@ func compareIDs(a, b [16]byte) int {
 	return 0
 }
 
-func TestAdminReportSaysWhatIsTooSlow(t *testing.T) {
+func TestAdminReportMarksMissedGoals(t *testing.T) {
 	report := adminReport(facts{"when", "what", "where", "rounds"}, adminOptions{tenants: 2, rules: 4, subjects: 20, requests: 100}, []timing{
 		{lookup: lookup{name: "quick"}, p50: time.Millisecond, p99: 19 * time.Millisecond, most: time.Second},
 		{lookup: lookup{name: "slow"}, p50: time.Millisecond, p99: 20 * time.Millisecond, most: time.Second},

@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// certificate is the one that all servers of a run show.
+// certificate is the certificate of all servers of a run.
 type certificate struct {
 	certFile, keyFile string
-	trust             *tls.Config // a client's that trusts it
+	trust             *tls.Config // for clients; trusts the certificate
 }
 
-// newCertificate puts a certificate for loopback into dir. ECDSA on P-256 is what servers
-// use now; its cost falls on the handshakes, which no figure includes.
+// newCertificate writes a certificate for loopback to dir. ECDSA on P-256 is common today. Its cost
+// is in the handshakes, which no figure includes.
 func newCertificate(dir string) (*certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -51,7 +51,7 @@ func newCertificate(dir string) (*certificate, error) {
 	roots := x509.NewCertPool()
 	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	if !roots.AppendCertsFromPEM(certPEM) {
-		return nil, errors.New("the certificate just made is not one")
+		return nil, errors.New("the new certificate is invalid")
 	}
 	c := &certificate{
 		certFile: filepath.Join(dir, "cert.pem"), keyFile: filepath.Join(dir, "key.pem"),

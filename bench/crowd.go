@@ -11,20 +11,20 @@ import (
 	"weir/bench/load"
 )
 
-// crowd is many tenants of one rule each, in a database of their own and with an instance of their
-// own, so that all other tables are not about them. They are copied right into Postgres.
+// crowd is a set of many tenants with one rule each, in their own database and with their own
+// instance, so that they do not affect other tables. They are written directly to Postgres.
 type crowd struct {
-	sizes []int // how many of them are asked for, ascending
+	sizes []int // numbers of tenants that get requests, ascending
 }
 
 const crowdName = "weir, crowd"
 
 func (c crowd) tenants() int { return c.sizes[len(c.sizes)-1] }
 
-// crowdKey is the key of the tenant of this number.
+// crowdKey returns the key of the tenant with this number.
 func crowdKey(number int) string { return scaleKey(number, 0) }
 
-// load writes the tenants. The database has its schema.
+// load writes the tenants. The database has its schema already.
 func (c crowd) load(ctx context.Context, conn *pgx.Conn) error {
 	count := c.tenants()
 	if err := copyRows(ctx, conn, "tenants", []string{"id", "slug", "version", "policy_version", "subjects_version", "keys_version"},
@@ -52,8 +52,8 @@ func (c crowd) load(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// beginCrowd makes the tenants and starts an instance that has answered a check of each. It does so
-// once: the instance stays until the stage is closed.
+// beginCrowd creates the tenants, and starts an instance that has answered a check of each. It does
+// so only once: the instance runs until the stage is closed.
 func (s *stage) beginCrowd(ctx context.Context, c crowd) error {
 	if s.servers[crowdName] != nil {
 		return nil
@@ -68,7 +68,7 @@ func (s *stage) beginCrowd(ctx context.Context, c crowd) error {
 		return err
 	}
 	s.undo = append(s.undo, sv.stop)
-	progress("asking a first check of each of them")
+	progress("sending the first check of each of them")
 	tenants := make([]*tenant, c.tenants())
 	for i := range tenants {
 		tenants[i] = &tenant{slug: fmt.Sprintf("tenant-%d", i), rules: make([]rule, 1), key: crowdKey(i)}
@@ -82,7 +82,7 @@ func (s *stage) beginCrowd(ctx context.Context, c crowd) error {
 	return sv.settle(ctx) // usage of each tenant is on its way to Postgres
 }
 
-// makeCrowd returns the name of the database that the tenants are in.
+// makeCrowd creates the database with the tenants, and returns its name.
 func (s *stage) makeCrowd(ctx context.Context, c crowd) (name string, err error) {
 	name = s.database + "_crowd"
 	if err := s.newDatabase(ctx, name); err != nil {
@@ -104,8 +104,8 @@ func (s *stage) makeCrowd(ctx context.Context, c crowd) (name string, err error)
 	return name, nil
 }
 
-// traffic spreads as many counters over so many tenants as it would over all of them, so that only
-// the number of tenants is another.
+// traffic spreads the same number of counters over this many tenants as over all of them, so that
+// only the number of tenants differs.
 func (c crowd) traffic(tenants int) *load.Traffic {
 	requests := make([]load.Request, max(subjects, c.tenants()))
 	keys := make([]string, tenants)
@@ -118,7 +118,7 @@ func (c crowd) traffic(tenants int) *load.Traffic {
 	return load.NewTraffic(requests, load.Uniform, seed)
 }
 
-// group is the table of tenants.
+// group returns the table of tenants.
 func (c crowd) group(bare cell) group {
 	g := group{"tenants", "Active tenants, of " + thousands(float64(c.tenants())), []cell{bare}}
 	for _, n := range c.sizes {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// goal is a figure that the design aims at, and what this run found.
+// goal is a goal of the design, and the result of this run.
 type goal struct {
 	figure   string
 	aim      string
@@ -14,7 +14,8 @@ type goal struct {
 	reached  bool
 }
 
-// goals compares the rows with the design's aims. A goal whose mixes were not measured is left out.
+// goals compares the rows with the goals of the design. It omits goals whose mixes were not
+// measured.
 func (r *results) goals(all [][]row) []goal {
 	find := func(group, name string) *row {
 		for i, g := range r.groups {

@@ -7,18 +7,18 @@ import (
 	"weir/bench/load"
 )
 
-// The tables of growth: several instances, and several shards of Redis. On one machine they can
-// only show what a check costs there, not how much faster many machines are.
+// The tables about more instances and more shards of Redis. On one machine they show what a check
+// costs there, but not how much faster several machines are.
 const (
 	mostInstances = 3
 	mostShards    = 3
-	shardTenants  = 64 // a tenant's counters are on one shard, so it takes several to use all
+	shardTenants  = 64 // the counters of a tenant are on one shard, so all shards are used only with several tenants
 )
 
 func instancesName(n int) string { return fmt.Sprintf("weir, instances: %d", n) }
 func shardsName(n int) string    { return fmt.Sprintf("weir, shards: %d", n) }
 
-// begin starts what a table needs besides the servers that are always there. end stops it.
+// begin starts the servers that only this table needs. end stops them.
 func (s *stage) begin(ctx context.Context, name string, c *cast) (end func(), err error) {
 	nothing := func() {}
 	switch name {
@@ -38,7 +38,7 @@ func (s *stage) begin(ctx context.Context, name string, c *cast) (end func(), er
 	return nothing, nil
 }
 
-// beginInstances starts the further instances.
+// beginInstances starts the additional instances.
 func (s *stage) beginInstances(ctx context.Context, c *cast) (end func(), err error) {
 	first := s.servers[weirName]
 	var more []*server
@@ -63,7 +63,7 @@ func (s *stage) beginInstances(ctx context.Context, c *cast) (end func(), err er
 	return end, nil
 }
 
-// beginShards starts a Cluster of each size, with an instance that counts in it.
+// beginShards starts a Cluster of each size, with an instance that uses it.
 func (s *stage) beginShards(ctx context.Context, c *cast) (end func(), err error) {
 	var stops []func()
 	end = func() {
@@ -89,7 +89,7 @@ func (s *stage) beginShards(ctx context.Context, c *cast) (end func(), err error
 	return end, nil
 }
 
-// startKnowing starts an instance that has answered a check of each tenant.
+// startKnowing starts an instance, and sends it a check of each tenant.
 func (s *stage) startKnowing(ctx context.Context, name string, in *store, c *cast) (*server, error) {
 	sv, err := s.startInstance(ctx, name, s.databaseURL(), in)
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *stage) startKnowing(ctx context.Context, name string, in *store, c *cas
 	return sv, nil
 }
 
-// countersGroup asks about more and more subjects of one tenant.
+// countersGroup measures one tenant with more and more subjects.
 func (c *cast) countersGroup(bare cell, weir func(string, *load.Traffic) cell) group {
 	g := group{"counters", "Number of subjects, one rule", []cell{bare}}
 	for _, n := range []int{1000, 10_000, 100_000} {

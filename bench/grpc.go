@@ -7,17 +7,17 @@ import (
 	"weir/bench/load"
 )
 
-// grpcPath is the call of Envoy's rate-limit service.
+// grpcPath is the path of the method of Envoy's rate-limit service.
 const grpcPath = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
-// appendField appends a field of a message that holds bytes.
+// appendField appends a length-delimited field to a message.
 func appendField(b []byte, number byte, value []byte) []byte {
 	b = append(b, number<<3|2)
 	b = binary.AppendUvarint(b, uint64(len(value)))
 	return append(b, value...)
 }
 
-// descriptor is a RateLimitDescriptor of keys and values in turn.
+// descriptor returns a RateLimitDescriptor of alternating keys and values.
 func descriptor(entries ...string) (b []byte) {
 	for i := 0; i < len(entries); i += 2 {
 		entry := appendField(appendField(nil, 1, []byte(entries[i])), 2, []byte(entries[i+1]))
@@ -26,7 +26,7 @@ func descriptor(entries ...string) (b []byte) {
 	return b
 }
 
-// rateLimitRequest is a call about some descriptors, with a key or without.
+// rateLimitRequest returns a call with some descriptors. Without a key, it sends none.
 func rateLimitRequest(key string, descriptors ...[]byte) load.Request {
 	b := appendField(nil, 1, []byte("weir"))
 	for _, d := range descriptors {
@@ -35,7 +35,8 @@ func rateLimitRequest(key string, descriptors ...[]byte) load.Request {
 	return load.Request{Path: grpcPath, Key: key, Body: b}
 }
 
-// rateLimitCalls are calls of one descriptor for each subject, or of two that are asked together.
+// rateLimitCalls returns calls with one descriptor for each subject. With together, they have two
+// descriptors.
 func rateLimitCalls(key string, together bool) *load.Traffic {
 	requests := make([]load.Request, subjects)
 	for i := range requests {
@@ -48,7 +49,7 @@ func rateLimitCalls(key string, together bool) *load.Traffic {
 	return load.NewTraffic(requests, load.Uniform, seed)
 }
 
-// The lines that a goal is about.
+// The rows that have a goal.
 const (
 	weirCalls  = "weir, uniform"
 	envoyCalls = envoyName + ", uniform"

@@ -1,8 +1,8 @@
-// Command bench measures a check from end to end: in real processes on loopback, with Weir and a
-// bare net/http server in turns. It prints tables in Markdown, which docs/performance.md explains.
-// Start it with bench/run.sh, which starts a PostgreSQL. It is for Linux.
+// Command bench measures a check from end to end: in real processes on loopback, in turns on Weir
+// and on a bare net/http server. It prints tables in Markdown, which docs/performance.md explains.
+// Start it with bench/run.sh, which starts a PostgreSQL. It requires Linux.
 //
-// It ends every process that it started, also after Ctrl-C, and deletes their data.
+// It stops every process that it started, even after Ctrl-C, and deletes their data.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	"weir/bench/kernel"
 )
 
-// options are what the command line says.
+// options are the options of the command line.
 type options struct {
 	rounds  int
 	measure time.Duration
@@ -112,7 +112,7 @@ func main() {
 		err = run(o)
 	}
 	if errors.Is(err, context.Canceled) {
-		fmt.Fprintln(os.Stderr, "bench: interrupted; what it had started is stopped")
+		fmt.Fprintln(os.Stderr, "bench: interrupted; its processes are stopped")
 		os.Exit(130)
 	}
 	if err != nil {
@@ -179,7 +179,7 @@ func run(o options) error {
 
 var (
 	started       = time.Now()
-	loadBefore, _ = kernel.Load() // 0 where there is no telling
+	loadBefore, _ = kernel.Load() // 0 if the load is unknown
 )
 
 // progress reports the current step on standard error, with the time since the start.

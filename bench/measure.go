@@ -17,8 +17,8 @@ import (
 	"weir/bench/load"
 )
 
-// sample is what one cell showed in one round. Times are in microseconds, and CPU time and
-// allocations are those of one check.
+// sample is the result of one cell in one round. Times are in microseconds. CPU time and
+// allocations are per check.
 type sample struct {
 	perSecond         float64 // checks
 	p50, p99, p999    float64
@@ -28,20 +28,21 @@ type sample struct {
 	driverCPU         float64
 	allocations       float64
 	peakBytes         float64
-	redisBytes        float64 // a counter; 0 where there are too few to tell
+	redisBytes        float64 // per counter; 0 if there are too few counters
 	requests, denials int64
 	failed, degraded  int64
 	unsent            int64
 	others, steal     float64 // shares of the machine's CPU time
 }
 
-// fewCounters is below what the memory of one counter can be told from the noise.
+// fewCounters is the number of counters below which their memory cannot be distinguished from
+// noise.
 const fewCounters = 1000
 
-// connections is how many the driver holds open.
+// connections is the number of connections of the driver.
 const connections = 64
 
-// gauges are the clocks that are read when the measured part begins and ends.
+// gauges are values that are read at the beginning and the end of the measured part.
 type gauges struct {
 	server, redis, driver time.Duration
 	machine               kernel.Clock
@@ -62,15 +63,16 @@ func readGauges(sv *server) (g gauges, err error) {
 	return g, errors.Join(errs[:]...)
 }
 
-// others are the shares of the machine's CPU time that went to processes that were not measured,
-// and to other machines of the same hypervisor.
+// others returns the shares of the machine's CPU time that other processes and other machines of
+// the same hypervisor used.
 func (g gauges) others(begun gauges) (others, steal float64) {
 	passed := g.machine.Since(begun.machine)
 	ours := g.server - begun.server + g.redis - begun.redis + g.driver - begun.driver
 	return max(0, ratio(float64(passed.Busy-ours), float64(passed.All()))), ratio(float64(passed.Steal), float64(passed.All()))
 }
 
-// measure runs one cell once, on an empty Redis, with plain HTTP or as the cell says.
+// measure runs one cell once, on an empty Redis, with plain HTTP unless the cell names another
+// protocol.
 func (s *stage) measure(ctx context.Context, c cell, rate int64, o options) (sample, error) {
 	sv := s.servers[c.server]
 	allocatedBefore, err := sv.allocations(ctx)
@@ -110,7 +112,7 @@ func (sv *server) resetPeak() error {
 	return nil
 }
 
-// peak is the most memory that each instance held, added up.
+// peak returns the sum of the peak memory of the instances.
 func (sv *server) peak() (bytes float64, err error) {
 	for _, instance := range sv.all() {
 		peak, err := kernel.PeakMemory(instance.pid())
@@ -122,7 +124,8 @@ func (sv *server) peak() (bytes float64, err error) {
 	return bytes, nil
 }
 
-// allocations is how many objects all instances have allocated; 0 where nobody tells.
+// allocations returns the number of objects that all instances have allocated, or 0 if it is
+// unknown.
 func (sv *server) allocations(ctx context.Context) (total float64, err error) {
 	for _, instance := range sv.all() {
 		if instance.metrics == "" {
@@ -173,7 +176,7 @@ func newSample(r *load.Result, checks int, begun, ended gauges) sample {
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// ratio is 0 where there is nothing to divide by.
+// ratio returns 0 if b is 0.
 func ratio(a, b float64) float64 {
 	if b == 0 {
 		return 0
@@ -181,9 +184,9 @@ func ratio(a, b float64) float64 {
 	return a / b
 }
 
-// counterBytes empties Redis and returns what each counter took there, its share of the tables
-// of keys and of expiries included: 0 where there were too few to tell. What Redis holds for
-// its clients also moves all the time, but not while it is emptied.
+// counterBytes empties Redis and returns the memory per counter, including its share of the tables
+// of keys and of expiries, or 0 if there were too few counters. The memory for Redis's clients
+// changes all the time, but not while Redis is emptied.
 func counterBytes(ctx context.Context, client *redis.Client) (float64, error) {
 	keys, err := client.DBSize(ctx).Result()
 	if err != nil {
@@ -221,7 +224,7 @@ func infoText(info, name string) string {
 	return ""
 }
 
-// allocations reads how many objects a server has allocated since it began.
+// allocations returns the number of objects that a server has allocated since it started.
 func allocations(ctx context.Context, url string) (float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

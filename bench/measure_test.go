@@ -20,7 +20,7 @@ func startTestRedis(t *testing.T) *redis.Client {
 	return s.redis
 }
 
-// fill sets n keys with an expiry, over the one connection of the client.
+// fill sets n keys with an expiry, over the only connection of the client.
 func fill(ctx context.Context, client *redis.Client, n int) error {
 	for i := range n {
 		if err := client.Set(ctx, fmt.Sprintf("counter:%032d", i), "0123456789abcdef0123456789abcdef", time.Hour).Err(); err != nil {
@@ -30,10 +30,10 @@ func fill(ctx context.Context, client *redis.Client, n int) error {
 	return nil
 }
 
-func TestCounterBytesAreWhatRedisTakesMore(t *testing.T) {
+func TestCounterBytesAreMemoryOfRedis(t *testing.T) {
 	client := startTestRedis(t)
 	const keys = 12_000
-	require.NoError(t, fill(t.Context(), client, keys)) // the client's buffers have their size now
+	require.NoError(t, fill(t.Context(), client, keys)) // the buffers of the client have their final size now
 	require.NoError(t, client.FlushAll(t.Context()).Err())
 	before, err := usedMemory(t.Context(), client)
 	require.NoError(t, err)
@@ -57,8 +57,8 @@ func TestCounterBytesOfAFewAreUnknown(t *testing.T) {
 	require.Zero(t, bytes)
 }
 
-// Each round starts new Clusters: nothing of the last one may be in the way, and an instance must
-// reach all shards by the address that it is given.
+// Each round starts new Clusters. The previous one must not interfere, and an instance must reach
+// all shards with the address that it is given.
 func TestClustersComeAndGo(t *testing.T) {
 	s := &stage{dir: t.TempDir()}
 	t.Cleanup(s.close)
@@ -73,7 +73,7 @@ func TestClustersComeAndGo(t *testing.T) {
 		for _, n := range c.nodes {
 			keys, err := n.client.DBSize(t.Context()).Result()
 			require.NoError(t, err)
-			require.Positive(t, keys, "each shard has its part")
+			require.Positive(t, keys, "each shard has keys")
 		}
 		require.NoError(t, client.Close())
 		c.stop()

@@ -8,20 +8,20 @@ import (
 	"weir/bench/load"
 )
 
-// cell is one thing that is measured: a line of a table.
+// cell is one measurement: a row of a table.
 type cell struct {
 	name     string
 	server   string
 	protocol load.Protocol
 	traffic  *load.Traffic
-	checks   int   // in a request
-	rate     int64 // requests a second of an open loop; 0: closed
-	denied   bool  // whether the checks are meant to be denied
-	base     bool  // whether those after it are compared with it
+	checks   int   // per request
+	rate     int64 // requests per second of an open loop; 0 for a closed loop
+	denied   bool  // whether the checks should be denied
+	base     bool  // whether the cells after it are compared with it
 }
 
-// group is a table: cells that are measured one after the other in each round, the bare
-// server first.
+// group is a table: cells that are measured one after the other in each round, beginning with the
+// bare server.
 type group struct {
 	name  string // on the command line
 	title string
@@ -34,7 +34,7 @@ const (
 	generous     = int64(100_000_000)
 	tight        = int64(100)
 	seed         = 1
-	batchRequest = 2000 // different batches prepared
+	batchRequest = 2000 // number of different batches
 )
 
 var algorithms = []string{
@@ -42,19 +42,19 @@ var algorithms = []string{
 	"fixed_window_first_hit", "token_bucket", "leaky_bucket", "leaky_bucket_queue",
 }
 
-// oneRule is a rule of this algorithm whose limit is never reached.
+// oneRule returns a rule of this algorithm with a limit that is never reached.
 func oneRule(algorithm string) rule {
 	r := rule{Slug: "requests", Algorithm: algorithm, Limit: generous, Window: "1m"}
 	switch algorithm {
 	case "sliding_window_log":
-		r.Limit = 10_000 // the most that a log takes
+		r.Limit = 10_000 // the maximum of a log
 	case "sliding_window_buckets":
 		r.Precision = "1s"
 	}
 	return r
 }
 
-// manyRules are n rules that all match and all count by subject.
+// manyRules returns n rules that all match, counted per subject.
 func manyRules(n int) []rule {
 	rules := make([]rule, n)
 	for i := range rules {
@@ -64,7 +64,7 @@ func manyRules(n int) []rule {
 	return rules
 }
 
-// cast is the tenants of a run, by the part that they play.
+// cast has the tenants of a run, named by their use.
 type cast struct {
 	plain, denied, three, ten *tenant
 	leased                    *tenant
@@ -102,7 +102,7 @@ func (c *cast) all() []*tenant {
 	return append(all, c.sharded...)
 }
 
-// leasedHot is the line that a goal is about.
+// leasedHot is the name of a row that has a goal.
 const leasedHot = "one hot subject, leased"
 
 func subject(i int) string { return fmt.Sprintf("user_%05d", i) }
@@ -115,10 +115,10 @@ func checkRequest(key, subject string) load.Request {
 	return load.Request{Path: "/v1/check", Key: key, Body: []byte(checkBody(subject))}
 }
 
-// spread is one check of each subject.
+// spread returns one check of each subject.
 func spread(t *tenant, choice load.Choice) *load.Traffic { return few(t, subjects, choice) }
 
-// few is one check of each of the first n subjects.
+// few returns one check of each of the first n subjects.
 func few(t *tenant, n int, choice load.Choice) *load.Traffic {
 	requests := make([]load.Request, n)
 	for i := range requests {
@@ -127,19 +127,19 @@ func few(t *tenant, n int, choice load.Choice) *load.Traffic {
 	return load.NewTraffic(requests, choice, seed)
 }
 
-// hot is one subject. Its name tells the peers which limit it has.
+// hot returns checks of one subject. Its name selects the limit in the peers.
 func hot(t *tenant, subject string) *load.Traffic {
 	return load.NewTraffic([]load.Request{checkRequest(t.key, subject)}, load.Uniform, seed)
 }
 
-// emptyName is the line that shows what net/http costs by itself.
+// emptyName is the row that shows the cost of net/http itself.
 const emptyName = "empty net/http handler"
 
 func empty() *load.Traffic {
 	return load.NewTraffic([]load.Request{{Path: "/empty", Body: []byte(checkBody(subject(0)))}}, load.Uniform, seed)
 }
 
-// acrossTenants spreads at least as many requests as there are subjects evenly over tenants.
+// acrossTenants spreads requests, at least as many as there are subjects, evenly over tenants.
 func acrossTenants(tenants []*tenant) *load.Traffic {
 	requests := make([]load.Request, max(subjects, len(tenants)))
 	for i := range requests {
@@ -148,7 +148,7 @@ func acrossTenants(tenants []*tenant) *load.Traffic {
 	return load.NewTraffic(requests, load.Uniform, seed)
 }
 
-// batches are requests of n checks each, of subjects drawn evenly.
+// batches returns requests of n checks each, of random subjects.
 func batches(t *tenant, n int) *load.Traffic {
 	random := rand.New(rand.NewPCG(seed, uint64(n)))
 	requests := make([]load.Request, batchRequest)
@@ -165,10 +165,10 @@ func batches(t *tenant, n int) *load.Traffic {
 	return load.NewTraffic(requests, load.Uniform, seed)
 }
 
-// halfOfCapacity stands for a rate that is known only when a closed loop has been measured.
+// halfOfCapacity is a placeholder for a rate that is known only after a closed loop was measured.
 const halfOfCapacity = -1
 
-// groups are all tables of a run. Only those named are kept, or all if none is.
+// groups returns the tables of a run: those named in the options, or all.
 func (c *cast) groups(o options) ([]group, error) {
 	uniform := spread(c.plain, load.Uniform)
 	bare := cell{name: "bare net/http server", server: bareName, traffic: uniform, checks: 1, base: true}
@@ -194,7 +194,7 @@ func (c *cast) groups(o options) ([]group, error) {
 		protocolGroup("tls", "HTTP/1.1 over TLS", load.TLS, uniform),
 		protocolGroup("http2", "HTTP/2 over TLS", load.HTTP2, uniform),
 		c.batchGroup(bare, weir),
-		// A lease needs subjects that are asked often: with ten thousand at random hardly one is.
+		// Leases need busy subjects: with ten thousand random subjects, hardly any is leased.
 		{"leased", "Leased rule", []cell{
 			bare,
 			weir("one hot subject, strict", hot(c.plain, "hot")),

@@ -16,10 +16,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// pagesGoal is what 99 of 100 pages of the dashboard stay under, as the server answers them.
+// pagesGoal is the limit of the p99 of the dashboard's pages, measured at the server.
 const pagesGoal = 50 * time.Millisecond
 
-// pagesOptions are the sizes of the run that measures the dashboard: those of one tenant.
+// pagesOptions are the options of the run that measures the dashboard: the sizes of one tenant.
 type pagesOptions struct {
 	wanted   bool
 	rules    int
@@ -39,21 +39,21 @@ func (o pagesOptions) validate() error {
 	return nil
 }
 
-// smallTenant is how many subjects another tenant has, enough for a second page.
+// smallTenant is the number of subjects of another tenant, enough for a second page.
 const smallTenant = 500
 
-// load is the deployment to be loaded: the tenant, and a small one beside it.
+// load returns the sizes of the deployment: the tenant, and a small one.
 func (o pagesOptions) load() adminOptions {
 	return adminOptions{tenants: 2, rules: o.rules + 1, subjects: o.subjects + smallTenant, one: true}
 }
 
-// sight is a page as it is asked for, the n-th time.
+// sight is a page, with the path of its n-th request.
 type sight struct {
 	name string
 	path func(n int) string
 }
 
-// sights are the pages of the dashboard on which the size of a tenant could tell.
+// sights returns the pages of the dashboard whose time may depend on the size of a tenant.
 func (o pagesOptions) sights() []sight {
 	fixed := func(path string) func(int) string { return func(int) string { return path } }
 	rule := func(after string) func(int) string {
@@ -79,7 +79,7 @@ func (o pagesOptions) sights() []sight {
 	}
 }
 
-// measurePages loads a tenant of the size that o says, and prints how long its pages take.
+// measurePages loads a tenant of the sizes in o, and prints the latency of its pages.
 func measurePages(ctx context.Context, o options) error {
 	s := &stage{servers: map[string]*server{}, timeout: o.timeout}
 	defer s.close()
@@ -94,7 +94,7 @@ func measurePages(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
-	if err := s.restartWeir(ctx); err != nil { // what was written past it, it reads at its start
+	if err := s.restartWeir(ctx); err != nil { // it reads at its start what was written directly to Postgres
 		return err
 	}
 	cookie, err := s.signIn(ctx, owners[0])
@@ -124,7 +124,7 @@ func measurePages(ctx context.Context, o options) error {
 	return nil
 }
 
-// signIn makes an owner of the tenant who has a session, and returns its cookie.
+// signIn creates an owner of the tenant with a session, and returns its cookie.
 func (s *stage) signIn(ctx context.Context, t *owner) (string, error) {
 	config := s.owner.Copy()
 	config.Database = s.database
@@ -151,8 +151,7 @@ func (s *stage) signIn(ctx context.Context, t *owner) (string, error) {
 	return "__Host-weir=" + base64.RawURLEncoding.EncodeToString(secret[:]), nil
 }
 
-// browser asks for pages as somebody who is signed in, over one connection, compressed as browsers
-// take them.
+// browser requests pages with a session, over one connection, compressed as for browsers.
 type browser struct {
 	url, cookie string
 	client      *http.Client
@@ -163,7 +162,7 @@ func newBrowser(address, cookie string) *browser {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// get asks for a page and returns how long that took, and how many bytes came.
+// get requests a page and returns its time and its size in bytes.
 func (b *browser) get(ctx context.Context, path string) (time.Duration, int, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.url+path, nil)
 	if err != nil {
@@ -185,7 +184,7 @@ func (b *browser) get(ctx context.Context, path string) (time.Duration, int, err
 	return took, len(body), err
 }
 
-// view is what asking for a page again and again has found.
+// view is the result for a page.
 type view struct {
 	timing
 	bytes int // of the largest
@@ -207,10 +206,10 @@ func (b *browser) time(ctx context.Context, page sight, requests int) (view, err
 	return v, nil
 }
 
-// pagesReport is the table, with what must be known to judge it.
+// pagesReport returns the table, with the facts needed to judge it.
 func pagesReport(f facts, o pagesOptions, views []view) string {
 	var b strings.Builder
-	for _, fact := range f[:3] { // the rest is of checks
+	for _, fact := range f[:3] { // the others are about checks
 		fmt.Fprintf(&b, "- %s\n", fact)
 	}
 	fmt.Fprintf(&b, "- A tenant with %s rules and %s subjects.\n", thousands(float64(o.rules)), thousands(float64(o.subjects)))

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The goal is about one tenant of that size, so that tenant must have it.
+// The goal is about one tenant of that size, so the run loads that tenant.
 func TestPagesLoadOneTenant(t *testing.T) {
 	o := pagesOptions{rules: 1000, subjects: 1_000_000}.load()
 	rules, subjects := o.share(0)
@@ -18,7 +18,7 @@ func TestPagesLoadOneTenant(t *testing.T) {
 	require.Equal(t, smallTenant, subjects)
 }
 
-func TestPagesReportSaysWhatIsTooSlow(t *testing.T) {
+func TestPagesReportMarksMissedGoals(t *testing.T) {
 	at := func(name string, p99 time.Duration) view {
 		return view{timing{lookup: lookup{name: name}, p50: time.Millisecond, p99: p99, most: time.Second}, 2048}
 	}

@@ -20,10 +20,10 @@ const (
 	envoyCommand = "github.com/envoyproxy/ratelimit/src/service_cmd"
 )
 
-// peerNames are the libraries behind the bare server. envoyproxy/ratelimit is a server by itself.
+// peerNames are the libraries behind the bare server. envoyproxy/ratelimit is its own server.
 var peerNames = []string{"redis_rate", "throttled", "ulule", "mennanov"}
 
-// peerModules are what buildinfo knows them as.
+// peerModules are parts of the module paths of the peers.
 var peerModules = []string{"/redis_rate/", "/throttled/", "/ulule/", "/mennanov/", "/envoyproxy/ratelimit"}
 
 // beginPeers builds and starts the peers, the first time it is called.
@@ -56,7 +56,8 @@ func (s *stage) beginEnvoy(ctx context.Context) error {
 	return s.startEnvoy(ctx)
 }
 
-// envoyLimits are those of the other peers: a subject named tight has one that is soon reached.
+// envoyLimits are the same limits as those of the other peers: a subject named tight reaches its
+// limit soon.
 const envoyLimits = `domain: weir
 descriptors:
   - key: subject
@@ -66,8 +67,8 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 100}
 `
 
-// startEnvoy starts envoyproxy/ratelimit with its own HTTP endpoint, which takes JSON. What it has
-// no default for is where things are; statistics go nowhere.
+// startEnvoy starts envoyproxy/ratelimit with its own HTTP endpoint, which takes JSON. It sets the
+// addresses, which have no default, and turns statistics off.
 func (s *stage) startEnvoy(ctx context.Context) error {
 	config := filepath.Join(s.dir, "envoy", "config")
 	if err := os.MkdirAll(config, 0o700); err != nil {
@@ -122,7 +123,7 @@ func envoyTight() *load.Traffic {
 	return load.NewTraffic([]load.Request{envoyRequest("tight")}, load.Uniform, seed)
 }
 
-// peerGroup compares Weir with the peers, many subjects and one that is denied.
+// peerGroup compares Weir with the peers, for many subjects and for one that is denied.
 func peerGroup(bare, weir, denied cell, uniform *load.Traffic) group {
 	denied.name = "weir, one hot subject, denied"
 	g := group{"peers", "Peers on the same Redis: libraries behind the bare server, and envoyproxy/ratelimit over HTTP", []cell{bare, weir}}
@@ -136,13 +137,13 @@ func peerGroup(bare, weir, denied cell, uniform *load.Traffic) group {
 	return group{g.name, g.title, append(g.cells, cell{name: envoyName + ", one hot subject, denied", server: envoyName, traffic: envoyTight(), checks: 1, denied: true})}
 }
 
-// peerVersions names the peers' modules as they were built.
+// peerVersions returns the versions of the peers' modules.
 func (s *stage) peerVersions() string {
 	var versions []string
 	for _, binary := range []string{peersBinary, envoyName} {
 		info, err := buildinfo.ReadFile(s.binary(binary))
 		if err != nil {
-			continue // not built: the table of peers was not asked for
+			continue // not built, because the table of peers is not measured
 		}
 		for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
 			for _, name := range peerModules {

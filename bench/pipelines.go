@@ -22,18 +22,18 @@ import (
 	"weir/internal/limit"
 )
 
-// sharing is a way in which concurrent checks share pipelines to Redis: an Engine, whatever is
-// behind it.
+// sharing is a way in which concurrent checks share pipelines to Redis.
 type sharing struct {
 	name   string
 	pool   int // connections
 	engine func(client *redis.Client) (engine.Engine, error)
 }
 
-// patience keeps a busy machine from answering without Redis.
+// patience is a timeout so long that checks on a busy machine are not degraded.
 const patience = 5 * time.Second
 
-// sharings are compared: go-redis's own pipelines by a client that sends each command through them.
+// sharings returns the ways to compare. One is a client that sends each command through go-redis's
+// own pipelines.
 func sharings() []sharing {
 	own := func(pipelines int) func(*redis.Client) (engine.Engine, error) {
 		return func(client *redis.Client) (engine.Engine, error) {
@@ -74,20 +74,19 @@ func (c autoClient) Process(ctx context.Context, cmd redis.Cmder) error {
 	return c.auto.Process(ctx, cmd)
 }
 
-// demand is how the engines are asked.
+// demand is a load on the engines.
 type demand struct {
 	name    string
 	callers int
-	rate    int // checks a second, evenly; 0: flat out
+	rate    int // checks per second, evenly spaced; 0 for as many as possible
 }
 
 var demands = []demand{{"64 callers, maximum rate", 64, 0}, {"256 callers, maximum rate", 256, 0}, {"5 000/s, evenly spaced", 64, 5000}, {"1 caller", 1, 0}}
 
-// shared is what a demand showed of a sharing in one round; CPU time and bytes are those of one
-// check.
+// shared is the result of a sharing under a demand in one round. CPU time and bytes are per check.
 type shared struct{ rate, client, redis, p50, p99, in, out float64 }
 
-// measurePipelines asks each way of sharing in turns, without HTTP, and prints a table for each
+// measurePipelines measures the sharings in turns, without HTTP, and prints a table for each
 // demand.
 func measurePipelines(ctx context.Context, o options) error {
 	s := &stage{}
@@ -135,7 +134,7 @@ func pipelinesReport(ways []sharing, found [][][]shared) string {
 	return b.String()
 }
 
-// share measures one way under one demand, on an empty Redis.
+// share measures one sharing under one demand, on an empty Redis.
 func (s *stage) share(ctx context.Context, w sharing, d demand, o options) (m shared, err error) {
 	universal, err := redisengine.NewClient(s.store.url, redisengine.WithPoolSize(w.pool))
 	if err != nil {
@@ -183,7 +182,7 @@ func (s *stage) share(ctx context.Context, w sharing, d demand, o options) (m sh
 	}, nil
 }
 
-// bothClocks are the CPU time of this process, which is the client, and of Redis.
+// bothClocks returns the CPU time of this process, which is the client, and of Redis.
 func (s *stage) bothClocks() (client, redis time.Duration, err error) {
 	if client, err = kernel.CPU(os.Getpid()); err != nil {
 		return 0, 0, err
@@ -192,7 +191,7 @@ func (s *stage) bothClocks() (client, redis time.Duration, err error) {
 	return client, redis, err
 }
 
-// traffic is how many bytes Redis has received and sent.
+// traffic returns the bytes that Redis has received and sent.
 func (s *stage) traffic(ctx context.Context) (in, out float64, err error) {
 	info, err := s.redis.Info(ctx, "stats").Result()
 	if err != nil {
@@ -205,8 +204,8 @@ func (s *stage) traffic(ctx context.Context) (in, out float64, err error) {
 	return in, out, err
 }
 
-// drive asks for a time, and returns the latencies in microseconds: those of a demand with a rate
-// count from when each check was due.
+// drive makes checks for a time, and returns the latencies in microseconds. With a rate, a latency
+// counts from when the check was due.
 func drive(ctx context.Context, eng engine.Engine, d demand, last time.Duration) (*hdrhistogram.Histogram, error) {
 	end := time.Now().Add(last)
 	due := make(chan time.Time, d.callers)
@@ -255,8 +254,8 @@ func drive(ctx context.Context, eng engine.Engine, d demand, last time.Duration)
 	return total, ctx.Err()
 }
 
-// pace says when each check is due, by the kernel's clock: timers of the runtime are up to a
-// millisecond late.
+// pace sends the time of each check when it is due, by the kernel's clock. Timers of the runtime
+// are up to a millisecond late.
 func pace(end time.Time, rate int, due chan<- time.Time, failure *atomic.Pointer[error]) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -268,7 +267,7 @@ func pace(end time.Time, rate int, due chan<- time.Time, failure *atomic.Pointer
 		}
 		for wait := time.Until(at); wait > 0; wait = time.Until(at) {
 			ts := unix.NsecToTimespec(int64(wait))
-			_ = unix.Nanosleep(&ts, nil) // interrupted: the loop sleeps the rest
+			_ = unix.Nanosleep(&ts, nil) // after an interruption, the loop sleeps for the remaining time
 		}
 		due <- at
 	}

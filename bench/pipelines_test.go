@@ -10,7 +10,7 @@ import (
 	redisengine "weir/internal/engine/redis"
 )
 
-// Each way must decide every check that is asked, whatever the table then says of it.
+// Each sharing decides every check.
 func TestSharingsDecideAll(t *testing.T) {
 	s := &stage{dir: t.TempDir()}
 	t.Cleanup(s.close)
@@ -32,7 +32,7 @@ func TestSharingsDecideAll(t *testing.T) {
 	}
 }
 
-// A paced demand asks for what is due in its time, no more and no less.
+// A paced demand makes the checks that are due in its time, no more and no fewer.
 func TestDriveKeepsItsPace(t *testing.T) {
 	s := &stage{dir: t.TempDir()}
 	t.Cleanup(s.close)

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	startTime = 3 * time.Minute  // that a process may take until it answers: an instance may read many tenants first
-	stopTime  = 10 * time.Second // that it may take to end by itself
+	startTime = 3 * time.Minute  // for a process to become ready: an instance may read many tenants first
+	stopTime  = 10 * time.Second // for a process to end by itself
 )
 
-// process is a server that this run has started.
+// process is a server that this run started.
 type process struct {
 	name  string
 	cmd   *exec.Cmd
@@ -28,24 +28,24 @@ type process struct {
 	ended chan struct{}
 }
 
-// start runs a command in the background, with its output in a file of dir, and returns when
-// ready says so.
+// start runs a command in the background, with its output in a file in dir, and returns when ready
+// returns nil.
 func start(ctx context.Context, dir, name string, cmd *exec.Cmd, ready func() error) (*process, error) {
 	p := &process{name: name, cmd: cmd, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
 	output, err := os.Create(p.log)
 	if err != nil {
 		return nil, err
 	}
-	defer output.Close() // the process has its own
+	defer output.Close() // the process has its own descriptor
 	cmd.Stdout, cmd.Stderr = output, output
-	// A group of its own: Ctrl-C reaches only us, and we stop the servers in order. Should we
-	// be killed, the kernel ends them.
+	// A process group of its own: Ctrl-C reaches only this process, which stops the servers in
+	// order. If this process is killed, the kernel ends them.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	go func() {
-		_ = cmd.Wait() // how it ended, its log says
+		_ = cmd.Wait() // its log shows how it ended
 		close(p.ended)
 	}()
 	if err := p.await(ctx, ready); err != nil {
@@ -77,7 +77,7 @@ func (p *process) await(ctx context.Context, ready func() error) error {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// stop asks the process to end, and makes it end if it does not.
+// stop ends the process with SIGTERM, or with SIGKILL after stopTime.
 func (p *process) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
 	timer := time.NewTimer(stopTime)
@@ -90,7 +90,7 @@ func (p *process) stop() {
 	}
 }
 
-// settle returns when the process has next to nothing to do any more.
+// settle returns when the process is almost idle.
 func (p *process) settle(ctx context.Context) error {
 	const look, quiet = 500 * time.Millisecond, 25 * time.Millisecond
 	tick := time.NewTicker(look)
@@ -111,7 +111,7 @@ func (p *process) settle(ctx context.Context) error {
 	return err
 }
 
-// lastWords is the end of the process's output.
+// lastWords returns the end of the process's output.
 func (p *process) lastWords() string {
 	const most = 2000
 	output, err := os.ReadFile(p.log)
@@ -121,7 +121,7 @@ func (p *process) lastWords() string {
 	return "\n" + string(output[max(0, len(output)-most):])
 }
 
-// freeAddr returns an address on loopback that nobody listens on.
+// freeAddr returns a free address on loopback.
 func freeAddr() (string, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -130,7 +130,7 @@ func freeAddr() (string, error) {
 	return listener.Addr().String(), listener.Close()
 }
 
-// listening reports, as an error, that nobody listens on an address.
+// listening returns an error while nothing listens on an address.
 func listening(addr string) func() error {
 	return func() error {
 		c, err := net.DialTimeout("tcp", addr, time.Second)
@@ -141,7 +141,8 @@ func listening(addr string) func() error {
 	}
 }
 
-// environment is this process's, without what would configure a server, and with these.
+// environment returns the variables of this process without those that configure a server, and with
+// these.
 func environment(variables ...string) []string {
 	var env []string
 	for _, v := range os.Environ() {

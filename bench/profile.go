@@ -21,16 +21,17 @@ import (
 	"weir/bench/load"
 )
 
-// profileTime is how long a mix is profiled: whole seconds, which is what the server takes.
+// profileTime is how long a mix is profiled, in full seconds, as the server requires.
 const profileTime = 4 * time.Second
 
-// profileKinds are what is written of each mix. All but the CPU's are of what happened meanwhile.
+// profileKinds are the profiles of each mix. All except the CPU profile are the difference over
+// that time.
 var profileKinds = []string{"profile", "allocs", "mutex", "block"}
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
-// profile asks a mix of Weir's once more, while its internal address writes profiles. Nothing of
-// that is a figure in a table: profiling costs.
+// profile runs a mix of Weir again while its internal address writes profiles. The tables do not
+// include this run, because profiling has a cost.
 func (s *stage) profile(ctx context.Context, group string, c cell, o options) error {
 	sv := s.servers[c.server]
 	if sv.binary() != weirName {
@@ -62,7 +63,7 @@ func (s *stage) profile(ctx context.Context, group string, c cell, o options) er
 	return nil
 }
 
-// rateText is the rate of an open loop, as a name of a file has it.
+// rateText returns the rate of an open loop as part of a file name.
 func rateText(rate int64) string {
 	if rate == 0 {
 		return ""
@@ -70,7 +71,7 @@ func rateText(rate int64) string {
 	return strconv.FormatInt(rate, 10)
 }
 
-// binary is the name of what runs in the process.
+// binary returns the name of the program of the process.
 func (sv *server) binary() string { return filepath.Base(sv.cmd.Path) }
 
 func firstOf(errs []error) error {
@@ -102,8 +103,7 @@ func download(ctx context.Context, url, file string) error {
 	return os.WriteFile(file, body, 0o644)
 }
 
-// writeTops writes what the profiles say in a text: for each, the shares of packages and the first
-// functions.
+// writeTops writes the profiles as text: for each, the shares of packages and the top functions.
 func (s *stage) writeTops(ctx context.Context, name string) error {
 	var b strings.Builder
 	for _, kind := range profileKinds {
@@ -120,18 +120,18 @@ func (s *stage) writeTops(ctx context.Context, name string) error {
 	return os.WriteFile(name+".txt", []byte(b.String()), 0o644)
 }
 
-// topShown is how many functions of a profile the text has, by themselves and with what they call.
+// topShown is the number of functions of a profile in the text, flat and cumulative.
 const topShown = 20
 
-// profiled is a line of a profile: a function's share by itself, and with what it calls.
+// profiled is a row of a profile: a function's flat and cumulative share.
 type profiled struct {
 	line      string
 	name      string
 	flat, cum float64 // percent
 }
 
-// summary turns what `go tool pprof -top` prints into the shares of packages, the first functions
-// by themselves, and our own functions with what they call.
+// summary converts the output of `go tool pprof -top` into the shares of packages, the top
+// functions by flat share, and Weir's functions by cumulative share.
 func summary(top string) string {
 	shares := map[string]float64{}
 	var b, parts strings.Builder
@@ -158,14 +158,14 @@ func summary(top string) string {
 		}
 	}
 	slices.SortStableFunc(ours, func(a, b profiled) int { return cmp.Compare(b.cum, a.cum) })
-	fmt.Fprintln(&b, "\nours, with what they call")
+	fmt.Fprintln(&b, "\nWeir's functions, cumulative")
 	for _, p := range ours[:min(topShown, len(ours))] {
 		fmt.Fprintln(&b, p.line)
 	}
 	return parts.String() + "\n" + b.String()
 }
 
-// parseProfiled reads "0.84s 38.18% 38.18% 0.84s 38.18% function".
+// parseProfiled parses "0.84s 38.18% 38.18% 0.84s 38.18% function".
 func parseProfiled(line string) (p profiled, ok bool) {
 	fields := strings.Fields(line)
 	if len(fields) < 6 || !strings.HasSuffix(fields[1], "%") || !strings.HasSuffix(fields[4], "%") {
@@ -179,7 +179,7 @@ func parseProfiled(line string) (p profiled, ok bool) {
 	return profiled{line: line, name: strings.Join(fields[5:], " "), flat: flat, cum: cum}, err == nil
 }
 
-// parts are what the packages of a function belong to, the first that fits.
+// parts are the groups of packages; the first match counts.
 var parts = []struct{ prefix, name string }{
 	{"internal/runtime/syscall", "system calls"}, {"syscall", "system calls"},
 	{"weir/internal/api", "weir/internal/api"}, {"weir/internal/check", "weir/internal/check"}, {"weir/", "weir, other rooms"},

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The shares stand in the notes: what is net/http's must not be told as ours.
+// The notes use these shares, so functions of net/http must not count as Weir's.
 func TestSummaryAddsUpParts(t *testing.T) {
 	text := summary(`File: weir
 Type: cpu
@@ -23,9 +23,9 @@ Showing nodes accounting for 5.54s, 100% of 5.54s total
 	for _, line := range []string{"  37.9%  system calls\n", "  12.6%  weir/internal/check\n", "   3.6%  net/http\n", "   1.8%  net\n"} {
 		require.Contains(t, text, line)
 	}
-	require.NotContains(t, text, "others", "too little to tell")
+	require.NotContains(t, text, "others", "too small a share")
 	require.Less(t, strings.Index(text, "system calls"), strings.Index(text, "net/http"), "the largest first")
-	_, ours, found := strings.Cut(text, "ours, with what they call")
+	_, ours, found := strings.Cut(text, "Weir's functions, cumulative")
 	require.True(t, found)
 	require.Contains(t, ours, "(*Checker).CheckIn")
 	require.NotContains(t, ours, "Syscall6")

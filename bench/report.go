@@ -15,7 +15,7 @@ import (
 	"weir/bench/kernel"
 )
 
-// facts are what must be known of a run to judge its figures, one a line.
+// facts are what readers need to judge the figures of a run, one per line.
 type facts []string
 
 func (s *stage) facts(ctx context.Context, o options) (facts, error) {
@@ -48,7 +48,7 @@ func commandLine() string {
 	return strings.Join(append([]string{"bench/run.sh"}, os.Args[1:]...), " ")
 }
 
-// revision is the commit that was built.
+// revision returns the commit that was built.
 func (s *stage) revision(ctx context.Context) string {
 	git := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, "git", append([]string{"-C", s.root}, args...)...).Output()
@@ -64,7 +64,7 @@ func (s *stage) revision(ctx context.Context) string {
 	return commit
 }
 
-// markdown is the report: what was run, the goals, the tables, and what went wrong.
+// markdown returns the report: the facts, the goals, the tables, and deviations.
 func (r *results) markdown(f facts) string {
 	var b strings.Builder
 	for _, fact := range f {
@@ -118,7 +118,7 @@ var columns = []column{
 	{"× p99", func(w row) string { return fmt.Sprintf("%.2f", w.p99Ratio) }},
 }
 
-// openColumns stand only where requests were due at fixed times.
+// openColumns are only in tables of open loops.
 var openColumns = []column{
 	{"sent late, p99 ms", func(w row) string { return millis(w.late99) }},
 	{"p99 above bare, ms", func(w row) string { return millis(w.p99Above) }},
@@ -156,7 +156,7 @@ func orDash(v float64, format string) string {
 	return fmt.Sprintf(format, v)
 }
 
-// thousands writes a whole number in groups of three digits.
+// thousands formats an integer in groups of three digits.
 func thousands(v float64) string {
 	digits := fmt.Sprintf("%.0f", v)
 	for i := len(digits) - 3; i > 0; i -= 3 {
@@ -165,13 +165,13 @@ func thousands(v float64) string {
 	return digits
 }
 
-// The lines of docs/performance.md between which the report stands.
+// The lines of docs/performance.md before and after the report.
 const (
 	reportBegin = "<!-- bench: begin -->\n"
 	reportEnd   = "<!-- bench: end -->"
 )
 
-// writeReport puts the report in place of the last one.
+// writeReport replaces the report in the page.
 func writeReport(root, report string) error {
 	file := filepath.Join(root, "docs", "performance.md")
 	page, err := os.ReadFile(file)

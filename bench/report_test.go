@@ -11,7 +11,7 @@ import (
 	"weir/bench/load"
 )
 
-func TestTableHasALineForEachCell(t *testing.T) {
+func TestTableHasRowForEachCell(t *testing.T) {
 	var b strings.Builder
 	g := group{"open", "Open loop", []cell{{name: "bare", base: true, rate: 12_000}, {name: "weir", rate: 12_000}}}
 	r := newResults([]group{g})
@@ -35,7 +35,7 @@ func TestThousands(t *testing.T) {
 	}
 }
 
-func TestReportTakesThePlaceOfTheLast(t *testing.T) {
+func TestReportReplacesPrevious(t *testing.T) {
 	page := "# Title\n\n" + reportBegin + "old\n" + reportEnd + "\nrest\n"
 	got, err := replaceReport([]byte(page), "new\n")
 	require.NoError(t, err)
@@ -46,15 +46,15 @@ func TestReportTakesThePlaceOfTheLast(t *testing.T) {
 	}
 }
 
-// -write must find its place in the page.
-func TestThePageHasAPlaceForTheReport(t *testing.T) {
+// The page has the lines between which -write puts the report.
+func TestPageHasReportLines(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "docs", "performance.md"))
 	require.NoError(t, err)
 	_, err = replaceReport(page, "")
 	require.NoError(t, err)
 }
 
-func TestGoalsFindTheirLines(t *testing.T) {
+func TestGoalsFindTheirRows(t *testing.T) {
 	c := newCast(options{tenants: []int{1, 3}})
 	groups, err := c.groups(options{peers: true, rates: []int64{1000}})
 	require.NoError(t, err)
@@ -94,7 +94,7 @@ func TestEachGroupBeginsWithItsBase(t *testing.T) {
 	require.Equal(t, load.HTTP2, groups[4].cells[0].protocol)
 }
 
-func TestOptionsRefuseWhatCannotBe(t *testing.T) {
+func TestInvalidOptionsAreErrors(t *testing.T) {
 	o, err := parseOptions(nil)
 	require.NoError(t, err)
 	require.Equal(t, []int64{2000, 10000}, o.rates)

@@ -10,7 +10,7 @@ import (
 type results struct {
 	groups   []group
 	samples  [][][]sample // by group, cell, round
-	capacity float64      // of Weir, checks a second: its first closed loop of one plain check a request
+	capacity float64      // checks per second of Weir in its first closed loop of single checks
 }
 
 func newResults(groups []group) *results {
@@ -62,7 +62,8 @@ func (r *results) measureGroup(ctx context.Context, s *stage, cast *cast, i, rou
 	return nil
 }
 
-// disturbance says how much of the machine went elsewhere while it was measured.
+// disturbance describes how much CPU time other processes and machines used during the
+// measurements.
 func (r *results) disturbance() string {
 	var others, steal []float64
 	for _, g := range r.samples {
@@ -82,8 +83,8 @@ func (r *results) disturbance() string {
 	return fmt.Sprintf("Share of the machine's CPU time used by other processes: %s in the median measurement; by the hypervisor: %s.", of(others), of(steal))
 }
 
-// halve puts half of what Weir can do, in whole hundreds, in place of halfOfCapacity. All rounds
-// then ask at that one rate.
+// halve replaces halfOfCapacity with half of Weir's capacity, rounded to hundreds. All rounds then
+// use this rate.
 func (r *results) halve(ctx context.Context, s *stage, g *group, o options) error {
 	if r.capacity == 0 { // only the open loop is measured
 		i := slices.IndexFunc(g.cells, func(c cell) bool { return c.server == weirName })
@@ -102,8 +103,8 @@ func (r *results) halve(ctx context.Context, s *stage, g *group, o options) erro
 	return nil
 }
 
-// row is a cell's line in a table: medians of its rounds, and medians of its ratios to the
-// bare server in the same round.
+// row is a cell's row in a table: medians of its rounds, and medians of its ratios to the bare
+// server in the same round.
 type row struct {
 	cell
 	sample
@@ -113,7 +114,7 @@ type row struct {
 	p99Above                                float64 // microseconds above the bare server's
 }
 
-// rows are the lines of a table. What a cell is compared with is the base nearest before it.
+// rows returns the rows of a table. A cell is compared with the nearest base before it.
 func (r *results) rows(i int) []row {
 	var rows []row
 	var base []sample
@@ -167,7 +168,7 @@ func newRow(c cell, samples, base []sample) row {
 	return w
 }
 
-// medianOf is the median of n values; between two, their mean.
+// medianOf returns the median of n values. If n is even, it is the mean of the two in the middle.
 func medianOf(n int, value func(int) float64) float64 {
 	values := make([]float64, n)
 	for i := range values {
@@ -180,7 +181,7 @@ func medianOf(n int, value func(int) float64) float64 {
 	return (values[n/2-1] + values[n/2]) / 2
 }
 
-// oddities says what in a row was not as it was meant to be; nothing if all was.
+// oddities returns the unexpected results of a row.
 func (w row) oddities() []string {
 	var odd []string
 	note := func(n int64, what string) {
@@ -192,7 +193,7 @@ func (w row) oddities() []string {
 	note(w.degraded, "were degraded")
 	note(w.unsent, "could not be sent in time")
 	switch passed := w.requests - w.denials - w.failed; {
-	case w.checks > 1: // a batch is answered 200 whatever it says
+	case w.checks > 1: // a batch always has the status 200
 	case w.denials > 0 && !w.denied:
 		note(w.denials, "were unexpected denials")
 	case w.denied && w.server != bareName && passed > w.requests/10:

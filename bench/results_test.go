@@ -18,14 +18,15 @@ func TestMedianIsTheMiddle(t *testing.T) {
 	require.InDelta(t, 7, median(7), 0)
 }
 
-// resultsOf makes the results of one group from samples by cell and round.
+// resultsOf returns the results of one group from samples by cell and round.
 func resultsOf(cells []cell, samples ...[]sample) *results {
 	r := newResults([]group{{"subjects", "Title", cells}})
 	r.samples[0] = samples
 	return r
 }
 
-// A machine that slows down in one round slows both servers: only the ratio within a round is fair.
+// A machine that slows down in one round slows both servers, so only the ratio within a round is
+// fair.
 func TestRatiosAreTakenWithinARound(t *testing.T) {
 	r := resultsOf(
 		[]cell{{name: "bare", server: bareName, base: true}, {name: "weir", server: weirName}},
@@ -59,12 +60,12 @@ func TestEachOpenRateHasItsOwnBase(t *testing.T) {
 	require.InDelta(t, 20, rows[3].p99Above, 0)
 }
 
-func TestOdditiesAreTold(t *testing.T) {
+func TestOdditiesAreReported(t *testing.T) {
 	weir := func(denied bool, m sample) []string {
 		return newRow(cell{name: "a mix", server: weirName, checks: 1, denied: denied}, []sample{m}, []sample{{}}).oddities()
 	}
 	require.Empty(t, weir(false, sample{requests: 1000}))
-	require.Empty(t, weir(true, sample{requests: 1000, denials: 950}), "some pass before the limit is reached")
+	require.Empty(t, weir(true, sample{requests: 1000, denials: 950}), "some are allowed before the limit is reached")
 	require.Len(t, weir(false, sample{requests: 1000, denials: 1}), 1)
 	require.Len(t, weir(true, sample{requests: 1000, denials: 800}), 1)
 	require.Equal(t, []string{

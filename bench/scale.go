@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// openScale gives the stage a database with the deployment that o says: one that was kept, if
-// there is one of that name.
+// openScale gives the stage a database with the deployment of o. It reuses a database of that name
+// that an earlier run kept.
 func (s *stage) openScale(ctx context.Context, o scaleOptions) error {
 	if o.keep == "" {
 		if err := firstErr(ctx, s.createDatabase, s.startRedis, s.migrate); err != nil {
@@ -33,8 +33,8 @@ func (s *stage) openScale(ctx context.Context, o scaleOptions) error {
 		return err
 	}
 	if there {
-		progress("using the database %s, whatever sizes it was made with", name)
-		return firstErr(ctx, s.startRedis, s.migrate, s.forgetUse)
+		progress("using the database %s with the sizes of its creation", name)
+		return firstErr(ctx, s.startRedis, s.migrate, s.resetUse)
 	}
 	if err := s.execute(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()); err != nil {
 		return err
@@ -43,14 +43,14 @@ func (s *stage) openScale(ctx context.Context, o scaleOptions) error {
 	if err == nil {
 		err = s.loadScale(ctx, o)
 	}
-	if err != nil { // half of it is of no use to the next run
+	if err != nil { // an incomplete database is useless for the next run
 		_ = s.execute(context.WithoutCancel(ctx), "DROP DATABASE "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
 	}
 	return err
 }
 
-// forgetUse makes all tenants as good as never asked for, as they are in a new database.
-func (s *stage) forgetUse(ctx context.Context) error {
+// resetUse resets the time of last use of all keys, as in a new database.
+func (s *stage) resetUse(ctx context.Context) error {
 	config := s.owner.Copy()
 	config.Database = s.database
 	conn, err := pgx.ConnectConfig(ctx, config)
@@ -74,7 +74,7 @@ func firstErr(ctx context.Context, steps ...func(context.Context) error) error {
 // Names of the instances: writer executes the changes that weir must apply.
 const writerName = "writer"
 
-// measureScale loads a deployment of many tenants and prints what it costs an instance.
+// measureScale loads a deployment with many tenants, and prints what it costs an instance.
 func measureScale(ctx context.Context, o options) error {
 	s := &stage{servers: map[string]*server{}, timeout: o.timeout}
 	defer s.close()
@@ -90,13 +90,13 @@ func measureScale(ctx context.Context, o options) error {
 		name string
 		do   func(context.Context) error
 	}{
-		{"starting an instance that has room for hardly any tenant", r.startSmall},
+		{"starting an instance with memory for few tenants", r.startSmall},
 		{"starting an instance", r.startFull},
-		{"asking for one tenant and for all that are loaded, by turns", r.oneAgainstMany},
+		{"checks of one tenant and of all loaded tenants, in turns", r.oneAgainstMany},
 		{"changing rules and revoking keys", r.changes},
-		{"asking for tenants that are not loaded", r.cold},
-		{"asking for loaded tenants while others are loaded", r.interference},
-		{"asking for the largest tenant", r.largest},
+		{"checks of tenants that are not loaded", r.cold},
+		{"checks of loaded tenants while others are loaded", r.interference},
+		{"checks of the largest tenant", r.largest},
 	} {
 		progress("%s", step.name)
 		if err := step.do(ctx); err != nil {

@@ -12,14 +12,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// scaleOptions are the sizes of the run that measures many tenants.
+// scaleOptions are the options of the run that measures many tenants.
 type scaleOptions struct {
 	wanted   bool
 	tenants  int
 	rules    int // of all tenants together
 	subjects int // of all tenants together
 	memory   string
-	keep     string // name of a database that is used again, and made where it is missing
+	keep     string // name of a database that is reused, or created if it is missing
 }
 
 func (o scaleOptions) validate() error {
@@ -34,18 +34,18 @@ func (o scaleOptions) validate() error {
 	return nil
 }
 
-// Number 0 is the largest tenant, with a tenth of all subjects. The others are equal.
+// Tenant 0 is the largest, with a tenth of all subjects. The others have equal sizes.
 func (o scaleOptions) rulesEach() int       { return o.rules / o.tenants }
 func (o scaleOptions) largestSubjects() int { return o.subjects / 10 }
 func (o scaleOptions) subjectsEach() int {
 	return (o.subjects - o.largestSubjects()) / (o.tenants - 1)
 }
 
-// keysEach is how many keys a tenant has: the one it uses, and one that it rotates to.
+// keysEach is the number of keys of a tenant: the one in use, and the one after a rotation.
 const keysEach = 2
 
-// scaleKey is a key of the tenant of this number. It is no secret: who knows the number knows the
-// key.
+// scaleKey returns a key of the tenant with this number. It is not secret: it follows from the
+// number.
 func scaleKey(number, key int) string {
 	const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	random := sha256.Sum256(fmt.Appendf(nil, "%d %d", number, key))
@@ -60,12 +60,12 @@ func scaleKey(number, key int) string {
 
 func scaleSubject(n int) string { return fmt.Sprintf("customer%08d", n) } // 16 bytes
 
-// scaleID is SQL for a key of a row: the kind, and two numbers that expressions give.
+// scaleID returns SQL for the primary key of a row: the kind, and two numbers as expressions.
 func scaleID(kind byte, tenant, number string) string {
 	return fmt.Sprintf("(lpad(to_hex(%d), 2, '0') || lpad(to_hex(%s), 10, '0') || '7000800000' || lpad(to_hex(%s), 10, '0'))::uuid", kind, tenant, number)
 }
 
-// loadScale writes the deployment right into Postgres: what is regular, Postgres makes itself.
+// loadScale writes the deployment directly to Postgres, which generates the rows.
 func (s *stage) loadScale(ctx context.Context, o scaleOptions) error {
 	config := s.owner.Copy()
 	config.Database = s.database
@@ -74,8 +74,8 @@ func (s *stage) loadScale(ctx context.Context, o scaleOptions) error {
 		return err
 	}
 	defer conn.Close(ctx)
-	// Foreign keys and triggers look at each row, which would be most of the time; the rows are
-	// right.
+	// Foreign keys and triggers would check each row, which would take most of the time. The rows
+	// are valid.
 	for _, setting := range []string{"SET session_replication_role = replica", "SET maintenance_work_mem = '512MB'"} {
 		if _, err := conn.Exec(ctx, setting); err != nil {
 			return err
@@ -100,7 +100,7 @@ func (s *stage) loadScale(ctx context.Context, o scaleOptions) error {
 	return err
 }
 
-// scaleTenant is the id that scaleID makes of a tenant.
+// scaleTenant returns the id of a tenant, as scaleID.
 func scaleTenant(number int) [16]byte { return scaleRow(rowTenant, number, 0) }
 
 func scaleRow(kind byte, tenant, number int) (id [16]byte) {
@@ -111,16 +111,16 @@ func scaleRow(kind byte, tenant, number int) (id [16]byte) {
 	return [16]byte(bytes)
 }
 
-// bulk is a table to fill: a statement that makes the rows of the tenants $1 to $2.
+// bulk is a table to fill, with a statement that creates the rows of the tenants $1 to $2.
 type bulk struct {
 	name, insert string
-	step         int // tenants at once
-	each         int // rows of a tenant
-	upTo         int // tenants; 0: all
+	step         int // tenants per statement
+	each         int // rows per tenant
+	upTo         int // number of tenants; 0 for all
 }
 
 func (o scaleOptions) tables() []bulk {
-	// 16 bytes of name; one in 100 blocked, a third on each plan
+	// Names have 16 bytes. One in 100 subjects is blocked, and a third is on each plan.
 	subjects := func(tenants, count string) string {
 		return "INSERT INTO subjects (tenant_id, subject, id, plan_id, state, version) SELECT " + scaleID(rowTenant, "t", "0") +
 			", 'customer' || lpad(n::text, 8, '0'), " + scaleID(rowSubject, "t", "n") + ", " + scaleID(rowPlan, "t", "n % 3") +
@@ -145,13 +145,14 @@ func (o scaleOptions) tables() []bulk {
 			fmt.Sprintf(" FROM generate_series($1::int, $2) t, generate_series(1, 2) p, generate_series(0, %d, 2) n", o.rulesEach()-1), 10_000, (o.rulesEach() + 1) / 2 * 2, 0},
 		{"subjects", subjects("$1::int, $2", fmt.Sprintf("0, %d", each-1)), max(1, 200_000/each), each, 0},
 		{"overrides", overrides("$1::int, $2", fmt.Sprintf("0, %d", (each-1)/10)), max(1, 1_000_000/each), (each-1)/10 + 1, 0},
-		// The largest tenant's, a tenth of all; its first ones came with those of the others.
+		// The subjects of the largest tenant, a tenth of all. Its first ones were created with
+		// those of the others.
 		{"subjects", subjects("$1::int, 0", fmt.Sprintf("%d, CASE WHEN $2 = 0 THEN %d END", each, largest-1)), 1, largest - each, 1},
 		{"overrides", overrides("$1::int, 0", fmt.Sprintf("%d, CASE WHEN $2 = 0 THEN %d END", (each-1)/10+1, (largest-1)/10)), 1, (largest - each) / 10, 1},
 	}
 }
 
-// load fills the table, telling now and then how far it is.
+// load fills the table, and reports the progress.
 func (t bulk) load(ctx context.Context, conn *pgx.Conn, tenants int) error {
 	if t.upTo > 0 {
 		tenants = t.upTo

@@ -20,14 +20,14 @@ import (
 	"weir/bench/load"
 )
 
-// scaleRun is one run over many tenants, and what it has found.
+// scaleRun is one run with many tenants, and its results.
 type scaleRun struct {
 	*stage
 	o      scaleOptions
 	random *rand.Rand
 	rows   [][2]string
-	base   float64 // heap of an instance with hardly any policy
-	hot    []int   // tenants that are loaded
+	base   float64 // heap of an instance with almost no policies
+	hot    []int   // loaded tenants
 }
 
 func (r *scaleRun) found(what, format string, args ...any) {
@@ -35,7 +35,7 @@ func (r *scaleRun) found(what, format string, args ...any) {
 	progress("  %s: %s", what, fmt.Sprintf(format, args...))
 }
 
-// metric reads one of a server's metrics, its label included.
+// metric returns one of a server's metrics, named with its label.
 func (s *stage) metric(ctx context.Context, name, metric string) (float64, error) {
 	body, err := s.internal(ctx, name, "/metrics")
 	if err != nil {
@@ -63,8 +63,8 @@ func (s *stage) internal(ctx context.Context, name, path string) (string, error)
 	return string(body), err
 }
 
-// heap returns what a server's heap holds after two collections, and what its policies take of it
-// by the server's own estimate.
+// heap returns the size of a server's heap after two collections, and the server's own estimate of
+// the size of its policies.
 func (s *stage) heap(ctx context.Context, name string) (heap, policies float64, err error) {
 	for range 2 {
 		if _, err := s.internal(ctx, name, "/debug/pprof/heap?gc=1"); err != nil {
@@ -76,7 +76,7 @@ func (s *stage) heap(ctx context.Context, name string) (heap, policies float64, 
 	return heap, policies, errors.Join(err1, err2)
 }
 
-// begin starts an instance and returns how long it took until that was ready.
+// begin starts an instance and returns the time until it was ready.
 func (r *scaleRun) begin(ctx context.Context, name, memory string) (time.Duration, error) {
 	begun := time.Now()
 	sv, err := r.startInstance(ctx, name, r.databaseURL(), r.store, "WEIR_POLICY_MEMORY="+memory)
@@ -141,7 +141,7 @@ func (r *scaleRun) startFull(ctx context.Context) error {
 	r.found("heap after a garbage collection at that time; resident memory", "%.0f MB; %.0f MB", heap/1e6, float64(resident)/1e6)
 	r.found("heap per loaded tenant, with its rules and subjects", "%.0f B", (heap-r.base)/tenants)
 	r.found("the same, by the estimate that `WEIR_POLICY_MEMORY` limits", "%.0f B", policies/tenants)
-	for n := r.o.tenants - 1; n > 0 && len(r.hot) < int(tenants*0.9); n-- { // the newest come first
+	for n := r.o.tenants - 1; n > 0 && len(r.hot) < int(tenants*0.9); n-- { // the newest are loaded first
 		r.hot = append(r.hot, n)
 	}
 	return nil
@@ -163,7 +163,7 @@ func scaleRequest(tenant, subject int) load.Request {
 	return load.Request{Path: "/v1/check", Key: scaleKey(tenant, 0), Body: []byte(body)}
 }
 
-// traffic is checks of registered subjects of tenants, all of them as often.
+// traffic returns checks of registered subjects of tenants, evenly spread.
 func (r *scaleRun) traffic(tenants []int) *load.Traffic {
 	requests := make([]load.Request, max(10_000, len(tenants)))
 	for i := range requests {
@@ -172,7 +172,7 @@ func (r *scaleRun) traffic(tenants []int) *load.Traffic {
 	return load.NewTraffic(requests, load.Uniform, seed)
 }
 
-// open asks at a fixed rate.
+// open sends checks at a fixed rate.
 func (r *scaleRun) open(ctx context.Context, traffic *load.Traffic, rate int64, d time.Duration) (*load.Result, error) {
 	result, err := load.Open(ctx, load.Target{Addrs: []string{r.servers[weirName].http}}, traffic, rate,
 		load.Plan{Connections: connections, Warm: time.Second, Measure: d, Begin: func() {}, End: func() {}})
@@ -187,7 +187,7 @@ const scaleRate = 2000 // checks a second
 func (r *scaleRun) oneAgainstMany(ctx context.Context) error {
 	one, many := r.traffic(r.hot[:1]), r.traffic(r.hot)
 	var p50, p99 [2][]float64
-	if _, err := r.open(ctx, many, scaleRate, 10*time.Second); err != nil { // each tenant once
+	if _, err := r.open(ctx, many, scaleRate, 10*time.Second); err != nil { // one check per tenant
 		return err
 	}
 	for range 5 {
@@ -207,7 +207,7 @@ func (r *scaleRun) oneAgainstMany(ctx context.Context) error {
 	return nil
 }
 
-// call asks one request and returns status and answer.
+// call sends one request and returns the status and the body.
 func (r *scaleRun) call(ctx context.Context, server, method, key, path, body string) (int, []byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "http://"+r.servers[server].http+path, strings.NewReader(body))
 	if err != nil {
@@ -224,7 +224,7 @@ func (r *scaleRun) call(ctx context.Context, server, method, key, path, body str
 	return response.StatusCode, answer, err
 }
 
-// until asks again and again until seen says so, and returns how long that took.
+// until repeats a request until seen returns true, and returns how long that took.
 func (r *scaleRun) until(ctx context.Context, key string, seen func(status int, answer []byte) bool) (time.Duration, error) {
 	begun := time.Now()
 	for time.Since(begun) < time.Minute {
@@ -236,10 +236,10 @@ func (r *scaleRun) until(ctx context.Context, key string, seen func(status int, 
 			return 0, err
 		}
 	}
-	return 0, errors.New("it was not seen within a minute")
+	return 0, errors.New("no change was seen within a minute")
 }
 
-// changes are written at one instance and looked for at the other.
+// changes writes at one instance, and waits for the change at the other.
 func (r *scaleRun) changes(ctx context.Context) error {
 	const times = 40
 	var rules, keys []time.Duration
@@ -261,7 +261,7 @@ func (r *scaleRun) changes(ctx context.Context) error {
 		var made struct{ ID, Secret string }
 		status, answer, err = r.call(ctx, writerName, http.MethodPost, key, "/v1/keys", fmt.Sprintf(`{"name":"bench %d","scopes":["check"]}`, i))
 		if err != nil || status != http.StatusCreated {
-			return fmt.Errorf("make a key: %d %s %w", status, answer, err)
+			return fmt.Errorf("create a key: %d %s %w", status, answer, err)
 		}
 		if err := json.Unmarshal(answer, &made); err != nil {
 			return err
@@ -287,7 +287,7 @@ func middleAndMost(took []time.Duration) string {
 	return fmt.Sprintf("%s, %s ms", millis(micros(took[len(took)/2])), millis(micros(took[len(took)-1])))
 }
 
-// coldTenant returns one that is not loaded, never the same.
+// coldTenant returns a tenant that is not loaded, a different one for each n.
 func (r *scaleRun) coldTenant(n int) int { return 2 + n }
 
 const coldTimes = 500
@@ -311,8 +311,8 @@ func (r *scaleRun) cold(ctx context.Context) error {
 	return nil
 }
 
-// interference asks for a tenth of the loaded tenants while nothing else happens, and again while
-// eight callers ask for tenants that are not loaded, the largest among them.
+// interference checks a tenth of the loaded tenants without other load, and again while eight
+// callers check tenants that are not loaded, the largest among them.
 func (r *scaleRun) interference(ctx context.Context) error {
 	traffic := r.traffic(r.hot[:max(1, len(r.hot)/10)])
 	quiet, err := r.open(ctx, traffic, scaleRate/2, 5*time.Second)
@@ -327,7 +327,7 @@ func (r *scaleRun) interference(ctx context.Context) error {
 	for caller := range 8 {
 		callers.Go(func() {
 			for storm.Err() == nil {
-				tenant := 0 // the largest, by one of them
+				tenant := 0 // one caller checks the largest tenant
 				if caller > 0 {
 					tenant = r.coldTenant(int(next.Add(1)))
 				}
@@ -358,9 +358,9 @@ func (r *scaleRun) interference(ctx context.Context) error {
 	return nil
 }
 
-// largest waits for the tenant with a tenth of all subjects, which is asked for until it is there.
+// largest measures the time until the tenant with a tenth of all subjects is loaded.
 func (r *scaleRun) largest(ctx context.Context) error {
-	// At the other instance, which has nothing else to do, and room for it.
+	// The other instance has no other work, and enough memory.
 	r.servers[writerName].stop()
 	if _, err := r.begin(ctx, writerName, "1GiB"); err != nil {
 		return err

@@ -16,48 +16,48 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// databaseVariable names a PostgreSQL on which this run may make a database of its own;
-// scripts/dev.sh --test sets it.
+// databaseVariable names a PostgreSQL in which this run may create its own database. scripts/dev.sh
+// --test sets it.
 const databaseVariable = "WEIR_TEST_DATABASE_URL"
 
-// server is a process that answers checks, and where.
+// server is a process that answers checks, and its addresses.
 type server struct {
 	*process
 	http, https string    // addresses
-	grpc        string    // address; "": none
-	metrics     string    // URL that tells how much it allocated; "": nobody tells
-	store       *store    // that it counts in
-	more        []*server // other instances, asked in turn with this one
+	grpc        string    // address; "" for none
+	metrics     string    // URL with the number of its allocations; "" for none
+	store       *store    // the store of its counters
+	more        []*server // other instances, used in turn with this one
 }
 
-// all are the server and the other instances.
+// all returns the server and the other instances.
 func (sv *server) all() []*server { return append([]*server{sv}, sv.more...) }
 
-// stage is all that a run starts, on loopback and with its data in a folder of its own.
+// stage has all that a run starts, on loopback and with its data in its own directory.
 type stage struct {
 	root       string // of the checkout
-	dir        string // holds everything, and goes with it
+	dir        string // holds all files of the run; deleted with the stage
 	database   string // name
 	owner      *pgx.ConnConfig
 	cert       *certificate
 	store      *store
 	redis      *redis.Client      // of the store
 	servers    map[string]*server // by name: weir, bare and those of the peers
-	operator   string             // the operator's key
+	operator   string             // the operator key
 	timeout    time.Duration      // of Weir, for Redis
-	peers      bool               // other rate limiters are measured too
-	contention bool               // Weir's instances profile locks and waiting
+	peers      bool               // whether other rate limiters are measured too
+	contention bool               // whether Weir's instances profile locks and waiting
 	undo       []func()
 }
 
-// Names of servers, as they stand in the tables.
+// Names of servers in the tables.
 const (
 	weirName = "weir"
 	bareName = "bare"
 )
 
-// newStage builds and starts everything but Weir itself. The caller closes the stage, also
-// after an error.
+// newStage builds and starts everything except Weir itself. The caller closes the stage, even after
+// an error.
 func newStage(ctx context.Context, o options) (*stage, error) {
 	s := &stage{servers: map[string]*server{}, timeout: o.timeout, peers: o.peers, contention: o.profile != ""}
 	steps := []func(context.Context) error{s.makeFolder, s.build, s.createDatabase, s.startRedis, s.migrate, s.startBare}
@@ -69,7 +69,7 @@ func newStage(ctx context.Context, o options) (*stage, error) {
 	return s, nil
 }
 
-// close undoes all that was done, in reverse.
+// close undoes all steps in reverse order.
 func (s *stage) close() {
 	for i := len(s.undo) - 1; i >= 0; i-- {
 		s.undo[i]()
@@ -89,7 +89,7 @@ func (s *stage) makeFolder(context.Context) (err error) {
 	return err
 }
 
-// checkout finds the root of the checkout above the working folder.
+// checkout returns the root of the checkout above the working directory.
 func checkout() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -103,7 +103,7 @@ func checkout() (string, error) {
 	return "", errors.New("run it inside the checkout")
 }
 
-// build compiles the servers as a release is compiled.
+// build compiles the servers with the flags of a release.
 func (s *stage) build(ctx context.Context) error {
 	if err := s.compile(ctx, s.root, "./cmd/server", weirName); err != nil {
 		return err
@@ -124,11 +124,11 @@ func (s *stage) compile(ctx context.Context, dir, pkg, binary string, flags ...s
 
 func (s *stage) binary(name string) string { return filepath.Join(s.dir, name) }
 
-// findPostgres reads where PostgreSQL is.
+// findPostgres reads the URL of PostgreSQL.
 func (s *stage) findPostgres() (err error) {
 	url := os.Getenv(databaseVariable)
 	if url == "" {
-		return fmt.Errorf("%s is not set: start this with bench/run.sh", databaseVariable)
+		return fmt.Errorf("%s is not set: start bench with bench/run.sh", databaseVariable)
 	}
 	if s.owner, err = pgx.ParseConfig(url); err != nil {
 		return fmt.Errorf("%s: %w", databaseVariable, err)
@@ -144,23 +144,23 @@ func (s *stage) createDatabase(ctx context.Context) error {
 	return s.newDatabase(ctx, s.database)
 }
 
-// newDatabase makes an empty database that goes with the stage.
+// newDatabase creates an empty database that is dropped with the stage.
 func (s *stage) newDatabase(ctx context.Context, name string) error {
 	drop := "DROP DATABASE IF EXISTS " + name + " WITH (FORCE)"
 	if err := s.execute(ctx, drop, "CREATE DATABASE "+name); err != nil {
-		return fmt.Errorf("make a database: %w", err)
+		return fmt.Errorf("create a database: %w", err)
 	}
 	s.undo = append(s.undo, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), stopTime)
 		defer cancel()
 		if err := s.execute(ctx, drop); err != nil {
-			fmt.Fprintln(os.Stderr, "bench: the database stays behind:", err)
+			fmt.Fprintln(os.Stderr, "bench: the database was not dropped:", err)
 		}
 	})
 	return nil
 }
 
-// execute runs statements as the owner, outside the run's own database.
+// execute runs statements as the owner, in another database than the run's.
 func (s *stage) execute(ctx context.Context, statements ...string) error {
 	conn, err := pgx.ConnectConfig(ctx, s.owner)
 	if err != nil {
@@ -181,7 +181,7 @@ func (s *stage) urlOf(database string) string {
 	return fmt.Sprintf("postgres://%s:%s@%s:%d/%s?sslmode=disable", s.owner.User, s.owner.Password, s.owner.Host, s.owner.Port, database)
 }
 
-// migrate makes the schema and the operator's key.
+// migrate creates the schema and the operator key.
 func (s *stage) migrate(ctx context.Context) error {
 	if _, err := s.command(ctx, s.database, "migrate", "up"); err != nil {
 		return err
@@ -191,7 +191,7 @@ func (s *stage) migrate(ctx context.Context) error {
 	return err
 }
 
-// command runs the server's binary on a database and returns what it prints.
+// command runs the server's binary on a database and returns its output.
 func (s *stage) command(ctx context.Context, database string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, s.binary(weirName), args...)
 	cmd.Env = environment("WEIR_DATABASE_URL="+s.urlOf(database), "WEIR_REDIS_URL="+s.store.url, "WEIR_LOG_LEVEL=warn")
@@ -204,7 +204,7 @@ func (s *stage) command(ctx context.Context, database string, args ...string) (s
 	return string(out), nil
 }
 
-// addresses returns n free ones.
+// addresses returns n free addresses.
 func addresses(n int) ([]string, error) {
 	var addrs []string
 	for range n {
@@ -217,7 +217,7 @@ func addresses(n int) ([]string, error) {
 	return addrs, nil
 }
 
-// startWeir starts the real server, and returns when it is ready. It is stopped with the
+// startWeir starts the real server, and returns when it is ready. The server is stopped with the
 // stage, or by restartWeir.
 func (s *stage) startWeir(ctx context.Context) error {
 	sv, err := s.startInstance(ctx, weirName, s.databaseURL(), s.store)
@@ -229,8 +229,8 @@ func (s *stage) startWeir(ctx context.Context) error {
 	return nil
 }
 
-// startInstance starts a real server, with more variables than all have, and returns when it is
-// ready. The caller stops it.
+// startInstance starts a real server, with additional variables, and returns when it is ready. The
+// caller stops it.
 func (s *stage) startInstance(ctx context.Context, name, databaseURL string, in *store, variables ...string) (*server, error) {
 	addrs, err := addresses(4)
 	if err != nil {
@@ -253,7 +253,7 @@ func (s *stage) startInstance(ctx context.Context, name, databaseURL string, in 
 	return &server{process: p, http: addrs[0], https: addrs[1], grpc: addrs[3], metrics: "http://" + addrs[2] + "/metrics", store: in}, nil
 }
 
-// restartWeir gives a process that has seen nothing yet.
+// restartWeir replaces the server by a new process.
 func (s *stage) restartWeir(ctx context.Context) error {
 	if running := s.servers[weirName]; running != nil {
 		running.stop()

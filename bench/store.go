@@ -13,11 +13,11 @@ import (
 	"weir/bench/kernel"
 )
 
-// store is the Redis that a server counts in: one process, or the shards of a Cluster.
+// store is the Redis with the counters of a server: one process, or the shards of a Cluster.
 type store struct {
-	url   string // as WEIR_REDIS_URL takes it
+	url   string // as in WEIR_REDIS_URL
 	nodes []*node
-	bus   string // the bus address of a Cluster's first node
+	bus   string // the bus address of the first node of a Cluster
 }
 
 // node is one process of Redis.
@@ -27,7 +27,7 @@ type node struct {
 	client *redis.Client
 }
 
-// cpu is the CPU time that all processes have taken.
+// cpu returns the CPU time of all processes.
 func (s *store) cpu() (total time.Duration, err error) {
 	for _, n := range s.nodes {
 		t, err := kernel.CPU(n.pid())
@@ -48,7 +48,7 @@ func (s *store) flush(ctx context.Context) error {
 	return nil
 }
 
-// counterBytes empties the store and returns what each counter took there.
+// counterBytes empties the store and returns the memory per counter.
 func (s *store) counterBytes(ctx context.Context) (float64, error) {
 	if len(s.nodes) > 1 { // a node of a Cluster holds more than counters
 		return 0, s.flush(ctx)
@@ -58,13 +58,13 @@ func (s *store) counterBytes(ctx context.Context) (float64, error) {
 
 func (s *store) stop() {
 	for _, n := range s.nodes {
-		_ = n.client.Close() // nothing is left to be lost
+		_ = n.client.Close() // nothing can be lost any more
 		n.process.stop()
 	}
 }
 
-// startNode starts a Redis that only this run uses and that writes nothing to disk: between
-// measurements it is emptied, and its CPU is accounted to the checks.
+// startNode starts a Redis that only this run uses and that writes nothing to disk. It is emptied
+// between measurements, and its CPU time counts for the checks.
 func (s *stage) startNode(ctx context.Context, name string, settings ...string) (*node, error) {
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *stage) startNode(ctx context.Context, name string, settings ...string) 
 	return n, nil
 }
 
-// startRedis starts the Redis that all servers count in but those of a Cluster.
+// startRedis starts the Redis of all servers except those of a Cluster.
 func (s *stage) startRedis(ctx context.Context) error {
 	n, err := s.startNode(ctx, "redis")
 	if err != nil {
@@ -102,8 +102,8 @@ func (s *stage) startRedis(ctx context.Context) error {
 
 const slots = 16384 // of a Cluster
 
-// startCluster starts a Cluster of so many primaries, and returns when each knows of all slots. The
-// caller stops it.
+// startCluster starts a Cluster with this many primaries, and returns when each of them knows all
+// slots. The caller stops it.
 func (s *stage) startCluster(ctx context.Context, shards int) (_ *store, err error) {
 	c := &store{}
 	defer func() {
@@ -113,7 +113,7 @@ func (s *stage) startCluster(ctx context.Context, shards int) (_ *store, err err
 	}()
 	for i := range shards {
 		name := fmt.Sprintf("redis-%d-of-%d", i+1, shards)
-		bus, err := freeAddr() // 10 000 above the port may be taken
+		bus, err := freeAddr() // the port plus 10 000 may be in use
 		if err != nil {
 			return nil, err
 		}
@@ -138,17 +138,17 @@ func (s *stage) startCluster(ctx context.Context, shards int) (_ *store, err err
 		}
 	}
 	for _, n := range c.nodes {
-		if err := n.await(ctx, func() error { return wholeCluster(ctx, n.client, shards) }); err != nil {
+		if err := n.await(ctx, func() error { return checkCluster(ctx, n.client, shards) }); err != nil {
 			return nil, fmt.Errorf("cluster of %d: %w", shards, err)
 		}
 	}
-	// One address given twice says that it is a Cluster; it tells of the others.
+	// An address that is given twice means a Cluster, which reports its other nodes.
 	c.url = fmt.Sprintf("redis://%s?addr=%s", c.nodes[0].addr, c.nodes[len(c.nodes)-1].addr)
 	return c, nil
 }
 
-// wholeCluster reports, as an error, that a node does not know of all yet.
-func wholeCluster(ctx context.Context, client *redis.Client, shards int) error {
+// checkCluster returns an error while a node does not know all slots.
+func checkCluster(ctx context.Context, client *redis.Client, shards int) error {
 	info, err := client.ClusterInfo(ctx).Result()
 	switch {
 	case err != nil:

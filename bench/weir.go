@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// rule is a rule as the admin API takes it.
+// rule is a rule in the JSON of the admin API.
 type rule struct {
 	Slug      string `json:"slug"`
 	Algorithm string `json:"algorithm"`
@@ -23,17 +23,17 @@ type rule struct {
 	Consistency string `json:"consistency,omitempty"`
 }
 
-// tenant is one that was made for this run.
+// tenant is a tenant that was created for this run.
 type tenant struct {
 	slug  string
 	rules []rule
 	key   string // its API key
 }
 
-// setupCallers is how many requests to the admin API are out at once.
+// setupCallers is the number of concurrent requests to the admin API during setup.
 const setupCallers = 8
 
-// admin speaks to the admin API.
+// admin is a client of the admin API.
 type admin struct {
 	url    string
 	client *http.Client
@@ -44,8 +44,8 @@ func newAdmin(addr string) *admin {
 	return &admin{url: "http://" + addr, client: &http.Client{Transport: transport, Timeout: 30 * time.Second}}
 }
 
-// post sends a body and decodes the answer into out, if there is one. It returns the status,
-// with an error where that is neither 2xx nor 429.
+// post sends a body and decodes the response into out, unless out is nil. It returns the status,
+// and an error if the status is neither 2xx nor 429.
 func (a *admin) post(ctx context.Context, key, path string, body, out any) (int, error) {
 	data, err := json.Marshal(body)
 	if err != nil {
@@ -75,7 +75,7 @@ func (a *admin) post(ctx context.Context, key, path string, body, out any) (int,
 	return response.StatusCode, json.Unmarshal(answer, out)
 }
 
-// create makes a tenant, with its first key.
+// create creates a tenant, with its first key.
 func (a *admin) create(ctx context.Context, operator string, t *tenant) error {
 	var made struct {
 		Key struct{ Secret string } `json:"key"`
@@ -84,12 +84,12 @@ func (a *admin) create(ctx context.Context, operator string, t *tenant) error {
 		return err
 	}
 	if t.key = made.Key.Secret; t.key == "" {
-		return fmt.Errorf("tenant %s came without a key", t.slug)
+		return fmt.Errorf("tenant %s has no key in the response", t.slug)
 	}
 	return nil
 }
 
-// rule makes the rules of a tenant.
+// rule creates the rules of a tenant.
 func (a *admin) rule(ctx context.Context, t *tenant) error {
 	for _, r := range t.rules {
 		if _, err := a.post(ctx, t.key, "/v1/rules", r, nil); err != nil {
@@ -99,7 +99,7 @@ func (a *admin) rule(ctx context.Context, t *tenant) error {
 	return nil
 }
 
-// first asks one check of a tenant, and proves that exactly its rules answer.
+// first sends one check of a tenant, and verifies that exactly its rules decide it.
 func (a *admin) first(ctx context.Context, t *tenant) error {
 	var decision struct {
 		Rules    []struct{ Rule string }
@@ -125,7 +125,7 @@ func (a *admin) first(ctx context.Context, t *tenant) error {
 	}
 }
 
-// each calls do for every tenant, a few at a time, and returns the first error.
+// each calls do for every tenant, with a few concurrent calls, and returns the first error.
 func each(ctx context.Context, tenants []*tenant, do func(context.Context, *tenant) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -154,8 +154,8 @@ func each(ctx context.Context, tenants []*tenant, do func(context.Context, *tena
 	return context.Cause(ctx)
 }
 
-// prepare makes the tenants, and leaves a fresh Weir that knows each of them. It restarts
-// before each step, because keys that are not known at the start are looked up at a bounded rate.
+// prepare creates the tenants, and starts a new Weir that has loaded each of them. It restarts Weir
+// before each step, because keys that are not known at startup are looked up at a bounded rate.
 func (s *stage) prepare(ctx context.Context, tenants []*tenant) error {
 	for _, step := range []struct {
 		name string
@@ -163,7 +163,7 @@ func (s *stage) prepare(ctx context.Context, tenants []*tenant) error {
 	}{
 		{"make tenants", func(ctx context.Context, a *admin, t *tenant) error { return a.create(ctx, s.operator, t) }},
 		{"make rules", func(ctx context.Context, a *admin, t *tenant) error { return a.rule(ctx, t) }},
-		{"ask first checks", func(ctx context.Context, a *admin, t *tenant) error { return a.first(ctx, t) }},
+		{"send first checks", func(ctx context.Context, a *admin, t *tenant) error { return a.first(ctx, t) }},
 	} {
 		if err := s.restartWeir(ctx); err != nil {
 			return err

@@ -69,7 +69,7 @@ func TestCredentialsRotateWithoutRestart(t *testing.T) {
 	write(redisFile, "nonsense")
 	allow("second")
 	require.NoError(t, admin.Do(t.Context(), "acl", "deluser", "first").Err()) // closes its connections
-	i.AwaitLog("credentials cannot be read")
+	i.AwaitLog("credentials not read")
 	write(redisFile, redisLogin("second"))
 	require.Eventually(t, counts, patience, tick)
 	i.AwaitLog(`"variable":"WEIR_REDIS_URL_FILE"`)

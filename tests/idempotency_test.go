@@ -82,7 +82,7 @@ func TestKilledWhileWriting(t *testing.T) {
 	require.Equal(t, 1+len(rotated)+counts["create key"]+counts["rotate key"], run.count("api_keys"))
 	stdout, stderr, code := runServer(t, s, "audit", "verify", "--tenant", "acme")
 	require.Zero(t, code, "%s%s", stdout, stderr)
-	require.Contains(t, stdout, "acme: whole")
+	require.Contains(t, stdout, "acme: intact")
 }
 
 // idempotentWrite is the n-th request, and the row that it must leave; where that ends in a colon,

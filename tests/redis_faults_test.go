@@ -160,10 +160,10 @@ func TestRedisKilledUnderLoad(t *testing.T) {
 	f.requireNoWait()
 	f.requirePolicies("user_42")
 	require.Equal(t, http.StatusOK, status(f.server.URL()+"/readyz"), "checks are answered, so it stays in the balancer")
-	f.server.AwaitLog("redis does not count")
+	f.server.AwaitLog("redis is unavailable")
 	f.redis.Start()
 	f.requireWhole("after")
-	f.server.AwaitLog("redis counts again")
+	f.server.AwaitLog("redis is available again")
 	stop()
 	require.Zero(t, f.server.Stop())
 }

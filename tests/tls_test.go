@@ -76,7 +76,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 
 	// a broken file must not take the service off the net
 	replace(t, filepath.Join(dir, "cert.pem"), []byte("not a certificate"))
-	i.AwaitLog("certificate cannot be used")
+	i.AwaitLog("invalid certificate")
 	require.Equal(t, "second", shown(t, i))
 	require.NotContains(t, i.Metrics(), "weir_tls_reload_errors_total 0\n")
 

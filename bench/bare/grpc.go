@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// limiter answers every call of the rate-limit service at once, with an answer of the size of
-// Weir's.
+// limiter answers every call of the rate-limit service immediately, with a response of the same
+// size as Weir's.
 type limiter struct {
 	rls.UnimplementedRateLimitServiceServer
 }

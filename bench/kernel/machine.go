@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// Clock is the CPU time of the whole machine, all cores together, since it began. It moves in steps
+// Clock is the CPU time of the machine, all cores together, since it started. It advances in steps
 // of 10 ms.
 type Clock struct {
 	Busy  time.Duration // processes and kernel
-	Steal time.Duration // that a hypervisor gave to others while there was work
+	Steal time.Duration // used by other machines of the hypervisor while this one had work
 	Idle  time.Duration
 }
 
-// tick is the unit of /proc/stat, the same on all machines that Go runs on.
+// tick is the unit of /proc/stat, the same on all systems that Go supports.
 const tick = 10 * time.Millisecond
 
 // ReadClock reads the clock of the machine.
@@ -30,8 +30,8 @@ func ReadClock() (Clock, error) {
 	return parseClock(stat)
 }
 
-// parseClock reads "cpu user nice system idle iowait irq softirq steal ...". What guests took
-// stands in user too.
+// parseClock parses "cpu user nice system idle iowait irq softirq steal ...". The time of guests is
+// included in user.
 func parseClock(stat []byte) (c Clock, err error) {
 	lines := bufio.NewScanner(bytes.NewReader(stat))
 	if !lines.Scan() {
@@ -51,15 +51,16 @@ func parseClock(stat []byte) (c Clock, err error) {
 	return c, nil
 }
 
-// Since is what has passed since an earlier reading.
+// Since returns the time since an earlier reading.
 func (c Clock) Since(earlier Clock) Clock {
 	return Clock{Busy: c.Busy - earlier.Busy, Steal: c.Steal - earlier.Steal, Idle: c.Idle - earlier.Idle}
 }
 
-// All is the time of all cores, whatever they did.
+// All returns the time of all cores, busy or idle.
 func (c Clock) All() time.Duration { return c.Busy + c.Steal + c.Idle }
 
-// Load is the load average of the last minute: how many processes ran or wanted to.
+// Load returns the load average of the last minute: the number of processes that ran or waited to
+// run.
 func Load() (float64, error) {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

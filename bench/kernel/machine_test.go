@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What others did is told from these numbers: one in the wrong place would be blamed on them.
+// A field in the wrong place would count as the work of other processes.
 func TestParseClock(t *testing.T) {
 	c, err := parseClock([]byte("cpu  100 10 50 1000 20 3 7 40 5 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n"))
 	require.NoError(t, err)
@@ -18,7 +18,7 @@ func TestParseClock(t *testing.T) {
 	}
 }
 
-func TestClockGoesOn(t *testing.T) {
+func TestClockAdvances(t *testing.T) {
 	first, err := ReadClock()
 	require.NoError(t, err)
 	require.Positive(t, first.All())

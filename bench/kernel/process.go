@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPU returns the time that all threads of the process have spent on a CPU, in it and in the
-// kernel on its behalf. Unlike /proc/PID/stat, which counts ticks of 10 ms, it is exact.
+// CPU returns the CPU time of all threads of the process, in user mode and in the kernel. Unlike
+// /proc/PID/stat, which counts ticks of 10 ms, it is exact.
 func CPU(pid int) (time.Duration, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(cpuClock(pid), &ts); err != nil {
@@ -24,15 +24,15 @@ func CPU(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
-// cpuClock is clock_getcpuclockid(3): the number of the clock that counts what the
-// scheduler gave to all threads of a process.
+// cpuClock is clock_getcpuclockid(3): the number of the clock that measures the CPU time of all
+// threads of a process.
 func cpuClock(pid int) int32 {
 	const scheduler = 2
 	return int32(^pid<<3 | scheduler)
 }
 
-// PeakMemory returns the most that the process has held in memory, in bytes, since it began
-// or since ResetPeakMemory.
+// PeakMemory returns the maximum resident memory of the process, in bytes, since it started or
+// since ResetPeakMemory.
 func PeakMemory(pid int) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -47,7 +47,7 @@ func ResetPeakMemory(pid int) error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(peak), 0)
 }
 
-// statusBytes returns a field of /proc/PID/status that is a size.
+// statusBytes returns a field of /proc/PID/status with a size.
 func statusBytes(status []byte, name string) (int64, error) {
 	for lines := bufio.NewScanner(bytes.NewReader(status)); lines.Scan(); {
 		field, value, _ := strings.Cut(lines.Text(), ":")
@@ -64,7 +64,7 @@ func statusBytes(status []byte, name string) (int64, error) {
 	return 0, fmt.Errorf("no %s in the status of the process", name)
 }
 
-// Machine says in a few words what this machine is: its processor, and the kernel.
+// Machine describes the processor and the kernel of this machine.
 func Machine() string {
 	processor := "unknown processor"
 	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {

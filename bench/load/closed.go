@@ -8,16 +8,17 @@ import (
 	"time"
 )
 
-// Plan is how long and on how many connections to ask.
+// Plan is how long to send requests, and on how many connections.
 type Plan struct {
 	Connections int
-	Warm        time.Duration // asked before, and not counted
+	Warm        time.Duration // the time before the measured part
 	Measure     time.Duration
-	// Begin and End are called when the measured part begins and ends, to read other clocks.
+	// Begin and End are called at the beginning and the end of the measured part, to read other
+	// clocks.
 	Begin, End func()
 }
 
-// grace is how long answers may be awaited after the end of a run.
+// grace is how long to wait for responses after the end of a run.
 const grace = 10 * time.Second
 
 const (
@@ -26,13 +27,14 @@ const (
 	over
 )
 
-// asker asks one request and waits for its answer.
+// asker sends a request and waits for the response.
 type asker interface {
 	ask(r *Request) (answer, error)
 	close()
 }
 
-// Closed asks on all connections, on each the next request when the last one is answered.
+// Closed sends requests on all connections. Each connection sends its next request after the
+// response to the previous one.
 func Closed(ctx context.Context, target Target, traffic *Traffic, plan Plan) (*Result, error) {
 	askers, err := connect(ctx, target, plan)
 	if err != nil {
@@ -47,7 +49,7 @@ func Closed(ctx context.Context, target Target, traffic *Traffic, plan Plan) (*R
 		})
 	}
 	defer closeAll()
-	defer context.AfterFunc(ctx, closeAll)() // waiting for an answer ends too
+	defer context.AfterFunc(ctx, closeAll)() // ends the wait for responses too
 
 	var phase atomic.Int32
 	results := make([]*Result, len(askers))
@@ -58,7 +60,7 @@ func Closed(ctx context.Context, target Target, traffic *Traffic, plan Plan) (*R
 		results[i] = NewResult()
 		workers.Go(func() { errs[i] = work(a, traffic.picker(i), first.Done, &phase, results[i]) })
 	}
-	first.Wait() // so that all connections stand when the warm-up begins
+	first.Wait() // so that all connections exist when the warm-up begins
 	total := NewResult()
 	total.Elapsed = plan.run(ctx, &phase)
 	workers.Wait()
@@ -71,7 +73,8 @@ func Closed(ctx context.Context, target Target, traffic *Traffic, plan Plan) (*R
 	return total, nil
 }
 
-// firstError is enough: when one connection fails, the others mostly say the same.
+// firstError returns only one error: if one connection fails, the others mostly fail in the same
+// way.
 func firstError(errs []error) error {
 	for _, err := range errs {
 		if err != nil {
@@ -81,7 +84,7 @@ func firstError(errs []error) error {
 	return nil
 }
 
-// run goes through the phases and returns how long the measured one took.
+// run goes through the phases and returns the duration of the measured one.
 func (p Plan) run(ctx context.Context, phase *atomic.Int32) time.Duration {
 	defer phase.Store(over)
 	if !pause(ctx, p.Warm) {
@@ -108,8 +111,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// work asks until the run is over, and counts the answers that came while it was measured.
-// It calls asked when it has the first.
+// work sends requests until the run is over, and counts the responses in the measured phase. It
+// calls asked after the first response.
 func work(a asker, next func() *Request, asked func(), phase *atomic.Int32, result *Result) error {
 	_, err := a.ask(next())
 	asked()
@@ -166,4 +169,4 @@ func (a http1Asker) ask(r *Request) (answer, error) {
 	return a.c.receive()
 }
 
-func (a http1Asker) close() { _ = a.c.Close() } // nothing is left to be lost
+func (a http1Asker) close() { _ = a.c.Close() } // nothing can be lost any more

@@ -16,29 +16,29 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// grpcConn is a raw connection of HTTP/2 without TLS on which several askers call at once, as Envoy
-// does. It is cheap: it sends the same bytes for the head of every call, and of an answer it reads
-// the first field of the message and the status.
+// grpcConn is a raw HTTP/2 connection without TLS that several askers share, as in Envoy. It is
+// cheap: it sends the same header bytes for every call, and of a response it reads only the first
+// field of the message and the status.
 type grpcConn struct {
 	net.Conn
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	out     bytes.Buffer
 	framer  *http2.Framer // only the reader reads from it
 	stream  uint32
-	head    []byte // of every call but the first, for one path and key
+	head    []byte // of every call except the first; all calls have the same path and key
 	path    string
 	waiting map[uint32]*grpcAsker
-	err     error // why the connection has ended
+	err     error // why the connection ended
 }
 
-// grpcAsker asks on one of the streams of a connection.
+// grpcAsker is an asker on one of the streams of a connection.
 type grpcAsker struct {
 	conn   *grpcConn
-	answer chan answer // of the call that is out; closed when the connection ends
-	got    answer      // what the reader knows of it
+	answer chan answer // receives the response of the current call; closed when the connection ends
+	got    answer      // what the reader has read of the response
 }
 
-// The numbers of a RateLimitResponse.
+// Numbers in a RateLimitResponse.
 const (
 	overallCode = 0x08 // the tag of the field
 	codeOK      = 1
@@ -50,7 +50,7 @@ const (
 	windowRefresh = 16 << 10
 )
 
-// grpcAskers are askers of which each streamsPerConnection share a connection.
+// grpcAskers returns n askers. Each streamsPerConnection of them share a connection.
 func grpcAskers(ctx context.Context, t Target, n int, end time.Time) ([]asker, error) {
 	var askers []asker
 	var conn *grpcConn
@@ -91,8 +91,8 @@ func (c *grpcConn) flush() error {
 	return err
 }
 
-// header is the head of a call. The first call of a connection puts its fields into the table that
-// both sides keep, and every later one names them there, as clients do.
+// header returns the headers of a call. The first call of a connection adds its fields to the HPACK
+// table, and later calls refer to them there, as clients do.
 func (c *grpcConn) header(r *Request) []byte {
 	if c.path == r.Path {
 		return c.head
@@ -105,7 +105,7 @@ func (c *grpcConn) header(r *Request) []byte {
 			{":method", "POST"}, {":scheme", "http"}, {":path", r.Path}, {":authority", "localhost"},
 			{"content-type", "application/grpc"}, {"te", "trailers"}, {"weir-key", r.Key},
 		} {
-			_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // to memory
+			_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // writes to memory
 		}
 		return bytes.Clone(block.Bytes())
 	}
@@ -147,7 +147,7 @@ func (a *grpcAsker) send(r *Request) error {
 
 // read reads frames until the connection ends.
 func (c *grpcConn) read() {
-	code := "" // of the trailer that is read
+	code := "" // of the trailers in progress
 	decoder := hpack.NewDecoder(4096, func(f hpack.HeaderField) {
 		if f.Name == "grpc-status" {
 			code = f.Value
@@ -169,7 +169,7 @@ func (c *grpcConn) read() {
 	}
 }
 
-// take takes in one frame. The caller holds the lock.
+// take processes one frame. The caller holds the lock.
 func (c *grpcConn) take(frame http2.Frame, decoder *hpack.Decoder, code *string, unread *uint32) error {
 	switch f := frame.(type) {
 	case *http2.SettingsFrame:
@@ -213,7 +213,7 @@ func (c *grpcConn) take(frame http2.Frame, decoder *hpack.Decoder, code *string,
 	return nil
 }
 
-// end ends all calls that are out.
+// end ends all current calls.
 func (c *grpcConn) end(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -224,4 +224,4 @@ func (c *grpcConn) end(err error) {
 	clear(c.waiting)
 }
 
-func (a *grpcAsker) close() { _ = a.conn.Close() } // nothing is left to be lost
+func (a *grpcAsker) close() { _ = a.conn.Close() } // nothing can be lost any more

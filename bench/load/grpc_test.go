@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A call is what a server of gRPC expects, and its verdict and status are counted.
+// A gRPC server accepts the calls, and their verdicts and statuses are counted.
 func TestClosedAsksOverGRPC(t *testing.T) {
 	var asked atomic.Int64
 	handler := func(w http.ResponseWriter, r *http.Request) {
@@ -27,7 +27,7 @@ func TestClosedAsksOverGRPC(t *testing.T) {
 			w.Header().Set("Grpc-Status", "14")
 			return
 		}
-		// The answer is longer than a frame, so that the connection's window must be kept open.
+		// The response is longer than a frame, so the client must update the connection's window.
 		answer := append([]byte{0, 0, 0, 0x50, 2, 8, byte(1 + n%2)}, make([]byte, 20_480)...)
 		_, _ = w.Write(answer)
 		w.Header().Set("Grpc-Status", "0")

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Protocol is how the driver and the server speak.
+// Protocol is the protocol between the driver and the server.
 type Protocol int
 
 const (
@@ -31,7 +31,7 @@ type Target struct {
 	TLS      *tls.Config // trusts the server; TLS and HTTP2 only
 }
 
-// answer is what the driver takes from a response.
+// answer is what the driver reads of a response.
 type answer struct {
 	status   int
 	degraded bool
@@ -39,8 +39,8 @@ type answer struct {
 
 var degradedMark = []byte(`"degraded":true`)
 
-// http1 is a kept connection on which one request at a time is out. One goroutine may send
-// while another receives.
+// http1 is a keep-alive connection with one request at a time. One goroutine may send while another
+// receives.
 type http1 struct {
 	net.Conn
 	in    *bufio.Reader
@@ -49,10 +49,10 @@ type http1 struct {
 
 const readBuffer = 64 << 10
 
-// addr is where the connection of this number goes.
+// addr returns the address for the connection with this number.
 func (t Target) addr(connection int) string { return t.Addrs[connection%len(t.Addrs)] }
 
-// dial makes the connection of this number, and sets the time by which all of the run must be over.
+// dial opens the connection with this number, with the end of the run as its deadline.
 func dial(ctx context.Context, t Target, connection int, end time.Time) (*http1, error) {
 	dialer := net.Dialer{Timeout: 5 * time.Second}
 	c, err := dialer.DialContext(ctx, "tcp", t.addr(connection))
@@ -113,7 +113,7 @@ func (c *http1) receive() (answer, error) {
 	return a, err
 }
 
-// statusLine reads "HTTP/1.1 200 OK".
+// statusLine parses "HTTP/1.1 200 OK".
 func (c *http1) statusLine() (int, error) {
 	line, err := c.in.ReadSlice('\n')
 	if err != nil {
@@ -125,7 +125,7 @@ func (c *http1) statusLine() (int, error) {
 	return strconv.Atoi(string(line[9:12]))
 }
 
-// header reads to the empty line. length is -1 where none is said.
+// header reads to the empty line. length is -1 without a Content-Length.
 func (c *http1) header() (length int, chunked bool, err error) {
 	length = -1
 	for {
@@ -137,7 +137,7 @@ func (c *http1) header() (length int, chunked bool, err error) {
 		if len(line) == 0 {
 			return length, chunked, nil
 		}
-		switch line[0] | 0x20 { // few fields begin with these, and only they are looked at
+		switch line[0] | 0x20 { // few headers begin with these letters
 		case 'c':
 			if value, ok := field(line, "content-length"); ok {
 				if length, err = strconv.Atoi(string(value)); err != nil || length < 0 {
@@ -162,7 +162,7 @@ func field(line []byte, name string) ([]byte, bool) {
 	return bytes.TrimSpace(line[len(name)+1:]), true
 }
 
-// chunks reads a body in chunks into spare, and the empty line that ends it.
+// chunks reads a chunked body into spare, with the empty line at its end.
 func (c *http1) chunks() error {
 	body := bytes.NewBuffer(c.spare[:0])
 	if _, err := body.ReadFrom(httputil.NewChunkedReader(c.in)); err != nil {

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// streamsPerConnection is how many askers share one connection of HTTP/2.
+// streamsPerConnection is the number of askers that share one HTTP/2 connection.
 const streamsPerConnection = 8
 
-// http2Asker asks through net/http. It costs several times what the raw connections cost, and
-// so evens out rates; the server's CPU remains comparable.
+// http2Asker uses net/http. It costs several times as much as the raw connections, which reduces
+// the differences between rates. The server's CPU time remains comparable.
 type http2Asker struct {
 	client *http.Client
 	url    string

@@ -46,7 +46,7 @@ func TestScheduleCountsWhatIsDue(t *testing.T) {
 	}
 }
 
-func TestMergedHistogramsAreThatOfAllTogether(t *testing.T) {
+func TestMergedHistogramEqualsOneOfAll(t *testing.T) {
 	parts := []*Result{NewResult(), NewResult(), NewResult()}
 	all := NewResult()
 	for i := range 3000 {
@@ -95,7 +95,7 @@ func receiveAll(t *testing.T, stream string) []answer {
 	}
 }
 
-func TestReceiveReadsOneResponseAfterAnother(t *testing.T) {
+func TestReceiveReadsResponsesInOrder(t *testing.T) {
 	degraded := `{"allowed":true,"degraded":true}`
 	long := strings.Repeat(" ", 500) + degraded // longer than the read buffer
 	stream := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}" +
@@ -107,7 +107,7 @@ func TestReceiveReadsOneResponseAfterAnother(t *testing.T) {
 	require.Equal(t, []answer{{200, false}, {429, false}, {200, true}, {200, true}, {200, true}, {503, false}}, receiveAll(t, stream))
 }
 
-func TestReceiveRefusesWhatItCannotDelimit(t *testing.T) {
+func TestReceiveRefusesUndelimitedResponses(t *testing.T) {
 	for _, stream := range []string{
 		"HTTP/1.0 200 OK\r\n\r\n",
 		"HTTP/1.1 200 OK\r\n\r\nbody",
@@ -121,7 +121,7 @@ func TestReceiveRefusesWhatItCannotDelimit(t *testing.T) {
 	}
 }
 
-func TestTrafficIsTheSameEachTime(t *testing.T) {
+func TestTrafficIsReproducible(t *testing.T) {
 	requests := make([]Request, 1000)
 	for i := range requests {
 		requests[i] = Request{Path: "/v1/check", Body: []byte{'a'}}
@@ -137,7 +137,7 @@ func TestTrafficIsTheSameEachTime(t *testing.T) {
 				differ++
 			}
 		}
-		require.NotZero(t, differ, "connections must not march in step")
+		require.NotZero(t, differ, "connections must not send the same sequence")
 	}
 }
 
@@ -153,7 +153,7 @@ func TestZipfPrefersTheFirst(t *testing.T) {
 	require.Greater(t, first, 1000)
 }
 
-// serve answers as a server under test would, and returns it as a target of each protocol.
+// serve starts a server for a test, and returns it as a target of each protocol.
 func serve(t *testing.T, h http.HandlerFunc) map[Protocol]Target {
 	t.Helper()
 	plain := httptest.NewServer(h)
@@ -204,10 +204,10 @@ func TestClosedCountsTheMeasuredPart(t *testing.T) {
 				Begin: func() { begun = asked.Load() }, End: func() { ended = asked.Load() },
 			})
 			require.NoError(t, err)
-			require.Positive(t, begun, "the warm-up asks too")
+			require.Positive(t, begun, "the warm-up sends requests, too")
 			require.Equal(t, asked.Load(), r.Asked)
 			require.Positive(t, r.Requests)
-			require.LessOrEqual(t, r.Requests, ended-begun+10, "one a connection may have been under way at the beginning")
+			require.LessOrEqual(t, r.Requests, ended-begun+10, "each connection may have had one request in progress at the beginning")
 			require.InDelta(t, r.Requests/2, r.Denied, 20)
 			require.Equal(t, r.Requests, r.Degraded)
 			require.Zero(t, r.Failed)
@@ -231,8 +231,8 @@ func TestOpenSendsAllThatIsDue(t *testing.T) {
 	require.Zero(t, r.Unsent)
 }
 
-// A server that stalls must be charged for every request that was due meanwhile.
-func TestOpenOmitsNothingWhileTheServerStalls(t *testing.T) {
+// Every request that is due while the server stalls counts with its full latency.
+func TestOpenCountsRequestsDuringStall(t *testing.T) {
 	const stall = 300 * time.Millisecond
 	var asked atomic.Int64
 	target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -249,7 +249,7 @@ func TestOpenOmitsNothingWhileTheServerStalls(t *testing.T) {
 	require.GreaterOrEqual(t, r.Latency(90), stall*2/3, "30 of the 50 were due during the stall, and each waited for its end")
 }
 
-func TestOpenCountsWhatCouldNotBeSent(t *testing.T) {
+func TestOpenCountsUnsentRequests(t *testing.T) {
 	release := make(chan struct{})
 	target := serve(t, func(http.ResponseWriter, *http.Request) { <-release })[HTTP1]
 	done := make(chan struct{})
@@ -259,7 +259,7 @@ func TestOpenCountsWhatCouldNotBeSent(t *testing.T) {
 		defer close(done)
 		r, err = Open(t.Context(), target, NewTraffic(oneRequest(), Uniform, 1), 100, Plan{
 			Connections: 1, Measure: 200 * time.Millisecond, Begin: func() {},
-			// The answer comes after the loop has given up, a second later.
+			// The response comes after the loop has given up, a second later.
 			End: func() { time.AfterFunc(1500*time.Millisecond, func() { close(release) }) },
 		})
 	}()
@@ -286,7 +286,7 @@ func TestRunsEndWithTheirContext(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			release := make(chan struct{})
 			target := serve(t, func(http.ResponseWriter, *http.Request) {
-				cancel() // while an answer is awaited
+				cancel() // while a request waits for its response
 				<-release
 			})[HTTP1]
 			t.Cleanup(func() { close(release) })

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// schedule says when the requests of an open loop are due: evenly spaced, whatever became of
-// those before.
+// schedule is the times at which the requests of an open loop are due: evenly spaced, regardless of
+// the responses.
 type schedule struct {
 	start time.Time
-	rate  int64 // a second
+	rate  int64 // per second
 }
 
-// at returns when request i is due. It is computed for each from the start, so no error
-// accumulates.
+// at returns when request i is due. It is computed from the start for each request, so that errors
+// do not accumulate.
 func (s schedule) at(i int64) time.Time {
 	whole, part := i/s.rate, i%s.rate
 	return s.start.Add(time.Duration(whole)*time.Second + time.Duration(part*int64(time.Second)/s.rate))
@@ -31,10 +31,10 @@ func (s schedule) count(d time.Duration) int64 {
 	return whole*s.rate + (part*s.rate+int64(time.Second)-1)/int64(time.Second)
 }
 
-// Open sends rate requests a second over plain or secure HTTP/1.1, each at its own time on
-// whichever connection is free. If none is, the request waits, and that wait is part of its
-// latency: a server that stalls is charged for all that were due meanwhile, not only for the
-// few that were out. What is still unsent at the end counts with the wait it had by then.
+// Open sends rate requests per second over HTTP/1.1, with or without TLS, each at its own time on
+// any free connection. If no connection is free, the request waits, and the wait is part of its
+// latency: a stall of the server counts for all requests that were due during it, not only for the
+// few that were sent. Requests that are unsent at the end count with their wait until then.
 func Open(ctx context.Context, target Target, traffic *Traffic, rate int64, plan Plan) (*Result, error) {
 	o := &openLoop{
 		plan: plan, next: traffic.picker(0),
@@ -87,15 +87,15 @@ type openLoop struct {
 	planned     int64 // all requests
 	conns       []*openConn
 	free        chan *openConn
-	failure     atomic.Pointer[error] // the first
+	failure     atomic.Pointer[error] // the first error
 	closing     sync.Once
 }
 
-// openConn is a connection; it is in free, or a request is out on it.
+// openConn is a connection. It is in free, or has a request in progress.
 type openConn struct {
 	*http1
-	due    chan due // of the request that is out
-	result *Result  // its reader's
+	due    chan due // of the request in progress
+	result *Result  // of its reader
 }
 
 type due struct {
@@ -110,7 +110,7 @@ func (o *openLoop) err() error {
 	return nil
 }
 
-// fail notes the first error and ends the run.
+// fail records the first error and ends the run.
 func (o *openLoop) fail(err error) {
 	o.failure.CompareAndSwap(nil, &err)
 	o.close()
@@ -119,12 +119,12 @@ func (o *openLoop) fail(err error) {
 func (o *openLoop) close() {
 	o.closing.Do(func() {
 		for _, c := range o.conns {
-			_ = c.Close() // nothing is left to be lost
+			_ = c.Close() // nothing can be lost any more
 		}
 	})
 }
 
-// read takes the answers on one connection.
+// read reads the responses on one connection.
 func (o *openLoop) read(c *openConn) {
 	for d := range c.due {
 		a, err := c.receive()
@@ -140,8 +140,8 @@ func (o *openLoop) read(c *openConn) {
 	}
 }
 
-// pace sends each request at its time. It has a thread of its own: timers of the runtime are
-// up to a millisecond late, the kernel's some 60 µs.
+// pace sends each request when it is due. It has its own thread: timers of the runtime are up to a
+// millisecond late, those of the kernel about 60 µs.
 func (o *openLoop) pace(ctx context.Context, total *Result) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -180,16 +180,16 @@ func (o *openLoop) pace(ctx context.Context, total *Result) {
 	}
 }
 
-// hurry lets this thread run before others that want to, so that requests are sent on time on a
-// machine that is busy. It takes a privilege; without it, requests may be late, and that is part of
-// what is shown. It returns what puts the thread back.
+// hurry raises the priority of this thread, so that requests are sent on time on a busy machine. It
+// needs a privilege. Without it, requests may be late, and the result shows how late. back restores
+// the priority.
 func hurry() (back func()) {
 	const first = -15
 	thread := unix.Gettid()
 	if unix.Setpriority(unix.PRIO_PROCESS, thread, first) != nil {
 		return func() {}
 	}
-	return func() { _ = unix.Setpriority(unix.PRIO_PROCESS, thread, 0) } // less is always allowed
+	return func() { _ = unix.Setpriority(unix.PRIO_PROCESS, thread, 0) } // lowering the priority is always allowed
 }
 
 // mark calls Begin and End at their times.
@@ -202,7 +202,7 @@ func (o *openLoop) mark(ctx context.Context) {
 	o.plan.End()
 }
 
-// giveUp counts the requests from i on as unsent, with what they have waited.
+// giveUp counts the requests from i on as unsent, with their wait so far.
 func (o *openLoop) giveUp(i int64, total *Result) {
 	for now := time.Now(); i < o.planned; i++ {
 		total.Unsent++
@@ -210,7 +210,7 @@ func (o *openLoop) giveUp(i int64, total *Result) {
 	}
 }
 
-// sleepUntil sleeps in the kernel, in short steps so that an interruption does no harm.
+// sleepUntil sleeps in the kernel, in short steps, so that an interruption does no harm.
 func sleepUntil(at time.Time) {
 	for {
 		d := time.Until(at)
@@ -218,6 +218,6 @@ func sleepUntil(at time.Time) {
 			return
 		}
 		ts := unix.NsecToTimespec(int64(d))
-		_ = unix.Nanosleep(&ts, nil) // interrupted: the loop sleeps the rest
+		_ = unix.Nanosleep(&ts, nil) // after an interruption, the loop sleeps for the remaining time
 	}
 }

@@ -13,27 +13,27 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Latencies are kept in whole microseconds up to a minute, to three digits.
+// Latencies are in microseconds, up to a minute, with three digits.
 const (
 	longest = time.Minute
 	digits  = 3
 )
 
-// Result is what one run saw in its measured part.
+// Result is the result of the measured part of a run.
 type Result struct {
-	Asked    int64 // answers of any kind, those outside the measured part too
-	Requests int64 // answers of any kind
+	Asked    int64 // responses of any kind, including those outside the measured part
+	Requests int64 // responses of any kind
 	Denied   int64 // 429
-	Degraded int64 // answers that were made without the counters
+	Degraded int64 // degraded decisions
 	Failed   int64 // neither 200, 204 nor 429
-	Unsent   int64 // Open: due, and no connection was free for them until the end
+	Unsent   int64 // Open: due, but without a free connection until the end
 	Elapsed  time.Duration
 
 	latency *hdrhistogram.Histogram
-	late    *hdrhistogram.Histogram // Open: how long after their time requests were sent
+	late    *hdrhistogram.Histogram // Open: time from when requests were due until they were sent
 }
 
-// NewResult returns one that has seen nothing.
+// NewResult returns an empty result.
 func NewResult() *Result {
 	return &Result{latency: newHistogram(), late: newHistogram()}
 }
@@ -42,7 +42,7 @@ func newHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, longest.Microseconds(), digits)
 }
 
-// Rate is answers per second.
+// Rate returns the responses per second.
 func (r *Result) Rate() float64 {
 	if r.Elapsed <= 0 {
 		return 0
@@ -50,12 +50,12 @@ func (r *Result) Rate() float64 {
 	return float64(r.Requests) / r.Elapsed.Seconds()
 }
 
-// Latency returns the time within which this percentage of requests (0 to 100) was answered:
-// from sending in a closed loop, from the time at which it was due in an open one.
+// Latency returns a percentile (0 to 100) of the latencies: from sending in a closed loop, from
+// when the request was due in an open loop.
 func (r *Result) Latency(percent float64) time.Duration { return quantile(r.latency, percent) }
 
-// Late returns how late, at most, this percentage of requests was sent in an open loop. It
-// is part of Latency, and where it is not small the driver or the server was overloaded.
+// Late returns a percentile of how late requests were sent in an open loop. It is part of Latency.
+// If it is not small, the driver or the server was overloaded.
 func (r *Result) Late(percent float64) time.Duration { return quantile(r.late, percent) }
 
 func quantile(h *hdrhistogram.Histogram, percent float64) time.Duration {
@@ -77,13 +77,13 @@ func (r *Result) count(a answer, latency time.Duration) {
 	record(r.latency, latency)
 }
 
-// record rounds to microseconds, and takes what is beyond the range for its end.
+// record rounds to microseconds, and clamps to the range.
 func record(h *hdrhistogram.Histogram, d time.Duration) {
 	d = min(max(d, 0), longest)
 	_ = h.RecordValue(d.Round(time.Microsecond).Microseconds()) // it is in range
 }
 
-// merge adds what another connection of the same run saw.
+// merge adds the result of another connection of the same run.
 func (r *Result) merge(other *Result) {
 	r.Asked += other.Asked
 	r.Requests += other.Requests

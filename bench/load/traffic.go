@@ -6,26 +6,26 @@ import (
 	"strconv"
 )
 
-// Request is one request, prepared so that sending it costs no more than a write.
+// Request is a prepared request, so that sending it costs only a write.
 type Request struct {
 	Path string // such as /v1/check
 	Key  string // API key; "" sends none
-	Body []byte // JSON, or of gRPC the message
-	Head string // further lines of the head, each with its end
+	Body []byte // JSON, or a gRPC message
+	Head string // additional header lines, each with its line end
 
-	http1 []byte // all of it, as HTTP/1.1 has it on the wire
+	http1 []byte // the complete request in HTTP/1.1
 }
 
-// Choice says how a connection picks its next request.
+// Choice is how a connection chooses its next request.
 type Choice int
 
 const (
-	Uniform Choice = iota // each as often as any other
-	Zipf                  // the first most often, with exponent 1.1
+	Uniform Choice = iota // all equally often
+	Zipf                  // with the exponent 1.1; the first is the most frequent
 )
 
-// Traffic is a fixed set of requests and the way to choose among them. The same seed gives
-// every connection the same requests in the same order in each run.
+// Traffic is a fixed set of requests and the way to choose among them. With the same seed, every
+// connection sends the same requests in the same order in each run.
 type Traffic struct {
 	requests []Request
 	choice   Choice
@@ -34,7 +34,7 @@ type Traffic struct {
 
 const zipfExponent = 1.1
 
-// NewTraffic prepares the requests, at least one.
+// NewTraffic prepares the requests. There must be at least one.
 func NewTraffic(requests []Request, choice Choice, seed uint64) *Traffic {
 	if len(requests) == 0 {
 		panic("load: traffic without requests")
@@ -53,7 +53,7 @@ func (r *Request) prepare() {
 	r.http1 = slices.Concat([]byte(head+r.Head+"\r\n"), r.Body)
 }
 
-// picker returns the sequence of requests of one connection; it is for one goroutine.
+// picker returns the sequence of requests of one connection. It must not be used concurrently.
 func (t *Traffic) picker(connection int) func() *Request {
 	if len(t.requests) == 1 {
 		return func() *Request { return &t.requests[0] }

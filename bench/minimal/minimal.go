@@ -1,5 +1,5 @@
 // Package minimal is the smallest HTTP server that answers checks: net/http, a decoded JSON
-// request, a JSON answer of the size of Weir's, and four headers. It does not authenticate,
+// request, a JSON response of the same size as Weir's, and four headers. It does not authenticate,
 // validate or record anything. Alone, it shows the cost of an HTTP request. With the library of a
 // peer behind it, it shows what that library adds.
 package minimal
@@ -20,19 +20,19 @@ import (
 	"time"
 )
 
-// Verdict is what a peer says of one check.
+// Verdict is a peer's decision about one check.
 type Verdict struct {
 	Allowed    bool
 	Limit      int64
 	Remaining  int64
 	ResetAfter time.Duration
-	RetryAfter time.Duration // where denied
+	RetryAfter time.Duration // of a denial
 }
 
 // Decide counts one check of a subject.
 type Decide func(ctx context.Context, subject string) (Verdict, error)
 
-// Addresses are where to serve; an empty one is not served.
+// Addresses are the addresses of the listeners. "" turns a listener off.
 type Addresses struct{ http, https, cert, key string }
 
 // Flags adds -http, -https, -cert and -key to the command line.
@@ -71,13 +71,13 @@ func (a *Addresses) Serve(decide Decide) error {
 	}
 }
 
-// handler routes by hand: a mux would cost something that belongs to no peer.
+// handler routes without a mux, whose cost would not belong to a peer.
 func handler(decide Decide) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/v1/check":
 			serveCheck(w, r, decide)
-		case "/empty": // 200, and nothing else: what net/http costs by itself
+		case "/empty": // only the status 200: the cost of net/http itself
 		case "/metrics":
 			serveAllocations(w)
 		default:
@@ -116,12 +116,12 @@ func serveCheck(w http.ResponseWriter, r *http.Request, decide Decide) {
 		h["Retry-After"] = []string{strconv.FormatInt(int64((v.RetryAfter+time.Second-1)/time.Second), 10)}
 		w.WriteHeader(http.StatusTooManyRequests)
 	}
-	_, _ = w.Write(appendAnswer(make([]byte, 0, answerSize), &check, v)) // a client that is gone needs none
+	_, _ = w.Write(appendAnswer(make([]byte, 0, answerSize), &check, v)) // the client may be gone
 }
 
-const answerSize = 640 // no answer is longer, with the names that bench uses
+const answerSize = 640 // longer than any response with the names that bench uses
 
-// appendAnswer writes what Weir answers where one rule matches.
+// appendAnswer appends what Weir answers if one rule matches.
 func appendAnswer(b []byte, r *request, v Verdict) []byte {
 	b = append(b, `{"allowed":`...)
 	b = strconv.AppendBool(b, v.Allowed)
@@ -155,7 +155,7 @@ func appendNumbers(b []byte, v Verdict) []byte {
 	return strconv.AppendInt(b, v.ResetAfter.Milliseconds(), 10)
 }
 
-// serveAllocations tells what Weir tells on its internal address, under the same name.
+// serveAllocations serves the same variable as Weir's internal address.
 func serveAllocations(w http.ResponseWriter) {
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)

@@ -1,7 +1,7 @@
 // Command peers answers checks with rate limiters of other projects that are Go modules, behind the
-// same minimal server as the bare one. A subject that begins with "tight" has a limit that is
-// reached soon, and every other subject one that is never reached. The command is a module of its
-// own, so that Weir's benchmark does not depend on the peers.
+// same minimal server as the bare one. A subject whose name begins with "tight" has a limit that is
+// reached soon. Every other subject has one that is never reached. The command is a separate
+// module, so that Weir's benchmark does not depend on the peers.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"weir/bench/minimal"
 )
 
-// The limits, per window. A generous one far above what can be sent.
+// The limits, per window. The generous one is far more than the driver can send.
 const (
 	window   = time.Hour
 	generous = 1_000_000_000
@@ -56,7 +56,7 @@ func run(addresses *minimal.Addresses, name, url string) error {
 	if err != nil {
 		return err
 	}
-	// Each call takes a connection; the default of ten a core would make 64 clients queue.
+	// Each call uses a connection. With the default of ten per core, 64 clients would queue.
 	options.PoolSize = 128
 	client := redis.NewClient(options)
 	defer client.Close()
@@ -145,8 +145,8 @@ func ulule(client *redis.Client) (minimal.Decide, error) {
 	}, nil
 }
 
-// mennanov is a sliding window of two counters, as Weir's default is. The library wants an object
-// for each subject; as its examples do, one is made when it is first asked for, and kept.
+// mennanov is a sliding window of two counters, like Weir's default. The library needs an object
+// for each subject. As in its examples, it is created at the first check, and kept.
 func mennanov(client *redis.Client) (minimal.Decide, error) {
 	var bySubject sync.Map // to *limiters.SlidingWindow
 	clock := limiters.NewSystemClock()

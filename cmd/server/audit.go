@@ -37,7 +37,7 @@ func (c auditVerifyCommand) Run(ctx context.Context, cfg *Config, log *slog.Logg
 			return fmt.Errorf("%s %w", given.flag, err)
 		}
 		if c.Tenant == "" {
-			return fmt.Errorf("%s is of one trail: say of which, by --tenant", given.flag)
+			return fmt.Errorf("%s applies to one trail: name its tenant with --tenant", given.flag)
 		}
 		*given.to = &mark
 	}
@@ -48,9 +48,9 @@ func (c auditVerifyCommand) Run(ctx context.Context, cfg *Config, log *slog.Logg
 	defer store.Close()
 	all, broken := 0, 0
 	err = c.eachTenant(ctx, store, func(t tenants.Tenant) error {
-		whole, err := verifyTrail(ctx, store, t, what)
+		intact, err := verifyTrail(ctx, store, t, what)
 		all++
-		if !whole {
+		if !intact {
 			broken++
 		}
 		return err
@@ -61,12 +61,12 @@ func (c auditVerifyCommand) Run(ctx context.Context, cfg *Config, log *slog.Logg
 	return err
 }
 
-// auditVerifyRows is after how many rows of one trail a line says how far it is.
+// auditVerifyRows is the number of rows of one trail after which the progress is printed.
 const auditVerifyRows = 100_000
 
 // verifyTrail prints whether one trail is intact. For a long one it reports the progress, so that
 // an interrupted verification can be continued.
-func verifyTrail(ctx context.Context, store *tenants.Store, t tenants.Tenant, what tenants.AuditVerification) (whole bool, err error) {
+func verifyTrail(ctx context.Context, store *tenants.Store, t tenants.Tenant, what tenants.AuditVerification) (intact bool, err error) {
 	var rows int64
 	old := ""
 	for first := true; ; first = false {
@@ -79,14 +79,14 @@ func verifyTrail(ctx context.Context, store *tenants.Store, t tenants.Tenant, wh
 		case first && report.From.Sequence > report.Removed.Sequence:
 			old = fmt.Sprintf(" after row %d, before which nothing was read", report.From.Sequence)
 		case first && report.Removed.Sequence > 0:
-			old = fmt.Sprintf(" after %d that are removed", report.Removed.Sequence)
+			old = fmt.Sprintf(" after %d removed rows", report.Removed.Sequence)
 		}
 		switch {
 		case !report.Valid:
 			fmt.Printf("%s: BROKEN at row %d: %s\n", t.Slug, report.BrokenAt, report.Problem)
 			return false, nil
 		case report.Complete:
-			fmt.Printf("%s: whole, %d rows%s, head %s\n", t.Slug, rows, old, report.Head)
+			fmt.Printf("%s: intact, %d rows%s, head %s\n", t.Slug, rows, old, report.Head)
 			return true, nil
 		}
 		fmt.Printf("%s: %d rows so far; to continue from there: --from %s\n", t.Slug, rows, report.Head)

@@ -18,7 +18,7 @@ import (
 
 type billingCommand struct {
 	Reconcile billingReconcileCommand `cmd:"" help:"Compare the subscriptions of billing endpoints with their providers, and give subjects the plans that follow."`
-	RotateKey billingRotateCommand    `cmd:"" name:"rotate-key" help:"Encrypt all secrets again with the first key of WEIR_ENCRYPTION_KEY."`
+	RotateKey billingRotateCommand    `cmd:"" name:"rotate-key" help:"Re-encrypt all secrets with the first key of WEIR_ENCRYPTION_KEY."`
 }
 
 type billingReconcileCommand struct {
@@ -27,10 +27,10 @@ type billingReconcileCommand struct {
 	DryRun   bool   `help:"Print what would change, and change nothing."`
 }
 
-// reconcileProgress is after how many subscriptions a line says how far it is.
+// reconcileProgress is the number of subscriptions after which the progress is printed.
 const reconcileProgress = 1000
 
-// Run compares endpoint by endpoint, and prints what changes. It fails where an endpoint could not
+// Run compares one endpoint at a time, and prints what changes. It fails if an endpoint could not
 // be compared.
 func (c billingReconcileCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
 	if err := cfg.requireDatabase(); err != nil {
@@ -40,7 +40,7 @@ func (c billingReconcileCommand) Run(ctx context.Context, cfg *Config, log *slog
 	if c.Endpoint != "" {
 		id, err := uuid.Parse(c.Endpoint)
 		if err != nil {
-			return fmt.Errorf("--endpoint: must be the id of a billing endpoint, and is %q", c.Endpoint)
+			return fmt.Errorf("--endpoint: must be the id of a billing endpoint, not %q", c.Endpoint)
 		}
 		only = id
 	}
@@ -72,7 +72,7 @@ func (c billingReconcileCommand) Run(ctx context.Context, cfg *Config, log *slog
 	case failed > 0:
 		return fmt.Errorf("%d of %d endpoints could not be compared", failed, compared)
 	case compared == 0:
-		fmt.Println("no billing endpoint has an API key, so there is nothing to compare")
+		fmt.Println("no billing endpoint has an API key: nothing to compare")
 	}
 	return nil
 }
@@ -138,14 +138,14 @@ func (billingRotateCommand) Run(ctx context.Context, cfg *Config, log *slog.Logg
 		}
 		return nil
 	})
-	fmt.Printf("%d endpoints encrypted again; the others had the first key already\n", done)
+	fmt.Printf("%d endpoints re-encrypted; the others already used the first key\n", done)
 	return err
 }
 
-// encryptionKeyFile is where the demo keeps its key.
+// encryptionKeyFile is the file with the key of the demo.
 const encryptionKeyFile = "encryption.key"
 
-// ensureEncryptionKey gives the demo a key of its own, unless one is set.
+// ensureEncryptionKey creates a key for the demo, unless one is set.
 func (d demoCommand) ensureEncryptionKey(cfg *Config) error {
 	if cfg.EncryptionKey != "" {
 		return nil

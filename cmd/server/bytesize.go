@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// byteSize is a number of bytes, which people write as 512MiB.
+// byteSize is a number of bytes, written as 512MiB.
 type byteSize int64
 
 var byteUnits = []struct {
@@ -15,7 +15,7 @@ var byteUnits = []struct {
 	size int64
 }{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"B", 1}}
 
-// UnmarshalText reads a whole number with one of the units, or without for bytes.
+// UnmarshalText parses an integer with one of the units. Without a unit, it is in bytes.
 func (s *byteSize) UnmarshalText(text []byte) error {
 	number, size := string(text), int64(1)
 	for _, unit := range byteUnits {
@@ -32,7 +32,7 @@ func (s *byteSize) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// String writes the largest unit of which there is a whole number.
+// String uses the largest unit that divides the size.
 func (s byteSize) String() string {
 	for i := len(byteUnits) - 2; i >= 0; i-- {
 		if unit := byteUnits[i]; s != 0 && int64(s)%unit.size == 0 {

@@ -21,8 +21,8 @@ import (
 	"weir/internal/origin"
 )
 
-// Config is what the operator chooses. Each field is a variable of the environment, and a flag
-// of the same name in lower case; the flag wins. `server --help` prints this list.
+// Config has the settings of the operator. Each field is an environment variable, and a flag of the
+// same name in lower case. The flag takes precedence. `server --help` prints this list.
 type Config struct {
 	DatabaseURL        Secret `env:"WEIR_DATABASE_URL" placeholder:"postgres://..." help:"PostgreSQL, as postgres://USER:PASSWORD@HOST:PORT/DATABASE. Required."`
 	DatabaseURLFile    string `env:"WEIR_DATABASE_URL_FILE" name:"database-url-file" placeholder:"FILE" help:"File with WEIR_DATABASE_URL. User and password are read again for each new connection."`
@@ -70,15 +70,15 @@ type Config struct {
 
 	AuditRetention int `env:"WEIR_AUDIT_RETENTION" default:"0" help:"Days to keep rows of audit trails, up to 36500; 0 keeps them as long as the tenant exists."`
 
-	databaseFile, redisFile *urlFile // nil: the URL is in no file
+	databaseFile, redisFile *urlFile // nil if the URL is not in a file
 
-	box *mail.Box // where the demo keeps mails, with no mail server set
+	box *mail.Box // keeps the mails of the demo if no mail server is set
 }
 
-// off stands for an address where nothing is to be served.
+// off is the value of an address setting that disables the listener.
 const off = "off"
 
-// Secret is a text that must not be seen in help, logs or errors. Only string(s) shows it.
+// Secret is a text that must not appear in help, logs or errors. Only string(s) returns it.
 type Secret string
 
 const mask = "[secret]"
@@ -100,7 +100,7 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText masks the secret.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Validate says in one line which variable has which bad value, the first if there are several.
+// Validate returns an error about the first invalid setting, in one line with its name and value.
 func (c *Config) Validate() error {
 	if err := c.readFiles(); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (c *Config) Validate() error {
 	)
 }
 
-// requireStores says that the servers' addresses are missing, for the commands that need them.
+// requireStores returns an error if the address of Postgres or Redis is missing.
 func (c *Config) requireStores() error {
 	if c.RedisURL == "" {
 		return firstError(c.requireDatabase(), settingError("WEIR_REDIS_URL is not set"))
@@ -153,7 +153,7 @@ func (c *Config) requireDatabase() error {
 	return nil
 }
 
-// migrateURL is the address for migrations.
+// migrateURL returns the address for migrations.
 func (c *Config) migrateURL() string { return string(orElse(c.MigrateDatabaseURL, c.DatabaseURL)) }
 
 func orElse(s, other Secret) Secret {
@@ -166,7 +166,7 @@ func orElse(s, other Secret) Secret {
 // logger writes JSON lines to standard error.
 func (c *Config) logger() *slog.Logger {
 	var level slog.Level
-	_ = level.UnmarshalText([]byte(c.LogLevel)) // Validate has read it
+	_ = level.UnmarshalText([]byte(c.LogLevel)) // Validate has checked it
 	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 }
 
@@ -192,7 +192,7 @@ func checkDatabaseURL(name string, s Secret) error {
 	}
 	u, err := url.Parse(string(s))
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") || u.Host == "" && u.Query().Get("host") == "" {
-		return fmt.Errorf("%s: must be postgres://USER:PASSWORD@HOST:PORT/DATABASE, and is %s", name, s)
+		return fmt.Errorf("%s: must be postgres://USER:PASSWORD@HOST:PORT/DATABASE, not %s", name, s)
 	}
 	return nil
 }
@@ -203,7 +203,7 @@ func checkRedisURL(name string, s Secret) error {
 	}
 	u, err := url.Parse(string(s))
 	if err != nil || !slices.Contains([]string{"redis", "rediss", "unix"}, strings.SplitN(u.Scheme, "+", 2)[0]) {
-		return fmt.Errorf("%s: must be redis://USER:PASSWORD@HOST:PORT/0, and is %s", name, s)
+		return fmt.Errorf("%s: must be redis://USER:PASSWORD@HOST:PORT/0, not %s", name, s)
 	}
 	return nil
 }
@@ -226,7 +226,7 @@ func checkSMTPURL(s Secret) error {
 	return nil
 }
 
-// checkText holds a text that is set against the one who will read it.
+// checkText checks a setting with parse, unless it is empty.
 func checkText(name, text string, parse func(string) error) error {
 	if text == "" {
 		return nil
@@ -235,13 +235,13 @@ func checkText(name, text string, parse func(string) error) error {
 	return bad(err != nil, name, text, fmt.Sprint(err))
 }
 
-// requireMail says that mail is on, and something that it needs is missing.
+// requireMail returns an error if a mail server is set, and another setting that mail needs is not.
 func (c *Config) requireMail() error {
 	switch {
 	case c.SMTPURL != "" && c.MailFrom == "":
-		return settingError("WEIR_MAIL_FROM is not set, and WEIR_SMTP_URL needs it")
+		return settingError("WEIR_MAIL_FROM is not set: WEIR_SMTP_URL requires it")
 	case c.SMTPURL != "" && c.PublicURL == "":
-		return settingError("WEIR_PUBLIC_URL is not set, and WEIR_SMTP_URL needs it: links in mails begin with it")
+		return settingError("WEIR_PUBLIC_URL is not set: WEIR_SMTP_URL requires it, because links in mails begin with it")
 	}
 	return nil
 }
@@ -257,13 +257,13 @@ func checkAddr(name, addr string) error {
 	return bad(err != nil, name, addr, "must be HOST:PORT, with the port a number up to 65535")
 }
 
-// settingError is of settings that may each be right, and are not together.
+// settingError is an error of settings that are valid alone, but not together.
 type settingError string
 
 func (e settingError) Error() string { return string(e) }
 
-// requireListeners says that there is nowhere to serve, or HTTPS without a certificate, or a
-// certificate without HTTPS.
+// requireListeners returns an error if no listener is on, or if HTTPS is on without a certificate,
+// or a certificate is set without HTTPS.
 func (c *Config) requireListeners() error {
 	https := serves(c.HTTPSAddr)
 	secure, user := https || c.GRPCTLS, "WEIR_HTTPS_ADDR"
@@ -272,24 +272,24 @@ func (c *Config) requireListeners() error {
 	}
 	switch {
 	case c.GRPCTLS && !serves(c.GRPCAddr):
-		return settingError("WEIR_GRPC_TLS is set, and WEIR_GRPC_ADDR is not")
+		return settingError("WEIR_GRPC_ADDR is not set: WEIR_GRPC_TLS requires it")
 	case !https && !serves(c.HTTPAddr):
-		return settingError("WEIR_HTTP_ADDR and WEIR_HTTPS_ADDR are both off: there is nowhere to serve")
+		return settingError("WEIR_HTTP_ADDR and WEIR_HTTPS_ADDR are both off: set one of them")
 	case secure && c.TLSCert == "":
-		return settingError("WEIR_TLS_CERT is not set, and " + user + " needs it")
+		return settingError("WEIR_TLS_CERT is not set: " + user + " requires it")
 	case secure && c.TLSKey == "":
-		return settingError("WEIR_TLS_KEY is not set, and " + user + " needs it")
+		return settingError("WEIR_TLS_KEY is not set: " + user + " requires it")
 	case !secure && c.TLSCert != "":
-		return settingError("WEIR_TLS_CERT is set, and WEIR_HTTPS_ADDR, which would use it, is not")
+		return settingError("WEIR_TLS_CERT is set without WEIR_HTTPS_ADDR, which uses it")
 	case !secure && c.TLSKey != "":
-		return settingError("WEIR_TLS_KEY is set, and WEIR_HTTPS_ADDR, which would use it, is not")
+		return settingError("WEIR_TLS_KEY is set without WEIR_HTTPS_ADDR, which uses it")
 	}
 	return nil
 }
 
 func serves(addr string) bool { return addr != "" && addr != off }
 
-// parseError names the variable rather than the flag of the same meaning.
+// parseError names the variable instead of the flag.
 func parseError(k *kong.Kong, err error) error {
 	text := err.Error()
 	for _, flag := range k.Model.Flags {
@@ -305,9 +305,8 @@ func parseError(k *kong.Kong, err error) error {
 
 var fromEnv = regexp.MustCompile(` \(from envar WEIR_[A-Z_]+=.*\)`)
 
-// unknownVariables returns the names that begin with WEIR_ and mean nothing to the server, as
-// after a slip of the pen. Those of tests, of scripts/dev.sh and of demo.env are not its own,
-// but not unknown either.
+// unknownVariables returns the names that begin with WEIR_ and are not settings, such as misspelled
+// ones. The variables of tests, of scripts/dev.sh and of demo.env are not reported.
 func unknownVariables(k *kong.Kong, environ []string) []string {
 	known := []string{"WEIR_DEV_BACKEND", "WEIR_TEST_DATABASE_URL", "WEIR_TEST_REDIS_URL"}
 	for _, line := range demoVariables {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// parse reads a configuration as main does.
+// parse reads a configuration in the same way as main.
 func parse(t *testing.T, environ map[string]string, args ...string) (*Config, *kong.Kong, error) {
 	t.Helper()
 	for name, value := range environ {
@@ -26,7 +26,7 @@ func parse(t *testing.T, environ map[string]string, args ...string) (*Config, *k
 	return &c.Config, parser, c.Validate()
 }
 
-// The defaults are a promise: deployments rely on what they did not set.
+// Deployments rely on the defaults of settings that they do not set.
 func TestDefaults(t *testing.T) {
 	cfg, _, err := parse(t, nil)
 	require.NoError(t, err)
@@ -43,14 +43,14 @@ func TestFlagWinsOverVariable(t *testing.T) {
 	require.Equal(t, "20ms", cfg.RedisTimeout.String())
 }
 
-// The error must name what the operator wrote, not something derived from it.
+// An error names the variable that the operator set, not one derived from it.
 func TestErrorsNameTheVariable(t *testing.T) {
 	_, _, err := parse(t, map[string]string{"WEIR_DRAIN": "soon"})
 	require.ErrorContains(t, err, "WEIR_DRAIN: ")
 	require.NotContains(t, err.Error(), "--drain")
 }
 
-// The password must not get out by any of the ways in which values come to be printed.
+// No way to print a value shows the password.
 func TestSecretIsMaskedEverywhere(t *testing.T) {
 	secret := Secret("postgres://u:hunter2@h/d")
 	var log strings.Builder
@@ -75,7 +75,7 @@ func TestUnknownVariables(t *testing.T) {
 	}))
 }
 
-// A mail server without what mails need would fail only when the first one is to be sent.
+// Missing mail settings are reported at startup, not when the first mail is sent.
 func TestMailSettings(t *testing.T) {
 	for variable, value := range map[string]string{
 		"WEIR_SMTP_URL": "mail.example", "WEIR_MAIL_FROM": "nobody", "WEIR_PUBLIC_URL": "weir.example", "WEIR_SIGNUP": "everybody",

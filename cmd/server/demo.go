@@ -42,13 +42,14 @@ var demoVariables = []string{demoURL, demoHTTPSURL, demoGRPCAddr, demoKey, demoO
 const (
 	demoSlug   = "demo"
 	demoMember = "demo@weir.example"
-	// demoColleague follows the role in the emails of the others, whose password is the same.
+	// demoColleague is appended to the role in the emails of the other members, who have the same
+	// password.
 	demoColleague = "@weir.example"
 	demoOperator  = "operator" + demoColleague
 )
 
-// Run makes the demo tenant, or completes it. What is there already stays as it is, and keys
-// of an earlier run are kept as long as they are good.
+// Run creates the demo tenant, or completes it. It does not change existing objects, and keeps the
+// keys of an earlier run while they are valid.
 func (d demoCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
 	if err := cfg.requireStores(); err != nil {
 		return err
@@ -71,8 +72,8 @@ func (d demoCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) err
 	defer store.Close()
 	file := filepath.Join(d.Dir, "demo.env")
 	env := readEnv(file)
-	if err := seedPatiently(ctx, store, env); err != nil {
-		return fmt.Errorf("make the demo tenant: %w", err)
+	if err := seedWithRetries(ctx, store, env); err != nil {
+		return fmt.Errorf("create the demo tenant: %w", err)
 	}
 	env[demoURL], env[demoHTTPSURL] = configuredURL("http", cfg.HTTPAddr), configuredURL("https", cfg.HTTPSAddr)
 	env[demoGRPCAddr] = ""
@@ -93,20 +94,20 @@ func (d demoCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) err
 			env[demoGRPCAddr] = f.calls.listener.Addr().String()
 		}
 		if err := writeEnv(file, env); err != nil {
-			log.Error("demo.env cannot be written", "error", err)
+			log.Error("demo.env was not written", "error", err)
 		}
-		if err := liven(ctx, f.url("WEIR_HTTP_ADDR"), env[demoKey]); err != nil {
-			log.Error("the demo's own checks were not made", "error", err)
+		if err := makeTraffic(ctx, f.url("WEIR_HTTP_ADDR"), env[demoKey]); err != nil {
+			log.Error("the demo's checks failed", "error", err)
 		}
 		welcome(os.Stdout, env, cert, file)
 	}
 	return serve(ctx, cfg, log, started)
 }
 
-// configure sets what a server for one person wants otherwise than one in production, unless it was
-// set: HTTPS with a certificate of its own, gRPC, no wait at Ctrl-C, sign-up for everybody, and
-// mails that a page shows. It returns the file of the authority that signed the certificate, "" if
-// it is not ours.
+// configure sets what a demo needs and a server in production does not, unless it is already set:
+// HTTPS with a generated certificate, gRPC, no drain time, open sign-up, and mails that a page
+// shows. It returns the file of the authority that signed the certificate, or "" if the certificate
+// was configured.
 func (d demoCommand) configure(cfg *Config) (authority string, err error) {
 	if os.Getenv("WEIR_DRAIN") == "" {
 		cfg.Drain = 0
@@ -118,7 +119,7 @@ func (d demoCommand) configure(cfg *Config) (authority string, err error) {
 		cfg.Signup = string(dashboard.SignupOpen)
 	}
 	cfg.box = &mail.Box{}
-	// The demo's passwords and mails are no secrets, so it listens on this machine only.
+	// The demo's passwords and mails are not secret, so it listens on loopback only.
 	if os.Getenv("WEIR_HTTP_ADDR") == "" {
 		cfg.HTTPAddr = "127.0.0.1:8080"
 	}
@@ -136,7 +137,7 @@ func (d demoCommand) configure(cfg *Config) (authority string, err error) {
 	return cert.caFile, err
 }
 
-// configuredURL is the address that a server of this setting will have, "" for none.
+// configuredURL returns the URL of a server with this address, or "" if it is off.
 func configuredURL(scheme, addr string) string {
 	if !serves(addr) {
 		return ""
@@ -147,11 +148,11 @@ func configuredURL(scheme, addr string) string {
 	return scheme + "://" + addr
 }
 
-// seedTries is the number of retries while a busy machine's Postgres does not answer in
-// time. What is there already stays.
+// seedTries is the number of attempts if Postgres on a busy machine does not answer in time.
+// Existing objects are kept.
 const seedTries = 10
 
-func seedPatiently(ctx context.Context, store *tenants.Store, env map[string]string) error {
+func seedWithRetries(ctx context.Context, store *tenants.Store, env map[string]string) error {
 	for try := 1; ; try++ {
 		err := seed(ctx, store, env)
 		if !errors.Is(err, tenants.ErrUnavailable) || try == seedTries {
@@ -165,7 +166,7 @@ func seedPatiently(ctx context.Context, store *tenants.Store, env map[string]str
 	}
 }
 
-// seed makes what the demo lacks and fills in env's keys, e-mail and password.
+// seed creates missing objects of the demo, and sets the keys, the email and the password in env.
 func seed(ctx context.Context, store *tenants.Store, env map[string]string) error {
 	platform, err := store.EnsurePlatform(ctx)
 	if err != nil {
@@ -197,8 +198,8 @@ func seed(ctx context.Context, store *tenants.Store, env map[string]string) erro
 	return seedMembers(ctx, store, actor, env)
 }
 
-// seedTenant makes the tenant with its rules, plans, routes, subjects and history, all or, if it is
-// there, nothing: a deleted rule of the demo stays deleted.
+// seedTenant creates the tenant with its rules, plans, routes, subjects and history. If the tenant
+// exists, it changes nothing: a deleted rule of the demo stays deleted.
 func seedTenant(ctx context.Context, store *tenants.Store) (tenants.Tenant, error) {
 	operator := tenants.AsOperator("demo")
 	tenant, err := store.TenantBySlugOrID(ctx, operator, demoSlug)
@@ -211,7 +212,7 @@ func seedTenant(ctx context.Context, store *tenants.Store) (tenants.Tenant, erro
 	}
 	actor := tenants.AsSystem(tenant.ID, "demo")
 	fill := func() error {
-		// the key that nobody has seen
+		// Nobody has the secret of this key.
 		if err := store.RevokeKey(ctx, actor, first.ID, tenants.Match{}); err != nil {
 			return err
 		}
@@ -255,8 +256,8 @@ func seedPolicy(ctx context.Context, store *tenants.Store, actor tenants.Actor) 
 	return nil
 }
 
-// seedMembers makes the demo's logins, one of each role and the operator of the service, or gives
-// them a new password where the one in env is not the owner's.
+// seedMembers creates the demo's members, one of each role and the operator. If the password in env
+// is not the owner's, it sets a new one for all of them.
 func seedMembers(ctx context.Context, store *tenants.Store, actor tenants.Actor, env map[string]string) error {
 	env[demoEmail], env[demoOperatorEmail] = demoMember, demoOperator
 	defer func() { env[demoOperatorPassword] = env[demoPassword] }()
@@ -282,7 +283,7 @@ func seedMembers(ctx context.Context, store *tenants.Store, actor tenants.Actor,
 	return err
 }
 
-// readEnv reads a file of lines NAME=value; without it, there is nothing.
+// readEnv reads a file of lines NAME=value. A missing file is empty.
 func readEnv(file string) map[string]string {
 	env := map[string]string{}
 	content, err := os.ReadFile(file)
@@ -297,11 +298,11 @@ func readEnv(file string) map[string]string {
 	return env
 }
 
-// writeEnv writes the demo's variables so that a shell can read them, for the owner's eyes only.
+// writeEnv writes the demo's variables for a shell, readable only by the owner of the file.
 func writeEnv(file string, env map[string]string) error {
 	var b strings.Builder
 	for _, name := range demoVariables {
-		fmt.Fprintf(&b, "%s='%s'\n", name, env[name]) // none of the values holds a quote
+		fmt.Fprintf(&b, "%s='%s'\n", name, env[name]) // no value contains a quote
 	}
 	if err := os.WriteFile(file+".new", []byte(b.String()), 0o600); err != nil {
 		return err
@@ -309,7 +310,7 @@ func writeEnv(file string, env map[string]string) error {
 	return os.Rename(file+".new", file)
 }
 
-// welcome prints how to try the service. The curl lines work as they are printed.
+// welcome prints how to try the service. The curl commands work as printed.
 func welcome(w io.Writer, env map[string]string, authority, file string) {
 	request := fmt.Sprintf(`/v1/check -H 'Authorization: Bearer %s' -H 'Content-Type: application/json' -d '{"subject":"user_42"}'`, env[demoKey])
 	fmt.Fprintf(w, "\nWeir is ready.\n\n")

@@ -9,8 +9,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// demoRules has one rule that every check meets, so that the first curl shows something, and
-// one for each of the questions that the algorithms answer.
+// demoRules returns a rule that matches every check, so that the first curl shows a result, and one
+// rule for each common use of an algorithm.
 func demoRules() []limit.Rule {
 	return []limit.Rule{
 		{
@@ -27,7 +27,7 @@ func demoRules() []limit.Rule {
 			Resource: "orders:*", Algorithm: limit.TokenBucket, Limit: 2, Burst: 10, Window: window("1s"), By: []string{"subject"},
 		},
 		{
-			Slug: "mails", Name: "Outgoing mails", Description: "One mail a second for the whole tenant; what comes sooner is told how long to wait.",
+			Slug: "mails", Name: "Outgoing mails", Description: "One mail per second for the tenant. Earlier mails get the time to wait.",
 			Resource: "mails:send", Algorithm: limit.LeakyBucketQueue, Limit: 1, Burst: 20, Window: window("1s"), By: []string{},
 		},
 		{
@@ -36,7 +36,7 @@ func demoRules() []limit.Rule {
 			OnUnavailable: limit.Allow,
 		},
 		{
-			Slug: "search", Name: "Searches (trial)", Description: "A limit that is being tried out: it counts and reports, and denies nobody.",
+			Slug: "search", Name: "Searches (trial)", Description: "A limit on trial: it counts and reports, but denies nothing.",
 			Resource: "search:*", Algorithm: limit.SlidingWindowBuckets, Limit: 300, Window: window("5m"), Precision: duration("30s"),
 			By: []string{"subject"}, Mode: limit.Shadow,
 		},
@@ -57,7 +57,7 @@ func demoPlans() []tenants.Plan {
 	}
 }
 
-// demoRoutes has one route for a gateway in front of the API.
+// demoRoutes returns a route for a gateway in front of the API.
 func demoRoutes() []route.Route {
 	r := route.New("public-api")
 	r.Name, r.Description = "Public API", "For the gateway: the API key is the subject, and the address of a customer without one."
@@ -71,8 +71,8 @@ func demoRoutes() []route.Route {
 	return []route.Route{r}
 }
 
-// demoSubjects are customers on each plan, in each state, and some with overrides: for good, for a
-// few days more, and one that has not begun.
+// demoSubjects returns customers on each plan and in each state, some with overrides: permanent,
+// temporary, and not yet started.
 func demoSubjects() []tenants.Subject {
 	in := func(d time.Duration) *time.Time {
 		at := time.Now().Add(d).Truncate(time.Hour)
@@ -102,7 +102,7 @@ func demoSubjects() []tenants.Subject {
 	}
 }
 
-// window and duration read the demo's own texts.
+// window and duration parse the demo's own values.
 func window(s string) limit.Window {
 	w, err := limit.ParseWindow(s)
 	if err != nil {

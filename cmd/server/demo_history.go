@@ -17,12 +17,12 @@ import (
 	"weir/internal/usage"
 )
 
-// stream is one kind of traffic that the demo's tenant seems to have had.
+// stream is one kind of generated traffic.
 type stream struct {
 	resource, plan string
 	rules          []string
-	denying        string  // the rule that denies what is denied, "": none
-	shadow         string  // the rule in shadow that would have
+	denying        string  // the rule that denies; "" for none
+	shadow         string  // the rule in shadow mode that would have denied
 	perMinute      float64 // checks at the busiest time of a working day
 	denied         float64 // their share
 }
@@ -40,17 +40,17 @@ func demoStreams() []stream {
 	}
 }
 
-// seedHistory writes generated usage, up to now, so that the pages of the demo show
-// what they will show: a working week, quiet nights, and an afternoon on which a customer's
-// program asked again and again.
+// seedHistory writes generated usage up to now, so that the pages of the demo have typical content:
+// a working week, quiet nights, and an afternoon on which a customer's program retried without
+// waiting.
 func seedHistory(ctx context.Context, store *tenants.Store, tenant uuid.UUID, now time.Time) error {
 	h := history{tenant: tenant, random: rand.New(rand.NewPCG(1, 2)), trouble: now.Add(-27 * time.Hour)}
 	now = now.UTC().Truncate(time.Minute)
 	const day = 24 * time.Hour
 	h.fill(usage.Day, now.Truncate(day).Add(-60*day), now.Truncate(day).Add(-15*day), day)
 	h.fill(usage.Hour, now.Truncate(day).Add(-15*day), now.Truncate(time.Hour).Add(-47*time.Hour), time.Hour)
-	// charts of the last days have bars of a quarter of an hour and more; of the last hours, and
-	// what those are compared with, of a minute
+	// Charts of the last days have bars of 15 minutes or more. Charts of the last hours, and their
+	// previous period, have bars of a minute.
 	const quarter = 15 * time.Minute
 	lastHours := now.Add(-2 * time.Hour).Truncate(quarter)
 	h.fill(usage.Minute, now.Truncate(time.Hour).Add(-47*time.Hour), lastHours.Add(-day), quarter)
@@ -75,14 +75,14 @@ func seedHistory(ctx context.Context, store *tenants.Store, tenant uuid.UUID, no
 
 type history struct {
 	tenant   uuid.UUID
-	random   *rand.Rand // always the same, so that the demo looks alike on every machine
+	random   *rand.Rand // has a fixed seed, so that the demo is the same on every machine
 	trouble  time.Time  // the middle of the bad afternoon
 	rows     []usage.Row
 	subjects []usage.Subjects
 }
 
-// fill writes what was decided between two instants, a step after the other, each as if it had
-// all happened in its first stretch of the grain.
+// fill writes the decisions between two instants, one step at a time. Each step is stored in its
+// first period of the grain.
 func (h *history) fill(grain usage.Grain, from, to time.Time, step time.Duration) {
 	for at := from; at.Before(to); at = at.Add(step) {
 		all := usage.Counts{}
@@ -100,7 +100,7 @@ func (h *history) stream(grain usage.Grain, at time.Time, step time.Duration, s 
 	checks := max(0, math.Round(mean+math.Sqrt(mean)*h.random.NormFloat64()))
 	share := s.denied * (0.6 + 0.8*h.random.Float64())
 	if s.resource == "search:products" && s.plan == "free" {
-		// the program that does not wait
+		// The program that retries without waiting.
 		away := at.Add(step / 2).Sub(h.trouble).Hours()
 		extra := checks * 2.2 * math.Exp(-away*away)
 		share = (share*checks + 0.85*extra) / max(1, checks+extra)
@@ -131,13 +131,13 @@ func (h *history) stream(grain usage.Grain, at time.Time, step time.Duration, s 
 	return whole
 }
 
-// counts are those of checks that cost one unit each.
+// counts returns the counts of checks with cost 1.
 func counts(allowed, denied int64) usage.Counts {
 	return usage.Counts{Allowed: allowed, Denied: denied, CostAllowed: allowed, CostDenied: denied}
 }
 
-// busy is how much of the greatest traffic there is: least at four in the morning, less at
-// weekends, and a little more each week.
+// busy returns the traffic as a share of the maximum: lowest at four in the morning, lower at
+// weekends, and growing a little each week.
 func (h *history) busy(at time.Time, step time.Duration) float64 {
 	busy := 0.55
 	if step < 24*time.Hour {
@@ -150,7 +150,7 @@ func (h *history) busy(at time.Time, step time.Duration) float64 {
 	return busy * math.Exp(at.Sub(h.trouble).Hours()/24/200)
 }
 
-// busiest are the subjects that asked most, and those that were denied most.
+// busiest writes the subjects with the most checks, and those with the most denials.
 func (h *history) busiest(grain usage.Grain, at time.Time, all usage.Counts) {
 	top := usage.TopSubjects{}
 	left := float64(all.Allowed)
@@ -175,11 +175,11 @@ func (h *history) busiest(grain usage.Grain, at time.Time, all usage.Counts) {
 	h.subjects = append(h.subjects, usage.Subjects{Tenant: h.tenant, StartMS: at.UnixMilli(), Grain: grain, TopSubjects: top})
 }
 
-// liven makes a few checks as the demo's customers would, so that the pages about this very moment
-// have something to show: who is near a limit, and who was denied and why.
-func liven(ctx context.Context, url, key string) error {
+// makeTraffic makes a few checks of the demo's customers, so that pages about the present show
+// subjects near a limit and recent denials.
+func makeTraffic(ctx context.Context, url, key string) error {
 	if url == "" {
-		return nil // HTTPS alone: not worth a certificate pool
+		return nil // not worth a certificate pool for HTTPS alone
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -221,7 +221,7 @@ func liven(ctx context.Context, url, key string) error {
 				return err
 			}
 			if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusTooManyRequests {
-				return fmt.Errorf("a check of %s was answered with %s", c.subject, response.Status)
+				return fmt.Errorf("check of %s: unexpected status %s", c.subject, response.Status)
 			}
 		}
 	}

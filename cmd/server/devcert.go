@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	localCertLife  = 397 * 24 * time.Hour // what browsers accept
+	localCertLife  = 397 * 24 * time.Hour // the maximum that browsers accept
 	localCertRenew = 30 * 24 * time.Hour
 )
 
 // localCertificate is a certificate for this machine and the authority that signed it.
 type localCertificate struct{ caFile, certFile, keyFile string }
 
-// makeLocalCertificate puts a certificate for localhost into dir, unless a good one is there.
-// Its authority's key is never written, so trusting the authority means trusting this
-// one certificate.
+// makeLocalCertificate writes a certificate for localhost to dir, unless dir has a valid one. The
+// key of its authority is never written, so trusting the authority means trusting only this
+// certificate.
 func makeLocalCertificate(dir string, now time.Time) (localCertificate, error) {
 	files := localCertificate{
 		caFile: filepath.Join(dir, "ca.pem"), certFile: filepath.Join(dir, "cert.pem"), keyFile: filepath.Join(dir, "key.pem"),
@@ -34,10 +34,10 @@ func makeLocalCertificate(dir string, now time.Time) (localCertificate, error) {
 		return files, nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return files, fmt.Errorf("make a certificate for localhost: %w", err)
+		return files, fmt.Errorf("create a certificate for localhost: %w", err)
 	}
 	if err := files.write(now); err != nil {
-		return files, fmt.Errorf("make a certificate for localhost: %w", err)
+		return files, fmt.Errorf("create a certificate for localhost: %w", err)
 	}
 	return files, nil
 }
@@ -96,7 +96,7 @@ func (f localCertificate) write(now time.Time) error {
 func template(name string, now time.Time) *x509.Certificate {
 	return &x509.Certificate{
 		Subject:   pkix.Name{CommonName: name},
-		NotBefore: now.Add(-time.Hour), // clocks of a client may be a little behind
+		NotBefore: now.Add(-time.Hour), // the clock of a client may be a little behind
 		NotAfter:  now.Add(localCertLife),
 	}
 }

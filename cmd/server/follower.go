@@ -25,20 +25,20 @@ type follower struct {
 	platform      limit.TenantID
 	log           *slog.Logger
 
-	ready   chan struct{} // closed when the instance is as ready as it is worth waiting for
+	ready   chan struct{} // closed when the instance may serve checks
 	isReady sync.Once
 
-	listed atomic.Bool // tenants that come from now on are not in the list of those that there were
+	listed atomic.Bool // the list of tenants was read; tenants created later are added to fresh
 	mu     sync.Mutex
-	fresh  map[limit.TenantID]bool // to be read ahead
-	wake   chan struct{}           // of capacity 1: fresh has grown
+	fresh  map[limit.TenantID]bool // to be preloaded
+	wake   chan struct{}           // capacity 1; signals that fresh has new entries
 }
 
 const (
-	// preloadFor bounds how long an instance with room for more tenants waits for them.
+	// preloadFor is how long an instance with free memory waits for tenants to load.
 	preloadFor = 5 * time.Second
-	// preloaders is how many tenants are read at once before the instance is ready. Later it is
-	// one, so that those that are asked for find a way.
+	// preloaders is the number of tenants that are loaded concurrently before the instance is
+	// ready. Later it is one, so that the tenants of checks are loaded first.
 	preloaders = 3
 )
 
@@ -49,8 +49,8 @@ func newFollower(store *tenants.Store, authenticator *tenants.Authenticator, pol
 	}
 }
 
-// run follows until ctx ends. The keys come first: they are read at once, and a watcher that began
-// before would have them read tenant by tenant.
+// run applies changes until ctx ends. It loads the keys first, all at once. If the watcher began
+// earlier, it would load them tenant by tenant.
 func (f *follower) run(ctx context.Context) error {
 	f.untilDone(ctx, "keys", f.authenticator.Load)
 	var preloading sync.WaitGroup
@@ -59,7 +59,7 @@ func (f *follower) run(ctx context.Context) error {
 	return f.store.Watch(ctx, func(c tenants.Change) { f.changed(ctx, c) })
 }
 
-// changed takes over what the watcher tells.
+// changed applies a change that the watcher reports.
 func (f *follower) changed(ctx context.Context, c tenants.Change) {
 	f.authenticator.Apply(ctx, c)
 	switch {
@@ -77,7 +77,7 @@ func (f *follower) changed(ctx context.Context, c tenants.Change) {
 		f.mu.Unlock()
 		select {
 		case f.wake <- struct{}{}:
-		default: // it is awake, or about to be
+		default: // already signaled
 		}
 	}
 }
@@ -101,10 +101,10 @@ func (f *follower) now(ctx context.Context, tenant limit.TenantID) {
 	}
 	f.authenticator.Apply(ctx, change)
 	f.policies.Changed(tenant, change.PolicyVersion, change.SubjectsVersion)
-	_ = f.policies.Settle(ctx, tenant) // the watcher will see to it
+	_ = f.policies.Settle(ctx, tenant) // the watcher applies it later
 }
 
-// preload reads tenants until ctx ends: first those that there are, then new ones as they come.
+// preload loads tenants until ctx ends: first the existing ones, then new ones.
 func (f *follower) preload(ctx context.Context) {
 	select {
 	case <-f.store.Watcher().Ready():
@@ -145,7 +145,7 @@ func (f *follower) takeFresh() (fresh []limit.TenantID) {
 	return fresh
 }
 
-// readAll reads tenants in their order, as far as there is room for them.
+// readAll loads tenants in order, while there is enough memory.
 func (f *follower) readAll(ctx context.Context, all []limit.TenantID) {
 	var next atomic.Int64
 	var workers sync.WaitGroup
@@ -163,7 +163,7 @@ func (f *follower) readAll(ctx context.Context, all []limit.TenantID) {
 	workers.Wait()
 }
 
-// served reports whether checks are being answered.
+// served reports whether the instance answers checks.
 func (f *follower) served() bool {
 	select {
 	case <-f.ready:
@@ -173,13 +173,14 @@ func (f *follower) served() bool {
 	}
 }
 
-// read reads one tenant ahead of its first check.
+// read loads a tenant before its first check.
 func (f *follower) read(ctx context.Context, tenant limit.TenantID) {
 	f.untilDone(ctx, "policy", func(ctx context.Context) error {
 		err := f.policies.Preload(ctx, tenant)
 		if err != nil && !errors.Is(err, tenants.ErrUnavailable) && ctx.Err() == nil {
-			// suspended, or broken: its checks will say so, and nobody else is to wait for it
-			f.log.Warn("tenant is not loaded ahead", "tenant_id", tenant, "error", err)
+			// The tenant is suspended or invalid. Its checks report that, and no other tenant waits
+			// for it.
+			f.log.Warn("tenant not preloaded", "tenant_id", tenant, "error", err)
 			return nil
 		}
 		return err
@@ -194,7 +195,7 @@ func (f *follower) untilDone(ctx context.Context, what string, load func(context
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		f.log.Warn("cannot be loaded; trying again", "what", what, "error", err)
+		f.log.Warn("load failed; retrying", "what", what, "error", err)
 		select {
 		case <-ctx.Done():
 			return

@@ -16,9 +16,9 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// An instance without enough memory for all tenants is ready, with those whose keys were used
-// last; and with the platform, on whose rules every check depends.
-func TestReadyWithTheTenantsThatFit(t *testing.T) {
+// An instance without enough memory for all tenants is ready when it has loaded the tenants whose
+// keys were used last, and the platform, whose rules every check needs.
+func TestReadyIfMemoryIsFull(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
 	platform, err := d.Store.EnsurePlatform(t.Context())
@@ -35,7 +35,7 @@ func TestReadyWithTheTenantsThatFit(t *testing.T) {
 	store := d.Open(tenants.Config{})
 	log := slog.New(slog.DiscardHandler)
 	policies := check.NewPolicies(store, check.NewKeys([16]byte{1}), log, check.NewMetrics(prometheus.NewRegistry()))
-	policies.Limit(500_000) // eight or nine of them take more than half
+	policies.Limit(500_000) // eight or nine of them need more than half
 	following := newFollower(store, tenants.NewAuthenticator(store), policies, platform.ID, log)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
@@ -49,7 +49,7 @@ func TestReadyWithTheTenantsThatFit(t *testing.T) {
 	require.NoError(t, <-ended)
 	require.False(t, policies.HalfFree())
 
-	store.Close() // from here on, only who is in memory is there
+	store.Close() // from here on, only loaded tenants can be checked
 	for tenant, there := range map[limit.TenantID]bool{
 		platform.ID: true, actors[1].TenantID(): true, actors[3].TenantID(): true, actors[0].TenantID(): false,
 	} {
@@ -58,8 +58,8 @@ func TestReadyWithTheTenantsThatFit(t *testing.T) {
 	}
 }
 
-// What this instance writes for a tenant that it did not know is in force when the write is
-// answered: the first key needs no lookup, and a deleted tenant is gone.
+// A write by this instance to a tenant that it did not know is in force when the write is answered:
+// the first key needs no lookup, and a deleted tenant is gone.
 func TestFollowNewAndDeletedTenants(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -67,7 +67,7 @@ func TestFollowNewAndDeletedTenants(t *testing.T) {
 	policies := check.NewPolicies(d.Store, check.NewKeys([16]byte{1}), log, check.NewMetrics(prometheus.NewRegistry()))
 	defer policies.Close()
 	authenticator := tenants.NewAuthenticator(d.Store)
-	following := newFollower(d.Store, authenticator, policies, limit.TenantID{}, log) // whose watcher does not run
+	following := newFollower(d.Store, authenticator, policies, limit.TenantID{}, log) // its watcher does not run
 	actor, key := d.Tenant("new")
 	following.now(t.Context(), actor.TenantID())
 	_, err := authenticator.Authenticate(t.Context(), key.Secret())

@@ -19,33 +19,32 @@ import (
 	"weir/internal/origin"
 )
 
-// shutdownTime is how long requests in flight may take to end after the drain time.
+// shutdownTime is how long concurrent requests may take to end after the drain time.
 const shutdownTime = 10 * time.Second
 
-// front is the side of the process that others connect to. Its listeners stand from the first
-// moment to the last: while nothing is behind them yet, /healthz says that the process lives
-// and everything else that it is not ready.
+// front has the listeners of the process, from startup to its end. Until the service is ready,
+// /healthz answers that the process is alive, and everything else answers that it is not ready.
 type front struct {
 	log      *slog.Logger
 	handler  atomic.Pointer[http.Handler]
 	draining atomic.Bool
-	reason   atomic.Pointer[string] // why it is not ready, while nothing is behind it
+	reason   atomic.Pointer[string] // why the instance is not ready
 
 	lane     *api.Lane
 	public   []*endpoint
-	internal *endpoint     // nil: none
-	calls    *callEndpoint // nil: none
+	internal *endpoint     // nil if off
+	calls    *callEndpoint // nil if off
 	cert     *certificate
 	proxies  origin.Proxies
-	failed   chan error // of a part that must not end
+	failed   chan error // receives the error of a part that must not fail
 }
 
 // endpoint is one address and the server on it.
 type endpoint struct {
-	name     string // of the variable
-	secure   bool   // TLS; net/http gives every server a TLSConfig, so that does not tell
+	name     string // name of its variable
+	secure   bool   // TLS; a TLSConfig does not show this, because net/http sets one on every server
 	listener net.Listener
-	lane     *api.Lane // takes checks before server does; nil: none
+	lane     *api.Lane // reads requests before server does; nil without one
 	server   *http.Server
 }
 
@@ -55,7 +54,7 @@ type callEndpoint struct {
 	server   *api.GRPC
 }
 
-// openFront takes all addresses, or none.
+// openFront opens all listeners, or none.
 func openFront(cfg *Config, log *slog.Logger, registry *prometheus.Registry) (*front, error) {
 	f := &front{log: log, lane: api.NewLane(), failed: make(chan error, 1)}
 	f.notReady("The service is starting.")
@@ -103,7 +102,7 @@ func (f *front) open(cfg *Config, registry *prometheus.Registry) (err error) {
 	}
 	if serves(cfg.InternalAddr) {
 		server := api.NewServer(api.NewInternal(registry), f.log)
-		server.WriteTimeout = 0 // a profile takes as long as it is asked to
+		server.WriteTimeout = 0 // a profile takes as long as the request specifies
 		if f.internal, err = listen("WEIR_INTERNAL_ADDR", cfg.InternalAddr, server); err != nil {
 			return err
 		}
@@ -124,7 +123,7 @@ func (f *front) openCalls(cfg *Config) error {
 	return nil
 }
 
-// grpc is the server of gRPC, nil for none.
+// grpc returns the gRPC server, or nil if it is off.
 func (f *front) grpc() *api.GRPC {
 	if f.calls == nil {
 		return nil
@@ -144,14 +143,14 @@ func listenTCP(name, addr string) (net.Listener, error) {
 	listener, err := net.Listen("tcp", addr)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%s: %s is taken by another process; set %s to another address", name, addr, name)
+		return nil, fmt.Errorf("%s: %s is in use by another process; set %s to another address", name, addr, name)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return listener, nil
 }
 
-// start begins to serve; background work ends with ctx.
+// start begins to serve. Its background work ends with ctx.
 func (f *front) start(ctx context.Context) {
 	for _, e := range f.endpoints() {
 		go f.serve(e)
@@ -188,25 +187,25 @@ func (f *front) serve(e *endpoint) {
 	}
 }
 
-// failIf ends the process in good order where a part that must not end has failed.
+// failIf ends the process in an orderly way if a part that must not fail has failed.
 func (f *front) failIf(what string, err error) {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return
 	}
 	select {
 	case f.failed <- fmt.Errorf("%s: %w", what, err):
-	default: // one reason is enough
+	default: // one error is enough
 	}
 }
 
-// handle puts h behind the public listeners.
+// handle sets the handler of the public listeners.
 func (f *front) handle(h http.Handler) { f.handler.Store(&h) }
 
 func (f *front) notReady(reason string) { f.reason.Store(&reason) }
 
-// ServeHTTP answers a public request. While draining it asks each client to use the connection
-// no more: net/http turns the header into a GOAWAY where HTTP/2 is spoken. Idle connections are
-// not closed, so no client finds one gone in the moment of sending.
+// ServeHTTP answers a public request. While draining, it asks each client to stop using the
+// connection: net/http turns the header into a GOAWAY for HTTP/2. It does not close idle
+// connections, so that no client finds its connection closed while it sends.
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.draining.Load() {
 		w.Header().Set("Connection", "close")
@@ -226,7 +225,7 @@ func (f *front) serveStarting(w http.ResponseWriter, r *http.Request) {
 		Code: "NOT_READY", Detail: *f.reason.Load(), Instance: r.URL.Path,
 	})
 	if err != nil {
-		panic(err) // texts and a number
+		panic(err) // cannot happen: the value has only strings and a number
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Retry-After", "1")
@@ -234,8 +233,8 @@ func (f *front) serveStarting(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// drain continues to serve for a while, so that load balancers see /readyz fail and send requests
-// elsewhere. Then it waits for the requests in flight.
+// drain continues to serve for a while, so that load balancers notice that /readyz fails and send
+// requests elsewhere. Then it waits for concurrent requests.
 func (f *front) drain(wait time.Duration) error {
 	f.draining.Store(true)
 	f.lane.Drain()
@@ -250,16 +249,16 @@ func (f *front) drain(wait time.Duration) error {
 	var errs []error
 	for _, e := range f.public {
 		if err := e.server.Shutdown(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("requests to %s were cut off: %w", e.name, err))
+			errs = append(errs, fmt.Errorf("requests to %s were interrupted: %w", e.name, err))
 		}
 	}
 	if f.calls != nil {
 		if err := f.calls.server.Shutdown(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("calls to WEIR_GRPC_ADDR were cut off: %w", err))
+			errs = append(errs, fmt.Errorf("calls to WEIR_GRPC_ADDR were interrupted: %w", err))
 		}
 	}
 	if err := f.lane.Shutdown(ctx); err != nil {
-		errs = append(errs, fmt.Errorf("checks were cut off: %w", err))
+		errs = append(errs, fmt.Errorf("checks were interrupted: %w", err))
 	}
 	if f.internal != nil {
 		errs = append(errs, f.internal.server.Close())
@@ -276,8 +275,8 @@ func (f *front) closeListeners() {
 	}
 }
 
-// url returns an address of the endpoint of this variable that a client on this machine can
-// use, or "".
+// url returns a URL of the endpoint of this variable for a client on this machine, or "" if it is
+// off.
 func (f *front) url(variable string) string {
 	for _, e := range f.public {
 		if e.name == variable {

@@ -14,18 +14,18 @@ type healthcheckCommand struct{}
 
 const healthcheckTimeout = 3 * time.Second
 
-// Run asks the server of the same configuration, on this machine, whether it is ready.
+// Run asks the server with this configuration on this machine whether it is ready.
 func (healthcheckCommand) Run(ctx context.Context, cfg *Config) error {
 	scheme, addr := "http", cfg.HTTPAddr
 	if !serves(addr) {
 		scheme, addr = "https", cfg.HTTPSAddr
 	}
 	if !serves(addr) {
-		return errors.New("neither WEIR_HTTP_ADDR nor WEIR_HTTPS_ADDR is set: there is nothing to ask")
+		return errors.New("neither WEIR_HTTP_ADDR nor WEIR_HTTPS_ADDR is set: no server to check")
 	}
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return err // Validate has read it
+		return err // cannot happen after Validate
 	}
 	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
 		host = "localhost"
@@ -37,8 +37,8 @@ func (healthcheckCommand) Run(ctx context.Context, cfg *Config) error {
 		return err
 	}
 	client := &http.Client{Transport: &http.Transport{
-		// the certificate is for the name that clients use; this asks the machine itself
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // see above; nothing secret is sent
+		// The certificate is for the public name, and this request goes to localhost.
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // nothing secret is sent
 	}}
 	response, err := client.Do(request)
 	if err != nil {

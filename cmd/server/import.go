@@ -7,16 +7,16 @@ import (
 	"weir/internal/importer"
 )
 
-// importCommand turns the configuration of another rate limiter into a configuration document.
+// importCommand converts the configuration of another rate limiter into a configuration document.
 type importCommand struct {
-	EnvoyRatelimit importEnvoyCommand `cmd:"" name:"envoy-ratelimit" help:"Turn a file of envoyproxy/ratelimit into a document for PUT /v1/config."`
+	EnvoyRatelimit importEnvoyCommand `cmd:"" name:"envoy-ratelimit" help:"Convert a file of envoyproxy/ratelimit into a document for PUT /v1/config."`
 }
 
 type importEnvoyCommand struct {
 	File string `arg:"" type:"existingfile" help:"YAML of one domain."`
 }
 
-// Run prints the document, and the report beside it.
+// Run prints the document to standard output, and the report to standard error.
 func (c importEnvoyCommand) Run() error {
 	data, err := os.ReadFile(c.File)
 	if err != nil {

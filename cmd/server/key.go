@@ -14,7 +14,7 @@ type operatorKeyCreateCommand struct {
 	Name string `arg:"" optional:"" default:"operator" help:"What the key is for."`
 }
 
-// Run makes an operator's key and prints it.
+// Run creates an operator key and prints it.
 func (c operatorKeyCreateCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
 	if err := cfg.requireDatabase(); err != nil {
 		return err
@@ -26,7 +26,7 @@ func (c operatorKeyCreateCommand) Run(ctx context.Context, cfg *Config, log *slo
 	defer store.Close()
 	_, key, err := store.CreateOperatorKey(ctx, c.Name)
 	if err != nil {
-		return fmt.Errorf("make an operator key: %w", err)
+		return fmt.Errorf("create an operator key: %w", err)
 	}
 	fmt.Println(key.Secret())
 	return nil

@@ -11,15 +11,15 @@ import (
 	"weir/internal/tenants"
 )
 
-// signupLinkCommand lets somebody sign up who was chosen by the operator.
+// signupLinkCommand lets the operator invite a person to sign up.
 type signupLinkCommand struct {
 	Email string `arg:"" help:"Email address of the person."`
 }
 
-// Run prints the link, and mails it where mail is on.
+// Run prints the link, and sends it by mail if mail is on.
 func (c signupLinkCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
 	if dashboard.Signup(cfg.Signup) == dashboard.SignupClosed {
-		return settingError("WEIR_SIGNUP is closed: the link would lead nowhere")
+		return settingError("WEIR_SIGNUP is closed: a sign-up link would not work")
 	}
 	return makeLink(ctx, cfg, log, func(store *tenants.Store, post *mail.Post) (mail.Letter, error) {
 		token, err := store.NewSignupLink(ctx, c.Email, tenants.SignupGiftLife)
@@ -27,52 +27,52 @@ func (c signupLinkCommand) Run(ctx context.Context, cfg *Config, log *slog.Logge
 	}, nil)
 }
 
-// operatorLinkCommand makes somebody one of those who run the service.
+// operatorLinkCommand makes a person an operator of the service.
 type operatorLinkCommand struct {
 	Email string `arg:"" help:"Email address of the person."`
 }
 
-// Run prints the link, and mails it where mail is on. For somebody who has not followed theirs yet
-// it makes a new one, and that one works no more.
+// Run prints the link, and sends it by mail if mail is on. A new link replaces one that the person
+// has not used.
 func (c operatorLinkCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
-	var made tenants.Invitation
+	var created tenants.Invitation
 	return makeLink(ctx, cfg, log, func(store *tenants.Store, post *mail.Post) (mail.Letter, error) {
 		platform, err := store.EnsurePlatform(ctx)
 		if err != nil {
 			return mail.Letter{}, err
 		}
-		if made, err = inviteOwner(ctx, store, tenants.AsSystem(platform.ID, "operator-link"), c.Email); err != nil {
+		if created, err = inviteOwner(ctx, store, tenants.AsSystem(platform.ID, "operator-link"), c.Email); err != nil {
 			return mail.Letter{}, err
 		}
-		return mail.Invitation(made.Email, made.Tenant, "", "an owner", post.Link("/invitation/"+made.Token), "7 days"), nil
+		return mail.Invitation(created.Email, created.Tenant, "", "an owner", post.Link("/invitation/"+created.Token), "7 days"), nil
 	}, func(store *tenants.Store, state tenants.MailState) error {
-		return store.NoteInvitation(ctx, made, state)
+		return store.NoteInvitation(ctx, created, state)
 	})
 }
 
-// inviteOwner invites somebody to own the actor's tenant, once more if they have not joined yet.
+// inviteOwner invites a person as an owner of the actor's tenant. It replaces an open invitation.
 func inviteOwner(ctx context.Context, store *tenants.Store, actor tenants.Actor, email string) (tenants.Invitation, error) {
-	made, err := store.InviteMember(ctx, actor, email, tenants.Owner)
+	created, err := store.InviteMember(ctx, actor, email, tenants.Owner)
 	var conflict *tenants.ConflictError
 	if !errors.As(err, &conflict) || conflict.Code != tenants.CodeMemberExists {
-		return made, err
+		return created, err
 	}
 	member, err := store.MemberByEmail(ctx, actor, email)
 	if err != nil {
-		return made, err
+		return created, err
 	}
 	if member.State != tenants.MemberInvited || member.Role != tenants.Owner {
-		return made, conflict
+		return created, conflict
 	}
 	return store.ResendInvitation(ctx, actor, member.ID)
 }
 
-// passwordLinkCommand helps somebody who forgot their password, where mail cannot.
+// passwordLinkCommand helps a person who lost their password, if mail is off.
 type passwordLinkCommand struct {
 	Email string `arg:"" help:"Email address of the person."`
 }
 
-// Run prints the link, and mails it where mail is on.
+// Run prints the link, and sends it by mail if mail is on.
 func (c passwordLinkCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
 	return makeLink(ctx, cfg, log, func(store *tenants.Store, post *mail.Post) (mail.Letter, error) {
 		person, err := store.PersonWithLogin(ctx, c.Email)
@@ -87,10 +87,10 @@ func (c passwordLinkCommand) Run(ctx context.Context, cfg *Config, log *slog.Log
 	}, nil)
 }
 
-// makeLink prints the link of a letter and sends the letter, if it can be sent, before it returns.
-// note, if there is one, writes down what became of the mail.
+// makeLink prints the link of a letter, and sends the letter if mail is on. Then it calls record,
+// unless that is nil, with the result of sending.
 func makeLink(ctx context.Context, cfg *Config, log *slog.Logger, write func(*tenants.Store, *mail.Post) (mail.Letter, error),
-	note func(*tenants.Store, tenants.MailState) error,
+	record func(*tenants.Store, tenants.MailState) error,
 ) error {
 	if err := firstError(cfg.requireDatabase(), cfg.requireMail()); err != nil {
 		return err
@@ -110,13 +110,13 @@ func makeLink(ctx context.Context, cfg *Config, log *slog.Logger, write func(*te
 	}
 	fmt.Println(letter.Link.URL)
 	state, err := sendNow(ctx, post, letter)
-	if note != nil {
-		err = errors.Join(err, note(store, state))
+	if record != nil {
+		err = errors.Join(err, record(store, state))
 	}
 	return err
 }
 
-// sendNow sends a letter and waits for what becomes of it.
+// sendNow sends a letter and waits for the result.
 func sendNow(ctx context.Context, post *mail.Post, letter mail.Letter) (tenants.MailState, error) {
 	if !post.On() {
 		return tenants.MailOff, nil
@@ -124,10 +124,10 @@ func sendNow(ctx context.Context, post *mail.Post, letter mail.Letter) (tenants.
 	sent := make(chan error, 1)
 	post.Send(letter, func(err error) { sent <- err })
 	at, cancel := context.WithCancel(ctx)
-	cancel() // what waits is tried once, and that is all there is
+	cancel() // Run tries once to send what is in the queue, and returns
 	post.Run(at)
 	if err := <-sent; err != nil {
-		return tenants.MailFailed, fmt.Errorf("the link was made, and the mail was not sent: %w", err)
+		return tenants.MailFailed, fmt.Errorf("the link was created, but the mail was not sent: %w", err)
 	}
 	return tenants.MailSent, nil
 }

@@ -6,7 +6,7 @@ import (
 	"weir/internal/mail"
 )
 
-// newPost makes what sends mails: through the server that is set, into the demo's box, or nowhere.
+// newPost returns the sender of mails: to the mail server, or to the demo's mailbox, or to neither.
 func (s *service) newPost() (*mail.Post, error) {
 	public := s.cfg.PublicURL
 	if public == "" && s.cfg.box != nil { // on one machine, for one person

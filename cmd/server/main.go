@@ -11,13 +11,13 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	_ "time/tzdata" // an empty container image has no time zones of its own
+	_ "time/tzdata" // an empty container image has no time zones
 
 	"github.com/alecthomas/kong"
-	_ "golang.org/x/crypto/x509roots/fallback" // an empty container image has no authorities of its own
+	_ "golang.org/x/crypto/x509roots/fallback" // an empty container image has no certificate authorities
 )
 
-// cli is the command line. The settings stand before the command or after it.
+// cli is the command line. Settings may precede or follow the command.
 type cli struct {
 	Config
 
@@ -40,8 +40,8 @@ Settings come from the environment; each is also a flag, and the flag wins.`
 
 func main() { os.Exit(run(os.Args[1:])) }
 
-// run returns the exit code: 0; 1 for something that failed; 2 for a command line or a setting
-// that cannot be right.
+// run returns the exit code: 0 for success, 1 for a failure, 2 for an invalid command line or
+// setting.
 func run(args []string) int {
 	var c cli
 	parser := kong.Must(&c, kong.Name("server"), kong.Description(description),
@@ -55,7 +55,7 @@ func run(args []string) int {
 	}
 	log := c.logger()
 	for _, name := range unknownVariables(parser, os.Environ()) {
-		log.Warn("unknown variable is ignored", "variable", name)
+		log.Warn("unknown variable ignored", "variable", name)
 	}
 	kctx.Bind(&c.Config, log)
 	kctx.BindTo(untilSignal(log), (*context.Context)(nil))
@@ -73,8 +73,8 @@ func fail(code int, err error) int {
 	return code
 }
 
-// untilSignal returns a context that ends with the first SIGINT or SIGTERM. The second one ends
-// the process at once.
+// untilSignal returns a context that ends with the first SIGINT or SIGTERM. The second signal ends
+// the process immediately.
 func untilSignal(log *slog.Logger) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -82,7 +82,7 @@ func untilSignal(log *slog.Logger) context.Context {
 	go func() {
 		log.Info("stopping", "signal", (<-signals).String())
 		cancel()
-		log.Warn("stopping at once", "signal", (<-signals).String())
+		log.Warn("stopping immediately", "signal", (<-signals).String())
 		os.Exit(1)
 	}()
 	return ctx

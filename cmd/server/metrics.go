@@ -13,7 +13,7 @@ import (
 	"weir/internal/recent"
 )
 
-// newRegistry returns a registry that knows of the process itself.
+// newRegistry returns a registry with the metrics of the process.
 func newRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -24,7 +24,8 @@ func newRegistry() *prometheus.Registry {
 	return registry
 }
 
-// version is that of the program, "(devel)" where it was built from a work tree without a tag.
+// version returns the version of the program, or "(devel)" if it was built from a work tree without
+// a tag.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return info.Main.Version
@@ -32,7 +33,7 @@ func version() string {
 	return "unknown"
 }
 
-// aboutInstance tells the operator which instance this is, and whether it receives changes.
+// aboutInstance returns a function that describes this instance to the operator.
 func aboutInstance(configAge func() time.Duration) func() recent.Instance {
 	name, err := os.Hostname()
 	if err != nil {
@@ -46,7 +47,7 @@ func aboutInstance(configAge func() time.Duration) func() recent.Instance {
 	}
 }
 
-// watchEngine registers what the Redis engine counts by itself.
+// watchEngine registers the counters of the Redis engine.
 func watchEngine(registry *prometheus.Registry, engine *redisengine.Engine) {
 	registry.MustRegister(
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
@@ -58,7 +59,7 @@ func watchEngine(registry *prometheus.Registry, engine *redisengine.Engine) {
 	)
 }
 
-// watchAge registers how old the knowledge of the configuration is.
+// watchAge registers the age of the configuration.
 func watchAge(registry *prometheus.Registry, age func() time.Duration) {
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "weir_config_age_seconds", Help: "Time since this instance last verified that its configuration is current.",

@@ -25,7 +25,7 @@ type (
 	migrateVersionCommand struct{}
 )
 
-// Run applies all migrations that are missing.
+// Run applies all missing migrations.
 func (migrateUpCommand) Run(ctx context.Context, cfg *Config) error {
 	if err := cfg.requireDatabase(); err != nil {
 		return err
@@ -65,24 +65,24 @@ func (migrateVersionCommand) Run(ctx context.Context, cfg *Config) error {
 	return nil
 }
 
-// Waits between two tries to reach the database at start.
+// Waits between two attempts to reach the database at startup.
 const (
 	firstRetry   = 100 * time.Millisecond
 	longestRetry = time.Second
-	sayAgain     = 30 * time.Second
+	logAgain     = 30 * time.Second
 )
 
-// deployment is what all instances have in common, and Postgres keeps.
+// deployment has the values in Postgres that all instances share.
 type deployment struct {
 	secrets  tenants.Secrets
-	platform limit.TenantID // the operator's own tenant
+	platform limit.TenantID // the operator's tenant
 }
 
-// prepareDatabase brings the schema up to date, or waits until somebody has, and reads what the
-// deployment has in common. While Postgres is unavailable it retries, and front says why
-// the service is not ready. It fails when ctx ends, and where waiting does not help.
+// prepareDatabase migrates the schema, or waits until another process has migrated it, and reads
+// the values of the deployment. While Postgres is unavailable it retries, and front reports why the
+// service is not ready. It fails if ctx ends, and on errors that a retry cannot fix.
 func prepareDatabase(ctx context.Context, cfg *Config, store *tenants.Store, front *front, log *slog.Logger) (deployment, error) {
-	retry, said, saidAt := firstRetry, "", time.Time{}
+	retry, logged, loggedAt := firstRetry, "", time.Time{}
 	for {
 		d, err := prepareOnce(ctx, cfg, store)
 		var dirty *migrations.DirtyError
@@ -91,9 +91,9 @@ func prepareDatabase(ctx context.Context, cfg *Config, store *tenants.Store, fro
 			return d, err
 		}
 		front.notReady("The configuration cannot be read from the database yet.")
-		if text := err.Error(); text != said || time.Since(saidAt) > sayAgain {
-			log.Warn("the database is not ready; trying again", "error", err)
-			said, saidAt = text, time.Now()
+		if text := err.Error(); text != logged || time.Since(loggedAt) > logAgain {
+			log.Warn("the database is not ready; retrying", "error", err)
+			logged, loggedAt = text, time.Now()
 		}
 		select {
 		case <-ctx.Done():
@@ -124,8 +124,8 @@ func prepareOnce(ctx context.Context, cfg *Config, store *tenants.Store) (d depl
 	return d, store.ProposeTiers(ctx, platform)
 }
 
-// checkSchema tells whether somebody else has applied the migrations that this program needs. A
-// newer schema is good: migrations land so that the version before still runs.
+// checkSchema returns an error unless the migrations that this program needs are applied. A newer
+// schema is fine, because migrations keep the previous version working.
 func checkSchema(ctx context.Context, cfg *Config) error {
 	version, dirty, err := migrations.Version(ctx, string(cfg.DatabaseURL))
 	if err != nil {

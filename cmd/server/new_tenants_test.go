@@ -25,10 +25,10 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// A new customer's first key works, and each of their writes is in force with the next check at the
-// same instance, while other tenants sign up, are loaded and are evicted. There are a thousand of
-// them: with the races that this test is about, one in thirty found an old policy.
-func TestNewTenantsFindEachWriteInForce(t *testing.T) {
+// A new customer's first key works, and each of their writes is in force for the next check at the
+// same instance, while other tenants sign up, are loaded and are evicted. The test has a thousand
+// tenants: with the races that it is about, one in thirty found an old policy.
+func TestWritesOfNewTenantsAreInForce(t *testing.T) {
 	t.Run("preloaded", func(t *testing.T) { testNewTenants(t, 500, 0) })
 	t.Run("evicted", func(t *testing.T) { testNewTenants(t, 500, 150_000) }) // a few dozen of them
 }
@@ -46,7 +46,7 @@ func testNewTenants(t *testing.T, count int64, policyMemory int64) {
 		})
 	}
 	ended := make(chan struct{})
-	others.Go(func() { // checks of the tenants that came before, which are loaded again if need be
+	others.Go(func() { // checks of earlier tenants, which are loaded again if necessary
 		for n := 0; ; n++ {
 			select {
 			case <-ended:
@@ -72,15 +72,16 @@ func testNewTenants(t *testing.T, count int64, policyMemory int64) {
 	}
 }
 
-// smallInstance is what serve wires for the admin API and checks, with counters in memory.
+// smallInstance has the parts that serve assembles for the admin API and checks, with counters in
+// memory.
 type smallInstance struct {
 	url, operator string
 	policies      *check.Policies
 	registry      *prometheus.Registry
 
 	mu    sync.Mutex
-	keys  []string       // of the tenants that have taken all steps
-	wrong map[string]int // what went wrong, and how often
+	keys  []string       // of the tenants that have completed all steps
+	wrong map[string]int // failures by kind
 	log   bytes.Buffer
 }
 
@@ -136,8 +137,9 @@ func newSmallInstance(t *testing.T, policyMemory int64) *smallInstance {
 	return i
 }
 
-// call sends a request and returns the body of the answer. What is no success is noted, by step. A
-// request that Postgres has no time for on a busy machine changed nothing, and is sent again.
+// call sends a request and returns the body of the answer. It records a failure by its step. If
+// Postgres has no time for a request on a busy machine, the request changed nothing and is sent
+// again.
 func (i *smallInstance) call(key, method, path, body string) (answer []byte, ok bool) {
 	const tries = 10
 	for range tries {
@@ -181,7 +183,7 @@ func (i *smallInstance) fail(what string) {
 	i.wrong[what]++
 }
 
-// known returns the key of a tenant that has taken all steps; "" while there is none.
+// known returns the key of a tenant that has completed all steps, or "" if there is none.
 func (i *smallInstance) known(n int) string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -191,8 +193,8 @@ func (i *smallInstance) known(n int) string {
 	return i.keys[n%len(i.keys)]
 }
 
-// newTenant creates a tenant and a rule, and changes the rule. A check follows each write; the
-// first one, which loads the policy, only with checkFirst.
+// newTenant creates a tenant and a rule, and changes the rule. A check follows each write. The
+// check after the first write, which loads the policy, is made only with checkFirst.
 func (i *smallInstance) newTenant(slug string, checkFirst bool) {
 	answer, ok := i.call(i.operator, http.MethodPost, "/v1/tenants", fmt.Sprintf(`{"slug":%q}`, slug))
 	var created struct {
@@ -202,7 +204,7 @@ func (i *smallInstance) newTenant(slug string, checkFirst bool) {
 		return
 	}
 	key := created.Key.Secret
-	// finds runs a check, which must find this limit; 0: no rule.
+	// finds runs a check, which must find this limit. 0 means no rule.
 	finds := func(limit int64, after string) {
 		answer, ok := i.call(key, http.MethodPost, "/v1/check", `{"subject":"ada","cost":0}`)
 		var d struct{ Limit int64 }

@@ -9,9 +9,9 @@ import (
 	"weir/internal/dashboard"
 )
 
-// beside puts the dashboard on the API's listeners. Every path that is not a page's is the
-// API's, unknown ones too, except those that somebody typed wrong into a browser: they get a page
-// that leads on, not a problem document.
+// beside serves the dashboard and the API on the same listeners. Every path that is not a page
+// belongs to the API, even an unknown one. A mistyped path in a browser is an exception: it gets a
+// page with links, not a problem document.
 func beside(api chi.Router, pages http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if dashboard.Serves(r.URL.Path) || mistyped(api, r) {
@@ -22,7 +22,7 @@ func beside(api chi.Router, pages http.Handler) http.Handler {
 	})
 }
 
-// mistyped reports whether a browser asks for a page that nobody serves.
+// mistyped reports whether a browser requests a page that does not exist.
 func mistyped(api chi.Routes, r *http.Request) bool {
 	return r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") &&
 		!strings.HasPrefix(r.URL.Path, "/v1/") && !api.Match(chi.NewRouteContext(), r.Method, r.URL.Path)

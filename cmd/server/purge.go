@@ -15,7 +15,7 @@ const purgeEvery = time.Hour
 func purge(ctx context.Context, store *tenants.Store, auditDays int, log *slog.Logger) {
 	repeat(ctx, purgeEvery, func() (more bool) {
 		if err := store.Purge(ctx); err != nil && ctx.Err() == nil {
-			log.Warn("expired rows were not all deleted; trying again in an hour", "error", err)
+			log.Warn("expired rows were not all deleted; retrying in an hour", "error", err)
 		}
 		purgePeople(ctx, store, log)
 		if auditDays > 0 {
@@ -32,7 +32,7 @@ func purgePeople(ctx context.Context, store *tenants.Store, log *slog.Logger) {
 		log.Info("people without a tenant deleted", "people", purged.People, "invitations", purged.Invitations)
 	}
 	if err != nil && ctx.Err() == nil {
-		log.Warn("people without a tenant were not all deleted; trying again in an hour", "error", err)
+		log.Warn("people without a tenant were not all deleted; retrying in an hour", "error", err)
 	}
 }
 
@@ -43,6 +43,6 @@ func purgeAudit(ctx context.Context, store *tenants.Store, before time.Time, log
 		log.Info("old audit rows deleted", "rows", removed, "before", before)
 	}
 	if err != nil && ctx.Err() == nil {
-		log.Warn("old audit rows were not all deleted; trying again in an hour", "error", err)
+		log.Warn("old audit rows were not all deleted; retrying in an hour", "error", err)
 	}
 }

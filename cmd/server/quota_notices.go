@@ -11,23 +11,23 @@ import (
 	"weir/internal/tenants"
 )
 
-// noteQuotasEvery is how late a notice about a quota may be.
-const noteQuotasEvery = 30 * time.Second
+// recordQuotasEvery is the maximum delay of a notice about a quota.
+const recordQuotasEvery = 30 * time.Second
 
-// noteQuotas notes which tenants have used 80, 95 and 100 % of a quota, until ctx ends. Every
-// instance looks; the database keeps one notice for each share and window.
-func noteQuotas(
+// recordQuotas records which tenants have used 80, 95 and 100 % of a quota, until ctx ends. Every
+// instance does this. The database keeps one notice for each share and window.
+func recordQuotas(
 	ctx context.Context, store *tenants.Store, policies *check.Policies, checker *check.Checker, platform uuid.UUID, log *slog.Logger,
 ) {
-	repeat(ctx, noteQuotasEvery, func() (more bool) {
-		if err := noteQuotasOnce(ctx, store, policies, checker, platform, log); err != nil && ctx.Err() == nil {
+	repeat(ctx, recordQuotasEvery, func() (more bool) {
+		if err := recordQuotasOnce(ctx, store, policies, checker, platform, log); err != nil && ctx.Err() == nil {
 			log.Warn("quotas were not all read; retrying", "error", err)
 		}
 		return false
 	})
 }
 
-func noteQuotasOnce(
+func recordQuotasOnce(
 	ctx context.Context, store *tenants.Store, policies *check.Policies, checker *check.Checker, platform uuid.UUID, log *slog.Logger,
 ) error {
 	policy, err := policies.Get(ctx, platform)

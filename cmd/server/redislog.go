@@ -15,9 +15,9 @@ import (
 	redisengine "weir/internal/engine/redis"
 )
 
-// redisLog takes what the Redis client has to say, a line for each lost connection and the like,
-// which it would otherwise print as it pleases. It is for debugging: that Redis is unavailable is
-// told by metrics and by /readyz.
+// redisLog logs the messages of the Redis client, such as lost connections, which the client would
+// print to standard error otherwise. They are for debugging: metrics and /readyz report that Redis
+// is unavailable.
 type redisLog struct{ log *slog.Logger }
 
 // Printf logs one message of the client.
@@ -27,22 +27,22 @@ func (l redisLog) Printf(ctx context.Context, format string, values ...any) {
 
 const (
 	redisLook      = time.Second
-	evictionLook   = time.Minute // how often a Redis that counts is asked whether it evicts counters
+	evictionLook   = time.Minute // how often an available Redis is asked whether it evicts counters
 	evictionWait   = time.Second
 	warnOfEviction = "redis_eviction"
 )
 
-// redisState tells people how the counter store is: in the log, in /readyz and in metrics. Checks
-// themselves are counted and not logged.
+// redisState reports the state of Redis in the log, in /readyz and in metrics. Checks themselves
+// are counted, not logged.
 type redisState struct {
-	engine   *engine.Stack
-	counters *redisengine.Engine
-	log      *slog.Logger
-	evicting atomic.Int64 // servers that may evict counters
-	losses   int64        // that were logged
-	away     bool
-	asked    time.Time // about eviction
-	policies string    // that were logged
+	engine      *engine.Stack
+	counters    *redisengine.Engine
+	log         *slog.Logger
+	evicting    atomic.Int64 // servers that may evict counters
+	losses      int64        // losses that were logged
+	unavailable bool
+	asked       time.Time // when the eviction policies were read
+	policies    string    // policies that were logged
 }
 
 func newRedisState(stack *engine.Stack, counters *redisengine.Engine, registry *prometheus.Registry, log *slog.Logger) *redisState {
@@ -53,8 +53,8 @@ func newRedisState(stack *engine.Stack, counters *redisengine.Engine, registry *
 	return r
 }
 
-// tell adds to what /readyz says.
-func (r *redisState) tell(to *api.Readiness) {
+// report adds the state of Redis to /readyz.
+func (r *redisState) report(to *api.Readiness) {
 	if health := r.engine.Health(); !health.DegradedSince.IsZero() {
 		to.Degraded = append(to.Degraded, "redis")
 		to.Causes = append(to.Causes, api.Cause{Part: "redis", Failure: string(health.Failure)})
@@ -64,12 +64,12 @@ func (r *redisState) tell(to *api.Readiness) {
 	}
 }
 
-// run logs what changes, until ctx ends.
+// run logs changes of the state until ctx ends.
 func (r *redisState) run(ctx context.Context) {
 	look := time.NewTicker(redisLook)
 	defer look.Stop()
 	for {
-		r.look(ctx)
+		r.update(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -78,37 +78,36 @@ func (r *redisState) run(ctx context.Context) {
 	}
 }
 
-func (r *redisState) look(ctx context.Context) {
+func (r *redisState) update(ctx context.Context) {
 	health := r.engine.Health()
-	away := !health.DegradedSince.IsZero()
+	unavailable := !health.DegradedSince.IsZero()
 	switch {
-	case away && !r.away:
-		r.log.WarnContext(ctx, "redis does not count; each rule's on_unavailable answers",
+	case unavailable && !r.unavailable:
+		r.log.WarnContext(ctx, "redis is unavailable; each rule's on_unavailable answers",
 			"since", health.DegradedSince, "failure", health.Failure, "error", health.Err)
-	case r.away && !away:
-		r.log.InfoContext(ctx, "redis counts again")
-		r.asked = time.Time{} // it may be another one
+	case r.unavailable && !unavailable:
+		r.log.InfoContext(ctx, "redis is available again")
+		r.asked = time.Time{} // it may be another Redis
 	}
-	r.away = away
+	r.unavailable = unavailable
 	if health.Losses > r.losses {
 		r.losses = health.Losses
 		r.log.ErrorContext(ctx, "redis lost counters: it was emptied, restarted without its data, restored from a backup or replaced by a replica that lagged behind",
 			"losses", health.Losses)
 	}
-	if !away && time.Since(r.asked) >= evictionLook {
-		r.lookForEviction(ctx)
+	if !unavailable && time.Since(r.asked) >= evictionLook {
+		r.readEviction(ctx)
 	}
 }
 
-// lookForEviction warns of a maxmemory-policy that evicts counters: an evicted counter is a
-// forgotten limit.
-func (r *redisState) lookForEviction(ctx context.Context) {
+// readEviction warns if a maxmemory-policy evicts counters: an evicted counter is a lost limit.
+func (r *redisState) readEviction(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, evictionWait)
 	defer cancel()
 	r.asked = time.Now()
 	policies, err := r.counters.EvictionPolicies(ctx)
 	if err != nil {
-		r.log.DebugContext(ctx, "maxmemory-policy of redis is not known; the permission +info is needed", "error", err)
+		r.log.DebugContext(ctx, "maxmemory-policy of redis is unknown; it requires the permission +info", "error", err)
 		return
 	}
 	var evicting []string
@@ -120,7 +119,7 @@ func (r *redisState) lookForEviction(ctx context.Context) {
 	r.evicting.Store(int64(len(evicting)))
 	if text := strings.Join(evicting, ", "); text != r.policies {
 		if r.policies = text; text != "" {
-			r.log.WarnContext(ctx, "redis may evict counters, and an evicted counter is a forgotten limit; set maxmemory-policy noeviction",
+			r.log.WarnContext(ctx, "redis may evict counters, and an evicted counter is a lost limit; set maxmemory-policy noeviction",
 				"maxmemory_policy", text)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// applyDuePlansEvery is how late a scheduled change of a plan may be.
+// applyDuePlansEvery is the maximum delay of a scheduled change of a plan.
 const applyDuePlansEvery = time.Second
 
 // applyDuePlans gives subjects the plans that are due, until ctx ends.
@@ -39,13 +39,13 @@ func changeCounters(ctx context.Context, store *tenants.Store, policies *check.P
 			return checker.Amend(ctx, policy, c)
 		})
 		if err != nil && ctx.Err() == nil {
-			log.Warn("counters of subjects with a new plan were not all changed; retrying", "error", err)
+			log.Warn("not all counters of subjects with a new plan changed; retrying", "error", err)
 		}
 		return false
 	})
 }
 
-// runPlanMigrations moves subjects to the plans of migrations, until ctx ends.
+// runPlanMigrations changes the plans of subjects in running migrations, until ctx ends.
 func runPlanMigrations(ctx context.Context, store *tenants.Store, log *slog.Logger) {
 	repeat(ctx, applyDuePlansEvery, func() (more bool) {
 		moved, more, err := store.RunPlanMigrations(ctx)

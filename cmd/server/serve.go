@@ -26,12 +26,12 @@ import (
 
 type serveCommand struct{}
 
-// Run serves until a signal.
+// Run serves until a signal arrives.
 func (serveCommand) Run(ctx context.Context, cfg *Config, log *slog.Logger) error {
 	return serve(ctx, cfg, log, func(*front) {})
 }
 
-// service is the parts of the running process, in the order in which they are opened.
+// service has the parts of the process, in the order in which they are opened.
 type service struct {
 	cfg        *Config
 	log        *slog.Logger
@@ -40,11 +40,11 @@ type service struct {
 	registry   *prometheus.Registry
 	front      *front
 	redis      redis.UniversalClient
-	background sync.WaitGroup // what must end before store and redis are closed
+	background sync.WaitGroup // must end before store and redis are closed
 	engine     *engine.Stack  // nil until assembled
 }
 
-// open takes what does not depend on any other process being there.
+// open opens the parts that do not depend on other processes.
 func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err error) {
 	s = &service{cfg: cfg, log: log, registry: newRegistry()}
 	if cfg.ProfileContention {
@@ -76,18 +76,18 @@ func open(ctx context.Context, cfg *Config, log *slog.Logger) (s *service, err e
 	return s, nil
 }
 
-// close ends everything, in reverse. All contexts have ended.
+// close closes all parts in reverse order. All contexts have ended.
 func (s *service) close() {
 	if s.engine != nil {
 		s.engine.Close()
 	}
 	s.background.Wait()
-	_ = s.redis.Close() // it is not used any more
+	_ = s.redis.Close() // nothing uses it any more
 	s.store.Close()
 }
 
-// serve runs the service until ctx ends, and drains. started is called once, when the service
-// is ready. Postgres and Redis may be unavailable: it then starts as far as it can, and waits.
+// serve runs the service until ctx ends, and drains. It calls started once, when the service is
+// ready. While Postgres or Redis is unavailable, it starts as far as possible, and waits.
 func serve(ctx context.Context, cfg *Config, log *slog.Logger, started func(*front)) error {
 	s, err := open(ctx, cfg, log)
 	if err != nil {
@@ -110,8 +110,8 @@ func serve(ctx context.Context, cfg *Config, log *slog.Logger, started func(*fro
 	}
 }
 
-// assemble builds the parts that need Postgres, waits until they have read what they need, and
-// puts them behind the front. It fails when ctx ends; what it starts ends with working.
+// assemble builds the parts that need Postgres, waits until they have read their data, and sets
+// them as the handler of front. It fails if ctx ends. What it starts ends with working.
 func (s *service) assemble(ctx, working context.Context) error {
 	deployment, err := prepareDatabase(ctx, s.cfg, s.store, s.front, s.log)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 	})
 	policies := check.NewPolicies(s.store, keys, s.log, metrics)
 	policies.Limit(int64(s.cfg.PolicyMemory))
-	policies.Pin(deployment.platform) // its rules are every tenant's quota
+	policies.Pin(deployment.platform) // its rules are the quotas of all tenants
 	recorder := usage.New(usage.Options{Sink: s.store, Registerer: s.registry, Logger: s.log})
 	about := aboutInstance(s.store.Watcher().Age)
 	var checker *check.Checker
@@ -158,7 +158,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 	s.background.Go(func() { checker.RunLatency(working) })
 	redisState := newRedisState(s.engine, counters, s.registry, s.log)
 	s.background.Go(func() { redisState.run(working) })
-	s.background.Go(func() { s.front.failIf("write down when keys were used", authenticator.Run(working)) })
+	s.background.Go(func() { s.front.failIf("record the use of keys", authenticator.Run(working)) })
 	s.background.Go(func() {
 		policies.Run(working)
 		policies.Close()
@@ -167,7 +167,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 	s.background.Go(func() { purge(working, s.store, s.cfg.AuditRetention, s.log) })
 	s.background.Go(func() { applyDuePlans(working, s.store, s.log) })
 	s.background.Go(func() { runPlanMigrations(working, s.store, s.log) })
-	s.background.Go(func() { noteQuotas(working, s.store, policies, checker, deployment.platform, s.log) })
+	s.background.Go(func() { recordQuotas(working, s.store, policies, checker, deployment.platform, s.log) })
 	s.background.Go(func() { changeCounters(working, s.store, policies, checker, s.log) })
 	s.background.Go(func() { logAuditHeads(working, s.store, s.log) })
 	s.background.Go(func() { recorder.Run(working) })
@@ -231,7 +231,7 @@ func openStore(ctx context.Context, cfg *Config, log *slog.Logger) (*tenants.Sto
 	return store, nil
 }
 
-// unlessEnded returns err, or nil if it is only that ctx has ended.
+// unlessEnded returns nil if err is only the end of ctx, and err otherwise.
 func unlessEnded(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -239,8 +239,8 @@ func unlessEnded(ctx context.Context, err error) error {
 	return err
 }
 
-// configStale is the age from which the configuration counts as out of reach: several
-// comparisons have failed.
+// configStale is the age at which the configuration counts as unavailable: several comparisons have
+// failed.
 const configStale = 2 * time.Second
 
 // readiness tells /readyz what to answer. Checks are answered without Redis and without Postgres,
@@ -248,7 +248,7 @@ const configStale = 2 * time.Second
 // An operator who prefers that sets maxAge, the maximum age of the configuration; 0: none.
 func readiness(front *front, age func() time.Duration, maxAge time.Duration, redis *redisState) func() api.Readiness {
 	return func() (r api.Readiness) {
-		redis.tell(&r)
+		redis.report(&r)
 		old := age()
 		if old > configStale {
 			r.Degraded = append(r.Degraded, "postgres")

@@ -17,28 +17,28 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// How a changed certificate is noticed: by the file system's notification, a moment after the
-// last of a burst (certificate and key are two files, written one after the other); and, where
-// notifications do not arrive, as on network file systems, by a look at the files now and then.
+// A changed certificate is noticed by notifications of the file system, certificateSettle after the
+// last one, because certificate and key are two files that are written one after the other. Network
+// file systems do not notify, so the files are also read every certificatePoll.
 const (
 	certificateSettle = 100 * time.Millisecond
 	certificatePoll   = 30 * time.Second
 )
 
-// certificate is a TLS certificate that is read again when its files change. A handshake takes
-// the one that is current; a pair of files that cannot be used leaves the last good one.
+// certificate is a TLS certificate that is reloaded when its files change. A handshake uses the
+// current one. If the files are invalid, the last valid certificate stays.
 type certificate struct {
 	certFile, keyFile string
 	log               *slog.Logger
 
 	current atomic.Pointer[tls.Certificate]
-	seen    [sha256.Size]byte // of both files as last read, good or not; only Run uses it after start
+	seen    [sha256.Size]byte // hash of both files as last read, valid or not; only Run uses it after startup
 
 	errors prometheus.Counter
 	expiry prometheus.Gauge
 }
 
-// loadCertificate reads the pair, and fails where it is not a usable one.
+// loadCertificate reads the files. It fails if they are not a valid pair.
 func loadCertificate(certFile, keyFile string, log *slog.Logger, reg prometheus.Registerer) (*certificate, error) {
 	c := &certificate{
 		certFile: certFile, keyFile: keyFile, log: log,
@@ -56,7 +56,7 @@ func loadCertificate(certFile, keyFile string, log *slog.Logger, reg prometheus.
 	return c, nil
 }
 
-// config is for a listener that shows this certificate.
+// config returns the TLS configuration of a listener with this certificate.
 func (c *certificate) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
@@ -65,8 +65,8 @@ func (c *certificate) config() *tls.Config {
 	}
 }
 
-// authenticatedSuites are the cipher suites of TLS 1.2 without those in CBC mode, whose padding has
-// been attacked again and again. TLS 1.3 has none of them.
+// authenticatedSuites returns the cipher suites of TLS 1.2 without those in CBC mode, whose padding
+// has been attacked repeatedly. TLS 1.3 has no such suites.
 func authenticatedSuites() (ids []uint16) {
 	for _, suite := range tls.CipherSuites() {
 		if !strings.Contains(suite.Name, "_CBC_") {
@@ -76,8 +76,8 @@ func authenticatedSuites() (ids []uint16) {
 	return ids
 }
 
-// reload reads the files and, if they are not as last seen, takes the pair. It reports whether
-// the certificate in use is now another.
+// reload reads the files and uses them if they have changed. It reports whether the certificate in
+// use is a different one.
 func (c *certificate) reload() (bool, error) {
 	certPEM, err := os.ReadFile(c.certFile)
 	if err != nil {
@@ -101,12 +101,12 @@ func (c *certificate) reload() (bool, error) {
 	return true, nil
 }
 
-// Run watches the files until ctx ends. It watches their folders, because files are commonly
-// replaced by renaming others over them.
+// Run watches the files until ctx ends. It watches their directories, because files are commonly
+// replaced by renaming.
 func (c *certificate) Run(ctx context.Context) {
 	poll := time.NewTicker(certificatePoll)
 	defer poll.Stop()
-	settle := time.NewTimer(0) // the first look: they may have changed since loadCertificate
+	settle := time.NewTimer(0) // the files may have changed since loadCertificate
 	var events chan fsnotify.Event
 	var failures chan error
 	watcher, err := fsnotify.NewWatcher()
@@ -120,7 +120,7 @@ func (c *certificate) Run(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		c.log.Warn("certificate folder cannot be watched; looking at the files now and then", "error", err)
+		c.log.Warn("cannot watch the certificate directory; polling the files", "error", err)
 	}
 	for {
 		select {
@@ -129,7 +129,7 @@ func (c *certificate) Run(ctx context.Context) {
 		case <-events:
 			settle.Reset(certificateSettle)
 		case err := <-failures:
-			c.log.Warn("certificate folder is watched badly", "error", err)
+			c.log.Warn("error while watching the certificate directory", "error", err)
 		case <-settle.C:
 			c.refresh()
 		case <-poll.C:
@@ -143,7 +143,7 @@ func (c *certificate) refresh() {
 	switch {
 	case err != nil:
 		c.errors.Inc()
-		c.log.Error("certificate cannot be used; the last good one stays", "error", err)
+		c.log.Error("invalid certificate; the last valid one stays", "error", err)
 	case changed:
 		c.log.Info("certificate reloaded", "expires_at", c.current.Load().Leaf.NotAfter)
 	}

@@ -16,7 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A browser or curl that trusts the authority must be satisfied, for every name of this machine.
+// A browser or curl that trusts the authority accepts the certificate for every name of this
+// machine.
 func TestLocalCertificate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tls")
 	now := time.Now()
@@ -39,13 +40,13 @@ func TestLocalCertificate(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 
-	// somebody who trusts it must not be asked again at each start...
+	// Restarts keep the certificate, so that nobody has to trust a new one...
 	_, err = makeLocalCertificate(dir, now.Add(24*time.Hour))
 	require.NoError(t, err)
 	second, err := os.ReadFile(files.certFile)
 	require.NoError(t, err)
 	require.Equal(t, first, second)
-	// ...but before it expires
+	// ...until shortly before it expires.
 	_, err = makeLocalCertificate(dir, now.Add(localCertLife-localCertRenew+time.Hour))
 	require.NoError(t, err)
 	third, err := os.ReadFile(files.certFile)
@@ -53,7 +54,7 @@ func TestLocalCertificate(t *testing.T) {
 	require.NotEqual(t, first, third)
 }
 
-// Tools that renew certificates write two files; between the two they do not fit.
+// Tools that renew certificates write two files, which do not match in between.
 func TestMismatchedPairLeavesTheOldCertificate(t *testing.T) {
 	first, err := makeLocalCertificate(filepath.Join(t.TempDir(), "a"), time.Now())
 	require.NoError(t, err)
@@ -81,10 +82,10 @@ func TestMismatchedPairLeavesTheOldCertificate(t *testing.T) {
 	require.NotEqual(t, old, shown())
 	changed, err = cert.reload()
 	require.NoError(t, err)
-	require.False(t, changed, "nothing is new")
+	require.False(t, changed, "no change")
 }
 
-// Suites in CBC mode are not offered, and a client that has nothing else is refused.
+// Suites in CBC mode are not offered, and a client that supports only these is refused.
 func TestCipherSuites(t *testing.T) {
 	t.Parallel()
 	suites := authenticatedSuites()

@@ -9,17 +9,17 @@ import (
 	"sync"
 )
 
-// urlFile is a file with the URL of a server, whose user and password may change while this
-// process runs: the file is read again for each new connection. If it cannot be used, the last
-// valid user and password stay.
+// urlFile is a file with the URL of a server, whose user and password may change while the process
+// runs. The file is read again for each new connection. If it is invalid, the last valid user and
+// password stay.
 type urlFile struct {
 	name, path string // name is the variable's
 	check      func(name string, s Secret) error
 
 	mu      sync.Mutex
-	log     *slog.Logger // nil: none yet
+	log     *slog.Logger // nil until logTo
 	user    *url.Userinfo
-	problem string // that was logged
+	problem string // the last problem that was logged
 }
 
 // openURLFile reads the file for the first time.
@@ -49,7 +49,7 @@ func (f *urlFile) read() (Secret, *url.Userinfo, error) {
 	return s, u.User, nil
 }
 
-// credentials returns the present user and password, "" for none.
+// credentials returns the current user and password, or "" for none.
 func (f *urlFile) credentials() (user, password string) {
 	_, found, err := f.read()
 	f.mu.Lock()
@@ -59,7 +59,7 @@ func (f *urlFile) credentials() (user, password string) {
 	case err != nil:
 		problem = err.Error()
 		if problem != f.problem && f.log != nil {
-			f.log.Error("credentials cannot be read; the last valid ones stay", "variable", f.name, "error", err)
+			f.log.Error("credentials not read; the last valid ones stay", "variable", f.name, "error", err)
 		}
 	case found.String() != f.user.String():
 		f.user = found
@@ -72,14 +72,14 @@ func (f *urlFile) credentials() (user, password string) {
 	return f.user.Username(), password
 }
 
-// logTo says where to log.
+// logTo sets the logger.
 func (f *urlFile) logTo(log *slog.Logger) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.log = log
 }
 
-// readFiles reads the URLs that are in files.
+// readFiles reads the URLs in files.
 func (c *Config) readFiles() (err error) {
 	if c.databaseFile == nil && c.DatabaseURLFile != "" {
 		if c.DatabaseURL != "" {

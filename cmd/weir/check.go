@@ -6,10 +6,10 @@ import (
 	"net/http"
 )
 
-// A question is what check and explain ask.
+// A question has the arguments of check and explain.
 type question struct {
-	Subject    string            `arg:"" help:"Whom to limit, such as user_42."`
-	Resource   string            `short:"r" help:"What is asked for. Default: default."`
+	Subject    string            `arg:"" help:"The subject to check, such as user_42."`
+	Resource   string            `short:"r" help:"The resource. Default: default."`
 	Cost       *int64            `short:"c" help:"Units to take. Default: 1."`
 	Plan       string            `short:"p" help:"Slug of a plan. Default: the subject's own."`
 	Attributes map[string]string `name:"attribute" short:"a" placeholder:"NAME=VALUE" mapsep:"none" help:"Further values that rules can count by. May be repeated."`
@@ -19,7 +19,7 @@ type checkCmd struct{ question }
 
 type explainCmd struct{ question }
 
-// A decision has the fields of an answer that a table shows.
+// A decision has the fields of a response that the table shows.
 type decision struct {
 	Allowed bool              `json:"allowed"`
 	Rules   []json.RawMessage `json:"rules"`
@@ -81,9 +81,9 @@ func (q *question) body(explain bool) map[string]any {
 	return body
 }
 
-func (d *decision) print(t *terminal, whole json.RawMessage) error {
+func (d *decision) print(t *terminal, full json.RawMessage) error {
 	if t.output == "json" {
-		return t.printJSON(whole)
+		return t.printJSON(full)
 	}
 	if t.output == "table" {
 		verdict := "allowed"

@@ -94,13 +94,13 @@ func (c *configPushCmd) Run(ctx context.Context, t *terminal) error {
 		return err
 	}
 	if c.File == "-" && !c.Yes {
-		return fmt.Errorf("standard input cannot be both the file and your approval: add --yes, or name a file")
+		return fmt.Errorf("standard input cannot be both the file and the confirmation: add --yes, or name a file")
 	}
 	document, err := c.read(t)
 	if err != nil {
 		return err
 	}
-	// The version of before the comparison: what changes after that refuses the push.
+	// Read the version before the comparison, so that a later change refuses the push.
 	now, err := s.do(ctx, call{method: http.MethodGet, path: "/v1/config"})
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ func (c *configPushCmd) Run(ctx context.Context, t *terminal) error {
 			return err
 		}
 		if reply != "y" && reply != "yes" {
-			return fmt.Errorf("nothing was changed: the changes were not approved")
+			return fmt.Errorf("nothing changed: the changes were not confirmed")
 		}
 	}
 	if _, err = c.put(ctx, s, document, now.header.Get("ETag"), false); err == nil {
@@ -135,7 +135,8 @@ func (c *configFile) read(t *terminal) ([]byte, error) {
 	return os.ReadFile(c.File)
 }
 
-// put sends a document. With dryRun it changes nothing. JSON is YAML, so one type fits both.
+// put sends a document. A dry run changes nothing. JSON is valid YAML, so one content type is
+// enough.
 func (c *configFile) put(ctx context.Context, s *server, document []byte, ifMatch string, dryRun bool) ([]change, error) {
 	query := url.Values{}
 	if dryRun {

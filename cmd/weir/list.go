@@ -12,8 +12,8 @@ type (
 	plansCmd   struct{}
 	keysCmd    struct{}
 	subjectCmd struct {
-		Prefix string `help:"Only subjects that begin like this."`
-		Plan   string `help:"Only subjects of this plan."`
+		Prefix string `help:"Only subjects that begin with this text."`
+		Plan   string `help:"Only subjects with this plan."`
 	}
 )
 

@@ -19,7 +19,7 @@ type loginCmd struct {
 	URL string `arg:"" help:"Address of the server, such as https://weir.example.com."`
 }
 
-// Run stores the server after it has answered to the key.
+// Run stores the server if it accepts the key.
 func (c *loginCmd) Run(ctx context.Context, t *terminal) error {
 	s := &server{URL: c.URL}
 	if err := s.validate(); err != nil {
@@ -33,7 +33,7 @@ func (c *loginCmd) Run(ctx context.Context, t *terminal) error {
 	_, err = s.do(ctx, call{method: http.MethodGet, path: "/v1/tenant"})
 	var problem *problemError
 	if errors.As(err, &problem) && problem.Status == http.StatusForbidden {
-		err = nil // a key for checks alone is valid, too
+		err = nil // a key without read access is valid, too
 	}
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func (c *loginCmd) Run(ctx context.Context, t *terminal) error {
 	return nil
 }
 
-// writePrivate replaces a file that only its owner may read.
+// writePrivate replaces a file, readable only by its owner.
 func writePrivate(name string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
@@ -68,12 +68,12 @@ func writePrivate(name string, content []byte) error {
 		err = os.Rename(temporary.Name(), name)
 	}
 	if err != nil {
-		_ = os.Remove(temporary.Name()) // the first error counts
+		_ = os.Remove(temporary.Name()) // the first error is returned
 	}
 	return err
 }
 
-// readSecret reads a line, from a terminal without showing it.
+// readSecret reads a line. A terminal does not show it.
 func (t *terminal) readSecret(prompt string) (string, error) {
 	if file, ok := t.in.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		fmt.Fprint(t.err, prompt)

@@ -1,5 +1,5 @@
-// Command weir asks a Weir server from a terminal or a script: checks, lists, the configuration as
-// a file, and configurations of gateways.
+// Command weir is a client of Weir for terminals and scripts: checks, lists, the configuration as a
+// file, and configurations of gateways.
 package main
 
 import (
@@ -25,7 +25,7 @@ type cli struct {
 
 	Login    loginCmd   `cmd:"" help:"Store the address of a server and a key, which is read from standard input."`
 	Check    checkCmd   `cmd:"" help:"Check whether a subject may do something now, and count it."`
-	Explain  explainCmd `cmd:"" help:"Tell what a check would answer, which rules do not apply, and why. Counts nothing."`
+	Explain  explainCmd `cmd:"" help:"Print what a check would answer, and which rules do not apply and why. Consumes nothing."`
 	Rules    rulesCmd   `cmd:"" help:"List the rules."`
 	Plans    plansCmd   `cmd:"" help:"List the plans."`
 	Subjects subjectCmd `cmd:"" help:"List the registered subjects."`
@@ -33,12 +33,12 @@ type cli struct {
 	Config   struct {
 		Pull configPullCmd `cmd:"" help:"Write the configuration to a file or standard output."`
 		Diff configDiffCmd `cmd:"" help:"Print what a push of a file would change. The exit code is 3 if anything would."`
-		Push configPushCmd `cmd:"" help:"Print what a file changes, and apply it when you approve."`
+		Push configPushCmd `cmd:"" help:"Print what a file changes, and apply it after confirmation."`
 	} `cmd:"" help:"Keep the configuration in a file."`
 	Gateway gatewayCmd `cmd:"" help:"Print the configuration of a gateway with the address and the key filled in."`
 }
 
-// A terminal is where a command reads and writes.
+// A terminal has the input and output of a command.
 type terminal struct {
 	in       io.Reader
 	out, err io.Writer
@@ -46,7 +46,7 @@ type terminal struct {
 	output   string // table, json or csv
 }
 
-// errNegative ends a command that has worked, but whose answer is no.
+// errNegative is the error of a command that succeeded with a negative answer.
 var errNegative = errors.New("")
 
 func main() {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A shell runs the command with an environment of its own.
+// A shell runs the command with its own environment.
 type shell struct {
 	t   *testing.T
 	env map[string]string
@@ -37,11 +37,11 @@ func TestCommandLine(t *testing.T) {
 		require.Contains(t, stdout, command)
 	}
 	for name, env := range map[string]map[string]string{
-		"half a server":    {"WEIR_URL": "http://localhost:1"},
-		"no home":          {},
-		"no address":       {"WEIR_URL": "localhost:8080", "WEIR_KEY": "weir_key"},
-		"an address alone": {"WEIR_URL": "ftp://localhost", "WEIR_KEY": "weir_key"},
-		"nobody listens":   {"WEIR_URL": "http://127.0.0.1:1", "WEIR_KEY": "weir_key"},
+		"half a server":  {"WEIR_URL": "http://localhost:1"},
+		"no home":        {},
+		"no address":     {"WEIR_URL": "localhost:8080", "WEIR_KEY": "weir_key"},
+		"no key":         {"WEIR_URL": "ftp://localhost", "WEIR_KEY": "weir_key"},
+		"nobody listens": {"WEIR_URL": "http://127.0.0.1:1", "WEIR_KEY": "weir_key"},
 	} {
 		s.env = env
 		_, stderr, code := s.run("", "rules")
@@ -58,7 +58,7 @@ func TestCommandLine(t *testing.T) {
 	require.Contains(t, stderr, "the key is empty")
 }
 
-// What a terminal shows must be what was meant, not what a name does to it.
+// A table shows a name as text, without its control characters.
 func TestTablesAreSafe(t *testing.T) {
 	var out bytes.Buffer
 	shown := &terminal{out: &out, output: "table"}

@@ -9,8 +9,8 @@ import (
 	"text/tabwriter"
 )
 
-// print prints objects as the option output says. Each is a JSON object; columns are the fields to
-// show in a table.
+// print prints objects in the format of the option output. Each is a JSON object. columns are the
+// fields of the table.
 func (t *terminal) print(objects []json.RawMessage, columns ...string) error {
 	if t.output == "json" {
 		if objects == nil {
@@ -22,7 +22,7 @@ func (t *terminal) print(objects []json.RawMessage, columns ...string) error {
 	for _, object := range objects {
 		var fields map[string]any
 		decoder := json.NewDecoder(bytes.NewReader(object))
-		decoder.UseNumber() // or large limits would lose digits
+		decoder.UseNumber() // otherwise large limits lose digits
 		if err := decoder.Decode(&fields); err != nil {
 			return err
 		}
@@ -62,7 +62,7 @@ func (t *terminal) printJSON(v any) error {
 	return encoder.Encode(v)
 }
 
-// text is a value as a cell.
+// text returns a value as the text of a cell.
 func text(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -78,14 +78,14 @@ func text(v any) string {
 	case map[string]any:
 		encoded, err := json.Marshal(v)
 		if err != nil {
-			panic(err) // it was JSON before
+			panic(err) // cannot happen: it was decoded from JSON
 		}
 		return string(encoded)
 	}
 	return fmt.Sprint(v)
 }
 
-// plain replaces what would move the cursor of a terminal or break a table.
+// plain replaces characters that would move the cursor of a terminal or break a table.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r <= 0x9f || r == '\u2028' || r == '\u2029' {

@@ -27,20 +27,20 @@ type server struct {
 	Key string `json:"key"`
 }
 
-// loginFile is where weir login stores a server.
+// loginFile returns the file in which weir login stores the server.
 func loginFile(t *terminal) (string, error) {
 	folder := t.getenv("XDG_CONFIG_HOME")
 	if folder == "" {
 		home := t.getenv("HOME")
 		if home == "" {
-			return "", errors.New("neither XDG_CONFIG_HOME nor HOME is set: set WEIR_URL and WEIR_KEY instead of a login")
+			return "", errors.New("neither XDG_CONFIG_HOME nor HOME is set: set WEIR_URL and WEIR_KEY instead")
 		}
 		folder = filepath.Join(home, ".config")
 	}
 	return filepath.Join(folder, "weir", "login.json"), nil
 }
 
-// connect returns the server that the environment names, or else that of the login.
+// connect returns the server of the environment, or that of the login.
 func (t *terminal) connect() (*server, error) {
 	s := &server{URL: t.getenv("WEIR_URL"), Key: t.getenv("WEIR_KEY")}
 	if s.URL == "" && s.Key == "" {
@@ -50,7 +50,7 @@ func (t *terminal) connect() (*server, error) {
 		}
 		content, err := os.ReadFile(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, errors.New(`no server is known: run "weir login URL", or set WEIR_URL and WEIR_KEY`)
+			return nil, errors.New(`no server configured: run "weir login URL", or set WEIR_URL and WEIR_KEY`)
 		}
 		if err == nil {
 			err = json.Unmarshal(content, s)
@@ -68,7 +68,7 @@ func (t *terminal) connect() (*server, error) {
 func (s *server) validate() error {
 	u, err := url.Parse(s.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-		return fmt.Errorf("%q is no address of a server: write one such as https://weir.example.com", s.URL)
+		return fmt.Errorf("invalid server address %q: use one such as https://weir.example.com", s.URL)
 	}
 	s.URL = strings.TrimSuffix(s.URL, "/")
 	return nil
@@ -84,14 +84,14 @@ type call struct {
 	accept       string
 }
 
-// An answer is what a server has sent.
+// An answer is a response of a server.
 type answer struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// do sends a request. An answer that is neither a success nor a decision is an error.
+// do sends a request. A response that is neither a success nor a decision is an error.
 func (s *server) do(ctx context.Context, c call) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -110,7 +110,7 @@ func (s *server) do(ctx context.Context, c call) (*answer, error) {
 		}
 	}
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse // the key is for this server alone
+		return http.ErrUseLastResponse // the key is for this server only
 	}}
 	response, err := client.Do(r)
 	if err != nil {
@@ -128,7 +128,7 @@ func (s *server) do(ctx context.Context, c call) (*answer, error) {
 	return nil, a.problem()
 }
 
-// A problemError is an error of the server, a problem document (RFC 9457) as a rule.
+// A problemError is an error of the server, usually a problem document (RFC 9457).
 type problemError struct {
 	Status int    `json:"status"`
 	Code   string `json:"code"`
@@ -144,7 +144,7 @@ type problemError struct {
 func (a *answer) problem() *problemError {
 	var p problemError
 	if json.Unmarshal(a.body, &p) != nil || p.Title == "" {
-		p = problemError{Title: "the answer is not from Weir; check the address"}
+		p = problemError{Title: "the response is not from Weir; check the address"}
 	}
 	p.Status = a.status
 	return &p
