@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Behind a proxy the trail must say who it was, and not let anybody write who it was.
+// Behind a proxy, the audit trail has the client's address, and no client can forge it.
 func TestClientBehindProxy(t *testing.T) {
 	s := newSettings(t)
 	forwarded := http.Header{"X-Forwarded-For": {"203.0.113.9, 192.0.2.7"}}
@@ -20,15 +20,15 @@ func TestClientBehindProxy(t *testing.T) {
 	}
 	i := start(t, s).AwaitReady()
 	tenant := newTenant(t, s, i)
-	require.Contains(t, address(i, tenant, "one"), `"address":"127.0.0.1"`, "nobody is believed who was not named")
+	require.Contains(t, address(i, tenant, "one"), `"address":"127.0.0.1"`, "the header of a proxy that is not trusted is ignored")
 	require.Zero(t, i.Stop())
 	i = start(t, s.With(settings{"WEIR_TRUSTED_PROXIES": "127.0.0.0/8"})).AwaitReady()
 	require.Contains(t, address(i, tenant, "two"), `"address":"192.0.2.7"`)
 	require.Zero(t, i.Stop())
 }
 
-// Where no mail is sent, the operator can still let people in.
-func TestOperatorsLinks(t *testing.T) {
+// If mail is off, the operator can create links for people.
+func TestLinksOfOperator(t *testing.T) {
 	s := newSettings(t).With(settings{"WEIR_SIGNUP": "invite"})
 	i := start(t, s).AwaitReady()
 	_, stderr, code := runServer(t, s.With(settings{"WEIR_SIGNUP": "closed"}), "signup-link", "new@example.com")
@@ -43,7 +43,7 @@ func TestOperatorsLinks(t *testing.T) {
 
 	stdout, stderr, code := runServer(t, s, "signup-link", "new@example.com")
 	require.Zero(t, code, stderr)
-	require.Regexp(t, `^/signup/[A-Za-z0-9_-]{43}\n$`, stdout, "a path, as nobody has said under which address")
+	require.Regexp(t, `^/signup/[A-Za-z0-9_-]{43}\n$`, stdout, "a path, because the public address is unknown")
 	post := func(path, form string) int {
 		response, err := newClient(t, "").http.Post(i.URL()+path, "application/x-www-form-urlencoded", strings.NewReader(form))
 		require.NoError(t, err)
@@ -51,7 +51,7 @@ func TestOperatorsLinks(t *testing.T) {
 		return response.StatusCode
 	}
 	require.Equal(t, http.StatusUnprocessableEntity, post(strings.TrimSpace(stdout), "tenant=New&password=short"))
-	require.Equal(t, http.StatusOK, post(strings.TrimSpace(stdout), "tenant=New&password=a+new+horse"), "and from there to the sign-in, without the cookie")
+	require.Equal(t, http.StatusOK, post(strings.TrimSpace(stdout), "tenant=New&password=a+new+horse"), "redirected to the sign-in, without the cookie")
 
 	stdout, stderr, code = runServer(t, s.With(settings{"WEIR_PUBLIC_URL": "https://weir.example"}), "password-link", "new@example.com")
 	require.Zero(t, code, stderr)
@@ -60,10 +60,10 @@ func TestOperatorsLinks(t *testing.T) {
 	require.Equal(t, http.StatusOK, post(path, "password=another+new+horse"))
 	require.Equal(t, http.StatusNotFound, post(path, "password=another+new+horse"))
 	require.Zero(t, i.Stop())
-	require.NotContains(t, i.Log(), strings.TrimPrefix(path, "/reset/"), "links are in no log")
+	require.NotContains(t, i.Log(), strings.TrimPrefix(path, "/reset/"), "links are not logged")
 }
 
-// The first person who runs the service comes by a link; from then on they need no command line.
+// The first operator joins with a link. Later ones can be invited on the dashboard.
 func TestOperatorLink(t *testing.T) {
 	s := newSettings(t)
 	i := start(t, s).AwaitReady()
@@ -84,7 +84,7 @@ func TestOperatorLink(t *testing.T) {
 		require.NoError(t, response.Body.Close())
 		return response
 	}
-	require.Equal(t, http.StatusNotFound, join(first).StatusCode, "a new link ends the one before")
+	require.Equal(t, http.StatusNotFound, join(first).StatusCode, "a new link replaces the previous one")
 	joined := join(second)
 	require.Equal(t, http.StatusSeeOther, joined.StatusCode)
 	for _, path := range []string{"/tenants", "/tenants/platform", "/instances"} {
@@ -102,5 +102,5 @@ func TestOperatorLink(t *testing.T) {
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "a member already")
 	require.Zero(t, i.Stop())
-	require.NotContains(t, i.Log(), strings.TrimPrefix(second, "/invitation/"), "links are in no log")
+	require.NotContains(t, i.Log(), strings.TrimPrefix(second, "/invitation/"), "links are not logged")
 }

@@ -26,8 +26,8 @@ func stripeSignature(secret, at, body string) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// The example of docs/billing.md connects a billing system and sees a customer through: each line
-// of it is run, in order, and has the status and the answer that stand below it.
+// The example of docs/billing.md connects a billing system and follows a customer. Each command
+// runs in order, and has the status and the response that the page shows below it.
 func TestBillingExample(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "billing.md"))
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func TestBillingExample(t *testing.T) {
 	w := &walker{t: t, dir: dir, env: demoEnv(t, dir)}
 	id := regexp.MustCompile(`"id":"([0-9a-f-]{36})"`)
 	for line := range strings.Lines(walk) {
-		// Of the shell, these lines use what the walker does not know.
+		// The walker does not support these lines of the shell.
 		switch line = strings.TrimSpace(line); {
 		case line == "ENDPOINT=... # the id":
 			w.env["ENDPOINT"] = id.FindStringSubmatch(string(w.last.body))[1]
@@ -58,8 +58,8 @@ func TestBillingExample(t *testing.T) {
 	require.Equal(t, 10, w.ran)
 }
 
-// A customer signs up, pays, is allowed by another instance, upgrades, fails to pay, and leaves;
-// each time the limits follow on every instance, while a webhook reaches only one of them.
+// A customer signs up, pays, is allowed by another instance, upgrades, fails to pay, and leaves.
+// Each time the limits change on every instance, although a webhook reaches only one of them.
 func TestBillingStory(t *testing.T) {
 	s := newSettings(t).With(settings{"WEIR_ENCRYPTION_KEY": seal.NewKey()})
 	first, second := start(t, s).AwaitReady(), start(t, s).AwaitReady()
@@ -94,7 +94,7 @@ func TestBillingStory(t *testing.T) {
 	send := func(typ, object string) {
 		t.Helper()
 		events++
-		at := time.Now().Add(time.Duration(events) * time.Second).Unix() // one event a second, as the provider's clock has it
+		at := time.Now().Add(time.Duration(events) * time.Second).Unix() // one event per second, by the provider's clock
 		body := `{"object":"event","id":"evt_` + strconv.Itoa(events) + `","type":"` + typ + `","created":` + strconv.FormatInt(at, 10) + `,"livemode":false,"data":{"object":` + object + `}}`
 		now := strconv.FormatInt(time.Now().Unix(), 10)
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, endpoint.URL, strings.NewReader(body))
@@ -121,7 +121,7 @@ func TestBillingStory(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, status)
 	send("customer.subscription.updated", subscribed("active", "price_scale", "3"))
 	limitIs(27)
-	send("invoice.payment_failed", `{"customer":"cus_1","subscription":"sub_1"}`) // there is no grace
+	send("invoice.payment_failed", `{"customer":"cus_1","subscription":"sub_1"}`) // there is no grace period
 	limitIs(2)
 	send("invoice.paid", `{"customer":"cus_1","subscription":"sub_1"}`)
 	limitIs(27)

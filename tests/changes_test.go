@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who edits limits sees them at work with the next check at the same instance, and at every
-// other within a second; and no edit gives anybody a fresh quota.
+// A changed limit is in force for the next check at the same instance, and at every other instance
+// within a second. No change resets the usage.
 func TestChangesReachEveryInstance(t *testing.T) {
 	s := newSettings(t)
 	here, there := start(t, s), start(t, s)
@@ -24,7 +24,7 @@ func TestChangesReachEveryInstance(t *testing.T) {
 		require.NoError(t, err)
 		return got.status
 	}
-	// There is nothing to wait for but the change itself, so a second is a second.
+	// The test waits only for the change itself, so a second is enough.
 	within := func(what string, holds func() bool) {
 		t.Helper()
 		began := time.Now()
@@ -36,9 +36,8 @@ func TestChangesReachEveryInstance(t *testing.T) {
 		}
 	}
 
-	// An instance answers a write when it acts on it, but waits half a second for that at most.
-	// Where a write took as long, on a machine that is busy with other things, what it brings is
-	// waited for here.
+	// An instance answers a write after it has applied it, but waits at most half a second for
+	// that. If a write took that long on a busy machine, the test waits for its effect here.
 	const followed = 400 * time.Millisecond
 	write := func(method, url, body string, status int) (quick bool) {
 		began := time.Now()
@@ -59,11 +58,11 @@ func TestChangesReachEveryInstance(t *testing.T) {
 		quick := write(http.MethodPut, rule, fmt.Sprintf(`{"resource":%q,"algorithm":"fixed_window_first_hit","limit":2,"window":"1h"}`, slug), http.StatusCreated)
 		require.Equal(t, 200, statusOf(here, body))
 		require.Equal(t, 200, statusOf(here, body))
-		here429(body, quick, "the new rule holds with the next check")
+		here429(body, quick, "the new rule is in force for the next check")
 		within("a new rule", func() bool { return statusOf(there, body) == 429 })
 
 		if write(http.MethodPatch, rule, `{"limit":3}`, http.StatusOK) {
-			require.Equal(t, 200, statusOf(here, body), "the raised limit too, and what was used stays used")
+			require.Equal(t, 200, statusOf(here, body), "so is the raised limit, and the usage is kept")
 		} else {
 			within("a raised limit, here", func() bool { return statusOf(here, body) == 200 })
 		}
@@ -72,16 +71,16 @@ func TestChangesReachEveryInstance(t *testing.T) {
 
 		tenant.do(http.MethodPut, here.URL()+"/v1/subjects/ada/overrides/"+slug, `{"limit":4,"reason":"test"}`, http.StatusCreated)
 		within("an override", func() bool { return statusOf(there, body) == 200 })
-		require.Equal(t, 429, statusOf(here, body), "one unit more for both instances together")
+		require.Equal(t, 429, statusOf(here, body), "one more unit for both instances together")
 		if write(http.MethodDelete, rule, "", http.StatusNoContent) {
 			require.Equal(t, 200, statusOf(here, body))
 		} else {
-			within("a rule that is gone, here", func() bool { return statusOf(here, body) == 200 })
+			within("a deleted rule, here", func() bool { return statusOf(here, body) == 200 })
 		}
 	}
 }
 
-// A revoked key is dead at once where it was revoked, and everywhere within a second.
+// A revoked key is refused immediately where it was revoked, and everywhere within a second.
 func TestRevocationReachesEveryInstance(t *testing.T) {
 	s := newSettings(t)
 	here, there := start(t, s), start(t, s)

@@ -14,9 +14,9 @@ import (
 	"weir/tests/harness"
 )
 
-// Passwords are changed on a schedule, and a limiter must not be restarted for it: the server must
-// take the new user and password from the files, for Redis and for Postgres, and keep the last
-// valid ones while a file is unusable.
+// Passwords are rotated, and a limiter must not be restarted for it. The server reads the new user
+// and password from the files, for Redis and for Postgres, and keeps the last valid ones while a
+// file is invalid.
 func TestCredentialsRotateWithoutRestart(t *testing.T) {
 	owner := harness.NewDatabase(t)
 	u, err := url.Parse(owner)
@@ -65,7 +65,7 @@ func TestCredentialsRotateWithoutRestart(t *testing.T) {
 	}
 	require.Eventually(t, counts, patience, tick)
 
-	// The old logins end, and the files are not usable for a moment.
+	// The old logins end, and the files are invalid for a moment.
 	write(redisFile, "nonsense")
 	allow("second")
 	require.NoError(t, admin.Do(t.Context(), "acl", "deluser", "first").Err()) // closes its connections
@@ -86,8 +86,7 @@ func TestCredentialsRotateWithoutRestart(t *testing.T) {
 	require.Zero(t, i.Stop())
 }
 
-// A file that cannot be used stops the start, with one line that names the variable and no
-// password.
+// An invalid file stops the start, with one line that names the variable and shows no password.
 func TestURLFilesAreChecked(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "url")
 	for content, want := range map[string]string{

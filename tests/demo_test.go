@@ -29,14 +29,14 @@ func demoEnv(t *testing.T, dir string) map[string]string {
 	return harness.DemoEnv(t, dir)
 }
 
-// curl does what the printed line says, as far as such lines use curl.
+// curl runs a curl command of the output, as far as such commands use curl.
 func curl(t *testing.T, line string) (int, []byte) {
 	t.Helper()
 	words, err := shellwords.Parse(line)
 	require.NoError(t, err)
 	require.Equal(t, "curl", words[0])
 	var url, body string
-	method := http.MethodPost // of a check; and of any body that -X does not say otherwise of
+	method := http.MethodPost // for a check, and for any body without -X
 	header := http.Header{}
 	transport := &http.Transport{DisableKeepAlives: true}
 	for n := 1; n < len(words); n++ {
@@ -75,7 +75,7 @@ func curl(t *testing.T, line string) (int, []byte) {
 	return response.StatusCode, answer
 }
 
-// The printed line is the first thing that anyone does with Weir.
+// The printed command is the first thing that users run.
 func TestDemoPrintsCurlLinesThatWork(t *testing.T) {
 	s, dir := newSettings(t), t.TempDir()
 	i := startDemo(t, s, dir)
@@ -90,7 +90,7 @@ func TestDemoPrintsCurlLinesThatWork(t *testing.T) {
 		require.NoError(t, json.Unmarshal(body, &d))
 		require.True(t, d.Allowed)
 		require.Equal(t, "api-requests", d.Rule)
-		require.EqualValues(t, 100, d.Limit, "the number of the plan free")
+		require.EqualValues(t, 100, d.Limit, "the limit of the plan free")
 		scheme := "http:"
 		if strings.Contains(line, "https://") {
 			scheme = "https:"
@@ -105,7 +105,7 @@ func TestDemoPrintsCurlLinesThatWork(t *testing.T) {
 	require.True(t, strings.HasPrefix(env["WEIR_HTTPS_URL"], "https://localhost:"))
 	info, err := os.Stat(filepath.Join(dir, "demo.env"))
 	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "it holds keys")
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "it has keys")
 	require.Contains(t, i.Out.String(), env["WEIR_PASSWORD"])
 
 	require.Contains(t, i.Out.String(), env["WEIR_URL"]+"/\n", "the dashboard")
@@ -116,14 +116,14 @@ func TestDemoPrintsCurlLinesThatWork(t *testing.T) {
 	operator := newClient(t, env["WEIR_OPERATOR_KEY"])
 	operator.do(http.MethodGet, env["WEIR_URL"]+"/v1/tenants", "", http.StatusOK)
 
-	// Ctrl-C is snappy: nobody balances load to a demo
+	// Ctrl-C ends it immediately: there is no load balancer in front of a demo.
 	i.Signal(os.Interrupt)
 	require.Zero(t, i.Exit())
 	require.Contains(t, i.Log(), `"for":"0s"`)
 }
 
-// requireLogin signs in to the dashboard with the printed login, as a browser would, and looks at
-// a rule of the demo. Beside the pages, the API keeps its paths.
+// requireLogin signs in to the dashboard with the printed login, as a browser would, and opens a
+// rule of the demo. The API keeps its paths beside the pages.
 func requireLogin(t *testing.T, env map[string]string) {
 	t.Helper()
 	noRedirect := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -146,10 +146,10 @@ func requireLogin(t *testing.T, env map[string]string) {
 	require.Contains(t, string(page), "Bursts of orders")
 	style := regexp.MustCompile(`<link rel="stylesheet" href="([^"]+)">`).FindSubmatch(page)
 	require.NotNil(t, style, "%s", page)
-	require.Equal(t, http.StatusOK, status(env["WEIR_URL"]+string(style[1])), "what the page looks like")
+	require.Equal(t, http.StatusOK, status(env["WEIR_URL"]+string(style[1])), "the style sheet")
 
-	// What nobody serves is a page to a browser and a problem to a program, and always a problem
-	// among the paths of programs.
+	// An unknown path is a page for a browser and a problem document for a program. Among the paths
+	// of the API it is always a problem document.
 	for _, c := range []struct{ path, accept, want string }{
 		{"/v1/nothing", "*/*", "application/problem+json"},
 		{"/v1/nothing", "text/html,*/*;q=0.8", "application/problem+json"},
@@ -167,8 +167,8 @@ func requireLogin(t *testing.T, env map[string]string) {
 	}
 }
 
-// What somebody did to the demo is theirs: another start undoes nothing and makes no new keys.
-func TestDemoKeepsWhatIsThere(t *testing.T) {
+// Another start keeps changes to the demo, and creates no new keys.
+func TestDemoKeepsChanges(t *testing.T) {
 	s, dir := newSettings(t), t.TempDir()
 	i := startDemo(t, s, dir)
 	first := demoEnv(t, dir)
@@ -187,7 +187,7 @@ func TestDemoKeepsWhatIsThere(t *testing.T) {
 	key.do(http.MethodGet, i.URL()+"/v1/rules/search", "", http.StatusNotFound)
 	require.Zero(t, i.Stop())
 
-	// lost, as by `git clean`: the demo must still be usable
+	// The file is lost, for example by `git clean`: the demo is still usable.
 	require.NoError(t, os.Remove(filepath.Join(dir, "demo.env")))
 	i = startDemo(t, s, dir)
 	third := demoEnv(t, dir)

@@ -15,8 +15,7 @@ import (
 	"weir/tests/harness"
 )
 
-// checkout is an otherwise empty checkout with scripts/dev.sh in it, and thus with servers of
-// its own.
+// checkout creates a checkout with only scripts/dev.sh in it, and thus with its own servers.
 func checkout(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -51,8 +50,8 @@ func dev(t *testing.T, root string, args ...string) (string, int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-// What `make run` keeps is somebody's afternoon of clicking; what it leaves running is in the way.
-func TestDevServersKeepTheirDataAndLeaveNothingRunning(t *testing.T) {
+// `make run` keeps its data, and leaves no process running.
+func TestDevServersKeepDataAndStop(t *testing.T) {
 	root := checkout(t)
 	out, code := dev(t, root, "with", "sh", "-c", `echo "$WEIR_DATABASE_URL $WEIR_REDIS_URL"; exit 7`)
 	require.Equal(t, 7, code, "the command's own exit code: %s", out)
@@ -64,7 +63,7 @@ func TestDevServersKeepTheirDataAndLeaveNothingRunning(t *testing.T) {
 	require.Contains(t, out, "postgres: stopped")
 	require.Contains(t, out, "redis: stopped")
 
-	// the same cluster, the same addresses
+	// The same cluster and the same addresses.
 	before, _ := os.ReadFile(filepath.Join(root, ".dev", "env"))
 	_, code = dev(t, root, "with", "true")
 	require.Zero(t, code)
@@ -78,8 +77,8 @@ func TestDevServersKeepTheirDataAndLeaveNothingRunning(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(root, ".dev"))
 }
 
-// Ctrl-C reaches every process of the terminal, `kill` only one: either way all must end, and
-// the command must get the signal once.
+// Ctrl-C reaches every process of the terminal, `kill` only one. In both cases all processes end,
+// and the command gets the signal once.
 func TestDevForwardsSignals(t *testing.T) {
 	root := checkout(t)
 	for _, c := range []struct {
@@ -106,8 +105,8 @@ func TestDevForwardsSignals(t *testing.T) {
 	}
 }
 
-// Tests must not be able to touch what `make run` keeps.
-func TestDevServersForTestsAreApart(t *testing.T) {
+// Tests cannot change the data of `make run`.
+func TestDevServersForTestsAreSeparate(t *testing.T) {
 	root := checkout(t)
 	out, code := dev(t, root, "--test", "with", "sh", "-c", `echo "$WEIR_DATABASE_URL$WEIR_REDIS_URL|$WEIR_TEST_REDIS_URL"`)
 	require.Zero(t, code, out)
@@ -116,7 +115,7 @@ func TestDevServersForTestsAreApart(t *testing.T) {
 	require.FileExists(t, filepath.Join(root, ".dev", "test", "env"))
 }
 
-// Servers that were given are used, and none are started.
+// Servers that are configured are used, and none are started.
 func TestDevUsesGivenServers(t *testing.T) {
 	root := checkout(t)
 	cmd := devCommand(t.Context(), root, "with", "sh", "-c", `echo "$WEIR_DATABASE_URL $WEIR_REDIS_URL"`)
@@ -133,8 +132,7 @@ func TestDevUsesGivenServers(t *testing.T) {
 	require.Contains(t, string(message), "WEIR_REDIS_URL")
 }
 
-// Without a browser there is no walk of the pages, and a machine that cannot install one must be
-// told so.
+// The tests of pages need a browser. A machine that cannot install one gets an error that says so.
 func TestDevFindsABrowser(t *testing.T) {
 	root, bin := checkout(t), t.TempDir()
 	for _, name := range []string{"bash", "dirname", "cksum", "cut", "mkdir", "chmod", "flock", "id", "rm", "cat", "curl"} {

@@ -20,9 +20,9 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// gateway is a proxy that does what Envoy's rate-limit filter does: it asks before it forwards a
-// request, passes the headers of the answer on, answers a denial itself, and follows its failure
-// mode if the call fails.
+// gateway is a proxy that behaves like Envoy's rate-limit filter: it sends a call before it
+// forwards a request, adds the headers of the response, answers a denial itself, and follows its
+// failure mode if the call fails.
 type gateway struct {
 	service rls.RateLimitServiceClient
 	key     string
@@ -31,7 +31,7 @@ type gateway struct {
 	failureModeDeny bool
 }
 
-// callTimeout is far longer than a call takes, on a slow machine too.
+// callTimeout is far longer than a call takes, even on a slow machine.
 const callTimeout = 20 * time.Second
 
 func newGateway(t testing.TB, addr, key string, secure *tls.Config) *gateway {
@@ -74,7 +74,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.backend.ServeHTTP(w, r)
 }
 
-// get is a customer's request through the gateway.
+// get sends a customer's request through the gateway.
 func (g *gateway) get(user string) *http.Response {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.Header.Set("X-User", user)
@@ -90,8 +90,8 @@ func edgeRule(t testing.TB, s settings, i *instance) *client {
 	return tenant
 }
 
-// A gateway that speaks Envoy's protocol limits its customers by Weir. If Weir is gone, it follows
-// its failure mode.
+// Weir limits the customers of a gateway with Envoy's protocol. If Weir is unavailable, the gateway
+// follows its failure mode.
 func TestGatewayOverGRPC(t *testing.T) {
 	s := newSettings(t).With(settings{"WEIR_GRPC_ADDR": "127.0.0.1:0"})
 	i := start(t, s).AwaitReady()
@@ -120,23 +120,23 @@ func TestGatewayOverGRPC(t *testing.T) {
 	}
 	require.Contains(t, i.Metrics(), `weir_http_requests_total{code="429",route="/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"}`)
 
-	// Calls are answered to the end, and the process ends well.
+	// Calls in progress are answered, and the process ends without an error.
 	i.Signal(os.Interrupt)
 	i.AwaitLog("draining")
 	require.Zero(t, i.Exit())
-	require.Equal(t, http.StatusOK, g.get("ada").StatusCode, "open: the customer passes")
+	require.Equal(t, http.StatusOK, g.get("ada").StatusCode, "open: the request is allowed")
 	g.failureModeDeny = true
 	require.Equal(t, http.StatusInternalServerError, g.get("ada").StatusCode, "closed")
 }
 
-// The certificate of gRPC is the server's, and follows its files.
+// gRPC uses the server's certificate, and reloads it too.
 func TestGRPCOverTLS(t *testing.T) {
 	s, dir := secureSettings(t)
 	s = s.With(settings{"WEIR_GRPC_ADDR": "127.0.0.1:0", "WEIR_GRPC_TLS": "true", "WEIR_HTTPS_ADDR": ""})
 	i := start(t, s).AwaitReady()
 	tenant := edgeRule(t, s, i)
 	addr := i.Address("WEIR_GRPC_ADDR")
-	trust := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} // the test looks at the certificate itself
+	trust := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} // the test verifies the certificate itself
 	require.Equal(t, http.StatusOK, newGateway(t, addr, tenant.key, trust).get("ada").StatusCode)
 	plain := newGateway(t, addr, tenant.key, nil)
 	plain.failureModeDeny = true

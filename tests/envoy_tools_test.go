@@ -17,7 +17,7 @@ import (
 	"weir/internal/testenv"
 )
 
-// These tests run programs of others, which take minutes to build: make test-envoy.
+// These tests run other projects' programs, which take minutes to build: make test-envoy.
 
 // tool runs a tool of tools/NAME.mod.
 func tool(t *testing.T, name string, args ...string) (output string, ok bool) {
@@ -28,7 +28,7 @@ func tool(t *testing.T, name string, args ...string) (output string, ok bool) {
 	return string(text), err == nil
 }
 
-// keyed adds the key to calls, as a gateway does: the client of envoyproxy/ratelimit cannot.
+// keyed adds the key to calls, as a gateway does. The client of envoyproxy/ratelimit cannot add it.
 type keyed struct {
 	rls.UnimplementedRateLimitServiceServer
 	*gateway
@@ -38,7 +38,7 @@ func (k keyed) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) (*r
 	return k.service.ShouldRateLimit(metadata.AppendToOutgoingContext(ctx, "weir-key", k.key), r)
 }
 
-// The client of envoyproxy/ratelimit gets from Weir what it gets from its own service.
+// The client of envoyproxy/ratelimit gets the same responses from Weir as from its own service.
 func TestClientOfEnvoyRatelimit(t *testing.T) {
 	s := newSettings(t).With(settings{"WEIR_GRPC_ADDR": "127.0.0.1:0"})
 	i := start(t, s).AwaitReady()
@@ -54,7 +54,7 @@ func TestClientOfEnvoyRatelimit(t *testing.T) {
 			"-descriptors", "subject=ada,resource=edge", "-descriptors", "subject=ada,resource=free")
 		require.True(t, ok, output)
 		_, response, _ := strings.Cut(output, "response: ")
-		return strings.ReplaceAll(response, "  ", " ") // the library varies its blanks
+		return strings.ReplaceAll(response, "  ", " ") // the library varies its spaces
 	}
 	for range 2 {
 		response := ask()
@@ -67,7 +67,7 @@ func TestClientOfEnvoyRatelimit(t *testing.T) {
 	require.Zero(t, i.Stop())
 }
 
-// grpcurl finds the service by reflection, and calls it with nothing but its name.
+// grpcurl finds the service by reflection, and calls it by its name.
 func TestGrpcurl(t *testing.T) {
 	s := newSettings(t).With(settings{"WEIR_GRPC_ADDR": "127.0.0.1:0"})
 	i := start(t, s).AwaitReady()

@@ -16,9 +16,9 @@ const (
 	exactLimit  = 600
 )
 
-// calmWindow returns a window whose edge, counted from 1970, is at least a week away, so that
-// none falls into the test.
-func calmWindow(now time.Time) string {
+// quietWindow returns a window whose next edge, counted from 1970, is at least a week away, so that
+// no edge occurs during the test.
+func quietWindow(now time.Time) string {
 	const day = 24 * time.Hour
 	for days := 360; days > 0; days -= 3 { // divisible by 3 days, the sub-buckets below
 		window := time.Duration(days) * day
@@ -29,16 +29,16 @@ func calmWindow(now time.Time) string {
 	panic("every window has its edge this week")
 }
 
-// The product's first promise: however many instances and clients there are, a limit of 600
-// lets 600 through. All of them ask for one subject at once, at costs of 1 to 5.
-func TestInstancesTogetherAdmitExactlyTheLimit(t *testing.T) {
+// However many instances and clients there are, a limit of 600 allows exactly 600. All of them
+// check one subject concurrently, with costs of 1 to 5.
+func TestInstancesTogetherAllowExactlyTheLimit(t *testing.T) {
 	s := newSettings(t)
 	instances := []*instance{start(t, s), start(t, s), start(t, s)}
 	for _, i := range instances {
 		i.AwaitReady()
 	}
 	tenant := newTenant(t, s, instances[0])
-	window := calmWindow(time.Now())
+	window := quietWindow(time.Now())
 
 	for algorithm, more := range map[string]string{
 		"sliding_window_counter": "",
@@ -59,14 +59,14 @@ func TestInstancesTogetherAdmitExactlyTheLimit(t *testing.T) {
 			for n := range clientsEach * len(instances) {
 				url := instances[n%len(instances)].URL() + "/v1/check"
 				wg.Go(func() {
-					// ever smaller costs, so that the last units are asked for one by one
+					// Smaller and smaller costs, so that the last units are used one by one.
 					for cost := n%5 + 1; cost > 0; {
 						got, d, err := tenant.check(url, fmt.Sprintf(`{"subject":"user_42","resource":%q,"cost":%d}`, slug, cost))
 						if err != nil {
 							t.Error(err)
 							return
 						}
-						if d.Degraded { // a machine this busy: Redis may have counted it, or not
+						if d.Degraded { // on a busy machine: Redis may or may not have counted it
 							unknown.Add(int64(cost))
 							continue
 						}
@@ -85,9 +85,9 @@ func TestInstancesTogetherAdmitExactlyTheLimit(t *testing.T) {
 			}
 			wg.Wait()
 			require.NotZero(t, denied.Load())
-			require.Less(t, unknown.Load(), int64(exactLimit/10), "Redis was there all the time")
+			require.Less(t, unknown.Load(), int64(exactLimit/10), "Redis was available all the time")
 			require.LessOrEqual(t, allowed.Load(), int64(exactLimit))
-			require.GreaterOrEqual(t, allowed.Load(), exactLimit-unknown.Load()) // 600 exactly, where nothing is unknown
+			require.GreaterOrEqual(t, allowed.Load(), exactLimit-unknown.Load()) // exactly 600 if nothing is unknown
 		})
 	}
 }

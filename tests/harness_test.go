@@ -1,5 +1,5 @@
-// Package tests looks at the running system from outside: real server processes, real Postgres
-// and Redis, HTTP and TLS. What one package promises by itself is tested beside it.
+// Package tests tests the running system from outside: real server processes, real Postgres and
+// Redis, HTTP and TLS. The behavior of a single package is tested in that package.
 package tests
 
 import (
@@ -15,7 +15,7 @@ import (
 	"weir/tests/harness"
 )
 
-// Short names of what every test here uses.
+// Short names of what all tests use.
 const (
 	patience = harness.Patience
 	tick     = harness.Tick
@@ -40,7 +40,7 @@ func runServer(t testing.TB, s settings, args ...string) (stdout, stderr string,
 	return harness.Run(t, s, args...)
 }
 
-// client speaks to one installation with one key. It never repeats a request.
+// client is a client of one installation with one key. It never repeats a request.
 type client struct {
 	t    testing.TB
 	key  string
@@ -57,10 +57,10 @@ type answer struct {
 	status int
 	header http.Header
 	body   []byte
-	last   bool // the server wants the connection used no more
+	last   bool // the server asks the client to close the connection
 }
 
-// decision is what tests read of a check's answer.
+// decision has the fields of a check's response that tests use.
 type decision struct {
 	Allowed      bool   `json:"allowed"`
 	Degraded     bool   `json:"degraded"`
@@ -73,7 +73,7 @@ type decision struct {
 	} `json:"error"`
 }
 
-// check asks for one decision. It may be used from any goroutine.
+// check sends a check. It may be used concurrently.
 func (c *client) check(url, body string) (answer, decision, error) {
 	var d decision
 	got, err := c.try(http.MethodPost, url, body)
@@ -83,18 +83,18 @@ func (c *client) check(url, body string) (answer, decision, error) {
 	return got, d, err
 }
 
-// try sends one request and returns what the network says.
+// try sends one request and returns network errors.
 func (c *client) try(method, url, body string) (answer, error) {
 	return c.tryWith(method, url, body, nil)
 }
 
-// tryWith is try with further headers.
+// tryWith is try with additional headers.
 func (c *client) tryWith(method, url, body string, header http.Header) (answer, error) {
 	request, err := http.NewRequest(method, url, strings.NewReader(body))
 	if err != nil {
 		return answer{}, err
 	}
-	request.GetBody = nil // without it, net/http has no means to repeat a request
+	request.GetBody = nil // net/http cannot repeat a request without it
 	for name, values := range header {
 		request.Header[name] = values
 	}
@@ -111,7 +111,7 @@ func (c *client) tryWith(method, url, body string, header http.Header) (answer, 
 	return answer{status: response.StatusCode, header: response.Header, body: read, last: response.Close}, err
 }
 
-// do sends one request, whose answer must have this status.
+// do sends a request, whose response must have this status.
 func (c *client) do(method, url, body string, want int) answer {
 	c.t.Helper()
 	got, err := c.try(method, url, body)
@@ -120,7 +120,7 @@ func (c *client) do(method, url, body string, want int) answer {
 	return got
 }
 
-// newTenant makes a tenant by way of the operator's API and returns a client with its first key.
+// newTenant creates a tenant with the operator's API and returns a client with its first key.
 func newTenant(t testing.TB, s settings, i *instance) *client {
 	t.Helper()
 	stdout, stderr, code := runServer(t, s, "operator-key", "create", "tests")
@@ -135,7 +135,7 @@ func newTenant(t testing.TB, s settings, i *instance) *client {
 	return newClient(t, made.Key.Secret)
 }
 
-// putRule makes or replaces a rule and returns when every one of the instances answers by it.
+// putRule creates or replaces a rule, and returns when the rule is in force at all given instances.
 func (c *client) putRule(slug, fields string, instances ...*instance) {
 	c.t.Helper()
 	got, err := c.try(http.MethodPut, instances[0].URL()+"/v1/rules/"+slug, fields)
@@ -145,6 +145,6 @@ func (c *client) putRule(slug, fields string, instances ...*instance) {
 		require.Eventually(c.t, func() bool {
 			peek, err := c.try(http.MethodPost, i.URL()+"/v1/check", `{"subject":"peek","resource":"`+slug+`","cost":0}`)
 			return err == nil && strings.Contains(string(peek.body), `"rule":"`+slug+`"`)
-		}, patience, tick, "the rule does not arrive")
+		}, patience, tick, "the rule is not in force")
 	}
 }

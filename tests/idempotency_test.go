@@ -17,13 +17,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// idempotentWrites is how many requests the test below makes. WEIR_TEST_IDEMPOTENT_WRITES asks for
-// more than an ordinary run has the time for, as make test-idempotency does.
+// idempotentWrites is the number of requests of the test below. WEIR_TEST_IDEMPOTENT_WRITES sets
+// more than an ordinary run has time for, as make test-idempotency does.
 const idempotentWrites = 300
 
-// A server that is killed again and again, whatever it is doing, while clients repeat each
-// request until they have an answer: no change is lost, none is made twice, and each has its row
-// in a trail that stays whole.
+// A server is killed repeatedly, at any point of its work, while clients repeat each request until
+// they get a response. No change is lost or made twice, and each has its row in an intact audit
+// trail.
 func TestKilledWhileWriting(t *testing.T) {
 	total := idempotentWrites
 	if text := os.Getenv("WEIR_TEST_IDEMPOTENT_WRITES"); text != "" {
@@ -32,7 +32,7 @@ func TestKilledWhileWriting(t *testing.T) {
 		require.NoError(t, err)
 	}
 	s := newSettings(t)
-	s["WEIR_WRITE_RATE"] = "0" // eight clients are a program in a loop
+	s["WEIR_WRITE_RATE"] = "0" // eight clients send as fast as they can
 	run := newKilledRun(t, s)
 	run.do("prepare", http.MethodPost, "/v1/rules", `{"slug":"base","limit":1000000,"window":"1h","resource":"base"}`)
 	run.do("prepare-plan", http.MethodPost, "/v1/plans", `{"slug":"base"}`)
@@ -44,9 +44,9 @@ func TestKilledWhileWriting(t *testing.T) {
 
 	stop := make(chan struct{})
 	var killer, clients sync.WaitGroup
-	killer.Go(func() { run.killAgainAndAgain(stop) })
+	killer.Go(func() { run.killRepeatedly(stop) })
 	next := atomic.Int64{}
-	expected := make([]string, total) // the row that each request must leave
+	expected := make([]string, total) // the row that each request creates
 	for range 8 {
 		clients.Go(func() {
 			for {
@@ -66,10 +66,10 @@ func TestKilledWhileWriting(t *testing.T) {
 	clients.Wait()
 	close(stop)
 	killer.Wait()
-	t.Logf("%d writes, %d kills, %d repetitions of which %d were answered from what was kept", total, run.kills.Load(), run.repeated.Load(), run.replayed.Load())
+	t.Logf("%d writes, %d kills, %d repetitions of which %d were answered from stored responses", total, run.kills.Load(), run.repeated.Load(), run.replayed.Load())
 	require.GreaterOrEqual(t, run.kills.Load(), int64(3))
-	if total >= 1000 { // of fewer, it may be none by chance
-		require.Positive(t, run.replayed.Load(), "no kill came between a commit and its answer")
+	if total >= 1000 { // with fewer writes, there may be none by chance
+		require.Positive(t, run.replayed.Load(), "no kill happened between a commit and its response")
 	}
 
 	require.ElementsMatch(t, expected, run.trail()[len(before):], "each change once")
@@ -85,9 +85,9 @@ func TestKilledWhileWriting(t *testing.T) {
 	require.Contains(t, stdout, "acme: intact")
 }
 
-// idempotentWrite is the n-th request, and the row that it must leave; where that ends in a colon,
-// the id from the answer follows. A tenant has at most a thousand rules, so plans stand in for
-// more.
+// idempotentWrite returns the n-th request, and its row of the audit trail. If the row ends in a
+// colon, the id from the response follows. A tenant has at most a thousand rules, so the other
+// requests create plans.
 func idempotentWrite(n int, rotated []string) (path, body, row string) {
 	switch n % 10 {
 	case 0:
@@ -105,13 +105,13 @@ func idempotentWrite(n int, rotated []string) (path, body, row string) {
 	return "/v1/plans", fmt.Sprintf(`{"slug":"p-%d","limits":{"base":{"limit":%d}}}`, n, n+1), fmt.Sprintf("create plan:p-%d", n)
 }
 
-// killedRun is a server that comes back after each kill, and clients that do not give up.
+// killedRun is a server that restarts after each kill, with clients that repeat their requests.
 type killedRun struct {
 	t        *testing.T
 	settings settings
 	tenant   *client
 
-	server   *instance // the killer's
+	server   *instance // used by the killer
 	url      string
 	kills    atomic.Int64
 	answered atomic.Int64
@@ -126,10 +126,10 @@ func newKilledRun(t *testing.T, s settings) *killedRun {
 	return &killedRun{t: t, settings: s, tenant: newTenant(t, s, i), server: i, url: i.URL()}
 }
 
-// killAgainAndAgain kills the server a little later after each start, so that it is at another
-// point of its work each time. Each start answers a few writes at least: on a slow machine the
-// clients would otherwise never come to an end.
-func (r *killedRun) killAgainAndAgain(stop chan struct{}) {
+// killRepeatedly kills the server a little later after each start, so that it is at a different
+// point of its work each time. Each start answers at least a few writes: otherwise the clients
+// would never finish on a slow machine.
+func (r *killedRun) killRepeatedly(stop chan struct{}) {
 	for wait := 50 * time.Millisecond; ; wait += 130 * time.Millisecond {
 		enough := r.answered.Load() + 8
 		for due := time.Now().Add(wait); time.Now().Before(due) || r.answered.Load() < enough; {
@@ -162,7 +162,7 @@ type idempotentAnswer struct {
 	ID string `json:"id"`
 }
 
-// do makes one request until it is answered. Only what a client may try again is tried again.
+// do repeats a request until it is answered. It repeats only after errors that allow a retry.
 func (r *killedRun) do(key, method, path, body string) (answer idempotentAnswer) {
 	deadline := time.Now().Add(patience)
 	for try := 0; ; try++ {
@@ -193,7 +193,7 @@ func (r *killedRun) do(key, method, path, body string) (answer idempotentAnswer)
 	}
 }
 
-// trail is the tenant's audit trail, oldest first, as "ACTION KIND:TARGET".
+// trail returns the tenant's audit trail, oldest first, as "ACTION KIND:TARGET".
 func (r *killedRun) trail() (rows []string) {
 	r.query("SELECT action || ' ' || kind || ':' || target FROM audit WHERE tenant_id = (SELECT id FROM tenants WHERE slug = 'acme') ORDER BY sequence",
 		func(found pgx.Rows) (err error) {

@@ -12,8 +12,8 @@ import (
 	"weir/internal/testenv"
 )
 
-// The command that a newcomer from envoyproxy/ratelimit runs prints a document that Weir takes as
-// it is, and what it does otherwise beside it. It needs no settings.
+// The import command for envoyproxy/ratelimit prints a document that Weir accepts unchanged to
+// standard output, and a report to standard error. It needs no settings.
 func TestImportCommand(t *testing.T) {
 	file := filepath.Join(testenv.Root(), "internal", "importer", "testdata", "banned-address.yaml")
 	document, report, code := runServer(t, settings{}, "import", "envoy-ratelimit", file)

@@ -19,7 +19,7 @@ import (
 // import paths of other modules, and each includes all packages below it.
 type importRule struct {
 	imported string
-	by       []string // who may, in code that is shipped
+	by       []string // packages that may, in code that is shipped
 	tests    bool     // whether all tests may, too
 	why      string
 }
@@ -27,7 +27,7 @@ type importRule struct {
 // Imports run one way: cmd/server; api and dashboard; tenants, usage and recent; check; engine;
 // limit.
 var importRules = []importRule{
-	{"tests", nil, false, "it starts the whole program, which no part of that may do"},
+	{"tests", nil, false, "it starts the program, which no part of the program may do"},
 	{"cmd", nil, false, "a command is the end of the program: no package uses it"},
 	{"internal/api", []string{"cmd/server", "internal/api"}, false, "HTTP is the top layer; the dashboard uses the same stores, not the API"},
 	{"internal/dashboard", []string{"cmd/server", "internal/dashboard"}, false, "the API must not depend on pages"},
@@ -39,9 +39,9 @@ var importRules = []importRule{
 	{"internal/engine/redis", []string{"cmd/server", "internal/engine/redis", "internal/engine/enginetest"}, true, "all layers above use an engine.Engine; only cmd/server knows that it is Redis"},
 	{"internal/engine", []string{"cmd/server", "internal/api", "internal/dashboard", "internal/tenants", "internal/check", "internal/peers", "internal/engine"}, true, "arithmetic must not depend on where a state is stored"},
 	{"internal/limit", []string{"cmd/server", "internal"}, true, "the bottom layer: all packages may use it"},
-	{"internal/route", []string{"cmd/server", "internal/api", "internal/check", "internal/dashboard", "internal/tenants", "internal/importer", "internal/route"}, true, "it is pure: it reads no HTTP and no SQL"},
-	{"internal/importer", []string{"cmd/server"}, true, "it turns files into documents, and needs no running service"},
-	{"internal/once", []string{"cmd/server", "internal/api"}, true, "it keeps answers, and knows nothing of checks"},
+	{"internal/route", []string{"cmd/server", "internal/api", "internal/check", "internal/dashboard", "internal/tenants", "internal/importer", "internal/route"}, true, "it is pure: it uses neither HTTP nor SQL"},
+	{"internal/importer", []string{"cmd/server"}, true, "it converts files into documents, and needs no running service"},
+	{"internal/once", []string{"cmd/server", "internal/api"}, true, "it stores responses, and does not depend on checks"},
 	{"internal/places", []string{"internal/api", "internal/dashboard"}, false, "only requests have places; a decision waits for none"},
 	{"internal/seal", []string{"cmd/server", "internal/tenants", "internal/seal"}, true, "secrets are encrypted where they are stored; no other package needs a key"},
 	{"internal/subscription", []string{"internal/api", "internal/tenants", "internal/billing", "internal/subscription"}, true, "only billing and its store need the events of providers"},
@@ -61,11 +61,11 @@ var importRules = []importRule{
 	{"github.com/go-chi/chi", []string{"internal/api", "internal/dashboard", "cmd/server"}, true, "routing belongs to HTTP; cmd/server combines the two"},
 	{"github.com/a-h/templ", []string{"internal/dashboard"}, false, "one package writes HTML"},
 	{"google.golang.org/grpc", []string{"internal/api"}, false, "gRPC is a transport, as HTTP is"},
-	{"github.com/envoyproxy/go-control-plane", []string{"internal/api"}, false, "one package speaks with gateways"},
+	{"github.com/envoyproxy/go-control-plane", []string{"internal/api"}, false, "one package communicates with gateways"},
 	{"github.com/alecthomas/kong", []string{"cmd/server", "cmd/weir"}, true, "one package reads the settings and passes them as values"},
-	{"github.com/stripe/stripe-go", []string{"internal/subscription"}, true, "one package speaks with Stripe"},
+	{"github.com/stripe/stripe-go", []string{"internal/subscription"}, true, "one package communicates with Stripe"},
 	{"github.com/standard-webhooks/standard-webhooks", []string{"internal/subscription"}, true, "signatures are verified in one place"},
-	{"github.com/wneessen/go-mail", []string{"internal/mail"}, false, "one package speaks with mail servers"},
+	{"github.com/wneessen/go-mail", []string{"internal/mail"}, false, "one package communicates with mail servers"},
 	{"net/http", []string{"cmd/server", "cmd/weir", "internal/api", "internal/billing", "internal/dashboard", "internal/origin", "internal/subscription", "internal/tenants", "web"}, true, "a decision does not depend on how it was asked for (tenants keeps answers for Idempotency-Key)"},
 	{"github.com/stretchr/testify", []string{"internal/testenv", "internal/tenants/tenantstest", "internal/engine/enginetest", "internal/check/checktest"}, true, "assertions end the program: they are for tests"},
 	{"testing", []string{"internal/testenv", "internal/tenants/tenantstest", "internal/engine/enginetest", "internal/check/checktest"}, true, "shipped code does not know that it is tested"},
@@ -91,9 +91,9 @@ func TestImportsRunOneWay(t *testing.T) {
 			}
 		}
 	})
-	// a rule that matches no import may be misspelled: check the most important ones
+	// A rule that matches no import may be misspelled, so check the most important ones.
 	for _, must := range []string{"internal/check", "internal/tenants", "github.com/jackc/pgx", "github.com/redis/go-redis", "net/http"} {
-		require.True(t, seen[must], "nothing imports %s: is the rule spelt right?", must)
+		require.True(t, seen[must], "nothing imports %s: the rule may be misspelled", must)
 	}
 }
 
@@ -106,7 +106,7 @@ func (r importRule) allows(folder string, isTest bool) bool {
 			return true
 		}
 	}
-	// tests in the folder of the package may import it
+	// Tests in the directory of the package may import it.
 	return isTest && within(folder, r.imported)
 }
 
@@ -114,8 +114,8 @@ func within(name, parent string) bool {
 	return name == parent || strings.HasPrefix(name, parent+"/")
 }
 
-// forEachGoFile calls visit with each file's path and its imports: the folder for
-// packages of this module, the path for others.
+// forEachGoFile calls visit with each file's path and its imports: the directory for packages of
+// this module, the path for others.
 func forEachGoFile(t *testing.T, visit func(file string, imports []string)) {
 	root := testenv.Root()
 	files := 0

@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A leased rule lets no more than its limit pass, while instances are hammered, stopped and killed.
-// What a stopped one held is there for the others; what a killed one held is a quarter of the limit
-// at most.
+// A leased rule never allows more than its limit, while instances are under load, stopped and
+// killed. The units of a stopped instance are returned. A killed one loses at most a quarter of the
+// limit.
 func TestLeasedRuleOverInstances(t *testing.T) {
 	const limit = 5_000
 	s := newSettings(t)
@@ -23,7 +23,7 @@ func TestLeasedRuleOverInstances(t *testing.T) {
 	}
 	tenant := newTenant(t, s, instances[0])
 	tenant.putRule("leased", fmt.Sprintf(`{"resource":"leased","algorithm":"fixed_window","limit":%d,"window":%q,"on_unavailable":"deny","consistency":"leased"}`,
-		limit, calmWindow(time.Now())), instances...)
+		limit, quietWindow(time.Now())), instances...)
 	ask := func(i *instance, subject string) (allowed bool) {
 		got, d, err := tenant.check(i.URL()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":"leased"}`, subject))
 		require.NoError(t, err)
@@ -56,8 +56,8 @@ func TestLeasedRuleOverInstances(t *testing.T) {
 	require.NotContains(t, instances[0].Metrics(), "weir_checks_leased_total 0\n", "checks were answered from memory")
 	require.Zero(t, instances[0].Stop())
 	require.Zero(t, instances[1].Stop())
-	// Units can be on their way back when a check is denied, and a denial is remembered for a
-	// moment.
+	// Units may be about to be returned when a check is denied, and denials are remembered for a
+	// short time.
 	require.Eventually(t, func() bool {
 		for ask(instances[2], "s") {
 			allowed++

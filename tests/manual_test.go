@@ -17,7 +17,7 @@ import (
 	"weir/tests/harness"
 )
 
-// operations returns the manual that operators follow.
+// operations returns the operations manual.
 func operations(t *testing.T) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "operations.md"))
@@ -25,8 +25,8 @@ func operations(t *testing.T) string {
 	return string(content)
 }
 
-// The manual's ACL user must be able to do what the server does, and nothing that the manual
-// says it cannot: a missing command would show only under load, as degraded answers.
+// The manual's ACL user has the permissions that the server needs, and no others. A missing command
+// would show only under load, as degraded decisions.
 func TestManualRedisUserIsEnough(t *testing.T) {
 	line := regexp.MustCompile(`(?m)^ACL SETUSER .*$`).FindString(operations(t))
 	require.NotEmpty(t, line)
@@ -57,7 +57,7 @@ func TestManualRedisUserIsEnough(t *testing.T) {
 
 	log, err := admin.ACLLog(t.Context(), 10).Result()
 	require.NoError(t, err)
-	require.Empty(t, log, "the server was refused something")
+	require.Empty(t, log, "a command of the server was refused")
 
 	options.Username, options.Password = "weir", "hunter2"
 	user := redis.NewClient(options)
@@ -67,13 +67,13 @@ func TestManualRedisUserIsEnough(t *testing.T) {
 	}
 }
 
-// The manual's two logins must work as it says, and the server's must own nothing.
+// The manual's two logins work as described, and the server's login owns nothing.
 func TestManualPostgresRolesAreEnough(t *testing.T) {
 	owner := harness.NewDatabase(t)
 	u, err := url.Parse(owner)
 	require.NoError(t, err)
 	name := strings.TrimPrefix(u.Path, "/")
-	// as in the manual, with names of this test's own: roles belong to the whole cluster
+	// The same as in the manual, with unique names: roles belong to the cluster.
 	harness.Exec(t, owner, `CREATE ROLE `+name+`_owner LOGIN CREATEROLE PASSWORD 'x'`)
 	harness.Exec(t, owner, `ALTER DATABASE `+name+` OWNER TO `+name+`_owner`)
 	t.Cleanup(func() {
@@ -110,10 +110,10 @@ func TestManualListsTheMetrics(t *testing.T) {
 	documented := names("(?m)^\\| `(weir_[a-z_]+)(?:\\{[a-z_,]+\\})?` \\|", operations(t))
 	require.NotEmpty(t, exported)
 	for name := range exported {
-		require.Contains(t, documented, name, "exported, and not in the manual")
+		require.Contains(t, documented, name, "exported, but not in the manual")
 	}
 	for name := range documented {
-		require.Contains(t, exported, name, "in the manual, and not exported")
+		require.Contains(t, exported, name, "in the manual, but not exported")
 	}
 }
 

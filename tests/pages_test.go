@@ -15,12 +15,12 @@ import (
 	"weir/internal/testenv"
 )
 
-var updatePages = flag.Bool("update-pages", false, "write what the commands of docs print into the pages, instead of comparing it")
+var updatePages = flag.Bool("update-pages", false, "write the output of the commands in docs into the pages, instead of comparing it")
 
-// pageFence is a fence of a page: its language, and what is in it. One in a list is indented.
+// pageFence matches a fenced block of a page: its indentation, language and content.
 var pageFence = regexp.MustCompile("(?ms)^( *)```([a-z]*)\n(.*?)^ *```$")
 
-// varying is what another run prints otherwise.
+// varying are the parts of output that differ between runs.
 var varying = []struct {
 	is   *regexp.Regexp
 	kind string
@@ -28,7 +28,7 @@ var varying = []struct {
 	{regexp.MustCompile(`(?m)^(Date|X-Request-Id|X-RateLimit-Reset): .*$`), "$1"},
 	{regexp.MustCompile(`"request_id":"[0-9a-f]{32}"`), `"request_id"`},
 	{regexp.MustCompile(`"(retry_after_ms|reset_after_ms|delay_ms)":[1-9][0-9]*`), `"$1":TIME`},
-	{regexp.MustCompile(`(?m)^Content-Length: .*$`), "Content-Length"}, // as times have more or fewer digits
+	{regexp.MustCompile(`(?m)^Content-Length: .*$`), "Content-Length"}, // the number of digits of times differs
 	{regexp.MustCompile(`([;, ]t=|Retry-After: )[1-9][0-9]*`), "${1}TIME"},
 	{regexp.MustCompile(`"retry_after":[1-9][0-9]*`), `"retry_after":TIME`},
 	{regexp.MustCompile(`Try again in [0-9]+ (second|minute|hour)s?`), "Try again in TIME"},
@@ -42,8 +42,8 @@ func withoutVarying(s string) string {
 	return s
 }
 
-// The pages that lead to a first check can be followed after `make run`: a shell runs the commands
-// of each page in order, and they print what stands below them.
+// The pages for newcomers can be followed after `make run`: a shell runs the commands of each page
+// in order, and they print the output that the page shows.
 func TestPagesForNewcomers(t *testing.T) {
 	dir := t.TempDir()
 	startDemo(t, newSettings(t), filepath.Join(dir, ".dev"))
@@ -52,7 +52,7 @@ func TestPagesForNewcomers(t *testing.T) {
 	}
 }
 
-// followPage runs the commands of a page in dir, where .dev/demo.env is.
+// followPage runs the commands of a page in dir, which has .dev/demo.env.
 func followPage(t *testing.T, path, dir string) {
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -70,19 +70,19 @@ func followPage(t *testing.T, path, dir string) {
 	output := func(i int) string { return filepath.Join(outputs, strconv.Itoa(i)) }
 	var script strings.Builder
 	script.WriteString(". .dev/demo.env\n")
-	commands := map[int]int{} // the fence that prints another one
+	commands := map[int]int{} // the block with the commands of each block of output
 	last := -1
 	for i, f := range fences {
 		switch {
 		case f.language == "sh":
 			last = i
-			// The braces are no subshell: what a command sets is there for the next ones.
+			// Braces do not create a subshell, so variables stay set for the next commands.
 			script.WriteString("{\n" + f.content + "\n} >" + output(i) + "\n")
 		case f.language == "" && last >= 0:
 			commands[i], last = last, -1
 		}
 	}
-	require.NotEmpty(t, commands, "the page shows what its commands print")
+	require.NotEmpty(t, commands, "the page shows the output of its commands")
 	_, err = exec.LookPath("curl")
 	require.NoError(t, err, "Run: scripts/dev.sh gateways")
 	shell := exec.Command("bash", "-e", "-u", "-o", "pipefail")
@@ -114,6 +114,6 @@ func followPage(t *testing.T, path, dir string) {
 	}
 	written.Write(text[end:])
 	if *updatePages {
-		require.NoError(t, os.WriteFile(path, []byte(written.String()), 0o644)) // a page for all to read
+		require.NoError(t, os.WriteFile(path, []byte(written.String()), 0o644)) // readable by everybody
 	}
 }

@@ -12,13 +12,13 @@ import (
 	"weir/internal/testenv"
 )
 
-// The README's walk is what a newcomer tries first. Every command of it is run, in order, and has
-// the status that stands below it, also the second time.
+// Newcomers follow the commands of the README first. Each command runs in order, and has the status
+// that the README shows below it, even the second time.
 func TestReadmeWalk(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(testenv.Root(), "README.md"))
 	require.NoError(t, err)
 	_, walk, found := strings.Cut(string(readme), "```sh\n. .dev/demo.env\n")
-	require.True(t, found, "the walk begins with the demo's variables")
+	require.True(t, found, "the commands begin with the demo's variables")
 	walk, _, _ = strings.Cut(walk, "```")
 
 	dir := t.TempDir()
@@ -31,13 +31,13 @@ func TestReadmeWalk(t *testing.T) {
 		code, err := strconv.Atoi(want)
 		switch {
 		case strings.HasPrefix(line, "curl "):
-			require.Zero(t, status, "a status for the command before: %s", line)
+			require.Zero(t, status, "a status for the previous command: %s", line)
 			var body []byte
 			status, body = curl(t, os.Expand(line, func(name string) string { return env[name] }))
 			t.Logf("%s\n%d %s", line, status, body)
 			ran++
 		case isStatus && err == nil:
-			require.Equal(t, code, status, "command %d of the walk", ran)
+			require.Equal(t, code, status, "command %d of the README", ran)
 			status = 0
 		}
 	}

@@ -17,8 +17,8 @@ import (
 
 const localLimit = 40
 
-// faulty is an installation with a Redis of its own, one rule for each on_unavailable, and
-// clients that ask under all of them all the time.
+// faulty is an installation with its own Redis, one rule for each on_unavailable, and clients that
+// send checks under all of them continuously.
 type faulty struct {
 	t      *testing.T
 	redis  *testenv.Redis
@@ -39,7 +39,7 @@ func newFaulty(t *testing.T) *faulty {
 	return f
 }
 
-// ask sends one check under the rule of this policy.
+// ask sends one check under the rule with this on_unavailable.
 func (f *faulty) ask(policy, subject string) (answer, decision, error) {
 	return f.tenant.check(f.server.URL()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":%q}`, subject, policy))
 }
@@ -51,8 +51,8 @@ func (f *faulty) mustAsk(policy, subject string) (answer, decision) {
 	return got, d
 }
 
-// load asks under all rules from several clients until the returned function is called. Every
-// answer must be a decision.
+// load sends checks under all rules from several clients until the returned function is called.
+// Every response must be a decision.
 func (f *faulty) load() (stop func()) {
 	var wg sync.WaitGroup
 	var asked atomic.Int64
@@ -82,7 +82,7 @@ func (f *faulty) load() (stop func()) {
 	return stopped
 }
 
-// awaitDegraded returns when answers say that Redis is unavailable, and awaitWhole when none does.
+// awaitDegraded returns when decisions are degraded, or with want false, when they are not.
 func (f *faulty) awaitDegraded(want bool) {
 	f.t.Helper()
 	n := 0
@@ -93,7 +93,7 @@ func (f *faulty) awaitDegraded(want bool) {
 	}, patience, tick, "degraded does not become %v", want)
 }
 
-// requirePolicies asserts what each rule answers while Redis is unavailable. subject is a new one.
+// requirePolicies verifies each rule's decisions while Redis is unavailable. subject must be new.
 func (f *faulty) requirePolicies(subject string) {
 	f.t.Helper()
 	for range localLimit + 5 {
@@ -107,7 +107,7 @@ func (f *faulty) requirePolicies(subject string) {
 	require.Equal(f.t, "COUNTERS_UNAVAILABLE", d.Error.Code)
 	require.NotEmpty(f.t, got.header.Get("Retry-After"))
 
-	// one instance: its share is the whole limit
+	// With one instance, its share is the full limit.
 	for n := range localLimit + 5 {
 		got, d := f.mustAsk("local", subject)
 		want := http.StatusOK
@@ -119,8 +119,8 @@ func (f *faulty) requirePolicies(subject string) {
 	}
 }
 
-// requireNoWait asserts that the breaker is open: checks are answered, and none of them is sent
-// to an unavailable Redis, to wait there for the deadline.
+// requireNoWait verifies that the circuit breaker is open: checks are answered, and none of them
+// waits for Redis until the timeout.
 func (f *faulty) requireNoWait() {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool {
@@ -135,16 +135,16 @@ func (f *faulty) requireNoWait() {
 	}, patience, tick)
 }
 
-// sentToRedis is how many calls have come back from Redis or not in time.
+// sentToRedis returns the number of calls to Redis, with or without a timeout.
 func (f *faulty) sentToRedis() string {
 	return regexp.MustCompile(`weir_redis_seconds_count (\d+)`).FindString(f.server.Metrics())
 }
 
-// requireWhole asserts that Redis counts again.
-func (f *faulty) requireWhole(subject string) {
+// requireRecovered verifies that decisions are not degraded any more.
+func (f *faulty) requireRecovered(subject string) {
 	f.t.Helper()
 	f.awaitDegraded(false)
-	require.Eventually(f.t, func() bool { // calls return to Redis bit by bit
+	require.Eventually(f.t, func() bool { // calls return to Redis gradually
 		_, d := f.mustAsk("deny", subject)
 		return !d.Degraded && d.Remaining != nil
 	}, patience, tick)
@@ -153,34 +153,34 @@ func (f *faulty) requireWhole(subject string) {
 
 func TestRedisKilledUnderLoad(t *testing.T) {
 	f := newFaulty(t)
-	f.requireWhole("before")
+	f.requireRecovered("before")
 	stop := f.load()
 	f.redis.Kill()
 	f.awaitDegraded(true)
 	f.requireNoWait()
 	f.requirePolicies("user_42")
-	require.Equal(t, http.StatusOK, status(f.server.URL()+"/readyz"), "checks are answered, so it stays in the balancer")
+	require.Equal(t, http.StatusOK, status(f.server.URL()+"/readyz"), "checks are answered, so the instance stays in the load balancer")
 	f.server.AwaitLog("redis is unavailable")
 	f.redis.Start()
-	f.requireWhole("after")
+	f.requireRecovered("after")
 	f.server.AwaitLog("redis is available again")
 	stop()
 	require.Zero(t, f.server.Stop())
 }
 
-// A paused Redis is worse than a dead one: its sockets stay open, nothing fails by itself, and
-// it answers late what nobody waits for any more. An answer that came out of turn would be one
-// subject's verdict given to another.
+// A paused Redis is worse than a dead one: its sockets stay open, no call fails by itself, and it
+// answers late, after the timeout. If such an answer were read for another call, a subject would
+// get another subject's verdict.
 func TestRedisPausedUnderLoad(t *testing.T) {
 	f := newFaulty(t)
 	f.tenant.putRule("many", `{"resource":"many","algorithm":"fixed_window_first_hit","limit":1000000,"window":"1h","on_unavailable":"allow"}`, f.server)
-	f.requireWhole("before")
+	f.requireRecovered("before")
 
-	// each subject has used a number of its own, far from all others'
+	// Each subject has a different usage, far from that of all others.
 	const subjects, apart = 12, 10_000
 	var names [subjects]string
 	for n := range subjects {
-		require.Eventually(t, func() bool { // a busy machine may miss the deadline: then it is not known what was counted
+		require.Eventually(t, func() bool { // on a busy machine a check may time out, and its cost may or may not be counted
 			names[n] = fmt.Sprintf("own-%d-%s", n, rand.Text())
 			_, d, err := f.tenant.check(f.server.URL()+"/v1/check", fmt.Sprintf(`{"subject":%q,"resource":"many","cost":%d}`, names[n], (n+1)*apart))
 			return err == nil && !d.Degraded
@@ -207,7 +207,7 @@ func TestRedisPausedUnderLoad(t *testing.T) {
 					return
 				}
 				if d.Degraded {
-					continue // sent to Redis or not: nobody knows
+					continue // unknown whether it was sent to Redis
 				}
 				counted++
 				used := 1_000_000 - *d.Remaining - int64((n+1)*apart)
@@ -228,14 +228,14 @@ func TestRedisPausedUnderLoad(t *testing.T) {
 		f.requireNoWait()
 		f.requirePolicies(fmt.Sprintf("user-%d", round))
 		f.redis.Resume()
-		f.requireWhole(fmt.Sprintf("after-%d", round))
+		f.requireRecovered(fmt.Sprintf("after-%d", round))
 	}
 	stop()
 	finish()
 	require.Zero(t, f.server.Stop())
 }
 
-// Redis away at start must not keep the service down: most rules can be answered without it.
+// If Redis is unavailable at startup, the service starts: it can answer most rules without it.
 func TestRedisDownAtStart(t *testing.T) {
 	redis := testenv.StartRedis(t)
 	redis.Kill()
@@ -249,6 +249,6 @@ func TestRedisDownAtStart(t *testing.T) {
 	f.awaitDegraded(true)
 	f.requirePolicies("user_42")
 	redis.Start()
-	f.requireWhole("after")
+	f.requireRecovered("after")
 	require.Zero(t, i.Stop())
 }

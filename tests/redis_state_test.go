@@ -13,7 +13,7 @@ import (
 	"weir/internal/testenv"
 )
 
-// readiness is what /readyz says.
+// readiness returns the response of /readyz.
 func readiness(t *testing.T, i *instance) string {
 	t.Helper()
 	response, err := http.Get(i.URL() + "/readyz")
@@ -35,10 +35,9 @@ func redisAdmin(t *testing.T, r *testenv.Redis) *redis.Client {
 	return client
 }
 
-// A Redis that answers and cannot count must be found before a customer asks: an operator who has
-// mistyped a password would otherwise learn of it from the first customers whose limits are not
-// shared.
-func TestRedisThatCannotCountIsFound(t *testing.T) {
+// A Redis that answers but cannot count is found before the first check. Otherwise an operator who
+// mistyped a password would learn of it from the first customers whose limits are not shared.
+func TestRedisThatCannotCountIsReported(t *testing.T) {
 	for name, c := range map[string]struct {
 		settings []string
 		prepare  func(t *testing.T, r *testenv.Redis, u *url.URL)
@@ -70,7 +69,7 @@ func TestRedisThatCannotCountIsFound(t *testing.T) {
 			prepare: func(t *testing.T, r *testenv.Redis, _ *url.URL) {
 				conn := redisAdmin(t, r).Conn()
 				t.Cleanup(func() { _ = conn.Close() })
-				require.NoError(t, conn.Ping(t.Context()).Err()) // holds the only place
+				require.NoError(t, conn.Ping(t.Context()).Err()) // uses the only connection
 			},
 			failure: "too_many_clients",
 		},
@@ -93,8 +92,8 @@ func TestRedisThatCannotCountIsFound(t *testing.T) {
 	}
 }
 
-// A Redis that evicts counts until its memory is full, and forgets limits from then on.
-func TestEvictingRedisIsFound(t *testing.T) {
+// A Redis that evicts counts until its memory is full, and loses limits after that.
+func TestEvictingRedisIsReported(t *testing.T) {
 	r := testenv.StartRedis(t, "maxmemory-policy allkeys-lru")
 	i := start(t, newSettings(t).With(settings{"WEIR_REDIS_URL": r.URL})).AwaitReady()
 	i.AwaitLog(`"maxmemory_policy":"allkeys-lru"`)
@@ -102,8 +101,8 @@ func TestEvictingRedisIsFound(t *testing.T) {
 	require.Contains(t, i.Metrics(), "weir_redis_servers_evicting 1")
 }
 
-// Counters that are gone are limits that were forgotten: the operator must learn of it.
-func TestLostCountersAreTold(t *testing.T) {
+// Lost counters are lost limits, so the operator must be notified.
+func TestLostCountersAreReported(t *testing.T) {
 	r := testenv.StartRedis(t)
 	i := start(t, newSettings(t).With(settings{"WEIR_REDIS_URL": r.URL})).AwaitReady()
 	admin := redisAdmin(t, r)

@@ -38,13 +38,13 @@ func TestStartCheckStop(t *testing.T) {
 		require.NotContains(t, i.Log(), secret)
 	}
 
-	// what was configured and counted is there after a restart
+	// The configuration and the counters survive a restart.
 	i = start(t, s).AwaitReady()
 	tenant.do(http.MethodPost, i.URL()+"/check", `{"subject":"user_42","resource":"api"}`, http.StatusTooManyRequests)
 	require.Zero(t, i.Stop())
 }
 
-// variables are all that the program reads, as its source says.
+// variables returns all settings in the program's source.
 func variables(t *testing.T) []string {
 	t.Helper()
 	source, err := os.ReadFile(filepath.Join(testenv.Root(), "cmd", "server", "config.go"))
@@ -58,8 +58,8 @@ func variables(t *testing.T) []string {
 	return names
 }
 
-// An operator who cannot find a variable in --help or in the manual does not have it.
-func TestEveryVariableIsExplained(t *testing.T) {
+// Every variable is in --help and in the manual.
+func TestEveryVariableIsDocumented(t *testing.T) {
 	printed := help(t)
 	manual, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "operations.md"))
 	require.NoError(t, err)
@@ -70,13 +70,13 @@ func TestEveryVariableIsExplained(t *testing.T) {
 	for _, fallback := range []string{`":8080"`, `"127.0.0.1:9090"`, "50ms", "5s", `"draft,x"`, `"info"`} {
 		require.Contains(t, printed, "="+fallback)
 	}
-	// help is often pasted into tickets
+	// Help output is often pasted into tickets.
 	stdout, _, code := runServer(t, settings{"WEIR_DATABASE_URL": "postgres://u:hunter2@h/d"}, "--help")
 	require.Zero(t, code)
 	require.NotContains(t, stdout, "hunter2")
 }
 
-func TestBadSettingStopsTheStartWithOneLine(t *testing.T) {
+func TestInvalidSettingIsOneLine(t *testing.T) {
 	good := settings{
 		"WEIR_DATABASE_URL": "postgres://u:hunter2@127.0.0.1:1/d", "WEIR_REDIS_URL": "redis://u:hunter2@127.0.0.1:1/0",
 		"WEIR_HTTP_ADDR": "127.0.0.1:0", "WEIR_INTERNAL_ADDR": "127.0.0.1:0",
@@ -137,14 +137,14 @@ func TestBadSettingStopsTheStartWithOneLine(t *testing.T) {
 	}
 }
 
-// A slip of the pen in a name would otherwise be found out in production.
+// A misspelled name is reported at startup, not found in production.
 func TestUnknownVariableIsNamed(t *testing.T) {
 	i := start(t, newSettings(t).With(settings{"WEIR_REDIS_TIMOUT": "hunter2"})).AwaitReady()
 	require.Contains(t, i.Log(), "WEIR_REDIS_TIMOUT")
 	require.NotContains(t, i.Log(), "hunter2")
 }
 
-func TestTakenPortIsNamed(t *testing.T) {
+func TestPortInUseIsNamed(t *testing.T) {
 	for _, variable := range []string{"WEIR_HTTP_ADDR", "WEIR_INTERNAL_ADDR"} {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
@@ -174,7 +174,8 @@ func TestMigrateCommand(t *testing.T) {
 	require.Zero(t, code, stderr)
 	require.NotEqual(t, newest, version())
 
-	// a server that may not migrate says what is missing, and does not serve an old schema
+	// A server that may not migrate reports the missing migrations, and does not serve with an old
+	// schema.
 	i := start(t, newSettings(t).With(s).With(settings{"WEIR_MIGRATE": "false"}))
 	i.AwaitLog("schema")
 	require.Equal(t, http.StatusServiceUnavailable, status(i.URL()+"/readyz"))
@@ -183,7 +184,7 @@ func TestMigrateCommand(t *testing.T) {
 	i.AwaitReady()
 }
 
-// Several instances are commonly started at once on a new database.
+// Several instances are commonly started at the same time on a new database.
 func TestInstancesStartedTogetherMigrateOnce(t *testing.T) {
 	s := newSettings(t)
 	instances := []*instance{start(t, s), start(t, s), start(t, s)}
@@ -192,7 +193,7 @@ func TestInstancesStartedTogetherMigrateOnce(t *testing.T) {
 	}
 }
 
-// A database that comes up after the service must not need a restart of the service.
+// If the database becomes available after startup, no restart is needed.
 func TestPostgresDownAtStart(t *testing.T) {
 	s := newSettings(t)
 	u, err := url.Parse(s["WEIR_DATABASE_URL"])
@@ -207,7 +208,7 @@ func TestPostgresDownAtStart(t *testing.T) {
 	door.open()
 	i.AwaitReady()
 
-	// and once it has started, checks continue without the database
+	// Once it has started, checks continue without the database.
 	tenant := newTenant(t, s, i)
 	tenant.putRule("api", `{"resource":"api","limit":1000,"window":"1h"}`, i)
 	door.close()
@@ -218,7 +219,7 @@ func TestPostgresDownAtStart(t *testing.T) {
 	require.Zero(t, i.Stop())
 }
 
-// What stops a service that waits for its database must not have to wait, too.
+// A service that waits for its database stops immediately.
 func TestStopsWhilePostgresIsDown(t *testing.T) {
 	s := newSettings(t)
 	u, err := url.Parse(s["WEIR_DATABASE_URL"])
@@ -230,7 +231,7 @@ func TestStopsWhilePostgresIsDown(t *testing.T) {
 }
 
 func TestMetricsAndProfilesAreInternal(t *testing.T) {
-	// A Redis of its own: other tests' instances would be counted.
+	// Its own Redis, because instances of other tests would be counted.
 	s := newSettings(t).With(settings{"WEIR_REDIS_URL": testenv.StartRedis(t).URL})
 	i := start(t, s).AwaitReady()
 	tenant := newTenant(t, s, i)
@@ -247,7 +248,7 @@ func TestMetricsAndProfilesAreInternal(t *testing.T) {
 		require.Contains(t, metrics, name)
 	}
 	for _, word := range []string{"user_42", "acme"} {
-		require.NotContains(t, metrics, word, "a label from an open set grows without end")
+		require.NotContains(t, metrics, word, "a label with unbounded values")
 	}
 	require.Equal(t, http.StatusOK, status(i.InternalURL()+"/debug/pprof/goroutine"))
 	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/goroutine"} {
@@ -255,8 +256,8 @@ func TestMetricsAndProfilesAreInternal(t *testing.T) {
 	}
 }
 
-// During a rolling restart no request may fail, also of a client that never repeats one: it
-// keeps its connection as long as it may, and goes elsewhere when told.
+// During a rolling restart no request fails, even from a client that never repeats one. The client
+// keeps its connection until it is asked to close it.
 func TestDrainFailsNoRequest(t *testing.T) {
 	s := newSettings(t).With(settings{"WEIR_DRAIN": "2s"})
 	i := start(t, s).AwaitReady()
@@ -293,7 +294,7 @@ func TestDrainFailsNoRequest(t *testing.T) {
 	}
 	i.Signal(syscall.SIGTERM)
 	i.AwaitLog("draining")
-	require.Equal(t, http.StatusServiceUnavailable, status(readyURL), "balancers must send requests elsewhere")
+	require.Equal(t, http.StatusServiceUnavailable, status(readyURL), "load balancers must send requests elsewhere")
 	tenant.do(http.MethodPost, checkURL, `{"subject":"user_42","resource":"api"}`, http.StatusOK)
 	wg.Wait()
 	close(failures)
@@ -303,7 +304,7 @@ func TestDrainFailsNoRequest(t *testing.T) {
 	require.Zero(t, i.Exit())
 }
 
-func TestSecondSignalStopsAtOnce(t *testing.T) {
+func TestSecondSignalStopsImmediately(t *testing.T) {
 	i := start(t, newSettings(t).With(settings{"WEIR_DRAIN": "5m"})).AwaitReady()
 	i.Signal(os.Interrupt)
 	i.AwaitLog("draining")
@@ -311,7 +312,7 @@ func TestSecondSignalStopsAtOnce(t *testing.T) {
 	require.Equal(t, 1, i.Exit())
 }
 
-// A container is taken for healthy by this command alone.
+// The container's health check is this command alone.
 func TestHealthcheckCommand(t *testing.T) {
 	s := newSettings(t)
 	i := start(t, s).AwaitReady()
@@ -323,7 +324,8 @@ func TestHealthcheckCommand(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 }
 
-// door is an address that leads to a server while it is open and to nothing while it is not.
+// door is an address that forwards to a server while it is open, and refuses connections while it
+// is closed.
 type door struct {
 	t      testing.TB
 	addr   string

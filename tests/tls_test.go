@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// writeCertificate puts cert.pem and key.pem for localhost into dir, in the name of name. The
-// files appear whole, as with any tool that renews certificates.
+// writeCertificate writes cert.pem and key.pem for localhost and name to dir. The files are
+// replaced atomically, as tools that renew certificates do.
 func writeCertificate(t testing.TB, dir, name string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -58,13 +58,13 @@ func secureSettings(t *testing.T) (settings, string) {
 // shown returns the name in the certificate of a new handshake.
 func shown(t *testing.T, i *instance) string {
 	t.Helper()
-	conn, err := tls.Dial("tcp", i.Address("WEIR_HTTPS_ADDR"), &tls.Config{InsecureSkipVerify: true}) // the test looks at the certificate itself
+	conn, err := tls.Dial("tcp", i.Address("WEIR_HTTPS_ADDR"), &tls.Config{InsecureSkipVerify: true}) // the test verifies the certificate itself
 	require.NoError(t, err)
 	defer conn.Close()
 	return conn.ConnectionState().PeerCertificates[0].Subject.CommonName
 }
 
-// A certificate is renewed every few weeks; nobody restarts a limiter for it.
+// Certificates are renewed every few weeks, without a restart of the limiter.
 func TestCertificateIsReloaded(t *testing.T) {
 	s, dir := secureSettings(t)
 	i := start(t, s).AwaitReady()
@@ -74,7 +74,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 	i.AwaitLog("certificate reloaded")
 	require.Equal(t, "second", shown(t, i))
 
-	// a broken file must not take the service off the net
+	// An invalid file does not interrupt the service.
 	replace(t, filepath.Join(dir, "cert.pem"), []byte("not a certificate"))
 	i.AwaitLog("invalid certificate")
 	require.Equal(t, "second", shown(t, i))
@@ -111,10 +111,10 @@ func TestHTTP2OverTLSOnly(t *testing.T) {
 	require.Equal(t, "HTTP/2.0", first.Proto)
 	require.Equal(t, http.StatusOK, first.StatusCode)
 	second := check(i.HTTPSURL() + "/v1/check")
-	require.Equal(t, http.StatusTooManyRequests, second.StatusCode, "the same counter, whatever the protocol")
+	require.Equal(t, http.StatusTooManyRequests, second.StatusCode, "the same counter with each protocol")
 	require.NotEmpty(t, second.Header.Get("RateLimit"))
 
-	// without TLS the header timeout would not hold for HTTP/2
+	// Without TLS, the header timeout would not apply to HTTP/2.
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	plain := &http.Transport{Protocols: protocols}
@@ -135,12 +135,11 @@ func TestOldTLSIsRefused(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A client over HTTP/2 must learn of a drain as well: it shares one connection among all its
-// requests.
+// HTTP/2 clients are notified of a drain, too: they share one connection among all requests.
 func TestDrainOverHTTP2(t *testing.T) {
 	s, _ := secureSettings(t)
 	i := start(t, s.With(settings{"WEIR_DRAIN": "2s"})).AwaitReady()
-	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // a test's certificate
+	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // accepts the test's certificate
 	defer transport.CloseIdleConnections()
 	get := func() *http.Response {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.HTTPSURL()+"/readyz", nil)
@@ -153,7 +152,7 @@ func TestDrainOverHTTP2(t *testing.T) {
 	require.Equal(t, http.StatusOK, get().StatusCode)
 	i.Signal(os.Interrupt)
 	i.AwaitLog("draining")
-	for range 3 { // each on a new connection, since the one before was given up in good order
+	for range 3 { // each on a new connection, because the previous one was closed gracefully
 		require.Equal(t, http.StatusServiceUnavailable, get().StatusCode)
 	}
 	require.Zero(t, i.Exit())

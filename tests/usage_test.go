@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// usage asks an instance how many checks the tenant made in the last day.
+// usage returns the number of the tenant's checks in the last day, as an instance reports it.
 func (c *client) usage(i *instance) (checks int) {
 	c.t.Helper()
 	var report struct {
@@ -24,8 +24,8 @@ func (c *client) usage(i *instance) (checks int) {
 	return checks
 }
 
-// A customer's bill must neither miss a check nor hold one twice, whatever happens to Postgres and
-// to the instances; only one that is killed takes its last second with it.
+// Usage counts each check exactly once, even if Postgres or instances fail. Only a killed instance
+// loses its last second.
 func TestUsageAddsUp(t *testing.T) {
 	s := newSettings(t)
 	steady := start(t, s).AwaitReady()
@@ -41,7 +41,7 @@ func TestUsageAddsUp(t *testing.T) {
 	ask := func(n int, i *instance) {
 		for k := range n {
 			body := `{"subject":"user_42","resource":"api"}`
-			if k%5 == 0 { // what changes nothing is not usage
+			if k%5 == 0 { // checks that consume nothing are not usage
 				tenant.do(http.MethodPost, i.URL()+"/v1/check", `{"subject":"user_42","dry_run":true}`, http.StatusOK)
 			}
 			tenant.do(http.MethodPost, i.URL()+"/v1/check", body, http.StatusOK)
@@ -62,11 +62,11 @@ func TestUsageAddsUp(t *testing.T) {
 	ask(20, shaky)
 	require.Equal(t, asked-40, tenant.usage(steady))
 	door.open()
-	arrives("what was counted while Postgres was unavailable is lost or counted twice")
+	arrives("usage from while Postgres was unavailable is lost or counted twice")
 
 	ask(20, shaky)
 	require.Zero(t, shaky.Stop())
-	require.Equal(t, asked, tenant.usage(steady), "an instance that stops delivers what it has")
+	require.Equal(t, asked, tenant.usage(steady), "an instance stores its usage before it stops")
 
 	killed := start(t, s).AwaitReady()
 	ask(20, killed)

@@ -14,10 +14,10 @@ import (
 	"weir/internal/testenv"
 )
 
-// walker runs the lines of a page as a shell would, as far as they use one.
+// walker runs the commands of a page as a shell would, as far as the pages need.
 type walker struct {
 	t    *testing.T
-	dir  string // where its files are
+	dir  string // working directory
 	env  map[string]string
 	ran  int
 	last struct {
@@ -25,7 +25,7 @@ type walker struct {
 		status int
 		body   []byte
 	}
-	waited bool // the command before was a sleep
+	waited bool // the previous command was a sleep
 }
 
 var (
@@ -38,13 +38,13 @@ var (
 	walkInput  = regexp.MustCompile(`--data-binary @([a-z.]+)`)
 )
 
-// The walk of docs/admin-api.md leads a new admin through the whole of it: each line of it is run,
-// in order, and has the status and the answer that stand below it.
+// The example of docs/admin-api.md shows the admin API to a new admin. Each command runs in order,
+// and has the status and the response that the page shows below it.
 func TestAdminWalk(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "admin-api.md"))
 	require.NoError(t, err)
 	_, walk, found := strings.Cut(string(page), "```sh\n. .dev/demo.env\n")
-	require.True(t, found, "the walk begins with the demo's variables")
+	require.True(t, found, "the example begins with the demo's variables")
 	walk, _, _ = strings.Cut(walk, "```")
 
 	dir := t.TempDir()
@@ -57,7 +57,7 @@ func TestAdminWalk(t *testing.T) {
 	require.Equal(t, 25, w.ran)
 }
 
-// line does what one line says.
+// line runs one line.
 func (w *walker) line(line string) {
 	w.t.Helper()
 	if expect := walkExpect.FindStringSubmatch(line); expect != nil {
@@ -78,12 +78,12 @@ func (w *walker) line(line string) {
 	case strings.HasPrefix(line, "curl "):
 		w.curl(line)
 	default:
-		require.Regexp(w.t, `^sleep [0-9]+$`, line, "a line that a shell understands")
-		w.waited = true // what comes next is asked until it is as the page says
+		require.Regexp(w.t, `^sleep [0-9]+$`, line, "a line that the walker supports")
+		w.waited = true // the next command is repeated until its output is as on the page
 	}
 }
 
-// write makes a file of count lines, each with its number between two texts.
+// write creates a file of count lines, each with its number between two texts.
 func (w *walker) write(count, before, after, file string) {
 	w.t.Helper()
 	most, err := strconv.Atoi(count)
@@ -95,7 +95,7 @@ func (w *walker) write(count, before, after, file string) {
 	require.NoError(w.t, os.WriteFile(filepath.Join(w.dir, file), []byte(lines.String()), 0o600))
 }
 
-// value is what a variable is set to.
+// value returns the value that a variable is set to.
 func (w *walker) value(text string) string {
 	w.t.Helper()
 	if soon := walkSoon.FindStringSubmatch(text); soon != nil {
@@ -112,8 +112,8 @@ func (w *walker) value(text string) string {
 func (w *walker) curl(line string) {
 	w.t.Helper()
 	w.last.line = line
-	if !strings.Contains(line, " -X ") { // curl sends a GET, where the helper takes a body for granted
-		require.NotContains(w.t, line, " -d ", "say with -X what is sent")
+	if !strings.Contains(line, " -X ") { // curl sends a GET, and the helper assumes a body
+		require.NotContains(w.t, line, " -d ", "a body needs -X")
 		line += " -X GET"
 	}
 	output := walkOutput.FindStringSubmatch(line)
@@ -134,7 +134,7 @@ func (w *walker) curl(line string) {
 	w.ran++
 }
 
-// expect compares the answer of the last command with what stands below it.
+// expect compares the response of the last command with what the page shows below it.
 func (w *walker) expect(status, part string) {
 	w.t.Helper()
 	want, err := strconv.Atoi(status)
@@ -143,7 +143,7 @@ func (w *walker) expect(status, part string) {
 	require.NotEmpty(w.t, command, "a command above %s", status)
 	if w.waited {
 		require.Eventually(w.t, func() bool {
-			w.ran-- // it is one command, however often it is asked
+			w.ran-- // it is one command, even if it is repeated
 			w.curl(command)
 			return w.last.status == want && strings.Contains(string(w.last.body), part)
 		}, patience, 10*tick, "%s", command)

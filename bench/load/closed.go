@@ -11,7 +11,7 @@ import (
 // Plan is how long to send requests, and on how many connections.
 type Plan struct {
 	Connections int
-	Warm        time.Duration // the time before the measured part
+	Warm        time.Duration // how long to send requests before the measured part
 	Measure     time.Duration
 	// Begin and End are called at the beginning and the end of the measured part, to read other
 	// clocks.

@@ -46,7 +46,7 @@ func (c operatorLinkCommand) Run(ctx context.Context, cfg *Config, log *slog.Log
 		}
 		return mail.Invitation(created.Email, created.Tenant, "", "an owner", post.Link("/invitation/"+created.Token), "7 days"), nil
 	}, func(store *tenants.Store, state tenants.MailState) error {
-		return store.NoteInvitation(ctx, created, state)
+		return store.RecordInvitation(ctx, created, state)
 	})
 }
 

@@ -42,7 +42,7 @@ func recordQuotasOnce(
 		}
 		for _, t := range list {
 			for _, q := range checker.Quotas(ctx, policy, t.Slug) {
-				fresh, err := store.NoteQuota(ctx, t.ID, q.Rule.Slug, q.WindowEnd, q.Used, q.Limit)
+				fresh, err := store.RecordQuota(ctx, t.ID, q.Rule.Slug, q.WindowEnd, q.Used, q.Limit)
 				if err != nil {
 					return err
 				}

@@ -196,7 +196,7 @@ func (s *service) assemble(ctx, working context.Context) error {
 		Logger: s.log, Metrics: httpMetrics, Readiness: readiness(s.front, s.store.Watcher().Age, s.cfg.MaxConfigAge, redisState),
 		Follow:         following.now,
 		Invited:        func(i tenants.Invitation) { dashboard.SendInvitation(s.store, post, s.log, i) },
-		InvitationLink: func(i tenants.Invitation) string { return dashboard.LinkToHandOn(post, i) },
+		InvitationLink: func(i tenants.Invitation) string { return dashboard.UnsentLink(post, i) },
 		Billing:        biller,
 		PublicURL:      s.cfg.PublicURL,
 		CursorKey:      deployment.secrets.CursorKey[:],

@@ -35,10 +35,10 @@ type adminStack struct {
 	doc   *openapi3.T
 	log   *lockedBuffer // what was logged
 
-	buffer    int // bytes that serve's servers may have under way to a client; 0: as many as the system likes
-	instances int // of the service, as serve's servers are to think; 0: one
-	invited   func(tenants.Invitation)
-	handOn    func(tenants.Invitation) string // the link of an invitation; nil: it goes by mail
+	buffer     int // bytes that serve's servers may have under way to a client; 0: as many as the system likes
+	instances  int // of the service, as serve's servers are to think; 0: one
+	invited    func(tenants.Invitation)
+	unsentLink func(tenants.Invitation) string // the link of an invitation; nil if it is sent by mail
 
 	a, b                    tenants.Actor // as system, to prepare and look behind the API
 	key, other, operator    string        // all scopes: tenant A's, tenant B's, the operator's
@@ -108,7 +108,7 @@ func (s *adminStack) serve(store *tenants.Store) string {
 		Policies: check.NewPolicies(store, keys, logger, parts.Metrics), Checker: parts.Checker, Instances: parts.Peers.Count,
 		Logger:  logger,
 		Metrics: NewMetrics(prometheus.NewRegistry()), CursorKey: secrets.CursorKey[:],
-		Readiness: func() Readiness { return Readiness{} }, Invited: s.invited, InvitationLink: s.handOn,
+		Readiness: func() Readiness { return Readiness{} }, Invited: s.invited, InvitationLink: s.unsentLink,
 	}))
 	if s.buffer > 0 {
 		server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {

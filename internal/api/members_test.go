@@ -126,7 +126,7 @@ func TestInvitationsAreSentOnce(t *testing.T) {
 // Without mail, only the inviting person can pass on the link: no page and no later answer has it.
 func TestInvitationToHandOn(t *testing.T) {
 	s := newAdminStack(t)
-	s.handOn = func(i tenants.Invitation) string { return "https://weir.example.com/invitation/" + i.Token }
+	s.unsentLink = func(i tenants.Invitation) string { return "https://weir.example.com/invitation/" + i.Token }
 	s.url = s.serve(s.store)
 	ann, once := obj{"email": "ann@example.com", "role": "owner"}, header{"Idempotency-Key", "invite-ann"}
 	made := s.call(s.key, http.MethodPost, "/v1/members", ann, once).ok(201).json()

@@ -66,7 +66,7 @@ func (a *admin) publishPlan(ctx context.Context, in *struct {
 	if err := invalidIfAny(errs); err != nil {
 		return nil, err
 	}
-	// What the limits were merged with is what they are written over.
+	// Write only if the plan is still at the version that the limits were merged with.
 	p, err := a.store.PublishPlan(ctx, actorFrom(ctx), in.Plan, limits, tenants.Match{Versions: []int64{now.Version}})
 	if err != nil {
 		return nil, err

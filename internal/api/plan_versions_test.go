@@ -7,8 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A new version is for new customers. Whom a migration would deny at once is known before it
-// begins, with what was used and both limits; then it moves them, and says how far it is.
+// A new version applies to new customers only. A preview of a migration lists the subjects that it
+// would deny immediately, with their usage and both limits. Then the migration moves the subjects,
+// and reports its progress.
 func TestPlanVersionsAndMigrations(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPut, "/v1/rules/quota", obj{"limit": 5, "window": "1h", "algorithm": "fixed_window_first_hit"}).ok(201)
@@ -51,12 +52,12 @@ func TestPlanVersionsAndMigrations(t *testing.T) {
 	require.Equal(t, []any{3.0, 0.0}, []any{versions[0].(obj)["subjects"], versions[1].(obj)["subjects"]})
 	s.call(s.key, http.MethodDelete, "/v1/plans/pro/versions/1", nil).ok(204)
 
-	// A change of limits in place, before it is made.
+	// A preview of a change of limits in place.
 	preview := s.call(s.key, http.MethodPost, "/v1/plans/pro/preview", obj{"limits": obj{"quota": obj{"limit": 8}}}).ok(200).json()
 	require.Equal(t, 3.0, preview["subjects"])
 	require.Len(t, preview["over"], 2)
 
-	// A scheduled change says in the list whom it would deny.
+	// The list of scheduled changes shows the subjects that they would deny.
 	s.call(s.key, http.MethodPatch, "/v1/subjects/heavy", obj{"next_plan": "free", "next_plan_at": "2999-01-01T00:00:00Z"}).ok(200)
 	changes := s.call(s.key, http.MethodGet, "/v1/plan-changes", nil).ok(200).json()["items"].([]any)
 	require.Equal(t, 5.0, changes[0].(obj)["over"].([]any)[0].(obj)["new_limit"])
@@ -71,7 +72,7 @@ func TestPlanVersionsAndMigrations(t *testing.T) {
 	require.Equal(t, "canceled", s.call(s.key, http.MethodPost, cycle.header.Get("Location")+"/cancel", nil).ok(200).json()["state"])
 }
 
-// What is exported with versions can be imported.
+// An export with versions can be imported.
 func TestConfigPlanVersions(t *testing.T) {
 	s := newAdminStack(t)
 	s.call(s.key, http.MethodPut, "/v1/rules/quota", obj{"limit": 5, "window": "1h"}).ok(201)

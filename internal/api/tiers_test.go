@@ -10,8 +10,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// With the proposed tiers nobody is limited who was not given one. Over its quota, a tenant is told
-// what to do, and nothing is decided; a tier that fails open lets its checks pass.
+// The proposed tiers limit only tenants that were given one. A tenant over its quota gets an error
+// with a fix, and no decision. A tier that fails open allows its checks.
 func TestTiers(t *testing.T) {
 	s := newCheckStack(t)
 	ctx, store := t.Context(), s.db.Store

@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
-		// testenv's servers, and connections of clients that are kept for the next request
+		// Servers of testenv, and idle connections of clients.
 		if err := goleak.Find(goleak.IgnoreAnyFunction("os/exec.(*Cmd).Start.func2"), goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
 			goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop")); err != nil {
 			println(err.Error())
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// stack is a tenant with plans and one endpoint, on a clock that only the test moves.
+// stack is a tenant with plans and one endpoint, on a clock that the test controls.
 type stack struct {
 	t        *testing.T
 	db       *tenantstest.Database
@@ -99,7 +99,7 @@ func (s *stack) pass(d time.Duration) {
 
 type obj = map[string]any
 
-// event is an event of now in Stripe's form.
+// event returns an event in Stripe's format, at the current time.
 func (s *stack) event(typ string, object obj) []byte {
 	s.events++
 	return eventAt(s.now(), fmt.Sprintf("evt_%04d", s.events), typ, object)
@@ -132,7 +132,7 @@ func invoice(subscription string) obj {
 	return obj{"customer": "cus_1", "parent": obj{"subscription_details": obj{"subscription": subscription}}}
 }
 
-// receive stores an event as a webhook does.
+// receive stores an event in the same way as the webhook.
 func (s *stack) receive(body []byte) (first bool) {
 	s.t.Helper()
 	var e subscription.Event
@@ -149,7 +149,7 @@ func (s *stack) receive(body []byte) (first bool) {
 	return first
 }
 
-// send has an event received and settled, and returns what became of it.
+// send stores and settles an event, and returns the result.
 func (s *stack) send(body []byte) tenants.BillingEvent {
 	s.t.Helper()
 	s.receive(body)
@@ -164,7 +164,7 @@ func (s *stack) last() tenants.BillingEvent {
 	return list[0]
 }
 
-// plan is the subject's, "" where it is not registered or has the default one.
+// plan returns the subject's plan, or "" if it is unregistered or has the default plan.
 func (s *stack) plan(subject string) string {
 	s.t.Helper()
 	got, err := s.store.SubjectByName(s.t.Context(), s.a, subject)
@@ -181,8 +181,8 @@ func (s *stack) outcome(want string, e tenants.BillingEvent) {
 	require.NotEmpty(s.t, e.Why)
 }
 
-// The story of one customer: what they paid for is what they have, at every step.
-func TestLifeOfACustomer(t *testing.T) {
+// A customer always has the plan that they paid for.
+func TestCustomerLifecycle(t *testing.T) {
 	s := newStack(t, tenants.BillingEndpoint{GraceDays: 3, FallbackPlan: "free"}, nil)
 	const hour, day = time.Hour, 24 * time.Hour
 
@@ -223,7 +223,7 @@ func TestLifeOfACustomer(t *testing.T) {
 	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.deleted", sub("sub_1", "cus_1", "canceled", "ada", "price_scale"))))
 	require.Equal(t, "free", s.plan("ada"))
 
-	s.pass(hour) // and comes back, with two subscriptions
+	s.pass(hour) // the customer returns, with two subscriptions
 	s.send(s.event("customer.subscription.created", sub("sub_2", "cus_1", "active", "ada", "price_pro")))
 	s.send(s.event("customer.subscription.created", sub("sub_3", "cus_1", "active", "ada", "price_other")))
 	s.outcome(tenants.EventParked, s.last())
@@ -243,8 +243,8 @@ func TestLifeOfACustomer(t *testing.T) {
 	require.Equal(t, "stripe evt_0002", trail[len(trail)-1].ActorName)
 }
 
-// A provider sends every event at least once: one that comes again must not count twice, nor undo
-// what came after it.
+// A provider sends every event at least once. A repeated event does not count twice, and does not
+// undo later events.
 func TestRepeatedAndLateEvents(t *testing.T) {
 	s := newStack(t, tenants.BillingEndpoint{}, nil)
 	first := s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "ada", "price_pro"))
@@ -268,7 +268,7 @@ func TestRepeatedAndLateEvents(t *testing.T) {
 	require.ErrorAs(t, err, &conflict)
 }
 
-// An event of a customer whom nobody knows yet waits, and takes effect when they become known.
+// An event of an unknown customer waits until the customer is known.
 func TestParkedEvents(t *testing.T) {
 	s := newStack(t, tenants.BillingEndpoint{}, nil)
 	s.outcome(tenants.EventParked, s.send(s.event("customer.subscription.created", sub("sub_1", "cus_1", "active", "", "price_pro"))))
@@ -290,7 +290,7 @@ func TestParkedEvents(t *testing.T) {
 	s.outcome(tenants.EventApplied, s.last())
 	require.Equal(t, "late", s.plan("bob"))
 
-	// By what is known of the customer later.
+	// The customer is identified by a later event.
 	s.send(s.event("customer.subscription.created", sub("sub_3", "cus_3", "active", "", "price_pro")))
 	s.outcome(tenants.EventApplied, s.send(s.event("customer.updated", obj{"id": "cus_3", "metadata": obj{"user": "cy"}})))
 	require.Equal(t, "pro", s.plan("cy"))
@@ -313,8 +313,8 @@ func TestSubjectFrom(t *testing.T) {
 	require.Equal(t, "pro", s.plan("cus_2"), "the customer's id is the subject")
 }
 
-// An admin and the provider who fight over a subject can see each other in the trail.
-func TestFightOverASubject(t *testing.T) {
+// If an admin and the provider change the plan of a subject in turns, the audit trail shows it.
+func TestConflictingChangesAreAudited(t *testing.T) {
 	s := newStack(t, tenants.BillingEndpoint{}, nil)
 	admin := tenants.AsSystem(s.a.TenantID(), "admin")
 	for range 3 {
@@ -333,7 +333,7 @@ func TestFightOverASubject(t *testing.T) {
 	require.Contains(t, string(trail[1].Before), "scale")
 	require.Contains(t, string(trail[1].After), "pro")
 
-	// A replay makes it so once more, and says who wanted that.
+	// A replay changes the plan once more, and records the actor.
 	events, _, err := s.store.BillingEvents(t.Context(), s.a, tenants.BillingEventFilter{}, tenants.Page{Limit: 1})
 	require.NoError(t, err)
 	replayed, err := s.runner.Replay(t.Context(), admin, events[0].ID)
@@ -369,13 +369,13 @@ func TestGenericEvents(t *testing.T) {
 	s.outcome(tenants.EventIgnored, s.send([]byte(`{"type":"invoice.made"}`)))
 }
 
-// Where the provider can be asked, it settles what events leave open.
+// If the provider's API is available, it settles events that are not conclusive.
 func TestAskTheProvider(t *testing.T) {
 	fake := newFakeStripe(t)
 	s := newStack(t, tenants.BillingEndpoint{}, fake)
 	ada := map[string]string{"user": "ada"}
 
-	// Two changes of one second say nothing about which came first.
+	// Two changes within one second have no order.
 	fake.put("sub_1", "cus_1", stripe.SubscriptionStatusActive, ada, "price_scale")
 	later := s.event("customer.subscription.updated", sub("sub_1", "cus_1", "active", "ada", "price_scale"))
 	earlier := s.event("customer.subscription.updated", sub("sub_1", "cus_1", "active", "ada", "price_pro"))
@@ -390,12 +390,12 @@ func TestAskTheProvider(t *testing.T) {
 	s.outcome(tenants.EventApplied, s.send(s.event("invoice.paid", invoice("sub_2"))))
 	require.Equal(t, "pro", s.plan("bob"))
 
-	// A form that is not understood.
+	// An unknown format.
 	fake.put("sub_3", "cus_3", stripe.SubscriptionStatusActive, map[string]string{"user": "cy"}, "price_pro")
 	s.outcome(tenants.EventApplied, s.send(s.event("customer.subscription.updated", obj{"id": "sub_3", "customer": "cus_3", "status": "dreaming"})))
 	require.Equal(t, "pro", s.plan("cy"))
 
-	// An outage of the provider does not stop events that speak for themselves.
+	// An outage of the provider does not stop conclusive events.
 	fake.mu.Lock()
 	fake.broken = true
 	fake.mu.Unlock()
@@ -405,7 +405,7 @@ func TestAskTheProvider(t *testing.T) {
 	require.Equal(t, "pro", s.plan("eve"))
 }
 
-// Events can be lost. A comparison finds what is wrong, says it, and repairs it.
+// Events can be lost. A comparison finds, reports and repairs wrong plans.
 func TestReconcile(t *testing.T) {
 	fake := newFakeStripe(t)
 	s := newStack(t, tenants.BillingEndpoint{FallbackPlan: "free"}, fake)
@@ -423,13 +423,13 @@ func TestReconcile(t *testing.T) {
 
 	endpoint, err := s.store.BillingEndpointByID(t.Context(), s.a, s.endpoint.ID)
 	require.NoError(t, err)
-	var told []string
-	report := func(_ billing.Summary, r tenants.ReconcileResult) { told = append(told, r.Changes...) }
+	var reported []string
+	report := func(_ billing.Summary, r tenants.ReconcileResult) { reported = append(reported, r.Changes...) }
 	sum, err := s.runner.Reconcile(t.Context(), s.a.TenantID(), endpoint, true, report)
 	require.NoError(t, err)
 	require.Equal(t, billing.Summary{Subscriptions: 232, Repaired: 231, Problems: 1}, sum)
-	require.Contains(t, told, `subject "user-0" moved from pro to scale`)
-	require.Contains(t, told, `subject "gone" moved from pro to free`)
+	require.Contains(t, reported, `subject "user-0" moved from pro to scale`)
+	require.Contains(t, reported, `subject "gone" moved from pro to free`)
 	require.Equal(t, "pro", s.plan("user-0"), "a dry run changes nothing")
 	require.Equal(t, "", s.plan("user-7"))
 
@@ -446,7 +446,7 @@ func TestReconcile(t *testing.T) {
 
 	mine, err := s.store.ClaimReconcile(t.Context(), s.a.TenantID(), endpoint.ID, time.Hour)
 	require.NoError(t, err)
-	require.False(t, mine, "it was compared just now")
+	require.False(t, mine, "it was just compared")
 	s.pass(24 * time.Hour)
 	mine, err = s.store.ClaimReconcile(t.Context(), s.a.TenantID(), endpoint.ID, time.Hour)
 	require.NoError(t, err)
@@ -458,8 +458,8 @@ func TestReconcile(t *testing.T) {
 
 var events = flag.Int("events", 2000, "how many events TestShuffledEvents sends")
 
-// Whatever the order and the repetitions in which events come, and however many instances settle
-// them, every customer ends with the same plan.
+// Events may arrive in any order and repeatedly, and several instances may settle them: every
+// customer ends with the same plan.
 func TestShuffledEvents(t *testing.T) {
 	s := newStack(t, tenants.BillingEndpoint{GraceDays: 2, FallbackPlan: "free"}, nil)
 	random := rand.New(rand.NewPCG(2026, 11))
@@ -521,7 +521,7 @@ func TestShuffledEvents(t *testing.T) {
 	store(s.a, s.endpoint.ID, ordered)
 	require.NoError(t, s.runner.Once(t.Context()))
 	var instances sync.WaitGroup
-	for i := range 2 { // two instances, which settle while events come
+	for i := range 2 { // two instances, which settle while events arrive
 		runner := billing.New(billing.Options{Store: s.store})
 		part := shuffled[i*len(shuffled)/2 : (i+1)*len(shuffled)/2]
 		instances.Go(func() {

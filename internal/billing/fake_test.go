@@ -15,8 +15,8 @@ import (
 	"github.com/stripe/stripe-go/v85"
 )
 
-// fakeStripe behaves like Stripe for the calls that are used: it keeps subscriptions, and answers
-// them in the shapes of stripe-go's own types.
+// fakeStripe implements the calls of Stripe's API that the client uses: it stores subscriptions,
+// and returns them in the types of stripe-go.
 type fakeStripe struct {
 	t   *testing.T
 	url string
@@ -26,7 +26,7 @@ type fakeStripe struct {
 	subscriptions []*stripe.Subscription // newest first, as Stripe lists them
 	asked         int
 	broken        bool
-	now           func() time.Time // of its answers; nil: the true time
+	now           func() time.Time // the time of its responses; nil for the real time
 }
 
 func newFakeStripe(t *testing.T) *fakeStripe {
@@ -126,7 +126,7 @@ func (f *fakeStripe) requests() int {
 	return f.asked
 }
 
-// The fake must be read by the client as Stripe is, or tests against it prove nothing.
+// The client reads the fake in the same way as Stripe, which makes tests with it meaningful.
 func TestFakeIsReadByStripeGo(t *testing.T) {
 	t.Parallel()
 	f := newFakeStripe(t)

@@ -11,19 +11,18 @@ import (
 	"weir/internal/tenants"
 )
 
-// Summary is what came of comparing an endpoint with its provider.
+// Summary is the result of comparing an endpoint with its provider.
 type Summary struct {
-	Subscriptions int // compared
-	Repaired      int // whose subject did not have the right plan
-	Problems      int // that could not be settled
+	Subscriptions int // number of compared subscriptions
+	Repaired      int // those whose subject did not have the right plan
+	Problems      int // those that could not be settled
 }
 
-// ErrNoAPIKey: the endpoint cannot be compared with its provider.
-var ErrNoAPIKey = errors.New("the endpoint has no API key, so its provider cannot be asked")
+// ErrNoAPIKey means that the endpoint cannot be compared with its provider.
+var ErrNoAPIKey = errors.New("the endpoint has no API key for requests to its provider")
 
-// Reconcile compares all subscriptions of an endpoint with what the provider has, and gives
-// subjects the plans that follow, unless dryRun. report, where it is not nil, is told of each
-// subscription.
+// Reconcile compares all subscriptions of an endpoint with those of the provider, and gives
+// subjects the resulting plans, unless dryRun. It calls report, unless nil, for each subscription.
 func (r *Runner) Reconcile(ctx context.Context, tenant uuid.UUID, e tenants.BillingEndpoint, dryRun bool, report func(Summary, tenants.ReconcileResult)) (sum Summary, err error) {
 	if e.APIKeyHint == "" {
 		return sum, ErrNoAPIKey
@@ -60,11 +59,11 @@ func (r *Runner) Reconcile(ctx context.Context, tenant uuid.UUID, e tenants.Bill
 	if dryRun {
 		return sum, nil
 	}
-	return sum, r.Store.NoteReconcile(ctx, tenant, e.ID)
+	return sum, r.Store.RecordReconcile(ctx, tenant, e.ID)
 }
 
-// missing compares what is known here and was not in the provider's list: it was deleted there, or
-// is newer than the list.
+// missing compares subscriptions that are stored here but not in the provider's list: they were
+// deleted there, or are newer than the list.
 func (r *Runner) missing(ctx context.Context, tenant uuid.UUID, e tenants.BillingEndpoint, client *subscription.Client, seen map[string]bool, compare func(subscription.Fetched) error) error {
 	after := ""
 	for {

@@ -31,18 +31,18 @@ import (
 	"weir/internal/tenants"
 )
 
-// Options are what a Runner needs.
+// Options are the settings of a Runner.
 type Options struct {
 	Store      *tenants.Store
-	StripeURL  string                // "": Stripe's own
-	HTTP       *http.Client          // to ask the provider; nil: a client with a timeout
-	Logger     *slog.Logger          // nil: none
-	Registerer prometheus.Registerer // nil: no metrics
-	// Every is how often to look for what is due; 0: half a second. Wake makes it look at once.
+	StripeURL  string                // "" for Stripe's own
+	HTTP       *http.Client          // for requests to the provider; nil for a client with a timeout
+	Logger     *slog.Logger          // nil for none
+	Registerer prometheus.Registerer // nil for no metrics
+	// Every is the interval between looking for due tasks; 0 for half a second. Wake ends it early.
 	Every time.Duration
 }
 
-// Runner does what is due. Its methods can be called concurrently.
+// Runner executes due tasks. Its methods can be called concurrently.
 type Runner struct {
 	Options
 	wake     chan struct{}
@@ -52,11 +52,11 @@ type Runner struct {
 
 const (
 	lookEvery = 500 * time.Millisecond
-	page      = 200 // tasks in one look
-	// workers is how many tenants' events are worked on at once: a share of the connections to
-	// Postgres, of which the admin API needs the rest.
+	page      = 200 // maximum number of tasks per query
+	// workers is the number of tenants whose events are processed concurrently: a part of the
+	// connections to Postgres, because the admin API needs the others.
 	workers = 2
-	// reconcileFor is how long one instance has to compare an endpoint, before another may.
+	// reconcileFor is the time after which another instance may compare an endpoint.
 	reconcileFor = time.Hour
 )
 
@@ -88,15 +88,15 @@ func New(o Options) *Runner {
 	return r
 }
 
-// Wake has the Runner look for what is due at once.
+// Wake makes the Runner look for due tasks immediately.
 func (r *Runner) Wake() {
 	select {
 	case r.wake <- struct{}{}:
-	default: // it is awake
+	default: // already signaled
 	}
 }
 
-// Run does what is due until ctx ends.
+// Run executes due tasks until ctx ends.
 func (r *Runner) Run(ctx context.Context) {
 	ticker := time.NewTicker(r.Every)
 	defer ticker.Stop()
@@ -107,7 +107,7 @@ func (r *Runner) Run(ctx context.Context) {
 	for {
 		due, err := r.Store.DueBilling(ctx, page)
 		if err != nil && !failing && ctx.Err() == nil {
-			r.Logger.WarnContext(ctx, "cannot look for billing events; trying again", "error", err)
+			r.Logger.WarnContext(ctx, "cannot read due billing events; retrying", "error", err)
 		}
 		failing = err != nil
 		r.work(ctx, due)
@@ -122,7 +122,7 @@ func (r *Runner) Run(ctx context.Context) {
 			default: // it stays due
 			}
 		}
-		if err == nil && len(due.Events) == page { // there is more
+		if err == nil && len(due.Events) == page { // there are more
 			r.Wake()
 		}
 		select {
@@ -134,7 +134,7 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// Once does what is due now, and returns when that is done.
+// Once executes the tasks that are due now, and returns after that.
 func (r *Runner) Once(ctx context.Context) error {
 	for {
 		due, err := r.Store.DueBilling(ctx, page)
@@ -161,8 +161,8 @@ func (r *Runner) measure(ctx context.Context, events int) {
 	}
 }
 
-// work settles events and subscriptions: those of one tenant one after the other, as their writes
-// would wait for each other anyway.
+// work settles events and subscriptions, those of one tenant in sequence, because their writes
+// would wait for each other.
 func (r *Runner) work(ctx context.Context, due tenants.BillingDue) {
 	var queues [workers][]func()
 	add := func(tenant uuid.UUID, task func()) {
@@ -206,11 +206,11 @@ func (r *Runner) event(ctx context.Context, task tenants.BillingTask) {
 		r.logFailure(ctx, "settle an event", task, err) // it stays due
 	default:
 		r.logFailure(ctx, "settle an event", task, err)
-		r.logFailure(ctx, "postpone an event", task, r.Store.PostponeBillingEvent(ctx, task.Tenant, task.Event, "it could not be applied, and is tried again"))
+		r.logFailure(ctx, "postpone an event", task, r.Store.PostponeBillingEvent(ctx, task.Tenant, task.Event, "not applied; it will be retried"))
 	}
 }
 
-// Replay settles an event again for the actor, whatever became of it before. Errors: ErrForbidden,
+// Replay settles an event again for the actor, regardless of its outcome. Errors: ErrForbidden,
 // ErrNotFound, ErrUnavailable, *tenants.ConflictError for a duplicate.
 func (r *Runner) Replay(ctx context.Context, a tenants.Actor, event uuid.UUID) (tenants.BillingEvent, error) {
 	if !a.May(tenants.MayManage) {
@@ -221,12 +221,12 @@ func (r *Runner) Replay(ctx context.Context, a tenants.Actor, event uuid.UUID) (
 		return e, err
 	}
 	if e.DuplicateOf != nil {
-		return e, &tenants.ConflictError{Code: tenants.CodeConflict, Detail: "this row stands for repetitions of an event: replay that event, " + e.DuplicateOf.String()}
+		return e, &tenants.ConflictError{Code: tenants.CodeConflict, Detail: "this row records duplicates of an event: replay that event, " + e.DuplicateOf.String()}
 	}
 	return r.settle(ctx, a.TenantID(), event, a.Label())
 }
 
-// settle decides about one event.
+// settle settles one event.
 func (r *Runner) settle(ctx context.Context, tenant, event uuid.UUID, replayedBy string) (tenants.BillingEvent, error) {
 	work, err := r.Store.BillingWork(ctx, tenant, event)
 	if err != nil {
@@ -234,16 +234,15 @@ func (r *Runner) settle(ctx context.Context, tenant, event uuid.UUID, replayedBy
 	}
 	fetched, err := r.fetch(ctx, tenant, &work)
 	if err != nil {
-		// The event is settled by what it says itself: an outage of the provider must not stop
-		// plans.
-		r.Logger.WarnContext(ctx, "billing: cannot ask the provider", "tenant_id", tenant, "error", err)
+		// Continue with the content of the event: an outage of the provider must not stop plans.
+		r.Logger.WarnContext(ctx, "billing: request to the provider failed", "tenant_id", tenant, "error", err)
 	}
 	return r.Store.SettleBillingEvent(ctx, work, tenant, fetched, replayedBy)
 }
 
-// fetch asks the provider for the subscription of an event, where the event does not settle it by
-// itself and there is a key: it may be older or newer than another one of the same second, it is
-// not understood, or it is not known whose it is.
+// fetch requests the subscription of an event from the provider, if the endpoint has an API key and
+// the event is not conclusive: its order within a second is unknown, it cannot be parsed, or its
+// subject is unknown.
 func (r *Runner) fetch(ctx context.Context, tenant uuid.UUID, w *tenants.BillingWork) (*subscription.Fetched, error) {
 	e := &w.Parsed
 	if w.Endpoint.APIKeyHint == "" || e.Subscription == "" {
@@ -281,7 +280,7 @@ func (r *Runner) client(tenant uuid.UUID, e tenants.BillingEndpoint) (*subscript
 	return subscription.NewClient(key, r.StripeURL, r.HTTP), nil
 }
 
-// daily compares an endpoint with its provider, if no other instance does.
+// daily compares an endpoint with its provider, unless another instance does.
 func (r *Runner) daily(ctx context.Context, task tenants.BillingTask) {
 	mine, err := r.Store.ClaimReconcile(ctx, task.Tenant, task.Endpoint, reconcileFor)
 	if err != nil || !mine {

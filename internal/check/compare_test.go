@@ -41,7 +41,7 @@ func TestCompare(t *testing.T) {
 	})
 }
 
-// If Redis is unavailable, nobody is reported over the limit: nothing is known.
+// If Redis is unavailable, no subject is reported over the limit, because usage is unknown.
 func TestCompareDegraded(t *testing.T) {
 	r := newRig(t, inspected())
 	r.store.fail.Store(true)

@@ -41,8 +41,8 @@ func TestPlanVersions(t *testing.T) {
 	require.ErrorContains(t, err, "none")
 }
 
-// Who would be denied at once is named with numbers, who is denied already as well, and nothing
-// is consumed.
+// Subjects that would be denied immediately are listed with their numbers, also those that are
+// denied already. Nothing is consumed.
 func TestForesee(t *testing.T) {
 	onEachStore(t, func(t *testing.T, r *rig) {
 		r.policy.AddSubject(SubjectData{Subject: "raised", Overrides: []OverrideData{{Rule: "everywhere", Limit: limit.Limit{Limit: 60}}}})
@@ -52,7 +52,7 @@ func TestForesee(t *testing.T) {
 			_, err := r.checker.Check(context.Background(), r.policy, []Request{{Subject: subject, Resource: "x", Cost: cost}})
 			require.NoError(t, err)
 		}
-		everybody := []string{"heavy", "middle", "light", "raised", "blocked", "seats", "unseen"}
+		all := []string{"heavy", "middle", "light", "raised", "blocked", "seats", "unseen"}
 		to := func(n int64) PlanChange {
 			return PlanChange{Limits: map[string]limit.Limit{"everywhere": {Limit: n}, "gone": {Limit: 1}}}
 		}
@@ -60,14 +60,14 @@ func TestForesee(t *testing.T) {
 			require.Equal(t, Foresight{Compared: 6, Over: []Over{
 				{Subject: "heavy", Rule: "everywhere", Used: 50, Limit: 50, NewLimit: 20, Denied: true},
 				{Subject: "middle", Rule: "everywhere", Used: 20, Limit: 50, NewLimit: 20},
-			}}, r.checker.Foresee(t.Context(), r.policy, to(20), everybody))
+			}}, r.checker.Foresee(t.Context(), r.policy, to(20), all))
 		}
 		require.Equal(t, []Over{{Subject: "seats", Rule: "everywhere", Used: 20, Limit: 150, NewLimit: 15}},
 			r.checker.Foresee(t.Context(), r.policy, to(5), []string{"seats"}).Over)
-		require.Empty(t, r.checker.Foresee(t.Context(), r.policy, PlanChange{Limits: map[string]limit.Limit{"everywhere": {Unlimited: true}}}, everybody).Over)
-		require.Empty(t, r.checker.Foresee(t.Context(), r.policy, PlanChange{Plan: "pro"}, everybody).Over, "nothing changes")
-		require.Equal(t, int64(5), r.checker.Foresee(t.Context(), r.policy, PlanChange{Limits: map[string]limit.Limit{}}, everybody).Over[0].NewLimit, "the rule's own")
-		require.Zero(t, r.checker.Foresee(t.Context(), r.policy, PlanChange{Plan: "none"}, everybody))
+		require.Empty(t, r.checker.Foresee(t.Context(), r.policy, PlanChange{Limits: map[string]limit.Limit{"everywhere": {Unlimited: true}}}, all).Over)
+		require.Empty(t, r.checker.Foresee(t.Context(), r.policy, PlanChange{Plan: "pro"}, all).Over, "nothing changes")
+		require.Equal(t, int64(5), r.checker.Foresee(t.Context(), r.policy, PlanChange{Limits: map[string]limit.Limit{}}, all).Over[0].NewLimit, "the rule's own")
+		require.Zero(t, r.checker.Foresee(t.Context(), r.policy, PlanChange{Plan: "none"}, all))
 	})
 }
 
@@ -84,7 +84,7 @@ func TestForeseeBuckets(t *testing.T) {
 	}
 }
 
-// If Redis is unavailable, nobody is reported over a limit: nothing is known.
+// If Redis is unavailable, no subject is reported over a limit, because usage is unknown.
 func TestForeseeDegraded(t *testing.T) {
 	r := newRig(t, inspected())
 	r.store.fail.Store(true)

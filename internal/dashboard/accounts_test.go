@@ -50,7 +50,7 @@ func newest(t *testing.T, box *mail.Box, n int) mail.Kept {
 func path(t *testing.T, l mail.Kept) string {
 	t.Helper()
 	path, ours := strings.CutPrefix(l.Link.URL, publicURL)
-	require.True(t, ours, "%s is not under the address that is configured", l.Link.URL)
+	require.True(t, ours, "%s does not have the configured address", l.Link.URL)
 	return path
 }
 
@@ -99,7 +99,7 @@ func TestForgottenPassword(t *testing.T) {
 	got = b.post(link, url.Values{"password": {"a better horse"}})
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
 	b.signedIn(true, "with the new password")
-	require.Contains(t, newest(t, box, 2).Subject, "was changed", "should it not have been her, she learns of it")
+	require.Contains(t, newest(t, box, 2).Subject, "was changed", "she is notified, in case it was another person")
 	ann.signedIn(false, "all sessions end")
 	for _, path := range []string{link, "/reset/x", "/reset/" + strings.Repeat("A", 43)} {
 		got = s.browser().post(path, url.Values{"password": {"another horse"}})
@@ -165,7 +165,7 @@ func TestAccount(t *testing.T) {
 		change("wrong horse", "a better horse")
 	}
 	got = change("a better horse", "an even better horse")
-	require.Equal(t, http.StatusTooManyRequests, got.status, "a person at her open browser cannot guess for long")
+	require.Equal(t, http.StatusTooManyRequests, got.status, "a person at her open browser cannot guess without limit")
 
 	// A person without a tenant has an account, too.
 	require.NoError(t, s.store.DeleteTenant(t.Context(), tenants.AsOperator("test"), "tenant-b", tenants.Match{}))
@@ -181,7 +181,7 @@ func TestInvite(t *testing.T) {
 	require.Contains(t, got.body, "name@example.com")
 	require.Contains(t, got.body, "Must be one of owner")
 	got = ann.post("/members/invite", s.inTenant(s.b, "email", "zoe@example.com", "role", "viewer"))
-	require.Equal(t, http.StatusConflict, got.status, "the form was made for another tenant")
+	require.Equal(t, http.StatusConflict, got.status, "the form is for another tenant")
 
 	got = ann.post("/members/invite", s.inTenant(s.a, "email", "Zoe@example.com", "role", "editor"))
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
@@ -204,7 +204,7 @@ func TestInvite(t *testing.T) {
 	got = zoe.post(path(t, letter), url.Values{"password": {"zoe's own horse"}})
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
 	require.Contains(t, zoe.get("/rules").body, "zoe@example.com</b><span>editor")
-	require.Equal(t, http.StatusNotFound, s.browser().get(path(t, letter)).status, "it works once")
+	require.Equal(t, http.StatusNotFound, s.browser().get(path(t, letter)).status, "it is single-use")
 }
 
 // An invitation is for one person, whatever person is signed in.
@@ -227,7 +227,7 @@ func TestInvitationOfSomebodyKnown(t *testing.T) {
 	for range 9 {
 		require.Equal(t, http.StatusUnprocessableEntity, nobody.post(link, url.Values{"password": {"guess"}}).status)
 	}
-	require.Equal(t, http.StatusTooManyRequests, nobody.post(link, url.Values{"password": {password}}).status, "the limits of signing in hold here")
+	require.Equal(t, http.StatusTooManyRequests, nobody.post(link, url.Values{"password": {password}}).status, "the limits of the sign-in apply")
 
 	bob := s.browser()
 	s.clock.move(15 * time.Minute)
@@ -235,7 +235,7 @@ func TestInvitationOfSomebodyKnown(t *testing.T) {
 	got = bob.get(link)
 	require.NotContains(t, got.body, `type="password"`)
 	require.Equal(t, http.StatusSeeOther, bob.post(link, url.Values{}).status)
-	require.Contains(t, bob.get("/rules").body, "bob@example.com</b><span>viewer", "in the tenant that was joined")
+	require.Contains(t, bob.get("/rules").body, "bob@example.com</b><span>viewer", "in the tenant that he joined")
 	require.Equal(t, http.StatusNotFound, bob.post(link, url.Values{}).status)
 }
 
@@ -287,7 +287,7 @@ func TestResendAndWithdraw(t *testing.T) {
 		body := b.get("/members").body
 		require.Equal(t, role == tenants.Admin, strings.Contains(body, "Invite member"), role)
 		require.NotContains(t, body, `value="owner"`, role)
-		require.NotContains(t, body, "/resend", "an owner's invitation is an owner's")
+		require.NotContains(t, body, "/resend", "only owners can resend an owner's invitation")
 		if role != tenants.Admin {
 			require.Equal(t, http.StatusForbidden, b.post("/members/invite", s.inTenant(s.a, "email", "x@example.com", "role", "viewer")).status, role)
 		}
@@ -333,7 +333,7 @@ func TestSignUp(t *testing.T) {
 	require.Equal(t, strings.ReplaceAll(unknown.body, "new@", "ann@"), known.body, "it is not revealed who has a login")
 	require.Equal(t, "/login", path(t, newest(t, box, 2)))
 
-	require.Equal(t, http.StatusUnauthorized, s.browser().login("new@example.com", "").status, "nothing is made before the link")
+	require.Equal(t, http.StatusUnauthorized, s.browser().login("new@example.com", "").status, "nothing is created before the link is used")
 	link := path(t, letter)
 	require.Contains(t, b.get(link).body, "new@example.com")
 	got := b.post(link, url.Values{"tenant": {" "}, "password": {"new@example.com"}})

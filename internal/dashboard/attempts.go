@@ -22,7 +22,7 @@ var attemptRules = [...]limit.Rule{
 	{Slug: "account", Algorithm: limit.TokenBucket, Limit: 100, Window: limit.Window{Duration: limit.Duration{MS: 24 * 3_600_000}}},
 }
 
-// The limits for mails that anybody can request, so that nobody can fill another person's mailbox.
+// The limits for mails that anybody can request, so that another person's mailbox cannot be filled.
 var askRules = [...]limit.Rule{
 	{Slug: "account-address", Algorithm: limit.SlidingWindowLog, Limit: 3, Window: limit.Window{Duration: limit.Duration{MS: 15 * 60_000}}},
 	{Slug: "address", Algorithm: limit.SlidingWindowLog, Limit: 20, Window: limit.Window{Duration: limit.Duration{MS: 3_600_000}}},

@@ -188,7 +188,7 @@ func (d *dashboard) exportAudit(w http.ResponseWriter, r *http.Request, v *visit
 		}
 		if rows, next, err = read(next); err != nil {
 			d.Logger.Error("cannot finish an audit trail export", "error", err)
-			panic(http.ErrAbortHandler) // the browser must not take a part for the whole
+			panic(http.ErrAbortHandler) // otherwise the browser would treat a part as the complete file
 		}
 	}
 }

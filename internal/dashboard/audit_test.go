@@ -27,7 +27,7 @@ func TestAuditPage(t *testing.T) {
 	require.Contains(t, got.body, "<dt>Limit</dt><dd><del><span class=\"hidden\">before: </span>10</del> <ins><span class=\"hidden\">after: </span>1,500</ins></dd>")
 	require.Contains(t, got.body, "“Because mark”")
 	require.Contains(t, got.body, "Limit of the override for requests")
-	require.Contains(t, got.body, "Key mark", "a key is called by its name")
+	require.Contains(t, got.body, "Key mark", "a key is shown by its name")
 
 	count := func(query string) int { return strings.Count(b.get("/audit?"+query).body, `<li id="row-`) }
 	require.Equal(t, 3, count("kind=rule"))

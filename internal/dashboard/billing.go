@@ -17,7 +17,7 @@ type endpointRow struct {
 	ID, Name, Provider, URL string
 	Mode                    string // live mode, test mode; "": not known yet
 	Grace, Fallback         string
-	LastEvent               *moment // nil: none came yet
+	LastEvent               *moment // nil if no event has arrived
 }
 
 // Path returns the endpoint's page.

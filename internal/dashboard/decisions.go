@@ -14,7 +14,7 @@ import (
 	"weir/internal/recent"
 )
 
-// mostDecisions is how many recent decisions a page shows.
+// mostDecisions is the maximum number of recent decisions on a page.
 const mostDecisions = 100
 
 type decisionsView struct {
@@ -23,13 +23,13 @@ type decisionsView struct {
 	Watching watching
 }
 
-// decisionFilter is what the page's address asks for.
+// decisionFilter is the filter in the page's address.
 type decisionFilter struct{ Subject, Resource, Rule, Show string }
 
-// Denied reports whether only denials are shown, which is what is mostly looked for.
+// Denied reports whether only denials are shown, which is the default.
 func (f *decisionFilter) Denied() bool { return f.Show != "all" }
 
-// Query is the filter as part of an address.
+// Query returns the filter as part of an address.
 func (f *decisionFilter) Query() string {
 	values := url.Values{}
 	for _, v := range []struct{ name, value string }{{"show", f.Show}, {"subject", f.Subject}, {"rule", f.Rule}, {"resource", f.Resource}} {
@@ -40,7 +40,7 @@ func (f *decisionFilter) Query() string {
 	return values.Encode()
 }
 
-// Filtered reports whether anything but the kind of decision is asked for.
+// Filtered reports whether a filter other than the kind of decision is set.
 func (f *decisionFilter) Filtered() bool { return f.Subject != "" || f.Resource != "" || f.Rule != "" }
 
 // decisionRow is a recent decision in words.
@@ -51,17 +51,17 @@ type decisionRow struct {
 	Rule, Name              string // slug and name of the deciding rule
 	Left                    string // "0 of 100"
 	Why                     string
-	Again                   string // when the same would pass
-	Repeats                 string // "": never
+	Again                   string // when the same check would be allowed
+	Repeats                 string // "" if it was not repeated
 }
 
-// Machine and Clock are the time of the row.
+// Machine and Clock return the time of the row.
 func (r *decisionRow) Machine() string { return r.At.UTC().Format(time.RFC3339Nano) }
 
-// Clock is to the millisecond: rows of one second are common.
+// Clock includes milliseconds, because several rows may be in one second.
 func (r *decisionRow) Clock() string { return r.At.UTC().Format("15:04:05.000") }
 
-// Day is that of the row.
+// Day returns the date of the row.
 func decisionColumns(ofMany bool) string {
 	if ofMany {
 		return "6"
@@ -71,8 +71,8 @@ func decisionColumns(ofMany bool) string {
 
 func (r *decisionRow) Day() string { return r.At.UTC().Format("2 Jan 2006") }
 
-// decisionFilterOf reads the address. What cannot be a subject or a resource selects nothing, so
-// it needs no refusal; only its length is bounded.
+// decisionFilterOf parses the address. An invalid subject or resource matches nothing, so only its
+// length is checked.
 func decisionFilterOf(r *http.Request) (decisionFilter, error) {
 	q := r.URL.Query()
 	f := decisionFilter{
@@ -108,7 +108,7 @@ func (d *dashboard) decisions(w http.ResponseWriter, r *http.Request, v *visit) 
 	return d.render(w, r, http.StatusOK, decisionsPage(v.frame, &view))
 }
 
-// liveDecisions keeps the page up to date.
+// liveDecisions updates the page.
 func (d *dashboard) liveDecisions(w http.ResponseWriter, r *http.Request, v *visit) error {
 	f, err := decisionFilterOf(r)
 	if err != nil {
@@ -121,9 +121,9 @@ func (d *dashboard) liveDecisions(w http.ResponseWriter, r *http.Request, v *vis
 	})
 }
 
-// deniedLately are the recent denials of one subject, the newest first, and of how many instances
-// they are.
-func (d *dashboard) deniedLately(ctx context.Context, tenant uuid.UUID, subject string, most int) ([]decisionRow, watching) {
+// recentDenials returns the recent denials of one subject, newest first, and the number of
+// instances that reported them.
+func (d *dashboard) recentDenials(ctx context.Context, tenant uuid.UUID, subject string, most int) ([]decisionRow, watching) {
 	list := d.recent(ctx, tenant, recent.Query{Subject: subject, Denied: true, Most: most})
 	return decisionRows(list.Decisions, d.ruleNames(ctx, tenant)), watching{list.Answered, list.Instances}
 }
@@ -134,7 +134,7 @@ func decisionRows(list []recent.Decision, names ruleNames) []decisionRow {
 		r := &list[i]
 		rows[i] = decisionRow{
 			At: r.At, Subject: r.Subject, Resource: r.Resource, Cost: grouped(r.Cost), Allowed: r.Allowed, Rule: r.Rule, Name: names.Of(r.Rule),
-			Why: whyThen(r), Again: whenAgain(r),
+			Why: reasonText(r), Again: retryText(r),
 		}
 		if r.Rule != "" && !r.Uncounted {
 			rows[i].Left = grouped(r.Remaining) + " of " + grouped(r.Quota)
@@ -146,8 +146,8 @@ func decisionRows(list []recent.Decision, names ruleNames) []decisionRow {
 	return rows
 }
 
-// whyThen says in a sentence what a decision came from.
-func whyThen(d *recent.Decision) string {
+// reasonText explains a decision in a sentence.
+func reasonText(d *recent.Decision) string {
 	switch {
 	case d.Code == check.SubjectBlocked:
 		return "The subject is blocked."
@@ -158,11 +158,11 @@ func whyThen(d *recent.Decision) string {
 	case !d.Allowed && d.Penalized:
 		return "A penalty for an earlier denial was active."
 	case !d.Allowed && d.Remaining > 0:
-		return "The cost was " + grouped(d.Cost) + ", and " + grouped(d.Remaining) + " of " + grouped(d.Quota) + " remained" + whence(d.Source) + "."
+		return "The cost was " + grouped(d.Cost) + ", and " + grouped(d.Remaining) + " of " + grouped(d.Quota) + " remained" + sourceText(d.Source) + "."
 	case !d.Allowed && d.Quota == 1:
-		return "1 of 1 used" + whence(d.Source) + "."
+		return "1 of 1 used" + sourceText(d.Source) + "."
 	case !d.Allowed:
-		return grouped(d.Quota) + " of " + grouped(d.Quota) + " used" + whence(d.Source) + "."
+		return grouped(d.Quota) + " of " + grouped(d.Quota) + " used" + sourceText(d.Source) + "."
 	case d.Rule == "" && d.Degraded:
 		return "Redis was unavailable, and no rule denied."
 	case d.Rule == "":
@@ -170,19 +170,19 @@ func whyThen(d *recent.Decision) string {
 	case d.Degraded:
 		return "Within the limit, counted by this instance because Redis was unavailable."
 	}
-	return "Within the limit" + whence(d.Source) + "."
+	return "Within the limit" + sourceText(d.Source) + "."
 }
 
-// whence says where a number came from, unless it is the rule's own.
-func whence(source string) string {
+// sourceText names the source of a limit, unless it is the rule's own.
+func sourceText(source string) string {
 	if source == "rule" {
 		return ""
 	}
 	return " (limit " + originText(source) + ")"
 }
 
-// whenAgain says when the same check would have passed, counted from then.
-func whenAgain(d *recent.Decision) string {
+// retryText says when the same check would have been allowed, relative to the decision.
+func retryText(d *recent.Decision) string {
 	switch {
 	case d.Allowed:
 		return ""

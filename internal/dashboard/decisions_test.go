@@ -30,7 +30,7 @@ func TestRecentDecisions(t *testing.T) {
 	require.Contains(t, got.body, "0 of 20")
 	require.Regexp(t, `in (1 min|\d+ s)`, got.body)
 	require.NotContains(t, got.body, ">allowed<")
-	require.Contains(t, b.get("/subjects/user_1").body, "20 of 20 used (limit from plan free).", "the subject's page says it, too")
+	require.Contains(t, b.get("/subjects/user_1").body, "20 of 20 used (limit from plan free).", "also on the subject's page")
 	require.Contains(t, b.get("/subjects/user_2").body, "No recent denials on this instance.")
 	require.Contains(t, b.get("/decisions?show=all").body, ">allowed<")
 	for query, found := range map[string]bool{
@@ -46,7 +46,7 @@ func TestRecentDecisions(t *testing.T) {
 	require.NotContains(t, b.get("/decisions?subject="+url.QueryEscape(`"><script>`)).body, "<script>")
 }
 
-// The sentence must be the real reason, because support passes it on to customers.
+// The sentence must be the real reason, because support forwards it to customers.
 func TestWhyThen(t *testing.T) {
 	denied := func(code check.Code, more func(*recent.Decision)) *recent.Decision {
 		d := &recent.Decision{Code: code, Rule: "api", Source: "rule", Quota: 100, Cost: 1, WindowMS: 60_000, RetryAfterMS: 1500}
@@ -70,6 +70,6 @@ func TestWhyThen(t *testing.T) {
 		"Within the limit (limit from plan pro). ":                                   {Allowed: true, Rule: "api", Source: "plan:pro"},
 		"Within the limit, counted by this instance because Redis was unavailable. ": {Allowed: true, Rule: "api", Source: "rule", Degraded: true},
 	} {
-		require.Equal(t, want, whyThen(d)+" "+whenAgain(d))
+		require.Equal(t, want, reasonText(d)+" "+retryText(d))
 	}
 }

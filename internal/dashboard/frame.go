@@ -17,7 +17,7 @@ type frame struct {
 	Tenant        string // "" if there is none
 	TenantID      string // for forms
 	May           rights // what to show; the handlers enforce it
-	Said          string // what was just done; "" if nothing was
+	Said          string // message about the last action; "" for none
 	Navigation    []navGroup
 	Others        []tenantChoice // the tenants to switch to
 	Section       string         // the navigation entry of this page

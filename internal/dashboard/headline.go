@@ -7,16 +7,16 @@ import (
 	"weir/internal/tenants"
 )
 
-// headline says in one sentence what matters most in a period.
+// headline is the most important fact about a period, in one sentence.
 type headline struct {
-	Subject string // whom it is about; "": nobody in particular
+	Subject string // the subject of the sentence; "" for none
 	Text    string // the sentence, after the subject's name if there is one
 	Denied  string // its part about denials, between Text and Since
 	Since   string
 	Note    string
 }
 
-// Denials is the address of the subject's denied checks.
+// Denials returns the address of the subject's denied checks.
 func (h *headline) Denials() string {
 	return "/decisions?" + url.Values{"show": {"denied"}, "subject": {h.Subject}}.Encode()
 }
@@ -27,7 +27,7 @@ type deniedSubject struct {
 	Denied  int64
 }
 
-// mostDeniedSubjects is how many subjects the overview lists.
+// mostDeniedSubjects is the number of subjects on the overview.
 const mostDeniedSubjects = 5
 
 // deniedSubjects sums up the busiest denied subjects, most denials first.
@@ -40,7 +40,7 @@ func deniedSubjects(items []tenants.UsageItem) (out []deniedSubject) {
 	return out[:min(len(out), mostDeniedSubjects)]
 }
 
-// outstanding is the share of all denials, in percent, from which one subject is mentioned first.
+// outstanding is the share of all denials, in percent, from which a single subject is mentioned.
 const outstanding = 50
 
 // headlineOf chooses the most important sentence. denying and subjects are sorted by their denials.

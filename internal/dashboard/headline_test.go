@@ -22,7 +22,7 @@ func TestHeadline(t *testing.T) {
 			Subject: "acme", Text: "causes", Denied: "84\u202f% of denials", Since: "in the last hour",
 			Note: "10\u202f% of 1,000 checks. API requests denied 75.",
 		}},
-		"nobody in particular": {900, 100, api, []deniedSubject{{"acme", 49}, {"bob", 40}}, headline{
+		"no single subject": {900, 100, api, []deniedSubject{{"acme", 49}, {"bob", 40}}, headline{
 			Denied: "100 checks denied", Since: "in the last hour",
 			Note: "10\u202f% of 1,000 checks. API requests denied 75. No single subject stands out.",
 		}},

@@ -32,14 +32,14 @@ func SendInvitation(store *tenants.Store, post *mail.Post, log *slog.Logger, i t
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		if err := store.NoteInvitation(ctx, i, state); err != nil {
+		if err := store.RecordInvitation(ctx, i, state); err != nil {
 			log.Error("cannot record the delivery state of an invitation", "state", state, "error", err)
 		}
 	})
 }
 
-// LinkToHandOn returns the link of an invitation if it is not sent by mail, otherwise "".
-func LinkToHandOn(post *mail.Post, i tenants.Invitation) string {
+// UnsentLink returns the link of an invitation if it is not sent by mail, otherwise "".
+func UnsentLink(post *mail.Post, i tenants.Invitation) string {
 	if post.On() {
 		return ""
 	}
@@ -89,8 +89,9 @@ func (d *dashboard) renderInvitation(w http.ResponseWriter, r *http.Request, sta
 	return d.render(w, r, status, invitationPage(&view))
 }
 
-// accept makes a person a member who is invited and signed in, who enters the password of the
-// invited login, or who sets a password if there is no login yet. Nobody else can join with the
+// accept makes an invited person a member: a person who is signed in, who enters the password of
+// the invited login, or who sets a password because there is no login yet. No other person can join
+// with the link.
 // link.
 func (d *dashboard) accept(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(w, r); err != nil {

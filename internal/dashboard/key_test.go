@@ -24,7 +24,7 @@ func TestKeyIsShownOnce(t *testing.T) {
 	checkHeaders(t, page{got.status, withoutNoTransform(got.header), got.body}, "/keys")
 	require.Contains(t, got.header.Get("Cache-Control"), "no-transform")
 	require.Empty(t, got.header.Get("Content-Encoding"))
-	require.Empty(t, got.header.Values("Set-Cookie"), "a secret is in no cookie")
+	require.Empty(t, got.header.Values("Set-Cookie"), "no cookie contains the secret")
 	found := secretPattern.FindStringSubmatch(got.body)
 	require.NotNil(t, found)
 	actor, err := tenants.NewAuthenticator(s.store).Authenticate(t.Context(), found[1])

@@ -763,7 +763,7 @@ func secretPage(f frame, v *secretView) templ.Component {
 			}
 			if v.Invited != nil {
 				if v.Invited.URL != "" {
-					templ_7745c5c3_Err = handOn(v.Invited).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = unsentLink(v.Invited).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

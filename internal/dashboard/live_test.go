@@ -46,8 +46,8 @@ func (b *browser) listen(path string) *events {
 	return e
 }
 
-// hears waits for a line that contains a text.
-func (e *events) hears(text string) {
+// awaits waits for a line that contains a text.
+func (e *events) awaits(text string) {
 	e.t.Helper()
 	deadline := time.After(30 * time.Second)
 	for {
@@ -58,7 +58,7 @@ func (e *events) hears(text string) {
 				return
 			}
 		case <-deadline:
-			require.Fail(e.t, "nothing was heard", text)
+			require.Fail(e.t, "no event with this text", text)
 		}
 	}
 }
@@ -84,12 +84,12 @@ func TestLiveDecisions(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
 	ann, bob := s.as("ann@example.com").listen("/live/decisions"), s.as("bob@example.com").listen("/live/decisions")
-	bob.hears("No recent denials")
-	ann.hears("No recent denials")
+	bob.awaits("No recent denials")
+	ann.awaits("No recent denials")
 	s.ask(s.a, "user_1", 25)
-	ann.hears(`href="/subjects/user_1"`)
+	ann.awaits(`href="/subjects/user_1"`)
 	s.ask(s.a, "<script>", 25)
-	ann.hears("&lt;script&gt;")
+	ann.awaits("&lt;script&gt;")
 	select {
 	case line := <-bob.lines:
 		require.NotContains(t, line, "user_1")
@@ -101,10 +101,10 @@ func TestLiveOverview(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")
 	e := s.as("ann@example.com").listen("/live/overview?period=1h")
-	e.hears("event: now")
-	e.hears("event: series")
+	e.awaits("event: now")
+	e.awaits("event: series")
 	s.decided(s.a, usage.Minute, 0, "", 4321, 7)
-	e.hears("4,321")
+	e.awaits("4,321")
 	got := s.as("ann@example.com").get("/live/overview?period=2h")
 	require.Equal(t, http.StatusBadRequest, got.status)
 }
@@ -119,7 +119,7 @@ func TestLiveEnds(t *testing.T) {
 	out.ends()
 	require.NoError(t, s.store.RemoveMember(t.Context(), s.a, member.ID, tenants.Match{}))
 	thrown.ends()
-	on.hears("event: now")
+	on.awaits("event: now")
 
 	for range maxSessionStreams - 1 {
 		staying.listen("/live/overview")
@@ -127,11 +127,11 @@ func TestLiveEnds(t *testing.T) {
 	got := staying.get("/live/overview")
 	require.Equal(t, http.StatusServiceUnavailable, got.status)
 	require.Equal(t, "10", got.header.Get("Retry-After"))
-	require.Equal(t, http.StatusOK, staying.get("/").status, "the page itself stands")
+	require.Equal(t, http.StatusOK, staying.get("/").status, "the page itself is still served")
 
 	close(s.stopping)
 	on.ends()
-	require.Equal(t, http.StatusServiceUnavailable, staying.get("/live/overview").status, "it is to connect elsewhere")
+	require.Equal(t, http.StatusServiceUnavailable, staying.get("/live/overview").status, "the browser must connect elsewhere")
 	require.Equal(t, http.StatusSeeOther, s.browser().get("/live/overview").status)
 }
 
@@ -142,11 +142,11 @@ func TestLiveSharesStreams(t *testing.T) {
 	for range maxPersonStreams / maxSessionStreams {
 		b := s.as("ann@example.com")
 		for range maxSessionStreams {
-			b.listen("/live/decisions").hears(": open")
+			b.listen("/live/decisions").awaits(": open")
 		}
 	}
 	require.Equal(t, http.StatusServiceUnavailable, s.as("ann@example.com").get("/live/decisions").status)
-	s.as("viewer@example.com").listen("/live/decisions").hears(": open")
+	s.as("viewer@example.com").listen("/live/decisions").awaits(": open")
 }
 
 // Streams use no places of pages: any number of them leaves places free.
@@ -156,7 +156,7 @@ func TestLiveLeavesRoom(t *testing.T) {
 	for i := range maxWorking/maxSessionStreams + 1 {
 		b := s.as(string(tenants.Roles[i%len(tenants.Roles)]) + "@example.com")
 		for range maxSessionStreams {
-			b.listen("/live/decisions").hears(": open")
+			b.listen("/live/decisions").awaits(": open")
 		}
 	}
 	require.Equal(t, http.StatusOK, s.as("ann@example.com").get("/rules").status)

@@ -18,20 +18,20 @@ func TestLogin(t *testing.T) {
 	b := s.browser()
 	got := b.get("/rules?after=")
 	require.Equal(t, http.StatusSeeOther, got.status)
-	require.Equal(t, "/login?next=%2Frules%3Fafter%3D", got.header.Get("Location"), "back to what was asked for")
+	require.Equal(t, "/login?next=%2Frules%3Fafter%3D", got.header.Get("Location"), "back to the requested page")
 	require.Contains(t, b.get(got.header.Get("Location")).body, `value="/rules?after="`)
 
 	wrong := b.login("ann@example.com", "wrong horse")
 	unknown := b.login("nobody@example.com", "wrong horse")
 	require.Equal(t, http.StatusUnauthorized, wrong.status)
 	require.Equal(t, wrong.status, unknown.status)
-	require.Equal(t, strings.ReplaceAll(wrong.body, "ann@", "nobody@"), unknown.body, "nobody learns who has a login")
+	require.Equal(t, strings.ReplaceAll(wrong.body, "ann@", "nobody@"), unknown.body, "it is not revealed who has a login")
 	require.NotContains(t, wrong.body, "wrong horse")
 	require.Empty(t, b.token())
 
 	_, err := s.store.InviteMember(t.Context(), s.a, "invited@example.com", tenants.Viewer)
 	require.NoError(t, err)
-	require.Equal(t, http.StatusUnauthorized, b.login("invited@example.com", "").status, "an invitation is no password")
+	require.Equal(t, http.StatusUnauthorized, b.login("invited@example.com", "").status, "an invitation is not a password")
 
 	got = b.post("/login", url.Values{"email": {"Ann@Example.com"}, "password": {password}, "next": {"/rules"}})
 	require.Equal(t, http.StatusSeeOther, got.status)
@@ -62,16 +62,16 @@ func TestLoginLimit(t *testing.T) {
 	for range 9 {
 		require.Equal(t, http.StatusUnauthorized, b.login("ann@example.com", "guess").status)
 	}
-	require.Equal(t, http.StatusSeeOther, b.login("ann@example.com", password).status, "the tenth attempt is let through")
+	require.Equal(t, http.StatusSeeOther, b.login("ann@example.com", password).status, "the tenth attempt is allowed")
 	other := s.browser()
 	for range 10 {
-		require.Equal(t, http.StatusUnauthorized, other.login("ann@example.com", "guess").status, "a success forgave the slips before it")
+		require.Equal(t, http.StatusUnauthorized, other.login("ann@example.com", "guess").status, "a success resets the failures before it")
 	}
 	got := other.login("ANN@example.com", password)
 	require.Equal(t, http.StatusTooManyRequests, got.status, "with the right password, too")
 	require.Equal(t, "900", got.header.Get("Retry-After"))
 	require.Contains(t, got.body, "15 minutes")
-	require.Equal(t, http.StatusSeeOther, other.login("bob@example.com", password).status, "somebody else at this address")
+	require.Equal(t, http.StatusSeeOther, other.login("bob@example.com", password).status, "another person at this address")
 	require.Equal(t, http.StatusTooManyRequests, other.login("ann@example.com", password).status)
 	s.clock.move(15 * time.Minute)
 	require.Equal(t, http.StatusSeeOther, other.login("ann@example.com", password).status)
@@ -89,7 +89,7 @@ func TestLoginLimitAtOnce(t *testing.T) {
 	}
 	try, wait := a.begin("ann@example.com", "192.0.2.1")
 	require.Nil(t, try)
-	require.Equal(t, time.Second, wait, "it may be better as soon as one of them ends")
+	require.Equal(t, time.Second, wait, "an attempt may be possible as soon as one of them ends")
 	running[0].undecided()
 	try, _ = a.begin("ann@example.com", "192.0.2.1")
 	require.NotNil(t, try)
@@ -104,7 +104,7 @@ func TestLoginLimitAtOnce(t *testing.T) {
 	require.Nil(t, try)
 	require.Equal(t, 15*time.Minute, wait)
 	try, _ = a.begin("ann@example.com", "192.0.2.2")
-	require.NotNil(t, try, "her own address is another")
+	require.NotNil(t, try, "her own address has its own limit")
 	try.undecided()
 }
 
@@ -176,11 +176,11 @@ func TestLogout(t *testing.T) {
 	s := newStack(t)
 	b := s.as("ann@example.com")
 	token := b.token()
-	require.Equal(t, http.StatusMethodNotAllowed, b.get("/logout").status, "a picture's address must not sign anybody out")
+	require.Equal(t, http.StatusMethodNotAllowed, b.get("/logout").status, "a GET, as of an image, must not sign a person out")
 	b.signedIn(true, "after GET")
 	got := b.post("/logout", url.Values{})
 	require.Equal(t, http.StatusSeeOther, got.status)
-	require.Empty(t, b.token(), "the cookie is taken back")
+	require.Empty(t, b.token(), "the cookie is deleted")
 	_, err := s.store.Session(t.Context(), token)
 	require.ErrorIs(t, err, tenants.ErrNoSession)
 	b.signedIn(false, "after the logout")
@@ -245,10 +245,10 @@ func TestSessionsPage(t *testing.T) {
 	got := b.get("/sessions")
 	require.Contains(t, got.body, otherSession.ID.String())
 	require.NotContains(t, got.body, bobSession.ID.String())
-	require.NotContains(t, got.body, b.token(), "tokens are shown to nobody")
+	require.NotContains(t, got.body, b.token(), "tokens are never shown")
 
 	require.Equal(t, http.StatusNotFound, b.post("/sessions/end", url.Values{"session": {bobSession.ID.String()}}).status)
-	bob.signedIn(true, "somebody else cannot end it")
+	bob.signedIn(true, "another person cannot end it")
 	require.Equal(t, http.StatusNotFound, b.post("/sessions/end", url.Values{"session": {"nonsense"}}).status)
 	require.Equal(t, http.StatusSeeOther, b.post("/sessions/end", url.Values{"session": {otherSession.ID.String()}}).status)
 	other.signedIn(false, "ended")

@@ -16,7 +16,7 @@ type memberRow struct {
 	ID, Email, Role string
 	Invited, You    bool
 	Since           moment
-	Link            string // how the invitation stands, in words; "" for who has joined
+	Link            string // state of the invitation in words; "" for a member who has joined
 	LinkTone        string // of the badge
 	Mine            bool   // the viewer may change it: the invitation, or the role
 }
@@ -27,7 +27,7 @@ type membersView struct {
 	Later   bool
 	Form    form     // of an invitation
 	Change  form     // of a refused change of a role, or a refused removal
-	Roles   []option // as which the viewer may invite
+	Roles   []option // that the viewer may invite
 	MailOn  bool
 	New     *newLink // a new invitation whose link is not mailed
 }
@@ -170,7 +170,7 @@ func (d *dashboard) resend(w http.ResponseWriter, r *http.Request, v *visit, f *
 // itself, because a redirect would have to contain the link.
 func (d *dashboard) sendInvitation(w http.ResponseWriter, r *http.Request, v *visit, made tenants.Invitation, said string) error {
 	SendInvitation(d.Store, d.Mail, d.Logger, made)
-	link := LinkToHandOn(d.Mail, made)
+	link := UnsentLink(d.Mail, made)
 	if link == "" {
 		return d.done(w, r, "/members", said)
 	}

@@ -50,7 +50,7 @@ func membersPage(f frame, v *membersView) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if v.New != nil {
-				templ_7745c5c3_Err = handOn(v.New).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = unsentLink(v.New).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -468,8 +468,8 @@ func membersPage(f frame, v *membersView) templ.Component {
 	})
 }
 
-// handOn shows the link of an invitation that nobody mails.
-func handOn(link *newLink) templ.Component {
+// unsentLink shows the link of an invitation that nobody mails.
+func unsentLink(link *newLink) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {

@@ -51,7 +51,7 @@ func TestOverviewCounts(t *testing.T) {
 	require.Contains(t, got.body, "previous period: 700 allowed, 8 denied")
 	require.Contains(t, got.body, `<a href="/rules/requests">Rule mark</a>`)
 	require.Contains(t, got.body, `sse-connect="/live/overview?period=24h"`)
-	require.Contains(t, b.get("/").body, "No checks in this period", "by the minute there is nothing")
+	require.Contains(t, b.get("/").body, "No checks in this period", "there are no minutes")
 	require.NotContains(t, s.as("bob@example.com").get("/?period=24h").body, "1,200", "another tenant's usage")
 	require.Equal(t, http.StatusBadRequest, b.get("/?period=2h").status)
 }
@@ -77,7 +77,7 @@ func TestNearestTheirLimit(t *testing.T) {
 	s.ask(s.a, "busy <b>", 19)
 	got := s.as("ann@example.com").get("/")
 	require.Contains(t, got.body, `<a class="cut" href="/subjects/busy%20%3Cb%3E">busy &lt;b&gt;</a>`)
-	require.Contains(t, got.body, "19 / 20", "as the bar draws it, and as the subject's page says")
+	require.Contains(t, got.body, "19 / 20", "the same as the bar and the subject's page")
 	require.NotContains(t, got.body, "calm")
 	require.NotContains(t, s.as("bob@example.com").get("/").body, "busy")
 }

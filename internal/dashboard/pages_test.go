@@ -139,7 +139,7 @@ func TestTenantsNeverMeet(t *testing.T) {
 
 	_, ruleCursor, err := s.store.Rules(t.Context(), s.a, tenants.RuleFilter{}, tenants.Page{Limit: 1})
 	require.NoError(t, err)
-	require.NotContains(t, bob.get("/rules?after="+ruleCursor).body, "mark of A", "another tenant's cursor is no way in")
+	require.NotContains(t, bob.get("/rules?after="+ruleCursor).body, "mark of A", "a cursor of another tenant gives no access")
 
 	// Bob cannot choose a tenant of which he is not a member, nor one to which he was only invited.
 	choose := func() page { return bob.post("/tenant", url.Values{"tenant": {s.a.TenantID().String()}}) }
@@ -170,7 +170,7 @@ func TestSwitchOfTenant(t *testing.T) {
 	_, err := s.store.EditTenantByRef(t.Context(), tenants.AsOperator("test"), "tenant-b", tenants.Match{}, suspend)
 	require.NoError(t, err)
 	got = b.get("/rules")
-	require.Contains(t, got.body, "Rule first", "nobody works in a tenant that is suspended")
+	require.Contains(t, got.body, "Rule first", "a suspended tenant is not accessible")
 	require.NotContains(t, got.body, "Switch to")
 }
 
@@ -190,7 +190,7 @@ func TestEscaping(t *testing.T) {
 	got := b.login(script, "x")
 	require.Equal(t, http.StatusUnauthorized, got.status)
 	require.NotContains(t, got.body, "<script>")
-	require.Contains(t, curlText("PUT", "/v1/x'y", "{}"), `'/v1/x'\''y'`, "a command to copy must not hold another one")
+	require.Contains(t, curlText("PUT", "/v1/x'y", "{}"), `'/v1/x'\''y'`, "a copied command must not contain another one")
 }
 
 func TestNothingWithoutSession(t *testing.T) {
@@ -238,11 +238,11 @@ func TestPaging(t *testing.T) {
 	got := b.get("/subjects?q=user")
 	next := regexp.MustCompile(`rel="next" href="([^"]*)"`).FindStringSubmatch(got.body)
 	require.NotNil(t, next)
-	require.NotContains(t, got.body, ">user_9<", "with a prefix they are in the order of their names")
+	require.NotContains(t, got.body, ">user_9<", "with a prefix they are sorted by name")
 	got = b.get(strings.ReplaceAll(next[1], "&amp;", "&"))
 	require.Contains(t, got.body, ">user_9<")
 	require.NotContains(t, got.body, `rel="next"`)
-	require.Contains(t, got.body, `value="user"`, "the search goes along")
+	require.Contains(t, got.body, `value="user"`, "the search is kept")
 }
 
 // Without Redis, pages work and say since when; without Postgres, they say what is unavailable.

@@ -126,8 +126,7 @@ func (d *dashboard) reset(w http.ResponseWriter, r *http.Request) error {
 	return d.done(w, r, "/", "Password changed. All other sessions ended.")
 }
 
-// passwordChanged logs the change, and reports it to the person by mail, in case somebody else did
-// it.
+// passwordChanged logs the change, and notifies the person by mail, in case another person made it.
 func (d *dashboard) passwordChanged(r *http.Request, p tenants.Person) {
 	d.Logger.Info("a password was changed", "request_id", requestOf(r.Context()).id, "person_id", p.ID)
 	if d.Mail.On() {

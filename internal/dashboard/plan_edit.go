@@ -15,7 +15,7 @@ import (
 // planView is the page for creating or changing a plan.
 type planView struct {
 	Form    *form
-	Slug    string // "": a new one
+	Slug    string // "" for a new plan
 	Name    string
 	Version int64
 	Default bool
@@ -78,9 +78,9 @@ func (d *dashboard) showPlan(w http.ResponseWriter, r *http.Request, v *visit, v
 	return d.render(w, r, status, planPage(v.frame, view))
 }
 
-// failOptions are what checks of a tenant over its quota can get.
+// failOptions are the possible answers to checks of a tenant over its quota.
 func failOptions() []option {
-	return []option{{tenants.FailClosed, "Deny them: 429 TENANT_QUOTA_EXCEEDED"}, {tenants.FailOpen, "Let them pass"}}
+	return []option{{tenants.FailClosed, "Deny them: 429 TENANT_QUOTA_EXCEEDED"}, {tenants.FailOpen, "Allow them"}}
 }
 
 // onChangeOptions are the values of on_change as options.
@@ -90,7 +90,7 @@ func onChangeOptions() []option {
 	}
 }
 
-// reachText says how many subjects have a plan.
+// reachText describes the number of subjects with a plan.
 func reachText(reach tenants.PlanReach, isDefault bool) string {
 	if isDefault {
 		return countText(reach.Subjects, "registered subject uses it, and so does every subject that is not registered.", "registered subjects use it, and so does every subject that is not registered.")

@@ -12,17 +12,17 @@ import (
 	"weir/internal/usage"
 )
 
-// impactView shows whom a new limit of a plan would affect, before it is saved.
+// impactView shows which subjects a new limit of a plan affects, before it is saved.
 type impactView struct {
 	From, To  string
 	Same      bool
-	Reach     []string // sentences: who has the plan
+	Reach     []string // sentences about the subjects with the plan
 	Over      []named  // subjects over the new limit that are not denied now
 	Already   []named  // subjects that are denied with either limit
 	OverMore  int      // how many more
 	Freed     int      // number of subjects that are denied now and would be allowed
 	Verdict   string   // a summary in one sentence
-	Tone      string   // "bad" where somebody would be denied at once
+	Tone      string   // "bad" if subjects would be denied immediately
 	Explained string   // how the verdict was computed
 }
 
@@ -76,8 +76,8 @@ func (d *dashboard) usedUnder(ctx context.Context, policy *check.Policy, rule, s
 	return "usage unknown"
 }
 
-// busiest returns the busiest recent subjects, and since when: usage within a window and a half can
-// still count.
+// busiest returns the busiest recent subjects, and the start of that period: usage of the last one
+// and a half windows can still count.
 func (d *dashboard) busiest(ctx context.Context, v *visit, rule *limit.Rule) (names []string, since string, err error) {
 	grain, back := usage.Minute, time.Hour
 	if window := drawable(rule).Window.MS; window > back.Milliseconds()/2 {

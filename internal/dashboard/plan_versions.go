@@ -15,12 +15,12 @@ import (
 
 const (
 	maxVersionColumns = 8   // of the comparison; the API lists all
-	maxVersionRules   = 100 // rows of the comparison
-	maxMigrations     = 20  // that the page lists
+	maxVersionRules   = 100 // maximum number of rows of the comparison
+	maxMigrations     = 20  // maximum number of migrations on the page
 	maxForeseen       = 10_000
 )
 
-// versionsView is the page of the versions of a plan and of its migrations.
+// versionsView is the page of a plan's versions and migrations.
 type versionsView struct {
 	Slug, Name string
 	Version    int64 // of the plan, for its forms
@@ -118,7 +118,7 @@ func (d *dashboard) versionsOf(ctx context.Context, v *visit, slug string) (*ver
 	return view, err
 }
 
-// versionLines are the rules that some version has its own limit for.
+// versionLines returns the rules for which some version has a limit.
 func (d *dashboard) versionLines(
 	ctx context.Context, v *visit, view *versionsView, versions []tenants.PlanVersion,
 ) error {
@@ -199,7 +199,7 @@ type migrationView struct {
 	FromText, AtTxt string
 }
 
-// foreseenView lists the subjects that would be over a limit after a change of plans.
+// foreseenView lists the subjects that would exceed a limit after a change of plans.
 type foreseenView struct {
 	Over      []foreseenLine
 	More      int
@@ -237,12 +237,12 @@ func foreseenOf(f check.Foresight, total int64) foreseenView {
 			" would be over a limit now."
 	default:
 		view.Sentence = "Of the " + plural(int64(f.Compared), "compared subject", "compared subjects") + ", " +
-			plural(n, "would be over a limit at once.", "would be over a limit at once.")
+			plural(n, "would be over a limit immediately.", "would be over a limit immediately.")
 	}
 	return view
 }
 
-// maxNamedOver is how many lines a page shows of a preview.
+// maxNamedOver is the maximum number of rows of a preview.
 const maxNamedOver = 50
 
 func (d *dashboard) previewMigration(w http.ResponseWriter, r *http.Request, v *visit, f *form) error {
@@ -349,8 +349,8 @@ func (d *dashboard) deleteVersion(w http.ResponseWriter, r *http.Request, v *vis
 	return err
 }
 
-// scheduledLine is a scheduled plan change, with the limits that the subject would exceed if it
-// happened now.
+// scheduledLine is a scheduled plan change, with the limits that the subject would exceed if the
+// change were applied now.
 type scheduledLine struct {
 	Subject, From, To, At string
 	Over                  []string

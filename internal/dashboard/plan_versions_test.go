@@ -13,8 +13,8 @@ import (
 	"weir/internal/testenv"
 )
 
-// A user publishes a version, sees who keeps the old one and whom a migration would deny at once,
-// and migrates.
+// A user publishes a version, sees the subjects that keep the old one and those that a migration
+// would deny immediately, and migrates.
 func TestPlanVersionsPage(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark") // free: 20
@@ -27,7 +27,7 @@ func TestPlanVersionsPage(t *testing.T) {
 	page := b.get("/plans/free/versions").body
 	require.Contains(t, page, "Version 1")
 	require.NotContains(t, page, "Delete version")
-	require.NotContains(t, b.get("/plans").body, "/plans/free/versions", "one version needs no words")
+	require.NotContains(t, b.get("/plans").body, "/plans/free/versions", "a single version is not mentioned")
 
 	got := b.post("/plans/free/versions", s.planForm("version", s.planVersion("free")))
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
@@ -48,7 +48,7 @@ func TestPlanVersionsPage(t *testing.T) {
 	got = b.post("/plans/free/migrations/preview", s.planForm("from_version", "1", "to", "free", "at", "now"))
 	require.Equal(t, http.StatusOK, got.status, got.body)
 	require.Contains(t, got.body, "2 subjects get version 2 now.")
-	require.Contains(t, got.body, "Of the 2 compared subjects, 1 would be over a limit at once.")
+	require.Contains(t, got.body, "Of the 2 compared subjects, 1 would be over a limit immediately.")
 	require.Contains(t, got.body, `<a href="/subjects/heavy">heavy</a>`)
 	require.Contains(t, got.body, `<td class="num">12</td>`)
 	require.NotContains(t, got.body, "/subjects/light")
@@ -56,7 +56,7 @@ func TestPlanVersionsPage(t *testing.T) {
 	at := time.Now().Add(time.Hour)
 	_, _, err = s.store.PutSubject(t.Context(), s.a, tenants.Subject{Subject: "heavy", Plan: "free", NextPlan: "free", NextPlanAt: &at}, tenants.Match{})
 	require.NoError(t, err)
-	require.Contains(t, b.get("/plans").body, "requests: 12 used, 20 → 5", "a scheduled change says the same")
+	require.Contains(t, b.get("/plans").body, "requests: 12 used, 20 → 5", "a scheduled change shows the same")
 
 	got = b.post("/plans/free/migrations", s.planForm("from_version", "1", "to", "free", "at", "now"))
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)

@@ -40,7 +40,7 @@ type plansView struct {
 	MoreScheduled bool
 }
 
-// mostScheduled is how many scheduled changes the page shows.
+// mostScheduled is the maximum number of scheduled changes on the page.
 const mostScheduled = 20
 
 // plans shows the matrix of limits: rules as rows, plans as columns, oldest plan first.
@@ -96,5 +96,5 @@ func lineOf(rule *limit.Rule, plans []tenants.Plan) planLine {
 // limitURL returns the address of a plan's limit for a rule.
 func limitURL(plan, rule string) string { return "/plans/" + plan + "/limits/" + rule }
 
-// planVersionsURL is the page of the versions of a plan, and of its migrations.
+// planVersionsURL returns the address of the page of a plan's versions and migrations.
 func planVersionsURL(plan string) string { return "/plans/" + url.PathEscape(plan) + "/versions" }

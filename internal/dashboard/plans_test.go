@@ -60,7 +60,7 @@ func TestPlanNumber(t *testing.T) {
 	} {
 		require.Contains(t, got.body, words)
 	}
-	require.Equal(t, limit.Limit{Limit: 20}, s.limits("free")["requests"], "looking saves nothing")
+	require.Equal(t, limit.Limit{Limit: 20}, s.limits("free")["requests"], "a preview saves nothing")
 	got = b.post(path, s.planForm("kind", "number", "limit", "1 000", "version", s.planVersion("free")))
 	require.Equal(t, http.StatusSeeOther, got.status)
 	require.Contains(t, b.get(got.header.Get("Location")).body, "Rule mark in plan Plan mark set to 1,000 per minute.")
@@ -123,7 +123,8 @@ func TestPlanNumberInPlace(t *testing.T) {
 	require.Equal(t, limit.Limit{Limit: 7, Burst: 70}, s.limits("free")["bucket"])
 }
 
-// Before a lower limit is saved, the page lists who would be over it at once, by the live counters.
+// Before a lower limit is saved, the page lists the subjects that would be over it immediately, by
+// the live counters.
 func TestPlanImpact(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark") // free: 20; "ada mark" has an override
@@ -145,7 +146,7 @@ func TestPlanImpact(t *testing.T) {
 	require.Contains(t, got, `<a href="/subjects/heavy">heavy</a>`)
 	require.NotContains(t, got, "/subjects/light")
 	require.NotContains(t, got, "/subjects/ada")
-	require.NotContains(t, got, "/subjects/unseen", "it is a sample, and the page says of whom")
+	require.NotContains(t, got, "/subjects/unseen", "the page says which subjects it compares")
 	require.Contains(t, got, "busiest subjects of the last 1 hour")
 	require.Contains(t, preview("kind", "number", "limit", "2"), "2 are over the new limit now")
 	require.Contains(t, preview("kind", "number", "limit", "21"), "is over the new limit now")
@@ -172,7 +173,7 @@ func TestMakeAndChangePlans(t *testing.T) {
 	got := b.post("/plans", s.planForm("slug", "pro", "name", "Pro", "like", "free"))
 	require.Equal(t, http.StatusSeeOther, got.status, got.body)
 	require.Contains(t, b.get("/plans").body, "Plan “Pro” created.")
-	require.Equal(t, map[string]limit.Limit{"requests": {Limit: 20}}, s.limits("pro"), "it begins with the other's numbers")
+	require.Equal(t, map[string]limit.Limit{"requests": {Limit: 20}}, s.limits("pro"), "it begins with the limits of the other plan")
 	for words, pairs := range map[string][]string{
 		"Must be 1 to 63 of a-z, 0-9 and -": {"slug", "A B"}, "Must be at most 200 characters": {"slug", "x", "name", strings.Repeat("x", 201)},
 		"There is a plan with this slug already": {"slug", "pro"},

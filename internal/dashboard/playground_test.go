@@ -66,7 +66,7 @@ func TestPlaygroundSaysWhatHappened(t *testing.T) {
 	got = b.get("/playground?traffic=own&limit=1&hits=0,4000")
 	require.Contains(t, got.body, "Your request at 4 s was denied by all algorithms. Shortest retry after: ")
 	got = b.get("/playground?traffic=own&limit=1&hits=4000,0")
-	require.Contains(t, got.body, "Your request at 0 s was allowed by all algorithms.", "the newest stands last, wherever on the line it is")
+	require.Contains(t, got.body, "Your request at 0 s was allowed by all algorithms.", "the newest request is last, wherever it is on the time axis")
 	got = b.get("/playground?traffic=own")
 	require.Contains(t, got.body, "No requests.")
 }

@@ -10,7 +10,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// quotaLine is what a tenant has used of one of its quotas.
+// quotaLine is a tenant's usage of one of its quotas.
 type quotaLine struct {
 	Name, Used, Share, Resets, Forecast string
 	Permille                            int64 // at most 1000
@@ -19,8 +19,8 @@ type quotaLine struct {
 
 const nearQuota, fullQuota = 800, 1000 // permille
 
-// quotasOf returns what a tenant has used of the quotas that its tier, or the operator, gave
-// it: none while counters are unavailable.
+// quotasOf returns the tenant's usage of the quotas that its tier or the operator set, or nothing
+// while counters are unavailable.
 func (d *dashboard) quotasOf(ctx context.Context, slug string, now time.Time) (lines []quotaLine) {
 	if d.Platform == uuid.Nil || slug == tenants.PlatformSlug {
 		return nil
@@ -58,7 +58,7 @@ func quotaLineOf(u *check.QuotaUse, now time.Time) quotaLine {
 	return line
 }
 
-// dayText is a day, and a time of the same day.
+// dayText returns a date, with a time for the current day.
 func dayText(at, now time.Time) string {
 	if at.Sub(now) < 24*time.Hour {
 		return at.UTC().Format("2 January 15:04 UTC")
@@ -66,8 +66,8 @@ func dayText(at, now time.Time) string {
 	return at.UTC().Format("2 January 2006")
 }
 
-// quotaNotices says which shares of its quotas the tenant has used, the greatest of each quota and
-// window.
+// quotaNotices returns notices about the used shares of the tenant's quotas, only the greatest one
+// of each quota and window.
 func (d *dashboard) quotaNotices(ctx context.Context, v *visit) ([]string, error) {
 	notices, err := d.Store.QuotaNotices(ctx, v.actor())
 	if err != nil || len(notices) == 0 {

@@ -12,8 +12,8 @@ import (
 	"weir/internal/testenv"
 )
 
-// A tenant sees what it has used of its quota and when that runs out, and so does the operator; a
-// tenant without a tier sees nothing of the kind.
+// A tenant sees its usage of its quota and when the quota runs out, and so does the operator. A
+// tenant without a tier sees no quota.
 func TestQuotaUse(t *testing.T) {
 	s := newStack(t)
 	platform, err := s.store.EnsurePlatform(t.Context())
@@ -35,22 +35,22 @@ func TestQuotaUse(t *testing.T) {
 	page := s.as("ann@example.com").get("/usage").body
 	require.Contains(t, page, "<strong>Checks per month</strong>: 90 of 100 checks used")
 	require.Contains(t, page, "Resets on ")
-	require.NotContains(t, page, "Checks per second", "nobody can watch that")
+	require.NotContains(t, page, "Checks per second", "a second is too short to show")
 	require.NotContains(t, s.as("bob@example.com").get("/usage").body, "checks used")
 	page = s.as("olga@example.com").get("/tenants/tenant-a").body
 	require.Contains(t, page, "90 of 100 checks used")
 
 	require.NotContains(t, s.as("ann@example.com").get("/").body, "is used.")
 	end := time.Now().Add(48 * time.Hour)
-	_, err = s.store.NoteQuota(t.Context(), s.a.TenantID(), tenants.ChecksPerMonth, end, 96, 100)
+	_, err = s.store.RecordQuota(t.Context(), s.a.TenantID(), tenants.ChecksPerMonth, end, 96, 100)
 	require.NoError(t, err)
 	page = s.as("ann@example.com").get("/").body
 	require.Contains(t, page, "95 % of the quota Checks per month (100 checks) is used.")
-	require.NotContains(t, page, "80 % of the quota", "the greatest share says it all")
+	require.NotContains(t, page, "80 % of the quota", "only the greatest share is shown")
 	require.NotContains(t, s.as("bob@example.com").get("/").body, "of the quota")
 }
 
-// The words fit the numbers.
+// The text matches the numbers.
 func TestQuotaForecast(t *testing.T) {
 	now := time.Date(2026, 1, 11, 0, 0, 0, 0, time.UTC)
 	end := time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)

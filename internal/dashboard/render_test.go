@@ -51,5 +51,5 @@ func TestSecretsAreNotCompressed(t *testing.T) {
 	require.Equal(t, http.StatusCreated, w.Code)
 	require.Empty(t, w.Header().Get("Content-Encoding"))
 	require.Equal(t, body, w.Body.Bytes())
-	require.Equal(t, "no-store, no-transform", w.Header().Get("Cache-Control"), "a proxy must not do it either")
+	require.Equal(t, "no-store, no-transform", w.Header().Get("Cache-Control"), "a proxy must not compress it either")
 }

@@ -25,7 +25,7 @@ import (
 // routeEditView is the page on which a route is created or changed.
 type routeEditView struct {
 	Form    *form
-	Slug    string // of the route that is changed; "": a new one
+	Slug    string // of the changed route; "" for a new one
 	Name    string
 	Version int64
 	Stray   []limit.FieldError

@@ -170,7 +170,7 @@ func TestRouteTester(t *testing.T) {
 		} {
 			require.Contains(t, got.body, words)
 		}
-		require.Contains(t, got.header.Get("Cache-Control"), noTransform, "headers may hold secrets")
+		require.Contains(t, got.header.Get("Cache-Control"), noTransform, "headers may contain secrets")
 	}
 	policy, err := s.policies.Get(t.Context(), s.a.TenantID())
 	require.NoError(t, err)
@@ -271,7 +271,7 @@ func TestRouteRights(t *testing.T) {
 	bob := s.as("bob@example.com")
 	own := s.routeForm("tenant", s.b.TenantID().String(), "method", "GET")
 	for _, path := range []string{"/routes/edge", "/routes/edge/edit", "/routes/edge/delete"} {
-		require.Equal(t, http.StatusConflict, bob.post(path, s.routeForm()).status, "%s: the form was made for tenant A", path)
+		require.Equal(t, http.StatusConflict, bob.post(path, s.routeForm()).status, "%s: the form is for tenant A", path)
 		require.Equal(t, http.StatusNotFound, bob.post(path, own).status, path)
 	}
 	require.Equal(t, http.StatusNotFound, bob.get("/routes/edge").status)

@@ -28,7 +28,7 @@ func TestRulePreview(t *testing.T) {
 	b := s.as("ann@example.com")
 	got := b.preview("slug", "")
 	require.Equal(t, http.StatusOK, got.status)
-	require.NotContains(t, got.body, "<html", "a script asks for a piece")
+	require.NotContains(t, got.body, "<html", "a script gets only a part of the page")
 	require.Contains(t, got.body, `data-field="slug"`)
 	require.Contains(t, got.body, "Each subject can use 100 units in any minute on all resources.", "and the given fields are still simulated")
 	require.Contains(t, got.body, "300 of 450 requests allowed.", "the steady stream is 150 % of the limit")

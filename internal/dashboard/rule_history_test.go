@@ -37,9 +37,9 @@ func TestRuleHistory(t *testing.T) {
 	} {
 		require.Contains(t, got.body, words)
 	}
-	require.NotContains(t, got.body, "Restore this version", "a viewer only looks")
+	require.NotContains(t, got.body, "Restore this version", "a viewer cannot restore")
 	sequences := regexp.MustCompile(`name="sequence" value="(\d+)"`).FindAllStringSubmatch(ann.get("/rules/requests/history").body, -1)
-	require.Len(t, sequences, 2, "what it is now needs no restoring")
+	require.Len(t, sequences, 2, "the current state cannot be restored")
 
 	first := s.ruleForm("sequence", sequences[1][1], "version", s.ruleVersion("requests"))
 	require.Equal(t, http.StatusForbidden, s.as("support@example.com").post("/rules/requests/restore", first).status)
@@ -66,7 +66,7 @@ func TestRuleHistory(t *testing.T) {
 	made(ann.post("/rules", s.ruleForm("slug", "requests", "limit", "77")))
 	got = ann.get("/rules/requests/history")
 	require.Contains(t, got.body, "Deleted")
-	require.Equal(t, 4, strings.Count(got.body, `name="sequence"`), "made, changed twice, restored; not the deletion, not the present")
+	require.Equal(t, 4, strings.Count(got.body, `name="sequence"`), "created, changed twice, restored; not the deletion, not the current state")
 }
 
 // A long history has pages, and each row has the state of the rule at that time.

@@ -19,7 +19,7 @@ import (
 
 // replayView shows what a draft would have done.
 type replayView struct {
-	Why           string // it cannot be told; "": the rest holds
+	Why           string // why there is no replay; if "", the fields below are valid
 	From, To      moment
 	Length        string // such as "3 hours"
 	Line          *timeline
@@ -296,8 +296,8 @@ func (view *replayView) Difference() string {
 	return grouped(*view.Before-view.Denied) + " fewer than with the current rule (" + grouped(*view.Before) + ")."
 }
 
-// Who is the heading of the list of those that would have been denied most.
-func (view *replayView) Who() string {
+// Heading returns the heading of the list of the most denied subjects.
+func (view *replayView) Heading() string {
 	if view.Whose == "resources" {
 		return "Resource"
 	}

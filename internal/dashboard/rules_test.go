@@ -78,7 +78,7 @@ func TestMakeRule(t *testing.T) {
 		got = b.get(got.header.Get("Location"))
 		require.Equal(t, http.StatusOK, got.status)
 		require.Contains(t, got.body, "Rule “API requests” created.")
-		require.Contains(t, got.body, "/rules/"+slug+"/edit", "it is the page of the rule, whatever that is called")
+		require.Contains(t, got.body, "/rules/"+slug+"/edit", "the path is the page of a rule with any slug")
 		stored, err := s.store.RuleBySlug(t.Context(), s.a, slug)
 		require.NoError(t, err)
 		c.want.Slug, c.want.Name = slug, "API requests"
@@ -97,7 +97,7 @@ func TestMakeRule(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, stored, again)
 	}
-	require.Contains(t, b.get("/rules/new").body, "Create rule", "a rule may have this name without taking the page")
+	require.Contains(t, b.get("/rules/new").body, "Create rule", "a rule with this slug does not replace the page")
 	entries, _, err := s.store.Audit(t.Context(), s.a, tenants.AuditFilter{Kind: "rule"}, tenants.Page{})
 	require.NoError(t, err)
 	require.Equal(t, "ann@example.com", entries[0].ActorName)
@@ -149,7 +149,7 @@ func TestRuleFormRefused(t *testing.T) {
 	}
 	rules, _, err := s.store.Rules(t.Context(), s.a, tenants.RuleFilter{}, tenants.Page{})
 	require.NoError(t, err)
-	require.Len(t, rules, 2, "nothing was made")
+	require.Len(t, rules, 2, "nothing was created")
 }
 
 // Roles are enforced, whatever the page shows, and a form is valid only for its own tenant.
@@ -187,7 +187,7 @@ func TestRuleRoles(t *testing.T) {
 	}
 	bob := s.as("bob@example.com")
 	for _, path := range []string{"/rules", "/rules/preview", "/rules/requests/edit", "/rules/requests/mode", "/rules/requests/delete"} {
-		require.Equal(t, http.StatusConflict, bob.post(path, s.ruleForm()).status, "%s: the form was made for tenant A", path)
+		require.Equal(t, http.StatusConflict, bob.post(path, s.ruleForm()).status, "%s: the form is for tenant A", path)
 	}
 	_, err := s.store.CreateRule(t.Context(), s.a, limit.Rule{Slug: "only-a", Resource: "*", Algorithm: limit.TokenBucket, Limit: 1, Window: window(t, "1m")})
 	require.NoError(t, err)
@@ -198,7 +198,7 @@ func TestRuleRoles(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, bob.get("/rules/only-a/edit").status)
 }
 
-// A user who would overwrite another change is told first, and may then save.
+// A user who would overwrite another change is warned first, and may then save.
 func TestRuleConflicts(t *testing.T) {
 	s := newStack(t)
 	s.fill(s.a, "mark")

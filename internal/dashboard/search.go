@@ -123,7 +123,7 @@ func (d *dashboard) findActions(ctx context.Context, v *visit, query string) (ou
 
 // subjectsLike returns subjects that match the text: registered ones that start with it, seen ones
 // that contain it, and the text itself, because a subject needs no registration. An exact match
-// comes first, a text that nobody has seen last.
+// comes first, a text without checks comes last.
 func (d *dashboard) subjectsLike(ctx context.Context, v *visit, text string) (out []foundItem, err error) {
 	seen, err := d.seenSubjects(ctx, v.actor())
 	if err != nil {

@@ -40,7 +40,7 @@ func TestSearch(t *testing.T) {
 	}
 	require.NotContains(t, b.get("/search?q=block+ada").body, "open=blocked", "support may not block")
 	require.Contains(t, s.as("editor@example.com").get("/search?q=block+ada").body, "open=blocked")
-	require.NotContains(t, b.get("/search?q=create+rule").body, `href="/rules/new"`, "support may not make rules")
+	require.NotContains(t, b.get("/search?q=create+rule").body, `href="/rules/new"`, "support may not create rules")
 	require.Contains(t, s.as("editor@example.com").get("/search?q=create+rule").body, `href="/rules/new">Create rule`)
 	require.Contains(t, b.get("/subjects/ada?open=boost").body, `<details class="action" open data-drawer><summary class="button quiet" autofocus>Boost limit`)
 	require.Contains(t, b.get("/search?q=%01").body, "No results for")

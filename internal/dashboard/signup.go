@@ -15,7 +15,7 @@ import (
 // Signup says who may create a tenant.
 type Signup string
 
-// Who may sign up.
+// The values of Signup.
 const (
 	SignupOpen   Signup = "open"   // everybody
 	SignupInvite Signup = "invite" // people with a link from the operator

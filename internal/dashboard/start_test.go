@@ -57,9 +57,9 @@ func TestFirstRun(t *testing.T) {
 	got = b.get(wait)
 	require.Contains(t, got.body, "First check received")
 	require.Contains(t, got.body, "user_42 sent a check for “default”. It was allowed: 4 of 5 remain under api-requests.")
-	require.NotContains(t, got.body, "hx-get", "it stops asking")
+	require.NotContains(t, got.body, "hx-get", "it stops polling")
 	require.NotContains(t, got.body, "<html")
-	require.Contains(t, s.as("viewer@example.com").get(wait[:len(wait)-len("&fragment=1")]).body, "<html", "the same as a page")
+	require.Contains(t, s.as("viewer@example.com").get(wait[:len(wait)-len("&fragment=1")]).body, "<html", "the same in a full page")
 	require.NotContains(t, s.as("bob@example.com").get(wait).body, "First check received", "another tenant's check")
 	require.Equal(t, http.StatusBadRequest, b.get("/start/wait?since=x").status)
 

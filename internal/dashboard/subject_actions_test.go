@@ -76,7 +76,7 @@ func TestSubjectActions(t *testing.T) {
 	}{
 		{"support", url.Values{"do": {"boost"}, "rule": {"requests"}, "factor": {"5"}, "for": {"4h"}}, func() {
 			o := subject().Overrides[0]
-			require.Equal(t, limit.Limit{Limit: 100}, o.Limit, "5 times what the plan gives")
+			require.Equal(t, limit.Limit{Limit: 100}, o.Limit, "5 times the limit of the plan")
 			require.WithinDuration(t, now.Add(4*time.Hour), *o.ExpiresAt, time.Second)
 			require.Equal(t, "because", o.Reason)
 			require.True(t, s.check("user_7", 100).Allowed, "burst")
@@ -145,7 +145,7 @@ func TestSubjectActionsRefuse(t *testing.T) {
 		got := b.write("/subjects/user_7", form)
 		require.Equal(t, http.StatusUnprocessableEntity, got.status, want)
 		require.Contains(t, got.body, want)
-		require.Contains(t, got.body, `value="kept &lt;b&gt;text&lt;/b&gt;"`, "%s: what was filled in stays", want)
+		require.Contains(t, got.body, `value="kept &lt;b&gt;text&lt;/b&gt;"`, "%s: the input is kept", want)
 		require.Contains(t, got.body, `aria-invalid="true"`, want)
 		checkHeaders(t, got, want)
 	}
@@ -169,7 +169,7 @@ func TestSubjectActionsKeepToTheirTenant(t *testing.T) {
 	require.Equal(t, http.StatusSeeOther, b.post("/tenant", url.Values{"tenant": {s.b.TenantID().String()}}).status)
 	block := url.Values{"do": {"state"}, "state": {"blocked"}, "reason": {"x"}}
 	got := b.write("/subjects/ada mark", block)
-	require.Equal(t, http.StatusConflict, got.status, "the form is of tenant A")
+	require.Equal(t, http.StatusConflict, got.status, "the form is for tenant A")
 	require.Contains(t, got.body, "switched to another tenant")
 	_, err := s.store.SubjectByName(t.Context(), s.b, "ada mark")
 	require.ErrorIs(t, err, tenants.ErrNotFound)

@@ -18,7 +18,7 @@ func TestSubjectShowsTheLimitsWithTheLeastLeft(t *testing.T) {
 		view.Limits = append(view.Limits, limitView{Rule: fmt.Sprintf("rule-%d", n), Left: 1000})
 	}
 	shown, more := view.Shown()
-	require.Equal(t, view.Limits, shown, "few stay in the order of the rules")
+	require.Equal(t, view.Limits, shown, "a few limits are in the order of the rules")
 	require.Zero(t, more)
 
 	view.Limits = append(view.Limits, limitView{Rule: "free", Unlimited: true}, limitView{Rule: "half", Left: 500},

@@ -13,8 +13,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// tenantView is one tenant as the operator sees it: what it is, how it is served, what it uses.
-// What stands in it is the tenant's own affair and not shown.
+// tenantView is one tenant as the operator sees it: its settings, state and usage. It does not show
+// the contents of the tenant.
 type tenantView struct {
 	tenantRow
 	ID         string
@@ -24,9 +24,9 @@ type tenantView struct {
 	Configured tenants.Configured
 	Owners     []string // emails of those who own it
 	Invited    []string // emails of owners who have not joined yet
-	Link       *newLink // an invitation to hand on, where no email is sent
-	OwnTier    string   // slug, "": the default one
-	TierInUse  string   // slug as checks see it, "": there are none
+	Link       *newLink // an invitation link to pass on if mail is off
+	OwnTier    string   // slug; "" for the default tier
+	TierInUse  string   // slug that checks use; "" if there are no tiers
 	Tiers      []option
 	Quotas     []limitView
 	Shared     []string // slugs of quotas that all tenants share
@@ -47,7 +47,7 @@ func (view *tenantView) QuotaOptions() (out []option) {
 	return out
 }
 
-// Subjects is how many are registered, as far as they are counted.
+// Subjects returns the number of registered subjects, up to the maximum.
 func (view *tenantView) Subjects() string {
 	if view.Configured.Subjects > tenants.MostCountedSubjects {
 		return "over " + grouped(tenants.MostCountedSubjects) + " registered subjects"
@@ -55,7 +55,7 @@ func (view *tenantView) Subjects() string {
 	return plural(view.Configured.Subjects, "registered subject", "registered subjects")
 }
 
-// Subject is where the operator's own tenant has this one as a subject.
+// Subject returns the page of this tenant as a subject of the operator's own tenant.
 func (view *tenantView) Subject() string {
 	return subjectURL(view.Slug) + "?resource=" + check.QuotaResource
 }
@@ -234,11 +234,11 @@ func (d *dashboard) ownerInvitation(ctx context.Context, v *visit, t *tenants.Te
 		return nil, err
 	}
 	SendInvitation(d.Store, d.Mail, d.Logger, made)
-	return &newLink{made.Email, LinkToHandOn(d.Mail, made)}, nil
+	return &newLink{made.Email, UnsentLink(d.Mail, made)}, nil
 }
 
-// setTenantState makes the action that gives a tenant this state; said names the tenant by its
-// slug.
+// setTenantState returns the action that sets a tenant's state. said is the message, with the
+// tenant's slug.
 func setTenantState(state, said string) tenantAction {
 	return func(d *dashboard, ctx context.Context, v *visit, t *tenants.Tenant, f *form) (string, error) {
 		_, err := d.Store.EditTenantByRef(ctx, v.actor(), t.ID.String(), f.match(), func(t *tenants.Tenant) error { t.State = state; return nil })
@@ -246,7 +246,7 @@ func setTenantState(state, said string) tenantAction {
 	}
 }
 
-// onTenantsSubject makes an action on the subject, of the operator's own tenant, that stands for
+// onTenantsSubject returns an action on the subject of the operator's own tenant that represents
 // the tenant: its plan is the tenant's tier, its overrides are the tenant's quotas.
 func onTenantsSubject(do func(*dashboard, context.Context, *subjectChange) (string, error)) tenantAction {
 	return func(d *dashboard, ctx context.Context, v *visit, t *tenants.Tenant, f *form) (string, error) {
@@ -275,7 +275,8 @@ func (d *dashboard) deleteTenant(ctx context.Context, v *visit, t *tenants.Tenan
 	return "Tenant " + t.Slug + " deleted.", d.Store.DeleteTenant(ctx, v.actor(), t.ID.String(), f.match())
 }
 
-// newQuota is where the operator makes a rule that bounds the checks of each tenant.
+// newQuota returns the page on which the operator creates a rule that limits the checks of each
+// tenant.
 func newQuota() string {
 	return "/rules/new?" + url.Values{"slug": {"checks"}, "name": {"Checks per tenant"}, "resource": {check.QuotaResource}}.Encode()
 }

@@ -239,7 +239,7 @@ func tenantPage(f frame, v *tenantView) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if v.Link != nil {
-				templ_7745c5c3_Err = handOn(v.Link).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = unsentLink(v.Link).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -88,7 +88,7 @@ func TestTenantsAreTheOperators(t *testing.T) {
 				require.Equal(t, http.StatusNotFound, b.write(path, form).status, "%s, %s", role, path)
 			}
 		}
-		require.Equal(t, http.StatusNotFound, eve.get(path).status, "an editor of the platform tenant is no operator")
+		require.Equal(t, http.StatusNotFound, eve.get(path).status, "an editor of the platform tenant is not an operator")
 		if strings.HasPrefix(path, "/instances") {
 			continue // nothing is written there
 		}
@@ -103,7 +103,7 @@ func TestTenantsAreTheOperators(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, s.olga.get("/tenants").status)
 	list, _, err := s.store.ListTenants(t.Context(), tenants.AsOperator("test"), tenants.TenantFilter{State: tenants.TenantActive}, tenants.Page{})
 	require.NoError(t, err)
-	require.Len(t, list, 3, "nothing was made or suspended")
+	require.Len(t, list, 3, "nothing was created or suspended")
 }
 
 // A new tenant's key works immediately, and is shown only on that page.
@@ -177,7 +177,7 @@ func TestTenantActions(t *testing.T) {
 	require.Contains(t, got.body, "2 rules, 1 plan, 1 registered subject, 2 active API keys")
 	require.Contains(t, got.body, "(the default)")
 	require.Contains(t, got.body, "0 of 100 used")
-	require.NotContains(t, got.body, "secret", "what stands in a tenant is its own affair")
+	require.NotContains(t, got.body, "secret", "the operator does not see the contents of a tenant")
 
 	for _, step := range []struct {
 		do    string
@@ -212,7 +212,7 @@ func TestTenantActions(t *testing.T) {
 	}
 	rows, _, err := s.store.Audit(t.Context(), s.b, tenants.AuditFilter{Kind: "tenant"}, tenants.Page{Limit: 1})
 	require.NoError(t, err)
-	require.Equal(t, "operator", rows[0].ActorName, "which person it was is the operator's affair")
+	require.Equal(t, "operator", rows[0].ActorName, "the tenant does not see the person")
 
 	require.Equal(t, http.StatusSeeOther, s.send("/tenants/tenant-b", "do", "rename", "name", "B & Co.").status)
 	require.Contains(t, s.olga.get("/tenants/tenant-b").body, "B &amp; Co.")

@@ -224,9 +224,9 @@ func TestCodeSamples(t *testing.T) {
 		require.True(t, found)
 		literal, _, found = strings.Cut(literal, "),\n});")
 		require.True(t, found)
-		require.JSONEq(t, want, literal, "the body is JSON, which is what a script reads it as")
+		require.JSONEq(t, want, literal, "the body is JSON, which scripts parse")
 	}
 	var plain map[string]any
 	require.NoError(t, json.Unmarshal([]byte(checkJSON(&check.Request{Subject: "a", Resource: "default", Cost: 1}, "")), &plain))
-	require.Equal(t, map[string]any{"subject": "a"}, plain, "what is usual is left out")
+	require.Equal(t, map[string]any{"subject": "a"}, plain, "defaults are omitted")
 }

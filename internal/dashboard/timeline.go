@@ -11,7 +11,7 @@ import (
 	"weir/internal/limit"
 )
 
-// trial is one rule with its traffic.
+// trial is one rule with its requests.
 type trial struct {
 	Title    string
 	Rule     limit.Rule
@@ -248,7 +248,7 @@ func number(f float64) string {
 	return strings.TrimSuffix(strconv.FormatFloat(f, 'f', 1, 64), ".0")
 }
 
-// LevelPath is the area below what is left.
+// LevelPath returns the area below the remaining units.
 func (t *timeline) LevelPath() string {
 	if len(t.Steps) == 0 {
 		return ""
@@ -256,7 +256,7 @@ func (t *timeline) LevelPath() string {
 	return "M0 " + number(timelineLevel) + t.levelSteps() + "V" + number(timelineLevel) + "Z"
 }
 
-// LevelLine is its upper edge.
+// LevelLine returns its upper edge.
 func (t *timeline) LevelLine() string {
 	if len(t.Steps) == 0 {
 		return ""
@@ -279,12 +279,12 @@ func (t *timeline) levelSteps() string {
 	return b.String()
 }
 
-// PassedPath and DeniedPath are the bars.
+// PassedPath returns the bars of allowed requests.
 func (t *timeline) PassedPath() string {
 	return t.bars(func(b timelineBin) float64 { return -float64(b.Passed) })
 }
 
-// DeniedPath is the bars that hang.
+// DeniedPath returns the bars of denied requests, below the baseline.
 func (t *timeline) DeniedPath() string {
 	return t.bars(func(b timelineBin) float64 { return float64(b.Denied) })
 }
@@ -301,12 +301,12 @@ func (t *timeline) bars(height func(timelineBin) float64) string {
 	return b.String()
 }
 
-// Baseline is the line between what passed and what was denied.
+// Baseline returns the line between allowed and denied requests.
 func (t *timeline) Baseline() string {
 	return "M0 " + number(t.baseline()) + "H" + strconv.Itoa(timelineWidth)
 }
 
-// StartsPath marks when a queue lets its requests proceed.
+// StartsPath returns marks where a queue lets its requests proceed.
 func (t *timeline) StartsPath() string {
 	var b strings.Builder
 	if t.Rule.Algorithm != limit.LeakyBucketQueue {
@@ -320,7 +320,7 @@ func (t *timeline) StartsPath() string {
 	return b.String()
 }
 
-// EdgesPath is a line at the end of each window.
+// EdgesPath returns a line at the end of each window.
 func (t *timeline) EdgesPath() string {
 	var b strings.Builder
 	for at := t.Rule.Window.MS; at > 0 && at < t.SpanMS && at/t.Rule.Window.MS <= 30; at += t.Rule.Window.MS {
@@ -329,7 +329,7 @@ func (t *timeline) EdgesPath() string {
 	return b.String()
 }
 
-// box is a stretch of time in the drawing; it is wide enough to be seen.
+// box is a period in the drawing, wide enough to be visible.
 type box struct{ X, Width string }
 
 func (t *timeline) box(s timelineStretch) box {
@@ -338,7 +338,7 @@ func (t *timeline) box(s timelineStretch) box {
 	return box{number(min(from, timelineWidth-wide)), number(wide)}
 }
 
-// ShutBoxes are the stretches in which a penalty ran.
+// ShutBoxes returns the periods in which a penalty was active.
 func (t *timeline) ShutBoxes() (out []box) {
 	for _, s := range t.Shut {
 		out = append(out, t.box(s))
@@ -354,7 +354,7 @@ func (t *timeline) CrowdBox() (box, bool) {
 	return t.box(timelineStretch{t.Crowd.FromMS, t.Crowd.ToMS}), true
 }
 
-// Ticks are the marks of the time axis, from 0 to the end.
+// Ticks returns the labels of the time axis, from 0 to the end.
 func (t *timeline) Ticks() (out []string) {
 	for k := range int64(4) {
 		out = append(out, clockText(k*t.SpanMS/3, t.SpanMS))
@@ -362,7 +362,7 @@ func (t *timeline) Ticks() (out []string) {
 	return out
 }
 
-// Slice is what came of the requests of one stretch, for a table.
+// Slice is the result of the requests of one period, for a table.
 type timelineSlice struct {
 	From, To              string
 	Asked, Passed, Denied int64
@@ -371,7 +371,7 @@ type timelineSlice struct {
 
 const timelineSlices = 15 // six bins each
 
-// Slices are the picture as a table.
+// Slices returns the chart as a table.
 func (t *timeline) Slices() []timelineSlice {
 	out := make([]timelineSlice, timelineSlices)
 	for i := range int64(timelineSlices) {
@@ -416,7 +416,7 @@ func joined(numbers []int64) string {
 	return string(b)
 }
 
-// onlyAt makes requests of one subject at these instants, cost 1 each, by time.
+// onlyAt returns requests of one subject at these instants, with cost 1, sorted by time.
 func onlyAt(subject string, instants []int64) []check.SimulatedRequest {
 	slices.Sort(instants)
 	out := make([]check.SimulatedRequest, len(instants))

@@ -29,7 +29,7 @@ func TestTimelineShowsTheDoubleBurst(t *testing.T) {
 	require.Contains(t, fixed.Said(), "20 allowed within 1.9 seconds: twice the limit of 10 per 10 seconds.")
 	_, over := fixed.CrowdBox()
 	require.True(t, over)
-	require.EqualValues(t, 11, counter.Crowd.Count, "the share of the full window before falls a millisecond after its end")
+	require.EqualValues(t, 11, counter.Crowd.Count, "the weight of the full previous window decreases a millisecond after its end")
 	require.EqualValues(t, 10, log.Passed)
 	require.Contains(t, log.Said(), "Never more than the limit, 10, in any 10 seconds.")
 	require.Contains(t, log.Said(), "Longest retry after: 9 seconds.")
@@ -40,7 +40,7 @@ func TestTimelineShowsTheDoubleBurst(t *testing.T) {
 	require.Contains(t, story, "Fixed window allowed 20 within 1.9 seconds, twice the limit.")
 	require.Contains(t, story, "Never more than 10 in any 10 seconds: sliding window log.")
 	require.Contains(t, story, "fewest with sliding window log (10)")
-	require.Equal(t, fixed.Scale, log.Scale, "bars of one height mean the same side by side")
+	require.Equal(t, fixed.Scale, log.Scale, "bars of the same height are comparable")
 }
 
 // The lesson of a traffic must be visible in its charts.
@@ -99,7 +99,7 @@ func TestTimelineDrawsWhatIsLeft(t *testing.T) {
 	require.EqualValues(t, 1, bucket.Denied)
 	require.Len(t, bucket.Left, timelineSamples+1)
 	require.EqualValues(t, 0, bucket.Left[0])
-	require.EqualValues(t, 1, bucket.Left[6], "after a second, one is back")
+	require.EqualValues(t, 1, bucket.Left[6], "after a second, one has refilled")
 	require.EqualValues(t, 0, bucket.Left[5])
 	require.EqualValues(t, 5, bucket.Left[timelineSamples])
 	require.Equal(t, "111110", bucket.PassedBits())
@@ -108,14 +108,14 @@ func TestTimelineDrawsWhatIsLeft(t *testing.T) {
 func TestTimelineOfAQueue(t *testing.T) {
 	queue := play(t, "traffic=own&limit=10&window=10s&hits=0,0,0", limit.LeakyBucketQueue)[0]
 	require.EqualValues(t, 3, queue.Passed)
-	require.Equal(t, timelineCrowd{Count: 3, FromMS: 0, ToMS: 2000}, queue.Crowd, "let go one after another")
+	require.Equal(t, timelineCrowd{Count: 3, FromMS: 0, ToMS: 2000}, queue.Crowd, "released one after another")
 	require.Contains(t, queue.Said(), "Allowed requests waited up to 2 seconds.")
 	require.Equal(t, "M0 46v7M33.3 46v7M66.7 46v7", queue.StartsPath())
 }
 
 func TestTimelineOfAPenalty(t *testing.T) {
 	shut := play(t, "traffic=own&limit=1&window=1s&penalty=2s&hits=0,100,1500,2200", limit.FixedWindow)[0]
-	require.Equal(t, "1001", shut.PassedBits(), "a second later the window is new, the penalty not over")
+	require.Equal(t, "1001", shut.PassedBits(), "a second later the window is new, but the penalty is still active")
 	require.Equal(t, []timelineStretch{{100, 2100}}, shut.Shut)
 	require.Contains(t, shut.Said(), "The penalty then denied everything for 2 seconds.")
 }
@@ -138,7 +138,7 @@ func TestTimelinesAddUp(t *testing.T) {
 				asked, passed = asked+s.Asked, passed+s.Passed
 				require.LessOrEqual(t, s.Left, lane.Quota)
 			}
-			require.Equal(t, []int64{lane.Asked, lane.Passed}, []int64{asked, passed}, "the table says what the picture shows")
+			require.Equal(t, []int64{lane.Asked, lane.Passed}, []int64{asked, passed}, "the table and the chart agree")
 			switch lane.Rule.Algorithm {
 			case limit.SlidingWindowLog, limit.LeakyBucketQueue:
 				require.LessOrEqual(t, lane.Crowd.Count, lane.Rule.Limit)

@@ -89,7 +89,7 @@ func (t *timeline) crowdSentence(queue bool) string {
 	}
 }
 
-// overLimit compares a number with the limit that it is over.
+// overLimit compares a number with the limit that it exceeds.
 func overLimit(n, lim int64) string {
 	switch {
 	case n == 2*lim:
@@ -113,18 +113,18 @@ func (t *timeline) Summary() string {
 		grouped(t.Passed) + " allowed, " + grouped(t.Denied) + " denied."
 }
 
-// span writes a length of time with as many digits as help: "1.9 seconds", "12 seconds".
+// span formats a duration with a useful number of digits: "1.9 seconds", "12 seconds".
 func span(ms int64) string {
 	switch {
 	case ms < 1000:
 		return plural(ms, "millisecond", "milliseconds")
 	case ms < 10_000 && ms%1000 != 0:
-		return strconv.FormatFloat(float64((ms+99)/100)/10, 'f', -1, 64) + " seconds" // never less than there is
+		return strconv.FormatFloat(float64((ms+99)/100)/10, 'f', -1, 64) + " seconds" // rounded up
 	}
 	return inWords(time.Duration(ms) * time.Millisecond)
 }
 
-// atLeastSpan is span, but no time at all is "the same millisecond".
+// atLeastSpan is span, except that 0 is "the same millisecond".
 func atLeastSpan(ms int64) string {
 	if ms == 0 {
 		return "one millisecond"
@@ -132,7 +132,7 @@ func atLeastSpan(ms int64) string {
 	return span(ms)
 }
 
-// clockText writes an instant of a picture in the unit that suits its length: "12.5 s", "3 min".
+// clockText formats an instant of a chart in a unit that suits its length: "12.5 s", "3 min".
 func clockText(ms, of int64) string {
 	unit, name := int64(1000), "s"
 	for _, u := range []struct {
@@ -181,7 +181,7 @@ func compared(all []*timeline) (out []string) {
 
 func byPassed(a, b *timeline) int { return cmp.Compare(a.Passed, b.Passed) }
 
-// titles are those of the timelines that are chosen, within a sentence.
+// titles returns the titles of the selected timelines, for use within a sentence.
 func titles(all []*timeline, chosen func(*timeline) bool) (out []string) {
 	for _, t := range all {
 		if chosen(t) {
@@ -191,7 +191,7 @@ func titles(all []*timeline, chosen func(*timeline) bool) (out []string) {
 	return out
 }
 
-// listed joins names as a sentence does.
+// listed joins names for a sentence.
 func listed(names []string) string {
 	switch last := len(names) - 1; last {
 	case -1:
@@ -207,7 +207,7 @@ func listed(names []string) string {
 	}
 }
 
-// lowerFirst is a title within a sentence.
+// lowerFirst returns a title for use within a sentence.
 func lowerFirst(s string) string {
 	first, size := utf8.DecodeRuneInString(s)
 	return string(unicode.ToLower(first)) + s[size:]

@@ -41,7 +41,7 @@ func TestPagesAreCountedAndLogged(t *testing.T) {
 		}
 		answer = httptest.NewRecorder()
 		handler.ServeHTTP(answer, r)
-		require.NoError(t, json.Unmarshal(lines.Bytes(), &line), "one line a request: %s", lines.String())
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &line), "one line per request: %s", lines.String())
 		return answer, line
 	}
 	for _, c := range []struct {

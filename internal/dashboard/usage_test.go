@@ -29,7 +29,7 @@ func TestUsagePage(t *testing.T) {
 	require.Contains(t, got.body, "per minute for 2 days, per hour for 35 and per day for 400")
 
 	got = b.get("/usage?period=24h&by=rule")
-	require.Regexp(t, `(?s)<a href="/rules/by-ip">.*1.300.*<a href="/rules/requests">.*1.200`, got.body, "the busiest first")
+	require.Regexp(t, `(?s)<a href="/rules/by-ip">.*1.300.*<a href="/rules/requests">.*1.200`, got.body, "busiest first")
 	require.Contains(t, got.body, `href="/usage?by=rule&amp;format=csv&amp;period=24h"`)
 	got = b.get("/usage?period=24h&rule=requests&plan=free&resource=orders")
 	require.Contains(t, got.body, "Checks of rule requests, plan free, resource orders")

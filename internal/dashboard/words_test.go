@@ -62,7 +62,7 @@ func TestNumbers(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -1234567: "-1,234,567"} {
 		require.Equal(t, want, grouped(n))
 	}
-	require.Equal(t, "<\u202f0.1\u202f%", percent(1, 10_000), "something is not nothing")
+	require.Equal(t, "<\u202f0.1\u202f%", percent(1, 10_000), "a small share is not 0")
 	require.Equal(t, "0\u202f%", percent(0, 0))
 	require.Equal(t, "100\u202f%", percent(3, 3))
 }
@@ -79,7 +79,7 @@ func TestChart(t *testing.T) {
 	c := newChart("All checks", s, []tenants.UsageItem{at(-4, 9, 9), at(-3, 20, 1), at(-1, 500_000, 0), at(0, 1_000_000, 1), at(2, 0, 500_000), at(3, 7, 7)})
 	require.Len(t, c.Bars, 3)
 	require.Equal(t, []int64{1_000_000, 500_001, 500_020, 1}, []int64{c.Allowed, c.Denied, c.BeforeAllowed, c.BeforeDenied})
-	require.Zero(t, c.Bars[1].AllowedHeight+c.Bars[1].DeniedHeight, "an hour without checks has its place")
+	require.Zero(t, c.Bars[1].AllowedHeight+c.Bars[1].DeniedHeight, "an hour without checks has a bar")
 	for _, b := range c.Bars {
 		require.GreaterOrEqual(t, b.DeniedY, int64(0))
 		require.LessOrEqual(t, b.AllowedY+b.AllowedHeight, int64(chartHeight))
@@ -91,7 +91,7 @@ func TestChart(t *testing.T) {
 	require.InDelta(t, 2, float64(c.Bars[0].AllowedHeight)/float64(c.Bars[2].DeniedHeight), 0.01)
 	require.Equal(t, "[[1767312000,1767315600,1767319200],[1000000,0,0],[1,0,500000],[21,0,500000]]", c.Data())
 
-	require.False(t, stretchUntil(now, usage.Minute, 30*60).Before, "minutes of 60 hours ago are not kept")
+	require.False(t, stretchUntil(now, usage.Minute, 30*60).Before, "minutes of 60 hours ago are not stored")
 	require.Equal(t, 24, newStretch(now, usage.Hour, start.Add(time.Minute), start.Add(23*time.Hour+time.Second)).count(), "rounded outward")
 }
 

@@ -100,7 +100,7 @@ routes:
 	require.Equal(t, []Note{{Text: `the domain "Edge_Proxy" is decided by the route "edge-proxy"`}}, notes)
 }
 
-// What Weir does otherwise is told, with its place.
+// The report names each difference in behavior, with its position.
 func TestReport(t *testing.T) {
 	d, notes := imported(t, `
 domain: edge

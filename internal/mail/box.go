@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// mostKept is how many letters a box keeps.
+// mostKept is the maximum number of letters in a box.
 const mostKept = 100
 
-// Box keeps letters in memory in place of sending them, for somebody who tries the service on one
-// machine. It shows everybody's letters to everybody, so it is not for anything else. The zero
-// value is an empty one.
+// Box stores letters in memory instead of sending them, for a person who tries the service on their
+// own machine. Everybody can read all letters in it, so it must not be used otherwise. The zero
+// value is empty.
 type Box struct {
 	now  func() time.Time
 	log  *slog.Logger
@@ -28,7 +28,7 @@ type Kept struct {
 }
 
 func (b *Box) send(_ context.Context, l *Letter) error {
-	// A warning, because those who try the service out see nothing less.
+	// A warning, because the default log level of a trial may be higher than info.
 	b.log.Warn("a mail, which would be sent", "to", l.To, "subject", l.Subject, "link", l.Link.URL)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -39,7 +39,7 @@ func (b *Box) send(_ context.Context, l *Letter) error {
 	return nil
 }
 
-// Letters returns what is in the box, the newest first.
+// Letters returns the letters in the box, newest first.
 func (b *Box) Letters() []Kept {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"unicode"
 )
 
-// Letter is what is sent to one person: the same in plain text and in simple HTML.
+// Letter is a mail to one person: the same content in plain text and in simple HTML.
 type Letter struct {
 	Kind    string // for logs: invitation, password, signup, notice
 	To      string // an address without a name
@@ -18,70 +18,70 @@ type Letter struct {
 	After   []string // paragraphs after it
 }
 
-// Link is the one thing to follow in a letter.
+// Link is the link of a letter.
 type Link struct{ Text, URL string }
 
-// Invitation asks somebody to join a tenant as what role says, such as "an editor". by is who
-// invites, "" for nobody in particular.
+// Invitation invites a person to join a tenant with a role, such as "an editor". by is the person
+// who invites, or "" for the operator.
 func Invitation(to, tenant, by, role, link, lasts string) Letter {
 	if by == "" {
-		by = "Somebody who runs it"
+		by = "The operator"
 	}
 	return Letter{
 		Kind: "invitation", To: to, Subject: fmt.Sprintf("Join %s on Weir", short(tenant)),
 		Before: []string{fmt.Sprintf("%s has invited you to work in %s on Weir, as %s.", by, short(tenant), role)},
 		Link:   Link{"Accept the invitation", link},
 		After: []string{
-			fmt.Sprintf("The link works once, for this address, for %s.", lasts),
-			"If you do not know what this is about, do nothing: without the link nobody can join in your name.",
+			fmt.Sprintf("The link is single-use, for this address, and valid for %s.", lasts),
+			"If you do not expect this invitation, ignore this mail. Nobody can join in your name without the link.",
 		},
 	}
 }
 
-// NewPassword leads to where somebody who forgot the password chooses another.
+// NewPassword has a link with which a person who forgot the password sets a new one.
 func NewPassword(to, link, lasts string) Letter {
 	return Letter{
 		Kind: "password", To: to, Subject: "Choose a new password for Weir",
-		Before: []string{"Somebody, most likely you, asked for a new password for your login to Weir."},
+		Before: []string{"A new password was requested for your login to Weir, most likely by you."},
 		Link:   Link{"Choose a new password", link},
 		After: []string{
-			fmt.Sprintf("The link works once, for %s. With the new password all your sessions end.", lasts),
-			"If it was not you, do nothing: your password stays as it is.",
+			fmt.Sprintf("The link is single-use and valid for %s. A new password ends all your sessions.", lasts),
+			"If you did not request it, ignore this mail. Your password does not change.",
 		},
 	}
 }
 
-// PasswordChanged tells somebody that their password is another now.
+// PasswordChanged notifies a person that their password was changed.
 func PasswordChanged(to, forgotten string) Letter {
 	return Letter{
 		Kind: "notice", To: to, Subject: "Your password for Weir was changed",
-		Before: []string{"The password of your login to Weir was changed just now, and all other sessions were ended."},
-		Link:   Link{"It was not me: choose a new password", forgotten},
-		After:  []string{"If it was you, there is nothing to do."},
+		Before: []string{"The password of your login to Weir was changed, and all other sessions were ended."},
+		Link:   Link{"This was not me: choose a new password", forgotten},
+		After:  []string{"If this was you, no action is required."},
 	}
 }
 
-// SignUp leads to where somebody ends their sign-up.
+// SignUp has a link with which a person completes their sign-up.
 func SignUp(to, link, lasts string) Letter {
 	return Letter{
 		Kind: "signup", To: to, Subject: "Confirm your address to sign up for Weir",
 		Before: []string{"Welcome to Weir. Follow the link to choose a password and a name for your tenant."},
 		Link:   Link{"Complete sign-up", link},
 		After: []string{
-			fmt.Sprintf("The link works once, for %s.", lasts),
-			"If you did not ask for this, do nothing: there is no login before the link was followed.",
+			fmt.Sprintf("The link is single-use and valid for %s.", lasts),
+			"If you did not request this, ignore this mail. A login is created only after the link is used.",
 		},
 	}
 }
 
-// SignedUpAlready tells somebody who signs up that they have a login. What the page says is the
-// same for everybody.
+// SignedUpAlready notifies a person who signs up that they have a login. The page shows the same
+// text in both cases.
 func SignedUpAlready(to, login string) Letter {
 	return Letter{
-		Kind: "signup", To: to, Subject: "You have a login to Weir already",
-		Before: []string{"Somebody, most likely you, asked to sign up for Weir with this address. It has a login already: sign in with it."},
+		Kind: "signup", To: to, Subject: "You already have a login to Weir",
+		Before: []string{"A sign-up for Weir was requested with this address, most likely by you. The address already has a login. Use it to sign in."},
 		Link:   Link{"Sign in", login},
-		After:  []string{"If you forgot the password, the sign-in page helps. If it was not you, do nothing."},
+		After:  []string{"If you forgot the password, reset it on the sign-in page. If this was not you, ignore this mail."},
 	}
 }
 
@@ -116,7 +116,7 @@ func (l *Letter) bodies() (text, html string, err error) {
 	return t.String(), h.String(), err
 }
 
-// short bounds a name that somebody has chosen and somebody else reads.
+// short truncates a name that one person chooses and another one reads.
 func short(name string) string {
 	const most = 80 // characters
 	name = oneLine(name)
@@ -126,7 +126,7 @@ func short(name string) string {
 	return name
 }
 
-// oneLine leaves out what could end a line of a header.
+// oneLine removes line breaks, which could end a header field.
 func oneLine(s string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) || c == '\u2028' || c == '\u2029' {

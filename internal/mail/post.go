@@ -19,72 +19,72 @@ import (
 )
 
 const (
-	mostWaiting = 1000             // letters, sent ones excepted
-	workers     = 2                // letters that are sent at once
+	mostWaiting = 1000             // maximum number of letters in the queue
+	workers     = 2                // letters that are sent concurrently
 	sendTime    = 30 * time.Second // for one attempt
-	lastTime    = 5 * time.Second  // for all that is left when the process stops
+	lastTime    = 5 * time.Second  // for all remaining letters when the process stops
 )
 
 // attemptsAfter are the waits between the attempts to send a letter.
 var attemptsAfter = []time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute}
 
-// Errors of a letter that was not sent.
+// Errors of unsent letters.
 var (
-	// ErrOff: there is nothing to send with.
+	// ErrOff means that mail is not configured.
 	ErrOff = errors.New("mail is off")
-	// ErrFull: too many letters wait.
-	ErrFull = errors.New("too many letters wait to be sent")
-	// ErrStopped: the process stopped before the letter could be sent.
+	// ErrFull means that the queue is full.
+	ErrFull = errors.New("the mail queue is full")
+	// ErrStopped means that the process stopped before the letter was sent.
 	ErrStopped = errors.New("the process stopped")
 )
 
-// Options are what a Post is made of.
+// Options are the settings of a Post.
 type Options struct {
-	SMTPURL    string // see ParseSMTP; "": none
+	SMTPURL    string // see ParseSMTP; "" for none
 	From       string // the sender, as weir@example.com or Weir <weir@example.com>
-	PublicURL  string // see ParsePublicURL; "": links have a path alone
-	Box        *Box   // where letters go in place of an SMTP server; nil: nowhere
+	PublicURL  string // see ParsePublicURL; with "", links have only a path
+	Box        *Box   // stores letters instead of an SMTP server; nil for none
 	Logger     *slog.Logger
-	Registerer prometheus.Registerer // nil: nobody counts
+	Registerer prometheus.Registerer // nil for no metrics
 	Now        func() time.Time      // nil: time.Now
 
 	retryAfter []time.Duration // nil: attemptsAfter
 }
 
-// transport takes a letter to where it is read.
+// transport delivers a letter.
 type transport interface {
 	send(ctx context.Context, l *Letter) error
 }
 
-// Post sends letters. Its methods may be called at once from many goroutines.
+// Post sends letters. Its methods may be called concurrently.
 type Post struct {
-	by         transport // nil: mail is off
+	by         transport // nil if mail is off
 	box        *Box
-	public     *url.URL // nil: unknown
+	public     *url.URL // nil if unknown
 	log        *slog.Logger
 	retryAfter []time.Duration
 
 	queue  chan *parcel
-	places chan struct{} // has one for each letter that is not done with; the queue holds as many
+	places chan struct{} // has an entry for each unfinished letter; the queue has the same capacity
 
 	sent, failed prometheus.Counter
 }
 
-// parcel is a letter on its way.
+// parcel is a letter with its delivery state.
 type parcel struct {
 	letter   Letter
 	done     func(error)
 	attempts int
 }
 
-// NewPost makes a post. It sends nothing before Run. Errors name what of SMTPURL, From or PublicURL
-// cannot be right.
+// NewPost returns a Post. It sends nothing before Run. An error names the invalid option: SMTPURL,
+// From or PublicURL.
 func NewPost(o Options) (*Post, error) {
 	p := &Post{
 		box: o.Box, log: o.Logger, retryAfter: o.retryAfter,
 		queue: make(chan *parcel, mostWaiting), places: make(chan struct{}, mostWaiting),
-		sent:   prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_mails_sent_total", Help: "Mails that were handed over to the mail server."}),
-		failed: prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_mails_failed_total", Help: "Mails that were given up."}),
+		sent:   prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_mails_sent_total", Help: "Mails that the mail server accepted."}),
+		failed: prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_mails_failed_total", Help: "Mails that were not sent after all attempts."}),
 	}
 	if p.retryAfter == nil {
 		p.retryAfter = attemptsAfter
@@ -116,11 +116,10 @@ func NewPost(o Options) (*Post, error) {
 	return p, nil
 }
 
-// Off returns a post that sends nothing and knows no public address.
+// Off returns a post that sends nothing and has no public address.
 func Off() *Post { return &Post{} }
 
-// ParsePublicURL reads the address under which people reach the service: http or https, a host,
-// and nothing after it.
+// ParsePublicURL parses the public address of the service: http or https, a host, and no path.
 func ParsePublicURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil ||
@@ -130,14 +129,14 @@ func ParsePublicURL(text string) (*url.URL, error) {
 	return &url.URL{Scheme: u.Scheme, Host: u.Host}, nil
 }
 
-// On reports whether letters are sent at all.
+// On reports whether letters are sent.
 func (p *Post) On() bool { return p.by != nil }
 
-// Box is where letters are kept in development; nil: they are sent.
+// Box returns the box that stores letters in development, or nil if they are sent.
 func (p *Post) Box() *Box { return p.box }
 
-// Link returns what leads to a path of ours. Without a public address it is the path alone, which
-// only a page can show: what a request says of the host that it was sent to is never believed.
+// Link returns the URL of a path. Without a public address it returns only the path, which only a
+// page can use: the host in a request is never trusted.
 func (p *Post) Link(path string) string {
 	if p.public == nil {
 		return path
@@ -145,8 +144,8 @@ func (p *Post) Link(path string) string {
 	return p.public.String() + path
 }
 
-// Send has a letter sent, and does not wait for it. done is called once, from anywhere, with nil
-// where a mail server has taken the letter, and with why not where it is given up; it may be nil.
+// Send queues a letter and does not wait. done, unless nil, is called once, from any goroutine:
+// with nil after a mail server accepted the letter, or with the reason why it was not sent.
 func (p *Post) Send(l Letter, done func(error)) {
 	if done == nil {
 		done = func(error) {}
@@ -163,7 +162,7 @@ func (p *Post) Send(l Letter, done func(error)) {
 	}
 }
 
-// Run sends until ctx ends, and then once more tries what is left, for a few seconds.
+// Run sends letters until ctx ends. Then it tries the remaining ones once more, for a few seconds.
 func (p *Post) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for range workers {
@@ -196,7 +195,7 @@ func (p *Post) work(ctx context.Context, all *sync.WaitGroup) {
 	}
 }
 
-// try makes one attempt, and arranges for the next one where that may help.
+// try makes one attempt, and schedules the next one after a temporary error.
 func (p *Post) try(ctx context.Context, parcel *parcel, all *sync.WaitGroup) {
 	attempt, cancel := context.WithTimeout(ctx, sendTime)
 	defer cancel()
@@ -206,22 +205,22 @@ func (p *Post) try(ctx context.Context, parcel *parcel, all *sync.WaitGroup) {
 	case err == nil || permanent(err):
 		p.finish(parcel, err)
 		return
-	case ctx.Err() != nil: // cut off by the stop, which is no fault of the server: Run tries it last
+	case ctx.Err() != nil: // interrupted by the stop, not by the server: Run tries it once more
 		p.queue <- parcel
 		return
 	case parcel.attempts > len(p.retryAfter):
 		p.finish(parcel, err)
 		return
 	}
-	p.log.Warn("a mail was not sent; trying again", "kind", parcel.letter.Kind, "attempt", parcel.attempts, "error", err)
-	all.Go(func() { // its place keeps the number of these bounded
+	p.log.Warn("mail not sent; retrying", "kind", parcel.letter.Kind, "attempt", parcel.attempts, "error", err)
+	all.Go(func() { // its entry in places bounds the number of these goroutines
 		timer := time.NewTimer(p.retryAfter[parcel.attempts-1])
 		defer timer.Stop()
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 		}
-		p.queue <- parcel // which has room for every place
+		p.queue <- parcel // which has capacity for every entry in places
 	})
 }
 
@@ -237,6 +236,6 @@ func (p *Post) finish(parcel *parcel, err error) {
 
 func (p *Post) giveUp(parcel *parcel, err error) {
 	p.failed.Inc()
-	p.log.Error("a mail was given up", "kind", parcel.letter.Kind, "attempts", parcel.attempts, "error", err)
+	p.log.Error("mail not sent; giving up", "kind", parcel.letter.Kind, "attempts", parcel.attempts, "error", err)
 	parcel.done(err)
 }

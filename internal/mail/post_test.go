@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// lockedBuffer takes log lines from several goroutines.
+// lockedBuffer collects log lines from several goroutines.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -34,7 +34,7 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// running starts a post, which ends with the test.
+// running starts a post that stops after the test.
 func running(t *testing.T, o Options) (p *Post, log *lockedBuffer) {
 	t.Helper()
 	log = &lockedBuffer{}
@@ -51,7 +51,7 @@ func running(t *testing.T, o Options) (p *Post, log *lockedBuffer) {
 	return p, log
 }
 
-// sent sends a letter and waits for how it went.
+// sent sends a letter and waits for the result.
 func sent(t *testing.T, p *Post, l Letter) error {
 	t.Helper()
 	done := make(chan error, 1)
@@ -60,7 +60,7 @@ func sent(t *testing.T, p *Post, l Letter) error {
 	case err := <-done:
 		return err
 	case <-time.After(20 * time.Second):
-		t.Fatal("nobody says how it went")
+		t.Fatal("no result for the letter")
 		return nil
 	}
 }
@@ -91,16 +91,17 @@ func TestLetterIsSent(t *testing.T) {
 	require.Contains(t, parts["text/html"], "Åcme &amp; &#34;Söhne&#34; &lt;b&gt;", "a name is text, not markup")
 	require.NotContains(t, log.String(), "secret-token")
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
-		# HELP weir_mails_failed_total Mails that were given up.
+		# HELP weir_mails_failed_total Mails that were not sent after all attempts.
 		# TYPE weir_mails_failed_total counter
 		weir_mails_failed_total 0
-		# HELP weir_mails_sent_total Mails that were handed over to the mail server.
+		# HELP weir_mails_sent_total Mails that the mail server accepted.
 		# TYPE weir_mails_sent_total counter
 		weir_mails_sent_total 1
 	`)))
 }
 
-// A name that a tenant chose must not add lines to a mail's header, nor an address recipients.
+// A name that a tenant chose cannot add lines to a mail's header, and an address cannot add
+// recipients.
 func TestNoHeaderInjection(t *testing.T) {
 	server := newMailServer(t)
 	p, _ := running(t, Options{SMTPURL: server.url()})
@@ -123,7 +124,7 @@ func TestLongNamesAreCut(t *testing.T) {
 	require.Less(t, len([]rune(l.Subject)), 120)
 }
 
-// What fails for a time is tried again; what is refused for good is not.
+// Temporary errors are retried, permanent ones are not.
 func TestRetries(t *testing.T) {
 	server := newMailServer(t)
 	registry := prometheus.NewRegistry()
@@ -133,21 +134,21 @@ func TestRetries(t *testing.T) {
 	server.refuseNext("451 Later", "450 Not now")
 	require.NoError(t, sent(t, p, letter))
 	<-server.taken
-	require.Equal(t, 2, strings.Count(log.String(), "trying again"))
+	require.Equal(t, 2, strings.Count(log.String(), "retrying"))
 
 	server.refuseNext("451 Later", "451 Later", "451 Later")
 	require.ErrorContains(t, sent(t, p, letter), "451", "three attempts are enough")
-	require.Equal(t, 1, strings.Count(log.String(), "given up"))
+	require.Equal(t, 1, strings.Count(log.String(), "giving up"))
 
 	server.refuseNext("550 No such user")
 	require.ErrorContains(t, sent(t, p, letter), "550")
 	require.Empty(t, server.taken)
 	require.NotContains(t, log.String(), "secret-token")
 	require.Equal(t, 2.0, testutil.ToFloat64(p.failed))
-	require.Empty(t, p.places, "every letter gave its place back")
+	require.Empty(t, p.places, "no letter keeps its entry")
 }
 
-func TestServerAway(t *testing.T) {
+func TestServerUnavailable(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	address := listener.Addr().String()
@@ -156,7 +157,7 @@ func TestServerAway(t *testing.T) {
 	require.Error(t, sent(t, p, NewPassword("ann@example.com", "/x", "1 hour")))
 }
 
-// While the mail server is unavailable, letters must not fill the memory, nor anybody wait for
+// While the mail server is unavailable, letters do not fill the memory, and no caller waits for
 // them.
 func TestWaitingLettersAreBounded(t *testing.T) {
 	p, err := NewPost(Options{Box: &Box{}, Logger: slog.New(slog.DiscardHandler)})
@@ -169,7 +170,7 @@ func TestWaitingLettersAreBounded(t *testing.T) {
 	require.ErrorIs(t, full, ErrFull)
 }
 
-// When the process stops, what waits is tried once more, and each is told how it went.
+// When the process stops, each waiting letter is tried once more, and its result is reported.
 func TestStop(t *testing.T) {
 	server := newMailServer(t)
 	server.refuseNext("451 Later", "451 Later", "451 Later")
@@ -224,7 +225,7 @@ func TestBox(t *testing.T) {
 	require.Len(t, letters, mostKept)
 	require.Equal(t, "last@example.com", letters[0].To)
 	require.Equal(t, at, letters[0].At)
-	require.Contains(t, log.String(), "http://localhost:8080/reset/x", "who has no mailbox reads it in the log")
+	require.Contains(t, log.String(), "http://localhost:8080/reset/x", "a developer without a mailbox reads it in the log")
 }
 
 func TestSettings(t *testing.T) {

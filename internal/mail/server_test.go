@@ -17,12 +17,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mailServer speaks as much SMTP as a client of ours needs, and keeps what it takes.
+// mailServer implements the part of SMTP that our client needs, and stores the messages.
 type mailServer struct {
 	t        *testing.T
 	listener net.Listener
 	mu       sync.Mutex
-	refuse   []string // answers to the next recipients, in place of taking them
+	refuse   []string // responses to the next recipients, instead of accepting them
 	taken    chan envelope
 }
 
@@ -109,7 +109,7 @@ func (s *mailServer) serve(conn net.Conn) {
 	}
 }
 
-// read takes a message apart: its header, and its parts by type.
+// read parses a message: its header, and its parts by type.
 func read(t *testing.T, data []byte) (mail.Header, map[string]string) {
 	t.Helper()
 	m, err := mail.ReadMessage(bytes.NewReader(data))

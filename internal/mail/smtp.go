@@ -14,10 +14,10 @@ import (
 	gomail "github.com/wneessen/go-mail"
 )
 
-// errSMTPURL does not repeat the text, which holds a password.
+// errSMTPURL does not include the text, which has a password.
 var errSMTPURL = errors.New("must be smtp://USER:PASSWORD@HOST:PORT, or smtps:// for TLS from the start")
 
-// server is where an SMTP server is, and how to speak with it.
+// server is the address of an SMTP server, and how to connect to it.
 type server struct {
 	host           string
 	port           int
@@ -25,7 +25,7 @@ type server struct {
 	tls            bool // from the start
 }
 
-// ParseSMTP says what is wrong with the address of a mail server.
+// ParseSMTP returns an error if the URL of a mail server is invalid.
 func ParseSMTP(text string) error {
 	_, err := parseSMTP(text)
 	return err
@@ -57,9 +57,9 @@ func parseSMTP(text string) (server, error) {
 	return s, nil
 }
 
-// ParseFrom reads the sender of letters.
+// ParseFrom parses the sender of letters.
 func ParseFrom(text string) (*mail.Address, error) {
-	const longest = 300 // bytes: reading takes longer the longer the text, and more than that
+	const longest = 300 // bytes: parsing takes more than linear time
 	if len(text) > longest {
 		return nil, errors.New("is too long")
 	}
@@ -70,7 +70,7 @@ func ParseFrom(text string) (*mail.Address, error) {
 	return from, nil
 }
 
-// smtp hands letters over to a mail server, each by a connection of its own: they are few.
+// smtp sends letters to a mail server. Letters are rare, so each has its own connection.
 type smtp struct {
 	client *gomail.Client
 	from   *mail.Address
@@ -90,7 +90,7 @@ func newSMTP(text, from string, now func() time.Time) (*smtp, error) {
 	switch {
 	case s.tls:
 		options = append(options, gomail.WithSSL())
-	case s.user != "" && !loopback(s.host): // a password is not to be had by cutting TLS off
+	case s.user != "" && !loopback(s.host): // an attacker who blocks TLS does not get the password
 		options = append(options, gomail.WithTLSPolicy(gomail.TLSMandatory))
 	default:
 		options = append(options, gomail.WithTLSPolicy(gomail.TLSOpportunistic))
@@ -123,7 +123,7 @@ func (s *smtp) send(ctx context.Context, l *Letter) error {
 	m.Subject(oneLine(l.Subject))
 	m.SetDateWithValue(s.now())
 	m.SetMessageID()
-	m.SetGenHeader("Auto-Submitted", "auto-generated") // so that no robot answers
+	m.SetGenHeader("Auto-Submitted", "auto-generated") // prevents automatic replies
 	m.SetBodyString(gomail.TypeTextPlain, text)
 	m.AddAlternativeString(gomail.TypeTextHTML, html)
 	return s.client.DialAndSendWithContext(ctx, m)
@@ -134,8 +134,8 @@ type unfit struct{ error }
 
 func (u *unfit) Unwrap() error { return u.error }
 
-// permanent reports whether trying again is of no use: the letter is unfit, or the server has
-// refused it, or us, for good.
+// permanent reports whether a retry is useless: the letter is invalid, or the server has refused
+// the letter or the client permanently.
 func permanent(err error) bool {
 	var bad *unfit
 	var answer *textproto.Error

@@ -82,7 +82,7 @@ func TestClientBehindProxies(t *testing.T) {
 		require.Equal(t, c.want, got, c.name)
 		require.Equal(t, c.remote, r.RemoteAddr, "the server's own request is left as it is")
 		Proxies(nil).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.RemoteAddr })).ServeHTTP(nil, r)
-		require.Equal(t, c.remote, got, "by default nobody is believed")
+		require.Equal(t, c.remote, got, "by default no proxy is trusted")
 	}
 }
 

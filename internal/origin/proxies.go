@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Proxies are the networks of the proxies that stand before the service and say truly, in
-// X-Forwarded-For, whom they have a request from. None: nobody is believed.
+// Proxies are the networks of trusted proxies in front of the service. Their X-Forwarded-For has
+// the client of a request. If there are none, X-Forwarded-For is ignored.
 type Proxies []netip.Prefix
 
 // ParseProxies reads a comma list of networks (192.0.2.0/24) and single addresses.

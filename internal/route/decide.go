@@ -13,14 +13,14 @@ import (
 	"weir/internal/limit"
 )
 
-// Compiled is a route, ready to be asked. It never changes.
+// Compiled is a route that is compiled for decisions. It is immutable.
 type Compiled struct {
 	Route
 	subject    []source
 	attributes []attributeSource // by name
 	templates  []template
-	headers    []string // that the route reads, in lower case
-	address    bool     // it reads the address
+	headers    []string // headers that the route reads, in lower case
+	address    bool     // whether the route reads the address
 	byAddress  source
 }
 
@@ -50,7 +50,7 @@ var fixedHeaders = [fixedSlots]string{
 	slotOriginalMethod: "x-original-method", slotOriginalURI: "x-original-uri", slotOriginalURL: "x-original-url",
 }
 
-// Compile makes a Compiled of a valid route.
+// Compile compiles a valid route.
 func Compile(r Route) (*Compiled, error) {
 	if errs := r.Validate(); len(errs) > 0 {
 		return nil, errs[0]
@@ -81,7 +81,7 @@ func Compile(r Route) (*Compiled, error) {
 	return c, nil
 }
 
-// place reads a source of a valid route, and gives the header that it is in a slot.
+// place parses a source of a valid route, and assigns a slot to its header.
 func (c *Compiled) place(text string) source {
 	s, _ := parseSource(text)
 	header := s.name
@@ -104,24 +104,24 @@ func (c *Compiled) place(text string) source {
 	return s
 }
 
-// NeedsAddress reports whether the route reads the address of the client, which Input.Address
-// is then to hold.
+// NeedsAddress reports whether the route reads the address of the client. If so, Input.Address must
+// have it.
 func (c *Compiled) NeedsAddress() bool { return c.address }
 
-// Input is what a route reads of one request. It keeps its memory: what a Decision of it holds
-// is valid until the next Reset. The zero value is ready to use.
+// Input has what a route reads of one request. Its memory is reused: a Decision from it is valid
+// until the next Reset. The zero value is ready to use.
 type Input struct {
-	Method []byte // of the request itself
-	// Target is the URI that follows the route in the path of the request; empty: nothing does.
+	Method []byte // the request's own method
+	// Target is the URI after the route in the path of the request; empty without one.
 	Target  []byte
-	Address netip.Addr // of the client, as the gateway tells; the zero value: unknown
-	Entries []Entry    // of the descriptor; none for a request over HTTP
+	Address netip.Addr // of the client, as reported by the gateway; the zero value if unknown
+	Entries []Entry    // of the descriptor; nil for an HTTP request
 
 	lines      []line
 	segments   [][]byte
-	text       []byte // what was decoded and computed
+	text       []byte // decoded and computed texts
 	attributes []Attribute
-	token      []byte // a token's claims
+	token      []byte // the claims of a token
 	tokenRead  bool
 }
 
@@ -131,7 +131,7 @@ type line struct {
 	value []byte
 }
 
-// Reset forgets the request before.
+// Reset clears the input for the next request.
 func (in *Input) Reset() {
 	clear(in.lines)
 	clear(in.segments)
@@ -139,13 +139,13 @@ func (in *Input) Reset() {
 	*in = Input{lines: in.lines[:0], segments: in.segments[:0], text: in.text[:0], attributes: in.attributes[:0]}
 }
 
-// Bytes returns how much memory the input keeps.
+// Bytes returns the size of the input's memory.
 func (in *Input) Bytes() int {
 	return cap(in.text) + 32*(cap(in.lines)+cap(in.segments)+cap(in.attributes))
 }
 
-// Take hands a header field over. It is called for each of a request, in their order. Only what the
-// route reads is kept, and value must not change until the request is decided.
+// Take passes a header field to the input. It must be called for each field of the request, in
+// order. It keeps only what the route reads. value must not change until the decision.
 func (c *Compiled) Take(in *Input, name, value []byte) {
 	for slot, wanted := range c.headers {
 		if len(name) == len(wanted) && equalLower(name, wanted) {
@@ -155,20 +155,20 @@ func (c *Compiled) Take(in *Input, name, value []byte) {
 	}
 }
 
-// Verdict says what becomes of a request.
+// Verdict is the outcome for a request.
 type Verdict uint8
 
 // The verdicts.
 const (
-	Check  Verdict = iota // ask the limits
-	Allow                 // allow it, and count nothing
-	Refuse                // deny it, for the reason in Code
+	Check  Verdict = iota // decide by the limits
+	Allow                 // allow without counting
+	Refuse                // deny with the reason in Code
 )
 
 // Code is the reason of a refusal.
 type Code string
 
-// The codes. They are those of a check without a route.
+// The codes. They are the same as those of a check without a route.
 const (
 	SubjectMissing   Code = "SUBJECT_MISSING"
 	SubjectInvalid   Code = "SUBJECT_INVALID"
@@ -176,16 +176,16 @@ const (
 	AttributeInvalid Code = "ATTRIBUTE_INVALID"
 )
 
-// Decision is what a route makes of a request.
+// Decision is the result of a route for a request.
 type Decision struct {
 	Verdict    Verdict
-	Code       Code // with Refuse
+	Code       Code // if Verdict is Refuse
 	Subject    []byte
-	Source     string // that the subject came from
+	Source     string // the source of the subject
 	Resource   string
 	Cost       int64
 	Attributes []Attribute
-	ByEntries  bool // a template of entries gave the resource
+	ByEntries  bool // the resource comes from a template of entries
 }
 
 // Attribute is an attribute of a check.
@@ -194,7 +194,7 @@ type Attribute struct {
 	Value []byte
 }
 
-// Decide says what becomes of the request in in.
+// Decide returns the decision about the request in in.
 func (c *Compiled) Decide(in *Input) Decision {
 	d := Decision{Resource: c.DefaultResource, Cost: c.Cost}
 	refuse := func(code Code) Decision {
@@ -237,7 +237,7 @@ func (c *Compiled) Decide(in *Input) Decision {
 	return d
 }
 
-// findSubject takes the first source that is present.
+// findSubject uses the first source that is present.
 func (c *Compiled) findSubject(in *Input, d *Decision) (state presence) {
 	for i, s := range c.subject {
 		if d.Subject, state = c.value(in, s); state != missing {
@@ -252,9 +252,9 @@ func (c *Compiled) findSubject(in *Input, d *Decision) (state presence) {
 	return state
 }
 
-// resource finds the template of the request. The gateway says in one of several ways what its
-// customer asked for; another one may be the customer's own header, which the gateway forwards.
-// All that are present must lead to the same template.
+// resource finds the template of the request. Gateways report the request's path in different
+// headers. A customer can send such a header as well, and the gateway may forward it. Therefore all
+// that are present must match the same template.
 func (c *Compiled) resource(in *Input) (found int, ok bool) {
 	found = noTemplate
 	stated := false
@@ -290,16 +290,16 @@ func (c *Compiled) resource(in *Input) (found int, ok bool) {
 	return found, true
 }
 
-// presence says whether a value is there.
+// presence is the state of a value.
 type presence uint8
 
 const (
 	missing presence = iota
 	there
-	unusable // it is there, and must not be used
+	unusable // present, but invalid
 )
 
-// single returns the value of a header that may be there once.
+// single returns the value of a header that must not appear more than once.
 func (in *Input) single(slot int) (value []byte, state presence) {
 	lines := 0
 	for _, l := range in.lines {
@@ -309,7 +309,7 @@ func (in *Input) single(slot int) (value []byte, state presence) {
 		}
 	}
 	switch {
-	case lines > 1: // nobody can tell which is the gateway's
+	case lines > 1: // unknown which one is the gateway's
 		return nil, unusable
 	case len(value) == 0:
 		return nil, missing
@@ -317,7 +317,7 @@ func (in *Input) single(slot int) (value []byte, state presence) {
 	return value, there
 }
 
-// value returns what a source has, in the form in which it is used.
+// value returns the value of a source, in the form in which it is used.
 func (c *Compiled) value(in *Input, s source) (value []byte, state presence) {
 	switch s.kind {
 	case fromAddress:
@@ -359,7 +359,7 @@ func usable(value []byte) bool {
 	return true
 }
 
-// hash is sha256: and the digest, as clients of Weir write it.
+// hash returns "sha256:" and the digest, in the same form as clients of Weir.
 func (in *Input) hash(value []byte) []byte {
 	from := len(in.text)
 	sum := sha256.Sum256(value)
@@ -367,8 +367,8 @@ func (in *Input) hash(value []byte) []byte {
 	return in.text[from:len(in.text):len(in.text)]
 }
 
-// address is the client's. Of IPv6 it is the network of 64 bits that one customer has, who could
-// otherwise ask from another address each time.
+// address returns the client's address. For IPv6 it returns the network of 64 bits, because a
+// customer can use all addresses in it.
 func (in *Input) address() ([]byte, presence) {
 	if !in.Address.IsValid() {
 		return nil, missing
@@ -377,14 +377,14 @@ func (in *Input) address() ([]byte, presence) {
 	if ip := in.Address.Unmap().WithZone(""); ip.Is4() {
 		in.text = ip.AppendTo(in.text)
 	} else {
-		network, _ := ip.Prefix(64) // of a valid IPv6 address
+		network, _ := ip.Prefix(64) // cannot fail for a valid IPv6 address
 		in.text = network.AppendTo(in.text)
 	}
 	return in.text[from:len(in.text):len(in.text)], there
 }
 
-// credentials cuts the scheme off an Authorization header: servers take Bearer, bearer and two
-// spaces for the same.
+// credentials removes the scheme from an Authorization header. Servers treat Bearer, bearer and two
+// spaces as equal.
 func credentials(value []byte) []byte {
 	if _, after, found := bytes.Cut(value, []byte{' '}); found {
 		if after = bytes.TrimLeft(after, " \t"); len(after) > 0 {
@@ -394,8 +394,8 @@ func credentials(value []byte) []byte {
 	return value
 }
 
-// cookie returns the value of a cookie. Two different ones are unusable: servers do not agree
-// on which of them counts.
+// cookie returns the value of a cookie. Two different values are invalid, because servers disagree
+// on which one counts.
 func (in *Input) cookie(slot int, name string) (value []byte, state presence) {
 	for _, l := range in.lines {
 		if l.slot != slot {
@@ -420,7 +420,7 @@ func (in *Input) cookie(slot int, name string) (value []byte, state presence) {
 	return value, state
 }
 
-// cookieText undoes what servers undo, some of them: quotes and percent-encoding.
+// cookieText decodes what some servers decode: quotes and percent-encoding.
 func (in *Input) cookieText(text []byte) []byte {
 	text = bytes.Trim(text, " \t")
 	if len(text) >= 2 && text[0] == '"' && text[len(text)-1] == '"' {
@@ -432,8 +432,8 @@ func (in *Input) cookieText(text []byte) []byte {
 	return text
 }
 
-// Bytes returns how much memory the route takes, roughly: what it points to, and what the allocator
-// rounds up.
+// Bytes returns the approximate memory of the route, including what it points to and what the
+// allocator rounds up.
 func (c *Compiled) Bytes() int {
 	const (
 		object = 16

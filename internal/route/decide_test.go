@@ -14,7 +14,7 @@ import (
 	"weir/internal/limit"
 )
 
-// asked is a request to a route, as a transport hands it over.
+// asked is a request to a route, as a transport passes it.
 type asked struct {
 	method  string
 	target  string
@@ -57,7 +57,7 @@ func shaOf(value string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// The subject comes from the first source that is present, and from no other spelling of it.
+// The subject comes from the first source that is present. Other spellings of a source are ignored.
 func TestSubjects(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	for name, c := range map[string]struct {
@@ -147,7 +147,7 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// What happens without a subject is the route's to say.
+// The route decides what happens without a subject.
 func TestNoSubject(t *testing.T) {
 	for choice, want := range map[NoSubject]Decision{
 		DenyNoSubject:  {Verdict: Refuse, Code: SubjectMissing, Resource: "default", Cost: 1},
@@ -160,11 +160,11 @@ func TestNoSubject(t *testing.T) {
 		d.Attributes = nil
 		require.Equal(t, want, d, choice)
 		require.Equal(t, choice == CountByAddress, c.NeedsAddress())
-		require.Equal(t, SubjectInvalid, asked{headers: []string{"X-User: a\x7f"}, address: "192.0.2.1"}.of(t, c).Code, "one that is present and cannot be used is denied")
+		require.Equal(t, SubjectInvalid, asked{headers: []string{"X-User: a\x7f"}, address: "192.0.2.1"}.of(t, c).Code, "an invalid one is denied")
 	}
 }
 
-// Requests are counted where the server behind the gateway takes them, however their paths are
+// A request gets the resource that the server behind the gateway serves, however its path is
 // spelled.
 func TestResources(t *testing.T) {
 	c := compiled(t, func(r *Route) {
@@ -181,18 +181,18 @@ func TestResources(t *testing.T) {
 		"GET /orders/": "other", "GET /orders": "other", "POST /orders/1": "other", "GET /orders/1/2": "other", "POST /orders": "orders:create",
 		"POST /orders/": "orders:create", "PUT /orders/1/items": "items", "GET /": "/", "GET /?": "/", "get /orders/1": "GET /orders/{id}",
 		"HEAD /twice": "HEAD /twice", "GET /twice": "GET /twice",
-		// spellings of the same
+		// Other spellings of the same path.
 		"GET /ORDERS/1": "GET /orders/{id}", "GET //orders///1//": "GET /orders/{id}", "GET /%6frders/1": "GET /orders/{id}", "GET /%6Frders/%31": "GET /orders/{id}",
 		"DELETE /caf%C3%A9/1": "DELETE /caf\u00e9/{id}", "DELETE /caf\u00e9/1": "DELETE /caf\u00e9/{id}", "GET http://example.com/orders/1": "GET /orders/{id}",
 		"GET HTTPS://example.com:8443": "/", "GET /orders%2F1": "GET /orders/{id}", "GET /orders%5c1": "GET /orders/{id}", "GET /orders\\1": "GET /orders/{id}",
 		"GET /orders;v=1/1": "GET /orders/{id}", "GET /orders/1;jsessionid=2": "GET /orders/{id}", "GET /orders;x%2F1": "GET /orders/{id}", "GET /orders/%ff": "GET /orders/{id}",
 		"GET /orders/a%2Fb": "GET /orders/{id}", "GET /static": "/static/{path...}", "GET /static/a/b/c": "/static/{path...}", "GET /static/a%2Fb": "/static/{path...}",
 		"GET /orders/%252F": "GET /orders/{id}", "GET /orders/a:b@c": "GET /orders/{id}",
-		// two servers would not agree, or none would take it
+		// Servers would disagree about these paths, or refuse them.
 		"GET /orders/1%2Fitems": refused, "GET /orders/1%2fitems": refused, "GET /orders/1\\items": refused, "GET /orders/../health": refused, "GET /orders/.": refused,
 		"GET /orders/%2e%2e/x": refused, "GET /orders/..;x/1": refused, "GET /static/..%2forders/1": refused, "GET /orders/%zz": refused, "GET /orders/1%2": refused,
 		"GET /orders/%00": refused, "GET /orders/1#x": refused, "GET /orders/1%": refused,
-		// no path
+		// No path.
 		"OPTIONS *": "other", "CONNECT example.com:443": "other", "GET orders/1": "other",
 		"GET /" + strings.Repeat("a/", 8000): "other", "GET /static/" + strings.Repeat("a/", 8000): "/static/{path...}", "GET /orders/" + strings.Repeat("a", 8000): "GET /orders/{id}",
 	} {
@@ -216,8 +216,7 @@ func TestResources(t *testing.T) {
 	}
 }
 
-// A customer who sends the headers of another gateway beside those of ours cannot choose the
-// template.
+// A customer who sends another gateway's headers cannot choose the template.
 func TestContradictions(t *testing.T) {
 	c := compiled(t, func(r *Route) { r.Resources = []Template{{Match: "GET /cheap"}, {Match: "GET /dear"}} })
 	for _, a := range []asked{
@@ -233,12 +232,12 @@ func TestContradictions(t *testing.T) {
 		a.headers = append(a.headers, "X-User: ada")
 		require.Equal(t, ResourceInvalid, a.of(t, c).Code, "%v", a)
 	}
-	// A method without its URI says nothing.
+	// A method without its URI is ignored.
 	for _, headers := range [][]string{{"X-Forwarded-Method: POST", "X-Original-URI: /dear"}, {"X-Original-Method: POST", "X-Forwarded-Uri: /dear"}} {
 		require.Equal(t, "GET /dear", asked{method: "GET", headers: append(headers, "X-User: ada")}.of(t, c).Resource, "%v", headers)
 	}
-	require.Equal(t, "default", asked{method: "GET", headers: []string{"X-User: ada"}}.of(t, c).Resource, "the gateway says nothing")
-	// A route without templates does not look.
+	require.Equal(t, "default", asked{method: "GET", headers: []string{"X-User: ada"}}.of(t, c).Resource, "the gateway sends no path")
+	// A route without templates ignores the path.
 	require.Equal(t, Check, asked{method: "GET", target: "/..", headers: []string{"X-User: ada", "X-Forwarded-Uri: %"}}.of(t, compiled(t, nil)).Verdict)
 }
 
@@ -306,7 +305,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// Whatever customers write, a route decides, and what it makes a check of is what a check may hold.
+// For any input a route returns a decision, and the checks that result are valid.
 func FuzzDecide(f *testing.F) {
 	f.Add("ada", "GET", "/orders/1", "a=b; sid=s1", "Bearer a.eyJzdWIiOiJhZGEifQ.c")
 	f.Add(`x","plan":"enterprise`, "get", "/orders/%2e%2e;x\\..", `sid="%00"`, "Bearer ..")
@@ -336,7 +335,7 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// Every way to spell a path that a server undoes leads to the template of the plain one, or is
+// Every encoding of a path that a server decodes matches the same template as the plain path, or is
 // denied.
 func FuzzSpelling(f *testing.F) {
 	f.Add(uint64(0b1011))
@@ -365,14 +364,14 @@ func FuzzSpelling(f *testing.F) {
 		}
 		want := asked{method: "GET", target: plain, headers: []string{"X-User: ada"}}.of(t, c)
 		if spelled.String()[0] != '/' {
-			return // a first slash that is encoded is no path
+			return // an encoded first slash is not a path
 		}
 		got := asked{method: "GET", headers: []string{"X-User: ada", "X-Forwarded-Uri: " + spelled.String()}}.of(t, c)
 		require.True(t, got.Code == ResourceInvalid || got.Resource == want.Resource, "%s: %s", spelled.String(), got.Resource)
 	})
 }
 
-// A route is asked thousands of times a second.
+// A route decides thousands of requests per second.
 func TestDecideAllocatesNothing(t *testing.T) {
 	c := compiled(t, func(r *Route) {
 		r.Subject = []string{"cookie:sid", "header:X-Api-Key", "ip"}

@@ -8,33 +8,33 @@ import (
 	"weir/internal/limit"
 )
 
-// Gateways that speak Envoy's rate-limit protocol send descriptors: lists of entries, each a key
-// and a value, under a domain. A route with the slug of the domain decides about descriptors that
-// do not name their subject. Its sources read the entries as if they were headers: header:NAME and
-// cookie:NAME and jwt:CLAIM by the entry's key, ip by the entry remote_address, and descriptor is
-// all entries as one text. A template matches the entries path and method as it matches a request,
-// or, beginning with ?, the list of entries as a whole:
+// Gateways with Envoy's rate-limit protocol send descriptors: lists of entries, each with a key and
+// a value, under a domain. A route whose slug is the domain decides about descriptors that do not
+// name their subject. Its sources read the entries like headers: header:NAME, cookie:NAME and
+// jwt:CLAIM use the entry with that key, ip uses the entry remote_address, and descriptor is all
+// entries as one text. A template matches the entries path and method like a request or, if it
+// begins with ?, the complete list of entries:
 //
 //	?message_type=marketing&to_number={}
 //	?path=/api/{}
 //	?user={}&...
 //	?user=vip replaces base
 //
-// {} at the end of a value stands for any text, and for none; ... for any further entries.
-// Characters that mean something here are written as in a query, such as %26 for &. Where several
-// descriptors of one request are decided, a template drops those whose resource it replaces.
+// {} at the end of a value matches any text, even an empty one. ... matches any further entries.
+// Special characters are percent-encoded as in a query, such as %26 for &. If a request has several
+// descriptors, a template drops those whose resource it replaces.
 
-// MaxEntries is how many entries a template can match.
+// MaxEntries is the maximum number of entries that a template can match.
 const MaxEntries = 16
 
 // Entry is one entry of a descriptor.
 type Entry struct{ Key, Value []byte }
 
-// descriptorPattern is what a template matches of a list of entries.
+// descriptorPattern is the pattern of a template for a list of entries.
 type descriptorPattern struct {
 	entries  []entryPattern
-	rest     bool     // any further entries match, too
-	replaces []string // resources
+	rest     bool     // further entries match, too
+	replaces []string // resources that it replaces
 }
 
 type entryPattern struct {
@@ -43,7 +43,7 @@ type entryPattern struct {
 }
 
 const (
-	// DescriptorSource is the source that is all entries of a descriptor as one text.
+	// DescriptorSource is the source with all entries of a descriptor as one text.
 	DescriptorSource = "descriptor"
 
 	replacesClause = " replaces "
@@ -51,7 +51,7 @@ const (
 	restOfEntries  = "..."
 )
 
-// parseDescriptor reads a match that begins with ?.
+// parseDescriptor parses a match that begins with ?.
 func parseDescriptor(text string) (*descriptorPattern, error) {
 	p := &descriptorPattern{}
 	list, replaced, replaces := strings.Cut(text[1:], replacesClause)
@@ -114,7 +114,7 @@ func unescape(s string) (string, bool) {
 	return string(b), true
 }
 
-// text is the same for patterns that match the same.
+// text returns the same text for patterns that match the same entries.
 func (p *descriptorPattern) text() string {
 	var b []byte
 	for _, e := range p.entries {
@@ -144,7 +144,7 @@ func (p *descriptorPattern) matches(entries []Entry) bool {
 	return true
 }
 
-// descriptorTemplate finds the first template for the entries of a descriptor.
+// descriptorTemplate returns the first template that matches the entries of a descriptor.
 func (c *Compiled) descriptorTemplate(entries []Entry) int {
 	for i := range c.templates {
 		if p := c.templates[i].descriptor; p != nil && p.matches(entries) {
@@ -164,8 +164,8 @@ func (c *Compiled) Replaces(resource string) []string {
 	return nil
 }
 
-// descriptorText is all entries as one text, KEY=VALUE&KEY=VALUE. It is a hash where the text is
-// longer than a subject may be, so every descriptor has one that can be used.
+// descriptorText returns all entries as one text, KEY=VALUE&KEY=VALUE. If the text is too long for
+// a subject, it returns a hash, so that every descriptor has a valid text.
 func (in *Input) descriptorText() ([]byte, presence) {
 	if len(in.Entries) == 0 {
 		return nil, missing
@@ -185,8 +185,8 @@ func (in *Input) descriptorText() ([]byte, presence) {
 	return in.text[from:len(in.text):len(in.text)], there
 }
 
-// appendEscaped appends s with everything that is not plain text, or means something between
-// entries, as %XX: no two lists of entries have the same text.
+// appendEscaped appends s and escapes all but plain text as %XX, including separators, so that
+// different lists of entries have different texts.
 func appendEscaped(b, s []byte) []byte {
 	for _, c := range s {
 		switch {
@@ -200,11 +200,11 @@ func appendEscaped(b, s []byte) []byte {
 	return b
 }
 
-// Escape writes a key or a value as it stands in a match.
+// Escape escapes a key or a value for a match.
 func Escape(s string) string { return string(appendEscaped(nil, []byte(s))) }
 
-// DomainSlug appends the slug of the route for a domain: the domain itself, in lower case and with
-// - for everything that a slug cannot have.
+// DomainSlug appends the slug of the route for a domain: the domain in lower case, with - for each
+// character that a slug cannot have.
 func DomainSlug(b, domain []byte) []byte {
 	from := len(b)
 	for _, c := range domain {
@@ -221,7 +221,7 @@ func DomainSlug(b, domain []byte) []byte {
 	return b
 }
 
-// bytes returns how much memory the pattern takes, roughly.
+// bytes returns the approximate memory of the pattern.
 func (p *descriptorPattern) bytes() int {
 	n := 80
 	for _, e := range p.entries {

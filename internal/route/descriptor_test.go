@@ -31,7 +31,7 @@ func (c *Compiled) described(entries []Entry) Decision {
 	return c.Decide(in)
 }
 
-// The first template that matches all entries of a descriptor gives it its resource.
+// The first template that matches all entries of a descriptor sets the resource.
 func TestDescriptorTemplates(t *testing.T) {
 	c := descriptorRoute(t, []string{DescriptorSource},
 		Template{Match: "?user=vip", Resource: "vip"}, Template{Match: "?user={}", Resource: "user"},
@@ -59,10 +59,10 @@ func TestDescriptorTemplates(t *testing.T) {
 		require.Equal(t, row.want, d.Resource, "%q", row.entries)
 	}
 	in := &Input{Method: []byte("GET"), Target: []byte("/orders/7"), Entries: entriesOf("path", "/orders/7")}
-	require.Equal(t, "order", c.Decide(in).Resource, "where no template is of its entries, its path decides")
+	require.Equal(t, "order", c.Decide(in).Resource, "if no template matches the entries, the path decides")
 }
 
-// The sources of a route read entries as they read headers.
+// The sources of a route read entries like headers.
 func TestDescriptorSources(t *testing.T) {
 	c := descriptorRoute(t, []string{"header:X-User", "cookie:id"})
 	require.Equal(t, "ada", string(c.described(entriesOf("x-user", "ada")).Subject))
@@ -70,7 +70,8 @@ func TestDescriptorSources(t *testing.T) {
 	require.Equal(t, SubjectInvalid, c.described(entriesOf("x-user", "a", "x-user", "b")).Code)
 }
 
-// The text of a descriptor is a subject that can always be used, and no two have the same.
+// The text of a descriptor is always a valid subject, and different descriptors have different
+// texts.
 func TestDescriptorText(t *testing.T) {
 	c := descriptorRoute(t, []string{DescriptorSource})
 	seen := map[string]bool{}
@@ -100,7 +101,7 @@ func TestReplaces(t *testing.T) {
 	require.Equal(t, "vip", c.described(entriesOf("user", "vip")).Resource)
 }
 
-// What a template cannot be is refused with what it should be.
+// An invalid template is refused with an error that describes a valid one.
 func TestDescriptorTemplatesRefused(t *testing.T) {
 	for match, says := range map[string]string{
 		"?":                                      "an entry is KEY=VALUE",
@@ -123,7 +124,7 @@ func TestDescriptorTemplatesRefused(t *testing.T) {
 	r := New("edge")
 	r.Subject = []string{DescriptorSource}
 	r.Resources = []Template{{Match: "?user=%61", Resource: "a"}, {Match: "?user=a", Resource: "b"}}
-	require.NotEmpty(t, r.Validate(), "both match the same")
+	require.NotEmpty(t, r.Validate(), "both match the same entries")
 }
 
 func TestDomainSlug(t *testing.T) {

@@ -2,20 +2,20 @@ package route
 
 import "bytes"
 
-// Servers do not agree on what some paths mean. An encoded slash ends a segment for some and
-// not for others, as does a backslash; some cut a segment at its semicolon. A path that has one
-// of these is read in every way. Where that leads to two templates, a limit would depend on the
-// server behind the gateway, and the request is denied.
+// Servers disagree about the meaning of some paths. An encoded slash or a backslash ends a segment
+// for some servers, and some truncate a segment at a semicolon. Such a path is read in each of
+// these ways. If the results match different templates, the limit would depend on the server behind
+// the gateway, so the request is denied.
 const (
 	slashesDecoded = 1 << iota // %2F, %5C and \ separate segments
 	parametersCut              // a segment ends at its semicolon
 	allReadings    = slashesDecoded | parametersCut
 )
 
-// noTemplate: no template matches.
+// noTemplate means that no template matches.
 const noTemplate = -1
 
-// template finds the template of a path; ok is false for a path that cannot be used.
+// template returns the template of a path. ok is false for an invalid path.
 func (c *Compiled) template(in *Input, method, path []byte) (found int, ok bool) {
 	features := 0
 	for i := 0; i < len(path); i++ {
@@ -63,10 +63,9 @@ func (c *Compiled) first(method []byte, path [][]byte) int {
 	return noTemplate
 }
 
-// read splits a path into in.segments, each decoded once. Empty segments are left out: servers
-// merge slashes, and hardly one tells /orders from /orders/. A path with the segment . or ..
-// cannot be used: clients resolve those before they send, and servers do not agree on what is
-// left of them.
+// read splits a path into in.segments, each decoded once. It omits empty segments, because servers
+// merge slashes, and most do not distinguish /orders from /orders/. A path with the segment . or ..
+// is invalid: clients resolve these before they send, and servers disagree on the result.
 func (in *Input) read(path []byte, reading int) bool {
 	in.segments = in.segments[:0]
 	for from, i := 0, 0; i <= len(path); i++ {
@@ -91,7 +90,7 @@ func (in *Input) read(path []byte, reading int) bool {
 	return true
 }
 
-// separates reports whether a path continues with a separator, and how many bytes that takes.
+// separates reports whether a path continues with a separator, and sets its width in bytes.
 func separates(path []byte, reading int, width *int) bool {
 	if path[0] == '/' {
 		return true
@@ -110,7 +109,7 @@ func separates(path []byte, reading int, width *int) bool {
 	return decoded == '/' || decoded == '\\'
 }
 
-// decoded replaces each %XX by its byte, where all are well-formed.
+// decoded replaces each %XX with its byte, if all are well-formed.
 func (in *Input) decoded(raw []byte) []byte {
 	if bytes.IndexByte(raw, '%') < 0 {
 		return raw
@@ -128,7 +127,7 @@ func (in *Input) decoded(raw []byte) []byte {
 	return in.text[from:len(in.text):len(in.text)]
 }
 
-// decodeByte decodes the %XX with which b begins.
+// decodeByte decodes the %XX at the beginning of b.
 func decodeByte(b []byte) (c byte, ok bool) {
 	if len(b) < 3 || b[0] != '%' {
 		return 0, false

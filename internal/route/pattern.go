@@ -9,22 +9,22 @@ import (
 	"weir/internal/limit"
 )
 
-// pattern is what a template matches: "GET /orders/{id}/items", "/files/{path...}".
+// pattern is the compiled match of a template: "GET /orders/{id}/items", "/files/{path...}".
 type pattern struct {
-	method   string // in upper case; "": any
+	method   string // in upper case; "" for any
 	segments []segment
-	rest     bool // any further segments match, too
-	// descriptor is what a match that begins with ? stands for; nil for one of requests.
+	rest     bool // further segments match, too
+	// descriptor is the pattern of a match that begins with ?; nil for a pattern of requests.
 	descriptor *descriptorPattern
 }
 
 type segment struct {
-	literal string // in lower case; "": any text but none
+	literal string // in lower case; "" for any text except the empty one
 }
 
 const msgPattern = "must be a path such as /orders/{id}, with a method before it or without, or entries of a descriptor such as ?user={}"
 
-// parsePattern reads the match of a template.
+// parsePattern parses the match of a template.
 func parsePattern(text string) (p pattern, err error) {
 	if text == "" || len(text) > MaxMatchBytes || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
 		return p, limit.MustBe("1 to %d bytes of UTF-8 without control characters", MaxMatchBytes)
@@ -60,7 +60,7 @@ func parsePattern(text string) (p pattern, err error) {
 		}
 		if rest {
 			if i < len(parts)-1 {
-				return p, limit.Wrong("Correct the segment.", "has segments behind %q, which stands for all that follow", part)
+				return p, limit.Wrong("Correct the segment.", "has segments after %q, which matches all that follow", part)
 			}
 			p.rest = true
 			break
@@ -79,7 +79,7 @@ func validMethod(s string) bool {
 	return len(s) >= 1 && len(s) <= 32
 }
 
-// checkLiteral refuses a segment that no path can have as paths are read here.
+// checkLiteral refuses a segment that no decoded path can have.
 func checkLiteral(s string) error {
 	switch {
 	case s == "":
@@ -94,7 +94,7 @@ func checkLiteral(s string) error {
 	return nil
 }
 
-// text is the same for patterns that match the same.
+// text returns the same text for patterns that match the same requests.
 func (p pattern) text() string {
 	if p.descriptor != nil {
 		return p.descriptor.text()
@@ -111,8 +111,8 @@ func (p pattern) text() string {
 	return b.String()
 }
 
-// matches reports whether a request is of the pattern. A GET matches a HEAD, too, which costs
-// the same.
+// matches reports whether the pattern matches a request. GET also matches HEAD, which has the same
+// cost.
 func (p *pattern) matches(method []byte, path [][]byte) bool {
 	if p.descriptor != nil || len(path) < len(p.segments) || len(path) > len(p.segments) && !p.rest {
 		return false
@@ -128,7 +128,7 @@ func (p *pattern) matches(method []byte, path [][]byte) bool {
 	return true
 }
 
-// lower is s with A to Z in lower case, and everything else as it is.
+// lower converts A to Z to lower case, and keeps all other bytes.
 func lower(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c >= 'A' && c <= 'Z' {
@@ -138,7 +138,7 @@ func lower(s string) string {
 	}, s)
 }
 
-// equalLower reports whether b is s, which is in lower case, in any case of A to Z.
+// equalLower reports whether b equals s, which is in lower case, ignoring the case of A to Z.
 func equalLower(b []byte, s string) bool {
 	if len(b) != len(s) {
 		return false
@@ -169,8 +169,8 @@ func equalUpper(b []byte, s string) bool {
 	return true
 }
 
-// pathOf cuts the path out of a request target. ok is false for a target without one, as "*" and
-// "host:443" are.
+// pathOf returns the path of a request target. ok is false for a target without a path, such as "*"
+// and "host:443".
 func pathOf(target []byte) (path []byte, ok bool) {
 	if end := bytes.IndexByte(target, '?'); end >= 0 {
 		target = target[:end]

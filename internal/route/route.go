@@ -1,20 +1,19 @@
-// Package route turns the requests of a gateway into checks, by the routes that a tenant
-// configures. A route says where the subject is (a source), which resource and cost the request has
-// (templates), and what happens if one of them is missing or invalid. The package knows neither
-// HTTP nor Postgres: the caller passes the header fields of a request.
+// Package route converts the requests of a gateway to checks, by the routes that a tenant
+// configures. A route defines where the subject is (a source), which resource and cost the request
+// has (templates), and what happens if one of them is missing or invalid. The package does not
+// depend on HTTP or Postgres: the caller passes the header fields of a request.
 //
-// A route with the sources jwt:sub and ip, and the template GET /orders/{id}, makes of
+// For example, a route with the sources jwt:sub and ip, and the template GET /orders/{id}, converts
 //
 //	X-Forwarded-Method: GET
 //	X-Forwarded-Uri: /orders/%37?page=2
 //	Authorization: Bearer e30.eyJzdWIiOiJhZGEifQ.c2ln
 //
-// a check of the subject ada for the resource "GET /orders/{id}" at a cost of 1.
+// to a check of the subject ada for the resource "GET /orders/{id}" with the cost 1.
 //
-// A customer can choose much of what a route reads. Two rules therefore hold in this package.
-// First, whatever a customer sends leads to a decision, never to an error. Second, a request that
-// can be read in two ways, which would be counted differently, is denied. So no other spelling of a
-// request avoids a limit.
+// A customer controls much of what a route reads, so the package has two rules. First, any input
+// leads to a decision, never to an error. Second, if a request has two readings that would be
+// counted differently, it is denied. So no other spelling of a request bypasses a limit.
 package route
 
 import (
@@ -26,66 +25,66 @@ import (
 	"weir/internal/limit"
 )
 
-// Ranges of a route.
+// Limits of a route.
 const (
-	MaxRoutes     = 200 // of a tenant
-	MaxSources    = 8   // of a route's subject
-	MaxTemplates  = 100 // of a route
+	MaxRoutes     = 200 // per tenant
+	MaxSources    = 8   // per subject
+	MaxTemplates  = 100 // per route
 	MaxMatchBytes = limit.MaxNameBytes
 	maxClaimBytes = 128
 )
 
-// Hash says which values are replaced by their SHA-256 before they are used.
+// Hash selects the values that are replaced by their SHA-256.
 type Hash string
 
-// The choices of Hash.
+// The values of Hash.
 const (
-	HashSecrets Hash = "secrets" // those of sources that hold secrets: cookies, Authorization, headers such as X-Api-Key
+	HashSecrets Hash = "secrets" // values of sources with secrets: cookies, Authorization, headers such as X-Api-Key
 	HashAll     Hash = "all"
 	HashNone    Hash = "none"
 )
 
-// NoSubject says what happens to a request in which no source of the subject is there.
+// NoSubject is what happens to a request without any source of the subject.
 type NoSubject string
 
-// The choices of NoSubject.
+// The values of NoSubject.
 const (
 	DenyNoSubject  NoSubject = "deny"
-	AllowNoSubject NoSubject = "allow" // without counting anything
+	AllowNoSubject NoSubject = "allow" // without counting
 	CountByAddress NoSubject = "ip"    // the subject is the address
 )
 
-// Fail says what a gateway is told where nothing was decided.
+// Fail is the answer to a gateway if nothing is decided.
 type Fail string
 
-// The choices of Fail.
+// The values of Fail.
 const (
 	FailClosed Fail = "closed"
 	FailOpen   Fail = "open"
 )
 
-// Route is how the requests of one gateway become checks.
+// Route defines how the requests of one gateway become checks.
 type Route struct {
 	Slug, Name, Description string
-	// Subject lists sources: header:NAME, cookie:NAME, jwt:CLAIM or ip. The first that is
-	// present is the subject.
+	// Subject lists sources: header:NAME, cookie:NAME, jwt:CLAIM or ip. The first one that is
+	// present has the subject.
 	Subject   []string
 	Hash      Hash
 	NoSubject NoSubject
-	// Resources are tried in their order. Where none matches, the resource is DefaultResource.
+	// Resources are matched in order. If none matches, the resource is DefaultResource.
 	Resources       []Template
 	DefaultResource string
-	Cost            int64             // of requests whose template does not say another
-	Attributes      map[string]string // sources by the names of attributes
+	Cost            int64             // of requests whose template sets no cost
+	Attributes      map[string]string // sources by attribute name
 	DeniedStatus    int               // 429 or 403
 	Fail            Fail
 }
 
-// Template gives the requests for some paths a resource.
+// Template sets the resource of requests with matching paths.
 type Template struct {
-	Match    string `json:"match"`              // such as "GET /orders/{id}"; without a method: any
-	Resource string `json:"resource,omitempty"` // "": the same as Match
-	Cost     *int64 `json:"cost,omitempty"`     // nil: the route's
+	Match    string `json:"match"`              // such as "GET /orders/{id}"; without a method for any
+	Resource string `json:"resource,omitempty"` // the same as Match if empty
+	Cost     *int64 `json:"cost,omitempty"`     // the route's if nil
 }
 
 // ResourceName returns the resource of the requests that the template matches.
@@ -96,7 +95,7 @@ func (t *Template) ResourceName() string {
 	return t.Resource
 }
 
-// New returns a route with all defaults.
+// New returns a route with the defaults.
 func New(slug string) Route {
 	return Route{
 		Slug: slug, Name: slug, Hash: HashSecrets, NoSubject: DenyNoSubject, DefaultResource: "default",
@@ -104,7 +103,7 @@ func New(slug string) Route {
 	}
 }
 
-// Clone returns a copy that shares nothing with r.
+// Clone returns a deep copy.
 func (r Route) Clone() Route {
 	r.Subject = slices.Clone(r.Subject)
 	r.Resources = slices.Clone(r.Resources)
@@ -118,7 +117,7 @@ func (r Route) Clone() Route {
 	return r
 }
 
-// Validate returns what is wrong with a route; nil if nothing is.
+// Validate returns the errors of the route's fields, or nil.
 func (r *Route) Validate() []limit.FieldError {
 	var errs limit.FieldErrors
 	if !limit.ValidSlug(r.Slug) {
@@ -156,7 +155,7 @@ func validateCost(errs *limit.FieldErrors, field string, cost int64) {
 	}
 }
 
-// validateResource refuses a resource that no check can have, or that no rule can name.
+// validateResource refuses a resource that no check can have, or that no rule can match.
 func validateResource(errs *limit.FieldErrors, field, resource string) {
 	if problem := limit.ValidName(resource); problem != nil {
 		errs.Add(field, problem)

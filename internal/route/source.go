@@ -8,7 +8,7 @@ import (
 	"weir/internal/limit"
 )
 
-// kind is where a source looks.
+// kind is the kind of a source.
 type kind uint8
 
 const (
@@ -19,17 +19,17 @@ const (
 	fromDescriptor
 )
 
-// source is where a value comes from.
+// source is where a route finds a value.
 type source struct {
 	kind   kind
-	name   string // of the header in lower case, of the cookie, of the claim
-	secret bool   // its values are secrets, or may be
-	slot   int    // of a compiled route: the header that it is in
+	name   string // of the header in lower case, the cookie or the claim
+	secret bool   // its values are, or may be, secrets
+	slot   int    // slot of its header in a compiled route
 }
 
 var errSource = limit.MustBe("header:NAME, cookie:NAME, jwt:CLAIM, ip or descriptor")
 
-// parseSource reads a source such as "header:X-User".
+// parseSource parses a source such as "header:X-User".
 func parseSource(text string) (source, error) {
 	if text == "ip" {
 		return source{kind: fromAddress}, nil
@@ -72,8 +72,7 @@ func validToken(s, besides string) bool {
 	return len(s) >= 1 && len(s) <= 64
 }
 
-// isSecretHeader reports whether a header, by its name in lower case, holds what lets its
-// bearer in.
+// isSecretHeader reports whether a header, named in lower case, contains a credential.
 func isSecretHeader(name string) bool {
 	name = strings.NewReplacer("-", "", "_", "", ".", "").Replace(name)
 	for _, part := range []string{"authorization", "apikey", "accesskey", "authkey", "token", "secret", "password", "credential", "session", "cookie"} {
@@ -87,8 +86,8 @@ func isSecretHeader(name string) bool {
 // hashes reports whether the values of a source are hashed.
 func (h Hash) hashes(s source) bool { return h == HashAll || h == HashSecrets && s.secret }
 
-// Hashes reports whether a route hashes the values of a source, for people; false for a text
-// that is no source.
+// Hashes reports whether a route hashes the values of a source, for display. It is false for an
+// invalid source.
 func (r *Route) Hashes(text string) bool {
 	s, err := parseSource(text)
 	return err == nil && r.Hash.hashes(s)

@@ -8,9 +8,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// claim returns a claim of the bearer token, a text or a number. The token is not verified
-// here: the gateway has done that, or its customers choose their subjects. What is no token of
-// three parts, or has no such claim, is missing, so that another source may follow.
+// claim returns a claim of the bearer token, a text or a number. It does not verify the token: the
+// gateway must have done that, or its customers can choose their subjects. If the token does not
+// have three parts, or no such claim, the value is missing, so that the next source is used.
 func (in *Input) claim(slot int, name string) ([]byte, presence) {
 	value, state := in.single(slot)
 	if state != there {
@@ -42,7 +42,7 @@ func (in *Input) claim(slot int, name string) ([]byte, presence) {
 	}
 }
 
-// payload decodes the claims of a token; nil where it is none.
+// payload decodes the claims of a token, or returns nil if it is invalid.
 func (in *Input) payload(authorization []byte) []byte {
 	scheme, token, _ := bytes.Cut(authorization, []byte{' '})
 	if !equalLower(scheme, "bearer") {
@@ -63,7 +63,7 @@ func (in *Input) payload(authorization []byte) []byte {
 	return text[from:len(text):len(text)]
 }
 
-// member returns the text or number of an object's member, nil if there is none.
+// member returns the text or number of an object's member, or nil.
 func (in *Input) member(object []byte, name string) (value []byte) {
 	eachMember(object, name, func(d *jsontext.Decoder) {
 		token, err := d.ReadToken()
@@ -82,7 +82,7 @@ func (in *Input) member(object []byte, name string) (value []byte) {
 	return value
 }
 
-// object returns the object that an object's member is, nil where it is none.
+// object returns an object's member that is an object, or nil.
 func object(outer []byte, name string) (inner []byte) {
 	eachMember(outer, name, func(d *jsontext.Decoder) {
 		if value, err := d.ReadValue(); err == nil && value.Kind() == '{' {
@@ -92,7 +92,7 @@ func object(outer []byte, name string) (inner []byte) {
 	return inner
 }
 
-// eachMember calls read at the value of the member with this name.
+// eachMember calls read for the value of each member with this name.
 func eachMember(object []byte, name string, read func(*jsontext.Decoder)) {
 	d := jsontext.NewDecoder(bytes.NewBuffer(object))
 	if begin, err := d.ReadToken(); err != nil || begin.Kind() != '{' {

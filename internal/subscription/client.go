@@ -12,7 +12,7 @@ import (
 	"github.com/stripe/stripe-go/v85"
 )
 
-// StripeAPI is where Stripe answers.
+// StripeAPI is the address of Stripe's API.
 const StripeAPI = "https://api.stripe.com"
 
 // ErrGone: the provider has no such object.
@@ -30,7 +30,7 @@ const (
 	clientRetries = 2
 )
 
-// NewClient returns a client that asks at base, such as StripeAPI.
+// NewClient returns a client of the API at base, such as StripeAPI.
 func NewClient(key, base string, httpClient *http.Client) *Client {
 	if httpClient == nil {
 		httpClient = &http.Client{Timeout: clientTimeout}
@@ -42,15 +42,15 @@ func NewClient(key, base string, httpClient *http.Client) *Client {
 	return &Client{api: stripe.NewClient(key, stripe.WithBackends(backends)), now: time.Now}
 }
 
-// Fetched is a subscription as the provider has it now, with its customer's metadata.
+// Fetched is the current subscription of the provider, with its customer's metadata.
 type Fetched struct {
 	ID       string
 	Snapshot *Snapshot
-	Metadata map[string]string // of the customer; nil where it is not known
+	Metadata map[string]string // of the customer; nil if unknown
 	Gone     bool              // the customer was deleted
 }
 
-// Subscription fetches one subscription and its customer. Error: ErrGone, and what went wrong.
+// Subscription fetches one subscription and its customer. It returns ErrGone if it does not exist.
 func (c *Client) Subscription(ctx context.Context, id string) (Fetched, error) {
 	params := &stripe.SubscriptionRetrieveParams{}
 	params.AddExpand("customer")
@@ -61,7 +61,8 @@ func (c *Client) Subscription(ctx context.Context, id string) (Fetched, error) {
 	return c.fetched(sub, sub.LastResponse)
 }
 
-// Subscriptions calls each for all subscriptions, ended ones too. An error of each ends it.
+// Subscriptions calls each for all subscriptions, including ended ones. It returns the first error
+// of each.
 func (c *Client) Subscriptions(ctx context.Context, each func(Fetched) error) error {
 	params := &stripe.SubscriptionListParams{Status: stripe.String("all")}
 	params.Limit = stripe.Int64(100)
@@ -82,8 +83,8 @@ func (c *Client) Subscriptions(ctx context.Context, each func(Fetched) error) er
 	return nil
 }
 
-// fetched makes a snapshot of a subscription as it is now. Its time is the provider's, from the
-// answer's Date. Snapshots of one second are in the order in which we asked.
+// fetched returns a snapshot of a subscription. Its time is the provider's, from the header Date of
+// the response. Snapshots of one second are in the order of our requests.
 func (c *Client) fetched(sub *stripe.Subscription, response *stripe.APIResponse) (Fetched, error) {
 	if sub.Customer == nil {
 		return Fetched{}, fmt.Errorf("subscription %s has no customer", sub.ID)
@@ -119,7 +120,7 @@ func (c *Client) fetched(sub *stripe.Subscription, response *stripe.APIResponse)
 	return Fetched{ID: sub.ID, Snapshot: snapshot, Metadata: shortMetadata(sub.Customer.Metadata), Gone: sub.Customer.Deleted}, nil
 }
 
-// FetchedEvent begins the Event of a snapshot that was fetched. It sorts behind the ids of events.
+// FetchedEvent is the prefix of Event in a fetched snapshot. It sorts after the ids of events.
 const FetchedEvent = "fetched "
 
 // WasFetched reports whether the snapshot comes from the provider's API instead of an event.
@@ -131,7 +132,7 @@ func apiError(what string, err error) error {
 		if failed.HTTPStatusCode == http.StatusNotFound {
 			return fmt.Errorf("%s: %w", what, ErrGone)
 		}
-		// The message can hold parts of the key, and goes no further than its code.
+		// The message can contain parts of the key, so only its code is used.
 		return fmt.Errorf("%s: the provider answered %d %s", what, failed.HTTPStatusCode, cmp.Or(string(failed.Code), string(failed.Type)))
 	}
 	return fmt.Errorf("%s: %w", what, err)

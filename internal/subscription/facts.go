@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// Facts are what is known of a customer. Like a State they depend on the set of events, and not on
+// Facts are what is known of a customer. Like a State, they depend on the set of events and not on
 // their order.
 type Facts struct {
 	Metadata   map[string]string `json:"metadata,omitempty"`
 	MetadataAt int64             `json:"metadata_at,omitempty"`
 
-	// Of the newest checkout.
+	// From the newest checkout.
 	Reference string            `json:"reference,omitempty"`
 	Linked    map[string]string `json:"linked,omitempty"` // its metadata
 	LinkedAt  int64             `json:"linked_at,omitempty"`
 
-	Gone int64 `json:"gone,omitempty"` // when the customer was deleted; 0: never
+	Gone int64 `json:"gone,omitempty"` // when the customer was deleted; 0 for never
 }
 
 // Merge adds an event and reports whether it is the newest of its kind.
@@ -36,9 +36,9 @@ func (f *Facts) Merge(e *Event) (newest bool) {
 	return false
 }
 
-// Subject returns whom a subscription of the customer belongs to: by what the endpoint says, and
-// else the subject that is registered with the customer's id as its reference. It returns "" where
-// nobody is known.
+// Subject returns the subject of a customer's subscription: from the field that the endpoint
+// configures, or the subject that is registered with the customer's id as its reference. It returns
+// "" if the subject is unknown.
 func (f *Facts) Subject(from string, newest *Snapshot, customer, registered string) string {
 	switch key, isMetadata := strings.CutPrefix(from, "metadata."); {
 	case isMetadata:

@@ -14,7 +14,7 @@ import (
 
 const maxSubject = 256 // bytes
 
-// SubjectPlan is the type of generic event that changes a plan.
+// SubjectPlan is the type of the generic event that changes a plan.
 const SubjectPlan = "subject.plan"
 
 // genericEvent is the body of the generic webhook.
@@ -27,24 +27,24 @@ type genericEvent struct {
 	Quantity    *int64     `json:"quantity"`
 }
 
-// CheckGenericSecret returns an error for a signing secret that Standard Webhooks cannot use.
+// CheckGenericSecret returns an error if Standard Webhooks cannot use the signing secret.
 func CheckGenericSecret(secret string) error {
 	_, err := standardwebhooks.NewWebhook(secret)
 	return err
 }
 
-// ReadGeneric verifies a webhook that is signed as Standard Webhooks says, with any of the secrets,
-// and reads it. Errors: ErrBadSignature, ErrOldSignature, ErrMalformed.
+// ReadGeneric verifies a webhook with a signature of Standard Webhooks, by any of the secrets, and
+// parses it. Errors: ErrBadSignature, ErrOldSignature, ErrMalformed.
 func ReadGeneric(body []byte, header http.Header, secrets []string) (Event, error) {
 	found := ErrBadSignature
 	for _, secret := range secrets {
 		hook, err := standardwebhooks.NewWebhook(secret)
 		if err != nil {
-			continue // it was checked when it was set
+			continue // it was validated when it was set
 		}
 		switch err := hook.Verify(body, header); {
 		case err == nil:
-			seconds, _ := strconv.ParseInt(header.Get(standardwebhooks.HeaderWebhookTimestamp), 10, 64) // Verify has read it
+			seconds, _ := strconv.ParseInt(header.Get(standardwebhooks.HeaderWebhookTimestamp), 10, 64) // Verify has parsed it
 			return ParseGeneric(body, header.Get(standardwebhooks.HeaderWebhookID), time.Unix(seconds, 0).UTC())
 		case errors.Is(err, standardwebhooks.ErrMessageTooOld), errors.Is(err, standardwebhooks.ErrMessageTooNew):
 			found = ErrOldSignature
@@ -53,21 +53,21 @@ func ReadGeneric(body []byte, header http.Header, secrets []string) (Event, erro
 	return Event{}, found
 }
 
-// ParseGeneric reads an event that was verified before; sent is when it was first received. Its
-// time is effective_at, and sent where that is missing: the timestamp of a webhook changes each
-// time it is sent.
+// ParseGeneric parses an event that was verified before. sent is when it was first received. The
+// time of the event is effective_at, or sent without one, because the timestamp of a webhook
+// changes with each attempt.
 func ParseGeneric(body []byte, id string, sent time.Time) (Event, error) {
 	var in genericEvent
 	d := json.NewDecoder(bytes.NewReader(body))
 	if err := d.Decode(&in); err != nil || d.More() || hasNUL(body) {
-		return Event{}, fmt.Errorf("%w: not one JSON object with a type", ErrMalformed)
+		return Event{}, fmt.Errorf("%w: must be one JSON object with a type", ErrMalformed)
 	}
 	if in.Type == "" || len(in.Type) > maxID || id == "" || len(id) > maxID {
 		return Event{}, fmt.Errorf("%w: webhook-id and type are required, up to %d bytes", ErrMalformed, maxID)
 	}
 	e := Event{ID: id, Type: in.Type, At: sent}
 	if in.Type != SubjectPlan {
-		e.Why = "events of type " + in.Type + " are not used; " + SubjectPlan + " is"
+		e.Why = "events of type " + in.Type + " are ignored; use " + SubjectPlan
 		return e, nil
 	}
 	if in.Subject == "" || in.Plan == "" || len(in.Subject) > maxSubject {

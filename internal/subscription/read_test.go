@@ -23,7 +23,7 @@ func sign(body, secret string, at time.Time) string {
 	return webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: []byte(body), Secret: secret, Timestamp: at}).Header
 }
 
-// A client that could forge, replay or change an event could give away plans.
+// A client that could forge, replay or change an event could assign plans for free.
 func TestStripeSignatures(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -73,8 +73,7 @@ func TestReadStripe(t *testing.T) {
 	}, e.Snapshot)
 }
 
-// Events of other versions of the API are understood, or it is said why not: none is taken for
-// something else.
+// Events of other versions of the API are parsed, or refused with a reason. None is misread.
 func TestVersionsAndTypes(t *testing.T) {
 	t.Parallel()
 	event := func(typ, object string) string {
@@ -94,7 +93,7 @@ func TestVersionsAndTypes(t *testing.T) {
 		"a deleted one that says active": {event("customer.subscription.deleted",
 			`{"id":"sub_1","customer":"cus_1","status":"active","items":{"data":[{"price":{"id":"p"}}]}}`), subscription.Changed, ""},
 		"a status of the future": {event("customer.subscription.updated",
-			`{"id":"sub_1","customer":"cus_1","status":"dreaming","items":{"data":[{"price":{"id":"p"}}]}}`), subscription.Unreadable, `"dreaming" is not known (API version 2019-12-03`},
+			`{"id":"sub_1","customer":"cus_1","status":"dreaming","items":{"data":[{"price":{"id":"p"}}]}}`), subscription.Unreadable, `"dreaming" is unknown (API version 2019-12-03`},
 		"no items":                        {event("customer.subscription.updated", `{"id":"sub_1","customer":"cus_1","status":"active"}`), subscription.Unreadable, "no items"},
 		"a list for an object":            {event("customer.subscription.updated", `{"id":["sub_1"]}`), subscription.Unreadable, "not of a known form"},
 		"an invoice of 2019":              {event("invoice.payment_failed", `{"customer":"cus_1","subscription":"sub_1"}`), subscription.PaymentFailed, ""},
@@ -158,7 +157,7 @@ func TestGenericSignatures(t *testing.T) {
 	}
 }
 
-// No body, signed or not, may stop the server.
+// No body, signed or not, causes a panic.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(stripeBody))
 	f.Add([]byte(`{"object":"event","id":"e","type":"invoice.paid","created":1,"data":{"object":{"customer":{"id":1}}}}`))

@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// Kind is what an event is about.
+// Kind is the kind of an event.
 type Kind int
 
 // The kinds of events.
 const (
-	Ignored       Kind = iota // nothing follows from it; Why says so
-	Unreadable                // it matters, and cannot be understood; Why says so
+	Ignored       Kind = iota // it has no effect; Why has the reason
+	Unreadable                // it is relevant, but cannot be parsed; Why has the reason
 	Changed                   // a snapshot of a subscription
 	PaymentFailed             // an invoice of a subscription was not paid
 	PaymentMade               // an invoice of a subscription was paid
-	Customer                  // what is known of a customer
+	Customer                  // data of a customer
 	Linked                    // a checkout names the subject of a customer
 )
 
-// Event is a provider's message.
+// Event is a message of a provider.
 type Event struct {
 	ID, Type   string
-	At         time.Time // the provider's own time; only whole seconds count
-	Live       *bool     // whether it is of live mode; nil: the provider has no modes
+	At         time.Time // the provider's time, in seconds
+	Live       *bool     // whether it is in live mode; nil if the provider has no modes
 	APIVersion string
 
 	Kind         Kind
@@ -34,26 +34,27 @@ type Event struct {
 	Subscription string
 	Snapshot     *Snapshot         // of Changed
 	Metadata     map[string]string // of Customer
-	Gone         bool              // of Customer: it was deleted
+	Gone         bool              // of Customer: whether it was deleted
 	Reference    string            // of Linked: the subject
-	Effective    time.Time         // of a generic event: when it takes effect; zero: at once
+	Effective    time.Time         // of a generic event: when it takes effect; zero for immediately
 	Subject      string            // of a generic event
 }
 
-// Snapshot is a subscription at one moment.
+// Snapshot is a subscription at one time.
 type Snapshot struct {
 	At       int64  `json:"at"`   // the provider's time, seconds since 1970
-	Rank     int    `json:"rank"` // of two snapshots of one second, the higher rank is newer
+	Rank     int    `json:"rank"` // orders snapshots of one second: the higher rank is newer
 	Event    string `json:"event"`
 	Status   Status `json:"status"`
 	Customer string `json:"customer,omitempty"`
 	Items    []Item `json:"items,omitempty"`
 	Plan     string `json:"plan,omitempty"` // of a generic event: the plan itself, instead of items
 	Created  int64  `json:"created,omitempty"`
-	Anchor   int64  `json:"anchor,omitempty"` // start of the billing cycle, seconds since 1970; 0: unknown
-	// Metadata may name the subject.
+	Anchor   int64  `json:"anchor,omitempty"` // start of the billing cycle, seconds since 1970; 0 if unknown
+	// Metadata may have the subject.
 	Metadata map[string]string `json:"metadata,omitempty"`
-	// Was has the values before, where the provider tells them: they order snapshots of one second.
+	// Was is the key of the previous values, if the provider sends them. It orders snapshots of one
+	// second.
 	Was string `json:"was,omitempty"`
 }
 
@@ -65,10 +66,10 @@ type Item struct {
 	Anchor   int64  `json:"anchor,omitempty"`
 }
 
-// Status is a subscription's, in Stripe's words.
+// Status is the status of a subscription, with Stripe's values.
 type Status string
 
-// The statuses that differ in what they mean for a plan.
+// The statuses with different effects on a plan.
 const (
 	Active            Status = "active"
 	Trialing          Status = "trialing"
@@ -83,20 +84,20 @@ const (
 // State is what is known of one subscription.
 type State struct {
 	Newest *Snapshot `json:"newest,omitempty"`
-	// Good is when payments were last known to be in order, seconds since 1970; Failing are the
-	// moments after Good at which they were not, in order. Together they tell when the present
-	// trouble began, in whatever order the events came.
+	// Good is when payments were last known to be in order, seconds since 1970. Failing has the
+	// times of failures after Good, in order. Together they give the beginning of the current
+	// failure, in whatever order the events arrive.
 	Good    int64   `json:"good,omitempty"`
 	Failing []int64 `json:"failing,omitempty"`
-	// Gone is when the customer was deleted, and all subscriptions with it; 0: never.
+	// Gone is when the customer, and all their subscriptions, were deleted; 0 for never.
 	Gone int64 `json:"gone,omitempty"`
 }
 
-// maxFailing bounds the moments of trouble that are kept: a provider gives up after a dozen tries.
+// maxFailing bounds the stored failures: a provider gives up after a dozen attempts.
 const maxFailing = 100
 
-// Merge adds an event and reports whether it is, or was before, the newest of its kind: an older
-// one changes nothing that counts. Merging the same event twice changes nothing.
+// Merge adds an event and reports whether it is, or was before, the newest of its kind. An older
+// event has no effect. Merging the same event twice changes nothing.
 func (s *State) Merge(e *Event) (newest bool) {
 	at := e.At.Unix()
 	switch e.Kind {
@@ -113,7 +114,7 @@ func (s *State) Merge(e *Event) (newest bool) {
 	return false
 }
 
-// Observe adds a snapshot, as Merge does.
+// Observe adds a snapshot in the same way as Merge.
 func (s *State) Observe(snapshot *Snapshot) (newest bool) {
 	switch snapshot.Status {
 	case Active, Trialing:
@@ -141,18 +142,18 @@ func (s *State) fail(at int64) {
 	if !found {
 		s.Failing = slices.Insert(s.Failing, i, at)
 	}
-	if len(s.Failing) > maxFailing { // the first one begins the grace period, and the last one is news
+	if len(s.Failing) > maxFailing { // the first one begins the grace period, and the last one is the current state
 		s.Failing = slices.Delete(s.Failing, maxFailing/2, maxFailing/2+1)
 	}
 }
 
-// Tied reports whether the provider's time does not tell which of two snapshots is newer.
+// Tied reports whether the provider's time does not order the two snapshots.
 func (s *State) Tied(snapshot *Snapshot) bool {
 	return s.Newest != nil && s.Newest.At == snapshot.At && s.Newest.Rank == snapshot.Rank && s.Newest.Event != snapshot.Event
 }
 
-// newer orders snapshots: by the provider's time, then by what they say happened, then by what they
-// say was before, and last by the event's id, so that the order is the same for everybody.
+// newer orders snapshots: by the provider's time, then by rank, then by the previous values, and
+// last by the event's id, so that the order is always the same.
 func (a *Snapshot) newer(b *Snapshot) bool {
 	if a.At != b.At {
 		return a.At > b.At
@@ -167,7 +168,7 @@ func (a *Snapshot) newer(b *Snapshot) bool {
 	return a.Event > b.Event
 }
 
-// key is what a later snapshot names in Was.
+// key identifies the snapshot in Was of a later one.
 func (a *Snapshot) key() string { return wasKey(a.Status, a.Items) }
 
 func wasKey(status Status, items []Item) string {
@@ -179,44 +180,44 @@ func wasKey(status Status, items []Item) string {
 	return b.String()
 }
 
-// Tier is what a price stands for.
+// Tier is the plan that a price gives.
 type Tier struct {
 	Plan     string
 	Multiply bool // the plan's limits are multiplied by the quantity
-	Priority int  // of several plans the highest priority wins
+	Priority int  // the plan with the highest priority is used
 }
 
 // Lookup returns the tier of a price or a product, false if there is none.
 type Lookup func(price string) (Tier, bool)
 
-// Right is what a subscription gives its customer.
+// Right is what a subscription gives.
 type Right int
 
-// The rights, in order: the highest that a subject's subscriptions give counts.
+// The rights, in ascending order. The highest one of a subject's subscriptions counts.
 const (
-	Unknown  Right = iota // it is not known: nothing has been said, or of no mapped price
+	Unknown  Right = iota // unknown: no event yet, or no mapped price
 	Pending               // the first payment is not made yet
-	Ended                 // it gives nothing any more: the fallback plan applies
+	Ended                 // it has ended: the fallback plan applies
 	Entitled              // it gives a plan
 )
 
-// Standing is what a subscription gives at one moment.
+// Standing is what a subscription gives at one time.
 type Standing struct {
 	Right      Right
 	Plan       string // of Entitled
 	Multiplier int64  // of Entitled: 1 or more
 	Priority   int
 	Created    int64
-	Anchor     time.Time // of the billing cycle; zero: unknown
-	Until      time.Time // when the grace period ends, and the standing with it; zero: never
-	Why        string    // in words
-	Unmapped   []string  // prices without a plan, where no price has one
+	Anchor     time.Time // of the billing cycle; zero if unknown
+	Until      time.Time // end of the grace period, and of the standing; zero for never
+	Why        string    // the reason as text
+	Unmapped   []string  // prices without a plan, if no price has one
 }
 
-// MaxMultiplier bounds what a quantity multiplies limits by.
+// MaxMultiplier is the maximum multiplier of limits.
 const MaxMultiplier = 1_000_000
 
-// Standing returns what the subscription gives at an instant.
+// Standing returns what the subscription gives at a time.
 func (s *State) Standing(now time.Time, grace time.Duration, lookup Lookup) Standing {
 	n := s.Newest
 	if n == nil {
@@ -249,7 +250,7 @@ func (s *State) Standing(now time.Time, grace time.Duration, lookup Lookup) Stan
 	return out
 }
 
-// judge sets the right, by the status and by when payments failed.
+// judge sets the right, by the status and the time of failed payments.
 func (s *State) judge(out *Standing, now time.Time, grace time.Duration) {
 	if s.Gone != 0 {
 		out.Right, out.Why = Ended, "the customer was deleted"
@@ -259,7 +260,7 @@ func (s *State) judge(out *Standing, now time.Time, grace time.Duration) {
 	case Active, Trialing, PastDue, Unpaid:
 		out.Right, out.Why = Entitled, "the subscription is "+string(n.Status)
 		if len(s.Failing) == 0 {
-			if n.Status == PastDue || n.Status == Unpaid { // paid in the same second or later
+			if n.Status == PastDue || n.Status == Unpaid { // a payment succeeded in the same second or later
 				out.Why = "the last payment succeeded"
 			}
 			return
@@ -278,7 +279,7 @@ func (s *State) judge(out *Standing, now time.Time, grace time.Duration) {
 }
 
 // choose returns the item that gives the plan: of those whose price or product is mapped, the one
-// with the highest priority, and of equal ones the first.
+// with the highest priority, or the first of several.
 func choose(items []Item, lookup Lookup) (item Item, tier Tier, found bool) {
 	for _, i := range items {
 		t, ok := lookup(i.Price)
@@ -292,8 +293,8 @@ func choose(items []Item, lookup Lookup) (item Item, tier Tier, found bool) {
 	return item, tier, found
 }
 
-// Better reports whether a counts before b where a subject has both: the higher right, then the
-// higher priority, then the younger subscription.
+// Better reports whether a takes precedence over b for a subject with both: the higher right, then
+// the higher priority, then the newer subscription.
 func (a Standing) Better(b Standing) bool {
 	if a.Right != b.Right {
 		return a.Right > b.Right

@@ -40,7 +40,7 @@ func tiers(price string) (subscription.Tier, bool) {
 
 const day = 24 * 3600
 
-// What a customer gets after each of these histories.
+// The standing after each of these histories.
 func TestStanding(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -65,17 +65,17 @@ func TestStanding(t *testing.T) {
 			10 + 3*day, subscription.Ended, "pro", 1, 0},
 		"a second failure does not prolong it": {[]*subscription.Event{snapshot("a", 0, subscription.PastDue, "pro"), payment(2*day, false)},
 			3 * day, subscription.Ended, "pro", 1, 0},
-		"only the invoice says so": {[]*subscription.Event{snapshot("a", 0, subscription.Active, "pro"), payment(10, false)}, 3 * day, subscription.Entitled, "pro", 1, 10 + 3*day},
-		"paid again":               {[]*subscription.Event{snapshot("a", 0, subscription.PastDue, "pro"), payment(day, true)}, 9 * day, subscription.Entitled, "pro", 1, 0},
+		"only an invoice failed": {[]*subscription.Event{snapshot("a", 0, subscription.Active, "pro"), payment(10, false)}, 3 * day, subscription.Entitled, "pro", 1, 10 + 3*day},
+		"paid again":             {[]*subscription.Event{snapshot("a", 0, subscription.PastDue, "pro"), payment(day, true)}, 9 * day, subscription.Entitled, "pro", 1, 0},
 		"paid, and failed again": {[]*subscription.Event{snapshot("a", 0, subscription.PastDue, "pro"), payment(day, true), payment(5*day, false)},
 			6 * day, subscription.Entitled, "pro", 1, 8 * day},
-		"given up by the provider":  {[]*subscription.Event{snapshot("a", 0, subscription.PastDue, "pro"), snapshot("b", day, subscription.Unpaid, "pro")}, 2 * day, subscription.Entitled, "pro", 1, 3 * day},
-		"canceled":                  {[]*subscription.Event{snapshot("a", 0, subscription.Active, "pro"), snapshot("b", 1, subscription.Canceled, "pro")}, 1, subscription.Ended, "pro", 1, 0},
-		"paused":                    {[]*subscription.Event{snapshot("a", 0, subscription.Active, "pro"), snapshot("b", 1, subscription.Paused, "pro")}, 1, subscription.Ended, "pro", 1, 0},
-		"resumed":                   {[]*subscription.Event{snapshot("b", 1, subscription.Paused, "pro"), snapshot("c", 2, subscription.Active, "pro")}, 2, subscription.Entitled, "pro", 1, 0},
-		"the first payment is due":  {[]*subscription.Event{snapshot("a", 0, subscription.Incomplete, "pro")}, 1, subscription.Pending, "pro", 1, 0},
-		"it was never paid":         {[]*subscription.Event{snapshot("a", 0, subscription.IncompleteExpired, "pro")}, 1, subscription.Ended, "pro", 1, 0},
-		"only an invoice was heard": {[]*subscription.Event{payment(3, true)}, 4, subscription.Unknown, "", 0, 0},
+		"given up by the provider": {[]*subscription.Event{snapshot("a", 0, subscription.PastDue, "pro"), snapshot("b", day, subscription.Unpaid, "pro")}, 2 * day, subscription.Entitled, "pro", 1, 3 * day},
+		"canceled":                 {[]*subscription.Event{snapshot("a", 0, subscription.Active, "pro"), snapshot("b", 1, subscription.Canceled, "pro")}, 1, subscription.Ended, "pro", 1, 0},
+		"paused":                   {[]*subscription.Event{snapshot("a", 0, subscription.Active, "pro"), snapshot("b", 1, subscription.Paused, "pro")}, 1, subscription.Ended, "pro", 1, 0},
+		"resumed":                  {[]*subscription.Event{snapshot("b", 1, subscription.Paused, "pro"), snapshot("c", 2, subscription.Active, "pro")}, 2, subscription.Entitled, "pro", 1, 0},
+		"the first payment is due": {[]*subscription.Event{snapshot("a", 0, subscription.Incomplete, "pro")}, 1, subscription.Pending, "pro", 1, 0},
+		"it was never paid":        {[]*subscription.Event{snapshot("a", 0, subscription.IncompleteExpired, "pro")}, 1, subscription.Ended, "pro", 1, 0},
+		"only an invoice arrived":  {[]*subscription.Event{payment(3, true)}, 4, subscription.Unknown, "", 0, 0},
 	} {
 		var s subscription.State
 		for _, e := range c.events {
@@ -94,15 +94,14 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// Providers send events late, twice and in any order. What is known in the end must not depend on
-// it, or two customers who did the same would have different plans.
+// Providers send events late, twice and in any order. The resulting state does not depend on that.
 func TestMergeInAnyOrder(t *testing.T) {
 	t.Parallel()
 	statuses := []subscription.Status{subscription.Active, subscription.Trialing, subscription.PastDue, subscription.Unpaid, subscription.Paused, subscription.Canceled}
 	rapid.Check(t, func(t *rapid.T) {
 		var events []*subscription.Event
 		for i := range rapid.IntRange(1, 25).Draw(t, "events") {
-			at := rapid.Int64Range(0, 12).Draw(t, "at") // so that many are of one second
+			at := rapid.Int64Range(0, 12).Draw(t, "at") // so that many are in the same second
 			switch rapid.IntRange(0, 3).Draw(t, "kind") {
 			case 0:
 				events = append(events, payment(at, true))
@@ -125,14 +124,13 @@ func TestMergeInAnyOrder(t *testing.T) {
 		}
 		want := merge(events)
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
-		shuffled := append(append([]*subscription.Event{}, events...), events...) // each twice
+		shuffled := append(append([]*subscription.Event{}, events...), events...) // each of them twice
 		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 		require.Equal(t, want, merge(shuffled))
 	})
 }
 
-// Of two changes in one second the provider tells which came after the other, by what was before
-// it.
+// The previous values order two changes within one second.
 func TestSnapshotsOfOneSecond(t *testing.T) {
 	t.Parallel()
 	first, second := snapshot("evt_z", 5, subscription.Active, "pro"), snapshot("evt_a", 5, subscription.Active, "scale")

@@ -14,24 +14,26 @@ import (
 	"github.com/stripe/stripe-go/v85/webhook"
 )
 
-// Tolerance is how far a signature's time may be from ours, in either direction.
+// Tolerance is the maximum difference between a signature's time and the server's, in both
+// directions.
 const Tolerance = webhook.DefaultTolerance
 
 var (
-	// ErrBadSignature: the signature is missing, malformed or not made with any of the secrets.
+	// ErrBadSignature means that the signature is missing, malformed or not made with any of the
+	// secrets.
 	ErrBadSignature = errors.New("the signature does not match any signing secret of the endpoint")
-	// ErrOldSignature: the signature's time is more than Tolerance away.
+	// ErrOldSignature means that the signature's time differs by more than Tolerance.
 	ErrOldSignature = errors.New("the time of the signature is more than five minutes away from the time of the server")
-	// ErrMalformed: the signature is right, and the body is not an event.
+	// ErrMalformed means that the signature is valid, but the body is not an event.
 	ErrMalformed = errors.New("the body is not an event")
 )
 
-// ReadStripe verifies a webhook of Stripe over the raw body, with any of the secrets, and reads it.
-// Errors: ErrBadSignature, ErrOldSignature, ErrMalformed.
+// ReadStripe verifies a webhook of Stripe over the raw body, with any of the secrets, and parses
+// it. Errors: ErrBadSignature, ErrOldSignature, ErrMalformed.
 func ReadStripe(body []byte, header string, secrets []string, now time.Time) (Event, error) {
 	found := ErrBadSignature
 	for _, secret := range secrets {
-		// The version of the API is looked at below, as older events can be understood.
+		// The version of the API is checked below, because older events can be parsed.
 		event, err := webhook.ConstructEventWithOptions(body, header, secret, webhook.ConstructEventOptions{
 			Tolerance: Tolerance, IgnoreAPIVersionMismatch: true,
 		})
@@ -44,7 +46,7 @@ func ReadStripe(body []byte, header string, secrets []string, now time.Time) (Ev
 		case signedAt(header).After(now.Add(Tolerance)): // the library refuses only old ones
 			return Event{}, ErrOldSignature
 		case hasNUL(body):
-			return Event{}, fmt.Errorf("%w: it holds a NUL character", ErrMalformed)
+			return Event{}, fmt.Errorf("%w: it contains a NUL character", ErrMalformed)
 		default:
 			return stripeEvent(&event)
 		}
@@ -52,7 +54,7 @@ func ReadStripe(body []byte, header string, secrets []string, now time.Time) (Ev
 	return Event{}, found
 }
 
-// ParseStripe reads an event that was verified before.
+// ParseStripe parses an event that was verified before.
 func ParseStripe(body []byte) (Event, error) {
 	var event stripe.Event
 	if err := json.Unmarshal(body, &event); err != nil {
@@ -61,25 +63,25 @@ func ParseStripe(body []byte) (Event, error) {
 	return stripeEvent(&event)
 }
 
-// hasNUL reports whether a text in the body may hold NUL, which the database cannot keep.
+// hasNUL reports whether a text in the body may contain NUL, which the database cannot store.
 func hasNUL(body []byte) bool { return bytes.Contains(body, []byte(`\u0000`)) }
 
 func signedAt(header string) time.Time {
 	for part := range strings.SplitSeq(header, ",") {
 		if text, ok := strings.CutPrefix(part, "t="); ok {
-			seconds, _ := strconv.ParseInt(text, 10, 64) // the library has read it
+			seconds, _ := strconv.ParseInt(text, 10, 64) // the library has parsed it
 			return time.Unix(seconds, 0)
 		}
 	}
 	return time.Time{}
 }
 
-// unread are events of subscriptions from which nothing follows, and why.
+// unread are events of subscriptions that have no effect, with the reason.
 var unread = map[string]string{
 	"customer.subscription.trial_will_end": "the trial ends soon; the plan changes when the provider changes the subscription",
 	"subscription_schedule.":               "a schedule changes a plan when the provider changes the subscription",
-	"invoice.":                             "only paid and failed invoices matter",
-	"checkout.session.":                    "only completed checkouts matter",
+	"invoice.":                             "only paid and failed invoices are used",
+	"checkout.session.":                    "only completed checkouts are used",
 }
 
 func stripeEvent(in *stripe.Event) (Event, error) {
@@ -124,10 +126,10 @@ func (e *Event) unreadable(format string, args ...any) {
 	}
 }
 
-// reference is an id, or an object that was expanded to one.
+// reference is an id, or an expanded object with an id.
 type reference string
 
-// UnmarshalJSON reads either form, and null.
+// UnmarshalJSON parses both forms, and null.
 func (r *reference) UnmarshalJSON(data []byte) error {
 	var id string
 	if json.Unmarshal(data, &id) == nil {
@@ -142,9 +144,9 @@ func (r *reference) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// stripeSubscription is a subscription as the versions of the API since 2018 have had it: the
-// period stands on the subscription up to 2025-02-24, and on each item from 2025-03-31 on.
-// stripe-go knows only the newest form.
+// stripeSubscription is a subscription in the versions of the API since 2018. The period is on the
+// subscription up to 2025-02-24, and on each item since 2025-03-31. stripe-go parses only the
+// newest form.
 type stripeSubscription struct {
 	ID                 string            `json:"id"`
 	Status             Status            `json:"status"`
@@ -157,13 +159,13 @@ type stripeSubscription struct {
 		Data    []stripeItem `json:"data"`
 		HasMore bool         `json:"has_more"`
 	} `json:"items"`
-	Plan     *stripePlan `json:"plan"` // of versions before items
+	Plan     *stripePlan `json:"plan"` // in versions before items
 	Quantity int64       `json:"quantity"`
 }
 
 type stripeItem struct {
 	Price              *stripePlan `json:"price"`
-	Plan               *stripePlan `json:"plan"` // of versions before prices
+	Plan               *stripePlan `json:"plan"` // in versions before prices
 	Quantity           int64       `json:"quantity"`
 	CurrentPeriodStart int64       `json:"current_period_start"`
 	Deleted            bool        `json:"deleted"`
@@ -176,7 +178,7 @@ type stripePlan struct {
 
 var statuses = []Status{Active, Trialing, PastDue, Unpaid, Paused, Incomplete, IncompleteExpired, Canceled}
 
-// ranks order events of one second about one subscription.
+// ranks orders events of one second about one subscription.
 var ranks = map[string]int{"customer.subscription.created": 0, "customer.subscription.deleted": 2}
 
 func (e *Event) subscription(in *stripe.Event) {
@@ -196,21 +198,21 @@ func (e *Event) subscription(in *stripe.Event) {
 		snapshot.Rank = rank
 	}
 	if e.Type == "customer.subscription.deleted" {
-		snapshot.Status = Canceled // older versions leave the last status in it
+		snapshot.Status = Canceled // older versions keep the last status
 	}
 	snapshot.Was = snapshot.before(in.Data.PreviousAttributes)
 	e.Kind, e.Snapshot = Changed, snapshot
 }
 
-// snapshot is the subscription, or why it cannot be understood.
+// snapshot returns the subscription, or the reason why it cannot be parsed.
 func (sub *stripeSubscription) snapshot() (s *Snapshot, why string) {
 	switch {
 	case sub.ID == "":
 		return nil, "the subscription has no id"
 	case sub.Customer == "":
-		return nil, "the subscription names no customer"
+		return nil, "the subscription has no customer"
 	case !slices.Contains(statuses, sub.Status):
-		return nil, fmt.Sprintf("the status %q is not known", sub.Status)
+		return nil, fmt.Sprintf("the status %q is unknown", sub.Status)
 	}
 	s = &Snapshot{
 		Status: sub.Status, Customer: string(sub.Customer), Created: sub.Created, Metadata: shortMetadata(sub.Metadata),
@@ -245,7 +247,7 @@ func (sub *stripeSubscription) snapshot() (s *Snapshot, why string) {
 	return s, ""
 }
 
-// maxMetadata is how many entries a provider allows.
+// maxMetadata is the maximum number of entries of a provider.
 const maxMetadata = 50
 
 func shortMetadata(in map[string]string) map[string]string {
@@ -255,7 +257,7 @@ func shortMetadata(in map[string]string) map[string]string {
 	return in
 }
 
-// before returns the key of what the subscription was before, "" where that is not told.
+// before returns the key of the previous values, or "" if the event does not have them.
 func (a *Snapshot) before(previous map[string]any) string {
 	status, changed := a.Status, false
 	if text, ok := previous["status"].(string); ok {
@@ -300,7 +302,7 @@ func (e *Event) invoice(raw json.RawMessage) {
 		e.Subscription = string(invoice.Parent.SubscriptionDetails.Subscription)
 	}
 	if e.Subscription == "" {
-		e.Why = "the invoice belongs to no subscription"
+		e.Why = "the invoice has no subscription"
 		return
 	}
 	e.Kind = PaymentMade

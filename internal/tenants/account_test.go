@@ -62,7 +62,7 @@ func TestPasswordLink(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "ann@example.com", email)
 	_, err = s.SignupLink(ctx, first)
-	require.ErrorIs(t, err, tenants.ErrNotFound, "it is for a password alone")
+	require.ErrorIs(t, err, tenants.ErrNotFound, "it is only for a password")
 	_, err = s.UsePasswordLink(ctx, first, "short")
 	requireInvalid(t, err, "password")
 	_, err = s.Session(ctx, session)
@@ -84,13 +84,13 @@ func TestPasswordLink(t *testing.T) {
 	}
 	require.Equal(t, 1, used)
 	_, err = s.Session(ctx, session)
-	require.ErrorIs(t, err, tenants.ErrNoSession, "who knew the old password is out")
+	require.ErrorIs(t, err, tenants.ErrNoSession, "sessions of the old password have ended")
 	_, err = s.VerifyPassword(ctx, "ann@example.com", "correct horse")
 	require.ErrorIs(t, err, tenants.ErrWrongPassword)
 	_, err = s.VerifyPassword(ctx, "ann@example.com", "a better horse")
 	require.NoError(t, err)
 	_, err = s.PasswordLink(ctx, second)
-	require.ErrorIs(t, err, tenants.ErrNotFound, "all links end with the password that they were made under")
+	require.ErrorIs(t, err, tenants.ErrNotFound, "a new password ends all links")
 
 	third, err := s.NewPasswordLink(ctx, person)
 	require.NoError(t, err)
@@ -212,5 +212,5 @@ func TestSlugsOfSignUps(t *testing.T) {
 		requireConflict(t, err, tenants.CodeMemberExists)
 	}
 	_, err := s.VerifyPassword(ctx, "a@example.com", "correct horse")
-	require.NoError(t, err, "somebody else cannot replace a password by signing up")
+	require.NoError(t, err, "a sign-up by another person cannot replace a password")
 }

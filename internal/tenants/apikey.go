@@ -175,11 +175,11 @@ func (c *change) key(ctx context.Context, id uuid.UUID, m Match) (APIKey, error)
 func (k *APIKey) active(now time.Time) error {
 	switch {
 	case k.RevokedAt != nil:
-		return &ConflictError{CodeKeyInactive, "this key has been revoked: make a new one"}
+		return &ConflictError{CodeKeyInactive, "this key has been revoked: create a new one"}
 	case k.RotatedTo != nil:
 		return &ConflictError{CodeKeyInactive, "this key has been rotated already: use the key that replaces it"}
 	case k.ExpiresAt != nil && !k.ExpiresAt.After(now):
-		return &ConflictError{CodeKeyInactive, "this key has expired: make a new one"}
+		return &ConflictError{CodeKeyInactive, "this key has expired: create a new one"}
 	}
 	return nil
 }

@@ -161,7 +161,7 @@ func TestKeyCannotExceedItself(t *testing.T) {
 		require.ErrorIs(t, err, tenants.ErrNotPermitted, name)
 	}
 	_, _, err = s.RotateKey(ctx, weak, strong.ID, 0)
-	require.ErrorIs(t, err, tenants.ErrNotPermitted, "the new secret would be worth more than the actor's own")
+	require.ErrorIs(t, err, tenants.ErrNotPermitted, "the new secret would have more permissions than the actor")
 	_, err = s.EditKey(ctx, weak, strong.ID, tenants.Match{}, func(k *tenants.APIKey) error { k.Name = "renamed"; return nil })
 	require.NoError(t, err, "a name grants nothing")
 	_, _, err = s.RotateKey(ctx, weak, weak.KeyID(), 0)
@@ -169,7 +169,7 @@ func TestKeyCannotExceedItself(t *testing.T) {
 }
 
 // In the platform tenant, an ordinary key is not an operator key.
-func TestOperatorKeysAreTheOperators(t *testing.T) {
+func TestOnlyPlatformHasOperatorKeys(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
 	s, ctx := d.Store, t.Context()
@@ -191,7 +191,7 @@ func TestOperatorKeysAreTheOperators(t *testing.T) {
 	_, stray, err := s.CreateKey(ctx, a, tenants.NewAPIKey{Scopes: tenants.AllScopes})
 	require.NoError(t, err)
 	d.Exec("UPDATE api_keys SET kind = 'op' WHERE tenant_id = $1", a.TenantID())
-	require.False(t, d.Actor(stray).Operator(), "whatever its row says, a key of another tenant is not the operator's")
+	require.False(t, d.Actor(stray).Operator(), "a key of another tenant is not an operator key, whatever its row says")
 }
 
 func TestEditAndRevokeKey(t *testing.T) {
@@ -224,7 +224,7 @@ func TestEditAndRevokeKey(t *testing.T) {
 	revoked, err := s.KeyByID(ctx, a, made.ID)
 	require.NoError(t, err)
 	require.NotNil(t, revoked.RevokedAt)
-	require.NoError(t, s.RevokeKey(ctx, a, made.ID, tenants.Match{}), "once more is no error")
+	require.NoError(t, s.RevokeKey(ctx, a, made.ID, tenants.Match{}), "a second revocation is not an error")
 	again, err := s.KeyByID(ctx, a, made.ID)
 	require.NoError(t, err)
 	require.Equal(t, revoked, again)
@@ -279,7 +279,7 @@ func TestRotateKey(t *testing.T) {
 	require.NoError(t, err)
 	got, err := s.KeyByID(ctx, a, short.ID)
 	require.NoError(t, err)
-	require.Equal(t, soon, *got.ExpiresAt, "an overlap never prolongs a key")
+	require.Equal(t, soon, *got.ExpiresAt, "an overlap never extends a key")
 	now.nowMS += time.Hour.Milliseconds()
 	_, err = s.EditKey(ctx, a, next.ID, tenants.Match{}, func(k *tenants.APIKey) error { k.ExpiresAt = ptr(now.now().Add(time.Second)); return nil })
 	require.NoError(t, err)

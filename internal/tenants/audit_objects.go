@@ -41,8 +41,8 @@ type trail struct {
 	touched  []*touched // in the order of the writes
 	index    map[auditName]*touched
 	numbered bool      // the change has a version
-	queued   bool      // the writes are queued, so the state before can be read later, all at once
-	whole    *auditRow // of an import, which has already written the rows of its subjects
+	queued   bool      // the writes are queued, so the state before them can be read later, all at once
+	full     *auditRow // the row of an import, which has already written the rows of its subjects
 }
 
 func newTrail(q *db.Queries, tenant uuid.UUID) *trail {
@@ -54,11 +54,11 @@ type auditName struct{ kind, id string }
 // touched is an object that a change writes.
 type touched struct {
 	auditName
-	action string // "": told by before and after
+	action string // "" if it follows from before and after
 	reason string
 	target string
-	before auditFields // nil: the object did not exist
-	unread bool        // before was not read yet
+	before auditFields // nil if the object did not exist
+	unread bool        // before is still to be read
 }
 
 // auditFields is an object by fields. Postgres writes equal jsonb values equally.
@@ -73,28 +73,28 @@ type auditObject struct {
 // the object does not exist yet.
 func (c *change) touch(ctx context.Context, kind, id string, isNew bool) (*touched, error) {
 	if c.trail == nil {
-		return nil, errors.New("a change without an audit trail")
+		return nil, errors.New("a change has no audit trail")
 	}
 	if t := c.trail.index[auditName{kind, id}]; t != nil {
 		return t, nil
 	}
-	t := c.trail.note(kind, id, isNew)
+	t := c.trail.record(kind, id, isNew)
 	if c.trail.queued {
 		return t, nil
 	}
 	return t, c.trail.readBefore(ctx, t)
 }
 
-// note adds an object that was not recorded yet; its state before must still be read, if it
+// record adds an object that was not recorded yet. Its state before must still be read, if it
 // existed.
-func (t *trail) note(kind, id string, isNew bool) *touched {
+func (t *trail) record(kind, id string, isNew bool) *touched {
 	o := &touched{auditName: auditName{kind, id}, unread: !isNew}
 	t.index[o.auditName] = o
 	t.touched = append(t.touched, o)
 	return o
 }
 
-// readBefore reads what is still to be read of these objects as they are before the writes.
+// readBefore reads the missing states before the writes of these objects.
 func (t *trail) readBefore(ctx context.Context, these ...*touched) error {
 	ids := map[string][]string{}
 	for _, o := range these {
@@ -111,7 +111,7 @@ func (t *trail) readBefore(ctx context.Context, these ...*touched) error {
 			o, object := t.index[auditName{kind, id}], objects[id]
 			if o.before == nil {
 				o.before = object.fields
-			} else { // of which something is known that goes with it
+			} else { // some fields are known already
 				for name, value := range object.fields {
 					o.before[name] = value
 				}
@@ -122,16 +122,16 @@ func (t *trail) readBefore(ctx context.Context, these ...*touched) error {
 	return nil
 }
 
-// rows returns what the change did, a row for each object that differs.
+// rows returns the rows of the change, one for each object that differs.
 func (t *trail) rows(ctx context.Context) ([]auditRow, error) {
-	if t.whole != nil {
+	if t.full != nil {
 		if len(t.touched) > 0 {
-			return nil, errors.New("a change that is an import and something else")
+			return nil, errors.New("an import must be the only part of a change")
 		}
-		return []auditRow{*t.whole}, nil
+		return []auditRow{*t.full}, nil
 	}
 	if t.numbered && len(t.touched) == 0 {
-		return nil, errors.New("a change of configuration that is not in the audit trail")
+		return nil, errors.New("a change of configuration is not in the audit trail")
 	}
 	ids := map[string][]string{}
 	for _, o := range t.touched {
@@ -158,8 +158,8 @@ func (t *trail) rows(ctx context.Context) ([]auditRow, error) {
 	return rows, nil
 }
 
-// foldRotation puts the key that a rotation made into the row of the key that it replaces: it is
-// one change. It returns what is left to write down.
+// foldRotation merges the key that a rotation created into the row of the key that it replaces,
+// because a rotation is one change. It returns the remaining objects.
 func (t *trail) foldRotation(keys map[string]auditObject) []*touched {
 	folded := map[string]bool{}
 	for _, o := range t.touched {
@@ -215,8 +215,8 @@ func (t *touched) row(now auditObject) (row auditRow, err error) {
 	return row, err
 }
 
-// difference returns of two objects the fields that differ, with null for what one of them lacks.
-// Of fields that are objects themselves it goes into the depth, as of the limits of a plan.
+// difference returns the fields that differ, with null for a missing field. It compares fields that
+// are objects, such as the limits of a plan, recursively.
 func difference(before, after auditFields) (b, a auditFields) {
 	b, a = auditFields{}, auditFields{}
 	null := json.RawMessage("null")
@@ -246,13 +246,13 @@ func difference(before, after auditFields) (b, a auditFields) {
 func (f auditFields) encode() json.RawMessage {
 	encoded, err := json.Marshal(f)
 	if err != nil {
-		panic(fmt.Sprintf("tenants: fields that were read as JSON are none: %v", err))
+		panic(fmt.Sprintf("tenants: encode fields that were read as JSON: %v", err))
 	}
 	return encoded
 }
 
-// auditNames are the columns that have another name in the API. Those with an empty name are not in
-// a trail, because another field says the same.
+// auditNames are the columns with another name in the API. A column with an empty name is not in
+// the trail, because another field has the same information.
 var auditNames = map[string]string{
 	"tenant_id": "", "id": "", "plan_id": "", "next_plan_id": "", "created_at": "", "updated_at": "", "version": "",
 	"is_default": "default", "migration_id": "migration", "published_at": "",

@@ -26,22 +26,22 @@ func TestAuditRetention(t *testing.T) {
 	}
 	rows := trailOf(t, s, a, 0)
 	require.Len(t, rows, 8)
-	before := trailIsWhole(t, s, a).Head
+	before := trailIsIntact(t, s, a).Head
 	removed, err := s.PurgeAudit(ctx, rows[4].At)
 	require.NoError(t, err)
 	require.EqualValues(t, 4+2, removed, "tenant-b's two rows, too")
-	report := trailIsWhole(t, s, a)
+	report := trailIsIntact(t, s, a)
 	require.True(t, report.Valid, report.Problem)
 	require.EqualValues(t, 4, report.Rows)
 	require.Equal(t, tenants.AuditMark{Sequence: 4, Hash: rows[3].Hash}, report.Removed)
 	require.Equal(t, before, report.Head)
-	require.True(t, trailIsWhole(t, s, b).Valid, "of which no row is left")
+	require.True(t, trailIsIntact(t, s, b).Valid, "which has no rows left")
 	removed, err = s.PurgeAudit(ctx, rows[4].At)
 	require.NoError(t, err)
 	require.Zero(t, removed)
 
 	mustRule(t, s, b, rule("r"))
-	report = trailIsWhole(t, s, b)
+	report = trailIsIntact(t, s, b)
 	require.True(t, report.Valid, "the trail continues: %s", report.Problem)
 	require.EqualValues(t, 3, report.Head.Sequence)
 	for mark, valid := range map[tenants.AuditMark]bool{
@@ -68,7 +68,7 @@ func TestAuditRetention(t *testing.T) {
 	} {
 		d.Exec("CREATE TABLE kept AS SELECT * FROM audit; CREATE TABLE kept_heads AS SELECT * FROM audit_heads")
 		d.Exec(tamper.sql, tenant)
-		report := trailIsWhole(t, s, a)
+		report := trailIsIntact(t, s, a)
 		require.False(t, report.Valid, tamper.sql)
 		require.Equal(t, tamper.brokenAt, report.BrokenAt, tamper.sql)
 		d.Exec("TRUNCATE audit, audit_heads; INSERT INTO audit SELECT * FROM kept; INSERT INTO audit_heads SELECT * FROM kept_heads; DROP TABLE kept, kept_heads")
@@ -77,7 +77,7 @@ func TestAuditRetention(t *testing.T) {
 	d.Exec("DELETE FROM audit WHERE tenant_id = $1 AND sequence = 6", tenant)
 	removed, err = s.PurgeAudit(ctx, now.now().Add(time.Hour))
 	require.NoError(t, err)
-	require.EqualValues(t, 1+1, removed, "row 5, and one of tenant-b: a trail is not removed past a gap, which would hide it")
-	report = trailIsWhole(t, s, a)
+	require.EqualValues(t, 1+1, removed, "row 5, and one of tenant-b: rows after a gap are kept, because deleting them would hide it")
+	report = trailIsIntact(t, s, a)
 	require.EqualValues(t, 6, report.BrokenAt)
 }

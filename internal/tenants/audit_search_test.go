@@ -18,7 +18,7 @@ import (
 
 // A page of a long trail uses an index, also if Postgres makes a generic plan for a frequent
 // statement.
-func TestAuditSearchesGoByAnIndex(t *testing.T) {
+func TestAuditSearchesUseAnIndex(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
 	const rows = 100_000

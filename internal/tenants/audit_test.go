@@ -22,7 +22,7 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-func trailIsWhole(t *testing.T, s *tenants.Store, a tenants.Actor) tenants.AuditReport {
+func trailIsIntact(t *testing.T, s *tenants.Store, a tenants.Actor) tenants.AuditReport {
 	t.Helper()
 	report, err := s.VerifyAudit(t.Context(), a, tenants.AuditVerification{})
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func TestAuditTrail(t *testing.T) {
 	_, secret := d.Tenant("tenant-a")
 	a, s := d.Actor(secret), d.Store
 	ctx := tenants.WithOrigin(t.Context(), tenants.Origin{Address: "192.0.2.7", UserAgent: "agent\x00\xff/1", RequestID: "req-1"})
-	seen := trailIsWhole(t, s, a).Rows
+	seen := trailIsIntact(t, s, a).Rows
 	require.EqualValues(t, 2, seen, "the tenant and its first key")
 	expiry := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	var key, next tenants.APIKey
@@ -64,17 +64,17 @@ func TestAuditTrail(t *testing.T) {
 	}{
 		{"a rule", func() error { return second(s.CreateRule(ctx, a, rule("r"))) }, "create", "rule:r", "",
 			`{"slug":"r","resource":"*","algorithm":"token_bucket","limit":100,"window":"1m","by":["subject"],"mode":"enforce","on_unavailable":"local","consistency":"strict"}`, ""},
-		{"a new number", func() error {
+		{"a new limit", func() error {
 			return second(s.EditRule(ctx, a, "r", tenants.Match{}, func(r *limit.Rule) error { r.Limit, r.Burst = 200, 300; return nil }))
 		}, "update", "rule:r", `{"limit":100,"burst":null}`, `{"limit":200,"burst":300}`, ""},
 		{"the same again", func() error {
 			return second(s.EditRule(ctx, a, "r", tenants.Match{}, func(r *limit.Rule) error { r.Limit = 200; return nil }))
 		}, "", "", "", "", ""},
-		{"what is refused", func() error {
+		{"a refused change", func() error {
 			require.Error(t, second(s.CreateRule(ctx, a, rule("r"))))
 			return nil
 		}, "", "", "", "", ""},
-		{"a plan with a number", func() error {
+		{"a plan with a limit", func() error {
 			return second(s.CreatePlan(ctx, a, tenants.Plan{Slug: "free", Limits: map[string]limit.Limit{"r": {Limit: 5}}}))
 		}, "create", "plan:free", "", `{"slug":"free","default":true,"limits":{"r":{"limit":5}}}`, ""},
 		{"another number", func() error {
@@ -96,9 +96,9 @@ func TestAuditTrail(t *testing.T) {
 			_, _, err := s.PutOverride(ctx, a, "bob", tenants.Override{Rule: "r", Limit: limit.Limit{Limit: 7}}, tenants.Match{})
 			return err
 		}, "create", "subject:bob", "", `{"subject":"bob","state":"active","overrides":{"r":{"limit":7}}}`, ""},
-		{"a subject forgotten", func() error { return s.DeleteSubject(ctx, a, "bob", tenants.Match{}) }, "delete", "subject:bob",
+		{"a deleted subject", func() error { return s.DeleteSubject(ctx, a, "bob", tenants.Match{}) }, "delete", "subject:bob",
 			`{"subject":"bob","state":"active","overrides":{"r":{"limit":7}}}`, "", ""},
-		{"a rule gone with its numbers", func() error { return s.DeleteRule(ctx, a, "r", tenants.Match{}) }, "delete", "rule:r",
+		{"a deleted rule with its limits", func() error { return s.DeleteRule(ctx, a, "r", tenants.Match{}) }, "delete", "rule:r",
 			`{"slug":"r","resource":"*","algorithm":"token_bucket","limit":200,"burst":300,"window":"1m","by":["subject"],"mode":"enforce","on_unavailable":"local","consistency":"strict","plan_limits":{"free":{"limit":6}},"overrides":1}`, "", ""},
 		{"a key", func() (err error) {
 			key, _, err = s.CreateKey(ctx, a, tenants.NewAPIKey{Name: "k", Scopes: []tenants.Scope{tenants.ScopeRead}})
@@ -118,7 +118,7 @@ func TestAuditTrail(t *testing.T) {
 		{"with another role", func() error {
 			return second(s.EditMember(ctx, a, member.ID, tenants.Match{}, func(m *tenants.Member) { m.Role = tenants.Editor }))
 		}, "update", "member:m@example.com", `{"role":"viewer"}`, `{"role":"editor"}`, ""},
-		{"a member gone", func() error { return s.RemoveMember(ctx, a, member.ID, tenants.Match{}) }, "delete", "member:m@example.com",
+		{"a removed member", func() error { return s.RemoveMember(ctx, a, member.ID, tenants.Match{}) }, "delete", "member:m@example.com",
 			`{"id":"MEMBER","email":"m@example.com","role":"editor","joined":false}`, "", ""},
 		{"a name", func() error {
 			return second(s.EditTenant(ctx, a, tenants.Match{}, func(in *tenants.Tenant) error { in.Name = "A"; return nil }))
@@ -153,7 +153,7 @@ func TestAuditTrail(t *testing.T) {
 		require.Equal(t, tenants.Origin{Address: "192.0.2.7", UserAgent: "agent/1", RequestID: "req-1"}, tenants.Origin{Address: row.Address, UserAgent: row.UserAgent, RequestID: row.RequestID})
 		require.WithinDuration(t, time.Now(), row.At, time.Minute)
 	}
-	report := trailIsWhole(t, s, a)
+	report := trailIsIntact(t, s, a)
 	require.True(t, report.Valid, report.Problem)
 	require.Equal(t, seen, report.Rows)
 	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
@@ -184,7 +184,7 @@ func TestAuditDefaultPlan(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
 	mustPlan(t, d.Store, a, "free")
-	seen := trailIsWhole(t, d.Store, a).Rows
+	seen := trailIsIntact(t, d.Store, a).Rows
 	require.NoError(t, second(d.Store.CreatePlan(t.Context(), a, tenants.Plan{Slug: "pro", Default: true})))
 	var got []string
 	for _, row := range trailOf(t, d.Store, a, seen) {
@@ -205,7 +205,7 @@ func TestAuditOfTheOperator(t *testing.T) {
 	require.NoError(t, err)
 	platform := d.Actor(secret)
 	ctx := tenants.WithOrigin(t.Context(), tenants.Origin{Address: "192.0.2.1", RequestID: "r"})
-	seen := trailIsWhole(t, s, platform).Rows
+	seen := trailIsIntact(t, s, platform).Rows
 	require.EqualValues(t, 2, seen, "the platform tenant and the key")
 	made, _, _, err := s.CreateTenant(ctx, platform, tenants.NewTenant{Slug: "made"})
 	require.NoError(t, err)
@@ -214,7 +214,7 @@ func TestAuditOfTheOperator(t *testing.T) {
 	require.Len(t, theirs, 3, "the tenant, its key, its state")
 	for _, row := range theirs {
 		require.Equal(t, "operator operator", row.ActorKind+" "+row.ActorName)
-		require.Empty(t, row.Address, "where the operator works is no business of a tenant")
+		require.Empty(t, row.Address, "tenants do not see the address of the operator")
 	}
 	require.NoError(t, s.DeleteTenant(ctx, platform, "made", tenants.Match{}))
 	var got []string
@@ -227,7 +227,7 @@ func TestAuditOfTheOperator(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"create made", "update made", "delete made"}, got)
-	require.True(t, trailIsWhole(t, s, platform).Valid)
+	require.True(t, trailIsIntact(t, s, platform).Valid)
 }
 
 func TestAuditFilters(t *testing.T) {
@@ -304,7 +304,7 @@ func TestAuditConcurrently(t *testing.T) {
 	}
 	all.Wait()
 	for _, actor := range []tenants.Actor{a, b} {
-		report := trailIsWhole(t, d.Store, actor)
+		report := trailIsIntact(t, d.Store, actor)
 		require.True(t, report.Valid, report.Problem)
 		require.EqualValues(t, 2+40, report.Rows)
 	}
@@ -356,7 +356,7 @@ func TestTamperedTrails(t *testing.T) {
 		mustRule(t, s, b, rule(fmt.Sprintf("r%d", i)))
 		require.NoError(t, s.DeleteRule(t.Context(), a, fmt.Sprintf("r%d", i), tenants.Match{}))
 	}
-	whole := trailIsWhole(t, s, a)
+	whole := trailIsIntact(t, s, a)
 	require.True(t, whole.Valid, whole.Problem)
 	const last = 2 + 2*18
 	require.EqualValues(t, last, whole.Rows)
@@ -390,7 +390,7 @@ func TestTamperedTrails(t *testing.T) {
 	for i := range last {
 		mustSubject(t, s, a, tenants.Subject{Subject: fmt.Sprintf("forged-%d", i)})
 	}
-	require.True(t, trailIsWhole(t, s, a).Valid)
+	require.True(t, trailIsIntact(t, s, a).Valid)
 	report, err = s.VerifyAudit(t.Context(), a, tenants.AuditVerification{Remembered: &remembered})
 	require.NoError(t, err)
 	require.False(t, report.Valid)
@@ -443,10 +443,10 @@ func TestVerifyAuditInParts(t *testing.T) {
 	require.NoError(t, err)
 	rest = verify(tenants.AuditVerification{After: &first.Head})
 	require.True(t, rest.Valid, rest.Problem)
-	require.EqualValues(t, 4, rest.Rows, "from what is left on")
+	require.EqualValues(t, 4, rest.Rows, "from the first remaining row on")
 	require.Equal(t, *mark(6), rest.From)
 	d.Exec("UPDATE audit SET reason = 'x' WHERE tenant_id = $1 AND sequence = 7", a.TenantID())
-	require.True(t, verify(tenants.AuditVerification{After: mark(7)}).Valid, "what was read before is not read again")
+	require.True(t, verify(tenants.AuditVerification{After: mark(7)}).Valid, "verified rows are not read again")
 	require.EqualValues(t, 7, verify(tenants.AuditVerification{After: mark(6)}).BrokenAt)
 }
 
@@ -545,9 +545,9 @@ func TestEmptyTrail(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
 	d.Exec("TRUNCATE audit, audit_heads")
-	require.True(t, trailIsWhole(t, d.Store, a).Valid)
+	require.True(t, trailIsIntact(t, d.Store, a).Valid)
 	mustRule(t, d.Store, a, rule("r"))
-	report := trailIsWhole(t, d.Store, a)
+	report := trailIsIntact(t, d.Store, a)
 	require.True(t, report.Valid)
 	require.EqualValues(t, 1, report.Rows)
 	var heads []string
@@ -562,18 +562,18 @@ func TestEveryWriteIsAudited(t *testing.T) {
 	t.Parallel()
 	// Statements that write no configuration, with the reason.
 	exempt := map[string]string{
-		"NextVersion":          "the number of a change, whose writes are noted",
+		"NextVersion":          "the number of a change, whose writes are recorded",
 		"StampPlansOfRule":     "versions only",
 		"StampSubjectsOfRule":  "versions only",
 		"StampSubject":         "versions only",
 		"TouchKeys":            "when a key was used",
 		"RaiseSubjectsHistory": "what servers know of deletions",
 
-		"ReencryptBillingEndpoint": "the same secrets under another key",
-		"NoteBillingEndpointEvent": "when an event came",
-		"NoteBillingEndpointLook":  "what was looked at",
-		"ClaimBillingReconcile":    "who compares",
-		"NoteBillingReconcile":     "when it was compared",
+		"ReencryptBillingEndpoint":   "the same secrets, encrypted with another key",
+		"RecordBillingEndpointEvent": "when an event arrived",
+		"RecordBillingEndpointLook":  "the version that was processed",
+		"ClaimBillingReconcile":      "who compares",
+		"RecordBillingReconcile":     "when it was compared",
 	}
 	writes, err := os.ReadFile("audit_writes.go")
 	require.NoError(t, err)
@@ -596,7 +596,7 @@ func TestEveryWriteIsAudited(t *testing.T) {
 				continue
 			}
 			found++
-			require.Contains(t, string(writes), "func (c *change) "+query+"(", "%s of %s must note what it writes, in audit_writes.go", query, file)
+			require.Contains(t, string(writes), "func (c *change) "+query+"(", "%s of %s must record what it writes, in audit_writes.go", query, file)
 		}
 	}
 	require.Greater(t, found, 15)
@@ -609,6 +609,6 @@ func TestEveryWriteIsAudited(t *testing.T) {
 		}
 		text, err := os.ReadFile(source)
 		require.NoError(t, err)
-		require.NotRegexp(t, around, string(text), "%s writes around the audit trail", source)
+		require.NotRegexp(t, around, string(text), "%s bypasses the audit trail", source)
 	}
 }

@@ -22,7 +22,7 @@ type AuditReport struct {
 	Removed  AuditMark // the last row that was deleted because of its age; no row up to it is read
 	Head     AuditMark // the last valid row: another call continues with it as After
 	BrokenAt int64     // number of the first missing or invalid row; 0 if Valid
-	Problem  string    // what is wrong with it; "" where Valid
+	Problem  string    // what is wrong with it; "" if Valid
 }
 
 // AuditVerification selects the part of a trail to verify. The zero value selects all of it.
@@ -130,7 +130,7 @@ func (w *auditWalk) begin(ctx context.Context, q *db.Queries) error {
 		}
 		if !there {
 			w.Head = w.Removed
-			w.broken(c.mark.Sequence, c.name+" is not there, or not as it was")
+			w.broken(c.mark.Sequence, c.name+" is missing or was changed")
 			return nil
 		}
 	}
@@ -159,9 +159,9 @@ func (w *auditWalk) finish(end db.AuditHeadRow, missing bool) {
 	case missing && w.Head.Sequence > 0:
 		w.broken(w.Head.Sequence+1, "the record of the trail's end is missing")
 	case end.Sequence != w.Head.Sequence || !bytes.Equal(end.Hash, w.Head.Hash[:]):
-		w.broken(w.Head.Sequence+1, fmt.Sprintf("the trail ended with row %d, and does not any more", end.Sequence))
+		w.broken(w.Head.Sequence+1, fmt.Sprintf("the trail no longer ends with row %d", end.Sequence))
 	case w.Remembered != nil && w.Remembered.Sequence > w.Head.Sequence:
-		w.broken(w.Head.Sequence+1, fmt.Sprintf("there was a row %d, and is not any more", w.Remembered.Sequence))
+		w.broken(w.Head.Sequence+1, fmt.Sprintf("row %d is missing", w.Remembered.Sequence))
 	}
 	w.Complete = true
 }
@@ -177,10 +177,10 @@ func (w *auditWalk) follow(row *db.Audit) string {
 	}
 	hash := auditHash(w.Head.Hash, *row)
 	if !bytes.Equal(hash[:], row.Hash) {
-		return "the row is not what was written, or not what was written after the row before"
+		return "the row was changed, or does not follow from the previous one"
 	}
 	if w.Remembered != nil && w.Remembered.Sequence == row.Sequence && w.Remembered.Hash != hash {
-		return "the row is not the one that is remembered"
+		return "the row differs from the stored one"
 	}
 	w.AuditReport.Rows++
 	w.Head = AuditMark{Sequence: row.Sequence, Hash: hash}

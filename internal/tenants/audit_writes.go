@@ -22,7 +22,7 @@ func (c *change) NextVersion(ctx context.Context, p db.NextVersionParams) (int64
 	return c.Queries.NextVersion(ctx, p)
 }
 
-// InsertRule makes a rule.
+// InsertRule creates a rule.
 func (c *change) InsertRule(ctx context.Context, p db.InsertRuleParams) (row db.Rule, err error) {
 	if _, err = c.touch(ctx, auditRule, p.ID.String(), true); err == nil {
 		row, err = c.Queries.InsertRule(ctx, p)
@@ -79,7 +79,7 @@ func (c *change) DeleteRoute(ctx context.Context, p db.DeleteRouteParams) error 
 	return c.Queries.DeleteRoute(ctx, p)
 }
 
-// InsertPlan makes a plan.
+// InsertPlan creates a plan.
 func (c *change) InsertPlan(ctx context.Context, p db.InsertPlanParams) (row db.Plan, err error) {
 	if _, err = c.touch(ctx, auditPlan, p.ID.String(), true); err == nil {
 		row, err = c.Queries.InsertPlan(ctx, p)
@@ -109,7 +109,7 @@ func (c *change) ClearDefaultPlan(ctx context.Context, p db.ClearDefaultPlanPara
 	return c.Queries.ClearDefaultPlan(ctx, p)
 }
 
-// DeletePlan removes a plan with its limits.
+// DeletePlan deletes a plan with its limits.
 func (c *change) DeletePlan(ctx context.Context, p db.DeletePlanParams) error {
 	if _, err := c.touch(ctx, auditPlan, p.ID.String(), false); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (c *change) PutPlanVersion(ctx context.Context, p db.PutPlanVersionParams) 
 	return c.Queries.PutPlanVersion(ctx, p)
 }
 
-// PutPlanVersionLimit sets the number that an older version gives a rule.
+// PutPlanVersionLimit sets the limit of an older version for a rule.
 func (c *change) PutPlanVersionLimit(ctx context.Context, p db.PutPlanVersionLimitParams) error {
 	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (c *change) PutPlanVersionLimit(ctx context.Context, p db.PutPlanVersionLim
 	return c.Queries.PutPlanVersionLimit(ctx, p)
 }
 
-// ClearPlanVersionLimits removes the numbers of an older version.
+// ClearPlanVersionLimits deletes the limits of an older version.
 func (c *change) ClearPlanVersionLimits(ctx context.Context, p db.ClearPlanVersionLimitsParams) error {
 	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
 		return err
@@ -167,7 +167,7 @@ func (c *change) ClearPlanVersionLimits(ctx context.Context, p db.ClearPlanVersi
 	return c.Queries.ClearPlanVersionLimits(ctx, p)
 }
 
-// DeletePlanVersion removes an older version of a plan.
+// DeletePlanVersion deletes an older version of a plan.
 func (c *change) DeletePlanVersion(ctx context.Context, p db.DeletePlanVersionParams) error {
 	if _, err := c.touch(ctx, auditPlan, p.PlanID.String(), false); err != nil {
 		return err
@@ -183,7 +183,7 @@ func (c *change) InsertPlanMigration(ctx context.Context, p db.InsertPlanMigrati
 	return row, err
 }
 
-// UpdatePlanMigration notes the progress of a migration.
+// UpdatePlanMigration records the progress of a migration.
 func (c *change) UpdatePlanMigration(ctx context.Context, p db.UpdatePlanMigrationParams) error {
 	if _, err := c.touch(ctx, auditMigration, p.ID.String(), false); err != nil {
 		return err
@@ -191,7 +191,7 @@ func (c *change) UpdatePlanMigration(ctx context.Context, p db.UpdatePlanMigrati
 	return c.Queries.UpdatePlanMigration(ctx, p)
 }
 
-// CountMigrated notes the progress of a migration.
+// CountMigrated records the progress of a migration.
 func (c *change) CountMigrated(ctx context.Context, p db.CountMigratedParams) error {
 	if _, err := c.touch(ctx, auditMigration, p.ID.String(), false); err != nil {
 		return err
@@ -199,7 +199,7 @@ func (c *change) CountMigrated(ctx context.Context, p db.CountMigratedParams) er
 	return c.Queries.CountMigrated(ctx, p)
 }
 
-// MigrateSubjects gives subjects a plan.
+// MigrateSubjects changes the plan of subjects.
 func (c *change) MigrateSubjects(ctx context.Context, p db.MigrateSubjectsParams) error {
 	if err := c.touchSubjects(ctx, p.Subjects); err != nil {
 		return err
@@ -207,7 +207,7 @@ func (c *change) MigrateSubjects(ctx context.Context, p db.MigrateSubjectsParams
 	return c.Queries.MigrateSubjects(ctx, p)
 }
 
-// ScheduleMigration gives subjects their next plan.
+// ScheduleMigration schedules the next plan of subjects.
 func (c *change) ScheduleMigration(ctx context.Context, p db.ScheduleMigrationParams) error {
 	if err := c.touchSubjects(ctx, p.Subjects); err != nil {
 		return err
@@ -215,7 +215,7 @@ func (c *change) ScheduleMigration(ctx context.Context, p db.ScheduleMigrationPa
 	return c.Queries.ScheduleMigration(ctx, p)
 }
 
-// CancelMigrationOf takes their next plan from subjects.
+// CancelMigrationOf cancels the scheduled plan of subjects.
 func (c *change) CancelMigrationOf(ctx context.Context, p db.CancelMigrationOfParams) error {
 	if err := c.touchSubjects(ctx, p.Subjects); err != nil {
 		return err
@@ -223,16 +223,16 @@ func (c *change) CancelMigrationOf(ctx context.Context, p db.CancelMigrationOfPa
 	return c.Queries.CancelMigrationOf(ctx, p)
 }
 
-// touchSubjects notes registered subjects, and reads them all at once.
+// touchSubjects records registered subjects, and reads them all at once.
 func (c *change) touchSubjects(ctx context.Context, subjects []string) error {
 	if c.trail == nil {
-		return errors.New("a change without an audit trail")
+		return errors.New("a change has no audit trail")
 	}
-	noted := make([]*touched, len(subjects))
+	recorded := make([]*touched, len(subjects))
 	for i, subject := range subjects {
-		noted[i] = c.trail.note(auditSubject, subject, false)
+		recorded[i] = c.trail.record(auditSubject, subject, false)
 	}
-	return c.trail.readBefore(ctx, noted...)
+	return c.trail.readBefore(ctx, recorded...)
 }
 
 // UpsertPlanLimit sets the limit that a plan has for a rule.
@@ -315,11 +315,11 @@ func (c *change) DeleteOverride(ctx context.Context, p db.DeleteOverrideParams) 
 
 // errNoImport means that the writes of an import were used by another change, which does not write
 // their trail.
-var errNoImport = errors.New("an import that is not in the audit trail")
+var errNoImport = errors.New("an import is not in the audit trail")
 
 // ImportNewSubjects registers subjects.
 func (c *change) ImportNewSubjects(ctx context.Context, p db.ImportNewSubjectsParams) error {
-	if c.trail.whole == nil {
+	if c.trail.full == nil {
 		return errNoImport
 	}
 	return c.Queries.ImportNewSubjects(ctx, p)
@@ -327,7 +327,7 @@ func (c *change) ImportNewSubjects(ctx context.Context, p db.ImportNewSubjectsPa
 
 // ImportChangedSubjects replaces subjects without their overrides.
 func (c *change) ImportChangedSubjects(ctx context.Context, p db.ImportChangedSubjectsParams) error {
-	if c.trail.whole == nil {
+	if c.trail.full == nil {
 		return errNoImport
 	}
 	return c.Queries.ImportChangedSubjects(ctx, p)
@@ -335,7 +335,7 @@ func (c *change) ImportChangedSubjects(ctx context.Context, p db.ImportChangedSu
 
 // ImportOverrides sets limits of subjects for rules.
 func (c *change) ImportOverrides(ctx context.Context, p db.ImportOverridesParams) error {
-	if c.trail.whole == nil {
+	if c.trail.full == nil {
 		return errNoImport
 	}
 	return c.Queries.ImportOverrides(ctx, p)
@@ -343,13 +343,13 @@ func (c *change) ImportOverrides(ctx context.Context, p db.ImportOverridesParams
 
 // ImportRemovedOverrides deletes limits of subjects for rules.
 func (c *change) ImportRemovedOverrides(ctx context.Context, p db.ImportRemovedOverridesParams) error {
-	if c.trail.whole == nil {
+	if c.trail.full == nil {
 		return errNoImport
 	}
 	return c.Queries.ImportRemovedOverrides(ctx, p)
 }
 
-// InsertKey makes a key.
+// InsertKey creates a key.
 func (c *change) InsertKey(ctx context.Context, p db.InsertKeyParams) (row db.ApiKey, err error) {
 	if _, err = c.touch(ctx, auditKey, p.ID.String(), true); err == nil {
 		row, err = c.Queries.InsertKey(ctx, p)
@@ -389,7 +389,7 @@ func (c *change) UpdateTenant(ctx context.Context, p db.UpdateTenantParams) (row
 	return row, err
 }
 
-// InsertTenant makes a tenant.
+// InsertTenant creates a tenant.
 func (c *change) InsertTenant(ctx context.Context, p db.InsertTenantParams) (row db.Tenant, err error) {
 	if _, err = c.touch(ctx, auditTenant, p.ID.String(), true); err == nil {
 		row, err = c.Queries.InsertTenant(ctx, p)
@@ -469,7 +469,7 @@ func (c *change) UpdateBillingEndpoint(ctx context.Context, p db.UpdateBillingEn
 	return row, err
 }
 
-// DeleteBillingEndpoint removes an endpoint.
+// DeleteBillingEndpoint deletes an endpoint.
 func (c *change) DeleteBillingEndpoint(ctx context.Context, p db.DeleteBillingEndpointParams) error {
 	if _, err := c.touch(ctx, auditEndpoint, p.ID.String(), false); err != nil {
 		return err

@@ -348,7 +348,7 @@ func (a *Authenticator) takeAll(found pgx.Rows, history int64) error {
 // Apply handles a change from Store.Watch. If Postgres does not answer, Run retries until it does.
 func (a *Authenticator) Apply(ctx context.Context, c Change) {
 	if c.Gone {
-		a.forget(c.Tenant)
+		a.remove(c.Tenant)
 		return
 	}
 	now := reading{a.store.history.Load(), c.KeysVersion}
@@ -368,7 +368,7 @@ func (a *Authenticator) Apply(ctx context.Context, c Change) {
 func (a *Authenticator) loadAgain(ctx context.Context) {
 	err := a.Load(ctx)
 	if err != nil {
-		a.log.WarnContext(ctx, "cannot read the API keys again, will try again", "error", err)
+		a.log.WarnContext(ctx, "API keys not reloaded; retrying", "error", err)
 	}
 	a.mu.Lock()
 	a.reload = err != nil
@@ -383,9 +383,9 @@ func (a *Authenticator) Changed(ctx context.Context, tenant uuid.UUID) {
 	case err == nil:
 		a.replace(tenant, rows, reading{history, version})
 	case errors.Is(err, ErrNotFound):
-		a.forget(tenant)
+		a.remove(tenant)
 	default:
-		a.log.WarnContext(ctx, "cannot read changed API keys, will try again", "tenant_id", tenant, "error", err)
+		a.log.WarnContext(ctx, "changed API keys not loaded; retrying", "tenant_id", tenant, "error", err)
 		a.mu.Lock()
 		a.pending[tenant] = true
 		a.mu.Unlock()
@@ -455,12 +455,12 @@ func (a *Authenticator) replaceKnown(id uuid.UUID, rows []db.LookUpTenantKeysRow
 	return changed
 }
 
-// forget removes the keys of a deleted tenant, and tells the other instances.
-func (a *Authenticator) forget(id uuid.UUID) {
-	a.tell(KeyChanges{Tenant: id, Version: math.MaxInt64, Keys: a.forgetKnown(id)})
+// remove removes the keys of a deleted tenant, and notifies the other instances.
+func (a *Authenticator) remove(id uuid.UUID) {
+	a.tell(KeyChanges{Tenant: id, Version: math.MaxInt64, Keys: a.removeKnown(id)})
 }
 
-func (a *Authenticator) forgetKnown(id uuid.UUID) (removed []KeyChange) {
+func (a *Authenticator) removeKnown(id uuid.UUID) (removed []KeyChange) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.pending, id)
@@ -528,7 +528,7 @@ func (a *Authenticator) writeTouches(ctx context.Context) {
 			return err
 		})
 		if err != nil {
-			a.log.WarnContext(ctx, "cannot write when keys were last used", "keys", len(batch), "error", err)
+			a.log.WarnContext(ctx, "last use of API keys not stored", "keys", len(batch), "error", err)
 			return
 		}
 	}

@@ -48,7 +48,7 @@ func TestAuthenticate(t *testing.T) {
 	_, err = auth.Authenticate(ctx, key.Secret())
 	require.ErrorIs(t, err, tenants.ErrKeyRevoked)
 	_, err = tenants.NewAuthenticator(s).Authenticate(ctx, key.Secret())
-	require.ErrorIs(t, err, tenants.ErrKeyRevoked, "one who never knew it learns the same")
+	require.ErrorIs(t, err, tenants.ErrKeyRevoked, "the error is the same at an instance that did not know the key")
 }
 
 // A key of a suspended or deleted tenant stops working immediately, and works again when the tenant
@@ -82,7 +82,7 @@ func TestAuthenticateTenantState(t *testing.T) {
 }
 
 // Clients that try random keys must neither load the database nor affect clients with valid keys.
-func TestUnknownKeysAreFewLookups(t *testing.T) {
+func TestUnknownKeysCauseFewLookups(t *testing.T) {
 	t.Parallel()
 	now := &clock{nowMS: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()}
 	d := tenantstest.NewWith(t, tenants.Config{Now: now.now})
@@ -110,7 +110,7 @@ func TestUnknownKeysAreFewLookups(t *testing.T) {
 	require.Eventually(t, func() bool { // as soon as a lookup is allowed
 		_, err := auth.Authenticate(t.Context(), unknown)
 		return lookups() > before && err != nil
-	}, 5*time.Second, time.Millisecond, "it is forgotten within five seconds")
+	}, 5*time.Second, time.Millisecond, "it is looked up again within five seconds")
 }
 
 // Many concurrent requests with one unknown key cause one lookup.
@@ -130,7 +130,7 @@ func TestLookupsAreShared(t *testing.T) {
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	_, err := auth.Authenticate(gone, key.Secret())
-	require.ErrorIs(t, err, context.Canceled, "who leaves waits no longer")
+	require.ErrorIs(t, err, context.Canceled, "a canceled caller does not wait")
 	release()
 	all.Wait()
 	for _, err := range errs {
@@ -333,7 +333,7 @@ func TestLastUsed(t *testing.T) {
 	require.Equal(t, first, *use().LastUsedAt)
 	now.nowMS++
 	require.Equal(t, now.now(), *use().LastUsedAt)
-	require.Equal(t, before, versionsOf(t, d, a), "use is no change of the configuration")
+	require.Equal(t, before, versionsOf(t, d, a), "use does not change the configuration")
 }
 
 func BenchmarkAuthenticate(b *testing.B) {
@@ -371,7 +371,7 @@ func TestAuthenticateAllocatesNothing(t *testing.T) {
 // Reading all keys of a tenant may take longer than a lookup that begins later. It must not remove
 // the new key that the lookup has found, because lookups are limited, and beyond the limit the key
 // would get 401.
-func TestOlderReadingKeepsANewerKey(t *testing.T) {
+func TestOlderReadKeepsNewerKey(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
 	a, _ := d.Tenant("tenant-a")

@@ -83,11 +83,11 @@ func (s *Store) StoreBillingEvent(ctx context.Context, w Webhook, e subscription
 		}
 		first = rows == 1
 		if !first {
-			return q.NoteBillingDuplicate(ctx, db.NoteBillingDuplicateParams{
+			return q.RecordBillingDuplicate(ctx, db.RecordBillingDuplicateParams{
 				TenantID: w.Tenant, ID: newID(), EndpointID: w.Endpoint, ProviderID: e.ID, Now: now,
 			})
 		}
-		return q.NoteBillingEndpointEvent(ctx, db.NoteBillingEndpointEventParams{TenantID: w.Tenant, ID: w.Endpoint, At: &now, Live: e.Live})
+		return q.RecordBillingEndpointEvent(ctx, db.RecordBillingEndpointEventParams{TenantID: w.Tenant, ID: w.Endpoint, At: &now, Live: e.Live})
 	})
 	return first, err
 }
@@ -236,7 +236,7 @@ func (s *Store) lookAtSubjects(ctx context.Context, row db.UnseenBillingSubjects
 		if err != nil {
 			return err
 		}
-		return q.NoteBillingEndpointLook(ctx, db.NoteBillingEndpointLookParams{TenantID: row.TenantID, ID: row.ID, Version: row.SubjectsVersion})
+		return q.RecordBillingEndpointLook(ctx, db.RecordBillingEndpointLookParams{TenantID: row.TenantID, ID: row.ID, Version: row.SubjectsVersion})
 	})
 }
 

@@ -121,11 +121,11 @@ func (s *Store) ClaimReconcile(ctx context.Context, tenant, endpoint uuid.UUID, 
 	return mine, err
 }
 
-// NoteReconcile records that an endpoint was compared with its provider.
-func (s *Store) NoteReconcile(ctx context.Context, tenant, endpoint uuid.UUID) error {
+// RecordReconcile records that an endpoint was compared with its provider.
+func (s *Store) RecordReconcile(ctx context.Context, tenant, endpoint uuid.UUID) error {
 	now := s.instant()
 	next := now.Add(reconcileEvery)
 	return s.inTenant(ctx, AsSystem(tenant, "billing"), func(ctx context.Context, q *db.Queries) error {
-		return q.NoteBillingReconcile(ctx, db.NoteBillingReconcileParams{TenantID: tenant, ID: endpoint, At: &now, Next: &next})
+		return q.RecordBillingReconcile(ctx, db.RecordBillingReconcileParams{TenantID: tenant, ID: endpoint, At: &now, Next: &next})
 	})
 }

@@ -33,7 +33,7 @@ func numbered(lines []tenants.SubjectLine) []tenants.SubjectLine {
 }
 
 // refusedLines returns the errors of an import, as "LINE FIELD".
-func refusedLines(t *testing.T, s *tenants.Store, a tenants.Actor, mode tenants.ImportMode, lines ...tenants.SubjectLine) (told []string) {
+func refusedLines(t *testing.T, s *tenants.Store, a tenants.Actor, mode tenants.ImportMode, lines ...tenants.SubjectLine) (refused []string) {
 	t.Helper()
 	_, err := s.ImportSubjects(t.Context(), a, numbered(lines), mode)
 	var wrong *tenants.LinesError
@@ -41,9 +41,9 @@ func refusedLines(t *testing.T, s *tenants.Store, a tenants.Actor, mode tenants.
 	require.Len(t, wrong.Lines, min(wrong.Total, tenants.MaxLineErrors))
 	for _, l := range wrong.Lines {
 		require.NotEmpty(t, l.Message)
-		told = append(told, fmt.Sprint(l.Line, " ", l.Field))
+		refused = append(refused, fmt.Sprint(l.Line, " ", l.Field))
 	}
-	return told
+	return refused
 }
 
 // Omitted fields are unchanged, equal subjects are not written, and instances are notified of the
@@ -87,22 +87,22 @@ func TestImportSubjects(t *testing.T) {
 	require.Greater(t, changed.Version, before.subjects)
 	require.LessOrEqual(t, changed.Version, after.subjects)
 	require.Equal(t, before.policy, after.policy)
-	told := map[string]check.SubjectData{}
+	loaded := map[string]check.SubjectData{}
 	_, err = s.LoadSubjects(t.Context(), a.TenantID(), 0, func(check.SubjectData) {})
 	require.NoError(t, err)
-	upTo, err := s.LoadSubjects(t.Context(), a.TenantID(), before.subjects, func(d check.SubjectData) { told[d.Subject] = d })
+	upTo, err := s.LoadSubjects(t.Context(), a.TenantID(), before.subjects, func(d check.SubjectData) { loaded[d.Subject] = d })
 	require.NoError(t, err)
 	require.Equal(t, after.subjects, upTo)
 	require.Equal(t, map[string]check.SubjectData{
 		"changed": {Subject: "changed", State: check.Exempt}, "returned": {Subject: "returned", Plan: "pro", PlanVersion: 1}, "new": {Subject: "new"},
-	}, told, "instances are notified of changes only")
+	}, loaded, "instances are notified of changes only")
 
 	rows, _, err := s.Audit(t.Context(), a, tenants.AuditFilter{Action: "import"}, tenants.Page{})
 	require.NoError(t, err)
-	require.Len(t, rows, 1, "one row for the whole")
+	require.Len(t, rows, 1, "one row for the import")
 	require.JSONEq(t, `{"created":2,"updated":1,"unchanged":1}`, string(rows[0].After))
 
-	// The same import again changes nothing, and nobody is notified.
+	// The same import again changes nothing, and no instance is notified.
 	require.Equal(t, tenants.ImportCounts{Unchanged: 2}, mustImport(t, s, a,
 		tenants.SubjectLine{Subject: "changed", State: ptr(check.Exempt)}, tenants.SubjectLine{Subject: "new", BillingRef: ptr("cus_3")}))
 	require.Equal(t, after, versionsOf(t, d, a))
@@ -126,7 +126,7 @@ func TestImportIsAllOrNothing(t *testing.T) {
 		lines[i].Subject = fmt.Sprint("user_", i)
 	}
 	lines[4500].Plan = ptr("theirs")
-	require.Equal(t, []string{"4501 plan"}, refusedLines(t, s, a, tenants.ImportMode{}, lines...), "another tenant's plan is none")
+	require.Equal(t, []string{"4501 plan"}, refusedLines(t, s, a, tenants.ImportMode{}, lines...), "another tenant's plan is not found")
 	for i := range lines {
 		lines[i].Plan = ptr("none")
 	}
@@ -155,7 +155,7 @@ func TestImportIsAllOrNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, rows)
 
-	require.Equal(t, counts, mustImport(t, s, a, lines...), "the dry run told the truth")
+	require.Equal(t, counts, mustImport(t, s, a, lines...), "the dry run was right")
 }
 
 // Overrides are set and deleted one by one. An expired one may stay in a file, but cannot be
@@ -185,7 +185,7 @@ func TestImportOverrides(t *testing.T) {
 	require.Equal(t, tenants.ImportCounts{Unchanged: 1}, mustImport(t, s, a, line))
 
 	now.nowMS += 2 * 3600 * 1000
-	require.Equal(t, tenants.ImportCounts{Unchanged: 1}, mustImport(t, s, a, line), "over, but as it was")
+	require.Equal(t, tenants.ImportCounts{Unchanged: 1}, mustImport(t, s, a, line), "expired, but unchanged")
 	require.Equal(t, []string{"1 overrides.r.expires_at"}, refusedLines(t, s, a, tenants.ImportMode{},
 		tenants.SubjectLine{Subject: "bob", Overrides: []tenants.OverrideLine{{Override: hour}}}))
 	require.Equal(t, []string{"1 overrides.s.limit"}, refusedLines(t, s, a, tenants.ImportMode{},
@@ -195,21 +195,21 @@ func TestImportOverrides(t *testing.T) {
 	require.Equal(t, tenants.ImportCounts{Updated: 1}, mustImport(t, s, a, tenants.SubjectLine{Subject: "alice", Overrides: []tenants.OverrideLine{
 		{Override: tenants.Override{Rule: "q"}, Remove: true}, {Override: tenants.Override{Rule: "s", Limit: limit.Limit{Limit: 1}}},
 	}}))
-	var told []check.SubjectData
+	var loaded []check.SubjectData
 	_, err = s.LoadSubjects(t.Context(), a.TenantID(), 0, func(check.SubjectData) {})
 	require.NoError(t, err)
-	_, err = s.LoadSubjects(t.Context(), a.TenantID(), before.subjects, func(d check.SubjectData) { told = append(told, d) })
+	_, err = s.LoadSubjects(t.Context(), a.TenantID(), before.subjects, func(d check.SubjectData) { loaded = append(loaded, d) })
 	require.NoError(t, err)
-	require.Len(t, told, 1)
+	require.Len(t, loaded, 1)
 	var rules []string
-	for _, o := range told[0].Overrides {
+	for _, o := range loaded[0].Overrides {
 		rules = append(rules, o.Rule)
 	}
 	require.ElementsMatch(t, []string{"r", "s"}, rules)
 }
 
 // While thousands of rows are written, other tenants can be changed.
-func TestImportKeepsNobodyElseWaiting(t *testing.T) {
+func TestImportDoesNotBlockOtherTenants(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
 	mustSubject(t, d.Store, a, tenants.Subject{Subject: "held"})
@@ -229,7 +229,7 @@ func TestImportKeepsNobodyElseWaiting(t *testing.T) {
 				WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waiting) == nil && waiting
 		}, 5*time.Second, time.Millisecond)
 		mustSubject(t, d.Store, b, tenants.Subject{Subject: "other"})
-		require.Empty(t, ended, "the import is still at it")
+		require.Empty(t, ended, "the import is still running")
 		require.NoError(t, tx.Rollback(ctx))
 		require.NoError(t, <-ended)
 	})
@@ -274,7 +274,7 @@ func TestExportSubjects(t *testing.T) {
 			return
 		}
 		first = false
-		require.Len(t, batch[0].Overrides, 1, "without what is over")
+		require.Len(t, batch[0].Overrides, 1, "without expired overrides")
 		require.Equal(t, "q", batch[0].Overrides[0].Rule)
 		mustSubject(t, s, a, tenants.Subject{Subject: "user_9999"})
 		require.NoError(t, s.DeleteSubject(t.Context(), a, "user_2400", tenants.Match{}))
@@ -285,7 +285,7 @@ func TestExportSubjects(t *testing.T) {
 	require.NotContains(t, names, "user_9999")
 
 	require.NoError(t, export(tenants.SubjectFilter{Prefix: "user_1"}, false, func([]tenants.Subject) {}))
-	require.Len(t, names, 1000, "a full batch and no more")
+	require.Len(t, names, 1000, "one full batch")
 	require.NoError(t, export(tenants.SubjectFilter{Prefix: "none"}, false, func([]tenants.Subject) {}))
 	require.Empty(t, names)
 	stop := errors.New("stop")

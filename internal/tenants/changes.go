@@ -53,24 +53,24 @@ type Watcher struct {
 	// The last reported state. Only the comparing goroutine uses it.
 	epoch   uuid.UUID
 	version int64
-	known   map[uuid.UUID]told
+	known   map[uuid.UUID]reported
 	round   uint32 // number of full comparisons
 }
 
-// told is the last reported state of a tenant. There is one for each tenant, loaded or not.
-type told struct {
+// reported is the last reported state of a tenant. There is one for each tenant, loaded or not.
+type reported struct {
 	policy, subjects, keys int64
 	round                  uint32 // the last full comparison that contained it
 }
 
-func (c Change) told() told {
-	return told{policy: c.PolicyVersion, subjects: c.SubjectsVersion, keys: c.KeysVersion}
+func (c Change) reported() reported {
+	return reported{policy: c.PolicyVersion, subjects: c.SubjectsVersion, keys: c.KeysVersion}
 }
 
 func newWatcher(s *Store, listen *pgx.ConnConfig) *Watcher {
 	return &Watcher{
 		store: s, listen: listen, every: compareEvery, wake: make(chan struct{}, 1), ready: make(chan struct{}),
-		listening: func(uint32) {}, known: map[uuid.UUID]told{},
+		listening: func(uint32) {}, known: map[uuid.UUID]reported{},
 	}
 }
 
@@ -267,7 +267,7 @@ func (w *Watcher) read(ctx context.Context, full bool) (changes []Change, commit
 		w.round++
 		for _, r := range rows {
 			change := Change{Tenant: r.ID, PolicyVersion: r.PolicyVersion, SubjectsVersion: r.SubjectsVersion, KeysVersion: r.KeysVersion, Reload: back}
-			now := change.told()
+			now := change.reported()
 			before, known := w.known[r.ID]
 			now.round = before.round
 			if !known || before != now || back {
@@ -320,6 +320,6 @@ func (w *Watcher) remember(epoch uuid.UUID, version int64, changes []Change, bac
 			w.store.loaded.forget(change.Tenant)
 			continue
 		}
-		w.known[change.Tenant] = change.told()
+		w.known[change.Tenant] = change.reported()
 	}
 }

@@ -18,18 +18,18 @@ import (
 
 // watched runs a watcher and stores its notifications.
 type watched struct {
-	t       *testing.T
-	store   *tenants.Store
-	mu      sync.Mutex
-	latest  map[uuid.UUID]tenants.Change
-	all     []tenants.Change
-	told    chan struct{} // something was told
-	listens chan uint32   // a listener has begun, as this back end
+	t        *testing.T
+	store    *tenants.Store
+	mu       sync.Mutex
+	latest   map[uuid.UUID]tenants.Change
+	all      []tenants.Change
+	reported chan struct{} // something was reported
+	listens  chan uint32   // a listener has begun, as this back end
 }
 
 func watch(t *testing.T, s *tenants.Store) *watched {
 	t.Helper()
-	w := &watched{t: t, store: s, latest: map[uuid.UUID]tenants.Change{}, told: make(chan struct{}, 1), listens: make(chan uint32, 100)}
+	w := &watched{t: t, store: s, latest: map[uuid.UUID]tenants.Change{}, reported: make(chan struct{}, 1), listens: make(chan uint32, 100)}
 	s.Watcher().OnListening(func(pid uint32) { w.listens <- pid })
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
@@ -40,7 +40,7 @@ func watch(t *testing.T, s *tenants.Store) *watched {
 			w.latest[c.Tenant] = c
 			w.all = append(w.all, c)
 			select {
-			case w.told <- struct{}{}:
+			case w.reported <- struct{}{}:
 			default:
 			}
 		})
@@ -65,9 +65,9 @@ func (w *watched) until(tenant uuid.UUID, ok func(tenants.Change) bool) time.Dur
 			return time.Since(began)
 		}
 		select {
-		case <-w.told:
+		case <-w.reported:
 		case <-deadline:
-			require.Fail(w.t, "the change was never told", "last: %+v", c)
+			require.Fail(w.t, "the change was never reported", "last: %+v", c)
 		}
 	}
 }
@@ -119,8 +119,8 @@ func TestWatch(t *testing.T) {
 func TestWatchWithoutNotifications(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
-	elsewhere := tenantstest.New(t) // nobody notifies there
-	s := d.Open(tenants.Config{ListenURL: elsewhere.URL})
+	other := tenantstest.New(t) // no notifications arrive there
+	s := d.Open(tenants.Config{ListenURL: other.URL})
 	w := watch(t, s)
 	w.listening()
 	w.until(a.TenantID(), func(tenants.Change) bool { return true })

@@ -63,7 +63,7 @@ func (s *Store) CarryOutCounterChanges(ctx context.Context, carry func(tenant uu
 			return q.DeleteCounterChanges(ctx, carried)
 		})
 		if err != nil {
-			return 0, fmt.Errorf("forget changes of counters: %w", err)
+			return 0, fmt.Errorf("delete changes of counters: %w", err)
 		}
 	}
 	return len(carried), first

@@ -115,14 +115,14 @@ func (r *revision) checkPaidPlans(named map[string]bool) {
 	for _, p := range r.before.prices {
 		if !named[p.Price] && !slices.Contains(r.gonePrices, p.Price) && gone(p.Plan) {
 			r.wrong("plans", limit.Wrong("Map the price to another plan first, or keep the plan.",
-				"leave out plan %s, for which price %s stands: map the price to another plan first, or keep it", p.Plan, p.Price))
+				"omit plan %s, to which price %s is mapped: map the price to another plan first, or keep the plan", p.Plan, p.Price))
 		}
 	}
 	for _, e := range r.before.endpoints {
 		edited := slices.ContainsFunc(r.editedEndpoints, func(now BillingEndpoint) bool { return now.ID == e.ID })
 		if !edited && gone(e.FallbackPlan) {
 			r.wrong("plans", limit.Wrong("Change the endpoint first, or keep the plan.",
-				"leave out plan %s, to which a billing endpoint falls back: change that first, or keep it", e.FallbackPlan))
+				"omit plan %s, the fallback plan of a billing endpoint: change the endpoint first, or keep the plan", e.FallbackPlan))
 		}
 	}
 }

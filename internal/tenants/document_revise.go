@@ -171,7 +171,7 @@ func (r *revision) reviseRoutes() {
 	}
 	if n := len(old) + len(r.newRoutes) - len(r.goneRoutes); n > route.MaxRoutes {
 		r.wrong("routes", limit.Wrong("Remove routes from the document, or delete some that are no longer needed.",
-			"would make %d routes of the tenant, which may have %d", n, route.MaxRoutes))
+			"would give the tenant %d routes; it may have %d", n, route.MaxRoutes))
 	}
 }
 

@@ -137,17 +137,17 @@ func TestApplyPrunes(t *testing.T) {
 	require.Empty(t, got.Subjects[0].Overrides)
 
 	// Instances that load only changes are notified of the deletions.
-	var told []check.SubjectData
-	_, err := s.LoadSubjects(t.Context(), a.TenantID(), version, func(in check.SubjectData) { told = append(told, in) })
+	var loaded []check.SubjectData
+	_, err := s.LoadSubjects(t.Context(), a.TenantID(), version, func(in check.SubjectData) { loaded = append(loaded, in) })
 	require.NoError(t, err)
-	require.Len(t, told, 2)
+	require.Len(t, loaded, 2)
 
 	require.Len(t, mustApply(t, s, a, full, tenants.Apply{Prune: true}), 6, "and back")
 	back, _ := documentOf(t, s, a)
 	require.Equal(t, full.Rules, back.Rules)
 	require.Len(t, back.Subjects, 2)
 
-	require.Empty(t, mustApply(t, s, a, tenants.Document{}, tenants.Apply{Prune: true}), "a section that is absent is left alone")
+	require.Empty(t, mustApply(t, s, a, tenants.Document{}, tenants.Apply{Prune: true}), "a missing section changes nothing")
 	require.Len(t, mustApply(t, s, a, tenants.Document{
 		Rules: []limit.Rule{}, Plans: []tenants.Plan{}, Subjects: []tenants.Subject{},
 	}, tenants.Apply{Prune: true}), 6)
@@ -165,7 +165,7 @@ func TestApplyDropsOverriddenRule(t *testing.T) {
 	require.Equal(t, before.config+1, after.config)
 	got, _ := documentOf(t, d.Store, a)
 	require.Empty(t, got.Subjects[0].Overrides)
-	require.Equal(t, after.config, got.Plans[0].Version, "a plan that loses a limit is changed by that")
+	require.Equal(t, after.config, got.Plans[0].Version, "deleting a limit changes the plan")
 }
 
 // A document can change the default plan, but a tenant always has one.
@@ -181,7 +181,7 @@ func TestApplyDefaultPlan(t *testing.T) {
 	got, _ := documentOf(t, s, a)
 	require.False(t, got.Plans[0].Default)
 	require.True(t, got.Plans[1].Default)
-	require.Len(t, got.Plans[1].Limits, 2, "limits that are not named stay")
+	require.Len(t, got.Plans[1].Limits, 2, "omitted limits are kept")
 
 	_, err := s.ApplyDocument(t.Context(), a, tenants.Document{Plans: []tenants.Plan{{Slug: "free", Name: "Free"}}}, tenants.Apply{Prune: true})
 	var invalid *tenants.InvalidError
@@ -328,11 +328,11 @@ func TestApplyMatch(t *testing.T) {
 	mustApply(t, s, a, without, tenants.Apply{Match: at(v1)})
 	mustApply(t, s, a, whole, tenants.Apply{Match: at(v1)})
 	_, err = s.ApplyDocument(t.Context(), a, whole, tenants.Apply{Match: at(v0), DryRun: true})
-	require.ErrorIs(t, err, tenants.ErrPreconditionFailed, "a subject came after it")
+	require.ErrorIs(t, err, tenants.ErrPreconditionFailed, "a subject was created after it")
 	mustRule(t, s, a, rule("later"))
 	for _, v := range []int64{v0, v1} {
 		_, err = s.ApplyDocument(t.Context(), a, without, tenants.Apply{Match: at(v), Prune: true})
-		require.ErrorIs(t, err, tenants.ErrPreconditionFailed, "pruning would delete what was not seen")
+		require.ErrorIs(t, err, tenants.ErrPreconditionFailed, "pruning would delete unknown subjects")
 	}
 	mustApply(t, s, a, without, tenants.Apply{Match: existing})
 }
@@ -424,7 +424,7 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 }
 
 // Changes of all tenants are serialized once they have their versions. A document has many writes,
-// so it takes its version after them, and nobody waits for them.
+// so it takes its version after them, so that nothing waits for them.
 func TestApplyTakesItsNumberLast(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

@@ -53,7 +53,7 @@ func TestNearlyRightKeysTakeTheSameRoad(t *testing.T) {
 				require.EqualValues(t, 1, looked, "%d characters right", same)
 				require.Equal(t, bytes, again, "%d characters right", same)
 				none, looked := ask(guess)
-				require.Zero(t, looked+none, "asked a second time, it is remembered as unknown")
+				require.Zero(t, looked+none, "the second request finds it in the list of unknown keys")
 			}
 		}
 	}

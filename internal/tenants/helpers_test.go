@@ -132,7 +132,7 @@ type clock struct{ nowMS int64 }
 
 func (c *clock) now() time.Time { return time.UnixMilli(c.nowMS).UTC() }
 
-// system returns what the store is to a reader of policies.
+// system returns the store as a source of policies.
 func policyOf(t *testing.T, s *tenants.Store, tenant uuid.UUID) check.PolicyData {
 	t.Helper()
 	data, err := s.LoadPolicy(t.Context(), tenant)

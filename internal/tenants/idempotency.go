@@ -263,7 +263,7 @@ func (p *post) finish(ctx context.Context, answer Answer) error {
 		return err
 	}
 	if kept != 1 {
-		return errors.New("an Idempotency-Key was lost while it was held")
+		return errors.New("an Idempotency-Key was lost while it was claimed")
 	}
 	return p.tx.Commit(ctx)
 }
@@ -311,7 +311,7 @@ func (s *Store) Purge(ctx context.Context) error {
 		return q.PurgeAccountLinks(ctx, now)
 	})
 	if err != nil {
-		return fmt.Errorf("purge what is out of date: %w", err)
+		return fmt.Errorf("purge expired data: %w", err)
 	}
 	return nil
 }

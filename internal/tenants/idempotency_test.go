@@ -19,7 +19,7 @@ import (
 
 type serving = func(context.Context) (tenants.Answer, error)
 
-// answers returns a request that does something and answers with that status.
+// answers returns a request that changes something and answers with that status.
 func answers(status int, do func(ctx context.Context) error) serving {
 	return func(ctx context.Context) (tenants.Answer, error) {
 		if do != nil {
@@ -58,7 +58,7 @@ func TestIdempotency(t *testing.T) {
 	_, err = s.Idempotent(ctx, a, "key", other, never(t))
 	requireInvalid(t, err, "header:Idempotency-Key")
 	replay, err = s.Idempotent(ctx, b, "key", other, answers(200, nil))
-	require.NoError(t, err, "another tenant's key of that name is another key")
+	require.NoError(t, err, "the same key of another tenant is a different key")
 	require.Nil(t, replay)
 
 	now.nowMS += 24*time.Hour.Milliseconds() - 1
@@ -95,9 +95,9 @@ func TestIdempotencyOfEachKey(t *testing.T) {
 	}
 	require.Nil(t, serve(weak, 403))
 	require.Nil(t, serve(weak, 401))
-	require.Nil(t, serve(strong, 201), "which was refused to another key only")
+	require.Nil(t, serve(strong, 201), "the refusal was of another key")
 	require.Nil(t, serve(weak, 403), "the answer to a stronger key is not for this one")
-	require.Nil(t, serve(weak, 201), "a right may be given meanwhile")
+	require.Nil(t, serve(weak, 201), "a refusal is not stored, because rights can change")
 	require.Equal(t, 201, serve(weak, 403).Status)
 
 	for range 3 {
@@ -127,7 +127,7 @@ func TestIdempotencyIsOneTransaction(t *testing.T) {
 			require.NoError(t, second(s.CreateRule(ctx, a, rule(slug))))
 			require.ErrorAs(t, second(s.CreateRule(ctx, a, rule(slug))), new(*tenants.ConflictError), "it sees its own writes")
 			require.NoError(t, second(s.CreatePlan(ctx, a, tenants.Plan{Slug: slug})), "and continues after a refusal")
-			require.False(t, there(slug), "others see nothing before the answer is kept")
+			require.False(t, there(slug), "others see nothing before the answer is stored")
 			return nil
 		}
 	}
@@ -148,7 +148,7 @@ func TestIdempotencyIsOneTransaction(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 422, replay.Status)
 	replay, err = s.Idempotent(ctx, a, "broken", [32]byte{}, answers(201, during("broken")))
-	require.NoError(t, err, "what broke can be tried again")
+	require.NoError(t, err, "a failed request can be retried")
 	require.Nil(t, replay)
 	require.True(t, there("broken"))
 	require.Panics(t, func() {
@@ -158,7 +158,7 @@ func TestIdempotencyIsOneTransaction(t *testing.T) {
 		}))
 	})
 	require.False(t, there("panic"))
-	require.True(t, trailIsWhole(t, s, a).Valid)
+	require.True(t, trailIsIntact(t, s, a).Valid)
 }
 
 // An operator's request writes as both roles, into two tenants, and is one transaction, too.

@@ -161,10 +161,10 @@ func (s *Store) ImportSubjects(ctx context.Context, a Actor, lines []SubjectLine
 		case m.wrong.Total > 0:
 			return &m.wrong
 		case mode.DryRun || counts.Created+counts.Updated == 0:
-			c.trail.whole = nil
+			c.trail.full = nil
 			return nil
 		}
-		if c.trail.whole.after, err = json.Marshal(counts); err != nil {
+		if c.trail.full.after, err = json.Marshal(counts); err != nil {
 			return err
 		}
 		_, err = c.next(ctx, parts{subjects: true})
@@ -195,7 +195,7 @@ type subjectImport struct {
 // changes and its own. Nobody else can change the tenant in the meantime, so an instance that has
 // read up to the former reads these rows next, and no version of a subject is used twice.
 func (c *change) newSubjectImport(ctx context.Context, lines []SubjectLine, mode ImportMode) (*subjectImport, error) {
-	c.trail.whole = &auditRow{action: "import", kind: auditSubject}
+	c.trail.full = &auditRow{action: "import", kind: auditSubject}
 	m := &subjectImport{
 		change: c, mode: mode, plans: map[string]*Plan{}, rules: map[string]Rule{}, seen: make(map[string]int, len(lines)),
 	}

@@ -28,7 +28,7 @@ func (m *subjectImport) write(ctx context.Context, w *importWrites) error {
 	t := newTrail(m.trail.queries, m.tenant)
 	for i := range w.rows {
 		if r := &w.rows[i]; r.overrides {
-			t.note(auditSubject, r.now.Subject, !r.exists)
+			t.record(auditSubject, r.now.Subject, !r.exists)
 		}
 	}
 	if err := t.readBefore(ctx, t.touched...); err != nil {

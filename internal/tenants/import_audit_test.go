@@ -74,12 +74,12 @@ func TestImportIsInTheTrailSubjectBySubject(t *testing.T) {
 		require.Equal(t, "192.0.2.7 the-import", file.Address+" "+file.RequestID)
 	}
 	require.Equal(t, "launch <week>", last("file-raised").Reason)
-	require.Equal(t, "create", last("file-same").Action, "what stays leaves no row")
-	whole, _, err := s.Audit(ctx, a, tenants.AuditFilter{Action: "import"}, tenants.Page{})
+	require.Equal(t, "create", last("file-same").Action, "an unchanged subject has no row")
+	full, _, err := s.Audit(ctx, a, tenants.AuditFilter{Action: "import"}, tenants.Page{})
 	require.NoError(t, err)
-	require.Len(t, whole, 1)
-	require.Equal(t, last("file-lowered").Sequence+1, whole[0].Sequence, "after its subjects")
-	require.True(t, trailIsWhole(t, s, a).Valid)
+	require.Len(t, full, 1)
+	require.Equal(t, last("file-lowered").Sequence+1, full[0].Sequence, "after its subjects")
+	require.True(t, trailIsIntact(t, s, a).Valid)
 }
 
 // The rows of a long import are one chain, and a failed import leaves no rows.
@@ -91,15 +91,15 @@ func TestLongImportsAreOneChain(t *testing.T) {
 	for i := range lines {
 		lines[i].Subject = fmt.Sprint("user_", i)
 	}
-	before := trailIsWhole(t, s, a)
+	before := trailIsIntact(t, s, a)
 	lines[4400].Plan = ptr("none")
 	require.Equal(t, []string{"4401 plan"}, refusedLines(t, s, a, tenants.ImportMode{}, lines...))
-	require.Equal(t, before, trailIsWhole(t, s, a))
+	require.Equal(t, before, trailIsIntact(t, s, a))
 	lines[4400].Plan = nil
 	mustImport(t, s, a, lines...)
-	after := trailIsWhole(t, s, a)
+	after := trailIsIntact(t, s, a)
 	require.True(t, after.Valid)
 	require.Equal(t, before.Rows+4501, after.Rows)
 	mustImport(t, s, a, lines...)
-	require.Equal(t, after, trailIsWhole(t, s, a), "what changes nothing leaves no row")
+	require.Equal(t, after, trailIsIntact(t, s, a), "an import without changes has no row")
 }

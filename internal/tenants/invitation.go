@@ -18,7 +18,7 @@ const InvitationLife = 7 * 24 * time.Hour
 // MailState is the state of the mail with a link.
 type MailState string
 
-// What becomes of a mail.
+// The states of a mail.
 const (
 	MailOff     MailState = "off" // there was no mail to send
 	MailWaiting MailState = "waiting"
@@ -43,7 +43,7 @@ type Invitation struct {
 
 // InviteMember creates a membership for the person with this email, who has not joined yet, and a
 // link for joining. The result does not depend on whether that person has a login: HasLogin is
-// false. The caller sends the link and reports the result with NoteInvitation. Errors:
+// false. The caller sends the link and reports the result with RecordInvitation. Errors:
 // *InvalidError; ErrForbidden; ErrNotPermitted; *ConflictError with CodeMemberExists.
 func (s *Store) InviteMember(ctx context.Context, a Actor, email string, role Role) (out Invitation, err error) {
 	email, fields := checkMember(email, role)
@@ -145,15 +145,15 @@ func nameOrSlug(name, slug string) string {
 	return slug
 }
 
-// NoteInvitation records the state of the mail with this link. It ignores a link that was replaced
-// in the meantime.
-func (s *Store) NoteInvitation(ctx context.Context, i Invitation, state MailState) error {
+// RecordInvitation records the state of the mail with this link. It ignores a link that was
+// replaced in the meantime.
+func (s *Store) RecordInvitation(ctx context.Context, i Invitation, state MailState) error {
 	hash, ok := tokenHash(i.Token)
 	if !ok {
 		return ErrNotFound
 	}
 	return s.inTenant(ctx, Actor{tenant: i.TenantID}, func(ctx context.Context, q *db.Queries) error {
-		return q.NoteInvitationMail(ctx, db.NoteInvitationMailParams{
+		return q.RecordInvitationMail(ctx, db.RecordInvitationMailParams{
 			Mail: string(state), TenantID: i.TenantID, MemberID: i.ID, TokenHash: hash,
 		})
 	})
@@ -241,7 +241,7 @@ func (s *Store) JoinNew(ctx context.Context, token, password string) (Person, er
 }
 
 func errHasLogin() error {
-	return &ConflictError{CodeMemberExists, "there is a login with this email already: sign in with it"}
+	return &ConflictError{CodeMemberExists, "a login with this email exists already: sign in with it"}
 }
 
 // join activates the membership of an invited person, and sets their first password if one is

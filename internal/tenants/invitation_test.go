@@ -12,7 +12,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// A link works for the invited person, once, and for nobody else.
+// A link works once, and only for the invited person.
 func TestInvitationLink(t *testing.T) {
 	t.Parallel()
 	d, _, _, now, ann := sessionStack(t)
@@ -25,7 +25,7 @@ func TestInvitationLink(t *testing.T) {
 	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
 		var leaked bool
 		require.NoError(t, conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM invitations i WHERE i::text LIKE '%' || $1 || '%')", made.Token).Scan(&leaked))
-		require.False(t, leaked, "the database holds what lets somebody in")
+		require.False(t, leaked, "the database contains the token")
 	})
 	read, err := s.InvitationByToken(ctx, made.Token)
 	require.NoError(t, err)
@@ -36,7 +36,7 @@ func TestInvitationLink(t *testing.T) {
 	require.Empty(t, read.Token)
 
 	_, err = s.Join(ctx, made.Token, ann.ID)
-	require.ErrorIs(t, err, tenants.ErrNotFound, "it is somebody else's")
+	require.ErrorIs(t, err, tenants.ErrNotFound, "it is for another person")
 	for _, bad := range []string{"short", "          ", "password123", "zoe@example.com", "aaaaaaaaaaaa", "with\x00inside it"} {
 		_, err = s.JoinNew(ctx, made.Token, bad)
 		requireInvalid(t, err, "password")
@@ -47,12 +47,12 @@ func TestInvitationLink(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "zoe@example.com", person.Email)
 	require.Equal(t, tenants.MemberActive, person.Memberships[0].State)
-	require.Equal(t, tenants.Viewer, person.Memberships[0].Role, "as it is when she joins")
+	require.Equal(t, tenants.Viewer, person.Memberships[0].Role, "the role at the time of joining")
 	_, err = s.VerifyPassword(ctx, "zoe@example.com", "zoe's own horse")
 	require.NoError(t, err)
 	trail, _, err := s.Audit(ctx, c, tenants.AuditFilter{Kind: "member", Target: "zoe@example.com"}, tenants.Page{})
 	require.NoError(t, err)
-	require.Equal(t, "member", trail[0].ActorKind, "she did it herself")
+	require.Equal(t, "member", trail[0].ActorKind, "the member is the actor")
 	require.Equal(t, "zoe@example.com", trail[0].ActorName)
 	require.JSONEq(t, `{"joined":true}`, string(trail[0].After))
 
@@ -60,7 +60,7 @@ func TestInvitationLink(t *testing.T) {
 		_, err = s.InvitationByToken(ctx, gone)
 		require.ErrorIs(t, err, tenants.ErrNotFound)
 		_, err = s.JoinNew(ctx, gone, "another horse of hers")
-		require.ErrorIs(t, err, tenants.ErrNotFound, "it works once")
+		require.ErrorIs(t, err, tenants.ErrNotFound, "it is single-use")
 		_, err = s.Join(ctx, gone, person.ID)
 		require.ErrorIs(t, err, tenants.ErrNotFound)
 	}
@@ -100,12 +100,12 @@ func TestDeadInvitations(t *testing.T) {
 	require.NoError(t, err)
 	dead(first.Token)
 
-	require.NoError(t, s.NoteInvitation(ctx, first, tenants.MailFailed))
-	require.NoError(t, s.NoteInvitation(ctx, second, tenants.MailSent))
+	require.NoError(t, s.RecordInvitation(ctx, first, tenants.MailFailed))
+	require.NoError(t, s.RecordInvitation(ctx, second, tenants.MailSent))
 	links, err := s.Invitations(ctx, a, []uuid.UUID{first.ID})
 	require.NoError(t, err)
 	require.Equal(t, map[uuid.UUID]tenants.Link{first.ID: {SentAt: *now, ExpiresAt: now.Add(tenants.InvitationLife), Mail: tenants.MailSent}}, links,
-		"what became of a mail that was replaced says nothing")
+		"the state of a replaced mail is ignored")
 	links, err = s.Invitations(ctx, b, []uuid.UUID{first.ID})
 	require.NoError(t, err)
 	require.Empty(t, links)
@@ -150,7 +150,7 @@ func TestInvitationIsTakenOnce(t *testing.T) {
 }
 
 // An admin cannot create owners in any way.
-func TestWhoInvitesWhom(t *testing.T) {
+func TestInvitationsByRole(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
 	s, ctx := d.Store, t.Context()
@@ -173,7 +173,7 @@ func TestWhoInvitesWhom(t *testing.T) {
 	_, err = s.InviteMember(ctx, admin, "other@example.com", tenants.Owner)
 	require.ErrorIs(t, err, tenants.ErrForbidden)
 	_, err = s.ResendInvitation(ctx, admin, made.ID)
-	require.ErrorIs(t, err, tenants.ErrForbidden, "he would see the link of an owner")
+	require.ErrorIs(t, err, tenants.ErrForbidden, "the result has the link of an owner")
 	require.ErrorIs(t, s.RemoveMember(ctx, admin, made.ID, tenants.Match{}), tenants.ErrForbidden)
 	made, err = s.InviteMember(ctx, admin, "other@example.com", tenants.Admin)
 	require.NoError(t, err)

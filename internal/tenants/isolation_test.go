@@ -43,7 +43,7 @@ func TestCatalogue(t *testing.T) {
 			AND p.qual LIKE '%NULLIF(current_setting(''weir.tenant_id''::text, true), ''''::text))::uuid%' AND p.with_check = p.qual)`),
 			"a policy for the tenant, for reading and writing")
 		require.Empty(t, list(fenced+`SELECT relname || ': ' || p.policyname FROM fenced JOIN pg_policies p ON p.tablename = relname
-			WHERE p.roles NOT IN ('{weir_app}', '{weir_system}') OR p.permissive <> 'PERMISSIVE'`), "policies for anybody else")
+			WHERE p.roles NOT IN ('{weir_app}', '{weir_system}') OR p.permissive <> 'PERMISSIVE'`), "policies for other roles")
 		require.Empty(t, list(fenced+`SELECT relname || ': ' || i.indexrelid::regclass::text FROM fenced f JOIN pg_index i ON i.indrelid = f.oid
 			WHERE i.indisunique AND i.indkey[0] <> f.attnum AND i.indexrelid::regclass::text NOT IN ('api_keys_hash', 'tenants_slug_key')`),
 			"unique values that do not begin with the tenant")
@@ -73,7 +73,7 @@ func asRole(t *testing.T, d *tenantstest.Database, role string, fn func(ctx cont
 	})
 }
 
-// If a query ever forgot its tenant, the database would return nothing and accept nothing.
+// If a query omitted the tenant, the database would return nothing and accept nothing.
 func TestRowSecurity(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)

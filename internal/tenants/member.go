@@ -83,7 +83,7 @@ type Membership struct {
 	MemberID   uuid.UUID
 	TenantID   uuid.UUID
 	Slug, Name string // of the tenant
-	Suspended  bool   // the tenant is suspended: nobody can work in it
+	Suspended  bool   // whether the tenant is suspended: its members have no access
 	Role       Role
 	State      MemberState // the role is valid only if MemberActive
 }

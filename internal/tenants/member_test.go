@@ -38,7 +38,7 @@ func TestMembers(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, made.PersonID, again.PersonID, "one person in two tenants")
 	person, err = s.VerifyPassword(ctx, "ann@example.com", "new password")
-	require.NoError(t, err, "the server itself may give a new password")
+	require.NoError(t, err, "the server itself may set a new password")
 	require.Len(t, person.Memberships, 2)
 
 	bob := asMember(t, d, a, "bob@example.com", tenants.Owner)
@@ -107,7 +107,7 @@ func TestInvitations(t *testing.T) {
 	require.Equal(t, m.Member, read)
 	for _, password := range []string{"", "anything at all"} {
 		_, err = s.VerifyPassword(ctx, "ann@example.com", password)
-		require.ErrorIs(t, err, tenants.ErrWrongPassword, "who has no password cannot log in")
+		require.ErrorIs(t, err, tenants.ErrWrongPassword, "a person without a password cannot log in")
 	}
 	_, err = s.InviteMember(ctx, a, "ANN@example.com", tenants.Viewer)
 	requireConflict(t, err, tenants.CodeMemberExists)
@@ -151,7 +151,7 @@ func TestInvitations(t *testing.T) {
 
 func role(r tenants.Role) func(*tenants.Member) { return func(m *tenants.Member) { m.Role = r } }
 
-// Without an owner nobody could invite anybody.
+// Without an owner, no member could be invited.
 func TestTheLastOwnerStays(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)

@@ -29,8 +29,8 @@ const (
 	MaxPassword = 1024 // bytes; longer ones are refused before hashing, and none is truncated
 )
 
-// breachedList holds passwords that are tried first, a line each, in lower case: the most frequent
-// ones of published breaches that are long enough to be taken otherwise.
+// breachedList has passwords that attackers try first, one per line, in lower case: the most
+// frequent ones of published breaches that are long enough.
 //
 //go:embed breached.txt
 var breachedList string

@@ -32,11 +32,11 @@ const peopleAtOnce = 1000
 func (s *Store) PurgePeople(ctx context.Context) (purged PurgedPeople, err error) {
 	before := s.instant().Add(-PeopleRetention)
 	if purged.Invitations, err = s.withdrawStale(ctx, before); err != nil {
-		return purged, fmt.Errorf("withdraw invitations that nobody has followed: %w", err)
+		return purged, fmt.Errorf("withdraw expired invitations: %w", err)
 	}
 	for n := int64(peopleAtOnce); n == peopleAtOnce; purged.People += n {
 		if n, err = s.forgetPeople(ctx, before); err != nil {
-			return purged, fmt.Errorf("forget people who are in no tenant: %w", err)
+			return purged, fmt.Errorf("delete people without a tenant: %w", err)
 		}
 	}
 	return purged, nil
@@ -99,17 +99,17 @@ func (s *Store) withdrawIfStale(ctx context.Context, tenant, id uuid.UUID, befor
 func (s *Store) forgetPeople(ctx context.Context, before time.Time) (n int64, err error) {
 	now := s.instant()
 	err = s.asSystem(ctx, operationTimeout, pgx.ReadWrite, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
-		if err := q.NotePeopleBack(ctx); err != nil {
+		if err := q.ClearPeopleAlone(ctx); err != nil {
 			return err
 		}
-		if err := q.NotePeopleAlone(ctx, &now); err != nil {
+		if err := q.MarkPeopleAlone(ctx, &now); err != nil {
 			return err
 		}
 		ids, err := q.LockPeopleAlone(ctx, db.LockPeopleAloneParams{Before: &before, Most: peopleAtOnce})
 		if err != nil || len(ids) == 0 {
 			return err
 		}
-		n, err = q.ForgetPeople(ctx, ids)
+		n, err = q.DeletePeople(ctx, ids)
 		return err
 	})
 	return n, err
@@ -130,5 +130,5 @@ func holdPerson(ctx context.Context, q *db.Queries, email string, hash *string) 
 			return id, false, err
 		}
 	}
-	return uuid.Nil, false, fmt.Errorf("%w: a person comes and goes", ErrUnavailable)
+	return uuid.Nil, false, fmt.Errorf("%w: the person was deleted repeatedly", ErrUnavailable)
 }

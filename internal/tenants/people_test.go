@@ -72,7 +72,7 @@ func TestPurgePeople(t *testing.T) {
 	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
 		var sessions int
 		require.NoError(t, conn.QueryRow(ctx, "SELECT count(*) FROM sessions").Scan(&sessions))
-		require.Zero(t, sessions, "what belongs to a login goes with it")
+		require.Zero(t, sessions, "sessions are deleted with the login")
 	})
 
 	*now = now.Add(tenants.InvitationLife)
@@ -82,13 +82,13 @@ func TestPurgePeople(t *testing.T) {
 	require.Equal(t, "delete", trail[0].Action)
 	require.Equal(t, "system", trail[0].ActorKind)
 	require.Equal(t, "the invitation was not followed", trail[0].Reason)
-	require.True(t, trailIsWhole(t, s, a).Valid)
+	require.True(t, trailIsIntact(t, s, a).Valid)
 	*now = now.Add(tenants.PeopleRetention + time.Millisecond)
 	purge(1, 1) // again's second link has expired; never is deleted
 	*now = now.Add(tenants.PeopleRetention + time.Millisecond)
 	purge(0, 1)
 	require.Equal(t, []string{"ann@example.com", "back@example.com", "elsewhere@example.com", "only-owner@example.com"}, peopleIn(t, d),
-		"elsewhere has another tenant, and a tenant's only owner stays invited")
+		"elsewhere has another tenant, and the only owner of a tenant stays invited")
 	require.NoError(t, second(s.VerifyPassword(ctx, "ann@example.com", "correct horse")))
 	require.NotEmpty(t, ann.ID)
 }

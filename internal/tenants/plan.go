@@ -20,24 +20,24 @@ import (
 type Plan struct {
 	ID                      uuid.UUID
 	Slug, Name, Description string
-	Default                 bool // subjects without a plan of their own have this one
+	Default                 bool // the plan of subjects without their own plan
 	// OnChange is what happens to the counters of a subject that gets the plan: one of OnChanges;
-	// "": carry.
+	// "" means carry.
 	OnChange string
-	// Fail is what checks of a tenant over its quota get, of a plan of the operator's tenant:
-	// FailClosed or FailOpen; "": FailClosed. Plans of other tenants have FailClosed.
+	// Fail is the answer to checks of a tenant over its quota, for a plan of the operator's tenant:
+	// FailClosed or FailOpen; "" means FailClosed. Plans of other tenants have FailClosed.
 	Fail       string
 	NotDefault bool // for a write: the plan must not stay the default; never set in results
-	// Limits are by slug of the rule. As an input nil leaves the limits as they are; anything
-	// else replaces all of them.
+	// Limits are by slug of the rule. As an input, nil keeps the limits, and other values replace
+	// all of them.
 	Limits map[string]limit.Limit // of the newest version
 	// NewestVersion is the number of the newest version. Subjects that get the plan get that
 	// version.
 	NewestVersion int
-	// Older are the other versions, the newest of them first. As an input, of a document alone,
-	// they are put beside those that there are.
+	// Older are the other versions, newest first. As an input, only in a document, they are added
+	// to the existing ones.
 	Older     []PlanVersion
-	Version   int64 // raised by changes of its limits too
+	Version   int64 // increased by changes of its limits, too
 	CreatedAt time.Time
 	UpdatedAt time.Time
 }
@@ -58,7 +58,7 @@ func (p *Plan) validate() error {
 	return invalidIf(fields)
 }
 
-// What checks of a tenant over its quota get: they are refused, or pass.
+// The answers to checks of a tenant over its quota: refuse or allow.
 const (
 	FailClosed = "closed"
 	FailOpen   = "open"
@@ -151,7 +151,7 @@ func (s *Store) EditPlan(ctx context.Context, a Actor, slug string, m Match, edi
 }
 
 func errDefaultStays() error {
-	return &ConflictError{CodeDefaultPlan, "a tenant that has plans has a default one: make another plan the default instead"}
+	return &ConflictError{CodeDefaultPlan, "a tenant with plans has a default plan: make another plan the default instead"}
 }
 
 // PlanBySlug returns a plan with its limits, or ErrNotFound.

@@ -18,12 +18,12 @@ import (
 type PlanMigration struct {
 	ID          uuid.UUID
 	Plan        string // slug of the plan that they have
-	FromVersion int    // the version that they have; 0: any, except the newest if To is the same plan
-	To          string // slug; the newest version at the moment of each change
+	FromVersion int    // the version that they have; 0 for any, except the newest if To is the same plan
+	To          string // slug; subjects get the version that is newest at their change
 	StartsAt    time.Time
-	AtCycleEnd  bool   // each subject at the end of its monthly cycle, as CycleEnd has it
+	AtCycleEnd  bool   // each subject at the end of its monthly cycle (CycleEnd)
 	State       string // one of MigrationStates
-	Subjects    int64  // how many there were at its creation
+	Subjects    int64  // number of subjects at its creation
 	Moved       int64
 	Waiting     int64 // subjects whose change is scheduled
 	CreatedBy   string
@@ -31,8 +31,8 @@ type PlanMigration struct {
 	EndedAt     *time.Time
 }
 
-// The states of a migration. It is scheduled until it starts, runs until all subjects are moved
-// or scheduled, and waits for those that are scheduled.
+// The states of a migration. It is scheduled until it starts, runs until all subjects are moved or
+// scheduled, and waits for the scheduled ones.
 const (
 	MigrationScheduled = "scheduled"
 	MigrationRunning   = "running"
@@ -42,10 +42,10 @@ const (
 	MigrationCanceled  = "canceled"
 )
 
-// MigrationStates lists them.
+// MigrationStates lists the states.
 var MigrationStates = []string{MigrationScheduled, MigrationRunning, MigrationWaiting, MigrationDone, MigrationCanceling, MigrationCanceled}
 
-// NewPlanMigration says which subjects are to be migrated, to what, and when.
+// NewPlanMigration has the options of a new migration.
 type NewPlanMigration struct {
 	Plan        string    // slug
 	FromVersion int       // 0: any
@@ -54,7 +54,7 @@ type NewPlanMigration struct {
 	AtCycleEnd  bool
 }
 
-// migrationSource is which subjects a migration moves.
+// migrationSource selects the subjects that a migration moves.
 type migrationSource struct {
 	plan, to    Plan
 	fromVersion *int32
@@ -74,7 +74,7 @@ func (in *NewPlanMigration) source(ctx context.Context, q *db.Queries, tenant uu
 			return m, err
 		}
 	} else {
-		m.below = int32(m.plan.NewestVersion) // a number of the database
+		m.below = int32(m.plan.NewestVersion) // within the range of the database
 	}
 	if in.FromVersion == 0 {
 		return m, nil
@@ -85,7 +85,7 @@ func (in *NewPlanMigration) source(ctx context.Context, q *db.Queries, tenant uu
 	if m.to.ID == m.plan.ID && in.FromVersion == m.plan.NewestVersion {
 		return m, invalid("from_version", limit.Wrong("Omit it, or name another plan in to.", "is the newest version of this plan, to which subjects are migrated"))
 	}
-	from := int32(in.FromVersion) // one of the database
+	from := int32(in.FromVersion) // within the range of the database
 	m.fromVersion = &from
 	return m, nil
 }
@@ -94,8 +94,8 @@ func (m *migrationSource) count(ctx context.Context, q *db.Queries, tenant uuid.
 	return q.CountMigrating(ctx, db.CountMigratingParams{TenantID: tenant, PlanID: &m.plan.ID, FromVersion: m.fromVersion, Below: m.below})
 }
 
-// MigrationSubjects returns how many subjects a migration would move, and up to most of their
-// names. Errors: as CreatePlanMigration.
+// MigrationSubjects returns the number of subjects that a migration would move, and up to most of
+// their names. Errors: as CreatePlanMigration.
 func (s *Store) MigrationSubjects(ctx context.Context, a Actor, in NewPlanMigration, most int) (total int64, names []string, err error) {
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		m, err := in.source(ctx, q, a.tenant)
@@ -116,9 +116,9 @@ func (s *Store) MigrationSubjects(ctx context.Context, a Actor, in NewPlanMigrat
 	return total, names, err
 }
 
-// CreatePlanMigration creates a migration, which RunPlanMigrations carries out. Errors:
-// ErrNotFound, *InvalidError, *ConflictError with CodeMigrationRunning while another migration
-// of the plan has not ended.
+// CreatePlanMigration creates a migration, which RunPlanMigrations executes. Errors: ErrNotFound,
+// *InvalidError, *ConflictError with CodeMigrationRunning while another migration of the plan is
+// running.
 func (s *Store) CreatePlanMigration(ctx context.Context, a Actor, in NewPlanMigration) (out PlanMigration, err error) {
 	if y := in.StartsAt.Year(); !in.StartsAt.IsZero() && (y < 1 || y > maxYear) {
 		return out, invalid("at", notAnyYear)
@@ -189,9 +189,8 @@ func (s *Store) PlanMigrations(ctx context.Context, a Actor, plan string, p Page
 	return out, next, err
 }
 
-// CancelPlanMigration ends a migration: subjects that were moved stay where they are, and
-// changes that it scheduled are canceled. Errors: ErrNotFound, *ConflictError with
-// CodeMigrationEnded.
+// CancelPlanMigration cancels a migration: moved subjects keep their new plan, and the changes that
+// it scheduled are canceled. Errors: ErrNotFound, *ConflictError with CodeMigrationEnded.
 func (s *Store) CancelPlanMigration(ctx context.Context, a Actor, plan string, id uuid.UUID) (out PlanMigration, err error) {
 	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		m, err := readMigration(ctx, c.Queries, c.tenant, plan, id)
@@ -237,14 +236,14 @@ func migrationOf(row db.PlanMigrationRow) PlanMigration {
 
 const (
 	migrationBatch   = 500 // subjects that one transaction moves
-	migrationBatches = 20  // of one migration in a round, so that others have their turn
+	migrationBatches = 20  // per migration in a round, so that other migrations progress, too
 	openMigrations   = 100
 )
 
-// RunPlanMigrations carries out what is due of the migrations of all tenants, and returns how
-// many subjects it moved. more tells that something is left to be done at once. Several servers
-// may call it. An error of one migration does not stop the others. Errors: ErrUnavailable, and
-// the first error of a migration.
+// RunPlanMigrations executes the due part of the migrations of all tenants, and returns the number
+// of moved subjects. more reports whether more can be done immediately. Several servers may call it
+// concurrently. An error of one migration does not stop the others. Errors: ErrUnavailable, and the
+// first error of a migration.
 func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, err error) {
 	var open []db.OpenPlanMigrationsRow
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
@@ -270,8 +269,7 @@ func (s *Store) RunPlanMigrations(ctx context.Context) (moved int, more bool, er
 	return moved, more, err
 }
 
-// migrateBatch does a part of what a migration has to do. left tells that there is more to be
-// done now.
+// migrateBatch executes a part of a migration. left reports whether more can be done now.
 func (s *Store) migrateBatch(ctx context.Context, tenant uuid.UUID, plan string, id uuid.UUID) (moved int, left bool, err error) {
 	err = s.change(ctx, AsSystem(tenant, "plan migration"), MayEdit, func(ctx context.Context, c *change) error {
 		m, err := readMigration(ctx, c.Queries, c.tenant, plan, id)
@@ -306,7 +304,7 @@ func (c *change) migrate(ctx context.Context, m *PlanMigration) (moved int, left
 	if err != nil {
 		return 0, false, err
 	}
-	if from := int32(m.FromVersion); from > 0 { // a number of the database; the version may be deleted by now
+	if from := int32(m.FromVersion); from > 0 { // within the range of the database; the version may have been deleted
 		source.fromVersion = &from
 	}
 	rows, err := c.Migrating(ctx, db.MigratingParams{
@@ -347,8 +345,8 @@ func (c *change) migrate(ctx context.Context, m *PlanMigration) (moved int, left
 	return moved, true, c.progress(ctx, m, MigrationRunning, moved)
 }
 
-// cancelWaiting cancels some of the changes that a migration scheduled, and the migration with
-// the last of them.
+// cancelWaiting cancels some of the changes that a migration scheduled. With the last of them, the
+// migration is canceled.
 func (c *change) cancelWaiting(ctx context.Context, m *PlanMigration) (left bool, err error) {
 	names, err := c.WaitingForMigration(ctx, db.WaitingForMigrationParams{TenantID: c.tenant, MigrationID: &m.ID, Most: migrationBatch})
 	if err != nil {
@@ -370,7 +368,7 @@ func (c *change) cancelWaiting(ctx context.Context, m *PlanMigration) (left bool
 	return true, c.progress(ctx, m, MigrationCanceling, 0)
 }
 
-// progress notes the state of a migration, and how many subjects were moved since.
+// progress records the state of a migration, and the number of subjects that were moved since.
 func (c *change) progress(ctx context.Context, m *PlanMigration, state string, moved int) error {
 	var ended *time.Time
 	if state == MigrationDone || state == MigrationCanceled {
@@ -379,7 +377,7 @@ func (c *change) progress(ctx context.Context, m *PlanMigration, state string, m
 	return c.UpdatePlanMigration(ctx, db.UpdatePlanMigrationParams{TenantID: c.tenant, ID: m.ID, State: state, Moved: int64(moved), EndedAt: ended})
 }
 
-// countMigrated notes that a change that a migration scheduled was carried out.
+// countMigrated records that a change that a migration scheduled was executed.
 func (c *change) countMigrated(ctx context.Context, migration *uuid.UUID) error {
 	if migration == nil {
 		return nil

@@ -10,14 +10,14 @@ import (
 	"weir/internal/tenants"
 )
 
-// Subjects without a plan of their own have the default plan, so there is exactly one if there are
-// any plans.
+// Subjects without their own plan have the default plan, so there is exactly one if there are
+// plans.
 func TestDefaultPlan(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
 	s, ctx := d.Store, t.Context()
 	free := mustPlan(t, s, a, "free")
-	require.True(t, free.Default, "the first plan is the default without being asked")
+	require.True(t, free.Default, "the first plan becomes the default")
 	pro := mustPlan(t, s, a, "pro")
 	require.False(t, pro.Default)
 	require.True(t, mustPlan(t, s, b, "theirs").Default)
@@ -28,14 +28,14 @@ func TestDefaultPlan(t *testing.T) {
 	was, err := s.PlanBySlug(ctx, a, "free")
 	require.NoError(t, err)
 	require.False(t, was.Default)
-	require.Greater(t, was.Version, free.Version, "who edits the old default from before must be told")
+	require.Greater(t, was.Version, free.Version, "an edit of the previous default must detect the change")
 
 	_, err = s.EditPlan(ctx, a, "pro", tenants.Match{}, func(p *tenants.Plan) error { p.Default = false; return nil })
 	requireConflict(t, err, tenants.CodeDefaultPlan)
 	kept, created, err := s.PutPlan(ctx, a, tenants.Plan{Slug: "pro"}, tenants.Match{})
 	require.NoError(t, err)
 	require.False(t, created)
-	require.Equal(t, pro, kept, "a PUT that does not speak of the default leaves it")
+	require.Equal(t, pro, kept, "a PUT without default keeps it")
 	best, err := s.CreatePlan(ctx, a, tenants.Plan{Slug: "best", Default: true})
 	require.NoError(t, err)
 	require.True(t, best.Default)
@@ -43,7 +43,7 @@ func TestDefaultPlan(t *testing.T) {
 	requireConflict(t, s.DeletePlan(ctx, a, "best", tenants.Match{}), tenants.CodeDefaultPlan)
 	require.NoError(t, s.DeletePlan(ctx, a, "free", tenants.Match{}))
 	require.NoError(t, s.DeletePlan(ctx, a, "pro", tenants.Match{}))
-	require.NoError(t, s.DeletePlan(ctx, a, "best", tenants.Match{}), "the last plan may go")
+	require.NoError(t, s.DeletePlan(ctx, a, "best", tenants.Match{}), "the last plan can be deleted")
 	require.ErrorIs(t, s.DeletePlan(ctx, a, "best", tenants.Match{}), tenants.ErrNotFound)
 	require.Empty(t, policyOf(t, s, a.TenantID()).Plans)
 }
@@ -140,7 +140,7 @@ func TestPlanLimits(t *testing.T) {
 	require.Equal(t, map[string]limit.Limit{"r": {Limit: 11}}, left.Limits)
 }
 
-// A plan may be created with all its limits, and then has exactly these.
+// A plan can be created with its limits, and has exactly these.
 func TestPlanWithLimits(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -160,7 +160,7 @@ func TestPlanWithLimits(t *testing.T) {
 
 	kept, _, err := s.PutPlan(ctx, a, tenants.Plan{Slug: "pro", Name: "Pro"}, tenants.Match{})
 	require.NoError(t, err)
-	require.Equal(t, limits, kept.Limits, "nil leaves them")
+	require.Equal(t, limits, kept.Limits, "nil keeps them")
 	replaced, _, err := s.PutPlan(ctx, a, tenants.Plan{Slug: "pro", Name: "Pro", Limits: map[string]limit.Limit{"r": {Limit: 6}}}, tenants.Match{})
 	require.NoError(t, err)
 	require.Equal(t, map[string]limit.Limit{"r": {Limit: 6}}, replaced.Limits)

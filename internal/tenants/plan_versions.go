@@ -17,17 +17,17 @@ import (
 	"weir/internal/usage"
 )
 
-// PlanVersion is one version of a plan. Subjects keep the version that they have until they are
-// migrated. Subjects without a plan of their own have the newest version of the default plan.
+// PlanVersion is one version of a plan. Subjects keep their version until they are migrated.
+// Subjects without their own plan have the newest version of the default plan.
 type PlanVersion struct {
 	Number      int
 	Newest      bool
 	Limits      map[string]limit.Limit // by slug of the rule
-	Subjects    int64                  // that have it as a plan of their own; no further than MostCounted + 1
+	Subjects    int64                  // registered subjects that have it; at most MostCounted + 1
 	PublishedAt time.Time
 }
 
-// MaxOlderVersions is how many older versions a plan may have.
+// MaxOlderVersions is the maximum number of older versions of a plan.
 const MaxOlderVersions = 50
 
 // NewestPlanVersion stands for the newest version in Subject.GivePlanVersion.
@@ -35,10 +35,10 @@ const NewestPlanVersion = -1
 
 var noSuchVersion = &limit.Problem{Message: "names no version of this plan", Fix: "Use one that GET /v1/plans/{plan}/versions lists, or omit it."}
 
-// PublishPlan publishes a new version of a plan: subjects that have the plan keep its present
-// limits as an older version, and subjects that get it from now on have the new limits. Nil
-// limits are the present ones. Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError,
-// *ConflictError with CodeTooManyVersions.
+// PublishPlan publishes a new version of a plan: its subjects keep the current limits as an older
+// version, and subjects that get the plan from now on have the new limits. Nil limits repeat the
+// current ones. Errors: ErrNotFound, ErrPreconditionFailed, *InvalidError, *ConflictError with
+// CodeTooManyVersions.
 func (s *Store) PublishPlan(ctx context.Context, a Actor, slug string, limits map[string]limit.Limit, m Match) (out Plan, err error) {
 	err = s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		old, err := c.plan(ctx, slug)
@@ -74,7 +74,7 @@ func (s *Store) PublishPlan(ctx context.Context, a Actor, slug string, limits ma
 	return out, err
 }
 
-// publish keeps the present limits of a plan as an older version and gives the plan the next
+// publish stores the current limits of a plan as an older version and gives the plan the next
 // number.
 func (c *change) publish(ctx context.Context, p *Plan, number int, version int64) error {
 	if err := c.KeepPlanVersion(ctx, db.KeepPlanVersionParams{TenantID: c.tenant, PlanID: p.ID}); err != nil {
@@ -88,8 +88,8 @@ func (c *change) publish(ctx context.Context, p *Plan, number int, version int64
 	})
 }
 
-// PlanVersions lists the versions of a plan, the newest first, and returns where the next page
-// begins. Errors: ErrNotFound.
+// PlanVersions lists the versions of a plan, newest first, and returns where the next page begins.
+// Errors: ErrNotFound.
 func (s *Store) PlanVersions(ctx context.Context, a Actor, slug string, page Page) (out []PlanVersion, next string, err error) {
 	after := math.MaxInt
 	if page.After != "" {
@@ -129,7 +129,7 @@ func (s *Store) PlanVersions(ctx context.Context, a Actor, slug string, page Pag
 	return out, next, err
 }
 
-// CheckPlanLimits tells what is wrong with limits that a plan is to have. Errors: *InvalidError.
+// CheckPlanLimits validates limits for a plan. Errors: *InvalidError.
 func (s *Store) CheckPlanLimits(ctx context.Context, a Actor, limits map[string]limit.Limit) error {
 	return s.read(ctx, a, func(ctx context.Context, tx pgx.Tx, q *db.Queries) error {
 		_, err := newChange(q, tx, a, a.tenant, s.instant()).checkLimits(ctx, nil, limits)
@@ -180,8 +180,7 @@ func (s *Store) PlanSubjects(ctx context.Context, a Actor, slug string, most int
 	return reach.Subjects, append(names, others...), err
 }
 
-// unregistered returns those of some subjects that are not registered, and so have the default
-// plan.
+// unregistered returns those subjects that are not registered, and therefore have the default plan.
 func (s *Store) unregistered(ctx context.Context, a Actor, names []string) (out []string, err error) {
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		rows, err := q.SubjectsByName(ctx, db.SubjectsByNameParams{TenantID: a.tenant, Subjects: names})
@@ -195,9 +194,9 @@ func (s *Store) unregistered(ctx context.Context, a Actor, names []string) (out 
 	return out, err
 }
 
-// DeletePlanVersion removes an older version that no subject has. Errors: ErrNotFound,
-// ErrPreconditionFailed (m is held against the plan's version), *ConflictError with
-// CodePlanInUse, also of the newest version.
+// DeletePlanVersion deletes an older version without subjects. Errors: ErrNotFound,
+// ErrPreconditionFailed (m is compared with the plan's version), *ConflictError with CodePlanInUse,
+// also for the newest version.
 func (s *Store) DeletePlanVersion(ctx context.Context, a Actor, slug string, number int, m Match) error {
 	return s.change(ctx, a, MayEdit, func(ctx context.Context, c *change) error {
 		p, err := c.plan(ctx, slug)
@@ -261,9 +260,8 @@ func withOlder(ctx context.Context, q *db.Queries, tenant uuid.UUID, plans []Pla
 	return nil
 }
 
-// chooseVersion sets the version of in, a subject that is to be written in place of old (nil: a
-// new one): that which is asked for, else the one that it has of the same plan, else the
-// newest.
+// chooseVersion sets the version of in, a subject that is written instead of old (nil for a new
+// one): the requested one, else the one that it has of the same plan, else the newest.
 func (p *Plan) chooseVersion(in, old *Subject) *limit.Problem {
 	switch ask := in.GivePlanVersion; {
 	case ask > 0 && ask != p.NewestVersion && p.older(ask) == nil:
@@ -278,7 +276,7 @@ func (p *Plan) chooseVersion(in, old *Subject) *limit.Problem {
 	return nil
 }
 
-// choosePlan returns the id of the plan that in names, nil for none, and sets the version of in.
+// choosePlan returns the id of in's plan, or nil, and sets the version of in.
 func (c *change) choosePlan(ctx context.Context, in, old *Subject) (*uuid.UUID, error) {
 	if in.Plan == "" {
 		in.PlanVersion = 0
@@ -294,7 +292,7 @@ func (c *change) choosePlan(ctx context.Context, in, old *Subject) (*uuid.UUID, 
 	return &plan.ID, nil
 }
 
-// putOlder writes older versions of a plan as a document has them. The plan's other versions stay.
+// putOlder writes older versions of a plan from a document. Other versions are kept.
 func (c *change) putOlder(ctx context.Context, plan uuid.UUID, before, after []PlanVersion, rules map[string]Rule) error {
 	was := Plan{Older: before}
 	for _, v := range after {

@@ -46,7 +46,7 @@ func TestPlanVersions(t *testing.T) {
 	published := mustPublish(t, s, a, "pro", 20)
 	require.Equal(t, 2, published.NewestVersion)
 	require.Equal(t, limitsOf(20), published.Limits)
-	require.Equal(t, changed.subjects, versionsOf(t, d, a).subjects, "no subject is touched, however many have the plan")
+	require.Equal(t, changed.subjects, versionsOf(t, d, a).subjects, "no subject is written, however many have the plan")
 
 	mustSubject(t, s, a, tenants.Subject{Subject: "new", Plan: "pro"})
 	require.Equal(t, "pro 1", versionOf(t, s, a, "old"))
@@ -55,7 +55,7 @@ func TestPlanVersions(t *testing.T) {
 	require.Equal(t, "pro 1", versionOf(t, s, a, "old"), "a write of the same plan keeps the version")
 	mustSubject(t, s, a, tenants.Subject{Subject: "old", Plan: "free"})
 	mustSubject(t, s, a, tenants.Subject{Subject: "old", Plan: "pro"})
-	require.Equal(t, "pro 2", versionOf(t, s, a, "old"), "a subject that comes back is a new one")
+	require.Equal(t, "pro 2", versionOf(t, s, a, "old"), "a subject that returns to the plan gets the newest version")
 	mustSubject(t, s, a, tenants.Subject{Subject: "old", Plan: "pro", GivePlanVersion: 1})
 	require.Equal(t, "pro 1", versionOf(t, s, a, "old"))
 	_, _, err := s.PutSubject(t.Context(), a, tenants.Subject{Subject: "old", Plan: "pro", GivePlanVersion: 3}, tenants.Match{})
@@ -214,7 +214,7 @@ func TestPlanMigration(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 702, runAll(t, s))
 	require.Equal(t, "free 1", versionOf(t, s, a, "newer"))
-	require.NoError(t, s.DeletePlan(t.Context(), a, "pro", tenants.Match{}), "nobody has it any more")
+	require.NoError(t, s.DeletePlan(t.Context(), a, "pro", tenants.Match{}), "it has no subjects any more")
 
 	for field, in := range map[string]tenants.NewPlanMigration{
 		"to": {Plan: "free", To: "gold"}, "from_version": {Plan: "free", FromVersion: 1},

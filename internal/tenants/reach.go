@@ -13,13 +13,13 @@ import (
 // that.
 const MostCounted = 100_000
 
-// RuleReach says what depends on a rule, and is deleted with it.
+// RuleReach has the objects that depend on a rule, and are deleted with it.
 type RuleReach struct {
 	Plans     []string // slugs of plans with a limit for it
 	Overrides int64    // including expired ones; at most MostCounted + 1
 }
 
-// RuleReach counts what depends on a rule. Errors: ErrNotFound.
+// RuleReach counts the objects that depend on a rule. Errors: ErrNotFound.
 func (s *Store) RuleReach(ctx context.Context, a Actor, rule string) (out RuleReach, err error) {
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		r, err := readRule(ctx, q, a.tenant, rule)
@@ -41,11 +41,11 @@ func (s *Store) RuleReach(ctx context.Context, a Actor, rule string) (out RuleRe
 	return out, err
 }
 
-// PlanReach says which registered subjects the limits of a plan affect. All other subjects have the
-// default plan.
+// PlanReach has the registered subjects that the limits of a plan affect. All other subjects have
+// the default plan.
 type PlanReach struct {
-	Subjects   int64 // that have the newest version of the plan, with the default one those without a plan of their own; no further than MostCounted + 1
-	Overridden int64 // of these, those with an override in force for the rule; the same bound
+	Subjects   int64 // with the newest version of the plan; for the default plan, also those without a plan; at most MostCounted + 1
+	Overridden int64 // of these, those with an active override for the rule; at most MostCounted + 1
 }
 
 // PlanReach counts the subjects that a plan's limit for a rule affects; with rule "" none is

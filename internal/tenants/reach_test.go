@@ -54,7 +54,7 @@ func TestReach(t *testing.T) {
 		require.NoError(t, err)
 		return r
 	}
-	require.Equal(t, tenants.PlanReach{Subjects: 5, Overridden: 1}, reach("free", "r"), "the default plan is that of those without one")
+	require.Equal(t, tenants.PlanReach{Subjects: 5, Overridden: 1}, reach("free", "r"), "subjects without a plan have the default plan")
 	require.Equal(t, tenants.PlanReach{Subjects: 1, Overridden: 1}, reach("pro", "r"))
 	require.Equal(t, tenants.PlanReach{Subjects: 1}, reach("pro", ""))
 	require.Equal(t, tenants.PlanReach{Subjects: 5}, reach("free", "bare"))
@@ -86,5 +86,5 @@ func TestUsageOfSomeRules(t *testing.T) {
 	require.Equal(t, "p", got.Items[0].Rule)
 	require.Equal(t, "r", got.Items[1].Rule)
 	got = usageOf(t, d.Store, a, tenants.UsageQuery{Grain: usage.Hour, From: start, To: start.Add(time.Hour), ByRule: true, Rules: []string{}})
-	require.Empty(t, got.Items, "no rule is not every rule")
+	require.Empty(t, got.Items, "an empty list does not mean all rules")
 }

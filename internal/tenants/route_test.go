@@ -14,7 +14,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// byHeader returns a route with a header as its subject.
+// byHeader returns a route whose subject is a header.
 func byHeader(slug string) route.Route {
 	r := route.New(slug)
 	r.Subject = []string{"header:X-User"}
@@ -31,7 +31,7 @@ func mustRoute(t *testing.T, s *tenants.Store, a tenants.Actor, r route.Route) t
 // fullRoute returns a route with a value in every field.
 func fullRoute(slug string) route.Route {
 	return route.Route{
-		Slug: slug, Name: "Shop", Description: "Before the shop", Subject: []string{"jwt:sub", "cookie:sid", "ip"}, Hash: route.HashAll,
+		Slug: slug, Name: "Shop", Description: "In front of the shop", Subject: []string{"jwt:sub", "cookie:sid", "ip"}, Hash: route.HashAll,
 		NoSubject: route.CountByAddress, DefaultResource: "other", Cost: 2, DeniedStatus: 403, Fail: route.FailOpen,
 		Resources: []route.Template{
 			{Match: "GET /orders/{id}"}, {Match: "POST /orders", Resource: "orders:create", Cost: ptr(int64(0))}, {Match: "/files/{path...}", Cost: ptr(int64(9))},
@@ -131,7 +131,7 @@ func TestRoutesInADocument(t *testing.T) {
 	got, version := documentOf(t, s, a)
 	require.Equal(t, []route.Route{plain, shop}, sortedEmpties(got.Routes))
 	require.Empty(t, mustApply(t, s, a, got, tenants.Apply{Prune: true}))
-	require.Empty(t, mustApply(t, s, a, tenants.Document{}, tenants.Apply{Prune: true}), "a section that is left out is left alone")
+	require.Empty(t, mustApply(t, s, a, tenants.Document{}, tenants.Apply{Prune: true}), "a missing section changes nothing")
 
 	shop.Fail = route.FailClosed
 	change := tenants.Document{Routes: []route.Route{shop}}

@@ -76,7 +76,7 @@ func TestRulePutAndEdit(t *testing.T) {
 	d, a, _ := two(t)
 	s, ctx := d.Store, t.Context()
 	_, _, err := s.PutRule(ctx, a, rule("r"), existing)
-	require.ErrorIs(t, err, tenants.ErrPreconditionFailed, "If-Match: * asks for a rule that exists")
+	require.ErrorIs(t, err, tenants.ErrPreconditionFailed, "If-Match: * requires an existing rule")
 	first, created, err := s.PutRule(ctx, a, rule("r"), tenants.Match{})
 	require.NoError(t, err)
 	require.True(t, created)
@@ -260,7 +260,7 @@ func TestRulesMatchingOneCheck(t *testing.T) {
 	_, err = s.EditRule(ctx, a, "off", tenants.Match{}, func(r *limit.Rule) error { r.Mode = limit.Shadow; return nil })
 	requireInvalid(t, err, "resource")
 	_, err = s.EditRule(ctx, a, "all-0", tenants.Match{}, func(r *limit.Rule) error { r.Resource = "orders:*"; return nil })
-	require.NoError(t, err, "narrower is always possible")
+	require.NoError(t, err, "a narrower resource is always possible")
 }
 
 // A tenant's policy must stay small enough to compile at once.

@@ -91,12 +91,12 @@ func TestAChangeCostsTheSameAmongManyTenants(t *testing.T) {
 		s := d.Open(tenants.Config{DatabaseURL: counting.url})
 		policies := newPolicies(s)
 		follow(t, s, policies)
-		for limit := range int64(2) { // until the comparison of all tenants, with which a listener begins, is over
+		for limit := range int64(2) { // until the comparison of all tenants, with which a listener begins, has ended
 			_, _, err := d.Store.PutRule(t.Context(), a, limited(rule("api"), 10+limit), tenants.Match{})
 			require.NoError(t, err)
 			require.Eventually(t, limitIs(t, policies, a, 10+limit), 20*time.Second, time.Millisecond)
 		}
-		require.NoError(t, policies.Settle(t.Context(), a.TenantID())) // no read of these is running
+		require.NoError(t, policies.Settle(t.Context(), a.TenantID())) // no other read of them is running
 		counting.take()
 		_, _, err := d.Store.PutRule(t.Context(), a, limited(rule("api"), 2), tenants.Match{})
 		require.NoError(t, err)
@@ -114,7 +114,7 @@ func TestAChangeCostsTheSameAmongManyTenants(t *testing.T) {
 		require.Eventually(t, limitIs(t, policies, a, 3), 20*time.Second, time.Millisecond)
 		require.Greater(t, versionsOf(t, d, b).config, heard)
 		other := counting.take()
-		require.Equal(t, 1, other["FROM rules"], "those of b are not read: %v", other)
+		require.Equal(t, 1, other["FROM rules"], "the rules of b are not read: %v", other)
 		asked = append(asked, changed)
 	}
 	require.Equal(t, asked[0], asked[1])

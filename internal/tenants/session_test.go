@@ -42,7 +42,7 @@ func TestSessions(t *testing.T) {
 	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
 		var leaked bool
 		require.NoError(t, conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM sessions s WHERE s::text LIKE '%' || $1 || '%')", token).Scan(&leaked))
-		require.False(t, leaked, "the database holds what signs somebody in")
+		require.False(t, leaked, "the database contains the token")
 	})
 
 	session, err := s.Session(ctx, token)
@@ -54,7 +54,7 @@ func TestSessions(t *testing.T) {
 	require.Equal(t, a.TenantID(), actor.TenantID())
 	require.Equal(t, tenants.MemberActor, actor.Kind())
 	require.Equal(t, "ann@example.com", actor.Name())
-	require.Equal(t, uuid.Nil, actor.KeyID(), "it is no key")
+	require.Equal(t, uuid.Nil, actor.KeyID(), "it is not a key")
 	require.True(t, actor.Has(tenants.ScopeRead))
 	require.True(t, actor.May(tenants.MayManage|tenants.MayOwn), "an owner")
 	require.False(t, actor.Operator())
@@ -70,7 +70,7 @@ func TestSessions(t *testing.T) {
 	require.Len(t, open, 2)
 	require.Equal(t, "2001:db8::/64", open[0].Address)
 	require.Equal(t, strings.Repeat("ä", 256), open[0].UserAgent)
-	require.Empty(t, open[1].UserAgent, "what holds control characters is not kept")
+	require.Empty(t, open[1].UserAgent, "a text with control characters is not stored")
 	require.Equal(t, *now, open[0].SeenAt)
 
 	*now = now.Add(tenants.SessionIdle - time.Microsecond)
@@ -80,7 +80,7 @@ func TestSessions(t *testing.T) {
 	_, err = s.Session(ctx, second)
 	require.ErrorIs(t, err, tenants.ErrNoSession, "idle for too long")
 	_, err = s.Session(ctx, token)
-	require.NoError(t, err, "its use was noted")
+	require.NoError(t, err, "its use was recorded")
 	require.NoError(t, s.Purge(ctx))
 	d.Conn(func(ctx context.Context, conn *pgx.Conn) {
 		var left int
@@ -116,12 +116,12 @@ func TestSessionsEndWhereRightsChange(t *testing.T) {
 	require.ErrorIs(t, err, tenants.ErrNoSession)
 	session, err = s.Session(ctx, there)
 	require.NoError(t, err)
-	require.Equal(t, tenants.Viewer, session.Memberships[0].Role, "as of now")
+	require.Equal(t, tenants.Viewer, session.Memberships[0].Role, "the current role")
 
 	_, err = s.CreateMember(ctx, a, "ann@example.com", "a new password", tenants.Viewer)
 	require.NoError(t, err)
 	_, err = s.Session(ctx, there)
-	require.ErrorIs(t, err, tenants.ErrNoSession, "a new password ends all")
+	require.ErrorIs(t, err, tenants.ErrNoSession, "a new password ends all sessions")
 }
 
 func TestConfigured(t *testing.T) {

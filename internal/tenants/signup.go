@@ -96,7 +96,7 @@ func (s *Store) SignUpUnproved(ctx context.Context, email string, n NewSignup) (
 	return s.signUp(ctx, email, n, func(ctx context.Context, q *db.Queries) error {
 		_, err := q.PersonByEmail(ctx, email)
 		if err == nil {
-			return &ConflictError{CodeMemberExists, "this address is known already: sign in, or follow the link of your invitation"}
+			return &ConflictError{CodeMemberExists, "this address is already registered: sign in, or follow the link of your invitation"}
 		}
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil

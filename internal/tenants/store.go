@@ -27,10 +27,10 @@ const (
 
 // Config has the settings of a Store.
 type Config struct {
-	// DatabaseURL is for a login that is a member of weir_app and weir_system. A pooler before
-	// Postgres must keep sessions: role and timeouts are set once for each connection.
+	// DatabaseURL is for a login that is a member of weir_app and weir_system. A pooler in front of
+	// Postgres must preserve sessions, because role and timeouts are set once per connection.
 	DatabaseURL string
-	ListenURL   string           // for LISTEN, where a pooler stands before DatabaseURL; "": DatabaseURL
+	ListenURL   string           // for LISTEN, if DatabaseURL has a pooler; "" for DatabaseURL
 	MaxConns    int32            // of each of the two roles; 0: 8
 	Acquire     time.Duration    // how long an operation waits for a connection; 0: a second
 	WriteRates  WriteRates       // of each tenant; the zero value: no limit
@@ -177,7 +177,7 @@ func newPool(ctx context.Context, config Config, role string) (*pool, error) {
 	return &pool{Pool: p, acquire: config.Acquire}, nil
 }
 
-// setCredentials sets the present user and password, if there are any besides those of the URL.
+// setCredentials sets the current user and password, unless they are those of the URL.
 func setCredentials(conn *pgx.ConnConfig, credentials func() (user, password string)) {
 	if user, password := credentials(); user != "" {
 		conn.User, conn.Password = user, password
@@ -319,7 +319,7 @@ func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
 // Secrets are shared by all instances of a deployment.
 type Secrets struct {
-	CounterKey [16]byte // makes the names of counters
+	CounterKey [16]byte // key of the hash for the names of counters
 	CursorKey  [32]byte // signs the cursors of lists
 }
 

@@ -132,7 +132,7 @@ func TestSubjectsFilters(t *testing.T) {
 		"backslash":                {tenants.SubjectFilter{Prefix: `\`}, nil},
 		"quotes":                   {tenants.SubjectFilter{Prefix: "' OR true --"}, nil},
 		"plan":                     {tenants.SubjectFilter{Plan: "pro"}, []string{"user_1"}},
-		"plan that nobody has":     {tenants.SubjectFilter{Plan: "free"}, nil},
+		"plan without subjects":    {tenants.SubjectFilter{Plan: "free"}, nil},
 		"state":                    {tenants.SubjectFilter{State: ptr(check.Blocked)}, []string{"userA1"}},
 		"label":                    {tenants.SubjectFilter{LabelKey: "team"}, []string{"userA1", "user_1"}},
 		"label and value":          {tenants.SubjectFilter{LabelKey: "team", LabelValue: ptr("x")}, []string{"user_1"}},
@@ -205,7 +205,7 @@ func TestOverrides(t *testing.T) {
 
 	in.Limit = limit.Limit{Unlimited: true}
 	second, _, err := s.PutOverride(ctx, a, "alice", in, at(alice.Version))
-	require.NoError(t, err, "the subject's version stands for its overrides")
+	require.NoError(t, err, "the subject's version includes its overrides")
 	require.Greater(t, second.Version, o.Version)
 	_, _, err = s.PutOverride(ctx, a, "alice", in, at(o.Version))
 	require.ErrorIs(t, err, tenants.ErrPreconditionFailed)
@@ -291,7 +291,7 @@ func TestLoadSubjects(t *testing.T) {
 	require.Len(t, got["alice"].Overrides, 1)
 	require.Equal(t, check.SubjectData{Subject: "bob", Deleted: true}, got["bob"])
 	all, _ = load(0)
-	require.NotContains(t, all, "bob", "who loads all needs no deletions")
+	require.NotContains(t, all, "bob", "a full load needs no deletions")
 
 	mustSubject(t, s, a, tenants.Subject{Subject: "bob", State: check.Blocked})
 	got, _ = load(upTo)
@@ -319,10 +319,10 @@ func TestPurgedSubjectHistory(t *testing.T) {
 	require.NoError(t, s.Purge(ctx))
 	_, err = s.LoadSubjects(ctx, a.TenantID(), before, nothing)
 	require.ErrorIs(t, err, check.ErrHistoryGone)
-	var told []check.SubjectData
-	_, err = s.LoadSubjects(ctx, a.TenantID(), between, func(d check.SubjectData) { told = append(told, d) })
+	var loaded []check.SubjectData
+	_, err = s.LoadSubjects(ctx, a.TenantID(), between, func(d check.SubjectData) { loaded = append(loaded, d) })
 	require.NoError(t, err)
-	require.Equal(t, []check.SubjectData{{Subject: "young", Deleted: true}}, told)
+	require.Equal(t, []check.SubjectData{{Subject: "young", Deleted: true}}, loaded)
 	_, err = s.LoadSubjects(ctx, a.TenantID(), 1<<40, nothing)
 	require.ErrorIs(t, err, check.ErrHistoryGone, "a version that the database has not reached is of another history")
 }
@@ -340,20 +340,20 @@ func TestListSubjects(t *testing.T) {
 	require.NoError(t, err)
 	const many = 2*10_000 + 1
 	d.Exec("INSERT INTO subjects (tenant_id, subject, id, version) SELECT $1, 'customer' || lpad(n::text, 8, '0'), gen_random_uuid(), 1 FROM generate_series(1, $2::int) n", a.TenantID(), many)
-	told := map[string]check.SubjectData{}
+	loaded := map[string]check.SubjectData{}
 	pages, after := 0, ""
 	for more := true; more; pages++ {
 		var version int64
 		version, more, err = d.Store.ListSubjects(ctx, a.TenantID(), after, func(s check.SubjectData) {
 			require.Greater(t, s.Subject, after)
-			told[s.Subject], after = s, s.Subject
+			loaded[s.Subject], after = s, s.Subject
 		})
 		require.NoError(t, err)
 		require.Equal(t, versionsOf(t, d, a).subjects, version)
 	}
 	require.Equal(t, 3, pages)
-	require.Len(t, told, many+1)
-	require.Equal(t, []check.OverrideData{{Rule: "api", Limit: limit.Limit{Limit: 7}}}, told["zz"].Overrides)
+	require.Len(t, loaded, many+1)
+	require.Equal(t, []check.OverrideData{{Rule: "api", Limit: limit.Limit{Limit: 7}}}, loaded["zz"].Overrides)
 	_, _, err = d.Store.ListSubjects(ctx, uuid.New(), "", func(check.SubjectData) {})
 	require.ErrorIs(t, err, check.ErrUnknownTenant)
 }

@@ -14,7 +14,7 @@ import (
 
 // TenantFilter selects tenants; the zero value all of them.
 type TenantFilter struct {
-	Search string // stands in the slug or the name, whatever the case; "": any
+	Search string // text in the slug or the name, ignoring case; "" for any
 	State  string // TenantActive or TenantSuspended; "": any
 }
 
@@ -57,7 +57,7 @@ func (s *Store) ListTenants(ctx context.Context, a Actor, f TenantFilter, p Page
 
 // Served has the operator's settings for a tenant, as a subject of the platform tenant.
 type Served struct {
-	Tier            string // slug of the plan that the tenant has; "": the default one
+	Tier            string // slug of the tenant's plan; "" for the default plan
 	State           check.SubjectState
 	Allowed, Denied int64 // checks of the tenant
 }

@@ -29,7 +29,7 @@ func TestCreateTenant(t *testing.T) {
 	actor := d.Actor(key)
 	require.Equal(t, tenant.ID, actor.TenantID())
 	require.Equal(t, first.ID, actor.KeyID())
-	require.False(t, actor.Operator(), "a tenant's key must never be the operator's")
+	require.False(t, actor.Operator(), "a tenant's key must never be an operator key")
 	plans, _, err := s.Plans(ctx, actor, tenants.Page{})
 	require.NoError(t, err)
 	require.Empty(t, plans)
@@ -94,7 +94,7 @@ func TestEditTenant(t *testing.T) {
 	require.Empty(t, other.Name)
 }
 
-// A suspended tenant is unknown to every instance, and works again after it is reopened.
+// A suspended tenant is unknown to every instance, and works again when it is active again.
 func TestSuspendTenant(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -173,7 +173,7 @@ func TestListTenants(t *testing.T) {
 	}
 }
 
-// The operator finds a tenant by a part of its name, and sees its settings; nobody else does.
+// The operator finds a tenant by a part of its name, and sees its settings. Other tenants cannot.
 func TestServed(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)

@@ -13,18 +13,17 @@ import (
 	"weir/internal/tenants/db"
 )
 
-// The rules of the operator's tenant that a fresh installation begins with: they count the
-// checks of each tenant.
+// The rules of the operator's tenant in a new installation, which count the checks of each tenant.
 const (
 	ChecksPerSecond = "checks-per-second"
 	ChecksPerMonth  = "checks-per-month"
 )
 
-// checksResource is check.QuotaResource, which this package does not import for it.
+// checksResource is the same as check.QuotaResource, to avoid an import.
 const checksResource = "checks"
 
-// Tiers returns the rules and plans that a fresh installation proposes to its operator. The default
-// plan limits nothing, so a quota applies only to tenants that were given a tier.
+// Tiers returns the rules and plans that a new installation proposes to its operator. The default
+// plan limits nothing, so a quota applies only to tenants with another tier.
 func Tiers() ([]limit.Rule, []Plan) {
 	second := limit.NewRule(ChecksPerSecond)
 	second.Name, second.Description = "Checks per second", "How many checks a tenant may send per second."
@@ -41,10 +40,10 @@ func Tiers() ([]limit.Rule, []Plan) {
 	}
 	custom := Plan{
 		Slug: "custom", Name: "Custom", Default: true,
-		Description: "Limits nothing by itself. Give a tenant its own numbers as overrides.",
+		Description: "Has no limits. Set a tenant's own limits as overrides.",
 		Limits:      map[string]limit.Limit{ChecksPerSecond: {Unlimited: true}, ChecksPerMonth: {Unlimited: true}},
 	}
-	scale := tier("scale", "Scale", "For large applications. Checks over the quota pass.", 10_000, 1_000_000_000)
+	scale := tier("scale", "Scale", "For large applications. Checks over the quota are allowed.", 10_000, 1_000_000_000)
 	scale.Fail = FailOpen
 	return []limit.Rule{second, month}, []Plan{
 		custom,
@@ -54,8 +53,8 @@ func Tiers() ([]limit.Rule, []Plan) {
 	}
 }
 
-// ProposeTiers gives the operator's tenant the rules and plans of Tiers, if its configuration was
-// never changed. Several servers may call it at once.
+// ProposeTiers creates the rules and plans of Tiers in the operator's tenant, if its configuration
+// was never changed. Several servers may call it concurrently.
 func (s *Store) ProposeTiers(ctx context.Context, platform Tenant) error {
 	a := AsSystem(platform.ID, "start")
 	untouched, version := false, int64(0)
@@ -79,8 +78,8 @@ func (s *Store) ProposeTiers(ctx context.Context, platform Tenant) error {
 	return nil
 }
 
-// QuotaNotice says that a tenant has used a share of a quota. There is one for each share and
-// window.
+// QuotaNotice is a notice that a tenant has used a share of a quota. There is one for each share
+// and window.
 type QuotaNotice struct {
 	Rule        string // slug of a rule of the operator's tenant
 	WindowEnd   time.Time
@@ -89,12 +88,11 @@ type QuotaNotice struct {
 	CreatedAt   time.Time
 }
 
-// NoticePercents are the shares of a quota that become notices.
+// NoticePercents are the shares of a quota that cause notices.
 var NoticePercents = []int{80, 95, 100}
 
-// NoteQuota notes that a tenant has used so much of a quota, and returns the notices that are new.
-// Errors: ErrUnavailable.
-func (s *Store) NoteQuota(
+// RecordQuota records the usage of a quota, and returns the new notices. Errors: ErrUnavailable.
+func (s *Store) RecordQuota(
 	ctx context.Context, tenant uuid.UUID, rule string, windowEnd time.Time, used, quota int64,
 ) (fresh []QuotaNotice, err error) {
 	if quota < 1 {
@@ -122,7 +120,7 @@ func (s *Store) NoteQuota(
 	return fresh, err
 }
 
-// QuotaNotices lists the notices of windows that have not ended, the newest first.
+// QuotaNotices lists the notices of current windows, newest first.
 func (s *Store) QuotaNotices(ctx context.Context, a Actor) (out []QuotaNotice, err error) {
 	err = s.read(ctx, a, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		rows, err := q.QuotaNotices(ctx, db.QuotaNoticesParams{TenantID: a.tenant, Now: s.instant()})
@@ -142,8 +140,8 @@ type TenantInTier struct {
 	Slug string
 }
 
-// TenantsInTiers lists tenants that have a tier or a quota of their own, in the order of their
-// slugs, after one of them. Errors: ErrUnavailable.
+// TenantsInTiers lists tenants with a tier or their own quota, sorted by slug, after the given one.
+// Errors: ErrUnavailable.
 func (s *Store) TenantsInTiers(ctx context.Context, platform uuid.UUID, after string, most int) (out []TenantInTier, err error) {
 	err = s.asSystem(ctx, loadTimeout, pgx.ReadOnly, func(ctx context.Context, _ pgx.Tx, q *db.Queries) error {
 		rows, err := q.TenantsInTiers(ctx, db.TenantsInTiersParams{Platform: platform, After: after, Most: int32(most)}) // a constant

@@ -11,8 +11,8 @@ import (
 	"weir/internal/tenants/tenantstest"
 )
 
-// A fresh installation proposes tiers, and limits nobody by them; what the operator deletes stays
-// deleted, and what the operator has begun is left alone.
+// A new installation proposes tiers that limit no tenant. What the operator deletes stays deleted,
+// and an existing configuration is not changed.
 func TestProposeTiers(t *testing.T) {
 	t.Parallel()
 	d := tenantstest.New(t)
@@ -29,7 +29,7 @@ func TestProposeTiers(t *testing.T) {
 		if plan.Default {
 			require.Equal(t, "custom", plan.Slug)
 			for _, rule := range policy.Rules {
-				require.True(t, plan.Limits[rule.Slug].Unlimited, "without a tier, nothing is limited")
+				require.True(t, plan.Limits[rule.Slug].Unlimited, "the default tier has no limits")
 			}
 		}
 	}
@@ -52,15 +52,15 @@ func TestProposeTiers(t *testing.T) {
 	require.Empty(t, policyOf(t, begun.Store, platform.ID).Plans)
 }
 
-// Each share of a quota is one notice in a window, however often and by however many servers it is
-// noted, and only the tenant reads it.
+// There is one notice for each share and window, however often and by however many servers it is
+// recorded, and only the tenant can read it.
 func TestQuotaNotices(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
 	s := d.Store
 	end := time.Now().Add(time.Hour).Truncate(time.Hour)
 	note := func(used int64, end time.Time) (percents []int) {
-		fresh, err := s.NoteQuota(t.Context(), a.TenantID(), "checks", end, used, 1000)
+		fresh, err := s.RecordQuota(t.Context(), a.TenantID(), "checks", end, used, 1000)
 		require.NoError(t, err)
 		for _, n := range fresh {
 			percents = append(percents, n.Percent)
@@ -72,22 +72,22 @@ func TestQuotaNotices(t *testing.T) {
 	require.Empty(t, note(949, end))
 	require.Equal(t, []int{95, 100}, note(1000, end))
 	require.Empty(t, note(1200, end))
-	require.Equal(t, []int{80}, note(900, end.Add(time.Hour)), "the next window has its own")
-	_, err := s.NoteQuota(t.Context(), a.TenantID(), "old", time.Now().Add(-time.Hour), 5, 5)
+	require.Equal(t, []int{80}, note(900, end.Add(time.Hour)), "the next window has its own notice")
+	_, err := s.RecordQuota(t.Context(), a.TenantID(), "old", time.Now().Add(-time.Hour), 5, 5)
 	require.NoError(t, err)
 	list, err := s.QuotaNotices(t.Context(), a)
 	require.NoError(t, err)
-	require.Len(t, list, 4, "those of windows that have ended are not shown")
+	require.Len(t, list, 4, "notices of ended windows are omitted")
 	require.EqualValues(t, 1000, list[0].Quota)
 	list, err = s.QuotaNotices(t.Context(), b)
 	require.NoError(t, err)
 	require.Empty(t, list)
-	fresh, err := s.NoteQuota(t.Context(), a.TenantID(), "none", end, 5, 0)
+	fresh, err := s.RecordQuota(t.Context(), a.TenantID(), "none", end, 5, 0)
 	require.NoError(t, err)
 	require.Empty(t, fresh)
 }
 
-// Tenants that have a tier are found, page by page; a name that is no tenant is not one.
+// Tenants with a tier are listed page by page. A subject that is not a tenant is omitted.
 func TestTenantsInTiers(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)
@@ -107,7 +107,7 @@ func TestTenantsInTiers(t *testing.T) {
 	require.Equal(t, []tenants.TenantInTier{{ID: b.TenantID(), Slug: "tenant-b"}}, list)
 }
 
-// What a tier does with checks over its quota can be changed, and is in documents.
+// The behavior of a tier over the quota can be changed, and is part of documents.
 func TestPlanFail(t *testing.T) {
 	t.Parallel()
 	d, a, b := two(t)

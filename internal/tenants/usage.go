@@ -218,7 +218,7 @@ func (s *Store) RunUsageUpkeep(ctx context.Context) {
 	defer ticks.Stop()
 	for {
 		if err := s.KeepUsage(ctx); err != nil && ctx.Err() == nil {
-			s.log.Error("usage past its retention cannot be removed", "error", err)
+			s.log.Error("expired usage not deleted", "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -19,8 +19,8 @@ import (
 	"weir/internal/usage"
 )
 
-// commitEater forwards to Postgres, and can close the connection after a COMMIT: the data is
-// written, but the client does not get the answer.
+// commitEater is a proxy to Postgres that can close the connection after a COMMIT: the data is
+// written, but the client does not get the response.
 type commitEater struct {
 	url     string
 	armed   atomic.Bool

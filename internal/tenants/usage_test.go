@@ -261,7 +261,7 @@ func TestUsageRetention(t *testing.T) {
 			require.NoError(t, conn.QueryRow(ctx, "SELECT count(*) FROM "+table).Scan(&n))
 			return n
 		}
-		require.Equal(t, 3, count("usage_minutes"), "of a whole day at once, after two days")
+		require.Equal(t, 3, count("usage_minutes"), "minutes are deleted by day, after two days")
 		require.Equal(t, 2, count("usage_hours"))
 		require.Equal(t, 2, count("usage_days"))
 		require.Equal(t, 0, count("usage_writers"))
@@ -312,14 +312,14 @@ func TestUsageUpkeepAlone(t *testing.T) {
 		_, err = tx.Exec(ctx, "SELECT pg_advisory_xact_lock(7305418)")
 		require.NoError(t, err)
 		require.NoError(t, d.Store.KeepUsage(ctx))
-		require.Equal(t, 12000, rows(), "another server is at it")
+		require.Equal(t, 12000, rows(), "another server is running it")
 		require.NoError(t, tx.Rollback(ctx))
 	})
 	require.NoError(t, d.Store.KeepUsage(t.Context()))
-	require.Zero(t, rows(), "more than one statement removes")
+	require.Zero(t, rows(), "several statements delete")
 }
 
-// A server with a wrong clock must not write its counts where nobody finds or deletes them.
+// Counts of a server with a wrong clock must not be stored where they are neither read nor deleted.
 func TestUsageWrongClock(t *testing.T) {
 	t.Parallel()
 	d, a, _ := two(t)
@@ -327,7 +327,7 @@ func TestUsageWrongClock(t *testing.T) {
 	batch := usageBatch(uuid.New(), usageRow(a, ahead, "", "", "r", everyCount), usageRow(a, behind, "", "", "r", everyCount))
 	batch.Subjects = []usage.Subjects{subjectsOf(a, ahead, "alice", 1)}
 	require.NoError(t, d.Store.WriteUsage(t.Context(), batch))
-	require.Equal(t, everyCount, total(t, d.Store, a, usage.Minute), "the one is of now, the other too old for minutes")
+	require.Equal(t, everyCount, total(t, d.Store, a, usage.Minute), "one counts as now, the other is too old for minutes")
 	from := time.Now().Add(-96 * time.Hour)
 	require.Len(t, usageOf(t, d.Store, a, tenants.UsageQuery{Grain: usage.Hour, From: from}).Items, 2)
 	require.Len(t, usageOf(t, d.Store, a, tenants.UsageQuery{Grain: usage.Minute, BySubject: true}).Items, 1)
@@ -346,7 +346,7 @@ func TestUsageCoarse(t *testing.T) {
 
 	row.Grain = usage.Day
 	require.NoError(t, d.Store.WriteUsage(t.Context(), usageBatch(uuid.New(), row)))
-	require.Equal(t, everyCount, total(t, d.Store, a, usage.Hour), "a day's checks are not all of its first hour")
+	require.Equal(t, everyCount, total(t, d.Store, a, usage.Hour), "the checks of a day are not all in its first hour")
 	require.Equal(t, 2*everyCount.Allowed, total(t, d.Store, a, usage.Day).Allowed)
 }
 

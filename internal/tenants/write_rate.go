@@ -36,7 +36,7 @@ const (
 type TooOftenError struct{ RetryAfter time.Duration }
 
 func (e *TooOftenError) Error() string {
-	return fmt.Sprintf("the tenant writes too often; again in %s", e.RetryAfter)
+	return fmt.Sprintf("the tenant writes too often; retry in %s", e.RetryAfter)
 }
 
 // writeRates counts the writes of each tenant.

@@ -36,7 +36,7 @@ func TestWriteRates(t *testing.T) {
 	wait := admit(a, tenants.ResetWrite)
 	require.Equal(t, time.Second, wait)
 	for range 30 {
-		require.Zero(t, admit(a, tenants.OrdinaryWrite), "a refused reset is no write, and resets keep nobody from writing")
+		require.Zero(t, admit(a, tenants.OrdinaryWrite), "a refused reset does not count as a write")
 	}
 	require.Equal(t, 250*time.Millisecond, admit(a, tenants.OrdinaryWrite))
 	require.Equal(t, time.Second, admit(a, tenants.ResetWrite), "the longer of the two waits")
@@ -44,7 +44,7 @@ func TestWriteRates(t *testing.T) {
 	now.nowMS += 249
 	require.NotZero(t, admit(a, tenants.OrdinaryWrite))
 	now.nowMS++
-	require.Zero(t, admit(a, tenants.OrdinaryWrite), "at the time that was told")
+	require.Zero(t, admit(a, tenants.OrdinaryWrite), "at the reported time")
 	require.NotZero(t, admit(a, tenants.OrdinaryWrite))
 
 	now.nowMS += time.Hour.Milliseconds()
@@ -60,7 +60,7 @@ func TestWriteRates(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.EqualValues(t, 40, admitted.Load(), "exact, however many write at once")
+	require.EqualValues(t, 40, admitted.Load(), "exact, with any number of concurrent writes")
 }
 
 // Without a limit, nothing is counted.

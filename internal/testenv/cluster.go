@@ -13,21 +13,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Cluster is a Redis Cluster of one test's own.
+// Cluster is a Redis Cluster of one test.
 type Cluster struct {
-	URL string // as WEIR_REDIS_URL takes it
+	URL string // as in WEIR_REDIS_URL
 
 	tb    testing.TB
 	nodes map[string]*Redis // by address
 	first string
 }
 
-// clusterPatience is how long a Cluster may take to agree on something.
+// clusterPatience is the timeout for a Cluster to agree on a state.
 const clusterPatience = 30 * time.Second
 
-// StartCluster starts a Cluster of so many masters, each with so many replicas, on free loopback
-// ports, and ends it with the test. A master that is gone is noticed after nodeTimeout. Slots of a
-// master that is gone are unavailable, and no others.
+// StartCluster starts a Cluster with this many masters, each with this many replicas, on free
+// loopback ports, and stops it after the test. A failed master is detected after nodeTimeout. Only
+// its slots are unavailable then.
 func StartCluster(tb testing.TB, masters, replicasEach int, nodeTimeout time.Duration) *Cluster {
 	tb.Helper()
 	c := &Cluster{tb: tb, nodes: map[string]*Redis{}}
@@ -72,7 +72,7 @@ func StartCluster(tb testing.TB, masters, replicasEach int, nodeTimeout time.Dur
 			return true
 		}, clusterPatience, 10*time.Millisecond, what)
 	}
-	agree("all know all", func(m member) bool {
+	agree("all nodes know each other", func(m member) bool {
 		nodes, err := m.client.ClusterNodes(ctx).Result()
 		return err == nil && strings.Count(nodes, " connected") == len(members) && !strings.Contains(nodes, "handshake")
 	})
@@ -92,13 +92,13 @@ func StartCluster(tb testing.TB, masters, replicasEach int, nodeTimeout time.Dur
 		return err == nil && errSlots == nil && strings.Contains(info, "cluster_state:ok") && len(slots) == masters &&
 			(strings.Contains(replication, "role:master") || strings.Contains(replication, "master_link_status:up"))
 	})
-	for _, m := range members { // not before: servers tell each other what they know at this pace
+	for _, m := range members { // only now: servers exchange their state at this interval
 		require.NoError(tb, m.client.ConfigSet(ctx, "cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10)).Err())
 	}
 	return c
 }
 
-// MasterOf returns the master that holds a key, by what a node that answers says.
+// MasterOf returns the master of a key, as reported by a node that answers.
 func (c *Cluster) MasterOf(key string) *Redis {
 	c.tb.Helper()
 	for addr, node := range c.nodes {
@@ -133,7 +133,7 @@ func freePort(tb testing.TB) string {
 	return port
 }
 
-// Failover makes a replica of a master take its place, as an operator does before maintenance.
+// Failover promotes a replica of a master, as an operator does before maintenance.
 func (c *Cluster) Failover(master *Redis) {
 	c.tb.Helper()
 	for addr, node := range c.nodes {

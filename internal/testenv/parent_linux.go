@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// endWithParent makes the kernel kill the command when this process dies without cleaning up,
-// as after a panic or a test time-out.
+// endWithParent makes the kernel kill the command if this process dies without a cleanup, for
+// example after a panic or a test timeout.
 func endWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

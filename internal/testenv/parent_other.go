@@ -4,5 +4,5 @@ package testenv
 
 import "os/exec"
 
-// endWithParent does nothing where the kernel offers no such thing.
+// endWithParent does nothing, because this kernel has no such feature.
 func endWithParent(*exec.Cmd) {}

@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Redis is a server of one test's own, which the test may kill, pause and start again. It
-// keeps nothing on disk: after Kill and Start its counters are gone.
+// Redis is a server of one test, which the test may kill, pause and restart. It stores nothing on
+// disk: after Kill and Start it is empty.
 type Redis struct {
-	URL string // redis://127.0.0.1:PORT/0, the same over every Start
+	URL string // redis://127.0.0.1:PORT/0, the same after every Start
 
 	tb       testing.TB
 	port     string
@@ -25,9 +25,9 @@ type Redis struct {
 	cmd      *exec.Cmd // nil while it does not run
 }
 
-// StartRedis starts a private Redis on a free loopback port, with more lines of configuration
-// if there are any, and ends it with the test. It needs the binary redis-server or
-// valkey-server and fails the test without.
+// StartRedis starts a private Redis on a free loopback port, with additional lines of
+// configuration, and stops it after the test. It needs the program redis-server or valkey-server,
+// and fails the test without it.
 func StartRedis(tb testing.TB, settings ...string) *Redis {
 	tb.Helper()
 	port := freePort(tb)
@@ -41,14 +41,14 @@ func StartRedis(tb testing.TB, settings ...string) *Redis {
 	return r
 }
 
-// Start starts the server, empty, and returns when it answers.
+// Start starts an empty server, and returns when it answers.
 func (r *Redis) Start() {
 	r.tb.Helper()
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
 		binary, err = exec.LookPath("valkey-server")
 	}
-	require.NoError(r.tb, err, "this test ends and pauses a Redis of its own: install redis-server")
+	require.NoError(r.tb, err, "this test kills and pauses its own Redis: install redis-server")
 	cmd := exec.Command(binary, "-")
 	cmd.Stdin = strings.NewReader(fmt.Sprintf("port %s\nbind 127.0.0.1\nsave \"\"\nappendonly no\nmaxmemory-policy noeviction\n%s\n",
 		r.port, strings.Join(r.settings, "\n")))
@@ -65,21 +65,21 @@ func (r *Redis) Start() {
 	}, 20*time.Second, 10*time.Millisecond, "Redis did not start")
 }
 
-// Kill ends the server as a crash would: at once, with its sockets and all it held.
+// Kill ends the server with SIGKILL, without closing its sockets or saving its data.
 func (r *Redis) Kill() {
 	r.tb.Helper()
 	require.NoError(r.tb, r.cmd.Process.Kill())
-	_ = r.cmd.Wait() // says only that it was killed
+	_ = r.cmd.Wait() // it reports only the signal
 	r.cmd = nil
 }
 
-// Pause freezes the server: its sockets stay open and nothing is answered, until Resume.
+// Pause stops the process: until Resume, its sockets stay open and it does not answer.
 func (r *Redis) Pause() {
 	r.tb.Helper()
 	require.NoError(r.tb, r.cmd.Process.Signal(syscall.SIGSTOP))
 }
 
-// Resume resumes a paused server; it first answers the pending requests.
+// Resume resumes a paused server, which then answers the pending requests.
 func (r *Redis) Resume() {
 	r.tb.Helper()
 	require.NoError(r.tb, r.cmd.Process.Signal(syscall.SIGCONT))

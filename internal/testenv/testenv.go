@@ -15,19 +15,19 @@ import (
 	"testing"
 )
 
-// The variables by which servers are handed to tests; set both to use your own.
+// The environment variables with the servers' URLs. Set both to use other servers.
 const (
 	databaseVar = "WEIR_TEST_DATABASE_URL"
 	redisVar    = "WEIR_TEST_REDIS_URL"
 )
 
-// DatabaseURL returns the address of a running PostgreSQL: a superuser's, on a database that
-// exists, so tests make databases of their own beside it. It fails the test if there is none.
+// DatabaseURL returns the URL of a running PostgreSQL with a superuser and an existing database.
+// Tests create their own databases. It fails the test if there is none.
 func DatabaseURL(tb testing.TB) string { return serverURL(tb, databaseVar) }
 
-// RedisURL returns the address of a running Redis that never evicts. All test processes share
-// it: use keys of your own and flush nothing (StartRedis gives a private one). It fails the
-// test if there is none.
+// RedisURL returns the URL of a running Redis that never evicts. All test processes share it, so
+// use unique keys and do not flush it; StartRedis starts a private one. It fails the test if there
+// is none.
 func RedisURL(tb testing.TB) string { return serverURL(tb, redisVar) }
 
 func serverURL(tb testing.TB, name string) string {
@@ -45,7 +45,7 @@ var servers = sync.OnceValues(func() (map[string]string, error) {
 		return urls, nil
 	}
 	script := filepath.Join(Root(), "scripts", "dev.sh")
-	// the command says the URLs, then lives until its standard input closes
+	// The command prints the URLs, and runs until its standard input is closed.
 	cmd := exec.Command("bash", script, "--test", "with", "sh", "-c",
 		`env | grep '^WEIR_TEST_'; echo; exec cat >/dev/null`)
 	var stderr strings.Builder
@@ -67,17 +67,17 @@ var servers = sync.OnceValues(func() (map[string]string, error) {
 		urls[name] = value
 	}
 	if urls[databaseVar] == "" || urls[redisVar] == "" {
-		err := cmd.Wait() // before stderr is read: it is complete only then
+		err := cmd.Wait() // stderr is complete only after Wait
 		return nil, fmt.Errorf("%s: %w: %s", script, err, strings.TrimSpace(stderr.String()))
 	}
 	return urls, nil
 })
 
-// keepOpen holds the pipe whose closing gives the servers back; without it, a collected pipe
-// would be closed early.
+// keepOpen keeps the pipe open: closing it, which the garbage collector would do, stops the
+// servers.
 var keepOpen any
 
-// Root returns the folder of the checkout.
+// Root returns the directory of the checkout.
 func Root() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Dir(filepath.Dir(filepath.Dir(file)))

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Without this, every test against a real server would fail in ways that say nothing.
+// Without servers, every test against a real server would fail with an unclear error.
 func TestServersAnswer(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), DatabaseURL(t))
 	require.NoError(t, err)
@@ -28,8 +28,8 @@ func TestServersAnswer(t *testing.T) {
 	require.Equal(t, "noeviction", policy["maxmemory-policy"])
 }
 
-// Fault tests rest on this: what they believe to be a dead or frozen Redis must be one.
-func TestPrivateRedisDiesFreezesAndComesBackEmpty(t *testing.T) {
+// Fault tests depend on this: Kill and Pause must really stop the server.
+func TestKillPauseAndRestartOfRedis(t *testing.T) {
 	server := StartRedis(t)
 	options, err := redis.ParseURL(server.URL)
 	require.NoError(t, err)

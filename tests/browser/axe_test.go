@@ -21,7 +21,7 @@ var axe = sync.OnceValue(func() string {
 	return string(source)
 })
 
-// violation is a rule of axe-core that a page breaks.
+// violation is a rule of axe-core that a page violates.
 type violation struct {
 	ID, Help string
 	Nodes    []struct {
@@ -44,14 +44,14 @@ func (v *violation) String() string {
 	return b.String()
 }
 
-// check looks at the page as it is now, in light and in dark: axe-core finds nothing, and nothing
-// is wider than the screen. It leaves the page light.
+// check checks the page in its current state, in light and in dark: axe-core finds no violation,
+// and nothing is wider than the screen. It leaves the page light.
 func (p *page) check() *page {
 	p.t.Helper()
 	for _, theme := range []string{"dark", "light"} {
 		p.theme(theme)
 		for _, v := range p.violations() {
-			assert.Fail(p.t, "axe-core finds fault", "%s, in %s, %d pixels wide\n%s", p.watch.url(), theme, p.width, &v)
+			assert.Fail(p.t, "axe-core finds violations", "%s, in %s, %d pixels wide\n%s", p.watch.url(), theme, p.width, &v)
 		}
 	}
 	for _, element := range p.tooWide() {
@@ -63,8 +63,8 @@ func (p *page) check() *page {
 	return p
 }
 
-// violations are what axe-core finds. Its script is run by the browser's own protocol, which the
-// page's content policy does not bind.
+// violations returns what axe-core finds. Its script runs with the browser's protocol, to which the
+// content security policy of the page does not apply.
 func (p *page) violations() []violation {
 	p.t.Helper()
 	if !mustEval[bool](p, `"axe" in window`) {
@@ -77,8 +77,7 @@ func (p *page) violations() []violation {
 			HTML: n.html, Target: n.target, FailureSummary: n.failureSummary}))})))`)
 }
 
-// tooWide are the first innermost elements that reach beyond the screen where the page is wider
-// than that.
+// tooWide returns the first innermost elements that are wider than the screen.
 func (p *page) tooWide() []string {
 	p.t.Helper()
 	return mustEval[[]string](p, fmt.Sprintf(`(width => {

@@ -23,7 +23,7 @@ func TestBilling(t *testing.T) {
 	require.NoError(t, err)
 	p := w.as(tenants.Owner).open("/billing").sees("No provider connected").click("Connect a provider").check()
 	p.fill("Signing secret", "whsec_browser").click("Create endpoint").sees("Endpoint created.").sees("Waiting for the first event…")
-	p.looked("billing-waiting")
+	p.inspect("billing-waiting")
 	endpoints, _, err := w.store.BillingEndpoints(t.Context(), w.actor, tenants.Page{})
 	require.NoError(t, err)
 	require.Len(t, endpoints, 1)
@@ -40,5 +40,5 @@ func TestBilling(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
 	require.Equal(t, http.StatusOK, response.StatusCode)
-	p.sees("Latest event").looked("billing-endpoint")
+	p.sees("Latest event").inspect("billing-endpoint")
 }

@@ -12,8 +12,8 @@ import (
 	"weir/tests/harness"
 )
 
-// chromium is the one browser of all tests in the package; each page has a context of its own in
-// it, with nothing of another's.
+// chromium is the one browser of all tests in the package. Each page has its own browser context,
+// isolated from the others.
 var chromium = sync.OnceValue(func() context.Context {
 	t := harness.Shared()
 	profile, err := os.MkdirTemp("", "weir-chromium-")
@@ -23,7 +23,7 @@ var chromium = sync.OnceValue(func() context.Context {
 		chromedp.ExecPath(findChromium()),
 		chromedp.UserDataDir(profile),
 		chromedp.Flag("headless", "new"),
-		chromedp.NoSandbox, // it refuses to start as root with one, and shows only our own pages
+		chromedp.NoSandbox, // Chromium does not start as root with a sandbox, and it shows only our own pages
 		chromedp.DisableGPU,
 		chromedp.NoFirstRun,
 		chromedp.NoDefaultBrowserCheck,
@@ -33,7 +33,7 @@ var chromium = sync.OnceValue(func() context.Context {
 		chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-sync", true),
 		chromedp.Flag("disable-extensions", true),
-		chromedp.Flag("disable-dev-shm-usage", true), // it is small in containers
+		chromedp.Flag("disable-dev-shm-usage", true), // /dev/shm is small in containers
 		chromedp.Flag("disable-renderer-backgrounding", true),
 		chromedp.Flag("disable-background-timer-throttling", true),
 		chromedp.Flag("disable-backgrounding-occluded-windows", true),
@@ -49,7 +49,8 @@ var chromium = sync.OnceValue(func() context.Context {
 	return ctx
 })
 
-// findChromium returns the browser's program: WEIR_TEST_CHROMIUM, or the first that is installed.
+// findChromium returns the path of the browser: WEIR_TEST_CHROMIUM, or the first one that is
+// installed.
 func findChromium() string {
 	if program := os.Getenv("WEIR_TEST_CHROMIUM"); program != "" {
 		return program

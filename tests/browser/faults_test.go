@@ -13,10 +13,10 @@ import (
 	"weir/internal/testenv"
 )
 
-// A net with a hole catches nothing: each kind of fault is made here, and must be seen.
-func TestFaultsAreSeen(t *testing.T) {
+// The watch reports each kind of fault: the test creates each of them.
+func TestFaultsAreReported(t *testing.T) {
 	t.Parallel()
-	p := demo(t).nobody().open("/login")
+	p := demo(t).visitor().open("/login")
 	require.Empty(t, p.violations())
 	require.Empty(t, p.tooWide())
 	require.Empty(t, p.watch.faults())
@@ -50,8 +50,8 @@ func TestFaultsAreSeen(t *testing.T) {
 	_ = p.watch.faults()
 }
 
-// The script that judges the pages must be the one that was published.
-func TestAxeIsAsItCame(t *testing.T) {
+// The script that checks the pages is the published one.
+func TestAxeIsUnchanged(t *testing.T) {
 	dir := filepath.Join(testenv.Root(), "tests", "browser")
 	sums, err := os.ReadFile(filepath.Join(dir, "vendor.sha256"))
 	require.NoError(t, err)

@@ -11,14 +11,14 @@ import (
 	"weir/internal/tenants"
 )
 
-// reachable are the elements of a page that a keyboard must reach, each as its markup begins. They
-// have no other mark: what keeps itself up to date is replaced while Tab goes by.
+// reachable are the elements of a page that the keyboard must reach, identified by the beginning of
+// their markup: elements that update themselves are replaced while Tab moves on.
 const reachable = `[...document.querySelectorAll("a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']")]
 	.filter(e => e.checkVisibility({visibilityProperty: true}) && !e.disabled && e.tabIndex >= 0 && !e.closest("dialog:not([open]), [inert]"))
 	.map(e => e.outerHTML.slice(0, 160))`
 
-// focused is what has the focus, nothing outside the page, and whether one sees that it has it. Of
-// a group of radio buttons one is reached by Tab, and the others from there by arrows.
+// focused returns the element with the focus, or nothing if it is outside the page, and whether the
+// focus is visible. Tab reaches one radio button of a group, and arrows reach the others.
 const focused = `(e => {
 	if (e === document.body || e === document.documentElement) return {elements: [], seen: true};
 	const style = getComputedStyle(e);
@@ -27,7 +27,7 @@ const focused = `(e => {
 		seen: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0 || style.boxShadow !== "none"};
 	})(document.activeElement)`
 
-// Who uses no mouse reaches everything, in an order, and sees where they are.
+// A keyboard reaches everything, in order, with a visible focus.
 func TestKeyboard(t *testing.T) {
 	for _, path := range []string{"/", "/rules", "/rules/api-requests/edit", "/plans", "/subjects/globex"} {
 		t.Run(path, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestKeyboard(t *testing.T) {
 				if len(now.Elements) == 0 {
 					break
 				}
-				require.True(t, now.Seen, "one does not see that the focus is on %s", now.Elements)
+				require.True(t, now.Seen, "the focus on %s is not visible", now.Elements)
 				for _, element := range now.Elements {
 					reached[element] = true
 				}
@@ -56,24 +56,24 @@ func TestKeyboard(t *testing.T) {
 	}
 }
 
-// Users of screen readers must not hear the navigation again on each page.
+// Users of screen readers can skip the navigation of each page.
 func TestSkipLink(t *testing.T) {
 	t.Parallel()
 	p := demo(t).as(tenants.Viewer).open("/rules")
 	p.press(kb.Tab)
 	require.Equal(t, "Skip to content", mustEval[string](p, "document.activeElement.textContent"))
 	top := mustEval[float64](p, "document.activeElement.getBoundingClientRect().top")
-	require.GreaterOrEqual(t, top, 0.0, "it is seen while it has the focus")
+	require.GreaterOrEqual(t, top, 0.0, "it is visible while it has the focus")
 	p.press(kb.Enter)
 	require.Equal(t, "content", mustEval[string](p, "document.activeElement.id"))
 	p.press(kb.Tab)
-	require.True(t, mustEval[bool](p, `document.activeElement.closest("main") !== null`), "and continues from there")
+	require.True(t, mustEval[bool](p, `document.activeElement.closest("main") !== null`), "the focus continues from there")
 }
 
-// Roles are enforced by the service; here, nobody is shown what they may not do.
+// The service enforces roles. The dashboard also hides what a role may not do.
 func TestViewersSeeNothingToChange(t *testing.T) {
 	t.Parallel()
-	own := []string{"sessions", "account"} // what everybody has
+	own := []string{"sessions", "account"} // pages that every member may change
 	p := demo(t).as(tenants.Viewer)
 	for _, l := range looks {
 		if l.as == operator || l.as == "" || slices.Contains(own, l.name) {
@@ -83,6 +83,6 @@ func TestViewersSeeNothingToChange(t *testing.T) {
 		got := p.visit(l.path)
 		require.Contains(t, []int{200, 403}, got, l.path)
 		forms := mustEval[[]string](p, `[...document.querySelectorAll("main form[method=post], main dialog form")].filter(f => f.method === "post").map(f => f.outerHTML.slice(0, 200))`)
-		require.Empty(t, forms, fmt.Sprintf("%s offers a viewer to change something", l.path))
+		require.Empty(t, forms, fmt.Sprintf("%s offers a change to a viewer", l.path))
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// An admin makes a key, copies it from the page that shows it once, replaces it, and ends it.
+// An admin creates a key, copies it from the page that shows it once, rotates it, and revokes it.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)

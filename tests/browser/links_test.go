@@ -16,10 +16,10 @@ import (
 
 var linkPattern = regexp.MustCompile(`<a\b[^>]*?\shref="([^"#]+)`)
 
-// A link that leads nowhere is found by a customer, or here: all that can be reached from the start
-// page is asked for, as an owner, as a viewer and as the operator. It runs before the tests that
-// run in parallel, which make and delete what the operator sees.
-func TestEveryLinkLeadsSomewhere(t *testing.T) {
+// No link is broken: the test requests all pages that are linked from the start page, as an owner,
+// as a viewer and as the operator. It runs before the parallel tests, which create and delete
+// objects of the operator's pages.
+func TestNoBrokenLinks(t *testing.T) {
 	w := demo(t)
 	password := w.env["WEIR_PASSWORD"]
 	for _, email := range []string{w.env["WEIR_EMAIL"], string(tenants.Viewer) + "@weir.example", "operator@weir.example"} {
@@ -43,7 +43,7 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 				require.NoError(t, err, link)
 				require.Equal(t, w.url, u.Scheme+"://"+u.Host, "%s links to another host", page)
 				path := u.RequestURI()
-				// lists lead to many pages of one kind, and charts to any stretch of time
+				// Lists link to many pages of one kind, and charts to many periods.
 				if shape := shapeOf(u); !seen[path] && shapes[shape] < 6 {
 					shapes[shape]++
 					seen[path] = true
@@ -51,12 +51,12 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 				}
 			}
 		}
-		require.Greater(t, len(seen), 12, "the navigation alone has that many")
+		require.Greater(t, len(seen), 12, "the navigation alone has that many links")
 	}
 }
 
-// shapeOf is what pages of one kind have in common: the first part of the path, how many there are,
-// and the names in the query.
+// shapeOf returns what pages of one kind have in common: the first part of the path, the number of
+// parts, and the names in the query.
 func shapeOf(u *url.URL) string {
 	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
 	shape := parts[0] + strings.Repeat("/x", len(parts)-1)
@@ -69,7 +69,7 @@ func shapeOf(u *url.URL) string {
 	return shape
 }
 
-// client is an HTTP client of somebody who has signed in.
+// client returns an HTTP client that is signed in.
 func (w *world) client(email, password string) *http.Client {
 	w.t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -83,7 +83,7 @@ func (w *world) client(email, password string) *http.Client {
 	return client
 }
 
-// secureJar sends secure cookies over HTTP, as browsers do to localhost.
+// secureJar sends secure cookies over HTTP, as browsers do for localhost.
 type secureJar struct{ jar http.CookieJar }
 
 func (j secureJar) SetCookies(u *url.URL, cookies []*http.Cookie) {

@@ -8,8 +8,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// Support has the page open while the customer tries again: the denial appears by itself, with its
-// reason, unless the page is told to stand still.
+// A member has the page open while the customer tries again: the denial appears without a reload,
+// with its reason, unless the page is paused.
 func TestDenialAppears(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
@@ -30,8 +30,8 @@ func TestDenialAppears(t *testing.T) {
 	p.open("/audit").click("Verify audit trail").sees("The audit trail is intact.")
 }
 
-// The newest step of a chart is drawn: a tenant's first check shows in the minute that is still
-// running, within the plot, and so it does after 30 days.
+// The chart shows the newest step: a tenant's first check appears in the current minute, within the
+// plot, also in the chart of 30 days.
 func TestChartShowsNewestStep(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
@@ -51,6 +51,6 @@ func TestChartShowsNewestStep(t *testing.T) {
 				return box.height > 1 && box.width > 1 && box.left >= svg.left && box.right <= svg.right + 1;
 			});
 		})()`), path)
-		require.NotEmpty(t, mustEval[string](p, `document.querySelector(".plot .step:last-of-type [fill^=url]")?.getAttribute("fill") ?? ""`), "the running step is hatched: %s", path)
+		require.NotEmpty(t, mustEval[string](p, `document.querySelector(".plot .step:last-of-type [fill^=url]")?.getAttribute("fill") ?? ""`), "the current step is hatched: %s", path)
 	}
 }

@@ -6,29 +6,29 @@ import (
 	"weir/internal/tenants"
 )
 
-// look is a page of the demo as somebody sees it.
+// look is a page of the demo as a role sees it.
 type look struct {
 	name, path string
-	as         tenants.Role // or operator; "": nobody
-	says       string       // something that stands on it
+	as         tenants.Role // or operator; "" for a visitor
+	says       string       // a text on the page
 }
 
-// page is a page of whom the look is for.
+// page returns a page of the role.
 func (l *look) page(w *world) *page {
 	w.t.Helper()
 	switch l.as {
 	case "":
-		return w.nobody()
+		return w.visitor()
 	case operator:
 		return w.operator()
 	}
 	return w.as(l.as)
 }
 
-// operator stands among the roles for an owner of the tenant platform.
+// operator is used as a role for an owner of the tenant platform.
 const operator tenants.Role = "operator"
 
-// Every page has a line here.
+// looks has every page.
 var looks = []look{
 	{"login", "/login", "", "Sign in"},
 	{"overview", "/", tenants.Owner, "Overview"},
@@ -71,7 +71,7 @@ var looks = []look{
 	{"signup", "/signup", "", "Sign up"},
 }
 
-// Somebody who cannot see well, holds a phone, or is on a slow line must be able to use every page.
+// Every page is usable with low vision, on a phone, and on a slow connection.
 func TestLooks(t *testing.T) {
 	for _, l := range looks {
 		t.Run(l.name, func(t *testing.T) {

@@ -24,27 +24,27 @@ const (
 	desktopWidth, desktopHeight = 1280, 860
 	phoneWidth, phoneHeight     = 390, 844
 
-	// patience is how long a step waits for what it names. Tests that pass wait for little of it.
+	// patience is the timeout of a step. Passing tests wait much less.
 	patience = 20 * time.Second
 	tick     = 20 * time.Millisecond
 )
 
-// page is one tab of one visitor.
+// page is a tab of a visitor.
 type page struct {
 	t      *testing.T
 	s      *service
 	ctx    context.Context
 	watch  *watch
-	scope  string // the text that within named, "" for the whole page
+	scope  string // the text of within; "" for the entire page
 	width  int    // of the screen in pixels
 	height int
-	inert  bool // runs no scripts of its own
+	inert  bool // the page's scripts do not run
 }
 
 func newPage(t *testing.T, s *service) *page {
 	t.Helper()
 	p := &page{t: t, s: s, watch: newWatch(s.url)}
-	ctx, cancel := chromedp.NewContext(chromium(), chromedp.WithNewBrowserContext(), chromedp.WithListener(p.watch.hear))
+	ctx, cancel := chromedp.NewContext(chromium(), chromedp.WithNewBrowserContext(), chromedp.WithListener(p.watch.onEvent))
 	p.ctx = ctx
 	t.Cleanup(func() {
 		p.finish()
@@ -57,7 +57,7 @@ func newPage(t *testing.T, s *service) *page {
 	return p
 }
 
-// call runs a command of the protocol.
+// call sends a command of the browser's protocol.
 func call[P, R any](p *page, command cdp.Command[P, R], params P) R {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
@@ -74,7 +74,7 @@ func eval[T any](p *page, expression string) (T, error) {
 	return chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 }
 
-// mustEval is eval of what cannot fail but by a fault of the test.
+// mustEval is eval of an expression that fails only because of an error in the test.
 func mustEval[T any](p *page, expression string) T {
 	p.t.Helper()
 	value, err := eval[T](p, expression)
@@ -87,7 +87,7 @@ func (p *page) must(err error, what string) {
 	require.NoError(p.t, err, what)
 }
 
-// finish fails the test where the page had faults, and keeps a picture of a failure.
+// finish fails the test if the page had faults, and saves a screenshot of a failure.
 func (p *page) finish() {
 	for _, fault := range p.watch.faults() {
 		p.t.Error(fault)
@@ -102,7 +102,7 @@ func (p *page) finish() {
 	}
 }
 
-// setCookie gives the page a cookie as the service would set it.
+// setCookie sets a cookie on the page, as the service would.
 func (p *page) setCookie(name, value string) {
 	p.t.Helper()
 	yes := true
@@ -111,13 +111,13 @@ func (p *page) setCookie(name, value string) {
 	})
 }
 
-// open goes to a path, which must answer 200.
+// open opens a path, which must have the status 200.
 func (p *page) open(path string) *page {
 	p.t.Helper()
 	return p.openFor(path, 200)
 }
 
-// openFor goes to a path, which must answer with this status.
+// openFor opens a path, which must have this status.
 func (p *page) openFor(path string, status int) *page {
 	p.t.Helper()
 	p.watch.begin(status)
@@ -125,7 +125,7 @@ func (p *page) openFor(path string, status int) *page {
 	return p
 }
 
-// visit goes to a path and returns the status of the answer.
+// visit opens a path and returns its status.
 func (p *page) visit(path string) int {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
@@ -135,13 +135,13 @@ func (p *page) visit(path string) int {
 	return p.watch.status()
 }
 
-// allow says that a request may fail with these statuses.
+// allow permits requests to fail with these statuses.
 func (p *page) allow(statuses ...int) *page {
 	p.watch.allow(statuses...)
 	return p
 }
 
-// settle returns when the page is loaded and does nothing that was asked of it any more.
+// settle returns when the page is loaded and has finished its work.
 func (p *page) settle() {
 	p.t.Helper()
 	p.eventually(func() error {
@@ -150,17 +150,16 @@ func (p *page) settle() {
 		}
 		quiet, err := eval[bool](p, p.quiet())
 		switch {
-		case err != nil: // it went elsewhere at this moment
+		case err != nil: // it navigated at this moment
 			return err
 		case !quiet || p.watch.busy():
-			return fmt.Errorf("the page %s is still at work", p.watch.url())
+			return fmt.Errorf("the page %s is still busy", p.watch.url())
 		}
 		return nil
 	})
 }
 
-// quiet is a JavaScript expression of whether the page is at rest, once what is due at this moment
-// is done.
+// quiet is a JavaScript expression for whether the page is idle, after the tasks that are due now.
 func (p *page) quiet() string {
 	if p.inert {
 		return `document.readyState === "complete"`
@@ -169,7 +168,7 @@ func (p *page) quiet() string {
 		!document.querySelector(".htmx-request, .htmx-swapping, .htmx-settling"))))`
 }
 
-// eventually calls try until it has no error.
+// eventually calls try until it returns no error.
 func (p *page) eventually(try func() error) {
 	p.t.Helper()
 	deadline := time.Now().Add(patience)
@@ -186,13 +185,13 @@ func (p *page) eventually(try func() error) {
 		select {
 		case <-timer.C:
 		case <-p.ctx.Done():
-			require.NoError(p.t, p.ctx.Err(), "the tab is gone")
+			require.NoError(p.t, p.ctx.Err(), "the tab was closed")
 		}
 	}
 }
 
-// theme sets what the system is said to prefer: "light" or "dark". Motion is always reduced, so
-// that nothing is looked at half way.
+// theme sets the preferred color scheme of the system: "light" or "dark". Motion is always reduced,
+// so that no animation is in progress during checks.
 func (p *page) theme(scheme string) *page {
 	p.t.Helper()
 	call(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
@@ -201,23 +200,23 @@ func (p *page) theme(scheme string) *page {
 	return p
 }
 
-// phone makes the screen that of a phone held upright.
+// phone sets the screen size of a phone in portrait orientation.
 func (p *page) phone() *page {
 	p.t.Helper()
 	p.width, p.height = phoneWidth, phoneHeight
-	p.must(p.screen(p.height), "be a phone")
+	p.must(p.screen(p.height), "set the screen of a phone")
 	return p
 }
 
-// desktop makes the screen that of a computer.
+// desktop sets the screen size of a computer.
 func (p *page) desktop() *page {
 	p.t.Helper()
 	p.width, p.height = desktopWidth, desktopHeight
-	p.must(p.screen(p.height), "be a computer")
+	p.must(p.screen(p.height), "set the screen of a computer")
 	return p
 }
 
-// screen makes the screen so high.
+// screen sets the height of the screen.
 func (p *page) screen(height int) error {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
@@ -227,9 +226,9 @@ func (p *page) screen(height int) error {
 	return chromedp.Do(ctx, chromedp.EmulateViewport(int64(p.width), int64(height)))
 }
 
-// write makes a picture of the page: of all of it, or of what the screen shows.
-func (p *page) write(file string, whole bool) error {
-	if whole { // a screen that is as high as the page, so that what is bound to the screen is as high, too
+// write saves a screenshot of the page: all of it, or only the visible part.
+func (p *page) write(file string, full bool) error {
+	if full { // a screen as high as the page, so that elements with the height of the screen are as high, too
 		height, err := eval[int](p, "document.documentElement.scrollHeight")
 		if err == nil {
 			err = p.screen(max(height, p.height))
@@ -237,7 +236,7 @@ func (p *page) write(file string, whole bool) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = p.screen(p.height) }() // the tab is gone if this fails
+		defer func() { _ = p.screen(p.height) }() // fails if the tab was closed
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
@@ -251,8 +250,7 @@ func (p *page) write(file string, whole bool) error {
 	return os.WriteFile(file, picture.Data, 0o644)
 }
 
-// withoutScripts makes the browser run none of the page's scripts. What the test asks of the page
-// still works.
+// withoutScripts disables the page's scripts. Expressions of the test still run.
 func (p *page) withoutScripts() *page {
 	p.t.Helper()
 	p.inert = true
@@ -260,11 +258,11 @@ func (p *page) withoutScripts() *page {
 	return p
 }
 
-// quote is a JavaScript string.
+// quote returns a JavaScript string.
 func quote(s string) string {
 	b, err := json.Marshal(s)
 	if err != nil {
-		panic(err) // a string
+		panic(err) // cannot happen for a string
 	}
 	return string(b)
 }

@@ -13,13 +13,13 @@ import (
 	"slices"
 )
 
-// Where pictures go; "": none are made.
+// Directories of the screenshots; "" for none.
 var (
-	screenshots = flag.String("screenshots", "", "write pictures of every page to this `folder`")
-	readme      = flag.String("readme", "", "write the README's pictures to this `folder`")
+	screenshots = flag.String("screenshots", "", "write screenshots of every page to this `directory`")
+	readme      = flag.String("readme", "", "write the README's screenshots to this `directory`")
 )
 
-// shot keeps a picture of the page where pictures are wanted.
+// shot saves a screenshot of the page if screenshots are on.
 func (p *page) shot(name string) *page {
 	p.t.Helper()
 	if *screenshots != "" {
@@ -31,7 +31,7 @@ func (p *page) shot(name string) *page {
 // showcase are the looks that the README shows.
 var showcase = []string{"overview", "subject-denied", "rules", "rule-edit", "plans", "playground"}
 
-// showcase keeps a picture of the upper part of a page where the README wants one.
+// showcase saves a screenshot of the upper part of a page if the README shows it.
 func (p *page) showcase(name string) {
 	p.t.Helper()
 	if *readme == "" || !slices.Contains(showcase, name) {
@@ -46,8 +46,9 @@ func (p *page) showcase(name string) {
 	p.must(os.WriteFile(file, small, 0o644), name)
 }
 
-// fewColours returns a PNG in its 256 most frequent colours, less than half as long. The pages have
-// few colours; the others are of the edges of letters, which go to the nearest.
+// fewColours returns a PNG with its 256 most frequent colours, at less than half the size. The
+// pages have few colours. The others are on the edges of letters, and are replaced by the nearest
+// one.
 func fewColours(picture []byte) ([]byte, error) {
 	from, err := png.Decode(bytes.NewReader(picture))
 	if err != nil {

@@ -6,11 +6,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A visitor who plays for a minute learns what sets the algorithms apart, and can hand on what
-// they see. The database of the demo has nothing to do with it.
+// A visitor compares the algorithms, and shares the result. The playground does not use the
+// database.
 func TestPlaygroundWalk(t *testing.T) {
 	t.Parallel()
-	p := demo(t).nobody()
+	p := demo(t).visitor()
 	p.open("/playground").sees("Fixed window allowed 20 within 1.9 seconds, twice the limit.")
 	require.True(t, mustEval[bool](p, `document.cookie === ""`))
 
@@ -20,7 +20,7 @@ func TestPlaygroundWalk(t *testing.T) {
 	p.fill("Limit", "3").sees("The limit is 3 per 10 seconds.")
 	p.check()
 
-	// by hand: three pass everywhere, and then some deny
+	// Manual requests: all algorithms allow three, and then some deny.
 	p.open("/playground?traffic=own&limit=3&window=1m").sees("You send all requests.")
 	for range 3 {
 		p.click("Send request")
@@ -29,12 +29,12 @@ func TestPlaygroundWalk(t *testing.T) {
 	p.click("Send request").sees("was denied")
 	p.sees("4 requests in 3 minutes")
 	p.check()
-	require.Equal(t, "Send request", mustEval[string](p, "document.activeElement.textContent"), "the finger stays on the button")
+	require.Equal(t, "Send request", mustEval[string](p, "document.activeElement.textContent"), "the button keeps the focus")
 	shared := mustEval[string](p, "location.pathname + location.search")
 	p.click("Remove my requests").sees("No requests.")
 
-	// the address shows a colleague the same, on a phone, without a script having run first
-	q := demo(t).nobody().phone()
+	// The address shows the same to a colleague, on a phone, without scripts.
+	q := demo(t).visitor().phone()
 	q.open(shared).sees("4 requests in 3 minutes")
 	q.check()
 	q.open("/playground/fixed-window").sees("Burst at window edge").check()

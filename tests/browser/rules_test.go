@@ -10,8 +10,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// Somebody makes a rule, is told while typing what is wrong and what it would do, tries it in
-// shadow, goes back to what it was, and deletes it.
+// A person creates a rule, sees invalid values and the effect while typing, tries it in shadow
+// mode, restores a version, and deletes it.
 func TestRuleWalk(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
@@ -36,8 +36,8 @@ func TestRuleWalk(t *testing.T) {
 	p.click("Delete rule").at("/rules").sees("Rule “api-requests” deleted.").sees("No rules yet")
 }
 
-// A number of the pricing page is changed with the keyboard alone, in its place, and never before
-// it was said whom that concerns.
+// A plan limit is changed with the keyboard alone, in its table cell, and only after its impact was
+// shown.
 func TestPlansWalk(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)

@@ -8,13 +8,13 @@ import (
 	"weir/internal/tenants"
 )
 
-// Where scripts are blocked, or a bug stops them, everything can still be read and sent.
+// If scripts are blocked or broken, everything can still be read and submitted.
 func TestWithoutScripts(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
 	w.rule("requests", 10)
 	email := w.person(tenants.Owner)
-	p := w.nobody().withoutScripts().open("/login")
+	p := w.visitor().withoutScripts().open("/login")
 	p.fill("Email", email).fill("Password", password).click("Sign in")
 	p.at("/").sees("Overview")
 	require.False(t, mustEval[bool](p, `"htmx" in window`), "scripts do not run")

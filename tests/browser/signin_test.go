@@ -9,13 +9,13 @@ import (
 	"weir/internal/tenants"
 )
 
-// The way in, and out again: a wrong password says so and keeps the email; a visitor who requested
-// a page lands on it; signing out closes the door.
+// Sign-in and sign-out: a wrong password shows an error and keeps the email, and after the sign-in
+// a visitor gets the page that they requested. After sign-out, pages are not accessible.
 func TestSignInAndOut(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
 	email := w.person(tenants.Owner)
-	p := w.nobody().open("/rules").at("/login?next=%2Frules").sees("Sign in")
+	p := w.visitor().open("/rules").at("/login?next=%2Frules").sees("Sign in")
 
 	p.allow(401)
 	p.fill("Email", email).fill("Password", "wrong").click("Sign in")
@@ -30,11 +30,11 @@ func TestSignInAndOut(t *testing.T) {
 	p.open("/").at("/login").sees("Sign in")
 }
 
-// Somebody in two tenants must see which one they are in, and nothing of the other.
+// A member of two tenants sees which one is active, and nothing of the other.
 func TestSwitchTenant(t *testing.T) {
 	t.Parallel()
 	one := newTenant(t)
-	var two *world // of a name that comes second: a person in both begins in the first
+	var two *world // sorts second: a person in both tenants begins in the first
 	t.Run("Z", func(t *testing.T) { two = newTenant(t) })
 	two.t = t
 	one.rule("ones-rule", 10)
@@ -51,7 +51,7 @@ func TestSwitchTenant(t *testing.T) {
 	p.openFor("/rules/ones-rule", 404).sees("Not found")
 }
 
-// A lost laptop is signed out from another.
+// The session of a lost laptop is ended from another device.
 func TestEndSession(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)

@@ -9,7 +9,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// From an empty tenant to the first check: one form makes what is needed, and the page tells of the
+// From an empty tenant to the first check: one form creates what is needed, and the page shows the
 // check as soon as it arrives.
 func TestFirstRun(t *testing.T) {
 	t.Parallel()

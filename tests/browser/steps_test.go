@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The roles of what can be clicked, and of what can be filled in. A summary has one that Chromium
-// made up.
+// The roles of elements that can be clicked, and of those that can be filled in. Chromium has its
+// own role for a summary.
 var (
 	clickable = []string{
 		"button", "link", "checkbox", "radio", "switch", "tab", "menuitem", "menuitemradio", "option",
@@ -26,18 +26,18 @@ var (
 	selectable = []string{"combobox", "listbox", "MenuListPopup"}
 )
 
-// scopes are the parts of a page that within looks through.
+// scopes are the elements that within considers.
 const scopes = "tr, li, dialog, form, fieldset, article, section, details, nav, header, aside, .card"
 
-// within narrows the steps that follow on the result to the smallest part of the page that holds
-// the text.
+// within restricts the next steps on the result to the smallest part of the page that contains the
+// text.
 func (p *page) within(text string) *page {
 	part := *p
 	part.scope = text
 	return &part
 }
 
-// root is a JavaScript expression of the part of the page that steps look at, or null.
+// root is a JavaScript expression for the part of the page that steps use, or null.
 func (p *page) root() string {
 	if p.scope == "" {
 		return "document.documentElement"
@@ -47,53 +47,53 @@ func (p *page) root() string {
 		.reduce((best, e) => !best || best.contains(e) || e.innerText.length < best.innerText.length ? e : best, null)`
 }
 
-// text is a JavaScript expression of what can be read.
+// text is a JavaScript expression for the visible text.
 func (p *page) text() string {
 	return `(e => e ? e.innerText.replace(/\s+/g, " ") : "")(` + p.root() + `)`
 }
 
-// sees waits until the page says the text. White space counts as one space.
+// sees waits until the page contains the text. White space counts as one space.
 func (p *page) sees(text string) *page {
 	p.t.Helper()
 	p.eventually(func() error {
 		got, err := eval[string](p, p.text())
 		if err == nil && !strings.Contains(got, text) {
-			err = fmt.Errorf("the page does not say %q, but:\n%s", text, got)
+			err = fmt.Errorf("the page does not contain %q, but:\n%s", text, got)
 		}
 		return err
 	})
 	return p
 }
 
-// openUntil opens a path again and again until the page says the text: for what the server
-// has not loaded yet.
+// openUntil opens a path repeatedly until the page contains the text, for data that the server has
+// not loaded yet.
 func (p *page) openUntil(path, text string) *page {
 	p.t.Helper()
 	p.eventually(func() error {
 		got, err := eval[string](p.open(path), p.text())
 		if err == nil && !strings.Contains(got, text) {
-			err = fmt.Errorf("%s does not say %q, but:\n%s", path, text, got)
+			err = fmt.Errorf("%s does not contain %q, but:\n%s", path, text, got)
 		}
 		return err
 	})
 	return p
 }
 
-// seesNot waits until the page does not say the text.
+// seesNot waits until the page does not contain the text.
 func (p *page) seesNot(text string) *page {
 	p.t.Helper()
 	p.settle()
 	p.eventually(func() error {
 		got, err := eval[string](p, p.text())
 		if err == nil && strings.Contains(got, text) {
-			err = fmt.Errorf("the page says %q:\n%s", text, got)
+			err = fmt.Errorf("the page contains %q:\n%s", text, got)
 		}
 		return err
 	})
 	return p
 }
 
-// at waits until the page's path, with its query, is this one.
+// at waits until the page has this path and query.
 func (p *page) at(path string) *page {
 	p.t.Helper()
 	p.eventually(func() error {
@@ -106,7 +106,7 @@ func (p *page) at(path string) *page {
 	return p
 }
 
-// click clicks with the mouse on what has this name, and returns when what follows is there.
+// click clicks with the mouse on the element with this name, and waits until the page is idle.
 func (p *page) click(name string) *page {
 	p.t.Helper()
 	p.eventually(func() error {
@@ -120,7 +120,7 @@ func (p *page) click(name string) *page {
 	return p
 }
 
-// has waits until something to click or fill in has this name.
+// has waits for an element with this name that can be clicked or filled in.
 func (p *page) has(name string) *page {
 	p.t.Helper()
 	p.eventually(func() error {
@@ -130,17 +130,18 @@ func (p *page) has(name string) *page {
 	return p
 }
 
-// hasNot requires that nothing to click or fill in has this name, now that the page is at rest.
+// hasNot requires that no element with this name can be clicked or filled in, once the page is
+// idle.
 func (p *page) hasNot(name string) *page {
 	p.t.Helper()
 	p.settle()
 	found, err := p.named(name, append(clickable, fillable...))
 	p.must(err, name)
-	require.Empty(p.t, found, "%q should not be there", name)
+	require.Empty(p.t, found, "%q should not exist", name)
 	return p
 }
 
-// fill replaces what stands in the field of this name, by typing.
+// fill replaces the text of the field with this name, by typing.
 func (p *page) fill(name, text string) *page {
 	p.t.Helper()
 	p.eventually(func() error {
@@ -161,7 +162,7 @@ func (p *page) fill(name, text string) *page {
 	return p
 }
 
-// choose chooses an option, by its text, of the select of this name.
+// choose chooses an option, by its text, of the select with this name.
 func (p *page) choose(name, option string) *page {
 	p.t.Helper()
 	p.eventually(func() error {
@@ -185,7 +186,7 @@ func (p *page) choose(name, option string) *page {
 	return p
 }
 
-// value is what stands in the field of this name; of a box to tick, "true" or "false".
+// value returns the value of the field with this name; for a checkbox, "true" or "false".
 func (p *page) value(name string) string {
 	p.t.Helper()
 	var value string
@@ -201,7 +202,7 @@ func (p *page) value(name string) string {
 	return value
 }
 
-// press presses a key, or types a text, where the focus is. Keys are those of package kb, such as
+// press presses a key, or types a text, at the focus. Keys are those of package kb, such as
 // kb.Enter.
 func (p *page) press(keys string, modifiers ...chromedp.Modifier) *page {
 	p.t.Helper()
@@ -212,8 +213,8 @@ func (p *page) press(keys string, modifiers ...chromedp.Modifier) *page {
 	return p
 }
 
-// find returns the one thing of these roles that has this name and can be seen. Where several have
-// it, those in the page's main part come first.
+// find returns the one visible element with one of these roles and this name. Elements in the main
+// part of the page take precedence.
 func (p *page) find(name string, roles []string) (runtime.RemoteObjectID, error) {
 	found, err := p.named(name, roles)
 	if err != nil {
@@ -243,9 +244,9 @@ func (p *page) find(name string, roles []string) (runtime.RemoteObjectID, error)
 		return seen[0], nil
 	case 0:
 		all, err := p.named("", roles)
-		return "", errors.Join(err, fmt.Errorf("nothing to use is called %q%s; there is: %s", name, p.where(), p.names(all)))
+		return "", errors.Join(err, fmt.Errorf("no element is named %q%s; found: %s", name, p.where(), p.names(all)))
 	}
-	return "", fmt.Errorf("%d things are called %q%s: say within which part", len(seen), name, p.where())
+	return "", fmt.Errorf("%d elements are named %q%s: use within", len(seen), name, p.where())
 }
 
 func (p *page) where() string {
@@ -255,7 +256,7 @@ func (p *page) where() string {
 	return fmt.Sprintf(" within %q", p.scope)
 }
 
-// reachable is root, without what an open drawer covers.
+// reachable is root without the elements that an open drawer covers.
 func (p *page) reachable() string {
 	if p.scope != "" {
 		return p.root()
@@ -263,7 +264,8 @@ func (p *page) reachable() string {
 	return `document.querySelector("[data-drawer][open] > .sheet") ?? document.documentElement`
 }
 
-// named returns what has this accessible name, or any where it is "", and one of the roles.
+// named returns the elements with one of the roles and this accessible name. "" stands for any
+// name.
 func (p *page) named(name string, roles []string) ([]runtime.RemoteObjectID, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
@@ -272,7 +274,7 @@ func (p *page) named(name string, roles []string) ([]runtime.RemoteObjectID, err
 		return nil, err
 	}
 	if root.Result == nil || root.Result.ObjectID == "" {
-		return nil, fmt.Errorf("no part of the page holds %q", p.scope)
+		return nil, fmt.Errorf("no part of the page contains %q", p.scope)
 	}
 	tree, err := chromedp.Call(ctx, accessibility.QueryAXTree, accessibility.QueryAXTreeParams{ObjectID: root.Result.ObjectID, AccessibleName: name})
 	if err != nil {
@@ -293,7 +295,7 @@ func (p *page) named(name string, roles []string) ([]runtime.RemoteObjectID, err
 	return found, nil
 }
 
-// names describes elements, for the message of a failed test.
+// names describes elements, for the message of a failure.
 func (p *page) names(objects []runtime.RemoteObjectID) string {
 	var names []string
 	for _, object := range objects {
@@ -306,8 +308,8 @@ func (p *page) names(objects []runtime.RemoteObjectID) string {
 	return strings.Join(names, ", ")
 }
 
-// clickOn clicks on the middle of what can be seen of an element, like somebody with a mouse: what
-// lies over it would get the click, and that is an error.
+// clickOn clicks on the middle of the visible part of an element, as with a mouse. If another
+// element covers it, that is an error.
 func (p *page) clickOn(object runtime.RemoteObjectID) error {
 	type spot struct {
 		X, Y    float64
@@ -321,7 +323,7 @@ func (p *page) clickOn(object runtime.RemoteObjectID) error {
 		const X = box.x + box.width / 2, Y = box.y + box.height / 2;
 		const top = document.elementFromPoint(X, Y);
 		const ours = top && (seen.contains(top) || top.contains(seen) || e.labels && [...e.labels].some(l => l.contains(top)));
-		return {X, Y, Covered: e.disabled ? "it is disabled" : ours ? "" : "covered by " + (top ? top.outerHTML.slice(0, 120) : "nothing: out of sight")} }`)
+		return {X, Y, Covered: e.disabled ? "it is disabled" : ours ? "" : "covered by " + (top ? top.outerHTML.slice(0, 120) : "nothing: not visible")} }`)
 	if err != nil {
 		return err
 	}

@@ -11,21 +11,21 @@ import (
 	"weir/internal/tenants"
 )
 
-// Ten seconds are enough to find out why a customer is blocked and to free them: from the sign-in
-// to the freed customer it takes at most four clicks.
-func TestSupportFreesACustomerInFourClicks(t *testing.T) {
+// It takes at most four clicks, from the sign-in, to find out why a customer is denied and to reset
+// their limits.
+func TestSupportResetsLimitsInFourClicks(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
 	w.rule("requests", 2)
 	key := w.key()
-	require.Eventually(t, func() bool { return !w.ask(key, "user_42", "requests") }, time.Minute, time.Millisecond, "it is denied in the end")
+	require.Eventually(t, func() bool { return !w.ask(key, "user_42", "requests") }, time.Minute, time.Millisecond, "it is eventually denied")
 
 	clicks := 0
 	click := func(p *page, name string) *page {
 		clicks++
 		return p.click(name)
 	}
-	p := w.nobody().open("/login")
+	p := w.visitor().open("/login")
 	p.fill("Email", w.person(tenants.Support)).fill("Password", password)
 	click(p, "Sign in").sees("Overview")
 	click(p, "Search or jump to... Ctrl K")
@@ -39,9 +39,9 @@ func TestSupportFreesACustomerInFourClicks(t *testing.T) {
 	p.check()
 }
 
-// A paid quota is not given away: what frees a customer resets the denying limits alone, and boosts
-// and resets begin with them.
-func TestFreeingKeepsOtherLimits(t *testing.T) {
+// A paid quota is not reset by accident: to help a customer, only the denying limits are reset, and
+// the forms for boosts and resets preselect them.
+func TestResetKeepsOtherLimits(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
 	w.rule("requests", 2)
@@ -57,7 +57,7 @@ func TestFreeingKeepsOtherLimits(t *testing.T) {
 	p.sees("Limits of user_42 reset: requests.").sees("0 of 2 used").sees("1 of 100 used")
 }
 
-// The palette opens from anywhere by the keyboard and leads to what is named, or does it.
+// The palette opens on every page with the keyboard, and opens the named page or runs the action.
 func TestPalette(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
@@ -69,7 +69,7 @@ func TestPalette(t *testing.T) {
 	p.press(kb.Escape).seesNot("Esc close")
 	p.press("k", chromedp.ModifierCtrl).fill(field, "block eve").press(kb.Enter)
 	p.at("/subjects/eve?open=blocked").sees("Denies every check of this subject")
-	p.press("spam").press(kb.Enter) // the focus is in the form that is open
+	p.press("spam").press(kb.Enter) // the open form has the focus
 	p.sees("eve is blocked. Every check is denied.").check()
 	p.phone().open("/subjects/eve").check()
 }

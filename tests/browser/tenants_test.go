@@ -12,7 +12,7 @@ import (
 	"weir/internal/tenants"
 )
 
-// The operator makes a tenant, hands out its key, suspends it, opens it again and deletes it.
+// The operator creates a tenant with its key, suspends it, reactivates it and deletes it.
 func TestOperator(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
@@ -21,11 +21,11 @@ func TestOperator(t *testing.T) {
 	p.fill("Slug", slug).fill("Name", "Made by hand").fill("Owner’s email", "owner@"+slug+".example").check()
 	p.click("Create tenant").sees("Weir shows it once").check()
 	secret := mustEval[string](p, `document.getElementById("secret").textContent`)
-	require.True(t, w.ask(secret, "user_1", "orders"), "the key works at once")
+	require.True(t, w.ask(secret, "user_1", "orders"), "the key works immediately")
 	p.sees("owner@" + slug + ".example is invited as an owner.")
 	p.click("Done").at("/tenants/" + slug).sees("owner@" + slug + ".example (invited)")
 	p.click("Invite owner").fill("Email", "second@"+slug+".example").click("Send invitation").sees("second@" + slug + ".example is invited as an owner.")
-	owner := w.nobody().open("/dev/mail")
+	owner := w.visitor().open("/dev/mail")
 	owner.within("second@"+slug+".example").click("Accept the invitation").fill("Choose a password", "an owner's own horse").click("Save and join")
 	owner.at("/").sees("Welcome to Made by hand")
 	p.at("/tenants/" + slug).sees("Made by hand").seesNot(secret)
@@ -34,7 +34,7 @@ func TestOperator(t *testing.T) {
 	p.click("Reopen tenant").fill("Reason", "has paid").click("Reopen tenant").sees("reopened")
 	w.quota("checks-of-" + slug)
 	p.openUntil("/tenants/"+slug, "Checks per tenant").click("Set own quota").fill("Checks", "5000").fill("Reason", "bought more").check()
-	p.click("Save quota").sees("5,000 per minute").sees("bought more").looked("tenant-quota")
+	p.click("Save quota").sees("5,000 per minute").sees("bought more").inspect("tenant-quota")
 	p.phone().check()
 	p.desktop().click("Delete tenant").fill("Type “"+slug+"” to confirm", "something else").fill("Reason", "has left").allow(422)
 	p.click("Delete tenant permanently").sees("Must be " + slug).check()
@@ -45,8 +45,7 @@ func TestOperator(t *testing.T) {
 	w.as(tenants.Owner).openFor("/tenants", 404).sees("Not found")
 }
 
-// quota makes a quota of checks that is too large for any tenant to notice, as long as the test
-// runs.
+// quota creates a quota of checks that is too large to be reached during the test.
 func (w *world) quota(slug string) {
 	w.t.Helper()
 	platform, err := w.store.EnsurePlatform(w.t.Context())

@@ -12,8 +12,8 @@ import (
 	"weir/internal/tenants"
 )
 
-// Support asks why a customer is denied, and gets by on the keyboard; a developer takes the same
-// check along as code that runs as it is.
+// A member asks why a customer is denied, using the keyboard. A developer copies the same check as
+// code.
 func TestTesterWalk(t *testing.T) {
 	t.Parallel()
 	w := newTenant(t)
@@ -27,7 +27,7 @@ func TestTesterWalk(t *testing.T) {
 	p.fill("Subject", subject).fill("Resource", "reports").press(kb.Enter)
 	p.sees("Allowed").sees("0 of 2 remaining after this check").sees("2 per hour")
 	p.check()
-	p.click("Test check").sees("0 of 2 remaining after this check") // asking used nothing up
+	p.click("Test check").sees("0 of 2 remaining after this check") // the test consumed nothing
 	p.fill("Cost", "5").click("Test check").sees("A cost of 5 is never allowed: Reports allows at most 2 units at once.")
 	p.check()
 	p.fill("Cost", "x").click("Test check").sees("Check not tested")

@@ -12,9 +12,9 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 )
 
-// watch hears what happens in a tab: what it loads, and what goes wrong.
+// watch observes a tab: its requests, and its faults.
 type watch struct {
-	host string // all requests go to it
+	host string // the only host of requests
 
 	mu         sync.Mutex
 	address    string
@@ -27,12 +27,12 @@ type watch struct {
 	order      []*request
 }
 
-// request is one thing that a page loaded.
+// request is a request of a page.
 type request struct {
 	url    string
 	kind   network.ResourceType
 	status int
-	bytes  int // as they were sent: headers and compressed body
+	bytes  int // the size on the wire: headers and compressed body
 	header network.Headers
 }
 
@@ -40,7 +40,7 @@ func newWatch(host string) *watch {
 	return &watch{host: host, requests: map[network.RequestID]*request{}}
 }
 
-// begin forgets what was loaded before; the next document may have this status.
+// begin clears the requests. The next document may have this status.
 func (w *watch) begin(status int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -72,7 +72,7 @@ func (w *watch) url() string {
 	return w.address
 }
 
-// faults returns what went wrong since it was asked last.
+// faults returns the faults since the last call.
 func (w *watch) faults() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,7 +81,7 @@ func (w *watch) faults() []string {
 	return wrong
 }
 
-// loaded returns what was loaded since the page was opened.
+// loaded returns the requests since the page was opened.
 func (w *watch) loaded() []request {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,8 +92,8 @@ func (w *watch) loaded() []request {
 	return loaded
 }
 
-// hear is called for each event of the tab. No page of ours has frames, so all are the page's.
-func (w *watch) hear(event any) {
+// onEvent is called for each event of the tab. No page has frames, so all events are of the page.
+func (w *watch) onEvent(event any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch e := event.(type) {
@@ -122,16 +122,16 @@ func (w *watch) hear(event any) {
 			w.fault("an error on the console: %s", strings.Join(words, " "))
 		}
 	case *log.EventEntryAdded:
-		// of the network it only repeats what is heard below
+		// Errors of the network are reported by onNetworkEvent.
 		if e.Entry.Level == log.EntryLevelError && e.Entry.Source != log.EntrySourceNetwork {
 			w.fault("an error of the browser: %s (%s)", e.Entry.Text, e.Entry.URL)
 		}
 	default:
-		w.hearNetwork(event)
+		w.onNetworkEvent(event)
 	}
 }
 
-func (w *watch) hearNetwork(event any) {
+func (w *watch) onNetworkEvent(event any) {
 	switch e := event.(type) {
 	case *network.EventRequestWillBeSent:
 		url := e.Request.URL
@@ -149,7 +149,7 @@ func (w *watch) hearNetwork(event any) {
 		if e.Type == network.ResourceTypeDocument {
 			w.answered = status
 		}
-		// a refused form is answered with 422 and its messages
+		// An invalid form is answered with 422 and its messages.
 		if status >= 400 && status != 422 && !slices.Contains(w.allowed, status) {
 			w.fault("%d for %s", status, e.Response.URL)
 		}
@@ -158,7 +158,7 @@ func (w *watch) hearNetwork(event any) {
 			r.bytes = int(e.EncodedDataLength)
 		}
 	case *network.EventLoadingFailed:
-		// what was under way when the page was left is cancelled
+		// Requests in progress are canceled when the page is left.
 		if !e.Canceled && e.ErrorText != "net::ERR_ABORTED" {
 			url := ""
 			if r := w.requests[e.RequestID]; r != nil {

@@ -11,11 +11,11 @@ import (
 	"weir/web"
 )
 
-// maxWeight is what the first load of a page may take, in bytes as they are sent.
+// maxWeight is the maximum size of the first load of a page, in bytes on the wire.
 const maxWeight = 200 << 10
 
-// light requires that what was loaded with the page is little, comes from us, and is kept. It is
-// asked after the first load, with nothing in the browser's cache.
+// light verifies the size, origin and caching of what the page loaded. It must be called after the
+// first load, with an empty cache.
 func (p *page) light() *page {
 	p.t.Helper()
 	p.eventually(func() error {
@@ -35,7 +35,7 @@ func (p *page) light() *page {
 		switch {
 		case r.kind == network.ResourceTypeDocument:
 			documents++
-			if !strings.HasPrefix(path, "/playground") { // the same for everybody, so anybody may keep it for a while
+			if !strings.HasPrefix(path, "/playground") { // the same for everybody, so it may be cached publicly
 				assert.Equal(p.t, "no-store", header(r, "Cache-Control"), path)
 			}
 		case strings.HasPrefix(path, web.Prefix):
@@ -45,7 +45,7 @@ func (p *page) light() *page {
 			assert.Equal(p.t, "gzip", header(r, "Content-Encoding"), path)
 		}
 	}
-	assert.Equal(p.t, 1, documents, "a page that is opened is there at once:\n%s", &list)
+	assert.Equal(p.t, 1, documents, "a page is one document:\n%s", &list)
 	assert.LessOrEqual(p.t, total, maxWeight, "%s weighs %d bytes:\n%s", p.watch.url(), total, &list)
 	return p
 }

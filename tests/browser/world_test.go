@@ -22,10 +22,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// password is that of everybody whom tests make.
+// password is the password of all people whom tests create.
 const password = "correct horse battery"
 
-// service is the one server of all tests in the package, with the demo's data.
+// service is the server of all tests in the package, with the demo's data.
 type service struct {
 	url   string // http://localhost:PORT
 	store *tenants.Store
@@ -61,7 +61,7 @@ type world struct {
 	made   map[tenants.Role]bool
 }
 
-// demo is the tenant that the demo made. All tests share it, so they only look.
+// demo returns the tenant of the demo. All tests share it, so they must not change it.
 func demo(t *testing.T) *world {
 	t.Helper()
 	s := running()
@@ -70,7 +70,7 @@ func demo(t *testing.T) *world {
 
 var tenantNumber atomic.Int64
 
-// newTenant makes an empty tenant of the test's own.
+// newTenant creates an empty tenant for the test.
 func newTenant(t *testing.T) *world {
 	t.Helper()
 	s := running()
@@ -80,7 +80,7 @@ func newTenant(t *testing.T) *world {
 	return &world{s, t, tenant, tenants.AsSystem(tenant.ID, "tests"), map[tenants.Role]bool{}}
 }
 
-// person makes a login with a role in the tenant and returns its email. It may be asked for again.
+// person creates a login with a role in the tenant, unless it exists, and returns its email.
 func (w *world) person(role tenants.Role) string {
 	w.t.Helper()
 	email := string(role) + "@" + w.tenant.Slug + ".example"
@@ -92,7 +92,7 @@ func (w *world) person(role tenants.Role) string {
 	return email
 }
 
-// as is a page of somebody with that role, who is signed in.
+// as returns a page of a person with that role, who is signed in.
 func (w *world) as(role tenants.Role) *page {
 	w.t.Helper()
 	if w.tenant.ID != w.service.demo.ID {
@@ -104,35 +104,35 @@ func (w *world) as(role tenants.Role) *page {
 	return w.signedIn(string(role)+"@weir.example", w.env["WEIR_PASSWORD"])
 }
 
-// operator is a page of an operator of the service: an owner of the tenant platform.
+// operator returns a page of an operator of the service: an owner of the tenant platform.
 func (w *world) operator() *page {
 	w.t.Helper()
 	return w.signedIn(w.env["WEIR_OPERATOR_EMAIL"], w.env["WEIR_OPERATOR_PASSWORD"])
 }
 
-// nobody is a page of a visitor who is not signed in.
-func (w *world) nobody() *page {
+// visitor returns a page of a visitor who is not signed in.
+func (w *world) visitor() *page {
 	w.t.Helper()
 	return newPage(w.t, w.service)
 }
 
-// signedIn is a page of somebody who has just signed in; the form of the sign-in page has a walk of
-// its own.
+// signedIn returns a page of a person who has just signed in. The form of the sign-in page has its
+// own test.
 func (w *world) signedIn(email, password string) *page {
 	w.t.Helper()
 	client := w.client(email, password)
 	u, err := url.Parse(w.url)
 	require.NoError(w.t, err)
-	p := w.nobody()
+	p := w.visitor()
 	for _, c := range client.Jar.Cookies(u) {
 		p.setCookie(c.Name, c.Value)
 	}
 	return p
 }
 
-// rule makes an ordinary rule: so many an hour for each subject, of the resource of the rule's
-// name. No walk is so slow that what it used comes back on the way. It is made through the service,
-// which decides by it at once.
+// rule creates a rule with a limit per hour and subject, for the resource with the same name. The
+// window is longer than any test. The rule is created through the service, so that it is in force
+// immediately.
 func (w *world) rule(slug string, limit int64) {
 	w.t.Helper()
 	status, answer := w.post(w.key(), "/v1/rules", map[string]any{
@@ -141,7 +141,7 @@ func (w *world) rule(slug string, limit int64) {
 	require.Equal(w.t, http.StatusCreated, status, "%s", answer)
 }
 
-// key makes an API key of the tenant with all scopes and returns its secret.
+// key creates an API key of the tenant with all scopes and returns its secret.
 func (w *world) key() string {
 	w.t.Helper()
 	_, key, err := w.store.CreateKey(w.t.Context(), w.actor, tenants.NewAPIKey{Name: "tests", Scopes: tenants.AllScopes})
@@ -149,7 +149,7 @@ func (w *world) key() string {
 	return key.Secret()
 }
 
-// ask makes a check as an application would, and reports whether it was allowed.
+// ask sends a check, and reports whether it was allowed.
 func (w *world) ask(key, subject, resource string) bool {
 	w.t.Helper()
 	status, answer := w.post(key, "/v1/check", map[string]any{"subject": subject, "resource": resource})
@@ -157,9 +157,9 @@ func (w *world) ask(key, subject, resource string) bool {
 	return status == http.StatusOK
 }
 
-// counted makes one check for each of PREFIX_1, PREFIX_2 and so on, and returns the first subject
-// whose check Redis has counted. On a busy machine a check may be answered in degraded mode: then
-// the instance has counted it by itself, and pages that read the counters do not show it.
+// counted sends one check for each of PREFIX_1, PREFIX_2 and so on, and returns the first subject
+// whose check Redis has counted. On a busy machine a check may be degraded: then only the instance
+// has counted it, and pages that read the counters do not show it.
 func (w *world) counted(key, prefix, resource string) string {
 	w.t.Helper()
 	for n := 1; n <= 20; n++ {
@@ -171,7 +171,7 @@ func (w *world) counted(key, prefix, resource string) string {
 	return ""
 }
 
-// counts makes a check, which must be allowed, and reports whether Redis has counted it.
+// counts sends a check, which must be allowed, and reports whether Redis has counted it.
 func (w *world) counts(key, subject, resource string) bool {
 	w.t.Helper()
 	status, answer := w.post(key, "/v1/check", map[string]any{"subject": subject, "resource": resource})

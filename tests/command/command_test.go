@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// A shell runs the command with an environment of its own.
+// A shell runs the command with its own environment.
 type shell struct {
 	t       *testing.T
 	program string
@@ -53,7 +53,7 @@ func (s *shell) run(input string, args ...string) (stdout, stderr string, code i
 	return out.String(), errors.String(), cmd.ProcessState.ExitCode()
 }
 
-// must runs a command that succeeds, and returns what it prints.
+// must runs a command that must succeed, and returns its output.
 func (s *shell) must(args ...string) string {
 	s.t.Helper()
 	stdout, stderr, code := s.run("", args...)
@@ -97,12 +97,12 @@ subjects:
     plan: pro
 `
 
-// One installation serves all steps: they are what somebody does in this order.
+// All steps use one installation, in the order in which a user would run them.
 func TestCommands(t *testing.T) {
 	url, key := installation(t)
 	s := newShell(t)
 
-	// Before the login nothing is known.
+	// Before the login, no server is configured.
 	_, stderr, code := s.run("", "rules")
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "weir login")
@@ -148,7 +148,7 @@ func configuration(t *testing.T, s *shell, file string) {
 
 	pulled := filepath.Join(t.TempDir(), "pulled.json")
 	s.must("config", "pull", "--subjects", pulled)
-	require.Equal(t, "no changes\n", s.must("config", "diff", pulled), "a document that was pulled changes nothing")
+	require.Equal(t, "no changes\n", s.must("config", "diff", pulled), "a pulled document changes nothing")
 	require.Contains(t, s.must("config", "pull"), "slug: api")
 
 	require.NoError(t, os.WriteFile(pulled, []byte(`{"rules": []}`), 0o600))
@@ -176,7 +176,7 @@ func lists(t *testing.T, s *shell) {
 }
 
 func checks(t *testing.T, s *shell) {
-	// A new rule reaches the checks within a second; an explanation counts nothing.
+	// A new rule is in force within a second. explain consumes nothing.
 	require.Eventually(t, func() bool {
 		stdout, _, code := s.run("", "explain", "user_42", "--resource", "api")
 		return code == 0 && strings.Contains(stdout, "api")

@@ -1,6 +1,5 @@
 // Package container reads the Dockerfile and docker-compose.yml with the loaders of BuildKit and
-// Docker Compose. It is a module of its own, so that these do not become dependencies of the
-// product.
+// Docker Compose. It is a separate module, so that these do not become dependencies of the product.
 package container
 
 import (
@@ -16,12 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// root is the folder that holds the two files.
+// root is the directory of the two files.
 const root = "../.."
 
-// `docker compose up` must not fail on a mistake in the file. Docker Compose's own loader reads it
-// here, schema and references included.
-func TestComposeFileStartsTheWholeProduct(t *testing.T) {
+// `docker compose up` accepts the file: Docker Compose's own loader reads it here, including schema
+// and references.
+func TestComposeFileStartsAllServices(t *testing.T) {
 	options, err := cli.NewProjectOptions([]string{filepath.Join(root, "docker-compose.yml")}, cli.WithName("weir"))
 	require.NoError(t, err)
 	project, err := options.LoadProject(t.Context())
@@ -54,8 +53,8 @@ func TestComposePortsCanBeChosen(t *testing.T) {
 	require.Equal(t, "16379", project.Services["redis"].Ports[0].Published)
 }
 
-// The image must be what operations.md promises: an empty one, not root, with a health check
-// that needs no shell.
+// The image is as operations.md describes it: an empty base, not root, and a health check without a
+// shell.
 func TestDockerfile(t *testing.T) {
 	file, err := os.Open(filepath.Join(root, "Dockerfile"))
 	require.NoError(t, err)

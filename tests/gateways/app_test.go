@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// An app is the application behind a gateway. It answers 200 "app", or what X-App-Status says,
+// An app is the application behind a gateway. It answers 200 "app", or the status in X-App-Status,
 // and records each request.
 type app struct {
 	address string
@@ -42,14 +42,14 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.requests = append(a.requests, received{r.Method, r.RequestURI, r.Header.Clone(), string(body)})
 	a.mu.Unlock()
 	w.Header().Set("X-App", "yes")
-	w.Header().Set("Cache-Control", "no-store") // each request is to arrive here
+	w.Header().Set("Cache-Control", "no-store") // each request must arrive here
 	if status, err := strconv.Atoi(r.Header.Get("X-App-Status")); err == nil {
 		w.WriteHeader(status)
 	}
 	_, _ = io.WriteString(w, "app")
 }
 
-// take returns what was received, and forgets it.
+// take returns the recorded requests, and clears them.
 func (a *app) take() []received {
 	a.mu.Lock()
 	defer a.mu.Unlock()

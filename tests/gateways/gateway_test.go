@@ -26,8 +26,8 @@ import (
 type gateway struct {
 	recipe  *recipe
 	address string
-	plain   string // the same program without Weir, to compare
-	inner   string // a second address of the same program, for those that need one
+	plain   string // the same program without Weir, for comparison
+	inner   string // a second address of the same program, for gateways that need one
 	dir     string
 	relay   *relay
 	app     *app
@@ -53,7 +53,7 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// anotherEnd is a key of the same length that nobody has.
+// anotherEnd returns a key of the same length that does not exist.
 func anotherEnd(key string) string {
 	end := "0"
 	if strings.HasSuffix(key, end) {
@@ -64,18 +64,18 @@ func anotherEnd(key string) string {
 
 func freePort() string { return strconv.Itoa(20000 + int(lastPort.Add(1)%10000)) }
 
-// lastPort makes each port differ from the previous ones: a gateway cannot use one twice.
+// lastPort makes each port differ from the previous ones, because a gateway cannot use one twice.
 var lastPort = func() *atomic.Uint32 {
 	p := new(atomic.Uint32)
 	p.Store(rand.Uint32N(10000))
 	return p
 }()
 
-// nobody is the user that gateways run as where the tests run as root. Some refuse to be root.
+// nobody is the user of gateways if the tests run as root. Some gateways refuse to run as root.
 const nobody = 65534
 
-// startGateway starts a gateway with the configuration of its page. patient: no timeout passes,
-// so that a slow machine does not turn a test of decisions into one of failures.
+// startGateway starts a gateway with the configuration of its page. If patient, timeouts are so
+// long that a slow machine does not turn a test of decisions into one of failures.
 func startGateway(t testing.TB, w *world, r *recipe, failOpen, patient bool) *gateway {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "weir-"+r.name+"-")
@@ -150,7 +150,7 @@ func (g *gateway) start(t testing.TB, args []string) {
 		close(ended)
 	}()
 	t.Cleanup(func() {
-		_ = syscall.Kill(-g.cmd.Process.Pid, syscall.SIGKILL) // the group is our own
+		_ = syscall.Kill(-g.cmd.Process.Pid, syscall.SIGKILL) // the process group is our own
 		<-ended
 		if t.Failed() {
 			t.Logf("log of %s:\n%s", g.recipe.name, g.log.String())
@@ -172,14 +172,14 @@ func (g *gateway) start(t testing.TB, args []string) {
 	}, harness.Patience, harness.Tick, "%s does not start", g.recipe.name)
 	select {
 	case <-ended:
-		require.Fail(t, fmt.Sprintf("%s ended at once: %s", g.recipe.name, g.log.String()))
+		require.Fail(t, fmt.Sprintf("%s ended immediately: %s", g.recipe.name, g.log.String()))
 	default:
 	}
 	g.relay.clear()
 	g.app.take()
 }
 
-// find looks for a program also where those of administrators are.
+// find searches for a program, also in the directories for administrators.
 func find(t testing.TB, name string) string {
 	t.Helper()
 	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/usr/local/sbin", *builtPrograms) {

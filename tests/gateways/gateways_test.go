@@ -16,7 +16,7 @@ import (
 	"weir/tests/harness"
 )
 
-// Every gateway whose program comes from a package, with the configuration of its page.
+// All gateways that are installed from a package, with the configurations of their pages.
 func TestGateways(t *testing.T) {
 	w := newWorld(t)
 	report := &report{}
@@ -48,19 +48,19 @@ func TestGateways(t *testing.T) {
 	}
 }
 
-// answer is what a customer gets.
+// answer is a response to a customer.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// customerAddress is where all customers come from: another address than that of the gateways.
+// customerAddress is the address of all customers, different from that of the gateways.
 const customerAddress = "127.0.0.2"
 
 var outside = &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(customerAddress)}}
 
-// customer is a client of its own, which never repeats a request.
+// customer returns a new client, which never repeats a request.
 func customer(t testing.TB) *http.Client {
 	transport := &http.Transport{DisableCompression: true, DialContext: outside.DialContext}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -93,8 +93,8 @@ func (g *gateway) get(t testing.TB, c *http.Client, subject string) answer {
 	return g.send(t, c, http.MethodGet, "/orders?page=2", "", "X-User", subject)
 }
 
-// Allowed requests reach the application, the first one too many gets 429, and the customer sees
-// the headers of the limit on both.
+// Allowed requests reach the application, the first one over the limit gets 429, and the customer
+// sees the headers of the limit on both.
 func (g *gateway) decides(t *testing.T) {
 	c := customer(t)
 	subject := g.recipe.name + " decides"
@@ -142,22 +142,21 @@ func (g *gateway) decides(t *testing.T) {
 	if g.recipe.route {
 		return // the subject is the address then: followsTheRoute
 	}
-	// A customer without a subject is denied. No wait helps, so there is no Retry-After.
+	// A request without a subject is denied. No wait helps, so there is no Retry-After.
 	got = g.send(t, c, http.MethodGet, "/orders", "")
 	require.Equal(t, http.StatusTooManyRequests, got.status, got.body)
 	require.Empty(t, got.header.Values("Retry-After"))
 	require.Empty(t, g.app.take())
 }
 
-// A route says what the subject, the resource and the cost of a request are. Customers cannot
-// say something else.
+// A route sets the subject, the resource and the cost of a request. Customers cannot change them.
 func (g *gateway) followsTheRoute(t *testing.T) {
 	c := customer(t)
 	subject := g.recipe.name + " follows"
 	for range limit {
 		require.Equal(t, http.StatusOK, g.get(t, c, subject).status)
 	}
-	// The answers to those who have used up their limit say how the request was read.
+	// Denials show how the request was read.
 	read := func(method, path string, headers ...string) (denial string) {
 		t.Helper()
 		g.relay.clear()
@@ -190,7 +189,7 @@ func (g *gateway) followsTheRoute(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, g.send(t, c, http.MethodPost, "/orders", "", "X-User", subject+" costs").status)
 	require.Len(t, g.app.take(), 1)
 
-	// Without X-User the address counts, and a customer cannot choose it.
+	// Without X-User the address is the subject, and a customer cannot choose it.
 	for i := 0; i < limit; i++ {
 		g.send(t, c, http.MethodGet, "/orders/7", "", "X-Forwarded-For", "203.0.113."+strconv.Itoa(i))
 	}
@@ -199,8 +198,8 @@ func (g *gateway) followsTheRoute(t *testing.T) {
 	g.app.take()
 }
 
-// The application gets the request as it was, and its answers reach the customer as they are,
-// also those that look like an answer of Weir. It never sees the key of Weir.
+// The application gets the request unchanged, and its responses reach the customer unchanged, even
+// those that look like a response of Weir. It never sees Weir's key.
 func (g *gateway) leavesTheApplicationAlone(t *testing.T) {
 	c := customer(t)
 	body := strings.Repeat("0123456789", 10_000)
@@ -230,7 +229,7 @@ func (g *gateway) leavesTheApplicationAlone(t *testing.T) {
 		got := g.send(t, c, http.MethodDelete, "/orders", "", "X-User", subject, "X-App-Status", strconv.Itoa(status))
 		require.Equal(t, status, got.status, got.body)
 		require.Equal(t, "app", got.body)
-		require.Len(t, g.app.take(), 1, "status %d: a request must reach the application once", status)
+		require.Len(t, g.app.take(), 1, "status %d: a request must reach the application exactly once", status)
 	}
 	require.Empty(t, g.send(t, c, http.MethodHead, "/orders", "", "X-User", g.recipe.name+" HEAD").body)
 	require.Len(t, g.app.take(), 1)
@@ -250,8 +249,8 @@ func (g *gateway) keepsConnections(t *testing.T) {
 	g.app.take()
 }
 
-// fails shows what customers get when Weir does not decide, and that decisions count again as
-// soon as Weir does.
+// fails verifies what customers get if Weir does not decide, and that decisions count again as soon
+// as it does.
 func (g *gateway) fails(t *testing.T, failOpen bool, report *report) {
 	c := customer(t)
 	name := g.recipe.name + " fails " + strconv.FormatBool(failOpen) + " "
@@ -281,7 +280,7 @@ func (g *gateway) fails(t *testing.T, failOpen bool, report *report) {
 		g.app.take()
 	}
 	recovers("start")
-	// A denial, so that an answer that came too late is not taken for an allowed request.
+	// A denial, because a late response must not look like an allowed request.
 	denied := name + "denied"
 	require.Eventually(t, func() bool { return g.get(t, c, denied).status == http.StatusTooManyRequests }, harness.Patience, harness.Tick)
 	g.app.take()
@@ -314,7 +313,7 @@ func (g *gateway) fails(t *testing.T, failOpen bool, report *report) {
 	require.Eventually(t, func() bool { return g.get(t, c, denied).status == http.StatusTooManyRequests }, harness.Patience, harness.Tick)
 	g.app.take()
 
-	// A key that Weir does not know is a mistake of the operator. It must not let everybody in.
+	// A key that Weir does not know is an error of the operator, and must not allow everything.
 	g.relay.behave(wrongKey)
 	got := g.get(t, c, name+"wrong key")
 	report.failure(g.recipe, "wrong key", failOpen, got.status)
@@ -323,8 +322,8 @@ func (g *gateway) fails(t *testing.T, failOpen bool, report *report) {
 	require.Empty(t, g.app.take())
 }
 
-// withstands sends what customers may try. For each of it: Weir gets only what the gateway sets,
-// and the application gets only what Weir has allowed, at most as often as the limit says.
+// withstands sends attacks of customers. For each of them, Weir gets only what the gateway sets,
+// and the application gets only the requests that Weir has allowed, at most up to the limit.
 func (g *gateway) withstands(t *testing.T) {
 	require.GreaterOrEqual(t, len(attacks), 50)
 	c := customer(t)
@@ -339,19 +338,19 @@ func (g *gateway) withstands(t *testing.T) {
 			}
 		}
 		reached := g.app.take()
-		require.LessOrEqual(t, len(reached), g.relay.allowed(), "%s: what reaches the application is what Weir allows", attack.name)
-		require.LessOrEqual(t, len(reached), limit, "%s: the limit does not hold", attack.name)
+		require.LessOrEqual(t, len(reached), g.relay.allowed(), "%s: only allowed requests reach the application", attack.name)
+		require.LessOrEqual(t, len(reached), limit, "%s: the limit is exceeded", attack.name)
 		for _, asked := range g.relay.requests() {
 			g.clean(t, attack.name, asked)
 		}
-		// The gateway must still work, for others and with nothing left on a connection.
+		// The gateway still works for others, and connections have no remaining bytes.
 		got := g.get(t, c, g.recipe.name+" after attack "+strconv.Itoa(i))
 		require.Equal(t, http.StatusOK, got.status, "%s: the next customer gets %s", attack.name, got.body)
 	}
 	g.app.take()
 }
 
-// clean asserts that a request to Weir has the Weir headers that the page sets, and no other.
+// clean verifies that a request to Weir has the Weir headers that the page sets, and no others.
 func (g *gateway) clean(t *testing.T, attack string, a asked) {
 	t.Helper()
 	headers := headersOf(a.head)
@@ -373,17 +372,16 @@ func (g *gateway) clean(t *testing.T, attack string, a asked) {
 	}
 	require.Contains(t, headers, "weir-key", "%s:\n%s", attack, a.head)
 	if g.recipe.route {
-		require.Len(t, headers, 1, "%s: a route needs the key alone\n%s", attack, a.head)
+		require.Len(t, headers, 1, "%s: a route needs only the key\n%s", attack, a.head)
 		require.Regexp(t, "^GET /v1/authorize/"+g.recipe.name+"[? ]", a.head, "%s", attack)
 		return
 	}
 	require.Contains(t, headers, "weir-resource", "%s:\n%s", attack, a.head)
 }
 
-// sendRaw sends bytes as they are, and returns all answers until the gateway closes the
-// connection. It ends its own half of the connection only after an answer, because some gateways
-// take that for a customer who has left. A gateway that waits for more bytes gets the end after
-// a while.
+// sendRaw sends bytes unchanged, and returns all responses until the gateway closes the connection.
+// It closes its half of the connection only after a response, because some gateways treat that as a
+// customer who has left. A gateway that waits for more bytes gets EOF after a while.
 func (g *gateway) sendRaw(t testing.TB, raw string) (answers []string) {
 	t.Helper()
 	conn, err := outside.Dial("tcp", g.address)
@@ -392,7 +390,7 @@ func (g *gateway) sendRaw(t testing.TB, raw string) (answers []string) {
 	end := func() { _ = conn.(*net.TCPConn).CloseWrite() }
 	defer time.AfterFunc(300*time.Millisecond, end).Stop()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(harness.Patience)))
-	_, _ = io.WriteString(conn, raw) // the gateway may refuse it before all was sent
+	_, _ = io.WriteString(conn, raw) // the gateway may refuse it before all bytes are sent
 	for from := bufio.NewReader(conn); ; end() {
 		response, err := http.ReadResponse(from, nil)
 		if err != nil {

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// An attack is a request as a customer may send it, byte by byte. GATEWAY makes the subject that
-// of one gateway's test, KEY is the key of the gateway.
+// An attack is a raw request of a customer. GATEWAY becomes the subject of the gateway's test, KEY
+// is the key of the gateway.
 type attack struct{ name, raw string }
 
-// attacks are values for the header that names the subject, headers that pretend to come from the
-// gateway, and requests that programs read in different ways.
+// attacks are values for the header with the subject, forged headers of the gateway, and requests
+// that programs interpret differently.
 var attacks = append(append(hostileValues(), hostileHeaders()...), hostileRequests()...)
 
 func request(headers ...string) string {
@@ -40,7 +40,7 @@ func hostileValues() (all []attack) {
 		"backslash CR LF":        `x\r\nWeir-Plan: enterprise`,
 		"overlong UTF-8":         "x\xc0\x8d\xc0\x8aWeir-Plan: enterprise",
 		"Unicode line ends":      "x\u2028Weir-Plan: enterprise\u0085y",
-		"CR LF in disguise":      "x\u560d\u560aWeir-Plan: enterprise",
+		"encoded CR LF in UTF-8": "x\u560d\u560aWeir-Plan: enterprise",
 		"not UTF-8":              "x\xff\xfe",
 		"half a character":       "x\xe2\x82",
 		"surrogates":             "x\xed\xa0\x80",
@@ -84,7 +84,7 @@ func hostileValues() (all []attack) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		value := values[name]
-		// Each gateway has subjects of its own: the limit is counted for each.
+		// Each gateway has its own subjects, because the limit is counted for each.
 		all = append(all, attack{name, request("X-User: GATEWAY " + value)}, attack{name + " at the start", request("X-User: " + value + " GATEWAY")})
 	}
 	return all

@@ -18,8 +18,8 @@ import (
 	"weir/tests/harness"
 )
 
-// Gateways that cannot send the key ask through nginx, which adds it, and replaces one that a
-// customer has sent.
+// Gateways that cannot send the key send requests through nginx, which sets the key and removes a
+// customer's.
 func TestKeyProxy(t *testing.T) {
 	w := newWorld(t)
 	w.call(w.keys["gateway"], http.MethodPut, "/v1/routes/edge", `{"subject":["header:X-User"]}`)

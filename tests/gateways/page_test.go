@@ -13,20 +13,20 @@ import (
 	"weir/internal/testenv"
 )
 
-// What the pages show where a reader enters values of their own.
+// The values on the pages that readers replace with their own.
 const (
-	pageWeir = "127.0.0.1:8080" // Weir, as `make run` starts it
+	pageWeir = "127.0.0.1:8080" // Weir, started with `make run`
 	pageApp  = "127.0.0.1:9000" // the application
 	pageKey  = "YOUR_WEIR_KEY"
 
 	pageRoute = "/v1/authorize/edge" // the address of the route that a page creates
 )
 
-// A page is the documentation of one gateway. A fence below `<!-- file: NAME -->` is a file of
-// the configuration, which fails open. The fences below `<!-- fail closed: replace -->` and
-// `<!-- fail closed: by -->` say what to change so that it fails closed. The fence below
-// `<!-- route -->` creates a route, and those below `<!-- route: replace -->` and
-// `<!-- route: by -->` say what to change to use it.
+// A page is the documentation of one gateway. A code block below `<!-- file: NAME -->` is a file of
+// the configuration, which fails open. The code blocks below `<!-- fail closed: replace -->` and
+// `<!-- fail closed: by -->` are the change to fail closed. The code block below `<!-- route -->`
+// creates a route, and those below `<!-- route: replace -->` and `<!-- route: by -->` are the
+// change to use it.
 type page struct {
 	files   map[string]string
 	closed  [][2]string
@@ -72,9 +72,9 @@ func readPage(t testing.TB, name string) *page {
 	return p
 }
 
-// configured returns the files with the values of a test, after the changes of the page.
-// Every change must be found exactly once, and every replacement at least once, or the page no
-// longer says what is tested.
+// configured returns the files with the values of a test, after the changes of the page. Every
+// change must be found exactly once, and every replacement at least once. Otherwise the test would
+// not test what the page shows.
 func (p *page) configured(t testing.TB, changes [][2]string, replacements map[string]string) map[string]string {
 	t.Helper()
 	all := maps.Clone(p.files)

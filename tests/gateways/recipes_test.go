@@ -6,25 +6,25 @@ import (
 	"strings"
 )
 
-// A recipe is what the tests must know of a gateway, apart from its page.
+// A recipe is what the tests need to know about a gateway, apart from its page.
 type recipe struct {
 	name        string
-	doc         string            // the page, where it has another name
-	hostAndPort bool              // the page has host and port apart
-	listen      map[string]string // where the page listens, and where a test does
-	paths       map[string]string // paths on the page, and the files that stand for them
-	patient     map[string]string // timeouts on the page, and longer ones
+	doc         string            // name of the page, if it is different
+	hostAndPort bool              // the page has host and port separately
+	listen      map[string]string // address on the page, and address in a test
+	paths       map[string]string // path on the page, and file in a test
+	patient     map[string]string // timeout on the page, and longer timeout
 	arrange     func(g *gateway, files map[string]string) (command []string)
-	built       bool // not from a package: only `make gateways` has it
-	// It listens before it has read its configuration, and finds nothing until then.
+	built       bool // not from a package: `make gateways` builds it
+	// The gateway listens before it has read its configuration, and answers 404 until then.
 	listensEarly bool
-	route        bool // it uses the route that the page creates
-	routeToo     bool // the page says what to change to use a route
+	route        bool // it uses the route of the page
+	routeToo     bool // the page has a change to use a route
 
 	ownBody     bool // the gateway writes the body of a denial itself
-	noHeaders   bool // headers of allowed answers do not reach the customer
+	noHeaders   bool // headers of allowed responses do not reach the customer
 	noBodies    bool // requests with a body are refused
-	connections int  // how many connections to Weir one customer causes at most
+	connections int  // maximum number of connections to Weir for one customer
 }
 
 func (r *recipe) page() string {
@@ -88,7 +88,7 @@ var recipes = withRoutes([]*recipe{
 	},
 })
 
-// withRoutes adds the recipes that use a route where their page says how.
+// withRoutes adds recipes that use a route, for pages that describe it.
 func withRoutes(all []*recipe) []*recipe {
 	for _, r := range all {
 		if r.routeToo {
@@ -100,7 +100,7 @@ func withRoutes(all []*recipe) []*recipe {
 	return all
 }
 
-// arrangeNginx puts the page's file where nginx.conf includes it, as Debian's does.
+// arrangeNginx puts the page's file where nginx.conf includes it, as on Debian.
 func arrangeNginx(modules string) func(g *gateway, files map[string]string) []string {
 	return func(g *gateway, files map[string]string) []string {
 		files["nginx.conf"] = nginxConf(modules, filepath.Join(g.dir, "weir.conf"), `
@@ -112,7 +112,7 @@ func arrangeNginx(modules string) func(g *gateway, files map[string]string) []st
 	}
 }
 
-// nginxConf keeps all files of nginx in its own folder.
+// nginxConf keeps all files of nginx in its own directory.
 func nginxConf(modules, include, servers string) string {
 	return modules + `
 worker_processes 1;
@@ -147,14 +147,14 @@ listen plain
 func arrangeCaddy(program string) func(g *gateway, files map[string]string) []string {
 	return func(g *gateway, files map[string]string) []string {
 		_, port, _ := net.SplitHostPort(g.plain)
-		// The options that a page has no use for: everything else stays as it shows it.
+		// Only options that the page does not need are added.
 		files["Caddyfile"] = strings.Replace(files["Caddyfile"], "{\n", "{\n\tadmin off\n\tauto_https off\n", 1) +
 			"\n:" + port + " {\n\tbind 127.0.0.1\n\treverse_proxy " + g.app.address + "\n}\n"
 		return []string{program, "run", "--adapter", "caddyfile", "--config", filepath.Join(g.dir, "Caddyfile")}
 	}
 }
 
-// arrangeTraefik adds a way without Weir, and keeps Traefik from asking for its newest version.
+// arrangeTraefik adds a route without Weir, and turns off Traefik's check for new versions.
 func arrangeTraefik(g *gateway, files map[string]string) []string {
 	files["traefik.yml"] = strings.Replace(files["traefik.yml"], "entryPoints:\n", "entryPoints:\n  plain:\n    address: "+g.plain+"\n", 1) +
 		"\nglobal:\n  checkNewVersion: false\n  sendAnonymousUsage: false\n"
@@ -191,7 +191,7 @@ Include ` + filepath.Join(g.dir, "weir.conf") + `
 	return []string{"apache2", "-D", "FOREGROUND", "-d", g.dir, "-f", filepath.Join(g.dir, "apache2.conf")}
 }
 
-// arrangeVarnish adds a way without Weir for requests that arrive at the second address.
+// arrangeVarnish adds a route without Weir for requests to the second address.
 func arrangeVarnish(g *gateway, files map[string]string) []string {
 	files["default.vcl"] = strings.Replace(files["default.vcl"], "sub vcl_recv {",
 		"sub vcl_recv {\n    if (local.socket == \"plain\") {\n        set req.backend_hint = app;\n        return (pass);\n    }", 1)

@@ -16,37 +16,37 @@ import (
 	"weir/tests/harness"
 )
 
-// behavior is how Weir appears to a gateway.
+// behavior is how Weir behaves towards a gateway.
 type behavior int
 
 const (
 	healthy   behavior = iota
-	hanging            // it takes requests and does not answer
-	crashing           // it takes requests and closes the connection
-	late               // it answers when the test says so
+	hanging            // it reads requests and does not answer
+	crashing           // it reads requests and closes the connection
+	late               // it answers after answerNow
 	exhausted          // the tenant is over its own quota
 	wrongKey           // the gateway has a key that Weir does not know
 )
 
-// A relay stands between one gateway and Weir.
+// A relay is a proxy between one gateway and Weir.
 type relay struct {
 	t        testing.TB
 	server   string // the address of Weir
 	address  string
-	keys     map[string]string // the key of the gateway, and what replaces it
+	keys     map[string]string // the key of the gateway, and its replacement
 	unknown  string
 	listener net.Listener
 
 	mu          sync.Mutex
 	behavior    behavior
 	changed     chan struct{} // closed when the behavior changes
-	release     chan struct{} // closed: late answers are sent
+	release     chan struct{} // closed when late responses are sent
 	connections map[net.Conn]struct{}
 	accepted    int
 	asked       []*asked
 }
 
-// asked is one request of a gateway, with the answer; status 0 if it got none.
+// asked is one request of a gateway, with the response; status 0 without a response.
 type asked struct {
 	head   string
 	status int
@@ -62,8 +62,8 @@ func newRelay(t testing.TB, server string) *relay {
 	return r
 }
 
-// freeAddress is a loopback address where nobody listens. Its port is below those that the kernel
-// gives to outgoing connections.
+// freeAddress returns a loopback address without a listener. Its port is below those that the
+// kernel uses for outgoing connections.
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	for range 100 {
@@ -99,7 +99,7 @@ func (r *relay) listen() {
 	}()
 }
 
-// die closes the listener and all connections: nobody listens any more.
+// die closes the listener and all connections.
 func (r *relay) die() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,8 +110,7 @@ func (r *relay) die() {
 	r.connections = map[net.Conn]struct{}{}
 }
 
-// behave changes the behavior. Connections of the previous one that wait for an answer are
-// closed.
+// behave changes the behavior, and closes connections that wait for a response.
 func (r *relay) behave(b behavior) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,7 +126,7 @@ func (r *relay) state() (behavior, chan struct{}, chan struct{}) {
 	return r.behavior, r.changed, r.release
 }
 
-// answerNow sends all answers that are late.
+// answerNow sends all late responses.
 func (r *relay) answerNow() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +152,7 @@ func (r *relay) serve(conn net.Conn) {
 	}
 }
 
-var errEnd = errors.New("the connection ends here")
+var errEnd = errors.New("the connection is closed")
 
 func (r *relay) serveOne(conn, server net.Conn, fromGateway, fromServer *bufio.Reader) error {
 	head, err := readHead(fromGateway)
@@ -197,8 +196,8 @@ func (r *relay) serveOne(conn, server net.Conn, fromGateway, fromServer *bufio.R
 	return err
 }
 
-// readHead reads up to the end of a request's head. Gateways must not send bodies: a test would
-// see one as a request that cannot be read.
+// readHead reads the header of a request. Gateways must not send bodies: a test would read one as
+// an invalid request.
 func readHead(from *bufio.Reader) ([]byte, error) {
 	var head []byte
 	for !bytes.HasSuffix(head, []byte("\r\n\r\n")) {
@@ -211,8 +210,8 @@ func readHead(from *bufio.Reader) ([]byte, error) {
 	return head, nil
 }
 
-// readAnswer reads one answer of Weir as it stands, and whether it is the last of its connection.
-// Gateways ask with GET.
+// readAnswer reads one raw response of Weir, and whether it is the last one of its connection.
+// Gateways use GET.
 func readAnswer(from *bufio.Reader) (raw []byte, status int, last bool, err error) {
 	head, err := readHead(from)
 	if err != nil {
@@ -222,12 +221,12 @@ func readAnswer(from *bufio.Reader) (raw []byte, status int, last bool, err erro
 	if err != nil {
 		return nil, 0, false, err
 	}
-	// ReadResponse has buffered what follows the head, so the body is read from it.
+	// ReadResponse has buffered the bytes after the header, so the body is read from it.
 	body, err := io.ReadAll(response.Body)
 	return append(head, body...), response.StatusCode, response.Close, err
 }
 
-// clear forgets what was asked and how many connections there were.
+// clear clears the recorded requests and the number of connections.
 func (r *relay) clear() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -243,7 +242,7 @@ func (r *relay) requests() (all []asked) {
 	return all
 }
 
-// awaitAsked returns when the gateway has asked n times.
+// awaitAsked returns when the gateway has sent n requests.
 func (r *relay) awaitAsked(n int) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool { return len(r.requests()) >= n }, harness.Patience, harness.Tick)
@@ -255,7 +254,7 @@ func (r *relay) accepts() int {
 	return r.accepted
 }
 
-// allowed is how often Weir has answered 204.
+// allowed returns how often Weir has answered 204.
 func (r *relay) allowed() int {
 	n := 0
 	for _, a := range r.requests() {
@@ -266,7 +265,7 @@ func (r *relay) allowed() int {
 	return n
 }
 
-// headersOf are the Weir headers of a request, in lower case, as the gateway wrote them.
+// headersOf returns the Weir headers of a request, with names in lower case.
 func headersOf(head string) map[string][]string {
 	found := map[string][]string{}
 	for _, line := range strings.Split(head, "\r\n")[1:] {

@@ -17,13 +17,13 @@ import (
 
 var (
 	printTables   = flag.Bool("tables", false, "measure the latency that Weir adds, and print tables")
-	builtPrograms = flag.String("built", "", "the folder with the programs that `make gateways` builds")
+	builtPrograms = flag.String("built", "", "the directory of the programs that `make gateways` builds")
 )
 
-// A report has what the tables of `make gateways` say.
+// A report has the figures of the tables of `make gateways`.
 type report struct {
 	mu       sync.Mutex
-	failures map[string][2]int // by gateway and failure: the statuses for fail open and fail closed
+	failures map[string][2]int // by gateway and failure: the statuses with fail open and fail closed
 	latency  []string
 }
 
@@ -39,10 +39,10 @@ func (r *report) failure(recipe *recipe, what string, failOpen bool, status int)
 	r.failures[key] = statuses
 }
 
-// measured is how many requests are timed, after as many tenths of it to warm up.
+// measured is the number of timed requests, after a tenth of that as warm-up.
 const measured = 3000
 
-// measure times requests through each gateway, in turns with and without Weir.
+// measure times requests through each gateway, alternating with and without Weir.
 func (r *report) measure(t *testing.T, w *world) {
 	for _, recipe := range recipes {
 		if recipe.built && *builtPrograms == "" || recipe.route && recipe.routeToo {

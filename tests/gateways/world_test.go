@@ -15,11 +15,11 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// limit is how many requests of one subject the rule allows.
+// limit is the rule's limit for one subject.
 const limit = 3
 
-// A world is a Weir server with a tenant whose gateways are tested, and with one whose own quota
-// is used up. The plan enterprise has no limit: a customer must not get it by a trick.
+// A world is a Weir server with a tenant whose gateways are tested, and a tenant that is over its
+// own quota. The plan enterprise is unlimited, and customers must not get it by a trick.
 type world struct {
 	t        testing.TB
 	url      string
@@ -33,7 +33,7 @@ func newWorld(t testing.TB) *world {
 	settings := harness.NewSettings(t)
 	grpc := freeAddress(t)
 	settings["WEIR_GRPC_ADDR"] = grpc
-	settings["WEIR_TRUSTED_PROXIES"] = "127.0.0.1/32" // where the gateways are; customers are elsewhere
+	settings["WEIR_TRUSTED_PROXIES"] = "127.0.0.1/32" // the gateways; customers have other addresses
 	server := harness.Start(t, settings).AwaitReady()
 	stdout, stderr, code := harness.Run(t, settings, "operator-key", "create", "gateways")
 	require.Zero(t, code, stderr)
@@ -51,7 +51,7 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// await asks, each time for one subject, until Weir answers with this status.
+// await sends requests for one subject until Weir answers with this status.
 func (w *world) await(key string, status int, _ string) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {

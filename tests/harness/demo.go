@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// StartDemo runs what `make run` runs, with its files in dir, and returns when it is ready.
+// StartDemo runs the same as `make run`, with its files in dir, and returns when it is ready.
 func StartDemo(t testing.TB, s Settings, dir string) *Instance {
 	t.Helper()
 	s = s.With(Settings{"WEIR_HTTPS_ADDR": "127.0.0.1:0", "WEIR_GRPC_ADDR": "127.0.0.1:0", "WEIR_LOG_LEVEL": "info"})
@@ -21,7 +21,7 @@ func StartDemo(t testing.TB, s Settings, dir string) *Instance {
 	return i
 }
 
-// DemoEnv reads demo.env as a shell would.
+// DemoEnv reads demo.env in the same way as a shell.
 func DemoEnv(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(dir, "demo.env"))

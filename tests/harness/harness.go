@@ -22,11 +22,11 @@ import (
 	"weir/internal/testenv"
 )
 
-// Patience is how long anything may take that is awaited. It is long, because machines that
-// run tests are slow at times, and no test that passes waits for all of it.
+// Patience is the timeout of all waits. It is long, because test machines are slow at times, and
+// passing tests do not wait that long.
 const Patience = 60 * time.Second
 
-// Tick is how often something is looked at that cannot say when it changes.
+// Tick is the polling interval for changes without a signal.
 const Tick = 10 * time.Millisecond
 
 var binary struct {
@@ -35,8 +35,7 @@ var binary struct {
 	err  error
 }
 
-// Main is for TestMain: it runs the tests and returns the exit code, after what they shared
-// has ended.
+// Main is for TestMain: it runs the tests, closes what they shared, and returns the exit code.
 func Main(m *testing.M) int {
 	code := m.Run()
 	shared.end()
@@ -46,8 +45,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// Outside runs f for a command that is no test, and returns its exit code after what it started has
-// ended.
+// Outside runs f for a command that is not a test, closes what it shared, and returns its exit
+// code.
 func Outside(f func(t testing.TB) int) int {
 	code := f(shared)
 	shared.end()
@@ -57,8 +56,8 @@ func Outside(f func(t testing.TB) int) int {
 	return code
 }
 
-// Server builds the real program, once for all tests of a package, and returns its path. It has
-// the race detector where the tests have it.
+// Server builds the program, once for all tests of a package, and returns its path. It uses the
+// race detector if the tests do.
 func Server(t testing.TB) string {
 	t.Helper()
 	binary.once.Do(func() {
@@ -85,7 +84,7 @@ func Server(t testing.TB) string {
 // Settings are variables of a server's environment.
 type Settings map[string]string
 
-// With returns a copy in which more add to the settings or replace them.
+// With returns a copy of the settings, with those in more added or replaced.
 func (s Settings) With(more Settings) Settings {
 	all := Settings{}
 	for name, value := range s {
@@ -97,7 +96,8 @@ func (s Settings) With(more Settings) Settings {
 	return all
 }
 
-// Environ is ours without anything that would configure the server, and then the settings.
+// Environ returns the environment of this process without variables that configure a server, and
+// with the settings.
 func (s Settings) Environ() []string {
 	var environ []string
 	for _, variable := range os.Environ() {
@@ -111,9 +111,9 @@ func (s Settings) Environ() []string {
 	return environ
 }
 
-// NewSettings are for servers of one new installation: an empty database of the test's own,
-// the shared Redis, free ports. The deadline of Redis is long, so that a busy machine does not
-// turn a test of counting into one of degraded mode.
+// NewSettings returns the settings of a new installation: an empty database of the test, the shared
+// Redis, and free ports. The Redis timeout is long, so that checks on a busy machine are not
+// degraded.
 func NewSettings(t testing.TB) Settings {
 	t.Helper()
 	return Settings{
@@ -126,7 +126,8 @@ func NewSettings(t testing.TB) Settings {
 	}
 }
 
-// NewDatabase makes an empty database, which ends with the test, and returns its owner's URL.
+// NewDatabase creates an empty database, which is dropped after the test, and returns its owner's
+// URL.
 func NewDatabase(t testing.TB) string {
 	t.Helper()
 	owner := testenv.DatabaseURL(t)

@@ -23,15 +23,15 @@ type Instance struct {
 	t    testing.TB
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended
-	Out  Buffer        // what it wrote to standard output
+	Out  Buffer        // its standard output
 
 	mu        sync.Mutex
-	changed   chan struct{} // closed and replaced with each line
-	lines     []string      // what it wrote to standard error
+	changed   chan struct{} // closed and replaced at each line
+	lines     []string      // its standard error
 	addresses map[string]string
 }
 
-// Start starts a server process. It returns at once; the process ends with the test.
+// Start starts a server process and returns without waiting. The process is stopped after the test.
 func Start(t testing.TB, s Settings, args ...string) *Instance {
 	t.Helper()
 	i := &Instance{t: t, cmd: exec.Command(Server(t), args...), done: make(chan struct{}),
@@ -76,7 +76,7 @@ func (i *Instance) Log() string {
 	return strings.Join(i.lines, "\n")
 }
 
-// await returns when holds does, which is asked after each line that the server writes.
+// await returns when holds returns true. It is called after each line that the server writes.
 func (i *Instance) await(what string, holds func() bool) {
 	i.t.Helper()
 	timeout := time.NewTimer(Patience)
@@ -95,7 +95,7 @@ func (i *Instance) await(what string, holds func() bool) {
 			i.mu.Lock()
 			ok := holds()
 			i.mu.Unlock()
-			require.True(i.t, ok, "the server ended before: %s", what)
+			require.True(i.t, ok, "the server ended before %s", what)
 			return
 		case <-timeout.C:
 			require.Fail(i.t, "not in time: "+what)
@@ -116,7 +116,7 @@ func (i *Instance) AwaitLog(text string) {
 	})
 }
 
-// Address is where the server listens by this variable.
+// Address returns the address of the listener of this variable.
 func (i *Instance) Address(variable string) string {
 	i.t.Helper()
 	i.await("listening by "+variable, func() bool { return i.addresses[variable] != "" })
@@ -129,17 +129,17 @@ func (i *Instance) URL() string         { return "http://" + i.Address("WEIR_HTT
 func (i *Instance) HTTPSURL() string    { return "https://" + i.Address("WEIR_HTTPS_ADDR") }
 func (i *Instance) InternalURL() string { return "http://" + i.Address("WEIR_INTERNAL_ADDR") }
 
-// AwaitReady returns when /readyz says so.
+// AwaitReady returns when /readyz reports that the instance is ready.
 func (i *Instance) AwaitReady() *Instance {
 	i.t.Helper()
 	readyz := i.URL() + "/readyz"
 	require.Eventually(i.t, func() bool {
 		return Status(readyz) == http.StatusOK
-	}, Patience, Tick, "the server does not get ready")
+	}, Patience, Tick, "the server is not ready")
 	return i
 }
 
-// Metrics is what /metrics answers now.
+// Metrics returns the response of /metrics.
 func (i *Instance) Metrics() string {
 	i.t.Helper()
 	response, err := http.Get(i.InternalURL() + "/metrics")
@@ -151,7 +151,7 @@ func (i *Instance) Metrics() string {
 	return string(body)
 }
 
-// Status asks for a URL over a connection of its own; 0: no answer.
+// Status requests a URL over a new connection and returns the status, or 0 without a response.
 func Status(url string) int {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: Patience}
 	response, err := client.Get(url)
@@ -167,26 +167,26 @@ func (i *Instance) Signal(s os.Signal) {
 	require.NoError(i.t, i.cmd.Process.Signal(s))
 }
 
-// Pid is the id of the process.
+// Pid returns the id of the process.
 func (i *Instance) Pid() int { return i.cmd.Process.Pid }
 
-// Done is closed when the process has ended, however it ended.
+// Done returns a channel that is closed when the process has ended for any reason.
 func (i *Instance) Done() <-chan struct{} { return i.done }
 
-// Kill ends the process as a crash would, if it has not ended by itself.
+// Kill ends the process with SIGKILL, unless it has ended.
 func (i *Instance) Kill() {
-	_ = i.cmd.Process.Kill() // an error says that it has ended
+	_ = i.cmd.Process.Kill() // fails if the process has ended
 	<-i.done
 }
 
-// Stop ends the server by SIGTERM and returns its exit code.
+// Stop ends the server with SIGTERM and returns its exit code.
 func (i *Instance) Stop() int {
 	i.t.Helper()
 	i.Signal(syscall.SIGTERM)
 	return i.Exit()
 }
 
-// Exit waits for the end of the process and returns its exit code; -1 after a signal.
+// Exit waits for the end of the process and returns its exit code, or -1 after a signal.
 func (i *Instance) Exit() int {
 	i.t.Helper()
 	select {
@@ -197,7 +197,7 @@ func (i *Instance) Exit() int {
 	return i.cmd.ProcessState.ExitCode()
 }
 
-// Run runs a command of the server to its end.
+// Run runs a command of the server and waits for its end.
 func Run(t testing.TB, s Settings, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	program := Server(t)
@@ -215,7 +215,7 @@ func Run(t testing.TB, s Settings, args ...string) (stdout, stderr string, code 
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// Help is what `server --help` prints.
+// Help returns the output of `server --help`.
 func Help(t testing.TB) string {
 	t.Helper()
 	stdout, stderr, code := Run(t, nil, "--help")
@@ -223,7 +223,7 @@ func Help(t testing.TB) string {
 	return stdout
 }
 
-// Buffer is a buffer that a process writes to while a test reads it.
+// Buffer is a buffer that a process can write while a test reads it.
 type Buffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

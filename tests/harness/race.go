@@ -2,5 +2,5 @@
 
 package harness
 
-// raceDetector: the servers under test are built with it too, where the tests are.
+// raceDetector: the tested servers are built with the race detector if the tests are.
 const raceDetector = true

@@ -9,15 +9,15 @@ import (
 	"testing"
 )
 
-// Shared stands in for a test where something is made once and outlives it: what all tests of a
-// package use. Its cleanups run at the end of Main. A failure ends the process, for without
-// what is shared no test of the package could continue.
+// Shared returns a testing.TB for what all tests of a package share, and what therefore outlives a
+// test. Its cleanups run at the end of Main. A failure ends the process, because no test of the
+// package could continue.
 func Shared() testing.TB { return shared }
 
 var shared = &sharedTB{}
 
 type sharedTB struct {
-	testing.TB // none: only what is below may be used
+	testing.TB // nil: only the methods below may be used
 	mu         sync.Mutex
 	cleanups   []func()
 }
@@ -49,7 +49,7 @@ func (s *sharedTB) FailNow() {
 	os.Exit(1)
 }
 
-// end runs the cleanups, the newest first.
+// end runs the cleanups in reverse order.
 func (s *sharedTB) end() {
 	s.mu.Lock()
 	cleanups := s.cleanups

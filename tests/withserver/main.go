@@ -1,5 +1,5 @@
-// Command withserver runs a command beside a real Weir server with an installation of its own, and
-// ends with its exit code. The tests of the clients, in whatever language, use it:
+// Command withserver runs a command together with a real Weir server and its own installation, and
+// returns its exit code. The tests of the clients in all languages use it:
 //
 //	scripts/dev.sh --test with go run ./tests/withserver CMD...
 //
@@ -56,7 +56,7 @@ func run(t testing.TB, command []string) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// A keeper starts the server again when it has ended.
+// A keeper restarts the server after it has ended.
 type keeper struct {
 	t        testing.TB
 	settings harness.Settings
@@ -77,7 +77,7 @@ func (k *keeper) keep() {
 	}
 }
 
-// writePid replaces the file as a whole, so that nobody reads half a number.
+// writePid replaces the file atomically, so that no reader sees a partial number.
 func (k *keeper) writePid() {
 	temporary := k.pidFile + ".new"
 	require.NoError(k.t, os.WriteFile(temporary, []byte(strconv.Itoa(k.server.Pid())), 0o600))

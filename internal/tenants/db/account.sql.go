@@ -136,7 +136,7 @@ type TakeAccountLinkRow struct {
 	PersonID *uuid.UUID
 }
 
-// It works once: of two who follow it at the same time one finds nothing.
+// Single-use: of two concurrent callers, one finds nothing.
 func (q *Queries) TakeAccountLink(ctx context.Context, arg TakeAccountLinkParams) (TakeAccountLinkRow, error) {
 	row := q.db.QueryRow(ctx, takeAccountLink, arg.TokenHash, arg.Purpose, arg.Now)
 	var i TakeAccountLinkRow

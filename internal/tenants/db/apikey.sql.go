@@ -26,7 +26,7 @@ type FirstKeyParams struct {
 	ID       uuid.UUID
 }
 
-// The key from which this one has come by rotations, if any; else itself.
+// The first key of the chain of rotations that ends with this key.
 func (q *Queries) FirstKey(ctx context.Context, arg FirstKeyParams) (uuid.UUID, error) {
 	row := q.db.QueryRow(ctx, firstKey, arg.TenantID, arg.ID)
 	var id uuid.UUID
@@ -186,7 +186,7 @@ type LookUpKeyRow struct {
 	KeysVersion int64
 }
 
-// What authentication needs to know of a key, with the version that it was read at.
+// The data for authentication, with the version at which it was read.
 func (q *Queries) LookUpKey(ctx context.Context, hash []byte) (LookUpKeyRow, error) {
 	row := q.db.QueryRow(ctx, lookUpKey, hash)
 	var i LookUpKeyRow

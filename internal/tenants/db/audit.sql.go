@@ -140,7 +140,8 @@ type AuditEndpointsRow struct {
 	Object string
 }
 
-// Column by column: no secret is to get into the trail. That one was replaced shows by its last characters.
+// The columns are named, so that no secret gets into the trail. The hints show that a secret was
+// replaced.
 func (q *Queries) AuditEndpoints(ctx context.Context, arg AuditEndpointsParams) ([]AuditEndpointsRow, error) {
 	rows, err := q.db.Query(ctx, auditEndpoints, arg.TenantID, arg.Ids)
 	if err != nil {
@@ -217,7 +218,7 @@ type AuditHeadsRow struct {
 	Hash     []byte
 }
 
-// Of all tenants, in the order of their ids.
+// The heads of all tenants, by id.
 func (q *Queries) AuditHeads(ctx context.Context, arg AuditHeadsParams) ([]AuditHeadsRow, error) {
 	rows, err := q.db.Query(ctx, auditHeads, arg.After, arg.Most)
 	if err != nil {
@@ -260,7 +261,8 @@ type AuditKeysRow struct {
 	Object string
 }
 
-// Column by column: a hash, or what may be added one day, is not to get into the trail.
+// The columns are named, so that neither a hash nor a column that is added later gets into the
+// trail.
 func (q *Queries) AuditKeys(ctx context.Context, arg AuditKeysParams) ([]AuditKeysRow, error) {
 	rows, err := q.db.Query(ctx, auditKeys, arg.TenantID, arg.Ids)
 	if err != nil {
@@ -368,7 +370,7 @@ type AuditMigrationsRow struct {
 	Object string
 }
 
-// Without its progress, which the rows of its subjects tell.
+// Without the progress, which the rows of the subjects show.
 func (q *Queries) AuditMigrations(ctx context.Context, arg AuditMigrationsParams) ([]AuditMigrationsRow, error) {
 	rows, err := q.db.Query(ctx, auditMigrations, arg.TenantID, arg.Ids)
 	if err != nil {
@@ -526,7 +528,7 @@ type AuditRuleUseParams struct {
 	RuleID   uuid.UUID
 }
 
-// What goes with a rule: the numbers that plans have for it, and how many subjects have one.
+// What is deleted with a rule: the limits that plans have for it, and the number of overrides.
 func (q *Queries) AuditRuleUse(ctx context.Context, arg AuditRuleUseParams) (string, error) {
 	row := q.db.QueryRow(ctx, auditRuleUse, arg.TenantID, arg.RuleID)
 	var object string
@@ -625,8 +627,8 @@ type AuditTenantsRow struct {
 	Object string
 }
 
-// The objects of a change as the trail shows them: as JSON under the names of the columns, which
-// audit_objects.go turns into those of the API. What is null is left out.
+// The objects of a change as the trail shows them: JSON with the names of the columns, which
+// audit_objects.go converts to those of the API. Nulls are omitted.
 func (q *Queries) AuditTenants(ctx context.Context, ids []uuid.UUID) ([]AuditTenantsRow, error) {
 	rows, err := q.db.Query(ctx, auditTenants, ids)
 	if err != nil {
@@ -658,7 +660,7 @@ type AuditsBeforeParams struct {
 	Most   int32
 }
 
-// Tenants whose oldest row that is left is from before a time.
+// Tenants whose oldest row is from before a time.
 func (q *Queries) AuditsBefore(ctx context.Context, arg AuditsBeforeParams) ([]uuid.UUID, error) {
 	rows, err := q.db.Query(ctx, auditsBefore, arg.After, arg.Before, arg.Most)
 	if err != nil {
@@ -709,7 +711,7 @@ type InsertAuditParams struct {
 	Hashes    [][]byte
 }
 
-// The rows of one change, as arrays of equal length: there may be thousands. ” stands for no object.
+// The rows of one change, possibly thousands, as arrays of equal length. ” stands for no object.
 func (q *Queries) InsertAudit(ctx context.Context, arg InsertAuditParams) error {
 	_, err := q.db.Exec(ctx, insertAudit,
 		arg.TenantID,
@@ -749,7 +751,7 @@ type LockAuditHeadRow struct {
 	Hash     []byte
 }
 
-// The end of the chain, which stays so until the transaction ends.
+// The end of the chain, locked until the transaction ends.
 func (q *Queries) LockAuditHead(ctx context.Context, arg LockAuditHeadParams) (LockAuditHeadRow, error) {
 	row := q.db.QueryRow(ctx, lockAuditHead, arg.TenantID, arg.Genesis)
 	var i LockAuditHeadRow

@@ -21,7 +21,7 @@ type BillingBacklogRow struct {
 	Oldest time.Time
 }
 
-// Events that nobody has looked at, and since when the oldest waits.
+// Events that are not processed yet, and the time of the oldest.
 func (q *Queries) BillingBacklog(ctx context.Context, now *time.Time) (BillingBacklogRow, error) {
 	row := q.db.QueryRow(ctx, billingBacklog, now)
 	var i BillingBacklogRow
@@ -146,7 +146,7 @@ type BillingEndpointsRow struct {
 	FallbackPlan       string
 }
 
-// Newest first, behind the one that is named.
+// Newest first, after the given one.
 func (q *Queries) BillingEndpoints(ctx context.Context, arg BillingEndpointsParams) ([]BillingEndpointsRow, error) {
 	rows, err := q.db.Query(ctx, billingEndpoints,
 		arg.TenantID,
@@ -538,7 +538,7 @@ type ClaimBillingReconcileParams struct {
 	Now      *time.Time
 }
 
-// One server compares; where it dies, another does after the time that it has for it.
+// One server compares. If it fails, another one does after @next.
 func (q *Queries) ClaimBillingReconcile(ctx context.Context, arg ClaimBillingReconcileParams) (int64, error) {
 	result, err := q.db.Exec(ctx, claimBillingReconcile,
 		arg.Next,
@@ -854,94 +854,6 @@ func (q *Queries) LockBillingEvent(ctx context.Context, arg LockBillingEventPara
 	return i, err
 }
 
-const noteBillingDuplicate = `-- name: NoteBillingDuplicate :exec
-INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body, customer, subscription, subject,
-    outcome, why, settled_at, duplicate_of)
-SELECT e.tenant_id, $1, e.endpoint_id, e.provider_id, e.type, e.provider_at, $2, '', e.customer, e.subscription, e.subject,
-    'duplicate', 'the event ' || e.provider_id || ' was received before', $2, e.id
-FROM billing_events e
-WHERE e.tenant_id = $3 AND e.endpoint_id = $4 AND e.provider_id = $5 AND e.duplicate_of IS NULL
-ON CONFLICT (tenant_id, duplicate_of) WHERE duplicate_of IS NOT NULL
-DO UPDATE SET deliveries = billing_events.deliveries + 1, received_at = excluded.received_at
-`
-
-type NoteBillingDuplicateParams struct {
-	ID         uuid.UUID
-	Now        time.Time
-	TenantID   uuid.UUID
-	EndpointID uuid.UUID
-	ProviderID string
-}
-
-// One row for all that repeat an event, however often it comes.
-func (q *Queries) NoteBillingDuplicate(ctx context.Context, arg NoteBillingDuplicateParams) error {
-	_, err := q.db.Exec(ctx, noteBillingDuplicate,
-		arg.ID,
-		arg.Now,
-		arg.TenantID,
-		arg.EndpointID,
-		arg.ProviderID,
-	)
-	return err
-}
-
-const noteBillingEndpointEvent = `-- name: NoteBillingEndpointEvent :exec
-UPDATE billing_endpoints SET last_event_at = $1, live = coalesce(live, $2) WHERE tenant_id = $3 AND id = $4
-`
-
-type NoteBillingEndpointEventParams struct {
-	At       *time.Time
-	Live     *bool
-	TenantID uuid.UUID
-	ID       uuid.UUID
-}
-
-func (q *Queries) NoteBillingEndpointEvent(ctx context.Context, arg NoteBillingEndpointEventParams) error {
-	_, err := q.db.Exec(ctx, noteBillingEndpointEvent,
-		arg.At,
-		arg.Live,
-		arg.TenantID,
-		arg.ID,
-	)
-	return err
-}
-
-const noteBillingEndpointLook = `-- name: NoteBillingEndpointLook :exec
-UPDATE billing_endpoints SET looked_at = greatest(looked_at, $1) WHERE tenant_id = $2 AND id = $3
-`
-
-type NoteBillingEndpointLookParams struct {
-	Version  int64
-	TenantID uuid.UUID
-	ID       uuid.UUID
-}
-
-func (q *Queries) NoteBillingEndpointLook(ctx context.Context, arg NoteBillingEndpointLookParams) error {
-	_, err := q.db.Exec(ctx, noteBillingEndpointLook, arg.Version, arg.TenantID, arg.ID)
-	return err
-}
-
-const noteBillingReconcile = `-- name: NoteBillingReconcile :exec
-UPDATE billing_endpoints SET reconciled_at = $1, reconcile_at = $2 WHERE tenant_id = $3 AND id = $4
-`
-
-type NoteBillingReconcileParams struct {
-	At       *time.Time
-	Next     *time.Time
-	TenantID uuid.UUID
-	ID       uuid.UUID
-}
-
-func (q *Queries) NoteBillingReconcile(ctx context.Context, arg NoteBillingReconcileParams) error {
-	_, err := q.db.Exec(ctx, noteBillingReconcile,
-		arg.At,
-		arg.Next,
-		arg.TenantID,
-		arg.ID,
-	)
-	return err
-}
-
 const planHasBilling = `-- name: PlanHasBilling :one
 SELECT EXISTS (SELECT FROM billing_prices WHERE billing_prices.tenant_id = $1 AND plan_id = $2)
     OR EXISTS (SELECT FROM billing_endpoints WHERE billing_endpoints.tenant_id = $1 AND fallback_plan_id = $2)
@@ -1034,6 +946,94 @@ func (q *Queries) PutBillingSubscription(ctx context.Context, arg PutBillingSubs
 	return err
 }
 
+const recordBillingDuplicate = `-- name: RecordBillingDuplicate :exec
+INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body, customer, subscription, subject,
+    outcome, why, settled_at, duplicate_of)
+SELECT e.tenant_id, $1, e.endpoint_id, e.provider_id, e.type, e.provider_at, $2, '', e.customer, e.subscription, e.subject,
+    'duplicate', 'the event ' || e.provider_id || ' was received before', $2, e.id
+FROM billing_events e
+WHERE e.tenant_id = $3 AND e.endpoint_id = $4 AND e.provider_id = $5 AND e.duplicate_of IS NULL
+ON CONFLICT (tenant_id, duplicate_of) WHERE duplicate_of IS NOT NULL
+DO UPDATE SET deliveries = billing_events.deliveries + 1, received_at = excluded.received_at
+`
+
+type RecordBillingDuplicateParams struct {
+	ID         uuid.UUID
+	Now        time.Time
+	TenantID   uuid.UUID
+	EndpointID uuid.UUID
+	ProviderID string
+}
+
+// One row for all duplicates of an event.
+func (q *Queries) RecordBillingDuplicate(ctx context.Context, arg RecordBillingDuplicateParams) error {
+	_, err := q.db.Exec(ctx, recordBillingDuplicate,
+		arg.ID,
+		arg.Now,
+		arg.TenantID,
+		arg.EndpointID,
+		arg.ProviderID,
+	)
+	return err
+}
+
+const recordBillingEndpointEvent = `-- name: RecordBillingEndpointEvent :exec
+UPDATE billing_endpoints SET last_event_at = $1, live = coalesce(live, $2) WHERE tenant_id = $3 AND id = $4
+`
+
+type RecordBillingEndpointEventParams struct {
+	At       *time.Time
+	Live     *bool
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+func (q *Queries) RecordBillingEndpointEvent(ctx context.Context, arg RecordBillingEndpointEventParams) error {
+	_, err := q.db.Exec(ctx, recordBillingEndpointEvent,
+		arg.At,
+		arg.Live,
+		arg.TenantID,
+		arg.ID,
+	)
+	return err
+}
+
+const recordBillingEndpointLook = `-- name: RecordBillingEndpointLook :exec
+UPDATE billing_endpoints SET looked_at = greatest(looked_at, $1) WHERE tenant_id = $2 AND id = $3
+`
+
+type RecordBillingEndpointLookParams struct {
+	Version  int64
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+func (q *Queries) RecordBillingEndpointLook(ctx context.Context, arg RecordBillingEndpointLookParams) error {
+	_, err := q.db.Exec(ctx, recordBillingEndpointLook, arg.Version, arg.TenantID, arg.ID)
+	return err
+}
+
+const recordBillingReconcile = `-- name: RecordBillingReconcile :exec
+UPDATE billing_endpoints SET reconciled_at = $1, reconcile_at = $2 WHERE tenant_id = $3 AND id = $4
+`
+
+type RecordBillingReconcileParams struct {
+	At       *time.Time
+	Next     *time.Time
+	TenantID uuid.UUID
+	ID       uuid.UUID
+}
+
+func (q *Queries) RecordBillingReconcile(ctx context.Context, arg RecordBillingReconcileParams) error {
+	_, err := q.db.Exec(ctx, recordBillingReconcile,
+		arg.At,
+		arg.Next,
+		arg.TenantID,
+		arg.ID,
+	)
+	return err
+}
+
 const reencryptBillingEndpoint = `-- name: ReencryptBillingEndpoint :exec
 UPDATE billing_endpoints SET signing_secrets = $1, api_key = $2
 WHERE tenant_id = $3 AND id = $4 AND version = $5
@@ -1047,7 +1047,7 @@ type ReencryptBillingEndpointParams struct {
 	Version        int64
 }
 
-// The same secrets, encrypted with another key: nothing that anybody sees changes.
+// The same secrets, encrypted with another key. The version stays the same.
 func (q *Queries) ReencryptBillingEndpoint(ctx context.Context, arg ReencryptBillingEndpointParams) error {
 	_, err := q.db.Exec(ctx, reencryptBillingEndpoint,
 		arg.SigningSecrets,
@@ -1103,7 +1103,7 @@ type SubjectByBillingRefParams struct {
 	BillingRef string
 }
 
-// Of several with one reference, always the same.
+// If several subjects have the reference, always the same one.
 func (q *Queries) SubjectByBillingRef(ctx context.Context, arg SubjectByBillingRefParams) (string, error) {
 	row := q.db.QueryRow(ctx, subjectByBillingRef, arg.TenantID, arg.BillingRef)
 	var subject string
@@ -1124,7 +1124,7 @@ type UnseenBillingSubjectsRow struct {
 	SubjectsVersion int64
 }
 
-// Endpoints with events that wait for a subject, where subjects have changed since they were last looked at.
+// Endpoints with events that wait for a subject, where subjects have changed since the last look.
 func (q *Queries) UnseenBillingSubjects(ctx context.Context, most int32) ([]UnseenBillingSubjectsRow, error) {
 	rows, err := q.db.Query(ctx, unseenBillingSubjects, most)
 	if err != nil {
@@ -1274,7 +1274,7 @@ type WakeBillingCustomerParams struct {
 	Customer   string
 }
 
-// Something became known of a customer, or of a subscription.
+// Data about a customer or a subscription arrived.
 func (q *Queries) WakeBillingCustomer(ctx context.Context, arg WakeBillingCustomerParams) (int64, error) {
 	result, err := q.db.Exec(ctx, wakeBillingCustomer,
 		arg.Now,
@@ -1298,7 +1298,7 @@ type WakeBillingPriceParams struct {
 	EndpointID uuid.UUID
 }
 
-// A price was mapped: events that wait for one are looked at again.
+// A price was mapped, so events that wait for a price are due again.
 func (q *Queries) WakeBillingPrice(ctx context.Context, arg WakeBillingPriceParams) (int64, error) {
 	result, err := q.db.Exec(ctx, wakeBillingPrice, arg.Now, arg.TenantID, arg.EndpointID)
 	if err != nil {
@@ -1320,7 +1320,7 @@ type WakeBillingSubjectsParams struct {
 	EndpointID uuid.UUID
 }
 
-// Subjects were registered: events of customers that they name are looked at again.
+// Subjects were registered, so events of their customers are due again.
 func (q *Queries) WakeBillingSubjects(ctx context.Context, arg WakeBillingSubjectsParams) (int64, error) {
 	result, err := q.db.Exec(ctx, wakeBillingSubjects, arg.Now, arg.TenantID, arg.EndpointID)
 	if err != nil {
@@ -1344,7 +1344,7 @@ type WebhookEndpointRow struct {
 	Version        int64
 }
 
-// Of whichever tenant: the sender of an event is in none.
+// In any tenant, because the sender of an event belongs to none.
 func (q *Queries) WebhookEndpoint(ctx context.Context, id uuid.UUID) (WebhookEndpointRow, error) {
 	row := q.db.QueryRow(ctx, webhookEndpoint, id)
 	var i WebhookEndpointRow

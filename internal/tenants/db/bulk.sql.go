@@ -72,7 +72,8 @@ type ImportNewSubjectsParams struct {
 	CycleAnchors []string
 }
 
-// The writes of an import take thousands of rows in one statement, as arrays of equal length.
+// The writes of an import. Each takes thousands of rows in one statement, as arrays of equal
+// length.
 func (q *Queries) ImportNewSubjects(ctx context.Context, arg ImportNewSubjectsParams) error {
 	_, err := q.db.Exec(ctx, importNewSubjects,
 		arg.TenantID,
@@ -201,7 +202,7 @@ type SubjectsByNameRow struct {
 	NextPlanSlug *string
 }
 
-// Each by the primary key, whatever Postgres believes of the tables: there may be thousands.
+// Always uses the primary key, whatever the statistics are: there may be thousands of subjects.
 func (q *Queries) SubjectsByName(ctx context.Context, arg SubjectsByNameParams) ([]SubjectsByNameRow, error) {
 	rows, err := q.db.Query(ctx, subjectsByName, arg.Subjects, arg.TenantID)
 	if err != nil {

@@ -49,8 +49,8 @@ type NextVersionParams struct {
 	Itself   bool
 }
 
-// The number of the present change. It locks config_version until the transaction ends, so it
-// is called last before the writes; it stamps the tenant in those of its parts that change.
+// The number of the current change. It locks config_version until the transaction ends, so it is
+// called last before the writes. It sets the version of the changed parts of the tenant.
 func (q *Queries) NextVersion(ctx context.Context, arg NextVersionParams) (int64, error) {
 	row := q.db.QueryRow(ctx, nextVersion,
 		arg.TenantID,
@@ -84,7 +84,7 @@ const setTenant = `-- name: SetTenant :exec
 SELECT set_config('weir.tenant_id', $1::text, true)
 `
 
-// What row security compares with, until the transaction ends.
+// The values that row security compares with, until the transaction ends.
 func (q *Queries) SetTenant(ctx context.Context, tenantID string) error {
 	_, err := q.db.Exec(ctx, setTenant, tenantID)
 	return err

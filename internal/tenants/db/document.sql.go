@@ -76,7 +76,7 @@ type DocumentPlansInUseParams struct {
 	But      []string
 }
 
-// Which of some plans have subjects, apart from some subjects.
+// The plans in @plan_ids that have subjects other than those in @but.
 func (q *Queries) DocumentPlansInUse(ctx context.Context, arg DocumentPlansInUseParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, documentPlansInUse, arg.TenantID, arg.PlanIds, arg.But)
 	if err != nil {
@@ -258,7 +258,7 @@ type InsertOverridesParams struct {
 	Version   int64
 }
 
-// As UpsertOverride, of many that subjects do not have yet. 0 and ” stand for null.
+// Like UpsertOverride, for many new overrides. 0 and ” stand for null.
 func (q *Queries) InsertOverrides(ctx context.Context, arg InsertOverridesParams) error {
 	_, err := q.db.Exec(ctx, insertOverrides,
 		arg.TenantID,
@@ -298,7 +298,7 @@ type InsertSubjectsParams struct {
 	Version      int64
 }
 
-// As InsertSubject, of many. The nil UUID stands for no plan.
+// Like InsertSubject, for many subjects. The nil UUID stands for no plan.
 func (q *Queries) InsertSubjects(ctx context.Context, arg InsertSubjectsParams) error {
 	_, err := q.db.Exec(ctx, insertSubjects,
 		arg.TenantID,

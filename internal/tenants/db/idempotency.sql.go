@@ -33,8 +33,8 @@ type BeginIdempotentParams struct {
 	AbandonedBefore time.Time
 }
 
-// Takes the key where nobody holds it: new, over, or, from a server of an older release, begun so
-// long ago that its holder is dead. While another transaction holds it, this waits for its end.
+// Claims a key that is not in use: a new or expired one, or one of a server of an older release
+// that began so long ago that it must have failed. Waits for a transaction that holds the key.
 func (q *Queries) BeginIdempotent(ctx context.Context, arg BeginIdempotentParams) (int64, error) {
 	result, err := q.db.Exec(ctx, beginIdempotent,
 		arg.TenantID,

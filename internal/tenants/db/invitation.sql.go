@@ -68,7 +68,7 @@ type InvitationByTokenRow struct {
 	Name            string
 }
 
-// Who has joined needs none, and nobody works in a tenant that is suspended.
+// Members who have joined need no invitation, and a suspended tenant cannot be joined.
 func (q *Queries) InvitationByToken(ctx context.Context, arg InvitationByTokenParams) (InvitationByTokenRow, error) {
 	row := q.db.QueryRow(ctx, invitationByToken, arg.TokenHash, arg.Now)
 	var i InvitationByTokenRow
@@ -133,27 +133,6 @@ func (q *Queries) InvitationsOf(ctx context.Context, arg InvitationsOfParams) ([
 	return items, nil
 }
 
-const noteInvitationMail = `-- name: NoteInvitationMail :exec
-UPDATE invitations SET mail = $1 WHERE tenant_id = $2 AND member_id = $3 AND token_hash = $4
-`
-
-type NoteInvitationMailParams struct {
-	Mail      string
-	TenantID  uuid.UUID
-	MemberID  uuid.UUID
-	TokenHash []byte
-}
-
-func (q *Queries) NoteInvitationMail(ctx context.Context, arg NoteInvitationMailParams) error {
-	_, err := q.db.Exec(ctx, noteInvitationMail,
-		arg.Mail,
-		arg.TenantID,
-		arg.MemberID,
-		arg.TokenHash,
-	)
-	return err
-}
-
 const putInvitation = `-- name: PutInvitation :exec
 INSERT INTO invitations (tenant_id, member_id, token_hash, created_at, expires_at, mail)
 VALUES ($1, $2, $3, $4, $5, $6)
@@ -170,7 +149,7 @@ type PutInvitationParams struct {
 	Mail      string
 }
 
-// The link of an earlier mail is dead.
+// Replaces the link of an earlier mail.
 func (q *Queries) PutInvitation(ctx context.Context, arg PutInvitationParams) error {
 	_, err := q.db.Exec(ctx, putInvitation,
 		arg.TenantID,
@@ -179,6 +158,27 @@ func (q *Queries) PutInvitation(ctx context.Context, arg PutInvitationParams) er
 		arg.CreatedAt,
 		arg.ExpiresAt,
 		arg.Mail,
+	)
+	return err
+}
+
+const recordInvitationMail = `-- name: RecordInvitationMail :exec
+UPDATE invitations SET mail = $1 WHERE tenant_id = $2 AND member_id = $3 AND token_hash = $4
+`
+
+type RecordInvitationMailParams struct {
+	Mail      string
+	TenantID  uuid.UUID
+	MemberID  uuid.UUID
+	TokenHash []byte
+}
+
+func (q *Queries) RecordInvitationMail(ctx context.Context, arg RecordInvitationMailParams) error {
+	_, err := q.db.Exec(ctx, recordInvitationMail,
+		arg.Mail,
+		arg.TenantID,
+		arg.MemberID,
+		arg.TokenHash,
 	)
 	return err
 }

@@ -33,7 +33,7 @@ type CountOtherOwnersParams struct {
 	ID       uuid.UUID
 }
 
-// Owners who have joined.
+// Other owners who have joined.
 func (q *Queries) CountOtherOwners(ctx context.Context, arg CountOtherOwnersParams) (int64, error) {
 	row := q.db.QueryRow(ctx, countOtherOwners, arg.TenantID, arg.ID)
 	var count int64
@@ -329,7 +329,7 @@ type UpsertMemberParams struct {
 	Version  int64
 }
 
-// Who has joined stays so.
+// A member who has joined keeps joined_at.
 func (q *Queries) UpsertMember(ctx context.Context, arg UpsertMemberParams) (Member, error) {
 	row := q.db.QueryRow(ctx, upsertMember,
 		arg.TenantID,

@@ -165,7 +165,8 @@ type MigratingRow struct {
 	CycleAnchor *time.Time
 }
 
-// Subjects that a migration has not moved yet. below is the newest version if it is to be the plan's own.
+// Subjects that the migration has not moved yet. below is the newest version, if the target is the
+// newest version of the same plan.
 func (q *Queries) Migrating(ctx context.Context, arg MigratingParams) ([]MigratingRow, error) {
 	rows, err := q.db.Query(ctx, migrating,
 		arg.TenantID,
@@ -243,7 +244,7 @@ type OpenPlanMigrationsRow struct {
 	Slug     string
 }
 
-// Those of all tenants that have something to do.
+// The open migrations of all tenants that can continue now.
 func (q *Queries) OpenPlanMigrations(ctx context.Context, arg OpenPlanMigrationsParams) ([]OpenPlanMigrationsRow, error) {
 	rows, err := q.db.Query(ctx, openPlanMigrations, arg.Now, arg.Most)
 	if err != nil {

@@ -34,7 +34,7 @@ type CountConfiguredRow struct {
 	Keys     int64
 }
 
-// Of subjects, which may be millions, at most @most are counted.
+// Counts at most @most subjects, because there may be millions.
 func (q *Queries) CountConfigured(ctx context.Context, arg CountConfiguredParams) (CountConfiguredRow, error) {
 	row := q.db.QueryRow(ctx, countConfigured, arg.TenantID, arg.Most, arg.Now)
 	var i CountConfiguredRow

@@ -12,13 +12,23 @@ import (
 	"github.com/google/uuid"
 )
 
-const forgetPeople = `-- name: ForgetPeople :execrows
+const clearPeopleAlone = `-- name: ClearPeopleAlone :exec
+UPDATE people p SET alone_since = NULL WHERE alone_since IS NOT NULL AND EXISTS (SELECT FROM members m WHERE m.person_id = p.id)
+`
+
+// Servers of releases before this column create members without clearing it.
+func (q *Queries) ClearPeopleAlone(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, clearPeopleAlone)
+	return err
+}
+
+const deletePeople = `-- name: DeletePeople :execrows
 DELETE FROM people p WHERE id = ANY($1::uuid[]) AND NOT EXISTS (SELECT FROM members m WHERE m.person_id = p.id)
 `
 
-// They are locked, so what is seen here of members holds until the end.
-func (q *Queries) ForgetPeople(ctx context.Context, ids []uuid.UUID) (int64, error) {
-	result, err := q.db.Exec(ctx, forgetPeople, ids)
+// The people are locked, so their memberships cannot change.
+func (q *Queries) DeletePeople(ctx context.Context, ids []uuid.UUID) (int64, error) {
+	result, err := q.db.Exec(ctx, deletePeople, ids)
 	if err != nil {
 		return 0, err
 	}
@@ -29,7 +39,7 @@ const holdPerson = `-- name: HoldPerson :one
 UPDATE people SET alone_since = NULL WHERE email = $1 RETURNING id
 `
 
-// Until the transaction ends nobody can forget this person, and then they are in a tenant.
+// Keeps the person from being deleted until the transaction ends, after which they are a member.
 func (q *Queries) HoldPerson(ctx context.Context, email string) (uuid.UUID, error) {
 	row := q.db.QueryRow(ctx, holdPerson, email)
 	var id uuid.UUID
@@ -64,7 +74,7 @@ type LockPeopleAloneParams struct {
 	Most   int32
 }
 
-// People who are becoming members at this moment are locked, and skipped.
+// Skips people who are locked because they are becoming members.
 func (q *Queries) LockPeopleAlone(ctx context.Context, arg LockPeopleAloneParams) ([]uuid.UUID, error) {
 	rows, err := q.db.Query(ctx, lockPeopleAlone, arg.Before, arg.Most)
 	if err != nil {
@@ -85,22 +95,12 @@ func (q *Queries) LockPeopleAlone(ctx context.Context, arg LockPeopleAloneParams
 	return items, nil
 }
 
-const notePeopleAlone = `-- name: NotePeopleAlone :exec
+const markPeopleAlone = `-- name: MarkPeopleAlone :exec
 UPDATE people p SET alone_since = $1 WHERE alone_since IS NULL AND NOT EXISTS (SELECT FROM members m WHERE m.person_id = p.id)
 `
 
-func (q *Queries) NotePeopleAlone(ctx context.Context, now *time.Time) error {
-	_, err := q.db.Exec(ctx, notePeopleAlone, now)
-	return err
-}
-
-const notePeopleBack = `-- name: NotePeopleBack :exec
-UPDATE people p SET alone_since = NULL WHERE alone_since IS NOT NULL AND EXISTS (SELECT FROM members m WHERE m.person_id = p.id)
-`
-
-// Servers from before the column make members without clearing it.
-func (q *Queries) NotePeopleBack(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, notePeopleBack)
+func (q *Queries) MarkPeopleAlone(ctx context.Context, now *time.Time) error {
+	_, err := q.db.Exec(ctx, markPeopleAlone, now)
 	return err
 }
 
@@ -123,7 +123,7 @@ type StaleInvitationsRow struct {
 	ID       uuid.UUID
 }
 
-// Members who have not joined, and whose link (or membership, if there is no link) is older than a time.
+// Members who have not joined, and whose link (or membership, without a link) is older than a time.
 func (q *Queries) StaleInvitations(ctx context.Context, arg StaleInvitationsParams) ([]StaleInvitationsRow, error) {
 	rows, err := q.db.Query(ctx, staleInvitations,
 		arg.Before,

@@ -54,7 +54,7 @@ type CountPlanVersionParams struct {
 	Most     int32
 }
 
-// How many subjects have a version, no further than most.
+// The number of subjects with a version, counted up to @most.
 func (q *Queries) CountPlanVersion(ctx context.Context, arg CountPlanVersionParams) (int64, error) {
 	row := q.db.QueryRow(ctx, countPlanVersion,
 		arg.TenantID,
@@ -188,7 +188,7 @@ type KeepPlanLimitsParams struct {
 	PlanID   uuid.UUID
 }
 
-// As KeepPlanVersion, of the limits.
+// Stores the limits of the newest version, like KeepPlanVersion.
 func (q *Queries) KeepPlanLimits(ctx context.Context, arg KeepPlanLimitsParams) error {
 	_, err := q.db.Exec(ctx, keepPlanLimits, arg.TenantID, arg.PlanID)
 	return err
@@ -205,7 +205,7 @@ type KeepPlanVersionParams struct {
 	PlanID   uuid.UUID
 }
 
-// Makes the newest version of a plan an older one.
+// Stores the newest version of a plan as an older version.
 func (q *Queries) KeepPlanVersion(ctx context.Context, arg KeepPlanVersionParams) error {
 	_, err := q.db.Exec(ctx, keepPlanVersion, arg.TenantID, arg.PlanID)
 	return err
@@ -320,7 +320,7 @@ type PlanSubjectsParams struct {
 	Most          int32
 }
 
-// Those of CountPlanSubjects, up to most.
+// The subjects that CountPlanSubjects counts, up to @most.
 func (q *Queries) PlanSubjects(ctx context.Context, arg PlanSubjectsParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, planSubjects,
 		arg.TenantID,
@@ -422,7 +422,7 @@ type PlanVersionsParams struct {
 	PlanIds  []uuid.UUID
 }
 
-// The older versions of some plans, the newest of them first.
+// The older versions of some plans, newest first.
 func (q *Queries) PlanVersions(ctx context.Context, arg PlanVersionsParams) ([]PlanVersion, error) {
 	rows, err := q.db.Query(ctx, planVersions, arg.TenantID, arg.PlanIds)
 	if err != nil {

@@ -60,7 +60,7 @@ type QuotaNoticesParams struct {
 	Now      time.Time
 }
 
-// Those of windows that have not ended, the newest first.
+// Notices of current windows, newest first.
 func (q *Queries) QuotaNotices(ctx context.Context, arg QuotaNoticesParams) ([]QuotaNotice, error) {
 	rows, err := q.db.Query(ctx, quotaNotices, arg.TenantID, arg.Now)
 	if err != nil {
@@ -106,7 +106,7 @@ type TenantsInTiersRow struct {
 	Slug string
 }
 
-// Active tenants with a tier or a quota of their own: the registered subjects of the operator's tenant.
+// Active tenants with a tier or their own quota: the registered subjects of the operator's tenant.
 func (q *Queries) TenantsInTiers(ctx context.Context, arg TenantsInTiersParams) ([]TenantsInTiersRow, error) {
 	rows, err := q.db.Query(ctx, tenantsInTiers, arg.Platform, arg.After, arg.Most)
 	if err != nil {

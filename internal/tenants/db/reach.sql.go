@@ -32,7 +32,7 @@ type CountPlanOverridesParams struct {
 	Most          int32
 }
 
-// Those of CountPlanSubjects that have an override in force for the rule, no further than most.
+// The subjects of CountPlanSubjects with an active override for the rule, counted up to @most.
 func (q *Queries) CountPlanOverrides(ctx context.Context, arg CountPlanOverridesParams) (int64, error) {
 	row := q.db.QueryRow(ctx, countPlanOverrides,
 		arg.TenantID,
@@ -65,8 +65,8 @@ type CountPlanSubjectsParams struct {
 	IsDefault     bool
 }
 
-// Those that are registered with the plan, and with the default plan those that have none of their
-// own; of each no further than most. Those with an older version are not among them.
+// Registered subjects with the newest version of the plan; for the default plan, also subjects
+// without a plan. Each is counted up to @most.
 func (q *Queries) CountPlanSubjects(ctx context.Context, arg CountPlanSubjectsParams) (int32, error) {
 	row := q.db.QueryRow(ctx, countPlanSubjects,
 		arg.TenantID,
@@ -92,7 +92,7 @@ type CountRuleOverridesParams struct {
 	Most     int32
 }
 
-// No further than most.
+// Counts up to @most.
 func (q *Queries) CountRuleOverrides(ctx context.Context, arg CountRuleOverridesParams) (int64, error) {
 	row := q.db.QueryRow(ctx, countRuleOverrides, arg.TenantID, arg.RuleID, arg.Most)
 	var count int64

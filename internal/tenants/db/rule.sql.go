@@ -275,7 +275,7 @@ type RuleOverrideNumbersRow struct {
 	Subjects   int64
 }
 
-// Each different number among the rule's overrides that are not over, some subjects' left out,
+// Each different limit among the rule's overrides that have not expired, except for some subjects,
 // with one subject that has it.
 func (q *Queries) RuleOverrideNumbers(ctx context.Context, arg RuleOverrideNumbersParams) ([]RuleOverrideNumbersRow, error) {
 	rows, err := q.db.Query(ctx, ruleOverrideNumbers,
@@ -322,7 +322,7 @@ type RulePatternsRow struct {
 	Mode     string
 }
 
-// What decides which rules match one check, of all rules but one.
+// The values that decide which rules match a check, for all rules except one.
 func (q *Queries) RulePatterns(ctx context.Context, arg RulePatternsParams) ([]RulePatternsRow, error) {
 	rows, err := q.db.Query(ctx, rulePatterns, arg.TenantID, arg.But)
 	if err != nil {
@@ -367,7 +367,7 @@ type RulePlanLimitsRow struct {
 	WarnAt     *float64
 }
 
-// Those of older versions have their number, those of the newest 0.
+// number is 0 for the newest version of a plan.
 func (q *Queries) RulePlanLimits(ctx context.Context, arg RulePlanLimitsParams) ([]RulePlanLimitsRow, error) {
 	rows, err := q.db.Query(ctx, rulePlanLimits, arg.TenantID, arg.RuleID)
 	if err != nil {

@@ -23,7 +23,7 @@ type ChooseTenantParams struct {
 	TenantID uuid.UUID
 }
 
-// Only a tenant in which the session's person has joined.
+// Only a tenant that the session's person has joined.
 func (q *Queries) ChooseTenant(ctx context.Context, arg ChooseTenantParams) (int64, error) {
 	result, err := q.db.Exec(ctx, chooseTenant, arg.ID, arg.TenantID)
 	if err != nil {

@@ -28,7 +28,7 @@ type CounterChangesRow struct {
 	ToVersion   int32
 }
 
-// What changed plans have left to be done to counters, of all tenants, in order.
+// The pending changes of counters after plan changes, of all tenants, in order.
 func (q *Queries) CounterChanges(ctx context.Context, most int32) ([]CounterChangesRow, error) {
 	rows, err := q.db.Query(ctx, counterChanges, most)
 	if err != nil {
@@ -310,7 +310,7 @@ FROM (SELECT tenant_id, max(version)::bigint AS version FROM subject_tombstones
 WHERE t.id = old.tenant_id
 `
 
-// Tells, before tombstones are purged, up to which version deletions are no longer known.
+// Before tombstones are purged, stores the version up to which deletions are no longer known.
 func (q *Queries) RaiseSubjectsHistory(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, raiseSubjectsHistory)
 	return err
@@ -340,7 +340,7 @@ type ScheduledPlansRow struct {
 	NextPlanSlug string
 }
 
-// What is to come, the next first, after one of them.
+// Scheduled changes, the next one first, after a given one.
 func (q *Queries) ScheduledPlans(ctx context.Context, arg ScheduledPlansParams) ([]ScheduledPlansRow, error) {
 	rows, err := q.db.Query(ctx, scheduledPlans,
 		arg.TenantID,

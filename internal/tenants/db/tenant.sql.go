@@ -21,7 +21,7 @@ type BumpVersionRow struct {
 	Column2 string
 }
 
-// As NextVersion, for a tenant that has no row yet or no more.
+// Like NextVersion, for a tenant that has no row.
 func (q *Queries) BumpVersion(ctx context.Context, tenantID string) (BumpVersionRow, error) {
 	row := q.db.QueryRow(ctx, bumpVersion, tenantID)
 	var i BumpVersionRow
@@ -119,7 +119,8 @@ const lockTenant = `-- name: LockTenant :one
 SELECT id, slug, name, state, created_at, updated_at, version, policy_version, subjects_version, keys_version, subjects_history_from, changed_version FROM tenants WHERE id = $1 FOR NO KEY UPDATE
 `
 
-// Held by every change of a tenant's configuration, so that counts and checks across rows hold.
+// Every change of a tenant's configuration holds this lock, so that counts and checks over several
+// rows stay valid.
 func (q *Queries) LockTenant(ctx context.Context, id uuid.UUID) (Tenant, error) {
 	row := q.db.QueryRow(ctx, lockTenant, id)
 	var i Tenant
@@ -305,7 +306,7 @@ type TenantsServedRow struct {
 	Denied  int64
 }
 
-// What the operator wants to know of tenants beside their rows: the tier, and what was asked.
+// Data about tenants for the operator: the tier and the checks.
 func (q *Queries) TenantsServed(ctx context.Context, arg TenantsServedParams) ([]TenantsServedRow, error) {
 	rows, err := q.db.Query(ctx, tenantsServed, arg.Platform, arg.Since, arg.Ids)
 	if err != nil {

@@ -213,7 +213,7 @@ type LockUsageSubjectsParams struct {
 	Starts  []time.Time
 }
 
-// Makes sure that the lists are there, and locks them, in one order for all writers.
+// Creates missing lists, and locks all of them, in the same order for all writers.
 func (q *Queries) LockUsageSubjects(ctx context.Context, arg LockUsageSubjectsParams) ([]UsageSubject, error) {
 	rows, err := q.db.Query(ctx, lockUsageSubjects, arg.Tenants, arg.Grains, arg.Starts)
 	if err != nil {
@@ -415,7 +415,7 @@ const tryUsageUpkeep = `-- name: TryUsageUpkeep :one
 SELECT pg_try_advisory_xact_lock($1)
 `
 
-// Until the transaction ends, one server alone has this lock.
+// Only one server has this lock, until the transaction ends.
 func (q *Queries) TryUsageUpkeep(ctx context.Context, lock int64) (bool, error) {
 	row := q.db.QueryRow(ctx, tryUsageUpkeep, lock)
 	var pg_try_advisory_xact_lock bool
@@ -428,8 +428,8 @@ SELECT coalesce(min(complete_until), now())::timestamptz AS complete_until
 FROM usage_writers WHERE NOT ended AND written_at > now() - $1::interval
 `
 
-// Up to when all writers have told all. A process that was silent for long is not waited for: it
-// was killed, or it is cut off and will tell later.
+// The time up to which all writers have reported everything. A process that was silent for long is
+// ignored: it was killed, or it will report later.
 func (q *Queries) UsageCompleteUntil(ctx context.Context, silent pgtype.Interval) (time.Time, error) {
 	row := q.db.QueryRow(ctx, usageCompleteUntil, silent)
 	var complete_until time.Time

@@ -12,7 +12,7 @@ VALUES (@token_hash, @purpose, @email, @person_id, @created_at, @expires_at);
 SELECT email, person_id FROM account_links WHERE token_hash = @token_hash AND purpose = @purpose AND expires_at > @now;
 
 -- name: TakeAccountLink :one
--- It works once: of two who follow it at the same time one finds nothing.
+-- Single-use: of two concurrent callers, one finds nothing.
 DELETE FROM account_links WHERE token_hash = @token_hash AND purpose = @purpose AND expires_at > @now RETURNING email, person_id;
 
 -- name: DeleteLinksOfPerson :exec

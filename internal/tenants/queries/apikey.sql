@@ -7,7 +7,7 @@ RETURNING *;
 SELECT * FROM api_keys WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: FirstKey :one
--- The key from which this one has come by rotations, if any; else itself.
+-- The first key of the chain of rotations that ends with this key.
 WITH RECURSIVE line AS (
     SELECT k.id, 0 AS steps FROM api_keys k WHERE k.tenant_id = @tenant_id AND k.id = @id
     UNION ALL
@@ -27,7 +27,7 @@ WHERE tenant_id = @tenant_id AND id = @id
 RETURNING *;
 
 -- name: LookUpKey :one
--- What authentication needs to know of a key, with the version that it was read at.
+-- The data for authentication, with the version at which it was read.
 SELECT k.tenant_id, k.id, k.name, k.kind, k.scopes, k.hash, k.expires_at, k.revoked_at, k.rotated_to,
     t.state AS tenant_state, t.slug AS tenant_slug, t.keys_version
 FROM api_keys k JOIN tenants t ON t.id = k.tenant_id

@@ -1,12 +1,13 @@
--- The objects of a change as the trail shows them: as JSON under the names of the columns, which
--- audit_objects.go turns into those of the API. What is null is left out.
+-- The objects of a change as the trail shows them: JSON with the names of the columns, which
+-- audit_objects.go converts to those of the API. Nulls are omitted.
 
 -- name: AuditTenants :many
 SELECT id, slug AS target, jsonb_build_object('slug', slug, 'name', name, 'state', state)::text AS object
 FROM tenants WHERE id = ANY(@ids::uuid[]);
 
 -- name: AuditKeys :many
--- Column by column: a hash, or what may be added one day, is not to get into the trail.
+-- The columns are named, so that neither a hash nor a column that is added later gets into the
+-- trail.
 SELECT id, id::text AS target, jsonb_strip_nulls(jsonb_build_object('id', id, 'name', name, 'kind', kind, 'scopes', scopes,
     'last4', last4, 'expires_at', expires_at, 'revoked_at', revoked_at, 'rotated_to', rotated_to))::text AS object
 FROM api_keys WHERE tenant_id = @tenant_id AND id = ANY(@ids::uuid[]);
@@ -16,7 +17,7 @@ SELECT id, slug AS target, jsonb_strip_nulls(to_jsonb(r))::text AS object
 FROM rules r WHERE tenant_id = @tenant_id AND id = ANY(@ids::uuid[]);
 
 -- name: AuditRuleUse :one
--- What goes with a rule: the numbers that plans have for it, and how many subjects have one.
+-- What is deleted with a rule: the limits that plans have for it, and the number of overrides.
 SELECT jsonb_build_object(
     'plan_limits', coalesce((
         SELECT jsonb_object_agg(p.slug || coalesce(' ' || l.number, ''), jsonb_strip_nulls(jsonb_build_object(
@@ -68,7 +69,8 @@ FROM members m JOIN people p ON p.id = m.person_id
 WHERE m.tenant_id = @tenant_id AND m.person_id = ANY(@ids::uuid[]);
 
 -- name: AuditEndpoints :many
--- Column by column: no secret is to get into the trail. That one was replaced shows by its last characters.
+-- The columns are named, so that no secret gets into the trail. The hints show that a secret was
+-- replaced.
 SELECT e.id, e.id::text AS target, jsonb_strip_nulls(jsonb_build_object('provider', e.provider, 'name', e.name,
     'signing_secrets', e.signing_secret_hints, 'api_key', nullif(e.api_key_hint, ''), 'subject_from', e.subject_from,
     'grace_days', e.grace_days, 'fallback_plan', p.slug))::text AS object
@@ -85,7 +87,7 @@ WHERE b.tenant_id = @tenant_id AND b.price = ANY(@prices::text[]);
 SELECT person_id FROM members WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: LockAuditHead :one
--- The end of the chain, which stays so until the transaction ends.
+-- The end of the chain, locked until the transaction ends.
 INSERT INTO audit_heads (tenant_id, sequence, hash) VALUES (@tenant_id, 0, @genesis)
 ON CONFLICT (tenant_id) DO UPDATE SET sequence = audit_heads.sequence
 RETURNING sequence, hash;
@@ -94,7 +96,7 @@ RETURNING sequence, hash;
 UPDATE audit_heads SET sequence = @sequence, hash = @hash WHERE tenant_id = @tenant_id;
 
 -- name: InsertAudit :exec
--- The rows of one change, as arrays of equal length: there may be thousands. '' stands for no object.
+-- The rows of one change, possibly thousands, as arrays of equal length. '' stands for no object.
 INSERT INTO audit (tenant_id, sequence, id, at, actor_kind, actor_id, actor_name, address, user_agent, request_id,
     action, kind, target, before, after, reason, hash)
 SELECT @tenant_id, n.sequence, n.id, @at, @actor_kind, sqlc.narg(actor_id)::uuid, @actor_name, @address, @user_agent, @request_id,
@@ -107,7 +109,7 @@ FROM (SELECT unnest(@sequences::bigint[]) AS sequence, unnest(@ids::uuid[]) AS i
 SELECT sequence, hash, removed_sequence, removed_hash FROM audit_heads WHERE tenant_id = @tenant_id;
 
 -- name: AuditHeads :many
--- Of all tenants, in the order of their ids.
+-- The heads of all tenants, by id.
 SELECT h.tenant_id, t.slug, h.sequence, h.hash FROM audit_heads h JOIN tenants t ON t.id = h.tenant_id
 WHERE h.sequence > 0 AND h.tenant_id > @after ORDER BY h.tenant_id LIMIT @most;
 
@@ -119,7 +121,7 @@ SELECT * FROM audit WHERE tenant_id = @tenant_id AND sequence > @after ORDER BY 
 SELECT hash FROM audit WHERE tenant_id = @tenant_id AND sequence = @sequence;
 
 -- name: AuditsBefore :many
--- Tenants whose oldest row that is left is from before a time.
+-- Tenants whose oldest row is from before a time.
 SELECT h.tenant_id FROM audit_heads h JOIN audit a ON a.tenant_id = h.tenant_id AND a.sequence = h.removed_sequence + 1
 WHERE h.tenant_id > @after AND a.at < @before ORDER BY h.tenant_id LIMIT @most;
 
@@ -136,7 +138,7 @@ DELETE FROM audit WHERE tenant_id = @tenant_id AND sequence <= @sequence;
 UPDATE audit_heads SET removed_sequence = @sequence, removed_hash = @hash WHERE tenant_id = @tenant_id;
 
 -- name: AuditMigrations :many
--- Without its progress, which the rows of its subjects tell.
+-- Without the progress, which the rows of the subjects show.
 SELECT m.id, p.slug AS target, jsonb_strip_nulls(jsonb_build_object('id', m.id, 'from', p.slug, 'from_version', m.from_version,
     'to', target.slug, 'starts_at', m.starts_at, 'at_cycle_end', nullif(m.at_cycle_end, false), 'subjects', m.subjects,
     'state', nullif(m.state, 'running')))::text AS object

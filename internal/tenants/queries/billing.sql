@@ -16,7 +16,7 @@ RETURNING *;
 DELETE FROM billing_endpoints WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: BillingEndpoints :many
--- Newest first, behind the one that is named.
+-- Newest first, after the given one.
 SELECT e.*, coalesce(p.slug, '')::text AS fallback_plan FROM billing_endpoints e
 LEFT JOIN plans p ON p.tenant_id = e.tenant_id AND p.id = e.fallback_plan_id
 WHERE e.tenant_id = @tenant_id AND (sqlc.narg(after_at)::timestamptz IS NULL
@@ -32,25 +32,25 @@ WHERE e.tenant_id = @tenant_id AND e.id = @id;
 SELECT count(*) FROM billing_endpoints WHERE tenant_id = @tenant_id;
 
 -- name: ReencryptBillingEndpoint :exec
--- The same secrets, encrypted with another key: nothing that anybody sees changes.
+-- The same secrets, encrypted with another key. The version stays the same.
 UPDATE billing_endpoints SET signing_secrets = @signing_secrets, api_key = @api_key
 WHERE tenant_id = @tenant_id AND id = @id AND version = @version;
 
--- name: NoteBillingEndpointEvent :exec
+-- name: RecordBillingEndpointEvent :exec
 UPDATE billing_endpoints SET last_event_at = @at, live = coalesce(live, sqlc.narg(live)) WHERE tenant_id = @tenant_id AND id = @id;
 
--- name: NoteBillingEndpointLook :exec
+-- name: RecordBillingEndpointLook :exec
 UPDATE billing_endpoints SET looked_at = greatest(looked_at, @version) WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: ClaimBillingReconcile :execrows
--- One server compares; where it dies, another does after the time that it has for it.
+-- One server compares. If it fails, another one does after @next.
 UPDATE billing_endpoints SET reconcile_at = @next WHERE tenant_id = @tenant_id AND id = @id AND reconcile_at <= @now;
 
--- name: NoteBillingReconcile :exec
+-- name: RecordBillingReconcile :exec
 UPDATE billing_endpoints SET reconciled_at = @at, reconcile_at = @next WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: WebhookEndpoint :one
--- Of whichever tenant: the sender of an event is in none.
+-- In any tenant, because the sender of an event belongs to none.
 SELECT e.tenant_id, e.id, e.provider, e.signing_secrets, e.live, e.version FROM billing_endpoints e
 JOIN tenants t ON t.id = e.tenant_id
 WHERE e.id = @id AND t.state = 'active';
@@ -90,8 +90,8 @@ INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provi
 VALUES (@tenant_id, @id, @endpoint_id, @provider_id, @type, @provider_at, @received_at, @body, @customer, @subscription, @subject, @due_at)
 ON CONFLICT (tenant_id, endpoint_id, provider_id) WHERE duplicate_of IS NULL DO NOTHING;
 
--- name: NoteBillingDuplicate :exec
--- One row for all that repeat an event, however often it comes.
+-- name: RecordBillingDuplicate :exec
+-- One row for all duplicates of an event.
 INSERT INTO billing_events (tenant_id, id, endpoint_id, provider_id, type, provider_at, received_at, body, customer, subscription, subject,
     outcome, why, settled_at, duplicate_of)
 SELECT e.tenant_id, @id, e.endpoint_id, e.provider_id, e.type, e.provider_at, @now, '', e.customer, e.subscription, e.subject,
@@ -116,16 +116,16 @@ WHERE tenant_id = @tenant_id AND id = @id;
 UPDATE billing_events SET due_at = @due_at, why = @why, attempts = attempts + 1 WHERE tenant_id = @tenant_id AND id = @id AND due_at IS NOT NULL;
 
 -- name: WakeBillingPrice :execrows
--- A price was mapped: events that wait for one are looked at again.
+-- A price was mapped, so events that wait for a price are due again.
 UPDATE billing_events SET due_at = @now WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND waits_for = 'price';
 
 -- name: WakeBillingCustomer :execrows
--- Something became known of a customer, or of a subscription.
+-- Data about a customer or a subscription arrived.
 UPDATE billing_events SET due_at = @now
 WHERE tenant_id = @tenant_id AND endpoint_id = @endpoint_id AND waits_for = 'subject' AND customer = @customer;
 
 -- name: WakeBillingSubjects :execrows
--- Subjects were registered: events of customers that they name are looked at again.
+-- Subjects were registered, so events of their customers are due again.
 UPDATE billing_events e SET due_at = @now
 FROM subjects s
 WHERE e.tenant_id = @tenant_id AND e.endpoint_id = @endpoint_id AND e.waits_for = 'subject' AND e.customer <> ''
@@ -141,14 +141,14 @@ SELECT tenant_id, endpoint_id, subscription FROM billing_subscriptions WHERE due
 SELECT tenant_id, id FROM billing_endpoints WHERE reconcile_at <= @now ORDER BY reconcile_at LIMIT @most;
 
 -- name: UnseenBillingSubjects :many
--- Endpoints with events that wait for a subject, where subjects have changed since they were last looked at.
+-- Endpoints with events that wait for a subject, where subjects have changed since the last look.
 SELECT e.tenant_id, e.id, t.subjects_version FROM billing_endpoints e JOIN tenants t ON t.id = e.tenant_id
 WHERE t.subjects_version > e.looked_at
     AND EXISTS (SELECT FROM billing_events v WHERE v.tenant_id = e.tenant_id AND v.endpoint_id = e.id AND v.waits_for = 'subject')
 LIMIT @most;
 
 -- name: BillingBacklog :one
--- Events that nobody has looked at, and since when the oldest waits.
+-- Events that are not processed yet, and the time of the oldest.
 SELECT count(*) AS events, coalesce(min(received_at), 'epoch')::timestamptz AS oldest FROM billing_events WHERE due_at <= @now;
 
 -- name: BillingCustomer :one
@@ -178,5 +178,5 @@ ON CONFLICT (tenant_id, endpoint_id, subscription) DO UPDATE SET customer = excl
     state = excluded.state, due_at = excluded.due_at, updated_at = excluded.updated_at;
 
 -- name: SubjectByBillingRef :one
--- Of several with one reference, always the same.
+-- If several subjects have the reference, always the same one.
 SELECT subject FROM subjects WHERE tenant_id = @tenant_id AND billing_ref = @billing_ref AND billing_ref <> '' ORDER BY subject LIMIT 1;

@@ -1,5 +1,5 @@
 -- name: SubjectsByName :many
--- Each by the primary key, whatever Postgres believes of the tables: there may be thousands.
+-- Always uses the primary key, whatever the statistics are: there may be thousands of subjects.
 SELECT s.*, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM (SELECT unnest(@subjects::text[]) AS subject) AS n
 CROSS JOIN LATERAL (SELECT * FROM subjects WHERE subjects.tenant_id = @tenant_id AND subjects.subject = n.subject OFFSET 0) AS s
@@ -7,7 +7,8 @@ LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 LEFT JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id;
 
 -- name: ImportNewSubjects :exec
--- The writes of an import take thousands of rows in one statement, as arrays of equal length.
+-- The writes of an import. Each takes thousands of rows in one statement, as arrays of equal
+-- length.
 INSERT INTO subjects (tenant_id, subject, id, plan_id, plan_version, state, labels, billing_ref, cycle_anchor, version)
 SELECT @tenant_id, n.subject, n.id, nullif(n.plan_id, '00000000-0000-0000-0000-000000000000'), n.plan_version, n.state, n.labels::jsonb,
     n.billing_ref, nullif(n.cycle_anchor, '')::timestamptz, @version

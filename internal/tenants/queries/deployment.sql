@@ -1,13 +1,13 @@
 -- name: SetTenant :exec
--- What row security compares with, until the transaction ends.
+-- The values that row security compares with, until the transaction ends.
 SELECT set_config('weir.tenant_id', @tenant_id::text, true);
 
 -- name: ConfigVersion :one
 SELECT epoch, version FROM config_version;
 
 -- name: NextVersion :one
--- The number of the present change. It locks config_version until the transaction ends, so it
--- is called last before the writes; it stamps the tenant in those of its parts that change.
+-- The number of the current change. It locks config_version until the transaction ends, so it is
+-- called last before the writes. It sets the version of the changed parts of the tenant.
 WITH next AS (
     UPDATE config_version SET version = version + 1 RETURNING version
 ), stamped AS (

@@ -12,7 +12,7 @@ WHERE s.tenant_id = @tenant_id
 ORDER BY s.subject LIMIT @most;
 
 -- name: DocumentPlansInUse :many
--- Which of some plans have subjects, apart from some subjects.
+-- The plans in @plan_ids that have subjects other than those in @but.
 SELECT p.slug FROM plans p
 WHERE p.tenant_id = @tenant_id AND p.id = ANY(@plan_ids::uuid[]) AND EXISTS (
     SELECT FROM subjects s WHERE s.tenant_id = p.tenant_id AND s.plan_id = p.id AND s.subject <> ALL(@but::text[]));
@@ -21,7 +21,7 @@ WHERE p.tenant_id = @tenant_id AND p.id = ANY(@plan_ids::uuid[]) AND EXISTS (
 SELECT EXISTS (SELECT FROM overrides WHERE tenant_id = @tenant_id AND rule_id = ANY(@rule_ids::uuid[]));
 
 -- name: InsertSubjects :exec
--- As InsertSubject, of many. The nil UUID stands for no plan.
+-- Like InsertSubject, for many subjects. The nil UUID stands for no plan.
 INSERT INTO subjects (tenant_id, subject, id, plan_id, plan_version, state, labels, billing_ref, cycle_anchor, multiplier, version)
 SELECT @tenant_id, unnest(@subjects::text[]), unnest(@ids::uuid[]),
     nullif(unnest(@plan_ids::uuid[]), '00000000-0000-0000-0000-000000000000'), unnest(@plan_versions::int[]), unnest(@states::text[]),
@@ -32,7 +32,7 @@ SELECT @tenant_id, unnest(@subjects::text[]), unnest(@ids::uuid[]),
 DELETE FROM subject_tombstones WHERE tenant_id = @tenant_id AND subject = ANY(@subjects::text[]);
 
 -- name: InsertOverrides :exec
--- As UpsertOverride, of many that subjects do not have yet. 0 and '' stand for null.
+-- Like UpsertOverride, for many new overrides. 0 and '' stand for null.
 INSERT INTO overrides (tenant_id, subject, rule_id, limit_units, burst_units, unlimited, reason, created_by,
     starts_at, expires_at, version)
 SELECT @tenant_id, unnest(@subjects::text[]), unnest(@rule_ids::uuid[]), nullif(unnest(@limits::bigint[]), 0),

@@ -1,6 +1,6 @@
 -- name: BeginIdempotent :execrows
--- Takes the key where nobody holds it: new, over, or, from a server of an older release, begun so
--- long ago that its holder is dead. While another transaction holds it, this waits for its end.
+-- Claims a key that is not in use: a new or expired one, or one of a server of an older release
+-- that began so long ago that it must have failed. Waits for a transaction that holds the key.
 INSERT INTO idempotency_keys (tenant_id, key, request_hash, state, attempt, started_at, expires_at)
 VALUES (@tenant_id, @key, @request_hash, 'in_progress', @attempt, @now, @expires_at)
 ON CONFLICT (tenant_id, key) DO UPDATE SET request_hash = excluded.request_hash, state = 'in_progress',

@@ -1,11 +1,11 @@
 -- name: PutInvitation :exec
--- The link of an earlier mail is dead.
+-- Replaces the link of an earlier mail.
 INSERT INTO invitations (tenant_id, member_id, token_hash, created_at, expires_at, mail)
 VALUES (@tenant_id, @member_id, @token_hash, @created_at, @expires_at, @mail)
 ON CONFLICT (tenant_id, member_id) DO UPDATE SET token_hash = excluded.token_hash,
     created_at = excluded.created_at, expires_at = excluded.expires_at, mail = excluded.mail;
 
--- name: NoteInvitationMail :exec
+-- name: RecordInvitationMail :exec
 UPDATE invitations SET mail = @mail WHERE tenant_id = @tenant_id AND member_id = @member_id AND token_hash = @token_hash;
 
 -- name: InvitationsOf :many
@@ -13,7 +13,7 @@ SELECT member_id, created_at, expires_at, mail FROM invitations
 WHERE tenant_id = @tenant_id AND member_id = ANY(@member_ids::uuid[]);
 
 -- name: InvitationByToken :one
--- Who has joined needs none, and nobody works in a tenant that is suspended.
+-- Members who have joined need no invitation, and a suspended tenant cannot be joined.
 SELECT i.tenant_id, i.member_id, i.created_at, i.expires_at, i.mail, m.role, m.version, m.created_at AS member_created_at,
     m.updated_at AS member_updated_at, p.id AS person_id, p.email, (p.password_hash IS NOT NULL)::boolean AS has_login, t.slug, t.name
 FROM invitations i

@@ -8,7 +8,7 @@ SELECT id, email, password_hash FROM people WHERE email = @email;
 UPDATE people SET password_hash = @password_hash, updated_at = now() WHERE id = @id;
 
 -- name: UpsertMember :one
--- Who has joined stays so.
+-- A member who has joined keeps joined_at.
 INSERT INTO members (tenant_id, person_id, id, role, joined_at, version)
 VALUES (@tenant_id, @person_id, @id, @role, @joined_at, @version)
 ON CONFLICT (tenant_id, person_id) DO UPDATE SET role = excluded.role,
@@ -39,7 +39,7 @@ ORDER BY m.id DESC LIMIT @most;
 SELECT count(*) FROM members WHERE tenant_id = @tenant_id;
 
 -- name: CountOtherOwners :one
--- Owners who have joined.
+-- Other owners who have joined.
 SELECT count(*) FROM members
 WHERE tenant_id = @tenant_id AND role = 'owner' AND joined_at IS NOT NULL AND id <> @id;
 

@@ -19,7 +19,7 @@ WHERE m.tenant_id = @tenant_id AND p.slug = @slug AND (sqlc.narg(after)::uuid IS
 ORDER BY m.id DESC LIMIT @most;
 
 -- name: OpenPlanMigrations :many
--- Those of all tenants that have something to do.
+-- The open migrations of all tenants that can continue now.
 SELECT m.tenant_id, m.id, p.slug FROM plan_migrations m JOIN tenants t ON t.id = m.tenant_id
 JOIN plans p ON p.tenant_id = m.tenant_id AND p.id = m.plan_id
 WHERE m.ended_at IS NULL AND (m.starts_at <= @now::timestamptz OR m.state = 'canceling') AND t.state = 'active'
@@ -39,7 +39,8 @@ WHERE s.tenant_id = @tenant_id AND s.plan_id = @plan_id
     AND s.plan_version < @below::int;
 
 -- name: Migrating :many
--- Subjects that a migration has not moved yet. below is the newest version if it is to be the plan's own.
+-- Subjects that the migration has not moved yet. below is the newest version, if the target is the
+-- newest version of the same plan.
 SELECT s.subject, s.cycle_anchor FROM subjects s
 WHERE s.tenant_id = @tenant_id AND s.plan_id = @plan_id
     AND (sqlc.narg(from_version)::int IS NULL OR s.plan_version = sqlc.narg(from_version))

@@ -1,5 +1,5 @@
 -- name: CountConfigured :one
--- Of subjects, which may be millions, at most @most are counted.
+-- Counts at most @most subjects, because there may be millions.
 SELECT
     (SELECT count(*) FROM rules r WHERE r.tenant_id = @tenant_id) AS rules,
     (SELECT count(*) FROM plans p WHERE p.tenant_id = @tenant_id) AS plans,

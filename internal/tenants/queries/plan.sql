@@ -44,13 +44,13 @@ ON CONFLICT (tenant_id, plan_id, rule_id) DO UPDATE SET limit_units = excluded.l
 DELETE FROM plan_limits WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND rule_id = @rule_id;
 
 -- name: KeepPlanVersion :exec
--- Makes the newest version of a plan an older one.
+-- Stores the newest version of a plan as an older version.
 INSERT INTO plan_versions (tenant_id, plan_id, number, published_at)
 SELECT p.tenant_id, p.id, p.newest_version, coalesce(p.published_at, p.created_at) FROM plans p
 WHERE p.tenant_id = @tenant_id AND p.id = @plan_id;
 
 -- name: KeepPlanLimits :exec
--- As KeepPlanVersion, of the limits.
+-- Stores the limits of the newest version, like KeepPlanVersion.
 INSERT INTO plan_version_limits (tenant_id, plan_id, number, rule_id, limit_units, burst_units, unlimited, warn_at)
 SELECT l.tenant_id, l.plan_id, p.newest_version, l.rule_id, l.limit_units, l.burst_units, l.unlimited, l.warn_at
 FROM plan_limits l JOIN plans p ON p.tenant_id = l.tenant_id AND p.id = l.plan_id
@@ -61,7 +61,7 @@ UPDATE plans SET newest_version = @newest_version, published_at = @published_at,
 WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: PlanVersions :many
--- The older versions of some plans, the newest of them first.
+-- The older versions of some plans, newest first.
 SELECT * FROM plan_versions WHERE tenant_id = @tenant_id AND plan_id = ANY(@plan_ids::uuid[]) ORDER BY number DESC;
 
 -- name: PlanVersionLimits :many
@@ -87,13 +87,13 @@ DELETE FROM plan_versions WHERE tenant_id = @tenant_id AND plan_id = @plan_id AN
 SELECT EXISTS (SELECT FROM subjects WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND plan_version = @number);
 
 -- name: CountPlanVersion :one
--- How many subjects have a version, no further than most.
+-- The number of subjects with a version, counted up to @most.
 SELECT count(*) FROM (
     SELECT FROM subjects WHERE tenant_id = @tenant_id AND plan_id = @plan_id AND plan_version = @number LIMIT @most
 ) AS s;
 
 -- name: PlanSubjects :many
--- Those of CountPlanSubjects, up to most.
+-- The subjects that CountPlanSubjects counts, up to @most.
 SELECT s.subject FROM subjects s
 WHERE s.tenant_id = @tenant_id AND (s.plan_id = @plan_id AND s.plan_version >= @newest_version OR @is_default::boolean AND s.plan_id IS NULL)
 LIMIT @most;

@@ -3,7 +3,7 @@ INSERT INTO quota_notices (tenant_id, rule, window_end, percent, used, quota)
 VALUES (@tenant_id, @rule, @window_end, @percent, @used, @quota) ON CONFLICT DO NOTHING;
 
 -- name: QuotaNotices :many
--- Those of windows that have not ended, the newest first.
+-- Notices of current windows, newest first.
 SELECT * FROM quota_notices WHERE tenant_id = @tenant_id AND window_end > @now::timestamptz
 ORDER BY created_at DESC, percent DESC LIMIT 20;
 
@@ -11,7 +11,7 @@ ORDER BY created_at DESC, percent DESC LIMIT 20;
 DELETE FROM quota_notices WHERE window_end < @before::timestamptz;
 
 -- name: TenantsInTiers :many
--- Active tenants with a tier or a quota of their own: the registered subjects of the operator's tenant.
+-- Active tenants with a tier or their own quota: the registered subjects of the operator's tenant.
 SELECT t.id, t.slug FROM subjects s JOIN tenants t ON t.slug = s.subject
 WHERE s.tenant_id = @platform AND t.state = 'active' AND t.id <> @platform AND t.slug > @after::text
 ORDER BY t.slug LIMIT @most;

@@ -1,12 +1,12 @@
 -- name: CountRuleOverrides :one
--- No further than most.
+-- Counts up to @most.
 SELECT count(*) FROM (
     SELECT FROM overrides WHERE tenant_id = @tenant_id AND rule_id = @rule_id LIMIT @most
 ) AS o;
 
 -- name: CountPlanSubjects :one
--- Those that are registered with the plan, and with the default plan those that have none of their
--- own; of each no further than most. Those with an older version are not among them.
+-- Registered subjects with the newest version of the plan; for the default plan, also subjects
+-- without a plan. Each is counted up to @most.
 SELECT (SELECT count(*) FROM (
             SELECT FROM subjects s WHERE s.tenant_id = @tenant_id AND s.plan_id = @plan_id AND s.plan_version >= @newest_version LIMIT @most
         ) AS own)
@@ -15,7 +15,7 @@ SELECT (SELECT count(*) FROM (
         ) AS others) AS subjects;
 
 -- name: CountPlanOverrides :one
--- Those of CountPlanSubjects that have an override in force for the rule, no further than most.
+-- The subjects of CountPlanSubjects with an active override for the rule, counted up to @most.
 SELECT count(*) FROM (
     SELECT FROM overrides o JOIN subjects s ON s.tenant_id = o.tenant_id AND s.subject = o.subject
     WHERE o.tenant_id = @tenant_id AND o.rule_id = @rule_id

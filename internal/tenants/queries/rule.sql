@@ -31,14 +31,14 @@ ORDER BY id DESC LIMIT @most;
 SELECT * FROM rules WHERE tenant_id = @tenant_id AND slug = @slug;
 
 -- name: RulePatterns :many
--- What decides which rules match one check, of all rules but one.
+-- The values that decide which rules match a check, for all rules except one.
 SELECT resource, mode FROM rules WHERE tenant_id = @tenant_id AND id <> @but;
 
 -- name: DeleteRule :exec
 DELETE FROM rules WHERE tenant_id = @tenant_id AND id = @id;
 
 -- name: RulePlanLimits :many
--- Those of older versions have their number, those of the newest 0.
+-- number is 0 for the newest version of a plan.
 SELECT p.slug, l.number, l.limit_units, l.burst_units, l.unlimited, l.warn_at
 FROM (
     SELECT n.plan_id, 0 AS number, n.limit_units, n.burst_units, n.unlimited, n.warn_at FROM plan_limits n WHERE n.tenant_id = @tenant_id AND n.rule_id = @rule_id
@@ -48,7 +48,7 @@ FROM (
 ORDER BY p.slug, l.number;
 
 -- name: RuleOverrideNumbers :many
--- Each different number among the rule's overrides that are not over, some subjects' left out,
+-- Each different limit among the rule's overrides that have not expired, except for some subjects,
 -- with one subject that has it.
 SELECT limit_units, burst_units, unlimited, min(subject)::text AS subject, count(*) AS subjects
 FROM overrides

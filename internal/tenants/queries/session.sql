@@ -16,7 +16,7 @@ ORDER BY seen_at DESC, id DESC LIMIT 100;
 UPDATE sessions SET seen_at = @now WHERE id = @id;
 
 -- name: ChooseTenant :execrows
--- Only a tenant in which the session's person has joined.
+-- Only a tenant that the session's person has joined.
 UPDATE sessions s SET chosen_tenant = m.tenant_id
 FROM members m
 WHERE s.id = @id AND m.person_id = s.person_id AND m.tenant_id = @tenant_id AND m.joined_at IS NOT NULL;

@@ -56,7 +56,7 @@ RETURNING *;
 DELETE FROM overrides WHERE tenant_id = @tenant_id AND subject = @subject AND rule_id = @rule_id;
 
 -- name: RaiseSubjectsHistory :exec
--- Tells, before tombstones are purged, up to which version deletions are no longer known.
+-- Before tombstones are purged, stores the version up to which deletions are no longer known.
 UPDATE tenants t SET subjects_history_from = greatest(t.subjects_history_from, old.version)
 FROM (SELECT tenant_id, max(version)::bigint AS version FROM subject_tombstones
     WHERE deleted_at < now() - interval '24 hours' GROUP BY tenant_id) AS old
@@ -73,7 +73,7 @@ WHERE s.next_plan_at <= @now::timestamptz AND t.state = 'active'
 ORDER BY s.next_plan_at LIMIT @most;
 
 -- name: ScheduledPlans :many
--- What is to come, the next first, after one of them.
+-- Scheduled changes, the next one first, after a given one.
 SELECT s.subject, s.plan_version, s.next_plan_at, p.slug AS plan_slug, next.slug AS next_plan_slug
 FROM subjects s LEFT JOIN plans p ON p.tenant_id = s.tenant_id AND p.id = s.plan_id
 JOIN plans next ON next.tenant_id = s.tenant_id AND next.id = s.next_plan_id
@@ -82,7 +82,7 @@ WHERE s.tenant_id = @tenant_id AND s.next_plan_id IS NOT NULL
 ORDER BY s.next_plan_at, s.subject LIMIT @most;
 
 -- name: CounterChanges :many
--- What changed plans have left to be done to counters, of all tenants, in order.
+-- The pending changes of counters after plan changes, of all tenants, in order.
 SELECT c.tenant_id, c.id, c.subject, c.action, c.from_plan, c.from_version, c.to_plan, c.to_version FROM counter_changes c
 JOIN tenants t ON t.id = c.tenant_id WHERE t.state = 'active' ORDER BY c.id LIMIT @most;
 

@@ -5,7 +5,8 @@ SELECT * FROM tenants WHERE id = @id;
 SELECT * FROM tenants WHERE slug = @slug;
 
 -- name: LockTenant :one
--- Held by every change of a tenant's configuration, so that counts and checks across rows hold.
+-- Every change of a tenant's configuration holds this lock, so that counts and checks over several
+-- rows stay valid.
 SELECT * FROM tenants WHERE id = @id FOR NO KEY UPDATE;
 
 -- name: InsertTenant :one
@@ -14,7 +15,7 @@ VALUES (@id, @slug, @name, @version, @version, @version, @version)
 RETURNING *;
 
 -- name: BumpVersion :one
--- As NextVersion, for a tenant that has no row yet or no more.
+-- Like NextVersion, for a tenant that has no row.
 UPDATE config_version SET version = version + 1 RETURNING version, pg_notify('weir_changes', @tenant_id::text)::text;
 
 -- name: UpdateTenantName :one
@@ -37,7 +38,7 @@ WHERE (sqlc.narg(after)::uuid IS NULL OR id < sqlc.narg(after))
 ORDER BY id DESC LIMIT @most;
 
 -- name: TenantsServed :many
--- What the operator wants to know of tenants beside their rows: the tier, and what was asked.
+-- Data about tenants for the operator: the tier and the checks.
 SELECT t.id, coalesce(tier.slug, '')::text AS tier, coalesce(s.state, 'active')::text AS state,
     coalesce(u.allowed, 0)::bigint AS allowed, coalesce(u.denied, 0)::bigint AS denied
 FROM tenants t

@@ -77,7 +77,7 @@ ON CONFLICT (tenant_id, start, rule, plan, resource) DO UPDATE SET allowed = u.a
     cost_denied = least(u.cost_denied::numeric + excluded.cost_denied, 9223372036854775807)::bigint;
 
 -- name: LockUsageSubjects :many
--- Makes sure that the lists are there, and locks them, in one order for all writers.
+-- Creates missing lists, and locks all of them, in the same order for all writers.
 INSERT INTO usage_subjects AS u (tenant_id, grain, start, top)
 SELECT r.tenant_id, r.grain, r.start, '{}'
 FROM (
@@ -100,8 +100,8 @@ WHERE u.tenant_id = r.tenant_id AND u.grain = r.grain AND u.start = r.start;
 SELECT now()::timestamptz AS now;
 
 -- name: UsageCompleteUntil :one
--- Up to when all writers have told all. A process that was silent for long is not waited for: it
--- was killed, or it is cut off and will tell later.
+-- The time up to which all writers have reported everything. A process that was silent for long is
+-- ignored: it was killed, or it will report later.
 SELECT coalesce(min(complete_until), now())::timestamptz AS complete_until
 FROM usage_writers WHERE NOT ended AND written_at > now() - @silent::interval;
 
@@ -111,7 +111,7 @@ WHERE tenant_id = @tenant_id AND grain = @grain AND start >= @since AND start < 
 ORDER BY start;
 
 -- name: TryUsageUpkeep :one
--- Until the transaction ends, one server alone has this lock.
+-- Only one server has this lock, until the transaction ends.
 SELECT pg_try_advisory_xact_lock(@lock);
 
 -- name: UsageSlotInUse :one

@@ -41,7 +41,7 @@ var encryption = func() *seal.Ring {
 
 // Database is the database of one test.
 type Database struct {
-	URL   string // for the owner, who may use both roles
+	URL   string // of the owner, who may use both roles
 	Store *tenants.Store
 
 	tb testing.TB
@@ -62,8 +62,8 @@ func NewWith(tb testing.TB, config tenants.Config) *Database {
 	return d
 }
 
-// Open opens one more store, as another server would, until the test ends. Without a URL in
-// config it is on this database.
+// Open opens another store until the test ends, as another server would. Without a URL in config it
+// uses this database.
 func (d *Database) Open(config tenants.Config) *tenants.Store {
 	d.tb.Helper()
 	if config.DatabaseURL == "" {
